@@ -381,6 +381,33 @@ func TestTwoDirectives(t *testing.T) {
 	}
 }
 
+// TestSavedWhileTheNextIsAsked: what a worker says of the first directive counts, also when its
+// record asks for the next one already.
+func TestSavedWhileTheNextIsAsked(t *testing.T) {
+	d := newDirected(t, 1, nil)
+	w := d.workers[0]
+	w.report(5)
+	d.rdzv.ask("d1")
+	d.want(d.rdzv.held, "d1@6 in round 1")
+	d.rdzv.agree("d1", 6)
+	testkit.Eventually(t, "it is released", func() bool { return w.mem[24] == 2 })
+	if !w.report(6) {
+		t.Error("it did not get the first")
+	}
+	given := w.word(32) &^ 0xff
+	d.rdzv.ask("d2")
+	d.want(d.rdzv.held, "d2@7 in round 1")
+	w.set(32, given|3)
+	d.want(d.rdzv.saved, "d1 in round 1")
+	d.rdzv.agree("d2", 7)
+	testkit.Eventually(t, "it is released", func() bool { return w.mem[24] == 2 })
+	if got := d.steps(0, 7, 9); fmt.Sprint(got) != "[7]" {
+		t.Errorf("it got the second at %v", got)
+	}
+	w.save()
+	d.want(d.rdzv.saved, "d2 in round 1")
+}
+
 // TestAgreedOnceHandedOver: what was agreed is handed over, whatever the nodes say then.
 func TestAgreedOnceHandedOver(t *testing.T) {
 	d := newDirected(t, 1, nil)

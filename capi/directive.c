@@ -93,10 +93,22 @@ static asked_word await_release(progress_record *record) {
         nanosleep(&time, NULL);
         pause = 2 * pause < LONGEST_PAUSE_NS ? 2 * pause : LONGEST_PAUSE_NS;
     }
-    if (held != 0) {
+    if (held != 0 && read_answer(record) == (held | STATE_HELD)) {
         write_answer(record, held | STATE_NONE);
     }
     return w;
+}
+
+/* The last directive that this process has been given, and its step: it may be saved when
+ * the agent asks for the next one already. */
+static uint64_t given_about;
+static int64_t given_reach;
+
+static void take(progress_record *record, asked_word w) {
+    __atomic_store_n(&given_about, UINT64_C(0), __ATOMIC_RELEASE);
+    __atomic_store_n(&given_reach, w.reach, __ATOMIC_RELEASE);
+    __atomic_store_n(&given_about, w.about, __ATOMIC_RELEASE);
+    write_answer(record, w.about | STATE_TAKEN);
 }
 
 /* Finds the value of a field in the file, which is a flat object that the agent wrote: a
@@ -243,7 +255,7 @@ static __attribute__((noinline)) int32_t report(progress_record *record, int64_t
                                                 rp_directive *directive) {
     asked_word w = await_release(record);
     if (w.phase == PHASE_RELEASE && !has_taken(record, w.about) && step >= w.reach) {
-        write_answer(record, w.about | STATE_TAKEN);
+        take(record, w);
         fill_directive(directive, w);
     }
     return RP_OK;
@@ -284,7 +296,7 @@ int32_t rp_get_directive(rp_directive *directive, rp_error *err) {
     w = read_asked(record);
     if (may_have(record, w)) {
         if (!has_taken(record, w.about)) {
-            write_answer(record, w.about | STATE_TAKEN);
+            take(record, w);
         }
         fill_directive(directive, w);
     }
@@ -301,7 +313,11 @@ int32_t rp_saved(int64_t step, rp_error *err) {
         return fail(err, RP_ERR_INVALID, "a step is negative");
     }
     w = read_asked(record);
-    if (!may_have(record, w) || step < w.reach) {
+    if (!may_have(record, w)) {
+        w.about = w.phase != 0 ? __atomic_load_n(&given_about, __ATOMIC_ACQUIRE) : 0;
+        w.reach = __atomic_load_n(&given_reach, __ATOMIC_ACQUIRE);
+    }
+    if (w.about == 0 || step < w.reach) {
         return RP_PENDING;
     }
     write_answer(record, w.about | STATE_SAVED);

@@ -147,6 +147,25 @@ static void is_too_early(void) {
     CHECK_INT(RP_DIRECTIVE_SAVE, d.kind);
 }
 
+/* The next one is asked while a save takes its time. */
+static void saves_behind(void) {
+    rp_directive d = {.struct_size = sizeof d};
+    CHECK_OK(rp_progress_directive(10, &d, ERR));
+    CHECK_INT(RP_DIRECTIVE_DRAIN, d.kind);
+    ask(2, RP_DIRECTIVE_SAVE, 0, HOLD, 0);
+    CHECK_INT(RP_PENDING, rp_saved(9, NULL));
+    CHECK_OK(rp_saved(10, ERR));
+    CHECK_INT(1 << 24 | RP_DIRECTIVE_DRAIN << 8 | SAVED, word(ANSWER));
+    put(11, 8, REACH);
+    put(RELEASE, 1, ASKED);
+    CHECK_OK(rp_saved(10, ERR));
+    CHECK_OK(rp_progress_directive(11, &d, ERR));
+    CHECK_INT(RP_DIRECTIVE_SAVE, d.kind);
+    CHECK_INT(RP_PENDING, rp_saved(10, NULL));
+    put(NONE, 1, ASKED);
+    CHECK_INT(RP_PENDING, rp_saved(11, NULL));
+}
+
 static void has_no_record(void) {
     rp_directive d = {.struct_size = sizeof d};
     unsetenv("RALLYPOINT_PROGRESS_FILE");
@@ -249,6 +268,10 @@ int main(void) {
     CHECK_INT(0, mkfifo(file_path, 0600)); /* nothing waits for what may write it */
     ask(1, 77, 0, RELEASE, 0);
     finish(start(takes_at_once));
+
+    new_record();
+    ask(1, RP_DIRECTIVE_DRAIN, 0, RELEASE, 10);
+    finish(start(saves_behind));
 
     new_record();
     finish(start(has_no_record));

@@ -233,6 +233,35 @@ def test_a_worker_that_reports_steps_gets_it_by_its_report_first(record: Record)
     assert output(worker) == ["None", "False", "True"]
 
 
+@pytest.mark.parametrize(("asked", "counts"), [("hold", True), ("release", True), ("clear", False)])
+def test_what_was_given_can_be_saved_when_the_next_is_asked(
+    record: Record, asked: str, counts: bool
+) -> None:
+    """A save takes long, and the next directive does not wait for it; the end of the first does."""
+    record.about(1, DRAIN)
+    record.release(10)
+    worker = start(
+        """
+        import os
+        rallypoint.progress(10)
+        while not os.path.exists(os.environ["RALLYPOINT_DIRECTIVE_FILE"]):
+            time.sleep(0.001)
+        print(rallypoint.directive(), rallypoint.saved(9), rallypoint.saved(10))
+        """,
+        record,
+    )
+    record.until((1, TAKEN))
+    if asked == "clear":
+        record.clear()
+    else:
+        record.hold(2)
+    if asked == "release":
+        record.release(11)
+    record.tell(number=2)
+    assert output(worker) == ["None", "False", str(counts)]
+    assert record.answer == (1, SAVED if counts else TAKEN)
+
+
 def test_without_a_directive_there_is_none() -> None:
     assert (rallypoint.directive(), rallypoint.saved(3)) == (None, False)
     for wrong in (-1, 2**63):

@@ -29,6 +29,10 @@ _LONGEST_FILE = 1 << 24  # more than any that an agent writes
 _LIMIT = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 50e-6, 2e-3
 
+# The last directive that this process has been given, as in the answer, and its step: it may
+# be saved when the agent asks for the next one already.
+_given = (0, 0)
+
 
 @dataclasses.dataclass(frozen=True)
 class Directive:
@@ -83,11 +87,11 @@ def reported(words: memoryview, step: int) -> Directive | None:
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
     finally:
-        if held:
+        if held and words[ANSWER] == held | _HELD:
             words[ANSWER] = held
     if phase != _RELEASE or _has(words, about) or step < reach:
         return None
-    words[ANSWER] = about | _TAKEN
+    _take(words, about, reach)
     return _read(word, reach)
 
 
@@ -101,20 +105,26 @@ def standing(words: memoryview) -> Directive | None:
     if not _has(words, about):
         if words[STEP] >= 0:
             return None  # one of its reports returns it
-        words[ANSWER] = about | _TAKEN
+        _take(words, about, reach)
     return _read(word, reach)
 
 
 def acknowledge(words: memoryview, step: int) -> bool:
     """Tells the agent that this worker has saved; False if nothing asks for that step."""
     word = words[ASKED]
-    about = word & ~_PHASE
+    about, reach = word & ~_PHASE, words[REACH]
     if word & _PHASE != _RELEASE or (words[STEP] >= 0 and not _has(words, about)):
-        return False
-    if step < words[REACH]:
+        about, reach = _given  # the agent asks for the next one already
+    if word & _PHASE == 0 or about == 0 or step < reach:
         return False
     words[ANSWER] = about | _SAVED
     return True
+
+
+def _take(words: memoryview, about: int, reach: int) -> None:
+    global _given
+    _given = about, reach
+    words[ANSWER] = about | _TAKEN
 
 
 def _has(words: memoryview, about: int) -> bool:
