@@ -25,6 +25,9 @@ func Foresee(m *rendezvous.Machine, ev rendezvous.Event) (string, *rendezvous.Er
 		who, err := findNode(&was, ev.Node)
 		return fmt.Sprintf("%s was evicted from run %q", who, was.RunID), err
 	case rendezvous.Direct:
+		if stands, ended := m.DirectiveGiven(ev.ID); stands || ended {
+			return givenBefore(ev.ID, was.RunID, stands), nil
+		}
 		if err := m.Misfit(ev); err != nil {
 			return "", rendezvous.Errorf(err.Code, "run %q: %s", was.RunID, err.Text)
 		}
@@ -51,6 +54,15 @@ func Foresee(m *rendezvous.Machine, ev rendezvous.Event) (string, *rendezvous.Er
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "node %q of run %q is not drained; %s", ev.Node, was.RunID, standing(ids, "drained"))
 	}
 	return "", rendezvous.Errorf(rendezvous.CodeInternal, "an administrator cannot ask for a %T", ev)
+}
+
+// givenBefore is the answer to a directive that is repeated, as where the first answer was lost.
+func givenBefore(id, runID string, stands bool) string {
+	now := "is over; another directive needs another id"
+	if stands {
+		now = "stands"
+	}
+	return fmt.Sprintf("nothing to do: directive %s of run %q was given before, and %s", id, runID, now)
 }
 
 // standing lists names under what they are.

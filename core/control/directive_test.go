@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/rendezvous"
 )
 
@@ -80,4 +81,27 @@ func TestAdminFollowsTheHost(t *testing.T) {
 	if rendezvous.CodeOf(err) != rendezvous.CodeInvalid || !strings.Contains(err.Error(), addr) {
 		t.Errorf("another run: %v", err)
 	}
+}
+
+// TestDirectiveGivenAgain: an administrator who repeats a directive, because no answer has
+// come, hears what has become of it: it is not given again, whatever the run is like by then.
+func TestDirectiveGivenAgain(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	twoNodes(t, s)
+	ask := func(ev rendezvous.Event, want string) {
+		t.Helper()
+		done, err := client.Ask(controltest.Context(t), s.addr, nil, "run", ev)
+		if err != nil || !strings.Contains(done, want) {
+			t.Errorf("%q, %v, want %q", done, err, want)
+		}
+	}
+	save := rendezvous.Direct{ID: "d1", Kind: rendezvous.DirectiveSave, Within: time.Minute, By: "carol", Reason: "why"}
+	drain := rendezvous.Direct{ID: "d2", Kind: rendezvous.DirectiveDrain, Nodes: []string{"b"}, By: "carol", Reason: "why"}
+	ask(save, "its workers save, within 1m0s")
+	ask(save, `nothing to do: directive d1 of run "run" was given before, and stands`)
+	ask(rendezvous.CancelDirective{ID: "d1", By: "carol", Reason: "it is off"}, "is canceled")
+	ask(save, `nothing to do: directive d1 of run "run" was given before, and is over`)
+	ask(drain, "node b, rank 1 of round 1, leaves now")
+	ask(rendezvous.CloseRun{By: "carol", Reason: "why"}, "is closed")
+	ask(drain, `nothing to do: directive d2 of run "run" was given before, and is over`)
 }

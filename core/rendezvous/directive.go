@@ -141,7 +141,7 @@ func (m *Machine) giveDirective(n *node, ev GiveDirective) {
 // directiveRefusal says why a directive of a node cannot stand; nil if it can, or is known.
 func (m *Machine) directiveRefusal(d Direct) *Error {
 	switch {
-	case slices.Contains(m.directed, d.ID) || m.directive(d.ID) >= 0:
+	case m.knowsDirective(d.ID):
 		return nil
 	case m.closed != nil:
 		return Errorf(CodeClosed, "it is closed: %s", m.closed.text())
@@ -169,8 +169,7 @@ func (m *Machine) directiveRefusal(d Direct) *Error {
 // direct records a directive and sets its deadline.
 func (m *Machine) direct(ev Direct) {
 	ev.By, ev.Reason = printable.Text(ev.By), printable.Text(ev.Reason)
-	known := slices.Contains(m.directed, ev.ID) || m.directive(ev.ID) >= 0
-	if known || !ev.sound() || m.closed != nil || len(m.directives) >= MaxDirectives || m.Misfit(ev) != nil {
+	if m.knowsDirective(ev.ID) || !ev.sound() || m.closed != nil || len(m.directives) >= MaxDirectives || m.Misfit(ev) != nil {
 		return
 	}
 	ev.Nodes = slices.Clone(ev.Nodes)
@@ -214,6 +213,17 @@ func drainedTimer(node string) Timer { return Timer{Kind: TimerDrained, Session:
 // directive returns the index of a standing directive; -1 if it does not stand.
 func (m *Machine) directive(id string) int {
 	return slices.IndexFunc(m.directives, func(d *directive) bool { return d.ID == id })
+}
+
+// DirectiveGiven reports whether a directive of that id stands, or has ended: one that is given
+// under it changes nothing. The last MaxDirectives that have ended are remembered.
+func (m *Machine) DirectiveGiven(id string) (stands, ended bool) {
+	return m.directive(id) >= 0, slices.Contains(m.directed, id)
+}
+
+func (m *Machine) knowsDirective(id string) bool {
+	stands, ended := m.DirectiveGiven(id)
+	return stands || ended
 }
 
 // endDirective takes a directive out of those that stand, and remembers its id.
