@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/eventloop"
 	"rallypoint/internal/testkit"
 )
 
@@ -84,6 +85,32 @@ func TestStoreOpening(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// TestStoreRecordsAreFull: what either end sends goes in records of full size from the first. Those
+// that crypto/tls would begin with are a segment each, and cost as much to seal.
+func TestStoreRecordsAreFull(t *testing.T) {
+	near, far := pair(t)
+	done := accepting(t, far, testToken(t, goodToken), PurposeStore, testName)
+	client := testkit.Must(DialStore(t.Context(), near, testToken(t, goodToken), testName, PurposeStore))(t)
+	server := <-done
+	testkit.Check(t, server.err)
+	const full, overhead, records = 16 << 10, 1 + 16, 4 // a byte for the kind, and the tag
+	for name, way := range map[string]struct {
+		from *tls.Conn
+		to   net.Conn
+	}{"the client": {client, far}, "the server": {server.conn, near}} {
+		sent := testkit.Go(func() error { _, err := way.from.Write(make([]byte, records*full)); return err })
+		for range records {
+			head := make([]byte, eventloop.RecordHead)
+			testkit.Must(io.ReadFull(way.to, head))(t)
+			if n := eventloop.BodyLen(head); n != full+overhead {
+				t.Fatalf("%s sends a record of %d bytes", name, n)
+			}
+			testkit.Must(io.CopyN(io.Discard, way.to, full+overhead))(t)
+		}
+		testkit.Check(t, <-sent)
 	}
 }
 
