@@ -90,7 +90,7 @@ func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 		}
 		return
 	}
-	if c.ended() && len(c.nodes()) == 0 && (!c.seen[h.Node] || c.closing.kind == requeued) {
+	if c.ended() && len(c.nodes()) == 0 && (!c.seen[h.Node] || c.closing.kind == requeued && h.LastRound.Round == 0) {
 		c.forget()
 	}
 	if c.refusesDrained(h, refused) {

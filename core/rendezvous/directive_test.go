@@ -275,6 +275,25 @@ func TestQueuedAgainBegunByADrainedNode(t *testing.T) {
 	}
 }
 
+// TestProcessOfAJobToBeQueuedAgain: a process that comes back when its job has ended, to be
+// queued again, learns that, also if all others are gone; it does not begin the next job.
+func TestProcessOfAJobToBeQueuedAgain(t *testing.T) {
+	p := policy(1, 2)
+	r := newRig(t, -1)
+	n := r.group(p, "a", "b")
+	r.apply(LeaseExpired{Session: n[1].session})
+	r.apply(Direct{ID: "d", Kind: DirectiveStop, By: "admin carol", Reason: "why not"})
+	r.apply(Leave{Request: n[0].request(), Ending: EndLeave})
+	back := &rigNode{id: "b", session: "b/2", claim: n[1].claim, replies: map[uint64]Reply{}}
+	r.nodes["b"] = back
+	r.again(back, p)
+	if u := back.notice; !u.Requeue || !u.Closed || u.Waiting == 0 {
+		t.Errorf("it was told %+v", u)
+	}
+	r.apply(Leave{Request: back.request(), Ending: EndLeave})
+	r.group(p, "a", "b")
+}
+
 // TestTooManyDirectives: one more than can stand is refused, by a text that says so.
 func TestTooManyDirectives(t *testing.T) {
 	r := newRig(t, -1)

@@ -51,10 +51,8 @@ func (m *Machine) hello(h Hello) {
 		m.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the node id %q holds characters that cannot be shown", m.runID, h.Node)})
 		return
 	}
-	if m.closed != nil && len(m.nodes) == 0 {
-		if _, part := m.seen[h.Node]; !part || m.closed.Kind == ClosedRequeue {
-			m.forget()
-		}
+	if m.closed != nil && len(m.nodes) == 0 && m.beginsAgain(h) {
+		m.forget()
 	}
 	if m.drained[h.Node] != nil {
 		m.emit(Refuse{h.Session, m.drainedError(h.Node)})
@@ -84,6 +82,14 @@ func (m *Machine) hello(h Hello) {
 	m.noteHost(n)
 	n.update = m.updateFor(n, m.waitingReason)
 	m.emit(Welcome{Session: n.session, Update: n.update})
+}
+
+// beginsAgain reports whether a node that comes to a closed run begins it again: one that was
+// never part of it; if the run is to be queued again any, but for a process that was in a
+// round: that is of the job that has ended, and has yet to learn it.
+func (m *Machine) beginsAgain(h Hello) bool {
+	_, part := m.seen[h.Node]
+	return !part || m.requeued() && h.LastRound.Round == 0
 }
 
 func (m *Machine) resume(n *node, h Hello) {
