@@ -208,13 +208,14 @@ func (p *Replica) live() {
 }
 
 // showHeartbeat records that a session has shown a heartbeat: it may be spoken for. One that is
-// back from a silence says hello again, which makes void what others are about to say of that.
+// back from a silence says so, which makes void what others are about to say of that. That is
+// no hello: the node may have been dropped, and would begin the old session again.
 func (p *Replica) showHeartbeat(session rendezvous.SessionID, back bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	p.shown = session
 	if back && session == p.session && !p.closing {
-		p.propose(proposal{event: p.hello()})
+		p.propose(proposal{event: rendezvous.Alive(session)})
 	}
 	p.more.Set()
 }
