@@ -1,7 +1,8 @@
 """Thousands of nodes at one control plane: how long a round takes, and what it costs to hold them.
 
 The server is a process of its own; all nodes are in another one (bench/swarm), each with
-the client and the connection that a real node has.
+the client and the connection that a real node has. For directives an event loop answers on
+their connections instead: the CPU time of a job's nodes is not that of the server's machine.
 """
 
 from __future__ import annotations

@@ -40,14 +40,13 @@ const maxUnsent = 4 * wire.MaxFrame
 const drainTime = time.Second
 
 // serverConn is one connection that a server has accepted. Its goroutine is serve, and
-// once the peer has shown that it speaks this protocol, the outbox's.
+// the outbox's while there is something to write.
 type serverConn struct {
 	server *Server
 	conn   *wire.Conn
 	out    *wire.Outbox
 	frames wire.FrameReader
 	heard  atomic.Int64  // when bytes last came, since the server's start
-	wrote  chan struct{} // closed when the outbox's goroutine has ended; nil: none runs
 	sentOn atomic.Bool   // it ends because another server hosts
 	gone   chan struct{} // closed when serve has ended; forgetConn comes after that
 
@@ -139,9 +138,7 @@ func (p *serverConn) serve() {
 		_, _ = io.Copy(io.Discard, p.frames.In)
 	}
 	p.out.Finish()
-	if p.wrote != nil {
-		<-p.wrote
-	}
+	<-p.out.Ended()
 	p.conn.Close()
 }
 
@@ -190,7 +187,6 @@ func (p *serverConn) handshake(first byte) error {
 		return fmt.Errorf("%w: %w", wire.ErrMalformed, err)
 	}
 	_, _ = p.frames.In.Discard(wire.PreambleLen)
-	p.startWriter()
 	version, ok := wire.Negotiate(theirs)
 	ours := wire.Preamble{High: version, Low: wire.OldestVersion, Token: p.server.cfg.Token != nil}
 	p.out.Hold(ours.Bytes())
@@ -267,7 +263,7 @@ func (p *serverConn) foreign(run string) *rendezvous.Error {
 // turnToHTTP answers a request on a connection that has proven itself.
 func (p *serverConn) turnToHTTP() error {
 	p.out.FinishKeeping()
-	<-p.wrote
+	<-p.out.Ended()
 	if err := p.serveHTTP(true); err != nil {
 		return err
 	}
@@ -312,14 +308,6 @@ func (p *serverConn) markUnidentified() {
 	if !p.unidentified.Swap(true) {
 		p.server.unidentified.Add(1)
 	}
-}
-
-func (p *serverConn) startWriter() {
-	p.wrote = make(chan struct{})
-	go func() {
-		defer close(p.wrote)
-		p.out.Run()
-	}()
 }
 
 // enter brings the node to its run.

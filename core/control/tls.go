@@ -121,7 +121,6 @@ func (p *serverConn) refuseTLS() error {
 	if p.conn.Exporter() != nil {
 		return fmt.Errorf("%w: %w: TLS within TLS", wire.ErrMalformed, wire.ErrForeign)
 	}
-	p.startWriter()
 	p.out.Hold(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes())
 	p.out.Send(wire.Refuse{Err: wire.ErrAuth})
 	p.drain()

@@ -44,7 +44,6 @@ type clientConn struct {
 	out     *wire.Outbox   // unlimited: what it holds are pending calls, which are held anyway
 	frames  wire.FrameReader
 	welcome wire.Welcome
-	wrote   chan struct{} // closed when the outbox's goroutine has ended
 	opened  time.Time
 	heard   atomic.Bool // bytes came since the last beat
 
@@ -80,7 +79,7 @@ func openConn(ctx context.Context, raw net.Conn, h wire.Hello, token *secret.Tok
 	ours := h.Policy.LeaseTimeout
 	wire.SetUserTimeout(conn, ours) // until the run's is known
 	release := abortOn(ctx, conn)
-	l := &clientConn{conn: conn, out: wire.NewOutbox(conn, math.MaxInt, nil, nil), wrote: make(chan struct{}), opened: time.Now()}
+	l := &clientConn{conn: conn, out: wire.NewOutbox(conn, math.MaxInt, nil, nil), opened: time.Now()}
 	if tcp, ok := conn.RemoteAddr().(*net.TCPAddr); ok {
 		l.addr = tcp.AddrPort()
 	}
@@ -101,10 +100,6 @@ func openConn(ctx context.Context, raw net.Conn, h wire.Hello, token *secret.Tok
 	if lease != ours {
 		wire.SetUserTimeout(conn, lease)
 	}
-	go func() {
-		defer close(l.wrote)
-		l.out.Run()
-	}()
 	l.startBeats(lease / beatsPerLease)
 	return l, nil
 }
@@ -201,7 +196,7 @@ func (l *clientConn) close() {
 	}
 	l.mu.Unlock()
 	l.out.Cut(net.ErrClosed)
-	<-l.wrote
+	<-l.out.Ended()
 }
 
 // sayGoodbye says goodbye and waits until that is written, at most until ctx ends or
@@ -210,7 +205,7 @@ func (l *clientConn) sayGoodbye(ctx context.Context) {
 	l.out.Send(wire.Goodbye{})
 	l.out.Finish()
 	select {
-	case <-l.wrote:
+	case <-l.out.Ended():
 	case <-ctx.Done():
 	}
 }

@@ -171,14 +171,9 @@ func (c *Client) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 	}
 	conn.SetDeadline(time.Time{})
 	out := wire.NewOutbox(conn, math.MaxInt32, nil, nil)
-	wrote := make(chan struct{})
-	go func() {
-		defer close(wrote)
-		out.Run()
-	}()
 	defer func() {
 		out.Cut(net.ErrClosed)
-		<-wrote
+		<-out.Ended()
 	}()
 	for opened := false; ; {
 		f, err := frames.NextFrame(wire.MaxHelloFrame)

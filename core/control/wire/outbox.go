@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
-	"rallypoint/internal/wake"
 )
 
 // maxBehind is how much may wait to be sent while a server still reads from the
@@ -33,7 +32,9 @@ var (
 
 // Outbox queues frames for one connection and writes them in order, as many as
 // there are in one write. Its methods never block and may be called under any
-// lock. Run is the body of the goroutine that writes.
+// lock. It has a goroutine only while there is something to write: of a server's many
+// connections most are idle. Who has sent something ends the outbox, by Finish,
+// FinishKeeping or Cut, and waits for Ended.
 type Outbox struct {
 	conn    net.Conn
 	limit   int                  // of unsent bytes; a longer queue cuts the connection
@@ -45,20 +46,21 @@ type Outbox struct {
 	mu      sync.Mutex
 	drained sync.Cond
 	buf     []byte // queued frames
-	spare   []byte // the other buffer, while Run does not write it
-	writing int    // bytes that Run has taken and not written yet
-	closing bool   // nothing more is queued; Run returns when all is written
-	keep    bool   // Run leaves the connection open for another use
+	spare   []byte // the other buffer, while it is not written
+	writing int    // bytes that are taken and not written yet
+	closing bool   // nothing more is queued
+	keep    bool   // the connection stays open for another use
 	err     error  // why the connection was cut
-	wake    wake.Signal
-	late    *time.Timer // wakes Run for what SendReplyLate has queued; nil: nothing was yet
+	running bool   // run is under way, or nothing is written any more
+	ended   chan struct{}
+	late    *time.Timer // starts run for what SendReplyLate has queued; nil: nothing was yet
 	waits   bool        // late runs
 }
 
 // NewOutbox makes the outbox of a connection, which holds at most limit bytes. A nil
 // traffic counts nothing. Without uptime, a monotonic clock, Stuck is always 0.
 func NewOutbox(conn net.Conn, limit int, sent *Traffic, uptime func() time.Duration) *Outbox {
-	o := &Outbox{conn: conn, limit: limit, traffic: sent, uptime: uptime, wake: wake.New()}
+	o := &Outbox{conn: conn, limit: limit, traffic: sent, uptime: uptime, ended: make(chan struct{})}
 	o.drained.L = &o.mu
 	return o
 }
@@ -105,9 +107,9 @@ func (o *Outbox) send(k Kind, within time.Duration, add func([]byte) []byte) boo
 	switch {
 	case !o.queue(add): // cut
 	case within == 0:
-		o.wake.Set()
+		o.start()
 	default:
-		o.wakeLate(within)
+		o.startLate(within)
 	}
 	return true
 }
@@ -121,17 +123,37 @@ func (o *Outbox) Hold(b []byte) {
 	o.mu.Unlock()
 }
 
-// wakeLate wakes Run after a time, if nothing has before; mu is held.
-func (o *Outbox) wakeLate(within time.Duration) {
+// start has what is queued written; mu is held.
+func (o *Outbox) start() {
+	if !o.running {
+		o.running = true
+		go o.run()
+	}
+}
+
+// startLate starts after a time, if nothing has before; mu is held.
+func (o *Outbox) startLate(within time.Duration) {
 	switch {
 	case o.waits:
 		return
 	case o.late == nil:
-		o.late = time.AfterFunc(within, o.wake.Set)
+		o.late = time.AfterFunc(within, func() {
+			o.mu.Lock()
+			defer o.mu.Unlock()
+			o.start()
+		})
 	default:
 		o.late.Reset(within)
 	}
 	o.waits = true
+}
+
+// stopLate takes startLate back; mu is held.
+func (o *Outbox) stopLate() {
+	if o.waits {
+		o.waits = false
+		o.late.Stop()
+	}
 }
 
 // queue adds bytes; it reports false if that was too much, so that the connection is cut.
@@ -147,26 +169,29 @@ func (o *Outbox) queue(add func([]byte) []byte) bool {
 	return true
 }
 
-// Finish makes Run write what is queued and then end the writing side.
+// Finish has what is queued written and then ends the writing side.
 func (o *Outbox) Finish() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.closing {
 		o.closing = true
 		o.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
-		o.wake.Set()
+		o.start()
 		o.drained.Broadcast()
 	}
 }
 
-// FinishKeeping makes Run write what is queued and return; the connection stays open.
+// FinishKeeping has what is queued written; the connection stays open.
 func (o *Outbox) FinishKeeping() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closing, o.keep = true, true
-	o.wake.Set()
+	o.start()
 	o.drained.Broadcast()
 }
+
+// Ended is closed when nothing is written any more, after one of Finish, FinishKeeping and Cut.
+func (o *Outbox) Ended() <-chan struct{} { return o.ended }
 
 // Cut closes the connection at once; what is queued is lost. The first cause is
 // kept.
@@ -182,7 +207,11 @@ func (o *Outbox) cutLocked(cause error) {
 	}
 	o.closing, o.buf = true, nil
 	o.conn.Close()
-	o.wake.Set()
+	o.stopLate()
+	if !o.running {
+		o.running = true
+		close(o.ended)
+	}
 	o.drained.Broadcast()
 }
 
@@ -230,40 +259,39 @@ func (o *Outbox) Cause() error {
 	return o.err
 }
 
-// Run writes until the connection is closed or finished. After finish it ends
-// the writing side only, so that the peer can still read what was written.
-func (o *Outbox) Run() {
-	for range o.wake {
-		for {
-			o.mu.Lock()
-			buf, closing, keep, dead := o.buf, o.closing, o.keep, o.err != nil
-			o.buf, o.writing = nil, len(buf)
-			if o.waits {
-				o.waits = false
-				o.late.Stop()
-			}
-			o.mu.Unlock()
-			if dead {
-				return
-			}
-			if len(buf) == 0 {
-				if closing {
-					if !keep {
-						o.endWrite()
-					}
-					return
-				}
-				break
-			}
-			if err := o.write(buf); err != nil {
-				o.Cut(err)
-				return
-			}
+// run writes until nothing is queued. If nothing more will be, it ends the writing side only,
+// so that the peer can still read what was written.
+func (o *Outbox) run() {
+	for {
+		buf, more := o.take()
+		if !more {
+			return
+		}
+		if err := o.write(buf); err != nil {
+			o.Cut(err)
 		}
 	}
 }
 
-// write writes what Run has taken, and keeps its memory for the next time.
+// take takes what is queued. If that is nothing, run ends, and an outbox that is closing has ended.
+func (o *Outbox) take() (buf []byte, more bool) {
+	o.mu.Lock()
+	o.stopLate()
+	buf, o.buf, o.writing = o.buf, nil, len(o.buf)
+	o.running = len(buf) > 0 || o.closing
+	end := len(buf) == 0 && o.closing
+	half := o.err == nil && !o.keep
+	o.mu.Unlock()
+	if end {
+		if half {
+			o.endWrite()
+		}
+		close(o.ended)
+	}
+	return buf, len(buf) > 0
+}
+
+// write writes what was taken, and keeps its memory for the next time.
 func (o *Outbox) write(buf []byte) error {
 	for rest := buf; len(rest) > 0; {
 		if o.uptime != nil {

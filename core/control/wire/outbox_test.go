@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bytes"
+	"fmt"
 	"net"
 	"slices"
 	"testing"
@@ -22,6 +23,7 @@ func (w *written) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+func (w *written) Close() error                     { return nil }
 func (w *written) CloseWrite() error                { return nil }
 func (w *written) SetWriteDeadline(time.Time) error { return nil }
 
@@ -56,15 +58,9 @@ func TestLateReplies(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				conn := &written{began: time.Now()}
 				o := NewOutbox(conn, 1<<20, nil, nil)
-				ended := make(chan struct{})
-				go func() {
-					defer close(ended)
-					o.Run()
-				}()
-				synctest.Wait()
 				test.do(o)
 				o.Finish()
-				<-ended
+				<-o.Ended()
 				var want []byte
 				for _, f := range test.frames {
 					want = AppendFrame(want, f)
@@ -74,5 +70,38 @@ func TestLateReplies(t *testing.T) {
 				}
 			})
 		})
+	}
+}
+
+// TestOutboxEnds: it has a goroutine while it writes only, and tells when it has written all,
+// however it ends and whatever it was sent before.
+func TestOutboxEnds(t *testing.T) {
+	beat := Beat{Echo: true}
+	for name, end := range map[string]func(o *Outbox){
+		"finish": (*Outbox).Finish,
+		"keep":   (*Outbox).FinishKeeping,
+		"cut":    func(o *Outbox) { o.Cut(net.ErrClosed) },
+	} {
+		for _, frames := range []int{0, 1, 2} {
+			t.Run(fmt.Sprint(name, " after ", frames), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					conn := &written{began: time.Now()}
+					o := NewOutbox(conn, 1<<20, nil, nil)
+					for range frames {
+						o.Send(beat)
+						synctest.Wait()
+						if o.running {
+							t.Error("what has nothing to write runs")
+						}
+					}
+					end(o)
+					o.Cut(net.ErrClosed) // once more
+					<-o.Ended()
+					if o.Send(beat) || len(conn.writes) != frames {
+						t.Errorf("%d frames were written at %v, and there may be more", frames, conn.writes)
+					}
+				})
+			})
+		}
 	}
 }
