@@ -6,8 +6,13 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 
+import pytest
 from conftest import REPOSITORY
+
+import rallypoint
+from rallypoint._native import library
 
 TESTS = REPOSITORY / "packaging" / "tests"
 
@@ -40,3 +45,37 @@ def test_it_says_why_it_is_skipped() -> None:
     assert "is no free-threaded Python" in named.stderr
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
     assert done.returncode == 0 and done.stderr.startswith("skipped: "), done.stderr
+
+
+def test_node_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One that waits for its place, as a spare may for days, waits for events."""
+    calls: list[str] = []
+    call = library.call
+
+    def counted(name: str, *args: object) -> int:
+        calls.append(name)
+        return call(name, *args)
+
+    monkeypatch.setattr(library, "call", counted)
+    with waiting_member() as member:
+        threading.Timer(1, member.cancel).start()
+        with pytest.raises(rallypoint.CanceledError):
+            member.next()
+    assert calls.count("rp_member_next") < 10, calls
+
+
+@pytest.mark.parametrize("end", ["cancel", "shutdown", "close"])
+def test_another_thread_ends_the_wait_for_a_place(end: str) -> None:
+    member = waiting_member()
+    threading.Timer(0.1, lambda: getattr(member, end)()).start()
+    with pytest.raises(rallypoint.CanceledError):
+        member.next()
+    member.close()
+
+
+def waiting_member() -> rallypoint.Member:
+    """One of two nodes, of which the other never comes."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        endpoint = f"127.0.0.1:{free.getsockname()[1]}"
+    return rallypoint.Member("run", endpoint, min_nodes=2, max_nodes=2)

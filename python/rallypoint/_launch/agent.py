@@ -17,9 +17,6 @@ from .._errors import RallypointError, invalid
 from .._native import abi, library, log
 from .._rendezvous.endpoint import MemberConfig
 
-# How late a record of the library's log is shown where nothing else happens.
-_LOG_MS = 500
-
 
 @dataclasses.dataclass
 class Job:
@@ -211,7 +208,7 @@ class Agent(library.Handle):
             try:
                 done = library.call("rp_agent_run", self._handle, 0) == abi.OK
                 self._drain(event)
-                while not done and not changes.poll(_LOG_MS):
+                while not done and not changes.poll(log.LOG_MS):
                     log.drain()
             except RallypointError as e:
                 error = e

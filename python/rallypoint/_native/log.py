@@ -22,6 +22,9 @@ logger = logging.getLogger("rallypoint")
 
 LEVELS = {"debug": 10, "info": 20, "warning": 30, "warn": 30, "error": 40, "off": 100}
 
+# How late a record of the library's log is shown where nothing else happens.
+LOG_MS = 500
+
 _draining = threading.Lock()
 _record: abi.LogRecord | None = None
 _ready = False

@@ -7,12 +7,13 @@ import ctypes
 import dataclasses
 import enum
 import os
+import select
 import threading
 import weakref
 from collections.abc import Mapping
 from typing import Any
 
-from .._errors import CanceledError, RallypointError
+from .._errors import CanceledError, Code, RallypointError
 from .._native import abi, library, log
 from .._native.wait import wait as _wait
 from .._stores.store import Store
@@ -130,13 +131,12 @@ class Member(library.Handle):
         with the code MISMATCH, TENANT or NODE_IN_USE.
         """
         outcome = abi.Outcome()
-        args = ("rp_member_next", self._handle, library.SLICE_MS, ctypes.byref(outcome))
         with self._next:
             try:
                 if self._withdrawn:
-                    self._finish_withdrawal(args)
+                    self._finish_withdrawal(outcome)
                 if not outcome.round:
-                    _wait(*args)
+                    self._await_place(outcome)
             except RallypointError:
                 raise
             except BaseException:
@@ -153,6 +153,20 @@ class Member(library.Handle):
             advertised_addr=outcome.advertised_addr.decode(),
         )
 
+    def _await_place(self, outcome: abi.Outcome) -> None:
+        """Waits for the end of a join, by events: a spare may wait for days."""
+        fd = ctypes.c_int32()
+        library.call("rp_member_fd", self._handle, ctypes.byref(fd))
+        changes = select.poll()
+        changes.register(fd.value, select.POLLIN)
+        while library.call("rp_member_next", self._handle, 0, ctypes.byref(outcome)) == abi.PENDING:
+            log.drain()
+            happened = changes.poll(log.LOG_MS)
+            if not self._finalizer.alive:
+                raise CanceledError(f"{self!r}: its place is not waited for", Code.CANCELED)
+            if happened:
+                library.call("rp_member_wait", self._handle, 0)
+
     def _withdraw(self, outcome: abi.Outcome) -> None:
         """Takes the join back after an interrupt, for which there is little time."""
         library.call("rp_member_cancel", self._handle)
@@ -164,13 +178,13 @@ class Member(library.Handle):
         except Exception:
             self._withdrawn = False
 
-    def _finish_withdrawal(self, args: tuple[object, ...]) -> None:
+    def _finish_withdrawal(self, outcome: abi.Outcome) -> None:
         """Waits for the end of a join that was withdrawn before.
 
         If it was completed instead, the outcome is that of the present call.
         """
         try:
-            _wait(*args)  # type: ignore[arg-type]
+            self._await_place(outcome)
         except CanceledError:
             pass
         finally:
