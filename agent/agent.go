@@ -90,6 +90,7 @@ type Agent struct {
 	running  atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
 	progress *progress.Tracker // nil before Run
 	changed  progress.Cause    // why the last attempt is over
+	asked    bool              // a drain or a scale had its nodes regroup; no worker of this one failed
 
 	now          func() time.Time  // by which restarts are in the window
 	budget       budget            // agreed in the last round; see takeBudget

@@ -41,6 +41,7 @@ type budget struct {
 	Ran      bool  `json:"ran,omitempty"`      // workers of this node ran in Round
 	Recorded bool  `json:"recorded,omitempty"` // and each had a record
 	Last     int64 `json:"last"`               // the highest step of these; noStep: none
+	Asked    bool  `json:"asked,omitempty"`    // to regroup, by a drain or a scale: no worker of this node failed
 }
 
 // agreeBudget makes the job's budget of what the agents know; nil stands for an agent that
@@ -59,19 +60,18 @@ func agreeBudget(infos []*budget) budget {
 			job.Round, job.Step, job.Idle = b.Round, b.Step, b.Idle
 		}
 	}
-	ran, recorded, last := false, true, int64(noStep)
+	ran, recorded, asked, last := false, true, true, int64(noStep)
 	for _, b := range infos {
 		if b != nil && b.Ran && b.Round == job.Round {
-			ran, recorded, last = true, recorded && b.Recorded, max(last, b.Last)
+			ran, recorded, asked, last = true, recorded && b.Recorded, asked && b.Asked, max(last, b.Last)
 		}
 	}
-	if ran && recorded {
-		if last > job.Step {
-			job.Idle = 0
-		} else {
-			job.Idle++
-		}
-		job.Step = last
+	switch {
+	case !ran || !recorded:
+	case last > job.Step:
+		job.Idle, job.Step = 0, last
+	case !asked: // else it is as if there had been no such round
+		job.Idle, job.Step = job.Idle+1, last
 	}
 	return job
 }
@@ -91,7 +91,7 @@ func (a *Agent) ownBudget() *budget {
 		b.Ages = append(b.Ages, now.Sub(at).Seconds())
 	}
 	round, last, recorded := a.progress.Highest()
-	b.Ran, b.Recorded, b.Last = round == b.Round && round > 0, recorded, last
+	b.Ran, b.Recorded, b.Last, b.Asked = round == b.Round && round > 0, recorded, last, a.asked
 	return &b
 }
 

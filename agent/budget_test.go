@@ -23,6 +23,7 @@ func TestAgreeBudget(t *testing.T) {
 	}
 	blind := ran(4, 10, 1, 30)
 	blind.Recorded = false
+	asked := func(b *budget) *budget { b.Asked = true; return b }
 	for name, c := range map[string]struct {
 		infos []*budget
 		want  budget
@@ -37,6 +38,9 @@ func TestAgreeBudget(t *testing.T) {
 		"a spare knows an older one":  {[]*budget{ran(2, 90, 0, 95), ran(4, 10, 2, 11)}, budget{Round: 4, Step: 11}},
 		"no workers ran in the round": {[]*budget{{Round: 4, Step: 10, Idle: 2, Last: 10}}, budget{Round: 4, Step: 10, Idle: 2}},
 		"steps that are not known":    {[]*budget{blind, ran(4, 10, 1, 9)}, budget{Round: 4, Step: 10, Idle: 1}},
+		"a drain ended it":            {[]*budget{asked(ran(4, 10, 1, 9)), asked(ran(4, 10, 1, 10))}, budget{Round: 4, Step: 10, Idle: 1}},
+		"a failure beside a drain":    {[]*budget{asked(ran(4, 10, 1, 9)), ran(4, 10, 1, 10)}, budget{Round: 4, Step: 10, Idle: 2}},
+		"further before a drain":      {[]*budget{asked(ran(4, 10, 1, 11))}, budget{Round: 4, Step: 11}},
 		"torch's agents":              {[]*budget{nil, ran(4, 10, 2, 8), nil}, budget{Round: 4, Step: 8, Idle: 3}},
 		"ages":                        {[]*budget{{Ages: []float64{9, 2}}, {Ages: []float64{9, 2, 0}}, nil}, budget{Ages: []float64{9, 2, 0}}},
 	} {

@@ -70,6 +70,8 @@ type directives struct {
 	patience time.Duration // with which workers are held
 	ending   func() bool   // the attempt is over: its workers are about to be stopped
 
+	toRegroup bool // one had the nodes of this round regroup, or is to
+
 	number uint64     // of the last one
 	asked  *directive // on whose step the nodes agree; nil: none
 	agreed []*directive
@@ -120,6 +122,7 @@ func (a *Agent) followDirectives(t *attempt) (stop func()) {
 	return func() {
 		cancel()
 		<-done
+		t.toRegroup = f.toRegroup
 	}
 }
 
@@ -157,6 +160,7 @@ func (f *directives) take(n rendezvous.DirectiveNotice) {
 	if f.asked != nil && (f.asked.ID != n.ID || n.Round != f.round) {
 		f.letGo()
 	}
+	f.toRegroup = f.toRegroup || n.Kind == rendezvous.DirectiveDrain || n.Kind == rendezvous.DirectiveScale
 	if n.ID == "" || n.Round != f.round || f.given[n.ID] {
 		return
 	}
