@@ -51,6 +51,11 @@ func Foresee(m *rendezvous.Machine, ev rendezvous.Event) (string, *rendezvous.Er
 			}
 			ids = append(ids, d.Node)
 		}
+		for _, d := range was.Directives {
+			if slices.Contains(d.Nodes, ev.Node) {
+				return "", rendezvous.Errorf(rendezvous.CodeInvalid, "node %q of run %q is not drained yet; directive %s is to drain it: cancel that", ev.Node, was.RunID, d.ID)
+			}
+		}
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "node %q of run %q is not drained; %s", ev.Node, was.RunID, standing(ids, "drained"))
 	}
 	return "", rendezvous.Errorf(rendezvous.CodeInternal, "an administrator cannot ask for a %T", ev)

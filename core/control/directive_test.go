@@ -68,6 +68,20 @@ func TestAnswerToADrain(t *testing.T) {
 	}
 }
 
+// TestUndrainBeforeTheDrain: who wants to keep a node that is still to leave is told what does it.
+func TestUndrainBeforeTheDrain(t *testing.T) {
+	was := &rendezvous.Status{RunID: "job", Directives: []rendezvous.DirectiveStatus{
+		{ID: "d1", Kind: "save"}, {ID: "d2", Kind: "drain", Nodes: []string{"a", "b"}},
+	}}
+	_, err := Directed(nil, was, rendezvous.Undrain{Node: "b"})
+	if err == nil || err.Code != rendezvous.CodeInvalid || !strings.HasSuffix(err.Text, "directive d2 is to drain it: cancel that") {
+		t.Error(err)
+	}
+	if _, err = Directed(nil, was, rendezvous.Undrain{Node: "c"}); err == nil || !strings.HasSuffix(err.Text, "none is drained") {
+		t.Error(err)
+	}
+}
+
 // TestAdminFollowsTheHost: an administrator who asks a server in waiting, such as the
 // endpoint's after it has been the host once, reaches the job all the same.
 func TestAdminFollowsTheHost(t *testing.T) {
