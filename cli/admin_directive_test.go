@@ -84,5 +84,5 @@ func directsAll(t *testing.T, admin func(want int, says string, args ...string) 
 	admin(1, `run "job": the target is 3, the run takes at most 2 nodes (max)`, "scale", "--target", "3")
 	admin(0, "it ends, to be queued again, now", "stop", "--within", "0s")
 	status("Closed: stopped to be queued again by admin carol@", true)
-	admin(1, "it is closed: it stopped to be queued again", "save")
+	admin(1, "it is closed: it was stopped to be queued again", "save")
 }

@@ -131,9 +131,9 @@ func Closed(m *rendezvous.Machine, was rendezvous.Census, stop bool) string {
 	return done
 }
 
-// closedText says how a run was closed, by whom, when and why.
+// closedText says, behind "it", how a run was closed, by whom, when and why.
 func closedText(c *rendezvous.ClosedStatus) string {
-	text := c.How + " by " + c.By
+	text := c.Did + " by " + c.By
 	if !c.At.IsZero() {
 		text += " at " + c.At.UTC().Format("2006-01-02 15:04:05 MST")
 	}

@@ -39,8 +39,22 @@ func (c *Closing) how() string {
 	return "closed"
 }
 
-func (c *Closing) text() string {
-	text := fmt.Sprintf("%s by %s", c.how(), c.By)
+// did is how, behind a subject.
+func (c *Closing) did() string {
+	switch c.Kind {
+	case ClosedAdmission, ClosedRequeue:
+		return "was " + c.how()
+	}
+	return c.how()
+}
+
+func (c *Closing) text() string { return c.textOf(c.how()) }
+
+// sentence is text behind a subject: "the run" or "it".
+func (c *Closing) sentence() string { return c.textOf(c.did()) }
+
+func (c *Closing) textOf(how string) string {
+	text := fmt.Sprintf("%s by %s", how, c.By)
 	if !c.At.IsZero() {
 		text += " at " + c.At.UTC().Format(time.RFC3339)
 	}
@@ -72,7 +86,7 @@ func (m *Machine) close(c Closing) {
 		return
 	}
 	m.closed = &c
-	m.note("the run %s", c.text())
+	m.note("the run %s", c.sentence())
 	m.disarmAll()
 	m.endHoldIfComplete() // else it still ends what is known of missing members
 	m.endDirectives()
@@ -87,7 +101,7 @@ func (m *Machine) close(c Closing) {
 			m.setParticipant(s, participantLost, "could not regroup after the run was closed")
 			m.fail(n, number, m.closedError())
 		case c.Kind == ClosedSuccess:
-			m.fail(n, number, Errorf(CodeGraceful, "run %q ended without needing node %s: it %s", m.runID, n.id, c.text()))
+			m.fail(n, number, Errorf(CodeGraceful, "run %q ended without needing node %s: it %s", m.runID, n.id, c.sentence()))
 		default:
 			m.fail(n, number, m.closedError())
 		}

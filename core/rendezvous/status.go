@@ -86,6 +86,7 @@ type IdleStatus struct {
 // ClosedStatus is who closed a run, when and why.
 type ClosedStatus struct {
 	How    string // "closed", "ended successfully", "failed" or "stopped to be queued again"
+	Did    string // the same behind a subject: "was closed"
 	By     string
 	Reason string
 	At     time.Time
@@ -131,7 +132,7 @@ func (m *Machine) Status() Status {
 		s.Stopping = m.stopReason()
 	}
 	if c := m.closed; c != nil {
-		s.Closed = &ClosedStatus{How: c.how(), By: c.By, Reason: c.Reason, At: c.At}
+		s.Closed = &ClosedStatus{How: c.how(), Did: c.did(), By: c.By, Reason: c.Reason, At: c.At}
 	}
 	return s
 }

@@ -70,7 +70,7 @@ func (m *Machine) updateFor(n *node, reason func() string) MembershipUpdate {
 	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.stopFor(n), Directive: m.directiveFor(n), Requeue: m.requeued(), Facts: m.facts()}
 	switch {
 	case m.closed != nil:
-		notice.Reason = "the run " + m.closed.text()
+		notice.Reason = "the run " + m.closed.sentence()
 	case notice.Waiting == 0:
 	case m.participantOf(n) == nil:
 		notice.Reason = n.stale
