@@ -46,6 +46,39 @@ func hostileFrames(p rendezvous.Policy, group string, at string) map[string]wire
 	}
 }
 
+// strangers are the ways in which peers that must not be let in say a frame.
+func strangers(t *testing.T) map[string]func(n *wireNode, f wire.Frame) {
+	proven := func(n *wireNode, key []byte, run []byte) wire.Proof {
+		o := n.transcript()
+		o.Name = run
+		return wire.Proof{MACs: o.Prove(secret.OfNode, [][]byte{key}), Purpose: o.Purpose, Run: run}
+	}
+	return map[string]func(n *wireNode, f wire.Frame){
+		"in plain": func(n *wireNode, f wire.Frame) {
+			n.write(wire.AppendFrame(wire.Preamble{High: 1, Low: 1}.Bytes(), f))
+		},
+		"in plain, as with a token": func(n *wireNode, f wire.Frame) {
+			n.write(opening(wire.Proof{MACs: [][]byte{make([]byte, 32)}, Purpose: secret.PurposeControl}, f))
+		},
+		"by TLS, as without a token": func(n *wireNode, f wire.Frame) {
+			n.secure()
+			n.write(wire.AppendFrame(wire.Preamble{High: 1, Low: 1}.Bytes(), f))
+		},
+		"without a proof": func(n *wireNode, f wire.Frame) {
+			n.secure()
+			n.write(wire.AppendFrame(guarded.Bytes(), f))
+		},
+		"with another token": func(n *wireNode, f wire.Frame) {
+			n.secure()
+			n.write(opening(proven(n, []byte(otherToken), nil), f))
+		},
+		"of another run": func(n *wireNode, f wire.Frame) {
+			n.secure()
+			n.write(opening(proven(n, []byte(runKey(t, goodToken, "other")), []byte("other")), f))
+		},
+	}
+}
+
 // TestStrangersAndSuccession: of each frame that a stranger, a node with another token and one
 // of another run send to a host and to a standby nothing gets beyond the proof. No node moves,
 // no standby hosts, none is listed, and the list is told to none of them.
@@ -74,37 +107,7 @@ func TestStrangersAndSuccession(t *testing.T) {
 		return counts
 	}
 	before := decoded()
-
-	proven := func(n *wireNode, key []byte, run []byte) wire.Proof {
-		o := n.transcript()
-		o.Name = run
-		return wire.Proof{MACs: o.Prove(secret.OfNode, [][]byte{key}), Purpose: o.Purpose, Run: run}
-	}
-	strangers := map[string]func(n *wireNode, f wire.Frame){
-		"in plain": func(n *wireNode, f wire.Frame) {
-			n.write(wire.AppendFrame(wire.Preamble{High: 1, Low: 1}.Bytes(), f))
-		},
-		"in plain, as with a token": func(n *wireNode, f wire.Frame) {
-			n.write(opening(wire.Proof{MACs: [][]byte{make([]byte, 32)}, Purpose: secret.PurposeControl}, f))
-		},
-		"by TLS, as without a token": func(n *wireNode, f wire.Frame) {
-			n.secure()
-			n.write(wire.AppendFrame(wire.Preamble{High: 1, Low: 1}.Bytes(), f))
-		},
-		"without a proof": func(n *wireNode, f wire.Frame) {
-			n.secure()
-			n.write(wire.AppendFrame(guarded.Bytes(), f))
-		},
-		"with another token": func(n *wireNode, f wire.Frame) {
-			n.secure()
-			n.write(opening(proven(n, []byte(otherToken), nil), f))
-		},
-		"of another run": func(n *wireNode, f wire.Frame) {
-			n.secure()
-			n.write(opening(proven(n, []byte(runKey(t, goodToken, "other")), []byte("other")), f))
-		},
-	}
-	for who, say := range strangers {
+	for who, say := range strangers(t) {
 		for what, f := range hostileFrames(p.Policy, group, trap.Addr().String()) {
 			for i, s := range servers {
 				n := dialNode(t, s.Addr().String())
@@ -151,6 +154,27 @@ func readAll(n *wireNode) []byte {
 	return said
 }
 
+// lie says one frame after the other to those that connect, by TLS and without a proof, and tells
+// once each was said twice. It ends with the listener.
+func lie(l net.Listener, settings *tls.Config, lies []wire.Frame, heard chan<- struct{}) {
+	for i := 0; ; i++ {
+		raw, err := l.Accept()
+		if err != nil {
+			return
+		}
+		_ = raw.SetDeadline(time.Now().Add(testkit.Patience))
+		conn := tls.Server(raw, settings)
+		in := bufio.NewReader(conn)
+		if _, err := in.Peek(1); err == nil {
+			_, _ = conn.Write(wire.AppendFrame(guarded.Bytes(), lies[i%len(lies)]))
+			if i == 2*len(lies) {
+				heard <- struct{}{}
+			}
+		}
+		raw.Close()
+	}
+}
+
 // TestIntruderInTheHostsPlace: what takes the port of a host that has died and does not know the
 // token, whatever it says there, ends no node and moves none; when it is gone, or where it came
 // too late, a standby takes over.
@@ -185,24 +209,7 @@ func TestIntruderInTheHostsPlace(t *testing.T) {
 	defer wg.Wait()
 	defer intruder.Close()
 	heard := make(chan struct{}, 1)
-	wg.Go(func() {
-		for i := 0; ; i++ {
-			raw, err := intruder.Accept()
-			if err != nil {
-				return
-			}
-			_ = raw.SetDeadline(time.Now().Add(testkit.Patience))
-			conn := tls.Server(raw, settings)
-			in := bufio.NewReader(conn)
-			if _, err := in.Peek(1); err == nil {
-				_, _ = conn.Write(wire.AppendFrame(guarded.Bytes(), lies[i%len(lies)]))
-				if i == 2*len(lies) {
-					heard <- struct{}{}
-				}
-			}
-			raw.Close()
-		}
-	})
+	wg.Go(func() { lie(intruder, settings, lies, heard) })
 	taken := make(chan struct{})
 	wg.Go(func() {
 		defer close(taken)
