@@ -3,6 +3,7 @@ package progress
 import (
 	"encoding/binary"
 	"encoding/json"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -377,6 +378,20 @@ func TestDirectiveFile(t *testing.T) {
 	text, err := os.ReadFile(r.DirectivePath(0))
 	var got Directive
 	if err != nil || json.Unmarshal(text, &got) != nil || got.ID != "d1" || *got.Step != 7 || got.Reason != "<a> \"b\"\n" {
+		t.Errorf("%v: %s", err, text)
+	}
+	reader, err := os.Open(r.DirectivePath(0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reader.Close()
+	if err := r.WriteDirective(0, &Directive{Number: 2, ID: "d2", Kind: "stop"}); err != nil {
+		t.Fatal(err)
+	}
+	if held, err := io.ReadAll(reader); err != nil || string(held) != string(text) {
+		t.Errorf("who reads it when it is replaced gets %v: %s", err, held)
+	}
+	if text, err := os.ReadFile(r.DirectivePath(0)); err != nil || !strings.Contains(string(text), `"d2"`) {
 		t.Errorf("%v: %s", err, text)
 	}
 	for range 2 {
