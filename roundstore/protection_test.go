@@ -2,12 +2,14 @@ package roundstore
 
 import (
 	"context"
+	"crypto/tls"
 	"errors"
 	"io"
 	"log/slog"
 	"net"
 	"net/netip"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -431,6 +433,45 @@ func TestSidePorts(t *testing.T) {
 	testkit.Check(t, rs.Close())
 	wantClosed(t, "a side port when the round is over", open)
 	testkit.Check(t, way.Close())
+}
+
+// TestSidePortsEnd: the window above a store's port ends with the last port that there is, and
+// those of forward_ports stay.
+func TestSidePortsEnd(t *testing.T) {
+	p := &Protection{extra: []int{8547}}
+	for port, want := range map[int][]int{
+		1 << 15: {8547, 32769, 32770, 32771, 32772, 32773, 32774, 32775, 32776},
+		65533:   {8547, 65534, 65535},
+		65535:   {8547},
+	} {
+		if got := p.sidePorts(port); !slices.Equal(got, want) {
+			t.Errorf("beside %d: %v, want %v", port, got, want)
+		}
+	}
+	token := testkit.TokenFile(t)
+	b := newNode(t, token, true)
+	if here, _ := b.reach(t, rendezvous.Outcome{Generation: generation, Round: 1, StoreAddr: "192.0.2.1", StorePort: 65535}); here.StorePort != 65535 {
+		t.Skip("the last port is taken here")
+	}
+	if lines := b.log.With("WARN"); len(lines) > 0 {
+		t.Errorf("%q", lines)
+	}
+}
+
+// TestSideOfAnotherRound: a connection to a side port whose round ends between its proof and the
+// time that it is taken leads to no program of the next round.
+func TestSideOfAnotherRound(t *testing.T) {
+	a := newNode(t, testkit.TokenFile(t), false)
+	_, _, rs := a.serve(t, "127.0.0.1", 0, 2)
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer l.Close()
+	near := testkit.Must(net.Dial("tcp", l.Addr().String()))(t)
+	defer near.Close()
+	far := testkit.Must(l.Accept())(t)
+	defer far.Close()
+	past := secret.StoreName{Run: "job", Generation: generation, Round: 1}
+	rs.(*roundStore).socket.sides.take(tls.Server(far, &tls.Config{}), past)
+	wantClosed(t, "a side port of the round before", near)
 }
 
 // TestSidePortTaken: a node whose own port beside the store's is taken, by another user perhaps,

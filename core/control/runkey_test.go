@@ -10,6 +10,7 @@ import (
 
 	"rallypoint/core/control/client"
 	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/internal/testkit"
@@ -92,4 +93,9 @@ func TestRunKeyAtItsHost(t *testing.T) {
 	p.TokenFile = testkit.TokenFile(t, runKey(t, goodToken, "other"))
 	p.RunID = "other"
 	controltest.WantCode(t, newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t)), rendezvous.CodeAuth, "does not know the token")
+	// The whole line keys the MACs, but opens nothing for a peer that does not say which run.
+	n := secureNode(t, s.addr)
+	o := n.transcript()
+	n.write(opening(wire.Proof{MACs: o.Prove(secret.OfNode, [][]byte{[]byte(runKey(t, goodToken, "mine"))}), Purpose: o.Purpose}, attackHello()))
+	n.wantDenied()
 }
