@@ -194,11 +194,18 @@ func wantReset(t *testing.T, what string, c net.Conn) {
 // the worker knows that it has one.
 func wantNoConnection(t *testing.T, addr netip.AddrPort) {
 	t.Helper()
+	wantNoConnectionBehind(t, addr, "validate")
+}
+
+// wantNoConnectionBehind is wantNoConnection for a worker that says this first. A close behind
+// unread bytes would be a reset, too.
+func wantNoConnectionBehind(t *testing.T, addr netip.AddrPort, first string) {
+	t.Helper()
 	c, err := net.Dial("tcp", addr.String())
 	if err == nil {
 		defer c.Close()
 		_ = c.SetDeadline(time.Now().Add(guard))
-		if _, err = io.WriteString(c, "validate"); err == nil { // or the kernel has told of the reset
+		if _, err = io.WriteString(c, first); err == nil { // or the kernel has told of the reset
 			_, err = c.Read(make([]byte, 1))
 		}
 	}
@@ -310,6 +317,7 @@ func TestForwarderResets(t *testing.T) {
 		f, lines := newForwarder(t, s)
 		s.fail(errors.New("no store yet"))
 		wantNoConnection(t, f.Addr())
+		wantNoConnectionBehind(t, f.Addr(), "")
 		if f.Err() == nil || len(lines.With("no store yet")) > 0 {
 			t.Errorf("%v; a store that is late is worth no line yet: %s", f.Err(), lines)
 		}
