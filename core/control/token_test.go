@@ -410,6 +410,28 @@ func TestTokenGuardsHTTP(t *testing.T) {
 	}
 }
 
+// TestTokenInMetrics: a scraper learns whether there is a token and which, but strangers do not.
+func TestTokenInMetrics(t *testing.T) {
+	token := openToken(t, otherToken, goodToken)
+	for name, test := range map[string]struct {
+		cfg  Config
+		want int // tokens
+	}{
+		"a new and an old token": {Config{Token: token}, 2}, "none": {Config{}, 0}, "for strangers": {Config{Token: token, HTTPOpen: true}, 0},
+	} {
+		page := string(newFakeServer(t, test.cfg).metricsPage())
+		if n := strings.Count(page, "\nrallypoint_token_info{"); n != test.want {
+			t.Errorf("%s: %d tokens", name, n)
+		}
+		for _, key := range []string{otherToken, goodToken} {
+			line := fmt.Sprintf("\nrallypoint_token_info{fingerprint=%q} 1\n", secret.Fingerprint([]byte(key)))
+			if strings.Contains(page, line) != (test.want > 0) || strings.Contains(page, key) {
+				t.Errorf("%s: %s", name, page)
+			}
+		}
+	}
+}
+
 // FuzzStranger lets a peer without the token say anything, in plain or within TLS: the
 // server answers with its preamble and a refusal at most, and others are still served.
 func FuzzStranger(f *testing.F) {
