@@ -71,7 +71,7 @@ func TestRendezvousKind(t *testing.T) {
 }
 
 func TestConfigure(t *testing.T) {
-	c, err := configured(t, "--nproc-per-node=12 -r 0:1,11:2 --signals-to-handle=SIGTERM,bogus,SIGKILL,,SIGUSR1 --rdzv-conf=join_timeout=5,unknown=1 "+
+	c, err := configured(t, "--nproc-per-node=12 -r 0:1,11:2 --signals-to-handle=SIGTERM,bogus,SIGKILL,,SIGUSR1 --rdzv-conf=join_timeout=5,unknown=1,allow_uid=7 "+
 		"--rdzv-endpoint=h --monitor-interval=2 -m mod a", "TORCH_ELASTIC_SHUTDOWN_TIMEOUT=9", "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT=8", "TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE=p")
 	if err != nil {
 		t.Fatal(err)
@@ -80,7 +80,7 @@ func TestConfigure(t *testing.T) {
 		t.Errorf("command %q, name %q", got, c.name)
 	}
 	if c.spec.ShutdownTimeout != 9*time.Second || c.spec.ExitBarrierTimeout != 8*time.Second || c.spec.MonitorInterval != 2*time.Second ||
-		c.rendezvous.params.JoinTimeout != 5*time.Second || c.spec.Logs.PrefixTemplate != "p" {
+		c.rendezvous.params.JoinTimeout != 5*time.Second || !c.spec.LoopbackUsers.Includes(7) || c.spec.Logs.PrefixTemplate != "p" {
 		t.Errorf("%+v %+v", c.spec, c.rendezvous)
 	}
 	if len(c.signals) != 2 || len(c.warnings) != 4 { // two signals, one option, OMP_NUM_THREADS
