@@ -22,7 +22,7 @@ from torch.distributed.elastic.utils import store as store_util
 
 from rallypoint import Code, RallypointError
 from rallypoint._torch.agent_store import stand_in
-from rallypoint.handler import _hide_token, create_handler
+from rallypoint.handler import RallypointHandler, _hide_token, create_handler
 
 
 class TestCreating:
@@ -375,6 +375,28 @@ def test_token_that_is_not_there(
         given.endpoint = endpoint
         with pytest.raises(ValueError, match=rf"{none}: stat .*no such file"):
             create_handler(given)
+
+
+def test_what_libraries_need_of_a_protected_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where MASTER_ADDR is a loopback address; what the user has set stays, also later."""
+    names = "DCP_USE_PREFIX_STORE", "NEURON_RT_ROOT_COMM_ID"
+
+    def after(advertised: str, *rounds: SimpleNamespace) -> list[str | None]:
+        for outcome in rounds:
+            outcome.advertised_addr = advertised
+            RallypointHandler._set_defaults(handler, outcome)  # type: ignore[arg-type]
+        return [os.environ.get(name) for name in names]
+
+    for name in names:
+        monkeypatch.setenv(name, "")  # so that it is as before in the end
+        monkeypatch.delenv(name)
+    handler = SimpleNamespace(_defaults={})
+    outcome = SimpleNamespace(store_addr="127.1.2.3")
+    assert after("127.1.2.3", outcome) == [None, None]
+    assert after("fd00::1", outcome) == ["1", "[fd00::1]:62182"]
+    assert after("192.0.2.1", outcome) == ["1", "192.0.2.1:62182"]
+    monkeypatch.setenv("DCP_USE_PREFIX_STORE", "0")
+    assert after("192.0.2.2", outcome) == ["0", "192.0.2.2:62182"]
 
 
 def test_workers_do_not_learn_of_the_token() -> None:

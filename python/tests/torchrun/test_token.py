@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
+import psutil
 import pytest
 from torchrun.harness import COMMAND, HERE, Job, NewJob
 from torchrun.test_partitions import Network, network
@@ -21,6 +22,7 @@ __all__ = ["network"]
 pytestmark = pytest.mark.timeout(400)
 
 STORES = HERE / "workers" / "stores.py"
+LIBRARIES = HERE / "workers" / "libraries.py"
 MARKER = b"planted-marker-of-the-round-store"
 
 
@@ -110,6 +112,17 @@ def check(job: Job, *nodes: str, real: str) -> int:
     return int(job.starts()[0].master.rpartition(":")[2])
 
 
+def assert_not_told(pid: int, key: bytes) -> None:
+    """No process of a node has the key among its arguments or in its environment."""
+    agent = psutil.Process(pid)
+    workers = agent.children(recursive=True)
+    assert workers
+    for process in [agent, *workers]:
+        for what in "cmdline", "environ":
+            told = Path("/proc", str(process.pid), what)
+            assert not told.exists() or key not in told.read_bytes()
+
+
 def start(job: Job, how: str, name: str, netns: str | None = None, **env: str) -> None:
     if how == "torchrun":
         job.start(name, netns=netns, env=env)
@@ -176,16 +189,48 @@ def test_nothing_plain(
     job = new_job("2", worker=STORES, env=env, **options)
     start(job, how, "A", here, PET_NODE_RANK="0")
     start(job, how, "B", there, PET_NODE_RANK="1")
+    key = token.read_text().strip().encode()
+    await_steps(job, "A", "B")
+    for node in job.nodes.values():
+        assert_not_told(node.pid, key)
     port = check(job, "A", "B", real=real)
     capture.stop()
     sent = b"".join(capture.tcp(port + side) for side in range(4))
     assert len(sent) > 1 << 20, "the capture holds the large value"
     assert MARKER not in sent
-    key = token.read_text().strip().encode()
     for secret in MARKER, key:
         assert secret not in b"".join(capture.packets)
     for node in job.nodes.values():
         assert not node.lines(key.decode())
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("how", ["torchrun", "run"])
+def test_rpc_and_checkpoints(how: str, new_job: NewJob, network: Network, token: Path) -> None:
+    """Two machines: RPC finds its peers, and a process of its own writes checkpoints, by the
+    round's store."""
+    machines = [network.machine() for _ in range(2)]
+    job = new_job(
+        "2",
+        worker=LIBRARIES,
+        host=machines[0][1],
+        env={
+            "RALLYPOINT_TOKEN_FILE": str(token),
+            "GLOO_SOCKET_IFNAME": "eth0",
+            "TP_SOCKET_IFNAME": "eth0",
+        },
+    )
+    for name, (namespace, _) in zip("AB", machines, strict=True):
+        start(job, how, name, namespace)
+    job.wait(lambda: len(job.events("asked")) == 2, "RPC to be done")
+    job.wait(lambda: len(job.events("libraries")) == 2, "the checkpoint to be read")
+    job.await_round("A", "B")
+    rank_of = {w.node: w.rank for w in job.starts()}
+    for report in job.events("libraries"):
+        rank = rank_of[str(report["node"])]
+        assert report["answers"] == [[to, 10 * rank + to] for to in range(2)]
+        assert report["loaded"] in (None, 1.0 - rank)
+    job.finish("A", "B")
 
 
 @pytest.mark.long
