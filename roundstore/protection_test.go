@@ -471,6 +471,9 @@ func TestSideOfAnotherRound(t *testing.T) {
 	defer far.Close()
 	past := secret.StoreName{Run: "job", Generation: generation, Round: 1}
 	rs.(*roundStore).socket.sides.take(tls.Server(far, &tls.Config{}), past)
+	if err := far.SetDeadline(time.Time{}); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("a side port of the round before is served: %v", err)
+	}
 	wantClosed(t, "a side port of the round before", near)
 }
 
