@@ -37,7 +37,7 @@ const MaxDirectiveReports = 8
 // How long a directive waits for members at most.
 const (
 	agreeTime = 5 * time.Second // for the step at which each holds its workers
-	turnTime  = 5 * time.Second // for those that have agreed on the directive before it to save
+	turnTime  = 5 * time.Second // for those that have agreed on a save before it to do so
 )
 
 // agreement is what the members of the running round have said of a directive. The zero
@@ -194,10 +194,9 @@ func (m *Machine) askNext() {
 		return
 	}
 	d := m.directives[at]
-	before := slices.ContainsFunc(m.directives, func(d *directive) bool { return d.phase == phaseAgreed })
-	if _, armed := m.timers[Timer{Kind: TimerTurn}]; before && !m.turnDue {
-		if !armed {
-			m.armTimer(Timer{Kind: TimerTurn}, min(turnTime, d.Within/4))
+	if wait := m.turnTime(d); wait > 0 && !m.turnDue {
+		if _, armed := m.timers[Timer{Kind: TimerTurn}]; !armed {
+			m.armTimer(Timer{Kind: TimerTurn}, wait)
 		}
 		return
 	}
@@ -205,6 +204,22 @@ func (m *Machine) askNext() {
 	d.agreement = agreement{phase: phaseAsking, step: -1}
 	m.armTimer(agreeTimer(d.ID), d.agreeTime())
 	m.directivesChanged()
+}
+
+// turnTime is how long a directive waits for those that are agreed and stand. One that ends the
+// round has longer than a save: its workers wait when they have saved, and would go on for
+// another, with steps that the next round trains again.
+func (m *Machine) turnTime(d *directive) (wait time.Duration) {
+	for _, before := range m.directives {
+		switch {
+		case before.phase != phaseAgreed:
+		case before.Kind != DirectiveSave:
+			return max(1, d.Within/2)
+		default:
+			wait = max(1, min(turnTime, d.Within/4))
+		}
+	}
+	return wait
 }
 
 // agreeTime is how long the members may take to say where they hold their workers.

@@ -226,6 +226,29 @@ func TestDirectivesTakeTurns(t *testing.T) {
 	r.wantAsked("s4", 1, n...)
 }
 
+// TestTurnBehindDrain: workers that wait for a drain to be carried out are asked for nothing else,
+// unless that could be too late.
+func TestTurnBehindDrain(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(1, 2), "a", "b")
+	r.apply(saveOf("s1", time.Hour))
+	for _, x := range n {
+		r.held(x, "s1", 7)
+	}
+	r.apply(drainOf("d1", time.Hour, time.Hour, "b"))
+	r.fire(TimerTurn)
+	for _, x := range n {
+		r.held(x, "d1", 8)
+	}
+	r.apply(saveOf("s2", 8*time.Minute))
+	r.wantAgreed("d1", 1, 8, n...)
+	if after := r.timers[r.timer(TimerTurn)]; after != 4*time.Minute {
+		t.Errorf("a save behind a drain has its turn in %v", after)
+	}
+	r.fire(TimerTurn)
+	r.wantAsked("s2", 1, n...)
+}
+
 // TestDeadlineDuringSave carries a directive out, also if some have not saved.
 func TestDeadlineDuringSave(t *testing.T) {
 	r := newRig(t, -1)
