@@ -477,6 +477,23 @@ func TestSideOfAnotherRound(t *testing.T) {
 	wantClosed(t, "a side port of the round before", near)
 }
 
+// TestSidePortsOfTheNextRound: at a fixed port, whose server goes on, a connection to a side port
+// ends when the next round begins.
+func TestSidePortsOfTheNextRound(t *testing.T) {
+	token, port := testkit.TokenFile(t), testkit.FreePort(t)
+	a, b := newNode(t, token, false), newNode(t, token, true)
+	real, atA, _ := a.serve(t, "127.0.0.1", port, 1)
+	atB, _ := b.reach(t, real)
+	echoAt(t, atA, port+1)
+	open := testkit.Must(net.Dial("tcp", net.JoinHostPort(atB.StoreAddr, strconv.Itoa(port+1))))(t)
+	defer open.Close()
+	_ = open.SetDeadline(time.Now().Add(patience))
+	_, _ = io.WriteString(open, "x")
+	testkit.Must(io.ReadFull(open, make([]byte, 1)))(t)
+	a.serve(t, "127.0.0.1", port, 2)
+	wantClosed(t, "a side port when the next round has begun", open)
+}
+
 // TestSidePortTaken: a node whose own port beside the store's is taken, by another user perhaps,
 // warns, since its workers reach what has it.
 func TestSidePortTaken(t *testing.T) {
