@@ -44,21 +44,26 @@ func Foresee(m *rendezvous.Machine, ev rendezvous.Event) (string, *rendezvous.Er
 		}
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "no directive %q of run %q stands; %s", ev.ID, was.RunID, standing(ids, "standing"))
 	case rendezvous.Undrain:
-		ids := make([]string, 0, len(was.Drained))
-		for _, d := range was.Drained {
-			if d.Node == ev.Node {
-				return fmt.Sprintf("node %s may join run %q again", ev.Node, was.RunID), nil
-			}
-			ids = append(ids, d.Node)
-		}
-		for _, d := range was.Directives {
-			if slices.Contains(d.Nodes, ev.Node) {
-				return "", rendezvous.Errorf(rendezvous.CodeInvalid, "node %q of run %q is not drained yet; directive %s is to drain it: cancel that", ev.Node, was.RunID, d.ID)
-			}
-		}
-		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "node %q of run %q is not drained; %s", ev.Node, was.RunID, standing(ids, "drained"))
+		return undrained(&was, ev.Node)
 	}
 	return "", rendezvous.Errorf(rendezvous.CodeInternal, "an administrator cannot ask for a %T", ev)
+}
+
+// undrained says what becomes of a request to let a drained node join again.
+func undrained(was *rendezvous.Status, node string) (string, *rendezvous.Error) {
+	ids := make([]string, 0, len(was.Drained))
+	for _, d := range was.Drained {
+		if d.Node == node {
+			return fmt.Sprintf("node %s may join run %q again", node, was.RunID), nil
+		}
+		ids = append(ids, d.Node)
+	}
+	for _, d := range was.Directives {
+		if slices.Contains(d.Nodes, node) {
+			return "", rendezvous.Errorf(rendezvous.CodeInvalid, "node %q of run %q is not drained yet; directive %s is to drain it: cancel that", node, was.RunID, d.ID)
+		}
+	}
+	return "", rendezvous.Errorf(rendezvous.CodeInvalid, "node %q of run %q is not drained; %s", node, was.RunID, standing(ids, "drained"))
 }
 
 // givenBefore is the answer to a directive that is repeated, as where the first answer was lost.

@@ -73,11 +73,11 @@ func TestUndrainBeforeTheDrain(t *testing.T) {
 	was := &rendezvous.Status{RunID: "job", Directives: []rendezvous.DirectiveStatus{
 		{ID: "d1", Kind: "save"}, {ID: "d2", Kind: "drain", Nodes: []string{"a", "b"}},
 	}}
-	_, err := Directed(nil, was, rendezvous.Undrain{Node: "b"})
+	_, err := undrained(was, "b")
 	if err == nil || err.Code != rendezvous.CodeInvalid || !strings.HasSuffix(err.Text, "directive d2 is to drain it: cancel that") {
 		t.Error(err)
 	}
-	if _, err = Directed(nil, was, rendezvous.Undrain{Node: "c"}); err == nil || !strings.HasSuffix(err.Text, "none is drained") {
+	if _, err = undrained(was, "c"); err == nil || !strings.HasSuffix(err.Text, "none is drained") {
 		t.Error(err)
 	}
 }
