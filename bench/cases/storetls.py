@@ -29,6 +29,7 @@ from cases.store import SECONDS, WARM_UP
 NAME = "store-tls"
 
 REPEAT = 5
+TURNS = 9  # of the requests of many clients: medians of 5 differ by a tenth from run to run
 LARGE = 64 << 10
 
 # Mode of load.c, connections, bytes of a value, and the most at the store in direct figures.
@@ -74,7 +75,7 @@ def measure(repeat: int | None) -> list[Row]:
             Path(token).write_text(secrets.token_hex(32))
             Path(token).chmod(0o600)
             return [
-                *_requests(place, token, times),
+                *_requests(place, token, repeat or TURNS),
                 *_one_client(token, times),
                 *_connections(place, token, times),
                 _opening(place, token, times),
