@@ -45,6 +45,9 @@ EACH_AGENT = 16 << 10  # of the forwarder
 OPENING = 0.55  # ms of CPU at both ends of a handshake and its proofs
 CROWD = 1.0  # s until as many that connect at once are open
 USER_CHECK = 15.0  # us
+SLOW = 1000  # that send a byte a second of their TLS hello
+SLOW_SECONDS = 5.0  # as long as one lives
+SLOW_MOST = 2.0  # times what it is without them
 
 
 @dataclass
@@ -77,6 +80,7 @@ def measure(repeat: int | None) -> list[Row]:
             return [
                 *_requests(place, token, repeat or TURNS),
                 *_one_client(token, times),
+                *_among_handshakes(place, token, times),
                 *_connections(place, token, times),
                 _opening(place, token, times),
                 _crowd(place, token, times),
@@ -149,6 +153,33 @@ def _one_client(token: str, times: int) -> list[Row]:
 
     more = Row(NAME, f"{name}: over direct", over_direct("tls"), "us", floor=over_direct("least"))
     return [row, _bounded(more, ONE_MORE, "the least hop")]
+
+
+def _among_handshakes(place: Place, token: str, times: int) -> list[Row]:
+    """How long one client waits while others open connections, and never end their handshake.
+
+    They yield the clients' core to it (nice): it is the server that is measured.
+    """
+    took = {figure: (Sample(), Sample()) for figure in ("median", "p99")}
+    swarm = ("nice", "-n", "19", str(BUILD.parent / "swarm"))
+    with _ways(place, token) as ways:
+        way = ways["tls"]
+        address = f"127.0.0.1:{way.server.greeting}"
+        with place.clients(way.entrance, "probe", 1) as client:
+            client.ask(WARM_UP)
+            for _ in range(times):
+                alone = client.ask(SLOW_SECONDS)
+                command = [*swarm, "handshakes", address, str(SLOW)]
+                with Child(command, place.client_cores):
+                    beset = client.ask(SLOW_SECONDS)
+                for figure, (among, without) in took.items():
+                    among.values.append(1e6 * beset[figure])
+                    without.values.append(1e6 * alone[figure])
+    name = f"get of one client over TLS among {SLOW} handshakes of a byte a second"
+    return [
+        _bounded(Row(NAME, f"{name}, {figure}", among, "us", floor=without), SLOW_MOST, "without")
+        for figure, (among, without) in took.items()
+    ]
 
 
 def _connections(place: Place, token: str, times: int) -> list[Row]:

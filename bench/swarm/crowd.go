@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"crypto/tls"
 	"fmt"
 	"io"
 	"net"
@@ -17,6 +18,7 @@ import (
 
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/core/store"
 )
 
@@ -139,6 +141,64 @@ func drip(addr string, i int, there func()) error {
 		}
 		conn.Close()
 	}
+}
+
+// handshakes besets what speaks TLS until the input ends: so many connections, each of which
+// sends a client's hello, a byte a second, until it is cut off, and comes again. It says "ready"
+// when each has sent a byte.
+func handshakes(addr string, n int) error {
+	hello, err := clientHello()
+	if err != nil {
+		return err
+	}
+	turns, began, failed := paced(openedASecond), make(chan struct{}), make(chan error)
+	for range n {
+		go func() {
+			for first := true; ; first = false {
+				<-turns
+				conn, err := elsewhere(0).Dial("tcp", addr)
+				if err != nil {
+					failed <- err
+					return
+				}
+				for at := 0; at < len(hello) && err == nil; at++ {
+					_, err = conn.Write(hello[at : at+1])
+					if first && at == 0 {
+						began <- struct{}{}
+					}
+					time.Sleep(time.Second)
+				}
+				conn.Close()
+			}
+		}()
+	}
+	for range n {
+		select {
+		case <-began:
+		case err := <-failed:
+			return err
+		}
+	}
+	fmt.Println("ready")
+	_, _ = io.Copy(io.Discard, os.Stdin)
+	return nil
+}
+
+// openedASecond is how many of handshakes' connections begin a second at the most: all of a
+// thousand come again within the time that one lives.
+const openedASecond = 500
+
+// clientHello returns the first flight of a TLS handshake.
+func clientHello() ([]byte, error) {
+	ours, theirs := net.Pipe()
+	defer theirs.Close()
+	go func() {
+		_ = tls.Client(ours, secret.ClientTLS()).Handshake()
+		ours.Close()
+	}()
+	b := make([]byte, 4<<10)
+	n, err := theirs.Read(b)
+	return b[:n], err
 }
 
 // readSlowly has nodes, one after the other, each with a run of its own, that ask

@@ -18,6 +18,7 @@
 //	swarm lose ADDR N            the process that hosts N nodes' control plane is killed
 //	swarm probe ADDR             how long one good client waits: see probe
 //	swarm crowd ADDR SILENT SLOW DRIPS RATE   bad clients: see crowd
+//	swarm handshakes ADDR N      N that never end their TLS handshake
 package main
 
 import (
@@ -59,7 +60,7 @@ func run(args []string) error {
 		return probe(args[1])
 	}
 	if len(args) < 3 {
-		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm lose ADDR N | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm direct ADDR N TIMES | swarm stop ADDR N TIMES | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE")
+		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm lose ADDR N | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm direct ADDR N TIMES | swarm stop ADDR N TIMES | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE | swarm handshakes ADDR N")
 	}
 	if len(args) == 6 && args[0] == "crowd" {
 		return crowdOf(args[1], args[2:])
@@ -90,6 +91,8 @@ func run(args []string) error {
 		return nil
 	case "hold", "train":
 		return hold(ctx, args[1], n, time.Duration(last)*time.Second, args[0] == "train")
+	case "handshakes":
+		return handshakes(args[1], n)
 	case "add":
 		return add(ctx, args[1], n, last)
 	case "direct":
