@@ -160,8 +160,11 @@ func (f *directives) take(n rendezvous.DirectiveNotice) {
 	if f.asked != nil && (f.asked.ID != n.ID || n.Round != f.round) {
 		f.letGo()
 	}
+	if n.ID == "" || n.Round != f.round {
+		return
+	}
 	f.toRegroup = f.toRegroup || n.Kind == rendezvous.DirectiveDrain || n.Kind == rendezvous.DirectiveScale
-	if n.ID == "" || n.Round != f.round || f.given[n.ID] {
+	if f.given[n.ID] {
 		return
 	}
 	if f.asked == nil {

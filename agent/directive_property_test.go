@@ -128,8 +128,8 @@ func TestNoDirectiveTwice(t *testing.T) {
 				s.say(rendezvous.DirectiveNotice{ID: fmt.Sprint("d", s.ids), Kind: rendezvous.DirectiveSave, Round: 1, Within: time.Hour})
 			},
 			"agree": func(t *rapid.T) {
-				if s.notice.ID == "" || s.notice.Agreed || s.held < 0 {
-					t.Skip("not all have answered")
+				if _, before := s.steps[s.notice.ID]; before || s.notice.ID == "" || s.held < 0 {
+					t.Skip("not all have answered, or it was agreed before")
 				}
 				s.steps[s.notice.ID] = max(s.held, int64(rapid.IntRange(0, 12).Draw(t, "another node's")))
 				s.say(agreed(s.notice.ID))
