@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"log"
+	"log/slog"
 	"net"
 	"os"
 
@@ -19,7 +20,7 @@ func main() {
 	loops := flag.Int("loops", 0, "tcpstore.Options.Loops")
 	token := flag.String("token", "", "the file of a token: speak TLS")
 	flag.Parse()
-	opts := tcpstore.Options{Loops: *loops}
+	opts := tcpstore.Options{Loops: *loops, Logger: slog.New(slog.DiscardHandler)} // bad clients are part of a case
 	if *token != "" {
 		t, err := secret.OpenToken(*token, nil)
 		if err != nil {
