@@ -145,6 +145,11 @@ def _crowd(times: int) -> Sample:
     return Sample([json.loads(line)["stopped_s"] for line in out.splitlines()])
 
 
+def _written(folder: Path) -> list[Path]:
+    """What workers have said of a directive."""
+    return [path for path in folder.glob("got.*.*") if path.stat().st_size]
+
+
 def _steps(times: int) -> Sample:
     """Steps between the moment at which a save is asked for and that at which all have it."""
     sample = Sample()
@@ -167,8 +172,8 @@ def _steps(times: int) -> Sample:
                     capture_output=True,
                 )
                 wanted = turn * WORKERS
-                _until(lambda n=wanted: len(list(folder.glob("got.*.*"))) == n, "the workers")
-                newest = max(folder.glob("got.*.*"), key=lambda p: p.stat().st_mtime)
+                _until(lambda n=wanted: len(_written(folder)) == n, "the workers")
+                newest = max(_written(folder), key=lambda p: p.stat().st_mtime)
                 sample.values.append(int(newest.read_text()) - before)
             (folder / "end").touch()
             job.wait(LIMIT)
