@@ -43,6 +43,7 @@ static void may(int32_t code) {
     case RP_ERR_UNSUPPORTED:
     case RP_ERR_INVALID: /* a result that was taken, a second join */
     case RP_ERR_CLOSED:
+    case RP_ERR_GRACEFUL: /* a member without a place, when all others have finished */
     case RP_ERR_ROUND_OVER:
     case RP_ERR_BUFFER:
     case RP_ERR_WORKERS:
