@@ -6,6 +6,8 @@ import (
 	"net"
 	"strconv"
 	"time"
+
+	"rallypoint/internal/backoff"
 )
 
 // How long workers have run before the agent tries whether their store can be reached
@@ -36,7 +38,7 @@ func (a *Agent) watchStore() (stop func()) {
 		where := net.JoinHostPort(a.assignment.StoreAddr, strconv.Itoa(a.assignment.StorePort))
 		var took time.Duration
 		for tries := 1; ; tries++ {
-			if !sleep(ctx, a.reachAfter) {
+			if !backoff.Sleep(ctx, a.reachAfter) {
 				return
 			}
 			began := time.Now()
@@ -67,18 +69,6 @@ func dialStore(ctx context.Context, address string) (net.Conn, error) {
 	dialer := net.Dialer{Timeout: reachPatience}
 	dialer.SetMultipathTCP(false)
 	return dialer.DialContext(ctx, "tcp", address)
-}
-
-// sleep waits; false if ctx ends before.
-func sleep(ctx context.Context, d time.Duration) bool {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return true
-	case <-ctx.Done():
-		return false
-	}
 }
 
 // keepOpen closes a connection after a time, or when the peer closes it or ctx ends.
