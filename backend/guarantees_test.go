@@ -23,6 +23,7 @@ import (
 	"rallypoint/core/secret"
 	"rallypoint/core/sharedlog"
 	"rallypoint/core/store"
+	"rallypoint/core/store/storetest"
 	"rallypoint/core/trace"
 	"rallypoint/etcdstore/etcdlog"
 	"rallypoint/filestore/filelog"
@@ -564,5 +565,15 @@ func TestAgentKeys(t *testing.T) {
 		if _, err := nodes[1].Keys(1).Get(t.Context(), "sum"); !errors.Is(err, rendezvous.ErrRoundOver) {
 			t.Errorf("got %v", err)
 		}
+	})
+}
+
+// The agents' keys do what every store does, wherever the nodes meet.
+func TestAgentKeysAreAStore(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *run) {
+		nodes := r.nodes(2, 2, 2)
+		keys := nodes[1].Keys(round(t, nodes...)[1].Round)
+		storetest.Operations(t, keys)
+		storetest.Queues(t, keys)
 	})
 }

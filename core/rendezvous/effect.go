@@ -1,6 +1,10 @@
 package rendezvous
 
-import "time"
+import (
+	"bytes"
+	"slices"
+	"time"
+)
 
 // Effect is one thing that the driver must do after an event, in order.
 type Effect interface{ effect() }
@@ -55,6 +59,15 @@ type KeyResult struct {
 	Keys   []string
 	Number int64
 	Ready  bool
+}
+
+// Clone returns a copy that shares no memory with k.
+func (k KeyResult) Clone() KeyResult {
+	k.Keys, k.Values = slices.Clone(k.Keys), slices.Clone(k.Values)
+	for i, value := range k.Values {
+		k.Values[i] = bytes.Clone(value)
+	}
+	return k
 }
 
 // Withdrawn answers a Withdraw. Completed tells that the join had been answered

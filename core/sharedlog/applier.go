@@ -219,10 +219,14 @@ func (f *applier) answer(r rendezvous.Reply) {
 	case r.Err != nil:
 		f.tell(func() { c.Call.Finish(nil, r.Err) })
 	default:
-		if o, ok := r.Result.(rendezvous.Outcome); ok {
-			f.p.last = o.LastRound() // the next entry may make this node say hello again
+		result := r.Result
+		switch of := result.(type) {
+		case rendezvous.Outcome:
+			f.p.last = of.LastRound() // the next entry may make this node say hello again
+		case rendezvous.KeyResult:
+			result = of.Clone() // the machine keeps its own until it is acknowledged
 		}
-		f.tell(func() { c.Call.Finish(r.Result, nil) })
+		f.tell(func() { c.Call.Finish(result, nil) })
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -57,12 +58,43 @@ func Operations(t *testing.T, s store.Store, own ...string) {
 	if keys := testkit.Must(s.ListKeys(ctx))(t); !slices.Equal(keys, want) {
 		t.Errorf("list_keys: %q, want %q", keys, want)
 	}
+	handedOut(t, s)
 	testkit.Check(t, s.Barrier(ctx, "barrier", 1))
 	big := bytes.Repeat([]byte("0123456789"), 10_000)
 	testkit.Check(t, s.Set(ctx, "big", big))
 	if got := testkit.Must(s.Get(ctx, "big"))(t); !bytes.Equal(got, big) {
 		t.Errorf("a large value came back with %d bytes", len(got))
 	}
+}
+
+// handedOut wants values that a store hands out to belong to the caller: writing to them
+// changes nothing. It leaves no key behind.
+func handedOut(t *testing.T, s store.Store) {
+	t.Helper()
+	ctx := t.Context()
+	testkit.Check(t, s.Set(ctx, "own", []byte("value")))
+	for name, read := range map[string]func() []byte{
+		"get":         func() []byte { return testkit.Must(s.Get(ctx, "own"))(t) },
+		"multi_get":   func() []byte { return testkit.Must(s.MultiGet(ctx, []string{"own"}))(t)[0] },
+		"compare_set": func() []byte { return testkit.Must(s.CompareSet(ctx, "own", []byte("value"), []byte("value")))(t) },
+	} {
+		copy(read(), "XXXXX")
+		if got := testkit.Must(s.Get(ctx, "own"))(t); string(got) != "value" {
+			t.Errorf("the value that %s handed out was written to, and the store has %q", name, got)
+		}
+	}
+	var others sync.WaitGroup
+	others.Go(func() {
+		for range 10 {
+			s.Check(ctx, nil)
+		}
+	})
+	for range 10 {
+		list := testkit.Must(s.MultiGet(ctx, []string{"own"}))(t)
+		list[0] = nil // a data race, if the store reads the list on for another caller
+	}
+	others.Wait()
+	testkit.Must(s.Delete(ctx, "own"))(t)
 }
 
 // Queues calls what a store with queues has of them.
