@@ -66,13 +66,12 @@ type singleFlight[T any] struct {
 }
 
 // run waits for the task under way, or starts one, as task.wait. Once it is over
-// the next run starts another.
-func (f *singleFlight[T]) run(limit time.Duration, limited bool, call func(context.Context) (T, error)) (T, error) {
+// the next run starts another. With errPending the task still writes its value.
+func (f *singleFlight[T]) run(limit time.Duration, limited bool, call func(context.Context) (T, error)) (value T, err error) {
 	f.mu.Lock()
 	if f.closed {
 		f.mu.Unlock()
-		var zero T
-		return zero, rendezvous.Errorf(codeHandle, "the handle was closed meanwhile")
+		return value, rendezvous.Errorf(codeHandle, "the handle was closed meanwhile")
 	}
 	t := f.current
 	if t == nil {
@@ -81,14 +80,14 @@ func (f *singleFlight[T]) run(limit time.Duration, limited bool, call func(conte
 		f.current = t
 	}
 	f.mu.Unlock()
-	err := t.wait(limit, limited)
-	if err != errPending {
-		f.mu.Lock()
-		if f.current == t {
-			f.current = nil
-		}
-		f.mu.Unlock()
+	if err = t.wait(limit, limited); err == errPending {
+		return value, err
 	}
+	f.mu.Lock()
+	if f.current == t {
+		f.current = nil
+	}
+	f.mu.Unlock()
 	return t.value, err
 }
 
