@@ -59,6 +59,7 @@ func Operations(t *testing.T, s store.Store, own ...string) {
 		t.Errorf("list_keys: %q, want %q", keys, want)
 	}
 	handedOut(t, s)
+	handedIn(t, s)
 	testkit.Check(t, s.Barrier(ctx, "barrier", 1))
 	big := bytes.Repeat([]byte("0123456789"), 10_000)
 	testkit.Check(t, s.Set(ctx, "big", big))
@@ -95,6 +96,55 @@ func handedOut(t *testing.T, s store.Store) {
 	}
 	others.Wait()
 	testkit.Must(s.Delete(ctx, "own"))(t)
+}
+
+// handedIn wants what a caller hands in to belong to it again once the call has returned,
+// also one that was given up: writing to it changes nothing, and nothing reads it any more.
+// It leaves no key behind.
+func handedIn(t *testing.T, s store.Store) {
+	t.Helper()
+	keys, value := []string{"own/set", "own/append", "own/multi_set", "own/compare_set"}, []byte("value")
+	hand := func(write func(ctx context.Context) error, limit time.Duration) error {
+		ctx, cancel := context.WithTimeout(t.Context(), limit)
+		defer cancel()
+		copy(value, "value")
+		defer copy(value, "XXXXX")
+		return write(ctx)
+	}
+	writes := []func(ctx context.Context) error{
+		func(ctx context.Context) error { return s.Set(ctx, keys[0], value) },
+		func(ctx context.Context) error { return s.Append(ctx, keys[1], value) },
+		func(ctx context.Context) error {
+			given, values := []string{keys[2]}, [][]byte{value}
+			defer func() { given[0], values[0] = "other", nil }()
+			return s.MultiSet(ctx, given, values)
+		},
+		func(ctx context.Context) error {
+			_, err := s.CompareSet(ctx, keys[3], nil, value)
+			return err
+		},
+		func(ctx context.Context) error {
+			given := []string{"own/missing"}
+			defer func() { given[0] = "other" }()
+			return s.Wait(ctx, given)
+		},
+	}
+	for i := range 20 {
+		for _, n := range []int{0, 2, 4} {
+			_ = hand(writes[n], time.Duration(i)*50*time.Microsecond) // whether that was enough is not known
+		}
+	}
+	for _, write := range writes[:4] {
+		testkit.Check(t, hand(write, testkit.Patience))
+	}
+	for i, got := range testkit.Must(s.MultiGet(t.Context(), keys))(t) {
+		if string(got) != "value" {
+			t.Errorf("what a call was given was written to, and the store has %q under %s", got, keys[i])
+		}
+	}
+	for _, key := range keys {
+		testkit.Must(s.Delete(t.Context(), key))(t)
+	}
 }
 
 // Queues calls what a store with queues has of them.
