@@ -63,6 +63,7 @@ func (m *Member) Direct(ctx context.Context, d rendezvous.Direct) error {
 	}
 	d.ID = cmp.Or(d.ID, NewDirectiveID())
 	d.Reason = cutReason(d.Reason)
+	d.Nodes = slices.Clone(d.Nodes) // the request goes on when its caller has given it up
 	if len(d.ID) > rendezvous.MaxNameLen || len(d.Nodes) > rendezvous.MaxDirectiveNodes {
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "%s: a directive has an id of at most %d bytes and names at most %d nodes", m.subject(), rendezvous.MaxNameLen, rendezvous.MaxDirectiveNodes)
 	}

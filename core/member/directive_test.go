@@ -1,6 +1,7 @@
 package member_test
 
 import (
+	"context"
 	"errors"
 	"testing"
 	"testing/synctest"
@@ -92,6 +93,31 @@ func TestReportsWithoutControlPlane(t *testing.T) {
 		}
 		if reports := nodes[0].plane.lastClaim().Reports; len(reports) != 2 || !reports[1].Saved {
 			t.Errorf("its hello says %+v", reports)
+		}
+	})
+}
+
+// TestDirectGivenUp goes on by itself with what it was given: its caller may use the list of
+// nodes again.
+func TestDirectGivenUp(t *testing.T) {
+	runCluster(t, func(t *testing.T, w *cluster) {
+		nodes := w.nodes(3, 2, 3)
+		form(t, nodes)
+		w.setDown(errors.New("no route"))
+		ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
+		defer cancel()
+		names := []string{nodes[2].plane.p.NodeID}
+		err := nodes[0].Direct(ctx, rendezvous.Direct{Kind: rendezvous.DirectiveDrain, Nodes: names, Within: time.Hour})
+		if rendezvous.CodeOf(err) != rendezvous.CodeTimeout {
+			t.Fatalf("without a way to the control plane: %v", err)
+		}
+		drained := names[0]
+		names[0] = "other"
+		w.setDown(nil)
+		time.Sleep(time.Second) // of the fake clock: all have reconnected
+		synctest.Wait()
+		if d := w.m.Status().Directives; len(d) != 1 || d[0].Nodes[0] != drained {
+			t.Errorf("the directives that stand: %+v, want a drain of %s", d, drained)
 		}
 	})
 }
