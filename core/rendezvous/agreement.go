@@ -91,6 +91,8 @@ func (r *ranks) count(rank, by int) {
 
 func agreeTimer(id string) Timer { return Timer{Kind: TimerAgree, Session: SessionID(id)} }
 
+func turnTimer(id string) Timer { return Timer{Kind: TimerTurn, Session: SessionID(id)} }
+
 // countReports counts the reports of a member that begins (1) or ceases (-1) to run.
 func (m *Machine) countReports(rank, by int) {
 	for _, d := range m.directives {
@@ -114,7 +116,9 @@ func (m *Machine) forgetAgreements() {
 
 func (m *Machine) endTurn() {
 	m.turnDue = false
-	m.stopTimer(Timer{Kind: TimerTurn})
+	for _, d := range m.directives {
+		m.stopTimer(turnTimer(d.ID))
+	}
 }
 
 // canAgree reports whether the round can agree on directives: its members run, and none of
@@ -189,37 +193,44 @@ func (m *Machine) asking() *directive {
 // before it are done or have had their time.
 func (m *Machine) askNext() {
 	at := slices.IndexFunc(m.directives, func(d *directive) bool { return d.phase == phaseWaiting })
-	if at < 0 {
-		m.endTurn()
-		return
-	}
-	d := m.directives[at]
-	if wait := m.turnTime(d); wait > 0 && !m.turnDue {
-		if _, armed := m.timers[Timer{Kind: TimerTurn}]; !armed {
-			m.armTimer(Timer{Kind: TimerTurn}, wait)
-		}
+	if at >= 0 && !m.turnDue && m.awaitTurns() {
 		return
 	}
 	m.endTurn()
+	if at < 0 {
+		return
+	}
+	d := m.directives[at]
 	d.agreement = agreement{phase: phaseAsking, step: -1}
 	m.armTimer(agreeTimer(d.ID), d.agreeTime())
 	m.directivesChanged()
 }
 
-// turnTime is how long a directive waits for those that are agreed and stand. One that ends the
-// round has longer than a save: its workers wait when they have saved, and would go on for
-// another, with steps that the next round trains again.
-func (m *Machine) turnTime(d *directive) (wait time.Duration) {
-	for _, before := range m.directives {
-		switch {
-		case before.phase != phaseAgreed:
-		case before.Kind != DirectiveSave:
-			return max(1, d.Within/2)
-		default:
-			wait = max(1, min(turnTime, d.Within/4))
+// awaitTurns gives each directive that waits a time of its own to wait for those that are agreed
+// and stand, and reports false if there are none of these. The first time that is over is the
+// turn of the one that has waited longest: what is behind it has no time to lose.
+func (m *Machine) awaitTurns() bool {
+	agreed, ends, idle := false, false, false
+	for _, d := range m.directives {
+		if d.phase == phaseAgreed {
+			agreed, idle = true, !ends && d.Kind != DirectiveSave
+			ends = ends || d.Kind != DirectiveSave
 		}
 	}
-	return wait
+	for _, d := range m.directives {
+		if !agreed || d.phase != phaseWaiting {
+			continue
+		}
+		wait := min(turnTime, d.Within/4)
+		if idle { // the workers wait for the end of their round: to go on for another would lose steps
+			wait = d.Within / 2
+		}
+		wait = max(1, wait)
+		if running, armed := m.timers[turnTimer(d.ID)]; !armed || wait < running.after {
+			m.armTimer(turnTimer(d.ID), wait)
+		}
+	}
+	return agreed
 }
 
 // agreeTime is how long the members may take to say where they hold their workers.

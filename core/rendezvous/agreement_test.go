@@ -193,62 +193,6 @@ func TestFailureAfterAgreement(t *testing.T) {
 	r.wantAgreed("s1", 2, 2, n[:2]...)
 }
 
-// TestDirectivesTakeTurns: a second directive is agreed when the first one is over, or has
-// had its time; the first one stands on, with its step, and the workers that have saved.
-func TestDirectivesTakeTurns(t *testing.T) {
-	r := newRig(t, -1)
-	n := r.group(policy(2, 2), "a", "b")
-	r.apply(saveOf("s1", time.Hour))
-	r.apply(saveOf("s2", 8*time.Second))
-	r.wantAsked("s1", 1, n...)
-	r.held(n[0], "s1", 7)
-	r.held(n[1], "s1", 7)
-	r.wantAgreed("s1", 1, 7, n...)
-	r.saved(n[0], "s1")
-	if after := r.timers[r.timer(TimerTurn)]; after != 2*time.Second {
-		t.Errorf("the second one has its turn in %v", after)
-	}
-	r.fire(TimerTurn)
-	r.wantAsked("s2", 1, n...)
-	r.held(n[0], "s2", 9)
-	r.held(n[1], "s2", 10)
-	r.wantAgreed("s2", 1, 10, n...)
-	r.saved(n[0], "s2")
-	r.saved(n[1], "s2")
-	r.wantAgreed("s1", 1, 7, n...)
-	r.saved(n[1], "s1")
-	r.wantNoDirective(n...)
-
-	r.apply(saveOf("s3", time.Hour))
-	r.apply(saveOf("s4", time.Hour))
-	r.held(n[0], "s3", 20)
-	r.apply(CancelDirective{ID: "s3", By: "admin", Reason: "why not"}) // in the agreement: all are released
-	r.wantAsked("s4", 1, n...)
-}
-
-// TestTurnBehindDrain: workers that wait for a drain to be carried out are asked for nothing else,
-// unless that could be too late.
-func TestTurnBehindDrain(t *testing.T) {
-	r := newRig(t, -1)
-	n := r.group(policy(1, 2), "a", "b")
-	r.apply(saveOf("s1", time.Hour))
-	for _, x := range n {
-		r.held(x, "s1", 7)
-	}
-	r.apply(drainOf("d1", time.Hour, time.Hour, "b"))
-	r.fire(TimerTurn)
-	for _, x := range n {
-		r.held(x, "d1", 8)
-	}
-	r.apply(saveOf("s2", 8*time.Minute))
-	r.wantAgreed("d1", 1, 8, n...)
-	if after := r.timers[r.timer(TimerTurn)]; after != 4*time.Minute {
-		t.Errorf("a save behind a drain has its turn in %v", after)
-	}
-	r.fire(TimerTurn)
-	r.wantAsked("s2", 1, n...)
-}
-
 // TestDeadlineDuringSave carries a directive out, also if some have not saved.
 func TestDeadlineDuringSave(t *testing.T) {
 	r := newRig(t, -1)

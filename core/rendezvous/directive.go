@@ -230,6 +230,7 @@ func (m *Machine) knowsDirective(id string) bool {
 func (m *Machine) endDirective(d *directive) {
 	m.stopTimer(directiveTimer(d.ID))
 	m.stopTimer(agreeTimer(d.ID))
+	m.stopTimer(turnTimer(d.ID))
 	m.directives = slices.DeleteFunc(m.directives, func(other *directive) bool { return other == d })
 	m.remember(d.ID)
 	m.directivesChanged()

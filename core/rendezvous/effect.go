@@ -170,5 +170,5 @@ const (
 	TimerDirective TimerKind = 23 + iota // the deadline
 	TimerDrained                         // the node may come back
 	TimerAgree                           // its members have had their time to answer
-	TimerTurn                            // the directive before the next one has had its time; it has no session
+	TimerTurn                            // it does not wait any longer for those before it
 )

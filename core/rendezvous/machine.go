@@ -78,7 +78,7 @@ type Machine struct {
 	directed   []string     // ids of the last ones that have ended
 	drained    map[string]*drained
 	target     int  // of the last scale; 0: there was none
-	turnDue    bool // the next directive is to be agreed, though another one is not done
+	turnDue    bool // one that waits has its turn, though another one is not done
 
 	directiveSeq   uint64         // grows with each change of what nodes learn of directives
 	directiveFacts DirectiveFacts // made at that change, if its Seq is that; it is not changed
