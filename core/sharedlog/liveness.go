@@ -24,7 +24,7 @@ type ring struct {
 	sessions []rendezvous.SessionID
 	peers    map[rendezvous.SessionID]*peer
 	looked   time.Time // when the last look began
-	late     bool      // nothing could be said of the others at it
+	late     time.Time // when nothing could be said of the others for the last time; zero: never
 }
 
 // peer is what this node knows of another one's life.
@@ -115,13 +115,14 @@ func (f *applier) evaluate(s heartbeats) {
 	f.refreshRing()
 	r, now, lease := &f.ring, time.Now(), f.lease()
 	late := !r.looked.IsZero() && now.Sub(r.looked) > lease/2 || now.Sub(s.shown) > lease/2
-	if late && !r.late {
-		f.p.log.Debug("this process was stopped, is overloaded or cut off: all nodes get a new lease")
-	}
 	if late {
+		if r.late.IsZero() || now.Sub(r.late) > lease {
+			f.p.log.Debug("this process was stopped, is overloaded or cut off: all nodes get a new lease")
+		}
+		r.late = now
 		f.p.withdraw()
 	}
-	r.looked, r.late = s.began, late
+	r.looked = s.began
 	for i, session := range s.sessions {
 		if _, ok := slices.BinarySearch(r.sessions, session); !ok || i >= len(s.list) {
 			continue
@@ -145,7 +146,8 @@ func (f *applier) evaluate(s heartbeats) {
 }
 
 func (f *applier) evaluatePeer(session rendezvous.SessionID, p *peer, sign Liveness, silent bool) {
-	expired := sign.State == LivenessExpired && time.Since(p.spoke) > f.lease()/2
+	// A lease that the log keeps does not know of the node's entries, nor of an outage for all.
+	expired := sign.State == LivenessExpired && time.Since(p.spoke) > f.lease()/2 && time.Since(f.ring.late) > f.lease()
 	switch {
 	case p.gone:
 	case expired, sign.State == LivenessHeartbeats && silent && p.suspect:

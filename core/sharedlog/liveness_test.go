@@ -3,6 +3,7 @@ package sharedlog
 import (
 	"context"
 	"errors"
+	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,6 +15,7 @@ import (
 // lease, none of them is lost, also where what is there can still be read.
 func TestNodesThatCannotShowThemselves(t *testing.T) {
 	v := &value{takes: time.Millisecond}
+	kept := &leases{shown: map[rendezvous.SessionID]time.Time{}}
 	memory := func(w *cluster) []*node { return w.some(3, 2, 3) }
 	for name, c := range map[string]struct {
 		begin func(w *cluster) []*node
@@ -26,6 +28,14 @@ func TestNodesThatCannotShowThemselves(t *testing.T) {
 			w.memory.mu.Lock()
 			defer w.memory.mu.Unlock()
 			w.memory.unshown = map[bool]int{true: 1 << 30}[fails]
+		}},
+		"a log that keeps leases": {func(w *cluster) []*node {
+			w.bend = func(l *memoryLog) Log { return leasedLog{l, kept, time.Duration(len(w.nodes)) * 2 * time.Second} }
+			return memory(w)
+		}, func(_ *cluster, fails bool) {
+			kept.mu.Lock()
+			defer kept.mu.Unlock()
+			kept.fails, kept.back = fails, time.Now()
 		}},
 		"a register out of reach": {func(w *cluster) []*node { return w.blobNodes(v, 3, 2, 3) }, func(_ *cluster, fails bool) {
 			v.mu.Lock()
@@ -50,6 +60,44 @@ func TestNodesThatCannotShowThemselves(t *testing.T) {
 			})
 		})
 	}
+}
+
+// leases are those that a log keeps itself, of heartbeats that may not get through.
+type leases struct {
+	mu    sync.Mutex
+	shown map[rendezvous.SessionID]time.Time
+	fails bool
+	back  time.Time // when they got through again
+}
+
+// leasedLog is one node's log that keeps leases. Its heartbeats get through late after they failed.
+type leasedLog struct {
+	*memoryLog
+	*leases
+	late time.Duration
+}
+
+func (l leasedLog) Heartbeat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error {
+	l.leases.mu.Lock()
+	defer l.leases.mu.Unlock()
+	if l.fails || time.Since(l.back) < l.late {
+		return errors.New("no route")
+	}
+	l.shown[session] = time.Now().Add(lease)
+	return l.memoryLog.Heartbeat(ctx, session, lease)
+}
+
+func (l leasedLog) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID) ([]Liveness, error) {
+	l.leases.mu.Lock()
+	defer l.leases.mu.Unlock()
+	list := make([]Liveness, len(sessions))
+	for i, s := range sessions {
+		list[i].Heartbeats = uint64(time.Now().UnixNano()) // the lease lives: nothing else counts
+		if time.Now().After(l.shown[s]) {
+			list[i].State = LivenessExpired
+		}
+	}
+	return list, nil
 }
 
 // strayWord is a log in which what is said of silent nodes gets in when said is closed,

@@ -21,8 +21,8 @@ var errReplicaClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the rendezvou
 // Replica is a node's way to a run whose nodes share a log: a member.ControlPlane.
 //
 // Connect opens the log and says hello in it; from then on one goroutine applies the
-// entries and calls the Observer, and three do the log's I/O: one reads, one
-// appends, one shows and looks for heartbeats.
+// entries and calls the Observer, and four do the log's I/O: one reads, one
+// appends, one shows and looks for heartbeats, one stores snapshots.
 type Replica struct {
 	params params.Params
 	obs    member.Observer
