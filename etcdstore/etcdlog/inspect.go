@@ -130,15 +130,29 @@ func Append(ctx context.Context, config etcdclient.Config, runID, generation str
 	}
 	defer l.client.Close()
 	defer l.stop()
-	gen, _, err := l.currentGeneration(ctx)
+	r, err := l.client.Txn(ctx, "reading the run", etcdclient.TxnRequest{Success: []etcdclient.Op{
+		etcdclient.GetOp(l.root + keyGeneration), etcdclient.GetOp(l.root + keySnapshot),
+	}})
 	if err != nil {
 		return err
 	}
+	gen, _ := r.Result(0).First()
 	g, err := decodeGeneration(gen.Value)
 	if err != nil || g.name != generation {
 		return rendezvous.Errorf(rendezvous.CodeState, "etcd at %s: run %q has ended meanwhile", l.config.Where(), runID)
 	}
 	l.runLease, l.began = g.lease, gen.Modified
+	var snap snapshotKey
+	if kv, there := r.Result(1).First(); there {
+		if snap, err = decodeSnapshotKey(kv); err != nil {
+			return l.foreign(err)
+		}
+	}
+	if snap.index > last {
+		return sharedlog.ErrMoved
+	}
 	entries := l.root + keyEntries
-	return l.append(ctx, [][]byte{entry}, etcdclient.UnchangedSince(entries, etcdclient.PrefixEnd(entries), revisionOf(last)))
+	return l.append(ctx, [][]byte{entry},
+		etcdclient.UnchangedSince(entries, etcdclient.PrefixEnd(entries), revisionOf(last)),
+		etcdclient.Unchanged(l.root+keySnapshot, snap.modified)) // else a later entry may have been dropped
 }

@@ -1,10 +1,12 @@
 package etcdlog
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
 
+	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/etcdstore"
 	"rallypoint/internal/etcdclient"
@@ -51,4 +53,38 @@ func TestRuns(t *testing.T) {
 	}
 	testkit.Equal(t, len(testkit.Must(Inspect(ctx, config, "a/run"))(t)), 1)
 	testkit.Equal(t, len(testkit.Must(Inspect(ctx, config, "another"))(t)), 0)
+}
+
+// What comes from outside is an entry like any other, behind the one that it is to follow, also if
+// what was appended since then is in a snapshot alone.
+func TestAppendFromOutside(t *testing.T) {
+	config := shared.Config(t)
+	ctx := testkit.Within(t, 30*time.Second)
+	l := aLog(t, config)
+	r := &reader{l: l}
+	outside := func(run sharedlog.Record, text string) error {
+		return Append(ctx, config, run.RunID, run.Generation, run.Last(), []byte(text))
+	}
+	look := func() sharedlog.Record { return testkit.Must(Inspect(ctx, config, "a/run"))(t)[0] }
+	testkit.Check(t, outside(look(), "0"))
+	appendText(t, l, "1", "2")
+	seen := look()
+	testkit.Check(t, outside(seen, "3"))
+	if err := outside(seen, "late"); !errors.Is(err, sharedlog.ErrMoved) {
+		t.Errorf("behind another entry: %v", err)
+	}
+	seen = look()
+	appendText(t, l, "4")
+	r.read(t, 5)
+	testkit.Check(t, l.Snapshot(ctx, sharedlog.Snapshot{Index: r.after, State: []byte("01234")}))
+	if err := outside(seen, "late"); !errors.Is(err, sharedlog.ErrMoved) {
+		t.Errorf("behind an entry that is in a snapshot: %v", err)
+	}
+	testkit.Check(t, outside(look(), "5"))
+	testkit.Equal(t, strings.Join(r.read(t, 6), ""), "012345")
+	other := seen
+	other.Generation = "UNKNOWN"
+	if err := outside(other, "late"); rendezvous.CodeOf(err) != rendezvous.CodeState {
+		t.Errorf("to another generation: %v", err)
+	}
 }
