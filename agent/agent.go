@@ -90,7 +90,7 @@ type Agent struct {
 	running  atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
 	progress *progress.Tracker // nil before Run
 	changed  progress.Cause    // why the last attempt is over
-	asked    bool              // a drain or a scale had its nodes regroup; no worker of this one failed
+	asked    bool              // it ended by a drain or a scale, and no worker of this node failed
 
 	now          func() time.Time  // by which restarts are in the window
 	budget       budget            // agreed in the last round; see takeBudget
@@ -342,6 +342,7 @@ func (a *Agent) join() error {
 		a.publish(telemetry.JoinFailed{Err: err})
 		return a.refused(err)
 	}
+	a.asked = a.asked || o.ByDirective && a.changed == progress.CauseRegroup
 	a.assignment = &assignment{Outcome: o, group: o.Rank, groups: o.World, keys: a.rdzv.Keys(o.Round)}
 	if a.charged && len(o.Dropped) > 0 {
 		a.log.Info("the failure of this node's workers followed from the loss of a node; it is not counted (" + a.restartsText() + " used)")

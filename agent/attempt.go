@@ -33,7 +33,6 @@ type attempt struct {
 	ended     map[int]*process.Process // by local rank
 	failures  []*process.Process       // ended badly, in the order in which it was seen (A76)
 	succeeded int
-	toRegroup bool // the nodes were asked for a drain or a scale
 }
 
 // outcome is how an attempt ends.
@@ -344,7 +343,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	}
 	published()
 	a.progress.End()
-	a.changed, a.asked = roundCauses[v], v == mustRegroup && t.toRegroup
+	a.changed, a.asked = roundCauses[v], false
 	if v == unkillable {
 		a.note(t, t.workers.AbandonUnkillable())
 	}

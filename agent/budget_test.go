@@ -162,6 +162,31 @@ func TestProgressBetweenFailures(t *testing.T) {
 	}
 }
 
+// TestRoundsThatDirectivesEnd: what a drain or a scale has ended is no reason to stop, unless a
+// worker of it has failed.
+func TestRoundsThatDirectivesEnd(t *testing.T) {
+	s := newHarness(t, 1, reportStep+"first 42; echo up >$SAY; [ $RALLYPOINT_ROUND = 4 ] || exec sleep 100; exit 7")
+	s.spec.MaxRestarts, s.spec.MaxNoProgress = 50, 1
+	s.rdzv.resized = map[uint64]bool{2: true, 3: true, 4: true, 5: true}
+	s.start()
+	for range 3 {
+		up := make(chan struct{})
+		go func() { // ends with the worker's word
+			s.hear()
+			close(up)
+		}()
+		select {
+		case <-up:
+			s.rdzv.set(func() { s.rdzv.waiting = 1 })
+		case <-s.done:
+			t.Fatalf("in round %d: %v", s.rdzv.round, s.err)
+		}
+	}
+	if idle := s.idle(s.wait()); idle.Rounds != 1 || s.rdzv.round != 5 {
+		t.Errorf("%+v in round %d", idle, s.rdzv.round)
+	}
+}
+
 // TestNoStepAtAll: a job whose workers fail before their first step.
 func TestNoStepAtAll(t *testing.T) {
 	s := newHarness(t, 1, "exit 7")

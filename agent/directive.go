@@ -70,8 +70,6 @@ type directives struct {
 	patience time.Duration // with which workers are held
 	ending   func() bool   // the attempt is over: its workers are about to be stopped
 
-	toRegroup bool // one had the nodes of this round regroup, or is to
-
 	number uint64     // of the last one
 	asked  *directive // on whose step the nodes agree; nil: none
 	agreed []*directive
@@ -122,7 +120,6 @@ func (a *Agent) followDirectives(t *attempt) (stop func()) {
 	return func() {
 		cancel()
 		<-done
-		t.toRegroup = f.toRegroup
 	}
 }
 
@@ -160,11 +157,7 @@ func (f *directives) take(n rendezvous.DirectiveNotice) {
 	if f.asked != nil && (f.asked.ID != n.ID || n.Round != f.round) {
 		f.letGo()
 	}
-	if n.ID == "" || n.Round != f.round {
-		return
-	}
-	f.toRegroup = f.toRegroup || n.Kind == rendezvous.DirectiveDrain || n.Kind == rendezvous.DirectiveScale
-	if f.given[n.ID] {
+	if n.ID == "" || n.Round != f.round || f.given[n.ID] {
 		return
 	}
 	if f.asked == nil {

@@ -493,25 +493,6 @@ func TestRoundEndsWhileHeld(t *testing.T) {
 	<-d.done
 }
 
-// TestAskedToRegroup: a drain or a scale of a round is why its nodes regroup, and nothing else.
-func TestAskedToRegroup(t *testing.T) {
-	for _, c := range []struct {
-		kind  rendezvous.DirectiveKind
-		round uint64
-		want  bool
-	}{
-		{rendezvous.DirectiveDrain, 1, true}, {rendezvous.DirectiveScale, 1, true}, {rendezvous.DirectiveScale, 0, false},
-		{rendezvous.DirectiveSave, 1, false}, {rendezvous.DirectiveStop, 1, false},
-	} {
-		f := &directives{round: 1}
-		f.take(rendezvous.DirectiveNotice{ID: "d1", Kind: c.kind, Round: c.round})
-		f.take(rendezvous.DirectiveNotice{}) // it is carried out
-		if f.toRegroup != c.want {
-			t.Errorf("%v of round %d: %v", c.kind, c.round, f.toRegroup)
-		}
-	}
-}
-
 // TestEndingDirectiveStands: what ends the attempt is not taken back from workers that have
 // saved, when the nodes know it no more: they would train on until they are stopped.
 func TestEndingDirectiveStands(t *testing.T) {

@@ -38,6 +38,7 @@ type rounds struct {
 	blocked bool                // Next waits until its context ends
 	joining chan struct{}       // gets a token for each blocked Next
 	dropped map[uint64][]string // of each round's outcome
+	resized map[uint64]bool     // a drain or a scale has ended the round before
 	keys    map[uint64]*store.Memory
 	ending  rendezvous.Ending
 	ended   int
@@ -70,7 +71,7 @@ func (r *rounds) Next(ctx context.Context) (rendezvous.Outcome, error) {
 	defer r.mu.Unlock()
 	r.round++
 	r.waiting = 0
-	o := rendezvous.Outcome{Round: r.round, World: r.world, StoreAddr: "127.0.0.1", StorePort: max(r.port, 1), Dropped: r.dropped[r.round]}
+	o := rendezvous.Outcome{Round: r.round, World: r.world, StoreAddr: "127.0.0.1", StorePort: max(r.port, 1), Dropped: r.dropped[r.round], ByDirective: r.resized[r.round]}
 	return o, nil
 }
 

@@ -31,6 +31,7 @@ type account struct {
 	drained    map[string]drain
 	leaving    map[string]bool // nodes that are drained at this event
 	target     int             // of the last scale; 0: there was none
+	endedRound uint64          // the last one that a drain or a scale has ended
 	own        bool            // directives were changed here
 	learned    uint64          // change of them that the control plane before has told
 	fresh      bool            // no round was completed by this control plane

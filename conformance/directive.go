@@ -136,6 +136,9 @@ func (c *Checker) carryOut(d *standing) {
 	case r.DirectiveScale:
 		c.target = d.Target
 		c.due[r.TimerAdmit] = c.growth() > 0
+		if c.growth() > 0 || c.oversized() {
+			c.endedRound = c.round
+		}
 	case r.DirectiveStop:
 		c.close(end)
 	case r.DirectiveDrain:
@@ -148,6 +151,9 @@ func (c *Checker) carryOut(d *standing) {
 				c.drained[node] = drain{printable.Text(d.By), printable.Text(d.Reason)}
 			}
 			c.leaving[node] = true
+			if c.byNode[node] != nil {
+				c.endedRound = c.round
+			}
 		}
 	}
 }

@@ -64,6 +64,7 @@ func TestDirectives(t *testing.T) {
 		"not over":                effects(13, nothing),
 		"drained too soon":        effects(19, with(r.Drop{Session: "s3", Err: r.Errorf(r.CodeEvicted, "run \"job\": node 3 was dropped")})),
 		"not drained":             effects(20, nothing),
+		"ended by no directive":   effects(6, outcome(func(_ r.SessionID, o *r.Outcome) { o.ByDirective = true })),
 	} {
 		j := New("job")
 		for _, rec := range change(directing(t))[1:] {

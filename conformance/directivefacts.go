@@ -31,7 +31,7 @@ func (c *Checker) possibleDirectives(f r.Facts) bool {
 			return false
 		}
 	}
-	return len(list.Standing) <= most && len(list.Ended) <= mostEnded && list.Target >= 0 && list.Target <= c.policy.Max && list.Seq <= mostAdopted
+	return len(list.Standing) <= most && len(list.Ended) <= mostEnded && list.Target >= 0 && list.Target <= c.policy.Max && list.Seq <= mostAdopted && list.EndedRound <= f.Round
 }
 
 // learnDirectives records what the control plane before has told of directives, unless that
@@ -41,6 +41,7 @@ func (c *Checker) learnDirectives(f r.DirectiveFacts) {
 		return
 	}
 	c.learned = f.Seq
+	c.endedRound = max(c.endedRound, f.EndedRound)
 	for _, id := range f.Ended {
 		if c.stands(id) != nil {
 			c.endDirective(id)

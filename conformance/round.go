@@ -24,6 +24,10 @@ func (c *Checker) completed(told map[*session]r.Outcome) {
 	c.checkRanks(told, chosen)
 	c.checkShape(told, chosen)
 	c.checkNumber(first)
+	c.endGone()
+	if first.ByDirective && (c.round == 0 || c.endedRound != c.round) {
+		c.violated(12, "round %d was told that a drain or a scale has ended round %d, none has", first.Round, c.round)
+	}
 	c.enter(first, told, chosen)
 }
 
@@ -123,7 +127,7 @@ func (c *Checker) checkShape(told map[*session]r.Outcome, chosen []*session) {
 
 func equalOutcome(a, b r.Outcome) bool {
 	return slices.Equal(a.Dropped, b.Dropped) && a.Generation == b.Generation && a.Round == b.Round && a.Rank == b.Rank &&
-		a.World == b.World && a.HostRank == b.HostRank && a.StoreAddr == b.StoreAddr && a.StorePort == b.StorePort
+		a.World == b.World && a.HostRank == b.HostRank && a.StoreAddr == b.StoreAddr && a.StorePort == b.StorePort && a.ByDirective == b.ByDirective
 }
 
 func (c *Checker) checkNumber(o r.Outcome) {
@@ -215,7 +219,6 @@ func (c *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*sess
 			s.stale = true // the round goes on without it
 		}
 	}
-	c.endGone()
 	c.forgetSteps()
 	c.places[place{o.Generation, o.Round}] = true
 	c.generation, c.origin, c.round, c.fresh = o.Generation, o.Generation, max(c.round, o.Round), false

@@ -433,6 +433,17 @@ func TestAgreementAcrossTakeover(t *testing.T) {
 		r.follows(p, n[2])
 		r.wantAsked("d1", 1, n[1:]...)
 	})
+	t.Run("by which the round ends", func(t *testing.T) {
+		r, n := hostedRound(t, p, "a", "b", "c")
+		r.apply(drainOf("d1", 0, 0, "a"))
+		r = r.dies(n[0], n[1], p)
+		r.follows(p, n[2])
+		r.join(n[1])
+		r.join(n[2])
+		if o := r.wantRound(n[1:]...); !o.ByDirective {
+			t.Errorf("it was told %+v", o)
+		}
+	})
 	t.Run("closed to be queued again", func(t *testing.T) {
 		r, n := hostedRound(t, p, "a", "b", "c")
 		r.apply(Direct{ID: "s1", Kind: DirectiveStop, By: "admin", Reason: "why"})
@@ -524,6 +535,7 @@ func TestFalseDirectiveFacts(t *testing.T) {
 		"a deadline without end":   func(f *DirectiveFacts) { f.Standing[0].Within = 1 << 62 },
 		"a target above max":       func(f *DirectiveFacts) { f.Target = 9 },
 		"a change without end":     func(f *DirectiveFacts) { f.Seq = 1<<64 - 1 },
+		"the end of a later round": func(f *DirectiveFacts) { f.EndedRound = 2 },
 		"drained until before now": func(f *DirectiveFacts) { f.Drained = []DrainedFact{{"x", "y", "z", -1}} },
 	} {
 		t.Run(name, func(t *testing.T) {

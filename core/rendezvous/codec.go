@@ -119,7 +119,7 @@ func PackResult(p *pack.Packer, r Result) {
 	switch v := r.(type) {
 	case Outcome:
 		p.Uint(uint64(resultOutcome))
-		p.List(8)
+		p.List(9)
 		p.Text(v.Generation)
 		p.Uint(v.Round)
 		p.Int(v.Rank)
@@ -128,6 +128,7 @@ func PackResult(p *pack.Packer, r Result) {
 		p.Text(v.StoreAddr)
 		p.Int(v.StorePort)
 		p.Texts(v.Dropped)
+		p.Bool(v.ByDirective)
 	case KeyResult:
 		p.Uint(uint64(resultKey))
 		p.List(4)
@@ -160,6 +161,7 @@ func UnpackResult(u *pack.Unpacker) Result {
 		return Outcome{
 			Generation: u.Text(MaxNameLen), Round: u.Uint(), Rank: u.Int(), World: u.Int(), HostRank: u.IntOr(-1),
 			StoreAddr: u.Text(MaxNameLen), StorePort: u.Int(), Dropped: u.Texts(maxDropped, maxText),
+			ByDirective: u.Bool(),
 		}
 	case resultKey:
 		return KeyResult{

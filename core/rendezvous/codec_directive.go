@@ -134,7 +134,7 @@ func unpackDirectiveReports(u *pack.Unpacker) (list []DirectiveReport) {
 // packDirectives writes into a snapshot which directives stand, which have ended, which
 // nodes are drained, and what the members of the round have said.
 func (m *Machine) packDirectives(p *pack.Packer) {
-	p.List(9)
+	p.List(10)
 	p.List(len(m.directives))
 	for _, d := range m.directives {
 		packDirect(p, d.Direct)
@@ -162,6 +162,7 @@ func (m *Machine) packDirectives(p *pack.Packer) {
 	p.Bool(m.turnDue)
 	p.Uint(m.learned)
 	p.Bool(m.directivesOwn)
+	p.Uint(m.endedRound)
 }
 
 // unpackDirectives comes after the members of the round.
@@ -197,7 +198,7 @@ func (m *Machine) unpackDirectives(u *pack.Unpacker) {
 		}
 		m.directives[i].agreement = a
 	}
-	m.target, m.directiveSeq, m.turnDue, m.learned, m.directivesOwn = u.Int(), u.Uint(), u.Bool(), u.Uint(), u.Bool()
+	m.target, m.directiveSeq, m.turnDue, m.learned, m.directivesOwn, m.endedRound = u.Int(), u.Uint(), u.Bool(), u.Uint(), u.Bool(), u.Uint()
 	if m.target < 0 || m.target > MaxNodes {
 		u.Fail("the target is %d", m.target)
 	}
@@ -226,6 +227,8 @@ type DirectiveFacts struct {
 	Standing []StandingFact
 	Ended    []string // ids of the last ones that have ended
 	Drained  []DrainedFact
+
+	EndedRound uint64 `json:",omitzero"` // the last one that a drain or a scale has ended; 0: there is none
 }
 
 // StandingFact is a directive that stands.
@@ -254,7 +257,7 @@ func (f DirectiveFacts) equal(g DirectiveFacts) bool { return f.Seq == g.Seq }
 
 // possible reports whether a run of at most so many nodes can have directives like that.
 func (f DirectiveFacts) possible(round uint64, most int) bool {
-	if len(f.Standing) > MaxDirectives || len(f.Ended) > maxEndedFacts || f.Target < 0 || f.Target > most || f.Seq > maxRound {
+	if len(f.Standing) > MaxDirectives || len(f.Ended) > maxEndedFacts || f.Target < 0 || f.Target > most || f.Seq > maxRound || f.EndedRound > round {
 		return false
 	}
 	ids := map[string]bool{}
@@ -277,7 +280,7 @@ func packDirectiveFacts(p *pack.Packer, f DirectiveFacts) {
 		p.None()
 		return
 	}
-	p.List(5)
+	p.List(6)
 	p.Uint(f.Seq)
 	p.Int(f.Target)
 	p.List(len(f.Standing))
@@ -296,6 +299,7 @@ func packDirectiveFacts(p *pack.Packer, f DirectiveFacts) {
 		p.Cut(d.Reason, MaxNameLen)
 		p.Duration(d.For)
 	}
+	p.Uint(f.EndedRound)
 }
 
 func unpackDirectiveFacts(u *pack.Unpacker) (f DirectiveFacts) {
@@ -320,6 +324,7 @@ func unpackDirectiveFacts(u *pack.Unpacker) (f DirectiveFacts) {
 			f.Drained = append(f.Drained, DrainedFact{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), For: u.Duration()})
 			u.Close()
 		}
+		f.EndedRound = u.Uint()
 	}
 	u.Close()
 	return f

@@ -272,7 +272,11 @@ func (m *Machine) carryOut(d *directive, why string) {
 	case DirectiveScale:
 		m.target = d.Target
 		m.note("directive %s is carried out, %s: the run goes on with %s", d.ID, why, wording.Count(d.Target, "node", "nodes"))
+		if m.oversized() {
+			m.endedRound = m.round
+		}
 		if m.gain() > 0 { // the workers have saved: what they train until a quiet time has passed, the next round trains again
+			m.endedRound = m.round
 			m.stopTimer(Timer{Kind: TimerAdmit})
 			m.admit = deadline{armed: true, due: true}
 		}
@@ -297,6 +301,9 @@ func (m *Machine) drain(d *directive, why string) {
 		m.stopTimer(drainedTimer(node))
 		if d.For > 0 {
 			m.armTimer(drainedTimer(node), d.For)
+		}
+		if m.byNode[node] != nil {
+			m.endedRound = m.round
 		}
 		if n := m.nodes[node]; n != nil {
 			m.lose(n, "drained by "+d.By+": "+d.Reason)

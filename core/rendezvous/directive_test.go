@@ -71,6 +71,51 @@ func TestUndrain(t *testing.T) {
 	}
 }
 
+// TestRoundEndedByADirective: the next round is told that a drain or a scale has ended the one
+// before, whatever its deadline and also after a takeover; and of nothing else.
+func TestRoundEndedByADirective(t *testing.T) {
+	p := policy(1, 3)
+	scale := func(target int, within time.Duration) Direct {
+		return Direct{ID: "d1", Kind: DirectiveScale, Target: target, Within: within, By: "admin", Reason: "why"}
+	}
+	for name, c := range map[string]struct {
+		given  []Event
+		events func(r *rig, n []*rigNode)
+		want   bool
+	}{
+		"a drain at once":      {given: []Event{drainOf("d1", 0, 0, "b")}, want: true},
+		"a drain":              {[]Event{drainOf("d1", time.Minute, 0, "b")}, func(r *rig, _ []*rigNode) { r.fire(TimerDirective) }, true},
+		"and it may come back": {[]Event{drainOf("d1", 0, 0, "b"), Undrain{Node: "b", By: "admin"}}, nil, true},
+		"the node has gone":    {[]Event{drainOf("d1", time.Minute, 0, "b")}, func(r *rig, n []*rigNode) { r.lost(n[1]) }, true},
+		"a scale at once":      {given: []Event{scale(2, 0)}, want: true},
+		"a scale":              {[]Event{scale(2, time.Minute)}, func(r *rig, _ []*rigNode) { r.fire(TimerDirective) }, true},
+		"room for all":         {[]Event{scale(3, 0)}, func(r *rig, n []*rigNode) { r.lost(n[1]) }, false},
+		"another node is lost": {[]Event{drainOf("d1", time.Minute, 0, "b")}, func(r *rig, n []*rigNode) { r.lost(n[2]) }, false},
+		"canceled":             {[]Event{scale(2, time.Minute), CancelDirective{ID: "d1"}}, func(r *rig, n []*rigNode) { r.lost(n[1]) }, false},
+		"a save":               {[]Event{Direct{ID: "d1", Kind: DirectiveSave, Within: time.Minute, By: "admin"}}, func(r *rig, n []*rigNode) { r.fire(TimerDirective); r.lost(n[1]) }, false},
+	} {
+		r := newRig(t, -1)
+		n := r.group(p, "a", "b", "c")
+		for _, ev := range c.given {
+			r.apply(ev)
+		}
+		if c.events != nil {
+			c.events(r, n)
+		}
+		for range 2 { // nothing but the joins of its members ends the second one
+			for _, node := range n {
+				if r.m.Has(node.session) {
+					r.join(node)
+				}
+			}
+			if o, _, ok := n[0].outcome(); !ok || o.ByDirective != c.want {
+				t.Errorf("%s: round %d was told %v", name, o.Round, o.ByDirective)
+			}
+			c.want = false
+		}
+	}
+}
+
 // TestDirectiveOnce: an id is carried out once, however often it comes; one that is canceled
 // is not, and two overlap.
 func TestDirectiveOnce(t *testing.T) {

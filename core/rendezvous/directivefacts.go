@@ -33,7 +33,7 @@ func (m *Machine) factsOfDirectives() DirectiveFacts {
 }
 
 func (m *Machine) makeDirectiveFacts() DirectiveFacts {
-	f := DirectiveFacts{Seq: m.directiveSeq, Target: m.target}
+	f := DirectiveFacts{Seq: m.directiveSeq, Target: m.target, EndedRound: m.endedRound}
 	for _, d := range m.directives {
 		s := StandingFact{Direct: d.Direct}
 		if d.phase == phaseAgreed {
@@ -81,6 +81,7 @@ func (m *Machine) learnDirectives(f DirectiveFacts) {
 		return
 	}
 	m.learned = f.Seq
+	m.endedRound = max(m.endedRound, f.EndedRound)
 	for _, id := range f.Ended {
 		if at := m.directive(id); at >= 0 {
 			m.endDirective(m.directives[at])

@@ -51,6 +51,9 @@ type Outcome struct {
 	// same on all nodes, once a node has entered the round: StoreAddr and StorePort are then
 	// where this node's workers connect. The machine leaves it empty.
 	AdvertisedAddr string `json:",omitempty"`
+
+	// ByDirective tells that a drain or a scale has ended the round before.
+	ByDirective bool `json:",omitempty"`
 }
 
 // KeyResult is the answer to a KeyRequest.

@@ -77,8 +77,9 @@ type Machine struct {
 	directives []*directive // that stand, in the order in which they were given
 	directed   []string     // ids of the last ones that have ended
 	drained    map[string]*drained
-	target     int  // of the last scale; 0: there was none
-	turnDue    bool // one that waits has its turn, though another one is not done
+	target     int    // of the last scale; 0: there was none
+	turnDue    bool   // one that waits has its turn, though another one is not done
+	endedRound uint64 // the last one that a drain or a scale has ended; 0: there is none
 
 	directiveSeq   uint64         // grows with each change of what nodes learn of directives
 	directiveFacts DirectiveFacts // made at that change, if its Seq is that; it is not changed

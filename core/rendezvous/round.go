@@ -93,12 +93,12 @@ func (m *Machine) complete() {
 	chosen := candidates[:size]
 	dropped := m.dropAwaited()
 	ranks := assignRanks(m.rankRequests(chosen))
+	m.endGone()
 	last := m.round
 	m.round = m.highest() + 1
 	m.origin = m.generation
 	m.fresh, m.stored, m.overtaken, m.stop = false, false, "", nil
 	m.finishReported, m.finishedHosts = false, nil
-	m.endGone()
 	m.forgetAgreements()
 	m.disarmAll()
 	m.stopHold()
@@ -124,6 +124,7 @@ func (m *Machine) complete() {
 	outcome := Outcome{
 		Generation: m.generation, Round: m.round, World: size, HostRank: m.hostRank,
 		StoreAddr: m.storeAddr(first, chosen), StorePort: first.join.StorePort, Dropped: dropped,
+		ByDirective: last > 0 && m.endedRound == last,
 	}
 	for i, n := range chosen {
 		number := n.join.Number
