@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/internal/changewatch"
 	"rallypoint/internal/lockedfile"
 )
 
@@ -22,6 +23,7 @@ type cursor struct {
 	index  uint64 // of the last entry up to pos
 	moved  bool   // pos is the end of the file for good
 	mem    []byte
+	locked time.Time // when it was last read under its lock
 }
 
 // openCursor opens a file of a log, with the flags to read or to write, too, at its
@@ -67,6 +69,18 @@ func (c *cursor) size() (int64, error) {
 	var st unix.Stat_t
 	err := c.file.Stat(&st)
 	return st.Size, err
+}
+
+// mayHaveMore reports whether it is worth taking the lock of a file that other machines
+// write to, to read it. A node that is stopped while it has the lock stops the run, so one
+// that waits for news takes it when there are some; and now and then, since not every file
+// system shows a file's size without it.
+func (c *cursor) mayHaveMore(now time.Time) bool {
+	if now.Sub(c.locked) >= changewatch.RecheckInterval {
+		return true
+	}
+	size, err := c.file.SizeAtServer()
+	return err != nil || size != c.pos
 }
 
 // read reads the whole frames up to size and gives each to visit, until that says

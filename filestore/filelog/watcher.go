@@ -15,7 +15,7 @@ import (
 
 // watcher is a sharedlog.Watcher of a run in a directory. It creates and writes
 // nothing. On this machine's own file systems it locks nothing; on others it locks the
-// log, shared, for each read, as nodes do.
+// log, shared, to read what is new, as nodes do.
 type watcher struct {
 	l     *Log
 	after uint64 // index of the last entry
@@ -71,10 +71,14 @@ func (f *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 func (f *watcher) read(ctx context.Context, r *sharedlog.Record) (gone bool, err error) {
 	c := f.l.reader
 	if !f.l.local { // else the size that is seen may be an old one
+		if !c.mayHaveMore(f.l.options.Clock.Now()) {
+			return false, nil
+		}
 		if err := c.file.Lock(lockedfile.WaitLimit{Ctx: ctx, Deadline: f.l.lockDeadline()}, f.l.options.Clock, unix.LOCK_SH); err != nil {
 			return false, err
 		}
 		defer c.file.Unlock()
+		c.locked = f.l.options.Clock.Now()
 	}
 	gone = c.file.CheckPath() != nil
 	size, err := c.size()

@@ -106,6 +106,23 @@ func (f *File) CheckPath() error {
 	return nil
 }
 
+// SizeAtServer is Size for a file that other machines write to: what the server of a network
+// file system says now, not what this machine has kept of it. A file system that has its
+// own idea of that may still give an old size, only a lock excludes it.
+func (f *File) SizeAtServer() (int64, error) {
+	var st unix.Statx_t
+	err := IgnoringEINTR(func() error {
+		return unix.Statx(unix.AT_FDCWD, f.Path, unix.AT_SYMLINK_NOFOLLOW|unix.AT_STATX_FORCE_SYNC, unix.STATX_SIZE|unix.STATX_INO, &st)
+	})
+	if err != nil {
+		return 0, missing(err)
+	}
+	if unix.Mkdev(st.Dev_major, st.Dev_minor) != f.dev || st.Ino != f.Ino {
+		return 0, ErrReplaced
+	}
+	return int64(st.Size), nil
+}
+
 // missing puts ErrVanished in front of an error that says that there is no file.
 func missing(err error) error {
 	switch err {
