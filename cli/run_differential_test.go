@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"testing"
 
+	"go.uber.org/goleak"
+
 	"rallypoint/cli/run"
 	"rallypoint/internal/testkit"
 )
@@ -32,9 +34,21 @@ func init() {
 	if os.Getenv(asCommand) == "1" {
 		os.Unsetenv(asCommand)
 		os.Unsetenv("GORACE") // EndAtOnce is this process's, not its workers'
-		os.Exit(Process(append([]string{"rallypoint"}, os.Args[1:]...), os.Stdout, os.Stderr, extras))
+		code := Process(append([]string{"rallypoint"}, os.Args[1:]...), os.Stdout, os.Stderr, extras)
+		if os.Getenv(envLeaks) != "" {
+			if err := goleak.Find(); err != nil {
+				fmt.Fprintln(os.Stderr, leaked, err)
+			}
+		}
+		os.Exit(code)
 	}
 }
+
+// envLeaks makes the command say which goroutines are left when it is done.
+const envLeaks = "RALLYPOINT_TEST_LEAKS"
+
+// leaked begins that.
+const leaked = "goroutines are left:"
 
 // torchrunCase is one command line of cases.json.
 type torchrunCase struct {

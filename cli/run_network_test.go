@@ -74,7 +74,7 @@ func (j *spreadJob) start(machine int, nnodes, lastCall string) *nodeProcess {
 // linked returns to how many others a standby is connected.
 func (j *spreadJob) linked(machine int) (others int) {
 	c := exec.Command(os.Args[0], "status", "--json", address(machine)+":"+strconv.Itoa(j.port))
-	c.Env = []string{asCommand + "=1"}
+	c.Env = append([]string{asCommand + "=1"}, j.env...)
 	out, err := j.net.on(machine, c).Output()
 	var st control.Status
 	if err != nil || json.Unmarshal(out, &st) != nil || st.Server == nil || st.Server.Succession == nil {

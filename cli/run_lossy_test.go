@@ -1,0 +1,304 @@
+package cli
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"rallypoint/internal/testkit"
+)
+
+// lossyJob is a job of three nodes, one a machine, that a lossy link joins. Each has two
+// workers, which train by the round's store. The first node hosts the control plane.
+type lossyJob struct {
+	*spreadJob
+	link   *lossyLink
+	strict bool                   // no node that lives may be lost
+	pids   map[string]int         // by node, a worker of the last round
+	round  int                    // the last one
+	size   int                    // its nodes
+	ended  time.Time              // since when the last round may end
+	orders map[string]map[int]int // by directive and rank, the step at which it came
+}
+
+const lossyWorkers = 2
+
+// lossyScript ends as the worker does, and is no other process.
+const lossyScript = `exec "$BINARY"`
+
+func newLossyJob(t *testing.T, loss float64, token string) *lossyJob {
+	t.Helper()
+	j := &lossyJob{strict: loss <= 0.1, pids: map[string]int{}, orders: map[string]map[int]int{}}
+	j.spreadJob = &spreadJob{harness: newHarness(t), port: testkit.FreePort(t), nodes: make([]*nodeProcess, 3)}
+	j.net, j.link = newLossyNetwork(t, 3)
+	j.link.lose(loss)
+	j.env = []string{"BINARY=" + os.Args[0], asLossyWorker + "=" + j.dir}
+	if token != "" {
+		j.env = append(j.env, "RALLYPOINT_TOKEN_FILE="+token)
+	}
+	return j
+}
+
+// start starts a machine's node, or starts it again.
+func (j *lossyJob) start(machine int) {
+	t := j.t
+	t.Helper()
+	p := j.command(lossyScript, "--nnodes=2:3", "--nproc-per-node="+strconv.Itoa(lossyWorkers), "--max-restarts=100", "--rdzv-id=lossy",
+		"--rdzv-endpoint="+j.endpoint(),
+		fmt.Sprintf("--rdzv-conf=node_id=n%d,record=%s/history", machine, j.dir))
+	p.Env = append(p.Env, "NODE="+strconv.Itoa(machine), envLeaks+"=1")
+	p.Cmd = j.net.on(machine, p.Cmd)
+	log := testkit.Must(os.OpenFile(j.logOf(machine), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))(t)
+	p.Stdout, p.Stderr = log, log
+	testkit.Check(t, p.Start())
+	t.Cleanup(func() {
+		_ = p.Process.Kill() // if the test has failed
+		_ = p.Wait()
+		if err := log.Close(); err != nil || t.Failed() {
+			t.Logf("machine %d (%v):\n%s", machine, err, testkit.ReadFile(t, log.Name()))
+		}
+	})
+	j.nodes[machine-1] = p
+}
+
+func (j *lossyJob) endpoint() string { return address(1) + ":" + strconv.Itoa(j.port) }
+
+// read reads what one worker says, and holds it against what the others have said.
+func (j *lossyJob) read() (what string, at time.Time, round int, fields []string) {
+	t := j.t
+	t.Helper()
+	fields = strings.Fields(j.readLine())
+	nanoseconds := testkit.Must(strconv.ParseInt(fields[1], 10, 64))(t)
+	what, at, round, fields = fields[0], time.Unix(0, nanoseconds), testkit.Must(strconv.Atoi(fields[2]))(t), fields[3:]
+	switch what {
+	case "wrong":
+		t.Errorf("round %d: a worker has read a wrong value: %v", round, fields)
+	case "trouble":
+		if round == j.round && (j.ended.IsZero() || at.Before(j.ended)) {
+			t.Errorf("round %d: a worker has lost the store of a round that goes on: %v", round, fields)
+		}
+	case "directive":
+		rank, step := testkit.Must(strconv.Atoi(fields[0]))(t), testkit.Must(strconv.Atoi(fields[3]))(t)
+		id := fields[1] + " " + fields[2]
+		if j.orders[id] == nil {
+			j.orders[id] = map[int]int{}
+		}
+		if _, again := j.orders[id][rank]; again {
+			t.Errorf("directive %s was told rank %d twice", id, rank)
+		}
+		j.orders[id][rank] = step
+	}
+	return what, at, round, fields
+}
+
+// await waits for the next round of so many nodes, which is the one after the last if no node
+// was lost that lives, and until its workers have trained some steps. It returns how long the
+// workers took to start.
+func (j *lossyJob) await(nodes int, since time.Time) time.Duration {
+	t := j.t
+	t.Helper()
+	type view struct{ groups, world, master string }
+	views, ranks := map[int]view{}, map[int]map[string]bool{}
+	for {
+		what, at, round, f := j.read()
+		if what != "start" || round <= j.round {
+			continue
+		}
+		v := view{f[0], f[1], f[4]}
+		if ranks[round] == nil {
+			views[round], ranks[round] = v, map[string]bool{}
+		}
+		if views[round] != v || ranks[round][f[2]] {
+			t.Fatalf("round %d: %v is not what another worker says: %v, ranks %v", round, f, views[round], ranks[round])
+		}
+		ranks[round][f[2]] = true
+		j.pids[f[3]] = testkit.Must(strconv.Atoi(f[5]))(t)
+		if v.groups != strconv.Itoa(nodes) || len(ranks[round]) < nodes*lossyWorkers {
+			continue
+		}
+		if j.strict && round != j.round+1 {
+			t.Errorf("round %d follows round %d: something was lost in between", round, j.round)
+		}
+		j.round, j.size, j.ended = round, nodes, time.Time{}
+		took := at.Sub(since)
+		j.train(3)
+		return took
+	}
+}
+
+// train waits until the workers have trained so many steps.
+func (j *lossyJob) train(steps int) {
+	j.t.Helper()
+	for goal, deadline := j.step()+steps, time.Now().Add(4*testkit.Patience); j.step() < goal; time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(deadline) {
+			j.t.Fatalf("the workers are at step %d, not at %d", j.step(), goal)
+		}
+	}
+}
+
+func (j *lossyJob) step() int {
+	text, err := os.ReadFile(j.dir + "/step")
+	if err != nil {
+		return -1
+	}
+	return testkit.Must(strconv.Atoi(string(text)))(j.t)
+}
+
+// ends says that the round ends now.
+func (j *lossyJob) ends() time.Time {
+	j.ended = time.Now()
+	return j.ended
+}
+
+// kill ends a node without a word.
+func (j *lossyJob) kill(machine int) time.Time {
+	at := j.ends()
+	j.nodes[machine-1].kill(j.t, syscall.SIGKILL)
+	j.nodes[machine-1].end()
+	return at
+}
+
+// admin gives an administrator's command on a machine.
+func (j *lossyJob) admin(machine int, command string, options ...string) {
+	j.t.Helper()
+	c := exec.Command(os.Args[0], append([]string{"admin", command, j.endpoint(), "--rdzv-id=lossy", "--reason=a test"}, options...)...)
+	c.Env = append([]string{testkit.EndAtOnce, asCommand + "=1"}, j.env...)
+	if out, err := j.net.on(machine, c).CombinedOutput(); err != nil {
+		j.t.Fatalf("admin %s: %v: %s", command, err, out)
+	}
+}
+
+// directive waits until all ranks have been told a directive of this kind, at one step.
+func (j *lossyJob) directive(kind string) {
+	j.t.Helper()
+	for {
+		for id, steps := range j.orders {
+			if !strings.HasSuffix(id, " "+kind) || len(steps) < j.size*lossyWorkers {
+				continue
+			}
+			for rank, step := range steps {
+				if step != steps[0] {
+					j.t.Errorf("directive %s came to rank 0 at step %d, to rank %d at step %d", id, steps[0], rank, step)
+				}
+			}
+			return
+		}
+		j.read()
+	}
+}
+
+// descriptors are how many each agent has open.
+func (j *lossyJob) descriptors() (open [3]int) {
+	for i, p := range j.nodes {
+		open[i] = len(testkit.Must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Process.Pid)))(j.t))
+	}
+	return open
+}
+
+// TestNetworkLoss has a job of three machines meet, train by the round's store and regroup for
+// each cause there is, over a link that loses packets. No node is lost that lives, no worker
+// reads a wrong value or loses its store, and no directive comes twice, or at two steps.
+func TestNetworkLoss(t *testing.T) {
+	if !long {
+		t.Skip("it takes minutes: make test-long")
+	}
+	for _, loss := range []float64{0, 0.1, 0.3} {
+		for _, token := range []bool{true, false} {
+			name := fmt.Sprintf("%.0f%%", 100*loss)
+			path := ""
+			if token {
+				name, path = name+" with a token", testkit.TokenFile(t)
+			}
+			t.Run(name, func(t *testing.T) {
+				t.Parallel()
+				newLossyJob(t, loss, path).live()
+			})
+		}
+	}
+}
+
+// live is the life of the job.
+func (j *lossyJob) live() {
+	t := j.t
+	took := func(what string, d time.Duration) { t.Logf("%-28s %6.2f s", what, d.Seconds()) }
+	begun := time.Now()
+	for m := 1; m <= 3; m++ {
+		j.start(m)
+	}
+	took("three nodes meet", j.await(3, begun))
+
+	begun = time.Now()
+	j.train(20)
+	took("20 steps", time.Since(begun))
+	open := j.descriptors()
+
+	at := j.ends()
+	testkit.Check(t, syscall.Kill(j.pids["2"], syscall.SIGKILL))
+	took("a worker fails", j.await(3, at))
+
+	took("a node is killed", j.await(2, j.kill(3)))
+	at = j.ends()
+	j.start(3)
+	took("it is started again", j.await(3, at))
+
+	at = time.Now()
+	j.admin(2, "save", "--within=60s")
+	j.directive("save")
+	took("a save", time.Since(at))
+	at = j.ends()
+	j.admin(2, "drain", "--node=n3", "--within=60s")
+	j.directive("drain")
+	took("a drain, until all save", time.Since(at))
+	took("until the others go on", j.await(2, at))
+	j.expectEnd(3)
+	j.admin(2, "undrain", "--node=n3")
+	at = j.ends()
+	j.start(3)
+	took("it is started again", j.await(3, at))
+	for i, n := range j.descriptors() {
+		if n > open[i]+4 { // a connection and its like, as one round or the other has it
+			t.Errorf("machine %d has %d descriptors open, and had %d", i+1, n, open[i])
+		}
+	}
+
+	for m := 2; m <= 3; m++ {
+		testkit.Eventually(t, "each standby is connected to the other", func() bool { return j.linked(m) == 1 })
+	}
+	took("the host is killed", j.await(2, j.kill(1)))
+	j.nodes = j.nodes[1:]
+
+	if j.strict {
+		j.strict = false
+		j.link.lose(0.3)
+		at = j.ends()
+		testkit.Check(t, syscall.Kill(j.pids["2"], syscall.SIGKILL))
+		took("a worker fails, at 30%", j.await(2, at))
+		j.ends() // some may be lost now
+		j.train(2)
+		time.Sleep(10 * time.Second) // what is tested, and nothing that is waited for
+	}
+	j.link.lose(0)
+	begun = time.Now()
+	j.train(20)
+	took("20 steps without loss", time.Since(begun))
+	t.Logf("%d packets, %d lost, %d rounds", j.link.carried.Load(), j.link.lost.Load(), j.round)
+	j.end(2)
+	for m := 1; m <= 3; m++ {
+		if j.told(m, leaked) {
+			t.Errorf("machine %d: %s", m, leaked)
+		}
+	}
+}
+
+// expectEnd waits for the end of a node that ends well.
+func (j *lossyJob) expectEnd(machine int) {
+	j.t.Helper()
+	if code := j.nodes[machine-1].end(); code != 0 {
+		j.t.Errorf("machine %d: exit code %d", machine, code)
+	}
+}
