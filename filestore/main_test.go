@@ -4,7 +4,6 @@ import (
 	"os"
 	"path/filepath"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -30,7 +29,7 @@ func newPath(t testing.TB) string {
 // mustOpen opens a store that is closed with the test.
 func mustOpen(t testing.TB, path string, worldSize int, options *Options) *Store {
 	t.Helper()
-	s, err := Open(testkit.Within(t, 10*time.Second), path, worldSize, options)
+	s, err := Open(testkit.Within(t, testkit.Patience), path, worldSize, options)
 	if err != nil {
 		t.Fatal(err)
 	}

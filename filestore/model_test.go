@@ -14,7 +14,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"pgregory.net/rapid"
 
@@ -251,7 +250,7 @@ func FuzzLog(f *testing.F) {
 		before, end := plainRead(log)
 		testkit.Equal(t, scanAll(t, log), end)
 		testkit.WriteFile(t, path, log)
-		s, err := Open(testkit.Within(t, 10*time.Second), path, NeverRemove, nil)
+		s, err := Open(testkit.Within(t, testkit.Patience), path, NeverRemove, nil)
 		if err != nil {
 			if errors.Is(err, ErrForeign) {
 				end = len(log)

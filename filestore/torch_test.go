@@ -379,7 +379,7 @@ func torchHangs(t *testing.T, p *torch) {
 	if !s.local { // the kernel knows of the file system's daemon at most
 		holder = "process"
 	}
-	for deadline := time.Now().Add(5 * time.Second); !strings.Contains(s.file.LockHolder(), holder) && time.Now().Before(deadline); {
+	for deadline := time.Now().Add(testkit.Patience); !strings.Contains(s.file.LockHolder(), holder) && time.Now().Before(deadline); {
 		time.Sleep(time.Millisecond)
 	}
 	err := s.Set(testkit.Within(t, 50*time.Millisecond), "k", []byte("v2"))

@@ -68,7 +68,7 @@ func TestTornEverywhere(t *testing.T) {
 		testkit.WriteFile(t, path, whole[:cut])
 		before, end := plainRead(whole[:cut])
 		s := mustOpen(t, path, NeverRemove, nil)
-		ctx := testkit.Within(t, 10*time.Second)
+		ctx := testkit.Within(t, testkit.Patience)
 		testkit.Check(t, s.Set(ctx, "more", []byte("x")))
 		testkit.Check(t, s.Close())
 
@@ -104,7 +104,7 @@ func TestTornUnderOpenStores(t *testing.T) {
 		writer := mustOpen(t, path, NeverRemove, nil)
 		reader := mustOpen(t, path, NeverRemove, nil)
 		remote := mustOpen(t, path, NeverRemove, &Options{Remote: true})
-		ctx := testkit.Within(t, 10*time.Second)
+		ctx := testkit.Within(t, testkit.Patience)
 		testkit.Check(t, writer.Set(ctx, "k", []byte("v")))
 		appendTo(t, path, torn)
 		for _, s := range []*Store{reader, remote} {
@@ -130,7 +130,7 @@ func TestTornWhileWaiting(t *testing.T) {
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)
 	other := mustOpen(t, path, NeverRemove, nil)
-	ctx := testkit.Within(t, 10*time.Second)
+	ctx := testkit.Within(t, testkit.Patience)
 	done := make(chan error, 1)
 	go func() { done <- s.Wait(ctx, []string{"t"}) }()
 	appendTo(t, path, []byte("\x02\x00\x00\x00/t\x05\x00\x00\x00half"))
@@ -158,7 +158,7 @@ func TestRecordsBehindTorn(t *testing.T) {
 		log := slices.Concat(rec("/b", "2"), []byte(torn), behind)
 		testkit.WriteFile(t, path, log)
 		s := mustOpen(t, path, NeverRemove, nil)
-		ctx := testkit.Within(t, 10*time.Second)
+		ctx := testkit.Within(t, testkit.Patience)
 		testkit.Equal(t, string(testkit.Must(s.Get(ctx, "a"))(t)), "1")
 		testkit.Equal(t, string(testkit.Must(s.Get(ctx, "c"))(t)), "three")
 		testkit.Equal(t, testkit.Must(s.Check(ctx, []string{"b"}))(t), false)
@@ -196,7 +196,7 @@ func TestRecordsBehindTornKey(t *testing.T) {
 	path := newPath(t)
 	log := slices.Concat([]byte("\x02\x00\x00\x00/t"), rec("/a", "1"), rec("/b", "2"))
 	testkit.WriteFile(t, path, log)
-	_, err := Open(testkit.Within(t, 10*time.Second), path, NeverRemove, nil)
+	_, err := Open(testkit.Within(t, testkit.Patience), path, NeverRemove, nil)
 	isError(t, err, ErrForeign)
 	testkit.Equal(t, string(testkit.ReadFile(t, path)), string(log))
 }
@@ -215,7 +215,7 @@ func TestForeignFiles(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			path := newPath(t)
 			testkit.WriteFile(t, path, []byte(content))
-			_, err := Open(testkit.Within(t, 10*time.Second), path, NeverRemove, nil)
+			_, err := Open(testkit.Within(t, testkit.Patience), path, NeverRemove, nil)
 			isError(t, err, ErrForeign)
 			if !strings.Contains(err.Error(), path) {
 				t.Fatalf("the error does not name the file: %v", err)
@@ -223,11 +223,11 @@ func TestForeignFiles(t *testing.T) {
 			testkit.Equal(t, string(testkit.ReadFile(t, path)), content)
 		})
 	}
-	_, err := Open(testkit.Within(t, 10*time.Second), t.TempDir(), NeverRemove, nil)
+	_, err := Open(testkit.Within(t, testkit.Patience), t.TempDir(), NeverRemove, nil)
 	if err == nil {
 		t.Fatal("a directory was opened")
 	}
-	_, err = Open(testkit.Within(t, 10*time.Second), "/dev/null", NeverRemove, nil)
+	_, err = Open(testkit.Within(t, testkit.Patience), "/dev/null", NeverRemove, nil)
 	isError(t, err, ErrForeign)
 }
 
@@ -236,7 +236,7 @@ func TestForeignFiles(t *testing.T) {
 func TestForeignUnderOpenStore(t *testing.T) {
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)
-	ctx := testkit.Within(t, 10*time.Second)
+	ctx := testkit.Within(t, testkit.Patience)
 	done := make(chan error, 1)
 	go func() { done <- s.Wait(ctx, []string{"k"}) }()
 	appendTo(t, path, []byte("this is no record"))

@@ -9,7 +9,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Clock is the time by which files are polled.
+// Clock is the time by which files are polled, and looked at again.
 type Clock interface {
 	// After returns a channel that is sent to once, d from now.
 	After(d time.Duration) <-chan time.Time
@@ -27,7 +27,7 @@ type Watcher interface {
 // machine's own file systems, else one that polls, between shortest and longest apart.
 func New(path string, local bool, clock Clock, shortest, longest time.Duration) Watcher {
 	if local {
-		if n, err := newInotifyWatcher(path); err == nil {
+		if n, err := newInotifyWatcher(path, clock); err == nil {
 			return n
 		}
 		// No instances or watches are left to this user: their number is bounded.
@@ -59,13 +59,16 @@ func (p *pollWatcher) Close() {}
 
 // inotifyWatcher watches one file by inotify: writes, a change in the number of links (the
 // file was removed, or another renamed over it), and being renamed.
-type inotifyWatcher struct{ notify *fsnotify.Watcher }
+type inotifyWatcher struct {
+	notify *fsnotify.Watcher
+	clock  Clock
+}
 
 // RecheckInterval bounds how long a watcher waits: inotify does not tell of a directory
 // above the file that was renamed.
 const RecheckInterval = time.Second
 
-func newInotifyWatcher(path string) (*inotifyWatcher, error) {
+func newInotifyWatcher(path string, clock Clock) (*inotifyWatcher, error) {
 	notify, err := fsnotify.NewWatcher()
 	if err != nil {
 		return nil, err
@@ -74,17 +77,15 @@ func newInotifyWatcher(path string) (*inotifyWatcher, error) {
 		_ = notify.Close()
 		return nil, err
 	}
-	return &inotifyWatcher{notify}, nil
+	return &inotifyWatcher{notify, clock}, nil
 }
 
 func (w *inotifyWatcher) Wait(ctx context.Context, _ bool) {
-	recheck := time.NewTimer(RecheckInterval)
-	defer recheck.Stop()
 	// Only that something happened matters. An error does not: after it the file is read.
 	select {
 	case <-w.notify.Events:
 	case <-w.notify.Errors:
-	case <-recheck.C:
+	case <-w.clock.After(RecheckInterval):
 	case <-ctx.Done():
 	}
 }
