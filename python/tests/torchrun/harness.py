@@ -83,13 +83,48 @@ class Round:
         return next(w for w in self.workers if w.node == node)
 
 
+@dataclasses.dataclass(eq=False)
+class Child:
+    """A process that the launcher has started."""
+
+    pid: int
+    code: int | None = None  # its exit code, or minus the signal; None while it runs
+
+
+class Children:
+    """What the launcher says of its children, by the connection to it.
+
+    A pid is one of a child only while that runs: the system soon gives it to another one.
+    """
+
+    def __init__(self, control: socket.socket) -> None:
+        self._control = control
+        self._running: dict[int, Child] = {}
+
+    def receive(self) -> dict[str, int] | None:
+        """Takes the next message; None if the launcher has ended."""
+        message = self._control.recv(1 << 17)
+        if not message:
+            return None
+        said: dict[str, int] = json.loads(message)
+        if "ended" in said:
+            self._running.pop(said["ended"]).code = said["code"]
+        elif "started" in said:
+            self._running[said["started"]] = Child(said["started"])
+        return said
+
+    def running(self, pid: int) -> Child:
+        """The child that has the pid now."""
+        return self._running[pid]
+
+
 class Launcher:
     """The process that all nodes of a test session are below."""
 
     def __init__(self, folder: Path) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._log = folder / "launcher.log"
-        self._codes: dict[int, int] = {}
+        self._children = Children(self._control)
         with theirs, open(self._log, "wb") as log:
             self._process = subprocess.Popen(
                 [PYTHON, str(HERE / "launcher.py"), str(theirs.fileno())],
@@ -105,25 +140,25 @@ class Launcher:
         self.discovers = bool(self._receive()["discovers"])
         self.torchrun = "torch.distributed.run" if self.discovers else "rallypoint.torchrun"
 
-    def start(self, **request: object) -> int:
-        """Starts a process as launcher.py describes it; returns its pid."""
+    def start(self, **request: object) -> Child:
+        """Starts a process as launcher.py describes it."""
         self._control.send(json.dumps(request).encode())
         while True:
             answer = self._receive()
             if "started" in answer:
-                return int(answer["started"])
+                return self._children.running(answer["started"])
 
-    def code(self, pid: int) -> int | None:
+    def code(self, child: Child) -> int | None:
         """Returns the exit code of a process, None while it runs."""
-        while pid not in self._codes:
+        while child.code is None:
             self._control.setblocking(False)
             try:
                 self._receive()
             except BlockingIOError:
-                return None
+                break
             finally:
                 self._control.settimeout(LIMIT)
-        return self._codes[pid]
+        return child.code
 
     def close(self) -> None:
         """Ends the launcher, which kills whatever is left below it."""
@@ -131,29 +166,27 @@ class Launcher:
         self._process.wait(LIMIT)
 
     def _receive(self) -> dict[str, int]:
-        message = self._control.recv(1 << 17)
-        if not message:
+        said = self._children.receive()
+        if said is None:
             raise ScenarioError(f"the launcher has ended:\n{self._log.read_text()}")
-        answer: dict[str, int] = json.loads(message)
-        if "ended" in answer:
-            self._codes[answer["ended"]] = answer["code"]
-        return answer
+        return said
 
 
 class Node:
     """One torchrun with its workers. Made by Job.start()."""
 
-    def __init__(self, name: str, pid: int, log: Path, launcher: Launcher) -> None:
+    def __init__(self, name: str, child: Child, log: Path, launcher: Launcher) -> None:
         self.name = name
-        self.pid = pid
+        self.pid = child.pid
         self.log = log
         self.may_end = False  # else its end fails whatever is waited for
+        self._child = child
         self._launcher = launcher
 
     @property
     def code(self) -> int | None:
         """The exit code of torchrun, minus the signal if it was killed, None while it runs."""
-        return self._launcher.code(self.pid)
+        return self._launcher.code(self._child)
 
     def output(self) -> str:
         """What torchrun and its workers have printed so far."""
@@ -314,7 +347,7 @@ class Job:
         """Starts any program as a node, or a Python module in a fork of the launcher."""
         log = self.folder / f"{name}.log"
         log.write_text(f"$ {' '.join(argv)}\n")
-        pid = self._launcher.start(
+        child = self._launcher.start(
             argv=list(argv),
             module=module,
             log=str(log),
@@ -329,7 +362,7 @@ class Job:
                 **(env or {}),
             },
         )
-        self.nodes[name] = node = Node(name, pid, log, self._launcher)
+        self.nodes[name] = node = Node(name, child, log, self._launcher)
         return node
 
     def await_listening(self, name: str) -> None:
