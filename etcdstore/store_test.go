@@ -288,12 +288,12 @@ func TestKeysGoWithTheirLease(t *testing.T) {
 	t.Parallel()
 	config := shared.Config(t)
 	other := mustOpen(t, config)
-	config.TTL = time.Second
+	config.TTL = 3 * time.Second
 	s := mustOpen(t, config)
-	ctx := testkit.Within(t, 30*time.Second)
+	ctx := testkit.Within(t, time.Minute)
 	testkit.Check(t, s.Set(ctx, "k", []byte("v")))
 	testkit.Must(s.Add(ctx, "n", 1))(t)
-	time.Sleep(3 * time.Second) // longer than the lease, which is renewed
+	time.Sleep(config.TTL * 3 / 2) // the lease is renewed
 	testkit.Equal(t, testkit.Must(other.NumKeys(ctx))(t), 2)
 	testkit.Check(t, s.Close())
 	for testkit.Must(other.NumKeys(ctx))(t) > 0 {

@@ -155,7 +155,7 @@ func leaveCutOffNodes(t *testing.T, declared bool) {
 	if declared {
 		d := testkit.Must(New(config, "job", 2*time.Second, "127.0.0.1"))(t)
 		testkit.Equal(t, testkit.Must(d.Open(testkit.Within(t, time.Minute)))(t).Generation, first[0].Generation)
-		testkit.Check(t, d.Close(testkit.Within(t, 10*time.Second)))
+		testkit.Check(t, d.Close(testkit.Within(t, testkit.Patience)))
 	}
 	netA.Open()
 	netB.Open()

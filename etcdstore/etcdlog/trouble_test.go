@@ -203,15 +203,15 @@ func TestBadEndpointsOfThree(t *testing.T) {
 	stranger.instead.Store(http.StatusNotFound)
 	config.Endpoints = []string{fmt.Sprintf("127.0.0.1:%d", silentPort.Number), config.Endpoints[0], silent.Addr().String(), stranger.endpoint}
 	for range 5 {
-		s := testkit.Must(etcdstore.Open(testkit.Within(t, 20*time.Second), config))(t)
+		s := testkit.Must(etcdstore.Open(testkit.Within(t, testkit.Patience), config))(t)
 		l := aLog(t, config)
 		for i := range 10 {
-			testkit.Check(t, s.Set(testkit.Within(t, 10*time.Second), fmt.Sprint(i), nil))
+			testkit.Check(t, s.Set(testkit.Within(t, testkit.Patience), fmt.Sprint(i), nil))
 			appendText(t, l, fmt.Sprint(i))
 		}
 		(&reader{l: l, patient: true}).read(t, 10)
 		testkit.Check(t, s.Close())
-		testkit.Check(t, l.Close(testkit.Within(t, 10*time.Second)))
+		testkit.Check(t, l.Close(testkit.Within(t, testkit.Patience)))
 	}
 }
 
