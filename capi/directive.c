@@ -53,11 +53,6 @@ static void write_answer(progress_record *record, uint64_t answer) {
     __atomic_store_n(&record->answer, answer, __ATOMIC_RELEASE);
 }
 
-static int has_taken(progress_record *record, uint64_t about) {
-    uint64_t answer = read_answer(record);
-    return answer == (about | STATE_TAKEN) || answer == (about | STATE_SAVED);
-}
-
 static int64_t monotonic(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);
@@ -103,6 +98,14 @@ static asked_word await_release(progress_record *record) {
  * the agent asks for the next one already. */
 static uint64_t given_about;
 static int64_t given_reach;
+
+/* Another process may have taken it; and what another thread saves for the one before is
+ * written over this one's answer. */
+static int has_taken(progress_record *record, uint64_t about) {
+    uint64_t answer = read_answer(record);
+    return __atomic_load_n(&given_about, __ATOMIC_ACQUIRE) == about ||
+           answer == (about | STATE_TAKEN) || answer == (about | STATE_SAVED);
+}
 
 static void take(progress_record *record, asked_word w) {
     __atomic_store_n(&given_about, UINT64_C(0), __ATOMIC_RELEASE);

@@ -166,6 +166,21 @@ static void saves_behind(void) {
     CHECK_INT(RP_PENDING, rp_saved(11, NULL));
 }
 
+/* There is one word for the answers about two directives: another thread, which has saved for
+ * the first meanwhile, leaves its own there. */
+static void takes_once(void) {
+    rp_directive d = {.struct_size = sizeof d};
+    CHECK_OK(rp_progress_directive(10, &d, ERR));
+    CHECK_INT(RP_DIRECTIVE_DRAIN, d.kind);
+    put(1 << 24 | RP_DIRECTIVE_SAVE << 8 | SAVED, 8, ANSWER);
+    CHECK_OK(rp_progress_directive(11, &d, ERR));
+    CHECK_INT(0, d.kind);
+    CHECK_OK(rp_get_directive(&d, ERR));
+    CHECK_INT(RP_DIRECTIVE_DRAIN, d.kind);
+    CHECK_OK(rp_saved(11, ERR));
+    CHECK_INT(2 << 24 | RP_DIRECTIVE_DRAIN << 8 | SAVED, word(ANSWER));
+}
+
 static void has_no_record(void) {
     rp_directive d = {.struct_size = sizeof d};
     unsetenv("RALLYPOINT_PROGRESS_FILE");
@@ -272,6 +287,10 @@ int main(void) {
     new_record();
     ask(1, RP_DIRECTIVE_DRAIN, 0, RELEASE, 10);
     finish(start(saves_behind));
+
+    new_record();
+    ask(2, RP_DIRECTIVE_DRAIN, 0, RELEASE, 10);
+    finish(start(takes_once));
 
     new_record();
     finish(start(has_no_record));

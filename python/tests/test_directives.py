@@ -262,6 +262,27 @@ def test_what_was_given_can_be_saved_when_the_next_is_asked(
     assert record.answer == (1, SAVED if counts else TAKEN)
 
 
+def test_it_returns_once_whatever_another_thread_has_saved_meanwhile(record: Record) -> None:
+    """There is one word for the answers about two directives: the last one stands in it."""
+    record.about(2)
+    record.release(10)
+    worker = start(
+        """
+        import os
+        assert rallypoint.progress(10)
+        while not os.path.exists(os.environ["RALLYPOINT_DIRECTIVE_FILE"]):
+            time.sleep(0.001)
+        print(rallypoint.progress(11), rallypoint.directive().id, rallypoint.saved(11))
+        """,
+        record,
+    )
+    record.until((2, TAKEN))
+    os.pwrite(record.fd, struct.pack("<Q", 1 << 24 | SAVE << 8 | SAVED), 32)
+    record.tell(number=2, id="d2")
+    assert output(worker) == ["None", "d2", "True"]
+    assert record.answer == (2, SAVED)
+
+
 def test_without_a_directive_there_is_none() -> None:
     assert (rallypoint.directive(), rallypoint.saved(3)) == (None, False)
     for wrong in (-1, 2**63):

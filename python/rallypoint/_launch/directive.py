@@ -128,7 +128,9 @@ def _take(words: memoryview, about: int, reach: int) -> None:
 
 
 def _has(words: memoryview, about: int) -> bool:
-    return words[ANSWER] in (about | _TAKEN, about | _SAVED)
+    # Another process may have taken it; and what another thread saves for the one before is
+    # written over this one's answer.
+    return _given[0] == about or words[ANSWER] in (about | _TAKEN, about | _SAVED)
 
 
 def _read(word: int, reach: int) -> Directive:
