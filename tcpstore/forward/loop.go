@@ -227,7 +227,7 @@ func (l *loop) receiveTLS(e *end) ([]byte, error) {
 	if !e.tls.More() {
 		n, errno := e.tls.Receive(e.fd, l.sealed, carried)
 		if err := e.received(n, errno); err != nil {
-			if err == io.EOF && e.tls.Partial() {
+			if err == io.EOF { // without close_notify: who is between the two machines can do that
 				err = io.ErrUnexpectedEOF
 			}
 			return nil, err
