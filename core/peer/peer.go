@@ -8,7 +8,6 @@ import (
 	"net"
 	"net/netip"
 	"os"
-	"os/user"
 	"slices"
 	"strconv"
 
@@ -119,8 +118,18 @@ func (c *Check) decide(local, remote netip.AddrPort, there func(socket) bool, ro
 	case s.uid == c.self || c.users.Includes(s.uid) || root && s.uid == 0:
 		return nil
 	}
-	return fmt.Errorf("%w: user %s, where this process runs as %s; allow_uid=%d lets that user in", ErrOtherUser, named(s.uid), named(c.self), s.uid)
+	return &otherUserError{s.uid, c.self}
 }
+
+// otherUserError is ErrOtherUser of a user. It reads their names when it is shown: most refusals are
+// counted alone.
+type otherUserError struct{ uid, self uint32 }
+
+func (e *otherUserError) Error() string {
+	return fmt.Sprintf("%v: user %s, where this process runs as %s; allow_uid=%d lets that user in", ErrOtherUser, named(passwdFile, e.uid), named(passwdFile, e.self), e.uid)
+}
+
+func (e *otherUserError) Unwrap() error { return ErrOtherUser }
 
 // sameMachine reports whether remote is an address of this machine, or cannot be told from
 // one.
@@ -144,11 +153,19 @@ func canonical(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap(), a.Port())
 }
 
-// named is a user id with its name, if it has one.
-func named(uid uint32) string {
+// named is a user id with its name, if the file of users has one. A directory of users is not
+// asked: it may not answer, and a stranger would have the next connection wait for it.
+func named(passwd string, uid uint32) string {
 	id := strconv.FormatUint(uint64(uid), 10)
-	if u, err := user.LookupId(id); err == nil {
-		return fmt.Sprintf("%s (%s)", id, printable.Text(u.Username))
+	name := ""
+	_ = eachLogin(passwd, func(of string, user uint64) bool {
+		if user == uint64(uid) {
+			name = of
+		}
+		return name == ""
+	})
+	if name == "" {
+		return id
 	}
-	return id
+	return fmt.Sprintf("%s (%s)", id, printable.Text(name))
 }

@@ -10,6 +10,7 @@ import (
 	"net/netip"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"syscall"
@@ -20,6 +21,7 @@ import (
 
 	"rallypoint/core/params"
 	"rallypoint/core/peer/peertest"
+	"rallypoint/internal/testkit"
 )
 
 // What this binary does as a child of a test, by the variable childEnv.
@@ -376,6 +378,16 @@ func TestWhoCannotBeTold(t *testing.T) {
 			t.Errorf("%v is let in", failure)
 		}
 	}
+}
+
+// TestNamed: a user has the name that the file of users has for him, without what a terminal obeys.
+func TestNamed(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "passwd")
+	testkit.WriteFile(t, path, []byte("root:x:0:0:::\n# a comment\nshort:x\nann:x:1001:1001:::\nbad\x1b[2J:x:1002:1:::\nann2:x:1001:1:::\n"))
+	for uid, want := range map[uint32]string{0: "0 (root)", 1001: "1001 (ann)", 1002: "1002 (bad\ufffd[2J)", 1003: "1003"} {
+		testkit.Equal(t, named(path, uid), want)
+	}
+	testkit.Equal(t, named(path+"x", 1001), "1001")
 }
 
 func TestOtherLogins(t *testing.T) {

@@ -36,27 +36,39 @@ const (
 // connection is, and says yes if it cannot tell.
 func otherUsers() bool {
 	self := uint32(os.Geteuid())
-	return otherLogins("/etc/passwd", self) || otherProcesses(self)
+	return otherLogins(passwdFile, self) || otherProcesses(self)
 }
 
+// passwdFile lists the users of a machine that are in no directory.
+const passwdFile = "/etc/passwd"
+
 func otherLogins(passwd string, self uint32) bool {
-	f, err := os.Open(passwd)
+	other := false
+	err := eachLogin(passwd, func(_ string, uid uint64) bool {
+		other = uint32(uid) != self && uid >= firstLogin && uid < lastLogin
+		return !other
+	})
+	return other || err != nil && !os.IsNotExist(err)
+}
+
+// eachLogin calls f for each user of a file until it returns false.
+func eachLogin(passwd string, f func(name string, uid uint64) bool) error {
+	file, err := os.Open(passwd)
 	if err != nil {
-		return !os.IsNotExist(err)
+		return err
 	}
-	defer f.Close()
-	lines := bufio.NewScanner(f)
+	defer file.Close()
+	lines := bufio.NewScanner(file)
 	for lines.Scan() {
 		fields := strings.Split(lines.Text(), ":")
 		if len(fields) < 3 {
 			continue
 		}
-		uid, err := strconv.ParseUint(fields[2], 10, 32)
-		if err == nil && uint32(uid) != self && uid >= firstLogin && uid < lastLogin {
-			return true
+		if uid, err := strconv.ParseUint(fields[2], 10, 32); err == nil && !f(fields[0], uid) {
+			return nil
 		}
 	}
-	return lines.Err() != nil
+	return lines.Err()
 }
 
 func otherProcesses(self uint32) bool {
