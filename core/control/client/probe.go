@@ -3,6 +3,7 @@ package client
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"net/netip"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	rallypoint "rallypoint"
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/store"
 	"rallypoint/core/succession"
 )
 
@@ -33,7 +35,7 @@ func (c *Client) startProbing() {
 	c.mu.Lock()
 	c.probing = cancel
 	c.mu.Unlock()
-	p := &prober{c: c, host: c.endpoint.host, port: uint16(c.endpoint.port), held: map[netip.AddrPort]bool{}}
+	p := newProber(c, c.endpoint.host, uint16(c.endpoint.port))
 	c.helpers.Go(func() { p.run(ctx) })
 }
 
@@ -56,7 +58,12 @@ type prober struct {
 	mu    sync.Mutex
 	begun time.Time // when the last server of the group at the endpoint was gone
 	held  map[netip.AddrPort]bool
-	told  string // the last refusal, as it was logged
+	cut   map[netip.AddrPort]bool // the last connection to it ended without an answer
+	told  string                  // the last refusal, as it was logged
+}
+
+func newProber(c *Client, host string, port uint16) *prober {
+	return &prober{c: c, host: host, port: port, held: map[netip.AddrPort]bool{}, cut: map[netip.AddrPort]bool{}}
 }
 
 func (p *prober) run(ctx context.Context) {
@@ -117,6 +124,7 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 	raw, err := c.network.dial(dctx, addr)
 	cancel()
 	if err != nil {
+		p.isCut(addr, false)
 		return false
 	}
 	conn := wire.NewConn(raw)
@@ -132,7 +140,7 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 	}
 	_, err = wire.ClientHandshake{Token: c.token, Addr: conn.RemoteAddr()}.Run(conn, &frames, wire.AppendFrame(nil, question))
 	if err != nil {
-		p.refused(addr, err.Error())
+		p.unanswered(ctx, addr, err)
 		return false
 	}
 	if err := c.believe(conn); err != nil {
@@ -141,9 +149,10 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 	}
 	f, err := frames.NextFrame(wire.MaxHelloFrame)
 	if err != nil {
-		p.refused(addr, "it does not answer: "+wire.NoEOF(err).Error())
+		p.unanswered(ctx, addr, fmt.Errorf("it does not answer: %w", wire.NoEOF(err)))
 		return false
 	}
+	p.isCut(addr, false)
 	answer, ok := f.(wire.Probed)
 	switch {
 	case !ok:
@@ -163,6 +172,27 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 	conn.SetDeadline(time.Time{})
 	_, _ = frames.NextFrame(wire.MaxHelloFrame) // until it ends
 	return true
+}
+
+// unanswered is for a probe without an answer. The server of the host before cuts connections
+// while it ends: one that is cut says nothing until the next one is, too.
+func (p *prober) unanswered(ctx context.Context, addr netip.AddrPort, err error) {
+	switch {
+	case ctx.Err() != nil: // this process has ended it
+	case store.EndedByPeer(err) && !p.isCut(addr, true):
+	default:
+		p.refused(addr, err.Error())
+	}
+}
+
+// isCut notes whether the connection to an address has ended without an answer, and reports
+// whether the one before had.
+func (p *prober) isCut(addr netip.AddrPort, now bool) (before bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	before = p.cut[addr]
+	p.cut[addr] = now
+	return before
 }
 
 // refused logs, once for the same reason, that what is at the endpoint does not yield.

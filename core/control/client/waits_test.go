@@ -13,6 +13,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/succession"
+	"rallypoint/internal/testkit"
 )
 
 // skippedTime is a clock that is moved on by whatever waits for it.
@@ -66,9 +67,56 @@ func newWaiter(t *testing.T) *Client {
 func TestProbingSlowsDown(t *testing.T) {
 	c := newWaiter(t)
 	clock, ctx := skipTime(t, c, 13, syscall.ECONNREFUSED)
-	(&prober{c: c, host: "192.0.2.1", port: 1, held: map[netip.AddrPort]bool{}}).run(ctx)
+	newProber(c, "192.0.2.1", 1).run(ctx)
 	want := slices.Repeat([]time.Duration{probeOften}, 10)
 	clock.want(t, append(want, probeSeldom, probeSeldom, probeSeldom)...)
+}
+
+// TestProbeOfAServerThatEnds: a host that ends cuts the connections of its successor, which is
+// no warning; one of a program that cuts each is, once.
+func TestProbeOfAServerThatEnds(t *testing.T) {
+	log, lines := testkit.NewLog(t)
+	c := New(controltest.Params("192.0.2.1:1", 2), controltest.NewObserver(), log, startHost)
+	t.Cleanup(func() { c.Close(controltest.Context(t)) })
+	p, addr := newProber(c, "192.0.2.1", 1), netip.MustParseAddrPort("192.0.2.1:1")
+	probe := func(ends bool) {
+		c.network.dial = func(context.Context, netip.AddrPort) (net.Conn, error) {
+			if !ends {
+				return nil, syscall.ECONNREFUSED
+			}
+			ours, theirs := net.Pipe()
+			go func() { // ends with the question
+				_, _ = theirs.Read(make([]byte, wire.ReadBuffer))
+				_ = theirs.Close()
+			}()
+			return ours, nil
+		}
+		p.probe(controltest.Context(t), addr)
+	}
+	warned := func() int { return len(lines.With("does not lead to this job's control plane")) }
+	probe(true)
+	probe(false)
+	probe(true)
+	if warned() != 0 {
+		t.Errorf("it warns of a server that ends: %s", lines)
+	}
+	probe(true)
+	probe(true)
+	if warned() != 1 {
+		t.Errorf("it does not warn once: %s", lines)
+	}
+	probe(false)
+	ended, cancel := context.WithCancel(context.Background())
+	cancel()
+	p.told = ""
+	c.network.dial = func(context.Context, netip.AddrPort) (net.Conn, error) {
+		ours, _ := net.Pipe()
+		return ours, nil
+	}
+	p.probe(ended, addr)
+	if warned() != 1 {
+		t.Errorf("it warns of its own end: %s", lines)
+	}
 }
 
 // TestDialsOfTheEvidenceArePaced: three refused dials, 50 ms apart, prove that the process
