@@ -256,6 +256,19 @@ func TestTLSOutOfDescriptors(t *testing.T) {
 	}
 }
 
+// TestCloseEndsAlsoAccept: that the server closes what it also accepts from is no error of the
+// listener, whichever of the two ends first.
+func TestCloseEndsAlsoAccept(t *testing.T) {
+	for range 100 {
+		s, lines := newSecureServer(t, Options{})
+		s.AlsoAccept(testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t), nil)
+		testkit.Check(t, s.Close())
+		if len(lines.With("ERROR")) > 0 {
+			t.Fatalf("%s", lines)
+		}
+	}
+}
+
 // TestAlsoAccept: the workers of this machine are served in plain by a listener of their own,
 // whom its check lets in, on the same engine.
 func TestAlsoAccept(t *testing.T) {

@@ -223,7 +223,7 @@ func (s *Server) AlsoAccept(l net.Listener, admit func(net.Conn) error) (stop fu
 		close(ended)
 		return stop
 	}
-	release := context.AfterFunc(s.done, func() { l.Close() })
+	release := context.AfterFunc(done, func() { l.Close() }) // when done has ended: by that a.run knows who closes l
 	s.wg.Go(func() {
 		defer close(ended)
 		defer release()
