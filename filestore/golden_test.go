@@ -159,7 +159,11 @@ func (g *session) combined() {
 	g.is("27", "28", "29", "30")
 	testkit.Check(g, g.s.Barrier(g.ctx, "b", 1))
 	g.is("31")
-	isError(g, g.s.Barrier(soon(g), "b2", 2), store.ErrTimeout)
+	ctx, expire := expiring(g.ctx)
+	late := testkit.Go(func() error { return g.s.Barrier(ctx, "b2", 2) })
+	waits(g, g.s, 1) // it has counted itself
+	expire()
+	isError(g, <-late, store.ErrTimeout)
 	g.is("32")
 }
 
@@ -233,4 +237,20 @@ func TestGoldenReading(t *testing.T) {
 func soon(t testing.TB) context.Context {
 	t.Helper()
 	return testkit.Within(t, 5*time.Millisecond)
+}
+
+// timedOut is a context that has ended by its deadline once the one below has ended.
+type timedOut struct{ context.Context }
+
+func (c timedOut) Err() error {
+	if c.Context.Err() != nil {
+		return context.DeadlineExceeded
+	}
+	return nil
+}
+
+// expiring returns a context whose deadline passes with a call of expire.
+func expiring(ctx context.Context) (_ context.Context, expire func()) {
+	ctx, expire = context.WithCancel(ctx)
+	return timedOut{ctx}, expire
 }

@@ -195,7 +195,7 @@ func TestLockHeld(t *testing.T) {
 	if s.local {
 		testkit.Equal(t, string(testkit.Must(s.Get(ctx, "k"))(t)), "v")
 	}
-	err := s.Set(soon(t), "k", nil)
+	err := s.Set(testkit.Within(t, time.Second), "k", nil) // until it has met the lock
 	isError(t, err, store.ErrTimeout)
 	if want := s.file.LockHolder(); !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "lock") {
 		t.Errorf("the error does not say who holds the lock: %v", err)
