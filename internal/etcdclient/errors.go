@@ -193,7 +193,7 @@ func remedy(err error, c *Config) string {
 		return "this etcd asks for a client certificate: give one that it trusts with the options ssl_cert and ssl_cert_key"
 	case !c.TLS && (cutOff(err) || strings.Contains(text, "EOF") || strings.Contains(text, "http2:")):
 		return "if this port speaks TLS, write etcds:// or give the option protocol=https"
-	case c.TLS && (cutOff(err) || errors.Is(err, io.EOF)):
+	case c.TLS && (cutOff(err) || errors.Is(err, io.EOF) || strings.Contains(text, "handshake failed: EOF")):
 		return "if this port speaks no TLS, write etcd:// instead of etcds://, or leave out protocol=https"
 	case errors.As(err, &dns):
 		return "check the host name in the endpoint"
