@@ -162,36 +162,76 @@ func TestStrayWordOfANodeThatIsBack(t *testing.T) {
 	}
 }
 
-// expiredLeases is a log that says of all other nodes that their leases have run out.
-type expiredLeases struct{ Log }
+// deafLog is a log by which a node hears nothing of the others' heartbeats.
+type deafLog struct {
+	Log
+	says Liveness // of each of them
+}
 
-func (l expiredLeases) ReadHeartbeats(ctx context.Context, sessions []rendezvous.SessionID) ([]Liveness, error) {
+func (l deafLog) ReadHeartbeats(ctx context.Context, sessions []rendezvous.SessionID) ([]Liveness, error) {
 	list, err := l.Log.ReadHeartbeats(ctx, sessions)
 	for i := range list {
-		list[i].State = LivenessExpired
+		list[i] = l.says
 	}
 	return list, err
 }
 
 // TestNodeThatWorksHasALease: a node whose entries are read is not taken for lost, whatever
-// the log says of its lease; when nothing more comes of it, it is.
+// the log says of its lease or its heartbeats; when nothing more comes of it, it is.
 func TestNodeThatWorksHasALease(t *testing.T) {
+	for name, says := range map[string]Liveness{
+		"leases that have run out": {State: LivenessExpired}, "heartbeats that stand still": {Heartbeats: 1},
+	} {
+		t.Run(name, func(t *testing.T) {
+			runCluster(t, func(t *testing.T, w *cluster) {
+				w.bend = func(l *memoryLog) Log {
+					if len(w.nodes) > 0 {
+						return l
+					}
+					return deafLog{l, says} // the first node's
+				}
+				nodes := w.some(2, 1, 2)
+				form(t, nodes...)
+				work(t, nodes[1])
+				for _, n := range nodes {
+					if n.NodesWaiting() > 0 {
+						t.Errorf("%s: %s", n.name, n.Reason())
+					}
+				}
+				waiting(t, nodes[0], "n1")
+			})
+		})
+	}
+}
+
+// TestLifeAfterALoss: a node that was dropped while it was stopped, and shows its old heartbeat
+// again before it has read that, does not begin its old session again.
+func TestLifeAfterALoss(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
+		var slow *unreadLog
 		w.bend = func(l *memoryLog) Log {
-			if len(w.nodes) > 0 {
-				return l
-			}
-			return expiredLeases{l} // the first node's
+			slow = &unreadLog{memoryLog: l}
+			return slow
 		}
 		nodes := w.some(2, 1, 2)
 		form(t, nodes...)
-		work(t, nodes[1])
-		for _, n := range nodes {
-			if n.NodesWaiting() > 0 {
-				t.Errorf("%s: %s", n.name, n.Reason())
-			}
-		}
+		old := nodes[1].plane.session
+		unread := make(chan struct{})
+		slow.mu.Lock()
+		slow.unread = unread
+		slow.mu.Unlock()
+		thaw := nodes[1].log.freeze()
 		waiting(t, nodes[0], "n1")
+		thaw()
+		time.Sleep(time.Second) // it has shown its heartbeat, and that it is back
+		plane := nodes[0].plane
+		plane.mu.Lock()
+		if plane.applier.machine.Has(old) {
+			t.Error("the session that is lost is there again")
+		}
+		plane.mu.Unlock()
+		close(unread)
+		waiting(t, nodes[1], "dropped")
 	})
 }
 
