@@ -39,7 +39,7 @@ func TestAgreeBudget(t *testing.T) {
 		"no workers ran in the round": {[]*budget{{Round: 4, Step: 10, Idle: 2, Last: 10}}, budget{Round: 4, Step: 10, Idle: 2}},
 		"steps that are not known":    {[]*budget{blind, ran(4, 10, 1, 9)}, budget{Round: 4, Step: 10, Idle: 1}},
 		"a drain ended it":            {[]*budget{asked(ran(4, 10, 1, 9)), asked(ran(4, 10, 1, 10))}, budget{Round: 4, Step: 10, Idle: 1}},
-		"a failure beside a drain":    {[]*budget{asked(ran(4, 10, 1, 9)), ran(4, 10, 1, 10)}, budget{Round: 4, Step: 10, Idle: 2}},
+		"a failure beside a drain":    {[]*budget{asked(ran(4, 10, 1, 9)), ran(4, 10, 1, 10), asked(ran(4, 10, 1, 9))}, budget{Round: 4, Step: 10, Idle: 2}},
 		"further before a drain":      {[]*budget{asked(ran(4, 10, 1, 11))}, budget{Round: 4, Step: 11}},
 		"torch's agents":              {[]*budget{nil, ran(4, 10, 2, 8), nil}, budget{Round: 4, Step: 8, Idle: 3}},
 		"ages":                        {[]*budget{{Ages: []float64{9, 2}}, {Ages: []float64{9, 2, 0}}, nil}, budget{Ages: []float64{9, 2, 0}}},
@@ -205,6 +205,28 @@ func TestNoProgressWithoutRecords(t *testing.T) {
 	s.failed(s.run())
 	if s.rdzv.round != 4 {
 		t.Errorf("round %d", s.rdzv.round)
+	}
+}
+
+// TestRoundThatADirectiveEnds: nodes that regroup for a scale before their workers come to a step
+// have got nowhere by no fault of the job; a save does not have them regroup.
+func TestRoundThatADirectiveEnds(t *testing.T) {
+	for kind, idle := range map[rendezvous.DirectiveKind]bool{rendezvous.DirectiveScale: false, rendezvous.DirectiveSave: true} {
+		t.Run(kind.String(), func(t *testing.T) {
+			d := newDirected(t, 1, func(s *harness) { s.spec.MaxRestarts, s.spec.MaxNoProgress, s.spec.Identical = 9, 1, true })
+			d.rdzv.say(rendezvous.DirectiveNotice{ID: "d1", Kind: kind, Round: 1, Within: time.Hour})
+			d.want(d.rdzv.held, "d1@-1 in round 1")
+			d.rdzv.set(func() { d.rdzv.waiting = 1 })
+			if idle {
+				d.idle(d.wait())
+				return
+			}
+			d.hear() // its worker runs again
+			d.endWorkers("")
+			if err := d.wait(); err != nil {
+				t.Error(err)
+			}
+		})
 	}
 }
 
