@@ -221,7 +221,16 @@ func TestRoundThatADirectiveEnds(t *testing.T) {
 				d.idle(d.wait())
 				return
 			}
-			d.hear() // its worker runs again
+			again := make(chan struct{})
+			go func() { // ends with its worker's next start
+				defer close(again)
+				d.hear()
+			}()
+			select {
+			case <-again:
+			case <-d.done:
+				t.Fatalf("its worker does not run again: %v", d.err)
+			}
 			d.endWorkers("")
 			if err := d.wait(); err != nil {
 				t.Error(err)
