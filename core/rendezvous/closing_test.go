@@ -221,3 +221,19 @@ func TestEndIsKnownBeforeTheRefusal(t *testing.T) {
 		}
 	}
 }
+
+// TestHowItEnded: a run was closed, or stopped, by an administrator or a node; it failed, or
+// ended, by itself.
+func TestHowItEnded(t *testing.T) {
+	for kind, want := range map[ClosedKind]string{
+		ClosedAdmission: "was closed by carol: why",
+		ClosedRequeue:   "was stopped to be queued again by carol: why",
+		ClosedFailed:    "failed by carol: why",
+		ClosedSuccess:   "ended successfully by carol: why",
+	} {
+		c := Closing{Kind: kind, By: "carol", Reason: "why"}
+		if got := c.sentence(); got != want {
+			t.Errorf("it %q, want %q", got, want)
+		}
+	}
+}
