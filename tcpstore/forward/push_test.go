@@ -219,3 +219,65 @@ func TestForwarderOfASilentReset(t *testing.T) {
 		testkit.Eventually(t, "the link of a store that has broken off before a worker that does not read is cut", func() bool { return f.open() == 0 })
 	})
 }
+
+// TestForwarderOfTamperedRecords: of what a store sends, and a machine in the middle drops, swaps,
+// repeats or adds to, the worker gets what came before, and then a reset. Change-cipher-spec records
+// say nothing in TLS 1.3, and are left out.
+func TestForwarderOfTamperedRecords(t *testing.T) {
+	plain := func(kind byte, body string) []byte {
+		return append([]byte{kind, 3, 3, 0, byte(len(body))}, body...)
+	}
+	for name, attack := range map[string]struct {
+		order func(r [][]byte) [][]byte
+		want  string // "": all
+	}{
+		"dropped":         {func(r [][]byte) [][]byte { return [][]byte{r[0], r[2], r[3]} }, "11"},
+		"swapped":         {func(r [][]byte) [][]byte { return [][]byte{r[0], r[2], r[1], r[3]} }, "11"},
+		"repeated":        {func(r [][]byte) [][]byte { return [][]byte{r[0], r[0], r[1], r[2], r[3]} }, "11"},
+		"another's data":  {func(r [][]byte) [][]byte { return [][]byte{r[0], r[1], plain(23, "22"), r[2], r[3]} }, "1122"},
+		"another's end":   {func(r [][]byte) [][]byte { return [][]byte{r[0], plain(21, "\x01\x00")} }, "11"},
+		"end before data": {func(r [][]byte) [][]byte { return [][]byte{r[0], r[3]} }, "11"},
+		"nothing said": {func(r [][]byte) [][]byte {
+			return [][]byte{r[0], plain(20, "\x01"), r[1], plain(20, "\x01"), r[2], r[3]}
+		}, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := testkit.Must(secret.ServerTLS())(t)
+			s := newFar(t, false, func(c Conn) {
+				below := &together{Conn: c}
+				secured := tls.Server(below, config)
+				if _, err := io.ReadFull(secured, make([]byte, 1)); err != nil {
+					return
+				}
+				var records [][]byte
+				take := func() {
+					records = append(records, bytes.Clone(below.held.Bytes()))
+					below.held.Reset()
+				}
+				for _, said := range []string{"11", "22", "33"} {
+					_, _ = io.WriteString(secured, said)
+					take()
+				}
+				_ = secured.CloseWrite()
+				take()
+				_, _ = below.Write(bytes.Join(attack.order(records), nil))
+				below.flush()
+				_, _ = io.Copy(io.Discard, c)
+			})
+			f, _ := newForwarder(t, s, func(o *Options) { o.Dial = s.dialTLS })
+			c := worker(t, f.Addr())
+			_, _ = io.WriteString(c, "x")
+			if attack.want == "" {
+				if got, err := io.ReadAll(c); string(got) != "112233" || err != nil {
+					t.Errorf("got %q, %v", got, err)
+				}
+				return
+			}
+			got := make([]byte, len(attack.want))
+			if n, err := io.ReadFull(c, got); err != nil || string(got) != attack.want {
+				t.Errorf("got %q, %v", got[:n], err)
+			}
+			wantReset(t, "behind what was changed", c)
+		})
+	}
+}
