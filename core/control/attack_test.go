@@ -586,3 +586,17 @@ func TestHost(t *testing.T) {
 	}
 	g.wantUnharmed(t)
 }
+
+// TestProofForAStore: who has the right token and looks for a round store, or a port beside it, and is
+// led to the control plane by a machine in the middle, gets nothing from it, nor it from him.
+func TestProofForAStore(t *testing.T) {
+	g := newGuardedServer(t)
+	for _, purpose := range []secret.Purpose{secret.PurposeStore, secret.PurposeSide} {
+		conn := testkit.Must(net.Dial("tcp", g.addr))(t)
+		_, err := secret.DialStore(controltest.Context(t), conn, openToken(t, goodToken), secret.StoreName{Run: "run", Generation: "g", Round: 1}, purpose)
+		controltest.WantCode(t, err, rendezvous.CodeAuth)
+		conn.Close()
+	}
+	g.awaitRefused(t, refusedAuth, 2)
+	g.wantUnharmed(t)
+}

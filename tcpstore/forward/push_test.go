@@ -198,6 +198,9 @@ func TestForwarderOfASilentReset(t *testing.T) {
 							close(filled)
 						}
 					}
+					if sent < 2<<20 {
+						close(filled)
+					}
 				}()
 				<-filled
 				closeRaw(c, true)
