@@ -163,8 +163,18 @@ func refuseOthers(root *cobra.Command) {
 	}
 }
 
-// suggestFlag adds to the error of an unknown flag the one that was meant, perhaps.
+// valueKinds are what flags take, by pflag's name of their type.
+var valueKinds = map[string]string{"int": "a whole number", "duration": "a time with its unit, such as 30s, 5m or 2h"}
+
+// suggestFlag says what a flag takes whose value is wrong, and adds to the error of an unknown
+// flag the one that was meant, perhaps.
 func suggestFlag(cmd *cobra.Command, err error) error {
+	var invalid *pflag.InvalidValueError
+	if errors.As(err, &invalid) {
+		if must := valueKinds[invalid.GetFlag().Value.Type()]; must != "" {
+			return fmt.Errorf("--%s is %q, it must be %s", invalid.GetFlag().Name, invalid.GetValue(), must)
+		}
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return err
