@@ -112,7 +112,11 @@ func directed(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.
 		if d.Within == 0 {
 			return invalid("a save needs time: give it a deadline after now")
 		}
-		return begin + fmt.Sprintf("its workers save, within %v", d.Within), nil
+		done := fmt.Sprintf("its workers save, within %v", d.Within)
+		if !slices.ContainsFunc(was.Members, func(m rendezvous.MemberStatus) bool { return m.State == "running" }) {
+			done += "; none run now, those of the next round do if it begins by then"
+		}
+		return begin + done, nil
 	case rendezvous.DirectiveScale:
 		if finished(was) != "" {
 			return tellsOnly(was, d)

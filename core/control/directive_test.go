@@ -82,6 +82,20 @@ func TestUndrainBeforeTheDrain(t *testing.T) {
 	}
 }
 
+// TestSaveWithoutWorkers: an administrator hears that nothing saves now.
+func TestSaveWithoutWorkers(t *testing.T) {
+	save := rendezvous.Direct{ID: "d1", Kind: rendezvous.DirectiveSave, Within: time.Minute}
+	for state, want := range map[string]string{
+		"running":  `directive d1 of run "job": its workers save, within 1m0s`,
+		"rejoined": `directive d1 of run "job": its workers save, within 1m0s; none run now, those of the next round do if it begins by then`,
+	} {
+		was := &rendezvous.Status{RunID: "job", Members: []rendezvous.MemberStatus{{Node: "a", State: state}}}
+		if done, err := directed(was, save); err != nil || done != want {
+			t.Errorf("%s: %q, %v", state, done, err)
+		}
+	}
+}
+
 // TestAdminFollowsTheHost: an administrator who asks a server in waiting, such as the
 // endpoint's after it has been the host once, reaches the job all the same.
 func TestAdminFollowsTheHost(t *testing.T) {

@@ -193,6 +193,15 @@ func TestFailureAfterAgreement(t *testing.T) {
 	r.wantAgreed("s1", 2, 2, n[:2]...)
 }
 
+// TestDeadlineWithoutARound: a directive whose workers never learn of it says so at its end.
+func TestDeadlineWithoutARound(t *testing.T) {
+	r := newRig(t, -1)
+	r.hello("a", policy(2, 2))
+	r.apply(saveOf("s1", time.Minute))
+	r.fire(TimerDirective)
+	r.wantChange("directive s1 is over, at its deadline (no workers were told in this round)")
+}
+
 // TestDeadlineDuringSave carries a directive out, also if some have not saved.
 func TestDeadlineDuringSave(t *testing.T) {
 	r := newRig(t, -1)
@@ -203,6 +212,7 @@ func TestDeadlineDuringSave(t *testing.T) {
 	r.held(n[1], "d1", 7)
 	r.saved(n[0], "d1")
 	r.fire(TimerDirective)
+	r.wantChange("directive d1 is carried out, at its deadline (no word of a save came from b)")
 	if n[1].dropped == nil || n[0].notice.Directive.ID != "" || n[0].notice.Waiting == 0 {
 		t.Errorf("%v, %+v", n[1].dropped, n[0].notice)
 	}

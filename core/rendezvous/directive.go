@@ -247,8 +247,19 @@ func (m *Machine) remember(id string) {
 // deadlinePassed carries a directive out, also if some have not saved.
 func (m *Machine) deadlinePassed(id string) {
 	if at := m.directive(id); at >= 0 {
-		m.carryOut(m.directives[at], "at its deadline")
+		m.carryOut(m.directives[at], "at its deadline"+m.unsaved(m.directives[at]))
 	}
+}
+
+// unsaved says who has not told that its workers have saved.
+func (m *Machine) unsaved(d *directive) string {
+	if d.phase != phaseAgreed {
+		return " (no workers were told in this round)"
+	}
+	if names := m.namesWithout(&d.saved); names != "" {
+		return " (no word of a save came from " + names + ")"
+	}
+	return ""
 }
 
 // carryOut does what a directive asks for, and ends it.

@@ -303,6 +303,14 @@ func (r *rig) wantRound(nodes ...*rigNode) Outcome {
 	return first
 }
 
+// wantChange asserts a line of the run's history.
+func (r *rig) wantChange(text string) {
+	r.t.Helper()
+	if !slices.Contains(r.changes, text) {
+		r.t.Fatalf("the history does not say %q: %q", text, r.changes)
+	}
+}
+
 func (r *rig) wantPending(nodes ...*rigNode) {
 	r.t.Helper()
 	for _, n := range nodes {
