@@ -20,6 +20,12 @@ var signalActions = map[string]rendezvous.DirectiveKind{
 	"save": rendezvous.DirectiveSave, "drain": rendezvous.DirectiveDrain, "stop": rendezvous.DirectiveStop,
 }
 
+// ownSignals come to every process by themselves, or to the Go runtime, so that they ask for
+// nothing.
+var ownSignals = []unix.Signal{
+	unix.SIGCHLD, unix.SIGURG, unix.SIGPIPE, unix.SIGWINCH, unix.SIGPROF, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGSEGV, unix.SIGSYS, unix.SIGTRAP,
+}
+
 // ParseOnSignal reads what signals ask the job for, as in "USR1:save,TERM:drain".
 func ParseOnSignal(text string) (map[unix.Signal]rendezvous.DirectiveKind, error) {
 	actions := make(map[unix.Signal]rendezvous.DirectiveKind)
@@ -28,6 +34,12 @@ func ParseOnSignal(text string) (map[unix.Signal]rendezvous.DirectiveKind, error
 		sig, err := ParseSignal(name)
 		if err != nil {
 			return nil, err
+		}
+		if slices.Contains(ownSignals, sig) {
+			return nil, fmt.Errorf("signal %s comes to programs by itself and cannot ask for anything; use another one, such as USR1", name)
+		}
+		if other, twice := actions[sig]; twice {
+			return nil, fmt.Errorf("signal %s is given twice, first for %v, in %q", name, other, text)
 		}
 		kind, ok := signalActions[action]
 		if !ok {

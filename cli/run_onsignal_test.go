@@ -80,14 +80,17 @@ func TestWrongOnSignal(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	for option, want := range map[string]string{
-		"--on-signal=USR1":          `"" says what signal USR1 asks for, it must be one of drain, save, stop`,
-		"--on-signal=USR1:scale":    `"scale" says what signal USR1 asks for`,
-		"--on-signal=NOPE:save":     `signal "NOPE" is not known`,
-		"--on-signal=KILL:save":     "signal KILL cannot be handled",
-		"--directive-signal=NOPE":   `signal "NOPE" is not known`,
-		"--drain-timeout=0":         "it must be greater than 0",
-		"--on-signal=TERM:drain":    "",
-		"--on-signal= term : drain": `" drain" says what`,
+		"--on-signal=USR1":                    `"" says what signal USR1 asks for, it must be one of drain, save, stop`,
+		"--on-signal=USR1:scale":              `"scale" says what signal USR1 asks for`,
+		"--on-signal=NOPE:save":               `signal "NOPE" is not known`,
+		"--on-signal=KILL:save":               "signal KILL cannot be handled",
+		"--on-signal=CHLD:save":               "signal CHLD comes to programs by itself and cannot ask for anything",
+		"--on-signal=SIGURG:save":             "signal SIGURG comes to programs by itself",
+		"--directive-signal=NOPE":             `signal "NOPE" is not known`,
+		"--drain-timeout=0":                   "it must be greater than 0",
+		"--on-signal=TERM:drain,SIGTERM:save": "signal SIGTERM is given twice, first for drain",
+		"--on-signal=TERM:drain":              "",
+		"--on-signal= term : drain":           `" drain" says what`,
 	} {
 		p := h.run("exit 0", option, "--standalone")
 		if want == "" {

@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestFileSystems: in a folder that is read-only, or full, the job runs without records, or
@@ -71,6 +73,16 @@ var inMount = map[string]func(t *testing.T, dir string){
 		}
 		if err := tracker.Release(0, Asked{Number: 1, Kind: 1}, 7); err != nil {
 			t.Errorf("the record has room, and cannot say it: %v", err)
+		}
+		mapped, err := unix.Mmap(int(tracker.records[0].file.Fd()), 0, recordSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range mapped { // a page that is not there ends the process by SIGBUS
+			mapped[i] = 1
+		}
+		if err := unix.Munmap(mapped); err != nil {
+			t.Error(err)
 		}
 	},
 }

@@ -79,7 +79,7 @@ func (o observer) Dropped(err *rendezvous.Error) {
 	m.mu.Unlock()
 	m.news.Set()
 	if !quiet {
-		m.log.Warn("this node was taken out of the run and has to rejoin: " + err.Text)
+		m.log.Warn("this node was taken out of the run: " + err.Text)
 	}
 }
 
