@@ -64,7 +64,11 @@ func (c *Checker) direct(ev r.Direct) {
 	}
 	d := &standing{Direct: ev}
 	c.directives, c.own = append(c.directives, d), true
-	if ev.Within == 0 {
+	concerns := func(node string) bool {
+		s := c.nodeOf(node)
+		return s == nil || c.participantOf(s) != nil
+	}
+	if ev.Within == 0 || ev.Kind == r.DirectiveDrain && !slices.ContainsFunc(ev.Nodes, concerns) {
 		c.carryOut(d)
 	}
 }

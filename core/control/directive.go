@@ -174,7 +174,8 @@ func drained(was *rendezvous.Status, d rendezvous.Direct) (string, *rendezvous.E
 		return tellsOnly(was, d)
 	}
 	when := "now"
-	if d.Within > 0 {
+	isMember := func(m rendezvous.MemberStatus) bool { return m.Session != "" && slices.Contains(d.Nodes, m.Node) }
+	if d.Within > 0 && slices.ContainsFunc(was.Members, isMember) {
 		when = fmt.Sprintf("when all have saved, in %v at the latest", d.Within)
 	}
 	done := fmt.Sprintf("directive %s of run %q: %s %s %s", d.ID, was.RunID, who, verb, when)

@@ -59,6 +59,7 @@ func TestAnswerToADrain(t *testing.T) {
 		{was, "node a, rank 0 of round 3; node c, which waited for a place, leave when all have saved, in 1m0s at the latest, and may come back when it is undrained; " +
 			"the others are too few then (1 of at least 2) and wait for replacements", []string{"a", "c"}},
 		{was, "; no other node is there: the run ends then, to be queued again", []string{"c", "b", "a"}},
+		{was, "node c, which waited for a place, leaves now, and may come back when it is undrained", []string{"c"}},
 		{unformed, "; no other node is there: the next ones that come begin the job", []string{"c"}},
 	} {
 		done, err := directed(c.was, rendezvous.Direct{ID: "d1", Kind: rendezvous.DirectiveDrain, Nodes: c.nodes, Within: time.Minute})

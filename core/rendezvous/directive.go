@@ -181,7 +181,7 @@ func (m *Machine) direct(ev Direct) {
 	m.directivesOwn = true
 	m.directivesChanged()
 	m.note("directive %s: %s", ev.ID, ev.describe())
-	if ev.Within == 0 {
+	if ev.Within == 0 || m.drainsNoMember(d) {
 		m.carryOut(d, "at once")
 		return
 	}
@@ -331,6 +331,15 @@ func (m *Machine) endGone() {
 			m.carryOut(d, "its nodes are gone")
 		}
 	}
+}
+
+// drainsNoMember reports whether a drain names nodes without workers only, such as spares: the
+// workers of the round have nothing to save for it, nor to wait for.
+func (m *Machine) drainsNoMember(d *directive) bool {
+	return d.Kind == DirectiveDrain && !slices.ContainsFunc(d.Nodes, func(node string) bool {
+		n := m.nodes[node]
+		return n == nil || m.participantOf(n) != nil
+	})
 }
 
 // drainsAll reports whether a drain names every node of a run that has a round.

@@ -56,6 +56,27 @@ func TestDrain(t *testing.T) {
 	}
 }
 
+// TestDrainOfASpare: a node without workers leaves at once, and the workers of the round are not
+// asked to save, nor to wait, for it.
+func TestDrainOfASpare(t *testing.T) {
+	p := policy(2, 2)
+	r := newRig(t, -1)
+	n := r.group(p, "a", "b")
+	spare := r.hello("c", p)
+	r.join(spare)
+	r.apply(drainOf("d1", time.Minute, 0, "c"))
+	r.wantNoDirective(n...)
+	if spare.dropped == nil || n[0].notice.Waiting > 0 || r.hello("c", p).welcomed {
+		t.Errorf("the spare was told %v, a member %+v", spare.dropped, n[0].notice)
+	}
+	again := r.hello("d", p)
+	r.join(again)
+	r.apply(drainOf("d2", time.Minute, 0, "d", "b"))
+	if again.dropped != nil || n[0].notice.Directive.ID != "d2" {
+		t.Errorf("it leaves before the member that is drained with it: %+v", n[0].notice)
+	}
+}
+
 // TestUndrain admits a node whose drain has no end of its own.
 func TestUndrain(t *testing.T) {
 	p := policy(1, 2)

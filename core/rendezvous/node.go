@@ -65,7 +65,7 @@ func (m *Machine) hello(h Hello) {
 	if old := m.nodes[h.Node]; old != nil {
 		if h.Incarnation <= old.incarnation {
 			m.emit(Refuse{h.Session, Errorf(CodeNodeInUse,
-				"run %q: node id %q is in use by %s, which is alive; give each node its own node_id", m.runID, h.Node, old.name())})
+				"run %q: node id %q is in use by %s, which is alive and, by the clocks, no older start of the same node; give each node its own node_id", m.runID, h.Node, old.name())})
 			return
 		}
 		m.lose(old, "lost: replaced by a newer start of the same node")
