@@ -337,11 +337,12 @@ func TestTooLarge(t *testing.T) {
 	}
 }
 
-// An answer may be larger than any limit of gRPC's or of ours was.
+// An answer may be larger than any limit of gRPC's or of ours was. Each request has its own
+// time: on a machine with much else to do the 150 MB that are written first take minutes.
 func TestLargeAnswers(t *testing.T) {
 	server := etcdtest.Start(t)
-	s := mustOpen(t, etcdclient.Config{Endpoints: []string{server.Endpoint()}, Prefix: "/p", Timeout: time.Minute})
-	ctx := testkit.Within(t, 2*time.Minute)
+	s := mustOpen(t, etcdclient.Config{Endpoints: []string{server.Endpoint()}, Prefix: "/p", Timeout: 4 * time.Minute})
+	ctx := t.Context()
 	value := bytes.Repeat([]byte("x"), maxValue-1000)
 	var keys []string
 	for i := range etcdclient.MaxOps - 10 {
