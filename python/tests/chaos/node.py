@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 SH = "/bin/sh"
+LOADED = "has loaded torch:"  # what an agent that needs it says first, with its process id
 
 
 def run(options: dict[str, Any]) -> None:
@@ -42,6 +43,8 @@ def run_with_backend(options: dict[str, Any], worker: tuple[str, ...]) -> None:
     import rallypoint
     from rallypoint.agent import RallypointElasticAgent
     from rallypoint.handler import DynamicRendezvousHandler
+
+    print(LOADED, os.getpid(), flush=True)
 
     class Value(rallypoint.RendezvousBackend):
         """A file that is read and replaced under a lock; its version is its token."""

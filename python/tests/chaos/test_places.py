@@ -36,6 +36,7 @@ from typing import Any
 import psutil
 import pytest
 from chaos.checks import audit, check, check_places, generations, in_order
+from chaos.node import LOADED
 from conftest import etcd_of
 from torchrun.harness import free_port
 
@@ -68,6 +69,7 @@ class Parent:
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, env=job.environment(),
             )  # fmt: skip
         self._said = threading.Condition()
+        self._loading = True
         self._pids: dict[str, int] = {}
         self._codes: dict[str, int] = {}
         self._reader = threading.Thread(target=self._read)
@@ -78,6 +80,7 @@ class Parent:
         self.process.stdin.write(json.dumps(options).encode() + b"\n")
         self.process.stdin.flush()
         with self._said:
+            self._said.wait_for(lambda: not self._loading)
             assert self._said.wait_for(lambda: options["name"] in self._pids, PATIENCE)
             return self._pids[options["name"]]
 
@@ -97,9 +100,13 @@ class Parent:
         for line in self.process.stdout:
             what, *rest = json.loads(line)
             with self._said:
+                self._loading = False
                 if what != "ready":
                     {"started": self._pids, "ended": self._codes}[what][rest[0]] = rest[1]
                 self._said.notify_all()
+        with self._said:
+            self._loading = False  # it has ended
+            self._said.notify_all()
 
 
 class Node:
@@ -109,6 +116,8 @@ class Node:
         self.name = f"{index}#{job.starts}"
         self._parent = job.parent if forked else None
         options = job.options(index, self.name)
+        self._log = Path(options["log"])
+        self._loads_torch = "value" in options["place"]
         if forked:
             self.pid = job.parent.start(options)
             return
@@ -126,6 +135,13 @@ class Node:
         with suppress(subprocess.TimeoutExpired):
             return self._process.wait(timeout)
         return None
+
+    def is_loading(self) -> bool:
+        """Whether it still loads torch, which takes a minute on a machine with much to do."""
+        said = f"{LOADED} {self.pid}\n"
+        if self._loads_torch and self._log.exists():
+            self._loads_torch = said not in self._log.read_text()
+        return self._loads_torch
 
     def send(self, number: int) -> None:
         os.kill(self.pid, number)
@@ -443,6 +459,8 @@ class Job:
             for node in self.nodes:
                 if (code := node.code()) is not None:
                     pytest.fail(f"node {node.name} ended with {code} {after}\n{self.tail()}")
+            if any(node.is_loading() for node in self.nodes):
+                deadline = time.monotonic() + PATIENCE
             if time.monotonic() > deadline:
                 pytest.fail(f"not together for {PATIENCE:.0f} s {after}\n{self.tail()}")
             time.sleep(0.05)
