@@ -22,6 +22,7 @@ def make(**config):
     return create_handler(RendezvousParameters(
         "rallypoint", sys.argv[1], "the-run", int(sys.argv[2]), 2, None, **{**settings, **config}))
 
+print("loaded")
 """
 
 
@@ -38,10 +39,17 @@ class Process:
                 run.endpoint,
                 str(min_nodes),
             ],
+            stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
+
+    def tell(self) -> None:
+        """Lets it go on that reads a line."""
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
 
     def await_line(self, line: str) -> float:
         """Waits until it prints the line; the time when it did."""
@@ -57,6 +65,12 @@ class Process:
         return self.process.returncode, err
 
     def __enter__(self) -> Process:
+        """Awaits that it has loaded torch: no time of a test begins before."""
+        try:
+            self.await_line("loaded")
+        except BaseException:
+            self.__exit__()
+            raise
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -100,13 +114,16 @@ class TestProcesses:
     def test_exit_without_shutdown(self, run: Run) -> None:
         """As after a signal: the others learn it at once, not after the grace."""
         code = """
+            sys.stdin.readline()
             handler = make()
             handler.next_rendezvous()
             print("in")
             """
-        handler = run.handler(2, 2)
-        [joining] = run.join(handler)
         with Process(run, 2, code) as node:
+            handler = run.handler(2, 2)
+            [joining] = run.join(handler)
+            await_true(lambda: listens(run.endpoint))  # it hosts
+            node.tell()
             node.await_line("in")
             joining.result(PATIENCE)
             await_true(lambda: handler.num_nodes_waiting() > 0)
@@ -116,14 +133,17 @@ class TestProcesses:
 
     def test_killed(self, run: Run) -> None:
         code = """
+            sys.stdin.readline()
             handler = make()
             handler.next_rendezvous()
             print("in")
             time.sleep(100)
             """
-        handler = run.handler(2, 2)
-        [joining] = run.join(handler)
         with Process(run, 2, code) as node:
+            handler = run.handler(2, 2)
+            [joining] = run.join(handler)
+            await_true(lambda: listens(run.endpoint))  # it hosts
+            node.tell()
             node.await_line("in")
             joining.result(PATIENCE)
             node.process.kill()
