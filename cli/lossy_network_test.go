@@ -31,7 +31,59 @@ type lossyLink struct {
 	ends    map[[4]byte]*os.File
 	carried atomic.Int64
 	lost    atomic.Int64
+	burst   atomic.Pointer[lossBurst]
 	readers sync.WaitGroup
+}
+
+// lossBurst is a number of packets that are lost whatever share is lost else: the next ones
+// that are to be.
+type lossBurst struct {
+	left atomic.Int64
+	is   func(p tcpPacket) bool
+}
+
+// tcpPacket is a packet of TCP over IPv4.
+type tcpPacket struct {
+	from, to [4]byte
+	fromPort int
+	port     int  // that it goes to
+	opens    bool // a connection
+	carries  int  // so many bytes
+}
+
+// readTCP reads what a packet is; ok is false for other packets.
+func readTCP(b []byte) (p tcpPacket, ok bool) {
+	header := 4 * int(b[0]&15)
+	if b[9] != unix.IPPROTO_TCP || len(b) < header+20 {
+		return p, false
+	}
+	tcp := b[header:]
+	const syn, ack = 2, 16
+	return tcpPacket{
+		from: [4]byte(b[12:16]), to: [4]byte(b[16:20]),
+		fromPort: int(binary.BigEndian.Uint16(tcp)), port: int(binary.BigEndian.Uint16(tcp[2:])),
+		opens: tcp[13]&(syn|ack) == syn, carries: len(tcp) - 4*int(tcp[12]>>4),
+	}, true
+}
+
+// loseNext makes the link lose the next packets that are such.
+func (l *lossyLink) loseNext(packets int64, is func(p tcpPacket) bool) *lossBurst {
+	burst := &lossBurst{is: is}
+	burst.left.Store(packets)
+	l.burst.Store(burst)
+	return burst
+}
+
+// over reports whether all of them were lost.
+func (b *lossBurst) over() bool { return b.left.Load() <= 0 }
+
+// takes counts a packet, if it is one of those.
+func (b *lossBurst) takes(packet []byte) bool {
+	if b == nil || b.over() {
+		return false
+	}
+	p, ok := readTCP(packet)
+	return ok && b.is(p) && b.left.Add(-1) >= 0
 }
 
 // newLossyNetwork makes a network of machines that such a link joins. The test is skipped
@@ -127,7 +179,7 @@ func (l *lossyLink) carry(from *os.File, random *rand.Rand) {
 			continue // IPv6 looks for neighbours
 		}
 		l.carried.Add(1)
-		if random.Float64() < math.Float64frombits(l.share.Load()) {
+		if l.burst.Load().takes(packet) || random.Float64() < math.Float64frombits(l.share.Load()) {
 			l.lost.Add(1)
 			continue
 		}

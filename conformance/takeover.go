@@ -210,7 +210,7 @@ const returnTime = 2 * time.Second
 // leastGrace is how long a successor waits at least for members, gracePerNode the same for
 // each of them, up to a lease.
 const (
-	leastGrace   = time.Second
+	leastGrace   = 2 * time.Second
 	gracePerNode = 2 * time.Millisecond
 )
 

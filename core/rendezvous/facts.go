@@ -139,8 +139,9 @@ type Succession struct {
 }
 
 // leastGrace is how long a successor waits at least for the members of a round: their
-// proof that the host is dead takes 100 ms, their search for the successor about as long.
-const leastGrace = DefaultReconnectGrace
+// proof that the host is dead takes 100 ms, their search for the successor about as long, and a
+// second more if the network loses the first packet of it, which the kernel then sends again.
+const leastGrace = 2 * time.Second
 
 // gracePerNode is how long it waits at least for each member of the round, up to one lease
 // for all: they look for it at one time, and a machine that is busy with workers lets a few

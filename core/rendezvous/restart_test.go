@@ -43,7 +43,7 @@ func TestHowLongAFreshControlPlaneWaits(t *testing.T) {
 	facts := Facts{Generation: "old", Origin: "old", Round: 3, World: 3, HostRank: 0}
 	successor := Succession{Term: 2, From: "a", Facts: facts}
 	large, larger := facts, facts
-	large.World, larger.World = 1000, 8000
+	large.World, larger.World = 2000, 8000
 	for name, test := range map[string]struct {
 		config Config
 		policy Policy
@@ -57,11 +57,11 @@ func TestHowLongAFreshControlPlaneWaits(t *testing.T) {
 		"at a port of the system":           {Config{Uptime: -1}, policy(1, 4), LastRound{}, 0},
 		"a member has come":                 {Config{}, policy(1, 4), claim, 10 * time.Second},
 		"a member has come, min is max":     {Config{}, policy(4, 4), claim, 10 * time.Second},
-		"a successor":                       {Config{Succession: successor}, policy(1, 4), LastRound{}, time.Second},
-		"a successor, a member has come":    {Config{Succession: successor}, policy(1, 4), claim, time.Second},
+		"a successor":                       {Config{Succession: successor}, policy(1, 4), LastRound{}, 2 * time.Second},
+		"a successor, a member has come":    {Config{Succession: successor}, policy(1, 4), claim, 2 * time.Second},
 		"a successor, a longer grace":       {Config{Succession: successor}, slow, LastRound{}, 5 * time.Second},
-		"a successor, no grace":             {Config{Succession: successor}, fast, LastRound{}, time.Second},
-		"a successor of 1000 nodes":         {Config{Succession: Succession{Term: 2, From: "a", Facts: large}}, policy(1, 1000), LastRound{}, 2 * time.Second},
+		"a successor, no grace":             {Config{Succession: successor}, fast, LastRound{}, 2 * time.Second},
+		"a successor of 2000 nodes":         {Config{Succession: Succession{Term: 2, From: "a", Facts: large}}, policy(1, 2000), LastRound{}, 4 * time.Second},
 		"a successor of 8000 nodes":         {Config{Succession: Succession{Term: 2, From: "a", Facts: larger}}, policy(1, 8000), LastRound{}, 10 * time.Second},
 		"a successor that has a long grace": {Config{Succession: Succession{Term: 2, Facts: facts, Grace: time.Minute}}, fast, LastRound{}, time.Minute},
 		"a successor before the first round": {Config{Succession: Succession{Term: 2, Facts: Facts{Generation: "old", HostRank: -1}}},

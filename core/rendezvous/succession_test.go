@@ -151,7 +151,7 @@ func TestHostKilledBetweenOutcomeAndAcknowledgement(t *testing.T) {
 		t.Error("it does not wait for c")
 	}
 	for timer, after := range r.timers {
-		if timer.Kind == TimerHold && after != p.ReconnectGrace {
+		if timer.Kind == TimerHold && after != leastGrace {
 			t.Errorf("it waits for members for %v", after)
 		}
 	}
