@@ -167,7 +167,7 @@ func (j *lossyJob) kill(machine int) time.Time {
 // admin gives an administrator's command on a machine.
 func (j *lossyJob) admin(machine int, command string, options ...string) {
 	j.t.Helper()
-	c := exec.Command(os.Args[0], append([]string{"admin", command, j.endpoint(), "--rdzv-id=lossy", "--reason=a test"}, options...)...)
+	c := exec.Command(os.Args[0], append([]string{"admin", command, j.endpoint(), "--rdzv-id=lossy", "--timeout=60s", "--reason=a test"}, options...)...)
 	c.Env = append([]string{testkit.EndAtOnce, asCommand + "=1"}, j.env...)
 	if out, err := j.net.on(machine, c).CombinedOutput(); err != nil {
 		j.t.Fatalf("admin %s: %v: %s", command, err, out)

@@ -86,8 +86,7 @@ func leadsNowhere(from string, to wire.Redirect) string {
 // hosts.
 func askAt(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (string, error) {
 	start := time.Now()
-	var dialer net.Dialer
-	conn, err := dialer.DialContext(ctx, "tcp", addr)
+	conn, err := wire.Dialer().DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return "", fmt.Errorf("%w at %s, tried for %s: %w", rendezvous.ErrConnection, addr, time.Since(start).Round(time.Millisecond), store.PlainNetError(err))
 	}
@@ -146,8 +145,7 @@ func roundTrip(conn net.Conn, token *secret.Token, f wire.Admin) (wire.AdminAnsw
 // control plane answers whatever address the request comes from; ErrAuth if they
 // do not. A nil token is none. ctx bounds this call only.
 func DialHTTP(ctx context.Context, addr string, token *secret.Token) (net.Conn, error) {
-	var dialer net.Dialer
-	raw, err := dialer.DialContext(ctx, "tcp", addr)
+	raw, err := wire.Dialer().DialContext(ctx, "tcp", addr)
 	if err != nil || token == nil {
 		return raw, store.PlainNetError(err)
 	}

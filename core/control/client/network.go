@@ -31,8 +31,7 @@ func systemNetwork() network {
 		},
 		locals: host.Addrs,
 		dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-			d := net.Dialer{KeepAlive: wire.NoKeepAlive, Control: wire.SendAgainSteadily}
-			conn, err := d.DialContext(ctx, "tcp", to.String())
+			conn, err := wire.Dialer().DialContext(ctx, "tcp", to.String())
 			if err != nil {
 				return nil, store.PlainNetError(err)
 			}

@@ -72,19 +72,22 @@ func AddrOf(a net.Addr) string {
 // calls on either side: leases and TCP_USER_TIMEOUT find a dead peer sooner.
 const NoKeepAlive = -1
 
-// SendAgainSteadily makes the kernel send what the peer of a socket does not acknowledge again
+// sendAgainSteadily makes the kernel send what the peer of a socket does not acknowledge again
 // six times at one pace, before it waits twice as long for each next time: on a network that
 // loses packets a few losses in a row would else keep a node silent for longer than its lease.
 // Linux does so for connections with little under way, as these are, whose congestion control
 // takes a loss for a sign: Reno does, which every kernel has and every user may choose, and BBR
 // does not. It is the Control of a dialer, and of a listener, from which its connections have
 // it. A system that cannot goes without.
-func SendAgainSteadily(_, _ string, socket syscall.RawConn) error {
+func sendAgainSteadily(_, _ string, socket syscall.RawConn) error {
 	return socket.Control(func(fd uintptr) {
 		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")
 		_ = unix.SetsockoptInt(int(fd), unix.IPPROTO_TCP, unix.TCP_THIN_LINEAR_TIMEOUTS, 1)
 	})
 }
+
+// Dialer dials to a control plane.
+func Dialer() *net.Dialer { return &net.Dialer{KeepAlive: NoKeepAlive, Control: sendAgainSteadily} }
 
 // Listen opens a listener for a control plane on an address such as "127.0.0.1:29400"; an
 // empty host is the wildcard. Its queue of connections that wait to be accepted is
@@ -96,7 +99,7 @@ func Listen(ctx context.Context, address string) (net.Listener, error) {
 
 // ListenConfig returns the options of a control plane's listener.
 func ListenConfig() net.ListenConfig {
-	config := net.ListenConfig{KeepAlive: NoKeepAlive, Control: SendAgainSteadily}
+	config := net.ListenConfig{KeepAlive: NoKeepAlive, Control: sendAgainSteadily}
 	config.SetMultipathTCP(false) // nodes are plain TCP
 	return config
 }

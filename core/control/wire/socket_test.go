@@ -14,8 +14,7 @@ import (
 func TestSendAgainSteadily(t *testing.T) {
 	l := testkit.Must(Listen(t.Context(), "127.0.0.1:0"))(t)
 	defer l.Close()
-	dialer := net.Dialer{Control: SendAgainSteadily}
-	near := testkit.Must(dialer.DialContext(t.Context(), "tcp", l.Addr().String()))(t)
+	near := testkit.Must(Dialer().DialContext(t.Context(), "tcp", l.Addr().String()))(t)
 	defer near.Close()
 	far := testkit.Must(l.Accept())(t)
 	defer far.Close()
