@@ -39,7 +39,7 @@ func newLossyJob(t *testing.T, loss float64, token string) *lossyJob {
 	j.net, j.link = newLossyNetwork(t, 3)
 	j.link.lose(loss)
 	j.env = []string{"BINARY=" + os.Args[0], asLossyWorker + "=" + j.dir}
-	if !j.strict { // TCP gives up speed for losses: a large value takes minutes
+	if !j.strict { // a large value would take minutes
 		j.env = append(j.env, smallValues+"=1")
 	}
 	if token != "" {
@@ -229,7 +229,9 @@ func (j *lossyJob) live() {
 	report := func(what string, d time.Duration) { t.Logf("%-28s %6.2f s", what, d.Seconds()) }
 	took := func(what string, d time.Duration) {
 		report(what, d)
-		j.train(3)
+		if j.strict { // else a step may take a minute: TCP gives up speed for losses
+			j.train(3)
+		}
 	}
 	begun := time.Now()
 	for m := 1; m <= 3; m++ {
@@ -237,9 +239,11 @@ func (j *lossyJob) live() {
 	}
 	took("three nodes meet", j.await(3, begun))
 
-	begun = time.Now()
-	j.train(20)
-	report("20 steps", time.Since(begun))
+	if j.strict {
+		begun = time.Now()
+		j.train(20)
+		report("20 steps", time.Since(begun))
+	}
 	open := j.descriptors()
 
 	at := j.ends()
@@ -251,20 +255,9 @@ func (j *lossyJob) live() {
 	j.start(3)
 	took("it is started again", j.await(3, at))
 
-	at = time.Now()
-	j.admin(2, "save", "--within=60s")
-	j.directive("save")
-	report("a save", time.Since(at))
-	at = j.ends()
-	j.admin(2, "drain", "--node=n3", "--within=60s")
-	j.directive("drain")
-	report("a drain, until all save", time.Since(at))
-	took("until the others go on", j.await(2, at))
-	j.expectEnd(3)
-	j.admin(2, "undrain", "--node=n3")
-	at = j.ends()
-	j.start(3)
-	took("it is started again", j.await(3, at))
+	if j.strict { // else workers are no more in time for an agreement
+		j.direct(report, took)
+	}
 	for i, n := range j.descriptors() {
 		if n > open[i]+4 { // a connection and its like, as one round or the other has it
 			t.Errorf("machine %d has %d descriptors open, and had %d", i+1, n, open[i])
@@ -297,6 +290,24 @@ func (j *lossyJob) live() {
 			t.Errorf("machine %d: %s", m, leaked)
 		}
 	}
+}
+
+// direct has the job save, and drains a node that comes back.
+func (j *lossyJob) direct(report, took func(what string, d time.Duration)) {
+	at := time.Now()
+	j.admin(2, "save", "--within=60s")
+	j.directive("save")
+	report("a save", time.Since(at))
+	at = j.ends()
+	j.admin(2, "drain", "--node=n3", "--within=60s")
+	j.directive("drain")
+	report("a drain, until all save", time.Since(at))
+	took("until the others go on", j.await(2, at))
+	j.expectEnd(3)
+	j.admin(2, "undrain", "--node=n3")
+	at = j.ends()
+	j.start(3)
+	took("it is started again", j.await(3, at))
 }
 
 // expectEnd waits for the end of a node that ends well.
