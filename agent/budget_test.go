@@ -208,37 +208,6 @@ func TestNoProgressWithoutRecords(t *testing.T) {
 	}
 }
 
-// TestRoundThatADirectiveEnds: nodes that regroup for a scale before their workers come to a step
-// have got nowhere by no fault of the job; a save does not have them regroup.
-func TestRoundThatADirectiveEnds(t *testing.T) {
-	for kind, idle := range map[rendezvous.DirectiveKind]bool{rendezvous.DirectiveScale: false, rendezvous.DirectiveSave: true} {
-		t.Run(kind.String(), func(t *testing.T) {
-			d := newDirected(t, 1, func(s *harness) { s.spec.MaxRestarts, s.spec.MaxNoProgress, s.spec.Identical = 9, 1, true })
-			d.rdzv.say(rendezvous.DirectiveNotice{ID: "d1", Kind: kind, Round: 1, Within: time.Hour})
-			d.want(d.rdzv.held, "d1@-1 in round 1")
-			d.rdzv.set(func() { d.rdzv.waiting = 1 })
-			if idle {
-				d.idle(d.wait())
-				return
-			}
-			again := make(chan struct{})
-			go func() { // ends with its worker's next start
-				defer close(again)
-				d.hear()
-			}()
-			select {
-			case <-again:
-			case <-d.done:
-				t.Fatalf("its worker does not run again: %v", d.err)
-			}
-			d.endWorkers("")
-			if err := d.wait(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-}
-
 // TestRestartWindow: one restart may be in any hour.
 func TestRestartWindow(t *testing.T) {
 	s := newHarness(t, 1, "echo $TORCHELASTIC_RESTART_COUNT >$SAY; read go <$GO; exit 7")

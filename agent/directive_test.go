@@ -457,9 +457,8 @@ func TestDeadlineWhileHeld(t *testing.T) {
 	if d.workers[0].report(6) {
 		t.Error("it got a directive that was not agreed")
 	}
-	if text := "have not agreed on a step within 100ms"; !strings.Contains(d.log.String(), text) {
-		t.Errorf("the log does not say %q: %s", text, d.log)
-	}
+	const text = "have not agreed on a step within 100ms"
+	testkit.Eventually(t, "the log says "+text, func() bool { return strings.Contains(d.log.String(), text) })
 }
 
 // TestWorkerEndsBeforeItsStep: the others go on, and what they have saved counts.
