@@ -2,9 +2,10 @@
 
 Arguments: the number of steps, and the seconds that each takes. While there is a file
 gate.report.NODE or gate.save.NODE, the workers of that node wait before they report a step, or
-that they have saved.
+that they have saved. A file hold has a step that none goes beyond while it is there.
 """
 
+import contextlib
 import os
 import random
 import sys
@@ -19,12 +20,19 @@ def gate(name: str) -> None:
         time.sleep(0.01)
 
 
+def hold(step: int) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        while step > int(Path("hold").read_text()):
+            time.sleep(0.01)
+
+
 def main(steps: int, pause: float) -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     store = rallypoint.connect_store(os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"]))
     state = Path("state.txt")
     first = int(state.read_text()) + 1 if state.exists() else 0
     for step in range(first, steps):
+        hold(step)
         store.barrier(f"step {step}", world)
         if rank == 0:
             with open("losses.txt", "a") as file:

@@ -70,6 +70,8 @@ class Phases(Job):
 
     def __init__(self, folder: Path, *options: str) -> None:
         super().__init__(folder, STEPS, 2, str(HERE / "lockstep.py"), str(STEPS), "0.03")
+        self.hold = folder / "hold"  # else the job can be over before a directive is given
+        self.hold.write_text(str(STEPS // 2))
         self.server = subprocess.Popen(
             [sys.executable, "-m", "rallypoint", "serve", "--listen=127.0.0.1:0"],
             stdout=subprocess.PIPE,
@@ -119,6 +121,7 @@ class Phases(Job):
 
     def drain(self) -> None:
         self.admin("drain", "--node=n1")
+        self.hold.unlink()
 
 
 @pytest.fixture
@@ -225,6 +228,7 @@ def test_a_drain_that_is_canceled_in_the_agreement(job: Phases) -> None:
     job.nodes[1].send_signal(signal.SIGCONT)
     job.until(20)
     given = admin.drain(job.endpoint, "job", ["n1"], reason="now", within=60)
+    job.hold.unlink()
     directives = job.end(0, 0)
     assert list(directives) == [given.directive]
     same_step(directives, 4)
@@ -238,6 +242,7 @@ def test_a_deadline_during_the_save(job: Phases) -> None:
     gate = job.gate("save.1")
     job.until(10)
     admin.drain(job.endpoint, "job", "n1", reason="a test", within=5)
+    job.hold.unlink()
     directives = job.end(0, 0)
     assert gate.exists() and len(directives) == 1
     same_step(directives, 4)
@@ -254,6 +259,8 @@ def test_a_failure_while_a_directive_stands(tmp_path: Path) -> None:
         job.until(10)
         job.drain()
         job.until_directive("agreed", "n0")
+        while not all((job.folder / f"saving.{rank}").exists() for rank in range(4)):
+            time.sleep(0.01)
         os.kill(int((job.folder / "saving.3").read_text()), signal.SIGKILL)
         job.until_status(lambda status: status["round"] == 2)
         gate.unlink()
