@@ -23,13 +23,15 @@ func (m *Member) hostDown() {
 	if o.timer != nil {
 		return
 	}
-	o.timer = time.AfterFunc(m.params.LeaseTimeout, func() {
+	var timer *time.Timer
+	timer = time.AfterFunc(m.params.LeaseTimeout, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.lost != nil && m.host.timer != nil && !m.host.isDown() {
-			close(m.host.gone)
+		if m.lost != nil && o.timer == timer && !o.isDown() { // it may have fired before it was stopped
+			close(o.gone)
 		}
 	})
+	o.timer = timer
 }
 
 // hostFound ends the counting; mu is held.
