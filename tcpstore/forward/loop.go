@@ -72,6 +72,7 @@ type end struct {
 	unsent   []byte
 	readable bool // there may be something to receive: the poller reports it once
 	hangup   bool // the end of the stream is there to be received
+	broken   bool // its connection has broken off: that is reported once, too
 	ended    bool // its stream has ended
 	queued   bool // in loop.ready
 }
@@ -170,7 +171,10 @@ func (l *loop) event(e *end, events uint32) {
 	if events&hangup != 0 {
 		e.hangup = true
 	}
-	if events&unix.EPOLLERR != 0 && (e.ended || len(e.other.unsent) > 0) { // nothing is received that would tell
+	if events&unix.EPOLLERR != 0 {
+		e.broken = true
+	}
+	if e.broken && e.ended { // nothing is received that would tell
 		l.cut(e.link, true)
 		return
 	}
@@ -181,9 +185,16 @@ func (l *loop) event(e *end, events uint32) {
 }
 
 // carry receives once from an end, unless the other one has no room, and sends that on. If
-// there may be more to do it has itself called again.
+// there may be more to do it has itself called again. What was received before a connection
+// broke off is not kept for another end that has no room.
 func (l *loop) carry(e *end) {
-	if e.link.over || e.ended || len(e.other.unsent) > 0 {
+	if e.link.over || e.ended {
+		return
+	}
+	if len(e.other.unsent) > 0 {
+		if e.broken {
+			l.cut(e.link, true)
+		}
 		return
 	}
 	if !e.readable && (e.tls == nil || !e.tls.More()) {
