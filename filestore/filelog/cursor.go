@@ -71,16 +71,21 @@ func (c *cursor) size() (int64, error) {
 	return st.Size, err
 }
 
-// mayHaveMore reports whether it is worth taking the lock of a file that other machines
-// write to, to read it. A node that is stopped while it has the lock stops the run, so one
-// that waits for news takes it when there are some; and now and then, since not every file
-// system shows a file's size without it.
-func (c *cursor) mayHaveMore(now time.Time) bool {
-	if now.Sub(c.locked) >= changewatch.RecheckInterval {
-		return true
+// lockForMore locks a file that other machines write to, to read it, if that may be worth it: a
+// node that is stopped while it has the lock stops the run, so one that waits for news takes it
+// when there are some; and now and then, since not every file system shows a file's size
+// without it. The caller unlocks what is locked.
+func (c *cursor) lockForMore(limit lockedfile.WaitLimit, clock lockedfile.Clock) (locked bool, err error) {
+	if clock.Now().Sub(c.locked) < changewatch.RecheckInterval {
+		if size, err := c.file.SizeAtServer(); err == nil && size == c.pos {
+			return false, nil
+		}
 	}
-	size, err := c.file.SizeAtServer()
-	return err != nil || size != c.pos
+	if err := c.file.Lock(limit, clock, unix.LOCK_SH); err != nil {
+		return false, err
+	}
+	c.locked = clock.Now()
+	return true, nil
 }
 
 // read reads the whole frames up to size and gives each to visit, until that says

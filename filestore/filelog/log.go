@@ -148,14 +148,11 @@ const batchBytes = 1 << 20
 func (l *Log) readNew(ctx context.Context, after uint64) (b sharedlog.Batch, err error) {
 	c := l.reader
 	if !l.local { // else the size that is seen may be an old one
-		if !c.mayHaveMore(l.options.Clock.Now()) {
-			return b, nil
-		}
-		if err := c.file.Lock(lockedfile.WaitLimit{Ctx: ctx, Closing: l.closing, Deadline: l.lockDeadline()}, l.options.Clock, unix.LOCK_SH); err != nil {
+		locked, err := c.lockForMore(lockedfile.WaitLimit{Ctx: ctx, Closing: l.closing, Deadline: l.lockDeadline()}, l.options.Clock)
+		if !locked {
 			return b, err
 		}
 		defer c.file.Unlock()
-		c.locked = l.options.Clock.Now()
 	}
 	size, err := c.size()
 	if err != nil {

@@ -7,8 +7,6 @@ import (
 	"io/fs"
 	"os"
 
-	"golang.org/x/sys/unix"
-
 	"rallypoint/core/sharedlog"
 	"rallypoint/internal/lockedfile"
 )
@@ -71,14 +69,11 @@ func (f *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 func (f *watcher) read(ctx context.Context, r *sharedlog.Record) (gone bool, err error) {
 	c := f.l.reader
 	if !f.l.local { // else the size that is seen may be an old one
-		if !c.mayHaveMore(f.l.options.Clock.Now()) {
-			return false, nil
-		}
-		if err := c.file.Lock(lockedfile.WaitLimit{Ctx: ctx, Deadline: f.l.lockDeadline()}, f.l.options.Clock, unix.LOCK_SH); err != nil {
+		locked, err := c.lockForMore(lockedfile.WaitLimit{Ctx: ctx, Deadline: f.l.lockDeadline()}, f.l.options.Clock)
+		if !locked {
 			return false, err
 		}
 		defer c.file.Unlock()
-		c.locked = f.l.options.Clock.Now()
 	}
 	gone = c.file.CheckPath() != nil
 	size, err := c.size()
