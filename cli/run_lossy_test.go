@@ -233,14 +233,10 @@ func (j *lossyJob) live() {
 			j.train(3)
 		}
 	}
-	begun := time.Now()
-	for m := 1; m <= 3; m++ {
-		j.start(m)
-	}
-	took("three nodes meet", j.await(3, begun))
+	took("three nodes meet", j.meet())
 
 	if j.strict {
-		begun = time.Now()
+		begun := time.Now()
 		j.train(20)
 		report("20 steps", time.Since(begun))
 	}
@@ -280,7 +276,7 @@ func (j *lossyJob) live() {
 		time.Sleep(10 * time.Second) // what is tested, and nothing that is waited for
 	}
 	j.link.lose(0)
-	begun = time.Now()
+	begun := time.Now()
 	j.train(20)
 	report("20 steps without loss", time.Since(begun))
 	t.Logf("%d packets, %d lost, %d rounds", j.link.carried.Load(), j.link.lost.Load(), j.round)
@@ -318,6 +314,16 @@ func (j *lossyJob) expectEnd(machine int) {
 	}
 }
 
+// meet starts the three nodes and returns how long it takes until their workers run.
+func (j *lossyJob) meet() time.Duration {
+	j.t.Helper()
+	begun := time.Now()
+	for m := 1; m <= 3; m++ {
+		j.start(m)
+	}
+	return j.await(3, begun)
+}
+
 // TestNetworkLossBurst has the link lose a node's beat, and eight times in a row what the
 // kernel sends instead, while all else arrives. If the kernel waited twice as long before each
 // try, the node would be silent for longer than its lease: it is not lost.
@@ -327,10 +333,7 @@ func TestNetworkLossBurst(t *testing.T) {
 	}
 	t.Parallel()
 	j := newLossyJob(t, 0, "")
-	for m := 1; m <= 3; m++ {
-		j.start(m)
-	}
-	j.await(3, time.Now())
+	j.meet()
 	host, node := packetAddress(1), packetAddress(2)
 	burst := j.link.loseNext(9, func(p tcpPacket) bool {
 		return p.from == node && p.to == host && p.port == j.port && p.carries > 0
@@ -353,10 +356,7 @@ func TestNetworkLossAtTakeover(t *testing.T) {
 	}
 	t.Parallel()
 	j := newLossyJob(t, 0, "")
-	for m := 1; m <= 3; m++ {
-		j.start(m)
-	}
-	j.await(3, time.Now())
+	j.meet()
 	for m := 2; m <= 3; m++ {
 		testkit.Eventually(t, "each standby is connected to the other", func() bool { return j.linked(m) == 1 })
 	}

@@ -61,13 +61,19 @@ func TestForwarderRecordsAcrossBuffers(t *testing.T) {
 
 // TestForwarderOfABrokenRecord: a store that ends inside a record has broken off.
 func TestForwarderOfABrokenRecord(t *testing.T) {
+	wantResetAfter(t, "a store that ends inside a record", []byte{23, 3, 3, 1, 0, 9})
+}
+
+// wantResetAfter has a store that has answered send these bytes as they are, and end its stream.
+func wantResetAfter(t *testing.T, what string, last []byte) {
+	t.Helper()
 	f, _ := newForwarder(t, newFar(t, true, func(c Conn) {
 		b := make([]byte, 1)
 		_, _ = io.ReadFull(c, b)
 		_, _ = c.Write(b)
 		_, _ = io.ReadFull(c, b)
 		raw := below(c).(*net.TCPConn)
-		_, _ = raw.Write([]byte{23, 3, 3, 1, 0, 9})
+		_, _ = raw.Write(last)
 		_ = raw.CloseWrite()
 		_, _ = io.Copy(io.Discard, raw)
 	}))
@@ -75,7 +81,7 @@ func TestForwarderOfABrokenRecord(t *testing.T) {
 	_, _ = io.WriteString(c, "x")
 	testkit.Must(io.ReadFull(c, make([]byte, 1)))(t)
 	_, _ = io.WriteString(c, "y")
-	wantReset(t, "a store that ends inside a record", c)
+	wantReset(t, what, c)
 }
 
 // TestForwarderSlowWorker: a worker that does not read holds its store back, and no other
