@@ -83,7 +83,7 @@ func (d *directing) agree(id string, step int64) {
 		Text: "save within 1h0m0s, asked for by admin carol: her disk: it is full", By: "admin carol", Reason: "her disk: it is full"})
 }
 
-// puppet is a worker's record in the hands of the test, which follows docs/progress.md.
+// puppet is a worker's record in the hands of the test, which follows docs/progress-record.md.
 type puppet struct {
 	t    *testing.T
 	path string

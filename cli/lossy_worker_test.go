@@ -210,7 +210,7 @@ func readDirective() (d stepDirective, err error) {
 	return d, err
 }
 
-// stepRecord is a worker's side of its progress record, written from docs/progress.md.
+// stepRecord is a worker's side of its progress record, written from docs/progress-record.md.
 type stepRecord struct {
 	step         *atomic.Int64
 	asked        *atomic.Uint64

@@ -171,7 +171,7 @@ func (r *record) write(offset int64, value uint64, size int) error {
 }
 
 // Directive is the content of a worker's directive file, as JSON with these names; fields
-// are appended only (docs/progress.md).
+// are appended only (docs/progress-record.md).
 type Directive struct {
 	Number   uint64   `json:"number"` // as in the record
 	ID       string   `json:"id"`

@@ -68,7 +68,7 @@ func (r *rig) want(want *training.Report) {
 	}
 }
 
-// TestRecord holds the bytes that docs/progress.md describes.
+// TestRecord holds the bytes that docs/progress-record.md describes.
 func TestRecord(t *testing.T) {
 	r := newRig(t)
 	paths := r.Begin(1, 2, CauseFailure)
@@ -308,7 +308,7 @@ func TestNilTracker(t *testing.T) {
 	}
 }
 
-// TestDirectiveWords holds what docs/progress.md says of the words of a directive.
+// TestDirectiveWords holds what docs/progress-record.md says of the words of a directive.
 func TestDirectiveWords(t *testing.T) {
 	r := newRig(t)
 	path := r.Begin(1, 1, CauseFailure)[0]

@@ -1,6 +1,6 @@
 // Package progress gives each worker its progress record, 64 bytes of shared memory into
 // which the worker writes the training step that it is at, and samples them. A worker
-// writes by its own store instruction; no call reaches the agent (docs/progress.md).
+// writes by its own store instruction; no call reaches the agent (docs/progress-record.md).
 package progress
 
 import (
@@ -19,7 +19,7 @@ const (
 	EnvDir  = "RALLYPOINT_PROGRESS_DIR"  // of an agent: where records are made
 )
 
-// The layout of a record; docs/progress.md is the contract. Numbers are little-endian and
+// The layout of a record; docs/progress-record.md is the contract. Numbers are little-endian and
 // aligned, so that each is stored at once. What is reserved is 0.
 const (
 	recordMagic   = "rp-steps"

@@ -1,7 +1,7 @@
 """What an agent asks of a worker through its progress record: directives.
 
 Loaded when there is one, so that reporting a step costs no more than a look at one word.
-docs/progress.md has the record.
+docs/progress-record.md has the record.
 """
 
 from __future__ import annotations

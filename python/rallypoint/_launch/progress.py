@@ -1,4 +1,4 @@
-"""How far a worker has come, in the record that its agent made (docs/progress.md).
+"""How far a worker has come, in the record that its agent made (docs/progress-record.md).
 
 The record is mapped when this module is loaded. From then on a report is one store into
 memory and one load: no call of the system or the library. It waits only while the agent asks
