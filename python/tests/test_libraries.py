@@ -62,6 +62,42 @@ def test_two_workers(page: str, tmp_path: Path) -> None:
         assert f"rank {rank} of 2" in done.stdout
 
 
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("page", ["accelerate", "lightning", "transformers"])
+def test_two_nodes_with_a_token(page: str, tmp_path: Path) -> None:
+    """The same program on two nodes: the second node's worker reaches the encrypted round store
+    through its own agent."""
+    if find_spec(page) is None:
+        pytest.skip(f"{page} is not installed: make test-libraries")
+    (tmp_path / "train.py").write_text(block(page, "python"))
+    token = tmp_path / "token"
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o600)
+    command = [*COMMAND, "run", "--nnodes=2", "--nproc-per-node=1", f"--token-file={token}"]
+    command += [f"--rdzv-endpoint=127.0.0.1:{free_port()}", "train.py"]
+    env = {**os.environ, "LOGLEVEL": "ERROR", "CUDA_VISIBLE_DEVICES": ""}
+    nodes = []
+    for name in ("a", "b"):
+        folder = tmp_path / name
+        folder.mkdir()
+        shutil.copy(tmp_path / "train.py", folder)
+        nodes.append(
+            subprocess.Popen(
+                command,
+                cwd=folder,
+                env=env,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+        )
+    said = "".join(node.communicate(timeout=900)[0] for node in nodes)
+    assert [node.returncode for node in nodes] == [0, 0], said
+    for rank in range(2):
+        assert f"rank {rank} of 2" in said
+
+
 # What the page uses of ray, each task in a process of its own.
 STAND_IN = """
 import multiprocessing
