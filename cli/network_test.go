@@ -40,7 +40,7 @@ func (n *network) build(machines int) error {
 	}
 	steps := []string{
 		"ip link set lo up",
-		"echo 1 > /proc/sys/net/ipv4/ip_forward",
+		"echo 1 > /proc/sys/net/ipv4/ip_forward && echo 1 > /proc/sys/net/ipv6/conf/all/forwarding",
 		// What the router refuses it takes for its own (rejects); first come its other rules.
 		"ip rule add pref 900 lookup local && ip rule del pref 0",
 	}
@@ -50,7 +50,7 @@ func (n *network) build(machines int) error {
 		}
 		steps = append(steps,
 			fmt.Sprintf("ip link add port%d type veth peer name eth0 netns %s", m, n.namespace(m)),
-			fmt.Sprintf("ip address add 10.77.%d.254/24 dev port%d && ip link set port%d up", m, m, m),
+			fmt.Sprintf("ip address add 10.77.%d.254/24 dev port%d && ip address add fd77:%d::fe/64 dev port%d nodad && ip link set port%d up", m, m, m, m, m),
 			fmt.Sprintf("ip rule add pref 800 to %s lookup main", address(m)),
 			fmt.Sprintf("ip route add local %s dev lo table local", address(m)), // what it refuses, it refuses in the machine's name
 			fmt.Sprintf("ip route add local %s dev lo table 100", address(m)))
@@ -61,7 +61,8 @@ func (n *network) build(machines int) error {
 		}
 	}
 	for m := 1; m <= machines; m++ {
-		err := n.shell(m, fmt.Sprintf("ip link set lo up && ip address add %s/24 dev eth0 && ip link set eth0 up && ip route add default via 10.77.%d.254", address(m), m))
+		err := n.shell(m, fmt.Sprintf("ip link set lo up && ip address add %s/24 dev eth0 && ip address add %s/64 dev eth0 nodad && ip link set eth0 up &&"+
+			" ip route add default via 10.77.%d.254 && ip -6 route add default via fd77:%d::fe", address(m), address6(m), m, m))
 		if err != nil {
 			return err
 		}
@@ -94,6 +95,8 @@ func (n *network) namespace(machine int) string { return n.name + "-" + strconv.
 
 func address(machine int) string { return fmt.Sprintf("10.77.%d.1", machine) }
 
+func address6(machine int) string { return fmt.Sprintf("fd77:%d::1", machine) }
+
 // shell runs a command line in a machine's network.
 func (n *network) shell(machine int, line string) error {
 	if out, err := n.on(machine, exec.Command("sh", "-c", line)).CombinedOutput(); err != nil {
@@ -115,9 +118,13 @@ func (n *network) on(machine int, c *exec.Cmd) *exec.Cmd {
 
 // cut makes the router drop what two machines send each other; 0 is any machine.
 func (n *network) cut(a, b int) {
-	for _, way := range [][2]int{{a, b}, {b, a}} {
-		n.rule("pref 100 " + selector("from", way[0]) + selector("to", way[1]) + "blackhole")
-	}
+	n.drop(a, b)
+	n.drop(b, a)
+}
+
+// drop makes the router drop what one machine sends another; 0 is any machine.
+func (n *network) drop(from, to int) {
+	n.rule("pref 100 " + selector("from", from) + selector("to", to) + "blackhole")
 }
 
 // refuse makes the router answer for a machine's port that it is closed, to packets from

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"encoding/json"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -21,15 +22,21 @@ import (
 // their order; each records what it hosts.
 type spreadJob struct {
 	*harness
-	net   *network
-	port  int
-	nodes []*nodeProcess // of machine 1 and so on
+	net     *network
+	address func(machine int) string // address or address6
+	port    int
+	nodes   []*nodeProcess // of machine 1 and so on
 }
 
 // newSpreadJob starts a job of so many nodes in a network that has more machines, perhaps.
 func newSpreadJob(t *testing.T, nodes, machines int) *spreadJob {
 	t.Helper()
-	j := &spreadJob{harness: newHarness(t), net: newNetwork(t, machines), port: testkit.FreePort(t)}
+	return newSpreadJobAt(t, address, nodes, machines)
+}
+
+func newSpreadJobAt(t *testing.T, address func(machine int) string, nodes, machines int) *spreadJob {
+	t.Helper()
+	j := &spreadJob{harness: newHarness(t), net: newNetwork(t, machines), address: address, port: testkit.FreePort(t)}
 	j.endpointIs(1)
 	for m := 1; m <= nodes; m++ {
 		j.nodes = append(j.nodes, j.start(m, "1:"+strconv.Itoa(machines), "0.1"))
@@ -46,7 +53,7 @@ const endpointName = "host0.job"
 
 // endpointIs makes the endpoint's name resolve to a machine.
 func (j *spreadJob) endpointIs(machine int) {
-	testkit.WriteFile(j.t, j.dir+"/hosts", []byte("127.0.0.1 localhost\n"+address(machine)+" "+endpointName+"\n"))
+	testkit.WriteFile(j.t, j.dir+"/hosts", []byte("127.0.0.1 localhost\n"+j.address(machine)+" "+endpointName+"\n"))
 }
 
 // start starts a machine's node.
@@ -73,7 +80,7 @@ func (j *spreadJob) start(machine int, nnodes, lastCall string) *nodeProcess {
 
 // linked returns to how many others a standby is connected.
 func (j *spreadJob) linked(machine int) (others int) {
-	c := exec.Command(os.Args[0], "status", "--json", address(machine)+":"+strconv.Itoa(j.port))
+	c := exec.Command(os.Args[0], "status", "--json", net.JoinHostPort(j.address(machine), strconv.Itoa(j.port)))
 	c.Env = append([]string{asCommand + "=1"}, j.env...)
 	out, err := j.net.on(machine, c).Output()
 	var st control.Status
@@ -159,6 +166,36 @@ func TestNetworkHostIsCutOff(t *testing.T) {
 	j.net.mend()
 	j.readRound(3)
 	j.end(1)
+}
+
+// TestNetworkOneWay: packets between the host and one node get through in one direction alone.
+// The others go on without that node, and it is back when the link is whole.
+func TestNetworkOneWay(t *testing.T) {
+	for name, way := range map[string][2]int{"to the host": {1, 3}, "from the host": {3, 1}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := newSpreadJob(t, 3, 3)
+			j.net.drop(way[1], way[0])
+			j.readRound(2)
+			j.net.mend()
+			j.readRound(3)
+			j.end(1)
+		})
+	}
+}
+
+// TestNetworkIPv6: the machines have IPv6 addresses for each other alone. The host is killed,
+// another node hosts, and the killed one joins that when it is started again.
+func TestNetworkIPv6(t *testing.T) {
+	t.Parallel()
+	j := newSpreadJobAt(t, address6, 3, 3)
+	j.nodes[0].kill(t, syscall.SIGKILL)
+	j.nodes[0].end()
+	j.await(2, "this node hosts now")
+	j.readRound(2)
+	j.nodes = append(j.nodes[1:], j.start(1, "1:3", "0.1"))
+	j.readRound(3)
+	j.end(3)
 }
 
 // TestNetworkFirstStandbyIsCutOff: packets between the host and the first standby are
