@@ -9,13 +9,13 @@ import (
 	"strings"
 	"time"
 
-	"rallypoint/core/control"
 	"rallypoint/core/control/client"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/sharedlog"
 	"rallypoint/internal/printable"
+	"rallypoint/internal/wording"
 )
 
 // Admin asks a run for something in the name of a user, from outside: it is no node.
@@ -135,34 +135,31 @@ func (a Admin) tryAppend(ctx context.Context, ev rendezvous.Event) (done string,
 	if len(run.Living) == 0 {
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "no node of run %q at %s is alive: there is no node left to tell", run.RunID, shown)
 	}
-	done, changes, err := foresee(run, ev)
-	if err != nil || !changes {
-		return done, err
+	answer, err := foresee(run, ev)
+	switch {
+	case err != nil:
+		return "", err
+	case answer.Err != nil:
+		return "", answer.Err
+	case !answer.Changed:
+		return answer.Text, nil
 	}
-	return done, Append(ctx, a.SharedLog, run, ev, a.Timeout)
+	return answer.Text, Append(ctx, a.SharedLog, run, ev, a.Timeout)
 }
 
-// foresee applies the event to a copy of the run, as each of its nodes is going to, and says
-// what it does.
-func foresee(run sharedlog.Record, ev rendezvous.Event) (done string, changes bool, err error) {
+// foresee applies the event to a copy of the run, as each of its nodes is going to.
+func foresee(run sharedlog.Record, ev rendezvous.Event) (rendezvous.Answer, error) {
 	m, err := run.Machine()
 	if err != nil {
-		return "", false, err
+		return rendezvous.Answer{}, err
 	}
-	was := m.Census()
-	done, refusal := control.Foresee(m, ev)
-	if refusal != nil {
-		return "", false, refusal
+	for _, e := range m.Apply(ev) {
+		if a, ok := e.(rendezvous.Answer); ok {
+			return a, nil
+		}
 	}
-	m.Apply(ev)
-	if ev, ok := ev.(rendezvous.CloseRun); ok {
-		return control.Closed(m, was, ev.Stop), m.Census().Ended != was.Ended, nil
-	}
-	return done, true, nil
+	return rendezvous.Answer{}, rendezvous.Errorf(rendezvous.CodeInternal, "run %q does not answer a %T", run.RunID, ev)
 }
-
-// maxNamed bounds the runs that an error names.
-const maxNamed = 20
 
 // NoSuchRun is the error of a run that has no log at an endpoint, shown as that; it names
 // those that do.
@@ -172,11 +169,8 @@ func NoSuchRun(ctx context.Context, endpoint, runID, shown string, timeout time.
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "no run %q meets at %s, nor does another one", runID, shown)
 	}
 	var names []string
-	for _, r := range records[:min(len(records), maxNamed)] {
-		names = append(names, fmt.Sprintf("%q", r.RunID))
+	for _, r := range records {
+		names = append(names, r.RunID)
 	}
-	if more := len(records) - maxNamed; more > 0 {
-		names = append(names, fmt.Sprintf("%d more", more))
-	}
-	return rendezvous.Errorf(rendezvous.CodeInvalid, "no run %q meets at %s: there are %s", runID, shown, strings.Join(names, ", "))
+	return rendezvous.Errorf(rendezvous.CodeInvalid, "no run %q meets at %s: there are %s", runID, shown, wording.Names(names))
 }

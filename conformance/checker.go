@@ -303,10 +303,13 @@ func same(a, b []r.Effect) bool {
 	return slices.Equal(texts(a), texts(b))
 }
 
-// texts are effects in words, in an order of their own.
+// texts are effects in words, in an order of their own. Histories do not have the answers to
+// administrators.
 func texts(list []r.Effect) (out []string) {
 	for _, e := range list {
-		out = append(out, text(e))
+		if _, ok := e.(r.Answer); !ok {
+			out = append(out, text(e))
+		}
 	}
 	slices.Sort(out)
 	return out

@@ -33,15 +33,19 @@ type agreed struct {
 // kinds are the kinds that there are.
 var kinds = []r.DirectiveKind{r.DirectiveSave, r.DirectiveDrain, r.DirectiveScale, r.DirectiveStop}
 
-// usable reports whether a directive can stand in the run.
+// usable reports whether a directive can be given to the run as it is.
 func (c *Checker) usable(d r.Direct) bool {
+	drains := d.Kind == r.DirectiveDrain
+	gone := func(node string) bool { return c.nodeOf(node) == nil }
 	switch {
-	case d.ID == "" || printable.Text(d.ID) != d.ID || !slices.Contains(kinds, d.Kind) || d.Within < 0 || d.For < 0:
+	case !c.sound(d) || d.Within > r.MaxWithin || d.For > r.MaxWithin || c.ended() || len(c.directives) >= most:
 		return false
-	case d.Kind != r.DirectiveScale:
-		return d.Target == 0
+	case drains != (len(d.Nodes) > 0) || len(d.Nodes) > r.MaxDirectiveNodes || !drains && d.For != 0 || slices.ContainsFunc(d.Nodes, gone):
+		return false
+	case d.Within == 0 && (d.Kind == r.DirectiveSave || d.Kind != r.DirectiveStop && c.finishing()):
+		return false
 	}
-	return c.fitting(d.Target)
+	return d.Kind != r.DirectiveScale || c.fitting(d.Target)
 }
 
 // sound reports whether a directive can stand in a run of any size.
@@ -59,7 +63,7 @@ func (c *Checker) fitting(target int) bool {
 // of its size only is not known to be: there is no entry of it.
 func (c *Checker) direct(ev r.Direct) {
 	known := slices.Contains(c.directed, ev.ID) || c.stands(ev.ID) != nil
-	if known || !c.usable(ev) || c.ended() || len(c.directives) >= most {
+	if known || !c.usable(ev) {
 		return
 	}
 	d := &standing{Direct: ev}
@@ -76,9 +80,11 @@ func (c *Checker) direct(ev r.Direct) {
 // given records a directive by a node, unless it was refused.
 func (c *Checker) given(ev r.GiveDirective, effects []r.Effect) {
 	s, d := c.sessions[ev.Session], ev.Directive
+	if d.Kind == r.DirectiveDrain && len(d.Nodes) == 0 {
+		d.Nodes = []string{s.node}
+	}
 	known := slices.Contains(c.directed, d.ID) || c.stands(d.ID) != nil
-	alive := d.Kind != r.DirectiveDrain || !slices.ContainsFunc(d.Nodes, func(node string) bool { return c.nodeOf(node) == nil })
-	usable := c.usable(d) && alive && (d.Kind != r.DirectiveSave || d.Within > 0) && !c.ended() && len(c.directives) < most
+	usable := c.usable(d)
 	refused := refuses(effects, ev.Request)
 	if refused && (known || usable && c.succession.Term == 0) || !refused && !known && !usable {
 		c.violated(12, "node %s gave directive %+v, which can stand: %v, and it was refused: %v", s.node, d, usable, refused)
@@ -87,9 +93,6 @@ func (c *Checker) given(ev r.GiveDirective, effects []r.Effect) {
 		return
 	}
 	d.By = "node " + s.node
-	if d.Kind == r.DirectiveDrain && len(d.Nodes) == 0 {
-		d.Nodes = []string{s.node}
-	}
 	c.direct(d)
 }
 

@@ -1,18 +1,11 @@
 package control
 
 import (
-	"fmt"
-	"slices"
-	"strings"
-
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/pack"
 	"rallypoint/internal/wording"
 )
-
-// maxAdminNames bounds the runs and nodes that an answer names.
-const maxAdminNames = 20
 
 // executeAdmin executes an administrator's request from an address. Every peer that
 // reaches the port may ask: see docs/protocol.md.
@@ -49,22 +42,9 @@ func (s *Server) unknownRun(id string) *rendezvous.Error {
 	names := s.runIDs()
 	there := "it knows no run yet"
 	if len(names) > 0 {
-		there = "it knows " + nameSome(names)
+		there = "it knows " + wording.Names(names)
 	}
 	return rendezvous.Errorf(rendezvous.CodeInvalid, "the control plane at %s (%s) knows no run %q: %s", s.Addr(), s.process, id, there)
-}
-
-// nameSome quotes the first few names.
-func nameSome(names []string) string {
-	quoted := make([]string, 0, maxAdminNames)
-	for _, name := range names[:min(len(names), maxAdminNames)] {
-		quoted = append(quoted, fmt.Sprintf("%q", name))
-	}
-	text := strings.Join(quoted, ", ")
-	if more := len(names) - maxAdminNames; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return text
 }
 
 // unusable returns why no request can be made of the run, nil if one can; mu is
@@ -76,110 +56,26 @@ func (r *run) unusable() *rendezvous.Error {
 	return r.broken
 }
 
-// applyAdmin applies an administrator's event, and says what that did; the error says why it
-// does nothing.
+// applyAdmin has the run apply an administrator's event, and returns the machine's answer. With
+// a data directory it blocks until the event is stored: the answer is made from the state that
+// the event has met then.
 func (r *run) applyAdmin(ev rendezvous.Event) (done string, failed *rendezvous.Error) {
 	r.mu.Lock()
 	if err := r.unusable(); err != nil {
 		r.mu.Unlock()
 		return "", err
 	}
-	was := r.stats.census
-	done, failed = Foresee(r.machine, ev)
-	if failed != nil {
-		r.mu.Unlock()
-		return "", failed
-	}
 	e := r.submit(ev, nil)
 	r.unlock()
 	if err := e.wait(); err != nil {
 		return "", err
 	}
-	closing, ok := ev.(rendezvous.CloseRun)
-	if !ok {
-		return done, nil
-	}
 	r.mu.Lock()
 	defer r.unlock()
-	if err := r.unusable(); err != nil {
-		return "", err
+	if e.answer == nil {
+		return "", r.unusable()
 	}
-	return Closed(r.machine, was, closing.Stop), nil
-}
-
-// Closed says to an administrator what closing a run did, which was like that before.
-func Closed(m *rendezvous.Machine, was rendezvous.Census, stop bool) string {
-	now := m.Status()
-	if m.Census().Ended == was.Ended {
-		return fmt.Sprintf("nothing to do: run %q was closed already: it %s", now.RunID, closedText(now.Closed))
-	}
-	refused := was.Waiting + was.Spare + was.Rejoined
-	running := was.Running + was.Unknown
-	done := fmt.Sprintf("run %q is closed: no more nodes join it", now.RunID)
-	if stop {
-		done = fmt.Sprintf("run %q is closed as failed", now.RunID)
-	}
-	switch {
-	case running > 0 && stop:
-		done += fmt.Sprintf("; its %s of round %d must stop", wording.Count(running, "node", "nodes"), was.Round)
-	case running > 0:
-		done += fmt.Sprintf("; round %d goes on with %s", was.Round, wording.Count(running, "node", "nodes"))
-	}
-	if refused > 0 {
-		done += fmt.Sprintf("; %s refused", wording.Count(refused, "node that waited was", "nodes that waited were"))
-	}
-	return done
-}
-
-// closedText says, behind "it", how a run was closed, by whom, when and why.
-func closedText(c *rendezvous.ClosedStatus) string {
-	text := c.Did + " by " + c.By
-	if !c.At.IsZero() {
-		text += " at " + c.At.UTC().Format("2006-01-02 15:04:05 MST")
-	}
-	if c.Reason != "" {
-		text += ": " + c.Reason
-	}
-	return text
-}
-
-// findNode describes a live node; the error names those that there are.
-func findNode(s *rendezvous.Status, node string) (string, *rendezvous.Error) {
-	var alive []string
-	cause := ""
-	for _, m := range s.Members {
-		switch {
-		case m.Node == node && m.Session != "":
-			return fmt.Sprintf("node %s, rank %d of round %d,", nameOf(m.Node, m.Label), m.Rank, s.Round), nil
-		case m.Node == node && m.Cause != "":
-			cause = fmt.Sprintf(": rank %d of round %d, %s", m.Rank, s.Round, m.Cause)
-		case m.Session != "":
-			alive = append(alive, m.Node)
-		}
-	}
-	for _, j := range s.Waiting {
-		if j.Node == node {
-			return fmt.Sprintf("node %s, which waited for a place,", nameOf(j.Node, j.Label)), nil
-		}
-		if !j.Member {
-			alive = append(alive, j.Node)
-		}
-	}
-	for _, i := range s.Idle {
-		if i.Node == node {
-			return "node " + nameOf(i.Node, i.Label), nil
-		}
-		alive = append(alive, i.Node)
-	}
-	there := "none is"
-	if len(alive) > 0 {
-		slices.Sort(alive)
-		there = "alive: " + nameSome(alive)
-	}
-	if cause != "" {
-		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "node %q of run %q is not alive any more%s; %s", node, s.RunID, cause, there)
-	}
-	return "", rendezvous.Errorf(rendezvous.CodeInvalid, "run %q has no live node %q; %s", s.RunID, node, there)
+	return e.answer.Text, e.answer.Err
 }
 
 func nameOf(node, label string) string {

@@ -33,6 +33,7 @@ type run struct {
 	latest   map[rendezvous.SessionID]*serverConn // the last connection to say hello; that may not be applied yet
 	hellos   int                                  // that are not applied yet
 	greeted  *serverConn                          // whose hello is being applied
+	asked    *pendingEvent                        // that is being applied
 	reports  *serverConn                          // whose report of a directive is being applied
 	timers   map[rendezvous.Timer]runTimer
 	stored   stored
@@ -259,6 +260,8 @@ func (r *run) applyEntry(e *pendingEvent) {
 		r.reports = e.conn
 		defer func() { r.reports = nil }()
 	}
+	r.asked = e
+	defer func() { r.asked = nil }()
 	r.apply(e.ev)
 }
 
@@ -313,6 +316,10 @@ func (r *run) execute(e rendezvous.Effect) {
 		r.stopTimer(e.Timer)
 	case rendezvous.HistoryEntry:
 		r.noteChange(e.Text)
+	case rendezvous.Answer:
+		if r.asked != nil {
+			r.asked.answer = &e
+		}
 	}
 }
 

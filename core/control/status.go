@@ -453,3 +453,21 @@ func hasTag(r *http.Request, tag string) bool {
 	}
 	return false
 }
+
+// directiveStatus is a directive as /status has it.
+func directiveStatus(d rendezvous.DirectiveStatus) DirectiveStatus {
+	s := DirectiveStatus{
+		ID: d.ID, Kind: d.Kind, Nodes: d.Nodes, WithinS: seconds(d.Within), At: d.At, By: d.By, Reason: d.Reason,
+		Target: d.Target, Phase: string(d.Phase), Round: d.Round, Members: d.Members, Saved: d.Saved, Missing: d.Missing,
+	}
+	if s.Nodes == nil {
+		s.Nodes = []string{}
+	}
+	if s.Missing == nil {
+		s.Missing = []string{}
+	}
+	if d.Step >= 0 {
+		s.Step = &d.Step
+	}
+	return s
+}

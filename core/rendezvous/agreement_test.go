@@ -311,10 +311,10 @@ func TestScale(t *testing.T) {
 		return Direct{ID: id, Kind: DirectiveScale, Target: target, Within: time.Minute, By: "admin", Reason: "why"}
 	}
 	for _, bad := range []int{1, 3, 8} {
-		if err := r.m.Misfit(scale("x", bad)); err == nil || err.Code != CodeInvalid {
+		if err := r.m.misfit(scale("x", bad)); err == nil || err.Code != CodeInvalid {
 			t.Errorf("a target of %d: %v", bad, err)
 		}
-		if effects := r.apply(scale("x", bad)); len(effects) > 0 {
+		if effects := r.apply(scale("x", bad)); !refused(effects) {
 			t.Errorf("a target of %d: %+v", bad, effects)
 		}
 	}
@@ -477,21 +477,21 @@ func TestNodesDirective(t *testing.T) {
 	}
 	for text, d := range map[string]Direct{
 		"no live node \"z\"":         {ID: "x", Kind: DirectiveDrain, Nodes: []string{"b", "z"}, Within: 1},
-		"in the past":                {ID: "x", Kind: DirectiveSave, Within: -1},
+		"it must be between 0 and":   {ID: "x", Kind: DirectiveSave, Within: -1},
 		"a save needs time":          {ID: "x", Kind: DirectiveSave},
 		"at least 2 nodes (min)":     {ID: "x", Kind: DirectiveScale, Target: 1, Within: 1},
 		"at most 4 nodes (max)":      {ID: "x", Kind: DirectiveScale, Target: 5, Within: 1},
 		"a target above 0":           {ID: "x", Kind: DirectiveScale, Within: 1},
 		"a stop has no target":       {ID: "x", Kind: DirectiveStop, Target: 2},
 		"directive 9, cannot be":     {ID: "x", Kind: 9},
-		"directive \"\", a stop, ca": {Kind: DirectiveStop},
+		"without an id":              {Kind: DirectiveStop},
 	} {
 		if err := give(d); err == nil || err.Code != CodeInvalid || !strings.Contains(err.Text, text) {
 			t.Errorf("%+v: %v, want %q", d, err, text)
 		}
 	}
 	empty := New(Config{RunID: "job", Generation: "g", Uptime: -1})
-	if err := empty.Misfit(Direct{Kind: DirectiveScale}); err == nil || err.Code != CodeInvalid {
+	if err := empty.misfit(Direct{Kind: DirectiveScale}); err == nil || err.Code != CodeInvalid {
 		t.Errorf("a scale of a run without nodes: %v", err)
 	}
 	if len(r.m.directives)+len(r.m.directed) > 0 {
@@ -520,15 +520,15 @@ func TestTooManyToTell(t *testing.T) {
 	}
 	d := drainOf("d1", time.Hour, 0, nodes...)
 	r, _ := hostedRound(t, policy(1, 2), "a", "b")
-	if err := r.m.Misfit(d); err == nil || err.Code != CodeTooLarge || !strings.Contains(err.Text, "name fewer nodes") {
+	if err := r.m.misfit(d); err == nil || err.Code != CodeTooLarge || !strings.Contains(err.Text, "name fewer nodes") {
 		t.Errorf("%v", err)
 	}
-	if effects := r.m.Apply(d); len(effects) > 0 {
+	if effects := r.m.Apply(d); !refused(effects) {
 		t.Error("it stands")
 	}
 	r = newRig(t, -1)
 	r.group(policy(1, 2), "a", "b")
-	if err := r.m.Misfit(d); err != nil {
+	if err := r.m.misfit(d); err != nil {
 		t.Errorf("a control plane that is there for itself: %v", err)
 	}
 }

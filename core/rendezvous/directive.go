@@ -130,48 +130,39 @@ func (m *Machine) giveDirective(n *node, ev GiveDirective) {
 	if d.Kind == DirectiveDrain && len(d.Nodes) == 0 {
 		d.Nodes = []string{n.id}
 	}
-	if err := m.directiveRefusal(d); err != nil {
-		m.fail(n, ev.Number, Errorf(err.Code, "run %q: %s", m.runID, err.Text))
-		return
+	if !m.knowsDirective(d.ID) { // else it is answered as if it were given again
+		if err := m.directiveRefusal(d); err != nil {
+			m.fail(n, ev.Number, err)
+			return
+		}
+		m.direct(d)
 	}
-	m.direct(d)
 	m.answer(n, ev.Number, nil)
 }
 
-// directiveRefusal says why a directive of a node cannot stand; nil if it can, or is known.
+// directiveRefusal says why a directive that is not known yet cannot be given to the run as it
+// is, by a node or by an administrator; nil if it can.
 func (m *Machine) directiveRefusal(d Direct) *Error {
-	switch {
-	case m.knowsDirective(d.ID):
-		return nil
-	case m.closed != nil:
-		return Errorf(CodeClosed, "it is closed: %s", m.closed.text())
-	case d.Within < 0:
-		return Errorf(CodeInvalid, "the deadline of the %v is in %v, which is in the past", d.Kind, d.Within)
-	case d.Kind == DirectiveSave && d.Within == 0:
-		return Errorf(CodeInvalid, "a save needs time: give it a deadline after now")
-	case d.Kind != DirectiveScale && d.Target != 0:
-		return Errorf(CodeInvalid, "a %v has no target", d.Kind)
-	case d.Kind == DirectiveScale && d.Target <= 0:
-		return Errorf(CodeInvalid, "a scale needs a target above 0, not %d", d.Target)
-	case !d.sound():
-		return Errorf(CodeInvalid, "directive %q, a %v, cannot be given", d.ID, d.Kind)
-	case len(m.directives) >= MaxDirectives:
-		return Errorf(CodeInvalid, "%d directives stand already; cancel one first", len(m.directives))
+	if err := m.misfit(d); err != nil {
+		return Errorf(err.Code, "run %q: %s", m.runID, err.Text)
 	}
 	for _, node := range d.Nodes {
-		if m.nodes[node] == nil && d.Kind == DirectiveDrain {
-			return Errorf(CodeInvalid, "it has no live node %q that could be drained", node)
+		if m.nodes[node] == nil {
+			was := m.Status()
+			_, err := findNode(&was, node)
+			return err
 		}
 	}
-	return m.Misfit(d)
+	if d.Within == 0 && d.Kind != DirectiveStop && m.finishing() {
+		was := m.Status()
+		return Errorf(CodeInvalid, "run %q: a %v would do nothing: %s", m.runID, d.Kind, endsAsItIs(&was))
+	}
+	return nil
 }
 
-// direct records a directive and sets its deadline.
+// direct records a directive that directiveRefusal lets pass, and sets its deadline.
 func (m *Machine) direct(ev Direct) {
 	ev.By, ev.Reason = printable.Text(ev.By), printable.Text(ev.Reason)
-	if m.knowsDirective(ev.ID) || !ev.sound() || m.closed != nil || len(m.directives) >= MaxDirectives || m.Misfit(ev) != nil {
-		return
-	}
 	ev.Nodes = slices.Clone(ev.Nodes)
 	for i, node := range ev.Nodes {
 		ev.Nodes[i] = printable.Text(node)
@@ -188,10 +179,34 @@ func (m *Machine) direct(ev Direct) {
 	m.armTimer(directiveTimer(ev.ID), ev.Within)
 }
 
-// Misfit says why a directive cannot be carried out in this run as it is; nil if it can.
-func (m *Machine) Misfit(d Direct) *Error {
+// misfit says why a directive cannot stand in this run, whatever its nodes are; nil if it can.
+func (m *Machine) misfit(d Direct) *Error {
 	p := m.policy
 	switch {
+	case d.ID == "":
+		return Errorf(CodeInvalid, "a directive without an id")
+	case m.closed != nil:
+		return Errorf(CodeClosed, "it is closed: it %s", m.closed.sentence())
+	case d.Within < 0 || d.Within > MaxWithin:
+		return Errorf(CodeInvalid, "the deadline is in %v, it must be between 0 and %v from now", d.Within, MaxWithin)
+	case d.Kind == DirectiveSave && d.Within == 0:
+		return Errorf(CodeInvalid, "a save needs time: give it a deadline after now")
+	case d.Kind != DirectiveDrain && len(d.Nodes) > 0:
+		return Errorf(CodeInvalid, "a %v is about all nodes, it names none", d.Kind)
+	case d.Kind != DirectiveDrain && d.For != 0:
+		return Errorf(CodeInvalid, "only a drained node is not admitted for a time, a %v has none", d.Kind)
+	case d.Kind == DirectiveDrain && (len(d.Nodes) == 0 || len(d.Nodes) > MaxDirectiveNodes):
+		return Errorf(CodeInvalid, "a drain names 1 to %d nodes, not %d", MaxDirectiveNodes, len(d.Nodes))
+	case d.For < 0 || d.For > MaxWithin:
+		return Errorf(CodeInvalid, "a node is drained for %v, it must be between 0 (until it is undrained) and %v", d.For, MaxWithin)
+	case d.Kind != DirectiveScale && d.Target != 0:
+		return Errorf(CodeInvalid, "a %v has no target", d.Kind)
+	case d.Kind == DirectiveScale && d.Target <= 0:
+		return Errorf(CodeInvalid, "a scale needs a target above 0, not %d", d.Target)
+	case !d.sound():
+		return Errorf(CodeInvalid, "directive %q, a %v, cannot be given", d.ID, d.Kind)
+	case len(m.directives) >= MaxDirectives:
+		return Errorf(CodeInvalid, "%d directives stand already; cancel one first", len(m.directives))
 	case d.Kind == DirectiveScale && p.Max == 0:
 		return Errorf(CodeInvalid, "no node has come yet, so that there is no minimum and maximum to scale between")
 	case d.Kind == DirectiveScale && d.Target < p.Min:
@@ -215,14 +230,14 @@ func (m *Machine) directive(id string) int {
 	return slices.IndexFunc(m.directives, func(d *directive) bool { return d.ID == id })
 }
 
-// DirectiveGiven reports whether a directive of that id stands, or has ended: one that is given
+// directiveGiven reports whether a directive of that id stands, or has ended: one that is given
 // under it changes nothing. The last MaxDirectives that have ended are remembered.
-func (m *Machine) DirectiveGiven(id string) (stands, ended bool) {
+func (m *Machine) directiveGiven(id string) (stands, ended bool) {
 	return m.directive(id) >= 0, slices.Contains(m.directed, id)
 }
 
 func (m *Machine) knowsDirective(id string) bool {
-	stands, ended := m.DirectiveGiven(id)
+	stands, ended := m.directiveGiven(id)
 	return stands || ended
 }
 
@@ -395,6 +410,14 @@ func (m *Machine) seats(n int) int {
 		n = min(n, m.target)
 	}
 	return m.policy.seats(n)
+}
+
+// most returns how many nodes a round takes at most: max, or the target of the last scale.
+func (m *Machine) most() int {
+	if m.target > 0 {
+		return m.target
+	}
+	return m.policy.Max
 }
 
 // enough returns the number of nodes at which the first round completes at once.

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"rallypoint/core/store"
-	"rallypoint/internal/printable"
 	"rallypoint/internal/wording"
 )
 
@@ -192,18 +191,10 @@ func (m *Machine) applyOther(ev Event) {
 		}
 	case TimerFired:
 		m.timerFired(ev.Timer)
-	case Evict:
-		m.evict(ev)
-	case CloseRun:
-		m.closeRun(ev)
 	case Recovered:
 		m.recovered(ev)
-	case Direct:
-		m.direct(ev)
-	case CancelDirective:
-		m.cancelDirective(ev)
-	case Undrain:
-		m.undrain(ev.Node, "undrained by "+printable.Text(ev.By)+": "+printable.Text(ev.Reason))
+	case Evict, CloseRun, Direct, CancelDirective, Undrain:
+		m.request(ev)
 	default:
 		panic(fmt.Sprintf("rendezvous: unknown event %T", ev))
 	}

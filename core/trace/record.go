@@ -164,7 +164,9 @@ func (n named) value() any {
 func (rec Record) Encode() ([]byte, error) {
 	l := line{plain: plain(rec), Event: name(rec.Event)}
 	for _, e := range rec.Effects {
-		l.Effects = append(l.Effects, name(e))
+		if _, ok := e.(r.Answer); !ok { // what an administrator is told changes nothing in the run
+			l.Effects = append(l.Effects, name(e))
+		}
 	}
 	b, err := json.Marshal(l)
 	if err == nil && len(b) >= MaxRecord {

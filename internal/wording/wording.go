@@ -47,6 +47,22 @@ func Count(n int, one, many string) string {
 	return strconv.Itoa(n) + " " + many
 }
 
+// maxNames bounds the names that a text lists.
+const maxNames = 20
+
+// Names quotes the first 20 names and counts the others.
+func Names(names []string) string {
+	quoted := make([]string, 0, maxNames)
+	for _, name := range names[:min(len(names), maxNames)] {
+		quoted = append(quoted, strconv.Quote(name))
+	}
+	text := strings.Join(quoted, ", ")
+	if more := len(names) - maxNames; more > 0 {
+		text += " and " + strconv.Itoa(more) + " more"
+	}
+	return text
+}
+
 // Distance is how many bytes have to be inserted, deleted or replaced to make b of a
 // (Levenshtein).
 func Distance(a, b string) int {

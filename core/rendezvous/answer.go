@@ -1,0 +1,271 @@
+package rendezvous
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"rallypoint/internal/printable"
+	"rallypoint/internal/wording"
+)
+
+// MaxWithin bounds the deadline of a directive, and for how long a node is drained.
+const MaxWithin = 30 * 24 * time.Hour
+
+// Answer tells an administrator what became of a request: an Evict, Direct, CancelDirective,
+// Undrain, or CloseRun of no session. Apply returns exactly one for each, made from the state
+// to which the request was applied.
+type Answer struct {
+	Text    string // what was done, in one sentence; "" with an error
+	Err     *Error // why nothing was done
+	Changed bool   // the state is another one now
+}
+
+func (Answer) effect() {}
+
+// request applies a request of an administrator, and answers it.
+func (m *Machine) request(ev Event) {
+	var a Answer
+	switch ev := ev.(type) {
+	case Evict:
+		was := m.Status()
+		var who string
+		if who, a.Err = findNode(&was, ev.Node); a.Err == nil {
+			a.Text = fmt.Sprintf("%s was evicted from run %q", who, m.runID)
+			m.evict(ev)
+		}
+	case Direct:
+		m.emit(m.requestDirective(ev))
+		return
+	case CancelDirective:
+		if a.Err = m.cancelRefusal(ev.ID); a.Err == nil {
+			a.Text = fmt.Sprintf("directive %s of run %q is canceled", ev.ID, m.runID)
+			m.cancelDirective(ev)
+		}
+	case Undrain:
+		was := m.Status()
+		if a.Text, a.Err = undrainText(&was, ev.Node); a.Err == nil {
+			m.undrain(ev.Node, "undrained by "+printable.Text(ev.By)+": "+printable.Text(ev.Reason))
+		}
+	case CloseRun:
+		was := m.Census()
+		m.closeRun(ev)
+		a.Text = m.closedAnswer(was, ev.Stop)
+		m.emit(Answer{Text: a.Text, Changed: m.Census().Ended != was.Ended})
+		return
+	}
+	a.Changed = a.Err == nil
+	m.emit(a)
+}
+
+// requestDirective gives a directive of an administrator. One that was given before is answered
+// by what has become of it: its first answer may have been lost.
+func (m *Machine) requestDirective(d Direct) Answer {
+	if stands, ended := m.directiveGiven(d.ID); stands || ended {
+		now := "is over; another directive needs another id"
+		if stands {
+			now = "stands"
+		}
+		return Answer{Text: fmt.Sprintf("nothing to do: directive %s of run %q was given before, and %s", d.ID, m.runID, now)}
+	}
+	if err := m.directiveRefusal(d); err != nil {
+		return Answer{Err: err}
+	}
+	was := m.Status()
+	text := directiveText(&was, d)
+	m.direct(d)
+	return Answer{Text: text, Changed: true}
+}
+
+func (m *Machine) cancelRefusal(id string) *Error {
+	if m.directive(id) >= 0 {
+		return nil
+	}
+	ids := make([]string, 0, len(m.directives))
+	for _, d := range m.directives {
+		ids = append(ids, d.ID)
+	}
+	return Errorf(CodeInvalid, "no directive %q of run %q stands; %s", id, m.runID, listed(ids, "standing"))
+}
+
+// directiveText says what a directive does that nothing speaks against.
+func directiveText(was *Status, d Direct) string {
+	begin := fmt.Sprintf("directive %s of run %q: ", d.ID, was.RunID)
+	when := "now"
+	if d.Within > 0 {
+		when = fmt.Sprintf("when all have saved, in %v at the latest", d.Within)
+	}
+	switch {
+	case d.Kind == DirectiveSave:
+		done := fmt.Sprintf("its workers save, within %v", d.Within)
+		if !slices.ContainsFunc(was.Members, func(m MemberStatus) bool { return m.State == "running" }) {
+			done += "; none run now, those of the next round do if it begins by then"
+		}
+		return begin + done
+	case d.Kind == DirectiveStop:
+		return begin + "it ends, to be queued again, " + when
+	case finished(was) != "":
+		return begin + fmt.Sprintf("its workers save, within %v, and nothing more: %s", d.Within, endsAsItIs(was))
+	case d.Kind == DirectiveScale:
+		return begin + fmt.Sprintf("it goes on with %s %s", wording.Count(d.Target, "node", "nodes"), when)
+	}
+	return drainText(was, d)
+}
+
+// endsAsItIs is why nothing changes the nodes of a job any more.
+func endsAsItIs(was *Status) string {
+	return fmt.Sprintf("node %s has finished, so that the job ends with the nodes that it has", finished(was))
+}
+
+// undrainText says what becomes of a request to let a drained node join again.
+func undrainText(was *Status, node string) (string, *Error) {
+	ids := make([]string, 0, len(was.Drained))
+	for _, d := range was.Drained {
+		if d.Node == node {
+			return fmt.Sprintf("node %s may join run %q again", node, was.RunID), nil
+		}
+		ids = append(ids, d.Node)
+	}
+	for _, d := range was.Directives {
+		if slices.Contains(d.Nodes, node) {
+			return "", Errorf(CodeInvalid, "node %q of run %q is not drained yet; directive %s is to drain it: cancel that", node, was.RunID, d.ID)
+		}
+	}
+	return "", Errorf(CodeInvalid, "node %q of run %q is not drained; %s", node, was.RunID, listed(ids, "drained"))
+}
+
+// listed lists names under what they are.
+func listed(names []string, what string) string {
+	if len(names) == 0 {
+		return "none is " + what
+	}
+	return what + ": " + wording.Names(names)
+}
+
+// finished returns a node of the run whose workers have succeeded; "" if there is none.
+func finished(was *Status) string {
+	for _, m := range was.Members {
+		if m.State == "finished" {
+			return m.Node
+		}
+	}
+	return ""
+}
+
+// drainText says what a drain does.
+func drainText(was *Status, d Direct) string {
+	who, verb := "", "leaves"
+	for i, node := range d.Nodes {
+		if i > 0 {
+			who, verb = strings.TrimSuffix(who, ",")+"; ", "leave"
+		}
+		text, _ := findNode(was, node)
+		who += text
+	}
+	when := "now"
+	isMember := func(m MemberStatus) bool { return m.Session != "" && slices.Contains(d.Nodes, m.Node) }
+	if d.Within > 0 && slices.ContainsFunc(was.Members, isMember) {
+		when = fmt.Sprintf("when all have saved, in %v at the latest", d.Within)
+	}
+	done := fmt.Sprintf("directive %s of run %q: %s %s %s", d.ID, was.RunID, who, verb, when)
+	if d.For > 0 {
+		done += fmt.Sprintf(", and may come back %v later", d.For)
+	} else {
+		done += ", and may come back when it is undrained"
+	}
+	left, members := 0, 0
+	for _, m := range was.Members {
+		if m.State == "lost" {
+			continue
+		}
+		members++
+		if !slices.Contains(d.Nodes, m.Node) {
+			left++
+		}
+	}
+	for _, j := range was.Waiting {
+		if !j.Member && !slices.Contains(d.Nodes, j.Node) {
+			left++
+		}
+	}
+	switch {
+	case left == 0 && members == 0:
+		done += "; no other node is there: the next ones that come begin the job"
+	case left == 0:
+		done += "; no other node is there: the run ends then, to be queued again"
+	case left < was.Policy.Min:
+		done += fmt.Sprintf("; the others are too few then (%d of at least %d) and wait for replacements", left, was.Policy.Min)
+	}
+	return done
+}
+
+// findNode describes a live node; the error names those that there are.
+func findNode(s *Status, node string) (string, *Error) {
+	var alive []string
+	cause := ""
+	for _, m := range s.Members {
+		switch {
+		case m.Node == node && m.Session != "":
+			return fmt.Sprintf("node %s, rank %d of round %d,", labelled(m.Node, m.Label), m.Rank, s.Round), nil
+		case m.Node == node && m.Cause != "":
+			cause = fmt.Sprintf(": rank %d of round %d, %s", m.Rank, s.Round, m.Cause)
+		case m.Session != "":
+			alive = append(alive, m.Node)
+		}
+	}
+	for _, j := range s.Waiting {
+		if j.Node == node {
+			return fmt.Sprintf("node %s, which waited for a place,", labelled(j.Node, j.Label)), nil
+		}
+		if !j.Member {
+			alive = append(alive, j.Node)
+		}
+	}
+	for _, i := range s.Idle {
+		if i.Node == node {
+			return "node " + labelled(i.Node, i.Label), nil
+		}
+		alive = append(alive, i.Node)
+	}
+	there := "none is"
+	if len(alive) > 0 {
+		slices.Sort(alive)
+		there = "alive: " + wording.Names(alive)
+	}
+	if cause != "" {
+		return "", Errorf(CodeInvalid, "node %q of run %q is not alive any more%s; %s", node, s.RunID, cause, there)
+	}
+	return "", Errorf(CodeInvalid, "run %q has no live node %q; %s", s.RunID, node, there)
+}
+
+// closedAnswer says what closing the run did, which was like that before.
+func (m *Machine) closedAnswer(was Census, stop bool) string {
+	if m.Census().Ended == was.Ended {
+		return fmt.Sprintf("nothing to do: run %q was closed already: it %s", m.runID, m.closed.sentence())
+	}
+	refused := was.Waiting + was.Spare + was.Rejoined
+	running := was.Running + was.Unknown
+	done := fmt.Sprintf("run %q is closed: no more nodes join it", m.runID)
+	if stop {
+		done = fmt.Sprintf("run %q is closed as failed", m.runID)
+	}
+	switch {
+	case running > 0 && stop:
+		done += fmt.Sprintf("; its %s of round %d must stop", wording.Count(running, "node", "nodes"), was.Round)
+	case running > 0:
+		done += fmt.Sprintf("; round %d goes on with %s", was.Round, wording.Count(running, "node", "nodes"))
+	}
+	if refused > 0 {
+		done += fmt.Sprintf("; %s refused", wording.Count(refused, "node that waited was", "nodes that waited were"))
+	}
+	return done
+}
+
+// labelled is a node's id with its label, where that says more.
+func labelled(node, label string) string {
+	if label != "" && label != node {
+		return node + " (" + label + ")"
+	}
+	return node
+}
