@@ -162,8 +162,8 @@ func (m *Machine) progressOf(n *node) Progress {
 }
 
 func (m *Machine) formingProgress() Progress {
-	p := Progress{Headline: fmt.Sprintf("%d of %s here", m.joined, wording.Count(m.policy.Max, "node", "nodes"))}
-	if m.policy.Min < m.policy.Max {
+	p := Progress{Headline: fmt.Sprintf("%d of %s here", m.joined, wording.Count(m.most(), "node", "nodes"))}
+	if m.policy.Min < m.most() {
 		p.Headline += fmt.Sprintf(" (at least %d needed)", m.policy.Min)
 	}
 	details := []string{"here: " + m.hereNames()}
@@ -192,7 +192,7 @@ func (m *Machine) missing() string {
 		}
 		return strings.Join(parts, ", ") + fmt.Sprintf(" of round %d", m.round)
 	}
-	lack := m.policy.Max - m.joined
+	lack := m.most() - m.joined
 	if lack <= 0 {
 		return ""
 	}
@@ -208,7 +208,7 @@ func (m *Machine) missing() string {
 	return text
 }
 
-// unclaimedRanks lists the node ranks below Max that no pending join prefers; ""
+// unclaimedRanks lists the node ranks that no pending join prefers; ""
 // if none prefers any.
 func (m *Machine) unclaimedRanks(lack int) string {
 	claimed := map[int]bool{}
@@ -221,7 +221,7 @@ func (m *Machine) unclaimedRanks(lack int) string {
 		return ""
 	}
 	var ranks []string
-	for r := 0; r < m.policy.Max && len(ranks) < lack; r++ {
+	for r := 0; r < m.most() && len(ranks) < lack; r++ {
 		if claimed[r] {
 			continue
 		}
@@ -251,7 +251,7 @@ func (m *Machine) hereNames() string {
 
 func (m *Machine) waitingProgress() Progress {
 	p := Progress{Spare: m.gain() == 0 || m.finishing()}
-	p.Headline = fmt.Sprintf("round %d runs with %d of %s", m.round, len(m.participants), wording.Count(m.policy.Max, "node", "nodes"))
+	p.Headline = fmt.Sprintf("round %d runs with %d of %s", m.round, len(m.participants), wording.Count(m.most(), "node", "nodes"))
 	switch {
 	case m.finishing():
 		p.Detail = fmt.Sprintf("finished: %s; no more nodes are admitted", m.finishedNames())

@@ -138,7 +138,7 @@ func (m *Machine) complete() {
 		m.countJoin(n)
 	}
 	m.dropKeys(last)
-	m.note("round %d is complete: %d of %s, %d waiting", m.round, size, wording.Count(m.policy.Max, "node", "nodes"), m.joined)
+	m.note("round %d is complete: %d of %s, %d waiting", m.round, size, wording.Count(m.most(), "node", "nodes"), m.joined)
 }
 
 // dropAwaited marks the live members that the round goes on without, and names

@@ -111,7 +111,7 @@ func (m *Machine) Status() Status {
 		s.Waiting = append(s.Waiting, JoinStatus{
 			Node: n.id, Label: n.label, Addr: n.seenAddr, Session: n.session, NodeRank: n.join.NodeRank,
 			Member: m.participantOf(n) != nil, Reconnect: n.grace,
-			Spare: forming && i >= m.policy.Max || !forming && !m.admits(),
+			Spare: forming && i >= m.most() || !forming && !m.admits(),
 		})
 	}
 	for _, n := range m.nodes {
@@ -189,13 +189,13 @@ func (m *Machine) notFormed() string {
 		return m.brokenConnections()
 	case m.holding:
 		return fmt.Sprintf("enough nodes are here, but the control plane is new: for at most %v it waits for nodes of an earlier one; "+
-			"with %d nodes the round starts at once", m.holdTime(), p.enough())
+			"with %d nodes the round starts at once", m.holdTime(), m.enough())
 	case p.QuietPeriod > 0:
 		return fmt.Sprintf("enough nodes are here (%d); more are waited for until none has come for quiet_period (%v), at most for last_call_timeout (%v)",
 			m.joined, p.QuietPeriod, p.LastCallTimeout)
 	}
 	return fmt.Sprintf("enough nodes are here (%d); more are waited for until last_call_timeout (%v) has passed or %d are here",
-		m.joined, p.LastCallTimeout, p.enough())
+		m.joined, p.LastCallTimeout, m.enough())
 }
 
 func (m *Machine) notRegrouped() string {
@@ -217,7 +217,7 @@ func (m *Machine) notRegrouped() string {
 func (m *Machine) tooFew() string {
 	p := m.policy
 	text := fmt.Sprintf("%d of at least %s here, %d more needed", m.joined, wording.Count(p.Min, "node is", "nodes are"), p.Min-m.joined)
-	if ranks := m.unclaimedRanks(p.Max - m.joined); ranks != "" {
+	if ranks := m.unclaimedRanks(m.most() - m.joined); ranks != "" {
 		text += "; no node has come for node rank " + ranks
 	}
 	if m.tally[participantLost] > 0 {
@@ -265,8 +265,8 @@ func (m *Machine) Census() Census {
 	others := m.joined - c.Rejoined
 	switch {
 	case c.Phase.Forming():
-		c.Waiting = max(0, min(others, m.policy.Max-c.Rejoined))
-		c.Lack, c.LackFull = max(0, m.policy.Min-m.joined), max(0, m.policy.enough()-m.joined)
+		c.Waiting = max(0, min(others, m.most()-c.Rejoined))
+		c.Lack, c.LackFull = max(0, m.policy.Min-m.joined), max(0, m.enough()-m.joined)
 	case m.admits():
 		c.Waiting = others
 	}

@@ -135,3 +135,37 @@ func TestStatusOfNodes(t *testing.T) {
 		t.Errorf("a lost member is %+v", m)
 	}
 }
+
+// TestStatusAfterAScale: what a run waits for is counted by the target of its last scale, not
+// by its maximum, wherever it is said.
+func TestStatusAfterAScale(t *testing.T) {
+	scale := Direct{ID: "d1", Kind: DirectiveScale, Target: 2, By: "admin", Reason: "why"}
+	r := newRig(t, -1)
+	n := r.group(policy(1, 4), "a", "b", "c")
+	r.apply(scale)
+	r.join(n[0])
+	if forming, _ := r.m.Progress(); forming.Headline != "1 of 2 nodes here (at least 1 needed)" {
+		t.Errorf("a node that waits learns %q", forming.Headline)
+	}
+	r.join(n[1])
+	r.join(n[2])
+	s, c := r.m.Status(), r.m.Census()
+	if s.Phase != PhaseRunning || len(s.Members) != 2 || len(s.Waiting) != 1 || !s.Waiting[0].Spare || c.Spare != 1 || c.Waiting != 0 {
+		t.Errorf("after the scale: %+v, %+v", s, c)
+	}
+	if _, waiting := r.m.Progress(); waiting.Headline != "round 2 runs with 2 of 2 nodes" || !waiting.Spare {
+		t.Errorf("a spare learns %+v", waiting)
+	}
+
+	r = newRig(t, -1)
+	r.join(r.hello("a", policy(1, 4)))
+	r.apply(scale)
+	s, c = r.m.Status(), r.m.Census()
+	if s.LackFull != 1 || c.LackFull != 1 || s.Missing != "1" || !strings.Contains(s.NotStarted, "or 2 are here") {
+		t.Errorf("before the first round: %+v", s)
+	}
+	r.join(r.hello("b", policy(1, 4)))
+	if r.m.Round() != 1 {
+		t.Error("two nodes are as many as were asked for, and no round begins")
+	}
+}
