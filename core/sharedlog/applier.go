@@ -55,6 +55,7 @@ func (p *Replica) loop() {
 		p.mu.Lock()
 		f := p.applier
 		err := f.take(what)
+		p.countNodes(f.machine.Live())
 		f.tellProgress()
 		f.fireTimers()
 		next := f.nextLook()

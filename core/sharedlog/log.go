@@ -83,6 +83,12 @@ type ReportCarrier interface {
 	CarryReport(r *training.Report)
 }
 
+// NodeCounter is a Log that reads and locks less often the more nodes share it. SetNodes tells
+// it how many are alive. It does no I/O, and may be called at any time.
+type NodeCounter interface {
+	SetNodes(n int)
+}
+
 // Info is what a log says of itself when it is opened.
 type Info struct {
 	// Generation names this log, the same for all nodes that meet in it and never

@@ -142,6 +142,7 @@ const beatPause = 100 * time.Millisecond
 // open opens the log, shows a heartbeat and starts the goroutines; the hello
 // is the first that they append.
 func (p *Replica) open(ctx context.Context) error {
+	p.countNodes(0)
 	info, err := p.shared.Open(ctx)
 	if err != nil {
 		return err
@@ -172,6 +173,14 @@ func (p *Replica) open(ctx context.Context) error {
 		p.work.Go(f)
 	}
 	return nil
+}
+
+// countNodes tells the log how many nodes share it: at least as many as a round needs, since the
+// nodes of a job start together.
+func (p *Replica) countNodes(alive int) {
+	if counter, ok := p.shared.(NodeCounter); ok {
+		counter.SetNodes(max(alive, p.params.Min))
+	}
 }
 
 // unreached says what was tried; a final error says it itself.

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -54,6 +55,8 @@ type Log struct {
 	reader     *cursor
 	watcher    changewatch.Watcher
 	changed    bool // the last read of Next has found something
+	nodes      atomic.Int64
+	appended   chan struct{} // a token: this node has appended, and its reader need not rest
 
 	writing chan struct{} // a token: the goroutine that has it uses writer
 	writer  *cursor
@@ -65,7 +68,7 @@ type Log struct {
 	close   sync.Once
 }
 
-var _ sharedlog.Log = (*Log)(nil)
+var _ sharedlog.NodeCounter = (*Log)(nil)
 
 // Values of Info.
 const (
@@ -80,7 +83,7 @@ const (
 func New(dir, runID string, options *Options) *Log {
 	return &Log{
 		dir: filepath.Join(dir, runDir(runID)), parent: dir, runID: runID, options: options.withDefaults(),
-		writing: make(chan struct{}, 1), closing: make(chan struct{}),
+		writing: make(chan struct{}, 1), closing: make(chan struct{}), appended: make(chan struct{}, 1),
 	}
 }
 
@@ -109,6 +112,10 @@ func (l *Log) Append(ctx context.Context, entries [][]byte) error {
 		}
 		return c.append(b, index)
 	})
+	select {
+	case l.appended <- struct{}{}:
+	default:
+	}
 	return l.explain("append to", err)
 }
 
@@ -138,6 +145,7 @@ func (l *Log) Next(ctx context.Context, after uint64) (sharedlog.Batch, error) {
 			continue
 		}
 		l.watcher.Wait(ctx, l.changed)
+		l.rest(ctx)
 	}
 }
 
@@ -148,7 +156,7 @@ const batchBytes = 1 << 20
 func (l *Log) readNew(ctx context.Context, after uint64) (b sharedlog.Batch, err error) {
 	c := l.reader
 	if !l.local { // else the size that is seen may be an old one
-		locked, err := c.lockForMore(lockedfile.WaitLimit{Ctx: ctx, Closing: l.closing, Deadline: l.lockDeadline()}, l.options.Clock)
+		locked, err := c.lockForMore(l.lockLimit(ctx), l.options.Clock)
 		if !locked {
 			return b, err
 		}
@@ -371,7 +379,7 @@ func (l *Log) write(ctx context.Context, f func(c *cursor) error) error {
 // another one.
 func (l *Log) writeHere(ctx context.Context, f func(c *cursor) error) (done bool, err error) {
 	c := l.writer
-	if err := c.file.Lock(lockedfile.WaitLimit{Ctx: ctx, Closing: l.closing, Deadline: l.lockDeadline()}, l.options.Clock, unix.LOCK_EX); err != nil {
+	if err := c.file.Lock(l.lockLimit(ctx), l.options.Clock, unix.LOCK_EX); err != nil {
 		return false, err
 	}
 	defer c.file.Unlock()
@@ -420,6 +428,10 @@ func (c *cursor) cut() error {
 // lockTimeout bounds how long one call waits for a lock. Sections under it take
 // well below a millisecond: a holder that takes longer hangs, and is to be named.
 const lockTimeout = 5 * time.Second
+
+func (l *Log) lockLimit(ctx context.Context) lockedfile.WaitLimit {
+	return lockedfile.WaitLimit{Ctx: ctx, Closing: l.closing, Deadline: l.lockDeadline(), Waiters: int(l.nodes.Load())}
+}
 
 func (l *Log) lockDeadline() time.Time { return l.options.Clock.Now().Add(lockTimeout) }
 

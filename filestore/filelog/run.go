@@ -104,7 +104,7 @@ func (l *Log) tryJoin(ctx context.Context) error {
 	if err := l.makeDir(); err != nil {
 		return err
 	}
-	run, err := l.lockRun(lockedfile.WaitLimit{Ctx: ctx})
+	run, err := l.lockRun(lockedfile.WaitLimit{Ctx: ctx, Waiters: int(l.nodes.Load())})
 	if err != nil {
 		return err
 	}
@@ -353,7 +353,7 @@ func (l *Log) leave(ctx context.Context) error {
 // holder may be a process that takes its time to die, and this node the last that is
 // there to clean up.
 func (l *Log) leaveLimit(ctx context.Context) lockedfile.WaitLimit {
-	return lockedfile.WaitLimit{Ctx: context.WithoutCancel(ctx), Deadline: l.lockDeadline()}
+	return lockedfile.WaitLimit{Ctx: context.WithoutCancel(ctx), Deadline: l.lockDeadline(), Waiters: int(l.nodes.Load())}
 }
 
 // How long the file system is waited for until it lets go of files that are closed.

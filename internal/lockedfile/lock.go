@@ -3,6 +3,7 @@ package lockedfile
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"runtime"
 	"time"
 
@@ -19,10 +20,18 @@ import (
 // (package filestore, "Beside stock writers").
 //
 // LockBurst is the number of tries in a burst.
+//
+// Where many processes want the lock at one time, most tries are refused, and each costs the
+// processors, or a server of files, as much as one that succeeds: short bursts, far apart.
 const (
 	LockBurst   = 64
 	lockWaitMin = 10 * time.Microsecond
 	lockWaitMax = 2 * time.Millisecond
+
+	crowd            = 16 // more waiters than these are one
+	crowdLockBurst   = 4
+	crowdLockWaitMin = time.Millisecond
+	crowdLockWaitMax = 30 * time.Millisecond
 )
 
 // Flock is flock(2). Tests replace it.
@@ -34,6 +43,16 @@ type WaitLimit struct {
 	Ctx      context.Context
 	Closing  <-chan struct{}
 	Deadline time.Time
+	Waiters  int // how many processes may want the lock at one time; 0: not known, and few
+}
+
+// pace returns the number of tries in a burst, and the pauses between bursts: the first, which
+// doubles, and the longest.
+func (p WaitLimit) pace() (burst int, first, longest time.Duration) {
+	if p.Waiters > crowd {
+		return crowdLockBurst, crowdLockWaitMin, crowdLockWaitMax
+	}
+	return LockBurst, lockWaitMin, lockWaitMax
 }
 
 // Err returns why the wait has ended, nil if it has not.
@@ -65,7 +84,7 @@ func (p WaitLimit) Sleep(clock Clock, d time.Duration) {
 // that ended names the process that holds it. Once p is over the lock is not taken any
 // more, so that nothing is written that was called off while it waited.
 func (f *File) Lock(p WaitLimit, clock Clock, how int) error {
-	wait := lockWaitMin
+	burst, wait, longest := p.pace()
 	for tries := 1; ; tries++ {
 		err := IgnoringEINTR(func() error { return Flock(f.fd, how|unix.LOCK_NB) })
 		switch err {
@@ -79,15 +98,19 @@ func (f *File) Lock(p WaitLimit, clock Clock, how int) error {
 		default:
 			return lockError(err)
 		}
-		if tries%LockBurst != 0 {
+		if tries%burst != 0 {
 			runtime.Gosched()
 			continue
 		}
 		if err := p.Err(clock); err != nil {
 			return fmt.Errorf("waiting for the file's lock, held by %s: %w", f.LockHolder(), err)
 		}
-		p.Sleep(clock, wait)
-		wait = min(2*wait, lockWaitMax)
+		pause := wait
+		if p.Waiters > crowd {
+			pause = wait/2 + rand.N(wait/2+1) // not all at one time again
+		}
+		p.Sleep(clock, pause)
+		wait = min(2*wait, longest)
 	}
 }
 

@@ -1,0 +1,41 @@
+package filelog
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+)
+
+// SetNodes implements sharedlog.NodeCounter.
+func (l *Log) SetNodes(n int) { l.nodes.Store(int64(n)) }
+
+// A change wakes all nodes at once, and each has something to append soon afterwards: of many
+// nodes that all read each entry by itself, each costs more the more there are. So they rest
+// before they read, longer the more there are.
+const (
+	restFrom    = 9 // fewer nodes do not rest
+	restPerNode = 700 * time.Microsecond
+	longestRest = 50 * time.Millisecond
+)
+
+// restTime returns how long a reader of so many nodes rests after a wake, at most.
+func restTime(nodes int64) time.Duration {
+	if nodes < restFrom {
+		return 0
+	}
+	return min(time.Duration(min(nodes, 1000))*restPerNode, longestRest)
+}
+
+// rest returns after the rest of a reader that was woken, or once this node has appended itself.
+func (l *Log) rest(ctx context.Context) {
+	d := restTime(l.nodes.Load())
+	if d == 0 {
+		return
+	}
+	select {
+	case <-l.appended:
+	case <-l.options.Clock.After(d/2 + rand.N(d/2+1)):
+	case <-l.closing:
+	case <-ctx.Done():
+	}
+}
