@@ -545,3 +545,17 @@ func TestHostThatHandsOn(t *testing.T) {
 	fresh.join(n[2])
 	fresh.wantRound(n[1], n[2])
 }
+
+// TestGraceOfACrowd: a successor waits longer for the members of a large round, and for one that
+// takes longer than a lease to let in as long as that takes.
+func TestGraceOfACrowd(t *testing.T) {
+	for members, want := range map[int]time.Duration{
+		3: leastGrace, 1000: leastGrace, 2000: 4 * time.Second, 5000: 10 * time.Second, 33000: 10 * time.Second, 100000: 30 * time.Second,
+	} {
+		m := New(Config{RunID: "job", Succession: Succession{Term: 2}})
+		m.policy, m.participants = policy(1, 4), make([]*participant, members)
+		if got := m.returnGrace(); got != want {
+			t.Errorf("%d members: %v, want %v", members, got, want)
+		}
+	}
+}
