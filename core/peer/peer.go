@@ -21,6 +21,8 @@ var (
 	ErrOtherUser = errors.New("it is another user's connection")
 	// ErrUnknownUser tells that it cannot be learnt whose it is.
 	ErrUnknownUser = errors.New("it cannot be learnt which user's connection it is")
+
+	errEnded = fmt.Errorf("%w: it was reset, or its process has closed it already", ErrUnknownUser)
 )
 
 // Check decides who may connect to a listener of a job. A nil *Check admits every
@@ -72,14 +74,19 @@ func NewLoopbackCheck(users params.LoopbackUsers) *Check {
 }
 
 // Admit reports whose connection an accepted one is, if it is none of the users who may
-// connect. It reads nothing from the connection, and takes no part of it.
-func (c *Check) Admit(conn net.Conn) error { return c.ask(conn, c.admit) }
+// connect. It reads nothing from the connection, and takes no part of it. One that has ended
+// is refused, though bytes may have come by it.
+func (c *Check) Admit(conn net.Conn) error { return c.ask(conn, false) }
 
 // AdmitServer reports whose process has answered on a connection that this one has opened, if
-// that is neither root's nor of the users who may connect.
-func (c *Check) AdmitServer(conn net.Conn) error { return c.ask(conn, c.admitServer) }
+// that is neither root's nor of the users who may connect. One that has ended is refused.
+func (c *Check) AdmitServer(conn net.Conn) error { return c.ask(conn, true) }
 
-func (c *Check) ask(conn net.Conn, admit func(local, remote netip.AddrPort) error) error {
+// ask asks the kernel whose the other end of a connection is, and then whether this end is
+// connected still. While it is, its peer alone has the addresses that were asked for; of a
+// connection that was reset Linux delivers what came before, and any process may have them by
+// now. That this end is connected is asked first, too: it spares the dearer question.
+func (c *Check) ask(conn net.Conn, server bool) error {
 	if c == nil {
 		return nil
 	}
@@ -88,34 +95,36 @@ func (c *Check) ask(conn net.Conn, admit func(local, remote netip.AddrPort) erro
 	if !ok1 || !ok2 {
 		return fmt.Errorf("%w: it is no TCP connection", ErrUnknownUser)
 	}
-	return admit(canonical(local.AddrPort()), canonical(remote.AddrPort()))
-}
-
-func (c *Check) admit(local, remote netip.AddrPort) error {
-	return c.decide(local, remote, socket.open, false)
-}
-
-func (c *Check) admitServer(local, remote netip.AddrPort) error {
-	return c.decide(local, remote, socket.held, true)
-}
-
-// decide asks the kernel whose the other end is; of one that is not there as it should be it
-// tells nothing. root tells that root's is let in.
-func (c *Check) decide(local, remote netip.AddrPort, there func(socket) bool, root bool) error {
-	if !c.near && !c.sameMachine(local.Addr(), remote.Addr()) {
+	here, there := canonical(local.AddrPort()), canonical(remote.AddrPort())
+	if !c.concerns(here.Addr(), there.Addr()) {
 		return nil
 	}
-	s, err := c.lookUp(local, remote)
+	var s socket
+	err := connected(conn)
+	if err == nil {
+		s, err = c.lookUp(here, there)
+	}
+	if err == nil {
+		err = connected(conn)
+	}
+	return c.decide(s, err, server)
+}
+
+// decide judges what the kernel has told of the other end, a server's or a client's, or the
+// error of asking. Of a socket that is not there as it should be the kernel tells nothing.
+func (c *Check) decide(s socket, err error, server bool) error {
 	switch {
 	case errors.Is(err, errUnavailable) && !c.others():
 		return nil
+	case errors.Is(err, errEnded):
+		return errEnded
 	case err != nil:
 		return fmt.Errorf("%w: %w; loopback_check=0 turns the check off", ErrUnknownUser, err)
-	case !there(s):
-		return fmt.Errorf("%w: its process has closed it already", ErrUnknownUser)
+	case !s.open() && !(server && s.held()):
+		return errEnded
 	case s.uid == c.overflow && c.ambiguous:
 		return fmt.Errorf("%w: its user %d is none of this user namespace; loopback_check=0 turns the check off", ErrOtherUser, s.uid)
-	case s.uid == c.self || c.users.Includes(s.uid) || root && s.uid == 0:
+	case s.uid == c.self || c.users.Includes(s.uid) || server && s.uid == 0:
 		return nil
 	}
 	return &otherUserError{s.uid, c.self}
@@ -131,10 +140,10 @@ func (e *otherUserError) Error() string {
 
 func (e *otherUserError) Unwrap() error { return ErrOtherUser }
 
-// sameMachine reports whether remote is an address of this machine, or cannot be told from
-// one.
-func (c *Check) sameMachine(local, remote netip.Addr) bool {
-	if remote == local || remote.IsLoopback() {
+// concerns reports whether a connection has to be asked about: remote is an address of this
+// machine, or cannot be told from one.
+func (c *Check) concerns(local, remote netip.Addr) bool {
+	if c.near || remote == local || remote.IsLoopback() {
 		return true
 	}
 	addrs, err := c.locals()

@@ -287,26 +287,18 @@ func TestWhereToCheck(t *testing.T) {
 		}
 	}
 
-	self := uint32(os.Geteuid())
-	asked := 0
 	c := NewCheck(nodeParams("host0:29400", 1), any)
-	c.lookUp = func(_, _ netip.AddrPort) (socket, error) {
-		asked++
-		return socket{state: stateEstablished, uid: self + 1, inode: 1}, nil
-	}
 	c.locals = func() ([]net.Addr, error) {
 		return []net.Addr{&net.IPNet{IP: net.IPv4(10, 0, 0, 6), Mask: net.CIDRMask(8, 32)}}, nil
 	}
-	here := netip.MustParseAddrPort("10.0.0.5:1")
-	for from, near := range map[string]bool{"10.0.0.7:1": false, "10.0.0.5:2": true, "10.0.0.6:2": true, "127.0.0.1:3": true} {
-		asked = 0
-		err := c.admit(here, netip.MustParseAddrPort(from))
-		if near != (err != nil) || near != (asked == 1) {
-			t.Errorf("from %s: %v, asked %d times", from, err, asked)
+	here := netip.MustParseAddr("10.0.0.5")
+	for from, near := range map[string]bool{"10.0.0.7": false, "10.0.0.5": true, "10.0.0.6": true, "127.0.0.1": true} {
+		if c.concerns(here, netip.MustParseAddr(from)) != near {
+			t.Errorf("from %s: asked about: %v", from, !near)
 		}
 	}
 	c.locals = func() ([]net.Addr, error) { return nil, errors.New("no") }
-	if c.admit(here, netip.MustParseAddrPort("10.0.0.7:1")) == nil {
+	if !c.concerns(here, netip.MustParseAddr("10.0.0.7")) {
 		t.Error("what cannot be told from this machine passes")
 	}
 }
@@ -315,9 +307,6 @@ func TestWhereToCheck(t *testing.T) {
 func TestServerOfOthers(t *testing.T) {
 	c := NewLoopbackCheck(params.LoopbackUsers{Also: []params.UIDRange{{First: 7, Last: 7}}})
 	c.self, c.overflow, c.ambiguous = 1000, 65534, true
-	var answer socket
-	c.lookUp = func(_, _ netip.AddrPort) (socket, error) { return answer, nil }
-	a := netip.MustParseAddrPort("127.0.0.1:1")
 	for s, want := range map[socket]error{
 		{state: stateEstablished, uid: 1000, inode: 1}:  nil,
 		{state: stateEstablished, uid: 7, inode: 1}:     nil,
@@ -329,12 +318,11 @@ func TestServerOfOthers(t *testing.T) {
 		{state: stateFinWait2, uid: 0}:                  ErrUnknownUser, // of a process that is gone
 		{state: 10, uid: 1000, inode: 1}:                ErrUnknownUser,
 	} {
-		answer = s
-		if err := c.admitServer(a, a); !errors.Is(err, want) {
+		if err := c.decide(s, nil, true); !errors.Is(err, want) {
 			t.Errorf("%+v: %v, want %v", s, err, want)
 		}
 	}
-	if answer = (socket{state: stateEstablished, uid: 0, inode: 1}); !errors.Is(c.admit(a, a), ErrOtherUser) {
+	if !errors.Is(c.decide(socket{state: stateEstablished, uid: 0, inode: 1}, nil, false), ErrOtherUser) {
 		t.Error("root may connect")
 	}
 }
@@ -345,36 +333,34 @@ func TestWhoCannotBeTold(t *testing.T) {
 	c := NewLoopbackCheck(params.LoopbackUsers{Also: []params.UIDRange{{First: 0, Last: 1 << 31}}})
 	c.overflow, c.ambiguous = 65534, true
 	answer, failure := socket{state: stateEstablished, uid: 65534, inode: 1}, error(nil)
-	c.lookUp = func(_, _ netip.AddrPort) (socket, error) { return answer, failure }
-	a := netip.MustParseAddrPort("127.0.0.1:1")
-	if err := c.admit(a, a); !errors.Is(err, ErrOtherUser) {
+	if err := c.decide(answer, failure, false); !errors.Is(err, ErrOtherUser) {
 		t.Errorf("the overflow user: %v", err)
 	}
 	c.ambiguous = false
-	if err := c.admit(a, a); err != nil {
+	if err := c.decide(answer, failure, false); err != nil {
 		t.Errorf("the overflow user where all are mapped: %v", err)
 	}
 	for _, s := range []socket{{state: stateEstablished, uid: 0}, {state: 4, uid: 0, inode: 1}, {state: 10, inode: 1}, {state: 6}} {
-		if answer = s; !errors.Is(c.admit(a, a), ErrUnknownUser) {
+		if answer = s; !errors.Is(c.decide(answer, failure, false), ErrUnknownUser) {
 			t.Errorf("%+v is let in", s)
 		}
 	}
 	answer.state, answer.inode = stateCloseWait, 1
-	if err := c.admit(a, a); err != nil {
+	if err := c.decide(answer, failure, false); err != nil {
 		t.Error(err)
 	}
 	others := true
 	c.others = func() bool { return others }
 	failure = fmt.Errorf("%w: x", errUnavailable)
-	if err := c.admit(a, a); !errors.Is(err, ErrUnknownUser) || !strings.Contains(err.Error(), "loopback_check=0") {
+	if err := c.decide(answer, failure, false); !errors.Is(err, ErrUnknownUser) || !strings.Contains(err.Error(), "loopback_check=0") {
 		t.Errorf("%v", err)
 	}
 	others = false
-	if err := c.admit(a, a); err != nil {
+	if err := c.decide(answer, failure, false); err != nil {
 		t.Errorf("on a machine without other users: %v", err)
 	}
 	for _, failure = range []error{errNoSocket, errors.New("x")} {
-		if c.admit(a, a) == nil {
+		if c.decide(answer, failure, false) == nil {
 			t.Errorf("%v is let in", failure)
 		}
 	}

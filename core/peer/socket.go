@@ -3,8 +3,12 @@ package peer
 import (
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
 )
 
 // socket is what the kernel tells of one end of a connection.
@@ -36,7 +40,7 @@ func (s socket) held() bool {
 var (
 	// errUnavailable tells that the kernel, or a sandbox before it, does not tell whose a
 	// socket is.
-	errUnavailable = errors.New("neither NETLINK_SOCK_DIAG nor /proc/net/tcp can be used here")
+	errUnavailable = errors.New("the kernel does not tell of sockets here")
 	// errNoSocket tells that there is no such socket.
 	errNoSocket = errors.New("there is no such socket")
 )
@@ -63,5 +67,37 @@ func lookUp(local, remote netip.AddrPort) (socket, error) {
 	case errors.Is(err, errNoSocket):
 		return socket{}, err
 	}
-	return socket{}, fmt.Errorf("%w: %w; %w", errUnavailable, err, scanned)
+	return socket{}, fmt.Errorf("%w: neither NETLINK_SOCK_DIAG nor /proc/net/tcp can be used: %w; %w", errUnavailable, err, scanned)
+}
+
+// connected returns nil if this end of a connection is connected, also one whose peer has ended
+// its sending side, and errEnded if not. conn may lie above the socket's own.
+func connected(conn net.Conn) error {
+	for {
+		over, ok := conn.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		conn = over.NetConn()
+	}
+	held, ok := conn.(syscall.Conn)
+	if !ok {
+		return errors.New("it is no socket")
+	}
+	raw, err := held.SyscallConn()
+	if err != nil {
+		return errEnded // it was closed here
+	}
+	var info *unix.TCPInfo
+	var failed error
+	err = raw.Control(func(fd uintptr) { info, failed = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	switch {
+	case err != nil:
+		return errEnded
+	case failed != nil:
+		return fmt.Errorf("%w: TCP_INFO: %w", errUnavailable, failed)
+	case info.State != stateEstablished && info.State != stateCloseWait:
+		return errEnded
+	}
+	return nil
 }
