@@ -95,8 +95,8 @@ func TestPortOfAnother(t *testing.T) {
 	}
 }
 
-// TestHalfClosed: a server that has ended its sending side is asked about; a connection of which
-// both sides have ended has ended.
+// TestHalfClosed: a server that has ended its sending side is judged like any; a connection that
+// both sides have ended is none.
 func TestHalfClosed(t *testing.T) {
 	l := listen(t, "127.0.0.1:0")
 	server, client := accepted(t, l, plainDial(t))

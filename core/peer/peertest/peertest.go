@@ -8,6 +8,7 @@ import (
 	"runtime"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -58,8 +59,8 @@ func Dial(t testing.TB, uid int, addr string) net.Conn {
 }
 
 func dialOnThread(uid int, to netip.AddrPort) (fd int, err error) {
-	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
-		return -1, errno
+	if err := become(uid); err != nil {
+		return -1, err
 	}
 	family, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().Unmap().As4()})
 	if to.Addr().Is6() && !to.Addr().Is4In6() {
@@ -74,6 +75,86 @@ func dialOnThread(uid int, to netip.AddrPort) (fd int, err error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// Strike is a user's attack on a listener at a TCP address of IPv4: he connects from each of some
+// ports, sends a text and resets, round and round until the test or stop ends. struck counts the
+// connections. The thread that does so has the user's rights, and ends with it.
+func Strike(t testing.TB, uid int, addr string, ports []int, text string) (struck func() int64, stop func()) {
+	t.Helper()
+	NeedRoot(t)
+	to, err := netip.ParseAddrPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var count atomic.Int64
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	wg.Go(func() {
+		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
+		if err := become(uid); err != nil {
+			t.Error(err)
+			return
+		}
+		for i := 0; ; i++ {
+			select {
+			case <-done:
+				return
+			default:
+			}
+			if fd, err := DialFrom(ports[i%len(ports)], to); err == nil {
+				_, _ = unix.Write(fd, []byte(text))
+				Reset(fd)
+				count.Add(1)
+			}
+		}
+	})
+	stop = sync.OnceFunc(func() {
+		close(done)
+		wg.Wait()
+	})
+	t.Cleanup(stop)
+	return count.Load, stop
+}
+
+// DialFrom connects as this user, at once or not at all, from a port of 127.0.0.1 to an address of
+// IPv4. The caller closes the descriptor.
+func DialFrom(port int, to netip.AddrPort) (fd int, err error) {
+	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return -1, err
+	}
+	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
+	if err == nil {
+		err = unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
+	}
+	if err == nil {
+		if err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err == unix.EINPROGRESS {
+			state, failed := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
+			if failed == nil && state.State == 1 { // the handshake is done within the call, at a loopback address
+				err = nil
+			}
+		}
+	}
+	if err != nil {
+		Reset(fd)
+		return -1, err
+	}
+	return fd, nil
+}
+
+// Reset closes a connection so that its ends are free at once.
+func Reset(fd int) {
+	_ = unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER, &unix.Linger{Onoff: 1})
+	_ = unix.Close(fd)
+}
+
+// become gives this thread a user's rights.
+func become(uid int) error {
+	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
+		return errno
+	}
+	return nil
 }
 
 // Accept listens on a TCP address of IPv4 as the user uid, accepts what comes and says nothing
@@ -206,8 +287,8 @@ func (l *listener) Addr() net.Addr {
 }
 
 func listenOnThread(uid int, at netip.AddrPort) (fd int, err error) {
-	if _, _, errno := unix.RawSyscall(unix.SYS_SETRESUID, uintptr(uid), uintptr(uid), uintptr(uid)); errno != 0 {
-		return -1, errno
+	if err := become(uid); err != nil {
+		return -1, err
 	}
 	fd, err = unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
