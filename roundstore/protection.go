@@ -167,7 +167,7 @@ func (t *Protection) Serve(server *tcpstore.Server, sides *Sides, name secret.St
 		return netip.AddrPort{}, nil, err
 	}
 	sides.begin(name, server.Addr().(*net.TCPAddr).Port)
-	stop = server.AlsoAccept(l, peer.NewLoopbackCheck(t.users).Admit)
+	stop = server.AlsoAccept(l, peer.NewLoopbackCheck(t.users).Accept)
 	return l.Addr().(*net.TCPAddr).AddrPort(), stop, nil
 }
 
@@ -180,9 +180,9 @@ func (t *Protection) Reach(ctx context.Context, host string, port int, name secr
 	}
 	place := net.JoinHostPort(host, strconv.Itoa(port))
 	way, err = forward.Listen(t.address(name), port, forward.Options{
-		Admit: peer.NewLoopbackCheck(t.users).Admit,
-		Dial:  func(ctx context.Context, side int) (forward.Conn, error) { return t.dial(ctx, place, name, side) },
-		Store: place, Log: t.log, Refusals: &t.refusals,
+		Accept: peer.NewLoopbackCheck(t.users).Accept,
+		Dial:   func(ctx context.Context, side int) (forward.Conn, error) { return t.dial(ctx, place, name, side) },
+		Store:  place, Log: t.log, Refusals: &t.refusals,
 		Hint: "; its address is what the node of rank 0 announces: give advertise_addr= or --local-addr there, an address under which the others reach it, " +
 			"and store_port= if a firewall is between them; all nodes need the same token and store_tls=",
 	})

@@ -100,10 +100,10 @@ func (s *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 	if l, err = shared(protection, l); err != nil {
 		return nil, err
 	}
-	k := &socket{gate: newGate(l), sides: protection.Sides(), host: host, port: port, users: 1}
-	opts := tcpstore.Options{Logger: s.log, NormalizeAttemptKeys: true, Admit: peer.NewCheck(&s.params, l.Addr()).Admit}
+	k := &socket{gate: newGate(), sides: protection.Sides(), host: host, port: port, users: 1}
+	opts := tcpstore.Options{Logger: s.log, NormalizeAttemptKeys: true, Accept: peer.NewCheck(&s.params, l.Addr()).Accept, Pass: k.gate.await}
 	k.sides.Protect(&opts)
-	k.server = tcpstore.Serve(k.gate, newEngine(), opts)
+	k.server = tcpstore.Serve(l, newEngine(), opts)
 	s.mu.Lock()
 	s.open[k] = struct{}{}
 	if port != 0 {

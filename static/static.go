@@ -229,7 +229,7 @@ func (s *Static) serve(ctx context.Context) error {
 	if addr, err := netip.ParseAddr(s.host); err == nil && addr.IsLoopback() {
 		listen, bind = s.host, addr
 	}
-	opts := tcpstore.Options{Logger: s.log, Admit: peer.NewCheck(&s.p, &net.TCPAddr{IP: net.IP(bind.AsSlice())}).Admit}
+	opts := tcpstore.Options{Logger: s.log, Accept: peer.NewCheck(&s.p, &net.TCPAddr{IP: net.IP(bind.AsSlice())}).Accept}
 	server, sides, err := s.listenStore(ctx, listen, opts)
 	if err != nil {
 		return rendezvous.Errorf(rendezvous.CodeConnection, "node 0 cannot serve its store: %v; give another --master-port, or end the program that has this one", err)

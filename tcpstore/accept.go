@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"net"
+	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -27,9 +28,10 @@ const (
 type acceptor struct {
 	*Server
 	listener net.Listener
-	admit    func(net.Conn) error // nil: all
-	secure   bool                 // they have to open by TLS and a proof
-	done     context.Context      // ends with the listener
+	accept   Accept                          // nil: all
+	pass     func(ctx context.Context) error // nil: at once
+	secure   bool                            // they have to open by TLS and a proof
+	done     context.Context                 // ends with the listener
 }
 
 // run accepts until done ends.
@@ -75,13 +77,14 @@ func (a *acceptor) run() {
 // opening. What is in nc after an error is to be tried again.
 func (a *acceptor) acceptOne(nc *net.Conn) (err error) {
 	if *nc == nil {
-		if *nc, err = a.listener.Accept(); err != nil {
+		if *nc, err = a.next(); err != nil {
 			*nc = nil
 			return err
 		}
-		if !a.admitted(*nc) {
-			*nc = nil
-			return nil
+	}
+	if a.pass != nil {
+		if err := a.pass(a.done); err != nil {
+			return err
 		}
 	}
 	if a.secure {
@@ -93,24 +96,21 @@ func (a *acceptor) acceptOne(nc *net.Conn) (err error) {
 	return nil
 }
 
-// admitted asks whether a connection may be served, and closes it if not.
-func (a *acceptor) admitted(nc net.Conn) bool {
-	if a.admit == nil {
-		return true
+func (a *acceptor) next() (net.Conn, error) {
+	if a.accept == nil {
+		return a.listener.Accept()
 	}
-	err := a.admit(nc)
-	if err == nil {
-		return true
-	}
+	return a.accept(a.listener, a.refused)
+}
+
+// refused counts and logs a connection that may not be served.
+func (a *acceptor) refused(from netip.AddrPort, why error) {
 	a.counters.accepted.Add(1)
 	a.counters.refused[ReasonUser].Add(1)
-	nc.Close()
-	peer := peerOf(nc)
-	if a.refusals.Note(ReasonUser.String(), peer.Addr().String()) {
-		a.log.Warn("tcpstore: connection closed: "+err.Error(),
-			"peer", peer.String(), "listen", a.listener.Addr().String(), "reason", ReasonUser.String())
+	if a.refusals.Note(ReasonUser.String(), from.Addr().String()) {
+		a.log.Warn("tcpstore: connection closed: "+why.Error(),
+			"peer", from.String(), "listen", a.listener.Addr().String(), "reason", ReasonUser.String())
 	}
-	return false
 }
 
 // start hands an accepted connection to a loop, one that is open with what TLS needs and the

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"net/netip"
 	"runtime"
 	"strings"
 	"sync"
@@ -277,10 +278,18 @@ func TestAlsoAccept(t *testing.T) {
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	var mu sync.Mutex
 	var refusing error
-	stop := s.AlsoAccept(l, func(net.Conn) error {
-		mu.Lock()
-		defer mu.Unlock()
-		return refusing
+	stop := s.AlsoAccept(l, func(l net.Listener, refused func(netip.AddrPort, error)) (net.Conn, error) {
+		for {
+			conn, err := l.Accept()
+			mu.Lock()
+			why := refusing
+			mu.Unlock()
+			if err != nil || why == nil {
+				return conn, err
+			}
+			refused(peerOf(conn), why)
+			conn.Close()
+		}
 	})
 	dial := func() raw {
 		conn := testkit.Must(net.Dial("tcp", l.Addr().String()))(t)

@@ -20,7 +20,7 @@ const (
 	ReasonWaits                   // more pending waits than MaxKeys keys, MaxRequestBytes or Options.MaxWaitBytes
 	ReasonUnsent                  // replies over Options.MaxUnsent
 	ReasonSlow                    // does not read while others need Options.MaxUnsentSum
-	ReasonUser                    // Options.Admit does not let it in
+	ReasonUser                    // Options.Accept does not let it in
 	ReasonPlain                   // no TLS, where there is a token
 	ReasonHandshake               // a TLS handshake that failed
 	ReasonAuth                    // it did not prove that it knows the token

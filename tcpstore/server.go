@@ -63,9 +63,13 @@ type Options struct {
 	// the loss of a node (docs/decisions/0003).
 	NormalizeAttemptKeys bool
 
-	// Admit is asked once for each accepted connection, before a byte of it is read, in the
-	// goroutine that accepts: an error, which is logged, closes the connection. Nil admits all.
-	Admit func(net.Conn) error
+	// Accept returns the connections that may be served. Nil takes all.
+	Accept Accept
+
+	// Pass is asked before each accepted connection is served, in the goroutine that accepts: it
+	// may hold it up, and others behind it, until ctx ends, and then returns an error. Nil lets it
+	// pass at once.
+	Pass func(ctx context.Context) error
 
 	// Secure, if not nil, makes the listener take connections only by TLS and a proof of the
 	// token that names the present round (secret.DialStore). Until BeginRound there is none,
@@ -83,6 +87,11 @@ type Options struct {
 	// the program that the server lives in.
 	Loops int
 }
+
+// Accept is how connections are accepted from a listener, by one goroutine. It returns the next
+// one that may be served, of which no byte was read, and closes others, having told refused, which
+// counts and logs them.
+type Accept func(l net.Listener, refused func(from netip.AddrPort, why error)) (net.Conn, error)
 
 // DefaultMaxWaitBytes is Options.MaxWaitBytes if that is 0: some five thousand peers can
 // each wait for a key of each.
@@ -197,18 +206,18 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 	s.maxUnsentSum = cmp.Or(opts.MaxUnsentSum, DefaultMaxUnsentSum)
 	s.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }, s.sumUp)
 	s.done, s.stop = context.WithCancel(context.Background())
-	a := &acceptor{Server: s, listener: l, admit: opts.Admit, secure: opts.Secure != nil, done: s.done}
+	a := &acceptor{Server: s, listener: l, accept: opts.Accept, pass: opts.Pass, secure: opts.Secure != nil, done: s.done}
 	s.wg.Go(a.run)
 	return s
 }
 
 // AlsoAccept serves plain connections from l, too, on the same loops and engine: from the
-// workers of this machine, whom admit lets in (Options.Admit), at a server whose own listener
+// workers of this machine, whom accept lets in (Options.Accept), at a server whose own listener
 // takes TLS. It serves until stop is called, which closes l and may be called again, or until
 // Close; both wait until nothing is accepted any more. What was accepted stays open.
-func (s *Server) AlsoAccept(l net.Listener, admit func(net.Conn) error) (stop func()) {
+func (s *Server) AlsoAccept(l net.Listener, accept Accept) (stop func()) {
 	done, cancel := context.WithCancel(s.done)
-	a := &acceptor{Server: s, listener: l, admit: admit, done: done}
+	a := &acceptor{Server: s, listener: l, accept: accept, done: done}
 	ended := make(chan struct{})
 	stop = func() {
 		cancel()

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"log/slog"
 	"net"
+	"net/netip"
 	"time"
 
 	"rallypoint/core/params"
@@ -31,19 +32,9 @@ func newUserListener(l net.Listener, users params.LoopbackUsers, log *slog.Logge
 
 // Accept implements net.Listener.
 func (u *userListener) Accept() (net.Conn, error) {
-	for {
-		conn, err := u.Listener.Accept()
-		if err != nil {
-			return nil, err
+	return u.check.Accept(u.Listener, func(from netip.AddrPort, why error) {
+		if u.refusals.Note("other_user", from.Addr().String()) {
+			u.log.Warn("the health port refused a connection: "+why.Error(), "address", from.String())
 		}
-		refused := u.check.Admit(conn)
-		if refused == nil {
-			return conn, nil
-		}
-		_ = conn.Close()
-		host, _, _ := net.SplitHostPort(conn.RemoteAddr().String())
-		if u.refusals.Note("other_user", host) {
-			u.log.Warn("the health port refused a connection: "+refused.Error(), "address", conn.RemoteAddr().String())
-		}
-	}
+	})
 }

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"net"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -52,16 +53,14 @@ func (s *Server) accept(l net.Listener) {
 	var failed, shed time.Time // the last times; failed is zero when another one is news
 	pauses := backoff.New(firstAcceptPause, lastAcceptPause)
 	for {
-		conn, err := s.acceptOne(l)
+		conn, err := s.acceptOne(check, l)
 		if err == nil {
 			pauses.Reset()
 			if !failed.IsZero() && s.clock.Now().Sub(failed) > acceptSettled {
 				failed = time.Time{}
 				s.log.Info("accepts connections again", "address", l.Addr().String())
 			}
-			if s.admitUser(check, conn) {
-				s.admit(conn)
-			}
+			s.admit(conn)
 			continue
 		}
 		select {
@@ -88,11 +87,18 @@ func (s *Server) accept(l net.Listener) {
 	}
 }
 
-func (s *Server) acceptOne(l net.Listener) (net.Conn, error) {
+// acceptOne accepts a connection of a user who may connect. One of another user is closed
+// before a byte of it is read.
+func (s *Server) acceptOne(check *peer.Check, l net.Listener) (net.Conn, error) {
 	if s.unidentified.Load() >= s.cfg.maxUnidentified {
 		return nil, errCrowd
 	}
-	return l.Accept()
+	return check.Accept(l, func(from netip.AddrPort, why error) {
+		s.metrics.accepted.Add(1)
+		if s.sampleRefusal(refusedUser, net.TCPAddrFromAddrPort(from), "") {
+			s.log.Warn("closed a connection", slog.String("address", from.String()), slog.String("reason", why.Error()))
+		}
+	})
 }
 
 func (s *Server) admit(conn net.Conn) {
@@ -155,19 +161,4 @@ func (s *Server) userCheck(l net.Listener) *peer.Check {
 		return nil
 	}
 	return peer.NewCheck(s.cfg.Node, l.Addr())
-}
-
-// admitUser asks whose a new connection is. One of another user is closed before a byte
-// of it is read.
-func (s *Server) admitUser(check *peer.Check, conn net.Conn) bool {
-	err := check.Admit(conn)
-	if err == nil {
-		return true
-	}
-	conn.Close()
-	s.metrics.accepted.Add(1)
-	if s.sampleRefusal(refusedUser, conn.RemoteAddr(), "") {
-		s.log.Warn("closed a connection", slog.String("address", conn.RemoteAddr().String()), slog.String("reason", err.Error()))
-	}
-	return false
 }

@@ -24,21 +24,39 @@ const (
 	diagBuffer = 4 << 10
 )
 
-// diagnose asks the kernel for the socket that is bound to remote and connected to local. The
-// kernel answers within the call that asks, so that nothing here waits.
-func diagnose(local, remote netip.AddrPort) (socket, error) {
-	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
-	if err != nil {
-		return socket{}, fmt.Errorf("NETLINK_SOCK_DIAG: %w", err)
+// diag asks questions by one NETLINK_SOCK_DIAG socket, which the first of them opens. The zero
+// value is ready; its user closes it.
+type diag struct {
+	open bool
+	fd   int
+	seq  uint32 // of the last question
+}
+
+func (d *diag) close() {
+	if d.open {
+		unix.Close(d.fd)
 	}
-	defer unix.Close(fd)
-	if err := unix.Sendto(fd, diagRequest(local, remote), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+	d.open = false
+}
+
+// find asks the kernel for the socket that is bound to remote and connected to local. The
+// kernel answers within the call that asks, so that nothing here waits.
+func (d *diag) find(local, remote netip.AddrPort) (socket, error) {
+	if !d.open {
+		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
+		if err != nil {
+			return socket{}, fmt.Errorf("NETLINK_SOCK_DIAG: %w", err)
+		}
+		d.open, d.fd = true, fd
+	}
+	d.seq++
+	if err := unix.Sendto(d.fd, diagRequest(d.seq, local, remote), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
 		return socket{}, fmt.Errorf("NETLINK_SOCK_DIAG: %w", err)
 	}
 	var buf [diagBuffer]byte
-	n, from, err := unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT)
+	n, from, err := unix.Recvfrom(d.fd, buf[:], unix.MSG_DONTWAIT)
 	for errors.Is(err, unix.EINTR) {
-		n, from, err = unix.Recvfrom(fd, buf[:], unix.MSG_DONTWAIT)
+		n, from, err = unix.Recvfrom(d.fd, buf[:], unix.MSG_DONTWAIT)
 	}
 	if err != nil {
 		return socket{}, fmt.Errorf("NETLINK_SOCK_DIAG: %w", err)
@@ -46,17 +64,17 @@ func diagnose(local, remote netip.AddrPort) (socket, error) {
 	if kernel, ok := from.(*unix.SockaddrNetlink); !ok || kernel.Pid != 0 {
 		return socket{}, errors.New("NETLINK_SOCK_DIAG: the answer is not the kernel's")
 	}
-	return parseDiagReply(buf[:n], local, remote)
+	return parseDiagReply(buf[:n], d.seq, local, remote)
 }
 
 // diagRequest asks for one socket by both its ends.
-func diagRequest(local, remote netip.AddrPort) []byte {
+func diagRequest(seq uint32, local, remote netip.AddrPort) []byte {
 	b := make([]byte, 0, unix.SizeofNlMsghdr+diagRequestLen)
 	order := binary.NativeEndian
 	b = order.AppendUint32(b, unix.SizeofNlMsghdr+diagRequestLen)
 	b = order.AppendUint16(b, unix.SOCK_DIAG_BY_FAMILY)
 	b = order.AppendUint16(b, unix.NLM_F_REQUEST)
-	b = order.AppendUint32(b, 1) // sequence number
+	b = order.AppendUint32(b, seq)
 	b = order.AppendUint32(b, 0) // port id: the kernel knows it
 	b = append(b, familyOf(local.Addr()), unix.IPPROTO_TCP, 0, 0)
 	b = order.AppendUint32(b, math.MaxUint32) // states
@@ -94,9 +112,9 @@ func addressField(a netip.Addr) []byte {
 	return field[:]
 }
 
-// parseDiagReply reads the answer about one socket, which has to be the one that was
-// asked for.
-func parseDiagReply(b []byte, local, remote netip.AddrPort) (socket, error) {
+// parseDiagReply reads the answer to a question about one socket, which has to be the one that
+// was asked for.
+func parseDiagReply(b []byte, seq uint32, local, remote netip.AddrPort) (socket, error) {
 	order := binary.NativeEndian
 	if len(b) < unix.SizeofNlMsghdr {
 		return socket{}, errShortReply
@@ -107,6 +125,8 @@ func parseDiagReply(b []byte, local, remote netip.AddrPort) (socket, error) {
 	}
 	kind, body := order.Uint16(b[4:]), b[unix.SizeofNlMsghdr:size]
 	switch {
+	case order.Uint32(b[8:]) != seq:
+		return socket{}, errors.New("NETLINK_SOCK_DIAG: the answer to another question")
 	case kind == unix.NLMSG_ERROR && len(body) >= errorReplyLen:
 		errno := syscall.Errno(-int32(order.Uint32(body)))
 		if errno == unix.ENOENT {

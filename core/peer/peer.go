@@ -34,7 +34,7 @@ type Check struct {
 	// this machine. Else those of other machines pass.
 	near bool
 
-	lookUp func(local, remote netip.AddrPort) (socket, error)
+	lookUp func(d *diag, local, remote netip.AddrPort) (socket, error)
 	locals func() ([]net.Addr, error) // addresses of this machine
 	others func() bool                // other users may have processes on this machine
 	// overflow is the id that stands for each user that this process's user namespace does
@@ -82,10 +82,6 @@ func (c *Check) Admit(conn net.Conn) error { return c.ask(conn, false) }
 // that is neither root's nor of the users who may connect. One that has ended is refused.
 func (c *Check) AdmitServer(conn net.Conn) error { return c.ask(conn, true) }
 
-// ask asks the kernel whose the other end of a connection is, and then whether this end is
-// connected still. While it is, its peer alone has the addresses that were asked for; of a
-// connection that was reset Linux delivers what came before, and any process may have them by
-// now. That this end is connected is asked first, too: it spares the dearer question.
 func (c *Check) ask(conn net.Conn, server bool) error {
 	if c == nil {
 		return nil
@@ -99,13 +95,24 @@ func (c *Check) ask(conn net.Conn, server bool) error {
 	if !c.concerns(here.Addr(), there.Addr()) {
 		return nil
 	}
+	var d diag
+	defer d.close()
+	return c.judge(&d, here, there, func() error { return connected(conn) }, server)
+}
+
+// judge asks the kernel whose the other end of a connection is, and then whether this end is
+// connected still. While it is, its peer alone has the addresses that were asked for; of a
+// connection that was reset Linux delivers what came before, and any process may have them by
+// now. alive, which tells whether this end is connected, is asked first, too: it is the cheaper
+// question.
+func (c *Check) judge(d *diag, here, there netip.AddrPort, alive func() error, server bool) error {
 	var s socket
-	err := connected(conn)
+	err := alive()
 	if err == nil {
-		s, err = c.lookUp(here, there)
+		s, err = c.lookUp(d, here, there)
 	}
 	if err == nil {
-		err = connected(conn)
+		err = alive()
 	}
 	return c.decide(s, err, server)
 }

@@ -113,6 +113,11 @@ func inNamespace(uid int) *syscall.SysProcAttr {
 	}
 }
 
+// byTables is lookUp where there is no sock_diag.
+func byTables(_ *diag, local, remote netip.AddrPort) (socket, error) {
+	return scanTables(local, remote)
+}
+
 // accepted is a connection from both ends.
 func accepted(t *testing.T, l net.Listener, dial func(addr string) net.Conn) (server, client net.Conn) {
 	t.Helper()
@@ -161,17 +166,19 @@ func TestOwnUser(t *testing.T) {
 			t.Errorf("%v: %v", test, err)
 		}
 		local, remote := canonical(server.LocalAddr().(*net.TCPAddr).AddrPort()), canonical(server.RemoteAddr().(*net.TCPAddr).AddrPort())
-		for name, ask := range map[string]func(local, remote netip.AddrPort) (socket, error){"sock_diag": diagnose, "/proc": scanTables} {
-			s, err := ask(local, remote)
+		for name, ask := range map[string]func(*diag, netip.AddrPort, netip.AddrPort) (socket, error){"sock_diag": (*diag).find, "/proc": byTables} {
+			var d diag
+			s, err := ask(&d, local, remote)
 			if err != nil || !s.open() || int(s.uid) != os.Geteuid() {
 				t.Errorf("%v by %s: %+v, %v", test, name, s, err)
 			}
-			if _, err := ask(remote, netip.AddrPortFrom(remote.Addr(), 1)); !errors.Is(err, errNoSocket) {
+			if _, err := ask(&d, remote, netip.AddrPortFrom(remote.Addr(), 1)); !errors.Is(err, errNoSocket) {
 				t.Errorf("%v by %s: a socket that is none: %v", test, name, err)
 			}
-			if s, err := ask(local, canonical(l.Addr().(*net.TCPAddr).AddrPort())); err == nil && s.open() {
+			if s, err := ask(&d, local, canonical(l.Addr().(*net.TCPAddr).AddrPort())); err == nil && s.open() {
 				t.Errorf("%v by %s: the listener counts as an end: %+v", test, name, s)
 			}
+			d.close()
 		}
 		client.Close()
 		if err := check.Admit(server); !errors.Is(err, ErrUnknownUser) {
@@ -187,7 +194,7 @@ func TestOtherUser(t *testing.T) {
 	l := listen(t, "127.0.0.1:0")
 	check := NewLoopbackCheck(params.LoopbackUsers{})
 	byTable := NewLoopbackCheck(params.LoopbackUsers{})
-	byTable.lookUp = scanTables
+	byTable.lookUp = byTables
 	also := NewLoopbackCheck(params.LoopbackUsers{Also: []params.UIDRange{{First: peertest.Stranger, Last: peertest.Stranger + 1}}})
 
 	server, client := accepted(t, l, func(addr string) net.Conn { return peertest.Dial(t, peertest.Stranger+1, addr) })
@@ -399,13 +406,13 @@ func TestOtherLogins(t *testing.T) {
 // answer that has all of it.
 func FuzzDiagReply(f *testing.F) {
 	local, remote := netip.MustParseAddrPort("127.0.0.1:1234"), netip.MustParseAddrPort("127.0.0.1:4321")
-	good := diagRequest(remote, local) // its ends are where a reply has them, some bytes later
+	good := diagRequest(0, remote, local) // its ends are where a reply has them, some bytes later
 	f.Add(good)
 	f.Add(reply(local, remote))
 	f.Add(reply(local, remote)[:80])
 	f.Add([]byte{20, 0, 0, 0, 2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xfe, 0xff, 0xff, 0xff})
 	f.Fuzz(func(t *testing.T, b []byte) {
-		s, err := parseDiagReply(b, local, remote)
+		s, err := parseDiagReply(b, 0, local, remote)
 		if err != nil {
 			if s != (socket{}) {
 				t.Errorf("%+v with %v", s, err)
@@ -432,14 +439,17 @@ func FuzzTable(f *testing.F) {
 
 func TestDiagReply(t *testing.T) {
 	local, remote := netip.MustParseAddrPort("127.0.0.1:1234"), netip.MustParseAddrPort("127.0.0.1:4321")
-	if s, err := parseDiagReply(reply(local, remote), local, remote); err != nil || s != (socket{stateEstablished, 7, 8}) {
+	if s, err := parseDiagReply(reply(local, remote), 0, local, remote); err != nil || s != (socket{stateEstablished, 7, 8}) {
 		t.Errorf("%+v, %v", s, err)
 	}
-	if _, err := parseDiagReply(reply(remote, local), local, remote); !errors.Is(err, errNoSocket) {
+	if _, err := parseDiagReply(reply(remote, local), 0, local, remote); !errors.Is(err, errNoSocket) {
 		t.Errorf("the wrong way round: %v", err)
 	}
+	if _, err := parseDiagReply(reply(local, remote), 1, local, remote); err == nil {
+		t.Error("the answer to another question is taken")
+	}
 	for n := range reply(local, remote) {
-		if s, err := parseDiagReply(reply(local, remote)[:n], local, remote); err == nil {
+		if s, err := parseDiagReply(reply(local, remote)[:n], 0, local, remote); err == nil {
 			t.Errorf("%d bytes are %+v", n, s)
 		}
 	}

@@ -22,43 +22,33 @@ func stranger() int {
 	return os.Geteuid()
 }
 
-// reset ends a connection so that its four ends are free at once.
-func reset(t *testing.T, c net.Conn) {
+// reset ends a connection, whose four ends are free when it returns.
+func reset(t *testing.T, c, other net.Conn) {
 	t.Helper()
 	testkit.Check(t, c.(*net.TCPConn).SetLinger(0))
 	testkit.Check(t, c.Close())
-}
-
-// dialFrom connects with a port of one's own.
-func dialFrom(t *testing.T, from, to net.Addr) net.Conn {
-	t.Helper()
-	d := net.Dialer{LocalAddr: from}
-	c, err := d.DialContext(t.Context(), "tcp", to.String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { c.Close() })
-	return c
+	testkit.Eventually(t, "the other end has ended", func() bool { return connected(other) != nil })
 }
 
 // TestPortOfAnother has a stranger connect, send and reset before he is asked about, and this
 // user's process connect from his port: the kernel finds a socket of this user then, but what
 // was accepted is the stranger's. So do the two ends the other way round, of a server.
 func TestPortOfAnother(t *testing.T) {
-	for name, ask := range map[string]func(local, remote netip.AddrPort) (socket, error){"sock_diag": lookUp, "/proc": scanTables} {
+	for name, ask := range map[string]func(*diag, netip.AddrPort, netip.AddrPort) (socket, error){"sock_diag": lookUp, "/proc": byTables} {
 		t.Run("client/"+name, func(t *testing.T) {
 			l := listen(t, "127.0.0.1:0")
 			c := NewLoopbackCheck(params.LoopbackUsers{})
-			server, client := accepted(t, l, func(addr string) net.Conn { return peertest.Dial(t, stranger(), addr) })
+			port := testkit.FreePort(t)
+			server, client := accepted(t, l, func(addr string) net.Conn { return peertest.DialPort(t, stranger(), port, addr) })
 			if _, err := client.Write([]byte("a stranger's")); err != nil {
 				t.Fatal(err)
 			}
-			port, asked := client.LocalAddr(), 0
-			c.lookUp = func(local, remote netip.AddrPort) (socket, error) {
+			from, asked := client.LocalAddr(), 0
+			c.lookUp = func(d *diag, local, remote netip.AddrPort) (socket, error) {
 				asked++
-				reset(t, client)
-				dialFrom(t, port, l.Addr())
-				return ask(local, remote)
+				reset(t, client, server)
+				peertest.DialPort(t, os.Geteuid(), port, l.Addr().String())
+				return ask(d, local, remote)
 			}
 			if err := c.Admit(server); !errors.Is(err, ErrUnknownUser) {
 				t.Errorf("who was found by a stranger's addresses: %v", err)
@@ -67,7 +57,9 @@ func TestPortOfAnother(t *testing.T) {
 			if n, err := server.Read(b); string(b[:n]) != "a stranger's" {
 				t.Errorf("the kernel keeps %q of him, %v", b[:n], err)
 			}
-			if s, err := ask(canonical(server.LocalAddr().(*net.TCPAddr).AddrPort()), canonical(port.(*net.TCPAddr).AddrPort())); err != nil || !s.open() || int(s.uid) != os.Geteuid() {
+			var d diag
+			defer d.close()
+			if s, err := ask(&d, canonical(server.LocalAddr().(*net.TCPAddr).AddrPort()), canonical(from.(*net.TCPAddr).AddrPort())); err != nil || !s.open() || int(s.uid) != os.Geteuid() {
 				t.Errorf("his addresses are not this user's: %+v, %v", s, err)
 			}
 			if err := c.Admit(server); !errors.Is(err, ErrUnknownUser) || asked != 1 {
@@ -78,15 +70,15 @@ func TestPortOfAnother(t *testing.T) {
 			l := peertest.Listen(t, stranger(), "127.0.0.1:0")
 			c := NewLoopbackCheck(params.LoopbackUsers{})
 			c.self = uint32(os.Geteuid())
-			client := plainDial(t)(l.Addr().String())
-			port, at := client.LocalAddr(), l.Addr()
+			port, at := testkit.FreePort(t), l.Addr().String()
+			client := peertest.DialPort(t, os.Geteuid(), port, at)
 			answering, err := l.Accept()
 			testkit.Check(t, err)
-			c.lookUp = func(local, remote netip.AddrPort) (socket, error) {
-				reset(t, answering)
+			c.lookUp = func(d *diag, local, remote netip.AddrPort) (socket, error) {
+				reset(t, answering, client)
 				l.Close()
-				accepted(t, listen(t, at.String()), func(string) net.Conn { return dialFrom(t, port, at) })
-				return ask(local, remote)
+				accepted(t, listen(t, at), func(string) net.Conn { return peertest.DialPort(t, os.Geteuid(), port, at) })
+				return ask(d, local, remote)
 			}
 			if err := c.AdmitServer(client); !errors.Is(err, ErrUnknownUser) {
 				t.Errorf("a stranger's server: %v", err)

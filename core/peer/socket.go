@@ -50,9 +50,9 @@ var (
 var diagAnswers atomic.Bool
 
 // lookUp finds the other end of a connection whose ends are local, this process's, and
-// remote.
-func lookUp(local, remote netip.AddrPort) (socket, error) {
-	s, err := diagnose(local, remote)
+// remote, by d if the kernel answers that.
+func lookUp(d *diag, local, remote netip.AddrPort) (socket, error) {
+	s, err := d.find(local, remote)
 	switch {
 	case err == nil:
 		diagAnswers.Store(true)
@@ -88,14 +88,18 @@ func connected(conn net.Conn) error {
 	if err != nil {
 		return errEnded // it was closed here
 	}
-	var info *unix.TCPInfo
-	var failed error
-	err = raw.Control(func(fd uintptr) { info, failed = unix.GetsockoptTCPInfo(int(fd), unix.IPPROTO_TCP, unix.TCP_INFO) })
+	if failed := raw.Control(func(fd uintptr) { err = established(int(fd)) }); failed != nil {
+		return errEnded
+	}
+	return err
+}
+
+// established is connected for a descriptor.
+func established(fd int) error {
+	info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 	switch {
 	case err != nil:
-		return errEnded
-	case failed != nil:
-		return fmt.Errorf("%w: TCP_INFO: %w", errUnavailable, failed)
+		return fmt.Errorf("%w: TCP_INFO: %w", errUnavailable, err)
 	case info.State != stateEstablished && info.State != stateCloseWait:
 		return errEnded
 	}

@@ -74,12 +74,12 @@ func TestForwarderWithoutDescriptorForTheCheck(t *testing.T) {
 	check := peer.NewLoopbackCheck(params.LoopbackUsers{})
 	f, lines := newForwarder(t, s, func(o *Options) {
 		o.Refusals = &refused
-		o.Admit = func(conn net.Conn) error {
+		o.Accept = admitting(func(conn net.Conn) error {
 			if none.Load() {
 				return exhausted(t, func() error { return check.Admit(conn) })
 			}
 			return check.Admit(conn)
-		}
+		})
 	})
 	wantServed(t, f)
 	none.Store(true)

@@ -16,6 +16,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/logsampler"
+	"rallypoint/tcpstore"
 )
 
 // Bounds.
@@ -44,9 +45,8 @@ type Options struct {
 	// returns soon after ctx ends.
 	Dial func(ctx context.Context, port int) (Conn, error)
 
-	// Admit is asked once for each accepted connection, before a byte of it is read: an
-	// error, which is logged, closes the connection. Nil admits all.
-	Admit func(net.Conn) error
+	// Accept returns the connections that may be carried. Nil takes all.
+	Accept tcpstore.Accept
 
 	// Store names the store for the log.
 	Store string
@@ -56,7 +56,7 @@ type Options struct {
 
 	Log *slog.Logger
 
-	// Refusals counts the connections that Admit has refused; nil: they are not counted.
+	// Refusals counts the connections that Accept has refused; nil: they are not counted.
 	Refusals *Refusals
 }
 
@@ -171,7 +171,7 @@ func (f *Forwarder) accept(l net.Listener, port int) {
 	pause := backoff.New(firstAcceptPause, lastAcceptPause)
 	failing := false
 	for {
-		conn, err := l.Accept()
+		conn, err := f.next(l)
 		switch {
 		case err == nil:
 			pause.Reset()
@@ -195,19 +195,20 @@ func (f *Forwarder) accept(l net.Listener, port int) {
 	}
 }
 
-// take begins to carry a connection that was accepted, if its user may connect.
-func (f *Forwarder) take(worker *net.TCPConn, port int) {
-	if f.opts.Admit != nil {
-		if err := f.opts.Admit(worker); err != nil {
-			f.opts.Refusals.add(refusedUser)
-			worker.Close()
-			if f.refusals.Note("other_user", worker.RemoteAddr().(*net.TCPAddr).IP.String()) {
-				f.opts.Log.Warn("connection to the workers' store closed: "+err.Error(),
-					"peer", worker.RemoteAddr().String(), "listen", worker.LocalAddr().String())
-			}
-			return
-		}
+func (f *Forwarder) next(l net.Listener) (net.Conn, error) {
+	if f.opts.Accept == nil {
+		return l.Accept()
 	}
+	return f.opts.Accept(l, func(from netip.AddrPort, why error) {
+		f.opts.Refusals.add(refusedUser)
+		if f.refusals.Note("other_user", from.Addr().String()) {
+			f.opts.Log.Warn("connection to the workers' store closed: "+why.Error(), "peer", from.String(), "listen", l.Addr().String())
+		}
+	})
+}
+
+// take begins to carry a connection that was accepted.
+func (f *Forwarder) take(worker *net.TCPConn, port int) {
 	l := newLink(worker)
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -26,6 +26,7 @@ import (
 	"rallypoint/core/secret"
 	"rallypoint/internal/eventloop"
 	"rallypoint/internal/testkit"
+	"rallypoint/tcpstore"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -457,6 +458,24 @@ func TestForwarderOutOfDescriptors(t *testing.T) {
 	}
 }
 
+// admitting accepts the connections that admit has no error for.
+func admitting(admit func(net.Conn) error) tcpstore.Accept {
+	return func(l net.Listener, refused func(netip.AddrPort, error)) (net.Conn, error) {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return nil, err
+			}
+			why := admit(c)
+			if why == nil {
+				return c, nil
+			}
+			refused(c.RemoteAddr().(*net.TCPAddr).AddrPort(), why)
+			c.Close()
+		}
+	}
+}
+
 // TestOtherUser: another user's connection is closed before a byte is carried, by the main
 // port and by one beside it, and the worker of this user does not notice.
 func TestOtherUser(t *testing.T) {
@@ -464,7 +483,7 @@ func TestOtherUser(t *testing.T) {
 	s := newFar(t, false, echo)
 	var refused Refusals
 	f, lines := newForwarder(t, s, func(o *Options) {
-		o.Admit, o.Refusals = peer.NewLoopbackCheck(params.LoopbackUsers{}).Admit, &refused
+		o.Accept, o.Refusals = peer.NewLoopbackCheck(params.LoopbackUsers{}).Accept, &refused
 	})
 	side := testkit.FreePort(t)
 	if !f.Beside(side) {

@@ -248,7 +248,7 @@ func TestForwarderOfAllAtOnce(t *testing.T) {
 				_, _ = io.Copy(io.Discard, secured)
 			})
 			f, _ := newForwarder(t, s, func(o *Options) {
-				o.Admit = func(c net.Conn) error { return c.(*net.TCPConn).SetWriteBuffer(1) } // the least there is
+				o.Accept = admitting(func(c net.Conn) error { return c.(*net.TCPConn).SetWriteBuffer(1) }) // the least there is
 				o.Dial = func(ctx context.Context, port int) (Conn, error) {
 					c, err := s.dialTLS(ctx, port)
 					if err != nil {

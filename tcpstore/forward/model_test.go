@@ -136,7 +136,7 @@ func TestForwarderAgainstAModel(t *testing.T) {
 			}
 		})
 		f, _ := newForwarder(t, s, func(o *Options) {
-			o.Admit = func(c net.Conn) error { return c.(*net.TCPConn).SetWriteBuffer(32 << 10) }
+			o.Accept = admitting(func(c net.Conn) error { return c.(*net.TCPConn).SetWriteBuffer(32 << 10) })
 			o.Dial = func(ctx context.Context, port int) (Conn, error) {
 				c, err := s.dial(ctx, port)
 				if err == nil {

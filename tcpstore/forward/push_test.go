@@ -193,7 +193,7 @@ func TestForwarderOfASilentReset(t *testing.T) {
 				closeRaw(c, true)
 			}
 		}), func(o *Options) {
-			o.Admit = func(c net.Conn) error { return c.(*net.TCPConn).SetWriteBuffer(1) }
+			o.Accept = admitting(func(c net.Conn) error { return c.(*net.TCPConn).SetWriteBuffer(1) })
 		})
 		c := worker(t, f.Addr())
 		_, _ = io.WriteString(c, "e")

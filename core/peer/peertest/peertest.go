@@ -29,7 +29,15 @@ func NeedRoot(t testing.TB) {
 // thread that makes the socket has the user's rights, and ends with it.
 func Dial(t testing.TB, uid int, addr string) net.Conn {
 	t.Helper()
-	NeedRoot(t)
+	return DialPort(t, uid, 0, addr)
+}
+
+// DialPort is Dial from a port of 127.0.0.1, which others may bind, too; 0: any port.
+func DialPort(t testing.TB, uid, port int, addr string) net.Conn {
+	t.Helper()
+	if uid != os.Geteuid() {
+		NeedRoot(t)
+	}
 	to, err := netip.ParseAddrPort(addr)
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +49,7 @@ func Dial(t testing.TB, uid int, addr string) net.Conn {
 	done := make(chan result)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
-		fd, err := dialOnThread(uid, to)
+		fd, err := dialOnThread(uid, port, to)
 		done <- result{fd, err}
 	}()
 	r := <-done
@@ -58,7 +66,7 @@ func Dial(t testing.TB, uid int, addr string) net.Conn {
 	return conn
 }
 
-func dialOnThread(uid int, to netip.AddrPort) (fd int, err error) {
+func dialOnThread(uid, port int, to netip.AddrPort) (fd int, err error) {
 	if err := become(uid); err != nil {
 		return -1, err
 	}
@@ -70,7 +78,13 @@ func dialOnThread(uid int, to netip.AddrPort) (fd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	if err := unix.Connect(fd, sa); err != nil {
+	if port != 0 {
+		err = bindPort(fd, port)
+	}
+	if err == nil {
+		err = unix.Connect(fd, sa)
+	}
+	if err != nil {
 		unix.Close(fd)
 		return -1, err
 	}
@@ -124,11 +138,7 @@ func DialFrom(port int, to netip.AddrPort) (fd int, err error) {
 	if err != nil {
 		return -1, err
 	}
-	err = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1)
-	if err == nil {
-		err = unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
-	}
-	if err == nil {
+	if err = bindPort(fd, port); err == nil {
 		if err = unix.Connect(fd, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}); err == unix.EINPROGRESS {
 			state, failed := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO)
 			if failed == nil && state.State == 1 { // the handshake is done within the call, at a loopback address
@@ -141,6 +151,14 @@ func DialFrom(port int, to netip.AddrPort) (fd int, err error) {
 		return -1, err
 	}
 	return fd, nil
+}
+
+// bindPort binds a socket to a port of 127.0.0.1 that others may have bound.
+func bindPort(fd, port int) error {
+	if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+		return err
+	}
+	return unix.Bind(fd, &unix.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
 }
 
 // Reset closes a connection so that its ends are free at once.
