@@ -20,8 +20,8 @@ const (
 	diagReplyLen   = 72
 	errorReplyLen  = 4
 
-	// diagBuffer has room for the answer to a question about one socket.
-	diagBuffer = 4 << 10
+	// netlinkBuffer has room for the answer to a question about one socket or route.
+	netlinkBuffer = 4 << 10
 )
 
 // diag asks questions by one NETLINK_SOCK_DIAG socket, which the first of them opens. The zero
@@ -39,8 +39,7 @@ func (d *diag) close() {
 	d.open = false
 }
 
-// find asks the kernel for the socket that is bound to remote and connected to local. The
-// kernel answers within the call that asks, so that nothing here waits.
+// find asks the kernel for the socket that is bound to remote and connected to local.
 func (d *diag) find(local, remote netip.AddrPort) (socket, error) {
 	if !d.open {
 		fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_SOCK_DIAG)
@@ -50,21 +49,31 @@ func (d *diag) find(local, remote netip.AddrPort) (socket, error) {
 		d.open, d.fd = true, fd
 	}
 	d.seq++
-	if err := unix.Sendto(d.fd, diagRequest(d.seq, local, remote), 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return socket{}, fmt.Errorf("NETLINK_SOCK_DIAG: %w", err)
-	}
-	var buf [diagBuffer]byte
-	n, from, err := unix.Recvfrom(d.fd, buf[:], unix.MSG_DONTWAIT)
-	for errors.Is(err, unix.EINTR) {
-		n, from, err = unix.Recvfrom(d.fd, buf[:], unix.MSG_DONTWAIT)
-	}
+	var buf [netlinkBuffer]byte
+	reply, err := exchange(d.fd, diagRequest(d.seq, local, remote), buf[:])
 	if err != nil {
 		return socket{}, fmt.Errorf("NETLINK_SOCK_DIAG: %w", err)
 	}
-	if kernel, ok := from.(*unix.SockaddrNetlink); !ok || kernel.Pid != 0 {
-		return socket{}, errors.New("NETLINK_SOCK_DIAG: the answer is not the kernel's")
+	return parseDiagReply(reply, d.seq, local, remote)
+}
+
+// exchange asks the kernel by a netlink socket, and returns its answer in buf. The kernel answers
+// within the call that asks, so that nothing here waits.
+func exchange(fd int, request, buf []byte) ([]byte, error) {
+	if err := unix.Sendto(fd, request, 0, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
+		return nil, err
 	}
-	return parseDiagReply(buf[:n], d.seq, local, remote)
+	n, from, err := unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
+	for errors.Is(err, unix.EINTR) {
+		n, from, err = unix.Recvfrom(fd, buf, unix.MSG_DONTWAIT)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if kernel, ok := from.(*unix.SockaddrNetlink); !ok || kernel.Pid != 0 {
+		return nil, errors.New("the answer is not the kernel's")
+	}
+	return buf[:n], nil
 }
 
 // diagRequest asks for one socket by both its ends.

@@ -35,8 +35,9 @@ type Check struct {
 	near bool
 
 	lookUp func(d *diag, local, remote netip.AddrPort) (socket, error)
-	locals func() ([]net.Addr, error) // addresses of this machine
-	others func() bool                // other users may have processes on this machine
+	routed func(netip.Addr) (bool, error) // this machine is where packets to an address go
+	locals func() ([]net.Addr, error)     // addresses of its interfaces, also link-local ones
+	others func() bool                    // other users may have processes on this machine
 	// overflow is the id that stands for each user that this process's user namespace does
 	// not map; ambiguous tells that there may be such users.
 	overflow  uint32
@@ -68,7 +69,7 @@ func NewLoopbackCheck(users params.LoopbackUsers) *Check {
 	if users.Anyone {
 		return nil
 	}
-	c := &Check{users: users, self: uint32(os.Geteuid()), near: true, lookUp: lookUp, locals: net.InterfaceAddrs, others: otherUsers}
+	c := &Check{users: users, self: uint32(os.Geteuid()), near: true, lookUp: lookUp, routed: routedHere, locals: net.InterfaceAddrs, others: otherUsers}
 	c.overflow, c.ambiguous = overflowUser()
 	return c
 }
@@ -151,6 +152,9 @@ func (e *otherUserError) Unwrap() error { return ErrOtherUser }
 // machine, or cannot be told from one.
 func (c *Check) concerns(local, remote netip.Addr) bool {
 	if c.near || remote == local || remote.IsLoopback() {
+		return true
+	}
+	if here, err := c.routed(remote.WithZone("")); here && err == nil {
 		return true
 	}
 	addrs, err := c.locals()

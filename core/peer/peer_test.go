@@ -29,6 +29,7 @@ const (
 	childEnv    = "RALLYPOINT_TEST_PEER_CHILD"
 	childDials  = "dial"  // connects to the address that follows, and stays until its stdin ends
 	childListen = "serve" // prints its address, and for each connection what Admit says
+	childRouted = "route" // prints what Admit says where networks are routed to this machine
 )
 
 func TestMain(m *testing.M) {
@@ -40,6 +41,11 @@ func TestMain(m *testing.M) {
 		if err == nil {
 			_, _ = io.Copy(io.Discard, os.Stdin)
 			conn.Close()
+		}
+		return
+	case childRouted:
+		if err := routed(); err != nil {
+			fmt.Println("no:", err)
 		}
 		return
 	case childListen:
@@ -298,6 +304,7 @@ func TestWhereToCheck(t *testing.T) {
 	c.locals = func() ([]net.Addr, error) {
 		return []net.Addr{&net.IPNet{IP: net.IPv4(10, 0, 0, 6), Mask: net.CIDRMask(8, 32)}}, nil
 	}
+	c.routed = func(netip.Addr) (bool, error) { return false, errors.New("no") }
 	here := netip.MustParseAddr("10.0.0.5")
 	for from, near := range map[string]bool{"10.0.0.7": false, "10.0.0.5": true, "10.0.0.6": true, "127.0.0.1": true} {
 		if c.concerns(here, netip.MustParseAddr(from)) != near {
