@@ -102,9 +102,9 @@ func (c *Check) ask(conn net.Conn, server bool) error {
 }
 
 // judge asks the kernel whose the other end of a connection is, and then whether this end is
-// connected still. While it is, its peer alone has the addresses that were asked for; of a
-// connection that was reset Linux delivers what came before, and any process may have them by
-// now. alive, which tells whether this end is connected, is asked first, too: it is the cheaper
+// connected still. While it is, only its peer is connected from the addresses that were asked
+// about; of a connection that was reset Linux delivers what came before, and any process may have
+// its addresses by now. alive, which tells whether this end is connected, is asked first, too: it is the cheaper
 // question.
 func (c *Check) judge(d *diag, here, there netip.AddrPort, alive func() error, server bool) error {
 	var s socket
