@@ -185,6 +185,35 @@ func TestRoundsChange(t *testing.T) {
 	}
 }
 
+// TestPastRoundListensNowhere: with a round its listeners end, those of its store, of the store's
+// loopback address, of a forwarder and of the ports beside it.
+func TestPastRoundListensNowhere(t *testing.T) {
+	token := testkit.TokenFile(t)
+	a, b := newNode(t, token, false), newNode(t, token, true)
+	real, atA, rs := a.serve(t, "127.0.0.1", testkit.FreePort(t), 1)
+	atB, way := b.reach(t, real)
+	listening := func(o rendezvous.Outcome) (n int) {
+		for port := o.StorePort; port <= o.StorePort+sideWindow; port++ {
+			conn, err := net.Dial("tcp", net.JoinHostPort(o.StoreAddr, strconv.Itoa(port)))
+			if err == nil {
+				n++
+				conn.Close()
+			}
+		}
+		return n
+	}
+	if n := listening(atB); n != 1+sideWindow || listening(atA) != 1 {
+		t.Fatalf("%d ports of a forwarder, %d at the store", n, listening(atA))
+	}
+	testkit.Check(t, way.Close())
+	testkit.Check(t, rs.Close())
+	for _, o := range []rendezvous.Outcome{real, atA, atB} {
+		if n := listening(o); n != 0 {
+			t.Errorf("%d ports at %s from %d on", n, o.StoreAddr, o.StorePort)
+		}
+	}
+}
+
 // TestStaleRound: a node of another round, or generation, with the right token, is refused by
 // name, and the workers of the round do not notice.
 func TestStaleRound(t *testing.T) {
