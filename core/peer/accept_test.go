@@ -5,6 +5,9 @@ import (
 	"io"
 	"net"
 	"net/netip"
+	"os"
+	"strconv"
+	"strings"
 	"testing"
 
 	"rallypoint/core/params"
@@ -18,6 +21,11 @@ import (
 func TestQueueOfStrangers(t *testing.T) {
 	peertest.NeedRoot(t)
 	const gone, open = 2*maxWeeded + 10, 40
+	if text, err := os.ReadFile("/proc/sys/net/core/somaxconn"); err == nil {
+		if most, err := strconv.Atoi(strings.TrimSpace(string(text))); err == nil && most < gone+2*open {
+			t.Skipf("only %d connections can queue here", most)
+		}
+	}
 	l := listen(t, "127.0.0.1:0")
 	c := NewLoopbackCheck(params.LoopbackUsers{})
 	asked, sockets := 0, 0
