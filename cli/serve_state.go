@@ -28,13 +28,17 @@ func (s *serveState) addFlags(flags *pflag.FlagSet) {
 	flags.IntVar(&s.quota.Connections, "max-connections", s.quota.Connections, "most `CONNECTIONS` of one job's nodes")
 	flags.IntVar(&s.quota.Keys, "max-keys", s.quota.Keys, "most `KEYS` of one job's agents in one round")
 	flags.Int64Var(&s.quota.KeyBytes, "max-key-bytes", s.quota.KeyBytes, "most `BYTES` of the keys that --max-keys counts, and their values")
+	flags.Int64Var(&s.quota.Bytes, "max-bytes", s.quota.Bytes, "most `BYTES` that are kept for one job: nodes, keys, waits, answers that are not acknowledged or wait to be sent")
+	flags.Int64Var(&s.quota.TotalBytes, "max-total-bytes", s.quota.TotalBytes, "most `BYTES` that are kept for all jobs: above it those are refused that have more than an equal share")
+	flags.IntVar(&s.quota.RunsPerAddress, "max-runs-per-address", s.quota.RunsPerAddress, "most `JOBS` that nodes of one address have begun and that are not forgotten; of IPv6, of one /64")
 }
 
 func (s *serveState) check() error {
 	return cmp.Or(
 		positive("--forget-after", s.forgetAfter),
 		positive("--max-nodes", s.quota.Nodes), positive("--max-connections", s.quota.Connections),
-		positive("--max-keys", s.quota.Keys), positive("--max-key-bytes", s.quota.KeyBytes),
+		positive("--max-keys", s.quota.Keys), positive("--max-key-bytes", s.quota.KeyBytes), positive("--max-bytes", s.quota.Bytes),
+		positive("--max-total-bytes", s.quota.TotalBytes), positive("--max-runs-per-address", s.quota.RunsPerAddress),
 	)
 }
 

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"slices"
+	"strings"
 
 	r "rallypoint/core/rendezvous"
 	"rallypoint/internal/printable"
@@ -392,7 +393,7 @@ func (c *Checker) dropped(ev r.Event, e r.Drop) {
 		c.violated(6, "session %s was dropped, which is not there", e.Session)
 		return
 	}
-	if !c.grounds(ev, s) && !c.drains(s) {
+	if !c.grounds(ev, s) && !c.drains(s) && !hogs(ev, s, e) {
 		c.violated(6, "node %s was given up at %T %+v", s.node, ev, ev)
 	}
 	c.errs = append(c.errs, failure{err: e.Err, ev: ev, session: s})
@@ -416,6 +417,12 @@ func (c *Checker) grounds(ev r.Event, s *session) bool {
 	}
 	q, ok := requestOf(ev)
 	return ok && q.Session == s.id && (len(s.asked) > 1<<12 || s.held() > 1<<25) // it does not acknowledge answers
+}
+
+// hogs reports whether a node is given up because its run keeps too much, and it holds some of that.
+func hogs(ev r.Event, s *session, e r.Drop) bool {
+	q, ok := requestOf(ev)
+	return ok && q.Session == s.id && len(s.asked) > 0 && strings.Contains(e.Err.Text, r.CauseOverLimit)
 }
 
 // held is how many bytes of keys and values the answers have that the session has

@@ -20,16 +20,26 @@ type changelog struct {
 	ring  []StatusChange
 	total uint64 // all that there were
 	came  int    // arrivals that the last change stands for; 0: it is another one
+	bytes int    // about what the ring takes
+}
+
+// changeCost is about what a change takes beside its text.
+const changeCost = 64
+
+// put stores a change in its place of the ring.
+func (h *changelog) put(i uint64, c StatusChange) {
+	h.bytes += len(c.Text) - len(h.ring[i].Text)
+	h.ring[i] = c
 }
 
 // add keeps a change; the oldest one gives way.
 func (h *changelog) add(at time.Time, round uint64, text string) {
 	c := StatusChange{At: *stamp(at), Text: pack.CutText(text, maxChangeText), Round: round}
 	if len(h.ring) < maxChanges {
-		h.ring = append(h.ring, c)
-	} else {
-		h.ring[h.total%maxChanges] = c
+		h.ring = append(h.ring, StatusChange{})
+		h.bytes += changeCost
 	}
+	h.put(h.total%maxChanges, c)
 	h.total++
 	h.came = 0
 }
@@ -41,8 +51,10 @@ func (h *changelog) arrive(at time.Time, round uint64, name string) {
 	if came == 1 {
 		h.add(at, round, name+" came")
 	} else {
-		c := &h.ring[(h.total-1)%maxChanges]
+		last := (h.total - 1) % maxChanges
+		c := h.ring[last]
 		c.At, c.Text = *stamp(at), pack.CutText(fmt.Sprintf("%d nodes came, the last one: %s", came, name), maxChangeText)
+		h.put(last, c)
 	}
 	h.came = came
 }

@@ -164,7 +164,8 @@ func (s *Server) restoreRuns(d *Data) {
 		}
 		r.traceRestored(found)
 		r.machine = found.machine
-		r.machine.LimitKeys(s.cfg.Quota.keys())
+		r.machine.Limit(s.cfg.Quota.limits())
+		r.account()
 		r.takeSnapshot()
 		r.stats.census, r.stats.round = r.machine.Census(), r.machine.Round()
 		if r.stats.census.Phase.Forming() {

@@ -17,8 +17,8 @@ const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 2 * time.Second
 
-	// maxQueued bounds the bytes that wait for a commit; who sends more is not
-	// read from meanwhile.
+	// maxQueued bounds the bytes that wait for a commit, with those of the answers; who
+	// sends more is not read from meanwhile.
 	maxQueued = 64 << 20
 
 	// A run's state is stored again when the events since have as many bytes as it
@@ -33,6 +33,7 @@ type pendingEvent struct {
 	conn *serverConn // hello and requests: who sent it
 
 	logged  []byte
+	answer  int           // bytes of keys and values in the answer to it, as far as is known
 	forget  bool          // no event: the run's data go
 	done    chan struct{} // closed when it was applied, or will not be; nil: it was applied at once
 	void    bool          // the run is gone
@@ -46,6 +47,9 @@ func (e *pendingEvent) reads() bool {
 	k, ok := e.ev.(rendezvous.KeyRequest)
 	return ok && k.Op.Reads()
 }
+
+// size is what the event counts in the queue.
+func (e *pendingEvent) size() int { return len(e.logged) + e.answer }
 
 // begin and end count what a connection's node has asked for that may change something
 // and is not applied yet: its reads come after that. run.mu is held.
@@ -113,7 +117,7 @@ func (w *groupCommit) add(e *pendingEvent) {
 		return
 	}
 	w.queue = append(w.queue, e)
-	w.queued += len(e.logged)
+	w.queued += e.size()
 	w.wake.Set()
 }
 
@@ -228,7 +232,7 @@ func (w *groupCommit) commit(batch []*pendingEvent) (retry []*pendingEvent) {
 	size := 0
 	for _, r := range order {
 		for _, e := range byRun[r] {
-			size += len(e.logged)
+			size += e.size()
 		}
 		w.apply(r, byRun[r])
 	}
@@ -259,7 +263,7 @@ func (w *groupCommit) answerReads(batch []*pendingEvent) (rest, after []*pending
 			changed[e.conn] = true
 		case !changed[e.conn]:
 			if e.run.answerLater(e) {
-				size += len(e.logged)
+				size += e.size()
 				close(e.done)
 				continue
 			}
@@ -352,7 +356,7 @@ func (w *groupCommit) failed(batch []*pendingEvent, cause error) (retry []*pendi
 			retry = append(retry, e)
 			continue
 		}
-		size += len(e.logged)
+		size += e.size()
 		e.refuse(cause)
 	}
 	w.release(size)

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"slices"
 	"strings"
@@ -425,7 +426,7 @@ func BenchmarkMetrics(b *testing.B) {
 	defer s.Close()
 	const runs = 10000
 	for i := range runs {
-		s.runFor(fmt.Sprint("run", i))
+		s.runFor(fmt.Sprint("run", i), netip.Addr{})
 	}
 	for b.Loop() {
 		s.metricsPage()

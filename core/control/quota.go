@@ -2,18 +2,25 @@ package control
 
 import (
 	"cmp"
+	"fmt"
 	"strings"
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/printable"
 )
 
-// Quota bounds what one run may take of a server. A zero field is the default.
+// Quota bounds what one run, and all together, may take of a server. A zero field is the
+// default.
 type Quota struct {
 	Nodes       int   // live nodes, spares too
 	Connections int   // open connections of nodes
 	Keys        int   // of the agents, in one round
 	KeyBytes    int64 // of these keys and their values
+	Bytes       int64 // that the run keeps, and that wait to be sent to its nodes
+
+	TotalBytes     int64 // the same of all runs
+	RunsPerAddress int   // that nodes of one address have begun and that are remembered
 }
 
 // DefaultQuota is far above what a job needs.
@@ -22,10 +29,24 @@ var DefaultQuota = Quota{
 	Connections: 1 << 17,
 	Keys:        rendezvous.DefaultMaxKeys,
 	KeyBytes:    rendezvous.DefaultMaxKeyBytes,
+	Bytes:       rendezvous.DefaultMaxBytes,
+
+	TotalBytes:     2 << 30,
+	RunsPerAddress: 1 << 12,
 }
 
-// keys is what the machine itself keeps to.
-func (q Quota) keys() store.Limits { return store.Limits{MaxBytes: q.KeyBytes, MaxEntries: q.Keys} }
+func (q Quota) withDefaults() Quota {
+	d := DefaultQuota
+	return Quota{
+		Nodes: cmp.Or(q.Nodes, d.Nodes), Connections: cmp.Or(q.Connections, d.Connections), Keys: cmp.Or(q.Keys, d.Keys), KeyBytes: cmp.Or(q.KeyBytes, d.KeyBytes),
+		Bytes: cmp.Or(q.Bytes, d.Bytes), TotalBytes: cmp.Or(q.TotalBytes, d.TotalBytes), RunsPerAddress: cmp.Or(q.RunsPerAddress, d.RunsPerAddress),
+	}
+}
+
+// limits is what the machine itself keeps to.
+func (q Quota) limits() rendezvous.Limits {
+	return rendezvous.Limits{Keys: store.Limits{MaxBytes: q.KeyBytes, MaxEntries: q.Keys}, Bytes: q.Bytes}
+}
 
 // overQuota refuses a hello that the run has no room for; mu is held.
 func (r *run) overQuota(h rendezvous.Hello) *rendezvous.Error {
@@ -37,13 +58,91 @@ func (r *run) overQuota(h rendezvous.Hello) *rendezvous.Error {
 	if r.conns[h.Session] != nil {
 		connections-- // that one ends
 	}
-	if most := cmp.Or(q.Connections, DefaultQuota.Connections); connections+r.hellos >= most {
-		return r.noRoom("connections", "--max-connections", most)
+	if connections+r.hellos >= q.Connections {
+		return r.noRoom("connections", "--max-connections", q.Connections)
 	}
-	if most := cmp.Or(q.Nodes, DefaultQuota.Nodes); !r.machine.Has(h.Session) && !r.machine.HasNode(h.Node) && r.machine.Live()+r.hellos >= most {
-		return r.noRoom("nodes", "--max-nodes", most)
+	if r.machine.Has(h.Session) {
+		return nil
+	}
+	if world := max(h.LastRound.World, h.LastRound.Facts.World); world > q.Nodes {
+		return rendezvous.Errorf(rendezvous.CodeTooLarge,
+			"run %q: node %s reports a round of %d nodes, and at most %d are allowed on the control plane at %s: start `rallypoint serve` with a higher --max-nodes",
+			r.id, printable.Text(h.Node), world, q.Nodes, r.server.Addr())
+	}
+	if r.machine.HasNode(h.Node) {
+		return nil
+	}
+	if r.machine.Live()+r.hellos >= q.Nodes {
+		return r.noRoom("nodes", "--max-nodes", q.Nodes)
+	}
+	if text := r.overBytes(rendezvous.CostOfHello(h)); text != "" {
+		return rendezvous.Errorf(rendezvous.CodeTooLarge, "%s", text)
 	}
 	return nil
+}
+
+// runCost is about what a run takes of memory beside what its machine counts and its history.
+const runCost = 8 << 10
+
+// account counts what the run keeps to the server's sum; mu is held.
+func (r *run) account() {
+	kept := int64(0)
+	if !r.gone {
+		kept = runCost + int64(r.stats.changelog.bytes) + r.machine.Usage().Total()
+	}
+	r.server.kept.Add(kept - r.kept)
+	r.kept = kept
+}
+
+// keptBytes is what all runs keep, and what waits to be sent.
+func (s *Server) keptBytes() int64 { return s.kept.Load() + s.unsent.Load() }
+
+// overBytes says why the run must not take so many bytes more; "": it may. When all runs have
+// taken what they may together, those are refused that have more than an equal share. mu is held.
+func (r *run) overBytes(more int64) string {
+	s, q := r.server, r.server.cfg.Quota
+	own := r.kept + r.unsent.Load()
+	if own+more > q.Bytes {
+		return fmt.Sprintf("run %q keeps %s on the control plane at %s, at most %d bytes are allowed for one job: it has no room for %d more; "+
+			"the agents of a job need little, so look what fills it, or start `rallypoint serve` with a higher --max-bytes", r.id, r.describeKept(), s.Addr(), q.Bytes, more)
+	}
+	total, runs := s.keptBytes(), max(1, s.runCount.Load())
+	if total+more > q.TotalBytes && own+more > q.TotalBytes/runs {
+		return fmt.Sprintf("run %q keeps %s on the control plane at %s, where %d jobs keep %d bytes and at most %d are allowed together: it has no room for %d more, since an equal share is %d; "+
+			"look what fills it, end jobs that are not needed, or start `rallypoint serve` with a higher --max-total-bytes",
+			r.id, r.describeKept(), s.Addr(), runs, total, q.TotalBytes, more, q.TotalBytes/runs)
+	}
+	return ""
+}
+
+// describeKept says what the run keeps, and for what.
+func (r *run) describeKept() string {
+	u := r.machine.Usage()
+	return fmt.Sprintf("%d bytes (its agents' keys %d, answers that its nodes have not acknowledged %d, waits for keys %d, what waits to be sent %d)",
+		r.kept+r.unsent.Load(), u.Keys, u.Answers, u.Waits, r.unsent.Load())
+}
+
+// answerBytes is what the answer to a request adds to what waits for a commit; mu is held.
+func (r *run) answerBytes(ev rendezvous.Event) int {
+	if r.broken != nil {
+		return 0
+	}
+	defer r.recoverRun()
+	return int(r.machine.AnswerBytes(ev))
+}
+
+// withinQuota returns a request, or if there is no room for it and its answer the refusal that
+// takes its place; mu is held.
+func (r *run) withinQuota(ev rendezvous.Event) (within rendezvous.Event) {
+	if within = ev; r.broken != nil || !rendezvous.Grows(ev) {
+		return within
+	}
+	defer r.recoverRun()
+	if text := r.overBytes(r.machine.AnswerBytes(ev)); text != "" {
+		r.server.metrics.refused[refusedQuota].Add(1)
+		return rendezvous.Refused(ev, text)
+	}
+	return within
 }
 
 func (r *run) noRoom(what, flag string, most int) *rendezvous.Error {

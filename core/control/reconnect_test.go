@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -20,7 +21,7 @@ func TestEvictedNodeLearnsOfItAndComesBack(t *testing.T) {
 	p.NodeID = "a"
 	c := connected(t, p, obs)
 	c.SetLastRound(controltest.Outcome(t, c.Start(controltest.Join())).LastRound())
-	r, _ := s.runFor("run")
+	r, _ := s.runFor("run", netip.Addr{})
 	r.callback(func() { r.apply(rendezvous.Evict{Node: "a", By: "a test", Reason: "to see"}) })
 	obs.Await(t, "that it was dropped", controltest.IsDropped)
 	obs.Await(t, "that it must rejoin", func(e any) bool {

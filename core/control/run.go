@@ -4,8 +4,10 @@ import (
 	"crypto/rand"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"runtime/debug"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"rallypoint/core/control/standby"
@@ -20,7 +22,8 @@ import (
 type run struct {
 	server *Server
 	id     string
-	seq    uint64 // order of creation
+	seq    uint64     // order of creation
+	begun  netip.Addr // whose node began it, as countedAs has it; invalid: it was restored
 	log    *slog.Logger
 
 	mu       sync.Mutex
@@ -28,6 +31,8 @@ type run struct {
 	gone     bool              // forgotten or closed: apply nothing more
 	broken   *rendezvous.Error // its machine has panicked: it is not used any more
 	used     bool              // a hello was accepted once
+	kept     int64             // bytes, as the server's sum has them
+	unsent   atomic.Int64      // bytes that wait to be sent to its nodes
 	replaces bool              // it has warned that this process may be in the place of a server
 	conns    map[rendezvous.SessionID]*serverConn
 	latest   map[rendezvous.SessionID]*serverConn // the last connection to say hello; that may not be applied yet
@@ -90,7 +95,7 @@ func newRun(s *Server, id string, seq uint64) *run {
 	}
 	r := &run{
 		server: s, id: id, seq: seq, log: log,
-		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime(), Succession: s.succession(), Keys: s.cfg.Quota.keys()}),
+		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime(), Succession: s.succession(), Limits: s.cfg.Quota.limits()}),
 		stats:   stats{joins: map[rendezvous.SessionID]pendingJoin{}, census: rendezvous.Census{Phase: rendezvous.PhaseEmpty}},
 		conns:   map[rendezvous.SessionID]*serverConn{},
 		latest:  map[rendezvous.SessionID]*serverConn{},
@@ -103,6 +108,8 @@ func newRun(s *Server, id string, seq uint64) *run {
 	if s.commits != nil {
 		r.takeSnapshot()
 	}
+	s.runCount.Add(1)
+	r.account()
 	return r
 }
 
@@ -181,9 +188,12 @@ func (r *run) request(p *serverConn, f wire.Request) {
 		r.server.metrics.refused[refusedRequest].Add(1)
 		p.out.Send(wire.Reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the control plane at %s does not know request %d: it is older than this node", r.server.Addr(), f.Op)})
-	case p.uncommitted == 0 && r.answer(f.Stamped(p.session)):
 	default:
-		e := r.submit(f.Stamped(p.session), p)
+		ev := r.withinQuota(f.Stamped(p.session))
+		if p.uncommitted == 0 && r.answer(ev) {
+			break
+		}
+		e := r.submit(ev, p)
 		if e.done == nil && e.refused != nil {
 			p.out.SendReply(wire.Reply{Number: f.Number, Err: e.refused})
 		}
@@ -239,6 +249,7 @@ func (r *run) submit(ev rendezvous.Event, p *serverConn) *pendingEvent {
 		return e
 	}
 	if e.logged, e.refused = encode(ev); e.refused == nil {
+		e.answer = r.answerBytes(ev)
 		e.begin()
 		w.add(e)
 	}
@@ -282,6 +293,7 @@ func (r *run) apply(ev rendezvous.Event) {
 	r.observe(ev, effects)
 	r.noteStandbys(ev)
 	r.traceEvent(now, ev, effects)
+	r.account()
 }
 
 func (r *run) execute(e rendezvous.Effect) {
@@ -348,6 +360,7 @@ func (r *run) bind(p *serverConn, w rendezvous.Welcome) {
 	}
 	r.used, r.idleSince = true, time.Time{}
 	r.conns[w.Session] = p
+	p.out.CountIn(&r.unsent)
 	r.server.tracker.add(boundSession{r.id, w.Session})
 	lease := r.machine.Policy().LeaseTimeout
 	r.startLease(p, lease)
@@ -427,7 +440,11 @@ func (r *run) close() {
 }
 
 func (r *run) retire() {
+	if !r.gone {
+		r.server.runCount.Add(-1)
+	}
 	r.gone = true
+	r.account()
 	r.stopClocks()
 }
 
@@ -448,17 +465,28 @@ func (r *run) forgettable() bool {
 	defer r.mu.Unlock()
 	now := r.server.clock.Now()
 	switch {
-	case len(r.conns) > 0 || r.hellos > 0 || r.broken == nil && r.machine.Live() > 0:
+	case len(r.conns) > 0 || r.hellos > 0 || r.broken == nil && r.machine.Begun() && r.machine.Live() > 0:
 		r.idleSince = time.Time{}
 		return false
 	case r.idleSince.IsZero():
 		r.idleSince = now
 		return false
-	case now.Sub(r.idleSince) < r.server.cfg.ForgetAfter:
+	case now.Sub(r.idleSince) < r.forgetAfter():
 		return false
 	}
 	r.retire()
 	return true
+}
+
+// forgetAfter is how long the run is remembered without nodes: one that never had a round has
+// nothing that a node could miss. mu is held.
+func (r *run) forgetAfter() time.Duration {
+	whole := r.server.cfg.ForgetAfter
+	if r.broken != nil || r.machine.Begun() {
+		return whole
+	}
+	p := r.machine.Policy()
+	return min(whole, max(p.LeaseTimeout, p.ReconnectGrace))
 }
 
 // retireUnused retires a run that no node was ever accepted to.

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"maps"
 	"net"
+	"net/netip"
 	"os"
 	"slices"
 	"sync"
@@ -43,7 +44,7 @@ type Config struct {
 	HTTPNames []string
 	// Clock defaults to RealClock.
 	Clock Clock
-	// Quota bounds each run; the zero value is the default.
+	// Quota bounds each run, and all together; a zero field is the default.
 	Quota Quota
 	// ForgetAfter is how long a run without nodes is remembered, with its round
 	// number; 0: DefaultForgetAfter.
@@ -86,7 +87,7 @@ const (
 	// helloTimeout is how long a connection may take to say who it is.
 	helloTimeout = 10 * time.Second
 	// sweepEvery is how often runs to be forgotten are looked for, at least.
-	sweepEvery = time.Minute
+	sweepEvery = 10 * time.Second
 	// maxRuns bounds the runs that a server remembers.
 	maxRuns = 1 << 16
 )
@@ -110,10 +111,14 @@ type Server struct {
 	listeners []net.Listener
 	runs      map[string]*run
 	runSeq    uint64
+	runsOf    map[netip.Addr]int // how many of them were begun by nodes of an address
 	conns     map[*serverConn]struct{}
 	sweeper   Stopper
 
 	unidentified atomic.Int64 // connections that have not said who they are
+	kept         atomic.Int64 // bytes that the runs keep; see run.account
+	unsent       atomic.Int64 // bytes that wait to be sent
+	runCount     atomic.Int64 // runs that are not gone
 	handshakes   *handshakes  // nil: there is no token
 
 	commits  *groupCommit // nil: nothing is stored
@@ -144,12 +149,14 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	if cfg.ForgetAfter == 0 {
 		cfg.ForgetAfter = DefaultForgetAfter
 	}
+	cfg.Quota = cfg.Quota.withDefaults()
 	hostname, _ := os.Hostname()
 	s := &Server{
 		cfg: cfg, clock: cfg.Clock, log: cfg.Log,
 		id: rand.Text(), host: hostname, process: processName(hostname), started: cfg.Clock.Now(),
 		listeners: listeners,
 		runs:      map[string]*run{},
+		runsOf:    map[netip.Addr]int{},
 		conns:     map[*serverConn]struct{}{},
 		stop:      make(chan struct{}),
 	}
@@ -215,9 +222,9 @@ func (s *Server) WaitIdle(ctx context.Context, except ...rendezvous.SessionID) e
 	return s.tracker.wait(ctx, except)
 }
 
-// runFor returns the run that a hello asks for, made if need be; nil if the
+// runFor returns the run that a hello from an address asks for, made if need be; nil if the
 // server is closed.
-func (s *Server) runFor(id string) (*run, *rendezvous.Error) {
+func (s *Server) runFor(id string, from netip.Addr) (*run, *rendezvous.Error) {
 	if id == "" {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the run id is empty; give one with --rdzv-id")
 	}
@@ -241,11 +248,38 @@ func (s *Server) runFor(id string) (*run, *rendezvous.Error) {
 		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "the control plane at %s remembers %d runs already, which is the most; those without nodes are forgotten after %v (--forget-after)",
 			s.Addr(), len(s.runs), s.cfg.ForgetAfter)
 	}
+	from = countedAs(from)
+	if n := s.runsOf[from]; n >= s.cfg.Quota.RunsPerAddress {
+		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "run %q cannot begin: nodes at %v have begun %d runs that the control plane at %s remembers, which is the most for one address; "+
+			"end jobs there, wait until those without nodes are forgotten (after %v: --forget-after), or start `rallypoint serve` with a higher --max-runs-per-address",
+			id, from, n, s.Addr(), s.cfg.ForgetAfter)
+	}
 	s.runSeq++
 	r := newRun(s, id, s.runSeq)
+	r.begun = from
 	r.traceBegin()
 	s.runs[id] = r
+	s.runsOf[from]++
 	return r, nil
+}
+
+// countedAs is the address to which a run is counted: who has one of IPv6 mostly has all of
+// its /64.
+func countedAs(a netip.Addr) netip.Addr {
+	if a = a.Unmap().WithZone(""); a.Is6() {
+		p, _ := a.Prefix(64)
+		return p.Addr()
+	}
+	return a
+}
+
+// remove takes a retired run out of those that are remembered; mu is held.
+func (s *Server) remove(r *run) {
+	delete(s.runs, r.id)
+	if s.runsOf[r.begun]--; s.runsOf[r.begun] <= 0 {
+		delete(s.runsOf, r.begun)
+	}
+	r.erase()
 }
 
 // sweepLater arranges for idle runs to be forgotten.
@@ -256,7 +290,7 @@ func (s *Server) sweepLater() {
 		}
 		defer s.gate.leave()
 		for _, r := range s.sweep() {
-			r.log.Info("forgot a run that has been idle", "for", s.cfg.ForgetAfter)
+			r.log.Info("forgot a run that has been idle")
 		}
 	})
 }
@@ -268,10 +302,9 @@ func (s *Server) sweep() (forgotten []*run) {
 	if s.closed {
 		return nil
 	}
-	for id, r := range s.runs {
+	for _, r := range s.runs {
 		if r.forgettable() {
-			delete(s.runs, id)
-			r.erase()
+			s.remove(r)
 			forgotten = append(forgotten, r)
 		}
 	}
@@ -284,8 +317,7 @@ func (s *Server) discard(r *run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.runs[r.id] == r && r.retireUnused() {
-		delete(s.runs, r.id)
-		r.erase()
+		s.remove(r)
 	}
 }
 

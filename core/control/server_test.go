@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/netip"
 	"os"
 	"strings"
 	"testing"
@@ -174,7 +175,7 @@ func TestFramesOfSupersededConnectionIgnored(t *testing.T) {
 	p := controltest.Params("", 2)
 	older := dialNode(t, s.addr)
 	older.enter(testHello("a", "s1", p))
-	r, _ := s.runFor("run")
+	r, _ := s.runFor("run", netip.Addr{})
 	r.mu.Lock()
 	old := r.conns["s1"]
 	r.mu.Unlock()

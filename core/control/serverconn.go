@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -88,6 +89,7 @@ var readers = sync.Pool{New: func() any { return bufio.NewReaderSize(nil, wire.R
 func newServerConn(s *Server, accepted net.Conn) *serverConn {
 	conn := wire.NewConn(accepted)
 	p := &serverConn{server: s, conn: conn, out: wire.NewOutbox(conn, maxUnsent, &s.metrics.Traffic, s.running), since: s.clock.Now(), gone: make(chan struct{})}
+	p.out.CountIn(&s.unsent)
 	p.frames.In = readers.Get().(*bufio.Reader)
 	p.frames.In.Reset(p)
 	return p
@@ -326,7 +328,7 @@ func (p *serverConn) enter(h wire.Hello) error {
 		if err := p.admit(h); err != nil {
 			return err
 		}
-		r, refusal := p.server.runFor(h.RunID)
+		r, refusal := p.server.runFor(h.RunID, p.from())
 		if refusal != nil {
 			return p.refuse(refusal)
 		}
@@ -349,6 +351,14 @@ func (p *serverConn) enter(h wire.Hello) error {
 		p.run = r
 		return nil
 	}
+}
+
+// from is the peer's address; the zero one if it has none.
+func (p *serverConn) from() netip.Addr {
+	if a, ok := p.conn.RemoteAddr().(*net.TCPAddr); ok {
+		return a.AddrPort().Addr()
+	}
+	return netip.Addr{}
 }
 
 // refuse answers the hello with an error.

@@ -3,6 +3,7 @@ package control
 import (
 	"encoding/json"
 	"fmt"
+	"net/netip"
 	"os"
 	"reflect"
 	"slices"
@@ -220,8 +221,8 @@ func TestPendingJoinsAreForgotten(t *testing.T) {
 			a.enter(testHello("a", "s1", controltest.Params("", 2)))
 			a.ask(1, controltest.Join())
 			awaitEvents[rendezvous.Join](t, s.rec, 1)
+			r := s.lookUp("run") // which is forgotten where its node is lost: it never had a round
 			end(s, a)
-			r := s.lookUp("run")
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			if len(r.stats.joins) != 0 {
@@ -275,7 +276,7 @@ func TestHistoryIsBounded(t *testing.T) {
 func TestStatusOrder(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	for i := range MaxStatusRuns {
-		r, _ := s.runFor(fmt.Sprintf("a%03d", i))
+		r, _ := s.runFor(fmt.Sprintf("a%03d", i), netip.Addr{})
 		r.used = true
 	}
 	p := controltest.Params("", 2)
@@ -323,7 +324,7 @@ func TestStatusFieldNames(t *testing.T) {
 	}
 	// Lists are never null.
 	s := newFakeServer(t, Config{})
-	s.runFor("x")
+	s.runFor("x", netip.Addr{})
 	text, err := json.Marshal(s.Status())
 	if err != nil || strings.Contains(strings.ReplaceAll(string(text), `"progress":null`, ""), "s\":null") { // which is no list
 		t.Errorf("%s, %v", text, err)

@@ -129,6 +129,7 @@ func (s *Server) StepDown(to wire.Redirect, why string) {
 	s.mu.Lock()
 	runs := slices.Collect(maps.Values(s.runs))
 	clear(s.runs)
+	clear(s.runsOf)
 	s.mu.Unlock()
 	for _, r := range runs {
 		r.sendAway(to)

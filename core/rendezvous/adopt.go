@@ -271,7 +271,7 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 	}
 	s.node, s.label, s.host = n.id, n.name(), false
 	m.byNode[n.id] = s
-	m.seen[n.id] = struct{}{}
+	m.see(n.id)
 	state := participantRunning
 	if c.Finished {
 		state = participantFinished

@@ -1,13 +1,13 @@
 package rendezvous
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/pack"
 )
 
 // Default limits of the agents' keys of one round. They are small: a few hundred
@@ -16,19 +16,6 @@ const (
 	DefaultMaxKeyBytes = 256 << 20
 	DefaultMaxKeys     = 1 << 22
 )
-
-func limitKeys(l store.Limits) store.Limits {
-	return store.Limits{MaxBytes: cmp.Or(l.MaxBytes, DefaultMaxKeyBytes), MaxEntries: cmp.Or(l.MaxEntries, DefaultMaxKeys)}
-}
-
-// LimitKeys changes the limits of the agents' keys. They decide answers: a
-// driver that logs events takes a snapshot after it.
-func (m *Machine) LimitKeys(l store.Limits) {
-	m.keyLimits = limitKeys(l)
-	if m.keys != nil {
-		m.keys.engine.Limit(m.keyLimits)
-	}
-}
 
 // agentStore is the agents' keys of one round.
 type agentStore struct {
@@ -55,7 +42,7 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 		return
 	}
 	if m.keys == nil {
-		m.keys = &agentStore{engine: store.NewEngine(m.keyLimits)}
+		m.keys = &agentStore{engine: store.NewEngine(m.limits.Keys)}
 	}
 	space := m.keys
 	if m.ranksLost(space, r) {
@@ -65,6 +52,14 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 	}
 	if r.Op == store.OpCancelWait {
 		m.cancelWait(n, r)
+		return
+	}
+	if r.Op == opRefuse {
+		m.fail(n, r.Number, Errorf(CodeTooLarge, "%s", pack.CutText(r.Keys[0], maxRefusal)))
+		return
+	}
+	if err := m.room(r); err != nil {
+		m.fail(n, r.Number, err)
 		return
 	}
 	if m.applyKey(space, &keyWait{node: n, req: r, engine: space.engine}) {
@@ -84,8 +79,7 @@ func (m *Machine) keyRefusal(n *node, r KeyRequest) *Error {
 // endWaits ends the waits of a node that is no member any more.
 func (m *Machine) endWaits(n *node) {
 	for _, number := range slices.Sorted(maps.Keys(n.waits)) {
-		n.waits[number].forget()
-		delete(n.waits, number)
+		m.dropWait(n, number)
 		m.fail(n, number, Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, m.round))
 	}
 }
@@ -96,11 +90,12 @@ func (m *Machine) serveWoken(space *agentStore) {
 	for len(space.woken) > 0 {
 		w := space.woken[0]
 		space.woken = space.woken[1:]
-		delete(w.node.waits, w.req.Number)
-		switch w.req.Op {
-		case store.OpWait, store.OpBarrier: // a count-down, not a recheck
+		m.dropWait(w.node, w.req.Number)
+		if w.req.Op == store.OpWait || w.req.Op == store.OpBarrier { // a count-down, not a recheck
 			m.answer(w.node, w.req.Number, KeyResult{Ready: true})
-		default:
+		} else if err := m.room(w.req); err != nil {
+			m.fail(w.node, w.req.Number, err)
+		} else {
 			m.applyKey(space, w)
 		}
 	}
@@ -118,7 +113,7 @@ func (m *Machine) applyKey(space *agentStore, w *keyWait) (ok bool) {
 	default:
 		m.waitSeq++
 		w.seq = m.waitSeq
-		w.node.waits[w.req.Number] = w
+		m.addWait(w)
 	}
 	return err == nil
 }
@@ -147,7 +142,7 @@ func checkKeyRequest(r KeyRequest) *Error {
 		keys = len(r.Keys)
 	case store.OpMultiSet:
 		keys, values = len(r.Keys), len(r.Keys)
-	case store.OpGet, store.OpAdd, store.OpDelete, store.OpQueuePop, store.OpQueueLen, store.OpBarrier:
+	case store.OpGet, store.OpAdd, store.OpDelete, store.OpQueuePop, store.OpQueueLen, store.OpBarrier, opRefuse:
 	default:
 		return Errorf(CodeInvalid, "key operation %d is not known to this version", r.Op)
 	}
@@ -161,10 +156,9 @@ func checkKeyRequest(r KeyRequest) *Error {
 // each request has one answer.
 func (m *Machine) cancelWait(n *node, r KeyRequest) {
 	number := uint64(r.Amount)
-	w, ok := n.waits[number]
+	_, ok := n.waits[number]
 	if ok {
-		w.forget()
-		delete(n.waits, number)
+		m.dropWait(n, number)
 		m.fail(n, number, Errorf(CodeCanceled, "the wait was canceled"))
 	}
 	m.answer(n, r.Number, KeyResult{Ready: ok})
@@ -175,14 +169,13 @@ func (m *Machine) dropKeys(round uint64) {
 	if m.keys == nil {
 		return
 	}
-	m.keys = nil
 	for _, n := range m.sessions {
-		for number, w := range n.waits {
-			w.forget()
-			delete(n.waits, number)
+		for number := range n.waits {
+			m.dropWait(n, number)
 			m.fail(n, number, Errorf(CodeRoundOver, "run %q: round %d is over", m.runID, round))
 		}
 	}
+	m.keys = nil
 }
 
 // quotaHint says where the limits of keys come from.

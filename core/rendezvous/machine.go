@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"rallypoint/core/store"
 	"rallypoint/internal/wording"
 )
 
@@ -26,8 +25,7 @@ type Config struct {
 	// Succession tells of the control plane that this one succeeds, if it does. Uptime is
 	// not looked at then.
 	Succession Succession
-	// Keys bounds the agents' keys of a round; a zero field takes the default.
-	Keys store.Limits
+	Limits     Limits
 }
 
 // Machine is the state of one run. Apply it one event at a time; it is not safe
@@ -87,7 +85,8 @@ type Machine struct {
 	closed         *Closing
 	awaitingPeers  []*node     // nodes that wait for the others to end
 	keys           *agentStore // of the last round; nil: it has none yet
-	keyLimits      store.Limits
+	limits         Limits
+	usage          Usage  // what Usage need not derive from the rest
 	waitSeq        uint64 // orders the pending key waits
 
 	viewed  view    // what the last updates were computed from
@@ -123,7 +122,7 @@ func New(c Config) *Machine {
 		hostRank:   -1,
 		timers:     map[Timer]runningTimer{},
 		drained:    map[string]*drained{},
-		keyLimits:  limitKeys(c.Keys),
+		limits:     c.Limits.withDefaults(),
 	}
 }
 

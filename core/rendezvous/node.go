@@ -30,6 +30,8 @@ type node struct {
 	answered map[uint64]Reply    // answers that may not have arrived
 	held     int                 // bytes of keys and values in them
 	waits    map[uint64]*keyWait // pending key waits
+	answers  int64               // about what answered takes, in bytes
+	waiting  int64               // about what waits take
 	linger   []uint64            // requests of AwaitPeers not answered yet
 	update   MembershipUpdate    // last one sent
 }
@@ -76,7 +78,7 @@ func (m *Machine) hello(h Hello) {
 		answered: map[uint64]Reply{}, waits: map[uint64]*keyWait{},
 	}
 	m.nodes[n.id] = n
-	m.sessions[n.session] = n
+	m.addSession(n)
 	m.adopt(n, h.LastRound)
 	m.applyReports(n, h.LastRound)
 	m.noteHost(n)
@@ -98,7 +100,9 @@ func (m *Machine) resume(n *node, h Hello) {
 		m.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the session belongs to node %s, not to %s", m.runID, n.id, h.Node)})
 		return
 	}
+	m.usage.Sessions -= n.cost()
 	n.seenAddr, n.serverAddr, n.inHost = h.SeenAddr, h.ServerAddr, h.InHost
+	m.usage.Sessions += n.cost()
 	m.noteHost(n)
 	m.setGrace(n, false)
 	m.reclaim(n, h.LastRound)
@@ -190,10 +194,9 @@ func (m *Machine) lose(n *node, cause string) {
 // part ends a node's share in the run: its join, its membership, its waits.
 func (m *Machine) part(n *node, cause string) {
 	m.dropJoin(n)
-	for _, w := range n.waits {
-		w.forget()
+	for number := range n.waits {
+		m.dropWait(n, number)
 	}
-	clear(n.waits)
 	if s := m.participantOf(n); s != nil && s.live() {
 		m.setParticipant(s, participantLost, cause)
 		m.assistRanks()
@@ -207,7 +210,7 @@ func (m *Machine) remove(n *node) {
 	if m.nodes[n.id] == n {
 		delete(m.nodes, n.id)
 	}
-	delete(m.sessions, n.session)
+	m.dropSession(n)
 }
 
 func (m *Machine) evict(ev Evict) {
@@ -254,7 +257,7 @@ func (m *Machine) forget() {
 	m.closed, m.overtaken, m.stop = nil, "", nil
 	m.participants, m.byNode, m.tally = nil, map[string]*participant{}, [participantStates]int{}
 	m.hostRank, m.finishReported, m.finishedHosts = -1, false, nil
-	clear(m.seen)
+	m.forgetSeen()
 	m.forgetDrained()
 	m.target = 0
 	m.forgetAgreements()

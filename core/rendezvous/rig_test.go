@@ -371,6 +371,7 @@ func (m *Machine) check(t tester) {
 	if m.closed != nil && m.joined > 0 {
 		t.Fatalf("%d joins are pending in a closed run", m.joined)
 	}
+	m.checkUsage(t)
 	m.checkDirectives(t)
 	if m.closed == nil && m.tally[participantFinished] == 0 {
 		m.checkNotDue(t)

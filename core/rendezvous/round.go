@@ -113,7 +113,7 @@ func (m *Machine) complete() {
 		s := &participant{rank: ranks[i], node: n.id, label: n.name(), host: n.inHost, state: participantRunning}
 		m.participants[s.rank], m.byNode[n.id] = s, s
 		m.tally[participantRunning]++
-		m.seen[n.id] = struct{}{}
+		m.see(n.id)
 		if n.inHost {
 			m.hostRank = s.rank
 		}

@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -18,10 +19,9 @@ func (m *Machine) take(r Request) *node {
 	n.heard++
 	if r.Acked > n.acked {
 		n.acked = r.Acked
-		for number, reply := range n.answered {
+		for number := range n.answered {
 			if number <= r.Acked {
-				n.held -= reply.size()
-				delete(n.answered, number)
+				m.dropAnswer(n, number)
 			}
 		}
 	}
@@ -30,6 +30,10 @@ func (m *Machine) take(r Request) *node {
 	}
 	if len(n.answered)+len(n.waits)+len(n.linger) >= maxAnswers || n.held > maxAnswerBytes {
 		m.lose(n, "lost: it does not acknowledge answers")
+		return nil
+	}
+	if m.hogs(n) {
+		m.lose(n, fmt.Sprintf("%s, of which it holds %d bytes in waits for keys and answers that it does not acknowledge: %s%s", CauseOverLimit, n.answers+n.waiting, m.describeUsage(), usageHint))
 		return nil
 	}
 	if reply, ok := n.answered[r.Number]; ok {
@@ -69,15 +73,9 @@ func (m *Machine) fail(n *node, number uint64, err *Error) {
 
 func (m *Machine) reply(n *node, r Reply) {
 	if m.sessions[n.session] == n {
-		n.keep(r)
+		m.keep(n, r)
 	}
 	m.emit(r)
-}
-
-// keep keeps an answer until the node acknowledges it.
-func (n *node) keep(r Reply) {
-	n.held += r.size() - n.answered[r.Number].size()
-	n.answered[r.Number] = r
 }
 
 // size is how many bytes of keys and values a reply holds; the rest of it is small.
@@ -129,6 +127,9 @@ func (m *Machine) TryRead(ev Event) (effects []Effect, ok bool) {
 	if m.keys == nil {
 		return nil, false // the round gets its keys with the first request
 	}
+	if reply.Err = m.room(k); reply.Err != nil {
+		return []Effect{reply}, true
+	}
 	result, ready, _ := m.keys.engine.Apply(k.onStore(), nil) // what reads does not fail
 	if !ready {
 		return nil, false
@@ -166,6 +167,12 @@ func (m *Machine) Awaits() bool {
 	return m.closed == nil && slices.ContainsFunc(m.participants, func(s *participant) bool {
 		return s.state == participantLost && strings.HasPrefix(s.cause, causeSilent)
 	})
+}
+
+// Begun reports whether the run has had a round, was closed, or was asked for something: a
+// node that comes to it must find it as it is.
+func (m *Machine) Begun() bool {
+	return m.highest() > 0 || m.closed != nil || len(m.directives)+len(m.directed)+len(m.drained) > 0
 }
 
 // IsClosed reports whether the run was closed.

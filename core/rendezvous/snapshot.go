@@ -40,7 +40,7 @@ func (m *Machine) Snapshot() []byte {
 }
 
 func (m *Machine) packRun(p *pack.Packer) {
-	p.List(16)
+	p.List(17)
 	p.Text(m.runID)
 	p.Text(m.generation)
 	PackPolicy(p, m.policy)
@@ -51,12 +51,13 @@ func (m *Machine) packRun(p *pack.Packer) {
 	p.Bool(m.fresh)
 	p.Duration(m.uptime)
 	p.Bool(m.holding)
-	p.Int64(m.keyLimits.MaxBytes)
-	p.Int(m.keyLimits.MaxEntries)
+	p.Int64(m.limits.Keys.MaxBytes)
+	p.Int(m.limits.Keys.MaxEntries)
 	p.Uint(m.floor)
 	p.Bool(m.stored)
 	p.Text(m.reserve)
 	p.Text(m.overtaken)
+	p.Int64(m.limits.Bytes)
 }
 
 func (m *Machine) packTimers(p *pack.Packer) {
@@ -220,7 +221,7 @@ func Restore(b []byte) (*Machine, error) {
 		m.unpackNode(u)
 	}
 	for _, id := range unpackTexts(u) {
-		m.seen[id] = struct{}{}
+		m.see(id)
 	}
 	m.unpackClosing(u)
 	for range openEach(u) {
@@ -270,8 +271,9 @@ func (m *Machine) unpackRun(u *pack.Unpacker) {
 	m.origin, m.round = u.Text(maxText), u.Uint()
 	m.joinSeq = u.Uint()
 	m.fresh, m.uptime, m.holding = u.Bool(), u.Duration(), u.Bool()
-	m.keyLimits = limitKeys(store.Limits{MaxBytes: u.Int64(), MaxEntries: u.Int()})
+	keys := store.Limits{MaxBytes: u.Int64(), MaxEntries: u.Int()}
 	m.floor, m.stored, m.reserve, m.overtaken = u.Uint(), u.Bool(), u.Text(maxText), u.Text(maxText)
+	m.limits = Limits{Keys: keys, Bytes: u.Int64()}.withDefaults()
 	u.Close()
 	if err := m.policy.Validate(); err != nil && m.policy != (Policy{}) {
 		u.Fail("%v", err)
@@ -343,7 +345,7 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 	for range openEach(u) {
 		u.Open()
 		number := u.Uint()
-		n.keep(Reply{Session: n.session, Number: number, Err: UnpackError(u), Result: UnpackResult(u)})
+		m.keep(n, Reply{Session: n.session, Number: number, Err: UnpackError(u), Result: UnpackResult(u)})
 		u.Close()
 	}
 	for range openEach(u) {
@@ -365,7 +367,7 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 	if u.Err() != nil {
 		return
 	}
-	m.sessions[n.session] = n
+	m.addSession(n)
 	if !n.ended {
 		m.nodes[n.id] = n
 	}
@@ -410,7 +412,7 @@ func (m *Machine) unpackKeys(u *pack.Unpacker) {
 			}
 		}
 		u.Close()
-		e.Limit(m.keyLimits)
+		e.Limit(m.limits.Keys)
 	}
 	u.Close()
 }
@@ -438,7 +440,7 @@ func (m *Machine) unpackWait(u *pack.Unpacker) {
 	w := &keyWait{node: n, req: req, engine: m.keys.engine, seq: m.waitSeq}
 	m.keys.prepare(w)
 	w.engine.Await(pending, &w.waiter)
-	n.waits[number] = w
+	m.addWait(w)
 }
 
 // checkSeats refuses members and joins that contradict each other.

@@ -48,10 +48,12 @@ type Outbox struct {
 	buf     []byte // queued frames
 	spare   []byte // the other buffer, while it is not written
 	writing int    // bytes that are taken and not written yet
-	closing bool   // nothing more is queued
-	keep    bool   // the connection stays open for another use
-	err     error  // why the connection was cut
-	running bool   // run is under way, or nothing is written any more
+	counted int    // of buf and writing, as counts has them
+	counts  []*atomic.Int64
+	closing bool  // nothing more is queued
+	keep    bool  // the connection stays open for another use
+	err     error // why the connection was cut
+	running bool  // run is under way, or nothing is written any more
 	ended   chan struct{}
 	late    *time.Timer // starts run for what SendReplyLate has queued; nil: nothing was yet
 	waits   bool        // late runs
@@ -63,6 +65,24 @@ func NewOutbox(conn net.Conn, limit int, sent *Traffic, uptime func() time.Durat
 	o := &Outbox{conn: conn, limit: limit, traffic: sent, uptime: uptime, ended: make(chan struct{})}
 	o.drained.L = &o.mu
 	return o
+}
+
+// CountIn adds what waits to be sent, from now on and until it is sent, to a sum that several
+// outboxes share.
+func (o *Outbox) CountIn(sum *atomic.Int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	sum.Add(int64(o.counted))
+	o.counts = append(o.counts, sum)
+}
+
+// count brings the sums up to date; mu is held.
+func (o *Outbox) count() {
+	now := len(o.buf) + o.writing
+	for _, sum := range o.counts {
+		sum.Add(int64(now - o.counted))
+	}
+	o.counted = now
 }
 
 // Send queues a frame. It reports false if the connection is closing.
@@ -119,6 +139,7 @@ func (o *Outbox) Hold(b []byte) {
 	o.mu.Lock()
 	if !o.closing {
 		o.buf = append(o.buf, b...)
+		o.count()
 	}
 	o.mu.Unlock()
 }
@@ -162,6 +183,7 @@ func (o *Outbox) queue(add func([]byte) []byte) bool {
 		o.buf, o.spare = o.spare[:0], nil
 	}
 	o.buf = add(o.buf)
+	o.count()
 	if len(o.buf)+o.writing > o.limit {
 		o.cutLocked(ErrSlow)
 		return false
@@ -206,6 +228,7 @@ func (o *Outbox) cutLocked(cause error) {
 		o.err = cause
 	}
 	o.closing, o.buf = true, nil
+	o.count()
 	o.conn.Close()
 	o.stopLate()
 	if !o.running {
@@ -278,6 +301,7 @@ func (o *Outbox) take() (buf []byte, more bool) {
 	o.mu.Lock()
 	o.stopLate()
 	buf, o.buf, o.writing = o.buf, nil, len(o.buf)
+	o.count()
 	o.running = len(buf) > 0 || o.closing
 	end := len(buf) == 0 && o.closing
 	half := o.err == nil && !o.keep
@@ -308,6 +332,7 @@ func (o *Outbox) write(buf []byte) error {
 		rest = rest[n:]
 		o.mu.Lock()
 		o.writing = len(rest)
+		o.count()
 		if len(rest) == 0 && cap(buf) <= maxKept {
 			o.spare = buf[:0]
 		}

@@ -1,0 +1,250 @@
+package rendezvous
+
+import (
+	"cmp"
+	"fmt"
+
+	"rallypoint/core/store"
+)
+
+// Usage is about how much memory a run takes, in bytes, by what for. Names is what outlives
+// sessions: the members of the last round, the ids of those of earlier ones, drained nodes.
+type Usage struct{ Sessions, Answers, Waits, Keys, Names int64 }
+
+// Total returns the sum.
+func (u Usage) Total() int64 { return u.Sessions + u.Answers + u.Waits + u.Keys + u.Names }
+
+// About what each takes beside its texts and values; of a drained node and a directive with
+// them, which have bounds.
+const (
+	sessionCost     = 1 << 10
+	answerCost      = 288
+	partCost        = 32 // a key or value of an answer or wait
+	waitCost        = 288
+	awaitCost       = 64
+	participantCost = 256
+	seenCost        = 64
+	drainedCost     = 2 << 10
+	directiveCost   = 4 << 10
+)
+
+// DefaultMaxBytes is how much a run may take of a server.
+const DefaultMaxBytes = 512 << 20
+
+// Limits bounds what a run takes. A zero field of Keys is its default.
+type Limits struct {
+	Keys store.Limits
+	// Bytes bounds Usage.Total: a request that would take more is refused, and above it by
+	// a quarter the nodes are lost that hold most. It also bounds a single answer by what a
+	// frame carries. 0: there is no bound but those of each node.
+	Bytes int64
+}
+
+func (l Limits) withDefaults() Limits {
+	l.Keys.MaxBytes = cmp.Or(l.Keys.MaxBytes, DefaultMaxKeyBytes)
+	l.Keys.MaxEntries = cmp.Or(l.Keys.MaxEntries, DefaultMaxKeys)
+	return l
+}
+
+// Limit changes the limits. They decide answers: a driver that logs events takes a snapshot
+// after it.
+func (m *Machine) Limit(l Limits) {
+	m.limits = l.withDefaults()
+	if m.keys != nil {
+		m.keys.engine.Limit(m.limits.Keys)
+	}
+}
+
+// Usage returns what the run takes. It costs the same however much that is.
+func (m *Machine) Usage() Usage {
+	u := m.usage
+	u.Answers += awaitCost * int64(len(m.awaitingPeers))
+	if m.keys != nil {
+		waits := m.keys.engine.WaitBytes()
+		u.Waits += waits
+		u.Keys = m.keys.engine.Memory() - waits
+	}
+	u.Names += participantCost*int64(len(m.participants)) + drainedCost*int64(len(m.drained)) + directiveCost*int64(len(m.directives))
+	return u
+}
+
+// CostOfHello returns how much more a run takes at most after a hello.
+func CostOfHello(h Hello) int64 {
+	world := max(h.LastRound.World, h.LastRound.Facts.World, 0)
+	return sessionCost + 6*MaxNameLen + participantCost*int64(world)
+}
+
+func (n *node) cost() int64 {
+	return sessionCost + int64(len(n.id)+len(n.label)+len(n.session)+len(n.seenAddr)+len(n.serverAddr))
+}
+
+// cost is about what a reply takes while it is kept.
+func (r Reply) cost() int64 {
+	cost := int64(answerCost + r.size())
+	if r.Err != nil {
+		cost += int64(len(r.Err.Text))
+	}
+	switch result := r.Result.(type) {
+	case KeyResult:
+		cost += partCost * int64(len(result.Values)+len(result.Keys))
+	case Withdrawn:
+		cost += int64(len(result.Progress.Headline) + len(result.Progress.Detail))
+	}
+	return cost
+}
+
+func (w *keyWait) cost() int64 { return waitCost + costOf(w.req) }
+
+// costOf is about what the lists of a request take.
+func costOf(r KeyRequest) (cost int64) {
+	for _, key := range r.Keys {
+		cost += partCost + int64(len(key))
+	}
+	for _, value := range r.Values {
+		cost += partCost + int64(len(value))
+	}
+	return cost
+}
+
+// addSession and dropSession count a session with all that it keeps.
+func (m *Machine) addSession(n *node) {
+	m.sessions[n.session] = n
+	m.usage.Sessions += n.cost()
+}
+
+func (m *Machine) dropSession(n *node) {
+	if m.sessions[n.session] != n {
+		return
+	}
+	delete(m.sessions, n.session)
+	for number := range n.waits {
+		m.dropWait(n, number)
+	}
+	m.usage.Sessions -= n.cost()
+	m.usage.Answers -= n.answers
+}
+
+// keep keeps an answer until the node acknowledges it.
+func (m *Machine) keep(n *node, r Reply) {
+	m.dropAnswer(n, r.Number)
+	n.answered[r.Number] = r
+	n.held += r.size()
+	n.answers += r.cost()
+	m.usage.Answers += r.cost()
+}
+
+func (m *Machine) dropAnswer(n *node, number uint64) {
+	r, ok := n.answered[number]
+	if !ok {
+		return
+	}
+	delete(n.answered, number)
+	n.held -= r.size()
+	n.answers -= r.cost()
+	m.usage.Answers -= r.cost()
+}
+
+// addWait and dropWait count a wait for keys; the engine counts its own part.
+func (m *Machine) addWait(w *keyWait) {
+	w.node.waits[w.req.Number] = w
+	w.node.waiting += w.cost()
+	m.usage.Waits += w.cost()
+}
+
+func (m *Machine) dropWait(n *node, number uint64) {
+	w := n.waits[number]
+	w.forget()
+	delete(n.waits, number)
+	n.waiting -= w.cost()
+	m.usage.Waits -= w.cost()
+}
+
+// see remembers the id of a node that was in a round.
+func (m *Machine) see(id string) {
+	if _, known := m.seen[id]; !known {
+		m.seen[id] = struct{}{}
+		m.usage.Names += seenCost + int64(len(id))
+	}
+}
+
+func (m *Machine) forgetSeen() {
+	for id := range m.seen {
+		m.usage.Names -= seenCost + int64(len(id))
+	}
+	clear(m.seen)
+}
+
+// AnswerBytes returns how many bytes of keys and values the answer to an event has at most
+// as the keys are now.
+func (m *Machine) AnswerBytes(ev Event) int64 {
+	k, ok := ev.(KeyRequest)
+	if !ok || m.keys == nil || checkKeyRequest(k) != nil {
+		return 0
+	}
+	return m.keys.engine.ReplyBytes(k.onStore())
+}
+
+// Grows reports whether a request may make a run take more than its answer without keys and
+// values: then it may be refused for want of room.
+func Grows(ev Event) bool {
+	k, ok := ev.(KeyRequest)
+	if !ok {
+		return false
+	}
+	switch k.Op {
+	case store.OpCheck, store.OpDelete, store.OpNumKeys, store.OpQueueLen, store.OpCancelWait, opRefuse:
+		return false
+	}
+	return true
+}
+
+// opRefuse is a request that its driver had no room for: its one key is the text of the refusal.
+const opRefuse store.Op = 1 << 10
+
+const maxRefusal = 4 << 10 // bytes of that text
+
+// Refused returns what a driver logs and applies in the place of a request for which it has no
+// room: the node receives an error of CodeTooLarge, and the request counts as answered. Like
+// any other it has no effect if the request was applied before.
+func Refused(ev Event, text string) Event {
+	r, _ := RequestOf(ev)
+	k, _ := ev.(KeyRequest)
+	return KeyRequest{Request: r, Round: k.Round, Op: opRefuse, Keys: []string{text}}
+}
+
+// room returns why there is no room for a request and its answer; nil if there is.
+func (m *Machine) room(r KeyRequest) *Error {
+	answer := m.AnswerBytes(r)
+	most := int64(maxAnswerBytes)
+	if m.limits.Bytes > 0 {
+		most = MaxValueLen
+	}
+	if answer > most {
+		return Errorf(CodeTooLarge, "run %q, round %d: the answer has %d bytes, at most %d can be sent: ask for fewer keys at once", m.runID, r.Round, answer, most)
+	}
+	if m.limits.Bytes > 0 && Grows(r) && m.Usage().Total()+answer+costOf(r)+answerCost > m.limits.Bytes {
+		return Errorf(CodeTooLarge, "%s: no room for an operation of %d bytes, with an answer of %d%s", m.describeUsage(), costOf(r), answer, usageHint)
+	}
+	return nil
+}
+
+// describeUsage says what the run takes, and for what.
+func (m *Machine) describeUsage() string {
+	u := m.Usage()
+	return fmt.Sprintf("run %q keeps %d of at most %d bytes (its agents' keys %d, answers that its nodes have not acknowledged %d, waits for keys %d, its nodes %d)",
+		m.runID, u.Total(), m.limits.Bytes, u.Keys, u.Answers, u.Waits, u.Sessions+u.Names)
+}
+
+// CauseOverLimit begins the cause of the loss of a node that holds too much of its run's limit.
+const CauseOverLimit = "lost: the run keeps far more than its limit"
+
+// usageHint says where that bound comes from.
+const usageHint = "; the agents of a job need little, so look what fills it; `rallypoint serve` takes --max-bytes"
+
+// hogs reports whether the run takes far more than its limit and the node holds at least the
+// mean of what it could free.
+func (m *Machine) hogs(n *node) bool {
+	own := n.answers + n.waiting
+	return m.limits.Bytes > 0 && own > 0 && m.Usage().Total() > m.limits.Bytes+m.limits.Bytes/4 &&
+		own*int64(len(m.sessions)) >= m.usage.Answers+m.usage.Waits
+}
