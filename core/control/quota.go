@@ -134,13 +134,18 @@ func (r *run) answerBytes(ev rendezvous.Event) int {
 // withinQuota returns a request, or if there is no room for it and its answer the refusal that
 // takes its place; mu is held.
 func (r *run) withinQuota(ev rendezvous.Event) (within rendezvous.Event) {
-	if within = ev; r.broken != nil || !rendezvous.Grows(ev) {
+	k, ok := ev.(rendezvous.KeyRequest)
+	if within = ev; !ok || r.broken != nil || !rendezvous.Grows(k) {
 		return within
 	}
 	defer r.recoverRun()
-	if text := r.overBytes(r.machine.AnswerBytes(ev)); text != "" {
+	answer := r.machine.AnswerBytes(ev)
+	if r.overBytes(answer) == "" {
+		return within
+	}
+	if text := r.overBytes(answer - r.machine.FreedBy(k.Request)); text != "" {
 		r.server.metrics.refused[refusedQuota].Add(1)
-		return rendezvous.Refused(ev, text)
+		return rendezvous.Refused(k, text)
 	}
 	return within
 }

@@ -42,6 +42,7 @@ type ServerStatus struct {
 	StartedAt   time.Time `json:"started_at"`
 	Now         time.Time `json:"now"`
 	Connections int       `json:"connections"`
+	KeptBytes   int64     `json:"kept_bytes"` // about, for all runs, with what waits to be sent
 	// Succession is null for a server that outlives the nodes.
 	Succession *SuccessionStatus `json:"succession"`
 
@@ -108,6 +109,7 @@ type RunStatus struct {
 	Drained       []DrainedStatus   `json:"drained"`       // nodes that are not admitted, by id
 	ScaledTo      int               `json:"scaled_to"`     // nodes that the last scale has asked for; 0: none has
 	Stopping      string            `json:"stopping"`      // who announced the stop of the last round, and why; "": no node has
+	KeptBytes     int64             `json:"kept_bytes"`    // about, with what waits to be sent to its nodes; 0: no server keeps it
 }
 
 // NodeRange is how many nodes a round may have.
@@ -269,7 +271,7 @@ func (s *Server) serverStatus() *ServerStatus {
 	return &ServerStatus{
 		ID: s.id, Version: rallypoint.Version(), Protocol: wire.ProtocolVersion, Address: s.Addr().String(),
 		Host: s.host, PID: os.Getpid(), OnlyRun: s.cfg.RunID,
-		StartedAt: *stamp(s.started), Now: *stamp(s.clock.Now()), Connections: connections, Succession: s.successionStatus(),
+		StartedAt: *stamp(s.started), Now: *stamp(s.clock.Now()), Connections: connections, KeptBytes: s.keptBytes(), Succession: s.successionStatus(),
 		Fingerprints: s.fingerprints(),
 		Refused:      s.metrics.refusedByReason(), StoresRefused: occurred(stores), ForwardersRefused: occurred(forwarders),
 	}
@@ -303,7 +305,7 @@ func (r *run) status() RunStatus {
 	defer r.mu.Unlock()
 	m, stats := r.describe(), &r.stats
 	st := Describe(m, r.leaseAge)
-	st.FormingSince = stamp(stats.forming)
+	st.FormingSince, st.KeptBytes = stamp(stats.forming), r.kept+r.unsent.Load()
 	st.Changes, st.ChangesTotal = stats.changelog.list(), stats.changelog.total
 	if stats.round == m.Round {
 		st.RoundAt, st.RoundStore = stamp(stats.roundAt), stats.store

@@ -293,7 +293,7 @@ func TestStatusOrder(t *testing.T) {
 func TestStatusFieldNames(t *testing.T) {
 	want := `changes changes.at changes.round changes.text changes_total closed closed.at closed.by closed.how closed.reason directives directives.at directives.by directives.id directives.kind directives.members directives.missing directives.nodes directives.phase directives.reason directives.round directives.saved directives.step directives.target directives.within_s ` +
 		`drained drained.by drained.node drained.reason finished forming_since generation ` +
-		`idle idle.address idle.fingerprint idle.label idle.lease_age_s idle.node idle.reason idle.reconnecting lease_timeout_s ` +
+		`idle idle.address idle.fingerprint idle.label idle.lease_age_s idle.node idle.reason idle.reconnecting kept_bytes lease_timeout_s ` +
 		`members members.address members.alive members.cause members.fingerprint members.host members.label members.lease_age_s members.node ` +
 		`members.progress members.progress.change_age_s members.progress.reporting_workers members.progress.seconds_per_step ` +
 		`members.progress.slowest_age_s members.progress.smallest_step members.progress.step members.progress.workers members.rank members.reconnecting members.state ` +
@@ -304,7 +304,7 @@ func TestStatusFieldNames(t *testing.T) {
 	if got := strings.Join(fieldNames(reflect.TypeFor[RunStatus](), ""), " "); got != want {
 		t.Errorf("a run has\n%s\nwant\n%s", got, want)
 	}
-	want = `place runs runs_total schema server server.address server.connections server.fingerprints server.forwarders_refused server.host server.id server.now server.only_run server.pid ` +
+	want = `place runs runs_total schema server server.address server.connections server.fingerprints server.forwarders_refused server.host server.id server.kept_bytes server.now server.only_run server.pid ` +
 		`server.protocol server.refused server.started_at server.stores_refused server.succession server.succession.group server.succession.host server.succession.host_node ` +
 		`server.succession.not_by server.succession.role server.succession.since server.succession.standbys server.succession.standbys.address ` +
 		`server.succession.standbys.connected server.succession.standbys.label server.succession.standbys.node server.succession.term ` +

@@ -41,6 +41,10 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 		m.fail(n, r.Number, err)
 		return
 	}
+	if r.Op == opRefuse {
+		m.fail(n, r.Number, Errorf(CodeTooLarge, "%s", pack.CutText(r.Keys[0], maxRefusal)))
+		return
+	}
 	if m.keys == nil {
 		m.keys = &agentStore{engine: store.NewEngine(m.limits.Keys)}
 	}
@@ -52,10 +56,6 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 	}
 	if r.Op == store.OpCancelWait {
 		m.cancelWait(n, r)
-		return
-	}
-	if r.Op == opRefuse {
-		m.fail(n, r.Number, Errorf(CodeTooLarge, "%s", pack.CutText(r.Keys[0], maxRefusal)))
 		return
 	}
 	if err := m.room(r); err != nil {

@@ -165,6 +165,10 @@ func (m *Machine) applyRequest(n *node, ev Event) {
 	case KeyRequest:
 		m.keyRequest(n, ev)
 	case GiveDirective:
+		if err := m.room(ev); err != nil {
+			m.fail(n, ev.Number, err)
+			break
+		}
 		m.giveDirective(n, ev)
 	case ReportDirective:
 		m.reportDirective(n, ev)

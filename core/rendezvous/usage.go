@@ -64,8 +64,22 @@ func (m *Machine) Usage() Usage {
 		u.Waits += waits
 		u.Keys = m.keys.engine.Memory() - waits
 	}
-	u.Names += participantCost*int64(len(m.participants)) + drainedCost*int64(len(m.drained)) + directiveCost*int64(len(m.directives))
+	u.Names += m.costOfNames()
 	return u
+}
+
+// costOfNames is the part of Usage.Names that follows from what is there.
+func (m *Machine) costOfNames() int64 {
+	cost := participantCost*int64(len(m.participants)) + drainedCost*int64(len(m.drained)) + MaxNameLen*int64(len(m.directed))
+	for _, d := range m.directives {
+		cost += costOfDirective(d.Direct)
+	}
+	return cost
+}
+
+// costOfDirective is about what a standing directive takes at most.
+func costOfDirective(d Direct) int64 {
+	return directiveCost + (partCost+MaxNameLen)*int64(len(d.Nodes))
 }
 
 // CostOfHello returns how much more a run takes at most after a hello.
@@ -96,12 +110,17 @@ func (r Reply) cost() int64 {
 func (w *keyWait) cost() int64 { return waitCost + costOf(w.req) }
 
 // costOf is about what the lists of a request take.
-func costOf(r KeyRequest) (cost int64) {
-	for _, key := range r.Keys {
-		cost += partCost + int64(len(key))
-	}
-	for _, value := range r.Values {
-		cost += partCost + int64(len(value))
+func costOf(ev Event) (cost int64) {
+	switch r := ev.(type) {
+	case KeyRequest:
+		for _, key := range r.Keys {
+			cost += partCost + int64(len(key))
+		}
+		for _, value := range r.Values {
+			cost += partCost + int64(len(value))
+		}
+	case GiveDirective:
+		cost = costOfDirective(r.Directive)
 	}
 	return cost
 }
@@ -184,13 +203,21 @@ func (m *Machine) AnswerBytes(ev Event) int64 {
 	return m.keys.engine.ReplyBytes(k.onStore())
 }
 
-// Grows reports whether a request may make a run take more than its answer without keys and
-// values: then it may be refused for want of room.
-func Grows(ev Event) bool {
-	k, ok := ev.(KeyRequest)
-	if !ok {
-		return false
+// FreedBy returns about how much a request frees by what it acknowledges.
+func (m *Machine) FreedBy(r Request) (freed int64) {
+	if n := m.sessions[r.Session]; n != nil {
+		for number, reply := range n.answered {
+			if number <= r.Acked {
+				freed += reply.cost()
+			}
+		}
 	}
+	return freed
+}
+
+// Grows reports whether a request for keys may make a run take more than its answer without
+// keys and values: then a driver may apply Refused in its place.
+func Grows(k KeyRequest) bool {
 	switch k.Op {
 	case store.OpCheck, store.OpDelete, store.OpNumKeys, store.OpQueueLen, store.OpCancelWait, opRefuse:
 		return false
@@ -206,24 +233,23 @@ const maxRefusal = 4 << 10 // bytes of that text
 // Refused returns what a driver logs and applies in the place of a request for which it has no
 // room: the node receives an error of CodeTooLarge, and the request counts as answered. Like
 // any other it has no effect if the request was applied before.
-func Refused(ev Event, text string) Event {
-	r, _ := RequestOf(ev)
-	k, _ := ev.(KeyRequest)
-	return KeyRequest{Request: r, Round: k.Round, Op: opRefuse, Keys: []string{text}}
+func Refused(k KeyRequest, text string) Event {
+	return KeyRequest{Request: k.Request, Round: k.Round, Op: opRefuse, Keys: []string{text}}
 }
 
 // room returns why there is no room for a request and its answer; nil if there is.
-func (m *Machine) room(r KeyRequest) *Error {
-	answer := m.AnswerBytes(r)
+func (m *Machine) room(ev Event) *Error {
+	answer := m.AnswerBytes(ev)
 	most := int64(maxAnswerBytes)
 	if m.limits.Bytes > 0 {
 		most = MaxValueLen
 	}
 	if answer > most {
-		return Errorf(CodeTooLarge, "run %q, round %d: the answer has %d bytes, at most %d can be sent: ask for fewer keys at once", m.runID, r.Round, answer, most)
+		return Errorf(CodeTooLarge, "run %q: the answer has %d bytes, at most %d can be sent: ask for fewer keys at once", m.runID, answer, most)
 	}
-	if m.limits.Bytes > 0 && Grows(r) && m.Usage().Total()+answer+costOf(r)+answerCost > m.limits.Bytes {
-		return Errorf(CodeTooLarge, "%s: no room for an operation of %d bytes, with an answer of %d%s", m.describeUsage(), costOf(r), answer, usageHint)
+	k, isKey := ev.(KeyRequest)
+	if m.limits.Bytes > 0 && (!isKey || Grows(k)) && m.Usage().Total()+answer+costOf(ev)+answerCost > m.limits.Bytes {
+		return Errorf(CodeTooLarge, "%s: no room for a request of %d bytes, with an answer of %d%s", m.describeUsage(), costOf(ev), answer, usageHint)
 	}
 	return nil
 }

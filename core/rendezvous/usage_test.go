@@ -26,7 +26,7 @@ func (m *Machine) recount() (u Usage) {
 	for id := range m.seen {
 		u.Names += seenCost + int64(len(id))
 	}
-	u.Names += participantCost*int64(len(m.participants)) + drainedCost*int64(len(m.drained)) + directiveCost*int64(len(m.directives))
+	u.Names += m.costOfNames()
 	if m.keys == nil {
 		return u
 	}
