@@ -34,7 +34,7 @@ type runCensus struct {
 func (r *run) takeCensus() runCensus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return runCensus{r.stats.census, r.id, r.seq, len(r.conns), r.formingFor(), r.training.Census(r.server.clock.Now()), r.kept + r.unsent.Load()}
+	return runCensus{r.stats.census, r.id, r.seq, len(r.conns), r.formingFor(), r.training.Census(r.server.clock.Now()), r.keptBytes()}
 }
 
 // metricsPage writes the metrics (docs/metrics.md). It costs O(1) for each run.
@@ -112,7 +112,7 @@ func (s *Server) exposeRuns(e *promtext.Buffer, all []runCensus) {
 	e.Single("rallypoint_missing_nodes", "gauge", "Nodes that forming rounds lack for their minimum.", float64(lack))
 	e.Single("rallypoint_longest_forming_seconds", "gauge", "For how long a round of any run has been in the making; 0 if none is.", longest.Seconds())
 
-	e.Single("rallypoint_kept_bytes", "gauge", "About how many bytes are kept for all runs, with what waits to be sent.", float64(s.keptBytes()))
+	e.Single("rallypoint_kept_bytes", "gauge", "About how many bytes are kept for all runs, with what is on its way.", float64(s.keptBytes()))
 	e.Single("rallypoint_unsent_bytes", "gauge", "Bytes that wait to be sent.", float64(s.unsent.Load()))
 
 	m := &s.metrics
@@ -203,7 +203,7 @@ func exposeEach(e *promtext.Buffer, all []runCensus) {
 	for _, c := range listed {
 		e.Sample("rallypoint_run_round", float64(c.Round), "run", c.id)
 	}
-	e.Family("rallypoint_run_kept_bytes", "gauge", "About how many bytes are kept for the run, with what waits to be sent to its nodes.")
+	e.Family("rallypoint_run_kept_bytes", "gauge", "About how many bytes are kept for the run, with what is on its way to and from its nodes.")
 	for _, c := range listed {
 		e.Sample("rallypoint_run_kept_bytes", float64(c.kept), "run", c.id)
 	}

@@ -94,14 +94,17 @@ func (r *run) account() {
 	r.kept = kept
 }
 
-// keptBytes is what all runs keep, and what waits to be sent.
-func (s *Server) keptBytes() int64 { return s.kept.Load() + s.unsent.Load() }
+// keptBytes is what all runs keep, with what is on its way to and from their nodes.
+func (s *Server) keptBytes() int64 { return s.kept.Load() + s.unsent.Load() + s.arriving.Load() }
+
+// keptBytes is the same of one run; mu is held.
+func (r *run) keptBytes() int64 { return r.kept + r.unsent.Load() + r.arriving.Load() }
 
 // overBytes says why the run must not take so many bytes more; "": it may. When all runs have
 // taken what they may together, those are refused that have more than an equal share. mu is held.
 func (r *run) overBytes(more int64) string {
 	s, q := r.server, r.server.cfg.Quota
-	own := r.kept + r.unsent.Load()
+	own := r.keptBytes()
 	if own+more > q.Bytes {
 		return fmt.Sprintf("run %q keeps %s on the control plane at %s, at most %d bytes are allowed for one job: it has no room for %d more; "+
 			"the agents of a job need little, so look what fills it, or start `rallypoint serve` with a higher --max-bytes", r.id, r.describeKept(), s.Addr(), q.Bytes, more)
@@ -118,8 +121,8 @@ func (r *run) overBytes(more int64) string {
 // describeKept says what the run keeps, and for what.
 func (r *run) describeKept() string {
 	u := r.machine.Usage()
-	return fmt.Sprintf("%d bytes (its agents' keys %d, answers that its nodes have not acknowledged %d, waits for keys %d, what waits to be sent %d)",
-		r.kept+r.unsent.Load(), u.Keys, u.Answers, u.Waits, r.unsent.Load())
+	return fmt.Sprintf("%d bytes (its agents' keys %d, answers that its nodes have not acknowledged %d, waits for keys %d, what waits to be sent %d, what has come in part %d)",
+		r.keptBytes(), u.Keys, u.Answers, u.Waits, r.unsent.Load(), r.arriving.Load())
 }
 
 // answerBytes is what the answer to a request adds to what waits for a commit; mu is held.

@@ -2,6 +2,7 @@ package control
 
 import (
 	"fmt"
+	"net"
 	"net/netip"
 	"strings"
 	"testing"
@@ -11,6 +12,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 // tenant is a run whose nodes, by hand, acknowledge what a test says.
@@ -64,7 +66,7 @@ func (s *Server) keptOf(id string) int64 {
 	r := s.lookUp(id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.kept + r.unsent.Load()
+	return r.keptBytes()
 }
 
 // TestBytesOfARun: what a run keeps is bounded, who exceeds it learns of it, and others do not notice.
@@ -176,6 +178,41 @@ func TestUnsentBytesCount(t *testing.T) {
 	s.Close()
 	if n := s.unsent.Load(); n != 0 {
 		t.Errorf("%d bytes are counted that wait to be sent, and there is no connection", n)
+	}
+}
+
+// TestFramesThatDoNotEndCount: long frames that come in part, and no more, count to the run; who
+// sends one too many is cut off.
+func TestFramesThatDoNotEndCount(t *testing.T) {
+	s, addr := testServer(t, Config{Quota: Quota{Bytes: 4 << 20}})
+	tn := newTenant(t, addr, "run", 8)
+	set := wire.AppendFrame(nil, worst["set"](2))
+	long, _ := wire.NewRequest(rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, 2_000_000)}}, 2, 0)
+	for range 3 { // what has come whole does not count
+		tn.nodes[7].write(set)
+	}
+	for _, n := range tn.nodes[:7] {
+		_, _ = n.conn.Write(wire.AppendFrame(nil, long)[:1_900_000])
+	}
+	cut := 0
+	testkit.Eventually(t, "four nodes are cut off", func() bool { return s.metrics.refused[refusedQuota].Load() >= 4 })
+	for _, n := range tn.nodes[:7] {
+		n.conn.(*net.TCPConn).CloseWrite()
+		if f, err := n.frames.NextFrame(wire.MaxFrame); err == nil {
+			d, ok := f.(wire.Drop)
+			if !ok {
+				t.Fatalf("got %+v", f)
+			}
+			controltest.WantCode(t, d.Err, rendezvous.CodeTooLarge, `run "run" keeps`, "has come in part", "--max-bytes")
+			cut++
+		}
+	}
+	if cut < 4 {
+		t.Errorf("%d of 7 are cut off", cut)
+	}
+	s.Close()
+	if n := s.arriving.Load(); n != 0 {
+		t.Errorf("%d bytes are counted that have come in part, and there is no connection", n)
 	}
 }
 

@@ -68,6 +68,8 @@ func refusalOf(err error, greeted bool) refusal {
 		return refusedSilent
 	case errors.Is(err, errHandshake):
 		return refusedHandshake
+	case errors.Is(err, errNoRoom):
+		return refusedQuota
 	case errors.Is(err, wire.ErrSlow), errors.Is(err, wire.ErrStuck):
 		return refusedSlow
 	case errors.Is(err, errCrowded):

@@ -118,6 +118,7 @@ type Server struct {
 	unidentified atomic.Int64 // connections that have not said who they are
 	kept         atomic.Int64 // bytes that the runs keep; see run.account
 	unsent       atomic.Int64 // bytes that wait to be sent
+	arriving     atomic.Int64 // bytes of long frames that have not come whole
 	runCount     atomic.Int64 // runs that are not gone
 	handshakes   *handshakes  // nil: there is no token
 

@@ -27,6 +27,7 @@ var (
 	errSilent     = errors.New("it did not say who it is within " + helloTimeout.String())
 	errShed       = errors.New("it did not say who it is, and others wait for want of descriptors")
 	errRefused    = errors.New("its hello was refused")
+	errNoRoom     = errors.New("a frame of it was refused")
 	errServed     = errors.New("it was answered")
 	errTCPStore   = errors.New("it is a PyTorch TCPStore client, but this port is the control plane of Rallypoint and no TCPStore: " +
 		"start all nodes with --rdzv-backend=rallypoint, and point MASTER_PORT elsewhere")
@@ -116,6 +117,7 @@ func (p *serverConn) serve() {
 	defer p.server.forgetConn(p)
 	defer close(p.gone)
 	defer func() {
+		p.frames.Release()
 		p.frames.In.Reset(nil)
 		readers.Put(p.frames.In)
 	}()
@@ -136,7 +138,7 @@ func (p *serverConn) serve() {
 		p.run.connectionEnded(p)
 	}
 	p.report(err)
-	if !p.passed.Load() && (errors.Is(err, errRefused) || errors.Is(err, errServed) || errors.Is(err, errRedirected)) {
+	if !p.passed.Load() && (errors.Is(err, errRefused) || errors.Is(err, errNoRoom) || errors.Is(err, errServed) || errors.Is(err, errRedirected)) {
 		_, _ = io.Copy(io.Discard, p.frames.In)
 	}
 	p.out.Finish()
@@ -349,8 +351,29 @@ func (p *serverConn) enter(h wire.Hello) error {
 			return p.refuse(p.refusedBy)
 		}
 		p.run = r
+		p.frames.Reserve = p.reserve
 		return nil
 	}
+}
+
+// reserve counts what a frame takes that is coming in. A node that its run has no room for is
+// cut off.
+func (p *serverConn) reserve(by int) error {
+	r := p.run
+	if by > 0 {
+		r.mu.Lock()
+		text := r.overBytes(int64(by))
+		r.mu.Unlock()
+		if text != "" {
+			err := rendezvous.Errorf(rendezvous.CodeTooLarge, "%s", text)
+			p.out.Send(wire.Drop{Err: err})
+			p.drain()
+			return fmt.Errorf("%w: %w", errNoRoom, err)
+		}
+	}
+	r.arriving.Add(int64(by))
+	r.server.arriving.Add(int64(by))
+	return nil
 }
 
 // from is the peer's address; the zero one if it has none.

@@ -305,7 +305,7 @@ func (r *run) status() RunStatus {
 	defer r.mu.Unlock()
 	m, stats := r.describe(), &r.stats
 	st := Describe(m, r.leaseAge)
-	st.FormingSince, st.KeptBytes = stamp(stats.forming), r.kept+r.unsent.Load()
+	st.FormingSince, st.KeptBytes = stamp(stats.forming), r.keptBytes()
 	st.Changes, st.ChangesTotal = stats.changelog.list(), stats.changelog.total
 	if stats.round == m.Round {
 		st.RoundAt, st.RoundStore = stamp(stats.roundAt), stats.store

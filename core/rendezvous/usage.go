@@ -267,10 +267,9 @@ const CauseOverLimit = "lost: the run keeps far more than its limit"
 // usageHint says where that bound comes from.
 const usageHint = "; the agents of a job need little, so look what fills it; `rallypoint serve` takes --max-bytes"
 
-// hogs reports whether the run takes far more than its limit and the node holds at least the
-// mean of what it could free.
+// hogs reports whether the run takes far more than its limit, much of it for answers and waits,
+// and the node holds at least the mean of these.
 func (m *Machine) hogs(n *node) bool {
-	own := n.answers + n.waiting
-	return m.limits.Bytes > 0 && own > 0 && m.Usage().Total() > m.limits.Bytes+m.limits.Bytes/4 &&
-		own*int64(len(m.sessions)) >= m.usage.Answers+m.usage.Waits
+	most, own, all := m.limits.Bytes, n.answers+n.waiting, m.usage.Answers+m.usage.Waits
+	return most > 0 && own > 0 && all > most/4 && m.Usage().Total() > most+most/4 && own*int64(len(m.sessions)) >= all
 }

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"io"
 	"reflect"
 	"strings"
 	"testing"
@@ -304,4 +305,46 @@ func BenchmarkFrames(b *testing.B) {
 			}
 		}
 	})
+}
+
+// TestLongFramesAreReserved: what a long frame takes is asked for as it comes in, and given back
+// when it was read, or will not be.
+func TestLongFramesAreReserved(t *testing.T) {
+	long := AppendFrame(nil, Request{Number: 1, Op: rendezvous.OpKey, Event: rendezvous.KeyRequest{Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, 1<<20)}}})
+	short := AppendFrame(nil, Beat{})
+	held, most, limit := 0, 0, MaxFrame
+	read := func(b []byte) (err error) {
+		r := FrameReader{In: bufio.NewReader(bytes.NewReader(b)), Reserve: func(by int) error {
+			if held+by > limit {
+				return errors.New("no room")
+			}
+			held += by
+			most = max(most, held)
+			return nil
+		}}
+		for err == nil {
+			_, err = r.NextFrame(MaxFrame)
+			if err == nil && held != 0 {
+				t.Errorf("%d bytes are reserved for a frame that was read", held)
+			}
+		}
+		r.Release()
+		if held != 0 {
+			t.Errorf("%d bytes are reserved in the end", held)
+		}
+		return err
+	}
+	if err := read(short); err != io.EOF || most != 0 {
+		t.Errorf("a short frame: %v, %d bytes", err, most)
+	}
+	if err := read(append(long, short...)); err != io.EOF || most != len(long)-frameHead {
+		t.Errorf("a long frame of %d bytes: %v, %d bytes", len(long), err, most)
+	}
+	if err := read(long[:1<<19]); !errors.Is(err, io.ErrUnexpectedEOF) {
+		t.Errorf("half of a frame: %v", err)
+	}
+	limit = 1 << 19
+	if err := read(long); err == nil || err.Error() != "no room" {
+		t.Errorf("without room: %v", err)
+	}
 }

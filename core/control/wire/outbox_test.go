@@ -3,8 +3,10 @@ package wire
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"net"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -103,5 +105,38 @@ func TestOutboxEnds(t *testing.T) {
 				})
 			})
 		}
+	}
+}
+
+// TestOutboxesShareSums: what waits to be sent is in the sums until it is sent, or thrown away.
+func TestOutboxesShareSums(t *testing.T) {
+	var all, some atomic.Int64
+	want := func(a, b int64) {
+		t.Helper()
+		if all.Load() != a || some.Load() != b {
+			t.Errorf("%d and %d bytes wait to be sent, want %d and %d", all.Load(), some.Load(), a, b)
+		}
+	}
+	var peers []net.Conn
+	var boxes []*Outbox
+	for range 2 {
+		ours, theirs := net.Pipe()
+		o := NewOutbox(ours, 1<<20, nil, nil)
+		o.CountIn(&all)
+		peers, boxes = append(peers, theirs), append(boxes, o)
+	}
+	boxes[0].Hold(make([]byte, 100))
+	boxes[0].CountIn(&some)
+	boxes[1].SendBytes(make([]byte, 1000), KindNotice)
+	want(1100, 100)
+	_, _ = io.ReadFull(peers[1], make([]byte, 1000))
+	boxes[1].Finish()
+	<-boxes[1].Ended()
+	want(100, 100)
+	boxes[0].Cut(ErrSlow)
+	<-boxes[0].Ended()
+	want(0, 0)
+	for _, p := range peers {
+		p.Close()
 	}
 }

@@ -18,8 +18,37 @@ const firstChunk = 4 << 10
 
 // FrameReader cuts a stream into frames. It is used by one goroutine.
 type FrameReader struct {
-	In   *bufio.Reader
-	body []byte
+	In *bufio.Reader
+	// Reserve, if set, is told by how much the memory of a long frame grows while it comes in,
+	// and shrinks after it. An error ends the frame, and the reader.
+	Reserve func(by int) error
+
+	body     []byte
+	reserved int
+}
+
+// reserve has the caller agree to the memory of a frame, if it is long.
+func (r *FrameReader) reserve(size int) error {
+	if size <= maxKept {
+		size = 0
+	}
+	by := size - r.reserved
+	if r.Reserve == nil || by == 0 {
+		return nil
+	}
+	if err := r.Reserve(by); err != nil {
+		return err
+	}
+	r.reserved = size
+	return nil
+}
+
+// Release gives up the memory of a long frame.
+func (r *FrameReader) Release() {
+	if cap(r.body) > maxKept {
+		r.body = nil
+	}
+	_ = r.reserve(0)
 }
 
 // next returns the body of the next frame, valid until the following call. The
@@ -36,13 +65,14 @@ func (r *FrameReader) next(most int) ([]byte, error) {
 	if int64(size) > int64(most) {
 		return nil, fmt.Errorf("%w: a frame of %d bytes where %d are allowed", ErrMalformed, size, most)
 	}
-	if cap(r.body) > maxKept {
-		r.body = nil
-	}
+	r.Release()
 	r.body = r.body[:0]
 	for len(r.body) < int(size) {
 		chunk := min(int(size)-len(r.body), max(firstChunk, len(r.body)))
 		from := len(r.body)
+		if err := r.reserve(from + chunk); err != nil {
+			return nil, err
+		}
 		r.body = append(r.body, make([]byte, chunk)...)
 		if _, err := io.ReadFull(r.In, r.body[from:]); err != nil {
 			return nil, fmt.Errorf("the stream ended inside a frame: %w", NoEOF(err))
@@ -66,6 +96,7 @@ func (r *FrameReader) NextFrame(most int) (Frame, error) {
 		return nil, err
 	}
 	f, err := parseFrame(body)
+	r.Release()
 	if err != nil {
 		return nil, err
 	}
