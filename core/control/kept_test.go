@@ -98,7 +98,7 @@ func TestWhatARunMakesAServerKeep(t *testing.T) {
 			switch name { // those whose frames or answers are long
 			case "set", "append", "add", "multi_set", "queue_pop", "wait", "check", "delete", "queue_len", "get", "multi_get", "compare_set", "direct":
 				requests = 25
-			case "finish", "linger", "unknown", "beat", "standby":
+			case "finish", "unknown", "beat", "standby":
 				requests = 100
 			}
 			for i := range tn.nodes {

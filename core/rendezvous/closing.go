@@ -150,7 +150,7 @@ func (m *Machine) settleAwaitPeers() {
 		for _, number := range n.linger {
 			m.answer(n, number, nil)
 		}
-		n.linger = nil
+		m.dropAwaits(n)
 		return true
 	})
 }

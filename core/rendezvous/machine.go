@@ -160,8 +160,10 @@ func (m *Machine) applyRequest(n *node, ev Event) {
 		m.finish(n)
 		m.answer(n, ev.Number, nil)
 	case AwaitPeers:
-		n.linger = append(n.linger, ev.Number)
-		m.awaitingPeers = append(m.awaitingPeers, n)
+		if len(n.linger) == 0 {
+			m.awaitingPeers = append(m.awaitingPeers, n)
+		}
+		m.addAwait(n, ev.Number)
 	case KeyRequest:
 		m.keyRequest(n, ev)
 	case GiveDirective:

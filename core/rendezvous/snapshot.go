@@ -349,7 +349,7 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 		u.Close()
 	}
 	for range openEach(u) {
-		n.linger = append(n.linger, u.Uint())
+		m.addAwait(n, u.Uint())
 	}
 	n.update = UnpackMembershipUpdate(u)
 	n.heard = u.Uint()

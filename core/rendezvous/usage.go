@@ -58,7 +58,6 @@ func (m *Machine) Limit(l Limits) {
 // Usage returns what the run takes. It costs the same however much that is.
 func (m *Machine) Usage() Usage {
 	u := m.usage
-	u.Answers += awaitCost * int64(len(m.awaitingPeers))
 	if m.keys != nil {
 		waits := m.keys.engine.WaitBytes()
 		u.Waits += waits
@@ -139,8 +138,20 @@ func (m *Machine) dropSession(n *node) {
 	for number := range n.waits {
 		m.dropWait(n, number)
 	}
+	m.dropAwaits(n)
 	m.usage.Sessions -= n.cost()
 	m.usage.Answers -= n.answers
+}
+
+// addAwait and dropAwaits count the requests of AwaitPeers that have no answer yet.
+func (m *Machine) addAwait(n *node, number uint64) {
+	n.linger = append(n.linger, number)
+	m.usage.Answers += awaitCost
+}
+
+func (m *Machine) dropAwaits(n *node) {
+	m.usage.Answers -= awaitCost * int64(len(n.linger))
+	n.linger = nil
 }
 
 // keep keeps an answer until the node acknowledges it.
