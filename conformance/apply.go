@@ -419,10 +419,11 @@ func (c *Checker) grounds(ev r.Event, s *session) bool {
 	return ok && q.Session == s.id && (len(s.asked) > 1<<12 || s.held() > 1<<25) // it does not acknowledge answers
 }
 
-// hogs reports whether a node is given up because its run keeps too much, and it holds some of that.
+// hogs reports whether a node is given up at a request, of any node, because its run keeps too
+// much, and it holds some of that.
 func hogs(ev r.Event, s *session, e r.Drop) bool {
-	q, ok := requestOf(ev)
-	return ok && q.Session == s.id && len(s.asked) > 0 && strings.Contains(e.Err.Text, r.CauseOverLimit)
+	_, ok := requestOf(ev)
+	return ok && len(s.asked) > 0 && strings.Contains(e.Err.Text, r.CauseOverLimit)
 }
 
 // held is how many bytes of keys and values the answers have that the session has

@@ -94,7 +94,7 @@ func TestWhatARunMakesAServerKeep(t *testing.T) {
 				t.Fatal(err)
 			}
 			before := heap()
-			requests := 1100
+			requests := 1700
 			switch name { // those whose frames or answers are long
 			case "set", "append", "add", "multi_set", "queue_pop", "wait", "check", "delete", "queue_len", "get", "multi_get", "compare_set", "direct":
 				requests = 25

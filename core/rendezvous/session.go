@@ -2,7 +2,6 @@ package rendezvous
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -32,8 +31,7 @@ func (m *Machine) take(r Request) *node {
 		m.lose(n, "lost: it does not acknowledge answers")
 		return nil
 	}
-	if m.hogs(n) {
-		m.lose(n, fmt.Sprintf("%s, of which it holds %d bytes in waits for keys and answers that it does not acknowledge: %s%s", CauseOverLimit, n.answers+n.waiting, m.describeUsage(), usageHint))
+	if m.loseHogs(); m.sessions[r.Session] != n {
 		return nil
 	}
 	if reply, ok := n.answered[r.Number]; ok {

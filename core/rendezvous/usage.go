@@ -278,9 +278,19 @@ const CauseOverLimit = "lost: the run keeps far more than its limit"
 // usageHint says where that bound comes from.
 const usageHint = "; the agents of a job need little, so look what fills it; `rallypoint serve` takes --max-bytes"
 
-// hogs reports whether the run takes far more than its limit, much of it for answers and waits,
-// and the node holds at least the mean of these.
-func (m *Machine) hogs(n *node) bool {
-	most, own, all := m.limits.Bytes, n.answers+n.waiting, m.usage.Answers+m.usage.Waits
-	return most > 0 && own > 0 && all > most/4 && m.Usage().Total() > most+most/4 && own*int64(len(m.sessions)) >= all
+// loseHogs loses the nodes that hold most, until the run does not take far more than its limit,
+// or little of it for answers and waits.
+func (m *Machine) loseHogs() {
+	for most := m.limits.Bytes; most > 0 && m.usage.Answers+m.usage.Waits > most/4 && m.Usage().Total() > most+most/4; {
+		var hog *node
+		for _, n := range m.sessions {
+			if hog == nil || cmp.Or(cmp.Compare(n.holds(), hog.holds()), cmp.Compare(n.session, hog.session)) > 0 {
+				hog = n
+			}
+		}
+		m.lose(hog, fmt.Sprintf("%s, of which it holds %d bytes in waits for keys and answers that it does not acknowledge: %s%s", CauseOverLimit, hog.holds(), m.describeUsage(), usageHint))
+	}
 }
+
+// holds is what the run could free without the node.
+func (n *node) holds() int64 { return n.answers + n.waiting + awaitCost*int64(len(n.linger)) }

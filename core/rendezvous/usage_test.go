@@ -118,7 +118,7 @@ func TestUsageIsExact(t *testing.T) {
 			}
 			largest = max(largest, r.m.Usage().Total())
 		}
-		if largest > most+most/4+8<<10 {
+		if largest > most+most/4+2<<10 {
 			t.Fatalf("%d bytes are kept, %d are allowed", largest, most)
 		}
 		for _, i := range rapid.Permutation([]int{0, 1, 2}).Draw(t, "end") {
@@ -215,7 +215,6 @@ func TestWhoTakesMostIsLost(t *testing.T) {
 	if reply := r.key(n[1], store.OpCheck, 0, "k"); reply.Err != nil || n[1].dropped != nil {
 		t.Errorf("who holds little: %v, %v", reply.Err, n[1].dropped)
 	}
-	r.key(n[0], store.OpCheck, 0, "k")
 	if n[0].dropped == nil || !strings.Contains(n[0].dropped.Text, "--max-bytes") {
 		t.Errorf("who holds most: %v", n[0].dropped)
 	}
