@@ -72,10 +72,10 @@ func (r *run) applyAdmin(ev rendezvous.Event) (done string, failed *rendezvous.E
 	}
 	r.mu.Lock()
 	defer r.unlock()
-	if e.answer == nil {
+	if e.replied == nil {
 		return "", r.unusable()
 	}
-	return e.answer.Text, e.answer.Err
+	return e.replied.Text, e.replied.Err
 }
 
 func nameOf(node, label string) string {

@@ -38,7 +38,7 @@ type pendingEvent struct {
 	done    chan struct{} // closed when it was applied, or will not be; nil: it was applied at once
 	void    bool          // the run is gone
 	refused *rendezvous.Error
-	answer  *rendezvous.Answer // of the machine, to an administrator's request
+	replied *rendezvous.Answer // of the machine, to an administrator's request
 }
 
 // reads reports whether the event is a request that changes no key, though it may

@@ -331,7 +331,7 @@ func (r *run) execute(e rendezvous.Effect) {
 		r.noteChange(e.Text)
 	case rendezvous.Answer:
 		if r.asked != nil {
-			r.asked.answer = &e
+			r.asked.replied = &e
 		}
 	}
 }

@@ -476,15 +476,15 @@ func TestNodesDirective(t *testing.T) {
 		return n[1].replies[ev.Number].Err
 	}
 	for text, d := range map[string]Direct{
-		"no live node \"z\"":         {ID: "x", Kind: DirectiveDrain, Nodes: []string{"b", "z"}, Within: 1},
-		"it must be between 0 and":   {ID: "x", Kind: DirectiveSave, Within: -1},
-		"a save needs time":          {ID: "x", Kind: DirectiveSave},
-		"at least 2 nodes (min)":     {ID: "x", Kind: DirectiveScale, Target: 1, Within: 1},
-		"at most 4 nodes (max)":      {ID: "x", Kind: DirectiveScale, Target: 5, Within: 1},
-		"a target above 0":           {ID: "x", Kind: DirectiveScale, Within: 1},
-		"a stop has no target":       {ID: "x", Kind: DirectiveStop, Target: 2},
-		"directive 9, cannot be":     {ID: "x", Kind: 9},
-		"without an id":              {Kind: DirectiveStop},
+		"no live node \"z\"":       {ID: "x", Kind: DirectiveDrain, Nodes: []string{"b", "z"}, Within: 1},
+		"it must be between 0 and": {ID: "x", Kind: DirectiveSave, Within: -1},
+		"a save needs time":        {ID: "x", Kind: DirectiveSave},
+		"at least 2 nodes (min)":   {ID: "x", Kind: DirectiveScale, Target: 1, Within: 1},
+		"at most 4 nodes (max)":    {ID: "x", Kind: DirectiveScale, Target: 5, Within: 1},
+		"a target above 0":         {ID: "x", Kind: DirectiveScale, Within: 1},
+		"a stop has no target":     {ID: "x", Kind: DirectiveStop, Target: 2},
+		"directive 9, cannot be":   {ID: "x", Kind: 9},
+		"without an id":            {Kind: DirectiveStop},
 	} {
 		if err := give(d); err == nil || err.Code != CodeInvalid || !strings.Contains(err.Text, text) {
 			t.Errorf("%+v: %v, want %q", d, err, text)

@@ -2,8 +2,9 @@ package filelog
 
 import (
 	"context"
-	"math/rand/v2"
 	"time"
+
+	"rallypoint/internal/backoff"
 )
 
 // SetNodes implements sharedlog.NodeCounter.
@@ -34,7 +35,7 @@ func (l *Log) rest(ctx context.Context) {
 	}
 	select {
 	case <-l.appended:
-	case <-l.options.Clock.After(d/2 + rand.N(d/2+1)):
+	case <-l.options.Clock.After(d/2 + backoff.Below(d/2)):
 	case <-l.closing:
 	case <-ctx.Done():
 	}

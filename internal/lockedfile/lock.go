@@ -3,13 +3,13 @@ package lockedfile
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"runtime"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/backoff"
 )
 
 // A lock is tried for, never waited for in the kernel, where nothing but a signal
@@ -107,7 +107,7 @@ func (f *File) Lock(p WaitLimit, clock Clock, how int) error {
 		}
 		pause := wait
 		if p.Waiters > crowd {
-			pause = wait/2 + rand.N(wait/2+1) // not all at one time again
+			pause = wait/2 + backoff.Below(wait/2) // not all at one time again
 		}
 		p.Sleep(clock, pause)
 		wait = min(2*wait, longest)
