@@ -239,7 +239,8 @@ func TestProofsCountOnce(t *testing.T) {
 	}
 }
 
-// TestTokenKnowsTheServer connects to what only poses as a control plane.
+// TestTokenKnowsTheServer connects to what only poses as a control plane: it is not believed,
+// and learns nothing of the node, not even its name.
 func TestTokenKnowsTheServer(t *testing.T) {
 	for name, test := range map[string]struct {
 		answer func(theirs wire.Proof) wire.Frame
@@ -282,9 +283,13 @@ func TestTokenKnowsTheServer(t *testing.T) {
 				says.High, says.Low = wire.ProtocolVersion+8, wire.ProtocolVersion+8
 			}
 			conn.Write(wire.AppendFrame(says.Bytes(), test.answer(p)))
-			io.Copy(io.Discard, conn)
+			if told, _ := io.ReadAll(frames.In); len(told) > 0 {
+				t.Errorf("%s: the node has said %q", name, told)
+			}
 		})
-		_, err = client.DialHTTP(controltest.Context(t), l.Addr().String(), openToken(t, goodToken))
+		conn := dialTaped(t, l.Addr().String())
+		_, err = openAs(conn, openToken(t, goodToken), attackHello())
+		conn.Close()
 		if err == nil || !strings.Contains(err.Error(), test.says) || test.code != 0 && rendezvous.CodeOf(err) != test.code {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -47,10 +47,10 @@ type ClientHandshake struct {
 
 // Run sends the preamble and first, a whole frame or nothing, and returns the server's
 // preamble. frames read from conn and have read nothing yet. With a token conn is a *Conn,
-// which goes through TLS from then on, and both sides prove that they know the token, this
-// one in the same write. A refusal by the server is a *rendezvous.Error. Run does not read
-// the answer to first; without a token that may be a failed authentication, which Explain
-// explains.
+// which goes through TLS from then on, and both sides prove that they know the token; first
+// is sent once the server has, so that nobody in its place reads it. A refusal by the server is a
+// *rendezvous.Error. Run does not read the answer to first; without a token that may be a
+// failed authentication, which Explain explains.
 func (h ClientHandshake) Run(conn io.Writer, frames *FrameReader, first []byte) (Preamble, error) {
 	ours := Preamble{High: ProtocolVersion, Low: OldestVersion, Token: h.Token != nil}
 	if h.Token == nil {
@@ -74,7 +74,7 @@ func (h ClientHandshake) Run(conn io.Writer, frames *FrameReader, first []byte) 
 		t.Name = []byte(run)
 	}
 	opening := AppendFrame(ours.Bytes(), Proof{MACs: t.Prove(secret.OfNode, tokens), Purpose: t.Purpose, Run: t.Name})
-	if _, err := conn.Write(append(opening, first...)); err != nil {
+	if _, err := conn.Write(opening); err != nil {
 		return Preamble{}, err
 	}
 	theirs, err := h.readPreamble(frames)
@@ -89,7 +89,10 @@ func (h ClientHandshake) Run(conn io.Writer, frames *FrameReader, first []byte) 
 	switch f := f.(type) {
 	case Proof:
 		if f.Purpose == t.Purpose && t.Check(secret.OfServer, f.MACs, tokens) != nil {
-			return theirs, nil
+			if len(first) > 0 {
+				_, err = conn.Write(first)
+			}
+			return theirs, err
 		}
 		return Preamble{}, rendezvous.Errorf(rendezvous.CodeAuth,
 			"authentication failed: what listens at %s does not know the token in %s: it is not the control plane that it should be", h.Addr, h.Token.Describe())
