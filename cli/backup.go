@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -14,9 +15,11 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+	"golang.org/x/sys/unix"
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/journal"
+	"rallypoint/internal/lockedfile"
 	"rallypoint/internal/wording"
 )
 
@@ -105,7 +108,7 @@ and start the server with that: jobs that run go on, as docs/backup.md says.`,
 
 // backup copies a data directory to a file and returns how many runs that holds.
 func backup(ctx context.Context, dir, file string) (runs int, size int64, err error) {
-	pid, host, err := journal.Holder(dir)
+	pid, err := journal.Holder(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, 0, fmt.Errorf("%w: no server has used this directory; name that of its --data-dir", err)
 	}
@@ -123,7 +126,7 @@ func backup(ctx context.Context, dir, file string) (runs int, size int64, err er
 	if pid == 0 {
 		err = copyUnused(dir, copied)
 	} else {
-		err = copyUsed(ctx, dir, copied, pid, host)
+		err = copyUsed(ctx, dir, copied, pid)
 	}
 	if err != nil {
 		return 0, 0, err
@@ -156,21 +159,18 @@ func copyUnused(dir, to string) error {
 }
 
 // copyUsed has the server that has a directory copy it.
-func copyUsed(ctx context.Context, dir, to string, pid int, host string) error {
+func copyUsed(ctx context.Context, dir, to string, pid int) error {
 	made := filepath.Join(dir, backupName)
 	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
-	if own, err := os.Hostname(); err == nil && host != "" && own != host {
-		return fmt.Errorf("it is in use by process %d on %s: run this there", pid, host)
-	}
-	if err := syscall.Kill(pid, backupSignal); err != nil {
+	if err := askForBackup(dir, pid); err != nil {
 		return fmt.Errorf("it is in use by process %d, which cannot be asked from here: %w; run this as its user and, of a container, in it", pid, err)
 	}
 	for began := time.Now(); ; {
-		content, err := os.ReadFile(made)
+		err := fetchBackup(ctx, made, to)
 		if err == nil {
-			return errors.Join(writeDurably(to, content), os.Remove(made))
+			return os.Remove(made)
 		}
 		if !errors.Is(err, fs.ErrNotExist) {
 			return err
@@ -183,11 +183,55 @@ func copyUsed(ctx context.Context, dir, to string, pid int, host string) error {
 	}
 }
 
-func writeDurably(path string, content []byte) error {
-	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+// askForBackup signals the process that has a directory, and no other that has got its number
+// meanwhile.
+func askForBackup(dir string, pid int) error {
+	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
 		return err
 	}
-	_, err = f.Write(content)
-	return errors.Join(err, f.Sync(), f.Close())
+	defer unix.Close(fd)
+	switch still, err := journal.Holder(dir); {
+	case err != nil:
+		return err
+	case still != pid:
+		return errors.New("it has ended")
+	}
+	return unix.PidfdSendSignal(fd, backupSignal, nil, 0)
+}
+
+// fetchBackup copies what the server has made, which is nothing but a file of the directory's
+// owner: root may read of another user's directory.
+func fetchBackup(ctx context.Context, made, to string) error {
+	in, err := lockedfile.OpenFile(made, os.O_RDONLY|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return fmt.Errorf("the server's copy %s: %w", made, err)
+	}
+	defer in.Close()
+	var file, dir unix.Stat_t
+	if err := errors.Join(in.Stat(&file), unix.Stat(filepath.Dir(made), &dir)); err != nil {
+		return err
+	}
+	if dir.Uid != uint32(os.Geteuid()) && dir.Uid != 0 && file.Uid != dir.Uid { // a link, perhaps
+		return fmt.Errorf("the server's copy %s belongs to user %d, its directory to user %d", made, file.Uid, dir.Uid)
+	}
+	out, err := os.OpenFile(to, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(out, untilDone{ctx, io.NewSectionReader(in, 0, file.Size)})
+	return errors.Join(err, out.Sync(), out.Close())
+}
+
+// untilDone is a reader that ends with a context.
+type untilDone struct {
+	ctx context.Context
+	io.Reader
+}
+
+func (r untilDone) Read(b []byte) (int, error) {
+	if err := r.ctx.Err(); err != nil {
+		return 0, err
+	}
+	return r.Reader.Read(b)
 }

@@ -1,12 +1,17 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"rallypoint/core/control/journal"
 )
@@ -98,5 +103,88 @@ func TestBackupWithoutAServer(t *testing.T) {
 	}
 	if code, _, errs := execute(t, "admin", "backup", dir+"/data", dir+"/copy.db", "--timeout", "50ms"); code != 1 || !strings.Contains(errs, "made no copy in") {
 		t.Errorf("of a stopped server: exit code %d, %s", code, errs)
+	}
+}
+
+// TestBackupAsksTheHolder has a lock name a process that does not have it: nothing is sent
+// there, which would end it.
+func TestBackupAsksTheHolder(t *testing.T) {
+	dir := t.TempDir()
+	s := &serverProcess{args: []string{"serve", "--listen", "127.0.0.1:0", "--data-dir", dir + "/data", "--log-level", "warn"}}
+	if err := s.start(); err != nil {
+		t.Fatal(err)
+	}
+	defer s.kill()
+	bystander := exec.Command("sleep", "1000")
+	if err := bystander.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer bystander.Wait()
+	defer bystander.Process.Kill()
+	lock := filepath.Join(dir, "data", "lock")
+	backup := func(says string) {
+		t.Helper()
+		if code, _, errs := execute(t, "admin", "backup", dir+"/data", dir+"/copy.db", "--timeout", "5s"); code != 1 || !strings.Contains(errs, says) {
+			t.Errorf("exit code %d, %s; expected %q", code, errs, says)
+		}
+		var status syscall.WaitStatus
+		if ended, err := syscall.Wait4(bystander.Process.Pid, &status, syscall.WNOHANG, nil); ended != 0 {
+			t.Fatalf("the process that the lock names has ended: %v, %v", status, err)
+		}
+	}
+	if err := os.WriteFile(lock, fmt.Appendf(nil, "pid %d\n", bystander.Process.Pid), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	backup("not by process")
+	if err := os.Chmod(dir+"/data", 0o770); err != nil {
+		t.Fatal(err)
+	}
+	backup("may be written to by others")
+	if os.Geteuid() != 0 {
+		t.Skip("not root: no other users' directories")
+	}
+	// The server is root's; the directory now another user's, who can write what he likes.
+	if err := errors.Join(os.Chmod(dir+"/data", 0o700), os.Chown(dir+"/data", 65533, 65533),
+		os.WriteFile(lock, fmt.Appendf(nil, "pid %d\n", s.cmd.Process.Pid), 0o600)); err != nil {
+		t.Fatal(err)
+	}
+	backup("such a process is not asked")
+}
+
+// TestBackupFetchesAFile has something else in the place of the server's copy.
+func TestBackupFetchesAFile(t *testing.T) {
+	dir := t.TempDir()
+	made := filepath.Join(dir, backupName)
+	for name, make := range map[string]func() error{
+		"FIFO": func() error { return unix.Mkfifo(made, 0o600) },
+		"link": func() error { return os.Symlink("/dev/zero", made) },
+	} {
+		if err := make(); err != nil {
+			t.Fatal(err)
+		}
+		if err := fetchBackup(t.Context(), made, dir+"/"+name); err == nil || !strings.Contains(err.Error(), made) {
+			t.Errorf("%s: %v", name, err)
+		}
+		_ = os.Remove(made)
+	}
+	if err := os.WriteFile(made, []byte("content"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := fetchBackup(t.Context(), made, dir+"/copy"); err != nil {
+		t.Error(err)
+	}
+	late, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := fetchBackup(late, made, dir+"/late"); !errors.Is(err, context.Canceled) {
+		t.Errorf("after the time-out: %v", err)
+	}
+	if os.Geteuid() != 0 {
+		t.Skip("not root: no other users' directories")
+	}
+	if err := os.Chown(dir, 65533, 65533); err != nil {
+		t.Fatal(err)
+	}
+	if err := fetchBackup(t.Context(), made, dir+"/foreign"); err == nil || !strings.Contains(err.Error(), "belongs to user 0, its directory to user 65533") {
+		t.Errorf("of root's file in another user's directory: %v", err)
 	}
 }

@@ -42,6 +42,27 @@ func (f *File) holders() (pids []int) {
 	return pids
 }
 
+// HoldsLock reports whether a process holds a lock on the file that info describes: by the
+// files that it has open, since /proc/locks calls the device of some file systems (btrfs,
+// overlays) otherwise than stat(2) does. It takes the rights of the process's user or root.
+func HoldsLock(pid int, info os.FileInfo) bool {
+	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/fdinfo", pid))
+	if err != nil {
+		return false
+	}
+	for _, fd := range entries {
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/fdinfo/%s", pid, fd.Name()))
+		// lock:	1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF
+		if err != nil || !bytes.Contains(text, []byte(": FLOCK ")) {
+			continue
+		}
+		if open, err := os.Stat(fmt.Sprintf("/proc/%d/fd/%s", pid, fd.Name())); err == nil && os.SameFile(open, info) {
+			return true
+		}
+	}
+	return false
+}
+
 // LockHeldByDying reports whether the file's lock is held, and only by processes that the
 // kernel is about to end: to give back the memory of a large one takes seconds, and its locks
 // come after that.

@@ -3,7 +3,6 @@ package journal
 import (
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 
@@ -46,28 +45,4 @@ func syncDir(dir string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
-}
-
-// Holder returns which process has a data directory, as it says itself; 0 if none has.
-func Holder(dir string) (pid int, host string, err error) {
-	f, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDONLY|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return 0, "", fmt.Errorf("data directory %s: %w", dir, err)
-	}
-	defer f.Close()
-	err = unix.Flock(int(f.Fd()), unix.LOCK_SH|unix.LOCK_NB)
-	if err == nil {
-		return 0, "", nil
-	}
-	if !errors.Is(err, unix.EWOULDBLOCK) {
-		return 0, "", fmt.Errorf("data directory %s: %w", dir, err)
-	}
-	text, err := io.ReadAll(io.LimitReader(f, maxLockText))
-	if err != nil {
-		return 0, "", err
-	}
-	if n, _ := fmt.Sscanf(string(text), "pid %d on %s", &pid, &host); n < 1 || pid <= 0 {
-		return 0, "", fmt.Errorf("data directory %s is in use, but its lock does not say by which process", dir)
-	}
-	return pid, host, nil
 }

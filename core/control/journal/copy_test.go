@@ -7,6 +7,8 @@ import (
 	"strings"
 	"sync"
 	"testing"
+
+	"golang.org/x/sys/unix"
 )
 
 // TestCopyWhileItIsWritten: each copy is the file as it was at one moment between two
@@ -101,24 +103,39 @@ func TestCopyIsWholeOrNotThere(t *testing.T) {
 
 func TestHolder(t *testing.T) {
 	dir := t.TempDir()
-	if _, _, err := Holder(dir); err == nil {
+	lock := filepath.Join(dir, lockName)
+	if _, err := Holder(dir); err == nil {
 		t.Error("a directory without a lock has a holder")
 	}
-	j := open(t, dir)
-	host, _ := os.Hostname()
-	if pid, name, err := Holder(dir); err != nil || pid != os.Getpid() || name != host {
-		t.Errorf("%d on %q, %v", pid, name, err)
-	}
-	if err := os.WriteFile(filepath.Join(dir, lockName), []byte("pid of nobody\n"), 0o600); err != nil {
+	if err := unix.Mkfifo(lock, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if pid, _, err := Holder(dir); err == nil || !strings.Contains(err.Error(), "does not say") {
+	if _, err := Holder(dir); err == nil || !strings.Contains(err.Error(), "no regular file") {
+		t.Errorf("of a FIFO: %v", err)
+	}
+	if err := os.Remove(lock); err != nil {
+		t.Fatal(err)
+	}
+	j := open(t, dir)
+	if pid, err := Holder(dir); err != nil || pid != os.Getpid() {
 		t.Errorf("%d, %v", pid, err)
+	}
+	for text, want := range map[string]string{
+		"pid of nobody\n":      "does not say",
+		"pid 1 on elsewhere\n": "run this there",
+		"pid 1\n":              "not by process 1",
+	} {
+		if err := os.WriteFile(lock, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if pid, err := Holder(dir); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("of %q: %d, %v", text, pid, err)
+		}
 	}
 	if err := j.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if pid, _, err := Holder(dir); err != nil || pid != 0 {
+	if pid, err := Holder(dir); err != nil || pid != 0 {
 		t.Errorf("a closed one: %d, %v", pid, err)
 	}
 }
