@@ -20,7 +20,9 @@ type Names map[string]bool
 func NewNames(names ...string) Names {
 	own := Names{}
 	if name, err := os.Hostname(); err == nil {
-		own[canonical(name)] = true
+		full := canonical(name)
+		short, _, _ := strings.Cut(full, ".")
+		own[full], own[short] = true, true
 	}
 	for _, name := range names {
 		own[canonical(name)] = true
@@ -36,17 +38,15 @@ func (own Names) Foreign(r *http.Request) bool {
 	return !own.Own(r) && fromBrowser(r.Header)
 }
 
-// Own reports whether a request's Host is an address, or a name that is held only on this
-// machine or its network.
+// Own reports whether a request's Host is an address, or a name that is this machine's. A
+// name without a dot is none: whoever answers for names on the network gives it to whom he likes.
 func (own Names) Own(r *http.Request) bool {
 	host := canonical(hostOf(r.Host))
 	switch {
 	case host == "", isAddress(host), own[host]:
 		return true
-	case !strings.Contains(host, "."): // such a name is not given to strangers
-		return true
 	}
-	return strings.HasSuffix(host, ".localhost")
+	return host == "localhost" || strings.HasSuffix(host, ".localhost")
 }
 
 // The answer to a foreign request.

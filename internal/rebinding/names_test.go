@@ -24,9 +24,9 @@ func TestForeign(t *testing.T) {
 	}
 	names := NewNames("Status.corp.example", "fd00::1")
 	ours := []string{"", "127.0.0.1", "127.0.0.1:29400", "127.1:80", "2130706433", "0x7f.1", "0x7f000001:80", "[::1]:29400", "[fe80::1%25eth0]:1", "[::ffff:127.0.0.1]",
-		"localhost:29400", "LOCALHOST.", "a.localhost:1", own + ":29400", "status.corp.example", "STATUS.corp.example.:80", "node7:29400"}
+		"localhost:29400", "LOCALHOST.", "a.localhost:1", own + ":29400", "status.corp.example", "STATUS.corp.example.:80"}
 	foreign := []string{"evil.example", "evil.example:29400", "evil.example.", "127.0.0.1.evil.example", "localhost.evil.example:1", own + ".evil.example",
-		"a0.1x", "0xg.example", "status.corp.example.evil.example", "xlocalhost.example", "10.0.0.5.nip.io"}
+		"a0.1x", "0xg.example", "status.corp.example.evil.example", "xlocalhost.example", "10.0.0.5.nip.io", "wpad", "no-node-of-mine:29400"}
 	for _, test := range []struct {
 		hosts   []string
 		headers []http.Header
