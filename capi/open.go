@@ -87,7 +87,7 @@ func toFile(config *C.rp_store_file_config) (opening, error) {
 		return nil, invalid("world_size is %d, it must be between -1 and %d", int64(config.world_size), math.MaxInt32)
 	}
 	worldSize := int(config.world_size)
-	options := &filestore.Options{Remote: config.flags&C.RP_FILE_REMOTE != 0}
+	options := &filestore.Options{Remote: config.flags&C.RP_FILE_REMOTE != 0, Log: logger}
 	return func(ctx context.Context) (store.Store, error) {
 		s, err := filestore.Open(ctx, path, worldSize, options)
 		if err != nil {

@@ -1,6 +1,7 @@
 package filestore
 
 import (
+	"log/slog"
 	"time"
 
 	"rallypoint/internal/lockedfile"
@@ -25,8 +26,12 @@ type Options struct {
 	// network file system that passes as a local one.
 	Remote bool
 
-	// CloseTimeout bounds how long Close waits for the file's lock. Default: 5 s.
+	// CloseTimeout bounds how long Close waits for the file's lock, and reads what it has
+	// not read. Default: 5 s.
 	CloseTimeout time.Duration
+
+	// Log gets a warning about a file that others rule over. Default: nil, none.
+	Log *slog.Logger
 
 	// Clock is what polls, back-offs and CloseTimeout go by. Default: the
 	// machine's. The deadlines of contexts are their own.

@@ -49,16 +49,34 @@ func (s *Store) replay(sc *recordScanner) error {
 		}
 		sc.Skip(int64(n))
 	}
-	for {
+	for records := 1; ; records++ {
 		r, err := sc.next()
 		if err == io.EOF {
 			return nil
+		}
+		if err == nil {
+			err = s.inTime(records)
 		}
 		if err != nil {
 			return err
 		}
 		s.applyRecord(r)
 	}
+}
+
+// checkTimeRecords is after how many records a call looks whether it is over: a file may hold
+// more than can be read in its time, such as a sparse one that others have made long.
+const checkTimeRecords = 1 << 10
+
+// inTime returns why the call that has the turn is over, if it is, once in a while.
+func (s *Store) inTime(records int) error {
+	if records%checkTimeRecords != 0 {
+		return nil
+	}
+	if err := s.limit.Err(s.options.Clock); err != nil {
+		return fmt.Errorf("reading the file, up to offset %d: %w", s.pos, err)
+	}
+	return nil
 }
 
 // applyRecord applies the record at pos and moves behind it. It wakes who waited for
@@ -100,9 +118,12 @@ func (s *Store) keepLog(log []byte) {
 // reports whether a record ends there.
 func (s *Store) endsAtRecord(end int64) (bool, error) {
 	sc := &recordScanner{lockedfile.Scanner{Source: s.file, End: end}}
-	for {
+	for records := 1; ; records++ {
 		switch _, err := sc.next(); err {
 		case nil:
+			if err := s.inTime(records); err != nil {
+				return false, err
+			}
 		case io.EOF:
 			return true, nil
 		case lockedfile.ErrTorn:

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strconv"
 	"sync"
@@ -34,10 +35,11 @@ type Store struct {
 	// belongs to the descriptor, not to the goroutine. What is written under turn
 	// and mu may be read under either.
 	turn   chan struct{}
-	pos    int64  // end of the last record applied; written under turn and mu
-	anchor []byte // the last bytes before pos
-	mem    []byte // memory to read into
-	log    []byte // memory to build records in
+	limit  lockedfile.WaitLimit // of the call that has the turn
+	pos    int64                // end of the last record applied; written under turn and mu
+	anchor []byte               // the last bytes before pos
+	mem    []byte               // memory to read into
+	log    []byte               // memory to build records in
 
 	mu      sync.Mutex // held for memory only, never over a call that may wait
 	engine  *store.Engine
@@ -110,7 +112,21 @@ func open(ctx context.Context, path string, worldSize int, options Options) (*St
 		f.Close()
 		return nil, err
 	}
+	s.warnOfOthers()
 	return s, nil
+}
+
+// warnOfOthers says that other users can change what the store holds.
+func (s *Store) warnOfOthers() {
+	var st unix.Stat_t
+	if s.options.Log == nil || s.file.Stat(&st) != nil {
+		return
+	}
+	foreign := st.Uid != 0 && st.Uid != uint32(os.Geteuid())
+	if foreign || st.Mode&0o002 != 0 {
+		s.options.Log.Warn("other users can change what is in the file of a FileStore: use one in a directory of this user's",
+			"file", s.file.Path, "owner", st.Uid, "mode", fmt.Sprintf("%04o", st.Mode&0o7777))
+	}
 }
 
 // Path returns the absolute path of the store's file.
@@ -285,6 +301,7 @@ func (s *Store) withLock(p lockedfile.WaitLimit, how int, f func(size int64) err
 	if err := s.failed(); err != nil {
 		return err
 	}
+	s.limit = p
 	if err := s.file.Lock(p, s.options.Clock, how); err != nil {
 		if errors.Is(err, unix.ESTALE) { // NFS: another machine has removed it
 			err = fmt.Errorf("%w: %w", ErrVanished, err)
