@@ -2,11 +2,16 @@ package control
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
@@ -85,7 +90,7 @@ type TraceFile struct {
 // OpenTraceFile opens or makes the file, which only its owner can read: it holds
 // the keys of the jobs' agents. It is closed after the server that writes to it.
 func OpenTraceFile(path string, log *slog.Logger) (*TraceFile, error) {
-	file, err := os.OpenFile(path, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	file, err := openOwn(path)
 	if err != nil {
 		return nil, err
 	}
@@ -102,6 +107,35 @@ func OpenTraceFile(path string, log *slog.Logger) (*TraceFile, error) {
 		return nil, err
 	}
 	return rec, nil
+}
+
+// openOwn opens a file of this user's for appending, or makes it, and follows no link: others may
+// have put something in its place in a directory that all write to.
+func openOwn(path string) (*os.File, error) {
+	const flags = os.O_APPEND | os.O_RDWR | unix.O_NOFOLLOW | unix.O_NONBLOCK
+	file, err := os.OpenFile(path, flags|os.O_CREATE|os.O_EXCL, 0o600)
+	if !errors.Is(err, os.ErrExist) {
+		return file, err
+	}
+	if file, err = os.OpenFile(path, flags, 0); err != nil {
+		if errors.Is(err, unix.ELOOP) {
+			err = fmt.Errorf("%w: give the file that the link names", err)
+		}
+		return nil, err
+	}
+	var st, dir unix.Stat_t
+	err = errors.Join(unix.Fstat(int(file.Fd()), &st), unix.Stat(filepath.Dir(path), &dir))
+	switch {
+	case err != nil:
+	case st.Mode&unix.S_IFMT != unix.S_IFREG && st.Mode&unix.S_IFMT != unix.S_IFCHR:
+		err = fmt.Errorf("%s is neither a regular file nor a device", path)
+	case int(st.Uid) != os.Geteuid() && dir.Mode&0o022 != 0: // elsewhere a file system may name users otherwise
+		err = fmt.Errorf("%s belongs to user %d, this process to user %d: give another file", path, st.Uid, os.Geteuid())
+	}
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	return file, nil
 }
 
 // Record appends a record, with its time since OpenTraceFile. If that fails, or the file

@@ -2,12 +2,15 @@ package control
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"rallypoint/conformance"
 	"rallypoint/core/rendezvous"
@@ -74,5 +77,39 @@ func TestRecordingEnds(t *testing.T) {
 		if err := rec.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestTraceFileOfOthers has something in the place of a recording that others may have put there.
+func TestTraceFileOfOthers(t *testing.T) {
+	dir := t.TempDir()
+	kept := filepath.Join(dir, "kept")
+	if err := os.WriteFile(kept, []byte("precious\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for says, plant := range map[string]func(path string) error{
+		"the file that the link names": func(path string) error { return os.Symlink(kept, path) },
+		"neither a regular file":       func(path string) error { return unix.Mkfifo(path, 0o666) },
+		"belongs to user 65533": func(path string) error {
+			return errors.Join(os.WriteFile(path, nil, 0o666), os.Chmod(dir, 0o777|os.ModeSticky), os.Chown(path, 65533, -1))
+		},
+	} {
+		path := filepath.Join(dir, "history")
+		if err := plant(path); errors.Is(err, os.ErrPermission) {
+			continue // not root
+		} else if err != nil {
+			t.Fatal(err)
+		}
+		rec, err := OpenTraceFile(path, slog.New(slog.DiscardHandler))
+		if err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("expected %q: %v", says, err)
+		}
+		if err == nil {
+			rec.Close()
+		}
+		_ = os.Remove(path)
+	}
+	if content, err := os.ReadFile(kept); string(content) != "precious\n" {
+		t.Errorf("%q, %v", content, err)
 	}
 }
