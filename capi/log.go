@@ -47,7 +47,7 @@ type ringHandler struct{ text slog.Handler }
 var line bytes.Buffer
 
 func newRingHandler() ringHandler {
-	return ringHandler{slog.NewTextHandler(&line, &slog.HandlerOptions{
+	return ringHandler{slog.NewTextHandler(printable.Log(&line), &slog.HandlerOptions{
 		Level: slog.LevelDebug - 1, // Enabled has decided
 		ReplaceAttr: func(groups []string, a slog.Attr) slog.Attr {
 			if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey) {

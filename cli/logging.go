@@ -12,6 +12,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"rallypoint/cli/run"
+	"rallypoint/internal/printable"
 )
 
 // logging is what the flags say about the log.
@@ -72,7 +73,7 @@ func (l *logging) json() bool {
 // complain writes the error of a command, in the format of the log.
 func (l *logging) complain(command, text string) {
 	if l.json() {
-		slog.New(slog.NewJSONHandler(l.out, nil)).Error(text, "command", command)
+		slog.New(slog.NewJSONHandler(printable.Log(l.out), nil)).Error(text, "command", command)
 		return
 	}
 	fmt.Fprintf(l.out, "%s: %s\n", command, text)
@@ -80,7 +81,7 @@ func (l *logging) complain(command, text string) {
 
 func (l *logging) logger() *slog.Logger {
 	if l.json() {
-		return slog.New(slog.NewJSONHandler(l.out, &slog.HandlerOptions{Level: l.level}))
+		return slog.New(slog.NewJSONHandler(printable.Log(l.out), &slog.HandlerOptions{Level: l.level}))
 	}
-	return slog.New(slog.NewTextHandler(l.out, &slog.HandlerOptions{Level: l.level}))
+	return slog.New(slog.NewTextHandler(printable.Log(l.out), &slog.HandlerOptions{Level: l.level}))
 }

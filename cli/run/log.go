@@ -43,7 +43,7 @@ func newAgentLog(w io.Writer, level string, several, asJSON bool) *slog.Logger {
 	if !asJSON {
 		return slog.New(l)
 	}
-	return slog.New(slog.NewJSONHandler(w, &slog.HandlerOptions{Level: l.level, AddSource: true, ReplaceAttr: shortSource})).With("pid", os.Getpid())
+	return slog.New(slog.NewJSONHandler(printable.Log(w), &slog.HandlerOptions{Level: l.level, AddSource: true, ReplaceAttr: shortSource})).With("pid", os.Getpid())
 }
 
 // shortSource writes where a record comes from as the text does.

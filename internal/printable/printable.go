@@ -2,6 +2,8 @@
 package printable
 
 import (
+	"bytes"
+	"io"
 	"strings"
 	"unicode"
 	"unicode/utf8"
@@ -34,4 +36,20 @@ func Lines(text string) string {
 		lines[i] = Text(lines[i])
 	}
 	return strings.Join(lines, "\n")
+}
+
+// Log makes a writer for records of log/slog, which leaves a DEL as it is in text and in JSON:
+// either may have it as \u007f.
+func Log(w io.Writer) io.Writer { return logWriter{w} }
+
+type logWriter struct{ io.Writer }
+
+func (l logWriter) Write(b []byte) (int, error) {
+	if bytes.IndexByte(b, 0x7f) < 0 {
+		return l.Writer.Write(b)
+	}
+	if _, err := l.Writer.Write(bytes.ReplaceAll(b, []byte{0x7f}, []byte(`\u007f`))); err != nil {
+		return 0, err
+	}
+	return len(b), nil
 }

@@ -6,6 +6,7 @@ import (
 	"math"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // ContentType is that of the text format. It is written here rather than by
@@ -35,7 +36,7 @@ func (b *Buffer) Sample(name string, value float64, labels ...string) {
 		}
 		b.buf.WriteByte(open)
 		b.buf.WriteString(labels[i] + `="`)
-		b.buf.WriteString(escapeLabel.Replace(strings.ToValidUTF8(labels[i+1], "\uFFFD")))
+		b.buf.WriteString(escapeLabel.Replace(visible(labels[i+1])))
 		b.buf.WriteByte('"')
 	}
 	if len(labels) > 0 {
@@ -56,6 +57,27 @@ var (
 	escapeHelp  = strings.NewReplacer(`\`, `\\`, "\n", `\n`)
 	escapeLabel = strings.NewReplacer(`\`, `\\`, "\n", `\n`, `"`, `\"`)
 )
+
+// visible is a label's value without what a terminal would obey: such characters are written as Go
+// does in a string (\x1b, \u202e).
+func visible(value string) string {
+	value = strings.ToValidUTF8(value, "\uFFFD")
+	if strings.IndexFunc(value, isHidden) < 0 {
+		return value
+	}
+	var b strings.Builder
+	for _, r := range value {
+		if isHidden(r) {
+			b.WriteString(strings.Trim(strconv.QuoteRune(r), "'"))
+		} else {
+			b.WriteRune(r)
+		}
+	}
+	return b.String()
+}
+
+// isHidden reports whether a character is to be escaped; a line feed has an escape of the format.
+func isHidden(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 // Number is a value as the format writes it.
 func Number(v float64) string {
