@@ -213,6 +213,9 @@ func (p *pages) status(w http.ResponseWriter, r *http.Request) {
 		})
 		return
 	}
+	if a, _ := r.Context().Value(requesterKey{}).(requester); a.only != "" && p.server.cfg.RunID == "" {
+		st.Server.hideOthers()
+	}
 	answerJSON(w, http.StatusOK, st)
 }
 

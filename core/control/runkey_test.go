@@ -2,6 +2,7 @@ package control
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
 	"io"
 	"net/http"
@@ -77,6 +78,19 @@ func TestForeignRun(t *testing.T) {
 		conn.Close()
 		if resp.StatusCode != want || strings.Contains(string(body), "theirs") {
 			t.Errorf("%s: %d, %s", path, resp.StatusCode, body)
+		}
+		if path != "/status?rdzv_id=mine" {
+			continue
+		}
+		var st Status
+		if err := json.Unmarshal(body, &st); err != nil {
+			t.Fatal(err)
+		}
+		if f := st.Runs[0].Members[0].Fingerprint; f != secret.Fingerprint([]byte(runKey(t, goodToken, "mine"))) {
+			t.Errorf("its own fingerprint: %q", f)
+		}
+		if sv := st.Server; sv.PID != 0 || sv.Connections != 0 || len(sv.Fingerprints)+len(sv.Refused) != 0 {
+			t.Errorf("what is of the server and others: %+v", sv)
 		}
 	}
 }

@@ -55,6 +55,14 @@ type ServerStatus struct {
 	ForwardersRefused map[string]uint64 `json:"forwarders_refused"` // on this process's ways to those of others
 }
 
+// hideOthers takes out what is of other runs, or of the server as a whole: for who has the token
+// of one run.
+func (s *ServerStatus) hideOthers() {
+	s.PID, s.Connections = 0, 0
+	s.Fingerprints = []string{}
+	s.Refused, s.StoresRefused, s.ForwardersRefused = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
+}
+
 // SuccessionStatus is what a server in the process of a node knows of who hosts, and who
 // hosts next.
 type SuccessionStatus struct {
