@@ -376,9 +376,9 @@ func TestFullDisk(t *testing.T) {
 
 	fresh := controltest.Guest(d.addr, 1)
 	fresh.RunID = "third"
-	err := newTestClient(t, fresh, controltest.NewObserver()).Connect(controltest.Context(t))
-	controltest.WantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path(), "make room")
-	_, err = members[1].Start(controltest.Join()).Wait(controltest.Context(t))
+	refused, _ := dialNode(t, d.addr).greet(testHello("fresh", "fresh", fresh)).(wire.Refuse)
+	controltest.WantCode(t, refused.Err, rendezvous.CodeConnection, "cannot store", d.data.Path(), "make room")
+	_, err := members[1].Start(controltest.Join()).Wait(controltest.Context(t))
 	controltest.WantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path())
 	a := d.executeAdmin(wire.Admin{Op: wire.AdminOpEvict, RunID: "run", Node: members[0].Node()}, "")
 	controltest.WantCode(t, a.Err, rendezvous.CodeConnection, "cannot store")
@@ -502,9 +502,14 @@ func TestRoomIsMadeWhileItRuns(t *testing.T) {
 	value := make([]byte, 64<<10)
 	held := members[0].Start(rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{value}})
 	lines.Await(t, "cannot be written", 1)
-	for range 3 {
-		err = newTestClient(t, controltest.Guest(d.addr, 2), controltest.NewObserver()).Connect(controltest.Context(t))
-		controltest.WantCode(t, err, rendezvous.CodeConnection, "no space left on device")
+	started := make(chan error, 1) // of a node that starts while there is no room: it tries on
+	late := newTestClient(t, controltest.Guest(d.addr, 2), controltest.NewObserver())
+	go func() { started <- late.Connect(controltest.Context(t)) }()
+	lines.Await(t, "its hello was refused", 1)
+	select {
+	case err := <-started:
+		t.Fatal("a node that starts does not try on: ", err)
+	default:
 	}
 	if err := filler.Truncate(0); err != nil {
 		t.Fatal(err)
@@ -516,7 +521,9 @@ func TestRoomIsMadeWhileItRuns(t *testing.T) {
 	if n := len(lines.Await(t, "cannot be written", 1)); n > 1 {
 		t.Errorf("%d lines about one full disk", n)
 	}
-	connected(t, controltest.Guest(d.addr, 2), controltest.NewObserver())
+	if err := <-started; err != nil {
+		t.Error(err)
+	}
 	members[1].add(t, "sum", 1)
 	d.restart()
 	if got := members[1].add(t, "sum", 1); got != 2 {
@@ -536,9 +543,11 @@ func TestRefusalsAloneAreNoRecovery(t *testing.T) {
 		p := controltest.Guest(d.addr, 1)
 		p.RunID = strings.Repeat("long name ", 50) + fmt.Sprint(i)
 		p.NodeID = strings.Repeat("long name ", 50)
-		err := newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
-		for ; err == nil; p.RunID += "x" {
-			err = newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
+		var err error
+		for ; err == nil || !strings.Contains(err.Error(), "cannot store"); p.RunID += "x" {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second) // a node that starts tries on for as long
+			err = newTestClient(t, p, controltest.NewObserver()).Connect(ctx)
+			cancel()
 		}
 		controltest.WantCode(t, err, rendezvous.CodeConnection, "cannot store")
 		time.Sleep(2 * firstRetry) // for a wrong line to come

@@ -20,6 +20,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/training"
+	"rallypoint/internal/printable"
 )
 
 // handshakeTimeout bounds one attempt from the hello to its answer: a server that
@@ -131,6 +132,9 @@ func (l *clientConn) handshake(h wire.Hello, g wire.ClientHandshake) error {
 	case wire.Redirect:
 		return &redirected{f}
 	case wire.Refuse:
+		if rendezvous.CodeOf(f.Err) == rendezvous.CodeConnection { // as long as it cannot store: tried again, like one that is out of reach
+			return fmt.Errorf("%s takes this node not yet: %s", l.conn.RemoteAddr(), printable.Text(f.Err.Text))
+		}
 		return g.Explain(f.Err, theirs)
 	}
 	return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered a hello with a frame %q", l.conn.RemoteAddr(), wire.NameOf(f))
