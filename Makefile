@@ -78,7 +78,7 @@ FORCE:
 # The same source gives the same bytes, in whatever folder it lies. grpcnotrace leaves
 # out pages of gRPC that no process serves, and with them what the linker must keep for them.
 GO_BUILD := $(GO) build -trimpath -buildvcs=false -tags grpcnotrace
-LIB_LDFLAGS := "-s -w -buildid= -extldflags '-Wl,-soname,librallypoint.so.$(SOVERSION) -Wl,--version-script=$(CURDIR)/capi/exports.map'"
+LIB_LDFLAGS := "-s -w -buildid= -extldflags '-Wl,-z,relro,-z,now -Wl,-soname,librallypoint.so.$(SOVERSION) -Wl,--version-script=$(CURDIR)/capi/exports.map'"
 replace_if_changed = if cmp -s "$(1)" $@; then :; else mv -f "$(1)" $@; echo "    $@: $$(stat -c %s $@) bytes"; fi
 
 # The header that cgo writes beside the library is not ours to ship
