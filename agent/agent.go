@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -74,6 +75,7 @@ type Agent struct {
 	forker        *process.Forker
 	reaper        *process.Reaper
 	guard         *process.ParentDeathGuard
+	template      *process.Template // of the workers; nil: none
 	logs          *logs.Tree
 	console       *logs.Console
 	bus           *telemetry.Bus
@@ -214,6 +216,8 @@ func (a *Agent) run(ctx context.Context) (err error) {
 		}
 		defer a.guard.Close()
 	}
+	a.holdTemplate()
+	defer a.template.Close()
 	address, _ := process.LookupEnv(a.spec.Environ, telemetry.EnvHealthPort)
 	config := telemetry.HealthConfig{Address: address, Status: a.status, Pulse: a.pulse, StopLimit: 2 * a.spec.ShutdownTimeout, Users: a.spec.LoopbackUsers, Log: a.log}
 	if r, ok := a.rdzv.(Exposer); ok {
@@ -242,6 +246,17 @@ func (a *Agent) run(ctx context.Context) (err error) {
 		return nil
 	}
 	return err
+}
+
+// holdTemplate starts the workers' template, which imports while the nodes meet.
+func (a *Agent) holdTemplate() {
+	if !a.spec.Warm {
+		return
+	}
+	a.template = process.NewTemplate(a.forker, a.reaper, a.guard, process.TemplateConfig{
+		Argv: arguments(&a.spec, 0), Environ: merge(a.spec.Environ, nil), Marker: a.logs.Marker(), Folder: a.progress.Folder(),
+		Preload: a.spec.Preload, Timeout: cmp.Or(a.spec.PreloadTimeout, process.DefaultPreloadTimeout),
+	}, a.log)
 }
 
 // followProgress begins to follow how far the workers are.

@@ -58,6 +58,12 @@ var roundCauses = map[outcome]progress.Cause{someFailed: progress.CauseFailure, 
 
 // start starts the workers of the round (A44, A55).
 func (a *Agent) start() (*attempt, error) {
+	if a.template != nil {
+		a.template.Prepare(a.interrupts.first) // a cold worker would import the same
+		if stop := a.interrupted(); stop != nil {
+			return nil, stop
+		}
+	}
 	files, err := a.logs.Attempt(a.restarts)
 	if err != nil {
 		return nil, &process.StartError{LocalRank: -1, Err: err}
@@ -83,7 +89,7 @@ func (a *Agent) start() (*attempt, error) {
 	if err == nil {
 		a.guard.Starting()
 		a.running.Store(true)
-		t.workers, err = process.StartWorkers(a.forker, a.reaper, launches, a.log)
+		t.workers, err = process.StartWorkers(a.forker, a.reaper, a.template, launches, a.log)
 	}
 	files.Started()
 	if err != nil {

@@ -83,6 +83,14 @@ type Spec struct {
 	// process, for every worker. See BindCPUs.
 	CPUs [][]int
 
+	// Warm has the workers forked from a template that has imported Preload, or, if that is
+	// nil, what the script imports at its top, within PreloadTimeout (0: the default). Where
+	// that cannot be they start cold, and the log says why. It takes Subreaper, and an
+	// interpreter of Python in Argv.
+	Warm           bool
+	Preload        []string
+	PreloadTimeout time.Duration
+
 	// Subreaper makes this process adopt and end the detached descendants of its
 	// workers. Only a process may ask for it that starts no other children.
 	Subreaper bool

@@ -20,6 +20,7 @@ type Forker struct {
 
 	mu    sync.Mutex
 	known map[int]bool // pids started here and not reaped yet
+	kept  map[int]bool // those of them that are no workers, and end only when they are told to
 }
 
 type forkRequest struct {
@@ -38,7 +39,7 @@ type forkAnswer struct {
 // NewForker starts the forking thread; Close ends it. group, which may be nil, gets what
 // the Forker starts.
 func NewForker(group *Cgroup) *Forker {
-	f := &Forker{group: group, requests: make(chan forkRequest), done: make(chan struct{}), known: make(map[int]bool)}
+	f := &Forker{group: group, requests: make(chan forkRequest), done: make(chan struct{}), known: make(map[int]bool), kept: make(map[int]bool)}
 	go f.run()
 	return f
 }
@@ -97,6 +98,19 @@ func (f *Forker) fork(program string, argv []string, attr *syscall.ProcAttr, cpu
 	return a.pid, nil
 }
 
+// keep has the reaper leave a process alone that start started.
+func (f *Forker) keep(pid int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.kept[pid] = true
+}
+
+func (f *Forker) keeps(pid int) bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.kept[pid]
+}
+
 // reap takes the exit status of a child that start started and forgets it. It
 // reports false if the child still runs.
 func (f *Forker) reap(pid int) bool {
@@ -112,6 +126,7 @@ func (f *Forker) reap(pid int) bool {
 			return false
 		}
 		delete(f.known, pid)
+		delete(f.kept, pid)
 		return true
 	}
 }

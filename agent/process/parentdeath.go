@@ -54,6 +54,8 @@ type ParentDeathGuard struct {
 	pid    int
 	pipe   *os.File
 	forker *Forker
+	groups string // the last line that it got, without held
+	held   int    // the group of the workers' template; 0: none
 }
 
 // NewParentDeathGuard starts a guard. marker is a text that only the environment of the
@@ -81,11 +83,15 @@ func NewParentDeathGuard(f *Forker, marker, fifo, folder, group, records string)
 	return &ParentDeathGuard{pid: pid, pipe: write, forker: f}, nil
 }
 
+// startingLine stands for groups that are not known yet.
+const startingLine = "starting"
+
 // Starting tells the guard that workers are being started, whose groups are not
 // known yet.
 func (g *ParentDeathGuard) Starting() {
 	if g != nil {
-		_, _ = g.pipe.WriteString("starting\n")
+		g.groups = startingLine
+		g.tell()
 	}
 }
 
@@ -98,7 +104,24 @@ func (g *ParentDeathGuard) Watch(procs []*Process) {
 	for _, p := range procs {
 		line.WriteString(strconv.Itoa(p.Pid) + " ")
 	}
-	_, _ = g.pipe.WriteString(strings.TrimSpace(line.String()) + "\n")
+	g.groups = line.String()
+	g.tell()
+}
+
+// Hold tells the guard which process group is the template's; 0 is none.
+func (g *ParentDeathGuard) Hold(pid int) {
+	if g != nil {
+		g.held = pid
+		g.tell()
+	}
+}
+
+func (g *ParentDeathGuard) tell() {
+	line := g.groups
+	if g.held != 0 && line != startingLine {
+		line += strconv.Itoa(g.held)
+	}
+	_, _ = g.pipe.WriteString(strings.TrimSpace(line) + "\n")
 }
 
 // Close ends the guard and waits for its end.

@@ -33,7 +33,7 @@ func TestPartialStart(t *testing.T) {
 	defer reaper.Close()
 	env := []string{"PATH=" + os.Getenv("PATH"), "X=1"}
 	files := []uintptr{0, 1, 2}
-	_, err := StartWorkers(f, reaper, []Launch{
+	_, err := StartWorkers(f, reaper, nil, []Launch{
 		{0, []string{"sleep", "100"}, env, files, nil},
 		{1, []string{"sleep", "100"}, env, files, nil},
 		{2, []string{"/does/not/exist"}, env, files, nil},

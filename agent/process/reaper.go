@@ -243,6 +243,9 @@ func (s *Reaper) left(groups []int) []*orphan {
 	slices.Sort(pids)
 	var left []*orphan
 	for _, pid := range slices.Compact(pids) {
+		if s.forker.keeps(pid) {
+			continue
+		}
 		pidfd := openPidfd(pid)
 		if pidfd == nil {
 			continue

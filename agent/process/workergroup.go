@@ -46,11 +46,16 @@ func (e *StartError) Error() string {
 func (e *StartError) Unwrap() error { return e.Err }
 
 // StartWorkers starts the workers one after another, each in its own session. If
-// one cannot be started, those before it are killed and the error names it (W5).
-func StartWorkers(f *Forker, s *Reaper, workers []Launch, log *slog.Logger) (*WorkerGroup, error) {
+// one cannot be started, those before it are killed and the error names it (W5). t, which may
+// be nil, forks those that can be forked.
+func StartWorkers(f *Forker, s *Reaper, t *Template, workers []Launch, log *slog.Logger) (*WorkerGroup, error) {
 	c := &WorkerGroup{log: log, forker: f, reaper: s, exits: newExits()}
 	for _, w := range workers {
-		pid, err := f.start(w.Argv, w.Env, w.Files, w.CPUs)
+		pid, forked := t.fork(w)
+		var err error
+		if !forked {
+			pid, err = f.start(w.Argv, w.Env, w.Files, w.CPUs)
+		}
 		if err != nil {
 			c.Stop(StopOptions{Signal: unix.SIGKILL, quiet: true})
 			return nil, &StartError{w.Local, err}

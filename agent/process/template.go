@@ -1,0 +1,487 @@
+package process
+
+import (
+	"bufio"
+	_ "embed"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/printable"
+)
+
+// templateScript is what holds an interpreter: see there.
+//
+//go:embed template.py
+var templateScript string
+
+// DefaultPreloadTimeout is how long the imports of a template may take.
+const DefaultPreloadTimeout = time.Minute
+
+// TemplateConfig says which workers a template is for.
+type TemplateConfig struct {
+	Argv    []string      // the workers' command: an interpreter of Python, its options, what it runs
+	Environ []string      // what they have in common
+	Marker  string        // see NewReaper
+	Folder  string        // which only this user may enter; "": a temporary one
+	Preload []string      // modules to import; nil: what the script imports at its top
+	Timeout time.Duration // of the imports, > 0
+}
+
+// Template is the workers' interpreter, started early and held: it imports once and forks the
+// workers, which are this process's children then as if it had started them (decision 0108). Where
+// that cannot be it says why, once, and the workers start cold. A nil Template is none. Its
+// methods are for one goroutine.
+type Template struct {
+	forker *Forker
+	guard  *ParentDeathGuard
+	config TemplateConfig
+	log    *slog.Logger
+
+	process *templateProcess // nil: none
+	lives   int              // how many processes may be started still
+	said    map[string]bool  // the reasons that the log has
+}
+
+// templateProcess is one held interpreter.
+type templateProcess struct {
+	pid    int
+	conn   *net.UnixConn
+	reader *bufio.Reader // of conn
+	folder string
+	began  time.Time
+	done   chan struct{} // closed once err says whether the imports went well
+	err    error
+	ready  string // what was imported and how long that took; "" once the log has it
+
+	output  *os.File       // what the imports print
+	prints  sync.WaitGroup // who reads it
+	printed string         // its beginning, once prints is over
+	open    bool           // another process has the other end still
+}
+
+// maxTemplates bounds how often a template that ended is replaced.
+const maxTemplates = 5
+
+// forkPatience bounds how long a template may take to fork a worker. Only tests change it.
+var forkPatience = 10 * time.Second
+
+// outputPatience bounds how long a template that is ready or killed may keep its streams open.
+// Only tests change it.
+var outputPatience = 5 * time.Second
+
+// maxAnswer bounds a line of a template.
+const maxAnswer = 4096
+
+// NewTemplate starts a template for the workers that f starts; Prepare waits for it, Close ends it.
+func NewTemplate(f *Forker, s *Reaper, g *ParentDeathGuard, c TemplateConfig, log *slog.Logger) *Template {
+	t := &Template{forker: f, guard: g, config: c, log: log, lives: maxTemplates, said: make(map[string]bool)}
+	if !s.subreaper {
+		t.giveUp("this process does not adopt what its workers leave behind")
+		return t
+	}
+	t.begin()
+	return t
+}
+
+// giveUp has all workers start cold from now on.
+func (t *Template) giveUp(why string) {
+	t.lives = 0
+	t.end()
+	t.sayCold(why)
+}
+
+// sayCold says once why workers start cold.
+func (t *Template) sayCold(why string) {
+	if !t.said[why] {
+		t.said[why] = true
+		t.log.Warn("workers start cold: " + printable.Text(why))
+	}
+}
+
+// begin starts an interpreter.
+func (t *Template) begin() {
+	t.lives--
+	p, err := t.start()
+	if err != nil {
+		t.giveUp(err.Error())
+		return
+	}
+	t.process = p
+	t.guard.Hold(p.pid)
+	go func() { // ends with the process, or by the timeout
+		defer close(p.done)
+		if p.err = p.await(t.config.Timeout); p.err != nil {
+			_ = unix.Kill(-p.pid, unix.SIGKILL)
+		}
+		_ = os.RemoveAll(p.folder)
+	}()
+}
+
+// interpreterOptions are the options of an interpreter's command line, and what follows
+// them; false where these cannot be told apart.
+func interpreterOptions(argv []string) (options, rest []string, ok bool) {
+	for i := 1; i < len(argv); i++ {
+		arg := argv[i]
+		switch {
+		case arg == "-m" || arg == "-c" || !strings.HasPrefix(arg, "-"):
+			return argv[1:i], argv[i:], true
+		case arg == "-X" || arg == "-W":
+			i++
+		case strings.HasPrefix(arg, "-X") || strings.HasPrefix(arg, "-W"):
+		case strings.ContainsAny(arg, "mc") || arg == "-" || strings.HasPrefix(arg, "--"):
+			return nil, nil, false
+		}
+	}
+	return nil, nil, false
+}
+
+// start starts the interpreter with a program that does nothing: where it loads what holds it, that
+// executes the workers' command line, which is held then as well, and never runs.
+func (t *Template) start() (p *templateProcess, err error) {
+	argv := t.config.Argv
+	options, rest, ok := interpreterOptions(argv)
+	program, err := LookUp(argv[0], t.config.Environ)
+	if !ok || err != nil {
+		return nil, errors.Join(errors.New("the command line is none of Python with a script or a module"), err)
+	}
+	p = &templateProcess{done: make(chan struct{}), began: time.Now()}
+	if p.folder, err = os.MkdirTemp(t.config.Folder, "rallypoint-template-"); err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			_ = os.RemoveAll(p.folder)
+		}
+	}()
+	if err = os.WriteFile(filepath.Join(p.folder, "sitecustomize.py"), []byte(templateScript), 0o600); err != nil {
+		return nil, err
+	}
+	conn, theirs, err := socketPair()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = theirs.Close() }()
+	null, err1 := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	read, write, err2 := os.Pipe()
+	if err = errors.Join(err1, err2); err != nil {
+		_, _, _ = conn.Close(), null.Close(), read.Close()
+		return nil, err
+	}
+	defer func() { _, _ = null.Close(), write.Close() }()
+	held := append(append([]string{argv[0]}, options...), "-c", "pass", program)
+	p.conn, p.reader = conn, bufio.NewReader(io.LimitReader(conn, 1<<62))
+	_ = conn.SetDeadline(p.began.Add(t.config.Timeout))
+	_, err = conn.Write(message([]byte(strings.Join(t.instructions(rest), "\x00"))))
+	if err == nil {
+		p.pid, err = t.forker.start(append(held, argv...), t.environment(p.folder), []uintptr{null.Fd(), write.Fd(), write.Fd(), theirs.Fd()}, nil)
+	}
+	if err != nil {
+		_, _ = conn.Close(), read.Close()
+		return nil, err
+	}
+	t.forker.keep(p.pid)
+	p.output = read
+	p.prints.Go(p.readPrinted)
+	return p, nil
+}
+
+// instructions are this process, what the interpreter runs, and what is to be imported.
+func (t *Template) instructions(rest []string) []string {
+	kind, name := "script", rest[0]
+	switch {
+	case rest[0] == "-m" && len(rest) > 1:
+		kind, name = "module", rest[1]
+	case rest[0] == "-c" && len(rest) > 2: // --run-path
+		name = rest[2]
+	}
+	return append([]string{strconv.Itoa(os.Getpid()), kind, name}, t.config.Preload...)
+}
+
+// environment is that of the workers, with what makes their interpreter a template.
+func (t *Template) environment(folder string) []string {
+	path := folder
+	if given, _ := LookupEnv(t.config.Environ, "PYTHONPATH"); given != "" {
+		path += ":" + given
+	}
+	env := slices.DeleteFunc(slices.Clone(t.config.Environ), func(entry string) bool { return strings.HasPrefix(entry, "PYTHONPATH=") })
+	env = append(env, "PYTHONPATH="+path, "RALLYPOINT_TEMPLATE=probe")
+	if t.config.Marker != "" {
+		env = append(env, "RALLYPOINT_TEMPLATE_OF="+t.config.Marker)
+	}
+	return env
+}
+
+// socketPair returns both ends of a connection; theirs is for a process that is started.
+func socketPair() (*net.UnixConn, *os.File, error) {
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	ours, theirs := os.NewFile(uintptr(pair[0]), "template"), os.NewFile(uintptr(pair[1]), "template")
+	conn, err := net.FileConn(ours)
+	_ = ours.Close()
+	if err != nil {
+		_ = theirs.Close()
+		return nil, nil, err
+	}
+	return conn.(*net.UnixConn), theirs, nil
+}
+
+// message is a text with its length.
+func message(text []byte) []byte {
+	n := len(text)
+	return append([]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}, text...)
+}
+
+// readPrinted reads what the imports print, and ends a process that prints anything.
+func (p *templateProcess) readPrinted() {
+	defer func() { _ = p.output.Close() }()
+	text := make([]byte, 512)
+	n, err := p.output.Read(text)
+	if n == 0 {
+		p.open = errors.Is(err, os.ErrDeadlineExceeded)
+		return
+	}
+	p.printed, _, _ = strings.Cut(string(text[:n]), "\n")
+	_ = p.conn.SetReadDeadline(time.Now()) // await says so
+}
+
+// line reads an answer.
+func (p *templateProcess) line() (string, error) {
+	text, err := p.reader.ReadSlice('\n')
+	if err != nil || len(text) > maxAnswer {
+		return "", errors.Join(errors.New("it does not answer"), err)
+	}
+	return strings.TrimSpace(string(text)), nil
+}
+
+// await waits until the interpreter has imported everything.
+func (p *templateProcess) await(timeout time.Duration) error {
+	first, err := p.line()
+	var second string
+	if err == nil {
+		second, err = p.line()
+	}
+	reason, refused := strings.CutPrefix(second, "no ")
+	late := errors.Is(err, os.ErrDeadlineExceeded)
+	if err != nil || refused {
+		_ = unix.Kill(-p.pid, unix.SIGKILL) // so that nothing is printed any more
+	}
+	_ = p.output.SetReadDeadline(time.Now().Add(outputPatience))
+	p.prints.Wait() // the interpreter closes its streams before it is ready
+	switch {
+	case p.printed != "":
+		return fmt.Errorf("the imports print: %s", p.printed)
+	case p.open:
+		return errors.New("the imports have left a process")
+	case refused:
+		return errors.New(reason)
+	case late:
+		return fmt.Errorf("the imports have not ended within %v (--preload-timeout)", timeout)
+	case err != nil && first == "":
+		return errors.New("the interpreter does not load sitecustomize from PYTHONPATH: it has -I, -E or -S, or is not CPython")
+	case err != nil:
+		return errors.New("the interpreter ended while it imported")
+	}
+	names := "nothing"
+	if list := strings.TrimSpace(strings.TrimPrefix(second, "ready")); list != "" {
+		names = list
+	}
+	p.ready = fmt.Sprintf("workers are forked from a template that has imported %s in %.1fs", printable.Text(names), time.Since(p.began).Seconds())
+	return nil
+}
+
+// Prepare waits until workers can be forked, or it is clear that they cannot, or cancel is closed.
+// A template that has ended, or whose files have changed, is replaced.
+func (t *Template) Prepare(cancel <-chan struct{}) {
+	if t == nil {
+		return
+	}
+	for fresh := false; ; {
+		if t.process == nil {
+			if t.lives <= 0 {
+				return
+			}
+			t.begin()
+			fresh = true
+			continue
+		}
+		p := t.process
+		select {
+		case <-p.done:
+		case <-cancel:
+			return
+		}
+		if p.err != nil {
+			t.giveUp(p.err.Error())
+			return
+		}
+		if p.ready != "" {
+			t.log.Info(p.ready)
+			p.ready = ""
+		}
+		changed, err := p.ask(nil, nil)
+		switch {
+		case err != nil:
+			t.log.Warn("the template of the workers is replaced: " + err.Error())
+		case changed == "" || fresh:
+			return
+		default:
+			t.lives++ // which is no fault
+			t.log.Info("the template of the workers is replaced: " + printable.Text(changed) + " has changed")
+		}
+		t.end()
+	}
+}
+
+// ask sends a request with files, and returns the answer.
+func (p *templateProcess) ask(request []byte, files []int) (string, error) {
+	_ = p.conn.SetDeadline(time.Now().Add(forkPatience))
+	text := message(request)
+	var rights []byte
+	if len(files) > 0 {
+		rights = unix.UnixRights(files...)
+	}
+	_, _, err := p.conn.WriteMsgUnix(text[:4], rights, nil)
+	if err == nil {
+		_, err = p.conn.Write(text[4:])
+	}
+	if err != nil {
+		return "", err
+	}
+	return p.line()
+}
+
+// importVariables are how the names of variables begin that libraries read while they are
+// imported: a template has read one value for all workers.
+var importVariables = []string{
+	"OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "DNNL_", "ONEDNN_", "PYTORCH_", "TORCH_", "TORCHDYNAMO_", "TORCHINDUCTOR_",
+	"KINETO_", "CUBLAS_", "PYTHON", "LD_", "LC_", "LANG", "OMPI_COMM_WORLD_LOCAL_SIZE",
+}
+
+// laterVariables begin like them, but are read later.
+const laterVariables = "TORCH_NCCL_"
+
+// differing is a variable that is read while libraries are imported and that differs; "" for none.
+func differing(ours, theirs []string) string {
+	for _, pair := range [][2][]string{{ours, theirs}, {theirs, ours}} {
+		for _, entry := range pair[0] {
+			name, value, _ := strings.Cut(entry, "=")
+			early := slices.ContainsFunc(importVariables, func(prefix string) bool { return strings.HasPrefix(name, prefix) })
+			if other, set := LookupEnv(pair[1], name); early && !strings.HasPrefix(name, laterVariables) && (!set || other != value) {
+				return name
+			}
+		}
+	}
+	return ""
+}
+
+// fork starts a worker; false: it has to start cold. It may be called without a template.
+func (t *Template) fork(w Launch) (pid int, ok bool) {
+	if t == nil || t.process == nil {
+		return 0, false
+	}
+	select {
+	case <-t.process.done: // without an error, else there were none
+	default:
+		return 0, false
+	}
+	switch name := differing(t.config.Environ, w.Env); {
+	case !slices.Equal(w.Argv, t.config.Argv):
+		t.sayCold("their command lines differ")
+		return 0, false
+	case name != "":
+		t.sayCold("libraries read " + name + " while they are imported, and workers have values of their own")
+		return 0, false
+	}
+	pid, err := t.forkHeld(w)
+	if err != nil {
+		t.sayCold("the template does not fork: " + err.Error())
+		t.end()
+		return 0, false
+	}
+	return pid, true
+}
+
+// forkHeld has a worker forked, makes it what one is that start starts, and lets it go.
+func (t *Template) forkHeld(w Launch) (pid int, err error) {
+	control, theirs, err := socketPair()
+	if err != nil {
+		return 0, err
+	}
+	defer func() { _ = control.Close() }() // without a word the worker ends
+	t.forker.mu.Lock()                     // so that the reaper never takes it for an orphan
+	defer t.forker.mu.Unlock()
+	files := []int{int(w.Files[0]), int(w.Files[1]), int(w.Files[2]), int(theirs.Fd())}
+	reason, err := t.process.ask([]byte(strings.Join(w.Env, "\x00")), files)
+	_ = theirs.Close()
+	if err == nil && reason != "" {
+		err = errors.New(reason)
+	}
+	if err != nil {
+		return 0, err
+	}
+	_ = control.SetDeadline(time.Now().Add(forkPatience))
+	line, err := bufio.NewReaderSize(control, 32).ReadSlice('\n')
+	if err != nil {
+		return 0, fmt.Errorf("a worker does not say its pid: %w", err)
+	}
+	pid, err = strconv.Atoi(strings.TrimSpace(string(line)))
+	if stat, ok := readStat(pid); err != nil || !ok || stat.parent != os.Getpid() {
+		return 0, fmt.Errorf("%q is no child of this process", line)
+	}
+	if w.CPUs != nil {
+		var set unix.CPUSet
+		for _, cpu := range w.CPUs {
+			set.Set(cpu)
+		}
+		if err := unix.SchedSetaffinity(pid, &set); err != nil {
+			return 0, fmt.Errorf("bind to CPUs: %w", err)
+		}
+	}
+	if _, err = control.Write([]byte("g")); err != nil {
+		return 0, err
+	}
+	t.forker.known[pid] = true
+	return pid, nil
+}
+
+// end ends the process.
+func (t *Template) end() {
+	p := t.process
+	if p == nil {
+		return
+	}
+	t.process = nil
+	t.guard.Hold(0)
+	_ = unix.Kill(-p.pid, unix.SIGKILL)
+	_ = p.conn.Close()
+	<-p.done
+	p.prints.Wait()
+	pidfd := openPidfd(p.pid)
+	if pidfd != nil {
+		(&orphan{p.pid, p.pid, pidfd}).await(nil)
+		_ = pidfd.Close()
+	}
+	t.forker.reap(p.pid)
+}
+
+// Close ends the template; the workers go on.
+func (t *Template) Close() {
+	if t != nil {
+		t.lives = 0
+		t.end()
+	}
+}

@@ -1,0 +1,431 @@
+"""The template of a node's workers: their own command line, started early and held in sitecustomize.
+
+The agent puts this file first on PYTHONPATH, and the socket that it talks over at descriptor 3. The
+template imports, says that it is ready, and forks once for each request. A worker returns from here,
+so that the interpreter itself goes on to run the script; the template never does.
+"""
+
+import os
+import sys
+
+STAGE = "RALLYPOINT_TEMPLATE"
+SOCKET = 3
+
+# Packages that read a rank while they are imported: one template serves all ranks.
+RANKED = {"lightning", "lightning_fabric", "pytorch_lightning"}  # rank_zero_only.rank
+MAX_FILES, MAX_SIZE = 1000, 1 << 20  # of own modules that are read
+DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render", "/dev/accel")
+
+
+class Refused(Exception):
+    """Why the workers have to start cold."""
+
+
+class EnvironmentChanges(Exception):
+    """What is imported from here on may depend on what the script has put into its environment."""
+
+
+class Reader:
+    """Finds what a script imports at its top, in order, without running a line of it."""
+
+    def __init__(self, own):
+        self.own = own  # the folder that will be first on sys.path
+        self.seen = set()
+        self.wanted = []  # (name, names after `from`, whether a failure is caught)
+
+    def find(self, name):
+        """The specs of a module and of its packages, as far as they are found; imports none."""
+        from importlib.machinery import PathFinder
+
+        specs, path, whole = [], None, ""
+        for part in name.split("."):
+            whole = whole + "." + part if whole else part
+            if specs:
+                spec = PathFinder.find_spec(whole, path)
+            elif part in sys.builtin_module_names:
+                return []
+            else:
+                spec = PathFinder.find_spec(part, [self.own])
+                finders = (finder.find_spec(part, None) for finder in sys.meta_path)
+                spec = spec or next((found for found in finders if found), None)
+            if spec is None:
+                return specs
+            specs.append(spec)
+            path = spec.submodule_search_locations
+            if path is None:
+                return specs
+        return specs
+
+    def want(self, name, names, caught):
+        specs = self.find(name) if name.partition(".")[0] not in RANKED else []
+        if not specs:
+            return
+        if installed(specs[0]):
+            self.wanted.append((name, names, caught))
+            return
+        for each in names:
+            specs += self.find(name + "." + each)
+        for spec in specs:
+            package = spec.name if spec.submodule_search_locations else spec.name.rpartition(".")[0]
+            self.read(spec.origin, package, caught)
+
+    def read(self, path, package="", caught=False):
+        """Reads a file of the user's."""
+        if path in self.seen or len(self.seen) >= MAX_FILES:
+            return
+        self.seen.add(path)
+        try:
+            with open(path, "rb") as file:
+                text = file.read(MAX_SIZE + 1)
+            tree = compile(text, path, "exec", 0x400, dont_inherit=True)  # ast.PyCF_ONLY_AST
+        except (OSError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
+            return  # the worker will say what is wrong
+        if len(text) <= MAX_SIZE:
+            self.body(tree.body, package, caught)
+
+    def body(self, statements, package, caught):
+        for node in statements:
+            kind = type(node).__name__
+            if kind == "Import":
+                for alias in node.names:
+                    self.want(alias.name, (), caught)
+            elif kind == "ImportFrom":
+                name = node.module or ""
+                if node.level:
+                    parts = package.split(".")
+                    parts = parts[: len(parts) + 1 - node.level]
+                    name = ".".join([part for part in [*parts, name] if part])
+                if name:
+                    self.want(name, tuple(alias.name for alias in node.names), caught)
+            elif kind in ("Try", "TryStar"):
+                self.body(node.body, package, True)
+            elif changes_environment(node):
+                raise EnvironmentChanges
+
+
+def installed(spec):
+    """Whether a module belongs to the interpreter or to an installed package, not to the user."""
+    where = (
+        spec.origin if spec.has_location else next(iter(spec.submodule_search_locations or ()), "")
+    )
+    parts = (where or "").split(os.sep)
+    return (
+        not where
+        or "site-packages" in parts
+        or "dist-packages" in parts
+        or where.startswith(os.path.dirname(os.__file__) + os.sep)
+    )
+
+
+def changes_environment(node):
+    """Whether a statement writes into os.environ, other than in a function that it defines."""
+    kind = type(node).__name__
+    if kind in ("FunctionDef", "AsyncFunctionDef", "ClassDef", "Lambda"):
+        return False
+    target = None
+    if kind == "Subscript" and type(node.ctx).__name__ != "Load":
+        target = node.value
+    elif kind == "Call":
+        target = node.func
+        name = getattr(target, "attr", getattr(target, "id", ""))
+        if name in ("putenv", "unsetenv", "load_dotenv"):
+            return True
+        target = (
+            getattr(target, "value", None)
+            if name in ("setdefault", "update", "pop", "clear")
+            else None
+        )
+    if target is not None and getattr(target, "attr", getattr(target, "id", "")) in (
+        "environ",
+        "environb",
+    ):
+        return True
+    for field in node._fields:
+        value = getattr(node, field, None)
+        for child in value if isinstance(value, list) else [value]:
+            if hasattr(child, "_fields") and changes_environment(child):
+                return True
+    return False
+
+
+def wanted_by(kind, name):
+    """What a script, or a module as -m runs it, imports at its top; and its own folder."""
+    own = os.getcwd()
+    if kind == "script":
+        folder = os.path.isdir(name)
+        own = os.path.abspath(name) if folder else os.path.dirname(os.path.realpath(name))
+        name = os.path.join(own, "__main__.py") if folder else name
+    reader = Reader(own)
+    try:
+        if kind == "script":
+            reader.read(name)
+        elif not installed((reader.find(name) or [os.__spec__])[0]):
+            reader.want(name, ("__main__",), False)
+    except EnvironmentChanges:
+        pass
+    for path in list(sys.path_importer_cache):
+        if path == own or path.startswith(own + os.sep):
+            del sys.path_importer_cache[path]
+    return reader.wanted, own
+
+
+def preload(wanted):
+    """Imports."""
+    for name, names, caught in wanted:
+        try:
+            __import__(name, {}, {}, names, 0)
+        except ImportError as error:
+            if not caught:
+                raise Refused("importing %s failed: %s" % (name, error)) from error
+        except BaseException as error:
+            raise Refused(
+                "importing %s failed: %s: %s" % (name, type(error).__name__, error)
+            ) from error
+
+
+def check_names(before, own):
+    """Refuses what was imported too early, or from elsewhere than the script's own folder."""
+    for name in {name.partition(".")[0] for name in set(sys.modules) - before}:
+        path = os.path.join(own, name)
+        if name in RANKED:
+            raise Refused("%s reads its rank while it is imported" % name)
+        if (
+            own not in sys.path
+            and name not in sys.builtin_module_names
+            and (os.path.exists(path + ".py") or os.path.exists(os.path.join(path, "__init__.py")))
+        ):
+            raise Refused("%s of the script's folder hides the module of that name" % name)
+
+
+def check_process():
+    """Refuses where a fork would not have what this process has."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        raise Refused("an import has left a child process")
+    except ChildProcessError:
+        pass
+    child = os.fork()  # threads of libraries with fork handlers, such as OpenBLAS, end here
+    if not child:
+        os._exit(0)
+    os.waitpid(child, 0)
+    for _ in range(100):  # a thread that was joined is listed for a moment
+        threads = len(os.listdir("/proc/self/task"))
+        if threads == 1:
+            break
+        __import__("time").sleep(0.002)
+    else:
+        raise Refused(
+            "the imports have started %d threads, which a fork would not have" % (threads - 1)
+        )
+    for fd in os.listdir("/proc/self/fd"):
+        try:
+            path = os.readlink("/proc/self/fd/" + fd)
+        except OSError:
+            continue
+        if path.startswith(DEVICES):
+            raise Refused("the imports have opened %s" % path)
+    torch = sys.modules.get("torch")
+    if torch is not None and torch.cuda.is_initialized():
+        raise Refused("the imports have initialised CUDA")
+
+
+def stamps():
+    """What the files of all imported modules, and the interpreter's, were when they were read."""
+    files = {sys.executable}
+    for module in list(sys.modules.values()):
+        spec = getattr(module, "__dict__", {}).get("__spec__")
+        if getattr(spec, "has_location", False) and module.__name__ != __name__:
+            files.add(spec.origin)
+    return {path: stamp(path) for path in files}
+
+
+def stamp(path):
+    try:
+        info = os.stat(path)
+    except (OSError, TypeError, ValueError):
+        return None
+    return info.st_ino, info.st_size, info.st_mtime_ns
+
+
+def receive(conn, socket):
+    """One message of the agent: its bytes, and the descriptors that came with it."""
+    head, files = b"", []
+    while len(head) < 4:
+        data, control, _, _ = conn.recvmsg(4 - len(head), socket.CMSG_SPACE(16))
+        for _, _, raw in control:
+            files += [int.from_bytes(raw[i : i + 4], sys.byteorder) for i in range(0, len(raw), 4)]
+        if not data:
+            os._exit(0)  # the agent has ended, or needs no template any more
+        head += data
+    body = bytearray()
+    while len(body) < int.from_bytes(head, "big"):
+        data = conn.recv(1 << 16)
+        if not data:
+            os._exit(0)
+        body += data
+    return bytes(body), files
+
+
+def answer(conn, text):
+    text = " ".join(text.split())[:500]
+    conn.sendall(text.encode("utf-8", "backslashreplace") + b"\n")
+
+
+def fork(conn, files):
+    """Forks a grandchild, which the agent adopts. True in it; it has the files."""
+    try:
+        child = os.fork()
+    except OSError as error:
+        child, reason = -1, str(error)
+    if child == 0:
+        conn.close()
+        try:
+            if os.fork():
+                os._exit(0)
+        except OSError:
+            os._exit(1)
+        return True
+    for fd in files:
+        os.close(fd)
+    if child > 0:
+        status = os.waitpid(child, 0)[1]
+        reason = "a second fork failed" if status else ""
+    answer(conn, reason)  # without a reason: the agent is the worker's parent by now
+    return False
+
+
+def become(environment, files, agent, libc):
+    """Makes a worker of this process, once the agent says so."""
+    os.setsid()
+    control = files.pop()
+    for target, fd in enumerate(files):
+        os.dup2(fd, target)
+        os.close(fd)
+    for name in list(os.environb):
+        del os.environb[name]
+    for name, value in environment.items():
+        os.environb[name] = value
+    renew()
+    reseed()
+    os.write(control, b"%d\n" % os.getpid())
+    if os.read(control, 1) != b"g":
+        os._exit(1)
+    os.close(control)
+    libc.prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
+    if os.getppid() != agent:
+        os._exit(1)
+
+
+def renew():
+    """Opens the standard streams again as the interpreter does, for what is now at 0, 1 and 2."""
+    import io
+
+    for fd, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)):
+        buffer, encoding, errors = stream.buffer, stream.encoding, stream.errors
+        raw = getattr(buffer, "raw", buffer)
+        name = raw.name
+        raw.__init__(fd, "wb" if fd else "rb", closefd=False)
+        raw.name = name
+        if raw is not buffer:
+            size = raw._blksize
+            if sys.version_info >= (3, 14):
+                size = max(min(size, 8 << 20), io.DEFAULT_BUFFER_SIZE)
+            buffer.__init__(raw, size)
+        through = stream.write_through  # -u
+        lines = not through and (raw.isatty() or fd == 2)
+        stream.__init__(
+            buffer, encoding, errors, newline="\n", line_buffering=lines, write_through=through
+        )
+
+
+def reseed():
+    """Gives the generators that libraries have seeded at random another seed; random does so itself."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.default_generator.seed()
+    random = sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed()
+
+
+def merged(environment, before, after):
+    """A worker's environment with what the imports have changed in the template's."""
+    for name in {*before, *after}:
+        if before.get(name) != after.get(name) and environment.get(name) == before.get(name):
+            environment.pop(name, None)
+            if name in after:
+                environment[name] = after[name]
+    return environment
+
+
+def hold():
+    """Imports, and forks a worker for each request. It returns in the workers alone."""
+    modules = set(sys.modules)
+    import _socket as socket
+    import ctypes
+    import gc
+
+    high = os.sysconf("SC_OPEN_MAX")  # out of the way of what the imports open
+    high = (min(high, 1000) if high > 0 else 1000) - 1
+    os.dup2(SOCKET, high, inheritable=False)
+    os.close(SOCKET)
+    conn = socket.socket(fileno=high)
+    answer(conn, "here")
+    agent, kind, name, *names = map(os.fsdecode, receive(conn, socket)[0].split(b"\0"))
+    before = dict(os.environb)
+    try:
+        libc = ctypes.CDLL(None)
+        wanted, own = wanted_by(kind, name)
+        if names:
+            wanted = [(each, (), False) for each in names]
+        preload(wanted)
+        check_names(modules, own)
+        check_process()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        null = os.open(os.devnull, os.O_RDWR)
+        os.dup2(null, 1)  # the agent sees the end of what was printed
+        os.dup2(null, 2)
+        os.close(null)
+    except Refused as refused:
+        answer(conn, "no " + str(refused))
+        os._exit(1)
+    after = dict(os.environb)
+    known = stamps()
+    gc.collect()
+    gc.freeze()
+    answer(conn, "ready " + ", ".join(sorted({each.partition(".")[0] for each, _, _ in wanted})))
+    while True:
+        request, files = receive(conn, socket)
+        if not request:
+            answer(conn, next((path for path, then in known.items() if stamp(path) != then), ""))
+        elif fork(conn, files):
+            environment = dict(entry.split(b"=", 1) for entry in request.split(b"\0"))
+            become(merged(environment, before, after), files, int(agent), libc)
+            return
+
+
+def main():
+    stage = os.environ.pop(STAGE, "")
+    if stage == "probe" and sys.implementation.name == "cpython":
+        # This interpreter runs what stands here: so it will with the workers' command line.
+        os.environ[STAGE] = "hold"
+        os.execve(sys.argv[1], sys.argv[2:], os.environ)
+    if stage != "hold":
+        os._exit(1)
+    here = os.path.dirname(__file__)
+    sys.path.remove(here)
+    sys.path_importer_cache.pop(here, None)
+    path = os.environ.pop("PYTHONPATH").partition(os.pathsep)[2]
+    if path:
+        os.environ["PYTHONPATH"] = path
+    try:
+        hold()
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+        os._exit(1)
+
+
+main()
+del sys.modules["sitecustomize"]
+import sitecustomize  # noqa: E402  the user's own, if there is one

@@ -1,0 +1,248 @@
+package process
+
+import (
+	"bytes"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// templateRig is a template with what it needs, and its log.
+type templateRig struct {
+	t      *testing.T
+	forker *Forker
+	reaper *Reaper
+	config TemplateConfig
+	log    bytes.Buffer
+}
+
+// newTemplateRig prepares a template of a script, beside which there are modules.
+func newTemplateRig(t *testing.T, script string, modules map[string]string) *templateRig {
+	t.Helper()
+	python, err := LookUp("python3", []string{"PATH=" + os.Getenv("PATH")})
+	if err != nil {
+		t.Skip(err)
+	}
+	dir := t.TempDir()
+	r := &templateRig{t: t, forker: NewForker(nil)}
+	r.reaper = NewReaper(r.forker, true, false, "", slog.New(slog.DiscardHandler))
+	t.Cleanup(func() { r.reaper.Close(); r.forker.Close() })
+	site := filepath.Join(dir, "site-packages")
+	for name, text := range modules {
+		writeFile(t, filepath.Join(site, name+".py"), text)
+	}
+	writeFile(t, filepath.Join(dir, "train.py"), script)
+	r.config = TemplateConfig{
+		Argv: []string{python, "-u", filepath.Join(dir, "train.py")}, Timeout: time.Minute,
+		Environ: []string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "PYTHONPATH=" + site, "OUT=" + filepath.Join(dir, "out"), "PYTHONDONTWRITEBYTECODE=1"},
+	}
+	return r
+}
+
+func writeFile(t *testing.T, path, text string) {
+	t.Helper()
+	if err := os.MkdirAll(filepath.Dir(path), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (r *templateRig) start() *Template {
+	t := NewTemplate(r.forker, r.reaper, nil, r.config, slog.New(slog.NewTextHandler(&r.log, nil)))
+	r.t.Cleanup(t.Close)
+	t.Prepare(nil)
+	return t
+}
+
+// run runs workers to their end, and returns them and what they wrote to $OUT.
+func (r *templateRig) run(t *Template, envs ...string) ([]*Process, string) {
+	r.t.Helper()
+	var launches []Launch
+	for local, env := range envs {
+		launches = append(launches, Launch{local, r.config.Argv, append(r.config.Environ[:len(r.config.Environ):len(r.config.Environ)], env), []uintptr{0, 1, 2}, nil})
+	}
+	group, err := StartWorkers(r.forker, r.reaper, t, launches, slog.New(slog.DiscardHandler))
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	group.awaitExits(nil)
+	group.Stop(StopOptions{Signal: unix.SIGKILL, quiet: true})
+	out, _ := LookupEnv(r.config.Environ, "OUT")
+	text, _ := os.ReadFile(out)
+	_ = os.Remove(out)
+	return group.Procs, string(text)
+}
+
+func (r *templateRig) expectLog(text string) {
+	r.t.Helper()
+	if !strings.Contains(r.log.String(), text) {
+		r.t.Errorf("the log has no %q:\n%s", text, r.log.String())
+	}
+}
+
+// countsImports says whether a worker was forked: the import was in another process.
+const countsImports = `import lib, os
+with open(os.environ["OUT"], "a") as out:
+    print("forked" if lib.pid != os.getpid() else "cold", os.getppid(), os.getsid(0) == os.getpid(), os.environ["RANK"], sep=",", file=out)
+os._exit(int(os.environ["RANK"]) + 3)
+`
+
+const libModule = "import os\npid = os.getpid()\n"
+
+// TestTemplateForks gives this process children that are no other than those it starts.
+func TestTemplateForks(t *testing.T) {
+	r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule})
+	template := r.start()
+	for range 2 { // the template outlives an attempt
+		template.Prepare(nil)
+		procs, text := r.run(template, "RANK=0", "RANK=1")
+		for local, p := range procs {
+			if p.Code != local+3 || p.Lost {
+				t.Errorf("worker %d ended with %d, lost %v", local, p.Code, p.Lost)
+			}
+		}
+		for _, rank := range []string{"0", "1"} {
+			if want := "forked," + strconv.Itoa(os.Getpid()) + ",True," + rank + "\n"; !strings.Contains(text, want) {
+				t.Errorf("no %q in %q", want, text)
+			}
+		}
+	}
+	r.expectLog("workers are forked from a template that has imported lib, os in")
+	pid := template.process.pid
+	template.Close()
+	if unix.Kill(pid, 0) == nil || len(ownChildren()) != 0 {
+		t.Errorf("children %v are left, template %d", ownChildren(), pid)
+	}
+}
+
+// TestTemplateRefuses lists what cannot be forked: its workers start cold, and the log says why once.
+func TestTemplateRefuses(t *testing.T) {
+	for _, c := range []struct{ name, lib, why string }{
+		{"prints", "print('hello')", "the imports print: hello"},
+		{"warns", "import sys; sys.stderr.write('beware\\n')", "the imports print: beware"},
+		{"raises", "1/0", "importing lib failed: ZeroDivisionError: division by zero"},
+		{"is missing in part", "import no_such_module", "importing lib failed: No module named 'no_such_module'"},
+		{"leaves", "import sys; sys.exit(3)", "importing lib failed: SystemExit: 3"},
+		{"leaves hard", "import os; os._exit(0)", "the interpreter ended while it imported"},
+		{"is killed", "import os; os.kill(os.getpid(), 9)", "the interpreter ended while it imported"},
+		{"starts a thread", "import threading, time; threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", "started 1 threads"},
+		{"leaves a child", "import subprocess; p = subprocess.Popen(['sleep', '1000'])", "an import has left a child process"},
+		{"leaves a daemon", "import os\nif not os.fork():\n  os.setsid()\n  if os.fork(): os._exit(0)\n  os.closerange(2, 1001); import time; time.sleep(1000)\nos.wait()", "the imports have left a process"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			if c.name == "leaves a daemon" {
+				defer func(before time.Duration) { outputPatience = before }(outputPatience)
+				outputPatience = 100 * time.Millisecond
+			}
+			guard := "import os\nif os.environ.get('RANK') is None:\n    "
+			r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule + guard + strings.ReplaceAll(c.lib, "\n", "\n    ") + "\n"})
+			template := r.start()
+			template.Prepare(nil)
+			if _, text := r.run(template, "RANK=0"); !strings.HasPrefix(text, "cold,") {
+				t.Errorf("the worker wrote %q", text)
+			}
+			r.expectLog("workers start cold: ")
+			r.expectLog(c.why)
+			if n := strings.Count(r.log.String(), "\n"); n != 1 {
+				t.Errorf("%d lines:\n%s", n, r.log.String())
+			}
+		})
+	}
+}
+
+// TestTemplateThatHangs is given up after its time.
+func TestTemplateThatHangs(t *testing.T) {
+	r := newTemplateRig(t, "import lib", map[string]string{"lib": "import time; time.sleep(1000)"})
+	r.config.Timeout = time.Second
+	r.start()
+	r.expectLog("workers start cold: the imports have not ended within 1s (--preload-timeout)")
+}
+
+// TestTemplateNeverRunsTheScript where the interpreter does not load what holds it.
+func TestTemplateNeverRunsTheScript(t *testing.T) {
+	for _, option := range []string{"-I", "-E", "-S", "-Xutf8", "-uI"} {
+		r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule})
+		r.config.Argv = append([]string{r.config.Argv[0], option}, r.config.Argv[1:]...)
+		template := r.start()
+		if held := template.process != nil; held != (option == "-Xutf8") {
+			t.Errorf("%s: held %v: %s", option, held, r.log.String())
+		} else if !held {
+			r.expectLog("does not load sitecustomize")
+		}
+		if _, err := os.Stat(filepath.Join(filepath.Dir(r.config.Argv[3]), "out")); err == nil {
+			t.Errorf("%s: the script has run", option)
+		}
+		template.Close()
+	}
+}
+
+// TestTemplateThatEnded is replaced before the next workers; those for whom it is too late
+// start cold.
+func TestTemplateThatEnded(t *testing.T) {
+	r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule})
+	template := r.start()
+	_ = unix.Kill(template.process.pid, unix.SIGKILL)
+	template.Prepare(nil)
+	if _, text := r.run(template, "RANK=0"); !strings.HasPrefix(text, "forked,") {
+		t.Errorf("the worker wrote %q", text)
+	}
+	r.expectLog("the template of the workers is replaced")
+	_ = unix.Kill(template.process.pid, unix.SIGKILL)
+	if _, text := r.run(template, "RANK=0", "RANK=1"); strings.Count(text, "cold,") != 2 {
+		t.Errorf("the workers wrote %q", text)
+	}
+	r.expectLog("workers start cold: the template does not fork")
+}
+
+// TestStoppedTemplate costs the patience, once.
+func TestStoppedTemplate(t *testing.T) {
+	defer func(before time.Duration) { forkPatience = before }(forkPatience)
+	r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule})
+	template := r.start()
+	forkPatience = 100 * time.Millisecond
+	_ = unix.Kill(template.process.pid, unix.SIGSTOP)
+	if _, text := r.run(template, "RANK=0", "RANK=1"); strings.Count(text, "cold,") != 2 {
+		t.Errorf("the workers wrote %q", text)
+	}
+}
+
+// TestChangedPackage makes a new template.
+func TestChangedPackage(t *testing.T) {
+	r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule})
+	template := r.start()
+	before := template.process.pid
+	lib := filepath.Join(filepath.Dir(r.config.Argv[2]), "site-packages", "lib.py")
+	writeFile(t, lib, libModule+"# changed\n")
+	template.Prepare(nil)
+	if template.process == nil || template.process.pid == before {
+		t.Errorf("the template is that of before: %s", r.log.String())
+	}
+	r.expectLog("site-packages/lib.py has changed")
+}
+
+// TestWorkerThatDiffers in what libraries read at their import starts cold, the others do not.
+func TestWorkerThatDiffers(t *testing.T) {
+	r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule})
+	template := r.start()
+	launch := func(env string) Launch {
+		return Launch{0, r.config.Argv, append(r.config.Environ[:len(r.config.Environ):len(r.config.Environ)], "RANK=0", env), []uintptr{0, 1, 2}, nil}
+	}
+	for env, forked := range map[string]bool{"OMP_NUM_THREADS=3": false, "TORCH_NCCL_BLOCKING_WAIT=1": true, "CUDA_VISIBLE_DEVICES=1": true} {
+		w := launch(env)
+		if differs := differing(r.config.Environ, w.Env) != ""; differs == forked {
+			t.Errorf("%s: differs %v", env, differs)
+		}
+	}
+	if _, ok := template.fork(launch("OMP_NUM_THREADS=3")); ok {
+		t.Error("it was forked")
+	}
+	r.expectLog("libraries read OMP_NUM_THREADS while they are imported")
+}
