@@ -5,6 +5,7 @@ import (
 	_ "embed"
 	"math"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -60,7 +61,7 @@ func configure(o *options, env environ) (*config, error) {
 	if err := c.setNodes(o, env); err != nil {
 		return nil, err
 	}
-	for _, set := range []func(*options, environ) error{c.setScript, c.setWorkers, c.setCPUs, c.setTimes, c.setLogs, c.setConsole, c.setLogFormat} {
+	for _, set := range []func(*options, environ) error{c.setScript, c.setWarm, c.setWorkers, c.setCPUs, c.setTimes, c.setLogs, c.setConsole, c.setLogFormat} {
 		if err := set(o, env); err != nil {
 			return nil, err
 		}
@@ -130,6 +131,33 @@ func (c *config) setScript(o *options, env environ) error {
 	}
 	return nil
 }
+
+// envWarm switches --warm on.
+const envWarm = "RALLYPOINT_WARM"
+
+// setWarm takes whether the workers are forked, and from what (decision 0108).
+func (c *config) setWarm(o *options, env environ) (err error) {
+	if c.spec.PreloadTimeout, err = seconds("--preload-timeout", o.preloadTimeout, true); err != nil {
+		return err
+	}
+	for _, name := range o.preload {
+		if !moduleName.MatchString(name) {
+			return usagef("argument --preload: %q is no name of a module", name)
+		}
+	}
+	switch c.spec.Warm, c.spec.Preload = o.warm || env.get(envWarm) == "1", o.preload; {
+	case !c.spec.Warm:
+	case o.noPython && !o.runPath:
+		c.spec.Warm = false
+		c.warnings = append(c.warnings, "workers start cold: --no-python runs a program without an interpreter")
+	case o.keepDaemons:
+		c.spec.Warm = false
+		c.warnings = append(c.warnings, "workers start cold: with --keep-daemons this process does not adopt what loses its parent")
+	}
+	return nil
+}
+
+var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`)
 
 func (c *config) setWorkers(o *options, env environ) error {
 	n, err := localWorkers(o.nproc, o.allOfCPUs, defaultInterpreter(env))

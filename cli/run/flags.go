@@ -44,6 +44,10 @@ type options struct {
 	restartWindow time.Duration // 0: none
 	maxNoProgress int
 
+	warm           bool
+	preload        []string
+	preloadTimeout float64
+
 	onSignal, directiveSignal string
 	drainTimeout              float64
 
@@ -112,6 +116,9 @@ var optionTable = []option{
 	{name: "virtual-local-rank", group: groupScript, help: "each worker is local rank 0 and sees one GPU", on: func(o *options) *bool { return &o.virtualRank }},
 	{name: "numa-binding", group: groupScript, noPET: true, meta: "MODE", choices: process.NUMAModes, help: "bind worker i to CPUs near device i", text: func(o *options) *string { return &o.numaBinding }},
 	{name: "use-env", group: groupScript, noPET: true, legacy: true, help: "do not pass --local-rank to the script", on: func(o *options) *bool { return &o.useEnv }},
+	{name: "warm", group: groupScript, ours: true, help: "import once and fork the workers (default $" + envWarm + "); what cannot be forked starts as without it", on: func(o *options) *bool { return &o.warm }},
+	{name: "preload", group: groupScript, ours: true, meta: "MODULE,...", help: "what --warm imports (default what the script imports at its top)", list: func(o *options) *[]string { return &o.preload }},
+	{name: "preload-timeout", group: groupScript, ours: true, meta: "SECONDS", help: "longest time for these imports (default 60)", real: func(o *options) *float64 { return &o.preloadTimeout }},
 	{name: "no-macros", group: groupScript, ours: true, help: "leave $local_rank and $$ in the script's arguments alone", on: func(o *options) *bool { return &o.noMacros }},
 	{name: "ignore-cpu-quota", group: groupScript, ours: true, help: "--nproc-per-node=cpu counts CPUs that a container may not use", on: func(o *options) *bool { return &o.allOfCPUs }},
 
@@ -153,7 +160,7 @@ func defaultOptions() *options {
 		nnodes: "1:1", nproc: "1", backend: "static", id: "none", monitorInterval: 0.1, startMethod: "spawn",
 		eventHandler: "null", rdzvEventHandler: "null", role: "default", redirects: "0", tee: "0", masterAddr: "127.0.0.1",
 		masterPort: unsetNumber, signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", shutdownTimeout: unsetNumber,
-		exitBarrierTimeout: unsetNumber, drainTimeout: 120, given: make(map[string]bool),
+		exitBarrierTimeout: unsetNumber, drainTimeout: 120, preloadTimeout: process.DefaultPreloadTimeout.Seconds(), given: make(map[string]bool),
 	}
 }
 
