@@ -59,6 +59,7 @@ type templateProcess struct {
 	pid    int
 	conn   *net.UnixConn
 	reader *bufio.Reader // of conn
+	texts  [][]string    // what it is told first
 	folder string
 	began  time.Time
 	done   chan struct{} // closed once err says whether the imports went well
@@ -183,10 +184,8 @@ func (t *Template) start() (p *templateProcess, err error) {
 	held := append(append([]string{argv[0]}, options...), "-c", "pass", program)
 	p.conn, p.reader = conn, bufio.NewReader(io.LimitReader(conn, 1<<62))
 	_ = conn.SetDeadline(p.began.Add(t.config.Timeout))
-	_, err = conn.Write(message([]byte(strings.Join(t.instructions(rest), "\x00"))))
-	if err == nil {
-		p.pid, err = t.forker.start(append(held, argv...), t.environment(p.folder), []uintptr{null.Fd(), write.Fd(), write.Fd(), theirs.Fd()}, nil)
-	}
+	p.texts = [][]string{t.environment(p.folder, "hold"), t.instructions(rest)}
+	p.pid, err = t.forker.start(append(held, argv...), t.environment(p.folder, "probe"), []uintptr{null.Fd(), write.Fd(), write.Fd(), theirs.Fd()}, nil)
 	if err != nil {
 		_, _ = conn.Close(), read.Close()
 		return nil, err
@@ -197,7 +196,8 @@ func (t *Template) start() (p *templateProcess, err error) {
 	return p, nil
 }
 
-// instructions are this process, what the interpreter runs, and what is to be imported.
+// instructions are this process, what the interpreter runs, what is to be imported, and the
+// environment that the workers have in common.
 func (t *Template) instructions(rest []string) []string {
 	kind, name := "script", rest[0]
 	switch {
@@ -206,17 +206,18 @@ func (t *Template) instructions(rest []string) []string {
 	case rest[0] == "-c" && len(rest) > 2: // --run-path
 		name = rest[2]
 	}
-	return append([]string{strconv.Itoa(os.Getpid()), kind, name}, t.config.Preload...)
+	text := append([]string{strconv.Itoa(os.Getpid()), kind, name, strconv.Itoa(len(t.config.Preload))}, t.config.Preload...)
+	return append(text, t.config.Environ...)
 }
 
 // environment is that of the workers, with what makes their interpreter a template.
-func (t *Template) environment(folder string) []string {
+func (t *Template) environment(folder, stage string) []string {
 	path := folder
 	if given, _ := LookupEnv(t.config.Environ, "PYTHONPATH"); given != "" {
 		path += ":" + given
 	}
 	env := slices.DeleteFunc(slices.Clone(t.config.Environ), func(entry string) bool { return strings.HasPrefix(entry, "PYTHONPATH=") })
-	env = append(env, "PYTHONPATH="+path, "RALLYPOINT_TEMPLATE=probe")
+	env = append(env, "PYTHONPATH="+path, "RALLYPOINT_TEMPLATE="+stage)
 	if t.config.Marker != "" {
 		env = append(env, "RALLYPOINT_TEMPLATE_OF="+t.config.Marker)
 	}
@@ -269,8 +270,16 @@ func (p *templateProcess) line() (string, error) {
 
 // await waits until the interpreter has imported everything.
 func (p *templateProcess) await(timeout time.Duration) error {
-	first, err := p.line()
-	var second string
+	var err error
+	for _, text := range p.texts {
+		if err == nil {
+			_, err = p.conn.Write(message([]byte(strings.Join(text, "\x00"))))
+		}
+	}
+	var first, second string
+	if err == nil || errors.Is(err, unix.EPIPE) { // it says why
+		first, err = p.line()
+	}
 	if err == nil {
 		second, err = p.line()
 	}

@@ -257,9 +257,9 @@ def receive(conn, socket):
         if not data:
             os._exit(0)  # the agent has ended, or needs no template any more
         head += data
-    body = bytearray()
-    while len(body) < int.from_bytes(head, "big"):
-        data = conn.recv(1 << 16)
+    body, size = bytearray(), int.from_bytes(head, "big")
+    while len(body) < size:
+        data = conn.recv(min(size - len(body), 1 << 16))
         if not data:
             os._exit(0)
         body += data
@@ -317,24 +317,20 @@ def become(environment, files, agent, libc):
 
 
 def renew():
-    """Opens the standard streams again as the interpreter does, for what is now at 0, 1 and 2."""
-    import io
-
+    """Opens what is now at 0, 1 and 2 as the interpreter does, in the same stream objects."""
     for fd, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)):
-        buffer, encoding, errors = stream.buffer, stream.encoding, stream.errors
-        raw = getattr(buffer, "raw", buffer)
-        name = raw.name
-        raw.__init__(fd, "wb" if fd else "rb", closefd=False)
-        raw.name = name
-        if raw is not buffer:
-            size = raw._blksize
-            if sys.version_info >= (3, 14):
-                size = max(min(size, 8 << 20), io.DEFAULT_BUFFER_SIZE)
-            buffer.__init__(raw, size)
         through = stream.write_through  # -u
+        buffer = open(fd, "wb" if fd else "rb", 0 if fd and through else -1, closefd=False)
+        raw = getattr(buffer, "raw", buffer)
+        raw.name = stream.name
         lines = not through and (raw.isatty() or fd == 2)
         stream.__init__(
-            buffer, encoding, errors, newline="\n", line_buffering=lines, write_through=through
+            buffer,
+            stream.encoding,
+            stream.errors,
+            newline="\n",
+            line_buffering=lines,
+            write_through=through,
         )
 
 
@@ -349,7 +345,8 @@ def reseed():
 
 
 def merged(environment, before, after):
-    """A worker's environment with what the imports have changed in the template's."""
+    """A worker's environment with what is not in the template's as the agent gave it: a wrapper of
+    the interpreter, the interpreter itself and the imports may have changed it."""
     for name in {*before, *after}:
         if before.get(name) != after.get(name) and environment.get(name) == before.get(name):
             environment.pop(name, None)
@@ -371,8 +368,10 @@ def hold():
     os.close(SOCKET)
     conn = socket.socket(fileno=high)
     answer(conn, "here")
-    agent, kind, name, *names = map(os.fsdecode, receive(conn, socket)[0].split(b"\0"))
-    before = dict(os.environb)
+    instructions = receive(conn, socket)[0].split(b"\0")
+    agent, kind, name, count = map(os.fsdecode, instructions[:4])
+    names = [os.fsdecode(each) for each in instructions[4 : 4 + int(count)]]
+    before = dict(entry.split(b"=", 1) for entry in instructions[4 + int(count) :])
     try:
         libc = ctypes.CDLL(None)
         wanted, own = wanted_by(kind, name)
@@ -409,10 +408,16 @@ def main():
     stage = os.environ.pop(STAGE, "")
     if stage == "probe" and sys.implementation.name == "cpython":
         # This interpreter runs what stands here: so it will with the workers' command line.
-        os.environ[STAGE] = "hold"
-        os.execve(sys.argv[1], sys.argv[2:], os.environ)
+        import _socket
+
+        conn = _socket.socket(fileno=os.dup(SOCKET))
+        environment = receive(conn, _socket)[0]  # without what a wrapper and we have changed in it
+        conn.close()
+        given = dict(entry.split(b"=", 1) for entry in environment.split(b"\0"))
+        os.execve(sys.argv[1], sys.argv[2:], given)
     if stage != "hold":
         os._exit(1)
+    os.environ.pop(STAGE + "_OF", None)  # it stays where the kernel shows it
     here = os.path.dirname(__file__)
     sys.path.remove(here)
     sys.path_importer_cache.pop(here, None)

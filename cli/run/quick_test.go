@@ -1,0 +1,6 @@
+//go:build !long
+
+package run
+
+// long is set by make test-long.
+const long = false

@@ -1,0 +1,254 @@
+package run
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/testkit"
+)
+
+// odd are scripts that see much of what an interpreter and a process are. A first line "# args:"
+// has the command line; $D is their folder.
+var odd = map[string]string{
+	"argv":         "# args: odd.py a 'b' --c=d\nimport sys\nprint(sys.argv, sys.orig_argv[1:] if hasattr(sys, 'orig_argv') else '', __name__, __file__, __spec__, __package__)",
+	"path":         "import sys\nprint(sys.path, sys.path_hooks, sys.meta_path, sys.prefix, sys.executable)",
+	"flags":        "import sys\nprint(sys.flags, sys.warnoptions, sys._xoptions)",
+	"main":         "import sys, __main__\nprint(sorted(vars(__main__)), sys.modules['__main__'] is __main__, type(__loader__))",
+	"module":       "# args: -m odd x\nimport sys\nprint(__name__, __spec__.name, __package__, sys.argv, sys.path[0])",
+	"package":      "# args: -m pkg x\nimport sys\nprint('unused')",
+	"folder":       "# args: pkg x\nprint('unused')",
+	"run path":     "# args: --run-path odd.py x\nimport sys\nprint(__name__, sys.argv)\n1/0",
+	"modules":      "import sys\nprint('sitecustomize' in sys.modules, [n for n in sys.modules if 'template' in n], [p for p in sys.path_importer_cache if 'rallypoint' in p])",
+	"environ":      "import os\nskip = ('RALLYPOINT_', 'TORCHELASTIC_', 'MASTER_PORT')\nprint([(k, v) for k, v in sorted(os.environ.items()) if not k.startswith(skip)], len(os.environ))",
+	"C environ":    "import ctypes, os, subprocess\nc = ctypes.CDLL(None); c.getenv.restype = ctypes.c_char_p\nprint(c.getenv(b'RANK'), c.getenv(b'PYTHONPATH'), c.getenv(b'RALLYPOINT_TEMPLATE'), subprocess.check_output(['sh', '-c', 'echo $RANK $PYTHONPATH $RALLYPOINT_TEMPLATE']))",
+	"descriptors":  "import os\nfor fd in range(1024):\n  try: print(fd, os.readlink('/proc/self/fd/%d' % fd).rpartition('/')[2], os.get_inheritable(fd))\n  except OSError: pass",
+	"streams":      "import sys\nfor s in sys.stdin, sys.stdout, sys.stderr:\n  print(s, s.line_buffering, s.write_through, s.buffer, s.errors, s.newlines, s.seekable(), s.isatty(), s is getattr(sys, '__%s__' % s.name[1:-1]))",
+	"tell":         "import sys\nprint('x' * 10)\nprint(sys.stdout.tell(), sys.stdout.buffer.tell())",
+	"stdin":        "import sys\nprint(repr(sys.stdin.read()), repr(sys.stdin.buffer.read()))",
+	"raw writes":   "import os, sys\nfor i in range(3):\n  print(i); os.write(1, b'raw\\n'); sys.stdout.write('no newline'); sys.stderr.write('e\\n'); sys.stdout.buffer.write(b'buffer\\n')",
+	"encoding":     "import sys\nprint('\\u00fc\\u20ac', sys.stdout.encoding, sys.getfilesystemencoding())",
+	"limits":       "import resource\nprint([(n, resource.getrlimit(getattr(resource, n))) for n in sorted(dir(resource)) if n.startswith('RLIMIT')])",
+	"umask":        "import os\nprint(os.umask(0), os.getcwd(), os.nice(0), os.sched_getaffinity(0), os.getgroups())",
+	"signals":      "import signal\nprint([(s, signal.getsignal(s)) for s in sorted(signal.valid_signals())], signal.pthread_sigmask(0, []), signal.sigpending())",
+	"proc status":  "keep = ('Name', 'Umask', 'NSpid', 'Threads', 'SigP', 'SigB', 'SigI', 'SigC', 'Shd', 'Cap', 'NoNew', 'Seccomp', 'Cpus')\nfor line in open('/proc/self/status'):\n  if line.startswith(keep) and not line.startswith('NSpid'): print(line.strip())\nprint(open('/proc/self/cmdline').read().split(chr(0))[1:])",
+	"session":      "import os\nprint(os.getsid(0) == os.getpid() == os.getpgid(0), open('/proc/%d/comm' % os.getppid()).read())",
+	"parent death": "import ctypes, os\nn = ctypes.c_int()\nctypes.CDLL(None).prctl(2, ctypes.byref(n))\nprint(n.value)",
+	"threads":      "import threading\nprint(threading.current_thread(), threading.main_thread() is threading.current_thread(), threading.active_count(), threading.get_native_id() == __import__('os').getpid())",
+	"traceback":    "def f(x):\n  return g(x)\ndef g(x):\n  raise ValueError('no: %d' % x)\nf(3)",
+	"chained":      "import json\ntry:\n  json.loads('{')\nexcept ValueError as e:\n  raise RuntimeError('later') from e",
+	"syntax":       "import os\nprint('never'\n",
+	"import error": "import os, no_such_module_at_all",
+	"exit code":    "import sys\nsys.exit(3)",
+	"exit text":    "import sys\nsys.exit('because')",
+	"exit hard":    "import os\nos._exit(7)",
+	"killed":       "import os, signal\nos.kill(os.getpid(), signal.SIGKILL)",
+	"aborted":      "import os\nprint('before'); os.abort()",
+	"atexit":       "import atexit, sys\natexit.register(print, 'first'); atexit.register(print, 'second')\nprint('main')\nsys.exit(5)",
+	"excepthook":   "import sys\nsys.excepthook = lambda *a: print('hook', a[0])\n1/0",
+	"fork":         "import os, sys\npid = os.fork()\nif not pid: print('child'); sys.exit(4)\nprint(os.waitpid(pid, 0)[1])",
+	"spawn":        "import multiprocessing as mp\ndef f(x): return x * x, __name__\nif __name__ == '__main__':\n  with mp.get_context('spawn').Pool(1) as p: print(p.map(f, [1, 2]), mp.current_process())",
+	"fork pool":    "import multiprocessing as mp\ndef f(x): return x * x, __name__\nif __name__ == '__main__':\n  with mp.get_context('fork').Pool(1) as p: print(p.map(f, [1, 2]))",
+	"pickle":       "import pickle\nclass C: pass\nprint(pickle.dumps(C()), pickle.loads(pickle.dumps(C())).__class__ is C)",
+	"inspect":      "import inspect, sys\ndef f(): pass\nprint(inspect.getsource(f), inspect.stack()[0].lineno, len(inspect.stack()), sys._getframe().f_back, sys.gettrace())",
+	"warning":      "import warnings\nwarnings.warn('beware')\ndef f(): warnings.warn('of f', DeprecationWarning)\nf()",
+	"logging":      "import logging\nlogging.warning('to stderr')\nlogging.basicConfig(); logging.getLogger('x').error('e')",
+	"own module":   "import helper, helper as h2\nprint(helper.value, helper.__file__, h2.json.dumps({}), helper.__spec__)",
+	"relative":     "# args: -m pkg.sub\nprint('unused')",
+	"asyncio":      "import asyncio\nasync def f(): await asyncio.sleep(0); return 3\nprint(asyncio.run(f()))",
+	"executor":     "from concurrent.futures import ThreadPoolExecutor\nwith ThreadPoolExecutor(2) as e: print(list(e.map(abs, [-1, 2])))",
+	"subprocess":   "import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', 'import sys; print(sys.path[1:], \"sitecustomize\" in sys.modules)'], capture_output=True))",
+	"closes all":   "import os\nos.closerange(3, 1024)\nprint('fine')",
+	"environment":  "import os\nos.environ['JSON_IS'] = 'late'\nimport late\nprint(late.seen)",
+	"rank files":   "import os, tempfile\nprint(len(tempfile.gettempdir()) > 0, os.path.basename(__file__), os.path.exists(os.environ['TORCHELASTIC_ERROR_FILE']))",
+	"gc":           "import gc\nprint(gc.isenabled(), gc.get_threshold(), gc.callbacks, gc.garbage)",
+	"recursion":    "import sys\nprint(sys.getrecursionlimit())\ndef f(): f()\ntry: f()\nexcept RecursionError as e: print(e)",
+	"faulthandler": "import faulthandler, sys\nprint(faulthandler.is_enabled())\nfaulthandler.dump_traceback()",
+	"user site":    "import sys\nprint('user' in str(sys.modules.get('sitecustomize')))",
+}
+
+// quickOdd are those that the quick tests run.
+var quickOdd = []string{"argv", "module", "descriptors", "streams", "environ", "traceback", "exit code", "own module", "environment"}
+
+// others are the files beside each script; late is read only once the script says so.
+var others = map[string]string{
+	"helper.py": "import json\nvalue = json.dumps([1])\n", "pkg/__init__.py": "import json\n", "pkg/sub.py": "from . import leaf\nimport sys\nprint(leaf.x, sys.argv, __package__)\n",
+	"pkg/leaf.py": "x = 3\n", "pkg/__main__.py": "import sys\nprint(__name__, __spec__, __package__, sys.argv, sys.path[0])\n",
+	"late.py": "import os\nseen = os.environ.get('JSON_IS')\n",
+}
+
+// runOdd runs a script, and returns how the run ended and what the worker wrote into files, and the
+// agent's log.
+func runOdd(t *testing.T, dir, text string, options ...string) (result, log string) {
+	t.Helper()
+	writeAll(t, dir, others)
+	writeAll(t, dir, map[string]string{"odd.py": text + "\n"})
+	args := []string{"odd.py"}
+	if first, _, _ := strings.Cut(text, "\n"); strings.HasPrefix(first, "# args:") {
+		args = strings.Fields(strings.TrimPrefix(first, "# args:"))
+	}
+	logs := t.TempDir()
+	cmd := exec.Command(testkit.Must(os.Executable())(t), append(append([]string{"run", "--standalone", "-r3", "--log-dir=" + logs}, options...), args...)...)
+	cmd.Dir = dir
+	cmd.Env = []string{testkit.EndAtOnce, asRun + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir, "PYTHONDONTWRITEBYTECODE=1", "PYTHONHASHSEED=1", "LOGLEVEL=INFO"}
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	err := cmd.Run()
+	result = fmt.Sprintln(err)
+	for _, line := range regexp.MustCompile(`exitcode +: -?\d+`).FindAllString(out.String(), -1) {
+		result += line + "\n"
+	}
+	for _, name := range []string{"stdout.log", "stderr.log"} {
+		files, _ := filepath.Glob(filepath.Join(logs, "*", "attempt_0", "0", name))
+		for _, file := range files {
+			result += name + ":\n" + string(testkit.Must(os.ReadFile(file))(t))
+		}
+	}
+	return anyAddress.ReplaceAllString(strings.ReplaceAll(result, logs, "LOGS"), "0x"), out.String()
+}
+
+// anyAddress is where an object happens to be.
+var anyAddress = regexp.MustCompile(`0x[0-9a-f]{6,}|started \d+`)
+
+func writeAll(t *testing.T, dir string, files map[string]string) {
+	t.Helper()
+	for name, text := range files {
+		path := filepath.Join(dir, name)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// forked is what the log has once workers are forked.
+const forked = "workers are forked from a template"
+
+// TestWarmIsCold: a script sees nothing of the template that it was forked from.
+func TestWarmIsCold(t *testing.T) {
+	for name, text := range odd {
+		if !long && !slices.Contains(quickOdd, name) {
+			continue
+		}
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			cold, _ := runOdd(t, dir, text)
+			warm, log := runOdd(t, dir, text, "--warm")
+			if cold != warm {
+				t.Errorf("cold:\n%s\nwarm:\n%s", cold, warm)
+			}
+			if !strings.Contains(log, forked) || strings.Contains(log, "start cold") {
+				t.Errorf("not warm:\n%s", log)
+			}
+		})
+	}
+}
+
+// TestWhatCannotBeWarm starts cold, and says so in one line.
+func TestWhatCannotBeWarm(t *testing.T) {
+	for _, c := range []struct{ text, options, why string }{
+		{"import this", "", "the imports print: The Zen of Python"},
+		{"# args: odd.py ${local_rank}\nimport os", "--nproc-per-node=2", "their command lines differ"},
+		{"# args: --no-python true\n", "", "--no-python runs a program without an interpreter"},
+		{"import os", "--keep-daemons", "with --keep-daemons"},
+		{"import os", "--preload=no_such", "importing no_such failed"},
+		{"import json", "--preload-timeout=0.001", "have not ended within 1ms"},
+	} {
+		t.Run(c.why, func(t *testing.T) {
+			t.Parallel()
+			result, log := runOdd(t, t.TempDir(), c.text, append(strings.Fields(c.options), "--warm")...)
+			if !strings.HasPrefix(result, "<nil>") {
+				t.Errorf("the run failed: %s\n%s", result, log)
+			}
+			if strings.Count(log, "workers start cold: ") != 1 || !strings.Contains(log, c.why) {
+				t.Errorf("the log has no single %q:\n%s", c.why, log)
+			}
+		})
+	}
+}
+
+// TestScriptChangedBetweenRounds is seen by the next workers, also in its own modules.
+func TestScriptChangedBetweenRounds(t *testing.T) {
+	result, log := runOdd(t, t.TempDir(), `import os, helper
+if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    open("helper.py", "w").write("import json\nvalue = 'changed'\n")
+    raise SystemExit(3)
+assert helper.value == "changed", helper.value`, "--warm", "--max-restarts=1")
+	if !strings.HasPrefix(result, "<nil>") || strings.Contains(log, "start cold") || strings.Count(log, forked) != 1 {
+		t.Errorf("%s\n%s", result, log)
+	}
+}
+
+// TestDeadAgentLeavesNoTemplate whatever the template does when the agent is killed: it imports, or
+// waits for a request.
+func TestDeadAgentLeavesNoTemplate(t *testing.T) {
+	const say = "import os\nif 'RANK' not in os.environ:\n  with open(os.environ['SAY'], 'w') as say: print(os.getpid(), file=say)\n"
+	for name, c := range map[string]struct{ script, module string }{
+		"imports": {"import lib", say + "  import time; time.sleep(1000)\n"},
+		"waits":   {"import os, time\nwith open(os.environ['SAY'], 'w') as say: print(os.getpid(), file=say)\ntime.sleep(1000)", ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			writeAll(t, dir, map[string]string{"odd.py": c.script, "site-packages/lib.py": c.module})
+			say := filepath.Join(dir, "say")
+			if err := unix.Mkfifo(say, 0o600); err != nil {
+				t.Fatal(err)
+			}
+			cmd := exec.CommandContext(context.Background(), testkit.Must(os.Executable())(t), "run", "--standalone", "--warm", "odd.py")
+			cmd.Dir = dir
+			cmd.Env = []string{testkit.EndAtOnce, asRun + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir, "SAY=" + say, "PYTHONPATH=" + filepath.Join(dir, "site-packages"), "RALLYPOINT_PROGRESS_DIR=" + dir}
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			pid := testkit.Must(strconv.Atoi(strings.TrimSpace(string(testkit.Must(os.ReadFile(say))(t)))))(t)
+			children := descendants(cmd.Process.Pid)
+			if !slices.Contains(children, pid) || name == "waits" && len(children) < 2 {
+				t.Fatalf("%d is none of %v", pid, children)
+			}
+			var fds []int
+			for _, child := range children {
+				fds = append(fds, testkit.Must(unix.PidfdOpen(child, 0))(t))
+			}
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+			for i, fd := range fds {
+				poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+				if n, err := unix.Poll(poll, int((20 * time.Second).Milliseconds())); err != nil || n != 1 {
+					t.Errorf("process %d is still there", children[i])
+				}
+				_ = unix.Close(fd)
+			}
+			if left, _ := filepath.Glob(filepath.Join(dir, "rallypoint-*")); len(left) != 0 {
+				t.Errorf("left: %v", left)
+			}
+		})
+	}
+}
+
+// descendants are the children of all threads of a process, and theirs.
+func descendants(pid int) (pids []int) {
+	tasks, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, task := range tasks {
+		text, _ := os.ReadFile(task)
+		for _, field := range strings.Fields(string(text)) {
+			if child, err := strconv.Atoi(field); err == nil {
+				pids = append(append(pids, child), descendants(child)...)
+			}
+		}
+	}
+	return pids
+}
