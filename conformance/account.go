@@ -50,6 +50,7 @@ type account struct {
 	seen         map[string]bool // nodes that were part of the run
 	arrivals     int
 	closing      closing
+	rest         time.Duration // for how long the run stays closed, from its closing on; 0: not at all
 	sums         map[string]*sum
 
 	timers map[r.Timer]timer
@@ -275,7 +276,10 @@ func (a *account) part(s *session) {
 
 func (a *account) close(c closing) {
 	if c.kind > a.closing.kind {
-		a.closing = c
+		a.closing, a.rest = c, 0
+		if c.kind == success || c.kind == admission {
+			a.rest = a.policy.ClosedFor
+		}
 		a.endDirectives()
 	}
 }

@@ -61,6 +61,15 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 		c.given(ev, effects)
 	case r.ReportDirective:
 		c.reported(c.sessions[ev.Session], ev.Generation, ev.Round, r.DirectiveReport{ID: ev.ID, Step: ev.Step, Saved: ev.Saved})
+	case r.Forget:
+		if c.ended() && len(c.nodes()) == 0 {
+			c.forget()
+		}
+	case r.Ended:
+		if k := closedKind(ev.Closing.Kind); !c.ended() && c.round == 0 && len(c.sessions) == 0 && (k == admission || k == success) && ev.For > 0 {
+			c.closing = closing{k, printable.Text(ev.Closing.By), printable.Text(ev.Closing.Reason)}
+			c.rest = ev.For
+		}
 	case r.Undrain:
 		if _, away := c.drained[ev.Node]; away {
 			c.own = true
@@ -91,7 +100,7 @@ func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 		}
 		return
 	}
-	if c.ended() && len(c.nodes()) == 0 && (!c.seen[h.Node] || c.closing.kind == requeued && h.LastRound.Round == 0) {
+	if c.ended() && len(c.nodes()) == 0 && c.beginsAgain(h) {
 		c.forget()
 	}
 	if c.refusesDrained(h, refused) {
@@ -337,7 +346,7 @@ func (c *Checker) forget() {
 	c.stop = r.RoundStop{}
 	c.hostRank, c.finishedHosts, c.finishReported = -1, nil, false
 	clear(c.drained)
-	c.target = 0
+	c.target, c.rest = 0, 0
 }
 
 func (c *Checker) disconnect(ev r.Disconnect) {
@@ -458,6 +467,9 @@ func (c *Checker) join(ev r.Join, effects []r.Effect) {
 		want = r.CodeInvalid
 	case c.ended():
 		want = r.CodeClosed
+		if (t == nil || t.state == finished) && c.closing.kind == success {
+			want = r.CodeGraceful
+		}
 	case t != nil && c.finishing():
 		want, guarantee = r.CodeClosed, 8
 	}

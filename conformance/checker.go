@@ -95,6 +95,7 @@ func (c *Checker) Apply(ev r.Event, effects []r.Effect) {
 	c.settle()
 	c.checkErrors()
 	c.checkState()
+	c.checkClosed(ev)
 }
 
 // Answered takes a request that was answered without a change, after the last event,

@@ -300,7 +300,7 @@ func TestForgottenRunsLeaveTheDisk(t *testing.T) {
 	size := int64(0)
 	for i := range 60 {
 		p := controltest.Guest(d.addr, 1)
-		p.RunID = fmt.Sprint("run", i)
+		p.RunID, p.ClosedFor = fmt.Sprint("run", i), 0
 		c := group(t, p, 1)[0]
 		c.add(t, "k", 1)
 		if _, err := c.Start(rendezvous.Leave{Ending: rendezvous.EndSuccess}).Wait(controltest.Context(t)); err != nil {

@@ -178,7 +178,7 @@ func TestMemoryOfShortRuns(t *testing.T) {
 	var early uint64
 	for i := range runs {
 		p := controltest.Params(addr, 1)
-		p.RunID = fmt.Sprint("run ", i)
+		p.RunID, p.ClosedFor = fmt.Sprint("run ", i), 0
 		n := dialBriefly(t, addr)
 		n.enter(testHello(fmt.Sprint("node ", i), fmt.Sprint("session ", i), p))
 		n.ask(1, controltest.Join())

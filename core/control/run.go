@@ -475,6 +475,9 @@ func (r *run) forgettable() bool {
 	case now.Sub(r.idleSince) < r.forgetAfter():
 		return false
 	}
+	if _, kept := r.machine.Kept(); kept && r.broken == nil {
+		return false // who comes late has yet to learn that it has ended
+	}
 	r.retire()
 	return true
 }

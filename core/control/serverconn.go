@@ -322,7 +322,7 @@ func (p *serverConn) enter(h wire.Hello) error {
 	ev := rendezvous.Hello{
 		Session: h.Session, Node: h.Node, Incarnation: h.Incarnation, Named: h.Named, Label: h.Label,
 		Policy: h.Policy, LastRound: h.Claim, InHost: h.InHost && (p.server.cfg.HostNode == "" || h.Node == p.server.cfg.HostNode),
-		SeenAddr: wire.AddrOf(p.conn.RemoteAddr()), ServerAddr: wire.AddrOf(p.conn.LocalAddr()),
+		SeenAddr: wire.AddrOf(p.conn.RemoteAddr()), ServerAddr: wire.AddrOf(p.conn.LocalAddr()), BeginAgain: h.BeginAgain,
 	}
 	p.session, p.node, p.label = h.Session, h.Node, printable.Text(h.Label)
 	p.noteFollows(h)

@@ -36,6 +36,8 @@ const (
 //	regroup_timeout     longest wait for a live member that does not rejoin; 90
 //	admit_delay         quiet time before waiting newcomers are announced; 1
 //	quiet_period        the first round completes after so long without an arrival; 0 (off)
+//	closed_for          a run that succeeded or was closed by hand stays closed for so long; 600
+//	begin_again         begins a run again that has ended, before closed_for is over; 0
 //	target              the first round completes at once with so many nodes; 0 (the maximum)
 //	node_unit           a round's size is a multiple of it; 1
 //	node_rank           preferred rank
@@ -109,6 +111,7 @@ var optionTable = map[string]func(s *optionSetter, value string) (expected strin
 	"regroup_timeout":   timeout(func(p *Params) *time.Duration { return &p.RegroupTimeout }),
 	"reconnect_grace":   delay(func(p *Params) *time.Duration { return &p.ReconnectGrace }),
 	"admit_delay":       delay(func(p *Params) *time.Duration { return &p.AdmitDelay }),
+	"closed_for":        delay(func(p *Params) *time.Duration { return &p.ClosedFor }),
 	"quiet_period":      delay(func(p *Params) *time.Duration { return &p.QuietPeriod }),
 
 	"lease_timeout": func(s *optionSetter, value string) string {
@@ -131,6 +134,7 @@ var optionTable = map[string]func(s *optionSetter, value string) (expected strin
 
 	"node_id":        setNodeID,
 	"advertise_addr": setAdvertiseAddr,
+	"begin_again":    flag(func(p *Params, on bool) { p.BeginAgain = on }),
 	"is_host":        flag(func(p *Params, on bool) { p.IsHost = &on }),
 	"token_file":     path(func(p *Params) *string { return &p.TokenFile }),
 	"store_tls":      flag(func(p *Params, on bool) { p.PlainStore = !on }),

@@ -37,6 +37,7 @@ type Params struct {
 	AdvertiseAddr string // address under which workers reach this node's round store
 	StorePort     int    // fixed port of the round store; 0: any
 	IsHost        *bool  // nil: decide by the endpoint
+	BeginAgain    bool   // a closed run without live nodes begins again at once
 	TokenFile     string // of the token that the control plane and its nodes share; "": none
 	Record        string // begins the name of the file that gets the history of a control plane in this process; "": none
 

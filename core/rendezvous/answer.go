@@ -14,7 +14,7 @@ import (
 const MaxWithin = 30 * 24 * time.Hour
 
 // Answer tells an administrator what became of a request: an Evict, Direct, CancelDirective,
-// Undrain, or CloseRun of no session. Apply returns exactly one for each, made from the state
+// Undrain, Forget, or CloseRun of no session. Apply returns exactly one for each, made from the state
 // to which the request was applied.
 type Answer struct {
 	Text    string // what was done, in one sentence; "" with an error
@@ -47,6 +47,11 @@ func (m *Machine) request(ev Event) {
 		was := m.Status()
 		if a.Text, a.Err = undrainText(&was, ev.Node); a.Err == nil {
 			m.undrain(ev.Node, "undrained by "+printable.Text(ev.By)+": "+printable.Text(ev.Reason))
+		}
+	case Forget:
+		if a.Err = m.forgettable(); a.Err == nil {
+			a.Text = fmt.Sprintf("run %q is forgotten: the next node begins it again", m.runID)
+			m.forgetClosed(ev)
 		}
 	case CloseRun:
 		was := m.Census()

@@ -88,6 +88,7 @@ func (m *Machine) close(c Closing) {
 	m.closed = &c
 	m.note("the run %s", c.sentence())
 	m.disarmAll()
+	m.keepClosed()
 	m.endHoldIfComplete() // else it still ends what is known of missing members
 	m.endDirectives()
 	for _, n := range m.candidates() {
@@ -101,7 +102,7 @@ func (m *Machine) close(c Closing) {
 			m.setParticipant(s, participantLost, "could not regroup after the run was closed")
 			m.fail(n, number, m.closedError())
 		case c.Kind == ClosedSuccess:
-			m.fail(n, number, Errorf(CodeGraceful, "run %q ended without needing node %s: it %s", m.runID, n.id, c.sentence()))
+			m.fail(n, number, m.endedError(n))
 		default:
 			m.fail(n, number, m.closedError())
 		}

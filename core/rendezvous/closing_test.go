@@ -83,7 +83,7 @@ func TestSuccessfulEndReachesSparesAndDisturbsNoMember(t *testing.T) {
 	}
 	d := r.hello("d", p)
 	r.join(d)
-	if err := r.wantError(d, CodeClosed); !strings.Contains(err.Text, "ended successfully by a") {
+	if err := r.wantError(d, CodeGraceful); !strings.Contains(err.Text, "ended successfully by a") {
 		t.Errorf("the error does not say who closed: %v", err)
 	}
 }
@@ -146,7 +146,7 @@ func TestAdminStopIsAFailedClose(t *testing.T) {
 	}
 }
 
-func TestClosedRunIsForgottenWhenANewNodeComesToAnEmptyOne(t *testing.T) {
+func TestClosedRunIsForgottenWhenItsTimeIsOver(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(1, 1)
 	n := r.group(p, "a")
@@ -154,8 +154,9 @@ func TestClosedRunIsForgottenWhenANewNodeComesToAnEmptyOne(t *testing.T) {
 	r.apply(Disconnect{n[0].session})
 	back := r.hello("a", p)
 	r.join(back)
-	r.wantError(back, CodeClosed)
+	r.wantError(back, CodeGraceful)
 	r.lost(back)
+	r.fire(TimerClosed)
 	fresh := r.hello("b", policy(1, 2))
 	r.join(fresh)
 	r.fire(TimerLastCall)

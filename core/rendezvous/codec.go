@@ -31,7 +31,7 @@ func UnpackError(u *pack.Unpacker) *Error {
 
 // PackPolicy writes a policy.
 func PackPolicy(p *pack.Packer, v Policy) {
-	p.List(10)
+	p.List(11)
 	p.Int(v.Min)
 	p.Int(v.Max)
 	p.Int(v.NodeUnit)
@@ -42,6 +42,7 @@ func PackPolicy(p *pack.Packer, v Policy) {
 	p.Duration(v.AdmitDelay)
 	p.Duration(v.LeaseTimeout)
 	p.Duration(v.ReconnectGrace)
+	p.Duration(v.ClosedFor)
 }
 
 // UnpackPolicy reads what PackPolicy wrote.
@@ -51,6 +52,7 @@ func UnpackPolicy(u *pack.Unpacker) Policy {
 		Min: u.Int(), Max: u.Int(), NodeUnit: u.Int(), Target: u.Int(),
 		LastCallTimeout: u.Duration(), QuietPeriod: u.Duration(), RegroupTimeout: u.Duration(),
 		AdmitDelay: u.Duration(), LeaseTimeout: u.Duration(), ReconnectGrace: u.Duration(),
+		ClosedFor: u.Duration(),
 	}
 	u.Close()
 	return v

@@ -33,6 +33,9 @@ const (
 
 	OpReportDirective Op = 27 // a request, too
 	OpGiveDirective   Op = 28 // a request, too
+
+	opForget Op = 29
+	opEnded  Op = 30
 )
 
 // Limits of what a request holds.
@@ -83,6 +86,10 @@ func OpOf(ev Event) Op {
 		return opCancel
 	case Undrain:
 		return opUndrain
+	case Forget:
+		return opForget
+	case Ended:
+		return opEnded
 	}
 	return 0
 }
@@ -157,7 +164,7 @@ func packAsked(p *pack.Packer, ev Event) {
 func packOther(p *pack.Packer, ev Event) {
 	switch ev := ev.(type) {
 	case Hello:
-		p.List(10)
+		p.List(11)
 		p.Text(string(ev.Session))
 		p.Text(ev.Node)
 		p.Uint(ev.Incarnation)
@@ -168,6 +175,7 @@ func packOther(p *pack.Packer, ev Event) {
 		p.Bool(ev.InHost)
 		p.Text(ev.SeenAddr)
 		p.Text(ev.ServerAddr)
+		p.Bool(ev.BeginAgain)
 	case Disconnect:
 		p.List(1)
 		p.Text(string(ev.Session))
@@ -203,6 +211,17 @@ func packOther(p *pack.Packer, ev Event) {
 		p.Text(ev.Node)
 		p.Cut(ev.By, MaxNameLen)
 		p.Cut(ev.Reason, MaxNameLen)
+	case Forget:
+		p.List(2)
+		p.Cut(ev.By, MaxNameLen)
+		p.Cut(ev.Reason, MaxNameLen)
+	case Ended:
+		p.List(5)
+		p.Int(int(ev.Closing.Kind))
+		p.Cut(ev.Closing.By, maxClosingBy)
+		p.Cut(ev.Closing.Reason, maxClosingReason)
+		p.Time(ev.Closing.At)
+		p.Duration(ev.For)
 	default: // a request that this version does not know
 		p.List(0)
 	}
@@ -260,6 +279,7 @@ func unpackOther(u *pack.Unpacker, op Op) Event {
 		return Hello{
 			Session: unpackSession(u), Node: u.Text(MaxNameLen), Incarnation: u.Uint(), Named: u.Bool(), Label: u.Text(MaxNameLen),
 			Policy: UnpackPolicy(u), LastRound: UnpackLastRound(u), InHost: u.Bool(), SeenAddr: u.Text(MaxNameLen), ServerAddr: u.Text(MaxNameLen),
+			BeginAgain: u.Bool(),
 		}
 	case opDisconnect:
 		return Disconnect{Session: unpackSession(u)}
@@ -277,6 +297,10 @@ func unpackOther(u *pack.Unpacker, op Op) Event {
 		return CancelDirective{ID: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
 	case opUndrain:
 		return Undrain{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
+	case opForget:
+		return Forget{By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
+	case opEnded:
+		return Ended{Closing: Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxClosingBy), Reason: u.Text(maxClosingReason), At: u.Time()}, For: u.Duration()}
 	}
 	return nil
 }

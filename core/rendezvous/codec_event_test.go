@@ -27,7 +27,7 @@ func sampleEvents() []Event {
 		Hello{
 			Session: "s", Node: "n", Incarnation: 1 << 63, Named: true, Label: "host pid 1", InHost: true, SeenAddr: "10.0.0.1", ServerAddr: "10.0.0.2",
 			Policy: Policy{Min: 1, Max: 2, NodeUnit: 3, Target: 4, LastCallTimeout: 5, QuietPeriod: 6,
-				RegroupTimeout: 7, AdmitDelay: 8, LeaseTimeout: 9, ReconnectGrace: 10},
+				RegroupTimeout: 7, AdmitDelay: 8, LeaseTimeout: 9, ReconnectGrace: 10, ClosedFor: 11}, BeginAgain: true,
 			LastRound: LastRound{Generation: "gen", Round: 3, Rank: 1, World: 2, HostRank: -1, Finished: true,
 				Reports: []DirectiveReport{{"d1", 41, false}, {"d1", -1, true}},
 				Facts: Facts{Generation: "gen", Origin: "gen", Round: 3, World: 2, HostRank: -1, Directives: DirectiveFacts{
@@ -42,6 +42,7 @@ func sampleEvents() []Event {
 		ReportDirective{Request: r, ID: "d1", Generation: "gen", Round: 3, Step: 1 << 40, Saved: true},
 		GiveDirective{Request: r, Directive: Direct{ID: "d3", Kind: DirectiveDrain, Nodes: []string{"a"}, Within: 5, Reason: "because", At: at}},
 		CancelDirective{ID: "d1", By: "admin", Reason: "because"}, Undrain{Node: "a", By: "admin", Reason: "because"},
+		Forget{By: "admin", Reason: "because"}, Ended{Closing{ClosedSuccess, "a", "because", at}, 12},
 	}
 }
 
@@ -79,11 +80,11 @@ func TestEventsRoundTrip(t *testing.T) {
 // TestLoggedBytes pins what older logs hold.
 func TestLoggedBytes(t *testing.T) {
 	for ev, want := range map[Event]string{
-		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960301" + "94ff03a16150" + "a1730302",
-		Disconnect{"s"}:                       "930309" + "91a173",
-		TimerFired{Timer{TimerGrace, "s", 7}}: "93030c" + "919305a17307",
-		Recovered{}:                           "93030d" + "90",
-		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why"}: "960317" + "94a16704c3a3776879" + "a1730302",
+		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960401" + "94ff03a16150" + "a1730302",
+		Disconnect{"s"}:                       "930409" + "91a173",
+		TimerFired{Timer{TimerGrace, "s", 7}}: "93040c" + "919305a17307",
+		Recovered{}:                           "93040d" + "90",
+		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why"}: "960417" + "94a16704c3a3776879" + "a1730302",
 	} {
 		b, err := EncodeEvent(ev)
 		if got := hex.EncodeToString(b); err != nil || got != want {
@@ -109,7 +110,7 @@ func TestEventsOfOtherVersions(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"930409" + "91a173": "newer release",
+		"930509" + "91a173": "newer release",
 		"930009" + "91a173": "no version",
 		"930163" + "90":     "operation 99",
 		"a0":                "not an event",

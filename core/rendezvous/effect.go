@@ -175,3 +175,6 @@ const (
 	TimerAgree                           // its members have had their time to answer
 	TimerTurn                            // it does not wait any longer for those before it
 )
+
+// TimerClosed ends the time for which a closed run stays closed; it runs for as long.
+const TimerClosed TimerKind = 33

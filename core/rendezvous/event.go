@@ -45,6 +45,8 @@ type Hello struct {
 	InHost      bool      // the node runs in the process that hosts the control plane
 	SeenAddr    string    // the node's address as the control plane sees it
 	ServerAddr  string    // the control plane's address on the same connection
+	// BeginAgain says that a closed run without live nodes is to begin again at once.
+	BeginAgain bool `json:",omitempty"`
 }
 
 // Disconnect tells that a session's connection broke without a goodbye.
@@ -202,6 +204,8 @@ type Recovered struct {
 	Grace      time.Duration `json:",omitzero"` // instead of the lease; 0: the lease
 }
 
+func (Forget) event()       {}
+func (Ended) event()        {}
 func (Hello) event()        {}
 func (Recovered) event()    {}
 func (Disconnect) event()   {}

@@ -16,7 +16,7 @@ func (m *Machine) join(n *node, j Join) {
 		return
 	}
 	if m.closed != nil {
-		m.fail(n, j.Number, m.closedError())
+		m.fail(n, j.Number, m.endedError(n))
 		return
 	}
 	s := m.participantOf(n)
@@ -102,11 +102,6 @@ func (m *Machine) candidates() []*node {
 		return cmp.Or(cmp.Compare(m.priority(a), m.priority(b)), cmp.Compare(a.seq, b.seq))
 	})
 	return list
-}
-
-// closedError tells a joiner who closed the run, when and why.
-func (m *Machine) closedError() *Error {
-	return Errorf(CodeClosed, "run %q is closed: %s", m.runID, m.closed.text())
 }
 
 // finishedError tells a member that the round cannot be formed again.

@@ -21,7 +21,7 @@ import (
 // StateVersion is the version of events and state. A log or snapshot written by
 // a newer version is refused. What an older program would not read, or apply
 // otherwise, needs a higher number.
-const StateVersion = 3
+const StateVersion = 4
 
 // Config is what the driver knows about a run before its first node.
 type Config struct {
@@ -206,7 +206,9 @@ func (m *Machine) applyOther(ev Event) {
 		m.timerFired(ev.Timer)
 	case Recovered:
 		m.recovered(ev)
-	case Evict, CloseRun, Direct, CancelDirective, Undrain:
+	case Ended:
+		m.goOnClosed(ev)
+	case Evict, CloseRun, Direct, CancelDirective, Undrain, Forget:
 		m.request(ev)
 	default:
 		panic(fmt.Sprintf("rendezvous: unknown event %T", ev))
@@ -330,7 +332,7 @@ func (m *Machine) timerFired(t Timer) {
 	if running, ok := m.timers[t]; !ok || running.seq != seq {
 		return
 	}
-	delete(m.timers, t)
+	delete(m.timers, t) // of TimerClosed that is all: see Kept
 	switch t.Kind {
 	case TimerLastCall:
 		m.lastCall.due = true

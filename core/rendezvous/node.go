@@ -54,6 +54,7 @@ func (m *Machine) hello(h Hello) {
 		return
 	}
 	if m.closed != nil && len(m.nodes) == 0 && m.beginsAgain(h) {
+		m.note("the run begins again; it %s", m.closed.sentence())
 		m.forget()
 	}
 	if m.drained[h.Node] != nil {
@@ -84,14 +85,6 @@ func (m *Machine) hello(h Hello) {
 	m.noteHost(n)
 	n.update = m.updateFor(n, m.waitingReason)
 	m.emit(Welcome{Session: n.session, Update: n.update})
-}
-
-// beginsAgain reports whether a node that comes to a closed run begins it again: one that was
-// never part of it; if the run is to be queued again any, but for a process that was in a
-// round: that is of the job that has ended, and has yet to learn it.
-func (m *Machine) beginsAgain(h Hello) bool {
-	_, part := m.seen[h.Node]
-	return !part || m.requeued() && h.LastRound.Round == 0
 }
 
 func (m *Machine) resume(n *node, h Hello) {
@@ -263,6 +256,7 @@ func (m *Machine) forget() {
 	m.forgetAgreements()
 	m.directivesChanged()
 	m.disarmAll()
+	m.stopTimer(Timer{Kind: TimerClosed})
 	m.stopHold()
 	m.viewed = view{}
 }

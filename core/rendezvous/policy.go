@@ -12,6 +12,7 @@ const (
 	DefaultReconnectGrace  = time.Second
 	DefaultRegroupTimeout  = 90 * time.Second
 	DefaultAdmitDelay      = time.Second
+	DefaultClosedFor       = 10 * time.Minute
 )
 
 // Policy is what all nodes of a run must agree on, or take from the run's first
@@ -28,6 +29,7 @@ type Policy struct {
 	AdmitDelay      time.Duration // quiet time before waiting newcomers are announced
 	LeaseTimeout    time.Duration // a node unheard of for so long is lost
 	ReconnectGrace  time.Duration // a node whose connection broke is lost after so long
+	ClosedFor       time.Duration // a run that succeeded or was closed by hand does not begin again for so long; 0: off
 }
 
 // DefaultPolicy returns a policy with every default set; how many nodes make a round is
@@ -40,6 +42,7 @@ func DefaultPolicy() Policy {
 		AdmitDelay:      DefaultAdmitDelay,
 		LeaseTimeout:    DefaultLeaseTimeout,
 		ReconnectGrace:  DefaultReconnectGrace,
+		ClosedFor:       DefaultClosedFor,
 	}
 }
 
@@ -74,6 +77,7 @@ func (p *Policy) Validate() error {
 		notNegative("admit_delay", p.AdmitDelay),
 		CheckPositive("lease_timeout", p.LeaseTimeout),
 		notNegative("reconnect_grace", p.ReconnectGrace),
+		notNegative("closed_for", p.ClosedFor),
 	)
 }
 

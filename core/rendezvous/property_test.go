@@ -331,7 +331,7 @@ func (s *sim) hello(t *rapid.T) {
 	n := s.newNode(fmt.Sprint("n", rapid.IntRange(0, 9).Draw(t, "id")))
 	s.do(Hello{
 		Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", LastRound: LastRound{HostRank: -1},
-		Incarnation: uint64(rapid.IntRange(0, s.count).Draw(t, "incarnation")),
+		Incarnation: uint64(rapid.IntRange(0, s.count).Draw(t, "incarnation")), BeginAgain: rapid.IntRange(0, 9).Draw(t, "begin again") == 0,
 	})
 }
 

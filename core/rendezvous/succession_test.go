@@ -490,6 +490,7 @@ func TestForgottenRunKeepsItsNumbers(t *testing.T) {
 	r.apply(CloseRun{By: "admin"})
 	r.lost(n[0])
 	r.lost(n[1])
+	r.fire(TimerClosed)
 	p := policy(2, 2)
 	c, d := r.hello("c", p), r.hello("d", p)
 	r = r.dies(n[0], c, p)

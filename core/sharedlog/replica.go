@@ -328,7 +328,7 @@ func (p *Replica) hello() rendezvous.Hello {
 	return rendezvous.Hello{
 		Session: p.session, Node: p.node, Incarnation: p.incarnation, Named: p.params.NodeID != "",
 		Label: p.label, Policy: p.params.Policy, LastRound: p.last,
-		SeenAddr: p.info.SeenAddr, ServerAddr: p.info.ServerAddr,
+		SeenAddr: p.info.SeenAddr, ServerAddr: p.info.ServerAddr, BeginAgain: p.params.BeginAgain,
 	}
 }
 

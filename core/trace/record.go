@@ -87,6 +87,8 @@ var types = map[string]reflect.Type{
 	"Direct":          reflect.TypeFor[r.Direct](),
 	"CancelDirective": reflect.TypeFor[r.CancelDirective](),
 	"Undrain":         reflect.TypeFor[r.Undrain](),
+	"Forget":          reflect.TypeFor[r.Forget](),
+	"Ended":           reflect.TypeFor[r.Ended](),
 	"GiveDirective":   reflect.TypeFor[r.GiveDirective](),
 	"ReportDirective": reflect.TypeFor[r.ReportDirective](),
 

@@ -73,6 +73,7 @@ type Hello struct {
 	Term        uint64
 	Servers     []string
 	Machine     string // the boot id of the node's kernel; "": unknown
+	BeginAgain  bool
 }
 
 // Welcome accepts a hello.
@@ -248,7 +249,7 @@ func head(p *packer, k Kind, fields int) {
 }
 
 func (f Hello) pack(p *packer) {
-	head(p, KindHello, 16)
+	head(p, KindHello, 17)
 	p.Uint(f.Version)
 	p.Texts(f.Features)
 	p.Cut(f.Software, MaxName)
@@ -265,6 +266,7 @@ func (f Hello) pack(p *packer) {
 	p.Uint(f.Term)
 	p.Texts(f.Servers)
 	p.Cut(f.Machine, MaxName)
+	p.Bool(f.BeginAgain)
 }
 
 func readHello(u *unpacker) Hello {
@@ -285,6 +287,7 @@ func readHello(u *unpacker) Hello {
 		Term:        u.Uint(),
 		Servers:     u.Texts(maxServers, MaxName),
 		Machine:     u.Text(MaxName),
+		BeginAgain:  u.Bool(),
 	}
 }
 
