@@ -131,6 +131,7 @@ func node[T Node](n T, err error) (Node, error) {
 // OpenRegister makes the member that p describes, whose run meets in a register; see
 // sharedlog.NewRegisterLog. p.Endpoint is a name to be displayed.
 func OpenRegister(p params.Params, r sharedlog.CASRegister, log *slog.Logger) (*member.Member, error) {
+	p.ClosedFor = 0 // no clock of the register tells when that is over
 	return openLog(p, log, func() sharedlog.Log { return sharedlog.NewRegisterLog(r, p.RunID) })
 }
 

@@ -216,12 +216,14 @@ func packOther(p *pack.Packer, ev Event) {
 		p.Cut(ev.By, MaxNameLen)
 		p.Cut(ev.Reason, MaxNameLen)
 	case Ended:
-		p.List(5)
+		p.List(7)
 		p.Int(int(ev.Closing.Kind))
 		p.Cut(ev.Closing.By, maxClosingBy)
 		p.Cut(ev.Closing.Reason, maxClosingReason)
 		p.Time(ev.Closing.At)
 		p.Duration(ev.For)
+		p.Cut(ev.Machine, MaxNameLen)
+		p.Duration(ev.Uptime)
 	default: // a request that this version does not know
 		p.List(0)
 	}
@@ -300,7 +302,8 @@ func unpackOther(u *pack.Unpacker, op Op) Event {
 	case opForget:
 		return Forget{By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
 	case opEnded:
-		return Ended{Closing: Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxClosingBy), Reason: u.Text(maxClosingReason), At: u.Time()}, For: u.Duration()}
+		return Ended{Closing: Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxClosingBy), Reason: u.Text(maxClosingReason), At: u.Time()}, For: u.Duration(),
+			Machine: u.Text(MaxNameLen), Uptime: u.Duration()}
 	}
 	return nil
 }

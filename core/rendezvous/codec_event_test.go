@@ -42,7 +42,7 @@ func sampleEvents() []Event {
 		ReportDirective{Request: r, ID: "d1", Generation: "gen", Round: 3, Step: 1 << 40, Saved: true},
 		GiveDirective{Request: r, Directive: Direct{ID: "d3", Kind: DirectiveDrain, Nodes: []string{"a"}, Within: 5, Reason: "because", At: at}},
 		CancelDirective{ID: "d1", By: "admin", Reason: "because"}, Undrain{Node: "a", By: "admin", Reason: "because"},
-		Forget{By: "admin", Reason: "because"}, Ended{Closing{ClosedSuccess, "a", "because", at}, 12},
+		Forget{By: "admin", Reason: "because"}, Ended{Closing{ClosedSuccess, "a", "because", at}, 12, "boot", 13},
 	}
 }
 

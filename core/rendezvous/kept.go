@@ -21,6 +21,9 @@ type Forget struct {
 type Ended struct {
 	Closing Closing
 	For     time.Duration
+	// Machine and Uptime are whose clock said when, for the log: a clock that nobody can set.
+	Machine string        `json:",omitempty"`
+	Uptime  time.Duration `json:",omitempty"`
 }
 
 // keepClosed has the run stay closed for its time, or end that: what failed, or is to be
@@ -42,7 +45,7 @@ func (m *Machine) Kept() (Ended, bool) {
 	if !ok || m.closed == nil {
 		return Ended{}, false
 	}
-	return Ended{m.closed.cut(), running.after}, true
+	return Ended{Closing: m.closed.cut(), For: running.after}, true
 }
 
 // goOnClosed applies Ended: to a run that nothing else has happened to.

@@ -160,9 +160,9 @@ func (m *Machine) AppendAttached(list []SessionID) []SessionID {
 const causeSilent = "lost: not heard of for "
 
 // Awaits reports whether a member of the last round is taken for lost by its silence
-// alone, and may come back to a run that is open.
+// alone, and may come back: to go on, or to learn that the run has ended.
 func (m *Machine) Awaits() bool {
-	return m.closed == nil && slices.ContainsFunc(m.participants, func(s *participant) bool {
+	return slices.ContainsFunc(m.participants, func(s *participant) bool {
 		return s.state == participantLost && strings.HasPrefix(s.cause, causeSilent)
 	})
 }

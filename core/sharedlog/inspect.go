@@ -49,18 +49,38 @@ func (r Record) Machine() (*rendezvous.Machine, error) {
 	return m, nil
 }
 
-// Orphans returns the sessions of an open run that have neither said goodbye nor were
+// Orphans returns the sessions of a run that have neither said goodbye nor were
 // declared lost, in their order, without the one given. While there are any, the run is
 // not over, although none of them may show a heartbeat: they may be cut off. Nor is it
 // while members of its last round are lost by their silence alone; over tells.
 func (r Record) Orphans(but rendezvous.SessionID) (sessions []rendezvous.SessionID, over bool, err error) {
 	m, err := r.Machine()
-	if err != nil || m.IsClosed() {
+	if err != nil {
 		return nil, true, err
 	}
 	sessions = slices.DeleteFunc(m.AppendAttached(nil), func(s rendezvous.SessionID) bool { return s == but })
 	slices.Sort(sessions)
 	return sessions, len(sessions) == 0 && !m.Awaits(), nil
+}
+
+// Ended returns what a log has to begin with that takes the place of this one, whose run is
+// over: the run stays closed for the time given there, of which some may have passed. rests
+// reports that the log has done nothing but keep that. It is false if the run may begin again.
+func (r Record) Ended() (ended rendezvous.Ended, rests, ok bool) {
+	m, err := r.Machine()
+	if err != nil {
+		return ended, false, false
+	}
+	ended, ok = m.Kept()
+	if !ok || m.Round() > 0 || len(r.Entries) == 0 {
+		return ended, false, ok
+	}
+	ev, err := rendezvous.DecodeEvent(r.Entries[0].Data)
+	if first, is := ev.(rendezvous.Ended); err == nil && is {
+		ended.Machine, ended.Uptime = first.Machine, first.Uptime
+		return ended, true, true
+	}
+	return ended, false, true
 }
 
 // DeclareLost returns the entries that take sessions for lost, as each node of a run

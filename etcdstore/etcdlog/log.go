@@ -303,16 +303,14 @@ func (l *Log) create(ctx context.Context, old etcdclient.KeyValue) (done bool, e
 	}
 	gen := l.root + keyGeneration
 	value := generation{name: rand.Text(), lease: lease}.encode()
+	first, _, err := l.firstEntry(ctx, old)
+	if err != nil {
+		return false, err
+	}
 	r, err := l.client.Txn(ctx, entering, etcdclient.TxnRequest{
 		Conditions: []etcdclient.Condition{etcdclient.Unchanged(gen, old.Modified), etcdclient.Absent(l.heartbeats())},
-		Success: []etcdclient.Op{
-			etcdclient.DeleteOp(l.root+keyEntries, etcdclient.PrefixEnd(l.root+keyEntries)),
-			etcdclient.DeleteOp(l.root+keyParts, etcdclient.PrefixEnd(l.root+keyParts)),
-			etcdclient.DeleteOp(l.root+keySnapshot, ""),
-			etcdclient.PutOp(gen, value, lease),
-			etcdclient.PutOp(l.greetingKey(), nil, l.heartbeatLease),
-		},
-		Failure: []etcdclient.Op{etcdclient.GetOp(gen)},
+		Success:    append(l.beginOver(value, lease, first), etcdclient.PutOp(l.greetingKey(), nil, l.heartbeatLease)),
+		Failure:    []etcdclient.Op{etcdclient.GetOp(gen)},
 	})
 	if err != nil {
 		return false, err
@@ -512,12 +510,5 @@ func (l *Log) Close(ctx context.Context) error {
 	if _, over, err := l.orphans(ctx, l.session); err != nil || !over {
 		return err // nodes may be cut off, and come back
 	}
-	r, err := l.client.Txn(ctx, "removing the run's log", etcdclient.TxnRequest{
-		Conditions: []etcdclient.Condition{l.sameGeneration(), etcdclient.Absent(l.heartbeats())},
-		Success:    []etcdclient.Op{etcdclient.DeleteOp(l.root, etcdclient.PrefixEnd(l.root))},
-	})
-	if err != nil || !r.Succeeded {
-		return err
-	}
-	return l.client.Revoke(ctx, l.runLease)
+	return l.remove(ctx)
 }

@@ -119,7 +119,8 @@ func (l *Log) tryJoin(ctx context.Context) error {
 		return err
 	}
 	if !alive {
-		if err := l.beginGeneration(run); err != nil {
+		first, _ := l.ended()
+		if err := l.beginGeneration(run, first); err != nil {
 			return err
 		}
 	}
@@ -291,9 +292,9 @@ func (l *Log) lockLive(taken func(*lockedfile.File) (bool, error)) (bool, error)
 	return taken(live)
 }
 
-// beginGeneration makes an empty log under a new name and removes what is left of
-// older ones. The lock of run is held.
-func (l *Log) beginGeneration(run *lockedfile.File) error {
+// beginGeneration makes a log under a new name, empty but for a first entry unless that is
+// nil, and removes what is left of older ones. The lock of run is held.
+func (l *Log) beginGeneration(run *lockedfile.File, first []byte) error {
 	l.generation = rand.Text()
 	if err := l.clear("run"); err != nil {
 		return err
@@ -302,7 +303,11 @@ func (l *Log) beginGeneration(run *lockedfile.File) error {
 	if err := l.writeWhole(l.livePath(), nil); err != nil {
 		return err
 	}
-	if err := l.writeWhole(l.logPath(1), appendFrame(nil, frameHeader, 0, h.encode())); err != nil {
+	content := appendFrame(nil, frameHeader, 0, h.encode())
+	if first != nil {
+		content = appendFrame(content, frameEntry, 1, first)
+	}
+	if err := l.writeWhole(l.logPath(1), content); err != nil {
 		return err
 	}
 	b := appendFrame(nil, frameHeader, 0, logHeader{l.runID, l.generation, 0}.encode())
@@ -387,6 +392,9 @@ func (l *Log) removeIfLast(ctx context.Context, run *lockedfile.File) (removed b
 	}
 	if idle, err := l.abandoned(ctx); err != nil || !idle {
 		return false, err
+	}
+	if ended, ok := l.ended(); ok {
+		return false, l.beginGeneration(run, ended)
 	}
 	if err := l.clear("run"); err != nil {
 		return false, err

@@ -438,6 +438,22 @@ func (c *Client) KeepAlive(ctx context.Context, lease int64) error {
 	})
 }
 
+// LeaseAge returns how long ago a lease was made or last renewed, by etcd's clock;
+// ErrLeaseGone if it has run out.
+func (c *Client) LeaseAge(ctx context.Context, lease int64) (age time.Duration, err error) {
+	err = c.Call(ctx, "reading a lease", func(ctx context.Context) error {
+		r, err := c.Etcd.TimeToLive(ctx, clientv3.LeaseID(lease))
+		if err == nil && r.TTL <= 0 {
+			return rpctypes.ErrLeaseNotFound
+		}
+		if err == nil {
+			age = time.Duration(max(0, r.GrantedTTL-r.TTL)) * time.Second
+		}
+		return err
+	})
+	return age, err
+}
+
 // errEnded is what a stream comes to that the server has ended without a word.
 var errEnded = &statusError{codes.Unavailable, "the server ended the call"}
 

@@ -1,0 +1,96 @@
+package backend
+
+import (
+	"errors"
+	"strings"
+	"testing"
+
+	"rallypoint/core/member"
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
+)
+
+// endings are how a run ends that stays closed, and what a node gets that comes late.
+var endings = map[string]struct {
+	end  func(t *testing.T, nodes []*member.Member)
+	want error
+}{
+	"after a success": {func(t *testing.T, nodes []*member.Member) { leaveAll(t, nodes, rendezvous.EndSuccess) }, rendezvous.ErrGraceful},
+	"after set_closed": {func(t *testing.T, nodes []*member.Member) {
+		if err := nodes[0].SetClosed(t.Context(), "enough"); err != nil {
+			t.Fatal(err)
+		}
+		leaveAll(t, nodes, rendezvous.EndLeave)
+	}, rendezvous.ErrClosed},
+}
+
+func leaveAll(t *testing.T, nodes []*member.Member, ending rendezvous.Ending) {
+	t.Helper()
+	errs := make(chan error, len(nodes))
+	for _, n := range nodes {
+		go func() { errs <- n.Shutdown(t.Context(), ending, "done") }()
+	}
+	for range nodes {
+		if err := <-errs; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// closedRun is a run of two nodes that has ended; what follows concerns the places that keep it.
+func closedRun(t *testing.T, r *run, end func(*testing.T, []*member.Member), options ...string) {
+	t.Helper()
+	if strings.HasSuffix(t.Name(), "/blob") {
+		t.Skip("a value that a program brings has no clock: see OpenRegister")
+	}
+	nodes := r.nodes(2, 1, 3, append(options, "target=2")...)
+	round(t, nodes...)
+	end(t, nodes)
+}
+
+// Guarantee 9: "all future attempts to re-rendezvous (within the same job) will fail", also
+// when no node of the run lives any more, until a node is told to begin it again.
+func TestAllFutureAttemptsToReRendezvousWillFail(t *testing.T) {
+	for name, ending := range endings {
+		t.Run(name, func(t *testing.T) {
+			everywhere(t, func(t *testing.T, r *run) {
+				closedRun(t, r, ending.end)
+				for _, late := range []string{"late", "later", "n0"} {
+					n := r.node(late, 1, 3, "target=2")
+					if _, err := n.Next(t.Context()); !errors.Is(err, ending.want) || !strings.Contains(err.Error(), "begin_again=1") {
+						t.Fatalf("node %s got %v", late, err)
+					}
+					leaveAll(t, []*member.Member{n}, rendezvous.EndLeave)
+				}
+				round(t, r.node("again", 1, 1, "begin_again=1"))
+			})
+		})
+	}
+}
+
+// Guarantee 9: a closed run begins again when its time is over, although no node of it has
+// lived to see that.
+func TestClosedRunBeginsAgainWhenItsTimeIsOver(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *run) {
+		closedRun(t, r, endings["after a success"].end, "closed_for=0.2")
+		testkit.Eventually(t, "it begins again", func() bool {
+			n := r.node("late", 1, 1, "closed_for=0.2")
+			_, err := n.Next(t.Context())
+			if err != nil && !errors.Is(err, rendezvous.ErrGraceful) {
+				t.Fatal(err)
+			}
+			leaveAll(t, []*member.Member{n}, rendezvous.EndLeave)
+			return err == nil
+		})
+	})
+}
+
+// Guarantee 9: what has failed begins again at once.
+func TestFailedRunBeginsAgain(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *run) {
+		nodes := r.nodes(2, 1, 3, "target=2")
+		round(t, nodes...)
+		leaveAll(t, nodes, rendezvous.EndFailed)
+		round(t, r.node("late", 1, 1))
+	})
+}
