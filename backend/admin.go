@@ -45,7 +45,7 @@ func UserName() string {
 }
 
 // Ask has the run apply an event that comes from no node: a Direct, CancelDirective,
-// Undrain, Evict or CloseRun; who asks and when is filled in, and the id of a directive that has
+// Undrain, Evict, CloseRun or Forget; who asks and when is filled in, and the id of a directive that has
 // none. At a control plane it is a request, else an entry in the log that the nodes share. The
 // error says why nothing was done: ErrInvalid for what does not fit the run, or a run that is not
 // there, ErrConnection, ErrAuth. It blocks until ctx ends at most.
@@ -99,6 +99,9 @@ func signed(ev rendezvous.Event, by string) (of rendezvous.Event, id, reason str
 	case rendezvous.Undrain:
 		e.By = by
 		return e, "", e.Reason
+	case rendezvous.Forget:
+		e.By = by
+		return e, "", e.Reason
 	case rendezvous.Evict:
 		e.By = by
 		return e, "", e.Reason
@@ -132,7 +135,7 @@ func (a Admin) tryAppend(ctx context.Context, ev rendezvous.Event) (done string,
 		return "", NoSuchRun(ctx, a.SharedLog, a.RunID, shown, a.Timeout)
 	}
 	run := records[0]
-	if len(run.Living) == 0 {
+	if _, forgets := ev.(rendezvous.Forget); !forgets && len(run.Living) == 0 {
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "no node of run %q at %s is alive: there is no node left to tell", run.RunID, shown)
 	}
 	answer, err := foresee(run, ev)

@@ -2,9 +2,12 @@ package backend
 
 import (
 	"errors"
+	"net"
+	"net/url"
 	"strings"
 	"testing"
 
+	"rallypoint/core/control"
 	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
@@ -92,5 +95,38 @@ func TestFailedRunBeginsAgain(t *testing.T) {
 		round(t, nodes...)
 		leaveAll(t, nodes, rendezvous.EndFailed)
 		round(t, r.node("late", 1, 1))
+	})
+}
+
+// Guarantee 9: an administrator has a closed run begin again.
+func TestForget(t *testing.T) {
+	forget := func(t *testing.T, a Admin, endpoint string) {
+		t.Helper()
+		r := &run{t, at(endpoint)}
+		closedRun(t, r, endings["after a success"].end)
+		a.RunID, a.Timeout = "job", patience
+		for i, want := range []error{nil, rendezvous.ErrInvalid} {
+			if answer, err := a.Ask(t.Context(), rendezvous.Forget{Reason: "once more"}); !errors.Is(err, want) {
+				t.Fatalf("try %d: %+v, %v", i, answer, err)
+			}
+		}
+		round(t, r.node("again", 1, 1))
+	}
+	t.Run("hosted", func(t *testing.T) {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := control.Start(control.Config{}, l)
+		t.Cleanup(func() { s.Close() })
+		forget(t, Admin{Addr: l.Addr().String()}, l.Addr().String())
+	})
+	t.Run("file", func(t *testing.T) {
+		endpoint := "file://" + t.TempDir()
+		forget(t, Admin{SharedLog: endpoint}, endpoint)
+	})
+	t.Run("etcd", func(t *testing.T) {
+		endpoint := "etcd://" + etcd.Endpoint(t) + "?key_prefix=" + url.QueryEscape("/"+t.Name())
+		forget(t, Admin{SharedLog: endpoint}, endpoint)
 	})
 }

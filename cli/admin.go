@@ -28,10 +28,10 @@ then --token-file has to name its file. "backup" copies the data directory of a 
 on this machine.`,
 		Args: noCommand,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a command is missing: close, evict, save, drain, scale, stop, cancel, undrain or backup")
+			return errors.New("a command is missing: close, evict, save, drain, scale, stop, cancel, undrain, forget or backup")
 		},
 	}
-	cmd.AddCommand(newAdminClose(log), newAdminEvict(log), newAdminSave(log), newAdminDrain(log), newAdminScale(log), newAdminStop(log), newAdminCancel(log), newAdminUndrain(log), newAdminBackup())
+	cmd.AddCommand(newAdminClose(log), newAdminEvict(log), newAdminSave(log), newAdminDrain(log), newAdminScale(log), newAdminStop(log), newAdminCancel(log), newAdminUndrain(log), newAdminForget(log), newAdminBackup())
 	return cmd
 }
 
@@ -156,4 +156,16 @@ NODE is the node's id: its node_id option, else as "rallypoint status" shows it.
 	})
 	cmd.Flags().StringVar(&node, "node", "", "id of the `NODE` (required)")
 	return cmd
+}
+
+func newAdminForget(log *logging) *cobra.Command {
+	return newAdminRequest(log, &cobra.Command{
+		Use:   "forget ENDPOINT --rdzv-id ID --reason TEXT",
+		Short: "Let a job that has ended begin again",
+		Long: `Let a job that has succeeded or was closed begin again before its closed_for (10 min unless
+an option says else) is over. No node of it may be alive.`,
+		Example: `  rallypoint admin forget host0:29400 --rdzv-id job7 --reason "one more epoch"`,
+	}, func(reason string) (rendezvous.Event, error) {
+		return rendezvous.Forget{Reason: reason}, nil
+	})
 }

@@ -1,6 +1,7 @@
 package etcdlog
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"strings"
@@ -231,5 +232,27 @@ func TestEnteringSlowly(t *testing.T) {
 	testkit.Equal(t, fmt.Sprint(o.Rank, o.World), "0 1")
 	if !strings.Contains(notes.String(), "longer than the lease of 1s") {
 		t.Errorf("it was not slow: %s", notes.String())
+	}
+}
+
+// TestMemberLearnsOfTheEndThatItSlept has a member fall silent for longer than its lease, and
+// the job end meanwhile: the member, and who comes late, are told of one and the same end.
+func TestMemberLearnsOfTheEndThatItSlept(t *testing.T) {
+	config := shared.Config(t)
+	a, _ := aCutNode(t, config, "a", 1, 2)
+	b, network := aCutNode(t, config, "b", 1, 2)
+	nextOf(t, a, b)
+	network.Close()
+	awaitWaiting(t, a)
+	testkit.Check(t, a.Shutdown(t.Context(), rendezvous.EndSuccess, "done"))
+	noSigns(t, config)
+	late, _ := aCutNode(t, config, "late", 1, 2)
+	if _, err := late.Next(testkit.Within(t, time.Minute)); !errors.Is(err, rendezvous.ErrGraceful) {
+		t.Errorf("who comes late gets %v", err)
+	}
+	testkit.Check(t, late.Shutdown(t.Context(), rendezvous.EndLeave, ""))
+	network.Open()
+	if _, err := b.Next(testkit.Within(t, time.Minute)); !errors.Is(err, rendezvous.ErrGraceful) {
+		t.Errorf("the member gets %v", err)
 	}
 }

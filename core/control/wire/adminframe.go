@@ -54,6 +54,8 @@ func NewAdmin(runID string, ev rendezvous.Event) (Admin, bool) {
 		f.Directive = Directive{ID: ev.ID, Nodes: ev.Nodes, Within: ev.Within, For: ev.For, Target: ev.Target}
 	case rendezvous.CancelDirective:
 		f.Op, f.By, f.Reason, f.Directive.ID = AdminOpCancel, ev.By, ev.Reason, ev.ID
+	case rendezvous.Forget:
+		f.Op, f.By, f.Reason = AdminOpForget, ev.By, ev.Reason
 	case rendezvous.Undrain:
 		f.Op, f.By, f.Reason, f.Node = AdminOpUndrain, ev.By, ev.Reason, ev.Node
 	}
@@ -70,6 +72,8 @@ func (f Admin) Event(by string, at time.Time) rendezvous.Event {
 		return rendezvous.Evict{Node: f.Node, By: by, Reason: f.Reason}
 	case AdminOpCancel:
 		return rendezvous.CancelDirective{ID: f.Directive.ID, By: by, Reason: f.Reason}
+	case AdminOpForget:
+		return rendezvous.Forget{By: by, Reason: f.Reason}
 	case AdminOpUndrain:
 		return rendezvous.Undrain{Node: f.Node, By: by, Reason: f.Reason}
 	}

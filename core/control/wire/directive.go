@@ -14,6 +14,7 @@ const (
 	AdminOpSave                        // all workers save within a time
 	AdminOpScale                       // the job goes on with another number of nodes
 	AdminOpStop                        // all workers save, and the run ends to be queued again
+	AdminOpForget                      // a closed run begins again
 )
 
 // Directive is the part of an Admin that is about directives.
