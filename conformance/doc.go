@@ -47,8 +47,10 @@
 //
 //  9. A run is closed by what closes it and by nothing else: the update of every node
 //     says so at once, no join is pending, and a join is refused, naming by whom
-//     and why. A node that was never part of it finds a closed run without nodes
-//     open.
+//     and why, after a success as not needed. A run that succeeded or was closed by hand stays
+//     closed until the timer that it armed then, of the policy's closed_for, has fired: only
+//     a node that asks for it, or an administrator, begins it again. A node that was never
+//     part of it finds any other closed run without nodes open.
 //
 //  10. Ranks are what the rule gives for the joins' preferences, old ranks, hints
 //     and order; and a machine fed with the same events does the same (see
