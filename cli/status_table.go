@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -196,8 +197,8 @@ func missingText(r *control.RunStatus) string {
 	}
 	if m.Target > m.Min {
 		full, name := r.Nodes.Max, "maximum"
-		if r.Nodes.Target > 0 {
-			full, name = r.Nodes.Target, "target"
+		if target := cmp.Or(r.ScaledTo, r.Nodes.Target); target > 0 {
+			full, name = target, "target"
 		}
 		parts = append(parts, fmt.Sprintf("%d for the %s (%d)", m.Target, name, full))
 	}

@@ -412,14 +412,6 @@ func (m *Machine) seats(n int) int {
 	return m.policy.seats(n)
 }
 
-// most returns how many nodes a round takes at most: max, or the target of the last scale.
-func (m *Machine) most() int {
-	if m.target > 0 {
-		return m.target
-	}
-	return m.policy.Max
-}
-
 // enough returns the number of nodes at which the first round completes at once.
 func (m *Machine) enough() int {
 	if m.target > 0 {

@@ -157,15 +157,15 @@ func (m *Machine) progressOf(n *node) Progress {
 }
 
 func (m *Machine) formingProgress() Progress {
-	p := Progress{Headline: fmt.Sprintf("%d of %s here", m.joined, wording.Count(m.most(), "node", "nodes"))}
-	if m.policy.Min < m.most() {
+	p := Progress{Headline: fmt.Sprintf("%d of %s here", m.joined, wording.Count(m.places(), "node", "nodes"))}
+	if m.policy.Min < m.places() {
 		p.Headline += fmt.Sprintf(" (at least %d needed)", m.policy.Min)
 	}
 	details := []string{"here: " + m.hereNames()}
 	if missing := m.missing(); missing != "" {
 		details = append(details, "missing: "+missing)
 	}
-	if m.holding && m.joined >= m.policy.Min {
+	if m.blocked() == blockedByHold {
 		details = append(details, fmt.Sprintf("the control plane is new: waiting at most %v for nodes of an earlier one", m.holdTime()))
 	}
 	if m.joinedGrace > 0 {
@@ -187,7 +187,7 @@ func (m *Machine) missing() string {
 		}
 		return strings.Join(parts, ", ") + fmt.Sprintf(" of round %d", m.round)
 	}
-	lack := m.most() - m.joined
+	lack := m.places() - m.joined
 	if lack <= 0 {
 		return ""
 	}
@@ -203,7 +203,7 @@ func (m *Machine) missing() string {
 	return text
 }
 
-// unclaimedRanks lists the node ranks that no pending join prefers; ""
+// unclaimedRanks lists the node ranks that a round has and no pending join prefers; ""
 // if none prefers any.
 func (m *Machine) unclaimedRanks(lack int) string {
 	claimed := map[int]bool{}
@@ -216,7 +216,7 @@ func (m *Machine) unclaimedRanks(lack int) string {
 		return ""
 	}
 	var ranks []string
-	for r := 0; r < m.most() && len(ranks) < lack; r++ {
+	for r := 0; r < m.places() && len(ranks) < lack; r++ {
 		if claimed[r] {
 			continue
 		}
@@ -246,7 +246,7 @@ func (m *Machine) hereNames() string {
 
 func (m *Machine) waitingProgress() Progress {
 	p := Progress{Spare: m.gain() == 0 || m.finishing()}
-	p.Headline = fmt.Sprintf("round %d runs with %d of %s", m.round, len(m.participants), wording.Count(m.most(), "node", "nodes"))
+	p.Headline = fmt.Sprintf("round %d runs with %d of %s", m.round, len(m.participants), wording.Count(m.places(), "node", "nodes"))
 	switch {
 	case m.finishing():
 		p.Detail = fmt.Sprintf("finished: %s; no more nodes are admitted", m.finishedNames())

@@ -40,10 +40,7 @@ func (m *Machine) evaluateFirst() {
 	if !m.quiet.armed && m.policy.QuietPeriod > 0 {
 		m.arm(&m.quiet, TimerQuiet, m.policy.QuietPeriod)
 	}
-	due := n >= m.enough() || !m.holding && (m.lastCall.due || m.quiet.due)
-	if due && m.joinedGrace == 0 {
-		m.complete()
-	}
+	m.completeUnlessBlocked()
 }
 
 // evaluateRegroup follows guarantees 6 and 7.
@@ -58,11 +55,57 @@ func (m *Machine) evaluateRegroup() {
 	if m.awaited() > 0 && !m.regroup.armed {
 		m.arm(&m.regroup, TimerRegroup, m.policy.RegroupTimeout)
 	}
-	due := m.awaited() == 0 || m.regroup.due
-	enough := m.joined >= m.policy.Min && (!m.holding || m.joined >= m.enough())
-	if due && enough && m.joinedGrace == 0 {
+	m.completeUnlessBlocked()
+}
+
+func (m *Machine) completeUnlessBlocked() {
+	if m.blocked() == blockedByNothing {
 		m.complete()
 	}
+}
+
+// blockedBy is what keeps the round that is being formed from being complete.
+type blockedBy int
+
+const (
+	blockedByNothing     blockedBy = iota
+	blockedByMembers               // of the last round: they have not rejoined, and have time to
+	blockedByLack                  // fewer nodes than min have joined
+	blockedByConnections           // of waiting nodes: they are broken, and have time to come back
+	blockedByHold                  // the control plane is new: nodes of an earlier one have time to come
+	blockedByTime                  // enough have joined; more have time to come
+)
+
+// blocked decides whether the next round is complete. What people and programs are told of a
+// round that is being formed follows from this alone.
+func (m *Machine) blocked() blockedBy {
+	first := m.live() == 0
+	switch {
+	case !first && m.awaited() > 0 && !m.regroup.due:
+		return blockedByMembers
+	case m.lack() > 0 || m.policy.Min == 0:
+		return blockedByLack
+	case m.joinedGrace > 0:
+		return blockedByConnections
+	case m.joined >= m.enough():
+		return blockedByNothing
+	case m.holding:
+		return blockedByHold
+	case first && !m.lastCall.due && !m.quiet.due:
+		return blockedByTime
+	}
+	return blockedByNothing
+}
+
+// lack is how many more nodes min needs.
+func (m *Machine) lack() int { return max(0, m.policy.Min-m.joined) }
+
+// places is how many nodes a round has at most: max, or the target of the last scale.
+func (m *Machine) places() int {
+	if m.target > 0 {
+		return m.target
+	}
+	return m.policy.Max
 }
 
 // evaluateAdmission decides whether waiting newcomers are worth a regroup, and
@@ -138,7 +181,7 @@ func (m *Machine) complete() {
 		m.countJoin(n)
 	}
 	m.dropKeys(last)
-	m.note("round %d is complete: %d of %s, %d waiting", m.round, size, wording.Count(m.most(), "node", "nodes"), m.joined)
+	m.note("round %d is complete: %d of %s, %d waiting", m.round, size, wording.Count(m.places(), "node", "nodes"), m.joined)
 }
 
 // dropAwaited marks the live members that the round goes on without, and names

@@ -21,7 +21,7 @@ type Status struct {
 	Waiting    []JoinStatus      // pending joins, in the order in which they would be seated
 	Idle       []IdleStatus      // live nodes that are neither, by id
 	Lack       int               // nodes that the forming round lacks for min; 0 in other phases
-	LackFull   int               // the same for target, or for max without one
+	LackFull   int               // the same for the target of the last scale; without one for target, or for max
 	Missing    string            // who or how many the forming round lacks; "" in other phases
 	NotStarted string            // why no round has been completed, in one sentence; "" unless one is being formed
 	Closed     *ClosedStatus     // nil while the run is open
@@ -111,7 +111,7 @@ func (m *Machine) Status() Status {
 		s.Waiting = append(s.Waiting, JoinStatus{
 			Node: n.id, Label: n.label, Addr: n.seenAddr, Session: n.session, NodeRank: n.join.NodeRank,
 			Member: m.participantOf(n) != nil, Reconnect: n.grace,
-			Spare: forming && i >= m.most() || !forming && !m.admits(),
+			Spare: forming && i >= m.places() || !forming && !m.admits(),
 		})
 	}
 	for _, n := range m.nodes {
@@ -172,25 +172,34 @@ func (m *Machine) notStarted() string {
 			return "no node is here"
 		}
 		return fmt.Sprintf("no node has asked for a place; %s connected", wording.Count(len(m.nodes), "node is", "nodes are"))
-	case PhaseForming:
-		return m.notFormed()
-	case PhaseRegroup:
-		return m.notRegrouped()
+	case PhaseForming, PhaseRegroup:
+		return m.notComplete()
 	}
 	return ""
 }
 
-func (m *Machine) notFormed() string {
-	p := m.policy
-	switch {
-	case m.joined < p.Min:
-		return m.tooFew()
-	case m.joinedGrace > 0:
+// notComplete says what blocks the round that is being formed.
+func (m *Machine) notComplete() string {
+	p, regroups := m.policy, fmt.Sprintf("it regroups after round %d", m.round)
+	first := m.live() == 0
+	switch m.blocked() {
+	case blockedByMembers:
+		return fmt.Sprintf("%s and waits at most regroup_timeout (%v) for members that have not rejoined: %s", regroups, p.RegroupTimeout, m.missing())
+	case blockedByLack:
+		if first {
+			return m.tooFew()
+		}
+		return regroups + " and waits for replacements: " + m.tooFew()
+	case blockedByConnections:
 		return m.brokenConnections()
-	case m.holding:
-		return fmt.Sprintf("enough nodes are here, but the control plane is new: for at most %v it waits for nodes of an earlier one; "+
-			"with %d nodes the round starts at once", m.holdTime(), m.enough())
-	case p.QuietPeriod > 0:
+	case blockedByHold:
+		if first {
+			return fmt.Sprintf("enough nodes are here, but the control plane is new: for at most %v it waits for nodes of an earlier one; "+
+				"with %d nodes the round starts at once", m.holdTime(), m.enough())
+		}
+		return fmt.Sprintf("%s, but the control plane is new: for at most %v it waits for nodes of an earlier one", regroups, m.holdTime())
+	}
+	if p.QuietPeriod > 0 {
 		return fmt.Sprintf("enough nodes are here (%d); more are waited for until none has come for quiet_period (%v), at most for last_call_timeout (%v)",
 			m.joined, p.QuietPeriod, p.LastCallTimeout)
 	}
@@ -198,26 +207,11 @@ func (m *Machine) notFormed() string {
 		m.joined, p.LastCallTimeout, m.enough())
 }
 
-func (m *Machine) notRegrouped() string {
-	p := m.policy
-	switch {
-	case m.awaited() > 0 && !m.regroup.due:
-		return fmt.Sprintf("it regroups after round %d and waits at most regroup_timeout (%v) for members that have not rejoined: %s",
-			m.round, p.RegroupTimeout, m.missing())
-	case m.joined < p.Min:
-		return fmt.Sprintf("it regroups after round %d and waits for replacements: %s", m.round, m.tooFew())
-	case m.joinedGrace > 0:
-		return m.brokenConnections()
-	}
-	return fmt.Sprintf("it regroups after round %d, but the control plane is new: for at most %v it waits for nodes of an earlier one",
-		m.round, m.holdTime())
-}
-
 // tooFew says what is missing for min.
 func (m *Machine) tooFew() string {
 	p := m.policy
-	text := fmt.Sprintf("%d of at least %s here, %d more needed", m.joined, wording.Count(p.Min, "node is", "nodes are"), p.Min-m.joined)
-	if ranks := m.unclaimedRanks(m.most() - m.joined); ranks != "" {
+	text := fmt.Sprintf("%d of at least %s here, %d more needed", m.joined, wording.Count(p.Min, "node is", "nodes are"), m.lack())
+	if ranks := m.unclaimedRanks(m.places() - m.joined); ranks != "" {
 		text += "; no node has come for node rank " + ranks
 	}
 	if m.tally[participantLost] > 0 {
@@ -248,7 +242,7 @@ type Census struct {
 	Spare    int    // pending joins that it would not
 	Idle     int    // live, but neither running nor waiting: finished members that await their peers too
 	Lack     int    // nodes that the forming round lacks for min
-	LackFull int    // the same for target, or for max without one
+	LackFull int    // the same for the target of the last scale; without one for target, or for max
 	Ended    string // how it was closed, as in ClosedStatus; "" while it is open
 }
 
@@ -265,8 +259,8 @@ func (m *Machine) Census() Census {
 	others := m.joined - c.Rejoined
 	switch {
 	case c.Phase.Forming():
-		c.Waiting = max(0, min(others, m.most()-c.Rejoined))
-		c.Lack, c.LackFull = max(0, m.policy.Min-m.joined), max(0, m.enough()-m.joined)
+		c.Waiting = max(0, min(others, m.places()-c.Rejoined))
+		c.Lack, c.LackFull = m.lack(), max(0, m.enough()-m.joined)
 	case m.admits():
 		c.Waiting = others
 	}

@@ -136,36 +136,48 @@ func TestStatusOfNodes(t *testing.T) {
 	}
 }
 
-// TestStatusAfterAScale: what a run waits for is counted by the target of its last scale, not
-// by its maximum, wherever it is said.
-func TestStatusAfterAScale(t *testing.T) {
-	scale := Direct{ID: "d1", Kind: DirectiveScale, Target: 2, By: "admin", Reason: "why"}
+// TestCountsAfterAScale: a round of a job of 1:4 that was scaled to 2 is full with two nodes. Nobody
+// hears that four are waited for, and a third node is a spare everywhere.
+func TestCountsAfterAScale(t *testing.T) {
+	p := policy(1, 4)
 	r := newRig(t, -1)
-	n := r.group(policy(1, 4), "a", "b", "c")
-	r.apply(scale)
-	r.join(n[0])
-	if forming, _ := r.m.Progress(); forming.Headline != "1 of 2 nodes here (at least 1 needed)" {
-		t.Errorf("a node that waits learns %q", forming.Headline)
+	n := r.group(p, "a", "b", "c", "d")
+	r.apply(Direct{ID: "s1", Kind: DirectiveScale, Target: 2, By: "admin", Reason: "why"})
+	for _, x := range n {
+		r.join(x)
 	}
-	r.join(n[1])
-	r.join(n[2])
-	s, c := r.m.Status(), r.m.Census()
-	if s.Phase != PhaseRunning || len(s.Members) != 2 || len(s.Waiting) != 1 || !s.Waiting[0].Spare || c.Spare != 1 || c.Waiting != 0 {
-		t.Errorf("after the scale: %+v, %+v", s, c)
-	}
-	if _, waiting := r.m.Progress(); waiting.Headline != "round 2 runs with 2 of 2 nodes" || !waiting.Spare {
-		t.Errorf("a spare learns %+v", waiting)
+	r.wantRound(n[0], n[1])
+	r.wantChange("round 2 is complete: 2 of 2 nodes, 2 waiting")
+	if _, beside := r.m.Progress(); !beside.Spare || beside.Headline != "round 2 runs with 2 of 2 nodes" {
+		t.Errorf("who waits is told %+v", beside)
 	}
 
-	r = newRig(t, -1)
-	r.join(r.hello("a", policy(1, 4)))
-	r.apply(scale)
-	s, c = r.m.Status(), r.m.Census()
-	if s.LackFull != 1 || c.LackFull != 1 || s.Missing != "1" || !strings.Contains(s.NotStarted, "or 2 are here") {
-		t.Errorf("before the first round: %+v", s)
+	want := func(waiting, spare, full int, missing, headline string) {
+		t.Helper()
+		c, s := r.m.Census(), r.m.Status()
+		if c.Waiting != waiting || c.Spare != spare || c.LackFull != full || s.Missing != missing {
+			t.Errorf("%+v, missing %q", c, s.Missing)
+		}
+		if forming, _ := r.m.Progress(); forming.Headline != headline {
+			t.Errorf("who joins is told %+v", forming)
+		}
+		if err := compareCensus(r.m); err != nil {
+			t.Error(err)
+		}
 	}
-	r.join(r.hello("b", policy(1, 4)))
-	if r.m.Round() != 1 {
-		t.Error("two nodes are as many as were asked for, and no round begins")
+	r.join(n[0]) // its workers have failed: the other one is waited for
+	want(1, 1, 0, "b of round 2", "3 of 2 nodes here (at least 1 needed)")
+	r.lost(n[2])
+	r.lost(n[3])
+	r.lost(n[1])
+	r.wantRound(n[0])
+	r.lost(n[0])
+	e := r.hello("e", p)
+	r.join(e)
+	want(1, 0, 1, "1; lost from round 3: a (lost: connection closed)", "1 of 2 nodes here (at least 1 needed)")
+	if s := r.m.Status().NotStarted; !strings.HasSuffix(s, "has passed or 2 are here") {
+		t.Error(s)
 	}
+	r.join(r.hello("f", p))
+	r.wantRound(e, r.nodes["f"])
 }
