@@ -274,5 +274,5 @@ func (m *Machine) howToBeginAgain() string {
 	if !ok {
 		return ""
 	}
-	return "; to begin it again before " + kept.For.String() + " have passed, use another run id, the option begin_again=1, or `rallypoint admin forget`"
+	return "; to begin it again before " + kept.For.Round(time.Second).String() + " have passed, use another run id, the option begin_again=1, or `rallypoint admin forget`"
 }
