@@ -41,6 +41,7 @@ from cases import (
     store,
     storetls,
     succession,
+    warm,
 )
 from isolation import isolate
 from processes import BenchError
@@ -66,6 +67,7 @@ CASES = [
     durable.NAME,
     statuspage.NAME,
     launch.NAME,
+    warm.NAME,
     fold.NAME,
     store.NAME,
     storetls.NAME,
@@ -151,6 +153,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if launch.NAME in args.only:
         say("the launcher")
         yield launch.measure(args.repeat, args.reference)
+    if warm.NAME in args.only:
+        say("warm workers")
+        yield warm.measure(args.repeat, args.reference)
     if fold.NAME in args.only:
         say("lines of workers, folded")
         yield fold.measure(args.repeat, args.reference)
