@@ -1,0 +1,92 @@
+"""What the template of the workers imports, and what its workers do not share."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from conftest import REPOSITORY
+
+TEMPLATE = REPOSITORY / "agent" / "process" / "template.py"
+
+
+@pytest.fixture(scope="module")
+def template() -> SimpleNamespace:
+    """The functions of the template, which does nothing yet."""
+    text, main, _ = TEMPLATE.read_text().partition("\nmain()\n")
+    assert main
+    names: dict[str, object] = {"__name__": "template", "__file__": str(TEMPLATE)}
+    exec(compile(text, str(TEMPLATE), "exec"), names)
+    return SimpleNamespace(**names)
+
+
+@pytest.mark.parametrize(
+    ("script", "wanted"),
+    [
+        ("import json, os.path as p", ["json", "os.path"]),
+        ("from json import decoder\nfrom xml.dom import *", ["json", "xml.dom"]),
+        ("import sys, no_such_module, json", ["json"]),
+        ("def f():\n  import json\nclass C:\n  import json\nif True:\n  import json", []),
+        ("try:\n  import json\nexcept ImportError:\n  import ast", ["json"]),
+        ("import helper, ast", ["json", "xml.dom", "ast"]),
+        ("import pkg.sub", ["json", "csv"]),
+        ("from pkg import sub", ["json", "csv"]),
+        ("import lightning, pytorch_lightning.x, ast", ["ast"]),
+        ("import ast\nimport os\nos.environ['A'] = 'b'\nimport json", ["ast", "os"]),
+        ("import os\nos.environ.setdefault('A', 'b')\nimport json", ["os"]),
+        ("import os\nif os.environ.get('A'):\n  del os.environ['A']\nimport json", ["os"]),
+        ("import os\nx = os.environ['HOME'], os.environ.get('A')\nimport json", ["os", "json"]),
+        ("import os\ndef f(): os.environ['A'] = 'b'\nimport json", ["os", "json"]),
+        ("import (", []),
+        ("\0", []),
+        ("import train, json", ["json"]),
+    ],
+)
+def test_what_a_script_imports(
+    template: SimpleNamespace, tmp_path: Path, script: str, wanted: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(script)
+    (tmp_path / "helper.py").write_text("raise SystemExit\nimport json\nfrom xml.dom import x")
+    (tmp_path / "pkg").mkdir()
+    (tmp_path / "pkg" / "__init__.py").write_text("import json")
+    (tmp_path / "pkg" / "sub.py").write_text("from . import leaf")
+    (tmp_path / "pkg" / "leaf.py").write_text("from .sub import x\nimport csv")
+    found, own = template.wanted_by("script", str(tmp_path / "train.py"))
+    assert [name for name, _, _ in found] == wanted
+    assert own == str(tmp_path)
+    assert not [path for path in sys.path_importer_cache if path.startswith(str(tmp_path))]
+
+
+def test_environment_of_a_worker(template: SimpleNamespace) -> None:
+    before = {b"SAME": b"1", b"GONE": b"1", b"OWN": b"1"}
+    after = {b"SAME": b"1", b"OWN": b"imports", b"NEW": b"1"}
+    worker = {b"SAME": b"1", b"GONE": b"1", b"OWN": b"worker", b"RANK": b"0"}
+    merged = template.merged(dict(worker), before, after)
+    assert merged == {b"SAME": b"1", b"OWN": b"worker", b"NEW": b"1", b"RANK": b"0"}
+
+
+@pytest.mark.long
+def test_ranks_draw_numbers_of_their_own(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import random, os\nimport numpy, torch\n"
+        "numbers = random.random(), numpy.random.rand(), torch.rand(1).item()\n"
+        "os.write(1, f'{numbers}\\n'.encode())\n"
+    )
+    command = [REPOSITORY / "build" / "rallypoint", "run", "--warm", "--standalone"]
+    done = subprocess.run(
+        [*command, "--nproc-per-node=4", script],
+        env={**os.environ, "PYTHON_EXEC": sys.executable, "LOGLEVEL": "INFO"},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert "template that has imported numpy, os, random, torch in" in done.stderr
+    drawn = [line.strip("()").split(", ") for line in done.stdout.splitlines()]
+    assert len(drawn) == 4
+    for column in zip(*drawn):
+        assert len(set(column)) == 4, drawn
