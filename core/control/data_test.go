@@ -380,8 +380,10 @@ func TestFullDisk(t *testing.T) {
 	controltest.WantCode(t, refused.Err, rendezvous.CodeConnection, "cannot store", d.data.Path(), "make room")
 	_, err := members[1].Start(controltest.Join()).Wait(controltest.Context(t))
 	controltest.WantCode(t, err, rendezvous.CodeConnection, "cannot store", d.data.Path())
-	a := d.executeAdmin(wire.Admin{Op: wire.AdminOpEvict, RunID: "run", Node: members[0].Node()}, "")
-	controltest.WantCode(t, a.Err, rendezvous.CodeConnection, "cannot store")
+	for _, op := range []wire.AdminOp{wire.AdminOpEvict, wire.AdminOpStop, wire.AdminOpCancel, wire.AdminOpUndrain} {
+		a := d.executeAdmin(wire.Admin{Op: op, RunID: "run", Node: members[0].Node(), Directive: wire.Directive{ID: "d1"}}, "")
+		controltest.WantCode(t, a.Err, rendezvous.CodeConnection, "cannot store")
+	}
 	held := members[0].key(store.OpAdd, 1, "sum")
 
 	// Room is made: what waited is done.

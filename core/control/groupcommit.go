@@ -368,7 +368,7 @@ func (w *groupCommit) failed(batch []*pendingEvent, cause error) (retry []*pendi
 // rounds that run.
 func (e *pendingEvent) refusable() bool {
 	switch ev := e.ev.(type) {
-	case rendezvous.Hello, rendezvous.Join, rendezvous.Evict:
+	case rendezvous.Hello, rendezvous.Join, rendezvous.Evict, rendezvous.Direct, rendezvous.CancelDirective, rendezvous.Undrain, rendezvous.Forget:
 		return true
 	case rendezvous.CloseRun:
 		return ev.Session == ""
