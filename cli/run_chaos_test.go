@@ -249,7 +249,7 @@ func (c *chaos) held() (goroutines, files int) {
 // startNode starts the agent of a node. The last node has no log folder but its
 // temporary one.
 func (c *chaos) startNode(i int) {
-	conf := fmt.Sprintf("--rdzv-conf=lease_timeout=%g,reconnect_grace=0.3,last_call_timeout=2,admit_delay=0.2", c.lease.Seconds())
+	conf := fmt.Sprintf("--rdzv-conf=lease_timeout=%g,reconnect_grace=0.3,last_call_timeout=2,admit_delay=0.2,closed_for=0", c.lease.Seconds())
 	if c.serve != nil { // a node that starts while it is down must not take its place
 		conf += ",is_host=0"
 	}

@@ -27,7 +27,7 @@ func TestServeSurvivesItsFile(t *testing.T) {
 	defer cancel()
 	join := func(id string) error {
 		p := params.Default()
-		p.RunID, p.Endpoint, p.Min, p.Max = id, s.addr, 1, 1
+		p.RunID, p.Endpoint, p.Min, p.Max, p.JoinTimeout = id, s.addr, 1, 1, 2*time.Second
 		m, err := roundstore.Open(p, nil)
 		if err != nil {
 			t.Fatal(err)
