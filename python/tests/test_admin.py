@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rallypoint
-from rallypoint import Code, InvalidError, Member, admin
+from rallypoint import ClosedError, Code, InvalidError, Member, admin
 
 
 def free_port() -> int:
@@ -70,7 +70,7 @@ def test_a_job_is_stopped_and_closed(place: str, nodes: list[Member]) -> None:
     assert "it ends, to be queued again, now" in stop.text
     until(nodes[0].is_closed)
     assert "stopped to be queued again by admin carol" in nodes[0].reason()
-    with pytest.raises(InvalidError, match="it is closed: it was stopped to be queued again"):
+    with pytest.raises(ClosedError, match="it is closed: it was stopped to be queued again"):
         admin.save(place, "job", reason="why")
     assert admin.close(place, "job", reason="why").directive == ""
 
