@@ -183,7 +183,7 @@ func (a *Agent) Resized() {
 // Errors: *FailedError (workers of this node failed), *PeerError (the run ended
 // because of another node), *NoProgressError, *RequeueError, *SignalError, *StartError (workers could not be
 // started), or an error of the rendezvous. A node that was not needed ends without error
-// (W10).
+// .
 func (a *Agent) Run(ctx context.Context) error {
 	a.err = a.run(ctx)
 	a.signals.stop()
@@ -458,7 +458,7 @@ func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
 	}
 }
 
-// end ends this node's part in the run (A38), and returns how that ends. A signal cuts short
+// end ends this node's part in the run, and returns how that ends. A signal cuts short
 // what it waits for.
 func (a *Agent) end(err error) error {
 	a.publish(telemetry.Ending{})

@@ -29,7 +29,7 @@ func TestRunSucceeds(t *testing.T) {
 }
 
 // TestRestartBudget runs workers that always fail: n restarts are n+1 attempts
-// (A46).
+// .
 func TestRestartBudget(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
 		s := newHarness(t, 1, "echo $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS; exit 3")
@@ -57,7 +57,7 @@ func TestRestartSucceeds(t *testing.T) {
 	}
 }
 
-// TestRegroup restarts the workers without a charge, and keeps their logs (W1).
+// TestRegroup restarts the workers without a charge, and keeps their logs.
 func TestRegroup(t *testing.T) {
 	s := newHarness(t, 1, "echo $RALLYPOINT_ROUND $TORCHELASTIC_RESTART_COUNT; echo up > $SAY; [ $RALLYPOINT_ROUND = 3 ] || exec sleep 100")
 	s.spec.Logs.Redirects = logs.AllRanks(logs.StdOut)
@@ -103,7 +103,7 @@ func TestNotifier(t *testing.T) {
 }
 
 // TestTearDown lists who fails by the agent's signal, but not as the cause, and
-// not who ends well by it (A76, W21).
+// not who ends well by it.
 func TestTearDown(t *testing.T) {
 	s := newHarness(t, 3, `case $RANK in
 		0) echo up > $SAY; exec sleep 100;;
@@ -127,7 +127,7 @@ func TestTearDown(t *testing.T) {
 	}
 }
 
-// TestGraceEverywhere kills after ShutdownTimeout also when a worker failed (W6).
+// TestGraceEverywhere kills after ShutdownTimeout also when a worker failed.
 // A stopped process is killed, too.
 func TestGraceEverywhere(t *testing.T) {
 	s := newHarness(t, 3, `case $RANK in
@@ -158,7 +158,7 @@ func expectSignal(t *testing.T, err error, want unix.Signal) {
 	}
 }
 
-// TestSignal passes the same signal on and waits for the workers (A58).
+// TestSignal passes the same signal on and waits for the workers.
 func TestSignal(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1} {
 		s := newHarness(t, 1, "trap 'echo got > $SAY; exit 0' "+strings.TrimPrefix(process.SignalName(sig), "SIG")+"; echo up > $SAY; while :; do sleep 0.01; done")
@@ -176,14 +176,14 @@ func TestSignal(t *testing.T) {
 }
 
 // steer puts a test's clock and terminal in the place of the agent's.
-func (s *harness) steer(terminal bool) *testkit.Clock {
+func (h *harness) steer(terminal bool) *testkit.Clock {
 	c := testkit.NewClock()
-	s.agent.interrupts.now, s.agent.interrupts.terminal = c.Now, func() bool { return terminal }
+	h.agent.interrupts.now, h.agent.interrupts.terminal = c.Now, func() bool { return terminal }
 	return c
 }
 
 // TestImpatientSignals: a later signal kills stubborn workers at once; more do
-// no harm, and no worker is left (W9).
+// no harm, and no worker is left.
 func TestImpatientSignals(t *testing.T) {
 	for _, c := range []struct {
 		first, then unix.Signal
@@ -253,7 +253,7 @@ func TestOneRequest(t *testing.T) {
 	}
 }
 
-// TestSignalWhileJoining withdraws (W7).
+// TestSignalWhileJoining withdraws.
 func TestSignalWhileJoining(t *testing.T) {
 	s := newHarness(t, 1, "exit 0")
 	s.rdzv.blocked = true
@@ -296,7 +296,7 @@ func TestRendezvousFails(t *testing.T) {
 	}
 }
 
-// TestShutdownFails hides neither the workers' failure nor their success (A38).
+// TestShutdownFails hides neither the workers' failure nor their success.
 func TestShutdownFails(t *testing.T) {
 	for _, code := range []string{"0", "3"} {
 		s := newHarness(t, 1, "exit "+code)
@@ -322,7 +322,7 @@ func TestProgramIsMissing(t *testing.T) {
 	}
 }
 
-// TestRestartDelay doubles, up to a limit (W25).
+// TestRestartDelay doubles, up to a limit.
 func TestRestartDelay(t *testing.T) {
 	for _, c := range []struct {
 		first  time.Duration

@@ -31,7 +31,7 @@ type attempt struct {
 	oom       process.OOMCounter // since the workers were started
 	outputs   []logs.Worker
 	ended     map[int]*process.Process // by local rank
-	failures  []*process.Process       // ended badly, in the order in which it was seen (A76)
+	failures  []*process.Process       // ended badly, in the order in which it was seen
 	succeeded int
 }
 
@@ -43,7 +43,7 @@ const (
 	someFailed            // a worker ended with a code other than 0, or by a signal
 	mustRegroup           // the nodes have to form a new round
 	mustInterrupt         // a signal came
-	unkillable            // a worker cannot be stopped any more (A94)
+	unkillable            // a worker cannot be stopped any more
 )
 
 // outcomeStates are the states of the workers that end an attempt, as metrics have them; an
@@ -56,7 +56,7 @@ var outcomeStates = map[outcome]string{
 // roundCauses are the causes of the round that follows an attempt.
 var roundCauses = map[outcome]progress.Cause{someFailed: progress.CauseFailure, unkillable: progress.CauseFailure, mustRegroup: progress.CauseRegroup}
 
-// start starts the workers of the round (A44, A55).
+// start starts the workers of the round.
 func (a *Agent) start() (*attempt, error) {
 	if a.template != nil {
 		a.template.Prepare(a.interrupts.first) // a cold worker would import the same
@@ -227,9 +227,9 @@ func (a *Agent) startLine(t *attempt) string {
 	return text
 }
 
-// supervise waits for what ends the attempt (A45). The workers' ends come by
+// supervise waits for what ends the attempt. The workers' ends come by
 // event; the rendezvous is asked at each monitor interval unless it is a Notifier
-// (N3).
+// .
 func (a *Agent) supervise(t *attempt) outcome {
 	var changed <-chan struct{}
 	var tick, look <-chan time.Time
@@ -498,7 +498,7 @@ func (a *Agent) publishEnds(t *attempt, failures []failure.Failure) {
 }
 
 // exitBarrier reports to the other agents that this node's workers succeeded and waits
-// for them (A51). Nothing but a signal makes it fail.
+// for them. Nothing but a signal makes it fail.
 func (a *Agent) exitBarrier() error {
 	a.publish(telemetry.Finishing{})
 	limit, wait := a.spec.ExitBarrierTimeout, a.spec.ExitBarrierTimeout > 0

@@ -95,14 +95,14 @@ func TestForeignBudget(t *testing.T) {
 }
 
 // idle returns the error of a run that makes no progress.
-func (s *harness) idle(err error) *NoProgressError {
-	s.t.Helper()
+func (h *harness) idle(err error) *NoProgressError {
+	h.t.Helper()
 	var idle *NoProgressError
 	if !errors.As(err, &idle) {
-		s.t.Fatalf("the run ended with %v", err)
+		h.t.Fatalf("the run ended with %v", err)
 	}
-	if s.rdzv.ending != rendezvous.EndFailed {
-		s.t.Errorf("the rendezvous was ended with %v", s.rdzv.ending)
+	if h.rdzv.ending != rendezvous.EndFailed {
+		h.t.Errorf("the rendezvous was ended with %v", h.rdzv.ending)
 	}
 	return idle
 }

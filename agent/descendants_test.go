@@ -29,7 +29,7 @@ const leavesDescendants = `trap '' TERM
 	read go < $GO`
 
 // TestDescendants ends all descendants of workers, whichever of them failed, before the run
-// ends (W3).
+// ends.
 func TestDescendants(t *testing.T) {
 	s := newHarness(t, 2, leavesDescendants+"; exit $RANK")
 	s.spec.Subreaper = true
@@ -262,7 +262,7 @@ func TestCgroup(t *testing.T) {
 }
 
 // TestWorkersAreBound starts each worker with its own affinity, and leaves that of
-// the agent alone (A101).
+// the agent alone.
 func TestWorkersAreBound(t *testing.T) {
 	var before unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {

@@ -173,7 +173,7 @@ func TestNoFolderForLogs(t *testing.T) {
 }
 
 // TestStuck gives up on a node whose worker does not leave uninterruptible sleep,
-// without a restart (A94).
+// without a restart.
 func TestStuck(t *testing.T) {
 	s := newHarness(t, 2, "echo up > $SAY; exec sleep 100")
 	s.spec.MaxRestarts = 3

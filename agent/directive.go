@@ -129,18 +129,18 @@ func (a *Agent) directiveCarrier() DirectiveCarrier {
 	return carrier
 }
 
-func (f *directives) follow(ctx context.Context) {
+func (di *directives) follow(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	defer f.letGo()
+	defer di.letGo()
 	for ctx.Err() == nil {
-		notice, changed := f.rdzv.Directive()
-		f.take(notice)
-		f.look(ctx)
-		f.hold(ctx)
-		f.drop(notice.ID)
+		notice, changed := di.rdzv.Directive()
+		di.take(notice)
+		di.look(ctx)
+		di.hold(ctx)
+		di.drop(notice.ID)
 		var tick <-chan time.Time
-		if f.asked != nil || len(f.agreed) > 0 {
+		if di.asked != nil || len(di.agreed) > 0 {
 			timer.Reset(directiveTick)
 			tick = timer.C
 		}
@@ -153,64 +153,64 @@ func (f *directives) follow(ctx context.Context) {
 }
 
 // take applies what the nodes say of a directive.
-func (f *directives) take(n rendezvous.DirectiveNotice) {
-	if f.asked != nil && (f.asked.ID != n.ID || n.Round != f.round) {
-		f.letGo()
+func (di *directives) take(n rendezvous.DirectiveNotice) {
+	if di.asked != nil && (di.asked.ID != n.ID || n.Round != di.round) {
+		di.letGo()
 	}
-	if n.ID == "" || n.Round != f.round || f.given[n.ID] {
+	if n.ID == "" || n.Round != di.round || di.given[n.ID] {
 		return
 	}
-	if f.asked == nil {
-		f.number++
-		f.asked = &directive{number: f.number, deadline: time.Now().Add(n.Within)}
+	if di.asked == nil {
+		di.number++
+		di.asked = &directive{number: di.number, deadline: time.Now().Add(n.Within)}
 	}
-	f.asked.DirectiveNotice = n
+	di.asked.DirectiveNotice = n
 	if !n.Agreed {
 		return
 	}
-	d := f.asked
-	f.asked = nil
-	f.agreed = append(f.agreed, d)
-	f.given[d.ID] = true
-	for local := range f.workers {
-		w := &f.workers[local]
+	d := di.asked
+	di.asked = nil
+	di.agreed = append(di.agreed, d)
+	di.given[d.ID] = true
+	for local := range di.workers {
+		w := &di.workers[local]
 		w.pending = append(w.pending, d)
 	}
 }
 
 // letGo ends the hold of a directive that was taken back.
-func (f *directives) letGo() {
-	if f.asked == nil {
+func (di *directives) letGo() {
+	if di.asked == nil {
 		return
 	}
-	for local := range f.workers {
-		f.forget(local, f.asked)
+	for local := range di.workers {
+		di.forget(local, di.asked)
 	}
-	f.asked = nil
+	di.asked = nil
 }
 
 // look reads what the workers answer, and hands over what was agreed.
-func (f *directives) look(ctx context.Context) {
-	for local := range f.workers {
-		w := &f.workers[local]
-		if len(f.agreed) == 0 || w.process.HasExited() {
+func (di *directives) look(ctx context.Context) {
+	for local := range di.workers {
+		w := &di.workers[local]
+		if len(di.agreed) == 0 || w.process.HasExited() {
 			continue
 		}
-		answer, err := f.records.Answer(local)
-		f.learn(w, answer)
+		answer, err := di.records.Answer(local)
+		di.learn(w, answer)
 		if len(w.pending) > 0 && !w.armed {
-			f.arm(local, answer, err)
+			di.arm(local, answer, err)
 		}
 	}
-	for _, d := range f.agreed {
-		if !d.announced && f.allHave(d) {
+	for _, d := range di.agreed {
+		if !d.announced && di.allHave(d) {
 			d.announced = true
-			f.log.Info(fmt.Sprintf("directive %s: the workers of this node have it%s", d.ID, atStep(d.Step)))
+			di.log.Info(fmt.Sprintf("directive %s: the workers of this node have it%s", d.ID, atStep(d.Step)))
 		}
-		if !d.saved && f.allSaved(d) {
+		if !d.saved && di.allSaved(d) {
 			d.saved = true
-			f.log.Info(fmt.Sprintf("directive %s: the workers of this node have saved", d.ID))
-			f.report(ctx, d.ID, "that its workers have saved", func(ctx context.Context) error { return f.rdzv.ReportSaved(ctx, f.round, d.ID) })
+			di.log.Info(fmt.Sprintf("directive %s: the workers of this node have saved", d.ID))
+			di.report(ctx, d.ID, "that its workers have saved", func(ctx context.Context) error { return di.rdzv.ReportSaved(ctx, di.round, d.ID) })
 		}
 	}
 }
@@ -223,9 +223,9 @@ func atStep(step int64) string {
 }
 
 // learn applies a worker's answer.
-func (f *directives) learn(w *directedWorker, answer progress.Answer) {
+func (di *directives) learn(w *directedWorker, answer progress.Answer) {
 	w.able = w.able || answer.Holds || answer.Number > 0
-	if answer.State == progress.StateSaved && answer.Number <= f.number {
+	if answer.State == progress.StateSaved && answer.Number <= di.number {
 		w.saved = max(w.saved, answer.Number)
 	}
 	if len(w.pending) == 0 || !w.armed {
@@ -235,63 +235,63 @@ func (f *directives) learn(w *directedWorker, answer progress.Answer) {
 	if answer.Number != d.number || answer.State < progress.StateTaken {
 		return
 	}
-	f.taken(w)
+	di.taken(w)
 }
 
 // taken notes that a worker has its first pending directive.
-func (f *directives) taken(w *directedWorker) {
+func (di *directives) taken(w *directedWorker) {
 	d := w.pending[0]
 	w.pending, w.armed, w.taken = w.pending[1:], false, append(w.taken, d)
-	if f.signal != 0 {
-		w.process.Signal(f.signal)
+	if di.signal != 0 {
+		w.process.Signal(di.signal)
 	}
 }
 
 // arm puts the first pending directive into a worker's record: first its file, which the
 // worker reads when it finds the directive there.
-func (f *directives) arm(local int, answer progress.Answer, err error) {
-	w := &f.workers[local]
+func (di *directives) arm(local int, answer progress.Answer, err error) {
+	w := &di.workers[local]
 	d := w.pending[0]
 	if err == nil {
-		if failed := f.records.WriteDirective(local, d.file()); failed != nil {
-			f.refuse(w, fmt.Sprintf("directive %s: the worker of local rank %d learns what it asks for, and not by whom and why: %v", d.ID, local, failed))
+		if failed := di.records.WriteDirective(local, d.file()); failed != nil {
+			di.refuse(w, fmt.Sprintf("directive %s: the worker of local rank %d learns what it asks for, and not by whom and why: %v", d.ID, local, failed))
 		}
-		err = f.records.Release(local, d.ask(), max(d.Step, 0))
+		err = di.records.Release(local, d.ask(), max(d.Step, 0))
 		w.shown = d
 	}
 	w.armed = err == nil
 	if err != nil {
-		f.refuse(w, fmt.Sprintf("directive %s: the worker of local rank %d cannot be told of it but by a signal: %v", d.ID, local, err))
+		di.refuse(w, fmt.Sprintf("directive %s: the worker of local rank %d cannot be told of it but by a signal: %v", d.ID, local, err))
 	}
 	if err != nil || !answer.Holds || answer.Step < 0 {
-		f.taken(w) // no report of a step may ever come to hand it over
+		di.taken(w) // no report of a step may ever come to hand it over
 	}
 }
 
-func (f *directives) refuse(w *directedWorker, text string) {
+func (di *directives) refuse(w *directedWorker, text string) {
 	if !w.refused {
 		w.refused = true
-		f.log.Warn(text)
+		di.log.Warn(text)
 	}
 }
 
 // allHave reports whether the workers that know directives have taken one.
-func (f *directives) allHave(d *directive) bool {
-	return f.all(func(w *directedWorker) bool { return slices.Contains(w.taken, d) })
+func (di *directives) allHave(d *directive) bool {
+	return di.all(func(w *directedWorker) bool { return slices.Contains(w.taken, d) })
 }
 
 // allSaved reports whether the workers that know directives have saved because of one, or of
 // a later one, which is at no earlier step.
-func (f *directives) allSaved(d *directive) bool {
-	return f.all(func(w *directedWorker) bool { return w.saved >= d.number })
+func (di *directives) allSaved(d *directive) bool {
+	return di.all(func(w *directedWorker) bool { return w.saved >= d.number })
 }
 
 // all reports whether something holds for each running worker that knows directives, of
 // which there is one at least.
-func (f *directives) all(holds func(*directedWorker) bool) bool {
+func (di *directives) all(holds func(*directedWorker) bool) bool {
 	found := false
-	for local := range f.workers {
-		w := &f.workers[local]
+	for local := range di.workers {
+		w := &di.workers[local]
 		if w.process.HasExited() || !w.able {
 			continue
 		}
@@ -305,33 +305,33 @@ func (f *directives) all(holds func(*directedWorker) bool) bool {
 
 // hold holds the workers for the asked directive, and reports at which step, once they have
 // all taken the ones before it.
-func (f *directives) hold(ctx context.Context) {
-	d := f.asked
+func (di *directives) hold(ctx context.Context) {
+	d := di.asked
 	switch {
 	case d == nil || d.released:
 		return
 	case !d.held.IsZero():
-		if patience := min(f.patience, d.Within); time.Since(d.held) > patience {
+		if patience := min(di.patience, d.Within); time.Since(d.held) > patience {
 			d.released = true
-			for local := range f.workers {
-				f.forget(local, d)
+			for local := range di.workers {
+				di.forget(local, d)
 			}
-			f.log.Warn(fmt.Sprintf("directive %s: the nodes have not agreed on a step within %v; the workers of this node go on", d.ID, patience))
+			di.log.Warn(fmt.Sprintf("directive %s: the nodes have not agreed on a step within %v; the workers of this node go on", d.ID, patience))
 		}
 		return
 	}
-	for local := range f.workers {
-		if w := &f.workers[local]; len(w.pending) > 0 && !w.process.HasExited() {
+	for local := range di.workers {
+		if w := &di.workers[local]; len(w.pending) > 0 && !w.process.HasExited() {
 			return
 		}
 	}
 	d.held = time.Now()
-	for local := range f.workers {
-		w := &f.workers[local]
-		answer, err := f.records.Answer(local)
-		f.learn(w, answer) // before its answer to this one replaces it
+	for local := range di.workers {
+		w := &di.workers[local]
+		answer, err := di.records.Answer(local)
+		di.learn(w, answer) // before its answer to this one replaces it
 		if err == nil && answer.Holds && !w.process.HasExited() {
-			_ = f.records.Hold(local, d.ask())
+			_ = di.records.Hold(local, d.ask())
 			w.shown = d
 		}
 	}
@@ -342,18 +342,18 @@ func (f *directives) hold(ctx context.Context) {
 	case <-ctx.Done():
 		return
 	}
-	step := f.heldAt(d.number)
-	f.report(ctx, d.ID, "at which step its workers are held", func(ctx context.Context) error { return f.rdzv.ReportHeld(ctx, f.round, d.ID, step) })
+	step := di.heldAt(d.number)
+	di.report(ctx, d.ID, "at which step its workers are held", func(ctx context.Context) error { return di.rdzv.ReportHeld(ctx, di.round, d.ID, step) })
 }
 
 // heldAt is the first step at which all workers that are held can get a directive: of one
 // that waits already its step, else one past its last report; -1 if none reports steps.
-func (f *directives) heldAt(number uint64) int64 {
+func (di *directives) heldAt(number uint64) int64 {
 	step := int64(-1)
-	for local := range f.workers {
-		answer, err := f.records.Answer(local)
+	for local := range di.workers {
+		answer, err := di.records.Answer(local)
 		switch {
-		case err != nil, !answer.Holds, answer.Step < 0, f.workers[local].process.HasExited():
+		case err != nil, !answer.Holds, answer.Step < 0, di.workers[local].process.HasExited():
 		case answer.Number == number && answer.State == progress.StateHeld, answer.Step == math.MaxInt64:
 			step = max(step, answer.Step)
 		default:
@@ -364,11 +364,11 @@ func (f *directives) heldAt(number uint64) int64 {
 }
 
 // report tells the other nodes something; a call that takes long goes on by itself.
-func (f *directives) report(ctx context.Context, id, what string, tell func(context.Context) error) {
+func (di *directives) report(ctx context.Context, id, what string, tell func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, reportPatience)
 	defer cancel()
 	if err := tell(ctx); err != nil {
-		f.log.Info(fmt.Sprintf("directive %s: the other nodes could not be told yet %s: %v", id, what, err))
+		di.log.Info(fmt.Sprintf("directive %s: the other nodes could not be told yet %s: %v", id, what, err))
 	}
 }
 
@@ -376,40 +376,40 @@ func (f *directives) report(ctx context.Context, id, what string, tell func(cont
 // workers have them and the nodes have none, or another one after all have saved. One that
 // ends the attempt stands for the workers until their end: what they trained after it, they
 // would train again.
-func (f *directives) drop(standing string) {
-	if f.ending() {
+func (di *directives) drop(standing string) {
+	if di.ending() {
 		return
 	}
 	now := time.Now()
-	f.agreed = slices.DeleteFunc(f.agreed, func(d *directive) bool {
-		over := now.After(d.deadline) || !f.awaited(d) && d.ID != standing && (standing == "" || d.saved)
+	di.agreed = slices.DeleteFunc(di.agreed, func(d *directive) bool {
+		over := now.After(d.deadline) || !di.awaited(d) && d.ID != standing && (standing == "" || d.saved)
 		if !over {
 			return false
 		}
-		for local := range f.workers {
-			f.forget(local, d)
+		for local := range di.workers {
+			di.forget(local, d)
 		}
 		return true
 	})
 }
 
 // awaited reports whether a running worker is still to get a directive.
-func (f *directives) awaited(d *directive) bool {
-	return slices.ContainsFunc(f.workers, func(w directedWorker) bool { return !w.process.HasExited() && slices.Contains(w.pending, d) })
+func (di *directives) awaited(d *directive) bool {
+	return slices.ContainsFunc(di.workers, func(w directedWorker) bool { return !w.process.HasExited() && slices.Contains(w.pending, d) })
 }
 
 // forget takes a directive that is over back from a worker, unless the worker's record holds
 // another one.
-func (f *directives) forget(local int, d *directive) {
-	w := &f.workers[local]
+func (di *directives) forget(local int, d *directive) {
+	w := &di.workers[local]
 	if i := slices.Index(w.pending, d); i >= 0 {
 		w.armed = w.armed && i > 0
 		w.pending = slices.Delete(w.pending, i, i+1)
 	}
 	if w.shown == d {
 		w.shown = nil
-		_ = f.records.Clear(local)
-		_ = f.records.WriteDirective(local, nil)
+		_ = di.records.Clear(local)
+		_ = di.records.WriteDirective(local, nil)
 	}
 }
 

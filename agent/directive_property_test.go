@@ -34,17 +34,17 @@ type scripted struct {
 	took  map[string]int64
 }
 
-func (s *agreeing) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) { return s.notice, nil }
-func (s *agreeing) ReportSaved(context.Context, uint64, string) error        { return nil }
-func (s *agreeing) ReportHeld(_ context.Context, _ uint64, id string, step int64) error {
-	if id == s.notice.ID {
-		s.held = step
+func (a *agreeing) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) { return a.notice, nil }
+func (a *agreeing) ReportSaved(context.Context, uint64, string) error        { return nil }
+func (a *agreeing) ReportHeld(_ context.Context, _ uint64, id string, step int64) error {
+	if id == a.notice.ID {
+		a.held = step
 	}
 	return nil
 }
 
 // report has a worker report a step, or go on in a report in which it is held.
-func (s *agreeing) report(w *scripted, step int64) {
+func (a *agreeing) report(w *scripted, step int64) {
 	w.set(40, 1)
 	w.step = step
 	w.set(16, uint64(step))
@@ -59,38 +59,38 @@ func (s *agreeing) report(w *scripted, step int64) {
 	w.set(32, about|2)
 	id := w.file().ID
 	if before, again := w.took[id]; again {
-		s.t.Fatalf("a worker got %s at step %d, and again at %d", id, before, step)
+		a.t.Fatalf("a worker got %s at step %d, and again at %d", id, before, step)
 	}
-	if step < s.steps[id] {
-		s.t.Fatalf("a worker got %s at step %d, agreed was %d", id, step, s.steps[id])
+	if step < a.steps[id] {
+		a.t.Fatalf("a worker got %s at step %d, agreed was %d", id, step, a.steps[id])
 	}
 	w.took[id] = step
 }
 
 // settle has the agent do what it does at each look, and those go on that are held no more.
-func (s *agreeing) settle() {
-	s.f.take(s.notice)
-	s.f.look(s.t.Context())
-	s.f.hold(s.t.Context())
-	s.f.drop(s.notice.ID)
-	asked := s.notice.ID != "" && s.notice.Round == s.f.round && !s.notice.Agreed
-	for _, w := range s.workers {
+func (a *agreeing) settle() {
+	a.f.take(a.notice)
+	a.f.look(a.t.Context())
+	a.f.hold(a.t.Context())
+	a.f.drop(a.notice.ID)
+	asked := a.notice.ID != "" && a.notice.Round == a.f.round && !a.notice.Agreed
+	for _, w := range a.workers {
 		if w.mem[24] == 1 && !asked {
-			s.t.Fatalf("a worker is held, and the nodes say %+v", s.notice)
+			a.t.Fatalf("a worker is held, and the nodes say %+v", a.notice)
 		}
 		if w.waits && w.mem[24] != 1 {
-			s.report(w, w.step)
+			a.report(w, w.step)
 		}
 	}
 }
 
-func (s *agreeing) say(n rendezvous.DirectiveNotice) {
-	s.notice = n
-	s.settle()
+func (a *agreeing) say(n rendezvous.DirectiveNotice) {
+	a.notice = n
+	a.settle()
 }
 
-func (s *agreeing) worker(t *rapid.T) *scripted {
-	return rapid.SampledFrom(s.workers).Draw(t, "worker")
+func (a *agreeing) worker(t *rapid.T) *scripted {
+	return rapid.SampledFrom(a.workers).Draw(t, "worker")
 }
 
 // TestNoDirectiveTwice: no worker gets a directive of an id twice in a round, nor before the

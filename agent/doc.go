@@ -2,6 +2,5 @@
 // each round of a rendezvous, gives the workers their ranks and environment,
 // watches, stops and restarts them, keeps their logs and reports their failures.
 //
-// The behaviour is docs/spec/agent.md; comments name its requirements (A1..,
-// W1.., N1..). How it differs from torchrun is docs/deviations.md.
+// The behaviour is docs/spec/agent.md. How it differs from torchrun is docs/deviations.md.
 package agent

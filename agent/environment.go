@@ -35,7 +35,7 @@ type place struct {
 	restarts, maxBudget int
 }
 
-// additions are the variables that A39 adds; of those with the same name the last one
+// additions are the variables that a worker gets beside its own; of those with the same name the last one
 // counts.
 func additions(s *Spec, p place) [][2]string {
 	set := [][2]string{
@@ -146,7 +146,7 @@ const (
 )
 
 // virtualDevices returns each worker's device, and the variable that says which
-// there are, "" if none does (A40).
+// there are, "" if none does.
 func virtualDevices(env []string, workers int) (source string, devices []string, err error) {
 	for _, name := range []string{hipDevices, cudaDevices} {
 		value, given := process.LookupEnv(env, name)
@@ -167,7 +167,7 @@ func virtualDevices(env []string, workers int) (source string, devices []string,
 	return "", devices, nil
 }
 
-// arguments are the worker's command with its macros replaced (A26).
+// arguments are the worker's command with its macros replaced.
 func arguments(s *Spec, local int) []string {
 	argv := slices.Clone(s.Argv)
 	if s.NoMacros {

@@ -5,14 +5,14 @@ import "rallypoint/agent/failure"
 // FailedError ends a run because workers failed for good; torch's name for it is
 // ChildFailedError.
 type FailedError struct {
-	Name     string            // of the entry point (A36)
+	Name     string            // of the entry point
 	Failures []failure.Failure // of this and of other nodes, in the order in which they were seen; at least one
 }
 
 // Root is the failure that caused the others.
 func (e *FailedError) Root() *failure.Failure { return &e.Failures[failure.RootCause(e.Failures)] }
 
-// Error is the report of A78, beginning with a line feed.
+// Error is the report of all failures, beginning with a line feed.
 func (e *FailedError) Error() string { return failure.Report(e.Name, e.Failures) }
 
 // PeerError ends a run on a node whose own workers did not fail: the run was
@@ -28,7 +28,7 @@ func (e *PeerError) Error() string { return e.Err.Error() }
 // Unwrap returns the error of the rendezvous.
 func (e *PeerError) Unwrap() error { return e.Err }
 
-// Report is the report of the other nodes' failures (A78); "" if none is known.
+// Report is the report of the other nodes' failures; "" if none is known.
 func (e *PeerError) Report() string {
 	if len(e.Failures) == 0 {
 		return ""

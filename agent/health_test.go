@@ -51,7 +51,7 @@ func get(t *testing.T, url string) (int, string) {
 	return answer.StatusCode, string(body)
 }
 
-// TestHealthWhileJoining asks an agent that waits for others (W15).
+// TestHealthWhileJoining asks an agent that waits for others.
 func TestHealthWhileJoining(t *testing.T) {
 	s := newHarness(t, 2, "exec sleep 100")
 	s.spec.MaxRestarts = 1
@@ -71,7 +71,7 @@ func TestHealthWhileJoining(t *testing.T) {
 	}
 }
 
-// TestHealth asks an agent whose workers run, after a restart (W15).
+// TestHealth asks an agent whose workers run, after a restart.
 func TestHealth(t *testing.T) {
 	s := newHarness(t, 2, "[ $RALLYPOINT_ROUND = 1 ] && [ $RANK = 1 ] && exit 3; exec sleep 100")
 	s.spec.MaxRestarts = 1

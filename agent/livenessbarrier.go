@@ -45,12 +45,12 @@ func AnswerBarriers(keys store.Store, groups int) *Arrivals {
 }
 
 // Stop ends the answers.
-func (t *Arrivals) Stop() {
-	if t == nil {
+func (a *Arrivals) Stop() {
+	if a == nil {
 		return
 	}
-	t.cancel()
-	t.wg.Wait()
+	a.cancel()
+	a.wg.Wait()
 }
 
 // livenessBarrier waits for the arrivals of all agents of a round.
@@ -73,7 +73,7 @@ func (a *Agent) openBarrier(ctx context.Context) *livenessBarrier {
 	return p
 }
 
-func (p *livenessBarrier) stop() {
-	p.cancel()
-	p.wg.Wait()
+func (l *livenessBarrier) stop() {
+	l.cancel()
+	l.wg.Wait()
 }

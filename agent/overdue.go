@@ -30,7 +30,7 @@ func (a *Agent) unkillableWorkers(t *attempt) bool {
 const overdueMessage = "The timer"
 
 // reapOverdue ends the worker that a process with an expired timer is or belongs
-// to (A90); that it fails by it is a failure like any other (W8).
+// to; that it fails by it is a failure like any other.
 func (a *Agent) reapOverdue(t *attempt, o watchdog.Overdue) {
 	for i := range o.Timers {
 		a.publish(telemetry.WatchdogActed{Name: "timer expired", Timer: &o.Timers[i]})

@@ -24,7 +24,7 @@ func withWatchdog(s *harness) (path string) {
 }
 
 // TestWatchdogRestarts: an expired timer is a worker failure, of the worker itself
-// or of a child of it; the agent goes on, and the FIFO is gone at the end (W8).
+// or of a child of it; the agent goes on, and the FIFO is gone at the end.
 func TestWatchdogRestarts(t *testing.T) {
 	for name, script := range map[string]string{
 		"worker":           `timer $$ 9; exec sleep 100`,
@@ -92,17 +92,17 @@ type eventLog struct {
 	more wake.Signal
 }
 
-func (l *eventLog) Record(event []byte) {
-	l.mu.Lock()
-	l.all = append(l.all, string(event))
-	l.mu.Unlock()
-	l.more.Set()
+func (e *eventLog) Record(event []byte) {
+	e.mu.Lock()
+	e.all = append(e.all, string(event))
+	e.mu.Unlock()
+	e.more.Set()
 }
 
-func (l *eventLog) count(name string) (n int) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for _, event := range l.all {
+func (e *eventLog) count(name string) (n int) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	for _, event := range e.all {
 		if strings.HasPrefix(event, `{"name":"`+name+`","source":"AGENT"`) {
 			n++
 		}

@@ -23,7 +23,7 @@ func inRound(t *testing.T, r *rounds, rank int) *Agent {
 	return a
 }
 
-// TestExitBarrier holds each agent until all have succeeded (A51).
+// TestExitBarrier holds each agent until all have succeeded.
 func TestExitBarrier(t *testing.T) {
 	r := newRounds(3)
 	var wg sync.WaitGroup
@@ -68,7 +68,7 @@ func TestExitBarrierSignal(t *testing.T) {
 }
 
 // TestPeersFailures tells a node whose workers did not fail who did, in the order
-// of the store (W21).
+// of the store.
 func TestPeersFailures(t *testing.T) {
 	r := newRounds(3)
 	late := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)

@@ -37,7 +37,7 @@ type roleInfo struct {
 }
 
 // identicalRanks are the ranks if all agents have the same role and as many
-// workers (A48).
+// workers.
 func identicalRanks(group, groups, local, restarts int) ranks {
 	return ranks{
 		base: group * local, world: groups * local,
@@ -46,7 +46,7 @@ func identicalRanks(group, groups, local, restarts int) ranks {
 	}
 }
 
-// agreeRanks exchanges role infos through the agents' store (A49): agent 0 reads
+// agreeRanks exchanges role infos through the agents' store: agent 0 reads
 // all and writes each agent's share. The restart count is the highest that any
 // agent knows, so that all workers of the round see one number.
 //
@@ -159,25 +159,25 @@ func shareRanks(infos []roleInfo) []ranks {
 
 // meet counts this agent under one key, and waits for the other, which the last agent of the
 // round writes.
-func (s *assignment) meet(ctx context.Context, count, last string) error {
-	n, err := s.keys.Add(ctx, count, 1)
-	if err == nil && n >= int64(s.groups) {
-		err = s.keys.Set(ctx, last, []byte("1"))
+func (a *assignment) meet(ctx context.Context, count, last string) error {
+	n, err := a.keys.Add(ctx, count, 1)
+	if err == nil && n >= int64(a.groups) {
+		err = a.keys.Set(ctx, last, []byte("1"))
 	}
 	if err == nil {
-		err = s.keys.Wait(ctx, []string{last})
+		err = a.keys.Wait(ctx, []string{last})
 	}
 	return err
 }
 
 // members reads what the agents of the round say of themselves; nil if its store does not
 // answer.
-func (s *assignment) members(ctx context.Context) []telemetry.MemberStatus {
-	names := make([]string, s.groups)
+func (a *assignment) members(ctx context.Context) []telemetry.MemberStatus {
+	names := make([]string, a.groups)
 	for i := range names {
 		names[i] = rendezvous.RoleInfoPrefix + strconv.Itoa(i)
 	}
-	texts, err := s.keys.MultiGet(ctx, names)
+	texts, err := a.keys.MultiGet(ctx, names)
 	if err != nil {
 		return nil
 	}

@@ -80,13 +80,13 @@ type endsMeanwhile struct {
 	requeued atomic.Bool
 }
 
-func (r *endsMeanwhile) Shutdown(ctx context.Context, ending rendezvous.Ending, reason string) error {
-	r.requeued.Store(true)
-	return r.rounds.Shutdown(ctx, ending, reason)
+func (e *endsMeanwhile) Shutdown(ctx context.Context, ending rendezvous.Ending, reason string) error {
+	e.requeued.Store(true)
+	return e.rounds.Shutdown(ctx, ending, reason)
 }
 
-func (r *endsMeanwhile) Requeued() (reason string, requeued bool) {
-	return "asked for by admin carol", r.requeued.Load()
+func (e *endsMeanwhile) Requeued() (reason string, requeued bool) {
+	return "asked for by admin carol", e.requeued.Load()
 }
 
 // TestRequeueBeforeTheGoodbye: the first to end the run decides for every node. One whose

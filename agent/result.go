@@ -25,7 +25,7 @@ type Result struct {
 	// Root is the index of the one that caused the others, -1 if there are none.
 	Failures []failure.Failure
 	Root     int
-	Report   string // the report of the failures (A78); "" if there are none
+	Report   string // the report of the failures; "" if there are none
 }
 
 // WorkerResult is how one worker ended.
@@ -62,17 +62,17 @@ func (a *Agent) Result() Result {
 }
 
 // results tells how the workers of an attempt ended, which they must have.
-func (t *attempt) results(r ranks) []WorkerResult {
+func (a *attempt) results(r ranks) []WorkerResult {
 	var results []WorkerResult
-	for i, p := range t.workers.Procs {
+	for i, p := range a.workers.Procs {
 		w := WorkerResult{
 			LocalRank: p.Local, Rank: r.base + p.Local, RoleRank: r.roleBase + p.Local, RoleWorldSize: r.roleWorld,
-			Pid: p.Pid, ExitCode: -1, ErrFile: t.outputs[i].ErrFile, ErrorFile: t.outputs[i].ErrorFile,
+			Pid: p.Pid, ExitCode: -1, ErrFile: a.outputs[i].ErrFile, ErrorFile: a.outputs[i].ErrorFile,
 		}
 		if p.HasExited() {
 			w.ExitCode = p.Code
 		}
-		if f := t.outputs[i].Out; f != nil {
+		if f := a.outputs[i].Out; f != nil {
 			w.OutFile = f.Name()
 		}
 		results = append(results, w)

@@ -148,72 +148,72 @@ func newHarness(t *testing.T, workers int, script string) *harness {
 }
 
 // goFile makes the FIFO that the script knows as $GO and waits at, and returns its path.
-func (s *harness) goFile() string {
-	s.t.Helper()
-	path := s.spec.Logs.Dir + ".go"
+func (h *harness) goFile() string {
+	h.t.Helper()
+	path := h.spec.Logs.Dir + ".go"
 	if err := unix.Mkfifo(path, 0o600); err != nil {
-		s.t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	s.spec.Environ = append(s.spec.Environ, "GO="+path)
+	h.spec.Environ = append(h.spec.Environ, "GO="+path)
 	return path
 }
 
 // prepare makes the agent, which start does otherwise.
-func (s *harness) prepare() {
-	s.t.Helper()
-	a, err := New(s.spec, "test", s.rdzv, slog.New(slog.DiscardHandler))
+func (h *harness) prepare() {
+	h.t.Helper()
+	a, err := New(h.spec, "test", h.rdzv, slog.New(slog.DiscardHandler))
 	if err != nil {
-		s.t.Fatal(err)
+		h.t.Fatal(err)
 	}
-	s.agent = a
+	h.agent = a
 }
 
-func (s *harness) start() {
-	s.t.Helper()
-	if s.agent == nil {
-		s.prepare()
+func (h *harness) start() {
+	h.t.Helper()
+	if h.agent == nil {
+		h.prepare()
 	}
-	a := s.agent
+	a := h.agent
 	go func() {
-		defer close(s.done)
-		s.err = a.Run(s.t.Context())
+		defer close(h.done)
+		h.err = a.Run(h.t.Context())
 	}()
 }
 
 // wait waits for the end of the run and returns its error.
-func (s *harness) wait() error {
-	<-s.done
-	if s.rdzv.ended != 1 {
-		s.t.Errorf("the rendezvous was ended %d times", s.rdzv.ended)
+func (h *harness) wait() error {
+	<-h.done
+	if h.rdzv.ended != 1 {
+		h.t.Errorf("the rendezvous was ended %d times", h.rdzv.ended)
 	}
-	return s.err
+	return h.err
 }
 
-func (s *harness) run() error {
-	s.t.Helper()
-	s.start()
-	return s.wait()
+func (h *harness) run() error {
+	h.t.Helper()
+	h.start()
+	return h.wait()
 }
 
 // hear returns the next line that a worker said.
-func (s *harness) hear() string {
-	s.t.Helper()
-	line, err := s.said.ReadString('\n')
+func (h *harness) hear() string {
+	h.t.Helper()
+	line, err := h.said.ReadString('\n')
 	if err != nil {
-		s.t.Fatal(err)
+		h.t.Fatal(err)
 	}
 	return strings.TrimSpace(line)
 }
 
 // hearPids reads n lines of pids.
-func (s *harness) hearPids(n int) []int {
-	s.t.Helper()
+func (h *harness) hearPids(n int) []int {
+	h.t.Helper()
 	var pids []int
 	for range n {
-		for _, field := range strings.Fields(s.hear()) {
+		for _, field := range strings.Fields(h.hear()) {
 			pid, err := strconv.Atoi(field)
 			if err != nil {
-				s.t.Fatal(err)
+				h.t.Fatal(err)
 			}
 			pids = append(pids, pid)
 		}
@@ -242,23 +242,23 @@ func processState(pid int) (state byte, ok bool) {
 }
 
 // failed returns the failures of a run that ended by them.
-func (s *harness) failed(err error) []failure.Failure {
-	s.t.Helper()
+func (h *harness) failed(err error) []failure.Failure {
+	h.t.Helper()
 	var failed *FailedError
 	if !errors.As(err, &failed) {
-		s.t.Fatalf("the run ended with %v", err)
+		h.t.Fatalf("the run ended with %v", err)
 	}
-	if s.rdzv.ending != rendezvous.EndFailed {
-		s.t.Errorf("the rendezvous was ended with %v", s.rdzv.ending)
+	if h.rdzv.ending != rendezvous.EndFailed {
+		h.t.Errorf("the rendezvous was ended with %v", h.rdzv.ending)
 	}
 	return failed.Failures
 }
 
 // logFiles lists the log folder without the job's own name.
-func (s *harness) logFiles() string {
-	s.t.Helper()
+func (h *harness) logFiles() string {
+	h.t.Helper()
 	var names []string
-	jobs, _ := filepath.Glob(s.spec.Logs.Dir + "/run_????????")
+	jobs, _ := filepath.Glob(h.spec.Logs.Dir + "/run_????????")
 	for _, job := range jobs {
 		found, _ := filepath.Glob(job + "/*/*/*")
 		for _, path := range found {

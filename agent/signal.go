@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SignalError ends a run because the agent was sent a signal (A58).
+// SignalError ends a run because the agent was sent a signal.
 type SignalError struct {
 	Signal unix.Signal
 	Pid    int // of the agent
@@ -56,8 +56,8 @@ func (a *Agent) Signal(sig unix.Signal) {
 }
 
 // Stop makes the agent end its run: it sends sig to the workers, waits up to
-// grace for their end and kills them then (A58). A call within 5 s of the first is the
-// same request; a later one kills the workers at once (W9), and so does, at any
+// grace for their end and kills them then. A call within 5 s of the first is the
+// same request; a later one kills the workers at once, and so does, at any
 // time, SIGKILL, a grace of 0, and a second SIGINT from the keyboard of a terminal.
 // It returns at once; Run then returns a *SignalError.
 func (a *Agent) Stop(sig unix.Signal, grace time.Duration) {

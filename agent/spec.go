@@ -31,13 +31,13 @@ type Spec struct {
 	Role  string
 
 	// Argv is the command of each worker: a program, looked up in the PATH of
-	// Environ, and its arguments, in which macros are replaced (A26).
+	// Environ, and its arguments, in which macros are replaced.
 	Argv     []string
-	NoMacros bool // arguments go to the workers as they are (W18)
+	NoMacros bool // arguments go to the workers as they are
 
 	Workers     int      // on this node, > 0
 	Environ     []string // the agent's environment, which the workers inherit
-	VirtualRank bool     // each worker is local rank 0 with one GPU (A40)
+	VirtualRank bool     // each worker is local rank 0 with one GPU
 
 	MaxRestarts int // of the whole job's workers, >= 0
 	// RestartWindow makes MaxRestarts a budget by window: so many restarts in any time of
@@ -55,19 +55,19 @@ type Spec struct {
 	OnSignal     map[unix.Signal]rendezvous.DirectiveKind
 	DrainTimeout time.Duration
 	// RestartDelay is the pause before the first restart after a failure; it doubles
-	// with each further one, up to MaxRestartDelay. 0: none (W25).
+	// with each further one, up to MaxRestartDelay. 0: none.
 	RestartDelay time.Duration
 
 	// MonitorInterval is how often the rendezvous is asked whether nodes wait;
-	// > 0. The agent sees the workers' ends without it (N3).
+	// > 0. The agent sees the workers' ends without it.
 	MonitorInterval time.Duration
 
 	// ShutdownTimeout is the grace between a signal to the workers and SIGKILL,
-	// whatever the reason (W6); 0 is none.
+	// whatever the reason; 0 is none.
 	ShutdownTimeout time.Duration
 
 	// ExitBarrierTimeout bounds the wait for the other agents after success; 0
-	// does not wait (A51).
+	// does not wait.
 	ExitBarrierTimeout time.Duration
 
 	// LostNodeTimeout bounds the wait for news of a lost node after a failure that
@@ -76,7 +76,7 @@ type Spec struct {
 	LostNodeTimeout time.Duration
 
 	// Identical says that all agents have this role and as many workers, so that
-	// ranks need no exchange (A48). Restart counts are not agreed then.
+	// ranks need no exchange. Restart counts are not agreed then.
 	Identical bool
 
 	// CPUs are those that each worker may use, by local rank; nil is all of this
@@ -95,7 +95,7 @@ type Spec struct {
 	// workers. Only a process may ask for it that starts no other children.
 	Subreaper bool
 
-	// KeepDaemons leaves alone what the workers started and left behind (W3).
+	// KeepDaemons leaves alone what the workers started and left behind.
 	KeepDaemons bool
 
 	// LoopbackUsers are whose processes may ask the health port at a loopback address.
@@ -103,9 +103,9 @@ type Spec struct {
 
 	Logs           logs.Spec
 	Stdout, Stderr *os.File       // the console, for copied lines; the workers inherit 1 and 2
-	Events         telemetry.Sink // of the agent and its workers (A96); nil: none
-	RdzvEvents     telemetry.Sink // of the rendezvous as this node sees it (A97); nil: none
-	Metrics        telemetry.Sink // torch's metrics (A98); nil: none
+	Events         telemetry.Sink // of the agent and its workers; nil: none
+	RdzvEvents     telemetry.Sink // of the rendezvous as this node sees it; nil: none
+	Metrics        telemetry.Sink // torch's metrics; nil: none
 	Backend        string         // of the rendezvous, for events
 
 	// Notify receives each step of the run, in order, from the goroutine of Run:
@@ -157,7 +157,7 @@ func (s *Spec) cpus(local int) []int {
 }
 
 // EntryPoint is the name of the command in reports and events: for an
-// interpreter the first argument that is no option, else the program (A36).
+// interpreter the first argument that is no option, else the program.
 // interpreter is the program that runs scripts, "" if none does.
 func EntryPoint(argv []string, interpreter string) string {
 	if argv[0] != interpreter {

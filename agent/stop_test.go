@@ -27,36 +27,36 @@ func newAnnouncing(world int) *announcing {
 	return &announcing{notifying: &notifying{newRounds(world), make(chan struct{}, 1)}}
 }
 
-func (r *announcing) AnnounceStop(_ context.Context, _ uint64, leaving bool, reason string) error {
-	if r.announced == nil {
+func (an *announcing) AnnounceStop(_ context.Context, _ uint64, leaving bool, reason string) error {
+	if an.announced == nil {
 		return nil
 	}
-	return r.announced(leaving, reason)
+	return an.announced(leaving, reason)
 }
 
-func (r *announcing) Stopped(round uint64) rendezvous.RoundStop {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.stop.Round != round {
+func (an *announcing) Stopped(round uint64) rendezvous.RoundStop {
+	an.mu.Lock()
+	defer an.mu.Unlock()
+	if an.stop.Round != round {
 		return rendezvous.RoundStop{}
 	}
-	return r.stop
+	return an.stop
 }
 
 // tell lets another node announce the stop of the present round.
-func (r *announcing) tell(stop rendezvous.RoundStop) {
-	r.mu.Lock()
-	stop.Round = r.round
-	r.stop, r.waiting = stop, 1
-	r.mu.Unlock()
-	r.changed <- struct{}{}
+func (an *announcing) tell(stop rendezvous.RoundStop) {
+	an.mu.Lock()
+	stop.Round = an.round
+	an.stop, an.waiting = stop, 1
+	an.mu.Unlock()
+	an.changed <- struct{}{}
 }
 
 // use prepares the harness's agent with the rendezvous, of which every node has one worker.
-func (r *announcing) use(t *testing.T, s *harness) {
+func (an *announcing) use(t *testing.T, s *harness) {
 	t.Helper()
-	s.rdzv, s.spec.Identical = r.rounds, true
-	a, err := New(s.spec, "test", r, discard())
+	s.rdzv, s.spec.Identical = an.rounds, true
+	a, err := New(s.spec, "test", an, discard())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,23 +39,23 @@ type recorder struct {
 	more  func([]byte)
 }
 
-func (h *recorder) Record(text []byte) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.texts = append(h.texts, text)
-	if h.more != nil {
-		h.more(text)
+func (r *recorder) Record(text []byte) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.texts = append(r.texts, text)
+	if r.more != nil {
+		r.more(text)
 	}
 }
 
 // metrics are the metrics that were recorded, "name=value", durations without their value
 // and each group of equal looks at healthy workers once.
-func (h *recorder) metrics(t *testing.T) string {
+func (r *recorder) metrics(t *testing.T) string {
 	t.Helper()
 	const healthy = "_monitor+ remaining_restarts=N healthy=1"
 	short := strings.NewReplacer("SimpleElasticAgent.", "", "LocalElasticAgent.", "", "workers.r.", "", ".success=1", "+", ".failure=1", "-", "_workers", "")
 	var all []string
-	for _, text := range h.texts {
+	for _, text := range r.texts {
 		var m metric
 		if err := json.Unmarshal(text, &m); err != nil || m.Group != "torchelastic" || m.Timestamp < 1e9 {
 			t.Fatalf("%s: %v", text, err)
@@ -79,7 +79,7 @@ func (h *recorder) metrics(t *testing.T) string {
 	return strings.ReplaceAll(strings.Join(all, " "), healthy, "HEALTHY")
 }
 
-// TestMetrics are the metrics of torch's agent, in its order (A98);
+// TestMetrics are the metrics of torch's agent, in its order;
 // python/tests/test_metrics.py compares them with its own.
 func TestMetrics(t *testing.T) {
 	const (
@@ -156,10 +156,10 @@ func TestMetricsOfRunningWorkers(t *testing.T) {
 }
 
 // rdzvEvents are the events of the rendezvous that were recorded, as step, state, rank.
-func (h *recorder) rdzvEvents(t *testing.T) (all []rdzvEvent, short string) {
+func (r *recorder) rdzvEvents(t *testing.T) (all []rdzvEvent, short string) {
 	t.Helper()
 	var steps []string
-	for _, text := range h.texts {
+	for _, text := range r.texts {
 		var e rdzvEvent
 		if err := json.Unmarshal(text, &e); err != nil {
 			t.Fatal(err)
@@ -175,7 +175,7 @@ func (h *recorder) rdzvEvents(t *testing.T) (all []rdzvEvent, short string) {
 	return all, strings.Join(steps, ", ")
 }
 
-// TestRdzvEvents tells of each step of the rendezvous as a node sees it (A97).
+// TestRdzvEvents tells of each step of the rendezvous as a node sees it.
 func TestRdzvEvents(t *testing.T) {
 	s := newHarness(t, 1, "[ $RALLYPOINT_ROUND = 2 ] && exit; echo up > $SAY; exec sleep 100")
 	s.rdzv.dropped = map[uint64][]string{2: {"node x (lost)"}}

@@ -29,8 +29,8 @@ type testWriter struct {
 	name string
 }
 
-func (w testWriter) Write(b []byte) (int, error) {
-	w.t.Logf("%s: %s", w.name, strings.TrimSpace(string(b)))
+func (tw testWriter) Write(b []byte) (int, error) {
+	tw.t.Logf("%s: %s", tw.name, strings.TrimSpace(string(b)))
 	return len(b), nil
 }
 

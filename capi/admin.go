@@ -67,17 +67,17 @@ func toAdmin(r *C.rp_admin_request) (a backend.Admin, ev rendezvous.Event, err e
 }
 
 // event is what a request asks the run for.
-func (t *adminTexts) event(r *C.rp_admin_request, nodes []string) (rendezvous.Event, error) {
+func (a *adminTexts) event(r *C.rp_admin_request, nodes []string) (rendezvous.Event, error) {
 	switch r.action {
 	case C.RP_ADMIN_SAVE, C.RP_ADMIN_DRAIN, C.RP_ADMIN_SCALE, C.RP_ADMIN_STOP:
 		return rendezvous.Direct{
-			ID: t.directive, Kind: rendezvous.DirectiveKind(r.action), Nodes: nodes, Within: span(r.within_ms), For: span(r.for_ms),
-			Target: int(r.target), Reason: t.reason,
+			ID: a.directive, Kind: rendezvous.DirectiveKind(r.action), Nodes: nodes, Within: span(r.within_ms), For: span(r.for_ms),
+			Target: int(r.target), Reason: a.reason,
 		}, nil
 	case C.RP_ADMIN_CANCEL:
-		return rendezvous.CancelDirective{ID: t.directive, Reason: t.reason}, nil
+		return rendezvous.CancelDirective{ID: a.directive, Reason: a.reason}, nil
 	case C.RP_ADMIN_CLOSE, C.RP_ADMIN_FAIL:
-		return rendezvous.CloseRun{Reason: t.reason, Stop: r.action == C.RP_ADMIN_FAIL}, nil
+		return rendezvous.CloseRun{Reason: a.reason, Stop: r.action == C.RP_ADMIN_FAIL}, nil
 	case C.RP_ADMIN_UNDRAIN, C.RP_ADMIN_EVICT:
 	default:
 		return nil, invalid("action is %d, which is none", int32(r.action))
@@ -86,9 +86,9 @@ func (t *adminTexts) event(r *C.rp_admin_request, nodes []string) (rendezvous.Ev
 		return nil, invalid("there are %d nodes, it must be one", len(nodes))
 	}
 	if r.action == C.RP_ADMIN_EVICT {
-		return rendezvous.Evict{Node: nodes[0], Reason: t.reason}, nil
+		return rendezvous.Evict{Node: nodes[0], Reason: a.reason}, nil
 	}
-	return rendezvous.Undrain{Node: nodes[0], Reason: t.reason}, nil
+	return rendezvous.Undrain{Node: nodes[0], Reason: a.reason}, nil
 }
 
 // span converts a time, which may be negative, to be refused where it is used.

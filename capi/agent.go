@@ -29,26 +29,26 @@ type openAgent struct {
 }
 
 // start starts the run unless it is under way or over.
-func (a *openAgent) start() (*task[agent.Result], error) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if a.closed {
+func (o *openAgent) start() (*task[agent.Result], error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed {
 		return nil, rendezvous.Errorf(codeHandle, "the handle was closed meanwhile")
 	}
-	if a.run == nil {
-		a.run = startTask(context.Background(), func() {}, func(ctx context.Context) (agent.Result, error) {
-			err := a.Run(ctx)
-			return a.Result(), err
-		}, a.events.end)
+	if o.run == nil {
+		o.run = startTask(context.Background(), func() {}, func(ctx context.Context) (agent.Result, error) {
+			err := o.Run(ctx)
+			return o.Result(), err
+		}, o.events.end)
 	}
-	return a.run, nil
+	return o.run, nil
 }
 
 // result returns how the run ended, errPending before.
-func (a *openAgent) result() (*agent.Result, error) {
-	a.mu.Lock()
-	t := a.run
-	a.mu.Unlock()
+func (o *openAgent) result() (*agent.Result, error) {
+	o.mu.Lock()
+	t := o.run
+	o.mu.Unlock()
 	if t == nil {
 		return nil, errPending
 	}
@@ -59,22 +59,22 @@ func (a *openAgent) result() (*agent.Result, error) {
 }
 
 // close ends the run at once and waits for its end.
-func (a *openAgent) close() {
-	a.mu.Lock()
-	a.closed = true
-	t := a.run
-	a.mu.Unlock()
-	a.Stop(unix.SIGKILL, 0)
-	a.Stop(unix.SIGKILL, 0)
+func (o *openAgent) close() {
+	o.mu.Lock()
+	o.closed = true
+	t := o.run
+	o.mu.Unlock()
+	o.Stop(unix.SIGKILL, 0)
+	o.Stop(unix.SIGKILL, 0)
 	if t != nil {
 		<-t.done
-	} else if _, shared := a.rdzv.(borrowed); !shared {
+	} else if _, shared := o.rdzv.(borrowed); !shared {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = a.rdzv.Shutdown(ctx, rendezvous.EndLeave, "") // never joined: no node waits for it
+		_ = o.rdzv.Shutdown(ctx, rendezvous.EndLeave, "") // never joined: no node waits for it
 	}
-	a.events.ready.close()
-	a.pipes.close()
+	o.events.ready.close()
+	o.pipes.close()
 }
 
 // pipes are duplicates of descriptors that the program lent.
@@ -119,7 +119,7 @@ func rpgo_agent_open(config *C.rp_agent_config, out *C.uint64_t, err *C.rp_error
 }
 
 // open makes the agent; pipes are the caller's to close if it fails.
-func (a *openAgent) open(config *C.rp_agent_config) error {
+func (o *openAgent) open(config *C.rp_agent_config) error {
 	spec, name, err := toSpec(config)
 	if err != nil {
 		return err
@@ -127,14 +127,14 @@ func (a *openAgent) open(config *C.rp_agent_config) error {
 	if err := setCPUs(&spec, config); err != nil {
 		return err
 	}
-	if err := setPipes(&spec, config, &a.pipes); err != nil {
+	if err := setPipes(&spec, config, &o.pipes); err != nil {
 		return err
 	}
-	if a.rdzv, err = toRendezvous(config, &spec); err != nil {
+	if o.rdzv, err = toRendezvous(config, &spec); err != nil {
 		return err
 	}
-	spec.Notify = a.events.add
-	if a.Agent, err = agent.New(spec, name, a.rdzv, logger); err != nil {
+	spec.Notify = o.events.add
+	if o.Agent, err = agent.New(spec, name, o.rdzv, logger); err != nil {
 		return invalid("%v", err)
 	}
 	return nil

@@ -14,8 +14,8 @@ import (
 type eventSinks []telemetry.Sink
 
 // Record implements telemetry.Sink.
-func (s eventSinks) Record(event []byte) {
-	for _, sink := range s {
+func (e eventSinks) Record(event []byte) {
+	for _, sink := range e {
 		sink.Record(event)
 	}
 }

@@ -19,33 +19,33 @@ type able struct {
 	err    error
 }
 
-func (n *able) note(format string, args ...any) error {
-	n.called = fmt.Sprintf(format, args...)
-	return n.err
+func (a *able) note(format string, args ...any) error {
+	a.called = fmt.Sprintf(format, args...)
+	return a.err
 }
 
-func (n *able) AnnounceStop(_ context.Context, round uint64, leaving bool, reason string) error {
-	return n.note("stop %d %v %s", round, leaving, reason)
+func (a *able) AnnounceStop(_ context.Context, round uint64, leaving bool, reason string) error {
+	return a.note("stop %d %v %s", round, leaving, reason)
 }
 
-func (n *able) Stopped(round uint64) rendezvous.RoundStop { return rendezvous.RoundStop{Round: round} }
+func (a *able) Stopped(round uint64) rendezvous.RoundStop { return rendezvous.RoundStop{Round: round} }
 
-func (n *able) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) {
+func (a *able) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) {
 	return rendezvous.DirectiveNotice{ID: "d1"}, make(chan struct{})
 }
 
-func (n *able) ReportHeld(_ context.Context, round uint64, id string, step int64) error {
-	return n.note("held %d %s %d", round, id, step)
+func (a *able) ReportHeld(_ context.Context, round uint64, id string, step int64) error {
+	return a.note("held %d %s %d", round, id, step)
 }
 
-func (n *able) ReportSaved(_ context.Context, round uint64, id string) error {
-	return n.note("saved %d %s", round, id)
+func (a *able) ReportSaved(_ context.Context, round uint64, id string) error {
+	return a.note("saved %d %s", round, id)
 }
 
-func (n *able) Direct(_ context.Context, d rendezvous.Direct) error { return n.note("direct %s", d.ID) }
-func (n *able) Requeued() (string, bool)                            { return "by carol", true }
+func (a *able) Direct(_ context.Context, d rendezvous.Direct) error { return a.note("direct %s", d.ID) }
+func (a *able) Requeued() (string, bool)                            { return "by carol", true }
 
-func (n *able) CarryTraining(report func() *training.Report) { n.called = fmt.Sprint(report().Round) }
+func (a *able) CarryTraining(report func() *training.Report) { a.called = fmt.Sprint(report().Round) }
 
 // TestBorrowedForwards: an agent that has a program's member asks that for all that it can do,
 // and gets its errors.

@@ -58,23 +58,23 @@ func newRingHandler() ringHandler {
 	})}
 }
 
-func (h ringHandler) Enabled(_ context.Context, level slog.Level) bool {
+func (rh ringHandler) Enabled(_ context.Context, level slog.Level) bool {
 	return level >= logs.level.Level()
 }
 
-func (h ringHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
-	return ringHandler{h.text.WithAttrs(attrs)}
+func (rh ringHandler) WithAttrs(attrs []slog.Attr) slog.Handler {
+	return ringHandler{rh.text.WithAttrs(attrs)}
 }
 
-func (h ringHandler) WithGroup(name string) slog.Handler {
-	return ringHandler{h.text.WithGroup(name)}
+func (rh ringHandler) WithGroup(name string) slog.Handler {
+	return ringHandler{rh.text.WithGroup(name)}
 }
 
-func (h ringHandler) Handle(ctx context.Context, r slog.Record) error {
+func (rh ringHandler) Handle(ctx context.Context, r slog.Record) error {
 	logs.Lock()
 	defer logs.Unlock()
 	line.Reset()
-	if err := h.text.Handle(ctx, r); err != nil {
+	if err := rh.text.Handle(ctx, r); err != nil {
 		return err
 	}
 	text := printable.Lines(r.Message)

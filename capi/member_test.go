@@ -19,17 +19,17 @@ type roundsOf struct {
 	changed wake.Signal
 }
 
-func (n *roundsOf) Next(context.Context) (rendezvous.Outcome, error) {
-	if len(n.keys) == 2 {
+func (r *roundsOf) Next(context.Context) (rendezvous.Outcome, error) {
+	if len(r.keys) == 2 {
 		return rendezvous.Outcome{}, rendezvous.ErrClosed
 	}
-	n.keys = append(n.keys, store.NewMemory(store.NewEngine(store.Limits{})))
-	return rendezvous.Outcome{Round: uint64(len(n.keys)), World: 2}, nil
+	r.keys = append(r.keys, store.NewMemory(store.NewEngine(store.Limits{})))
+	return rendezvous.Outcome{Round: uint64(len(r.keys)), World: 2}, nil
 }
 
-func (n *roundsOf) Keys(round uint64) store.Store { return n.keys[round-1] }
-func (n *roundsOf) Changed() <-chan struct{}      { return n.changed }
-func (n *roundsOf) Close() error                  { return nil }
+func (r *roundsOf) Keys(round uint64) store.Store { return r.keys[round-1] }
+func (r *roundsOf) Changed() <-chan struct{}      { return r.changed }
+func (r *roundsOf) Close() error                  { return nil }
 
 // TestMemberAnswersBarriers: an agent of another kind, as torch's, knows nothing of them. Its
 // node says that it is there in the round that it is in, until the next one has begun.

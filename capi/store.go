@@ -31,53 +31,53 @@ const maxPatience = 50 * time.Millisecond
 type call func(context.Context) (answer, error)
 
 // do returns the call that carries out an operation.
-func (s *openStore) do(q *request) call {
-	return s.complete(q, func(ctx context.Context) (store.Reply, error) { return store.Do(ctx, s.Store, q.Request) })
+func (o *openStore) do(q *request) call {
+	return o.complete(q, func(ctx context.Context) (store.Reply, error) { return store.Do(ctx, o.Store, q.Request) })
 }
 
-func (s *openStore) complete(q *request, do store.Pending) call {
+func (o *openStore) complete(q *request, do store.Pending) call {
 	return func(ctx context.Context) (answer, error) {
 		reply, err := do(ctx)
-		return answer{Reply: reply, op: q.Op}, s.explain(err)
+		return answer{Reply: reply, op: q.Op}, o.explain(err)
 	}
 }
 
 // try carries out an operation as far as it goes within patience. If that is not enough,
 // pending completes it, and must be called.
-func (s *openStore) try(q *request, patience time.Duration) (a answer, pending call, err error) {
+func (o *openStore) try(q *request, patience time.Duration) (a answer, pending call, err error) {
 	if q.limited {
 		if q.limit == 0 {
-			return answer{}, s.do(q), nil
+			return answer{}, o.do(q), nil
 		}
 		patience = min(patience, q.limit)
 	}
-	reply, rest, err := store.TryDo(s.ctx, s.Store, q.Request, patience)
+	reply, rest, err := store.TryDo(o.ctx, o.Store, q.Request, patience)
 	if rest != nil {
-		return answer{}, s.complete(q, rest), nil
+		return answer{}, o.complete(q, rest), nil
 	}
-	return answer{Reply: reply, op: q.Op}, nil, s.explain(err)
+	return answer{Reply: reply, op: q.Op}, nil, o.explain(err)
 }
 
 // start makes a call in the background for a request that came in at that time.
-func (s *openStore) start(q *request, at time.Time, do call) *op {
-	ctx, cancel := s.context(q, at)
+func (o *openStore) start(q *request, at time.Time, do call) *op {
+	ctx, cancel := o.context(q, at)
 	return newOp(ctx, cancel, do)
 }
 
 // explain makes the end of the handle's context, which is none of the caller's, ErrClosed.
-func (s *openStore) explain(err error) error {
-	if err != nil && s.ctx.Err() != nil && errors.Is(err, context.Canceled) {
+func (o *openStore) explain(err error) error {
+	if err != nil && o.ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return store.ErrClosed
 	}
 	return err
 }
 
 // context returns the context of a request that came in at start.
-func (s *openStore) context(q *request, start time.Time) (context.Context, context.CancelFunc) {
+func (o *openStore) context(q *request, start time.Time) (context.Context, context.CancelFunc) {
 	if q.limited {
-		return context.WithDeadline(s.ctx, start.Add(q.limit))
+		return context.WithDeadline(o.ctx, start.Add(q.limit))
 	}
-	return context.WithCancel(s.ctx)
+	return context.WithCancel(o.ctx)
 }
 
 // request is a converted rp_store_request: it has no memory of C. The operations have the
@@ -117,18 +117,18 @@ func toRequest(r *C.rp_store_request) (q *request, err error) {
 	return q, err
 }
 
-func (q *request) addKey(r *C.rp_store_request) error {
+func (re *request) addKey(r *C.rp_store_request) error {
 	key, err := keyOf("key", r.key)
-	q.Keys = []string{key}
+	re.Keys = []string{key}
 	return err
 }
 
-func (q *request) addKeyAndValue(r *C.rp_store_request) error {
-	if err := q.addKey(r); err != nil {
+func (re *request) addKeyAndValue(r *C.rp_store_request) error {
+	if err := re.addKey(r); err != nil {
 		return err
 	}
 	value, err := valueOf("value", r.value)
-	q.Values = [][]byte{value}
+	re.Values = [][]byte{value}
 	return err
 }
 

@@ -67,45 +67,45 @@ type singleFlight[T any] struct {
 
 // run waits for the task under way, or starts one, as task.wait. Once it is over
 // the next run starts another. With errPending the task still writes its value.
-func (f *singleFlight[T]) run(limit time.Duration, limited bool, call func(context.Context) (T, error)) (value T, err error) {
-	f.mu.Lock()
-	if f.closed {
-		f.mu.Unlock()
+func (s *singleFlight[T]) run(limit time.Duration, limited bool, call func(context.Context) (T, error)) (value T, err error) {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
 		return value, rendezvous.Errorf(codeHandle, "the handle was closed meanwhile")
 	}
-	t := f.current
+	t := s.current
 	if t == nil {
 		ctx, cancel := context.WithCancel(context.Background())
-		t = startTask(ctx, cancel, call, f.ended)
-		f.current = t
+		t = startTask(ctx, cancel, call, s.ended)
+		s.current = t
 	}
-	f.mu.Unlock()
+	s.mu.Unlock()
 	if err = t.wait(limit, limited); err == errPending {
 		return value, err
 	}
-	f.mu.Lock()
-	if f.current == t {
-		f.current = nil
+	s.mu.Lock()
+	if s.current == t {
+		s.current = nil
 	}
-	f.mu.Unlock()
+	s.mu.Unlock()
 	return t.value, err
 }
 
 // cancel ends the task under way, if there is one.
-func (f *singleFlight[T]) cancel() {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.current != nil {
-		f.current.cancel()
+func (s *singleFlight[T]) cancel() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.current != nil {
+		s.current.cancel()
 	}
 }
 
 // close lets no task start any more, cancels the one under way and waits for it.
-func (f *singleFlight[T]) close() {
-	f.mu.Lock()
-	f.closed = true
-	t := f.current
-	f.mu.Unlock()
+func (s *singleFlight[T]) close() {
+	s.mu.Lock()
+	s.closed = true
+	t := s.current
+	s.mu.Unlock()
 	if t != nil {
 		t.cancel()
 		<-t.done

@@ -46,51 +46,51 @@ type adminRequest struct {
 	token     *secret.Token // nil: none; set by prepare
 }
 
-func (o *adminRequest) addFlags(cmd *cobra.Command) {
+func (ar *adminRequest) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&o.run, "rdzv-id", "", "the run `ID` (required)")
-	flags.StringVar(&o.reason, "reason", "", "`TEXT` that the job's nodes receive (required)")
-	flags.DurationVar(&o.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answer")
-	o.file.addTo(cmd)
+	flags.StringVar(&ar.run, "rdzv-id", "", "the run `ID` (required)")
+	flags.StringVar(&ar.reason, "reason", "", "`TEXT` that the job's nodes receive (required)")
+	flags.DurationVar(&ar.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answer")
+	ar.file.addTo(cmd)
 }
 
 // prepare checks what was given.
-func (o *adminRequest) prepare(endpoint string, log *logging) (err error) {
-	if o.addr, o.sharedLog, err = backend.Locate(endpoint); err != nil {
+func (ar *adminRequest) prepare(endpoint string, log *logging) (err error) {
+	if ar.addr, ar.sharedLog, err = backend.Locate(endpoint); err != nil {
 		return err
 	}
 	switch {
-	case o.run == "":
+	case ar.run == "":
 		return errors.New("--rdzv-id is missing: which run?")
-	case strings.TrimSpace(o.reason) == "":
+	case strings.TrimSpace(ar.reason) == "":
 		return errors.New("--reason is missing: the job's nodes receive it")
 	}
-	if err := positive("--timeout", o.timeout); err != nil {
+	if err := positive("--timeout", ar.timeout); err != nil {
 		return err
 	}
-	o.token, err = o.file.open(log, o.sharedLog)
+	ar.token, err = ar.file.open(log, ar.sharedLog)
 	return err
 }
 
 // ask carries the request out, and prints what was done.
-func (o *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
+func (ar *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(cmd.Context(), o.timeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), ar.timeout)
 	defer cancel()
-	a := backend.Admin{Addr: o.addr, SharedLog: o.sharedLog, RunID: o.run, Token: o.token, Timeout: o.timeout}
+	a := backend.Admin{Addr: ar.addr, SharedLog: ar.sharedLog, RunID: ar.run, Token: ar.token, Timeout: ar.timeout}
 	answer, err := a.Ask(ctx, ev)
 	var refusal *rendezvous.Error
 	switch {
 	case err == nil:
-	case o.sharedLog != "":
+	case ar.sharedLog != "":
 		return failure{err}
 	case errors.As(err, &refusal) && refusal.Code != rendezvous.CodeConnection:
 		return failure{refusal}
-	case ctx.Err() == nil && isTCPStore(cmd.Context(), o.addr):
+	case ctx.Err() == nil && isTCPStore(cmd.Context(), ar.addr):
 		return failed("what listens at %s is a TCPStore, not a control plane; the control plane's port is that of the job's --rdzv-endpoint, "+
-			"and a static job has none: its nodes cannot be asked for anything", o.addr)
+			"and a static job has none: its nodes cannot be asked for anything", ar.addr)
 	default:
-		return unreachable(o.addr, "a control plane", time.Since(start), checkControl, err)
+		return unreachable(ar.addr, "a control plane", time.Since(start), checkControl, err)
 	}
 	if _, err := fmt.Fprintln(cmd.OutOrStdout(), clean(answer.Text)); err != nil {
 		return failed("printing what was done: %w", err)

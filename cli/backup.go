@@ -229,9 +229,9 @@ type untilDone struct {
 	io.Reader
 }
 
-func (r untilDone) Read(b []byte) (int, error) {
-	if err := r.ctx.Err(); err != nil {
+func (u untilDone) Read(b []byte) (int, error) {
+	if err := u.ctx.Err(); err != nil {
 		return 0, err
 	}
-	return r.Reader.Read(b)
+	return u.Reader.Read(b)
 }

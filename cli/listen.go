@@ -46,28 +46,28 @@ func isNumber(text string) bool {
 	return text != "" && strings.Trim(text, "0123456789") == ""
 }
 
-func (a listenAddr) String() string { return net.JoinHostPort(a.host, strconv.Itoa(a.port)) }
+func (la listenAddr) String() string { return net.JoinHostPort(la.host, strconv.Itoa(la.port)) }
 
 // open listens there; config says what the connections get.
-func (a listenAddr) open(ctx context.Context, config net.ListenConfig) (net.Listener, error) {
+func (la listenAddr) open(ctx context.Context, config net.ListenConfig) (net.Listener, error) {
 	network := "tcp"
-	if ip, err := netip.ParseAddr(a.host); err == nil && ip.Is4() {
+	if ip, err := netip.ParseAddr(la.host); err == nil && ip.Is4() {
 		network = "tcp4" // 0.0.0.0 would be both families otherwise
 	}
 	config.SetMultipathTCP(false) // clients are plain TCP
-	l, err := config.Listen(ctx, network, a.String())
+	l, err := config.Listen(ctx, network, la.String())
 	var name *net.DNSError
 	switch {
 	case err == nil:
 		return l, nil
 	case errors.As(err, &name):
-		return nil, failed("cannot listen on %s: cannot resolve %q: %s; name an address of this machine with --listen", a, name.Name, name.Err)
+		return nil, failed("cannot listen on %s: cannot resolve %q: %s; name an address of this machine with --listen", la, name.Name, name.Err)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, failed("cannot listen on %s: another process has the port (`ss -ltnp 'sport = :%d'` shows which); end it, or choose another port with --listen", a, a.port)
+		return nil, failed("cannot listen on %s: another process has the port (`ss -ltnp 'sport = :%d'` shows which); end it, or choose another port with --listen", la, la.port)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, failed("cannot listen on %s: this machine does not have that address; choose one of its own with --listen, or 0.0.0.0 for all", a)
+		return nil, failed("cannot listen on %s: this machine does not have that address; choose one of its own with --listen, or 0.0.0.0 for all", la)
 	case errors.Is(err, syscall.EACCES):
-		return nil, failed("cannot listen on %s: not permitted; choose a port above 1023 with --listen", a)
+		return nil, failed("cannot listen on %s: not permitted; choose a port above 1023 with --listen", la)
 	}
-	return nil, failed("cannot listen on %s: %w", a, store.PlainNetError(err))
+	return nil, failed("cannot listen on %s: %w", la, store.PlainNetError(err))
 }

@@ -75,15 +75,15 @@ func (l *lossyLink) loseNext(packets int64, is func(p tcpPacket) bool) *lossBurs
 }
 
 // over reports whether all of them were lost.
-func (b *lossBurst) over() bool { return b.left.Load() <= 0 }
+func (l *lossBurst) over() bool { return l.left.Load() <= 0 }
 
 // takes counts a packet, if it is one of those.
-func (b *lossBurst) takes(packet []byte) bool {
-	if b == nil || b.over() {
+func (l *lossBurst) takes(packet []byte) bool {
+	if l == nil || l.over() {
 		return false
 	}
 	p, ok := readTCP(packet)
-	return ok && b.is(p) && b.left.Add(-1) >= 0
+	return ok && l.is(p) && l.left.Add(-1) >= 0
 }
 
 // newLossyNetwork makes a network of machines that such a link joins. The test is skipped

@@ -73,34 +73,34 @@ func playLossyWorker(dir string) error {
 }
 
 // tell says something to the test: one write of few bytes, which no other worker's cuts.
-func (w *lossyWorker) tell(what string, of ...any) {
+func (l *lossyWorker) tell(what string, of ...any) {
 	line := fmt.Sprintln(append([]any{what, time.Now().UnixNano(), os.Getenv("RALLYPOINT_ROUND")}, of...)...)
-	_, _ = w.say.WriteString(line)
+	_, _ = l.say.WriteString(line)
 }
 
 // train goes through steps until rank 0 says that there are no more.
-func (w *lossyWorker) train() error {
-	first, err := w.first()
+func (l *lossyWorker) train() error {
+	first, err := l.first()
 	if err != nil {
 		return err
 	}
 	for step := first; ; step++ {
-		last, err := w.exchange(step)
+		last, err := l.exchange(step)
 		if err != nil || last {
 			return err
 		}
-		if w.rank == 0 {
-			if err := writeWhole(filepath.Join(w.dir, "step"), strconv.Itoa(step)); err != nil {
+		if l.rank == 0 {
+			if err := writeWhole(filepath.Join(l.dir, "step"), strconv.Itoa(step)); err != nil {
 				return err
 			}
 		}
-		if w.steps.report(step) {
+		if l.steps.report(step) {
 			d, err := readDirective()
 			if err != nil {
 				return err
 			}
-			w.tell("directive", w.rank, d.ID, d.Kind, step)
-			w.steps.saved()
+			l.tell("directive", l.rank, d.ID, d.Kind, step)
+			l.steps.saved()
 			for d.Kind != "save" {
 				time.Sleep(10 * time.Millisecond) // until the agent ends this worker
 			}
@@ -111,57 +111,57 @@ func (w *lossyWorker) train() error {
 
 // first is the step with which the round begins: the one after the last that is done, as rank
 // 0 has read it.
-func (w *lossyWorker) first() (step int, err error) {
+func (l *lossyWorker) first() (step int, err error) {
 	ctx := context.Background()
-	if w.rank != 0 {
-		text, err := w.store.Get(ctx, "first")
+	if l.rank != 0 {
+		text, err := l.store.Get(ctx, "first")
 		if err != nil {
 			return 0, err
 		}
 		return strconv.Atoi(string(text))
 	}
-	text, err := os.ReadFile(filepath.Join(w.dir, "step"))
+	text, err := os.ReadFile(filepath.Join(l.dir, "step"))
 	if err == nil {
 		if step, err = strconv.Atoi(string(text)); err != nil {
 			return 0, err
 		}
 		step++
 	}
-	return step, w.store.Set(ctx, "first", []byte(strconv.Itoa(step)))
+	return step, l.store.Set(ctx, "first", []byte(strconv.Itoa(step)))
 }
 
 // exchange writes this worker's value of a step and reads two others'.
-func (w *lossyWorker) exchange(step int) (last bool, err error) {
+func (l *lossyWorker) exchange(step int) (last bool, err error) {
 	ctx := context.Background()
 	done := byte('0')
-	if w.rank == 0 {
-		if _, err := os.Stat(filepath.Join(w.dir, "finish")); err == nil {
+	if l.rank == 0 {
+		if _, err := os.Stat(filepath.Join(l.dir, "finish")); err == nil {
 			done = '1'
 		}
 	}
-	if err := w.store.Set(ctx, stepKey(step, w.rank), append([]byte{done}, stepValue(step, w.rank)...)); err != nil {
+	if err := l.store.Set(ctx, stepKey(step, l.rank), append([]byte{done}, stepValue(step, l.rank)...)); err != nil {
 		return false, err
 	}
-	neighbour := (w.rank + 1) % w.world
+	neighbour := (l.rank + 1) % l.world
 	keys := []string{stepKey(step, 0), stepKey(step, neighbour)}
-	if err := w.store.Wait(ctx, keys); err != nil {
+	if err := l.store.Wait(ctx, keys); err != nil {
 		return false, err
 	}
 	for i, rank := range []int{0, neighbour} {
-		got, err := w.store.Get(ctx, keys[i])
+		got, err := l.store.Get(ctx, keys[i])
 		if err != nil {
 			return false, err
 		}
 		if want := stepValue(step, rank); len(got) == 0 || !bytes.Equal(got[1:], want) {
-			w.tell("wrong", keys[i], len(got), len(want))
+			l.tell("wrong", keys[i], len(got), len(want))
 		}
 		if rank == 0 {
 			last = got[0] == '1'
 		}
 	}
-	old := step - w.world - 2 // each waits for its neighbour: none is behind by more than the ring is long
+	old := step - l.world - 2 // each waits for its neighbour: none is behind by more than the ring is long
 	if old >= 0 {
-		_, err = w.store.Delete(ctx, stepKey(old, w.rank))
+		_, err = l.store.Delete(ctx, stepKey(old, l.rank))
 	}
 	return last, err
 }
@@ -238,24 +238,24 @@ func openStepRecord() (*stepRecord, error) {
 
 // report reports a step, waits while the agent says so, and tells whether there is a directive
 // to be taken.
-func (r *stepRecord) report(step int) (directive bool) {
+func (s *stepRecord) report(step int) (directive bool) {
 	const phases, hold, release = 0xff, 1, 2
-	r.step.Store(int64(step))
-	word := r.asked.Load()
-	for since := time.Now(); word&phases == hold; word = r.asked.Load() {
+	s.step.Store(int64(step))
+	word := s.asked.Load()
+	for since := time.Now(); word&phases == hold; word = s.asked.Load() {
 		if time.Since(since) > progress.HoldLimit {
-			r.answer.Store(word &^ phases)
+			s.answer.Store(word &^ phases)
 			return false
 		}
-		r.answer.Store(word&^phases | 1)
+		s.answer.Store(word&^phases | 1)
 		time.Sleep(time.Millisecond)
 	}
-	if number := word >> 24; word&phases == release && number > r.taken && int64(step) >= r.reach.Load() {
-		r.taken, r.given = number, word&^phases
-		r.answer.Store(r.given | 2)
+	if number := word >> 24; word&phases == release && number > s.taken && int64(step) >= s.reach.Load() {
+		s.taken, s.given = number, word&^phases
+		s.answer.Store(s.given | 2)
 		return true
 	}
 	return false
 }
 
-func (r *stepRecord) saved() { r.answer.Store(r.given | 3) }
+func (s *stepRecord) saved() { s.answer.Store(s.given | 3) }

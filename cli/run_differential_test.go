@@ -74,7 +74,7 @@ type dump struct {
 }
 
 // usageExits are the cases where torchrun ends by a stack trace and exit code 1,
-// and we by one line and exit code 2, before any side effect (W23).
+// and we by one line and exit code 2, before any side effect.
 var usageExits = []string{
 	"usage-nnodes-order", "usage-nnodes-zero", "usage-nproc-zero", "usage-nproc-word", "usage-redirects", "usage-conf",
 	"usage-interval", "usage-both", "usage-filter", "usage-handler",
@@ -262,7 +262,7 @@ func compareDumps(t *testing.T, c torchrunCase, want, got map[string]dump) {
 }
 
 // wantArgv is torchrun's, but for the second -- of a line, which Python 3.11
-// drops and we pass on (A1).
+// drops and we pass on.
 func wantArgv(c torchrunCase, argv []string) []string {
 	if c.Name != "argv-macros" {
 		return argv
@@ -328,7 +328,7 @@ func workerLines(text string) []string {
 	})
 }
 
-// eventsOf are the events on stderr in their order (A96), without what differs between
+// eventsOf are the events on stderr in their order, without what differs between
 // runs, the backend's name, and the node's place in its first round, which torchrun's
 // first two events lack.
 func eventsOf(t *testing.T, text string, torchrun bool) (list []string) {

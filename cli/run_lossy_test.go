@@ -49,15 +49,15 @@ func newLossyJob(t *testing.T, loss float64, token string) *lossyJob {
 }
 
 // start starts a machine's node, or starts it again.
-func (j *lossyJob) start(machine int) {
-	t := j.t
+func (l *lossyJob) start(machine int) {
+	t := l.t
 	t.Helper()
-	p := j.command(lossyScript, "--nnodes=2:3", "--nproc-per-node="+strconv.Itoa(lossyWorkers), "--max-restarts=100", "--rdzv-id=lossy",
-		"--rdzv-endpoint="+j.endpoint(),
-		fmt.Sprintf("--rdzv-conf=node_id=n%d,record=%s/history", machine, j.dir))
+	p := l.command(lossyScript, "--nnodes=2:3", "--nproc-per-node="+strconv.Itoa(lossyWorkers), "--max-restarts=100", "--rdzv-id=lossy",
+		"--rdzv-endpoint="+l.endpoint(),
+		fmt.Sprintf("--rdzv-conf=node_id=n%d,record=%s/history", machine, l.dir))
 	p.Env = append(p.Env, "NODE="+strconv.Itoa(machine), envLeaks+"=1")
-	p.Cmd = j.net.on(machine, p.Cmd)
-	log := testkit.Must(os.OpenFile(j.logOf(machine), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))(t)
+	p.Cmd = l.net.on(machine, p.Cmd)
+	log := testkit.Must(os.OpenFile(l.logOf(machine), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))(t)
 	p.Stdout, p.Stderr = log, log
 	testkit.Check(t, p.Start())
 	t.Cleanup(func() {
@@ -67,49 +67,49 @@ func (j *lossyJob) start(machine int) {
 			t.Logf("machine %d (%v):\n%s", machine, err, testkit.ReadFile(t, log.Name()))
 		}
 	})
-	j.nodes[machine-1] = p
+	l.nodes[machine-1] = p
 }
 
-func (j *lossyJob) endpoint() string { return address(1) + ":" + strconv.Itoa(j.port) }
+func (l *lossyJob) endpoint() string { return address(1) + ":" + strconv.Itoa(l.port) }
 
 // read reads what one worker says, and holds it against what the others have said.
-func (j *lossyJob) read() (what string, at time.Time, round int, fields []string) {
-	t := j.t
+func (l *lossyJob) read() (what string, at time.Time, round int, fields []string) {
+	t := l.t
 	t.Helper()
-	fields = strings.Fields(j.readLine())
+	fields = strings.Fields(l.readLine())
 	nanoseconds := testkit.Must(strconv.ParseInt(fields[1], 10, 64))(t)
 	what, at, round, fields = fields[0], time.Unix(0, nanoseconds), testkit.Must(strconv.Atoi(fields[2]))(t), fields[3:]
 	switch what {
 	case "wrong":
 		t.Errorf("round %d: a worker has read a wrong value: %v", round, fields)
 	case "trouble":
-		if round == j.round && (j.ended.IsZero() || at.Before(j.ended)) {
+		if round == l.round && (l.ended.IsZero() || at.Before(l.ended)) {
 			t.Errorf("round %d: a worker has lost the store of a round that goes on: %v", round, fields)
 		}
 	case "directive":
 		rank, step := testkit.Must(strconv.Atoi(fields[0]))(t), testkit.Must(strconv.Atoi(fields[3]))(t)
 		id := fields[1] + " " + fields[2]
-		if j.orders[id] == nil {
-			j.orders[id] = map[int]int{}
+		if l.orders[id] == nil {
+			l.orders[id] = map[int]int{}
 		}
-		if _, again := j.orders[id][rank]; again {
+		if _, again := l.orders[id][rank]; again {
 			t.Errorf("directive %s was told rank %d twice", id, rank)
 		}
-		j.orders[id][rank] = step
+		l.orders[id][rank] = step
 	}
 	return what, at, round, fields
 }
 
 // await waits for the next round of so many nodes, which is the one after the last if no node
 // was lost that lives. It returns how long the workers took to start.
-func (j *lossyJob) await(nodes int, since time.Time) time.Duration {
-	t := j.t
+func (l *lossyJob) await(nodes int, since time.Time) time.Duration {
+	t := l.t
 	t.Helper()
 	type view struct{ groups, world, master string }
 	views, ranks := map[int]view{}, map[int]map[string]bool{}
 	for {
-		what, at, round, f := j.read()
-		if what != "start" || round <= j.round {
+		what, at, round, f := l.read()
+		if what != "start" || round <= l.round {
 			continue
 		}
 		v := view{f[0], f[1], f[4]}
@@ -120,83 +120,83 @@ func (j *lossyJob) await(nodes int, since time.Time) time.Duration {
 			t.Fatalf("round %d: %v is not what another worker says: %v, ranks %v", round, f, views[round], ranks[round])
 		}
 		ranks[round][f[2]] = true
-		j.pids[f[3]] = testkit.Must(strconv.Atoi(f[5]))(t)
+		l.pids[f[3]] = testkit.Must(strconv.Atoi(f[5]))(t)
 		if v.groups != strconv.Itoa(nodes) || len(ranks[round]) < nodes*lossyWorkers {
 			continue
 		}
-		if j.strict && round != j.round+1 {
-			t.Errorf("round %d follows round %d: something was lost in between", round, j.round)
+		if l.strict && round != l.round+1 {
+			t.Errorf("round %d follows round %d: something was lost in between", round, l.round)
 		}
-		j.round, j.size, j.ended = round, nodes, time.Time{}
+		l.round, l.size, l.ended = round, nodes, time.Time{}
 		return at.Sub(since)
 	}
 }
 
 // train waits until the workers have trained so many steps.
-func (j *lossyJob) train(steps int) {
-	j.t.Helper()
-	for goal, deadline := j.step()+steps, time.Now().Add(4*testkit.Patience); j.step() < goal; time.Sleep(5 * time.Millisecond) {
+func (l *lossyJob) train(steps int) {
+	l.t.Helper()
+	for goal, deadline := l.step()+steps, time.Now().Add(4*testkit.Patience); l.step() < goal; time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			j.t.Fatalf("the workers are at step %d, not at %d", j.step(), goal)
+			l.t.Fatalf("the workers are at step %d, not at %d", l.step(), goal)
 		}
 	}
 }
 
-func (j *lossyJob) step() int {
-	text, err := os.ReadFile(j.dir + "/step")
+func (l *lossyJob) step() int {
+	text, err := os.ReadFile(l.dir + "/step")
 	if err != nil {
 		return -1
 	}
-	return testkit.Must(strconv.Atoi(string(text)))(j.t)
+	return testkit.Must(strconv.Atoi(string(text)))(l.t)
 }
 
 // ends says that the round ends now.
-func (j *lossyJob) ends() time.Time {
-	j.ended = time.Now()
-	return j.ended
+func (l *lossyJob) ends() time.Time {
+	l.ended = time.Now()
+	return l.ended
 }
 
 // kill ends a node without a word.
-func (j *lossyJob) kill(machine int) time.Time {
-	at := j.ends()
-	j.nodes[machine-1].kill(j.t, syscall.SIGKILL)
-	j.nodes[machine-1].end()
+func (l *lossyJob) kill(machine int) time.Time {
+	at := l.ends()
+	l.nodes[machine-1].kill(l.t, syscall.SIGKILL)
+	l.nodes[machine-1].end()
 	return at
 }
 
 // admin gives an administrator's command on a machine.
-func (j *lossyJob) admin(machine int, command string, options ...string) {
-	j.t.Helper()
-	c := exec.Command(os.Args[0], append([]string{"admin", command, j.endpoint(), "--rdzv-id=lossy", "--timeout=60s", "--reason=a test"}, options...)...)
-	c.Env = append([]string{testkit.EndAtOnce, asCommand + "=1"}, j.env...)
-	if out, err := j.net.on(machine, c).CombinedOutput(); err != nil {
-		j.t.Fatalf("admin %s: %v: %s", command, err, out)
+func (l *lossyJob) admin(machine int, command string, options ...string) {
+	l.t.Helper()
+	c := exec.Command(os.Args[0], append([]string{"admin", command, l.endpoint(), "--rdzv-id=lossy", "--timeout=60s", "--reason=a test"}, options...)...)
+	c.Env = append([]string{testkit.EndAtOnce, asCommand + "=1"}, l.env...)
+	if out, err := l.net.on(machine, c).CombinedOutput(); err != nil {
+		l.t.Fatalf("admin %s: %v: %s", command, err, out)
 	}
 }
 
 // directive waits until all ranks have been told a directive of this kind, at one step.
-func (j *lossyJob) directive(kind string) {
-	j.t.Helper()
+func (l *lossyJob) directive(kind string) {
+	l.t.Helper()
 	for {
-		for id, steps := range j.orders {
-			if !strings.HasSuffix(id, " "+kind) || len(steps) < j.size*lossyWorkers {
+		for id, steps := range l.orders {
+			if !strings.HasSuffix(id, " "+kind) || len(steps) < l.size*lossyWorkers {
 				continue
 			}
 			for rank, step := range steps {
 				if step != steps[0] {
-					j.t.Errorf("directive %s came to rank 0 at step %d, to rank %d at step %d", id, steps[0], rank, step)
+					l.t.Errorf("directive %s came to rank 0 at step %d, to rank %d at step %d", id, steps[0], rank, step)
 				}
 			}
 			return
 		}
-		j.read()
+		l.read()
 	}
 }
 
 // descriptors are how many each agent has open.
-func (j *lossyJob) descriptors() (open [3]int) {
-	for i, p := range j.nodes {
-		open[i] = len(testkit.Must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Process.Pid)))(j.t))
+func (l *lossyJob) descriptors() (open [3]int) {
+	for i, p := range l.nodes {
+		open[i] = len(testkit.Must(os.ReadDir(fmt.Sprintf("/proc/%d/fd", p.Process.Pid)))(l.t))
 	}
 	return open
 }
@@ -224,104 +224,104 @@ func TestNetworkLoss(t *testing.T) {
 }
 
 // live is the life of the job.
-func (j *lossyJob) live() {
-	t := j.t
+func (l *lossyJob) live() {
+	t := l.t
 	report := func(what string, d time.Duration) { t.Logf("%-28s %6.2f s", what, d.Seconds()) }
 	took := func(what string, d time.Duration) {
 		report(what, d)
-		if j.strict { // else a step may take a minute: TCP gives up speed for losses
-			j.train(3)
+		if l.strict { // else a step may take a minute: TCP gives up speed for losses
+			l.train(3)
 		}
 	}
-	took("three nodes meet", j.meet())
+	took("three nodes meet", l.meet())
 
-	if j.strict {
+	if l.strict {
 		begun := time.Now()
-		j.train(20)
+		l.train(20)
 		report("20 steps", time.Since(begun))
 	}
-	open := j.descriptors()
+	open := l.descriptors()
 
-	at := j.ends()
-	testkit.Check(t, syscall.Kill(j.pids["2"], syscall.SIGKILL))
-	took("a worker fails", j.await(3, at))
+	at := l.ends()
+	testkit.Check(t, syscall.Kill(l.pids["2"], syscall.SIGKILL))
+	took("a worker fails", l.await(3, at))
 
-	took("a node is killed", j.await(2, j.kill(3)))
-	at = j.ends()
-	j.start(3)
-	took("it is started again", j.await(3, at))
+	took("a node is killed", l.await(2, l.kill(3)))
+	at = l.ends()
+	l.start(3)
+	took("it is started again", l.await(3, at))
 
-	if j.strict { // else workers are no more in time for an agreement
-		j.direct(report, took)
+	if l.strict { // else workers are no more in time for an agreement
+		l.direct(report, took)
 	}
-	for i, n := range j.descriptors() {
+	for i, n := range l.descriptors() {
 		if n > open[i]+4 { // a connection and its like, as one round or the other has it
 			t.Errorf("machine %d has %d descriptors open, and had %d", i+1, n, open[i])
 		}
 	}
 
 	for m := 2; m <= 3; m++ {
-		testkit.Eventually(t, "each standby is connected to the other", func() bool { return j.linked(m) == 1 })
+		testkit.Eventually(t, "each standby is connected to the other", func() bool { return l.linked(m) == 1 })
 	}
-	took("the host is killed", j.await(2, j.kill(1)))
-	j.nodes = j.nodes[1:]
+	took("the host is killed", l.await(2, l.kill(1)))
+	l.nodes = l.nodes[1:]
 
-	if j.strict {
-		j.strict = false
-		j.link.lose(0.3)
-		at = j.ends()
-		testkit.Check(t, syscall.Kill(j.pids["2"], syscall.SIGKILL))
-		report("a worker fails, at 30%", j.await(2, at))
-		j.ends()                     // some may be lost now
+	if l.strict {
+		l.strict = false
+		l.link.lose(0.3)
+		at = l.ends()
+		testkit.Check(t, syscall.Kill(l.pids["2"], syscall.SIGKILL))
+		report("a worker fails, at 30%", l.await(2, at))
+		l.ends()                     // some may be lost now
 		time.Sleep(10 * time.Second) // what is tested, and nothing that is waited for
 	}
-	j.link.lose(0)
+	l.link.lose(0)
 	begun := time.Now()
-	j.train(20)
+	l.train(20)
 	report("20 steps without loss", time.Since(begun))
-	t.Logf("%d packets, %d lost, %d rounds", j.link.carried.Load(), j.link.lost.Load(), j.round)
-	j.end(2)
+	t.Logf("%d packets, %d lost, %d rounds", l.link.carried.Load(), l.link.lost.Load(), l.round)
+	l.end(2)
 	for m := 1; m <= 3; m++ {
-		if j.told(m, leaked) {
+		if l.told(m, leaked) {
 			t.Errorf("machine %d: %s", m, leaked)
 		}
 	}
 }
 
 // direct has the job save, and drains a node that comes back.
-func (j *lossyJob) direct(report, took func(what string, d time.Duration)) {
+func (l *lossyJob) direct(report, took func(what string, d time.Duration)) {
 	at := time.Now()
-	j.admin(2, "save", "--within=60s")
-	j.directive("save")
+	l.admin(2, "save", "--within=60s")
+	l.directive("save")
 	report("a save", time.Since(at))
-	at = j.ends()
-	j.admin(2, "drain", "--node=n3", "--within=60s")
-	j.directive("drain")
+	at = l.ends()
+	l.admin(2, "drain", "--node=n3", "--within=60s")
+	l.directive("drain")
 	report("a drain, until all save", time.Since(at))
-	took("until the others go on", j.await(2, at))
-	j.expectEnd(3)
-	j.admin(2, "undrain", "--node=n3")
-	at = j.ends()
-	j.start(3)
-	took("it is started again", j.await(3, at))
+	took("until the others go on", l.await(2, at))
+	l.expectEnd(3)
+	l.admin(2, "undrain", "--node=n3")
+	at = l.ends()
+	l.start(3)
+	took("it is started again", l.await(3, at))
 }
 
 // expectEnd waits for the end of a node that ends well.
-func (j *lossyJob) expectEnd(machine int) {
-	j.t.Helper()
-	if code := j.nodes[machine-1].end(); code != 0 {
-		j.t.Errorf("machine %d: exit code %d", machine, code)
+func (l *lossyJob) expectEnd(machine int) {
+	l.t.Helper()
+	if code := l.nodes[machine-1].end(); code != 0 {
+		l.t.Errorf("machine %d: exit code %d", machine, code)
 	}
 }
 
 // meet starts the three nodes and returns how long it takes until their workers run.
-func (j *lossyJob) meet() time.Duration {
-	j.t.Helper()
+func (l *lossyJob) meet() time.Duration {
+	l.t.Helper()
 	begun := time.Now()
 	for m := 1; m <= 3; m++ {
-		j.start(m)
+		l.start(m)
 	}
-	return j.await(3, begun)
+	return l.await(3, begun)
 }
 
 // TestNetworkLossBurst has the link lose a node's beat, and eight times in a row what the
@@ -383,11 +383,11 @@ func TestNetworkLossAtTakeover(t *testing.T) {
 }
 
 // endWell waits for the ends of the nodes that are left.
-func (j *lossyJob) endWell() {
-	j.t.Helper()
-	for _, p := range j.nodes {
+func (l *lossyJob) endWell() {
+	l.t.Helper()
+	for _, p := range l.nodes {
 		if code := p.end(); code != 0 {
-			j.t.Errorf("exit code %d", code)
+			l.t.Errorf("exit code %d", code)
 		}
 	}
 }

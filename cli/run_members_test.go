@@ -27,7 +27,7 @@ type placement struct {
 
 // readRound reads what workers say until all of one round with that many nodes
 // have spoken, and returns them in the order of their ranks. They must all name
-// one master (W2).
+// one master.
 func (h *harness) readRound(nodes int) []placement {
 	h.t.Helper()
 	rounds := map[int][]placement{}
@@ -60,10 +60,10 @@ func (h *harness) finish() {
 	}
 }
 
-func (p *nodeProcess) expect(t *testing.T, code int) {
+func (n *nodeProcess) expect(t *testing.T, code int) {
 	t.Helper()
-	if got := p.end(); got != code {
-		t.Errorf("exit code %d, expected %d:\n%s", got, code, p.stderr.String())
+	if got := n.end(); got != code {
+		t.Errorf("exit code %d, expected %d:\n%s", got, code, n.stderr.String())
 	}
 }
 
@@ -75,7 +75,7 @@ func elastic(t *testing.T, nnodes string, more ...string) []string {
 
 // TestJoins lets one node after another join a running job: each time the job
 // regroups, with a new master that is the same for all, and no restart is counted
-// (W2, A46).
+// .
 func TestJoins(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -97,7 +97,7 @@ func TestJoins(t *testing.T) {
 }
 
 // TestReplacedNode kills a node of two; the other goes on alone, and with the one
-// that comes in its place (W11).
+// that comes in its place.
 func TestReplacedNode(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -120,7 +120,7 @@ func TestReplacedNode(t *testing.T) {
 	replacement.expect(t, 0)
 }
 
-// TestLeavingNode tells the others at once that it leaves (W7, W11).
+// TestLeavingNode tells the others at once that it leaves.
 func TestLeavingNode(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -138,7 +138,7 @@ func TestLeavingNode(t *testing.T) {
 	host.expect(t, 0)
 }
 
-// TestSpareNode is not needed and ends well (W10).
+// TestSpareNode is not needed and ends well.
 func TestSpareNode(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -154,7 +154,7 @@ func TestSpareNode(t *testing.T) {
 	spare.expect(t, 0)
 }
 
-// TestRoles mixes nodes of two roles with 1, 2 and 3 workers (A49).
+// TestRoles mixes nodes of two roles with 1, 2 and 3 workers.
 func TestRoles(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -217,7 +217,7 @@ func TestSevenNodes(t *testing.T) {
 }
 
 // TestDrift: workers that end at different times succeed, whatever the exit
-// barrier's limit (A51).
+// barrier's limit.
 func TestDrift(t *testing.T) {
 	t.Parallel()
 	for _, limit := range []string{"0", "0.1", "60"} {

@@ -52,21 +52,21 @@ func newSpreadJobAt(t *testing.T, address func(machine int) string, nodes, machi
 const endpointName = "host0.job"
 
 // endpointIs makes the endpoint's name resolve to a machine.
-func (j *spreadJob) endpointIs(machine int) {
-	testkit.WriteFile(j.t, j.dir+"/hosts", []byte("127.0.0.1 localhost\n"+j.address(machine)+" "+endpointName+"\n"))
+func (sj *spreadJob) endpointIs(machine int) {
+	testkit.WriteFile(sj.t, sj.dir+"/hosts", []byte("127.0.0.1 localhost\n"+sj.address(machine)+" "+endpointName+"\n"))
 }
 
 // start starts a machine's node.
-func (j *spreadJob) start(machine int, nnodes, lastCall string) *nodeProcess {
-	t := j.t
+func (sj *spreadJob) start(machine int, nnodes, lastCall string) *nodeProcess {
+	t := sj.t
 	t.Helper()
-	p := j.command(printPlacement, "--nnodes="+nnodes, "--rdzv-endpoint="+endpointName+":"+strconv.Itoa(j.port),
-		"--rdzv-conf=last_call_timeout="+lastCall+",admit_delay=0.1,lease_timeout=1.5,reconnect_grace=0.3,record="+j.dir+"/history")
-	p.Args = append([]string{"sh", "-c", `mount --bind "$0" /etc/hosts && exec "$@"`, j.dir + "/hosts", p.Path}, p.Args[1:]...)
+	p := sj.command(printPlacement, "--nnodes="+nnodes, "--rdzv-endpoint="+endpointName+":"+strconv.Itoa(sj.port),
+		"--rdzv-conf=last_call_timeout="+lastCall+",admit_delay=0.1,lease_timeout=1.5,reconnect_grace=0.3,record="+sj.dir+"/history")
+	p.Args = append([]string{"sh", "-c", `mount --bind "$0" /etc/hosts && exec "$@"`, sj.dir + "/hosts", p.Path}, p.Args[1:]...)
 	p.Args = append([]string{"unshare", "--mount"}, p.Args...)
 	p.Path = testkit.Must(exec.LookPath("unshare"))(t)
-	p.Cmd = j.net.on(machine, p.Cmd)
-	log := testkit.Must(os.OpenFile(j.logOf(machine), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))(t)
+	p.Cmd = sj.net.on(machine, p.Cmd)
+	log := testkit.Must(os.OpenFile(sj.logOf(machine), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))(t)
 	p.Stderr = log
 	t.Cleanup(func() {
 		if err := log.Close(); err != nil || t.Failed() {
@@ -79,10 +79,10 @@ func (j *spreadJob) start(machine int, nnodes, lastCall string) *nodeProcess {
 }
 
 // linked returns to how many others a standby is connected.
-func (j *spreadJob) linked(machine int) (others int) {
-	c := exec.Command(os.Args[0], "status", "--json", net.JoinHostPort(j.address(machine), strconv.Itoa(j.port)))
-	c.Env = append([]string{asCommand + "=1"}, j.env...)
-	out, err := j.net.on(machine, c).Output()
+func (sj *spreadJob) linked(machine int) (others int) {
+	c := exec.Command(os.Args[0], "status", "--json", net.JoinHostPort(sj.address(machine), strconv.Itoa(sj.port)))
+	c.Env = append([]string{asCommand + "=1"}, sj.env...)
+	out, err := sj.net.on(machine, c).Output()
 	var st control.Status
 	if err != nil || json.Unmarshal(out, &st) != nil || st.Server == nil || st.Server.Succession == nil {
 		return -1 // it does not listen yet
@@ -95,26 +95,26 @@ func (j *spreadJob) linked(machine int) (others int) {
 	return others
 }
 
-func (j *spreadJob) logOf(machine int) string {
-	return filepath.Join(j.dir, "log-"+strconv.Itoa(machine))
+func (sj *spreadJob) logOf(machine int) string {
+	return filepath.Join(sj.dir, "log-"+strconv.Itoa(machine))
 }
 
-func (j *spreadJob) told(machine int, text string) bool {
-	return strings.Contains(string(testkit.ReadFile(j.t, j.logOf(machine))), text)
+func (sj *spreadJob) told(machine int, text string) bool {
+	return strings.Contains(string(testkit.ReadFile(sj.t, sj.logOf(machine))), text)
 }
 
 // await waits until a node has logged a text.
-func (j *spreadJob) await(machine int, text string) {
-	j.t.Helper()
-	testkit.Eventually(j.t, "machine "+strconv.Itoa(machine)+" has said "+strconv.Quote(text), func() bool { return j.told(machine, text) })
+func (sj *spreadJob) await(machine int, text string) {
+	sj.t.Helper()
+	testkit.Eventually(sj.t, "machine "+strconv.Itoa(machine)+" has said "+strconv.Quote(text), func() bool { return sj.told(machine, text) })
 }
 
 // awaitTwoRounds waits until two hosts have each a round of their own: of one node, and of
 // two. Both may have one number.
-func (j *spreadJob) awaitTwoRounds() {
-	j.t.Helper()
+func (sj *spreadJob) awaitTwoRounds() {
+	sj.t.Helper()
 	for one, two := 0, 0; one == 0 || two < 2; {
-		switch fields := strings.Fields(j.readLine()); fields[1] {
+		switch fields := strings.Fields(sj.readLine()); fields[1] {
 		case "1":
 			one++
 		case "2":
@@ -125,27 +125,27 @@ func (j *spreadJob) awaitTwoRounds() {
 
 // end finishes the job and checks what its hosts have recorded, one that has founded a
 // group and stepped down included.
-func (j *spreadJob) end(hosts int) {
-	j.t.Helper()
-	j.finish()
-	for m, p := range j.nodes {
+func (sj *spreadJob) end(hosts int) {
+	sj.t.Helper()
+	sj.finish()
+	for m, p := range sj.nodes {
 		if code := p.end(); code != 0 {
-			j.t.Errorf("machine %d: exit code %d", m+1, code)
+			sj.t.Errorf("machine %d: exit code %d", m+1, code)
 		}
 	}
-	histories, err := filepath.Glob(j.dir + "/history*")
+	histories, err := filepath.Glob(sj.dir + "/history*")
 	if err != nil {
-		j.t.Fatal(err)
+		sj.t.Fatal(err)
 	}
 	histories = slices.DeleteFunc(histories, func(path string) bool { // of one that has only stood by
-		return len(testkit.ReadFile(j.t, path)) == 0
+		return len(testkit.ReadFile(sj.t, path)) == 0
 	})
 	if len(histories) != hosts {
-		j.t.Errorf("%d nodes have hosted, want %d", len(histories), hosts)
+		sj.t.Errorf("%d nodes have hosted, want %d", len(histories), hosts)
 	}
-	code, stdout, stderr := execute(j.t, append([]string{"audit"}, histories...)...)
-	if j.t.Log(stdout); code != run.ExitOK {
-		j.t.Errorf("the histories: code %d, %s", code, stderr)
+	code, stdout, stderr := execute(sj.t, append([]string{"audit"}, histories...)...)
+	if sj.t.Log(stdout); code != run.ExitOK {
+		sj.t.Errorf("the histories: code %d, %s", code, stderr)
 	}
 }
 

@@ -79,12 +79,12 @@ func (h *harness) command(script string, options ...string) *nodeProcess {
 }
 
 // end waits for the command and returns its exit code, or minus its signal.
-func (p *nodeProcess) end() int {
-	_ = p.Wait()
-	if status, ok := p.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
+func (n *nodeProcess) end() int {
+	_ = n.Wait()
+	if status, ok := n.ProcessState.Sys().(syscall.WaitStatus); ok && status.Signaled() {
 		return -int(status.Signal())
 	}
-	return p.ProcessState.ExitCode()
+	return n.ProcessState.ExitCode()
 }
 
 func alive(pid int) bool {
@@ -92,7 +92,7 @@ func alive(pid int) bool {
 	return err == nil && !strings.Contains(string(text), ") Z ")
 }
 
-// TestAgentKilled leaves nothing of the workers, whatever session it is in (W4).
+// TestAgentKilled leaves nothing of the workers, whatever session it is in.
 func TestAgentKilled(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGKILL, syscall.SIGTERM} { // SIGTERM is not handled here
 		h := newHarness(t)
@@ -129,7 +129,7 @@ func TestAgentKilled(t *testing.T) {
 	}
 }
 
-// TestSignalsOfCommand ends with 1, or 128+N if asked to, and one line (W7).
+// TestSignalsOfCommand ends with 1, or 128+N if asked to, and one line.
 func TestSignalsOfCommand(t *testing.T) {
 	for code, options := range map[int][]string{1: nil, 128 + int(syscall.SIGTERM): {"--signal-exit-code"}} {
 		h := newHarness(t)
@@ -253,7 +253,7 @@ func TestTwoNodesRestart(t *testing.T) {
 	}
 }
 
-// TestTwoNodesFail names the culprit on both nodes (W21), and both end at once.
+// TestTwoNodesFail names the culprit on both nodes, and both end at once.
 func TestTwoNodesFail(t *testing.T) {
 	// Rank 0 fails because of rank 3, as a collective that is broken off would.
 	codes, nodes := twoNodes(t, `case $RANK in
@@ -331,7 +331,7 @@ func TestOrderOfStreams(t *testing.T) {
 	}
 }
 
-// TestProcessName is torchrun's (A17).
+// TestProcessName is torchrun's.
 func TestProcessName(t *testing.T) {
 	h := newHarness(t)
 	p := h.run("cat /proc/$PPID/comm > $SAY")

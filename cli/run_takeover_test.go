@@ -55,9 +55,9 @@ func (h *harness) grown(nodes int, options []string) (all []*nodeProcess) {
 	return all
 }
 
-func (p *nodeProcess) kill(t *testing.T, sig syscall.Signal) {
+func (n *nodeProcess) kill(t *testing.T, sig syscall.Signal) {
 	t.Helper()
-	if err := p.Process.Signal(sig); err != nil {
+	if err := n.Process.Signal(sig); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -71,25 +71,25 @@ type serveOptions struct {
 	state     serveState
 }
 
-func (o *serveOptions) addFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&o.listen, "listen", fmt.Sprintf("127.0.0.1:%d", client.DefaultPort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
-	o.token.addTo(cmd)
-	cmd.Flags().BoolVar(&o.httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
-	cmd.Flags().StringArrayVar(&o.httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance, beside addresses, localhost, this machine's name and that in --listen; may be repeated")
-	o.state.addFlags(cmd.Flags())
+func (so *serveOptions) addFlags(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&so.listen, "listen", fmt.Sprintf("127.0.0.1:%d", client.DefaultPort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
+	so.token.addTo(cmd)
+	cmd.Flags().BoolVar(&so.httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
+	cmd.Flags().StringArrayVar(&so.httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance, beside addresses, localhost, this machine's name and that in --listen; may be repeated")
+	so.state.addFlags(cmd.Flags())
 }
 
 // serve runs a control plane until the command's context ends.
-func (o *serveOptions) serve(cmd *cobra.Command, log *logging) error {
-	addr, err := parseListen(o.listen, client.DefaultPort)
+func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
+	addr, err := parseListen(so.listen, client.DefaultPort)
 	if err != nil {
 		return err
 	}
-	if err := o.state.check(); err != nil {
+	if err := so.state.check(); err != nil {
 		return err
 	}
 	backups := catchBackupRequests()
-	data, err := o.state.open()
+	data, err := so.state.open()
 	if err != nil {
 		backups.stop()
 		return err
@@ -99,14 +99,14 @@ func (o *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	}
 	backups.serve(data, log.logger())
 	defer backups.stop()
-	recording, err := o.state.openRecording(log.logger())
+	recording, err := so.state.openRecording(log.logger())
 	if err != nil {
 		return err
 	}
 	if recording != nil {
 		defer recording.Close()
 	}
-	secret, err := o.token.open(log, "")
+	secret, err := so.token.open(log, "")
 	if err != nil {
 		return err
 	}
@@ -119,7 +119,7 @@ func (o *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 		return err
 	}
 	cfg := control.Config{
-		Fixed: addr.port != 0, Token: secret, HTTPOpen: o.httpOpen, HTTPNames: append(o.httpNames, addr.host), Log: log.logger(), Data: data, Quota: o.state.quota, ForgetAfter: o.state.forgetAfter,
+		Fixed: addr.port != 0, Token: secret, HTTPOpen: so.httpOpen, HTTPNames: append(so.httpNames, addr.host), Log: log.logger(), Data: data, Quota: so.state.quota, ForgetAfter: so.state.forgetAfter,
 	}
 	if recording != nil {
 		cfg.Trace = recording.Record

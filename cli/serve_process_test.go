@@ -170,21 +170,21 @@ type killedJob struct {
 	ranks       map[uint64][]int
 }
 
-func (j *killedJob) node(p params.Params, rounds, adds int) {
+func (k *killedJob) node(p params.Params, rounds, adds int) {
 	m, err := roundstore.Open(p, nil)
 	if err != nil {
-		j.t.Error(err)
+		k.t.Error(err)
 		return
 	}
 	ending := rendezvous.EndSuccess
 	defer func() {
-		if err := m.Shutdown(j.ctx, ending, ""); err != nil {
-			j.t.Errorf("%s: shutdown: %v", p.RunID, err)
+		if err := m.Shutdown(k.ctx, ending, ""); err != nil {
+			k.t.Errorf("%s: shutdown: %v", p.RunID, err)
 		}
 	}()
 	for round := range rounds {
-		if err := j.round(m, p, uint64(round+1), adds); err != nil {
-			j.t.Errorf("%s, round %d: %v", p.RunID, round+1, err)
+		if err := k.round(m, p, uint64(round+1), adds); err != nil {
+			k.t.Errorf("%s, round %d: %v", p.RunID, round+1, err)
 			ending = rendezvous.EndFailed
 			return
 		}
@@ -192,8 +192,8 @@ func (j *killedJob) node(p params.Params, rounds, adds int) {
 }
 
 // round goes through one round: all meet, all count, all wait for each other.
-func (j *killedJob) round(m *member.Member, p params.Params, want uint64, adds int) error {
-	o, err := m.Next(j.ctx)
+func (k *killedJob) round(m *member.Member, p params.Params, want uint64, adds int) error {
+	o, err := m.Next(k.ctx)
 	if err != nil {
 		return err
 	}
@@ -203,43 +203,43 @@ func (j *killedJob) round(m *member.Member, p params.Params, want uint64, adds i
 	keys := m.Keys(o.Round)
 	var sums []int64
 	for range adds {
-		sum, err := keys.Add(j.ctx, "sum", 1)
+		sum, err := keys.Add(k.ctx, "sum", 1)
 		if err != nil {
 			return err
 		}
 		sums = append(sums, sum)
 		select {
-		case j.answered <- struct{}{}:
+		case k.answered <- struct{}{}:
 		default:
 		}
 	}
 	if n := m.NodesWaiting(); n > 0 {
 		return fmt.Errorf("the workers are to be restarted: %d waiting, %s", n, m.Reason())
 	}
-	j.mu.Lock()
-	j.generations[o.Generation] = true
-	j.sums[o.Round] = append(j.sums[o.Round], sums...)
-	j.ranks[o.Round] = append(j.ranks[o.Round], o.Rank)
-	j.mu.Unlock()
-	return keys.Barrier(j.ctx, "all have counted", int64(p.Max))
+	k.mu.Lock()
+	k.generations[o.Generation] = true
+	k.sums[o.Round] = append(k.sums[o.Round], sums...)
+	k.ranks[o.Round] = append(k.ranks[o.Round], o.Rank)
+	k.mu.Unlock()
+	return keys.Barrier(k.ctx, "all have counted", int64(p.Max))
 }
 
-func (j *killedJob) check(nodes, rounds, adds int) {
-	if len(j.generations) != 1 {
-		j.t.Errorf("generations %v", j.generations)
+func (k *killedJob) check(nodes, rounds, adds int) {
+	if len(k.generations) != 1 {
+		k.t.Errorf("generations %v", k.generations)
 	}
 	for round := uint64(1); round <= uint64(rounds); round++ {
-		sums, ranks := j.sums[round], j.ranks[round]
+		sums, ranks := k.sums[round], k.ranks[round]
 		slices.Sort(sums)
 		slices.Sort(ranks)
 		for i, sum := range sums {
 			if sum != int64(i+1) {
-				j.t.Errorf("round %d: an add was lost or done twice: %v", round, sums)
+				k.t.Errorf("round %d: an add was lost or done twice: %v", round, sums)
 				break
 			}
 		}
 		if len(sums) != nodes*adds || len(ranks) != nodes || ranks[0] != 0 || ranks[nodes-1] != nodes-1 {
-			j.t.Errorf("round %d: %d adds, ranks %v", round, len(sums), ranks)
+			k.t.Errorf("round %d: %d adds, ranks %v", round, len(sums), ranks)
 		}
 	}
 }

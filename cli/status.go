@@ -75,8 +75,8 @@ nodes have not proven that they know it.
 }
 
 // run shows the status once, or again and again until the command is interrupted.
-func (c *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) error {
-	q := &c.query
+func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) error {
+	q := &s.query
 	var err error
 	if q.addr, q.sharedLog, err = backend.Locate(endpoint); err != nil {
 		return err
@@ -84,11 +84,11 @@ func (c *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) e
 	if err := positive("--timeout", q.timeout); err != nil {
 		return err
 	}
-	if q.token, err = c.token.open(log, q.sharedLog); err != nil {
+	if q.token, err = s.token.open(log, q.sharedLog); err != nil {
 		return err
 	}
-	show := newStatusPrinter(cmd.OutOrStdout(), c.json, c.watched)
-	if c.watched {
+	show := newStatusPrinter(cmd.OutOrStdout(), s.json, s.watched)
+	if s.watched {
 		ticker := time.NewTicker(watchEvery)
 		defer ticker.Stop()
 		return watch(cmd.Context(), *q, show, ticker.C)
@@ -113,20 +113,20 @@ func newStatusPrinter(out io.Writer, asJSON, watched bool) *statusPrinter {
 }
 
 // print writes one status: raw as it came, st decoded.
-func (p *statusPrinter) print(raw []byte, st control.Status) error {
-	text := p.text(raw, st)
-	if _, err := p.out.Write(text); err != nil {
+func (s *statusPrinter) print(raw []byte, st control.Status) error {
+	text := s.text(raw, st)
+	if _, err := s.out.Write(text); err != nil {
 		return failed("printing the status: %w", err)
 	}
 	return nil
 }
 
-func (p *statusPrinter) text(raw []byte, st control.Status) []byte {
-	if !p.json {
-		return []byte(renderStatus(st, p.terminal))
+func (s *statusPrinter) text(raw []byte, st control.Status) []byte {
+	if !s.json {
+		return []byte(renderStatus(st, s.terminal))
 	}
 	var b bytes.Buffer
-	if p.compact || json.Indent(&b, raw, "", "  ") != nil {
+	if s.compact || json.Indent(&b, raw, "", "  ") != nil {
 		b.Reset()
 		b.Write(raw)
 	}
@@ -148,19 +148,19 @@ type statusQuery struct {
 
 // fetch returns the status as it came and decoded. It blocks until the answer is
 // there, at most for the timeout.
-func (q statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) {
-	if q.sharedLog != "" {
-		return q.fetchFromLog(ctx)
+func (s statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) {
+	if s.sharedLog != "" {
+		return s.fetchFromLog(ctx)
 	}
 	var st control.Status
 	start := time.Now()
-	limited, cancel := context.WithTimeout(ctx, q.timeout)
+	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	query := url.Values{}
-	if q.run != "" {
-		query.Set("rdzv_id", q.run)
+	if s.run != "" {
+		query.Set("rdzv_id", s.run)
 	}
-	code, kind, body, err := httpGet(limited, q.addr, q.token, "/status", query)
+	code, kind, body, err := httpGet(limited, s.addr, s.token, "/status", query)
 	isJSON := strings.HasPrefix(kind, "application/json")
 	var none control.NoRun
 	switch {
@@ -169,23 +169,23 @@ func (q statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) 
 	case errors.Is(err, rendezvous.ErrAuth), errors.Is(err, rendezvous.ErrState):
 		return nil, st, failure{err}
 	case code == http.StatusForbidden:
-		return nil, st, failed("authentication failed: the control plane at %s wants a token: give its file by --token-file or %s", q.addr, params.EnvTokenFile)
-	case err != nil && endedEarly(err) && isTCPStore(ctx, q.addr):
+		return nil, st, failed("authentication failed: the control plane at %s wants a token: give its file by --token-file or %s", s.addr, params.EnvTokenFile)
+	case err != nil && endedEarly(err) && isTCPStore(ctx, s.addr):
 		return nil, st, failed("what listens at %s is a TCPStore (a MASTER_PORT, or a round's store), not a control plane; "+
-			"the control plane's port is that of the job's --rdzv-endpoint, %d by default; a static job has none", q.addr, client.DefaultPort)
+			"the control plane's port is that of the job's --rdzv-endpoint, %d by default; a static job has none", s.addr, client.DefaultPort)
 	case err != nil && endedEarly(err):
-		return nil, st, failed("what listens at %s is no Rallypoint control plane: %w; %s", q.addr, err, checkControl)
+		return nil, st, failed("what listens at %s is no Rallypoint control plane: %w; %s", s.addr, err, checkControl)
 	case err != nil:
-		return nil, st, unreachable(q.addr, "a control plane", time.Since(start), checkControl, err)
+		return nil, st, unreachable(s.addr, "a control plane", time.Since(start), checkControl, err)
 	case code == http.StatusNotFound && isJSON && json.Unmarshal(body, &none) == nil && none.Error != "":
 		return nil, st, failed("%s", none.Error)
 	case code == http.StatusServiceUnavailable:
-		return nil, st, failed("the control plane at %s has too many HTTP connections at this moment; try again", q.addr)
+		return nil, st, failed("the control plane at %s has too many HTTP connections at this moment; try again", s.addr)
 	case code != http.StatusOK || !isJSON:
-		return nil, st, failed("what listens at %s answers HTTP with code %d, but is no Rallypoint control plane, or an older one; %s", q.addr, code, checkControl)
+		return nil, st, failed("what listens at %s answers HTTP with code %d, but is no Rallypoint control plane, or an older one; %s", s.addr, code, checkControl)
 	}
 	if err := json.Unmarshal(body, &st); err != nil || st.Schema < 1 {
-		return nil, st, failed("the status at %s is not one that this version understands (schema %d): %v", q.addr, st.Schema, err)
+		return nil, st, failed("the status at %s is not one that this version understands (schema %d): %v", s.addr, st.Schema, err)
 	}
 	return bytes.TrimSpace(body), st, nil
 }

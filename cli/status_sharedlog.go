@@ -14,18 +14,18 @@ import (
 )
 
 // fetchFromLog is fetch where there is no control plane.
-func (q statusQuery) fetchFromLog(ctx context.Context) ([]byte, control.Status, error) {
+func (s statusQuery) fetchFromLog(ctx context.Context) ([]byte, control.Status, error) {
 	var st control.Status
-	limited, cancel := context.WithTimeout(ctx, q.timeout)
+	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	shown, records, err := backend.Inspect(limited, q.sharedLog, q.run, q.timeout)
+	shown, records, err := backend.Inspect(limited, s.sharedLog, s.run, s.timeout)
 	switch {
 	case ctx.Err() != nil:
 		return nil, st, ctx.Err()
 	case err != nil:
 		return nil, st, failure{err}
-	case q.run != "" && len(records) == 0:
-		return nil, st, failure{backend.NoSuchRun(limited, q.sharedLog, q.run, shown, q.timeout)}
+	case s.run != "" && len(records) == 0:
+		return nil, st, failure{backend.NoSuchRun(limited, s.sharedLog, s.run, shown, s.timeout)}
 	}
 	st = control.Status{Schema: control.StatusSchema, Place: shown, Runs: []control.RunStatus{}, RunsTotal: len(records)}
 	for _, r := range records {

@@ -18,19 +18,19 @@ import (
 // valueFormat is how a value is printed.
 type valueFormat struct{ raw, hex bool }
 
-func (f *valueFormat) addFlags(cmd *cobra.Command) {
-	cmd.Flags().BoolVar(&f.raw, "raw", false, "print the value's bytes as they are and nothing else")
-	cmd.Flags().BoolVar(&f.hex, "hex", false, "print the value in hexadecimal")
+func (v *valueFormat) addFlags(cmd *cobra.Command) {
+	cmd.Flags().BoolVar(&v.raw, "raw", false, "print the value's bytes as they are and nothing else")
+	cmd.Flags().BoolVar(&v.hex, "hex", false, "print the value in hexadecimal")
 	cmd.MarkFlagsMutuallyExclusive("raw", "hex")
 }
 
 // print writes a value. Without a format it is a line of text, quoted as Go does
 // it where it is no text that a terminal could show.
-func (f *valueFormat) print(out io.Writer, value []byte) error {
+func (v *valueFormat) print(out io.Writer, value []byte) error {
 	text := string(value)
 	switch {
-	case f.raw:
-	case f.hex:
+	case v.raw:
+	case v.hex:
 		text = hex.EncodeToString(value) + "\n"
 	default:
 		text = quoted(text)

@@ -31,8 +31,8 @@ const (
 )
 
 // most is how many of a list are shown: all but on a terminal.
-func (s terminal) most(n int) int {
-	if s.width == unlimited {
+func (t terminal) most(n int) int {
+	if t.width == unlimited {
 		return math.MaxInt
 	}
 	return n
@@ -71,8 +71,8 @@ const (
 )
 
 // apply colours a text that has its final width.
-func (s terminal) apply(p style, text string) string {
-	if !s.colour || p == plain || text == "" {
+func (t terminal) apply(p style, text string) string {
+	if !t.colour || p == plain || text == "" {
 		return text
 	}
 	return string(p) + text + "\x1b[0m"

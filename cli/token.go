@@ -17,16 +17,16 @@ import (
 // plane.
 type tokenFlag struct{ path string }
 
-func (f *tokenFlag) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&f.path, "token-file", "",
+func (t *tokenFlag) addTo(cmd *cobra.Command) {
+	cmd.Flags().StringVar(&t.path, "token-file", "",
 		"`FILE` with the token that the control plane and its nodes share (default $"+params.EnvTokenFile+", else none)")
 }
 
 // open reads the file; nil is no token. At an endpoint without a control plane,
 // sharedLog, the flag is an error, and the environment's file, which is meant for other
 // jobs, does not count.
-func (f *tokenFlag) open(log *logging, sharedLog string) (*secret.Token, error) {
-	path := f.path
+func (t *tokenFlag) open(log *logging, sharedLog string) (*secret.Token, error) {
+	path := t.path
 	if sharedLog != "" {
 		p := params.Params{TokenFile: path}
 		return nil, p.RefuseToken(sharedLog)

@@ -100,7 +100,7 @@ type participant struct {
 	state state
 }
 
-func (s *participant) live() bool { return s.state != finished && s.state != lost }
+func (p *participant) live() bool { return p.state != finished && p.state != lost }
 
 // closing is how a run was closed; the kinds are in the order in which one
 // overrules another.

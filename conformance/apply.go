@@ -553,6 +553,6 @@ func (c *Checker) finish(s *session) {
 
 // vacant reports whether the node of a report may have the place: no other node has, and
 // if the dead control plane told that it has finished, so has the node.
-func (s *participant) vacant(last r.LastRound) bool {
-	return s.state == unknown || s.state == finished && s.node == "" && last.Finished
+func (p *participant) vacant(last r.LastRound) bool {
+	return p.state == unknown || p.state == finished && p.node == "" && last.Finished
 }

@@ -186,10 +186,10 @@ func (a *Audit) Add(rec trace.Record) {
 
 // wentBack reports whether a record shows that the control plane has gone on from an
 // older state: each start draws a generation, which its first event names.
-func (run *audited) wentBack(rec trace.Record) bool {
+func (a *audited) wentBack(rec trace.Record) bool {
 	ev, is := rec.Event.(r.Recovered)
-	return is && run.unchecked == "" && ev.Generation != "" && rec.Number > 0 && rec.Number <= run.last &&
-		digest(rec) != run.digests[rec.Number-1]
+	return is && a.unchecked == "" && ev.Generation != "" && rec.Number > 0 && rec.Number <= a.last &&
+		digest(rec) != a.digests[rec.Number-1]
 }
 
 // rewind brings the checker of a run to the event before rec's, by reading what came up to
@@ -218,37 +218,37 @@ func (a *Audit) rewind(run *audited, rec trace.Record) {
 }
 
 // abandoned reports whether a record is of what never was.
-func (run *audited) abandoned(rec trace.Record, offset int64) bool {
-	return slices.ContainsFunc(run.cuts, func(c cut) bool { return offset < c.offset && rec.Number > c.number })
+func (a *audited) abandoned(rec trace.Record, offset int64) bool {
+	return slices.ContainsFunc(a.cuts, func(c cut) bool { return offset < c.offset && rec.Number > c.number })
 }
 
-func (run *audited) add(rec trace.Record) {
-	if run.unchecked != "" {
+func (a *audited) add(rec trace.Record) {
+	if a.unchecked != "" {
 		return
 	}
 	switch {
 	case rec.State != nil:
-		run.begin(rec)
-	case rec.Aside && rec.Number == run.last && rec.Event != nil:
-		run.checker.Answered(rec.Event, rec.Effects)
+		a.begin(rec)
+	case rec.Aside && rec.Number == a.last && rec.Event != nil:
+		a.checker.Answered(rec.Event, rec.Effects)
 	case rec.Aside:
 		// An answer that was too large, or is recorded again.
-	case rec.Number <= run.last:
-		run.again(rec)
-	case rec.Number > run.last+1:
-		run.unchecked = fmt.Sprintf("events %d to %d are missing", run.last+1, rec.Number-1)
+	case rec.Number <= a.last:
+		a.again(rec)
+	case rec.Number > a.last+1:
+		a.unchecked = fmt.Sprintf("events %d to %d are missing", a.last+1, rec.Number-1)
 	case rec.TooLarge > 0 || rec.Event == nil:
-		run.unchecked = fmt.Sprintf("event %d was too large to be recorded (%d bytes)", rec.Number, rec.TooLarge)
+		a.unchecked = fmt.Sprintf("event %d was too large to be recorded (%d bytes)", rec.Number, rec.TooLarge)
 	default:
-		run.last = rec.Number
-		run.events++
-		run.digests = append(run.digests, digest(rec))
+		a.last = rec.Number
+		a.events++
+		a.digests = append(a.digests, digest(rec))
 		if rec.Seconds > 0 {
-			run.checker.At(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
+			a.checker.At(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
 		}
-		run.checker.Apply(rec.Event, rec.Effects)
+		a.checker.Apply(rec.Event, rec.Effects)
 		if ev, is := rec.Event.(r.Recovered); is {
-			run.known[ev.Generation] = true // it may go on under it
+			a.known[ev.Generation] = true // it may go on under it
 		}
 	}
 }
@@ -256,9 +256,9 @@ func (run *audited) add(rec trace.Record) {
 // again checks an event that was recorded before, by a process that was killed since or
 // by another one that applies the same log: both must have had the same, and done the
 // same at it.
-func (run *audited) again(rec trace.Record) {
-	if rec.Number > 0 && rec.TooLarge == 0 && digest(rec) != run.digests[rec.Number-1] {
-		run.checker.violated(10, "event %d is recorded twice, in two ways; again: %+v, effects: %+v", rec.Number, rec.Event, rec.Effects)
+func (a *audited) again(rec trace.Record) {
+	if rec.Number > 0 && rec.TooLarge == 0 && digest(rec) != a.digests[rec.Number-1] {
+		a.checker.violated(10, "event %d is recorded twice, in two ways; again: %+v, effects: %+v", rec.Number, rec.Event, rec.Effects)
 	}
 }
 
@@ -292,29 +292,29 @@ func digest(rec trace.Record) (sum uint64) {
 
 // begin restores the state of a run that begins, or that a new process goes on
 // with.
-func (run *audited) begin(rec trace.Record) {
+func (a *audited) begin(rec trace.Record) {
 	machine, err := r.Restore(rec.State)
 	if err != nil {
-		run.unchecked = err.Error()
+		a.unchecked = err.Error()
 		return
 	}
 	generation := machine.Generation()
 	switch {
-	case run.known[generation] && rec.Number <= run.last && rec.Succession == nil:
-		run.checker.resume(-seconds(rec.Slack)) // the clocks of the new process
+	case a.known[generation] && rec.Number <= a.last && rec.Succession == nil:
+		a.checker.resume(-seconds(rec.Slack)) // the clocks of the new process
 		return
 	case rec.Number > 0:
-		run.unchecked = fmt.Sprintf("events up to %d are missing", rec.Number)
+		a.unchecked = fmt.Sprintf("events up to %d are missing", rec.Number)
 		return
-	case rec.Succession != nil && (rec.Succession.Term > 1 || len(run.known) == 0):
-		run.checker.TookOver(rec.Host, *rec.Succession)
+	case rec.Succession != nil && (rec.Succession.Term > 1 || len(a.known) == 0):
+		a.checker.TookOver(rec.Host, *rec.Succession)
 	case rec.Succession != nil:
-		run.checker.Founded(rec.Host)
-	case len(run.known) > 0:
-		run.checker.Restarted()
+		a.checker.Founded(rec.Host)
+	case len(a.known) > 0:
+		a.checker.Restarted()
 	}
-	run.known, run.last, run.digests = map[string]bool{generation: true}, 0, nil
-	run.checker.Replay(machine)
+	a.known, a.last, a.digests = map[string]bool{generation: true}, 0, nil
+	a.checker.Replay(machine)
 }
 
 func seconds(s float64) time.Duration { return time.Duration(s * float64(time.Second)) }

@@ -17,8 +17,8 @@ type Violation struct {
 	Text      string // what is guaranteed and what is there
 }
 
-func (b Violation) String() string {
-	return fmt.Sprintf("guarantee %d, event %d: %s", b.Guarantee, b.Event, b.Text)
+func (v Violation) String() string {
+	return fmt.Sprintf("guarantee %d, event %d: %s", v.Guarantee, v.Event, v.Text)
 }
 
 // Checker watches one run. It is not safe for concurrent use.

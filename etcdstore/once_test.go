@@ -144,22 +144,22 @@ func drawOnce(random *rand.Rand) onceInput {
 }
 
 // do carries out an operation on a store.
-func (in onceInput) do(ctx context.Context, s store.Store) (out onceOutput, err error) {
-	switch in.op {
+func (o onceInput) do(ctx context.Context, s store.Store) (out onceOutput, err error) {
+	switch o.op {
 	case "set":
-		err = s.Set(ctx, in.key, []byte(in.a))
+		err = s.Set(ctx, o.key, []byte(o.a))
 	case "multi_set":
-		err = s.MultiSet(ctx, []string{in.key}, [][]byte{[]byte(in.a)})
+		err = s.MultiSet(ctx, []string{o.key}, [][]byte{[]byte(o.a)})
 	case "append":
-		err = s.Append(ctx, in.key, []byte(in.a))
+		err = s.Append(ctx, o.key, []byte(o.a))
 	case "delete":
-		out.done, err = s.Delete(ctx, in.key)
+		out.done, err = s.Delete(ctx, o.key)
 	case "compare_set":
 		var value []byte
-		value, err = s.CompareSet(ctx, in.key, []byte(in.a), []byte(in.b))
+		value, err = s.CompareSet(ctx, o.key, []byte(o.a), []byte(o.b))
 		out.value = string(value)
 	case "add":
-		out.number, err = s.Add(ctx, in.key, in.amount)
+		out.number, err = s.Add(ctx, o.key, o.amount)
 		if errors.Is(err, store.ErrNotNumber) {
 			return onceOutput{failed: true}, nil
 		}

@@ -38,19 +38,19 @@ func golden(t testing.TB, number string) []byte {
 }
 
 // is checks the file after each of the steps named.
-func (g *session) is(numbers ...string) {
-	g.Helper()
+func (se *session) is(numbers ...string) {
+	se.Helper()
 	for _, number := range numbers {
-		if have, want := testkit.ReadFile(g, g.path), golden(g, number); !bytes.Equal(have, want) {
-			g.Fatalf("step %s:\nhave %q\nwant %q", number, have, want)
+		if have, want := testkit.ReadFile(se, se.path), golden(se, number); !bytes.Equal(have, want) {
+			se.Fatalf("step %s:\nhave %q\nwant %q", number, have, want)
 		}
 	}
 }
 
-func (g *session) removed() {
-	g.Helper()
-	if _, err := os.Stat(g.path); !errors.Is(err, os.ErrNotExist) {
-		g.Fatalf("the file is still there: %v", err)
+func (se *session) removed() {
+	se.Helper()
+	if _, err := os.Stat(se.path); !errors.Is(err, os.ErrNotExist) {
+		se.Fatalf("the file is still there: %v", err)
 	}
 }
 
@@ -85,31 +85,31 @@ func TestGoldenSession(t *testing.T) {
 	g.removed()
 }
 
-func (g *session) values() {
-	testkit.Check(g, g.s.Set(g.ctx, "k", []byte("v")))
-	g.is("01")
-	testkit.Check(g, g.s.Set(g.ctx, "k", []byte("v2")))
-	g.is("02")
-	testkit.Check(g, g.s.Set(g.ctx, "", nil))
-	g.is("03")
-	testkit.Equal(g, string(testkit.Must(g.s.Get(g.ctx, "k"))(g)), "v2")
-	testkit.Equal(g, string(testkit.Must(g.s.Get(g.ctx, ""))(g)), "")
-	g.is("04")
-	_, err := g.s.Get(soon(g), "missing")
-	isError(g, err, store.ErrTimeout)
-	g.is("05")
+func (se *session) values() {
+	testkit.Check(se, se.s.Set(se.ctx, "k", []byte("v")))
+	se.is("01")
+	testkit.Check(se, se.s.Set(se.ctx, "k", []byte("v2")))
+	se.is("02")
+	testkit.Check(se, se.s.Set(se.ctx, "", nil))
+	se.is("03")
+	testkit.Equal(se, string(testkit.Must(se.s.Get(se.ctx, "k"))(se)), "v2")
+	testkit.Equal(se, string(testkit.Must(se.s.Get(se.ctx, ""))(se)), "")
+	se.is("04")
+	_, err := se.s.Get(soon(se), "missing")
+	isError(se, err, store.ErrTimeout)
+	se.is("05")
 }
 
-func (g *session) numbers() {
-	testkit.Equal(g, testkit.Must(g.s.Add(g.ctx, "n", 5))(g), 5)
-	g.is("06")
-	testkit.Equal(g, testkit.Must(g.s.Add(g.ctx, "n", -7))(g), -2)
-	g.is("07")
-	testkit.Equal(g, testkit.Must(g.s.Add(g.ctx, "z", 0))(g), 0)
-	g.is("08")
+func (se *session) numbers() {
+	testkit.Equal(se, testkit.Must(se.s.Add(se.ctx, "n", 5))(se), 5)
+	se.is("06")
+	testkit.Equal(se, testkit.Must(se.s.Add(se.ctx, "n", -7))(se), -2)
+	se.is("07")
+	testkit.Equal(se, testkit.Must(se.s.Add(se.ctx, "z", 0))(se), 0)
+	se.is("08")
 }
 
-func (g *session) comparing() {
+func (se *session) comparing() {
 	for _, step := range []struct{ number, key, expected, desired, want string }{
 		{"09", "cs", "", "v1", "v1"},
 		{"10", "cs", "v1", "v2", "v2"},
@@ -117,75 +117,75 @@ func (g *session) comparing() {
 		{"12", "cs", "", "v3", "v2"},
 		{"13", "nokey", "exp", "new", "exp"},
 	} {
-		now := testkit.Must(g.s.CompareSet(g.ctx, step.key, []byte(step.expected), []byte(step.desired)))(g)
-		testkit.Equal(g, string(now), step.want)
-		g.is(step.number)
+		now := testkit.Must(se.s.CompareSet(se.ctx, step.key, []byte(step.expected), []byte(step.desired)))(se)
+		testkit.Equal(se, string(now), step.want)
+		se.is(step.number)
 	}
 }
 
-func (g *session) asking() {
-	testkit.Equal(g, testkit.Must(g.s.NumKeys(g.ctx))(g), 6)
-	testkit.Equal(g, testkit.Must(g.s.Check(g.ctx, []string{"k"}))(g), true)
-	testkit.Equal(g, testkit.Must(g.s.Check(g.ctx, []string{"k", "zz"}))(g), false)
-	testkit.Equal(g, testkit.Must(g.s.Check(g.ctx, nil))(g), true)
-	testkit.Check(g, g.s.Wait(g.ctx, []string{"k"}))
-	isError(g, g.s.Wait(soon(g), []string{"zz"}), store.ErrTimeout)
-	g.is("14", "15", "16", "17", "18", "19")
+func (se *session) asking() {
+	testkit.Equal(se, testkit.Must(se.s.NumKeys(se.ctx))(se), 6)
+	testkit.Equal(se, testkit.Must(se.s.Check(se.ctx, []string{"k"}))(se), true)
+	testkit.Equal(se, testkit.Must(se.s.Check(se.ctx, []string{"k", "zz"}))(se), false)
+	testkit.Equal(se, testkit.Must(se.s.Check(se.ctx, nil))(se), true)
+	testkit.Check(se, se.s.Wait(se.ctx, []string{"k"}))
+	isError(se, se.s.Wait(soon(se), []string{"zz"}), store.ErrTimeout)
+	se.is("14", "15", "16", "17", "18", "19")
 }
 
-func (g *session) deleting() {
-	testkit.Equal(g, testkit.Must(g.s.Delete(g.ctx, "k"))(g), true)
-	g.is("20")
-	testkit.Equal(g, testkit.Must(g.s.Delete(g.ctx, "k"))(g), false)
-	g.is("21")
-	testkit.Equal(g, testkit.Must(g.s.NumKeys(g.ctx))(g), 5)
-	_, err := g.s.Get(soon(g), "k")
-	isError(g, err, store.ErrTimeout)
-	g.is("22", "23")
+func (se *session) deleting() {
+	testkit.Equal(se, testkit.Must(se.s.Delete(se.ctx, "k"))(se), true)
+	se.is("20")
+	testkit.Equal(se, testkit.Must(se.s.Delete(se.ctx, "k"))(se), false)
+	se.is("21")
+	testkit.Equal(se, testkit.Must(se.s.NumKeys(se.ctx))(se), 5)
+	_, err := se.s.Get(soon(se), "k")
+	isError(se, err, store.ErrTimeout)
+	se.is("22", "23")
 }
 
-func (g *session) combined() {
-	testkit.Check(g, g.s.Append(g.ctx, "ap", []byte("xy")))
-	g.is("24")
-	testkit.Check(g, g.s.Append(g.ctx, "ap", []byte("z")))
-	g.is("25")
-	testkit.Check(g, g.s.MultiSet(g.ctx, []string{"m1", "m2"}, [][]byte{[]byte("a"), []byte("bb")}))
-	g.is("26")
-	values := testkit.Must(g.s.MultiGet(g.ctx, []string{"m1", "m2"}))(g)
-	testkit.Equal(g, string(bytes.Join(values, []byte("|"))), "a|bb")
-	isError(g, g.s.QueuePush(g.ctx, "q", nil), errors.ErrUnsupported)
-	keys := testkit.Must(g.s.ListKeys(g.ctx))(g)
-	testkit.Equal(g, strings.Join(keys, "|"), "|ap|cs|efcount/|m1|m2|n|z")
-	g.is("27", "28", "29", "30")
-	testkit.Check(g, g.s.Barrier(g.ctx, "b", 1))
-	g.is("31")
-	ctx, expire := expiring(g.ctx)
-	late := testkit.Go(func() error { return g.s.Barrier(ctx, "b2", 2) })
-	waits(g, g.s, 1) // it has counted itself
+func (se *session) combined() {
+	testkit.Check(se, se.s.Append(se.ctx, "ap", []byte("xy")))
+	se.is("24")
+	testkit.Check(se, se.s.Append(se.ctx, "ap", []byte("z")))
+	se.is("25")
+	testkit.Check(se, se.s.MultiSet(se.ctx, []string{"m1", "m2"}, [][]byte{[]byte("a"), []byte("bb")}))
+	se.is("26")
+	values := testkit.Must(se.s.MultiGet(se.ctx, []string{"m1", "m2"}))(se)
+	testkit.Equal(se, string(bytes.Join(values, []byte("|"))), "a|bb")
+	isError(se, se.s.QueuePush(se.ctx, "q", nil), errors.ErrUnsupported)
+	keys := testkit.Must(se.s.ListKeys(se.ctx))(se)
+	testkit.Equal(se, strings.Join(keys, "|"), "|ap|cs|efcount/|m1|m2|n|z")
+	se.is("27", "28", "29", "30")
+	testkit.Check(se, se.s.Barrier(se.ctx, "b", 1))
+	se.is("31")
+	ctx, expire := expiring(se.ctx)
+	late := testkit.Go(func() error { return se.s.Barrier(ctx, "b2", 2) })
+	waits(se, se.s, 1) // it has counted itself
 	expire()
-	isError(g, <-late, store.ErrTimeout)
-	g.is("32")
+	isError(se, <-late, store.ErrTimeout)
+	se.is("32")
 }
 
-func (g *session) prefixed() {
-	p := store.NewPrefix("pre", g.s)
-	testkit.Check(g, p.Set(g.ctx, "k", []byte("v")))
-	g.is("33")
-	testkit.Equal(g, testkit.Must(p.Add(g.ctx, "c", 1))(g), 1)
-	g.is("34")
-	testkit.Equal(g, len(testkit.Must(p.ListKeys(g.ctx))(g)), 2)
-	g.is("35")
+func (se *session) prefixed() {
+	p := store.NewPrefix("pre", se.s)
+	testkit.Check(se, p.Set(se.ctx, "k", []byte("v")))
+	se.is("33")
+	testkit.Equal(se, testkit.Must(p.Add(se.ctx, "c", 1))(se), 1)
+	se.is("34")
+	testkit.Equal(se, len(testkit.Must(p.ListKeys(se.ctx))(se)), 2)
+	se.is("35")
 }
 
-func (g *session) odd() {
-	testkit.Check(g, g.s.Set(g.ctx, "k\u00e9\n\x00x", []byte("\u00ff\x00")))
-	g.is("36")
-	_, err := g.s.Add(g.ctx, "cs", 1)
-	isError(g, err, store.ErrNotNumber)
-	g.is("37", "38")
-	testkit.Check(g, g.s.Set(g.ctx, "-/cs", []byte("x")))
-	g.is("39")
-	testkit.Equal(g, string(testkit.Must(g.s.Get(g.ctx, "cs"))(g)), "v2")
+func (se *session) odd() {
+	testkit.Check(se, se.s.Set(se.ctx, "k\u00e9\n\x00x", []byte("\u00ff\x00")))
+	se.is("36")
+	_, err := se.s.Add(se.ctx, "cs", 1)
+	isError(se, err, store.ErrNotNumber)
+	se.is("37", "38")
+	testkit.Check(se, se.s.Set(se.ctx, "-/cs", []byte("x")))
+	se.is("39")
+	testkit.Equal(se, string(testkit.Must(se.s.Get(se.ctx, "cs"))(se)), "v2")
 }
 
 func TestGoldenNeverRemoved(t *testing.T) {
@@ -242,8 +242,8 @@ func soon(t testing.TB) context.Context {
 // timedOut is a context that has ended by its deadline once the one below has ended.
 type timedOut struct{ context.Context }
 
-func (c timedOut) Err() error {
-	if c.Context.Err() != nil {
+func (t timedOut) Err() error {
+	if t.Context.Err() != nil {
 		return context.DeadlineExceeded
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 
 // Set implements store.Store.
 func (s *Store) Set(ctx context.Context, key string, value []byte) error {
-	err := s.update(ctx, func(log []byte) ([]byte, error) {
+	err := s.updateLocked(ctx, func(log []byte) ([]byte, error) {
 		return appendRecord(log, keyPrefix+key, value)
 	})
 	return s.explain(err, "set", key)
@@ -23,7 +23,7 @@ func (s *Store) MultiSet(ctx context.Context, keys []string, values [][]byte) er
 	if len(keys) != len(values) {
 		return s.explain(store.ErrArguments, "multi_set")
 	}
-	err := s.update(ctx, func(log []byte) (_ []byte, err error) {
+	err := s.updateLocked(ctx, func(log []byte) (_ []byte, err error) {
 		for i, key := range keys {
 			if log, err = appendRecord(log, keyPrefix+key, values[i]); err != nil {
 				return nil, err
@@ -36,8 +36,8 @@ func (s *Store) MultiSet(ctx context.Context, keys []string, values [][]byte) er
 
 // Add implements store.Store.
 func (s *Store) Add(ctx context.Context, key string, delta int64) (sum int64, err error) {
-	err = s.update(ctx, func(log []byte) ([]byte, error) {
-		log, n, err := s.count(log, keyPrefix+key, delta)
+	err = s.updateLocked(ctx, func(log []byte) ([]byte, error) {
+		log, n, err := s.countLocked(log, keyPrefix+key, delta)
 		sum = n
 		return log, err
 	})
@@ -49,7 +49,7 @@ func (s *Store) Add(ctx context.Context, key string, delta int64) (sum int64, er
 
 // CompareSet implements store.Store.
 func (s *Store) CompareSet(ctx context.Context, key string, expected, desired []byte) (now []byte, err error) {
-	err = s.update(ctx, func(log []byte) ([]byte, error) {
+	err = s.updateLocked(ctx, func(log []byte) ([]byte, error) {
 		current, exists := s.engine.Get(keyPrefix + key)
 		switch {
 		case !exists && len(expected) > 0:
@@ -71,7 +71,7 @@ func (s *Store) CompareSet(ctx context.Context, key string, expected, desired []
 // Append implements store.Store. The record holds the whole new value, as the
 // reference's does; appending much to one key makes a large file.
 func (s *Store) Append(ctx context.Context, key string, value []byte) error {
-	err := s.update(ctx, func(log []byte) ([]byte, error) {
+	err := s.updateLocked(ctx, func(log []byte) ([]byte, error) {
 		current, _ := s.engine.Get(keyPrefix + key)
 		whole := make([]byte, 0, len(current)+len(value))
 		whole = append(append(whole, current...), value...)
@@ -83,7 +83,7 @@ func (s *Store) Append(ctx context.Context, key string, value []byte) error {
 // Delete implements store.Store. A record is written whether the key existed or
 // not, as the reference does.
 func (s *Store) Delete(ctx context.Context, key string) (existed bool, err error) {
-	err = s.update(ctx, func(log []byte) ([]byte, error) {
+	err = s.updateLocked(ctx, func(log []byte) ([]byte, error) {
 		_, existed = s.engine.Get(keyPrefix + key)
 		return appendRecord(log, deletePrefix+keyPrefix+key, nil)
 	})
@@ -93,7 +93,7 @@ func (s *Store) Delete(ctx context.Context, key string) (existed bool, err error
 // Get implements store.Store.
 func (s *Store) Get(ctx context.Context, key string) ([]byte, error) {
 	var value []byte
-	err := s.view(ctx, func() {
+	err := s.viewLocked(ctx, func() {
 		if current, exists := s.engine.Get(keyPrefix + key); exists {
 			value = copyOf(current)
 		}
@@ -119,7 +119,7 @@ func (s *Store) MultiGet(ctx context.Context, keys []string) ([][]byte, error) {
 
 // Check implements store.Store.
 func (s *Store) Check(ctx context.Context, keys []string) (ready bool, err error) {
-	err = s.view(ctx, func() { ready = s.engine.Check(stored(keys)) })
+	err = s.viewLocked(ctx, func() { ready = s.engine.Check(stored(keys)) })
 	return ready && err == nil, s.explain(err, "check", keys...)
 }
 
@@ -132,14 +132,14 @@ func (s *Store) Wait(ctx context.Context, keys []string) error {
 // NumKeys implements store.Store. As in the reference the store's own counters,
 // one or two, are counted.
 func (s *Store) NumKeys(ctx context.Context) (n int64, err error) {
-	err = s.view(ctx, func() { n = int64(s.engine.NumKeys()) })
+	err = s.viewLocked(ctx, func() { n = int64(s.engine.NumKeys()) })
 	return n, s.explain(err, "num_keys")
 }
 
 // ListKeys implements store.Store. As in the reference the store's own counters
 // are among the keys, as "efcount/" and "leanup/". The keys are sorted.
 func (s *Store) ListKeys(ctx context.Context) (keys []string, err error) {
-	err = s.view(ctx, func() {
+	err = s.viewLocked(ctx, func() {
 		keys = s.engine.Keys()
 		for i, key := range keys {
 			keys[i] = key[min(1, len(key)):]
@@ -174,7 +174,7 @@ func (s *Store) awaitAll(ctx context.Context, keys []string) (values [][]byte, e
 	names := stored(keys)
 	for {
 		err := s.await(ctx, func(w *store.Waiter) bool {
-			values = s.getAll(names)
+			values = s.getAllLocked(names)
 			return values != nil || s.engine.WaitKeys(names, w)
 		})
 		if err != nil {
@@ -186,9 +186,8 @@ func (s *Store) awaitAll(ctx context.Context, keys []string) (values [][]byte, e
 	}
 }
 
-// getAll returns copies of the values of the stored keys, nil if one is missing.
-// mu is held.
-func (s *Store) getAll(names []string) [][]byte {
+// getAllLocked returns copies of the values of the stored keys, nil if one is missing.
+func (s *Store) getAllLocked(names []string) [][]byte {
 	values := make([][]byte, 0, len(names))
 	for _, name := range names {
 		value, exists := s.engine.Get(name)

@@ -69,28 +69,28 @@ type recordScanner struct{ lockedfile.Scanner }
 // next returns the record at pos and moves behind it. It returns io.EOF at the
 // end, lockedfile.ErrTorn if the record is not complete, and the file's errors otherwise;
 // then it stays where it is. The record is good until the next call.
-func (s *recordScanner) next() (record, error) {
-	if s.Pos == s.End {
+func (r *recordScanner) next() (record, error) {
+	if r.Pos == r.End {
 		return record{}, io.EOF
 	}
-	keyEnd, err := s.field(0)
+	keyEnd, err := r.field(0)
 	if err != nil {
 		return record{}, err
 	}
-	valueEnd, err := s.field(keyEnd)
+	valueEnd, err := r.field(keyEnd)
 	if err != nil {
 		return record{}, err
 	}
-	raw := s.Unread[:valueEnd]
-	s.Skip(valueEnd)
+	raw := r.Unread[:valueEnd]
+	r.Skip(valueEnd)
 	return record{raw: raw, key: raw[lengthBytes:keyEnd], value: raw[keyEnd+lengthBytes:]}, nil
 }
 
 // field makes the field at offset from pos available and returns where it ends.
-func (s *recordScanner) field(offset int64) (end int64, err error) {
-	if err := s.Need(offset + lengthBytes); err != nil {
+func (r *recordScanner) field(offset int64) (end int64, err error) {
+	if err := r.Need(offset + lengthBytes); err != nil {
 		return 0, err
 	}
-	end = offset + lengthBytes + int64(binary.LittleEndian.Uint32(s.Unread[offset:]))
-	return end, s.Need(end)
+	end = offset + lengthBytes + int64(binary.LittleEndian.Uint32(r.Unread[offset:]))
+	return end, r.Need(end)
 }

@@ -104,8 +104,8 @@ func open(ctx context.Context, path string, worldSize int, options Options) (*St
 		engine:    store.NewEngine(store.Limits{}),
 	}
 	s.close = sync.OnceValue(s.shutDown)
-	err = s.update(ctx, func(log []byte) ([]byte, error) {
-		log, _, err := s.count(log, refcountKey, 1)
+	err = s.updateLocked(ctx, func(log []byte) ([]byte, error) {
+		log, _, err := s.countLocked(log, refcountKey, 1)
 		return log, err
 	})
 	if err != nil {
@@ -143,7 +143,7 @@ func (s *Store) Close() error { return s.close() }
 func (s *Store) shutDown() error {
 	s.mu.Lock()
 	close(s.closing) // under mu, so that no watch begins after it
-	s.endWatch()
+	s.endWatchLocked()
 	s.mu.Unlock()
 	s.watches.Wait()
 	clock := s.options.Clock
@@ -162,12 +162,12 @@ func (s *Store) shutDown() error {
 func (s *Store) leave(size int64) error {
 	cleanups, users := int64(0), int64(0)
 	err := s.append(context.Background(), size, func(log []byte) ([]byte, error) {
-		log, n, err := s.count(log, cleanupKey, 1)
+		log, n, err := s.countLocked(log, cleanupKey, 1)
 		if err != nil {
 			return nil, err
 		}
 		cleanups = n
-		log, users, err = s.count(log, refcountKey, -1)
+		log, users, err = s.countLocked(log, refcountKey, -1)
 		return log, err
 	})
 	if err != nil {
@@ -181,9 +181,9 @@ func (s *Store) leave(size int64) error {
 	return nil
 }
 
-// count appends to log the record that adds delta to the number under the stored
-// key, and returns the sum. mu is held.
-func (s *Store) count(log []byte, key string, delta int64) ([]byte, int64, error) {
+// countLocked appends to log the record that adds delta to the number under the stored
+// key, and returns the sum.
+func (s *Store) countLocked(log []byte, key string, delta int64) ([]byte, int64, error) {
 	value, _ := s.engine.Get(key)
 	n, err := parseNumber(value)
 	if err != nil {
@@ -195,9 +195,9 @@ func (s *Store) count(log []byte, key string, delta int64) ([]byte, int64, error
 	return log, n, err
 }
 
-// view runs f when everything is known that was in the file when view was called.
-// f reads the engine, and may register a waiter; mu is held.
-func (s *Store) view(ctx context.Context, f func()) error {
+// viewLocked runs f when everything is known that was in the file when view was called.
+// f reads the engine, and may register a waiter.
+func (s *Store) viewLocked(ctx context.Context, f func()) error {
 	if err := s.checkOpen(ctx); err != nil {
 		return err
 	}
@@ -211,7 +211,7 @@ func (s *Store) view(ctx context.Context, f func()) error {
 		}
 	}
 	return s.locked(ctx, unix.LOCK_SH, func(size int64) error {
-		if err := s.refresh(size); err != nil {
+		if err := s.refreshLocked(size); err != nil {
 			return err
 		}
 		s.mu.Lock()
@@ -232,10 +232,10 @@ func (s *Store) viewAt(size int64, f func()) bool {
 	return true
 }
 
-// update appends to the file what f returns, which gets a buffer to append to and
-// sees the engine after everything that is in the file; mu is held. Nothing is
+// updateLocked appends to the file what f returns, which gets a buffer to append to and
+// sees the engine after everything that is in the file. Nothing is
 // written if f returns nothing or an error.
-func (s *Store) update(ctx context.Context, f func(log []byte) ([]byte, error)) error {
+func (s *Store) updateLocked(ctx context.Context, f func(log []byte) ([]byte, error)) error {
 	if err := s.checkOpen(ctx); err != nil {
 		return err
 	}
@@ -244,7 +244,7 @@ func (s *Store) update(ctx context.Context, f func(log []byte) ([]byte, error)) 
 
 // append is update under the exclusive lock.
 func (s *Store) append(ctx context.Context, size int64, f func(log []byte) ([]byte, error)) error {
-	if err := s.refresh(size); err != nil {
+	if err := s.refreshLocked(size); err != nil {
 		return err
 	}
 	if s.pos != size {

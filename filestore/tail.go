@@ -156,7 +156,7 @@ func (s *Store) repair(size int64) (int64, error) {
 		if size, err = s.file.Size(); err != nil {
 			return 0, err
 		}
-		if err := s.refresh(size); err != nil {
+		if err := s.refreshLocked(size); err != nil {
 			return 0, err
 		}
 	}

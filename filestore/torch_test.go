@@ -66,20 +66,20 @@ func startTorch(t testing.TB) *torch {
 }
 
 // ask begins an operation; answer is to be called for it.
-func (p *torch) ask(operation string, args ...any) {
-	p.t.Helper()
+func (to *torch) ask(operation string, args ...any) {
+	to.t.Helper()
 	for i, arg := range args {
 		if text, ok := arg.(string); ok {
 			args[i] = filetest.Elsewhere(text)
 		}
 	}
-	line := testkit.Must(json.Marshal(append([]any{operation}, args...)))(p.t)
-	_, err := p.in.Write(append(line, '\n'))
-	testkit.Check(p.t, err)
+	line := testkit.Must(json.Marshal(append([]any{operation}, args...)))(to.t)
+	_, err := to.in.Write(append(line, '\n'))
+	testkit.Check(to.t, err)
 }
 
-func (p *torch) answer() (any, error) {
-	line, err := p.out.ReadBytes('\n')
+func (to *torch) answer() (any, error) {
+	line, err := to.out.ReadBytes('\n')
 	if err != nil {
 		return nil, err
 	}
@@ -97,23 +97,23 @@ func (p *torch) answer() (any, error) {
 }
 
 // do is an operation that must succeed; its answer as text.
-func (p *torch) do(operation string, args ...any) string {
-	p.t.Helper()
-	p.ask(operation, args...)
-	return p.done()
+func (to *torch) do(operation string, args ...any) string {
+	to.t.Helper()
+	to.ask(operation, args...)
+	return to.done()
 }
 
 // done is the answer, as text, of an operation that must succeed.
-func (p *torch) done() string {
-	p.t.Helper()
-	return fmt.Sprint(testkit.Must(p.answer())(p.t))
+func (to *torch) done() string {
+	to.t.Helper()
+	return fmt.Sprint(testkit.Must(to.answer())(to.t))
 }
 
 // has reports whether the peer's torch has the method: old ones have fewer.
-func (p *torch) has(name, method string) bool {
-	p.t.Helper()
-	p.ask("call", name, "__getattribute__", method)
-	_, err := p.answer()
+func (to *torch) has(name, method string) bool {
+	to.t.Helper()
+	to.ask("call", name, "__getattribute__", method)
+	_, err := to.answer()
 	return err == nil || !strings.Contains(err.Error(), "AttributeError")
 }
 

@@ -28,7 +28,7 @@ func (s *Store) await(ctx context.Context, f func(w *store.Waiter) (done bool)) 
 	waiter := &store.Waiter{Wake: func() { close(woken) }}
 	var w *watch
 	var late error
-	err := s.view(ctx, func() {
+	err := s.viewLocked(ctx, func() {
 		if f(waiter) {
 			return
 		}
@@ -36,7 +36,7 @@ func (s *Store) await(ctx context.Context, f func(w *store.Waiter) (done bool)) 
 			s.engine.Cancel(waiter)
 			return
 		}
-		w = s.addWaiter()
+		w = s.addWaiterLocked()
 	})
 	switch {
 	case err != nil:
@@ -64,8 +64,8 @@ func (s *Store) waited(err error, start time.Time) error {
 	return fmt.Errorf("waited %v: %w", s.elapsed(start), err)
 }
 
-// addWaiter counts one more call that waits and returns the watch. mu is held.
-func (s *Store) addWaiter() *watch {
+// addWaiterLocked counts one more call that waits and returns the watch.
+func (s *Store) addWaiterLocked() *watch {
 	s.waiting++
 	if s.watch == nil {
 		ctx, cancel := context.WithCancel(context.Background())
@@ -85,12 +85,12 @@ func (s *Store) removeWaiter(waiter *store.Waiter) {
 	defer s.mu.Unlock()
 	s.engine.Cancel(waiter)
 	if s.waiting--; s.waiting == 0 {
-		s.endWatch()
+		s.endWatchLocked()
 	}
 }
 
-// endWatch makes the watch end, if there is one. mu is held.
-func (s *Store) endWatch() {
+// endWatchLocked makes the watch end, if there is one.
+func (s *Store) endWatchLocked() {
 	if s.watch != nil {
 		s.watch.cancel()
 		s.watch = nil
@@ -106,7 +106,7 @@ func (s *Store) watchLoop(w *watch) {
 	known := int64(-1)
 	for {
 		changed := false
-		err := s.view(w.ctx, func() { changed, known = s.pos != known, s.pos })
+		err := s.viewLocked(w.ctx, func() { changed, known = s.pos != known, s.pos })
 		if err != nil {
 			s.failWatch(w, err)
 			return
@@ -126,6 +126,6 @@ func (s *Store) failWatch(w *watch, err error) {
 	if s.watch == w {
 		w.err = err
 		close(w.failed)
-		s.endWatch()
+		s.endWatchLocked()
 	}
 }

@@ -34,11 +34,11 @@ func waits(t testing.TB, s *Store, n int) {
 // of a change.
 type onlyNotified struct{ RealClock }
 
-func (c onlyNotified) After(d time.Duration) <-chan time.Time {
+func (o onlyNotified) After(d time.Duration) <-chan time.Time {
 	if d == changewatch.RecheckInterval {
 		return nil
 	}
-	return c.RealClock.After(d)
+	return o.RealClock.After(d)
 }
 
 // With polls that never come, only inotify can wake.

@@ -96,9 +96,9 @@ type tracedHost struct {
 	file *control.TraceFile
 }
 
-func (h tracedHost) Close() error {
-	err := h.Server.Close()
-	if closed := h.file.Close(); err == nil {
+func (t tracedHost) Close() error {
+	err := t.Server.Close()
+	if closed := t.file.Close(); err == nil {
 		err = closed
 	}
 	return err

@@ -11,19 +11,19 @@ import (
 
 // Expose writes the numbers of all round stores there have been, and of the ways to those of
 // other nodes, for /metrics of a process.
-func (s *RoundStores) Expose(b *promtext.Buffer) {
-	Expose(b, s.totals(), s.forwardersRefused())
+func (r *RoundStores) Expose(b *promtext.Buffer) {
+	Expose(b, r.totals(), r.forwardersRefused())
 }
 
 // Refused counts the connections that the stores and the forwarders have refused, by reason.
-func (s *RoundStores) Refused() (stores, forwarders map[string]uint64) {
-	return s.totals().Refused, s.forwardersRefused()
+func (r *RoundStores) Refused() (stores, forwarders map[string]uint64) {
+	return r.totals().Refused, r.forwardersRefused()
 }
 
-func (s *RoundStores) forwardersRefused() map[string]uint64 {
-	s.protecting.Lock()
-	defer s.protecting.Unlock()
-	return s.protected.Refused()
+func (r *RoundStores) forwardersRefused() map[string]uint64 {
+	r.protecting.Lock()
+	defer r.protecting.Unlock()
+	return r.protected.Refused()
 }
 
 // Expose writes the numbers of round stores and of what forwarders have refused.
@@ -45,12 +45,12 @@ func Expose(b *promtext.Buffer, t tcpstore.Stats, forwarders map[string]uint64) 
 }
 
 // totals adds up the stores that are open and those that were.
-func (s *RoundStores) totals() tcpstore.Stats {
-	s.mu.Lock()
-	defer s.mu.Unlock()
+func (r *RoundStores) totals() tcpstore.Stats {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	t := tcpstore.Stats{Ops: map[string]uint64{}, Refused: map[string]uint64{}}
-	addStats(&t, s.past)
-	for k := range s.open {
+	addStats(&t, r.past)
+	for k := range r.open {
 		addStats(&t, k.server.Stats())
 	}
 	return t
@@ -72,10 +72,10 @@ func addStats(sum *tcpstore.Stats, s tcpstore.Stats) {
 	}
 }
 
-// forget moves the numbers of a closed server to the past; mu is held.
-func (s *RoundStores) forget(k *socket) {
-	delete(s.open, k)
+// forgetLocked moves the numbers of a closed server to the past.
+func (r *RoundStores) forgetLocked(k *socket) {
+	delete(r.open, k)
 	last := k.server.Stats()
 	last.Connections, last.Keys, last.Bytes, last.Waiters = 0, 0, 0, 0
-	addStats(&s.past, last)
+	addStats(&r.past, last)
 }

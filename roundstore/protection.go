@@ -60,11 +60,11 @@ func NewProtection(p *params.Params, log *slog.Logger) (*Protection, error) {
 
 // Refused counts what this node's forwarders, and what carries other nodes' to its programs,
 // have refused, by reason; all reasons are there.
-func (t *Protection) Refused() map[string]uint64 {
-	if t == nil {
+func (p *Protection) Refused() map[string]uint64 {
+	if p == nil {
 		return (*forward.Refusals)(nil).Counts()
 	}
-	return t.refusals.Counts()
+	return p.refusals.Counts()
 }
 
 // sideWindow is how many ports above a store's are forwarded, too: scripts open further stores
@@ -73,8 +73,8 @@ const sideWindow = 8
 
 // sidePorts are the ports of the node of a store, other than the store's, that the workers of
 // other nodes reach.
-func (t *Protection) sidePorts(port int) []int {
-	ports := slices.Clone(t.extra)
+func (p *Protection) sidePorts(port int) []int {
+	ports := slices.Clone(p.extra)
 	for side := port + 1; side <= min(port+sideWindow, math.MaxUint16); side++ {
 		ports = append(ports, side)
 	}
@@ -92,11 +92,11 @@ type Sides struct {
 }
 
 // Sides returns those of one server, to be closed after it; nil without protection.
-func (t *Protection) Sides() *Sides {
-	if t == nil {
+func (p *Protection) Sides() *Sides {
+	if p == nil {
 		return nil
 	}
-	return &Sides{protection: t}
+	return &Sides{protection: p}
 }
 
 // Protect makes the settings those of a protected server.
@@ -150,55 +150,55 @@ func (s *Sides) Close() {
 
 // Listen listens on an address of this machine, "" for all, in a way that leaves the port at
 // loopback addresses to Serve.
-func (t *Protection) Listen(ctx context.Context, host string, port int) (net.Listener, error) {
+func (p *Protection) Listen(ctx context.Context, host string, port int) (net.Listener, error) {
 	l, err := listenOn(ctx, host, port)
 	if err != nil {
 		return nil, err
 	}
-	return shared(t, l)
+	return shared(p, l)
 }
 
 // Serve has a server serve the workers of this machine, too, at the loopback address of a
 // store's name, at the server's port unless that is taken there. stop ends that; the server
 // goes on.
-func (t *Protection) Serve(server *tcpstore.Server, sides *Sides, name secret.StoreName) (at netip.AddrPort, stop func(), err error) {
-	l, err := forward.Bind(t.address(name), server.Addr().(*net.TCPAddr).Port, t.log)
+func (p *Protection) Serve(server *tcpstore.Server, sides *Sides, name secret.StoreName) (at netip.AddrPort, stop func(), err error) {
+	l, err := forward.Bind(p.address(name), server.Addr().(*net.TCPAddr).Port, p.log)
 	if err != nil {
 		return netip.AddrPort{}, nil, err
 	}
 	sides.begin(name, server.Addr().(*net.TCPAddr).Port)
-	stop = server.AlsoAccept(l, peer.NewLoopbackCheck(t.users).Accept)
+	stop = server.AlsoAccept(l, peer.NewLoopbackCheck(p.users).Accept)
 	return l.Addr().(*net.TCPAddr).AddrPort(), stop, nil
 }
 
 // Reach opens a way for the workers of this machine to the store of a name that another node
 // serves at host and port. On the machine of that node it is the store's own listener, and way
 // is nil.
-func (t *Protection) Reach(ctx context.Context, host string, port int, name secret.StoreName) (at netip.AddrPort, way *forward.Forwarder, err error) {
-	if t.isHere(ctx, host) {
-		return netip.AddrPortFrom(t.address(name), uint16(port)), nil, nil
+func (p *Protection) Reach(ctx context.Context, host string, port int, name secret.StoreName) (at netip.AddrPort, way *forward.Forwarder, err error) {
+	if p.isHere(ctx, host) {
+		return netip.AddrPortFrom(p.address(name), uint16(port)), nil, nil
 	}
 	place := net.JoinHostPort(host, strconv.Itoa(port))
-	way, err = forward.Listen(t.address(name), port, forward.Options{
-		Accept: peer.NewLoopbackCheck(t.users).Accept,
-		Dial:   func(ctx context.Context, side int) (forward.Conn, error) { return t.dial(ctx, place, name, side) },
-		Store:  place, Log: t.log, Refusals: &t.refusals,
+	way, err = forward.Listen(p.address(name), port, forward.Options{
+		Accept: peer.NewLoopbackCheck(p.users).Accept,
+		Dial:   func(ctx context.Context, side int) (forward.Conn, error) { return p.dial(ctx, place, name, side) },
+		Store:  place, Log: p.log, Refusals: &p.refusals,
 		Hint: "; its address is what the node of rank 0 announces: give advertise_addr= or --local-addr there, an address under which the others reach it, " +
 			"and store_port= if a firewall is between them; all nodes need the same token and store_tls=",
 	})
 	if err != nil {
 		return netip.AddrPort{}, nil, err
 	}
-	for _, side := range t.sidePorts(port) {
+	for _, side := range p.sidePorts(port) {
 		if !way.Beside(side) {
-			t.log.Warn(fmt.Sprintf("port %d is taken on this node: its workers reach the program that has it, another user's perhaps, not the one on the node of rank 0", side))
+			p.log.Warn(fmt.Sprintf("port %d is taken on this node: its workers reach the program that has it, another user's perhaps, not the one on the node of rank 0", side))
 		}
 	}
 	return way.Addr(), way, nil
 }
 
 // dial opens a connection to a store, or to another port of its node.
-func (t *Protection) dial(ctx context.Context, place string, name secret.StoreName, side int) (*tls.Conn, error) {
+func (p *Protection) dial(ctx context.Context, place string, name secret.StoreName, side int) (*tls.Conn, error) {
 	purpose := secret.PurposeStore
 	if side != 0 {
 		purpose = secret.PurposeSide
@@ -207,7 +207,7 @@ func (t *Protection) dial(ctx context.Context, place string, name secret.StoreNa
 	if err != nil {
 		return nil, err
 	}
-	secured, err := secret.DialStore(ctx, conn, t.with.Token, name, purpose)
+	secured, err := secret.DialStore(ctx, conn, p.with.Token, name, purpose)
 	if err == nil && side != 0 {
 		err = forward.AskPort(secured, side)
 	}

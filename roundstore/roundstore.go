@@ -79,17 +79,17 @@ type roundStore struct {
 // Open implements member.RoundStores. A fixed port that is open already on
 // the same host is shared: until one of its stores begins or is closed, new
 // connections wait.
-func (s *RoundStores) Open(ctx context.Context, host string, port int) (member.RoundStore, error) {
-	s.mu.Lock()
-	if f := s.fixed; f != nil && port == f.port && host == f.host {
-		defer s.mu.Unlock()
+func (r *RoundStores) Open(ctx context.Context, host string, port int) (member.RoundStore, error) {
+	r.mu.Lock()
+	if f := r.fixed; f != nil && port == f.port && host == f.host {
+		defer r.mu.Unlock()
 		f.users++
 		f.gate.shut()
-		return &roundStore{stores: s, socket: f, next: newEngine()}, nil
+		return &roundStore{stores: r, socket: f, next: newEngine()}, nil
 	}
-	s.mu.Unlock()
+	r.mu.Unlock()
 
-	protection, err := s.protection()
+	protection, err := r.protection()
 	if err != nil {
 		return nil, err
 	}
@@ -101,30 +101,30 @@ func (s *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 		return nil, err
 	}
 	k := &socket{gate: newGate(), sides: protection.Sides(), host: host, port: port, users: 1}
-	opts := tcpstore.Options{Logger: s.log, NormalizeAttemptKeys: true, Accept: peer.NewCheck(&s.params, l.Addr()).Accept, Pass: k.gate.await}
+	opts := tcpstore.Options{Logger: r.log, NormalizeAttemptKeys: true, Accept: peer.NewCheck(&r.params, l.Addr()).Accept, Pass: k.gate.await}
 	k.sides.Protect(&opts)
 	k.server = tcpstore.Serve(l, newEngine(), opts)
-	s.mu.Lock()
-	s.open[k] = struct{}{}
+	r.mu.Lock()
+	r.open[k] = struct{}{}
 	if port != 0 {
-		s.fixed = k
+		r.fixed = k
 	}
-	s.mu.Unlock()
-	return &roundStore{stores: s, socket: k}, nil
+	r.mu.Unlock()
+	return &roundStore{stores: r, socket: k}, nil
 }
 
 // Port implements member.RoundStore.
 func (r *roundStore) Port() int { return r.socket.server.Addr().(*net.TCPAddr).Port }
 
 // protection returns what protects the stores; it is made once.
-func (s *RoundStores) protection() (*Protection, error) {
-	s.protecting.Lock()
-	defer s.protecting.Unlock()
-	if s.asked {
-		return s.protected, nil
+func (r *RoundStores) protection() (*Protection, error) {
+	r.protecting.Lock()
+	defer r.protecting.Unlock()
+	if r.asked {
+		return r.protected, nil
 	}
-	p, err := NewProtection(&s.params, s.log)
-	s.protected, s.asked = p, err == nil
+	p, err := NewProtection(&r.params, r.log)
+	r.protected, r.asked = p, err == nil
 	return p, err
 }
 
@@ -166,7 +166,7 @@ func (r *roundStore) Begin(o rendezvous.Outcome) (rendezvous.Outcome, error) {
 		}
 		return o, nil
 	}
-	k.endLocal() // its workers are those of the round before
+	k.endLocalLocked() // its workers are those of the round before
 	name := nameOf(r.stores.params.RunID, o)
 	k.server.BeginRound(r.next, name)
 	if r.next != nil {
@@ -181,12 +181,12 @@ func (r *roundStore) Begin(o rendezvous.Outcome) (rendezvous.Outcome, error) {
 }
 
 // Reach implements member.RoundStores.
-func (s *RoundStores) Reach(ctx context.Context, o rendezvous.Outcome) (rendezvous.Outcome, io.Closer, error) {
-	protection, err := s.protection()
+func (r *RoundStores) Reach(ctx context.Context, o rendezvous.Outcome) (rendezvous.Outcome, io.Closer, error) {
+	protection, err := r.protection()
 	if err != nil || protection == nil {
 		return o, nil, err
 	}
-	at, way, err := protection.Reach(ctx, o.StoreAddr, o.StorePort, nameOf(s.params.RunID, o))
+	at, way, err := protection.Reach(ctx, o.StoreAddr, o.StorePort, nameOf(r.params.RunID, o))
 	if err != nil {
 		return o, nil, err
 	}
@@ -196,12 +196,12 @@ func (s *RoundStores) Reach(ctx context.Context, o rendezvous.Outcome) (rendezvo
 	return located(o, at), way, nil
 }
 
-// endLocal ends the listener for this machine's workers; RoundStores.mu is held.
-func (k *socket) endLocal() {
-	if k.local != nil {
-		k.local()
+// endLocalLocked ends the listener for this machine's workers.
+func (s *socket) endLocalLocked() {
+	if s.local != nil {
+		s.local()
 	}
-	k.local = nil
+	s.local = nil
 }
 
 // Close implements member.RoundStore.
@@ -228,7 +228,7 @@ func (r *roundStore) Close() error {
 	err := k.server.Close()
 	k.sides.Close()
 	s.mu.Lock()
-	s.forget(k)
+	s.forgetLocked(k)
 	s.mu.Unlock()
 	return err
 }

@@ -37,26 +37,26 @@ func newOwnDirectives() *ownDirectives {
 	return &ownDirectives{news: wake.New(), changed: make(chan struct{})}
 }
 
-// show replaces the notice; the lock is held.
-func (o *ownDirectives) show(n rendezvous.DirectiveNotice) {
+// showLocked replaces the notice.
+func (o *ownDirectives) showLocked(n rendezvous.DirectiveNotice) {
 	o.notice = n
 	close(o.changed)
 	o.changed = make(chan struct{})
 }
 
-// next begins with the first directive of the queue; the lock is held.
-func (o *ownDirectives) next() {
+// nextLocked begins with the first directive of the queue.
+func (o *ownDirectives) nextLocked() {
 	if o.deadline != nil {
 		o.deadline.Stop()
 		o.deadline = nil
 	}
 	if len(o.queue) == 0 || o.ended || o.requeue != "" {
-		o.show(rendezvous.DirectiveNotice{})
+		o.showLocked(rendezvous.DirectiveNotice{})
 		return
 	}
 	d := o.queue[0]
 	o.deadline = time.AfterFunc(d.Within, func() { o.carryOut(d.ID) })
-	o.show(rendezvous.DirectiveNotice{
+	o.showLocked(rendezvous.DirectiveNotice{
 		ID: d.ID, Kind: d.Kind, Named: d.Kind != rendezvous.DirectiveSave, Within: d.Within, Round: o.round,
 		Text: d.Kind.String() + ", asked for by " + d.By + ": " + d.Reason, By: d.By, Reason: d.Reason,
 	})
@@ -70,7 +70,7 @@ func (o *ownDirectives) begin(round uint64) {
 	if o.notice.ID != "" {
 		n := o.notice
 		n.Round, n.Agreed, n.Step = round, false, 0
-		o.show(n)
+		o.showLocked(n)
 	}
 }
 
@@ -87,7 +87,7 @@ func (o *ownDirectives) carryOut(id string) {
 		o.requeue = "asked for by " + d.By + ": " + d.Reason
 		o.news.Set()
 	}
-	o.next()
+	o.nextLocked()
 }
 
 // end forgets what stands.
@@ -95,7 +95,7 @@ func (o *ownDirectives) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ended = true
-	o.next()
+	o.nextLocked()
 }
 
 // Direct implements agent.Director: save, or drain and stop, which are the same for a job of
@@ -118,7 +118,7 @@ func (s *Standalone) Direct(_ context.Context, d rendezvous.Direct) error {
 	}
 	o.queue = append(o.queue, d)
 	if len(o.queue) == 1 {
-		o.next()
+		o.nextLocked()
 	}
 	return nil
 }
@@ -138,7 +138,7 @@ func (s *Standalone) ReportHeld(_ context.Context, round uint64, id string, step
 	defer o.mu.Unlock()
 	if n := o.notice; n.ID == id && n.Round == round && !n.Agreed {
 		n.Agreed, n.Step = true, step
-		o.show(n)
+		o.showLocked(n)
 	}
 	return nil
 }

@@ -261,22 +261,22 @@ type taped struct {
 	cut  int // the place after which the stream ends; -1: none
 }
 
-func (r *taped) Write(b []byte) (int, error) {
-	from := r.sent.Len()
-	r.sent.Write(b)
-	at := max(r.flip, r.cut) - from // one of them is -1
-	if r.flip < 0 && r.cut < 0 || at >= len(b) {
-		return r.Conn.Write(b)
+func (t *taped) Write(b []byte) (int, error) {
+	from := t.sent.Len()
+	t.sent.Write(b)
+	at := max(t.flip, t.cut) - from // one of them is -1
+	if t.flip < 0 && t.cut < 0 || at >= len(b) {
+		return t.Conn.Write(b)
 	}
 	if at >= 0 {
 		send := bytes.Clone(b)
-		if r.flip >= 0 {
+		if t.flip >= 0 {
 			send[at] ^= 1
 		} else {
 			send = send[:at]
 		}
-		r.Conn.Write(send)
-		r.Conn.(*net.TCPConn).CloseWrite()
+		t.Conn.Write(send)
+		t.Conn.(*net.TCPConn).CloseWrite()
 	}
 	return len(b), nil
 }

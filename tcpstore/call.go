@@ -68,43 +68,43 @@ func firstCall(r store.Request) *call {
 }
 
 // size returns the length of the request on the wire.
-func (w *call) size() int {
+func (c *call) size() int {
 	size := 1 + 8 + 8 // opcode, count, number: not all of them in each
-	for _, key := range w.keys {
+	for _, key := range c.keys {
 		size += 8 + 1 + len(key)
 	}
-	for _, value := range w.values {
+	for _, value := range c.values {
 		size += 8 + len(value)
 	}
 	return size
 }
 
 // encode returns the request, with room for an acknowledgement behind it.
-func (w *call) encode() []byte {
+func (c *call) encode() []byte {
 	const ack = 16
-	return w.append(make([]byte, 0, w.size()+ack))
+	return c.append(make([]byte, 0, c.size()+ack))
 }
 
 // append appends the request.
-func (w *call) append(b []byte) []byte {
-	b = append(b, byte(w.op))
+func (c *call) append(b []byte) []byte {
+	b = append(b, byte(c.op))
 	key, value := 0, 0
-	for _, f := range operations[w.op].fields {
+	for _, f := range operations[c.op].fields {
 		switch f {
 		case fieldInt64:
-			b = appendInt(b, w.number)
+			b = appendInt(b, c.number)
 		case fieldKey:
-			b = appendKey(b, w.keys[key])
+			b = appendKey(b, c.keys[key])
 			key++
 		case fieldValue:
-			b = appendText(b, w.values[value])
+			b = appendText(b, c.values[value])
 			value++
 		case fieldKeys, fieldPairs:
-			b = appendInt(b, len(w.keys))
-			for i, key := range w.keys {
+			b = appendInt(b, len(c.keys))
+			for i, key := range c.keys {
 				b = appendKey(b, key)
 				if f == fieldPairs {
-					b = appendText(b, w.values[i])
+					b = appendText(b, c.values[i])
 				}
 			}
 		}
@@ -224,14 +224,14 @@ func (c *Client) TryDo(ctx context.Context, r store.Request, patience time.Durat
 }
 
 // mustWait reports whether, by the reply to its first request, an operation has to wait.
-func (w *call) mustWait(r store.Request) bool {
+func (c *call) mustWait(r store.Request) bool {
 	switch r.Op {
 	case store.OpGet, store.OpMultiGet:
-		return w.missing
+		return c.missing
 	case store.OpWait:
-		return !w.reply.Ready
+		return !c.reply.Ready
 	case store.OpQueuePop:
-		return w.reply.Number <= 0 && r.Block
+		return c.reply.Number <= 0 && r.Block
 	}
 	return false
 }
@@ -297,33 +297,33 @@ func (c *Client) popWoken(ctx context.Context, what *call) error {
 
 // exchange carries out the call over l, from where its lease says that it is. With until set
 // it returns errWouldBlock if the reply has not come by then.
-func (w *call) exchange(ctx context.Context, l *link, until time.Time) error {
-	read := func(in input) error { return w.read(in, w) }
-	if w.read == nil {
+func (c *call) exchange(ctx context.Context, l *link, until time.Time) error {
+	read := func(in input) error { return c.read(in, c) }
+	if c.read == nil {
 		read = nil
 	}
-	if !w.guarded {
-		return l.exchange(ctx, w.encode(), read, &w.sent, until)
+	if !c.guarded {
+		return l.exchange(ctx, c.encode(), read, &c.sent, until)
 	}
-	check := call{op: opCheck, keys: w.keys}
+	check := call{op: opCheck, keys: c.keys}
 	present := func(in input) error {
 		err := readReady(in, &check)
-		w.missing = !check.reply.Ready
+		c.missing = !check.reply.Ready
 		return err
 	}
 	if l.missingOK {
-		return l.exchange(ctx, w.append(check.append(make([]byte, 0, 2*w.size()))), func(in input) error {
+		return l.exchange(ctx, c.append(check.append(make([]byte, 0, 2*c.size()))), func(in input) error {
 			if err := present(in); err != nil {
 				return err
 			}
 			return read(in)
-		}, &w.sent, until)
+		}, &c.sent, until)
 	}
-	if !w.checked {
-		if err := l.exchange(ctx, check.encode(), present, &w.sent, until); err != nil || w.missing {
+	if !c.checked {
+		if err := l.exchange(ctx, check.encode(), present, &c.sent, until); err != nil || c.missing {
 			return err
 		}
-		w.checked, w.sent = true, false
+		c.checked, c.sent = true, false
 	}
-	return l.exchange(ctx, w.encode(), read, &w.sent, until)
+	return l.exchange(ctx, c.encode(), read, &c.sent, until)
 }

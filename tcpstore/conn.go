@@ -145,7 +145,7 @@ func (c *conn) process(p *parser) (drained bool, refused *refusal) {
 	drained, refused = s.process(pause)
 	out, parts := s.takeOut(c.few[:0])
 	c.flushing = false
-	l.takeWoken(c.shard)
+	l.takeWokenLocked(c.shard)
 	c.shard.mu.Unlock()
 	c.send(out, parts)
 	l.returnBuffer(out)

@@ -197,8 +197,8 @@ func (l *loop) queue(c *conn) {
 	}
 }
 
-// takeWoken sorts the connections with new replies by loop. The shard's mu is held.
-func (l *loop) takeWoken(s *engineShard) {
+// takeWokenLocked sorts the connections with new replies by loop. The shard's
+func (l *loop) takeWokenLocked(s *engineShard) {
 	for i, c := range s.woken {
 		l.woken[c.loop.number] = append(l.woken[c.loop.number], c)
 		s.woken[i] = nil

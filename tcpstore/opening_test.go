@@ -209,16 +209,16 @@ type fdConn struct {
 	fd       int
 }
 
-func (c fdConn) Read(b []byte) (int, error) {
-	n, err := unix.Read(c.fd, b)
+func (f fdConn) Read(b []byte) (int, error) {
+	n, err := unix.Read(f.fd, b)
 	if n == 0 && err == nil {
 		err = io.EOF
 	}
 	return max(n, 0), err
 }
-func (c fdConn) Write(b []byte) (int, error)   { return len(b), sendAll(c.fd, b) }
-func (c fdConn) SetDeadline(_ time.Time) error { return nil }
-func (c fdConn) RemoteAddr() net.Addr          { return &net.TCPAddr{} }
+func (f fdConn) Write(b []byte) (int, error)   { return len(b), sendAll(f.fd, b) }
+func (f fdConn) SetDeadline(_ time.Time) error { return nil }
+func (f fdConn) RemoteAddr() net.Addr          { return &net.TCPAddr{} }
 
 // TestTLSOutOfDescriptors: connections that come meanwhile wait, also those that have proven
 // themselves.

@@ -222,15 +222,15 @@ type brokenListener struct {
 	fails int
 }
 
-func (l *brokenListener) Accept() (net.Conn, error) {
-	l.mu.Lock()
-	fail := l.fails > 0
-	l.fails--
-	l.mu.Unlock()
+func (b *brokenListener) Accept() (net.Conn, error) {
+	b.mu.Lock()
+	fail := b.fails > 0
+	b.fails--
+	b.mu.Unlock()
 	if fail {
 		return nil, &net.OpError{Op: "accept", Err: net.UnknownNetworkError("out of descriptors")}
 	}
-	return l.Listener.Accept()
+	return b.Listener.Accept()
 }
 
 func TestAcceptGoesOnAfterErrors(t *testing.T) {

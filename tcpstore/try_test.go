@@ -20,8 +20,8 @@ type trying struct {
 	patience time.Duration
 }
 
-func (s trying) Do(ctx context.Context, r store.Request) (store.Reply, error) {
-	reply, pending, err := s.TryDo(ctx, r, s.patience)
+func (t trying) Do(ctx context.Context, r store.Request) (store.Reply, error) {
+	reply, pending, err := t.TryDo(ctx, r, t.patience)
 	if pending != nil {
 		return pending(ctx)
 	}

@@ -1,6 +1,5 @@
 // Package failure describes a worker that ended badly: what its error file says, which
-// failure caused the others, the report, and what the nodes of a round tell each other (A75
-// to A86, W21).
+// failure caused the others, the report, and what the nodes of a round tell each other.
 package failure
 
 import (
@@ -21,7 +20,7 @@ import (
 // noTraceback is the message of a failure of which only the exit code is known.
 const noTraceback = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
-// Failure is one worker that ended badly (A75).
+// Failure is one worker that ended badly.
 type Failure struct {
 	Rank      int    // global
 	LocalRank int    // on its node
@@ -38,7 +37,7 @@ type Failure struct {
 	Message   string // for the report; the traceback if the error file has one
 
 	// Terminated tells that the worker ended by the agent's own signal, so that
-	// it is not the cause of anything (W21).
+	// it is not the cause of anything.
 	Terminated bool
 
 	// OOM tells that the worker was killed by the kernel because memory ran out: by
@@ -86,7 +85,7 @@ func (f *Failure) Complete(errorFile string) error {
 	return err
 }
 
-// readErrorFile takes what the worker wrote about its failure (A85).
+// readErrorFile takes what the worker wrote about its failure.
 func (f *Failure) readErrorFile(path string) error {
 	if path == "" {
 		return nil
@@ -111,7 +110,7 @@ func (f *Failure) readErrorFile(path string) error {
 	return nil
 }
 
-// parseErrorFile reads both formats of A85: the message as it is shown, and the
+// parseErrorFile reads both formats of an error file: the message as it is shown, and the
 // time in seconds.
 func parseErrorFile(text []byte) (message string, seconds int64, err error) {
 	var file struct {
@@ -164,7 +163,7 @@ func parseSeconds(text json.RawMessage) (int64, error) {
 }
 
 // RootCause is the index of the failure that came first; those that the agent
-// caused count only if there are no others (A77, W21). It is -1 for none.
+// caused count only if there are no others. It is -1 for none.
 func RootCause(failures []Failure) int {
 	root := -1
 	for i := range failures {

@@ -119,7 +119,7 @@ func TestRootCause(t *testing.T) {
 	}
 }
 
-// TestHandUp copies the cause's error file to the agent's own (A86).
+// TestHandUp copies the cause's error file to the agent's own.
 func TestHandUp(t *testing.T) {
 	own := filepath.Join(t.TempDir(), "own.json")
 	for data, want := range map[string]string{

@@ -8,7 +8,7 @@ import (
 
 // Propagate writes the worker's error file to path, the one that the agent itself was
 // given, with the worker's exit code in its message: what started the agent finds it
-// there (A86). Without an error file of the worker it writes nothing.
+// there. Without an error file of the worker it writes nothing.
 func (f *Failure) Propagate(path string) error {
 	if f.Data == nil || path == "" {
 		return nil

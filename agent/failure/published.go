@@ -17,7 +17,7 @@ import (
 // The nodes of a round collect their failures in its store, each its first one as
 // soon as the node sees it: a node counts itself and appends a line with the number
 // it got. So the order is that of one clock, the server's, whatever the clocks of
-// the nodes say, and the first is the root cause (W21), unless the nodes know by an
+// the nodes say, and the first is the root cause, unless the nodes know by an
 // announced stop who failed first (CulpritFirst).
 const (
 	failuresKey     = "rallypoint/failures"

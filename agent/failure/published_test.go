@@ -30,7 +30,7 @@ func TestPublishedIsBounded(t *testing.T) {
 }
 
 // TestCulprit: the root cause is on the node that failed first, also in the report of one that
-// failed later (W21).
+// failed later.
 func TestCulprit(t *testing.T) {
 	at := time.Unix(100, 0)
 	own := []Failure{{Rank: 2, order: at}, {Rank: 3, order: at.Add(time.Second), Terminated: true}}

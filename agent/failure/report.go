@@ -11,7 +11,7 @@ import (
 // maxReportWidth is the longest border of a report.
 const maxReportWidth = 60
 
-// Report lays failures out as the reference does, byte for byte (A78). It begins
+// Report lays failures out as the reference does, byte for byte. It begins
 // with a line feed and ends without one.
 func Report(name string, failures []Failure) string {
 	title := name + " FAILED"

@@ -1,5 +1,5 @@
 // Package logs gives workers their stdout and stderr: the agent's own streams, files, or
-// both, with a prefix and filters (A19, A63 to A72), and keeps the end of stderr for the
+// both, with a prefix and filters, and keeps the end of stderr for the
 // report of a failure.
 package logs
 
@@ -27,9 +27,9 @@ import (
 type Spec struct {
 	// Dir is the base folder of the log files, made if it is missing. A relative
 	// one stays relative in the workers' TORCHELASTIC_ERROR_FILE. "" is a new
-	// folder in TempDir, removed at the end unless it holds something (W16);
+	// folder in TempDir, removed at the end unless it holds something;
 	// os.DevNull is no files at all: Redirects, Tee, Ranks and the filters have
-	// no effect then (A64).
+	// no effect then.
 	Dir     string
 	TempDir string // "" is the system's
 
@@ -47,11 +47,11 @@ type Spec struct {
 	Fold bool
 
 	// PrefixTemplate is the prefix of copied lines, with the macros role_name,
-	// local_rank, rank and hostname; "" is [<role><local rank>]: (A72).
+	// local_rank, rank and hostname; "" is [<role><local rank>]:.
 	PrefixTemplate string
 
 	// OutFilters and ErrFilters are texts: a copied line that holds one of them
-	// also goes to filtered_stdout.log or filtered_stderr.log (A71).
+	// also goes to filtered_stdout.log or filtered_stderr.log.
 	OutFilters, ErrFilters []string
 
 	// Planner decides where each attempt's output goes, instead of all but
@@ -176,7 +176,7 @@ type Attempt struct {
 }
 
 // Attempt makes the folder of the next attempt. What is there of earlier ones
-// stays (W1).
+// stays.
 func (t *Tree) Attempt(restarts int) (*Attempt, error) {
 	a := &Attempt{tree: t, files: make(map[string]*os.File)}
 	if t.job == "" {
@@ -256,7 +256,7 @@ func (a *Attempt) Layout(workers int) (*Plan, error) {
 			case tee || spec.Redirects.For(local)&s.std != 0:
 				*s.file = dir + "/" + s.name
 			case !shown:
-				*s.file = os.DevNull // A68
+				*s.file = os.DevNull
 			}
 			if tee && shown {
 				*s.tee = *s.file
@@ -410,7 +410,7 @@ func (a *Attempt) Follow(c *Console, out, err *os.File, workers []Names) error {
 				continue
 			}
 			if err := canFollow(path); err != nil {
-				a.tree.log.Error("cannot follow a log file: " + err.Error()) // A70
+				a.tree.log.Error("cannot follow a log file: " + err.Error())
 				continue
 			}
 			prefix := a.tree.prefix(w)

@@ -32,7 +32,7 @@ func (c *Console) printer(dst io.Writer, prefix string) *printer {
 
 // print writes text, in which each line that ends has its line feed, with one
 // system call. A text without a last line feed leaves its line open: if no
-// other printer writes before, the next print continues it without another prefix (W12).
+// other printer writes before, the next print continues it without another prefix.
 func (p *printer) print(text []byte) error {
 	if len(text) == 0 {
 		return nil

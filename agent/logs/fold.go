@@ -133,12 +133,12 @@ func (f *folder) write() {
 }
 
 // print takes what the rank wrote; it may end within a line.
-func (s *foldSource) print(text []byte) error {
-	f := s.f
+func (fs *foldSource) print(text []byte) error {
+	f := fs.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	now := time.Now()
-	s.take(text, now)
+	fs.take(text, now)
 	f.out = f.queue.flushDue(f.out, &f.dangling, now)
 	f.write()
 	if f.idle {
@@ -148,66 +148,66 @@ func (s *foldSource) print(text []byte) error {
 	return nil
 }
 
-func (s *foldSource) take(text []byte, now time.Time) {
-	s.touched = now
+func (fs *foldSource) take(text []byte, now time.Time) {
+	fs.touched = now
 	for len(text) > 0 {
 		end := bytes.IndexByte(text, '\n') + 1
 		if end == 0 {
-			s.partial = append(s.partial, text...)
-			if s.midLine || bytes.IndexByte(text, '\r') >= 0 || len(s.partial) > maxBlock {
-				s.raw(s.partial)
-				s.partial, s.midLine = s.partial[:0], true
+			fs.partial = append(fs.partial, text...)
+			if fs.midLine || bytes.IndexByte(text, '\r') >= 0 || len(fs.partial) > maxBlock {
+				fs.raw(fs.partial)
+				fs.partial, fs.midLine = fs.partial[:0], true
 			}
 			return
 		}
 		line := text[:end]
 		text = text[end:]
-		if len(s.partial) > 0 {
-			s.partial = append(s.partial, line...)
-			line = s.partial
+		if len(fs.partial) > 0 {
+			fs.partial = append(fs.partial, line...)
+			line = fs.partial
 		}
-		if s.midLine || !isPlain(line) {
-			s.raw(line)
+		if fs.midLine || !isPlain(line) {
+			fs.raw(line)
 		} else {
-			s.line(line, now)
+			fs.line(line, now)
 		}
-		s.partial, s.midLine = s.partial[:0], false
+		fs.partial, fs.midLine = fs.partial[:0], false
 	}
 }
 
 // line takes a whole line.
-func (s *foldSource) line(line []byte, now time.Time) {
-	if s.block.open() && !s.block.goesOn(line) {
-		s.endBlock(now)
+func (fs *foldSource) line(line []byte, now time.Time) {
+	if fs.block.open() && !fs.block.goesOn(line) {
+		fs.endBlock(now)
 	}
-	if !s.block.takes(line) {
-		s.add(line, now)
-	} else if len(s.block.text) > maxBlock {
-		s.endBlock(now)
+	if !fs.block.takes(line) {
+		fs.add(line, now)
+	} else if len(fs.block.text) > maxBlock {
+		fs.endBlock(now)
 	}
 }
 
 // endBlock ends a traceback.
-func (s *foldSource) endBlock(now time.Time) {
-	if s.block.open() {
-		s.add(s.block.text, now)
-		s.block.reset()
+func (fs *foldSource) endBlock(now time.Time) {
+	if fs.block.open() {
+		fs.add(fs.block.text, now)
+		fs.block.reset()
 	}
 }
 
-func (s *foldSource) add(block []byte, now time.Time) {
-	s.last = s.f.queue.add(s.rank, s.last, block, now)
-	s.f.out = s.f.queue.shrink(s.f.out, &s.f.dangling)
+func (fs *foldSource) add(block []byte, now time.Time) {
+	fs.last = fs.f.queue.add(fs.rank, fs.last, block, now)
+	fs.f.out = fs.f.queue.shrink(fs.f.out, &fs.f.dangling)
 }
 
 // raw passes a text on, behind what the rank wrote before.
-func (s *foldSource) raw(text []byte) {
+func (fs *foldSource) raw(text []byte) {
 	if len(text) == 0 {
 		return
 	}
-	s.endBlock(s.touched)
-	f := s.f
-	f.out = f.queue.flush(f.out, &f.dangling, s.last)
+	fs.endBlock(fs.touched)
+	f := fs.f
+	f.out = f.queue.flush(f.out, &f.dangling, fs.last)
 	f.out = append(f.out, text...)
 	f.dangling = text[len(text)-1] != '\n' && text[len(text)-1] != '\r'
 }

@@ -30,25 +30,25 @@ func newFoldRig(ranks ...int) *foldRig {
 }
 
 // write lets the i-th source write.
-func (r *foldRig) write(i int, text string) {
-	r.by[i].take([]byte(text), r.now)
-	r.f.out = r.f.queue.flushDue(r.f.out, &r.f.dangling, r.now)
-	r.f.write()
+func (fr *foldRig) write(i int, text string) {
+	fr.by[i].take([]byte(text), fr.now)
+	fr.f.out = fr.f.queue.flushDue(fr.f.out, &fr.f.dangling, fr.now)
+	fr.f.write()
 }
 
 // pass lets time pass.
-func (r *foldRig) pass(d time.Duration) {
-	r.now = r.now.Add(d)
-	r.f.expire(r.now)
-	r.f.write()
+func (fr *foldRig) pass(d time.Duration) {
+	fr.now = fr.now.Add(d)
+	fr.f.expire(fr.now)
+	fr.f.write()
 }
 
-func (r *foldRig) want(t *testing.T, what, want string) {
+func (fr *foldRig) want(t *testing.T, what, want string) {
 	t.Helper()
-	if got := r.out.String(); got != want {
+	if got := fr.out.String(); got != want {
 		t.Errorf("%s:\n%s\nwant\n%s", what, got, want)
 	}
-	r.out.Reset()
+	fr.out.Reset()
 }
 
 // line is what the source by writes.
@@ -58,13 +58,13 @@ type line struct {
 }
 
 // folds lets sources write and the time pass in which their lines are folded.
-func (r *foldRig) folds(t *testing.T, what, want string, lines ...line) {
+func (fr *foldRig) folds(t *testing.T, what, want string, lines ...line) {
 	t.Helper()
 	for _, l := range lines {
-		r.write(l.by, l.text)
+		fr.write(l.by, l.text)
 	}
-	r.pass(foldWindow)
-	r.want(t, what, want)
+	fr.pass(foldWindow)
+	fr.want(t, what, want)
 }
 
 func TestFold(t *testing.T) {

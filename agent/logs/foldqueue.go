@@ -36,9 +36,9 @@ type foldGroup struct {
 
 // add puts a rank's block into the first group behind the number last that has the same,
 // or into a new one, and returns its number.
-func (q *foldQueue) add(rank int, last uint64, block []byte, now time.Time) uint64 {
+func (f *foldQueue) add(rank int, last uint64, block []byte, now time.Time) uint64 {
 	key := foldKey(block)
-	same := q.byKey[key]
+	same := f.byKey[key]
 	i := sort.Search(len(same), func(i int) bool { return same[i].number > last })
 	for ; i < len(same); i++ {
 		g := same[i]
@@ -46,103 +46,103 @@ func (q *foldQueue) add(rank int, last uint64, block []byte, now time.Time) uint
 			continue
 		}
 		if rank < slices.Min(g.ranks) {
-			q.bytes += len(block) - len(g.text)
+			f.bytes += len(block) - len(g.text)
 			g.text = append(g.text[:0], block...)
 		}
 		g.ranks = append(g.ranks, rank)
 		return g.number
 	}
-	q.next++
+	f.next++
 	g := new(foldGroup)
-	if n := len(q.free); n > 0 {
-		g, q.free = q.free[n-1], q.free[:n-1]
+	if n := len(f.free); n > 0 {
+		g, f.free = f.free[n-1], f.free[:n-1]
 	}
-	g.number, g.key, g.at = q.next, key, now
+	g.number, g.key, g.at = f.next, key, now
 	g.ranks, g.text = append(g.ranks[:0], rank), append(g.text[:0], block...)
-	q.groups = append(q.groups, g)
-	if q.byKey == nil {
-		q.byKey = make(map[uint64][]*foldGroup)
+	f.groups = append(f.groups, g)
+	if f.byKey == nil {
+		f.byKey = make(map[uint64][]*foldGroup)
 	}
-	q.byKey[key] = append(same, g)
-	q.bytes += len(block)
+	f.byKey[key] = append(same, g)
+	f.bytes += len(block)
 	return g.number
 }
 
 // oldest is the group that waits longest, nil if none does.
-func (q *foldQueue) oldest() *foldGroup {
-	if q.head == len(q.groups) {
+func (f *foldQueue) oldest() *foldGroup {
+	if f.head == len(f.groups) {
 		return nil
 	}
-	return q.groups[q.head]
+	return f.groups[f.head]
 }
 
 // flushDue appends the groups that are complete or have waited long enough.
-func (q *foldQueue) flushDue(out []byte, dangling *bool, now time.Time) []byte {
+func (f *foldQueue) flushDue(out []byte, dangling *bool, now time.Time) []byte {
 	n := 0
-	for _, g := range q.groups[q.head:] {
-		if len(g.ranks) < q.sources && now.Sub(g.at) < foldWindow {
+	for _, g := range f.groups[f.head:] {
+		if len(g.ranks) < f.sources && now.Sub(g.at) < foldWindow {
 			break
 		}
 		n++
 	}
-	return q.take(out, dangling, n)
+	return f.take(out, dangling, n)
 }
 
 // flush appends the groups up to a number.
-func (q *foldQueue) flush(out []byte, dangling *bool, number uint64) []byte {
-	waiting := q.groups[q.head:]
+func (f *foldQueue) flush(out []byte, dangling *bool, number uint64) []byte {
+	waiting := f.groups[f.head:]
 	n := sort.Search(len(waiting), func(i int) bool { return waiting[i].number > number })
-	return q.take(out, dangling, n)
+	return f.take(out, dangling, n)
 }
 
 // shrink appends the oldest groups while there is too much.
-func (q *foldQueue) shrink(out []byte, dangling *bool) []byte {
-	n, bytes := 0, q.bytes
-	for waiting := q.groups[q.head:]; n < len(waiting) && (bytes > maxFolded || len(waiting)-n > maxGroups); n++ {
+func (f *foldQueue) shrink(out []byte, dangling *bool) []byte {
+	n, bytes := 0, f.bytes
+	for waiting := f.groups[f.head:]; n < len(waiting) && (bytes > maxFolded || len(waiting)-n > maxGroups); n++ {
 		bytes -= len(waiting[n].text)
 	}
-	return q.take(out, dangling, n)
+	return f.take(out, dangling, n)
 }
 
 // take appends the first n groups as text and removes them.
-func (q *foldQueue) take(out []byte, dangling *bool, n int) []byte {
-	for _, g := range q.groups[q.head : q.head+n] {
+func (f *foldQueue) take(out []byte, dangling *bool, n int) []byte {
+	for _, g := range f.groups[f.head : f.head+n] {
 		if *dangling {
 			out = append(out, '\n')
 			*dangling = false
 		}
 		out = g.appendTo(out)
-		q.bytes -= len(g.text)
-		if same := q.byKey[g.key]; len(same) > 1 {
-			q.byKey[g.key] = same[1:]
+		f.bytes -= len(g.text)
+		if same := f.byKey[g.key]; len(same) > 1 {
+			f.byKey[g.key] = same[1:]
 		} else {
-			delete(q.byKey, g.key)
+			delete(f.byKey, g.key)
 		}
-		if len(q.free) < maxGroups && cap(g.text) <= 4<<10 {
-			q.free = append(q.free, g)
+		if len(f.free) < maxGroups && cap(g.text) <= 4<<10 {
+			f.free = append(f.free, g)
 		}
 	}
-	if q.head += n; q.head > len(q.groups)/2 {
-		q.groups, q.head = append(q.groups[:0], q.groups[q.head:]...), 0
+	if f.head += n; f.head > len(f.groups)/2 {
+		f.groups, f.head = append(f.groups[:0], f.groups[f.head:]...), 0
 	}
 	return out
 }
 
 // appendTo appends the block with the ranks in front of each line.
-func (g *foldGroup) appendTo(out []byte) []byte {
-	slices.Sort(g.ranks)
+func (f *foldGroup) appendTo(out []byte) []byte {
+	slices.Sort(f.ranks)
 	start := len(out)
-	out = append(appendRanks(append(out, '['), g.ranks), "] "...)
+	out = append(appendRanks(append(out, '['), f.ranks), "] "...)
 	end := len(out)
-	for i := 0; i < len(g.text); {
+	for i := 0; i < len(f.text); {
 		j := i
-		for j < len(g.text) && g.text[j] != '\n' {
+		for j < len(f.text) && f.text[j] != '\n' {
 			j++
 		}
 		if i > 0 {
 			out = append(out, out[start:end]...)
 		}
-		line := g.text[i:j]
+		line := f.text[i:j]
 		if n := len(line); n > 0 && line[n-1] == '\r' {
 			line = line[:n-1]
 		}

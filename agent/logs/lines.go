@@ -2,11 +2,11 @@ package logs
 
 import "bytes"
 
-// maxPartial is how much of an unfinished line is held back at most (W12).
+// maxPartial is how much of an unfinished line is held back at most.
 const maxPartial = 64 << 10
 
 // lines cuts what a worker writes into whole lines. Line ends are \n, \r and
-// \r\n, and come out as \n (A69).
+// \r\n, and come out as \n.
 type lines struct {
 	partial []byte // begun, not ended
 	afterCR bool   // the next \n belongs to a \r that was a line end already

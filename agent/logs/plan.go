@@ -49,7 +49,7 @@ func (p *Plan) Show(ranks []int, base int) {
 }
 
 // Planner asks a plug-in of Python, a LogsSpecs of torch, where the workers
-// write (A19, A63). It is for one goroutine.
+// write. It is for one goroutine.
 //
 // The plug-in is on the other end of a socket. Each question is a line: a JSON array
 // of the workers' variables, an object for each local rank. The answer is a line, too:
@@ -132,19 +132,19 @@ func readLine(conn *os.File) ([]byte, error) {
 }
 
 // plan takes an answer for the workers of envs.
-func (d *logsDest) plan(envs []map[string]string) (*Plan, []map[string]string, error) {
-	plan := &Plan{outFilter: d.FilteredStdout, errFilter: d.FilteredStderr}
+func (l *logsDest) plan(envs []map[string]string) (*Plan, []map[string]string, error) {
+	plan := &Plan{outFilter: l.FilteredStdout, errFilter: l.FilteredStderr}
 	changed := make([]map[string]string, len(envs))
 	texts := []string{plan.outFilter, plan.errFilter}
 	for local := range envs {
-		w := Paths{d.Stdouts[local], d.Stderrs[local], d.TeeStdouts[local], d.TeeStderrs[local], d.ErrorFiles[local]}
+		w := Paths{l.Stdouts[local], l.Stderrs[local], l.TeeStdouts[local], l.TeeStderrs[local], l.ErrorFiles[local]}
 		for _, path := range []*string{&w.teeOut, &w.teeErr, &w.ErrorFile} {
 			if *path == os.DevNull {
 				*path = ""
 			}
 		}
 		changed[local] = envs[local]
-		if given := d.Envs[local]; given != nil {
+		if given := l.Envs[local]; given != nil {
 			changed[local] = given
 		}
 		if _, given := changed[local][EnvErrorFile]; !given {

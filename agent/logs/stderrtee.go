@@ -52,16 +52,16 @@ func newStderrTee(to *os.File, pass func([]byte)) (t *stderrTee, write *os.File,
 }
 
 // fit gives the worker's terminal the size of the agent's.
-func (t *stderrTee) fit() {
-	if t.tty {
-		_ = pty.Control(t.read, func(fd int) error { return pty.Fit(fd, t.like) })
+func (s *stderrTee) fit() {
+	if s.tty {
+		_ = pty.Control(s.read, func(fd int) error { return pty.Fit(fd, s.like) })
 	}
 }
 
-func (t *stderrTee) run() {
-	defer close(t.done)
-	if conn, err := t.read.SyscallConn(); err == nil {
-		_ = conn.Read(func(fd uintptr) bool { return t.drain(int(fd)) })
+func (s *stderrTee) run() {
+	defer close(s.done)
+	if conn, err := s.read.SyscallConn(); err == nil {
+		_ = conn.Read(func(fd uintptr) bool { return s.drain(int(fd)) })
 	}
 }
 
@@ -69,11 +69,11 @@ func (t *stderrTee) run() {
 var teeBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
 // drain takes what is in the pipe now, and reports whether its end was reached.
-func (t *stderrTee) drain(fd int) (ended bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.tty {
-		_ = pty.Fit(fd, t.like) // before the worker draws again: no signal reaches a library
+func (s *stderrTee) drain(fd int) (ended bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.tty {
+		_ = pty.Fit(fd, s.like) // before the worker draws again: no signal reaches a library
 	}
 	buf := teeBuffers.Get().(*[32 << 10]byte)
 	defer teeBuffers.Put(buf)
@@ -83,45 +83,45 @@ func (t *stderrTee) drain(fd int) (ended bool) {
 		case err == unix.EINTR:
 			continue
 		case n > 0:
-			t.take(buf[:n], n == len(buf))
+			s.take(buf[:n], n == len(buf))
 			continue
 		}
-		t.take(nil, false)
+		s.take(nil, false)
 		return err != unix.EAGAIN
 	}
 }
 
 // take keeps a text and passes it on. If more is to follow at once, the begin of
 // a last line waits for it, so that no other worker's output gets in between.
-func (t *stderrTee) take(text []byte, more bool) {
-	t.keep(text)
-	if len(t.held) > 0 {
-		text = append(t.held, text...)
-		t.held = nil
+func (s *stderrTee) take(text []byte, more bool) {
+	s.keep(text)
+	if len(s.held) > 0 {
+		text = append(s.held, text...)
+		s.held = nil
 	}
 	if more {
 		if end := bytes.LastIndexByte(text, '\n') + 1; end > 0 {
-			t.held = bytes.Clone(text[end:])
+			s.held = bytes.Clone(text[end:])
 			text = text[:end]
 		}
 	}
 	if len(text) > 0 {
-		t.pass(text)
+		s.pass(text)
 	}
 }
 
-func (t *stderrTee) keep(text []byte) {
+func (s *stderrTee) keep(text []byte) {
 	if len(text) > maxStderr {
 		text = text[len(text)-maxStderr:]
 	}
-	if room := maxStderr - len(t.ring); room > 0 {
+	if room := maxStderr - len(s.ring); room > 0 {
 		n := min(room, len(text))
-		t.ring = append(t.ring, text[:n]...)
+		s.ring = append(s.ring, text[:n]...)
 		text = text[n:]
 	}
 	for len(text) > 0 {
-		n := copy(t.ring[t.next:], text)
-		t.next = (t.next + n) % maxStderr
+		n := copy(s.ring[s.next:], text)
+		s.next = (s.next + n) % maxStderr
 		text = text[n:]
 	}
 }
@@ -130,38 +130,38 @@ func (t *stderrTee) keep(text []byte) {
 const ttyPatience = 100 * time.Millisecond
 
 // settle waits until a pseudo-terminal has handed over what an ended worker wrote.
-func (t *stderrTee) settle() {
-	if !t.tty {
+func (s *stderrTee) settle() {
+	if !s.tty {
 		return
 	}
 	timer := time.NewTimer(ttyPatience)
 	defer timer.Stop()
 	select {
-	case <-t.done: // closed, and all of it was read
+	case <-s.done: // closed, and all of it was read
 	case <-timer.C: // another process has it open
 	}
 }
 
 // last returns the last maxStderr bytes of what was written until now, by a worker
 // that has ended.
-func (t *stderrTee) last() []byte {
-	t.settle()
-	if conn, err := t.read.SyscallConn(); err == nil {
-		_ = conn.Control(func(fd uintptr) { t.drain(int(fd)) })
+func (s *stderrTee) last() []byte {
+	s.settle()
+	if conn, err := s.read.SyscallConn(); err == nil {
+		_ = conn.Control(func(fd uintptr) { s.drain(int(fd)) })
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return append(bytes.Clone(t.ring[t.next:]), t.ring[:t.next]...)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return append(bytes.Clone(s.ring[s.next:]), s.ring[:s.next]...)
 }
 
 // stop passes on what was written until now and ends the tee, whether or not
 // another process still holds the other end. last may be called afterwards.
-func (t *stderrTee) stop() {
-	t.settle()
-	_ = t.read.SetReadDeadline(time.Now())
-	<-t.done
-	_ = t.last()
-	_ = t.read.Close()
+func (s *stderrTee) stop() {
+	s.settle()
+	_ = s.read.SetReadDeadline(time.Now())
+	<-s.done
+	_ = s.last()
+	_ = s.read.Close()
 }
 
 // lastOfFile returns the last maxStderr bytes of a file; nil if it cannot be read, or is

@@ -11,7 +11,7 @@ import (
 // Std is a set of a worker's output streams.
 type Std int
 
-// The streams, as numbered by -r and -t (A66).
+// The streams, as numbered by -r and -t.
 const (
 	StdNone Std = 0
 	StdOut  Std = 1
@@ -31,7 +31,7 @@ func AllRanks(s Std) StreamSpec { return StreamSpec{all: s} }
 
 // ParseStreamSpec reads the value of -r or -t: one digit 0-3 for all ranks, or
 // items RANK:DIGIT joined by commas, where a rank that is not named has none
-// (A66). Unlike torchrun's, a rank may have more than one digit (W17). The error
+// . Unlike torchrun's, a rank may have more than one digit. The error
 // quotes the value.
 func ParseStreamSpec(text string) (StreamSpec, error) {
 	if s, ok := parseStd(text); ok {

@@ -14,7 +14,7 @@ import (
 	"rallypoint/internal/changewatch"
 )
 
-// partialPatience is how long an unfinished line is held back (W12).
+// partialPatience is how long an unfinished line is held back.
 const partialPatience = time.Second
 
 // pollPeriod is how often a file is looked at if the system does not tell of
@@ -22,7 +22,7 @@ const partialPatience = time.Second
 const pollPeriod = 100 * time.Millisecond
 
 // tails copies log files to the console while the workers write them, each line
-// with its prefix (A67, A69). add and stop are for one goroutine.
+// with its prefix. add and stop are for one goroutine.
 type tails struct {
 	log     *slog.Logger
 	watcher *changewatch.Files // nil: the files are polled
@@ -39,7 +39,7 @@ type tail struct {
 	path    string
 	out     sink     // nil: not to the console
 	filter  *printer // nil: no filter
-	needles [][]byte // a line that holds any of them goes to filter, too (A71)
+	needles [][]byte // a line that holds any of them goes to filter, too
 }
 
 // sink takes what a worker wrote.
@@ -130,19 +130,19 @@ func poll(changed <-chan struct{}) <-chan time.Time {
 	return time.After(pollPeriod)
 }
 
-func (job *tail) emit(text []byte) error {
-	if job.out != nil {
-		if err := job.out.print(text); err != nil {
+func (t *tail) emit(text []byte) error {
+	if t.out != nil {
+		if err := t.out.print(text); err != nil {
 			return err
 		}
 	}
-	if job.filter == nil {
+	if t.filter == nil {
 		return nil
 	}
 	for line := range bytes.Lines(text) {
-		for _, needle := range job.needles {
+		for _, needle := range t.needles {
 			if bytes.Contains(line, needle) {
-				if err := job.filter.print(line); err != nil {
+				if err := t.filter.print(line); err != nil {
 					return err
 				}
 				break

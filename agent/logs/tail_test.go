@@ -35,7 +35,7 @@ func TestLines(t *testing.T) {
 }
 
 // TestConsole continues an open line without a second prefix unless another
-// worker wrote in between (W12).
+// worker wrote in between.
 func TestConsole(t *testing.T) {
 	var out bytes.Buffer
 	c := NewConsole()
@@ -61,22 +61,22 @@ type syncBuffer struct {
 	wrote wake.Signal
 }
 
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	defer b.wrote.Set()
-	return b.buf.Write(p)
+func (s *syncBuffer) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	defer s.wrote.Set()
+	return s.buf.Write(p)
 }
 
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.buf.String()
+func (s *syncBuffer) String() string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.buf.String()
 }
 
-func (b *syncBuffer) await(text string) {
-	for !strings.Contains(b.String(), text) {
-		<-b.wrote
+func (s *syncBuffer) await(text string) {
+	for !strings.Contains(s.String(), text) {
+		<-s.wrote
 	}
 }
 

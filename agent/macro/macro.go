@@ -5,7 +5,7 @@ import "strings"
 
 // Substitute replaces $name and ${name} in text by its value, as Python's
 // string.Template.safe_substitute does: a name that is not in values stays as it
-// is, and $$ becomes $ (A26, W18). Names are ASCII letters, digits and _.
+// is, and $$ becomes $. Names are ASCII letters, digits and _.
 func Substitute(text string, values map[string]string) string {
 	if !strings.Contains(text, "$") {
 		return text

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The ways of binding workers to CPUs (A100). Worker i belongs to device i.
+// The ways of binding workers to CPUs. Worker i belongs to device i.
 const (
 	NUMANode        = "node"         // all CPUs of the device's NUMA node
 	NUMASocket      = "socket"       // all CPUs of the socket of that node

@@ -11,7 +11,7 @@ import (
 )
 
 // Cgroup is a control group (v2) of the workers and of whatever descends from them:
-// nothing leaves it, whatever session it makes and whichever process adopts it (N2). A nil
+// nothing leaves it, whatever session it makes and whichever process adopts it. A nil
 // cgroup is none: most containers, and users without a delegated group, cannot make
 // one.
 type Cgroup struct {
@@ -66,11 +66,11 @@ func cgroupPlace(cgroups, mounts string) (mount, group string, ok bool) {
 }
 
 // members are the processes in the group.
-func (g *Cgroup) members() (pids []int) {
-	if g == nil {
+func (c *Cgroup) members() (pids []int) {
+	if c == nil {
 		return nil
 	}
-	text, err := os.ReadFile(g.path + "/cgroup.procs")
+	text, err := os.ReadFile(c.path + "/cgroup.procs")
 	if err != nil {
 		return nil
 	}
@@ -83,8 +83,8 @@ func (g *Cgroup) members() (pids []int) {
 }
 
 // has tells whether a process is in the group.
-func (g *Cgroup) has(pid int) bool {
-	if g == nil {
+func (c *Cgroup) has(pid int) bool {
+	if c == nil {
 		return false
 	}
 	text, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/cgroup")
@@ -93,29 +93,29 @@ func (g *Cgroup) has(pid int) bool {
 	}
 	for line := range strings.Lines(string(text)) {
 		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			return name == g.name || strings.HasPrefix(name, g.name+"/")
+			return name == c.name || strings.HasPrefix(name, c.name+"/")
 		}
 	}
 	return false
 }
 
 // Folder is the path of the group; "" if there is none.
-func (g *Cgroup) Folder() string {
-	if g == nil {
+func (c *Cgroup) Folder() string {
+	if c == nil {
 		return ""
 	}
-	return g.path
+	return c.path
 }
 
 // Close removes the group, which should be empty. A process that has just been
 // reaped may be in it for a moment still.
-func (g *Cgroup) Close() {
-	if g == nil {
+func (c *Cgroup) Close() {
+	if c == nil {
 		return
 	}
-	_ = g.dir.Close()
+	_ = c.dir.Close()
 	for range 100 {
-		if err := os.Remove(g.path); err == nil || os.IsNotExist(err) {
+		if err := os.Remove(c.path); err == nil || os.IsNotExist(err) {
 			return
 		}
 		time.Sleep(time.Millisecond)

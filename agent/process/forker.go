@@ -12,7 +12,7 @@ import (
 
 // Forker starts processes, all from one operating-system thread that lives until
 // close: Linux sends the parent-death signal when the thread that forked ends,
-// not when its process does (N1).
+// not when its process does.
 type Forker struct {
 	requests chan forkRequest
 	done     chan struct{}

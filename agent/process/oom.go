@@ -70,8 +70,8 @@ func memoryGroups(file string) (groups []memoryGroup) {
 	return groups
 }
 
-func (c *OOMCounter) read() (kills uint64, ok bool) {
-	file, err := os.Open(c.path)
+func (o *OOMCounter) read() (kills uint64, ok bool) {
+	file, err := os.Open(o.path)
 	if err != nil {
 		return 0, false
 	}
@@ -87,17 +87,17 @@ func (c *OOMCounter) read() (kills uint64, ok bool) {
 }
 
 // Reset starts the count again.
-func (c *OOMCounter) Reset() { c.base, _ = c.read() }
+func (o *OOMCounter) Reset() { o.base, _ = o.read() }
 
 // Note says how many processes were killed since Reset; "" if none was.
-func (c *OOMCounter) Note() string {
-	kills, ok := c.read()
-	if c.path == "" || !ok || kills <= c.base {
+func (o *OOMCounter) Note() string {
+	kills, ok := o.read()
+	if o.path == "" || !ok || kills <= o.base {
 		return ""
 	}
 	processes := "a process"
-	if n := kills - c.base; n > 1 {
+	if n := kills - o.base; n > 1 {
 		processes = fmt.Sprintf("%d processes", n)
 	}
-	return fmt.Sprintf("out of memory: the kernel killed %s of %s since the workers started", processes, c.where)
+	return fmt.Sprintf("out of memory: the kernel killed %s of %s since the workers started", processes, o.where)
 }

@@ -48,7 +48,7 @@ clean "$2" "$3" "$4" "$5"
 `
 
 // ParentDeathGuard is a small process that ends the descendants of the workers if the agent
-// is killed: the parent-death signal reaches only the workers themselves (W4). A
+// is killed: the parent-death signal reaches only the workers themselves. A
 // nil guard does nothing. It is for one goroutine.
 type ParentDeathGuard struct {
 	pid    int
@@ -88,49 +88,49 @@ const startingLine = "starting"
 
 // Starting tells the guard that workers are being started, whose groups are not
 // known yet.
-func (g *ParentDeathGuard) Starting() {
-	if g != nil {
-		g.groups = startingLine
-		g.tell()
+func (pdg *ParentDeathGuard) Starting() {
+	if pdg != nil {
+		pdg.groups = startingLine
+		pdg.tell()
 	}
 }
 
 // Watch tells the guard which process groups there are now.
-func (g *ParentDeathGuard) Watch(procs []*Process) {
-	if g == nil {
+func (pdg *ParentDeathGuard) Watch(procs []*Process) {
+	if pdg == nil {
 		return
 	}
 	var line strings.Builder
 	for _, p := range procs {
 		line.WriteString(strconv.Itoa(p.Pid) + " ")
 	}
-	g.groups = line.String()
-	g.tell()
+	pdg.groups = line.String()
+	pdg.tell()
 }
 
 // Hold tells the guard which process group is the template's; 0 is none.
-func (g *ParentDeathGuard) Hold(pid int) {
-	if g != nil {
-		g.held = pid
-		g.tell()
+func (pdg *ParentDeathGuard) Hold(pid int) {
+	if pdg != nil {
+		pdg.held = pid
+		pdg.tell()
 	}
 }
 
-func (g *ParentDeathGuard) tell() {
-	line := g.groups
-	if g.held != 0 && line != startingLine {
-		line += strconv.Itoa(g.held)
+func (pdg *ParentDeathGuard) tell() {
+	line := pdg.groups
+	if pdg.held != 0 && line != startingLine {
+		line += strconv.Itoa(pdg.held)
 	}
-	_, _ = g.pipe.WriteString(strings.TrimSpace(line) + "\n")
+	_, _ = pdg.pipe.WriteString(strings.TrimSpace(line) + "\n")
 }
 
 // Close ends the guard and waits for its end.
-func (g *ParentDeathGuard) Close() {
-	if g == nil {
+func (pdg *ParentDeathGuard) Close() {
+	if pdg == nil {
 		return
 	}
-	_, _ = g.pipe.WriteString("done\n")
-	_ = g.pipe.Close()
-	_, _, _ = exitCode(g.pid, 0)
-	g.forker.reap(g.pid)
+	_, _ = pdg.pipe.WriteString("done\n")
+	_ = pdg.pipe.Close()
+	_, _, _ = exitCode(pdg.pid, 0)
+	pdg.forker.reap(pdg.pid)
 }

@@ -1,5 +1,5 @@
 // Package process starts the workers of one node, waits for their end, and stops them with
-// everything that they have started (W3 to W6, N1, N2).
+// everything that they have started.
 package process
 
 import (
@@ -15,7 +15,7 @@ import (
 
 // Process is one worker. Its fields are set at start and, once HasExited, at its end; it
 // stays a zombie until it is reaped, so that its pid and process group cannot be given to
-// another process in the meantime (N2).
+// another process in the meantime.
 type Process struct {
 	Local int
 	Pid   int
@@ -130,7 +130,7 @@ func openPidfd(pid int) *os.File {
 var _ = [1]struct{}{}[unsafe.Sizeof(childInfo{})-unsafe.Sizeof(unix.Siginfo{})] // the two have one size
 
 // exits collects the ends of processes in the order in which they are seen
-// (N6). It is safe for concurrent use.
+// . It is safe for concurrent use.
 type exits struct {
 	mu    sync.Mutex
 	queue []*Process

@@ -25,7 +25,7 @@ func TestLostExitCode(t *testing.T) {
 }
 
 // TestPartialStart stops the workers that were started before one that cannot be
-// (W5).
+// .
 func TestPartialStart(t *testing.T) {
 	f := NewForker(nil)
 	defer f.Close()

@@ -15,7 +15,7 @@ import (
 )
 
 // Reaper ends what workers leave behind: members of their process groups, and
-// descendants that went into sessions of their own (W3, N2). Those are in the
+// descendants that went into sessions of their own. Those are in the
 // workers' control group, if there is one, and this process's children where it is a
 // child subreaper; else they are found by the marker, which they have in their
 // environment unless they changed that.
@@ -72,49 +72,49 @@ func NewReaper(f *Forker, subreaper, keep bool, marker string, log *slog.Logger)
 }
 
 // Close ends the reaper. A subreaper is none any more, and has reaped what has ended.
-func (s *Reaper) Close() {
-	close(s.done)
-	if s.subreaper {
-		signal.Stop(s.children)
+func (r *Reaper) Close() {
+	close(r.done)
+	if r.subreaper {
+		signal.Stop(r.children)
 		_ = unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
 	}
-	s.wg.Wait()
-	s.reapOrphans() // those whose signal came too late
+	r.wg.Wait()
+	r.reapOrphans() // those whose signal came too late
 }
 
 // follow reaps adopted processes as they end, so that they do not stay zombies while
 // the workers run.
-func (s *Reaper) follow() {
+func (r *Reaper) follow() {
 	for {
 		select {
-		case <-s.children:
-			s.reapOrphans()
-		case <-s.done:
+		case <-r.children:
+			r.reapOrphans()
+		case <-r.done:
 			return
 		}
 	}
 }
 
 // reapOrphans takes the exit status of all adopted processes that have ended.
-func (s *Reaper) reapOrphans() {
-	s.reaping.Lock()
-	defer s.reaping.Unlock()
-	for _, pid := range s.orphans() {
+func (r *Reaper) reapOrphans() {
+	r.reaping.Lock()
+	defer r.reaping.Unlock()
+	for _, pid := range r.orphans() {
 		_, _ = unix.Wait4(pid, nil, unix.WNOHANG, nil)
 	}
 }
 
 // orphans returns the children of this process that are neither workers nor from before
 // them: some may be none of the workers' all the same (see adopted).
-func (s *Reaper) orphans() []int {
-	if !s.subreaper {
+func (r *Reaper) orphans() []int {
+	if !r.subreaper {
 		return nil
 	}
-	s.forker.mu.Lock()
-	defer s.forker.mu.Unlock()
+	r.forker.mu.Lock()
+	defer r.forker.mu.Unlock()
 	var orphans []int
 	for _, pid := range ownChildren() {
-		if !s.forker.known[pid] && !s.before[pid] {
+		if !r.forker.known[pid] && !r.before[pid] {
 			orphans = append(orphans, pid)
 		}
 	}
@@ -124,9 +124,9 @@ func (s *Reaper) orphans() []int {
 // adopted tells whether a process is this one's child because it descends from a
 // worker. Process 1 of a container gets the orphans of all processes in it, so there it
 // has to carry the marker, if there is one.
-func (s *Reaper) adopted(pid int, stat procStat) bool {
-	return s.subreaper && stat.parent == os.Getpid() && !s.before[pid] && !s.sessions[stat.session] &&
-		(s.marker == "" || os.Getpid() != 1)
+func (r *Reaper) adopted(pid int, stat procStat) bool {
+	return r.subreaper && stat.parent == os.Getpid() && !r.before[pid] && !r.sessions[stat.session] &&
+		(r.marker == "" || os.Getpid() != 1)
 }
 
 // maxPasses bounds how often endOrphans looks again: what forks faster than it is
@@ -136,13 +136,13 @@ const maxPasses = 100
 // endOrphans sends sig to what the groups' leaders, now reaped, left behind, waits for
 // its end until expired is closed, and kills the rest. It returns when nothing is
 // left.
-func (s *Reaper) endOrphans(groups []int, sig unix.Signal, expired <-chan struct{}) {
-	if s.keep {
+func (r *Reaper) endOrphans(groups []int, sig unix.Signal, expired <-chan struct{}) {
+	if r.keep {
 		return
 	}
 	signaled := make(map[int]bool)
 	for range maxPasses {
-		left := s.left(groups)
+		left := r.left(groups)
 		if len(left) == 0 {
 			return
 		}
@@ -167,12 +167,12 @@ func (s *Reaper) endOrphans(groups []int, sig unix.Signal, expired <-chan struct
 		for _, orphan := range left {
 			_ = orphan.pidfd.Close()
 		}
-		s.reapOrphans()
+		r.reapOrphans()
 		if !gone {
 			break
 		}
 	}
-	s.log.Error("processes that the workers started are still there and cannot be stopped")
+	r.log.Error("processes that the workers started are still there and cannot be stopped")
 }
 
 func isClosed(c <-chan struct{}) bool {
@@ -190,8 +190,8 @@ type orphan struct {
 	pidfd      *os.File
 }
 
-func (s *orphan) kill(sig unix.Signal) {
-	conn, err := s.pidfd.SyscallConn()
+func (o *orphan) kill(sig unix.Signal) {
+	conn, err := o.pidfd.SyscallConn()
 	if err == nil {
 		_ = conn.Control(func(fd uintptr) { _ = unix.PidfdSendSignal(int(fd), sig, nil, 0) })
 	}
@@ -199,9 +199,9 @@ func (s *orphan) kill(sig unix.Signal) {
 
 // await waits for the end of the process, at most until expired is closed, and
 // without expired at most leastDeathWait. It reports whether the process ended.
-func (s *orphan) await(expired <-chan struct{}) bool {
+func (o *orphan) await(expired <-chan struct{}) bool {
 	ended := make(chan bool, 1)
-	conn, err := s.pidfd.SyscallConn()
+	conn, err := o.pidfd.SyscallConn()
 	if err != nil {
 		return true
 	}
@@ -213,22 +213,22 @@ func (s *orphan) await(expired <-chan struct{}) bool {
 		}) == nil
 	}()
 	if expired == nil {
-		_ = s.pidfd.SetReadDeadline(time.Now().Add(leastDeathWait))
+		_ = o.pidfd.SetReadDeadline(time.Now().Add(leastDeathWait))
 		return <-ended
 	}
 	select {
 	case ok := <-ended:
 		return ok
 	case <-expired:
-		_ = s.pidfd.SetReadDeadline(time.Now())
+		_ = o.pidfd.SetReadDeadline(time.Now())
 		ok := <-ended
-		_ = s.pidfd.SetReadDeadline(time.Time{})
+		_ = o.pidfd.SetReadDeadline(time.Time{})
 		return ok
 	}
 }
 
 // left returns what of the groups and of the adopted processes is alive.
-func (s *Reaper) left(groups []int) []*orphan {
+func (r *Reaper) left(groups []int) []*orphan {
 	var pids []int
 	for _, group := range groups {
 		// Right after its leader was reaped a group exists only if it has other
@@ -238,12 +238,12 @@ func (s *Reaper) left(groups []int) []*orphan {
 			break
 		}
 	}
-	pids = append(append(pids, s.orphans()...), s.forker.group.members()...)
-	pids = append(pids, markedProcesses(s.marker)...)
+	pids = append(append(pids, r.orphans()...), r.forker.group.members()...)
+	pids = append(pids, markedProcesses(r.marker)...)
 	slices.Sort(pids)
 	var left []*orphan
 	for _, pid := range slices.Compact(pids) {
-		if s.forker.keeps(pid) {
+		if r.forker.keeps(pid) {
 			continue
 		}
 		pidfd := openPidfd(pid)
@@ -253,8 +253,8 @@ func (s *Reaper) left(groups []int) []*orphan {
 		// Read after the descriptor was opened: if the number was given away in
 		// between, what is signalled is the old process, which is gone.
 		stat, ok := readStat(pid)
-		ours := slices.Contains(groups, stat.group) || s.adopted(pid, stat) || s.forker.group.has(pid) ||
-			isMarked(pid, s.marker)
+		ours := slices.Contains(groups, stat.group) || r.adopted(pid, stat) || r.forker.group.has(pid) ||
+			isMarked(pid, r.marker)
 		if !ok || !ours || stat.state == 'Z' || stat.state == 'X' {
 			_ = pidfd.Close()
 			continue

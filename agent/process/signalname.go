@@ -3,7 +3,7 @@ package process
 import "golang.org/x/sys/unix"
 
 // SignalName is the name of a signal, such as SIGTERM; "<N/A>" if it has none
-// (A75).
+// .
 func SignalName(sig unix.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return name

@@ -7,7 +7,7 @@ import (
 )
 
 // envUninterruptibleTimeout is for how many seconds a worker may be in uninterruptible sleep
-// (A94).
+// .
 const envUninterruptibleTimeout = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 
 // UninterruptibleTimeout reads TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT, in seconds, from a
@@ -39,26 +39,26 @@ func NewSleepDetector(timeout time.Duration) *SleepDetector {
 }
 
 // Period is how often to look.
-func (c *SleepDetector) Period(interval time.Duration) time.Duration {
-	return max(interval, min(c.Timeout/10, time.Second))
+func (s *SleepDetector) Period(interval time.Duration) time.Duration {
+	return max(interval, min(s.Timeout/10, time.Second))
 }
 
 // Look returns the workers that have just been seen in D for the first time, and
 // those that have been in it for the timeout.
-func (c *SleepDetector) Look(procs []*Process, now time.Time) (sleeping, stuck []*Process) {
+func (s *SleepDetector) Look(procs []*Process, now time.Time) (sleeping, stuck []*Process) {
 	for _, p := range procs {
-		state, ok := c.State(p.Pid)
+		state, ok := s.State(p.Pid)
 		if p.HasExited() || !ok || state != 'D' {
-			delete(c.since, p.Pid)
+			delete(s.since, p.Pid)
 			continue
 		}
-		first, seen := c.since[p.Pid]
+		first, seen := s.since[p.Pid]
 		if !seen {
-			c.since[p.Pid] = now
+			s.since[p.Pid] = now
 			first = now
 			sleeping = append(sleeping, p)
 		}
-		if now.Sub(first) >= c.Timeout {
+		if now.Sub(first) >= s.Timeout {
 			stuck = append(stuck, p)
 		}
 	}

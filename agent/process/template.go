@@ -247,21 +247,21 @@ func message(text []byte) []byte {
 }
 
 // readPrinted reads what the imports print, and ends a process that prints anything.
-func (p *templateProcess) readPrinted() {
-	defer func() { _ = p.output.Close() }()
+func (t *templateProcess) readPrinted() {
+	defer func() { _ = t.output.Close() }()
 	text := make([]byte, 512)
-	n, err := p.output.Read(text)
+	n, err := t.output.Read(text)
 	if n == 0 {
-		p.open = errors.Is(err, os.ErrDeadlineExceeded)
+		t.open = errors.Is(err, os.ErrDeadlineExceeded)
 		return
 	}
-	p.printed, _, _ = strings.Cut(string(text[:n]), "\n")
-	_ = p.conn.SetReadDeadline(time.Now()) // await says so
+	t.printed, _, _ = strings.Cut(string(text[:n]), "\n")
+	_ = t.conn.SetReadDeadline(time.Now()) // await says so
 }
 
 // line reads an answer.
-func (p *templateProcess) line() (string, error) {
-	text, err := p.reader.ReadSlice('\n')
+func (t *templateProcess) line() (string, error) {
+	text, err := t.reader.ReadSlice('\n')
 	if err != nil || len(text) > maxAnswer {
 		return "", errors.Join(errors.New("it does not answer"), err)
 	}
@@ -269,31 +269,31 @@ func (p *templateProcess) line() (string, error) {
 }
 
 // await waits until the interpreter has imported everything.
-func (p *templateProcess) await(timeout time.Duration) error {
+func (t *templateProcess) await(timeout time.Duration) error {
 	var err error
-	for _, text := range p.texts {
+	for _, text := range t.texts {
 		if err == nil {
-			_, err = p.conn.Write(message([]byte(strings.Join(text, "\x00"))))
+			_, err = t.conn.Write(message([]byte(strings.Join(text, "\x00"))))
 		}
 	}
 	var first, second string
 	if err == nil || errors.Is(err, unix.EPIPE) { // it says why
-		first, err = p.line()
+		first, err = t.line()
 	}
 	if err == nil {
-		second, err = p.line()
+		second, err = t.line()
 	}
 	reason, refused := strings.CutPrefix(second, "no ")
 	late := errors.Is(err, os.ErrDeadlineExceeded)
 	if err != nil || refused {
-		_ = unix.Kill(-p.pid, unix.SIGKILL) // so that nothing is printed any more
+		_ = unix.Kill(-t.pid, unix.SIGKILL) // so that nothing is printed any more
 	}
-	_ = p.output.SetReadDeadline(time.Now().Add(outputPatience))
-	p.prints.Wait() // the interpreter closes its streams before it is ready
+	_ = t.output.SetReadDeadline(time.Now().Add(outputPatience))
+	t.prints.Wait() // the interpreter closes its streams before it is ready
 	switch {
-	case p.printed != "":
-		return fmt.Errorf("the imports print: %s", p.printed)
-	case p.open:
+	case t.printed != "":
+		return fmt.Errorf("the imports print: %s", t.printed)
+	case t.open:
 		return errors.New("the imports have left a process")
 	case refused:
 		return errors.New(reason)
@@ -308,7 +308,7 @@ func (p *templateProcess) await(timeout time.Duration) error {
 	if list := strings.TrimSpace(strings.TrimPrefix(second, "ready")); list != "" {
 		names = list
 	}
-	p.ready = fmt.Sprintf("workers are forked from a template that has imported %s in %.1fs", printable.Text(names), time.Since(p.began).Seconds())
+	t.ready = fmt.Sprintf("workers are forked from a template that has imported %s in %.1fs", printable.Text(names), time.Since(t.began).Seconds())
 	return nil
 }
 
@@ -356,21 +356,21 @@ func (t *Template) Prepare(cancel <-chan struct{}) {
 }
 
 // ask sends a request with files, and returns the answer.
-func (p *templateProcess) ask(request []byte, files []int) (string, error) {
-	_ = p.conn.SetDeadline(time.Now().Add(forkPatience))
+func (t *templateProcess) ask(request []byte, files []int) (string, error) {
+	_ = t.conn.SetDeadline(time.Now().Add(forkPatience))
 	text := message(request)
 	var rights []byte
 	if len(files) > 0 {
 		rights = unix.UnixRights(files...)
 	}
-	_, _, err := p.conn.WriteMsgUnix(text[:4], rights, nil)
+	_, _, err := t.conn.WriteMsgUnix(text[:4], rights, nil)
 	if err == nil {
-		_, err = p.conn.Write(text[4:])
+		_, err = t.conn.Write(text[4:])
 	}
 	if err != nil {
 		return "", err
 	}
-	return p.line()
+	return t.line()
 }
 
 // importVariables are how the names of variables begin that libraries read while they are

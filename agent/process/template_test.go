@@ -55,36 +55,36 @@ func writeFile(t *testing.T, path, text string) {
 	}
 }
 
-func (r *templateRig) start() *Template {
-	t := NewTemplate(r.forker, r.reaper, nil, r.config, slog.New(slog.NewTextHandler(&r.log, nil)))
-	r.t.Cleanup(t.Close)
+func (tr *templateRig) start() *Template {
+	t := NewTemplate(tr.forker, tr.reaper, nil, tr.config, slog.New(slog.NewTextHandler(&tr.log, nil)))
+	tr.t.Cleanup(t.Close)
 	t.Prepare(nil)
 	return t
 }
 
 // run runs workers to their end, and returns them and what they wrote to $OUT.
-func (r *templateRig) run(t *Template, envs ...string) ([]*Process, string) {
-	r.t.Helper()
+func (tr *templateRig) run(t *Template, envs ...string) ([]*Process, string) {
+	tr.t.Helper()
 	var launches []Launch
 	for local, env := range envs {
-		launches = append(launches, Launch{local, r.config.Argv, append(r.config.Environ[:len(r.config.Environ):len(r.config.Environ)], env), []uintptr{0, 1, 2}, nil})
+		launches = append(launches, Launch{local, tr.config.Argv, append(tr.config.Environ[:len(tr.config.Environ):len(tr.config.Environ)], env), []uintptr{0, 1, 2}, nil})
 	}
-	group, err := StartWorkers(r.forker, r.reaper, t, launches, slog.New(slog.DiscardHandler))
+	group, err := StartWorkers(tr.forker, tr.reaper, t, launches, slog.New(slog.DiscardHandler))
 	if err != nil {
-		r.t.Fatal(err)
+		tr.t.Fatal(err)
 	}
 	group.awaitExits(nil)
 	group.Stop(StopOptions{Signal: unix.SIGKILL, quiet: true})
-	out, _ := LookupEnv(r.config.Environ, "OUT")
+	out, _ := LookupEnv(tr.config.Environ, "OUT")
 	text, _ := os.ReadFile(out)
 	_ = os.Remove(out)
 	return group.Procs, string(text)
 }
 
-func (r *templateRig) expectLog(text string) {
-	r.t.Helper()
-	if !strings.Contains(r.log.String(), text) {
-		r.t.Errorf("the log has no %q:\n%s", text, r.log.String())
+func (tr *templateRig) expectLog(text string) {
+	tr.t.Helper()
+	if !strings.Contains(tr.log.String(), text) {
+		tr.t.Errorf("the log has no %q:\n%s", text, tr.log.String())
 	}
 }
 

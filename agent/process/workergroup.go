@@ -46,7 +46,7 @@ func (e *StartError) Error() string {
 func (e *StartError) Unwrap() error { return e.Err }
 
 // StartWorkers starts the workers one after another, each in its own session. If
-// one cannot be started, those before it are killed and the error names it (W5). t, which may
+// one cannot be started, those before it are killed and the error names it. t, which may
 // be nil, forks those that can be forked.
 func StartWorkers(f *Forker, s *Reaper, t *Template, workers []Launch, log *slog.Logger) (*WorkerGroup, error) {
 	c := &WorkerGroup{log: log, forker: f, reaper: s, exits: newExits()}
@@ -69,12 +69,12 @@ func StartWorkers(f *Forker, s *Reaper, t *Template, workers []Launch, log *slog
 }
 
 // Ended has a token while TakeEnded may have something.
-func (c *WorkerGroup) Ended() <-chan struct{} { return c.exits.wake }
+func (w *WorkerGroup) Ended() <-chan struct{} { return w.exits.wake }
 
 // TakeEnded returns the workers that have ended since the last call.
-func (c *WorkerGroup) TakeEnded() []*Process {
-	ended := c.exits.take()
-	c.running -= len(ended)
+func (w *WorkerGroup) TakeEnded() []*Process {
+	ended := w.exits.take()
+	w.running -= len(ended)
 	return ended
 }
 
@@ -82,17 +82,17 @@ func (c *WorkerGroup) TakeEnded() []*Process {
 type StopOptions struct {
 	Signal unix.Signal
 	Grace  time.Duration   // between the signal and SIGKILL, one for all workers; 0: none
-	Hurry  <-chan struct{} // once it is closed: SIGKILL at once (W9)
+	Hurry  <-chan struct{} // once it is closed: SIGKILL at once
 	quiet  bool            // no lines about single workers
 }
 
 // Stop stops the workers that still run and whatever they left behind, reaps
-// them, and returns once nothing of them is there any more (A58, A61, W3, W6).
+// them, and returns once nothing of them is there any more.
 // A process that even SIGKILL does not end is abandoned after another grace.
 // It returns the workers that TakeEnded has not returned before.
-func (c *WorkerGroup) Stop(o StopOptions) []*Process {
-	for _, p := range c.Procs {
-		c.signal(p, o)
+func (w *WorkerGroup) Stop(o StopOptions) []*Process {
+	for _, p := range w.Procs {
+		w.signal(p, o)
 	}
 	deadline := time.NewTimer(o.Grace)
 	defer deadline.Stop()
@@ -109,35 +109,35 @@ func (c *WorkerGroup) Stop(o StopOptions) []*Process {
 		}
 	}()
 	if o.Signal != unix.SIGKILL {
-		c.awaitExits(expired)
-		c.forceExits(o)
+		w.awaitExits(expired)
+		w.forceExits(o)
 	}
-	c.awaitDeath(o.Grace)
-	c.reap(o.Signal, expired)
-	ended := c.TakeEnded()
-	c.watches.Wait()
-	return append(ended, c.TakeEnded()...)
+	w.awaitDeath(o.Grace)
+	w.reap(o.Signal, expired)
+	ended := w.TakeEnded()
+	w.watches.Wait()
+	return append(ended, w.TakeEnded()...)
 }
 
 // signal sends the signal of the order to the worker's group: also to what an ended
 // worker left there, unless that is to be kept.
-func (c *WorkerGroup) signal(p *Process, o StopOptions) {
+func (w *WorkerGroup) signal(p *Process, o StopOptions) {
 	if p.HasExited() {
-		if !c.reaper.keep {
+		if !w.reaper.keep {
 			p.SignalGroup(o.Signal)
 		}
 		return
 	}
 	p.Stopped = true
 	if !o.quiet {
-		c.log.Warn(fmt.Sprintf("Sending process %d closing signal %s", p.Pid, SignalName(o.Signal)))
+		w.log.Warn(fmt.Sprintf("Sending process %d closing signal %s", p.Pid, SignalName(o.Signal)))
 	}
 	p.SignalGroup(o.Signal)
 }
 
 // AbandonUnkillable counts as killed the workers that have a Fault and did not end.
-func (c *WorkerGroup) AbandonUnkillable() (left []*Process) {
-	for _, p := range c.Procs {
+func (w *WorkerGroup) AbandonUnkillable() (left []*Process) {
+	for _, p := range w.Procs {
 		if p.Fault != "" && !p.HasExited() { // its watch has ended
 			p.Code, p.At = -int(unix.SIGKILL), time.Now()
 			left = append(left, p)
@@ -147,8 +147,8 @@ func (c *WorkerGroup) AbandonUnkillable() (left []*Process) {
 }
 
 // KillOverdue kills the workers that the watchdog's signal did not end.
-func (c *WorkerGroup) KillOverdue() {
-	for _, p := range c.Procs {
+func (w *WorkerGroup) KillOverdue() {
+	for _, p := range w.Procs {
 		if p.Fault != "" && !p.HasExited() {
 			p.SignalGroup(unix.SIGKILL)
 		}
@@ -156,8 +156,8 @@ func (c *WorkerGroup) KillOverdue() {
 }
 
 // awaitExits waits until every worker has ended or expired is closed.
-func (c *WorkerGroup) awaitExits(expired <-chan struct{}) {
-	for _, p := range c.Procs {
+func (w *WorkerGroup) awaitExits(expired <-chan struct{}) {
+	for _, p := range w.Procs {
 		select {
 		case <-p.exited:
 		case <-expired:
@@ -167,13 +167,13 @@ func (c *WorkerGroup) awaitExits(expired <-chan struct{}) {
 }
 
 // forceExits kills the workers that are still there.
-func (c *WorkerGroup) forceExits(o StopOptions) {
-	for _, p := range c.Procs {
+func (w *WorkerGroup) forceExits(o StopOptions) {
+	for _, p := range w.Procs {
 		if p.HasExited() {
 			continue
 		}
 		if !o.quiet {
-			c.log.Warn(fmt.Sprintf("Unable to shutdown process %d via %s, forcefully exiting via %s",
+			w.log.Warn(fmt.Sprintf("Unable to shutdown process %d via %s, forcefully exiting via %s",
 				p.Pid, SignalName(o.Signal), SignalName(unix.SIGKILL)))
 		}
 		p.SignalGroup(unix.SIGKILL)
@@ -184,13 +184,13 @@ func (c *WorkerGroup) forceExits(o StopOptions) {
 // also without a grace the kernel needs a moment.
 const leastDeathWait = 10 * time.Second
 
-// awaitDeath waits for killed workers; what does not go is abandoned (A58).
-func (c *WorkerGroup) awaitDeath(grace time.Duration) {
+// awaitDeath waits for killed workers; what does not go is abandoned.
+func (w *WorkerGroup) awaitDeath(grace time.Duration) {
 	grace = max(grace, leastDeathWait)
 	limit := time.NewTimer(grace)
 	defer limit.Stop()
 	expired := false
-	for _, p := range c.Procs {
+	for _, p := range w.Procs {
 		if !expired {
 			select {
 			case <-p.exited:
@@ -200,24 +200,24 @@ func (c *WorkerGroup) awaitDeath(grace time.Duration) {
 			}
 		}
 		if !p.HasExited() {
-			c.log.Error(fmt.Sprintf("Process %d did not exit after SIGKILL within %v; abandoning and continuing teardown. "+
+			w.log.Error(fmt.Sprintf("Process %d did not exit after SIGKILL within %v; abandoning and continuing teardown. "+
 				"The process is likely in uninterruptible kernel sleep (D-state).", p.Pid, grace))
 		}
 	}
 }
 
 // reap takes the workers' exit status, and ends what they left behind.
-func (c *WorkerGroup) reap(sig unix.Signal, expired <-chan struct{}) {
-	groups := make([]int, 0, len(c.Procs))
-	for _, p := range c.Procs {
+func (w *WorkerGroup) reap(sig unix.Signal, expired <-chan struct{}) {
+	groups := make([]int, 0, len(w.Procs))
+	for _, p := range w.Procs {
 		if !p.reaped && p.HasExited() {
-			c.forker.reap(p.Pid)
+			w.forker.reap(p.Pid)
 			p.reaped = true
 			groups = append(groups, p.Pid)
 		}
 		p.unwatch()
 	}
-	c.reaper.endOrphans(groups, sig, expired)
+	w.reaper.endOrphans(groups, sig, expired)
 }
 
 // maxAncestors bounds the way from a process to the worker that it belongs to.
@@ -225,9 +225,9 @@ const maxAncestors = 64
 
 // WorkerOf returns the running worker that a process is or descends from; nil for
 // any other process.
-func (c *WorkerGroup) WorkerOf(pid int) *Process {
+func (w *WorkerGroup) WorkerOf(pid int) *Process {
 	for range maxAncestors {
-		for _, p := range c.Procs {
+		for _, p := range w.Procs {
 			if p.Pid == pid {
 				if p.HasExited() {
 					return nil

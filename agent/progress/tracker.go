@@ -129,7 +129,7 @@ func (t *Tracker) End() {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sample()
+	t.sampleLocked()
 	removeRecords(t.records)
 	t.records = nil
 	if t.round != nil && t.round.changed.After(t.before) {
@@ -144,7 +144,7 @@ func (t *Tracker) Sample() (again time.Duration) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sample()
+	t.sampleLocked()
 	r := t.round
 	if r == nil {
 		return longestSample
@@ -156,8 +156,8 @@ func (t *Tracker) Sample() (again time.Duration) {
 	return max(SampleInterval, min(quiet/quietPart, longestSample))
 }
 
-// sample is Sample; the lock is held.
-func (t *Tracker) sample() {
+// sampleLocked is Sample.
+func (t *Tracker) sampleLocked() {
 	now := t.now()
 	for local, r := range t.records {
 		known := r.refused != nil
@@ -216,7 +216,7 @@ func (t *Tracker) Report() *training.Report {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sample()
+	t.sampleLocked()
 	r := t.round
 	if r == nil {
 		return nil
@@ -248,7 +248,7 @@ func (t *Tracker) Highest() (number uint64, step int64, recorded bool) {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.sample()
+	t.sampleLocked()
 	if t.round == nil {
 		return 0, noStep, false
 	}

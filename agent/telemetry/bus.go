@@ -1,6 +1,6 @@
 // Package telemetry reports what an agent does: the agent publishes each message once, and
-// sinks make of it the status and metrics of the health port, torch's events (A95, A96), its
-// events of the rendezvous (A97), its metrics (A98), and lines of the log.
+// sinks make of it the status and metrics of the health port, torch's events, its
+// events of the rendezvous, its metrics, and lines of the log.
 package telemetry
 
 import (

@@ -22,7 +22,7 @@ import (
 	"rallypoint/internal/rebinding"
 )
 
-// EnvHealthPort names the port of the health server (A93): a port, which is one
+// EnvHealthPort names the port of the health server: a port, which is one
 // of the loopback address, or HOST:PORT.
 const EnvHealthPort = "TORCHELASTIC_HEALTH_CHECK_PORT"
 
@@ -137,33 +137,33 @@ type narrowListener struct {
 	silent []*narrowConn // have sent no request yet, the oldest first
 }
 
-func (l *narrowListener) Accept() (net.Conn, error) {
+func (n *narrowListener) Accept() (net.Conn, error) {
 	for {
-		conn, err := l.Listener.Accept()
+		conn, err := n.Listener.Accept()
 		if err != nil {
 			return nil, err
 		}
-		if c := l.admit(conn); c != nil {
+		if c := n.admit(conn); c != nil {
 			return c, nil
 		}
 		_ = conn.Close()
 	}
 }
 
-func (l *narrowListener) admit(conn net.Conn) *narrowConn {
-	c := &narrowConn{Conn: conn, listener: l}
+func (n *narrowListener) admit(conn net.Conn) *narrowConn {
+	c := &narrowConn{Conn: conn, listener: n}
 	var oldest *narrowConn
-	l.mu.Lock()
-	if l.open >= maxHealthConns && len(l.silent) > 0 {
-		oldest = l.silent[0]
-		oldest.leave()
+	n.mu.Lock()
+	if n.open >= maxHealthConns && len(n.silent) > 0 {
+		oldest = n.silent[0]
+		oldest.leaveLocked()
 	}
-	full := l.open >= maxHealthConns
+	full := n.open >= maxHealthConns
 	if !full {
-		l.open++
-		l.silent = append(l.silent, c)
+		n.open++
+		n.silent = append(n.silent, c)
 	}
-	l.mu.Unlock()
+	n.mu.Unlock()
 	if oldest != nil {
 		_ = oldest.Conn.Close()
 	}
@@ -180,24 +180,24 @@ type narrowConn struct {
 	gone     bool
 }
 
-func (c *narrowConn) Close() error {
-	c.listener.mu.Lock()
-	c.leave()
-	c.listener.mu.Unlock()
-	return c.Conn.Close()
+func (n *narrowConn) Close() error {
+	n.listener.mu.Lock()
+	n.leaveLocked()
+	n.listener.mu.Unlock()
+	return n.Conn.Close()
 }
 
-// leave gives the place back; the lock is held, as it is for spoke.
-func (c *narrowConn) leave() {
-	if !c.gone {
-		c.gone = true
-		c.listener.open--
-		c.spoke()
+// leaveLocked gives the place back, as it is for spoke.
+func (n *narrowConn) leaveLocked() {
+	if !n.gone {
+		n.gone = true
+		n.listener.open--
+		n.spoke()
 	}
 }
 
-func (c *narrowConn) spoke() {
-	c.listener.silent = slices.DeleteFunc(c.listener.silent, func(other *narrowConn) bool { return other == c })
+func (n *narrowConn) spoke() {
+	n.listener.silent = slices.DeleteFunc(n.listener.silent, func(other *narrowConn) bool { return other == n })
 }
 
 // narrowKey is the key of a request's narrowConn.
@@ -241,7 +241,7 @@ func healthPages(c *HealthConfig) http.Handler {
 		rebinding.Answer(w, http.StatusOK, plain, []byte("ok\n"))
 	}
 	mux.HandleFunc("GET /healthz", healthz)
-	mux.HandleFunc("GET /health", healthz) // W15's name of it
+	mux.HandleFunc("GET /health", healthz) // its former name
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
 		code := http.StatusOK
 		s, _ := c.Status.read()
@@ -270,20 +270,20 @@ func healthPages(c *HealthConfig) http.Handler {
 // healthy reports what is wrong with the agent itself. To wait for other nodes, as
 // long as it takes, is healthy; so are workers that hang, which are the watchdog's
 // business.
-func (c *HealthConfig) healthy(ctx context.Context) error {
-	s, _ := c.Status.read()
+func (h *HealthConfig) healthy(ctx context.Context) error {
+	s, _ := h.Status.read()
 	switch s.Phase {
 	case PhaseStopping:
-		if limit := c.StopLimit + stoppingPatience; s.PhaseFor > limit.Seconds() {
+		if limit := h.StopLimit + stoppingPatience; s.PhaseFor > limit.Seconds() {
 			return fmt.Errorf("the workers have been stopping for %.0f s", s.PhaseFor)
 		}
 	case PhaseRunning:
 		ctx, cancel := context.WithTimeout(ctx, pulsePatience)
 		defer cancel()
 		select {
-		case c.Pulse <- struct{}{}:
+		case h.Pulse <- struct{}{}:
 		case <-ctx.Done():
-			if now, _ := c.Status.read(); now.Phase == PhaseRunning {
+			if now, _ := h.Status.read(); now.Phase == PhaseRunning {
 				return fmt.Errorf("the agent has not answered for %v", pulsePatience)
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Step is a part of a run whose duration is measured (A98).
+// Step is a part of a run whose duration is measured.
 type Step int
 
 const (
@@ -50,40 +50,40 @@ type metric struct {
 type metrics struct{ run *Run }
 
 // Take implements Consumer.
-func (c *metrics) Take(s State, message Message) {
+func (me *metrics) Take(s State, message Message) {
 	switch m := message.(type) {
 	case StepDone:
-		c.step(m)
+		me.step(m)
 	case Monitored:
-		c.step(StepDone{Step: StepMonitor})
-		c.role("remaining_restarts", int64(c.run.remaining(s)))
-		c.role(strings.ToLower(m.State), 1)
+		me.step(StepDone{Step: StepMonitor})
+		me.role("remaining_restarts", int64(me.run.remaining(s)))
+		me.role(strings.ToLower(m.State), 1)
 	case Measured:
-		c.result(s, m.Failed)
+		me.result(s, m.Failed)
 	}
 }
 
 // record hands a number to the sink.
-func (c *metrics) record(name string, value int64) {
+func (me *metrics) record(name string, value int64) {
 	now := float64(time.Now().UnixMicro()) / 1e6
 	if text, err := json.Marshal(metric{now, metricGroup, name, value}); err == nil {
-		c.run.Metrics.Record(text)
+		me.run.Metrics.Record(text)
 	}
 }
 
 // role is record for a number that torch names after the workers' role.
-func (c *metrics) role(name string, value int64) {
-	c.record(fmt.Sprintf("workers.%s.%s", c.run.Role, name), value)
+func (me *metrics) role(name string, value int64) {
+	me.record(fmt.Sprintf("workers.%s.%s", me.run.Role, name), value)
 }
 
 // step records the end of a step, and whether it failed.
-func (c *metrics) step(m StepDone) {
+func (me *metrics) step(m StepDone) {
 	outcome := ".success"
 	if m.Err != nil {
 		outcome = ".failure"
 	}
-	c.record(stepNames[m.Step].torch+outcome, 1)
-	c.record(stepNames[m.Step].torch+".duration.ms", m.Took.Milliseconds())
+	me.record(stepNames[m.Step].torch+outcome, 1)
+	me.record(stepNames[m.Step].torch+".duration.ms", m.Took.Milliseconds())
 }
 
 // States of the workers as a look at them finds them.
@@ -96,14 +96,14 @@ const (
 
 // result measures a run whose workers have ended, each number 0 or 1 but for
 // the flakiness: the share of the budget that was used, in percent.
-func (c *metrics) result(s State, failed bool) {
-	budget, left := c.run.MaxRestarts, c.run.remaining(s)
+func (me *metrics) result(s State, failed bool) {
+	budget, left := me.run.MaxRestarts, me.run.remaining(s)
 	flakiness := 100
 	if !failed {
 		flakiness = int(100 - 100*float64(left+1)/float64(budget+1))
 	}
-	c.role("flakiness", int64(flakiness))
-	c.role("run_total", 1)
+	me.role("flakiness", int64(flakiness))
+	me.role("run_total", 1)
 	for _, kind := range []struct {
 		name          string
 		failed, again bool
@@ -117,6 +117,6 @@ func (c *metrics) result(s State, failed bool) {
 		if kind.failed == failed && kind.again == (left != budget) {
 			value = 1
 		}
-		c.role(kind.name, value)
+		me.role(kind.name, value)
 	}
 }

@@ -38,23 +38,23 @@ func rounded(d time.Duration) float64 {
 }
 
 // FollowProgress makes the workers' progress a part of the status.
-func (b *StatusTracker) FollowProgress(t *progress.Tracker) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.progress = t
+func (st *StatusTracker) FollowProgress(t *progress.Tracker) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	st.progress = t
 }
 
 // progressMetrics writes what is known of the workers' steps; nothing before the first.
-func (b *StatusTracker) progressMetrics(m *promtext.Buffer, p *ProgressStatus) {
+func (st *StatusTracker) progressMetrics(m *promtext.Buffer, p *ProgressStatus) {
 	if p != nil {
 		m.Single("rallypoint_agent_training_step", "gauge", "The largest training step that a worker of this node has reported in the last round.", float64(p.Step))
 		m.Single("rallypoint_agent_training_smallest_step", "gauge", "The smallest of the workers' steps.", float64(p.SmallestStep))
 		m.Single("rallypoint_agent_training_seconds_per_step", "gauge", "Time of a step, over the last ones; 0 if it is not known yet.", p.SecondsPerStep)
 		m.Single("rallypoint_agent_training_change_age_seconds", "gauge", "For how long no worker of this node has reported another step.", p.ChangeAge)
 	}
-	b.mu.Lock()
-	tracker := b.progress
-	b.mu.Unlock()
+	st.mu.Lock()
+	tracker := st.progress
+	st.mu.Unlock()
 	const lost = "rallypoint_agent_training_lost_seconds_total"
 	m.Family(lost, "counter", "Time between the last step of a round and the first of the next, by why there was a next.")
 	for _, cause := range []progress.Cause{progress.CauseFailure, progress.CauseRegroup} {

@@ -14,7 +14,7 @@ import (
 	"rallypoint/internal/host"
 )
 
-// rdzvEvent is one event of the rendezvous as it is written: torch's RdzvEvent (A97).
+// rdzvEvent is one event of the rendezvous as it is written: torch's RdzvEvent.
 type rdzvEvent struct {
 	Name           string `json:"name"`
 	RunID          string `json:"run_id"`
@@ -42,26 +42,26 @@ const nextRendezvous = "next_rendezvous"
 type rdzvEvents struct{ run *Run }
 
 // Take implements Consumer.
-func (e *rdzvEvents) Take(s State, message Message) {
+func (r *rdzvEvents) Take(s State, message Message) {
 	switch m := message.(type) {
 	case Created:
-		e.record(rdzvEvent{Name: "create_handler", NodeState: nodeInit}, "The node '%s' takes part in the rendezvous '%s' by the backend '%s'.", e.run.Backend)
+		r.record(rdzvEvent{Name: "create_handler", NodeState: nodeInit}, "The node '%s' takes part in the rendezvous '%s' by the backend '%s'.", r.run.Backend)
 	case Joining:
-		e.record(rdzvEvent{Name: nextRendezvous, NodeState: nodeRunning}, "The node '%s' attempts to join the next round of the rendezvous '%s'.")
+		r.record(rdzvEvent{Name: nextRendezvous, NodeState: nodeRunning}, "The node '%s' attempts to join the next round of the rendezvous '%s'.")
 	case JoinFailed:
 		class := rdzvErrorClass(m.Err)
 		if m.Interrupted {
 			class = "SignalException"
 		}
 		text := class + ": " + m.Err.Error() // as torch does
-		e.record(rdzvEvent{Name: nextRendezvous, NodeState: nodeFailed, Message: text, ErrorTrace: text}, "")
+		r.record(rdzvEvent{Name: nextRendezvous, NodeState: nodeFailed, Message: text, ErrorTrace: text}, "")
 	case Joined:
-		e.joined(s.Place)
+		r.joined(s.Place)
 	case Leaving:
-		e.record(rdzvEvent{Name: "num_nodes_waiting", NodeState: nodeRunning, Rank: &s.Place.Rank},
+		r.record(rdzvEvent{Name: "num_nodes_waiting", NodeState: nodeRunning, Rank: &s.Place.Rank},
 			"The node '%s' is to leave its round of the rendezvous '%s': %s.", m.Reason)
 	case ShutDown:
-		e.shutDown(m)
+		r.shutDown(m)
 	}
 }
 
@@ -70,21 +70,21 @@ func (e *rdzvEvents) Take(s State, message Message) {
 // node's name and the run id come first.
 //
 // The handler in Python says the same of its own steps (python/rallypoint/handler.py).
-func (e *rdzvEvents) record(event rdzvEvent, format string, args ...any) {
-	node := fmt.Sprintf("%s_%d_%d", host.FQDN(), os.Getpid(), e.run.Serial)
+func (r *rdzvEvents) record(event rdzvEvent, format string, args ...any) {
+	node := fmt.Sprintf("%s_%d_%d", host.FQDN(), os.Getpid(), r.run.Serial)
 	if event.Message == "" {
-		event.Message = fmt.Sprintf(format, append([]any{node, e.run.ID}, args...)...)
+		event.Message = fmt.Sprintf(format, append([]any{node, r.run.ID}, args...)...)
 	}
 	event.Name = "rallypoint:" + event.Name
-	event.RunID, event.Hostname, event.Pid, event.LocalID = e.run.ID, host.FQDN(), os.Getpid(), &e.run.Serial
+	event.RunID, event.Hostname, event.Pid, event.LocalID = r.run.ID, host.FQDN(), os.Getpid(), &r.run.Serial
 	if text, err := json.Marshal(event); err == nil {
-		e.run.RdzvEvents.Record(text)
+		r.run.RdzvEvents.Record(text)
 	}
 }
 
 // joined records this node's place in a round, and on its first node that the
 // round is complete.
-func (e *rdzvEvents) joined(o *Place) {
+func (r *rdzvEvents) joined(o *Place) {
 	event := rdzvEvent{
 		Name: "mark_rendezvous_complete", NodeState: nodeSucceeded,
 		Rank: &o.Rank, MasterEndpoint: net.JoinHostPort(cmp.Or(o.AdvertisedAddr, o.StoreAddr), strconv.Itoa(o.StorePort)),
@@ -94,24 +94,24 @@ func (e *rdzvEvents) joined(o *Place) {
 		if len(o.Dropped) > 0 {
 			without = ", without " + strings.Join(o.Dropped, ", ")
 		}
-		e.record(event, "The node '%[1]s' is the first of round %[3]d of the rendezvous '%[2]s', which is complete in a world of size %[4]d%[5]s.",
+		r.record(event, "The node '%[1]s' is the first of round %[3]d of the rendezvous '%[2]s', which is complete in a world of size %[4]d%[5]s.",
 			o.Round, o.World, without)
 	}
 	event.Name, event.NodeState = nextRendezvous, nodeRunning
-	e.record(event, "The node '%[1]s' has joined round %[3]d of the rendezvous '%[2]s' as rank %[4]d in a world of size %[5]d.", o.Round, o.Rank, o.World)
+	r.record(event, "The node '%[1]s' has joined round %[3]d of the rendezvous '%[2]s' as rank %[4]d in a world of size %[5]d.", o.Round, o.Rank, o.World)
 }
 
 // shutDown records the end of this node's part in the run.
-func (e *rdzvEvents) shutDown(m ShutDown) {
+func (r *rdzvEvents) shutDown(m ShutDown) {
 	event := rdzvEvent{Name: "shutdown", NodeState: nodeSucceeded}
 	switch {
 	case m.Err != nil:
 		event.NodeState, event.ErrorTrace = nodeFailed, m.Err.Error()
-		e.record(event, "The node '%s' has failed to shutdown the rendezvous '%s' due to an error of type %s.", rdzvErrorClass(m.Err))
+		r.record(event, "The node '%s' has failed to shutdown the rendezvous '%s' due to an error of type %s.", rdzvErrorClass(m.Err))
 	case m.Ending == rendezvous.EndLeave:
-		e.record(event, "The node '%s' has left the rendezvous '%s'.")
+		r.record(event, "The node '%s' has left the rendezvous '%s'.")
 	default:
-		e.record(event, "The node '%s' has closed the rendezvous '%s'.")
+		r.record(event, "The node '%s' has closed the rendezvous '%s'.")
 	}
 }
 

@@ -21,14 +21,14 @@ type PipeSink struct {
 }
 
 // Record implements Sink.
-func (s *PipeSink) Record(event []byte) {
-	if s.lost {
+func (p *PipeSink) Record(event []byte) {
+	if p.lost {
 		return
 	}
-	_ = s.File.SetWriteDeadline(time.Now().Add(sinkPatience))
-	if _, err := s.File.Write(bytes.Join([][]byte{event, nil}, []byte{'\n'})); err != nil {
-		s.lost = true
-		s.Lost(err)
+	_ = p.File.SetWriteDeadline(time.Now().Add(sinkPatience))
+	if _, err := p.File.Write(bytes.Join([][]byte{event, nil}, []byte{'\n'})); err != nil {
+		p.lost = true
+		p.Lost(err)
 	}
 }
 
@@ -40,4 +40,4 @@ type Sink interface{ Record(event []byte) }
 type LineSink struct{ W io.Writer }
 
 // Record implements Sink; what cannot be written is lost.
-func (s LineSink) Record(event []byte) { _, _ = s.W.Write(append(event[:len(event):len(event)], '\n')) }
+func (l LineSink) Record(event []byte) { _, _ = l.W.Write(append(event[:len(event):len(event)], '\n')) }

@@ -106,67 +106,67 @@ const (
 var causeNames = [causes]string{"exit_code", "signal", "out_of_memory", "watchdog"}
 
 // Take implements Consumer.
-func (b *StatusTracker) Take(s State, message Message) {
+func (st *StatusTracker) Take(s State, message Message) {
 	switch m := message.(type) {
 	case Joining:
-		b.enter(PhaseJoining)
+		st.enter(PhaseJoining)
 	case Joined:
-		b.joined(s.Place)
+		st.joined(s.Place)
 	case WorkersStarted:
-		b.started(s, m.Workers)
+		st.started(s, m.Workers)
 	case WorkerExited:
-		b.exited(m.Worker)
+		st.exited(m.Worker)
 	case Stopping:
-		b.enter(PhaseStopping)
+		st.enter(PhaseStopping)
 	case AttemptFailed:
-		b.failed(m.Root, m.Overdue)
+		st.failed(m.Root, m.Overdue)
 	case Finishing:
-		b.enter(PhaseFinishing)
+		st.enter(PhaseFinishing)
 	case Ending:
-		b.enter(PhaseEnding)
+		st.enter(PhaseEnding)
 	case StepDone:
-		b.stepped(m.Step, m.Took, m.Err != nil)
+		st.stepped(m.Step, m.Took, m.Err != nil)
 	}
 }
 
 // enter notes a phase.
-func (b *StatusTracker) enter(p phase) { b.set(func(s *Status) { s.Phase = p }) }
+func (st *StatusTracker) enter(p phase) { st.set(func(s *Status) { s.Phase = p }) }
 
-func (b *StatusTracker) set(change func(*Status)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	before := b.status.Phase
-	change(&b.status)
-	if b.status.Phase != before {
-		b.since = time.Now()
+func (st *StatusTracker) set(change func(*Status)) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	before := st.status.Phase
+	change(&st.status)
+	if st.status.Phase != before {
+		st.since = time.Now()
 	}
 }
 
 // joined notes a place in a round.
-func (b *StatusTracker) joined(p *Place) {
-	b.set(func(v *Status) {
+func (st *StatusTracker) joined(p *Place) {
+	st.set(func(v *Status) {
 		v.Phase, v.Round, v.GroupRank, v.Groups = PhaseAssigning, p.Round, p.Group, p.Groups
 		v.Store = p.StoreAddr + ":" + strconv.Itoa(p.StorePort)
 		v.Rounds++
-		b.members = p.Members
+		st.members = p.Members
 	})
 }
 
 // started notes the workers of an attempt.
-func (b *StatusTracker) started(s State, procs []*process.Process) {
+func (st *StatusTracker) started(s State, procs []*process.Process) {
 	workers := make([]WorkerStatus, len(procs))
 	for i, p := range procs {
 		workers[i] = WorkerStatus{LocalRank: p.Local, Rank: s.Place.FirstRank + p.Local, Pid: p.Pid, State: "running"}
 	}
-	b.set(func(v *Status) {
+	st.set(func(v *Status) {
 		v.Phase, v.World, v.Restarts, v.Workers = PhaseRunning, s.Place.Workers, s.Restarts, workers
-		b.left = v.Budget - s.Restarts + s.Expired
+		st.left = v.Budget - s.Restarts + s.Expired
 	})
 }
 
 // exited notes the end of a worker.
-func (b *StatusTracker) exited(p *process.Process) {
-	b.set(func(v *Status) {
+func (st *StatusTracker) exited(p *process.Process) {
+	st.set(func(v *Status) {
 		if p.Local < len(v.Workers) {
 			code := p.Code
 			v.Workers[p.Local].State, v.Workers[p.Local].ExitCode = "exited", &code
@@ -175,7 +175,7 @@ func (b *StatusTracker) exited(p *process.Process) {
 }
 
 // failed notes what caused an attempt to fail.
-func (b *StatusTracker) failed(f *failure.Failure, overdue bool) {
+func (st *StatusTracker) failed(f *failure.Failure, overdue bool) {
 	cause := causeExit
 	switch {
 	case overdue:
@@ -185,17 +185,17 @@ func (b *StatusTracker) failed(f *failure.Failure, overdue bool) {
 	case f.ExitCode < 0:
 		cause = causeSignal
 	}
-	b.set(func(v *Status) {
+	st.set(func(v *Status) {
 		v.LastError = f.Summary()
-		b.failures[cause]++
+		st.failures[cause]++
 	})
 }
 
 // stepped notes the end of a step.
-func (b *StatusTracker) stepped(s Step, took time.Duration, failed bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	t := &b.steps[s]
+func (st *StatusTracker) stepped(s Step, took time.Duration, failed bool) {
+	st.mu.Lock()
+	defer st.mu.Unlock()
+	t := &st.steps[s]
 	t.count++
 	t.took += took
 	if failed {
@@ -204,12 +204,12 @@ func (b *StatusTracker) stepped(s Step, took time.Duration, failed bool) {
 }
 
 // read returns the status as it is now.
-func (b *StatusTracker) read() (Status, func(context.Context) []MemberStatus) {
-	b.mu.Lock()
-	s, members, tracker := b.status, b.members, b.progress
+func (st *StatusTracker) read() (Status, func(context.Context) []MemberStatus) {
+	st.mu.Lock()
+	s, members, tracker := st.status, st.members, st.progress
 	s.Workers = append([]WorkerStatus{}, s.Workers...)
-	s.PhaseFor = time.Since(b.since).Seconds()
-	b.mu.Unlock()
+	s.PhaseFor = time.Since(st.since).Seconds()
+	st.mu.Unlock()
 	s.Progress = progressStatus(tracker.Report())
 	return s, members
 }
@@ -218,8 +218,8 @@ func (b *StatusTracker) read() (Status, func(context.Context) []MemberStatus) {
 const memberPatience = 2 * time.Second
 
 // full is read with the members of the round.
-func (b *StatusTracker) full(ctx context.Context) Status {
-	s, members := b.read()
+func (st *StatusTracker) full(ctx context.Context) Status {
+	s, members := st.read()
 	if members == nil || s.Groups == 0 {
 		return s
 	}
@@ -230,11 +230,11 @@ func (b *StatusTracker) full(ctx context.Context) Status {
 }
 
 // metrics writes what Prometheus reads (docs/metrics.md), and what more writes unless it is nil.
-func (b *StatusTracker) metrics(more func(*promtext.Buffer)) []byte {
-	s, _ := b.read()
-	b.mu.Lock()
-	failures, totals, left := b.failures, b.steps, b.left
-	b.mu.Unlock()
+func (st *StatusTracker) metrics(more func(*promtext.Buffer)) []byte {
+	s, _ := st.read()
+	st.mu.Lock()
+	failures, totals, left := st.failures, st.steps, st.left
+	st.mu.Unlock()
 	var m promtext.Buffer
 	m.Family("rallypoint_agent_info", "gauge", "1, with what the agent is as labels.")
 	m.Sample("rallypoint_agent_info", 1, "version", rallypoint.Version(), "go_version", runtime.Version(), "run_id", s.RunID, "role", s.Role)
@@ -273,7 +273,7 @@ func (b *StatusTracker) metrics(more func(*promtext.Buffer)) []byte {
 			m.Sample("rallypoint_agent_step_failures_total", float64(total.failed), "step", label)
 		}
 	}
-	b.progressMetrics(&m, s.Progress)
+	st.progressMetrics(&m, s.Progress)
 	var use unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &use) == nil {
 		m.Single("rallypoint_agent_cpu_seconds_total", "counter", "CPU time of the agent itself.",

@@ -11,13 +11,13 @@ import (
 	"rallypoint/internal/host"
 )
 
-// Where an event comes from (A95).
+// Where an event comes from.
 const (
 	fromAgent  = "AGENT"
 	fromWorker = "WORKER"
 )
 
-// event is one event as it is written (A95, A96). The timestamp is always 0, as
+// event is one event as it is written. The timestamp is always 0, as
 // the reference's.
 type torchEvent struct {
 	Name      string             `json:"name"`
@@ -43,7 +43,7 @@ type torchEventMetadata struct {
 }
 
 // agentEventDetail and workerEventDetail are the inner metadata. The one-element
-// arrays are an upstream slip that readers rely on (A96).
+// arrays are an upstream slip that readers rely on.
 type agentEventDetail struct {
 	GroupWorldSize *int   `json:"group_world_size"`
 	EntryPoint     string `json:"entry_point"`
@@ -58,7 +58,7 @@ type workerEventDetail struct {
 	WorkerPid     [1]*int `json:"worker_pid"`
 }
 
-// watchdogDetail is the inner metadata of the watchdog's events, all texts (A91).
+// watchdogDetail is the inner metadata of the watchdog's events, all texts.
 type watchdogDetail struct {
 	Event   string `json:"watchdog_event"`
 	Pid     string `json:"worker_pid,omitempty"`
@@ -71,44 +71,44 @@ type watchdogDetail struct {
 type torchEvents struct{ run *Run }
 
 // Take implements Consumer.
-func (e *torchEvents) Take(s State, message Message) {
+func (te *torchEvents) Take(s State, message Message) {
 	switch m := message.(type) {
 	case Joined:
-		e.step(s, "RENDEZVOUS", m.Took)
+		te.step(s, "RENDEZVOUS", m.Took)
 	case StepDone:
 		if m.Step == StepRanks && m.Err == nil {
-			e.step(s, "ASSIGN_WORKER_RANKS", m.Took)
+			te.step(s, "ASSIGN_WORKER_RANKS", m.Took)
 		}
 	case WorkersStarted:
 		for _, p := range m.Workers {
-			e.worker(s, "START", p, nil)
+			te.worker(s, "START", p, nil)
 		}
 	case WatchdogActed:
-		e.watchdog(s, m)
+		te.watchdog(s, m)
 	case WorkersEnded:
-		e.ends(s, m)
+		te.ends(s, m)
 	case RunDone:
-		e.done(s, m)
+		te.done(s, m)
 	}
 }
 
 // watchdog records what the watchdog did.
-func (e *torchEvents) watchdog(s State, m WatchdogActed) {
+func (te *torchEvents) watchdog(s State, m WatchdogActed) {
 	d := &watchdogDetail{Event: m.Name}
 	if t := m.Timer; t != nil {
 		d.Pid, d.Scope, d.Expires, d.Signal = strconv.Itoa(t.Pid), t.Scope, t.Expires.String(), strconv.Itoa(int(t.Signal))
 	}
-	e.record(s, m.Name, fromAgent, "RUNNING", d, nil)
+	te.record(s, m.Name, fromAgent, "RUNNING", d, nil)
 }
 
 // record hands an event to the sink.
-func (e *torchEvents) record(s State, name, source, state string, detail any, fill func(*torchEventMetadata)) {
+func (te *torchEvents) record(s State, name, source, state string, detail any, fill func(*torchEventMetadata)) {
 	inner, err := json.Marshal(detail)
 	if err != nil {
 		return
 	}
 	event := torchEvent{Name: name, Source: source, Metadata: torchEventMetadata{
-		RunID: e.run.ID, Role: e.run.Role, Hostname: host.FQDN(), State: state, Backend: e.run.Backend,
+		RunID: te.run.ID, Role: te.run.Role, Hostname: host.FQDN(), State: state, Backend: te.run.Backend,
 		Metadata: string(inner), Restarts: s.Used, TotalRunTime: int(s.Ran / time.Second),
 	}}
 	if s.Place != nil {
@@ -118,17 +118,17 @@ func (e *torchEvents) record(s State, name, source, state string, detail any, fi
 		fill(&event.Metadata)
 	}
 	if text, err := json.Marshal(event); err == nil {
-		e.run.Events.Record(text)
+		te.run.Events.Record(text)
 	}
 }
 
 // status is record for a state of the agent or of a worker.
-func (e *torchEvents) status(s State, source, state string, detail any, fill func(*torchEventMetadata)) {
-	e.record(s, "torchelastic.worker.status."+state, source, state, detail, fill)
+func (te *torchEvents) status(s State, source, state string, detail any, fill func(*torchEventMetadata)) {
+	te.record(s, "torchelastic.worker.status."+state, source, state, detail, fill)
 }
 
-func (e *torchEvents) agentDetail(s State) agentEventDetail {
-	d := agentEventDetail{EntryPoint: path.Base(e.run.Argv[0])}
+func (te *torchEvents) agentDetail(s State) agentEventDetail {
+	d := agentEventDetail{EntryPoint: path.Base(te.run.Argv[0])}
 	if s.Place != nil {
 		d.GroupWorldSize = &s.Place.Groups
 	}
@@ -136,24 +136,24 @@ func (e *torchEvents) agentDetail(s State) agentEventDetail {
 }
 
 // step records how long one step of a round took.
-func (e *torchEvents) step(s State, state string, took time.Duration) {
+func (te *torchEvents) step(s State, state string, took time.Duration) {
 	ms := float64(took) / float64(time.Millisecond)
-	e.status(s, fromAgent, state, e.agentDetail(s), func(m *torchEventMetadata) { m.DurationMS = &ms })
+	te.status(s, fromAgent, state, te.agentDetail(s), func(m *torchEventMetadata) { m.DurationMS = &ms })
 }
 
 // done records how the agent ended: SUCCEEDED, also if workers failed, means that the agent
-// ran (A37).
-func (e *torchEvents) done(s State, d RunDone) {
+// ran.
+func (te *torchEvents) done(s State, d RunDone) {
 	if d.Err == nil || d.Failure {
-		e.status(s, fromAgent, "SUCCEEDED", e.agentDetail(s), nil)
+		te.status(s, fromAgent, "SUCCEEDED", te.agentDetail(s), nil)
 		return
 	}
 	text := d.Err.Error()
-	e.status(s, fromAgent, "FAILED", e.agentDetail(s), func(m *torchEventMetadata) { m.RawError = &text })
+	te.status(s, fromAgent, "FAILED", te.agentDetail(s), func(m *torchEventMetadata) { m.RawError = &text })
 }
 
-// ends records how the workers ended (A54).
-func (e *torchEvents) ends(s State, m WorkersEnded) {
+// ends records how the workers ended.
+func (te *torchEvents) ends(s State, m WorkersEnded) {
 	for _, p := range m.Workers {
 		state, failed := "TERMINATED", (*failure.Failure)(nil)
 		if m.Succeeded {
@@ -164,21 +164,21 @@ func (e *torchEvents) ends(s State, m WorkersEnded) {
 				state, failed = "FAILED", &m.Failures[i]
 			}
 		}
-		e.worker(s, state, p, failed)
+		te.worker(s, state, p, failed)
 	}
 }
 
 // worker records a worker's start or end; f is nil unless it failed.
-func (e *torchEvents) worker(s State, state string, p *process.Process, f *failure.Failure) {
+func (te *torchEvents) worker(s State, state string, p *process.Process, f *failure.Failure) {
 	d := workerEventDetail{
-		agentEventDetail: e.agentDetail(s),
+		agentEventDetail: te.agentDetail(s),
 		LocalRank:        [1]int{p.Local}, RoleRank: [1]int{s.Place.RoleRank + p.Local}, RoleWorldSize: [1]int{s.Place.RoleWorld},
 	}
 	if f != nil {
 		d.ExitCode[0], d.WorkerPid[0] = &f.ExitCode, &f.Pid
 	}
 	rank, id := s.Place.FirstRank+p.Local, strconv.Itoa(p.Pid)
-	e.status(s, fromWorker, state, d, func(m *torchEventMetadata) {
+	te.status(s, fromWorker, state, d, func(m *torchEventMetadata) {
 		m.GlobalRank, m.WorkerID = &rank, &id
 		if f != nil {
 			raw := f.RawError()

@@ -21,7 +21,7 @@ type timerKey struct {
 	Scope string
 }
 
-// Timer is one request of torch's file-timer protocol, a line of JSON (A89).
+// Timer is one request of torch's file-timer protocol, a line of JSON.
 type Timer struct {
 	timerKey
 	Expires json.Number // Unix time in seconds, as it was written; negative: release
@@ -91,7 +91,7 @@ func (ts timers) next() (first time.Time) {
 }
 
 // expire takes the timers that have expired out, and with them all others of the
-// same processes (A90). For each process it returns the expired ones in their
+// same processes. For each process it returns the expired ones in their
 // order.
 func (ts timers) expire(now time.Time) [][]Timer {
 	byPid := make(map[int][]Timer)

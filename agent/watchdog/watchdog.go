@@ -1,4 +1,4 @@
-// Package watchdog serves torch's file timers (A88 to A91): workers write them to a FIFO.
+// Package watchdog serves torch's file timers: workers write them to a FIFO.
 package watchdog
 
 import (
@@ -19,7 +19,7 @@ import (
 	"rallypoint/internal/wake"
 )
 
-// Variables of the watchdog (A88).
+// Variables of the watchdog.
 const (
 	envEnabled = "TORCHELASTIC_ENABLE_FILE_TIMER"
 	EnvFile    = "TORCHELASTIC_TIMER_FILE"
@@ -63,7 +63,7 @@ type Watchdog struct {
 	expired []Overdue
 }
 
-// Serve makes the FIFO, in the place of a file that may be there (A88), and
+// Serve makes the FIFO, in the place of a file that may be there, and
 // serves it until Stop.
 func Serve(path string, log *slog.Logger) (*Watchdog, error) {
 	fifo, err := newFIFO(path)

@@ -173,7 +173,7 @@ func TestWatchdogReadsBeforeItEvaluates(t *testing.T) {
 }
 
 // TestTimerFile is given to workers whenever it is set, and made up only for the
-// watchdog (A88).
+// watchdog.
 func TestTimerFile(t *testing.T) {
 	for _, c := range []struct{ env, want string }{
 		{"", ""},

@@ -127,8 +127,8 @@ func openBare(ctx context.Context, p *params.Params) (*bareNode, error) {
 }
 
 // await serves the nodes until all of them have what the function says that one has.
-func (s *bareSwarm) await(ctx context.Context, what string, has func(n *bareNode) bool) error {
-	for left := s.nodes; ; {
+func (bs *bareSwarm) await(ctx context.Context, what string, has func(n *bareNode) bool) error {
+	for left := bs.nodes; ; {
 		for len(left) > 0 && has(left[0]) {
 			left = left[1:]
 		}
@@ -136,36 +136,36 @@ func (s *bareSwarm) await(ctx context.Context, what string, has func(n *bareNode
 			return nil
 		}
 		if ctx.Err() != nil {
-			return fmt.Errorf("%d of %d nodes may not have %s: %w", len(left), len(s.nodes), what, ctx.Err())
+			return fmt.Errorf("%d of %d nodes may not have %s: %w", len(left), len(bs.nodes), what, ctx.Err())
 		}
-		if err := s.turn(); err != nil {
+		if err := bs.turn(); err != nil {
 			return err
 		}
 	}
 }
 
 // turn waits a while for something to arrive, and has the nodes answer it.
-func (s *bareSwarm) turn() error {
+func (bs *bareSwarm) turn() error {
 	now := time.Now()
-	for due := int(now.Sub(s.began) * time.Duration(len(s.nodes)) / s.beatEvery); s.beats < due; s.beats++ {
-		if err := s.send(s.nodes[s.beats%len(s.nodes)], wire.Beat{}); err != nil {
+	for due := int(now.Sub(bs.began) * time.Duration(len(bs.nodes)) / bs.beatEvery); bs.beats < due; bs.beats++ {
+		if err := bs.send(bs.nodes[bs.beats%len(bs.nodes)], wire.Beat{}); err != nil {
 			return err
 		}
 	}
-	events, err := s.poller.Wait(true, now.Add(bareTick))
+	events, err := bs.poller.Wait(true, now.Add(bareTick))
 	for i := 0; i < len(events) && err == nil; i++ {
-		if n := s.byFD[events[i].Fd]; n != nil {
-			err = s.receive(n, events[i].Events&unix.EPOLLRDHUP != 0)
+		if n := bs.byFD[events[i].Fd]; n != nil {
+			err = bs.receive(n, events[i].Events&unix.EPOLLRDHUP != 0)
 		}
 	}
 	return err
 }
 
 // receive takes what has arrived for a node. There is no further event for what it leaves.
-func (s *bareSwarm) receive(n *bareNode, ended bool) error {
+func (bs *bareSwarm) receive(n *bareNode, ended bool) error {
 	for {
-		had := copy(s.in, n.rest)
-		got, errno := eventloop.Receive(n.fd, s.in[had:])
+		had := copy(bs.in, n.rest)
+		got, errno := eventloop.Receive(n.fd, bs.in[had:])
 		switch {
 		case errno == unix.EAGAIN:
 			return nil
@@ -174,32 +174,32 @@ func (s *bareSwarm) receive(n *bareNode, ended bool) error {
 		case got == 0:
 			return errors.New("the control plane has ended a node's connection, or sends a frame that is too long")
 		}
-		rest, err := s.take(n, s.in[:had+got])
+		rest, err := bs.take(n, bs.in[:had+got])
 		n.rest = append(n.rest[:0], rest...)
-		if err != nil || !ended && had+got < len(s.in) {
+		if err != nil || !ended && had+got < len(bs.in) {
 			return err
 		}
 	}
 }
 
 // take has a node hear the frames that have arrived, and returns what begins another.
-func (s *bareSwarm) take(n *bareNode, b []byte) (rest []byte, err error) {
+func (bs *bareSwarm) take(n *bareNode, b []byte) (rest []byte, err error) {
 	for len(b) >= bareHead && err == nil {
 		size := bareHead + int(binary.LittleEndian.Uint32(b))
 		if len(b) < size {
 			break
 		}
 		var f wire.Frame
-		if f, err = s.decode(b[:size]); err == nil {
-			err = s.hear(n, f)
+		if f, err = bs.decode(b[:size]); err == nil {
+			err = bs.hear(n, f)
 		}
 		b = b[size:]
 	}
 	return b, err
 }
 
-func (s *bareSwarm) decode(b []byte) (wire.Frame, error) {
-	if f, known := s.decoded[string(b)]; known {
+func (bs *bareSwarm) decode(b []byte) (wire.Frame, error) {
+	if f, known := bs.decoded[string(b)]; known {
 		return f, nil
 	}
 	frames := wire.FrameReader{In: bufio.NewReader(bytes.NewReader(b))}
@@ -207,15 +207,15 @@ func (s *bareSwarm) decode(b []byte) (wire.Frame, error) {
 	if err != nil {
 		return nil, err
 	}
-	if len(s.decoded) == bareDecoded {
-		clear(s.decoded)
+	if len(bs.decoded) == bareDecoded {
+		clear(bs.decoded)
 	}
-	s.decoded[string(b)] = f
+	bs.decoded[string(b)] = f
 	return f, nil
 }
 
 // hear is what a node does with a frame.
-func (s *bareSwarm) hear(n *bareNode, f wire.Frame) error {
+func (bs *bareSwarm) hear(n *bareNode, f wire.Frame) error {
 	switch f := f.(type) {
 	case wire.Reply:
 		if f.Err != nil {
@@ -229,8 +229,8 @@ func (s *bareSwarm) hear(n *bareNode, f wire.Frame) error {
 		}
 	case wire.Notice:
 		n.update = f.Notice
-		if s.told != nil {
-			return s.told(n)
+		if bs.told != nil {
+			return bs.told(n)
 		}
 	case wire.Drop:
 		return f.Err
@@ -239,28 +239,28 @@ func (s *bareSwarm) hear(n *bareNode, f wire.Frame) error {
 }
 
 // request asks for something in the name of a node.
-func (s *bareSwarm) request(n *bareNode, ev rendezvous.Event) error {
+func (bs *bareSwarm) request(n *bareNode, ev rendezvous.Event) error {
 	n.number++
 	f, ok := wire.NewRequest(ev, n.number, n.acked)
 	if !ok {
 		return fmt.Errorf("a %T is no request", ev)
 	}
-	return s.send(n, f)
+	return bs.send(n, f)
 }
 
-func (s *bareSwarm) send(n *bareNode, f wire.Frame) error {
-	s.out = wire.AppendFrame(s.out[:0], f)
-	if sent, errno := eventloop.Send(n.fd, s.out); sent < len(s.out) {
-		return fmt.Errorf("%d of %d bytes were sent to the control plane: %w", sent, len(s.out), errno)
+func (bs *bareSwarm) send(n *bareNode, f wire.Frame) error {
+	bs.out = wire.AppendFrame(bs.out[:0], f)
+	if sent, errno := eventloop.Send(n.fd, bs.out); sent < len(bs.out) {
+		return fmt.Errorf("%d of %d bytes were sent to the control plane: %w", sent, len(bs.out), errno)
 	}
 	return nil
 }
 
 // leave says goodbye for all nodes.
-func (s *bareSwarm) leave() {
-	for _, n := range s.nodes {
-		_ = s.send(n, wire.Goodbye{})
+func (bs *bareSwarm) leave() {
+	for _, n := range bs.nodes {
+		_ = bs.send(n, wire.Goodbye{})
 		unix.Close(int(n.fd))
 	}
-	s.poller.Close()
+	bs.poller.Close()
 }

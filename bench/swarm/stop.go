@@ -55,9 +55,9 @@ type stopped struct {
 	hear  func()
 }
 
-func (d *stopped) Updated(u rendezvous.MembershipUpdate) {
-	if u.Stop.Round > d.round {
-		d.round = u.Stop.Round
-		d.hear()
+func (s *stopped) Updated(u rendezvous.MembershipUpdate) {
+	if u.Stop.Round > s.round {
+		s.round = u.Stop.Round
+		s.hear()
 	}
 }

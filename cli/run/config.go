@@ -50,7 +50,7 @@ func (e environ) get(name string) string {
 }
 
 // configure checks everything that can be checked without a side effect
-// (W23). Errors are *usageError.
+// . Errors are *usageError.
 func configure(o *options, env environ) (*config, error) {
 	c := &config{signalExit: o.signalExit}
 	if o.slurm {
@@ -90,7 +90,7 @@ func configure(o *options, env environ) (*config, error) {
 //go:embed run_path.py
 var runPathScript string
 
-// setScript makes the workers' command (A14).
+// setScript makes the workers' command.
 func (c *config) setScript(o *options, env environ) error {
 	switch {
 	case len(o.argv) == 0:
@@ -177,7 +177,7 @@ func (c *config) setWorkers(o *options, env environ) error {
 	return nil
 }
 
-// setCPUs binds the workers to CPUs near their devices (A100).
+// setCPUs binds the workers to CPUs near their devices.
 func (c *config) setCPUs(o *options, env environ) error {
 	if o.numaBinding == "" {
 		return nil
@@ -194,7 +194,7 @@ func (c *config) setCPUs(o *options, env environ) error {
 	return nil
 }
 
-// Variables below options (A34, A41).
+// Variables below options.
 const (
 	envShutdownTimeout    = "TORCH_ELASTIC_SHUTDOWN_TIMEOUT"
 	envExitBarrierTimeout = "TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT"
@@ -290,7 +290,7 @@ func (c *config) setLogFormat(o *options, env environ) error {
 	return nil
 }
 
-// setSignals takes the signals by name; an unknown name is only warned of (A57).
+// setSignals takes the signals by name; an unknown name is only warned of.
 func (c *config) setSignals(o *options) {
 	for name := range strings.SplitSeq(o.signals, ",") {
 		name = strings.TrimSpace(name)
@@ -309,7 +309,7 @@ func (c *config) setSignals(o *options) {
 	}
 }
 
-// setEnviron prepares what the workers inherit (A8, A37).
+// setEnviron prepares what the workers inherit.
 func (c *config) setEnviron(o *options, env environ) {
 	for _, entry := range env {
 		if !strings.HasPrefix(entry, envInterpreter+"=") && !strings.HasPrefix(entry, envSignals+"=") {
@@ -326,7 +326,7 @@ func (c *config) setEnviron(o *options, env environ) {
 
 const envSignals = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
-// parseNodes reads --nnodes (A6).
+// parseNodes reads --nnodes.
 func parseNodes(text string) (least, most int, err error) {
 	first, second, ranged := strings.Cut(text, ":")
 	least, err1 := strconv.Atoi(strings.TrimSpace(first))
@@ -345,7 +345,7 @@ func parseNodes(text string) (least, most int, err error) {
 	return least, most, nil
 }
 
-// parseConf reads --rdzv-conf (A12).
+// parseConf reads --rdzv-conf.
 func parseConf(text string) (map[string]string, error) {
 	conf := make(map[string]string)
 	if strings.TrimSpace(text) == "" {

@@ -96,7 +96,7 @@ func TestConfigure(t *testing.T) {
 }
 
 // TestConfigureRefuses wrong command lines in one line that names what is wrong
-// (W23).
+// .
 func TestConfigureRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {

@@ -14,8 +14,8 @@ import (
 //go:embed event_handler.py
 var eventHandlerScript string
 
-// setEvents connects the agent to the handlers of its events (A95), and of those of the
-// rendezvous (A97), which torch hands to the handler dynamic_rendezvous: one that drops
+// setEvents connects the agent to the handlers of its events, and of those of the
+// rendezvous, which torch hands to the handler dynamic_rendezvous: one that drops
 // them, unless the program has put another in its place. close hands over what is left.
 func (c *config) setEvents(o *options, interpreter string, env []string, stderr io.Writer, log *slog.Logger) (close func(), err error) {
 	name := o.eventHandler

@@ -36,7 +36,7 @@ type options struct {
 	shutdownTimeout                              int
 	virtualRank, slurm                           bool
 	completion                                   string
-	legacy, useEnv                               bool // torch.distributed.launch's ways (A15)
+	legacy, useEnv                               bool // torch.distributed.launch's ways
 	exitBarrierTimeout, restartDelay             float64
 	noMacros, keepDaemons, signalExit, allOfCPUs bool
 	help                                         bool
@@ -64,7 +64,7 @@ type option struct {
 	group   string
 	help    string
 	noPET   bool // no PET_ variable
-	legacy  bool // only of torch.distributed.launch (A15)
+	legacy  bool // only of torch.distributed.launch
 	ours    bool // not torchrun's: it cannot be shortened, so that what torchrun takes stays unambiguous
 
 	text   func(*options) *string
@@ -86,7 +86,7 @@ const (
 
 var optionGroups = []string{groupJob, groupNodes, groupScript, groupOutput, groupFailure}
 
-// optionTable is the table of A5. torchrun's rules are argparse's: two spellings,
+// optionTable has all options. torchrun's rules are argparse's: two spellings,
 // any unambiguous prefix, values glued to short options, and everything from the
 // first positional on is the script's. Neither pflag nor the standard library
 // does the last three, so parseOptions reads the table.
@@ -286,7 +286,7 @@ func looksLikeOption(arg string) bool {
 	return len(arg) > 1 && arg[0] == '-' && !negativeNumber.MatchString(arg) && !strings.Contains(arg, " ")
 }
 
-// findOption finds an option by either spelling or an unambiguous prefix (A2, A3).
+// findOption finds an option by either spelling or an unambiguous prefix.
 func findOption(name string, legacy bool) (*option, error) {
 	var found []*option
 	for i := range optionTable {
@@ -330,50 +330,50 @@ func (o *options) set(f *option, value string) error {
 	return nil
 }
 
-// setFromEnvironment takes a value from a PET_ variable (A4).
-func (f *option) setFromEnvironment(o *options, variable, value string) error {
-	if f.on != nil {
+// setFromEnvironment takes a value from a PET_ variable.
+func (op *option) setFromEnvironment(o *options, variable, value string) error {
+	if op.on != nil {
 		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)
 		if err != nil {
 			return usagef("environment variable %s: %q is not a number; 1 is on, 0 is off", variable, value)
 		}
-		*f.on(o) = n != 0
+		*op.on(o) = n != 0
 		return nil
 	}
-	if expected := f.convert(o, value); expected != "" {
+	if expected := op.convert(o, value); expected != "" {
 		return usagef("environment variable %s: invalid %s value: %q", variable, expected, value)
 	}
 	return nil
 }
 
 // convert sets the option; it returns what it expects if the value is not that.
-func (f *option) convert(o *options, value string) (expected string) {
+func (op *option) convert(o *options, value string) (expected string) {
 	switch {
-	case f.text != nil:
-		*f.text(o) = value
-	case f.number != nil:
-		if number, window, found := strings.Cut(value, "/"); found && f.window != nil {
+	case op.text != nil:
+		*op.text(o) = value
+	case op.number != nil:
+		if number, window, found := strings.Cut(value, "/"); found && op.window != nil {
 			d, err := parseWindow(window)
 			if err != nil {
 				return "N/TIME (such as 10/6h)"
 			}
-			value, *f.window(o) = number, d
-		} else if f.window != nil {
-			*f.window(o) = 0
+			value, *op.window(o) = number, d
+		} else if op.window != nil {
+			*op.window(o) = 0
 		}
 		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 32)
 		if err != nil {
 			return "int"
 		}
-		*f.number(o) = int(n)
-	case f.real != nil:
+		*op.number(o) = int(n)
+	case op.real != nil:
 		x, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
 		if err != nil {
 			return "float"
 		}
-		*f.real(o) = x
-	case f.list != nil:
-		*f.list(o) = splitList(value)
+		*op.real(o) = x
+	case op.list != nil:
+		*op.list(o) = splitList(value)
 	}
 	return ""
 }

@@ -105,7 +105,7 @@ func TestParseRunRefuses(t *testing.T) {
 }
 
 // TestParseRunVariables sets each option by its variable, and over it by the
-// command line (A4).
+// command line.
 func TestParseRunVariables(t *testing.T) {
 	for i := range optionTable {
 		f := &optionTable[i]

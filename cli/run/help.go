@@ -75,16 +75,16 @@ func helpText(legacy bool) string {
 }
 
 // heading is an option with its short form and its value.
-func (f *option) heading() string {
-	name := "      --" + f.name
-	if f.short != 0 {
-		name = fmt.Sprintf("  -%c, --%s", f.short, f.name)
+func (op *option) heading() string {
+	name := "      --" + op.name
+	if op.short != 0 {
+		name = fmt.Sprintf("  -%c, --%s", op.short, op.name)
 	}
 	switch {
-	case f.choices != nil:
-		name += " " + strings.Join(f.choices, "|")
-	case f.meta != "":
-		name += " " + f.meta
+	case op.choices != nil:
+		name += " " + strings.Join(op.choices, "|")
+	case op.meta != "":
+		name += " " + op.meta
 	}
 	return name
 }

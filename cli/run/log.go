@@ -22,7 +22,7 @@ const EnvLogLevel = "RALLYPOINT_LOG"
 const LevelOff slog.Level = math.MaxInt
 
 // agentLog writes log lines in torch's layout: <L><MMDD> <time> <pid>
-// <file>:<line>] <text>, the prefix before each line of a text (A18). What peers have said, in
+// <file>:<line>] <text>, the prefix before each line of a text. What peers have said, in
 // an attribute, makes no line of its own.
 type agentLog struct {
 	level slog.Level
@@ -90,12 +90,12 @@ func agentLevel(level string, several bool) slog.Level {
 }
 
 // Enabled implements slog.Handler.
-func (l *agentLog) Enabled(_ context.Context, level slog.Level) bool { return level >= l.level }
+func (al *agentLog) Enabled(_ context.Context, level slog.Level) bool { return level >= al.level }
 
 // Handle implements slog.Handler.
-func (l *agentLog) Handle(_ context.Context, r slog.Record) error {
+func (al *agentLog) Handle(_ context.Context, r slog.Record) error {
 	text := printable.Lines(r.Message)
-	for _, a := range l.attrs {
+	for _, a := range al.attrs {
 		text += " " + printable.Text(a.String())
 	}
 	r.Attrs(func(a slog.Attr) bool {
@@ -109,9 +109,9 @@ func (l *agentLog) Handle(_ context.Context, r slog.Record) error {
 	for line := range strings.SplitSeq(text, "\n") {
 		b.WriteString(prefix + line + "\n")
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	_, err := io.WriteString(l.w, b.String())
+	al.mu.Lock()
+	defer al.mu.Unlock()
+	_, err := io.WriteString(al.w, b.String())
 	return err
 }
 
@@ -128,11 +128,11 @@ func levelLetter(level slog.Level) string {
 }
 
 // WithAttrs implements slog.Handler.
-func (l *agentLog) WithAttrs(attrs []slog.Attr) slog.Handler {
-	with := *l
+func (al *agentLog) WithAttrs(attrs []slog.Attr) slog.Handler {
+	with := *al
 	with.attrs = append(with.attrs[:len(with.attrs):len(with.attrs)], attrs...)
 	return &with
 }
 
 // WithGroup implements slog.Handler; groups are not shown.
-func (l *agentLog) WithGroup(string) slog.Handler { return l }
+func (al *agentLog) WithGroup(string) slog.Handler { return al }

@@ -18,7 +18,7 @@ var logsSpecsScript string
 // while it hangs.
 const planEnd = 5 * time.Second
 
-// setPlanner loads the plug-in for logs, if one is named (A19). close lets it end.
+// setPlanner loads the plug-in for logs, if one is named. close lets it end.
 func (c *config) setPlanner(o *options, interpreter string, env []string) (close func(), err error) {
 	if o.logsSpecs == "" {
 		return func() {}, nil

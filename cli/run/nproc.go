@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// localWorkers is the number of workers that --nproc-per-node means (A7).
+// localWorkers is the number of workers that --nproc-per-node means.
 // interpreter answers, if nothing else can, how many GPUs torch sees.
 func localWorkers(text string, allOfCPUs bool, interpreter string) (int, error) {
 	if n, err := strconv.Atoi(strings.TrimSpace(text)); err == nil {
@@ -47,7 +47,7 @@ func localWorkers(text string, allOfCPUs bool, interpreter string) (int, error) 
 }
 
 // cpuCount is the number of CPUs that this process may run on, and unless all
-// are wanted no more than its control group's quota, rounded up (W20).
+// are wanted no more than its control group's quota, rounded up.
 func cpuCount(all bool) int {
 	var set unix.CPUSet
 	n := 1
@@ -149,7 +149,7 @@ func pciDevices(interpreter string) []string {
 }
 
 // askTorch asks a child interpreter, where a driver has left its files: torch alone
-// knows what its build and the environment make of the devices (N7).
+// knows what its build and the environment make of the devices.
 func askTorch(interpreter, module, question string) string {
 	there := 0
 	for _, pattern := range deviceFiles[module] {

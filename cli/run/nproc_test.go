@@ -8,7 +8,7 @@ import (
 )
 
 // TestLocalWorkers counts devices by a torch that is asked in an interpreter of its
-// own, and only where a driver has left files (A7).
+// own, and only where a driver has left files.
 func TestLocalWorkers(t *testing.T) {
 	dir := t.TempDir()
 	const torch = `class Devices:

@@ -152,7 +152,7 @@ func gone(t *testing.T, pid int) {
 	}
 }
 
-// TestLogsSpecs asks a plug-in at each attempt where the workers write (A19).
+// TestLogsSpecs asks a plug-in at each attempt where the workers write.
 func TestLogsSpecs(t *testing.T) {
 	const script = `echo "out $RANK"; echo "err $RANK" >&2; echo "$ADDED-$ROLE_NAME-$TORCHELASTIC_ERROR_FILE"
 		[ $TORCHELASTIC_RESTART_COUNT = 1 ] || { [ $RANK = 0 ] && exit 1; sleep 1000; }`

@@ -21,8 +21,8 @@ const (
 )
 
 // String is the name of the backend in events.
-func (k rendezvousKind) String() string {
-	switch k {
+func (r rendezvousKind) String() string {
+	switch r {
 	case kindDynamic:
 		return "rallypoint"
 	case kindStatic:
@@ -40,10 +40,10 @@ type rendezvousConfig struct {
 	port   int
 }
 
-// defaultMasterPort is the port of node 0 where only its address is given (A10).
+// defaultMasterPort is the port of node 0 where only its address is given.
 const defaultMasterPort = 29500
 
-// setNodes decides how the nodes find each other (A9-A12).
+// setNodes decides how the nodes find each other.
 func (c *config) setNodes(o *options, env environ) error {
 	m := &c.rendezvous
 	m.params = params.Default()
@@ -127,7 +127,7 @@ func (c *config) setStandalone(o *options) error {
 	if o.standalone && (o.given["rdzv-id"] || o.given["rdzv-endpoint"] || o.given["rdzv-backend"]) {
 		c.warnings = append(c.warnings, "--standalone ignores --rdzv-id, --rdzv-backend and --rdzv-endpoint")
 	}
-	if o.standalone || !o.given["rdzv-id"] { // W19: else the user's is kept
+	if o.standalone || !o.given["rdzv-id"] { // else the user's is kept
 		p.RunID = uuid.New()
 	}
 	c.notes = append(c.notes, "standalone: one node, run id "+p.RunID)

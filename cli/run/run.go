@@ -104,7 +104,7 @@ func (c *config) run(ctx context.Context, log *slog.Logger, stderr io.Writer) in
 	return c.exitCode(err, stderr)
 }
 
-// nameProcess gives the process the name that torchrun has in ps and top (A17).
+// nameProcess gives the process the name that torchrun has in ps and top.
 func nameProcess() { _ = os.WriteFile("/proc/self/comm", []byte("pt_elastic"), 0) }
 
 // keepDescriptors keeps what this process was started with, beyond the standard streams,
@@ -244,16 +244,16 @@ func complain(stderr io.Writer, err error, code int) int {
 }
 
 // open makes the rendezvous.
-func (m *rendezvousConfig) open(log *slog.Logger) (agent.Rendezvous, error) {
-	switch m.kind {
+func (r *rendezvousConfig) open(log *slog.Logger) (agent.Rendezvous, error) {
+	switch r.kind {
 	case kindStandalone:
-		return static.NewStandalone(m.params, log), nil
+		return static.NewStandalone(r.params, log), nil
 	case kindStatic:
-		p := m.params
-		p.NodeRank, p.Endpoint = m.rank, static.Scheme+net.JoinHostPort(m.host, strconv.Itoa(m.port))
+		p := r.params
+		p.NodeRank, p.Endpoint = r.rank, static.Scheme+net.JoinHostPort(r.host, strconv.Itoa(r.port))
 		return static.NewStatic(p, log)
 	}
-	member, err := backend.Open(m.params, log)
+	member, err := backend.Open(r.params, log)
 	if err != nil {
 		return nil, err
 	}

@@ -30,7 +30,7 @@ func runScript(t *testing.T, command, script string, args ...string) (code int, 
 	return cmd.ProcessState.ExitCode(), out.String(), err.String(), dir
 }
 
-// TestRunPath runs the script as a program inside the interpreter (A14, A56).
+// TestRunPath runs the script as a program inside the interpreter.
 func TestRunPath(t *testing.T) {
 	code, stdout, stderr, _ := runScript(t, "run", "import sys, beside\nprint(__name__, sys.argv)", "--run-path", "--no-python", "--module", "train.py", "a", "-c")
 	if code != 0 || stdout != "__main__ ['train.py', 'a', '-c']\n" {
@@ -60,7 +60,7 @@ func TestRunPath(t *testing.T) {
 	}
 }
 
-// TestLaunch is the command line of torch.distributed.launch (A15).
+// TestLaunch is the command line of torch.distributed.launch.
 func TestLaunch(t *testing.T) {
 	const script = "import os, sys\nprint(sys.argv[1:], os.environ['LOCAL_RANK'])"
 	for _, c := range []struct {
@@ -83,8 +83,8 @@ func TestLaunch(t *testing.T) {
 	}
 }
 
-// TestEventHandler hands events to a handler that torch knows under a name (A95), and
-// those of the rendezvous to another or the same (A97).
+// TestEventHandler hands events to a handler that torch knows under a name, and
+// those of the rendezvous to another or the same.
 func TestEventHandler(t *testing.T) {
 	dir := t.TempDir()
 	events := dir + "/torch/distributed/elastic/events"

@@ -47,9 +47,8 @@ func (s *Server) unknownRun(id string) *rendezvous.Error {
 	return rendezvous.Errorf(rendezvous.CodeInvalid, "the control plane at %s (%s) knows no run %q: %s", s.Addr(), s.process, id, there)
 }
 
-// unusable returns why no request can be made of the run, nil if one can; mu is
-// held.
-func (r *run) unusable() *rendezvous.Error {
+// unusableLocked returns why no request can be made of the run, nil if one can.
+func (r *run) unusableLocked() *rendezvous.Error {
 	if r.gone {
 		return r.server.unknownRun(r.id)
 	}
@@ -61,11 +60,11 @@ func (r *run) unusable() *rendezvous.Error {
 // the event has met then.
 func (r *run) applyAdmin(ev rendezvous.Event) (done string, failed *rendezvous.Error) {
 	r.mu.Lock()
-	if err := r.unusable(); err != nil {
+	if err := r.unusableLocked(); err != nil {
 		r.mu.Unlock()
 		return "", err
 	}
-	e := r.submit(ev, nil)
+	e := r.submitLocked(ev, nil)
 	r.unlock()
 	if err := e.wait(); err != nil {
 		return "", err
@@ -73,7 +72,7 @@ func (r *run) applyAdmin(ev rendezvous.Event) (done string, failed *rendezvous.E
 	r.mu.Lock()
 	defer r.unlock()
 	if e.replied == nil {
-		return "", r.unusable()
+		return "", r.unusableLocked()
 	}
 	return e.replied.Text, e.replied.Err
 }

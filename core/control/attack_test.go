@@ -149,19 +149,19 @@ type taped struct {
 	flip, cut int
 }
 
-func (r *taped) Write(b []byte) (int, error) {
-	from := r.sent.Len()
-	r.sent.Write(b)
+func (t *taped) Write(b []byte) (int, error) {
+	from := t.sent.Len()
+	t.sent.Write(b)
 	b = bytes.Clone(b)
-	if i := r.flip - from; r.flip >= 0 && i >= 0 && i < len(b) {
+	if i := t.flip - from; t.flip >= 0 && i >= 0 && i < len(b) {
 		b[i] ^= 1
 	}
-	if i := r.cut - from; r.cut >= 0 && i < len(b) {
-		n, _ := r.Conn.Write(b[:max(0, i)])
-		r.Conn.Close()
+	if i := t.cut - from; t.cut >= 0 && i < len(b) {
+		n, _ := t.Conn.Write(b[:max(0, i)])
+		t.Conn.Close()
 		return n, net.ErrClosed
 	}
-	return r.Conn.Write(b)
+	return t.Conn.Write(b)
 }
 
 func dialTaped(t *testing.T, addr string) *taped {
@@ -305,9 +305,9 @@ type tapped struct {
 	heard *bytes.Buffer
 }
 
-func (c tapped) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	c.heard.Write(b[:n])
+func (t tapped) Read(b []byte) (int, error) {
+	n, err := t.Conn.Read(b)
+	t.heard.Write(b[:n])
 	return n, err
 }
 

@@ -76,10 +76,10 @@ func TestBadClients(t *testing.T) {
 	round()
 }
 
-func (s *fakeServer) connections() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.conns)
+func (f *fakeServer) connections() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.conns)
 }
 
 // deafNode makes a node of its own run that asks for much, and reads none of it.

@@ -27,44 +27,44 @@ type changelog struct {
 const changeCost = 64
 
 // put stores a change in its place of the ring.
-func (h *changelog) put(i uint64, c StatusChange) {
-	h.bytes += len(c.Text) - len(h.ring[i].Text)
-	h.ring[i] = c
+func (ch *changelog) put(i uint64, c StatusChange) {
+	ch.bytes += len(c.Text) - len(ch.ring[i].Text)
+	ch.ring[i] = c
 }
 
 // add keeps a change; the oldest one gives way.
-func (h *changelog) add(at time.Time, round uint64, text string) {
+func (ch *changelog) add(at time.Time, round uint64, text string) {
 	c := StatusChange{At: *stamp(at), Text: pack.CutText(text, maxChangeText), Round: round}
-	if len(h.ring) < maxChanges {
-		h.ring = append(h.ring, StatusChange{})
-		h.bytes += changeCost
+	if len(ch.ring) < maxChanges {
+		ch.ring = append(ch.ring, StatusChange{})
+		ch.bytes += changeCost
 	}
-	h.put(h.total%maxChanges, c)
-	h.total++
-	h.came = 0
+	ch.put(ch.total%maxChanges, c)
+	ch.total++
+	ch.came = 0
 }
 
 // arrive keeps that a node came. Those that come one after the other are one
 // change, so that they leave room for what explains more.
-func (h *changelog) arrive(at time.Time, round uint64, name string) {
-	came := h.came + 1
+func (ch *changelog) arrive(at time.Time, round uint64, name string) {
+	came := ch.came + 1
 	if came == 1 {
-		h.add(at, round, name+" came")
+		ch.add(at, round, name+" came")
 	} else {
-		last := (h.total - 1) % maxChanges
-		c := h.ring[last]
+		last := (ch.total - 1) % maxChanges
+		c := ch.ring[last]
 		c.At, c.Text = *stamp(at), pack.CutText(fmt.Sprintf("%d nodes came, the last one: %s", came, name), maxChangeText)
-		h.put(last, c)
+		ch.put(last, c)
 	}
-	h.came = came
+	ch.came = came
 }
 
 // list returns the changes, oldest first.
-func (h *changelog) list() []StatusChange {
+func (ch *changelog) list() []StatusChange {
 	first := 0
-	if len(h.ring) == maxChanges {
-		first = int(h.total % maxChanges)
+	if len(ch.ring) == maxChanges {
+		first = int(ch.total % maxChanges)
 	}
-	list := append(make([]StatusChange, 0, len(h.ring)), h.ring[first:]...)
-	return append(list, h.ring[:first]...)
+	list := append(make([]StatusChange, 0, len(ch.ring)), ch.ring[first:]...)
+	return append(list, ch.ring[:first]...)
 }

@@ -35,34 +35,34 @@ func newCommitGate(write func([]journal.WriteBatch) error) *commitGate {
 	return &commitGate{write: write, came: make(chan *heldCommit), over: make(chan struct{})}
 }
 
-func (s *commitGate) pass(changes []journal.WriteBatch) error {
-	if s.holds.Load() {
+func (cg *commitGate) pass(changes []journal.WriteBatch) error {
+	if cg.holds.Load() {
 		c := &heldCommit{changes, make(chan bool)}
 		select {
-		case s.came <- c:
+		case cg.came <- c:
 			select {
 			case goes := <-c.goes:
 				if !goes {
 					return errDiskLost
 				}
-			case <-s.over:
+			case <-cg.over:
 				return errDiskLost
 			}
-		case <-s.over:
+		case <-cg.over:
 			return errDiskLost
 		}
 	}
-	return s.write(changes)
+	return cg.write(changes)
 }
 
 // abandon lets a server that holds a commit end: it is lost.
-func (s *commitGate) abandon() { s.once.Do(func() { close(s.over) }) }
+func (cg *commitGate) abandon() { cg.once.Do(func() { close(cg.over) }) }
 
 // next returns the next commit once it is held.
-func (s *commitGate) next(t *testing.T) *heldCommit {
+func (cg *commitGate) next(t *testing.T) *heldCommit {
 	t.Helper()
 	select {
-	case c := <-s.came:
+	case c := <-cg.came:
 		return c
 	case <-time.After(testkit.Patience):
 		t.Fatal("nothing is to be stored")
@@ -71,12 +71,12 @@ func (s *commitGate) next(t *testing.T) *heldCommit {
 }
 
 // store lets the commit go on to the disk.
-func (c *heldCommit) store() { c.goes <- true }
+func (h *heldCommit) store() { h.goes <- true }
 
 // keys are the operations on keys that the commit stores.
-func (c *heldCommit) keys(t *testing.T) (ops []store.Op) {
+func (h *heldCommit) keys(t *testing.T) (ops []store.Op) {
 	t.Helper()
-	for _, change := range c.changes {
+	for _, change := range h.changes {
 		for _, b := range change.Events {
 			ev, err := rendezvous.DecodeEvent(b)
 			if err != nil {

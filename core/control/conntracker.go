@@ -22,30 +22,30 @@ type boundSession struct {
 	session rendezvous.SessionID
 }
 
-func (t *connTracker) add(a boundSession) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	if t.connected == nil {
-		t.connected = map[boundSession]struct{}{}
+func (c *connTracker) add(a boundSession) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.connected == nil {
+		c.connected = map[boundSession]struct{}{}
 	}
-	t.connected[a] = struct{}{}
+	c.connected[a] = struct{}{}
 }
 
-func (t *connTracker) remove(a boundSession) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.connected, a)
-	if t.changed != nil {
-		close(t.changed)
-		t.changed = nil
+func (c *connTracker) remove(a boundSession) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.connected, a)
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
 	}
 }
 
-func (t *connTracker) wait(ctx context.Context, except []rendezvous.SessionID) error {
+func (c *connTracker) wait(ctx context.Context, except []rendezvous.SessionID) error {
 	for {
-		t.mu.Lock()
-		others := len(t.connected)
-		for a := range t.connected {
+		c.mu.Lock()
+		others := len(c.connected)
+		for a := range c.connected {
 			if others > len(except) {
 				break // more than could be excepted
 			}
@@ -54,14 +54,14 @@ func (t *connTracker) wait(ctx context.Context, except []rendezvous.SessionID) e
 			}
 		}
 		if others == 0 {
-			t.mu.Unlock()
+			c.mu.Unlock()
 			return nil
 		}
-		if t.changed == nil {
-			t.changed = make(chan struct{})
+		if c.changed == nil {
+			c.changed = make(chan struct{})
 		}
-		changed := t.changed
-		t.mu.Unlock()
+		changed := c.changed
+		c.mu.Unlock()
 		select {
 		case <-changed:
 		case <-ctx.Done():
@@ -78,23 +78,23 @@ type shutdownGate struct {
 	inside sync.WaitGroup
 }
 
-func (g *shutdownGate) enter() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.closed {
+func (s *shutdownGate) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
 		return false
 	}
-	g.inside.Add(1)
+	s.inside.Add(1)
 	return true
 }
 
-func (g *shutdownGate) leave() { g.inside.Done() }
+func (s *shutdownGate) leave() { s.inside.Done() }
 
-func (g *shutdownGate) close() {
-	g.mu.Lock()
-	g.closed = true
-	g.mu.Unlock()
-	g.inside.Wait()
+func (s *shutdownGate) close() {
+	s.mu.Lock()
+	s.closed = true
+	s.mu.Unlock()
+	s.inside.Wait()
 }
 
 // processName names this process to users on other machines.

@@ -121,8 +121,8 @@ type stored struct {
 	snapshot *journal.Snapshot // to be written with the next commit
 }
 
-// takeSnapshot prepares the state to be written; mu is held.
-func (r *run) takeSnapshot() {
+// takeSnapshotLocked prepares the state to be written.
+func (r *run) takeSnapshotLocked() {
 	s := &r.stored
 	s.snapshot = &journal.Snapshot{ID: r.id, Through: s.last, State: r.machine.Snapshot()}
 	s.since, s.size = 0, len(s.snapshot.State)
@@ -158,15 +158,15 @@ func (s *Server) restoreRuns(d *Data) {
 		r.stored.last = found.seq
 		if found.broken != nil {
 			r.stored.snapshot = nil // what is there may tell what is wrong
-			r.fail(found.broken, found.stack)
+			r.failLocked(found.broken, found.stack)
 			r.unlock()
 			continue
 		}
 		r.traceRestored(found)
 		r.machine = found.machine
 		r.machine.Limit(s.cfg.Quota.limits())
-		r.account()
-		r.takeSnapshot()
+		r.accountLocked()
+		r.takeSnapshotLocked()
 		r.stats.census, r.stats.round = r.machine.Census(), r.machine.Round()
 		if r.stats.census.Phase.Forming() {
 			r.stats.forming = s.clock.Now()
@@ -174,7 +174,7 @@ func (s *Server) restoreRuns(d *Data) {
 		for _, t := range r.machine.Timers() {
 			r.setTimer(t.Timer, t.After)
 		}
-		r.submit(rendezvous.Recovered{Generation: rand.Text()}, nil)
+		r.submitLocked(rendezvous.Recovered{Generation: rand.Text()}, nil)
 		r.unlock()
 	}
 	s.runSeq = d.last

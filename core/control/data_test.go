@@ -104,19 +104,19 @@ func group(t *testing.T, p params.Params, n int) []*connectedMember {
 }
 
 // kill ends the member's connection at once.
-func (m *connectedMember) kill() {
+func (c *connectedMember) kill() {
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
-	m.Close(canceled)
+	c.Close(canceled)
 }
 
-func (m *connectedMember) key(op store.Op, amount int64, keys ...string) *member.Call {
-	return m.Start(rendezvous.KeyRequest{Round: m.in.Round, Op: op, Keys: keys, Amount: amount})
+func (c *connectedMember) key(op store.Op, amount int64, keys ...string) *member.Call {
+	return c.Start(rendezvous.KeyRequest{Round: c.in.Round, Op: op, Keys: keys, Amount: amount})
 }
 
-func (m *connectedMember) add(t *testing.T, key string, amount int64) int64 {
+func (c *connectedMember) add(t *testing.T, key string, amount int64) int64 {
 	t.Helper()
-	r, err := m.key(store.OpAdd, amount, key).Wait(controltest.Context(t))
+	r, err := c.key(store.OpAdd, amount, key).Wait(controltest.Context(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -191,11 +191,11 @@ func (d *durable) runStatus(t *testing.T) RunStatus {
 }
 
 // wantNoRegroup wants the member neither dropped nor called to a regroup so far.
-func (m *connectedMember) wantNoRegroup(t *testing.T) {
+func (c *connectedMember) wantNoRegroup(t *testing.T) {
 	t.Helper()
-	for _, e := range m.obs.All() {
+	for _, e := range c.obs.All() {
 		if n, ok := e.(rendezvous.MembershipUpdate); controltest.IsDropped(e) || ok && n.Waiting > 0 {
-			t.Errorf("%s received %+v", m.Node(), e)
+			t.Errorf("%s received %+v", c.Node(), e)
 		}
 	}
 }

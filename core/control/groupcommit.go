@@ -43,31 +43,31 @@ type pendingEvent struct {
 
 // reads reports whether the event is a request that changes no key, though it may
 // have to wait for one.
-func (e *pendingEvent) reads() bool {
-	k, ok := e.ev.(rendezvous.KeyRequest)
+func (p *pendingEvent) reads() bool {
+	k, ok := p.ev.(rendezvous.KeyRequest)
 	return ok && k.Op.Reads()
 }
 
 // size is what the event counts in the queue.
-func (e *pendingEvent) size() int { return len(e.logged) + e.answer }
+func (p *pendingEvent) size() int { return len(p.logged) + p.answer }
 
-// begin and end count what a connection's node has asked for that may change something
+// beginLocked and end count what a connection's node has asked for that may change something
 // and is not applied yet: its reads come after that. run.mu is held.
-func (e *pendingEvent) begin() { e.count(1) }
-func (e *pendingEvent) end()   { e.count(-1) }
+func (p *pendingEvent) beginLocked() { p.count(1) }
+func (p *pendingEvent) end()         { p.count(-1) }
 
-func (e *pendingEvent) count(by int) {
-	if e.conn != nil && !e.reads() {
-		e.conn.uncommitted += by
+func (p *pendingEvent) count(by int) {
+	if p.conn != nil && !p.reads() {
+		p.conn.uncommitted += by
 	}
 }
 
 // wait returns when the event has been applied or will not be, and why not.
-func (e *pendingEvent) wait() *rendezvous.Error {
-	if e.done != nil {
-		<-e.done
+func (p *pendingEvent) wait() *rendezvous.Error {
+	if p.done != nil {
+		<-p.done
 	}
-	return e.refused
+	return p.refused
 }
 
 // groupCommit stores the events of all runs before they are applied: one commit holds
@@ -107,83 +107,83 @@ func newGroupCommit(s *Server, d *Data) *groupCommit {
 }
 
 // add queues an event; it never blocks.
-func (w *groupCommit) add(e *pendingEvent) {
+func (g *groupCommit) add(e *pendingEvent) {
 	e.done = make(chan struct{})
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.closed {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed {
 		e.void = true
 		close(e.done)
 		return
 	}
-	w.queue = append(w.queue, e)
-	w.queued += e.size()
-	w.wake.Set()
+	g.queue = append(g.queue, e)
+	g.queued += e.size()
+	g.wake.Set()
 }
 
 // throttle waits until the queue is not full.
-func (w *groupCommit) throttle() {
-	w.mu.Lock()
-	for w.queued > maxQueued && !w.closed {
-		w.notFull.Wait()
+func (g *groupCommit) throttle() {
+	g.mu.Lock()
+	for g.queued > maxQueued && !g.closed {
+		g.notFull.Wait()
 	}
-	w.mu.Unlock()
+	g.mu.Unlock()
 }
 
 // close lets the commit that is on its way end and returns when nothing more is
 // written. What was not stored is not applied.
-func (w *groupCommit) close() {
-	w.mu.Lock()
-	w.closed = true
-	w.notFull.Broadcast()
-	w.mu.Unlock()
-	close(w.stop)
-	<-w.ends
+func (g *groupCommit) close() {
+	g.mu.Lock()
+	g.closed = true
+	g.notFull.Broadcast()
+	g.mu.Unlock()
+	close(g.stop)
+	<-g.ends
 }
 
 // serve is the goroutine that commits.
-func (w *groupCommit) serve() {
-	defer close(w.ends)
+func (g *groupCommit) serve() {
+	defer close(g.ends)
 	pauses := backoff.New(firstRetry, lastRetry)
 	var retry []*pendingEvent
 	for {
 		select {
-		case <-w.stop:
-			w.drop(retry)
+		case <-g.stop:
+			g.drop(retry)
 			return
-		case <-w.wake:
+		case <-g.wake:
 		}
-		batch := append(retry, w.takeQueue()...)
-		retry = w.commit(batch)
-		if !w.failing {
+		batch := append(retry, g.takeQueue()...)
+		retry = g.commit(batch)
+		if !g.failing {
 			pauses.Reset()
 			continue
 		}
 		timer := time.NewTimer(pauses.Next())
 		select {
 		case <-timer.C:
-		case <-w.stop:
+		case <-g.stop:
 			timer.Stop()
 		}
-		if len(retry) > 0 || len(w.snapshots) > 0 {
-			w.wake.Set()
+		if len(retry) > 0 || len(g.snapshots) > 0 {
+			g.wake.Set()
 		}
 	}
 }
 
 // takeQueue empties the queue. What is to be retried stays counted.
-func (w *groupCommit) takeQueue() []*pendingEvent {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	queue := w.queue
-	w.queue = nil
+func (g *groupCommit) takeQueue() []*pendingEvent {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	queue := g.queue
+	g.queue = nil
 	return queue
 }
 
 // drop ends events that will not be applied. What was to be forgotten is.
-func (w *groupCommit) drop(retry []*pendingEvent) {
+func (g *groupCommit) drop(retry []*pendingEvent) {
 	var changes []journal.WriteBatch
-	for _, e := range append(retry, w.takeQueue()...) {
+	for _, e := range append(retry, g.takeQueue()...) {
 		if e.forget {
 			changes = append(changes, journal.WriteBatch{Run: e.run.seq, Forget: true})
 		}
@@ -191,54 +191,54 @@ func (w *groupCommit) drop(retry []*pendingEvent) {
 		close(e.done)
 	}
 	if len(changes) > 0 {
-		if err := w.data.write(changes); err != nil {
-			w.server.log.Warn("runs that had ended are still in the data directory, and are forgotten later", "error", err)
+		if err := g.data.write(changes); err != nil {
+			g.server.log.Warn("runs that had ended are still in the data directory, and are forgotten later", "error", err)
 		}
 	}
 }
 
 // release subtracts bytes from queued.
-func (w *groupCommit) release(size int) {
-	w.mu.Lock()
-	w.queued -= size
-	w.notFull.Broadcast()
-	w.mu.Unlock()
+func (g *groupCommit) release(size int) {
+	g.mu.Lock()
+	g.queued -= size
+	g.notFull.Broadcast()
+	g.mu.Unlock()
 }
 
 // commit stores a batch and applies it. It returns what the next batch begins with:
 // reads, and after a failure what is to be tried again.
-func (w *groupCommit) commit(batch []*pendingEvent) (retry []*pendingEvent) {
-	batch, after := w.answerReads(batch)
+func (g *groupCommit) commit(batch []*pendingEvent) (retry []*pendingEvent) {
+	batch, after := g.answerReads(batch)
 	order, byRun := byRuns(batch)
-	changes := w.changes(order, byRun)
+	changes := g.changes(order, byRun)
 	if len(changes) == 0 {
 		return nil
 	}
-	began := w.server.clock.Now()
-	err := w.data.write(changes)
-	w.server.metrics.commits.observe(w.server.clock.Now().Sub(began), &commitBuckets)
+	began := g.server.clock.Now()
+	err := g.data.write(changes)
+	g.server.metrics.commits.observe(g.server.clock.Now().Sub(began), &commitBuckets)
 	if err != nil {
-		return append(w.failed(batch, err), after...)
+		return append(g.failed(batch, err), after...)
 	}
-	w.server.metrics.committed.Add(uint64(len(batch)))
-	if w.failing {
-		w.failing = false
-		w.server.log.Info("the data directory can be written again")
+	g.server.metrics.committed.Add(uint64(len(batch)))
+	if g.failing {
+		g.failing = false
+		g.server.log.Info("the data directory can be written again")
 	}
-	for _, r := range append(w.snapshots, order...) {
+	for _, r := range append(g.snapshots, order...) {
 		r.stored.snapshot = nil
 	}
-	w.snapshots = nil
+	g.snapshots = nil
 	size := 0
 	for _, r := range order {
 		for _, e := range byRun[r] {
 			size += e.size()
 		}
-		w.apply(r, byRun[r])
+		g.apply(r, byRun[r])
 	}
-	w.release(size)
-	if len(w.snapshots)+len(after) > 0 {
-		w.wake.Set()
+	g.release(size)
+	if len(g.snapshots)+len(after) > 0 {
+		g.wake.Set()
 	}
 	return after
 }
@@ -247,7 +247,7 @@ func (w *groupCommit) commit(batch []*pendingEvent) (retry []*pendingEvent) {
 // and parts the others: rest is to be stored now. What is left for after that reads
 // behind a change of its own node, and shows it or waits. If another change of that
 // node comes behind the read, however, it has its place between them, stored as it is.
-func (w *groupCommit) answerReads(batch []*pendingEvent) (rest, after []*pendingEvent) {
+func (g *groupCommit) answerReads(batch []*pendingEvent) (rest, after []*pendingEvent) {
 	toCome := map[*serverConn]int{} // changes
 	for _, e := range batch {
 		if !e.reads() {
@@ -273,7 +273,7 @@ func (w *groupCommit) answerReads(batch []*pendingEvent) (rest, after []*pending
 		}
 		rest = append(rest, e)
 	}
-	w.release(size)
+	g.release(size)
 	return rest, after
 }
 
@@ -281,7 +281,7 @@ func (w *groupCommit) answerReads(batch []*pendingEvent) (rest, after []*pending
 func (r *run) answerLater(e *pendingEvent) (done bool) {
 	r.mu.Lock()
 	defer r.unlock()
-	return r.answer(e.ev)
+	return r.answerLocked(e.ev)
 }
 
 // byRuns sorts a batch by run; the order within a run stays.
@@ -297,9 +297,9 @@ func byRuns(batch []*pendingEvent) (order []*run, byRun map[*run][]*pendingEvent
 }
 
 // changes is what a batch and the snapshots that are due write.
-func (w *groupCommit) changes(order []*run, byRun map[*run][]*pendingEvent) []journal.WriteBatch {
+func (g *groupCommit) changes(order []*run, byRun map[*run][]*pendingEvent) []journal.WriteBatch {
 	var changes []journal.WriteBatch
-	for _, r := range w.snapshots {
+	for _, r := range g.snapshots {
 		if byRun[r] == nil {
 			changes = append(changes, journal.WriteBatch{Run: r.seq, Snapshot: r.stored.snapshot})
 		}
@@ -319,7 +319,7 @@ func (w *groupCommit) changes(order []*run, byRun map[*run][]*pendingEvent) []jo
 }
 
 // apply applies a run's events, which are stored.
-func (w *groupCommit) apply(r *run, entries []*pendingEvent) {
+func (g *groupCommit) apply(r *run, entries []*pendingEvent) {
 	r.mu.Lock()
 	for _, e := range entries {
 		if e.forget {
@@ -329,12 +329,12 @@ func (w *groupCommit) apply(r *run, entries []*pendingEvent) {
 		r.stored.since += len(e.logged)
 		e.end()
 		if e.void = r.gone; !e.void {
-			r.applyEntry(e)
+			r.applyEntryLocked(e)
 		}
 	}
 	if !r.gone && r.broken == nil && r.stored.since > max(minSnapshotAfter, r.stored.size) {
-		r.takeSnapshot()
-		w.snapshots = append(w.snapshots, r)
+		r.takeSnapshotLocked()
+		g.snapshots = append(g.snapshots, r)
 	}
 	r.unlock()
 	for _, e := range entries {
@@ -344,11 +344,11 @@ func (w *groupCommit) apply(r *run, entries []*pendingEvent) {
 
 // failed refuses what can be refused, and keeps the rest for another try. Nothing
 // of the batch was applied.
-func (w *groupCommit) failed(batch []*pendingEvent, cause error) (retry []*pendingEvent) {
-	w.server.metrics.commitFailures.Add(1)
-	if !w.failing {
-		w.failing = true
-		w.server.log.Error("the data directory cannot be written: nodes that want to join are refused, other changes wait until it can", "error", cause)
+func (g *groupCommit) failed(batch []*pendingEvent, cause error) (retry []*pendingEvent) {
+	g.server.metrics.commitFailures.Add(1)
+	if !g.failing {
+		g.failing = true
+		g.server.log.Error("the data directory cannot be written: nodes that want to join are refused, other changes wait until it can", "error", cause)
 	}
 	size := 0
 	for _, e := range batch {
@@ -359,15 +359,15 @@ func (w *groupCommit) failed(batch []*pendingEvent, cause error) (retry []*pendi
 		size += e.size()
 		e.refuse(cause)
 	}
-	w.release(size)
+	g.release(size)
 	return retry
 }
 
 // refusable reports whether the event may be refused:
 // hellos, requests for a place, and administrators. Other requests belong to
 // rounds that run.
-func (e *pendingEvent) refusable() bool {
-	switch ev := e.ev.(type) {
+func (p *pendingEvent) refusable() bool {
+	switch ev := p.ev.(type) {
 	case rendezvous.Hello, rendezvous.Join, rendezvous.Evict, rendezvous.Direct, rendezvous.CancelDirective, rendezvous.Undrain, rendezvous.Forget:
 		return true
 	case rendezvous.CloseRun:
@@ -380,16 +380,16 @@ func (e *pendingEvent) refusable() bool {
 var errNotStored = errors.New("its hello could not be stored")
 
 // refuse answers an event that could not be stored.
-func (e *pendingEvent) refuse(cause error) {
-	r := e.run
-	e.refused = rendezvous.Errorf(rendezvous.CodeConnection,
+func (p *pendingEvent) refuse(cause error) {
+	r := p.run
+	p.refused = rendezvous.Errorf(rendezvous.CodeConnection,
 		"run %q: the control plane at %s takes no nodes and no orders, because it cannot store what it would promise: %v; make room there, or start it on another --data-dir",
 		r.id, r.server.Addr(), cause)
 	r.mu.Lock()
-	e.end()
-	if j, ok := e.ev.(rendezvous.Join); ok && r.conns[e.conn.session] == e.conn {
-		e.conn.out.SendReply(wire.Reply{Number: j.Number, Err: e.refused})
+	p.end()
+	if j, ok := p.ev.(rendezvous.Join); ok && r.conns[p.conn.session] == p.conn {
+		p.conn.out.SendReply(wire.Reply{Number: j.Number, Err: p.refused})
 	}
 	r.mu.Unlock()
-	close(e.done)
+	close(p.done)
 }

@@ -147,11 +147,11 @@ func (p *pages) opened(a requester, r *http.Request) bool {
 }
 
 // near reports whether the requester's address is a loopback one.
-func (a requester) near() bool {
-	if a.conn == nil {
+func (r requester) near() bool {
+	if r.conn == nil {
 		return false
 	}
-	tcp, ok := a.conn.RemoteAddr().(*net.TCPAddr)
+	tcp, ok := r.conn.RemoteAddr().(*net.TCPAddr)
 	return ok && tcp.IP.IsLoopback()
 }
 

@@ -30,7 +30,7 @@ func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
 	broken := group(t, bad, 1)[0]
 	r := s.lookUp("bad")
 	r.mu.Lock()
-	r.apply(bomb{})
+	r.applyLocked(bomb{})
 	r.unlock()
 
 	broken.obs.Await(t, "that it was dropped", func(e any) bool {
@@ -92,7 +92,7 @@ func TestBrokenRunIsForgotten(t *testing.T) {
 	first := group(t, p, 1)[0]
 	r := s.lookUp("run")
 	r.mu.Lock()
-	r.apply(bomb{})
+	r.applyLocked(bomb{})
 	r.unlock()
 	first.obs.Await(t, "that it was dropped", controltest.IsDropped)
 	first.kill()

@@ -71,51 +71,51 @@ func newServerProcess(t *testing.T) *serverProcess {
 
 // checkTrace holds what the control plane has recorded, over all kills, against the
 // promises.
-func (v *serverProcess) checkTrace() {
-	v.t.Helper()
-	v.kill()
-	history, err := os.Open(filepath.Join(v.dir, "history"))
+func (s *serverProcess) checkTrace() {
+	s.t.Helper()
+	s.kill()
+	history, err := os.Open(filepath.Join(s.dir, "history"))
 	if err != nil {
-		v.t.Fatal(err)
+		s.t.Fatal(err)
 	}
 	defer history.Close()
 	audit, err := conformance.Read(history)
 	if err != nil || !audit.Kept() {
-		v.t.Errorf("the history: %v\n%s", err, audit)
+		s.t.Errorf("the history: %v\n%s", err, audit)
 	}
-	v.t.Log(audit)
+	s.t.Log(audit)
 }
 
-func (v *serverProcess) start() error {
-	v.cmd = exec.Command(os.Args[0])
-	v.cmd.Env = append(os.Environ(), serveIn+"="+v.dir, serveAt+"="+v.addr)
+func (s *serverProcess) start() error {
+	s.cmd = exec.Command(os.Args[0])
+	s.cmd.Env = append(os.Environ(), serveIn+"="+s.dir, serveAt+"="+s.addr)
 	var stderr strings.Builder
-	v.cmd.Stderr = &stderr
-	out, err := v.cmd.StdoutPipe()
+	s.cmd.Stderr = &stderr
+	out, err := s.cmd.StdoutPipe()
 	if err == nil {
-		err = v.cmd.Start()
+		err = s.cmd.Start()
 	}
 	if err != nil {
 		return err
 	}
 	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil {
-		_ = v.cmd.Wait()
+		_ = s.cmd.Wait()
 		return fmt.Errorf("the control plane does not start: %q, %w, %s", line, err, stderr.String())
 	}
 	return nil
 }
 
 // kill is SIGKILL.
-func (v *serverProcess) kill() {
-	_ = v.cmd.Process.Kill()
-	_ = v.cmd.Wait()
+func (s *serverProcess) kill() {
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
 }
 
 // killRepeatedly kills and restarts the control plane at random moments, until end is
 // called, which returns how often. Each life lasts for as many answers as answers draws,
 // which wasAnswered reports, and a moment more: a slow machine is not killed more often
 // for what it gets done.
-func (v *serverProcess) killRepeatedly(seed uint64, answers func(*rand.Rand) int) (wasAnswered func(), end func() int) {
+func (s *serverProcess) killRepeatedly(seed uint64, answers func(*rand.Rand) int) (wasAnswered func(), end func() int) {
 	random := rand.New(rand.NewPCG(seed, 1<<32))
 	stop, ended := make(chan struct{}), make(chan struct{})
 	answered, kills := make(chan struct{}), 0
@@ -134,9 +134,9 @@ func (v *serverProcess) killRepeatedly(seed uint64, answers func(*rand.Rand) int
 				return
 			case <-time.After(time.Duration(random.IntN(150)) * time.Millisecond):
 			}
-			v.kill()
-			if err := v.start(); err != nil {
-				v.t.Error(err)
+			s.kill()
+			if err := s.start(); err != nil {
+				s.t.Error(err)
 				return
 			}
 			kills++
@@ -147,7 +147,7 @@ func (v *serverProcess) killRepeatedly(seed uint64, answers func(*rand.Rand) int
 		<-ended
 		return kills
 	})
-	v.t.Cleanup(func() { end() })
+	s.t.Cleanup(func() { end() })
 	wasAnswered = func() {
 		select {
 		case answered <- struct{}{}:
@@ -278,13 +278,13 @@ func drawKV(random *rand.Rand, first bool) kvInput {
 	return in
 }
 
-func (in kvInput) request(round uint64) rendezvous.KeyRequest {
-	r := rendezvous.KeyRequest{Round: round, Op: in.op, Keys: []string{in.key}, Amount: in.amount}
-	switch in.op {
+func (k kvInput) request(round uint64) rendezvous.KeyRequest {
+	r := rendezvous.KeyRequest{Round: round, Op: k.op, Keys: []string{k.key}, Amount: k.amount}
+	switch k.op {
 	case store.OpSet, store.OpAppend:
-		r.Values = [][]byte{[]byte(in.a)}
+		r.Values = [][]byte{[]byte(k.a)}
 	case store.OpCompareSet:
-		r.Values = [][]byte{[]byte(in.a), []byte(in.b)}
+		r.Values = [][]byte{[]byte(k.a), []byte(k.b)}
 	}
 	return r
 }
@@ -357,8 +357,8 @@ func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
 }
 
 // perform has the member's store do what in says; false if it is never answered.
-func (m *connectedMember) perform(t *testing.T, in kvInput) (kvOutput, bool) {
-	call := m.Start(in.request(m.in.Round))
+func (c *connectedMember) perform(t *testing.T, in kvInput) (kvOutput, bool) {
+	call := c.Start(in.request(c.in.Round))
 	select {
 	case <-call.Done:
 		return outputOf(call.Wait(t.Context())), true

@@ -99,7 +99,7 @@ func (r *run) checkLeases() {
 	slices.Sort(expired)
 	for _, session := range expired {
 		r.conns[session].expiring = true
-		r.submit(rendezvous.LeaseExpired{Session: session}, nil)
+		r.submitLocked(rendezvous.LeaseExpired{Session: session}, nil)
 	}
 	r.leases.timer = nil
 	if len(r.conns) > 0 {

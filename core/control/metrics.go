@@ -109,7 +109,7 @@ type leftCounts [len(leftNames)]atomic.Uint64
 
 var leftNames = [...]string{"left", "succeeded", "failed"}
 
-func (c *leftCounts) add(ending int) { c[known(ending, len(c))].Add(1) }
+func (l *leftCounts) add(ending int) { l[known(ending, len(l))].Add(1) }
 
 // closedCounts counts runs that were closed, by rendezvous.ClosedStatus.How.
 type closedCounts [len(closedNames)]atomic.Uint64

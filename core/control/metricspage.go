@@ -34,7 +34,7 @@ type runCensus struct {
 func (r *run) takeCensus() runCensus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return runCensus{r.stats.census, r.id, r.seq, len(r.conns), r.formingFor(), r.training.Census(r.server.clock.Now()), r.keptBytes()}
+	return runCensus{r.stats.census, r.id, r.seq, len(r.conns), r.formingFor(), r.training.Census(r.server.clock.Now()), r.keptBytesLocked()}
 }
 
 // metricsPage writes the metrics (docs/metrics.md). It costs O(1) for each run.

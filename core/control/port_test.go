@@ -79,9 +79,9 @@ func TestSilentConnectionIsClosed(t *testing.T) {
 }
 
 // awaitPeers waits until n connections have their timer, beside the sweeper's.
-func (s *fakeServer) awaitPeers(t *testing.T, n int) {
+func (f *fakeServer) awaitPeers(t *testing.T, n int) {
 	t.Helper()
-	s.clock.AwaitTimers(t, n+1)
+	f.clock.AwaitTimers(t, n+1)
 }
 
 // TestMalformedFrameAfterHello closes the connection; its node is in its grace.

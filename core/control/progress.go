@@ -30,23 +30,23 @@ type progressText struct {
 	frame   []byte
 }
 
-func (b *progressNotifier) stop() {
-	if b.timer != nil {
-		b.timer.Stop()
-		b.timer = nil
+func (p *progressNotifier) stop() {
+	if p.timer != nil {
+		p.timer.Stop()
+		p.timer = nil
 	}
 }
 
 // set takes a new text; the same one again keeps its version.
-func (b *progressNotifier) set(t *progressText, text rendezvous.Progress) {
+func (p *progressNotifier) set(t *progressText, text rendezvous.Progress) {
 	if t.version == 0 || t.text != text {
-		b.version++
-		*t = progressText{text, b.version, wire.AppendFrame(nil, wire.Progress{Progress: text})}
+		p.version++
+		*t = progressText{text, p.version, wire.AppendFrame(nil, wire.Progress{Progress: text})}
 	}
 }
 
-func (b *progressNotifier) interval() time.Duration {
-	return min(max(time.Duration(len(b.conns))*progressPerNode, wire.ProgressEvery), progressRarely)
+func (p *progressNotifier) interval() time.Duration {
+	return min(max(time.Duration(len(p.conns))*progressPerNode, wire.ProgressEvery), progressRarely)
 }
 
 func (r *run) startWaiting(p *serverConn) {

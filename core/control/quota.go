@@ -48,8 +48,8 @@ func (q Quota) limits() rendezvous.Limits {
 	return rendezvous.Limits{Keys: store.Limits{MaxBytes: q.KeyBytes, MaxEntries: q.Keys}, Bytes: q.Bytes}
 }
 
-// overQuota refuses a hello that the run has no room for; mu is held.
-func (r *run) overQuota(h rendezvous.Hello) *rendezvous.Error {
+// overQuotaLocked refuses a hello that the run has no room for.
+func (r *run) overQuotaLocked(h rendezvous.Hello) *rendezvous.Error {
 	if r.broken != nil {
 		return r.broken
 	}
@@ -75,7 +75,7 @@ func (r *run) overQuota(h rendezvous.Hello) *rendezvous.Error {
 	if r.machine.Live()+r.hellos >= q.Nodes {
 		return r.noRoom("nodes", "--max-nodes", q.Nodes)
 	}
-	if text := r.overBytes(rendezvous.CostOfHello(h)); text != "" {
+	if text := r.overBytesLocked(rendezvous.CostOfHello(h)); text != "" {
 		return rendezvous.Errorf(rendezvous.CodeTooLarge, "%s", text)
 	}
 	return nil
@@ -84,8 +84,8 @@ func (r *run) overQuota(h rendezvous.Hello) *rendezvous.Error {
 // runCost is about what a run takes of memory beside what its machine counts and its history.
 const runCost = 8 << 10
 
-// account counts what the run keeps to the server's sum; mu is held.
-func (r *run) account() {
+// accountLocked counts what the run keeps to the server's sum.
+func (r *run) accountLocked() {
 	kept := int64(0)
 	if !r.gone {
 		kept = runCost + int64(r.stats.changelog.bytes) + r.machine.Usage().Total()
@@ -97,14 +97,14 @@ func (r *run) account() {
 // keptBytes is what all runs keep, with what is on its way to and from their nodes.
 func (s *Server) keptBytes() int64 { return s.kept.Load() + s.unsent.Load() + s.arriving.Load() }
 
-// keptBytes is the same of one run; mu is held.
-func (r *run) keptBytes() int64 { return r.kept + r.unsent.Load() + r.arriving.Load() }
+// keptBytesLocked is the same of one run.
+func (r *run) keptBytesLocked() int64 { return r.kept + r.unsent.Load() + r.arriving.Load() }
 
-// overBytes says why the run must not take so many bytes more; "": it may. When all runs have
-// taken what they may together, those are refused that have more than an equal share. mu is held.
-func (r *run) overBytes(more int64) string {
+// overBytesLocked says why the run must not take so many bytes more; "": it may. When all runs have
+// taken what they may together, those are refused that have more than an equal share.
+func (r *run) overBytesLocked(more int64) string {
 	s, q := r.server, r.server.cfg.Quota
-	own := r.keptBytes()
+	own := r.keptBytesLocked()
 	if own+more > q.Bytes {
 		return fmt.Sprintf("run %q keeps %s on the control plane at %s, at most %d bytes are allowed for one job: it has no room for %d more; "+
 			"the agents of a job need little, so look what fills it, or start `rallypoint serve` with a higher --max-bytes", r.id, r.describeKept(), s.Addr(), q.Bytes, more)
@@ -122,31 +122,31 @@ func (r *run) overBytes(more int64) string {
 func (r *run) describeKept() string {
 	u := r.machine.Usage()
 	return fmt.Sprintf("%d bytes (its agents' keys %d, answers that its nodes have not acknowledged %d, waits for keys %d, what waits to be sent %d, what has come in part %d)",
-		r.keptBytes(), u.Keys, u.Answers, u.Waits, r.unsent.Load(), r.arriving.Load())
+		r.keptBytesLocked(), u.Keys, u.Answers, u.Waits, r.unsent.Load(), r.arriving.Load())
 }
 
-// answerBytes is what the answer to a request adds to what waits for a commit; mu is held.
-func (r *run) answerBytes(ev rendezvous.Event) int {
+// answerBytesLocked is what the answer to a request adds to what waits for a commit.
+func (r *run) answerBytesLocked(ev rendezvous.Event) int {
 	if r.broken != nil {
 		return 0
 	}
-	defer r.recoverRun()
+	defer r.recoverRunLocked()
 	return int(r.machine.AnswerBytes(ev))
 }
 
-// withinQuota returns a request, or if there is no room for it and its answer the refusal that
-// takes its place; mu is held.
-func (r *run) withinQuota(ev rendezvous.Event) (within rendezvous.Event) {
+// withinQuotaLocked returns a request, or if there is no room for it and its answer the refusal that
+// takes its place.
+func (r *run) withinQuotaLocked(ev rendezvous.Event) (within rendezvous.Event) {
 	k, ok := ev.(rendezvous.KeyRequest)
 	if within = ev; !ok || r.broken != nil || !rendezvous.Grows(k) {
 		return within
 	}
-	defer r.recoverRun()
+	defer r.recoverRunLocked()
 	answer := r.machine.AnswerBytes(ev)
-	if r.overBytes(answer) == "" {
+	if r.overBytesLocked(answer) == "" {
 		return within
 	}
-	if text := r.overBytes(answer - r.machine.FreedBy(k.Request)); text != "" {
+	if text := r.overBytesLocked(answer - r.machine.FreedBy(k.Request)); text != "" {
 		r.server.metrics.refused[refusedQuota].Add(1)
 		return rendezvous.Refused(k, text)
 	}

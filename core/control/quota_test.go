@@ -66,7 +66,7 @@ func (s *Server) keptOf(id string) int64 {
 	r := s.lookUp(id)
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.keptBytes()
+	return r.keptBytesLocked()
 }
 
 // TestBytesOfARun: what a run keeps is bounded, who exceeds it learns of it, and others do not notice.

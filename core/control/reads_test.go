@@ -55,23 +55,23 @@ func addKey(key string) rendezvous.KeyRequest {
 }
 
 // wantResult wants the next frame to be the reply to a number, with a result.
-func (n *wireNode) wantResult(number uint64, want string) {
-	n.t.Helper()
-	r := n.wantReply(number)
+func (wn *wireNode) wantResult(number uint64, want string) {
+	wn.t.Helper()
+	r := wn.wantReply(number)
 	k, ok := r.Result.(rendezvous.KeyResult)
 	got := fmt.Sprintf("%s %s %d %v", k.Values, k.Keys, k.Number, k.Ready)
 	if r.Err != nil || !ok || got != want {
-		n.t.Fatalf("the answer to %d is %+v, want %s", number, r, want)
+		wn.t.Fatalf("the answer to %d is %+v, want %s", number, r, want)
 	}
 }
 
 // wantSilence wants what the node has sent to be without an answer once the server
 // has read it: that answers frames in their order.
-func (n *wireNode) wantSilence() {
-	n.t.Helper()
-	n.send(wire.Beat{Echo: true})
-	if f := n.next(); f != (wire.Beat{}) {
-		n.t.Fatalf("got %+v, which may not be said yet", f)
+func (wn *wireNode) wantSilence() {
+	wn.t.Helper()
+	wn.send(wire.Beat{Echo: true})
+	if f := wn.next(); f != (wire.Beat{}) {
+		wn.t.Fatalf("got %+v, which may not be said yet", f)
 	}
 }
 

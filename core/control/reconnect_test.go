@@ -22,7 +22,7 @@ func TestEvictedNodeLearnsOfItAndComesBack(t *testing.T) {
 	c := connected(t, p, obs)
 	c.SetLastRound(controltest.Outcome(t, c.Start(controltest.Join())).LastRound())
 	r, _ := s.runFor("run", netip.Addr{})
-	r.callback(func() { r.apply(rendezvous.Evict{Node: "a", By: "a test", Reason: "to see"}) })
+	r.callback(func() { r.applyLocked(rendezvous.Evict{Node: "a", By: "a test", Reason: "to see"}) })
 	obs.Await(t, "that it was dropped", controltest.IsDropped)
 	obs.Await(t, "that it must rejoin", func(e any) bool {
 		n, ok := e.(rendezvous.MembershipUpdate)

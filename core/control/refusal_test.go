@@ -35,12 +35,12 @@ func TestRefusalsAreLoggedOnce(t *testing.T) {
 	s.log.Await(t, "PyTorch TCPStore client", 2)
 }
 
-func (s *fakeServer) awaitRefused(t *testing.T, why refusal, n uint64) {
+func (f *fakeServer) awaitRefused(t *testing.T, why refusal, n uint64) {
 	t.Helper()
 	ctx := controltest.Context(t)
-	for s.metrics.refused[why].Load() < n {
+	for f.metrics.refused[why].Load() < n {
 		if ctx.Err() != nil {
-			t.Fatalf("%d were refused as %s, want %d", s.metrics.refused[why].Load(), refusalNames[why], n)
+			t.Fatalf("%d were refused as %s, want %d", f.metrics.refused[why].Load(), refusalNames[why], n)
 		}
 	}
 }

@@ -107,10 +107,10 @@ func newRun(s *Server, id string, seq uint64) *run {
 		r.standbys = standby.NewRegistry(s.cfg.Group)
 	}
 	if s.commits != nil {
-		r.takeSnapshot()
+		r.takeSnapshotLocked()
 	}
 	s.runCount.Add(1)
-	r.account()
+	r.accountLocked()
 	return r
 }
 
@@ -122,13 +122,13 @@ func (r *run) hello(p *serverConn, h rendezvous.Hello) bool {
 		r.mu.Unlock()
 		return false
 	}
-	if p.refusedBy = r.overQuota(h); p.refusedBy != nil {
+	if p.refusedBy = r.overQuotaLocked(h); p.refusedBy != nil {
 		r.mu.Unlock()
 		return true
 	}
 	r.latest[h.Session] = p
 	r.hellos++
-	e := r.submit(h, p)
+	e := r.submitLocked(h, p)
 	r.unlock()
 	err := e.wait()
 	r.mu.Lock()
@@ -143,14 +143,14 @@ func (r *run) hello(p *serverConn, h rendezvous.Hello) bool {
 	if p.refusedBy != nil {
 		r.rollbackHello(p, h.Session)
 	} else if !e.void {
-		r.noteOrigin(h)
+		r.noteOriginLocked(h)
 	}
 	return !e.void
 }
 
-// noteOrigin warns once if this process hosts where `rallypoint serve` may be meant to:
-// the claimed round's control plane was on none of its nodes; mu is held.
-func (r *run) noteOrigin(h rendezvous.Hello) {
+// noteOriginLocked warns once if this process hosts where `rallypoint serve` may be meant to:
+// the claimed round's control plane was on none of its nodes.
+func (r *run) noteOriginLocked(h rendezvous.Hello) {
 	c := h.LastRound
 	if g := r.server.cfg.Group; g != nil && g.Standing().Term > 1 {
 		return // it succeeds another one
@@ -174,7 +174,7 @@ func (r *run) rollbackHello(p *serverConn, session rendezvous.SessionID) {
 	if old := r.conns[session]; old != nil {
 		r.latest[session] = old
 	} else if !r.gone && r.broken == nil && r.machine.Has(session) {
-		r.submit(rendezvous.Disconnect{Session: session}, nil)
+		r.submitLocked(rendezvous.Disconnect{Session: session}, nil)
 	}
 }
 
@@ -190,11 +190,11 @@ func (r *run) request(p *serverConn, f wire.Request) {
 		p.out.Send(wire.Reply{Number: f.Number, Err: rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the control plane at %s does not know request %d: it is older than this node", r.server.Addr(), f.Op)})
 	default:
-		ev := r.withinQuota(f.Stamped(p.session))
-		if p.uncommitted == 0 && r.answer(ev) {
+		ev := r.withinQuotaLocked(f.Stamped(p.session))
+		if p.uncommitted == 0 && r.answerLocked(ev) {
 			break
 		}
-		e := r.submit(ev, p)
+		e := r.submitLocked(ev, p)
 		if e.done == nil && e.refused != nil {
 			p.out.SendReply(wire.Reply{Number: f.Number, Err: e.refused})
 		}
@@ -206,14 +206,14 @@ func (r *run) request(p *serverConn, f wire.Request) {
 	}
 }
 
-// answer answers a request by which nothing changes, at once: what it shows is on the
+// answerLocked answers a request by which nothing changes, at once: what it shows is on the
 // disk, if there is one, and nothing of it need be stored (groupCommit says why). It reports
-// false if the request has to be applied; mu is held.
-func (r *run) answer(ev rendezvous.Event) (done bool) {
+// false if the request has to be applied.
+func (r *run) answerLocked(ev rendezvous.Event) (done bool) {
 	if r.gone || r.broken != nil {
 		return true
 	}
-	defer r.recoverRun()
+	defer r.recoverRunLocked()
 	effects, done := r.machine.TryRead(ev)
 	if !done {
 		return false
@@ -237,28 +237,28 @@ func (r *run) connectionEnded(p *serverConn) {
 	}
 	delete(r.latest, p.session)
 	if !r.gone {
-		r.submit(rendezvous.Disconnect{Session: p.session}, nil)
+		r.submitLocked(rendezvous.Disconnect{Session: p.session}, nil)
 	}
 }
 
-// submit brings an event into the run: at once, or when it is stored; mu is held.
-func (r *run) submit(ev rendezvous.Event, p *serverConn) *pendingEvent {
+// submitLocked brings an event into the run: at once, or when it is stored.
+func (r *run) submitLocked(ev rendezvous.Event, p *serverConn) *pendingEvent {
 	e := &pendingEvent{run: r, ev: ev, conn: p}
 	w := r.server.commits
 	if w == nil {
-		r.applyEntry(e)
+		r.applyEntryLocked(e)
 		return e
 	}
 	if e.logged, e.refused = encode(ev); e.refused == nil {
-		e.answer = r.answerBytes(ev)
-		e.begin()
+		e.answer = r.answerBytesLocked(ev)
+		e.beginLocked()
 		w.add(e)
 	}
 	return e
 }
 
-// applyEntry applies an event that is stored, if need be; mu is held.
-func (r *run) applyEntry(e *pendingEvent) {
+// applyEntryLocked applies an event that is stored, if need be.
+func (r *run) applyEntryLocked(e *pendingEvent) {
 	switch ev := e.ev.(type) {
 	case rendezvous.Hello:
 		r.hellos--
@@ -274,18 +274,18 @@ func (r *run) applyEntry(e *pendingEvent) {
 	}
 	r.asked = e
 	defer func() { r.asked = nil }()
-	r.apply(e.ev)
+	r.applyLocked(e.ev)
 }
 
-// apply applies one event and carries out its effects; mu is held.
-func (r *run) apply(ev rendezvous.Event) {
+// applyLocked applies one event and carries out its effects.
+func (r *run) applyLocked(ev rendezvous.Event) {
 	if r.broken != nil {
 		if r.greeted != nil {
 			r.greeted.refusedBy = r.broken
 		}
 		return
 	}
-	defer r.recoverRun()
+	defer r.recoverRunLocked()
 	now := r.server.clock.Now()
 	effects := r.machine.Apply(ev)
 	for _, e := range effects {
@@ -293,8 +293,8 @@ func (r *run) apply(ev rendezvous.Event) {
 	}
 	r.observe(ev, effects)
 	r.noteStandbys(ev)
-	r.traceEvent(now, ev, effects)
-	r.account()
+	r.traceEventLocked(now, ev, effects)
+	r.accountLocked()
 }
 
 func (r *run) execute(e rendezvous.Effect) {
@@ -371,7 +371,7 @@ func (r *run) bind(p *serverConn, w rendezvous.Welcome) {
 	if !w.Resumed {
 		r.stats.changelog.arrive(r.server.clock.Now(), r.lastRound(), nameOf(p.node, p.label))
 	}
-	p.welcome(w, lease)
+	p.welcomeLocked(w, lease)
 	if r.standbys != nil {
 		r.standbys.Arrive(p.arrival)
 	}
@@ -416,7 +416,7 @@ func (r *run) fired(t rendezvous.Timer) {
 		if r.timers[name].seq == t.Seq {
 			delete(r.timers, name)
 		}
-		r.submit(rendezvous.TimerFired{Timer: t}, nil)
+		r.submitLocked(rendezvous.TimerFired{Timer: t}, nil)
 	})
 }
 
@@ -445,7 +445,7 @@ func (r *run) retire() {
 		r.server.runCount.Add(-1)
 	}
 	r.gone = true
-	r.account()
+	r.accountLocked()
 	r.stopClocks()
 }
 
@@ -472,7 +472,7 @@ func (r *run) forgettable() bool {
 	case r.idleSince.IsZero():
 		r.idleSince = now
 		return false
-	case now.Sub(r.idleSince) < r.forgetAfter():
+	case now.Sub(r.idleSince) < r.forgetAfterLocked():
 		return false
 	}
 	if _, kept := r.machine.Kept(); kept && r.broken == nil {
@@ -482,9 +482,9 @@ func (r *run) forgettable() bool {
 	return true
 }
 
-// forgetAfter is how long the run is remembered without nodes: one that never had a round has
-// nothing that a node could miss. mu is held.
-func (r *run) forgetAfter() time.Duration {
+// forgetAfterLocked is how long the run is remembered without nodes: one that never had a round has
+// nothing that a node could miss.
+func (r *run) forgetAfterLocked() time.Duration {
 	whole := r.server.cfg.ForgetAfter
 	if r.broken != nil || r.machine.Begun() {
 		return whole
@@ -510,17 +510,17 @@ type failure struct {
 	stack []byte
 }
 
-// recoverRun is deferred where a run's machine is used: a panic of it ends the run and
-// nothing else; mu is held.
-func (r *run) recoverRun() {
+// recoverRunLocked is deferred where a run's machine is used: a panic of it ends the run and
+// nothing else.
+func (r *run) recoverRunLocked() {
 	if v := recover(); v != nil {
-		r.fail(v, debug.Stack())
+		r.failLocked(v, debug.Stack())
 	}
 }
 
-// fail ends the service of a run whose machine has panicked: its state cannot be
-// trusted any more. The other runs are not affected; mu is held.
-func (r *run) fail(what any, stack []byte) {
+// failLocked ends the service of a run whose machine has panicked: its state cannot be
+// trusted any more. The other runs are not affected.
+func (r *run) failLocked(what any, stack []byte) {
 	r.failure = &failure{what, stack}
 	err, known := what.(*rendezvous.Error)
 	if !known {

@@ -274,8 +274,8 @@ func countedAs(a netip.Addr) netip.Addr {
 	return a
 }
 
-// remove takes a retired run out of those that are remembered; mu is held.
-func (s *Server) remove(r *run) {
+// removeLocked takes a retired run out of those that are remembered.
+func (s *Server) removeLocked(r *run) {
 	delete(s.runs, r.id)
 	if s.runsOf[r.begun]--; s.runsOf[r.begun] <= 0 {
 		delete(s.runsOf, r.begun)
@@ -305,7 +305,7 @@ func (s *Server) sweep() (forgotten []*run) {
 	}
 	for _, r := range s.runs {
 		if r.forgettable() {
-			s.remove(r)
+			s.removeLocked(r)
 			forgotten = append(forgotten, r)
 		}
 	}
@@ -318,7 +318,7 @@ func (s *Server) discard(r *run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.runs[r.id] == r && r.retireUnused() {
-		s.remove(r)
+		s.removeLocked(r)
 	}
 }
 

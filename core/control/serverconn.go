@@ -97,77 +97,77 @@ func newServerConn(s *Server, accepted net.Conn) *serverConn {
 }
 
 // Read reads from the connection and notes that the peer was heard.
-func (p *serverConn) Read(b []byte) (int, error) {
-	n, err := p.conn.Read(b)
+func (sc *serverConn) Read(b []byte) (int, error) {
+	n, err := sc.conn.Read(b)
 	if n > 0 {
-		p.hear()
-		p.server.metrics.BytesIn.Add(uint64(n))
+		sc.hear()
+		sc.server.metrics.BytesIn.Add(uint64(n))
 	}
 	return n, err
 }
 
-func (p *serverConn) hear() { p.heard.Store(int64(p.server.running())) }
+func (sc *serverConn) hear() { sc.heard.Store(int64(sc.server.running())) }
 
-func (p *serverConn) silence() time.Duration {
-	return p.server.running() - time.Duration(p.heard.Load())
+func (sc *serverConn) silence() time.Duration {
+	return sc.server.running() - time.Duration(sc.heard.Load())
 }
 
 // serve is the connection's whole life.
-func (p *serverConn) serve() {
-	defer p.server.forgetConn(p)
-	defer close(p.gone)
+func (sc *serverConn) serve() {
+	defer sc.server.forgetConn(sc)
+	defer close(sc.gone)
 	defer func() {
-		p.frames.Release()
-		p.frames.In.Reset(nil)
-		readers.Put(p.frames.In)
+		sc.frames.Release()
+		sc.frames.In.Reset(nil)
+		readers.Put(sc.frames.In)
 	}()
-	p.silent = p.server.clock.AfterFunc(helloTimeout, func() { p.out.Cut(errSilent) })
-	defer p.silent.Stop()
-	first, err := p.frames.In.Peek(1)
-	if err == nil && beginsHTTP(p.frames.In, first[0]) {
-		if err := p.serveHTTP(false); err != nil {
-			p.report(err)
+	sc.silent = sc.server.clock.AfterFunc(helloTimeout, func() { sc.out.Cut(errSilent) })
+	defer sc.silent.Stop()
+	first, err := sc.frames.In.Peek(1)
+	if err == nil && beginsHTTP(sc.frames.In, first[0]) {
+		if err := sc.serveHTTP(false); err != nil {
+			sc.report(err)
 		}
 		return
 	}
 	if err == nil {
-		err = p.handshake(first[0])
+		err = sc.handshake(first[0])
 	}
 	if err == nil {
-		err = p.readFrames()
-		p.run.connectionEnded(p)
+		err = sc.readFrames()
+		sc.run.connectionEnded(sc)
 	}
-	p.report(err)
-	if !p.passed.Load() && (errors.Is(err, errRefused) || errors.Is(err, errNoRoom) || errors.Is(err, errServed) || errors.Is(err, errRedirected)) {
-		_, _ = io.Copy(io.Discard, p.frames.In)
+	sc.report(err)
+	if !sc.passed.Load() && (errors.Is(err, errRefused) || errors.Is(err, errNoRoom) || errors.Is(err, errServed) || errors.Is(err, errRedirected)) {
+		_, _ = io.Copy(io.Discard, sc.frames.In)
 	}
-	p.out.Finish()
-	<-p.out.Ended()
-	p.conn.Close()
+	sc.out.Finish()
+	<-sc.out.Ended()
+	sc.conn.Close()
 }
 
 // end makes serve return soon, after what is queued was written.
-func (p *serverConn) end() {
-	if p.passed.Load() {
-		p.conn.Close()
+func (sc *serverConn) end() {
+	if sc.passed.Load() {
+		sc.conn.Close()
 		return
 	}
-	p.out.Finish()
-	p.conn.SetReadDeadline(time.Now())
+	sc.out.Finish()
+	sc.conn.SetReadDeadline(time.Now())
 }
 
 // drain ends the sending side and lets serve read on for a while.
-func (p *serverConn) drain() {
-	p.markUnidentified()
-	p.out.Finish()
-	p.conn.SetReadDeadline(time.Now().Add(drainTime))
+func (sc *serverConn) drain() {
+	sc.markUnidentified()
+	sc.out.Finish()
+	sc.conn.SetReadDeadline(time.Now().Add(drainTime))
 }
 
 // handshake reads the preamble and the hello; nil means that the session is
 // bound.
-func (p *serverConn) handshake(first byte) error {
-	defer p.endProof()
-	first, err := p.secure(first)
+func (sc *serverConn) handshake(first byte) error {
+	defer sc.endProof()
+	first, err := sc.secure(first)
 	if err != nil {
 		return err
 	}
@@ -176,13 +176,13 @@ func (p *serverConn) handshake(first byte) error {
 	case 0x00:
 		return errTCPStore
 	case wire.TLSByte:
-		return p.refuseTLS()
+		return sc.refuseTLS()
 	default:
-		opening, _ := p.frames.In.Peek(p.frames.In.Buffered())
+		opening, _ := sc.frames.In.Peek(sc.frames.In.Buffered())
 		_, err := wire.ParsePreamble(opening)
 		return fmt.Errorf("%w: %w", wire.ErrMalformed, err)
 	}
-	start, err := p.frames.In.Peek(wire.PreambleLen)
+	start, err := sc.frames.In.Peek(wire.PreambleLen)
 	if err != nil {
 		return fmt.Errorf("it began with %s and no more: %w", wire.HexStart(start), wire.NoEOF(err))
 	}
@@ -190,85 +190,85 @@ func (p *serverConn) handshake(first byte) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrMalformed, err)
 	}
-	_, _ = p.frames.In.Discard(wire.PreambleLen)
+	_, _ = sc.frames.In.Discard(wire.PreambleLen)
 	version, ok := wire.Negotiate(theirs)
-	ours := wire.Preamble{High: version, Low: wire.OldestVersion, Token: p.server.cfg.Token != nil}
-	p.out.Hold(ours.Bytes())
+	ours := wire.Preamble{High: version, Low: wire.OldestVersion, Token: sc.server.cfg.Token != nil}
+	sc.out.Hold(ours.Bytes())
 	if ours.Token || theirs.Token {
-		if err := p.authenticate(theirs, ours); err != nil {
+		if err := sc.authenticate(theirs, ours); err != nil {
 			return err
 		}
 	}
 	if !ok {
-		return p.refuse(rendezvous.Errorf(rendezvous.CodeState,
+		return sc.refuse(rendezvous.Errorf(rendezvous.CodeState,
 			"the control plane at %s (%s, version %s) speaks the protocol versions %d to %d, this node %d to %d: use the same release everywhere",
-			p.server.Addr(), p.server.process, rallypoint.Version(), wire.OldestVersion, wire.ProtocolVersion, theirs.Low, theirs.High))
+			sc.server.Addr(), sc.server.process, rallypoint.Version(), wire.OldestVersion, wire.ProtocolVersion, theirs.Low, theirs.High))
 	}
-	p.version = version
+	sc.version = version
 	if ours.Token {
-		if next, _ := p.frames.In.Peek(1); len(next) == 1 && beginsHTTP(p.frames.In, next[0]) {
-			return p.turnToHTTP()
+		if next, _ := sc.frames.In.Peek(1); len(next) == 1 && beginsHTTP(sc.frames.In, next[0]) {
+			return sc.turnToHTTP()
 		}
 	}
-	f, err := p.frames.NextFrame(wire.MaxHelloFrame)
-	p.identified()
+	f, err := sc.frames.NextFrame(wire.MaxHelloFrame)
+	sc.identified()
 	if err != nil {
 		return wire.NoEOF(err)
 	}
-	return p.dispatch(f)
+	return sc.dispatch(f)
 }
 
 // dispatch serves a connection by its first frame.
-func (p *serverConn) dispatch(f wire.Frame) error {
+func (sc *serverConn) dispatch(f wire.Frame) error {
 	switch f := f.(type) {
 	case wire.Hello:
-		p.server.metrics.FramesIn.Add(wire.KindHello)
-		if err := p.foreign(f.RunID); err != nil {
-			return p.refuse(err)
+		sc.server.metrics.FramesIn.Add(wire.KindHello)
+		if err := sc.foreign(f.RunID); err != nil {
+			return sc.refuse(err)
 		}
-		return p.enter(f)
+		return sc.enter(f)
 	case wire.Admin:
-		p.server.metrics.FramesIn.Add(wire.KindAdmin)
-		to, waits := p.server.waitsFor(f.RunID)
-		switch err := p.foreign(f.RunID); {
+		sc.server.metrics.FramesIn.Add(wire.KindAdmin)
+		to, waits := sc.server.waitsFor(f.RunID)
+		switch err := sc.foreign(f.RunID); {
 		case err != nil:
-			p.out.Send(wire.AdminAnswer{Err: err})
+			sc.out.Send(wire.AdminAnswer{Err: err})
 		case waits:
-			p.out.Send(to)
+			sc.out.Send(to)
 		default:
-			p.out.Send(p.server.executeAdmin(f, wire.AddrOf(p.conn.RemoteAddr())))
+			sc.out.Send(sc.server.executeAdmin(f, wire.AddrOf(sc.conn.RemoteAddr())))
 		}
-		p.drain()
+		sc.drain()
 		return errServed
 	case wire.Probe:
-		p.server.metrics.FramesIn.Add(wire.KindProbe)
-		if err := p.foreign(f.RunID); err != nil {
-			return p.refuse(err)
+		sc.server.metrics.FramesIn.Add(wire.KindProbe)
+		if err := sc.foreign(f.RunID); err != nil {
+			return sc.refuse(err)
 		}
-		return p.probed(f)
+		return sc.probed(f)
 	case wire.Liveness:
-		p.server.metrics.FramesIn.Add(wire.KindLiveness)
-		if err := p.foreign(f.RunID); err != nil {
-			return p.refuse(err)
+		sc.server.metrics.FramesIn.Add(wire.KindLiveness)
+		if err := sc.foreign(f.RunID); err != nil {
+			return sc.refuse(err)
 		}
-		return p.liveness(f)
+		return sc.liveness(f)
 	}
 	return fmt.Errorf("%w: a frame %q before the hello", wire.ErrMalformed, wire.NameOf(f))
 }
 
 // foreign refuses what a peer wants of another run than the one that its token opens.
-func (p *serverConn) foreign(run string) *rendezvous.Error {
-	if p.only == "" || run == p.only {
+func (sc *serverConn) foreign(run string) *rendezvous.Error {
+	if sc.only == "" || run == sc.only {
 		return nil
 	}
-	return rendezvous.Errorf(rendezvous.CodeAuth, "authentication failed: the token opens run %q only, not %q", printable.Text(p.only), printable.Text(run))
+	return rendezvous.Errorf(rendezvous.CodeAuth, "authentication failed: the token opens run %q only, not %q", printable.Text(sc.only), printable.Text(run))
 }
 
 // turnToHTTP answers a request on a connection that has proven itself.
-func (p *serverConn) turnToHTTP() error {
-	p.out.FinishKeeping()
-	<-p.out.Ended()
-	if err := p.serveHTTP(true); err != nil {
+func (sc *serverConn) turnToHTTP() error {
+	sc.out.FinishKeeping()
+	<-sc.out.Ended()
+	if err := sc.serveHTTP(true); err != nil {
 		return err
 	}
 	return errServed
@@ -277,97 +277,97 @@ func (p *serverConn) turnToHTTP() error {
 // serveHTTP reads a request and answers it. It closes the connection. Who has proven nothing
 // stays among those that have not said who they are: each request would keep a descriptor for
 // drainTime otherwise, and nothing bounds how many there are.
-func (p *serverConn) serveHTTP(proven bool) error {
-	head, err := readHead(p.frames.In)
-	p.silent.Stop()
+func (sc *serverConn) serveHTTP(proven bool) error {
+	head, err := readHead(sc.frames.In)
+	sc.silent.Stop()
 	if proven {
-		p.markIdentified()
+		sc.markIdentified()
 	}
-	p.passed.Store(true)
+	sc.passed.Store(true)
 	if err != nil {
 		if errors.Is(err, errLongHead) {
-			p.server.http.refuse(p.conn, http.StatusRequestHeaderFieldsTooLarge)
+			sc.server.http.refuse(sc.conn, http.StatusRequestHeaderFieldsTooLarge)
 		}
-		p.conn.Close()
+		sc.conn.Close()
 		return err
 	}
-	return p.server.http.serve(p.conn, head, proven, p.only)
+	return sc.server.http.serve(sc.conn, head, proven, sc.only)
 }
 
 // identified notes that the peer has said who it is, or what it wants.
-func (p *serverConn) identified() {
-	p.silent.Stop()
-	p.markIdentified()
+func (sc *serverConn) identified() {
+	sc.silent.Stop()
+	sc.markIdentified()
 }
 
 // markIdentified and markUnidentified count the connections whose peer has not said who
 // it is; shed ends those first.
-func (p *serverConn) markIdentified() {
-	if p.unidentified.Swap(false) {
-		p.server.unidentified.Add(-1)
+func (sc *serverConn) markIdentified() {
+	if sc.unidentified.Swap(false) {
+		sc.server.unidentified.Add(-1)
 	}
 }
 
-func (p *serverConn) markUnidentified() {
-	if !p.unidentified.Swap(true) {
-		p.server.unidentified.Add(1)
+func (sc *serverConn) markUnidentified() {
+	if !sc.unidentified.Swap(true) {
+		sc.server.unidentified.Add(1)
 	}
 }
 
 // enter brings the node to its run.
-func (p *serverConn) enter(h wire.Hello) error {
+func (sc *serverConn) enter(h wire.Hello) error {
 	if h.Session == "" || h.Node == "" {
-		return p.refuse(rendezvous.Errorf(rendezvous.CodeInvalid, "a hello without a session id or node id"))
+		return sc.refuse(rendezvous.Errorf(rendezvous.CodeInvalid, "a hello without a session id or node id"))
 	}
 	ev := rendezvous.Hello{
 		Session: h.Session, Node: h.Node, Incarnation: h.Incarnation, Named: h.Named, Label: h.Label,
-		Policy: h.Policy, LastRound: h.Claim, InHost: h.InHost && (p.server.cfg.HostNode == "" || h.Node == p.server.cfg.HostNode),
-		SeenAddr: wire.AddrOf(p.conn.RemoteAddr()), ServerAddr: wire.AddrOf(p.conn.LocalAddr()), BeginAgain: h.BeginAgain,
+		Policy: h.Policy, LastRound: h.Claim, InHost: h.InHost && (sc.server.cfg.HostNode == "" || h.Node == sc.server.cfg.HostNode),
+		SeenAddr: wire.AddrOf(sc.conn.RemoteAddr()), ServerAddr: wire.AddrOf(sc.conn.LocalAddr()), BeginAgain: h.BeginAgain,
 	}
-	p.session, p.node, p.label = h.Session, h.Node, printable.Text(h.Label)
-	p.noteFollows(h)
+	sc.session, sc.node, sc.label = h.Session, h.Node, printable.Text(h.Label)
+	sc.noteFollows(h)
 	for {
-		if err := p.admit(h); err != nil {
+		if err := sc.admit(h); err != nil {
 			return err
 		}
-		r, refusal := p.server.runFor(h.RunID, p.from())
+		r, refusal := sc.server.runFor(h.RunID, sc.from())
 		if refusal != nil {
-			return p.refuse(refusal)
+			return sc.refuse(refusal)
 		}
-		if r == nil && p.server.ending() {
+		if r == nil && sc.server.ending() {
 			return net.ErrClosed
 		}
 		if r == nil {
 			continue // it stepped down meanwhile
 		}
-		if !r.hello(p, ev) {
+		if !r.hello(sc, ev) {
 			continue // the run was forgotten meanwhile: ask for it again
 		}
-		if p.unstored {
-			return fmt.Errorf("%w: %w", errNotStored, p.refusedBy)
+		if sc.unstored {
+			return fmt.Errorf("%w: %w", errNotStored, sc.refusedBy)
 		}
-		if p.refusedBy != nil {
-			p.server.discard(r)
-			return p.refuse(p.refusedBy)
+		if sc.refusedBy != nil {
+			sc.server.discard(r)
+			return sc.refuse(sc.refusedBy)
 		}
-		p.run = r
-		p.frames.Reserve = p.reserve
+		sc.run = r
+		sc.frames.Reserve = sc.reserve
 		return nil
 	}
 }
 
 // reserve counts what a frame takes that is coming in. A node that its run has no room for is
 // cut off.
-func (p *serverConn) reserve(by int) error {
-	r := p.run
+func (sc *serverConn) reserve(by int) error {
+	r := sc.run
 	if by > 0 {
 		r.mu.Lock()
-		text := r.overBytes(int64(by))
+		text := r.overBytesLocked(int64(by))
 		r.mu.Unlock()
 		if text != "" {
 			err := rendezvous.Errorf(rendezvous.CodeTooLarge, "%s", text)
-			p.out.Send(wire.Drop{Err: err})
-			p.drain()
+			sc.out.Send(wire.Drop{Err: err})
+			sc.drain()
 			return fmt.Errorf("%w: %w", errNoRoom, err)
 		}
 	}
@@ -377,103 +377,103 @@ func (p *serverConn) reserve(by int) error {
 }
 
 // from is the peer's address; the zero one if it has none.
-func (p *serverConn) from() netip.Addr {
-	if a, ok := p.conn.RemoteAddr().(*net.TCPAddr); ok {
+func (sc *serverConn) from() netip.Addr {
+	if a, ok := sc.conn.RemoteAddr().(*net.TCPAddr); ok {
 		return a.AddrPort().Addr()
 	}
 	return netip.Addr{}
 }
 
 // refuse answers the hello with an error.
-func (p *serverConn) refuse(err *rendezvous.Error) error {
-	p.out.Send(wire.Refuse{Err: err})
-	p.drain()
+func (sc *serverConn) refuse(err *rendezvous.Error) error {
+	sc.out.Send(wire.Refuse{Err: err})
+	sc.drain()
 	return fmt.Errorf("%w: %w", errRefused, err)
 }
 
 // report writes the one log line about a connection's end.
-func (p *serverConn) report(err error) {
+func (sc *serverConn) report(err error) {
 	level, text := slog.LevelWarn, "closed a connection"
-	if cause := p.out.Cause(); cause != nil {
+	if cause := sc.out.Cause(); cause != nil {
 		err = cause
 	}
-	why := refusalOf(err, p.run != nil)
+	why := refusalOf(err, sc.run != nil)
 	switch {
 	case errors.Is(err, wire.ErrSlow), errors.Is(err, wire.ErrStuck), errors.Is(err, errSilent), errors.Is(err, errShed), errors.Is(err, errUnproven), errors.Is(err, errTLS):
 	case errors.Is(err, errRefused):
 		text = "refused a node"
 	case err == nil, errors.Is(err, errServed), errors.Is(err, errRedirected), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
 		level, text = slog.LevelDebug, "a connection ended"
-	case p.run != nil && !errors.Is(err, wire.ErrMalformed):
+	case sc.run != nil && !errors.Is(err, wire.ErrMalformed):
 		level, text = slog.LevelInfo, "a node's connection broke"
 	case err == io.EOF: // a probe of the port
 		level, text = slog.LevelDebug, "a connection ended without a word"
 	}
-	attrs := []slog.Attr{slog.String("address", p.conn.RemoteAddr().String())}
-	if p.node != "" {
-		attrs = append(attrs, slog.String("node", p.node))
+	attrs := []slog.Attr{slog.String("address", sc.conn.RemoteAddr().String())}
+	if sc.node != "" {
+		attrs = append(attrs, slog.String("node", sc.node))
 	}
 	if err != nil {
 		attrs = append(attrs, slog.String("reason", err.Error()))
 	}
-	if why != refusedNothing && !p.server.sampleRefusal(why, p.conn.RemoteAddr(), p.node) {
+	if why != refusedNothing && !sc.server.sampleRefusal(why, sc.conn.RemoteAddr(), sc.node) {
 		return
 	}
-	log := p.server.log
-	if p.run != nil {
-		log = p.run.log
+	log := sc.server.log
+	if sc.run != nil {
+		log = sc.run.log
 	}
 	log.LogAttrs(context.Background(), level, text, attrs...)
 }
 
-// welcome answers the hello; run.mu is held.
-func (p *serverConn) welcome(w rendezvous.Welcome, lease time.Duration) {
-	wire.SetUserTimeout(p.conn, lease)
+// welcomeLocked answers the hello.
+func (sc *serverConn) welcomeLocked(w rendezvous.Welcome, lease time.Duration) {
+	wire.SetUserTimeout(sc.conn, lease)
 	answer := wire.Welcome{
-		Version: uint64(p.version), Features: []string{wire.FeatureEcho}, Software: rallypoint.Version(), Server: p.server.id,
-		SeenAddr: wire.AddrOf(p.conn.RemoteAddr()), Lease: int64(lease), Resumed: w.Resumed, Notice: w.Update,
-		Embedded: p.server.cfg.RunID != "",
+		Version: uint64(sc.version), Features: []string{wire.FeatureEcho}, Software: rallypoint.Version(), Server: sc.server.id,
+		SeenAddr: wire.AddrOf(sc.conn.RemoteAddr()), Lease: int64(lease), Resumed: w.Resumed, Notice: w.Update,
+		Embedded: sc.server.cfg.RunID != "",
 	}
-	if g := p.server.cfg.Group; g != nil {
+	if g := sc.server.cfg.Group; g != nil {
 		to := g.Current()
 		answer.Features = append(answer.Features, wire.FeatureSuccession)
 		answer.Group, answer.Term, answer.HostNode, answer.Servers = to.Group, to.Term, to.Node, to.Servers
-		answer.Addr = localAddr(p.conn)
+		answer.Addr = localAddr(sc.conn)
 	}
-	p.out.Send(answer)
+	sc.out.Send(answer)
 }
 
 // readFrames serves the node until its connection ends. It reads nothing more
 // while the node does not read what it has been answered.
-func (p *serverConn) readFrames() error {
+func (sc *serverConn) readFrames() error {
 	for {
-		if p.out.AwaitDrained() {
-			p.hear() // the server did not read meanwhile
+		if sc.out.AwaitDrained() {
+			sc.hear() // the server did not read meanwhile
 		}
-		f, err := p.frames.NextFrame(wire.MaxFrame)
+		f, err := sc.frames.NextFrame(wire.MaxFrame)
 		if err != nil {
 			return err
 		}
-		in := &p.server.metrics.FramesIn
+		in := &sc.server.metrics.FramesIn
 		switch f := f.(type) {
 		case wire.Request:
 			in.Add(wire.KindRequest)
-			p.server.metrics.request(f)
-			p.run.request(p, f)
+			sc.server.metrics.request(f)
+			sc.run.request(sc, f)
 		case wire.Beat:
 			in.Add(wire.KindBeat)
 			if f.Training != nil {
-				p.run.reportTraining(p, f.Training)
+				sc.run.reportTraining(sc, f.Training)
 			}
 			if f.Echo {
-				p.out.Send(wire.Beat{})
+				sc.out.Send(wire.Beat{})
 			}
 		case wire.Standby:
 			in.Add(wire.KindStandby)
-			p.run.standbyListens(p, f)
+			sc.run.standbyListens(sc, f)
 		case wire.Transfer:
 			in.Add(wire.KindTransfer)
-			p.server.transferred(p, f)
+			sc.server.transferred(sc, f)
 		case wire.Unknown:
 			in.Add(0)
 		case wire.Goodbye:

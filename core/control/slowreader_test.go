@@ -33,26 +33,26 @@ func slowReader(t *testing.T, s *fakeServer) (n *wireNode, lease time.Duration, 
 }
 
 // onlyPeer returns the server's one connection.
-func (s *fakeServer) onlyPeer(t *testing.T) *serverConn {
+func (f *fakeServer) onlyPeer(t *testing.T) *serverConn {
 	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.conns) != 1 {
-		t.Fatalf("%d connections, want 1", len(s.conns))
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.conns) != 1 {
+		t.Fatalf("%d connections, want 1", len(f.conns))
 	}
-	for p := range s.conns {
+	for p := range f.conns {
 		return p
 	}
 	return nil
 }
 
 // awaitWrite waits until a write to the peer has to wait, and returns when that began.
-func (p *serverConn) awaitWrite(t *testing.T) (since time.Duration) {
+func (sc *serverConn) awaitWrite(t *testing.T) (since time.Duration) {
 	t.Helper()
 	for ctx := controltest.Context(t); ctx.Err() == nil; {
-		since = p.out.WritingSince()
+		since = sc.out.WritingSince()
 		time.Sleep(time.Millisecond) // those that do not wait are soon over
-		if since != 0 && p.out.WritingSince() == since && wire.Untaken(p.conn) > 0 {
+		if since != 0 && sc.out.WritingSince() == since && wire.Untaken(sc.conn) > 0 {
 			return since
 		}
 	}

@@ -87,7 +87,7 @@ func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
 			metrics.lost[lostRestart].Add(uint64(was.Unknown))
 		}
 	}
-	r.observeRound(was, ev, effects)
+	r.observeRoundLocked(was, ev, effects)
 	if c.census.Ended != was.Ended {
 		metrics.closed.add(c.census.Ended)
 	}

@@ -313,13 +313,13 @@ func (r *run) status() RunStatus {
 	defer r.mu.Unlock()
 	m, stats := r.describe(), &r.stats
 	st := Describe(m, r.leaseAge)
-	st.FormingSince, st.KeptBytes = stamp(stats.forming), r.keptBytes()
+	st.FormingSince, st.KeptBytes = stamp(stats.forming), r.keptBytesLocked()
 	st.Changes, st.ChangesTotal = stats.changelog.list(), stats.changelog.total
 	if stats.round == m.Round {
 		st.RoundAt, st.RoundStore = stamp(stats.roundAt), stats.store
 	}
-	r.describeProgress(&st, m)
-	r.addFingerprints(m, &st)
+	r.describeProgressLocked(&st, m)
+	r.addFingerprintsLocked(m, &st)
 	now := r.server.clock.Now()
 	for i, j := range m.Waiting {
 		if p, ok := stats.joins[j.Session]; ok {

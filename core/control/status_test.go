@@ -18,9 +18,9 @@ import (
 )
 
 // oneRun returns the only run's status.
-func (s *fakeServer) oneRun(t *testing.T) RunStatus {
+func (f *fakeServer) oneRun(t *testing.T) RunStatus {
 	t.Helper()
-	st := s.Status()
+	st := f.Status()
 	if len(st.Runs) != 1 || st.RunsTotal != 1 {
 		t.Fatalf("%d runs, want 1: %+v", len(st.Runs), st)
 	}
@@ -57,22 +57,22 @@ func TestStatusOfARunsLife(t *testing.T) {
 }
 
 // statusOfForming has the nodes a and b form round 1 on an empty server.
-func (s *fakeServer) statusOfForming(t *testing.T, p params.Params) (a, b *wireNode) {
+func (f *fakeServer) statusOfForming(t *testing.T, p params.Params) (a, b *wireNode) {
 	t.Helper()
-	began := s.clock.Now()
-	if st := s.Status(); len(st.Runs) != 0 || st.Schema != StatusSchema || !st.Server.StartedAt.Equal(began) || st.Server.PID != os.Getpid() {
+	began := f.clock.Now()
+	if st := f.Status(); len(st.Runs) != 0 || st.Schema != StatusSchema || !st.Server.StartedAt.Equal(began) || st.Server.PID != os.Getpid() {
 		t.Errorf("empty: %+v", st)
 	}
 
-	a = dialNode(t, s.addr)
+	a = dialNode(t, f.addr)
 	a.enter(testHello("a", "s1", p))
-	if r := s.oneRun(t); r.Phase != rendezvous.PhaseEmpty || len(r.Idle) != 1 || r.Idle[0].Node != "a" || r.NotStarted != "no node has asked for a place; 1 node is connected" {
+	if r := f.oneRun(t); r.Phase != rendezvous.PhaseEmpty || len(r.Idle) != 1 || r.Idle[0].Node != "a" || r.NotStarted != "no node has asked for a place; 1 node is connected" {
 		t.Errorf("no node has joined: %+v", r)
 	}
 	a.ask(1, controltest.Join())
-	awaitEvents[rendezvous.Join](t, s.rec, 1)
-	s.clock.Advance(2 * time.Second)
-	r := s.oneRun(t)
+	awaitEvents[rendezvous.Join](t, f.rec, 1)
+	f.clock.Advance(2 * time.Second)
+	r := f.oneRun(t)
 	if r.Phase != rendezvous.PhaseForming || r.Missing != (Missing{1, 2, "2"}) || r.Nodes != (NodeRange{2, 3, 1, 0}) ||
 		!r.FormingSince.Equal(began) || r.NotStarted != "1 of at least 2 nodes are here, 1 more needed" {
 		t.Errorf("one of two: %+v", r)
@@ -81,23 +81,23 @@ func (s *fakeServer) statusOfForming(t *testing.T, p params.Params) (a, b *wireN
 		t.Errorf("one of two: waiting %+v", w)
 	}
 
-	b = dialNode(t, s.addr)
+	b = dialNode(t, f.addr)
 	b.enter(testHello("b", "s2", p))
 	b.ask(1, controltest.Join())
-	awaitEvents[rendezvous.Join](t, s.rec, 2)
-	if r := s.oneRun(t); !strings.Contains(r.NotStarted, "last_call_timeout (30s)") || r.Missing.Min != 0 || r.Missing.Target != 1 {
+	awaitEvents[rendezvous.Join](t, f.rec, 2)
+	if r := f.oneRun(t); !strings.Contains(r.NotStarted, "last_call_timeout (30s)") || r.Missing.Min != 0 || r.Missing.Target != 1 {
 		t.Errorf("enough: %+v", r)
 	}
 	// Both send beats: the lease is shorter than the last call.
 	for range 30 {
-		s.clock.Advance(time.Second)
+		f.clock.Advance(time.Second)
 		for _, n := range []*wireNode{a, b} {
 			n.send(wire.Beat{})
 		}
-		s.awaitHeard(t, "s1", "s2")
+		f.awaitHeard(t, "s1", "s2")
 	}
-	s.awaitRound(t, 1)
-	r = s.oneRun(t)
+	f.awaitRound(t, 1)
+	r = f.oneRun(t)
 	if r.Phase != rendezvous.PhaseRunning || r.Round != 1 || r.RoundStore != "127.0.0.1:1" || !r.RoundAt.Equal(began.Add(32*time.Second)) ||
 		r.NotStarted != "" || r.FormingSince != nil || len(r.Members) != 2 || len(r.Waiting) != 0 {
 		t.Errorf("running: %+v", r)
@@ -110,21 +110,21 @@ func (s *fakeServer) statusOfForming(t *testing.T, p params.Params) (a, b *wireN
 }
 
 // statusOfALoss has the node b lost, while c waits and d does not.
-func (s *fakeServer) statusOfALoss(t *testing.T, p params.Params, b *wireNode) {
+func (f *fakeServer) statusOfALoss(t *testing.T, p params.Params, b *wireNode) {
 	t.Helper()
-	c, d := dialNode(t, s.addr), dialNode(t, s.addr)
+	c, d := dialNode(t, f.addr), dialNode(t, f.addr)
 	c.enter(testHello("c", "s3", p))
 	c.ask(1, controltest.Join())
-	awaitEvents[rendezvous.Join](t, s.rec, 3)
+	awaitEvents[rendezvous.Join](t, f.rec, 3)
 	d.enter(testHello("d", "s4", p))
 	b.conn.Close()
-	awaitEvents[rendezvous.Disconnect](t, s.rec, 1)
-	s.clock.Advance(p.ReconnectGrace / 2)
-	if m := s.oneRun(t).Members[1]; !m.Reconnecting || *m.LeaseAgeS != 0.5 {
+	awaitEvents[rendezvous.Disconnect](t, f.rec, 1)
+	f.clock.Advance(p.ReconnectGrace / 2)
+	if m := f.oneRun(t).Members[1]; !m.Reconnecting || *m.LeaseAgeS != 0.5 {
 		t.Errorf("inside its grace: %+v", m)
 	}
-	s.clock.Advance(p.ReconnectGrace)
-	r := s.oneRun(t)
+	f.clock.Advance(p.ReconnectGrace)
+	r := f.oneRun(t)
 	if m := r.Members[1]; m.State != "lost" || m.Cause != "lost: connection closed" || m.LeaseAgeS != nil {
 		t.Errorf("lost: %+v", m)
 	}
@@ -135,9 +135,9 @@ func (s *fakeServer) statusOfALoss(t *testing.T, p params.Params, b *wireNode) {
 }
 
 // awaitHeard waits until what was sent by the sessions has been read.
-func (s *fakeServer) awaitHeard(t *testing.T, sessions ...rendezvous.SessionID) {
+func (f *fakeServer) awaitHeard(t *testing.T, sessions ...rendezvous.SessionID) {
 	t.Helper()
-	r := s.lookUp("run")
+	r := f.lookUp("run")
 	ctx := controltest.Context(t)
 	for ctx.Err() == nil {
 		r.mu.Lock()
@@ -155,9 +155,9 @@ func (s *fakeServer) awaitHeard(t *testing.T, sessions ...rendezvous.SessionID) 
 }
 
 // awaitRound waits until a round is complete.
-func (s *fakeServer) awaitRound(t *testing.T, round uint64) {
+func (f *fakeServer) awaitRound(t *testing.T, round uint64) {
 	t.Helper()
-	s.log.Await(t, fmt.Sprintf("round %d is complete", round), 1)
+	f.log.Await(t, fmt.Sprintf("round %d is complete", round), 1)
 }
 
 // TestJoinKeepsItsTimeOverAReconnect also repeats the join, as a client does.

@@ -24,8 +24,8 @@ var errRedirected = errors.New("it was sent to the server that hosts")
 // node to the server that hosts, and holds the hello for a moment while it is found out
 // which one that is. One that hosts steps down before a node that has followed a server
 // of a later term.
-func (p *serverConn) admit(h wire.Hello) error {
-	s, g := p.server, p.server.cfg.Group
+func (sc *serverConn) admit(h wire.Hello) error {
+	s, g := sc.server, sc.server.cfg.Group
 	if g == nil || h.RunID != s.cfg.RunID {
 		return nil
 	}
@@ -42,13 +42,13 @@ func (p *serverConn) admit(h wire.Hello) error {
 		case serve:
 			return nil
 		case known:
-			return p.redirect(to)
+			return sc.redirect(to)
 		}
 		select {
 		case <-changed:
 		case <-patience.C:
 			to.Host = ""
-			return p.redirect(to)
+			return sc.redirect(to)
 		case <-s.stop:
 			return net.ErrClosed
 		}
@@ -71,27 +71,27 @@ func (s *Server) waitsFor(run string) (host wire.Redirect, waits bool) {
 
 // redirect ends a connection. A node that does not know the frame finds the server that
 // hosts by itself, or not.
-func (p *serverConn) redirect(to wire.Redirect) error {
-	if p.arrival.Follows {
-		p.out.Send(to)
+func (sc *serverConn) redirect(to wire.Redirect) error {
+	if sc.arrival.Follows {
+		sc.out.Send(to)
 	}
-	p.drain()
+	sc.drain()
 	return errRedirected
 }
 
 // noteFollows notes what a hello says of the node's part in succession; before the hello is
 // applied.
-func (p *serverConn) noteFollows(h wire.Hello) {
-	p.arrival = standby.Arrival{
-		Session: h.Session, Node: h.Node, Label: nameOf(printable.Text(h.Node), p.label), Machine: h.Machine, Out: p.out,
+func (sc *serverConn) noteFollows(h wire.Hello) {
+	sc.arrival = standby.Arrival{
+		Session: h.Session, Node: h.Node, Label: nameOf(printable.Text(h.Node), sc.label), Machine: h.Machine, Out: sc.out,
 		Follows: slices.Contains(h.Features, wire.FeatureSuccession),
 		Stands:  slices.Contains(h.Features, wire.FeatureStandby) && !h.InHost,
 	}
-	if g := p.server.cfg.Group; g != nil {
-		p.arrival.Follower = h.Group != "" && h.Group == g.Current().Group
+	if g := sc.server.cfg.Group; g != nil {
+		sc.arrival.Follower = h.Group != "" && h.Group == g.Current().Group
 	}
-	if tcp, ok := p.conn.RemoteAddr().(*net.TCPAddr); ok {
-		p.arrival.Remote = tcp.AddrPort().Addr().Unmap().WithZone("")
+	if tcp, ok := sc.conn.RemoteAddr().(*net.TCPAddr); ok {
+		sc.arrival.Remote = tcp.AddrPort().Addr().Unmap().WithZone("")
 	}
 }
 
@@ -171,20 +171,20 @@ func (r *run) sendAway(to wire.Redirect) {
 }
 
 // probed answers another server that asks who this one is.
-func (p *serverConn) probed(f wire.Probe) error {
-	s, g := p.server, p.server.cfg.Group
+func (sc *serverConn) probed(f wire.Probe) error {
+	s, g := sc.server, sc.server.cfg.Group
 	switch {
 	case g == nil || f.RunID != s.cfg.RunID:
-		p.out.Send(wire.Probed{Err: rendezvous.Errorf(rendezvous.CodeTenant, "the control plane at %s (%s) does not serve run %q", s.Addr(), s.process, f.RunID)})
-		p.drain()
+		sc.out.Send(wire.Probed{Err: rendezvous.Errorf(rendezvous.CodeTenant, "the control plane at %s (%s) does not serve run %q", s.Addr(), s.process, f.RunID)})
+		sc.drain()
 		return errServed
 	case f.Target.Group == "" || !succession.Believable(f.Target.Term):
 		return fmt.Errorf("%w: a probe of term %d", wire.ErrMalformed, f.Target.Term)
 	}
 	if err := s.samePolicy(f); err != nil {
-		s.log.Warn("another control plane of this run does not yield, nor does this one: "+err.Text, "address", p.conn.RemoteAddr().String())
-		p.out.Send(wire.Probed{Err: err})
-		p.drain()
+		s.log.Warn("another control plane of this run does not yield, nor does this one: "+err.Text, "address", sc.conn.RemoteAddr().String())
+		sc.out.Send(wire.Probed{Err: err})
+		sc.drain()
 		return errServed
 	}
 	mine := g.Standing()
@@ -195,16 +195,16 @@ func (p *serverConn) probed(f wire.Probe) error {
 	if !g.Hosting() && mine.Group == theirs.Group && mine.Term < theirs.Term {
 		g.StepDown(f.Target) // it hosts: the server that this process follows is gone, or will be
 	}
-	p.out.Send(wire.Probed{Yields: !g.Hosting(), Round: mine.Round, Node: mine.Node, Target: p.ownTarget()})
-	return p.awaitEnd()
+	sc.out.Send(wire.Probed{Yields: !g.Hosting(), Round: mine.Round, Node: mine.Node, Target: sc.ownTarget()})
+	return sc.awaitEnd()
 }
 
 // ownTarget is who hosts, as this server knows, for a peer that has no address of it.
-func (p *serverConn) ownTarget() wire.Redirect {
-	g := p.server.cfg.Group
+func (sc *serverConn) ownTarget() wire.Redirect {
+	g := sc.server.cfg.Group
 	to := g.Current()
 	if g.Hosting() {
-		to.Host = localAddr(p.conn)
+		to.Host = localAddr(sc.conn)
 	}
 	return to
 }
@@ -228,9 +228,9 @@ func (s *Server) samePolicy(f wire.Probe) *rendezvous.Error {
 }
 
 // awaitEnd keeps a connection that has nothing more to say until its peer ends it.
-func (p *serverConn) awaitEnd() error {
+func (sc *serverConn) awaitEnd() error {
 	for {
-		if _, err := p.frames.NextFrame(wire.MaxProofFrame); err != nil {
+		if _, err := sc.frames.NextFrame(wire.MaxProofFrame); err != nil {
 			if errors.Is(err, wire.ErrMalformed) {
 				return err
 			}
@@ -240,19 +240,19 @@ func (p *serverConn) awaitEnd() error {
 }
 
 // liveness serves the connection of another standby.
-func (p *serverConn) liveness(f wire.Liveness) error {
-	s, g := p.server, p.server.cfg.Group
+func (sc *serverConn) liveness(f wire.Liveness) error {
+	s, g := sc.server, sc.server.cfg.Group
 	if g == nil {
 		return fmt.Errorf("%w: a frame %q, but this control plane has no standbys", wire.ErrMalformed, wire.NameOf(f))
 	}
-	p.node = f.Node
-	link := g.Accept(f, p.out)
+	sc.node = f.Node
+	link := g.Accept(f, sc.out)
 	if link == nil {
 		return fmt.Errorf("%w: a liveness connection of another group, or one too many", wire.ErrMalformed)
 	}
 	defer g.Drop(link)
 	for {
-		f, err := p.frames.NextFrame(wire.MaxHelloFrame)
+		f, err := sc.frames.NextFrame(wire.MaxHelloFrame)
 		if err != nil {
 			if errors.Is(err, wire.ErrMalformed) {
 				return err

@@ -61,17 +61,17 @@ func TestHostKilledDuringATransfer(t *testing.T) {
 
 // atExitBarrier tells the control plane that the node's workers have finished, as its agent
 // does, and begins to wait for the others.
-func (n *plane) atExitBarrier() (wait *member.Call) {
-	n.t.Helper()
+func (p *plane) atExitBarrier() (wait *member.Call) {
+	p.t.Helper()
 	const key = "torchelastic/agent/terminal_state/"
-	add := rendezvous.KeyRequest{Round: n.in.Round, Op: store.OpAdd, Keys: []string{rendezvous.ExitBarrierCount}, Amount: 1}
-	if _, err := n.Start(add).Wait(controltest.Context(n.t)); err != nil {
-		n.t.Fatal(err)
+	add := rendezvous.KeyRequest{Round: p.in.Round, Op: store.OpAdd, Keys: []string{rendezvous.ExitBarrierCount}, Amount: 1}
+	if _, err := p.Start(add).Wait(controltest.Context(p.t)); err != nil {
+		p.t.Fatal(err)
 	}
-	last := n.in.LastRound()
+	last := p.in.LastRound()
 	last.Finished = true
-	n.SetLastRound(last)
-	return n.Start(rendezvous.KeyRequest{Round: n.in.Round, Op: store.OpWait, Keys: []string{key + "last_member"}})
+	p.SetLastRound(last)
+	return p.Start(rendezvous.KeyRequest{Round: p.in.Round, Op: store.OpWait, Keys: []string{key + "last_member"}})
 }
 
 // TestHostKilledWhileMembersAreInTheExitBarrier: two of four have finished, the host among

@@ -54,41 +54,41 @@ func newPlane(t *testing.T, name string, p params.Params) *plane {
 	return n
 }
 
-func (n *plane) connect() *plane {
-	n.t.Helper()
-	if err := n.Connect(controltest.Context(n.t)); err != nil {
-		n.t.Fatal(err)
+func (p *plane) connect() *plane {
+	p.t.Helper()
+	if err := p.Connect(controltest.Context(p.t)); err != nil {
+		p.t.Fatal(err)
 	}
-	return n
+	return p
 }
 
 // server is the last server of the process, once it has one.
-func (n *plane) server() *Server {
-	n.t.Helper()
+func (p *plane) server() *Server {
+	p.t.Helper()
 	for end := time.Now().Add(testkit.Patience); time.Now().Before(end); time.Sleep(time.Millisecond) {
-		n.mu.Lock()
-		if len(n.servers) > 0 {
-			defer n.mu.Unlock()
-			return n.servers[len(n.servers)-1]
+		p.mu.Lock()
+		if len(p.servers) > 0 {
+			defer p.mu.Unlock()
+			return p.servers[len(p.servers)-1]
 		}
-		n.mu.Unlock()
+		p.mu.Unlock()
 	}
-	n.t.Fatalf("node %s never listens", n.name)
+	p.t.Fatalf("node %s never listens", p.name)
 	return nil
 }
 
 // kill is what the kernel makes of a process's connections and listeners when it dies.
-func (n *plane) kill() {
-	n.mu.Lock()
-	servers := slices.Clone(n.servers)
-	n.mu.Unlock()
+func (p *plane) kill() {
+	p.mu.Lock()
+	servers := slices.Clone(p.servers)
+	p.mu.Unlock()
 	var wg sync.WaitGroup
 	for _, s := range servers {
 		wg.Go(func() { s.Close() })
 	}
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
-	n.Close(canceled)
+	p.Close(canceled)
 	wg.Wait()
 }
 
@@ -164,15 +164,15 @@ func regroup(t *testing.T, nodes []*plane) {
 }
 
 // mustRegroup waits until a server of a generation that is not known yet makes the node regroup.
-func (n *plane) mustRegroup() {
-	n.t.Helper()
-	n.obs.Await(n.t, "that it must regroup", n.regroups)
+func (p *plane) mustRegroup() {
+	p.t.Helper()
+	p.obs.Await(p.t, "that it must regroup", p.regroups)
 }
 
 // regroups reports whether an event of the node is such a server's word.
-func (n *plane) regroups(e any) bool {
+func (p *plane) regroups(e any) bool {
 	u, ok := e.(rendezvous.MembershipUpdate)
-	return ok && u.Waiting > 0 && u.Facts.Generation != n.in.Generation
+	return ok && u.Waiting > 0 && u.Facts.Generation != p.in.Generation
 }
 
 func elastic(t *testing.T, n int) params.Params {

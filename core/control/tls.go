@@ -51,100 +51,100 @@ func newHandshakes() *handshakes {
 // secure makes the TLS handshake, if the peer's first byte begins one and there is a token.
 // What is read and written from then on goes through TLS. It returns the first byte of what
 // comes by the connection then.
-func (p *serverConn) secure(first byte) (byte, error) {
-	if first != wire.TLSByte || p.server.handshakes == nil {
+func (sc *serverConn) secure(first byte) (byte, error) {
+	if first != wire.TLSByte || sc.server.handshakes == nil {
 		return first, nil
 	}
-	if err := p.makeHandshake(p.server.handshakes); err != nil {
+	if err := sc.makeHandshake(sc.server.handshakes); err != nil {
 		return 0, err
 	}
-	next, err := p.frames.In.Peek(1)
+	next, err := sc.frames.In.Peek(1)
 	if err != nil {
 		return 0, fmt.Errorf("%w: it said nothing after it: %w", errHandshake, wire.NoEOF(err))
 	}
 	return next[0], nil
 }
 
-func (p *serverConn) makeHandshake(h *handshakes) error {
+func (sc *serverConn) makeHandshake(h *handshakes) error {
 	if h.config == nil {
 		return h.failure
 	}
-	p.unproven = p.server.clock.AfterFunc(handshakeTimeout, func() { p.out.Cut(errUnproven) })
-	if err := p.awaitHello(); err != nil {
+	sc.unproven = sc.server.clock.AfterFunc(handshakeTimeout, func() { sc.out.Cut(errUnproven) })
+	if err := sc.awaitHello(); err != nil {
 		return fmt.Errorf("%w: %w", errHandshake, wire.NoEOF(err))
 	}
-	if p.counted = h.unproven.Take(p.conn.RemoteAddr()); !p.counted {
+	if sc.counted = h.unproven.Take(sc.conn.RemoteAddr()); !sc.counted {
 		return errHandshakes
 	}
-	said, _ := p.frames.In.Peek(p.frames.In.Buffered())
-	below := h.slots.Begin(p.conn.NetConn(), bytes.Clone(said))
+	said, _ := sc.frames.In.Peek(sc.frames.In.Buffered())
+	below := h.slots.Begin(sc.conn.NetConn(), bytes.Clone(said))
 	conn := tls.Server(below, h.config)
 	err := conn.Handshake()
 	below.Finish()
 	if err != nil {
 		return fmt.Errorf("%w: %w", errHandshake, wire.NoEOF(err))
 	}
-	if err := p.conn.Secure(conn); err != nil {
+	if err := sc.conn.Secure(conn); err != nil {
 		return fmt.Errorf("%w: %w", errHandshake, err)
 	}
-	p.frames.In.Reset(p)
+	sc.frames.In.Reset(sc)
 	return nil
 }
 
 // awaitHello waits until the peer's first record is there, as far as there is room: a
 // connection that sends it byte by byte costs no calculation.
-func (p *serverConn) awaitHello() error {
-	head, err := p.frames.In.Peek(recordHead)
+func (sc *serverConn) awaitHello() error {
+	head, err := sc.frames.In.Peek(recordHead)
 	if err != nil {
 		return err
 	}
 	size := recordHead + int(binary.BigEndian.Uint16(head[recordHead-2:]))
-	_, err = p.frames.In.Peek(min(size, p.frames.In.Size()))
+	_, err = sc.frames.In.Peek(min(size, sc.frames.In.Size()))
 	return err
 }
 
 // endProof notes that the peer has proven itself, or is gone.
-func (p *serverConn) endProof() {
-	if p.unproven != nil {
-		p.unproven.Stop()
-		p.unproven = nil
+func (sc *serverConn) endProof() {
+	if sc.unproven != nil {
+		sc.unproven.Stop()
+		sc.unproven = nil
 	}
-	if p.counted {
-		p.counted = false
-		p.server.handshakes.unproven.Give(p.conn.RemoteAddr())
+	if sc.counted {
+		sc.counted = false
+		sc.server.handshakes.unproven.Give(sc.conn.RemoteAddr())
 	}
 }
 
 // refuseTLS answers a TLS hello where there is no token in plain, which the peer's TLS
 // recognises: neither side has said anything else.
-func (p *serverConn) refuseTLS() error {
-	if p.conn.Exporter() != nil {
+func (sc *serverConn) refuseTLS() error {
+	if sc.conn.Exporter() != nil {
 		return fmt.Errorf("%w: %w: TLS within TLS", wire.ErrMalformed, wire.ErrForeign)
 	}
-	p.out.Hold(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes())
-	p.out.Send(wire.Refuse{Err: wire.ErrAuth})
-	p.drain()
+	sc.out.Hold(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes())
+	sc.out.Send(wire.Refuse{Err: wire.ErrAuth})
+	sc.drain()
 	return fmt.Errorf("%w: %w", errRefused, errTLS)
 }
 
 // authenticate checks the peer's proof that it knows the token, and proves it to the peer.
 // A peer that cannot learns nothing else.
-func (p *serverConn) authenticate(theirs, ours wire.Preamble) error {
+func (sc *serverConn) authenticate(theirs, ours wire.Preamble) error {
 	denied := func(why string) error {
-		p.out.Send(wire.Refuse{Err: wire.ErrAuth})
-		p.drain()
+		sc.out.Send(wire.Refuse{Err: wire.ErrAuth})
+		sc.drain()
 		return fmt.Errorf("%w: %w: %s", errRefused, wire.ErrAuth, why)
 	}
-	token := p.server.cfg.Token
+	token := sc.server.cfg.Token
 	switch {
 	case token == nil:
 		return denied("it has a token, but this control plane has none")
 	case !theirs.Token:
 		return denied("it has no token, but this control plane has one: " + token.Describe())
-	case p.conn.Exporter() == nil:
+	case sc.conn.Exporter() == nil:
 		return denied("it has a token, but does not speak TLS: it is of an older release")
 	}
-	f, err := p.frames.NextFrame(wire.MaxProofFrame)
+	f, err := sc.frames.NextFrame(wire.MaxProofFrame)
 	if err != nil {
 		return wire.NoEOF(err)
 	}
@@ -152,28 +152,28 @@ func (p *serverConn) authenticate(theirs, ours wire.Preamble) error {
 	if !ok {
 		return fmt.Errorf("%w: a frame %q before the proof", wire.ErrMalformed, wire.NameOf(f))
 	}
-	p.server.metrics.FramesIn.Add(wire.KindProof)
-	t := secret.Transcript{Purpose: secret.PurposeControl, Said: theirs.Bytes(), Exporter: p.conn.Exporter()}
+	sc.server.metrics.FramesIn.Add(wire.KindProof)
+	t := secret.Transcript{Purpose: secret.PurposeControl, Said: theirs.Bytes(), Exporter: sc.conn.Exporter()}
 	if proof.Purpose != t.Purpose {
 		return denied(fmt.Sprintf("its proof is for the purpose %d, not for a control plane", proof.Purpose))
 	}
 	keys := slices.DeleteFunc(slices.Clone(token.Keys()), func(key []byte) bool { return secret.RunOf(key) != "" })
 	if len(proof.Run) > 0 {
-		t.Name, p.only = proof.Run, string(proof.Run)
-		if hosted := p.server.cfg.RunID; hosted != "" && hosted != p.only {
-			return denied(fmt.Sprintf("its token opens run %q, which this control plane does not serve", printable.Text(p.only)))
+		t.Name, sc.only = proof.Run, string(proof.Run)
+		if hosted := sc.server.cfg.RunID; hosted != "" && hosted != sc.only {
+			return denied(fmt.Sprintf("its token opens run %q, which this control plane does not serve", printable.Text(sc.only)))
 		}
-		keys = token.KeysFor(p.only)
+		keys = token.KeysFor(sc.only)
 	}
 	known := t.Check(secret.OfNode, proof.MACs, keys)
 	if known == nil {
 		return denied("it does not know the token in " + token.Describe())
 	}
-	p.endProof()
-	p.server.metrics.proven.Add(1)
-	p.key = secret.Fingerprint(known)
+	sc.endProof()
+	sc.server.metrics.proven.Add(1)
+	sc.key = secret.Fingerprint(known)
 	t.Said = append(t.Said, ours.Bytes()...)
-	p.out.Send(wire.Proof{MACs: t.Prove(secret.OfServer, [][]byte{known}), Purpose: t.Purpose})
+	sc.out.Send(wire.Proof{MACs: t.Prove(secret.OfServer, [][]byte{known}), Purpose: t.Purpose})
 	return nil
 }
 
@@ -186,8 +186,8 @@ func (s *Server) fingerprints() []string {
 	return s.cfg.Token.Fingerprints()
 }
 
-// addFingerprints adds to a run's status by which token each node was let in; r.mu is held.
-func (r *run) addFingerprints(m rendezvous.Status, st *RunStatus) {
+// addFingerprintsLocked adds to a run's status by which token each node was let in.
+func (r *run) addFingerprintsLocked(m rendezvous.Status, st *RunStatus) {
 	if r.server.cfg.HTTPOpen {
 		return
 	}

@@ -145,18 +145,18 @@ func secureNode(t *testing.T, addr string) *wireNode {
 }
 
 // secure makes the TLS handshake; any token will do for that.
-func (n *wireNode) secure() {
-	n.t.Helper()
-	conn := wire.NewConn(n.conn)
-	if err := conn.Open(openToken(n.t, otherToken)); err != nil {
-		n.t.Fatal(err)
+func (wn *wireNode) secure() {
+	wn.t.Helper()
+	conn := wire.NewConn(wn.conn)
+	if err := conn.Open(openToken(wn.t, otherToken)); err != nil {
+		wn.t.Fatal(err)
 	}
-	n.conn, n.frames.In = conn, bufio.NewReader(conn)
+	wn.conn, wn.frames.In = conn, bufio.NewReader(conn)
 }
 
 // transcript is what the node's proof is about.
-func (n *wireNode) transcript() secret.Transcript {
-	return secret.Transcript{Purpose: secret.PurposeControl, Said: guarded.Bytes(), Exporter: n.conn.(*wire.Conn).Exporter()}
+func (wn *wireNode) transcript() secret.Transcript {
+	return secret.Transcript{Purpose: secret.PurposeControl, Said: guarded.Bytes(), Exporter: wn.conn.(*wire.Conn).Exporter()}
 }
 
 // opening is what a node says after the handshake.
@@ -164,26 +164,26 @@ func opening(proof wire.Proof, first wire.Frame) []byte {
 	return wire.AppendFrame(wire.AppendFrame(guarded.Bytes(), proof), first)
 }
 
-func (n *wireNode) preamble() wire.Preamble {
-	n.t.Helper()
+func (wn *wireNode) preamble() wire.Preamble {
+	wn.t.Helper()
 	var answer [wire.PreambleLen]byte
-	if _, err := io.ReadFull(n.frames.In, answer[:]); err != nil {
-		n.t.Fatal(err)
+	if _, err := io.ReadFull(wn.frames.In, answer[:]); err != nil {
+		wn.t.Fatal(err)
 	}
 	p, err := wire.ParsePreamble(answer[:])
 	if err != nil {
-		n.t.Fatal(err)
+		wn.t.Fatal(err)
 	}
 	return p
 }
 
-func (n *wireNode) wantDenied() {
-	n.t.Helper()
-	n.preamble()
-	if f, ok := n.next().(wire.Refuse); !ok || *f.Err != *wire.ErrAuth {
-		n.t.Errorf("got %+v, want a refusal", f)
+func (wn *wireNode) wantDenied() {
+	wn.t.Helper()
+	wn.preamble()
+	if f, ok := wn.next().(wire.Refuse); !ok || *f.Err != *wire.ErrAuth {
+		wn.t.Errorf("got %+v, want a refusal", f)
 	}
-	n.awaitEnd()
+	wn.awaitEnd()
 }
 
 // TestProofsCountOnce replays what a node has said, sends a proof of another
@@ -343,11 +343,11 @@ func TestTokenIsChanged(t *testing.T) {
 }
 
 // cutNode breaks a client's connection.
-func (s *fakeServer) cutNode(t *testing.T, c *client.Client) {
+func (f *fakeServer) cutNode(t *testing.T, c *client.Client) {
 	t.Helper()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for p := range s.conns {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for p := range f.conns {
 		p.conn.Close()
 	}
 }

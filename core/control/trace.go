@@ -17,10 +17,9 @@ import (
 	"rallypoint/core/trace"
 )
 
-// traceEvent records an event that came at a time and was applied; mu is
-// held. Timers are set after that time and run out before their event's, so that by
+// traceEventLocked records an event that came at a time and was applied. Timers are set after that time and run out before their event's, so that by
 // the record none runs out early.
-func (r *run) traceEvent(at time.Time, ev rendezvous.Event, effects []rendezvous.Effect) {
+func (r *run) traceEventLocked(at time.Time, ev rendezvous.Event, effects []rendezvous.Effect) {
 	r.applied++
 	if record := r.server.cfg.Trace; record != nil {
 		record(trace.Record{At: at, Run: r.id, Number: r.applied, Event: ev, Effects: effects})
@@ -140,41 +139,41 @@ func openOwn(path string) (*os.File, error) {
 
 // Record appends a record, with its time since OpenTraceFile. If that fails, or the file
 // has become too large, the trace ends with one log line and nothing else does.
-func (rec *TraceFile) Record(r trace.Record) {
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
-	if rec.file == nil {
+func (t *TraceFile) Record(r trace.Record) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.file == nil {
 		return
 	}
-	r.Seconds = r.At.Sub(rec.begun).Seconds()
+	r.Seconds = r.At.Sub(t.begun).Seconds()
 	b, err := r.Encode()
 	if err == nil {
-		_, err = rec.file.Write(b)
+		_, err = t.file.Write(b)
 	}
-	rec.size += int64(len(b))
+	t.size += int64(len(b))
 	switch {
 	case err != nil:
-		rec.log.Error("the recording ends here, the jobs go on", "file", rec.file.Name(), "error", err)
-	case rec.size >= rec.most:
-		rec.log.Warn("the recording is full, the jobs go on; start again with another file", "file", rec.file.Name(), "bytes", rec.size)
+		t.log.Error("the recording ends here, the jobs go on", "file", t.file.Name(), "error", err)
+	case t.size >= t.most:
+		t.log.Warn("the recording is full, the jobs go on; start again with another file", "file", t.file.Name(), "bytes", t.size)
 	default:
 		return
 	}
-	rec.end()
+	t.end()
 }
 
 // Close ends the trace.
-func (rec *TraceFile) Close() error {
-	rec.mu.Lock()
-	defer rec.mu.Unlock()
-	return rec.end()
+func (t *TraceFile) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.end()
 }
 
-func (rec *TraceFile) end() error {
-	if rec.file == nil {
+func (t *TraceFile) end() error {
+	if t.file == nil {
 		return nil
 	}
-	err := rec.file.Close()
-	rec.file = nil
+	err := t.file.Close()
+	t.file = nil
 	return err
 }

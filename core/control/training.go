@@ -24,9 +24,9 @@ func (r *run) reportTraining(p *serverConn, report *training.Report) {
 	}
 }
 
-// observeRound tells the reports' table which round is the last one, and why there is
-// another than before the event; was is the census before it; mu is held.
-func (r *run) observeRound(was rendezvous.Census, ev rendezvous.Event, effects []rendezvous.Effect) {
+// observeRoundLocked tells the reports' table which round is the last one, and why there is
+// another than before the event; was is the census before it.
+func (r *run) observeRoundLocked(was rendezvous.Census, ev rendezvous.Event, effects []rendezvous.Effect) {
 	c := &r.stats
 	_, gone := ev.(rendezvous.Leave)
 	completed := false
@@ -133,8 +133,8 @@ func stepSeconds(d time.Duration) float64 {
 	return seconds(d)
 }
 
-// describeProgress is DescribeProgress of a run of this server; mu is held.
-func (r *run) describeProgress(st *RunStatus, m rendezvous.Status) {
+// describeProgressLocked is DescribeProgress of a run of this server.
+func (r *run) describeProgressLocked(st *RunStatus, m rendezvous.Status) {
 	now := r.server.clock.Now()
 	DescribeProgress(st, m, func(session rendezvous.SessionID) (*training.Report, time.Duration) {
 		p := r.conns[session]

@@ -14,16 +14,16 @@ import (
 )
 
 // beat sends a heartbeat with a report and waits until the server has taken it.
-func (n *wireNode) beat(r training.Report) {
-	n.t.Helper()
-	n.send(wire.Beat{Echo: true, Training: &r})
+func (wn *wireNode) beat(r training.Report) {
+	wn.t.Helper()
+	wn.send(wire.Beat{Echo: true, Training: &r})
 	for {
-		switch f := n.next().(type) {
+		switch f := wn.next().(type) {
 		case wire.Beat:
 			return
 		case wire.Notice, wire.Progress, wire.Reply:
 		default:
-			n.t.Fatalf("got %+v instead of an echo", f)
+			wn.t.Fatalf("got %+v instead of an echo", f)
 		}
 	}
 }

@@ -56,57 +56,57 @@ func testHello(node string, session string, p params.Params) wire.Hello {
 }
 
 // greet sends the preamble and a first frame, and returns the answer.
-func (n *wireNode) greet(first wire.Frame) wire.Frame {
-	n.t.Helper()
-	n.write(wire.AppendFrame(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes(), first))
+func (wn *wireNode) greet(first wire.Frame) wire.Frame {
+	wn.t.Helper()
+	wn.write(wire.AppendFrame(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes(), first))
 	var answer [wire.PreambleLen]byte
-	if _, err := io.ReadFull(n.frames.In, answer[:]); err != nil {
-		n.t.Fatal(err)
+	if _, err := io.ReadFull(wn.frames.In, answer[:]); err != nil {
+		wn.t.Fatal(err)
 	}
 	if _, err := wire.ParsePreamble(answer[:]); err != nil {
-		n.t.Fatal(err)
+		wn.t.Fatal(err)
 	}
-	return n.next()
+	return wn.next()
 }
 
 // enter says hello and wants a welcome.
-func (n *wireNode) enter(h wire.Hello) wire.Welcome {
-	n.t.Helper()
-	f := n.greet(h)
+func (wn *wireNode) enter(h wire.Hello) wire.Welcome {
+	wn.t.Helper()
+	f := wn.greet(h)
 	w, ok := f.(wire.Welcome)
 	if !ok {
-		n.t.Fatalf("the answer to the hello is %+v", f)
+		wn.t.Fatalf("the answer to the hello is %+v", f)
 	}
 	return w
 }
 
-func (n *wireNode) write(b []byte) {
-	n.t.Helper()
-	if _, err := n.conn.Write(b); err != nil {
-		n.t.Fatal(err)
+func (wn *wireNode) write(b []byte) {
+	wn.t.Helper()
+	if _, err := wn.conn.Write(b); err != nil {
+		wn.t.Fatal(err)
 	}
 }
 
-func (n *wireNode) send(f wire.Frame) {
-	n.t.Helper()
-	n.write(wire.AppendFrame(nil, f))
+func (wn *wireNode) send(f wire.Frame) {
+	wn.t.Helper()
+	wn.write(wire.AppendFrame(nil, f))
 }
 
 // ask sends a request.
-func (n *wireNode) ask(number uint64, ev rendezvous.Event) {
-	n.t.Helper()
+func (wn *wireNode) ask(number uint64, ev rendezvous.Event) {
+	wn.t.Helper()
 	f, ok := wire.NewRequest(ev, number, 0)
 	if !ok {
-		n.t.Fatalf("%T is no request", ev)
+		wn.t.Fatalf("%T is no request", ev)
 	}
-	n.send(f)
+	wn.send(f)
 }
 
-func (n *wireNode) next() wire.Frame {
-	n.t.Helper()
-	f, err := n.frames.NextFrame(wire.MaxFrame)
+func (wn *wireNode) next() wire.Frame {
+	wn.t.Helper()
+	f, err := wn.frames.NextFrame(wire.MaxFrame)
 	if err != nil {
-		n.t.Fatal(err)
+		wn.t.Fatal(err)
 	}
 	return f
 }
@@ -146,25 +146,25 @@ func (p *pipes) dial(t *testing.T) *wireNode {
 
 // awaitEnd wants the server to end the connection, after frames that do not
 // matter.
-func (n *wireNode) awaitEnd() {
-	n.t.Helper()
-	if _, err := io.Copy(io.Discard, n.frames.In); err != nil {
+func (wn *wireNode) awaitEnd() {
+	wn.t.Helper()
+	if _, err := io.Copy(io.Discard, wn.frames.In); err != nil {
 		if e, ok := err.(net.Error); ok && e.Timeout() {
-			n.t.Fatal("the server did not end the connection")
+			wn.t.Fatal("the server did not end the connection")
 		}
 	}
 }
 
 // wantReply wants the next frame to be the reply to a number.
-func (n *wireNode) wantReply(number uint64) wire.Reply {
-	n.t.Helper()
-	f := n.next()
+func (wn *wireNode) wantReply(number uint64) wire.Reply {
+	wn.t.Helper()
+	f := wn.next()
 	for wire.NameOf(f) == wire.KindNames[wire.KindProgress] { // of a join that took a while
-		f = n.next()
+		f = wn.next()
 	}
 	r, ok := f.(wire.Reply)
 	if !ok || r.Number != number {
-		n.t.Fatalf("got %+v, want the reply to %d", f, number)
+		wn.t.Fatalf("got %+v, want the reply to %d", f, number)
 	}
 	return r
 }

@@ -36,13 +36,13 @@ func newAgentStore(m *Member, round uint64) *agentStore {
 const popPatience = time.Second
 
 // Close implements store.Store. The keys stay: they belong to all members.
-func (k *agentStore) Close() error {
-	k.once.Do(func() { close(k.closed) })
+func (a *agentStore) Close() error {
+	a.once.Do(func() { close(a.closed) })
 	return nil
 }
 
 // Do implements store.Doer.
-func (k *agentStore) Do(ctx context.Context, r store.Request) (store.Reply, error) {
+func (a *agentStore) Do(ctx context.Context, r store.Request) (store.Reply, error) {
 	if r.Op == store.OpMultiSet && len(r.Keys) != len(r.Values) {
 		return store.Reply{}, store.ErrArguments
 	}
@@ -50,7 +50,7 @@ func (k *agentStore) Do(ctx context.Context, r store.Request) (store.Reply, erro
 	if r.Block {
 		request.Amount = 1
 	}
-	result, err := k.do(ctx, request)
+	result, err := a.do(ctx, request)
 	if err != nil {
 		return store.Reply{}, err
 	}
@@ -61,7 +61,7 @@ func (k *agentStore) Do(ctx context.Context, r store.Request) (store.Reply, erro
 			want = len(r.Keys)
 		}
 		if len(result.Values) != want {
-			return store.Reply{}, rendezvous.Errorf(rendezvous.CodeState, "run %q, round %d: %v was answered by %d values, not %d", k.m.params.RunID, k.round, r.Op, len(result.Values), want)
+			return store.Reply{}, rendezvous.Errorf(rendezvous.CodeState, "run %q, round %d: %v was answered by %d values, not %d", a.m.params.RunID, a.round, r.Op, len(result.Values), want)
 		}
 		for i, value := range result.Values {
 			if value == nil {
@@ -70,7 +70,7 @@ func (k *agentStore) Do(ctx context.Context, r store.Request) (store.Reply, erro
 		}
 	case store.OpAdd:
 		if r.Keys[0] == rendezvous.ExitBarrierCount {
-			k.m.setFinished(k.round)
+			a.m.setFinished(a.round)
 		}
 	}
 	return store.Reply(result), nil
@@ -78,9 +78,9 @@ func (k *agentStore) Do(ctx context.Context, r store.Request) (store.Reply, erro
 
 // do carries out one request. The control plane may send it again after this call has
 // returned, so that it is given copies.
-func (k *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvous.KeyResult, error) {
+func (a *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvous.KeyResult, error) {
 	select {
-	case <-k.closed:
+	case <-a.closed:
 		return rendezvous.KeyResult{}, store.ErrClosed
 	default:
 	}
@@ -88,12 +88,12 @@ func (k *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvou
 		return rendezvous.KeyResult{}, err
 	}
 	switch {
-	case k.m.isStopped():
+	case a.m.isStopped():
 		return rendezvous.KeyResult{}, store.ErrClosed
-	case k.round == 0 || k.m.lastRound() == 0:
-		return rendezvous.KeyResult{}, rendezvous.Errorf(rendezvous.CodeRoundOver, "%s: it has not been in round %d", k.m.subject(), k.round)
+	case a.round == 0 || a.m.lastRound() == 0:
+		return rendezvous.KeyResult{}, rendezvous.Errorf(rendezvous.CodeRoundOver, "%s: it has not been in round %d", a.m.subject(), a.round)
 	}
-	r.Round = k.round
+	r.Round = a.round
 	r.Keys = slices.Clone(r.Keys)
 	r.Values = slices.Clone(r.Values)
 	for i, v := range r.Values {
@@ -101,9 +101,9 @@ func (k *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvou
 	}
 	var orphaned <-chan struct{}
 	if ofExitBarrier(r) {
-		orphaned, _ = k.m.hostLost()
+		orphaned, _ = a.m.hostLost()
 	}
-	call := k.m.control.Start(r)
+	call := a.m.control.Start(r)
 	var gaveUp error
 	select {
 	case <-call.Done:
@@ -111,18 +111,18 @@ func (k *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvou
 		select {
 		case <-call.Done:
 		case <-orphaned:
-			k.m.setFinished(k.round)
-			return k.m.leaveBarrier(r), nil
+			a.m.setFinished(a.round)
+			return a.m.leaveBarrier(r), nil
 		case <-ctx.Done():
 			gaveUp = fmt.Errorf("%s, round %d: %v %s at %s: %w",
-				k.m.subject(), k.round, r.Op, namedKeys(r.Keys), k.m.endpoint(), store.ContextError(ctx))
-		case <-k.closed:
+				a.m.subject(), a.round, r.Op, namedKeys(r.Keys), a.m.endpoint(), store.ContextError(ctx))
+		case <-a.closed:
 			gaveUp = store.ErrClosed
-		case <-k.m.work.Done():
+		case <-a.m.work.Done():
 			gaveUp = store.ErrClosed
 		}
 	}
-	if gaveUp != nil && !k.cancel(call, r) {
+	if gaveUp != nil && !a.cancel(call, r) {
 		return rendezvous.KeyResult{}, gaveUp
 	}
 	if call.Err != nil {
@@ -130,7 +130,7 @@ func (k *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvou
 	}
 	result, ok := call.Result.(rendezvous.KeyResult)
 	if !ok {
-		return rendezvous.KeyResult{}, rendezvous.Errorf(rendezvous.CodeState, "%s: the control plane at %s answered a request for keys with %T", k.m.subject(), k.m.endpoint(), call.Result)
+		return rendezvous.KeyResult{}, rendezvous.Errorf(rendezvous.CodeState, "%s: the control plane at %s answered a request for keys with %T", a.m.subject(), a.m.endpoint(), call.Result)
 	}
 	return result, nil
 }
@@ -146,15 +146,15 @@ func namedKeys(keys []string) string {
 
 // cancel cancels a request whose caller is gone and reports whether it had
 // been carried out before.
-func (k *agentStore) cancel(call *Call, r rendezvous.KeyRequest) (done bool) {
+func (a *agentStore) cancel(call *Call, r rendezvous.KeyRequest) (done bool) {
 	switch r.Op {
 	case store.OpGet, store.OpMultiGet, store.OpWait, store.OpBarrier:
-		k.m.control.Start(rendezvous.KeyRequest{Round: k.round, Op: store.OpCancelWait, Amount: int64(call.Number)})
+		a.m.control.Start(rendezvous.KeyRequest{Round: a.round, Op: store.OpCancelWait, Amount: int64(call.Number)})
 	case store.OpQueuePop:
-		back := k.m.control.Start(rendezvous.KeyRequest{Round: k.round, Op: store.OpCancelWait, Amount: int64(call.Number)})
-		ctx, stop := k.m.withTimeout(context.Background(), popPatience)
+		back := a.m.control.Start(rendezvous.KeyRequest{Round: a.round, Op: store.OpCancelWait, Amount: int64(call.Number)})
+		ctx, stop := a.m.withTimeout(context.Background(), popPatience)
 		defer stop()
-		if k.m.outage() == nil {
+		if a.m.outage() == nil {
 			_, _ = back.Wait(ctx)
 		}
 	}

@@ -111,8 +111,8 @@ func noteReport(list []rendezvous.DirectiveReport, r rendezvous.DirectiveReport)
 	return list[max(0, len(list)-rendezvous.MaxDirectiveReports):]
 }
 
-// setUpdate replaces the node's view; mu is held.
-func (m *Member) setUpdate(n rendezvous.MembershipUpdate) {
+// setUpdateLocked replaces the node's view.
+func (m *Member) setUpdateLocked(n rendezvous.MembershipUpdate) {
 	if n.Directive != m.update.Directive {
 		close(m.directed)
 		m.directed = make(chan struct{})

@@ -24,7 +24,7 @@ func TestDirectiveWakesAll(t *testing.T) {
 		if none != (rendezvous.DirectiveNotice{}) {
 			t.Errorf("none stands: %+v", none)
 		}
-		w.apply(save("s1"))
+		w.applyLocked(save("s1"))
 		<-first
 		<-second
 		asked, changed := nodes[0].Directive()
@@ -62,7 +62,7 @@ func TestReportsWithoutControlPlane(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
 		form(t, nodes)
-		w.apply(save("s1"))
+		w.applyLocked(save("s1"))
 		synctest.Wait()
 		w.setDown(errors.New("no route"))
 		synctest.Wait()

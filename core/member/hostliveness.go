@@ -17,8 +17,8 @@ type hostLiveness struct {
 	timer *time.Timer   // runs while the control plane is out of reach
 }
 
-// hostDown begins to count; mu is held.
-func (m *Member) hostDown() {
+// hostDownLocked begins to count.
+func (m *Member) hostDownLocked() {
 	o := &m.host
 	if o.timer != nil {
 		return
@@ -34,8 +34,8 @@ func (m *Member) hostDown() {
 	o.timer = timer
 }
 
-// hostFound ends the counting; mu is held.
-func (m *Member) hostFound() {
+// hostFoundLocked ends the counting.
+func (m *Member) hostFoundLocked() {
 	o := &m.host
 	if o.timer != nil {
 		o.timer.Stop()
@@ -46,9 +46,9 @@ func (m *Member) hostFound() {
 	}
 }
 
-func (o *hostLiveness) isDown() bool {
+func (h *hostLiveness) isDown() bool {
 	select {
-	case <-o.gone:
+	case <-h.gone:
 		return true
 	default:
 		return false

@@ -14,10 +14,10 @@ func TestHostFoundAsItsLeaseEnds(t *testing.T) {
 		m := &Member{host: hostLiveness{gone: make(chan struct{})}, lost: errors.New("connection refused")}
 		m.params.LeaseTimeout = time.Second
 		m.mu.Lock()
-		m.hostDown()
+		m.hostDownLocked()
 		time.Sleep(time.Second) // its timer fires, and waits for the lock
-		m.hostFound()
-		m.hostDown()
+		m.hostFoundLocked()
+		m.hostDownLocked()
 		m.mu.Unlock()
 		synctest.Wait()
 		m.mu.Lock()
@@ -25,6 +25,6 @@ func TestHostFoundAsItsLeaseEnds(t *testing.T) {
 		if m.host.isDown() {
 			t.Error("the lease of the second loss ended with that of the first")
 		}
-		m.hostFound()
+		m.hostFoundLocked()
 	})
 }

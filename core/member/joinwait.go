@@ -54,35 +54,35 @@ func newJoinWait(m *Member) *joinWait {
 	}
 }
 
-func (w *joinWait) stop() {
-	w.limit.Stop()
-	w.lines.Stop()
+func (j *joinWait) stop() {
+	j.limit.Stop()
+	j.lines.Stop()
 }
 
 // await waits until done is closed, the time is over, ctx ends or the member is
 // shut down, and writes lines meanwhile. If several have happened, done counts.
-func (w *joinWait) await(ctx context.Context, done <-chan struct{}) waitEnd {
+func (j *joinWait) await(ctx context.Context, done <-chan struct{}) waitEnd {
 	for {
 		select {
 		case <-done:
 			return waitDone
 		default:
 		}
-		w.updateDeadline()
+		j.updateDeadline()
 		select {
 		case <-done:
 			return waitDone
-		case <-w.orphaned():
+		case <-j.orphaned():
 			return waitOrphaned
 		case <-ctx.Done():
 			return waitCanceled
-		case <-w.m.work.Done():
+		case <-j.m.work.Done():
 			return waitStopped
-		case <-w.limit.C:
+		case <-j.limit.C:
 			return waitTimeout
-		case <-w.lines.C:
-			w.logProgress()
-		case <-w.m.changed:
+		case <-j.lines.C:
+			j.logProgress()
+		case <-j.m.changed:
 		}
 	}
 }
@@ -91,11 +91,11 @@ func (w *joinWait) await(ctx context.Context, done <-chan struct{}) waitEnd {
 // is a spare, and its control plane died with the node that hosted it. A node that waits
 // for a round that is being formed goes on, since the host may be started again; a spare
 // is not needed then.
-func (w *joinWait) orphaned() <-chan struct{} {
-	gone, _ := w.m.hostLost()
-	w.m.mu.Lock()
-	defer w.m.mu.Unlock()
-	if !w.joining || !w.m.progress.Spare {
+func (j *joinWait) orphaned() <-chan struct{} {
+	gone, _ := j.m.hostLost()
+	j.m.mu.Lock()
+	defer j.m.mu.Unlock()
+	if !j.joining || !j.m.progress.Spare {
 		return nil
 	}
 	return gone
@@ -103,52 +103,52 @@ func (w *joinWait) orphaned() <-chan struct{} {
 
 // updateDeadline applies what has changed: whether the limit counts, and when the next
 // line is due.
-func (w *joinWait) updateDeadline() {
-	m := w.m
+func (j *joinWait) updateDeadline() {
+	m := j.m
 	m.mu.Lock()
-	spare := w.joining && m.lost == nil && m.progress.Spare
+	spare := j.joining && m.lost == nil && m.progress.Spare
 	m.mu.Unlock()
 	switch {
-	case spare && !w.endless:
-		w.limit.Stop()
-	case !spare && w.endless:
-		w.counted = time.Now()
-		w.limit.Reset(m.params.JoinTimeout)
+	case spare && !j.endless:
+		j.limit.Stop()
+	case !spare && j.endless:
+		j.counted = time.Now()
+		j.limit.Reset(m.params.JoinTimeout)
 	}
-	w.endless = spare
+	j.endless = spare
 
-	due := w.began.Add(firstLine)
-	if w.shown != "" {
-		due = w.shownAt.Add(lineInterval)
-		if head, tail := w.describe(); head+tail != w.shown {
-			due = w.shownAt.Add(linePause)
+	due := j.began.Add(firstLine)
+	if j.shown != "" {
+		due = j.shownAt.Add(lineInterval)
+		if head, tail := j.describe(); head+tail != j.shown {
+			due = j.shownAt.Add(linePause)
 		}
 	}
-	w.lines.Reset(max(time.Until(due), 0))
+	j.lines.Reset(max(time.Until(due), 0))
 }
 
 // logProgress writes a line.
-func (w *joinWait) logProgress() {
-	head, tail := w.describe()
-	w.shown, w.shownAt = head+tail, time.Now()
-	w.m.log.Info(w.line(head, tail))
+func (j *joinWait) logProgress() {
+	head, tail := j.describe()
+	j.shown, j.shownAt = head+tail, time.Now()
+	j.m.log.Info(j.line(head, tail))
 }
 
 // describe returns the two halves of a line; the times go between them.
-func (w *joinWait) describe() (head, tail string) {
-	m := w.m
+func (j *joinWait) describe() (head, tail string) {
+	m := j.m
 	m.mu.Lock()
 	lost, p := m.lost, m.progress
 	m.mu.Unlock()
 	switch {
 	case lost != nil:
 		p = rendezvous.Progress{Detail: m.brief(lost)}
-	case w.joining && p.Headline != "":
+	case j.joining && p.Headline != "":
 		if p.Detail == "" {
 			return p.Headline, ""
 		}
 		return p.Headline, "; " + p.Detail
-	case w.joining:
+	case j.joining:
 		return "waiting for a place in a round at " + m.endpoint(), ""
 	}
 	if p.Detail != "" { // why the control plane is not there
@@ -157,24 +157,24 @@ func (w *joinWait) describe() (head, tail string) {
 	return "waiting for the control plane at " + m.endpoint(), p.Detail
 }
 
-func (w *joinWait) line(head, tail string) string { return head + ", " + w.times() + tail }
+func (j *joinWait) line(head, tail string) string { return head + ", " + j.times() + tail }
 
 // times says how long the waiting has lasted, and how long it may.
-func (w *joinWait) times() string {
-	if w.endless {
-		return wording.Seconds(time.Since(w.began)) + ", no limit"
+func (j *joinWait) times() string {
+	if j.endless {
+		return wording.Seconds(time.Since(j.began)) + ", no limit"
 	}
-	return wording.Seconds(time.Since(w.counted)) + " of " + wording.Seconds(w.m.params.JoinTimeout)
+	return wording.Seconds(time.Since(j.counted)) + " of " + wording.Seconds(j.m.params.JoinTimeout)
 }
 
 // failure is the error of a Next that ended without an answer.
-func (w *joinWait) failure(ctx context.Context, end waitEnd) error {
-	m := w.m
+func (j *joinWait) failure(ctx context.Context, end waitEnd) error {
+	m := j.m
 	what := fmt.Sprintf("%s, waiting for the round after round %d at %s", m.subject(), m.lastRound(), m.endpoint())
 	if m.lastRound() == 0 {
 		what = fmt.Sprintf("%s, waiting for its first round at %s", m.subject(), m.endpoint())
 	}
-	status := w.line(w.describe())
+	status := j.line(j.describe())
 	switch {
 	case end == waitStopped:
 		return rendezvous.Errorf(rendezvous.CodeCanceled, "%s: the member was shut down: %s", what, status)
@@ -185,9 +185,9 @@ func (w *joinWait) failure(ctx context.Context, end waitEnd) error {
 		return rendezvous.Errorf(rendezvous.CodeGraceful, "%s: %s", what, why)
 	case end == waitCanceled && !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return rendezvous.Errorf(rendezvous.CodeCanceled, "%s: withdrawn: %s", what, status)
-	case !w.joining && w.cause != nil:
-		return rendezvous.Errorf(rendezvous.CodeConnection, "%s: never reached the control plane, %s (join_timeout): %s", what, w.times(), m.brief(w.cause))
-	case !w.joining:
+	case !j.joining && j.cause != nil:
+		return rendezvous.Errorf(rendezvous.CodeConnection, "%s: never reached the control plane, %s (join_timeout): %s", what, j.times(), m.brief(j.cause))
+	case !j.joining:
 		return rendezvous.Errorf(rendezvous.CodeConnection, "%s: never reached the control plane: %s. "+
 			"See that the node of that address is up and its port can be reached from here; join_timeout is the time allowed", what, status)
 	}

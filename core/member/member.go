@@ -215,7 +215,7 @@ func (m *Member) connect(ctx context.Context) error {
 	}
 	m.mu.Lock()
 	m.connected, m.lost = true, nil
-	m.hostFound()
+	m.hostFoundLocked()
 	m.mu.Unlock()
 	return nil
 }

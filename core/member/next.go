@@ -263,7 +263,7 @@ func (m *Member) beginJoin(known rendezvous.Progress) {
 	defer m.mu.Unlock()
 	m.inJoin, m.pending, m.early = true, nil, nil
 	m.progress = known
-	m.setUpdate(whileJoiningView(m.update))
+	m.setUpdateLocked(whileJoiningView(m.update))
 }
 
 // setPending notes the join that was sent. An update that came between its answer
@@ -272,8 +272,8 @@ func (m *Member) setPending(call *Call) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.pending = call
-	if m.early != nil && !m.joinPending() {
-		m.setUpdate(*m.early)
+	if m.early != nil && !m.joinPendingLocked() {
+		m.setUpdateLocked(*m.early)
 	}
 	m.early = nil
 }
@@ -284,8 +284,8 @@ func (m *Member) endJoin() {
 	m.inJoin, m.pending = false, nil
 }
 
-// joinPending reports whether a join waits for its answer; mu is held.
-func (m *Member) joinPending() bool {
+// joinPendingLocked reports whether a join waits for its answer.
+func (m *Member) joinPendingLocked() bool {
 	if !m.inJoin {
 		return false
 	}

@@ -24,12 +24,12 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 		early := n
 		m.early = &early
 	}
-	if m.joinPending() {
+	if m.joinPendingLocked() {
 		n = whileJoiningView(n)
 	}
 	was := m.update
-	m.setUpdate(n)
-	quiet := m.stopped || m.joinPending()
+	m.setUpdateLocked(n)
+	quiet := m.stopped || m.joinPendingLocked()
 	m.mu.Unlock()
 	m.news.Set()
 	if d := n.Directive; d.ID != "" && d.ID != was.Directive.ID {
@@ -72,8 +72,8 @@ func (o observer) Progressed(p rendezvous.Progress) {
 func (o observer) Dropped(err *rendezvous.Error) {
 	m := o.m
 	m.mu.Lock()
-	quiet := m.stopped || m.joinPending()
-	if !m.joinPending() {
+	quiet := m.stopped || m.joinPendingLocked()
+	if !m.joinPendingLocked() {
 		m.update.Waiting, m.update.Reason = 1, err.Text
 	}
 	m.mu.Unlock()
@@ -94,9 +94,9 @@ func (o observer) ConnectionChanged(err error) {
 		m.lostAt = now
 	}
 	if err != nil {
-		m.hostDown()
+		m.hostDownLocked()
 	} else {
-		m.hostFound()
+		m.hostFoundLocked()
 	}
 	quiet := m.stopped || !m.connected
 	m.mu.Unlock()

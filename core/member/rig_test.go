@@ -50,28 +50,28 @@ func runCluster(t *testing.T, f func(t *testing.T, w *cluster)) {
 	})
 }
 
-func (w *cluster) end() {
-	for _, m := range w.members {
+func (c *cluster) end() {
+	for _, m := range c.members {
 		if err := m.Close(); err != nil {
-			w.t.Errorf("Close: %v", err)
+			c.t.Errorf("Close: %v", err)
 		}
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	for _, timer := range w.timers {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, timer := range c.timers {
 		timer.Stop()
 	}
 }
 
 // setDown makes the control plane unreachable, or reachable again (nil).
-func (w *cluster) setDown(err error) {
-	w.mu.Lock()
-	w.down = err
+func (c *cluster) setDown(err error) {
+	c.mu.Lock()
+	c.down = err
 	var cut []*plane
-	for _, p := range w.planes {
+	for _, p := range c.planes {
 		cut = append(cut, p)
 	}
-	w.mu.Unlock()
+	c.mu.Unlock()
 	if err != nil {
 		for _, p := range cut {
 			p.cut(err)
@@ -79,17 +79,17 @@ func (w *cluster) setDown(err error) {
 	}
 }
 
-// apply gives the machine an event and its effects to the planes; mu is held.
-func (w *cluster) apply(ev rendezvous.Event) {
-	for _, e := range w.m.Apply(ev) {
-		w.carryOut(e)
+// applyLocked gives the machine an event and its effects to the planes.
+func (c *cluster) applyLocked(ev rendezvous.Event) {
+	for _, e := range c.m.Apply(ev) {
+		c.carryOut(e)
 	}
-	if w.mute {
+	if c.mute {
 		return
 	}
-	forming, waiting := w.m.Progress()
-	for session, p := range w.planes {
-		if candidate, pending := w.m.Forming(session); pending {
+	forming, waiting := c.m.Progress()
+	for session, p := range c.planes {
+		if candidate, pending := c.m.Forming(session); pending {
 			progress := waiting
 			if candidate {
 				progress = forming
@@ -102,55 +102,55 @@ func (w *cluster) apply(ev rendezvous.Event) {
 	}
 }
 
-func (w *cluster) carryOut(e rendezvous.Effect) {
+func (c *cluster) carryOut(e rendezvous.Effect) {
 	switch e := e.(type) {
 	case rendezvous.Welcome:
-		p := w.planes[e.Session]
+		p := c.planes[e.Session]
 		p.deliver(func() { p.observer.Updated(e.Update) })
 	case rendezvous.Refuse:
-		w.planes[e.Session].refused = e.Err
-		delete(w.planes, e.Session)
+		c.planes[e.Session].refused = e.Err
+		delete(c.planes, e.Session)
 	case rendezvous.Reply:
-		if p := w.planes[e.Session]; p != nil {
+		if p := c.planes[e.Session]; p != nil {
 			p.answer(e)
 		}
 	case rendezvous.Notify:
-		if p := w.planes[e.Session]; p != nil {
+		if p := c.planes[e.Session]; p != nil {
 			p.deliver(func() { p.observer.Updated(e.Update) })
 		}
 	case rendezvous.Drop:
-		if p := w.planes[e.Session]; p != nil {
-			delete(w.planes, e.Session)
-			p.dropped(e.Err)
+		if p := c.planes[e.Session]; p != nil {
+			delete(c.planes, e.Session)
+			p.droppedLocked(e.Err)
 		}
 	case rendezvous.SetTimer:
 		timer := e.Timer
-		w.timers[timer] = time.AfterFunc(e.After, func() {
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			delete(w.timers, timer)
-			w.apply(rendezvous.TimerFired{Timer: timer})
+		c.timers[timer] = time.AfterFunc(e.After, func() {
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			delete(c.timers, timer)
+			c.applyLocked(rendezvous.TimerFired{Timer: timer})
 		})
 	case rendezvous.StopTimer:
-		if timer := w.timers[e.Timer]; timer != nil {
+		if timer := c.timers[e.Timer]; timer != nil {
 			timer.Stop()
-			delete(w.timers, e.Timer)
+			delete(c.timers, e.Timer)
 		}
 	}
 }
 
 // lose takes a node out as if its lease had run out.
-func (w *cluster) lose(n *node) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.apply(rendezvous.LeaseExpired{Session: n.plane.session})
+func (c *cluster) lose(n *node) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.applyLocked(rendezvous.LeaseExpired{Session: n.plane.session})
 }
 
 // pending reports whether the control plane holds a join of the node.
-func (w *cluster) pending(n *node) bool {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	_, pending := w.m.Forming(n.plane.session)
+func (c *cluster) pending(n *node) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, pending := c.m.Forming(n.plane.session)
 	return pending
 }
 
@@ -235,7 +235,7 @@ func (p *plane) Connect(ctx context.Context) error {
 		p.w.mu.Lock()
 		down := p.w.down
 		if down == nil {
-			err := p.hello()
+			err := p.helloLocked()
 			p.w.mu.Unlock()
 			return err
 		}
@@ -249,8 +249,8 @@ func (p *plane) Connect(ctx context.Context) error {
 	}
 }
 
-// hello says hello on the session there is, or on a new one; w.mu is held.
-func (p *plane) hello() error {
+// helloLocked says hello on the session there is, or on a new one.
+func (p *plane) helloLocked() error {
 	if p.session == "" {
 		p.w.sessions++
 		p.session = rendezvous.SessionID(fmt.Sprintf("s%d", p.w.sessions))
@@ -262,7 +262,7 @@ func (p *plane) hello() error {
 	p.w.planes[p.session] = p
 	p.w.embedded = p.w.embedded || p.host
 	p.refused = nil
-	p.w.apply(rendezvous.Hello{
+	p.w.applyLocked(rendezvous.Hello{
 		Session: p.session, Node: p.p.NodeID, Policy: p.p.Policy, LastRound: claim, InHost: p.host,
 		Incarnation: uint64(p.w.sessions), SeenAddr: p.seen, ServerAddr: "10.0.0.1",
 	})
@@ -282,7 +282,7 @@ func (p *plane) cut(err error) {
 		return
 	}
 	p.broken = true
-	p.w.apply(rendezvous.Disconnect{Session: p.session})
+	p.w.applyLocked(rendezvous.Disconnect{Session: p.session})
 	p.deliver(func() { p.observer.ConnectionChanged(err) })
 	p.wg.Go(func() { p.reconnect(false) })
 }
@@ -306,7 +306,7 @@ func (p *plane) reconnect(told bool) {
 	if fresh := p.session == ""; fresh && !told && len(p.claims) > 0 {
 		p.deliver(func() { p.observer.Dropped(rendezvous.ErrEvicted) })
 	}
-	if p.hello() != nil {
+	if p.helloLocked() != nil {
 		return
 	}
 	if !told {
@@ -314,14 +314,14 @@ func (p *plane) reconnect(told bool) {
 	}
 	for number := range p.number {
 		if r := p.calls[number+1]; r != nil {
-			p.w.apply(rendezvous.Stamp(r.event, rendezvous.Request{Session: p.session, Number: number + 1}))
+			p.w.applyLocked(rendezvous.Stamp(r.event, rendezvous.Request{Session: p.session, Number: number + 1}))
 		}
 	}
 }
 
-// dropped ends the session: its node was taken out. A node that is connected
-// learns it at once, another one when it comes back; w.mu is held.
-func (p *plane) dropped(err *rendezvous.Error) {
+// droppedLocked ends the session: its node was taken out. A node that is connected
+// learns it at once, another one when it comes back.
+func (p *plane) droppedLocked(err *rendezvous.Error) {
 	p.session = ""
 	if p.broken {
 		return
@@ -363,7 +363,7 @@ func (p *plane) Start(ev rendezvous.Event) *member.Call {
 	}
 	p.calls[p.number] = &request{ev, call}
 	if !p.broken {
-		p.w.apply(rendezvous.Stamp(ev, rendezvous.Request{Session: p.session, Number: p.number}))
+		p.w.applyLocked(rendezvous.Stamp(ev, rendezvous.Request{Session: p.session, Number: p.number}))
 	}
 	return call
 }
@@ -396,7 +396,7 @@ func (p *plane) Close(ctx context.Context) error {
 	p.w.mu.Lock()
 	p.closeCtx = ctx.Err()
 	if p.connected && !p.broken {
-		p.w.apply(rendezvous.Disconnect{Session: p.session})
+		p.w.applyLocked(rendezvous.Disconnect{Session: p.session})
 	}
 	for _, r := range p.calls {
 		p.deliver(func() { r.call.Finish(nil, rendezvous.ErrCanceled) })
@@ -452,21 +452,21 @@ func nodeParams(name string, min, max int) params.Params {
 	return p
 }
 
-func (w *cluster) node(p params.Params) *node {
-	n := &node{w: w, stores: &stores{}, log: &lines{}}
+func (c *cluster) node(p params.Params) *node {
+	n := &node{w: c, stores: &stores{}, log: &lines{}}
 	n.Member = member.New(p, func(o member.Observer) member.ControlPlane {
-		n.plane = newPlane(w, p, o)
+		n.plane = newPlane(c, p, o)
 		return n.plane
 	}, n.stores, slog.New(n.log))
-	w.members = append(w.members, n.Member)
+	c.members = append(c.members, n.Member)
 	return n
 }
 
 // nodes makes count nodes a, b, c, ... of a min:max run.
-func (w *cluster) nodes(count, min, max int) []*node {
+func (c *cluster) nodes(count, min, max int) []*node {
 	list := make([]*node, count)
 	for i := range list {
-		list[i] = w.node(nodeParams(string(rune('a'+i)), min, max))
+		list[i] = c.node(nodeParams(string(rune('a'+i)), min, max))
 	}
 	return list
 }

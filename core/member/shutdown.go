@@ -141,7 +141,7 @@ func (m *Member) release(ctx context.Context, err error) error {
 	m.mu.Lock()
 	store, way := m.current, m.way
 	m.current, m.way = nil, nil
-	m.hostFound()
+	m.hostFoundLocked()
 	m.mu.Unlock()
 	m.closeStore(store)
 	m.closeStore(way)

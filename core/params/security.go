@@ -27,8 +27,8 @@ type LoopbackUsers struct {
 type UIDRange struct{ First, Last uint32 }
 
 // Includes reports whether uid is one of the further users.
-func (u LoopbackUsers) Includes(uid uint32) bool {
-	for _, r := range u.Also {
+func (l LoopbackUsers) Includes(uid uint32) bool {
+	for _, r := range l.Also {
 		if r.First <= uid && uid <= r.Last {
 			return true
 		}

@@ -140,8 +140,8 @@ func (m *Machine) adoptable(generation string, round uint64) bool {
 }
 
 // valid bounds what a report may make the control plane allocate.
-func (c LastRound) valid(most int) bool {
-	return c.Round <= maxRound && c.World >= 1 && c.World <= most && c.Rank >= 0 && c.Rank < c.World && c.HostRank < c.World
+func (l LastRound) valid(most int) bool {
+	return l.Round <= maxRound && l.World >= 1 && l.World <= most && l.Rank >= 0 && l.Rank < l.World && l.HostRank < l.World
 }
 
 // highest is the highest round that was completed or claimed: the next one is above it.

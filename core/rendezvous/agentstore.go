@@ -32,7 +32,7 @@ type keyWait struct {
 	seq    uint64 // order of registration
 }
 
-func (w *keyWait) forget() { w.engine.Cancel(&w.waiter) }
+func (k *keyWait) forget() { k.engine.Cancel(&k.waiter) }
 
 // keyRequest applies one operation on the agents' keys. Only members of the last
 // round have keys, and only those of that round.
@@ -119,13 +119,13 @@ func (m *Machine) applyKey(space *agentStore, w *keyWait) (ok bool) {
 }
 
 // onStore returns the request to the store that holds the keys.
-func (r KeyRequest) onStore() store.Request {
-	return store.Request{Op: r.Op, Keys: r.Keys, Values: r.Values, Number: r.Amount, Block: r.Amount != 0}
+func (k KeyRequest) onStore() store.Request {
+	return store.Request{Op: k.Op, Keys: k.Keys, Values: k.Values, Number: k.Amount, Block: k.Amount != 0}
 }
 
 // prepare makes w tell the space when it is over.
-func (s *agentStore) prepare(w *keyWait) {
-	w.waiter.Wake = func() { s.woken = append(s.woken, w) }
+func (a *agentStore) prepare(w *keyWait) {
+	w.waiter.Wake = func() { a.woken = append(a.woken, w) }
 }
 
 // checkKeyRequest refuses a request whose lists do not fit its operation.

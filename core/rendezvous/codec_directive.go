@@ -74,17 +74,17 @@ func (d Direct) oversize() error {
 }
 
 // oversize returns an error for a report that no log may hold.
-func (c LastRound) oversize() error {
-	if hosts := len(c.Facts.FinishedHosts); hosts > maxFinishedHosts {
+func (l LastRound) oversize() error {
+	if hosts := len(l.Facts.FinishedHosts); hosts > maxFinishedHosts {
 		return Errorf(CodeTooLarge, "a report of %d hosts that have finished, at most %d are possible", hosts, maxFinishedHosts)
 	}
-	f := c.Facts.Directives
-	if len(c.Reports) > MaxDirectiveReports || len(f.Standing) > MaxDirectives || len(f.Ended) > maxEndedFacts || len(f.Drained) > maxDirectiveFacts {
+	f := l.Facts.Directives
+	if len(l.Reports) > MaxDirectiveReports || len(f.Standing) > MaxDirectives || len(f.Ended) > maxEndedFacts || len(f.Drained) > maxDirectiveFacts {
 		return Errorf(CodeTooLarge, "a report of %d directives, %d that stand, %d that have ended and %d drained nodes",
-			len(c.Reports), len(f.Standing), len(f.Ended), len(f.Drained))
+			len(l.Reports), len(f.Standing), len(f.Ended), len(f.Drained))
 	}
-	names := append([]string{c.Generation, c.Facts.Generation, c.Facts.Origin}, f.Ended...)
-	for _, r := range c.Reports {
+	names := append([]string{l.Generation, l.Facts.Generation, l.Facts.Origin}, f.Ended...)
+	for _, r := range l.Reports {
 		names = append(names, r.ID)
 	}
 	for _, d := range f.Drained {
@@ -253,21 +253,21 @@ const (
 	maxEndedFacts     = 16
 )
 
-func (f DirectiveFacts) equal(g DirectiveFacts) bool { return f.Seq == g.Seq }
+func (df DirectiveFacts) equal(g DirectiveFacts) bool { return df.Seq == g.Seq }
 
 // possible reports whether a run of at most so many nodes can have directives like that.
-func (f DirectiveFacts) possible(round uint64, most int) bool {
-	if len(f.Standing) > MaxDirectives || len(f.Ended) > maxEndedFacts || f.Target < 0 || f.Target > most || f.Seq > maxRound || f.EndedRound > round {
+func (df DirectiveFacts) possible(round uint64, most int) bool {
+	if len(df.Standing) > MaxDirectives || len(df.Ended) > maxEndedFacts || df.Target < 0 || df.Target > most || df.Seq > maxRound || df.EndedRound > round {
 		return false
 	}
 	ids := map[string]bool{}
-	for _, d := range f.Standing {
+	for _, d := range df.Standing {
 		if !d.sound() || ids[d.ID] || d.Round != 0 && d.Round != round || d.Step < -1 || d.Within > MaxTimeout || d.For > MaxTimeout {
 			return false
 		}
 		ids[d.ID] = true
 	}
-	for _, d := range f.Drained {
+	for _, d := range df.Drained {
 		if d.For < 0 || d.For > MaxTimeout {
 			return false
 		}

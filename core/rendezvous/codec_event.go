@@ -442,16 +442,16 @@ func oversize(ev Event) error {
 	return longName(names)
 }
 
-func (r KeyRequest) oversize() error {
-	if len(r.Keys) > MaxKeys || len(r.Values) > MaxKeys {
-		return Errorf(CodeTooLarge, "a request of %d keys and %d values, at most %d are allowed", len(r.Keys), len(r.Values), MaxKeys)
+func (k KeyRequest) oversize() error {
+	if len(k.Keys) > MaxKeys || len(k.Values) > MaxKeys {
+		return Errorf(CodeTooLarge, "a request of %d keys and %d values, at most %d are allowed", len(k.Keys), len(k.Values), MaxKeys)
 	}
-	for _, key := range r.Keys {
+	for _, key := range k.Keys {
 		if len(key) > MaxKeyLen {
 			return Errorf(CodeTooLarge, "a key of %d bytes, at most %d are allowed", len(key), MaxKeyLen)
 		}
 	}
-	for _, value := range r.Values {
+	for _, value := range k.Values {
 		if len(value) > MaxValueLen {
 			return Errorf(CodeTooLarge, "a value of %d bytes, at most %d are allowed", len(value), MaxValueLen)
 		}

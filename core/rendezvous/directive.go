@@ -26,11 +26,11 @@ var directiveKindNames = map[DirectiveKind]string{
 	DirectiveSave: "save", DirectiveDrain: "drain", DirectiveScale: "scale", DirectiveStop: "stop",
 }
 
-func (k DirectiveKind) String() string {
-	if name, ok := directiveKindNames[k]; ok {
+func (d DirectiveKind) String() string {
+	if name, ok := directiveKindNames[d]; ok {
 		return name
 	}
-	return fmt.Sprintf("directive %d", int(k))
+	return fmt.Sprintf("directive %d", int(d))
 }
 
 // Bounds of directives.

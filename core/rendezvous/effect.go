@@ -109,9 +109,9 @@ type MembershipUpdate struct {
 }
 
 // Equal reports whether two updates say the same.
-func (u *MembershipUpdate) Equal(v *MembershipUpdate) bool {
-	return u.Waiting == v.Waiting && u.Closed == v.Closed && u.Requeue == v.Requeue && u.Reason == v.Reason &&
-		u.Stop == v.Stop && u.Directive == v.Directive && u.Facts.equal(v.Facts)
+func (m *MembershipUpdate) Equal(v *MembershipUpdate) bool {
+	return m.Waiting == v.Waiting && m.Closed == v.Closed && m.Requeue == v.Requeue && m.Reason == v.Reason &&
+		m.Stop == v.Stop && m.Directive == v.Directive && m.Facts.equal(v.Facts)
 }
 
 // Notify carries a membership update to a node.

@@ -442,10 +442,10 @@ func (s *sim) add(t *rapid.T) {
 }
 
 // acknowledged is the highest number up to which all answers arrived.
-func (n *rigNode) acknowledged() uint64 {
+func (r *rigNode) acknowledged() uint64 {
 	var acked uint64
-	for number := uint64(1); number < n.number; number++ {
-		if _, ok := n.replies[number]; !ok {
+	for number := uint64(1); number < r.number; number++ {
+		if _, ok := r.replies[number]; !ok {
 			break
 		}
 		acked = number

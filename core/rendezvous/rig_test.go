@@ -137,14 +137,14 @@ func (r *rig) deliver(e Effect) {
 }
 
 // remember keeps what the node knew before it was told more.
-func (n *rigNode) remember(answer uint64) {
-	n.seen = append(n.seen, belief{n.claim, n.facts, answer})
+func (r *rigNode) remember(answer uint64) {
+	r.seen = append(r.seen, belief{r.claim, r.facts, answer})
 }
 
 // reports is what the node says of itself in a hello.
-func (n *rigNode) reports() LastRound {
-	c := n.claim
-	c.Facts = n.facts
+func (r *rigNode) reports() LastRound {
+	c := r.claim
+	c.Facts = r.facts
 	return c
 }
 
@@ -207,9 +207,9 @@ func (r *rig) again(n *rigNode, p Policy) {
 	r.apply(Hello{Session: n.session, Node: n.id, Label: n.id, Policy: p, LastRound: n.reports(), InHost: n.inHost, SeenAddr: n.seenAddr})
 }
 
-func (n *rigNode) request() Request {
-	n.number++
-	return Request{Session: n.session, Number: n.number}
+func (r *rigNode) request() Request {
+	r.number++
+	return Request{Session: r.session, Number: r.number}
 }
 
 func (r *rig) join(n *rigNode, change ...func(*Join)) {
@@ -223,9 +223,9 @@ func (r *rig) join(n *rigNode, change ...func(*Join)) {
 }
 
 // outcome is the answer to the node's last join; ok is false while it is pending.
-func (n *rigNode) outcome() (o Outcome, err *Error, ok bool) {
-	reply, ok := n.replies[n.joinNo]
-	if !ok || n.joinNo == 0 {
+func (r *rigNode) outcome() (o Outcome, err *Error, ok bool) {
+	reply, ok := r.replies[r.joinNo]
+	if !ok || r.joinNo == 0 {
 		return Outcome{}, nil, false
 	}
 	if reply.Err != nil {

@@ -76,18 +76,18 @@ func (m *Machine) ranksLost(space *agentStore, r KeyRequest) bool {
 }
 
 // waitsForRanks reports whether the request waits for keys of the rank assignment only.
-func (r KeyRequest) waitsForRanks() bool {
-	switch r.Op {
+func (k KeyRequest) waitsForRanks() bool {
+	switch k.Op {
 	case store.OpGet, store.OpMultiGet, store.OpWait:
 	default:
 		return false
 	}
-	for _, key := range r.Keys {
+	for _, key := range k.Keys {
 		if !strings.HasPrefix(key, RoleInfoPrefix) && !strings.HasPrefix(key, AssignedRanksPrefix) {
 			return false
 		}
 	}
-	return len(r.Keys) > 0
+	return len(k.Keys) > 0
 }
 
 // roleInfo is what an agent publishes of itself.

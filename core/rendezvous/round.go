@@ -354,15 +354,15 @@ type participant struct {
 }
 
 // live reports whether the round still counts on the member.
-func (s *participant) live() bool {
-	return s.state != participantFinished && s.state != participantLost
+func (p *participant) live() bool {
+	return p.state != participantFinished && p.state != participantLost
 }
 
-func (s *participant) name() string {
-	if s.node == "" {
-		return fmt.Sprintf("the node of rank %d", s.rank)
+func (p *participant) name() string {
+	if p.node == "" {
+		return fmt.Sprintf("the node of rank %d", p.rank)
 	}
-	return s.label
+	return p.label
 }
 
 // participantOf returns the node's place in the last round, nil if it has none or lost

@@ -115,14 +115,14 @@ func (s *sim) mustKnow(old *Machine, next *rigNode) {
 }
 
 // forgets takes back what the node was told last: it was on its way when the host died.
-func (n *rigNode) forgets(messages int) {
-	for ; messages > 0 && len(n.seen) > 0; messages-- {
-		last := n.seen[len(n.seen)-1]
-		n.seen = n.seen[:len(n.seen)-1]
-		n.claim, n.facts = last.claim, last.facts
-		delete(n.replies, last.answer)
+func (r *rigNode) forgets(messages int) {
+	for ; messages > 0 && len(r.seen) > 0; messages-- {
+		last := r.seen[len(r.seen)-1]
+		r.seen = r.seen[:len(r.seen)-1]
+		r.claim, r.facts = last.claim, last.facts
+		delete(r.replies, last.answer)
 	}
-	n.seen = nil
+	r.seen = nil
 }
 
 // follow brings a node to the next host, with the join that it has no answer to. Some

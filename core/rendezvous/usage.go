@@ -106,7 +106,7 @@ func (r Reply) cost() int64 {
 	return cost
 }
 
-func (w *keyWait) cost() int64 { return waitCost + costOf(w.req) }
+func (k *keyWait) cost() int64 { return waitCost + costOf(k.req) }
 
 // costOf is about what the lists of a request take.
 func costOf(ev Event) (cost int64) {

@@ -35,17 +35,17 @@ type Proof struct {
 }
 
 // Pack writes the fields.
-func (f Proof) Pack(p *pack.Packer) {
+func (pr Proof) Pack(p *pack.Packer) {
 	n := 3
-	if f.Name == nil {
+	if pr.Name == nil {
 		n = 2
 	}
 	p.List(1 + n)
 	p.Uint(kindProof)
-	p.Values(f.MACs)
-	p.Uint(uint64(f.Purpose))
-	if f.Name != nil {
-		p.Bytes(f.Name)
+	p.Values(pr.MACs)
+	p.Uint(uint64(pr.Purpose))
+	if pr.Name != nil {
+		p.Bytes(pr.Name)
 	}
 }
 

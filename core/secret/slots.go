@@ -27,32 +27,32 @@ func (s Slots) Begin(conn net.Conn, said []byte) *SlotConn {
 }
 
 // Finish gives the slot back for good.
-func (c *SlotConn) Finish() {
-	<-c.slots
-	c.slots = nil
+func (s *SlotConn) Finish() {
+	<-s.slots
+	s.slots = nil
 }
 
 // NetConn returns the connection below.
-func (c *SlotConn) NetConn() net.Conn { return c.Conn }
+func (s *SlotConn) NetConn() net.Conn { return s.Conn }
 
-func (c *SlotConn) Read(b []byte) (int, error) {
-	if len(c.said) > 0 {
-		n := copy(b, c.said)
-		c.said = c.said[n:]
+func (s *SlotConn) Read(b []byte) (int, error) {
+	if len(s.said) > 0 {
+		n := copy(b, s.said)
+		s.said = s.said[n:]
 		return n, nil
 	}
-	defer c.pause()()
-	return c.Conn.Read(b)
+	defer s.pause()()
+	return s.Conn.Read(b)
 }
 
-func (c *SlotConn) Write(b []byte) (int, error) {
-	defer c.pause()()
-	return c.Conn.Write(b)
+func (s *SlotConn) Write(b []byte) (int, error) {
+	defer s.pause()()
+	return s.Conn.Write(b)
 }
 
 // pause gives the slot back until the result is called.
-func (c *SlotConn) pause() (resume func()) {
-	slots := c.slots
+func (s *SlotConn) pause() (resume func()) {
+	slots := s.slots
 	if slots == nil {
 		return func() {}
 	}

@@ -44,21 +44,21 @@ type StoreName struct {
 }
 
 // String is for logs and errors; a name may come from a peer.
-func (n StoreName) String() string {
-	if n == (StoreName{}) {
+func (s StoreName) String() string {
+	if s == (StoreName{}) {
 		return "no round"
 	}
-	return fmt.Sprintf("round %d of run %s (generation %s)", n.Round,
-		strconv.Quote(printable.Text(n.Run)), printable.Text(n.Generation))
+	return fmt.Sprintf("round %d of run %s (generation %s)", s.Round,
+		strconv.Quote(printable.Text(s.Run)), printable.Text(s.Generation))
 }
 
 // pack is what travels of a name, and is proven.
-func (n StoreName) pack() []byte {
+func (s StoreName) pack() []byte {
 	return pack.Append(nil, func(p *pack.Packer) {
 		p.List(3)
-		p.Text(n.Run)
-		p.Text(n.Generation)
-		p.Uint(n.Round)
+		p.Text(s.Run)
+		p.Text(s.Generation)
+		p.Uint(s.Round)
 	})
 }
 

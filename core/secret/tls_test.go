@@ -22,9 +22,9 @@ type writesConn struct {
 	writes atomic.Int64
 }
 
-func (c *writesConn) Write(b []byte) (int, error) {
-	c.writes.Add(1)
-	return c.Conn.Write(b)
+func (w *writesConn) Write(b []byte) (int, error) {
+	w.writes.Add(1)
+	return w.Conn.Write(b)
 }
 
 // TestOpeningWrites: a client opens a connection by two writes, the end of its handshake and

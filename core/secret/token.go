@@ -67,7 +67,7 @@ func OpenToken(path string, log *slog.Logger) (*Token, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	t := &Token{path: path, log: log}
-	if err := t.load(); err != nil {
+	if err := t.loadLocked(); err != nil {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the token file %s: %v", path, err)
 	}
 	return t, nil
@@ -80,7 +80,7 @@ func (t *Token) Path() string { return t.path }
 // has become unreadable is logged once, and what it held before counts on.
 func (t *Token) Keys() [][]byte {
 	t.mu.Lock()
-	err := t.load()
+	err := t.loadLocked()
 	log := err != nil && !t.faulty
 	t.faulty = err != nil
 	keys := t.keys
@@ -91,8 +91,8 @@ func (t *Token) Keys() [][]byte {
 	return keys
 }
 
-// load brings the tokens up to date; mu is held but by OpenToken.
-func (t *Token) load() error {
+// loadLocked brings the tokens up to date; mu is held but by OpenToken.
+func (t *Token) loadLocked() error {
 	var st unix.Stat_t
 	if err := unix.Stat(t.path, &st); err != nil {
 		return &os.PathError{Op: "stat", Path: t.path, Err: err}

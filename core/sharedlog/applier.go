@@ -41,33 +41,33 @@ func newMachine(runID, generation string) *rendezvous.Machine {
 
 // loop applies what the other goroutines read and see, until the replica ends. It
 // alone calls the observer.
-func (p *Replica) loop() {
+func (r *Replica) loop() {
 	tick := time.NewTimer(0)
 	defer tick.Stop()
 	for {
 		var what any
 		select {
-		case what = <-p.in:
+		case what = <-r.in:
 		case <-tick.C:
-		case <-p.life.Done():
+		case <-r.life.Done():
 			return
 		}
-		p.mu.Lock()
-		f := p.applier
+		r.mu.Lock()
+		f := r.applier
 		err := f.take(what)
-		p.countNodes(f.machine.Live())
+		r.countNodes(f.machine.Live())
 		f.tellProgress()
 		f.fireTimers()
 		next := f.nextLook()
 		news := f.news
 		f.news = nil
-		p.mu.Unlock()
+		r.mu.Unlock()
 		for _, tell := range news {
 			tell()
 		}
 		if err != nil {
-			p.fail(err)
-			p.obs.Dropped(err)
+			r.fail(err)
+			r.obs.Dropped(err)
 			return
 		}
 		tick.Reset(next)
@@ -75,137 +75,137 @@ func (p *Replica) loop() {
 }
 
 // take applies what a goroutine has reported; the error is final.
-func (f *applier) take(what any) *rendezvous.Error {
+func (ap *applier) take(what any) *rendezvous.Error {
 	switch what := what.(type) {
 	case Batch:
-		return f.takeBatch(what)
+		return ap.takeBatch(what)
 	case Snapshot:
-		return f.load(what)
+		return ap.load(what)
 	case heartbeats:
-		f.evaluate(what)
+		ap.evaluate(what)
 	case broken:
-		return f.takeTrouble(what)
+		return ap.takeTrouble(what)
 	}
 	return nil
 }
 
-func (f *applier) takeTrouble(b broken) *rendezvous.Error {
-	p := f.p
+func (ap *applier) takeTrouble(b broken) *rendezvous.Error {
+	p := ap.p
 	if b.final {
 		return asError(p.params.RunID, b.err)
 	}
-	was := len(f.troubles) > 0
+	was := len(ap.troubles) > 0
 	if b.err != nil {
-		f.troubles[b.op] = b.err
+		ap.troubles[b.op] = b.err
 	} else {
-		delete(f.troubles, b.op)
+		delete(ap.troubles, b.op)
 	}
-	switch is := len(f.troubles) > 0; {
+	switch is := len(ap.troubles) > 0; {
 	case is && !was:
-		f.tell(func() { p.obs.ConnectionChanged(b.err) })
+		ap.tell(func() { p.obs.ConnectionChanged(b.err) })
 	case !is && was:
-		f.tell(func() { p.obs.ConnectionChanged(nil) })
+		ap.tell(func() { p.obs.ConnectionChanged(nil) })
 	}
 	return nil
 }
 
-func (f *applier) tell(news func()) { f.news = append(f.news, news) }
+func (ap *applier) tell(news func()) { ap.news = append(ap.news, news) }
 
 // takeBatch applies entries.
-func (f *applier) takeBatch(b Batch) *rendezvous.Error {
+func (ap *applier) takeBatch(b Batch) *rendezvous.Error {
 	for _, e := range b.Entries {
-		if e.Index <= f.index {
+		if e.Index <= ap.index {
 			continue
 		}
 		ev, err := rendezvous.DecodeEvent(e.Data)
 		if err != nil {
 			return rendezvous.Errorf(rendezvous.CodeState, "run %q: entry %d at %s cannot be read: %v; all nodes of a run need one release",
-				f.p.params.RunID, e.Index, f.p.params.Endpoint, err)
+				ap.p.params.RunID, e.Index, ap.p.params.Endpoint, err)
 		}
-		f.index = e.Index
-		f.entries++
-		f.bytes += len(e.Data)
-		f.apply(ev)
+		ap.index = e.Index
+		ap.entries++
+		ap.bytes += len(e.Data)
+		ap.apply(ev)
 	}
-	if b.Snapshot > f.since.Index {
-		f.since.Index, f.entries, f.bytes = b.Snapshot, 0, 0
+	if b.Snapshot > ap.since.Index {
+		ap.since.Index, ap.entries, ap.bytes = b.Snapshot, 0, 0
 	}
-	f.maybeSave()
+	ap.maybeSave()
 	return nil
 }
 
 // apply applies one event and carries out the effects that are this node's.
-func (f *applier) apply(ev rendezvous.Event) {
-	p := f.p
+func (ap *applier) apply(ev rendezvous.Event) {
+	p := ap.p
 	switch ev := ev.(type) {
 	case rendezvous.TimerFired:
-		f.timers.stop(ev.Timer)
+		ap.timers.stop(ev.Timer)
 	case rendezvous.Disconnect:
 		// Another node took this one for dead, and it is not.
 		if ev.Session == p.session && !p.closing {
 			p.shown = "" // a beat comes first
 			p.greeted.Set()
-			defer p.propose(proposal{event: p.hello()})
+			defer p.proposeLocked(proposal{event: p.helloLocked()})
 		}
 	}
-	effects := f.machine.Apply(ev)
+	effects := ap.machine.Apply(ev)
 	if p.applied != nil {
-		p.applied(f.index, ev, effects)
+		p.applied(ap.index, ev, effects)
 	}
 	for _, e := range effects {
-		f.carryOut(e)
+		ap.carryOut(e)
 	}
 }
 
-func (f *applier) carryOut(e rendezvous.Effect) {
-	p := f.p
+func (ap *applier) carryOut(e rendezvous.Effect) {
+	p := ap.p
 	switch e := e.(type) {
 	case rendezvous.Welcome:
-		f.greet(e.Session)
+		ap.greet(e.Session)
 		if e.Session == p.session {
-			f.welcomed(e.Update)
+			ap.welcomed(e.Update)
 		}
 	case rendezvous.Refuse:
 		if e.Session == p.session {
-			f.refused(e.Err)
+			ap.refused(e.Err)
 		}
 	case rendezvous.Reply:
 		if e.Session == p.session {
-			f.answer(e)
+			ap.answer(e)
 		}
 	case rendezvous.Notify:
 		if e.Session == p.session {
-			f.tell(func() { p.obs.Updated(e.Update) })
+			ap.tell(func() { p.obs.Updated(e.Update) })
 		}
 	case rendezvous.Drop:
-		f.ring.stale = true
+		ap.ring.stale = true
 		if e.Session == p.session {
-			f.dropped(e.Err)
+			ap.dropped(e.Err)
 		}
 	case rendezvous.SetTimer:
-		f.timers.set(e)
+		ap.timers.set(e)
 	case rendezvous.StopTimer:
-		f.timers.stop(e.Timer)
+		ap.timers.stop(e.Timer)
 	case rendezvous.HistoryEntry:
 		p.log.Debug(e.Text)
 	}
 }
 
 // welcomed takes note that this node is part of the run.
-func (f *applier) welcomed(n rendezvous.MembershipUpdate) {
-	p := f.p
-	f.greeted = true
-	f.tell(func() { p.obs.Updated(n) })
-	if !f.first {
-		f.first = true
-		f.tell(func() { close(p.welcome) })
+func (ap *applier) welcomed(n rendezvous.MembershipUpdate) {
+	p := ap.p
+	ap.greeted = true
+	ap.tell(func() { p.obs.Updated(n) })
+	if !ap.first {
+		ap.first = true
+		ap.tell(func() { close(p.welcome) })
 	}
 }
 
 // refused ends the replica.
-func (f *applier) refused(err *rendezvous.Error) {
-	p, first := f.p, f.first
-	f.tell(func() {
+func (ap *applier) refused(err *rendezvous.Error) {
+	p, first := ap.p, ap.first
+	ap.tell(func() {
 		p.fail(err)
 		if first {
 			p.obs.Dropped(err)
@@ -213,35 +213,35 @@ func (f *applier) refused(err *rendezvous.Error) {
 	})
 }
 
-func (f *applier) answer(r rendezvous.Reply) {
-	c := f.p.calls.Take(r.Number)
+func (ap *applier) answer(r rendezvous.Reply) {
+	c := ap.p.calls.Take(r.Number)
 	switch {
 	case c == nil: // answered before
 	case r.Err != nil:
-		f.tell(func() { c.Call.Finish(nil, r.Err) })
+		ap.tell(func() { c.Call.Finish(nil, r.Err) })
 	default:
 		result := r.Result
 		switch of := result.(type) {
 		case rendezvous.Outcome:
-			f.p.last = of.LastRound() // the next entry may make this node say hello again
+			ap.p.last = of.LastRound() // the next entry may make this node say hello again
 		case rendezvous.KeyResult:
 			result = of.Clone() // the machine keeps its own until it is acknowledged
 		}
-		f.tell(func() { c.Call.Finish(result, nil) })
+		ap.tell(func() { c.Call.Finish(result, nil) })
 	}
 }
 
 // dropped begins a new session after this node was taken out of the run.
-func (f *applier) dropped(err *rendezvous.Error) {
-	p := f.p
+func (ap *applier) dropped(err *rendezvous.Error) {
+	p := ap.p
 	if p.closing {
 		return
 	}
-	f.tell(func() { p.obs.Dropped(err) })
-	f.greeted = false
+	ap.tell(func() { p.obs.Dropped(err) })
+	ap.greeted = false
 	p.session = newSession()
 	p.incarnation++
-	p.renew()
+	p.renewLocked()
 	p.greeted.Set()
 }
 
@@ -252,40 +252,40 @@ const (
 )
 
 // tellProgress tells what a pending join of this node waits for.
-func (f *applier) tellProgress() {
-	p := f.p
-	forming, pending := f.machine.Forming(p.session)
+func (ap *applier) tellProgress() {
+	p := ap.p
+	forming, pending := ap.machine.Forming(p.session)
 	now := time.Now()
 	switch {
 	case !pending:
-		f.asked, f.progress = time.Time{}, rendezvous.Progress{}
+		ap.asked, ap.progress = time.Time{}, rendezvous.Progress{}
 		return
-	case f.asked.IsZero():
-		f.asked = now.Add(progressFirst)
+	case ap.asked.IsZero():
+		ap.asked = now.Add(progressFirst)
 		return
-	case now.Before(f.asked):
+	case now.Before(ap.asked):
 		return
 	}
-	f.asked = now.Add(progressEvery)
-	candidate, beside := f.machine.Progress()
+	ap.asked = now.Add(progressEvery)
+	candidate, beside := ap.machine.Progress()
 	text := beside
 	if forming {
 		text = candidate
 	}
-	if text != f.progress {
-		f.progress = text
-		f.tell(func() { p.obs.Progressed(text) })
+	if text != ap.progress {
+		ap.progress = text
+		ap.tell(func() { p.obs.Progressed(text) })
 	}
 }
 
 // nextLook is how long nothing is to be done unless something comes in.
-func (f *applier) nextLook() time.Duration {
+func (ap *applier) nextLook() time.Duration {
 	const idle = time.Minute
 	next := time.Now().Add(idle)
-	if !f.asked.IsZero() && f.asked.Before(next) {
-		next = f.asked
+	if !ap.asked.IsZero() && ap.asked.Before(next) {
+		next = ap.asked
 	}
-	if due, ok := f.timers.next(f.place(), f.p.info.HeartbeatReadInterval); ok && due.Before(next) {
+	if due, ok := ap.timers.next(ap.place(), ap.p.info.HeartbeatReadInterval); ok && due.Before(next) {
 		next = due
 	}
 	return max(0, time.Until(next))
@@ -293,29 +293,29 @@ func (f *applier) nextLook() time.Duration {
 
 // maybeSave makes a snapshot if one is due. The first node in the ring does it;
 // the others stand by in case that it does not.
-func (f *applier) maybeSave() {
-	p := f.p
-	place := min(f.place(), 8)
+func (ap *applier) maybeSave() {
+	p := ap.p
+	place := min(ap.place(), 8)
 	entries, bytes := p.info.SnapshotEntries, p.info.SnapshotBytes
 	entries += entries / 8 * place
 	bytes += bytes / 8 * place
-	if f.entries < entries && f.bytes < bytes || f.index <= f.saved || !f.greeted {
+	if ap.entries < entries && ap.bytes < bytes || ap.index <= ap.saved || !ap.greeted {
 		return
 	}
 	select {
-	case p.saving <- Snapshot{f.index, f.machine.Snapshot()}:
-		f.saved = f.index
-		f.entries, f.bytes = 0, 0
+	case p.saving <- Snapshot{ap.index, ap.machine.Snapshot()}:
+		ap.saved = ap.index
+		ap.entries, ap.bytes = 0, 0
 	default: // the last one is still being stored
 	}
 }
 
 // load goes on from a snapshot, at the beginning or because this node has fallen
 // behind.
-func (f *applier) load(s Snapshot) *rendezvous.Error {
-	p := f.p
-	if s.Index <= f.index {
-		f.loaded = true
+func (ap *applier) load(s Snapshot) *rendezvous.Error {
+	p := ap.p
+	if s.Index <= ap.index {
+		ap.loaded = true
 		return nil
 	}
 	machine, err := rendezvous.Restore(s.State)
@@ -323,31 +323,31 @@ func (f *applier) load(s Snapshot) *rendezvous.Error {
 		return rendezvous.Errorf(rendezvous.CodeState, "run %q: the snapshot at %s cannot be read: %v; all nodes of a run need one release",
 			p.params.RunID, p.params.Endpoint, err)
 	}
-	before := f.machine
-	f.machine, f.index, f.since = machine, s.Index, Snapshot{Index: s.Index}
-	f.entries, f.bytes, f.ring.stale = 0, 0, true
-	f.timers = timers{}
+	before := ap.machine
+	ap.machine, ap.index, ap.since = machine, s.Index, Snapshot{Index: s.Index}
+	ap.entries, ap.bytes, ap.ring.stale = 0, 0, true
+	ap.timers = timers{}
 	for _, t := range machine.Timers() {
-		f.timers.set(t)
+		ap.timers.set(t)
 	}
 	answers, notice, known := machine.CatchUp(p.session, before, p.last)
 	for _, r := range answers {
-		f.answer(r)
+		ap.answer(r)
 	}
 	if known {
-		p.repeat() // what the session that is known has not heard of
+		p.repeatLocked() // what the session that is known has not heard of
 	}
 	switch {
-	case known && !f.greeted:
-		f.welcomed(notice)
+	case known && !ap.greeted:
+		ap.welcomed(notice)
 	case known:
-		f.tell(func() { p.obs.Updated(notice) })
-	case f.greeted:
-		f.dropped(rendezvous.Errorf(rendezvous.CodeEvicted, "run %q: node %s was dropped while it was away", p.params.RunID, p.node))
-	case f.loaded:
-		p.renew() // what became of the hello is in the snapshot
+		ap.tell(func() { p.obs.Updated(notice) })
+	case ap.greeted:
+		ap.dropped(rendezvous.Errorf(rendezvous.CodeEvicted, "run %q: node %s was dropped while it was away", p.params.RunID, p.node))
+	case ap.loaded:
+		p.renewLocked() // what became of the hello is in the snapshot
 	}
-	f.loaded = true
+	ap.loaded = true
 	return nil
 }
 

@@ -158,38 +158,38 @@ func (c *chaos) start(name string) {
 }
 
 // run goes from round to round, until the work is done.
-func (n *worker) run(ctx context.Context, finish <-chan struct{}) error {
+func (w *worker) run(ctx context.Context, finish <-chan struct{}) error {
 	for {
-		o, err := n.Next(ctx)
+		o, err := w.Next(ctx)
 		if errors.Is(err, rendezvous.ErrConnection) {
 			time.Sleep(time.Second)
 			continue // the log was out of reach when it came
 		}
 		if err != nil {
-			return errors.Join(err, n.Close())
+			return errors.Join(err, w.Close())
 		}
-		n.mu.Lock()
-		n.outcome = o
-		n.mu.Unlock()
-		keys := n.Keys(o.Round)
+		w.mu.Lock()
+		w.outcome = o
+		w.mu.Unlock()
+		keys := w.Keys(o.Round)
 		var said rendezvous.DirectiveNotice
-		for n.NodesWaiting() == 0 {
-			directive, changed := n.Directive()
+		for w.NodesWaiting() == 0 {
+			directive, changed := w.Directive()
 			if directive != said && directive.Round == o.Round {
 				said = directive
-				n.report(ctx, directive)
+				w.report(ctx, directive)
 				continue
 			}
 			select {
 			case <-changed:
 			case <-finish:
 				if err := keys.Barrier(ctx, endBarrier, int64(o.World)); err != nil {
-					return errors.Join(err, n.Close())
+					return errors.Join(err, w.Close())
 				}
-				return n.Shutdown(ctx, rendezvous.EndSuccess, "done")
+				return w.Shutdown(ctx, rendezvous.EndSuccess, "done")
 			case <-ctx.Done():
 				return ctx.Err()
-			case <-n.Changed():
+			case <-w.Changed():
 			case <-time.After(time.Second):
 				_, _ = keys.Add(ctx, "sum", 1)
 			}
@@ -198,26 +198,26 @@ func (n *worker) run(ctx context.Context, finish <-chan struct{}) error {
 }
 
 // report answers what the node is asked of a directive.
-func (n *worker) report(ctx context.Context, d rendezvous.DirectiveNotice) {
+func (w *worker) report(ctx context.Context, d rendezvous.DirectiveNotice) {
 	ctx, cancel := context.WithTimeout(ctx, time.Second)
 	defer cancel()
 	if d.Agreed {
-		_ = n.ReportSaved(ctx, d.Round, d.ID)
+		_ = w.ReportSaved(ctx, d.Round, d.ID)
 		return
 	}
-	_ = n.ReportHeld(ctx, d.Round, d.ID, rand.Int64N(10))
+	_ = w.ReportHeld(ctx, d.Round, d.ID, rand.Int64N(10))
 }
 
-func (n *worker) last() rendezvous.Outcome {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.outcome
+func (w *worker) last() rendezvous.Outcome {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.outcome
 }
 
-func (n *worker) hasEnded() bool {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	return n.ended
+func (w *worker) hasEnded() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.ended
 }
 
 // mishap is what becomes of an append.
@@ -329,7 +329,7 @@ func (c *chaos) say(ev rendezvous.Event) {
 	if c.value == nil {
 		c.memory.mu.Lock()
 		defer c.memory.mu.Unlock()
-		c.memory.add([][]byte{data})
+		c.memory.addLocked([][]byte{data})
 		return
 	}
 	l := NewRegisterLog(c.value, "job")

@@ -40,61 +40,61 @@ const (
 )
 
 // last is the index of the last entry.
-func (s *registerState) last() uint64 { return s.base + uint64(len(s.entries)) }
+func (r *registerState) last() uint64 { return r.base + uint64(len(r.entries)) }
 
-func (s *registerState) copy() *registerState {
-	if s == nil {
+func (r *registerState) copy() *registerState {
+	if r == nil {
 		return nil
 	}
-	c := *s
-	c.entries = slices.Clip(s.entries)
-	c.beats = slices.Clone(s.beats)
+	c := *r
+	c.entries = slices.Clip(r.entries)
+	c.beats = slices.Clone(r.beats)
 	return &c
 }
 
 // after returns the entries behind an index.
-func (s *registerState) after(index uint64) (Batch, error) {
-	b := Batch{Snapshot: s.snapshot.Index}
-	if index < s.base {
+func (r *registerState) after(index uint64) (Batch, error) {
+	b := Batch{Snapshot: r.snapshot.Index}
+	if index < r.base {
 		return b, ErrCompacted
 	}
-	for i := index; i < s.last(); i++ {
-		b.Entries = append(b.Entries, Entry{Index: i + 1, Data: s.entries[i-s.base]})
+	for i := index; i < r.last(); i++ {
+		b.Entries = append(b.Entries, Entry{Index: i + 1, Data: r.entries[i-r.base]})
 	}
 	return b, nil
 }
 
 // compact installs a snapshot, and reports whether it was newer.
-func (s *registerState) compact(snapshot Snapshot) bool {
-	if snapshot.Index <= s.snapshot.Index || snapshot.Index > s.last() {
+func (r *registerState) compact(snapshot Snapshot) bool {
+	if snapshot.Index <= r.snapshot.Index || snapshot.Index > r.last() {
 		return false
 	}
-	s.snapshot = snapshot
-	if base := snapshot.Index - min(snapshot.Index, keptEntries); base > s.base {
-		s.entries = s.entries[base-s.base:]
-		s.base = base
+	r.snapshot = snapshot
+	if base := snapshot.Index - min(snapshot.Index, keptEntries); base > r.base {
+		r.entries = r.entries[base-r.base:]
+		r.base = base
 	}
 	return true
 }
 
 // beat counts a node's counter on and forgets that of its last session.
-func (s *registerState) beat(session, last rendezvous.SessionID) {
+func (r *registerState) beat(session, last rendezvous.SessionID) {
 	var count uint64
-	s.beats = slices.DeleteFunc(s.beats, func(b registerHeartbeat) bool {
+	r.beats = slices.DeleteFunc(r.beats, func(b registerHeartbeat) bool {
 		if b.session == session {
 			count = b.count
 		}
 		return b.session == session || b.session == last
 	})
 	if session != "" {
-		s.beats = append(s.beats, registerHeartbeat{session, count + 1})
+		r.beats = append(r.beats, registerHeartbeat{session, count + 1})
 	}
-	s.beats = s.beats[max(0, len(s.beats)-maxRegisterBeats):]
+	r.beats = r.beats[max(0, len(r.beats)-maxRegisterBeats):]
 }
 
 // sign is what the state shows of a node: one that has no counter took it back.
-func (s *registerState) sign(session rendezvous.SessionID) Liveness {
-	for _, b := range s.beats {
+func (r *registerState) sign(session rendezvous.SessionID) Liveness {
+	for _, b := range r.beats {
 		if b.session == session {
 			return Liveness{Heartbeats: b.count}
 		}
@@ -102,20 +102,20 @@ func (s *registerState) sign(session rendezvous.SessionID) Liveness {
 	return Liveness{State: LivenessDisconnected}
 }
 
-func (s *registerState) encode() []byte {
+func (r *registerState) encode() []byte {
 	return pack.Append(nil, func(p *pack.Packer) {
 		p.List(10)
 		p.Text(registerMagic)
 		p.Uint(registerVersion)
-		p.Text(s.runID)
-		p.Text(s.generation)
-		p.Text(s.nonce)
-		p.Uint(s.snapshot.Index)
-		p.Bytes(s.snapshot.State)
-		p.Uint(s.base)
-		p.Values(s.entries)
-		p.List(2 * len(s.beats))
-		for _, b := range s.beats {
+		p.Text(r.runID)
+		p.Text(r.generation)
+		p.Text(r.nonce)
+		p.Uint(r.snapshot.Index)
+		p.Bytes(r.snapshot.State)
+		p.Uint(r.base)
+		p.Values(r.entries)
+		p.List(2 * len(r.beats))
+		for _, b := range r.beats {
 			p.Text(string(b.session))
 			p.Uint(b.count)
 		}

@@ -45,18 +45,18 @@ type slowLog struct {
 	closed     chan struct{}
 }
 
-func (l *slowLog) Heartbeat(context.Context, rendezvous.SessionID, time.Duration) error {
-	<-l.beat
+func (s *slowLog) Heartbeat(context.Context, rendezvous.SessionID, time.Duration) error {
+	<-s.beat
 	return nil
 }
 
-func (l *slowLog) Latest(context.Context) (Snapshot, error) {
-	<-l.read
+func (s *slowLog) Latest(context.Context) (Snapshot, error) {
+	<-s.read
 	return Snapshot{}, nil
 }
 
-func (l *slowLog) Close(context.Context) error {
-	close(l.closed)
+func (s *slowLog) Close(context.Context) error {
+	close(s.closed)
 	return nil
 }
 

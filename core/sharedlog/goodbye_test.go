@@ -15,11 +15,11 @@ type unreadLog struct {
 	unread chan struct{} // not nil: closed when it may read
 }
 
-func (l *unreadLog) Next(ctx context.Context, after uint64) (Batch, error) {
-	b, err := l.memoryLog.Next(ctx, after)
-	l.mu.Lock()
-	unread := l.unread
-	l.mu.Unlock()
+func (u *unreadLog) Next(ctx context.Context, after uint64) (Batch, error) {
+	b, err := u.memoryLog.Next(ctx, after)
+	u.mu.Lock()
+	unread := u.unread
+	u.mu.Unlock()
 	if unread == nil || err != nil {
 		return b, err
 	}
@@ -28,7 +28,7 @@ func (l *unreadLog) Next(ctx context.Context, after uint64) (Batch, error) {
 	case <-ctx.Done():
 		return Batch{}, ctx.Err()
 	}
-	return l.memoryLog.Next(ctx, after)
+	return u.memoryLog.Next(ctx, after)
 }
 
 // TestGoodbyeBehindASnapshot: a node whose run is ended by a directive, to be queued again,
@@ -55,7 +55,7 @@ func TestGoodbyeBehindASnapshot(t *testing.T) {
 					t.Fatal(err)
 				}
 				w.memory.mu.Lock()
-				w.memory.add([][]byte{stop})
+				w.memory.addLocked([][]byte{stop})
 				w.memory.mu.Unlock()
 				waiting(t, nodes[0], "why")
 				left := make(chan error, 1)

@@ -39,13 +39,13 @@ type peer struct {
 }
 
 // refreshRing brings the ring up to date.
-func (f *applier) refreshRing() {
-	r := &f.ring
+func (ap *applier) refreshRing() {
+	r := &ap.ring
 	if !r.stale {
 		return
 	}
 	r.stale = false
-	r.sessions = f.machine.AppendSessions(r.sessions[:0])
+	r.sessions = ap.machine.AppendSessions(r.sessions[:0])
 	slices.Sort(r.sessions)
 	for session := range r.peers {
 		if _, ok := slices.BinarySearch(r.sessions, session); !ok {
@@ -55,46 +55,46 @@ func (f *applier) refreshRing() {
 }
 
 // place is this node's place in the ring, 0 for the first.
-func (f *applier) place() int {
-	f.refreshRing()
-	i, _ := slices.BinarySearch(f.ring.sessions, f.p.session)
+func (ap *applier) place() int {
+	ap.refreshRing()
+	i, _ := slices.BinarySearch(ap.ring.sessions, ap.p.session)
 	return i
 }
 
 // toWatch is whom to look at now.
-func (f *applier) toWatch() []rendezvous.SessionID {
-	r := &f.ring
-	start := f.place()
+func (ap *applier) toWatch() []rendezvous.SessionID {
+	r := &ap.ring
+	start := ap.place()
 	n := len(r.sessions)
 	now := time.Now()
 	var list []rendezvous.SessionID
 	healthy := 0
 	for i := 1; i <= n && (healthy < watched || n <= watchAll+1); i++ {
 		session := r.sessions[(start+i)%n]
-		if session == f.p.session {
+		if session == ap.p.session {
 			continue
 		}
 		list = append(list, session)
 		p := r.peers[session]
-		if p == nil || !p.gone && now.Sub(p.heard) < f.lease()*2/beatsPerLease {
+		if p == nil || !p.gone && now.Sub(p.heard) < ap.lease()*2/beatsPerLease {
 			healthy++
 		}
 	}
 	return list
 }
 
-func (f *applier) lease() time.Duration {
-	if lease := f.machine.Policy().LeaseTimeout; lease > 0 {
+func (ap *applier) lease() time.Duration {
+	if lease := ap.machine.Policy().LeaseTimeout; lease > 0 {
 		return lease
 	}
-	return f.p.params.LeaseTimeout
+	return ap.p.params.LeaseTimeout
 }
 
 // greet begins to watch a node that has said hello, or has said it again.
-func (f *applier) greet(session rendezvous.SessionID) {
-	f.ring.stale = true
+func (ap *applier) greet(session rendezvous.SessionID) {
+	ap.ring.stale = true
 	now := time.Now()
-	f.ring.peers[session] = &peer{words: f.machine.Heard(session), heard: now, spoke: now, looked: now}
+	ap.ring.peers[session] = &peer{words: ap.machine.Heard(session), heard: now, spoke: now, looked: now}
 }
 
 // heartbeats is what one look has shown.
@@ -111,23 +111,23 @@ type heartbeats struct {
 // through, neither may theirs: all get a new lease. A node is
 // judged only after it was found silent twice, and what is found of it is appended at
 // once or not at all.
-func (f *applier) evaluate(s heartbeats) {
-	f.refreshRing()
-	r, now, lease := &f.ring, time.Now(), f.lease()
+func (ap *applier) evaluate(s heartbeats) {
+	ap.refreshRing()
+	r, now, lease := &ap.ring, time.Now(), ap.lease()
 	late := !r.looked.IsZero() && now.Sub(r.looked) > lease/2 || now.Sub(s.shown) > lease/2
 	if late {
 		if r.late.IsZero() || now.Sub(r.late) > lease {
-			f.p.log.Debug("this process was stopped, is overloaded or cut off: all nodes get a new lease")
+			ap.p.log.Debug("this process was stopped, is overloaded or cut off: all nodes get a new lease")
 		}
 		r.late = now
-		f.p.withdraw()
+		ap.p.withdrawLocked()
 	}
 	r.looked = s.began
 	for i, session := range s.sessions {
 		if _, ok := slices.BinarySearch(r.sessions, session); !ok || i >= len(s.list) {
 			continue
 		}
-		p, sign, words := r.peers[session], s.list[i], f.machine.Heard(session)
+		p, sign, words := r.peers[session], s.list[i], ap.machine.Heard(session)
 		if p == nil {
 			p = &peer{beats: sign.Heartbeats, words: words, heard: now, looked: now}
 			r.peers[session] = p
@@ -141,69 +141,69 @@ func (f *applier) evaluate(s heartbeats) {
 		if late || unwatched || spoke || sign.State == LivenessHeartbeats && sign.Heartbeats != p.beats {
 			p.beats, p.heard, p.suspect, p.gone = sign.Heartbeats, now, false, false
 		}
-		f.evaluatePeer(session, p, sign, s.began.Sub(p.heard) > lease)
+		ap.evaluatePeer(session, p, sign, s.began.Sub(p.heard) > lease)
 	}
 }
 
-func (f *applier) evaluatePeer(session rendezvous.SessionID, p *peer, sign Liveness, silent bool) {
+func (ap *applier) evaluatePeer(session rendezvous.SessionID, p *peer, sign Liveness, silent bool) {
 	// A lease that the log keeps does not know of the node's entries, nor of an outage for all.
-	expired := sign.State == LivenessExpired && time.Since(p.spoke) > f.lease()/2 && time.Since(f.ring.late) > f.lease()
+	expired := sign.State == LivenessExpired && time.Since(p.spoke) > ap.lease()/2 && time.Since(ap.ring.late) > ap.lease()
 	switch {
 	case p.gone:
 	case expired, sign.State == LivenessHeartbeats && silent && p.suspect:
-		f.declareFailed(p, rendezvous.LeaseExpired{Session: session, Heard: p.words}, session)
+		ap.declareFailed(p, rendezvous.LeaseExpired{Session: session, Heard: p.words}, session)
 	case sign.State == LivenessDisconnected:
-		f.declareFailed(p, rendezvous.Disconnect{Session: session}, session)
+		ap.declareFailed(p, rendezvous.Disconnect{Session: session}, session)
 	default:
 		p.suspect = silent
 	}
 }
 
 // declareFailed appends what was found of a silent node.
-func (f *applier) declareFailed(p *peer, ev rendezvous.Event, session rendezvous.SessionID) {
+func (ap *applier) declareFailed(p *peer, ev rendezvous.Event, session rendezvous.SessionID) {
 	p.gone = true
-	f.p.propose(proposal{event: ev, accused: session, until: f.ring.looked.Add(f.lease() / beatsPerLease)})
+	ap.p.proposeLocked(proposal{event: ev, accused: session, until: ap.ring.looked.Add(ap.lease() / beatsPerLease)})
 }
 
 // live shows this node's heartbeat and looks for those of others, until the
 // replica ends.
-func (p *Replica) live() {
-	p.mu.Lock()
-	every, lease := p.info.HeartbeatReadInterval, p.applier.lease()
-	p.mu.Unlock()
+func (r *Replica) live() {
+	r.mu.Lock()
+	every, lease := r.info.HeartbeatReadInterval, r.applier.lease()
+	r.mu.Unlock()
 	every = min(every, lease/beatsPerLease)
 	tick := time.NewTicker(every)
 	defer tick.Stop()
 	shown := time.Now() // when the last heartbeat that got through was sent
 	for {
-		p.mu.Lock()
-		session, known, list, report := p.session, p.shown, p.applier.toWatch(), p.training
-		lease = p.applier.lease()
-		p.mu.Unlock()
+		r.mu.Lock()
+		session, known, list, report := r.session, r.shown, r.applier.toWatch(), r.training
+		lease = r.applier.lease()
+		r.mu.Unlock()
 		if now := time.Now(); session != known || now.Sub(shown) >= lease/beatsPerLease {
-			if carrier, ok := p.shared.(ReportCarrier); ok && report != nil {
+			if carrier, ok := r.shared.(ReportCarrier); ok && report != nil {
 				carrier.CarryReport(report())
 			}
-			err := p.shared.Heartbeat(p.life, session, lease)
+			err := r.shared.Heartbeat(r.life, session, lease)
 			if err == nil {
-				p.showHeartbeat(session, session == known && time.Since(shown) > lease/2)
+				r.showHeartbeat(session, session == known && time.Since(shown) > lease/2)
 				shown = now
 			}
-			if !p.report(asTrouble("beat", err)) {
+			if !r.report(asTrouble("beat", err)) {
 				return
 			}
 		}
 		if len(list) > 0 {
 			began := time.Now()
-			got, err := p.shared.ReadHeartbeats(p.life, list)
-			if err == nil && !p.report(heartbeats{list, got, began, shown}) || !p.report(asTrouble("look", err)) {
+			got, err := r.shared.ReadHeartbeats(r.life, list)
+			if err == nil && !r.report(heartbeats{list, got, began, shown}) || !r.report(asTrouble("look", err)) {
 				return
 			}
 		}
 		select {
 		case <-tick.C:
-		case <-p.greeted:
-		case <-p.life.Done():
+		case <-r.greeted:
+		case <-r.life.Done():
 			return
 		}
 	}
@@ -212,12 +212,12 @@ func (p *Replica) live() {
 // showHeartbeat records that a session has shown a heartbeat: it may be spoken for. One that is
 // back from a silence says so, which makes void what others are about to say of that. That is
 // no hello: the node may have been dropped, and would begin the old session again.
-func (p *Replica) showHeartbeat(session rendezvous.SessionID, back bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.shown = session
-	if back && session == p.session && !p.closing {
-		p.propose(proposal{event: rendezvous.Alive(session)})
+func (r *Replica) showHeartbeat(session rendezvous.SessionID, back bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.shown = session
+	if back && session == r.session && !r.closing {
+		r.proposeLocked(proposal{event: rendezvous.Alive(session)})
 	}
-	p.more.Set()
+	r.more.Set()
 }

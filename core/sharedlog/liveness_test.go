@@ -107,16 +107,16 @@ type strayWord struct {
 	held chan<- [][]byte
 }
 
-func (l strayWord) Append(ctx context.Context, entries [][]byte) error {
+func (s strayWord) Append(ctx context.Context, entries [][]byte) error {
 	ev, err := rendezvous.DecodeEvent(entries[0])
 	if err != nil {
 		return err
 	}
 	if _, ok := ev.(rendezvous.LeaseExpired); !ok {
-		return l.memoryLog.Append(ctx, entries)
+		return s.memoryLog.Append(ctx, entries)
 	}
 	select {
-	case l.held <- entries:
+	case s.held <- entries:
 	default:
 	}
 	return nil
@@ -133,7 +133,7 @@ func TestStrayWordOfANodeThatIsBack(t *testing.T) {
 				land := func(word [][]byte) {
 					w.memory.mu.Lock()
 					defer w.memory.mu.Unlock()
-					w.memory.add(word)
+					w.memory.addLocked(word)
 				}
 				nodes := w.some(2, 2, 2)
 				form(t, nodes...)
@@ -168,10 +168,10 @@ type deafLog struct {
 	says Liveness // of each of them
 }
 
-func (l deafLog) ReadHeartbeats(ctx context.Context, sessions []rendezvous.SessionID) ([]Liveness, error) {
-	list, err := l.Log.ReadHeartbeats(ctx, sessions)
+func (d deafLog) ReadHeartbeats(ctx context.Context, sessions []rendezvous.SessionID) ([]Liveness, error) {
+	list, err := d.Log.ReadHeartbeats(ctx, sessions)
 	for i := range list {
-		list[i] = l.says
+		list[i] = d.says
 	}
 	return list, err
 }

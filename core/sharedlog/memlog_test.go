@@ -57,17 +57,17 @@ type memoryLog struct {
 	mute    bool          // nothing of what it appends gets in
 }
 
-func (l *memoryLog) setMute(mute bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.mute = mute
+func (ml *memoryLog) setMute(mute bool) {
+	ml.mu.Lock()
+	defer ml.mu.Unlock()
+	ml.mute = mute
 }
 
 // frozen waits while the process is stopped.
-func (l *memoryLog) frozen(ctx context.Context) {
-	l.mu.Lock()
-	thaw := l.thaw
-	l.mu.Unlock()
+func (ml *memoryLog) frozen(ctx context.Context) {
+	ml.mu.Lock()
+	thaw := ml.thaw
+	ml.mu.Unlock()
 	if thaw != nil {
 		select {
 		case <-thaw:
@@ -77,49 +77,49 @@ func (l *memoryLog) frozen(ctx context.Context) {
 }
 
 // freeze stops the node's I/O as SIGSTOP would.
-func (l *memoryLog) freeze() (thaw func()) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (ml *memoryLog) freeze() (thaw func()) {
+	ml.mu.Lock()
+	defer ml.mu.Unlock()
 	c := make(chan struct{})
-	l.thaw = c
+	ml.thaw = c
 	return func() {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.thaw = nil
+		ml.mu.Lock()
+		defer ml.mu.Unlock()
+		ml.thaw = nil
 		close(c)
 	}
 }
 
 // kill makes the node vanish without a word: nothing of it gets through.
-func (l *memoryLog) kill() {
-	l.freeze()
-	l.mu.Lock()
-	session := l.session
-	l.mu.Unlock()
-	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
-	l.m.gone[session] = true
+func (ml *memoryLog) kill() {
+	ml.freeze()
+	ml.mu.Lock()
+	session := ml.session
+	ml.mu.Unlock()
+	ml.m.mu.Lock()
+	defer ml.m.mu.Unlock()
+	ml.m.gone[session] = true
 }
 
-func (l *memoryLog) Open(ctx context.Context) (Info, error) {
-	l.frozen(ctx)
-	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
-	return l.m.info, l.m.down
+func (ml *memoryLog) Open(ctx context.Context) (Info, error) {
+	ml.frozen(ctx)
+	ml.m.mu.Lock()
+	defer ml.m.mu.Unlock()
+	return ml.m.info, ml.m.down
 }
 
-func (l *memoryLog) Append(ctx context.Context, entries [][]byte) error {
-	l.frozen(ctx)
+func (ml *memoryLog) Append(ctx context.Context, entries [][]byte) error {
+	ml.frozen(ctx)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	l.mu.Lock()
-	mute := l.mute
-	l.mu.Unlock()
+	ml.mu.Lock()
+	mute := ml.mute
+	ml.mu.Unlock()
 	if mute {
 		return errors.New("the disk is full")
 	}
-	m := l.m
+	m := ml.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if m.down != nil {
@@ -133,12 +133,12 @@ func (l *memoryLog) Append(ctx context.Context, entries [][]byte) error {
 		m.doubtful--
 		fails = true
 	}
-	m.add(entries[:now])
+	m.addLocked(entries[:now])
 	if later > 0 {
 		time.AfterFunc(later, func() {
 			m.mu.Lock()
 			defer m.mu.Unlock()
-			m.add(entries)
+			m.addLocked(entries)
 		})
 	}
 	if fails {
@@ -147,8 +147,8 @@ func (l *memoryLog) Append(ctx context.Context, entries [][]byte) error {
 	return nil
 }
 
-// add puts entries into the log; mu is held.
-func (m *memory) add(entries [][]byte) {
+// addLocked puts entries into the log.
+func (m *memory) addLocked(entries [][]byte) {
 	for _, data := range entries {
 		m.last += m.gap
 		m.entries = append(m.entries, Entry{m.last, data})
@@ -156,10 +156,10 @@ func (m *memory) add(entries [][]byte) {
 	m.change()
 }
 
-func (l *memoryLog) Next(ctx context.Context, after uint64) (Batch, error) {
+func (ml *memoryLog) Next(ctx context.Context, after uint64) (Batch, error) {
 	for {
-		l.frozen(ctx)
-		m := l.m
+		ml.frozen(ctx)
+		m := ml.m
 		m.mu.Lock()
 		changed := m.changed
 		b := Batch{Snapshot: m.snapshot.Index}
@@ -191,14 +191,14 @@ func (l *memoryLog) Next(ctx context.Context, after uint64) (Batch, error) {
 	}
 }
 
-func (l *memoryLog) Latest(context.Context) (Snapshot, error) {
-	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
-	return l.m.snapshot, l.m.down
+func (ml *memoryLog) Latest(context.Context) (Snapshot, error) {
+	ml.m.mu.Lock()
+	defer ml.m.mu.Unlock()
+	return ml.m.snapshot, ml.m.down
 }
 
-func (l *memoryLog) Snapshot(_ context.Context, s Snapshot) error {
-	m := l.m
+func (ml *memoryLog) Snapshot(_ context.Context, s Snapshot) error {
+	m := ml.m
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if s.Index <= m.snapshot.Index {
@@ -212,50 +212,50 @@ func (l *memoryLog) Snapshot(_ context.Context, s Snapshot) error {
 	return m.down
 }
 
-func (l *memoryLog) Heartbeat(ctx context.Context, session rendezvous.SessionID, _ time.Duration) error {
-	l.frozen(ctx)
-	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
-	if l.m.down != nil {
-		return l.m.down
+func (ml *memoryLog) Heartbeat(ctx context.Context, session rendezvous.SessionID, _ time.Duration) error {
+	ml.frozen(ctx)
+	ml.m.mu.Lock()
+	defer ml.m.mu.Unlock()
+	if ml.m.down != nil {
+		return ml.m.down
 	}
-	if l.m.unshown > 0 {
-		l.m.unshown--
+	if ml.m.unshown > 0 {
+		ml.m.unshown--
 		return rendezvous.Errorf(rendezvous.CodeConnection, "no sign of life got through")
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.session != "" && l.session != session {
-		l.m.gone[l.session] = true
+	ml.mu.Lock()
+	defer ml.mu.Unlock()
+	if ml.session != "" && ml.session != session {
+		ml.m.gone[ml.session] = true
 	}
-	l.session = session
-	delete(l.m.gone, session)
-	l.m.beats[session]++
+	ml.session = session
+	delete(ml.m.gone, session)
+	ml.m.beats[session]++
 	return nil
 }
 
-func (l *memoryLog) ReadHeartbeats(ctx context.Context, sessions []rendezvous.SessionID) ([]Liveness, error) {
-	l.frozen(ctx)
-	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
+func (ml *memoryLog) ReadHeartbeats(ctx context.Context, sessions []rendezvous.SessionID) ([]Liveness, error) {
+	ml.frozen(ctx)
+	ml.m.mu.Lock()
+	defer ml.m.mu.Unlock()
 	list := make([]Liveness, len(sessions))
 	for i, s := range sessions {
-		list[i] = Liveness{Heartbeats: l.m.beats[s]}
-		if l.m.gone[s] {
+		list[i] = Liveness{Heartbeats: ml.m.beats[s]}
+		if ml.m.gone[s] {
 			list[i].State = LivenessDisconnected
 		}
 	}
-	return list, l.m.down
+	return list, ml.m.down
 }
 
-func (l *memoryLog) Close(context.Context) error {
-	l.mu.Lock()
-	session := l.session
-	l.mu.Unlock()
-	l.m.mu.Lock()
-	defer l.m.mu.Unlock()
+func (ml *memoryLog) Close(context.Context) error {
+	ml.mu.Lock()
+	session := ml.session
+	ml.mu.Unlock()
+	ml.m.mu.Lock()
+	defer ml.m.mu.Unlock()
 	if session != "" {
-		l.m.gone[session] = true
+		ml.m.gone[session] = true
 	}
 	return nil
 }

@@ -18,34 +18,34 @@ type wrongLog struct {
 	said func(rendezvous.Event) rendezvous.Event
 }
 
-func (l wrongLog) Next(ctx context.Context, after uint64) (Batch, error) {
+func (w wrongLog) Next(ctx context.Context, after uint64) (Batch, error) {
 	for {
-		b, err := l.Log.Next(ctx, after)
-		if err != nil || l.next == nil || len(b.Entries) == 0 {
+		b, err := w.Log.Next(ctx, after)
+		if err != nil || w.next == nil || len(b.Entries) == 0 {
 			return b, err
 		}
 		after = b.Entries[len(b.Entries)-1].Index
-		if b.Entries = l.next(b.Entries); len(b.Entries) > 0 {
+		if b.Entries = w.next(b.Entries); len(b.Entries) > 0 {
 			return b, nil
 		}
 	}
 }
 
-func (l wrongLog) Append(ctx context.Context, entries [][]byte) error {
+func (w wrongLog) Append(ctx context.Context, entries [][]byte) error {
 	entries = slices.Clone(entries)
 	for i, data := range entries {
 		ev, err := rendezvous.DecodeEvent(data)
 		if err != nil {
 			return err
 		}
-		if l.said != nil {
-			ev = l.said(ev)
+		if w.said != nil {
+			ev = w.said(ev)
 		}
 		if entries[i], err = rendezvous.EncodeEvent(ev); err != nil {
 			return err
 		}
 	}
-	return l.Log.Append(ctx, entries)
+	return w.Log.Append(ctx, entries)
 }
 
 // isJoin tells whether an entry is a join.

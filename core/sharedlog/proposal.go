@@ -22,52 +22,51 @@ type proposal struct {
 	until   time.Time
 }
 
-// propose queues a proposal; mu is held.
-func (p *Replica) propose(d proposal) {
-	p.queue = append(p.queue, d)
-	p.more.Set()
+// proposeLocked queues a proposal.
+func (r *Replica) proposeLocked(d proposal) {
+	r.queue = append(r.queue, d)
+	r.more.Set()
 }
 
-// renew rebuilds the queue: a hello, and all requests that have no answer; mu
+// renewLocked rebuilds the queue: a hello, and all requests that have no answer; mu
 // is held. What is being appended just now belongs to a session that is over, or
 // is applied once only. What this node was about to say of others it finds again.
-func (p *Replica) renew() {
-	p.withdraw()
-	p.queue = append(p.queue[:0:0], proposal{event: p.hello()})
-	p.reproposePending()
+func (r *Replica) renewLocked() {
+	r.withdrawLocked()
+	r.queue = append(r.queue[:0:0], proposal{event: r.helloLocked()})
+	r.reproposePendingLocked()
 }
 
-// repeat queues all requests that have no answer once more; mu is held. Those that were
+// repeatLocked queues all requests that have no answer once more. Those that were
 // applied are not applied again.
-func (p *Replica) repeat() {
-	p.queue = slices.DeleteFunc(p.queue, func(d proposal) bool { return d.number > 0 })
-	p.reproposePending()
+func (r *Replica) repeatLocked() {
+	r.queue = slices.DeleteFunc(r.queue, func(d proposal) bool { return d.number > 0 })
+	r.reproposePendingLocked()
 }
 
-// reproposePending queues all requests that have no answer behind a queue that was made again; mu is
-// held.
-func (p *Replica) reproposePending() {
-	p.epoch++
-	for _, c := range p.calls.Pending() {
-		p.queue = append(p.queue, proposal{event: c.Event, number: c.Call.Number})
+// reproposePendingLocked queues all requests that have no answer behind a queue that was made again.
+func (r *Replica) reproposePendingLocked() {
+	r.epoch++
+	for _, c := range r.calls.Pending() {
+		r.queue = append(r.queue, proposal{event: c.Event, number: c.Call.Number})
 	}
-	p.more.Set()
+	r.more.Set()
 }
 
-// withdraw takes back what this node was about to say of silent nodes, and watches them
-// on; mu is held. Time has passed since it was judged, in which they may have come back.
-func (p *Replica) withdraw() {
-	rest := p.queue[:0:0]
-	for _, d := range p.queue {
+// withdrawLocked takes back what this node was about to say of silent nodes, and watches them
+// on. Time has passed since it was judged, in which they may have come back.
+func (r *Replica) withdrawLocked() {
+	rest := r.queue[:0:0]
+	for _, d := range r.queue {
 		if d.accused == "" {
 			rest = append(rest, d)
-		} else if peer := p.applier.ring.peers[d.accused]; peer != nil {
+		} else if peer := r.applier.ring.peers[d.accused]; peer != nil {
 			peer.gone, peer.suspect = false, false
 		}
 	}
-	if len(rest) < len(p.queue) {
-		p.epoch++ // what is being appended just now may be appended again
-		p.queue = rest
+	if len(rest) < len(r.queue) {
+		r.epoch++ // what is being appended just now may be appended again
+		r.queue = rest
 	}
 }
 
@@ -75,66 +74,66 @@ func (p *Replica) withdraw() {
 const appendAtOnce = 256
 
 // append appends what is queued, in order, until the replica ends.
-func (p *Replica) append() {
+func (r *Replica) append() {
 	pause := newBackoff()
 	for {
-		epoch, batch, until, err := p.batch()
+		epoch, batch, until, err := r.batch()
 		if err != nil {
-			p.report(broken{"append", err, true})
+			r.report(broken{"append", err, true})
 			return
 		}
 		if len(batch) == 0 {
 			select {
-			case <-p.more:
+			case <-r.more:
 				continue
-			case <-p.life.Done():
+			case <-r.life.Done():
 				return
 			}
 		}
-		err = p.appendUntil(until, batch)
+		err = r.appendUntil(until, batch)
 		late := err != nil && !until.IsZero() && !time.Now().Before(until) // which is no trouble
-		if !late && !p.report(asTrouble("append", err)) {
+		if !late && !r.report(asTrouble("append", err)) {
 			return
 		}
 		if err != nil {
-			p.mu.Lock()
-			p.withdraw()
-			p.mu.Unlock()
-			pause.Wait(p.life)
+			r.mu.Lock()
+			r.withdrawLocked()
+			r.mu.Unlock()
+			pause.Wait(r.life)
 			continue
 		}
 		pause.Reset()
-		p.mu.Lock()
-		if p.epoch == epoch {
-			p.queue = p.queue[len(batch):]
+		r.mu.Lock()
+		if r.epoch == epoch {
+			r.queue = r.queue[len(batch):]
 		}
-		p.mu.Unlock()
+		r.mu.Unlock()
 	}
 }
 
 // appendUntil appends what may be said until then only; the zero time is for ever.
-func (p *Replica) appendUntil(until time.Time, batch [][]byte) error {
+func (r *Replica) appendUntil(until time.Time, batch [][]byte) error {
 	if until.IsZero() {
-		return p.shared.Append(p.life, batch)
+		return r.shared.Append(r.life, batch)
 	}
-	ctx, cancel := context.WithDeadline(p.life, until)
+	ctx, cancel := context.WithDeadline(r.life, until)
 	defer cancel()
 	if err := store.ContextError(ctx); err != nil {
 		return err
 	}
-	return p.shared.Append(ctx, batch)
+	return r.shared.Append(ctx, batch)
 }
 
 // batch encodes the head of the queue. What this node has to say of others comes in
 // batches of its own, which are good until a time.
-func (p *Replica) batch() (epoch uint64, batch [][]byte, until time.Time, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.shown != p.session {
-		return p.epoch, nil, until, nil // its heartbeat comes first
+func (r *Replica) batch() (epoch uint64, batch [][]byte, until time.Time, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.shown != r.session {
+		return r.epoch, nil, until, nil // its heartbeat comes first
 	}
 	size := 0
-	for _, d := range p.queue[:min(len(p.queue), appendAtOnce)] {
+	for _, d := range r.queue[:min(len(r.queue), appendAtOnce)] {
 		if len(batch) == 0 {
 			until = d.until
 		} else if d.until != until {
@@ -142,22 +141,22 @@ func (p *Replica) batch() (epoch uint64, batch [][]byte, until time.Time, err er
 		}
 		ev := d.event
 		if d.number > 0 {
-			ev = rendezvous.Stamp(ev, rendezvous.Request{Session: p.session, Number: d.number, Acked: p.calls.Acked()})
+			ev = rendezvous.Stamp(ev, rendezvous.Request{Session: r.session, Number: d.number, Acked: r.calls.Acked()})
 		}
 		data, err := rendezvous.EncodeEvent(ev)
 		if err != nil {
-			return 0, nil, until, rendezvous.Errorf(rendezvous.CodeInternal, "run %q: a %T cannot be written: %v", p.params.RunID, ev, err)
+			return 0, nil, until, rendezvous.Errorf(rendezvous.CodeInternal, "run %q: a %T cannot be written: %v", r.params.RunID, ev, err)
 		}
-		if size += len(data); size > p.info.MaxEntry && len(batch) > 0 {
+		if size += len(data); size > r.info.MaxEntry && len(batch) > 0 {
 			break
 		}
 		batch = append(batch, data)
 	}
-	return p.epoch, batch, until, nil
+	return r.epoch, batch, until, nil
 }
 
 // read hands over what is in the log, from the latest snapshot on.
-func (p *Replica) read() {
+func (r *Replica) read() {
 	pause := newBackoff()
 	after, load := uint64(0), true
 	for {
@@ -165,12 +164,12 @@ func (p *Replica) read() {
 		var err error
 		if load {
 			var s Snapshot
-			if s, err = p.shared.Latest(p.life); err == nil {
+			if s, err = r.shared.Latest(r.life); err == nil {
 				load, after, got = false, s.Index, s
 			}
 		} else {
 			var b Batch
-			if b, err = p.shared.Next(p.life, after); err == nil {
+			if b, err = r.shared.Next(r.life, after); err == nil {
 				if n := len(b.Entries); n > 0 {
 					after = b.Entries[n-1].Index
 				}
@@ -181,11 +180,11 @@ func (p *Replica) read() {
 			load = true
 			continue
 		}
-		if !p.report(asTrouble("read", err)) || got != nil && !p.report(got) {
+		if !r.report(asTrouble("read", err)) || got != nil && !r.report(got) {
 			return
 		}
 		if err != nil {
-			pause.Wait(p.life)
+			pause.Wait(r.life)
 		} else {
 			pause.Reset()
 		}
@@ -194,14 +193,14 @@ func (p *Replica) read() {
 
 // save stores snapshots. One that cannot be stored is no trouble: the next one
 // may.
-func (p *Replica) save() {
+func (r *Replica) save() {
 	for {
 		select {
-		case s := <-p.saving:
-			if err := p.shared.Snapshot(p.life, s); err != nil && p.life.Err() == nil {
-				p.log.Debug("a snapshot of the run could not be stored", "error", err)
+		case s := <-r.saving:
+			if err := r.shared.Snapshot(r.life, s); err != nil && r.life.Err() == nil {
+				r.log.Debug("a snapshot of the run could not be stored", "error", err)
 			}
-		case <-p.life.Done():
+		case <-r.life.Done():
 			return
 		}
 	}
@@ -221,28 +220,28 @@ func asTrouble(op string, err error) broken {
 
 // report hands something to the goroutine that applies. It reports false when the
 // plane has ended.
-func (p *Replica) report(what any) bool {
-	if b, ok := what.(broken); ok && p.reported(b) {
-		return p.life.Err() == nil
+func (r *Replica) report(what any) bool {
+	if b, ok := what.(broken); ok && r.reported(b) {
+		return r.life.Err() == nil
 	}
 	select {
-	case p.in <- what:
+	case r.in <- what:
 		return true
-	case <-p.life.Done():
+	case <-r.life.Done():
 		return false
 	}
 }
 
 // reported reports whether a state of affairs needs no telling: that all is well, as was
 // said last.
-func (p *Replica) reported(b broken) bool {
-	if b.err != nil && p.life.Err() != nil {
+func (r *Replica) reported(b broken) bool {
+	if b.err != nil && r.life.Err() != nil {
 		return true // what fails because it ends is no trouble
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	was := p.failing[b.op]
-	p.failing[b.op] = b.err != nil
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	was := r.failing[b.op]
+	r.failing[b.op] = b.err != nil
 	return !was && b.err == nil
 }
 

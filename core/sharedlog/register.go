@@ -85,19 +85,19 @@ func NewRegisterLog(r CASRegister, runID string) Log {
 }
 
 // Open implements Log.
-func (l *registerLog) Open(ctx context.Context) (Info, error) {
+func (r *registerLog) Open(ctx context.Context) (Info, error) {
 	pause := newBackoff()
 	for {
-		err := l.look(ctx)
+		err := r.look(ctx)
 		if err == nil {
-			err = l.update(ctx, func(*registerState) bool { return false })
+			err = r.update(ctx, func(*registerState) bool { return false })
 		}
 		switch own := (*rendezvous.Error)(nil); {
 		case err == nil:
-			l.mu.Lock()
-			defer l.mu.Unlock()
+			r.mu.Lock()
+			defer r.mu.Unlock()
 			return Info{
-				Generation: l.state.generation, SnapshotEntries: registerSnapshotEntries, SnapshotBytes: registerSnapshotBytes,
+				Generation: r.state.generation, SnapshotEntries: registerSnapshotEntries, SnapshotBytes: registerSnapshotBytes,
 				MaxEntry: registerMaxEntry, HeartbeatReadInterval: registerLookEvery,
 			}, nil
 		case ctx.Err() != nil || errors.As(err, &own) && !own.Code.Retryable():
@@ -111,87 +111,87 @@ func (l *registerLog) Open(ctx context.Context) (Info, error) {
 }
 
 // look reads the register.
-func (l *registerLog) look(ctx context.Context) error {
-	l.mu.Lock()
-	stamp := l.stamp
-	l.mu.Unlock()
+func (r *registerLog) look(ctx context.Context) error {
+	r.mu.Lock()
+	stamp := r.stamp
+	r.mu.Unlock()
 	began := time.Now()
-	state, token, err := l.backend.GetState(ctx)
+	state, token, err := r.backend.GetState(ctx)
 	if err != nil {
 		return err
 	}
-	return l.observe(state, token, time.Since(began), stamp)
+	return r.observe(state, token, time.Since(began), stamp)
 }
 
 // observe adopts what the backend has shown, unless a newer state was seen since
 // stamp: an answer may be late.
-func (l *registerLog) observe(data, token []byte, took time.Duration, stamp uint64) error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.roundTrip.add(took)
-	if l.stamp != stamp {
+func (r *registerLog) observe(data, token []byte, took time.Duration, stamp uint64) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.roundTrip.add(took)
+	if r.stamp != stamp {
 		return nil
 	}
 	if data == nil {
-		if l.state != nil {
+		if r.state != nil {
 			return rendezvous.Errorf(rendezvous.CodeState,
-				"run %q: the backend has lost the state of the run: it was restarted or the state was deleted; start all nodes again", l.runID)
+				"run %q: the backend has lost the state of the run: it was restarted or the state was deleted; start all nodes again", r.runID)
 		}
-		l.token = nil
+		r.token = nil
 		return nil
 	}
-	if l.state != nil && bytes.Equal(token, l.token) {
+	if r.state != nil && bytes.Equal(token, r.token) {
 		return nil
 	}
 	state, err := decodeRegister(data)
-	if err == nil && state.runID != l.runID {
+	if err == nil && state.runID != r.runID {
 		err = fmt.Errorf("it belongs to run %q", state.runID)
 	}
-	if err == nil && l.state != nil && state.generation != l.state.generation {
+	if err == nil && r.state != nil && state.generation != r.state.generation {
 		err = errors.New("another run has begun in it")
 	}
 	if err != nil {
 		return rendezvous.Errorf(rendezvous.CodeState, "run %q: the state in the backend is not this run's: %v; give each run, and each program, a place of its own",
-			l.runID, err)
+			r.runID, err)
 	}
-	l.install(state, token)
+	r.installLocked(state, token)
 	return nil
 }
 
-// install makes a state the last one seen; mu is held.
-func (l *registerLog) install(state *registerState, token []byte) {
-	if l.state == nil || state.last() > l.state.last() || state.snapshot.Index > l.state.snapshot.Index {
-		l.every = max(pollMin, l.every/2)
-		l.news.Set()
+// installLocked makes a state the last one seen.
+func (r *registerLog) installLocked(state *registerState, token []byte) {
+	if r.state == nil || state.last() > r.state.last() || state.snapshot.Index > r.state.snapshot.Index {
+		r.every = max(pollMin, r.every/2)
+		r.news.Set()
 	}
-	l.state, l.token = state, token
-	l.stamp++
+	r.state, r.token = state, token
+	r.stamp++
 }
 
 // update changes the state by change, again and again until that is stored; it
 // shows a heartbeat at the same time. change may be called often and says
 // whether there is anything to store.
-func (l *registerLog) update(ctx context.Context, change func(*registerState) bool) error {
+func (r *registerLog) update(ctx context.Context, change func(*registerState) bool) error {
 	select {
-	case l.turn <- struct{}{}:
+	case r.turn <- struct{}{}:
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	defer func() { <-l.turn }()
+	defer func() { <-r.turn }()
 	window := raceFirst
 	for range lostRaceMost {
 		if err := store.ContextError(ctx); err != nil {
 			return err
 		}
-		done, err := l.tryCAS(ctx, change)
+		done, err := r.tryCAS(ctx, change)
 		if done || err != nil {
 			return err
 		}
 		// With as many nodes that want to write as there are units in the window,
 		// about one tries in each unit, and mostly gets through.
-		l.mu.Lock()
-		unit := max(l.roundTrip.least(), raceMin)
-		l.mu.Unlock()
+		r.mu.Lock()
+		unit := max(r.roundTrip.least(), raceMin)
+		r.mu.Unlock()
 		backoff.Sleep(ctx, backoff.Below(unit*time.Duration(window)))
 		window = min(2*window, raceMost)
 	}
@@ -199,83 +199,83 @@ func (l *registerLog) update(ctx context.Context, change func(*registerState) bo
 }
 
 // tryCAS makes one attempt to store a change; false if another node was quicker.
-func (l *registerLog) tryCAS(ctx context.Context, change func(*registerState) bool) (done bool, err error) {
-	l.mu.Lock()
-	base, token, stamp := l.state, l.token, l.stamp
+func (r *registerLog) tryCAS(ctx context.Context, change func(*registerState) bool) (done bool, err error) {
+	r.mu.Lock()
+	base, token, stamp := r.state, r.token, r.stamp
 	next := base.copy()
 	if base == nil {
-		next = &registerState{runID: l.runID, generation: rand.Text()}
+		next = &registerState{runID: r.runID, generation: rand.Text()}
 	}
 	if !change(next) && base != nil {
-		l.mu.Unlock()
+		r.mu.Unlock()
 		return true, nil
 	}
-	l.writes++
-	next.nonce = fmt.Sprintf("%s/%d", l.self, l.writes)
-	next.beat(l.session, l.last)
-	l.mu.Unlock()
+	r.writes++
+	next.nonce = fmt.Sprintf("%s/%d", r.self, r.writes)
+	next.beat(r.session, r.last)
+	r.mu.Unlock()
 
 	data := next.encode()
 	if len(data) > maxRegister {
-		return false, rendezvous.Errorf(rendezvous.CodeTooLarge, "run %q: the state would have %d bytes, at most %d are allowed", l.runID, len(data), maxRegister)
+		return false, rendezvous.Errorf(rendezvous.CodeTooLarge, "run %q: the state would have %d bytes, at most %d are allowed", r.runID, len(data), maxRegister)
 	}
 	began := time.Now()
-	now, nowToken, ok, err := l.backend.SetState(ctx, data, token)
+	now, nowToken, ok, err := r.backend.SetState(ctx, data, token)
 	took := time.Since(began)
 	if err != nil {
 		return false, err
 	}
 	if ok || now != nil && bytes.Equal(now, data) {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		l.roundTrip.add(took)
-		l.wrote, l.last = time.Now(), ""
-		l.install(next, nowToken)
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.roundTrip.add(took)
+		r.wrote, r.last = time.Now(), ""
+		r.installLocked(next, nowToken)
 		return true, nil
 	}
 	if now == nil {
 		return false, errors.New("the backend stored nothing, and has nothing")
 	}
-	if err := l.observe(now, nowToken, took, stamp); err != nil {
+	if err := r.observe(now, nowToken, took, stamp); err != nil {
 		return false, err
 	}
-	l.mu.Lock()
-	same := l.state == base
-	l.mu.Unlock()
+	r.mu.Lock()
+	same := r.state == base
+	r.mu.Unlock()
 	if same { // no other node was quicker, and yet it was refused: look what is really there
-		return false, l.look(ctx)
+		return false, r.look(ctx)
 	}
 	return false, nil
 }
 
 // Append implements Log.
-func (l *registerLog) Append(ctx context.Context, entries [][]byte) error {
-	err := l.update(ctx, func(s *registerState) bool {
+func (r *registerLog) Append(ctx context.Context, entries [][]byte) error {
+	err := r.update(ctx, func(s *registerState) bool {
 		s.entries = append(s.entries, entries...)
 		return true
 	})
-	l.mu.Lock()
-	l.every = pollMin // answers are soon to come
-	l.mu.Unlock()
+	r.mu.Lock()
+	r.every = pollMin // answers are soon to come
+	r.mu.Unlock()
 	return err
 }
 
 // Next implements Log.
-func (l *registerLog) Next(ctx context.Context, after uint64) (Batch, error) {
+func (r *registerLog) Next(ctx context.Context, after uint64) (Batch, error) {
 	for {
 		if err := ctx.Err(); err != nil {
 			return Batch{}, err
 		}
-		l.mu.Lock()
-		b, err := l.state.after(after)
-		pause := max(l.every, pollShare*l.roundTrip.mean(), pollMin*time.Duration(len(l.state.beats)/pollCrowd))
-		l.mu.Unlock()
+		r.mu.Lock()
+		b, err := r.state.after(after)
+		pause := max(r.every, pollShare*r.roundTrip.mean(), pollMin*time.Duration(len(r.state.beats)/pollCrowd))
+		r.mu.Unlock()
 		if err != nil || len(b.Entries) > 0 {
 			return b, err
 		}
 		t := time.NewTimer(backoff.Jitter(pause))
 		select {
-		case <-l.news: // a write of this node has shown something
+		case <-r.news: // a write of this node has shown something
 			t.Stop()
 			continue
 		case <-ctx.Done():
@@ -283,64 +283,64 @@ func (l *registerLog) Next(ctx context.Context, after uint64) (Batch, error) {
 			continue
 		case <-t.C:
 		}
-		l.mu.Lock()
-		l.every = min(l.every+l.every/2, pollMax)
-		l.mu.Unlock()
-		if err := l.look(ctx); err != nil {
+		r.mu.Lock()
+		r.every = min(r.every+r.every/2, pollMax)
+		r.mu.Unlock()
+		if err := r.look(ctx); err != nil {
 			return Batch{}, err
 		}
 	}
 }
 
 // Latest implements Log.
-func (l *registerLog) Latest(context.Context) (Snapshot, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.state.snapshot, nil
+func (r *registerLog) Latest(context.Context) (Snapshot, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.state.snapshot, nil
 }
 
 // Snapshot implements Log.
-func (l *registerLog) Snapshot(ctx context.Context, s Snapshot) error {
-	return l.update(ctx, func(state *registerState) bool { return state.compact(s) })
+func (r *registerLog) Snapshot(ctx context.Context, s Snapshot) error {
+	return r.update(ctx, func(state *registerState) bool { return state.compact(s) })
 }
 
 // Heartbeat implements Log. Any write is a beat, so that a busy node needs no other.
-func (l *registerLog) Heartbeat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error {
-	l.mu.Lock()
-	if session != l.session { // its first sign comes with its hello, in one write
-		l.last, l.session, l.wrote = l.session, session, time.Now()
-		l.mu.Unlock()
+func (r *registerLog) Heartbeat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error {
+	r.mu.Lock()
+	if session != r.session { // its first sign comes with its hello, in one write
+		r.last, r.session, r.wrote = r.session, session, time.Now()
+		r.mu.Unlock()
 		return nil
 	}
-	if time.Since(l.wrote) < lease/beatsPerLease/fewestBeats {
-		l.mu.Unlock()
+	if time.Since(r.wrote) < lease/beatsPerLease/fewestBeats {
+		r.mu.Unlock()
 		return nil
 	}
-	l.mu.Unlock()
-	return l.update(ctx, func(*registerState) bool { return true })
+	r.mu.Unlock()
+	return r.update(ctx, func(*registerState) bool { return true })
 }
 
 // ReadHeartbeats implements Log.
-func (l *registerLog) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID) ([]Liveness, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (r *registerLog) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID) ([]Liveness, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
 	signs := make([]Liveness, len(sessions))
 	for i, session := range sessions {
-		signs[i] = l.state.sign(session)
+		signs[i] = r.state.sign(session)
 	}
 	return signs, nil
 }
 
 // Close implements Log.
-func (l *registerLog) Close(ctx context.Context) error {
-	l.mu.Lock()
-	session, known := l.session, l.state != nil
-	l.session, l.last = "", session
-	l.mu.Unlock()
+func (r *registerLog) Close(ctx context.Context) error {
+	r.mu.Lock()
+	session, known := r.session, r.state != nil
+	r.session, r.last = "", session
+	r.mu.Unlock()
 	if session == "" || !known {
 		return nil
 	}
-	return l.update(ctx, func(*registerState) bool { return true })
+	return r.update(ctx, func(*registerState) bool { return true })
 }
 
 // recent is what the last few operations took.

@@ -139,28 +139,28 @@ func (v *value) SetState(_ context.Context, state, token []byte) (now, nowToken 
 }
 
 // blobNode is a member over a value, with a Log that can be stopped.
-func (w *cluster) blobNode(v *value, p params.Params) *node {
+func (c *cluster) blobNode(v *value, p params.Params) *node {
 	way := &gate{value: v}
 	n := &node{name: p.NodeID, halt: way}
-	log := slog.New(slog.NewTextHandler(testWriter{w.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	if w.quiet {
+	log := slog.New(slog.NewTextHandler(testWriter{c.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if c.quiet {
 		log = slog.New(slog.DiscardHandler)
 	}
 	n.Member = member.New(p, func(o member.Observer) member.ControlPlane {
 		n.plane = New(p, o, NewRegisterLog(way, p.RunID), log)
-		w.rec.watch(n.plane)
+		c.rec.watch(n.plane)
 		return n.plane
 	}, noStores{}, log)
-	w.nodes = append(w.nodes, n)
+	c.nodes = append(c.nodes, n)
 	return n
 }
 
-func (w *cluster) blobNodes(v *value, count, min, max int) []*node {
+func (c *cluster) blobNodes(v *value, count, min, max int) []*node {
 	list := make([]*node, count)
 	for i := range list {
 		p := nodeParams(fmt.Sprint("n", i), min, max)
 		p.AdvertiseAddr = "10.0.0.7"
-		list[i] = w.blobNode(v, p)
+		list[i] = c.blobNode(v, p)
 	}
 	return list
 }

@@ -94,27 +94,27 @@ func newSession() rendezvous.SessionID { return rendezvous.SessionID(rand.Text()
 // Connect is member.ControlPlane's. It takes at most ReadTimeout: a log that cannot
 // be reached is not waited for, unlike a control plane that another node is
 // about to host. One that is reached, but slow, is tried as long as ctx allows.
-func (p *Replica) Connect(ctx context.Context) error {
-	p.connecting.Lock()
-	defer p.connecting.Unlock()
-	if p.life.Err() != nil {
-		return p.ended()
+func (r *Replica) Connect(ctx context.Context) error {
+	r.connecting.Lock()
+	defer r.connecting.Unlock()
+	if r.life.Err() != nil {
+		return r.ended()
 	}
 	began := time.Now()
 	whole, cancel := context.WithCancel(ctx)
 	defer cancel()
-	defer context.AfterFunc(p.life, cancel)()
-	for !p.opened {
-		ctx, cancel := context.WithTimeout(whole, p.params.ReadTimeout)
-		err := p.open(ctx)
+	defer context.AfterFunc(r.life, cancel)()
+	for !r.opened {
+		ctx, cancel := context.WithTimeout(whole, r.params.ReadTimeout)
+		err := r.open(ctx)
 		slow := errors.Is(err, ErrSlow) && whole.Err() == nil
 		if err != nil && !slow {
-			err = p.unreached(ctx, err, began)
+			err = r.unreached(ctx, err, began)
 		}
 		cancel()
 		switch {
 		case slow:
-			p.log.Warn("entering the run is tried again", "error", err)
+			r.log.Warn("entering the run is tried again", "error", err)
 			select {
 			case <-time.After(beatPause):
 			case <-whole.Done():
@@ -123,16 +123,16 @@ func (p *Replica) Connect(ctx context.Context) error {
 			return err
 		}
 	}
-	ctx, cancel = context.WithTimeout(whole, p.params.ReadTimeout)
+	ctx, cancel = context.WithTimeout(whole, r.params.ReadTimeout)
 	defer cancel()
 	select {
-	case <-p.welcome:
+	case <-r.welcome:
 		return nil
 	case <-ctx.Done():
-		if p.life.Err() != nil {
-			return p.ended()
+		if r.life.Err() != nil {
+			return r.ended()
 		}
-		return p.unreached(ctx, errors.New("the hello of this node was not seen in the log"), began)
+		return r.unreached(ctx, errors.New("the hello of this node was not seen in the log"), began)
 	}
 }
 
@@ -141,14 +141,14 @@ const beatPause = 100 * time.Millisecond
 
 // open opens the log, shows a heartbeat and starts the goroutines; the hello
 // is the first that they append.
-func (p *Replica) open(ctx context.Context) error {
-	p.countNodes(0)
-	info, err := p.shared.Open(ctx)
+func (r *Replica) open(ctx context.Context) error {
+	r.countNodes(0)
+	info, err := r.shared.Open(ctx)
 	if err != nil {
 		return err
 	}
 	for { // one that comes too late, or not through just now, is no reason to give up
-		err := p.shared.Heartbeat(ctx, p.session, p.params.LeaseTimeout)
+		err := r.shared.Heartbeat(ctx, r.session, r.params.LeaseTimeout)
 		if err == nil {
 			break
 		}
@@ -163,86 +163,86 @@ func (p *Replica) open(ctx context.Context) error {
 		}
 	}
 	info.fill()
-	p.mu.Lock()
-	p.info = info
-	p.applier, p.shown = newApplier(p), p.session
-	p.queue = append([]proposal{{event: p.hello()}}, p.queue...)
-	p.mu.Unlock()
-	p.opened = true
-	for _, f := range []func(){p.loop, p.read, p.append, p.live, p.save} {
-		p.work.Go(f)
+	r.mu.Lock()
+	r.info = info
+	r.applier, r.shown = newApplier(r), r.session
+	r.queue = append([]proposal{{event: r.helloLocked()}}, r.queue...)
+	r.mu.Unlock()
+	r.opened = true
+	for _, f := range []func(){r.loop, r.read, r.append, r.live, r.save} {
+		r.work.Go(f)
 	}
 	return nil
 }
 
 // countNodes tells the log how many nodes share it: at least as many as a round needs, since the
 // nodes of a job start together.
-func (p *Replica) countNodes(alive int) {
-	if counter, ok := p.shared.(NodeCounter); ok {
-		counter.SetNodes(max(alive, p.params.Min))
+func (r *Replica) countNodes(alive int) {
+	if counter, ok := r.shared.(NodeCounter); ok {
+		counter.SetNodes(max(alive, r.params.Min))
 	}
 }
 
 // unreached says what was tried; a final error says it itself.
-func (p *Replica) unreached(ctx context.Context, err error, began time.Time) error {
+func (r *Replica) unreached(ctx context.Context, err error, began time.Time) error {
 	var own *rendezvous.Error
 	switch {
-	case p.life.Err() != nil:
-		return p.ended()
+	case r.life.Err() != nil:
+		return r.ended()
 	case errors.As(err, &own):
 		return err
 	case ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return rendezvous.Errorf(rendezvous.CodeConnection, "run %q: cannot use %s, tried for %v: %v",
-			p.params.RunID, p.params.Endpoint, time.Since(began).Round(10*time.Millisecond), err)
+			r.params.RunID, r.params.Endpoint, time.Since(began).Round(10*time.Millisecond), err)
 	}
-	return rendezvous.Errorf(rendezvous.CodeCanceled, "run %q: canceled while it was opening %s: %v", p.params.RunID, p.params.Endpoint, err)
+	return rendezvous.Errorf(rendezvous.CodeCanceled, "run %q: canceled while it was opening %s: %v", r.params.RunID, r.params.Endpoint, err)
 }
 
 // ended is why nothing is answered any more.
-func (p *Replica) ended() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.final != nil {
-		return p.final
+func (r *Replica) ended() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.final != nil {
+		return r.final
 	}
 	return errReplicaClosed
 }
 
 // Start is member.ControlPlane's. Calls before Connect are kept for it; after Close
 // or a refusal they fail at once.
-func (p *Replica) Start(ev rendezvous.Event) *member.Call {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	c := p.calls.Add(ev)
-	err := p.final
+func (r *Replica) Start(ev rendezvous.Event) *member.Call {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	c := r.calls.Add(ev)
+	err := r.final
 	if err == nil {
-		err = p.checkRequest(ev)
+		err = r.checkRequest(ev)
 	}
 	if err != nil {
-		p.calls.Take(c.Call.Number)
+		r.calls.Take(c.Call.Number)
 		c.Call.Finish(nil, err)
 		return c.Call
 	}
-	p.propose(proposal{event: ev, number: c.Call.Number})
+	r.proposeLocked(proposal{event: ev, number: c.Call.Number})
 	return c.Call
 }
 
 // checkRequest refuses what the log would not take.
-func (p *Replica) checkRequest(ev rendezvous.Event) *rendezvous.Error {
-	stamped := rendezvous.Stamp(ev, rendezvous.Request{Session: p.session})
+func (r *Replica) checkRequest(ev rendezvous.Event) *rendezvous.Error {
+	stamped := rendezvous.Stamp(ev, rendezvous.Request{Session: r.session})
 	if stamped == nil {
 		return rendezvous.Errorf(rendezvous.CodeInternal, "a %T is no request", ev)
 	}
 	data, err := rendezvous.EncodeEvent(stamped)
 	var own *rendezvous.Error
-	switch limit := p.info.MaxEntry; {
+	switch limit := r.info.MaxEntry; {
 	case errors.As(err, &own):
 		return own
 	case err != nil:
-		return rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: %v", p.params.RunID, err)
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: %v", r.params.RunID, err)
 	case len(data) > limit-entrySlack:
 		return rendezvous.Errorf(rendezvous.CodeTooLarge, "run %q: a request of %d bytes, at most %d are allowed at %s",
-			p.params.RunID, len(data), limit-entrySlack, p.params.Endpoint)
+			r.params.RunID, len(data), limit-entrySlack, r.params.Endpoint)
 	}
 	return nil
 }
@@ -251,84 +251,84 @@ func (p *Replica) checkRequest(ev rendezvous.Event) *rendezvous.Error {
 const entrySlack = 128
 
 // SetLastRound is member.ControlPlane's.
-func (p *Replica) SetLastRound(c rendezvous.LastRound) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.last = c
+func (r *Replica) SetLastRound(c rendezvous.LastRound) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.last = c
 }
 
 // CarryTraining is member.TrainingCarrier's. Of the logs only some can show it; see
 // ReportCarrier.
-func (p *Replica) CarryTraining(report func() *training.Report) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.training = report
+func (r *Replica) CarryTraining(report func() *training.Report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.training = report
 }
 
 // SeenAddr is member.ControlPlane's: what the log's Info says.
-func (p *Replica) SeenAddr() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.info.SeenAddr
+func (r *Replica) SeenAddr() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.info.SeenAddr
 }
 
 // Hosting is member.ControlPlane's: no node hosts a log.
-func (p *Replica) Hosting() bool { return false }
+func (r *Replica) Hosting() bool { return false }
 
 // HostedByNode is member.ControlPlane's: a log outlives every node.
-func (p *Replica) HostedByNode() bool { return false }
+func (r *Replica) HostedByNode() bool { return false }
 
 // Node returns this node's id, drawn at random if Params has none.
-func (p *Replica) Node() string { return p.node }
+func (r *Replica) Node() string { return r.node }
 
 // farewell bounds how long Close tries to say that this node goes, and then to leave the log.
 const farewell = time.Second
 
 // Close is member.ControlPlane's. It tells the others that this node is gone, which
 // they would notice by themselves a little later.
-func (p *Replica) Close(ctx context.Context) error {
-	p.mu.Lock()
-	p.closing = true
-	session := p.session
-	part := p.final == nil && p.applier != nil && p.applier.greeted && len(p.applier.troubles) == 0
-	p.mu.Unlock()
-	p.fail(errReplicaClosed)
-	p.connecting.Lock() // Connect begins nothing any more
-	defer p.connecting.Unlock()
-	p.work.Wait()
+func (r *Replica) Close(ctx context.Context) error {
+	r.mu.Lock()
+	r.closing = true
+	session := r.session
+	part := r.final == nil && r.applier != nil && r.applier.greeted && len(r.applier.troubles) == 0
+	r.mu.Unlock()
+	r.fail(errReplicaClosed)
+	r.connecting.Lock() // Connect begins nothing any more
+	defer r.connecting.Unlock()
+	r.work.Wait()
 	if part {
 		if data, err := rendezvous.EncodeEvent(rendezvous.Disconnect{Session: session}); err == nil {
 			bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
-			_ = p.shared.Append(bye, [][]byte{data})
+			_ = r.shared.Append(bye, [][]byte{data})
 			cancel()
 		}
 	}
 	bye, cancel := context.WithTimeout(context.WithoutCancel(ctx), farewell)
 	defer cancel() // a time of its own: the other may have passed in waiting for a node that hangs
-	return p.shared.Close(bye)
+	return r.shared.Close(bye)
 }
 
 // fail ends all calls, now and later, and the goroutines; the first reason is
 // kept.
-func (p *Replica) fail(err *rendezvous.Error) {
-	p.mu.Lock()
-	if p.final == nil {
-		p.final = err
+func (r *Replica) fail(err *rendezvous.Error) {
+	r.mu.Lock()
+	if r.final == nil {
+		r.final = err
 	}
-	pending := p.calls.Clear()
-	p.mu.Unlock()
-	p.cancel()
+	pending := r.calls.Clear()
+	r.mu.Unlock()
+	r.cancel()
 	for _, c := range pending {
-		c.Call.Finish(nil, p.final)
+		c.Call.Finish(nil, r.final)
 	}
 }
 
-// hello is what this node says of itself now; mu is held.
-func (p *Replica) hello() rendezvous.Hello {
+// helloLocked is what this node says of itself now.
+func (r *Replica) helloLocked() rendezvous.Hello {
 	return rendezvous.Hello{
-		Session: p.session, Node: p.node, Incarnation: p.incarnation, Named: p.params.NodeID != "",
-		Label: p.label, Policy: p.params.Policy, LastRound: p.last,
-		SeenAddr: p.info.SeenAddr, ServerAddr: p.info.ServerAddr, BeginAgain: p.params.BeginAgain,
+		Session: r.session, Node: r.node, Incarnation: r.incarnation, Named: r.params.NodeID != "",
+		Label: r.label, Policy: r.params.Policy, LastRound: r.last,
+		SeenAddr: r.info.SeenAddr, ServerAddr: r.info.ServerAddr, BeginAgain: r.params.BeginAgain,
 	}
 }
 

@@ -66,30 +66,30 @@ func nodeParams(name string, min, max int) params.Params {
 	return p
 }
 
-func (w *cluster) node(p params.Params) *node {
-	n := &node{log: &memoryLog{m: w.memory}, name: p.NodeID}
+func (c *cluster) node(p params.Params) *node {
+	n := &node{log: &memoryLog{m: c.memory}, name: p.NodeID}
 	n.halt = n.log
-	log := slog.New(slog.NewTextHandler(testWriter{w.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	if w.quiet {
+	log := slog.New(slog.NewTextHandler(testWriter{c.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	if c.quiet {
 		log = slog.New(slog.DiscardHandler)
 	}
 	n.Member = member.New(p, func(o member.Observer) member.ControlPlane {
 		shared := Log(n.log)
-		if w.bend != nil {
-			shared = w.bend(n.log)
+		if c.bend != nil {
+			shared = c.bend(n.log)
 		}
 		n.plane = New(p, o, shared, log)
-		w.rec.watch(n.plane)
+		c.rec.watch(n.plane)
 		return n.plane
 	}, noStores{}, log)
-	w.nodes = append(w.nodes, n)
+	c.nodes = append(c.nodes, n)
 	return n
 }
 
-func (w *cluster) some(count, min, max int) []*node {
+func (c *cluster) some(count, min, max int) []*node {
 	list := make([]*node, count)
 	for i := range list {
-		list[i] = w.node(nodeParams(fmt.Sprint("n", i), min, max))
+		list[i] = c.node(nodeParams(fmt.Sprint("n", i), min, max))
 	}
 	return list
 }
@@ -99,8 +99,8 @@ type testWriter struct {
 	name string
 }
 
-func (w testWriter) Write(b []byte) (int, error) {
-	w.t.Logf("%s: %s", w.name, strings.TrimSpace(string(b)))
+func (tw testWriter) Write(b []byte) (int, error) {
+	tw.t.Logf("%s: %s", tw.name, strings.TrimSpace(string(b)))
 	return len(b), nil
 }
 
@@ -297,7 +297,7 @@ func TestFalseAccusation(t *testing.T) {
 		nodes := w.some(2, 2, 2)
 		form(t, nodes...)
 		nodes[0].plane.mu.Lock()
-		nodes[0].plane.propose(proposal{event: rendezvous.Disconnect{Session: nodes[1].plane.session}})
+		nodes[0].plane.proposeLocked(proposal{event: rendezvous.Disconnect{Session: nodes[1].plane.session}})
 		nodes[0].plane.mu.Unlock()
 		time.Sleep(time.Minute)
 		for _, n := range nodes {
@@ -335,19 +335,19 @@ type slowWord struct {
 	said chan struct{} // closed: it goes on
 }
 
-func (l slowWord) Append(ctx context.Context, entries [][]byte) error {
+func (s slowWord) Append(ctx context.Context, entries [][]byte) error {
 	for _, data := range entries {
 		if ev, err := rendezvous.DecodeEvent(data); err != nil {
 			return err
 		} else if _, ok := ev.(rendezvous.LeaseExpired); ok {
 			select {
-			case <-l.said:
+			case <-s.said:
 			case <-ctx.Done():
 				return ctx.Err()
 			}
 		}
 	}
-	return l.Log.Append(ctx, entries)
+	return s.Log.Append(ctx, entries)
 }
 
 // Nor does it say so when it was stopped while it did.
@@ -397,7 +397,7 @@ func TestAccuserIsDropped(t *testing.T) {
 			t.Fatal(err)
 		}
 		w.memory.mu.Lock()
-		w.memory.add([][]byte{data})
+		w.memory.addLocked([][]byte{data})
 		w.memory.mu.Unlock()
 		waiting(t, nodes[0], "its disk")
 		began := time.Now()

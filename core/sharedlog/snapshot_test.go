@@ -106,7 +106,7 @@ func TestLateHelloBehindASnapshot(t *testing.T) {
 		waiting(t, nodes[0], "n1")
 		form(t, nodes[0])
 		w.memory.mu.Lock()
-		w.memory.add([][]byte{late})
+		w.memory.addLocked([][]byte{late})
 		w.memory.mu.Unlock()
 		w.compact(nodes[0], 2)
 		thaw()
@@ -125,7 +125,7 @@ func TestLateHelloOfAJoinBehindASnapshot(t *testing.T) {
 		thaw := nodes[2].log.freeze()
 		form(t, nodes[:2]...) // which have lost it by the end of the last call
 		w.memory.mu.Lock()
-		w.memory.add([][]byte{late})
+		w.memory.addLocked([][]byte{late})
 		w.memory.mu.Unlock()
 		w.compact(nodes[0], 1)
 		thaw()
@@ -138,18 +138,18 @@ func TestLateHelloOfAJoinBehindASnapshot(t *testing.T) {
 
 // compact has a node write until a snapshot has taken the place of all that was written
 // before.
-func (w *cluster) compact(n *node, round uint64) {
-	w.memory.mu.Lock()
-	last := w.memory.last
-	w.memory.mu.Unlock()
+func (c *cluster) compact(n *node, round uint64) {
+	c.memory.mu.Lock()
+	last := c.memory.last
+	c.memory.mu.Unlock()
 	for {
-		if _, err := n.Keys(round).Add(w.t.Context(), "sum", 1); err != nil {
-			w.t.Fatal(err)
+		if _, err := n.Keys(round).Add(c.t.Context(), "sum", 1); err != nil {
+			c.t.Fatal(err)
 		}
 		synctest.Wait()
-		w.memory.mu.Lock()
-		snapshot := w.memory.snapshot.Index
-		w.memory.mu.Unlock()
+		c.memory.mu.Lock()
+		snapshot := c.memory.snapshot.Index
+		c.memory.mu.Unlock()
 		if snapshot >= last {
 			return
 		}
@@ -157,17 +157,17 @@ func (w *cluster) compact(n *node, round uint64) {
 }
 
 // hello is the first one of a node, as it is in the log.
-func (w *cluster) hello(n *node) []byte {
-	w.memory.mu.Lock()
-	defer w.memory.mu.Unlock()
-	for _, e := range w.memory.entries {
+func (c *cluster) hello(n *node) []byte {
+	c.memory.mu.Lock()
+	defer c.memory.mu.Unlock()
+	for _, e := range c.memory.entries {
 		if ev, err := rendezvous.DecodeEvent(e.Data); err != nil {
-			w.t.Fatal(err)
+			c.t.Fatal(err)
 		} else if hello, ok := ev.(rendezvous.Hello); ok && hello.Node == n.name {
 			return e.Data
 		}
 	}
-	w.t.Fatalf("no hello of %s", n.name)
+	c.t.Fatalf("no hello of %s", n.name)
 	return nil
 }
 

@@ -21,14 +21,14 @@ func nameOf(t rendezvous.Timer) rendezvous.Timer {
 	return t
 }
 
-func (a timers) set(t rendezvous.SetTimer) {
-	a[nameOf(t.Timer)] = timer{seq: t.Timer.Seq, due: time.Now().Add(t.After)}
+func (ti timers) set(t rendezvous.SetTimer) {
+	ti[nameOf(t.Timer)] = timer{seq: t.Timer.Seq, due: time.Now().Add(t.After)}
 }
 
 // stop forgets a timer, unless it was set again since.
-func (a timers) stop(t rendezvous.Timer) {
-	if a[nameOf(t)].seq == t.Seq {
-		delete(a, nameOf(t))
+func (ti timers) stop(t rendezvous.Timer) {
+	if ti[nameOf(t)].seq == t.Seq {
+		delete(ti, nameOf(t))
 	}
 }
 
@@ -37,13 +37,13 @@ const mostBehind = 20
 
 // turn is when the node at that place in the ring fires a timer: the first one
 // when it is due, the others a little later each, so that mostly one does.
-func (a timer) turn(place int, step time.Duration) time.Time {
-	return a.due.Add(time.Duration(min(place, mostBehind)) * step)
+func (t timer) turn(place int, step time.Duration) time.Time {
+	return t.due.Add(time.Duration(min(place, mostBehind)) * step)
 }
 
 // next is when this node is to fire a timer, if there is one.
-func (a timers) next(place int, step time.Duration) (due time.Time, ok bool) {
-	for _, t := range a {
+func (ti timers) next(place int, step time.Duration) (due time.Time, ok bool) {
+	for _, t := range ti {
 		if turn := t.turn(place, step); !t.rung && (!ok || turn.Before(due)) {
 			due, ok = turn, true
 		}
@@ -52,15 +52,15 @@ func (a timers) next(place int, step time.Duration) (due time.Time, ok bool) {
 }
 
 // fireTimers appends which timers have run out.
-func (f *applier) fireTimers() {
-	now, place := time.Now(), f.place()
-	for name, a := range f.timers {
-		if a.rung || now.Before(a.turn(place, f.p.info.HeartbeatReadInterval)) {
+func (ap *applier) fireTimers() {
+	now, place := time.Now(), ap.place()
+	for name, a := range ap.timers {
+		if a.rung || now.Before(a.turn(place, ap.p.info.HeartbeatReadInterval)) {
 			continue
 		}
 		a.rung = true
-		f.timers[name] = a
+		ap.timers[name] = a
 		name.Seq = a.seq
-		f.p.propose(proposal{event: rendezvous.TimerFired{Timer: name}})
+		ap.p.proposeLocked(proposal{event: rendezvous.TimerFired{Timer: name}})
 	}
 }

@@ -12,9 +12,9 @@ import (
 // lateRun is a Watcher of a run that is found when its first look is over.
 type lateRun struct{ looked func() }
 
-func (f *lateRun) Poll(context.Context) (Record, error) {
-	if looked := f.looked; looked != nil {
-		f.looked = nil
+func (l *lateRun) Poll(context.Context) (Record, error) {
+	if looked := l.looked; looked != nil {
+		l.looked = nil
 		looked()
 		return Record{}, nil
 	}

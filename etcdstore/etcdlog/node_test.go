@@ -135,14 +135,14 @@ type testLog struct {
 	changed chan struct{}
 }
 
-func (l *testLog) Write(b []byte) (int, error) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.text += string(b)
-	close(l.changed)
-	l.changed = make(chan struct{})
-	if l.t != nil {
-		l.t.Log(strings.TrimSpace(string(b)))
+func (tl *testLog) Write(b []byte) (int, error) {
+	tl.mu.Lock()
+	defer tl.mu.Unlock()
+	tl.text += string(b)
+	close(tl.changed)
+	tl.changed = make(chan struct{})
+	if tl.t != nil {
+		tl.t.Log(strings.TrimSpace(string(b)))
 	}
 	return len(b), nil
 }
@@ -165,10 +165,10 @@ func (n *nodeProcess) logged(text string) {
 	}
 }
 
-func (l *testLog) end() {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.t = nil
+func (tl *testLog) end() {
+	tl.mu.Lock()
+	defer tl.mu.Unlock()
+	tl.t = nil
 }
 
 func (n *nodeProcess) tell(order string) {

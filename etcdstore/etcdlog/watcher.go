@@ -30,18 +30,18 @@ func Watch(config etcdclient.Config, runID string) (sharedlog.Watcher, error) {
 }
 
 // Close implements sharedlog.Watcher.
-func (f *watcher) Close() { f.l.client.Close() }
+func (w *watcher) Close() { w.l.client.Close() }
 
 // Poll implements sharedlog.Watcher: it reads what is there now, and what a snapshot has
 // taken the place of since the last look as it was before.
-func (f *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
-	l := f.l
+func (w *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
+	l := w.l
 	gen, ok, err := l.currentGeneration(ctx)
 	switch {
 	case err != nil:
 		return r, err
-	case f.seen != 0 && (!ok || gen.Modified != l.began):
-		return f.rest(ctx)
+	case w.seen != 0 && (!ok || gen.Modified != l.began):
+		return w.rest(ctx)
 	case !ok:
 		return r, nil
 	}
@@ -50,19 +50,19 @@ func (f *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 		return r, l.foreign(err)
 	}
 	if gen.Modified != l.began {
-		l.generation, l.began, f.after = g.name, gen.Modified, 0
+		l.generation, l.began, w.after = g.name, gen.Modified, 0
 	}
 	v, err := l.load(ctx)
-	if rendezvous.CodeOf(err) == rendezvous.CodeState && f.ended(ctx) {
+	if rendezvous.CodeOf(err) == rendezvous.CodeState && w.ended(ctx) {
 		return r, nil
 	}
 	if err != nil {
 		return r, err
 	}
-	f.seen = v.revision
+	w.seen = v.revision
 	entries := v.entries
-	if v.snap.index > f.after {
-		old, whole, err := f.before(ctx, v.snap)
+	if v.snap.index > w.after {
+		old, whole, err := w.before(ctx, v.snap)
 		if err != nil {
 			return r, err
 		}
@@ -73,53 +73,53 @@ func (f *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 			if err != nil || state == nil { // nil: a later snapshot has taken its place
 				return sharedlog.Record{}, err
 			}
-			r.Snapshot, f.after = sharedlog.Snapshot{Index: v.snap.index, State: state}, v.snap.index
+			r.Snapshot, w.after = sharedlog.Snapshot{Index: v.snap.index, State: state}, v.snap.index
 		}
 	}
-	f.take(&r, entries)
+	w.take(&r, entries)
 	return r, nil
 }
 
 // take adds to a Record the entries that were not returned yet.
-func (f *watcher) take(r *sharedlog.Record, entries []sharedlog.Entry) {
-	r.RunID, r.Generation = f.l.runID, f.l.generation
+func (w *watcher) take(r *sharedlog.Record, entries []sharedlog.Entry) {
+	r.RunID, r.Generation = w.l.runID, w.l.generation
 	for _, e := range entries {
-		if e.Index > f.after {
+		if e.Index > w.after {
 			r.Entries = append(r.Entries, e)
-			f.after = e.Index
+			w.after = e.Index
 		}
 	}
 }
 
 // rest returns what was written between the last look at a run and its end; nothing, if
 // the etcd has dropped that.
-func (f *watcher) rest(ctx context.Context) (r sharedlog.Record, err error) {
-	entries, err := f.lastEntries(ctx)
+func (w *watcher) rest(ctx context.Context) (r sharedlog.Record, err error) {
+	entries, err := w.lastEntries(ctx)
 	switch {
 	case err == nil:
-		f.take(&r, entries)
+		w.take(&r, entries)
 	case !errors.Is(err, etcdclient.ErrCompacted):
 		return r, err
 	}
-	f.seen = 0
+	w.seen = 0
 	return r, nil
 }
 
 // lastEntries returns the entries of a run that has ended, from the last one found at the
 // latest.
-func (f *watcher) lastEntries(ctx context.Context) ([]sharedlog.Entry, error) {
-	last, err := f.lastRevision(ctx)
+func (w *watcher) lastEntries(ctx context.Context) ([]sharedlog.Entry, error) {
+	last, err := w.lastRevision(ctx)
 	if err != nil {
 		return nil, err
 	}
-	v, err := f.l.loadAt(ctx, last)
+	v, err := w.l.loadAt(ctx, last)
 	if err != nil {
 		return nil, err
 	}
-	if v.snap.index <= f.after {
+	if v.snap.index <= w.after {
 		return v.entries, nil
 	}
-	old, whole, err := f.before(ctx, v.snap)
+	old, whole, err := w.before(ctx, v.snap)
 	if err == nil && !whole {
 		err = etcdclient.ErrCompacted
 	}
@@ -128,19 +128,19 @@ func (f *watcher) lastEntries(ctx context.Context) ([]sharedlog.Entry, error) {
 
 // lastRevision looks for the last revision at which the run was there that has ended since
 // the last look. The etcd may have dropped it.
-func (f *watcher) lastRevision(ctx context.Context) (int64, error) {
+func (w *watcher) lastRevision(ctx context.Context) (int64, error) {
 	at := func(revision int64) (there bool, now int64, err error) {
-		found, err := f.l.client.Get(ctx, "reading the run as it was", etcdclient.RangeRequest{Key: f.l.root + keyGeneration, Revision: revision})
+		found, err := w.l.client.Get(ctx, "reading the run as it was", etcdclient.RangeRequest{Key: w.l.root + keyGeneration, Revision: revision})
 		if err != nil {
 			return false, 0, err
 		}
-		return len(found.KVs) == 1 && found.KVs[0].Modified == f.l.began, found.Revision, nil
+		return len(found.KVs) == 1 && found.KVs[0].Modified == w.l.began, found.Revision, nil
 	}
 	_, gone, err := at(0)
 	if err != nil {
 		return 0, err
 	}
-	there := f.seen
+	there := w.seen
 	for gone-there > 1 {
 		middle := there + (gone-there)/2
 		alive, _, err := at(middle)
@@ -158,20 +158,20 @@ func (f *watcher) lastRevision(ctx context.Context) (int64, error) {
 }
 
 // ended reports whether the run has ended, or begun again, since Poll began.
-func (f *watcher) ended(ctx context.Context) bool {
-	now, _, err := f.l.currentGeneration(ctx)
-	return err == nil && now.Modified != f.l.began
+func (w *watcher) ended(ctx context.Context) bool {
+	now, _, err := w.l.currentGeneration(ctx)
+	return err == nil && now.Modified != w.l.began
 }
 
 // before returns the entries that there were when a snapshot was stored; whole tells
 // whether none is missing among those behind the last one found.
-func (f *watcher) before(ctx context.Context, snap snapshotKey) (entries []sharedlog.Entry, whole bool, err error) {
-	v, _, err := f.l.read(ctx, snap.modified-1)
+func (w *watcher) before(ctx context.Context, snap snapshotKey) (entries []sharedlog.Entry, whole bool, err error) {
+	v, _, err := w.l.read(ctx, snap.modified-1)
 	if errors.Is(err, etcdclient.ErrCompacted) {
 		return nil, false, nil
 	}
 	if err != nil {
 		return nil, false, err
 	}
-	return slices.DeleteFunc(v.entries, func(e sharedlog.Entry) bool { return e.Index > snap.index }), v.snap.index <= f.after, nil
+	return slices.DeleteFunc(v.entries, func(e sharedlog.Entry) bool { return e.Index > snap.index }), v.snap.index <= w.after, nil
 }

@@ -64,23 +64,23 @@ type frameScanner struct{ lockedfile.Scanner }
 // returns io.EOF at the end, ErrTorn if the frame is not complete, errBadFrame if
 // it is complete and wrong, and the file's errors otherwise; then it stays where
 // it is. The frame is good until the next call.
-func (s *frameScanner) next() (frame, error) {
-	if s.Pos == s.End {
+func (f *frameScanner) next() (frame, error) {
+	if f.Pos == f.End {
 		return frame{}, io.EOF
 	}
-	if err := s.Need(frameHeadBytes); err != nil {
+	if err := f.Need(frameHeadBytes); err != nil {
 		return frame{}, err
 	}
-	size := int64(binary.LittleEndian.Uint32(s.Unread))
-	sum := binary.LittleEndian.Uint32(s.Unread[4:])
-	if err := s.Need(frameHeadBytes + size); err != nil {
+	size := int64(binary.LittleEndian.Uint32(f.Unread))
+	sum := binary.LittleEndian.Uint32(f.Unread[4:])
+	if err := f.Need(frameHeadBytes + size); err != nil {
 		return frame{}, err
 	}
-	body := s.Unread[frameHeadBytes : frameHeadBytes+size]
+	body := f.Unread[frameHeadBytes : frameHeadBytes+size]
 	if size < bodyHeadBytes || crc32.Checksum(body, castagnoli()) != sum {
 		return frame{}, errBadFrame
 	}
-	s.Skip(frameHeadBytes + size)
+	f.Skip(frameHeadBytes + size)
 	return frame{frameKind(body[0]), binary.LittleEndian.Uint64(body[1:]), body[bodyHeadBytes:]}, nil
 }
 
@@ -96,8 +96,8 @@ const logMagic = "rallypoint file log"
 // logVersion is the version of the frames and of the directory.
 const logVersion = 1
 
-func (h logHeader) encode() []byte {
-	return fmt.Appendf(nil, "%s %d\n%q\n%q\n%d\n", logMagic, logVersion, h.runID, h.generation, h.seq)
+func (l logHeader) encode() []byte {
+	return fmt.Appendf(nil, "%s %d\n%q\n%q\n%d\n", logMagic, logVersion, l.runID, l.generation, l.seq)
 }
 
 func decodeHeader(b []byte) (h logHeader, err error) {

@@ -76,25 +76,25 @@ func (l *Log) newHeartbeat(session rendezvous.SessionID) (*heartbeat, error) {
 
 // write counts on. The lock, which is held already, is asked for each time: a
 // server that was restarted may have forgotten it.
-func (b *heartbeat) write(local bool, report []byte) error {
-	if _, err := b.file.TryLock(unix.LOCK_EX); err != nil {
+func (h *heartbeat) write(local bool, report []byte) error {
+	if _, err := h.file.TryLock(unix.LOCK_EX); err != nil {
 		return err
 	}
-	b.count++
-	if _, err := b.file.WriteAt(append(binary.LittleEndian.AppendUint64(nil, b.count), report...), 0); err != nil {
+	h.count++
+	if _, err := h.file.WriteAt(append(binary.LittleEndian.AppendUint64(nil, h.count), report...), 0); err != nil {
 		return err
 	}
 	if !local {
-		return b.file.Sync()
+		return h.file.Sync()
 	}
 	return nil
 }
 
 // remove removes the file and closes it.
-func (b *heartbeat) remove() {
-	if b != nil {
-		_ = b.file.Remove()
-		b.file.Close()
+func (h *heartbeat) remove() {
+	if h != nil {
+		_ = h.file.Remove()
+		h.file.Close()
 	}
 }
 

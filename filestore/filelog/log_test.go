@@ -230,10 +230,10 @@ type lockCheckingWatcher struct {
 	free bool
 }
 
-func (n *lockCheckingWatcher) Close() {
-	n.Watcher.Close()
-	if run, err := lockedfile.OpenFile(n.run, unix.O_RDWR, 0); err == nil {
-		n.free, _ = run.TryLock(unix.LOCK_EX)
+func (l *lockCheckingWatcher) Close() {
+	l.Watcher.Close()
+	if run, err := lockedfile.OpenFile(l.run, unix.O_RDWR, 0); err == nil {
+		l.free, _ = run.TryLock(unix.LOCK_EX)
 		run.Close()
 	}
 }

@@ -26,18 +26,18 @@ func newStandingClock() *standingClock {
 	return c
 }
 
-func (c *standingClock) move(by time.Duration) {
+func (s *standingClock) move(by time.Duration) {
 	now := time.Now()
-	if last := c.now.Load(); last != nil {
+	if last := s.now.Load(); last != nil {
 		now = last.Add(by)
 	}
-	c.now.Store(&now)
+	s.now.Store(&now)
 }
 
-func (c *standingClock) Now() time.Time { return *c.now.Load() }
+func (s *standingClock) Now() time.Time { return *s.now.Load() }
 
-func (c *standingClock) After(time.Duration) <-chan time.Time {
-	c.waits.Add(1)
+func (s *standingClock) After(time.Duration) <-chan time.Time {
+	s.waits.Add(1)
 	return time.After(time.Millisecond)
 }
 

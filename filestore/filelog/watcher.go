@@ -29,47 +29,47 @@ func Watch(dir, runID string) sharedlog.Watcher {
 }
 
 // Close implements sharedlog.Watcher.
-func (f *watcher) Close() { f.l.setReader(nil) }
+func (w *watcher) Close() { w.l.setReader(nil) }
 
 // Poll implements sharedlog.Watcher. It keeps the file that it reads open, so that it
 // reads that to its end also when a snapshot has taken its place, or the last node has
 // removed it.
-func (f *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
-	if f.l.reader == nil {
-		r, err = f.begin()
+func (w *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
+	if w.l.reader == nil {
+		r, err = w.begin()
 		if err != nil || r.Generation == "" {
-			return r, f.l.explain("read", err)
+			return r, w.l.explain("read", err)
 		}
 	}
-	r.RunID, r.Generation = f.l.runID, f.l.generation
+	r.RunID, r.Generation = w.l.runID, w.l.generation
 	for {
-		gone, err := f.read(ctx, &r)
+		gone, err := w.read(ctx, &r)
 		if err != nil {
-			return r, f.l.explain("read", err)
+			return r, w.l.explain("read", err)
 		}
-		if !f.l.reader.moved {
+		if !w.l.reader.moved {
 			if gone {
-				f.over = f.l.generation
-				f.l.setReader(nil)
+				w.over = w.l.generation
+				w.l.setReader(nil)
 			}
 			return r, nil
 		}
-		switch err := f.l.openNext(f.after); {
+		switch err := w.l.openNext(w.after); {
 		case err == nil:
 		case errors.Is(err, sharedlog.ErrCompacted), errors.Is(err, lockedfile.ErrVanished):
-			f.l.setReader(nil) // the next call begins behind what is missing
+			w.l.setReader(nil) // the next call begins behind what is missing
 			return r, nil
 		default:
-			return r, f.l.explain("read", err)
+			return r, w.l.explain("read", err)
 		}
 	}
 }
 
 // read reads what is new in the file, and tells whether the file was removed before.
-func (f *watcher) read(ctx context.Context, r *sharedlog.Record) (gone bool, err error) {
-	c := f.l.reader
-	if !f.l.local { // else the size that is seen may be an old one
-		locked, err := c.lockForMore(lockedfile.WaitLimit{Ctx: ctx, Deadline: f.l.lockDeadline()}, f.l.options.Clock)
+func (w *watcher) read(ctx context.Context, r *sharedlog.Record) (gone bool, err error) {
+	c := w.l.reader
+	if !w.l.local { // else the size that is seen may be an old one
+		locked, err := c.lockForMore(lockedfile.WaitLimit{Ctx: ctx, Deadline: w.l.lockDeadline()}, w.l.options.Clock)
 		if !locked {
 			return false, err
 		}
@@ -81,9 +81,9 @@ func (f *watcher) read(ctx context.Context, r *sharedlog.Record) (gone bool, err
 		return gone, err
 	}
 	return gone, c.read(size, func(fr frame) bool {
-		if fr.kind == frameEntry && fr.index > f.after {
+		if fr.kind == frameEntry && fr.index > w.after {
 			r.Entries = append(r.Entries, sharedlog.Entry{Index: fr.index, Data: append([]byte{}, fr.payload...)})
-			f.after = fr.index
+			w.after = fr.index
 		}
 		return true
 	})
@@ -91,33 +91,33 @@ func (f *watcher) read(ctx context.Context, r *sharedlog.Record) (gone bool, err
 
 // begin opens the oldest file of the run. The record is empty if there is none, or is
 // just being made or removed.
-func (f *watcher) begin() (r sharedlog.Record, err error) {
+func (w *watcher) begin() (r sharedlog.Record, err error) {
 	for tries := 1; ; tries++ {
-		r, err := f.tryBegin()
+		r, err := w.tryBegin()
 		switch {
 		case err == nil:
 			return r, nil
 		case !errors.Is(err, fs.ErrNotExist) && !isGone(err):
 			return r, err
 		case tries == openTries:
-			_, err := os.Stat(f.l.parent)
+			_, err := os.Stat(w.l.parent)
 			return sharedlog.Record{}, err
 		}
 	}
 }
 
-func (f *watcher) tryBegin() (r sharedlog.Record, err error) {
-	l := f.l
+func (w *watcher) tryBegin() (r sharedlog.Record, err error) {
+	l := w.l
 	h, run, err := l.readRun()
 	if err != nil {
 		return r, err
 	}
 	defer run.Close()
-	if h.generation == f.over {
+	if h.generation == w.over {
 		return r, fs.ErrNotExist
 	}
 	if h.generation != l.generation {
-		f.after = 0
+		w.after = 0
 	}
 	l.generation, l.local = h.generation, run.IsLocal()
 	seqs, err := l.list()
@@ -141,6 +141,6 @@ func (f *watcher) tryBegin() (r sharedlog.Record, err error) {
 	}
 	l.setReader(c)
 	r.RunID, r.Generation, r.Snapshot.Index = l.runID, l.generation, c.base
-	f.after = max(f.after, c.base)
+	w.after = max(w.after, c.base)
 	return r, nil
 }

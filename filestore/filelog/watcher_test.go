@@ -24,37 +24,37 @@ func watch(t *testing.T, dir string) *watched {
 	return &watched{t: t, f: f}
 }
 
-func (f *watched) poll() {
-	f.t.Helper()
-	r := testkit.Must(f.f.Poll(testkit.Within(f.t, logPatience)))(f.t)
+func (w *watched) poll() {
+	w.t.Helper()
+	r := testkit.Must(w.f.Poll(testkit.Within(w.t, logPatience)))(w.t)
 	if r.Generation == "" {
 		return
 	}
-	last := f.from + uint64(len(f.texts))
-	if r.Generation != f.generation || r.Snapshot.Index > last {
-		f.generation, f.from, f.texts = r.Generation, r.Snapshot.Index, nil
-		last = f.from
+	last := w.from + uint64(len(w.texts))
+	if r.Generation != w.generation || r.Snapshot.Index > last {
+		w.generation, w.from, w.texts = r.Generation, r.Snapshot.Index, nil
+		last = w.from
 	}
 	for _, e := range r.Entries {
 		if e.Index <= last {
 			continue
 		}
 		if last++; e.Index != last {
-			f.t.Fatalf("entry %d comes after %d", e.Index, last-1)
+			w.t.Fatalf("entry %d comes after %d", e.Index, last-1)
 		}
-		f.texts = append(f.texts, string(e.Data))
+		w.texts = append(w.texts, string(e.Data))
 	}
 }
 
-func (f *watched) want(from uint64, last int) {
-	f.t.Helper()
-	f.poll()
-	if f.from != from || len(f.texts) != last-int(from) {
-		f.t.Fatalf("%d entries after %d, want %d to %d", len(f.texts), f.from, from+1, last)
+func (w *watched) want(from uint64, last int) {
+	w.t.Helper()
+	w.poll()
+	if w.from != from || len(w.texts) != last-int(from) {
+		w.t.Fatalf("%d entries after %d, want %d to %d", len(w.texts), w.from, from+1, last)
 	}
-	for i, text := range f.texts {
+	for i, text := range w.texts {
 		if want := fmt.Sprint(int(from) + i + 1); text != want {
-			f.t.Fatalf("entry %s is %q", want, text)
+			w.t.Fatalf("entry %s is %q", want, text)
 		}
 	}
 }

@@ -80,16 +80,16 @@ func newInotifyWatcher(path string, clock Clock) (*inotifyWatcher, error) {
 	return &inotifyWatcher{notify, clock}, nil
 }
 
-func (w *inotifyWatcher) Wait(ctx context.Context, _ bool) {
+func (i *inotifyWatcher) Wait(ctx context.Context, _ bool) {
 	// Only that something happened matters. An error does not: after it the file is read.
 	select {
-	case <-w.notify.Events:
-	case <-w.notify.Errors:
-	case <-w.clock.After(RecheckInterval):
+	case <-i.notify.Events:
+	case <-i.notify.Errors:
+	case <-i.clock.After(RecheckInterval):
 	case <-ctx.Done():
 	}
 }
 
 // Close ends the watch, which takes the kernel many milliseconds: the caller holds no lock
 // that others wait for.
-func (w *inotifyWatcher) Close() { _ = w.notify.Close() }
+func (i *inotifyWatcher) Close() { _ = i.notify.Close() }

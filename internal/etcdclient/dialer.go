@@ -26,71 +26,71 @@ type dialer struct {
 
 var _ credentials.TransportCredentials = (*dialer)(nil)
 
-func (l *dialer) dial(ctx context.Context, address string) (net.Conn, error) {
+func (d *dialer) dial(ctx context.Context, address string) (net.Conn, error) {
 	conn, err := (&net.Dialer{Timeout: dialTimeout}).DialContext(ctx, "tcp", address)
-	l.record(address, err)
+	d.record(address, err)
 	if err == nil {
-		l.mu.Lock()
-		l.local, l.remote = conn.LocalAddr(), conn.RemoteAddr()
-		l.mu.Unlock()
+		d.mu.Lock()
+		d.local, d.remote = conn.LocalAddr(), conn.RemoteAddr()
+		d.mu.Unlock()
 	}
 	return conn, err
 }
 
 // ClientHandshake implements credentials.TransportCredentials.
-func (l *dialer) ClientHandshake(ctx context.Context, endpoint string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	t, err := l.config.tlsConfig()
+func (d *dialer) ClientHandshake(ctx context.Context, endpoint string, conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	t, err := d.config.tlsConfig()
 	if err != nil {
-		l.record(endpoint, err)
+		d.record(endpoint, err)
 		return nil, nil, err
 	}
 	secure, info, err := credentials.NewTLS(t).ClientHandshake(ctx, endpoint, conn)
-	l.record(endpoint, err)
+	d.record(endpoint, err)
 	return secure, info, err
 }
 
 // ServerHandshake implements credentials.TransportCredentials.
-func (l *dialer) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+func (d *dialer) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	return nil, nil, errors.ErrUnsupported
 }
 
 // Info implements credentials.TransportCredentials.
-func (l *dialer) Info() credentials.ProtocolInfo { return credentials.NewTLS(nil).Info() }
+func (d *dialer) Info() credentials.ProtocolInfo { return credentials.NewTLS(nil).Info() }
 
 // Clone implements credentials.TransportCredentials.
-func (l *dialer) Clone() credentials.TransportCredentials { return l }
+func (d *dialer) Clone() credentials.TransportCredentials { return d }
 
 // OverrideServerName implements credentials.TransportCredentials.
-func (l *dialer) OverrideServerName(string) error { return errors.ErrUnsupported }
+func (d *dialer) OverrideServerName(string) error { return errors.ErrUnsupported }
 
 // record keeps what became of the last try to connect to an endpoint. One that was given up
 // says nothing new.
-func (l *dialer) record(endpoint string, err error) {
+func (d *dialer) record(endpoint string, err error) {
 	if errors.Is(err, context.Canceled) {
 		return
 	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.failed == nil {
-		l.failed = make(map[string]error)
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.failed == nil {
+		d.failed = make(map[string]error)
 	}
 	if err == nil {
-		delete(l.failed, endpoint)
+		delete(d.failed, endpoint)
 	} else {
-		l.failed[endpoint] = err
+		d.failed[endpoint] = err
 	}
 }
 
 // failure returns why no endpoint can be connected to; nil if that is not known of each.
 // It is final if all are.
-func (l *dialer) failure() error {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if len(l.failed) < l.endpoints {
+func (d *dialer) failure() error {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.failed) < d.endpoints {
 		return nil
 	}
 	var worst error
-	for _, err := range l.failed {
+	for _, err := range d.failed {
 		if worst == nil || !IsFinal(err) {
 			worst = err
 		}
@@ -100,16 +100,16 @@ func (l *dialer) failure() error {
 
 // addresses returns both ends of the last connection as IP addresses, "" if there
 // was none.
-func (l *dialer) addresses() (local, remote string) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
+func (d *dialer) addresses() (local, remote string) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
 	ip := func(a net.Addr) string {
 		if tcp, ok := a.(*net.TCPAddr); ok {
 			return tcp.IP.String()
 		}
 		return ""
 	}
-	return ip(l.local), ip(l.remote)
+	return ip(d.local), ip(d.remote)
 }
 
 // unreachableError is the error of a call for which there is no connection.

@@ -102,12 +102,12 @@ func statusCode(err error) codes.Code {
 type transientError struct{ error }
 
 // Unwrap does not show an error of the rendezvous: its code says that it is final.
-func (p transientError) Unwrap() error {
+func (t transientError) Unwrap() error {
 	var own *rendezvous.Error
-	if errors.As(p.error, &own) {
+	if errors.As(t.error, &own) {
 		return nil
 	}
-	return p.error
+	return t.error
 }
 
 // refusedByEtcd reports whether err is what an etcd itself says of a request.

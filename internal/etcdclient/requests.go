@@ -132,11 +132,11 @@ type opResult struct {
 }
 
 // First returns the first key found; ok is false if there is none.
-func (r opResult) First() (kv KeyValue, ok bool) {
-	if len(r.kvs) == 0 {
+func (o opResult) First() (kv KeyValue, ok bool) {
+	if len(o.kvs) == 0 {
 		return KeyValue{}, false
 	}
-	return r.kvs[0], true
+	return o.kvs[0], true
 }
 
 // Result returns the i-th result; an empty one if the server sent too few.

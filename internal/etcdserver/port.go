@@ -29,25 +29,25 @@ func HoldPort() (*HeldPort, error) {
 	return p, nil
 }
 
-func (p *HeldPort) bind() error {
-	if err := unix.SetsockoptInt(p.socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
+func (h *HeldPort) bind() error {
+	if err := unix.SetsockoptInt(h.socket, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 		return os.NewSyscallError("setsockopt", err)
 	}
-	if err := unix.Bind(p.socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
+	if err := unix.Bind(h.socket, &unix.SockaddrInet4{Addr: [4]byte{127, 0, 0, 1}}); err != nil {
 		return os.NewSyscallError("bind", err)
 	}
-	name, err := unix.Getsockname(p.socket)
+	name, err := unix.Getsockname(h.socket)
 	if err != nil {
 		return os.NewSyscallError("getsockname", err)
 	}
-	p.Number = name.(*unix.SockaddrInet4).Port
+	h.Number = name.(*unix.SockaddrInet4).Port
 	return nil
 }
 
 // Release gives the port up; releasing again does nothing.
-func (p *HeldPort) Release() {
-	if p.socket >= 0 {
-		_ = unix.Close(p.socket)
-		p.socket = -1
+func (h *HeldPort) Release() {
+	if h.socket >= 0 {
+		_ = unix.Close(h.socket)
+		h.socket = -1
 	}
 }

@@ -112,21 +112,21 @@ type outputTail struct {
 const tailSize = 4 << 10
 
 // Write implements io.Writer. It never fails: a full disk must not end the etcd.
-func (t *outputTail) Write(b []byte) (int, error) {
-	if t.next != nil {
-		_, _ = t.next.Write(b)
+func (o *outputTail) Write(b []byte) (int, error) {
+	if o.next != nil {
+		_, _ = o.next.Write(b)
 	}
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.kept = append(t.kept, b...)
-	if n := len(t.kept) - tailSize; n > 0 {
-		t.kept = append(t.kept[:0], t.kept[n:]...)
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.kept = append(o.kept, b...)
+	if n := len(o.kept) - tailSize; n > 0 {
+		o.kept = append(o.kept[:0], o.kept[n:]...)
 	}
 	return len(b), nil
 }
 
-func (t *outputTail) String() string {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return string(bytes.TrimSpace(t.kept))
+func (o *outputTail) String() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return string(bytes.TrimSpace(o.kept))
 }

@@ -46,58 +46,58 @@ func NewLink(t testing.TB, target string) *Link {
 	return s
 }
 
-func (s *Link) serve(down net.Conn) {
+func (l *Link) serve(down net.Conn) {
 	defer down.Close()
-	up, err := net.Dial("tcp", s.target)
+	up, err := net.Dial("tcp", l.target)
 	if err != nil {
 		return
 	}
 	defer up.Close()
-	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
 		return
 	}
-	s.conns[down], s.conns[up] = true, true
-	s.mu.Unlock()
-	s.copying.Go(func() {
-		_, _ = io.Copy(up, cold{s, down})
+	l.conns[down], l.conns[up] = true, true
+	l.mu.Unlock()
+	l.copying.Go(func() {
+		_, _ = io.Copy(up, cold{l, down})
 		up.Close()
 	})
-	_, _ = io.Copy(down, cold{s, up})
-	s.mu.Lock()
-	delete(s.conns, down)
-	delete(s.conns, up)
-	s.mu.Unlock()
+	_, _ = io.Copy(down, cold{l, up})
+	l.mu.Lock()
+	delete(l.conns, down)
+	delete(l.conns, up)
+	l.mu.Unlock()
 }
 
 // Close ends what is open, and whatever comes, at once.
-func (s *Link) Close() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = true
-	for conn := range s.conns {
+func (l *Link) Close() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = true
+	for conn := range l.conns {
 		conn.Close()
 	}
 }
 
-func (s *Link) Open() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.closed = false
+func (l *Link) Open() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.closed = false
 }
 
 // Freeze lets nothing through, and lets it through again.
-func (s *Link) Freeze(on bool) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.frozen == on {
+func (l *Link) Freeze(on bool) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.frozen == on {
 		return
 	}
-	if s.frozen = on; on {
-		s.thaw = make(chan struct{})
+	if l.frozen = on; on {
+		l.thaw = make(chan struct{})
 	} else {
-		close(s.thaw)
+		close(l.thaw)
 	}
 }
 

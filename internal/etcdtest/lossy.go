@@ -36,13 +36,13 @@ type UnaryCall struct {
 }
 
 // Clone returns a call with messages of its own.
-func (c UnaryCall) Clone() UnaryCall {
-	return UnaryCall{c.Method, proto.Clone(c.request), c.reply.ProtoReflect().New().Interface()}
+func (u UnaryCall) Clone() UnaryCall {
+	return UnaryCall{u.Method, proto.Clone(u.request), u.reply.ProtoReflect().New().Interface()}
 }
 
 // CarryOut makes the call by another connection, which outlives the client's.
-func (n *LossyNetwork) CarryOut(c UnaryCall) error {
-	return n.again.ActiveConnection().Invoke(context.Background(), c.Method, c.request, c.reply)
+func (l *LossyNetwork) CarryOut(c UnaryCall) error {
+	return l.again.ActiveConnection().Invoke(context.Background(), c.Method, c.request, c.reply)
 }
 
 // randomBelow draws a number from 0 to n-1.
@@ -66,29 +66,29 @@ const (
 
 var errForgotten = status.Error(codes.Unavailable, "the answer was lost")
 
-func (n *LossyNetwork) intercept(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
+func (l *LossyNetwork) intercept(ctx context.Context, method string, request, reply any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, options ...grpc.CallOption) error {
 	call := UnaryCall{method, request.(proto.Message), reply.(proto.Message)}
-	if randomBelow(4) == 0 && n.Fate == nil {
-		n.Deliver(1)
+	if randomBelow(4) == 0 && l.Fate == nil {
+		l.Deliver(1)
 	}
 	body, err := proto.MarshalOptions{Deterministic: true}.Marshal(call.request)
 	if err != nil {
 		return err
 	}
-	n.mu.Lock()
+	l.mu.Lock()
 	name := method + string(body)
-	n.tries[name]++
+	l.tries[name]++
 	f := Fate([]int{0, 0, 0, 0, 1, 2}[randomBelow(6)])
-	if n.Fate != nil {
-		f = n.Fate(call, n.tries[name])
+	if l.Fate != nil {
+		f = l.Fate(call, l.tries[name])
 	}
 	if f != Kept {
-		n.Failed++
+		l.Failed++
 	}
 	if f == Late {
-		n.late = append(n.late, call.Clone())
+		l.late = append(l.late, call.Clone())
 	}
-	n.mu.Unlock()
+	l.mu.Unlock()
 	if f == Late {
 		return errForgotten
 	}
@@ -101,17 +101,17 @@ func (n *LossyNetwork) intercept(ctx context.Context, method string, request, re
 
 // Deliver carries out up to so many of the late calls, in their order, and returns how
 // many.
-func (n *LossyNetwork) Deliver(count int) (done int) {
+func (l *LossyNetwork) Deliver(count int) (done int) {
 	for ; done < count; done++ {
-		n.mu.Lock()
-		if len(n.late) == 0 {
-			n.mu.Unlock()
+		l.mu.Lock()
+		if len(l.late) == 0 {
+			l.mu.Unlock()
 			break
 		}
-		c := n.late[0]
-		n.late = n.late[1:]
-		n.mu.Unlock()
-		_ = n.CarryOut(c)
+		c := l.late[0]
+		l.late = l.late[1:]
+		l.mu.Unlock()
+		_ = l.CarryOut(c)
 	}
 	return done
 }

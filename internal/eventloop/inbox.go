@@ -19,37 +19,37 @@ func NewInbox[T any](p *Poller) *Inbox[T] { return &Inbox[T]{poller: p} }
 
 // Put has change add to what the loop is going to take, and reports whether it is: false after
 // Close, where change is not called. It does not block; change must not either.
-func (b *Inbox[T]) Put(change func(*T)) bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.closed {
+func (i *Inbox[T]) Put(change func(*T)) bool {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.closed {
 		return false
 	}
-	change(&b.held)
-	if !b.pending {
-		b.pending = true
-		b.poller.Wake()
+	change(&i.held)
+	if !i.pending {
+		i.pending = true
+		i.poller.Wake()
 	}
 	return true
 }
 
 // Take returns what was put since the last time, and leaves the zero T.
-func (b *Inbox[T]) Take() T {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.take()
+func (i *Inbox[T]) Take() T {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	return i.take()
 }
 
 // Close makes each later Put false, and returns what came before.
-func (b *Inbox[T]) Close() T {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.closed = true
-	return b.take()
+func (i *Inbox[T]) Close() T {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.closed = true
+	return i.take()
 }
 
-func (b *Inbox[T]) take() (held T) {
-	held, b.held = b.held, held
-	b.pending = false
+func (i *Inbox[T]) take() (held T) {
+	held, i.held = i.held, held
+	i.pending = false
 	return held
 }

@@ -48,34 +48,34 @@ type WaitLimit struct {
 
 // pace returns the number of tries in a burst, and the pauses between bursts: the first, which
 // doubles, and the longest.
-func (p WaitLimit) pace() (burst int, first, longest time.Duration) {
-	if p.Waiters > crowd {
+func (w WaitLimit) pace() (burst int, first, longest time.Duration) {
+	if w.Waiters > crowd {
 		return crowdLockBurst, crowdLockWaitMin, crowdLockWaitMax
 	}
 	return LockBurst, lockWaitMin, lockWaitMax
 }
 
 // Err returns why the wait has ended, nil if it has not.
-func (p WaitLimit) Err(clock Clock) error {
+func (w WaitLimit) Err(clock Clock) error {
 	select {
-	case <-p.Closing:
+	case <-w.Closing:
 		return store.ErrClosed
 	default:
 	}
-	if err := store.ContextError(p.Ctx); err != nil {
+	if err := store.ContextError(w.Ctx); err != nil {
 		return err
 	}
-	if !p.Deadline.IsZero() && !clock.Now().Before(p.Deadline) {
+	if !w.Deadline.IsZero() && !clock.Now().Before(w.Deadline) {
 		return store.ErrTimeout
 	}
 	return nil
 }
 
 // Sleep returns after d, or when the wait has ended.
-func (p WaitLimit) Sleep(clock Clock, d time.Duration) {
+func (w WaitLimit) Sleep(clock Clock, d time.Duration) {
 	select {
-	case <-p.Closing:
-	case <-p.Ctx.Done():
+	case <-w.Closing:
+	case <-w.Ctx.Done():
 	case <-clock.After(d):
 	}
 }

@@ -61,19 +61,19 @@ func New(after func(time.Duration, func()) (stop func() bool), write func(Summar
 // Note counts a refusal and reports whether the caller is to log it; if not, a
 // summary will tell of it. Reasons are few; a peer is a host, and what else tells
 // who it is.
-func (l *Sampler) Note(reason, peer string) bool {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.closed {
+func (sa *Sampler) Note(reason, peer string) bool {
+	sa.mu.Lock()
+	defer sa.mu.Unlock()
+	if sa.closed {
 		return true // no goroutine would sum up
 	}
-	if l.stop == nil {
-		l.open()
+	if sa.stop == nil {
+		sa.openLocked()
 	}
-	a := l.accounts[reason]
+	a := sa.accounts[reason]
 	if a == nil {
 		a = &account{known: map[string]bool{}}
-		l.accounts[reason] = a
+		sa.accounts[reason] = a
 	}
 	_, known := a.known[peer]
 	if !known && a.atOnce < MaxAtOnce && len(a.known) < maxKnown {
@@ -89,34 +89,34 @@ func (l *Sampler) Note(reason, peer string) bool {
 	return false
 }
 
-// open begins a window; mu is held.
-func (l *Sampler) open() {
-	l.ends.Add(1)
-	l.stop = l.after(Window, l.end)
+// openLocked begins a window.
+func (sa *Sampler) openLocked() {
+	sa.ends.Add(1)
+	sa.stop = sa.after(Window, sa.end)
 }
 
 // end is the end of a window. Another one follows as long as something is refused.
-func (l *Sampler) end() {
-	defer l.ends.Done()
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
+func (sa *Sampler) end() {
+	defer sa.ends.Done()
+	sa.mu.Lock()
+	if sa.closed {
+		sa.mu.Unlock()
 		return
 	}
-	sums := l.sum()
-	l.stop = nil
-	if len(l.accounts) > 0 {
-		l.open()
+	sums := sa.sumLocked()
+	sa.stop = nil
+	if len(sa.accounts) > 0 {
+		sa.openLocked()
 	}
-	l.mu.Unlock()
-	l.tell(sums)
+	sa.mu.Unlock()
+	sa.tell(sums)
 }
 
-// sum empties the accounts and forgets the peers that were not refused in this
-// window, and the reasons without peers; mu is held.
-func (l *Sampler) sum() (sums []Summary) {
-	for _, reason := range slices.Sorted(maps.Keys(l.accounts)) {
-		a := l.accounts[reason]
+// sumLocked empties the accounts and forgets the peers that were not refused in this
+// window, and the reasons without peers.
+func (sa *Sampler) sumLocked() (sums []Summary) {
+	for _, reason := range slices.Sorted(maps.Keys(sa.accounts)) {
+		a := sa.accounts[reason]
 		if a.count > 0 {
 			sums = append(sums, Summary{reason, a.count, a.last})
 		}
@@ -126,33 +126,33 @@ func (l *Sampler) sum() (sums []Summary) {
 		}
 		a.atOnce, a.count, a.last = 0, 0, ""
 		if len(a.known) == 0 {
-			delete(l.accounts, reason)
+			delete(sa.accounts, reason)
 		}
 	}
 	return sums
 }
 
-func (l *Sampler) tell(sums []Summary) {
+func (sa *Sampler) tell(sums []Summary) {
 	for _, s := range sums {
-		l.write(s)
+		sa.write(s)
 	}
 }
 
 // Close writes the summaries that are due and returns when nothing runs any more.
 // What is noted afterwards is to be logged by the caller.
-func (l *Sampler) Close() {
-	l.mu.Lock()
-	if l.closed {
-		l.mu.Unlock()
-		l.ends.Wait()
+func (sa *Sampler) Close() {
+	sa.mu.Lock()
+	if sa.closed {
+		sa.mu.Unlock()
+		sa.ends.Wait()
 		return
 	}
-	l.closed = true
-	if l.stop != nil && l.stop() {
-		l.ends.Done()
+	sa.closed = true
+	if sa.stop != nil && sa.stop() {
+		sa.ends.Done()
 	}
-	sums := l.sum()
-	l.mu.Unlock()
-	l.ends.Wait()
-	l.tell(sums)
+	sums := sa.sumLocked()
+	sa.mu.Unlock()
+	sa.ends.Wait()
+	sa.tell(sums)
 }

@@ -34,16 +34,16 @@ func NewNames(names ...string) Names {
 // sent it, and its Host is a name that a stranger may hold. A scraper or a probe
 // runs no pages and may use any name: the machine cannot know them all (a Service's, that
 // of a mesh or a load balancer). What is foreign is answered by Code and Text.
-func (own Names) Foreign(r *http.Request) bool {
-	return !own.Own(r) && fromBrowser(r.Header)
+func (n Names) Foreign(r *http.Request) bool {
+	return !n.Own(r) && fromBrowser(r.Header)
 }
 
 // Own reports whether a request's Host is an address, or a name that is this machine's. A
 // name without a dot is none: whoever answers for names on the network gives it to whom he likes.
-func (own Names) Own(r *http.Request) bool {
+func (n Names) Own(r *http.Request) bool {
 	host := canonical(hostOf(r.Host))
 	switch {
-	case host == "", isAddress(host), own[host]:
+	case host == "", isAddress(host), n[host]:
 		return true
 	}
 	return host == "localhost" || strings.HasSuffix(host, ".localhost")

@@ -89,27 +89,27 @@ func newFar(t *testing.T, secured bool, serve func(Conn)) *far {
 	return s
 }
 
-func (s *far) dial(ctx context.Context, port int) (Conn, error) {
-	s.mu.Lock()
-	s.ports = append(s.ports, port)
-	err := s.err
-	s.mu.Unlock()
+func (f *far) dial(ctx context.Context, port int) (Conn, error) {
+	f.mu.Lock()
+	f.ports = append(f.ports, port)
+	err := f.err
+	f.mu.Unlock()
 	if err != nil {
 		return nil, err
 	}
-	c, err := Dialer().DialContext(ctx, "tcp", s.l.Addr().String())
+	c, err := Dialer().DialContext(ctx, "tcp", f.l.Addr().String())
 	if err != nil {
 		return nil, err
 	}
-	if s.config == nil {
+	if f.config == nil {
 		return c.(Conn), nil
 	}
 	return overTLS(ctx, c)
 }
 
 // dialTLS is dial for a store that makes its handshakes itself.
-func (s *far) dialTLS(ctx context.Context, _ int) (Conn, error) {
-	c, err := Dialer().DialContext(ctx, "tcp", s.l.Addr().String())
+func (f *far) dialTLS(ctx context.Context, _ int) (Conn, error) {
+	c, err := Dialer().DialContext(ctx, "tcp", f.l.Addr().String())
 	if err != nil {
 		return nil, err
 	}
@@ -129,20 +129,20 @@ func overTLS(ctx context.Context, c net.Conn) (Conn, error) {
 // overConn is a layer between TLS and the socket, as secret.OpenTLS has one.
 type overConn struct{ net.Conn }
 
-func (c overConn) NetConn() net.Conn { return c.Conn }
+func (o overConn) NetConn() net.Conn { return o.Conn }
 
 // fail has dialing fail from now on, or with nil succeed.
-func (s *far) fail(err error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.err = err
+func (f *far) fail(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.err = err
 }
 
 // dialed are the ports that were dialed so far.
-func (s *far) dialed() []int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.ports)
+func (f *far) dialed() []int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return slices.Clone(f.ports)
 }
 
 // newForwarder starts one that leads to s, and ends it with the test.

@@ -29,8 +29,8 @@ func newLink(worker *net.TCPConn) *link {
 }
 
 // cut resets the worker's connection, unless a loop carries it.
-func (k *link) cut() {
-	if worker := k.worker.Swap(nil); worker != nil {
+func (l *link) cut() {
+	if worker := l.worker.Swap(nil); worker != nil {
 		closeRaw(worker, true)
 	}
 }

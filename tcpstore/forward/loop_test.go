@@ -212,16 +212,16 @@ type together struct {
 	held bytes.Buffer
 }
 
-func (c *together) Write(b []byte) (int, error) { return c.held.Write(b) }
+func (t *together) Write(b []byte) (int, error) { return t.held.Write(b) }
 
-func (c *together) flush() {
-	_ = c.SetWriteDeadline(time.Now().Add(guard)) // crypto/tls lets no write come behind its end
-	_, _ = c.held.WriteTo(c.Conn)
+func (t *together) flush() {
+	_ = t.SetWriteDeadline(time.Now().Add(guard)) // crypto/tls lets no write come behind its end
+	_, _ = t.held.WriteTo(t.Conn)
 }
 
-func (c *together) Read(b []byte) (int, error) {
-	c.flush()
-	return c.Conn.Read(b)
+func (t *together) Read(b []byte) (int, error) {
+	t.flush()
+	return t.Conn.Read(b)
 }
 
 // TestForwarderOfAllAtOnce: a store has sent its bytes, and their end, before they are carried,

@@ -187,13 +187,13 @@ func (c *Client) Start(ev rendezvous.Event) *member.Call {
 		return p.Call
 	}
 	if c.conn != nil {
-		c.conn.out.Send(c.frame(p))
+		c.conn.out.Send(c.frameLocked(p))
 	}
 	return p.Call
 }
 
-// frame is the pending request as it is sent now; mu is held.
-func (c *Client) frame(p *member.PendingCall) wire.Request {
+// frameLocked is the pending request as it is sent now.
+func (c *Client) frameLocked(p *member.PendingCall) wire.Request {
 	f, _ := wire.NewRequest(p.Event, p.Call.Number, c.calls.Acked())
 	return f
 }
@@ -344,7 +344,7 @@ func (c *Client) adopt(l *clientConn) {
 	}
 	l.carryTraining(c.training)
 	for _, p := range c.calls.Pending() {
-		l.out.Send(c.frame(p))
+		l.out.Send(c.frameLocked(p))
 	}
 }
 

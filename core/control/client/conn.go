@@ -112,104 +112,104 @@ func abortOn(ctx context.Context, conn net.Conn) (release func() bool) {
 }
 
 // handshake says hello and reads the answer.
-func (l *clientConn) handshake(h wire.Hello, g wire.ClientHandshake) error {
-	theirs, err := g.Run(l.conn, &l.frames, wire.AppendFrame(nil, h))
+func (c *clientConn) handshake(h wire.Hello, g wire.ClientHandshake) error {
+	theirs, err := g.Run(c.conn, &c.frames, wire.AppendFrame(nil, h))
 	if err != nil {
 		return err
 	}
-	f, err := l.frames.NextFrame(wire.MaxFrame)
+	f, err := c.frames.NextFrame(wire.MaxFrame)
 	if err != nil {
-		return fmt.Errorf("%s did not answer the hello: %w", l.conn.RemoteAddr(), wire.NoEOF(err))
+		return fmt.Errorf("%s did not answer the hello: %w", c.conn.RemoteAddr(), wire.NoEOF(err))
 	}
 	switch f := f.(type) {
 	case wire.Welcome:
 		if _, ok := wire.Negotiate(theirs); !ok || f.Lease <= 0 {
 			return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered with protocol version %d and lease %d",
-				l.conn.RemoteAddr(), theirs.High, f.Lease)
+				c.conn.RemoteAddr(), theirs.High, f.Lease)
 		}
-		l.welcome = f
+		c.welcome = f
 		return nil
 	case wire.Redirect:
 		return &redirected{f}
 	case wire.Refuse:
 		if rendezvous.CodeOf(f.Err) == rendezvous.CodeConnection { // as long as it cannot store: tried again, like one that is out of reach
-			return fmt.Errorf("%s takes this node not yet: %s", l.conn.RemoteAddr(), printable.Text(f.Err.Text))
+			return fmt.Errorf("%s takes this node not yet: %s", c.conn.RemoteAddr(), printable.Text(f.Err.Text))
 		}
 		return g.Explain(f.Err, theirs)
 	}
-	return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered a hello with a frame %q", l.conn.RemoteAddr(), wire.NameOf(f))
+	return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered a hello with a frame %q", c.conn.RemoteAddr(), wire.NameOf(f))
 }
 
-func (l *clientConn) startBeats(every time.Duration) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.beat = time.AfterFunc(every, func() {
-		l.sendBeat(every)
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		if l.beat != nil {
-			l.beat.Reset(every)
+func (c *clientConn) startBeats(every time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.beat = time.AfterFunc(every, func() {
+		c.sendBeat(every)
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.beat != nil {
+			c.beat.Reset(every)
 		}
 	})
 }
 
 // Read reads from the connection and notes that the control plane was heard.
-func (l *clientConn) Read(b []byte) (int, error) {
-	n, err := l.conn.Read(b)
+func (c *clientConn) Read(b []byte) (int, error) {
+	n, err := c.conn.Read(b)
 	if n > 0 {
-		l.heard.Store(true)
+		c.heard.Store(true)
 	}
 	return n, err
 }
 
 // sendBeat sends a beat, or gives up a control plane that does not answer them.
 // Beats are counted and not time, so that this process may be stopped itself.
-func (l *clientConn) sendBeat(every time.Duration) {
-	l.mu.Lock()
-	l.unansweredBeats++
-	if l.heard.Swap(false) {
-		l.unansweredBeats = 0
+func (c *clientConn) sendBeat(every time.Duration) {
+	c.mu.Lock()
+	c.unansweredBeats++
+	if c.heard.Swap(false) {
+		c.unansweredBeats = 0
 	}
-	deaf, report := l.unansweredBeats, l.training
-	l.mu.Unlock()
-	echoes := slices.Contains(l.welcome.Features, wire.FeatureEcho)
+	deaf, report := c.unansweredBeats, c.training
+	c.mu.Unlock()
+	echoes := slices.Contains(c.welcome.Features, wire.FeatureEcho)
 	if echoes && deaf >= silentAfter {
-		l.out.Cut(fmt.Errorf("the control plane at %s has been silent for %s: it hangs, or is cut off", l.conn.RemoteAddr(), (time.Duration(deaf) * every).Round(time.Millisecond)))
+		c.out.Cut(fmt.Errorf("the control plane at %s has been silent for %s: it hangs, or is cut off", c.conn.RemoteAddr(), (time.Duration(deaf) * every).Round(time.Millisecond)))
 		return
 	}
 	beat := wire.Beat{Echo: echoes && deaf >= echoAfter}
 	if report != nil {
 		beat.Training = report()
 	}
-	l.out.Send(beat)
+	c.out.Send(beat)
 }
 
 // carryTraining makes beats carry what report says.
-func (l *clientConn) carryTraining(report func() *training.Report) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.training = report
+func (c *clientConn) carryTraining(report func() *training.Report) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.training = report
 }
 
 // close ends the connection at once and waits for its goroutine.
-func (l *clientConn) close() {
-	l.mu.Lock()
-	if l.beat != nil {
-		l.beat.Stop()
-		l.beat = nil
+func (c *clientConn) close() {
+	c.mu.Lock()
+	if c.beat != nil {
+		c.beat.Stop()
+		c.beat = nil
 	}
-	l.mu.Unlock()
-	l.out.Cut(net.ErrClosed)
-	<-l.out.Ended()
+	c.mu.Unlock()
+	c.out.Cut(net.ErrClosed)
+	<-c.out.Ended()
 }
 
 // sayGoodbye says goodbye and waits until that is written, at most until ctx ends or
 // for flushTimeout.
-func (l *clientConn) sayGoodbye(ctx context.Context) {
-	l.out.Send(wire.Goodbye{})
-	l.out.Finish()
+func (c *clientConn) sayGoodbye(ctx context.Context) {
+	c.out.Send(wire.Goodbye{})
+	c.out.Finish()
 	select {
-	case <-l.out.Ended():
+	case <-c.out.Ended():
 	case <-ctx.Done():
 	}
 }
@@ -222,16 +222,16 @@ func (e *endedError) Unwrap() error { return io.EOF }
 
 // brokenBy says why reading ended, in terms of the connection. Where a server has named another
 // one, what became of a write meanwhile does not count.
-func (l *clientConn) brokenBy(err error) error {
+func (c *clientConn) brokenBy(err error) error {
 	if to := (*redirected)(nil); errors.As(err, &to) {
 		return err
 	}
-	if cause := l.out.Cause(); cause != nil {
+	if cause := c.out.Cause(); cause != nil {
 		err = cause
 	}
 	switch {
 	case errors.Is(err, io.EOF):
-		return &endedError{l.conn.RemoteAddr()}
+		return &endedError{c.conn.RemoteAddr()}
 	case errors.Is(err, os.ErrDeadlineExceeded):
 		return net.ErrClosed
 	}

@@ -249,15 +249,15 @@ type connectProgress struct {
 	text   rendezvous.Progress
 }
 
-func (t *connectProgress) tell(s *endpoint, err error) {
+func (c *connectProgress) tell(s *endpoint, err error) {
 	now := time.Now()
-	if now.Sub(t.start) < wire.ProgressFirst || now.Sub(t.last) < wire.ProgressEvery {
+	if now.Sub(c.start) < wire.ProgressFirst || now.Sub(c.last) < wire.ProgressEvery {
 		return
 	}
 	text := rendezvous.Progress{Headline: "looking for the control plane at " + s.name(), Detail: err.Error()}
-	if text != t.text {
-		t.last, t.text = now, text
-		t.client.obs.Progressed(text)
+	if text != c.text {
+		c.last, c.text = now, text
+		c.client.obs.Progressed(text)
 	}
 }
 

@@ -28,43 +28,43 @@ type foreignWarning struct {
 }
 
 // say names the port's state and how its holder is found.
-func (w *foreignWarning) say(s *endpoint, why string) {
-	w.once.Do(func() {
-		w.client.log.Warn(fmt.Sprintf("there is no control plane at %s: %s; another program may have the port: "+
+func (f *foreignWarning) say(s *endpoint, why string) {
+	f.once.Do(func() {
+		f.client.log.Warn(fmt.Sprintf("there is no control plane at %s: %s; another program may have the port: "+
 			"`ss -ltnp 'sport = :%d'` on that machine shows which; trying on", s.name(), why, s.port))
 	})
 }
 
 // failed looks at the error of an attempt.
-func (w *foreignWarning) failed(s *endpoint, err error) {
+func (f *foreignWarning) failed(s *endpoint, err error) {
 	var foreign foreignError
-	if errors.As(err, &foreign) && time.Since(w.start) >= foreignAfter {
-		w.say(s, foreign.Error())
+	if errors.As(err, &foreign) && time.Since(f.start) >= foreignAfter {
+		f.say(s, foreign.Error())
 	}
 }
 
 // dial is dialHello, by open; it follows a redirect, too.
-func (w *foreignWarning) dial(ctx context.Context, s *endpoint, to []netip.AddrPort) (*clientConn, error) {
-	conn, err := w.client.network.dialAny(ctx, to)
+func (f *foreignWarning) dial(ctx context.Context, s *endpoint, to []netip.AddrPort) (*clientConn, error) {
+	conn, err := f.client.network.dialAny(ctx, to)
 	if err != nil {
 		return nil, err
 	}
-	return w.open(ctx, s, conn)
+	return f.open(ctx, s, conn)
 }
 
 // open says hello on a new connection. What has taken it and is no control plane is
 // marked in the error, and named while it is silent.
-func (w *foreignWarning) open(ctx context.Context, s *endpoint, conn net.Conn) (*clientConn, error) {
+func (f *foreignWarning) open(ctx context.Context, s *endpoint, conn net.Conn) (*clientConn, error) {
 	ended := make(chan struct{})
 	silence := time.AfterFunc(foreignAfter, func() {
 		defer close(ended)
-		w.say(s, fmt.Sprintf("what listens at %v has taken a connection and said nothing for %v", conn.RemoteAddr(), foreignAfter))
+		f.say(s, fmt.Sprintf("what listens at %v has taken a connection and said nothing for %v", conn.RemoteAddr(), foreignAfter))
 	})
-	l, err := w.client.openConn(ctx, conn)
+	l, err := f.client.openConn(ctx, conn)
 	if !silence.Stop() {
 		<-ended
 	}
-	l, err = w.client.follow(ctx, l, err)
+	l, err = f.client.follow(ctx, l, err)
 	if err != nil && !isRefusal(err) && ctx.Err() == nil {
 		err = foreignError{err}
 	}

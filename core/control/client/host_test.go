@@ -95,43 +95,43 @@ type fakeMachine struct {
 	nat   map[netip.Addr]netip.Addr
 }
 
-func (n *fakeNet) machine(name string, names map[string][]netip.Addr, own ...string) *fakeMachine {
-	return &fakeMachine{net: n, name: name, addrs: addrs(own...), names: names}
+func (f *fakeNet) machine(name string, names map[string][]netip.Addr, own ...string) *fakeMachine {
+	return &fakeMachine{net: f, name: name, addrs: addrs(own...), names: names}
 }
 
 // at is where a machine finds an address: loopback is each machine's own.
-func (m *fakeMachine) at(to netip.AddrPort) netip.AddrPort {
+func (f *fakeMachine) at(to netip.AddrPort) netip.AddrPort {
 	addr := to.Addr()
-	if real, ok := m.nat[addr]; ok {
+	if real, ok := f.nat[addr]; ok {
 		addr = real
 	}
 	if addr.IsLoopback() {
-		addr = netip.AddrFrom16(addr.As16()).WithZone(m.name)
+		addr = netip.AddrFrom16(addr.As16()).WithZone(f.name)
 	}
 	return netip.AddrPortFrom(addr, to.Port())
 }
 
-func (m *fakeMachine) network() network {
+func (f *fakeMachine) network() network {
 	n := systemNetwork() // for the time
-	n.resolve, n.locals, n.dial, n.listen = m.resolve, m.locals, m.dial, m.listen
+	n.resolve, n.locals, n.dial, n.listen = f.resolve, f.locals, f.dial, f.listen
 	return n
 }
 
-func (m *fakeMachine) resolve(_ context.Context, host string) ([]netip.Addr, error) {
-	if found := m.names[host]; found != nil {
+func (f *fakeMachine) resolve(_ context.Context, host string) ([]netip.Addr, error) {
+	if found := f.names[host]; found != nil {
 		return found, nil
 	}
 	return nil, errNoSuchHost
 }
 
-func (m *fakeMachine) locals() ([]netip.Addr, error) {
-	return append(addrs("127.0.0.1", "::1"), m.addrs...), nil
+func (f *fakeMachine) locals() ([]netip.Addr, error) {
+	return append(addrs("127.0.0.1", "::1"), f.addrs...), nil
 }
 
-func (m *fakeMachine) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-	m.net.mu.Lock()
-	l := m.net.open[m.at(to)]
-	m.net.mu.Unlock()
+func (f *fakeMachine) dial(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+	f.net.mu.Lock()
+	l := f.net.open[f.at(to)]
+	f.net.mu.Unlock()
 	if l == nil {
 		return nil, fmt.Errorf("dial %s: %w", to, syscall.ECONNREFUSED)
 	}
@@ -139,30 +139,30 @@ func (m *fakeMachine) dial(ctx context.Context, to netip.AddrPort) (net.Conn, er
 	return d.DialContext(ctx, "tcp", l.Addr().String())
 }
 
-func (m *fakeMachine) listen(ctx context.Context, address string) (net.Listener, error) {
-	m.net.mu.Lock()
-	defer m.net.mu.Unlock()
+func (f *fakeMachine) listen(ctx context.Context, address string) (net.Listener, error) {
+	f.net.mu.Lock()
+	defer f.net.mu.Unlock()
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
 		return nil, err
 	}
 	if !loopbackName(host) {
-		m.binds++
+		f.binds++
 	}
 	var number uint16
 	fmt.Sscan(port, &number)
 	if number == 0 {
-		m.net.nextPort++
-		number = m.net.nextPort
+		f.net.nextPort++
+		number = f.net.nextPort
 	}
-	hosts := append(addrs("127.0.0.1", "::1", "127.0.1.1"), m.addrs...)
+	hosts := append(addrs("127.0.0.1", "::1", "127.0.1.1"), f.addrs...)
 	shown := netip.IPv6Unspecified()
 	if host != "" {
 		hosts = addrs(host)
 		shown = hosts[0]
 	}
 	for _, h := range hosts {
-		if m.net.open[m.at(netip.AddrPortFrom(h, number))] != nil {
+		if f.net.open[f.at(netip.AddrPortFrom(h, number))] != nil {
 			return nil, fmt.Errorf("listen %s: %w", address, syscall.EADDRINUSE)
 		}
 	}
@@ -171,9 +171,9 @@ func (m *fakeMachine) listen(ctx context.Context, address string) (net.Listener,
 		return nil, err
 	}
 	for _, h := range hosts {
-		m.net.open[m.at(netip.AddrPortFrom(h, number))] = l
+		f.net.open[f.at(netip.AddrPortFrom(h, number))] = l
 	}
-	return &fakeListener{l, m.net, netip.AddrPortFrom(shown, number)}, nil
+	return &fakeListener{l, f.net, netip.AddrPortFrom(shown, number)}, nil
 }
 
 // fakeListener shows its address in the fake net.
@@ -183,24 +183,24 @@ type fakeListener struct {
 	addr netip.AddrPort
 }
 
-func (l *fakeListener) Addr() net.Addr { return net.TCPAddrFromAddrPort(l.addr) }
+func (f *fakeListener) Addr() net.Addr { return net.TCPAddrFromAddrPort(f.addr) }
 
-func (l *fakeListener) Close() error {
-	l.net.mu.Lock()
-	defer l.net.mu.Unlock()
-	for at, open := range l.net.open {
-		if open == l.Listener {
-			delete(l.net.open, at)
+func (f *fakeListener) Close() error {
+	f.net.mu.Lock()
+	defer f.net.mu.Unlock()
+	for at, open := range f.net.open {
+		if open == f.Listener {
+			delete(f.net.open, at)
 		}
 	}
-	return l.Listener.Close()
+	return f.Listener.Close()
 }
 
 // client makes a client on the machine.
-func (m *fakeMachine) client(t *testing.T, p params.Params, obs member.Observer) *Client {
+func (f *fakeMachine) client(t *testing.T, p params.Params, obs member.Observer) *Client {
 	t.Helper()
 	c := newTestClient(t, p, obs)
-	c.network = m.network()
+	c.network = f.network()
 	return c
 }
 

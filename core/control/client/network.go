@@ -47,8 +47,8 @@ func systemNetwork() network {
 }
 
 // sleep waits for d; it reports false if ctx ended before.
-func (e network) sleep(ctx context.Context, d time.Duration) bool {
-	fired, stop := e.timer(d)
+func (n network) sleep(ctx context.Context, d time.Duration) bool {
+	fired, stop := n.timer(d)
 	defer stop()
 	select {
 	case <-fired:
@@ -58,15 +58,15 @@ func (e network) sleep(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-func (e network) since(t time.Time) time.Duration { return e.now().Sub(t) }
+func (n network) since(t time.Time) time.Duration { return n.now().Sub(t) }
 
 // lookup resolves a host: IPv4 first, each family in order, so that all nodes
 // try the same addresses in the same order.
-func (e network) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
+func (n network) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
 	if addr, err := netip.ParseAddr(host); err == nil {
 		return []netip.Addr{addr.Unmap()}, nil
 	}
-	found, err := e.resolve(ctx, host)
+	found, err := n.resolve(ctx, host)
 	if err != nil {
 		return nil, err
 	}
@@ -90,11 +90,11 @@ const (
 
 // dialAny connects to the first of the addresses that answers. The error names
 // each failure.
-func (e network) dialAny(ctx context.Context, to []netip.AddrPort) (net.Conn, error) {
+func (n network) dialAny(ctx context.Context, to []netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
 	if len(to) == 1 {
-		return e.dial(ctx, to[0])
+		return n.dial(ctx, to[0])
 	}
 	type answer struct {
 		conn net.Conn
@@ -108,7 +108,7 @@ func (e network) dialAny(ctx context.Context, to []netip.AddrPort) (net.Conn, er
 			started++
 			pending++
 			go func() {
-				conn, err := e.dial(ctx, addr)
+				conn, err := n.dial(ctx, addr)
 				if err != nil {
 					err = fmt.Errorf("%s: %w", addr, err)
 				}

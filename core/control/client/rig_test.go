@@ -83,14 +83,14 @@ type peerConn struct {
 	frames wire.FrameReader
 }
 
-func (n *peerConn) write(b []byte) {
-	n.t.Helper()
-	if _, err := n.conn.Write(b); err != nil {
-		n.t.Fatal(err)
+func (p *peerConn) write(b []byte) {
+	p.t.Helper()
+	if _, err := p.conn.Write(b); err != nil {
+		p.t.Fatal(err)
 	}
 }
 
-func (n *peerConn) send(f wire.Frame) {
-	n.t.Helper()
-	n.write(wire.AppendFrame(nil, f))
+func (p *peerConn) send(f wire.Frame) {
+	p.t.Helper()
+	p.write(wire.AppendFrame(nil, f))
 }

@@ -84,8 +84,8 @@ func (c *Client) newSearch(l *clientConn, cause error) *search {
 }
 
 // direct reports whether the address dialled is the one that the server sees itself.
-func (l *clientConn) direct() bool {
-	return l.addr.IsValid() && standby.PlainAddr(l.addr).String() == l.welcome.Addr
+func (c *clientConn) direct() bool {
+	return c.addr.IsValid() && standby.PlainAddr(c.addr).String() == c.welcome.Addr
 }
 
 // accept returns where a redirect leads; "" if it leads nowhere: it names no address, this

@@ -75,7 +75,7 @@ func serveHellos(t *testing.T, serve func(n *peerConn, h wire.Hello)) *peerServe
 }
 
 // says writes a frame, whether the peer is still there or not.
-func (n *peerConn) says(f wire.Frame) { _, _ = n.conn.Write(wire.AppendFrame(nil, f)) }
+func (p *peerConn) says(f wire.Frame) { _, _ = p.conn.Write(wire.AppendFrame(nil, f)) }
 
 // welcomeOf is that of a server which hosts a group in a term.
 func welcomeOf(n *peerConn, group string, term uint64, lease time.Duration) wire.Welcome {

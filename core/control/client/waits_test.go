@@ -52,10 +52,10 @@ func skipTime(t *testing.T, c *Client, after int, dial error) (clock *skippedTim
 	return clock, ctx
 }
 
-func (clock *skippedTime) want(t *testing.T, waits ...time.Duration) {
+func (s *skippedTime) want(t *testing.T, waits ...time.Duration) {
 	t.Helper()
-	if !slices.Equal(clock.waited, waits) {
-		t.Errorf("it waited for %v, want %v", clock.waited, waits)
+	if !slices.Equal(s.waited, waits) {
+		t.Errorf("it waited for %v, want %v", s.waited, waits)
 	}
 }
 

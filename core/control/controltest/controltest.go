@@ -29,38 +29,38 @@ type ConnectionChange struct{ Err error }
 
 func NewObserver() *Observer { return &Observer{more: wake.New()} }
 
-func (s *Observer) add(e any) {
-	s.mu.Lock()
-	s.events = append(s.events, e)
-	s.mu.Unlock()
-	s.more.Set()
+func (o *Observer) add(e any) {
+	o.mu.Lock()
+	o.events = append(o.events, e)
+	o.mu.Unlock()
+	o.more.Set()
 }
 
-func (s *Observer) Updated(n rendezvous.MembershipUpdate) { s.add(n) }
-func (s *Observer) Progressed(p rendezvous.Progress)      { s.add(p) }
-func (s *Observer) Dropped(err *rendezvous.Error)         { s.add(err) }
-func (s *Observer) ConnectionChanged(err error)           { s.add(ConnectionChange{err}) }
+func (o *Observer) Updated(n rendezvous.MembershipUpdate) { o.add(n) }
+func (o *Observer) Progressed(p rendezvous.Progress)      { o.add(p) }
+func (o *Observer) Dropped(err *rendezvous.Error)         { o.add(err) }
+func (o *Observer) ConnectionChanged(err error)           { o.add(ConnectionChange{err}) }
 
-func (s *Observer) All() []any {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return slices.Clone(s.events)
+func (o *Observer) All() []any {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return slices.Clone(o.events)
 }
 
 // Await waits for an event that fits.
-func (s *Observer) Await(t *testing.T, what string, fits func(any) bool) any {
+func (o *Observer) Await(t *testing.T, what string, fits func(any) bool) any {
 	t.Helper()
 	deadline := time.After(testkit.Patience)
 	for {
-		for _, e := range s.All() {
+		for _, e := range o.All() {
 			if fits(e) {
 				return e
 			}
 		}
 		select {
-		case <-s.more:
+		case <-o.more:
 		case <-deadline:
-			t.Fatalf("the observer was never told %s; it saw %v", what, s.All())
+			t.Fatalf("the observer was never told %s; it saw %v", what, o.All())
 		}
 	}
 }

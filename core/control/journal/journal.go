@@ -311,10 +311,10 @@ func (j *Journal) Write(changes []WriteBatch) error {
 	return nil
 }
 
-func (c *WriteBatch) write(tx *bbolt.Tx) error {
+func (w *WriteBatch) write(tx *bbolt.Tx) error {
 	runs, log := tx.Bucket(runsBucket), tx.Bucket(logBucket)
-	run := number(c.Run)
-	if s := c.Snapshot; s != nil {
+	run := number(w.Run)
+	if s := w.Snapshot; s != nil {
 		body := make([]byte, 0, 10+len(s.ID)+len(s.State))
 		body = binary.BigEndian.AppendUint64(body, s.Through)
 		body = binary.BigEndian.AppendUint16(body, uint16(len(s.ID)))
@@ -323,13 +323,13 @@ func (c *WriteBatch) write(tx *bbolt.Tx) error {
 			return err
 		}
 	}
-	for i, ev := range c.Events {
-		key := binary.BigEndian.AppendUint64(number(c.Run), c.First+uint64(i))
+	for i, ev := range w.Events {
+		key := binary.BigEndian.AppendUint64(number(w.Run), w.First+uint64(i))
 		if err := log.Put(key, seal(key, ev)); err != nil {
 			return err
 		}
 	}
-	if c.Forget {
+	if w.Forget {
 		return errors.Join(runs.Delete(run), deleteEvents(log, run, 1<<64-1))
 	}
 	return nil

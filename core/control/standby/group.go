@@ -66,8 +66,8 @@ func NewGroup(runID, node string, lease time.Duration) *Group {
 	return &Group{runID: runID, node: node, lease: lease, changed: make(chan struct{}), links: map[*Link]struct{}{}}
 }
 
-// wake tells all that wait that something has changed; mu is held.
-func (g *Group) wake() {
+// wakeLocked tells all that wait that something has changed.
+func (g *Group) wakeLocked() {
 	close(g.changed)
 	g.changed = make(chan struct{})
 }
@@ -87,7 +87,7 @@ func (g *Group) Found(now time.Time) {
 	g.target = wire.Redirect{Group: rand.Text(), Term: 1, Node: g.node}
 	g.takeover.Since, g.takeover.From, g.takeover.Took, g.takeover.Left, g.facts = now, "", 0, false, rendezvous.Facts{}
 	g.list = nil
-	g.wake()
+	g.wakeLocked()
 }
 
 // Lead makes this process the host in a term, in the place of the node that hosted, which
@@ -104,7 +104,7 @@ func (g *Group) Lead(term uint64, now time.Time, took time.Duration, left bool, 
 	t.Total++
 	t.Spent += took
 	g.list = nil
-	g.wake()
+	g.wakeLocked()
 	g.tellLocked()
 }
 
@@ -116,7 +116,7 @@ func (g *Group) Follow(w wire.Welcome, dialled string) {
 		g.target = wire.Redirect{Group: w.Group, Term: w.Term, Host: dialled, Node: w.HostNode, Servers: w.Servers}
 	}
 	g.link, g.certain = succession.Stands, true
-	g.wake()
+	g.wakeLocked()
 	g.tellLocked()
 }
 
@@ -133,7 +133,7 @@ func (g *Group) Lost(e succession.Evidence, group string, term uint64) {
 	changed := g.link != word || g.certain && !newer
 	g.link, g.certain = word, g.certain && newer
 	if changed {
-		g.wake()
+		g.wakeLocked()
 		g.tellLocked()
 	}
 }
@@ -150,7 +150,7 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 	g.hosting, g.target = false, to
 	g.link, g.certain = succession.Abstains, to.Host != ""
 	g.takeover.Since = time.Time{}
-	g.wake()
+	g.wakeLocked()
 	return hosted
 }
 
@@ -247,7 +247,7 @@ func (g *Group) SetSelf(addr, why string) {
 	if g.hosting {
 		g.target.Host = addr
 	}
-	g.wake()
+	g.wakeLocked()
 }
 
 // Self is where the own server listens; "" if there is none.
@@ -270,7 +270,7 @@ func (g *Group) SetList(list []wire.StandbyNode) {
 		return
 	}
 	g.list = list
-	g.wake()
+	g.wakeLocked()
 }
 
 // Passed returns where the other standbys of the host before listen: one of them may have
@@ -303,7 +303,7 @@ func (g *Group) stoodAt(node string, remote netip.Addr) string {
 func (g *Group) Before() []wire.StandbyNode {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if own := g.place(); own > 0 && !g.hosting {
+	if own := g.placeLocked(); own > 0 && !g.hosting {
 		return slices.Clone(g.list[:own])
 	}
 	return nil
@@ -323,8 +323,8 @@ func (g *Group) Listening() []netip.AddrPort {
 	return g.listening
 }
 
-// place is this node's place in the list, -1 if it has none; mu is held.
-func (g *Group) place() int {
+// placeLocked is this node's place in the list, -1 if it has none.
+func (g *Group) placeLocked() int {
 	if g.self == "" {
 		return -1
 	}
@@ -336,7 +336,7 @@ func (g *Group) place() int {
 func (g *Group) View(e succession.Evidence, lost uint64, waited time.Duration) (v succession.View, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	own := g.place()
+	own := g.placeLocked()
 	if own < 0 || g.hosting || g.closed {
 		return v, false
 	}
@@ -383,7 +383,7 @@ func (g *Group) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.closed = true
-	g.wake()
+	g.wakeLocked()
 }
 
 // Report is what status and metrics tell of a group.

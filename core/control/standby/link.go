@@ -52,7 +52,7 @@ func (g *Group) Opened(l *Link, out Outbox) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l.out, l.word = out, succession.Asked
-	g.wake()
+	g.wakeLocked()
 	out.Send(g.livenessLocked()) // it may have changed since the connection was opened
 }
 
@@ -61,7 +61,7 @@ func (g *Group) Ended(l *Link, word succession.Word) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l.out, l.word = nil, word
-	g.wake()
+	g.wakeLocked()
 }
 
 // Drop forgets a link.
@@ -69,7 +69,7 @@ func (g *Group) Drop(l *Link) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.links, l)
-	g.wake()
+	g.wakeLocked()
 }
 
 // Hear takes what the other standby says. If it says that a server of a later term hosts
@@ -89,7 +89,7 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 		mine := succession.Standing{Group: g.target.Group, Term: g.target.Term, Node: g.node, Round: true}
 		superseded = g.hosting && succession.Believable(f.Term) && succession.Yields(mine, theirs)
 	}
-	g.wake()
+	g.wakeLocked()
 	if f.Ask && l.out != nil {
 		l.out.Send(g.livenessLocked())
 	}
@@ -111,7 +111,7 @@ func (g *Group) Ask() {
 	}
 }
 
-// tellLocked sends what has changed here to the other standbys; mu is held.
+// tellLocked sends what has changed here to the other standbys.
 func (g *Group) tellLocked() {
 	own := g.livenessLocked()
 	for l := range g.links {
@@ -128,7 +128,7 @@ func (g *Group) Liveness() wire.Liveness {
 	return g.livenessLocked()
 }
 
-// livenessLocked is what this process says of itself; mu is held.
+// livenessLocked is what this process says of itself.
 func (g *Group) livenessLocked() wire.Liveness {
 	f := wire.Liveness{RunID: g.runID, Group: g.target.Group, Node: g.node, Word: uint64(g.link), Term: g.target.Term, Target: g.target}
 	switch {

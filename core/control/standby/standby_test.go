@@ -16,14 +16,14 @@ import (
 // inbox keeps what is sent to a node or a standby.
 type inbox struct{ frames []wire.Frame }
 
-func (b *inbox) Send(f wire.Frame) bool {
-	b.frames = append(b.frames, f)
+func (i *inbox) Send(f wire.Frame) bool {
+	i.frames = append(i.frames, f)
 	return true
 }
 
 // last is the last list that was sent, and how many were.
-func (b *inbox) last() (f wire.Standbys, n int) {
-	for _, frame := range b.frames {
+func (i *inbox) last() (f wire.Standbys, n int) {
+	for _, frame := range i.frames {
 		if s, ok := frame.(wire.Standbys); ok {
 			f, n = s, n+1
 		}
@@ -31,9 +31,9 @@ func (b *inbox) last() (f wire.Standbys, n int) {
 	return f, n
 }
 
-func (b *inbox) word(t *testing.T) wire.Liveness {
+func (i *inbox) word(t *testing.T) wire.Liveness {
 	t.Helper()
-	for _, frame := range slices.Backward(b.frames) {
+	for _, frame := range slices.Backward(i.frames) {
 		if l, ok := frame.(wire.Liveness); ok {
 			return l
 		}

@@ -64,41 +64,41 @@ func NewAdmin(runID string, ev rendezvous.Event) (Admin, bool) {
 
 // Event is the event that the request stands for, with the server's own words of who asks and
 // its time; nil for a request that this release does not know.
-func (f Admin) Event(by string, at time.Time) rendezvous.Event {
-	switch f.Op {
+func (a Admin) Event(by string, at time.Time) rendezvous.Event {
+	switch a.Op {
 	case AdminOpClose:
-		return rendezvous.CloseRun{By: by, Reason: f.Reason, Stop: f.Stop, At: at}
+		return rendezvous.CloseRun{By: by, Reason: a.Reason, Stop: a.Stop, At: at}
 	case AdminOpEvict:
-		return rendezvous.Evict{Node: f.Node, By: by, Reason: f.Reason}
+		return rendezvous.Evict{Node: a.Node, By: by, Reason: a.Reason}
 	case AdminOpCancel:
-		return rendezvous.CancelDirective{ID: f.Directive.ID, By: by, Reason: f.Reason}
+		return rendezvous.CancelDirective{ID: a.Directive.ID, By: by, Reason: a.Reason}
 	case AdminOpForget:
-		return rendezvous.Forget{By: by, Reason: f.Reason}
+		return rendezvous.Forget{By: by, Reason: a.Reason}
 	case AdminOpUndrain:
-		return rendezvous.Undrain{Node: f.Node, By: by, Reason: f.Reason}
+		return rendezvous.Undrain{Node: a.Node, By: by, Reason: a.Reason}
 	}
-	d := f.Directive
+	d := a.Directive
 	for kind, op := range directiveOps {
-		if op == f.Op {
+		if op == a.Op {
 			return rendezvous.Direct{
 				ID: d.ID, Kind: kind, Nodes: d.Nodes, Within: d.Within, For: d.For,
-				By: by, Reason: f.Reason, At: at, Target: d.Target,
+				By: by, Reason: a.Reason, At: at, Target: d.Target,
 			}
 		}
 	}
 	return nil
 }
 
-func (f Admin) pack(p *packer) {
+func (a Admin) pack(p *packer) {
 	head(p, KindAdmin, 8)
-	p.Cut(f.Software, MaxName)
-	p.Uint(uint64(f.Op))
-	p.Text(f.RunID)
-	p.Text(f.Node)
-	p.Cut(f.By, MaxName)
-	p.Cut(f.Reason, MaxName)
-	p.Bool(f.Stop)
-	f.Directive.pack(p)
+	p.Cut(a.Software, MaxName)
+	p.Uint(uint64(a.Op))
+	p.Text(a.RunID)
+	p.Text(a.Node)
+	p.Cut(a.By, MaxName)
+	p.Cut(a.Reason, MaxName)
+	p.Bool(a.Stop)
+	a.Directive.pack(p)
 }
 
 func readAdmin(u *unpacker) Admin {
@@ -108,8 +108,8 @@ func readAdmin(u *unpacker) Admin {
 	}
 }
 
-func (f AdminAnswer) pack(p *packer) {
+func (a AdminAnswer) pack(p *packer) {
 	head(p, KindAdminAnswer, 3)
-	packError(p, f.Err)
-	p.Cut(f.Done, maxText)
+	packError(p, a.Err)
+	p.Cut(a.Done, maxText)
 }

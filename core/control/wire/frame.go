@@ -248,25 +248,25 @@ func head(p *packer, k Kind, fields int) {
 	p.Uint(uint64(k))
 }
 
-func (f Hello) pack(p *packer) {
+func (h Hello) pack(p *packer) {
 	head(p, KindHello, 17)
-	p.Uint(f.Version)
-	p.Texts(f.Features)
-	p.Cut(f.Software, MaxName)
-	p.Text(f.RunID)
-	p.Text(string(f.Session))
-	p.Text(f.Node)
-	p.Bool(f.Named)
-	p.Uint(f.Incarnation)
-	p.Cut(f.Label, MaxName)
-	rendezvous.PackPolicy(p, f.Policy)
-	rendezvous.PackLastRound(p, f.Claim)
-	p.Bool(f.InHost)
-	p.Text(f.Group)
-	p.Uint(f.Term)
-	p.Texts(f.Servers)
-	p.Cut(f.Machine, MaxName)
-	p.Bool(f.BeginAgain)
+	p.Uint(h.Version)
+	p.Texts(h.Features)
+	p.Cut(h.Software, MaxName)
+	p.Text(h.RunID)
+	p.Text(string(h.Session))
+	p.Text(h.Node)
+	p.Bool(h.Named)
+	p.Uint(h.Incarnation)
+	p.Cut(h.Label, MaxName)
+	rendezvous.PackPolicy(p, h.Policy)
+	rendezvous.PackLastRound(p, h.Claim)
+	p.Bool(h.InHost)
+	p.Text(h.Group)
+	p.Uint(h.Term)
+	p.Texts(h.Servers)
+	p.Cut(h.Machine, MaxName)
+	p.Bool(h.BeginAgain)
 }
 
 func readHello(u *unpacker) Hello {
@@ -291,22 +291,22 @@ func readHello(u *unpacker) Hello {
 	}
 }
 
-func (f Welcome) pack(p *packer) {
+func (w Welcome) pack(p *packer) {
 	head(p, KindWelcome, 14)
-	p.Uint(f.Version)
-	p.Texts(f.Features)
-	p.Cut(f.Software, MaxName)
-	p.Text(f.Server)
-	p.Text(f.SeenAddr)
-	p.Int64(f.Lease)
-	p.Bool(f.Resumed)
-	packNotice(p, f.Notice)
-	p.Texts(f.Servers)
-	p.Bool(f.Embedded)
-	p.Text(f.Group)
-	p.Uint(f.Term)
-	p.Text(f.Addr)
-	p.Cut(f.HostNode, MaxName)
+	p.Uint(w.Version)
+	p.Texts(w.Features)
+	p.Cut(w.Software, MaxName)
+	p.Text(w.Server)
+	p.Text(w.SeenAddr)
+	p.Int64(w.Lease)
+	p.Bool(w.Resumed)
+	packNotice(p, w.Notice)
+	p.Texts(w.Servers)
+	p.Bool(w.Embedded)
+	p.Text(w.Group)
+	p.Uint(w.Term)
+	p.Text(w.Addr)
+	p.Cut(w.HostNode, MaxName)
 }
 
 func readWelcome(u *unpacker) Welcome {
@@ -328,47 +328,47 @@ func readWelcome(u *unpacker) Welcome {
 	}
 }
 
-func (f Refuse) pack(p *packer) {
+func (r Refuse) pack(p *packer) {
 	head(p, KindRefuse, 2)
-	packError(p, f.Err)
+	packError(p, r.Err)
 }
 
-func (f Reply) pack(p *packer) {
+func (r Reply) pack(p *packer) {
 	head(p, KindReply, 5)
-	p.Uint(f.Number)
-	packError(p, f.Err)
-	packResult(p, f.Result)
+	p.Uint(r.Number)
+	packError(p, r.Err)
+	packResult(p, r.Result)
 }
 
 func readReply(u *unpacker) Reply {
 	return Reply{Number: u.Uint(), Err: rendezvous.UnpackError(u), Result: rendezvous.UnpackResult(u)}
 }
 
-func (f Notice) pack(p *packer) {
+func (n Notice) pack(p *packer) {
 	head(p, KindNotice, 1)
-	packNotice(p, f.Notice)
+	packNotice(p, n.Notice)
 }
 
-func (f Progress) pack(p *packer) {
+func (pr Progress) pack(p *packer) {
 	head(p, KindProgress, 3)
-	p.Cut(f.Progress.Headline, maxText)
-	p.Cut(f.Progress.Detail, maxText)
-	p.Bool(f.Progress.Spare)
+	p.Cut(pr.Progress.Headline, maxText)
+	p.Cut(pr.Progress.Detail, maxText)
+	p.Bool(pr.Progress.Spare)
 }
 
-func (f Drop) pack(p *packer) {
+func (d Drop) pack(p *packer) {
 	head(p, KindDrop, 2)
-	packError(p, f.Err)
+	packError(p, d.Err)
 }
 
-func (f Beat) pack(p *packer) {
+func (b Beat) pack(p *packer) {
 	head(p, KindBeat, 2)
-	p.Bool(f.Echo)
-	training.Pack(p, f.Training)
+	p.Bool(b.Echo)
+	training.Pack(p, b.Training)
 }
 
 func (Goodbye) pack(p *packer)   { head(p, KindGoodbye, 0) }
-func (f Unknown) pack(p *packer) { head(p, f.Kind, 0) }
+func (u Unknown) pack(p *packer) { head(p, u.Kind, 0) }
 
 // How often a waiting node hears what it waits for: not before ProgressFirst, so
 // that a quick join costs nothing; then at most once in ProgressEvery.

@@ -18,8 +18,8 @@ type Proof struct {
 	Run     []byte // the one run that the token opens; nil: all
 }
 
-func (f Proof) pack(p *packer) {
-	secret.Proof{MACs: f.MACs, Purpose: f.Purpose, Name: append([]byte{}, f.Run...)}.Pack(p)
+func (pr Proof) pack(p *packer) {
+	secret.Proof{MACs: pr.MACs, Purpose: pr.Purpose, Name: append([]byte{}, pr.Run...)}.Pack(p)
 }
 
 func readProof(u *unpacker) Proof {
@@ -51,40 +51,40 @@ type ClientHandshake struct {
 // is sent once the server has, so that nobody in its place reads it. A refusal by the server is a
 // *rendezvous.Error. Run does not read the answer to first; without a token that may be a
 // failed authentication, which Explain explains.
-func (h ClientHandshake) Run(conn io.Writer, frames *FrameReader, first []byte) (Preamble, error) {
-	ours := Preamble{High: ProtocolVersion, Low: OldestVersion, Token: h.Token != nil}
-	if h.Token == nil {
+func (ch ClientHandshake) Run(conn io.Writer, frames *FrameReader, first []byte) (Preamble, error) {
+	ours := Preamble{High: ProtocolVersion, Low: OldestVersion, Token: ch.Token != nil}
+	if ch.Token == nil {
 		if _, err := conn.Write(append(ours.Bytes(), first...)); err != nil {
 			return Preamble{}, err
 		}
-		return h.readPreamble(frames)
+		return ch.readPreamble(frames)
 	}
 	c, ok := conn.(*Conn)
 	if !ok {
 		return Preamble{}, errNotConn
 	}
 	if c.Exporter() == nil {
-		if err := c.Open(h.Token); err != nil {
+		if err := c.Open(ch.Token); err != nil {
 			return Preamble{}, err
 		}
 	}
-	tokens := h.Token.Keys()
+	tokens := ch.Token.Keys()
 	t := secret.Transcript{Purpose: secret.PurposeControl, Said: ours.Bytes(), Exporter: c.Exporter()}
-	if run := h.Token.Run(); run != "" {
+	if run := ch.Token.Run(); run != "" {
 		t.Name = []byte(run)
 	}
 	opening := AppendFrame(ours.Bytes(), Proof{MACs: t.Prove(secret.OfNode, tokens), Purpose: t.Purpose, Run: t.Name})
 	if _, err := conn.Write(opening); err != nil {
 		return Preamble{}, err
 	}
-	theirs, err := h.readPreamble(frames)
+	theirs, err := ch.readPreamble(frames)
 	if err != nil {
 		return Preamble{}, err
 	}
 	t.Said = append(t.Said, theirs.Bytes()...)
 	f, err := frames.NextFrame(MaxHelloFrame)
 	if err != nil {
-		return Preamble{}, fmt.Errorf("%s did not answer the proof: %w", h.Addr, NoEOF(err))
+		return Preamble{}, fmt.Errorf("%s did not answer the proof: %w", ch.Addr, NoEOF(err))
 	}
 	switch f := f.(type) {
 	case Proof:
@@ -95,53 +95,53 @@ func (h ClientHandshake) Run(conn io.Writer, frames *FrameReader, first []byte) 
 			return theirs, err
 		}
 		return Preamble{}, rendezvous.Errorf(rendezvous.CodeAuth,
-			"authentication failed: what listens at %s does not know the token in %s: it is not the control plane that it should be", h.Addr, h.Token.Describe())
+			"authentication failed: what listens at %s does not know the token in %s: it is not the control plane that it should be", ch.Addr, ch.Token.Describe())
 	case Refuse:
-		return Preamble{}, h.unproven(theirs)
+		return Preamble{}, ch.unproven(theirs)
 	}
-	return Preamble{}, fmt.Errorf("%w: %s answered a proof with a frame %q", ErrMalformed, h.Addr, NameOf(f))
+	return Preamble{}, fmt.Errorf("%w: %s answered a proof with a frame %q", ErrMalformed, ch.Addr, NameOf(f))
 }
 
-func (h ClientHandshake) readPreamble(frames *FrameReader) (Preamble, error) {
+func (ch ClientHandshake) readPreamble(frames *FrameReader) (Preamble, error) {
 	var answer [PreambleLen]byte
 	if n, err := io.ReadFull(frames.In, answer[:]); err != nil {
-		return Preamble{}, fmt.Errorf("what listens at %s closed the connection after %d bytes: it is no Rallypoint control plane, or it is ending: %w", h.Addr, n, NoEOF(err))
+		return Preamble{}, fmt.Errorf("what listens at %s closed the connection after %d bytes: it is no Rallypoint control plane, or it is ending: %w", ch.Addr, n, NoEOF(err))
 	}
 	theirs, err := ParsePreamble(answer[:])
 	if err != nil {
-		return Preamble{}, fmt.Errorf("what listens at %s is no Rallypoint control plane: %w (%q)", h.Addr, err, answer[:])
+		return Preamble{}, fmt.Errorf("what listens at %s is no Rallypoint control plane: %w (%q)", ch.Addr, err, answer[:])
 	}
 	return theirs, nil
 }
 
 // unproven is what a refusal means whose sender has proven nothing: why it refuses is not
 // believed, or what stands in the place of a control plane could end a node by it.
-func (h ClientHandshake) unproven(theirs Preamble) *rendezvous.Error {
+func (ch ClientHandshake) unproven(theirs Preamble) *rendezvous.Error {
 	if _, ok := Negotiate(theirs); ok {
-		return h.Explain(ErrAuth, theirs)
+		return ch.Explain(ErrAuth, theirs)
 	}
 	return rendezvous.Errorf(rendezvous.CodeAuth,
 		"%s: what listens at %s speaks protocol version %d, this node %d to %d, and has not proven that it knows the token in %s: use the same release everywhere",
-		ErrAuth.Text, h.Addr, theirs.High, OldestVersion, ProtocolVersion, h.Token.Describe())
+		ErrAuth.Text, ch.Addr, theirs.High, OldestVersion, ProtocolVersion, ch.Token.Describe())
 }
 
 // Explain adds to a refusal what to do about it: the server itself says little to a
 // peer that has proven nothing.
-func (h ClientHandshake) Explain(refusal *rendezvous.Error, theirs Preamble) *rendezvous.Error {
+func (ch ClientHandshake) Explain(refusal *rendezvous.Error, theirs Preamble) *rendezvous.Error {
 	switch {
 	case refusal == nil:
-		return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s refused this node and did not say why", h.Addr)
+		return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s refused this node and did not say why", ch.Addr)
 	case refusal.Code != rendezvous.CodeAuth:
 		return refusal
 	}
 	if _, ok := Negotiate(theirs); !ok {
 		return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s speaks protocol version %d, this node %d to %d: use the same release everywhere",
-			h.Addr, theirs.High, OldestVersion, ProtocolVersion)
+			ch.Addr, theirs.High, OldestVersion, ProtocolVersion)
 	}
-	if h.Token == nil {
+	if ch.Token == nil {
 		return rendezvous.Errorf(rendezvous.CodeAuth,
-			"%s: the control plane at %s wants a token: give its file by token_file, --token-file or RALLYPOINT_TOKEN_FILE", refusal.Text, h.Addr)
+			"%s: the control plane at %s wants a token: give its file by token_file, --token-file or RALLYPOINT_TOKEN_FILE", refusal.Text, ch.Addr)
 	}
 	return rendezvous.Errorf(rendezvous.CodeAuth, "%s: the control plane at %s does not know the token in %s: give all nodes the control plane's token",
-		refusal.Text, h.Addr, h.Token.Describe())
+		refusal.Text, ch.Addr, ch.Token.Describe())
 }

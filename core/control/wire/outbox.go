@@ -76,8 +76,8 @@ func (o *Outbox) CountIn(sum *atomic.Int64) {
 	o.counts = append(o.counts, sum)
 }
 
-// count brings the sums up to date; mu is held.
-func (o *Outbox) count() {
+// countLocked brings the sums up to date.
+func (o *Outbox) countLocked() {
 	now := len(o.buf) + o.writing
 	for _, sum := range o.counts {
 		sum.Add(int64(now - o.counted))
@@ -127,9 +127,9 @@ func (o *Outbox) send(k Kind, within time.Duration, add func([]byte) []byte) boo
 	switch {
 	case !o.queue(add): // cut
 	case within == 0:
-		o.start()
+		o.startLocked()
 	default:
-		o.startLate(within)
+		o.startLateLocked(within)
 	}
 	return true
 }
@@ -139,21 +139,21 @@ func (o *Outbox) Hold(b []byte) {
 	o.mu.Lock()
 	if !o.closing {
 		o.buf = append(o.buf, b...)
-		o.count()
+		o.countLocked()
 	}
 	o.mu.Unlock()
 }
 
-// start has what is queued written; mu is held.
-func (o *Outbox) start() {
+// startLocked has what is queued written.
+func (o *Outbox) startLocked() {
 	if !o.running {
 		o.running = true
 		go o.run()
 	}
 }
 
-// startLate starts after a time, if nothing has before; mu is held.
-func (o *Outbox) startLate(within time.Duration) {
+// startLateLocked starts after a time, if nothing has before.
+func (o *Outbox) startLateLocked(within time.Duration) {
 	switch {
 	case o.waits:
 		return
@@ -161,7 +161,7 @@ func (o *Outbox) startLate(within time.Duration) {
 		o.late = time.AfterFunc(within, func() {
 			o.mu.Lock()
 			defer o.mu.Unlock()
-			o.start()
+			o.startLocked()
 		})
 	default:
 		o.late.Reset(within)
@@ -169,8 +169,8 @@ func (o *Outbox) startLate(within time.Duration) {
 	o.waits = true
 }
 
-// stopLate takes startLate back; mu is held.
-func (o *Outbox) stopLate() {
+// stopLateLocked takes startLate back.
+func (o *Outbox) stopLateLocked() {
 	if o.waits {
 		o.waits = false
 		o.late.Stop()
@@ -183,7 +183,7 @@ func (o *Outbox) queue(add func([]byte) []byte) bool {
 		o.buf, o.spare = o.spare[:0], nil
 	}
 	o.buf = add(o.buf)
-	o.count()
+	o.countLocked()
 	if len(o.buf)+o.writing > o.limit {
 		o.cutLocked(ErrSlow)
 		return false
@@ -198,7 +198,7 @@ func (o *Outbox) Finish() {
 	if !o.closing {
 		o.closing = true
 		o.conn.SetWriteDeadline(time.Now().Add(flushTimeout))
-		o.start()
+		o.startLocked()
 		o.drained.Broadcast()
 	}
 }
@@ -208,7 +208,7 @@ func (o *Outbox) FinishKeeping() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closing, o.keep = true, true
-	o.start()
+	o.startLocked()
 	o.drained.Broadcast()
 }
 
@@ -228,9 +228,9 @@ func (o *Outbox) cutLocked(cause error) {
 		o.err = cause
 	}
 	o.closing, o.buf = true, nil
-	o.count()
+	o.countLocked()
 	o.conn.Close()
-	o.stopLate()
+	o.stopLateLocked()
 	if !o.running {
 		o.running = true
 		close(o.ended)
@@ -299,9 +299,9 @@ func (o *Outbox) run() {
 // take takes what is queued. If that is nothing, run ends, and an outbox that is closing has ended.
 func (o *Outbox) take() (buf []byte, more bool) {
 	o.mu.Lock()
-	o.stopLate()
+	o.stopLateLocked()
 	buf, o.buf, o.writing = o.buf, nil, len(o.buf)
-	o.count()
+	o.countLocked()
 	o.running = len(buf) > 0 || o.closing
 	end := len(buf) == 0 && o.closing
 	half := o.err == nil && !o.keep
@@ -332,7 +332,7 @@ func (o *Outbox) write(buf []byte) error {
 		rest = rest[n:]
 		o.mu.Lock()
 		o.writing = len(rest)
-		o.count()
+		o.countLocked()
 		if len(rest) == 0 && cap(buf) <= maxKept {
 			o.spare = buf[:0]
 		}

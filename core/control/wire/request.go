@@ -9,13 +9,13 @@ func NewRequest(ev rendezvous.Event, number, acked uint64) (Request, bool) {
 }
 
 // Stamped returns the event with its request part, as the machine takes it.
-func (f Request) Stamped(session rendezvous.SessionID) rendezvous.Event {
-	return rendezvous.Stamp(f.Event, rendezvous.Request{Session: session, Number: f.Number, Acked: f.Acked})
+func (r Request) Stamped(session rendezvous.SessionID) rendezvous.Event {
+	return rendezvous.Stamp(r.Event, rendezvous.Request{Session: session, Number: r.Number, Acked: r.Acked})
 }
 
 // CheckSize returns an error for a request that no server would take.
-func (f Request) CheckSize() *rendezvous.Error {
-	k, ok := f.Event.(rendezvous.KeyRequest)
+func (r Request) CheckSize() *rendezvous.Error {
+	k, ok := r.Event.(rendezvous.KeyRequest)
 	if !ok {
 		return nil
 	}
@@ -39,12 +39,12 @@ func (f Request) CheckSize() *rendezvous.Error {
 	return nil
 }
 
-func (f Request) pack(p *packer) {
+func (r Request) pack(p *packer) {
 	head(p, KindRequest, 4)
-	p.Uint(f.Number)
-	p.Uint(f.Acked)
-	p.Uint(uint64(f.Op))
-	rendezvous.PackArguments(p, f.Event)
+	p.Uint(r.Number)
+	p.Uint(r.Acked)
+	p.Uint(uint64(r.Op))
+	rendezvous.PackArguments(p, r.Event)
 }
 
 func readRequest(u *unpacker) Request {

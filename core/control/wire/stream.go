@@ -28,34 +28,34 @@ type FrameReader struct {
 }
 
 // reserve has the caller agree to the memory of a frame, if it is long.
-func (r *FrameReader) reserve(size int) error {
+func (fr *FrameReader) reserve(size int) error {
 	if size <= maxKept {
 		size = 0
 	}
-	by := size - r.reserved
-	if r.Reserve == nil || by == 0 {
+	by := size - fr.reserved
+	if fr.Reserve == nil || by == 0 {
 		return nil
 	}
-	if err := r.Reserve(by); err != nil {
+	if err := fr.Reserve(by); err != nil {
 		return err
 	}
-	r.reserved = size
+	fr.reserved = size
 	return nil
 }
 
 // Release gives up the memory of a long frame.
-func (r *FrameReader) Release() {
-	if cap(r.body) > maxKept {
-		r.body = nil
+func (fr *FrameReader) Release() {
+	if cap(fr.body) > maxKept {
+		fr.body = nil
 	}
-	_ = r.reserve(0)
+	_ = fr.reserve(0)
 }
 
 // next returns the body of the next frame, valid until the following call. The
 // error is io.EOF only if the stream ended between two frames.
-func (r *FrameReader) next(most int) ([]byte, error) {
+func (fr *FrameReader) next(most int) ([]byte, error) {
 	var head [frameHead]byte
-	if _, err := io.ReadFull(r.In, head[:]); err != nil {
+	if _, err := io.ReadFull(fr.In, head[:]); err != nil {
 		if err == io.ErrUnexpectedEOF {
 			err = fmt.Errorf("the stream ended inside a frame: %w", err)
 		}
@@ -65,20 +65,20 @@ func (r *FrameReader) next(most int) ([]byte, error) {
 	if int64(size) > int64(most) {
 		return nil, fmt.Errorf("%w: a frame of %d bytes where %d are allowed", ErrMalformed, size, most)
 	}
-	r.Release()
-	r.body = r.body[:0]
-	for len(r.body) < int(size) {
-		chunk := min(int(size)-len(r.body), max(firstChunk, len(r.body)))
-		from := len(r.body)
-		if err := r.reserve(from + chunk); err != nil {
+	fr.Release()
+	fr.body = fr.body[:0]
+	for len(fr.body) < int(size) {
+		chunk := min(int(size)-len(fr.body), max(firstChunk, len(fr.body)))
+		from := len(fr.body)
+		if err := fr.reserve(from + chunk); err != nil {
 			return nil, err
 		}
-		r.body = append(r.body, make([]byte, chunk)...)
-		if _, err := io.ReadFull(r.In, r.body[from:]); err != nil {
+		fr.body = append(fr.body, make([]byte, chunk)...)
+		if _, err := io.ReadFull(fr.In, fr.body[from:]); err != nil {
 			return nil, fmt.Errorf("the stream ended inside a frame: %w", NoEOF(err))
 		}
 	}
-	return r.body, nil
+	return fr.body, nil
 }
 
 // NoEOF turns the end of a stream inside a message into io.ErrUnexpectedEOF.
@@ -90,13 +90,13 @@ func NoEOF(err error) error {
 }
 
 // NextFrame reads and decodes the next frame; its texts are sanitized.
-func (r *FrameReader) NextFrame(most int) (Frame, error) {
-	body, err := r.next(most)
+func (fr *FrameReader) NextFrame(most int) (Frame, error) {
+	body, err := fr.next(most)
 	if err != nil {
 		return nil, err
 	}
 	f, err := parseFrame(body)
-	r.Release()
+	fr.Release()
 	if err != nil {
 		return nil, err
 	}
@@ -109,4 +109,4 @@ type PeekedConn struct {
 	In *bufio.Reader
 }
 
-func (c *PeekedConn) Read(b []byte) (int, error) { return c.In.Read(b) }
+func (p *PeekedConn) Read(b []byte) (int, error) { return p.In.Read(b) }

@@ -95,22 +95,22 @@ type Transfer struct {
 	Addr  string // of the answer: where it listens
 }
 
-func (f Standby) pack(p *packer) {
+func (s Standby) pack(p *packer) {
 	head(p, KindStandby, 2)
-	p.Cut(f.Addr, MaxName)
-	p.Cut(f.Why, MaxName)
+	p.Cut(s.Addr, MaxName)
+	p.Cut(s.Why, MaxName)
 }
 
-func (f Standbys) pack(p *packer) {
+func (st Standbys) pack(p *packer) {
 	head(p, KindStandbys, 2)
-	p.List(len(f.List))
-	for _, s := range f.List {
+	p.List(len(st.List))
+	for _, s := range st.List {
 		p.List(3)
 		p.Text(s.Node)
 		p.Cut(s.Label, MaxName)
 		p.Text(s.Addr)
 	}
-	p.Bool(f.Invited)
+	p.Bool(st.Invited)
 }
 
 func readStandbys(u *unpacker) Standbys {
@@ -146,19 +146,19 @@ func readRedirect(u *unpacker) Redirect {
 	return f
 }
 
-func (f Redirect) pack(p *packer) {
+func (r Redirect) pack(p *packer) {
 	head(p, KindRedirect, 1)
-	packRedirect(p, f)
+	packRedirect(p, r)
 }
 
-func (f Probe) pack(p *packer) {
+func (pr Probe) pack(p *packer) {
 	head(p, KindProbe, 6)
-	p.Cut(f.Software, MaxName)
-	p.Text(f.RunID)
-	rendezvous.PackPolicy(p, f.Policy)
-	p.Bool(f.Round)
-	p.Cut(f.Node, MaxName)
-	packRedirect(p, f.Target)
+	p.Cut(pr.Software, MaxName)
+	p.Text(pr.RunID)
+	rendezvous.PackPolicy(p, pr.Policy)
+	p.Bool(pr.Round)
+	p.Cut(pr.Node, MaxName)
+	packRedirect(p, pr.Target)
 }
 
 func readProbe(u *unpacker) Probe {
@@ -168,13 +168,13 @@ func readProbe(u *unpacker) Probe {
 	}
 }
 
-func (f Probed) pack(p *packer) {
+func (pr Probed) pack(p *packer) {
 	head(p, KindProbed, 6)
-	packError(p, f.Err)
-	p.Bool(f.Yields)
-	p.Bool(f.Round)
-	p.Cut(f.Node, MaxName)
-	packRedirect(p, f.Target)
+	packError(p, pr.Err)
+	p.Bool(pr.Yields)
+	p.Bool(pr.Round)
+	p.Cut(pr.Node, MaxName)
+	packRedirect(p, pr.Target)
 }
 
 func readProbed(u *unpacker) Probed {
@@ -183,15 +183,15 @@ func readProbed(u *unpacker) Probed {
 	}
 }
 
-func (f Liveness) pack(p *packer) {
+func (l Liveness) pack(p *packer) {
 	head(p, KindLiveness, 7)
-	p.Text(f.RunID)
-	p.Text(f.Group)
-	p.Text(f.Node)
-	p.Bool(f.Ask)
-	p.Uint(f.Word)
-	p.Uint(f.Term)
-	packRedirect(p, f.Target)
+	p.Text(l.RunID)
+	p.Text(l.Group)
+	p.Text(l.Node)
+	p.Bool(l.Ask)
+	p.Uint(l.Word)
+	p.Uint(l.Term)
+	packRedirect(p, l.Target)
 }
 
 func readLiveness(u *unpacker) Liveness {
@@ -201,11 +201,11 @@ func readLiveness(u *unpacker) Liveness {
 	}
 }
 
-func (f Transfer) pack(p *packer) {
+func (t Transfer) pack(p *packer) {
 	head(p, KindTransfer, 3)
-	p.Text(f.Group)
-	p.Uint(f.Term)
-	p.Text(f.Addr)
+	p.Text(t.Group)
+	p.Uint(t.Term)
+	p.Text(t.Addr)
 }
 
 // readSuccession reads the frames of this file.

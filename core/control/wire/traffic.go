@@ -20,9 +20,9 @@ var KindNames = [...]string{"unknown", "hello", "welcome", "refuse", "request", 
 type kindCounts [len(KindNames)]atomic.Uint64
 
 // Add counts a frame.
-func (c *kindCounts) Add(k Kind) {
-	if k >= Kind(len(c)) {
+func (kc *kindCounts) Add(k Kind) {
+	if k >= Kind(len(kc)) {
 		k = 0
 	}
-	c[k].Add(1)
+	kc[k].Add(1)
 }
