@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Iterator, MutableMapping
 from datetime import timedelta
 from typing import Any
@@ -395,7 +396,8 @@ class DynamicRendezvousHandler(RallypointHandler):
             max_nodes: most nodes.
             local_addr: address under which the others reach this node; None: found out.
             timeout: torch's RendezvousTimeout, of which join, last_call and close count; None:
-                the defaults. A heartbeat of its own is refused: the lease is what counts.
+                the defaults. A heartbeat of its own is ignored, with a UserWarning: the lease is
+                what counts.
             keep_alive_interval: with keep_alive_max_attempt, their product is the lease, in
                 seconds.
             keep_alive_max_attempt: see keep_alive_interval.
@@ -417,10 +419,10 @@ class DynamicRendezvousHandler(RallypointHandler):
             store = TorchStore(store)
         heartbeat = getattr(timeout, "heartbeat", None)
         if heartbeat not in (None, _HEARTBEAT):
-            raise invalid(
-                f"RendezvousTimeout.heartbeat is {heartbeat}, which has no effect here: leave it "
-                f"at torch's default of {_HEARTBEAT}; a node is lost after keep_alive_interval "
-                "times keep_alive_max_attempt (docs/deviations.md)"
+            warnings.warn(
+                f"RendezvousTimeout.heartbeat is {heartbeat}, which has no effect here: a node is "
+                "lost after keep_alive_interval times keep_alive_max_attempt (docs/deviations.md)",
+                stacklevel=2,
             )
         conf: dict[str, object] = {
             "keep_alive_interval": keep_alive_interval,

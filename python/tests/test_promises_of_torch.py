@@ -168,10 +168,15 @@ def test_store_of_from_backend(ours: bool, server: rallypoint.StoreServer) -> No
             store.close()
 
 
+def test_from_backend_ignores_a_heartbeat() -> None:
+    make = rallypoint.DynamicRendezvousHandler.from_backend
+    timeout = RendezvousTimeout(heartbeat=timedelta(seconds=9))
+    with pytest.warns(UserWarning, match=r"heartbeat.*no effect.*deviations"):
+        make("job", None, Value(), 1, 1, timeout=timeout)._member.close()
+
+
 def test_from_backend_refuses() -> None:
     make = rallypoint.DynamicRendezvousHandler.from_backend
-    with pytest.raises(rallypoint.InvalidError, match=r"heartbeat.*no effect.*deviations"):
-        make("job", None, Value(), 1, 1, timeout=RendezvousTimeout(heartbeat=timedelta(seconds=9)))
     with pytest.raises(rallypoint.InvalidError, match=r"no torch\.distributed\.Store"):
         make("job", object(), Value(), 1, 1)
     make("job", None, Value(), 1, 1, timeout=RendezvousTimeout())._member.close()
