@@ -90,9 +90,11 @@ func TestLoggedBytes(t *testing.T) {
 		if got := hex.EncodeToString(b); err != nil || got != want {
 			t.Errorf("%+v is %s, %v; want %s", ev, got, err, want)
 		}
-		b[1] = 1 // the version before
-		if got, err := DecodeEvent(b); err != nil || !reflect.DeepEqual(got, ev) {
-			t.Errorf("%x is %+v, %v; want %+v", b, got, err, ev)
+		for version := range byte(StateVersion) {
+			b[1] = version + 1
+			if got, err := DecodeEvent(b); err != nil || !reflect.DeepEqual(got, ev) {
+				t.Errorf("%x is %+v, %v; want %+v", b, got, err, ev)
+			}
 		}
 	}
 }
