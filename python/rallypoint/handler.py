@@ -16,10 +16,13 @@ from typing import Any
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 from torch.distributed.elastic.rendezvous.api import (
+    RendezvousClosedError,
+    RendezvousError,
     RendezvousHandler,
     RendezvousInfo,
     RendezvousParameters,
     RendezvousStoreInfo,
+    RendezvousTimeoutError,
 )
 
 from ._errors import GracefulExitError, RallypointError, invalid
@@ -33,6 +36,11 @@ from ._torch.agent_store import AgentStore, Participant
 from ._torch.errors import rendezvous_error
 from ._torch.store import TorchStore
 from ._torch.telemetry import RdzvRecorder
+
+# The names that torch's first documents have for its errors, which ours are kinds of.
+RendezvousClosedException = RendezvousClosedError
+RendezvousTimeoutException = RendezvousTimeoutError
+RendezvousNonRetryableError = RendezvousError
 
 _HEARTBEAT = timedelta(seconds=5)  # torch's default
 

@@ -363,3 +363,17 @@ def test_etcd_store_of_a_client(etcd: rallypoint.EtcdServer) -> None:
         EtcdStore(object(), "/promises")
     for store in (first, second, third, client, again):
         store.close()
+
+
+def test_first_names_of_errors() -> None:
+    """Programs that were written by torch's first documents catch our errors."""
+    from rallypoint import Code, RallypointError, handler
+    from rallypoint._torch.errors import rendezvous_error
+
+    closed = rendezvous_error(RallypointError("closed", Code.CLOSED))
+    late = rendezvous_error(RallypointError("late", Code.TIMEOUT))
+    wrong = rendezvous_error(RallypointError("wrong", Code.INVALID))
+    assert isinstance(closed, handler.RendezvousClosedException)
+    assert isinstance(late, handler.RendezvousTimeoutException)
+    assert not isinstance(closed, handler.RendezvousTimeoutException)
+    assert isinstance(wrong, handler.RendezvousNonRetryableError)
