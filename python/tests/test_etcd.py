@@ -57,6 +57,23 @@ def test_store_without_torch(each_etcd: EtcdServer, prefix: str) -> None:
         assert store.check([])
 
 
+def test_a_store_by_the_keywords_of_torch(etcd: EtcdServer) -> None:
+    from rallypoint import EtcdStore
+
+    with etcd.get_client() as client:
+        store = EtcdStore(etcd_client=client, etcd_store_prefix="/by/keyword")
+        store.set("k", "v")
+        again = EtcdStore(etcd_client=client, etcd_store_prefix="/by/keyword", timeout=5.0)
+        assert again.get("k") == b"v"
+        for wrong in ({}, {"endpoint": "etcd://h", "etcd_client": client}):
+            with pytest.raises(ValueError, match="one of endpoint and etcd_client"):
+                EtcdStore(**wrong)
+        with pytest.raises(ValueError, match="one of prefix and etcd_store_prefix"):
+            EtcdStore(client, "/a", etcd_store_prefix="/b")
+        again.close()
+        store.close()
+
+
 def test_an_etcd_beside_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where the library looks for a program that is installed with the package."""
     given = []

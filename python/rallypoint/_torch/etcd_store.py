@@ -28,6 +28,8 @@ class EtcdStore(TorchStore):
             cluster; etcds:// with TLS; the port is 2379.
         prefix: in front of all keys; None is /rallypoint/store.
         timeout: how long to try; becomes the store's own. None: 300 s.
+        etcd_client, etcd_store_prefix: torch's names of the first two, for programs that give
+            them by keyword.
         **options: protocol (http, https), ca_cert, ssl_cert, ssl_cert_key (files in PEM),
             user, password or password_file, key_prefix, and ttl in seconds: with it the keys
             vanish so long after the store was closed, else they stay.
@@ -35,11 +37,20 @@ class EtcdStore(TorchStore):
 
     def __init__(
         self,
-        endpoint: Any,
+        endpoint: Any = None,
         prefix: str | None = None,
         timeout: timedelta | float | None = None,
+        *,
+        etcd_client: Any = None,
+        etcd_store_prefix: str | None = None,
         **options: object,
     ) -> None:
+        if (endpoint is None) == (etcd_client is None):
+            raise invalid("an EtcdStore takes one of endpoint and etcd_client")
+        if prefix is not None and etcd_store_prefix is not None:
+            raise invalid("an EtcdStore takes one of prefix and etcd_store_prefix")
+        endpoint = etcd_client if endpoint is None else endpoint
+        prefix = etcd_store_prefix if prefix is None else prefix
         limit = timedelta(seconds=300) if timeout is None else as_timedelta(timeout)
         endpoint, options = _endpoint(endpoint, options)
         try:
