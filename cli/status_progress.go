@@ -34,7 +34,11 @@ func progressText(p *control.ProgressStatus) string {
 		}
 		parts = append(parts, fmt.Sprintf("%s %s behind for %s", name, countedSteps(b.Steps), ago(b.ForS)))
 	case p.ChangeAgeS > max(leastStandS, standSteps*p.SecondsPerStep):
-		parts = append(parts, "no step for "+ago(p.ChangeAgeS))
+		stands := "no step for " + ago(p.ChangeAgeS)
+		if p.Nodes > 1 && p.SmallestStep == p.Step { // in lockstep no node can be named: all have reported the same
+			stands += "; all nodes stand at step " + grouped(p.Step)
+		}
+		parts = append(parts, stands)
 	}
 	return strings.Join(parts, " · ")
 }

@@ -303,6 +303,20 @@ def test_shows_how_far_the_run_is(
         seat = window.js("return document.getElementById('seat').innerText")
         assert "90 (slowest 88), not moved for" in seat
         assert "Also in the status" not in text
+        assert "No step for" not in text
+    stands = {
+        "step": 59,
+        "smallest_step": 59,
+        "seconds_per_step": 1.0,
+        "change_age_s": 24.0,
+        "nodes": 2,
+        "behind": None,
+    }
+    with told(page, status([member(0), member(1)], progress=stands)) as url:
+        window.open(url)
+        window.wait("document.querySelector('.note.late')")
+        text = window.js("return document.querySelector('.note.late').innerText")
+        assert re.fullmatch(r"No step for 2\d s; all nodes stand at step 59", text), text
 
 
 def test_shows_who_is_drained_and_who_has_proven_the_token(
