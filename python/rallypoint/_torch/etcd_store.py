@@ -28,8 +28,8 @@ class EtcdStore(TorchStore):
             cluster; etcds:// with TLS; the port is 2379.
         prefix: in front of all keys; None is /rallypoint/store.
         timeout: how long to try; becomes the store's own. None: 300 s.
-        etcd_client, etcd_store_prefix: torch's names of the first two, for programs that give
-            them by keyword.
+        etcd_client: torch's name of endpoint, for programs that give it by keyword.
+        etcd_store_prefix: torch's name of prefix, likewise.
         **options: protocol (http, https), ca_cert, ssl_cert, ssl_cert_key (files in PEM),
             user, password or password_file, key_prefix, and ttl in seconds: with it the keys
             vanish so long after the store was closed, else they stay.
