@@ -147,7 +147,7 @@ replacement where they are too few. The node's agent receives the reason; nothin
 keeps it from joining again, so end it if it is not to.
 
 NODE is the node's id: its node_id option, else as "rallypoint status" shows it.`,
-		Example: `  rallypoint admin evict host0:29400 --rdzv-id job7 --node node-3PT6S2LSQXJN --reason "its GPU is broken"`,
+		Example: `  rallypoint admin evict host0:29400 --rdzv-id job7 --node gpu17-3PT6S2 --reason "its GPU is broken"`,
 	}, func(reason string) (rendezvous.Event, error) {
 		if node == "" {
 			return nil, errors.New("--node is missing: whom?")

@@ -24,7 +24,7 @@ func TestAdminOfAPlace(t *testing.T) {
 			ended(t, second)
 
 			code, stdout, stderr := execute(t, "admin", "evict", endpoint, "--rdzv-id", "job", "--node", "b", "--reason", "its GPU is broken")
-			if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "node b (") || !strings.HasSuffix(stdout, "was evicted from run \"job\"\n") {
+			if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "node b, ") || !strings.HasSuffix(stdout, "was evicted from run \"job\"\n") {
 				t.Errorf("evict: %d, %q, %q", code, stdout, stderr)
 			}
 			members := statusAt(t, endpoint).Runs[0].Members

@@ -15,7 +15,7 @@ func TestAdmin(t *testing.T) {
 	defer s.end(t)
 	round(t, s.addr)
 	code, stdout, stderr := execute(t, "admin", "evict", s.addr, "--rdzv-id", "job", "--node", "b", "--reason", "its GPU is broken")
-	if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "node b (") || !strings.HasSuffix(stdout, "was evicted from run \"job\"\n") || strings.Count(stdout, "\n") != 1 {
+	if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "node b, ") || !strings.HasSuffix(stdout, "was evicted from run \"job\"\n") || strings.Count(stdout, "\n") != 1 {
 		t.Errorf("evict: %d, %q, %q", code, stdout, stderr)
 	}
 	code, stdout, stderr = execute(t, "admin", "close", s.addr, "--rdzv-id", "job", "--reason", "wrong data", "--stop")

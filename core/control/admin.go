@@ -76,10 +76,3 @@ func (r *run) applyAdmin(ev rendezvous.Event) (done string, failed *rendezvous.E
 	}
 	return e.replied.Text, e.replied.Err
 }
-
-func nameOf(node, label string) string {
-	if label != "" && label != node {
-		return node + " (" + label + ")"
-	}
-	return node
-}

@@ -15,7 +15,7 @@ import (
 func TestArrivalsAreInTheHistory(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	p := controltest.Params("", 3)
-	for i, want := range []string{"a (a's host) came", "2 nodes came, the last one: b (b's host)", "3 nodes came, the last one: c (c's host)", "3 nodes came, the last one: c (c's host)"} {
+	for i, want := range []string{"a came", "2 nodes came, the last one: b", "3 nodes came, the last one: c", "3 nodes came, the last one: c"} {
 		name := string(rune('a' + min(i, 2)))
 		h := testHello(name, "s"+name, p)
 		h.Label = name + "'s host"

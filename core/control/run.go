@@ -161,7 +161,7 @@ func (r *run) noteOriginLocked(h rendezvous.Hello) {
 	r.replaces = true
 	r.changes = append(r.changes, fmt.Sprintf("this process hosts the control plane, but node %s comes from round %d, whose control plane was on none of that round's nodes; "+
 		"if the endpoint is meant for `rallypoint serve`, start all nodes with is_host=0, so that none of them takes its place while it is down",
-		nameOf(printable.Text(h.Node), printable.Text(h.Label)), c.Round))
+		printable.Text(h.Node), c.Round))
 }
 
 // rollbackHello undoes p's hello, which was refused. A connection that
@@ -369,7 +369,7 @@ func (r *run) bind(p *serverConn, w rendezvous.Welcome) {
 		r.startWaiting(p)
 	}
 	if !w.Resumed {
-		r.stats.changelog.arrive(r.server.clock.Now(), r.lastRound(), nameOf(p.node, p.label))
+		r.stats.changelog.arrive(r.server.clock.Now(), r.lastRound(), p.node)
 	}
 	p.welcomeLocked(w, lease)
 	if r.standbys != nil {

@@ -83,7 +83,7 @@ func (sc *serverConn) redirect(to wire.Redirect) error {
 // applied.
 func (sc *serverConn) noteFollows(h wire.Hello) {
 	sc.arrival = standby.Arrival{
-		Session: h.Session, Node: h.Node, Label: nameOf(printable.Text(h.Node), sc.label), Machine: h.Machine, Out: sc.out,
+		Session: h.Session, Node: h.Node, Label: sc.label, Machine: h.Machine, Out: sc.out,
 		Follows: slices.Contains(h.Features, wire.FeatureSuccession),
 		Stands:  slices.Contains(h.Features, wire.FeatureStandby) && !h.InHost,
 	}

@@ -1,6 +1,7 @@
 package member
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ type Member struct {
 	control ControlPlane
 	stores  RoundStores
 	log     *slog.Logger
-	label   string // this node, human-readable
+	name    string // this node, in messages
 
 	work    context.Context // ends when Shutdown or Close begins: every other call returns
 	endWork context.CancelFunc
@@ -80,7 +81,7 @@ func New(p params.Params, connect func(Observer) ControlPlane, stores RoundStore
 	m.life, m.endLife = context.WithCancel(context.Background())
 	m.work, m.endWork = context.WithCancel(m.life)
 	m.control = connect(observer{m})
-	m.label = nodeLabel(p.NodeID, m.control)
+	m.name = nodeName(p.NodeID, m.control)
 	return m
 }
 
@@ -256,7 +257,7 @@ func (m *Member) waitError(ctx context.Context, err error, what string, limit ti
 }
 
 // subject begins the text of an error.
-func (m *Member) subject() string { return fmt.Sprintf("run %q, node %s", m.params.RunID, m.label) }
+func (m *Member) subject() string { return fmt.Sprintf("run %q, node %s", m.params.RunID, m.name) }
 
 func (m *Member) endpoint() string { return m.params.Endpoint }
 
@@ -293,15 +294,11 @@ func (m *Member) setFinished(round uint64) {
 	m.control.SetLastRound(claim)
 }
 
-// nodeLabel names this node in messages. A control plane that draws a node id itself
+// nodeName names this node in messages. A control plane that draws a node id itself
 // tells it by a method Node.
-func nodeLabel(id string, plane ControlPlane) string {
-	process := host.Process()
+func nodeName(id string, plane ControlPlane) string {
 	if named, ok := plane.(interface{ Node() string }); ok && id == "" {
 		id = named.Node()
 	}
-	if id == "" {
-		return process
-	}
-	return id + " (" + process + ")"
+	return cmp.Or(id, host.Process())
 }

@@ -75,7 +75,7 @@ func TestNextTimesOut(t *testing.T) {
 		j := nodes[0].join()
 		<-j.done
 		refuses(t, j.err, rendezvous.ErrTimeout,
-			`run "job"`, "node a (", "first round", "host0:29400", "1 of 4 nodes here (at least 2 needed)",
+			`run "job"`, "node a, ", "first round", "host0:29400", "1 of 4 nodes here (at least 2 needed)",
 			"600 s of 600 s", "here: a", "missing: 3", "join_timeout")
 		if j.took != 600*time.Second {
 			t.Errorf("took %v", j.took)

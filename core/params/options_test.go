@@ -4,6 +4,7 @@ import (
 	"errors"
 	"maps"
 	"reflect"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
@@ -236,5 +237,23 @@ func TestNodeIDsCanBeShown(t *testing.T) {
 	p.Min, p.Max, p.RunID, p.NodeID = 1, 1, "job", "a\nb"
 	if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "node_id") {
 		t.Errorf("node_id: %v", err)
+	}
+}
+
+func TestDrawnNodeID(t *testing.T) {
+	for machine, want := range map[string]string{
+		"gpu-a":                     `^gpu-a-[A-Z2-7]{6}$`,
+		"gpu-a.rack1.example":       `^gpu-a-[A-Z2-7]{6}$`,
+		"":                          `^node-[A-Z2-7]{6}$`,
+		".hidden":                   `^node-[A-Z2-7]{6}$`,
+		"a\x1b[2J":                  `^node-[A-Z2-7]{6}$`,
+		strings.Repeat("long", 100): `^node-[A-Z2-7]{6}$`,
+	} {
+		if id := drawNodeID(machine); !regexp.MustCompile(want).MatchString(id) {
+			t.Errorf("machine %q: id %q, want %s", machine, id, want)
+		}
+		if a, b := drawNodeID(machine), drawNodeID(machine); a == b {
+			t.Errorf("machine %q: two nodes are called %s", machine, a)
+		}
 	}
 }

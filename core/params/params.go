@@ -6,9 +6,11 @@ import (
 	"cmp"
 	"crypto/rand"
 	"math"
+	"strings"
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/host"
 	"rallypoint/internal/printable"
 )
 
@@ -18,6 +20,9 @@ const (
 	DefaultCloseTimeout = 30 * time.Second
 	DefaultReadTimeout  = 60 * time.Second
 )
+
+// maxHostName bounds the machine's name in an id that is drawn: Linux allows no longer one.
+const maxHostName = 64
 
 // Params is everything one node brings to a rendezvous.
 type Params struct {
@@ -65,10 +70,21 @@ func Default() Params {
 	}
 }
 
-// Identity is by which id and which incarnation the node says hello: what is given, else an
-// id that is drawn and the present time.
+// Identity returns the id and the incarnation of the node's hello: those given, else an id
+// drawn for this machine and the present time.
 func (p *Params) Identity() (node string, incarnation uint64) {
-	return cmp.Or(p.NodeID, "node-"+rand.Text()[:12]), cmp.Or(p.Incarnation, uint64(time.Now().UnixNano()))
+	return cmp.Or(p.NodeID, drawNodeID(host.Name())), cmp.Or(p.Incarnation, uint64(time.Now().UnixNano()))
+}
+
+// drawNodeID returns the machine's name, without its domain, and a random suffix: several
+// nodes run on one machine, and containers of many machines may share one name. Texts and
+// tables call a node by its id.
+func drawNodeID(machine string) string {
+	name, _, _ := strings.Cut(machine, ".")
+	if name == "" || printable.Text(name) != name || len(name) > maxHostName {
+		name = "node"
+	}
+	return name + "-" + rand.Text()[:6]
 }
 
 // Validate reports the first thing that is wrong with the parameters, as

@@ -190,7 +190,7 @@ func (m *Machine) contradict(n *node, c LastRound) {
 	}
 	if s := m.participantOf(n); !stored && s != nil && s.live() {
 		m.setParticipant(s, participantLost, "lost: "+cause)
-		m.note("node %s lost: %s", n.name(), cause)
+		m.note("node %s lost: %s", n.id, cause)
 		m.assistRanks()
 	}
 	m.raiseFloor(c.Round)
@@ -207,7 +207,7 @@ func (m *Machine) contradict(n *node, c LastRound) {
 func (m *Machine) renewGeneration(n *node, c LastRound) {
 	if m.reserve != "" {
 		m.note("node %s was in round %d, round %d is the last one that is known here: what was stored is older than the nodes; "+
-			"rounds go on under a new generation", n.name(), c.Round, m.round)
+			"rounds go on under a new generation", n.id, c.Round, m.round)
 		m.generation, m.reserve = m.reserve, ""
 	}
 	if !m.stored || m.closed != nil {
@@ -221,7 +221,7 @@ func (m *Machine) renewGeneration(n *node, c LastRound) {
 	if m.overtaken != "" {
 		return
 	}
-	m.overtake(fmt.Sprintf("node %s was in round %d, of which the control plane knows nothing since it was restarted", n.name(), c.Round))
+	m.overtake(fmt.Sprintf("node %s was in round %d, of which the control plane knows nothing since it was restarted", n.id, c.Round))
 	for _, s := range m.participants {
 		if s.state != participantFinished {
 			continue
@@ -269,7 +269,7 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 	if finished := s.state == participantFinished && s.node == "" && c.Finished; s.state != participantUnknown && !finished {
 		return false
 	}
-	s.node, s.label, s.host = n.id, n.name(), false
+	s.node, s.label, s.host = n.id, n.label, false
 	m.byNode[n.id] = s
 	m.see(n.id)
 	state := participantRunning
@@ -278,7 +278,7 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 	}
 	m.setParticipant(s, state, "")
 	m.endHoldIfComplete()
-	m.note("node %s came back as rank %d of round %d", n.name(), s.rank, m.round)
+	m.note("node %s came back as rank %d of round %d", n.id, s.rank, m.round)
 	return true
 }
 

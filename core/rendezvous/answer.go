@@ -212,7 +212,7 @@ func findNode(s *Status, node string) (string, *Error) {
 	for _, m := range s.Members {
 		switch {
 		case m.Node == node && m.Session != "":
-			return fmt.Sprintf("node %s, rank %d of round %d,", labelled(m.Node, m.Label), m.Rank, s.Round), nil
+			return fmt.Sprintf("node %s, rank %d of round %d,", m.Node, m.Rank, s.Round), nil
 		case m.Node == node && m.Cause != "":
 			cause = fmt.Sprintf(": rank %d of round %d, %s", m.Rank, s.Round, m.Cause)
 		case m.Session != "":
@@ -221,7 +221,7 @@ func findNode(s *Status, node string) (string, *Error) {
 	}
 	for _, j := range s.Waiting {
 		if j.Node == node {
-			return fmt.Sprintf("node %s, which waited for a place,", labelled(j.Node, j.Label)), nil
+			return fmt.Sprintf("node %s, which waited for a place,", j.Node), nil
 		}
 		if !j.Member {
 			alive = append(alive, j.Node)
@@ -229,7 +229,7 @@ func findNode(s *Status, node string) (string, *Error) {
 	}
 	for _, i := range s.Idle {
 		if i.Node == node {
-			return "node " + labelled(i.Node, i.Label), nil
+			return "node " + i.Node, nil
 		}
 		alive = append(alive, i.Node)
 	}
@@ -265,12 +265,4 @@ func (m *Machine) closedAnswer(was Census, stop bool) string {
 		done += fmt.Sprintf("; %s refused", wording.Count(refused, "node that waited was", "nodes that waited were"))
 	}
 	return done
-}
-
-// labelled is a node's id with its label, where that says more.
-func labelled(node, label string) string {
-	if label != "" && label != node {
-		return node + " (" + label + ")"
-	}
-	return node
 }

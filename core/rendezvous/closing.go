@@ -72,7 +72,7 @@ func (m *Machine) closeRun(ev CloseRun) {
 	}
 	by := printable.Text(ev.By)
 	if n := m.sessions[ev.Session]; n != nil {
-		by = n.name()
+		by = n.id
 	}
 	m.close(Closing{Kind: kind, By: by, Reason: printable.Text(ev.Reason), At: ev.At})
 }
@@ -118,7 +118,7 @@ func (m *Machine) finish(n *node) {
 	m.setParticipant(s, participantFinished, "")
 	m.noteHost(n)
 	m.touched = append(m.touched, n)
-	m.note("node %s finished", n.name())
+	m.note("node %s finished", n.id)
 }
 
 // endIfAllFinished closes the run when its round is over but no node that could

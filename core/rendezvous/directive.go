@@ -126,7 +126,7 @@ func (d *Direct) sound() bool {
 // giveDirective is for a node that gives a directive.
 func (m *Machine) giveDirective(n *node, ev GiveDirective) {
 	d := ev.Directive
-	d.By = "node " + n.name()
+	d.By = "node " + n.id
 	if d.Kind == DirectiveDrain && len(d.Nodes) == 0 {
 		d.Nodes = []string{n.id}
 	}

@@ -231,7 +231,7 @@ func (m *Machine) nameHost(s *participant) {
 	if s.node != "" || from == "" || printable.Text(from) != from || m.byNode[from] != nil {
 		return
 	}
-	s.node, s.label = from, from
+	s.node = from
 	m.byNode[from] = s
 }
 

@@ -61,7 +61,7 @@ func (m *Machine) withdraw(n *node, ev Withdraw) {
 	m.touched = append(m.touched, n)
 	if s := m.participantOf(n); s != nil {
 		m.setParticipant(s, participantLost, "gave up waiting for the next round")
-		m.note("node %s gave up waiting for the next round", n.name())
+		m.note("node %s gave up waiting for the next round", n.id)
 	}
 	m.answer(n, ev.Number, Withdrawn{Progress: progress})
 }
@@ -239,7 +239,7 @@ func (m *Machine) hereNames() string {
 			names = append(names, fmt.Sprintf("and %d more", m.joined-maxNames))
 			break
 		}
-		names = append(names, n.name())
+		names = append(names, n.id)
 	}
 	return strings.Join(names, ", ")
 }

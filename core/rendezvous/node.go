@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"time"
 
 	"rallypoint/internal/printable"
@@ -36,13 +37,6 @@ type node struct {
 	update   MembershipUpdate    // last one sent
 }
 
-func (n *node) name() string {
-	if n.label != "" && n.label != n.id {
-		return n.id + " (" + n.label + ")"
-	}
-	return n.id
-}
-
 // hello registers a node, or ties a known session to a new connection.
 func (m *Machine) hello(h Hello) {
 	if n := m.sessions[h.Session]; n != nil {
@@ -68,7 +62,7 @@ func (m *Machine) hello(h Hello) {
 	if old := m.nodes[h.Node]; old != nil {
 		if h.Incarnation <= old.incarnation {
 			m.emit(Refuse{h.Session, Errorf(CodeNodeInUse,
-				"run %q: node id %q is in use by %s, which is alive and, by the clocks, no older start of the same node; give each node its own node_id", m.runID, h.Node, old.name())})
+				"run %q: node id %q is in use by %s, which is alive and, by the clocks, no older start of the same node; give each node its own node_id", m.runID, h.Node, cmp.Or(old.label, "another process"))})
 			return
 		}
 		m.lose(old, "lost: replaced by a newer start of the same node")
@@ -178,7 +172,7 @@ func (m *Machine) lose(n *node, cause string) {
 		m.remove(n)
 		return
 	}
-	m.note("node %s %s", n.name(), cause)
+	m.note("node %s %s", n.id, cause)
 	m.part(n, cause)
 	m.emit(Drop{n.session, Errorf(CodeEvicted, "run %q: node %s was dropped: %s", m.runID, n.id, cause)})
 	m.remove(n)
@@ -229,12 +223,12 @@ func (m *Machine) leave(n *node, ev Leave) {
 	switch {
 	case belongs && ev.Ending == EndSuccess:
 		m.finish(n)
-		m.close(Closing{Kind: ClosedSuccess, By: n.name(), Reason: ev.Reason, At: ev.At})
+		m.close(Closing{Kind: ClosedSuccess, By: n.id, Reason: ev.Reason, At: ev.At})
 	case belongs && ev.Ending == EndFailed:
 		m.setParticipant(s, participantLost, cause)
-		m.close(Closing{Kind: ClosedFailed, By: n.name(), Reason: ev.Reason, At: ev.At})
+		m.close(Closing{Kind: ClosedFailed, By: n.id, Reason: ev.Reason, At: ev.At})
 	default:
-		m.note("node %s %s", n.name(), cause)
+		m.note("node %s %s", n.id, cause)
 	}
 	m.part(n, cause)
 	n.ended = true

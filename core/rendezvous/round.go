@@ -153,7 +153,7 @@ func (m *Machine) complete() {
 	first := (*node)(nil)
 	m.hostRank = -1
 	for i, n := range chosen {
-		s := &participant{rank: ranks[i], node: n.id, label: n.name(), host: n.inHost, state: participantRunning}
+		s := &participant{rank: ranks[i], node: n.id, label: n.label, host: n.inHost, state: participantRunning}
 		m.participants[s.rank], m.byNode[n.id] = s, s
 		m.tally[participantRunning]++
 		m.see(n.id)
@@ -362,7 +362,7 @@ func (p *participant) name() string {
 	if p.node == "" {
 		return fmt.Sprintf("the node of rank %d", p.rank)
 	}
-	return p.label
+	return p.node
 }
 
 // participantOf returns the node's place in the last round, nil if it has none or lost

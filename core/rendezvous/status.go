@@ -101,8 +101,6 @@ func (m *Machine) Status() Status {
 		ms := MemberStatus{Rank: member.rank, Node: member.node, Label: member.label, State: participantStateNames[member.state], Cause: member.cause, Host: member.host}
 		if n := m.nodes[member.node]; n != nil && m.participantOf(n) == member {
 			ms.Label, ms.Addr, ms.Session, ms.Reconnect = n.label, n.seenAddr, n.session, n.grace
-		} else {
-			ms.Label = bareLabel(member)
 		}
 		s.Members = append(s.Members, ms)
 	}
@@ -135,14 +133,6 @@ func (m *Machine) Status() Status {
 		s.Closed = &ClosedStatus{How: c.how(), Did: c.did(), By: c.By, Reason: c.Reason, At: c.At}
 	}
 	return s
-}
-
-// bareLabel is a place's label as its node gave it, without the node's id.
-func bareLabel(s *participant) string {
-	if label, ok := strings.CutPrefix(s.label, s.node+" ("); ok {
-		return strings.TrimSuffix(label, ")")
-	}
-	return s.label
 }
 
 // Forming reports whether a round is being formed.

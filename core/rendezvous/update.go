@@ -156,7 +156,7 @@ func (m *Machine) waitingNames() string {
 			names = append(names, fmt.Sprintf("and %d more", m.newcomers-maxNames))
 			break
 		}
-		names = append(names, n.name())
+		names = append(names, n.id)
 	}
 	return strings.Join(names, ", ")
 }

@@ -141,7 +141,7 @@ func (r *Registry) First() (session rendezvous.SessionID, out Outbox, addr strin
 func (r *Registry) Whys() (list []string) {
 	for _, e := range r.chosen {
 		if e.addr == "" && e.why != "" {
-			list = append(list, e.Label+": "+e.why)
+			list = append(list, e.Node+": "+e.why)
 		}
 	}
 	return list
