@@ -204,7 +204,12 @@ func (c *Checker) mustSay(f failure) []string {
 		return append(run, ended.by, ended.reason)
 	case r.CodeMismatch:
 		if h, ok := f.ev.(r.Hello); ok {
-			size := func(p r.Policy) string { return fmt.Sprintf("nnodes=%d:%d", p.Min, p.Max) }
+			size := func(p r.Policy) string {
+				if p.Min == p.Max {
+					return fmt.Sprintf("nnodes=%d", p.Max)
+				}
+				return fmt.Sprintf("nnodes=%d:%d", p.Min, p.Max)
+			}
 			return append(run, h.Node, c.policyBy, size(h.Policy), size(c.policy))
 		}
 	case r.CodeNodeInUse:

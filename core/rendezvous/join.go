@@ -115,6 +115,9 @@ func (m *Machine) finishedError() *Error {
 
 func describePolicy(p Policy) string {
 	parts := []string{fmt.Sprintf("nnodes=%d:%d", p.Min, p.Max)}
+	if p.Min == p.Max {
+		parts[0] = fmt.Sprintf("nnodes=%d", p.Max)
+	}
 	if p.NodeUnit != 1 {
 		parts = append(parts, fmt.Sprintf("node_unit=%d", p.NodeUnit))
 	}
@@ -170,6 +173,9 @@ func (m *Machine) formingProgress() Progress {
 	}
 	if m.joinedGrace > 0 {
 		details = append(details, fmt.Sprintf("%d with a broken connection", m.joinedGrace))
+	}
+	if m.mismatch != "" {
+		details = append(details, "refused: "+m.mismatch)
 	}
 	p.Detail = strings.Join(details, "; ")
 	return p

@@ -289,7 +289,7 @@ func TestANodeThatWasElsewhereIsLost(t *testing.T) {
 	n[0].claim = strange(5)
 	r.apply(Disconnect{n[0].session})
 	r.again(n[0], p)
-	if !strings.Contains(n[1].notice.Reason, "a (lost: it was in round 5") || n[0].notice.Waiting == 0 {
+	if !strings.Contains(n[1].notice.Reason, "a (it was in round 5") || n[0].notice.Waiting == 0 {
 		t.Fatalf("told %+v, %+v", n[0].notice, n[1].notice)
 	}
 	if CodeOf(n[0].replies[wait].Err) != CodeRoundOver {

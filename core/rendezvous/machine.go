@@ -42,7 +42,8 @@ type Machine struct {
 	runID      string
 	generation string
 	policy     Policy
-	policyBy   string // label of the node whose policy it is
+	policyBy   string // the node whose policy it is
+	mismatch   string // who was refused last for another one, for those that wait; a restart forgets it
 
 	origin       string         // generation in which the last round was completed
 	round        uint64         // last completed round; 0: none yet

@@ -129,7 +129,7 @@ func TestLostMemberIsAnnouncedAtOnceAndUntilTheNodeRejoins(t *testing.T) {
 	n := r.group(p, "a", "b", "c")
 	r.lost(n[1])
 	for _, x := range []*rigNode{n[0], n[2]} {
-		if x.notice.Waiting == 0 || !strings.Contains(x.notice.Reason, "b (lost: connection closed)") {
+		if x.notice.Waiting == 0 || !strings.Contains(x.notice.Reason, "b (connection closed)") {
 			t.Fatalf("node %s received %+v", x.id, x.notice)
 		}
 	}

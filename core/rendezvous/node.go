@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"cmp"
+	"fmt"
 	"time"
 
 	"rallypoint/internal/printable"
@@ -115,6 +116,7 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 	}
 	have, want := m.policy, h.Policy
 	if have.Min != want.Min || have.Max != want.Max || have.NodeUnit != want.NodeUnit || have.Target != want.Target {
+		m.mismatch = fmt.Sprintf("%s, which asks for %s where this run has %s", h.Node, describePolicy(want), describePolicy(have))
 		return Errorf(CodeMismatch,
 			"run %q: node %s asks for %s, but the run was started by node %s with %s; start all nodes with the same --nnodes and options",
 			m.runID, h.Node, describePolicy(want), m.policyBy, describePolicy(have))

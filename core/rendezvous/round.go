@@ -140,7 +140,7 @@ func (m *Machine) complete() {
 	last := m.round
 	m.round = m.highest() + 1
 	m.origin = m.generation
-	m.fresh, m.stored, m.overtaken, m.stop = false, false, "", nil
+	m.fresh, m.stored, m.overtaken, m.stop, m.mismatch = false, false, "", nil, ""
 	m.finishReported, m.finishedHosts = false, nil
 	m.forgetAgreements()
 	m.disarmAll()
@@ -411,7 +411,7 @@ func (m *Machine) inState(state participantState) string {
 		}
 		name := s.name()
 		if s.cause != "" {
-			name += " (" + s.cause + ")"
+			name += " (" + strings.TrimPrefix(s.cause, "lost: ") + ")"
 		}
 		names = append(names, name)
 	}

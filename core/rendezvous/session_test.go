@@ -24,6 +24,22 @@ func TestNodesThatDisagreeAreRefusedByName(t *testing.T) {
 	}
 }
 
+func TestThoseWhoWaitLearnWhoWasRefused(t *testing.T) {
+	r := newRig(t, -1)
+	r.join(r.hello("a", policy(3, 3)))
+	r.hello("b", policy(4, 4))
+	const want = "; refused: b, which asks for nnodes=4 where this run has nnodes=3"
+	if forming, _ := r.m.Progress(); !strings.HasSuffix(forming.Detail, want) {
+		t.Errorf("progress %q, want it to end in %q", forming.Detail, want)
+	}
+	for _, name := range []string{"c", "d"} {
+		r.join(r.hello(name, policy(3, 3)))
+	}
+	if forming, _ := r.m.Progress(); strings.Contains(forming.Detail, "refused") {
+		t.Errorf("progress %q tells of a refusal before the round", forming.Detail)
+	}
+}
+
 func TestANewerIncarnationReplacesAtOnce(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(1, 2)

@@ -101,7 +101,7 @@ func TestNotStarted(t *testing.T) {
 		"it regroups after round 1 and waits at most regroup_timeout (1m30s) for members that have not rejoined: b, c of round 1": {-1, func(r *rig) {
 			r.join(three(r)[0])
 		}},
-		"it regroups after round 1 and waits for replacements: 1 of at least 2 nodes are here, 1 more needed; lost from round 1: b (lost: connection closed), c": {-1, func(r *rig) {
+		"it regroups after round 1 and waits for replacements: 1 of at least 2 nodes are here, 1 more needed; lost from round 1: b (connection closed), c": {-1, func(r *rig) {
 			n := three(r)
 			r.lost(n[1])
 			r.lost(n[2])
@@ -174,7 +174,7 @@ func TestCountsAfterAScale(t *testing.T) {
 	r.lost(n[0])
 	e := r.hello("e", p)
 	r.join(e)
-	want(1, 0, 1, "1; lost from round 3: a (lost: connection closed)", "1 of 2 nodes here (at least 1 needed)")
+	want(1, 0, 1, "1; lost from round 3: a (connection closed)", "1 of 2 nodes here (at least 1 needed)")
 	if s := r.m.Status().NotStarted; !strings.HasSuffix(s, "has passed or 2 are here") {
 		t.Error(s)
 	}

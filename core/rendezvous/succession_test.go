@@ -159,7 +159,7 @@ func TestHostKilledBetweenOutcomeAndAcknowledgement(t *testing.T) {
 	if r.runs(TimerHold) {
 		t.Error("it waits for members, all of which are accounted for")
 	}
-	r.wantRegroup("lost: a (lost: its process ended", n[1], n[2])
+	r.wantRegroup("lost: a (its process ended", n[1], n[2])
 	r.join(n[1])
 	r.wantPending(n[1])
 	r.join(n[2])
@@ -234,7 +234,7 @@ func TestHostKilledBeforeItsWorkersHaveFinished(t *testing.T) {
 			r.wantRegroup("a", n[2])
 			r.join(n[2])
 			err := r.wantError(n[2], CodeClosed)
-			if comes != strings.Contains(err.Text, "finished: b") || !strings.Contains(err.Text, "finished: ") || !strings.Contains(err.Text, "a (lost") {
+			if comes != strings.Contains(err.Text, "finished: b") || !strings.Contains(err.Text, "finished: ") || !strings.Contains(err.Text, "lost: a (") {
 				t.Errorf("it was told %v", err)
 			}
 		})
