@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -30,6 +31,7 @@ type attempt struct {
 	watchdog  *watchdog.Watchdog
 	oom       process.OOMCounter // since the workers were started
 	outputs   []logs.Worker
+	reading   sync.WaitGroup           // of an output, for the announcement of its worker's failure
 	ended     map[int]*process.Process // by local rank
 	failures  []*process.Process       // ended badly, in the order in which it was seen
 	succeeded int
@@ -333,11 +335,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 		stopping.Warning = fmt.Sprintf("Received %d death signal, shutting down workers", sig) + a.interrupts.impatience()
 	}
 	if v == mustRegroup {
-		why := "to regroup: "
-		if a.rdzv.Closed() {
-			why = "because the run has ended: "
-		}
-		stopping.Warning = "stopping the workers " + why + a.rdzv.Reason()
+		stopping.Warning = "stopping the workers: " + a.rdzv.Reason()
 		a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
 	}
 	a.publish(stopping)
@@ -348,6 +346,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 		a.stepDone(telemetry.StepStop, began, nil)
 	}
 	published()
+	t.reading.Wait()
 	a.progress.End()
 	a.changed, a.asked = roundCauses[v], false
 	if v == unkillable {
@@ -370,7 +369,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	case mustRegroup:
 		a.readPeers()
 		a.lastFailures = a.assignment.peers
-		if peers := a.assignment.peers; len(peers) > 0 && !a.rdzv.Closed() {
+		if peers := a.assignment.peers; len(peers) > 0 && !a.rdzv.Closed() && !strings.Contains(stopping.Warning, peers[0].Worker()) {
 			a.log.Warn("what happened: " + peers[0].Summary())
 		}
 		return true, nil
@@ -405,10 +404,10 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	switch {
 	case v == unkillable:
 	case a.counted() < a.spec.MaxRestarts:
-		a.publish(telemetry.Restarting{Text: a.charge()})
+		a.publish(telemetry.Restarting{Text: root.Summary() + "; " + a.charge()})
 		return true, a.interrupted()
 	case a.lostNode():
-		a.log.Warn("the failure followed from the loss of a node, it is not counted: " + a.rdzv.Reason())
+		a.log.Warn(root.Summary() + "; it followed from the loss of a node and is not counted: " + a.rdzv.Reason())
 		return true, a.interrupted()
 	}
 	if err := a.requeued(nil); err != nil { // by its deadline, while this node waited for news
@@ -418,6 +417,7 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	if stop := a.interrupted(); stop != nil {
 		return false, stop
 	}
+	a.log.Error(root.Summary() + "; " + a.spentText())
 	a.publishEnds(t, own.Failures)
 	if path, _ := process.LookupEnv(a.spec.Environ, logs.EnvErrorFile); path != "" {
 		if err := root.Propagate(path); err != nil {

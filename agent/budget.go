@@ -166,10 +166,23 @@ func (a *Agent) expired() int {
 // charge counts a restart because of a failure of this node, and says it in words.
 func (a *Agent) charge() string {
 	a.charged, a.chargedAt = true, a.now()
+	return "restarting the workers: " + a.restartText(a.used())
+}
+
+// restartText names the nth restart of this node's workers.
+func (a *Agent) restartText(n int) string {
 	if a.spec.RestartWindow > 0 {
-		return fmt.Sprintf("restarting the workers: restart %d, of which %d were in the last %v and %d may be", a.used(), a.counted(), a.spec.RestartWindow, a.spec.MaxRestarts)
+		return fmt.Sprintf("restart %d, at most %d in %v", n, a.spec.MaxRestarts, a.spec.RestartWindow)
 	}
-	return fmt.Sprintf("restarting the workers: restart %d of %d", a.used(), a.spec.MaxRestarts)
+	return fmt.Sprintf("restart %d of %d", n, a.spec.MaxRestarts)
+}
+
+// spentText says why the workers are not started again.
+func (a *Agent) spentText() string {
+	if a.counted() < a.spec.MaxRestarts { // a worker that no signal ends
+		return "this node cannot start its workers again"
+	}
+	return fmt.Sprintf("no restarts left: max_restarts is %d", a.spec.MaxRestarts)
 }
 
 // restartsText says how many restarts were charged.

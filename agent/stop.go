@@ -43,7 +43,10 @@ func (a *Agent) announceStop(t *attempt, v outcome) outcome {
 	if v == mustInterrupt {
 		reason = a.interrupted().Error()
 	} else {
-		reason = a.firstFailure(t).Summary()
+		reason = a.announcedFailure(t).Summary()
+		if a.counted() < a.spec.MaxRestarts {
+			reason += "; " + a.restartText(a.used()+1)
+		}
 	}
 	ctx, cancel := a.untilImpatient(announcePatience)
 	defer cancel()
@@ -63,6 +66,35 @@ func (a *Agent) announcedStop() rendezvous.RoundStop {
 		return rdzv.Stopped(a.assignment.Round)
 	}
 	return rendezvous.RoundStop{}
+}
+
+// readPatience bounds how long the other nodes are not told of a failure because the
+// worker's log is being read: the file system may be a remote one that has failed.
+const readPatience = 100 * time.Millisecond
+
+// announcedFailure is the first failure of an attempt with what its worker wrote last.
+func (a *Agent) announcedFailure(t *attempt) *failure.Failure {
+	f := a.firstFailure(t)
+	if len(t.failures) == 0 {
+		return f
+	}
+	type output struct {
+		text   []byte
+		shared bool
+	}
+	read := make(chan output, 1)
+	t.reading.Go(func() {
+		text, shared := t.outputs[f.LocalRank].LastStderr()
+		read <- output{text, shared}
+	})
+	patience := time.NewTimer(readPatience)
+	defer patience.Stop()
+	select {
+	case o := <-read:
+		f.Stderr, f.SharedOutput = o.text, o.shared
+	case <-patience.C:
+	}
+	return f
 }
 
 // firstFailure describes the worker whose failure ends an attempt, as far as that is known

@@ -186,7 +186,12 @@ func RootCause(failures []Failure) int {
 	return root
 }
 
-// Summary is a failure in one line.
+// Worker names the worker that failed, but for its host.
+func (f *Failure) Worker() string {
+	return fmt.Sprintf("worker of rank %d (local rank %d, pid %d", f.Rank, f.LocalRank, f.Pid)
+}
+
+// Summary is a failure in one line: the worker, how it ended, and its own word on why.
 func (f *Failure) Summary() string {
 	how := fmt.Sprintf("exited with code %d", f.ExitCode)
 	switch {
@@ -195,7 +200,11 @@ func (f *Failure) Summary() string {
 	case f.ExitCode < 0:
 		how = fmt.Sprintf("was ended by signal %d (%s)", -f.ExitCode, f.SignalName())
 	}
-	return fmt.Sprintf("worker of rank %d (local rank %d, pid %d on %s) %s", f.Rank, f.LocalRank, f.Pid, f.Host, how)
+	text := fmt.Sprintf("%s on %s) %s", f.Worker(), f.Host, how)
+	if why := f.lastError(); why != "" {
+		text += ": " + why
+	}
+	return text
 }
 
 // RawError is the error file, or what stands for one.

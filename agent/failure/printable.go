@@ -1,10 +1,16 @@
 package failure
 
 import (
+	"math"
 	"regexp"
 	"strings"
 	"unicode"
 
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/logs"
+	"rallypoint/agent/process"
+	"rallypoint/internal/pack"
 	"rallypoint/internal/printable"
 )
 
@@ -38,4 +44,39 @@ func tailLines(text []byte, most int) (shown []string, more bool) {
 		return nil, false
 	}
 	return shown, more
+}
+
+const (
+	maxLastError  = 300     // bytes of a worker's own word in a summary
+	lastErrorFrom = 8 << 10 // bytes of its stderr in which that is looked for
+)
+
+// lastError is the worker's own word on its failure, in one line: the exception of its
+// last traceback, else the last line of its stderr. A worker that a signal ended had none
+// unless it called abort. In a file that several workers share a line may be another's.
+func (f *Failure) lastError() string {
+	if f.ExitCode < 0 && f.ExitCode != -int(unix.SIGABRT) || f.Terminated {
+		return ""
+	}
+	text := f.Stderr
+	if f.ErrorFile != process.NotAvailable && f.ErrorFile != "" {
+		text = []byte(f.Message)
+	}
+	lines, _ := tailLines(text[max(0, len(text)-lastErrorFrom):], math.MaxInt)
+	last, heads, open := "", 0, false // open: the exception of the traceback is still to come
+	for _, line := range lines {
+		line = logs.RankPrefix.ReplaceAllString(line, "")
+		switch {
+		case strings.Contains(line, logs.TracebackHead):
+			heads, open = heads+1, true
+		case open && line != "" && line[0] != ' ' && line[0] != '\t':
+			last, open = line, false
+		case heads == 0 && strings.TrimSpace(line) != "" && !f.SharedOutput:
+			last = strings.TrimSpace(line)
+		}
+	}
+	if f.SharedOutput && heads > 1 {
+		return ""
+	}
+	return pack.CutText(printable.Text(last), maxLastError)
 }

@@ -14,9 +14,14 @@ type traceback struct {
 	over   bool   // the line of the exception was there
 }
 
+// TracebackHead begins a traceback of Python.
+const TracebackHead = "Traceback (most recent call last):"
+
+// RankPrefix is what torch writes before each line of a traceback.
+var RankPrefix = regexp.MustCompile(`^\[rank\d+\]: ?`)
+
 var (
-	tracebackHead = []byte("Traceback (most recent call last):")
-	rankPrefix    = regexp.MustCompile(`^\[rank\d+\]: ?`)
+	tracebackHead = []byte(TracebackHead)
 	// chained are the lines between a traceback and the one of what followed from it.
 	chained = [][]byte{
 		[]byte("During handling of the above exception, another exception occurred:"),
@@ -52,7 +57,7 @@ func (t *traceback) takes(line []byte) bool {
 		if !begins {
 			return false
 		}
-		t.prefix = append(t.prefix[:0:0], rankPrefix.Find(line)...)
+		t.prefix = append(t.prefix[:0:0], RankPrefix.Find(line)...)
 	}
 	body := bytes.TrimPrefix(line, t.prefix)
 	indented := len(body) > 0 && (body[0] == ' ' || body[0] == '\t')

@@ -130,7 +130,7 @@ func (w *WorkerGroup) signal(p *Process, o StopOptions) {
 	}
 	p.Stopped = true
 	if !o.quiet {
-		w.log.Warn(fmt.Sprintf("Sending process %d closing signal %s", p.Pid, SignalName(o.Signal)))
+		w.log.Debug(fmt.Sprintf("Sending process %d closing signal %s", p.Pid, SignalName(o.Signal)))
 	}
 	p.SignalGroup(o.Signal)
 }

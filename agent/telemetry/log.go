@@ -20,8 +20,6 @@ func (l *logLines) Take(_ State, message Message) {
 		if m.Warning != "" {
 			log.Warn(m.Warning)
 		}
-	case AttemptFailed:
-		log.Error(fmt.Sprintf("failed (exitcode: %d) local_rank: %d (pid: %d) of binary: %s", m.Root.ExitCode, m.Root.LocalRank, m.Root.Pid, l.run.Argv[0]))
 	case Restarting:
 		log.Warn(m.Text)
 	case ShutDown:
