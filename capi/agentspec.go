@@ -283,6 +283,7 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 		spec.Backend = "standalone"
 		return static.NewStandalone(p, logger), nil
 	}
+	p.Supervised = true
 	return backend.Open(p, logger)
 }
 

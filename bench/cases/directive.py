@@ -101,7 +101,8 @@ def _agent(folder: Path, name: str, *arguments: str) -> subprocess.Popen[bytes]:
 
 
 def _environment() -> dict[str, str]:
-    return {**os.environ, "TZ": "UTC", "PYTHON_EXEC": sys.executable, "OMP_NUM_THREADS": "1"}
+    env = {"TZ": "UTC", "PYTHON_EXEC": sys.executable, "OMP_NUM_THREADS": "1"}
+    return {**os.environ, **env, "LOGLEVEL": "DEBUG"}  # which has each signal to a worker
 
 
 def _failure(agents: int) -> float:

@@ -27,9 +27,10 @@ type config struct {
 	signals    []os.Signal
 	signalExit bool
 
-	logJSON  bool // the agent's own lines
-	warnings []string
-	notes    []string
+	logJSON   bool // the agent's own lines
+	warnings  []string
+	oneThread bool // OMP_NUM_THREADS is not given, and several workers share this machine
+	notes     []string
 }
 
 // environ is the process's environment as a list and as a look-up.
@@ -319,8 +320,7 @@ func (c *config) setEnviron(o *options, env environ) {
 	c.spec.Environ = append(c.spec.Environ, envSignals+"="+o.signals)
 	if _, given := env.lookup("OMP_NUM_THREADS"); !given && c.spec.Workers > 1 {
 		c.spec.Environ = append(c.spec.Environ, "OMP_NUM_THREADS=1")
-		c.warnings = append(c.warnings, "OMP_NUM_THREADS is not set: each worker gets 1, so that together they do not overload this machine; "+
-			"set it to what the script needs, or to 1 if that is right")
+		c.oneThread = true
 	}
 }
 

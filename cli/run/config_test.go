@@ -83,7 +83,7 @@ func TestConfigure(t *testing.T) {
 		c.rendezvous.params.JoinTimeout != 5*time.Second || !c.spec.LoopbackUsers.Includes(7) || c.spec.Logs.PrefixTemplate != "p" {
 		t.Errorf("%+v %+v", c.spec, c.rendezvous)
 	}
-	if len(c.signals) != 2 || len(c.warnings) != 4 { // two signals, one option, OMP_NUM_THREADS
+	if len(c.signals) != 2 || len(c.warnings) != 3 { // two signals, one option
 		t.Errorf("signals %v, warnings %q", c.signals, c.warnings)
 	}
 	if !slices.Contains(c.spec.Environ, "OMP_NUM_THREADS=1") || slices.Contains(c.spec.Environ, envInterpreter+"=/py") {

@@ -22,8 +22,8 @@ const EnvLogLevel = "RALLYPOINT_LOG"
 const LevelOff slog.Level = math.MaxInt
 
 // agentLog writes log lines in torch's layout: <L><MMDD> <time> <pid>
-// <file>:<line>] <text>, the prefix before each line of a text. What peers have said, in
-// an attribute, makes no line of its own.
+// rallypoint] <text>, the prefix before each line of a text; at level debug <file>:<line>
+// stands for the name. What peers have said, in an attribute, makes no line of its own.
 type agentLog struct {
 	level slog.Level
 	mu    *sync.Mutex
@@ -102,9 +102,12 @@ func (al *agentLog) Handle(_ context.Context, r slog.Record) error {
 		text += " " + printable.Text(a.String())
 		return true
 	})
-	frame, _ := runtime.CallersFrames([]uintptr{r.PC}).Next()
-	place := shortPath(frame.File)
-	prefix := fmt.Sprintf("%s%s %d %s:%d] ", levelLetter(r.Level), r.Time.Format("0102 15:04:05.000000"), os.Getpid(), place, frame.Line)
+	place := "rallypoint"
+	if al.level <= slog.LevelDebug {
+		frame, _ := runtime.CallersFrames([]uintptr{r.PC}).Next()
+		place = fmt.Sprintf("%s:%d", shortPath(frame.File), frame.Line)
+	}
+	prefix := fmt.Sprintf("%s%s %d %s] ", levelLetter(r.Level), r.Time.Format("0102 15:04:05.000000"), os.Getpid(), place)
 	var b strings.Builder
 	for line := range strings.SplitSeq(text, "\n") {
 		b.WriteString(prefix + line + "\n")

@@ -82,7 +82,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, env []stri
 		log.Warn(text)
 	}
 	for _, text := range c.notes {
-		log.Info(text)
+		log.Debug(text)
 	}
 	return c.run(ctx, log, inFormat)
 }
@@ -171,16 +171,15 @@ func (c *config) summary() string {
 	case kindStatic:
 		nodes += fmt.Sprintf(" (static, node 0 at %s:%d, this is node %d)", c.rendezvous.host, c.rendezvous.port, c.rendezvous.rank)
 	default:
-		meet := "meet"
-		if p.Max == 1 {
-			meet = "meets"
-		}
-		nodes += fmt.Sprintf(" %s at %s (%s)", meet, p.Endpoint, c.rendezvous.kind)
+		nodes += fmt.Sprintf(", rendezvous at %s (%s)", p.Endpoint, c.rendezvous.kind)
 	}
 	text := fmt.Sprintf("run %s: %s; %s here, role %s; restarts %s; grace %v", p.RunID, nodes, wording.Count(c.spec.Workers, "worker", "workers"), c.spec.Role,
 		restartsText(&c.spec), c.spec.ShutdownTimeout)
 	if dir := c.spec.Logs.Dir; dir != "" {
 		text += "; logs in " + dir
+	}
+	if c.oneThread {
+		text += "; OMP_NUM_THREADS=1 for each worker, as it is not set"
 	}
 	argv := c.spec.Argv
 	if i := slices.Index(argv, runPathScript); i >= 0 { // leave out its many lines
@@ -253,7 +252,9 @@ func (r *rendezvousConfig) open(log *slog.Logger) (agent.Rendezvous, error) {
 		p.NodeRank, p.Endpoint = r.rank, static.Scheme+net.JoinHostPort(r.host, strconv.Itoa(r.port))
 		return static.NewStatic(p, log)
 	}
-	member, err := backend.Open(r.params, log)
+	p := r.params
+	p.Supervised = true
+	member, err := backend.Open(p, log)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"log/slog"
@@ -56,6 +57,7 @@ type run struct {
 
 	idleSince time.Time // zero while a node is alive or connected
 	changes   []string  // to be logged when mu is free: a log may block
+	warnings  []string  // likewise
 	failure   *failure  // the same
 }
 
@@ -159,7 +161,7 @@ func (r *run) noteOriginLocked(h rendezvous.Hello) {
 		return
 	}
 	r.replaces = true
-	r.changes = append(r.changes, fmt.Sprintf("this process hosts the control plane, but node %s comes from round %d, whose control plane was on none of that round's nodes; "+
+	r.warnings = append(r.warnings, fmt.Sprintf("this process hosts the control plane, but node %s comes from round %d, whose control plane was on none of that round's nodes; "+
 		"if the endpoint is meant for `rallypoint serve`, start all nodes with is_host=0, so that none of them takes its place while it is down",
 		printable.Text(h.Node), c.Round))
 }
@@ -338,15 +340,22 @@ func (r *run) execute(e rendezvous.Effect) {
 
 // unlock releases mu and logs what has changed.
 func (r *run) unlock() {
-	changes, failure := r.changes, r.failure
-	r.changes, r.failure = nil, nil
+	changes, warnings, failure := r.changes, r.warnings, r.failure
+	r.changes, r.warnings, r.failure = nil, nil, nil
 	r.mu.Unlock()
 	if failure != nil {
 		r.log.Error("this run is broken by a defect of Rallypoint and is not served any more; other runs go on",
 			"defect", failure.what, "stack", string(failure.stack))
 	}
+	for _, text := range warnings {
+		r.log.Warn(text)
+	}
+	level := slog.LevelInfo
+	if n := r.server.cfg.Node; n != nil && n.Supervised { // the agents log what it means for them
+		level = slog.LevelDebug
+	}
 	for _, text := range changes {
-		r.log.Info(text)
+		r.log.Log(context.Background(), level, text)
 	}
 }
 
@@ -357,7 +366,7 @@ func (r *run) bind(p *serverConn, w rendezvous.Welcome) {
 		old.out.Cut(errSuperseded)
 	}
 	if !r.used && r.server.cfg.RunID == "" && r.id == "none" {
-		r.changes = append(r.changes, `this run uses the id "none", torchrun's default: other jobs that use it too would meet it; give each its own --rdzv-id`)
+		r.warnings = append(r.warnings, `this run uses the id "none", torchrun's default: other jobs that use it too would meet it; give each its own --rdzv-id`)
 	}
 	r.used, r.idleSince = true, time.Time{}
 	r.conns[w.Session] = p

@@ -39,7 +39,7 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 		}
 		m.log.Warn(text)
 	}
-	if quiet {
+	if quiet || m.params.Supervised {
 		return
 	}
 	switch {

@@ -46,6 +46,8 @@ type Params struct {
 	TokenFile     string // of the token that the control plane and its nodes share; "": none
 	Record        string // begins the name of the file that gets the history of a control plane in this process; "": none
 
+	Supervised bool // an agent of ours runs the workers, and logs itself why it stops them
+
 	PlainStore   bool  // round stores stay plain although there is a token
 	ForwardPorts []int // further ports of the rank-0 node that the workers of the others reach
 

@@ -19,10 +19,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RALLYPOINT = ROOT / "build" / "rallypoint"
-SHOWN = re.compile(
-    r"round \d+: rank|have to regroup|^worker: rank|hosting the control plane in this process"
-)
-HEAD = re.compile(r"^[IWE]\d{4} [\d:.]+ \d+ [\w/.]+:\d+\] ")
+SHOWN = re.compile(r"round \d+: rank|stopping the workers|^worker: rank|nodes here")
+HEAD = re.compile(r"^[IWE]\d{4} [\d:.]+ \d+ rallypoint\] ")
 WORKER = 'echo "worker: rank $RANK of $WORLD_SIZE"; exec sleep 600'
 
 
@@ -60,11 +58,7 @@ class Session:
         assert agent.stdout is not None
         for line in agent.stdout:
             if SHOWN.search(line):
-                text = re.sub(
-                    r", store at .*| \(\w+ pid \d+\)| in this process .*",
-                    "",
-                    HEAD.sub("", line.rstrip()),
-                )
+                text = re.sub(r", store at .*|; the endpoint .*", "", HEAD.sub("", line.rstrip()))
                 self.say(f"{time.monotonic() - self.began:6.1f} s  {node:<4} {text}")
 
     def wait(self, text: str, times: int) -> None:
@@ -77,7 +71,7 @@ class Session:
         options = "--rdzv-endpoint=$ENDPOINT --nnodes=2:3 --max-restarts=3"
         self.say(f"$ rallypoint run {options} $WORKER    # on A, B, C")
         self.start("A")
-        self.wait("hosting", 1)
+        self.wait("nodes here", 1)
         self.start("B")
         self.start("C")
         self.wait("worker: rank", 3)

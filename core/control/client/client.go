@@ -237,7 +237,7 @@ func (c *Client) HostedByNode() bool {
 }
 
 // Warning returns what is odd about the endpoint; "" if nothing is. It is known after
-// Connect, and was logged once.
+// Connect, and stands in the progress of a node that waits.
 func (c *Client) Warning() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -454,7 +454,7 @@ func (c *Client) read(l *clientConn) (dropped bool, err error) {
 			c.mu.Unlock()
 			c.obs.Updated(f.Notice)
 		case wire.Progress:
-			c.obs.Progressed(f.Progress)
+			c.obs.Progressed(c.hinted(f.Progress))
 		case wire.Drop:
 			dropped = true
 			if f.Err == nil {

@@ -142,7 +142,7 @@ func (c *Client) tryOnce(ctx context.Context, s *endpoint, foreign *foreignWarni
 	if err := c.resolve(ctx, s); err != nil {
 		return nil, err
 	}
-	c.warnLoopback(s)
+	c.noteLoopback(s)
 	var err error
 	if s.port != 0 || s.hosted != nil {
 		var l *clientConn
@@ -193,16 +193,23 @@ func (c *Client) follow(ctx context.Context, l *clientConn, err error) (*clientC
 	return l, err
 }
 
-// warnLoopback warns once about an endpoint that other machines cannot reach.
-func (c *Client) warnLoopback(s *endpoint) {
-	if c.params.Max == 1 || !loopbackName(s.host) || c.Warning() != "" {
+// noteLoopback remembers that other machines cannot reach the endpoint.
+func (c *Client) noteLoopback(s *endpoint) {
+	if c.params.Max == 1 || !loopbackName(s.host) {
 		return
 	}
-	warning := fmt.Sprintf("the endpoint %s is this machine's loopback: nodes on other machines cannot reach it", s.name())
-	c.log.Warn(warning + "; give the name or address of the host if there are others")
 	c.mu.Lock()
-	c.warning = warning
+	c.warning = fmt.Sprintf("the endpoint %s is this machine's loopback, which nodes on other machines cannot reach; give the name or address of the host if there are others", s.name())
 	c.mu.Unlock()
+}
+
+// hinted adds to what a node waits for what is odd about the endpoint: a node that is
+// missing may look for it on its own machine.
+func (c *Client) hinted(p rendezvous.Progress) rendezvous.Progress {
+	if w := c.Warning(); w != "" && !p.Spare {
+		p.Detail = strings.TrimPrefix(p.Detail+"; "+w, "; ")
+	}
+	return p
 }
 
 // notFound is the error of a search that ran out of time.

@@ -76,8 +76,12 @@ func (c *Client) startHosting(ctx context.Context, s *endpoint, where election) 
 	c.mu.Lock()
 	c.hosting = host
 	c.mu.Unlock()
+	level := slog.LevelInfo
+	if c.params.Supervised {
+		level = slog.LevelDebug
+	}
 	for _, l := range listeners {
-		c.log.Info("hosting the control plane in this process", "endpoint", s.name(), "listening", l.Addr().String())
+		c.log.Log(context.Background(), level, "hosting the control plane in this process", "endpoint", s.name(), "listening", l.Addr().String())
 	}
 	return nil
 }
@@ -134,7 +138,7 @@ func (c *Client) hostAnyway(ctx context.Context, s *endpoint, foreign *foreignWa
 	if err := c.resolve(ctx, s); isRefusal(err) {
 		return nil, err // else the name need not be known here: only the others have to resolve it
 	}
-	c.warnLoopback(s)
+	c.noteLoopback(s)
 	bindErr := c.startHosting(ctx, s, election{wildcard: true})
 	if bindErr == nil {
 		return c.dialHello(ctx, s.hosted)

@@ -98,7 +98,7 @@ func (c *Client) standBy(l *clientConn) wire.Standby {
 	c.waiting = c.startServer(listeners)
 	c.mu.Unlock()
 	addr := c.listening[0]
-	c.log.Info("stands by to host the control plane", "listening", addr.String())
+	c.log.Debug("stands by to host the control plane", "listening", addr.String())
 	return c.standsBy(addr)
 }
 

@@ -373,7 +373,7 @@ def _left_to_regroup(chaos: Chaos, home: str) -> bool:
     """Whether a node stopped its workers for the next round, and learned that there is none."""
     log = _log(chaos, f"node-{home.rsplit('-', 1)[1]}")
     after = log.rpartition(b"started a worker")[2]
-    return b"stopping the workers to regroup" in after and b"is closed" in after
+    return b"stopping the workers: " in after and b"is closed" in after
 
 
 def _ours(process: psutil.Process, chaos: Chaos) -> bool:

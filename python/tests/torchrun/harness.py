@@ -36,6 +36,8 @@ PYTHON = os.environ.get("RALLYPOINT_TEST_PYTHON", sys.executable)
 # The command `rallypoint` of the installed package.
 COMMAND = (PYTHON, "-m", "rallypoint._cli")
 
+MACHINE = socket.gethostname().partition(".")[0]  # nodes are called after it
+
 LIMIT = 60.0  # seconds for anything that is waited for
 PAUSE = 0.02  # between two looks at files and processes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchrun.harness import Job, NewJob
+from torchrun.harness import MACHINE, Job, NewJob
 
 
 def test_a_worker_fails_and_all_restart(new_job: NewJob) -> None:
@@ -45,7 +45,7 @@ def test_a_worker_fails_for_good(new_job: NewJob) -> None:
         assert "failed" in error
         assert "rank 2" in error
         assert "exit code: 7" in error or "exit code 7" in error
-        assert f"pid {job.nodes[failed.node].pid}" in error  # whose agent closed the run
+        assert f"failed by {MACHINE}-" in error  # whose agent closed the run
     assert len(job.starts()) == 3
 
 
@@ -84,7 +84,7 @@ def test_one_finishes_and_one_fails(new_job: NewJob) -> None:
 def test_one_finishes_and_one_fails_with_restarts_left(new_job: NewJob) -> None:
     """The failed one cannot restart without the finished one: it ends, and says so."""
     job = new_job("2", max_restarts=3)
-    finished, failed = finish_one_and_fail_the_other(job)
+    _, failed = finish_one_and_fail_the_other(job)
     error = job.nodes[failed].lines("RendezvousClosedError")[-1]
     assert "finished" in error
-    assert f"pid {job.nodes[finished].pid}" in error
+    assert f"finished: {MACHINE}-" in error

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 
 import pytest
-from torchrun.harness import HERE, Job, NewJob, Round
+from torchrun.harness import HERE, MACHINE, Job, NewJob, Round
 
 # Ranks by which a test says who is rank 0; A hosts the endpoint since it starts first.
 RANKS = {"A": 2, "B": 0, "C": 1}
@@ -228,7 +228,7 @@ def test_a_replacement_is_waited_for(new_job: NewJob) -> None:
     lost.kill()
     for name in ("A", "B"):
         line = job.await_output(name, "2 of 3 nodes here")
-        assert f"pid {lost.pid}" in line.partition("missing: ")[2]
+        assert f"lost from round 1: {MACHINE}-" in line.partition("missing: ")[2]
     job.start("D")
     second = job.await_round("A", "B", "D", above=first.number)
     assert second.of("D").rank == RANKS["C"]
@@ -245,4 +245,4 @@ def test_no_replacement_comes(new_job: NewJob) -> None:
     assert job.await_end("A") == [1]
     error = job.nodes["A"].lines("RendezvousTimeoutError")[-1]
     assert "after round 1" in error
-    assert f"pid {lost.pid}" in error
+    assert f"lost from round 1: {MACHINE}-" in error
