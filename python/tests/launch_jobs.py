@@ -81,6 +81,46 @@ def leave_hard() -> None:
     os._exit(0)
 
 
+class _Abort:
+    def __del__(self) -> None:
+        os.abort()
+
+
+_kept: list[object] = []
+
+
+def abort_at_finalisation() -> int:
+    """As a thread of C++ that is ended there."""
+    _kept.append(_Abort())
+    return rank()
+
+
+def leave_unfinished(folder: str) -> None:
+    """Leaves to the end of the process what a program may leave to it."""
+    import atexit
+    import ctypes
+    import threading
+
+    def write(name: str) -> None:
+        file = open(os.path.join(folder, f"{name}{rank()}"), "w")  # noqa: SIM115
+        file.write(name)
+        _kept.append(file)
+
+    def last() -> None:
+        threading.main_thread().join()
+        write("thread")
+
+    def fail() -> None:
+        raise ValueError("of an exit callback")
+
+    for callback in (fail, lambda: write("callback")):
+        atexit.register(callback)
+    threading.Thread(target=last).start()
+    write("file")
+    print("of Python")
+    ctypes.CDLL(None).printf(b"of C\n")
+
+
 def talk() -> None:
     print(f"out {rank()}", flush=True)
     print(f"err {rank()}", file=sys.stderr, flush=True)

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import atexit
+import ctypes
+import gc
+import io
 import os
 import pickle
 import signal
 import string
+import sys
+import threading
+from contextlib import suppress
 from multiprocessing import process, spawn
 from typing import Any
 
@@ -23,6 +30,7 @@ def main(folder: str, local_rank: str) -> None:
     """
     try:
         record(_run)(folder, local_rank)
+        _leave()
     except KeyboardInterrupt:
         # The launcher passes Ctrl-C on; a traceback of each worker says nothing.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -44,6 +52,30 @@ def _run(folder: str, local_rank: str) -> None:
         with open(path + ".part", "xb") as file:
             pickle.dump(value, file, pickle.HIGHEST_PROTOCOL)
         os.rename(path + ".part", path)
+
+
+def _leave() -> None:
+    """Ends the process with success, without the interpreter's finalisation.
+
+    Before Python 3.14 finalisation ends each thread that asks for the interpreter lock, which
+    aborts the process where C++ asked: a process group that was not destroyed has such threads,
+    and turned a function that had returned into a failed worker. What a program expects of
+    its end is done here: threads are awaited, exit callbacks run, and files flushed.
+    """
+    threading._shutdown()  # type: ignore[attr-defined]
+    with suppress(Exception):  # before Python 3.10 the last one's, which is printed already
+        atexit._run_exitfuncs()
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    except Exception:
+        return  # the interpreter says it, and exits with 120
+    for file in gc.get_objects():
+        if issubclass(type(file), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
+            with suppress(OSError, ValueError):
+                file.flush()
+    ctypes.CDLL(None).fflush(None)
+    os._exit(0)
 
 
 def _substitute(argument: Any, local_rank: str) -> Any:

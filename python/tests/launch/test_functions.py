@@ -116,6 +116,25 @@ def test_function_without_result() -> None:
     assert elastic_launch(alone(2), jobs.leave)(0) == {0: None, 1: None}
 
 
+def test_result_outlives_finalisation() -> None:
+    """What finalisation would make of the process is no failure of a function that returned."""
+    assert elastic_launch(alone(2), jobs.abort_at_finalisation)() == {0: 0, 1: 1}
+
+
+def test_end_of_a_worker(tmp_path: Path) -> None:
+    """Threads are awaited, exit callbacks run, files and streams flushed."""
+    logs = rallypoint.LogsSpecs(str(tmp_path / "logs"), redirects=3)
+    (tmp_path / "out").mkdir()
+    elastic_launch(alone(1, logs_specs=logs), jobs.leave_unfinished)(str(tmp_path / "out"))
+    written = {p.name: p.read_text() for p in (tmp_path / "out").iterdir()}
+    assert written == {"file0": "file", "thread0": "thread", "callback0": "callback"}
+    [out, err] = (
+        next((tmp_path / "logs").rglob(f"{s}.log")).read_text() for s in ("stdout", "stderr")
+    )
+    assert sorted(out.splitlines()) == ["of C", "of Python"]
+    assert err.count("ValueError: of an exit callback") == 1
+
+
 def test_large_results() -> None:
     results = elastic_launch(alone(2), jobs.bytes_of)(10_000_000)
     assert results == {i: bytes([i]) * 10_000_000 for i in (0, 1)}
