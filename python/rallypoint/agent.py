@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from ._errors import RallypointError, invalid
 from ._launch.agent import Job
 from ._launch.config import DEFAULT_SIGNALS, barrier_timeout
-from ._launch.run import RunOutcome, failures, run_job, set_output
+from ._launch.run import RunOutcome, run_job, set_output
 from ._native import abi
 from ._rendezvous.endpoint import STATIC_BACKEND, MemberConfig, resolve
 
@@ -102,7 +102,8 @@ class RallypointElasticAgent:
 
         Returns:
             torch's RunResult: state SUCCEEDED with the return values by global rank, or
-            FAILED with the failures (is_failed()).
+            FAILED with the failures (is_failed()): of a function those of the workers that
+            failed, of a command also of those that the agent then stopped.
 
         Raises:
             SignalException: a signal stopped it (torch's, too).
@@ -123,7 +124,7 @@ class RallypointElasticAgent:
         outcome = run_job(self._job, spec.entrypoint, tuple(spec.args), signals, overrides)
         self._note(outcome)
         if outcome.result.state == abi.AGENT_FAILED:
-            return RunResult(state=WorkerState.FAILED, failures=failures(outcome.result))
+            return RunResult(state=WorkerState.FAILED, failures=outcome.failures())
         try:
             values = outcome.values()
         except RallypointError as e:

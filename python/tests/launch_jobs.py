@@ -77,6 +77,13 @@ def leave(code: int) -> None:
     sys.exit(code)
 
 
+def exit_or_wait(code: int) -> None:
+    """Rank 0 ends with this code, the others wait for ever."""
+    if rank() == 0:
+        os._exit(code)
+    forever()
+
+
 def leave_hard() -> None:
     os._exit(0)
 

@@ -12,6 +12,7 @@ from typing import Any
 import launch_jobs as jobs
 import pytest
 from torch.distributed.elastic.agent.server.api import WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
 from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousParameters
 from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as registry
@@ -90,7 +91,22 @@ def test_failures() -> None:
     assert result.is_failed() and result.return_values == {}
     assert result.failures[1].exitcode == 1
     assert "ValueError" in result.failures[1].message["message"]
-    assert result.failures[0].exitcode == -signal.SIGTERM
+    assert list(result.failures) == [1], "not the worker that the agent stopped"
+
+
+@pytest.mark.parametrize("entrypoint", ["command", "function"])
+def test_failures_are_those_of_torch(entrypoint: str) -> None:
+    """Stopped workers are among those of a command alone."""
+    one = (jobs.exit_or_wait, 3)
+    if entrypoint == "command":
+        one = ("sh", "-c", '[ "$RANK" = 0 ] && exit 3; sleep 1000')
+    found = []
+    for agent in (LocalElasticAgent, RallypointElasticAgent):
+        backend = "c10d" if agent is LocalElasticAgent else "rallypoint"
+        met = handler(f"127.0.0.1:{free_port()}", backend=backend)
+        result = agent(spec(*one, rdzv_handler=met, monitor_interval=0.1), DefaultLogsSpecs()).run()
+        found.append({rank: f.exitcode for rank, f in result.failures.items()})
+    assert found[0] == found[1] and found[1][0] == 3
 
 
 def test_restarts() -> None:

@@ -87,7 +87,8 @@ class ChildFailedError(RallypointError):
     Args:
         name: the entry point, for the title of the report.
         failures: the failures by global rank, in the order in which they were noticed; at
-            least one.
+            least one. Workers that the agent stopped are among them if what ran was a
+            command; the report names them always.
         report: the report; made from the failures if it is not given.
         root: the global rank whose failure caused the others; the earliest if it is not
             given.

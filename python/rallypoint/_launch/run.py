@@ -112,6 +112,7 @@ class RunOutcome:
     name: str
     received: int | None  # the signal that stopped it
     returned: dict[int, Any]
+    function: bool  # what ran was a function
 
     def values(self) -> dict[int, Any]:
         """What the workers returned; raises what ended the run otherwise."""
@@ -141,17 +142,25 @@ class RunOutcome:
         assert r.root is not None
         error: ChildFailedError = ChildFailedError(
             self.name,
-            failures(r),
+            self.failures(),
             report=r.report,
             root=r.failures[r.root].rank,
             code=Code.WORKERS if own else Code.CLOSED,
         )
         return error
 
+    def failures(self) -> dict[int, Any]:
+        """The failures by global rank, as torch's ProcessFailure.
 
-def failures(result: Result) -> dict[int, Any]:
-    """The failures by global rank, as torch's ProcessFailure."""
-    return {f.rank: process_failure(f) for f in result.failures}
+        As torch's launchers do it: workers that the agent stopped are among them if what ran
+        was a command.
+        """
+        r = self.result
+        return {
+            f.rank: process_failure(f)
+            for i, f in enumerate(r.failures)
+            if i == r.root or not (self.function and f.terminated)
+        }
 
 
 def process_failure(failure: Failure) -> Any:
@@ -223,7 +232,7 @@ def run_job(
         if result.state == abi.AGENT_SUCCEEDED:
             for w in result.workers:
                 returned[w.rank] = function.value(result.round, w.rank) if function else None
-        return RunOutcome(result, job.name, taken.received, returned)
+        return RunOutcome(result, job.name, taken.received, returned, function is not None)
 
 
 def _command(

@@ -173,9 +173,17 @@ def test_report_is_that_of_the_agent() -> None:
     """The report that the package makes without torch is the agent's, byte for byte."""
     from rallypoint._launch import failure_plain as plain
 
+    code = f"""
+import sys
+sys.path.append({str(Path(jobs.__file__).parent)!r})
+from launch_jobs import fail
+from rallypoint import record
+record(fail)(1)
+"""
     with pytest.raises(ChildFailedError) as caught:
-        elastic_launch(alone(3), jobs.fail)(1)
+        elastic_launch(alone(3), PYTHON)("-c", code)
     error = caught.value
+    assert set(error.failures) == {0, 1, 2}
     made = plain.ChildFailedError(error.name, error.failures, root=1)
     ours, its = made.format_msg().split("\n"), str(error).split("\n")
     assert [line for line in ours if "  host  " not in line] == [
