@@ -23,6 +23,9 @@ const (
 // DefaultPrefix is in front of the keys of runs, unless an option says another.
 const DefaultPrefix = "/rallypoint"
 
+// urlPrefix is the default of an endpoint that says the run id: the reference's older handler's.
+const urlPrefix = "/torchelastic/p2p"
+
 // Endpoint is an etcd as users write it:
 //
 //	etcd://[USER[:PASSWORD]@]HOST[:PORT][,HOST[:PORT]...][/RUN_ID][?OPTION=VALUE&...]
@@ -128,7 +131,7 @@ func (e *Endpoint) String() string {
 // Apply sets the parameters of a node that the endpoint itself carries: run id,
 // min_workers, max_workers, timeout and last_call_timeout. What p says already, and
 // is not a default, must be the same. The other options, and the user, join
-// p.BackendOptions.
+// p.BackendOptions; so does the prefix of an endpoint with a run id, if no option says one.
 func (e *Endpoint) Apply(p *params.Params) error {
 	if e.RunID != "" {
 		if p.RunID != "" && p.RunID != "none" && p.RunID != e.RunID {
@@ -178,6 +181,10 @@ func (e *Endpoint) Apply(p *params.Params) error {
 		if err != nil {
 			return err
 		}
+	}
+	_, ours := options["key_prefix"]
+	if _, theirs := options["etcd_prefix"]; e.RunID != "" && !ours && !theirs {
+		options["etcd_prefix"] = urlPrefix
 	}
 	p.BackendOptions = options
 	return nil

@@ -132,6 +132,36 @@ func TestEndpointOfTheOlderHandler(t *testing.T) {
 	}
 }
 
+// An endpoint with a run id is the older handler's, and so is its prefix, unless one is given.
+func TestPrefixOfTheOlderHandler(t *testing.T) {
+	for _, c := range []struct {
+		endpoint string
+		options  map[string]string
+		want     string
+	}{
+		{"etcd://h/job?min_workers=1&max_workers=3", nil, "/torchelastic/p2p"},
+		{"etcd://h/job", map[string]string{"ttl": "5"}, "/torchelastic/p2p"},
+		{"etcd://h/job?key_prefix=", nil, ""},
+		{"etcd://h/job?etcd_prefix=/a/", nil, "/a"},
+		{"etcd://h/job", map[string]string{"key_prefix": "/b"}, "/b"},
+		{"etcd://h?ttl=5", nil, DefaultPrefix},
+		{"etcd://h", nil, DefaultPrefix},
+	} {
+		e, err := ParseEndpoint(c.endpoint)
+		testkit.Check(t, err)
+		p := params.Default()
+		p.RunID, p.Min, p.Max, p.BackendOptions = "none", 1, 1, c.options
+		for range 2 { // applying it again changes nothing
+			testkit.Check(t, e.Apply(&p))
+		}
+		config, err := e.Config(p.BackendOptions)
+		testkit.Check(t, err)
+		if config.Prefix != c.want {
+			t.Errorf("%s, %v: prefix %q, want %q", c.endpoint, c.options, config.Prefix, c.want)
+		}
+	}
+}
+
 func TestEndpointOptions(t *testing.T) {
 	e, err := ParseEndpoint("etcd://h")
 	testkit.Check(t, err)
