@@ -1,11 +1,17 @@
 package backend
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
 	"maps"
 	"net/url"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
+
+	"golang.org/x/sys/unix"
 
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -44,7 +50,8 @@ func Canonical(name string) (string, error) {
 // take them, from what torchrun's --rdzv-backend, --rdzv-endpoint and --rdzv-conf give.
 // rallypoint-file also takes a plain path, rallypoint-etcd host[:port] or a list of them,
 // rallypoint-static HOST:PORT of node 0. store_type=file with a path is c10d's way to
-// say rallypoint-file; rank and timeout of a static node are torch's for node_rank and
+// say rallypoint-file; a path that is no directory is c10d's file, beside which Resolve makes a
+// directory. rank and timeout of a static node are torch's for node_rank and
 // join_timeout. An endpoint of another backend is ErrInvalid.
 //
 // It leaves the map options alone.
@@ -54,13 +61,17 @@ func Resolve(name, endpoint string, options map[string]string) (string, map[stri
 		return "", nil, err
 	}
 	text := strings.TrimSpace(endpoint)
+	beside := false
 	if own == NameAny && strings.EqualFold(options["store_type"], "file") && (strings.HasPrefix(text, "/") || Scheme(text) == SchemeFile) {
 		own, options = NameFile, maps.Clone(options)
 		delete(options, "store_type")
+		beside = true
 	}
 	switch own {
 	case NameFile:
-		text, err = resolveFile(text)
+		if text, err = resolveFile(text); err == nil && beside {
+			text, err = besideFile(text)
+		}
 	case NameEtcd:
 		text, err = resolveEtcd(name, text)
 	case NameStatic:
@@ -84,6 +95,41 @@ func resolveFile(text string) (string, error) {
 			"the endpoint %q is not one of %s: write file:///DIRECTORY, or the path of a directory that all nodes share", params.QuotableEndpoint(text), NameFile)
 	}
 	return text, nil
+}
+
+// besideFile returns the endpoint of the directory for torch's file: the path with a suffix,
+// unless it is a directory itself.
+func besideFile(endpoint string) (string, error) {
+	path, err := directory(endpoint)
+	if err != nil {
+		return "", err
+	}
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return endpoint, nil
+	}
+	dir := path + ".rallypoint"
+	err = os.Mkdir(dir, 0o700)
+	if errors.Is(err, fs.ErrExist) {
+		err = ownDirectory(dir)
+	}
+	if err != nil {
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "store_type=file: the nodes cannot meet beside the file %s: %v; "+
+			"all nodes have to share its folder and to write there, or give the endpoint file:///DIRECTORY", path, err)
+	}
+	return (&url.URL{Scheme: SchemeFile, Path: dir}).String(), nil
+}
+
+// ownDirectory refuses a directory that another user, who may write where it is, can have put
+// there.
+func ownDirectory(dir string) error {
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return &fs.PathError{Op: "lstat", Path: dir, Err: err}
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&0o022 != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
+		return fmt.Errorf("%s is no directory that this user alone may write to", dir)
+	}
+	return nil
 }
 
 // resolveEtcd returns the endpoint of a backend that is an etcd by its name.

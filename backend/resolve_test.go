@@ -2,14 +2,19 @@ package backend
 
 import (
 	"errors"
+	"io/fs"
 	"maps"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 func TestResolve(t *testing.T) {
+	dir := t.TempDir()
 	for _, c := range []struct {
 		name, endpoint, options string
 		want, wantOptions       string
@@ -19,8 +24,8 @@ func TestResolve(t *testing.T) {
 		{"c10d", "file:///d", "", "file:///d", ""},
 		{"rallypoint-file", "/d e", "", "file:///d%20e", ""},
 		{"rallypoint-file", "FILE:///d", "", "FILE:///d", ""},
-		{"", "/d", "store_type=File", "file:///d", ""},
-		{"c10d", "file:///d", "store_type=file,target=2", "file:///d", "target=2"},
+		{"", dir, "store_type=File", "file://" + dir, ""},
+		{"c10d", "file://" + dir, "store_type=file,target=2", "file://" + dir, "target=2"},
 		{"c10d", "h:1", "store_type=file", "h:1", "store_type=file"}, // which SetOptions refuses
 		{"rallypoint-etcd", "", "", "etcd://localhost", ""},
 		{"etcd", "h1:2379,h2", "", "etcd://h1:2379,h2", ""},
@@ -37,6 +42,36 @@ func TestResolve(t *testing.T) {
 		}
 		if !maps.Equal(before, given) {
 			t.Errorf("%s %q %s: it changed the caller's options to %v", c.name, c.endpoint, c.options, given)
+		}
+	}
+}
+
+// TestFileOfTorch: store_type=file names a file, which may be there or not.
+func TestFileOfTorch(t *testing.T) {
+	dir := t.TempDir()
+	existing, absent := filepath.Join(dir, "a file"), filepath.Join(dir, "absent")
+	testkit.Check(t, os.WriteFile(existing, nil, 0o600))
+	options := map[string]string{"store_type": "file"}
+	for _, path := range []string{existing, absent, existing} { // the second node finds what the first has made
+		got, _, err := Resolve("c10d", path, options)
+		testkit.Check(t, err)
+		at, err := directory(got)
+		testkit.Check(t, err)
+		testkit.Equal(t, at, path+".rallypoint")
+		info, err := os.Stat(at)
+		testkit.Check(t, err)
+		testkit.Equal(t, info.Mode(), fs.ModeDir|0o700)
+	}
+	foreign := filepath.Join(dir, "foreign")
+	testkit.Check(t, os.Mkdir(foreign+".rallypoint", 0o700))
+	testkit.Check(t, os.Chmod(foreign+".rallypoint", 0o777))
+	linked := filepath.Join(dir, "linked")
+	testkit.Check(t, os.Symlink(dir, linked+".rallypoint"))
+	for path, says := range map[string]string{
+		filepath.Join(dir, "none", "f"): "all nodes have to share its folder", foreign: "alone may write", linked: "alone may write",
+	} {
+		if _, _, err := Resolve("", path, options); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v", path, err)
 		}
 	}
 }

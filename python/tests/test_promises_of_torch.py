@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import pickle
+import shutil
 import subprocess
 import sys
 import threading
@@ -192,6 +193,14 @@ def test_store_type_file(tmp_path: Path) -> None:
         1, 1, 1, rdzv_endpoint=str(tmp_path), rdzv_configs={"store_type": "file"}, max_restarts=0
     )
     assert elastic_launch(config, jobs.add_rank)(5) == {0: 5}
+    for path in (tmp_path / "absent", Path(__file__)):
+        if path.exists():
+            path = Path(shutil.copy(path, tmp_path))
+        file = handler(str(path), store_type="file")
+        assert file.next_rendezvous().world_size == 1
+        file.shutdown()
+        file._member.close()
+        assert (tmp_path / f"{path.name}.rallypoint").is_dir()
     script = tmp_path / "true.py"
     script.write_text("")
     command = ["run", "--rdzv-backend=c10d", f"--rdzv-endpoint={tmp_path}", "--rdzv-conf"]
