@@ -13,6 +13,7 @@ import (
 	"rallypoint/backend"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
 )
 
 // table is a backend of the program: a sharedlog.CASRegister. A function of the program
@@ -104,7 +105,11 @@ func run(f func(*C.rp_backend_reply, *C.rp_error) C.int32_t) (reply, error) {
 		if text == "" {
 			text = "the backend said no more than " + name
 		}
-		return reply{}, &rendezvous.Error{Code: rendezvous.Code(code), Text: strings.ToValidUTF8(text, "?")}
+		err := &rendezvous.Error{Code: rendezvous.Code(code), Text: strings.ToValidUTF8(text, "?")}
+		if failure.retryable < 0 {
+			return reply{}, &sharedlog.Unreachable{Err: err}
+		}
+		return reply{}, err
 	}
 	if out.answered == 0 {
 		return reply{}, rendezvous.Errorf(rendezvous.CodeInvalid, "a function of the backend returned RP_OK without rp_backend_answer")

@@ -1216,7 +1216,8 @@ typedef struct rp_backend_reply {
  * compared and set. A token is any bytes that stand for what is stored, and are others
  * after each write. All return RP_OK after a rp_backend_answer, or an error with *err
  * filled in: RP_ERR_CONNECTION is tried again, every other code ends the member's part
- * in the run. They run on threads of the library, several at once, may wait, but not
+ * in the run. With err->retryable -1 RP_ERR_CONNECTION is not tried again, but returned by
+ * rp_member_next, as long as the member has not reached the value once. They run on threads of the library, several at once, may wait, but not
  * for ever, and must not close the member.
  *
  * get:     answers what is stored and its token; nothing is stored: state NULL.

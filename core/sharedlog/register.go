@@ -33,6 +33,14 @@ type CASRegister interface {
 	SetState(ctx context.Context, state, token []byte) (now, nowToken []byte, ok bool, err error)
 }
 
+// Unreachable is an error of a CASRegister that has itself tried for long enough to reach its
+// place. A node that has not reached it once fails with it at once; afterwards the operation
+// is repeated, as after other errors that may pass.
+type Unreachable struct{ Err error }
+
+func (e *Unreachable) Error() string { return e.Err.Error() }
+func (e *Unreachable) Unwrap() error { return e.Err }
+
 // Values of Info.
 const (
 	registerSnapshotEntries = 128
@@ -87,12 +95,16 @@ func NewRegisterLog(r CASRegister, runID string) Log {
 // Open implements Log.
 func (r *registerLog) Open(ctx context.Context) (Info, error) {
 	pause := newBackoff()
+	reached := false
 	for {
 		err := r.look(ctx)
 		if err == nil {
+			reached = true
 			err = r.update(ctx, func(*registerState) bool { return false })
 		}
-		switch own := (*rendezvous.Error)(nil); {
+		var own *rendezvous.Error
+		var unreachable *Unreachable
+		switch {
 		case err == nil:
 			r.mu.Lock()
 			defer r.mu.Unlock()
@@ -100,7 +112,7 @@ func (r *registerLog) Open(ctx context.Context) (Info, error) {
 				Generation: r.state.generation, SnapshotEntries: registerSnapshotEntries, SnapshotBytes: registerSnapshotBytes,
 				MaxEntry: registerMaxEntry, HeartbeatReadInterval: registerLookEvery,
 			}, nil
-		case ctx.Err() != nil || errors.As(err, &own) && !own.Code.Retryable():
+		case ctx.Err() != nil || errors.As(err, &own) && !own.Code.Retryable(), !reached && errors.As(err, &unreachable):
 			return Info{}, err
 		}
 		pause.Wait(ctx)

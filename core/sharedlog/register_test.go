@@ -381,3 +381,50 @@ func FuzzBlobState(f *testing.F) {
 		}
 	})
 }
+
+// TestUnreachableRegister: a register that has itself tried to reach its place is believed until
+// it was reached once.
+func TestUnreachableRegister(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		refusal := &Unreachable{rendezvous.Errorf(rendezvous.CodeConnection, "away")}
+		v := &value{fail: refusal}
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		log := NewRegisterLog(v, "job")
+		for i := range 2 {
+			if _, err := log.Open(ctx); !errors.Is(err, rendezvous.ErrConnection) || v.gets != i+1 {
+				t.Fatalf("%v after %d looks, want the refusal after %d", err, v.gets, i+1)
+			}
+		}
+		v.fail = refusal.Err // an error that may pass
+		go func() {
+			time.Sleep(time.Second)
+			v.mu.Lock()
+			defer v.mu.Unlock()
+			v.fail = nil
+		}()
+		if _, err := log.Open(ctx); err != nil || v.gets < 4 {
+			t.Fatalf("%v after %d looks, want it open after several", err, v.gets)
+		}
+
+		half := &halfway{value: &value{}, refusal: refusal}
+		if _, err := NewRegisterLog(half, "job").Open(ctx); err != nil || half.refused != 1 {
+			t.Fatalf("%v after %d refused writes, want it open: it was reached", err, half.refused)
+		}
+	})
+}
+
+// halfway is a register whose first write is refused.
+type halfway struct {
+	*value
+	refusal error
+	refused int
+}
+
+func (h *halfway) SetState(ctx context.Context, state, token []byte) (now, nowToken []byte, ok bool, err error) {
+	if h.refused == 0 {
+		h.refused++
+		return nil, nil, false, h.refusal
+	}
+	return h.value.SetState(ctx, state, token)
+}

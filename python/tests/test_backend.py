@@ -24,6 +24,7 @@ class Value(rallypoint.RendezvousBackend):
         self.state: bytes | None = None
         self.token: object = None
         self.error: BaseException | None = None
+        self.asked = 0
 
     @property
     def name(self) -> str:
@@ -31,6 +32,7 @@ class Value(rallypoint.RendezvousBackend):
 
     def get_state(self) -> Any:
         with self.lock:
+            self.asked += 1
             if self.error is not None:
                 raise self.error
             return None if self.state is None else (self.state, self.token)
@@ -123,6 +125,50 @@ def test_errors(error: BaseException, raised: type[BaseException]) -> None:
         value.error = None
 
 
+@pytest.fixture
+def handlers() -> Iterator[list[Any]]:
+    made: list[Any] = []
+    yield made
+    for handler in made:
+        handler._member.close()
+
+
+@pytest.mark.parametrize("of_torch", [False, True])
+def test_a_backend_that_has_given_up(of_torch: bool) -> None:
+    """What it raises before it was reached once is raised at once, as by torch's handler;
+    afterwards it is repeated."""
+    error: Any = rallypoint.ConnectionFailedError("the place is away", rallypoint.Code.CONNECTION)
+    if of_torch:
+        api = pytest.importorskip("torch.distributed.elastic.rendezvous.api")
+        error = api.RendezvousConnectionError("the place is away")
+    value = Value()
+    value.error = error
+    with open_member(value, 1, read_timeout=5) as member:
+        for asked in (1, 2):
+            with pytest.raises(rallypoint.ConnectionFailedError, match="the place is away"):
+                member.next()
+            assert value.asked == asked
+        value.error = None
+        assert member.next().round == 1
+        value.error = error
+        keys = member.keys(1)
+        with pytest.raises(rallypoint.DeadlineError):
+            keys.add("sum", 1, 0.2)
+        value.error = None
+        assert keys.add("other", 1) == 1
+
+
+def test_connection_error_of_from_backend(handlers: list[Any]) -> None:
+    api = pytest.importorskip("torch.distributed.elastic.rendezvous.api")
+    value = Value()
+    value.error = api.RendezvousConnectionError("the place is away")
+    make = rallypoint.DynamicRendezvousHandler.from_backend
+    handlers.append(make("job", None, value, 1, 1, read_timeout=5))
+    with pytest.raises(api.RendezvousConnectionError, match="the place is away"):
+        handlers[0].next_rendezvous()
+    assert value.asked == 1
+
+
 class Mute(Exception):
     def __str__(self) -> str:
         raise RuntimeError
@@ -191,14 +237,6 @@ def test_a_hanging_backend_holds_nobody_up() -> None:
             assert time.monotonic() - began < 10
             assert _tables, "a backend was given back that is being called"
     until(lambda: not _tables)
-
-
-@pytest.fixture
-def handlers() -> Iterator[list[Any]]:
-    made: list[Any] = []
-    yield made
-    for handler in made:
-        handler._member.close()
 
 
 def test_from_backend(handlers: list[Any]) -> None:

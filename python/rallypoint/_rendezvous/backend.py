@@ -13,7 +13,7 @@ import sys
 import threading
 from typing import Any, Optional
 
-from .._errors import Code, RallypointError
+from .._errors import Code, ConnectionFailedError, RallypointError
 from .._native import abi, library
 
 # What is stored, and its token; set_state adds whether that is because of the call.
@@ -29,8 +29,12 @@ class RendezvousBackend(abc.ABC):
     but not for ever, and should not be given locks of the program.
 
     Errors: torch's RendezvousStateError, ValueError, TypeError and the like end the node's
-    part in the run; all others (OSError, RuntimeError, torch's RendezvousConnectionError)
-    are taken for a connection that may come back, and the call is repeated.
+    part in the run; all others (OSError, RuntimeError) are taken for a connection that may
+    come back, and the call is repeated: until read_timeout is over before the backend was
+    reached once, and afterwards as long as the node is in the run. RendezvousConnectionError,
+    torch's or without torch ConnectionFailedError, says that the backend itself has tried long
+    enough: before it was reached once, the node's next() raises it at once; afterwards the call is
+    repeated, too.
     """
 
     @property
@@ -145,6 +149,7 @@ def _report(err: Any, backend: Any, what: str, error: BaseException) -> int:
     text = f"backend {_name(backend)}: {what}: {type(error).__name__}: {message}"
     code = _code(error)
     err[0].code = code
+    err[0].retryable = -1 if _given_up(error) else 0
     err[0].message = text.encode("utf-8", "replace")[:2000].replace(b"\0", b" ")
     return code
 
@@ -159,6 +164,13 @@ def _code(error: BaseException) -> int:
     if isinstance(error, (*wrong, NotImplementedError)):
         return int(Code.INVALID)
     return int(Code.CONNECTION)
+
+
+def _given_up(error: BaseException) -> bool:
+    """Whether a backend says that it has tried to reach its place itself."""
+    torch = sys.modules.get("torch.distributed.elastic.rendezvous.api")
+    of_torch = torch is not None and isinstance(error, torch.RendezvousConnectionError)
+    return of_torch or isinstance(error, ConnectionFailedError)
 
 
 def _name(backend: Any) -> str:
