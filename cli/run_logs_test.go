@@ -58,13 +58,14 @@ type logSetting struct {
 func (l *logSetting) wants() (console, files map[string][]string) {
 	console, files = map[string][]string{}, map[string][]string{}
 	for i, stream := range []string{"out", "err"} {
+		filtered := "filtered_std" + stream + ".log"
+		if l.filters[stream] != "" && !l.noFiles {
+			files[filtered] = []string{""} // also where nothing is tee'd, as torchrun's
+		}
 		for local := range 2 {
 			shown := l.noFiles || l.ranks == "" || strings.Contains(l.ranks, fmt.Sprint(local))
 			teed, filed := l.tee[local]>>i&1 == 1, (l.redirects[local]|l.tee[local])>>i&1 == 1
-			file, filtered := fmt.Sprintf("%d/std%s.log", local, stream), "filtered_std"+stream+".log"
-			if teed && shown && l.filters[stream] != "" {
-				files[filtered] = append(files[filtered], "")
-			}
+			file := fmt.Sprintf("%d/std%s.log", local, stream)
 			for n := 1; n <= 2; n++ {
 				line := fmt.Sprintf("%s %d of %d\n", stream, n, local)
 				prefixed := fmt.Sprintf("[r%d]:%s", local, line)

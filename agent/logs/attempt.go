@@ -392,7 +392,7 @@ func (a *Attempt) Started() {
 }
 
 // Follow begins to copy the files that are tee'd to out and err, and to the
-// filter files.
+// filter files, which are made in any case.
 func (a *Attempt) Follow(c *Console, out, err *os.File, workers []Names) error {
 	spec := a.tree.spec
 	for _, s := range []struct {
@@ -404,6 +404,14 @@ func (a *Attempt) Follow(c *Console, out, err *os.File, workers []Names) error {
 		{func(p *Paths) string { return p.teeOut }, out, a.Plan.outFilter, spec.OutFilters},
 		{func(p *Paths) string { return p.teeErr }, err, a.Plan.errFilter, spec.ErrFilters},
 	} {
+		var filtered *os.File
+		if len(s.needles) > 0 && s.filter != "" {
+			file, err := a.open(s.filter)
+			if err != nil {
+				return fmt.Errorf("cannot open a filter file: %w", err)
+			}
+			filtered = file
+		}
 		for _, w := range workers {
 			path := s.tee(&a.Plan.Workers[w.Local])
 			if path == "" {
@@ -418,11 +426,7 @@ func (a *Attempt) Follow(c *Console, out, err *os.File, workers []Names) error {
 			if spec.Fold {
 				job.out = a.folder(c, s.dst).source(w.Rank)
 			}
-			if len(s.needles) > 0 && s.filter != "" {
-				filtered, err := a.open(s.filter)
-				if err != nil {
-					return fmt.Errorf("cannot open a filter file: %w", err)
-				}
+			if filtered != nil {
 				job.filter = c.printer(filtered, prefix)
 				for _, needle := range s.needles {
 					job.needles = append(job.needles, []byte(needle))
