@@ -105,7 +105,8 @@ func NewStatic(p params.Params, log *slog.Logger) (*Static, error) {
 	}
 	if p.NodeRank < 0 || p.NodeRank >= p.Max {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
-			"a static job needs the rank of each node: give node_rank (0 to %d; 0 is the node at the endpoint)", p.Max-1)
+			"a static job needs the rank of each node, 0 to %d (0 is the node at the endpoint): give the option node_rank (--rdzv-conf=node_rank=N) or the variable %s=N. "+
+				"rallypoint run also takes --node-rank=N, which torchrun keeps from this backend", p.Max-1, params.EnvNodeRank)
 	}
 	place := strings.TrimPrefix(p.Endpoint, Scheme)
 	if place == "" {

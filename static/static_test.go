@@ -207,7 +207,7 @@ func TestStaticParams(t *testing.T) {
 		"needs a port": func(p *params.Params) { p.Endpoint = Scheme + "host" },
 		"port of node": func(p *params.Params) { p.Endpoint = "host:0" },
 		"fixed number": func(p *params.Params) { p.Min = 1 },
-		"node_rank":    func(p *params.Params) { p.NodeRank = -1 },
+		"give the option node_rank (--rdzv-conf=node_rank=N) or the variable PET_NODE_RANK=N": func(p *params.Params) { p.NodeRank = -1 },
 		"node_rank is": func(p *params.Params) { p.NodeRank = 2 },
 		"run id":       func(p *params.Params) { p.RunID = "" },
 	} {

@@ -355,9 +355,9 @@ func nearestOption(name string) string {
 	return best
 }
 
-// envNodeRank is torchrun's variable for --node-rank. Stock torchrun hides the
+// EnvNodeRank is torchrun's variable for --node-rank. Stock torchrun hides the
 // flag from plug-ins, but not the variable.
-const envNodeRank = "PET_NODE_RANK"
+const EnvNodeRank = "PET_NODE_RANK"
 
 // EnvTokenFile names the token file where no option does.
 const EnvTokenFile = "RALLYPOINT_TOKEN_FILE"
@@ -395,10 +395,10 @@ var rankHints = []struct {
 // after Endpoint and Max are set: a rank that is not below Max is none.
 func (p *Params) SetEnvironment(getenv func(string) string) (warnings []string) {
 	if p.NodeRank < 0 {
-		if text := getenv(envNodeRank); text != "" {
+		if text := getenv(EnvNodeRank); text != "" {
 			rank, expected := parseRank(text, p.Max)
 			if expected != "" {
-				warnings = append(warnings, fmt.Sprintf("environment variable %s=%.80q is ignored: expected %s", envNodeRank, text, expected))
+				warnings = append(warnings, fmt.Sprintf("environment variable %s=%.80q is ignored: expected %s", EnvNodeRank, text, expected))
 			}
 			p.NodeRank = rank
 		}
