@@ -89,3 +89,14 @@ def test_pictures_show_everywhere(picture: Path) -> None:
         assert element.tag.partition("}")[2] not in ("script", "foreignObject", "image", "use")
         assert not [name for name in element.attrib if name.endswith("href")]
         assert not re.search(r"url\((?!#)|@import", element.text or "")
+
+
+def test_tests_of_deviations() -> None:
+    """Each test that a row names is there."""
+    named = re.findall(r"`((?:Test|test_)\w+)(?:\.py)?`", (ROOT / "docs/deviations.md").read_text())
+    python = sorted((ROOT / "python/tests").rglob("*.py"))
+    go = [p for d in ROOT.glob("[a-z]*") if d.is_dir() for p in d.rglob("*_test.go")]
+    there = {path.stem for path in python}
+    for path in (*python, *go):
+        there.update(re.findall(r"^\s*(?:func|def) (\w+)\(", path.read_text(), re.MULTILINE))
+    assert len(named) > 100 and not set(named) - there

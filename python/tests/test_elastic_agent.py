@@ -49,7 +49,7 @@ def test_results() -> None:
     assert result.return_values == {0: 10, 1: 11} and result.failures == {}
     group = agent.get_worker_group()
     assert group.state == WorkerState.SUCCEEDED
-    assert (group.group_rank, group.group_world_size) == (0, 1)
+    assert (group.group_rank, group.group_world_size, group.store) == (0, 1, None)
     assert [(w.global_rank, w.role_rank, w.world_size) for w in group.workers] == [
         (0, 0, 2),
         (1, 1, 2),
