@@ -73,7 +73,7 @@ def fail_until(attempt: int) -> int:
     return count
 
 
-def leave(code: int) -> None:
+def leave(code: object) -> None:
     sys.exit(code)
 
 
@@ -96,10 +96,24 @@ class _Abort:
 _kept: list[object] = []
 
 
-def abort_at_finalisation() -> int:
+def abort_at_finalisation(end: object = "return") -> int:
     """As a thread of C++ that is ended there."""
     _kept.append(_Abort())
+    if end == "raise":
+        raise ValueError("the function's own")
+    if end != "return":
+        sys.exit(end)  # type: ignore[arg-type]
     return rank()
+
+
+def print_to_full() -> None:
+    sys.stdout = open("/dev/full", "w")  # noqa: SIM115
+    sys.stdout.write("text")
+
+
+def print_to_full_and_fail() -> None:
+    print_to_full()
+    raise ValueError
 
 
 def leave_unfinished(folder: str) -> None:

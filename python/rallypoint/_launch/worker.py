@@ -28,9 +28,18 @@ def main(folder: str, local_rank: str) -> None:
         folder: that of the job.
         local_rank: the worker's true local rank.
     """
+    code = 0
     try:
-        record(_run)(folder, local_rank)
-        _leave()
+        try:
+            record(_run)(folder, local_rank)
+        except SystemExit as e:
+            if not isinstance(e.code, (int, type(None))):
+                raise  # a text, which the interpreter prints
+            code = e.code or 0
+        except Exception:
+            sys.excepthook(*sys.exc_info())
+            code = 1
+        _leave(code)
     except KeyboardInterrupt:
         # The launcher passes Ctrl-C on; a traceback of each worker says nothing.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
@@ -54,13 +63,14 @@ def _run(folder: str, local_rank: str) -> None:
         os.rename(path + ".part", path)
 
 
-def _leave() -> None:
-    """Ends the process with success, without the interpreter's finalisation.
+def _leave(code: int) -> None:
+    """Ends the process without the interpreter's finalisation.
 
     Before Python 3.14 finalisation ends each thread that asks for the interpreter lock, which
     aborts the process where C++ asked: a process group that was not destroyed has such threads,
-    and turned a function that had returned into a failed worker. What a program expects of
-    its end is done here: threads are awaited, exit callbacks run, and files flushed.
+    and turned a function that had returned into a failed worker, and any code into SIGABRT.
+    What a program expects of its end is done here: threads are awaited, exit callbacks run, and
+    files flushed.
     """
     threading._shutdown()  # type: ignore[attr-defined]
     with suppress(Exception):  # before Python 3.10 the last one's, which is printed already
@@ -69,13 +79,13 @@ def _leave() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
     except Exception:
-        return  # the interpreter says it, and exits with 120
+        sys.exit(code)  # the interpreter says it, and exits with 120
     for file in gc.get_objects():
         if issubclass(type(file), (io.TextIOWrapper, io.BufferedWriter, io.BufferedRandom)):
             with suppress(OSError, ValueError):
                 file.flush()
     ctypes.CDLL(None).fflush(None)
-    os._exit(0)
+    os._exit(code & 0xFF)
 
 
 def _substitute(argument: Any, local_rank: str) -> Any:

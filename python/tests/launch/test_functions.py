@@ -119,6 +119,32 @@ def test_function_without_result() -> None:
 def test_result_outlives_finalisation() -> None:
     """What finalisation would make of the process is no failure of a function that returned."""
     assert elastic_launch(alone(2), jobs.abort_at_finalisation)() == {0: 0, 1: 1}
+    assert elastic_launch(alone(1), jobs.abort_at_finalisation)(None) == {0: None}
+
+
+@pytest.mark.parametrize(("end", "code"), [("raise", 1), (7, 7), (-1, 255)])
+def test_exit_code_outlives_finalisation(end: object, code: int) -> None:
+    with pytest.raises(ChildFailedError) as caught:
+        elastic_launch(alone(1), jobs.abort_at_finalisation)(end)
+    _, failure = caught.value.get_first_failure()
+    assert failure.exitcode == code
+    if end == "raise":
+        assert "ValueError: the function's own" in str(caught.value)
+
+
+def test_text_of_an_exit(capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ChildFailedError) as caught:
+        elastic_launch(alone(1), jobs.leave)("the reason")  # the interpreter's own end
+    assert caught.value.get_first_failure()[1].exitcode == 1
+    assert "the reason\n" in capfd.readouterr().err
+
+
+def test_streams_that_cannot_be_flushed() -> None:
+    """The interpreter says so, and ends with 120, as it does elsewhere."""
+    for job in (jobs.print_to_full, jobs.print_to_full_and_fail):
+        with pytest.raises(ChildFailedError) as caught:
+            elastic_launch(alone(1), job)()
+        assert caught.value.get_first_failure()[1].exitcode == 120
 
 
 def test_end_of_a_worker(tmp_path: Path) -> None:
