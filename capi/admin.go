@@ -78,6 +78,8 @@ func (a *adminTexts) event(r *C.rp_admin_request, nodes []string) (rendezvous.Ev
 		return rendezvous.CancelDirective{ID: a.directive, Reason: a.reason}, nil
 	case C.RP_ADMIN_CLOSE, C.RP_ADMIN_FAIL:
 		return rendezvous.CloseRun{Reason: a.reason, Stop: r.action == C.RP_ADMIN_FAIL}, nil
+	case C.RP_ADMIN_FORGET:
+		return rendezvous.Forget{Reason: a.reason}, nil
 	case C.RP_ADMIN_UNDRAIN, C.RP_ADMIN_EVICT:
 	default:
 		return nil, invalid("action is %d, which is none", int32(r.action))

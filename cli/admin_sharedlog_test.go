@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -105,6 +106,49 @@ func TestOneOfManyCancels(t *testing.T) {
 			if canceled != 1 {
 				t.Errorf("%d of %d were told that they have canceled it", canceled, many)
 			}
+		})
+	}
+}
+
+// TestAdminForget: a job that was closed by hand is refused to the nodes that come after its end,
+// until an administrator has it forgotten.
+func TestAdminForget(t *testing.T) {
+	places := maps.Clone(sharedLogs)
+	places["serve"] = func(t *testing.T) string {
+		s := serve(t, command("serve", "--listen", "127.0.0.1:0"))
+		t.Cleanup(func() { s.end(t) })
+		return s.addr
+	}
+	for name, place := range places {
+		t.Run(name, func(t *testing.T) {
+			endpoint := place(t)
+			admin := func(action string, code int, says string) {
+				t.Helper()
+				got, stdout, stderr := execute(t, "admin", action, endpoint, "--rdzv-id", "job", "--reason", "one more epoch")
+				if got != code || !strings.Contains(stdout+stderr, says) || strings.Count(stdout+stderr, "\n") != 1 {
+					t.Errorf("%s: %d, %q, %q; want %d and %q", action, got, stdout, stderr, code, says)
+				}
+			}
+			leaves := func(n backend.Node) {
+				t.Helper()
+				if err := n.Shutdown(t.Context(), rendezvous.EndLeave, ""); err != nil {
+					t.Fatal(err)
+				}
+			}
+			n, first := meets(t, endpoint, "job", "a", 1, 1)
+			ended(t, first)
+			admin("forget", 1, `run "job" is open: there is nothing to forget`)
+			admin("close", 0, "no more nodes join it")
+			admin("forget", 1, "nodes of it are alive")
+			leaves(n)
+			late, refused := meets(t, endpoint, "job", "b", 1, 1)
+			if err := <-refused; rendezvous.CodeOf(err) != rendezvous.CodeClosed || !strings.Contains(err.Error(), "admin forget") {
+				t.Errorf("before it is forgotten a node received %v", err)
+			}
+			leaves(late)
+			admin("forget", 0, "the next node begins it again")
+			_, again := meets(t, endpoint, "job", "b", 1, 1)
+			ended(t, again)
 		})
 	}
 }

@@ -951,7 +951,8 @@ enum rp_admin_action {
     RP_ADMIN_UNDRAIN = 6, /* let the one node in `nodes` join again */
     RP_ADMIN_EVICT = 7,   /* take the one node in `nodes` out at once; it may come back */
     RP_ADMIN_CLOSE = 8,   /* let no more nodes join */
-    RP_ADMIN_FAIL = 9     /* end the job as failed, at once */
+    RP_ADMIN_FAIL = 9,    /* end the job as failed, at once */
+    RP_ADMIN_FORGET = 10  /* let a job that stays closed, and has no live node, begin again */
 };
 
 /*

@@ -101,6 +101,7 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
             "admin.stop",
             "admin.cancel",
             "admin.undrain",
+            "admin.forget",
             "admin.evict",
             "admin.close",
             "admin.Answer",

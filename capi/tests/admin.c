@@ -49,8 +49,8 @@ static void malformed(const rp_admin_request *good) {
     request.struct_size = 8;
     CHECK_CODE(RP_ERR_INVALID, rp_admin_start(&request, -1, &op, ERR));
     request = *good;
-    request.action = 10;
-    expect_refused(&request, "action is 10");
+    request.action = 11;
+    expect_refused(&request, "action is 11");
     request.action = RP_ADMIN_EVICT;
     expect_refused(&request, "there are 0 nodes, it must be one");
     request.nodes = two;
@@ -133,6 +133,35 @@ static void directives(const rp_admin_request *good) {
     expect_done(&request, "it ends, to be queued again");
 }
 
+/* A job that was closed by hand stays closed when its node is gone, until it is forgotten. */
+static void forgotten(const rp_admin_request *good, rp_member_config config, rp_member member) {
+    char directory[] = "/tmp/rp-admin-XXXXXX", place[64], command[64];
+    rp_outcome outcome = {.struct_size = sizeof outcome};
+    rp_admin_request request = *good;
+    request.action = RP_ADMIN_FORGET;
+    expect_refused(&request, "nodes of it are alive");
+    CHECK_OK(rp_member_close(member, ERR));
+    CHECK(mkdtemp(directory) != NULL);
+    snprintf(place, sizeof place, "file://%s", directory);
+    config.endpoint = request.endpoint = place;
+    CHECK_OK(rp_member_open(&config, &member, ERR));
+    CHECK_OK(rp_member_next(member, -1, &outcome, ERR));
+    request.action = RP_ADMIN_CLOSE;
+    expect_done(&request, "is closed");
+    CHECK_OK(rp_member_close(member, ERR));
+    CHECK_OK(rp_member_open(&config, &member, ERR));
+    CHECK_CODE(RP_ERR_CLOSED, rp_member_next(member, -1, &outcome, ERR));
+    CHECK_CONTAINS(last_error.message, "admin forget");
+    CHECK_OK(rp_member_close(member, ERR));
+    request.action = RP_ADMIN_FORGET;
+    expect_done(&request, "begins it again");
+    CHECK_OK(rp_member_open(&config, &member, ERR));
+    CHECK_OK(rp_member_next(member, -1, &outcome, ERR));
+    CHECK_OK(rp_member_close(member, ERR));
+    snprintf(command, sizeof command, "rm -r %s", directory);
+    CHECK_INT(0, system(command));
+}
+
 int main(void) {
     rp_option options[] = {{"last_call_timeout", "0.1"}, {"node_id", "n0"}};
     rp_member_config config = {.struct_size = sizeof config,
@@ -157,7 +186,7 @@ int main(void) {
     CHECK_OK(rp_member_next(member, -1, &outcome, ERR));
     malformed(&good);
     directives(&good);
-    CHECK_OK(rp_member_close(member, ERR));
+    forgotten(&good, config, member);
     CHECK_INT(0, handles_open());
     return 0;
 }

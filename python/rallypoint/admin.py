@@ -31,7 +31,18 @@ if TYPE_CHECKING:
 
     Time = Union[float, timedelta]
 
-__all__ = ["Answer", "cancel", "close", "drain", "evict", "save", "scale", "stop", "undrain"]
+__all__ = [
+    "Answer",
+    "cancel",
+    "close",
+    "drain",
+    "evict",
+    "forget",
+    "save",
+    "scale",
+    "stop",
+    "undrain",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -312,6 +323,36 @@ def close(
     given = _given(locals())
     given.pop("fail")
     return _ask(abi.ADMIN_FAIL if fail else abi.ADMIN_CLOSE, **given)
+
+
+def forget(
+    endpoint: str,
+    run_id: str,
+    *,
+    reason: str,
+    by: str | None = None,
+    token_file: str | os.PathLike[str] | None = None,
+    timeout: Time = 5,
+) -> Answer:
+    """Lets a job that has succeeded or was closed begin again before its `closed_for` is over.
+
+    No node of it may be alive.
+
+    Args:
+        endpoint: as for save.
+        run_id: as for save.
+        reason: as for save; the job's history has it.
+        by: as for save.
+        token_file: as for save.
+        timeout: as for save.
+
+    Returns:
+        What is done.
+
+    Raises:
+        What save raises; InvalidError, too, if it has not ended, or begins again anyway.
+    """
+    return _ask(abi.ADMIN_FORGET, **_given(locals()))
 
 
 def _given(arguments: dict[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import rallypoint
-from rallypoint import ClosedError, Code, InvalidError, Member, admin
+from rallypoint import ClosedError, Code, GracefulExitError, InvalidError, Member, admin
 
 
 def free_port() -> int:
@@ -73,6 +73,23 @@ def test_a_job_is_stopped_and_closed(place: str, nodes: list[Member]) -> None:
     with pytest.raises(ClosedError, match="it is closed: it was stopped to be queued again"):
         admin.save(place, "job", reason="why")
     assert admin.close(place, "job", reason="why").directive == ""
+
+
+def test_a_job_that_is_forgotten_begins_again(tmp_path: Path) -> None:
+    place = f"file://{tmp_path}"
+
+    def node(name: str) -> Member:
+        return Member("job", place, 1, 1, options={"node_id": name})
+
+    with node("n0") as first:
+        first.next()
+        with pytest.raises(InvalidError, match="is open: there is nothing to forget"):
+            admin.forget(place, "job", reason="once more")
+    with node("n1") as late, pytest.raises(GracefulExitError, match="admin forget"):
+        late.next()
+    assert "begins it again" in admin.forget(place, "job", reason="once more", by="carol").text
+    with node("n1") as again:
+        assert again.next().round == 1
 
 
 def test_a_job_is_failed(place: str, nodes: list[Member]) -> None:
