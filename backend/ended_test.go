@@ -2,6 +2,7 @@ package backend
 
 import (
 	"errors"
+	"log/slog"
 	"net"
 	"net/url"
 	"strings"
@@ -9,6 +10,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
 )
@@ -85,6 +87,28 @@ func TestClosedRunBeginsAgainWhenItsTimeIsOver(t *testing.T) {
 			leaveAll(t, []*member.Member{n}, rendezvous.EndLeave)
 			return err == nil
 		})
+	})
+}
+
+// Guarantee 9: a run without an id of its own begins again at once, and its first node says so in
+// one line: people repeat a command. A value that a program brings keeps no end.
+func TestRunWithoutAnIDBeginsAgain(t *testing.T) {
+	everywhere(t, func(t *testing.T, r *run) {
+		log, written := testkit.NewLog(t)
+		open := r.open
+		r.open = func(p params.Params, _ *slog.Logger) (*member.Member, error) {
+			p.RunID = rendezvous.NoRunID
+			return open(p, log)
+		}
+		closedRun(t, r, endings["after a success"].end)
+		if said := written.With("begins again"); len(said) > 0 {
+			t.Errorf("before it had ended: %q", said)
+		}
+		again := r.nodes(2, 1, 3, "target=2")
+		round(t, again...)
+		if said := written.With("level=INFO", "the run begins again; it ended successfully by n"); len(said) != 1 {
+			t.Errorf("%d lines say that the run begins again: %q", len(said), said)
+		}
 	})
 }
 

@@ -4,9 +4,9 @@ import r "rallypoint/core/rendezvous"
 
 // beginsAgain reports whether a node begins a closed run again that has no live nodes: one that
 // was never part of it, once the run's time is over, or one that asks for it, or any where the
-// run is to be queued again; but then no process that was in a round.
+// run is to be queued again or has no id of its own; but then no process that was in a round.
 func (c *Checker) beginsAgain(h r.Hello) bool {
-	if h.LastRound.Round == 0 && (h.BeginAgain || c.closing.kind == requeued) {
+	if h.LastRound.Round == 0 && (h.BeginAgain || c.closing.kind == requeued || c.runID == r.NoRunID) {
 		return true
 	}
 	return !c.seen[h.Node] && !c.runs(r.TimerClosed)
@@ -16,7 +16,7 @@ func (c *Checker) beginsAgain(h r.Hello) bool {
 // policy says, and ends by its own timer or with the closing, and by nothing else.
 func (c *Checker) checkClosed(ev r.Event) {
 	rest := c.rest
-	if c.runID == r.NoRunID || !c.ended() {
+	if !c.ended() {
 		rest = 0
 	}
 	if fired, ok := ev.(r.TimerFired); ok && fired.Timer.Kind == r.TimerClosed && !c.runs(r.TimerClosed) {

@@ -19,6 +19,9 @@ type observer struct{ m *Member }
 // answer belongs to the new round.
 func (o observer) Updated(n rendezvous.MembershipUpdate) {
 	m := o.m
+	if !n.Closed && n.Waiting == 0 && n.Reason != "" {
+		m.log.Info(n.Reason)
+	}
 	m.mu.Lock()
 	if m.inJoin && m.pending == nil {
 		early := n

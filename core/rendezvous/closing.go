@@ -172,8 +172,9 @@ func (m *Machine) othersEnded(n *node) bool {
 	return others == 0
 }
 
-// NoRunID is the run id of a job that was given none: torchrun's default. Such a run is
-// begun again at once, since people repeat a command.
+// NoRunID is the run id of a job that was given none: torchrun's default. Once its nodes are gone
+// the next node begins such a run again, since people repeat a command; what is kept of its end
+// serves to say so.
 const NoRunID = "none"
 
 // Forget has a closed run begin again, as an administrator asks: the next node finds it open.
@@ -196,7 +197,7 @@ type Ended struct {
 // queued again, begins again as soon as its nodes are gone.
 func (m *Machine) keepClosed() {
 	m.stopTimer(Timer{Kind: TimerClosed})
-	if m.policy.ClosedFor > 0 && m.runID != NoRunID && m.closed.lasts() {
+	if m.policy.ClosedFor > 0 && m.closed.lasts() {
 		m.armTimer(Timer{Kind: TimerClosed}, m.policy.ClosedFor)
 	}
 }
@@ -243,10 +244,11 @@ func (m *Machine) forgetClosed(ev Forget) {
 
 // beginsAgain reports whether a node that comes to a closed run without live nodes begins it
 // again. Once the run's time is over that is one that was never part of it. One that asks for it
-// need not wait for that, and of a run that is to be queued again it may be any; but not a
-// process that was in a round: that is of the job that has ended, and has yet to learn it.
+// need not wait for that, and of a run that is to be queued again, or has no id of its own, it may
+// be any; but not a process that was in a round: that is of the job that has ended, and has yet
+// to learn it.
 func (m *Machine) beginsAgain(h Hello) bool {
-	if h.LastRound.Round == 0 && (h.BeginAgain || m.requeued()) {
+	if h.LastRound.Round == 0 && (h.BeginAgain || m.requeued() || m.runID == NoRunID) {
 		return true
 	}
 	_, part := m.seen[h.Node]
@@ -271,8 +273,11 @@ func (m *Machine) endedError(n *node) *Error {
 // howToBeginAgain ends an error of a run that stays closed for a time.
 func (m *Machine) howToBeginAgain() string {
 	kept, ok := m.Kept()
-	if !ok {
+	switch {
+	case !ok:
 		return ""
+	case m.runID == NoRunID:
+		return "; a node that comes once all its nodes are gone begins it again"
 	}
 	return "; to begin it again before " + kept.For.Round(time.Second).String() + " have passed, use another run id, the option begin_again=1, or `rallypoint admin forget`"
 }

@@ -79,19 +79,25 @@ func TestClosedRunsThatBeginAgainAtOnce(t *testing.T) {
 }
 
 func TestARunWithoutAnIDBeginsAgainAtOnce(t *testing.T) {
-	m := New(Config{RunID: NoRunID, Generation: "g", Uptime: -1})
-	p := policy(1, 1)
-	p.ClosedFor = time.Minute
-	m.Apply(Hello{Session: "s", Node: "a", Policy: p})
-	m.Apply(CloseRun{Request: Request{Session: "s", Number: 1}})
-	m.Apply(LeaseExpired{Session: "s"})
-	said := false
-	for _, e := range m.Apply(Hello{Session: "t", Node: "b", Policy: p}) {
-		entry, ok := e.(HistoryEntry)
-		said = said || ok && strings.Contains(entry.Text, "begins again")
-	}
-	if m.IsClosed() || !said {
-		t.Errorf("closed: %v; it was said that it begins again: %v", m.IsClosed(), said)
+	for name, node := range map[string]string{"another node": "b", "a node of the same id": "a"} {
+		t.Run(name, func(t *testing.T) {
+			m := New(Config{RunID: NoRunID, Generation: "g", Uptime: -1})
+			p := policy(1, 1)
+			p.ClosedFor = time.Minute
+			m.Apply(Hello{Session: "s", Node: "a", Policy: p})
+			m.Apply(CloseRun{Request: Request{Session: "s", Number: 1}})
+			m.Apply(LeaseExpired{Session: "s"})
+			said, told := false, false
+			for _, e := range m.Apply(Hello{Session: "t", Node: node, Policy: p}) {
+				entry, ok := e.(HistoryEntry)
+				said = said || ok && strings.Contains(entry.Text, "begins again")
+				welcome, ok := e.(Welcome)
+				told = told || ok && strings.Contains(welcome.Update.Reason, "begins again; it was closed by a")
+			}
+			if m.IsClosed() || !said || !told {
+				t.Errorf("closed: %v; it was said that it begins again: %v; the node was told: %v", m.IsClosed(), said, told)
+			}
+		})
 	}
 }
 

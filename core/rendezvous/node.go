@@ -48,8 +48,10 @@ func (m *Machine) hello(h Hello) {
 		m.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the node id %q holds characters that cannot be shown", m.runID, h.Node)})
 		return
 	}
+	again := ""
 	if m.closed != nil && len(m.nodes) == 0 && m.beginsAgain(h) {
-		m.note("the run begins again; it %s", m.closed.sentence())
+		again = "the run begins again; it " + m.closed.sentence()
+		m.note("%s", again)
 		m.forget()
 	}
 	if m.drained[h.Node] != nil {
@@ -79,7 +81,9 @@ func (m *Machine) hello(h Hello) {
 	m.applyReports(n, h.LastRound)
 	m.noteHost(n)
 	n.update = m.updateFor(n, m.waitingReason)
-	m.emit(Welcome{Session: n.session, Update: n.update})
+	told := n.update
+	told.Reason = cmp.Or(told.Reason, again)
+	m.emit(Welcome{Session: n.session, Update: told})
 }
 
 func (m *Machine) resume(n *node, h Hello) {
