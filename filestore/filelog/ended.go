@@ -14,9 +14,10 @@ import (
 
 // ended returns the first entry of the log that takes the place of this one, which nobody has
 // open, if its run stays closed. What is left of its time is told by the clock of this
-// machine since it was started, which nobody can set, if the log was left on this machine, else
-// by the times of files. The lock of run is held.
-func (l *Log) ended() (entry []byte, ok bool) {
+// machine since it was started, which nobody can set, if the log was left on this machine. Else
+// a node that comes asks the times of files; one that leaves was alive while the time ran, and
+// has nothing to ask. The lock of run is held.
+func (l *Log) ended(leaves bool) (entry []byte, ok bool) {
 	if l.generation == "" {
 		return nil, false
 	}
@@ -29,9 +30,10 @@ func (l *Log) ended() (entry []byte, ok bool) {
 		return nil, false
 	}
 	machine, uptime := machineClock()
-	if rests && machine != "" && ended.Machine == machine {
+	switch {
+	case rests && machine != "" && ended.Machine == machine:
 		ended.For -= max(0, uptime-ended.Uptime)
-	} else {
+	case !leaves:
 		ended.For -= l.age()
 	}
 	ended.Machine, ended.Uptime = machine, uptime
@@ -63,12 +65,16 @@ func (l *Log) age() time.Duration {
 }
 
 // machineClock is for how long this machine has run, sleep included, and which start of it
-// that was; "" if that is not known.
+// that was; "" if that is not known. Each time namespace of a machine has a clock of its own.
 func machineClock() (machine string, uptime time.Duration) {
 	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	var now unix.Timespec
 	if err != nil || unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil || now.Nano() == math.MaxInt64 {
 		return "", 0
 	}
-	return strings.TrimSpace(string(id)), time.Duration(now.Nano())
+	machine = strings.TrimSpace(string(id))
+	if space, err := os.Readlink("/proc/self/ns/time"); err == nil { // a kernel of before 5.6 has none
+		machine += " " + space
+	}
+	return machine, time.Duration(now.Nano())
 }

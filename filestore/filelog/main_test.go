@@ -30,6 +30,8 @@ func play(role string, args []string) int {
 		err = playForbidden(args[0])
 	case "listing":
 		err = playListing(args[0])
+	case "clock":
+		err = playClock()
 	case "dying":
 		err = playDying(args[0], args[1])
 	default:

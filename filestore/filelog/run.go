@@ -119,7 +119,7 @@ func (l *Log) tryJoin(ctx context.Context) error {
 		return err
 	}
 	if !alive {
-		first, _ := l.ended()
+		first, _ := l.ended(false)
 		if err := l.beginGeneration(run, first); err != nil {
 			return err
 		}
@@ -393,7 +393,7 @@ func (l *Log) removeIfLast(ctx context.Context, run *lockedfile.File) (removed b
 	if idle, err := l.abandoned(ctx); err != nil || !idle {
 		return false, err
 	}
-	if ended, ok := l.ended(); ok {
+	if ended, ok := l.ended(true); ok {
 		return false, l.beginGeneration(run, ended)
 	}
 	if err := l.clear("run"); err != nil {
