@@ -16,6 +16,7 @@ import (
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
 	"rallypoint/agent/progress"
+	"rallypoint/agent/stacks"
 	"rallypoint/agent/telemetry"
 	"rallypoint/agent/watchdog"
 	"rallypoint/core/rendezvous"
@@ -89,10 +90,11 @@ type Agent struct {
 	dialStore     func(ctx context.Context, address string) (net.Conn, error)
 	holdPatience  time.Duration // see directives
 
-	running  atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
-	progress *progress.Tracker // nil before Run
-	changed  progress.Cause    // why the last attempt is over
-	asked    bool              // it ended by a drain or a scale, and no worker of this node failed
+	running    atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
+	progress   *progress.Tracker // nil before Run
+	stackFiles []*stacks.File    // of the running attempt, by local rank; nil: there are none
+	changed    progress.Cause    // why the last attempt is over
+	asked      bool              // it ended by a drain or a scale, and no worker of this node failed
 
 	now          func() time.Time  // by which restarts are in the window
 	budget       budget            // agreed in the last round; see takeBudget
@@ -205,6 +207,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	}
 	a.followProgress()
 	defer a.progress.Close()
+	defer a.closeStacks()
 	a.forker = process.NewForker(a.cgroup)
 	defer a.forker.Close()
 	defer a.cgroup.Close()

@@ -17,6 +17,7 @@ import (
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
 	"rallypoint/agent/progress"
+	"rallypoint/agent/stacks"
 	"rallypoint/agent/telemetry"
 	"rallypoint/agent/watchdog"
 	"rallypoint/core/rendezvous"
@@ -35,6 +36,8 @@ type attempt struct {
 	ended     map[int]*process.Process // by local rank
 	failures  []*process.Process       // ended badly, in the order in which it was seen
 	succeeded int
+
+	lastStacks []stacks.Group // of workers that were killed after their grace
 }
 
 // outcome is how an attempt ends.
@@ -99,6 +102,7 @@ func (a *Agent) start() (*attempt, error) {
 		a.guard.Watch(nil)
 		t.watchdog.Stop()
 		files.Close()
+		a.closeStacks()
 		if start := new(process.StartError); !errors.As(err, &start) {
 			err = &process.StartError{LocalRank: -1, Err: err}
 		}
@@ -121,10 +125,11 @@ func (a *Agent) plan(files *logs.Attempt) (sets [][][2]string, err error) {
 	}
 	s := a.assignment
 	records := a.progress.Begin(s.Round, a.spec.Workers, a.changed)
+	a.openStacks()
 	for local := range a.spec.Workers {
 		p := place{
 			local: local, localWorld: a.spec.Workers, group: s.group, groups: s.groups, ranks: s.ranks,
-			masterAddr: s.StoreAddr, masterPort: s.StorePort, advertised: s.AdvertisedAddr, round: s.Round, timers: a.timers, progress: records[local], directive: a.progress.DirectivePath(local),
+			masterAddr: s.StoreAddr, masterPort: s.StorePort, advertised: s.AdvertisedAddr, round: s.Round, timers: a.timers, progress: records[local], directive: a.progress.DirectivePath(local), stacks: a.stackPath(local),
 			restarts: a.restarts, maxBudget: a.spec.MaxRestarts,
 		}
 		if files.Plan != nil {
@@ -341,13 +346,14 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	a.publish(stopping)
 	published := a.publishFirst(t, v)
 	began := time.Now()
-	a.note(t, t.workers.Stop(process.StopOptions{Signal: sig, Grace: grace, Hurry: hurry}))
+	a.note(t, t.workers.Stop(process.StopOptions{Signal: sig, Grace: grace, Hurry: hurry, BeforeKill: a.lastStacks(t)}))
 	if v != allSucceeded && v != mustInterrupt {
 		a.stepDone(telemetry.StepStop, began, nil)
 	}
 	published()
 	t.reading.Wait()
 	a.progress.End()
+	a.closeStacks()
 	a.changed, a.asked = roundCauses[v], false
 	if v == unkillable {
 		a.note(t, t.workers.AbandonUnkillable())
@@ -477,6 +483,7 @@ func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error)
 		Host: host.FQDN(), Time: p.At, Terminated: p.Stopped && p.Fault == "",
 	}
 	f.Stderr, f.SharedOutput = t.outputs[p.Local].LastStderr()
+	f.Stack = t.lastStack(f.Rank)
 	note := t.oom.Note()
 	f.OOM = note != "" && p.Code == -int(unix.SIGKILL) && !p.Stopped
 	err := f.Complete(t.outputs[p.Local].ErrorFile)

@@ -12,6 +12,7 @@ import (
 	"rallypoint/agent/macro"
 	"rallypoint/agent/process"
 	"rallypoint/agent/progress"
+	"rallypoint/agent/stacks"
 	"rallypoint/agent/watchdog"
 	"rallypoint/core/params"
 )
@@ -32,6 +33,7 @@ type place struct {
 	errorFile           string
 	timers              string // path of the watchdog's FIFO; "" if it is off
 	progress, directive string // paths of the progress record and of the directive file; "" if there are none
+	stacks              string // path of the stack file; "" if there is none
 	restarts, maxBudget int
 }
 
@@ -67,6 +69,9 @@ func additions(s *Spec, p place) [][2]string {
 	}
 	if _, inherited := process.LookupEnv(s.Environ, progress.EnvFile); p.progress != "" || inherited { // by an agent that is a worker itself
 		set = append(set, [2]string{progress.EnvFile, p.progress}, [2]string{progress.EnvDirective, p.directive})
+	}
+	if _, inherited := process.LookupEnv(s.Environ, stacks.EnvFile); p.stacks != "" || inherited {
+		set = append(set, [2]string{stacks.EnvFile, p.stacks})
 	}
 	if s.VirtualRank {
 		source, devices, _ := virtualDevices(s.Environ, s.Workers) // Validate saw its error

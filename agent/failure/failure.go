@@ -52,6 +52,9 @@ type Failure struct {
 	// worker and the output of the node's other workers.
 	SharedOutput bool
 
+	// Stack is where the worker was when it was killed, in lines; "" if that is not known.
+	Stack string
+
 	order time.Time // Time as it sorts, to less than a second
 	group int       // of a failure that was read from the store: the node's rank
 }

@@ -20,7 +20,7 @@ func Report(name string, failures []Failure) string {
 	var first string
 	var others []string
 	for i := range failures {
-		text := failures[i].record(i)
+		text := failures[i].record(i) + failures[i].stackLines()
 		for line := range strings.SplitSeq(text, "\n") {
 			width = max(width, utf8.RuneCountInString(line))
 		}
@@ -62,6 +62,14 @@ func (f *Failure) stderrLines() string {
 		return "\n  output    :" + title + " (of all workers of its node: stdout and stderr go to one file)\n    " + strings.Join(shown, "\n    ")
 	}
 	return "\n  stderr    :" + title + "\n    " + strings.Join(shown, "\n    ")
+}
+
+// stackLines is where a worker was that had to be killed, as more lines of its record.
+func (f *Failure) stackLines() string {
+	if f.Stack == "" {
+		return ""
+	}
+	return "\n  last stack: (it did not end within its grace)\n  " + strings.ReplaceAll(strings.TrimSuffix(f.Stack, "\n"), "\n", "\n  ")
 }
 
 // record is one failure in a report.

@@ -316,6 +316,23 @@ def become(environment, files, agent, libc):
         os._exit(1)
 
 
+def answer_stacks(faulthandler, fcntl):
+    """Has faulthandler write the stacks of all threads into the agent's file, at its signal."""
+    path = os.environ.get("RALLYPOINT_STACKS_FILE")
+    if not path:
+        return
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        limit = os.sysconf("SC_OPEN_MAX")
+        lowest = (min(limit, 1024) if limit > 0 else 1024) * 3 // 4
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+        os.close(fd)
+        faulthandler.register(61, file=high, all_threads=True)
+        os.write(high, b"rallypoint-stacks %d %d\n" % (os.getpid(), high))
+    except (OSError, RuntimeError, ValueError):
+        pass  # the job runs as well
+
+
 def renew():
     """Opens what is now at 0, 1 and 2 as the interpreter does, in the same stream objects."""
     for fd, stream in enumerate((sys.__stdin__, sys.__stdout__, sys.__stderr__)):
@@ -360,6 +377,8 @@ def hold():
     modules = set(sys.modules)
     import _socket as socket
     import ctypes
+    import faulthandler
+    import fcntl
     import gc
 
     high = os.sysconf("SC_OPEN_MAX")  # out of the way of what the imports open
@@ -401,6 +420,7 @@ def hold():
         elif fork(conn, files):
             environment = dict(entry.split(b"=", 1) for entry in request.split(b"\0"))
             become(merged(environment, before, after), files, int(agent), libc)
+            answer_stacks(faulthandler, fcntl)
             return
 
 

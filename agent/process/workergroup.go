@@ -3,6 +3,7 @@ package process
 import (
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -83,7 +84,10 @@ type StopOptions struct {
 	Signal unix.Signal
 	Grace  time.Duration   // between the signal and SIGKILL, one for all workers; 0: none
 	Hurry  <-chan struct{} // once it is closed: SIGKILL at once
-	quiet  bool            // no lines about single workers
+	// BeforeKill is called with the workers that have not ended within Grace, before they are
+	// killed; nil: nothing is.
+	BeforeKill func([]*Process)
+	quiet      bool // no lines about single workers
 }
 
 // Stop stops the workers that still run and whatever they left behind, reaps
@@ -110,6 +114,7 @@ func (w *WorkerGroup) Stop(o StopOptions) []*Process {
 	}()
 	if o.Signal != unix.SIGKILL {
 		w.awaitExits(expired)
+		w.beforeKill(o)
 		w.forceExits(o)
 	}
 	w.awaitDeath(o.Grace)
@@ -163,6 +168,19 @@ func (w *WorkerGroup) awaitExits(expired <-chan struct{}) {
 		case <-expired:
 			return
 		}
+	}
+}
+
+// beforeKill shows the workers that are still there, unless they are to be killed at once.
+func (w *WorkerGroup) beforeKill(o StopOptions) {
+	select {
+	case <-o.Hurry:
+		return
+	default:
+	}
+	left := slices.DeleteFunc(slices.Clone(w.Procs), (*Process).HasExited)
+	if o.BeforeKill != nil && o.Grace > 0 && len(left) > 0 {
+		o.BeforeKill(left)
 	}
 }
 

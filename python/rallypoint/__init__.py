@@ -203,3 +203,8 @@ if os.environ.get("RALLYPOINT_PROGRESS_FILE"):
     # A worker shows from here on that it takes directives: one that has not come to its first
     # step would else be taken for one that never does, and not be waited for.
     from ._launch import progress as _progress  # noqa: F401
+
+if os.environ.get("RALLYPOINT_STACKS_FILE"):
+    from ._launch import stacks as _stacks
+
+    _stacks.register()

@@ -1,0 +1,255 @@
+package stacks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// EnvFile is the variable of a worker with the path of its stack file.
+const EnvFile = "RALLYPOINT_STACKS_FILE"
+
+// Signal is the one at which a worker writes its stacks, if code of ours has made it do so.
+const Signal = unix.Signal(61)
+
+// Patience bounds how long a worker is waited for.
+const Patience = 2 * time.Second
+
+// How often files are looked at, and for how long one has not grown that is complete.
+const (
+	look    = 10 * time.Millisecond
+	settled = 60 * time.Millisecond
+)
+
+// Bounds of a stack file.
+const (
+	maxHeader = 64      // of its first line
+	maxText   = 1 << 18 // of what is read behind it
+)
+
+// File is the file into which faulthandler of one worker writes.
+type File struct{ file *os.File }
+
+// NewFile makes a stack file, which must not be there.
+func NewFile(path string) (*File, error) {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return &File{os.NewFile(uintptr(fd), path)}, nil
+}
+
+// NewFiles makes the files of so many workers in a folder, named after their round; all or none.
+func NewFiles(folder string, round uint64, workers int) ([]*File, error) {
+	var files []*File
+	for local := range workers {
+		f, err := NewFile(filepath.Join(folder, fmt.Sprintf("%d.%d.stacks", round, local)))
+		if err != nil {
+			CloseFiles(files)
+			return nil, err
+		}
+		files = append(files, f)
+	}
+	return files, nil
+}
+
+// CloseFiles closes and removes files.
+func CloseFiles(files []*File) {
+	for _, f := range files {
+		_ = f.file.Close()
+		_ = os.Remove(f.file.Name())
+	}
+}
+
+// Path is where the file lies.
+func (f *File) Path() string {
+	if f == nil {
+		return ""
+	}
+	return f.file.Name()
+}
+
+// header is the first line of a file: which process writes into it, and by which descriptor.
+type header struct {
+	pid, fd int
+	length  int64 // of the line
+}
+
+var errNoHeader = errors.New("no code of Rallypoint is in the process")
+
+// header reads the first line. A worker may have written anything.
+func (f *File) header() (h header, err error) {
+	var b [maxHeader]byte
+	n, err := f.file.ReadAt(b[:], 0)
+	if err != nil && !errors.Is(err, io.EOF) {
+		return h, err
+	}
+	if n == 0 {
+		return h, errNoHeader
+	}
+	line, _, whole := strings.Cut(string(b[:n]), "\n")
+	fields := strings.Split(line, " ")
+	spoiled := errors.New("the worker has spoiled its stack file")
+	if !whole || len(fields) != 3 || fields[0] != "rallypoint-stacks" {
+		return h, spoiled
+	}
+	pid, err1 := strconv.Atoi(fields[1])
+	fd, err2 := strconv.Atoi(fields[2])
+	if err1 != nil || err2 != nil || pid <= 0 || fd < 0 {
+		return h, spoiled
+	}
+	return header{pid, fd, int64(len(line)) + 1}, nil
+}
+
+// Target is a worker that is asked for its stacks. File may be nil.
+type Target struct {
+	Rank, Pid int
+	File      *File
+}
+
+// asked is a target and how far its answer is.
+type asked struct {
+	Target
+	header
+	pidfd  int
+	state  kernelState
+	why    string // there are no stacks; "" while there may be
+	text   string // that was read
+	size   int64  // of the file, when it was looked at last
+	grown  time.Time
+	answer parsed
+}
+
+// Collect asks workers for their stacks and returns what is known of each within patience, or
+// until ctx ends: a worker that does not answer with its kernel state. No worker is harmed: one
+// gets the signal only if it handles it, is not stopped nor held by a debugger, and still has
+// its stack file open where faulthandler writes.
+func Collect(ctx context.Context, targets []Target, patience time.Duration) []Worker {
+	list := make([]*asked, len(targets))
+	for i, t := range targets {
+		list[i] = &asked{Target: t, pidfd: -1}
+		list[i].ask()
+	}
+	until := time.Now().Add(patience)
+	tick := time.NewTicker(look)
+	defer tick.Stop()
+	for open := true; open && ctx.Err() == nil && time.Now().Before(until); {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+		}
+		open = false
+		for _, a := range list {
+			open = a.read() || open
+		}
+	}
+	workers := make([]Worker, len(list))
+	for i, a := range list {
+		workers[i] = a.result()
+	}
+	return workers
+}
+
+// ask sends the signal if that is harmless.
+func (a *asked) ask() {
+	a.state = readKernel(a.Pid)
+	a.why = a.state.answers()
+	if a.why != "" {
+		return
+	}
+	if a.why = "there is no file for its stacks"; a.File == nil {
+		return
+	}
+	var err error
+	if a.header, err = a.File.header(); err != nil {
+		a.why = err.Error()
+		return
+	}
+	// The file is open there: so it is the worker, or a process that it has started. A pid
+	// that was given to another process meanwhile is not hit, since the kernel knows it by pidfd.
+	if a.pidfd, err = unix.PidfdOpen(a.pid, 0); err != nil {
+		a.why = "its process cannot be asked: " + err.Error()
+		return
+	}
+	defer func() { _ = unix.Close(a.pidfd) }()
+	state := a.state
+	if a.pid != a.Pid {
+		state = readKernel(a.pid)
+	}
+	switch {
+	case state.answers() != "":
+		a.why = state.answers()
+	case !a.writesThere():
+		a.why = "the worker has closed its stack file"
+	case !has(state.caught):
+		a.why = fmt.Sprintf("the worker does not handle signal %d any more", Signal)
+	default:
+		a.why = ""
+		_ = a.File.file.Truncate(a.length) // what earlier answers left, and what the worker wrote
+		a.size, a.grown = a.length, time.Now()
+		if !has(state.pending) {
+			if err := unix.PidfdSendSignal(a.pidfd, Signal, nil, 0); err != nil {
+				a.why = "it cannot be sent a signal: " + err.Error()
+			}
+		}
+	}
+}
+
+// writesThere reports whether the descriptor of the header is that file: else the worker has
+// closed it, and another file of its own may have the number.
+func (a *asked) writesThere() bool {
+	there, err := os.Stat(fmt.Sprintf("/proc/%d/fd/%d", a.pid, a.fd))
+	own, err2 := a.File.file.Stat()
+	return err == nil && err2 == nil && os.SameFile(there, own)
+}
+
+// read looks at the file, and reports whether it has to be looked at again. An answer has no
+// end that could be seen: it is whole if it has the thread that took the signal, which comes
+// last as a rule, and does not grow any more.
+func (a *asked) read() (again bool) {
+	if a.why != "" || a.answer.whole && time.Since(a.grown) > settled {
+		return false
+	}
+	info, err := a.File.file.Stat()
+	if err != nil {
+		a.why = err.Error()
+		return false
+	}
+	if info.Size() == a.size {
+		return !a.answer.whole || time.Since(a.grown) <= settled
+	}
+	a.size, a.grown = info.Size(), time.Now()
+	b := make([]byte, min(max(a.size-a.length, 0), maxText))
+	n, _ := a.File.file.ReadAt(b, a.length)
+	a.answer = parse(string(b[:n]))
+	return true
+}
+
+// result is what is known of the worker.
+func (a *asked) result() Worker {
+	w := Worker{Rank: a.Rank, State: a.state.String(), Why: a.why}
+	if a.why == "" && a.length > 0 {
+		_ = a.File.file.Truncate(a.length)
+	}
+	switch {
+	case len(a.answer.threads) > 0:
+		w.Source, w.Threads = SourceFaulthandler, thatMatter(a.answer.threads)
+		w.State, w.Why = "", ""
+	case a.why == "":
+		w.State = readKernel(a.Pid).String()
+		w.Why = "it did not answer in time"
+		w.Source = SourceKernel
+	default:
+		w.Source = SourceKernel
+	}
+	return w
+}

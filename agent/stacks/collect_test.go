@@ -1,0 +1,234 @@
+package stacks
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/testkit"
+)
+
+// worker is a real interpreter that answers the signal by the package's own code.
+type worker struct {
+	Target
+	t     *testing.T
+	cmd   *exec.Cmd
+	said  *bufio.Scanner
+	stdin interface{ Close() error }
+}
+
+// startWorker starts one that runs a program, and waits until it prints a line. The program
+// ends when stdin does.
+func startWorker(t *testing.T, program string) *worker {
+	t.Helper()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip(err)
+	}
+	register, err := filepath.Abs("../../python/rallypoint/_launch/stacks.py")
+	testkit.Check(t, err)
+	dir := t.TempDir()
+	f, err := NewFile(filepath.Join(dir, "stacks"))
+	testkit.Check(t, err)
+	script := filepath.Join(dir, "train.py")
+	testkit.WriteFile(t, script, []byte(program))
+	w := &worker{t: t, cmd: exec.Command(python, "-c", fmt.Sprintf("import sys, runpy; exec(open(%q).read()); register(); runpy.run_path(%q)", register, script))}
+	w.cmd.Env = append(os.Environ(), EnvFile+"="+f.Path(), "STACKS="+f.Path())
+	w.cmd.Stderr = os.Stderr
+	out, err := w.cmd.StdoutPipe()
+	testkit.Check(t, err)
+	w.stdin, err = w.cmd.StdinPipe()
+	testkit.Check(t, err)
+	testkit.Check(t, w.cmd.Start())
+	t.Cleanup(func() {
+		_ = w.cmd.Process.Kill()
+		_ = w.cmd.Wait()
+		CloseFiles([]*File{f})
+	})
+	w.said = bufio.NewScanner(out)
+	w.hear("up")
+	w.Target = Target{Rank: 3, Pid: w.cmd.Process.Pid, File: f}
+	testkit.Eventually(t, "the worker waits", func() bool { return readKernel(w.Pid).state == 'S' })
+	return w
+}
+
+func (w *worker) hear(want string) {
+	w.t.Helper()
+	if !w.said.Scan() || w.said.Text() != want {
+		w.t.Fatalf("the worker says %q, not %q", w.said.Text(), want)
+	}
+}
+
+func (w *worker) collect(patience time.Duration) Worker {
+	return Collect(context.Background(), []Target{w.Target}, patience)[0]
+}
+
+// unharmed checks that the worker goes on and ends well.
+func (w *worker) unharmed() {
+	w.t.Helper()
+	testkit.Check(w.t, w.stdin.Close())
+	w.hear("end")
+	if err := w.cmd.Wait(); err != nil {
+		w.t.Error(err)
+	}
+}
+
+const waits = `
+def data_wait():
+    print("up", flush=True)
+    sys.stdin.read()
+    print("end", flush=True)
+`
+
+// TestStackOfWorker: asked twice, a worker says twice where it is, and goes on.
+func TestStackOfWorker(t *testing.T) {
+	w := startWorker(t, "import sys\n"+waits+"data_wait()\n")
+	for range 2 {
+		got := w.collect(testkit.Patience)
+		if got.Source != SourceFaulthandler || got.Rank != 3 || len(got.Threads) != 1 {
+			t.Fatalf("%+v", got)
+		}
+		if f := got.Threads[0].Frames[0]; f.Function != "data_wait" || f.Line != 5 || !f.User() || !strings.HasSuffix(f.File, "/train.py") {
+			t.Errorf("%+v", f)
+		}
+	}
+	w.unharmed()
+}
+
+// TestStackWithoutTheGIL: a call into C that keeps the interpreter's lock does not hide where
+// the worker is, nor what its other threads do.
+func TestStackWithoutTheGIL(t *testing.T) {
+	w := startWorker(t, `import sys, ctypes, threading
+def other():
+    threading.Event().wait()
+threading.Thread(target=other, daemon=True).start()
+print("up", flush=True)
+def holds():
+    ctypes.PyDLL(None).read(0, ctypes.create_string_buffer(1), 1)
+holds()
+print("end", flush=True)
+import os
+os._exit(0)
+`)
+	testkit.Eventually(t, "the call that holds it is shown", func() bool {
+		got := w.collect(testkit.Patience)
+		return len(got.Threads) == 2 && got.Threads[0].Frames[0].Function == "holds"
+	})
+	w.unharmed()
+}
+
+// TestWorkersThatDoNotAnswer: what the worker has done to the signal or to the file does
+// nothing to it, and the reason is said with its kernel state.
+func TestWorkersThatDoNotAnswer(t *testing.T) {
+	for name, c := range map[string]struct{ before, why string }{
+		"ignored":     {"import signal; signal.signal(61, signal.SIG_IGN)", "does not handle signal 61"},
+		"default":     {"import signal; signal.signal(61, signal.SIG_DFL)", "does not handle signal 61"},
+		"blocked":     {"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [61])", "did not answer in time"},
+		"closed":      {"import os; os.closerange(3, 4096)", "has closed its stack file"},
+		"replaced":    {"import os; n = int(open(os.environ['STACKS']).read().split()[2]); os.dup2(os.open('/dev/null', os.O_WRONLY), n)", "has closed its stack file"},
+		"overwritten": {"import os; open(os.environ['STACKS'], 'w').write('x' * 100)", "spoiled its stack file"},
+		"emptied":     {"import os; os.truncate(os.environ['STACKS'], 0)", "no code of Rallypoint"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := startWorker(t, "import sys\n"+c.before+"\n"+waits+"data_wait()\n")
+			got := w.collect(100 * time.Millisecond)
+			if got.Source != SourceKernel || len(got.Threads) != 0 || !strings.Contains(got.Why, c.why) || !strings.HasPrefix(got.State, "sleeping") {
+				t.Errorf("%+v", got)
+			}
+			w.unharmed()
+		})
+	}
+}
+
+// TestHugeStackFile: a file of 1 TB, with text of the worker's in it, costs nothing.
+func TestHugeStackFile(t *testing.T) {
+	w := startWorker(t, "import sys, os\nopen(os.environ['STACKS'], 'a').write('Thread 0x1 (most recent call first):\\n' * 100000)\nos.truncate(os.environ['STACKS'], 1 << 40)\n"+waits+"data_wait()\n")
+	got := w.collect(testkit.Patience)
+	if len(got.Threads) != 1 || got.Threads[0].Frames[0].Function != "data_wait" {
+		t.Errorf("%+v", got)
+	}
+	if info := testkit.Must(w.File.file.Stat())(t); info.Size() > maxHeader {
+		t.Errorf("%d bytes are left", info.Size())
+	}
+	w.unharmed()
+}
+
+// TestStoppedWorker: it is named as stopped at once, and no signal waits for it.
+func TestStoppedWorker(t *testing.T) {
+	w := startWorker(t, "import sys\n"+waits+"data_wait()\n")
+	testkit.Check(t, unix.Kill(w.Pid, unix.SIGSTOP))
+	testkit.Eventually(t, "it is stopped", func() bool { return readKernel(w.Pid).state == 'T' })
+	if got := w.collect(testkit.Patience); !strings.HasPrefix(got.State, "stopped") || got.Why != "it is stopped" || has(readKernel(w.Pid).pending) {
+		t.Errorf("%+v", got)
+	}
+	testkit.Check(t, unix.Kill(w.Pid, unix.SIGCONT))
+	w.unharmed()
+}
+
+// TestWorkerInDebugger: the signal would stop it in its debugger.
+func TestWorkerInDebugger(t *testing.T) {
+	w := startWorker(t, "import sys\n"+waits+"data_wait()\n")
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if err := unix.PtraceSeize(w.Pid); err != nil {
+		t.Skip("ptrace: ", err)
+	}
+	if got := w.collect(testkit.Patience); !strings.HasPrefix(got.State, "in a debugger, sleeping") || got.Why != "a debugger holds it" {
+		t.Errorf("%+v", got)
+	}
+	testkit.Check(t, unix.PtraceInterrupt(w.Pid))
+	var status unix.WaitStatus
+	testkit.Must(unix.Wait4(w.Pid, &status, 0, nil))(t)
+	testkit.Check(t, unix.PtraceDetach(w.Pid))
+	w.unharmed()
+}
+
+// TestWorkerWithoutOurCode: another program gets no signal, which would end it.
+func TestWorkerWithoutOurCode(t *testing.T) {
+	f := testkit.Must(NewFile(filepath.Join(t.TempDir(), "stacks")))(t)
+	defer CloseFiles([]*File{f})
+	cmd := exec.Command("cat")
+	in := testkit.Must(cmd.StdinPipe())(t)
+	testkit.Check(t, cmd.Start())
+	for _, file := range []*File{f, nil} {
+		got := Collect(context.Background(), []Target{{Rank: 1, Pid: cmd.Process.Pid, File: file}}, testkit.Patience)[0]
+		if got.Source != SourceKernel || got.Why == "" {
+			t.Errorf("%+v", got)
+		}
+	}
+	testkit.Check(t, in.Close())
+	testkit.Check(t, cmd.Wait())
+	if got := Collect(context.Background(), []Target{{Pid: cmd.Process.Pid, File: f}}, testkit.Patience)[0]; got.State != "ended" {
+		t.Errorf("%+v", got)
+	}
+}
+
+// TestStackOfDescendant: a worker that is a shell has its stack from the interpreter in it.
+func TestStackOfDescendant(t *testing.T) {
+	w := startWorker(t, "import sys\n"+waits+"data_wait()\n")
+	w.Pid = os.Getpid()
+	if got := w.collect(testkit.Patience); got.Source != SourceFaulthandler {
+		t.Errorf("%+v", got)
+	}
+	w.unharmed()
+}
+
+func TestParseStatus(t *testing.T) {
+	k := parseStatus([]byte("Name:\tState: X\nState:\tt (tracing stop)\nTracerPid:\t12\nSigPnd:\t0000000000000000\nShdPnd:\t1000000000000000\nSigCgt:\t1000000000000002\n"))
+	if k.state != 't' || k.tracer != 12 || !has(k.pending) || !has(k.caught) {
+		t.Errorf("%+v", k)
+	}
+	if got := k.String(); got != "in a debugger, stopped" {
+		t.Error(got)
+	}
+}

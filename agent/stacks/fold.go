@@ -1,0 +1,222 @@
+package stacks
+
+import (
+	"cmp"
+	"encoding/json"
+	"slices"
+	"strconv"
+	"strings"
+)
+
+// The sources of what is known of a worker.
+const (
+	SourceFaulthandler = "faulthandler"
+	SourcePySpy        = "py-spy"
+	SourceKernel       = "kernel"
+)
+
+// Bounds of a fold.
+const (
+	MaxGroups    = 64
+	MaxNodeBytes = 16 << 10 // of a node's fold, as JSON
+	MaxJobBytes  = 1 << 20  // of a job's
+)
+
+// Worker is what is known of one worker.
+type Worker struct {
+	Rank    int
+	Source  string
+	Threads []Thread // that matter, the main one first; none: State tells what is known
+	State   string   // its kernel state in words, where there are no threads
+	Why     string   // why there are no threads
+}
+
+// Group is ranks of which the same is known.
+type Group struct {
+	Ranks   []int    `json:"ranks"` // growing
+	Source  string   `json:"source"`
+	Threads []Thread `json:"threads"`
+	State   string   `json:"state"`
+	Why     string   `json:"why"`
+}
+
+// Fold is the stacks of a node or of a job: equal ones are one group.
+type Fold struct {
+	Groups    []Group `json:"groups"` // the smallest first
+	GroupsCut int     `json:"groups_cut"`
+	RanksCut  []int   `json:"ranks_cut"` // of the groups that were left out
+	FramesCut bool    `json:"frames_cut"`
+}
+
+// NewFold folds the workers of a node.
+func NewFold(workers []Worker) Fold {
+	groups := make([]Group, len(workers))
+	for i, w := range workers {
+		groups[i] = Group{Ranks: []int{w.Rank}, Source: w.Source, Threads: sorted(w.Threads), State: w.State, Why: w.Why}
+	}
+	f := Fold{Groups: merge(groups)}
+	f.shrink(MaxNodeBytes)
+	return f
+}
+
+// Join folds the folds of nodes.
+func Join(nodes []Fold) Fold {
+	var f Fold
+	for _, n := range nodes {
+		f.Groups = append(f.Groups, n.Groups...)
+		f.GroupsCut += n.GroupsCut
+		f.RanksCut = append(f.RanksCut, n.RanksCut...)
+		f.FramesCut = f.FramesCut || n.FramesCut
+	}
+	f.Groups = merge(f.Groups)
+	f.shrink(MaxJobBytes)
+	return f
+}
+
+// sorted brings the threads behind the main one into one order, each stack once.
+func sorted(threads []Thread) []Thread {
+	list := slices.Clone(threads)
+	slices.SortStableFunc(list, func(a, b Thread) int {
+		if a.Main != b.Main {
+			if a.Main {
+				return -1
+			}
+			return 1
+		}
+		return strings.Compare(key(a.Frames), key(b.Frames))
+	})
+	return slices.CompactFunc(list, func(a, b Thread) bool { return a.Main == b.Main && slices.Equal(a.Frames, b.Frames) })
+}
+
+// key is equal for equal stacks.
+func key(frames []Frame) string {
+	var b strings.Builder
+	for _, f := range frames {
+		b.WriteString(f.File)
+		b.WriteByte(0)
+		b.WriteString(strconv.Itoa(f.Line))
+		b.WriteByte(0)
+		b.WriteString(f.Function)
+		b.WriteByte(0)
+	}
+	return b.String()
+}
+
+// key is equal for groups of which the same is known.
+func (g Group) key() string {
+	parts := []string{g.Source, g.State, g.Why}
+	for _, t := range g.Threads {
+		parts = append(parts, strconv.FormatBool(t.Main)+key(t.Frames))
+	}
+	return strings.Join(parts, "\x01")
+}
+
+// merge makes one group of equal ones, and puts the smallest first; of equally large ones that
+// of the lowest rank.
+func merge(groups []Group) []Group {
+	list := []Group{}
+	at := make(map[string]int)
+	for _, g := range groups {
+		k := g.key()
+		if i, ok := at[k]; ok {
+			list[i].Ranks = append(list[i].Ranks, g.Ranks...)
+			continue
+		}
+		at[k] = len(list)
+		g.Ranks = slices.Clone(g.Ranks)
+		list = append(list, g)
+	}
+	for i := range list {
+		slices.Sort(list[i].Ranks)
+		list[i].Ranks = slices.Compact(list[i].Ranks)
+	}
+	slices.SortStableFunc(list, func(a, b Group) int {
+		return cmp.Or(cmp.Compare(len(a.Ranks), len(b.Ranks)), slices.Compare(a.Ranks, b.Ranks))
+	})
+	return list
+}
+
+// shrink cuts what is above the bounds: outer frames first, then groups. The groups that stay
+// are the largest one, which shows what all others wait in, and the smallest ones.
+func (f *Fold) shrink(limit int) {
+	f.drop(MaxGroups)
+	for frames := MaxFrames / 2; f.size() > limit && frames >= 4; frames /= 2 {
+		f.cutFrames(frames)
+		f.Groups = merge(f.Groups)
+	}
+	for f.size() > limit && len(f.Groups) > 1 {
+		f.drop(len(f.Groups) / 2)
+	}
+	if f.size() > limit {
+		f.RanksCut = nil
+	}
+	if f.RanksCut == nil {
+		f.RanksCut = []int{}
+	}
+	slices.Sort(f.RanksCut)
+}
+
+// drop leaves so many groups, at least one.
+func (f *Fold) drop(most int) {
+	n := len(f.Groups)
+	if n <= most {
+		return
+	}
+	last := f.Groups[n-1]
+	for _, g := range f.Groups[max(most-1, 0) : n-1] {
+		f.GroupsCut++
+		f.RanksCut = append(f.RanksCut, g.Ranks...)
+	}
+	f.Groups = append(f.Groups[:max(most-1, 0)], last)
+}
+
+// cutFrames leaves so many frames of each thread, the innermost ones.
+func (f *Fold) cutFrames(most int) {
+	for i := range f.Groups {
+		threads := slices.Clone(f.Groups[i].Threads)
+		for j, t := range threads {
+			if len(t.Frames) > most {
+				threads[j] = Thread{Main: t.Main, Frames: t.Frames[:most], Cut: true}
+				f.FramesCut = true
+			}
+		}
+		f.Groups[i].Threads = threads
+	}
+}
+
+// size is how many bytes the fold takes as JSON.
+func (f *Fold) size() int {
+	b, err := json.Marshal(f)
+	if err != nil {
+		return 0
+	}
+	return len(b)
+}
+
+// Ranks counts the ranks of which something is known.
+func (f *Fold) Ranks() int {
+	n := 0
+	for _, g := range f.Groups {
+		n += len(g.Ranks)
+	}
+	return n
+}
+
+// Suspects are the ranks of groups that have a quarter of the ranks or fewer, where most ranks
+// are in one group; none: no rank stands out.
+func (f *Fold) Suspects() []int {
+	suspects := []int{}
+	all := f.Ranks() + len(f.RanksCut)
+	if len(f.Groups) < 2 || 2*len(f.Groups[len(f.Groups)-1].Ranks) <= all {
+		return suspects
+	}
+	for _, g := range f.Groups {
+		if f.suspect(g, all) {
+			suspects = append(suspects, g.Ranks...)
+		}
+	}
+	slices.Sort(suspects)
+	return suspects
+}
+
+func (f *Fold) suspect(g Group, all int) bool { return 4*len(g.Ranks) <= all }

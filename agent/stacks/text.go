@@ -1,0 +1,112 @@
+package stacks
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+
+	"rallypoint/internal/wording"
+)
+
+// RankList names ranks, runs of them by their ends: "0-2, 4".
+func RankList(ranks []int) string {
+	var parts []string
+	for i := 0; i < len(ranks); {
+		j := i
+		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
+			j++
+		}
+		switch {
+		case j == i:
+			parts = append(parts, strconv.Itoa(ranks[i]))
+		case j == i+1:
+			parts = append(parts, strconv.Itoa(ranks[i]), strconv.Itoa(ranks[j]))
+		default:
+			parts = append(parts, fmt.Sprintf("%d-%d", ranks[i], ranks[j]))
+		}
+		i = j + 1
+	}
+	return strings.Join(parts, ", ")
+}
+
+// Text is what is known of a group, in lines that end in a line feed: of each thread the
+// innermost call first, with a mark before those of the user's own code.
+func (g Group) Text() string {
+	var b strings.Builder
+	if len(g.Threads) == 0 {
+		fmt.Fprintf(&b, "  %s (no stack: %s)\n", g.State, g.Why)
+		return b.String()
+	}
+	for i, t := range g.Threads {
+		if i > 0 {
+			b.WriteString("  another thread\n")
+		}
+		for _, f := range t.Frames {
+			mark := " "
+			if f.User() {
+				mark = ">"
+			}
+			fmt.Fprintf(&b, "  %s %s  %s:%d\n", mark, f.Function, f.File, f.Line)
+		}
+		switch {
+		case t.Cut:
+			b.WriteString("    ...\n")
+		case len(t.Frames) == 0:
+			b.WriteString("    no Python code\n")
+		}
+	}
+	if g.Source != SourceFaulthandler {
+		fmt.Fprintf(&b, "    (by %s)\n", g.Source)
+	}
+	return b.String()
+}
+
+// Where is the line of a group: the user's code that runs and what that waits in.
+func (g Group) Where() string {
+	if len(g.Threads) == 0 {
+		return g.State
+	}
+	frames := g.Threads[0].Frames
+	for i, f := range frames {
+		if !f.User() {
+			continue
+		}
+		where := fmt.Sprintf("%s (%s:%d)", f.Function, f.File, f.Line)
+		if i > 0 {
+			where = frames[0].Function + ", called by " + where
+		}
+		return where
+	}
+	if len(frames) == 0 {
+		return "no Python code"
+	}
+	return fmt.Sprintf("%s (%s:%d)", frames[0].Function, frames[0].File, frames[0].Line)
+}
+
+// Text is the whole fold in lines.
+func (f *Fold) Text() string {
+	var b strings.Builder
+	all := f.Ranks() + len(f.RanksCut)
+	outlier := len(f.Suspects()) > 0
+	for i, g := range f.Groups {
+		if i > 0 {
+			b.WriteByte('\n')
+		}
+		name := "ranks "
+		if len(g.Ranks) == 1 {
+			name = "rank "
+		}
+		suspect := ""
+		if outlier && f.suspect(g, all) {
+			suspect = " (suspect)"
+		}
+		fmt.Fprintf(&b, "%s%s%s\n%s", name, RankList(g.Ranks), suspect, g.Text())
+	}
+	if f.FramesCut {
+		b.WriteString("\nouter calls were left out where stacks are deep\n")
+	}
+	if f.GroupsCut > 0 {
+		fmt.Fprintf(&b, "\n%s left out, of ranks %s\n", wording.Count(f.GroupsCut, "more stack was", "more stacks were"), RankList(f.RanksCut))
+	}
+	return b.String()
+}

@@ -1,0 +1,40 @@
+"""Where a worker is, for its agent: on a signal faulthandler writes the stacks of all threads.
+
+faulthandler does so in C, without the interpreter's lock, into a file of the agent's. The template
+of warm workers (agent/process/template.py) has the same, since it imports no package.
+"""
+
+from __future__ import annotations
+
+import os
+
+_FILE = "RALLYPOINT_STACKS_FILE"
+_SIGNAL = 61
+
+
+def register() -> None:
+    """Has the signal answered, unless an ancestor of this process answers it.
+
+    Without a file (RALLYPOINT_STACKS_FILE), and where it cannot be, nothing happens.
+    """
+    path = os.environ.get(_FILE)
+    if not path:
+        return
+    try:
+        import faulthandler
+        import fcntl
+
+        fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if os.fstat(fd).st_size:
+                return
+            # Out of the way of the numbers that the script's own files get.
+            limit = os.sysconf("SC_OPEN_MAX")
+            lowest = (min(limit, 1024) if limit > 0 else 1024) * 3 // 4
+            high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+        finally:
+            os.close(fd)
+        faulthandler.register(_SIGNAL, file=high, all_threads=True)
+        os.write(high, b"rallypoint-stacks %d %d\n" % (os.getpid(), high))
+    except (ImportError, OSError, RuntimeError, ValueError):
+        pass  # the job runs as well
