@@ -256,6 +256,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 	}
 	defer a.watchStore()()
 	defer a.followDirectives(t)()
+	defer a.answerStacks(t)()
 	defer a.running.Store(false)
 	sample := time.NewTimer(progress.SampleInterval)
 	defer sample.Stop()

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strings"
@@ -12,6 +13,7 @@ import (
 	"rallypoint/agent/telemetry"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
 )
 
 // Defaults of a Spec's durations.
@@ -100,6 +102,10 @@ type Spec struct {
 
 	// LoopbackUsers are whose processes may ask the health port at a loopback address.
 	LoopbackUsers params.LoopbackUsers
+
+	// DialStore connects to the store of a round as a worker does, and tries until ctx ends. By
+	// it the agent answers where its workers are; nil: nobody can ask it.
+	DialStore func(ctx context.Context, addr string) (store.Store, error)
 
 	Logs           logs.Spec
 	Stdout, Stderr *os.File       // the console, for copied lines; the workers inherit 1 and 2

@@ -20,6 +20,7 @@ import (
 	"rallypoint/agent"
 	"rallypoint/core/control"
 	"rallypoint/core/params"
+	"rallypoint/core/store"
 	"rallypoint/internal/etcdtest"
 )
 
@@ -32,7 +33,8 @@ type job struct {
 	mu     sync.Mutex
 	agents []*agent.Agent
 	done   []chan struct{}
-	errs   []error // valid once done is closed
+	errs   []error                                                     // valid once done is closed
+	dial   func(ctx context.Context, addr string) (store.Store, error) // see agent.Spec
 }
 
 func newJob(t *testing.T) *job {
@@ -69,6 +71,7 @@ func (j *job) start(rdzv agent.Rendezvous, restarts int, script string) {
 		Environ:         []string{"PATH=" + os.Getenv("PATH"), "DIR=" + j.dir, "SAY=" + filepath.Join(j.dir, "say"), "NODE=" + node},
 		MonitorInterval: 10 * time.Millisecond, ShutdownTimeout: time.Hour, ExitBarrierTimeout: time.Minute, LostNodeTimeout: time.Minute,
 	}
+	spec.DialStore = j.dial
 	spec.Logs.Dir = filepath.Join(j.dir, "logs"+node)
 	a, err := agent.New(spec, "script", rdzv, slog.New(slog.NewTextHandler(testWriter{j.t, "agent " + node}, nil)))
 	if err != nil {

@@ -14,6 +14,7 @@ import (
 
 	"rallypoint/agent"
 	"rallypoint/core/rendezvous"
+	"rallypoint/tcpstore"
 )
 
 // openAgent is what a rp_agent stands for.
@@ -133,7 +134,7 @@ func (o *openAgent) open(config *C.rp_agent_config) error {
 	if o.rdzv, err = toRendezvous(config, &spec); err != nil {
 		return err
 	}
-	spec.Notify = o.events.add
+	spec.Notify, spec.DialStore = o.events.add, tcpstore.Connect
 	if o.Agent, err = agent.New(spec, name, o.rdzv, logger); err != nil {
 		return invalid("%v", err)
 	}

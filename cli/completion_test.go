@@ -28,7 +28,7 @@ func TestCompletedWords(t *testing.T) {
 		"run -- --nproc":            "",
 		"status --nproc":            "",
 		"serve --data":              "--data-dir",
-		"sta":                       "status",
+		"sta":                       "stacks status",
 		"admin --log-l":             "--log-level",
 		"run --nnodes=2 --master-p": "--master-port",
 	} {

@@ -160,7 +160,7 @@ func (s statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) 
 	if s.run != "" {
 		query.Set("rdzv_id", s.run)
 	}
-	code, kind, body, err := httpGet(limited, s.addr, s.token, "/status", query)
+	code, kind, body, err := backend.Get(limited, s.addr, s.token, "/status", query)
 	isJSON := strings.HasPrefix(kind, "application/json")
 	var none control.NoRun
 	switch {

@@ -31,6 +31,12 @@ func (t *tokenFlag) open(log *logging, sharedLog string) (*secret.Token, error) 
 		p := params.Params{TokenFile: path}
 		return nil, p.RefuseToken(sharedLog)
 	}
+	return t.read(log)
+}
+
+// read reads the file, wherever the job meets; nil is no token.
+func (t *tokenFlag) read(log *logging) (*secret.Token, error) {
+	path := t.path
 	if path == "" {
 		path = os.Getenv(params.EnvTokenFile)
 	}

@@ -105,6 +105,15 @@ func Dial(ctx context.Context, addr string, opts ClientOptions) (*Client, error)
 	return c, nil
 }
 
+// Connect is Dial as a store.Store whose connections log nothing.
+func Connect(ctx context.Context, addr string) (store.Store, error) {
+	c, err := Dial(ctx, addr, ClientOptions{Logger: slog.New(slog.DiscardHandler)})
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
 // Close implements store.Store. It closes the connections, which ends all calls.
 func (c *Client) Close() error {
 	c.mu.Lock()

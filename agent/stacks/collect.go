@@ -246,7 +246,7 @@ func (a *asked) result() Worker {
 		w.State, w.Why = "", ""
 	case a.why == "":
 		w.State = readKernel(a.Pid).String()
-		w.Why = "it did not answer in time"
+		w.Why = whyLate
 		w.Source = SourceKernel
 	default:
 		w.Source = SourceKernel

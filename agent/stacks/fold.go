@@ -219,4 +219,10 @@ func (f *Fold) Suspects() []int {
 	return suspects
 }
 
-func (f *Fold) suspect(g Group, all int) bool { return 4*len(g.Ranks) <= all }
+func (f *Fold) suspect(g Group, all int) bool { return 4*len(g.Ranks) <= all && g.tells() }
+
+// tells reports whether what is known of a group tells it from others: whether a worker without
+// a stack runs or sleeps at one moment says nothing.
+func (g Group) tells() bool {
+	return len(g.Threads) > 0 || g.Why == whyLate || strings.HasPrefix(g.State, stateStopped) || strings.HasPrefix(g.State, stateDebugger)
+}

@@ -46,17 +46,29 @@ func TestFold(t *testing.T) {
 
 func TestNoOutlier(t *testing.T) {
 	for name, workers := range map[string][]Worker{
-		"all equal":       {at(0, "a"), at(1, "a"), at(2, "a"), at(3, "a")},
-		"half and half":   {at(0, "a"), at(1, "a"), at(2, "b"), at(3, "b")},
-		"one of three":    {at(0, "a"), at(1, "a"), at(2, "b")},
-		"no majority":     {at(0, "a"), at(1, "b"), at(2, "c"), at(3, "d"), at(4, "e")},
-		"one alone":       {at(0, "a")},
-		"of no workers":   nil,
+		"all equal":     {at(0, "a"), at(1, "a"), at(2, "a"), at(3, "a")},
+		"half and half": {at(0, "a"), at(1, "a"), at(2, "b"), at(3, "b")},
+		"one of three":  {at(0, "a"), at(1, "a"), at(2, "b")},
+		"no majority":   {at(0, "a"), at(1, "b"), at(2, "c"), at(3, "d"), at(4, "e")},
+		"one alone":     {at(0, "a")},
+		"of no workers": nil,
+		"of a moment": {
+			{Rank: 0, State: "running", Why: "x"}, {Rank: 1, State: "sleeping"}, {Rank: 2, State: "sleeping"}, {Rank: 3, State: "sleeping"},
+		},
 		"of equal states": {{Rank: 0, State: "stopped"}, {Rank: 1, State: "stopped"}},
 	} {
 		f := NewFold(workers)
 		if got := f.Suspects(); len(got) != 0 {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+func TestStoppedRankIsASuspect(t *testing.T) {
+	for _, odd := range []Worker{{Rank: 0, State: "stopped in x"}, {Rank: 0, State: "in a debugger, sleeping"}, {Rank: 0, State: "in uninterruptible sleep (D) in nfs", Why: whyLate}} {
+		f := NewFold([]Worker{odd, at(1, "a"), at(2, "a"), at(3, "a")})
+		if got := f.Suspects(); !slices.Equal(got, []int{0}) {
+			t.Errorf("%+v: %v", odd, got)
 		}
 	}
 }

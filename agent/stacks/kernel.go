@@ -78,6 +78,13 @@ func (k kernelState) answers() (why string) {
 	return ""
 }
 
+// What tells a worker without a stack from others.
+const (
+	stateStopped  = "stopped"
+	stateDebugger = "in a debugger, "
+	whyLate       = "it did not answer in time"
+)
+
 // String is the state in words that are equal for workers in equal states.
 func (k kernelState) String() string {
 	text := ""
@@ -89,12 +96,12 @@ func (k kernelState) String() string {
 	case 'D':
 		text = "in uninterruptible sleep (D)"
 	case 'T', 't':
-		text = "stopped"
+		text = stateStopped
 	default:
 		text = "sleeping"
 	}
 	if k.tracer != 0 {
-		text = "in a debugger, " + text
+		text = stateDebugger + text
 	}
 	if k.channel != "" && !strings.HasPrefix(text, "running") {
 		text += " in " + k.channel

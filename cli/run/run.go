@@ -25,6 +25,7 @@ import (
 	"rallypoint/backend"
 	"rallypoint/internal/wording"
 	"rallypoint/static"
+	"rallypoint/tcpstore"
 )
 
 // execute is `rallypoint run`, or with legacy `rallypoint launch`: it runs the workers of
@@ -93,6 +94,7 @@ func (c *config) run(ctx context.Context, log *slog.Logger, stderr io.Writer) in
 	if err != nil {
 		return complain(stderr, err, ExitUsage)
 	}
+	c.spec.DialStore = tcpstore.Connect
 	a, err := agent.New(c.spec, c.name, rdzv, log)
 	if err != nil {
 		return complain(stderr, err, ExitUsage)

@@ -1,8 +1,6 @@
 package control
 
 import (
-	"net"
-	"strconv"
 	"time"
 
 	"rallypoint/core/rendezvous"
@@ -16,7 +14,6 @@ type stats struct {
 	forming   time.Time // since when a round is being formed; zero: none is
 	round     uint64    // last round that was completed here
 	roundAt   time.Time
-	store     string // address of that round's store
 	census    rendezvous.Census
 	reportsOf uint64 // the round whose steps are reported
 	size      int    // nodes of that round
@@ -109,7 +106,6 @@ func (r *run) completed(o rendezvous.Outcome) {
 	r.server.metrics.rounds.observe(took, &roundBuckets)
 	c.forming = time.Time{}
 	c.round, c.roundAt = o.Round, now
-	c.store = net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort))
 }
 
 // trackJoin remembers since when the session's pending join waits. A join that is

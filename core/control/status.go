@@ -101,7 +101,7 @@ type RunStatus struct {
 	LeaseTimeoutS float64           `json:"lease_timeout_s"`
 	Round         uint64            `json:"round"`         // last completed; 0: none
 	RoundAt       *time.Time        `json:"round_at"`      // when it was completed; null: not by this control plane
-	RoundStore    string            `json:"round_store"`   // its store's HOST:PORT; "" like round_at
+	RoundStore    string            `json:"round_store"`   // its store's HOST:PORT; "": not known
 	FormingSince  *time.Time        `json:"forming_since"` // null: no round is being formed
 	NotStarted    string            `json:"not_started"`   // why no round has been completed; "" unless one is to be
 	Missing       Missing           `json:"missing"`
@@ -118,6 +118,8 @@ type RunStatus struct {
 	ScaledTo      int               `json:"scaled_to"`     // nodes that the last scale has asked for; 0: none has
 	Stopping      string            `json:"stopping"`      // who announced the stop of the last round, and why; "": no node has
 	KeptBytes     int64             `json:"kept_bytes"`    // about, with what waits to be sent to its nodes; 0: no server keeps it
+
+	RoundGeneration string `json:"round_generation"` // the generation that completed the round: a takeover keeps it
 }
 
 // NodeRange is how many nodes a round may have.
@@ -316,7 +318,7 @@ func (r *run) status() RunStatus {
 	st.FormingSince, st.KeptBytes = stamp(stats.forming), r.keptBytesLocked()
 	st.Changes, st.ChangesTotal = stats.changelog.list(), stats.changelog.total
 	if stats.round == m.Round {
-		st.RoundAt, st.RoundStore = stamp(stats.roundAt), stats.store
+		st.RoundAt = stamp(stats.roundAt)
 	}
 	r.describeProgressLocked(&st, m)
 	r.addFingerprintsLocked(m, &st)
@@ -336,7 +338,7 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 		RunID: m.RunID, Generation: m.Generation, Phase: m.Phase,
 		Nodes:         NodeRange{m.Policy.Min, m.Policy.Max, m.Policy.NodeUnit, m.Policy.Target},
 		LeaseTimeoutS: seconds(m.Policy.LeaseTimeout),
-		Round:         m.Round, NotStarted: m.NotStarted,
+		Round:         m.Round, RoundStore: m.Store, RoundGeneration: m.Origin, NotStarted: m.NotStarted,
 		Missing:  Missing{m.Lack, m.LackFull, m.Missing},
 		Members:  make([]MemberStatus, 0, len(m.Members)),
 		Waiting:  make([]WaitingStatus, 0, len(m.Waiting)),

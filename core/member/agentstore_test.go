@@ -255,7 +255,7 @@ func TestExitBarrierFinishes(t *testing.T) {
 		if err != nil || n != 1 {
 			t.Fatalf("got %d, %v", n, err)
 		}
-		want := rendezvous.LastRound{Generation: "g1", Round: 1, Rank: 0, World: 2, HostRank: -1, Finished: true}
+		want := rendezvous.LastRound{Generation: "g1", Round: 1, Rank: 0, World: 2, HostRank: -1, Finished: true, Store: "10.0.0.7:40000"}
 		if got := nodes[0].plane.lastClaim(); !reflect.DeepEqual(got, want) {
 			t.Errorf("claim %+v; want %+v", got, want)
 		}

@@ -32,7 +32,7 @@ func TestNextFormsARound(t *testing.T) {
 			if got := n.stores.states(); !slices.Equal(got, want) {
 				t.Errorf("node %d: stores %v; want %v", i, got, want)
 			}
-			claim := rendezvous.LastRound{Generation: "g1", Round: 1, Rank: i, World: 3, HostRank: -1}
+			claim := rendezvous.LastRound{Generation: "g1", Round: 1, Rank: i, World: 3, HostRank: -1, Store: "10.0.0.7:40000"}
 			if got := n.plane.lastClaim(); !reflect.DeepEqual(got, claim) {
 				t.Errorf("node %d: claim %+v; want %+v", i, got, claim)
 			}

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"fmt"
 	"time"
 )
@@ -110,6 +111,7 @@ func (m *Machine) adoptRound(n *node, c LastRound) {
 	}
 	switch {
 	case c.Generation == m.origin && c.Round == m.round && m.returnParticipant(n, c):
+		m.store = cmp.Or(m.store, c.Store)
 		return
 	case m.adoptable(c.Generation, c.Round) && c.valid(m.policy.Max):
 		m.rebuild(c)
@@ -298,7 +300,7 @@ func (m *Machine) rebuild(c LastRound) {
 	}
 	m.dropKeys(m.round)
 	m.forgetAgreements()
-	m.origin, m.round = c.Generation, c.Round
+	m.origin, m.round, m.store = c.Generation, c.Round, c.Store
 	m.overtaken, m.stop = "", nil
 	m.hostRank, m.finishReported, m.finishedHosts = -1, false, nil
 	m.participants, m.byNode, m.tally = make([]*participant, c.World), map[string]*participant{}, [participantStates]int{}

@@ -60,7 +60,7 @@ func UnpackPolicy(u *pack.Unpacker) Policy {
 
 // PackLastRound writes what a node says of its last round.
 func PackLastRound(p *pack.Packer, v LastRound) {
-	p.List(8)
+	p.List(9)
 	p.Text(v.Generation)
 	p.Uint(v.Round)
 	p.Int(v.Rank)
@@ -69,6 +69,7 @@ func PackLastRound(p *pack.Packer, v LastRound) {
 	p.Bool(v.Finished)
 	packFacts(p, v.Facts)
 	packDirectiveReports(p, v.Reports)
+	p.Text(v.Store)
 }
 
 // UnpackLastRound reads what PackLastRound wrote.
@@ -77,7 +78,7 @@ func UnpackLastRound(u *pack.Unpacker) LastRound {
 	v := LastRound{
 		Generation: u.Text(MaxNameLen), Round: u.Uint(), Rank: u.Int(), World: u.Int(),
 		HostRank: u.IntOr(-1), Finished: u.Bool(), Facts: unpackFacts(u),
-		Reports: unpackDirectiveReports(u),
+		Reports: unpackDirectiveReports(u), Store: u.Text(MaxNameLen),
 	}
 	u.Close()
 	return v

@@ -83,7 +83,7 @@ func (l LastRound) oversize() error {
 		return Errorf(CodeTooLarge, "a report of %d directives, %d that stand, %d that have ended and %d drained nodes",
 			len(l.Reports), len(f.Standing), len(f.Ended), len(f.Drained))
 	}
-	names := append([]string{l.Generation, l.Facts.Generation, l.Facts.Origin}, f.Ended...)
+	names := append([]string{l.Generation, l.Facts.Generation, l.Facts.Origin, l.Store}, f.Ended...)
 	for _, r := range l.Reports {
 		names = append(names, r.ID)
 	}

@@ -2,7 +2,9 @@ package rendezvous
 
 import (
 	"bytes"
+	"net"
 	"slices"
+	"strconv"
 	"time"
 )
 
@@ -82,7 +84,15 @@ type Withdrawn struct {
 
 // LastRound is what the node of an outcome says of its round from then on.
 func (o Outcome) LastRound() LastRound {
-	return LastRound{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank}
+	return LastRound{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank, Store: o.store()}
+}
+
+// store is the round's store as HOST:PORT; "" for one whose host no report can name.
+func (o Outcome) store() string {
+	if store := net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort)); o.StoreAddr != "" && len(store) <= MaxNameLen {
+		return store
+	}
+	return ""
 }
 
 func (Outcome) result()   {}

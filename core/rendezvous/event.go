@@ -31,6 +31,8 @@ type LastRound struct {
 	Facts Facts `json:",omitzero"`
 	// Reports are what the node has reported of directives in that round, the last ones.
 	Reports []DirectiveReport `json:",omitempty"`
+	// Store is HOST:PORT of that round's store, as its rank 0 announced it; "": not known.
+	Store string `json:",omitempty"`
 }
 
 // Hello announces a node, or a known session on a new connection.

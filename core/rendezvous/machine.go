@@ -48,6 +48,7 @@ type Machine struct {
 	origin       string         // generation in which the last round was completed
 	round        uint64         // last completed round; 0: none yet
 	floor        uint64         // highest round claimed: the next one is above it
+	store        string         // HOST:PORT of that round's store; "": not known
 	participants []*participant // of that round, by rank
 	byNode       map[string]*participant
 	tally        [participantStates]int // participants by state

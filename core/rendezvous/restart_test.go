@@ -121,6 +121,10 @@ func TestFreshHostAdoptsReturningMembers(t *testing.T) {
 		t.Fatalf("a member that came back received %+v", n[1].notice)
 	}
 	r.returns(n[0], p)
+	before, after := old.m.Status(), r.m.Status()
+	if after.Store == "" || after.Store != before.Store || after.Origin != before.Generation {
+		t.Errorf("the round's store is %q of %q, it was %q of %q", after.Store, after.Origin, before.Store, before.Generation)
+	}
 	if r.m.awaited() != 3 || r.m.Round() != 1 {
 		t.Fatalf("round %d, %d members", r.m.Round(), r.m.awaited())
 	}

@@ -169,6 +169,7 @@ func (m *Machine) complete() {
 		StoreAddr: m.storeAddr(first, chosen), StorePort: first.join.StorePort, Dropped: dropped,
 		ByDirective: last > 0 && m.endedRound == last,
 	}
+	m.store = outcome.store()
 	for i, n := range chosen {
 		number := n.join.Number
 		n.join = nil

@@ -40,7 +40,7 @@ func (m *Machine) Snapshot() []byte {
 }
 
 func (m *Machine) packRun(p *pack.Packer) {
-	p.List(17)
+	p.List(18)
 	p.Text(m.runID)
 	p.Text(m.generation)
 	PackPolicy(p, m.policy)
@@ -58,6 +58,7 @@ func (m *Machine) packRun(p *pack.Packer) {
 	p.Text(m.reserve)
 	p.Text(m.overtaken)
 	p.Int64(m.limits.Bytes)
+	p.Text(m.store)
 }
 
 func (m *Machine) packTimers(p *pack.Packer) {
@@ -274,6 +275,7 @@ func (m *Machine) unpackRun(u *pack.Unpacker) {
 	keys := store.Limits{MaxBytes: u.Int64(), MaxEntries: u.Int()}
 	m.floor, m.stored, m.reserve, m.overtaken = u.Uint(), u.Bool(), u.Text(maxText), u.Text(maxText)
 	m.limits = Limits{Keys: keys, Bytes: u.Int64()}.withDefaults()
+	m.store = u.Text(maxText)
 	u.Close()
 	if err := m.policy.Validate(); err != nil && m.policy != (Policy{}) {
 		u.Fail("%v", err)

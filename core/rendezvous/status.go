@@ -15,6 +15,8 @@ type Status struct {
 	RunID      string
 	Generation string
 	Round      uint64 // last completed; 0: none yet
+	Origin     string // generation in which that was completed
+	Store      string // HOST:PORT of its store; "": not known
 	Phase      Phase
 	Policy     Policy
 	Members    []MemberStatus    // of the last round, by rank
@@ -96,7 +98,7 @@ var participantStateNames = [participantStates]string{"running", "unknown", "rej
 
 // Status describes the run. It costs O(n log n) for n nodes.
 func (m *Machine) Status() Status {
-	s := Status{RunID: m.runID, Generation: m.generation, Round: m.round, Phase: m.phase(), Policy: m.policy}
+	s := Status{RunID: m.runID, Generation: m.generation, Round: m.round, Origin: m.origin, Store: m.store, Phase: m.phase(), Policy: m.policy}
 	for _, member := range m.participants {
 		ms := MemberStatus{Rank: member.rank, Node: member.node, Label: member.label, State: participantStateNames[member.state], Cause: member.cause, Host: member.host}
 		if n := m.nodes[member.node]; n != nil && m.participantOf(n) == member {

@@ -1,0 +1,78 @@
+package stacks
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
+)
+
+// TestQuestion: two of three nodes answer; asked again, they answer again; nothing but the
+// small questions stays in the store.
+func TestQuestion(t *testing.T) {
+	s := store.NewMemory(store.NewEngine(store.Limits{}))
+	defer s.Close()
+	ctx, cancel := context.WithCancel(testkit.Within(t, testkit.Patience))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	for node := range 2 {
+		wg.Go(func() {
+			Answer(ctx, s, node, func(context.Context) Fold { return NewFold([]Worker{at(node, "f")}) })
+		})
+	}
+	folds, err := Ask(ctx, s, 2, testkit.Patience)
+	testkit.Check(t, err)
+	if folds[0] == nil || folds[1] == nil || RankList(folds[1].Groups[0].Ranks) != "1" {
+		t.Fatalf("%+v", folds)
+	}
+	testkit.Equal(t, testkit.Must(s.NumKeys(ctx))(t), 2)
+	// Of the third node nothing comes: it is not waited for beyond the limit.
+	limited, stop := context.WithTimeout(ctx, time.Second)
+	defer stop()
+	folds, err = Ask(limited, s, 3, testkit.Patience)
+	testkit.Check(t, err)
+	if folds[0] == nil || folds[1] == nil || folds[2] != nil {
+		t.Fatalf("%+v", folds)
+	}
+}
+
+// TestAnswersOfStrangers: a worker that writes into the store cannot make more of it than an
+// answer may be, nor write on a terminal.
+func TestAnswersOfStrangers(t *testing.T) {
+	for name, text := range map[string]string{
+		"no JSON":         "x",
+		"too long":        `{"groups":[{"ranks":[1],"state":"` + strings.Repeat("x", maxAnswer) + `"}]}`,
+		"too many groups": `{"groups":[` + strings.Repeat(`{"ranks":[1]},`, MaxGroups) + `{"ranks":[1]}]}`,
+		"no ranks":        `{"groups":[{"ranks":[]}]}`,
+		"a negative rank": `{"groups":[{"ranks":[-1]}]}`,
+		"many threads":    `{"groups":[{"ranks":[1],"threads":[` + strings.Repeat(`{},`, 99) + `{}]}]}`,
+		"cut ranks":       `{"groups":[],"ranks_cut":[99999999999]}`,
+	} {
+		if f, err := decode([]byte(text)); err == nil {
+			t.Errorf("%s: %+v", name, f)
+		}
+	}
+	f, err := decode([]byte(`{"groups":[{"ranks":[1],"source":"\u001b[2J","threads":[{"frames":[{"file":"\u001b]0;x","line":-4,"function":"a\nb"}]}]}]}`))
+	if err != nil || strings.ContainsAny(f.Text(), "\x1b") || f.Groups[0].Threads[0].Frames[0] != (Frame{"\uFFFD]0;x", 0, "a b"}) {
+		t.Errorf("%v %q", err, f.Text())
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"groups":[{"ranks":[1],"threads":[{"main":true,"frames":[{"file":"a.py","line":3,"function":"f"}]}]}]}`))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		fold, err := decode(text)
+		if err != nil {
+			return
+		}
+		joined := Join([]Fold{*fold, *fold})
+		if strings.ContainsRune(joined.Text(), '\x1b') || len(joined.Suspects()) > joined.Ranks() {
+			t.Fatal(joined)
+		}
+	})
+}

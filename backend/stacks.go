@@ -1,0 +1,141 @@
+package backend
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"net/http"
+	"net/url"
+	"time"
+
+	"rallypoint/agent/stacks"
+	"rallypoint/core/control"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+	"rallypoint/internal/wording"
+	"rallypoint/roundstore"
+)
+
+// Stacks asks the agents of the run where its workers are; see AskStacks.
+func (a Admin) Stacks(ctx context.Context) (*Stacks, error) {
+	run, err := a.status(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return AskStacks(ctx, run, a.Token)
+}
+
+// status is how the run stands.
+func (a Admin) status(ctx context.Context) (*control.RunStatus, error) {
+	if a.SharedLog != "" {
+		shown, records, err := Inspect(ctx, a.SharedLog, a.RunID, a.Timeout)
+		if err != nil {
+			return nil, err
+		}
+		if len(records) == 0 {
+			return nil, NoSuchRun(ctx, a.SharedLog, a.RunID, shown, a.Timeout)
+		}
+		run, err := StatusOf(records[0])
+		return &run, err
+	}
+	code, _, body, err := Get(ctx, a.Addr, a.Token, "/status", url.Values{"rdzv_id": {a.RunID}})
+	var st control.Status
+	var none control.NoRun
+	switch {
+	case err != nil && rendezvous.CodeOf(err) != rendezvous.CodeInternal:
+		return nil, err
+	case err != nil:
+		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "the control plane at %s cannot be asked: %v", a.Addr, err)
+	case code == http.StatusForbidden:
+		return nil, rendezvous.Errorf(rendezvous.CodeAuth, "the control plane at %s wants a token", a.Addr)
+	case code == http.StatusNotFound && json.Unmarshal(body, &none) == nil && none.Error != "":
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "%s", none.Error)
+	case code != http.StatusOK || json.Unmarshal(body, &st) != nil || len(st.Runs) != 1:
+		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "what listens at %s answers HTTP with code %d, but tells no status of run %q", a.Addr, code, a.RunID)
+	}
+	return &st.Runs[0], nil
+}
+
+// StacksSchema is the version of Stacks. Fields are only added to it.
+const StacksSchema = 1
+
+// Stacks are where the workers of a run are. Lists are never nil.
+type Stacks struct {
+	Schema  int    `json:"schema"`
+	RunID   string `json:"run_id"`
+	Round   uint64 `json:"round"`
+	Nodes   int    `json:"nodes"`   // of the round
+	Ranks   int    `json:"ranks"`   // of which something is known
+	Verdict string `json:"verdict"` // in one sentence
+	// Suspects are the ranks that stand out; empty: none does.
+	Suspects []int        `json:"suspects"`
+	Silent   []SilentNode `json:"silent"` // nodes that did not answer
+	stacks.Fold
+}
+
+// SilentNode is a node of the round that did not answer.
+type SilentNode struct {
+	Rank  int    `json:"rank"` // of the node
+	Node  string `json:"node"`
+	Label string `json:"label"`
+}
+
+// cleanup bounds what an asker does when its time is over.
+const cleanup = 5 * time.Second
+
+// AskStacks asks the agents of a run's round where their workers are, beside whatever else the
+// run was asked for, and returns what they have answered by the end of ctx. run is how the run
+// stands. It needs the job's rights: to reach the round's store and, with a token, to know it.
+// Errors: ErrInvalid (no round runs, or its store is not known), ErrConnection, ErrAuth.
+func AskStacks(ctx context.Context, run *control.RunStatus, token *secret.Token) (*Stacks, error) {
+	switch {
+	case run.Phase != rendezvous.PhaseRunning && run.Phase != rendezvous.PhaseFinishing:
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "run %q is %s: no workers run that could be asked", run.RunID, run.Phase)
+	case run.RoundStore == "":
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
+			"where the store of round %d of run %q is, is not known: a node or a control plane of an older release has completed the round", run.Round, run.RunID)
+	}
+	name := secret.StoreName{Run: run.RunID, Generation: run.RoundGeneration, Round: run.Round}
+	s, stop, err := roundstore.Connect(ctx, run.RoundStore, name, token)
+	if err != nil {
+		return nil, err
+	}
+	defer stop()
+	defer func() { _ = s.Close() }()
+	answers, err := stacks.Ask(ctx, s, len(run.Members), cleanup)
+	if err != nil {
+		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "the agents of run %q could not be asked in the store of round %d at %s: %v", run.RunID, run.Round, run.RoundStore, err)
+	}
+	r := &Stacks{Schema: StacksSchema, RunID: run.RunID, Round: run.Round, Nodes: len(run.Members), Silent: []SilentNode{}}
+	var folds []stacks.Fold
+	for i, f := range answers {
+		if f == nil {
+			m := run.Members[i]
+			r.Silent = append(r.Silent, SilentNode{m.Rank, m.Node, m.Label})
+			continue
+		}
+		folds = append(folds, *f)
+	}
+	r.Fold = stacks.Join(folds)
+	r.Ranks, r.Suspects = r.Fold.Ranks(), r.Fold.Suspects()
+	r.Verdict = r.verdict()
+	return r, nil
+}
+
+// verdict is what the stacks say, in one sentence.
+func (s *Stacks) verdict() string {
+	switch n := len(s.Groups); {
+	case n == 0:
+		return "no node has answered"
+	case n == 1:
+		return fmt.Sprintf("all %s are at the same place: %s", wording.Count(s.Ranks, "rank", "ranks"), s.Groups[0].Where())
+	case len(s.Suspects) == 0:
+		return fmt.Sprintf("no outlier: %s in %d groups", wording.Count(s.Ranks, "rank", "ranks"), n)
+	}
+	first, last := s.Groups[0], s.Groups[len(s.Groups)-1]
+	noun := "rank"
+	if len(first.Ranks) > 1 {
+		noun = "ranks"
+	}
+	return fmt.Sprintf("%s %s: %s; most ranks (%d of %d): %s", noun, stacks.RankList(first.Ranks), first.Where(), len(last.Ranks), s.Ranks, last.Where())
+}

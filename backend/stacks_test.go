@@ -1,0 +1,69 @@
+package backend
+
+import (
+	"errors"
+	"net/url"
+	"strings"
+	"testing"
+
+	"rallypoint/agent/stacks"
+	"rallypoint/core/params"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+	"rallypoint/internal/testkit"
+	"rallypoint/tcpstore"
+)
+
+// TestStacksInEachPlace: wherever nodes meet, who has the job's rights learns where its workers
+// are, and changes nothing of the run; a stranger learns nothing.
+func TestStacksInEachPlace(t *testing.T) {
+	for _, m := range meetings {
+		if m.name == "blob" || m.name == "remote file" { // no endpoint names them
+			continue
+		}
+		t.Run(m.name, func(t *testing.T) {
+			t.Parallel()
+			r, j := &run{t, m.place(t)}, newJob(t)
+			j.dial = tcpstore.Connect
+			var p params.Params
+			for _, node := range r.nodes(2, 2, 2) {
+				p = node.Params()
+				j.start(node, 0, stopped)
+			}
+			j.want("0.0 up 0", "0.1 up 0", "1.0 up 0", "1.1 up 0")
+			a := Admin{RunID: p.RunID, Timeout: patience}
+			var err error
+			if m.name == "etcd" { // a node's parameters are without the options
+				p.Endpoint += "?key_prefix=" + url.QueryEscape("/"+t.Name())
+			}
+			a.Addr, a.SharedLog, err = Locate(p.Endpoint)
+			testkit.Check(t, err)
+			if p.TokenFile != "" {
+				a.Token = testkit.Must(secret.OpenToken(p.TokenFile, nil))(t)
+			}
+			ctx := testkit.Within(t, patience)
+			before := testkit.Must(a.status(ctx))(t)
+			for range 2 {
+				s := testkit.Must(a.Stacks(ctx))(t)
+				if s.Round != 1 || s.Nodes != 2 || s.Ranks != 4 || len(s.Silent) != 0 || s.Groups[0].Source != stacks.SourceKernel || len(s.Suspects) != 0 {
+					t.Errorf("%+v", s)
+				}
+			}
+			after := testkit.Must(a.status(ctx))(t)
+			if after.Phase != before.Phase || after.ChangesTotal != before.ChangesTotal || len(after.Directives) != 0 || before.RoundStore == "" {
+				t.Errorf("%+v, before %+v", after, before)
+			}
+			if p.TokenFile != "" {
+				a.Token = testkit.Must(secret.OpenToken(testkit.TokenFile(t), nil))(t)
+				if s, err := AskStacks(ctx, after, a.Token); !errors.Is(err, rendezvous.ErrAuth) {
+					t.Errorf("with another token: %+v, %v", s, err)
+				}
+			}
+			after.RunID = "other"
+			after.RoundStore = ""
+			if _, err := AskStacks(ctx, after, nil); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), "is not known") {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,40 @@
+package backend
+
+import (
+	"time"
+
+	"rallypoint/core/control"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+	"rallypoint/core/training"
+)
+
+// StatusOf describes a run as its record shows it. Who shows no sign of life may
+// still come back, as far as can be told from outside.
+func StatusOf(r sharedlog.Record) (control.RunStatus, error) {
+	m, err := r.Machine()
+	if err != nil {
+		return control.RunStatus{}, err
+	}
+	s := m.Status()
+	broken := func(session rendezvous.SessionID, reconnecting bool) bool {
+		return reconnecting || session != "" && !r.Living[session]
+	}
+	for i := range s.Waiting {
+		s.Waiting[i].Reconnect = broken(s.Waiting[i].Session, s.Waiting[i].Reconnect)
+	}
+	for i := range s.Idle {
+		s.Idle[i].Reconnect = broken(s.Idle[i].Session, s.Idle[i].Reconnect)
+	}
+	for i := range s.Members {
+		s.Members[i].Reconnect = broken(s.Members[i].Session, s.Members[i].Reconnect)
+	}
+	st := control.Describe(s, func(rendezvous.SessionID) *float64 { return nil })
+	for i := range st.Members {
+		st.Members[i].Alive = st.Members[i].Alive && r.Living[s.Members[i].Session]
+	}
+	control.DescribeProgress(&st, s, func(session rendezvous.SessionID) (*training.Report, time.Duration) {
+		return r.Reports[session], 0
+	})
+	return st, nil
+}

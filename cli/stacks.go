@@ -1,0 +1,119 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rallypoint/backend"
+	"rallypoint/core/control"
+	"rallypoint/internal/wording"
+)
+
+func newStacks(log *logging) *cobra.Command {
+	var q statusQuery
+	var token tokenFlag
+	var asJSON bool
+	cmd := &cobra.Command{
+		Use:   "stacks ENDPOINT",
+		Short: "Show where a job's workers are: the line of each, equal ones folded",
+		Long: `Show where the workers of a job are at this moment: of each rank the stack of its
+main thread, and of other threads that run the user's code. Equal stacks are one
+group with its ranks, the smallest group first; ">" marks the user's own code. Where
+most ranks are in one group, the ranks of groups with a quarter of the ranks or
+fewer are suspects.
+
+It changes nothing and stops no worker. A worker without code of Rallypoint (it has
+it with --warm, and where the script imports rallypoint) is shown with its kernel
+state. ENDPOINT is where the job's nodes meet, as for "status". The question goes
+through the store of the job's round, which this machine has to reach; with a token,
+--token-file has to name its file.`,
+		Example: `  rallypoint stacks host0:29400
+  rallypoint stacks file:///shared/dir --rdzv-id job7
+  rallypoint stacks host0 --json | jq .suspects`,
+		Args: wantArgs("ENDPOINT"),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&q.run, "rdzv-id", "", "the run `ID`; may be left out where there is one run")
+	flags.BoolVar(&asJSON, "json", false, "print JSON")
+	flags.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answers")
+	token.addTo(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var err error
+		if q.addr, q.sharedLog, err = backend.Locate(args[0]); err != nil {
+			return err
+		}
+		if err := positive("--timeout", q.timeout); err != nil {
+			return err
+		}
+		if q.token, err = token.read(log); err != nil {
+			return err
+		}
+		return q.showStacks(cmd, asJSON)
+	}
+	return cmd
+}
+
+// showStacks asks the agents of a run, and prints what they answer.
+func (s statusQuery) showStacks(cmd *cobra.Command, asJSON bool) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
+	defer cancel()
+	_, st, err := s.fetch(ctx)
+	if err != nil {
+		return failure{err}
+	}
+	run, err := oneRun(st)
+	if err != nil {
+		return err
+	}
+	r, err := backend.AskStacks(ctx, run, s.token)
+	if err != nil {
+		return failure{err}
+	}
+	text := stacksText(r)
+	if asJSON {
+		b, err := json.MarshalIndent(r, "", "  ")
+		if err != nil {
+			return failure{err}
+		}
+		text = string(b) + "\n"
+	}
+	if _, err := fmt.Fprint(cmd.OutOrStdout(), text); err != nil {
+		return failed("printing the stacks: %w", err)
+	}
+	return nil
+}
+
+// oneRun is the run of a status that is about one, or of which one has a round that runs.
+func oneRun(st control.Status) (*control.RunStatus, error) {
+	if len(st.Runs) == 1 {
+		return &st.Runs[0], nil
+	}
+	if len(st.Runs) == 0 {
+		return nil, failed("there is no run")
+	}
+	var names []string
+	for _, r := range st.Runs {
+		names = append(names, r.RunID)
+	}
+	return nil, fmt.Errorf("--rdzv-id is missing: which run? There are %s", wording.Names(names))
+}
+
+// stacksText shows what was answered; all texts in it are printable.
+func stacksText(r *backend.Stacks) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, "run %s, round %d: %s on %s\n%s\n", clean(r.RunID), r.Round, wording.Count(r.Ranks, "rank", "ranks"),
+		wording.Count(r.Nodes, "node", "nodes"), r.Verdict)
+	for _, n := range r.Silent {
+		fmt.Fprintf(&b, "node %d (%s) did not answer\n", n.Rank, clean(n.Label))
+	}
+	if len(r.Groups) > 0 {
+		b.WriteByte('\n')
+		b.WriteString(r.Text())
+	}
+	return b.String()
+}

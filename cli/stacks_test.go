@@ -1,0 +1,93 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"rallypoint/backend"
+	"rallypoint/core/control"
+	"rallypoint/internal/testkit"
+)
+
+// hangingRank is a job of Python in which rank 3 waits for its data, and all others for it.
+const hangingRank = `
+exec(open(%q).read())
+register()
+import os, time
+def data_wait():
+    open(os.environ["SAY"], "w").write("up\n")
+    time.sleep(1e6)
+def all_reduce():
+    open(os.environ["SAY"], "w").write("up\n")
+    time.sleep(1e6)
+data_wait() if os.environ["RANK"] == "3" else all_reduce()
+`
+
+// TestStacksOfHangingJob: of eight workers on two nodes the one that hangs is named with its line.
+func TestStacksOfHangingJob(t *testing.T) {
+	t.Parallel()
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip(err)
+	}
+	register, err := filepath.Abs("../python/rallypoint/_launch/stacks.py")
+	testkit.Check(t, err)
+	script := filepath.Join(t.TempDir(), "train.py")
+	testkit.WriteFile(t, script, []byte(fmt.Sprintf(hangingRank, register)))
+	h := newHarness(t)
+	options := elastic(t, "2", "--nproc-per-node=4")
+	endpoint := strings.TrimPrefix(options[1], "--rdzv-endpoint=")
+	run := "exec " + python + " " + script
+	nodes := []*nodeProcess{h.run(run, options...), h.run(run, options...)}
+	for range 8 {
+		testkit.Equal(t, h.readLine(), "up")
+	}
+	var s backend.Stacks
+	testkit.Eventually(t, "all workers wait", func() bool { // one may be between its line and the pause
+		code, stdout, stderr := execute(t, "stacks", endpoint, "--json")
+		if code != 0 {
+			t.Fatal(stderr)
+		}
+		testkit.Check(t, json.Unmarshal([]byte(stdout), &s))
+		return slices.Equal(s.Suspects, []int{3})
+	})
+	if s.Schema != 1 || s.Nodes != 2 || s.Ranks != 8 || len(s.Silent) != 0 || len(s.Groups) != 2 || s.Groups[0].Threads[0].Frames[0].Function != "data_wait" {
+		t.Errorf("%+v", s)
+	}
+	code, stdout, stderr := execute(t, "stacks", endpoint)
+	if code != 0 || !strings.HasPrefix(stdout, "run none, round 1: 8 ranks on 2 nodes\nrank 3: data_wait ("+script+":7); most ranks (7 of 8): all_reduce (") ||
+		!strings.Contains(stdout, "\nrank 3 (suspect)\n  > data_wait  "+script+":7\n") || !strings.Contains(stdout, "\nranks 0-2, 4-7\n  > all_reduce  ") {
+		t.Errorf("code %d: %s%s", code, stdout, stderr)
+	}
+	for _, p := range nodes {
+		testkit.Check(t, p.Process.Kill())
+		p.end()
+	}
+}
+
+// TestStacksRefused says what is wrong, and what to do.
+func TestStacksRefused(t *testing.T) {
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	s := control.Start(control.Config{}, l)
+	defer s.Close()
+	for want, args := range map[string][]string{
+		"ENDPOINT":                  {},
+		"static job has no control": {"static://127.0.0.1:1"},
+		"there is no run":           {l.Addr().String()},
+		"knows no run \"x\"":        {l.Addr().String(), "--rdzv-id", "x"},
+		"no run \"x\" meets at":     {"file://" + t.TempDir(), "--rdzv-id", "x"},
+		"--timeout":                 {l.Addr().String(), "--timeout", "-1s"},
+		"no such file":              {l.Addr().String(), "--token-file", "/nowhere/token"},
+		"nothing listens at":        {"127.0.0.1:1"},
+	} {
+		if code, _, stderr := execute(t, append([]string{"stacks"}, args...)...); code == 0 || !strings.Contains(stderr, want) {
+			t.Errorf("%v: code %d, %s", args, code, stderr)
+		}
+	}
+}
