@@ -5,6 +5,7 @@ import "C"
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -28,7 +29,7 @@ const (
 // adminTexts are the texts of a request.
 type adminTexts struct{ endpoint, runID, reason, by, directive, tokenFile string }
 
-// toAdmin converts a request.
+// toAdmin converts a request; the event of one for stacks is nil.
 func toAdmin(r *C.rp_admin_request) (a backend.Admin, ev rendezvous.Event, err error) {
 	var t adminTexts
 	err = texts(
@@ -54,7 +55,7 @@ func toAdmin(r *C.rp_admin_request) (a backend.Admin, ev rendezvous.Event, err e
 		return a, nil, invalid("%v", err)
 	}
 	switch {
-	case a.SharedLog != "":
+	case a.SharedLog != "" && ev != nil:
 		p := params.Params{TokenFile: t.tokenFile}
 		return a, ev, p.RefuseToken(a.SharedLog)
 	case t.tokenFile == "":
@@ -80,6 +81,8 @@ func (a *adminTexts) event(r *C.rp_admin_request, nodes []string) (rendezvous.Ev
 		return rendezvous.CloseRun{Reason: a.reason, Stop: r.action == C.RP_ADMIN_FAIL}, nil
 	case C.RP_ADMIN_FORGET:
 		return rendezvous.Forget{Reason: a.reason}, nil
+	case C.RP_ADMIN_STACKS:
+		return nil, nil
 	case C.RP_ADMIN_UNDRAIN, C.RP_ADMIN_EVICT:
 	default:
 		return nil, invalid("action is %d, which is none", int32(r.action))
@@ -111,6 +114,9 @@ func rpgo_admin_start(request *C.rp_admin_request, timeoutMS C.int64_t, out *C.u
 		}
 		ctx, cancel := withTimeout(context.Background(), timeoutMS)
 		*out = openHandle(newOp(ctx, cancel, func(ctx context.Context) (answer, error) {
+			if ev == nil {
+				return askStacks(ctx, a)
+			}
 			done, err := a.Ask(ctx, ev)
 			a := answer{op: store.OpGet, Reply: store.Reply{Values: [][]byte{[]byte(done.Text)}}}
 			if done.Directive != "" {
@@ -120,6 +126,16 @@ func rpgo_admin_start(request *C.rp_admin_request, timeoutMS C.int64_t, out *C.u
 		}))
 		return nil
 	})
+}
+
+// askStacks asks where the workers are.
+func askStacks(ctx context.Context, a backend.Admin) (answer, error) {
+	stacks, err := a.Stacks(ctx)
+	if err != nil {
+		return answer{}, asEnded(ctx, err)
+	}
+	text, err := json.Marshal(stacks)
+	return answer{op: store.OpGet, Reply: store.Reply{Values: [][]byte{text}}}, err
 }
 
 // asEnded is the error of a request, whose context may have ended it.

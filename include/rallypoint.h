@@ -952,7 +952,8 @@ enum rp_admin_action {
     RP_ADMIN_EVICT = 7,   /* take the one node in `nodes` out at once; it may come back */
     RP_ADMIN_CLOSE = 8,   /* let no more nodes join */
     RP_ADMIN_FAIL = 9,    /* end the job as failed, at once */
-    RP_ADMIN_FORGET = 10  /* let a job that stays closed, and has no live node, begin again */
+    RP_ADMIN_FORGET = 10, /* let a job that stays closed, and has no live node, begin again */
+    RP_ADMIN_STACKS = 11  /* where its workers are; needs no reason, and changes nothing */
 };
 
 /*
@@ -964,7 +965,7 @@ typedef struct rp_admin_request {
     const char *endpoint; /* required: HOST[:PORT] of the control plane, file:///DIRECTORY, or
                              etcd://HOST */
     const char *run_id;   /* required */
-    const char *reason;   /* required: human-readable, the job's nodes receive it */
+    const char *reason;   /* required, but for stacks: human-readable, the job's nodes receive it */
     const char *by;       /* who asks; NULL: USER@HOST */
     int32_t action;       /* required: enum rp_admin_action */
     int32_t target;       /* number of nodes, between min and max, a multiple of node_unit */
@@ -979,7 +980,9 @@ typedef struct rp_admin_request {
 /*
  * Asks a run for something, and returns at once; it has `timeout_ms` to be answered. The
  * result (rp_op_result) has in its `value` one sentence that says what is done, and in its
- * `list` the id of the directive, if one was given. The operation fails by RP_ERR_INVALID,
+ * `list` the id of the directive, if one was given; of RP_ADMIN_STACKS the `value` is the JSON
+ * that `rallypoint stacks --json` prints, of what has been answered when `timeout_ms` are over,
+ * or as soon as all nodes have. The operation fails by RP_ERR_INVALID,
  * which says why nothing is done, for a run or node that is not there and for what does not
  * fit the run: a target, a deadline in the past; by RP_ERR_CLOSED if the run is closed,
  * RP_ERR_TIMEOUT, RP_ERR_CONNECTION, RP_ERR_AUTH. A request that was not answered may have

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import ctypes
 import dataclasses
+import json
 import math
 import os
 from collections.abc import Iterable
@@ -33,6 +34,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "Frame",
+    "Group",
+    "SilentNode",
+    "Stacks",
+    "Thread",
     "cancel",
     "close",
     "drain",
@@ -40,6 +46,7 @@ __all__ = [
     "forget",
     "save",
     "scale",
+    "stacks",
     "stop",
     "undrain",
 ]
@@ -56,6 +63,159 @@ class Answer:
 
     text: str
     directive: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Frame:
+    """One call.
+
+    Attributes:
+        file: the path of its source, or what stands for one.
+        line: the line in it; 0 if it is not known.
+        function: the name of the function.
+    """
+
+    file: str
+    line: int
+    function: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Thread:
+    """The stack of one thread.
+
+    Attributes:
+        main: it is the worker's main thread.
+        frames: the innermost call first.
+        cut: outer calls were left out.
+    """
+
+    main: bool
+    frames: tuple[Frame, ...]
+    cut: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Group:
+    """Ranks whose workers are at the same place.
+
+    Attributes:
+        ranks: in their order.
+        source: "faulthandler", or "kernel" where there is no stack.
+        threads: the main one first; empty if there is no stack.
+        state: what the kernel says of the workers, where there is no stack.
+        why: why there is no stack.
+    """
+
+    ranks: tuple[int, ...]
+    source: str
+    threads: tuple[Thread, ...]
+    state: str
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class SilentNode:
+    """A node that did not answer.
+
+    Attributes:
+        rank: of the node.
+        node: its id.
+        label: its host name and process.
+    """
+
+    rank: int
+    node: str
+    label: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Stacks:
+    """Where the workers of a job are.
+
+    Attributes:
+        run_id: the job's.
+        round: which round of it.
+        nodes: of the round.
+        ranks: of which something is known.
+        verdict: what the stacks say, in one sentence.
+        suspects: ranks that stand out, where most are at one place; empty: none does.
+        silent: nodes that did not answer.
+        groups: of equal stacks, the smallest first.
+        groups_cut: how many groups were left out.
+        ranks_cut: the ranks of these.
+        frames_cut: outer calls were left out to keep the answer small.
+    """
+
+    run_id: str
+    round: int
+    nodes: int
+    ranks: int
+    verdict: str
+    suspects: tuple[int, ...]
+    silent: tuple[SilentNode, ...]
+    groups: tuple[Group, ...]
+    groups_cut: int
+    ranks_cut: tuple[int, ...]
+    frames_cut: bool
+
+
+def stacks(
+    endpoint: str,
+    run_id: str,
+    *,
+    token_file: str | os.PathLike[str] | None = None,
+    timeout: Time = 5,
+) -> Stacks:
+    """Asks where the workers of a job are at this moment. It changes nothing and stops none.
+
+    The same as `rallypoint stacks`. The question goes through the store of the job's round, which
+    this machine has to reach.
+
+    Args:
+        endpoint: as for save.
+        run_id: as for save.
+        token_file: as for save.
+        timeout: longest wait for the answers, in seconds; nodes that have not answered by then
+            are named.
+
+    Returns:
+        The stacks of all workers, equal ones as one group.
+
+    Raises:
+        InvalidError: the job is not there, or no round of it runs.
+        DeadlineError: nothing has answered in time; a TimeoutError.
+        ConnectionFailedError: nothing answers there; a ConnectionError.
+        AuthenticationError: the token is another one.
+    """
+    answer = _ask(abi.ADMIN_STACKS, endpoint, run_id, "", None, token_file, timeout)
+    told: dict[str, Any] = json.loads(answer.text)
+    groups = tuple(
+        Group(
+            tuple(group["ranks"]),
+            group["source"],
+            tuple(
+                Thread(t["main"], tuple(_only(Frame, frame) for frame in t["frames"]), t["cut"])
+                for t in group["threads"]
+            ),
+            group["state"],
+            group["why"],
+        )
+        for group in told["groups"]
+    )
+    told |= {
+        "suspects": tuple(told["suspects"]),
+        "silent": tuple(_only(SilentNode, node) for node in told["silent"]),
+        "groups": groups,
+        "ranks_cut": tuple(told["ranks_cut"]),
+    }
+    result: Stacks = _only(Stacks, told)
+    return result
+
+
+def _only(kind: type[Any], told: dict[str, Any]) -> Any:
+    """Makes a value of the fields that this release knows."""
+    return kind(**{field.name: told[field.name] for field in dataclasses.fields(kind)})
 
 
 def save(

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -169,3 +171,53 @@ def test_a_control_plane_with_a_token(tmp_path: Path) -> None:
         with pytest.raises(rallypoint.AuthenticationError):
             admin.save(endpoint, "job", reason="why", token_file=other)
         assert admin.save(endpoint, "job", reason="why", token_file=token).directive
+
+
+STACKS_SCRIPT = """
+import rallypoint, os, time
+def data_wait():
+    time.sleep(1e6)
+def all_reduce():
+    time.sleep(1e6)
+data_wait() if os.environ["RANK"] == "3" else all_reduce()
+"""
+
+
+def test_stacks_of_a_job_that_hangs(tmp_path: Path) -> None:
+    script = tmp_path / "hang.py"
+    script.write_text(STACKS_SCRIPT)
+    place = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "rallypoint", "run", "--nproc-per-node=4", "--rdzv-id=hang"]
+    job = subprocess.Popen([*command, f"--rdzv-endpoint={place}", "--nnodes=1", str(script)])
+    try:
+        told: list[admin.Stacks] = []
+
+        def hangs() -> bool:
+            try:
+                told.append(admin.stacks(place, "hang", timeout=timedelta(seconds=10)))
+            except (InvalidError, ConnectionError):
+                return False  # it has not begun
+            return told[-1].suspects == (3,)
+
+        until(hangs)
+    finally:
+        job.terminate()
+        job.wait()
+    got = told[-1]
+    assert (got.run_id, got.round, got.nodes, got.ranks, got.silent) == ("hang", 1, 1, 4, ())
+    assert got.verdict.startswith(f"rank 3: data_wait ({script}:4)")
+    first, second = got.groups
+    assert first.ranks == (3,) and first.source == "faulthandler"
+    assert first.threads[0].main and first.threads[0].frames[0] == admin.Frame(
+        str(script), 4, "data_wait"
+    )
+    assert second.ranks == (0, 1, 2) and second.threads[0].frames[0].function == "all_reduce"
+
+
+def test_stacks_where_there_are_none(place: str, nodes: list[Member]) -> None:
+    told = admin.stacks(place, "job", timeout=1)  # members without an agent of Rallypoint
+    assert told.ranks == 0 and told.groups == () and told.verdict == "no node has answered"
+    assert [node.rank for node in told.silent] == [0, 1, 2, 3]
+    assert {node.node for node in told.silent} == {"n0", "n1", "n2", "n3"}
+    with pytest.raises(InvalidError):
+        admin.stacks(place, "other", timeout=1)

@@ -99,6 +99,7 @@ pub const RP_ADMIN_EVICT: i32 = 7;
 pub const RP_ADMIN_CLOSE: i32 = 8;
 pub const RP_ADMIN_FAIL: i32 = 9;
 pub const RP_ADMIN_FORGET: i32 = 10;
+pub const RP_ADMIN_STACKS: i32 = 11;
 
 // enum rp_agent_event_kind
 pub const RP_AGENT_JOINING: i32 = 1;
