@@ -105,6 +105,12 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
             "admin.evict",
             "admin.close",
             "admin.Answer",
+            "admin.stacks",
+            "admin.Stacks",
+            "admin.Group",
+            "admin.Thread",
+            "admin.Frame",
+            "admin.SilentNode",
         ],
     ),
     (
