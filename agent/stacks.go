@@ -81,7 +81,7 @@ func (a *Agent) answerStacks(t *attempt) (stop func()) {
 		}
 		defer func() { _ = s.Close() }()
 		stacks.Answer(ctx, s, group, func(ctx context.Context) stacks.Fold {
-			return stacks.NewFold(stacks.Collect(ctx, a.stackTargets(t.workers.Procs), stacks.Patience))
+			return stacks.NewFold(stacks.Collect(ctx, a.stackTargets(t.workers.Procs), stacks.MainThread, stacks.Patience))
 		})
 	}()
 	return func() {
@@ -97,7 +97,7 @@ const lastStacksPatience = time.Second
 // killed, and keeps it for their failures.
 func (a *Agent) lastStacks(t *attempt) func([]*process.Process) {
 	return func(left []*process.Process) {
-		fold := stacks.NewFold(stacks.Collect(context.Background(), a.stackTargets(left), lastStacksPatience))
+		fold := stacks.NewFold(stacks.Collect(context.Background(), a.stackTargets(left), stacks.AllThreads, lastStacksPatience))
 		if len(fold.Groups) == 0 {
 			return
 		}

@@ -22,14 +22,13 @@ func newStacks(log *logging) *cobra.Command {
 		Use:   "stacks ENDPOINT",
 		Short: "Show where a job's workers are: the line of each, equal ones folded",
 		Long: `Show where the workers of a job are at this moment: of each rank the stack of its
-main thread, and of other threads that run the user's code. Equal stacks are one
-group with its ranks, the smallest group first; ">" marks the user's own code. Where
-most ranks are in one group, the ranks of groups with a quarter of the ranks or
-fewer are suspects.
+main thread. Equal stacks are one group with its ranks, the smallest group first; ">"
+marks the user's own code. Where most ranks are in one group, the ranks of groups
+with a quarter of the ranks or fewer are suspects.
 
 It changes nothing and stops no worker. A worker without code of Rallypoint (it has
-it with --warm, and where the script imports rallypoint) is shown with its kernel
-state. ENDPOINT is where the job's nodes meet, as for "status". The question goes
+it with --warm, and where the script imports rallypoint), or of Python before 3.11,
+is shown with its kernel state. ENDPOINT is where the job's nodes meet, as for "status". The question goes
 through the store of the job's round, which this machine has to reach; with a token,
 --token-file has to name its file.`,
 		Example: `  rallypoint stacks host0:29400

@@ -317,7 +317,7 @@ def become(environment, files, agent, libc):
 
 
 def answer_stacks(faulthandler, fcntl):
-    """Has faulthandler write the stacks of all threads into the agent's file, at its signal."""
+    """Has faulthandler write stacks into the agent's file: see rallypoint/_launch/stacks.py."""
     path = os.environ.get("RALLYPOINT_STACKS_FILE")
     if not path:
         return
@@ -327,7 +327,9 @@ def answer_stacks(faulthandler, fcntl):
         lowest = (min(limit, 1024) if limit > 0 else 1024) * 3 // 4
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
         os.close(fd)
-        faulthandler.register(61, file=high, all_threads=True)
+        faulthandler.register(62, file=high, all_threads=True)
+        if sys.version_info >= (3, 11):
+            faulthandler.register(61, file=high, all_threads=False)
         os.write(high, b"rallypoint-stacks %d %d\n" % (os.getpid(), high))
     except (OSError, RuntimeError, ValueError):
         pass  # the job runs as well

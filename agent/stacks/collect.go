@@ -18,8 +18,15 @@ import (
 // EnvFile is the variable of a worker with the path of its stack file.
 const EnvFile = "RALLYPOINT_STACKS_FILE"
 
-// Signal is the one at which a worker writes its stacks, if code of ours has made it do so.
-const Signal = unix.Signal(61)
+// Question is the signal by which a worker is asked, if code of ours has it answered.
+type Question unix.Signal
+
+// The questions. faulthandler reads the frames of other threads while these may run, which can
+// end a worker; a thread's own it reads safely.
+const (
+	MainThread Question = 61
+	AllThreads Question = 62 // for a worker that is about to be killed
+)
 
 // Patience bounds how long a worker is waited for.
 const Patience = 2 * time.Second
@@ -133,11 +140,11 @@ type asked struct {
 // until ctx ends: a worker that does not answer with its kernel state. No worker is harmed: one
 // gets the signal only if it handles it, is not stopped nor held by a debugger, and still has
 // its stack file open where faulthandler writes.
-func Collect(ctx context.Context, targets []Target, patience time.Duration) []Worker {
+func Collect(ctx context.Context, targets []Target, q Question, patience time.Duration) []Worker {
 	list := make([]*asked, len(targets))
 	for i, t := range targets {
 		list[i] = &asked{Target: t, pidfd: -1}
-		list[i].ask()
+		list[i].ask(q)
 	}
 	until := time.Now().Add(patience)
 	tick := time.NewTicker(look)
@@ -160,7 +167,7 @@ func Collect(ctx context.Context, targets []Target, patience time.Duration) []Wo
 }
 
 // ask sends the signal if that is harmless.
-func (a *asked) ask() {
+func (a *asked) ask(q Question) {
 	a.state = readKernel(a.Pid)
 	a.why = a.state.answers()
 	if a.why != "" {
@@ -190,14 +197,16 @@ func (a *asked) ask() {
 		a.why = state.answers()
 	case !a.writesThere():
 		a.why = "the worker has closed its stack file"
-	case !has(state.caught):
-		a.why = fmt.Sprintf("the worker does not handle signal %d any more", Signal)
+	case !has(state.caught, q):
+		a.why = fmt.Sprintf("the worker does not handle signal %d: its Python is older than 3.11, or it has taken the signal back", q)
+	case has(state.blocked, q):
+		a.why = fmt.Sprintf("the worker has blocked signal %d", q)
 	default:
 		a.why = ""
 		_ = a.File.file.Truncate(a.length) // what earlier answers left, and what the worker wrote
 		a.size, a.grown = a.length, time.Now()
-		if !has(state.pending) {
-			if err := unix.PidfdSendSignal(a.pidfd, Signal, nil, 0); err != nil {
+		if !has(state.pending, q) {
+			if err := unix.PidfdSendSignal(a.pidfd, unix.Signal(q), nil, 0); err != nil {
 				a.why = "it cannot be sent a signal: " + err.Error()
 			}
 		}

@@ -34,6 +34,9 @@ func startWorker(t *testing.T, program string) *worker {
 	if err != nil {
 		t.Skip(err)
 	}
+	if exec.Command(python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))").Run() != nil {
+		t.Skip("python3 is older than 3.11: it is not asked")
+	}
 	register, err := filepath.Abs("../../python/rallypoint/_launch/stacks.py")
 	testkit.Check(t, err)
 	dir := t.TempDir()
@@ -69,7 +72,7 @@ func (w *worker) hear(want string) {
 }
 
 func (w *worker) collect(patience time.Duration) Worker {
-	return Collect(context.Background(), []Target{w.Target}, patience)[0]
+	return Collect(context.Background(), []Target{w.Target}, MainThread, patience)[0]
 }
 
 // unharmed checks that the worker goes on and ends well.
@@ -120,7 +123,10 @@ import os
 os._exit(0)
 `)
 	testkit.Eventually(t, "the call that holds it is shown", func() bool {
-		got := w.collect(testkit.Patience)
+		if got := Collect(context.Background(), []Target{w.Target}, MainThread, testkit.Patience)[0]; len(got.Threads) != 1 {
+			t.Fatalf("%+v", got)
+		}
+		got := Collect(context.Background(), []Target{w.Target}, AllThreads, testkit.Patience)[0]
 		return len(got.Threads) == 2 && got.Threads[0].Frames[0].Function == "holds"
 	})
 	w.unharmed()
@@ -132,7 +138,7 @@ func TestWorkersThatDoNotAnswer(t *testing.T) {
 	for name, c := range map[string]struct{ before, why string }{
 		"ignored":     {"import signal; signal.signal(61, signal.SIG_IGN)", "does not handle signal 61"},
 		"default":     {"import signal; signal.signal(61, signal.SIG_DFL)", "does not handle signal 61"},
-		"blocked":     {"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [61])", "did not answer in time"},
+		"blocked":     {"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [61])", "has blocked signal 61"},
 		"closed":      {"import os; os.closerange(3, 4096)", "has closed its stack file"},
 		"replaced":    {"import os; n = int(open(os.environ['STACKS']).read().split()[2]); os.dup2(os.open('/dev/null', os.O_WRONLY), n)", "has closed its stack file"},
 		"overwritten": {"import os; open(os.environ['STACKS'], 'w').write('x' * 100)", "spoiled its stack file"},
@@ -168,7 +174,7 @@ func TestStoppedWorker(t *testing.T) {
 	w := startWorker(t, "import sys\n"+waits+"data_wait()\n")
 	testkit.Check(t, unix.Kill(w.Pid, unix.SIGSTOP))
 	testkit.Eventually(t, "it is stopped", func() bool { return readKernel(w.Pid).state == 'T' })
-	if got := w.collect(testkit.Patience); !strings.HasPrefix(got.State, "stopped") || got.Why != "it is stopped" || has(readKernel(w.Pid).pending) {
+	if got := w.collect(testkit.Patience); !strings.HasPrefix(got.State, "stopped") || got.Why != "it is stopped" || has(readKernel(w.Pid).pending, MainThread) {
 		t.Errorf("%+v", got)
 	}
 	testkit.Check(t, unix.Kill(w.Pid, unix.SIGCONT))
@@ -201,14 +207,14 @@ func TestWorkerWithoutOurCode(t *testing.T) {
 	in := testkit.Must(cmd.StdinPipe())(t)
 	testkit.Check(t, cmd.Start())
 	for _, file := range []*File{f, nil} {
-		got := Collect(context.Background(), []Target{{Rank: 1, Pid: cmd.Process.Pid, File: file}}, testkit.Patience)[0]
+		got := Collect(context.Background(), []Target{{Rank: 1, Pid: cmd.Process.Pid, File: file}}, MainThread, testkit.Patience)[0]
 		if got.Source != SourceKernel || got.Why == "" {
 			t.Errorf("%+v", got)
 		}
 	}
 	testkit.Check(t, in.Close())
 	testkit.Check(t, cmd.Wait())
-	if got := Collect(context.Background(), []Target{{Pid: cmd.Process.Pid, File: f}}, testkit.Patience)[0]; got.State != "ended" {
+	if got := Collect(context.Background(), []Target{{Pid: cmd.Process.Pid, File: f}}, MainThread, testkit.Patience)[0]; got.State != "ended" {
 		t.Errorf("%+v", got)
 	}
 }
@@ -225,7 +231,7 @@ func TestStackOfDescendant(t *testing.T) {
 
 func TestParseStatus(t *testing.T) {
 	k := parseStatus([]byte("Name:\tState: X\nState:\tt (tracing stop)\nTracerPid:\t12\nSigPnd:\t0000000000000000\nShdPnd:\t1000000000000000\nSigCgt:\t1000000000000002\n"))
-	if k.state != 't' || k.tracer != 12 || !has(k.pending) || !has(k.caught) {
+	if k.state != 't' || k.tracer != 12 || !has(k.pending, MainThread) || !has(k.caught, MainThread) || has(k.caught, AllThreads) {
 		t.Errorf("%+v", k)
 	}
 	if got := k.String(); got != "in a debugger, stopped" {

@@ -17,6 +17,7 @@ type kernelState struct {
 	tracer  int    // pid of the debugger; 0: none
 	pending uint64 // signals that wait for the process or its main thread, by bit
 	caught  uint64
+	blocked uint64 // by the main thread
 	channel string // where in the kernel its main thread waits; "": nowhere, or the kernel does not say
 }
 
@@ -56,13 +57,15 @@ func parseStatus(text []byte) (k kernelState) {
 			k.pending |= mask()
 		case "SigCgt":
 			k.caught = mask()
+		case "SigBlk":
+			k.blocked = mask()
 		}
 	}
 	return k
 }
 
-// has reports whether a mask of signals has ours.
-func has(mask uint64) bool { return mask&(1<<(Signal-1)) != 0 }
+// has reports whether a mask of signals has that of a question.
+func has(mask uint64, q Question) bool { return mask&(1<<(q-1)) != 0 }
 
 // answers reports whether a process in this state may answer a signal by itself, without
 // anything else happening to it: else why not.

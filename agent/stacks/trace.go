@@ -120,6 +120,9 @@ func threadLine(line string) (id string, main, ok bool) {
 	if !ok {
 		return "", false, false
 	}
+	if rest == "Stack" { // of the thread that took the signal alone
+		return rest, true, true
+	}
 	if id, main = strings.CutPrefix(rest, "Current thread 0x"); !main {
 		if id, ok = strings.CutPrefix(rest, "Thread 0x"); !ok {
 			return "", false, false

@@ -36,6 +36,9 @@ func TestParse(t *testing.T) {
 	if len(matter) != 2 || !matter[0].Main || matter[0].Frames[1].Function != "<module>" || matter[1].Frames[1].Function != "feed" {
 		t.Errorf("%+v", matter)
 	}
+	if alone := parse("Stack (most recent call first):\n  File \"a.py\", line 1 in f\n"); !alone.whole || len(alone.threads) != 1 || !alone.threads[0].Main {
+		t.Errorf("of one thread: %+v", alone)
+	}
 	if again := Parse(dump + dump); len(again) != 3 || len(again[2].Frames) != 2 {
 		t.Errorf("of two answers: %+v", again)
 	}

@@ -1,4 +1,4 @@
-"""Where a worker is, for its agent: on a signal faulthandler writes the stacks of all threads.
+"""Where a worker is, for its agent: on a signal faulthandler writes its stack into a file.
 
 faulthandler does so in C, without the interpreter's lock, into a file of the agent's. The template
 of warm workers (agent/process/template.py) has the same, since it imports no package.
@@ -7,13 +7,14 @@ of warm workers (agent/process/template.py) has the same, since it imports no pa
 from __future__ import annotations
 
 import os
+import sys
 
 _FILE = "RALLYPOINT_STACKS_FILE"
-_SIGNAL = 61
+_MAIN, _ALL = 61, 62
 
 
 def register() -> None:
-    """Has the signal answered, unless an ancestor of this process answers it.
+    """Has the signals answered, unless an ancestor of this process answers it.
 
     Without a file (RALLYPOINT_STACKS_FILE), and where it cannot be, nothing happens.
     """
@@ -34,7 +35,11 @@ def register() -> None:
             high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
         finally:
             os.close(fd)
-        faulthandler.register(_SIGNAL, file=high, all_threads=True)
+        # To read the frames of threads that run may end the process: only before it is killed.
+        # Before 3.11 to read a thread's own may, too.
+        faulthandler.register(_ALL, file=high, all_threads=True)
+        if sys.version_info >= (3, 11):
+            faulthandler.register(_MAIN, file=high, all_threads=False)
         os.write(high, b"rallypoint-stacks %d %d\n" % (os.getpid(), high))
     except (ImportError, OSError, RuntimeError, ValueError):
         pass  # the job runs as well
