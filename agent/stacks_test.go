@@ -15,8 +15,9 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// pythonWorkers makes workers of a program of Python whose agent can ask for their stacks.
-func pythonWorkers(t *testing.T, workers int, program string) *harness {
+// pythonWorkers makes workers of a program of Python whose agent can ask for their stacks: they
+// are warm, or the program has them answer.
+func pythonWorkers(t *testing.T, workers int, warm bool, program string) *harness {
 	t.Helper()
 	python, err := exec.LookPath("python3")
 	if err != nil {
@@ -24,17 +25,26 @@ func pythonWorkers(t *testing.T, workers int, program string) *harness {
 	}
 	register, err := filepath.Abs("../python/rallypoint/_launch/stacks.py")
 	testkit.Check(t, err)
+	if !warm {
+		program = fmt.Sprintf("exec(open(%q).read())\nregister()\n", register) + program
+	}
 	script := filepath.Join(t.TempDir(), "train.py")
-	testkit.WriteFile(t, script, []byte(fmt.Sprintf("exec(open(%q).read())\nregister()\nimport os, signal, sys, time\n", register)+program))
+	testkit.WriteFile(t, script, []byte("import os, signal, sys, time\n"+program))
 	s := newHarness(t, workers, "")
-	s.spec.Argv = []string{python, script}
+	s.spec.Argv, s.spec.Warm, s.spec.Subreaper = []string{python, script}, warm, warm
 	return s
 }
 
 // TestLastStackOfKilledWorker: a worker that does not end within its grace leaves in the log
 // and in the report where it was.
 func TestLastStackOfKilledWorker(t *testing.T) {
-	s := pythonWorkers(t, 2, `
+	for name, warm := range map[string]bool{"cold": false, "warm": true} {
+		t.Run(name, func(t *testing.T) { lastStackOfKilledWorker(t, warm) })
+	}
+}
+
+func lastStackOfKilledWorker(t *testing.T, warm bool) {
+	s := pythonWorkers(t, 2, warm, `
 def stuck():
     open(os.environ["SAY"], "w").write("up\n")
     while True:
@@ -69,5 +79,8 @@ stuck()
 	}
 	if !strings.Contains(log.String(), "where the workers are that have not ended within 50ms:") || !strings.Contains(log.String(), "stuck") {
 		t.Error(log.String())
+	}
+	if forked := strings.Contains(log.String(), "forked from a template"); forked != warm {
+		t.Errorf("forked: %v\n%s", forked, log.String())
 	}
 }

@@ -31,7 +31,7 @@ func Connect(ctx context.Context, place string, name secret.StoreName, token *se
 	s, err = tcpstore.Connect(ctx, at)
 	if err != nil {
 		stop()
-		return nil, nil, rendezvous.Errorf(rendezvous.CodeConnection, "the store of round %d cannot be reached from this machine: %v", name.Round, err)
+		return nil, nil, rendezvous.Errorf(rendezvous.CodeConnection, "the store of round %d, which the node of rank 0 serves, cannot be reached from this machine: %v", name.Round, err)
 	}
 	return s, stop, nil
 }
