@@ -81,7 +81,12 @@ func (a *Agent) answerStacks(t *attempt) (stop func()) {
 		}
 		defer func() { _ = s.Close() }()
 		stacks.Answer(ctx, s, group, func(ctx context.Context) stacks.Fold {
-			return stacks.NewFold(stacks.Collect(ctx, a.stackTargets(t.workers.Procs), stacks.MainThread, stacks.Patience))
+			targets := a.stackTargets(t.workers.Procs)
+			workers := stacks.Collect(ctx, targets, stacks.MainThread, stacks.Patience)
+			stacks.Trace(ctx, targets, workers, func(ctx context.Context, argv []string) ([]byte, error) {
+				return a.forker.Output(ctx, argv, merge(a.spec.Environ, nil))
+			})
+			return stacks.NewFold(workers)
 		})
 	}()
 	return func() {

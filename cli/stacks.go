@@ -28,7 +28,7 @@ with a quarter of the ranks or fewer are suspects.
 
 It changes nothing and stops no worker. A worker without code of Rallypoint (it has
 it with --warm, and where the script imports rallypoint), or of Python before 3.11,
-is shown with its kernel state. ENDPOINT is where the job's nodes meet, as for "status". The question goes
+is shown by py-spy, if its node has it, else with its kernel state. ENDPOINT is where the job's nodes meet, as for "status". The question goes
 through the store of the job's round, which this machine has to reach; with a token,
 --token-file has to name its file.`,
 		Example: `  rallypoint stacks host0:29400

@@ -85,6 +85,7 @@ func (k kernelState) answers() (why string) {
 const (
 	stateStopped  = "stopped"
 	stateDebugger = "in a debugger, "
+	stateEnded    = "ended"
 	whyLate       = "it did not answer in time"
 )
 
@@ -93,7 +94,7 @@ func (k kernelState) String() string {
 	text := ""
 	switch k.state {
 	case 0, 'X', 'Z':
-		return "ended"
+		return stateEnded
 	case 'R':
 		text = "running"
 	case 'D':

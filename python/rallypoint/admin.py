@@ -101,7 +101,7 @@ class Group:
 
     Attributes:
         ranks: in their order.
-        source: "faulthandler", or "kernel" where there is no stack.
+        source: "faulthandler" or "py-spy"; "kernel" where there is no stack.
         threads: the main one first; empty if there is no stack.
         state: what the kernel says of the workers, where there is no stack.
         why: why there is no stack.

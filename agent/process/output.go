@@ -1,0 +1,43 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"io"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// maxOutput bounds what Output returns.
+const maxOutput = 1 << 20
+
+// Output runs a program, which ends with ctx at the latest, and returns what it writes to
+// stdout. The reaper leaves it alone; no worker may be stopped meanwhile. Its exit code does
+// not count.
+func (f *Forker) Output(ctx context.Context, argv, env []string) ([]byte, error) {
+	null, err1 := os.OpenFile(os.DevNull, os.O_RDWR, 0)
+	read, write, err2 := os.Pipe()
+	if err := errors.Join(err1, err2); err != nil {
+		_, _, _ = null.Close(), read.Close(), write.Close()
+		return nil, err
+	}
+	defer func() { _, _ = null.Close(), read.Close() }()
+	pid, err := f.start(argv, env, []uintptr{null.Fd(), write.Fd(), null.Fd()}, nil)
+	_ = write.Close()
+	if err != nil {
+		return nil, err
+	}
+	f.keep(pid)
+	unhook := context.AfterFunc(ctx, func() { _ = read.SetReadDeadline(time.Unix(1, 0)) })
+	defer unhook()
+	text, err := io.ReadAll(io.LimitReader(read, maxOutput))
+	_ = unix.Kill(-pid, unix.SIGKILL)
+	if pidfd := openPidfd(pid); pidfd != nil {
+		(&orphan{pid, pid, pidfd}).await(nil)
+		_ = pidfd.Close()
+	}
+	f.reap(pid)
+	return text, err
+}

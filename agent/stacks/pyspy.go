@@ -1,0 +1,63 @@
+package stacks
+
+import (
+	"context"
+	"encoding/json"
+	"strconv"
+	"time"
+)
+
+// pySpyPatience bounds all of Trace.
+const pySpyPatience = 2 * time.Second
+
+// Trace completes what Collect knows of workers without a stack by py-spy, which reads the
+// memory of a process and does not stop it; run runs a command. Where it is not installed, or
+// may not read, nothing changes.
+func Trace(ctx context.Context, targets []Target, workers []Worker, run func(ctx context.Context, argv []string) ([]byte, error)) {
+	ctx, cancel := context.WithTimeout(ctx, pySpyPatience)
+	defer cancel()
+	for i := range workers {
+		w := &workers[i]
+		if w.Source != SourceKernel || w.tells() || w.State == stateEnded || ctx.Err() != nil {
+			continue
+		}
+		text, err := run(ctx, []string{"py-spy", "dump", "--nonblocking", "--json", "--pid", strconv.Itoa(targets[i].Pid)})
+		if err != nil {
+			continue
+		}
+		if threads := parsePySpy(text, targets[i].Pid); len(threads) > 0 {
+			w.Source, w.Threads, w.State, w.Why = SourcePySpy, threads, "", ""
+		}
+	}
+}
+
+// tells is Group.tells of a worker.
+func (w *Worker) tells() bool {
+	return Group{Threads: w.Threads, State: w.State, Why: w.Why}.tells()
+}
+
+// parsePySpy returns the main thread of py-spy's answer.
+func parsePySpy(text []byte, pid int) []Thread {
+	var told []struct {
+		ID     int `json:"os_thread_id"`
+		Frames []struct {
+			Name string `json:"name"`
+			File string `json:"filename"`
+			Line int    `json:"line"`
+		} `json:"frames"`
+	}
+	if json.Unmarshal(text, &told) != nil {
+		return nil
+	}
+	for _, thread := range told {
+		if thread.ID != pid {
+			continue
+		}
+		t := Thread{Main: true, Frames: []Frame{}, Cut: len(thread.Frames) > MaxFrames}
+		for _, f := range thread.Frames[:min(len(thread.Frames), MaxFrames)] {
+			t.Frames = append(t.Frames, newFrame(f.File, max(f.Line, 0), f.Name))
+		}
+		return []Thread{t}
+	}
+	return nil
+}

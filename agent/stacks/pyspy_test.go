@@ -1,0 +1,48 @@
+package stacks
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+)
+
+// pySpySays is what py-spy 0.4 writes.
+const pySpySays = `[{"pid":7,"thread_id":1,"thread_name":"other","os_thread_id":8,"active":false,"frames":[{"name":"f","filename":"/a.py","line":1}]},
+{"pid":7,"thread_id":2,"thread_name":"MainThread","os_thread_id":7,"active":false,"owns_gil":false,"frames":[
+{"name":"data_wait","filename":"/home/a/hang.py","module":null,"short_filename":"hang.py","line":4,"locals":null},
+{"name":"<module>\u001b","filename":"/home/a/hang.py","line":-8}],"process_info":null}]`
+
+func TestTrace(t *testing.T) {
+	targets := []Target{{Rank: 0, Pid: 6}, {Rank: 1, Pid: 7}, {Rank: 2, Pid: 8}, {Rank: 3, Pid: 9}}
+	workers := []Worker{
+		at(0, "asked"),
+		{Rank: 1, Source: SourceKernel, State: "sleeping", Why: "x"},
+		{Rank: 2, Source: SourceKernel, State: "stopped", Why: "it is stopped"},
+		{Rank: 3, Source: SourceKernel, State: "sleeping", Why: "x"},
+	}
+	var asked []string
+	Trace(t.Context(), targets, workers, func(_ context.Context, argv []string) ([]byte, error) {
+		asked = append(asked, argv[len(argv)-1])
+		if argv[len(argv)-1] == "9" {
+			return nil, errors.New("permission denied")
+		}
+		return []byte(pySpySays), nil
+	})
+	if got := strings.Join(asked, " "); got != "7 9" {
+		t.Errorf("asked of %s", got)
+	}
+	w := workers[1]
+	if w.Source != SourcePySpy || w.State != "" || len(w.Threads) != 1 || w.Threads[0].Frames[0] != (Frame{"/home/a/hang.py", 4, "data_wait"}) ||
+		w.Threads[0].Frames[1] != (Frame{"/home/a/hang.py", 0, "<module>\uFFFD"}) {
+		t.Errorf("%+v", w)
+	}
+	if workers[2].State != "stopped" || workers[3].Why != "x" || workers[0].Source != SourceFaulthandler {
+		t.Errorf("%+v", workers)
+	}
+	for _, text := range []string{"", "{}", `[{"os_thread_id":7}]`, `[{"os_thread_id":"7"}]`} {
+		if got := parsePySpy([]byte(text), 7); len(got) > 0 && len(got[0].Frames) > 0 {
+			t.Errorf("%s: %+v", text, got)
+		}
+	}
+}
