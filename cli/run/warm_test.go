@@ -33,7 +33,7 @@ var odd = map[string]string{
 	"modules":      "import sys\nprint('sitecustomize' in sys.modules, [n for n in sys.modules if 'template' in n], [p for p in sys.path_importer_cache if 'rallypoint' in p])",
 	"environ":      "import os\nskip = ('RALLYPOINT_', 'TORCHELASTIC_', 'MASTER_PORT')\nprint([(k, v) for k, v in sorted(os.environ.items()) if not k.startswith(skip)], len(os.environ))",
 	"C environ":    "import ctypes, os, subprocess\nc = ctypes.CDLL(None); c.getenv.restype = ctypes.c_char_p\nprint(c.getenv(b'RANK'), c.getenv(b'PYTHONPATH'), c.getenv(b'RALLYPOINT_TEMPLATE'), subprocess.check_output(['sh', '-c', 'echo $RANK $PYTHONPATH $RALLYPOINT_TEMPLATE']))",
-	"descriptors":  "import os\nfor fd in range(1024):\n  try: print(fd, os.readlink('/proc/self/fd/%d' % fd).rpartition('/')[2], os.get_inheritable(fd))\n  except OSError: pass",
+	"descriptors":  "import os\nfor fd in range(1024):\n  try: name = os.readlink('/proc/self/fd/%d' % fd).rpartition('/')[2]\n  except OSError: continue\n  if not name.endswith('.stacks'): print(fd, name, os.get_inheritable(fd))",
 	"streams":      "import sys\nfor s in sys.stdin, sys.stdout, sys.stderr:\n  print(s, s.line_buffering, s.write_through, s.buffer, s.errors, s.newlines, s.seekable(), s.isatty(), s is getattr(sys, '__%s__' % s.name[1:-1]))",
 	"tell":         "import sys\nprint('x' * 10)\nprint(sys.stdout.tell(), sys.stdout.buffer.tell())",
 	"stdin":        "import sys\nprint(repr(sys.stdin.read()), repr(sys.stdin.buffer.read()))",
