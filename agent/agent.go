@@ -16,13 +16,13 @@ import (
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
 	"rallypoint/agent/progress"
-	"rallypoint/agent/stacks"
 	"rallypoint/agent/telemetry"
 	"rallypoint/agent/watchdog"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/core/training"
 	"rallypoint/internal/host"
+	"rallypoint/internal/ownfile"
 	"rallypoint/internal/promtext"
 	"rallypoint/internal/wake"
 )
@@ -92,7 +92,7 @@ type Agent struct {
 
 	running    atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
 	progress   *progress.Tracker // nil before Run
-	stackFiles []*stacks.File    // of the running attempt, by local rank; nil: there are none
+	stackFiles []*ownfile.File   // of the running attempt, by local rank; nil: there are none
 	changed    progress.Cause    // why the last attempt is over
 	asked      bool              // it ended by a drain or a scale, and no worker of this node failed
 

@@ -28,7 +28,7 @@ func (a *Agent) openStacks() {
 }
 
 func (a *Agent) closeStacks() {
-	stacks.CloseFiles(a.stackFiles)
+	stacks.RemoveFiles(a.stackFiles)
 	a.stackFiles = nil
 }
 

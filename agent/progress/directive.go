@@ -166,7 +166,12 @@ func (r *record) clear() error {
 
 // write writes the low bytes of a number.
 func (r *record) write(offset int64, value uint64, size int) error {
-	_, err := r.file.WriteAt(binary.LittleEndian.AppendUint64(nil, value)[:size], offset)
+	file, err := r.file.Open()
+	if err != nil {
+		return err
+	}
+	defer func() { _ = file.Close() }()
+	_, err = file.WriteAt(binary.LittleEndian.AppendUint64(nil, value)[:size], offset)
 	return err
 }
 
@@ -198,7 +203,7 @@ func (t *Tracker) DirectivePath(local int) string {
 	return directivePath(t.records[local])
 }
 
-func directivePath(r *record) string { return r.file.Name() + ".directive" }
+func directivePath(r *record) string { return r.file.Path() + ".directive" }
 
 // WriteDirective replaces a worker's directive file at once; nil removes it.
 func (t *Tracker) WriteDirective(local int, d *Directive) error {

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/testkit"
 )
 
 // TestFileSystems: in a folder that is read-only, or full, the job runs without records, or
@@ -74,7 +76,9 @@ var inMount = map[string]func(t *testing.T, dir string){
 		if err := tracker.Release(0, Asked{Number: 1, Kind: 1}, 7); err != nil {
 			t.Errorf("the record has room, and cannot say it: %v", err)
 		}
-		mapped, err := unix.Mmap(int(tracker.records[0].file.Fd()), 0, recordSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		file := testkit.Must(tracker.records[0].file.Open())(t)
+		defer func() { _ = file.Close() }()
+		mapped, err := unix.Mmap(int(file.Fd()), 0, recordSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -159,12 +159,11 @@ func newRecords(folder string, attempt, workers int) (records []*record, err err
 	return records, nil
 }
 
-// removeRecords closes records and removes their files. A worker that is still there
+// removeRecords removes the files of records. A worker that is still there
 // keeps its mapping.
 func removeRecords(records []*record) {
 	for _, r := range records {
-		_ = r.file.Close()
-		_ = os.Remove(r.file.Name())
+		r.file.Remove()
 		_ = os.Remove(directivePath(r))
 	}
 }

@@ -7,10 +7,11 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io/fs"
 	"os"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/ownfile"
 )
 
 // The variables of progress records.
@@ -43,34 +44,24 @@ const knowsDirectives = 1
 const noStep = -1
 
 // record is the agent's side of a worker's record. It is read by pread and not mapped: a
-// worker that shortens its file would end a process that has mapped it.
+// worker that shortens its file would end a process that has mapped it. It costs no
+// descriptor between two uses.
 type record struct {
-	file    *os.File
+	file    *ownfile.File
 	refused error // why it is not read any more
 	asked   Asked // of the worker; zero: nothing
 	whole   words // what was read last
 }
 
-// newRecord makes the file, which must not be there.
+// newRecord makes the file, which must not be there, with a record without a step. A file that
+// is only made longer would not do: a worker whose store needs a page that a full file system
+// cannot give is ended by SIGBUS.
 func newRecord(path string) (*record, error) {
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
+	file, err := ownfile.Create(path, blank())
 	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	r := &record{file: os.NewFile(uintptr(fd), path), whole: words{step: noStep}}
-	if err := fill(r.file); err != nil {
-		_ = r.file.Close()
-		_ = os.Remove(path)
 		return nil, err
 	}
-	return r, nil
-}
-
-// fill writes a record without a step. A file that is only made longer would not do: a
-// worker whose store needs a page that a full file system cannot give is ended by SIGBUS.
-func fill(file *os.File) error {
-	_, err := file.WriteAt(blank(), 0)
-	return err
+	return &record{file: file, whole: words{step: noStep}}, nil
 }
 
 // blank is a record without a step.
@@ -98,10 +89,19 @@ func (r *record) read() (words, error) {
 	if r.refused != nil {
 		return words{step: noStep}, r.refused
 	}
+	file, err := r.file.Open()
+	switch {
+	case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE):
+		return r.whole, nil // it is as good as it was; there may be a descriptor the next time
+	case err != nil:
+		r.refused = err
+		return words{step: noStep}, err
+	}
+	defer func() { _ = file.Close() }()
 	// The kernel does not promise to copy a word at once: what two reads agree on is whole.
 	last := r.whole
 	for range readTries {
-		again, err := r.readOnce()
+		again, err := readOnce(file)
 		if err != nil {
 			r.refused = err
 			return words{step: noStep}, err
@@ -115,9 +115,9 @@ func (r *record) read() (words, error) {
 	return last, nil
 }
 
-func (r *record) readOnce() (words, error) {
+func readOnce(file *os.File) (words, error) {
 	var b [recordSize]byte
-	if n, err := r.file.ReadAt(b[:], 0); err != nil {
+	if n, err := file.ReadAt(b[:], 0); err != nil {
 		return words{}, fmt.Errorf("it has %d bytes instead of %d", n, recordSize)
 	}
 	return parse(b[:])

@@ -117,7 +117,7 @@ func (t *Tracker) Begin(number uint64, workers int, cause Cause) []string {
 	}
 	t.records, t.round.recorded = records, true
 	for i, r := range records {
-		paths[i] = r.file.Name()
+		paths[i] = r.file.Path()
 	}
 	return paths
 }
@@ -165,7 +165,7 @@ func (t *Tracker) sampleLocked() {
 		step := said.step
 		if err != nil && !known {
 			t.round.recorded = false
-			t.log.Warn(fmt.Sprintf("the progress record of local rank %d is not read any more: %v (%s)", local, err, r.file.Name()))
+			t.log.Warn(fmt.Sprintf("the progress record of local rank %d is not read any more: %v (%s)", local, err, r.file.Path()))
 		}
 		if w := &t.round.workers[local]; err == nil && step != w.step {
 			w.step, w.changed = step, now

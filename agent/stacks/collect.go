@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -13,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/ownfile"
 )
 
 // EnvFile is the variable of a worker with the path of its stack file.
@@ -43,25 +44,14 @@ const (
 	maxText   = 1 << 18 // of what is read behind it
 )
 
-// File is the file into which faulthandler of one worker writes.
-type File struct{ file *os.File }
-
-// NewFile makes a stack file, which must not be there.
-func NewFile(path string) (*File, error) {
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0o600)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
-	}
-	return &File{os.NewFile(uintptr(fd), path)}, nil
-}
-
-// NewFiles makes the files of so many workers in a folder, named after their round; all or none.
-func NewFiles(folder string, round uint64, workers int) ([]*File, error) {
-	var files []*File
+// NewFiles makes the files into which faulthandler of so many workers writes, in a folder, named
+// after their round; all or none.
+func NewFiles(folder string, round uint64, workers int) ([]*ownfile.File, error) {
+	var files []*ownfile.File
 	for local := range workers {
-		f, err := NewFile(filepath.Join(folder, fmt.Sprintf("%d.%d.stacks", round, local)))
+		f, err := ownfile.Create(filepath.Join(folder, fmt.Sprintf("%d.%d.stacks", round, local)), nil)
 		if err != nil {
-			CloseFiles(files)
+			RemoveFiles(files)
 			return nil, err
 		}
 		files = append(files, f)
@@ -69,20 +59,11 @@ func NewFiles(folder string, round uint64, workers int) ([]*File, error) {
 	return files, nil
 }
 
-// CloseFiles closes and removes files.
-func CloseFiles(files []*File) {
+// RemoveFiles removes files.
+func RemoveFiles(files []*ownfile.File) {
 	for _, f := range files {
-		_ = f.file.Close()
-		_ = os.Remove(f.file.Name())
+		f.Remove()
 	}
-}
-
-// Path is where the file lies.
-func (f *File) Path() string {
-	if f == nil {
-		return ""
-	}
-	return f.file.Name()
 }
 
 // header is the first line of a file: which process writes into it, and by which descriptor.
@@ -93,10 +74,10 @@ type header struct {
 
 var errNoHeader = errors.New("no code of Rallypoint is in the process")
 
-// header reads the first line. A worker may have written anything.
-func (f *File) header() (h header, err error) {
+// readHeader reads the first line. A worker may have written anything.
+func readHeader(file *os.File) (h header, err error) {
 	var b [maxHeader]byte
-	n, err := f.file.ReadAt(b[:], 0)
+	n, err := file.ReadAt(b[:], 0)
 	if err != nil && !errors.Is(err, io.EOF) {
 		return h, err
 	}
@@ -120,13 +101,14 @@ func (f *File) header() (h header, err error) {
 // Target is a worker that is asked for its stacks. File may be nil.
 type Target struct {
 	Rank, Pid int
-	File      *File
+	File      *ownfile.File
 }
 
 // asked is a target and how far its answer is.
 type asked struct {
 	Target
 	header
+	file   *os.File // open while the worker is asked; nil: it has none
 	pidfd  int
 	state  kernelState
 	why    string // there are no stacks; "" while there may be
@@ -162,6 +144,9 @@ func Collect(ctx context.Context, targets []Target, q Question, patience time.Du
 	workers := make([]Worker, len(list))
 	for i, a := range list {
 		workers[i] = a.result()
+		if a.file != nil {
+			_ = a.file.Close()
+		}
 	}
 	return workers
 }
@@ -177,7 +162,11 @@ func (a *asked) ask(q Question) {
 		return
 	}
 	var err error
-	if a.header, err = a.File.header(); err != nil {
+	if a.file, err = a.File.Open(); err != nil {
+		a.why = "its stack file cannot be opened: " + err.Error()
+		return
+	}
+	if a.header, err = readHeader(a.file); err != nil {
 		a.why = err.Error()
 		return
 	}
@@ -203,7 +192,7 @@ func (a *asked) ask(q Question) {
 		a.why = fmt.Sprintf("the worker has blocked signal %d", q)
 	default:
 		a.why = ""
-		_ = a.File.file.Truncate(a.length) // what earlier answers left, and what the worker wrote
+		_ = a.file.Truncate(a.length) // what earlier answers left, and what the worker wrote
 		a.size, a.grown = a.length, time.Now()
 		if !has(state.pending, q) {
 			if err := unix.PidfdSendSignal(a.pidfd, unix.Signal(q), nil, 0); err != nil {
@@ -217,7 +206,7 @@ func (a *asked) ask(q Question) {
 // closed it, and another file of its own may have the number.
 func (a *asked) writesThere() bool {
 	there, err := os.Stat(fmt.Sprintf("/proc/%d/fd/%d", a.pid, a.fd))
-	own, err2 := a.File.file.Stat()
+	own, err2 := a.file.Stat()
 	return err == nil && err2 == nil && os.SameFile(there, own)
 }
 
@@ -228,7 +217,7 @@ func (a *asked) read() (again bool) {
 	if a.why != "" || a.answer.whole && time.Since(a.grown) > settled {
 		return false
 	}
-	info, err := a.File.file.Stat()
+	info, err := a.file.Stat()
 	if err != nil {
 		a.why = err.Error()
 		return false
@@ -238,7 +227,7 @@ func (a *asked) read() (again bool) {
 	}
 	a.size, a.grown = info.Size(), time.Now()
 	b := make([]byte, min(max(a.size-a.length, 0), maxText))
-	n, _ := a.File.file.ReadAt(b, a.length)
+	n, _ := a.file.ReadAt(b, a.length)
 	a.answer = parse(string(b[:n]))
 	return true
 }
@@ -247,7 +236,7 @@ func (a *asked) read() (again bool) {
 func (a *asked) result() Worker {
 	w := Worker{Rank: a.Rank, State: a.state.String(), Why: a.why}
 	if a.why == "" && a.length > 0 {
-		_ = a.File.file.Truncate(a.length)
+		_ = a.file.Truncate(a.length)
 	}
 	switch {
 	case len(a.answer.threads) > 0:

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/internal/ownfile"
 	"rallypoint/internal/testkit"
 )
 
@@ -40,7 +41,7 @@ func startWorker(t *testing.T, program string) *worker {
 	register, err := filepath.Abs("../../python/rallypoint/_launch/stacks.py")
 	testkit.Check(t, err)
 	dir := t.TempDir()
-	f, err := NewFile(filepath.Join(dir, "stacks"))
+	f, err := ownfile.Create(filepath.Join(dir, "stacks"), nil)
 	testkit.Check(t, err)
 	script := filepath.Join(dir, "train.py")
 	testkit.WriteFile(t, script, []byte(program))
@@ -55,7 +56,7 @@ func startWorker(t *testing.T, program string) *worker {
 	t.Cleanup(func() {
 		_ = w.cmd.Process.Kill()
 		_ = w.cmd.Wait()
-		CloseFiles([]*File{f})
+		f.Remove()
 	})
 	w.said = bufio.NewScanner(out)
 	w.hear("up")
@@ -163,7 +164,7 @@ func TestHugeStackFile(t *testing.T) {
 	if len(got.Threads) != 1 || got.Threads[0].Frames[0].Function != "data_wait" {
 		t.Errorf("%+v", got)
 	}
-	if info := testkit.Must(w.File.file.Stat())(t); info.Size() > maxHeader {
+	if info := testkit.Must(os.Stat(w.File.Path()))(t); info.Size() > maxHeader {
 		t.Errorf("%d bytes are left", info.Size())
 	}
 	w.unharmed()
@@ -201,12 +202,12 @@ func TestWorkerInDebugger(t *testing.T) {
 
 // TestWorkerWithoutOurCode: another program gets no signal, which would end it.
 func TestWorkerWithoutOurCode(t *testing.T) {
-	f := testkit.Must(NewFile(filepath.Join(t.TempDir(), "stacks")))(t)
-	defer CloseFiles([]*File{f})
+	f := testkit.Must(ownfile.Create(filepath.Join(t.TempDir(), "stacks"), nil))(t)
+	defer f.Remove()
 	cmd := exec.Command("cat")
 	in := testkit.Must(cmd.StdinPipe())(t)
 	testkit.Check(t, cmd.Start())
-	for _, file := range []*File{f, nil} {
+	for _, file := range []*ownfile.File{f, nil} {
 		got := Collect(context.Background(), []Target{{Rank: 1, Pid: cmd.Process.Pid, File: file}}, MainThread, testkit.Patience)[0]
 		if got.Source != SourceKernel || got.Why == "" {
 			t.Errorf("%+v", got)

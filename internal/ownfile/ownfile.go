@@ -1,0 +1,68 @@
+// Package ownfile keeps files that this process has made and others write to, without a
+// descriptor for each: every use opens the file again, and refuses what has taken its place.
+package ownfile
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// File is a file that this process has made.
+type File struct {
+	path     string
+	dev, ino uint64
+}
+
+// ErrReplaced tells that another file has the path now.
+var ErrReplaced = errors.New("another file has taken its place")
+
+// Create makes a file with a content, readable and writable for this user alone. The path must
+// be free. Nothing is left of a file that cannot be written.
+func Create(path string, content []byte) (*File, error) {
+	file, err := open(path, unix.O_CREAT|unix.O_EXCL)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = file.Close() }()
+	var st unix.Stat_t
+	if err = unix.Fstat(int(file.Fd()), &st); err == nil {
+		_, err = file.WriteAt(content, 0)
+	}
+	if err != nil {
+		_ = os.Remove(path)
+		return nil, err
+	}
+	return &File{path, st.Dev, st.Ino}, nil
+}
+
+// Path is where the file was made.
+func (f *File) Path() string { return f.path }
+
+// Open opens the file for reading and writing. It follows no link and does not block, whatever
+// lies at the path; anything but the file itself is ErrReplaced. The caller closes it.
+func (f *File) Open() (*os.File, error) {
+	file, err := open(f.path, 0)
+	if err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(int(file.Fd()), &st); err != nil || st.Dev != f.dev || st.Ino != f.ino {
+		_ = file.Close()
+		return nil, &fs.PathError{Op: "open", Path: f.path, Err: ErrReplaced}
+	}
+	return file, nil
+}
+
+// Remove removes what lies at the path.
+func (f *File) Remove() { _ = os.Remove(f.path) }
+
+func open(path string, flags int) (*os.File, error) {
+	fd, err := unix.Open(path, flags|unix.O_RDWR|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0o600)
+	if err != nil {
+		return nil, &fs.PathError{Op: "open", Path: path, Err: err}
+	}
+	return os.NewFile(uintptr(fd), path), nil
+}
