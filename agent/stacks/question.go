@@ -1,7 +1,9 @@
 package stacks
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -15,10 +17,11 @@ import (
 )
 
 // A question goes through the round's store, which ends with its round (docs/decisions/0115):
-// who asks draws a number and writes the question under it; each agent of the round waits for
-// the next number and writes its answer beside it; who has asked takes the answers out.
+// who asks writes the question under the next number, at once, so that no number is left out;
+// each agent of the round waits for the next number and writes its answer beside it; who has
+// asked takes the answers out.
 const (
-	keyAsked    = "rallypoint/stacks/asked"
+	keyLast     = "rallypoint/stacks/last" // about the last number that was used
 	keyQuestion = "rallypoint/stacks/question/"
 	keyAnswer   = "rallypoint/stacks/answer/"
 )
@@ -53,10 +56,7 @@ func Answer(ctx context.Context, s store.Store, group int, collect func(context.
 // end of ctx, or as soon as all have; nil of a node that has not. An error says that the store
 // could not be asked. cleanup bounds what follows ctx.
 func Ask(ctx context.Context, s store.Store, nodes int, cleanup time.Duration) ([]*Fold, error) {
-	number, err := s.Add(ctx, keyAsked, 1)
-	if err == nil {
-		err = s.Set(ctx, questionKey(number), []byte("stacks"))
-	}
+	number, err := draw(ctx, s)
 	if err != nil {
 		return nil, err
 	}
@@ -90,6 +90,45 @@ func Ask(ctx context.Context, s store.Store, nodes int, cleanup time.Duration) (
 		folds[i] = fold
 	}
 	return folds, nil
+}
+
+// draw writes a question under the next number, and returns that.
+func draw(ctx context.Context, s store.Store) (int64, error) {
+	number, err := lastNumber(ctx, s)
+	if err != nil {
+		return 0, err
+	}
+	mine := []byte("stacks " + rand.Text())
+	for {
+		number++
+		now, err := s.CompareSet(ctx, questionKey(number), nil, mine)
+		if err != nil {
+			return 0, err
+		}
+		if bytes.Equal(now, mine) {
+			return number, s.Set(ctx, keyLast, []byte(strconv.FormatInt(number, 10)))
+		}
+	}
+}
+
+// lastNumber is a number that was used, about the last one; 0: it is not known.
+func lastNumber(ctx context.Context, s store.Store) (int64, error) {
+	there, err := s.Check(ctx, []string{keyLast})
+	if err != nil || !there {
+		return 0, err
+	}
+	text, err := s.Get(ctx, keyLast)
+	if err != nil {
+		return 0, err
+	}
+	number, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil || number < 1 {
+		return 0, nil
+	}
+	if there, err = s.Check(ctx, []string{questionKey(number)}); !there {
+		number = 0
+	}
+	return number, err
 }
 
 // Bounds of what an answer may hold.

@@ -41,6 +41,21 @@ func TestQuestion(t *testing.T) {
 	}
 }
 
+// TestQuestionsAreNumberedWithoutGaps: agents wait for the next number, so that one which is
+// left out would be waited for by all, for ever. Who asks does not rely on what is said of the
+// last one.
+func TestQuestionsAreNumberedWithoutGaps(t *testing.T) {
+	s := store.NewMemory(store.NewEngine(store.Limits{}))
+	defer s.Close()
+	ctx := testkit.Within(t, testkit.Patience)
+	for want, last := range []string{"", "1", "0", "-1", "77", "x", "2"} {
+		if last != "" {
+			testkit.Check(t, s.Set(ctx, keyLast, []byte(last)))
+		}
+		testkit.Equal(t, testkit.Must(draw(ctx, s))(t), int64(want)+1)
+	}
+}
+
 // TestAnswersOfStrangers: a worker that writes into the store cannot make more of it than an
 // answer may be, nor write on a terminal.
 func TestAnswersOfStrangers(t *testing.T) {
