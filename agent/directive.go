@@ -43,7 +43,7 @@ func (a *Agent) Direct(ctx context.Context, d rendezvous.Direct) error {
 		return errNotRunning
 	}
 	if carrier := a.directiveCarrier(); carrier != nil {
-		if n, _ := carrier.Directive(); n.ID != "" && n.Kind == d.Kind && (n.Named || d.Kind != rendezvous.DirectiveDrain) {
+		if n, _ := carrier.Directive(); n.ID != "" && n.Kind == d.Kind && (n.Named || !d.Kind.NamesNodes()) {
 			return nil
 		}
 	}

@@ -15,9 +15,15 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// signalActions are what a signal can ask the job for.
-var signalActions = map[string]rendezvous.DirectiveKind{
-	"save": rendezvous.DirectiveSave, "drain": rendezvous.DirectiveDrain, "stop": rendezvous.DirectiveStop,
+// signalActions returns what a signal can ask the job for.
+func signalActions() map[string]rendezvous.DirectiveKind {
+	actions := make(map[string]rendezvous.DirectiveKind)
+	for _, kind := range rendezvous.DirectiveKinds() {
+		if kind.OfOneNode() {
+			actions[kind.String()] = kind
+		}
+	}
+	return actions
 }
 
 // ownSignals come to every process by themselves, or to the Go runtime, so that they ask for
@@ -28,7 +34,7 @@ var ownSignals = []unix.Signal{
 
 // ParseOnSignal reads what signals ask the job for, as in "USR1:save,TERM:drain".
 func ParseOnSignal(text string) (map[unix.Signal]rendezvous.DirectiveKind, error) {
-	actions := make(map[unix.Signal]rendezvous.DirectiveKind)
+	known, actions := signalActions(), make(map[unix.Signal]rendezvous.DirectiveKind)
 	for item := range strings.SplitSeq(text, ",") {
 		name, action, _ := strings.Cut(strings.TrimSpace(item), ":")
 		sig, err := ParseSignal(name)
@@ -41,10 +47,10 @@ func ParseOnSignal(text string) (map[unix.Signal]rendezvous.DirectiveKind, error
 		if other, twice := actions[sig]; twice {
 			return nil, fmt.Errorf("signal %s is given twice, first for %v, in %q", name, other, text)
 		}
-		kind, ok := signalActions[action]
+		kind, ok := known[action]
 		if !ok {
 			return nil, fmt.Errorf("%q says what signal %s asks for, it must be one of %s, as in USR1:save,TERM:drain", action, name,
-				strings.Join(slices.Sorted(maps.Keys(signalActions)), ", "))
+				strings.Join(slices.Sorted(maps.Keys(known)), ", "))
 		}
 		actions[sig] = kind
 	}
@@ -109,7 +115,7 @@ func (s *signalDirector) take(sig unix.Signal) bool {
 	if s.ended {
 		return true
 	}
-	if kind != rendezvous.DirectiveSave {
+	if kind.EndsRound() {
 		now := time.Now()
 		switch first, again := s.first[sig]; {
 		case again && now.Sub(first) >= oneRequest:
@@ -135,9 +141,9 @@ func (s *signalDirector) give(sig unix.Signal, kind rendezvous.DirectiveKind) {
 		return
 	}
 	text := fmt.Sprintf("%s: the job is asked for %v, within %v", name, kind, within)
-	if kind == rendezvous.DirectiveSave {
+	if !kind.EndsRound() {
 		if err != nil {
-			text = fmt.Sprintf("%s: the job could not be asked for save: %v", name, err)
+			text = fmt.Sprintf("%s: the job could not be asked for %v: %v", name, kind, err)
 		}
 		a.log.Info(text)
 		return

@@ -18,13 +18,11 @@ import (
 	"rallypoint/core/store"
 )
 
-// The numbers of the header are those of the kinds: a difference does not compile.
-const (
-	_ = -uint(C.RP_ADMIN_SAVE ^ int(rendezvous.DirectiveSave))
-	_ = -uint(C.RP_ADMIN_DRAIN ^ int(rendezvous.DirectiveDrain))
-	_ = -uint(C.RP_ADMIN_SCALE ^ int(rendezvous.DirectiveScale))
-	_ = -uint(C.RP_ADMIN_STOP ^ int(rendezvous.DirectiveStop))
-)
+// adminDirectives are the actions that give a directive.
+var adminDirectives = map[C.int32_t]rendezvous.DirectiveKind{
+	C.RP_ADMIN_SAVE: rendezvous.DirectiveSave, C.RP_ADMIN_DRAIN: rendezvous.DirectiveDrain,
+	C.RP_ADMIN_SCALE: rendezvous.DirectiveScale, C.RP_ADMIN_STOP: rendezvous.DirectiveStop,
+}
 
 // adminTexts are the texts of a request.
 type adminTexts struct{ endpoint, runID, reason, by, directive, tokenFile string }
@@ -69,12 +67,13 @@ func toAdmin(r *C.rp_admin_request) (a backend.Admin, ev rendezvous.Event, err e
 
 // event is what a request asks the run for.
 func (a *adminTexts) event(r *C.rp_admin_request, nodes []string) (rendezvous.Event, error) {
-	switch r.action {
-	case C.RP_ADMIN_SAVE, C.RP_ADMIN_DRAIN, C.RP_ADMIN_SCALE, C.RP_ADMIN_STOP:
+	if kind, ok := adminDirectives[r.action]; ok {
 		return rendezvous.Direct{
-			ID: a.directive, Kind: rendezvous.DirectiveKind(r.action), Nodes: nodes, Within: span(r.within_ms), For: span(r.for_ms),
+			ID: a.directive, Kind: kind, Nodes: nodes, Within: span(r.within_ms), For: span(r.for_ms),
 			Target: int(r.target), Reason: a.reason,
 		}, nil
+	}
+	switch r.action {
 	case C.RP_ADMIN_CANCEL:
 		return rendezvous.CancelDirective{ID: a.directive, Reason: a.reason}, nil
 	case C.RP_ADMIN_CLOSE, C.RP_ADMIN_FAIL:

@@ -162,9 +162,7 @@ func rpgo_agent_direct(id C.uint64_t, kind C.int32_t, withinMS C.int64_t, reason
 		if withinMS < 1 {
 			return invalid("within_ms is %d, it must be at least 1", int64(withinMS))
 		}
-		switch kind {
-		case C.RP_DIRECTIVE_SAVE, C.RP_DIRECTIVE_DRAIN, C.RP_DIRECTIVE_STOP:
-		default:
+		if !rendezvous.DirectiveKind(kind).OfOneNode() {
 			return invalid("kind is %d, it must be save, drain or stop", int32(kind))
 		}
 		within := time.Duration(min(int64(withinMS), math.MaxInt64/int64(time.Millisecond))) * time.Millisecond

@@ -15,6 +15,7 @@ import (
 )
 
 func newAdmin(log *logging) *cobra.Command {
+	var names []string // of its commands
 	cmd := &cobra.Command{
 		Use:   "admin",
 		Short: "Close, save, scale or stop a job, evict or drain a node, or copy a data directory",
@@ -28,10 +29,16 @@ then --token-file has to name its file. "backup" copies the data directory of a 
 on this machine.`,
 		Args: noCommand,
 		RunE: func(*cobra.Command, []string) error {
-			return errors.New("a command is missing: close, evict, save, drain, scale, stop, cancel, undrain, forget or backup")
+			last := len(names) - 1
+			return fmt.Errorf("a command is missing: %s or %s", strings.Join(names[:last], ", "), names[last])
 		},
 	}
-	cmd.AddCommand(newAdminClose(log), newAdminEvict(log), newAdminSave(log), newAdminDrain(log), newAdminScale(log), newAdminStop(log), newAdminCancel(log), newAdminUndrain(log), newAdminForget(log), newAdminBackup())
+	commands := append([]*cobra.Command{newAdminClose(log), newAdminEvict(log)}, newAdminDirectives(log)...)
+	commands = append(commands, newAdminCancel(log), newAdminUndrain(log), newAdminForget(log), newAdminBackup())
+	for _, command := range commands {
+		names = append(names, command.Name())
+	}
+	cmd.AddCommand(commands...)
 	return cmd
 }
 

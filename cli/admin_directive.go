@@ -2,12 +2,18 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"rallypoint/core/rendezvous"
 )
+
+// newAdminDirectives returns the commands that give a job a directive.
+func newAdminDirectives(log *logging) []*cobra.Command {
+	return []*cobra.Command{newAdminSave(log), newAdminDrain(log), newAdminScale(log), newAdminStop(log)}
+}
 
 func newAdminDrain(log *logging) *cobra.Command {
 	var nodes []string
@@ -56,15 +62,15 @@ func newAdminDirective(log *logging, kind rendezvous.DirectiveKind, deadline str
 		switch {
 		case within < 0:
 			return nil, errors.New("--within is negative: the deadline is in the past")
-		case within == 0 && kind == rendezvous.DirectiveSave:
-			return nil, errors.New("--within is 0: a save needs time")
-		case target <= 0 && kind == rendezvous.DirectiveScale:
+		case within == 0 && !kind.EndsRound():
+			return nil, fmt.Errorf("--within is 0: a %v needs time", kind)
+		case target <= 0 && kind.HasTarget():
 			return nil, errors.New("--target is missing, or not above 0: how many nodes?")
 		}
 		return rendezvous.Direct{Kind: kind, Within: within, Target: target, Reason: reason}, nil
 	})
 	cmd.Flags().DurationVar(&within, "within", defaultWithin, deadline)
-	if kind == rendezvous.DirectiveScale {
+	if kind.HasTarget() {
 		cmd.Flags().IntVar(&target, "target", 0, "the `NUMBER` of nodes, between min and max and a multiple of node_unit (required)")
 	}
 	return cmd

@@ -57,7 +57,7 @@ func (o *ownDirectives) nextLocked() {
 	d := o.queue[0]
 	o.deadline = time.AfterFunc(d.Within, func() { o.carryOut(d.ID) })
 	o.showLocked(rendezvous.DirectiveNotice{
-		ID: d.ID, Kind: d.Kind, Named: d.Kind != rendezvous.DirectiveSave, Within: d.Within, Round: o.round,
+		ID: d.ID, Kind: d.Kind, Named: d.Kind.EndsRound(), Within: d.Within, Round: o.round,
 		Text: d.Kind.String() + ", asked for by " + d.By + ": " + d.Reason, By: d.By, Reason: d.Reason,
 	})
 }
@@ -83,7 +83,7 @@ func (o *ownDirectives) carryOut(id string) {
 	}
 	d := o.queue[0]
 	o.queue = o.queue[1:]
-	if d.Kind != rendezvous.DirectiveSave {
+	if d.Kind.EndsRound() {
 		o.requeue = "asked for by " + d.By + ": " + d.Reason
 		o.news.Set()
 	}
@@ -105,7 +105,7 @@ func (s *Standalone) Direct(_ context.Context, d rendezvous.Direct) error {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	switch {
-	case d.Kind != rendezvous.DirectiveSave && d.Kind != rendezvous.DirectiveDrain && d.Kind != rendezvous.DirectiveStop:
+	case !d.Kind.OfOneNode():
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: there is no %v here: it is of this node alone", s.run, d.Kind)
 	case o.ended || o.requeue != "":
 		return rendezvous.Errorf(rendezvous.CodeClosed, "run %q has ended", s.run)

@@ -41,9 +41,7 @@ var (
 
 	keyOpNames = [...]string{"unknown", "set", "get", "add", "compare_set", "append", "check", "wait", "delete", "count", "list",
 		"multi_get", "multi_set", "queue_push", "queue_pop", "queue_len", "barrier", "cancel_wait"}
-	adminOpNames = [...]string{"unknown", "close", "evict",
-		wire.AdminOpDrain: "drain", wire.AdminOpCancel: "cancel", wire.AdminOpUndrain: "undrain", wire.AdminOpForget: "forget",
-		wire.AdminOpSave: "save", wire.AdminOpScale: "scale", wire.AdminOpStop: "stop"}
+	adminOpNames = wire.AdminOpNames()
 )
 
 // known returns n if it is below limit, else 0.

@@ -37,7 +37,7 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 	m.news.Set()
 	if d := n.Directive; d.ID != "" && d.ID != was.Directive.ID {
 		text := "directive " + d.ID + ": " + d.Text
-		if d.Named && d.Kind == rendezvous.DirectiveDrain {
+		if d.Named && d.Kind.NamesNodes() {
 			text += "; this node leaves then"
 		}
 		m.log.Warn(text)

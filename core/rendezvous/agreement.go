@@ -213,8 +213,8 @@ func (m *Machine) awaitTurns() bool {
 	agreed, ends, idle := false, false, false
 	for _, d := range m.directives {
 		if d.phase == phaseAgreed {
-			agreed, idle = true, !ends && d.Kind != DirectiveSave
-			ends = ends || d.Kind != DirectiveSave
+			agreed, idle = true, !ends && d.Kind.EndsRound()
+			ends = ends || d.Kind.EndsRound()
 		}
 	}
 	for _, d := range m.directives {

@@ -102,20 +102,22 @@ func directiveText(was *Status, d Direct) string {
 		when = fmt.Sprintf("when all have saved, in %v at the latest", d.Within)
 	}
 	switch {
-	case d.Kind == DirectiveSave:
+	case !d.Kind.EndsRound():
 		done := fmt.Sprintf("its workers save, within %v", d.Within)
 		if !slices.ContainsFunc(was.Members, func(m MemberStatus) bool { return m.State == "running" }) {
 			done += "; none run now, those of the next round do if it begins by then"
 		}
 		return begin + done
-	case d.Kind == DirectiveStop:
-		return begin + "it ends, to be queued again, " + when
-	case finished(was) != "":
+	case finished(was) != "" && !d.Kind.traits().endsRun:
 		return begin + fmt.Sprintf("its workers save, within %v, and nothing more: %s", d.Within, endsAsItIs(was))
-	case d.Kind == DirectiveScale:
-		return begin + fmt.Sprintf("it goes on with %s %s", wording.Count(d.Target, "node", "nodes"), when)
+	case d.Kind.NamesNodes():
+		return drainText(was, d)
 	}
-	return drainText(was, d)
+	does := d.Kind.traits().does
+	if d.Kind.HasTarget() {
+		does += " " + wording.Count(d.Target, "node", "nodes")
+	}
+	return begin + does + " " + when
 }
 
 // endsAsItIs is why nothing changes the nodes of a job any more.

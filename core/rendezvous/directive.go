@@ -22,15 +22,58 @@ const (
 	DirectiveStop  DirectiveKind = 4 // the run ends, to be queued again
 )
 
-var directiveKindNames = map[DirectiveKind]string{
-	DirectiveSave: "save", DirectiveDrain: "drain", DirectiveScale: "scale", DirectiveStop: "stop",
+// kindTraits are what the kinds differ in; the zero value is of a kind that there is not.
+type kindTraits struct {
+	name      string
+	does      string // what the job does, before when it does it, where that is the same for all nodes
+	endsRound bool   // the workers train on in another round, or not at all
+	endsRun   bool   // all nodes leave, also after the first has finished
+	byNode    bool   // a node gives it about itself: on a signal, in C, alone in its job
+	nodes     bool   // it names nodes, which are not admitted for a time
+	target    bool   // it has a number of nodes to go on with
+}
+
+var directiveKinds = [...]kindTraits{
+	DirectiveSave:  {name: "save", byNode: true},
+	DirectiveDrain: {name: "drain", endsRound: true, byNode: true, nodes: true},
+	DirectiveScale: {name: "scale", does: "it goes on with", endsRound: true, target: true},
+	DirectiveStop:  {name: "stop", does: "it ends, to be queued again,", endsRound: true, endsRun: true, byNode: true},
+}
+
+func (d DirectiveKind) traits() kindTraits {
+	if d < 0 || int(d) >= len(directiveKinds) {
+		return kindTraits{}
+	}
+	return directiveKinds[d]
 }
 
 func (d DirectiveKind) String() string {
-	if name, ok := directiveKindNames[d]; ok {
+	if name := d.traits().name; name != "" {
 		return name
 	}
 	return fmt.Sprintf("directive %d", int(d))
+}
+
+// EndsRound reports whether the workers are stopped for it, when they have saved.
+func (d DirectiveKind) EndsRound() bool { return d.traits().endsRound }
+
+// NamesNodes reports whether it is about the nodes that it names, and else about all.
+func (d DirectiveKind) NamesNodes() bool { return d.traits().nodes }
+
+// HasTarget reports whether it needs a number of nodes to go on with.
+func (d DirectiveKind) HasTarget() bool { return d.traits().target }
+
+// OfOneNode reports whether a node may give it about itself alone, as on a signal.
+func (d DirectiveKind) OfOneNode() bool { return d.traits().byNode }
+
+// DirectiveKinds returns all kinds, by their numbers.
+func DirectiveKinds() (kinds []DirectiveKind) {
+	for kind := range directiveKinds {
+		if directiveKinds[kind].name != "" {
+			kinds = append(kinds, DirectiveKind(kind))
+		}
+	}
+	return kinds
 }
 
 // Bounds of directives.
@@ -97,14 +140,14 @@ type drained struct {
 // describe says what a directive asks for.
 func (d *Direct) describe() string {
 	text := d.Kind.String()
-	switch d.Kind {
-	case DirectiveDrain:
+	switch {
+	case d.Kind.NamesNodes():
 		names, more := d.Nodes, ""
 		if len(names) > maxNames {
 			names, more = names[:maxNames], fmt.Sprintf(" and %d more", len(d.Nodes)-maxNames)
 		}
 		text += " " + strings.Join(names, ", ") + more
-	case DirectiveScale:
+	case d.Kind.HasTarget():
 		text += " to " + wording.Count(d.Target, "node", "nodes")
 	}
 	if d.Within > 0 {
@@ -115,19 +158,19 @@ func (d *Direct) describe() string {
 
 // names reports whether a directive is about a node in particular, or ends the run for all.
 func (d *Direct) names(node string) bool {
-	return d.Kind == DirectiveStop || d.Kind == DirectiveDrain && slices.Contains(d.Nodes, node)
+	return d.Kind.traits().endsRun || slices.Contains(d.Nodes, node)
 }
 
 // sound reports whether a directive can stand in some run.
 func (d *Direct) sound() bool {
-	return d.ID != "" && printable.Text(d.ID) == d.ID && directiveKindNames[d.Kind] != "" && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && (d.Kind == DirectiveScale) == (d.Target > 0)
+	return d.ID != "" && printable.Text(d.ID) == d.ID && d.Kind.traits().name != "" && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && d.Kind.HasTarget() == (d.Target > 0)
 }
 
 // giveDirective is for a node that gives a directive.
 func (m *Machine) giveDirective(n *node, ev GiveDirective) {
 	d := ev.Directive
 	d.By = "node " + n.id
-	if d.Kind == DirectiveDrain && len(d.Nodes) == 0 {
+	if d.Kind.NamesNodes() && len(d.Nodes) == 0 {
 		d.Nodes = []string{n.id}
 	}
 	if !m.knowsDirective(d.ID) { // else it is answered as if it were given again
@@ -153,7 +196,7 @@ func (m *Machine) directiveRefusal(d Direct) *Error {
 			return err
 		}
 	}
-	if d.Within == 0 && d.Kind != DirectiveStop && m.finishing() {
+	if d.Within == 0 && !d.Kind.traits().endsRun && m.finishing() {
 		was := m.Status()
 		return Errorf(CodeInvalid, "run %q: a %v would do nothing: %s", m.runID, d.Kind, endsAsItIs(&was))
 	}
@@ -189,31 +232,33 @@ func (m *Machine) misfit(d Direct) *Error {
 		return Errorf(CodeClosed, "it is closed: it %s", m.closed.sentence())
 	case d.Within < 0 || d.Within > MaxWithin:
 		return Errorf(CodeInvalid, "the deadline is in %v, it must be between 0 and %v from now", d.Within, MaxWithin)
-	case d.Kind == DirectiveSave && d.Within == 0:
-		return Errorf(CodeInvalid, "a save needs time: give it a deadline after now")
-	case d.Kind != DirectiveDrain && len(d.Nodes) > 0:
+	case d.Kind.traits().name == "":
+		return Errorf(CodeInvalid, "directive %q, a %v, cannot be given", d.ID, d.Kind)
+	case !d.Kind.EndsRound() && d.Within == 0:
+		return Errorf(CodeInvalid, "a %v needs time: give it a deadline after now", d.Kind)
+	case !d.Kind.NamesNodes() && len(d.Nodes) > 0:
 		return Errorf(CodeInvalid, "a %v is about all nodes, it names none", d.Kind)
-	case d.Kind != DirectiveDrain && d.For != 0:
+	case !d.Kind.NamesNodes() && d.For != 0:
 		return Errorf(CodeInvalid, "only a drained node is not admitted for a time, a %v has none", d.Kind)
-	case d.Kind == DirectiveDrain && (len(d.Nodes) == 0 || len(d.Nodes) > MaxDirectiveNodes):
-		return Errorf(CodeInvalid, "a drain names 1 to %d nodes, not %d", MaxDirectiveNodes, len(d.Nodes))
+	case d.Kind.NamesNodes() && (len(d.Nodes) == 0 || len(d.Nodes) > MaxDirectiveNodes):
+		return Errorf(CodeInvalid, "a %v names 1 to %d nodes, not %d", d.Kind, MaxDirectiveNodes, len(d.Nodes))
 	case d.For < 0 || d.For > MaxWithin:
 		return Errorf(CodeInvalid, "a node is drained for %v, it must be between 0 (until it is undrained) and %v", d.For, MaxWithin)
-	case d.Kind != DirectiveScale && d.Target != 0:
+	case !d.Kind.HasTarget() && d.Target != 0:
 		return Errorf(CodeInvalid, "a %v has no target", d.Kind)
-	case d.Kind == DirectiveScale && d.Target <= 0:
-		return Errorf(CodeInvalid, "a scale needs a target above 0, not %d", d.Target)
+	case d.Kind.HasTarget() && d.Target <= 0:
+		return Errorf(CodeInvalid, "a %v needs a target above 0, not %d", d.Kind, d.Target)
 	case !d.sound():
 		return Errorf(CodeInvalid, "directive %q, a %v, cannot be given", d.ID, d.Kind)
 	case len(m.directives) >= MaxDirectives:
 		return Errorf(CodeInvalid, "%d directives stand already; cancel one first", len(m.directives))
-	case d.Kind == DirectiveScale && p.Max == 0:
+	case d.Kind.HasTarget() && p.Max == 0:
 		return Errorf(CodeInvalid, "no node has come yet, so that there is no minimum and maximum to scale between")
-	case d.Kind == DirectiveScale && d.Target < p.Min:
+	case d.Kind.HasTarget() && d.Target < p.Min:
 		return Errorf(CodeInvalid, "the target is %d, the run needs at least %s (min)", d.Target, wording.Count(p.Min, "node", "nodes"))
-	case d.Kind == DirectiveScale && d.Target > p.Max:
+	case d.Kind.HasTarget() && d.Target > p.Max:
 		return Errorf(CodeInvalid, "the target is %d, the run takes at most %s (max)", d.Target, wording.Count(p.Max, "node", "nodes"))
-	case d.Kind == DirectiveScale && d.Target%p.NodeUnit != 0:
+	case d.Kind.HasTarget() && d.Target%p.NodeUnit != 0:
 		return Errorf(CodeInvalid, "the target is %d, it must be a multiple of node_unit (%d)", d.Target, p.NodeUnit)
 	}
 	return m.tooMuchToTell(d)
@@ -282,10 +327,10 @@ func (m *Machine) carryOut(d *directive, why string) {
 	m.directivesOwn = true
 	m.endDirective(d)
 	defer m.directivesChanged()
-	if m.finishing() && (d.Kind != DirectiveStop || m.live() == 0) {
+	if m.finishing() && (!d.Kind.traits().endsRun || m.live() == 0) {
 		// No node takes the place of another any more, and one that leaves fails the job; one
 		// that all have finished is not to be queued again.
-		if d.Kind != DirectiveSave {
+		if d.Kind.EndsRound() {
 			m.note("directive %s is over and not carried out: the job is about to end, a member has finished", d.ID)
 		}
 		return
@@ -341,7 +386,7 @@ func (m *Machine) drain(d *directive, why string) {
 // next round has nothing to ask its members for.
 func (m *Machine) endGone() {
 	for _, d := range slices.Clone(m.directives) {
-		gone := d.Kind == DirectiveDrain && d.phase != phaseWaiting
+		gone := d.Kind.NamesNodes() && d.phase != phaseWaiting
 		if gone && !slices.ContainsFunc(d.Nodes, func(node string) bool { return m.nodes[node] != nil }) {
 			m.carryOut(d, "its nodes are gone")
 		}
@@ -351,7 +396,7 @@ func (m *Machine) endGone() {
 // drainsNoMember reports whether a drain names nodes without workers only, such as spares: the
 // workers of the round have nothing to save for it, nor to wait for.
 func (m *Machine) drainsNoMember(d *directive) bool {
-	return d.Kind == DirectiveDrain && !slices.ContainsFunc(d.Nodes, func(node string) bool {
+	return d.Kind.NamesNodes() && !slices.ContainsFunc(d.Nodes, func(node string) bool {
 		n := m.nodes[node]
 		return n == nil || m.participantOf(n) != nil
 	})

@@ -376,3 +376,23 @@ func TestTooManyDirectives(t *testing.T) {
 		t.Errorf("%d stand", len(r.m.directives))
 	}
 }
+
+// TestDirectiveKinds: the kinds have names of their own and the numbers of the formats; what is
+// no kind has no traits.
+func TestDirectiveKinds(t *testing.T) {
+	names := make(map[string]DirectiveKind)
+	for i, kind := range DirectiveKinds() {
+		if other, twice := names[kind.String()]; twice || int(kind) != i+1 {
+			t.Errorf("kind %d is number %d and named like %d", i+1, int(kind), int(other))
+		}
+		names[kind.String()] = kind
+	}
+	for _, kind := range []DirectiveKind{-1, 0, DirectiveKind(len(directiveKinds))} {
+		if kind.traits() != (kindTraits{}) {
+			t.Errorf("kind %d has traits %+v", int(kind), kind.traits())
+		}
+	}
+	if d := (Direct{ID: "d", Kind: 99, By: "x"}); d.sound() {
+		t.Error("a kind that there is not can stand")
+	}
+}

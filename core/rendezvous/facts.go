@@ -417,7 +417,7 @@ func (m *Machine) tooMuchToTell(d Direct) *Error {
 	f := m.makeDirectiveFacts()
 	f.Standing = append(f.Standing, StandingFact{Direct: d})
 	for _, s := range f.Standing { // who is going to be drained
-		if s.Kind != DirectiveDrain {
+		if !s.Kind.NamesNodes() {
 			continue
 		}
 		for _, node := range s.Nodes {

@@ -34,11 +34,6 @@ type AdminAnswer struct {
 	Done string
 }
 
-var directiveOps = map[rendezvous.DirectiveKind]AdminOp{
-	rendezvous.DirectiveSave: AdminOpSave, rendezvous.DirectiveDrain: AdminOpDrain,
-	rendezvous.DirectiveScale: AdminOpScale, rendezvous.DirectiveStop: AdminOpStop,
-}
-
 // NewAdmin is the request to apply an event to a run: a CloseRun, Evict, Direct,
 // CancelDirective or Undrain. The result is false for any other event, and for a Direct of
 // an unknown kind.

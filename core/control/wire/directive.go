@@ -15,7 +15,26 @@ const (
 	AdminOpScale                       // the job goes on with another number of nodes
 	AdminOpStop                        // all workers save, and the run ends to be queued again
 	AdminOpForget                      // a closed run begins again
+	endOfAdminOps
 )
+
+// directiveOps are the requests for directives, by kind.
+var directiveOps = map[rendezvous.DirectiveKind]AdminOp{
+	rendezvous.DirectiveSave: AdminOpSave, rendezvous.DirectiveDrain: AdminOpDrain,
+	rendezvous.DirectiveScale: AdminOpScale, rendezvous.DirectiveStop: AdminOpStop,
+}
+
+// AdminOpNames returns the names of what an administrator asks for, by number: "" is no
+// request, 0 what this version does not know.
+func AdminOpNames() [endOfAdminOps]string {
+	names := [endOfAdminOps]string{
+		"unknown", AdminOpClose: "close", AdminOpEvict: "evict", AdminOpCancel: "cancel", AdminOpUndrain: "undrain", AdminOpForget: "forget",
+	}
+	for kind, op := range directiveOps {
+		names[op] = kind.String()
+	}
+	return names
+}
 
 // Directive is the part of an Admin that is about directives.
 type Directive struct {
