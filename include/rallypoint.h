@@ -965,10 +965,11 @@ typedef struct rp_admin_request {
     const char *endpoint; /* required: HOST[:PORT] of the control plane, file:///DIRECTORY, or
                              etcd://HOST */
     const char *run_id;   /* required */
-    const char *reason;   /* required, but for stacks: human-readable, the job's nodes receive it */
-    const char *by;       /* who asks; NULL: USER@HOST */
-    int32_t action;       /* required: enum rp_admin_action */
-    int32_t target;       /* number of nodes, between min and max, a multiple of node_unit */
+    const char
+        *reason;    /* required, but for stacks: human-readable, the job's nodes receive it */
+    const char *by; /* who asks; NULL: USER@HOST */
+    int32_t action; /* required: enum rp_admin_action */
+    int32_t target; /* number of nodes, between min and max, a multiple of node_unit */
     const char *const *nodes; /* ids, as their node_id option or `rallypoint status` has them */
     size_t nodes_len;
     const char *directive;  /* id, that makes a repetition do nothing; NULL: a new one */
