@@ -112,8 +112,8 @@ func (a *Agent) lastStacks(t *attempt) func([]*process.Process) {
 }
 
 // lastStack is where a worker was before it was killed; "" if that is not known.
-func (t *attempt) lastStack(rank int) string {
-	for _, g := range t.lastStacks {
+func (a *attempt) lastStack(rank int) string {
+	for _, g := range a.lastStacks {
 		if slices.Contains(g.Ranks, rank) {
 			return g.Text()
 		}

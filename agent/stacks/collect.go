@@ -112,7 +112,6 @@ type asked struct {
 	pidfd  int
 	state  kernelState
 	why    string // there are no stacks; "" while there may be
-	text   string // that was read
 	size   int64  // of the file, when it was looked at last
 	grown  time.Time
 	answer parsed
