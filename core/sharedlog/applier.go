@@ -2,6 +2,7 @@ package sharedlog
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"rallypoint/core/rendezvous"
@@ -20,6 +21,7 @@ type applier struct {
 	first    bool // a session was welcomed before
 	loaded   bool // a snapshot was loaded before, or there was none at first
 	progress rendezvous.Progress
+	warned   bool
 	asked    time.Time // since when a join of this node is pending; zero: none is
 
 	since    Snapshot // Index: of the latest snapshot known
@@ -224,11 +226,25 @@ func (ap *applier) answer(r rendezvous.Reply) {
 		switch of := result.(type) {
 		case rendezvous.Outcome:
 			ap.p.last = of.LastRound() // the next entry may make this node say hello again
+			ap.warnOfMany(of)
 		case rendezvous.KeyResult:
 			result = of.Clone() // the machine keeps its own until it is acknowledged
 		}
 		ap.tell(func() { c.Call.Finish(result, nil) })
 	}
+}
+
+// warnOfMany warns once, on the node of rank 0, of a round with more nodes than the log is for.
+func (ap *applier) warnOfMany(of rendezvous.Outcome) {
+	p, most := ap.p, ap.p.info.ManyNodes
+	if most == 0 || of.World <= most || of.Rank != 0 || ap.warned {
+		return
+	}
+	ap.warned = true
+	ap.tell(func() {
+		p.log.Warn(fmt.Sprintf("round %d has %d nodes: in a shared place each node reads what all write, and spends more CPU the more they are; "+
+			"above %d nodes give a node's HOST:PORT or that of `rallypoint serve` as the endpoint", of.Round, of.World, most))
+	})
 }
 
 // dropped begins a new session after this node was taken out of the run.

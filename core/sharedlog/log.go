@@ -113,6 +113,10 @@ type Info struct {
 	// A request that needs a larger one is refused with ErrTooLarge.
 	MaxEntry int
 
+	// ManyNodes is from how many nodes on the log costs each of them much more than a control
+	// plane would; 0: there is no such number. The node of rank 0 warns above it.
+	ManyNodes int
+
 	// HeartbeatReadInterval is the least time between two calls of ReadHeartbeats; 0 is a default. A
 	// node that dies is noticed so much later at least.
 	HeartbeatReadInterval time.Duration

@@ -17,6 +17,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -28,6 +29,7 @@ type cluster struct {
 	nodes  []*node
 	rec    *recorder
 	quiet  bool                 // the nodes log nothing
+	log    *slog.Logger         // of all nodes; nil: each has its own
 	bend   func(*memoryLog) Log // makes a node's log a wrong one; nil: they are right
 }
 
@@ -72,6 +74,9 @@ func (c *cluster) node(p params.Params) *node {
 	log := slog.New(slog.NewTextHandler(testWriter{c.t, n.name}, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	if c.quiet {
 		log = slog.New(slog.DiscardHandler)
+	}
+	if c.log != nil {
+		log = c.log
 	}
 	n.Member = member.New(p, func(o member.Observer) member.ControlPlane {
 		shared := Log(n.log)
@@ -178,6 +183,22 @@ func TestRound(t *testing.T) {
 			t.Errorf("took %v of waiting", took)
 		}
 	})
+}
+
+// TestManyNodes: one node warns, once, of rounds with more nodes than the log is for.
+func TestManyNodes(t *testing.T) {
+	for many, want := range map[int]int{0: 0, 2: 1, 3: 0} {
+		log, lines := testkit.NewLog(t)
+		runCluster(t, func(t *testing.T, w *cluster) {
+			w.log, w.memory.info.ManyNodes = log, many
+			nodes := w.some(3, 3, 3)
+			form(t, nodes...)
+			form(t, nodes...)
+		})
+		if got := strings.Count(strings.Join(lines.All(), ""), "spends more CPU the more they are; above 2 nodes"); got != want {
+			t.Errorf("%d warnings of three nodes where %d are many, want %d", got, many, want)
+		}
+	}
 }
 
 func TestKeys(t *testing.T) {

@@ -74,6 +74,7 @@ var _ sharedlog.NodeCounter = (*Log)(nil)
 const (
 	logSnapshotEntries          = 4096
 	logSnapshotBytes            = 1 << 20
+	manyNodes                   = 128
 	heartbeatReadIntervalLocal  = 100 * time.Millisecond
 	heartbeatReadIntervalRemote = 500 * time.Millisecond
 )
@@ -94,6 +95,7 @@ func (l *Log) Open(ctx context.Context) (sharedlog.Info, error) {
 	}
 	info := sharedlog.Info{
 		Generation: l.generation, SnapshotEntries: logSnapshotEntries, SnapshotBytes: logSnapshotBytes, HeartbeatReadInterval: heartbeatReadIntervalLocal,
+		ManyNodes: manyNodes,
 	}
 	if !l.local {
 		info.HeartbeatReadInterval = heartbeatReadIntervalRemote
