@@ -169,7 +169,7 @@ func (m *Machine) formingProgress() Progress {
 		details = append(details, "missing: "+missing)
 	}
 	if m.blocked() == blockedByHold {
-		details = append(details, fmt.Sprintf("the control plane is new: waiting at most %v for nodes of an earlier one", m.holdTime()))
+		details = append(details, fmt.Sprintf("the control plane is new: waiting at most %s for nodes of an earlier one", wording.Seconds(m.holdTime())))
 	}
 	if m.joinedGrace > 0 {
 		details = append(details, fmt.Sprintf("%d with a broken connection", m.joinedGrace))
