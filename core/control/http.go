@@ -14,6 +14,7 @@ import (
 	"os"
 	"runtime/debug"
 	"slices"
+	"strings"
 	"time"
 
 	"rallypoint/core/control/statuspage"
@@ -192,7 +193,19 @@ func (p *pages) bounded(next http.Handler) http.Handler {
 func (p *pages) status(w http.ResponseWriter, r *http.Request) {
 	query := r.URL.Query()
 	id, one := query.Get("rdzv_id"), query.Has("rdzv_id")
+	brief := false
+	switch nodes := query.Get("nodes"); {
+	case nodes == "0":
+		brief = true
+	case nodes == "1" || !query.Has("nodes"):
+	default:
+		rebinding.Answer(w, http.StatusBadRequest, plainText, fmt.Appendf(nil, "nodes=%.20q: expected 0, which leaves out the lists of nodes, or 1\n", nodes))
+		return
+	}
 	if tag := p.server.statusTag(id, one); tag != "" {
+		if brief {
+			tag = strings.TrimSuffix(tag, `"`) + `-brief"`
+		}
 		w.Header().Set("ETag", tag)
 		if hasTag(r, tag) {
 			w.Header().Set("Cache-Control", "no-store")
@@ -201,7 +214,9 @@ func (p *pages) status(w http.ResponseWriter, r *http.Request) {
 		}
 	}
 	if !one {
-		answerJSON(w, http.StatusOK, p.server.Status())
+		st := p.server.Status()
+		st.shorten(brief)
+		answerJSON(w, http.StatusOK, st)
 		return
 	}
 	st, ok := p.server.RunStatus(id)
@@ -216,6 +231,7 @@ func (p *pages) status(w http.ResponseWriter, r *http.Request) {
 	if a, _ := r.Context().Value(requesterKey{}).(requester); a.only != "" && p.server.cfg.RunID == "" {
 		st.Server.hideOthers()
 	}
+	st.shorten(brief)
 	answerJSON(w, http.StatusOK, st)
 }
 

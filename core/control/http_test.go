@@ -66,6 +66,21 @@ func TestHTTP(t *testing.T) {
 			t.Errorf("%s: %+v", path, st)
 		}
 	}
+	for _, path := range []string{"/status?nodes=0", "/status?rdzv_id=run&nodes=0"} {
+		var st Status
+		code, _, body := get(t, s.addr, path)
+		if err := json.Unmarshal([]byte(body), &st); err != nil || code != 200 || len(st.Runs) != 1 {
+			t.Fatalf("%s: %d %q, %v", path, code, body, err)
+		}
+		if r := st.Runs[0]; len(r.Members) != 0 || r.Counts != (CountsStatus{Running: 2}) || strings.Contains(body, "null,\"waiting") || !strings.Contains(body, `"members":[]`) {
+			t.Errorf("%s: %s", path, body)
+		}
+	}
+	for _, bad := range []string{"2", "", "-1", "all"} {
+		if code, _, body := get(t, s.addr, "/status?nodes="+bad); code != 400 || !strings.Contains(body, "expected 0") {
+			t.Errorf("nodes=%s: %d %q", bad, code, body)
+		}
+	}
 	code, kind, body := get(t, s.addr, "/status?rdzv_id=j%22")
 	var none NoRun
 	if err := json.Unmarshal([]byte(body), &none); err != nil || code != 404 || kind != "application/json" {

@@ -109,6 +109,7 @@ type RunStatus struct {
 	Waiting       []WaitingStatus   `json:"waiting"` // in the order in which they would be seated
 	Idle          []IdleStatus      `json:"idle"`    // connected, but neither
 	Finished      []string          `json:"finished"`
+	Counts        CountsStatus      `json:"counts"` // of the lists above, also where they are left out
 	Closed        *ClosedStatus     `json:"closed"` // null: open
 	Changes       []StatusChange    `json:"changes"`
 	ChangesTotal  uint64            `json:"changes_total"` // more than Changes has once old ones were forgotten
@@ -120,6 +121,43 @@ type RunStatus struct {
 	KeptBytes     int64             `json:"kept_bytes"`    // about, with what waits to be sent to its nodes; 0: no server keeps it
 
 	RoundGeneration string `json:"round_generation"` // the generation that completed the round: a takeover keeps it
+}
+
+// CountsStatus counts the nodes of a run.
+type CountsStatus struct {
+	Running   int `json:"running"` // members of the last round, by state
+	Unknown   int `json:"unknown"`
+	Rejoined  int `json:"rejoined"`
+	Finished  int `json:"finished"`
+	Lost      int `json:"lost"`
+	Newcomers int `json:"newcomers"` // that wait for a place
+	Spares    int `json:"spares"`
+	Idle      int `json:"idle"`
+}
+
+// count counts the nodes of the lists. A member that waits for the next round is one.
+func (r *RunStatus) count() (c CountsStatus) {
+	counters := map[string]*int{
+		"running": &c.Running, "unknown": &c.Unknown, "rejoined": &c.Rejoined, "finished": &c.Finished, "lost": &c.Lost,
+		RoleNewcomer: &c.Newcomers, RoleSpare: &c.Spares, RoleMember: new(int),
+	}
+	for _, m := range r.Members {
+		*counters[m.State]++
+	}
+	for _, w := range r.Waiting {
+		*counters[w.Role]++
+	}
+	c.Idle = len(r.Idle)
+	return c
+}
+
+// shorten leaves out the lists with an entry for each node, if brief; the counts stay.
+func (s *Status) shorten(brief bool) {
+	for i := range s.Runs {
+		if r := &s.Runs[i]; brief {
+			r.Members, r.Waiting, r.Idle, r.Finished = []MemberStatus{}, []WaitingStatus{}, []IdleStatus{}, []string{}
+		}
+	}
 }
 
 // NodeRange is how many nodes a round may have.
@@ -375,6 +413,7 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 	for _, i := range m.Idle {
 		st.Idle = append(st.Idle, IdleStatus{Node: i.Node, Label: i.Label, Address: i.Addr, Reason: i.Reason, Reconnecting: i.Reconnect, LeaseAgeS: heard(i.Session)})
 	}
+	st.Counts = st.count()
 	if c := m.Closed; c != nil {
 		st.Closed = &ClosedStatus{c.How, c.By, c.Reason, stamp(c.At)}
 	}

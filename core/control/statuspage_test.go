@@ -67,8 +67,8 @@ func TestStatusTag(t *testing.T) {
 		return tag
 	}
 	all, one, two := tagOf("/status"), tagOf("/status?rdzv_id=run"), tagOf("/status?rdzv_id=other")
-	if all == one || one == two {
-		t.Errorf("the tags are %s, %s, %s", all, one, two)
+	if brief := tagOf("/status?nodes=0"); all == one || one == two || brief == all {
+		t.Errorf("the tags are %s, %s, %s, without nodes %s", all, one, two, brief)
 	}
 	for path, tag := range map[string]string{"/status": all, "/status?rdzv_id=run": `"x", ` + tagOf("/status?rdzv_id=run"), "/status?rdzv_id=other": strings.TrimPrefix(two, "W/")} {
 		resp, body := ask(t, s, path, "x", "If-None-Match: "+tag+"\r\n")
