@@ -97,6 +97,7 @@ type groupCommit struct {
 
 	// Of its goroutine.
 	failing   bool
+	cause     error // of the last failure
 	snapshots []*run
 }
 
@@ -159,14 +160,27 @@ func (g *groupCommit) serve() {
 			pauses.Reset()
 			continue
 		}
-		timer := time.NewTimer(pauses.Next())
-		select {
-		case <-timer.C:
-		case <-g.stop:
-			timer.Stop()
-		}
+		retry = g.pause(pauses.Next(), retry)
 		if len(retry) > 0 || len(g.snapshots) > 0 {
 			g.wake.Set()
+		}
+	}
+}
+
+// pause waits until what could not be stored is to be tried again. What may be refused is
+// refused meanwhile, as it comes: who asks may not wait for so long. It returns what is to be
+// tried then, in order.
+func (g *groupCommit) pause(d time.Duration, retry []*pendingEvent) []*pendingEvent {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	for {
+		select {
+		case <-timer.C:
+			return retry
+		case <-g.stop:
+			return retry
+		case <-g.wake:
+			retry = append(retry, g.refuse(g.takeQueue())...)
 		}
 	}
 }
@@ -350,17 +364,23 @@ func (g *groupCommit) failed(batch []*pendingEvent, cause error) (retry []*pendi
 		g.failing = true
 		g.server.log.Error("the data directory cannot be written: nodes that want to join are refused, other changes wait until it can", "error", cause)
 	}
+	g.cause = cause
+	return g.refuse(batch)
+}
+
+// refuse refuses of events those that may be, and returns the others.
+func (g *groupCommit) refuse(events []*pendingEvent) (others []*pendingEvent) {
 	size := 0
-	for _, e := range batch {
+	for _, e := range events {
 		if !e.refusable() {
-			retry = append(retry, e)
+			others = append(others, e)
 			continue
 		}
 		size += e.size()
-		e.refuse(cause)
+		e.refuse(g.cause)
 	}
 	g.release(size)
-	return retry
+	return others
 }
 
 // refusable reports whether the event may be refused:
