@@ -50,7 +50,7 @@ static void malformed(const rp_admin_request *good) {
     CHECK_CODE(RP_ERR_INVALID, rp_admin_start(&request, -1, &op, ERR));
     request = *good;
     request.action = 12;
-    expect_refused(&request, "action is 11");
+    expect_refused(&request, "action is 12, which is none");
     request.action = RP_ADMIN_EVICT;
     expect_refused(&request, "there are 0 nodes, it must be one");
     request.nodes = two;
