@@ -137,7 +137,9 @@ func (m *Member) SetClosed(ctx context.Context, reason string) error {
 		return err
 	}
 	m.mu.Lock()
-	m.update.Closed = true
+	if !m.update.Closed { // else the notice, which has all of the reason, came before the answer
+		m.update.Closed, m.update.Reason = true, reason
+	}
 	m.mu.Unlock()
 	return nil
 }
