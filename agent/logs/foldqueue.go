@@ -5,6 +5,8 @@ import (
 	"sort"
 	"strconv"
 	"time"
+
+	"rallypoint/internal/wording"
 )
 
 // Limits of what waits in a queue: beyond them the oldest does not wait any more.
@@ -154,19 +156,15 @@ func (f *foldGroup) appendTo(out []byte) []byte {
 
 // appendRanks appends sorted ranks as 0-3,7.
 func appendRanks(out []byte, ranks []int) []byte {
-	for i := 0; i < len(ranks); {
-		j := i
-		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
-			j++
-		}
-		if i > 0 {
+	start := len(out)
+	for first, last := range wording.Runs(ranks) {
+		if len(out) > start {
 			out = append(out, ',')
 		}
-		out = strconv.AppendInt(out, int64(ranks[i]), 10)
-		if j > i {
-			out = strconv.AppendInt(append(out, '-'), int64(ranks[j]), 10)
+		out = strconv.AppendInt(out, int64(first), 10)
+		if last > first {
+			out = strconv.AppendInt(append(out, '-'), int64(last), 10)
 		}
-		i = j + 1
 	}
 	return out
 }

@@ -11,20 +11,15 @@ import (
 // RankList names ranks, runs of them by their ends: "0-2, 4".
 func RankList(ranks []int) string {
 	var parts []string
-	for i := 0; i < len(ranks); {
-		j := i
-		for j+1 < len(ranks) && ranks[j+1] == ranks[j]+1 {
-			j++
-		}
-		switch {
-		case j == i:
-			parts = append(parts, strconv.Itoa(ranks[i]))
-		case j == i+1:
-			parts = append(parts, strconv.Itoa(ranks[i]), strconv.Itoa(ranks[j]))
+	for first, last := range wording.Runs(ranks) {
+		switch last - first {
+		case 0:
+			parts = append(parts, strconv.Itoa(first))
+		case 1:
+			parts = append(parts, strconv.Itoa(first), strconv.Itoa(last))
 		default:
-			parts = append(parts, fmt.Sprintf("%d-%d", ranks[i], ranks[j]))
+			parts = append(parts, fmt.Sprintf("%d-%d", first, last))
 		}
-		i = j + 1
 	}
 	return strings.Join(parts, ", ")
 }

@@ -3,6 +3,7 @@
 package wording
 
 import (
+	"iter"
 	"strconv"
 	"strings"
 	"time"
@@ -92,4 +93,21 @@ func Seconds(d time.Duration) string {
 		step = 100 * time.Millisecond
 	}
 	return strconv.FormatFloat(d.Round(step).Seconds(), 'f', -1, 64) + " s"
+}
+
+// Runs yields the runs of successive numbers in a growing list, each by its first and its last
+// number.
+func Runs(numbers []int) iter.Seq2[int, int] {
+	return func(yield func(first, last int) bool) {
+		for i := 0; i < len(numbers); {
+			j := i
+			for j+1 < len(numbers) && numbers[j+1] == numbers[j]+1 {
+				j++
+			}
+			if !yield(numbers[i], numbers[j]) {
+				return
+			}
+			i = j + 1
+		}
+	}
 }

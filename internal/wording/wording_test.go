@@ -1,6 +1,7 @@
 package wording
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -49,5 +50,27 @@ func TestWrap(t *testing.T) {
 		if got := Wrap(text, 10, 2); got != want {
 			t.Errorf("%q: %q, want %q", text, got, want)
 		}
+	}
+}
+
+func TestRuns(t *testing.T) {
+	for _, c := range []struct {
+		numbers []int
+		want    [][2]int
+	}{
+		{nil, nil},
+		{[]int{7}, [][2]int{{7, 7}}},
+		{[]int{0, 1, 2, 4, 8, 9}, [][2]int{{0, 2}, {4, 4}, {8, 9}}},
+	} {
+		var got [][2]int
+		for first, last := range Runs(c.numbers) {
+			got = append(got, [2]int{first, last})
+		}
+		if !slices.Equal(got, c.want) {
+			t.Errorf("%v: %v, want %v", c.numbers, got, c.want)
+		}
+	}
+	for range Runs([]int{1, 3}) {
+		break // the rest is not asked for
 	}
 }
