@@ -28,9 +28,11 @@ with a quarter of the ranks or fewer are suspects.
 
 It changes nothing and stops no worker. A worker without code of Rallypoint (it has
 it with --warm, and where the script imports rallypoint), or of Python before 3.11,
-is shown by py-spy, if its node has it, else with its kernel state. ENDPOINT is where the job's nodes meet, as for "status". The question goes
-through the store of the job's round, which this machine has to reach; with a token,
---token-file has to name its file.`,
+is shown by py-spy, if its node has it, else with its kernel state.
+
+ENDPOINT is where the job's nodes meet, as for "status". The question goes through the
+store of the job's round, which this machine has to reach; with a token, --token-file
+has to name its file.`,
 		Example: `  rallypoint stacks host0:29400
   rallypoint stacks file:///shared/dir --rdzv-id job7
   rallypoint stacks host0 --json | jq .suspects`,
@@ -87,7 +89,7 @@ func (s statusQuery) showStacks(cmd *cobra.Command, asJSON bool) error {
 	return nil
 }
 
-// oneRun is the run of a status that is about one, or of which one has a round that runs.
+// oneRun is the run of a status that has one.
 func oneRun(st control.Status) (*control.RunStatus, error) {
 	if len(st.Runs) == 1 {
 		return &st.Runs[0], nil

@@ -109,7 +109,6 @@ type asked struct {
 	Target
 	header
 	file   *os.File // open while the worker is asked; nil: it has none
-	pidfd  int
 	state  kernelState
 	why    string // there are no stacks; "" while there may be
 	size   int64  // of the file, when it was looked at last
@@ -124,7 +123,7 @@ type asked struct {
 func Collect(ctx context.Context, targets []Target, q Question, patience time.Duration) []Worker {
 	list := make([]*asked, len(targets))
 	for i, t := range targets {
-		list[i] = &asked{Target: t, pidfd: -1}
+		list[i] = &asked{Target: t}
 		list[i].ask(q)
 	}
 	until := time.Now().Add(patience)
@@ -171,11 +170,12 @@ func (a *asked) ask(q Question) {
 	}
 	// The file is open there: so it is the worker, or a process that it has started. A pid
 	// that was given to another process meanwhile is not hit, since the kernel knows it by pidfd.
-	if a.pidfd, err = unix.PidfdOpen(a.pid, 0); err != nil {
+	pidfd, err := unix.PidfdOpen(a.pid, 0)
+	if err != nil {
 		a.why = "its process cannot be asked: " + err.Error()
 		return
 	}
-	defer func() { _ = unix.Close(a.pidfd) }()
+	defer func() { _ = unix.Close(pidfd) }()
 	state := a.state
 	if a.pid != a.Pid {
 		state = readKernel(a.pid)
@@ -194,7 +194,7 @@ func (a *asked) ask(q Question) {
 		_ = a.file.Truncate(a.length) // what earlier answers left, and what the worker wrote
 		a.size, a.grown = a.length, time.Now()
 		if !has(state.pending, q) {
-			if err := unix.PidfdSendSignal(a.pidfd, unix.Signal(q), nil, 0); err != nil {
+			if err := unix.PidfdSendSignal(pidfd, unix.Signal(q), nil, 0); err != nil {
 				a.why = "it cannot be sent a signal: " + err.Error()
 			}
 		}

@@ -11,7 +11,7 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// kernelState is what the kernel says of a process.
+// kernelState is the state of a process in /proc.
 type kernelState struct {
 	state   byte   // of its main thread, as /proc/PID/status has it: R, S, D, T, t, Z, X, I; 0: the process is gone
 	tracer  int    // pid of the debugger; 0: none

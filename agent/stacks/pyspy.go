@@ -31,7 +31,7 @@ func Trace(ctx context.Context, targets []Target, workers []Worker, run func(ctx
 	}
 }
 
-// tells is Group.tells of a worker.
+// tells reports what Group.tells does, of one worker.
 func (w *Worker) tells() bool {
 	return Group{Threads: w.Threads, State: w.State, Why: w.Why}.tells()
 }

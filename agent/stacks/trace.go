@@ -67,11 +67,9 @@ type parsed struct {
 	whole   bool // the thread that took the signal has a frame, or has none at all
 }
 
-// Parse reads what faulthandler writes of all threads of a process. Of a thread that is there
+// parse reads what faulthandler writes of all threads of a process. Of a thread that is there
 // twice, since the text has two answers, the last one counts. What it does not know it skips:
 // the text may be anything.
-func Parse(text string) []Thread { return parse(text).threads }
-
 func parse(text string) parsed {
 	var p parsed
 	at := make(map[string]int) // by the thread's number in the text

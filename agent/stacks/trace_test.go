@@ -22,7 +22,7 @@ Current thread 0x00007fe76009ab80 [MainThread] (most recent call first):
 `
 
 func TestParse(t *testing.T) {
-	threads := Parse(dump)
+	threads := parse(dump).threads
 	if len(threads) != 3 || !threads[2].Main || threads[1].Main {
 		t.Fatalf("%+v", threads)
 	}
@@ -39,10 +39,10 @@ func TestParse(t *testing.T) {
 	if alone := parse("Stack (most recent call first):\n  File \"a.py\", line 1 in f\n"); !alone.whole || len(alone.threads) != 1 || !alone.threads[0].Main {
 		t.Errorf("of one thread: %+v", alone)
 	}
-	if again := Parse(dump + dump); len(again) != 3 || len(again[2].Frames) != 2 {
+	if again := parse(dump + dump).threads; len(again) != 3 || len(again[2].Frames) != 2 {
 		t.Errorf("of two answers: %+v", again)
 	}
-	cut := Parse("Current thread 0x01 (most recent call first):\n" + strings.Repeat("  File \"a.py\", line ??? in ???\n", 99) + "  ...\n")
+	cut := parse("Current thread 0x01 (most recent call first):\n" + strings.Repeat("  File \"a.py\", line ??? in ???\n", 99) + "  ...\n").threads
 	if len(cut) != 1 || len(cut[0].Frames) != MaxFrames || !cut[0].Cut {
 		t.Errorf("%+v", cut)
 	}
@@ -70,7 +70,7 @@ func FuzzParse(f *testing.F) {
 	f.Add(dump)
 	f.Add("Thread 0x1 (most recent call first):\n  File \"\x1b[2J\xff\", line -1 in \x00\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		threads := Parse(text)
+		threads := parse(text).threads
 		if len(threads) > maxParsed {
 			t.Fatalf("%d threads", len(threads))
 		}

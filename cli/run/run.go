@@ -246,15 +246,14 @@ func complain(stderr io.Writer, err error, code int) int {
 
 // open makes the rendezvous.
 func (r *rendezvousConfig) open(log *slog.Logger) (agent.Rendezvous, error) {
+	p := r.params
 	switch r.kind {
 	case kindStandalone:
-		return static.NewStandalone(r.params, log), nil
+		return static.NewStandalone(p, log), nil
 	case kindStatic:
-		p := r.params
 		p.NodeRank, p.Endpoint = r.rank, static.Scheme+net.JoinHostPort(r.host, strconv.Itoa(r.port))
 		return static.NewStatic(p, log)
 	}
-	p := r.params
 	p.Supervised = true
 	member, err := backend.Open(p, log)
 	if err != nil {

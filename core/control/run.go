@@ -350,12 +350,8 @@ func (r *run) unlock() {
 	for _, text := range warnings {
 		r.log.Warn(text)
 	}
-	level := slog.LevelInfo
-	if n := r.server.cfg.Node; n != nil && n.Supervised { // the agents log what it means for them
-		level = slog.LevelDebug
-	}
 	for _, text := range changes {
-		r.log.Log(context.Background(), level, text)
+		r.log.Log(context.Background(), r.server.cfg.Node.EventLevel(), text)
 	}
 }
 

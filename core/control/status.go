@@ -136,19 +136,18 @@ type CountsStatus struct {
 }
 
 // count counts the nodes of the lists. A member that waits for the next round is one.
-func (r *RunStatus) count() (c CountsStatus) {
-	counters := map[string]*int{
-		"running": &c.Running, "unknown": &c.Unknown, "rejoined": &c.Rejoined, "finished": &c.Finished, "lost": &c.Lost,
-		RoleNewcomer: &c.Newcomers, RoleSpare: &c.Spares, RoleMember: new(int),
-	}
+func (r *RunStatus) count() CountsStatus {
+	n := make(map[string]int) // by state of members and role of others
 	for _, m := range r.Members {
-		*counters[m.State]++
+		n[m.State]++
 	}
 	for _, w := range r.Waiting {
-		*counters[w.Role]++
+		n[w.Role]++
 	}
-	c.Idle = len(r.Idle)
-	return c
+	return CountsStatus{
+		Running: n["running"], Unknown: n["unknown"], Rejoined: n["rejoined"], Finished: n["finished"], Lost: n["lost"],
+		Newcomers: n[RoleNewcomer], Spares: n[RoleSpare], Idle: len(r.Idle),
+	}
 }
 
 // shorten leaves out the lists with an entry for each node, if brief; the counts stay.

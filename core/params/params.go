@@ -5,6 +5,7 @@ package params
 import (
 	"cmp"
 	"crypto/rand"
+	"log/slog"
 	"math"
 	"strings"
 	"time"
@@ -70,6 +71,15 @@ func Default() Params {
 		NodeRank:     -1,
 		RankHint:     -1,
 	}
+}
+
+// EventLevel is the level at which this process logs what happens to its run's control plane:
+// an agent of ours logs what that means for its workers. No parameters are nobody's.
+func (p *Params) EventLevel() slog.Level {
+	if p != nil && p.Supervised {
+		return slog.LevelDebug
+	}
+	return slog.LevelInfo
 }
 
 // Identity returns the id and the incarnation of the node's hello: those given, else an id

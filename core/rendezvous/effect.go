@@ -104,7 +104,7 @@ func (Withdrawn) result() {}
 type MembershipUpdate struct {
 	Waiting int    // num_nodes_waiting
 	Closed  bool   // is_closed
-	Reason  string // why Waiting or Closed changed, human-readable; to who begins a closed run again, as what that had ended
+	Reason  string // why Waiting or Closed changed, human-readable; in the Welcome of a node that begins a closed run again: how it had ended
 	Facts   Facts  `json:",omitzero"` // for a successor of the control plane
 
 	// Stop is the announced stop of the node's round; its round counts in Waiting.

@@ -36,7 +36,7 @@ func TestThoseWhoWaitLearnWhoWasRefused(t *testing.T) {
 		r.join(r.hello(name, policy(3, 3)))
 	}
 	if forming, _ := r.m.Progress(); strings.Contains(forming.Detail, "refused") {
-		t.Errorf("progress %q tells of a refusal before the round", forming.Detail)
+		t.Errorf("progress %q still names the node that was refused", forming.Detail)
 	}
 }
 

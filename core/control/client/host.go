@@ -76,12 +76,8 @@ func (c *Client) startHosting(ctx context.Context, s *endpoint, where election) 
 	c.mu.Lock()
 	c.hosting = host
 	c.mu.Unlock()
-	level := slog.LevelInfo
-	if c.params.Supervised {
-		level = slog.LevelDebug
-	}
 	for _, l := range listeners {
-		c.log.Log(context.Background(), level, "hosting the control plane in this process", "endpoint", s.name(), "listening", l.Addr().String())
+		c.log.Log(context.Background(), c.params.EventLevel(), "hosting the control plane in this process", "endpoint", s.name(), "listening", l.Addr().String())
 	}
 	return nil
 }
