@@ -32,8 +32,8 @@ type Director interface {
 // errNotRunning is why no directive is given while there are no workers to save.
 var errNotRunning error = rendezvous.Errorf(rendezvous.CodeInvalid, "no workers of this node run")
 
-// Direct gives the run a directive, unless one of its kind stands that is about this node, too.
-// The error says why it was not given. It may be called from anywhere at any time.
+// Direct gives the run a directive. The error says why it was not given. It may be called from
+// anywhere at any time.
 func (a *Agent) Direct(ctx context.Context, d rendezvous.Direct) error {
 	director, ok := a.rdzv.(Director)
 	switch {
@@ -41,11 +41,6 @@ func (a *Agent) Direct(ctx context.Context, d rendezvous.Direct) error {
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "the nodes of this job cannot be given directives")
 	case !a.running.Load():
 		return errNotRunning
-	}
-	if carrier := a.directiveCarrier(); carrier != nil {
-		if n, _ := carrier.Directive(); n.ID != "" && n.Kind == d.Kind && (n.Named || !d.Kind.NamesNodes()) {
-			return nil
-		}
 	}
 	return director.Direct(ctx, d)
 }

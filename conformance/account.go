@@ -26,7 +26,7 @@ type account struct {
 	reserve    string      // generation under which a restarted control plane goes on if its state is old
 	overtaken  bool        // the round is over though no member is lost
 	stop       r.RoundStop // announced in the round; Round is 0 if none is
-	directives []*standing
+	standing   *standing
 	directed   []string // ids of the last ones that have ended
 	drained    map[string]drain
 	leaving    map[string]bool // nodes that are drained at this event
@@ -280,7 +280,7 @@ func (a *account) close(c closing) {
 		if c.kind == success || c.kind == admission {
 			a.rest = a.policy.ClosedFor
 		}
-		a.endDirectives()
+		a.endDirective()
 	}
 }
 

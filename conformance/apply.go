@@ -55,8 +55,8 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 	case r.CancelDirective:
 		if c.stands(ev.ID) != nil {
 			c.own = true
+			c.endDirective()
 		}
-		c.endDirective(ev.ID)
 	case r.GiveDirective:
 		c.given(ev, effects)
 	case r.ReportDirective:
@@ -377,8 +377,8 @@ func (c *Checker) timerFired(t r.Timer) {
 	case r.TimerGrace:
 		c.departed(t.Session)
 	case r.TimerDirective:
-		if d := c.stands(string(t.Session)); d != nil {
-			c.carryOut(d)
+		if c.standing != nil {
+			c.carryOut(c.standing)
 		}
 	case r.TimerDrained:
 		c.own = true

@@ -2,18 +2,21 @@ package conformance
 
 import (
 	"slices"
+	"strings"
 
 	r "rallypoint/core/rendezvous"
+	"rallypoint/internal/pack"
 	"rallypoint/internal/printable"
 )
 
 // drain is why a node is not admitted.
 type drain struct{ by, reason string }
 
-// most is how many directives stand at one time, and how many ids of ended ones are known.
+// most is how many ids are known of directives that do not stand any more, and how many
+// directives can have brought the deadline nearer.
 const most = 64
 
-// standing is a directive that stands, and what is known of it in the running round.
+// standing is the directive that stands, and what is known of it in the running round.
 type standing struct {
 	r.Direct
 	asked  bool // members were asked about it, or told of the step
@@ -22,6 +25,7 @@ type standing struct {
 	held   map[*participant]bool // that have reported a step
 	most   int64                 // of the steps
 	saved  map[*participant]bool
+	nearer int // directives that have brought its deadline nearer
 }
 
 // agreed is what a directive's step is known by, whatever control plane tells it.
@@ -30,22 +34,104 @@ type agreed struct {
 	round      uint64
 }
 
-// kinds are the kinds that there are.
-var kinds = []r.DirectiveKind{r.DirectiveSave, r.DirectiveDrain, r.DirectiveScale, r.DirectiveStop}
+// kinds are the kinds that there are, from the weakest to the strongest.
+var kinds = []r.DirectiveKind{r.DirectiveSave, r.DirectiveScale, r.DirectiveDrain, r.DirectiveStop}
+
+// beside is what becomes of a directive while another one stands.
+type beside int
+
+const (
+	besideRefused beside = iota
+	besideJoins
+	besideReplaces
+	besideAlone // nothing stands, or it is carried out at once and leaves what does
+)
+
+// besides applies guarantee 12's rule for a second directive.
+func (c *Checker) besides(d r.Direct) beside {
+	s := c.standing
+	if s == nil || c.drainsNoMember(d) {
+		return besideAlone
+	}
+	weaker := slices.Index(kinds, s.Kind)
+	switch stronger := slices.Index(kinds, d.Kind); {
+	case stronger > weaker:
+		return besideReplaces
+	case stronger < weaker || d.Target != s.Target:
+		return besideRefused
+	}
+	nearer := d.Within > 0 && d.Within < s.Within
+	if len(together(s.Nodes, d.Nodes)) > r.MaxDirectiveNodes || nearer && s.nearer == most-1 {
+		return besideRefused
+	}
+	return besideJoins
+}
+
+// covered reports whether a stronger directive stands, by which all nodes leave that this one names.
+func (c *Checker) covered(d r.Direct) bool {
+	s := c.standing
+	if s == nil || slices.Index(kinds, d.Kind) < 0 || slices.Index(kinds, s.Kind) <= slices.Index(kinds, d.Kind) {
+		return false
+	}
+	return s.Kind == r.DirectiveStop || !slices.ContainsFunc(d.Nodes, func(node string) bool { return !slices.Contains(s.Nodes, node) })
+}
+
+// together returns the nodes of both lists, each once.
+func together(a, b []string) []string {
+	all := slices.Clone(a)
+	for _, node := range b {
+		if !slices.Contains(all, node) {
+			all = append(all, node)
+		}
+	}
+	return all
+}
+
+// join adds a directive to the one that stands.
+func (s *standing) join(d r.Direct) {
+	s.Nodes = together(s.Nodes, d.Nodes)
+	s.By, s.Reason = addText(s.By, ", ", d.By), addText(s.Reason, "; ", d.Reason)
+	if d.For == 0 || s.For > 0 && d.For > s.For {
+		s.For = d.For
+	}
+	if d.Within < s.Within {
+		s.Within = d.Within
+		s.nearer++
+	}
+}
+
+// addText adds one text to another, unless one of them has the other in it.
+func addText(a, between, b string) string {
+	if strings.Contains(a, b) {
+		return a
+	}
+	if strings.Contains(b, a) {
+		return b
+	}
+	return pack.CutText(a+between+b, r.MaxNameLen)
+}
+
+// drainsNoMember reports whether a directive drains only nodes without workers.
+func (c *Checker) drainsNoMember(d r.Direct) bool {
+	return d.Kind == r.DirectiveDrain && !slices.ContainsFunc(d.Nodes, func(node string) bool {
+		s := c.nodeOf(node)
+		return s == nil || c.participantOf(s) != nil
+	})
+}
 
 // usable reports whether a directive can be given to the run as it is.
 func (c *Checker) usable(d r.Direct) bool {
 	drains := d.Kind == r.DirectiveDrain
 	gone := func(node string) bool { return c.nodeOf(node) == nil }
 	switch {
-	case !c.sound(d) || d.Within > r.MaxWithin || d.For > r.MaxWithin || c.ended() || len(c.directives) >= most:
+	case !c.sound(d) || d.Within > r.MaxWithin || d.For > r.MaxWithin || c.ended():
 		return false
 	case drains != (len(d.Nodes) > 0) || len(d.Nodes) > r.MaxDirectiveNodes || !drains && d.For != 0 || slices.ContainsFunc(d.Nodes, gone):
 		return false
 	case d.Within == 0 && (d.Kind == r.DirectiveSave || d.Kind != r.DirectiveStop && c.finishing()):
 		return false
 	}
-	return d.Kind != r.DirectiveScale || c.fitting(d.Target)
+	return (d.Kind != r.DirectiveScale || c.fitting(d.Target)) && c.besides(d) != besideRefused
 }
 
 // sound reports whether a directive can stand in a run of any size.
@@ -66,14 +152,30 @@ func (c *Checker) direct(ev r.Direct) {
 	if known || !c.usable(ev) {
 		return
 	}
-	d := &standing{Direct: ev}
-	c.directives, c.own = append(c.directives, d), true
-	concerns := func(node string) bool {
-		s := c.nodeOf(node)
-		return s == nil || c.participantOf(s) != nil
+	c.own = true
+	c.stand(ev)
+}
+
+// stand applies a directive that was given.
+func (c *Checker) stand(ev r.Direct) {
+	ev.By, ev.Reason = printable.Text(ev.By), printable.Text(ev.Reason)
+	switch c.besides(ev) {
+	case besideJoins:
+		c.noteEnded(ev.ID)
+		c.standing.join(ev)
+	case besideReplaces:
+		c.endDirective()
+		c.standing = &standing{Direct: ev}
+	case besideAlone:
+		if c.drainsNoMember(ev) {
+			c.noteEnded(ev.ID)
+			c.carryOut(&standing{Direct: ev})
+			return
+		}
+		c.standing = &standing{Direct: ev}
 	}
-	if ev.Within == 0 || ev.Kind == r.DirectiveDrain && !slices.ContainsFunc(ev.Nodes, concerns) {
-		c.carryOut(d)
+	if ev.Within == 0 {
+		c.carryOut(c.standing)
 	}
 }
 
@@ -86,6 +188,12 @@ func (c *Checker) given(ev r.GiveDirective, effects []r.Effect) {
 	known := slices.Contains(c.directed, d.ID) || c.stands(d.ID) != nil
 	usable := c.usable(d)
 	refused := refuses(effects, ev.Request)
+	if !known && c.covered(d) {
+		if refused {
+			c.violated(12, "node %s gave directive %+v, which %s covers, and was refused", s.node, d, c.standing.ID)
+		}
+		return
+	}
 	if refused && (known || usable && c.succession.Term == 0) || !refused && !known && !usable {
 		c.violated(12, "node %s gave directive %+v, which can stand: %v, and it was refused: %v", s.node, d, usable, refused)
 	}
@@ -96,20 +204,20 @@ func (c *Checker) given(ev r.GiveDirective, effects []r.Effect) {
 	c.direct(d)
 }
 
+// stands returns the directive that stands if that is its id, else nil.
 func (a *account) stands(id string) *standing {
-	if i := slices.IndexFunc(a.directives, func(d *standing) bool { return d.ID == id }); i >= 0 {
-		return a.directives[i]
+	if a.standing != nil && a.standing.ID == id {
+		return a.standing
 	}
 	return nil
 }
 
-// endDirective takes a directive out of those that stand.
-func (a *account) endDirective(id string) {
-	if a.stands(id) == nil {
-		return
+// endDirective has nothing stand any more.
+func (a *account) endDirective() {
+	if a.standing != nil {
+		a.noteEnded(a.standing.ID)
+		a.standing = nil
 	}
-	a.directives = slices.DeleteFunc(a.directives, func(d *standing) bool { return d.ID == id })
-	a.noteEnded(id)
 }
 
 func (a *account) noteEnded(id string) {
@@ -117,24 +225,19 @@ func (a *account) noteEnded(id string) {
 	a.directed = a.directed[max(0, len(a.directed)-most):]
 }
 
-// endDirectives ends all that stand, with the run.
-func (a *account) endDirectives() {
-	for len(a.directives) > 0 {
-		a.endDirective(a.directives[0].ID)
-	}
-}
-
 // forgetSteps is for a round that is over: the next one agrees again.
 func (a *account) forgetSteps() {
-	for _, d := range a.directives {
-		*d = standing{Direct: d.Direct}
+	if s := a.standing; s != nil {
+		a.standing = &standing{Direct: s.Direct, nearer: s.nearer}
 	}
 }
 
 // carryOut records what follows from a directive whose time has come.
 func (c *Checker) carryOut(d *standing) {
 	c.own = true
-	c.endDirective(d.ID)
+	if d == c.standing {
+		c.endDirective()
+	}
 	if c.finishing() && (d.Kind != r.DirectiveStop || c.live() == 0) {
 		return
 	}
@@ -205,17 +308,13 @@ func (c *Checker) reports(s *session, last r.LastRound) {
 	c.settleSaved()
 }
 
-// settleSaved carries out the directives for which all members have saved.
+// settleSaved carries out a directive for which all members have saved.
 func (c *Checker) settleSaved() {
 	if c.ended() || c.count(lost, rejoined, unknown) > 0 || c.count(running) == 0 {
 		return
 	}
-	for _, d := range slices.Clone(c.directives) {
-		if d.agreed && c.every(d.saved) && c.stands(d.ID) != nil {
-			c.carryOut(d)
-			c.settleSaved()
-			return
-		}
+	if d := c.standing; d != nil && d.agreed && c.every(d.saved) {
+		c.carryOut(d)
 	}
 }
 
@@ -229,12 +328,10 @@ func (c *Checker) every(set map[*participant]bool) bool {
 	return true
 }
 
-// endGone ends drains of which the last round was told and whose nodes are all gone.
+// endGone ends a drain of which the last round was told and whose nodes are all gone.
 func (c *Checker) endGone() {
-	for _, d := range slices.Clone(c.directives) {
-		if d.Kind == r.DirectiveDrain && d.asked && !slices.ContainsFunc(d.Nodes, func(node string) bool { return c.nodeOf(node) != nil }) {
-			c.carryOut(d)
-		}
+	if d := c.standing; d != nil && d.Kind == r.DirectiveDrain && d.asked && !slices.ContainsFunc(d.Nodes, func(node string) bool { return c.nodeOf(node) != nil }) {
+		c.carryOut(d)
 	}
 }
 
@@ -274,9 +371,9 @@ func (c *Checker) tellDirective(v r.DirectiveNotice) {
 	d.agreed, d.step = true, v.Step
 }
 
-// checkDirectives checks that all nodes know of the same directive, one that stands, if any
-// does; and that members and no others are asked about it.
-func (c *Checker) checkDirectives() {
+// checkDirective checks that all nodes know of the directive that stands, and that members and
+// no others are asked about it.
+func (c *Checker) checkDirective() {
 	var shown r.DirectiveNotice
 	var first *session
 	for _, s := range c.nodes() {
@@ -285,8 +382,8 @@ func (c *Checker) checkDirectives() {
 		switch {
 		case s.join != nil:
 			continue // it learns it by its outcome
-		case (d == nil) != (len(c.directives) == 0) || d == nil && v != (r.DirectiveNotice{}):
-			c.violated(12, "%d directives stand, and node %s was told of %+v", len(c.directives), s.node, v)
+		case d != c.standing || d == nil && v != (r.DirectiveNotice{}):
+			c.violated(12, "directive %+v stands, and node %s was told of %+v", c.standing, s.node, v)
 			continue
 		case d == nil:
 			continue

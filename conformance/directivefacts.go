@@ -44,21 +44,21 @@ func (c *Checker) learnDirectives(f r.DirectiveFacts) {
 	c.endedRound = max(c.endedRound, f.EndedRound)
 	for _, id := range f.Ended {
 		if c.stands(id) != nil {
-			c.endDirective(id)
+			c.endDirective()
 		} else if !slices.Contains(c.directed, id) {
 			c.noteEnded(id)
 		}
 	}
 	for _, told := range f.Standing {
-		d := c.stands(told.ID)
-		if d == nil {
-			if slices.Contains(c.directed, told.ID) || len(c.directives) >= most || c.ended() {
-				continue
-			}
-			d = &standing{Direct: told.Direct}
-			c.directives = append(c.directives, d)
+		switch told.By, told.Reason = printable.Text(told.By), printable.Text(told.Reason); {
+		case c.ended() || slices.Contains(c.directed, told.ID):
+			continue
+		case c.stands(told.ID) != nil:
+			c.standing.join(told.Direct)
+		default:
+			c.learnStanding(told.Direct)
 		}
-		if told.Round > 0 && told.Round == c.round && !d.agreed {
+		if d := c.stands(told.ID); d != nil && told.Round > 0 && told.Round == c.round && !d.agreed {
 			d.asked, d.agreed, d.step = true, true, told.Step
 		}
 	}
@@ -73,18 +73,32 @@ func (c *Checker) learnDirectives(f r.DirectiveFacts) {
 	}
 }
 
+// learnStanding records that a directive stood at the control plane before.
+func (c *Checker) learnStanding(d r.Direct) {
+	switch s := c.standing; {
+	case s == nil || slices.Index(kinds, d.Kind) > slices.Index(kinds, s.Kind):
+		c.endDirective()
+		c.standing = &standing{Direct: d}
+	case d.Kind == s.Kind && d.Target == s.Target && len(together(s.Nodes, d.Nodes)) <= r.MaxDirectiveNodes:
+		c.noteEnded(d.ID)
+		s.join(d)
+	default:
+		c.noteEnded(d.ID)
+	}
+}
+
 // checkDirectiveFacts checks that a node was told of directives what a successor has to know,
 // if there can be one.
 func (c *Checker) checkDirectiveFacts(s *session) {
 	f := s.update.Facts.Directives
-	if c.succession.Term == 0 || f.Seq == 0 && len(c.directives)+len(c.directed)+len(c.drained) == 0 && c.target == 0 {
+	if c.succession.Term == 0 || f.Seq == 0 && c.standing == nil && len(c.directed)+len(c.drained) == 0 && c.target == 0 {
 		return
 	}
 	told, want := map[string]r.StandingFact{}, map[string]r.StandingFact{}
 	for _, d := range f.Standing {
 		told[d.ID] = r.StandingFact{Direct: r.Direct{ID: d.ID, Kind: d.Kind}, Round: d.Round, Step: d.Step}
 	}
-	for _, d := range c.directives {
+	if d := c.standing; d != nil {
 		fact := r.StandingFact{Direct: r.Direct{ID: d.ID, Kind: d.Kind}}
 		if d.agreed {
 			fact.Round, fact.Step = c.round, d.step

@@ -43,7 +43,7 @@ func (c *Checker) checkState() {
 			}
 		}
 	}
-	c.checkDirectives()
+	c.checkDirective()
 	c.checkTimers()
 	if c.policy.Max > 0 && !c.ended() && !c.finishing() {
 		c.checkDue()

@@ -25,10 +25,10 @@ type ownDirectives struct {
 
 	mu       sync.Mutex
 	round    uint64
-	queue    []rendezvous.Direct // the first one stands
-	notice   rendezvous.DirectiveNotice
+	notice   rendezvous.DirectiveNotice // of the one that stands
 	changed  chan struct{}
-	deadline *time.Timer // of the first one; nil: none stands
+	deadline *time.Timer // nil: none stands
+	ends     time.Time   // when the deadline is
 	requeue  string      // why the job has ended to be queued again; "": it has not
 	ended    bool
 }
@@ -44,22 +44,35 @@ func (o *ownDirectives) showLocked(n rendezvous.DirectiveNotice) {
 	o.changed = make(chan struct{})
 }
 
-// nextLocked begins with the first directive of the queue.
-func (o *ownDirectives) nextLocked() {
+// clearLocked has nothing stand any more.
+func (o *ownDirectives) clearLocked() {
 	if o.deadline != nil {
 		o.deadline.Stop()
 		o.deadline = nil
 	}
-	if len(o.queue) == 0 || o.ended || o.requeue != "" {
-		o.showLocked(rendezvous.DirectiveNotice{})
-		return
-	}
-	d := o.queue[0]
+	o.showLocked(rendezvous.DirectiveNotice{})
+}
+
+// standLocked has a directive stand, at most for so long.
+func (o *ownDirectives) standLocked(d rendezvous.Direct) {
+	o.clearLocked()
+	o.ends = time.Now().Add(d.Within)
 	o.deadline = time.AfterFunc(d.Within, func() { o.carryOut(d.ID) })
 	o.showLocked(rendezvous.DirectiveNotice{
 		ID: d.ID, Kind: d.Kind, Named: d.Kind.EndsRound(), Within: d.Within, Round: o.round,
 		Text: d.Kind.String() + ", asked for by " + d.By + ": " + d.Reason, By: d.By, Reason: d.Reason,
 	})
+}
+
+// joinLocked has what stands end no later than another directive that asks for the same.
+func (o *ownDirectives) joinLocked(d rendezvous.Direct) {
+	if ends := time.Now().Add(d.Within); ends.Before(o.ends) {
+		o.ends = ends
+		o.deadline.Reset(d.Within)
+		n := o.notice
+		n.Within = d.Within
+		o.showLocked(n)
+	}
 }
 
 // begin is for a round that has begun: what stands is asked again.
@@ -81,13 +94,11 @@ func (o *ownDirectives) carryOut(id string) {
 	if o.notice.ID != id || id == "" {
 		return
 	}
-	d := o.queue[0]
-	o.queue = o.queue[1:]
-	if d.Kind.EndsRound() {
-		o.requeue = "asked for by " + d.By + ": " + d.Reason
+	if n := o.notice; n.Kind.EndsRound() {
+		o.requeue = "asked for by " + n.By + ": " + n.Reason
 		o.news.Set()
 	}
-	o.nextLocked()
+	o.clearLocked()
 }
 
 // end forgets what stands.
@@ -95,11 +106,11 @@ func (o *ownDirectives) end() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.ended = true
-	o.nextLocked()
+	o.clearLocked()
 }
 
 // Direct implements agent.Director: save, or drain and stop, which are the same for a job of
-// one node.
+// one node. Of two directives that differ, the one that ends the job stands.
 func (s *Standalone) Direct(_ context.Context, d rendezvous.Direct) error {
 	o := s.directives
 	o.mu.Lock()
@@ -109,17 +120,17 @@ func (s *Standalone) Direct(_ context.Context, d rendezvous.Direct) error {
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: there is no %v here: it is of this node alone", s.run, d.Kind)
 	case o.ended || o.requeue != "":
 		return rendezvous.Errorf(rendezvous.CodeClosed, "run %q has ended", s.run)
-	case len(o.queue) >= rendezvous.MaxDirectives:
-		return rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: %d directives stand already", s.run, len(o.queue))
 	}
 	d.ID = cmp.Or(d.ID, member.NewDirectiveID())
 	if d.By == "" {
 		d.By = "this node"
 	}
-	o.queue = append(o.queue, d)
-	if len(o.queue) == 1 {
-		o.nextLocked()
-	}
+	switch n := o.notice; {
+	case n.ID == "", d.Kind.EndsRound() && !n.Kind.EndsRound():
+		o.standLocked(d)
+	case d.Kind.EndsRound() == n.Kind.EndsRound():
+		o.joinLocked(d)
+	} // else the workers save for what stands
 	return nil
 }
 

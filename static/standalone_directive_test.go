@@ -20,6 +20,35 @@ func standalone(t *testing.T) *Standalone {
 	return s
 }
 
+// TestSecondDirectiveOfOneNode: one that ends the job takes the place of a save, and a save adds
+// nothing to it; another one like it brings its deadline nearer.
+func TestSecondDirectiveOfOneNode(t *testing.T) {
+	s := standalone(t)
+	give := func(kind rendezvous.DirectiveKind, within time.Duration) rendezvous.DirectiveNotice {
+		t.Helper()
+		if err := s.Direct(t.Context(), rendezvous.Direct{Kind: kind, Within: within, Reason: "SIGUSR1"}); err != nil {
+			t.Fatal(err)
+		}
+		n, _ := s.Directive()
+		return n
+	}
+	save := give(rendezvous.DirectiveSave, time.Hour)
+	if again := give(rendezvous.DirectiveSave, 2*time.Hour); again != save {
+		t.Errorf("a second save: %+v", again)
+	}
+	drain := give(rendezvous.DirectiveDrain, time.Hour)
+	if drain.ID == save.ID || drain.Kind != rendezvous.DirectiveDrain {
+		t.Errorf("a drain after a save: %+v", drain)
+	}
+	_ = s.ReportHeld(t.Context(), 1, drain.ID, 7)
+	if n := give(rendezvous.DirectiveSave, time.Minute); n.ID != drain.ID || n.Within != time.Hour {
+		t.Errorf("a save after a drain: %+v", n)
+	}
+	if n := give(rendezvous.DirectiveStop, time.Minute); n.ID != drain.ID || n.Within != time.Minute || n.Step != 7 {
+		t.Errorf("a stop after a drain: %+v", n)
+	}
+}
+
 // TestDirectivesOfOneNode: a save and then a stop are agreed where the workers are held; the
 // stop ends the job, to be queued again.
 func TestDirectivesOfOneNode(t *testing.T) {
@@ -28,8 +57,7 @@ func TestDirectivesOfOneNode(t *testing.T) {
 		if err := s.Direct(t.Context(), rendezvous.Direct{Kind: kind, Within: time.Hour, Reason: "SIGUSR1"}); err != nil {
 			t.Fatal(err)
 		}
-	}
-	for _, want := range []string{"save, asked for by this node: SIGUSR1", "drain, asked for by this node: SIGUSR1"} {
+		want := kind.String() + ", asked for by this node: SIGUSR1"
 		n, changed := s.Directive()
 		if n.ID == "" || n.Round != 1 || n.Agreed || n.Text != want || s.NodesWaiting() > 0 {
 			t.Fatalf("%+v", n)

@@ -299,7 +299,7 @@ func (m *Machine) rebuild(c LastRound) {
 		}
 	}
 	m.dropKeys(m.round)
-	m.forgetAgreements()
+	m.forgetAgreement()
 	m.origin, m.round, m.store = c.Generation, c.Round, c.Store
 	m.overtaken, m.stop = "", nil
 	m.hostRank, m.finishReported, m.finishedHosts = -1, false, nil

@@ -2,7 +2,6 @@ package rendezvous
 
 import (
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 )
@@ -34,11 +33,8 @@ type DirectiveReport struct {
 // MaxDirectiveReports is how many reports a hello carries, the last ones.
 const MaxDirectiveReports = 8
 
-// How long a directive waits for members at most.
-const (
-	agreeTime = 5 * time.Second // for the step at which each holds its workers
-	turnTime  = 5 * time.Second // for those that have agreed on a save before it to do so
-)
+// agreeTime is how long members may take to say at which step they hold their workers.
+const agreeTime = 5 * time.Second
 
 // agreement is what the members of the running round have said of a directive. The zero
 // value is that none was asked.
@@ -47,7 +43,6 @@ type agreement struct {
 	step  int64 // of those held so far, then what was agreed; -1: none reports steps
 	held  ranks // that have reported a step
 	saved ranks
-	order uint64 // in which the directives of a round were agreed
 }
 
 type agreementPhase int
@@ -91,71 +86,48 @@ func (r *ranks) count(rank, by int) {
 
 func agreeTimer(id string) Timer { return Timer{Kind: TimerAgree, Session: SessionID(id)} }
 
-func turnTimer(id string) Timer { return Timer{Kind: TimerTurn, Session: SessionID(id)} }
-
 // countReports counts the reports of a member that begins (1) or ceases (-1) to run.
 func (m *Machine) countReports(rank, by int) {
-	for _, d := range m.directives {
+	if d := m.standing; d != nil {
 		d.held.count(rank, by)
 		d.saved.count(rank, by)
 	}
 }
 
-// forgetAgreements drops what the members of a round have said when it is over: the next one
+// forgetAgreement drops what the members of a round have said when it is over: the next one
 // agrees again.
-func (m *Machine) forgetAgreements() {
-	for _, d := range m.directives {
-		if d.phase != phaseWaiting {
-			m.stopTimer(agreeTimer(d.ID))
-			d.agreement = agreement{}
-			m.directivesChanged()
-		}
-	}
-	m.endTurn()
-}
-
-func (m *Machine) endTurn() {
-	m.turnDue = false
-	for _, d := range m.directives {
-		m.stopTimer(turnTimer(d.ID))
+func (m *Machine) forgetAgreement() {
+	if d := m.standing; d != nil && d.phase != phaseWaiting {
+		m.stopTimers(TimerAgree)
+		d.agreement = agreement{}
+		m.directivesChanged()
 	}
 }
 
-// canAgree reports whether the round can agree on directives: its members run, and none of
+// canAgree reports whether the round can agree on a directive: its members run, and none of
 // them is about to stop its workers.
 func (m *Machine) canAgree() bool {
 	return m.closed == nil && m.stop == nil && m.overtaken == "" && m.tally[participantRunning] > 0
 }
 
-// settleDirectives does what follows from the reports: one directive after the other is
-// agreed, and those are carried out for which all have saved.
-func (m *Machine) settleDirectives() {
-	for {
-		d := m.saved()
-		if d == nil {
-			break
-		}
-		m.carryOut(d, "all have saved")
-	}
-	if len(m.directives) == 0 {
-		m.endTurn()
+// settleDirective does what follows from the reports: it asks the members of a round that can
+// agree, ends the agreement, and carries the directive out when all have saved.
+func (m *Machine) settleDirective() {
+	d := m.standing
+	if d == nil {
 		return
 	}
-	canAgree := m.canAgree()
-	if d := m.asking(); d != nil {
-		switch {
-		case !canAgree:
-			d.phase = phaseGivenUp
-			m.stopTimer(agreeTimer(d.ID))
-			m.directivesChanged()
-		case m.all(&d.held):
-			m.agree(d, d.step)
-		default:
-			return
-		}
-	}
-	if canAgree {
-		m.askNext()
+	switch canAgree := m.canAgree(); {
+	case m.allSaved(d):
+		m.carryOut(d, "all have saved")
+	case d.phase == phaseWaiting && canAgree:
+		m.ask(d)
+	case d.phase == phaseAsking && !canAgree:
+		d.phase = phaseGivenUp
+		m.stopTimers(TimerAgree)
+		m.directivesChanged()
+	case d.phase == phaseAsking && m.all(&d.held):
+		m.agree(d, d.step)
 	}
 }
 
@@ -165,72 +137,17 @@ func (m *Machine) all(r *ranks) bool {
 	return n > 0 && r.running == n && m.tally[participantUnknown] == 0
 }
 
-// saved is an agreed directive for which all members have saved; nil if there is none. Of a
-// round that has lost a member, or regroups, not all can have: the next one agrees again.
-func (m *Machine) saved() *directive {
-	if m.tally[participantLost]+m.tally[participantRejoined] > 0 {
-		return nil
-	}
-	for _, d := range m.directives {
-		if d.phase == phaseAgreed && m.all(&d.saved) {
-			return d
-		}
-	}
-	return nil
+// allSaved reports whether a directive is agreed and all members have saved. Of a round that has
+// lost a member, or regroups, not all can have: the next one agrees again.
+func (m *Machine) allSaved(d *directive) bool {
+	return d.phase == phaseAgreed && m.tally[participantLost]+m.tally[participantRejoined] == 0 && m.all(&d.saved)
 }
 
-// asking is the directive that members are asked about; nil if there is none.
-func (m *Machine) asking() *directive {
-	for _, d := range m.directives {
-		if d.phase == phaseAsking {
-			return d
-		}
-	}
-	return nil
-}
-
-// askNext asks the members about the directive that has waited longest, once the ones
-// before it are done or have had their time.
-func (m *Machine) askNext() {
-	at := slices.IndexFunc(m.directives, func(d *directive) bool { return d.phase == phaseWaiting })
-	if at >= 0 && !m.turnDue && m.awaitTurns() {
-		return
-	}
-	m.endTurn()
-	if at < 0 {
-		return
-	}
-	d := m.directives[at]
+// ask asks the members at which step they hold their workers.
+func (m *Machine) ask(d *directive) {
 	d.agreement = agreement{phase: phaseAsking, step: -1}
 	m.armTimer(agreeTimer(d.ID), d.agreeTime())
 	m.directivesChanged()
-}
-
-// awaitTurns gives each directive that waits a time of its own to wait for those that are agreed
-// and stand, and reports false if there are none of these. The first time that is over is the
-// turn of the one that has waited longest: what is behind it has no time to lose.
-func (m *Machine) awaitTurns() bool {
-	agreed, ends, idle := false, false, false
-	for _, d := range m.directives {
-		if d.phase == phaseAgreed {
-			agreed, idle = true, !ends && d.Kind.EndsRound()
-			ends = ends || d.Kind.EndsRound()
-		}
-	}
-	for _, d := range m.directives {
-		if !agreed || d.phase != phaseWaiting {
-			continue
-		}
-		wait := min(turnTime, d.Within/4)
-		if idle { // the workers wait for the end of their round: to go on for another would lose steps
-			wait = d.Within / 2
-		}
-		wait = max(1, wait)
-		if running, armed := m.timers[turnTimer(d.ID)]; !armed || wait < running.after {
-			m.armTimer(turnTimer(d.ID), wait)
-		}
-	}
-	return agreed
 }
 
 // agreeTime is how long the members may take to say where they hold their workers.
@@ -238,9 +155,9 @@ func (d *directive) agreeTime() time.Duration { return min(agreeTime, (d.Within+
 
 // agree ends the agreement: the step is the one for this round, and there is no other.
 func (m *Machine) agree(d *directive, step int64) {
-	m.stopTimer(agreeTimer(d.ID))
+	m.stopTimers(TimerAgree)
 	m.directivesChanged()
-	d.phase, d.step, d.order = phaseAgreed, step, m.directiveSeq
+	d.phase, d.step = phaseAgreed, step
 	if step >= 0 {
 		m.note("directive %s: the workers of round %d are told at step %d", d.ID, m.round, step)
 	} else {
@@ -250,13 +167,12 @@ func (m *Machine) agree(d *directive, step int64) {
 
 // agreeTimePassed goes on without an agreed step: what a silent member's workers do is not
 // known, so that no step is the same for all.
-func (m *Machine) agreeTimePassed(id string) {
-	at := m.directive(id)
-	if at < 0 || m.directives[at].phase != phaseAsking {
+func (m *Machine) agreeTimePassed() {
+	d := m.standing
+	if d == nil || d.phase != phaseAsking {
 		return
 	}
-	d := m.directives[at]
-	m.note("directive %s: no step is agreed: %v passed without an answer of %s", id, d.agreeTime(), m.namesWithout(&d.held))
+	m.note("directive %s: no step is agreed: %v passed without an answer of %s", d.ID, d.agreeTime(), m.namesWithout(&d.held))
 	m.agree(d, -1)
 }
 
@@ -272,8 +188,8 @@ func (m *Machine) applyReports(n *node, c LastRound) {
 	if c.Round != m.round || c.Generation != m.origin || m.disowned() {
 		return
 	}
-	if m.canAgree() && m.asking() == nil {
-		m.askNext() // the first member that comes to a successor answers what it has not asked yet
+	if d := m.standing; d != nil && d.phase == phaseWaiting && m.canAgree() {
+		m.ask(d) // the first member that comes to a successor answers what it has not asked yet
 	}
 	for _, r := range c.Reports {
 		m.applyReport(n, r)
@@ -282,11 +198,11 @@ func (m *Machine) applyReports(n *node, c LastRound) {
 
 // applyReport records a report of the running round.
 func (m *Machine) applyReport(n *node, r DirectiveReport) {
-	s, at := m.participantOf(n), m.directive(r.ID)
-	if s == nil || s.state != participantRunning || at < 0 || r.Step < -1 {
+	s, d := m.participantOf(n), m.standingAs(r.ID)
+	if s == nil || s.state != participantRunning || d == nil || r.Step < -1 {
 		return
 	}
-	switch d := m.directives[at]; {
+	switch {
 	case d.phase == phaseAsking && !r.Saved && !d.held.contains(s.rank):
 		d.held.add(s.rank)
 		d.step = max(d.step, r.Step)
@@ -332,11 +248,10 @@ func (m *Machine) agreementStatus(d *directive, s *DirectiveStatus) {
 	}
 }
 
-// DirectiveNotice is the directive that a node is to know of, of those that stand: the one
-// that the running round's members are asked about; else the one on which they have agreed
-// last; else the one that was given first. It is level-triggered: one that is not in the
-// notice any more needs no workers to be held. What was agreed reaches the workers of its
-// round at its step, also if it is canceled or over by then, so that no worker is left out.
+// DirectiveNotice is the directive that stands, as a node is to know of it. It is
+// level-triggered: one that is not in the notice any more needs no workers to be held. What was
+// agreed reaches the workers of its round at its step, also if it is canceled, replaced or over
+// by then, so that no worker is left out.
 type DirectiveNotice struct {
 	ID     string        // "": none stands
 	Kind   DirectiveKind //
@@ -355,20 +270,6 @@ type DirectiveNotice struct {
 	Reason string
 }
 
-// shownDirective is the one that nodes see in their notice; nil if none stands.
-func (m *Machine) shownDirective() *directive {
-	var shown *directive
-	for _, d := range m.directives {
-		switch {
-		case d.phase == phaseAsking:
-			return d
-		case shown == nil, d.phase == phaseAgreed && d.order > shown.order:
-			shown = d
-		}
-	}
-	return shown
-}
-
 // said is what the directive asks for, in words: the same for all nodes.
 func (d *directive) said() string {
 	if d.text == "" {
@@ -379,7 +280,7 @@ func (d *directive) said() string {
 
 // directiveFor is that directive as a node is to see it.
 func (m *Machine) directiveFor(n *node) DirectiveNotice {
-	d := m.shownDirective()
+	d := m.standing
 	if d == nil || n.ended {
 		return DirectiveNotice{}
 	}

@@ -494,7 +494,7 @@ func TestNodesDirective(t *testing.T) {
 	if err := empty.misfit(Direct{Kind: DirectiveScale}); err == nil || err.Code != CodeInvalid {
 		t.Errorf("a scale of a run without nodes: %v", err)
 	}
-	if len(r.m.directives)+len(r.m.directed) > 0 {
+	if r.m.standing != nil || len(r.m.directed) > 0 {
 		t.Error("a directive stays that was refused")
 	}
 	d := Direct{ID: "d1", Kind: DirectiveDrain, Within: time.Minute, By: "another one", Reason: "SIGTERM"}
@@ -556,7 +556,7 @@ func TestFalseDirectiveFacts(t *testing.T) {
 			change(&f)
 			n[2].facts.Directives = f
 			r.follows(p, n[2])
-			if len(r.m.directives) > 0 || len(r.m.drained) > 0 || r.m.target > 0 {
+			if r.m.standing != nil || len(r.m.drained) > 0 || r.m.target > 0 {
 				t.Error("it is believed")
 			}
 		})

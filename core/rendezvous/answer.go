@@ -67,9 +67,9 @@ func (m *Machine) request(ev Event) {
 // requestDirective gives a directive of an administrator. One that was given before is answered
 // by what has become of it: its first answer may have been lost.
 func (m *Machine) requestDirective(d Direct) Answer {
-	if stands, ended := m.directiveGiven(d.ID); stands || ended {
-		now := "is over; another directive needs another id"
-		if stands {
+	if m.knowsDirective(d.ID) {
+		now := "is over, or has joined another one; a new directive needs a new id"
+		if m.standingAs(d.ID) != nil {
 			now = "stands"
 		}
 		return Answer{Text: fmt.Sprintf("nothing to do: directive %s of run %q was given before, and %s", d.ID, m.runID, now)}
@@ -79,17 +79,24 @@ func (m *Machine) requestDirective(d Direct) Answer {
 	}
 	was := m.Status()
 	text := directiveText(&was, d)
+	if s := m.standing; s != nil && !m.drainsNoMember(&d) {
+		does := "joins"
+		if d.Kind.Replaces(s.Kind) {
+			does = "takes the place of"
+		}
+		text += fmt.Sprintf("; it %s directive %s, a %v", does, s.ID, s.Kind)
+	}
 	m.direct(d)
 	return Answer{Text: text, Changed: true}
 }
 
 func (m *Machine) cancelRefusal(id string) *Error {
-	if m.directive(id) >= 0 {
+	if m.standingAs(id) != nil {
 		return nil
 	}
-	ids := make([]string, 0, len(m.directives))
-	for _, d := range m.directives {
-		ids = append(ids, d.ID)
+	var ids []string
+	if d := m.standing; d != nil {
+		ids = []string{d.ID}
 	}
 	return Errorf(CodeInvalid, "no directive %q of run %q stands; %s", id, m.runID, listed(ids, "standing"))
 }

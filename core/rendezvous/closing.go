@@ -90,7 +90,9 @@ func (m *Machine) close(c Closing) {
 	m.disarmAll()
 	m.keepClosed()
 	m.endHoldIfComplete() // else it still ends what is known of missing members
-	m.endDirectives()
+	if m.standing != nil {
+		m.endDirective(m.standing)
+	}
 	for _, n := range m.candidates() {
 		number, s := n.join.Number, m.participantOf(n)
 		m.dropJoin(n)

@@ -79,7 +79,7 @@ func (l LastRound) oversize() error {
 		return Errorf(CodeTooLarge, "a report of %d hosts that have finished, at most %d are possible", hosts, maxFinishedHosts)
 	}
 	f := l.Facts.Directives
-	if len(l.Reports) > MaxDirectiveReports || len(f.Standing) > MaxDirectives || len(f.Ended) > maxEndedFacts || len(f.Drained) > maxDirectiveFacts {
+	if len(l.Reports) > MaxDirectiveReports || len(f.Standing) > manyStanding || len(f.Ended) > maxEndedFacts || len(f.Drained) > maxDirectiveFacts {
 		return Errorf(CodeTooLarge, "a report of %d directives, %d that stand, %d that have ended and %d drained nodes",
 			len(l.Reports), len(f.Standing), len(f.Ended), len(f.Drained))
 	}
@@ -131,12 +131,19 @@ func unpackDirectiveReports(u *pack.Unpacker) (list []DirectiveReport) {
 	return list
 }
 
-// packDirectives writes into a snapshot which directives stand, which have ended, which
+// manyStanding is how many directives could stand at a time before state version 5.
+const manyStanding = 64
+
+// packDirectives writes into a snapshot which directive stands, which do not any more, which
 // nodes are drained, and what the members of the round have said.
 func (m *Machine) packDirectives(p *pack.Packer) {
+	var standing []*directive
+	if m.standing != nil {
+		standing = append(standing, m.standing)
+	}
 	p.List(10)
-	p.List(len(m.directives))
-	for _, d := range m.directives {
+	p.List(len(standing))
+	for _, d := range standing {
 		packDirect(p, d.Direct)
 	}
 	p.Texts(m.directed)
@@ -148,18 +155,17 @@ func (m *Machine) packDirectives(p *pack.Packer) {
 		p.Text(m.drained[node].reason)
 		p.Duration(m.drained[node].away)
 	}
-	p.List(len(m.directives))
-	for _, d := range m.directives {
-		p.List(5)
+	p.List(len(standing))
+	for _, d := range standing {
+		p.List(4)
 		p.Int(int(d.phase))
 		p.Int64(d.step)
 		p.Bytes(d.held.has)
 		p.Bytes(d.saved.has)
-		p.Uint(d.order)
 	}
 	p.Int(m.target)
 	p.Uint(m.directiveSeq)
-	p.Bool(m.turnDue)
+	p.Bool(false) // a field of versions before 5
 	p.Uint(m.learned)
 	p.Bool(m.directivesOwn)
 	p.Uint(m.endedRound)
@@ -167,17 +173,19 @@ func (m *Machine) packDirectives(p *pack.Packer) {
 
 // unpackDirectives comes after the members of the round.
 func (m *Machine) unpackDirectives(u *pack.Unpacker) {
+	var standing []*directive
 	u.Open()
 	for range openEach(u) {
 		u.Open()
 		d := unpackDirect(u)
 		u.Close()
-		if u.Err() == nil && (!d.sound() || m.directive(d.ID) >= 0 || len(m.directives) >= MaxDirectives) {
+		again := slices.ContainsFunc(standing, func(other *directive) bool { return other.ID == d.ID })
+		if u.Err() == nil && (!d.sound() || again || len(standing) == manyStanding) {
 			u.Fail("directive %q cannot stand", d.ID)
 		}
-		m.directives = append(m.directives, &directive{Direct: d})
+		standing = append(standing, &directive{Direct: d})
 	}
-	m.directed = u.Texts(MaxDirectives, maxText)
+	m.directed = u.Texts(maxRemembered, maxText)
 	for range openEach(u) {
 		u.Open()
 		node, d := u.Text(maxText), &drained{by: u.Text(maxText), reason: u.Text(maxText), away: u.Duration()}
@@ -187,22 +195,50 @@ func (m *Machine) unpackDirectives(u *pack.Unpacker) {
 	asking := 0
 	for i := range openEach(u) {
 		u.Open()
-		a := agreement{phase: agreementPhase(u.Int()), step: u.Int64(), held: m.unpackRankSet(u), saved: m.unpackRankSet(u), order: u.Uint()}
+		a := agreement{phase: agreementPhase(u.Int()), step: u.Int64(), held: m.unpackRankSet(u), saved: m.unpackRankSet(u)}
 		u.Close()
 		if a.phase == phaseAsking {
 			asking++
 		}
-		if i >= len(m.directives) || a.phase < 0 || a.phase >= agreementPhases || a.step < -1 || asking > 1 {
+		if i >= len(standing) || a.phase < 0 || a.phase >= agreementPhases || a.step < -1 || asking > 1 {
 			u.Fail("directive %d is agreed on in the way %d", i, a.phase)
 			break
 		}
-		m.directives[i].agreement = a
+		standing[i].agreement = a
 	}
-	m.target, m.directiveSeq, m.turnDue, m.learned, m.directivesOwn, m.endedRound = u.Int(), u.Uint(), u.Bool(), u.Uint(), u.Bool(), u.Uint()
+	m.target, m.directiveSeq = u.Int(), u.Uint()
+	_ = u.Bool()
+	m.learned, m.directivesOwn, m.endedRound = u.Uint(), u.Bool(), u.Uint()
 	if m.target < 0 || m.target > MaxNodes {
 		u.Fail("the target is %d", m.target)
 	}
 	u.Close()
+	if u.Err() == nil {
+		m.keepOne(standing)
+	}
+}
+
+// keepOne has one of several directives stand, by the rule for those that are given one after
+// the other: a state from before version 5 may hold several.
+func (m *Machine) keepOne(standing []*directive) {
+	if len(standing) == 1 {
+		m.standing = standing[0]
+		return
+	}
+	for _, kind := range []TimerKind{TimerDirective, TimerAgree, timerTurn} {
+		m.stopTimers(kind)
+	}
+	for _, d := range standing {
+		if m.standing != nil && m.standsAgainst(&d.Direct) != "" {
+			m.remember(d.ID)
+			continue
+		}
+		m.stand(d.Direct)
+		if kept := m.standingAs(d.ID); kept != nil && d.phase != phaseAsking { // it is asked for again
+			kept.agreement = d.agreement
+		}
+	}
+	m.out = nil
 }
 
 func (m *Machine) unpackRankSet(u *pack.Unpacker) (r ranks) {
@@ -222,10 +258,10 @@ func (m *Machine) unpackRankSet(u *pack.Unpacker) (r ranks) {
 
 // DirectiveFacts are the directives as a successor has to know them.
 type DirectiveFacts struct {
-	Seq      uint64 // of the last change; what has a higher one is newer. 0: there is none
-	Target   int    // of the last scale; 0: there was none
-	Standing []StandingFact
-	Ended    []string // ids of the last ones that have ended
+	Seq      uint64         // of the last change; what has a higher one is newer. 0: there is none
+	Target   int            // of the last scale; 0: there was none
+	Standing []StandingFact // at most one; several of a release before
+	Ended    []string       // ids of the last ones that do not stand any more
 	Drained  []DrainedFact
 
 	EndedRound uint64 `json:",omitzero"` // the last one that a drain or a scale has ended; 0: there is none
@@ -257,7 +293,7 @@ func (df DirectiveFacts) equal(g DirectiveFacts) bool { return df.Seq == g.Seq }
 
 // possible reports whether a run of at most so many nodes can have directives like that.
 func (df DirectiveFacts) possible(round uint64, most int) bool {
-	if len(df.Standing) > MaxDirectives || len(df.Ended) > maxEndedFacts || df.Target < 0 || df.Target > most || df.Seq > maxRound || df.EndedRound > round {
+	if len(df.Standing) > manyStanding || len(df.Ended) > maxEndedFacts || df.Target < 0 || df.Target > most || df.Seq > maxRound || df.EndedRound > round {
 		return false
 	}
 	ids := map[string]bool{}
@@ -306,8 +342,8 @@ func unpackDirectiveFacts(u *pack.Unpacker) (f DirectiveFacts) {
 	if u.Open() > 0 {
 		f.Seq, f.Target = u.Uint(), u.Int()
 		for i := range openEach(u) {
-			if i == MaxDirectives {
-				u.Fail("more than %d directives", MaxDirectives)
+			if i == manyStanding {
+				u.Fail("more than %d directives", manyStanding)
 				break
 			}
 			u.Open()

@@ -80,11 +80,11 @@ func TestEventsRoundTrip(t *testing.T) {
 // TestLoggedBytes pins what older logs hold.
 func TestLoggedBytes(t *testing.T) {
 	for ev, want := range map[Event]string{
-		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960401" + "94ff03a16150" + "a1730302",
-		Disconnect{"s"}:                       "930409" + "91a173",
-		TimerFired{Timer{TimerGrace, "s", 7}}: "93040c" + "919305a17307",
-		Recovered{}:                           "93040d" + "90",
-		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why"}: "960417" + "94a16704c3a3776879" + "a1730302",
+		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960501" + "94ff03a16150" + "a1730302",
+		Disconnect{"s"}:                       "930509" + "91a173",
+		TimerFired{Timer{TimerGrace, "s", 7}}: "93050c" + "919305a17307",
+		Recovered{}:                           "93050d" + "90",
+		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why"}: "960517" + "94a16704c3a3776879" + "a1730302",
 	} {
 		b, err := EncodeEvent(ev)
 		if got := hex.EncodeToString(b); err != nil || got != want {
@@ -112,7 +112,7 @@ func TestEventsOfOtherVersions(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"930509" + "91a173": "newer release",
+		"930609" + "91a173": "newer release",
 		"930009" + "91a173": "no version",
 		"930163" + "90":     "operation 99",
 		"a0":                "not an event",

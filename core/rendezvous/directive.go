@@ -7,6 +7,7 @@ import (
 	"strings"
 	"time"
 
+	"rallypoint/internal/pack"
 	"rallypoint/internal/printable"
 	"rallypoint/internal/wording"
 )
@@ -25,6 +26,7 @@ const (
 // kindTraits are what the kinds differ in; the zero value is of a kind that there is not.
 type kindTraits struct {
 	name      string
+	strength  int    // of two, the stronger one stands
 	does      string // what the job does, before when it does it, where that is the same for all nodes
 	endsRound bool   // the workers train on in another round, or not at all
 	endsRun   bool   // all nodes leave, also after the first has finished
@@ -34,10 +36,10 @@ type kindTraits struct {
 }
 
 var directiveKinds = [...]kindTraits{
-	DirectiveSave:  {name: "save", byNode: true},
-	DirectiveDrain: {name: "drain", endsRound: true, byNode: true, nodes: true},
-	DirectiveScale: {name: "scale", does: "it goes on with", endsRound: true, target: true},
-	DirectiveStop:  {name: "stop", does: "it ends, to be queued again,", endsRound: true, endsRun: true, byNode: true},
+	DirectiveSave:  {name: "save", strength: 1, byNode: true},
+	DirectiveDrain: {name: "drain", strength: 3, endsRound: true, byNode: true, nodes: true},
+	DirectiveScale: {name: "scale", strength: 2, does: "it goes on with", endsRound: true, target: true},
+	DirectiveStop:  {name: "stop", strength: 4, does: "it ends, to be queued again,", endsRound: true, endsRun: true, byNode: true},
 }
 
 func (d DirectiveKind) traits() kindTraits {
@@ -66,6 +68,11 @@ func (d DirectiveKind) HasTarget() bool { return d.traits().target }
 // OfOneNode reports whether a node may give it about itself alone, as on a signal.
 func (d DirectiveKind) OfOneNode() bool { return d.traits().byNode }
 
+// Replaces reports whether a directive of this kind takes the place of one of another kind.
+func (d DirectiveKind) Replaces(other DirectiveKind) bool {
+	return d.traits().strength > other.traits().strength
+}
+
 // DirectiveKinds returns all kinds, by their numbers.
 func DirectiveKinds() (kinds []DirectiveKind) {
 	for kind := range directiveKinds {
@@ -78,7 +85,8 @@ func DirectiveKinds() (kinds []DirectiveKind) {
 
 // Bounds of directives.
 const (
-	MaxDirectives     = 64 // that stand at one time, and ended ones whose ids are remembered
+	maxRemembered     = 64 // ids of directives that no longer stand
+	maxDeadlines      = 64 // of the directives that have joined the one that stands
 	MaxDirectiveNodes = 1024
 )
 
@@ -98,7 +106,8 @@ type Direct struct {
 
 // GiveDirective is a Direct by a node of the run: it says who it is by (By), and drains that
 // node itself if it names none. The answer is an error that says why the directive cannot
-// stand; one that is known already is answered as if it were given again.
+// stand; one that is known already, or adds nothing to a stronger one that stands, is answered
+// as if it were given.
 type GiveDirective struct {
 	Request
 	Directive Direct
@@ -124,7 +133,8 @@ func (Direct) event()          {}
 func (CancelDirective) event() {}
 func (Undrain) event()         {}
 
-// directive is one that stands, and what the members of a round have said of it.
+// directive is the one that stands, and what the members of a round have said of it. Each
+// TimerDirective that runs is a deadline of it, its own or that of one that has joined it.
 type directive struct {
 	Direct
 	agreement
@@ -173,7 +183,7 @@ func (m *Machine) giveDirective(n *node, ev GiveDirective) {
 	if d.Kind.NamesNodes() && len(d.Nodes) == 0 {
 		d.Nodes = []string{n.id}
 	}
-	if !m.knowsDirective(d.ID) { // else it is answered as if it were given again
+	if !m.knowsDirective(d.ID) && !m.covered(&d) { // else it is answered as if it were given
 		if err := m.directiveRefusal(d); err != nil {
 			m.fail(n, ev.Number, err)
 			return
@@ -196,6 +206,9 @@ func (m *Machine) directiveRefusal(d Direct) *Error {
 			return err
 		}
 	}
+	if text := m.standsAgainst(&d); text != "" && !m.drainsNoMember(&d) {
+		return Errorf(CodeInvalid, "run %q: %s", m.runID, text)
+	}
 	if d.Within == 0 && !d.Kind.traits().endsRun && m.finishing() {
 		was := m.Status()
 		return Errorf(CodeInvalid, "run %q: a %v would do nothing: %s", m.runID, d.Kind, endsAsItIs(&was))
@@ -203,23 +216,123 @@ func (m *Machine) directiveRefusal(d Direct) *Error {
 	return nil
 }
 
-// direct records a directive that directiveRefusal lets pass, and sets its deadline.
+// standsAgainst says why what stands does not let a directive stand; "" if it does.
+func (m *Machine) standsAgainst(d *Direct) string {
+	s := m.standing
+	switch {
+	case s == nil || d.Kind.Replaces(s.Kind):
+	case !s.joinedBy(d):
+		return fmt.Sprintf("directive %s stands%s: %s; cancel it first", s.ID, s.until(), s.said())
+	case len(s.union(d)) > MaxDirectiveNodes:
+		return fmt.Sprintf("directive %s would drain %d nodes with it, at most %d are possible at a time", s.ID, len(s.union(d)), MaxDirectiveNodes)
+	case d.Within > 0 && d.Within < s.Within && len(m.timersOf(TimerDirective)) == maxDeadlines:
+		return fmt.Sprintf("directive %s has been joined by %d others already; cancel it first", s.ID, maxDeadlines-1)
+	}
+	return ""
+}
+
+// covered reports whether a stronger directive stands, for which the workers save and by which
+// the nodes leave that this one names: a node that asks for that has what it needs.
+func (m *Machine) covered(d *Direct) bool {
+	s := m.standing
+	return s != nil && s.Kind.Replaces(d.Kind) && !slices.ContainsFunc(d.Nodes, func(node string) bool { return !s.names(node) })
+}
+
+// direct gives the run a directive that directiveRefusal lets pass.
 func (m *Machine) direct(ev Direct) {
 	ev.By, ev.Reason = printable.Text(ev.By), printable.Text(ev.Reason)
 	ev.Nodes = slices.Clone(ev.Nodes)
 	for i, node := range ev.Nodes {
 		ev.Nodes[i] = printable.Text(node)
 	}
-	d := &directive{Direct: ev}
-	m.directives = append(m.directives, d)
 	m.directivesOwn = true
-	m.directivesChanged()
 	m.note("directive %s: %s", ev.ID, ev.describe())
-	if ev.Within == 0 || m.drainsNoMember(d) {
-		m.carryOut(d, "at once")
+	if m.drainsNoMember(&ev) {
+		m.remember(ev.ID)
+		m.carryOut(&directive{Direct: ev}, "at once")
 		return
 	}
-	m.armTimer(directiveTimer(ev.ID), ev.Within)
+	m.stand(ev)
+	if ev.Within == 0 {
+		m.carryOut(m.standing, "at once")
+	}
+}
+
+// stand has a directive stand, for which standsAgainst has nothing: alone, in the place of a
+// weaker one, or joined to one of its kind, whose id and agreement stay.
+func (m *Machine) stand(d Direct) {
+	switch s := m.standing; {
+	case s == nil:
+		m.standing = &directive{Direct: d}
+	case d.Kind.Replaces(s.Kind):
+		m.note("directive %s takes the place of directive %s, a %v", d.ID, s.ID, s.Kind)
+		m.endDirective(s)
+		m.standing = &directive{Direct: d}
+	default:
+		m.note("directive %s joins directive %s", d.ID, s.ID)
+		m.remember(d.ID)
+		if sooner := s.join(&d); !sooner {
+			d.Within = 0 // the deadline stays
+		}
+	}
+	m.directivesChanged()
+	if d.Within > 0 {
+		m.armTimer(directiveTimer(d.ID), d.Within)
+	}
+}
+
+// joinedBy reports whether another directive asks for nothing that this one cannot do with it.
+func (d *Direct) joinedBy(other *Direct) bool {
+	return other.Kind == d.Kind && other.Target == d.Target
+}
+
+// join adds another directive to this one: the nodes of both, the longer time for which they are
+// not admitted, the nearer deadline. It reports whether that may be the other's.
+func (d *directive) join(other *Direct) (sooner bool) {
+	d.Nodes, d.text = d.union(other), ""
+	d.By, d.Reason = both(d.By, other.By, ", "), both(d.Reason, other.Reason, "; ")
+	if d.For > 0 && (other.For == 0 || other.For > d.For) {
+		d.For = other.For
+	}
+	if other.Within >= d.Within {
+		return false
+	}
+	end := d.At.Add(d.Within)
+	if nearer := other.At.Add(other.Within); nearer.Before(end) {
+		end = nearer
+	}
+	d.Within, d.At = other.Within, end.Add(-other.Within)
+	return true
+}
+
+// union returns the nodes of both.
+func (d *Direct) union(other *Direct) []string {
+	nodes := slices.Clone(d.Nodes)
+	for _, node := range other.Nodes {
+		if !slices.Contains(nodes, node) {
+			nodes = append(nodes, node)
+		}
+	}
+	return nodes
+}
+
+// both returns two texts as one; a text that is part of the other adds nothing.
+func both(a, b, between string) string {
+	switch {
+	case strings.Contains(a, b):
+		return a
+	case strings.Contains(b, a):
+		return b
+	}
+	return pack.CutText(a+between+b, MaxNameLen)
+}
+
+// until says when a directive is carried out at the latest, by the clock of whoever gave it.
+func (d *Direct) until() string {
+	if d.At.IsZero() {
+		return ""
+	}
+	return " until " + d.At.Add(d.Within).UTC().Format("2006-01-02 15:04:05 UTC")
 }
 
 // misfit says why a directive cannot stand in this run, whatever its nodes are; nil if it can.
@@ -250,8 +363,6 @@ func (m *Machine) misfit(d Direct) *Error {
 		return Errorf(CodeInvalid, "a %v needs a target above 0, not %d", d.Kind, d.Target)
 	case !d.sound():
 		return Errorf(CodeInvalid, "directive %q, a %v, cannot be given", d.ID, d.Kind)
-	case len(m.directives) >= MaxDirectives:
-		return Errorf(CodeInvalid, "%d directives stand already; cancel one first", len(m.directives))
 	case d.Kind.HasTarget() && p.Max == 0:
 		return Errorf(CodeInvalid, "no node has come yet, so that there is no minimum and maximum to scale between")
 	case d.Kind.HasTarget() && d.Target < p.Min:
@@ -270,44 +381,45 @@ func directiveTimer(id string) Timer {
 
 func drainedTimer(node string) Timer { return Timer{Kind: TimerDrained, Session: SessionID(node)} }
 
-// directive returns the index of a standing directive; -1 if it does not stand.
-func (m *Machine) directive(id string) int {
-	return slices.IndexFunc(m.directives, func(d *directive) bool { return d.ID == id })
+// standingAs returns the directive that stands if that is its id, else nil.
+func (m *Machine) standingAs(id string) *directive {
+	if d := m.standing; d != nil && d.ID == id {
+		return d
+	}
+	return nil
 }
 
-// directiveGiven reports whether a directive of that id stands, or has ended: one that is given
-// under it changes nothing. The last MaxDirectives that have ended are remembered.
-func (m *Machine) directiveGiven(id string) (stands, ended bool) {
-	return m.directive(id) >= 0, slices.Contains(m.directed, id)
-}
-
+// knowsDirective reports whether a directive of that id stands or has stood, has joined another
+// one, or was replaced: one that is given under it changes nothing. The last maxRemembered that
+// do not stand are known.
 func (m *Machine) knowsDirective(id string) bool {
-	stands, ended := m.directiveGiven(id)
-	return stands || ended
+	return m.standingAs(id) != nil || slices.Contains(m.directed, id)
 }
 
-// endDirective takes a directive out of those that stand, and remembers its id.
+// endDirective has nothing stand any more, and remembers the id of what did.
 func (m *Machine) endDirective(d *directive) {
-	m.stopTimer(directiveTimer(d.ID))
-	m.stopTimer(agreeTimer(d.ID))
-	m.stopTimer(turnTimer(d.ID))
-	m.directives = slices.DeleteFunc(m.directives, func(other *directive) bool { return other == d })
+	if d != m.standing {
+		return
+	}
+	m.standing = nil
+	m.stopTimers(TimerDirective)
+	m.stopTimers(TimerAgree)
 	m.remember(d.ID)
 	m.directivesChanged()
 }
 
-// remember keeps the id of a directive that has ended.
+// remember keeps the id of a directive that does not stand.
 func (m *Machine) remember(id string) {
 	m.directed = append(m.directed, id)
-	if extra := len(m.directed) - MaxDirectives; extra > 0 {
+	if extra := len(m.directed) - maxRemembered; extra > 0 {
 		m.directed = slices.Clone(m.directed[extra:])
 	}
 }
 
-// deadlinePassed carries a directive out, also if some have not saved.
-func (m *Machine) deadlinePassed(id string) {
-	if at := m.directive(id); at >= 0 {
-		m.carryOut(m.directives[at], "at its deadline"+m.unsaved(m.directives[at]))
+// deadlinePassed carries out the directive that stands, also if some have not saved.
+func (m *Machine) deadlinePassed() {
+	if d := m.standing; d != nil {
+		m.carryOut(d, "at its deadline"+m.unsaved(d))
 	}
 }
 
@@ -382,20 +494,21 @@ func (m *Machine) drain(d *directive, why string) {
 	}
 }
 
-// endGone carries out the drains that a round has heard of and whose nodes are all gone: the
-// next round has nothing to ask its members for.
+// endGone carries out a drain that a round has heard of and whose nodes are all gone: the next
+// round has nothing to ask its members for.
 func (m *Machine) endGone() {
-	for _, d := range slices.Clone(m.directives) {
-		gone := d.Kind.NamesNodes() && d.phase != phaseWaiting
-		if gone && !slices.ContainsFunc(d.Nodes, func(node string) bool { return m.nodes[node] != nil }) {
-			m.carryOut(d, "its nodes are gone")
-		}
+	d := m.standing
+	if d == nil || !d.Kind.NamesNodes() || d.phase == phaseWaiting {
+		return
+	}
+	if !slices.ContainsFunc(d.Nodes, func(node string) bool { return m.nodes[node] != nil }) {
+		m.carryOut(d, "its nodes are gone")
 	}
 }
 
 // drainsNoMember reports whether a drain names nodes without workers only, such as spares: the
 // workers of the round have nothing to save for it, nor to wait for.
-func (m *Machine) drainsNoMember(d *directive) bool {
+func (m *Machine) drainsNoMember(d *Direct) bool {
 	return d.Kind.NamesNodes() && !slices.ContainsFunc(d.Nodes, func(node string) bool {
 		n := m.nodes[node]
 		return n == nil || m.participantOf(n) != nil
@@ -415,17 +528,10 @@ func (m *Machine) drainsAll(d *directive) bool {
 	return true
 }
 
-// endDirectives ends those that stand, because the run has ended.
-func (m *Machine) endDirectives() {
-	for len(m.directives) > 0 {
-		m.endDirective(m.directives[0])
-	}
-}
-
 func (m *Machine) cancelDirective(ev CancelDirective) {
-	if at := m.directive(ev.ID); at >= 0 {
+	if d := m.standingAs(ev.ID); d != nil {
 		m.directivesOwn = true
-		m.endDirective(m.directives[at])
+		m.endDirective(d)
 		m.note("directive %s was canceled by %s: %s", ev.ID, printable.Text(ev.By), printable.Text(ev.Reason))
 	}
 }
@@ -495,7 +601,7 @@ type DirectivePhase string
 
 // The phases.
 const (
-	DirectiveWaiting  DirectivePhase = "waiting"  // for a round, or for the directive before it
+	DirectiveWaiting  DirectivePhase = "waiting"  // for a round
 	DirectiveAgreeing DirectivePhase = "agreeing" // the members say at which step their workers are held
 	DirectiveAgreed   DirectivePhase = "agreed"   // the workers get it, at the step if there is one
 )
@@ -503,9 +609,9 @@ const (
 // DrainedStatus is a node that is not admitted.
 type DrainedStatus struct{ Node, By, Reason string }
 
-// directiveStatus lists the directives that stand, and the drained nodes by id.
+// directiveStatus lists what stands, and the drained nodes by id.
 func (m *Machine) directiveStatus() (standing []DirectiveStatus, away []DrainedStatus) {
-	for _, d := range m.directives {
+	if d := m.standing; d != nil {
 		s := DirectiveStatus{
 			ID: d.ID, Kind: d.Kind.String(), Nodes: slices.Clone(d.Nodes), Within: d.Within, By: d.By, Reason: d.Reason, At: d.At, Target: d.Target,
 			Phase: DirectiveWaiting, Step: -1,

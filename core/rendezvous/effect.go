@@ -183,7 +183,7 @@ const (
 	TimerDirective TimerKind = 23 + iota // the deadline
 	TimerDrained                         // the node may come back
 	TimerAgree                           // its members have had their time to answer
-	TimerTurn                            // it does not wait any longer for those before it
+	timerTurn                            // of states before version 5
 )
 
 // TimerClosed ends the time for which a closed run stays closed; it runs for as long.

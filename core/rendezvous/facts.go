@@ -393,7 +393,7 @@ func (m *Machine) factsOfDirectives() DirectiveFacts {
 
 func (m *Machine) makeDirectiveFacts() DirectiveFacts {
 	f := DirectiveFacts{Seq: m.directiveSeq, Target: m.target, EndedRound: m.endedRound}
-	for _, d := range m.directives {
+	if d := m.standing; d != nil {
 		s := StandingFact{Direct: d.Direct}
 		if d.phase == phaseAgreed {
 			s.Round, s.Step = m.round, d.step
@@ -442,8 +442,8 @@ func (m *Machine) learnDirectives(f DirectiveFacts) {
 	m.learned = f.Seq
 	m.endedRound = max(m.endedRound, f.EndedRound)
 	for _, id := range f.Ended {
-		if at := m.directive(id); at >= 0 {
-			m.endDirective(m.directives[at])
+		if d := m.standingAs(id); d != nil {
+			m.endDirective(d)
 			m.note("directive %s had ended at the control plane before", id)
 		} else if !slices.Contains(m.directed, id) {
 			m.remember(id)
@@ -468,25 +468,28 @@ func (m *Machine) learnDirectives(f DirectiveFacts) {
 	m.directivesChanged()
 }
 
-// learnStanding adds a directive that stood, and the step on which the members of the round
-// have agreed: there is no second one for the round.
+// learnStanding applies that a directive stood, by the rule for one that is given, and the step on
+// which the members of the round have agreed: there is no second one for the round.
 func (m *Machine) learnStanding(s StandingFact) {
-	at := m.directive(s.ID)
-	if at < 0 {
-		if slices.Contains(m.directed, s.ID) || len(m.directives) >= MaxDirectives || m.closed != nil {
-			return
+	s.By, s.Reason = printable.Text(s.By), printable.Text(s.Reason)
+	switch d := m.standingAs(s.ID); {
+	case m.closed != nil || slices.Contains(m.directed, s.ID):
+		return
+	case d != nil:
+		if d.join(&s.Direct) {
+			m.armTimer(directiveTimer(s.ID), s.Within)
 		}
-		s.By, s.Reason = printable.Text(s.By), printable.Text(s.Reason)
-		at = len(m.directives)
-		m.directives = append(m.directives, &directive{Direct: s.Direct})
-		m.armTimer(directiveTimer(s.ID), s.Within)
+	case m.standsAgainst(&s.Direct) != "":
+		m.remember(s.ID)
+		return
+	default:
 		m.note("directive %s, of the control plane before: %s", s.ID, s.describe())
+		m.stand(s.Direct)
 	}
-	d := m.directives[at]
-	if s.Round == m.round && s.Round > 0 && d.phase != phaseAgreed {
-		m.stopTimer(agreeTimer(d.ID))
+	if d := m.standingAs(s.ID); d != nil && s.Round == m.round && s.Round > 0 && d.phase != phaseAgreed {
+		m.stopTimers(TimerAgree)
 		m.directivesChanged()
-		d.agreement = agreement{phase: phaseAgreed, step: s.Step, order: m.directiveSeq}
+		d.agreement = agreement{phase: phaseAgreed, step: s.Step}
 	}
 }
 

@@ -21,7 +21,7 @@ import (
 // StateVersion is the version of events and state. A log or snapshot written by
 // a newer version is refused. What an older program would not read, or apply
 // otherwise, needs a higher number.
-const StateVersion = 4
+const StateVersion = 5
 
 // Config is what the driver knows about a run before its first node.
 type Config struct {
@@ -79,13 +79,12 @@ type Machine struct {
 	finishedHosts  []int // see Facts; it is replaced, never changed
 	finishReported bool  // a member of the round has finished, as an earlier control plane has told
 
-	overtaken  string       // why the round is over although no member is lost; "": it is not
-	stop       *roundStop   // announced of the last round; nil: none is
-	directives []*directive // that stand, in the order in which they were given
-	directed   []string     // ids of the last ones that have ended
+	overtaken  string     // why the round is over although no member is lost; "": it is not
+	stop       *roundStop // announced of the last round; nil: none is
+	standing   *directive // nil: none stands
+	directed   []string   // ids of the last ones that do not stand any more
 	drained    map[string]*drained
 	target     int    // of the last scale; 0: there was none
-	turnDue    bool   // one that waits has its turn, though another one is not done
 	endedRound uint64 // the last one that a drain or a scale has ended; 0: there is none
 
 	directiveSeq   uint64         // grows with each change of what nodes learn of directives
@@ -219,7 +218,7 @@ func (m *Machine) applyOther(ev Event) {
 
 // settle brings everything that follows from the state up to date.
 func (m *Machine) settle() {
-	m.settleDirectives()
+	m.settleDirective()
 	if m.closed == nil {
 		m.endIfAllFinished()
 	}
@@ -227,7 +226,7 @@ func (m *Machine) settle() {
 		m.evaluate()
 		m.endIfAllFinished() // the last members may have been refused a regroup
 	}
-	m.settleDirectives() // of a round that was completed
+	m.settleDirective() // of a round that was completed
 	m.settleExitBarrier()
 	m.settleAwaitPeers()
 	m.settleViews()
@@ -316,6 +315,22 @@ func (m *Machine) stopTimer(t Timer) {
 	}
 }
 
+// timersOf returns the running timers of a kind, oldest first.
+func (m *Machine) timersOf(kind TimerKind) (list []Timer) {
+	for _, t := range m.Timers() {
+		if t.Timer.Kind == kind {
+			list = append(list, Timer{Kind: kind, Session: t.Timer.Session})
+		}
+	}
+	return list
+}
+
+func (m *Machine) stopTimers(kind TimerKind) {
+	for _, t := range m.timersOf(kind) {
+		m.stopTimer(t)
+	}
+}
+
 func (m *Machine) arm(a *deadline, kind TimerKind, after time.Duration) {
 	a.armed = true
 	m.armTimer(Timer{Kind: kind}, after)
@@ -347,11 +362,9 @@ func (m *Machine) timerFired(t Timer) {
 	case TimerHold:
 		m.endHold()
 	case TimerDirective:
-		m.deadlinePassed(string(t.Session))
+		m.deadlinePassed()
 	case TimerAgree:
-		m.agreeTimePassed(string(t.Session))
-	case TimerTurn:
-		m.turnDue = true
+		m.agreeTimePassed()
 	case TimerDrained:
 		m.undrain(string(t.Session), "its time is over")
 	case TimerGrace:

@@ -253,7 +253,7 @@ func (m *Machine) forget() {
 	m.forgetSeen()
 	m.forgetDrained()
 	m.target = 0
-	m.forgetAgreements()
+	m.forgetAgreement()
 	m.directivesChanged()
 	m.disarmAll()
 	m.stopTimer(Timer{Kind: TimerClosed})

@@ -386,39 +386,39 @@ func (m *Machine) check(t tester) {
 	}
 }
 
-// checkDirectives asserts that what is counted of directives is right.
+// checkDirectives asserts that what is counted of the directive that stands is right.
 func (m *Machine) checkDirectives(t tester) {
 	t.Helper()
-	asking := 0
-	for _, d := range m.directives {
-		held, saved := 0, 0
-		for _, s := range m.participants {
-			if s.state == participantRunning && d.held.contains(s.rank) {
-				held++
-			}
-			if s.state == participantRunning && d.saved.contains(s.rank) {
-				saved++
-			}
+	d := m.standing
+	if d == nil {
+		if list := append(m.timersOf(TimerDirective), m.timersOf(TimerAgree)...); len(list) > 0 {
+			t.Fatalf("no directive stands, and these timers run: %+v", list)
 		}
-		if held != d.held.running || saved != d.saved.running {
-			t.Fatalf("directive %s counts %d held and %d saved, there are %d and %d", d.ID, d.held.running, d.saved.running, held, saved)
+		return
+	}
+	held, saved := 0, 0
+	for _, s := range m.participants {
+		if s.state == participantRunning && d.held.contains(s.rank) {
+			held++
 		}
-		if d.phase == phaseAsking {
-			asking++
-		}
-		if _, armed := m.timers[agreeTimer(d.ID)]; armed != (d.phase == phaseAsking) {
-			t.Fatalf("directive %s is in phase %d, and its time to agree runs: %v", d.ID, d.phase, armed)
-		}
-		if _, armed := m.timers[directiveTimer(d.ID)]; !armed {
-			t.Fatalf("directive %s has no deadline", d.ID)
-		}
-		_, turn := m.timers[turnTimer(d.ID)]
-		if turn && d.phase != phaseWaiting || !turn && d.phase == phaseWaiting && m.canAgree() && m.asking() == nil {
-			t.Fatalf("directive %s is in phase %d, and its turn comes: %v", d.ID, d.phase, turn)
+		if s.state == participantRunning && d.saved.contains(s.rank) {
+			saved++
 		}
 	}
-	if m.closed != nil && len(m.directives) > 0 || asking > 1 {
-		t.Fatalf("%d directives, %d are agreed on", len(m.directives), asking)
+	if held != d.held.running || saved != d.saved.running {
+		t.Fatalf("directive %s counts %d held and %d saved, there are %d and %d", d.ID, d.held.running, d.saved.running, held, saved)
+	}
+	if _, armed := m.timers[agreeTimer(d.ID)]; armed != (d.phase == phaseAsking) || len(m.timersOf(TimerAgree)) > 1 {
+		t.Fatalf("directive %s is in phase %d, and its time to agree runs: %v", d.ID, d.phase, armed)
+	}
+	if _, armed := m.timers[directiveTimer(d.ID)]; !armed || len(m.timersOf(TimerDirective)) > maxDeadlines {
+		t.Fatalf("directive %s has the deadlines %+v", d.ID, m.timersOf(TimerDirective))
+	}
+	if d.phase == phaseWaiting && m.canAgree() {
+		t.Fatalf("nobody is asked about directive %s", d.ID)
+	}
+	if m.closed != nil {
+		t.Fatalf("directive %s stands in a closed run", d.ID)
 	}
 }
 

@@ -142,7 +142,7 @@ func (m *Machine) complete() {
 	m.origin = m.generation
 	m.fresh, m.stored, m.overtaken, m.stop, m.mismatch = false, false, "", nil, ""
 	m.finishReported, m.finishedHosts = false, nil
-	m.forgetAgreements()
+	m.forgetAgreement()
 	m.disarmAll()
 	m.stopHold()
 

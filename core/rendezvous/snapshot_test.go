@@ -144,7 +144,7 @@ func TestSnapshotHoldsEveryField(t *testing.T) {
 		sample any
 		fields int
 	}{
-		{Machine{}, 55}, {Direct{}, 9}, {drained{}, 3}, {directive{}, 3}, {agreement{}, 5}, {ranks{}, 2}, {DirectiveFacts{}, 6}, {StandingFact{}, 3}, {DrainedFact{}, 4}, {DirectiveReport{}, 3}, {DirectiveNotice{}, 11}, {node{}, 22}, {participant{}, 6}, {Closing{}, 4}, {Facts{}, 9}, {Succession{}, 5}, {view{}, 10}, {roundStop{}, 3}, {RoundStop{}, 5}, {deadline{}, 2}, {Limits{}, 2}, {keyWait{}, 5}, {agentStore{}, 2},
+		{Machine{}, 54}, {Direct{}, 9}, {drained{}, 3}, {directive{}, 3}, {agreement{}, 4}, {ranks{}, 2}, {DirectiveFacts{}, 6}, {StandingFact{}, 3}, {DrainedFact{}, 4}, {DirectiveReport{}, 3}, {DirectiveNotice{}, 11}, {node{}, 22}, {participant{}, 6}, {Closing{}, 4}, {Facts{}, 9}, {Succession{}, 5}, {view{}, 10}, {roundStop{}, 3}, {RoundStop{}, 5}, {deadline{}, 2}, {Limits{}, 2}, {keyWait{}, 5}, {agentStore{}, 2},
 		{runningTimer{}, 2}, {Policy{}, 11}, {Outcome{}, 10}, {KeyResult{}, 4}, {MembershipUpdate{}, 7}, {LastRound{}, 9}, {Withdrawn{}, 2}, {Progress{}, 3}, {Timer{}, 3},
 	} {
 		if got := reflect.TypeOf(x.sample).NumField(); got != x.fields {
@@ -164,14 +164,13 @@ func FuzzRestore(f *testing.F) {
 	directing := newRig(f, -1)
 	n = directing.group(policy(1, 3), "a", "b", "c")
 	directing.apply(drainOf("d0", 0, time.Hour, "c"))
-	for _, id := range []string{"s1", "s2", "s3"} {
-		directing.apply(saveOf(id, time.Hour))
+	for i, id := range []string{"s1", "s2", "s3"} { // the later ones join the first
+		directing.apply(saveOf(id, time.Hour/time.Duration(i+1)))
 	}
 	directing.held(n[0], "s1", 7)
 	f.Add(directing.m.Snapshot())
 	directing.held(n[1], "s1", 8)
 	directing.saved(n[0], "s1")
-	directing.fire(TimerTurn)
 	f.Add(directing.m.Snapshot())
 	f.Fuzz(func(t *testing.T, b []byte) {
 		m, err := Restore(b)

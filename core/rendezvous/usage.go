@@ -70,8 +70,8 @@ func (m *Machine) Usage() Usage {
 // costOfNames is the part of Usage.Names that follows from what is there.
 func (m *Machine) costOfNames() int64 {
 	cost := participantCost*int64(len(m.participants)) + drainedCost*int64(len(m.drained)) + MaxNameLen*int64(len(m.directed))
-	for _, d := range m.directives {
-		cost += costOfDirective(d.Direct)
+	if m.standing != nil {
+		cost += costOfDirective(m.standing.Direct)
 	}
 	return cost
 }
