@@ -1,0 +1,95 @@
+package training
+
+import (
+	"slices"
+	"time"
+)
+
+// The limits after which a job that makes no step is taken for hung, see HangDetector.
+const (
+	leastSilence  = time.Minute
+	beforeSteps   = 10 * time.Minute // until the second step of a round: the first ones compile and load
+	beforeHistory = 30 * time.Minute // until the job has a gap to compare with
+	medianFactor  = 10
+	largestFactor = 3
+	gapsKept      = 20
+
+	// longestLook is how much silence a look can add: an observer that was suspended, stopped or
+	// starved has not seen what happened meanwhile.
+	longestLook = 5 * time.Second
+)
+
+// HangDetector decides from looks at the workers' steps when a job is suspected to hang: no step
+// of any worker for ten times the median of the last gaps between steps, three times the largest
+// gap of the job, and a minute, whichever is longest. A job that has never reported a step is
+// not suspected. The zero value is ready; it belongs to one goroutine.
+type HangDetector struct {
+	// Timeout takes the place of what gaps tell; 0: they do.
+	Timeout time.Duration
+
+	looked  time.Time     // zero: not yet in this round
+	silent  time.Duration // since the last step, or since the round began, as far as it was seen
+	steps   int           // of the round, up to 2
+	stepped bool          // the job has reported a step
+	gaps    []time.Duration
+	largest time.Duration
+}
+
+// Begin begins a round. What was learned of the job stays.
+func (d *HangDetector) Begin(now time.Time) { d.looked, d.silent, d.steps = now, 0, 0 }
+
+// Look takes whether a step has changed since the last look, and whether the workers have
+// announced that they make none at present. It is to be called at least every other second.
+func (d *HangDetector) Look(now time.Time, moved, announced bool) {
+	if !announced {
+		d.silent += min(max(0, now.Sub(d.looked)), longestLook)
+	}
+	d.looked = now
+	if !moved {
+		return
+	}
+	if d.steps == 2 { // the gap between the first two is no measure
+		d.learn(d.silent)
+	}
+	d.steps, d.stepped, d.silent = min(d.steps+1, 2), true, 0
+}
+
+func (d *HangDetector) learn(gap time.Duration) {
+	if len(d.gaps) == gapsKept {
+		d.gaps = slices.Delete(d.gaps, 0, 1)
+	}
+	d.gaps = append(d.gaps, gap)
+	d.largest = max(d.largest, gap)
+}
+
+// Silent is for how long no step has changed, without announced stretches.
+func (d *HangDetector) Silent() time.Duration { return d.silent }
+
+// Limit is the silence from which the job is suspected; 0: it is not, however long that takes.
+func (d *HangDetector) Limit() time.Duration {
+	switch {
+	case !d.stepped:
+		return 0
+	case d.Timeout == 0 && len(d.gaps) == 0:
+		return beforeHistory
+	}
+	limit := d.Timeout
+	if limit == 0 {
+		sorted := slices.Sorted(slices.Values(d.gaps))
+		limit = max(medianFactor*sorted[len(sorted)/2], largestFactor*d.largest, leastSilence)
+	}
+	if d.steps < 2 {
+		limit = max(limit, beforeSteps)
+	}
+	return limit
+}
+
+// Suspects reports whether the job is suspected to hang, and if not, how long it has until then
+// if nothing changes; 0: for ever.
+func (d *HangDetector) Suspects() (suspected bool, left time.Duration) {
+	limit := d.Limit()
+	if limit == 0 {
+		return false, 0
+	}
+	return d.silent >= limit, max(0, limit-d.silent)
+}

@@ -1,0 +1,101 @@
+package training
+
+import (
+	"testing"
+	"time"
+)
+
+// observed drives a detector as an agent does: it looks every half second.
+type observed struct {
+	HangDetector
+	now time.Time
+}
+
+const lookEvery = 500 * time.Millisecond
+
+// quiet passes a time without steps.
+func (o *observed) quiet(d time.Duration) {
+	for end := o.now.Add(d); o.now.Before(end); {
+		o.now = o.now.Add(min(lookEvery, end.Sub(o.now)))
+		o.Look(o.now, false, false)
+	}
+}
+
+// announced passes a time without steps that was announced.
+func (o *observed) announced(d time.Duration) {
+	for end := o.now.Add(d); o.now.Before(end); {
+		o.now = o.now.Add(lookEvery)
+		o.Look(o.now, false, true)
+	}
+}
+
+// steps makes so many, one after each gap.
+func (o *observed) steps(n int, gap time.Duration) {
+	for range n {
+		o.quiet(gap - lookEvery)
+		o.now = o.now.Add(lookEvery)
+		o.Look(o.now, true, false)
+	}
+}
+
+// TestHangDetector: when a job is suspected, and when it is not. limit is what the detector says
+// after the story; suspected whether it suspects the job then.
+func TestHangDetector(t *testing.T) {
+	const s, m = time.Second, time.Minute
+	for name, c := range map[string]struct {
+		timeout   time.Duration
+		story     func(o *observed)
+		limit     time.Duration
+		suspected bool
+	}{
+		"no step is ever reported":       {story: func(o *observed) { o.quiet(3 * time.Hour) }},
+		"... with a timeout":             {timeout: 20 * s, story: func(o *observed) { o.quiet(time.Hour) }},
+		"the first step takes long":      {story: func(o *observed) { o.quiet(50 * m); o.steps(1, s); o.quiet(29 * m) }, limit: 30 * m},
+		"compile in the second":          {story: func(o *observed) { o.steps(2, 25*m); o.quiet(29 * m) }, limit: 30 * m},
+		"nothing after the first step":   {story: func(o *observed) { o.steps(1, s); o.quiet(30 * m) }, limit: 30 * m, suspected: true},
+		"quick steps":                    {story: func(o *observed) { o.steps(100, s); o.quiet(59 * s) }, limit: m},
+		"quick steps, then nothing":      {story: func(o *observed) { o.steps(100, s); o.quiet(m) }, limit: m, suspected: true},
+		"slow steps":                     {story: func(o *observed) { o.steps(30, 20*s); o.quiet(199 * s) }, limit: 200 * s},
+		"slow steps, then nothing":       {story: func(o *observed) { o.steps(30, 20*s); o.quiet(200 * s) }, limit: 200 * s, suspected: true},
+		"an evaluation that was seen":    {story: func(o *observed) { o.steps(9, s); o.steps(1, 59*s); o.steps(90, s); o.quiet(176 * s) }, limit: 177 * s},
+		"steps that have become slow":    {story: func(o *observed) { o.steps(90, s); o.steps(20, 30*s); o.quiet(299 * s) }, limit: 300 * s},
+		"steps that have become quick":   {story: func(o *observed) { o.steps(90, 10*s); o.steps(20, s); o.quiet(30 * s) }, limit: m},
+		"an announced checkpoint":        {story: func(o *observed) { o.steps(9, s); o.announced(time.Hour); o.quiet(59 * s) }, limit: m},
+		"it is no gap either":            {story: func(o *observed) { o.steps(9, s); o.announced(time.Hour); o.steps(1, s); o.quiet(m) }, limit: m, suspected: true},
+		"a round's first step":           {story: func(o *observed) { o.steps(9, s); o.Begin(o.now); o.quiet(599 * s) }, limit: 10 * m},
+		"a round's first step never":     {story: func(o *observed) { o.steps(9, s); o.Begin(o.now); o.quiet(600 * s) }, limit: 10 * m, suspected: true},
+		"a round's first gap":            {story: func(o *observed) { o.steps(9, s); o.Begin(o.now); o.steps(1, s); o.quiet(599 * s) }, limit: 10 * m},
+		"a round's first gap is no rule": {story: func(o *observed) { o.steps(9, s); o.Begin(o.now); o.steps(1, s); o.steps(2, 500*s); o.quiet(m) }, limit: 1500 * s},
+		"... its second one is":          {story: func(o *observed) { o.steps(9, s); o.Begin(o.now); o.steps(1, s); o.steps(1, 500*s); o.quiet(59 * s) }, limit: m},
+		"the time between rounds":        {story: func(o *observed) { o.steps(9, s); o.now = o.now.Add(time.Hour); o.Begin(o.now); o.steps(3, s) }, limit: m},
+		"a suspended machine":            {story: func(o *observed) { o.steps(9, s); o.now = o.now.Add(9 * time.Hour); o.quiet(54 * s) }, limit: m},
+		"an agent that was starved":      {story: func(o *observed) { o.steps(9, s); starved(o, 10, 20*s) }, limit: m},
+		"a clock that goes back":         {story: func(o *observed) { o.steps(9, s); o.now = o.now.Add(-time.Hour); o.quiet(59 * s) }, limit: m},
+		"a timeout":                      {timeout: 20 * s, story: func(o *observed) { o.steps(3, 30*s); o.quiet(19 * s) }, limit: 20 * s},
+		"a timeout, then nothing":        {timeout: 20 * s, story: func(o *observed) { o.steps(2, s); o.quiet(20 * s) }, limit: 20 * s, suspected: true},
+		"a timeout, the first gap":       {timeout: 20 * s, story: func(o *observed) { o.steps(1, s); o.quiet(599 * s) }, limit: 10 * m},
+		"a long timeout, the first gap":  {timeout: time.Hour, story: func(o *observed) { o.steps(1, s); o.quiet(601 * s) }, limit: time.Hour},
+	} {
+		t.Run(name, func(t *testing.T) {
+			o := &observed{now: time.Unix(1e9, 0)}
+			o.Timeout = c.timeout
+			o.Begin(o.now)
+			c.story(o)
+			suspected, left := o.Suspects()
+			if limit := o.Limit(); limit != c.limit || suspected != c.suspected {
+				t.Errorf("limit %v, suspected %v after %v of silence; want %v, %v", limit, suspected, o.Silent(), c.limit, c.suspected)
+			}
+			if want := max(0, c.limit-o.Silent()); left != want {
+				t.Errorf("%v are left, want %v", left, want)
+			}
+		})
+	}
+}
+
+// starved passes looks that come late each time, and none of which is silence for sure.
+func starved(o *observed, looks int, late time.Duration) {
+	for range looks {
+		o.now = o.now.Add(late)
+		o.Look(o.now, false, false)
+	}
+}
