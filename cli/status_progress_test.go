@@ -52,7 +52,7 @@ func TestStatusOfProgress(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer node.Close()
-			report := training.Report{Round: 1, Workers: 2, Reporting: 2, Smallest: 41198, Largest: 41200, SinceSlowest: 40 * time.Second, PerStep: 3100 * time.Millisecond}
+			report := training.Report{Round: 1, Workers: 2, Reporting: 2, Smallest: 41198, Largest: 41200, SinceSlowest: 40 * time.Second, PerStep: 3100 * time.Millisecond, Stalled: "no step for 65 s: rank 3 stands in x.py:1 f"}
 			node.(agent.TrainingCarrier).CarryTraining(func() *training.Report { return &report })
 			if _, err := node.Next(t.Context()); err != nil {
 				t.Fatal(err)
@@ -61,7 +61,7 @@ func TestStatusOfProgress(t *testing.T) {
 			if got := progressText(st.Runs[0].Progress); !strings.HasPrefix(got, "step 41 200 · 3.1 s a step · node gpu17 two steps behind for 4") {
 				t.Errorf("got %q", got)
 			}
-			if _, text, _ := execute(t, "status", endpoint); !strings.Contains(text, "\nProgress: step 41 200 · ") {
+			if _, text, _ := execute(t, "status", endpoint); !strings.Contains(text, "\nProgress: step 41 200 · ") || !strings.Contains(text, ": stalled, round 1") || !strings.Contains(text, "\nStalled: no step for 65 s: rank 3 stands in x.py:1 f\n") {
 				t.Errorf("got %s", text)
 			}
 		})

@@ -82,7 +82,8 @@ func renderRuns(b *strings.Builder, st *control.Status, term terminal) {
 	t := table{columns: []column{{head: "RUN"}, {head: "PHASE"}, {head: "ROUND", right: true}, {head: "HERE", right: true}, {head: "OF"}, {head: "WAIT", right: true}, {head: "WHAT"}}}
 	for i := range st.Runs {
 		r := &st.Runs[i]
-		t.add(phaseStyle(r.Phase), cut(clean(r.RunID), term.most(maxRunName)), string(r.Phase), roundText(r.Round), fmt.Sprint(present(r)), rangeText(control.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
+		phase, style := shownPhase(r)
+		t.add(style, cut(clean(r.RunID), term.most(maxRunName)), phase, roundText(r.Round), fmt.Sprint(present(r)), rangeText(control.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
 			blankZero(waitingCount(r)), headline(r, term))
 	}
 	t.styledColumn = 1
@@ -101,6 +102,8 @@ func headline(r *control.RunStatus, term terminal) string {
 		return clean(closedText(r.Closed, term))
 	case r.Stopping != "":
 		return clean(r.Stopping)
+	case r.Stalled != "":
+		return clean(r.Stalled)
 	case r.NotStarted != "":
 		return clean(r.NotStarted)
 	case len(r.Changes) > 0:
@@ -111,7 +114,8 @@ func headline(r *control.RunStatus, term terminal) string {
 
 // renderRun shows one run in full.
 func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term terminal) {
-	head := []string{string(r.Phase)}
+	phase, style := shownPhase(r)
+	head := []string{phase}
 	if r.Round > 0 {
 		text := fmt.Sprintf("round %d", r.Round)
 		if r.RoundAt != nil {
@@ -129,9 +133,10 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 	}
 	name := "Run " + cut(clean(r.RunID), term.most(maxRunName)) + ": "
 	line := wording.Wrap(strings.Join(head, ", "), term.width, wording.Columns.StringWidth(name))
-	line = strings.Replace(line, string(r.Phase), term.apply(phaseStyle(r.Phase), string(r.Phase)), 1)
+	line = strings.Replace(line, phase, term.apply(style, phase), 1)
 	fmt.Fprintln(b, term.apply(bold, name)+line)
 	remark(b, "Progress: ", progressText(r.Progress), term)
+	remark(b, "Stalled: ", r.Stalled, term)
 	remark(b, "Stopping: ", r.Stopping, term)
 	if r.ScaledTo > 0 {
 		remark(b, "Scaled to: ", fmt.Sprint(r.ScaledTo), term)
@@ -441,6 +446,14 @@ func waitingCount(r *control.RunStatus) int {
 		}
 	}
 	return n
+}
+
+// shownPhase is the phase of a run, or that it is stalled, and how that is shown.
+func shownPhase(r *control.RunStatus) (string, style) {
+	if r.Stalled != "" && r.Phase == rendezvous.PhaseRunning {
+		return "stalled", yellow
+	}
+	return string(r.Phase), phaseStyle(r.Phase)
 }
 
 func phaseStyle(p rendezvous.Phase) style {

@@ -61,7 +61,7 @@ func lost(rank int, cause string) control.MemberStatus {
 // sampleRuns are runs in each phase.
 func sampleRuns() map[string]control.RunStatus {
 	return map[string]control.RunStatus{
-		"forming": formingRun(), "running": runningRun(), "regroup": regroupingRun(), "finishing": finishingRun(), "closed": closedRun(),
+		"forming": formingRun(), "running": runningRun(), "regroup": regroupingRun(), "finishing": finishingRun(), "closed": closedRun(), "stalled": stalledRun(),
 		"hostile": hostileRun(), "large": largeRun(),
 	}
 }
@@ -115,6 +115,15 @@ func regroupingRun() control.RunStatus {
 		Waiting: []control.WaitingStatus{{
 			Node: back.Node, Label: back.Label, Address: back.Address, Role: control.RoleMember, NodeRank: -1, Since: before(3 * time.Second), WaitingS: 3, LeaseAgeS: age(0.3),
 		}},
+	}
+}
+
+func stalledRun() control.RunStatus {
+	return control.RunStatus{
+		RunID: "job10", Phase: rendezvous.PhaseRunning, Nodes: control.NodeRange{Min: 2, Max: 2, Unit: 1}, Round: 1, RoundAt: before(2 * time.Hour),
+		RoundStore: "10.0.0.5:41231", Members: []control.MemberStatus{memberRow(0, "running"), memberRow(1, "running")},
+		Stalled:  "no step for 65 s: rank 3 (gpu-b) stands in train.py:41 load_batch; 7 others wait in all_reduce",
+		Progress: &control.ProgressStatus{Step: 59, SmallestStep: 59, SecondsPerStep: 0.1, ChangeAgeS: 80, Nodes: 2},
 	}
 }
 

@@ -208,6 +208,7 @@ func exposeEach(e *promtext.Buffer, all []runCensus) {
 		e.Sample("rallypoint_run_kept_bytes", float64(c.kept), "run", c.id)
 	}
 	exposeTraining(e, listed)
+	exposeStalled(e, listed)
 	e.Single("rallypoint_runs_unlisted", "gauge", "Runs with live nodes that have no metrics of their own, because there are too many.",
 		float64(len(live)-len(listed)))
 }

@@ -120,6 +120,10 @@ type RunStatus struct {
 	Stopping      string            `json:"stopping"`      // who announced the stop of the last round, and why; "": no node has
 	KeptBytes     int64             `json:"kept_bytes"`    // about, with what waits to be sent to its nodes; 0: no server keeps it
 
+	// Stalled says that the last round makes no step any more, and where its workers are, as its
+	// nodes say it; "": it does, as far as is known.
+	Stalled string `json:"stalled"`
+
 	RoundGeneration string `json:"round_generation"` // the generation that completed the round: a takeover keeps it
 }
 

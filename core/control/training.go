@@ -103,12 +103,19 @@ func DescribeProgress(st *RunStatus, m rendezvous.Status, report func(rendezvous
 		if r == nil || r.Round != m.Round {
 			continue
 		}
+		running := st.Members[i].State == "running"
+		if running && st.Stalled == "" {
+			st.Stalled = r.Stalled
+		}
+		if r.Reporting == 0 {
+			continue
+		}
 		n := training.NodeReport{Report: *r, Age: max(0, age)}
 		st.Members[i].Progress = &NodeProgressStatus{
 			Step: n.Largest, SmallestStep: n.Smallest, SecondsPerStep: stepSeconds(n.PerStep), ChangeAgeS: seconds(n.Change()),
 			SlowestAgeS: seconds(n.Stalled()), Workers: n.Workers, Reporting: n.Reporting,
 		}
-		if st.Members[i].State == "running" {
+		if running {
 			nodes, ranks = append(nodes, n), append(ranks, i)
 		}
 	}
@@ -171,6 +178,18 @@ func exposeTraining(e *promtext.Buffer, listed []runCensus) {
 				e.Sample(f.name, f.of(c), "run", listed[i].id)
 			}
 		}
+	}
+}
+
+// exposeStalled writes which runs make no step.
+func exposeStalled(e *promtext.Buffer, listed []runCensus) {
+	e.Family("rallypoint_run_stalled", "gauge", "1 while the run makes no step any more, as its status says with where its workers are; else 0.")
+	for i := range listed {
+		stalled := 0.0
+		if listed[i].training.Stalled {
+			stalled = 1
+		}
+		e.Sample("rallypoint_run_stalled", stalled, "run", listed[i].id)
 	}
 }
 

@@ -158,3 +158,34 @@ func awaitStep(t *testing.T, s *Server, step int64) {
 	}
 	t.Fatalf("step %d does not come: %+v", step, s.Status())
 }
+
+// TestStalledRun: what the nodes say of a hang is in the status and in the metrics, also before
+// the first step of a round, until they say that the job steps again.
+func TestStalledRun(t *testing.T) {
+	atOnce(t)
+	server := newFakeServer(t, Config{})
+	a, b := twoNodes(t, server)
+	const text = "no step for 65 s: rank 3 (gpu-b) stands in train.py:41 load_batch; 7 others wait in all_reduce"
+	want := func(stalled string, metric float64) {
+		t.Helper()
+		if r := server.oneRun(t); r.Stalled != stalled || r.Phase != rendezvous.PhaseRunning {
+			t.Errorf("got %q in phase %s", r.Stalled, r.Phase)
+		}
+		wantValues(t, scrape(t, server.addr), map[string]float64{"run_stalled{run=run}": metric})
+	}
+	want("", 0)
+	b.beat(training.Report{Round: 1, Workers: 8, Stalled: text})
+	want(text, 1)
+	if r := server.oneRun(t); r.Progress != nil || r.Members[1].Progress != nil {
+		t.Errorf("a step was reported: %+v", r.Progress)
+	}
+	b.beat(steps(1, 7, 7, time.Second, time.Second))
+	want("", 0)
+	r := steps(1, 7, 7, time.Minute, time.Minute)
+	r.Stalled = text
+	a.beat(r)
+	want(text, 1)
+	if r := server.oneRun(t); r.Progress == nil || r.Progress.Step != 7 {
+		t.Errorf("the progress: %+v", r.Progress)
+	}
+}

@@ -17,6 +17,7 @@ type Job struct {
 	changed  time.Time
 	perStep  time.Duration
 	before   time.Time // when a step changed last in an earlier round; zero: not known
+	stalled  bool      // as the last report says
 }
 
 // Cause is why a round follows another one.
@@ -45,6 +46,7 @@ func (j *Job) Begin(round uint64, cause Cause) {
 		j.before = j.changed
 	}
 	j.round, j.cause, j.reported, j.step, j.perStep = round, cause, false, 0, 0
+	j.stalled = false
 }
 
 // Take takes a report that came at that time. It returns the time that was lost between the
@@ -52,11 +54,16 @@ func (j *Job) Begin(round uint64, cause Cause) {
 func (j *Job) Take(r *Report, at time.Time) (lost time.Duration, cause Cause) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
+	bare := r.Reporting == 0 && r.Stalled != "" // it says nothing of steps
 	changed := at.Add(-r.SinceChange)
 	if r.Round != j.round {
-		if !j.reported && r.Round < j.round && changed.After(j.before) { // the last of a round that is over
+		if !bare && !j.reported && r.Round < j.round && changed.After(j.before) { // the last of a round that is over
 			j.before = changed
 		}
+		return 0, NoCause
+	}
+	j.stalled = r.Stalled != ""
+	if bare {
 		return 0, NoCause
 	}
 	if !j.reported {
@@ -93,6 +100,7 @@ type Census struct {
 	Step     int64
 	PerStep  time.Duration
 	Change   time.Duration // since a step changed
+	Stalled  bool          // its nodes say that it makes no step any more
 }
 
 // Census returns how far the run is. It costs O(1).
@@ -100,7 +108,7 @@ func (j *Job) Census(now time.Time) Census {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !j.reported {
-		return Census{}
+		return Census{Stalled: j.stalled}
 	}
-	return Census{true, j.step, j.perStep, max(0, now.Sub(j.changed))}
+	return Census{true, j.step, j.perStep, max(0, now.Sub(j.changed)), j.stalled}
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rallypoint/internal/pack"
+	"rallypoint/internal/printable"
 )
 
 // Report is how far the workers of one node have come in one round. Ages are of the
@@ -14,7 +15,7 @@ import (
 type Report struct {
 	Round     uint64
 	Workers   int // of the node
-	Reporting int // of these, those that have reported a step in this round; at least 1
+	Reporting int // of these, those that have reported a step in this round; 0 only with Stalled
 
 	Smallest, Largest int64 // steps of the workers that report; 0 or more
 
@@ -24,11 +25,15 @@ type Report struct {
 
 	PerStep time.Duration // of the last steps; 0: not known
 	Gap     time.Duration // from the last change in this node's round before to the first in this one; 0: not known
+
+	// Stalled says that the job makes no step any more, and where its workers are; "": it does,
+	// as far as is known. Such a report may be of workers that have reported no step.
+	Stalled string
 }
 
 // Valid reports whether the report can be true: a peer may send anything.
 func (r *Report) Valid() bool {
-	return r.Round > 0 && r.Reporting >= 1 && r.Workers >= r.Reporting && r.Workers <= maxWorkers &&
+	return r.Round > 0 && (r.Reporting >= 1 || r.Reporting == 0 && r.Stalled != "") && r.Workers >= r.Reporting && r.Workers <= maxWorkers &&
 		r.Smallest >= 0 && r.Largest >= r.Smallest &&
 		plausible(r.SinceFirst) && plausible(r.SinceChange) && plausible(r.SinceSlowest) && plausible(r.PerStep) && plausible(r.Gap)
 }
@@ -37,12 +42,13 @@ func (r *Report) Valid() bool {
 const (
 	maxWorkers = 1 << 20
 	maxAge     = 100 * 365 * 24 * time.Hour
+	maxStalled = 512
 )
 
 func plausible(d time.Duration) bool { return d >= 0 && d <= maxAge }
 
 // fields is how many values a report has; append-only.
-const fields = 10
+const fields = 11
 
 // Pack writes a report as a list, an empty one for nil.
 func Pack(p *pack.Packer, r *Report) {
@@ -59,6 +65,7 @@ func Pack(p *pack.Packer, r *Report) {
 	for _, d := range []time.Duration{r.SinceFirst, r.SinceChange, r.SinceSlowest, r.PerStep, r.Gap} {
 		p.Duration(d)
 	}
+	p.Cut(r.Stalled, maxStalled)
 }
 
 // Unpack reads what Pack wrote; nil where there is no report, or one that is not valid.
@@ -71,6 +78,7 @@ func Unpack(u *pack.Unpacker) *Report {
 		Round: u.Uint(), Workers: u.Int(), Reporting: u.Int(), Smallest: u.Int64(), Largest: u.Int64(),
 		SinceFirst: u.Duration(), SinceChange: u.Duration(), SinceSlowest: u.Duration(), PerStep: u.Duration(), Gap: u.Duration(),
 	}
+	r.Stalled = printable.Text(u.Text(maxStalled))
 	u.Close()
 	if u.Err() != nil || !r.Valid() {
 		return nil

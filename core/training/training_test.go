@@ -2,6 +2,7 @@ package training
 
 import (
 	"math"
+	"strings"
 	"testing"
 	"time"
 
@@ -11,7 +12,7 @@ import (
 func sample() Report {
 	return Report{
 		Round: 7, Workers: 8, Reporting: 3, Smallest: 41198, Largest: 41200, SinceFirst: time.Hour, SinceChange: time.Second,
-		SinceSlowest: 40 * time.Second, PerStep: 3100 * time.Millisecond, Gap: time.Minute,
+		SinceSlowest: 40 * time.Second, PerStep: 3100 * time.Millisecond, Gap: time.Minute, Stalled: "no step for 65 s",
 	}
 }
 
@@ -26,7 +27,7 @@ func TestReportRoundTrip(t *testing.T) {
 func TestForeignReports(t *testing.T) {
 	for name, change := range map[string]func(*Report){
 		"no round":            func(r *Report) { r.Round = 0 },
-		"none reports":        func(r *Report) { r.Reporting = 0 },
+		"none reports":        func(r *Report) { r.Reporting, r.Stalled = 0, "" },
 		"more than there are": func(r *Report) { r.Reporting = 9 },
 		"too many workers":    func(r *Report) { r.Workers = math.MaxInt },
 		"negative step":       func(r *Report) { r.Smallest = -1 },
@@ -90,5 +91,22 @@ func TestSummarize(t *testing.T) {
 		if got, ok := Summarize(c.nodes); ok == c.nothing || got != c.want {
 			t.Errorf("%s: got %+v, %v", c.name, got, ok)
 		}
+	}
+}
+
+// TestStalledReports: a report says that the job is stalled also where no worker has reported a
+// step; what it says is short and fit for a terminal; one of an older release says nothing of it.
+func TestStalledReports(t *testing.T) {
+	r := Report{Round: 7, Workers: 8, Stalled: "a\x1b[2Jb" + strings.Repeat("x", 9999)}
+	got := Decode(Encode(&r))
+	if got == nil || got.Reporting != 0 || !strings.HasPrefix(got.Stalled, "a\uFFFD[2Jb") || len(got.Stalled) > maxStalled+2 {
+		t.Errorf("got %+v", got)
+	}
+	whole := sample()
+	whole.Stalled = ""
+	older := pack.Append(nil, func(p *pack.Packer) { Pack(p, &whole) })
+	older[0]-- // the length of the list
+	if got := Decode(older[:len(older)-1]); got == nil || *got != whole {
+		t.Errorf("an older release's: got %+v", got)
 	}
 }

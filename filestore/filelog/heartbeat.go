@@ -25,7 +25,7 @@ type heartbeat struct {
 
 const (
 	heartbeatBytes = 8
-	maxReport      = 256 // bytes behind the count
+	maxReport      = 1024 // bytes behind the count
 )
 
 var _ sharedlog.ReportCarrier = (*Log)(nil)

@@ -187,6 +187,13 @@ CASES = {
             hanging("0+60x9 0+60x9 0x20", "4x40"),
         ),
     ),
+    "RallypointJobStalled": Case(
+        series("rallypoint_run_stalled", "0x2 1x20", RUN),
+        at=3,
+        labels={"run": "job7"},
+        summary="Run job7 makes no step any more",
+        silent=(series("rallypoint_run_stalled", "0x40", RUN),),
+    ),
     "RallypointTrainingTimeLost": Case(
         series("rallypoint_training_lost_seconds_total", "0x1 660x80", f'{AT},cause="node_lost"'),
         at=2,

@@ -317,6 +317,13 @@ def test_shows_how_far_the_run_is(
         window.wait("document.querySelector('.note.late')")
         text = window.js("return document.querySelector('.note.late').innerText")
         assert re.fullmatch(r"No step for 2\d s; all nodes stand at step 59", text), text
+    named = "no step for 65 s: rank 3 (<b>gpu-b) stands in train.py:41 load_batch"
+    with told(page, status([member(0), member(1)], progress=stands, stalled=named)) as url:
+        window.open(url)
+        window.wait("document.querySelector('.note.bad')")
+        text = window.js("return document.body.innerText")
+        assert "Stalled: " + named in text and "No step for" not in text
+        assert window.js("return document.querySelector('.phase').innerText") == "stalled"
 
 
 def test_shows_who_is_drained_and_who_has_proven_the_token(
