@@ -93,8 +93,10 @@ type Agent struct {
 	running    atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
 	progress   *progress.Tracker // nil before Run
 	stackFiles []*ownfile.File   // of the running attempt, by local rank; nil: there are none
-	changed    progress.Cause    // why the last attempt is over
-	asked      bool              // it ended by a drain or a scale, and no worker of this node failed
+	hangs      training.HangDetector
+	hangLimit  atomic.Int64   // of hangs, in nanoseconds, for other goroutines; 0: the job is not judged
+	changed    progress.Cause // why the last attempt is over
+	asked      bool           // it ended by a drain or a scale, and no worker of this node failed
 
 	now          func() time.Time  // by which restarts are in the window
 	budget       budget            // agreed in the last round; see takeBudget
@@ -146,7 +148,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		events = listener(spec.Notify)
 	}
 	a.bus = telemetry.NewBus(run, a.status, events)
-	a.signals = newSignalDirector(a)
+	a.signals, a.hangs.Timeout = newSignalDirector(a), max(spec.HangTimeout, 0)
 	return a, nil
 }
 

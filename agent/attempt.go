@@ -37,7 +37,8 @@ type attempt struct {
 	failures  []*process.Process       // ended badly, in the order in which it was seen
 	succeeded int
 
-	lastStacks []stacks.Group // of workers that were killed after their grace
+	hang       *stacks.Hang   // the job makes no step any more; nil: it does, as far as is known
+	lastStacks []stacks.Group // of workers that were killed after their grace, or of that hang
 }
 
 // outcome is how an attempt ends.
@@ -256,7 +257,8 @@ func (a *Agent) supervise(t *attempt) outcome {
 	}
 	defer a.watchStore()()
 	defer a.followDirectives(t)()
-	defer a.answerStacks(t)()
+	hangs, stopWatch := a.watchHang(t)
+	defer stopWatch()
 	defer a.running.Store(false)
 	sample := time.NewTimer(progress.SampleInterval)
 	defer sample.Stop()
@@ -288,7 +290,9 @@ func (a *Agent) supervise(t *attempt) outcome {
 				return unkillable
 			}
 		case <-sample.C:
-			sample.Reset(a.progress.Sample())
+			sample.Reset(min(a.progress.Sample(), hangs.look()))
+		case h := <-hangs.heard:
+			hangs.take(h)
 		case <-a.resized:
 			t.logs.Resized()
 		case <-a.pulse: // the health port asks whether the agent is alive
@@ -484,7 +488,7 @@ func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error)
 		Host: host.FQDN(), Time: p.At, Terminated: p.Stopped && p.Fault == "",
 	}
 	f.Stderr, f.SharedOutput = t.outputs[p.Local].LastStderr()
-	f.Stack = t.lastStack(f.Rank)
+	f.Stack, f.Hang = t.lastStack(f.Rank), t.hangText()
 	note := t.oom.Note()
 	f.OOM = note != "" && p.Code == -int(unix.SIGKILL) && !p.Stopped
 	err := f.Complete(t.outputs[p.Local].ErrorFile)

@@ -62,8 +62,8 @@ func (a *Agent) stackTargets(workers []*process.Process) []stacks.Target {
 const answerAfter = time.Second
 
 // answerStacks answers where the workers of an attempt are, to whoever asks in the store of
-// its round, until the function that it returns is called.
-func (a *Agent) answerStacks(t *attempt) (stop func()) {
+// its round, and hears there that the job hangs, until the function that it returns is called.
+func (a *Agent) answerStacks(t *attempt, w *hangWatch) (stop func()) {
 	if a.spec.DialStore == nil {
 		return func() {}
 	}
@@ -80,14 +80,8 @@ func (a *Agent) answerStacks(t *attempt) (stop func()) {
 			return
 		}
 		defer func() { _ = s.Close() }()
-		stacks.Answer(ctx, s, group, func(ctx context.Context) stacks.Fold {
-			targets := a.stackTargets(t.workers.Procs)
-			workers := stacks.Collect(ctx, targets, stacks.MainThread, stacks.Patience)
-			stacks.Trace(ctx, targets, workers, func(ctx context.Context, argv []string) ([]byte, error) {
-				return a.forker.Output(ctx, argv, merge(a.spec.Environ, nil))
-			})
-			return stacks.NewFold(workers)
-		})
+		stacks.Answer(ctx, s, group, func(ctx context.Context) stacks.Node { return a.stackNode(ctx, t, w) },
+			func(h stacks.Hang) { w.hear(ctx, h) })
 	}()
 	return func() {
 		cancel()

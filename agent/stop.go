@@ -112,11 +112,11 @@ func (a *Agent) firstFailure(t *attempt) *failure.Failure {
 		}
 	}
 	if first == nil {
-		return &failure.Failure{Host: host.Name()}
+		return &failure.Failure{Host: host.Name(), Hang: t.hangText()}
 	}
 	f := &failure.Failure{
 		Rank: a.assignment.ranks.base + first.Local, LocalRank: first.Local, Pid: first.Pid, ExitCode: first.Code,
-		Host: host.Name(), Time: first.At, ErrorFile: process.NotAvailable, Message: first.Fault,
+		Host: host.Name(), Time: first.At, ErrorFile: process.NotAvailable, Message: first.Fault, Hang: t.hangText(),
 	}
 	if !first.HasExited() {
 		f.ExitCode, f.Time = -int(unix.SIGKILL), time.Now()

@@ -114,7 +114,7 @@ func AskStacks(ctx context.Context, run *control.RunStatus, token *secret.Token)
 			r.Silent = append(r.Silent, SilentNode{m.Rank, m.Node, m.Label})
 			continue
 		}
-		folds = append(folds, *f)
+		folds = append(folds, f.Fold)
 	}
 	r.Fold = stacks.Join(folds)
 	r.Ranks, r.Suspects = r.Fold.Ranks(), r.Fold.Suspects()

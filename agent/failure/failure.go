@@ -52,8 +52,13 @@ type Failure struct {
 	// worker and the output of the node's other workers.
 	SharedOutput bool
 
-	// Stack is where the worker was when it was killed, in lines; "" if that is not known.
+	// Stack is where the worker was when it was killed, or when the job hung, in lines; "" if
+	// that is not known.
 	Stack string
+
+	// Hang says that the job had made no step before the failure, and where its workers were;
+	// "" if it had. The worker that failed then is the first to give up, not the cause.
+	Hang string
 
 	order time.Time // Time as it sorts, to less than a second
 	group int       // of a failure that was read from the store: the node's rank
@@ -194,7 +199,8 @@ func (f *Failure) Worker() string {
 	return fmt.Sprintf("worker of rank %d (local rank %d, pid %d", f.Rank, f.LocalRank, f.Pid)
 }
 
-// Summary is a failure in one line: the worker, how it ended, and its own word on why.
+// Summary is a failure in one line: the worker, how it ended, and its own word on why; before
+// that the hang that it ended.
 func (f *Failure) Summary() string {
 	how := fmt.Sprintf("exited with code %d", f.ExitCode)
 	switch {
@@ -206,6 +212,9 @@ func (f *Failure) Summary() string {
 	text := fmt.Sprintf("%s on %s) %s", f.Worker(), f.Host, how)
 	if why := f.lastError(); why != "" {
 		text += ": " + why
+	}
+	if f.Hang != "" {
+		return "the job hung (" + f.Hang + "); then the " + text
 	}
 	return text
 }

@@ -29,6 +29,7 @@ const (
 const (
 	maxRootCause  = 16 << 10 // bytes of message and of stderr, each
 	maxCollateral = 512      // bytes of another's message
+	maxHang       = 600
 	maxPeers      = 16
 	maxPeersText  = maxPeers * 16 * maxRootCause // of all of them, as JSON
 )
@@ -49,6 +50,7 @@ type peerFailure struct {
 	Stderr       string    `json:"stderr,omitempty"`
 	SharedOutput bool      `json:"shared_output,omitempty"`
 	OOM          bool      `json:"oom,omitempty"`
+	Hang         string    `json:"hang,omitempty"`
 }
 
 // Publish tells the other nodes of a round, by its store, of a failure of this one,
@@ -62,7 +64,7 @@ func (f *Failure) Publish(ctx context.Context, keys store.Store, round uint64, g
 	p := peerFailure{
 		Number: number, Round: round, Group: group,
 		Rank: f.Rank, LocalRank: f.LocalRank, Pid: f.Pid, ExitCode: f.ExitCode, Host: f.Host, Time: f.Time,
-		ErrorFile: f.ErrorFile, Message: lastBytes(f.Message, maxCollateral), OOM: f.OOM,
+		ErrorFile: f.ErrorFile, Message: lastBytes(f.Message, maxCollateral), OOM: f.OOM, Hang: lastBytes(f.Hang, maxHang),
 	}
 	if first || number == 1 {
 		p.Message, p.Stderr, p.SharedOutput = lastBytes(f.Message, maxRootCause), lastBytes(string(f.Stderr), maxRootCause), f.SharedOutput
@@ -149,7 +151,7 @@ func parsePeers(text []byte, round uint64) []Failure {
 		failures = append(failures, Failure{
 			Rank: p.Rank, LocalRank: p.LocalRank, Pid: p.Pid, ExitCode: p.ExitCode,
 			Host: printable.Text(lastBytes(p.Host, maxCollateral)), Time: p.Time, ErrorFile: printable.Text(lastBytes(p.ErrorFile, unix.PathMax)),
-			Message: plainLines(lastBytes(p.Message, maxRootCause)), OOM: p.OOM, Stderr: []byte(lastBytes(p.Stderr, maxRootCause)), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
+			Message: plainLines(lastBytes(p.Message, maxRootCause)), OOM: p.OOM, Hang: printable.Text(lastBytes(p.Hang, maxHang)), Stderr: []byte(lastBytes(p.Stderr, maxRootCause)), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
 		})
 	}
 	return failures

@@ -25,7 +25,7 @@ func Report(name string, failures []Failure) string {
 			width = max(width, utf8.RuneCountInString(line))
 		}
 		if i == root {
-			first = text + failures[i].stderrLines()
+			first = text + failures[i].hangLines() + failures[i].stderrLines()
 		} else {
 			others = append(others, text)
 		}
@@ -64,12 +64,24 @@ func (f *Failure) stderrLines() string {
 	return "\n  stderr    :" + title + "\n    " + strings.Join(shown, "\n    ")
 }
 
-// stackLines is where a worker was that had to be killed, as more lines of its record.
+// hangLines says that the job had hung before, as one more line of the root cause.
+func (f *Failure) hangLines() string {
+	if f.Hang == "" {
+		return ""
+	}
+	return "\n  hang      : the job hung before this failure: " + f.Hang
+}
+
+// stackLines is where a worker was that had to be killed, or whose job hung, as more lines of its record.
 func (f *Failure) stackLines() string {
 	if f.Stack == "" {
 		return ""
 	}
-	return "\n  last stack: (it did not end within its grace)\n  " + strings.ReplaceAll(strings.TrimSuffix(f.Stack, "\n"), "\n", "\n  ")
+	when := "it did not end within its grace"
+	if f.Hang != "" {
+		when = "while the job hung"
+	}
+	return "\n  last stack: (" + when + ")\n  " + strings.ReplaceAll(strings.TrimSuffix(f.Stack, "\n"), "\n", "\n  ")
 }
 
 // record is one failure in a report.

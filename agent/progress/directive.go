@@ -208,6 +208,9 @@ func directivePath(r *record) string { return r.file.Path() + ".directive" }
 // WriteDirective replaces a worker's directive file at once; nil removes it.
 func (t *Tracker) WriteDirective(local int, d *Directive) error {
 	path := t.DirectivePath(local)
+	if t != nil {
+		t.direct(local, d != nil)
+	}
 	switch {
 	case path == "":
 		return errNoRecord
@@ -222,6 +225,17 @@ func (t *Tracker) WriteDirective(local int, d *Directive) error {
 		return err
 	}
 	return replaceFile(path, append(text, '\n'))
+}
+
+// direct notes whether a worker has a directive.
+func (t *Tracker) direct(local int, has bool) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if has && t.directed != nil {
+		t.directed[local] = true
+	} else {
+		delete(t.directed, local)
+	}
 }
 
 // replaceFile puts a file in the place of another one; what cannot be written in full

@@ -32,6 +32,8 @@ type Tracker struct {
 	round    *round                // of the last attempt; nil before the first
 	lost     [causes]time.Duration // sums of gaps
 	before   time.Time             // when a step changed last in an earlier round; zero: none did
+	directed map[int]bool          // local ranks of the running attempt that have a directive
+	stalled  string                // see SetStalled
 }
 
 // round is what is known of one attempt.
@@ -102,6 +104,7 @@ func (t *Tracker) Begin(number uint64, workers int, cause Cause) []string {
 	t.End()
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	t.directed, t.stalled = make(map[int]bool), ""
 	t.round = &round{number: number, cause: cause, begun: t.now(), workers: make([]worker, workers), highest: noStep}
 	for i := range t.round.workers {
 		t.round.workers[i].step = noStep
@@ -209,7 +212,7 @@ func (r *round) steps() (smallest, largest int64, reporting int) {
 }
 
 // Report samples the records and says how far the workers are; nil if none has reported a
-// step in the last attempt. After the attempt it is how far they had come.
+// step in the last attempt and it was not said to hang. After the attempt it is how far they had come.
 func (t *Tracker) Report() *training.Report {
 	if t == nil {
 		return nil
@@ -222,10 +225,13 @@ func (t *Tracker) Report() *training.Report {
 		return nil
 	}
 	smallest, largest, reporting := r.steps()
-	if reporting == 0 {
-		return nil
-	}
 	now := t.now()
+	if reporting == 0 {
+		if t.stalled == "" {
+			return nil
+		}
+		return &training.Report{Round: r.number, Workers: len(r.workers), Stalled: t.stalled}
+	}
 	var moved time.Time // when the first of the slowest came to where they are
 	for _, w := range r.workers {
 		if w.step == smallest && (moved.IsZero() || w.changed.Before(moved)) {
@@ -235,8 +241,52 @@ func (t *Tracker) Report() *training.Report {
 	return &training.Report{
 		Round: r.number, Workers: len(r.workers), Reporting: reporting, Smallest: smallest, Largest: largest,
 		SinceFirst: now.Sub(r.first), SinceChange: now.Sub(r.changed), SinceSlowest: now.Sub(moved),
-		PerStep: r.speed.perStep(), Gap: r.gap,
+		PerStep: r.speed.perStep(), Gap: r.gap, Stalled: t.stalled,
 	}
+}
+
+// SetStalled makes a sentence a part of the reports of this attempt: the job makes no step any
+// more; "": it does again.
+func (t *Tracker) SetStalled(text string) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.stalled = text
+}
+
+// Pulse tells when a step changed last in this attempt, as far as samples have seen it, zero if
+// none has, and whether workers have a directive, for which they may pause.
+func (t *Tracker) Pulse() (changed time.Time, directed bool) {
+	if t == nil {
+		return time.Time{}, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.round == nil {
+		return time.Time{}, false
+	}
+	return t.round.changed, len(t.directed) > 0
+}
+
+// Steps are the last steps of the workers that have reported one, by local rank.
+func (t *Tracker) Steps() map[int]int64 {
+	steps := make(map[int]int64)
+	if t == nil {
+		return steps
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sampleLocked()
+	if t.round != nil {
+		for local, w := range t.round.workers {
+			if w.step != noStep {
+				steps[local] = w.step
+			}
+		}
+	}
+	return steps
 }
 
 // Highest is the highest step that a worker reported in the last attempt, and the number of

@@ -20,11 +20,25 @@ import (
 // who asks writes the question under the next number, at once, so that no number is left out;
 // each agent of the round waits for the next number and writes its answer beside it; who has
 // asked takes the answers out.
+//
+// That the job hangs, or steps again, is told to all agents under such a number, too.
 const (
 	keyLast     = "rallypoint/stacks/last" // about the last number that was used
 	keyQuestion = "rallypoint/stacks/question/"
 	keyAnswer   = "rallypoint/stacks/answer/"
+	keyJudge    = "rallypoint/stacks/judge" // which node tells the others of this round
+
+	askStacks = "stacks "
+	tellHang  = "hang "
 )
+
+// Node is what a node answers.
+type Node struct {
+	Fold
+	Host   string         `json:"host"`
+	Silent *time.Duration `json:"silent"` // since a step of its workers has changed; nil: they have reported none
+	Steps  map[int]int64  `json:"steps"`  // of its ranks, as far as they report any
+}
 
 func questionKey(number int64) string { return keyQuestion + strconv.FormatInt(number, 10) }
 
@@ -36,16 +50,28 @@ func answerKey(number int64, group int) string {
 const rest = 200 * time.Millisecond
 
 // Answer answers all questions in the store of a round for the node of that rank until ctx
-// ends. collect is called once for each.
-func Answer(ctx context.Context, s store.Store, group int, collect func(context.Context) Fold) {
+// ends: collect is called once for each; and hear for what Tell tells.
+func Answer(ctx context.Context, s store.Store, group int, collect func(context.Context) Node, hear func(Hang)) {
 	for number := int64(1); ctx.Err() == nil; number++ {
-		for s.Wait(ctx, []string{questionKey(number)}) != nil {
+		var question []byte
+		for {
+			var err error
+			if question, err = s.Get(ctx, questionKey(number)); err == nil {
+				break
+			}
 			if !backoff.Sleep(ctx, time.Second) {
 				return
 			}
 		}
-		fold := collect(ctx)
-		if text, err := json.Marshal(fold); err == nil && ctx.Err() == nil {
+		if told, ok := bytes.CutPrefix(question, []byte(tellHang)); ok {
+			_, told, _ = bytes.Cut(told, []byte(" "))
+			if h, err := decodeHang(told); err == nil && ctx.Err() == nil {
+				hear(h)
+			}
+			continue
+		}
+		answer := collect(ctx)
+		if text, err := json.Marshal(answer); err == nil && ctx.Err() == nil {
 			_ = s.Set(ctx, answerKey(number, group), text)
 		}
 		backoff.Sleep(ctx, rest)
@@ -55,8 +81,8 @@ func Answer(ctx context.Context, s store.Store, group int, collect func(context.
 // Ask asks the agents of a round of so many nodes, and returns what each has answered by the
 // end of ctx, or as soon as all have; nil of a node that has not. An error says that the store
 // could not be asked. cleanup bounds what follows ctx.
-func Ask(ctx context.Context, s store.Store, nodes int, cleanup time.Duration) ([]*Fold, error) {
-	number, err := draw(ctx, s)
+func Ask(ctx context.Context, s store.Store, nodes int, cleanup time.Duration) ([]*Node, error) {
+	number, err := draw(ctx, s, []byte(askStacks+rand.Text()))
 	if err != nil {
 		return nil, err
 	}
@@ -69,7 +95,7 @@ func Ask(ctx context.Context, s store.Store, nodes int, cleanup time.Duration) (
 	}
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
-	folds := make([]*Fold, nodes)
+	answers := make([]*Node, nodes)
 	for i, key := range keys {
 		there, err := s.Check(after, []string{key})
 		if err != nil {
@@ -83,22 +109,38 @@ func Ask(ctx context.Context, s store.Store, nodes int, cleanup time.Duration) (
 			return nil, err
 		}
 		_, _ = s.Delete(after, key)
-		fold, err := decode(text)
+		answer, err := decode(text)
 		if err != nil {
-			fold = &Fold{Groups: []Group{}, RanksCut: []int{}}
+			answer = &Node{Fold: Fold{Groups: []Group{}, RanksCut: []int{}}}
 		}
-		folds[i] = fold
+		answers[i] = answer
 	}
-	return folds, nil
+	return answers, nil
 }
 
-// draw writes a question under the next number, and returns that.
-func draw(ctx context.Context, s store.Store) (int64, error) {
+// Tell tells all agents of a round that the job hangs, or that it steps again.
+func Tell(ctx context.Context, s store.Store, h Hang) error {
+	text, err := json.Marshal(h)
+	if err == nil {
+		_, err = draw(ctx, s, []byte(tellHang+rand.Text()+" "+string(text)))
+	}
+	return err
+}
+
+// Judge makes the node of that rank the one that tells the others of its round of a hang, and
+// reports whether it is: the first that wants to be, for the whole round.
+func Judge(ctx context.Context, s store.Store, group int) (bool, error) {
+	mine := []byte(strconv.Itoa(group))
+	now, err := s.CompareSet(ctx, keyJudge, nil, mine)
+	return err == nil && bytes.Equal(now, mine), err
+}
+
+// draw writes a text under the next number, and returns that. The text differs from others.
+func draw(ctx context.Context, s store.Store, mine []byte) (int64, error) {
 	number, err := lastNumber(ctx, s)
 	if err != nil {
 		return 0, err
 	}
-	mine := []byte("stacks " + rand.Text())
 	for {
 		number++
 		now, err := s.CompareSet(ctx, questionKey(number), nil, mine)
@@ -138,16 +180,27 @@ const (
 )
 
 // decode reads an answer, which may be anything: workers can write into the store, too.
-func decode(text []byte) (*Fold, error) {
-	var f Fold
+func decode(text []byte) (*Node, error) {
+	var n Node
 	if len(text) > maxAnswer {
 		return nil, fmt.Errorf("an answer of %d bytes, at most %d are allowed", len(text), maxAnswer)
 	}
-	if err := json.Unmarshal(text, &f); err != nil {
+	if err := json.Unmarshal(text, &n); err != nil {
 		return nil, err
 	}
+	n.Host = bounded(n.Host)
+	for rank := range n.Steps {
+		if !possible([]int{rank}) {
+			return nil, errors.New("an answer with ranks that cannot be")
+		}
+	}
+	return &n, n.check()
+}
+
+// check bounds what a fold from elsewhere may hold.
+func (f *Fold) check() error {
 	if len(f.Groups) > MaxGroups || f.GroupsCut < 0 {
-		return nil, fmt.Errorf("an answer of %d groups", len(f.Groups))
+		return fmt.Errorf("an answer of %d groups", len(f.Groups))
 	}
 	if f.Groups == nil {
 		f.Groups = []Group{}
@@ -155,7 +208,7 @@ func decode(text []byte) (*Fold, error) {
 	for i := range f.Groups {
 		g := &f.Groups[i]
 		if len(g.Ranks) == 0 || !possible(g.Ranks) || len(g.Threads) > MaxThreads+1 {
-			return nil, errors.New("an answer with a group that cannot be")
+			return errors.New("an answer with a group that cannot be")
 		}
 		g.Source, g.State, g.Why = bounded(g.Source), bounded(g.State), bounded(g.Why)
 		if g.Threads == nil {
@@ -173,9 +226,9 @@ func decode(text []byte) (*Fold, error) {
 		}
 	}
 	if !possible(f.RanksCut) {
-		return nil, errors.New("an answer with ranks that cannot be")
+		return errors.New("an answer with ranks that cannot be")
 	}
-	return &f, nil
+	return nil
 }
 
 func possible(ranks []int) bool {

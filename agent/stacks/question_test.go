@@ -2,6 +2,7 @@ package stacks
 
 import (
 	"context"
+	"crypto/rand"
 	"strings"
 	"sync"
 	"testing"
@@ -22,7 +23,7 @@ func TestQuestion(t *testing.T) {
 	defer cancel()
 	for node := range 2 {
 		wg.Go(func() {
-			Answer(ctx, s, node, func(context.Context) Fold { return NewFold([]Worker{at(node, "f")}) })
+			Answer(ctx, s, node, func(context.Context) Node { return Node{Fold: NewFold([]Worker{at(node, "f")})} }, func(Hang) {})
 		})
 	}
 	folds, err := Ask(ctx, s, 2, testkit.Patience)
@@ -52,7 +53,7 @@ func TestQuestionsAreNumberedWithoutGaps(t *testing.T) {
 		if last != "" {
 			testkit.Check(t, s.Set(ctx, keyLast, []byte(last)))
 		}
-		testkit.Equal(t, testkit.Must(draw(ctx, s))(t), int64(want)+1)
+		testkit.Equal(t, testkit.Must(draw(ctx, s, []byte(rand.Text())))(t), int64(want)+1)
 	}
 }
 
@@ -85,9 +86,67 @@ func FuzzDecode(f *testing.F) {
 		if err != nil {
 			return
 		}
-		joined := Join([]Fold{*fold, *fold})
+		joined := Join([]Fold{fold.Fold, fold.Fold})
 		if strings.ContainsRune(joined.Text(), '\x1b') || len(joined.Suspects()) > joined.Ranks() {
 			t.Fatal(joined)
 		}
 	})
+}
+
+// TestTell: what one node tells all others hear, between questions that are answered as before;
+// one node of a round tells.
+func TestTell(t *testing.T) {
+	s := store.NewMemory(store.NewEngine(store.Limits{}))
+	defer s.Close()
+	ctx, cancel := context.WithCancel(testkit.Within(t, testkit.Patience))
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	defer cancel()
+	heard := make(chan Hang, 8)
+	for node := range 2 {
+		wg.Go(func() {
+			Answer(ctx, s, node, func(context.Context) Node { return Node{Fold: NewFold([]Worker{at(node, "f")}), Host: "h"} }, func(h Hang) { heard <- h })
+		})
+	}
+	for _, group := range []int{1, 2, 1} {
+		judge, err := Judge(ctx, s, group)
+		testkit.Check(t, err)
+		if judge != (group == 1) {
+			t.Errorf("node %d: %v", group, judge)
+		}
+	}
+	for range 2 {
+		nodes, err := Ask(ctx, s, 2, testkit.Patience)
+		testkit.Check(t, err)
+		told := NewHang(time.Minute, nodes)
+		for _, h := range []Hang{told, Resumed()} {
+			testkit.Check(t, Tell(ctx, s, h))
+			for range 2 {
+				if got := <-heard; got.Text != h.Text || got.Silent != h.Silent || got.Restart != -1 || len(got.Groups) != len(h.Groups) {
+					t.Errorf("heard %+v, told %+v", got, h)
+				}
+			}
+		}
+	}
+}
+
+// TestHangsOfStrangers: a worker cannot have an agent say what a terminal obeys, nor more than
+// a sentence.
+func TestHangsOfStrangers(t *testing.T) {
+	for name, text := range map[string]string{
+		"no JSON":         "x",
+		"too long":        `{"suspects":[],"text":"` + strings.Repeat("x", maxHang) + `"}`,
+		"no suspects":     `{"text":"x"}`,
+		"a negative rank": `{"suspects":[-1]}`,
+		"no ranks":        `{"suspects":[],"groups":[{"ranks":[]}]}`,
+		"a negative time": `{"suspects":[],"silent":-1}`,
+	} {
+		if h, err := decodeHang([]byte(text)); err == nil {
+			t.Errorf("%s: %+v", name, h)
+		}
+	}
+	h, err := decodeHang([]byte(`{"suspects":[1],"text":"\u001b[2J` + strings.Repeat("x", 999) + `"}`))
+	if err != nil || len(h.Text) > maxSentence || strings.Contains(h.Text, "\x1b") {
+		t.Errorf("%v %q", err, h.Text)
+	}
 }

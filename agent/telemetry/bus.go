@@ -78,6 +78,12 @@ type (
 	Monitored struct{ State string }
 	// WorkerExited says that a worker has ended.
 	WorkerExited struct{ Worker *process.Process }
+	// Stalled says that the job makes no step any more and where its workers are, in one sentence,
+	// and which ranks are suspects; without Text that it steps again.
+	Stalled struct {
+		Text     string
+		Suspects []int
+	}
 	// Leaving says why the node is to leave its round.
 	Leaving struct{ Reason string }
 	// Stopping says that what is left of an attempt is being stopped, and why: "" after a
@@ -135,6 +141,7 @@ func (WorkersStarted) message() {}
 func (WatchdogActed) message()  {}
 func (Monitored) message()      {}
 func (WorkerExited) message()   {}
+func (Stalled) message()        {}
 func (Leaving) message()        {}
 func (Stopping) message()       {}
 func (AttemptFailed) message()  {}

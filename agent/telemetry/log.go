@@ -16,6 +16,12 @@ func (l *logLines) Take(_ State, message Message) {
 			log.Error(fmt.Sprintf("the exit code of the worker of local rank %d (pid %d) is lost, so it counts as failed: "+
 				"SIGCHLD is ignored in this process, or something else in it waits for all children", p.Local, p.Pid))
 		}
+	case Stalled:
+		if m.Text == "" {
+			log.Info("the job makes steps again")
+		} else {
+			log.Warn(m.Text)
+		}
 	case Stopping:
 		if m.Warning != "" {
 			log.Warn(m.Warning)

@@ -20,7 +20,7 @@ type ProgressStatus struct {
 }
 
 func progressStatus(r *training.Report) *ProgressStatus {
-	if r == nil {
+	if r == nil || r.Reporting == 0 {
 		return nil
 	}
 	return &ProgressStatus{
@@ -44,8 +44,14 @@ func (st *StatusTracker) FollowProgress(t *progress.Tracker) {
 	st.progress = t
 }
 
-// progressMetrics writes what is known of the workers' steps; nothing before the first.
-func (st *StatusTracker) progressMetrics(m *promtext.Buffer, p *ProgressStatus) {
+// progressMetrics writes what is known of the workers' steps; nothing before the first, but
+// whether the job has hung.
+func (st *StatusTracker) progressMetrics(m *promtext.Buffer, p *ProgressStatus, stalled string) {
+	hung := 0.0
+	if stalled != "" {
+		hung = 1
+	}
+	m.Single("rallypoint_agent_stalled", "gauge", "1 while the job makes no step, as the status says with where its workers are; else 0.", hung)
 	if p != nil {
 		m.Single("rallypoint_agent_training_step", "gauge", "The largest training step that a worker of this node has reported in the last round.", float64(p.Step))
 		m.Single("rallypoint_agent_training_smallest_step", "gauge", "The smallest of the workers' steps.", float64(p.SmallestStep))

@@ -55,6 +55,7 @@ type Status struct {
 	Members   []MemberStatus  `json:"members,omitempty"` // of the round; none if the store does not answer
 	Workers   []WorkerStatus  `json:"workers"`           // of this node
 	LastError string          `json:"last_failure,omitempty"`
+	Stalled   string          `json:"stalled,omitempty"`  // the job makes no step, and where its workers are; none: it does, as far as is known
 	Progress  *ProgressStatus `json:"progress,omitempty"` // of the workers; none if they have not reported a step
 }
 
@@ -116,6 +117,8 @@ func (st *StatusTracker) Take(s State, message Message) {
 		st.started(s, m.Workers)
 	case WorkerExited:
 		st.exited(m.Worker)
+	case Stalled:
+		st.set(func(v *Status) { v.Stalled = m.Text })
 	case Stopping:
 		st.enter(PhaseStopping)
 	case AttemptFailed:
@@ -148,6 +151,7 @@ func (st *StatusTracker) joined(p *Place) {
 		v.Phase, v.Round, v.GroupRank, v.Groups = PhaseAssigning, p.Round, p.Group, p.Groups
 		v.Store = p.StoreAddr + ":" + strconv.Itoa(p.StorePort)
 		v.Rounds++
+		v.Stalled = ""
 		st.members = p.Members
 	})
 }
@@ -273,7 +277,7 @@ func (st *StatusTracker) metrics(more func(*promtext.Buffer)) []byte {
 			m.Sample("rallypoint_agent_step_failures_total", float64(total.failed), "step", label)
 		}
 	}
-	st.progressMetrics(&m, s.Progress)
+	st.progressMetrics(&m, s.Progress, s.Stalled)
 	var use unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &use) == nil {
 		m.Single("rallypoint_agent_cpu_seconds_total", "counter", "CPU time of the agent itself.",

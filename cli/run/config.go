@@ -62,7 +62,7 @@ func configure(o *options, env environ) (*config, error) {
 	if err := c.setNodes(o, env); err != nil {
 		return nil, err
 	}
-	for _, set := range []func(*options, environ) error{c.setScript, c.setWarm, c.setWorkers, c.setCPUs, c.setTimes, c.setLogs, c.setConsole, c.setLogFormat} {
+	for _, set := range []func(*options, environ) error{c.setScript, c.setWarm, c.setWorkers, c.setCPUs, c.setTimes, c.setHangs, c.setLogs, c.setConsole, c.setLogFormat} {
 		if err := set(o, env); err != nil {
 			return nil, err
 		}
@@ -226,6 +226,41 @@ func (c *config) setTimes(o *options, env environ) error {
 		s.ExitBarrierTimeout, err = secondsOf(envExitBarrierTimeout, text)
 	}
 	return err
+}
+
+// The variables of --hang-timeout and --on-hang.
+const (
+	envHangTimeout = "RALLYPOINT_HANG_TIMEOUT"
+	envOnHang      = "RALLYPOINT_ON_HANG"
+)
+
+// setHangs takes when a job is said to hang, and what follows (decision 0111).
+func (c *config) setHangs(o *options, env environ) error {
+	name, text := "argument --hang-timeout", o.hangTimeout
+	if !o.given["hang-timeout"] {
+		name, text = "environment variable "+envHangTimeout, env.get(envHangTimeout)
+	}
+	switch text {
+	case "", "auto":
+	case "off":
+		c.spec.HangTimeout = agent.HangOff
+	default:
+		x, err := strconv.ParseFloat(text, 64)
+		if err != nil || !(x > 0) {
+			return usagef("%s: %q must be auto, off or a number of seconds above 0", name, text)
+		}
+		c.spec.HangTimeout = time.Duration(math.Min(x, maxSeconds) * float64(time.Second))
+	}
+	name, text = "argument --on-hang", o.onHang
+	if !o.given["on-hang"] {
+		name, text = "environment variable "+envOnHang, cmp.Or(env.get(envOnHang), o.onHang)
+	}
+	at := slices.Index(agent.OnHangNames, text)
+	if at < 0 {
+		return usagef("%s: %q must be one of %s", name, text, strings.Join(agent.OnHangNames, ", "))
+	}
+	c.spec.OnHang = agent.OnHang(at)
+	return nil
 }
 
 // maxSeconds keeps durations within what a time.Duration holds.

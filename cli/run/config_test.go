@@ -8,6 +8,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"rallypoint/agent"
 )
 
 // configured parses and checks a command line.
@@ -116,6 +118,9 @@ func TestConfigureRefuses(t *testing.T) {
 		"--max-restarts=-1/6h x":                           "--max-restarts",
 		"--max-restarts=1001/6h x":                         "at most 1000",
 		"--max-no-progress=-1 x":                           "--max-no-progress",
+		"--hang-timeout=0 x":                               "--hang-timeout: \"0\" must be auto, off",
+		"--hang-timeout=nan x":                             "--hang-timeout",
+		"--on-hang=kill x":                                 "--on-hang",
 		"--monitor-interval=0 x":                           "--monitor-interval",
 		"--monitor-interval=nan x":                         "--monitor-interval",
 		"--shutdown-timeout=-1 x":                          "--shutdown-timeout",
@@ -195,6 +200,31 @@ func TestCPUQuota(t *testing.T) {
 	for _, name := range []string{"other", "old", "missing"} {
 		if quota, ok := cpuQuota(filepath.Join(root, name), root); ok {
 			t.Errorf("%s: quota %v", name, quota)
+		}
+	}
+}
+
+// TestHangOptions: the flag goes before the variable, and each says what it does not know.
+func TestHangOptions(t *testing.T) {
+	for _, c := range []struct {
+		args, env string
+		timeout   time.Duration
+		onHang    agent.OnHang
+	}{
+		{"x", "", 0, agent.HangReport},
+		{"--hang-timeout=auto x", "RALLYPOINT_HANG_TIMEOUT=9", 0, agent.HangReport},
+		{"--hang-timeout=0.5 --on-hang=restart x", "RALLYPOINT_ON_HANG=stacks", 500 * time.Millisecond, agent.HangRestart},
+		{"--hang-timeout=off x", "RALLYPOINT_ON_HANG=stacks", agent.HangOff, agent.HangStacks},
+		{"x", "RALLYPOINT_HANG_TIMEOUT=90", 90 * time.Second, agent.HangReport},
+	} {
+		got, err := configured(t, c.args, c.env)
+		if err != nil || got.spec.HangTimeout != c.timeout || got.spec.OnHang != c.onHang {
+			t.Errorf("%s, %s: %v", c.args, c.env, err)
+		}
+	}
+	for _, env := range []string{"RALLYPOINT_HANG_TIMEOUT=-1", "RALLYPOINT_HANG_TIMEOUT=1m", "RALLYPOINT_ON_HANG=off"} {
+		if _, err := configured(t, "x", env); err == nil || !strings.Contains(err.Error(), env[:strings.Index(env, "=")]) {
+			t.Errorf("%s: %v", env, err)
 		}
 	}
 }

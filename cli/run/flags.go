@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"rallypoint/agent"
 	"rallypoint/agent/process"
 )
 
@@ -43,6 +44,8 @@ type options struct {
 
 	restartWindow time.Duration // 0: none
 	maxNoProgress int
+
+	hangTimeout, onHang string
 
 	warm           bool
 	preload        []string
@@ -137,6 +140,8 @@ var optionTable = []option{
 
 	{name: "max-restarts", group: groupFailure, meta: "N[/TIME]", help: "how often workers may be restarted after a failure, in all, or in a time as 10/6h (default 0)", number: func(o *options) *int { return &o.maxRestarts }, window: func(o *options) *time.Duration { return &o.restartWindow }},
 	{name: "max-no-progress", group: groupFailure, ours: true, meta: "N", help: "end with code 93 after so many rounds without a higher training step (default 0: never)", number: func(o *options) *int { return &o.maxNoProgress }},
+	{name: "hang-timeout", group: groupFailure, ours: true, meta: "auto|SECONDS|off", help: "time without a training step after which the job is said to hang, with where its workers are (default auto, at least 60)", text: func(o *options) *string { return &o.hangTimeout }},
+	{name: "on-hang", group: groupFailure, ours: true, meta: "WHAT", choices: agent.OnHangNames, help: "what follows: it is reported, all stacks are logged, too, or the first suspect is restarted as if it had failed (default report)", text: func(o *options) *string { return &o.onHang }},
 	{name: "restart-delay", group: groupFailure, ours: true, meta: "SECONDS", help: "pause before the first restart, doubled for each further one up to 5 minutes (default 0)", real: func(o *options) *float64 { return &o.restartDelay }},
 	{name: "monitor-interval", group: groupFailure, meta: "SECONDS", help: "how often to ask whether nodes wait (default 0.1)", real: func(o *options) *float64 { return &o.monitorInterval }},
 	{name: "shutdown-timeout", group: groupFailure, meta: "SECONDS", help: "grace between a signal to the workers and SIGKILL (default 30)", number: func(o *options) *int { return &o.shutdownTimeout }},
@@ -160,7 +165,7 @@ func defaultOptions() *options {
 		nnodes: "1:1", nproc: "1", backend: "static", id: "none", monitorInterval: 0.1, startMethod: "spawn",
 		eventHandler: "null", rdzvEventHandler: "null", role: "default", redirects: "0", tee: "0", masterAddr: "127.0.0.1",
 		masterPort: unsetNumber, signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", shutdownTimeout: unsetNumber,
-		exitBarrierTimeout: unsetNumber, drainTimeout: 120, preloadTimeout: process.DefaultPreloadTimeout.Seconds(), given: make(map[string]bool),
+		exitBarrierTimeout: unsetNumber, drainTimeout: 120, hangTimeout: "auto", onHang: agent.OnHangNames[agent.HangReport], preloadTimeout: process.DefaultPreloadTimeout.Seconds(), given: make(map[string]bool),
 	}
 }
 

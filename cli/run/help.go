@@ -46,6 +46,8 @@ Exit codes:
 var variables = []struct{ name, help string }{
 	{"PYTHON_EXEC", "interpreter of the workers; else that of $VIRTUAL_ENV, the one that has this command installed (not by uv tool or pipx), or the first python3 in PATH"},
 	{envWarm, "1: --warm"},
+	{envHangTimeout, "--hang-timeout"},
+	{envOnHang, "--on-hang"},
 	{"LOGLEVEL", "least level to log: DEBUG, INFO, WARNING or ERROR; INFO for a job of several nodes, else WARNING"},
 	{"OMP_NUM_THREADS", "threads of a worker's CPU operations; 1 if there are several workers"},
 	{"TORCHELASTIC_HEALTH_CHECK_PORT", "PORT (of 127.0.0.1) or HOST:PORT for /healthz, /readyz, /status and /metrics"},

@@ -1,0 +1,335 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"slices"
+	"strconv"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/stacks"
+	"rallypoint/agent/telemetry"
+	"rallypoint/core/store"
+	"rallypoint/internal/backoff"
+	"rallypoint/internal/host"
+)
+
+// OnHang is what follows when the job has made no step for too long.
+type OnHang int
+
+// What follows.
+const (
+	HangReport  OnHang = iota // it is said, with where the workers are
+	HangStacks                // and all their stacks are logged
+	HangRestart               // and the first suspect is ended, as if it had failed
+)
+
+// OnHangNames are the names of options.
+var OnHangNames = []string{"report", "stacks", "restart"}
+
+// HangOff as Spec.HangTimeout: the job is never said to hang.
+const HangOff = -time.Second
+
+// Times of a job that is suspected.
+const (
+	hangPatience  = 3 * time.Second  // for all nodes' answers
+	betweenStacks = time.Second      // of two looks at where the workers are
+	hangPause     = time.Second      // before a suspicion that was not confirmed is looked at again
+	hangPauseAuto = 10 * time.Second // the same, where no timeout is given
+	hangCertain   = 10 * time.Minute // of silence: what workers do is no excuse any more
+)
+
+// hangWatch looks whether the job makes steps while the workers of an attempt run. The first
+// node of a round that suspects a hang asks all agents where their workers are and tells them
+// what it makes of that (docs/decisions/0111). look and take are called by supervise alone.
+type hangWatch struct {
+	a *Agent
+	t *attempt
+
+	changed   time.Time     // of a step, as it was seen last
+	suspected chan struct{} // has a token while the job is suspected
+	resumed   chan struct{} // has one when it steps again after it was told to hang
+	heard     chan stacks.Hang
+	judge     atomic.Bool // this node tells the others
+
+	// What look has found, for the other goroutines. reports: a worker of this node has reported
+	// a step in this round.
+	silent  atomic.Int64 // nanoseconds
+	reports atomic.Bool
+}
+
+// watchHang begins to watch; stop ends it.
+func (a *Agent) watchHang(t *attempt) (w *hangWatch, stop func()) {
+	w = &hangWatch{a: a, t: t, suspected: make(chan struct{}, 1), resumed: make(chan struct{}, 1), heard: make(chan stacks.Hang)}
+	a.hangs.Begin(time.Now())
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { // ends with stop
+		defer close(done)
+		w.follow(ctx)
+	}()
+	answered := a.answerStacks(t, w)
+	return w, func() {
+		cancel()
+		<-done
+		answered()
+	}
+}
+
+// farLook is when look is to be called again if nothing is suspected.
+const farLook = time.Hour
+
+// look takes how far the workers are, and says when to look again at the latest.
+func (w *hangWatch) look() (again time.Duration) {
+	a := w.a
+	if a.spec.HangTimeout < 0 {
+		return farLook
+	}
+	d := &a.hangs
+	changed, announced := a.progress.Pulse()
+	moved := changed.After(w.changed)
+	w.changed = changed
+	d.Look(time.Now(), moved, announced)
+	suspected, left := d.Suspects()
+	w.silent.Store(int64(d.Silent()))
+	a.hangLimit.Store(int64(d.Limit()))
+	w.reports.Store(!changed.IsZero())
+	switch {
+	case moved && w.t.hang != nil:
+		w.take(stacks.Resumed())
+		wakeUp(w.resumed)
+	case suspected && w.t.hang == nil:
+		wakeUp(w.suspected)
+	case !suspected && left > 0:
+		return left
+	}
+	return farLook
+}
+
+func wakeUp(c chan<- struct{}) {
+	select {
+	case c <- struct{}{}:
+	default:
+	}
+}
+
+// take takes that the job hangs, or that it steps again.
+func (w *hangWatch) take(h stacks.Hang) {
+	a, t := w.a, w.t
+	if h.Text == "" {
+		if t.hang == nil {
+			return
+		}
+		t.hang = nil
+		a.progress.SetStalled("")
+		a.publish(telemetry.Stalled{})
+		return
+	}
+	t.hang = &h
+	a.progress.SetStalled(h.Text)
+	a.publish(telemetry.Stalled{Text: h.Text, Suspects: h.Suspects})
+	t.lastStacks = slices.Clone(h.Groups)
+	base := a.assignment.ranks.base
+	if local := h.Restart - base; a.spec.OnHang == HangRestart && local >= 0 && local < len(t.workers.Procs) && !t.workers.Procs[local].HasExited() {
+		p := t.workers.Procs[local]
+		p.Fault = "The job hung; this worker was ended for it (--on-hang restart). "
+		p.SignalGroup(unix.SIGKILL)
+	}
+}
+
+// hangText says that the job makes no step any more; "": it does, as far as is known.
+func (a *attempt) hangText() string {
+	if a.hang == nil {
+		return ""
+	}
+	return a.hang.Text
+}
+
+// follow looks into suspicions until ctx ends.
+func (w *hangWatch) follow(ctx context.Context) {
+	s := roundStores{a: w.a}
+	defer s.close()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-w.resumed:
+			if w.judge.Load() {
+				w.tell(ctx, &s, stacks.Resumed())
+			}
+		case <-w.suspected:
+			if !w.inquire(ctx, &s) {
+				pause := hangPause
+				if w.a.spec.HangTimeout == 0 {
+					pause = hangPauseAuto
+				}
+				backoff.Sleep(ctx, pause)
+			}
+		}
+	}
+}
+
+// suspects reports whether the suspicion still holds, and after which silence.
+func (w *hangWatch) suspects() (silent, limit time.Duration, ok bool) {
+	silent, limit = time.Duration(w.silent.Load()), time.Duration(w.a.hangLimit.Load())
+	return silent, limit, limit > 0 && silent >= limit
+}
+
+// inquire finds out whether the job hangs, and tells all nodes if it does; false if it does not,
+// or if another node of the round judges that.
+func (w *hangWatch) inquire(ctx context.Context, s *roundStores) bool {
+	if _, _, ok := w.suspects(); !ok {
+		return false
+	}
+	if !w.judge.Load() {
+		judge, err := w.claim(ctx, s)
+		if err != nil {
+			w.a.log.Debug("the other nodes cannot be asked whether the job hangs: " + err.Error())
+		}
+		w.judge.Store(judge)
+		if !judge {
+			return false
+		}
+	}
+	first := w.ask(ctx, s)
+	second := first
+	auto := w.a.spec.HangTimeout == 0
+	if silent, limit, _ := w.suspects(); auto && silent < max(limit, hangCertain) {
+		if !backoff.Sleep(ctx, betweenStacks) {
+			return false
+		}
+		if second = w.ask(ctx, s); stacks.Works(first, second) {
+			return false
+		}
+	}
+	silent, limit, ok := w.suspects()
+	if !ok || ctx.Err() != nil || !quiet(second, limit) {
+		return false
+	}
+	h := stacks.NewHang(silent, second)
+	if h.Debugged() {
+		return false
+	}
+	if w.a.spec.OnHang == HangRestart {
+		h.Restart = w.a.assignment.ranks.base
+		if len(h.Suspects) > 0 {
+			h.Restart = h.Suspects[0]
+		}
+	}
+	if w.a.spec.OnHang >= HangStacks {
+		w.a.log.Warn("where the workers are:\n" + h.Fold.Text())
+	}
+	return w.tell(ctx, s, h)
+}
+
+// quiet reports whether no node has answered that its workers make steps.
+func quiet(nodes []*stacks.Node, limit time.Duration) bool {
+	return !slices.ContainsFunc(nodes, func(n *stacks.Node) bool { return n != nil && n.Silent != nil && *n.Silent < limit/2 })
+}
+
+// errAlone is why a node judges for itself.
+var errAlone = errors.New("the job has no store through which its nodes could ask each other")
+
+// claim makes this node the one that judges, unless another node of the round does.
+func (w *hangWatch) claim(ctx context.Context, s *roundStores) (bool, error) {
+	conn, err := s.dial(ctx)
+	if errors.Is(err, errAlone) {
+		return true, nil
+	}
+	if err != nil {
+		return false, err
+	}
+	return stacks.Judge(ctx, conn, w.a.assignment.group)
+}
+
+// ask asks all nodes of the round where their workers are; where they cannot be asked it looks
+// at this node's.
+func (w *hangWatch) ask(ctx context.Context, s *roundStores) []*stacks.Node {
+	conn, err := s.dial(ctx)
+	if err == nil {
+		limited, cancel := context.WithTimeout(ctx, hangPatience)
+		defer cancel()
+		var nodes []*stacks.Node
+		if nodes, err = stacks.Ask(limited, conn, w.a.assignment.groups, hangPatience); err == nil {
+			return nodes
+		}
+	}
+	own := w.a.stackNode(ctx, w.t, w)
+	return []*stacks.Node{&own}
+}
+
+// tell tells all nodes of the round, this one, too.
+func (w *hangWatch) tell(ctx context.Context, s *roundStores, h stacks.Hang) bool {
+	conn, err := s.dial(ctx)
+	if err == nil {
+		err = stacks.Tell(ctx, conn, h)
+	}
+	if err == nil {
+		return true
+	}
+	if !errors.Is(err, errAlone) {
+		w.a.log.Debug("the other nodes cannot be told that the job hangs: " + err.Error())
+	}
+	w.hear(ctx, h)
+	return true
+}
+
+// hear hands on what this node was told.
+func (w *hangWatch) hear(ctx context.Context, h stacks.Hang) {
+	select {
+	case w.heard <- h:
+	case <-ctx.Done():
+	}
+}
+
+// roundStores is a connection to the store of the round, opened when it is needed first.
+type roundStores struct {
+	a    *Agent
+	conn store.Store
+}
+
+func (r *roundStores) dial(ctx context.Context) (store.Store, error) {
+	if r.conn != nil {
+		return r.conn, nil
+	}
+	if r.a.spec.DialStore == nil {
+		return nil, errAlone
+	}
+	limited, cancel := context.WithTimeout(ctx, hangPatience)
+	defer cancel()
+	conn, err := r.a.spec.DialStore(limited, net.JoinHostPort(r.a.assignment.StoreAddr, strconv.Itoa(r.a.assignment.StorePort)))
+	if err != nil {
+		return nil, fmt.Errorf("the store of round %d: %w", r.a.assignment.Round, err)
+	}
+	r.conn = conn
+	return conn, nil
+}
+
+func (r *roundStores) close() {
+	if r.conn != nil {
+		_ = r.conn.Close()
+	}
+}
+
+// stackNode is what this node answers: where its workers are, and how far.
+func (a *Agent) stackNode(ctx context.Context, t *attempt, w *hangWatch) stacks.Node {
+	targets := a.stackTargets(t.workers.Procs)
+	workers := stacks.Collect(ctx, targets, stacks.MainThread, stacks.Patience)
+	stacks.Trace(ctx, targets, workers, func(ctx context.Context, argv []string) ([]byte, error) {
+		return a.forker.Output(ctx, argv, merge(a.spec.Environ, nil))
+	})
+	n := stacks.Node{Fold: stacks.NewFold(workers), Host: host.Name(), Steps: make(map[int]int64)}
+	for local, step := range a.progress.Steps() {
+		n.Steps[a.assignment.ranks.base+local] = step
+	}
+	if w.reports.Load() {
+		silent := time.Duration(w.silent.Load())
+		n.Silent = &silent
+	}
+	return n
+}

@@ -1,0 +1,176 @@
+package agent
+
+import (
+	"fmt"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/failure"
+	"rallypoint/agent/telemetry"
+	"rallypoint/internal/testkit"
+)
+
+// hangingStep is a job of Python that makes steps until it is told to hang: then rank 3 waits in
+// load for a line, and all others for it. It begins to step again after that line.
+const hangingStep = `
+import select, struct, threading
+record = open(os.environ["RALLYPOINT_PROGRESS_FILE"], "r+b", buffering=0)
+hang = open(os.environ["GO"] + ".hang", "rb", buffering=0)
+go = open(os.environ["GO"] + ".go" + os.environ["RANK"], "rb", buffering=0)
+step = 0
+def train():
+    global step
+    step += 1
+    record.seek(16)
+    if os.environ["RANK"] == "0":  # the ranks do not keep step
+        record.write(struct.pack("<q", step))
+def load():
+    select.select([go], [], [])
+def wait():
+    select.select([go], [], [])
+if os.environ["RANK"] == "0":
+    open(os.environ["SAY"], "w").write("%d\n" % os.getpid())
+if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
+    sys.exit(0)
+while not select.select([hang], [], [], 0.01)[0]:
+    train()
+load() if os.environ["RANK"] == "3" else wait()
+while True:
+    train()
+    select.select([], [], [], 0.01)
+`
+
+// hangHarness is an agent of four such workers. hang has them hang; resume has them go on.
+func hangHarness(t *testing.T, onHang OnHang, restarts int) (s *harness, log *testkit.Log, hang, resume func()) {
+	t.Helper()
+	s = pythonWorkers(t, 4, false, hangingStep)
+	base := filepath.Join(t.TempDir(), "gate")
+	open := func(name string) *os.File {
+		if err := unix.Mkfifo(base+name, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		pipe := testkit.Must(os.OpenFile(base+name, os.O_RDWR, 0))(t)
+		t.Cleanup(func() { pipe.Close() })
+		return pipe
+	}
+	gate := open(".hang")
+	var goes []*os.File
+	for rank := range 4 {
+		goes = append(goes, open(fmt.Sprintf(".go%d", rank)))
+	}
+	var logger *slog.Logger
+	logger, log = testkit.NewLog(t)
+	s.spec.HangTimeout, s.spec.OnHang, s.spec.MaxRestarts = 1500*time.Millisecond, onHang, restarts
+	s.spec.Environ = append(s.spec.Environ, "GO="+base, telemetry.EnvHealthPort+"=0")
+	a, err := New(s.spec, "train.py", s.rdzv, logger)
+	testkit.Check(t, err)
+	s.agent = a
+	hang = func() {
+		testkit.Eventually(t, "the agent has seen two steps", func() bool { return time.Duration(a.hangLimit.Load()) == s.spec.HangTimeout })
+		testkit.Must(gate.WriteString("x"))(t)
+	}
+	resume = func() {
+		for _, pipe := range goes {
+			testkit.Must(pipe.WriteString("x"))(t)
+		}
+	}
+	return s, log, hang, resume
+}
+
+// TestHangIsNamed: the rank that holds up the others is named with its line in the log, in the
+// report that heartbeats carry, and at the health port, until the job steps again.
+func TestHangIsNamed(t *testing.T) {
+	t.Parallel()
+	s, log, hang, resume := hangHarness(t, HangStacks, 0)
+	s.start()
+	_, url, _ := strings.Cut(log.Await(t, "metrics: http://", 1)[0], "metrics: ")
+	url, _, _ = strings.Cut(url, `"`)
+	hang()
+	line := log.Await(t, " load; 3 others stand in train.py:", 1)[0]
+	if !strings.Contains(line, "no step for ") || !strings.Contains(line, ": rank 3 (") || !strings.Contains(line, ") stands in train.py:") {
+		t.Error(line)
+	}
+	text := s.rdzv.report().Stalled
+	if text == "" || !strings.Contains(line, text) {
+		t.Errorf("the report says %q", text)
+	}
+	if len(log.With("where the workers are:", "> load  ")) == 0 {
+		t.Error(log)
+	}
+	_, body := get(t, url+"/status")
+	if !strings.Contains(body, `"stalled":"no step for `) && !strings.Contains(body, `"stalled": "no step for `) {
+		t.Error(body)
+	}
+	_, body = get(t, url+"/metrics")
+	if !strings.Contains(body, "\nrallypoint_agent_stalled 1\n") {
+		t.Error(body)
+	}
+	resume()
+	log.Await(t, "the job makes steps again", 1)
+	if text := s.rdzv.report().Stalled; text != "" {
+		t.Errorf("the report still says %q", text)
+	}
+	_, body = get(t, url+"/metrics")
+	if !strings.Contains(body, "\nrallypoint_agent_stalled 0\n") {
+		t.Error(body)
+	}
+	s.agent.Signal(unix.SIGTERM)
+	if err := s.wait(); err == nil {
+		t.Error("a signal ended it without an error")
+	}
+}
+
+// TestHangIsRestarted: the rank is ended and named, and the budget is charged.
+func TestHangIsRestarted(t *testing.T) {
+	t.Parallel()
+	s, log, hang, _ := hangHarness(t, HangRestart, 1)
+	s.start()
+	hang()
+	if err := s.wait(); err != nil {
+		t.Error(err)
+	}
+	if len(log.With("the job hung (no step for ", "worker of rank 3 ", "restart 1 of 1")) != 1 {
+		t.Error(log)
+	}
+	if s.agent.Result().Restarts != 1 {
+		t.Errorf("%d restarts were charged", s.agent.Result().Restarts)
+	}
+}
+
+// TestHangInTheReport: without a restart left the report names the rank, and has its stack.
+func TestHangInTheReport(t *testing.T) {
+	t.Parallel()
+	s, _, hang, _ := hangHarness(t, HangRestart, 0)
+	s.start()
+	hang()
+	failures := s.failed(s.wait())
+	root := failures[failure.RootCause(failures)]
+	report := failure.Report("train.py", failures)
+	if root.Rank != 3 || !strings.Contains(report, "\n  hang      : the job hung before this failure: no step for ") ||
+		!strings.Contains(report, "last stack: (while the job hung)\n    > load  ") {
+		t.Error(report)
+	}
+}
+
+// TestVictimOfAHang: a hang that a worker gives up first, by a time-out of its own, is told with
+// the suspect of the hang, not as the failure of the one that gave up.
+func TestVictimOfAHang(t *testing.T) {
+	t.Parallel()
+	s, log, hang, _ := hangHarness(t, HangReport, 0)
+	s.start()
+	hang()
+	log.Await(t, " load; 3 others", 1)
+	testkit.Check(t, unix.Kill(s.hearPids(1)[0], unix.SIGKILL))
+	failures := s.failed(s.wait())
+	root := failures[failure.RootCause(failures)]
+	if root.Rank != 0 || !strings.HasPrefix(root.Summary(), "the job hung (no step for ") || !strings.Contains(root.Summary(), "rank 3 (") ||
+		!strings.Contains(root.Summary(), "); then the worker of rank 0 (") {
+		t.Error(root.Summary())
+	}
+}

@@ -1,0 +1,312 @@
+package stacks
+
+import (
+	"encoding/json"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"rallypoint/internal/pack"
+	"rallypoint/internal/wording"
+)
+
+// Hang says that a job makes no step any more, and where its workers are.
+type Hang struct {
+	Text     string        `json:"text"`     // all of it in one sentence; "": the job makes steps again
+	Silent   time.Duration `json:"silent"`   // since the last step
+	Suspects []int         `json:"suspects"` // ranks, the first of which the sentence names first
+	Restart  int           `json:"restart"`  // the rank whose worker is to be ended for it; -1: none
+	Fold
+}
+
+// Resumed says that a job that made no step makes steps again.
+func Resumed() Hang { return Hang{Suspects: []int{}, Restart: -1} }
+
+// Bounds of a hang.
+const (
+	maxSentence = 500
+	maxHang     = 4 * MaxNodeBytes
+	maxPlaces   = 3 // of ranks in a sentence
+)
+
+// NewHang makes of what the nodes of a round have answered, nil of one that has not, what all
+// surfaces say of a job that has made no step for that long. Ranks behind the largest step are
+// suspects; if there are none, those that the stacks tell from most others.
+func NewHang(silent time.Duration, nodes []*Node) Hang {
+	var s story
+	var folds []Fold
+	steps := make(map[int]int64)
+	s.hosts = make(map[int]string)
+	for i, n := range nodes {
+		if n == nil {
+			s.mute = append(s.mute, i)
+			continue
+		}
+		folds = append(folds, n.Fold)
+		for _, g := range n.Groups {
+			for _, rank := range g.Ranks {
+				s.hosts[rank] = n.Host
+			}
+		}
+		for rank, step := range n.Steps {
+			steps[rank] = step
+		}
+	}
+	s.fold = Join(folds)
+	s.late = behind(steps)
+	h := Hang{Silent: silent, Restart: -1, Suspects: s.suspects(), Fold: s.fold}
+	h.shrink(MaxNodeBytes)
+	h.Text = pack.CutText(fmt.Sprintf("no step for %s: %s", wording.Seconds(silent), s.text(h.Suspects)), maxSentence)
+	return h
+}
+
+// behind is how many steps ranks are behind the largest; none where these are several and more
+// than a quarter: then others are ahead, or the ranks do not keep step.
+func behind(steps map[int]int64) map[int]int64 {
+	largest := int64(-1)
+	for _, step := range steps {
+		largest = max(largest, step)
+	}
+	late := make(map[int]int64)
+	for rank, step := range steps {
+		if step < largest {
+			late[rank] = largest - step
+		}
+	}
+	if len(late) > 1 && 4*len(late) > len(steps) {
+		return nil
+	}
+	return late
+}
+
+// story is what a sentence is made of.
+type story struct {
+	fold  Fold
+	hosts map[int]string // of ranks
+	late  map[int]int64  // steps by which ranks are behind
+	mute  []int          // ranks of nodes that did not answer
+}
+
+func (s *story) suspects() []int {
+	if len(s.late) == 0 {
+		return s.fold.Suspects()
+	}
+	ranks := []int{}
+	for rank := range s.late {
+		ranks = append(ranks, rank)
+	}
+	slices.Sort(ranks)
+	return ranks
+}
+
+// text says where the suspects are and where most others, or where all are.
+func (s *story) text(suspects []int) string {
+	var parts []string
+	if len(s.mute) > 0 {
+		noun, verb := "node", "does"
+		if len(s.mute) > 1 {
+			noun, verb = "nodes", "do"
+		}
+		parts = append(parts, fmt.Sprintf("%s %s %s not answer", noun, RankList(s.mute), verb))
+	}
+	places := s.fold.Groups
+	if len(suspects) > 0 {
+		places = nil
+		for _, g := range s.fold.Groups {
+			g.Ranks = slices.DeleteFunc(slices.Clone(g.Ranks), func(rank int) bool { return !slices.Contains(suspects, rank) })
+			if len(g.Ranks) > 0 {
+				places = append(places, g)
+			}
+		}
+	}
+	switch {
+	case len(s.fold.Groups) == 0:
+		parts = append(parts, "of no worker is known where it is")
+	case len(s.fold.Groups) == 1 && len(suspects) == 0 && s.fold.Ranks() > 1:
+		all := fmt.Sprintf("all %d", s.fold.Ranks())
+		if s.fold.Ranks() == 2 {
+			all = "both"
+		}
+		parts = append(parts, all+" ranks "+places[0].stand(true))
+	default:
+		for _, g := range places[:min(len(places), maxPlaces)] {
+			parts = append(parts, s.place(g))
+		}
+		if left := len(places) - maxPlaces; left > 0 {
+			parts = append(parts, wording.Count(left, "more group of ranks", "more groups of ranks")+" elsewhere")
+		}
+	}
+	if others := s.others(suspects); others != "" {
+		parts = append(parts, others)
+	}
+	return strings.Join(parts, "; ")
+}
+
+// place says where some ranks are.
+func (s *story) place(g Group) string {
+	name := "rank "
+	if len(g.Ranks) > 1 {
+		name = "ranks "
+	}
+	host := s.hosts[g.Ranks[0]]
+	late := s.late[g.Ranks[0]]
+	for _, rank := range g.Ranks {
+		if s.hosts[rank] != host {
+			host = ""
+		}
+		if s.late[rank] != late {
+			late = 0
+		}
+	}
+	text := name + RankList(g.Ranks)
+	if host != "" {
+		text += " (" + host + ")"
+	}
+	if late > 0 {
+		verb := " is "
+		if len(g.Ranks) > 1 {
+			verb = " are "
+		}
+		text += verb + wording.Count(int(late), "step", "steps") + " behind and"
+	}
+	return text + " " + g.stand(len(g.Ranks) > 1)
+}
+
+// others says where most ranks are that are no suspects.
+func (s *story) others(suspects []int) string {
+	if len(suspects) == 0 || len(s.fold.Groups) == 0 {
+		return ""
+	}
+	var most Group
+	for _, g := range s.fold.Groups {
+		g.Ranks = slices.DeleteFunc(slices.Clone(g.Ranks), func(rank int) bool { return slices.Contains(suspects, rank) })
+		if len(g.Ranks) > len(most.Ranks) {
+			most = g
+		}
+	}
+	switch n := len(most.Ranks); n {
+	case 0:
+		return ""
+	case 1:
+		return "the other " + most.wait(false)
+	default:
+		return fmt.Sprintf("%d others %s", n, most.wait(true))
+	}
+}
+
+// stand says where a group is, of one rank or of several: in the user's line if that runs, else
+// in the call that waits.
+func (g Group) stand(several bool) string {
+	verb := func(one, many string) string {
+		if several {
+			return many
+		}
+		return one
+	}
+	if len(g.Threads) == 0 {
+		return verb("is ", "are ") + g.State
+	}
+	frames := g.Threads[0].Frames
+	if len(frames) == 0 {
+		return verb("is", "are") + " in no Python code"
+	}
+	line := func(f Frame) string { return fmt.Sprintf("%s:%d %s", path.Base(f.File), f.Line, f.Function) }
+	at := slices.IndexFunc(frames, Frame.User)
+	switch {
+	case at == 0:
+		return verb("stands", "stand") + " in " + line(frames[0])
+	case at < 0:
+		return verb("waits", "wait") + " in " + line(frames[0])
+	}
+	return verb("waits", "wait") + " in " + frames[0].Function + callingLine + line(frames[at])
+}
+
+// wait is stand without the line that calls what waits.
+func (g Group) wait(several bool) string {
+	text, _, _ := strings.Cut(g.stand(several), callingLine)
+	return text
+}
+
+// callingLine comes before the user's line that calls what waits.
+const callingLine = ", called in "
+
+// stackless reports whether of no worker a stack is known.
+func (f *Fold) stackless() bool {
+	return !slices.ContainsFunc(f.Groups, func(g Group) bool { return len(g.Threads) > 0 })
+}
+
+// calls reports whether a call of some worker is in a file of which one of these is a part.
+func (f *Fold) calls(files ...string) bool {
+	for _, g := range f.Groups {
+		for _, t := range g.Threads {
+			for _, frame := range t.Frames {
+				if slices.ContainsFunc(files, func(file string) bool { return strings.Contains(frame.File, file) }) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// Debugged reports whether someone debugs a worker.
+func (f *Fold) Debugged() bool {
+	return f.calls("/pdb.py", "/bdb.py", "/pydevd") || slices.ContainsFunc(f.Groups, func(g Group) bool { return strings.HasPrefix(g.State, stateDebugger) })
+}
+
+// Works reports whether workers may do what takes long, as far as stacks of two moments tell:
+// one of them has moved between, compiles, or writes a checkpoint; or no stack is known.
+func Works(first, second []*Node) bool {
+	before := make(map[int]string)
+	for _, n := range first {
+		for rank, at := range n.places() {
+			before[rank] = at
+		}
+	}
+	var folds []Fold
+	for _, n := range second {
+		for rank, at := range n.places() {
+			if was, known := before[rank]; known && was != at {
+				return true
+			}
+		}
+		if n != nil {
+			folds = append(folds, n.Fold)
+		}
+	}
+	all := Join(folds)
+	return all.stackless() || all.calls("/torch/distributed/checkpoint/", "/torch/_dynamo/", "/torch/_inductor/", "/triton/compiler/")
+}
+
+// places are the stacks of a node's ranks, as far as there are any.
+func (n *Node) places() map[int]string {
+	places := make(map[int]string)
+	if n == nil {
+		return places
+	}
+	for _, g := range n.Groups {
+		for _, rank := range g.Ranks {
+			if len(g.Threads) > 0 {
+				places[rank] = g.key()
+			}
+		}
+	}
+	return places
+}
+
+// decodeHang reads what Tell wrote, which may be anything: workers can write into the store, too.
+func decodeHang(text []byte) (h Hang, err error) {
+	if len(text) > maxHang {
+		return h, fmt.Errorf("a hang of %d bytes, at most %d are allowed", len(text), maxHang)
+	}
+	if err := json.Unmarshal(text, &h); err != nil {
+		return h, err
+	}
+	if h.Suspects == nil || !possible(h.Suspects) || h.Silent < 0 {
+		return h, fmt.Errorf("a hang with suspects or a time that cannot be")
+	}
+	h.Text = pack.CutText(bounded(h.Text), maxSentence)
+	return h, h.check()
+}

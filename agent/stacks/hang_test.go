@@ -1,0 +1,123 @@
+package stacks
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// frames makes a stack, the innermost call first, of FILE:FUNCTION; a file with a slash is of a
+// library.
+func frames(rank int, calls ...string) Worker {
+	w := Worker{Rank: rank, Source: SourceFaulthandler, Threads: []Thread{{Main: true}}}
+	for i, call := range calls {
+		file, function, _ := strings.Cut(call, ":")
+		if strings.Contains(file, "/") {
+			file = "/opt/lib/python3.11/site-packages/" + file
+		} else {
+			file = "/home/a/" + file
+		}
+		w.Threads[0].Frames = append(w.Threads[0].Frames, Frame{file, 40 + i, function})
+	}
+	return w
+}
+
+// waiting is a rank that waits for the others.
+func waiting(rank int) Worker {
+	return frames(rank, "torch/distributed/c10d.py:all_reduce", "train.py:step")
+}
+
+// on makes the answer of a node whose ranks are all at that step.
+func on(host string, step int64, workers ...Worker) *Node {
+	n := &Node{Fold: NewFold(workers), Host: host, Steps: make(map[int]int64)}
+	for _, w := range workers {
+		if step >= 0 {
+			n.Steps[w.Rank] = step
+		}
+	}
+	return n
+}
+
+// TestNewHang: the sentence, and who is suspected.
+func TestNewHang(t *testing.T) {
+	late := on("b", 7, waiting(2), frames(3, "train.py:load"))
+	late.Steps[3] = 5
+	ahead := on("a", 7, waiting(0), waiting(1), waiting(2), waiting(3))
+	ahead.Steps[0] = 8
+	for name, c := range map[string]struct {
+		nodes    []*Node
+		want     string
+		suspects []int
+	}{
+		"one stands out": {
+			[]*Node{on("a", 7, waiting(0), waiting(1), waiting(2), waiting(4)), on("b", 7, frames(3, "train.py:load"), waiting(5), waiting(6), waiting(7))},
+			"rank 3 (b) stands in train.py:40 load; 7 others wait in all_reduce", []int{3},
+		},
+		"it waits in a library": {
+			[]*Node{on("a", -1, waiting(0), waiting(1), waiting(2), frames(3, "torch/data.py:get", "train.py:load"))},
+			"rank 3 (a) waits in get, called in train.py:41 load; 3 others wait in all_reduce", []int{3},
+		},
+		"one is behind, of two equal groups": {
+			[]*Node{on("a", 7, waiting(0), waiting(1)), late},
+			"rank 3 (b) is 2 steps behind and stands in train.py:40 load; 3 others wait in all_reduce", []int{3},
+		},
+		"one is ahead":      {[]*Node{ahead}, "all 4 ranks wait in all_reduce, called in train.py:41 step", nil},
+		"of two ranks":      {[]*Node{on("a", 7, waiting(0)), on("b", 7, frames(1, "train.py:load"))}, "rank 0 (a) waits in all_reduce, called in train.py:41 step; rank 1 (b) stands in train.py:40 load", nil},
+		"one is stopped":    {[]*Node{on("a", 7, waiting(0), waiting(1), waiting(2), Worker{Rank: 3, State: "stopped in do_signal_stop", Why: "x"})}, "rank 3 (a) is stopped in do_signal_stop; 3 others wait in all_reduce", []int{3}},
+		"one rank":          {[]*Node{on("a", 7, frames(0, "train.py:load"))}, "rank 0 (a) stands in train.py:40 load", nil},
+		"in no code":        {[]*Node{on("a", 7, Worker{Threads: []Thread{{Main: true}}})}, "rank 0 (a) is in no Python code", nil},
+		"only a library":    {[]*Node{on("a", 7, frames(0, "torch/run.py:main"))}, "rank 0 (a) waits in run.py:40 main", nil},
+		"a node is silent":  {[]*Node{on("a", 7, waiting(0), waiting(1)), nil}, "node 1 does not answer; both ranks wait in all_reduce, called in train.py:41 step", nil},
+		"nobody answers":    {[]*Node{nil, nil}, "nodes 0, 1 do not answer; of no worker is known where it is", nil},
+		"four places":       {[]*Node{on("a", 7, frames(0, "a.py:f"), frames(1, "b.py:f"), frames(2, "c.py:f"), frames(3, "d.py:f"))}, "rank 0 (a) stands in a.py:40 f; rank 1 (a) stands in b.py:40 f; rank 2 (a) stands in c.py:40 f; 1 more group of ranks elsewhere", nil},
+		"a node of several": {[]*Node{on("a", 7, waiting(0), waiting(1), waiting(2), waiting(3), waiting(4), waiting(5), frames(6, "x.py:f"), frames(7, "x.py:f"))}, "ranks 6, 7 (a) stand in x.py:40 f; 6 others wait in all_reduce", []int{6, 7}},
+	} {
+		h := NewHang(65*time.Second, c.nodes)
+		if want := "no step for 65 s: " + c.want; h.Text != want {
+			t.Errorf("%s:\nhave %s\nwant %s", name, h.Text, want)
+		}
+		if fmt.Sprint(h.Suspects) != fmt.Sprint(c.suspects) || h.Restart != -1 {
+			t.Errorf("%s: suspects %v, restart %d", name, h.Suspects, h.Restart)
+		}
+	}
+}
+
+// TestWorks: who moves, compiles or writes a checkpoint may work; who stands does not.
+func TestWorks(t *testing.T) {
+	stand := []*Node{on("a", 7, waiting(0), frames(1, "train.py:load")), nil}
+	dark := []*Node{on("a", 7, Worker{Rank: 0, State: "running", Why: "x"})}
+	for name, c := range map[string]struct {
+		first, second []*Node
+		want          bool
+	}{
+		"all stand":         {stand, stand, false},
+		"one moves":         {stand, []*Node{on("a", 7, waiting(0), frames(1, "train.py:evaluate")), nil}, true},
+		"one has no stack":  {stand, []*Node{on("a", 7, waiting(0), Worker{Rank: 1, State: "running", Why: "x"})}, false},
+		"none has a stack":  {dark, dark, true},
+		"nobody answers":    {[]*Node{nil}, []*Node{nil}, true},
+		"DCP saves":         {stand, []*Node{on("a", 7, waiting(0)), on("b", 7, frames(5, "torch/distributed/c10d.py:gather", "torch/distributed/checkpoint/utils.py:reduce", "train.py:save"))}, true},
+		"it compiles":       {stand, []*Node{on("a", 7, frames(5, "torch/_inductor/codecache.py:wait", "train.py:step"))}, true},
+		"of the user's own": {stand, []*Node{on("a", 7, waiting(0), frames(1, "train.py:load"))}, false},
+	} {
+		if got := Works(c.first, c.second); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// TestDebugged: whoever is in pdb has all the time there is.
+func TestDebugged(t *testing.T) {
+	for name, c := range map[string]struct {
+		fold Fold
+		want bool
+	}{
+		"nobody": {NewFold([]Worker{waiting(0)}), false},
+		"pdb":    {NewFold([]Worker{waiting(0), {Rank: 1, Threads: []Thread{{Main: true, Frames: []Frame{{"/usr/lib/python3.11/pdb.py", 1, "interaction"}}}}}}), true},
+		"gdb":    {NewFold([]Worker{waiting(0), {Rank: 1, State: "in a debugger, stopped", Why: "x"}}), true},
+	} {
+		if got := c.fold.Debugged(); got != c.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
