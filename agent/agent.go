@@ -225,8 +225,11 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	defer a.template.Close()
 	address, _ := process.LookupEnv(a.spec.Environ, telemetry.EnvHealthPort)
 	config := telemetry.HealthConfig{Address: address, Status: a.status, Pulse: a.pulse, StopLimit: 2 * a.spec.ShutdownTimeout, Users: a.spec.LoopbackUsers, Log: a.log}
-	if r, ok := a.rdzv.(Exposer); ok {
-		config.Metrics = r.Expose
+	config.Metrics = func(b *promtext.Buffer) {
+		b.Single("rallypoint_agent_hang_limit_seconds", "gauge", "Time without a step after which the job is said to hang; 0 while it is not watched.", time.Duration(a.hangLimit.Load()).Seconds())
+		if r, ok := a.rdzv.(Exposer); ok {
+			r.Expose(b)
+		}
 	}
 	health := telemetry.NewHealth(config)
 	defer health.Close()

@@ -125,9 +125,12 @@ func (w *hangWatch) take(h stacks.Hang) {
 		if t.hang == nil {
 			return
 		}
-		t.hang = nil
+		t.hang, t.lastStacks = nil, nil
 		a.progress.SetStalled("")
 		a.publish(telemetry.Stalled{})
+		return
+	}
+	if t.hang != nil && t.hang.Text == h.Text { // by the store, too
 		return
 	}
 	t.hang = &h
@@ -263,16 +266,13 @@ func (w *hangWatch) ask(ctx context.Context, s *roundStores) []*stacks.Node {
 	return []*stacks.Node{&own}
 }
 
-// tell tells all nodes of the round, this one, too.
+// tell tells all nodes of the round, this one, too, whether or not the others can be told.
 func (w *hangWatch) tell(ctx context.Context, s *roundStores, h stacks.Hang) bool {
 	conn, err := s.dial(ctx)
 	if err == nil {
 		err = stacks.Tell(ctx, conn, h)
 	}
-	if err == nil {
-		return true
-	}
-	if !errors.Is(err, errAlone) {
+	if err != nil && !errors.Is(err, errAlone) {
 		w.a.log.Debug("the other nodes cannot be told that the job hangs: " + err.Error())
 	}
 	w.hear(ctx, h)

@@ -30,6 +30,7 @@ const (
 	maxRootCause  = 16 << 10 // bytes of message and of stderr, each
 	maxCollateral = 512      // bytes of another's message
 	maxHang       = 600
+	maxStack      = 4 << 10
 	maxPeers      = 16
 	maxPeersText  = maxPeers * 16 * maxRootCause // of all of them, as JSON
 )
@@ -51,6 +52,7 @@ type peerFailure struct {
 	SharedOutput bool      `json:"shared_output,omitempty"`
 	OOM          bool      `json:"oom,omitempty"`
 	Hang         string    `json:"hang,omitempty"`
+	Stack        string    `json:"stack,omitempty"`
 }
 
 // Publish tells the other nodes of a round, by its store, of a failure of this one,
@@ -64,10 +66,11 @@ func (f *Failure) Publish(ctx context.Context, keys store.Store, round uint64, g
 	p := peerFailure{
 		Number: number, Round: round, Group: group,
 		Rank: f.Rank, LocalRank: f.LocalRank, Pid: f.Pid, ExitCode: f.ExitCode, Host: f.Host, Time: f.Time,
-		ErrorFile: f.ErrorFile, Message: lastBytes(f.Message, maxCollateral), OOM: f.OOM, Hang: lastBytes(f.Hang, maxHang),
+		ErrorFile: f.ErrorFile, Message: lastBytes(f.Message, maxCollateral), OOM: f.OOM,
 	}
 	if first || number == 1 {
 		p.Message, p.Stderr, p.SharedOutput = lastBytes(f.Message, maxRootCause), lastBytes(string(f.Stderr), maxRootCause), f.SharedOutput
+		p.Hang, p.Stack = firstBytes(f.Hang, maxHang), firstBytes(f.Stack, maxStack)
 	}
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -135,6 +138,14 @@ func lastBytes(text string, most int) string {
 	return "..." + strings.ToValidUTF8(text[len(text)-most:], "")
 }
 
+// firstBytes is the beginning of a text that is longer than most.
+func firstBytes(text string, most int) string {
+	if len(text) <= most {
+		return strings.ToValidUTF8(text, "\uFFFD")
+	}
+	return strings.ToValidUTF8(text[:most], "") + "..."
+}
+
 // parsePeers reads the lines of failuresKey that are of a round, in the order of
 // their numbers; what is not understood is left out.
 func parsePeers(text []byte, round uint64) []Failure {
@@ -151,7 +162,7 @@ func parsePeers(text []byte, round uint64) []Failure {
 		failures = append(failures, Failure{
 			Rank: p.Rank, LocalRank: p.LocalRank, Pid: p.Pid, ExitCode: p.ExitCode,
 			Host: printable.Text(lastBytes(p.Host, maxCollateral)), Time: p.Time, ErrorFile: printable.Text(lastBytes(p.ErrorFile, unix.PathMax)),
-			Message: plainLines(lastBytes(p.Message, maxRootCause)), OOM: p.OOM, Hang: printable.Text(lastBytes(p.Hang, maxHang)), Stderr: []byte(lastBytes(p.Stderr, maxRootCause)), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
+			Message: plainLines(lastBytes(p.Message, maxRootCause)), OOM: p.OOM, Hang: printable.Text(firstBytes(p.Hang, maxHang)), Stack: plainLines(firstBytes(p.Stack, maxStack)), Stderr: []byte(lastBytes(p.Stderr, maxRootCause)), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
 		})
 	}
 	return failures

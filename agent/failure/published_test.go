@@ -14,7 +14,8 @@ import (
 // TestPublishedIsBounded, however many nodes fail.
 func TestPublishedIsBounded(t *testing.T) {
 	keys := store.NewMemory(store.NewEngine(store.Limits{}))
-	f := Failure{Message: strings.Repeat("x", 1<<20), Stderr: make([]byte, 1<<20)}
+	long := strings.Repeat("x", 1<<20)
+	f := Failure{Message: long, Stderr: make([]byte, 1<<20), Hang: long, Stack: long}
 	for group := range 100 {
 		if err := f.Publish(t.Context(), keys, 1, group, false); err != nil {
 			t.Fatal(err)

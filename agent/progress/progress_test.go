@@ -420,3 +420,45 @@ func TestDirectiveFileUnwritable(t *testing.T) {
 		t.Errorf("left behind: %v", left)
 	}
 }
+
+// TestPulse: when a step changed last, and whether workers may pause for a directive; what is
+// said of a hang is of one round, also where no worker has reported a step.
+func TestPulse(t *testing.T) {
+	r := newRig(t)
+	want := func(changed time.Time, directed bool) {
+		t.Helper()
+		if c, d := r.Pulse(); !c.Equal(changed) || d != directed {
+			t.Errorf("got %v, %v, want %v, %v", c, d, changed, directed)
+		}
+	}
+	want(time.Time{}, false)
+	paths := r.Begin(1, 2, CauseStart)
+	want(time.Time{}, false)
+	r.SetStalled("no step")
+	r.want(&training.Report{Round: 1, Workers: 2, Stalled: "no step"})
+	store(t, paths[1], 7)
+	r.after(time.Second)
+	want(r.time, false)
+	if steps := r.Steps(); len(steps) != 1 || steps[1] != 7 {
+		t.Errorf("the steps are %v", steps)
+	}
+	if got := r.Report(); got.Stalled != "no step" || got.Reporting != 1 {
+		t.Errorf("got %+v", got)
+	}
+	changed := r.time
+	r.after(time.Second)
+	if err := r.WriteDirective(0, &Directive{ID: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	want(changed, true)
+	if err := r.WriteDirective(0, nil); err != nil {
+		t.Fatal(err)
+	}
+	want(changed, false)
+	if err := r.WriteDirective(1, &Directive{ID: "x"}); err != nil {
+		t.Fatal(err)
+	}
+	r.Begin(2, 2, CauseFailure)
+	want(time.Time{}, false)
+	r.want(nil)
+}
