@@ -21,6 +21,7 @@ const (
 	EventStopping                        // the workers are being stopped; Text says why
 	EventRestarting                      // the workers failed and will be started again; Text says how often
 	EventEnded                           // the run has ended; Text is its error, "" for a success
+	EventStalled                         // the job makes no step any more; Text says where its workers are, "": it makes steps again
 )
 
 // Event is one step of a run, for programs. The workers' fields are those of one
@@ -61,6 +62,8 @@ func (l listener) Take(s telemetry.State, message telemetry.Message) {
 		}
 	case telemetry.WorkerExited:
 		l.report(s, EventExited, "", m.Worker)
+	case telemetry.Stalled:
+		l.report(s, EventStalled, m.Text, nil)
 	case telemetry.Stopping:
 		if m.Why != "" {
 			l.report(s, EventStopping, m.Why, nil)

@@ -127,7 +127,7 @@ func (w *hangWatch) take(h stacks.Hang) {
 		}
 		t.hang, t.lastStacks = nil, nil
 		a.progress.SetStalled("")
-		a.publish(telemetry.Stalled{})
+		a.publish(telemetry.Stalled{Suspects: []int{}})
 		return
 	}
 	if t.hang != nil && t.hang.Text == h.Text { // by the store, too

@@ -14,6 +14,7 @@ import (
 	"rallypoint/agent/failure"
 	"rallypoint/agent/telemetry"
 	"rallypoint/internal/testkit"
+	"rallypoint/internal/wake"
 )
 
 // hangingStep is a job of Python that makes steps until it is told to hang: then rank 3 waits in
@@ -47,7 +48,7 @@ while True:
 `
 
 // hangHarness is an agent of four such workers. hang has them hang; resume has them go on.
-func hangHarness(t *testing.T, onHang OnHang, restarts int) (s *harness, log *testkit.Log, hang, resume func()) {
+func hangHarness(t *testing.T, onHang OnHang, restarts int, notify func(Event)) (s *harness, log *testkit.Log, hang, resume func()) {
 	t.Helper()
 	s = pythonWorkers(t, 4, false, hangingStep)
 	base := filepath.Join(t.TempDir(), "gate")
@@ -68,6 +69,7 @@ func hangHarness(t *testing.T, onHang OnHang, restarts int) (s *harness, log *te
 	logger, log = testkit.NewLog(t)
 	s.spec.HangTimeout, s.spec.OnHang, s.spec.MaxRestarts = 1500*time.Millisecond, onHang, restarts
 	s.spec.Environ = append(s.spec.Environ, "GO="+base, telemetry.EnvHealthPort+"=0")
+	s.spec.Notify, s.spec.Events = notify, &eventLog{more: wake.New()}
 	a, err := New(s.spec, "train.py", s.rdzv, logger)
 	testkit.Check(t, err)
 	s.agent = a
@@ -87,7 +89,13 @@ func hangHarness(t *testing.T, onHang OnHang, restarts int) (s *harness, log *te
 // report that heartbeats carry, and at the health port, until the job steps again.
 func TestHangIsNamed(t *testing.T) {
 	t.Parallel()
-	s, log, hang, resume := hangHarness(t, HangStacks, 0)
+	notified := make(chan string, 8)
+	s, log, hang, resume := hangHarness(t, HangStacks, 0, func(e Event) {
+		if e.Kind == EventStalled {
+			notified <- e.Text
+		}
+	})
+	events := s.spec.Events.(*eventLog)
 	s.start()
 	_, url, _ := strings.Cut(log.Await(t, "metrics: http://", 1)[0], "metrics: ")
 	url, _, _ = strings.Cut(url, `"`)
@@ -113,6 +121,13 @@ func TestHangIsNamed(t *testing.T) {
 	}
 	resume()
 	log.Await(t, "the job makes steps again", 1)
+	told := <-notified
+	for next := <-notified; next != ""; next = <-notified {
+		told = next
+	}
+	if told != text || events.count("job stalled") == 0 || events.count("job steps again") == 0 {
+		t.Errorf("told %q, events %q", told, events.all)
+	}
 	if text := s.rdzv.report().Stalled; text != "" {
 		t.Errorf("the report still says %q", text)
 	}
@@ -129,7 +144,7 @@ func TestHangIsNamed(t *testing.T) {
 // TestHangIsRestarted: the rank is ended and named, and the budget is charged.
 func TestHangIsRestarted(t *testing.T) {
 	t.Parallel()
-	s, log, hang, _ := hangHarness(t, HangRestart, 1)
+	s, log, hang, _ := hangHarness(t, HangRestart, 1, nil)
 	s.start()
 	hang()
 	if err := s.wait(); err != nil {
@@ -146,7 +161,7 @@ func TestHangIsRestarted(t *testing.T) {
 // TestHangInTheReport: without a restart left the report names the rank, and has its stack.
 func TestHangInTheReport(t *testing.T) {
 	t.Parallel()
-	s, _, hang, _ := hangHarness(t, HangRestart, 0)
+	s, _, hang, _ := hangHarness(t, HangRestart, 0, nil)
 	s.start()
 	hang()
 	failures := s.failed(s.wait())
@@ -162,7 +177,7 @@ func TestHangInTheReport(t *testing.T) {
 // the suspect of the hang, not as the failure of the one that gave up.
 func TestVictimOfAHang(t *testing.T) {
 	t.Parallel()
-	s, log, hang, _ := hangHarness(t, HangReport, 0)
+	s, log, hang, _ := hangHarness(t, HangReport, 0, nil)
 	s.start()
 	hang()
 	log.Await(t, " load; 3 others", 1)

@@ -169,6 +169,15 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 			return spec, "", err
 		}
 	}
+	if spec.HangTimeout, err = orDefault("hang_timeout_ms", config.hang_timeout_ms, 0); err != nil {
+		return spec, "", err
+	}
+	if config.hang_timeout_ms == -1 {
+		spec.HangTimeout = agent.HangOff
+	}
+	if spec.OnHang = agent.OnHang(config.on_hang); spec.OnHang < 0 || int(spec.OnHang) >= len(agent.OnHangNames) {
+		return spec, "", invalid("on_hang is %d, it must be an RP_HANG_ value", int32(config.on_hang))
+	}
 	if err := setDirectives(&spec, config); err != nil {
 		return spec, "", err
 	}

@@ -881,7 +881,23 @@ typedef struct rp_agent_config {
      */
     const char *on_signal;
     int64_t drain_timeout_ms;
+
+    /*
+     * The time without a step of any worker (rp_progress) after which the job is said to hang,
+     * by RP_AGENT_STALLED and in the log, with where its workers are [what the time between
+     * steps tells, 60 s at least]; -1: never. on_hang is what follows, an rp_on_hang. Give all
+     * nodes the same.
+     */
+    int64_t hang_timeout_ms;
+    int32_t on_hang;
 } rp_agent_config;
+
+/* What follows when a job is said to hang. Numbers never change; new ones may be added. */
+enum rp_on_hang {
+    RP_HANG_REPORT = 0, /* nothing else */
+    RP_HANG_STACKS = 1, /* the stacks of all workers are logged on one node, too */
+    RP_HANG_RESTART = 2 /* the first suspect is killed and counts as a worker that failed */
+};
 
 /*
  * Makes an agent. Checks the configuration and touches neither network nor files:
@@ -1000,7 +1016,8 @@ enum rp_agent_event_kind {
     RP_AGENT_WORKER_EXITED = 4,  /* with exit_code, too */
     RP_AGENT_STOPPING = 5,       /* the workers are being stopped; text says why */
     RP_AGENT_RESTARTING = 6,     /* workers failed and are started again; text says how often */
-    RP_AGENT_ENDED = 7           /* the run has ended; text is its error, "" for none */
+    RP_AGENT_ENDED = 7,          /* the run has ended; text is its error, "" for none */
+    RP_AGENT_STALLED = 8 /* the job makes no step; text says where it stands, "": it does */
 };
 
 /*

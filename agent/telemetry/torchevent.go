@@ -67,6 +67,12 @@ type watchdogDetail struct {
 	Signal  string `json:"signal,omitempty"`
 }
 
+// stalledDetail is the inner metadata of the events of a job that makes no step.
+type stalledDetail struct {
+	Text     string `json:"text"`
+	Suspects []int  `json:"suspects"`
+}
+
 // torchEvents hands torch's events to a sink.
 type torchEvents struct{ run *Run }
 
@@ -85,6 +91,12 @@ func (te *torchEvents) Take(s State, message Message) {
 		}
 	case WatchdogActed:
 		te.watchdog(s, m)
+	case Stalled:
+		name := "job stalled"
+		if m.Text == "" {
+			name = "job steps again"
+		}
+		te.record(s, name, fromAgent, "RUNNING", stalledDetail{m.Text, m.Suspects}, nil)
 	case WorkersEnded:
 		te.ends(s, m)
 	case RunDone:

@@ -11,6 +11,7 @@ import python_bindings
 
 from rallypoint import Code, Ending, InvalidError
 from rallypoint._launch import directive
+from rallypoint._launch.agent import _ON_HANG
 from rallypoint._native import abi, library, log
 
 SCALARS = {
@@ -104,6 +105,7 @@ def test_enums() -> None:
     assert [actions[f"RP_ADMIN_{name.upper()}"] for name in directive.KINDS.values()] == [
         *directive.KINDS
     ]
+    assert enums.pop("rp_on_hang") == {f"RP_HANG_{k.upper()}": v for k, v in _ON_HANG.items()}
     for name in ("rp_store_op", "rp_agent_flag", "rp_agent_event_kind", "rp_agent_state"):
         del enums[name]  # which have no names but those of _abi
     assert not enums, "an enum that this test does not know"

@@ -33,6 +33,8 @@ class Job:
     directive_signal: int = 0
     on_signal: str | None = None
     drain_timeout: float = 120
+    hang_timeout: float | str = "auto"
+    on_hang: str = "report"
     role: str = "default"
     name: str = ""
     monitor_interval: float = 0.1
@@ -66,6 +68,8 @@ class Job:
             directive_signal=self.directive_signal,
             on_signal=library.text(self.on_signal or None),
             drain_timeout_ms=_duration("drain_timeout", self.drain_timeout),
+            hang_timeout_ms=_hang_timeout(self.hang_timeout),
+            on_hang=_on_hang(self.on_hang),
             role=library.text(self.role),
             name=library.text(self.name),
             monitor_interval_ms=_duration("monitor_interval", self.monitor_interval),
@@ -110,6 +114,27 @@ def _duration(name: str, seconds: float) -> int:
     if not seconds >= 0:
         raise invalid(f"{name} must be non-negative, got {seconds}")
     return -1 if seconds == 0 else max(1, round(min(seconds, 1e12) * 1000))
+
+
+def _hang_timeout(given: float | str) -> int:
+    """When a job is said to hang, for the library: 0 is its own choice and -1 never."""
+    if given == "auto":
+        return 0
+    if given == "off":
+        return -1
+    if isinstance(given, str) or not given > 0:
+        raise invalid(f"hang_timeout must be auto, off or more than 0 seconds, got {given!r}")
+    return _duration("hang_timeout", given)
+
+
+_ON_HANG = {"report": abi.HANG_REPORT, "stacks": abi.HANG_STACKS, "restart": abi.HANG_RESTART}
+
+
+def _on_hang(given: str) -> int:
+    """What follows when a job is said to hang, for the library."""
+    if given not in _ON_HANG:
+        raise invalid(f"on_hang must be one of {', '.join(_ON_HANG)}, got {given!r}")
+    return _ON_HANG[given]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -109,6 +109,11 @@ class LaunchConfig:
             "USR1:save,TERM:drain": save, drain (this node leaves) or stop. Another one of
             signals_to_handle stops the workers. None: each does.
         drain_timeout: time that on_signal gives the workers to save.
+        hang_timeout: time without a step of any worker, as progress reports it, after which the
+            job is said to hang, with where its workers are. "auto": what the time between its
+            steps tells, at least 60. "off": never.
+        on_hang: what follows: "report" nothing else; "stacks" the stacks of all workers are
+            logged, too; "restart" the first suspect is killed and counts as a failure.
 
     Raises:
         ValueError: a timeout is negative.
@@ -143,6 +148,8 @@ class LaunchConfig:
     directive_signal: str | None = None
     on_signal: str | None = None
     drain_timeout: float = 120
+    hang_timeout: float | str = "auto"
+    on_hang: str = "report"
 
     def __post_init__(self) -> None:
         if self.rdzv_timeout != -1:

@@ -131,6 +131,8 @@ def launch_agent(
         directive_signal=_signal_number(config.directive_signal),
         on_signal=config.on_signal,
         drain_timeout=config.drain_timeout,
+        hang_timeout=config.hang_timeout,
+        on_hang=config.on_hang,
         role=config.role,
         monitor_interval=config.monitor_interval,
         shutdown_timeout=config.shutdown_timeout or 0,

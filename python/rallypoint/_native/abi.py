@@ -101,6 +101,11 @@ AGENT_EVENTS = 32
 AGENT_RDZV_EVENTS = 64
 AGENT_METRICS = 128
 
+# enum rp_on_hang
+HANG_REPORT = 0
+HANG_STACKS = 1
+HANG_RESTART = 2
+
 # enum rp_directive_kind
 DIRECTIVE_NONE = 0
 DIRECTIVE_SAVE = 1
@@ -129,6 +134,7 @@ AGENT_WORKER_EXITED = 4
 AGENT_STOPPING = 5
 AGENT_RESTARTING = 6
 AGENT_ENDED = 7
+AGENT_STALLED = 8
 
 # enum rp_agent_state
 AGENT_SUCCEEDED = 1
@@ -318,6 +324,8 @@ class AgentConfig(Struct):
         ("directive_signal", c_int32),
         ("on_signal", c_char_p),
         ("drain_timeout_ms", c_int64),
+        ("hang_timeout_ms", c_int64),
+        ("on_hang", c_int32),
     )
 
 

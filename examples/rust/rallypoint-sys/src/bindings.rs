@@ -81,6 +81,11 @@ pub const RP_AGENT_EVENTS: u32 = 32;
 pub const RP_AGENT_RDZV_EVENTS: u32 = 64;
 pub const RP_AGENT_METRICS: u32 = 128;
 
+// enum rp_on_hang
+pub const RP_HANG_REPORT: i32 = 0;
+pub const RP_HANG_STACKS: i32 = 1;
+pub const RP_HANG_RESTART: i32 = 2;
+
 // enum rp_directive_kind
 pub const RP_DIRECTIVE_NONE: i32 = 0;
 pub const RP_DIRECTIVE_SAVE: i32 = 1;
@@ -109,6 +114,7 @@ pub const RP_AGENT_WORKER_EXITED: i32 = 4;
 pub const RP_AGENT_STOPPING: i32 = 5;
 pub const RP_AGENT_RESTARTING: i32 = 6;
 pub const RP_AGENT_ENDED: i32 = 7;
+pub const RP_AGENT_STALLED: i32 = 8;
 
 // enum rp_agent_state
 pub const RP_AGENT_SUCCEEDED: i32 = 1;
@@ -338,6 +344,8 @@ pub struct rp_agent_config {
     pub directive_signal: i32,
     pub on_signal: *const c_char,
     pub drain_timeout_ms: i64,
+    pub hang_timeout_ms: i64,
+    pub on_hang: i32,
 }
 
 #[repr(C)]
