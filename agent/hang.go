@@ -37,11 +37,11 @@ const HangOff = -time.Second
 
 // Times of a job that is suspected.
 const (
-	hangPatience  = 3 * time.Second  // for all nodes' answers
+	hangPatience  = 5 * time.Second  // for all nodes' answers
 	betweenStacks = time.Second      // of two looks at where the workers are
 	hangPause     = time.Second      // before a suspicion that was not confirmed is looked at again
 	hangPauseAuto = 10 * time.Second // the same, where no timeout is given
-	hangCertain   = 10 * time.Minute // of silence: what workers do is no excuse any more
+	hangCertain   = 30 * time.Minute // of silence: what workers do is no excuse any more
 )
 
 // hangWatch looks whether the job makes steps while the workers of an attempt run. The first
@@ -57,10 +57,10 @@ type hangWatch struct {
 	heard     chan stacks.Hang
 	judge     atomic.Bool // this node tells the others
 
-	// What look has found, for the other goroutines. reports: a worker of this node has reported
-	// a step in this round.
-	silent  atomic.Int64 // nanoseconds
-	reports atomic.Bool
+	// What look has found, for the other goroutines. alive: a worker of this node has given a sign
+	// of life in this round.
+	silent atomic.Int64 // nanoseconds
+	alive  atomic.Bool
 }
 
 // watchHang begins to watch; stop ends it.
@@ -98,7 +98,9 @@ func (w *hangWatch) look() (again time.Duration) {
 	suspected, left := d.Suspects()
 	w.silent.Store(int64(d.Silent()))
 	a.hangLimit.Store(int64(d.Limit()))
-	w.reports.Store(!changed.IsZero())
+	if announced || !changed.IsZero() {
+		w.alive.Store(true)
+	}
 	switch {
 	case moved && w.t.hang != nil:
 		w.take(stacks.Resumed())
@@ -157,6 +159,7 @@ func (a *attempt) hangText() string {
 func (w *hangWatch) follow(ctx context.Context) {
 	s := roundStores{a: w.a}
 	defer s.close()
+	defer w.resign(&s)
 	for {
 		select {
 		case <-ctx.Done():
@@ -175,6 +178,19 @@ func (w *hangWatch) follow(ctx context.Context) {
 			}
 		}
 	}
+}
+
+// resignPatience bounds how long a judge whose workers have ended tells that another may judge.
+const resignPatience = time.Second
+
+// resign lets another node judge, whose workers may hang while those of this one have succeeded.
+func (w *hangWatch) resign(s *roundStores) {
+	if s.conn == nil || !w.judge.Load() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), resignPatience)
+	defer cancel()
+	_ = stacks.Resign(ctx, s.conn)
 }
 
 // suspects reports whether the suspicion still holds, and after which silence.
@@ -327,7 +343,7 @@ func (a *Agent) stackNode(ctx context.Context, t *attempt, w *hangWatch) stacks.
 	for local, step := range a.progress.Steps() {
 		n.Steps[a.assignment.ranks.base+local] = step
 	}
-	if w.reports.Load() {
+	if w.alive.Load() {
 		silent := time.Duration(w.silent.Load())
 		n.Silent = &silent
 	}

@@ -27,6 +27,7 @@ func Resumed() Hang { return Hang{Suspects: []int{}, Restart: -1} }
 // Bounds of a hang.
 const (
 	maxSentence = 500
+	maxSuspects = 1000
 	maxHang     = 4 * MaxNodeBytes
 	maxPlaces   = 3 // of ranks in a sentence
 )
@@ -56,9 +57,10 @@ func NewHang(silent time.Duration, nodes []*Node) Hang {
 	}
 	s.fold = Join(folds)
 	s.late = behind(steps)
-	h := Hang{Silent: silent, Restart: -1, Suspects: s.suspects(), Fold: s.fold}
+	suspects := s.suspects()
+	h := Hang{Silent: silent, Restart: -1, Suspects: suspects[:min(len(suspects), maxSuspects)], Fold: s.fold}
 	h.shrink(MaxNodeBytes)
-	h.Text = pack.CutText(fmt.Sprintf("no step for %s: %s", wording.Seconds(silent), s.text(h.Suspects)), maxSentence)
+	h.Text = pack.CutText(fmt.Sprintf("no step for %s: %s", wording.Seconds(silent), s.text(suspects)), maxSentence)
 	return h
 }
 

@@ -128,11 +128,17 @@ func Tell(ctx context.Context, s store.Store, h Hang) error {
 }
 
 // Judge makes the node of that rank the one that tells the others of its round of a hang, and
-// reports whether it is: the first that wants to be, for the whole round.
+// reports whether it is: the first that wants to be, until it resigns.
 func Judge(ctx context.Context, s store.Store, group int) (bool, error) {
 	mine := []byte(strconv.Itoa(group))
 	now, err := s.CompareSet(ctx, keyJudge, nil, mine)
 	return err == nil && bytes.Equal(now, mine), err
+}
+
+// Resign lets another node of the round become the judge.
+func Resign(ctx context.Context, s store.Store) error {
+	_, err := s.Delete(ctx, keyJudge)
+	return err
 }
 
 // draw writes a text under the next number, and returns that. The text differs from others.

@@ -108,12 +108,15 @@ func TestTell(t *testing.T) {
 			Answer(ctx, s, node, func(context.Context) Node { return Node{Fold: NewFold([]Worker{at(node, "f")}), Host: "h"} }, func(h Hang) { heard <- h })
 		})
 	}
-	for _, group := range []int{1, 2, 1} {
-		judge, err := Judge(ctx, s, group)
-		testkit.Check(t, err)
-		if judge != (group == 1) {
-			t.Errorf("node %d: %v", group, judge)
+	for _, of := range []int{1, 2} {
+		for _, group := range []int{of, 3, of} {
+			judge, err := Judge(ctx, s, group)
+			testkit.Check(t, err)
+			if judge != (group == of) {
+				t.Errorf("node %d of %d: %v", group, of, judge)
+			}
 		}
+		testkit.Check(t, Resign(ctx, s))
 	}
 	for range 2 {
 		nodes, err := Ask(ctx, s, 2, testkit.Patience)

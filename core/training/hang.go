@@ -28,7 +28,7 @@ type HangDetector struct {
 	Timeout time.Duration
 
 	looked  time.Time     // zero: not yet in this round
-	silent  time.Duration // since the last step, or since the round began, as far as it was seen
+	silent  time.Duration // since the last step or announced stretch, or since the round began, as far as it was seen
 	steps   int           // of the round, up to 2
 	stepped bool          // the job has reported a step
 	gaps    []time.Duration
@@ -39,10 +39,12 @@ type HangDetector struct {
 func (d *HangDetector) Begin(now time.Time) { d.looked, d.silent, d.steps = now, 0, 0 }
 
 // Look takes whether a step has changed since the last look, and whether the workers have
-// announced that they make none at present. It is to be called at least every other second.
+// announced that they make none at present, which is a sign of life, too. It is to be called at
+// least every other second.
 func (d *HangDetector) Look(now time.Time, moved, announced bool) {
-	if !announced {
-		d.silent += min(max(0, now.Sub(d.looked)), longestLook)
+	d.silent += min(max(0, now.Sub(d.looked)), longestLook)
+	if announced {
+		d.silent = 0
 	}
 	d.looked = now
 	if !moved {
@@ -62,7 +64,7 @@ func (d *HangDetector) learn(gap time.Duration) {
 	d.largest = max(d.largest, gap)
 }
 
-// Silent is for how long no step has changed, without announced stretches.
+// Silent is for how long there was no sign of life.
 func (d *HangDetector) Silent() time.Duration { return d.silent }
 
 // Limit is the silence from which the job is suspected; 0: it is not, however long that takes.

@@ -61,6 +61,7 @@ func TestHangDetector(t *testing.T) {
 		"steps that have become slow":    {story: func(o *observed) { o.steps(90, s); o.steps(20, 30*s); o.quiet(299 * s) }, limit: 300 * s},
 		"steps that have become quick":   {story: func(o *observed) { o.steps(90, 10*s); o.steps(20, s); o.quiet(30 * s) }, limit: m},
 		"an announced checkpoint":        {story: func(o *observed) { o.steps(9, s); o.announced(time.Hour); o.quiet(59 * s) }, limit: m},
+		"... not after it, either":       {story: func(o *observed) { o.steps(9, s); o.quiet(59 * s); o.announced(s); o.quiet(59 * s) }, limit: m},
 		"it is no gap either":            {story: func(o *observed) { o.steps(9, s); o.announced(time.Hour); o.steps(1, s); o.quiet(m) }, limit: m, suspected: true},
 		"a round's first step":           {story: func(o *observed) { o.steps(9, s); o.Begin(o.now); o.quiet(599 * s) }, limit: 10 * m},
 		"a round's first step never":     {story: func(o *observed) { o.steps(9, s); o.Begin(o.now); o.quiet(600 * s) }, limit: 10 * m, suspected: true},
