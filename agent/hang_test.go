@@ -41,6 +41,10 @@ if os.environ["TORCHELASTIC_RESTART_COUNT"] != "0":
     sys.exit(0)
 while not select.select([hang], [], [], 0.01)[0]:
     train()
+if os.environ["RANK"] == os.environ.get("BUSY"):
+    record.seek(40)
+    record.write(struct.pack("<Q", 1 << 62))
+    open(os.environ["SAY"], "w").write(record.name + "\n")
 load() if os.environ["RANK"] == "3" else wait()
 while True:
     train()
@@ -48,7 +52,7 @@ while True:
 `
 
 // hangHarness is an agent of four such workers. hang has them hang; resume has them go on.
-func hangHarness(t *testing.T, onHang OnHang, restarts int, notify func(Event)) (s *harness, log *testkit.Log, hang, resume func()) {
+func hangHarness(t *testing.T, onHang OnHang, restarts int, notify func(Event), environ ...string) (s *harness, log *testkit.Log, hang, resume func()) {
 	t.Helper()
 	s = pythonWorkers(t, 4, false, hangingStep)
 	base := filepath.Join(t.TempDir(), "gate")
@@ -69,6 +73,7 @@ func hangHarness(t *testing.T, onHang OnHang, restarts int, notify func(Event)) 
 	logger, log = testkit.NewLog(t)
 	s.spec.HangTimeout, s.spec.OnHang, s.spec.MaxRestarts = 1500*time.Millisecond, onHang, restarts
 	s.spec.Environ = append(s.spec.Environ, "GO="+base, telemetry.EnvHealthPort+"=0")
+	s.spec.Environ = append(s.spec.Environ, environ...)
 	s.spec.Notify, s.spec.Events = notify, &eventLog{more: wake.New()}
 	a, err := New(s.spec, "train.py", s.rdzv, logger)
 	testkit.Check(t, err)
@@ -188,4 +193,29 @@ func TestVictimOfAHang(t *testing.T) {
 		!strings.Contains(root.Summary(), "); then the worker of rank 0 (") {
 		t.Error(root.Summary())
 	}
+}
+
+// TestBusyIsNoHang: while one rank has announced that it makes no step, nothing hangs, however long
+// the others wait; once that is over the same silence is a hang.
+func TestBusyIsNoHang(t *testing.T) {
+	t.Parallel()
+	s, log, hang, _ := hangHarness(t, HangReport, 0, nil, "BUSY=2")
+	s.start()
+	hang()
+	record := s.hear()
+	for !strings.HasPrefix(record, "/") { // the other line is a pid
+		record = s.hear()
+	}
+	testkit.Eventually(t, "the workers have been silent for long", func() bool {
+		return s.rdzv.report().SinceChange > 2*s.spec.HangTimeout
+	})
+	if found := log.With("no step for ", " load; "); len(found) != 0 {
+		t.Error(found)
+	}
+	file := testkit.Must(os.OpenFile(record, os.O_WRONLY, 0))(t)
+	testkit.Must(file.WriteAt(make([]byte, 8), 40))(t)
+	testkit.Check(t, file.Close())
+	log.Await(t, " load; 3 others", 1)
+	s.agent.Signal(unix.SIGTERM)
+	_ = s.wait()
 }

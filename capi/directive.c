@@ -270,9 +270,9 @@ int32_t rp_progress_directive(int64_t step, rp_directive *directive, rp_error *e
     directive->kind = 0;
     TRY(rp_progress(step, err));
     record = progress_get_target()->record;
-    if (__builtin_expect(record->knows == 0, 0)) {
+    if (__builtin_expect((record->knows & KNOWS_DIRECTIVES) == 0, 0)) {
         /* From here on: a program that calls rp_progress alone is never held. */
-        __atomic_store_n(&record->knows, KNOWS_DIRECTIVES, __ATOMIC_RELEASE);
+        __atomic_fetch_or(&record->knows, KNOWS_DIRECTIVES, __ATOMIC_ACQ_REL);
     }
     if (__builtin_expect(__atomic_load_n(&record->asked, __ATOMIC_ACQUIRE) != 0, 0)) {
         return report(record, step, directive);

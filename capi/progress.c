@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "progress.h"
@@ -92,5 +93,67 @@ int32_t rp_progress(int64_t step, rp_error *err) {
         return fail(err, RP_ERR_STATE, target->refused);
     }
     __atomic_store_n(&target->record->step, step, __ATOMIC_RELEASE);
+    return RP_OK;
+}
+
+/* Until when the worker is busy, in milliseconds of CLOCK_MONOTONIC: above the first byte of
+ * `knows`. */
+#define BUSY_SHIFT 8
+#define BUSY_MOST (INT64_C(1) << 50)
+
+/* How many stretches are not over. */
+static int32_t busy_depth;
+
+/* Makes the worker busy until that or, if it is so already, a bit longer than it said: who ends
+ * a stretch sees by the change that another one has begun. */
+static void announce(progress_record *record, uint64_t until) {
+    uint64_t word = __atomic_load_n(&record->knows, __ATOMIC_ACQUIRE), next;
+    do {
+        uint64_t before = word >> BUSY_SHIFT;
+        next = (word & 0xff) | (before < until ? until : before + 1) << BUSY_SHIFT;
+    } while (!__atomic_compare_exchange_n(&record->knows, &word, next, 0, __ATOMIC_ACQ_REL,
+                                          __ATOMIC_ACQUIRE));
+}
+
+int32_t rp_busy(int64_t within_ms, rp_error *err) {
+    progress_target *target = progress_get_target();
+    struct timespec now;
+    if (err != NULL && err->struct_size < sizeof *err) {
+        return RP_ERR_INVALID;
+    }
+    if (within_ms <= 0) {
+        return fail(err, RP_ERR_INVALID, "within_ms is not above 0");
+    }
+    if (target->refused[0] != 0) {
+        return fail(err, RP_ERR_STATE, target->refused);
+    }
+    __atomic_add_fetch(&busy_depth, 1, __ATOMIC_ACQ_REL);
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    if (within_ms > BUSY_MOST) {
+        within_ms = BUSY_MOST;
+    }
+    announce(target->record,
+             (uint64_t)(now.tv_sec * INT64_C(1000) + now.tv_nsec / 1000000 + within_ms + 1));
+    return RP_OK;
+}
+
+int32_t rp_busy_end(rp_error *err) {
+    progress_record *record = progress_get_target()->record;
+    int32_t depth = __atomic_load_n(&busy_depth, __ATOMIC_ACQUIRE);
+    uint64_t word = __atomic_load_n(&record->knows, __ATOMIC_ACQUIRE),
+             seen = word >> BUSY_SHIFT;
+    if (err != NULL && err->struct_size < sizeof *err) {
+        return RP_ERR_INVALID;
+    }
+    do {
+        if (depth == 0) {
+            return fail(err, RP_ERR_STATE, "rp_busy was not called, or is over already");
+        }
+    } while (!__atomic_compare_exchange_n(&busy_depth, &depth, depth - 1, 0, __ATOMIC_ACQ_REL,
+                                          __ATOMIC_ACQUIRE));
+    while (depth == 1 && word >> BUSY_SHIFT == seen &&
+           !__atomic_compare_exchange_n(&record->knows, &word, word & 0xff, 0, __ATOMIC_ACQ_REL,
+                                        __ATOMIC_ACQUIRE)) {
+    }
     return RP_OK;
 }

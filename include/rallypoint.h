@@ -1176,6 +1176,20 @@ RP_API int32_t rp_agent_close(rp_agent agent, rp_error *err);
 RP_API int32_t rp_progress(int64_t step, rp_error *err);
 
 /*
+ * Announces a stretch in which this worker makes no step and means to, such as an evaluation or
+ * a checkpoint: until rp_busy_end, `within_ms` at most, the job is not said to hang
+ * (hang_timeout_ms), whatever its other workers wait for. Each call has an rp_busy_end of its
+ * own; of several stretches, also of several threads, the one that lasts longest counts until
+ * all are over. A store into memory, as rp_progress.
+ *
+ * RP_ERR_INVALID if within_ms is not above 0; RP_ERR_STATE as rp_progress.
+ */
+RP_API int32_t rp_busy(int64_t within_ms, rp_error *err);
+
+/* Ends a stretch that rp_busy began. RP_ERR_STATE if there is none. */
+RP_API int32_t rp_busy_end(rp_error *err);
+
+/*
  * A directive. Texts are UTF-8, end with NUL and are cut if they are too long; they, the
  * deadline and the target are empty or 0 if the file that RALLYPOINT_DIRECTIVE_FILE names
  * cannot be read.

@@ -1211,6 +1211,19 @@ inline void progress(std::int64_t step) {
     detail::done([&](rp_error *err) { return rp_progress(step, err); });
 }
 
+// A stretch without steps that is meant, from its construction to its end: see rp_busy.
+class busy {
+  public:
+    explicit busy(std::chrono::milliseconds within) {
+        detail::done([&](rp_error *err) { return rp_busy(within.count(), err); });
+    }
+    busy(const busy &) = delete;
+    busy &operator=(const busy &) = delete;
+    ~busy() {
+        rp_busy_end(nullptr);
+    }
+};
+
 // The same, and what the job is asked for, once for each directive: see
 // rp_progress_directive. Its kind is RP_DIRECTIVE_NONE in all other calls.
 inline rp_directive progress_directive(std::int64_t step) {

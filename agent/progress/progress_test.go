@@ -458,7 +458,25 @@ func TestPulse(t *testing.T) {
 	if err := r.WriteDirective(1, &Directive{ID: "x"}); err != nil {
 		t.Fatal(err)
 	}
-	r.Begin(2, 2, CauseFailure)
+	paths = r.Begin(2, 2, CauseFailure)
 	want(time.Time{}, false)
 	r.want(nil)
+	// A worker announces that it makes no step, and does not say when it does again.
+	up := time.Hour
+	r.uptime = func() time.Duration { return up }
+	for until, busy := range map[uint64]bool{0: false, uint64(up.Milliseconds()): false, uint64(up.Milliseconds()) + 1: true, 1<<56 - 1: true} {
+		f, err := os.OpenFile(paths[1], os.O_WRONLY, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := f.WriteAt(binary.LittleEndian.AppendUint64(nil, until<<busyShift|knowsDirectives), offsetKnows); err != nil {
+			t.Fatal(err)
+		}
+		f.Close()
+		r.Sample()
+		want(time.Time{}, busy)
+		if a, err := r.Answer(1); err != nil || !a.Holds {
+			t.Errorf("until %d it cannot be held: %v", until, err)
+		}
+	}
 }

@@ -40,6 +40,10 @@ const (
 // knowsDirectives is the bit at offsetKnows of a worker that lets itself be held.
 const knowsDirectives = 1
 
+// busyShift is where the word at offsetKnows has until when its worker has announced to make no
+// step, in milliseconds of CLOCK_MONOTONIC; 0: it has not.
+const busyShift = 8
+
 // noStep is the step of a worker that has reported none.
 const noStep = -1
 

@@ -3,8 +3,12 @@ package progress
 import (
 	"fmt"
 	"log/slog"
+	"math"
+	"slices"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"rallypoint/core/training"
 )
@@ -21,8 +25,9 @@ const (
 // Tracker follows the workers of one node through the rounds of its run. It is safe for
 // concurrent use; its lock is held while records are read, which does not block.
 type Tracker struct {
-	log *slog.Logger
-	now func() time.Time
+	log    *slog.Logger
+	now    func() time.Time
+	uptime func() time.Duration // CLOCK_MONOTONIC, by which workers say until when they are busy
 
 	mu       sync.Mutex
 	folder   folder // without a path: none
@@ -54,12 +59,19 @@ type round struct {
 type worker struct {
 	step    int64
 	changed time.Time
+	busy    time.Duration // until then, by uptime, it has announced to make no step
+}
+
+func uptime() time.Duration {
+	var now unix.Timespec
+	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
+	return time.Duration(now.Nano())
 }
 
 // NewTracker makes the folder of a run's records. If none can be made, the log says so and
 // workers get no record.
 func NewTracker(environ []string, log *slog.Logger) *Tracker {
-	t := &Tracker{log: log, now: time.Now}
+	t := &Tracker{log: log, now: time.Now, uptime: uptime}
 	folder, err := newFolder(environ)
 	if err != nil {
 		log.Warn(unavailable(err))
@@ -170,7 +182,9 @@ func (t *Tracker) sampleLocked() {
 			t.round.recorded = false
 			t.log.Warn(fmt.Sprintf("the progress record of local rank %d is not read any more: %v (%s)", local, err, r.file.Path()))
 		}
-		if w := &t.round.workers[local]; err == nil && step != w.step {
+		w := &t.round.workers[local]
+		w.busy = time.Duration(min(said.knows>>busyShift, maxBusy)) * time.Millisecond
+		if err == nil && step != w.step {
 			w.step, w.changed = step, now
 			t.changed(step, now)
 		}
@@ -256,9 +270,13 @@ func (t *Tracker) SetStalled(text string) {
 	t.stalled = text
 }
 
+// maxBusy keeps what a worker says within what a time.Duration holds.
+const maxBusy = uint64(math.MaxInt64 / time.Millisecond)
+
 // Pulse tells when a step changed last in this attempt, as far as samples have seen it, zero if
-// none has, and whether workers have a directive, for which they may pause.
-func (t *Tracker) Pulse() (changed time.Time, directed bool) {
+// none has, and whether workers make none at present and mean to: they have a directive, or have
+// announced it.
+func (t *Tracker) Pulse() (changed time.Time, announced bool) {
 	if t == nil {
 		return time.Time{}, false
 	}
@@ -267,7 +285,9 @@ func (t *Tracker) Pulse() (changed time.Time, directed bool) {
 	if t.round == nil {
 		return time.Time{}, false
 	}
-	return t.round.changed, len(t.directed) > 0
+	now := t.uptime()
+	busy := func(w worker) bool { return now < w.busy }
+	return t.round.changed, len(t.directed) > 0 || slices.ContainsFunc(t.round.workers, busy)
 }
 
 // Steps are the last steps of the workers that have reported one, by local rank.

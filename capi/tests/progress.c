@@ -111,8 +111,44 @@ static void forks(const char *path) {
     CHECK_INT(2, step_in(path));
 }
 
+/* For how many milliseconds the record says that the worker is busy; 0: it is not. */
+static int64_t busy_for(const char *path) {
+    uint64_t word;
+    struct timespec now;
+    int fd = open(path, O_RDONLY);
+    CHECK(fd >= 0);
+    CHECK_INT(sizeof word, pread(fd, &word, sizeof word, 40));
+    close(fd);
+    CHECK_INT(0, word & 0xff); /* it takes no directives */
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return word == 0 ? 0 : (int64_t)(word >> 8) - now.tv_sec * 1000 - now.tv_nsec / 1000000;
+}
+
+/* The stretch that lasts longest counts until all are over. */
+static void is_busy(const char *path) {
+    CHECK_CODE(RP_ERR_INVALID, rp_busy(0, ERR));
+    CHECK_CODE(RP_ERR_INVALID, rp_busy(-1, ERR));
+    CHECK_CODE(RP_ERR_STATE, rp_busy_end(ERR));
+    CHECK_INT(0, busy_for(path));
+    CHECK_OK(rp_busy(600000, ERR));
+    CHECK(busy_for(path) > 590000 && busy_for(path) <= 600001);
+    CHECK_OK(rp_busy(50000, ERR));
+    CHECK(busy_for(path) > 590000 && busy_for(path) <= 600002);
+    CHECK_OK(rp_busy_end(ERR));
+    CHECK(busy_for(path) > 590000);
+    CHECK_OK(rp_busy_end(NULL));
+    CHECK_INT(0, busy_for(path));
+    CHECK_CODE(RP_ERR_STATE, rp_busy_end(ERR));
+    CHECK_OK(rp_busy(INT64_MAX, ERR));
+    CHECK(busy_for(path) > INT64_C(1) << 49);
+    CHECK_OK(rp_busy_end(ERR));
+    CHECK_INT(-1, step_in(path));
+}
+
 static void goes_nowhere(const char *path) {
     (void)path;
+    CHECK_OK(rp_busy(1, ERR));
+    CHECK_OK(rp_busy_end(ERR));
     CHECK_OK(rp_progress(3, ERR));
     CHECK_CODE(RP_ERR_INVALID, rp_progress(-3, ERR));
 }
@@ -123,6 +159,7 @@ static void is_refused(const char *path) {
         CHECK_CODE(RP_ERR_STATE, rp_progress(3, ERR));
         CHECK_CONTAINS(last_error.message, "the steps of this worker are not recorded");
         CHECK_CONTAINS(last_error.message, "RALLYPOINT_PROGRESS_FILE");
+        CHECK_CODE(RP_ERR_STATE, rp_busy(1, ERR));
     }
     CHECK_CODE(RP_ERR_INVALID, rp_progress(-3, ERR));
     if (stat(path, &info) == 0 && S_ISREG(info.st_mode) && info.st_size >= RECORD_SIZE) {
@@ -134,6 +171,7 @@ int main(void) {
     CHECK(mkdtemp(folder) != NULL);
     in_child(reports, new_record("reports", "rp-steps", 1, RECORD_SIZE, RECORD_SIZE));
     in_child(forks, new_record("forks", "rp-steps", 1, RECORD_SIZE, RECORD_SIZE));
+    in_child(is_busy, new_record("busy", "rp-steps", 1, RECORD_SIZE, RECORD_SIZE));
     in_child(goes_nowhere, NULL);
     in_child(goes_nowhere, "");
     in_child(is_refused, new_record("version", "rp-steps", 2, RECORD_SIZE, RECORD_SIZE));
@@ -144,7 +182,7 @@ int main(void) {
     in_child(is_refused, "/nowhere/record");
     in_child(is_refused, folder);
 
-    static const char *const made[] = {"forks",  "version", "size",
+    static const char *const made[] = {"forks",  "busy",    "version", "size",
                                        "longer", "shorter", "magic"};
     for (size_t i = 0; i < sizeof made / sizeof *made; i++) {
         char path[256];

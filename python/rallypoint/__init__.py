@@ -50,6 +50,7 @@ if TYPE_CHECKING:
         StateError,
         UnsupportedError,
     )
+    from ._launch.busy import busy
     from ._launch.config import LaunchConfig, LogsSpecs
     from ._launch.directive import Directive
     from ._launch.failure_plain import ChildFailedError, ProcessFailure, SignalException
@@ -106,6 +107,7 @@ __all__ = [
     "StoreServer",
     "UnsupportedError",
     "__version__",
+    "busy",
     "connect_etcd",
     "connect_store",
     "directive",
@@ -144,6 +146,7 @@ _MODULES = {
     "Store": "_stores.store",
     "StoreBackend": "_torch.store_backend",
     "StoreServer": "_stores.store",
+    "busy": "_launch.busy",
     "connect_etcd": "_stores.etcd",
     "connect_store": "_stores.store",
     "directive": "_launch.progress",

@@ -312,3 +312,47 @@ def test_a_job_of_torch_agents_class_is_in_the_status(tmp_path: Path) -> None:
             time.sleep(0.02)  # no event of this process tells of a heartbeat
     launch.join()
     assert (progress["step"], progress["nodes"], progress["behind"]) == (41200, 1, None)
+
+
+def test_who_is_busy_says_until_when(tmp_path: Path) -> None:
+    """The longest of what lies within each other counts, and nothing stays, whatever is raised."""
+    record = new_record(tmp_path / "record")
+    done = run(
+        """
+        import struct, subprocess, sys, time
+        def left():
+            with open({path!r}, "rb") as f:
+                f.seek(40)
+                word, = struct.unpack("<Q", f.read(8))
+            assert word & 0xff == 1, word
+            return word >> 8 and (word >> 8) / 1000 - time.monotonic()
+        assert left() == 0
+        again = rallypoint.busy("evaluation", within=50)
+        with rallypoint.busy("checkpoint"):
+            assert 590 < left() <= 600.01, left()
+            with again:
+                assert 590 < left() <= 600.01, left()
+            subprocess.run([sys.executable, "-c", "import rallypoint"], check=True)
+            assert left() > 590, left()
+        assert left() == 0
+        try:
+            with again, again:
+                assert 40 < left() <= 50.01, left()
+                raise KeyError
+        except KeyError:
+            assert left() == 0
+        with rallypoint.busy("long", within=float("inf")):
+            assert left() > 1e8
+        for wrong in (0, -1, float("nan")):
+            try:
+                rallypoint.busy("x", within=wrong)
+            except ValueError as e:
+                assert str(e) == "busy('x'): within is %s, it must be greater than 0" % wrong
+            else:
+                raise AssertionError(wrong)
+        """.replace("{path!r}", repr(str(record))),
+        record,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    without = run("with rallypoint.busy('x'): rallypoint.progress(1)", None)
+    assert (without.returncode, without.stderr) == (0, "")

@@ -28,7 +28,7 @@ def _open() -> memoryview:
     if path:
         try:
             words = memoryview(_map(path)).cast("q")
-            words[_KNOWS] = _HOLDS
+            words[_KNOWS] |= _HOLDS  # another process of the worker may be busy: see busy.py
             return words
         except (OSError, ValueError) as e:
             import logging

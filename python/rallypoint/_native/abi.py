@@ -692,6 +692,8 @@ TABLE: dict[str, tuple[Any, tuple[Any, ...]]] = {
     "rp_failure_free": (None, (POINTER(Failure),)),
     "rp_agent_close": (c_int32, (AgentHandle, POINTER(Error))),
     "rp_progress": (c_int32, (c_int64, POINTER(Error))),
+    "rp_busy": (c_int32, (c_int64, POINTER(Error))),
+    "rp_busy_end": (c_int32, (POINTER(Error),)),
     "rp_progress_directive": (c_int32, (c_int64, POINTER(Directive), POINTER(Error))),
     "rp_get_directive": (c_int32, (POINTER(Directive), POINTER(Error))),
     "rp_saved": (c_int32, (c_int64, POINTER(Error))),

@@ -565,6 +565,8 @@ extern "C" {
     pub fn rp_failure_free(failure: *mut rp_failure);
     pub fn rp_agent_close(agent: rp_agent, err: *mut rp_error) -> i32;
     pub fn rp_progress(step: i64, err: *mut rp_error) -> i32;
+    pub fn rp_busy(within_ms: i64, err: *mut rp_error) -> i32;
+    pub fn rp_busy_end(err: *mut rp_error) -> i32;
     pub fn rp_progress_directive(step: i64, directive: *mut rp_directive, err: *mut rp_error) -> i32;
     pub fn rp_get_directive(directive: *mut rp_directive, err: *mut rp_error) -> i32;
     pub fn rp_saved(step: i64, err: *mut rp_error) -> i32;
