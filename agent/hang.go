@@ -38,9 +38,11 @@ const HangOff = -time.Second
 // Times of a job that is suspected.
 const (
 	hangPatience  = 5 * time.Second  // for all nodes' answers
-	betweenStacks = time.Second      // of two looks at where the workers are
 	hangPause     = time.Second      // before a suspicion that was not confirmed is looked at again
 	hangPauseAuto = 10 * time.Second // the same, where no timeout is given
+	stillPause    = 4 * time.Second  // the same, before the limit
+	stillLooks    = 3                // at where the workers are, in a row
+	betweenLooks  = 300 * time.Millisecond
 	hangCertain   = 30 * time.Minute // of silence: what workers do is no excuse any more
 )
 
@@ -55,7 +57,8 @@ type hangWatch struct {
 	suspected chan struct{} // has a token while the job is suspected
 	resumed   chan struct{} // has one when it steps again after it was told to hang
 	heard     chan stacks.Hang
-	judge     atomic.Bool // this node tells the others
+	judge     atomic.Bool      // this node tells the others
+	still     stacks.Stillness // of follow
 
 	// What look has found, for the other goroutines. alive: a worker of this node has given a sign
 	// of life in this round.
@@ -96,6 +99,7 @@ func (w *hangWatch) look() (again time.Duration) {
 	w.changed = changed
 	d.Look(time.Now(), moved, announced)
 	suspected, left := d.Suspects()
+	early := w.auto() && left > 0 && left <= d.Limit()/2
 	w.silent.Store(int64(d.Silent()))
 	a.hangLimit.Store(int64(d.Limit()))
 	if announced || !changed.IsZero() {
@@ -105,13 +109,18 @@ func (w *hangWatch) look() (again time.Duration) {
 	case moved && w.t.hang != nil:
 		w.take(stacks.Resumed())
 		wakeUp(w.resumed)
-	case suspected && w.t.hang == nil:
+	case (suspected || early) && w.t.hang == nil:
 		wakeUp(w.suspected)
-	case !suspected && left > 0:
+	}
+	if left > 0 {
 		return left
 	}
 	return farLook
 }
+
+// auto reports whether the time between steps tells when the job hangs. From half of it on, the
+// judge then looks whether workers move.
+func (w *hangWatch) auto() bool { return w.a.spec.HangTimeout == 0 }
 
 func wakeUp(c chan<- struct{}) {
 	select {
@@ -170,11 +179,7 @@ func (w *hangWatch) follow(ctx context.Context) {
 			}
 		case <-w.suspected:
 			if !w.inquire(ctx, &s) {
-				pause := hangPause
-				if w.a.spec.HangTimeout == 0 {
-					pause = hangPauseAuto
-				}
-				backoff.Sleep(ctx, pause)
+				backoff.Sleep(ctx, w.pause())
 			}
 		}
 	}
@@ -193,16 +198,28 @@ func (w *hangWatch) resign(s *roundStores) {
 	_ = stacks.Resign(ctx, s.conn)
 }
 
-// suspects reports whether the suspicion still holds, and after which silence.
-func (w *hangWatch) suspects() (silent, limit time.Duration, ok bool) {
-	silent, limit = time.Duration(w.silent.Load()), time.Duration(w.a.hangLimit.Load())
-	return silent, limit, limit > 0 && silent >= limit
+// pause is how long a suspicion rests that was not confirmed.
+func (w *hangWatch) pause() time.Duration {
+	silent, limit := w.silence()
+	switch {
+	case !w.auto():
+		return hangPause
+	case silent < limit:
+		return min(stillPause, limit-silent)
+	}
+	return hangPauseAuto
+}
+
+// silence is for how long there was no sign of life, and from when on that is a hang; 0: never.
+func (w *hangWatch) silence() (silent, limit time.Duration) {
+	return time.Duration(w.silent.Load()), time.Duration(w.a.hangLimit.Load())
 }
 
 // inquire finds out whether the job hangs, and tells all nodes if it does; false if it does not,
 // or if another node of the round judges that.
 func (w *hangWatch) inquire(ctx context.Context, s *roundStores) bool {
-	if _, _, ok := w.suspects(); !ok {
+	silent, limit := w.silence()
+	if limit == 0 || silent < limit && !w.auto() || silent < limit/2 {
 		return false
 	}
 	if !w.judge.Load() {
@@ -211,26 +228,30 @@ func (w *hangWatch) inquire(ctx context.Context, s *roundStores) bool {
 			w.a.log.Debug("the other nodes cannot be asked whether the job hangs: " + err.Error())
 		}
 		w.judge.Store(judge)
-		if !judge {
+		if !judge && err == nil {
 			return false
 		}
 	}
-	first := w.ask(ctx, s)
-	second := first
-	auto := w.a.spec.HangTimeout == 0
-	if silent, limit, _ := w.suspects(); auto && silent < max(limit, hangCertain) {
-		if !backoff.Sleep(ctx, betweenStacks) {
-			return false
-		}
-		if second = w.ask(ctx, s); stacks.Works(first, second) {
-			return false
+	nodes := w.ask(ctx, s)
+	if w.auto() {
+		w.still.Look(silent, nodes)
+		for range stillLooks - 1 {
+			if !backoff.Sleep(ctx, betweenLooks) {
+				return false
+			}
+			nodes = w.ask(ctx, s)
+			silent, _ = w.silence()
+			w.still.Look(silent, nodes)
 		}
 	}
-	silent, limit, ok := w.suspects()
-	if !ok || ctx.Err() != nil || !quiet(second, limit) {
+	silent, limit = w.silence()
+	if silent < limit || limit == 0 || ctx.Err() != nil || !quiet(nodes, limit) {
 		return false
 	}
-	h := stacks.NewHang(silent, second)
+	if w.auto() && silent < max(limit, hangCertain) && !w.still.Stands(limit) {
+		return false
+	}
+	h := stacks.NewHang(silent, nodes)
 	if h.Debugged() {
 		return false
 	}

@@ -282,6 +282,29 @@ func Works(first, second []*Node) bool {
 	return all.stackless() || all.calls("/torch/distributed/checkpoint/", "/torch/_dynamo/", "/torch/_inductor/", "/triton/compiler/")
 }
 
+// Stillness follows whether workers stand while their job makes no step.
+type Stillness struct {
+	last   []*Node
+	silent time.Duration // of the job, at the last look
+	worked time.Duration // how long it had been when they were last seen to work; 0: they were not
+}
+
+// Look takes what the nodes have answered when the job had been silent for that long.
+func (s *Stillness) Look(silent time.Duration, nodes []*Node) {
+	if silent < s.silent { // it has stepped since
+		*s = Stillness{}
+	}
+	if Works(s.last, nodes) {
+		s.worked = silent
+	}
+	s.last, s.silent = nodes, silent
+}
+
+// Stands reports whether nobody was seen to work, or not for that long.
+func (s *Stillness) Stands(limit time.Duration) bool {
+	return s.worked == 0 || s.silent-s.worked >= limit
+}
+
 // places are the stacks of a node's ranks, as far as there are any.
 func (n *Node) places() map[int]string {
 	places := make(map[int]string)

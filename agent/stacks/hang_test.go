@@ -121,3 +121,25 @@ func TestDebugged(t *testing.T) {
 		}
 	}
 }
+
+// TestStillness: whoever was seen to work has as much time again, until the job steps.
+func TestStillness(t *testing.T) {
+	at := func(function string) []*Node { return []*Node{on("a", 7, waiting(0), frames(1, "train.py:"+function))} }
+	const s = time.Second
+	var still Stillness
+	for i, c := range []struct {
+		silent time.Duration
+		where  string
+		want   bool
+	}{
+		{30 * s, "load", true}, {31 * s, "load", true}, {34 * s, "load", true}, {60 * s, "load", true},
+		{35 * s, "forward", true}, {36 * s, "backward", false}, {60 * s, "backward", false}, {95 * s, "backward", false}, {96 * s, "backward", true},
+		{97 * s, "forward", false}, {156 * s, "forward", false}, {157 * s, "forward", true},
+		{1 * s, "load", true},
+	} {
+		still.Look(c.silent, at(c.where))
+		if got := still.Stands(60 * s); got != c.want {
+			t.Errorf("%d: after %v at %s: %v", i, c.silent, c.where, got)
+		}
+	}
+}
