@@ -90,13 +90,14 @@ type Agent struct {
 	dialStore     func(ctx context.Context, address string) (net.Conn, error)
 	holdPatience  time.Duration // see directives
 
-	running    atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
-	progress   *progress.Tracker // nil before Run
-	stackFiles []*ownfile.File   // of the running attempt, by local rank; nil: there are none
-	hangs      training.HangDetector
-	hangLimit  atomic.Int64   // of hangs, in nanoseconds, for other goroutines; 0: the job is not judged
-	changed    progress.Cause // why the last attempt is over
-	asked      bool           // it ended by a drain or a scale, and no worker of this node failed
+	running      atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
+	progress     *progress.Tracker // nil before Run
+	stackFiles   []*ownfile.File   // of the running attempt, by local rank; nil: there are none
+	hangs        training.HangDetector
+	nextQuestion int64          // see stacks.Answer
+	hangLimit    atomic.Int64   // of hangs, in nanoseconds, for other goroutines; 0: the job is not judged
+	changed      progress.Cause // why the last attempt is over
+	asked        bool           // it ended by a drain or a scale, and no worker of this node failed
 
 	now          func() time.Time  // by which restarts are in the window
 	budget       budget            // agreed in the last round; see takeBudget

@@ -195,7 +195,7 @@ func (w *hangWatch) resign(s *roundStores) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), resignPatience)
 	defer cancel()
-	_ = stacks.Resign(ctx, s.conn)
+	_ = stacks.Resign(ctx, s.conn, w.a.assignment.Round)
 }
 
 // pause is how long a suspicion rests that was not confirmed.
@@ -284,7 +284,7 @@ func (w *hangWatch) claim(ctx context.Context, s *roundStores) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return stacks.Judge(ctx, conn, w.a.assignment.group)
+	return stacks.Judge(ctx, conn, w.a.assignment.Round, w.a.assignment.group)
 }
 
 // ask asks all nodes of the round where their workers are; where they cannot be asked it looks
@@ -305,6 +305,7 @@ func (w *hangWatch) ask(ctx context.Context, s *roundStores) []*stacks.Node {
 
 // tell tells all nodes of the round, this one, too, whether or not the others can be told.
 func (w *hangWatch) tell(ctx context.Context, s *roundStores, h stacks.Hang) bool {
+	h.Round = w.a.assignment.Round
 	conn, err := s.dial(ctx)
 	if err == nil {
 		err = stacks.Tell(ctx, conn, h)
@@ -318,6 +319,9 @@ func (w *hangWatch) tell(ctx context.Context, s *roundStores, h stacks.Hang) boo
 
 // hear hands on what this node was told.
 func (w *hangWatch) hear(ctx context.Context, h stacks.Hang) {
+	if h.Round != w.a.assignment.Round {
+		return
+	}
 	select {
 	case w.heard <- h:
 	case <-ctx.Done():

@@ -80,7 +80,7 @@ func (a *Agent) answerStacks(t *attempt, w *hangWatch) (stop func()) {
 			return
 		}
 		defer func() { _ = s.Close() }()
-		stacks.Answer(ctx, s, group, func(ctx context.Context) stacks.Node { return a.stackNode(ctx, t, w) },
+		a.nextQuestion = stacks.Answer(ctx, s, group, a.nextQuestion, func(ctx context.Context) stacks.Node { return a.stackNode(ctx, t, w) },
 			func(h stacks.Hang) { w.hear(ctx, h) })
 	}()
 	return func() {

@@ -17,6 +17,7 @@ type Hang struct {
 	Text     string        `json:"text"`     // all of it in one sentence; "": the job makes steps again
 	Silent   time.Duration `json:"silent"`   // since the last step
 	Suspects []int         `json:"suspects"` // ranks, the first of which the sentence names first
+	Round    uint64        `json:"round"`    // of whose workers it tells
 	Restart  int           `json:"restart"`  // the rank whose worker is to be ended for it; -1: none
 	Fold
 }

@@ -26,7 +26,7 @@ const (
 	keyLast     = "rallypoint/stacks/last" // about the last number that was used
 	keyQuestion = "rallypoint/stacks/question/"
 	keyAnswer   = "rallypoint/stacks/answer/"
-	keyJudge    = "rallypoint/stacks/judge" // which node tells the others of this round
+	keyJudge    = "rallypoint/stacks/judge/" // which node tells the others of a round
 
 	askStacks = "stacks "
 	tellHang  = "hang "
@@ -46,13 +46,22 @@ func answerKey(number int64, group int) string {
 	return keyAnswer + strconv.FormatInt(number, 10) + "/" + strconv.Itoa(group)
 }
 
+func judgeKey(round uint64) string { return keyJudge + strconv.FormatUint(round, 10) }
+
 // rest is the least time between two answers of an agent, whoever asks.
 const rest = 200 * time.Millisecond
 
 // Answer answers all questions in the store of a round for the node of that rank until ctx
-// ends: collect is called once for each; and hear for what Tell tells.
-func Answer(ctx context.Context, s store.Store, group int, collect func(context.Context) Node, hear func(Hang)) {
-	for number := int64(1); ctx.Err() == nil; number++ {
+// ends: collect is called once for each; and hear for what Tell tells. next is the number of the
+// first one that this node has not answered; it is 1 in a store that has none before it. A store
+// of a static job stays for its next rounds, in which Answer goes on with what it returns.
+func Answer(ctx context.Context, s store.Store, group int, next int64, collect func(context.Context) Node, hear func(Hang)) int64 {
+	if next > 1 {
+		if same, err := s.Check(ctx, []string{questionKey(next - 1)}); err != nil || !same {
+			next = 1
+		}
+	}
+	for number := max(next, 1); ; number++ {
 		var question []byte
 		for {
 			var err error
@@ -60,8 +69,11 @@ func Answer(ctx context.Context, s store.Store, group int, collect func(context.
 				break
 			}
 			if !backoff.Sleep(ctx, time.Second) {
-				return
+				return number
 			}
+		}
+		if ctx.Err() != nil {
+			return number
 		}
 		if told, ok := bytes.CutPrefix(question, []byte(tellHang)); ok {
 			_, told, _ = bytes.Cut(told, []byte(" "))
@@ -74,7 +86,9 @@ func Answer(ctx context.Context, s store.Store, group int, collect func(context.
 		if text, err := json.Marshal(answer); err == nil && ctx.Err() == nil {
 			_ = s.Set(ctx, answerKey(number, group), text)
 		}
-		backoff.Sleep(ctx, rest)
+		if !backoff.Sleep(ctx, rest) {
+			return number + 1
+		}
 	}
 }
 
@@ -129,15 +143,15 @@ func Tell(ctx context.Context, s store.Store, h Hang) error {
 
 // Judge makes the node of that rank the one that tells the others of its round of a hang, and
 // reports whether it is: the first that wants to be, until it resigns.
-func Judge(ctx context.Context, s store.Store, group int) (bool, error) {
+func Judge(ctx context.Context, s store.Store, round uint64, group int) (bool, error) {
 	mine := []byte(strconv.Itoa(group))
-	now, err := s.CompareSet(ctx, keyJudge, nil, mine)
+	now, err := s.CompareSet(ctx, judgeKey(round), nil, mine)
 	return err == nil && bytes.Equal(now, mine), err
 }
 
 // Resign lets another node of the round become the judge.
-func Resign(ctx context.Context, s store.Store) error {
-	_, err := s.Delete(ctx, keyJudge)
+func Resign(ctx context.Context, s store.Store, round uint64) error {
+	_, err := s.Delete(ctx, judgeKey(round))
 	return err
 }
 

@@ -3,6 +3,7 @@ package stacks
 import (
 	"context"
 	"crypto/rand"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,7 +24,7 @@ func TestQuestion(t *testing.T) {
 	defer cancel()
 	for node := range 2 {
 		wg.Go(func() {
-			Answer(ctx, s, node, func(context.Context) Node { return Node{Fold: NewFold([]Worker{at(node, "f")})} }, func(Hang) {})
+			Answer(ctx, s, node, 1, func(context.Context) Node { return Node{Fold: NewFold([]Worker{at(node, "f")})} }, func(Hang) {})
 		})
 	}
 	folds, err := Ask(ctx, s, 2, testkit.Patience)
@@ -105,18 +106,18 @@ func TestTell(t *testing.T) {
 	heard := make(chan Hang, 8)
 	for node := range 2 {
 		wg.Go(func() {
-			Answer(ctx, s, node, func(context.Context) Node { return Node{Fold: NewFold([]Worker{at(node, "f")}), Host: "h"} }, func(h Hang) { heard <- h })
+			Answer(ctx, s, node, 1, func(context.Context) Node { return Node{Fold: NewFold([]Worker{at(node, "f")}), Host: "h"} }, func(h Hang) { heard <- h })
 		})
 	}
 	for _, of := range []int{1, 2} {
 		for _, group := range []int{of, 3, of} {
-			judge, err := Judge(ctx, s, group)
+			judge, err := Judge(ctx, s, 7, group)
 			testkit.Check(t, err)
 			if judge != (group == of) {
 				t.Errorf("node %d of %d: %v", group, of, judge)
 			}
 		}
-		testkit.Check(t, Resign(ctx, s))
+		testkit.Check(t, Resign(ctx, s, 7))
 	}
 	for range 2 {
 		nodes, err := Ask(ctx, s, 2, testkit.Patience)
@@ -151,5 +152,32 @@ func TestHangsOfStrangers(t *testing.T) {
 	h, err := decodeHang([]byte(`{"suspects":[1],"text":"\u001b[2J` + strings.Repeat("x", 999) + `"}`))
 	if err != nil || len(h.Text) > maxSentence || strings.Contains(h.Text, "\x1b") {
 		t.Errorf("%v %q", err, h.Text)
+	}
+}
+
+// TestAnswersGoOn: in a store that stays, what an earlier round has asked and told is over; in
+// another store the numbers begin again.
+func TestAnswersGoOn(t *testing.T) {
+	stays := store.NewMemory(store.NewEngine(store.Limits{}))
+	defer stays.Close()
+	fresh := store.NewMemory(store.NewEngine(store.Limits{}))
+	defer fresh.Close()
+	within := testkit.Within(t, testkit.Patience)
+	next := int64(0)
+	for i, s := range []store.Store{stays, stays, fresh} {
+		ctx, cancel := context.WithCancel(within)
+		heard := make(chan Hang, 8)
+		ended := make(chan int64)
+		go func() {
+			ended <- Answer(ctx, s, 0, next, func(context.Context) Node { return Node{} }, func(h Hang) { heard <- h })
+		}()
+		told := Hang{Text: strconv.Itoa(i), Suspects: []int{}}
+		testkit.Check(t, Tell(ctx, s, told))
+		testkit.Equal(t, (<-heard).Text, told.Text)
+		_, err := Ask(ctx, s, 1, testkit.Patience)
+		testkit.Check(t, err)
+		cancel()
+		next = <-ended
+		testkit.Equal(t, next, []int64{3, 5, 3}[i])
 	}
 }
