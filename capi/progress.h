@@ -15,7 +15,7 @@ typedef struct progress_record {
     int64_t step;
     uint64_t asked;  /* by the agent: see directive.c */
     uint64_t answer; /* of the worker */
-    uint64_t knows;  /* what the worker understands of these words; above the first byte: busy */
+    uint64_t knows;  /* what it understands of these words, in the first byte; then: busy */
     int64_t reach;   /* the step from which a released worker takes the directive */
     uint64_t reserved;
 } progress_record;

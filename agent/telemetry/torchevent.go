@@ -96,7 +96,7 @@ func (te *torchEvents) Take(s State, message Message) {
 		if m.Text == "" {
 			name = "job steps again"
 		}
-		te.record(s, name, fromAgent, "RUNNING", stalledDetail{m.Text, m.Suspects}, nil)
+		te.record(s, name, fromAgent, "RUNNING", stalledDetail(m), nil)
 	case WorkersEnded:
 		te.ends(s, m)
 	case RunDone:
