@@ -480,7 +480,10 @@ func (a *Agent) end(err error) error {
 	case errors.As(err, &idle):
 		ending, reason = rendezvous.EndFailed, err.Error()
 	case errors.As(err, &failed):
-		ending, reason = rendezvous.EndFailed, failed.Root().Summary()
+		reason = failed.Root().Summary()
+		if !failed.left {
+			ending = rendezvous.EndFailed
+		}
 	default:
 		reason = err.Error()
 	}

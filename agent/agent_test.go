@@ -122,7 +122,7 @@ func TestTearDown(t *testing.T) {
 		failures[1].ExitCode != -int(unix.SIGTERM) || !failures[1].Terminated {
 		t.Errorf("failures %+v", failures)
 	}
-	if root := (&FailedError{"", failures}).Root(); root.Rank != 2 {
+	if root := (&FailedError{Failures: failures}).Root(); root.Rank != 2 {
 		t.Errorf("the cause is %+v", root)
 	}
 }

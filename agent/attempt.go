@@ -36,6 +36,7 @@ type attempt struct {
 	ended     map[int]*process.Process // by local rank
 	failures  []*process.Process       // ended badly, in the order in which it was seen
 	succeeded int
+	leaves    bool // this node leaves the run to the others, see Agent.leaves
 
 	hang       *stacks.Hang   // the job makes no step any more; nil: it does, as far as is known
 	lastStacks []stacks.Group // of workers that were killed after their grace, or of that hang
@@ -332,6 +333,7 @@ func (a *Agent) note(t *attempt, ended []*process.Process) {
 
 // finish stops what is left of the attempt and decides what comes next.
 func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
+	t.leaves = a.leaves(v)
 	v = a.announceStop(t, v)
 	sig, grace := unix.SIGTERM, a.spec.ShutdownTimeout
 	hurry := a.interrupts.second
@@ -428,7 +430,7 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	if stop := a.interrupted(); stop != nil {
 		return false, stop
 	}
-	a.log.Error(root.Summary() + "; " + a.spentText())
+	a.log.Error(root.Summary() + "; " + a.spentText(t))
 	a.publishEnds(t, own.Failures)
 	if path, _ := process.LookupEnv(a.spec.Environ, logs.EnvErrorFile); path != "" {
 		if err := root.Propagate(path); err != nil {
@@ -436,7 +438,9 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 		}
 	}
 	a.readPeers()
-	return false, &FailedError{Name: a.name, Failures: failure.WithPeers(own.Failures, a.assignment.peers, a.assignment.group)}
+	return false, &FailedError{
+		Name: a.name, Failures: failure.WithPeers(own.Failures, a.assignment.peers, a.assignment.group), left: t.leaves,
+	}
 }
 
 // restartDelay is the pause before the restart after some others.
@@ -485,7 +489,7 @@ func (a *Agent) failures(t *attempt) []failure.Failure {
 func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error) {
 	f := failure.Failure{
 		Rank: a.assignment.ranks.base + p.Local, LocalRank: p.Local, Pid: p.Pid, ExitCode: p.Code,
-		Host: host.FQDN(), Time: p.At, Terminated: p.Stopped && p.Fault == "",
+		Host: host.FQDN(), Time: p.At, Terminated: p.Stopped && p.Fault == "", Asleep: fellAsleep(p),
 	}
 	f.Stderr, f.SharedOutput = t.outputs[p.Local].LastStderr()
 	f.Stack, f.Hang = t.lastStack(f.Rank), t.hangText()

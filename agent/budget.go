@@ -178,8 +178,11 @@ func (a *Agent) restartText(n int) string {
 }
 
 // spentText says why the workers are not started again.
-func (a *Agent) spentText() string {
-	if a.counted() < a.spec.MaxRestarts { // a worker that no signal ends
+func (a *Agent) spentText(t *attempt) string {
+	switch {
+	case t.leaves:
+		return "this node cannot start its workers again and leaves the run to the others"
+	case a.counted() < a.spec.MaxRestarts: // a worker that no signal ends
 		return "this node cannot start its workers again"
 	}
 	return fmt.Sprintf("no restarts left: max_restarts is %d", a.spec.MaxRestarts)

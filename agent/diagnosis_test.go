@@ -13,6 +13,7 @@ import (
 	"rallypoint/agent/failure"
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
+	"rallypoint/core/rendezvous"
 )
 
 // TestOOMInReport marks the victim, and not one that the agent itself killed.
@@ -187,5 +188,57 @@ func TestStuck(t *testing.T) {
 	if root := failures[failure.RootCause(failures)]; !strings.HasPrefix(root.Message, "The worker has been in uninterruptible sleep (state D) for 50ms. ") ||
 		root.Terminated || s.rdzv.round != 1 {
 		t.Errorf("round %d, failures %+v", s.rdzv.round, failures)
+	}
+}
+
+// elastic is a rendezvous of which min nodes are enough.
+type elastic struct {
+	*announcing
+	min int
+}
+
+func (e *elastic) MinNodes() int { return e.min }
+
+// TestStuckNodeLeaves: a node that cannot stop a worker leaves the run to the others if these are
+// enough and a restart is left; else it ends the run. The others are told which, before the
+// worker gets a signal.
+func TestStuckNodeLeaves(t *testing.T) {
+	for name, c := range map[string]struct {
+		nodes, min, restarts int
+		leaves               bool
+	}{
+		"the others are enough": {3, 2, 1, true},
+		"too few":               {3, 3, 1, false},
+		"nodes are fixed":       {3, 0, 1, false},
+		"no restart is left":    {3, 2, 0, false},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := newHarness(t, 1, "echo up > $SAY; exec sleep 100")
+			s.spec.MaxRestarts = c.restarts
+			s.spec.Environ = append(s.spec.Environ, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=0.05")
+			r := &elastic{newAnnouncing(c.nodes), c.min}
+			var left bool
+			var reason string
+			r.announced = func(leaving bool, why string) error { left, reason = leaving, why; return nil }
+			s.rdzv, s.spec.Identical = r.rounds, true
+			a, err := New(s.spec, "test", r, discard())
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.sleepDetector.State = func(int) (byte, bool) { return 'D', true }
+			if err := a.Run(t.Context()); !errors.As(err, new(*FailedError)) {
+				t.Errorf("the run ended with %v", err)
+			}
+			want := rendezvous.EndFailed
+			if c.leaves {
+				want = rendezvous.EndLeave
+			}
+			if left != c.leaves || s.rdzv.ending != want {
+				t.Errorf("it announced that it leaves: %v, and ended by %v", left, s.rdzv.ending)
+			}
+			if !strings.HasSuffix(reason, "was in uninterruptible sleep (state D) for too long") {
+				t.Errorf("the others were told: %q", reason)
+			}
+		})
 	}
 }

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -19,12 +20,18 @@ func (a *Agent) unkillableWorkers(t *attempt) bool {
 		a.log.Warn(fmt.Sprintf("the worker of local rank %d (pid %d) is in uninterruptible sleep (state D)", p.Local, p.Pid))
 	}
 	for _, p := range stuck {
-		p.Fault = fmt.Sprintf("The worker has been in uninterruptible sleep (state D) for %v. ", a.sleepDetector.Timeout)
+		p.Fault = fmt.Sprintf(asleepMessage+" for %v. ", a.sleepDetector.Timeout)
 		a.log.Error(fmt.Sprintf("the worker of local rank %d (pid %d) has been in uninterruptible sleep (state D) for %v: giving up on this node",
 			p.Local, p.Pid, a.sleepDetector.Timeout))
 	}
 	return len(stuck) > 0
 }
+
+// asleepMessage is how the message of a worker begins that was asleep for too long.
+const asleepMessage = "The worker has been in uninterruptible sleep (state D)"
+
+// fellAsleep reports whether a worker was asleep for too long.
+func fellAsleep(p *process.Process) bool { return strings.HasPrefix(p.Fault, asleepMessage) }
 
 // overdueMessage is how the message of a failure by the watchdog begins.
 const overdueMessage = "The timer"

@@ -9,9 +9,9 @@ import (
 )
 
 // publishFirst publishes to the other nodes the first failure of an attempt, while the
-// workers are being stopped. The function that it returns waits until that is done.
+// workers are being stopped; a node that leaves has none to tell. The function that it returns waits until that is done.
 func (a *Agent) publishFirst(t *attempt, v outcome) (wait func()) {
-	if v != someFailed && v != unkillable || a.assignment.groups < 2 {
+	if v != someFailed && v != unkillable || a.assignment.groups < 2 || t.leaves {
 		return func() {}
 	}
 	f := *a.firstFailure(t)

@@ -26,6 +26,24 @@ type StopAnnouncer interface {
 	Stopped(round uint64) rendezvous.RoundStop
 }
 
+// Elastic is a Rendezvous whose nodes may go on without some of them.
+type Elastic interface {
+	// MinNodes is the fewest nodes of a round; 0 if its nodes are fixed. It never blocks.
+	MinNodes() int
+}
+
+// leaves reports whether this node, of which a worker cannot be stopped, leaves the run to
+// the others: they are enough without it, a restart of the budget is left, and no node of the
+// round was lost before (docs/decisions/0118).
+func (a *Agent) leaves(v outcome) bool {
+	rdzv, ok := a.rdzv.(Elastic)
+	if !ok || v != unkillable || a.counted() >= a.spec.MaxRestarts || a.rdzv.NodesWaiting() > 0 {
+		return false
+	}
+	least := rdzv.MinNodes()
+	return least > 0 && a.assignment.groups > least
+}
+
 // announcePatience bounds how long the stop of the workers waits until the other nodes
 // have been told. An answer takes one exchange with the control plane; one that is cut off
 // gives none.
@@ -44,13 +62,13 @@ func (a *Agent) announceStop(t *attempt, v outcome) outcome {
 		reason = a.interrupted().Error()
 	} else {
 		reason = a.announcedFailure(t).Summary()
-		if a.counted() < a.spec.MaxRestarts {
+		if v == someFailed && a.counted() < a.spec.MaxRestarts {
 			reason += "; " + a.restartText(a.used()+1)
 		}
 	}
 	ctx, cancel := a.untilImpatient(announcePatience)
 	defer cancel()
-	if err := rdzv.AnnounceStop(ctx, a.assignment.Round, v == mustInterrupt, reason); err != nil {
+	if err := rdzv.AnnounceStop(ctx, a.assignment.Round, v == mustInterrupt || t.leaves, reason); err != nil {
 		a.log.Info("the other nodes could not be told yet that this one stops its workers: " + err.Error())
 	}
 	if s := a.announcedStop(); v == someFailed && s.Leaving && s.Rank != a.assignment.group {
@@ -115,11 +133,11 @@ func (a *Agent) firstFailure(t *attempt) *failure.Failure {
 		return &failure.Failure{Host: host.Name(), Hang: t.hangText()}
 	}
 	f := &failure.Failure{
-		Rank: a.assignment.ranks.base + first.Local, LocalRank: first.Local, Pid: first.Pid, ExitCode: first.Code,
-		Host: host.Name(), Time: first.At, ErrorFile: process.NotAvailable, Message: first.Fault, Hang: t.hangText(),
+		Rank: a.assignment.ranks.base + first.Local, LocalRank: first.Local, Pid: first.Pid, ExitCode: -int(unix.SIGKILL),
+		Host: host.Name(), Time: time.Now(), ErrorFile: process.NotAvailable, Message: first.Fault, Asleep: fellAsleep(first), Hang: t.hangText(),
 	}
-	if !first.HasExited() {
-		f.ExitCode, f.Time = -int(unix.SIGKILL), time.Now()
+	if first.HasExited() { // else its watch may be writing these
+		f.ExitCode, f.Time = first.Code, first.At
 	}
 	return f
 }

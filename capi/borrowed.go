@@ -13,6 +13,7 @@ var (
 	_ agent.Notifier         = borrowed{}
 	_ agent.TrainingCarrier  = borrowed{}
 	_ agent.StopAnnouncer    = borrowed{}
+	_ agent.Elastic          = borrowed{}
 	_ agent.DirectiveCarrier = borrowed{}
 	_ agent.Director         = borrowed{}
 	_ agent.Requeuer         = borrowed{}
@@ -32,6 +33,14 @@ func (b borrowed) Stopped(round uint64) rendezvous.RoundStop {
 		return n.Stopped(round)
 	}
 	return rendezvous.RoundStop{}
+}
+
+// MinNodes implements agent.Elastic.
+func (b borrowed) MinNodes() int {
+	if n, ok := b.Node.(agent.Elastic); ok {
+		return n.MinNodes()
+	}
+	return 0
 }
 
 // Directive implements agent.DirectiveCarrier.

@@ -30,6 +30,8 @@ func (a *able) AnnounceStop(_ context.Context, round uint64, leaving bool, reaso
 
 func (a *able) Stopped(round uint64) rendezvous.RoundStop { return rendezvous.RoundStop{Round: round} }
 
+func (a *able) MinNodes() int { return 2 }
+
 func (a *able) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) {
 	return rendezvous.DirectiveNotice{ID: "d1"}, make(chan struct{})
 }
@@ -66,6 +68,9 @@ func TestBorrowedForwards(t *testing.T) {
 	if s := b.Stopped(3); s.Round != 3 {
 		t.Errorf("the stop is %+v", s)
 	}
+	if n := b.MinNodes(); n != 2 {
+		t.Errorf("at least %d nodes", n)
+	}
 	if d, changed := b.Directive(); d.ID != "d1" || changed == nil {
 		t.Errorf("the directive is %+v, %v", d, changed)
 	}
@@ -91,6 +96,9 @@ func TestBorrowedOfPlainNode(t *testing.T) {
 	}
 	if s := b.Stopped(1); s != (rendezvous.RoundStop{}) {
 		t.Errorf("the stop is %+v", s)
+	}
+	if n := b.MinNodes(); n != 0 {
+		t.Errorf("at least %d nodes", n)
 	}
 	if d, changed := b.Directive(); d.ID != "" || changed != nil {
 		t.Errorf("the directive is %+v, %v", d, changed)

@@ -44,6 +44,9 @@ type Failure struct {
 	// SIGKILL, when the kernel counted such a kill.
 	OOM bool
 
+	// Asleep tells that the agent gave the worker up, since no signal could end it.
+	Asleep bool
+
 	// Stderr is the end of what the worker wrote to stderr, at most 64 KiB; nil if
 	// it is not known.
 	Stderr []byte
@@ -206,6 +209,8 @@ func (f *Failure) Summary() string {
 	switch {
 	case f.OOM:
 		how = "was killed because memory ran out"
+	case f.Asleep:
+		how = "was in uninterruptible sleep (state D) for too long"
 	case f.ExitCode < 0:
 		how = fmt.Sprintf("was ended by signal %d (%s)", -f.ExitCode, f.SignalName())
 	}

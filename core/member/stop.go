@@ -34,6 +34,9 @@ func (m *Member) AnnounceStop(ctx context.Context, round uint64, leaving bool, r
 	return nil
 }
 
+// MinNodes is the fewest nodes of a round of the run.
+func (m *Member) MinNodes() int { return m.params.Min }
+
 // Stopped returns the announced stop of a round, as far as it is known here; its Round is
 // 0 if none is announced. It never blocks.
 func (m *Member) Stopped(round uint64) rendezvous.RoundStop {
