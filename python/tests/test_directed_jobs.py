@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -143,6 +143,59 @@ def test_a_job_that_is_stopped_goes_on_where_it_was(job: Job) -> None:
     job.start("n0")
     job.end(0)
     once_each(job)
+
+
+def test_a_token_is_changed_while_directives_stand(
+    job: Job, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A save stands while all tokens are changed, and a drain is asked for by the new one;
+    a node that has the new one alone takes the place of the drained one."""
+    old, new = (f"{name} token, long enough to be one\n" for name in ("old", "new"))
+    files = {name: tmp_path / f"{name}.token" for name in ("n0", "n1", "n2", "old", "new")}
+
+    def write(name: str, text: str) -> None:
+        beside = files[name].with_suffix(".beside")
+        beside.write_text(text)
+        beside.chmod(0o600)
+        beside.replace(files[name])
+
+    def asked_with(name: str) -> bool:
+        status = [sys.executable, "-m", "rallypoint", "status", job.endpoint]
+        status.append(f"--token-file={files[name]}")
+        return subprocess.run(status, capture_output=True).returncode == 0
+
+    def until(condition: Callable[[], bool]) -> None:
+        while not condition():
+            assert all(node.poll() is None for node in job.nodes)
+            time.sleep(0.05)  # nothing tells that a file was read again
+
+    for name, text in {"n0": old, "n1": old, "n2": new, "old": old, "new": new}.items():
+        write(name, text)
+    monkeypatch.setenv("RALLYPOINT_TOKEN_FILE", str(files["old"]))
+    gates = [tmp_path / f"gate.save.{node}" for node in range(2)]
+    for gate in gates:
+        gate.touch()
+    job.start("n0", f"--token-file={files['n0']}")
+    job.start("n1", f"--token-file={files['n1']}")
+    job.until(3)
+    job.admin("save")
+    until(lambda: len(list(tmp_path.glob("saving.*"))) == 4)
+    for text in new + old, new:
+        write("n1", text)
+        write("n0", text)
+        until(lambda: asked_with("new"))
+    until(lambda: not asked_with("old"))
+    monkeypatch.setenv("RALLYPOINT_TOKEN_FILE", str(files["new"]))
+    job.start("n2", f"--token-file={files['n2']}")
+    job.admin("drain", "--node=n1")
+    for gate in gates:
+        gate.unlink()
+    directives = job.end(0, 0, 0)
+    assert len(directives) == 2
+    same_step(directives, 4)
+    once_each(job)
+    assert "drained" in (job.folder / "n1.err").read_text()
+    assert "round 2: rank" in (job.folder / "n2.err").read_text()
 
 
 LAUNCH = """
