@@ -252,6 +252,30 @@ func TestOtherUser(t *testing.T) {
 	}
 }
 
+// TestSourcesOfUsers: users are told apart by every address of this machine to which they
+// connect, of either family, and in either form of an IPv4 address.
+func TestSourcesOfUsers(t *testing.T) {
+	peertest.NeedRoot(t)
+	check := NewLoopbackCheck(params.LoopbackUsers{})
+	byTable := NewLoopbackCheck(params.LoopbackUsers{})
+	byTable.lookUp = byTables
+	for _, test := range []struct{ listen, dial string }{
+		{"127.0.0.1:0", "::ffff:127.0.0.1"}, {"127.3.2.1:0", "::ffff:127.3.2.1"}, {"[::]:0", "::ffff:127.0.0.1"},
+		{"[::]:0", "127.0.0.1"}, {"[::]:0", "::1"}, {"[::1]:0", "::1"},
+	} {
+		l := listen(t, test.listen)
+		to := net.JoinHostPort(test.dial, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
+		for uid, want := range map[int]error{os.Geteuid(): nil, peertest.Stranger: ErrOtherUser} {
+			server, _ := accepted(t, l, func(string) net.Conn { return peertest.Dial(t, uid, to) })
+			for way, c := range map[string]*Check{"sock_diag": check, "/proc": byTable} {
+				if err := c.Admit(server); !errors.Is(err, want) {
+					t.Errorf("user %d at %s to %s by %s: %v", uid, test.listen, test.dial, way, err)
+				}
+			}
+		}
+	}
+}
+
 // TestAgentNotRoot: a process without privileges tells users apart just as well; root is
 // another user to it.
 func TestAgentNotRoot(t *testing.T) {

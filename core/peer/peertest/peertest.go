@@ -25,7 +25,8 @@ func NeedRoot(t testing.TB) {
 	}
 }
 
-// Dial connects to a TCP address as the user uid; the test closes the connection. The
+// Dial connects to a TCP address as the user uid, to the IPv6 form of an IPv4 address by a
+// socket of IPv6, which net.Dial does not; the test closes the connection. The
 // thread that makes the socket has the user's rights, and ends with it.
 func Dial(t testing.TB, uid int, addr string) net.Conn {
 	t.Helper()
@@ -70,9 +71,9 @@ func dialOnThread(uid, port int, to netip.AddrPort) (fd int, err error) {
 	if err := become(uid); err != nil {
 		return -1, err
 	}
-	family, sa := unix.AF_INET, unix.Sockaddr(&unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().Unmap().As4()})
-	if to.Addr().Is6() && !to.Addr().Is4In6() {
-		family, sa = unix.AF_INET6, &unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()}
+	family, sa := unix.AF_INET6, unix.Sockaddr(&unix.SockaddrInet6{Port: int(to.Port()), Addr: to.Addr().As16()})
+	if to.Addr().Is4() {
+		family, sa = unix.AF_INET, &unix.SockaddrInet4{Port: int(to.Port()), Addr: to.Addr().As4()}
 	}
 	fd, err = unix.Socket(family, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
