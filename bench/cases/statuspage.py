@@ -75,7 +75,7 @@ def _viewer(server: psutil.Process, address: str, repeat: int) -> list[Row]:
     painted = []
     with browser.browser() as b:
         for _ in range(repeat):
-            b.open(f"http://{address}/")
+            b.open(f"http://{address}/#rdzv_id=hold&nodes=1")
             b.wait("performance.getEntriesByName('drawn').length")
             drawn = b.js("return performance.getEntriesByName('drawn')[0].startTime")
             seats = b.js("return document.querySelectorAll('[role=gridcell]').length")

@@ -80,15 +80,20 @@ def page() -> tuple[bytes, dict[str, str]]:
 
 
 @contextmanager
-def told(page: tuple[bytes, dict[str, str]], status: dict[str, Any]) -> Iterator[str]:
-    """Serves the real page over a status that this test makes up."""
+def told(
+    page: tuple[bytes, dict[str, str]],
+    status: dict[str, Any],
+    brief: dict[str, Any] | None = None,
+) -> Iterator[str]:
+    """Serves the real page over a status that this test makes up; brief answers nodes=0."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            path, _, _ = self.path.partition("?")
+            path, _, query = self.path.partition("?")
             body, headers = page
             if path != "/":
-                body, headers = json.dumps(status).encode(), {"Content-Type": "application/json"}
+                answer = brief if brief and "nodes=0" in query else status
+                body, headers = json.dumps(answer).encode(), {"Content-Type": "application/json"}
             self.send_response(200 if path in ("/", "/status") else 404)
             for name, value in headers.items():
                 if name != "Content-Length":
@@ -398,6 +403,36 @@ def test_ten_thousand_seats_by_keyboard(
             "f.dispatchEvent(new Event('input'))"
         )
         window.wait("document.querySelectorAll('#rows tbody tr').length === 1")
+        assert window.complaints() == []
+
+
+@pytest.mark.parametrize("nodes", [2000, 2001])
+def test_counts_the_nodes_of_a_large_run(
+    window: browser.Browser, page: tuple[bytes, dict[str, str]], nodes: int
+) -> None:
+    members = [member(i) for i in range(nodes)]
+    members[7] = member(7, state="lost", alive=False, cause="lost: connection closed")
+    counts = {"running": nodes - 1, "lost": 1, "newcomers": 0, "idle": 0}
+    missing = {"min": 0, "target": 3, "who": ""}
+    full = status(members, counts=counts, missing=missing)
+    brief = status([], counts=counts, missing=missing)
+    cells = "return document.querySelectorAll('[role=gridcell]').length"
+    with told(page, full, brief) as url:
+        window.open(url)
+        window.wait("performance.getEntriesByName('drawn').length")
+        if nodes == 2000:
+            assert window.js(cells) == nodes + 3
+            assert "Also in the status" not in window.js("return document.body.innerText")
+            return
+        assert window.js(cells) == 0
+        text = window.js("return document.body.innerText")
+        assert f"{nodes - 1} running" in text and "1 lost" in text and "Missing: 3 nodes" in text
+        assert f"{nodes - 1} of " in text and "All nodes as a table" not in text
+        window.js("document.getElementById('each').click()")
+        window.wait(f"document.querySelectorAll('[role=gridcell]').length === {nodes + 3}")
+        assert "All nodes as a table" in window.js("return document.body.innerText")
+        window.js("history.back()")
+        window.wait("document.querySelectorAll('[role=gridcell]').length === 0")
         assert window.complaints() == []
 
 
