@@ -21,6 +21,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/core/training"
+	"rallypoint/internal/descriptors"
 	"rallypoint/internal/host"
 	"rallypoint/internal/ownfile"
 	"rallypoint/internal/promtext"
@@ -90,6 +91,7 @@ type Agent struct {
 	dialStore     func(ctx context.Context, address string) (net.Conn, error)
 	holdPatience  time.Duration // see directives
 
+	short        bool              // it has warned that the workers' connections will not fit
 	running      atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
 	progress     *progress.Tracker // nil before Run
 	stackFiles   []*ownfile.File   // of the running attempt, by local rank; nil: there are none
@@ -403,8 +405,21 @@ func (a *Agent) takeRanks() error {
 		}
 		s.ranks = r
 	}
+	a.warnOfShortage()
 	a.restarts = s.ranks.restarts
 	return a.takeBudget(ctx, own, s.ranks.budget)
+}
+
+// warnOfShortage warns once, on the node whose process has the round's store, if the workers'
+// connections to it will not fit.
+func (a *Agent) warnOfShortage() {
+	if a.short || a.assignment.group != 0 {
+		return
+	}
+	if text := descriptors.Shortage("the store of this round", a.assignment.ranks.world); text != "" {
+		a.short = true
+		a.log.Warn(text)
+	}
 }
 
 // used is the restart count as far as this node knows it.

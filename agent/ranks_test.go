@@ -3,6 +3,8 @@ package agent
 import (
 	"context"
 	"errors"
+	"fmt"
+	"strings"
 	"sync"
 	"testing"
 
@@ -10,6 +12,8 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/descriptors"
+	"rallypoint/internal/testkit"
 )
 
 // TestRanksOfTwoRoles is the table of A49, each agent a goroutine.
@@ -102,5 +106,27 @@ func TestRanksWaitForAllAgents(t *testing.T) {
 	cancel()
 	if _, err := agreeRanks(ctx, s, roleInfo{"r", 0, 1, 0, "", nil}, 2); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
+	}
+}
+
+// TestStoreBeyondTheDescriptors: the node that has the round's store warns once of more workers
+// than connections fit.
+func TestStoreBeyondTheDescriptors(t *testing.T) {
+	log, lines := testkit.NewLog(t)
+	a := &Agent{log: log}
+	fit := descriptors.Limit() - descriptors.Spare
+	for _, s := range []assignment{
+		{group: 0, ranks: ranks{world: fit}}, {group: 1, ranks: ranks{world: fit + 1}},
+	} {
+		a.assignment = &s
+		if a.warnOfShortage(); len(lines.All()) > 0 {
+			t.Errorf("group %d of %d workers: %q", s.group, s.ranks.world, lines.All())
+		}
+	}
+	a.assignment = &assignment{ranks: ranks{world: fit + 1}}
+	a.warnOfShortage()
+	a.warnOfShortage()
+	if all := lines.All(); len(all) != 1 || !strings.Contains(all[0], fmt.Sprintf("the store of this round will have %d connections", fit+1)) {
+		t.Errorf("it says %q", all)
 	}
 }

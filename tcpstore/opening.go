@@ -13,10 +13,9 @@ import (
 	"syscall"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"rallypoint/core/secret"
 	"rallypoint/internal/backoff"
+	"rallypoint/internal/descriptors"
 	"rallypoint/internal/eventloop"
 	"rallypoint/internal/printable"
 )
@@ -87,11 +86,7 @@ func (o *openings) begin(ctx context.Context, peer net.Addr) (end func(), ok boo
 // mostOpenings leaves descriptors to those that are open, and to all else that the process
 // does: a control plane in it takes up to half of them for its own strangers.
 func mostOpenings() int {
-	var limit unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil {
-		return maxOpenings
-	}
-	return int(max(1, min(maxOpenings, limit.Cur/4)))
+	return max(1, min(maxOpenings, descriptors.Limit()/4))
 }
 
 var (

@@ -3,17 +3,15 @@ package control
 import (
 	"errors"
 	"log/slog"
-	"math"
 	"net"
 	"net/netip"
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"rallypoint/core/control/wire"
 	"rallypoint/core/peer"
 	"rallypoint/internal/backoff"
+	"rallypoint/internal/descriptors"
 )
 
 const (
@@ -39,11 +37,7 @@ var errCrowd = errors.New("connections that have not said who they are have half
 // maxUnidentified is how many connections may be open that have not said who they are: half
 // of the descriptors, so that nodes, and all else that the process does, have the rest.
 func maxUnidentified() int64 {
-	var limit unix.Rlimit
-	if unix.Getrlimit(unix.RLIMIT_NOFILE, &limit) != nil || limit.Cur > math.MaxInt64 {
-		return math.MaxInt64
-	}
-	return max(1, int64(limit.Cur/2))
+	return max(1, int64(descriptors.Limit()/2))
 }
 
 // accept serves one listener until it is closed. It does nothing else, so that who

@@ -7,6 +7,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/descriptors"
 	"rallypoint/internal/printable"
 )
 
@@ -92,6 +93,26 @@ func (r *run) accountLocked() {
 	}
 	r.server.kept.Add(kept - r.kept)
 	r.kept = kept
+	r.awaitLocked()
+}
+
+// awaitLocked counts the nodes that the run's next round may have to the server's sum, and warns
+// once where their connections will not fit.
+func (r *run) awaitLocked() {
+	awaited, s := int64(0), r.server
+	if !r.gone && r.machine.Live() > 0 {
+		p := r.machine.Policy()
+		awaited = int64(min(cmp.Or(p.Target, p.Max), s.cfg.Quota.Nodes)) // more are refused
+	}
+	grown := awaited > r.awaited
+	sum := s.awaited.Add(awaited - r.awaited)
+	r.awaited = awaited
+	if !grown {
+		return
+	}
+	if text := descriptors.Shortage("this control plane", int(sum)); text != "" && !s.short.Swap(true) {
+		r.warnings = append(r.warnings, text)
+	}
 }
 
 // keptBytes is what all runs keep, with what is on its way to and from their nodes.

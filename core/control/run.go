@@ -33,6 +33,7 @@ type run struct {
 	broken   *rendezvous.Error // its machine has panicked: it is not used any more
 	used     bool              // a hello was accepted once
 	kept     int64             // bytes, as the server's sum has them
+	awaited  int64             // nodes of its next round, as the server's sum has them
 	unsent   atomic.Int64      // bytes that wait to be sent to its nodes
 	arriving atomic.Int64      // bytes of long frames that have not come whole
 	replaces bool              // it has warned that this process may be in the place of a server

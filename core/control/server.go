@@ -119,6 +119,8 @@ type Server struct {
 	kept         atomic.Int64 // bytes that the runs keep; see run.account
 	unsent       atomic.Int64 // bytes that wait to be sent
 	arriving     atomic.Int64 // bytes of long frames that have not come whole
+	awaited      atomic.Int64 // nodes that the next rounds of all runs may have
+	short        atomic.Bool  // it has warned that their connections will not fit
 	runCount     atomic.Int64 // runs that are not gone
 	handshakes   *handshakes  // nil: there is no token
 

@@ -14,6 +14,7 @@ import (
 	rallypoint "rallypoint"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/descriptors"
 )
 
 // StatusSchema is the version of Status. Fields are only added to it: a program
@@ -42,7 +43,9 @@ type ServerStatus struct {
 	StartedAt   time.Time `json:"started_at"`
 	Now         time.Time `json:"now"`
 	Connections int       `json:"connections"`
-	KeptBytes   int64     `json:"kept_bytes"` // about, for all runs, with what waits to be sent
+	// Descriptors are those of the process, for connections and all else.
+	Descriptors DescriptorsStatus `json:"descriptors"`
+	KeptBytes   int64             `json:"kept_bytes"` // about, for all runs, with what waits to be sent
 	// Succession is null for a server that outlives the nodes.
 	Succession *SuccessionStatus `json:"succession"`
 
@@ -55,10 +58,17 @@ type ServerStatus struct {
 	ForwardersRefused map[string]uint64 `json:"forwarders_refused"` // on this process's ways to those of others
 }
 
+// DescriptorsStatus is how many descriptors a process may have, has and will need.
+type DescriptorsStatus struct {
+	Limit  int `json:"limit"`
+	Open   int `json:"open"`   // 0: not known
+	Needed int `json:"needed"` // for the nodes of the next rounds of all runs, and 64
+}
+
 // hideOthers takes out what is of other runs, or of the server as a whole: for who has the token
 // of one run.
 func (s *ServerStatus) hideOthers() {
-	s.PID, s.Connections = 0, 0
+	s.PID, s.Connections, s.Descriptors = 0, 0, DescriptorsStatus{}
 	s.Fingerprints = []string{}
 	s.Refused, s.StoresRefused, s.ForwardersRefused = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
 }
@@ -323,6 +333,7 @@ func (s *Server) serverStatus() *ServerStatus {
 		ID: s.id, Version: rallypoint.Version(), Protocol: wire.ProtocolVersion, Address: s.Addr().String(),
 		Host: s.host, PID: os.Getpid(), OnlyRun: s.cfg.RunID,
 		StartedAt: *stamp(s.started), Now: *stamp(s.clock.Now()), Connections: connections, KeptBytes: s.keptBytes(), Succession: s.successionStatus(),
+		Descriptors:  DescriptorsStatus{descriptors.Limit(), descriptors.Open(), int(s.awaited.Load()) + descriptors.Spare},
 		Fingerprints: s.fingerprints(),
 		Refused:      s.metrics.refusedByReason(), StoresRefused: occurred(stores), ForwardersRefused: occurred(forwarders),
 	}

@@ -11,10 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 // oneRun returns the only run's status.
@@ -304,7 +307,7 @@ func TestStatusFieldNames(t *testing.T) {
 	if got := strings.Join(fieldNames(reflect.TypeFor[RunStatus](), ""), " "); got != want {
 		t.Errorf("a run has\n%s\nwant\n%s", got, want)
 	}
-	want = `place runs runs_total schema server server.address server.connections server.fingerprints server.forwarders_refused server.host server.id server.kept_bytes server.now server.only_run server.pid ` +
+	want = `place runs runs_total schema server server.address server.connections server.descriptors server.descriptors.limit server.descriptors.needed server.descriptors.open server.fingerprints server.forwarders_refused server.host server.id server.kept_bytes server.now server.only_run server.pid ` +
 		`server.protocol server.refused server.started_at server.stores_refused server.succession server.succession.group server.succession.host server.succession.host_node ` +
 		`server.succession.not_by server.succession.role server.succession.since server.succession.standbys server.succession.standbys.address ` +
 		`server.succession.standbys.connected server.succession.standbys.label server.succession.standbys.node server.succession.term ` +
@@ -347,4 +350,42 @@ func fieldNames(t reflect.Type, prefix string) []string {
 	}
 	slices.Sort(names)
 	return names
+}
+
+// TestDescriptors: the status tells what the nodes of the next rounds will need, and one line warns
+// when that is more than the process may have.
+func TestDescriptors(t *testing.T) {
+	var old unix.Rlimit
+	testkit.Check(t, unix.Getrlimit(unix.RLIMIT_NOFILE, &old))
+	testkit.Check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &unix.Rlimit{Cur: 1000, Max: old.Max}))
+	defer func() { testkit.Check(t, unix.Setrlimit(unix.RLIMIT_NOFILE, &old)) }()
+	s := newFakeServer(t, Config{})
+	lines := s.log
+	come := func(run string, most int) {
+		h := testHello(run, run, controltest.Params("", most))
+		h.RunID = run
+		dialNode(t, s.addr).enter(h)
+	}
+	warnings := func() (n int) {
+		for _, line := range lines.All() {
+			if strings.Contains(line, "this control plane will have 1001 connections, and this process may have 1000 descriptors") {
+				n++
+			}
+		}
+		return n
+	}
+	want := func(needed, said int) {
+		t.Helper()
+		if d := s.Status().Server.Descriptors; d.Limit != 1000 || d.Open < 3 || d.Needed != needed || warnings() != said {
+			t.Errorf("%+v and %d warnings, want %d needed and %d", d, warnings(), needed, said)
+		}
+	}
+	want(64, 0)
+	come("a", 501)
+	want(565, 0)
+	come("b", 500)
+	lines.Await(t, "1001 connections", 1)
+	want(1065, 1)
+	come("c", 2)
+	want(1067, 1)
 }
