@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+import select
 import socket
 import ssl
 import subprocess
@@ -16,7 +17,8 @@ import psutil
 import pytest
 
 LOCKSTEP = Path(__file__).parent / "lockstep.py"
-HELD = 400  # connections at a time; more than the handshakes that a server begins at once
+SOURCES = [f"127.9.9.{n}" for n in range(1, 4)]  # few: of many a firewall has to keep some out
+HELD = 250  # connections at each port: more than the handshakes that such sources may begin there
 
 Address = tuple[str, int]
 
@@ -33,34 +35,39 @@ def hello() -> bytes:
 
 
 class Flood:
-    """Connections from many addresses, each of which says a part of a handshake and no more."""
+    """Connections that begin a handshake and say no more, always as many as the servers take."""
 
     def __init__(self, targets: Callable[[], list[Address]]) -> None:
-        self.full = threading.Event()  # so many are held
+        self.full = threading.Event()  # half of them are held
         self.hit: set[int] = set()  # ports
         self._targets, self._stopped = targets, threading.Event()
         self._thread = threading.Thread(target=self._run)
         self._thread.start()
 
     def _run(self) -> None:
-        held: list[socket.socket] = []
+        held: dict[Address, list[socket.socket]] = {}
         text = hello()
-        while not self._stopped.wait(0.005):
+        while not self._stopped.wait(0.01):
             for target in self._targets():
-                for _ in range(10):
+                mine = held.setdefault(target, [])
+                ended = select.select(mine, [], [], 0)[0] if mine else []
+                for s in ended:
+                    s.close()
+                    mine.remove(s)
+                if len(mine) >= HELD // 2:
+                    self.full.set()
+                for _ in range(min(50, HELD - len(mine))):
                     s = socket.socket()
-                    held.append(s)
+                    mine.append(s)
                     with contextlib.suppress(OSError):
-                        s.bind((f"127.{random.randrange(1, 200)}.7.9", 0))
+                        s.bind((random.choice(SOURCES), 0))
                         s.settimeout(1)
                         s.connect(target)
-                        s.send(text[: random.choice([0, len(text) // 2, len(text)])])
+                        s.send(text)
                         self.hit.add(target[1])
-            while len(held) > HELD:
-                self.full.set()
-                held.pop(0).close()
-        for s in held:
-            s.close()
+        for connections in held.values():
+            for s in connections:
+                s.close()
 
     def stop(self) -> None:
         self._stopped.set()
@@ -68,12 +75,12 @@ class Flood:
 
 
 def listeners(processes: list[subprocess.Popen[str]]) -> list[Address]:
-    """Where processes listen."""
+    """Where processes listen for other machines; the workers' own addresses admit this user."""
     found = []
     for process in processes:
         with contextlib.suppress(psutil.Error):
             for c in psutil.Process(process.pid).net_connections("tcp4"):
-                if c.status == psutil.CONN_LISTEN:
+                if c.status == psutil.CONN_LISTEN and c.laddr.ip == "127.0.0.1":
                     found.append((c.laddr.ip, c.laddr.port))
     return found
 
@@ -89,11 +96,12 @@ def processes() -> Iterator[list[subprocess.Popen[str]]]:
         process.stdout.close()
 
 
+@pytest.mark.long
 @pytest.mark.timeout(120)
 def test_a_job_starts(
     processes: list[subprocess.Popen[str]], tmp_path: Path, token_file: Path
 ) -> None:
-    """All ports of control plane, round store and forwarders are flooded, from before the nodes
+    """All ports of control plane and round store are flooded, from before the nodes
     come until they end."""
     command = [sys.executable, "-m", "rallypoint"]
     serve = subprocess.Popen(
