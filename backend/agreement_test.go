@@ -50,8 +50,8 @@ func agrees(t *testing.T, round uint64, id string, kind rendezvous.DirectiveKind
 	}
 }
 
-// TestDirectives: members agree on the step of a save, then of a drain that came in the
-// meantime; the drained node leaves and a spare has its place; a drain of all ends the run,
+// TestDirectives: members agree on the step of a save, then of a drain that takes the place of
+// another save; the drained node leaves and a spare has its place; a drain of all ends the run,
 // to be queued again.
 func TestDirectives(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
@@ -67,8 +67,9 @@ func TestDirectives(t *testing.T) {
 			}
 		}
 		give(nodes[0], rendezvous.Direct{ID: "s1", Kind: rendezvous.DirectiveSave})
-		give(nodes[1], rendezvous.Direct{ID: "d1", Kind: rendezvous.DirectiveDrain})
 		agrees(t, 1, "s1", rendezvous.DirectiveSave, nodes...)
+		give(nodes[0], rendezvous.Direct{ID: "s2", Kind: rendezvous.DirectiveSave})
+		give(nodes[1], rendezvous.Direct{ID: "d1", Kind: rendezvous.DirectiveDrain})
 		agrees(t, 1, "d1", rendezvous.DirectiveDrain, nodes...)
 		told(t, nodes[0], "drained by node n1")
 		back := join(t.Context(), nodes[1])
