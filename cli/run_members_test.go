@@ -120,6 +120,39 @@ func TestReplacedNode(t *testing.T) {
 	replacement.expect(t, 0)
 }
 
+// TestKilledAgentNeedsNoRestart kills an agent of a job without --max-restarts: the worker of
+// the other node fails because its peer is gone, which is not counted; that node regroups
+// and finishes.
+func TestKilledAgentNeedsNoRestart(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	options := elastic(t, "1:2")
+	for i := range options { // the worker fails before the loss is known
+		options[i] = strings.Replace(options[i], "reconnect_grace=0.3", "reconnect_grace=1.4", 1)
+	}
+	script := "pid=pid$RALLYPOINT_ROUND.; echo $$ > $pid$GROUP_RANK; " + strings.Replace(printPlacement, "until [", `if [ $GROUP_WORLD_SIZE = 2 ]; then
+		peer=$pid$((1 - GROUP_RANK))
+		until [ -s $peer ]; do sleep 0.02; done
+		while grep -qs . /proc/$(cat $peer)/cmdline; do sleep 0.02; done # which a zombie has not
+		exit 3
+	fi
+	until [`, 1)
+	host := h.run(script, options...)
+	h.readRound(1)
+	lost := h.run(script, options...)
+	h.readRound(2)
+	lost.kill(t, syscall.SIGKILL)
+	lost.expect(t, -int(syscall.SIGKILL))
+	if all := h.readRound(1); all[0].restarts != 0 {
+		t.Errorf("the loss was counted as a restart: %+v", all)
+	}
+	h.finish()
+	host.expect(t, 0)
+	if text := host.stderr.String(); !strings.Contains(text, "it followed from the loss of a node and is not counted") {
+		t.Errorf("the worker did not fail, or not with its peer: %s", text)
+	}
+}
+
 // TestLeavingNode tells the others at once that it leaves.
 func TestLeavingNode(t *testing.T) {
 	t.Parallel()
