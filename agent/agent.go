@@ -219,7 +219,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	a.reaper = process.NewReaper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.logs.Marker(), a.log)
 	defer a.reaper.Close()
 	if !a.spec.KeepDaemons {
-		if a.guard, err = process.NewParentDeathGuard(a.forker, a.logs.Marker(), a.timers, a.logs.Base, a.cgroup.Folder(), a.progress.Folder()); err != nil {
+		if a.guard, err = process.NewParentDeathGuard(a.forker, a.logs.Marker(), a.timers, a.logs.Base, a.cgroup.Folder(), a.progress.Folder(), a.log); err != nil {
 			a.log.Warn("if this process is killed, what its workers have started goes on: " + err.Error())
 		}
 		defer a.guard.Close()

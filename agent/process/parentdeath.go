@@ -1,9 +1,12 @@
 package process
 
 import (
+	"fmt"
+	"log/slog"
 	"os"
 	"strconv"
 	"strings"
+	"sync"
 )
 
 // guardScript waits until its input ends, which happens when the agent does,
@@ -15,7 +18,8 @@ import (
 // looks until it has found none three times, with pauses: a process in the middle
 // of an exec shows no environment. At last it removes what the agent would have:
 // the FIFO of the watchdog, the control group, a temporary log folder without
-// content, and the folder of the progress records.
+// content, and the folder of the progress records. The signal is given with -s: dash
+// takes the "--" after "-KILL" for a pid, and kills nothing.
 const guardScript = `
 while read -r line; do groups=$line; done
 [ "$groups" != done ] || exit 0
@@ -33,7 +37,7 @@ clean() {
 }
 [ -n "$groups" ] || clean "$2" "$3" "$4" "$5"
 [ -z "$4" ] || echo 1 > "$4/cgroup.kill"
-[ "$groups" = starting ] || for g in $groups; do kill -KILL -- "-$g"; done
+[ "$groups" = starting ] || for g in $groups; do kill -s KILL -- "-$g"; done
 [ -n "$1" ] || clean "$2" "$3" "$4" "$5"
 quiet=0
 while [ "$quiet" -lt 3 ]; do
@@ -48,39 +52,94 @@ clean "$2" "$3" "$4" "$5"
 `
 
 // ParentDeathGuard is a small process that ends the descendants of the workers if the agent
-// is killed: the parent-death signal reaches only the workers themselves. A
-// nil guard does nothing. It is for one goroutine.
+// is killed: the parent-death signal reaches only the workers themselves. One that ends by
+// itself, because a person or a lack of memory killed it, is replaced. A nil guard does
+// nothing. It is for one goroutine.
 type ParentDeathGuard struct {
-	pid    int
-	pipe   *os.File
-	forker *Forker
+	forker   *Forker
+	argv     []string
+	log      *slog.Logger
+	followed sync.WaitGroup
+
 	groups string // the last line that it got, without held
 	held   int    // the group of the workers' template; 0: none
+
+	mu     sync.Mutex
+	pid    int
+	pipe   *os.File
+	told   string // the last line that it got
+	closed bool
 }
+
+// maxReplacedGuards bounds how often a guard is replaced: where none lives, more do not help.
+const maxReplacedGuards = 10
 
 // NewParentDeathGuard starts a guard. marker is a text that only the environment of the
 // workers and their descendants holds; fifo, folder and group are what is to be
 // removed, records a folder with all that is in it. Each is "" if there is none. It returns an error if there is no shell to
 // be had.
-func NewParentDeathGuard(f *Forker, marker, fifo, folder, group, records string) (*ParentDeathGuard, error) {
-	read, write, err := os.Pipe()
+func NewParentDeathGuard(f *Forker, marker, fifo, folder, group, records string, log *slog.Logger) (*ParentDeathGuard, error) {
+	pdg := &ParentDeathGuard{forker: f, log: log,
+		argv: []string{"/bin/sh", "-c", guardScript, "rallypoint-guard", marker, fifo, folder, group, records}}
+	pid, err := pdg.start()
 	if err != nil {
 		return nil, err
+	}
+	pdg.followed.Go(func() { pdg.follow(pid) })
+	return pdg, nil
+}
+
+// start starts the process; mu is held, or nobody else has the guard yet.
+func (pdg *ParentDeathGuard) start() (pid int, err error) {
+	read, write, err := os.Pipe()
+	if err != nil {
+		return 0, err
 	}
 	defer func() { _ = read.Close() }()
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		_ = write.Close()
-		return nil, err
+		return 0, err
 	}
 	defer func() { _ = null.Close() }()
-	pid, err := f.startDetached([]string{"/bin/sh", "-c", guardScript, "rallypoint-guard", marker, fifo, folder, group, records},
-		[]string{"PATH=/usr/bin:/bin"}, []uintptr{read.Fd(), null.Fd(), null.Fd()})
+	pid, err = pdg.forker.startDetached(pdg.argv, []string{"PATH=/usr/bin:/bin"}, []uintptr{read.Fd(), null.Fd(), null.Fd()})
 	if err != nil {
 		_ = write.Close()
-		return nil, err
+		return 0, err
 	}
-	return &ParentDeathGuard{pid: pid, pipe: write, forker: f}, nil
+	pdg.pid, pdg.pipe = pid, write
+	return pid, nil
+}
+
+// follow replaces the process whenever it ends, until Close.
+func (pdg *ParentDeathGuard) follow(pid int) {
+	for left := maxReplacedGuards; pid != 0; left-- {
+		_, _, _ = exitCode(pid, 0)
+		pdg.forker.reap(pid)
+		pid = pdg.replace(left)
+	}
+}
+
+// replace starts another process in the place of one that has ended, which learns what that
+// one knew. It returns 0 if there is no other: Close ended it, or it cannot be replaced.
+func (pdg *ParentDeathGuard) replace(left int) (pid int) {
+	pdg.mu.Lock()
+	defer pdg.mu.Unlock()
+	if pdg.closed {
+		return 0
+	}
+	_ = pdg.pipe.Close()
+	err := fmt.Errorf("replaced %d times already", maxReplacedGuards)
+	if left > 0 {
+		pid, err = pdg.start()
+	}
+	if err != nil {
+		pdg.log.Warn("the process that watches this one has ended and cannot be replaced; if this process is killed, what its workers have started goes on: " + err.Error())
+		return 0
+	}
+	_, _ = pdg.pipe.WriteString(pdg.told)
+	pdg.log.Warn("the process that watches this one has ended; another takes its place", "pid", pid)
+	return pid
 }
 
 // startingLine stands for groups that are not known yet.
@@ -121,7 +180,10 @@ func (pdg *ParentDeathGuard) tell() {
 	if pdg.held != 0 && line != startingLine {
 		line += strconv.Itoa(pdg.held)
 	}
-	_, _ = pdg.pipe.WriteString(strings.TrimSpace(line) + "\n")
+	pdg.mu.Lock()
+	defer pdg.mu.Unlock()
+	pdg.told = strings.TrimSpace(line) + "\n"
+	_, _ = pdg.pipe.WriteString(pdg.told)
 }
 
 // Close ends the guard and waits for its end.
@@ -129,8 +191,10 @@ func (pdg *ParentDeathGuard) Close() {
 	if pdg == nil {
 		return
 	}
+	pdg.mu.Lock()
+	pdg.closed = true
 	_, _ = pdg.pipe.WriteString("done\n")
 	_ = pdg.pipe.Close()
-	_, _, _ = exitCode(pdg.pid, 0)
-	pdg.forker.reap(pdg.pid)
+	pdg.mu.Unlock()
+	pdg.followed.Wait()
 }
