@@ -459,7 +459,7 @@ test-helm: .venv/.wheel build/rallypoint $(HELM)  ## The Helm chart, rendered by
 
 # One piece after the other, the rest also when one fails; the last lines name what has failed.
 LONG := fuzz test-go-long test-etcd-versions test-mounts test-helm test-asan test-valgrind test-run-long \
-	test-python-long test-conda test-libraries $(TORCH_VERSIONS:%=test-torch-%)
+	test-python-long test-conda test-libraries test-torch-suites $(TORCH_VERSIONS:%=test-torch-%)
 
 .PHONY: test-long
 test-long:  ## Fuzzing, long tests, older torch versions: an hour or two
@@ -535,6 +535,13 @@ $(LIBRARIES_STAMP): | $(UV_STAMP)
 	$(call say,making .venvs/libraries)
 	@mkdir -p .venvs
 	$(call make_venv,.venvs/libraries,requirements/libraries.txt)
+
+# Their texts come from Debian's archive; where there is none the target says so.
+.PHONY: test-torch-suites
+test-torch-suites: .venv/.wheel  ## PyTorch's own tests of its agent and launcher, over Rallypoint
+	$(call say,PyTorch's own tests)
+	@$(UV) pip install --quiet --python $(BIN)/python --target build/torch-suites/site -r requirements/torch-suites.txt
+	@PYTHONPATH=$(CURDIR)/build/torch-suites/site $(BIN)/python packaging/torch_suites.py build/torch-suites
 
 .PHONY: fuzz
 fuzz:  ## Every fuzz target for FUZZTIME (30s)

@@ -7,6 +7,7 @@ module does not import torch.
 from __future__ import annotations
 
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from ._errors import RallypointError, invalid
@@ -65,6 +66,7 @@ class RallypointElasticAgent:
         self._spec = spec
         self._group: WorkerGroup = WorkerGroup(spec)
         self._remaining_restarts: int = spec.max_restarts
+        self._total_execution_time: int = 0  # of run, in seconds, as torch's agent has it
         self._job = Job(
             argv=(),
             environment={},
@@ -121,7 +123,11 @@ class RallypointElasticAgent:
         if self._job.member is not None:  # a static job's nodes meet there
             master = {"MASTER_ADDR": spec.master_addr, "MASTER_PORT": spec.master_port}
             overrides = {name: str(value) for name, value in master.items() if value}
-        outcome = run_job(self._job, spec.entrypoint, tuple(spec.args), signals, overrides)
+        began = time.monotonic()
+        try:
+            outcome = run_job(self._job, spec.entrypoint, tuple(spec.args), signals, overrides)
+        finally:
+            self._total_execution_time = int(time.monotonic() - began)
         self._note(outcome)
         if outcome.result.state == abi.AGENT_FAILED:
             return RunResult(state=WorkerState.FAILED, failures=outcome.failures())

@@ -1,0 +1,174 @@
+"""PyTorch's own tests of its agent and its launcher, run over Rallypoint.
+
+    python packaging/torch_suites.py FOLDER
+
+Fetches the source of PyTorch that the system's Debian archive has, the newest first, by apt-get,
+takes the tests out of it into FOLDER, has them meet at the backend rallypoint, and runs each
+in an interpreter of its own: many fork after they have used the library, which a process
+with a Go runtime cannot. The agent's tests run twice, with torch's agent and with Rallypoint's.
+Nothing of the texts is kept in the repository. Without such an archive it says so and ends with 0.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tarfile
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from pathlib import Path
+
+DISTRIBUTIONS = ("sid", "trixie")
+KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
+AGENT = "elastic/agent/server/test/local_elastic_agent_test.py"
+LAUNCHER = ("launcher/api_test.py", "launcher/test_run.py")
+PATIENCE = 300.0  # seconds for one test
+
+# They replace functions of torch's agent by mocks, so that they hold nothing of another agent.
+TORCHS_ALONE = re.compile(r"::test_barrier_failed_")
+
+ETCD_SERVER = '''
+class EtcdServer:
+    """A free port of this machine, at which the first node hosts the rendezvous."""
+    def start(self): pass
+    def stop(self): pass
+    def get_endpoint(self):
+        import socket
+        with socket.socket() as s:
+            s.bind(("localhost", 0))
+            return "localhost:%d" % s.getsockname()[1]
+'''
+FORMS = (
+    ("from torch.distributed.elastic.rendezvous.etcd_server import EtcdServer\n", ETCD_SERVER),
+    (
+        "backend=self._backend,\n            endpoint=",
+        'backend="rallypoint",\n            endpoint=',
+    ),
+    ('rdzv_backend: str = "etcd"', 'rdzv_backend: str = "rallypoint"'),
+    ("--rdzv-backend=c10d", "--rdzv-backend=rallypoint"),
+    ("--rdzv-backend=etcd", "--rdzv-backend=rallypoint"),
+)
+OWN_AGENT = (
+    ("    LocalElasticAgent,\n", ""),
+    (
+        "from torch.distributed.elastic.multiprocessing import ",
+        "from rallypoint.agent import RallypointElasticAgent as LocalElasticAgent\n"
+        "from torch.distributed.elastic.multiprocessing import ",
+    ),
+)
+
+
+def output(*argv: str) -> str:
+    return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
+
+
+def fetch(folder: Path) -> Path | None:
+    """Fetches the source archive; None if there is none to be had."""
+    if shutil.which("apt-get") is None:
+        return None
+    targets = output("apt-get", "indextargets", "--format", "$(REPO_URI) $(COMPONENT)").splitlines()
+    debian = [t.split()[0] for t in targets if re.fullmatch(r"\S+/debian/? main", t)]
+    if not debian or not KEYRING.exists():
+        return None
+    for distribution in DISTRIBUTIONS:
+        here = folder / distribution
+        for name in ("lists/partial", "archives/partial"):
+            (here / name).mkdir(parents=True, exist_ok=True)
+        source = f"deb-src [signed-by={KEYRING}] {debian[0]} {distribution} main\n"
+        (here / "source.list").write_text(source)
+        options = {
+            "Dir::Etc::sourcelist": here / "source.list",
+            "Dir::Etc::sourceparts": "-",
+            "Dir::State::lists": here / "lists",
+            "Dir::Cache": here,
+        }
+        apt = ["apt-get", "-q", *(f"-o{key}={value}" for key, value in options.items())]
+        fetched = subprocess.run([*apt, "update"], capture_output=True).returncode == 0
+        get = [*apt, "source", "--download-only", "--tar-only", "pytorch"]
+        fetched = fetched and subprocess.run(get, cwd=here, capture_output=True).returncode == 0
+        found = sorted(here.glob("pytorch_*.orig.tar.*"))
+        if fetched and found:
+            return found[-1]
+        print(f"{distribution}: the source of PyTorch cannot be fetched")
+    return None
+
+
+def extract(archive: Path, folder: Path) -> None:
+    """Takes the tests out of the archive."""
+    with tarfile.open(archive) as tar:
+        for member in tar:
+            _, _, name = member.name.partition("/test/distributed/")
+            if member.isfile() and name.startswith(("elastic/", "launcher/")) and ".." not in name:
+                file = folder / name
+                file.parent.mkdir(parents=True, exist_ok=True)
+                content = tar.extractfile(member)
+                assert content is not None
+                file.write_bytes(content.read())
+
+
+def rewrite(file: Path, forms: tuple[tuple[str, str], ...]) -> None:
+    text = file.read_text()
+    for old, new in forms:
+        text = text.replace(old, new)
+    file.write_text(text)
+
+
+def collect(folder: Path, *files: str) -> list[str]:
+    """The tests of some files, by their ids."""
+    listed = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *files],
+        cwd=folder,
+        capture_output=True,
+        text=True,
+    )
+    found = [line for line in listed.stdout.splitlines() if "::" in line]
+    if not found:
+        sys.exit(f"no test was found: {listed.stdout}{listed.stderr}")
+    return found
+
+
+def run(folder: Path, test: str) -> tuple[str, str]:
+    """Runs one test: how it ended, and what it printed."""
+    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    try:
+        done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
+    except subprocess.TimeoutExpired as e:
+        return "failed", f"it did not end within {PATIENCE:.0f} s\n{e.stdout!r}"
+    if done.returncode != 0:
+        return "failed", done.stdout + done.stderr
+    return "passed" if " passed" in done.stdout else "skipped", ""
+
+
+def main() -> None:
+    folder = Path(sys.argv[1]).resolve()
+    archive = fetch(folder)
+    if archive is None:
+        print("PyTorch's own tests are skipped: no Debian archive here has the source of PyTorch")
+        return
+    print(f"the tests of {archive.name.split('.orig')[0].replace('_', ' ')}")
+    counts = {"passed": 0, "failed": 0, "skipped": 0}
+    for agent in ("torch's agent", "Rallypoint's agent"):
+        tests = folder / ("torch" if agent == "torch's agent" else "own")
+        shutil.rmtree(tests, ignore_errors=True)
+        extract(archive, tests)
+        for name in (AGENT, *LAUNCHER):
+            rewrite(tests / name, FORMS)
+        ids = collect(tests, AGENT, *LAUNCHER)
+        if agent != "torch's agent":
+            rewrite(tests / AGENT, OWN_AGENT)
+            ids = [i for i in collect(tests, AGENT) if not TORCHS_ALONE.search(i)]
+        print(f"{len(ids)} tests with {agent}", flush=True)
+        with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
+            for test, (how, text) in zip(ids, pool.map(partial(run, tests), ids), strict=True):
+                counts[how] += 1
+                if how == "failed":
+                    print(f"FAILED {test}\n{text}", flush=True)
+    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
+    sys.exit(min(1, counts["failed"]))
+
+
+if __name__ == "__main__":
+    main()
