@@ -28,7 +28,7 @@ LAUNCHER = ("launcher/api_test.py", "launcher/test_run.py")
 PATIENCE = 300.0  # seconds for one test
 
 # They replace functions of torch's agent by mocks, so that they hold nothing of another agent.
-TORCHS_ALONE = re.compile(r"::test_barrier_failed_")
+TORCHS_ALONE = re.compile(r"::test_(barrier_failed|shutdown_called)_")
 
 ETCD_SERVER = '''
 class EtcdServer:
