@@ -109,6 +109,6 @@ func (o observer) ConnectionChanged(err error) {
 	case err != nil && was == nil:
 		m.log.Warn("lost the control plane at " + m.endpoint() + ", trying to reach it again: " + m.brief(err))
 	case err == nil && was != nil:
-		m.log.Info("reached the control plane at " + m.endpoint() + " again after " + wording.Seconds(now.Sub(since)))
+		m.log.Info("reached the control plane again after " + wording.Seconds(now.Sub(since))) // where, the client has said if it moved
 	}
 }

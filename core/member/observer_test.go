@@ -114,7 +114,7 @@ func TestLosingTheControlPlane(t *testing.T) {
 		wait(50 * time.Millisecond)
 		want := []string{
 			"lost the control plane at host0:29400, trying to reach it again: connection reset",
-			"reached the control plane at host0:29400 again after 0.5 s",
+			"reached the control plane again after 0.5 s",
 		}
 		if got := nodes[0].log.take(); !slices.Equal(got, want) {
 			t.Errorf("lines %q; want %q", got, want)
