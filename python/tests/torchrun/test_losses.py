@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 from torchrun.harness import HERE, MACHINE, Job, NewJob, Round
@@ -47,6 +48,37 @@ def test_only_the_agent_is_killed(new_job: NewJob, lost: str) -> None:
     job.await_round(*survivors, above=first.number)
     job.await_said(first.of(lost), "still here")
     job.finish(*survivors)
+
+
+# A worker that fails when the worker of the other node has gone.
+FAILS_WITH_ITS_PEER = """
+import os, pathlib, sys, time
+folder = pathlib.Path(os.environ["RALLYPOINT_TEST_FOLDER"])
+node = os.environ["RALLYPOINT_TEST_NODE"]
+(folder / f"{node}.pid").write_text(f"{os.getpid()}\\n")
+peer = folder / {"A": "B.pid", "B": "A.pid"}[node]
+while not (peer.exists() and peer.read_text().endswith("\\n")):
+    time.sleep(0.01)
+command = pathlib.Path("/proc", peer.read_text().strip(), "cmdline")
+try:
+    while command.read_bytes():  # a zombie has none
+        time.sleep(0.01)
+except OSError:
+    pass
+sys.exit(3)
+"""
+
+
+def test_without_restarts_torchrun_ends_with_its_peer(new_job: NewJob, tmp_path: Path) -> None:
+    """README: torchrun counts a worker that fails because another node died."""
+    worker = tmp_path / "train.py"
+    worker.write_text(FAILS_WITH_ITS_PEER)
+    job = new_job("1:2", worker=worker, conf={"last_call_timeout": 60})
+    job.start("A", "B")
+    job.wait(lambda: all((job.folder / f"{name}.pid").exists() for name in "AB"), "both workers")
+    job.nodes["B"].kill()
+    assert job.await_end("A") == [1]
+    assert "exitcode  : 3" in job.nodes["A"].output()
 
 
 @pytest.mark.parametrize("lost", ["B", "C", "A"], ids=["rank 0", "rank 1", "host"])
