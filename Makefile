@@ -539,7 +539,7 @@ $(LIBRARIES_STAMP): | $(UV_STAMP)
 # Their texts come from Debian's archive; where there is none the target says so.
 .PHONY: test-torch-suites
 test-torch-suites: .venv/.wheel  ## PyTorch's own tests of its agent and launcher, over Rallypoint
-	$(call say,PyTorch's own tests)
+	$(call say,the tests of PyTorch itself)
 	@$(UV) pip install --quiet --python $(BIN)/python --target build/torch-suites/site -r requirements/torch-suites.txt
 	@PYTHONPATH=$(CURDIR)/build/torch-suites/site $(BIN)/python packaging/torch_suites.py build/torch-suites
 

@@ -116,14 +116,16 @@ def rewrite(file: Path, forms: tuple[tuple[str, str], ...]) -> None:
     file.write_text(text)
 
 
+def pytest(folder: Path, *argv: str) -> list[str]:
+    """The command that runs pytest in a folder, without the configuration of this repository."""
+    bare = ["-q", "-c", os.devnull, f"--rootdir={folder}", "-p", "no:cacheprovider"]
+    return [sys.executable, "-m", "pytest", *bare, *argv]
+
+
 def collect(folder: Path, *files: str) -> list[str]:
     """The tests of some files, by their ids."""
-    listed = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "--collect-only", "-p", "no:cacheprovider", *files],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-    )
+    argv = pytest(folder, "--collect-only", *files)
+    listed = subprocess.run(argv, cwd=folder, capture_output=True, text=True)
     found = [line for line in listed.stdout.splitlines() if "::" in line]
     if not found:
         sys.exit(f"no test was found: {listed.stdout}{listed.stderr}")
@@ -132,7 +134,7 @@ def collect(folder: Path, *files: str) -> list[str]:
 
 def run(folder: Path, test: str) -> tuple[str, str]:
     """Runs one test: how it ended, and what it printed."""
-    argv = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", test]
+    argv = pytest(folder, test)
     try:
         done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, timeout=PATIENCE)
     except subprocess.TimeoutExpired as e:
