@@ -107,6 +107,7 @@ def extract(archive: Path, folder: Path) -> None:
                 content = tar.extractfile(member)
                 assert content is not None
                 file.write_bytes(content.read())
+                file.chmod(0o755 if member.mode & 0o100 else 0o644)
 
 
 def rewrite(file: Path, forms: tuple[tuple[str, str], ...]) -> None:
