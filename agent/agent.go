@@ -151,7 +151,8 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		events = listener(spec.Notify)
 	}
 	a.bus = telemetry.NewBus(run, a.status, events)
-	a.signals, a.hangs.Timeout = newSignalDirector(a), max(spec.HangTimeout, 0)
+	a.signals = newSignalDirector(a)
+	a.hangs.Timeout = max(spec.HangTimeout, 0)
 	return a, nil
 }
 

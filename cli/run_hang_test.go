@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -38,15 +37,7 @@ data_wait() if os.environ["RANK"] == "3" else all_reduce()
 // that hangs and its line; the rank is ended for it, on its node, and the report names it.
 func TestHangOfTwoNodes(t *testing.T) {
 	t.Parallel()
-	python, err := exec.LookPath("python3")
-	if err != nil {
-		t.Skip(err)
-	}
-	if exec.Command(python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))").Run() != nil {
-		t.Skip("python3 is older than 3.11: it is not asked")
-	}
-	register, err := filepath.Abs("../python/rallypoint/_launch/stacks.py")
-	testkit.Check(t, err)
+	python, register := askedPython(t)
 	folder := t.TempDir()
 	script, gate := filepath.Join(folder, "train.py"), filepath.Join(folder, "hang")
 	testkit.WriteFile(t, script, []byte(fmt.Sprintf(hangingJob, register, gate)))

@@ -29,9 +29,10 @@ def all_reduce():
 data_wait() if os.environ["RANK"] == "3" else all_reduce()
 `
 
-// TestStacksOfHangingJob: of eight workers on two nodes the one that hangs is named with its line.
-func TestStacksOfHangingJob(t *testing.T) {
-	t.Parallel()
+// askedPython returns a Python whose workers can be asked for their stacks, and the file by which
+// a script has itself asked; it skips the test if there is none.
+func askedPython(t *testing.T) (python, register string) {
+	t.Helper()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip(err)
@@ -39,8 +40,15 @@ func TestStacksOfHangingJob(t *testing.T) {
 	if exec.Command(python, "-c", "import sys; sys.exit(sys.version_info < (3, 11))").Run() != nil {
 		t.Skip("python3 is older than 3.11: it is not asked")
 	}
-	register, err := filepath.Abs("../python/rallypoint/_launch/stacks.py")
+	register, err = filepath.Abs("../python/rallypoint/_launch/stacks.py")
 	testkit.Check(t, err)
+	return python, register
+}
+
+// TestStacksOfHangingJob: of eight workers on two nodes the one that hangs is named with its line.
+func TestStacksOfHangingJob(t *testing.T) {
+	t.Parallel()
+	python, register := askedPython(t)
 	script := filepath.Join(t.TempDir(), "train.py")
 	testkit.WriteFile(t, script, []byte(fmt.Sprintf(hangingRank, register)))
 	h := newHarness(t)

@@ -43,15 +43,14 @@ type beside int
 const (
 	besideRefused beside = iota
 	besideJoins
-	besideReplaces
-	besideAlone // nothing stands, or it is carried out at once and leaves what does
+	besideReplaces // or nothing stands
 )
 
 // besides applies guarantee 12's rule for a second directive.
 func (c *Checker) besides(d r.Direct) beside {
 	s := c.standing
-	if s == nil || c.drainsNoMember(d) {
-		return besideAlone
+	if s == nil {
+		return besideReplaces
 	}
 	weaker := slices.Index(kinds, s.Kind)
 	switch stronger := slices.Index(kinds, d.Kind); {
@@ -131,7 +130,7 @@ func (c *Checker) usable(d r.Direct) bool {
 	case d.Within == 0 && (d.Kind == r.DirectiveSave || d.Kind != r.DirectiveStop && c.finishing()):
 		return false
 	}
-	return (d.Kind != r.DirectiveScale || c.fitting(d.Target)) && c.besides(d) != besideRefused
+	return (d.Kind != r.DirectiveScale || c.fitting(d.Target)) && (c.drainsNoMember(d) || c.besides(d) != besideRefused)
 }
 
 // sound reports whether a directive can stand in a run of any size.
@@ -159,23 +158,28 @@ func (c *Checker) direct(ev r.Direct) {
 // stand applies a directive that was given.
 func (c *Checker) stand(ev r.Direct) {
 	ev.By, ev.Reason = printable.Text(ev.By), printable.Text(ev.Reason)
-	switch c.besides(ev) {
-	case besideJoins:
+	if c.drainsNoMember(ev) {
 		c.noteEnded(ev.ID)
-		c.standing.join(ev)
-	case besideReplaces:
-		c.endDirective()
-		c.standing = &standing{Direct: ev}
-	case besideAlone:
-		if c.drainsNoMember(ev) {
-			c.noteEnded(ev.ID)
-			c.carryOut(&standing{Direct: ev})
-			return
-		}
-		c.standing = &standing{Direct: ev}
+		c.carryOut(&standing{Direct: ev})
+		return
 	}
+	c.place(ev)
 	if ev.Within == 0 {
 		c.carryOut(c.standing)
+	}
+}
+
+// place has a directive stand, join the one that does, or end.
+func (c *Checker) place(d r.Direct) {
+	switch c.besides(d) {
+	case besideReplaces:
+		c.endDirective()
+		c.standing = &standing{Direct: d}
+	case besideJoins:
+		c.noteEnded(d.ID)
+		c.standing.join(d)
+	case besideRefused:
+		c.noteEnded(d.ID)
 	}
 }
 

@@ -56,7 +56,7 @@ func (c *Checker) learnDirectives(f r.DirectiveFacts) {
 		case c.stands(told.ID) != nil:
 			c.standing.join(told.Direct)
 		default:
-			c.learnStanding(told.Direct)
+			c.place(told.Direct)
 		}
 		if d := c.stands(told.ID); d != nil && told.Round > 0 && told.Round == c.round && !d.agreed {
 			d.asked, d.agreed, d.step = true, true, told.Step
@@ -70,20 +70,6 @@ func (c *Checker) learnDirectives(f r.DirectiveFacts) {
 		if _, already := c.drained[d.Node]; !already {
 			c.drained[d.Node] = drain{printable.Text(d.By), printable.Text(d.Reason)}
 		}
-	}
-}
-
-// learnStanding records that a directive stood at the control plane before.
-func (c *Checker) learnStanding(d r.Direct) {
-	switch s := c.standing; {
-	case s == nil || slices.Index(kinds, d.Kind) > slices.Index(kinds, s.Kind):
-		c.endDirective()
-		c.standing = &standing{Direct: d}
-	case d.Kind == s.Kind && d.Target == s.Target && len(together(s.Nodes, d.Nodes)) <= r.MaxDirectiveNodes:
-		c.noteEnded(d.ID)
-		s.join(d)
-	default:
-		c.noteEnded(d.ID)
 	}
 }
 

@@ -118,8 +118,7 @@ func (s *story) text(suspects []int) string {
 	if len(suspects) > 0 {
 		places = nil
 		for _, g := range s.fold.Groups {
-			g.Ranks = slices.DeleteFunc(slices.Clone(g.Ranks), func(rank int) bool { return !slices.Contains(suspects, rank) })
-			if len(g.Ranks) > 0 {
+			if g = g.among(suspects, true); len(g.Ranks) > 0 {
 				places = append(places, g)
 			}
 		}
@@ -184,8 +183,7 @@ func (s *story) others(suspects []int) string {
 	}
 	var most Group
 	for _, g := range s.fold.Groups {
-		g.Ranks = slices.DeleteFunc(slices.Clone(g.Ranks), func(rank int) bool { return slices.Contains(suspects, rank) })
-		if len(g.Ranks) > len(most.Ranks) {
+		if g = g.among(suspects, false); len(g.Ranks) > len(most.Ranks) {
 			most = g
 		}
 	}
@@ -197,6 +195,12 @@ func (s *story) others(suspects []int) string {
 	default:
 		return fmt.Sprintf("%d others %s", n, most.wait(true))
 	}
+}
+
+// among returns the group with those of its ranks alone that are among some ranks, or are not.
+func (g Group) among(ranks []int, are bool) Group {
+	g.Ranks = slices.DeleteFunc(slices.Clone(g.Ranks), func(rank int) bool { return slices.Contains(ranks, rank) != are })
+	return g
 }
 
 // stand says where a group is, of one rank or of several: in the user's line if that runs, else

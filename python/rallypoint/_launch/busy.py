@@ -30,7 +30,7 @@ class busy:
     record nothing happens.
 
     Args:
-        what: what the worker does, for who reads the program.
+        what: what the worker does, for readers of the program.
         within: seconds after which it counts as silent again, if it has not left by then.
 
     Raises:
