@@ -592,7 +592,7 @@ $(DOCS_STAMP): | $(UV_STAMP)
 
 # Packages that torch names but a machine without a GPU never loads: 1.5 GB.
 NOT_NEEDED := triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cuda-cccl nvidia-cusolver nvidia-nvjitlink nvidia-nvtx
-LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --annotation-style line \
+LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --annotation-style line --generate-hashes \
 	--custom-compile-command 'make lock' $(NOT_NEEDED:%=--no-emit-package %)
 
 .PHONY: reference

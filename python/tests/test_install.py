@@ -105,3 +105,12 @@ def test_make_wheel_asks_for_no_torch() -> None:
     assert "requirements/dev.txt" not in wanted and "uv pip" not in wanted
     names = (REPOSITORY / "requirements" / "build.txt").read_text()
     assert "torch" not in names and "hatchling==" in names
+
+
+def test_every_requirement_has_a_hash() -> None:
+    """An installer that finds one hash refuses whatever has another."""
+    for file in (REPOSITORY / "requirements").glob("*.txt"):
+        logical = file.read_text().replace("\\\n", " ").splitlines()
+        pinned = [line for line in logical if "==" in line.partition(" ")[0]]
+        assert pinned, file.name
+        assert [line for line in pinned if "--hash=sha256:" not in line] == [], file.name
