@@ -151,6 +151,7 @@ def build() -> None:
         (go, "carrier", "carrier/main.go"),
         (go, "opening", "opening/main.go"),
         (go, "usercheck", "usercheck/main.go"),
+        (go, "bootstrap", "bootstrap/main.go"),
     ):
         words = [*command, "-o", str(BUILD / target), str(SOURCES / source)]
         if subprocess.run(words, cwd=ROOT).returncode:

@@ -22,6 +22,7 @@ from backends import import_everything
 from cases import (
     abi,
     beset,
+    bootstrap,
     client,
     directive,
     durable,
@@ -71,6 +72,7 @@ CASES = [
     fold.NAME,
     store.NAME,
     storetls.NAME,
+    bootstrap.NAME,
 ]
 
 
@@ -165,6 +167,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if storetls.NAME in args.only:
         say("the store server with a token (wants a machine with nothing else to do)")
         yield storetls.measure(args.repeat)
+    if bootstrap.NAME in args.only:
+        say("what ranks ask before they train (wants a machine with nothing else to do)")
+        yield bootstrap.measure(args.repeat, args.reference)
     import_everything()
     if rendezvous.NAME in args.only:
         say(f"rendezvous of {', '.join(map(str, args.n))} nodes")
@@ -176,6 +181,8 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if places.NAME in args.only:
         say(f"in a directory and in a blob: {', '.join(map(str, args.n))} nodes")
         yield places.measure(args.n, args.repeat, args.reference, args.reference_max)
+        say("whole jobs in a directory, in an etcd and hosted")
+        yield places.measure_jobs(args.repeat)
     if etcd.NAME in args.only:
         say("rendezvous in an etcd")
         yield etcd.measure(args.n, args.repeat, args.reference, args.reference_max)

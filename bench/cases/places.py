@@ -2,17 +2,30 @@
 
 Each beside the reference in the same place: torch's c10d over its FileStore, and over a
 value in a TCPStore, which is the blob here, too: the same server, the same processes.
+
+And whole jobs of `rallypoint run true`: the CPU time of a node in a directory and in the
+etcd of `make etcd`, and the time until the last node has ended. Their floor is the same
+job with a control plane that its first node hosts.
 """
 
 from __future__ import annotations
 
+import os
+import resource
 import shutil
+import socket
+import subprocess
 import tempfile
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 from backends import OURS, REFERENCE, Settings, meet, serve_torchs_store
-from processes import Group
+from processes import BenchError, Group
 from result import Row, Sample
+
+from cases.etcd import BINARY as ETCD
+from cases.launch import BINARY
 
 NAME = "places"
 
@@ -21,6 +34,10 @@ TIMEOUT = 180.0
 
 TARGET_OF_2 = 0.1
 TARGET_BLOB_OF_64 = 2.0
+
+JOBS = {10: 5, 50: 3, 100: 3}  # nodes of whole jobs, and how often
+MOST_CPU = 2.0  # of a node at 100 nodes, in a node's at 10
+MOST_TIME = 3.0  # of 100 nodes, in the hosted job's
 
 
 def measure(
@@ -38,6 +55,94 @@ def measure(
         _fill(row, n, repeat, reference and n <= reference_max, _in_blob)
         rows.append(row)
     return rows
+
+
+def measure_jobs(repeat: int | None) -> list[Row]:
+    with _etcd() as etcd:
+        return [*_jobs("a directory", "", repeat), *(_jobs("etcd", etcd, repeat) if etcd else [])]
+
+
+def _jobs(place: str, endpoint: str, repeat: int | None) -> list[Row]:
+    """Jobs in a place, an etcd's or else a new directory, by turns with hosted ones."""
+    rows = []
+    for n, times in JOBS.items():
+        cpu, hosted_cpu, took, hosted_took = (Sample() for _ in range(4))
+        for i in range(repeat or times):
+            with tempfile.TemporaryDirectory(prefix="rallypoint-bench-") as folder:
+                used, seconds = _job(n, endpoint or f"file://{folder}", f"{n}-{i}")
+            cpu.values.append(used)
+            took.values.append(seconds)
+            used, seconds = _job(n, f"127.0.0.1:{_free_port()}", "hosted")
+            hosted_cpu.values.append(used)
+            hosted_took.values.append(seconds)
+        rows += [
+            Row(NAME, f"CPU of a node of {n}, {place}", cpu, "ms", floor=hosted_cpu),
+            Row(NAME, f"{n} nodes of `true`, {place}", took, floor=hosted_took),
+        ]
+    if not endpoint:
+        rows[-2].target = MOST_CPU * (rows[0].ours.median or 0)
+        rows[-2].target_why = f"{MOST_CPU:g} times that of {min(JOBS)}"
+        rows[-1].target = MOST_TIME * (hosted_took.median or 0)
+        rows[-1].target_why = f"{MOST_TIME:g} times the hosted job"
+    return rows
+
+
+def _job(n: int, endpoint: str, run: str) -> tuple[float, float]:
+    """The CPU time of a node in milliseconds, and the seconds until all have ended."""
+    command = [*BINARY, f"--rdzv-endpoint={endpoint}", f"--rdzv-id={run}", f"--nnodes={n}"]
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    nodes = [
+        subprocess.Popen(
+            [*command, "--no-python", "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
+        for _ in range(n)
+    ]
+    try:
+        codes = [node.wait(TIMEOUT) for node in nodes]
+    finally:
+        for node in nodes:
+            node.kill()
+            node.wait()
+    took, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    if any(codes):
+        raise BenchError(f"{n} nodes at {endpoint}: exit codes {codes}")
+    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return used / n * 1e3, took
+
+
+@contextmanager
+def _etcd() -> Iterator[str]:
+    """The endpoint of an etcd for this block; "" if there is none."""
+    if not os.environ.get(ETCD):
+        yield ""
+        return
+    client, peer = (f"http://127.0.0.1:{_free_port()}" for _ in range(2))
+    with tempfile.TemporaryDirectory(prefix="rallypoint-bench-") as folder:
+        server = subprocess.Popen(
+            [
+                os.environ[ETCD],
+                f"--data-dir={folder}/data",
+                f"--listen-client-urls={client}",
+                f"--advertise-client-urls={client}",
+                f"--listen-peer-urls={peer}",
+                f"--initial-advertise-peer-urls={peer}",
+                f"--initial-cluster=default={peer}",
+                "--log-level=error",
+            ],
+            stderr=subprocess.DEVNULL,
+        )
+        try:
+            yield client.replace("http", "etcd", 1)
+        finally:
+            server.kill()
+            server.wait()
+
+
+def _free_port() -> int:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        port: int = s.getsockname()[1]
+        return port
 
 
 def _fill(

@@ -11,7 +11,7 @@ import (
 // TestRestTime: few nodes do not rest, and no number of nodes makes a reader rest for long.
 func TestRestTime(t *testing.T) {
 	for nodes, want := range map[int64]time.Duration{
-		-1: 0, 0: 0, 8: 0, 9: 6300 * time.Microsecond, 50: 35 * time.Millisecond, 72: longestRest, 100: longestRest, 1 << 62: longestRest,
+		-1: 0, 0: 0, 8: 0, 9: 6300 * time.Microsecond, 50: 35 * time.Millisecond, 100: 70 * time.Millisecond, 129: longestRest, 1 << 62: longestRest,
 	} {
 		if got := restTime(nodes); got != want {
 			t.Errorf("%d nodes rest for %v, want %v", nodes, got, want)
