@@ -13,6 +13,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"runtime/debug"
 	"slices"
 	"strconv"
 	"strings"
@@ -63,6 +64,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, env []stri
 		return complain(inFormat, err, ExitUsage)
 	}
 	keepDescriptors()
+	collectLater(environ(env))
 	log := newAgentLog(stderr, cmp.Or(environ(env).get("LOGLEVEL"), environ(env).get(EnvLogLevel)), c.rendezvous.params.Max > 1, c.logJSON)
 	interpreter := defaultInterpreter(env)
 	closeEvents, err := c.setEvents(o, interpreter, env, stderr, log)
@@ -112,6 +114,14 @@ func nameProcess() { _ = os.WriteFile("/proc/self/comm", []byte("pt_elastic"), 0
 // keepDescriptors keeps what this process was started with, beyond the standard streams,
 // from the workers. Linux before 5.11 cannot; execute goes on without.
 func keepDescriptors() { _ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC) }
+
+// collectLater has the collector run from 8 MB on instead of 4, which an agent reaches while its
+// job starts, of all times. GOGC, if it is given, decides.
+func collectLater(env environ) {
+	if env.get("GOGC") == "" {
+		debug.SetGCPercent(200)
+	}
+}
 
 // surviveBrokenPipes lets a reader of our output go away without ending the job,
 // until the function that it returns is called. SIGPIPE is caught and not ignored:
