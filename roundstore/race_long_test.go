@@ -46,27 +46,3 @@ func TestPortOfAnother(t *testing.T) {
 		t.Errorf("%d keys, %v, after %d of a stranger's connections and %d of this user's", keys, err, struck(), own)
 	}
 }
-
-// TestFlood has two threads of another user connect to a round store as fast as they can, and keeps
-// connecting as this user: each connection is answered, however many are refused before it.
-func TestFlood(t *testing.T) {
-	const connections, strikes = 200, 50_000
-	o := next(t, open(t, "a", net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.FreePort(t))), 1, 1, nil))[0]
-	at := net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort))
-	var struck []func() int64
-	for _, first := range []int{20_000, 21_000} {
-		var ports []int
-		for port := range 1000 {
-			ports = append(ports, first+port)
-		}
-		count, _ := peertest.Strike(t, peertest.Stranger, at, ports, "\x00")
-		struck = append(struck, count)
-	}
-	for n := 0; n < connections || struck[0]()+struck[1]() < strikes; n++ {
-		c := dial(t, o)
-		if _, err := c.Add(t.Context(), "connections", 1); err != nil {
-			t.Fatalf("connection %d: %v", n, err)
-		}
-		c.Close()
-	}
-}

@@ -329,10 +329,12 @@ func (s *Server) serverStatus() *ServerStatus {
 	if s.cfg.Refused != nil {
 		stores, forwarders = s.cfg.Refused()
 	}
+	now := s.clock.Now()
+	began := now.Add(-now.Sub(s.started)) // by the clock of now: one that was set moves both
 	return &ServerStatus{
 		ID: s.id, Version: rallypoint.Version(), Protocol: wire.ProtocolVersion, Address: s.Addr().String(),
 		Host: s.host, PID: os.Getpid(), OnlyRun: s.cfg.RunID,
-		StartedAt: *stamp(s.started), Now: *stamp(s.clock.Now()), Connections: connections, KeptBytes: s.keptBytes(), Succession: s.successionStatus(),
+		StartedAt: *stamp(began), Now: *stamp(now), Connections: connections, KeptBytes: s.keptBytes(), Succession: s.successionStatus(),
 		Descriptors:  DescriptorsStatus{descriptors.Limit(), descriptors.Open(), int(s.awaited.Load()) + descriptors.Spare},
 		Fingerprints: s.fingerprints(),
 		Refused:      s.metrics.refusedByReason(), StoresRefused: occurred(stores), ForwardersRefused: occurred(forwarders),

@@ -7,14 +7,17 @@ longer than a lease around it.
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import socket
 import subprocess
 import sys
 import time
+import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from datetime import datetime
 from pathlib import Path
 
 import pytest
@@ -93,6 +96,14 @@ def accepts(port: int) -> bool:
         return s.connect_ex(("127.0.0.1", port)) == 0
 
 
+def times(address: str) -> tuple[float, float]:
+    """Since when a control plane is up, and its time of day, in seconds since the epoch."""
+    with urllib.request.urlopen(f"http://{address}/status", timeout=PATIENCE) as answer:
+        said = json.load(answer)["server"]
+    began, now = (datetime.fromisoformat(said[name]) for name in ("started_at", "now"))
+    return began.timestamp(), now.timestamp()
+
+
 @contextmanager
 def place(kind: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
     """An endpoint, and the process that serves it."""
@@ -147,6 +158,10 @@ def test_a_wall_clock_that_is_set_opens_no_closed_run(kind: str, tmp_path: Path)
             assert late.wait(PATIENCE) == 0
             assert "this node was not needed" in run.said(f"late{offset}")
             assert not run.ran(f"late{offset}")
+            if kind == "serve":
+                began, now = times(endpoint)
+                assert 0 <= now - began < HOUR / 2
+                assert abs(now - time.time() - offset) < HOUR / 2
 
 
 @pytest.mark.parametrize("still", ["the etcd", "the etcd and its nodes", "the nodes", "the spare"])
