@@ -78,6 +78,7 @@ type Agent struct {
 	reaper        *process.Reaper
 	guard         *process.ParentDeathGuard
 	template      *process.Template // of the workers; nil: none
+	site          string            // see process.Launch; "": none
 	logs          *logs.Tree
 	console       *logs.Console
 	bus           *telemetry.Bus
@@ -225,6 +226,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 		}
 		defer a.guard.Close()
 	}
+	a.makeSite()
 	a.holdTemplate()
 	defer a.template.Close()
 	address, _ := process.LookupEnv(a.spec.Environ, telemetry.EnvHealthPort)
@@ -258,6 +260,17 @@ func (a *Agent) run(ctx context.Context) (err error) {
 		return nil
 	}
 	return err
+}
+
+// makeSite makes what has the workers count their optimizers' steps; their records are beside it.
+func (a *Agent) makeSite() {
+	if !a.spec.CountSteps || a.progress.Folder() == "" {
+		return
+	}
+	var err error
+	if a.site, err = process.NewSite(a.progress.Folder()); err != nil {
+		a.log.Warn("the steps of optimizers are not counted: " + err.Error())
+	}
 }
 
 // holdTemplate starts the workers' template, which imports while the nodes meet.

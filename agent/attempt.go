@@ -213,7 +213,7 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]process.Launch, []lo
 			files[2] = w.Err.Fd()
 		}
 		launches = append(launches, process.Launch{
-			Local: local, Argv: arguments(&a.spec, local), Env: merge(a.spec.Environ, sets[local]), Files: files, CPUs: a.spec.cpus(local),
+			Local: local, Argv: arguments(&a.spec, local), Env: merge(a.spec.Environ, sets[local]), Files: files, CPUs: a.spec.cpus(local), Site: a.site,
 		})
 		names = append(names, logs.Names{Role: a.spec.Role, Host: host.Name(), Local: local, Rank: s.ranks.base + local})
 	}

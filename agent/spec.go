@@ -98,6 +98,10 @@ type Spec struct {
 	Preload        []string
 	PreloadTimeout time.Duration
 
+	// CountSteps has torch's optimizers count their steps in workers that report none: Argv is an
+	// interpreter of Python (decision 0119).
+	CountSteps bool
+
 	// Subreaper makes this process adopt and end the detached descendants of its
 	// workers. Only a process may ask for it that starts no other children.
 	Subreaper bool

@@ -19,7 +19,11 @@ func progressText(p *control.ProgressStatus) string {
 	if p == nil {
 		return ""
 	}
-	parts := []string{"step " + grouped(p.Step)}
+	step := "step "
+	if p.Counted {
+		step = "optimizer step "
+	}
+	parts := []string{step + grouped(p.Step)}
 	if p.SecondsPerStep > 0 {
 		parts = append(parts, stepTime(p.SecondsPerStep)+" a step")
 	}
@@ -36,7 +40,7 @@ func progressText(p *control.ProgressStatus) string {
 	case p.ChangeAgeS > max(leastStandS, standSteps*p.SecondsPerStep):
 		stands := "no step for " + ago(p.ChangeAgeS)
 		if p.Nodes > 1 && p.SmallestStep == p.Step { // in lockstep no node can be named: all have reported the same
-			stands += "; all nodes stand at step " + grouped(p.Step)
+			stands += "; all nodes stand at " + step + grouped(p.Step)
 		}
 		parts = append(parts, stands)
 	}

@@ -34,9 +34,9 @@ func TestPartialStart(t *testing.T) {
 	env := []string{"PATH=" + os.Getenv("PATH"), "X=1"}
 	files := []uintptr{0, 1, 2}
 	_, err := StartWorkers(f, reaper, nil, []Launch{
-		{0, []string{"sleep", "100"}, env, files, nil},
-		{1, []string{"sleep", "100"}, env, files, nil},
-		{2, []string{"/does/not/exist"}, env, files, nil},
+		{0, []string{"sleep", "100"}, env, files, nil, ""},
+		{1, []string{"sleep", "100"}, env, files, nil, ""},
+		{2, []string{"/does/not/exist"}, env, files, nil, ""},
 	}, slog.New(slog.DiscardHandler))
 	if !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("error %v", err)

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -21,7 +20,7 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// templateScript is what holds an interpreter: see there.
+// templateScript is the sitecustomize of a template, and of workers that start cold: see there.
 //
 //go:embed template.py
 var templateScript string
@@ -166,7 +165,7 @@ func (t *Template) start() (p *templateProcess, err error) {
 			_ = os.RemoveAll(p.folder)
 		}
 	}()
-	if err = os.WriteFile(filepath.Join(p.folder, "sitecustomize.py"), []byte(templateScript), 0o600); err != nil {
+	if err = writeSite(p.folder); err != nil {
 		return nil, err
 	}
 	conn, theirs, err := socketPair()
@@ -212,14 +211,9 @@ func (t *Template) instructions(rest []string) []string {
 
 // environment is that of the workers, with what makes their interpreter a template.
 func (t *Template) environment(folder, stage string) []string {
-	path := folder
-	if given, _ := LookupEnv(t.config.Environ, "PYTHONPATH"); given != "" {
-		path += ":" + given
-	}
-	env := slices.DeleteFunc(slices.Clone(t.config.Environ), func(entry string) bool { return strings.HasPrefix(entry, "PYTHONPATH=") })
-	env = append(env, "PYTHONPATH="+path, "RALLYPOINT_TEMPLATE="+stage)
+	env := withSite(t.config.Environ, folder, stage)
 	if t.config.Marker != "" {
-		env = append(env, "RALLYPOINT_TEMPLATE_OF="+t.config.Marker)
+		env = append(env, envStage+"_OF="+t.config.Marker)
 	}
 	return env
 }
@@ -434,7 +428,11 @@ func (t *Template) forkHeld(w Launch) (pid int, err error) {
 	t.forker.mu.Lock()                     // so that the reaper never takes it for an orphan
 	defer t.forker.mu.Unlock()
 	files := []int{int(w.Files[0]), int(w.Files[1]), int(w.Files[2]), int(theirs.Fd())}
-	reason, err := t.process.ask([]byte(strings.Join(w.Env, "\x00")), files)
+	env := w.Env
+	if w.Site != "" {
+		env = append(slices.Clone(env), envCount+"=1")
+	}
+	reason, err := t.process.ask([]byte(strings.Join(env, "\x00")), files)
 	_ = theirs.Close()
 	if err == nil && reason != "" {
 		err = errors.New(reason)

@@ -1,15 +1,20 @@
-"""The template of a node's workers: their own command line, started early and held in sitecustomize.
+"""What the agent has the interpreter of a worker load before the script, as sitecustomize.
 
-The agent puts this file first on PYTHONPATH, and the socket that it talks over at descriptor 3. The
-template imports, says that it is ready, and forks once for each request. A worker returns from here,
-so that the interpreter itself goes on to run the script; the template never does.
+The agent puts this file first on PYTHONPATH. In a worker that starts cold (stage "observe") it has
+optimizers' steps counted and stacks answered, and the interpreter runs the script.
+
+The template of a node's workers is their own command line, started early and held here, with the
+socket that it talks over at descriptor 3. It imports, says that it is ready, and forks once for
+each request. A worker returns from here as a cold one does; the template never does.
 """
 
 import os
 import sys
 
 STAGE = "RALLYPOINT_TEMPLATE"
+COUNT = "RALLYPOINT_COUNT_STEPS"
 SOCKET = 3
+STEP, COUNTED = 2, 7  # words of the progress record
 
 # Packages that read a rank while they are imported: one template serves all ranks.
 RANKED = {"lightning", "lightning_fabric", "pytorch_lightning"}  # rank_zero_only.rank
@@ -316,8 +321,19 @@ def become(environment, files, agent, libc):
         os._exit(1)
 
 
-def answer_stacks(faulthandler, fcntl):
+def observe(counts):
+    """Lets the agent see where this worker is, and with counts how far."""
+    os.environ.pop(COUNT, None)
+    answer_stacks()
+    if counts:
+        count_steps()
+
+
+def answer_stacks():
     """Has faulthandler write stacks into the agent's file: see rallypoint/_launch/stacks.py."""
+    import faulthandler
+    import fcntl
+
     path = os.environ.get("RALLYPOINT_STACKS_FILE")
     if not path:
         return
@@ -333,6 +349,83 @@ def answer_stacks(faulthandler, fcntl):
         os.write(high, b"rallypoint-stacks %d %d\n" % (os.getpid(), high))
     except (OSError, RuntimeError, ValueError):
         pass  # the job runs as well
+
+
+class OptimizerImport:
+    """A finder of modules that has done with what it is given once torch's optimizer is imported."""
+
+    NAME = "torch.optim.optimizer"
+
+    def __init__(self, done):
+        self.done = done
+
+    def find_spec(self, name, path=None, target=None):
+        if name != self.NAME:
+            return None
+        sys.meta_path.remove(self)
+        for finder in sys.meta_path:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                self.wrap(spec.loader)
+                return spec
+        return None
+
+    def wrap(self, loader):
+        run = loader.exec_module
+
+        def exec_module(module):
+            del loader.exec_module
+            run(module)
+            self.done(module)
+
+        try:
+            loader.exec_module = exec_module
+        except (AttributeError, TypeError):
+            pass  # a loader of a kind of its own
+
+
+def open_record():
+    """The words of the progress record (docs/progress-record.md); None where there is none."""
+    import mmap
+
+    try:
+        fd = os.open(
+            os.environ["RALLYPOINT_PROGRESS_FILE"], os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
+        )
+        try:
+            record = mmap.mmap(fd, 64)
+        finally:
+            os.close(fd)
+    except (KeyError, OSError, ValueError):
+        return None
+    layout = b"rp-steps" + (1).to_bytes(4, "little") + (64).to_bytes(4, "little")
+    return memoryview(record).cast("q") if record[:16] == layout else None
+
+
+def count_steps():
+    """Has torch's optimizers count their steps into the progress record, until the script reports
+    steps itself."""
+
+    def register(module):
+        words = open_record()
+        if words is None:
+            return
+
+        def count(optimizer, args, kwargs):  # dynamo runs it as it is: no graph breaks for it
+            if words[STEP] < 0:
+                words[COUNTED] += 1
+
+        try:
+            handle = module.register_optimizer_step_post_hook(count)
+        except AttributeError:
+            return  # torch before 2.0
+        os.register_at_fork(after_in_child=handle.remove)  # a worker's child counts nothing
+
+    module = sys.modules.get(OptimizerImport.NAME)
+    if module is not None:
+        register(module)
+    else:
+        sys.meta_path.insert(0, OptimizerImport(register))
 
 
 def renew():
@@ -379,9 +472,10 @@ def hold():
     modules = set(sys.modules)
     import _socket as socket
     import ctypes
-    import faulthandler
-    import fcntl
+    import faulthandler  # noqa: F401  observe needs them in each worker
+    import fcntl  # noqa: F401
     import gc
+    import mmap  # noqa: F401
 
     high = os.sysconf("SC_OPEN_MAX")  # out of the way of what the imports open
     high = (min(high, 1000) if high > 0 else 1000) - 1
@@ -422,7 +516,7 @@ def hold():
         elif fork(conn, files):
             environment = dict(entry.split(b"=", 1) for entry in request.split(b"\0"))
             become(merged(environment, before, after), files, int(agent), libc)
-            answer_stacks(faulthandler, fcntl)
+            observe(environment.get(COUNT.encode()) == b"1")
             return
 
 
@@ -437,7 +531,7 @@ def main():
         conn.close()
         given = dict(entry.split(b"=", 1) for entry in environment.split(b"\0"))
         os.execve(sys.argv[1], sys.argv[2:], given)
-    if stage != "hold":
+    if stage not in ("hold", "observe"):
         os._exit(1)
     os.environ.pop(STAGE + "_OF", None)  # it stays where the kernel shows it
     here = os.path.dirname(__file__)
@@ -446,6 +540,9 @@ def main():
     path = os.environ.pop("PYTHONPATH").partition(os.pathsep)[2]
     if path:
         os.environ["PYTHONPATH"] = path
+    if stage == "observe":
+        observe(True)
+        return
     try:
         hold()
     except BaseException:

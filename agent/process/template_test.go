@@ -65,9 +65,15 @@ func (tr *templateRig) start() *Template {
 // run runs workers to their end, and returns them and what they wrote to $OUT.
 func (tr *templateRig) run(t *Template, envs ...string) ([]*Process, string) {
 	tr.t.Helper()
+	return tr.launch(t, "", envs...)
+}
+
+// launch is run with a site.
+func (tr *templateRig) launch(t *Template, site string, envs ...string) ([]*Process, string) {
+	tr.t.Helper()
 	var launches []Launch
 	for local, env := range envs {
-		launches = append(launches, Launch{local, tr.config.Argv, append(tr.config.Environ[:len(tr.config.Environ):len(tr.config.Environ)], env), []uintptr{0, 1, 2}, nil})
+		launches = append(launches, Launch{local, tr.config.Argv, append(tr.config.Environ[:len(tr.config.Environ):len(tr.config.Environ)], env), []uintptr{0, 1, 2}, nil, site})
 	}
 	group, err := StartWorkers(tr.forker, tr.reaper, t, launches, slog.New(slog.DiscardHandler))
 	if err != nil {
@@ -233,7 +239,7 @@ func TestWorkerThatDiffers(t *testing.T) {
 	r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule})
 	template := r.start()
 	launch := func(env string) Launch {
-		return Launch{0, r.config.Argv, append(r.config.Environ[:len(r.config.Environ):len(r.config.Environ)], "RANK=0", env), []uintptr{0, 1, 2}, nil}
+		return Launch{0, r.config.Argv, append(r.config.Environ[:len(r.config.Environ):len(r.config.Environ)], "RANK=0", env), []uintptr{0, 1, 2}, nil, ""}
 	}
 	for env, forked := range map[string]bool{"OMP_NUM_THREADS=3": false, "TORCH_NCCL_BLOCKING_WAIT=1": true, "CUDA_VISIBLE_DEVICES=1": true} {
 		w := launch(env)

@@ -28,6 +28,9 @@ type Launch struct {
 	Env   []string
 	Files []uintptr // stdin, stdout, stderr
 	CPUs  []int     // nil: all of this process
+	// Site is a folder of NewSite: the worker, if it is an interpreter of Python, counts the steps
+	// of torch's optimizers into its progress record and answers where it is; "": neither.
+	Site string
 }
 
 // StartError ends a run because workers could not be started.
@@ -55,7 +58,7 @@ func StartWorkers(f *Forker, s *Reaper, t *Template, workers []Launch, log *slog
 		pid, forked := t.fork(w)
 		var err error
 		if !forked {
-			pid, err = f.start(w.Argv, w.Env, w.Files, w.CPUs)
+			pid, err = f.start(w.Argv, w.observed(), w.Files, w.CPUs)
 		}
 		if err != nil {
 			c.Stop(StopOptions{Signal: unix.SIGKILL, quiet: true})

@@ -36,6 +36,12 @@ func newRig(t *testing.T) *rig {
 // store writes a step as a worker does, by a mapping.
 func store(t *testing.T, path string, step int64) {
 	t.Helper()
+	storeAt(t, path, offsetStep, uint64(step))
+}
+
+// storeAt writes a word.
+func storeAt(t *testing.T, path string, offset int, word uint64) {
+	t.Helper()
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +52,7 @@ func store(t *testing.T, path string, step int64) {
 		t.Fatal(err)
 	}
 	defer func() { _ = unix.Munmap(b) }()
-	binary.LittleEndian.PutUint64(b[offsetStep:], uint64(step))
+	binary.LittleEndian.PutUint64(b[offset:], word)
 }
 
 // after moves the clock and samples.
@@ -88,6 +94,42 @@ func TestRecord(t *testing.T) {
 	r.Close()
 	if left, _ := os.ReadDir(r.dir); len(left) != 0 {
 		t.Errorf("left behind: %v", left)
+	}
+}
+
+// TestCountedSteps: the steps of optimizers are told, but are no step that a round has come to; the
+// first step that a worker reports takes their place.
+func TestCountedSteps(t *testing.T) {
+	const s = time.Second
+	r := newRig(t)
+	paths := r.Begin(4, 2, CauseFailure)
+	r.after(s)
+	storeAt(t, paths[0], offsetCounted, 100)
+	storeAt(t, paths[1], offsetCounted, 100)
+	r.after(s)
+	storeAt(t, paths[0], offsetCounted, 102)
+	r.after(4 * s)
+	r.want(&training.Report{Round: 4, Workers: 2, Reporting: 2, Smallest: 100, Largest: 102, SinceFirst: 4 * s, SinceSlowest: 4 * s, PerStep: 2 * s, Counted: true})
+	if steps := r.Steps(); len(steps) != 2 || steps[0] != 102 {
+		t.Errorf("the steps are %v", steps)
+	}
+	if _, step, recorded := r.Highest(); step != noStep || !recorded {
+		t.Errorf("highest is %d, %v", step, recorded)
+	}
+	store(t, paths[1], 7)
+	r.after(s)
+	r.want(&training.Report{Round: 4, Workers: 2, Reporting: 1, Smallest: 7, Largest: 7, SinceFirst: 5 * s})
+	storeAt(t, paths[1], offsetCounted, 200)
+	store(t, paths[1], 8)
+	r.after(3 * s)
+	r.want(&training.Report{Round: 4, Workers: 2, Reporting: 1, Smallest: 8, Largest: 8, SinceFirst: 8 * s, PerStep: 3 * s})
+	if _, step, _ := r.Highest(); step != 8 {
+		t.Errorf("highest is %d", step)
+	}
+	storeAt(t, paths[0], offsetCounted, 1<<63)
+	r.after(s)
+	if r.log.Len() != 0 || len(r.Steps()) != 1 {
+		t.Errorf("a count that cannot be: %v, %s", r.Steps(), r.log.String())
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +35,7 @@ const (
 	offsetAnswer  = 32 // the worker's answer: the word at offsetAsked with a State in its first byte
 	offsetKnows   = 40 // which of these words the worker understands; the worker writes it
 	offsetReach   = 48 // the step from which a released worker takes the directive
-	// 56 is reserved.
+	offsetCounted = 56 // how many steps optimizers have made; the worker writes it
 )
 
 // knowsDirectives is the bit at offsetKnows of a worker that lets itself be held.
@@ -86,6 +87,15 @@ const readTries = 5
 type words struct {
 	step          int64 // noStep: none
 	answer, knows uint64
+	counted       uint64 // steps of optimizers, which count where step is noStep
+}
+
+// at is the step that the worker is at, and whether that is a count of its optimizers' steps.
+func (w words) at() (step int64, counted bool) {
+	if w.step == noStep && w.counted > 0 && w.counted <= math.MaxInt64 {
+		return int64(w.counted), true
+	}
+	return w.step, false
 }
 
 // read returns what the worker wrote. An error is final: the record was spoiled.
@@ -141,5 +151,6 @@ func parse(b []byte) (words, error) {
 	case step < noStep:
 		return words{}, fmt.Errorf("its step is %d, which is negative", step)
 	}
-	return words{step, binary.LittleEndian.Uint64(b[offsetAnswer:]), binary.LittleEndian.Uint64(b[offsetKnows:])}, nil
+	word := func(offset int) uint64 { return binary.LittleEndian.Uint64(b[offset:]) }
+	return words{step, word(offsetAnswer), word(offsetKnows), word(offsetCounted)}, nil
 }

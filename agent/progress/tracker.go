@@ -58,6 +58,7 @@ type round struct {
 // worker is what is known of one worker's steps.
 type worker struct {
 	step    int64
+	counted bool // step is how many its optimizers have made
 	changed time.Time
 	busy    time.Duration // until then, by uptime, it has announced to make no step
 }
@@ -177,16 +178,19 @@ func (t *Tracker) sampleLocked() {
 	for local, r := range t.records {
 		known := r.refused != nil
 		said, err := r.read()
-		step := said.step
+		step, counted := said.at()
 		if err != nil && !known {
 			t.round.recorded = false
 			t.log.Warn(fmt.Sprintf("the progress record of local rank %d is not read any more: %v (%s)", local, err, r.file.Path()))
 		}
 		w := &t.round.workers[local]
 		w.busy = time.Duration(min(said.knows>>busyShift, maxBusy)) * time.Millisecond
-		if err == nil && step != w.step {
-			w.step, w.changed = step, now
-			t.changed(step, now)
+		if err == nil && (step != w.step || counted != w.counted) {
+			if w.counted && !counted {
+				t.round.speed = speed{}
+			}
+			w.step, w.counted, w.changed = step, counted, now
+			t.changed(w, now)
 		}
 	}
 	if t.round != nil && t.round.changed.Equal(now) {
@@ -196,10 +200,10 @@ func (t *Tracker) sampleLocked() {
 	}
 }
 
-// changed notes that a worker has reported another step.
-func (t *Tracker) changed(step int64, now time.Time) {
+// changed notes that a worker is at another step.
+func (t *Tracker) changed(w *worker, now time.Time) {
 	r := t.round
-	if r.first.IsZero() && step != noStep {
+	if r.first.IsZero() && w.step != noStep {
 		r.first = now
 		if !t.before.IsZero() {
 			r.gap = now.Sub(t.before)
@@ -207,13 +211,21 @@ func (t *Tracker) changed(step int64, now time.Time) {
 		}
 	}
 	r.changed = now
-	r.highest = max(r.highest, step)
+	if !w.counted { // a count begins anew with each attempt
+		r.highest = max(r.highest, w.step)
+	}
+}
+
+// counted reports whether no worker has reported a step, so that those of optimizers count.
+func (r *round) counted() bool {
+	return !slices.ContainsFunc(r.workers, func(w worker) bool { return w.step != noStep && !w.counted })
 }
 
 // steps returns the smallest and the largest step, and of how many workers.
 func (r *round) steps() (smallest, largest int64, reporting int) {
+	counted := r.counted()
 	for _, w := range r.workers {
-		if w.step == noStep {
+		if w.step == noStep || w.counted != counted {
 			continue
 		}
 		if reporting == 0 {
@@ -247,15 +259,16 @@ func (t *Tracker) Report() *training.Report {
 		return &training.Report{Round: r.number, Workers: len(r.workers), Stalled: t.stalled}
 	}
 	var moved time.Time // when the first of the slowest came to where they are
+	counted := r.counted()
 	for _, w := range r.workers {
-		if w.step == smallest && (moved.IsZero() || w.changed.Before(moved)) {
+		if w.step == smallest && w.counted == counted && (moved.IsZero() || w.changed.Before(moved)) {
 			moved = w.changed
 		}
 	}
 	return &training.Report{
 		Round: r.number, Workers: len(r.workers), Reporting: reporting, Smallest: smallest, Largest: largest,
 		SinceFirst: now.Sub(r.first), SinceChange: now.Sub(r.changed), SinceSlowest: now.Sub(moved),
-		PerStep: r.speed.perStep(), Gap: r.gap, Stalled: t.stalled,
+		PerStep: r.speed.perStep(), Gap: r.gap, Stalled: t.stalled, Counted: counted,
 	}
 }
 
@@ -300,8 +313,9 @@ func (t *Tracker) Steps() map[int]int64 {
 	defer t.mu.Unlock()
 	t.sampleLocked()
 	if t.round != nil {
+		counted := t.round.counted()
 		for local, w := range t.round.workers {
-			if w.step != noStep {
+			if w.step != noStep && w.counted == counted {
 				steps[local] = w.step
 			}
 		}

@@ -17,6 +17,7 @@ type ProgressStatus struct {
 	Reporting      int     `json:"reporting_workers"`
 	SecondsPerStep float64 `json:"seconds_per_step"` // 0: not known yet
 	ChangeAge      float64 `json:"change_age_s"`     // since any worker's step changed
+	Counted        bool    `json:"counted"`          // the steps are those that torch's optimizers have made since the workers' start
 }
 
 func progressStatus(r *training.Report) *ProgressStatus {
@@ -25,7 +26,7 @@ func progressStatus(r *training.Report) *ProgressStatus {
 	}
 	return &ProgressStatus{
 		Round: r.Round, Step: r.Largest, SmallestStep: r.Smallest, Reporting: r.Reporting,
-		SecondsPerStep: rounded(r.PerStep), ChangeAge: rounded(r.SinceChange),
+		SecondsPerStep: rounded(r.PerStep), ChangeAge: rounded(r.SinceChange), Counted: r.Counted,
 	}
 }
 

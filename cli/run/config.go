@@ -133,10 +133,14 @@ func (c *config) setScript(o *options, env environ) error {
 	return nil
 }
 
-// envWarm switches --warm on.
-const envWarm = "RALLYPOINT_WARM"
+// envWarm switches --warm on, envAutoProgress --auto-progress on or off.
+const (
+	envWarm         = "RALLYPOINT_WARM"
+	envAutoProgress = "RALLYPOINT_AUTO_PROGRESS"
+)
 
-// setWarm takes whether the workers are forked, and from what (decision 0108).
+// setWarm takes whether the workers are forked, and from what (decision 0108), and whether their
+// optimizers' steps are counted (0119).
 func (c *config) setWarm(o *options, env environ) (err error) {
 	if c.spec.PreloadTimeout, err = seconds("--preload-timeout", o.preloadTimeout, true); err != nil {
 		return err
@@ -146,6 +150,8 @@ func (c *config) setWarm(o *options, env environ) (err error) {
 			return usagef("argument --preload: %q is no name of a module", name)
 		}
 	}
+	counts := env.get(envAutoProgress)
+	c.spec.CountSteps = (o.autoProgress || counts == "1" || counts != "0" && (o.warm || env.get(envWarm) == "1")) && (!o.noPython || o.runPath)
 	switch c.spec.Warm, c.spec.Preload = o.warm || env.get(envWarm) == "1", o.preload; {
 	case !c.spec.Warm:
 	case o.noPython && !o.runPath:

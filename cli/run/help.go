@@ -46,6 +46,7 @@ Exit codes:
 var variables = []struct{ name, help string }{
 	{"PYTHON_EXEC", "interpreter of the workers; else that of $VIRTUAL_ENV, the one that has this command installed (not by uv tool or pipx), or the first python3 in PATH"},
 	{envWarm, "1: --warm"},
+	{envAutoProgress, "1: --auto-progress; 0: not with --warm either"},
 	{envHangTimeout, "--hang-timeout"},
 	{envOnHang, "--on-hang"},
 	{"LOGLEVEL", "least level to log: DEBUG, INFO, WARNING or ERROR; INFO for a job of several nodes, else WARNING"},

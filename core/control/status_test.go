@@ -298,11 +298,11 @@ func TestStatusFieldNames(t *testing.T) {
 		`drained drained.by drained.node drained.reason finished forming_since generation ` +
 		`idle idle.address idle.fingerprint idle.label idle.lease_age_s idle.node idle.reason idle.reconnecting kept_bytes lease_timeout_s ` +
 		`members members.address members.alive members.cause members.fingerprint members.host members.label members.lease_age_s members.node ` +
-		`members.progress members.progress.change_age_s members.progress.reporting_workers members.progress.seconds_per_step ` +
+		`members.progress members.progress.change_age_s members.progress.counted members.progress.reporting_workers members.progress.seconds_per_step ` +
 		`members.progress.slowest_age_s members.progress.smallest_step members.progress.step members.progress.workers members.rank members.reconnecting members.state ` +
 		`missing missing.min missing.target missing.who nodes nodes.max nodes.min nodes.target nodes.unit not_started phase ` +
 		`progress progress.behind progress.behind.for_s progress.behind.label progress.behind.node progress.behind.rank progress.behind.steps ` +
-		`progress.change_age_s progress.nodes progress.seconds_per_step progress.smallest_step progress.step round round_at round_generation round_store run_id scaled_to stalled stopping ` +
+		`progress.change_age_s progress.counted progress.nodes progress.seconds_per_step progress.smallest_step progress.step round round_at round_generation round_store run_id scaled_to stalled stopping ` +
 		`waiting waiting.address waiting.fingerprint waiting.label waiting.lease_age_s waiting.node waiting.node_rank waiting.reconnecting waiting.role waiting.since waiting.waiting_s`
 	if got := strings.Join(fieldNames(reflect.TypeFor[RunStatus](), ""), " "); got != want {
 		t.Errorf("a run has\n%s\nwant\n%s", got, want)

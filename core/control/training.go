@@ -68,6 +68,7 @@ type ProgressStatus struct {
 	ChangeAgeS     float64       `json:"change_age_s"`     // since any worker's step changed
 	Nodes          int           `json:"nodes"`            // that have reported
 	Behind         *BehindStatus `json:"behind"`           // the node that holds the others up; null: none does
+	Counted        bool          `json:"counted"`          // the steps are those that torch's optimizers have made since the workers' start
 }
 
 // BehindStatus is a node whose slowest worker has not moved while others have.
@@ -88,6 +89,7 @@ type NodeProgressStatus struct {
 	SlowestAgeS    float64 `json:"slowest_age_s"` // since the slowest worker's step changed
 	Workers        int     `json:"workers"`
 	Reporting      int     `json:"reporting_workers"`
+	Counted        bool    `json:"counted"`
 }
 
 // DescribeProgress fills in how far a run's members are, which Describe leaves out. report
@@ -113,7 +115,7 @@ func DescribeProgress(st *RunStatus, m rendezvous.Status, report func(rendezvous
 		n := training.NodeReport{Report: *r, Age: max(0, age)}
 		st.Members[i].Progress = &NodeProgressStatus{
 			Step: n.Largest, SmallestStep: n.Smallest, SecondsPerStep: stepSeconds(n.PerStep), ChangeAgeS: seconds(n.Change()),
-			SlowestAgeS: seconds(n.Stalled()), Workers: n.Workers, Reporting: n.Reporting,
+			SlowestAgeS: seconds(n.Stalled()), Workers: n.Workers, Reporting: n.Reporting, Counted: n.Counted,
 		}
 		if running {
 			nodes, ranks = append(nodes, n), append(ranks, i)
@@ -124,7 +126,7 @@ func DescribeProgress(st *RunStatus, m rendezvous.Status, report func(rendezvous
 		return
 	}
 	st.Progress = &ProgressStatus{
-		Step: sum.Step, SmallestStep: sum.Smallest, SecondsPerStep: stepSeconds(sum.PerStep), ChangeAgeS: seconds(sum.Change), Nodes: sum.Nodes,
+		Step: sum.Step, SmallestStep: sum.Smallest, SecondsPerStep: stepSeconds(sum.PerStep), ChangeAgeS: seconds(sum.Change), Nodes: sum.Nodes, Counted: sum.Counted,
 	}
 	if sum.Behind >= 0 {
 		s, n := &st.Members[ranks[sum.Behind]], &nodes[sum.Behind]

@@ -55,7 +55,7 @@ func TestProgressOfARun(t *testing.T) {
 	if want := (ProgressStatus{Step: 41200, SmallestStep: 41198, SecondsPerStep: 3.1, ChangeAgeS: 1.5, Nodes: 2}); r.Progress == nil || *r.Progress != want {
 		t.Errorf("in step: %+v, want %+v", r.Progress, want)
 	}
-	if want := (NodeProgressStatus{41198, 41198, 3.1, 2.5, 2.5, 8, 8}); *r.Members[1].Progress != want {
+	if want := (NodeProgressStatus{41198, 41198, 3.1, 2.5, 2.5, 8, 8, false}); *r.Members[1].Progress != want {
 		t.Errorf("the second: %+v, want %+v", r.Members[1].Progress, want)
 	}
 	wantValues(t, scrape(t, server.addr), map[string]float64{

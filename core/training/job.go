@@ -13,6 +13,7 @@ type Job struct {
 	round    uint64 // the last completed one
 	cause    Cause  // of that round; NoCause: another control plane completed it
 	reported bool   // a step of that round was reported
+	counted  bool   // it has only optimizers' steps, if any
 	step     int64  // the largest of it
 	changed  time.Time
 	perStep  time.Duration
@@ -45,7 +46,7 @@ func (j *Job) Begin(round uint64, cause Cause) {
 	if j.reported && j.changed.After(j.before) {
 		j.before = j.changed
 	}
-	j.round, j.cause, j.reported, j.step, j.perStep = round, cause, false, 0, 0
+	j.round, j.cause, j.reported, j.counted, j.step, j.perStep = round, cause, false, true, 0, 0
 	j.stalled = false
 }
 
@@ -70,7 +71,12 @@ func (j *Job) Take(r *Report, at time.Time) (lost time.Duration, cause Cause) {
 		lost, cause = j.lostBefore(r, at), j.cause
 		j.reported, j.changed = true, changed
 	}
-	j.step = max(j.step, r.Largest)
+	switch {
+	case j.counted && !r.Counted:
+		j.step, j.counted = r.Largest, false
+	case j.counted == r.Counted:
+		j.step = max(j.step, r.Largest)
+	}
 	if !changed.Before(j.changed) {
 		j.changed = changed
 		if r.PerStep > 0 {

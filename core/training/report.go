@@ -29,6 +29,10 @@ type Report struct {
 	// Stalled says that the job makes no step any more, and where its workers are; "": it does,
 	// as far as is known. Such a report may be of workers that have reported no step.
 	Stalled string
+
+	// Counted says that the workers have reported no step: theirs are those that torch's optimizers
+	// have made since the workers' start.
+	Counted bool
 }
 
 // Valid reports whether the report can be true: a peer may send anything.
@@ -48,7 +52,7 @@ const (
 func plausible(d time.Duration) bool { return d >= 0 && d <= maxAge }
 
 // fields is how many values a report has; append-only.
-const fields = 11
+const fields = 12
 
 // Pack writes a report as a list, an empty one for nil.
 func Pack(p *pack.Packer, r *Report) {
@@ -66,6 +70,7 @@ func Pack(p *pack.Packer, r *Report) {
 		p.Duration(d)
 	}
 	p.Cut(r.Stalled, maxStalled)
+	p.Bool(r.Counted)
 }
 
 // Unpack reads what Pack wrote; nil where there is no report, or one that is not valid.
@@ -79,6 +84,7 @@ func Unpack(u *pack.Unpacker) *Report {
 		SinceFirst: u.Duration(), SinceChange: u.Duration(), SinceSlowest: u.Duration(), PerStep: u.Duration(), Gap: u.Duration(),
 	}
 	r.Stalled = printable.Text(u.Text(maxStalled))
+	r.Counted = u.Bool()
 	u.Close()
 	if u.Err() != nil || !r.Valid() {
 		return nil

@@ -1,6 +1,9 @@
 package training
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // NodeReport is a report as it was received.
 type NodeReport struct {
@@ -22,6 +25,7 @@ type Summary struct {
 	PerStep  time.Duration // 0: not known
 	Change   time.Duration // for how long no worker has reported another step
 	Behind   int           // index of the node that holds the others up; -1: none does
+	Counted  bool          // see Report; a node that is, beside others, is left out
 }
 
 // A node is behind when its slowest worker is below the job's largest step and has not
@@ -39,9 +43,15 @@ func Summarize(nodes []NodeReport) (Summary, bool) {
 	if len(nodes) == 0 {
 		return Summary{}, false
 	}
-	s := Summary{Step: nodes[0].Largest, Smallest: nodes[0].Smallest, Nodes: len(nodes), Change: nodes[0].Change(), PerStep: nodes[0].PerStep, Behind: -1}
+	s := Summary{Behind: -1, Counted: !slices.ContainsFunc(nodes, func(n NodeReport) bool { return !n.Counted })}
 	for i := range nodes {
 		n := &nodes[i]
+		if n.Counted != s.Counted {
+			continue
+		}
+		if s.Nodes++; s.Nodes == 1 {
+			s.Step, s.Smallest, s.Change, s.PerStep = n.Largest, n.Smallest, n.Change(), n.PerStep
+		}
 		s.Step, s.Smallest = max(s.Step, n.Largest), min(s.Smallest, n.Smallest)
 		change := n.Change()
 		if n.PerStep > 0 && (s.PerStep == 0 || change < s.Change) {
@@ -52,7 +62,7 @@ func Summarize(nodes []NodeReport) (Summary, bool) {
 	limit := max(leastStall, stallSteps*s.PerStep)
 	for i := range nodes {
 		n := &nodes[i]
-		if n.Smallest == s.Step || n.Stalled() < limit {
+		if n.Counted != s.Counted || n.Smallest == s.Step || n.Stalled() < limit {
 			continue
 		}
 		if b := s.Behind; b < 0 || n.Smallest < nodes[b].Smallest || n.Smallest == nodes[b].Smallest && n.Stalled() > nodes[b].Stalled() {

@@ -322,7 +322,7 @@ def test_kinds_of_errors(server: rallypoint.StoreServer) -> None:
         rallypoint.connect_store("127.0.0.1", 1, 0.05)
     assert "connection refused" in str(late.value) and "dial" not in str(late.value)
     assert str(late.value).count("127.0.0.1:1") == 1
-    options = {"is_host": 0, "join_timeout": 0.2}
+    options = {"is_host": 0, "join_timeout": 2}
     with rallypoint.Member("job", "127.0.0.1:1", options=options) as member:
         with pytest.raises(ConnectionError) as away:
             member.next()

@@ -90,3 +90,62 @@ def test_ranks_draw_numbers_of_their_own(tmp_path: Path) -> None:
     assert len(drawn) == 4
     for column in zip(*drawn):
         assert len(set(column)) == 4, drawn
+
+
+_STEPS = """
+import os, struct, sys, warnings
+import torch
+
+def counted():
+    with open(os.environ["RALLYPOINT_PROGRESS_FILE"], "rb") as f:
+        return struct.unpack("<8q", f.read())[7]
+
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.Adam(model.parameters())
+step = optimizer.step
+if sys.argv[1] == "compiled":
+    step = torch.compile(optimizer.step, backend="eager")
+scaler = torch.amp.GradScaler("cpu", enabled=True)
+with warnings.catch_warnings(record=True) as warned:
+    warnings.simplefilter("always")
+    for i in range(5):
+        loss = model(torch.ones(2, 4)).sum()
+        (scaler.scale(loss) if sys.argv[1] == "scaled" else loss).backward()
+        if sys.argv[1] == "scaled":
+            scaler.step(optimizer)
+            scaler.update()
+        else:
+            step()
+        optimizer.zero_grad()
+from torch._dynamo.utils import counters
+said = sorted(str(each.message) for each in warned)
+print(counted(), sorted(counters["graph_break"].values()), counters["frames"]["ok"], said)
+"""
+
+
+def steps(folder: Path, how: str, *options: str) -> tuple[int, str]:
+    """The steps that a worker's record counts, and what dynamo and warnings said."""
+    (folder / "train.py").write_text(_STEPS)
+    command = [REPOSITORY / "build" / "rallypoint", "run", "--standalone", *options]
+    done = subprocess.run(
+        [*command, folder / "train.py", how],
+        env={**os.environ, "PYTHON_EXEC": sys.executable, "RALLYPOINT_AUTO_PROGRESS": ""},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    count, _, rest = done.stdout.partition(" ")
+    return int(count), rest
+
+
+@pytest.mark.parametrize(("how", "option"), [("plain", "--auto-progress"), ("scaled", "--warm")])
+def test_steps_of_torchs_optimizers(tmp_path: Path, how: str, option: str) -> None:
+    assert steps(tmp_path, how, option)[0] == 5
+
+
+@pytest.mark.long
+def test_compiled_steps_are_as_without_the_hook(tmp_path: Path) -> None:
+    without, said = steps(tmp_path, "compiled")
+    assert without == 0
+    assert steps(tmp_path, "compiled", "--auto-progress") == (5, said)

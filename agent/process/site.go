@@ -1,0 +1,53 @@
+package process
+
+import (
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+)
+
+// Variables of template.py.
+const (
+	envStage = "RALLYPOINT_TEMPLATE"
+	envCount = "RALLYPOINT_COUNT_STEPS"
+)
+
+// NewSite makes a folder, in one that only this user may enter, that has an interpreter of Python
+// count the steps of torch's optimizers: see Launch.Site. What made the outer folder removes it.
+func NewSite(in string) (string, error) {
+	folder, err := os.MkdirTemp(in, "rallypoint-site-")
+	if err != nil {
+		return "", err
+	}
+	if err := writeSite(folder); err != nil {
+		_ = os.RemoveAll(folder)
+		return "", err
+	}
+	return folder, nil
+}
+
+func writeSite(folder string) error {
+	return os.WriteFile(filepath.Join(folder, "sitecustomize.py"), []byte(templateScript), 0o600)
+}
+
+// observed is the environment of a worker that starts cold: an interpreter that would not load what
+// the site holds gets its own.
+func (w *Launch) observed() []string {
+	options, _, ok := interpreterOptions(w.Argv)
+	isolated := func(option string) bool { return option[:1] == "-" && strings.ContainsAny(option, "EIS") }
+	if w.Site == "" || !ok || slices.ContainsFunc(options, isolated) {
+		return w.Env
+	}
+	return withSite(w.Env, w.Site, "observe")
+}
+
+// withSite puts a folder first on PYTHONPATH, and says what its sitecustomize is to do.
+func withSite(env []string, folder, stage string) []string {
+	path := folder
+	if given, _ := LookupEnv(env, "PYTHONPATH"); given != "" {
+		path += ":" + given
+	}
+	env = slices.DeleteFunc(slices.Clone(env), func(entry string) bool { return strings.HasPrefix(entry, "PYTHONPATH=") })
+	return append(env, "PYTHONPATH="+path, envStage+"="+stage)
+}
