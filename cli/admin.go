@@ -55,22 +55,22 @@ type adminRequest struct {
 
 func (ar *adminRequest) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&ar.run, "rdzv-id", "", "the run `ID` (required)")
-	flags.StringVar(&ar.reason, "reason", "", "`TEXT` that the job's nodes receive (required)")
+	flags.StringVar(&ar.run, "rdzv-id", "", "the run `ID`; may be left out where there is one run")
+	flags.StringVar(&ar.reason, "reason", "", "`TEXT` that the job's nodes receive, beside who asked (default \""+noReason+"\")")
 	flags.DurationVar(&ar.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answer")
 	ar.file.addTo(cmd)
 }
+
+// noReason is what the nodes of a job receive from an administrator who gives no reason.
+const noReason = "no reason given"
 
 // prepare checks what was given.
 func (ar *adminRequest) prepare(endpoint string, log *logging) (err error) {
 	if ar.addr, ar.sharedLog, err = backend.Locate(endpoint); err != nil {
 		return err
 	}
-	switch {
-	case ar.run == "":
-		return errors.New("--rdzv-id is missing: which run?")
-	case strings.TrimSpace(ar.reason) == "":
-		return errors.New("--reason is missing: the job's nodes receive it")
+	if ar.reason = strings.TrimSpace(ar.reason); ar.reason == "" {
+		ar.reason = noReason
 	}
 	if err := positive("--timeout", ar.timeout); err != nil {
 		return err
@@ -84,6 +84,10 @@ func (ar *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(cmd.Context(), ar.timeout)
 	defer cancel()
+	ev, err := ar.complete(ctx, ev)
+	if err != nil {
+		return err
+	}
 	a := backend.Admin{Addr: ar.addr, SharedLog: ar.sharedLog, RunID: ar.run, Token: ar.token, Timeout: ar.timeout}
 	answer, err := a.Ask(ctx, ev)
 	var refusal *rendezvous.Error
@@ -103,6 +107,35 @@ func (ar *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 		return failed("printing what was done: %w", err)
 	}
 	return nil
+}
+
+// complete finds the run that was not named, and the directive that is to be canceled.
+func (ar *adminRequest) complete(ctx context.Context, ev rendezvous.Event) (rendezvous.Event, error) {
+	cancel, canceling := ev.(rendezvous.CancelDirective)
+	canceling = canceling && cancel.ID == ""
+	if ar.run != "" && !canceling {
+		return ev, nil
+	}
+	_, st, err := statusQuery{addr: ar.addr, sharedLog: ar.sharedLog, run: ar.run, token: ar.token, timeout: ar.timeout}.fetch(ctx)
+	if err != nil {
+		return nil, failure{err}
+	}
+	run, err := oneRun(st)
+	if err != nil {
+		return nil, err
+	}
+	ar.run = run.RunID
+	if !canceling {
+		return ev, nil
+	}
+	switch len(run.Directives) {
+	case 0:
+		return nil, failed("no directive of run %q stands", clean(run.RunID))
+	case 1:
+		cancel.ID = run.Directives[0].ID
+		return cancel, nil
+	}
+	return nil, failed("%d directives of run %q stand: --directive names one", len(run.Directives), clean(run.RunID)) // an older server's
 }
 
 // newAdminRequest completes the command of a request: what it asks for is the event that its
@@ -127,7 +160,7 @@ func newAdminRequest(log *logging, cmd *cobra.Command, event func(reason string)
 func newAdminClose(log *logging) *cobra.Command {
 	var stop bool
 	cmd := newAdminRequest(log, &cobra.Command{
-		Use:   "close ENDPOINT --rdzv-id ID --reason TEXT",
+		Use:   "close ENDPOINT",
 		Short: "Let no more nodes join a job, or stop it",
 		Long: `Close a job: no more nodes join it, a node that waits for a place is refused with
 the reason, and a round that runs goes on to its end. With --stop the job has
@@ -147,7 +180,7 @@ be opened again; its id is free once none of its nodes is left.`,
 func newAdminEvict(log *logging) *cobra.Command {
 	var node string
 	cmd := newAdminRequest(log, &cobra.Command{
-		Use:   "evict ENDPOINT --rdzv-id ID --node NODE --reason TEXT",
+		Use:   "evict ENDPOINT --node NODE",
 		Short: "Take a node out of a job",
 		Long: `Take a live node out of a job. The others regroup without it, or wait for a
 replacement where they are too few. The node's agent receives the reason; nothing
@@ -167,7 +200,7 @@ NODE is the node's id: its node_id option, else as "rallypoint status" shows it.
 
 func newAdminForget(log *logging) *cobra.Command {
 	return newAdminRequest(log, &cobra.Command{
-		Use:   "forget ENDPOINT --rdzv-id ID --reason TEXT",
+		Use:   "forget ENDPOINT",
 		Short: "Let a job that has ended begin again",
 		Long: `Let a job that has succeeded or was closed begin again before its closed_for (10 min unless
 an option says else) is over. No node of it may be alive.`,

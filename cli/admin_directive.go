@@ -19,7 +19,7 @@ func newAdminDrain(log *logging) *cobra.Command {
 	var nodes []string
 	var within, away time.Duration
 	cmd := newAdminRequest(log, &cobra.Command{
-		Use:   "drain ENDPOINT --rdzv-id ID --node NODE --reason TEXT",
+		Use:   "drain ENDPOINT --node NODE",
 		Short: "Have nodes leave a job in time, and keep them away",
 		Long: `Give a job the directive that nodes leave it, because their machines are going to be
 taken away. ` + howTold + `
@@ -82,7 +82,7 @@ const howTold = `All ranks learn of it at the same training step, if they report
 
 func newAdminSave(log *logging) *cobra.Command {
 	return newAdminDirective(log, rendezvous.DirectiveSave, "`TIME` that the workers have", &cobra.Command{
-		Use:   "save ENDPOINT --rdzv-id ID --reason TEXT",
+		Use:   "save ENDPOINT",
 		Short: "Have all workers of a job save",
 		Long: `Ask all workers of a job to save a checkpoint; the job goes on. ` + howTold + `
 It is over when all have said that they have saved, or at the deadline.`,
@@ -92,7 +92,7 @@ It is over when all have said that they have saved, or at the deadline.`,
 
 func newAdminScale(log *logging) *cobra.Command {
 	return newAdminDirective(log, rendezvous.DirectiveScale, "`TIME` until it is done at the latest; 0: now", &cobra.Command{
-		Use:   "scale ENDPOINT --rdzv-id ID --target NUMBER --reason TEXT",
+		Use:   "scale ENDPOINT --target NUMBER",
 		Short: "Have a job go on with another number of nodes",
 		Long: `Have a job go on with another number of nodes, when all workers have saved, or at the
 deadline. ` + howTold + ` Nodes above
@@ -104,7 +104,7 @@ the next one; min, max and node_unit stay the bounds.`,
 
 func newAdminStop(log *logging) *cobra.Command {
 	return newAdminDirective(log, rendezvous.DirectiveStop, "`TIME` until it ends at the latest; 0: now", &cobra.Command{
-		Use:   "stop ENDPOINT --rdzv-id ID --reason TEXT",
+		Use:   "stop ENDPOINT",
 		Short: "Have all workers of a job save, and end it, to be queued again",
 		Long: `End a job when all its workers have saved, or at the deadline. ` + howTold + `
 Its agents end with exit code 95: it is to be queued again. "admin close --stop" ends a job
@@ -116,25 +116,22 @@ as failed, at once.`,
 func newAdminCancel(log *logging) *cobra.Command {
 	var id string
 	cmd := newAdminRequest(log, &cobra.Command{
-		Use:   "cancel ENDPOINT --rdzv-id ID --directive ID --reason TEXT",
+		Use:   "cancel ENDPOINT",
 		Short: "Take a directive back",
 		Long: `Take back a directive of a job that has not been carried out: workers that are held for it
 go on. "rallypoint status" shows which stand.`,
 		Example: `  rallypoint admin cancel host0:29400 --rdzv-id job7 --directive 3PT6S2LS --reason "the maintenance is off"`,
 	}, func(reason string) (rendezvous.Event, error) {
-		if id == "" {
-			return nil, errors.New("--directive is missing: which one?")
-		}
 		return rendezvous.CancelDirective{ID: id, Reason: reason}, nil
 	})
-	cmd.Flags().StringVar(&id, "directive", "", "its `ID` (required)")
+	cmd.Flags().StringVar(&id, "directive", "", "its `ID`; may be left out where one stands")
 	return cmd
 }
 
 func newAdminUndrain(log *logging) *cobra.Command {
 	var node string
 	cmd := newAdminRequest(log, &cobra.Command{
-		Use:     "undrain ENDPOINT --rdzv-id ID --node NODE --reason TEXT",
+		Use:     "undrain ENDPOINT --node NODE",
 		Short:   "Let a drained node join again",
 		Long:    `Let a node that was drained join its job again before its time is over. Start it then.`,
 		Example: `  rallypoint admin undrain host0:29400 --rdzv-id job7 --node gpu17 --reason "it is back"`,

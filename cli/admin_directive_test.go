@@ -53,13 +53,13 @@ func drains(t *testing.T, endpoint string) {
 	admin(1, "none is standing", "cancel", "--directive", id)
 	id = strings.Fields(admin(0, "no other node is there: the run ends then, to be queued again", "drain", "--node", "a", "--node", "b", "--within", "1h"))[1]
 	admin(0, "is canceled", "cancel", "--directive", id)
-	id = strings.Fields(admin(0, "leaves when all have saved, in 2m0s at the latest", "drain", "--node", "b"))[1]
-	admin(0, "is canceled", "cancel", "--directive", id)
+	admin(0, "leaves when all have saved, in 2m0s at the latest", "drain", "--node", "b")
+	admin(0, "is canceled", "cancel")
 	admin(1, `run "job" has no live node "x"; alive: "a", "b"`, "drain", "--node", "x")
 	admin(2, "the deadline is in the past", "drain", "--node", "b", "--within", "-1s")
 	admin(1, "must be between 0 and", "drain", "--node", "b", "--within", "10000h")
 	admin(2, "--node is missing", "drain")
-	admin(2, "--directive is missing", "cancel")
+	admin(1, "no directive of run \"job\" stands", "cancel")
 	admin(1, "none is drained", "undrain", "--node", "b")
 	admin(0, "leaves now, and may come back when it is undrained", "drain", "--node", "b", "--within", "0s")
 	status("Drained: b, by admin carol@", true)

@@ -18,13 +18,18 @@ func TestAdmin(t *testing.T) {
 	if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "node b, ") || !strings.HasSuffix(stdout, "was evicted from run \"job\"\n") || strings.Count(stdout, "\n") != 1 {
 		t.Errorf("evict: %d, %q, %q", code, stdout, stderr)
 	}
+	joined(t, s.addr, "c", 2, 2)
+	code, stdout, stderr = execute(t, "admin", "evict", s.addr, "--node", "c")
+	if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "node c, ") || !strings.HasSuffix(stdout, "was evicted from run \"job\"\n") {
+		t.Errorf("evict from the only run, without a reason: %d, %q, %q", code, stdout, stderr)
+	}
 	code, stdout, stderr = execute(t, "admin", "close", s.addr, "--rdzv-id", "job", "--reason", "wrong data", "--stop")
 	if code != 0 || stderr != "" || !strings.HasPrefix(stdout, `run "job" is closed as failed`) {
 		t.Errorf("close: %d, %q, %q", code, stdout, stderr)
 	}
 	_, stdout, _ = execute(t, "status", s.addr)
 	stdout = strings.Join(strings.Fields(stdout), " ")
-	for _, part := range []string{"Run job: closed", "failed by admin carol@", "wrong data", "evicted by admin carol@", "its GPU is broken"} {
+	for _, part := range []string{"Run job: closed", "failed by admin carol@", "wrong data", "evicted by admin carol@", "its GPU is broken", noReason} {
 		if !strings.Contains(stdout, part) {
 			t.Errorf("the status does not say %q: %s", part, stdout)
 		}

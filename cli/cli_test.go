@@ -130,8 +130,6 @@ func TestWrongUsageOfAnEndpoint(t *testing.T) {
 		{"admin", "a command is missing: close, evict, save, drain, scale, stop, cancel, undrain, forget or backup"},
 		{"admin clos", `did you mean "close"?`},
 		{"admin close", "ENDPOINT is missing"},
-		{"admin close h --reason x", "--rdzv-id is missing"},
-		{"admin close h --rdzv-id x", "--reason is missing"},
 		{"admin close h:x --rdzv-id x --reason y", `the endpoint "h:x" is not valid`},
 		{"admin evict h --rdzv-id x --reason y", "--node is missing"},
 		{"admin evict h --rdzv-id x --reason y --node n --timeout -1s", "--timeout is -1s"},
