@@ -1,5 +1,5 @@
 /*
- * What an agent asks of a worker through its progress record: directives (docs/progress.md).
+ * What an agent asks of a worker through its progress record: directives (docs/directives.md).
  * Nothing here enters Go.
  */
 #include <errno.h>

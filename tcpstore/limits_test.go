@@ -36,14 +36,14 @@ func TestOpeningTimeIsOne(t *testing.T) {
 	})
 }
 
-// TestLimitsAreDocumented: docs/security.md tells platform engineers what strangers can use up.
+// TestLimitsAreDocumented: docs/security-details.md tells platform engineers what strangers can use up.
 func TestLimitsAreDocumented(t *testing.T) {
-	page := string(testkit.ReadFile(t, "../docs/security.md"))
-	_, limits, _ := strings.Cut(page, "### What strangers can use up\n")
+	page := string(testkit.ReadFile(t, "../docs/security-details.md"))
+	_, limits, _ := strings.Cut(page, "## What strangers can use up\n")
 	limits, _, _ = strings.Cut(limits, "\n#")
 	for _, want := range []string{strconv.Itoa(maxOpenings), strconv.Itoa(maxHandshakes), strconv.Itoa(int(secret.OpeningTimeout/time.Second)) + " s"} {
 		if !strings.Contains(limits, want) {
-			t.Errorf("docs/security.md does not say %s in: %s", want, limits)
+			t.Errorf("docs/security-details.md does not say %s in: %s", want, limits)
 		}
 	}
 }

@@ -177,9 +177,9 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
-def test_the_token_of_operations(tmp_path: Path) -> None:
+def test_the_token_of_security(tmp_path: Path) -> None:
     """The three lines about a token, with a free port in the place of 0.0.0.0:29400."""
-    make, serve, export = block_with("docs/operations.md", "token new").strip().splitlines()
+    make, serve, export = block_with("docs/security.md", "token new").strip().splitlines()
     endpoint = f"127.0.0.1:{free_port()}"
     serve = serve.replace("0.0.0.0:29400", endpoint)
     path = os.environ["PATH"]
