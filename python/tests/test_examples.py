@@ -152,11 +152,12 @@ def find_killed(nodes: list[Node]) -> Node:
 
 
 def test_first_commands_of_readme_and_index(start: Start, endpoint: str) -> None:
-    """What a stranger types first: the first line installs what this test has installed, the
-    others run as they stand, but for the address and for how long workers and pauses last."""
+    """What a stranger tries first, as it stands but for the address and for how long workers and
+    pauses last. What stands above it installs what this test has installed."""
     pages = [(REPOSITORY / page).read_text() for page in ("README.md", "docs/index.md")]
-    [block] = {m[1] for page in pages if (m := re.search(r"```sh\n(.*?)```", page, re.DOTALL))}
-    assert block.startswith("pip install . ")
+    assert all(page.partition("```sh\n")[2].startswith("pip install . ") for page in pages)
+    tried = re.compile(r"```sh\n(for node in .*?)```", re.DOTALL)
+    [block] = {m[1] for page in pages if (m := tried.search(page))}
     loop = re.search(r"do +#.*?\n +(.*?) &\n", block, re.DOTALL)
     assert loop and "kill -9 $!" in block
     host, _, _ = endpoint.partition(":")
