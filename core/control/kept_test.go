@@ -18,7 +18,7 @@ import (
 	"rallypoint/core/training"
 )
 
-// worst are, by the names that docs/serve.md has for them, the frames of a node that make a
+// worst are, by the names that docs/limits.md has for them, the frames of a node that make a
 // server keep most: the i-th of a node.
 var worst = map[string]func(i int) wire.Frame{
 	"set":           worstKey(store.OpSet, func(i int) []string { return []string{longKey(i)} }, 60_000),
@@ -150,9 +150,9 @@ func (tn *tenant) flood(i, frames int, frame func(i int) wire.Frame) {
 	<-done
 }
 
-// TestWhatIsKeptIsDescribed holds the table in docs/serve.md against the frames above.
+// TestWhatIsKeptIsDescribed holds the table in docs/limits.md against the frames above.
 func TestWhatIsKeptIsDescribed(t *testing.T) {
-	page, err := os.ReadFile("../../docs/serve.md")
+	page, err := os.ReadFile("../../docs/limits.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,12 +168,12 @@ func TestWhatIsKeptIsDescribed(t *testing.T) {
 	}
 	delete(described, "hello")
 	if got, want := slices.Sorted(maps.Keys(described)), slices.Sorted(maps.Keys(worst)); !slices.Equal(got, want) {
-		t.Errorf("docs/serve.md describes %q, sent are %q", got, want)
+		t.Errorf("docs/limits.md describes %q, sent are %q", got, want)
 	}
 	for _, names := range [][]string{opNames[1:], keyOpNames[1:]} {
 		for _, name := range names {
 			if name != "" && name != "key" && !described[name] {
-				t.Errorf("docs/serve.md does not say what %s makes a server keep", name)
+				t.Errorf("docs/limits.md does not say what %s makes a server keep", name)
 			}
 		}
 	}
