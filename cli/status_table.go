@@ -138,6 +138,9 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 	remark(b, "Progress: ", progressText(r.Progress), term)
 	remark(b, "Stalled: ", r.Stalled, term)
 	remark(b, "Stopping: ", r.Stopping, term)
+	if f := r.LastFailure; f != nil && r.Stopping == "" {
+		remark(b, "Last failure: ", fmt.Sprintf("%s ago, %s", ago(now.Sub(f.At).Seconds()), f.Text), term)
+	}
 	if r.ScaledTo > 0 {
 		remark(b, "Scaled to: ", fmt.Sprint(r.ScaledTo), term)
 	}

@@ -39,7 +39,6 @@ open(os.environ["OUT"], "w").write(repr(seen))
 // TestStepsOfOptimizers runs a script that reports nothing, cold and forked: the steps are in its
 // record, and the site that counts them cannot be seen. Another record counts nothing.
 func TestStepsOfOptimizers(t *testing.T) {
-	t.Parallel()
 	for name, c := range map[string]struct {
 		warm  bool
 		flags []string
@@ -50,7 +49,6 @@ func TestStepsOfOptimizers(t *testing.T) {
 		"isolated": {flags: []string{"-s", "-E"}, step: -1}, "reported": {step: 7},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
 			rig := newTemplateRig(t, countingScript, map[string]string{"torch/__init__": "", "torch/optim/__init__": "", "torch/optim/optimizer": fakeOptimizer, "sitecustomize": "OWN = 1"})
 			rig.config.Argv = slices.Insert(rig.config.Argv, 1, c.flags...)
 			dir := t.TempDir()

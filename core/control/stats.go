@@ -15,9 +15,10 @@ type stats struct {
 	round     uint64    // last round that was completed here
 	roundAt   time.Time
 	census    rendezvous.Census
-	reportsOf uint64 // the round whose steps are reported
-	size      int    // nodes of that round
-	lostSince bool   // that round has lost a node
+	reportsOf uint64        // the round whose steps are reported
+	size      int           // nodes of that round
+	lostSince bool          // that round has lost a node
+	failure   *StatusChange // see RunStatus.LastFailure
 }
 
 // pendingJoin is a join that waits for its answer.
@@ -45,8 +46,13 @@ func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
 	c, metrics := &r.stats, &r.server.metrics
 	was := c.census
 	c.census = r.machine.Census()
+	stop, _ := ev.(rendezvous.AnnounceStop)
 	for _, e := range effects {
 		switch e := e.(type) {
+		case rendezvous.HistoryEntry:
+			if stop.Round > 0 && !stop.Leaving { // the first to announce it
+				c.failure = &StatusChange{At: *stamp(r.server.clock.Now()), Round: stop.Round, Text: e.Text}
+			}
 		case rendezvous.Reply:
 			if j, ok := c.joins[e.Session]; ok && j.number == e.Number {
 				delete(c.joins, e.Session)

@@ -134,6 +134,10 @@ type RunStatus struct {
 	// nodes say it; "": it does, as far as is known.
 	Stalled string `json:"stalled"`
 
+	// LastFailure is the last change by which a node announced that its workers had failed; null:
+	// none since this control plane has the run, or there is none.
+	LastFailure *StatusChange `json:"last_failure"`
+
 	RoundGeneration string `json:"round_generation"` // the generation that completed the round: a takeover keeps it
 }
 
@@ -371,6 +375,7 @@ func (r *run) status() RunStatus {
 	st := Describe(m, r.leaseAge)
 	st.FormingSince, st.KeptBytes = stamp(stats.forming), r.keptBytesLocked()
 	st.Changes, st.ChangesTotal = stats.changelog.list(), stats.changelog.total
+	st.LastFailure = stats.failure
 	if stats.round == m.Round {
 		st.RoundAt = stamp(stats.roundAt)
 	}
