@@ -1,4 +1,5 @@
-"""PyTorch's own tests of its agent and its launcher, run over Rallypoint.
+"""PyTorch's own tests of its agent and its launcher, run over Rallypoint; its timers' and its
+rendezvous' beside it.
 
     python packaging/torch_suites.py FOLDER
 
@@ -25,6 +26,15 @@ DISTRIBUTIONS = ("sid", "trixie")
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 AGENT = "elastic/agent/server/test/local_elastic_agent_test.py"
 LAUNCHER = ("launcher/api_test.py", "launcher/test_run.py")
+# What they test is torch's alone: that Rallypoint is installed changes none of it. Those of
+# dynamic_rendezvous and the backends hold the insides of the torch that they come with.
+BESIDE = (
+    "elastic/timer/api_test.py",
+    "elastic/timer/local_timer_test.py",
+    "elastic/rendezvous/api_test.py",
+    "elastic/rendezvous/static_rendezvous_test.py",
+    "elastic/rendezvous/utils_test.py",
+)
 PATIENCE = 300.0  # seconds for one test
 
 # They replace functions of torch's agent by mocks, so that they hold nothing of another agent.
@@ -159,7 +169,7 @@ def main() -> None:
         extract(archive, tests)
         for name in (AGENT, *LAUNCHER):
             rewrite(tests / name, FORMS)
-        ids = collect(tests, AGENT, *LAUNCHER)
+        ids = collect(tests, AGENT, *LAUNCHER, *BESIDE)
         if agent != "torch's agent":
             rewrite(tests / AGENT, OWN_AGENT)
             ids = [i for i in collect(tests, AGENT) if not TORCHS_ALONE.search(i)]
