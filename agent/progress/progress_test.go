@@ -110,7 +110,7 @@ func TestCountedSteps(t *testing.T) {
 	storeAt(t, paths[0], offsetCounted, 102)
 	r.after(4 * s)
 	r.want(&training.Report{Round: 4, Workers: 2, Reporting: 2, Smallest: 100, Largest: 102, SinceFirst: 4 * s, SinceSlowest: 4 * s, PerStep: 2 * s, Counted: true})
-	if steps := r.Steps(); len(steps) != 2 || steps[0] != 102 {
+	if steps := r.Steps(); len(steps) != 0 {
 		t.Errorf("the steps are %v", steps)
 	}
 	if _, step, recorded := r.Highest(); step != noStep || !recorded {

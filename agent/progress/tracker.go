@@ -303,7 +303,8 @@ func (t *Tracker) Pulse() (changed time.Time, announced bool) {
 	return t.round.changed, len(t.directed) > 0 || slices.ContainsFunc(t.round.workers, busy)
 }
 
-// Steps are the last steps of the workers that have reported one, by local rank.
+// Steps are the last steps of the workers that have reported one, by local rank. Those of optimizers
+// are left out: ranks with different ones have different counts at one step.
 func (t *Tracker) Steps() map[int]int64 {
 	steps := make(map[int]int64)
 	if t == nil {
@@ -313,9 +314,8 @@ func (t *Tracker) Steps() map[int]int64 {
 	defer t.mu.Unlock()
 	t.sampleLocked()
 	if t.round != nil {
-		counted := t.round.counted()
 		for local, w := range t.round.workers {
-			if w.step != noStep && w.counted == counted {
+			if w.step != noStep && !w.counted {
 				steps[local] = w.step
 			}
 		}

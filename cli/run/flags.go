@@ -123,7 +123,7 @@ var optionTable = []option{
 	{name: "warm", group: groupScript, ours: true, help: "import once and fork the workers (default $" + envWarm + "); what cannot be forked starts as without it", on: func(o *options) *bool { return &o.warm }},
 	{name: "preload", group: groupScript, ours: true, meta: "MODULE,...", help: "what --warm imports (default what the script imports at its top)", list: func(o *options) *[]string { return &o.preload }},
 	{name: "preload-timeout", group: groupScript, ours: true, meta: "SECONDS", help: "longest time for these imports (default 60)", real: func(o *options) *float64 { return &o.preloadTimeout }},
-	{name: "auto-progress", group: groupScript, ours: true, help: "count the steps of torch's optimizers in a script that reports none; --warm does (default $" + envAutoProgress + "; 0: never)", on: func(o *options) *bool { return &o.autoProgress }},
+	{name: "auto-progress", group: groupScript, ours: true, help: "count the steps of torch's optimizers in a script that reports none; --warm does (default $" + envAutoProgress + "; 0: not even then)", on: func(o *options) *bool { return &o.autoProgress }},
 	{name: "no-macros", group: groupScript, ours: true, help: "leave $local_rank and $$ in the script's arguments alone", on: func(o *options) *bool { return &o.noMacros }},
 	{name: "ignore-cpu-quota", group: groupScript, ours: true, help: "--nproc-per-node=cpu counts CPUs that a container may not use", on: func(o *options) *bool { return &o.allOfCPUs }},
 

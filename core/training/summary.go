@@ -24,7 +24,7 @@ type Summary struct {
 	Nodes    int           // that have reported
 	PerStep  time.Duration // 0: not known
 	Change   time.Duration // for how long no worker has reported another step
-	Behind   int           // index of the node that holds the others up; -1: none does
+	Behind   int           // index of the node that holds the others up; -1: none does, or Counted
 	Counted  bool          // see Report; a node that is, beside others, is left out
 }
 
@@ -59,10 +59,13 @@ func Summarize(nodes []NodeReport) (Summary, bool) {
 		}
 		s.Change = min(s.Change, change)
 	}
+	if s.Counted {
+		return s, true // nodes with other optimizers have other counts at the same step
+	}
 	limit := max(leastStall, stallSteps*s.PerStep)
 	for i := range nodes {
 		n := &nodes[i]
-		if n.Counted != s.Counted || n.Smallest == s.Step || n.Stalled() < limit {
+		if n.Counted || n.Smallest == s.Step || n.Stalled() < limit {
 			continue
 		}
 		if b := s.Behind; b < 0 || n.Smallest < nodes[b].Smallest || n.Smallest == nodes[b].Smallest && n.Stalled() > nodes[b].Stalled() {

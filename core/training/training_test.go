@@ -89,7 +89,7 @@ func TestSummarize(t *testing.T) {
 		{name: "the slowest of two", nodes: []NodeReport{node(5, 5, 60*s, 60*s), node(4, 4, 40*s, 40*s), node(6, 6, 31*s, 31*s)}, want: Summary{6, 4, 3, 3 * s, 31 * s, 1, false}},
 		{name: "all stand at one step", nodes: []NodeReport{node(6, 6, 90*s, 90*s), node(6, 6, 91*s, 91*s)}, want: Summary{6, 6, 2, 3 * s, 90 * s, -1, false}},
 		{name: "by the reports' age", nodes: []NodeReport{node(6, 6, s, s), node(4, 4, s, s)}, ageOfAll: 20 * s, want: Summary{6, 4, 2, 3 * s, 21 * s, 1, false}},
-		{name: "counted", nodes: []NodeReport{counted(node(6, 6, s, s)), counted(node(5, 6, s, s))}, want: Summary{6, 5, 2, 3 * s, s, -1, true}},
+		{name: "counted", nodes: []NodeReport{counted(node(6, 6, s, s)), counted(node(5, 5, 90*s, 90*s))}, want: Summary{6, 5, 2, 3 * s, s, -1, true}},
 		{name: "counted beside reported", nodes: []NodeReport{counted(node(1, 1, 90*s, 90*s)), node(4, 6, 2*s, 2*s), counted(node(9, 9, s, s))}, want: Summary{6, 4, 1, 3 * s, 2 * s, -1, false}},
 	} {
 		for i := range c.nodes {
