@@ -110,8 +110,11 @@ with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
     for i in range(5):
         loss = model(torch.ones(2, 4)).sum()
-        (scaler.scale(loss) if sys.argv[1] == "scaled" else loss).backward()
-        if sys.argv[1] == "scaled":
+        if sys.argv[1] == "skipped":
+            loss = loss * float("inf")
+        scaled = sys.argv[1] in ("scaled", "skipped")
+        (scaler.scale(loss) if scaled else loss).backward()
+        if scaled:
             scaler.step(optimizer)
             scaler.update()
         else:
@@ -139,9 +142,12 @@ def steps(folder: Path, how: str, *options: str) -> tuple[int, str]:
     return int(count), rest
 
 
-@pytest.mark.parametrize(("how", "option"), [("plain", "--auto-progress"), ("scaled", "--warm")])
-def test_steps_of_torchs_optimizers(tmp_path: Path, how: str, option: str) -> None:
-    assert steps(tmp_path, how, option)[0] == 5
+@pytest.mark.parametrize(
+    ("how", "option", "count"),
+    [("plain", "--auto-progress", 5), ("scaled", "--warm", 5), ("skipped", "--warm", 0)],
+)
+def test_steps_of_torchs_optimizers(tmp_path: Path, how: str, option: str, count: int) -> None:
+    assert steps(tmp_path, how, option)[0] == count
 
 
 @pytest.mark.long
