@@ -116,11 +116,7 @@ func (ar *adminRequest) complete(ctx context.Context, ev rendezvous.Event) (rend
 	if ar.run != "" && !canceling {
 		return ev, nil
 	}
-	_, st, err := statusQuery{addr: ar.addr, sharedLog: ar.sharedLog, run: ar.run, token: ar.token, timeout: ar.timeout}.fetch(ctx)
-	if err != nil {
-		return nil, failure{err}
-	}
-	run, err := oneRun(st)
+	run, err := statusQuery{addr: ar.addr, sharedLog: ar.sharedLog, run: ar.run, token: ar.token, timeout: ar.timeout}.fetchRun(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -63,11 +63,7 @@ has to name its file.`,
 func (s statusQuery) showStacks(cmd *cobra.Command, asJSON bool) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
 	defer cancel()
-	_, st, err := s.fetch(ctx)
-	if err != nil {
-		return failure{err}
-	}
-	run, err := oneRun(st)
+	run, err := s.fetchRun(ctx)
 	if err != nil {
 		return err
 	}
@@ -89,8 +85,12 @@ func (s statusQuery) showStacks(cmd *cobra.Command, asJSON bool) error {
 	return nil
 }
 
-// oneRun is the run of a status that has one.
-func oneRun(st control.Status) (*control.RunStatus, error) {
+// fetchRun returns the run that is asked for, or the only one. It blocks as fetch does.
+func (s statusQuery) fetchRun(ctx context.Context) (*control.RunStatus, error) {
+	_, st, err := s.fetch(ctx)
+	if err != nil {
+		return nil, failure{err}
+	}
 	if len(st.Runs) == 1 {
 		return &st.Runs[0], nil
 	}

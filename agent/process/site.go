@@ -7,21 +7,21 @@ import (
 	"strings"
 )
 
-// Variables of template.py.
+// What template.py is to do: envStage has it. A worker is observed, cold or forked.
 const (
-	envStage = "RALLYPOINT_TEMPLATE"
-	envCount = "RALLYPOINT_COUNT_STEPS"
+	envStage     = "RALLYPOINT_TEMPLATE"
+	stageObserve = "observe"
 )
 
 // NewSite makes a folder, in one that only this user may enter, that has an interpreter of Python
-// count the steps of torch's optimizers: see Launch.Site. What made the outer folder removes it.
+// count the steps of torch's optimizers: see Launch.Site. What made the outer folder removes it,
+// also after an error.
 func NewSite(in string) (string, error) {
 	folder, err := os.MkdirTemp(in, "rallypoint-site-")
-	if err != nil {
-		return "", err
+	if err == nil {
+		err = writeSite(folder)
 	}
-	if err := writeSite(folder); err != nil {
-		_ = os.RemoveAll(folder)
+	if err != nil {
 		return "", err
 	}
 	return folder, nil
@@ -39,7 +39,7 @@ func (w *Launch) observed() []string {
 	if w.Site == "" || !ok || slices.ContainsFunc(options, isolated) {
 		return w.Env
 	}
-	return withSite(w.Env, w.Site, "observe")
+	return withSite(w.Env, w.Site, stageObserve)
 }
 
 // withSite puts a folder first on PYTHONPATH, and says what its sitecustomize is to do.

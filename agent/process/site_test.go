@@ -32,7 +32,7 @@ if os.fork() == 0:
     os._exit(0)
 os.wait()
 import multiprocessing, sitecustomize
-seen = [os.environ.get("PYTHONPATH"), [k for k in os.environ if k.startswith(("RALLYPOINT_TEMPLATE", "RALLYPOINT_COUNT"))], [p for p in sys.path if "rallypoint" in p], sitecustomize.OWN]
+seen = [os.environ.get("PYTHONPATH"), [k for k in os.environ if k.startswith("RALLYPOINT_TEMPLATE")], [p for p in sys.path if "rallypoint" in p], sitecustomize.OWN]
 open(os.environ["OUT"], "w").write(repr(seen))
 `
 

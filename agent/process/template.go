@@ -430,7 +430,7 @@ func (t *Template) forkHeld(w Launch) (pid int, err error) {
 	files := []int{int(w.Files[0]), int(w.Files[1]), int(w.Files[2]), int(theirs.Fd())}
 	env := w.Env
 	if w.Site != "" {
-		env = append(slices.Clone(env), envCount+"=1")
+		env = append(slices.Clone(env), envStage+"="+stageObserve)
 	}
 	reason, err := t.process.ask([]byte(strings.Join(env, "\x00")), files)
 	_ = theirs.Close()

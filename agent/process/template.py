@@ -12,7 +12,6 @@ import os
 import sys
 
 STAGE = "RALLYPOINT_TEMPLATE"
-COUNT = "RALLYPOINT_COUNT_STEPS"
 SOCKET = 3
 STEP, COUNTED = 2, 7  # words of the progress record
 
@@ -323,7 +322,6 @@ def become(environment, files, agent, libc):
 
 def observe(counts):
     """Lets the agent see where this worker is, and with counts how far."""
-    os.environ.pop(COUNT, None)
     answer_stacks()
     if counts:
         count_steps()
@@ -472,10 +470,10 @@ def hold():
     modules = set(sys.modules)
     import _socket as socket
     import ctypes
-    import faulthandler  # noqa: F401  observe needs them in each worker
-    import fcntl  # noqa: F401
+    import faulthandler  # as fcntl and mmap, for what observe does in each worker
+    import fcntl
     import gc
-    import mmap  # noqa: F401
+    import mmap
 
     high = os.sysconf("SC_OPEN_MAX")  # out of the way of what the imports open
     high = (min(high, 1000) if high > 0 else 1000) - 1
@@ -516,7 +514,7 @@ def hold():
         elif fork(conn, files):
             environment = dict(entry.split(b"=", 1) for entry in request.split(b"\0"))
             become(merged(environment, before, after), files, int(agent), libc)
-            observe(environment.get(COUNT.encode()) == b"1")
+            observe(os.environ.pop(STAGE, "") == "observe")
             return
 
 

@@ -48,19 +48,21 @@ def _theirs(n: int) -> float:
     return meet(REFERENCE, n, lambda: settings.handler, TIMEOUT)
 
 
+def serve_etcd(link: Link) -> None:
+    """Runs the etcd that the environment names, and sends its endpoint."""
+    from rallypoint import EtcdServer
+
+    os.environ["TORCHELASTIC_ETCD_BINARY_PATH"] = os.environ[BINARY]
+    etcd = EtcdServer()
+    etcd.start()
+    link.ready()
+    link.send(f"etcd://{etcd.get_endpoint()}")
+    link.hold()
+    etcd.stop()
+
+
 def _in_etcd(n: int) -> float:
-    def server(link: Link) -> None:
-        from rallypoint import EtcdServer
-
-        os.environ["TORCHELASTIC_ETCD_BINARY_PATH"] = os.environ[BINARY]
-        etcd = EtcdServer()
-        etcd.start()
-        link.ready()
-        link.send(etcd.get_endpoint())
-        link.hold()
-        etcd.stop()
-
-    with Group(1, server) as host:
+    with Group(1, serve_etcd) as host:
         host.open_gate()
         endpoint = host.receive(0)
 
@@ -69,8 +71,6 @@ def _in_etcd(n: int) -> float:
 
             from rallypoint.handler import create_handler
 
-            return create_handler(
-                RendezvousParameters(OURS, f"etcd://{endpoint}", "bench", n, n, "127.0.0.1")
-            )
+            return create_handler(RendezvousParameters(OURS, endpoint, "bench", n, n, "127.0.0.1"))
 
         return meet(OURS, n, lambda: handler, TIMEOUT)

@@ -13,18 +13,17 @@ from __future__ import annotations
 import os
 import resource
 import shutil
-import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from backends import OURS, REFERENCE, Settings, meet, serve_torchs_store
-from processes import BenchError, Group
+from processes import BenchError, Group, free_port
 from result import Row, Sample
 
 from cases.etcd import BINARY as ETCD
+from cases.etcd import serve_etcd
 from cases.launch import BINARY
 
 NAME = "places"
@@ -58,8 +57,12 @@ def measure(
 
 
 def measure_jobs(repeat: int | None) -> list[Row]:
-    with _etcd() as etcd:
-        return [*_jobs("a directory", "", repeat), *(_jobs("etcd", etcd, repeat) if etcd else [])]
+    rows = _jobs("a directory", "", repeat)
+    if os.environ.get(ETCD):
+        with Group(1, serve_etcd) as host:
+            host.open_gate()
+            rows += _jobs("etcd", host.receive(0), repeat)
+    return rows
 
 
 def _jobs(place: str, endpoint: str, repeat: int | None) -> list[Row]:
@@ -72,7 +75,7 @@ def _jobs(place: str, endpoint: str, repeat: int | None) -> list[Row]:
                 used, seconds = _job(n, endpoint or f"file://{folder}", f"{n}-{i}")
             cpu.values.append(used)
             took.values.append(seconds)
-            used, seconds = _job(n, f"127.0.0.1:{_free_port()}", "hosted")
+            used, seconds = _job(n, f"127.0.0.1:{free_port()}", "hosted")
             hosted_cpu.values.append(used)
             hosted_took.values.append(seconds)
         rows += [
@@ -108,41 +111,6 @@ def _job(n: int, endpoint: str, run: str) -> tuple[float, float]:
         raise BenchError(f"{n} nodes at {endpoint}: exit codes {codes}")
     used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return used / n * 1e3, took
-
-
-@contextmanager
-def _etcd() -> Iterator[str]:
-    """The endpoint of an etcd for this block; "" if there is none."""
-    if not os.environ.get(ETCD):
-        yield ""
-        return
-    client, peer = (f"http://127.0.0.1:{_free_port()}" for _ in range(2))
-    with tempfile.TemporaryDirectory(prefix="rallypoint-bench-") as folder:
-        server = subprocess.Popen(
-            [
-                os.environ[ETCD],
-                f"--data-dir={folder}/data",
-                f"--listen-client-urls={client}",
-                f"--advertise-client-urls={client}",
-                f"--listen-peer-urls={peer}",
-                f"--initial-advertise-peer-urls={peer}",
-                f"--initial-cluster=default={peer}",
-                "--log-level=error",
-            ],
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            yield client.replace("http", "etcd", 1)
-        finally:
-            server.kill()
-            server.wait()
-
-
-def _free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
 
 
 def _fill(

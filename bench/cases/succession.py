@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
-from processes import BenchError
+from processes import BenchError, free_port
 from result import Row, Sample
 
 from cases.launch import BINARY
@@ -45,9 +45,7 @@ class _Job:
 
     def __init__(self, folder: str, nodes: int, guests: int = 0) -> None:
         self.folder = Path(folder)
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            endpoint = f"127.0.0.1:{s.getsockname()[1]}"
+        endpoint = f"127.0.0.1:{free_port()}"
         command = [
             *BINARY,
             f"--nnodes=1:{nodes + guests}",
@@ -148,9 +146,7 @@ def _crowd(n: int, repeat: int) -> Iterator[Row]:
     """Clients that share one process, of a host in another one; two more nodes stand by."""
     runs = []
     for _ in range(repeat):
-        with socket.socket() as s:
-            s.bind(("127.0.0.1", 0))
-            address = f"127.0.0.1:{s.getsockname()[1]}"
+        address = f"127.0.0.1:{free_port()}"
         done = swarm_of("lose", address, str(n))
         out, err = done.communicate(timeout=120)
         if done.returncode:

@@ -150,11 +150,11 @@ func (c *config) setWarm(o *options, env environ) (err error) {
 			return usagef("argument --preload: %q is no name of a module", name)
 		}
 	}
-	counts := env.get(envAutoProgress)
-	c.spec.CountSteps = (o.autoProgress || counts == "1" || counts != "0" && (o.warm || env.get(envWarm) == "1")) && (!o.noPython || o.runPath)
-	switch c.spec.Warm, c.spec.Preload = o.warm || env.get(envWarm) == "1", o.preload; {
-	case !c.spec.Warm:
-	case o.noPython && !o.runPath:
+	warm, counts, program := o.warm || env.get(envWarm) == "1", env.get(envAutoProgress), o.noPython && !o.runPath
+	c.spec.CountSteps = !program && (o.autoProgress || counts == "1" || warm && counts != "0")
+	switch c.spec.Warm, c.spec.Preload = warm, o.preload; {
+	case !warm:
+	case program:
 		c.spec.Warm = false
 		c.warnings = append(c.warnings, "workers start cold: --no-python runs a program without an interpreter")
 	case o.keepDaemons:

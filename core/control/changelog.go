@@ -32,9 +32,14 @@ func (ch *changelog) put(i uint64, c StatusChange) {
 	ch.ring[i] = c
 }
 
+// newChange is a change as it is kept.
+func newChange(at time.Time, round uint64, text string) StatusChange {
+	return StatusChange{At: *stamp(at), Text: pack.CutText(text, maxChangeText), Round: round}
+}
+
 // add keeps a change; the oldest one gives way.
 func (ch *changelog) add(at time.Time, round uint64, text string) {
-	c := StatusChange{At: *stamp(at), Text: pack.CutText(text, maxChangeText), Round: round}
+	c := newChange(at, round, text)
 	if len(ch.ring) < maxChanges {
 		ch.ring = append(ch.ring, StatusChange{})
 		ch.bytes += changeCost

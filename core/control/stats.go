@@ -51,7 +51,8 @@ func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
 		switch e := e.(type) {
 		case rendezvous.HistoryEntry:
 			if stop.Round > 0 && !stop.Leaving { // the first to announce it
-				c.failure = &StatusChange{At: *stamp(r.server.clock.Now()), Round: stop.Round, Text: e.Text}
+				failure := newChange(r.server.clock.Now(), stop.Round, e.Text)
+				c.failure = &failure
 			}
 		case rendezvous.Reply:
 			if j, ok := c.joins[e.Session]; ok && j.number == e.Number {

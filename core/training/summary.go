@@ -59,13 +59,11 @@ func Summarize(nodes []NodeReport) (Summary, bool) {
 		}
 		s.Change = min(s.Change, change)
 	}
-	if s.Counted {
-		return s, true // nodes with other optimizers have other counts at the same step
-	}
 	limit := max(leastStall, stallSteps*s.PerStep)
 	for i := range nodes {
 		n := &nodes[i]
-		if n.Counted || n.Smallest == s.Step || n.Stalled() < limit {
+		if n.Counted || // nodes with other optimizers have other counts at the same step
+			n.Smallest == s.Step || n.Stalled() < limit {
 			continue
 		}
 		if b := s.Behind; b < 0 || n.Smallest < nodes[b].Smallest || n.Smallest == nodes[b].Smallest && n.Stalled() > nodes[b].Stalled() {

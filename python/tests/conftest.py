@@ -63,13 +63,18 @@ def etcd_of(binary: str) -> Iterator[EtcdServer]:
             server.stop()
 
 
-@pytest.fixture(scope="session")
-def etcd() -> Iterator[EtcdServer]:
-    """A real etcd, which `make test-python` builds and names."""
+def etcd_to_test() -> str:
+    """The etcd that `make test-python` builds and names."""
     binary = os.environ.get("RALLYPOINT_TEST_ETCD")
     if not binary:
         pytest.skip("RALLYPOINT_TEST_ETCD names no etcd; make test-python builds one and does")
-    with etcd_of(binary) as server:
+    return binary
+
+
+@pytest.fixture(scope="session")
+def etcd() -> Iterator[EtcdServer]:
+    """A real etcd."""
+    with etcd_of(etcd_to_test()) as server:
         yield server
 
 

@@ -8,20 +8,20 @@ longer than a lease around it.
 from __future__ import annotations
 
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
+import psutil
 import pytest
 from chaos import clock
+from conftest import etcd_of, etcd_to_test
 
 RALLYPOINT = Path(sys.executable).with_name("rallypoint")
 LEASE = 1.0
@@ -74,28 +74,6 @@ def await_true(what: str, holds: Callable[[], object]) -> None:
         time.sleep(0.02)
 
 
-@contextmanager
-def server(*command: str | Path) -> Iterator[subprocess.Popen[bytes]]:
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    try:
-        yield process
-    finally:
-        process.kill()
-        process.wait()
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
-
-
-def accepts(port: int) -> bool:
-    with socket.socket() as s:
-        return s.connect_ex(("127.0.0.1", port)) == 0
-
-
 def times(address: str) -> tuple[float, float]:
     """Since when a control plane is up, and its time of day, in seconds since the epoch."""
     with urllib.request.urlopen(f"http://{address}/status", timeout=PATIENCE) as answer:
@@ -105,27 +83,30 @@ def times(address: str) -> tuple[float, float]:
 
 
 @contextmanager
-def place(kind: str, folder: Path) -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
-    """An endpoint, and the process that serves it."""
-    port = free_port()
-    if kind == "serve":
-        command = [RALLYPOINT, "serve", "--listen", f"127.0.0.1:{port}"]
-        endpoint = f"127.0.0.1:{port}"
-    else:
-        binary = os.environ.get("RALLYPOINT_TEST_ETCD")
-        if not binary:
-            pytest.skip("RALLYPOINT_TEST_ETCD names no etcd; make test-python builds one and does")
-        client, peer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{free_port()}"
-        command = [
-            Path(binary), "--data-dir", str(folder / "etcd"), "--unsafe-no-fsync",
-            "--listen-client-urls", client, "--advertise-client-urls", client,
-            "--listen-peer-urls", peer, "--initial-advertise-peer-urls", peer,
-            "--initial-cluster", f"default={peer}",
-        ]  # fmt: skip
-        endpoint = f"etcd://127.0.0.1:{port}"
-    with server(*command) as process:
-        await_true(f"{kind} accepts connections", lambda: accepts(port))
-        yield endpoint, process
+def served() -> Iterator[tuple[str, psutil.Process]]:
+    """The endpoint of a `rallypoint serve`, and its process."""
+    command = [RALLYPOINT, "serve", "--listen", "127.0.0.1:0"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout
+            yield server.stdout.readline().split()[-1], psutil.Process(server.pid)
+        finally:
+            server.kill()
+
+
+@contextmanager
+def etcd_of_its_own() -> Iterator[tuple[str, psutil.Process]]:
+    """The endpoint of an etcd, and its process."""
+    binary = etcd_to_test()
+    with etcd_of(binary) as server:
+        [process] = [p for p in psutil.Process().children() if p.cmdline()[0] == binary]
+        try:
+            yield f"etcd://{server.get_endpoint()}", process
+        finally:
+            process.resume()
+
+
+Place = Callable[[], AbstractContextManager[tuple[str, psutil.Process]]]
 
 
 @contextmanager
@@ -141,10 +122,10 @@ def job(folder: Path, endpoint: str) -> Iterator[Job]:
 
 
 @pytest.mark.skipif(not clock.AVAILABLE, reason="clocks are moved on x86-64 only")
-@pytest.mark.parametrize("kind", ["serve", "etcd"])
-def test_a_wall_clock_that_is_set_opens_no_closed_run(kind: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", [served, etcd_of_its_own])
+def test_a_wall_clock_that_is_set_opens_no_closed_run(place: Place, tmp_path: Path) -> None:
     with ExitStack() as stack:
-        endpoint, process = stack.enter_context(place(kind, tmp_path))
+        endpoint, process = stack.enter_context(place())
         try:
             wall = clock.Clock(process.pid)
         except PermissionError as e:
@@ -158,7 +139,7 @@ def test_a_wall_clock_that_is_set_opens_no_closed_run(kind: str, tmp_path: Path)
             assert late.wait(PATIENCE) == 0
             assert "this node was not needed" in run.said(f"late{offset}")
             assert not run.ran(f"late{offset}")
-            if kind == "serve":
+            if place is served:
                 began, now = times(endpoint)
                 assert 0 <= now - began < HOUR / 2
                 assert abs(now - time.time() - offset) < HOUR / 2
@@ -168,7 +149,7 @@ def test_a_wall_clock_that_is_set_opens_no_closed_run(kind: str, tmp_path: Path)
 def test_a_node_that_came_before_the_end_learns_of_it(still: str, tmp_path: Path) -> None:
     """The workers end while some stand still for longer than a lease."""
     with ExitStack() as stack:
-        endpoint, etcd = stack.enter_context(place("etcd", tmp_path))
+        endpoint, etcd = stack.enter_context(etcd_of_its_own())
         run = stack.enter_context(job(tmp_path, endpoint))
         members = list(run.nodes)
         spare = run.start("spare", "2:2")
