@@ -309,6 +309,12 @@ def test_shows_how_far_the_run_is(
         assert "90 (slowest 88), not moved for" in seat
         assert "Also in the status" not in text
         assert "No step for" not in text
+    failed = {"at": "2026-03-04T11:59:20Z", "round": 1, "text": "round 1 stops: <b>boom"}
+    with told(page, status([member(0)], last_failure=failed)) as url:
+        window.open(url)
+        window.wait("document.querySelector('.note.late')")
+        text = window.js("return document.querySelector('.note.late').innerText")
+        assert text.startswith("Last failure, ") and text.endswith(" ago: round 1 stops: <b>boom")
     stands = {
         "step": 59,
         "smallest_step": 59,
@@ -322,6 +328,12 @@ def test_shows_how_far_the_run_is(
         window.wait("document.querySelector('.note.late')")
         text = window.js("return document.querySelector('.note.late').innerText")
         assert re.fullmatch(r"No step for 2\d s; all nodes stand at step 59", text), text
+        assert "Optimizer" not in window.js("return document.body.innerText")
+    with told(page, status([member(0), member(1)], progress={**stands, "counted": True})) as url:
+        window.open(url)
+        window.wait("document.querySelector('.note.late')")
+        text = window.js("return document.body.innerText")
+        assert "all nodes stand at optimizer step 59" in text and "Optimizer step" in text
     named = "no step for 65 s: rank 3 (<b>gpu-b) stands in train.py:41 load_batch"
     with told(page, status([member(0), member(1)], progress=stands, stalled=named)) as url:
         window.open(url)
