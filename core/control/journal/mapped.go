@@ -19,6 +19,7 @@ type mapped struct {
 	file *os.File // bbolt's; closed behind its back after a fault
 
 	mu    sync.Mutex // one call at a time: a second one would wait for bbolt's locks
+	size  int64      // the most bytes the file had; bbolt never makes it shorter
 	fault *faultError
 }
 
@@ -50,8 +51,27 @@ func (m *mapped) view(f func(*bbolt.Tx) error) error {
 	return m.call(func() error { return m.db.View(f) })
 }
 
+// update writes. A file that is cut off while bbolt writes grows again by what is written, and
+// has a hole where the rest was: so the size is looked at on both sides of a write.
 func (m *mapped) update(f func(*bbolt.Tx) error) error {
-	return m.call(func() error { return m.db.Update(f) })
+	return m.call(func() error {
+		m.checkSize()
+		err := m.db.Update(f)
+		m.checkSize()
+		return err
+	})
+}
+
+// checkSize panics, as bbolt does over a broken file, where the file is shorter than it was.
+func (m *mapped) checkSize() {
+	info, err := m.file.Stat()
+	if err != nil {
+		panic(err)
+	}
+	if info.Size() < m.size {
+		panic(fmt.Sprintf("it has %d bytes, and had %d", info.Size(), m.size))
+	}
+	m.size = info.Size()
 }
 
 // close closes the file, and so gives back bbolt's lock on it. It never waits for

@@ -45,3 +45,39 @@ func TestFaultOfTheFile(t *testing.T) {
 		}
 	}
 }
+
+// TestCutOffDuringAWrite cuts the file off while it is written, which makes it longer again:
+// no write that begins after that is confirmed.
+func TestCutOffDuringAWrite(t *testing.T) {
+	for range 200 {
+		j := open(t, t.TempDir())
+		begun, stop, ended := make(chan struct{}), make(chan struct{}), make(chan struct{})
+		next := uint64(1)
+		go func() {
+			defer close(ended)
+			for ; ; next++ {
+				if j.Write([]WriteBatch{{Run: 1, Snapshot: &Snapshot{ID: "one", State: []byte("state")}, First: next, Events: events(int(next), int(next))}}) != nil {
+					return
+				}
+				if next == 3 {
+					close(begun)
+				}
+				select {
+				case <-stop:
+					return
+				default:
+				}
+			}
+		}()
+		<-begun
+		if err := os.Truncate(j.path, 0); err != nil {
+			t.Fatal(err)
+		}
+		close(stop)
+		<-ended
+		if err := j.Write([]WriteBatch{{Run: 1, First: next + 1, Events: events(int(next)+1, int(next)+1)}}); err == nil {
+			t.Error("a write into a file that was cut off is confirmed")
+		}
+		j.Close()
+	}
+}
