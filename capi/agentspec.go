@@ -5,6 +5,7 @@ package main
 import "C"
 
 import (
+	"errors"
 	"math"
 	"os"
 	"time"
@@ -164,6 +165,7 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 		{"restart_delay_ms", config.restart_delay_ms, 0, &spec.RestartDelay},
 		{"restart_window_ms", config.restart_window_ms, 0, &spec.RestartWindow},
 		{"drain_timeout_ms", config.drain_timeout_ms, agent.DefaultDrainTimeout, &spec.DrainTimeout},
+		{"preload_timeout_ms", config.preload_timeout_ms, process.DefaultPreloadTimeout, &spec.PreloadTimeout},
 	} {
 		if *field.to, err = orDefault(field.name, field.from, field.normal); err != nil {
 			return spec, "", err
@@ -181,7 +183,7 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 	if err := setDirectives(&spec, config); err != nil {
 		return spec, "", err
 	}
-	if err := setLogs(&spec.Logs, config); err != nil {
+	if err := errors.Join(setLogs(&spec.Logs, config), setPreload(&spec, config)); err != nil {
 		return spec, "", err
 	}
 	return spec, name, setFlags(&spec, config)
@@ -202,6 +204,22 @@ func setDirectives(spec *agent.Spec, config *C.rp_agent_config) error {
 	}
 	if spec.OnSignal, err = agent.ParseOnSignal(actions); err != nil {
 		return invalid("on_signal: %v", err)
+	}
+	return nil
+}
+
+// setPreload takes what is imported once for all workers.
+func setPreload(spec *agent.Spec, config *C.rp_agent_config) (err error) {
+	if config.preload == nil && config.preload_len == 0 {
+		return nil
+	}
+	if spec.Preload, err = rawTexts("preload", config.preload, config.preload_len); err != nil {
+		return err
+	}
+	for _, name := range spec.Preload {
+		if !process.IsModuleName(name) {
+			return invalid("preload holds %q, which is no name of a module", name)
+		}
 	}
 	return nil
 }
@@ -243,7 +261,8 @@ func setLogs(spec *workerlogs.Spec, config *C.rp_agent_config) (err error) {
 
 func setFlags(spec *agent.Spec, config *C.rp_agent_config) error {
 	const known = C.RP_AGENT_VIRTUAL_RANK | C.RP_AGENT_NO_MACROS | C.RP_AGENT_IDENTICAL | C.RP_AGENT_SUBREAPER |
-		C.RP_AGENT_KEEP_DAEMONS | C.RP_AGENT_EVENTS | C.RP_AGENT_RDZV_EVENTS | C.RP_AGENT_METRICS
+		C.RP_AGENT_KEEP_DAEMONS | C.RP_AGENT_EVENTS | C.RP_AGENT_RDZV_EVENTS | C.RP_AGENT_METRICS |
+		C.RP_AGENT_WARM | C.RP_AGENT_AUTO_PROGRESS
 	if config.flags&^known != 0 {
 		return invalid("flags is %#x, which holds unknown bits", uint32(config.flags))
 	}
@@ -252,6 +271,11 @@ func setFlags(spec *agent.Spec, config *C.rp_agent_config) error {
 	spec.Identical = config.flags&C.RP_AGENT_IDENTICAL != 0
 	spec.Subreaper = config.flags&C.RP_AGENT_SUBREAPER != 0
 	spec.KeepDaemons = config.flags&C.RP_AGENT_KEEP_DAEMONS != 0
+	spec.Warm = config.flags&C.RP_AGENT_WARM != 0
+	spec.CountSteps = config.flags&C.RP_AGENT_AUTO_PROGRESS != 0
+	if spec.Warm && (!spec.Subreaper || spec.KeepDaemons) {
+		return invalid("flags is %#x: RP_AGENT_WARM takes RP_AGENT_SUBREAPER, and excludes RP_AGENT_KEEP_DAEMONS", uint32(config.flags))
+	}
 	if config.flags&C.RP_AGENT_EVENTS != 0 {
 		spec.Events = telemetry.LineSink{W: os.Stderr}
 	}

@@ -775,15 +775,20 @@ typedef struct rp_agent {
 
 /* Bits of rp_agent_config.flags. */
 enum rp_agent_flag {
-    RP_AGENT_VIRTUAL_RANK = 1,  /* every worker is local rank 0 and sees one GPU */
-    RP_AGENT_NO_MACROS = 2,     /* leave $local_rank and $$ in arguments as they are */
-    RP_AGENT_IDENTICAL = 4,     /* all nodes have this role and as many workers: no exchange */
-    RP_AGENT_SUBREAPER = 8,     /* adopt and end what workers detached: only for a process
+    RP_AGENT_VIRTUAL_RANK = 1,   /* every worker is local rank 0 and sees one GPU */
+    RP_AGENT_NO_MACROS = 2,      /* leave $local_rank and $$ in arguments as they are */
+    RP_AGENT_IDENTICAL = 4,      /* all nodes have this role and as many workers: no exchange */
+    RP_AGENT_SUBREAPER = 8,      /* adopt and end what workers detached: only for a process
                                   that has no other children */
-    RP_AGENT_KEEP_DAEMONS = 16, /* leave alone what the workers started and left behind */
-    RP_AGENT_EVENTS = 32,       /* write torch's events to standard error, a JSON a line */
-    RP_AGENT_RDZV_EVENTS = 64,  /* events_fd: also those of the rendezvous ("node_state") */
-    RP_AGENT_METRICS = 128      /* events_fd: also torch's metrics ("group_name") */
+    RP_AGENT_KEEP_DAEMONS = 16,  /* leave alone what the workers started and left behind */
+    RP_AGENT_EVENTS = 32,        /* write torch's events to standard error, a JSON a line */
+    RP_AGENT_RDZV_EVENTS = 64,   /* events_fd: also those of the rendezvous ("node_state") */
+    RP_AGENT_METRICS = 128,      /* events_fd: also torch's metrics ("group_name") */
+    RP_AGENT_WARM = 256,         /* import once and fork the workers; takes RP_AGENT_SUBREAPER,
+                                   and argv is Python with a script or a module. Workers that
+                                   cannot be forked start cold, and the log says why */
+    RP_AGENT_AUTO_PROGRESS = 512 /* count the steps of torch's optimizers in workers that
+                                    report none; argv is as for RP_AGENT_WARM */
 };
 
 /*
@@ -890,6 +895,14 @@ typedef struct rp_agent_config {
      */
     int64_t hang_timeout_ms;
     int32_t on_hang;
+
+    /*
+     * What RP_AGENT_WARM imports: names of modules; NULL: what the script imports at its top.
+     * An import that takes longer than preload_timeout_ms [60 000] has the workers start cold.
+     */
+    const char *const *preload;
+    size_t preload_len;
+    int64_t preload_timeout_ms;
 } rp_agent_config;
 
 /* What follows when a job is said to hang. Numbers never change; new ones may be added. */

@@ -9,6 +9,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -37,6 +38,11 @@ type TemplateConfig struct {
 	Preload []string      // modules to import; nil: what the script imports at its top
 	Timeout time.Duration // of the imports, > 0
 }
+
+var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`)
+
+// IsModuleName tells whether a text can name a module of Python.
+func IsModuleName(text string) bool { return moduleName.MatchString(text) }
 
 // Template is the workers' interpreter, started early and held: it imports once and forks the
 // workers, which are this process's children then as if it had started them (decision 0108). Where

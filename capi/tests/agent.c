@@ -73,6 +73,18 @@ static void configuration(void) {
     config = good;
     config.flags = 1u << 30;
     expect_invalid(&config, "flags");
+    config.flags = RP_AGENT_WARM;
+    expect_invalid(&config, "RP_AGENT_SUBREAPER");
+    config.flags |= RP_AGENT_SUBREAPER | RP_AGENT_KEEP_DAEMONS;
+    expect_invalid(&config, "RP_AGENT_KEEP_DAEMONS");
+    config = good;
+    config.preload = (const char *const[]){"json", "a b"};
+    config.preload_len = 2;
+    expect_invalid(&config, "\"a b\"");
+    config = good;
+    config.preload_timeout_ms = -2;
+    expect_invalid(&config, "preload_timeout_ms");
+    config = good;
     config = good;
     config.rendezvous = &meeting;
     meeting.endpoint = NULL;

@@ -5,7 +5,6 @@ import (
 	_ "embed"
 	"math"
 	"os"
-	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -146,7 +145,7 @@ func (c *config) setWarm(o *options, env environ) (err error) {
 		return err
 	}
 	for _, name := range o.preload {
-		if !moduleName.MatchString(name) {
+		if !process.IsModuleName(name) {
 			return usagef("argument --preload: %q is no name of a module", name)
 		}
 	}
@@ -163,8 +162,6 @@ func (c *config) setWarm(o *options, env environ) (err error) {
 	}
 	return nil
 }
-
-var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`)
 
 func (c *config) setWorkers(o *options, env environ) error {
 	n, err := localWorkers(o.nproc, o.allOfCPUs, defaultInterpreter(env))

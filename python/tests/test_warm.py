@@ -69,6 +69,54 @@ def test_environment_of_a_worker(template: SimpleNamespace) -> None:
     assert merged == {b"SAME": b"1", b"OWN": b"worker", b"NEW": b"1", b"RANK": b"0"}
 
 
+LAUNCHES = """
+import os, sys
+import rallypoint
+
+def loaded(expected):
+    return os.environ["RANK"], os.getppid() == expected, "xml.dom" in sys.modules
+
+def launch(entry, *args, **more):
+    config = rallypoint.LaunchConfig(
+        min_nodes=1, max_nodes=1, nproc_per_node=2, run_id="job", max_restarts=0, **more)
+    return rallypoint.elastic_launch(config, entry)(*args)
+
+if __name__ == "__main__":
+    me = os.getpid()
+    print(launch(loaded, me))
+    print(launch(loaded, me, warm=True, preload=["xml.dom"]))
+    print(launch(loaded, me, warm=True, preload=["xml.dom"], virtual_local_rank=True))
+    print(launch([sys.executable, sys.argv[1]], warm=True))
+    for wrong in ("a b", ""):
+        try:
+            launch(loaded, me, warm=True, preload=[wrong])
+        except rallypoint.InvalidError as e:
+            print(e)
+"""
+
+
+def test_launches_that_fork(tmp_path: Path) -> None:
+    """LaunchConfig(warm=) forks functions and commands, and says what it cannot fork."""
+    (tmp_path / "launches.py").write_text(LAUNCHES)
+    (tmp_path / "train.py").write_text(
+        "import sys\nassert 'xml.dom' in sys.modules\nimport xml.dom\n"
+    )
+    ended = subprocess.run(
+        [sys.executable, tmp_path / "launches.py", tmp_path / "train.py"],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=100,
+        check=True,
+    )
+    cold, warm, virtual, command, *wrong = ended.stdout.splitlines()
+    assert cold.count("True, False") == 2, ended.stdout
+    assert warm.count("True, True") == 2, ended.stdout
+    assert virtual == cold.replace("False", "True", 1)  # rank 0's command is the template's
+    assert command == "{0: None, 1: None}"
+    assert [text for text in wrong if "is no name of a module" in text] == wrong
+    assert len(wrong) == 2
+
+
 @pytest.mark.long
 def test_ranks_draw_numbers_of_their_own(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
@@ -140,6 +188,19 @@ def steps(folder: Path, how: str, *options: str) -> tuple[int, str]:
     assert done.returncode == 0, done.stderr
     count, _, rest = done.stdout.partition(" ")
     return int(count), rest
+
+
+def test_steps_of_a_launch(tmp_path: Path) -> None:
+    """LaunchConfig(auto_progress=) counts the steps of a command that starts cold."""
+    (tmp_path / "train.py").write_text(_STEPS)
+    launch = (
+        "import sys, rallypoint; rallypoint.elastic_launch(rallypoint.LaunchConfig(min_nodes=1,"
+        " max_nodes=1, nproc_per_node=1, run_id='job', auto_progress=True),"
+        " [sys.executable, sys.argv[1], 'plain'])()"
+    )
+    command = [sys.executable, "-c", launch, tmp_path / "train.py"]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=100, check=True)
+    assert done.stdout.split()[0] == "5"
 
 
 @pytest.mark.parametrize(

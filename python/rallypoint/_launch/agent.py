@@ -35,6 +35,7 @@ class Job:
     drain_timeout: float = 120
     hang_timeout: float | str = "auto"
     on_hang: str = "report"
+    preload: Sequence[str] | None = None  # None: what the script imports at its top
     role: str = "default"
     name: str = ""
     monitor_interval: float = 0.1
@@ -86,6 +87,8 @@ class Job:
         )
         _fill(config, "numa_devices", self.numa_devices)
         _fill(config, "argv", self.argv)
+        if self.preload is not None:
+            _fill(config, "preload", self.preload)
         _fill(config, "environment", [f"{k}={v}" for k, v in self.environment.items()])
         _fill(config, "stdout_filters", self.stdout_filters)
         _fill(config, "stderr_filters", self.stderr_filters)

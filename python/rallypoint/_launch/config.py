@@ -114,6 +114,15 @@ class LaunchConfig:
             steps tells, at least 60. "off": never.
         on_hang: what follows: "report" nothing else; "stacks" the stacks of all workers are
             logged, too; "restart" the first suspect is killed and counts as a failure.
+        warm: import once and fork the workers, which so start in the time of one import, and
+            after a failure at once. Only for a program that starts no other processes while it
+            launches: this process adopts, and ends, all that lose their parent. Workers that
+            cannot be forked, such as those of a command that is not Python, start as without
+            it, and the log says why.
+        preload: modules that warm imports. None: of a command what its script imports at its
+            top, of a function torch, if this process has imported it.
+        auto_progress: count the steps of torch's optimizers in workers that report none. None:
+            as warm.
 
     Raises:
         ValueError: a timeout is negative.
@@ -150,6 +159,9 @@ class LaunchConfig:
     drain_timeout: float = 120
     hang_timeout: float | str = "auto"
     on_hang: str = "report"
+    warm: bool = False
+    preload: Sequence[str] | None = None
+    auto_progress: bool | None = None
 
     def __post_init__(self) -> None:
         if self.rdzv_timeout != -1:

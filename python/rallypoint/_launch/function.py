@@ -24,7 +24,7 @@ from .arguments import ArgumentServer
 # path before it looks for the function.
 _BOOTSTRAP = (
     "import sys; sys.path[:] = [{path!r}, *filter(None, sys.path)]; "
-    "from rallypoint._launch.worker import main; main({job!r}, sys.argv[1])"
+    "from rallypoint._launch.worker import main; main({job!r}, *sys.argv[1:])"
 )
 
 
@@ -87,14 +87,19 @@ class FunctionJob:
                 "LaunchConfig"
             )
 
-    def argv(self) -> list[str]:
-        """The command of each worker; ${local_rank} in it is to be replaced."""
+    def argv(self, virtual: bool) -> list[str]:
+        """The command of each worker; ${local_rank} in it is to be replaced.
+
+        It is the same for all workers, so that they can be forked, but for virtual local ranks:
+        there only it tells a worker its true one.
+        """
         package = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
         flags: list[str] = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]
         code = _BOOTSTRAP.format(path=package, job=self.folder)
         executable = os.fsdecode(spawn.get_executable() or sys.executable)
         command = [executable, *flags, "-c", code]
-        return [*(part.replace("$", "$$") for part in command), "${local_rank}"]
+        command = [part.replace("$", "$$") for part in command]
+        return [*command, "${local_rank}"] if virtual else command
 
     def value(self, round: int, rank: int) -> Any:
         """What a worker's function returned; None if it ended before."""

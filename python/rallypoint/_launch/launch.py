@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import json
 import signal
+import sys
 import uuid
 from typing import Any, Callable
 
 from .._errors import invalid
+from .._native import abi
 from .._native.log import logger
 from .._rendezvous.endpoint import STATIC_BACKEND, MemberConfig, resolve
 from .agent import Job
@@ -133,12 +135,19 @@ def launch_agent(
         drain_timeout=config.drain_timeout,
         hang_timeout=config.hang_timeout,
         on_hang=config.on_hang,
+        preload=config.preload,
         role=config.role,
         monitor_interval=config.monitor_interval,
         shutdown_timeout=config.shutdown_timeout or 0,
         exit_barrier_timeout=barrier_timeout(config.exit_barrier_timeout),
     )
     set_output(job, config.logs_specs, config.log_line_prefix_template, config)
+    if config.warm:
+        job.flags |= abi.AGENT_WARM | abi.AGENT_SUBREAPER
+        if callable(entrypoint) and job.preload is None:
+            job.preload = ["torch"] if "torch" in sys.modules else []
+    if config.warm if config.auto_progress is None else config.auto_progress:
+        job.flags |= abi.AGENT_AUTO_PROGRESS
     job.on_event = _both(on_event, job.on_event)
     job.on_rdzv_event = _both(on_rdzv_event, job.on_rdzv_event)
     if config.start_method not in ("spawn", "fork", "forkserver"):

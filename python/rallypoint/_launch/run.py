@@ -215,7 +215,7 @@ def run_job(
         function: FunctionJob | None = None
         if callable(entrypoint):
             function = stack.enter_context(FunctionJob(entrypoint, args))
-            job.argv = function.argv()
+            job.argv = function.argv(bool(job.flags & abi.AGENT_VIRTUAL_RANK))
         else:
             job.argv = _command(entrypoint, args, environment)
         if overrides:  # by a program that sets them and becomes the worker

@@ -21,17 +21,17 @@ from .function import result_file
 from .record import record
 
 
-def main(folder: str, local_rank: str) -> None:
+def main(folder: str, local_rank: str | None = None) -> None:
     """Runs the function of a job and writes down what it returns.
 
     Args:
         folder: that of the job.
-        local_rank: the worker's true local rank.
+        local_rank: the worker's true local rank; None: $LOCAL_RANK is.
     """
     code = 0
     try:
         try:
-            record(_run)(folder, local_rank)
+            record(_run)(folder, local_rank or os.environ["LOCAL_RANK"])
         except SystemExit as e:
             if not isinstance(e.code, (int, type(None))):
                 raise  # a text, which the interpreter prints

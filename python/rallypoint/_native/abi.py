@@ -100,6 +100,8 @@ AGENT_KEEP_DAEMONS = 16
 AGENT_EVENTS = 32
 AGENT_RDZV_EVENTS = 64
 AGENT_METRICS = 128
+AGENT_WARM = 256
+AGENT_AUTO_PROGRESS = 512
 
 # enum rp_on_hang
 HANG_REPORT = 0
@@ -326,6 +328,9 @@ class AgentConfig(Struct):
         ("drain_timeout_ms", c_int64),
         ("hang_timeout_ms", c_int64),
         ("on_hang", c_int32),
+        ("preload", POINTER(c_char_p)),
+        ("preload_len", c_size_t),
+        ("preload_timeout_ms", c_int64),
     )
 
 

@@ -80,6 +80,8 @@ pub const RP_AGENT_KEEP_DAEMONS: u32 = 16;
 pub const RP_AGENT_EVENTS: u32 = 32;
 pub const RP_AGENT_RDZV_EVENTS: u32 = 64;
 pub const RP_AGENT_METRICS: u32 = 128;
+pub const RP_AGENT_WARM: u32 = 256;
+pub const RP_AGENT_AUTO_PROGRESS: u32 = 512;
 
 // enum rp_on_hang
 pub const RP_HANG_REPORT: i32 = 0;
@@ -346,6 +348,9 @@ pub struct rp_agent_config {
     pub drain_timeout_ms: i64,
     pub hang_timeout_ms: i64,
     pub on_hang: i32,
+    pub preload: *const *const c_char,
+    pub preload_len: usize,
+    pub preload_timeout_ms: i64,
 }
 
 #[repr(C)]
