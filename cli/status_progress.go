@@ -87,3 +87,14 @@ func countedSteps(n int64) string {
 	}
 	return grouped(n) + " steps"
 }
+
+// stepText is the step of a node's slowest worker, and, where they differ, of its fastest.
+func stepText(p *control.NodeProgressStatus) string {
+	switch {
+	case p == nil:
+		return ""
+	case p.SmallestStep == p.Step:
+		return grouped(p.Step)
+	}
+	return grouped(p.SmallestStep) + " to " + grouped(p.Step)
+}

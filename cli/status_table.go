@@ -82,7 +82,7 @@ func renderRuns(b *strings.Builder, st *control.Status, term terminal) {
 	t := table{columns: []column{{head: "RUN"}, {head: "PHASE"}, {head: "ROUND", right: true}, {head: "HERE", right: true}, {head: "OF"}, {head: "WAIT", right: true}, {head: "WHAT"}}}
 	for i := range st.Runs {
 		r := &st.Runs[i]
-		phase, style := shownPhase(r)
+		phase, style := shownState(r)
 		t.add(style, cut(clean(r.RunID), term.most(maxRunName)), phase, roundText(r.Round), fmt.Sprint(present(r)), rangeText(control.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
 			blankZero(waitingCount(r)), headline(r, term))
 	}
@@ -114,7 +114,7 @@ func headline(r *control.RunStatus, term terminal) string {
 
 // renderRun shows one run in full.
 func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term terminal) {
-	phase, style := shownPhase(r)
+	phase, style := shownState(r)
 	head := []string{phase}
 	if r.Round > 0 {
 		text := fmt.Sprintf("round %d", r.Round)
@@ -245,7 +245,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 		waits[w.Node] = w
 	}
 	t := table{
-		columns:      []column{{head: "NODE"}, {head: "RANK", right: true}, {head: "STATE"}, {head: "HEARD", right: true}, {head: "WAITS", right: true}, {head: "ADDRESS"}, {head: "PROCESS"}},
+		columns:      []column{{head: "NODE"}, {head: "RANK", right: true}, {head: "STATE"}, {head: "STEP", right: true}, {head: "HEARD", right: true}, {head: "WAITS", right: true}, {head: "ADDRESS"}, {head: "PROCESS"}},
 		styledColumn: 2,
 	}
 	total, most, widest := len(r.Members)+len(r.Waiting)+len(r.Idle), term.most(maxRows), term.most(maxNode)
@@ -268,7 +268,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 		if node == "" {
 			node = "?"
 		}
-		t.add(stateStyle(m.State, m.Reconnecting), nodeText(node, widest), fmt.Sprint(m.Rank), stateText(m.State, m.Reconnecting), heard(m.LeaseAgeS), waited,
+		t.add(stateStyle(m.State, m.Reconnecting), nodeText(node, widest), fmt.Sprint(m.Rank), stateText(m.State, m.Reconnecting), stepText(m.Progress), heard(m.LeaseAgeS), waited,
 			clean(m.Address), processText(m.Label, node, m.Cause, hostNote(m.Host)))
 	}
 	left += t.addOthers(r, most, widest)
@@ -296,7 +296,7 @@ func (t *table) addOthers(r *control.RunStatus, most, widest int) (left int) {
 		if w.NodeRank >= 0 {
 			note = fmt.Sprintf("(asks for rank %d)", w.NodeRank)
 		}
-		t.add(stateStyle(w.Role, w.Reconnecting), nodeText(w.Node, widest), "-", stateText(w.Role, w.Reconnecting), heard(w.LeaseAgeS), waitedText(w),
+		t.add(stateStyle(w.Role, w.Reconnecting), nodeText(w.Node, widest), "-", stateText(w.Role, w.Reconnecting), "", heard(w.LeaseAgeS), waitedText(w),
 			clean(w.Address), processText(w.Label, w.Node, "", note))
 	}
 	for _, i := range r.Idle {
@@ -304,7 +304,7 @@ func (t *table) addOthers(r *control.RunStatus, most, widest int) (left int) {
 			left++
 			continue
 		}
-		t.add(stateStyle("idle", i.Reconnecting), nodeText(i.Node, widest), "-", stateText("idle", i.Reconnecting), heard(i.LeaseAgeS), "", clean(i.Address),
+		t.add(stateStyle("idle", i.Reconnecting), nodeText(i.Node, widest), "-", stateText("idle", i.Reconnecting), "", heard(i.LeaseAgeS), "", clean(i.Address),
 			processText(i.Label, i.Node, i.Reason, ""))
 	}
 	return left
@@ -451,22 +451,19 @@ func waitingCount(r *control.RunStatus) int {
 	return n
 }
 
-// shownPhase is the phase of a run, or that it is stalled, and how that is shown.
-func shownPhase(r *control.RunStatus) (string, style) {
-	if r.Stalled != "" && r.Phase == rendezvous.PhaseRunning {
-		return "stalled", yellow
-	}
-	return string(r.Phase), phaseStyle(r.Phase)
-}
-
-func phaseStyle(p rendezvous.Phase) style {
-	switch p {
-	case rendezvous.PhaseRunning, rendezvous.PhaseFinishing:
-		return green
+// shownState is the state of a run, and how it is shown. An older server tells the phase alone.
+func shownState(r *control.RunStatus) (string, style) {
+	state := clean(cmp.Or(r.State, string(r.Phase)))
+	switch r.Phase {
 	case rendezvous.PhaseForming, rendezvous.PhaseRegroup:
-		return yellow
+		return state, yellow
+	case rendezvous.PhaseRunning, rendezvous.PhaseFinishing:
+		if state == string(r.Phase) {
+			return state, green
+		}
+		return state, yellow
 	}
-	return plain
+	return state, plain
 }
 
 func stateStyle(state string, reconnecting bool) style {

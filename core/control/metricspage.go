@@ -28,13 +28,14 @@ type runCensus struct {
 	connected  int
 	formingFor time.Duration
 	training   training.Census
+	stalled    bool
 	kept       int64
 }
 
 func (r *run) takeCensus() runCensus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return runCensus{r.stats.census, r.id, r.seq, len(r.conns), r.formingFor(), r.training.Census(r.server.clock.Now()), r.keptBytesLocked()}
+	return runCensus{r.stats.census, r.id, r.seq, len(r.conns), r.formingFor(), r.training.Census(r.server.clock.Now()), !r.stats.stalled.IsZero(), r.keptBytesLocked()}
 }
 
 // metricsPage writes the metrics (docs/metrics.md). It costs O(1) for each run.

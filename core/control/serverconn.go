@@ -462,9 +462,7 @@ func (sc *serverConn) readFrames() error {
 			sc.run.request(sc, f)
 		case wire.Beat:
 			in.Add(wire.KindBeat)
-			if f.Training != nil {
-				sc.run.reportTraining(sc, f.Training)
-			}
+			sc.run.reportTraining(sc, f.Training)
 			if f.Echo {
 				sc.out.Send(wire.Beat{})
 			}

@@ -19,6 +19,7 @@ type stats struct {
 	size      int           // nodes of that round
 	lostSince bool          // that round has lost a node
 	failure   *StatusChange // see RunStatus.LastFailure
+	stalled   time.Time     // since when nodes say that the round makes no step; zero: none does
 }
 
 // pendingJoin is a join that waits for its answer.

@@ -107,6 +107,7 @@ type RunStatus struct {
 	RunID         string            `json:"run_id"`
 	Generation    string            `json:"generation"`
 	Phase         rendezvous.Phase  `json:"phase"`
+	State         string            `json:"state"` // the phase, or what tells more of it: stalled, or restarting after a failure
 	Nodes         NodeRange         `json:"nodes"`
 	LeaseTimeoutS float64           `json:"lease_timeout_s"`
 	Round         uint64            `json:"round"`         // last completed; 0: none
@@ -404,7 +405,7 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 		Idle:     make([]IdleStatus, 0, len(m.Idle)),
 		Finished: []string{},
 		Changes:  []StatusChange{},
-		Stopping: m.Stopping,
+		Stopping: m.Stopping, State: string(m.Phase),
 
 		Directives: []DirectiveStatus{},
 		Drained:    []DrainedStatus{},
@@ -435,6 +436,9 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 		st.Idle = append(st.Idle, IdleStatus{Node: i.Node, Label: i.Label, Address: i.Addr, Reason: i.Reason, Reconnecting: i.Reconnect, LeaseAgeS: heard(i.Session)})
 	}
 	st.Counts = st.count()
+	if m.Restarting && (m.Phase == rendezvous.PhaseRunning || m.Phase == rendezvous.PhaseRegroup) {
+		st.State = "restarting"
+	}
 	if c := m.Closed; c != nil {
 		st.Closed = &ClosedStatus{c.How, c.By, c.Reason, stamp(c.At)}
 	}

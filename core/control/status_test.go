@@ -302,7 +302,7 @@ func TestStatusFieldNames(t *testing.T) {
 		`members.progress.slowest_age_s members.progress.smallest_step members.progress.step members.progress.workers members.rank members.reconnecting members.state ` +
 		`missing missing.min missing.target missing.who nodes nodes.max nodes.min nodes.target nodes.unit not_started phase ` +
 		`progress progress.behind progress.behind.for_s progress.behind.label progress.behind.node progress.behind.rank progress.behind.steps ` +
-		`progress.change_age_s progress.counted progress.nodes progress.seconds_per_step progress.smallest_step progress.step round round_at round_generation round_store run_id scaled_to stalled stopping ` +
+		`progress.change_age_s progress.counted progress.nodes progress.seconds_per_step progress.smallest_step progress.step round round_at round_generation round_store run_id scaled_to stalled state stopping ` +
 		`waiting waiting.address waiting.fingerprint waiting.label waiting.lease_age_s waiting.node waiting.node_rank waiting.reconnecting waiting.role waiting.since waiting.waiting_s`
 	if got := strings.Join(fieldNames(reflect.TypeFor[RunStatus](), ""), " "); got != want {
 		t.Errorf("a run has\n%s\nwant\n%s", got, want)
@@ -388,4 +388,22 @@ func TestDescriptors(t *testing.T) {
 	want(1065, 1)
 	come("c", 2)
 	want(1067, 1)
+}
+
+// TestStateOfARun: a run restarts from the announced failure of workers until the next round is
+// complete, unless members have finished or it is closed.
+func TestStateOfARun(t *testing.T) {
+	for phase, want := range map[rendezvous.Phase]string{
+		rendezvous.PhaseForming: "forming", rendezvous.PhaseRunning: "restarting", rendezvous.PhaseRegroup: "restarting",
+		rendezvous.PhaseFinishing: "finishing", rendezvous.PhaseClosed: "closed",
+	} {
+		m := rendezvous.Status{Phase: phase, Restarting: true}
+		if got := Describe(m, nil).State; got != want {
+			t.Errorf("%s: %q", phase, got)
+		}
+		m.Restarting = false
+		if got := Describe(m, nil).State; got != string(phase) {
+			t.Errorf("%s: %q", phase, got)
+		}
+	}
 }

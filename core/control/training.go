@@ -1,6 +1,8 @@
 package control
 
 import (
+	"cmp"
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -15,12 +17,55 @@ type received struct {
 	at time.Time
 }
 
-// reportTraining takes what a node's heartbeat says of its workers.
+// stalledIn is why a round makes no step, as the report has it; "": it does.
+func (r *received) stalledIn(round uint64) string {
+	if r == nil || r.Round != round {
+		return ""
+	}
+	return r.Stalled
+}
+
+// reportTraining takes what a node's heartbeat says of its workers; nil: that none has reported
+// a step, and that they are not said to hang.
 func (r *run) reportTraining(p *serverConn, report *training.Report) {
+	was := p.training.Load()
+	if report == nil {
+		if was != nil && was.Reporting == 0 { // that was all it said
+			p.training.Store(nil)
+			r.observeStall(was.Round)
+		}
+		return
+	}
 	got := &received{*report, r.server.clock.Now()}
 	p.training.Store(got)
 	if lost, cause := r.training.Take(report, got.at); lost > 0 {
 		r.server.metrics.trainingLost[cause].Add(int64(lost))
+	}
+	if (was.stalledIn(report.Round) == "") != (report.Stalled == "") {
+		r.observeStall(report.Round)
+	}
+}
+
+// observeStall notes that the run stalls or makes steps again, once a node says so of that round,
+// or none does any more.
+func (r *run) observeStall(round uint64) {
+	r.mu.Lock()
+	defer r.unlock()
+	c := &r.stats
+	if round != c.census.Round {
+		return
+	}
+	text := ""
+	for _, p := range r.conns {
+		text = cmp.Or(text, p.training.Load().stalledIn(round))
+	}
+	switch now := r.server.clock.Now(); {
+	case text != "" && c.stalled.IsZero():
+		c.stalled = now
+		r.noteChange("stalled: " + text)
+	case text == "" && !c.stalled.IsZero():
+		r.noteChange(fmt.Sprintf("makes steps again, %v after it was found stalled", now.Sub(c.stalled).Round(time.Second)))
+		c.stalled = time.Time{}
 	}
 }
 
@@ -56,7 +101,7 @@ func (r *run) observeRoundLocked(was rendezvous.Census, ev rendezvous.Event, eff
 			cause = training.WorkerFailed
 		}
 	}
-	c.reportsOf, c.size, c.lostSince = round, size, false
+	c.reportsOf, c.size, c.lostSince, c.stalled = round, size, false, time.Time{}
 	r.training.Begin(round, cause)
 }
 
@@ -108,6 +153,9 @@ func DescribeProgress(st *RunStatus, m rendezvous.Status, report func(rendezvous
 		running := st.Members[i].State == "running"
 		if running && st.Stalled == "" {
 			st.Stalled = r.Stalled
+			if st.Stalled != "" && st.State == string(rendezvous.PhaseRunning) {
+				st.State = "stalled"
+			}
 		}
 		if r.Reporting == 0 {
 			continue
@@ -188,7 +236,7 @@ func exposeStalled(e *promtext.Buffer, listed []runCensus) {
 	e.Family("rallypoint_run_stalled", "gauge", "1 while the run makes no step any more, as its status says with where its workers are; else 0.")
 	for i := range listed {
 		stalled := 0.0
-		if listed[i].training.Stalled {
+		if listed[i].stalled {
 			stalled = 1
 		}
 		e.Sample("rallypoint_run_stalled", stalled, "run", listed[i].id)

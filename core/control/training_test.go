@@ -3,6 +3,7 @@ package control
 import (
 	"encoding/json"
 	"math"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -16,7 +17,13 @@ import (
 // beat sends a heartbeat with a report and waits until the server has taken it.
 func (wn *wireNode) beat(r training.Report) {
 	wn.t.Helper()
-	wn.send(wire.Beat{Echo: true, Training: &r})
+	wn.beatWith(&r)
+}
+
+// beatWith sends a heartbeat, with a report unless that is nil, as beat does.
+func (wn *wireNode) beatWith(r *training.Report) {
+	wn.t.Helper()
+	wn.send(wire.Beat{Echo: true, Training: r})
 	for {
 		switch f := wn.next().(type) {
 		case wire.Beat:
@@ -168,8 +175,12 @@ func TestStalledRun(t *testing.T) {
 	const text = "no step for 65 s: rank 3 (gpu-b) stands in train.py:41 load_batch; 7 others wait in all_reduce"
 	want := func(stalled string, metric float64) {
 		t.Helper()
-		if r := server.oneRun(t); r.Stalled != stalled || r.Phase != rendezvous.PhaseRunning {
-			t.Errorf("got %q in phase %s", r.Stalled, r.Phase)
+		state := "running"
+		if stalled != "" {
+			state = "stalled"
+		}
+		if r := server.oneRun(t); r.Stalled != stalled || r.State != state || r.Phase != rendezvous.PhaseRunning {
+			t.Errorf("got %q in state %s, phase %s", r.Stalled, r.State, r.Phase)
 		}
 		wantValues(t, scrape(t, server.addr), map[string]float64{"run_stalled{run=run}": metric})
 	}
@@ -187,5 +198,21 @@ func TestStalledRun(t *testing.T) {
 	want(text, 1)
 	if r := server.oneRun(t); r.Progress == nil || r.Progress.Step != 7 {
 		t.Errorf("the progress: %+v", r.Progress)
+	}
+	b.beat(r)
+	a.beat(steps(1, 8, 8, time.Second, time.Second))
+	want(text, 1) // as the other says still
+	b.beatWith(nil)
+	want(text, 1) // its workers have made steps: what it said last holds
+	b.beat(training.Report{Round: 1, Workers: 8, Stalled: text})
+	b.beatWith(nil)
+	want("", 0)
+	changes := server.oneRun(t).Changes
+	var told []string
+	for _, c := range changes[len(changes)-4:] {
+		told = append(told, c.Text)
+	}
+	if again := "makes steps again, 0s after it was found stalled"; !slices.Equal(told, []string{"stalled: " + text, again, "stalled: " + text, again}) {
+		t.Errorf("the changes: %q", told)
 	}
 }

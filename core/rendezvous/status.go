@@ -27,6 +27,7 @@ type Status struct {
 	Missing    string            // who or how many the forming round lacks; "" in other phases
 	NotStarted string            // why no round has been completed, in one sentence; "" unless one is being formed
 	Closed     *ClosedStatus     // nil while the run is open
+	Restarting bool              // workers of the last round failed, and the next one is not complete
 	Stopping   string            // who announced the stop of the last round, and why; "" if none is announced
 	Directives []DirectiveStatus // that stand, in the order in which they were given
 	Drained    []DrainedStatus   // nodes that are not admitted, by id
@@ -129,7 +130,7 @@ func (m *Machine) Status() Status {
 	s.Directives, s.Drained = m.directiveStatus()
 	s.ScaledTo = m.target
 	if m.stop != nil {
-		s.Stopping = m.stopReason()
+		s.Stopping, s.Restarting = m.stopReason(), !m.stop.leaving
 	}
 	if c := m.closed; c != nil {
 		s.Closed = &ClosedStatus{How: c.how(), Did: c.did(), By: c.By, Reason: c.Reason, At: c.At}

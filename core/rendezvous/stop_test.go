@@ -42,8 +42,8 @@ func TestAnnouncedStop(t *testing.T) {
 			t.Errorf("the reason is %q", node.notice.Reason)
 		}
 	}
-	if got := r.m.Status().Stopping; got != "node b failed: rank 3 exited with code 7" {
-		t.Errorf("the status says %q", got)
+	if got := r.m.Status(); got.Stopping != "node b failed: rank 3 exited with code 7" || !got.Restarting {
+		t.Errorf("the status says %q, restarting %v", got.Stopping, got.Restarting)
 	}
 	r.announce(n[2], false, "later")
 	r.wantStop(n[0], want)
@@ -54,6 +54,9 @@ func TestAnnouncedStop(t *testing.T) {
 		r.join(node)
 	}
 	o := r.wantRound(n...)
+	if r.m.Status().Restarting {
+		t.Error("it still restarts")
+	}
 	for _, node := range n {
 		if o.Round != 2 || node.notice.Waiting > 0 {
 			t.Errorf("in round %d node %s is told %+v", o.Round, node.id, node.notice)
@@ -99,6 +102,9 @@ func TestLeavingAnnounced(t *testing.T) {
 	r.wantStop(n[0], want)
 	r.wantStop(n[1], want)
 	r.wantStop(n[2], RoundStop{})
+	if r.m.Status().Restarting {
+		t.Error("it restarts, but no worker has failed")
+	}
 	if reason := n[0].notice.Reason; !strings.Contains(reason, "c (is leaving: got signal 15)") {
 		t.Errorf("the reason is %q", reason)
 	}

@@ -18,7 +18,6 @@ type Job struct {
 	changed  time.Time
 	perStep  time.Duration
 	before   time.Time // when a step changed last in an earlier round; zero: not known
-	stalled  bool      // as the last report says
 }
 
 // Cause is why a round follows another one.
@@ -47,7 +46,6 @@ func (j *Job) Begin(round uint64, cause Cause) {
 		j.before = j.changed
 	}
 	j.round, j.cause, j.reported, j.counted, j.step, j.perStep = round, cause, false, true, 0, 0
-	j.stalled = false
 }
 
 // Take takes a report that came at that time. It returns the time that was lost between the
@@ -63,7 +61,6 @@ func (j *Job) Take(r *Report, at time.Time) (lost time.Duration, cause Cause) {
 		}
 		return 0, NoCause
 	}
-	j.stalled = r.Stalled != ""
 	if bare {
 		return 0, NoCause
 	}
@@ -106,7 +103,6 @@ type Census struct {
 	Step     int64
 	PerStep  time.Duration
 	Change   time.Duration // since a step changed
-	Stalled  bool          // its nodes say that it makes no step any more
 }
 
 // Census returns how far the run is. It costs O(1).
@@ -114,7 +110,7 @@ func (j *Job) Census(now time.Time) Census {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	if !j.reported {
-		return Census{Stalled: j.stalled}
+		return Census{}
 	}
-	return Census{true, j.step, j.perStep, max(0, now.Sub(j.changed)), j.stalled}
+	return Census{true, j.step, j.perStep, max(0, now.Sub(j.changed))}
 }

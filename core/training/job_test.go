@@ -31,7 +31,7 @@ func TestJob(t *testing.T) {
 	now = now.Add(10 * s)
 	take(Report{Round: 1, Largest: 9, SinceChange: 2 * s, PerStep: 3 * s}, 0, NoCause)
 	take(Report{Round: 1, Largest: 8, SinceChange: 4 * s, PerStep: 7 * s}, 0, NoCause)
-	want(Census{true, 9, 3 * s, 2 * s, false})
+	want(Census{true, 9, 3 * s, 2 * s})
 
 	// The last report of the round comes when the next one is there already.
 	j.Begin(2, NodeLost)
@@ -41,7 +41,7 @@ func TestJob(t *testing.T) {
 	now = now.Add(60 * s)
 	take(Report{Round: 2, Largest: 4, SinceFirst: 20 * s, SinceChange: s, Gap: 50 * s}, 41*s, NodeLost)
 	take(Report{Round: 2, Largest: 4, SinceFirst: 20 * s, SinceChange: s, Gap: 50 * s}, 0, NoCause)
-	want(Census{true, 4, 0, s, false})
+	want(Census{true, 4, 0, s})
 
 	// Without a last report the node's own gap counts.
 	j.Begin(3, WorkerFailed)
@@ -55,34 +55,4 @@ func TestJob(t *testing.T) {
 	j.Begin(7, NoCause)
 	now = now.Add(10 * s)
 	take(Report{Round: 7, Largest: 4, Gap: 10 * s}, 0, NoCause)
-}
-
-// TestStalledJob: a job is stalled while its last report says so, also before the first step of a
-// round, in which nothing else is known of it.
-func TestStalledJob(t *testing.T) {
-	var j Job
-	now := time.Unix(1e9, 0)
-	j.Begin(1, NodeJoined)
-	for i, c := range []struct {
-		report Report
-		want   Census
-	}{
-		{Report{Round: 1, Workers: 2, Stalled: "x"}, Census{Stalled: true}},
-		{Report{Round: 1, Workers: 2, Reporting: 2, Largest: 5, Smallest: 5}, Census{Reported: true, Step: 5}},
-		{Report{Round: 1, Workers: 2, Reporting: 2, Largest: 5, Smallest: 5, Stalled: "x"}, Census{Reported: true, Step: 5, Stalled: true}},
-		{Report{Round: 2, Workers: 2, Stalled: ""}, Census{Reported: true, Step: 5, Stalled: true}},
-	} {
-		j.Take(&c.report, now)
-		if got := j.Census(now); got != c.want {
-			t.Errorf("%d: got %+v, want %+v", i, got, c.want)
-		}
-	}
-	j.Begin(2, WorkerFailed)
-	if got := j.Census(now); got.Stalled {
-		t.Errorf("in the next round: %+v", got)
-	}
-	j.Take(&Report{Round: 1, Workers: 2, Stalled: "x"}, now)
-	if got := j.Census(now); got.Stalled {
-		t.Errorf("by a report of the round before: %+v", got)
-	}
 }
