@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import secrets
@@ -21,9 +22,9 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = [sys.executable, "-m", "rallypoint"]
 
 
-def block(page: str, kind: str) -> str:
+def block(page: str, kind: str, number: int = 0) -> str:
     text = (REPOSITORY / "docs" / "libraries" / f"{page}.md").read_text()
-    return next(match[2] for match in BLOCK.finditer(text) if match[1] == kind)
+    return [match[2] for match in BLOCK.finditer(text) if match[1] == kind][number]
 
 
 def free_port() -> int:
@@ -96,6 +97,73 @@ def test_two_nodes_with_a_token(page: str, tmp_path: Path) -> None:
     assert [node.returncode for node in nodes] == [0, 0], said
     for rank in range(2):
         assert f"rank {rank} of 2" in said
+
+
+# Writes down for each file that torch saves whether the worker has announced that it is busy.
+WATCH = """
+import atexit
+import os
+import torch
+from rallypoint._launch import busy
+
+announced, save = [], torch.save
+
+
+def watched(*arguments, **more):
+    announced.append(bool(busy._until))
+    return save(*arguments, **more)
+
+
+torch.save = watched
+left = lambda: f"announced {set(announced)} left {len(busy._until)}\\n".encode()
+atexit.register(lambda: os.write(1, left()))  # one call: both ranks write
+"""
+
+
+def awaited(endpoint: str, job: subprocess.Popen[str], text: str) -> dict[str, object]:
+    """The status of the job once it holds a text."""
+    while job.poll() is None:
+        told = subprocess.run(
+            [*COMMAND, "status", endpoint, "--json"], capture_output=True, text=True, timeout=60
+        )
+        if text in told.stdout:
+            return dict(json.loads(told.stdout)["runs"][0])
+    raise AssertionError(f"its status has not said {text!r}: {job.communicate()[0]}")
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("page", ["accelerate", "lightning", "transformers"])
+def test_steps_and_directives(page: str, tmp_path: Path) -> None:
+    """The page's second program reports its steps, saves when it is asked to, is busy
+    meanwhile, and resumes from what it saved."""
+    if find_spec(page) is None:
+        pytest.skip(f"{page} is not installed: make test-libraries")
+    (tmp_path / "train.py").write_text(WATCH + block(page, "python", 1))
+    endpoint = f"127.0.0.1:{free_port()}"
+    command = [*COMMAND, "run", "--nnodes=1", "--nproc-per-node=2", f"--rdzv-endpoint={endpoint}"]
+    env = {**os.environ, "LOGLEVEL": "ERROR", "CUDA_VISIBLE_DEVICES": ""}
+    with subprocess.Popen(
+        [*command, "train.py"],
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as job:
+        awaited(endpoint, job, '"seconds_per_step"')
+        subprocess.run([*COMMAND, "admin", "save", endpoint], check=True, timeout=60)
+        status = awaited(endpoint, job, "is over, all have saved")
+        said = job.communicate(timeout=900)[0]
+    assert job.returncode == 0, said
+    assert status["progress"]["step"] > 0  # type: ignore[index]
+    assert said.count("step 2000 after None") == 2, said
+    assert said.count("announced {True} left 0") >= 1, said
+    assert "announced {False" not in said and "False}" not in said, said
+    again = run([*command, "train.py"], tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.count("step 2000 after") == 2
+    assert "after None" not in again.stdout
 
 
 # What the page uses of ray, each task in a process of its own.

@@ -335,7 +335,9 @@ def test_shows_how_far_the_run_is(
         text = window.js("return document.body.innerText")
         assert "all nodes stand at optimizer step 59" in text and "Optimizer step" in text
     named = "no step for 65 s: rank 3 (<b>gpu-b) stands in train.py:41 load_batch"
-    with told(page, status([member(0), member(1)], progress=stands, stalled=named, state="stalled")) as url:
+    with told(
+        page, status([member(0), member(1)], progress=stands, stalled=named, state="stalled")
+    ) as url:
         window.open(url)
         window.wait("document.querySelector('.note.bad')")
         text = window.js("return document.body.innerText")
