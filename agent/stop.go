@@ -51,10 +51,10 @@ const announcePatience = 500 * time.Millisecond
 
 // announceStop tells the other nodes that this one is about to stop its workers, and
 // returns how the attempt ends: a failure that comes while another node leaves followed
-// from that.
+// from that. A node alone tells of failures, too: the status has them from here.
 func (a *Agent) announceStop(t *attempt, v outcome) outcome {
 	rdzv, ok := a.rdzv.(StopAnnouncer)
-	if !ok || a.assignment.groups < 2 || v == allSucceeded || v == mustRegroup {
+	if !ok || v == allSucceeded || v == mustRegroup || v == mustInterrupt && a.assignment.groups < 2 {
 		return v
 	}
 	reason := ""

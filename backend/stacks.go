@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
+	"slices"
 	"time"
 
 	"rallypoint/agent/stacks"
@@ -71,6 +72,15 @@ type Stacks struct {
 	Suspects []int        `json:"suspects"`
 	Silent   []SilentNode `json:"silent"` // nodes that did not answer
 	stacks.Fold
+	Workers []WorkerStatus `json:"workers"` // by rank; none of a node of an older release
+}
+
+// WorkerStatus is the process of a worker.
+type WorkerStatus struct {
+	stacks.Process
+	Node string `json:"node"`
+	Host string `json:"host"`
+	Step *int64 `json:"step"` // nil: it has reported none
 }
 
 // SilentNode is a node of the round that did not answer.
@@ -106,7 +116,7 @@ func AskStacks(ctx context.Context, run *control.RunStatus, token *secret.Token)
 	if err != nil {
 		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "the agents of run %q could not be asked in the store of round %d at %s: %v", run.RunID, run.Round, run.RoundStore, err)
 	}
-	r := &Stacks{Schema: StacksSchema, RunID: run.RunID, Round: run.Round, Nodes: len(run.Members), Silent: []SilentNode{}}
+	r := &Stacks{Schema: StacksSchema, RunID: run.RunID, Round: run.Round, Nodes: len(run.Members), Silent: []SilentNode{}, Workers: []WorkerStatus{}}
 	var folds []stacks.Fold
 	for i, f := range answers {
 		if f == nil {
@@ -115,7 +125,15 @@ func AskStacks(ctx context.Context, run *control.RunStatus, token *secret.Token)
 			continue
 		}
 		folds = append(folds, f.Fold)
+		for _, w := range f.Workers {
+			worker := WorkerStatus{w, run.Members[i].Node, f.Host, nil}
+			if step, ok := f.Steps[w.Rank]; ok {
+				worker.Step = &step
+			}
+			r.Workers = append(r.Workers, worker)
+		}
 	}
+	slices.SortStableFunc(r.Workers, func(a, b WorkerStatus) int { return a.Rank - b.Rank })
 	r.Fold = stacks.Join(folds)
 	r.Ranks, r.Suspects = r.Fold.Ranks(), r.Fold.Suspects()
 	r.Verdict = r.verdict()

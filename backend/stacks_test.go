@@ -48,6 +48,14 @@ func TestStacksInEachPlace(t *testing.T) {
 				if s.Round != 1 || s.Nodes != 2 || s.Ranks != 4 || len(s.Silent) != 0 || s.Groups[0].Source != stacks.SourceKernel || len(s.Suspects) != 0 {
 					t.Errorf("%+v", s)
 				}
+				for rank, w := range s.Workers {
+					if w.Rank != rank || w.Pid <= 1 || w.Node != before.Members[rank/2].Node || w.Host == "" || w.State == "" || w.Step != nil {
+						t.Errorf("worker %d: %+v", rank, w)
+					}
+				}
+				if len(s.Workers) != 4 {
+					t.Errorf("%d workers", len(s.Workers))
+				}
 			}
 			after := testkit.Must(a.status(ctx))(t)
 			if after.Phase != before.Phase || after.ChangesTotal != before.ChangesTotal || len(after.Directives) != 0 || before.RoundStore == "" {

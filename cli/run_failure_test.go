@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 )
@@ -8,17 +9,28 @@ import (
 // TestLastFailure: while the round after a failure runs, the status says what failed, and how many
 // restarts are used.
 func TestLastFailure(t *testing.T) {
-	t.Parallel()
+	for n := 1; n <= 2; n++ {
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			t.Parallel()
+			testLastFailure(t, n)
+		})
+	}
+}
+
+func testLastFailure(t *testing.T, n int) {
 	h := newHarness(t)
-	options := elastic(t, "2", "--max-restarts=3")
-	script := `[ $RANK$TORCHELASTIC_RESTART_COUNT = 10 ] && { echo "ValueError: bad batch" >&2; exit 3; }
+	options := elastic(t, fmt.Sprint(n), "--max-restarts=3")
+	script := `[ $((RANK + 1))$TORCHELASTIC_RESTART_COUNT = ${WORLD_SIZE}0 ] && { echo "ValueError: bad batch" >&2; exit 3; }
 		` + printPlacement
-	nodes := []*nodeProcess{h.run(script, options...), h.run(script, options...)}
-	h.readRound(2)
+	var nodes []*nodeProcess
+	for range n {
+		nodes = append(nodes, h.run(script, options...))
+	}
+	h.readRound(n)
 	endpoint := strings.TrimPrefix(options[1], "--rdzv-endpoint=")
 	_, stdout, _ := execute(t, "status", endpoint)
 	text := strings.Join(strings.Fields(stdout), " ")
-	for _, part := range []string{"running, round 2", "Last failure: ", " ago, round 1 stops: node ", "failed: worker of rank 1", "exited with code 3", "; restart 1 of 3"} {
+	for _, part := range []string{"running, round 2", "Last failure: ", " ago, round 1 stops: node ", fmt.Sprintf("failed: worker of rank %d", n-1), "exited with code 3", "; restart 1 of 3"} {
 		if !strings.Contains(text, part) {
 			t.Errorf("the status does not say %q: %s", part, stdout)
 		}

@@ -91,6 +91,11 @@ func (s statusQuery) fetchRun(ctx context.Context) (*control.RunStatus, error) {
 	if err != nil {
 		return nil, failure{err}
 	}
+	return onlyRun(st)
+}
+
+// onlyRun is the run of a status that was asked for, or that is there alone.
+func onlyRun(st control.Status) (*control.RunStatus, error) {
 	if len(st.Runs) == 1 {
 		return &st.Runs[0], nil
 	}
@@ -102,6 +107,34 @@ func (s statusQuery) fetchRun(ctx context.Context) (*control.RunStatus, error) {
 		names = append(names, r.RunID)
 	}
 	return nil, fmt.Errorf("--rdzv-id is missing: which run? There are %s", wording.Names(names))
+}
+
+// workersText shows the processes of the workers, each with its step and its place in the code.
+func workersText(r *backend.Stacks, term terminal) string {
+	where := make(map[int]string)
+	for _, g := range r.Groups {
+		for _, rank := range g.Ranks {
+			where[rank] = g.Where()
+		}
+	}
+	t := table{columns: []column{{head: "RANK", right: true}, {head: "NODE"}, {head: "HOST"}, {head: "PID", right: true}, {head: "STEP", right: true}, {head: "STATE"}, {head: "WHERE"}}, styledColumn: 5}
+	for _, w := range r.Workers {
+		step := ""
+		if w.Step != nil {
+			step = grouped(*w.Step)
+		}
+		if len(w.State) > 0 && where[w.Rank] == w.State {
+			where[w.Rank] = ""
+		}
+		t.add(plain, fmt.Sprint(w.Rank), nodeText(w.Node, term.most(maxNode)), clean(w.Host), fmt.Sprint(w.Pid), step, clean(w.State), clean(where[w.Rank]))
+	}
+	var b strings.Builder
+	b.WriteString("\nWorkers\n")
+	t.write(&b, term)
+	for _, n := range r.Silent {
+		fmt.Fprintf(&b, "node %d (%s) did not answer\n", n.Rank, clean(n.Label))
+	}
+	return b.String()
 }
 
 // stacksText shows what was answered; all texts in it are printable.

@@ -76,6 +76,24 @@ func TestStacksOfHangingJob(t *testing.T) {
 		!strings.Contains(stdout, "\nrank 3 (suspect)\n  > data_wait  "+script+":7\n") || !strings.Contains(stdout, "\nranks 0-2, 4-7\n  > all_reduce  ") {
 		t.Errorf("code %d: %s%s", code, stdout, stderr)
 	}
+	code, stdout, stderr = execute(t, "status", endpoint, "--workers")
+	_, workers, found := strings.Cut(stdout, "\nWorkers\n")
+	rows := strings.Split(workers, "\n")
+	if code != 0 || !found || len(rows) != 10 || !strings.HasPrefix(rows[0], "RANK  NODE") {
+		t.Fatalf("code %d: %s%s", code, stdout, stderr)
+	}
+	for rank, w := range s.Workers {
+		function := "all_reduce ("
+		if rank == 3 {
+			function = "data_wait ("
+		}
+		if row := rows[1+rank]; !strings.Contains(row, fmt.Sprint(w.Pid)) || !strings.Contains(row, w.Node) || !strings.Contains(row, function) {
+			t.Errorf("rank %d: %s", rank, row)
+		}
+	}
+	if code, _, stderr := execute(t, "status", endpoint, "--workers", "--watch"); code == 0 || !strings.Contains(stderr, "stacks --json") {
+		t.Errorf("code %d: %s", code, stderr)
+	}
 	for _, p := range nodes {
 		testkit.Check(t, p.Process.Kill())
 		p.end()

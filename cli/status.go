@@ -31,6 +31,7 @@ type statusCommand struct {
 	query         statusQuery
 	token         tokenFlag
 	json, watched bool
+	workers       bool
 }
 
 func newStatus(log *logging) *cobra.Command {
@@ -57,6 +58,9 @@ none now; an idle node is connected and asks for nothing.
 Where there is a token, a line names it by its fingerprints, and which of the connected
 nodes have not proven that they know it.
 
+--workers asks the agents of the run as "stacks" does, and shows each worker's pid, state
+and step, and where it is in its code.
+
 --json prints what GET /status on that port answers (docs/status.md).`,
 		Example: `  rallypoint status host0:29400
   rallypoint status host0:29400 --rdzv-id job7 --watch
@@ -69,6 +73,7 @@ nodes have not proven that they know it.
 	flags.StringVar(&c.query.run, "rdzv-id", "", "show only the run `ID`")
 	flags.BoolVar(&c.json, "json", false, "print JSON; with --watch one document a line")
 	flags.BoolVarP(&c.watched, "watch", "w", false, "look again each second, until interrupted")
+	flags.BoolVar(&c.workers, "workers", false, "show the workers' processes, too; in JSON \"stacks --json\" has them")
 	flags.DurationVar(&c.query.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for an answer")
 	c.token.addTo(cmd)
 	return cmd
@@ -84,6 +89,9 @@ func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) e
 	if err := positive("--timeout", q.timeout); err != nil {
 		return err
 	}
+	if s.workers && (s.json || s.watched) {
+		return errors.New(`--workers goes with neither --json nor --watch: "rallypoint stacks --json" has the workers, too`)
+	}
 	if q.token, err = s.token.open(log, q.sharedLog); err != nil {
 		return err
 	}
@@ -97,7 +105,20 @@ func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) e
 	if err != nil {
 		return failure{err}
 	}
-	return show.print(raw, st)
+	if err := show.print(raw, st); err != nil || !s.workers {
+		return err
+	}
+	run, err := onlyRun(st)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(cmd.Context(), q.timeout)
+	defer cancel()
+	r, err := backend.AskStacks(ctx, run, q.token)
+	if err != nil {
+		return failure{err}
+	}
+	return show.printText(workersText(r, show.terminal))
 }
 
 // statusPrinter shows statuses on one stream.
@@ -114,8 +135,11 @@ func newStatusPrinter(out io.Writer, asJSON, watched bool) *statusPrinter {
 
 // print writes one status: raw as it came, st decoded.
 func (s *statusPrinter) print(raw []byte, st control.Status) error {
-	text := s.text(raw, st)
-	if _, err := s.out.Write(text); err != nil {
+	return s.printText(string(s.text(raw, st)))
+}
+
+func (s *statusPrinter) printText(text string) error {
+	if _, err := io.WriteString(s.out, text); err != nil {
 		return failed("printing the status: %w", err)
 	}
 	return nil

@@ -38,6 +38,27 @@ type Node struct {
 	Host   string         `json:"host"`
 	Silent *time.Duration `json:"silent"` // since a step of its workers has changed; nil: they have reported none
 	Steps  map[int]int64  `json:"steps"`  // of its ranks, as far as they report any
+
+	Workers []Process `json:"workers"` // that run, at most MaxWorkers
+}
+
+// Process is a worker's process.
+type Process struct {
+	Rank  int    `json:"rank"`
+	Pid   int    `json:"pid"`
+	State string `json:"state"` // in words, as the kernel has it
+}
+
+// MaxWorkers bounds the processes in an answer.
+const MaxWorkers = 256
+
+// Processes are those of workers, as the kernel has them now.
+func Processes(targets []Target) []Process {
+	list := []Process{}
+	for _, t := range targets[:min(len(targets), MaxWorkers)] {
+		list = append(list, Process{t.Rank, t.Pid, readKernel(t.Pid).String()})
+	}
+	return list
 }
 
 func questionKey(number int64) string { return keyQuestion + strconv.FormatInt(number, 10) }
@@ -213,6 +234,16 @@ func decode(text []byte) (*Node, error) {
 		if !possible([]int{rank}) {
 			return nil, errors.New("an answer with ranks that cannot be")
 		}
+	}
+	if len(n.Workers) > MaxWorkers {
+		return nil, fmt.Errorf("an answer of %d workers", len(n.Workers))
+	}
+	for i := range n.Workers {
+		w := &n.Workers[i]
+		if !possible([]int{w.Rank}) || w.Pid < 0 {
+			return nil, errors.New("an answer with a worker that cannot be")
+		}
+		w.State = bounded(w.State)
 	}
 	return &n, n.check()
 }

@@ -130,6 +130,27 @@ class SilentNode:
 
 
 @dataclasses.dataclass(frozen=True)
+class Worker:
+    """The process of a worker.
+
+    Attributes:
+        rank: of all workers.
+        node: the id of its node.
+        host: the name of its machine.
+        pid: there.
+        state: what the kernel says of it, in words.
+        step: the last one that it has reported; None: it has reported none.
+    """
+
+    rank: int
+    node: str
+    host: str
+    pid: int
+    state: str
+    step: int | None
+
+
+@dataclasses.dataclass(frozen=True)
 class Stacks:
     """Where the workers of a job are.
 
@@ -142,6 +163,7 @@ class Stacks:
         suspects: ranks that stand out, where most are at one place; empty: none does.
         silent: nodes that did not answer.
         groups: of equal stacks, the smallest first.
+        workers: by rank, at most 256 a node; none of a node of an older release.
         groups_cut: how many groups were left out.
         ranks_cut: the ranks of these.
         frames_cut: outer calls were left out to keep the answer small.
@@ -155,6 +177,7 @@ class Stacks:
     suspects: tuple[int, ...]
     silent: tuple[SilentNode, ...]
     groups: tuple[Group, ...]
+    workers: tuple[Worker, ...]
     groups_cut: int
     ranks_cut: tuple[int, ...]
     frames_cut: bool
@@ -207,6 +230,7 @@ def stacks(
         "suspects": tuple(told["suspects"]),
         "silent": tuple(_only(SilentNode, node) for node in told["silent"]),
         "groups": groups,
+        "workers": tuple(_only(Worker, worker) for worker in told["workers"]),
         "ranks_cut": tuple(told["ranks_cut"]),
     }
     result: Stacks = _only(Stacks, told)

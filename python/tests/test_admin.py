@@ -207,6 +207,10 @@ def test_stacks_of_a_job_that_hangs(tmp_path: Path) -> None:
     got = told[-1]
     assert (got.run_id, got.round, got.nodes, got.ranks, got.silent) == ("hang", 1, 1, 4, ())
     assert got.verdict.startswith(f"rank 3: data_wait ({script}:4)")
+    assert [(w.rank, w.node, w.step) for w in got.workers] == [
+        (rank, got.workers[0].node, None) for rank in range(4)
+    ]
+    assert all(w.pid > 1 and w.state and w.host for w in got.workers)
     first, second = got.groups
     assert first.ranks == (3,) and first.source == "faulthandler"
     assert first.threads[0].main and first.threads[0].frames[0] == admin.Frame(
