@@ -20,7 +20,7 @@ from rallypoint._native import library
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 
-GUARANTEE_BROKEN = 8  # exit code; see `define pytest` in the Makefile
+GUARANTEE_BROKEN = 8  # exit code; see `define pytest` in make/test.mk
 
 
 def pytest_configure() -> None:

@@ -112,8 +112,8 @@ def problems(words: list[str]) -> Iterator[str]:
             if option not in options_of_torchrun():
                 yield f"torchrun has no option {option}"
     elif name == "make":
-        makefiles = ("Makefile", "packaging/install.mk")
-        text = "".join((REPOSITORY / file).read_text() for file in makefiles)
+        makefiles = (REPOSITORY / "Makefile", *REPOSITORY.glob("*/*.mk"))
+        text = "".join(file.read_text() for file in makefiles)
         for target in rest:
             if "=" not in target and not re.search(
                 rf"^(?:[\w/.-]+ )*{re.escape(target)}(?: [\w/.-]+)*:", text, re.MULTILINE

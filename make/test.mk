@@ -1,0 +1,248 @@
+# The tests: those of `make test`, and the longer ones.
+
+##@ Test
+
+# Neither torch nor etcd, no environment, no race detector: the command, and the tests
+# of the packages that need little time. SLOW are the others.
+SLOW := capi|cli|etcdstore|backend|bench|examples|cmd|packaging|agent|core/control|core/sharedlog
+
+.PHONY: quick
+quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' tests
+	$(call say,gofmt)
+	@out=$$(gofmt -l $(GO_FILES) </dev/null); \
+	if [ -n "$$out" ]; then echo "not formatted (make fmt):" >&2; echo "$$out" >&2; exit 1; fi
+	$(call say,go test of the fast packages)
+	@$(GO) test -timeout 2m $(GOTEST_ARGS) $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '^rallypoint/($(SLOW))(/|$$)')
+
+# Three at a time, the longest first: most tests wait for other processes, not for a processor.
+.PHONY: test
+test:  ## All quick tests
+	@$(MAKE) -j3 test-python-torchrun test-go test-python-jobs test-python-files test-c test-install test-free-threaded
+
+# FREE_THREADED names the interpreter, FETCH=1 lets uv fetch one.
+.PHONY: test-free-threaded
+test-free-threaded: build/.wheel | $(UV_STAMP)  ## The wheel in a Python without a global lock, if there is one
+	$(call say,packaging/tests/free-threaded)
+	@packaging/tests/free-threaded "$$(echo dist/rallypoint-*.whl)"
+
+.PHONY: test-conda
+test-conda:  ## A build of the conda recipe, if rattler-build is there
+	$(call say,packaging/tests/conda)
+	@packaging/tests/conda
+
+PYTHON_TESTS := test-python test-python-torchrun test-python-jobs test-python-files
+
+$(PYTHON_TESTS) test-python-long: export RALLYPOINT_TEST_PROMQL = $(wildcard $(CURDIR)/$(PROMQL))
+
+test-helm: export RALLYPOINT_TEST_HELM = $(CURDIR)/$(HELM)
+
+test-go test-c test-asan test-valgrind test-install test-run-long $(PYTHON_TESTS) test-python-long bench: export RALLYPOINT_TEST_ETCD = $(CURDIR)/$(ETCD)
+
+# A program with the race detector sleeps for a second before it ends, unless told: the
+# tests start and end hundreds. make check runs all of vet, of which go test has a part.
+test-go test-go-long test-etcd-versions test-mounts test-run-long: export GORACE ?= atexit_sleep_ms=20
+
+# What fails, a few tests at most, is run once more when all else has ended. A data race, a
+# panic and a goroutine that is left are final.
+.PHONY: test-go
+test-go: $(GOTESTSUM) $(ETCD)  ## go test -race ./...
+	$(call say,go test -race ./...)
+	@rm -f build/again.txt; mkdir -p build
+	@CGO_ENABLED=1 $(GOTESTSUM) --format standard-quiet --hide-summary=skipped --rerun-fails=1 --rerun-fails-max-failures=5 \
+	--rerun-fails-abort-on-data-race --rerun-fails-report=build/again.txt --packages=./... -- -race -vet=off -p 3 -timeout 5m $(GOTEST_ARGS)
+	@[ ! -s build/again.txt ] || { echo "==> passed only when run again:"; cat build/again.txt; cut -d: -f1 build/again.txt | $(note_flaky); }
+
+# The names of tests that were run once more, a line each time.
+FLAKY := build/flaky.txt
+note_flaky = { mkdir -p build; cat >>$(FLAKY); }
+
+.PHONY: flaky
+flaky:  ## The tests that were run once more here, and how often: two times are one too many
+	@[ -s $(FLAKY) ] || { echo "no test was run once more since the last make clean"; exit; }; \
+	sort $(FLAKY) | uniq -c | sort -rn | awk '{print ($$1 > 1 ? "mend or remove" : "once          ") "  " $$0}'
+
+# Each capi/tests/*.c is one program: exit code 0 is a pass.
+# SANITIZE=address,undefined builds them with those sanitizers.
+C_TEST_BINS := $(C_TESTS:capi/tests/%.c=build/ctest/%)
+
+build/ctest/%: capi/tests/%.c $(wildcard capi/tests/*.h) $(HEADERS) build/librallypoint.so
+	@mkdir -p $(@D)
+	@$(CC) -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror $(if $(SANITIZE),-fsanitize=$(SANITIZE) -fno-omit-frame-pointer) \
+	-Iinclude -Icapi/tests -o $@ $< -Wl,--as-needed $(CURDIR)/build/librallypoint.so -Wl,-rpath,$(CURDIR)/build/ctest/lib -pthread
+
+.PHONY: test-c
+test-c: build/librallypoint.so $(C_TEST_BINS) $(ETCD)  ## The exported symbols, and the C programs in capi/tests
+	$(call say,exported symbols)
+	@bad=$$(nm -D --defined-only build/librallypoint.so | awk '$$2 != "A" {print $$3}' | grep -v '^rp_' || true); \
+	if [ -n "$$bad" ]; then echo "exported, but not rp_*:" >&2; echo "$$bad" >&2; exit 1; fi
+	@mkdir -p build/ctest/lib; ln -sf ../../librallypoint.so build/ctest/lib/librallypoint.so.$(SOVERSION)
+	@ok=0; for t in $(C_TEST_BINS); do \
+	if LD_LIBRARY_PATH=build/ctest/lib timeout 120 $$t; then echo "ok    $$t"; ok=$$((ok+1)); else echo "FAIL  $$t (exit $$?)"; exit 1; fi; done; \
+	echo "C tests: $$ok passed"
+
+# Both the C programs and the library, Go code included, under AddressSanitizer, which
+# also looks for leaks.
+build/asan/librallypoint.so.$(SOVERSION): FORCE
+	$(call say,building $@)
+	@mkdir -p $(@D); CGO_ENABLED=1 $(GO_BUILD) -asan -buildmode=c-shared -ldflags $(subst -s -w ,,$(LIB_LDFLAGS)) -o $@ ./capi; rm -f $(@D)/*.h
+
+.PHONY: test-asan
+test-asan: build/asan/librallypoint.so.$(SOVERSION) $(ETCD)  ## The C tests and the library under AddressSanitizer
+	$(call say,C tests with AddressSanitizer)
+	@for t in $(C_TESTS); do bin=build/asan/$$(basename $$t .c); \
+	$(CC) -std=c11 -D_GNU_SOURCE -g -O1 -Wall -Wextra -Werror -fsanitize=address,undefined -fno-omit-frame-pointer \
+	-Iinclude -Icapi/tests -o $$bin $$t -Wl,--as-needed $< -pthread; \
+	LD_LIBRARY_PATH=build/asan timeout 300 $$bin || { echo "FAIL  $$bin (exit $$?)"; exit 1; }; echo "ok    $$bin"; done
+
+# memcheck sees leaks and wrong accesses of the program; not what Go does with its own
+# memory (capi/tests/valgrind.supp; uninitialised values are off for the same reason).
+# cycles, stress and signals are about time and threads, which it changes.
+VALGRIND_TESTS := $(filter-out cycles stress signals,$(C_TESTS:capi/tests/%.c=%))
+
+.PHONY: test-valgrind
+test-valgrind: build/librallypoint.so $(C_TEST_BINS) $(ETCD)  ## The C tests under valgrind
+	$(call say,C tests with valgrind)
+	@command -v valgrind >/dev/null || { echo "skipped: valgrind is not installed (Debian: valgrind)" >&2; exit 0; }; \
+	mkdir -p build/ctest/lib; ln -sf ../../librallypoint.so build/ctest/lib/librallypoint.so.$(SOVERSION); \
+	for t in $(VALGRIND_TESTS); do log=build/ctest/$$t.valgrind; \
+	LD_LIBRARY_PATH=build/ctest/lib timeout 600 valgrind --log-file=$$log --suppressions=capi/tests/valgrind.supp \
+	--undef-value-errors=no --leak-check=full --show-leak-kinds=definite build/ctest/$$t || { echo "FAIL  $$t (exit $$?)"; exit 1; }; \
+	if grep -B1 -A12 -E 'definitely lost in loss record|Invalid (read|write|free)|Mismatched free' $$log; then exit 1; fi; \
+	grep -q 'HEAP SUMMARY' $$log; echo "ok    $$t"; done
+
+.PHONY: test-install
+test-install: $(ETCD)  ## make install, and programs built against it with pkg-config and CMake
+	$(call say,packaging/tests/run)
+	@packaging/tests/run
+
+.PHONY: $(PYTHON_TESTS)
+$(PYTHON_TESTS): .venv/.wheel build/rallypoint $(ETCD) promql
+
+# $(1): folders and options. What fails is run once more when all else has ended: the second
+# run decides, unless it was more than a failed test (exit code 1; 8 is a broken guarantee).
+define pytest
+@$(BIN)/python -m pytest $(1) -o cache_dir=.pytest_cache/$@ $(PYTEST_ARGS) || { code=$$?; [ $$code = 1 ] || exit $$code; \
+	echo "==> once more what failed (passed only when run again, if it passes)"; \
+	grep -o '[^"]*::[^"]*' .pytest_cache/$@/v/cache/lastfailed | $(note_flaky); \
+	$(BIN)/python -m pytest $(1) -o cache_dir=.pytest_cache/$@ --last-failed --last-failed-no-failures=none --maxfail=1 $(PYTEST_ARGS); }
+endef
+
+test-python:  ## pytest against the installed wheel
+	$(call say,pytest)
+	$(call pytest,python/tests)
+
+# Its parts, which test runs side by side: jobs under torchrun, other whole jobs, each in
+# folders, and all else.
+PYTHON_JOBS := $(patsubst %/,%,$(sort $(dir $(wildcard python/tests/*/test_*.py))))
+PYTHON_TORCHRUN := python/tests/torchrun
+
+test-python-torchrun:
+	$(call say,pytest of torchrun)
+	$(call pytest,$(PYTHON_TORCHRUN))
+
+test-python-jobs:
+	$(call say,pytest of other jobs)
+	$(call pytest,$(filter-out $(PYTHON_TORCHRUN),$(PYTHON_JOBS)))
+
+test-python-files:
+	$(call say,pytest of all else)
+	$(call pytest,python/tests $(PYTHON_JOBS:%=--ignore=%))
+
+.PHONY: test-helm
+test-helm: .venv/.wheel build/rallypoint $(HELM)  ## The Helm chart, rendered by helm
+	$(call say,pytest of the chart)
+	@$(BIN)/python -m pytest python/tests/test_helm.py $(PYTEST_ARGS)
+
+# One piece after the other, the rest also when one fails; the last lines name what has failed.
+LONG := fuzz test-go-long test-etcd-versions test-mounts test-helm test-asan test-valgrind test-run-long \
+	test-python-long test-conda test-libraries test-torch-suites $(TORCH_VERSIONS:%=test-torch-%)
+
+.PHONY: test-long
+test-long:  ## Fuzzing, long tests, older torch versions: an hour or two
+	@$(MAKE) -k $(LONG)
+
+# Go tests that show a dot for each that has passed, and what has failed at the end. Their
+# time-outs are for tests that hang: on a machine with much else to do all take longer.
+LONG_GO_TEST = CGO_ENABLED=1 $(GOTESTSUM) --format dots --hide-summary=skipped -- -race -count=1
+
+# More kills and more runs, and the control plane's tests with a disk below.
+.PHONY: test-go-long
+test-go-long: $(GOTESTSUM)  ## Long tests of the control plane and of the shared log
+	$(call say,go test -tags long ./core/control)
+	@$(LONG_GO_TEST) -tags long -timeout 1h ./core/control
+	$(call say,go test -tags long ./core/sharedlog)
+	@$(LONG_GO_TEST) -tags long -timeout 1h ./core/sharedlog
+	$(call say,go test -tags long ./roundstore)
+	@$(LONG_GO_TEST) -tags long -timeout 10m ./roundstore -run TestPortOfAnother
+	$(call say,go test ./core/control with a data directory)
+	@RALLYPOINT_TEST_DURABLY=1 $(LONG_GO_TEST) -timeout 30m ./core/control
+	$(call say,go test ./core/rendezvous: 5000 histories of each property)
+	@$(LONG_GO_TEST) -timeout 30m ./core/rendezvous -run TestGuarantees -rapid.checks=5000 -rapid.steps=100
+
+# The tests that need an etcd, the long ones too, with the one of the quick tests, with
+# 3.5, and with the distribution's, of which those run a few already. A version that is
+# tested takes the place of the etcd that RALLYPOINT_TEST_ETCD names.
+.PHONY: test-etcd-versions
+test-etcd-versions: .venv/.wheel build/rallypoint $(GOTESTSUM) $(ETCD) $(ETCD_3_5)  ## Everything about etcd with the distribution's etcd, 3.5 and 3.6
+	@others="$(CURDIR)/$(ETCD_3_5) $(CURDIR)/$(ETCD)"; if own=$$(command -v etcd); then others="$$own $$others"; else \
+	echo "skipped: the distribution's etcd, which is not installed (Debian: etcd-server)" >&2; fi; \
+	for etcd in $$others; do echo "==> $$($$etcd --version | head -n 1): go test, pytest"; export RALLYPOINT_TEST_ETCD=$$etcd; \
+	$(LONG_GO_TEST) -tags long -timeout 1h ./etcdstore/... ./internal/etcdclient ./internal/etcdserver; \
+	$(LONG_GO_TEST) -timeout 30m ./backend -run '/^etcd$$'; \
+	$(BIN)/python -m pytest python/tests/test_etcd.py python/tests/launch python/tests/torchrun/test_demo.py -k etcd $(PYTEST_ARGS); done
+
+# Everything about files on a file system that other processes see by another mount.
+.PHONY: test-mounts
+test-mounts: .venv/.wheel build/rallypoint  ## FileStore and shared directories over two FUSE mounts of one folder
+	$(call say,go test and pytest over two mounts)
+	@over=filestore/testdata/two-mounts; $$over true || { [ $$? = 77 ]; exit 0; }; \
+	CGO_ENABLED=1 $$over $(GO) test -race -count=1 -timeout 5m ./filestore/...; \
+	CGO_ENABLED=1 $$over $(GO) test -race -count=1 -timeout 5m ./backend -run '/file$$|TestFile'; \
+	$$over $(BIN)/python -m pytest python/tests/torchrun/test_guarantees.py -k file $(PYTEST_ARGS)
+
+# `rallypoint run` against torchrun itself, not its recordings, and two minutes of
+# killing and stopping.
+.PHONY: test-run-long
+test-run-long: $(VENV_STAMP) $(GOTESTSUM) $(ETCD)  ## rallypoint run beside torchrun itself; chaos
+	$(call say,recording torchrun)
+	@rm -rf build/torchrun; $(BIN)/python agent/testdata/torchrun/record.py $(BIN)/torchrun --into build/torchrun
+	$(call say,go test: rallypoint run beside torchrun; chaos)
+	@RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=300 $(LONG_GO_TEST) -timeout 1h ./cli -run 'TestRunAsTorchrun|TestChaos|TestLogSettings'
+	$(call say,go test: rallypoint run in network namespaces)
+	@$(LONG_GO_TEST) -tags long -timeout 1h ./cli -run 'TestNetwork|TestHost'
+
+.PHONY: test-python-long
+test-python-long: .venv/.wheel build/rallypoint $(ETCD)  ## pytest -m long
+	$(call say,pytest -m long)
+	@$(BIN)/python -m pytest python/tests -m long --timeout 1800 -o faulthandler_timeout=1860 $(PYTEST_ARGS)
+
+# The pages in docs/libraries, with the libraries that they are about.
+.PHONY: test-libraries
+test-libraries: .venvs/libraries/.wheel  ## The programs of docs/libraries: accelerate, Lightning, Ray and others
+	$(call say,pytest of docs/libraries)
+	@.venvs/libraries/bin/python -m pytest python/tests/test_libraries.py -m 'long or not long' --timeout 1000 -o faulthandler_timeout=1060 $(PYTEST_ARGS)
+
+.venvs/libraries/.wheel: build/.wheel $(LIBRARIES_STAMP)
+	$(call say,installing the wheel into .venvs/libraries)
+	@$(UV) pip install --quiet --python .venvs/libraries/bin/python --no-deps --reinstall dist/rallypoint-*.whl
+	@touch $@
+
+$(LIBRARIES_STAMP): | $(UV_STAMP)
+	$(call say,making .venvs/libraries)
+	@mkdir -p .venvs
+	$(call make_venv,.venvs/libraries,requirements/libraries.txt)
+
+# Their texts come from Debian's archive; where there is none the target says so.
+.PHONY: test-torch-suites
+test-torch-suites: .venv/.wheel  ## PyTorch's own tests of its agent and launcher, over Rallypoint
+	$(call say,the tests of PyTorch itself)
+	@$(UV) pip install --quiet --python $(BIN)/python --target build/torch-suites/site -r requirements/torch-suites.txt
+	@PYTHONPATH=$(CURDIR)/build/torch-suites/site $(BIN)/python packaging/torch_suites.py build/torch-suites
+
+.PHONY: fuzz
+fuzz:  ## Every fuzz target for FUZZTIME (30s)
+	@n=0; for pkg in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
+	for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	echo "==> fuzzing $$pkg $$f for $(FUZZTIME)"; \
+	$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; n=$$((n+1)); done; done; \
+	echo "fuzzing: $$n targets passed"

@@ -1,0 +1,88 @@
+# Environments of Python, and the tools and servers that are built with the project's Go.
+
+##@ Build
+
+# Environments. A stamp carries the hash of what was asked for, so that a
+# changed requirement rebuilds and a fresh checkout's file times do not.
+# $(1): folder, $(2): requirements file
+define make_venv
+@ver=$$($(PYTHON) -c 'import sys; print("%d.%d" % sys.version_info[:2], sys.version_info >= (3, 11))'); \
+	case "$$ver" in *True) ;; *) echo "$(PYTHON) is Python $${ver% *}; the pinned requirements need 3.11 or newer (set PYTHON)" >&2; exit 1;; esac
+@$(UV) venv --quiet --allow-existing --python "$$(command -v $(PYTHON))" $(1)
+@$(UV) pip sync --quiet --python $(1)/bin/python $(2)
+@rm -f $(1)/.requirements-* $(1)/.wheel
+@touch $@
+endef
+
+$(UV_STAMP):
+	$(call say,installing uv into .tools)
+	@mkdir -p .tools; rm -rf .tools/uv .tools/.uv-*
+	@$(PYTHON) -m venv .tools/uv
+	@.tools/uv/bin/pip install --quiet --disable-pip-version-check -r requirements/uv.txt
+	@touch $@
+
+$(VENV_STAMP): | $(UV_STAMP)
+	$(call say,making .venv from requirements/dev.txt (the first time this downloads about 3 GB))
+	$(call make_venv,.venv,requirements/dev.txt)
+
+# Older torch versions: .venvs/torch-2.4.1 and so on.
+.PHONY: venvs
+venvs: $(TORCH_VERSIONS:%=venv-torch-%)  ## Make .venvs/torch-* for TORCH_VERSIONS
+
+define torch_rules
+TORCH_STAMP_$(1) := .venvs/torch-$(1)/.requirements-$$(call hash,requirements/uv.txt requirements/torch-$(1).txt)
+
+.PHONY: venv-torch-$(1)
+venv-torch-$(1): $$(TORCH_STAMP_$(1))
+
+$$(TORCH_STAMP_$(1)): | $$(UV_STAMP)
+	$$(call say,making .venvs/torch-$(1))
+	@mkdir -p .venvs
+	$$(call make_venv,.venvs/torch-$(1),requirements/torch-$(1).txt)
+
+.venvs/torch-$(1)/.wheel: build/.wheel $$(TORCH_STAMP_$(1))
+	$$(call say,installing the wheel into .venvs/torch-$(1))
+	@$$(UV) pip install --quiet --python .venvs/torch-$(1)/bin/python --no-deps --reinstall dist/rallypoint-*.whl
+	@touch $$@
+
+.PHONY: test-torch-$(1)
+test-torch-$(1): .venvs/torch-$(1)/.wheel
+	$$(call say,pytest with torch $(1))
+	@.venvs/torch-$(1)/bin/python -m pytest python/tests $(PYTEST_ARGS)
+endef
+$(foreach v,$(TORCH_VERSIONS),$(eval $(call torch_rules,$(v))))
+
+$(STATICCHECK):
+	$(call say,building staticcheck $(STATICCHECK_VERSION))
+	@CGO_ENABLED=0 GOBIN=$(CURDIR)/$(dir $@) $(GO) install -trimpath honnef.co/go/tools/cmd/staticcheck@$(STATICCHECK_VERSION)
+
+$(GOTESTSUM):
+	$(call say,building gotestsum $(GOTESTSUM_VERSION))
+	@CGO_ENABLED=0 GOBIN=$(CURDIR)/$(dir $@) $(GO) install -trimpath gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
+
+##@ Test
+
+# The etcd that the tests start.
+.PHONY: etcd
+etcd: $(ETCD)  ## Build the etcd server of requirements/etcd into .tools
+
+$(ETCD):
+	$(call say,building $@)
+	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/etcd -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3
+
+$(ETCD_3_5):
+	$(call say,building $@)
+	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/etcd-3.5 -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ go.etcd.io/etcd/server/v3
+
+$(HELM):
+	$(call say,building $@)
+	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/helm -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ helm.sh/helm/v3/cmd/helm
+
+$(PROMQL):
+	$(call say,building $@)
+	@mkdir -p $(@D); CGO_ENABLED=0 $(GO) build -C requirements/promql -trimpath -ldflags '-s -w' -o $(CURDIR)/$@ .
+
+# Without a registry that has its modules those tests are skipped with the reason.
+.PHONY: promql
+promql:
+	@$(MAKE) -s $(PROMQL) || echo "no parser of Prometheus's expressions: its tests are skipped" >&2
