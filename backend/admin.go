@@ -54,15 +54,13 @@ func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 	if a.SharedLog != "" {
 		by = "admin " + by // a control plane says so itself
 	}
-	ev, id, reason := signed(ev, by)
+	ev, id := signed(ev, by)
 	wrong := ""
 	switch {
 	case ev == nil:
 		return Answer{}, rendezvous.Errorf(rendezvous.CodeInternal, "an administrator cannot ask for this event")
 	case a.RunID == "":
 		wrong = "the run id is missing: which run?"
-	case strings.TrimSpace(reason) == "":
-		wrong = "the reason is missing: the job's nodes receive it"
 	case len(id) > rendezvous.MaxNameLen || printable.Text(id) != id:
 		wrong = fmt.Sprintf("the id of a directive has at most %d bytes, all of them printable, not %.100q", rendezvous.MaxNameLen, id)
 	}
@@ -85,31 +83,35 @@ func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 	return Answer{Text: done, Directive: id}, nil
 }
 
-// signed fills in who asks and when, and returns the id of a directive and the reason beside
-// the event; nil for one that is for no administrator.
-func signed(ev rendezvous.Event, by string) (of rendezvous.Event, id, reason string) {
+// NoReason is what the nodes of a job receive from an administrator who gives no reason.
+const NoReason = "no reason given"
+
+// signed fills in who asks and when, and the reason where none is given. It returns the id of a
+// directive beside the event; nil for one that is for no administrator.
+func signed(ev rendezvous.Event, by string) (of rendezvous.Event, id string) {
 	at := time.Now().UTC().Round(time.Millisecond)
+	reason := func(given string) string { return cmp.Or(strings.TrimSpace(given), NoReason) }
 	switch e := ev.(type) {
 	case rendezvous.Direct:
-		e.ID, e.By, e.At = cmp.Or(e.ID, member.NewDirectiveID()), by, at
-		return e, e.ID, e.Reason
+		e.ID, e.By, e.At, e.Reason = cmp.Or(e.ID, member.NewDirectiveID()), by, at, reason(e.Reason)
+		return e, e.ID
 	case rendezvous.CancelDirective:
-		e.By = by
-		return e, e.ID, e.Reason
+		e.By, e.Reason = by, reason(e.Reason)
+		return e, e.ID
 	case rendezvous.Undrain:
-		e.By = by
-		return e, "", e.Reason
+		e.By, e.Reason = by, reason(e.Reason)
+		return e, ""
 	case rendezvous.Forget:
-		e.By = by
-		return e, "", e.Reason
+		e.By, e.Reason = by, reason(e.Reason)
+		return e, ""
 	case rendezvous.Evict:
-		e.By = by
-		return e, "", e.Reason
+		e.By, e.Reason = by, reason(e.Reason)
+		return e, ""
 	case rendezvous.CloseRun:
-		e.By, e.At = by, at
-		return e, "", e.Reason
+		e.By, e.At, e.Reason = by, at, reason(e.Reason)
+		return e, ""
 	}
-	return nil, "", ""
+	return nil, ""
 }
 
 // append appends the event to the nodes' log, if it changes anything. What it says of that is

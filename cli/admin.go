@@ -56,21 +56,15 @@ type adminRequest struct {
 func (ar *adminRequest) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.StringVar(&ar.run, "rdzv-id", "", "the run `ID`; may be left out where there is one run")
-	flags.StringVar(&ar.reason, "reason", "", "`TEXT` that the job's nodes receive, beside who asked (default \""+noReason+"\")")
+	flags.StringVar(&ar.reason, "reason", "", "`TEXT` that the job's nodes receive, beside who asked (default \""+backend.NoReason+"\")")
 	flags.DurationVar(&ar.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answer")
 	ar.file.addTo(cmd)
 }
-
-// noReason is what the nodes of a job receive from an administrator who gives no reason.
-const noReason = "no reason given"
 
 // prepare checks what was given.
 func (ar *adminRequest) prepare(endpoint string, log *logging) (err error) {
 	if ar.addr, ar.sharedLog, err = backend.Locate(endpoint); err != nil {
 		return err
-	}
-	if ar.reason = strings.TrimSpace(ar.reason); ar.reason == "" {
-		ar.reason = noReason
 	}
 	if err := positive("--timeout", ar.timeout); err != nil {
 		return err

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"rallypoint/backend"
 	"rallypoint/core/rendezvous"
 )
 
@@ -29,7 +30,7 @@ func TestAdmin(t *testing.T) {
 	}
 	_, stdout, _ = execute(t, "status", s.addr)
 	stdout = strings.Join(strings.Fields(stdout), " ")
-	for _, part := range []string{"Run job: closed", "failed by admin carol@", "wrong data", "evicted by admin carol@", "its GPU is broken", noReason} {
+	for _, part := range []string{"Run job: closed", "failed by admin carol@", "wrong data", "evicted by admin carol@", "its GPU is broken", backend.NoReason} {
 		if !strings.Contains(stdout, part) {
 			t.Errorf("the status does not say %q: %s", part, stdout)
 		}

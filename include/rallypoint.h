@@ -982,7 +982,7 @@ enum rp_admin_action {
     RP_ADMIN_CLOSE = 8,   /* let no more nodes join */
     RP_ADMIN_FAIL = 9,    /* end the job as failed, at once */
     RP_ADMIN_FORGET = 10, /* let a job that stays closed, and has no live node, begin again */
-    RP_ADMIN_STACKS = 11  /* where its workers are; needs no reason, and changes nothing */
+    RP_ADMIN_STACKS = 11  /* where its workers are; changes nothing */
 };
 
 /*
@@ -994,11 +994,10 @@ typedef struct rp_admin_request {
     const char *endpoint; /* required: HOST[:PORT] of the control plane, file:///DIRECTORY, or
                              etcd://HOST */
     const char *run_id;   /* required */
-    const char
-        *reason;    /* required, but for stacks: human-readable, the job's nodes receive it */
-    const char *by; /* who asks; NULL: USER@HOST */
-    int32_t action; /* required: enum rp_admin_action */
-    int32_t target; /* number of nodes, between min and max, a multiple of node_unit */
+    const char *reason;   /* human-readable, the job's nodes receive it; NULL: none is given */
+    const char *by;       /* who asks; NULL: USER@HOST */
+    int32_t action;       /* required: enum rp_admin_action */
+    int32_t target;       /* number of nodes, between min and max, a multiple of node_unit */
     const char *const *nodes; /* ids, as their node_id option or `rallypoint status` has them */
     size_t nodes_len;
     const char *directive;  /* id, that makes a repetition do nothing; NULL: a new one */
