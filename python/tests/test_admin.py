@@ -6,26 +6,15 @@ import socket
 import subprocess
 import sys
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from harness import free_port, until
 
 import rallypoint
 from rallypoint import ClosedError, Code, GracefulExitError, InvalidError, Member, admin
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
-
-
-def until(condition: Callable[[], bool]) -> None:
-    while not condition():
-        time.sleep(0.01)  # a member tells Python of no event
 
 
 @pytest.fixture(params=["hosted", "directory"])

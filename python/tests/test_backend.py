@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import until
 
 import rallypoint
 from rallypoint._rendezvous.backend import _tables
@@ -100,13 +101,6 @@ def test_nodes_meet(backend: Any) -> None:
         member.close()
     # Given back, at the latest when what was called for nothing has returned.
     until(lambda: not _tables)
-
-
-def until(condition: Any) -> None:
-    limit = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < limit
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(

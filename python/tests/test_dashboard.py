@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -16,6 +15,7 @@ from typing import Any
 
 import pytest
 from conftest import REPOSITORY
+from harness import free_port
 
 RALLYPOINT = Path(sys.executable).with_name("rallypoint")
 DASHBOARD = REPOSITORY / "docs" / "grafana.json"
@@ -65,12 +65,6 @@ def dashboard_expressions() -> list[str]:
     filled = [re.sub(r"\$(?:__)?(\w+)", lambda m: known[m[1]], expr) for expr in found]
     assert len(filled) > 20
     return filled
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
 
 
 def scrape(address: str, awaited: str) -> str:

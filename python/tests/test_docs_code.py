@@ -15,7 +15,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -25,6 +24,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from harness import free_port
 
 import rallypoint
 
@@ -175,12 +175,6 @@ def test_data(page: str, block: str) -> None:
 def block_with(page: str, text: str) -> str:
     [found] = [block for name, block in SHELL + PYTHON if name == page and text in block]
     return found
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def test_the_token_of_security(tmp_path: Path) -> None:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import launch_jobs as jobs
 import pytest
+from harness import free_port
 from torch.distributed.elastic.agent.server.api import WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -20,13 +20,6 @@ from torch.distributed.elastic.rendezvous import rendezvous_handler_registry as 
 import rallypoint
 from rallypoint.agent import RallypointElasticAgent
 from rallypoint.handler import create_handler
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
 
 
 def handler(endpoint: str, nodes: int = 1, backend: str = "rallypoint", **options: Any) -> Any:

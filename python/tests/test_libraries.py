@@ -8,7 +8,6 @@ import os
 import re
 import secrets
 import shutil
-import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
+from harness import free_port
 
 PAGES = sorted((REPOSITORY / "docs" / "libraries").glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -25,12 +25,6 @@ COMMAND = [sys.executable, "-m", "rallypoint"]
 def block(page: str, kind: str, number: int = 0) -> str:
     text = (REPOSITORY / "docs" / "libraries" / f"{page}.md").read_text()
     return [match[2] for match in BLOCK.finditer(text) if match[1] == kind][number]
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.mark.parametrize("page", [page.stem for page in PAGES])

@@ -6,7 +6,6 @@ import json
 import logging
 import os
 import re
-import socket
 import subprocess
 import sys
 import time
@@ -17,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch.distributed.elastic.agent.server.api as torch_api
+from harness import free_port
 from torch.distributed.elastic import events, metrics
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -81,13 +81,6 @@ def sink(tmp_path: Path) -> Iterator[Metrics]:
     metrics.configure(handler)
     yield handler
     metrics.configure(before)
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
 
 
 def launch(module: Any, gates: Path, script: str, max_restarts: int) -> None:

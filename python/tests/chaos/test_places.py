@@ -38,7 +38,7 @@ import pytest
 from chaos.checks import audit, check, check_places, generations, in_order
 from chaos.node import LOADED
 from conftest import etcd_of
-from torchrun.harness import free_port
+from harness import free_port
 
 HERE = Path(__file__).parent
 RALLYPOINT = Path(sys.executable).with_name("rallypoint")

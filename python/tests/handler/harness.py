@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import random
 import socket
 import subprocess
 import sys
-import time
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from harness import free_port, until
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 
@@ -22,26 +20,6 @@ PATIENCE = 60.0
 
 # Short for tests; the first round waits for no node in vain.
 FAST: dict[str, object] = {"last_call_timeout": 0.2, "lease_timeout": 2, "join_timeout": 100}
-
-
-def free_port() -> int:
-    """A port that is free, from outside the range of outgoing connections."""
-    low = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    while True:
-        port = random.randrange(min(20000, low - 5000), low)
-        with socket.socket() as s:
-            try:
-                s.bind(("127.0.0.1", port))
-                return port
-            except OSError:
-                continue
-
-
-def await_true(what: Callable[[], object], timeout: float = PATIENCE) -> None:
-    deadline = time.monotonic() + timeout
-    while not what():
-        assert time.monotonic() < deadline, "it did not happen"
-        time.sleep(0.005)
 
 
 class Run:
@@ -78,7 +56,7 @@ class Run:
         """One round of all these handlers; their infos. The first of all rounds is hosted
         by the first of its handlers."""
         futures = self.join(handlers[0])
-        await_true(lambda: futures[0].done() or listens(self.endpoint))
+        until(lambda: futures[0].done() or listens(self.endpoint))
         futures += self.join(*handlers[1:])
         return [f.result(PATIENCE) for f in futures]
 

@@ -9,7 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from handler.harness import PATIENCE, Run, await_true, child_failed, fail_with, listens
+from handler.harness import PATIENCE, Run, child_failed, fail_with, listens
+from harness import until
 from torch.distributed.elastic.rendezvous import api as torch_api
 
 import rallypoint
@@ -34,7 +35,7 @@ class TestEnding:
         run.round(*handlers)
         failing = run.pool.submit(fail_with, handlers[1], child_failed())
         other = handlers[0]
-        await_true(lambda: other.num_nodes_waiting() > 0)
+        until(lambda: other.num_nodes_waiting() > 0)
         assert other.is_closed()
         with pytest.raises(torch_api.RendezvousClosedError) as caught:
             other.next_rendezvous()
@@ -48,7 +49,7 @@ class TestEnding:
         handlers = [run.handler(1, 2), run.handler(1, 2)]
         run.round(*handlers)
         leaving = run.pool.submit(fail_with, handlers[1], KeyError("broken"))
-        await_true(lambda: handlers[0].num_nodes_waiting() > 0)
+        until(lambda: handlers[0].num_nodes_waiting() > 0)
         assert not handlers[0].is_closed()
         assert "broken" in handlers[0]._member.reason()
         [info] = run.round(handlers[0])
@@ -81,7 +82,7 @@ class TestEnding:
         run.round(*handlers)
         handlers[0].set_closed()
         handlers[0].set_closed()
-        await_true(handlers[1].is_closed)
+        until(handlers[1].is_closed)
         assert handlers[0].is_closed()
         assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
         late = run.handler(1, 2)
@@ -93,7 +94,7 @@ class TestEnding:
         handlers = [run.handler(1, 2), run.handler(1, 2)]
         run.round(*handlers)
         ending = run.pool.submit(handlers[1].shutdown)
-        await_true(handlers[0].is_closed)
+        until(handlers[0].is_closed)
         late = run.handler(1, 2)
         with pytest.raises(torch_api.RendezvousError) as caught:
             late.next_rendezvous()
@@ -184,7 +185,7 @@ class TestTimeouts:
     def test_settings_that_differ(self, run: Run) -> None:
         waiting = run.handler(2, 2)
         joining = run.join(waiting)
-        await_true(lambda: listens(run.endpoint))
+        until(lambda: listens(run.endpoint))
         with pytest.raises(torch_api.RendezvousError, match="3") as caught:
             run.handler(2, 3).next_rendezvous()
         assert caught.value.code is Code.MISMATCH  # type: ignore[attr-defined]
@@ -203,7 +204,7 @@ class TestOtherThreads:
     def test_cancel(self, run: Run) -> None:
         handler = run.handler(2, 2)
         [joining] = run.join(handler)
-        await_true(lambda: listens(run.endpoint))
+        until(lambda: listens(run.endpoint))
         handler._member.cancel()
         error = joining.exception(PATIENCE)  # which is less than join_timeout
         assert isinstance(error, torch_api.RendezvousError)
@@ -212,7 +213,7 @@ class TestOtherThreads:
     def test_shutdown_ends_a_join(self, run: Run) -> None:
         handler = run.handler(2, 2)
         [joining] = run.join(handler)
-        await_true(lambda: listens(run.endpoint))
+        until(lambda: listens(run.endpoint))
         assert handler.shutdown() is True
         assert isinstance(joining.exception(PATIENCE), torch_api.RendezvousError)
 

@@ -10,7 +10,8 @@ import textwrap
 import threading
 import time
 
-from handler.harness import PATIENCE, Run, await_true, listens
+from handler.harness import PATIENCE, Run, listens
+from harness import until
 
 NODE = """
 import os, signal, sys, time
@@ -122,11 +123,11 @@ class TestProcesses:
         with Process(run, 2, code) as node:
             handler = run.handler(2, 2)
             [joining] = run.join(handler)
-            await_true(lambda: listens(run.endpoint))  # it hosts
+            until(lambda: listens(run.endpoint))  # it hosts
             node.tell()
             node.await_line("in")
             joining.result(PATIENCE)
-            await_true(lambda: handler.num_nodes_waiting() > 0)
+            until(lambda: handler.num_nodes_waiting() > 0)
             assert "left: its process exited" in handler._member.reason()
             assert not handler.is_closed()
             assert node.end()[0] == 0
@@ -142,12 +143,12 @@ class TestProcesses:
         with Process(run, 2, code) as node:
             handler = run.handler(2, 2)
             [joining] = run.join(handler)
-            await_true(lambda: listens(run.endpoint))  # it hosts
+            until(lambda: listens(run.endpoint))  # it hosts
             node.tell()
             node.await_line("in")
             joining.result(PATIENCE)
             node.process.kill()
-            await_true(lambda: handler.num_nodes_waiting() > 0)
+            until(lambda: handler.num_nodes_waiting() > 0)
             assert "connection closed" in handler._member.reason()  # after the grace
             handler.shutdown()
 
@@ -166,7 +167,7 @@ class TestProcesses:
             """
         with Process(run, 2, code) as node:
             node.await_line("ready")
-            await_true(lambda: listens(run.endpoint))
+            until(lambda: listens(run.endpoint))
             node.process.send_signal(signal.SIGTERM)
             node.await_line("stopped")
             assert node.end()[0] == 0

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from handler.harness import PATIENCE, Run, await_true, evict
+from handler.harness import PATIENCE, Run, evict
+from harness import until
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 from torch.distributed.elastic.rendezvous import api as torch_api
 from torch.distributed.elastic.rendezvous import registry
@@ -166,7 +167,7 @@ class TestRounds:
         assert {i.world_size for i in infos} == {2}
         assert [h.num_nodes_waiting() for h in handlers[:2]] == [0, 0]
         late = run.join(handlers[2])
-        await_true(lambda: all(h.num_nodes_waiting() > 0 for h in handlers[:2]))
+        until(lambda: all(h.num_nodes_waiting() > 0 for h in handlers[:2]))
         infos = [f.result(PATIENCE) for f in run.join(*handlers[:2]) + late]
         assert sorted(i.rank for i in infos) == [0, 1, 2]
         assert infos[2].rank == 2
@@ -177,7 +178,7 @@ class TestRounds:
         host, lost = run.handler(1, 2), run.handler(1, 2)
         run.round(host, lost)
         lost._member.close()
-        await_true(lambda: host.num_nodes_waiting() > 0)
+        until(lambda: host.num_nodes_waiting() > 0)
         assert "connection closed" in host._member.reason()  # after the grace, not the lease
         [info] = run.round(host)
         assert (info.rank, info.world_size) == (0, 1)
@@ -232,11 +233,11 @@ class TestRoundOver:
 
     def regroup(self, run: Run, late: Any, others: list[Any]) -> None:
         """Has the nodes do what their agents do as soon as nodes are waiting."""
-        await_true(lambda: late.num_nodes_waiting() > 0)
+        until(lambda: late.num_nodes_waiting() > 0)
         [joining] = run.join(late)
         infos: list[Any] = []
         while not infos or infos[0].world_size < 3:
-            await_true(lambda: all(h.num_nodes_waiting() > 0 for h in others))
+            until(lambda: all(h.num_nodes_waiting() > 0 for h in others))
             infos = [f.result(PATIENCE) for f in run.join(*others)]
         infos.append(joining.result(PATIENCE))
         ranks = run.pool.map(assign_ranks, infos)
@@ -282,7 +283,7 @@ class TestRoundOver:
         ]
         infos = run.round(*handlers)
         evict(run, "n2")
-        await_true(lambda: handlers[0].num_nodes_waiting() > 0)
+        until(lambda: handlers[0].num_nodes_waiting() > 0)
         assert [rank for rank, *_ in assign_ranks(infos[2])] == [4, 5]
         assert infos[2].store.clone().get("torchelastic/role_info/0").startswith(b"{"), (
             "clones know it too"
@@ -327,7 +328,7 @@ class TestRoundOver:
         """Nothing would make it regroup: its workers would run alone for ever."""
         late, info, others = self.leave_behind(run, 2)
         ending = run.pool.submit(others[1].shutdown)
-        await_true(late.is_closed)
+        until(late.is_closed)
         with pytest.raises(dist.DistStoreError, match="the run ended successfully by") as caught:
             assign_ranks(info)
         assert caught.value.code is Code.ROUND_OVER  # type: ignore[attr-defined]

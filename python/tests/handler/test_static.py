@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from handler.harness import PATIENCE, Run, await_true
+from handler.harness import PATIENCE, Run
+from harness import until
 
 from rallypoint.handler import RallypointHandler, create_handler
 
@@ -47,7 +48,7 @@ class TestStatic:
         for future in run.join(first, second):
             future.result(PATIENCE)
         again = run.pool.submit(first.next_rendezvous)
-        await_true(lambda: second.num_nodes_waiting() > 0)
+        until(lambda: second.num_nodes_waiting() > 0)
         second.next_rendezvous()
         assert again.result(PATIENCE).rank == 0
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import textwrap
@@ -12,6 +11,8 @@ from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
+
+from harness import free_port
 
 from rallypoint import LaunchConfig, elastic_launch
 
@@ -21,13 +22,6 @@ PYTHON = sys.executable
 def alone(workers: int = 2, **fields: Any) -> LaunchConfig:
     fields.setdefault("max_restarts", 0)
     return LaunchConfig(1, 1, workers, run_id="job", **fields)
-
-
-def free_port() -> int:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port: int = s.getsockname()[1]
-        return port
 
 
 def nodes(count: int, workers: int, backend: str = "rallypoint", **fields: Any) -> list[Any]:

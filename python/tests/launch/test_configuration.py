@@ -13,7 +13,8 @@ from typing import Any
 
 import launch_jobs as jobs
 import pytest
-from launch.harness import PYTHON, alone, free_port, in_folder
+from harness import free_port
+from launch.harness import PYTHON, alone, in_folder
 
 import rallypoint
 from rallypoint import ChildFailedError, LaunchConfig, LogsSpecs, elastic_launch

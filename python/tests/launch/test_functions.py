@@ -11,7 +11,8 @@ from pathlib import Path
 
 import launch_jobs as jobs
 import pytest
-from launch.harness import PYTHON, alone, free_port, run_script
+from harness import free_port
+from launch.harness import PYTHON, alone, run_script
 
 import rallypoint
 from rallypoint import ChildFailedError, LaunchConfig, elastic_launch

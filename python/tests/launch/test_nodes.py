@@ -6,7 +6,8 @@ from pathlib import Path
 
 import launch_jobs as jobs
 import pytest
-from launch.harness import alone, free_port, launch_all, nodes
+from harness import free_port
+from launch.harness import alone, launch_all, nodes
 
 import rallypoint
 from rallypoint import ChildFailedError, LaunchConfig, elastic_launch

@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import json
 import os
-import random
 import re
 import signal
 import socket
@@ -24,6 +23,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 import psutil
+from harness import free_port
 
 T = TypeVar("T")
 
@@ -522,13 +522,3 @@ def base_environment() -> dict[str, str]:
         "OPENBLAS_NUM_THREADS": "1",  # numpy's threads would not survive the launcher's fork
         "PYTHONUNBUFFERED": "1",
     }
-
-
-def free_port() -> int:
-    """A port of the loopback interface that is free, and that the kernel gives to no other."""
-    ranges = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()
-    while True:
-        port = random.randrange(10000, int(ranges[0]))
-        with socket.socket() as s, contextlib.suppress(OSError):
-            s.bind(("127.0.0.1", port))
-            return port
