@@ -227,8 +227,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 		defer a.guard.Close()
 	}
 	a.makeSite()
-	a.holdTemplate()
-	defer a.template.Close()
+	defer func() { a.template.Close() }()
 	address, _ := process.LookupEnv(a.spec.Environ, telemetry.EnvHealthPort)
 	config := telemetry.HealthConfig{Address: address, Status: a.status, Pulse: a.pulse, StopLimit: 2 * a.spec.ShutdownTimeout, Users: a.spec.LoopbackUsers, Log: a.log}
 	config.Metrics = func(b *promtext.Buffer) {
@@ -240,7 +239,11 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	health := telemetry.NewHealth(config)
 	defer health.Close()
 
-	err = a.asRunEnded(a.rounds())
+	if err = a.checkNode(checkJoin); err == nil {
+		a.holdTemplate() // after the checks, which end all that they find to be none of this agent's
+		err = a.rounds()
+	}
+	err = a.asRunEnded(err)
 	a.ran = time.Since(a.began)
 	a.publish(telemetry.RunDone{Err: err, Failure: errors.As(err, new(*FailedError))})
 	err = a.end(err)
@@ -325,8 +328,12 @@ func (a *Agent) round() (again bool, err error) {
 		a.publish(telemetry.Monitored{State: state})
 	}
 	ended := time.Now()
+	first := v == someFailed && (a.announcedStop().Round == 0 || a.announcedStop().Rank == a.assignment.group)
 	if again, err = a.finish(t, v); again {
 		a.again = ended
+		if first {
+			err = a.checkNode(checkRejoin)
+		}
 	}
 	return again, err
 }

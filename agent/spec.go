@@ -102,6 +102,12 @@ type Spec struct {
 	// interpreter of Python (decision 0119).
 	CountSteps bool
 
+	// Checks are commands of a shell that examine this node, before it joins and before it joins
+	// again after its workers were the first to fail: exit code 1 ends it by an *UnfitError. Each
+	// has CheckTimeout.
+	Checks       []string
+	CheckTimeout time.Duration
+
 	// Subreaper makes this process adopt and end the detached descendants of its
 	// workers. Only a process may ask for it that starts no other children.
 	Subreaper bool

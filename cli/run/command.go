@@ -18,8 +18,8 @@ const (
 	ExitFailure = 1
 	ExitUsage   = 2
 
-	// 94 is reserved for a node that is unfit.
 	ExitNoProgress = 93
+	ExitUnfit      = 94
 	ExitRequeue    = 95
 )
 

@@ -61,7 +61,7 @@ func configure(o *options, env environ) (*config, error) {
 	if err := c.setNodes(o, env); err != nil {
 		return nil, err
 	}
-	for _, set := range []func(*options, environ) error{c.setScript, c.setWarm, c.setWorkers, c.setCPUs, c.setTimes, c.setHangs, c.setLogs, c.setConsole, c.setLogFormat} {
+	for _, set := range []func(*options, environ) error{c.setScript, c.setWarm, c.setChecks, c.setWorkers, c.setCPUs, c.setTimes, c.setHangs, c.setLogs, c.setConsole, c.setLogFormat} {
 		if err := set(o, env); err != nil {
 			return nil, err
 		}
@@ -161,6 +161,18 @@ func (c *config) setWarm(o *options, env environ) (err error) {
 		c.warnings = append(c.warnings, "workers start cold: with --keep-daemons this process does not adopt what loses its parent")
 	}
 	return nil
+}
+
+// setChecks takes what examines the node.
+func (c *config) setChecks(o *options, _ environ) (err error) {
+	for _, command := range o.checks {
+		if strings.TrimSpace(command) == "" || strings.Contains(command, "\x00") {
+			return usagef("argument --check: %q is no command", command)
+		}
+	}
+	c.spec.Checks = o.checks
+	c.spec.CheckTimeout, err = seconds("--check-timeout", o.checkTimeout, true)
+	return err
 }
 
 func (c *config) setWorkers(o *options, env environ) error {

@@ -47,6 +47,8 @@ type options struct {
 
 	hangTimeout, onHang string
 
+	checks         []string
+	checkTimeout   float64
 	warm           bool
 	autoProgress   bool
 	preload        []string
@@ -76,6 +78,7 @@ type option struct {
 	window func(*options) *time.Duration // of a number: it may be followed by /TIME; nil: it may not
 	real   func(*options) *float64
 	list   func(*options) *[]string
+	each   func(*options) *[]string // of a text that may be given several times
 	on     func(*options) *bool
 }
 
@@ -110,6 +113,9 @@ var optionTable = []option{
 	{name: "local-addr", group: groupNodes, meta: "HOST", help: "address of this node for the others", text: func(o *options) *string { return &o.localAddr }},
 
 	{name: "token-file", group: groupNodes, noPET: true, ours: true, meta: "FILE", help: "token that the control plane and its nodes share (default $RALLYPOINT_TOKEN_FILE)", text: func(o *options) *string { return &o.tokenFile }},
+
+	{name: "check", group: groupNodes, noPET: true, ours: true, meta: "COMMAND", help: "examine this node before it joins, and again if its workers are the first to fail: exit code 1 keeps it out; may be given several times", each: func(o *options) *[]string { return &o.checks }},
+	{name: "check-timeout", group: groupNodes, ours: true, meta: "SECONDS", help: "longest time for a check (default 30); one that takes longer counts as if it could not tell", real: func(o *options) *float64 { return &o.checkTimeout }},
 
 	{name: "slurm", group: groupNodes, noPET: true, ours: true, help: "endpoint, id, rank and counts from Slurm's variables, where not given", on: func(o *options) *bool { return &o.slurm }},
 
@@ -167,7 +173,8 @@ func defaultOptions() *options {
 		nnodes: "1:1", nproc: "1", backend: "static", id: "none", monitorInterval: 0.1, startMethod: "spawn",
 		eventHandler: "null", rdzvEventHandler: "null", role: "default", redirects: "0", tee: "0", masterAddr: "127.0.0.1",
 		masterPort: unsetNumber, signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", shutdownTimeout: unsetNumber,
-		exitBarrierTimeout: unsetNumber, drainTimeout: 120, hangTimeout: "auto", onHang: agent.OnHangNames[agent.HangReport], preloadTimeout: process.DefaultPreloadTimeout.Seconds(), given: make(map[string]bool),
+		exitBarrierTimeout: unsetNumber, drainTimeout: 120, hangTimeout: "auto", onHang: agent.OnHangNames[agent.HangReport], preloadTimeout: process.DefaultPreloadTimeout.Seconds(),
+		checkTimeout: agent.DefaultCheckTimeout.Seconds(), given: make(map[string]bool),
 	}
 }
 
@@ -381,6 +388,8 @@ func (op *option) convert(o *options, value string) (expected string) {
 		*op.real(o) = x
 	case op.list != nil:
 		*op.list(o) = splitList(value)
+	case op.each != nil:
+		*op.each(o) = append(*op.each(o), value)
 	}
 	return ""
 }

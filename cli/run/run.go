@@ -215,12 +215,15 @@ func (c *config) exitCode(err error, stderr io.Writer) int {
 	var stopped *agent.SignalError
 	var idle *agent.NoProgressError
 	var requeued *agent.RequeueError
+	var unfit *agent.UnfitError
 	switch {
 	case err == nil:
 		return ExitOK
 	case errors.As(err, &requeued):
 		fmt.Fprintf(stderr, "rallypoint run: %v\n", err)
 		return ExitRequeue
+	case errors.As(err, &unfit):
+		return complain(stderr, err, ExitUnfit)
 	case errors.As(err, &idle):
 		complain(stderr, err, ExitNoProgress)
 		if text := idle.Report(); text != "" {

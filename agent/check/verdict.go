@@ -1,0 +1,106 @@
+// Package check reads what a command that examines a node says of it.
+package check
+
+import (
+	"bytes"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/printable"
+)
+
+// The exit codes of a check. Every other one, such as 75 (EX_TEMPFAIL), and a signal mean that it
+// cannot tell.
+const (
+	codeFit   = 0
+	codeUnfit = 1
+)
+
+// State is what a check finds.
+type State int
+
+// The states. The zero value takes no node out.
+const (
+	Unknown State = iota // the check cannot tell
+	Fit
+	Unfit
+)
+
+const (
+	maxReason   = 32  // bytes
+	maxText     = 512 // bytes
+	reasonOther = "other"
+)
+
+// Verdict is a check's answer.
+type Verdict struct {
+	State  State
+	Reason string // of [a-z0-9_], at most 32 bytes; "" unless State is Unfit
+	Text   string // printable, at most 512 bytes; may be empty
+}
+
+// Judge makes the verdict of a command that has ended: code is its exit code, or minus the signal
+// that ended it; name is its base name, the reason where it gives none; output is what it wrote
+// to stdout, of which the last line counts.
+func Judge(code int, output []byte, name string) Verdict {
+	v := Verdict{Reason: name}
+	line := lastLine(output)
+	var said struct{ Reason, Text string }
+	if json.Unmarshal(line, &said) == nil {
+		v.Text = said.Text
+		if said.Reason != "" {
+			v.Reason = said.Reason
+		}
+	} else {
+		v.Text = string(line)
+	}
+	v.Text = bounded(v.Text)
+	switch code {
+	case codeFit:
+		return Verdict{State: Fit, Text: v.Text}
+	case codeUnfit:
+		v.State = Unfit
+		if !validReason(v.Reason) {
+			v.Reason = reasonOther
+		}
+		return v
+	}
+	if v.Text == "" {
+		v.Text = ending(code)
+	}
+	return Verdict{Text: v.Text}
+}
+
+// ending says how a command that said nothing has ended.
+func ending(code int) string {
+	if code < 0 {
+		return "it was ended by " + unix.SignalName(unix.Signal(-code))
+	}
+	return fmt.Sprintf("it exited with code %d", code)
+}
+
+// lastLine returns the last line that holds more than white space.
+func lastLine(output []byte) []byte {
+	output = bytes.TrimSpace(output)
+	return bytes.TrimSpace(output[bytes.LastIndexByte(output, '\n')+1:])
+}
+
+func validReason(reason string) bool {
+	return reason != "" && len(reason) <= maxReason && strings.Trim(reason, "abcdefghijklmnopqrstuvwxyz0123456789_") == ""
+}
+
+// bounded makes a text fit for a terminal, and cuts it between two characters.
+func bounded(text string) string {
+	text = printable.Text(strings.ToValidUTF8(text[:min(len(text), maxText)], "?"))
+	for len(text) > maxText {
+		text = text[:maxText]
+		for !utf8.ValidString(text) {
+			text = text[:len(text)-1]
+		}
+	}
+	return text
+}

@@ -1,0 +1,164 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/check"
+	"rallypoint/agent/logs"
+	"rallypoint/agent/process"
+	"rallypoint/internal/host"
+	"rallypoint/internal/printable"
+	"rallypoint/internal/wording"
+)
+
+// DefaultCheckTimeout bounds a check of the node.
+const DefaultCheckTimeout = 30 * time.Second
+
+// UnfitError ends a node that is not to run workers, as a check of its own says. It leaves its
+// run, which goes on without it.
+type UnfitError struct {
+	Host    string
+	Verdict check.Verdict
+}
+
+func (e *UnfitError) Error() string {
+	text := fmt.Sprintf("this node (%s) is not fit to run workers: %s", e.Host, e.Verdict.Reason)
+	if e.Verdict.Text != "" {
+		text += ": " + e.Verdict.Text
+	}
+	return text + "; it stays out of the job until it is started again"
+}
+
+// What a check is run before, in RALLYPOINT_CHECK.
+const (
+	checkJoin   = "join"
+	checkRejoin = "rejoin"
+)
+
+// checkNode has the checks examine this node, all at once, while no worker runs. What they have
+// started has ended when it returns. One that cannot tell, or has not ended in time, takes no
+// node out: the log has a warning. Errors: *UnfitError, *SignalError.
+func (a *Agent) checkNode(before string) error {
+	if len(a.spec.Checks) == 0 {
+		return nil
+	}
+	began := time.Now()
+	verdicts, err := a.runChecks(before)
+	if stop := a.interrupted(); stop != nil {
+		return stop
+	}
+	if err != nil {
+		a.log.Warn("this node is not examined: " + err.Error())
+		return nil
+	}
+	var unfit *UnfitError
+	for i, v := range verdicts {
+		switch v.State {
+		case check.Unknown:
+			a.log.Warn(fmt.Sprintf("check %s cannot tell whether this node is fit: %s", printable.Text(strconv.Quote(a.spec.Checks[i])), v.Text))
+		case check.Unfit:
+			if unfit == nil {
+				unfit = &UnfitError{host.Name(), v}
+			}
+		}
+	}
+	if unfit != nil {
+		return unfit
+	}
+	a.log.Info(fmt.Sprintf("%s of this node took %v", wording.Count(len(verdicts), "check", "checks"), time.Since(began).Round(time.Millisecond)))
+	return nil
+}
+
+// runChecks runs the checks as a group of workers, whose means end all that they have started.
+func (a *Agent) runChecks(before string) ([]check.Verdict, error) {
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { _ = null.Close() }()
+	set := [][2]string{{"RALLYPOINT_CHECK", before}, {"RALLYPOINT_LOCAL_WORLD_SIZE", strconv.Itoa(a.spec.Workers)}}
+	if marker := a.logs.Marker(); marker != "" {
+		set = append(set, [2]string{logs.EnvMark, strings.TrimPrefix(marker, logs.EnvMark+"=")})
+	}
+	env := merge(a.spec.Environ, set)
+	var launches []process.Launch
+	var reads, writes []*os.File
+	closeAll := func(files []*os.File) {
+		for _, f := range files {
+			_ = f.Close()
+		}
+	}
+	defer func() { closeAll(reads) }()
+	for i, command := range a.spec.Checks {
+		read, write, err := os.Pipe()
+		if err != nil {
+			closeAll(writes)
+			return nil, err
+		}
+		reads, writes = append(reads, read), append(writes, write)
+		launches = append(launches, process.Launch{Local: i, Argv: []string{"/bin/sh", "-c", command}, Env: env, Files: []uintptr{null.Fd(), write.Fd(), uintptr(unix.Stderr)}})
+	}
+	group, err := process.StartWorkers(a.forker, a.reaper, nil, launches, a.log)
+	closeAll(writes)
+	if err != nil {
+		return nil, err
+	}
+	outputs := make([]tail, len(reads))
+	var readers sync.WaitGroup
+	for i, read := range reads {
+		readers.Go(func() { _, _ = io.Copy(&outputs[i], read) }) // ends with the check and all that it has started
+	}
+	ctx, cancel := a.untilInterrupt(a.spec.CheckTimeout)
+	awaitChecks(ctx, group)
+	cancel()
+	group.Stop(process.StopOptions{Signal: unix.SIGKILL})
+	for _, read := range reads {
+		_ = read.SetReadDeadline(time.Now()) // what could not be ended may still hold it
+	}
+	readers.Wait()
+	verdicts := make([]check.Verdict, len(launches))
+	for i, p := range group.Procs {
+		if p.Stopped || !p.HasExited() {
+			verdicts[i].Text = fmt.Sprintf("it had not ended after %v", a.spec.CheckTimeout)
+			continue
+		}
+		name, _, _ := strings.Cut(strings.TrimSpace(a.spec.Checks[i]), " ")
+		verdicts[i] = check.Judge(p.Code, outputs[i], filepath.Base(name))
+	}
+	return verdicts, nil
+}
+
+// awaitChecks waits until all have ended, or ctx has.
+func awaitChecks(ctx context.Context, group *process.WorkerGroup) {
+	for left := len(group.Procs); left > 0; {
+		select {
+		case <-group.Ended():
+			left -= len(group.TakeEnded())
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// tail keeps the end of what is written to it.
+type tail []byte
+
+const tailSize = 4096
+
+func (t *tail) Write(b []byte) (int, error) {
+	*t = append(*t, b...)
+	if more := len(*t) - tailSize; more > 0 {
+		*t = append((*t)[:0], (*t)[more:]...)
+	}
+	return len(b), nil
+}
