@@ -123,7 +123,7 @@ func (a *Agent) runChecks(before string) ([]check.Verdict, error) {
 	cancel()
 	group.Stop(process.StopOptions{Signal: unix.SIGKILL})
 	for _, read := range reads {
-		_ = read.SetReadDeadline(time.Now()) // what could not be ended may still hold it
+		_ = read.SetReadDeadline(time.Now().Add(outputPatience)) // what could not be ended may hold it
 	}
 	readers.Wait()
 	verdicts := make([]check.Verdict, len(launches))
@@ -149,6 +149,9 @@ func awaitChecks(ctx context.Context, group *process.WorkerGroup) {
 		}
 	}
 }
+
+// outputPatience bounds how long the output of checks is read that have ended.
+const outputPatience = time.Second
 
 // tail keeps the end of what is written to it.
 type tail []byte

@@ -18,7 +18,7 @@ var commandGroups = []struct {
 }{
 	{"Jobs", []string{"run", "launch", "status", "stacks", "admin"}},
 	{"Serving jobs", []string{"serve", "token"}},
-	{"Looking closer", []string{"store", "record", "audit"}},
+	{"Looking closer", []string{"store", "check", "record", "audit"}},
 	{"More", []string{"completion", "version", "help"}},
 }
 

@@ -103,3 +103,26 @@ func TestSignalDuringACheck(t *testing.T) {
 		t.Error("the worker has run")
 	}
 }
+
+// TestCheckCommand: the worst answer decides, and is the last line.
+func TestCheckCommand(t *testing.T) {
+	t.Setenv("PATH", t.TempDir()) // without nvidia-smi
+	dir := t.TempDir()
+	for _, c := range []struct {
+		checks []string
+		code   int
+		last   string
+	}{
+		{[]string{"disk:" + dir, "disk:" + dir + ":4K"}, 0, "disk:" + dir + ":4K: fit"},
+		{[]string{"disk:" + dir, "gpu:2"}, 75, "nvidia-smi: "},
+		{[]string{"nic:none", "gpu:2", "disk:" + dir}, 1, `{"reason":"nic_missing","text":"there is no network interface`},
+		{[]string{"clock"}, 2, ""},
+		{nil, 2, ""},
+	} {
+		code, stdout, stderr := execute(t, append([]string{"check"}, c.checks...)...)
+		lines := strings.Split(strings.TrimSpace(stdout), "\n")
+		if code != c.code || !strings.HasPrefix(lines[len(lines)-1], c.last) || (code == 2) != (stderr != "") {
+			t.Errorf("%v: code %d, %s%s", c.checks, code, stdout, stderr)
+		}
+	}
+}

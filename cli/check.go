@@ -1,0 +1,74 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	nodecheck "rallypoint/agent/check"
+	"rallypoint/cli/run"
+)
+
+// exitCannotTell is EX_TEMPFAIL.
+const exitCannotTell = 75
+
+func newCheck() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "check CHECK...",
+		Short: "Examine this machine: GPUs, disks, network interfaces",
+		Long: `Examine this machine, for "run --check" or by hand. CHECK is one of
+
+  gpu[:N]           NVIDIA's driver answers within 20 s, N GPUs are there
+                    (default: the node's workers; by hand 1), none has
+                    uncorrected memory errors or waits for a reset
+  disk:PATH[:FREE]  a file can be written in the folder PATH, and FREE
+                    bytes (such as 10G) are left
+  nic:NAME          the network interface has a carrier, or a port of
+                    the InfiniBand device is active
+
+The exit code is 0 if the machine is fit, 1 if it is not, and 75 if that cannot be
+told, as where there is no nvidia-smi. The last line says why.`,
+		Example: `  rallypoint check gpu:8 disk:/scratch:10G nic:ib0
+  rallypoint run --check 'rallypoint check gpu disk:/scratch' train.py`,
+		Args: wantArgs("CHECK..."),
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		m := nodecheck.Machine{Sys: "/sys", SMI: "nvidia-smi", GPUs: 1}
+		if n, err := strconv.Atoi(os.Getenv("RALLYPOINT_LOCAL_WORLD_SIZE")); err == nil && n > 0 {
+			m.GPUs = n
+		}
+		worst, last := nodecheck.Fit, ""
+		for _, text := range args {
+			v, err := m.Look(cmd.Context(), text)
+			if err != nil {
+				return err
+			}
+			line := [...]string{nodecheck.Unknown: "cannot tell: ", nodecheck.Fit: "fit", nodecheck.Unfit: "not fit: "}[v.State] + v.Text
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", clean(text), line)
+			switch {
+			case v.State == nodecheck.Unfit && worst != nodecheck.Unfit:
+				said, err := json.Marshal(map[string]string{"reason": v.Reason, "text": v.Text})
+				if err != nil {
+					return failure{err}
+				}
+				worst, last = nodecheck.Unfit, string(said)
+			case v.State == nodecheck.Unknown && worst == nodecheck.Fit:
+				worst, last = nodecheck.Unknown, v.Text
+			}
+		}
+		if last != "" {
+			fmt.Fprintln(cmd.OutOrStdout(), last)
+		}
+		switch worst {
+		case nodecheck.Unfit:
+			return run.ExitStatus(1)
+		case nodecheck.Unknown:
+			return run.ExitStatus(exitCannotTell)
+		}
+		return nil
+	}
+	return cmd
+}
