@@ -19,7 +19,7 @@ import (
 
 // Stacks asks the agents of the run where its workers are; see AskStacks.
 func (a Admin) Stacks(ctx context.Context) (*Stacks, error) {
-	run, err := a.status(ctx)
+	run, err := a.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -27,7 +27,7 @@ func (a Admin) Stacks(ctx context.Context) (*Stacks, error) {
 }
 
 // status is how the run stands.
-func (a Admin) status(ctx context.Context) (*control.RunStatus, error) {
+func (a Admin) Status(ctx context.Context) (*control.RunStatus, error) {
 	if a.SharedLog != "" {
 		shown, records, err := Inspect(ctx, a.SharedLog, a.RunID, a.Timeout)
 		if err != nil {

@@ -42,7 +42,7 @@ func TestStacksInEachPlace(t *testing.T) {
 				a.Token = testkit.Must(secret.OpenToken(p.TokenFile, nil))(t)
 			}
 			ctx := testkit.Within(t, patience)
-			before := testkit.Must(a.status(ctx))(t)
+			before := testkit.Must(a.Status(ctx))(t)
 			for range 2 {
 				s := testkit.Must(a.Stacks(ctx))(t)
 				if s.Round != 1 || s.Nodes != 2 || s.Ranks != 4 || len(s.Silent) != 0 || s.Groups[0].Source != stacks.SourceKernel || len(s.Suspects) != 0 {
@@ -57,7 +57,7 @@ func TestStacksInEachPlace(t *testing.T) {
 					t.Errorf("%d workers", len(s.Workers))
 				}
 			}
-			after := testkit.Must(a.status(ctx))(t)
+			after := testkit.Must(a.Status(ctx))(t)
 			if after.Phase != before.Phase || after.ChangesTotal != before.ChangesTotal || len(after.Directives) != 0 || before.RoundStore == "" {
 				t.Errorf("%+v, before %+v", after, before)
 			}

@@ -27,7 +27,7 @@ var adminDirectives = map[C.int32_t]rendezvous.DirectiveKind{
 // adminTexts are the texts of a request.
 type adminTexts struct{ endpoint, runID, reason, by, directive, tokenFile string }
 
-// toAdmin converts a request; the event of one for stacks is nil.
+// toAdmin converts a request; the event of one that changes nothing is nil.
 func toAdmin(r *C.rp_admin_request) (a backend.Admin, ev rendezvous.Event, err error) {
 	var t adminTexts
 	err = texts(
@@ -80,7 +80,7 @@ func (a *adminTexts) event(r *C.rp_admin_request, nodes []string) (rendezvous.Ev
 		return rendezvous.CloseRun{Reason: a.reason, Stop: r.action == C.RP_ADMIN_FAIL}, nil
 	case C.RP_ADMIN_FORGET:
 		return rendezvous.Forget{Reason: a.reason}, nil
-	case C.RP_ADMIN_STACKS:
+	case C.RP_ADMIN_STACKS, C.RP_ADMIN_STATUS:
 		return nil, nil
 	case C.RP_ADMIN_UNDRAIN, C.RP_ADMIN_EVICT:
 	default:
@@ -111,10 +111,11 @@ func rpgo_admin_start(request *C.rp_admin_request, timeoutMS C.int64_t, out *C.u
 		if limit, ok := timeLimit(timeoutMS); ok {
 			a.Timeout = limit
 		}
+		action := request.action
 		ctx, cancel := withTimeout(context.Background(), timeoutMS)
 		*out = openHandle(newOp(ctx, cancel, func(ctx context.Context) (answer, error) {
 			if ev == nil {
-				return askStacks(ctx, a)
+				return look(ctx, a, action)
 			}
 			done, err := a.Ask(ctx, ev)
 			a := answer{op: store.OpGet, Reply: store.Reply{Values: [][]byte{[]byte(done.Text)}}}
@@ -127,13 +128,19 @@ func rpgo_admin_start(request *C.rp_admin_request, timeoutMS C.int64_t, out *C.u
 	})
 }
 
-// askStacks asks where the workers are.
-func askStacks(ctx context.Context, a backend.Admin) (answer, error) {
-	stacks, err := a.Stacks(ctx)
+// look asks where the workers are, or how the run stands, in JSON.
+func look(ctx context.Context, a backend.Admin, action C.int32_t) (answer, error) {
+	var told any
+	var err error
+	if action == C.RP_ADMIN_STATUS {
+		told, err = a.Status(ctx)
+	} else {
+		told, err = a.Stacks(ctx)
+	}
 	if err != nil {
 		return answer{}, asEnded(ctx, err)
 	}
-	text, err := json.Marshal(stacks)
+	text, err := json.Marshal(told)
 	return answer{op: store.OpGet, Reply: store.Reply{Values: [][]byte{text}}}, err
 }
 

@@ -982,7 +982,8 @@ enum rp_admin_action {
     RP_ADMIN_CLOSE = 8,   /* let no more nodes join */
     RP_ADMIN_FAIL = 9,    /* end the job as failed, at once */
     RP_ADMIN_FORGET = 10, /* let a job that stays closed, and has no live node, begin again */
-    RP_ADMIN_STACKS = 11  /* where its workers are; changes nothing */
+    RP_ADMIN_STACKS = 11, /* where its workers are; changes nothing */
+    RP_ADMIN_STATUS = 12  /* how it stands; changes nothing */
 };
 
 /*
@@ -1011,7 +1012,8 @@ typedef struct rp_admin_request {
  * result (rp_op_result) has in its `value` one sentence that says what is done, and in its
  * `list` the id of the directive, if one was given; of RP_ADMIN_STACKS the `value` is the JSON
  * that `rallypoint stacks --json` prints, of what has been answered when `timeout_ms` are over,
- * or as soon as all nodes have. The operation fails by RP_ERR_INVALID,
+ * or as soon as all nodes have; of RP_ADMIN_STATUS it is the run in the JSON of
+ * `rallypoint status --json`. The operation fails by RP_ERR_INVALID,
  * which says why nothing is done, for a run or node that is not there and for what does not
  * fit the run: a target, a deadline in the past; by RP_ERR_CLOSED if the run is closed,
  * RP_ERR_TIMEOUT, RP_ERR_CONNECTION, RP_ERR_AUTH. A request that was not answered may have

@@ -20,6 +20,7 @@ import json
 import math
 import os
 from collections.abc import Iterable
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from ._errors import invalid
@@ -34,11 +35,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Answer",
+    "Change",
     "Frame",
     "Group",
+    "Member",
     "SilentNode",
     "Stacks",
+    "Status",
     "Thread",
+    "Worker",
     "cancel",
     "close",
     "drain",
@@ -47,6 +52,7 @@ __all__ = [
     "save",
     "scale",
     "stacks",
+    "status",
     "stop",
     "undrain",
 ]
@@ -211,7 +217,7 @@ def stacks(
         ConnectionFailedError: nothing answers there; a ConnectionError.
         AuthenticationError: the token is another one.
     """
-    answer = _ask(abi.ADMIN_STACKS, endpoint, run_id, "", None, token_file, timeout)
+    answer = _ask(abi.ADMIN_STACKS, endpoint, run_id, None, None, token_file, timeout)
     told: dict[str, Any] = json.loads(answer.text)
     groups = tuple(
         Group(
@@ -235,6 +241,122 @@ def stacks(
     }
     result: Stacks = _only(Stacks, told)
     return result
+
+
+@dataclasses.dataclass(frozen=True)
+class Member:
+    """A member of the last round.
+
+    Attributes:
+        rank: of the node.
+        node: its id.
+        label: its host name and process.
+        address: under which the other nodes reach it.
+        state: "running", "unknown", "rejoined", "finished" or "lost".
+        cause: why it was lost.
+        alive: a connection of it stands.
+        step: the largest that its workers have reported; None: they have reported none.
+    """
+
+    rank: int
+    node: str
+    label: str
+    address: str
+    state: str
+    cause: str
+    alive: bool
+    step: int | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """What has happened to a job.
+
+    Attributes:
+        at: when, in seconds since 1970.
+        text: what.
+        round: the last round then.
+    """
+
+    at: float
+    text: str
+    round: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Status:
+    """How a job stands.
+
+    Attributes:
+        run_id: the job's.
+        phase: "empty", "forming", "running", "regroup", "finishing" or "closed".
+        state: the phase, or what tells more of it: "stalled", or "restarting" after a failure.
+        round: the last complete one; 0: none.
+        not_started: why no round has been completed; "" unless one is to be.
+        stalled: why the job makes no step, and where its workers are; "": it does, as far as is
+            known.
+        stopping: who announced the stop of the last round, and why; "": nobody has.
+        members: of the last round, by rank.
+        changes: the last ones, oldest first.
+        document: all that is known, as docs/status.md has it.
+    """
+
+    run_id: str
+    phase: str
+    state: str
+    round: int
+    not_started: str
+    stalled: str
+    stopping: str
+    members: tuple[Member, ...]
+    changes: tuple[Change, ...]
+    document: dict[str, Any] = dataclasses.field(repr=False)
+
+
+def status(
+    endpoint: str,
+    run_id: str,
+    *,
+    token_file: str | os.PathLike[str] | None = None,
+    timeout: Time = 5,
+) -> Status:
+    """Asks how a job stands: who takes part, who is missing, and why.
+
+    The same as `rallypoint status`. It changes nothing.
+
+    Args:
+        endpoint: as for save.
+        run_id: as for save.
+        token_file: as for save.
+        timeout: longest wait for the answer, in seconds.
+
+    Returns:
+        The state of the job.
+
+    Raises:
+        InvalidError: the job is not there.
+        DeadlineError: no answer in time; a TimeoutError.
+        ConnectionFailedError: nothing answers there; a ConnectionError.
+        AuthenticationError: the token is another one.
+    """
+    answer = _ask(abi.ADMIN_STATUS, endpoint, run_id, None, None, token_file, timeout)
+    told: dict[str, Any] = json.loads(answer.text)
+    members = tuple(
+        _only(Member, {**member, "step": (member["progress"] or {}).get("step")})
+        for member in told["members"]
+    )
+    changes = tuple(
+        Change(_seconds(change["at"]), change["text"], change["round"])
+        for change in told["changes"]
+    )
+    known = {**told, "members": members, "changes": changes, "document": told}
+    result: Status = _only(Status, known)
+    return result
+
+
+def _seconds(time: str) -> float:
+    """A time of the document, in seconds since 1970."""
+    return datetime.fromisoformat(time.replace("Z", "+00:00")).timestamp()
 
 
 def _only(kind: type[Any], told: dict[str, Any]) -> Any:

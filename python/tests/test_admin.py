@@ -207,6 +207,22 @@ def test_stacks_of_a_job_that_hangs(tmp_path: Path) -> None:
     assert second.ranks == (0, 1, 2) and second.threads[0].frames[0].function == "all_reduce"
 
 
+def test_status(place: str, nodes: list[Member]) -> None:
+    told = admin.status(place, "job")
+    assert (told.run_id, told.phase, told.state, told.round) == ("job", "running", "running", 1)
+    assert (told.not_started, told.stalled, told.stopping) == ("", "", "")
+    assert [(m.rank, m.state, m.alive, m.step) for m in told.members] == [
+        (rank, "running", True, None) for rank in range(4)
+    ]
+    assert {m.node for m in told.members} == {"n0", "n1", "n2", "n3"}
+    assert told.document["nodes"]["max"] == 4 and "document" not in repr(told)
+    if ":" in place and not place.startswith("file"):
+        assert "round 1 is complete" in told.changes[-1].text and told.changes[-1].round == 1
+        assert told.changes[-1].at > 1.7e9  # seconds since 1970
+    with pytest.raises(InvalidError, match="other"):
+        admin.status(place, "other")
+
+
 def test_stacks_where_there_are_none(place: str, nodes: list[Member]) -> None:
     told = admin.stacks(place, "job", timeout=1)  # members without an agent of Rallypoint
     assert told.ranks == 0 and told.groups == () and told.verdict == "no node has answered"
