@@ -26,7 +26,8 @@ func (a Admin) Stacks(ctx context.Context) (*Stacks, error) {
 	return AskStacks(ctx, run, a.Token)
 }
 
-// status is how the run stands.
+// Status returns how the run stands. It blocks until ctx ends at most.
+// Errors: ErrInvalid (there is no such run), ErrConnection, ErrAuth.
 func (a Admin) Status(ctx context.Context) (*control.RunStatus, error) {
 	if a.SharedLog != "" {
 		shown, records, err := Inspect(ctx, a.SharedLog, a.RunID, a.Timeout)
