@@ -19,7 +19,8 @@ with timer.expires(after=3600, scope="in time"):
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" and os.environ["RANK"] == "1":
     with timer.expires(after=0.1, scope="training step"):
         time.sleep(3600)
-os.write(1, f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']} done\n".encode())  # one call: both write
+told = f"attempt {os.environ['TORCHELASTIC_RESTART_COUNT']} done\\n"
+os.write(1, told.encode())  # one call: both write
 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
     time.sleep(3600)
 """
