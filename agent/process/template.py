@@ -379,7 +379,7 @@ class OptimizerImport:
         try:
             loader.exec_module = exec_module
         except (AttributeError, TypeError):
-            pass  # a loader of a kind of its own
+            say_uncounted("its modules have a loader of their own")
 
 
 def open_record():
@@ -400,6 +400,13 @@ def open_record():
     return memoryview(record).cast("q") if record[:16] == layout else None
 
 
+def say_uncounted(why):
+    """Says once a node, in its worker's stderr, that no steps are counted."""
+    if os.environ.get("LOCAL_RANK") == "0":
+        text = "rallypoint: the steps of torch's optimizers are not counted: %s\n" % why
+        os.write(2, text.encode())
+
+
 def count_steps():
     """Has torch's optimizers count their steps into the progress record, until the script reports
     steps itself."""
@@ -407,6 +414,7 @@ def count_steps():
     def register(module):
         words = open_record()
         if words is None:
+            say_uncounted("this worker has no progress record")
             return
 
         def count(optimizer, args, kwargs):  # dynamo runs it as it is: no graph breaks for it
@@ -416,7 +424,8 @@ def count_steps():
         try:
             handle = module.register_optimizer_step_post_hook(count)
         except AttributeError:
-            return  # torch before 2.0
+            say_uncounted("torch has no hook for them before 2.0")
+            return
         os.register_at_fork(after_in_child=handle.remove)  # a worker's child counts nothing
 
     module = sys.modules.get(OptimizerImport.NAME)

@@ -203,6 +203,27 @@ def test_steps_of_a_launch(tmp_path: Path) -> None:
     assert done.stdout.split()[0] == "5"
 
 
+def test_a_torch_without_the_hook(tmp_path: Path) -> None:
+    """It is said once a node that its steps are not counted; the job runs."""
+    (tmp_path / "torch" / "optim").mkdir(parents=True)
+    for file in ("__init__.py", "optim/__init__.py", "optim/optimizer.py"):
+        (tmp_path / "torch" / file).write_text("")
+    (tmp_path / "train.py").write_text("import torch.optim.optimizer\nprint('done')\n")
+    command = [REPOSITORY / "build" / "rallypoint", "run", "--standalone", "--nproc-per-node=2"]
+    for option in ("--auto-progress", "--warm"):
+        done = subprocess.run(
+            [*command, option, tmp_path / "train.py"],
+            env={**os.environ, "PYTHON_EXEC": sys.executable, "PYTHONPATH": str(tmp_path)},
+            capture_output=True,
+            text=True,
+            timeout=100,
+        )
+        assert done.returncode == 0, done.stderr
+        assert done.stdout.count("done") == 2
+        said = "rallypoint: the steps of torch's optimizers are not counted: torch has no hook"
+        assert done.stderr.count(said) == 1, done.stderr
+
+
 @pytest.mark.parametrize(
     ("how", "option", "count"),
     [("plain", "--auto-progress", 5), ("scaled", "--warm", 5), ("skipped", "--warm", 0)],
