@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from harness import until
 
 from rallypoint import admin
 
@@ -104,8 +105,7 @@ class Phases(Job):
             return dict(json.load(answer)["runs"][0])
 
     def until_status(self, condition: Callable[[dict[str, Any]], object]) -> None:
-        while not condition(self.status()):
-            time.sleep(0.01)
+        until(lambda: condition(self.status()))
 
     def until_directive(self, phase: str, *missing: str) -> None:
         """Waits until the nodes that a phase waits for are these."""
@@ -156,8 +156,7 @@ def agreed(job: Phases, begin: Callable[[], None]) -> None:
 def saving(job: Phases, begin: Callable[[], None]) -> None:
     gate = job.gate("save.1")
     job.drain()
-    while not all((job.folder / f"saving.{rank}").exists() for rank in (2, 3)):
-        time.sleep(0.01)
+    until(lambda: all((job.folder / f"saving.{rank}").exists() for rank in (2, 3)))
     begin()
     gate.unlink()
 
@@ -259,8 +258,7 @@ def test_a_failure_while_a_directive_stands(tmp_path: Path) -> None:
         job.until(10)
         job.drain()
         job.until_directive("agreed", "n0")
-        while not all((job.folder / f"saving.{rank}").exists() for rank in range(4)):
-            time.sleep(0.01)
+        until(lambda: all((job.folder / f"saving.{rank}").exists() for rank in range(4)))
         os.kill(int((job.folder / "saving.3").read_text()), signal.SIGKILL)
         job.until_status(lambda status: status["round"] == 2)
         gate.unlink()
@@ -281,8 +279,7 @@ def test_the_drained_node_hosts_and_has_rank_0(tmp_path: Path) -> None:
     job = Job(tmp_path, STEPS * 4, 2, str(HERE / "lockstep.py"), str(STEPS * 4), "0.03")
     try:
         job.start("n0", "--node-rank=0")
-        while not (tmp_path / "losses.txt").exists():  # it is alone, and hosts
-            time.sleep(0.02)
+        until((tmp_path / "losses.txt").exists)  # it is alone, and hosts
         job.start("n1", "--node-rank=1")
         job.until(60)
         admin.drain(job.endpoint, "job", "n0", reason="a test", within=60)

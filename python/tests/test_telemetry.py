@@ -8,7 +8,6 @@ import os
 import re
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch.distributed.elastic.agent.server.api as torch_api
-from harness import free_port
+from harness import free_port, until
 from torch.distributed.elastic import events, metrics
 from torch.distributed.elastic.agent.server.api import WorkerSpec
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -326,8 +325,7 @@ def test_rdzv_events_of_regroup(records: Records) -> None:
         assert [join.result().world_size for join in joins] == [2, 2]
     records.events = []
     other._member.shutdown(Ending.LEAVE, "gone home")
-    while not host.num_nodes_waiting():
-        time.sleep(0.01)
+    until(host.num_nodes_waiting)
     assert host.num_nodes_waiting() and host.next_rendezvous().world_size == 1
     host.set_closed()
     host.shutdown()

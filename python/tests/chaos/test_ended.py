@@ -22,6 +22,7 @@ import psutil
 import pytest
 from chaos import clock
 from conftest import etcd_of, etcd_to_test
+from harness import until
 
 RALLYPOINT = Path(sys.executable).with_name("rallypoint")
 LEASE = 1.0
@@ -67,13 +68,6 @@ class Job:
             node.wait()
 
 
-def await_true(what: str, holds: Callable[[], object]) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < deadline, f"not within {PATIENCE:.0f} s: {what}"
-        time.sleep(0.02)
-
-
 def times(address: str) -> tuple[float, float]:
     """Since when a control plane is up, and its time of day, in seconds since the epoch."""
     with urllib.request.urlopen(f"http://{address}/status", timeout=PATIENCE) as answer:
@@ -115,7 +109,7 @@ def job(folder: Path, endpoint: str) -> Iterator[Job]:
     made = Job(folder, endpoint)
     try:
         made.start("a", "2:2"), made.start("b", "2:2")
-        await_true("both nodes run", lambda: made.ran("a") and made.ran("b"))
+        until(lambda: made.ran("a") and made.ran("b"), PATIENCE, "both nodes run")
         yield made
     finally:
         made.end()
@@ -153,7 +147,7 @@ def test_a_node_that_came_before_the_end_learns_of_it(still: str, tmp_path: Path
         run = stack.enter_context(job(tmp_path, endpoint))
         members = list(run.nodes)
         spare = run.start("spare", "2:2")
-        await_true("the third node waits", lambda: "spare until" in run.said("spare"))
+        until(lambda: "spare until" in run.said("spare"), PATIENCE, "the third node waits")
         stopped = {
             "the etcd": [etcd],
             "the etcd and its nodes": [etcd, *members, spare],
