@@ -41,7 +41,7 @@ ifneq ($(strip $(C_FILES)),)
 endif
 
 # abidiff reads what the compiler knows about the functions that are there;
-# python/tests/test_abi_stable.py reads the header, and needs no tool.
+# python/tests/library/test_abi_stable.py reads the header, and needs no tool.
 .PHONY: check-abi
 check-abi: build/install/librallypoint.so  ## The library against the recorded interface
 	$(call say,abidiff)
@@ -51,7 +51,7 @@ check-abi: build/install/librallypoint.so  ## The library against the recorded i
 .PHONY: abi-baseline
 abi-baseline: build/install/librallypoint.so  ## Record the present interface: for a release
 	@capi/abi/check --record $<
-	@PYTHONPATH=packaging $(PYTHON) python/tests/test_abi_stable.py
+	@PYTHONPATH=packaging $(PYTHON) python/tests/library/test_abi_stable.py
 
 .PHONY: check-python
 check-python: $(VENV_STAMP)  ## ruff check, ruff format, mypy

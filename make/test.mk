@@ -133,8 +133,8 @@ test-python:  ## pytest against the installed wheel
 
 # Its parts, which test runs side by side: jobs under torchrun, other whole jobs, each in
 # folders, and all else.
-PYTHON_JOBS := $(patsubst %/,%,$(sort $(dir $(wildcard python/tests/*/test_*.py))))
 PYTHON_TORCHRUN := python/tests/torchrun
+PYTHON_JOBS := $(addprefix python/tests/,chaos handler launch)
 
 test-python-torchrun:
 	$(call say,pytest of torchrun)
@@ -142,16 +142,16 @@ test-python-torchrun:
 
 test-python-jobs:
 	$(call say,pytest of other jobs)
-	$(call pytest,$(filter-out $(PYTHON_TORCHRUN),$(PYTHON_JOBS)))
+	$(call pytest,$(PYTHON_JOBS))
 
 test-python-files:
 	$(call say,pytest of all else)
-	$(call pytest,python/tests $(PYTHON_JOBS:%=--ignore=%))
+	$(call pytest,python/tests $(addprefix --ignore=,$(PYTHON_TORCHRUN) $(PYTHON_JOBS)))
 
 .PHONY: test-helm
 test-helm: .venv/.wheel build/rallypoint $(HELM)  ## The Helm chart, rendered by helm
 	$(call say,pytest of the chart)
-	@$(BIN)/python -m pytest python/tests/test_helm.py $(PYTEST_ARGS)
+	@$(BIN)/python -m pytest python/tests/deploy/test_helm.py $(PYTEST_ARGS)
 
 # One piece after the other, the rest also when one fails; the last lines name what has failed.
 LONG := fuzz test-go-long test-etcd-versions test-mounts test-helm test-asan test-valgrind test-run-long \
@@ -189,7 +189,7 @@ test-etcd-versions: .venv/.wheel build/rallypoint $(GOTESTSUM) $(ETCD) $(ETCD_3_
 	for etcd in $$others; do echo "==> $$($$etcd --version | head -n 1): go test, pytest"; export RALLYPOINT_TEST_ETCD=$$etcd; \
 	$(LONG_GO_TEST) -tags long -timeout 1h ./etcdstore/... ./internal/etcdclient ./internal/etcdserver; \
 	$(LONG_GO_TEST) -timeout 30m ./backend -run '/^etcd$$'; \
-	$(BIN)/python -m pytest python/tests/test_etcd.py python/tests/launch python/tests/torchrun/test_demo.py -k etcd $(PYTEST_ARGS); done
+	$(BIN)/python -m pytest python/tests/stores/test_etcd.py python/tests/launch python/tests/torchrun/test_demo.py -k etcd $(PYTEST_ARGS); done
 
 # Everything about files on a file system that other processes see by another mount.
 .PHONY: test-mounts
@@ -220,7 +220,7 @@ test-python-long: .venv/.wheel build/rallypoint $(ETCD)  ## pytest -m long
 .PHONY: test-libraries
 test-libraries: .venvs/libraries/.wheel  ## The programs of docs/libraries: accelerate, Lightning, Ray and others
 	$(call say,pytest of docs/libraries)
-	@.venvs/libraries/bin/python -m pytest python/tests/test_libraries.py -m 'long or not long' --timeout 1000 -o faulthandler_timeout=1060 $(PYTEST_ARGS)
+	@.venvs/libraries/bin/python -m pytest python/tests/docs/test_libraries.py -m 'long or not long' --timeout 1000 -o faulthandler_timeout=1060 $(PYTEST_ARGS)
 
 .venvs/libraries/.wheel: build/.wheel $(LIBRARIES_STAMP)
 	$(call say,installing the wheel into .venvs/libraries)

@@ -2,7 +2,7 @@
 
 python packaging/c_reference.py, which `make docs` runs. What comes before the functions
 is packaging/c_reference.head.md; everything else is the header's own words.
-python/tests/test_docs_c.py holds the page against the header.
+python/tests/docs/test_docs_c.py holds the page against the header.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Writes rallypoint/_native/abi.py, what rallypoint.h declares for ctypes, from the header.
 
 python packaging/python_bindings.py, which `make docs` runs. The result is checked in, so that
-the package works from its sources; python/tests/test_abi.py holds it against the header, and
-the header against the C compiler.
+the package works from its sources; python/tests/library/test_abi.py holds it against the
+header, and the header against the C compiler.
 """
 
 from __future__ import annotations

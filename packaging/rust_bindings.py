@@ -2,7 +2,7 @@
 which `make docs` runs.
 
 The result is checked in, so that building the crate needs no libclang;
-python/tests/test_rust_bindings.py holds it against the header, and rustc's own test of
+python/tests/library/test_rust_bindings.py holds it against the header, and rustc's own test of
 the sizes against the C compiler's.
 """
 

@@ -2,7 +2,7 @@
 
     python python/reference.py >docs/python.md      # make reference
 
-A test compares the two (python/tests/test_docstrings.py).
+A test compares the two (python/tests/docs/test_docstrings.py).
 """
 
 from __future__ import annotations

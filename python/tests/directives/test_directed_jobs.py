@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from conftest import REPOSITORY
 
 HERE = Path(__file__).parent
-EXAMPLE = Path(__file__).parents[2] / "examples" / "directives" / "train.py"
+EXAMPLE = REPOSITORY / "examples" / "directives" / "train.py"
 
 
 class Job:

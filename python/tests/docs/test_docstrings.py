@@ -83,7 +83,7 @@ def test_an_example_ends_where_arguments_begin() -> None:
 
 def reference() -> Any:
     """The module python/reference.py."""
-    folder = Path(__file__).resolve().parents[1]
+    folder = Path(__file__).resolve().parents[2]
     spec = importlib.util.spec_from_file_location("reference", folder / "reference.py")
     assert spec and spec.loader
     module = importlib.util.module_from_spec(spec)
@@ -94,5 +94,5 @@ def reference() -> Any:
 def test_reference_is_current() -> None:
     """docs/python.md is what python/reference.py writes."""
     module = reference()
-    page = (Path(__file__).resolve().parents[2] / "docs" / "python.md").read_text()
+    page = (Path(__file__).resolve().parents[3] / "docs" / "python.md").read_text()
     assert page == module.reference(), "run `make reference`"

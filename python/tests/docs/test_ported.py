@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "ported-tests.md"
 
 # A name of torch's tests, which the lists shorten: test_x_{a,b}, …_rest, ..._rest, / _rest.
@@ -97,9 +97,7 @@ def python_tests(file: str) -> frozenset[str]:
 def exists(name: str) -> bool:
     if name.startswith("recorded:"):
         return any(fnmatch(case, name.removeprefix("recorded:")) for case in recorded())
-    if found := re.fullmatch(
-        r"((?:(?:torchrun|chaos|handler|launch)/)?test_\w+\.py)::([\w:]+)", name
-    ):
+    if found := re.fullmatch(r"([a-z]+/test_\w+\.py)::([\w:]+)", name):
         return found[2] in python_tests(found[1])
     if found := re.fullmatch(r"(capi/tests/\w+\.c):(\w+)", name):
         text = (ROOT / found[1]).read_text()
@@ -150,7 +148,7 @@ def test_what_does_not_exist_is_found() -> None:
     for name in (
         "recorded:none-*",
         "launch/test_nodes.py::test_none",
-        "test_none.py::test_none",
+        "docs/test_none.py::test_none",
         "agent.TestNone",
         "core/none.TestSignal",
         "capi/tests/agent.c:none",

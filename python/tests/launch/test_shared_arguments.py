@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import shared_jobs as jobs
+from launch import shared_jobs as jobs
 
 import rallypoint
 from rallypoint import LaunchConfig, elastic_launch

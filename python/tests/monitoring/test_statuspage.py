@@ -14,8 +14,8 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-import browser
 import pytest
+from monitoring import browser
 
 RALLYPOINT = Path(sys.executable).with_name("rallypoint")
 NO_BROWSER = browser.missing()

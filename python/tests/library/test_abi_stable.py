@@ -12,7 +12,7 @@ from pathlib import Path
 
 import header
 
-RECORD = Path(__file__).resolve().parents[2] / "capi" / "abi" / "interface.txt"
+RECORD = Path(__file__).resolve().parents[3] / "capi" / "abi" / "interface.txt"
 
 
 def _words(variables: tuple[header.Variable, ...]) -> str:
