@@ -28,39 +28,6 @@ import (
 	"rallypoint/internal/wake"
 )
 
-// Rendezvous is what an agent needs of one. *member.Member is one; a job
-// whose nodes are fixed has a simpler one. Its methods are described there.
-type Rendezvous interface {
-	Next(ctx context.Context) (rendezvous.Outcome, error)
-	NodesWaiting() int
-	Closed() bool
-	Reason() string
-	Keys(round uint64) store.Store
-	Finish(ctx context.Context) error
-	Shutdown(ctx context.Context, ending rendezvous.Ending, reason string) error
-}
-
-// Notifier is a Rendezvous that reports by itself when NodesWaiting or Closed may
-// have changed, by a token in the channel; a nil channel says that they never do.
-// Any other Rendezvous is asked at each monitor interval. The channel has room for
-// a token, and one that is not taken stands for all changes since.
-type Notifier interface {
-	Changed() <-chan struct{}
-}
-
-// TrainingCarrier is a Rendezvous that tells the job how far this node's workers are, as
-// part of its heartbeats. report may be called at any time and by any goroutine, also after
-// Shutdown; it does not block, and returns nil while there is nothing to say.
-type TrainingCarrier interface {
-	CarryTraining(report func() *training.Report)
-}
-
-// Exposer is a Rendezvous that has numbers for this node's /metrics. Expose may be called at
-// any time and by any goroutine, also after Shutdown.
-type Exposer interface {
-	Expose(b *promtext.Buffer)
-}
-
 // Agent runs the workers of one node. Make it by New and run it once by Run;
 // Signal, Stop, Direct and Resized may be called from anywhere at any time, the rest is Run's.
 type Agent struct {
@@ -133,9 +100,6 @@ type assignment struct {
 func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
-	}
-	if _, ok := rdzv.(Director); len(spec.OnSignal) > 0 && !ok {
-		return nil, errors.New("on_signal: the nodes of a static job cannot agree on a step; let them meet at HOST:PORT, a directory or an etcd")
 	}
 	spec.stdio()
 	run := &telemetry.Run{
@@ -232,9 +196,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	config := telemetry.HealthConfig{Address: address, Status: a.status, Pulse: a.pulse, StopLimit: 2 * a.spec.ShutdownTimeout, Users: a.spec.LoopbackUsers, Log: a.log}
 	config.Metrics = func(b *promtext.Buffer) {
 		b.Single("rallypoint_agent_hang_limit_seconds", "gauge", "Time without a step after which the job is said to hang; 0 while it is not watched.", time.Duration(a.hangLimit.Load()).Seconds())
-		if r, ok := a.rdzv.(Exposer); ok {
-			r.Expose(b)
-		}
+		a.rdzv.Expose(b)
 	}
 	health := telemetry.NewHealth(config)
 	defer health.Close()
@@ -291,9 +253,7 @@ func (a *Agent) holdTemplate() {
 func (a *Agent) followProgress() {
 	a.progress = progress.NewTracker(a.spec.Environ, a.log)
 	a.status.FollowProgress(a.progress)
-	if c, ok := a.rdzv.(TrainingCarrier); ok {
-		c.CarryTraining(a.progress.Report)
-	}
+	a.rdzv.CarryTraining(a.progress.Report)
 }
 
 // rounds runs one attempt after another.

@@ -15,7 +15,6 @@ import (
 	"rallypoint/agent/process"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
-	"rallypoint/internal/wake"
 )
 
 func TestRunSucceeds(t *testing.T) {
@@ -75,30 +74,15 @@ func TestRegroup(t *testing.T) {
 	}
 }
 
-// notifying is a rendezvous that tells of changes.
-type notifying struct {
-	*rounds
-	changed wake.Signal
-}
-
-func (n *notifying) Changed() <-chan struct{} { return n.changed }
-
-// TestNotifier regroups by event, however long the monitor interval is.
-func TestNotifier(t *testing.T) {
+// TestRegroupByEvent comes at once, however long the monitor interval is.
+func TestRegroupByEvent(t *testing.T) {
 	s := newHarness(t, 1, "echo up > $SAY; [ $RALLYPOINT_ROUND = 2 ] || exec sleep 100")
 	s.spec.MonitorInterval = time.Hour
-	n := &notifying{s.rdzv, wake.New()}
-	a, err := New(s.spec, "test", n, discard())
-	if err != nil {
-		t.Fatal(err)
-	}
-	go func() {
-		s.hear()
-		n.set(func() { n.waiting = 1 })
-		n.changed.Set()
-	}()
-	if err := a.Run(t.Context()); err != nil || n.round != 2 {
-		t.Errorf("the run ended with %v in round %d", err, n.round)
+	s.start()
+	s.hear()
+	s.rdzv.set(func() { s.rdzv.waiting = 1 })
+	if err := s.wait(); err != nil || s.rdzv.round != 2 {
+		t.Errorf("the run ended with %v in round %d", err, s.rdzv.round)
 	}
 }
 

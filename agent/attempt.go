@@ -237,16 +237,10 @@ func (a *Agent) startLine(t *attempt) string {
 }
 
 // supervise waits for what ends the attempt. The workers' ends come by
-// event; the rendezvous is asked at each monitor interval unless it is a Notifier
-// .
+// event, and so do changes of the rendezvous.
 func (a *Agent) supervise(t *attempt) outcome {
-	var changed <-chan struct{}
 	var tick, look <-chan time.Time
-	n, notifies := a.rdzv.(Notifier)
-	if notifies {
-		changed = n.Changed()
-	}
-	if !notifies || a.spec.Metrics != nil { // which has a number for each interval
+	if a.spec.Metrics != nil { // which has a number for each interval
 		ticker := time.NewTicker(a.spec.MonitorInterval)
 		defer ticker.Stop()
 		tick = ticker.C
@@ -297,7 +291,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 		case <-a.resized:
 			t.logs.Resized()
 		case <-a.pulse: // the health port asks whether the agent is alive
-		case <-changed:
+		case <-a.rdzv.Changed():
 		case <-tick:
 			a.publish(telemetry.Monitored{State: telemetry.StateHealthy})
 		}

@@ -15,34 +15,16 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// DirectiveCarrier is a Rendezvous by which the nodes of a round agree at which step their
-// workers get a directive (docs/decisions/0080). *member.Member is one; its methods are
-// described there.
-type DirectiveCarrier interface {
-	Directive() (rendezvous.DirectiveNotice, <-chan struct{})
-	ReportHeld(ctx context.Context, round uint64, id string, step int64) error
-	ReportSaved(ctx context.Context, round uint64, id string) error
-}
-
-// Director is a Rendezvous by which a node gives its run a directive. *member.Member is one.
-type Director interface {
-	Direct(ctx context.Context, d rendezvous.Direct) error
-}
-
 // errNotRunning is why no directive is given while there are no workers to save.
 var errNotRunning error = rendezvous.Errorf(rendezvous.CodeInvalid, "no workers of this node run")
 
 // Direct gives the run a directive. The error says why it was not given. It may be called from
 // anywhere at any time.
 func (a *Agent) Direct(ctx context.Context, d rendezvous.Direct) error {
-	director, ok := a.rdzv.(Director)
-	switch {
-	case !ok:
-		return rendezvous.Errorf(rendezvous.CodeInvalid, "the nodes of this job cannot be given directives")
-	case !a.running.Load():
+	if !a.running.Load() {
 		return errNotRunning
 	}
-	return director.Direct(ctx, d)
+	return a.rdzv.Direct(ctx, d)
 }
 
 // Times of directives.
@@ -55,7 +37,7 @@ const (
 // directives hands directives to the workers of one attempt. Its fields are those of the
 // goroutine that follow starts.
 type directives struct {
-	rdzv    DirectiveCarrier
+	rdzv    Rendezvous
 	records *progress.Tracker
 	signal  unix.Signal // to a worker that has a directive; 0: none
 	round   uint64
@@ -98,11 +80,7 @@ type directedWorker struct {
 // followDirectives hands directives to the workers of an attempt until the function that it
 // returns is called, which lets go those that are held.
 func (a *Agent) followDirectives(t *attempt) (stop func()) {
-	rdzv := a.directiveCarrier()
-	if rdzv == nil {
-		return func() {}
-	}
-	f := &directives{rdzv: rdzv, records: a.progress, signal: a.spec.DirectiveSignal, round: a.assignment.Round, log: a.log, patience: a.holdPatience, given: make(map[string]bool), ending: func() bool { return a.rdzv.NodesWaiting() > 0 }}
+	f := &directives{rdzv: a.rdzv, records: a.progress, signal: a.spec.DirectiveSignal, round: a.assignment.Round, log: a.log, patience: a.holdPatience, given: make(map[string]bool), ending: func() bool { return a.rdzv.NodesWaiting() > 0 }}
 	for _, p := range t.workers.Procs {
 		f.workers = append(f.workers, directedWorker{process: p})
 	}
@@ -116,12 +94,6 @@ func (a *Agent) followDirectives(t *attempt) (stop func()) {
 		cancel()
 		<-done
 	}
-}
-
-// directiveCarrier returns the rendezvous as the nodes agree by it; nil if it cannot.
-func (a *Agent) directiveCarrier() DirectiveCarrier {
-	carrier, _ := a.rdzv.(DirectiveCarrier)
-	return carrier
 }
 
 func (di *directives) follow(ctx context.Context) {

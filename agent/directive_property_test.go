@@ -17,6 +17,8 @@ import (
 // agreeing is a random history of what the nodes say of directives, and of what the workers of
 // one node do meanwhile.
 type agreeing struct {
+	Rendezvous // for the methods that directives do not call
+
 	t       *rapid.T
 	f       *directives
 	notice  rendezvous.DirectiveNotice

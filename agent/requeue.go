@@ -7,12 +7,6 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// Requeuer is a Rendezvous whose run a directive may end, so that it is queued again.
-type Requeuer interface {
-	// Requeued reports whether one has, and why; NodesWaiting is above 0 then, and Next fails.
-	Requeued() (reason string, requeued bool)
-}
-
 // RequeueError ends a run that a directive has ended: it has neither succeeded nor failed, and
 // wants to be queued again.
 type RequeueError struct {
@@ -51,11 +45,7 @@ func briefly(err error) string {
 // requeued is the error of a run that a directive has ended, err being that of the rendezvous
 // if there is one; nil if none has.
 func (a *Agent) requeued(err error) error {
-	r, ok := a.rdzv.(Requeuer)
-	if !ok {
-		return nil
-	}
-	reason, requeued := r.Requeued()
+	reason, requeued := a.rdzv.Requeued()
 	if !requeued {
 		return nil
 	}

@@ -23,6 +23,7 @@ import (
 	"rallypoint/core/store"
 	"rallypoint/core/training"
 	"rallypoint/internal/promtext"
+	"rallypoint/internal/wake"
 )
 
 // rounds is a rendezvous that the test steers.
@@ -46,10 +47,11 @@ type rounds struct {
 	stubborn error // of Shutdown
 
 	report func() *training.Report // set by CarryTraining
+	news   wake.Signal             // of Changed
 }
 
 func newRounds(world int) *rounds {
-	return &rounds{world: world, keys: map[uint64]*store.Memory{}, joining: make(chan struct{}, 1)}
+	return &rounds{world: world, keys: map[uint64]*store.Memory{}, joining: make(chan struct{}, 1), news: wake.New()}
 }
 
 func (r *rounds) Next(ctx context.Context) (rendezvous.Outcome, error) {
@@ -92,7 +94,27 @@ func (r *rounds) Keys(round uint64) store.Store {
 	return r.keys[round]
 }
 
+func (r *rounds) Changed() <-chan struct{} { return r.news }
+
 func (r *rounds) Finish(context.Context) error { return nil }
+
+// What follows is of a rendezvous that knows no stops and no directives; tests that need them
+// embed rounds.
+
+func (*rounds) MinNodes() int                                            { return 0 }
+func (*rounds) AnnounceStop(context.Context, uint64, bool, string) error { return nil }
+func (*rounds) Stopped(uint64) rendezvous.RoundStop                      { return rendezvous.RoundStop{} }
+func (*rounds) ReportHeld(context.Context, uint64, string, int64) error  { return nil }
+func (*rounds) ReportSaved(context.Context, uint64, string) error        { return nil }
+func (*rounds) Requeued() (reason string, requeued bool)                 { return "", false }
+
+func (*rounds) Direct(context.Context, rendezvous.Direct) error {
+	return rendezvous.Errorf(rendezvous.CodeInvalid, "the nodes of this job cannot be given directives")
+}
+
+func (*rounds) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) {
+	return rendezvous.DirectiveNotice{}, nil
+}
 
 func (r *rounds) CarryTraining(report func() *training.Report) { r.report = report }
 
@@ -107,8 +129,9 @@ func (r *rounds) Shutdown(_ context.Context, ending rendezvous.Ending, _ string)
 // set changes what the rendezvous says.
 func (r *rounds) set(change func()) {
 	r.mu.Lock()
-	defer r.mu.Unlock()
 	change()
+	r.mu.Unlock()
+	r.news.Set()
 }
 
 // harness is one agent under test. Its workers are shell scripts, which may write

@@ -54,8 +54,7 @@ type Spec struct {
 	// what follows. Give all nodes the same.
 	HangTimeout time.Duration
 	OnHang      OnHang
-	// DirectiveSignal is sent to each worker that has been given a directive; 0: none. See
-	// DirectiveCarrier.
+	// DirectiveSignal is sent to each worker that has been given a directive; 0: none.
 	DirectiveSignal unix.Signal
 	// OnSignal is what Signal asks the job for, by signal, instead of ending this node's part:
 	// save, drain or stop; see ParseOnSignal. The workers have DrainTimeout to save, > 0 then.

@@ -12,35 +12,14 @@ import (
 	"rallypoint/internal/host"
 )
 
-// StopAnnouncer is a Rendezvous by which the nodes of a round tell each other that they
-// stop their workers, before they do (docs/decisions/0045). An announced stop counts in
-// NodesWaiting. Nodes of any other Rendezvous learn of a stop when it is over.
-type StopAnnouncer interface {
-	// AnnounceStop tells the other nodes that this one is about to stop the workers of a
-	// round: they failed, or the node leaves; reason says why. It returns once that is
-	// known, or when ctx ends; the announcement goes on then by itself.
-	AnnounceStop(ctx context.Context, round uint64, leaving bool, reason string) error
-
-	// Stopped returns the stop of a round that was announced first, this node's own
-	// included; its Round is 0 if none is known. It never blocks.
-	Stopped(round uint64) rendezvous.RoundStop
-}
-
-// Elastic is a Rendezvous whose nodes may go on without some of them.
-type Elastic interface {
-	// MinNodes is the fewest nodes of a round; 0 if its nodes are fixed. It never blocks.
-	MinNodes() int
-}
-
 // leaves reports whether this node, of which a worker cannot be stopped, leaves the run to
 // the others: they are enough without it, a restart of the budget is left, and no node of the
 // round was lost before (docs/decisions/0118).
 func (a *Agent) leaves(v outcome) bool {
-	rdzv, ok := a.rdzv.(Elastic)
-	if !ok || v != unkillable || a.counted() >= a.spec.MaxRestarts || a.rdzv.NodesWaiting() > 0 {
+	if v != unkillable || a.counted() >= a.spec.MaxRestarts || a.rdzv.NodesWaiting() > 0 {
 		return false
 	}
-	least := rdzv.MinNodes()
+	least := a.rdzv.MinNodes()
 	return least > 0 && a.assignment.groups > least
 }
 
@@ -53,8 +32,7 @@ const announcePatience = 500 * time.Millisecond
 // returns how the attempt ends: a failure that comes while another node leaves followed
 // from that. A node alone tells of failures, too: the status has them from here.
 func (a *Agent) announceStop(t *attempt, v outcome) outcome {
-	rdzv, ok := a.rdzv.(StopAnnouncer)
-	if !ok || v == allSucceeded || v == mustRegroup || v == mustInterrupt && a.assignment.groups < 2 {
+	if v == allSucceeded || v == mustRegroup || v == mustInterrupt && a.assignment.groups < 2 {
 		return v
 	}
 	reason := ""
@@ -68,7 +46,7 @@ func (a *Agent) announceStop(t *attempt, v outcome) outcome {
 	}
 	ctx, cancel := a.untilImpatient(announcePatience)
 	defer cancel()
-	if err := rdzv.AnnounceStop(ctx, a.assignment.Round, v == mustInterrupt || t.leaves, reason); err != nil {
+	if err := a.rdzv.AnnounceStop(ctx, a.assignment.Round, v == mustInterrupt || t.leaves, reason); err != nil {
 		a.log.Info("the other nodes could not be told yet that this one stops its workers: " + err.Error())
 	}
 	if s := a.announcedStop(); v == someFailed && s.Leaving && s.Rank != a.assignment.group {
@@ -80,10 +58,7 @@ func (a *Agent) announceStop(t *attempt, v outcome) outcome {
 // announcedStop is the announced stop of this node's round; its Round is 0 if none is
 // known.
 func (a *Agent) announcedStop() rendezvous.RoundStop {
-	if rdzv, ok := a.rdzv.(StopAnnouncer); ok {
-		return rdzv.Stopped(a.assignment.Round)
-	}
-	return rendezvous.RoundStop{}
+	return a.rdzv.Stopped(a.assignment.Round)
 }
 
 // readPatience bounds how long the other nodes are not told of a failure because the

@@ -18,13 +18,13 @@ import (
 // announcing is a rendezvous of several nodes that the test steers, by which they announce
 // stops.
 type announcing struct {
-	*notifying
+	*rounds
 	announced func(leaving bool, reason string) error // called by AnnounceStop; nil: nothing
 	stop      rendezvous.RoundStop                    // guarded by mu
 }
 
 func newAnnouncing(world int) *announcing {
-	return &announcing{notifying: &notifying{newRounds(world), make(chan struct{}, 1)}}
+	return &announcing{rounds: newRounds(world)}
 }
 
 func (an *announcing) AnnounceStop(_ context.Context, _ uint64, leaving bool, reason string) error {
@@ -49,7 +49,7 @@ func (an *announcing) tell(stop rendezvous.RoundStop) {
 	stop.Round = an.round
 	an.stop, an.waiting = stop, 1
 	an.mu.Unlock()
-	an.changed <- struct{}{}
+	an.news.Set()
 }
 
 // use prepares the harness's agent with the rendezvous, of which every node has one worker.

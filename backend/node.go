@@ -13,7 +13,6 @@ import (
 // agents themselves. *member.Member describes the methods.
 type Node interface {
 	agent.Rendezvous
-	agent.Notifier
 	Params() params.Params
 	SetClosed(ctx context.Context, reason string) error
 	Close() error
@@ -22,8 +21,6 @@ type Node interface {
 var (
 	_ Node = (*member.Member)(nil)
 	_ Node = (*static.Static)(nil)
-
-	_ agent.Exposer = (*member.Member)(nil)
 )
 
 // Name is the name of the backend that an endpoint chooses, for events.

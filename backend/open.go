@@ -149,3 +149,11 @@ func openSeen(p params.Params, log *slog.Logger, open func() sharedlog.Log) (*me
 		return sharedlog.New(p, o, open(), log)
 	})
 }
+
+// OpenStandalone makes the member of a job of one node, which no other can reach: its control
+// plane ends with this process. Of p, LocalAddr is announced to the workers; "" is the loopback
+// address. A wrong parameter is ErrInvalid.
+func OpenStandalone(p params.Params, log *slog.Logger) (Node, error) {
+	p.Min, p.Max, p.Endpoint, p.TokenFile = 1, 1, "", ""
+	return node(openLog(p, log, sharedlog.NewLocalLog))
+}

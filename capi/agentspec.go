@@ -19,7 +19,6 @@ import (
 	"rallypoint/agent/telemetry"
 	"rallypoint/backend"
 	"rallypoint/core/params"
-	"rallypoint/static"
 )
 
 // plannerPatience bounds how long a program may take to say where workers write.
@@ -306,6 +305,7 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 		}
 	}
 	meetBy(spec, p)
+	p.Supervised = true
 	if p.Endpoint == "" {
 		if p.Min > 1 || p.RunID == "" {
 			return nil, invalid("the endpoint or the run id is missing, and without an endpoint a job has one node")
@@ -314,9 +314,8 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 			return nil, err
 		}
 		spec.Backend = "standalone"
-		return static.NewStandalone(p, logger), nil
+		return backend.OpenStandalone(p, logger)
 	}
-	p.Supervised = true
 	return backend.Open(p, logger)
 }
 

@@ -12,7 +12,6 @@ import (
 	"rallypoint/backend"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/training"
 	"rallypoint/internal/wake"
 )
 
@@ -69,15 +68,8 @@ type borrowed struct {
 	changed wake.Signal
 }
 
-// Changed implements agent.Notifier.
+// Changed implements agent.Rendezvous.
 func (b borrowed) Changed() <-chan struct{} { return b.changed }
-
-// CarryTraining implements agent.TrainingCarrier.
-func (b borrowed) CarryTraining(report func() *training.Report) {
-	if c, ok := b.Node.(agent.TrainingCarrier); ok {
-		c.CarryTraining(report)
-	}
-}
 
 // Close ends everything that newMember and the calls have started.
 func (m *member) Close() error {

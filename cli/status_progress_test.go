@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/agent"
 	"rallypoint/backend"
 	"rallypoint/core/control"
 	"rallypoint/core/params"
@@ -53,7 +52,7 @@ func TestStatusOfProgress(t *testing.T) {
 			}
 			defer node.Close()
 			report := training.Report{Round: 1, Workers: 2, Reporting: 2, Smallest: 41198, Largest: 41200, SinceSlowest: 40 * time.Second, PerStep: 3100 * time.Millisecond, Stalled: "no step for 65 s: rank 3 stands in x.py:1 f"}
-			node.(agent.TrainingCarrier).CarryTraining(func() *training.Report { return &report })
+			node.CarryTraining(func() *training.Report { return &report })
 			if _, err := node.Next(t.Context()); err != nil {
 				t.Fatal(err)
 			}

@@ -1,15 +1,12 @@
 package static
 
 import (
-	"rallypoint/agent"
 	"rallypoint/internal/promtext"
 	"rallypoint/roundstore"
 	"rallypoint/tcpstore"
 )
 
-var _ agent.Exposer = (*Static)(nil)
-
-// Expose implements agent.Exposer.
+// Expose implements agent.Rendezvous.
 func (s *Static) Expose(b *promtext.Buffer) {
 	s.mu.Lock()
 	server := s.server

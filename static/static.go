@@ -78,10 +78,7 @@ type Static struct {
 	stopped bool
 }
 
-var (
-	_ agent.Rendezvous = (*Static)(nil)
-	_ agent.Notifier   = (*Static)(nil)
-)
+var _ agent.Rendezvous = (*Static)(nil)
 
 // ErrNoEndpoint is the error of a static job without an endpoint.
 var ErrNoEndpoint error = rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoint of a static job is host:port of its node 0, and it is missing")
@@ -515,7 +512,7 @@ func (s *Static) NodesWaiting() int {
 	return 0
 }
 
-// Changed implements agent.Notifier.
+// Changed implements agent.Rendezvous.
 func (s *Static) Changed() <-chan struct{} { return s.news }
 
 // Closed implements agent.Rendezvous.

@@ -6,18 +6,15 @@ import (
 	"strconv"
 	"strings"
 
-	"rallypoint/agent"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/printable"
 	"rallypoint/tcpstore"
 )
 
-var _ agent.StopAnnouncer = (*Static)(nil)
-
 // tellStop begins what a node tells that is about to stop its workers, before its rank.
 const tellStop = "stop "
 
-// AnnounceStop implements agent.StopAnnouncer by the key that ends the round. A node that
+// AnnounceStop implements agent.Rendezvous by the key that ends the round. A node that
 // leaves tells nothing: the others cannot go on without it, and may end well.
 func (s *Static) AnnounceStop(ctx context.Context, round uint64, leaving bool, reason string) error {
 	s.mu.Lock()
@@ -36,7 +33,7 @@ func (s *Static) AnnounceStop(ctx context.Context, round uint64, leaving bool, r
 	return nil
 }
 
-// Stopped implements agent.StopAnnouncer.
+// Stopped implements agent.Rendezvous.
 func (s *Static) Stopped(round uint64) rendezvous.RoundStop {
 	s.mu.Lock()
 	defer s.mu.Unlock()

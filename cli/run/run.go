@@ -260,17 +260,12 @@ func complain(stderr io.Writer, err error, code int) int {
 // open makes the rendezvous.
 func (r *rendezvousConfig) open(log *slog.Logger) (agent.Rendezvous, error) {
 	p := r.params
+	p.Supervised = true
 	switch r.kind {
 	case kindStandalone:
-		return static.NewStandalone(p, log), nil
+		return backend.OpenStandalone(p, log)
 	case kindStatic:
 		p.NodeRank, p.Endpoint = r.rank, static.Scheme+net.JoinHostPort(r.host, strconv.Itoa(r.port))
-		return static.NewStatic(p, log)
 	}
-	p.Supervised = true
-	member, err := backend.Open(p, log)
-	if err != nil {
-		return nil, err
-	}
-	return member, nil
+	return backend.Open(p, log)
 }

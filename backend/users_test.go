@@ -1,4 +1,4 @@
-package static
+package backend_test
 
 import (
 	"context"
@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/backend"
 	"rallypoint/core/params"
 	"rallypoint/core/peer/peertest"
 	"rallypoint/core/rendezvous"
@@ -19,9 +20,12 @@ func TestOtherUser(t *testing.T) {
 	peertest.NeedRoot(t)
 	p := params.Default()
 	p.RunID, p.Endpoint, p.Min, p.Max = "job", "static://127.0.0.1:0", 1, 1
-	alone := NewStandalone(p, nil)
+	alone, err := backend.OpenStandalone(p, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
 	defer alone.Shutdown(t.Context(), rendezvous.EndSuccess, "")
-	fixed, err := NewStatic(p, nil)
+	fixed, err := backend.Open(p, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
