@@ -148,7 +148,11 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 		remark(b, "Directive: ", directiveText(&d, now), term)
 	}
 	for _, d := range r.Drained {
-		remark(b, "Drained: ", d.Node+", by "+d.By+": "+d.Reason, term)
+		who := d.Node + ", by " + d.By
+		if d.Cause == rendezvous.CauseFailures.String() {
+			who = d.Node + ", which left as unfit"
+		}
+		remark(b, "Drained: ", who+": "+d.Reason, term)
 	}
 	remark(b, "Not started: ", r.NotStarted, term)
 	remark(b, "Missing: ", missingText(r), term)

@@ -49,7 +49,7 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 	case r.KeyRequest:
 		c.keyRequest(ev, effects)
 	case r.AnnounceStop:
-		c.announceStop(ev)
+		c.announceStop(ev, effects)
 	case r.Direct:
 		c.direct(ev)
 	case r.CancelDirective:
@@ -462,6 +462,7 @@ func (c *Checker) join(ev r.Join, effects []r.Effect) {
 	t := c.participantOf(s)
 	var want r.Code
 	guarantee := 9
+	_, away := c.drained[s.node] // by its own word: it is still here
 	switch {
 	case s.ended:
 		want = r.CodeInvalid
@@ -470,6 +471,8 @@ func (c *Checker) join(ev r.Join, effects []r.Effect) {
 		if (t == nil || t.state == finished) && c.closing.kind == success {
 			want = r.CodeGraceful
 		}
+	case away:
+		want, guarantee = r.CodeGraceful, 4
 	case t != nil && c.finishing():
 		want, guarantee = r.CodeClosed, 8
 	}

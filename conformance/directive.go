@@ -10,7 +10,10 @@ import (
 )
 
 // drain is why a node is not admitted.
-type drain struct{ by, reason string }
+type drain struct {
+	by, reason string
+	unfit      bool // it left by its own word
+}
 
 // most is how many ids are known of directives that do not stand any more, and how many
 // directives can have brought the deadline nearer.
@@ -262,7 +265,7 @@ func (c *Checker) carryOut(d *standing) {
 		}
 		for _, node := range d.Nodes {
 			if _, already := c.drained[node]; !already {
-				c.drained[node] = drain{printable.Text(d.By), printable.Text(d.Reason)}
+				c.drained[node] = drain{printable.Text(d.By), printable.Text(d.Reason), false}
 			}
 			c.leaving[node] = true
 			if c.byNode[node] != nil {

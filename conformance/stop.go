@@ -1,22 +1,79 @@
 package conformance
 
-import "rallypoint/internal/printable"
+import (
+	"fmt"
+	"strings"
 
-import r "rallypoint/core/rendezvous"
+	r "rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
+)
 
 // announceStop records the first announced stop of the running round. A node that leaves
 // is a member of it no more.
-func (c *Checker) announceStop(ev r.AnnounceStop) {
-	t := c.participantOf(c.sessions[ev.Session])
+func (c *Checker) announceStop(ev r.AnnounceStop, effects []r.Effect) {
+	s := c.sessions[ev.Session]
+	t, stays := c.participantOf(s), refuses(effects, ev.Request)
+	if stays && ev.Away == 0 {
+		c.violated(7, "node %s announced %+v, and was refused", s.node, ev)
+	}
 	if t == nil || t.state != running || ev.Round != c.round || ev.Generation != c.origin || c.disowned() {
+		if ev.Away != 0 && !stays {
+			c.violated(7, "node %s left as unfit, by %+v, and runs no workers", s.node, ev)
+		}
 		return
 	}
+	if ev.Away != 0 && !stays {
+		c.leavesUnfit(s, ev)
+	}
+	ev.Leaving = ev.Leaving || ev.Away != 0 && !stays
 	if c.stop.Round == 0 {
-		c.stop = r.RoundStop{Round: c.round, Rank: t.rank, Leaving: ev.Leaving, Reason: printable.Text(ev.Reason)}
+		reason := printable.Text(ev.Reason)
+		if stays {
+			reason += "; " + strings.TrimPrefix(refusalOf(effects, ev.Request), fmt.Sprintf("run %q: ", c.runID))
+		}
+		c.stop = r.RoundStop{Round: c.round, Rank: t.rank, Leaving: ev.Leaving, Reason: reason}
 	}
 	if ev.Leaving {
 		t.state = lost
 	}
+}
+
+// ownWord is the inverse of the share of a run's nodes that may be out by their own word.
+const ownWord = 8
+
+// leavesUnfit checks that a node may leave by its own word, and records that it is out: enough
+// others stay, few are out so, and nothing else can have been the cause of its failure.
+func (c *Checker) leavesUnfit(s *session, ev r.AnnounceStop) {
+	out := 0
+	for _, d := range c.drained {
+		if d.unfit {
+			out++
+		}
+	}
+	if out >= max(1, c.policy.Max/ownWord) {
+		c.violated(4, "node %s left as unfit, the %dth of a run of %d nodes", s.node, out+1, c.policy.Max)
+	}
+	if left := len(c.nodes()) - 1; left < c.policy.Min {
+		c.violated(4, "node %s left as unfit, with %d others of at least %d", s.node, left, c.policy.Min)
+	}
+	if c.stop.Round != 0 || c.count(lost) > 0 || c.overtaken || c.ended() || c.finishing() {
+		c.violated(7, "node %s left as unfit; the stop %+v was known, %d nodes lost, the round overtaken %v, the run ended %v or finishing %v",
+			s.node, c.stop, c.count(lost), c.overtaken, c.ended(), c.finishing())
+	}
+	c.own = true
+	if _, already := c.drained[s.node]; !already {
+		c.drained[s.node] = drain{"node " + s.node, printable.Text(ev.Reason), true}
+	}
+}
+
+// refusalOf is the text of the error that answers a request.
+func refusalOf(effects []r.Effect, q r.Request) string {
+	for _, e := range effects {
+		if reply, ok := e.(r.Reply); ok && reply.Session == q.Session && reply.Number == q.Number && reply.Err != nil {
+			return reply.Err.Text
+		}
+	}
+	return ""
 }
 
 // checkStop checks that a member whose workers may run knows of the stop of its round,

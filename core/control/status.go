@@ -259,6 +259,7 @@ type DrainedStatus struct {
 	Node   string `json:"node"`
 	By     string `json:"by"`
 	Reason string `json:"reason"`
+	Cause  string `json:"cause"` // admin or failures
 }
 
 // ClosedStatus is how a run was closed.
@@ -415,7 +416,7 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 		st.Directives = append(st.Directives, directiveStatus(d))
 	}
 	for _, d := range m.Drained {
-		st.Drained = append(st.Drained, DrainedStatus(d))
+		st.Drained = append(st.Drained, DrainedStatus{Node: d.Node, By: d.By, Reason: d.Reason, Cause: d.Cause.String()})
 	}
 	for _, s := range m.Members {
 		st.Members = append(st.Members, MemberStatus{

@@ -149,11 +149,12 @@ func (m *Machine) packDirectives(p *pack.Packer) {
 	p.Texts(m.directed)
 	p.List(len(m.drained))
 	for _, node := range slices.Sorted(maps.Keys(m.drained)) {
-		p.List(4)
+		p.List(5)
 		p.Text(node)
 		p.Text(m.drained[node].by)
 		p.Text(m.drained[node].reason)
 		p.Duration(m.drained[node].away)
+		p.Int(int(m.drained[node].cause))
 	}
 	p.List(len(standing))
 	for _, d := range standing {
@@ -188,7 +189,7 @@ func (m *Machine) unpackDirectives(u *pack.Unpacker) {
 	m.directed = u.Texts(maxRemembered, maxText)
 	for range openEach(u) {
 		u.Open()
-		node, d := u.Text(maxText), &drained{by: u.Text(maxText), reason: u.Text(maxText), away: u.Duration()}
+		node, d := u.Text(maxText), &drained{by: u.Text(maxText), reason: u.Text(maxText), away: u.Duration(), cause: DrainCause(u.Int())}
 		u.Close()
 		m.drained[node] = d
 	}
@@ -281,6 +282,7 @@ type DrainedFact struct {
 	By     string
 	Reason string
 	For    time.Duration
+	Cause  DrainCause `json:",omitzero"`
 }
 
 // Bounds of what facts say of directives.
@@ -329,11 +331,12 @@ func packDirectiveFacts(p *pack.Packer, f DirectiveFacts) {
 	p.Texts(f.Ended)
 	p.List(len(f.Drained))
 	for _, d := range f.Drained {
-		p.List(4)
+		p.List(5)
 		p.Text(d.Node)
 		p.Cut(d.By, MaxNameLen)
 		p.Cut(d.Reason, MaxNameLen)
 		p.Duration(d.For)
+		p.Int(int(d.Cause))
 	}
 	p.Uint(f.EndedRound)
 }
@@ -357,7 +360,7 @@ func unpackDirectiveFacts(u *pack.Unpacker) (f DirectiveFacts) {
 				break
 			}
 			u.Open()
-			f.Drained = append(f.Drained, DrainedFact{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), For: u.Duration()})
+			f.Drained = append(f.Drained, DrainedFact{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), For: u.Duration(), Cause: DrainCause(u.Int())})
 			u.Close()
 		}
 		f.EndedRound = u.Uint()

@@ -140,11 +140,12 @@ func packAsked(p *pack.Packer, ev Event) {
 		p.Values(ev.Values)
 		p.Int64(ev.Amount)
 	case AnnounceStop:
-		p.List(4)
+		p.List(5)
 		p.Text(ev.Generation)
 		p.Uint(ev.Round)
 		p.Bool(ev.Leaving)
 		p.Cut(ev.Reason, MaxNameLen)
+		p.Duration(ev.Away)
 	case ReportDirective:
 		p.List(5)
 		p.Text(ev.ID)
@@ -269,7 +270,7 @@ func unpackAsked(u *pack.Unpacker, op Op) Event {
 	case OpReportDirective:
 		return ReportDirective{ID: u.Text(MaxNameLen), Generation: u.Text(MaxNameLen), Round: u.Uint(), Step: u.Int64(), Saved: u.Bool()}
 	case OpAnnounceStop:
-		return AnnounceStop{Generation: u.Text(MaxNameLen), Round: u.Uint(), Leaving: u.Bool(), Reason: u.Text(MaxNameLen)}
+		return AnnounceStop{Generation: u.Text(MaxNameLen), Round: u.Uint(), Leaving: u.Bool(), Reason: u.Text(MaxNameLen), Away: u.Duration()}
 	}
 	return nil
 }

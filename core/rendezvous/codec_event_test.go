@@ -32,11 +32,11 @@ func sampleEvents() []Event {
 				Reports: []DirectiveReport{{"d1", 41, false}, {"d1", -1, true}},
 				Facts: Facts{Generation: "gen", Origin: "gen", Round: 3, World: 2, HostRank: -1, Directives: DirectiveFacts{
 					Seq: 9, Target: 2, Standing: []StandingFact{{Direct{ID: "d1", Kind: DirectiveDrain, Nodes: []string{"a"}, Within: 5, By: "admin", Reason: "because", At: at}, 3, 41}},
-					Ended: []string{"d0"}, Drained: []DrainedFact{{"b", "admin", "because", 7}}}}},
+					Ended: []string{"d0"}, Drained: []DrainedFact{{"b", "admin", "because", 7, CauseFailures}}}}},
 		},
 		Disconnect{"s"}, LeaseExpired{"s", 0}, LeaseExpired{"s", 7}, Evict{Node: "n", By: "admin", Reason: "why"},
 		TimerFired{Timer{Kind: TimerGrace, Session: "s", Seq: 7}}, Recovered{},
-		AnnounceStop{Request: r, Generation: "gen", Round: 3, Leaving: true, Reason: "because"},
+		AnnounceStop{Request: r, Generation: "gen", Round: 3, Leaving: true, Reason: "because", Away: time.Hour},
 		Direct{ID: "d1", Kind: DirectiveDrain, Nodes: []string{"a", "b"}, Within: 5, For: 6, By: "admin", Reason: "because", At: at},
 		Direct{ID: "d2", Kind: DirectiveScale, Within: 5, By: "admin", Reason: "because", At: at, Target: 3},
 		ReportDirective{Request: r, ID: "d1", Generation: "gen", Round: 3, Step: 1 << 40, Saved: true},
@@ -80,11 +80,11 @@ func TestEventsRoundTrip(t *testing.T) {
 // TestLoggedBytes pins what older logs hold.
 func TestLoggedBytes(t *testing.T) {
 	for ev, want := range map[Event]string{
-		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960501" + "94ff03a16150" + "a1730302",
-		Disconnect{"s"}:                       "930509" + "91a173",
-		TimerFired{Timer{TimerGrace, "s", 7}}: "93050c" + "919305a17307",
-		Recovered{}:                           "93050d" + "90",
-		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why"}: "960517" + "94a16704c3a3776879" + "a1730302",
+		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960601" + "94ff03a16150" + "a1730302",
+		Disconnect{"s"}:                       "930609" + "91a173",
+		TimerFired{Timer{TimerGrace, "s", 7}}: "93060c" + "919305a17307",
+		Recovered{}:                           "93060d" + "90",
+		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why", 0}: "960617" + "95a16704c3a377687900" + "a1730302",
 	} {
 		b, err := EncodeEvent(ev)
 		if got := hex.EncodeToString(b); err != nil || got != want {
@@ -102,6 +102,7 @@ func TestLoggedBytes(t *testing.T) {
 // TestEventsOfOtherVersions reads fields that are not there yet or any more.
 func TestEventsOfOtherVersions(t *testing.T) {
 	for text, want := range map[string]Event{
+		"960517" + "94a16704c3a3776879" + "a1730302": AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why", 0},
 		"960101" + "90" + "a1730302":                 Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: -1},
 		"960101" + "95ff03a1615092c0c0" + "a1730302": Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80},
 		"940109" + "91a173" + "c0":                   Disconnect{"s"},
@@ -112,7 +113,7 @@ func TestEventsOfOtherVersions(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"930609" + "91a173": "newer release",
+		"930709" + "91a173": "newer release",
 		"930009" + "91a173": "no version",
 		"930163" + "90":     "operation 99",
 		"a0":                "not an event",

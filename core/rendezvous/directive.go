@@ -145,6 +145,12 @@ type directive struct {
 type drained struct {
 	by, reason string
 	away       time.Duration // from when it was drained; 0: until Undrain
+	cause      DrainCause
+}
+
+// fact is what a successor has to know of a node that is kept out.
+func (d *drained) fact(node string) DrainedFact {
+	return DrainedFact{Node: node, By: d.by, Reason: d.reason, For: d.away, Cause: d.cause}
 }
 
 // describe says what a directive asks for.
@@ -372,7 +378,7 @@ func (m *Machine) misfit(d Direct) *Error {
 	case d.Kind.HasTarget() && d.Target%p.NodeUnit != 0:
 		return Errorf(CodeInvalid, "the target is %d, it must be a multiple of node_unit (%d)", d.Target, p.NodeUnit)
 	}
-	return m.tooMuchToTell(d)
+	return m.directiveTooMuch(d)
 }
 
 func directiveTimer(id string) Timer {
@@ -478,13 +484,7 @@ func (m *Machine) drain(d *directive, why string) {
 		return
 	}
 	for _, node := range d.Nodes {
-		if m.drained[node] == nil {
-			m.drained[node] = &drained{by: d.By, reason: d.Reason, away: d.For}
-		}
-		m.stopTimer(drainedTimer(node))
-		if d.For > 0 {
-			m.armTimer(drainedTimer(node), d.For)
-		}
+		m.keepOut(node, drained{by: d.By, reason: d.Reason, away: d.For})
 		if m.byNode[node] != nil {
 			m.endedRound = m.round
 		}
@@ -550,8 +550,11 @@ func (m *Machine) undrain(node, by string) {
 // drainedError refuses a node that was drained.
 func (m *Machine) drainedError(node string) *Error {
 	d := m.drained[node]
-	return Errorf(CodeGraceful, "run %q goes on without node %s, which was drained by %s: %s; `rallypoint admin undrain` admits it again",
-		m.runID, node, d.by, d.reason)
+	how := "was drained by " + d.by
+	if d.cause != CauseAdmin {
+		how = "left it as unfit"
+	}
+	return Errorf(CodeGraceful, "run %q goes on without node %s, which %s: %s; `rallypoint admin undrain` admits it again", m.runID, node, how, d.reason)
 }
 
 // seats returns how many of n nodes a round may have: at most max, or the target of the
@@ -607,7 +610,10 @@ const (
 )
 
 // DrainedStatus is a node that is not admitted.
-type DrainedStatus struct{ Node, By, Reason string }
+type DrainedStatus struct {
+	Node, By, Reason string
+	Cause            DrainCause
+}
 
 // directiveStatus lists what stands, and the drained nodes by id.
 func (m *Machine) directiveStatus() (standing []DirectiveStatus, away []DrainedStatus) {
@@ -622,7 +628,7 @@ func (m *Machine) directiveStatus() (standing []DirectiveStatus, away []DrainedS
 		standing = append(standing, s)
 	}
 	for _, node := range slices.Sorted(maps.Keys(m.drained)) {
-		away = append(away, DrainedStatus{Node: node, By: m.drained[node].by, Reason: m.drained[node].reason})
+		away = append(away, DrainedStatus{Node: node, By: m.drained[node].by, Reason: m.drained[node].reason, Cause: m.drained[node].cause})
 	}
 	return standing, away
 }

@@ -225,10 +225,13 @@ func (m *Machine) learn(f Facts) {
 }
 
 // nameHost gives the place of the dead host's node its name, so that texts name it and a
-// new start of it has its rank again.
+// new start of it has its rank again. One that has asked to join already is a newcomer.
 func (m *Machine) nameHost(s *participant) {
 	from := m.succession.From
 	if s.node != "" || from == "" || printable.Text(from) != from || m.byNode[from] != nil {
+		return
+	}
+	if n := m.nodes[from]; n != nil && n.join != nil {
 		return
 	}
 	s.node = from
@@ -402,18 +405,13 @@ func (m *Machine) makeDirectiveFacts() DirectiveFacts {
 	}
 	f.Ended = slices.Clone(m.directed[max(0, len(m.directed)-maxEndedFacts):])
 	for _, node := range slices.Sorted(maps.Keys(m.drained)) {
-		d := m.drained[node]
-		f.Drained = append(f.Drained, DrainedFact{Node: node, By: d.by, Reason: d.reason, For: d.away})
+		f.Drained = append(f.Drained, m.drained[node].fact(node))
 	}
 	return f
 }
 
-// tooMuchToTell refuses a directive with which the facts would grow out of bounds: a
-// directive must not be lost with the control plane's host.
-func (m *Machine) tooMuchToTell(d Direct) *Error {
-	if !m.canBeSucceeded() {
-		return nil
-	}
+// directiveTooMuch refuses a directive with which the facts would grow out of bounds.
+func (m *Machine) directiveTooMuch(d Direct) *Error {
 	f := m.makeDirectiveFacts()
 	f.Standing = append(f.Standing, StandingFact{Direct: d})
 	for _, s := range f.Standing { // who is going to be drained
@@ -423,6 +421,15 @@ func (m *Machine) tooMuchToTell(d Direct) *Error {
 		for _, node := range s.Nodes {
 			f.Drained = append(f.Drained, DrainedFact{Node: node, By: s.By, Reason: s.Reason, For: s.For})
 		}
+	}
+	return m.tooMuchToTell(f)
+}
+
+// tooMuchToTell refuses facts out of bounds: what they tell must not be lost with the control
+// plane's host.
+func (m *Machine) tooMuchToTell(f DirectiveFacts) *Error {
+	if !m.canBeSucceeded() {
+		return nil
 	}
 	f.Ended, f.Seq = nil, m.directiveSeq+1
 	if size := len(pack.Append(nil, func(p *pack.Packer) { packDirectiveFacts(p, f) })); size > maxDirectiveFacts {
@@ -458,7 +465,7 @@ func (m *Machine) learnDirectives(f DirectiveFacts) {
 	}
 	for _, d := range f.Drained {
 		if m.drained[d.Node] == nil {
-			m.drained[d.Node] = &drained{by: printable.Text(d.By), reason: printable.Text(d.Reason), away: d.For}
+			m.drained[d.Node] = &drained{by: printable.Text(d.By), reason: printable.Text(d.Reason), away: d.For, cause: d.Cause}
 			if d.For > 0 {
 				m.armTimer(drainedTimer(d.Node), d.For)
 			}

@@ -19,6 +19,10 @@ func (m *Machine) join(n *node, j Join) {
 		m.fail(n, j.Number, m.endedError(n))
 		return
 	}
+	if m.drained[n.id] != nil { // it left as unfit
+		m.fail(n, j.Number, m.drainedError(n.id))
+		return
+	}
 	s := m.participantOf(n)
 	if s != nil && m.finishing() {
 		m.fail(n, j.Number, m.finishedError())

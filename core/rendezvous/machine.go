@@ -21,7 +21,7 @@ import (
 // StateVersion is the version of events and state. A log or snapshot written by
 // a newer version is refused. What an older program would not read, or apply
 // otherwise, needs a higher number.
-const StateVersion = 5
+const StateVersion = 6
 
 // Config is what the driver knows about a run before its first node.
 type Config struct {
@@ -185,7 +185,10 @@ func (m *Machine) applyRequest(n *node, ev Event) {
 		m.reportDirective(n, ev)
 		m.answer(n, ev.Number, nil)
 	case AnnounceStop:
-		m.announceStop(n, ev)
+		if err := m.announceStop(n, ev); err != nil {
+			m.fail(n, ev.Number, err)
+			break
+		}
 		m.answer(n, ev.Number, nil)
 	default:
 		panic(fmt.Sprintf("rendezvous: unknown request %T", ev))

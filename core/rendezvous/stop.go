@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"time"
 
 	"rallypoint/internal/pack"
 	"rallypoint/internal/printable"
@@ -18,6 +19,11 @@ type AnnounceStop struct {
 	Round      uint64
 	Leaving    bool   // the node was asked to end and will not rejoin; else its workers failed
 	Reason     string // human-readable: who failed, or who asked
+
+	// Away asks for the node to leave the run as unfit and to be kept out for so long
+	// (docs/decisions/0121); 0: it does not ask. It is answered by an error that says why the
+	// node stays; the stop then stands as that of a failure.
+	Away time.Duration `json:",omitzero"`
 }
 
 func (AnnounceStop) event() {}
@@ -41,13 +47,31 @@ type roundStop struct {
 
 // announceStop records the stop, unless another node has announced one before. A node
 // that leaves is lost to its round from now on, so that the others regroup without it
-// while it stops its workers.
-func (m *Machine) announceStop(n *node, ev AnnounceStop) {
+// while it stops its workers. The error says why a node that asked to leave as unfit stays.
+func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 	s := m.participantOf(n)
 	if s == nil || s.state != participantRunning || ev.Round != m.round || ev.Generation != m.origin || m.disowned() {
-		return
+		if ev.Away != 0 {
+			return Errorf(CodeInvalid, "run %q: node %s runs no workers in round %d", m.runID, n.id, ev.Round)
+		}
+		return nil
 	}
 	ev.Reason = printable.Text(ev.Reason)
+	var stays *Error
+	if ev.Away != 0 {
+		row := drained{by: "node " + n.id, reason: ev.Reason, away: ev.Away, cause: CauseFailures}
+		if stays = m.unfitRefusal(n, row); stays == nil {
+			ev.Leaving = true
+			m.keepOut(n.id, row)
+			m.directivesOwn = true
+			m.directivesChanged()
+		} else {
+			why := "it asked to leave, but stays: " + stays.Text
+			ev.Reason += "; " + why
+			stays = Errorf(stays.Code, "run %q: %s", m.runID, why)
+			m.note("node %s failed; %s", n.id, why)
+		}
+	}
 	if m.stop == nil {
 		m.stop = &roundStop{rank: s.rank, leaving: ev.Leaving, reason: ev.Reason}
 		m.note("round %d stops: %s", m.round, m.stopReason())
@@ -57,6 +81,73 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) {
 		m.touched = append(m.touched, n)
 		m.assistRanks()
 	}
+	return stays
+}
+
+// DrainCause is why a node is kept out. The numbers stand in logs and snapshots.
+type DrainCause int
+
+// The causes. A node that was not drained by an administrator is out by its own word.
+const (
+	CauseAdmin    DrainCause = 0 // a drain
+	CauseFailures DrainCause = 1 // its workers kept failing
+)
+
+// String is the cause's name in the status.
+func (c DrainCause) String() string {
+	switch c {
+	case CauseAdmin:
+		return "admin"
+	case CauseFailures:
+		return "failures"
+	}
+	return fmt.Sprintf("cause %d", int(c))
+}
+
+// keepOut has a node refused from now on. The reason for which a node was kept out first
+// stays; the time begins again.
+func (m *Machine) keepOut(node string, row drained) {
+	if m.drained[node] == nil {
+		m.drained[node] = &row
+	}
+	m.stopTimer(drainedTimer(node))
+	if row.away > 0 {
+		m.armTimer(drainedTimer(node), row.away)
+	}
+}
+
+// ownWordShare is the inverse of the share of a run's nodes that may be out by their own
+// word: a fault of the training script looks like one of each node in turn.
+const ownWordShare = 8
+
+// unfitRefusal says why a node whose workers keep failing stays in the run; nil if it may
+// leave as unfit. Each reason is one of this failure only: the node may ask at the next.
+func (m *Machine) unfitRefusal(n *node, row drained) *Error {
+	left, most, out := len(m.nodes)-1, max(1, m.policy.Max/ownWordShare), 0
+	for _, d := range m.drained {
+		if d.cause != CauseAdmin {
+			out++
+		}
+	}
+	switch {
+	case row.away < 0 || row.away > MaxWithin:
+		return Errorf(CodeInvalid, "a node is kept out for %v, it must be above 0 and at most %v", row.away, MaxWithin)
+	case m.closed != nil:
+		return Errorf(CodeInvalid, "the job %s", m.closed.sentence())
+	case m.finishing():
+		return Errorf(CodeInvalid, "the job is finishing")
+	case m.stop != nil:
+		return Errorf(CodeInvalid, "another stop of the round was announced before, which may be the cause: %s", m.stopReason())
+	case m.tally[participantLost] > 0 || m.overtaken != "":
+		return Errorf(CodeInvalid, "the round lost a node before, which may be the cause: %s", m.inState(participantLost))
+	case left < m.policy.Min:
+		return Errorf(CodeInvalid, "%d would be left, at least %d are needed", left, m.policy.Min)
+	case out >= most:
+		return Errorf(CodeInvalid, "%d of at most %d nodes are out by their own word already: the job itself may be the cause", out, most)
+	}
+	f := m.makeDirectiveFacts()
+	f.Drained = append(f.Drained, row.fact(n.id))
+	return m.tooMuchToTell(f)
 }
 
 // stopReason says who stops the round and why.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"strings"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -130,6 +131,93 @@ func TestLossWhileStopping(t *testing.T) {
 	r.wantStop(n[0], want)
 }
 
+// unfit makes a node announce a failure and ask to leave; the error says why it stays.
+func (r *rig) unfit(n *rigNode, reason string) *Error {
+	ev := AnnounceStop{Request: n.request(), Generation: n.claim.Generation, Round: n.claim.Round, Reason: reason, Away: time.Hour}
+	r.apply(ev)
+	return n.replies[ev.Number].Err
+}
+
+// TestUnfitNodeLeaves: its place goes to the spare, its session lasts until it leaves, and it
+// is refused until its time is over.
+func TestUnfitNodeLeaves(t *testing.T) {
+	p := policy(3, 3)
+	r := newRig(t, -1)
+	n := r.group(p, "a", "b", "c")
+	spare := r.hello("d", p)
+	r.join(spare)
+	rank := n[1].claim.Rank
+	if err := r.unfit(n[1], "rank 1 exited with code 13"); err != nil {
+		t.Fatal(err)
+	}
+	r.wantStop(n[0], RoundStop{Round: 1, Rank: rank, Leaving: true, Reason: "rank 1 exited with code 13", Lost: true})
+	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0] != (DrainedStatus{"b", "node b", "rank 1 exited with code 13", CauseFailures}) {
+		t.Errorf("kept out: %+v", s.Drained)
+	}
+	join := Join{Request: n[1].request(), NodeRank: -1, RankHint: -1}
+	r.apply(join)
+	if err := n[1].replies[join.Number].Err; err == nil || err.Code != CodeGraceful {
+		t.Errorf("it joins again: %v", err)
+	}
+	r.join(n[0])
+	r.join(n[2])
+	r.wantRound(n[0], n[2], spare)
+	if spare.claim.Rank != rank {
+		t.Errorf("the spare has rank %d, the node that left had %d", spare.claim.Rank, rank)
+	}
+	r.apply(Leave{Request: n[1].request(), Reason: "unfit"})
+	if back := r.hello("b", p); back.welcomed || !strings.Contains(back.refused.Text, "left it as unfit: rank 1 exited") {
+		t.Errorf("it came back and was told %+v", back.refused)
+	}
+	m, err := Restore(r.m.Snapshot())
+	if err != nil || *m.drained["b"] != *r.m.drained["b"] {
+		t.Errorf("a restored machine is another one: %v", err)
+	}
+	r.fire(TimerDrained)
+	if back := r.hello("b", p); !back.welcomed {
+		t.Errorf("its time is over, and it is refused: %v", back.refused)
+	}
+}
+
+// TestUnfitNodeStays where leaving would do harm, or another node may be the cause. The
+// failure is announced all the same.
+func TestUnfitNodeStays(t *testing.T) {
+	for name, c := range map[string]struct {
+		p      Policy
+		before func(r *rig, n []*rigNode)
+		want   string
+	}{
+		"too few left":        {policy(3, 3), nil, "2 would be left, at least 3 are needed"},
+		"another failed":      {policy(1, 3), func(r *rig, n []*rigNode) { r.announce(n[0], false, "its disk") }, "node a failed: its disk"},
+		"another was lost":    {policy(1, 3), func(r *rig, n []*rigNode) { r.lost(n[2]) }, "the round lost a node before, which may be the cause: c"},
+		"finishing":           {policy(1, 3), func(r *rig, n []*rigNode) { r.apply(Finish{Request: n[0].request()}) }, "the job is finishing"},
+		"its share is out":    {policy(1, 3), func(r *rig, n []*rigNode) { r.m.drained["x"] = &drained{cause: CauseFailures} }, "1 of at most 1 nodes are out by their own word"},
+		"others were drained": {policy(1, 3), func(r *rig, n []*rigNode) { r.m.drained["x"] = &drained{} }, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, -1)
+			n := r.group(c.p, "a", "b", "c")
+			if c.before != nil {
+				c.before(r, n)
+			}
+			first := r.m.stop == nil
+			err := r.unfit(n[1], "failed")
+			if c.want == "" {
+				if err != nil {
+					t.Fatal(err)
+				}
+				return
+			}
+			if err == nil || !strings.Contains(err.Text, c.want) {
+				t.Fatalf("it was told %v", err)
+			}
+			if _, out := r.m.drained["b"]; out || first && (r.m.stop == nil || r.m.stop.leaving || !strings.HasSuffix(err.Text, strings.TrimPrefix(r.m.stop.reason, "failed; "))) {
+				t.Errorf("out: %v, stop %+v", out, r.m.stop)
+			}
+		})
+	}
+}
+
 // TestStopInSnapshot: what was announced is part of the state.
 func TestStopInSnapshot(t *testing.T) {
 	r := newRig(t, -1)
@@ -155,6 +243,9 @@ func TestStopInSnapshot(t *testing.T) {
 func (s *sim) announceAny(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 })
 	ev := AnnounceStop{Request: n.request(), Generation: n.claim.Generation, Round: n.claim.Round, Reason: "why", Leaving: rapid.IntRange(0, 2).Draw(t, "leaving") == 0}
+	if rapid.IntRange(0, 3).Draw(t, "unfit") == 0 {
+		ev.Leaving, ev.Away = false, time.Duration(rapid.IntRange(1, 60).Draw(t, "minutes"))*time.Minute
+	}
 	switch rapid.IntRange(0, 5).Draw(t, "round") {
 	case 0:
 		ev.Round--
