@@ -71,6 +71,8 @@ type Agent struct {
 
 	now          func() time.Time  // by which restarts are in the window
 	budget       budget            // agreed in the last round; see takeBudget
+	strikes      []time.Time       // failures that count for Spec.Leave, inside its window
+	leavesLater  bool              // it asked to leave as unfit, and has no answer yet
 	restartTimes []time.Time       // of the restarts inside the window, as agreed in the last round
 	chargedAt    time.Time         // when charged was set
 	lastFailures []failure.Failure // by which the last attempt ended, as far as they are known

@@ -37,6 +37,8 @@ type attempt struct {
 	failures  []*process.Process       // ended badly, in the order in which it was seen
 	succeeded int
 	leaves    bool // this node leaves the run to the others, see Agent.leaves
+	unfit     bool // as unfit, see Spec.Leave
+	struck    bool // its failure counts for Spec.Leave
 
 	hang       *stacks.Hang   // the job makes no step any more; nil: it does, as far as is known
 	lastStacks []stacks.Group // of workers that were killed after their grace, or of that hang
@@ -409,7 +411,7 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 		return false, err
 	}
 	switch {
-	case v == unkillable:
+	case v == unkillable || t.leaves:
 	case a.counted() < a.spec.MaxRestarts:
 		a.publish(telemetry.Restarting{Text: root.Summary() + "; " + a.charge()})
 		return true, a.interrupted()
@@ -424,7 +426,7 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	if stop := a.interrupted(); stop != nil {
 		return false, stop
 	}
-	a.log.Error(root.Summary() + "; " + a.spentText(t))
+	a.log.Error(root.Summary() + "; " + a.spentText(t, v))
 	a.publishEnds(t, own.Failures)
 	if path, _ := process.LookupEnv(a.spec.Environ, logs.EnvErrorFile); path != "" {
 		if err := root.Propagate(path); err != nil {
@@ -433,7 +435,7 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	}
 	a.readPeers()
 	return false, &FailedError{
-		Name: a.name, Failures: failure.WithPeers(own.Failures, a.assignment.peers, a.assignment.group), left: t.leaves,
+		Name: a.name, Failures: failure.WithPeers(own.Failures, a.assignment.peers, a.assignment.group), left: t.leaves, Unfit: t.unfit,
 	}
 }
 
@@ -549,6 +551,9 @@ func (a *Agent) awaitExitBarrier(ctx context.Context, wait bool) error {
 func (a *Agent) refused(err error) error {
 	if requeued := a.requeued(err); requeued != nil {
 		return requeued
+	}
+	if a.leavesLater && errors.Is(err, rendezvous.ErrGraceful) { // the answer of the control plane was late
+		return &FailedError{Name: a.name, Failures: a.lastFailures, left: true, Unfit: true}
 	}
 	if !errors.Is(err, rendezvous.ErrClosed) || a.assignment == nil {
 		return err

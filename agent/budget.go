@@ -178,8 +178,10 @@ func (a *Agent) restartText(n int) string {
 }
 
 // spentText says why the workers are not started again.
-func (a *Agent) spentText(t *attempt) string {
+func (a *Agent) spentText(t *attempt, v outcome) string {
 	switch {
+	case t.unfit:
+		return a.unfitText(v)
 	case t.leaves:
 		return "this node cannot start its workers again and leaves the run to the others"
 	case a.counted() < a.spec.MaxRestarts: // a worker that no signal ends

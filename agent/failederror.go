@@ -7,6 +7,7 @@ import "rallypoint/agent/failure"
 type FailedError struct {
 	Name     string            // of the entry point
 	Failures []failure.Failure // of this and of other nodes, in the order in which they were seen; at least one
+	Unfit    bool              // this node has left the run, which keeps it out for a time (Spec.Leave)
 	left     bool              // it ends this node's part alone
 }
 

@@ -27,11 +27,12 @@ type Rendezvous interface {
 	// MinNodes is the fewest nodes of a round; 0 if the job's nodes are fixed.
 	MinNodes() int
 
-	// AnnounceStop tells the other nodes that this one is about to stop the workers of a
-	// round (docs/decisions/0045): they failed, or the node leaves; reason says why. It
+	// AnnounceStop tells the other nodes that this one is about to stop the workers of
+	// stop.Round (docs/decisions/0045): they failed, or the node leaves, or asks to
+	// leave as unfit; an error says why it may not. The Generation is filled in. It
 	// counts in their NodesWaiting. AnnounceStop returns once that is known, or when ctx
 	// ends; the announcement goes on then by itself.
-	AnnounceStop(ctx context.Context, round uint64, leaving bool, reason string) error
+	AnnounceStop(ctx context.Context, stop rendezvous.AnnounceStop) error
 	// Stopped returns the stop of a round that was announced first, this node's own
 	// included; its Round is 0 if none is known.
 	Stopped(round uint64) rendezvous.RoundStop

@@ -101,12 +101,12 @@ func (r *rounds) Finish(context.Context) error { return nil }
 // What follows is of a rendezvous that knows no stops and no directives; tests that need them
 // embed rounds.
 
-func (*rounds) MinNodes() int                                            { return 0 }
-func (*rounds) AnnounceStop(context.Context, uint64, bool, string) error { return nil }
-func (*rounds) Stopped(uint64) rendezvous.RoundStop                      { return rendezvous.RoundStop{} }
-func (*rounds) ReportHeld(context.Context, uint64, string, int64) error  { return nil }
-func (*rounds) ReportSaved(context.Context, uint64, string) error        { return nil }
-func (*rounds) Requeued() (reason string, requeued bool)                 { return "", false }
+func (*rounds) MinNodes() int                                               { return 0 }
+func (*rounds) AnnounceStop(context.Context, rendezvous.AnnounceStop) error { return nil }
+func (*rounds) Stopped(uint64) rendezvous.RoundStop                         { return rendezvous.RoundStop{} }
+func (*rounds) ReportHeld(context.Context, uint64, string, int64) error     { return nil }
+func (*rounds) ReportSaved(context.Context, uint64, string) error           { return nil }
+func (*rounds) Requeued() (reason string, requeued bool)                    { return "", false }
 
 func (*rounds) Direct(context.Context, rendezvous.Direct) error {
 	return rendezvous.Errorf(rendezvous.CodeInvalid, "the nodes of this job cannot be given directives")

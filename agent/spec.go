@@ -60,6 +60,10 @@ type Spec struct {
 	// save, drain or stop; see ParseOnSignal. The workers have DrainTimeout to save, > 0 then.
 	OnSignal     map[unix.Signal]rendezvous.DirectiveKind
 	DrainTimeout time.Duration
+	// Leave has this node leave the run, by a *FailedError that is Unfit, if its workers keep
+	// failing and the others can go on without it; the zero value has it restart them. It takes a
+	// rendezvous in which other nodes can take its place.
+	Leave LeaveRule
 	// RestartDelay is the pause before the first restart after a failure; it doubles
 	// with each further one, up to MaxRestartDelay. 0: none.
 	RestartDelay time.Duration
@@ -150,6 +154,8 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("the number of rounds without progress is %d, it must not be negative", s.MaxNoProgress)
 	case len(s.OnSignal) > 0 && s.DrainTimeout <= 0:
 		return fmt.Errorf("the time that on_signal gives the workers to save is %v, it must be greater than 0", s.DrainTimeout)
+	case s.Leave.Failures < 0 || s.Leave.Failures > 0 && (s.Leave.Window <= 0 || s.Leave.Window > rendezvous.MaxWithin):
+		return fmt.Errorf("a node leaves after %d failures in %v, it must be at least 1 in a time above 0 and at most %v", s.Leave.Failures, s.Leave.Window, rendezvous.MaxWithin)
 	case s.MonitorInterval <= 0:
 		return fmt.Errorf("the monitor interval is %v, it must be greater than 0", s.MonitorInterval)
 	case s.ShutdownTimeout < 0:

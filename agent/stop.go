@@ -35,20 +35,22 @@ func (a *Agent) announceStop(t *attempt, v outcome) outcome {
 	if v == allSucceeded || v == mustRegroup || v == mustInterrupt && a.assignment.groups < 2 {
 		return v
 	}
-	reason := ""
-	if v == mustInterrupt {
-		reason = a.interrupted().Error()
-	} else {
-		reason = a.announcedFailure(t).Summary()
+	stop := rendezvous.AnnounceStop{Round: a.assignment.Round, Leaving: v == mustInterrupt || t.leaves}
+	asks := a.asksToLeave(t, v)
+	switch {
+	case v == mustInterrupt:
+		stop.Reason = a.interrupted().Error()
+	case asks:
+		stop.Reason, stop.Away = a.announcedFailure(t).Summary(), a.spec.Leave.Window
+	default:
+		stop.Reason = a.announcedFailure(t).Summary()
 		if v == someFailed && a.counted() < a.spec.MaxRestarts {
-			reason += "; " + a.restartText(a.used()+1)
+			stop.Reason += "; " + a.restartText(a.used()+1)
 		}
 	}
 	ctx, cancel := a.untilImpatient(announcePatience)
 	defer cancel()
-	if err := a.rdzv.AnnounceStop(ctx, a.assignment.Round, v == mustInterrupt || t.leaves, reason); err != nil {
-		a.log.Info("the other nodes could not be told yet that this one stops its workers: " + err.Error())
-	}
+	a.answeredStop(t, asks, a.rdzv.AnnounceStop(ctx, stop))
 	if s := a.announcedStop(); v == someFailed && s.Leaving && s.Rank != a.assignment.group {
 		return mustRegroup
 	}

@@ -20,6 +20,7 @@ import (
 type announcing struct {
 	*rounds
 	announced func(leaving bool, reason string) error // called by AnnounceStop; nil: nothing
+	asked     func(rendezvous.AnnounceStop) error     // the same, if it is not nil
 	stop      rendezvous.RoundStop                    // guarded by mu
 }
 
@@ -27,11 +28,14 @@ func newAnnouncing(world int) *announcing {
 	return &announcing{rounds: newRounds(world)}
 }
 
-func (an *announcing) AnnounceStop(_ context.Context, _ uint64, leaving bool, reason string) error {
+func (an *announcing) AnnounceStop(_ context.Context, stop rendezvous.AnnounceStop) error {
+	if an.asked != nil {
+		return an.asked(stop)
+	}
 	if an.announced == nil {
 		return nil
 	}
-	return an.announced(leaving, reason)
+	return an.announced(stop.Leaving, stop.Reason)
 }
 
 func (an *announcing) Stopped(round uint64) rendezvous.RoundStop {

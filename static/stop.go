@@ -16,17 +16,17 @@ const tellStop = "stop "
 
 // AnnounceStop implements agent.Rendezvous by the key that ends the round. A node that
 // leaves tells nothing: the others cannot go on without it, and may end well.
-func (s *Static) AnnounceStop(ctx context.Context, round uint64, leaving bool, reason string) error {
+func (s *Static) AnnounceStop(ctx context.Context, stop rendezvous.AnnounceStop) error {
 	s.mu.Lock()
 	client, now := s.client, s.round
 	s.mu.Unlock()
 	switch {
-	case leaving:
+	case stop.Leaving:
 		return nil
-	case now != round || client == nil:
-		return rendezvous.Errorf(rendezvous.CodeRoundOver, "run %q: node %d is not in round %d", s.p.RunID, s.p.NodeRank, round)
+	case now != stop.Round || client == nil:
+		return rendezvous.Errorf(rendezvous.CodeRoundOver, "run %q: node %d is not in round %d", s.p.RunID, s.p.NodeRank, stop.Round)
 	}
-	_, err := s.tell(ctx, client, round, tellStop+strconv.Itoa(s.p.NodeRank)+": "+reason)
+	_, err := s.tell(ctx, client, stop.Round, tellStop+strconv.Itoa(s.p.NodeRank)+": "+stop.Reason)
 	if err != nil {
 		return fmt.Errorf("run %q: node 0 at %s: %w", s.p.RunID, s.place(), err)
 	}

@@ -24,13 +24,13 @@ func TestAnnouncedStop(t *testing.T) {
 		}
 	}
 	form()
-	if err := nodes[0].AnnounceStop(t.Context(), 1, true, "leaves"); err != nil || nodes[1].NodesWaiting() > 0 {
+	if err := nodes[0].AnnounceStop(t.Context(), rendezvous.AnnounceStop{Round: 1, Leaving: true, Reason: "leaves"}); err != nil || nodes[1].NodesWaiting() > 0 {
 		t.Errorf("a node that leaves: %v", err)
 	}
-	if err := nodes[1].AnnounceStop(t.Context(), 1, false, "rank 3 failed"); err != nil {
+	if err := nodes[1].AnnounceStop(t.Context(), rendezvous.AnnounceStop{Round: 1, Reason: "rank 3 failed"}); err != nil {
 		t.Fatal(err)
 	}
-	if err := nodes[0].AnnounceStop(t.Context(), 1, false, "later"); err != nil {
+	if err := nodes[0].AnnounceStop(t.Context(), rendezvous.AnnounceStop{Round: 1, Reason: "later"}); err != nil {
 		t.Fatal(err)
 	}
 	want := rendezvous.RoundStop{Round: 1, Rank: 1, Reason: "rank 3 failed"}
@@ -41,7 +41,7 @@ func TestAnnouncedStop(t *testing.T) {
 		}
 	}
 	form()
-	if err := nodes[1].AnnounceStop(t.Context(), 1, false, "late"); !errors.Is(err, rendezvous.ErrRoundOver) {
+	if err := nodes[1].AnnounceStop(t.Context(), rendezvous.AnnounceStop{Round: 1, Reason: "late"}); !errors.Is(err, rendezvous.ErrRoundOver) {
 		t.Errorf("a late announcement: %v", err)
 	}
 	for _, s := range nodes {
@@ -65,7 +65,7 @@ func TestFailureBehindStop(t *testing.T) {
 			t.Fatal(a.err)
 		}
 	}
-	if err := nodes[1].AnnounceStop(t.Context(), 1, false, "rank 3 failed"); err != nil {
+	if err := nodes[1].AnnounceStop(t.Context(), rendezvous.AnnounceStop{Round: 1, Reason: "rank 3 failed"}); err != nil {
 		t.Fatal(err)
 	}
 	<-nodes[0].Changed()

@@ -186,6 +186,47 @@ func TestReports(t *testing.T) {
 	}
 }
 
+// TestStandstill: it is longer than steps take, and workers that report none, or are busy on
+// purpose, do not stand still.
+func TestStandstill(t *testing.T) {
+	r := newRig(t)
+	want := func(still time.Duration) {
+		t.Helper()
+		if got := r.Standstill(); got != still {
+			t.Errorf("it is %v, want %v", got, still)
+		}
+	}
+	if (*Tracker)(nil).Standstill() != 0 || r.Standstill() != 0 {
+		t.Error("there is one without a round")
+	}
+	paths := r.Begin(1, 2, CauseFailure)
+	r.after(time.Hour)
+	want(0)
+	for step := range int64(6) {
+		store(t, paths[0], step)
+		r.after(100 * time.Millisecond)
+	}
+	r.after(leastStandstill - 200*time.Millisecond)
+	want(0)
+	r.after(time.Second)
+	want(leastStandstill + 800*time.Millisecond)
+	store(t, paths[1], 1)
+	want(0)
+	r.after(time.Minute)
+	r.direct(0, true)
+	want(0)
+
+	paths = r.Begin(2, 1, CauseFailure)
+	for step := range int64(6) {
+		store(t, paths[0], step)
+		r.after(10 * time.Second)
+	}
+	r.after(80 * time.Second)
+	want(0)
+	r.after(30 * time.Second)
+	want(110 * time.Second)
+}
+
 // TestHostileRecords are what a worker may make of its record. Each is refused with one
 // line, and does not touch the other worker's.
 func TestHostileRecords(t *testing.T) {

@@ -303,6 +303,29 @@ func (t *Tracker) Pulse() (changed time.Time, announced bool) {
 	return t.round.changed, len(t.directed) > 0 || slices.ContainsFunc(t.round.workers, busy)
 }
 
+// Bounds of a standstill: so long without a step, and so many times the time of one.
+const (
+	leastStandstill = 3 * time.Second
+	stillSteps      = 10
+)
+
+// Standstill is for how long no worker of this attempt has made a step, if that is longer than
+// steps take; else 0, as for workers that report none or have announced that they make none.
+func (t *Tracker) Standstill() time.Duration {
+	changed, announced := t.Pulse()
+	if changed.IsZero() || announced {
+		return 0
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sampleLocked()
+	still := t.now().Sub(t.round.changed)
+	if still <= max(leastStandstill, stillSteps*t.round.speed.perStep()) {
+		return 0
+	}
+	return still
+}
+
 // Steps are the last steps of the workers that have reported one, by local rank. Those of optimizers
 // are left out: ranks with different ones have different counts at one step.
 func (t *Tracker) Steps() map[int]int64 {

@@ -61,7 +61,7 @@ func configure(o *options, env environ) (*config, error) {
 	if err := c.setNodes(o, env); err != nil {
 		return nil, err
 	}
-	for _, set := range []func(*options, environ) error{c.setScript, c.setWarm, c.setChecks, c.setWorkers, c.setCPUs, c.setTimes, c.setHangs, c.setLogs, c.setConsole, c.setLogFormat} {
+	for _, set := range []func(*options, environ) error{c.setScript, c.setWarm, c.setChecks, c.setWorkers, c.setCPUs, c.setTimes, c.setOnFailure, c.setHangs, c.setLogs, c.setConsole, c.setLogFormat} {
 		if err := set(o, env); err != nil {
 			return nil, err
 		}

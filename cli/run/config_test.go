@@ -228,3 +228,28 @@ func TestHangOptions(t *testing.T) {
 		}
 	}
 }
+
+// TestOnFailure: what is no policy, or has nobody to take the node's place, is refused before
+// anything starts.
+func TestOnFailure(t *testing.T) {
+	const elastic = "--rdzv-endpoint=127.0.0.1:1 --nnodes=1:2 --on-failure="
+	for text, want := range map[string]agent.LeaveRule{
+		"restart": {}, "leave": {Failures: 2, Window: time.Hour}, "leave:1": {Failures: 1, Window: time.Hour},
+		"leave:3/6h": {Failures: 3, Window: 6 * time.Hour}, "leave:1/2d": {Failures: 1, Window: 48 * time.Hour},
+	} {
+		c, err := configured(t, elastic+text+" x.py")
+		if err != nil || c.spec.Leave != want {
+			t.Errorf("%s: %+v, %v", text, c, err)
+		}
+	}
+	for _, text := range []string{"", "stay", "restart:1", "leave:", "leave:0", "leave:-1", "leave:x", "leave:2/", "leave:2/0s", "leave:2/31d", "leave/1h", "leave:2/1h/3"} {
+		if _, err := configured(t, elastic+text+" x.py"); err == nil || !strings.Contains(err.Error(), "argument --on-failure: ") || !strings.Contains(err.Error(), "such as leave:2/1h") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	for kind, options := range map[string]string{"standalone": "--standalone", "static": "--rdzv-backend=static --nnodes=2 --node-rank=0"} {
+		if _, err := configured(t, options+" --on-failure=leave x.py"); err == nil || !strings.Contains(err.Error(), "leaves a "+kind+" job; let the nodes meet at") {
+			t.Errorf("%s: %v", kind, err)
+		}
+	}
+}

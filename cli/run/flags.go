@@ -46,6 +46,7 @@ type options struct {
 	maxNoProgress int
 
 	hangTimeout, onHang string
+	onFailure           string
 
 	checks         []string
 	checkTimeout   float64
@@ -147,6 +148,7 @@ var optionTable = []option{
 	{name: "logs-specs", group: groupOutput, noPET: true, meta: "NAME", help: "a plug-in (entry point of group torchrun.logs_specs) that says where output goes", text: func(o *options) *string { return &o.logsSpecs }},
 
 	{name: "max-restarts", group: groupFailure, meta: "N[/TIME]", help: "how often workers may be restarted after a failure, in all, or in a time as 10/6h (default 0)", number: func(o *options) *int { return &o.maxRestarts }, window: func(o *options) *time.Duration { return &o.restartWindow }},
+	{name: "on-failure", group: groupFailure, ours: true, meta: "restart|leave[:N[/TIME]]", help: "what a node does whose workers were the first to fail N times in a time: restart them, or leave the job to a spare, as with leave:2/1h (default restart)", text: func(o *options) *string { return &o.onFailure }},
 	{name: "max-no-progress", group: groupFailure, ours: true, meta: "N", help: "end with code 93 after so many rounds without a higher training step (default 0: never)", number: func(o *options) *int { return &o.maxNoProgress }},
 	{name: "hang-timeout", group: groupFailure, ours: true, meta: "auto|SECONDS|off", help: "time without a training step after which the job is said to hang, with where its workers are (default auto, at least 60)", text: func(o *options) *string { return &o.hangTimeout }},
 	{name: "on-hang", group: groupFailure, ours: true, meta: "WHAT", choices: agent.OnHangNames, help: "what follows: it is reported, all stacks are logged, too, or the first suspect is restarted as if it had failed (default report)", text: func(o *options) *string { return &o.onHang }},
@@ -173,7 +175,7 @@ func defaultOptions() *options {
 		nnodes: "1:1", nproc: "1", backend: "static", id: "none", monitorInterval: 0.1, startMethod: "spawn",
 		eventHandler: "null", rdzvEventHandler: "null", role: "default", redirects: "0", tee: "0", masterAddr: "127.0.0.1",
 		masterPort: unsetNumber, signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", shutdownTimeout: unsetNumber,
-		exitBarrierTimeout: unsetNumber, drainTimeout: 120, hangTimeout: "auto", onHang: agent.OnHangNames[agent.HangReport], preloadTimeout: process.DefaultPreloadTimeout.Seconds(),
+		exitBarrierTimeout: unsetNumber, drainTimeout: 120, hangTimeout: "auto", onHang: agent.OnHangNames[agent.HangReport], onFailure: "restart", preloadTimeout: process.DefaultPreloadTimeout.Seconds(),
 		checkTimeout: agent.DefaultCheckTimeout.Seconds(), given: make(map[string]bool),
 	}
 }

@@ -24,7 +24,7 @@ Exit codes:
    1  they or the agent failed
    2  wrong usage; nothing was started
   93  the job makes no progress (--max-no-progress)
-  94  this node is not fit to run workers (--check)
+  94  this node is not fit to run workers (--check, --on-failure leave)
   95  the job was stopped or drained in order: it is to be queued again
 `
 	helpExamples = `  # two workers on this machine

@@ -232,6 +232,9 @@ func (c *config) exitCode(err error, stderr io.Writer) int {
 		return ExitNoProgress
 	case errors.As(err, &failed):
 		fmt.Fprintln(stderr, failed.Error())
+		if failed.Unfit {
+			return ExitUnfit
+		}
 	case errors.As(err, &peer):
 		complain(stderr, err, ExitFailure)
 		if text := peer.Report(); text != "" {

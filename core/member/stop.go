@@ -6,25 +6,26 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// AnnounceStop tells the other members of a round that this node is about to stop its
-// workers, so that all stop theirs at once. leaving says that the node ends its part, else
-// that its workers failed; reason says why. The first announcement of a round counts; for a
-// round that is over it does nothing.
+// AnnounceStop tells the other members of stop.Round that this node is about to stop its
+// workers, so that all stop theirs at once; the Generation is filled in. The first
+// announcement of a round counts; for a round that is over it does nothing. The error of one
+// with Away says why the node may not leave as unfit.
 //
 // It returns once the control plane knows, or when ctx ends: the announcement goes on then
 // by itself, also over a reconnect. While the control plane is out of reach it returns at
 // once with the reason.
-func (m *Member) AnnounceStop(ctx context.Context, round uint64, leaving bool, reason string) error {
+func (m *Member) AnnounceStop(ctx context.Context, stop rendezvous.AnnounceStop) error {
 	if m.isStopped() {
 		return m.stoppedError()
 	}
 	m.mu.Lock()
 	last, lost := m.last, m.lost
 	m.mu.Unlock()
-	if last.Round == 0 || last.Round != round {
-		return rendezvous.Errorf(rendezvous.CodeRoundOver, "%s: it is not in round %d any more", m.subject(), round)
+	if last.Round == 0 || last.Round != stop.Round {
+		return rendezvous.Errorf(rendezvous.CodeRoundOver, "%s: it is not in round %d any more", m.subject(), stop.Round)
 	}
-	call := m.control.Start(rendezvous.AnnounceStop{Generation: last.Generation, Round: round, Leaving: leaving, Reason: cutReason(reason)})
+	stop.Generation, stop.Reason = last.Generation, cutReason(stop.Reason)
+	call := m.control.Start(stop)
 	if lost != nil {
 		return m.unreachableError(lost)
 	}

@@ -15,7 +15,7 @@ func TestAnnouncedStop(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(3, 1, 3)
 		form(t, nodes)
-		if err := nodes[1].AnnounceStop(t.Context(), 1, false, "rank 3 failed"); err != nil {
+		if err := nodes[1].AnnounceStop(t.Context(), rendezvous.AnnounceStop{Round: 1, Reason: "rank 3 failed"}); err != nil {
 			t.Fatal(err)
 		}
 		want := rendezvous.RoundStop{Round: 1, Rank: 1, Reason: "rank 3 failed"}
@@ -33,7 +33,7 @@ func TestAnnouncedStop(t *testing.T) {
 			joins = append(joins, n.join())
 		}
 		round(t, joins...)
-		if err := nodes[0].AnnounceStop(t.Context(), 1, false, "late"); !errors.Is(err, rendezvous.ErrRoundOver) {
+		if err := nodes[0].AnnounceStop(t.Context(), rendezvous.AnnounceStop{Round: 1, Reason: "late"}); !errors.Is(err, rendezvous.ErrRoundOver) {
 			t.Errorf("a late announcement: %v", err)
 		}
 		synctest.Wait()
@@ -53,7 +53,7 @@ func TestAnnouncementWithoutControlPlane(t *testing.T) {
 		form(t, nodes)
 		w.setDown(errors.New("no route"))
 		synctest.Wait()
-		if err := nodes[0].AnnounceStop(t.Context(), 1, false, "failed"); rendezvous.CodeOf(err) != rendezvous.CodeConnection || !strings.Contains(err.Error(), "no route") {
+		if err := nodes[0].AnnounceStop(t.Context(), rendezvous.AnnounceStop{Round: 1, Reason: "failed"}); rendezvous.CodeOf(err) != rendezvous.CodeConnection || !strings.Contains(err.Error(), "no route") {
 			t.Errorf("got %v", err)
 		}
 		if nodes[1].Stopped(1).Round != 0 {

@@ -47,7 +47,7 @@ type roundStop struct {
 
 // announceStop records the stop, unless another node has announced one before. A node
 // that leaves is lost to its round from now on, so that the others regroup without it
-// while it stops its workers. The error says why a node that asked to leave as unfit stays.
+// while it stops its workers. The error says why a node may not leave as unfit.
 func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 	s := m.participantOf(n)
 	if s == nil || s.state != participantRunning || ev.Round != m.round || ev.Generation != m.origin || m.disowned() {
@@ -66,7 +66,7 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 			m.directivesOwn = true
 			m.directivesChanged()
 		} else {
-			why := "it asked to leave, but stays: " + stays.Text
+			why := "it asked to leave as unfit, and was refused: " + stays.Text
 			ev.Reason += "; " + why
 			stays = Errorf(stays.Code, "run %q: %s", m.runID, why)
 			m.note("node %s failed; %s", n.id, why)
