@@ -44,7 +44,7 @@ func awaitDirective(t *testing.T, m *member.Member, until func(rendezvous.Direct
 func TestStandaloneRounds(t *testing.T) {
 	m := openStandalone(t)
 	for round := uint64(2); round < 300; round++ { // past a snapshot of the log
-		if err := m.AnnounceStop(t.Context(), rendezvous.AnnounceStop{Round: round-1, Reason: "exited with code 3"}); err != nil {
+		if err := m.AnnounceStop(t.Context(), rendezvous.AnnounceStop{Round: round - 1, Reason: "exited with code 3"}); err != nil {
 			t.Fatal(err)
 		}
 		o, err := m.Next(t.Context())
