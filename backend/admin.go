@@ -98,6 +98,9 @@ func signed(ev rendezvous.Event, by string) (of rendezvous.Event, id string) {
 	case rendezvous.CancelDirective:
 		e.By, e.Reason = by, reason(e.Reason)
 		return e, e.ID
+	case rendezvous.Cordon:
+		e.By, e.Reason = by, reason(e.Reason)
+		return e, ""
 	case rendezvous.Undrain:
 		e.By, e.Reason = by, reason(e.Reason)
 		return e, ""

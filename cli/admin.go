@@ -34,7 +34,7 @@ on this machine.`,
 		},
 	}
 	commands := append([]*cobra.Command{newAdminClose(log), newAdminEvict(log)}, newAdminDirectives(log)...)
-	commands = append(commands, newAdminCancel(log), newAdminUndrain(log), newAdminForget(log), newAdminBackup())
+	commands = append(commands, newAdminCancel(log), newAdminCordon(log), newAdminUndrain(log), newAdminForget(log), newAdminBackup())
 	for _, command := range commands {
 		names = append(names, command.Name())
 	}

@@ -26,11 +26,10 @@ taken away. ` + howTold + `
 When all have said that they have saved, and at the deadline at the latest, the named nodes
 leave, and their agents end with exit code 0; the others regroup at once, which costs no
 restart, and a spare takes the place. If no other node is there the run ends instead, and all
-agents with exit code 95: it is to be queued again. A drained node that comes back under its
-id is refused until --for has passed, from when it left on, or "admin undrain".
+agents with exit code 95: it is to be queued again. A drained node that comes back is refused
+until --for has passed, from when it left on, or "admin undrain".
 
-NODE is the node's id: its node_id option, else as "rallypoint status" shows it. A node
-without an id of its own has another one when it is started again.`,
+` + whatNode,
 		Example: `  rallypoint admin drain host0:29400 --rdzv-id job7 --node gpu17 --within 120s --for 2h --reason "maintenance"
   rallypoint admin undrain host0:29400 --rdzv-id job7 --node gpu17 --reason "it is back"`,
 	}, func(reason string) (rendezvous.Event, error) {
@@ -44,9 +43,40 @@ without an id of its own has another one when it is started again.`,
 		}
 		return rendezvous.Direct{Kind: rendezvous.DirectiveDrain, Nodes: nodes, Within: within, For: away, Reason: reason}, nil
 	})
-	cmd.Flags().StringArrayVar(&nodes, "node", nil, "id of a `NODE`, may be given more than once (required)")
+	cmd.Flags().StringArrayVar(&nodes, "node", nil, "id or host of a `NODE`, may be given more than once (required)")
 	cmd.Flags().DurationVar(&within, "within", defaultWithin, "`TIME` until the nodes leave at the latest; 0: now")
 	cmd.Flags().DurationVar(&away, "for", 0, "`TIME` for which they are refused, from when they leave; 0: until they are undrained")
+	return cmd
+}
+
+// whatNode explains --node.
+const whatNode = `NODE is a node's id: its node_id option, else as "rallypoint status" shows it; or the name
+of its host, which stands for all nodes there. A node without a node_id has another id when it
+is started again: name its host then.`
+
+func newAdminCordon(log *logging) *cobra.Command {
+	var node string
+	var away time.Duration
+	cmd := newAdminRequest(log, &cobra.Command{
+		Use:   "cordon ENDPOINT --node NODE",
+		Short: "Keep a node out of a job, whether it is there or not",
+		Long: `Keep a node out of a job: it is refused until --for has passed, or "admin undrain". It need not
+have come yet. A spare leaves at once. A node whose workers run stays until its round ends; to
+have it leave earlier, after its workers have saved, use "admin drain".
+
+` + whatNode,
+		Example: `  rallypoint admin cordon host0:29400 --rdzv-id job7 --node gpu17 --for 2h --reason "its disk"`,
+	}, func(reason string) (rendezvous.Event, error) {
+		switch {
+		case node == "":
+			return nil, errors.New("--node is missing: whom?")
+		case away < 0:
+			return nil, errors.New("--for is negative")
+		}
+		return rendezvous.Cordon{Node: node, For: away, Reason: reason}, nil
+	})
+	cmd.Flags().StringVar(&node, "node", "", "id or host of the `NODE` (required)")
+	cmd.Flags().DurationVar(&away, "for", 0, "`TIME` for which it is refused; 0: until it is undrained")
 	return cmd
 }
 
@@ -132,8 +162,10 @@ func newAdminUndrain(log *logging) *cobra.Command {
 	var node string
 	cmd := newAdminRequest(log, &cobra.Command{
 		Use:     "undrain ENDPOINT --node NODE",
-		Short:   "Let a drained node join again",
-		Long:    `Let a node that was drained join its job again before its time is over. Start it then.`,
+		Aliases: []string{"uncordon"},
+		Short:   "Let a node join again that was drained or cordoned",
+		Long: `Let a node join its job again, before its time is over, that was drained, cordoned, or left as
+unfit; NODE is its name under "Drained" in "rallypoint status". Start the node then.`,
 		Example: `  rallypoint admin undrain host0:29400 --rdzv-id job7 --node gpu17 --reason "it is back"`,
 	}, func(reason string) (rendezvous.Event, error) {
 		if node == "" {
@@ -141,6 +173,6 @@ func newAdminUndrain(log *logging) *cobra.Command {
 		}
 		return rendezvous.Undrain{Node: node, Reason: reason}, nil
 	})
-	cmd.Flags().StringVar(&node, "node", "", "id of the `NODE` (required)")
+	cmd.Flags().StringVar(&node, "node", "", "id or host of the `NODE` (required)")
 	return cmd
 }

@@ -65,6 +65,14 @@ func drains(t *testing.T, endpoint string) {
 	status("Drained: b, by admin carol@", true)
 	admin(0, "node b may join run \"job\" again", "undrain", "--node", "b")
 	status("Drained: ", false)
+	admin(2, "--node is missing", "cordon")
+	admin(2, "--for is negative", "cordon", "--node", "late", "--for", "-1s")
+	admin(1, "must be between 0 (until it is uncordoned) and", "cordon", "--node", "late", "--for", "10000h")
+	admin(0, "node late is kept out of run \"job\" for 2h0m0s", "cordon", "--node", "late", "--for", "2h")
+	status("Drained: late, by admin carol@", true)
+	status(", cordoned: its disk", true)
+	admin(0, "node late may join run \"job\" again", "uncordon", "--node", "late")
+	status("Drained: ", false)
 	directsAll(t, admin, status)
 }
 

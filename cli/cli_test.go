@@ -127,7 +127,7 @@ func TestWrongUsageOfAnEndpoint(t *testing.T) {
 		{"record file:///d f", "--rdzv-id is missing"},
 		{"record h f --rdzv-id x", `"h" is a control plane, which records by itself: rallypoint serve --record FILE`},
 		{"record file://h/d f --rdzv-id x", "mind the three slashes"},
-		{"admin", "a command is missing: close, evict, save, drain, scale, stop, cancel, undrain, forget or backup"},
+		{"admin", "a command is missing: close, evict, save, drain, scale, stop, cancel, cordon, undrain, forget or backup"},
 		{"admin clos", `did you mean "close"?`},
 		{"admin close", "ENDPOINT is missing"},
 		{"admin close h:x --rdzv-id x --reason y", `the endpoint "h:x" is not valid`},

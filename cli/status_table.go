@@ -149,6 +149,9 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 	}
 	for _, d := range r.Drained {
 		who := d.Node + ", by " + d.By
+		if d.Cordoned {
+			who += ", cordoned"
+		}
 		if d.Cause == rendezvous.CauseFailures.String() {
 			who = d.Node + ", which left as unfit"
 		}

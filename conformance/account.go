@@ -64,6 +64,7 @@ type account struct {
 type session struct {
 	id          r.SessionID
 	node        string
+	hostName    string
 	incarnation uint64
 	inHost      bool
 	grace       bool

@@ -70,6 +70,8 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 			c.closing = closing{k, printable.Text(ev.Closing.By), printable.Text(ev.Closing.Reason)}
 			c.rest = ev.For
 		}
+	case r.Cordon:
+		c.cordon(ev)
 	case r.Undrain:
 		if _, away := c.drained[ev.Node]; away {
 			c.own = true
@@ -168,7 +170,7 @@ func (c *Checker) welcome(ev r.Event, e r.Welcome) {
 		return
 	}
 	s := &session{
-		id: h.Session, node: h.Node, incarnation: h.Incarnation, inHost: h.InHost, update: e.Update,
+		id: h.Session, node: h.Node, hostName: printable.Text(h.HostName), incarnation: h.Incarnation, inHost: h.InHost, update: e.Update,
 		asked: map[uint64]struct{}{}, answers: map[uint64]r.Reply{}, barrier: map[uint64]struct{}{},
 	}
 	c.sessions[s.id] = s
@@ -420,7 +422,7 @@ func (c *Checker) grounds(ev r.Event, s *session) bool {
 	case r.TimerFired:
 		return ev.Timer.Kind == r.TimerGrace && ev.Timer.Session == s.id && s.grace
 	case r.Evict:
-		return ev.Node == s.node
+		return s.isNamed([]string{ev.Node})
 	case r.Hello:
 		return ev.Node == s.node && ev.Incarnation > s.incarnation
 	}
@@ -462,7 +464,7 @@ func (c *Checker) join(ev r.Join, effects []r.Effect) {
 	t := c.participantOf(s)
 	var want r.Code
 	guarantee := 9
-	_, away := c.drained[s.node] // by its own word: it is still here
+	_, away := c.rowOf(s.node, s.hostName) // by its own word: it is still here
 	switch {
 	case s.ended:
 		want = r.CodeInvalid

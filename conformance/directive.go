@@ -13,6 +13,7 @@ import (
 type drain struct {
 	by, reason string
 	unfit      bool // it left by its own word
+	cordoned   bool // it stays until its round ends
 }
 
 // most is how many ids are known of directives that do not stand any more, and how many
@@ -115,16 +116,16 @@ func addText(a, between, b string) string {
 
 // drainsNoMember reports whether a directive drains only nodes without workers.
 func (c *Checker) drainsNoMember(d r.Direct) bool {
-	return d.Kind == r.DirectiveDrain && !slices.ContainsFunc(d.Nodes, func(node string) bool {
-		s := c.nodeOf(node)
-		return s == nil || c.participantOf(s) != nil
+	return d.Kind == r.DirectiveDrain && !slices.ContainsFunc(d.Nodes, func(name string) bool {
+		list := c.named(name)
+		return len(list) == 0 || slices.ContainsFunc(list, func(s *session) bool { return c.participantOf(s) != nil })
 	})
 }
 
 // usable reports whether a directive can be given to the run as it is.
 func (c *Checker) usable(d r.Direct) bool {
 	drains := d.Kind == r.DirectiveDrain
-	gone := func(node string) bool { return c.nodeOf(node) == nil }
+	gone := func(name string) bool { return len(c.named(name)) == 0 }
 	switch {
 	case !c.sound(d) || d.Within > r.MaxWithin || d.For > r.MaxWithin || c.ended():
 		return false
@@ -264,12 +265,15 @@ func (c *Checker) carryOut(d *standing) {
 			return
 		}
 		for _, node := range d.Nodes {
-			if _, already := c.drained[node]; !already {
-				c.drained[node] = drain{printable.Text(d.By), printable.Text(d.Reason), false}
-			}
-			c.leaving[node] = true
+			c.keepOut(node, drain{by: printable.Text(d.By), reason: printable.Text(d.Reason)})
 			if c.byNode[node] != nil {
 				c.endedRound = c.round
+			}
+			for _, s := range c.named(node) {
+				c.leaving[s.node] = true
+				if c.byNode[s.node] != nil {
+					c.endedRound = c.round
+				}
 			}
 		}
 	}
@@ -280,7 +284,7 @@ func (c *Checker) drainsAll(d *standing) bool {
 		return false
 	}
 	for _, s := range c.nodes() {
-		if !slices.Contains(d.Nodes, s.node) {
+		if !s.isNamed(d.Nodes) {
 			return false
 		}
 	}
@@ -337,7 +341,7 @@ func (c *Checker) every(set map[*participant]bool) bool {
 
 // endGone ends a drain of which the last round was told and whose nodes are all gone.
 func (c *Checker) endGone() {
-	if d := c.standing; d != nil && d.Kind == r.DirectiveDrain && d.asked && !slices.ContainsFunc(d.Nodes, func(node string) bool { return c.nodeOf(node) != nil }) {
+	if d := c.standing; d != nil && d.Kind == r.DirectiveDrain && d.asked && !slices.ContainsFunc(d.Nodes, func(name string) bool { return len(c.named(name)) > 0 }) {
 		c.carryOut(d)
 	}
 }
@@ -345,9 +349,55 @@ func (c *Checker) endGone() {
 // drains reports whether a node is given up because a directive drains it at this event.
 func (c *Checker) drains(s *session) bool { return c.leaving[s.node] }
 
+// named are the live nodes that a name stands for: by its id, or its host.
+func (c *Checker) named(name string) (list []*session) {
+	for _, s := range c.nodes() {
+		if s.isNamed([]string{name}) {
+			list = append(list, s)
+		}
+	}
+	return list
+}
+
+func (s *session) isNamed(names []string) bool {
+	return slices.Contains(names, s.node) || s.hostName != "" && slices.Contains(names, s.hostName)
+}
+
+// keepOut records that a node is kept out. The first reason stays.
+func (c *Checker) keepOut(node string, row drain) {
+	if was, already := c.drained[node]; already {
+		was.cordoned = was.cordoned && row.cordoned
+		row = was
+	}
+	c.drained[node] = row
+}
+
+// cordon records that a node is kept out, and who leaves for it.
+func (c *Checker) cordon(ev r.Cordon) {
+	if c.ended() || ev.Node == "" || printable.Text(ev.Node) != ev.Node || ev.For < 0 || ev.For > r.MaxWithin {
+		return
+	}
+	c.own = true
+	c.keepOut(ev.Node, drain{by: printable.Text(ev.By), reason: printable.Text(ev.Reason), cordoned: true})
+	for _, s := range c.named(ev.Node) {
+		if c.participantOf(s) == nil || s.join != nil {
+			c.leaving[s.node] = true
+		}
+	}
+}
+
+// rowOf is why a node is kept out, by its id or its host.
+func (c *Checker) rowOf(id, hostName string) (row drain, away bool) {
+	if row, away = c.drained[id]; !away && hostName != "" {
+		row, away = c.drained[hostName]
+	}
+	return row, away
+}
+
 // refusesDrained checks that a drained node is refused.
 func (c *Checker) refusesDrained(h r.Hello, refused *r.Error) bool {
-	if _, away := c.drained[h.Node]; !away {
+	row, away := c.rowOf(h.Node, printable.Text(h.HostName))
+	if !away || row.cordoned && h.LastRound.Round > 0 {
 		return false
 	}
 	if r.CodeOf(asError(refused)) != r.CodeGraceful {
@@ -395,7 +445,7 @@ func (c *Checker) checkDirective() {
 		case d == nil:
 			continue
 		}
-		named := d.Kind == r.DirectiveStop || d.Kind == r.DirectiveDrain && slices.Contains(d.Nodes, s.node)
+		named := d.Kind == r.DirectiveStop || d.Kind == r.DirectiveDrain && s.isNamed(d.Nodes)
 		if v.Kind != d.Kind || v.Named != named || v.Target != d.Target || v.Within != d.Within {
 			c.violated(12, "node %s was told of directive %+v, it is %+v", s.node, v, d.Direct)
 		}

@@ -68,7 +68,7 @@ func (c *Checker) learnDirectives(f r.DirectiveFacts) {
 	}
 	for _, d := range f.Drained {
 		if _, already := c.drained[d.Node]; !already {
-			c.drained[d.Node] = drain{printable.Text(d.By), printable.Text(d.Reason), d.Cause != r.CauseAdmin}
+			c.drained[d.Node] = drain{printable.Text(d.By), printable.Text(d.Reason), d.Cause != r.CauseAdmin, d.Cordoned}
 		}
 	}
 }
@@ -101,7 +101,7 @@ func (c *Checker) checkDirectiveFacts(s *session) {
 	}
 	names := map[string]drain{}
 	for _, d := range f.Drained {
-		names[d.Node] = drain{d.By, d.Reason, d.Cause != r.CauseAdmin}
+		names[d.Node] = drain{d.By, d.Reason, d.Cause != r.CauseAdmin, d.Cordoned}
 	}
 	if !maps.Equal(names, c.drained) {
 		c.violated(12, "node %s was told that %v are drained, these are: %v", s.node, names, c.drained)

@@ -198,7 +198,7 @@ func (c *Checker) mustSay(f failure) []string {
 		return append(run, ended.by, ended.reason)
 	case r.CodeGraceful:
 		if h, ok := f.ev.(r.Hello); ok && f.session == nil {
-			d := c.drained[h.Node]
+			d, _ := c.rowOf(h.Node, printable.Text(h.HostName))
 			return append(run, h.Node, d.by, d.reason)
 		}
 		return append(run, ended.by, ended.reason)

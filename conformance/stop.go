@@ -61,9 +61,11 @@ func (c *Checker) leavesUnfit(s *session, ev r.AnnounceStop) {
 			s.node, c.stop, c.count(lost), c.overtaken, c.ended(), c.finishing())
 	}
 	c.own = true
-	if _, already := c.drained[s.node]; !already {
-		c.drained[s.node] = drain{"node " + s.node, printable.Text(ev.Reason), true}
+	key := s.hostName
+	if key == "" || len(c.named(key)) > 1 {
+		key = s.node
 	}
+	c.keepOut(key, drain{by: "node " + s.node, reason: printable.Text(ev.Reason), unfit: true})
 }
 
 // refusalOf is the text of the error that answers a request.

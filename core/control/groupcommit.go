@@ -388,7 +388,7 @@ func (g *groupCommit) refuse(events []*pendingEvent) (others []*pendingEvent) {
 // rounds that run.
 func (p *pendingEvent) refusable() bool {
 	switch ev := p.ev.(type) {
-	case rendezvous.Hello, rendezvous.Join, rendezvous.Evict, rendezvous.Direct, rendezvous.CancelDirective, rendezvous.Undrain, rendezvous.Forget:
+	case rendezvous.Hello, rendezvous.Join, rendezvous.Evict, rendezvous.Direct, rendezvous.CancelDirective, rendezvous.Cordon, rendezvous.Undrain, rendezvous.Forget:
 		return true
 	case rendezvous.CloseRun:
 		return ev.Session == ""

@@ -260,6 +260,9 @@ type DrainedStatus struct {
 	By     string `json:"by"`
 	Reason string `json:"reason"`
 	Cause  string `json:"cause"` // admin or failures
+
+	// Cordoned tells that a node whose workers ran stays until its round ends.
+	Cordoned bool `json:"cordoned"`
 }
 
 // ClosedStatus is how a run was closed.
@@ -416,7 +419,7 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 		st.Directives = append(st.Directives, directiveStatus(d))
 	}
 	for _, d := range m.Drained {
-		st.Drained = append(st.Drained, DrainedStatus{Node: d.Node, By: d.By, Reason: d.Reason, Cause: d.Cause.String()})
+		st.Drained = append(st.Drained, DrainedStatus{Node: d.Node, By: d.By, Reason: d.Reason, Cause: d.Cause.String(), Cordoned: d.Cordoned})
 	}
 	for _, s := range m.Members {
 		st.Members = append(st.Members, MemberStatus{

@@ -42,6 +42,7 @@ const (
 //	node_unit           a round's size is a multiple of it; 1
 //	node_rank           preferred rank
 //	node_id             stable name of this node
+//	host_name           name of this machine; the kernel's
 //	advertise_addr      host under which workers reach this node's round store
 //	store_port          fixed port of the round store; 0 (any)
 //	is_host             this node hosts the control plane (true) or does not (false)
@@ -132,7 +133,8 @@ var optionTable = map[string]func(s *optionSetter, value string) (expected strin
 	"node_rank":  number(func(p *Params) *int { return &p.NodeRank }, 0),
 	"store_port": setStorePort,
 
-	"node_id":        setNodeID,
+	"node_id":        name(func(p *Params) *string { return &p.NodeID }),
+	"host_name":      name(func(p *Params) *string { return &p.HostName }),
 	"advertise_addr": setAdvertiseAddr,
 	"begin_again":    flag(func(p *Params, on bool) { p.BeginAgain = on }),
 	"is_host":        flag(func(p *Params, on bool) { p.IsHost = &on }),
@@ -255,13 +257,15 @@ func setStorePort(s *optionSetter, value string) (expected string) {
 	return ""
 }
 
-func setNodeID(s *optionSetter, value string) (expected string) {
-	id := strings.TrimSpace(value)
-	if id == "" || len(id) > rendezvous.MaxNameLen {
-		return fmt.Sprintf("a name of 1 to %d bytes", rendezvous.MaxNameLen)
+func name(field func(*Params) *string) func(*optionSetter, string) string {
+	return func(s *optionSetter, value string) string {
+		text := strings.TrimSpace(value)
+		if text == "" || len(text) > rendezvous.MaxNameLen {
+			return fmt.Sprintf("a name of 1 to %d bytes", rendezvous.MaxNameLen)
+		}
+		*field(&s.p) = text
+		return ""
 	}
-	s.p.NodeID = id
-	return ""
 }
 
 func setAdvertiseAddr(s *optionSetter, value string) (expected string) {

@@ -36,6 +36,7 @@ type Params struct {
 	ReadTimeout  time.Duration // one request, and connecting outside a join
 
 	NodeID        string // stable name of this node; "" draws one at random
+	HostName      string // of this machine, which stands for all nodes that have it; "": the kernel's
 	Incarnation   uint64 // grows with each start of a named node; 0: taken from the clock
 	NodeRank      int    // preferred rank; -1: none
 	RankHint      int    // a scheduler's hint; -1: none
@@ -85,8 +86,11 @@ func (p *Params) EventLevel() slog.Level {
 // Identity returns the id and the incarnation of the node's hello: those given, else an id
 // drawn for this machine and the present time.
 func (p *Params) Identity() (node string, incarnation uint64) {
-	return cmp.Or(p.NodeID, drawNodeID(host.Name())), cmp.Or(p.Incarnation, uint64(time.Now().UnixNano()))
+	return cmp.Or(p.NodeID, drawNodeID(p.Machine())), cmp.Or(p.Incarnation, uint64(time.Now().UnixNano()))
 }
+
+// Machine returns the name of this node's machine.
+func (p *Params) Machine() string { return cmp.Or(p.HostName, host.Name()) }
 
 // drawNodeID returns the machine's name, without its domain, and a random suffix: several
 // nodes run on one machine, and containers of many machines may share one name. Texts and
@@ -108,11 +112,13 @@ func (p *Params) Validate() error {
 	if len(p.RunID) > rendezvous.MaxNameLen {
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "the run id has %d bytes, at most %d are allowed", len(p.RunID), rendezvous.MaxNameLen)
 	}
-	if len(p.NodeID) > rendezvous.MaxNameLen {
-		return rendezvous.Errorf(rendezvous.CodeInvalid, "node_id has %d bytes, at most %d are allowed", len(p.NodeID), rendezvous.MaxNameLen)
-	}
-	if printable.Text(p.NodeID) != p.NodeID {
-		return rendezvous.Errorf(rendezvous.CodeInvalid, "node_id is %q, which holds characters that cannot be shown", p.NodeID)
+	for option, name := range map[string]string{"node_id": p.NodeID, "host_name": p.HostName} {
+		if len(name) > rendezvous.MaxNameLen {
+			return rendezvous.Errorf(rendezvous.CodeInvalid, "%s has %d bytes, at most %d are allowed", option, len(name), rendezvous.MaxNameLen)
+		}
+		if printable.Text(name) != name {
+			return rendezvous.Errorf(rendezvous.CodeInvalid, "%s is %q, which holds characters that cannot be shown", option, name)
+		}
 	}
 	if err := p.Policy.Validate(); err != nil {
 		return err

@@ -284,7 +284,7 @@ func (m *Machine) directiveFor(n *node) DirectiveNotice {
 	if d == nil || n.ended {
 		return DirectiveNotice{}
 	}
-	v := DirectiveNotice{ID: d.ID, Kind: d.Kind, Named: d.names(n.id), Text: d.said(), Within: d.Within, Target: d.Target, By: d.By, Reason: d.Reason}
+	v := DirectiveNotice{ID: d.ID, Kind: d.Kind, Named: d.names(n), Text: d.said(), Within: d.Within, Target: d.Target, By: d.By, Reason: d.Reason}
 	s := m.participantOf(n)
 	if s == nil || s.state != participantRunning {
 		return v

@@ -546,7 +546,7 @@ func TestFalseDirectiveFacts(t *testing.T) {
 		"a target above max":       func(f *DirectiveFacts) { f.Target = 9 },
 		"a change without end":     func(f *DirectiveFacts) { f.Seq = 1<<64 - 1 },
 		"the end of a later round": func(f *DirectiveFacts) { f.EndedRound = 2 },
-		"drained until before now": func(f *DirectiveFacts) { f.Drained = []DrainedFact{{"x", "y", "z", -1, CauseAdmin}} },
+		"drained until before now": func(f *DirectiveFacts) { f.Drained = []DrainedFact{{"x", "y", "z", -1, CauseAdmin, false}} },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := policy(1, 3)

@@ -14,7 +14,7 @@ import (
 const MaxWithin = 30 * 24 * time.Hour
 
 // Answer tells an administrator what became of a request: an Evict, Direct, CancelDirective,
-// Undrain, Forget, or CloseRun of no session. Apply returns exactly one for each, made from the state
+// Cordon, Undrain, Forget, or CloseRun of no session. Apply returns exactly one for each, made from the state
 // to which the request was applied.
 type Answer struct {
 	Text    string // what was done, in one sentence; "" with an error
@@ -30,11 +30,17 @@ func (m *Machine) request(ev Event) {
 	switch ev := ev.(type) {
 	case Evict:
 		was := m.Status()
-		var who string
-		if who, a.Err = findNode(&was, ev.Node); a.Err == nil {
-			a.Text = fmt.Sprintf("%s was evicted from run %q", who, m.runID)
-			m.evict(ev)
+		ids := m.ids([]string{ev.Node})
+		if len(ids) == 0 {
+			_, a.Err = findNode(&was, ev.Node)
+			break
 		}
+		who, were := nodeTexts(&was, ids), "was"
+		if len(ids) > 1 {
+			were = "were"
+		}
+		a.Text = fmt.Sprintf("%s %s evicted from run %q", who, were, m.runID)
+		m.evict(ev)
 	case Direct:
 		m.emit(m.requestDirective(ev))
 		return
@@ -42,6 +48,10 @@ func (m *Machine) request(ev Event) {
 		if a.Err = m.cancelRefusal(ev.ID); a.Err == nil {
 			a.Text = fmt.Sprintf("directive %s of run %q is canceled", ev.ID, m.runID)
 			m.cancelDirective(ev)
+		}
+	case Cordon:
+		if a.Err = m.cordonRefusal(ev); a.Err == nil {
+			a.Text = m.cordon(ev)
 		}
 	case Undrain:
 		was := m.Status()
@@ -78,7 +88,9 @@ func (m *Machine) requestDirective(d Direct) Answer {
 		return Answer{Err: err}
 	}
 	was := m.Status()
-	text := directiveText(&was, d)
+	about := d
+	about.Nodes = m.ids(d.Nodes)
+	text := directiveText(&was, about)
 	if s := m.standing; s != nil && !m.drainsNoMember(&d) {
 		does := "joins"
 		if d.Kind.Replaces(s.Kind) {
@@ -169,13 +181,9 @@ func finished(was *Status) string {
 
 // drainText says what a drain does.
 func drainText(was *Status, d Direct) string {
-	who, verb := "", "leaves"
-	for i, node := range d.Nodes {
-		if i > 0 {
-			who, verb = strings.TrimSuffix(who, ",")+"; ", "leave"
-		}
-		text, _ := findNode(was, node)
-		who += text
+	who, verb := nodeTexts(was, d.Nodes), "leaves"
+	if len(d.Nodes) > 1 {
+		verb = "leave"
 	}
 	when := "now"
 	isMember := func(m MemberStatus) bool { return m.Session != "" && slices.Contains(d.Nodes, m.Node) }
@@ -212,6 +220,18 @@ func drainText(was *Status, d Direct) string {
 		done += fmt.Sprintf("; the others are too few then (%d of at least %d) and wait for replacements", left, was.Policy.Min)
 	}
 	return done
+}
+
+// nodeTexts describes live nodes.
+func nodeTexts(was *Status, ids []string) (who string) {
+	for i, id := range ids {
+		if i > 0 {
+			who = strings.TrimSuffix(who, ",") + "; "
+		}
+		text, _ := findNode(was, id)
+		who += text
+	}
+	return who
 }
 
 // findNode describes a live node; the error names those that there are.

@@ -149,12 +149,13 @@ func (m *Machine) packDirectives(p *pack.Packer) {
 	p.Texts(m.directed)
 	p.List(len(m.drained))
 	for _, node := range slices.Sorted(maps.Keys(m.drained)) {
-		p.List(5)
+		p.List(6)
 		p.Text(node)
 		p.Text(m.drained[node].by)
 		p.Text(m.drained[node].reason)
 		p.Duration(m.drained[node].away)
 		p.Int(int(m.drained[node].cause))
+		p.Bool(m.drained[node].cordoned)
 	}
 	p.List(len(standing))
 	for _, d := range standing {
@@ -189,7 +190,7 @@ func (m *Machine) unpackDirectives(u *pack.Unpacker) {
 	m.directed = u.Texts(maxRemembered, maxText)
 	for range openEach(u) {
 		u.Open()
-		node, d := u.Text(maxText), &drained{by: u.Text(maxText), reason: u.Text(maxText), away: u.Duration(), cause: DrainCause(u.Int())}
+		node, d := u.Text(maxText), &drained{by: u.Text(maxText), reason: u.Text(maxText), away: u.Duration(), cause: DrainCause(u.Int()), cordoned: u.Bool()}
 		u.Close()
 		m.drained[node] = d
 	}
@@ -283,6 +284,8 @@ type DrainedFact struct {
 	Reason string
 	For    time.Duration
 	Cause  DrainCause `json:",omitzero"`
+
+	Cordoned bool `json:",omitzero"` // see Cordon
 }
 
 // Bounds of what facts say of directives.
@@ -331,12 +334,13 @@ func packDirectiveFacts(p *pack.Packer, f DirectiveFacts) {
 	p.Texts(f.Ended)
 	p.List(len(f.Drained))
 	for _, d := range f.Drained {
-		p.List(5)
+		p.List(6)
 		p.Text(d.Node)
 		p.Cut(d.By, MaxNameLen)
 		p.Cut(d.Reason, MaxNameLen)
 		p.Duration(d.For)
 		p.Int(int(d.Cause))
+		p.Bool(d.Cordoned)
 	}
 	p.Uint(f.EndedRound)
 }
@@ -360,7 +364,7 @@ func unpackDirectiveFacts(u *pack.Unpacker) (f DirectiveFacts) {
 				break
 			}
 			u.Open()
-			f.Drained = append(f.Drained, DrainedFact{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), For: u.Duration(), Cause: DrainCause(u.Int())})
+			f.Drained = append(f.Drained, DrainedFact{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), For: u.Duration(), Cause: DrainCause(u.Int()), Cordoned: u.Bool()})
 			u.Close()
 		}
 		f.EndedRound = u.Uint()

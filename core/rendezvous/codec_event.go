@@ -36,6 +36,7 @@ const (
 
 	opForget Op = 29
 	opEnded  Op = 30
+	opCordon Op = 31
 )
 
 // Limits of what a request holds.
@@ -86,6 +87,8 @@ func OpOf(ev Event) Op {
 		return opCancel
 	case Undrain:
 		return opUndrain
+	case Cordon:
+		return opCordon
 	case Forget:
 		return opForget
 	case Ended:
@@ -165,7 +168,7 @@ func packAsked(p *pack.Packer, ev Event) {
 func packOther(p *pack.Packer, ev Event) {
 	switch ev := ev.(type) {
 	case Hello:
-		p.List(11)
+		p.List(12)
 		p.Text(string(ev.Session))
 		p.Text(ev.Node)
 		p.Uint(ev.Incarnation)
@@ -177,6 +180,7 @@ func packOther(p *pack.Packer, ev Event) {
 		p.Text(ev.SeenAddr)
 		p.Text(ev.ServerAddr)
 		p.Bool(ev.BeginAgain)
+		p.Cut(ev.HostName, MaxNameLen)
 	case Disconnect:
 		p.List(1)
 		p.Text(string(ev.Session))
@@ -205,6 +209,12 @@ func packOther(p *pack.Packer, ev Event) {
 	case CancelDirective:
 		p.List(3)
 		p.Text(ev.ID)
+		p.Cut(ev.By, MaxNameLen)
+		p.Cut(ev.Reason, MaxNameLen)
+	case Cordon:
+		p.List(4)
+		p.Text(ev.Node)
+		p.Duration(ev.For)
 		p.Cut(ev.By, MaxNameLen)
 		p.Cut(ev.Reason, MaxNameLen)
 	case Undrain:
@@ -282,7 +292,7 @@ func unpackOther(u *pack.Unpacker, op Op) Event {
 		return Hello{
 			Session: unpackSession(u), Node: u.Text(MaxNameLen), Incarnation: u.Uint(), Named: u.Bool(), Label: u.Text(MaxNameLen),
 			Policy: UnpackPolicy(u), LastRound: UnpackLastRound(u), InHost: u.Bool(), SeenAddr: u.Text(MaxNameLen), ServerAddr: u.Text(MaxNameLen),
-			BeginAgain: u.Bool(),
+			BeginAgain: u.Bool(), HostName: u.Text(MaxNameLen),
 		}
 	case opDisconnect:
 		return Disconnect{Session: unpackSession(u)}
@@ -298,6 +308,8 @@ func unpackOther(u *pack.Unpacker, op Op) Event {
 		return unpackDirect(u)
 	case opCancel:
 		return CancelDirective{ID: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
+	case opCordon:
+		return Cordon{Node: u.Text(MaxNameLen), For: u.Duration(), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
 	case opUndrain:
 		return Undrain{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
 	case opForget:
@@ -433,6 +445,8 @@ func oversize(ev Event) error {
 		}
 	case CancelDirective:
 		names = append(names, ev.ID)
+	case Cordon:
+		names = append(names, ev.Node)
 	case Undrain:
 		names = append(names, ev.Node)
 	case KeyRequest:

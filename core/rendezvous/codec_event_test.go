@@ -32,7 +32,7 @@ func sampleEvents() []Event {
 				Reports: []DirectiveReport{{"d1", 41, false}, {"d1", -1, true}},
 				Facts: Facts{Generation: "gen", Origin: "gen", Round: 3, World: 2, HostRank: -1, Directives: DirectiveFacts{
 					Seq: 9, Target: 2, Standing: []StandingFact{{Direct{ID: "d1", Kind: DirectiveDrain, Nodes: []string{"a"}, Within: 5, By: "admin", Reason: "because", At: at}, 3, 41}},
-					Ended: []string{"d0"}, Drained: []DrainedFact{{"b", "admin", "because", 7, CauseFailures}}}}},
+					Ended: []string{"d0"}, Drained: []DrainedFact{{"b", "admin", "because", 7, CauseFailures, true}}}}},
 		},
 		Disconnect{"s"}, LeaseExpired{"s", 0}, LeaseExpired{"s", 7}, Evict{Node: "n", By: "admin", Reason: "why"},
 		TimerFired{Timer{Kind: TimerGrace, Session: "s", Seq: 7}}, Recovered{},
@@ -41,7 +41,7 @@ func sampleEvents() []Event {
 		Direct{ID: "d2", Kind: DirectiveScale, Within: 5, By: "admin", Reason: "because", At: at, Target: 3},
 		ReportDirective{Request: r, ID: "d1", Generation: "gen", Round: 3, Step: 1 << 40, Saved: true},
 		GiveDirective{Request: r, Directive: Direct{ID: "d3", Kind: DirectiveDrain, Nodes: []string{"a"}, Within: 5, Reason: "because", At: at}},
-		CancelDirective{ID: "d1", By: "admin", Reason: "because"}, Undrain{Node: "a", By: "admin", Reason: "because"},
+		CancelDirective{ID: "d1", By: "admin", Reason: "because"}, Undrain{Node: "a", By: "admin", Reason: "because"}, Cordon{Node: "a", For: time.Hour, By: "admin", Reason: "because"},
 		Forget{By: "admin", Reason: "because"}, Ended{Closing{ClosedSuccess, "a", "because", at}, 12, "boot", 13},
 	}
 }

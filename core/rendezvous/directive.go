@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -129,6 +130,16 @@ type Undrain struct {
 	Reason string
 }
 
+// Cordon keeps a node out, by its id or its host, which need not be here: it is refused, and a
+// node without workers leaves. Members whose workers run stay until their round ends.
+type Cordon struct {
+	Node   string
+	For    time.Duration // 0: until Undrain
+	By     string
+	Reason string
+}
+
+func (Cordon) event()          {}
 func (Direct) event()          {}
 func (CancelDirective) event() {}
 func (Undrain) event()         {}
@@ -146,11 +157,12 @@ type drained struct {
 	by, reason string
 	away       time.Duration // from when it was drained; 0: until Undrain
 	cause      DrainCause
+	cordoned   bool // members whose workers run stay until their round ends
 }
 
 // fact is what a successor has to know of a node that is kept out.
 func (d *drained) fact(node string) DrainedFact {
-	return DrainedFact{Node: node, By: d.by, Reason: d.reason, For: d.away, Cause: d.cause}
+	return DrainedFact{Node: node, By: d.by, Reason: d.reason, For: d.away, Cause: d.cause, Cordoned: d.cordoned}
 }
 
 // describe says what a directive asks for.
@@ -173,8 +185,32 @@ func (d *Direct) describe() string {
 }
 
 // names reports whether a directive is about a node in particular, or ends the run for all.
-func (d *Direct) names(node string) bool {
-	return d.Kind.traits().endsRun || slices.Contains(d.Nodes, node)
+func (d *Direct) names(n *node) bool {
+	return d.Kind.traits().endsRun || slices.Contains(d.Nodes, n.id) || n.hostName != "" && slices.Contains(d.Nodes, n.hostName)
+}
+
+// named returns the live nodes that a name stands for, by id: the one with that id, and those
+// on the host of that name.
+func (m *Machine) named(name string) (list []*node) {
+	for _, n := range m.nodes {
+		if name != "" && (n.id == name || n.hostName == name) {
+			list = append(list, n)
+		}
+	}
+	slices.SortFunc(list, func(a, b *node) int { return cmp.Compare(a.id, b.id) })
+	return list
+}
+
+// ids returns the ids of the live nodes that names stand for, each once.
+func (m *Machine) ids(names []string) (ids []string) {
+	for _, name := range names {
+		for _, n := range m.named(name) {
+			if !slices.Contains(ids, n.id) {
+				ids = append(ids, n.id)
+			}
+		}
+	}
+	return ids
 }
 
 // sound reports whether a directive can stand in some run.
@@ -206,7 +242,7 @@ func (m *Machine) directiveRefusal(d Direct) *Error {
 		return Errorf(err.Code, "run %q: %s", m.runID, err.Text)
 	}
 	for _, node := range d.Nodes {
-		if m.nodes[node] == nil {
+		if len(m.named(node)) == 0 {
 			was := m.Status()
 			_, err := findNode(&was, node)
 			return err
@@ -241,7 +277,7 @@ func (m *Machine) standsAgainst(d *Direct) string {
 // the nodes leave that this one names: a node that asks for that has what it needs.
 func (m *Machine) covered(d *Direct) bool {
 	s := m.standing
-	return s != nil && s.Kind.Replaces(d.Kind) && !slices.ContainsFunc(d.Nodes, func(node string) bool { return !s.names(node) })
+	return s != nil && s.Kind.Replaces(d.Kind) && !slices.ContainsFunc(d.Nodes, func(node string) bool { return !s.Kind.traits().endsRun && !slices.Contains(s.Nodes, node) })
 }
 
 // direct gives the run a directive that directiveRefusal lets pass.
@@ -488,7 +524,10 @@ func (m *Machine) drain(d *directive, why string) {
 		if m.byNode[node] != nil {
 			m.endedRound = m.round
 		}
-		if n := m.nodes[node]; n != nil {
+		for _, n := range m.named(node) {
+			if m.byNode[n.id] != nil {
+				m.endedRound = m.round
+			}
 			m.lose(n, "drained by "+d.By+": "+d.Reason)
 		}
 	}
@@ -501,7 +540,7 @@ func (m *Machine) endGone() {
 	if d == nil || !d.Kind.NamesNodes() || d.phase == phaseWaiting {
 		return
 	}
-	if !slices.ContainsFunc(d.Nodes, func(node string) bool { return m.nodes[node] != nil }) {
+	if !slices.ContainsFunc(d.Nodes, func(node string) bool { return len(m.named(node)) > 0 }) {
 		m.carryOut(d, "its nodes are gone")
 	}
 }
@@ -509,9 +548,9 @@ func (m *Machine) endGone() {
 // drainsNoMember reports whether a drain names nodes without workers only, such as spares: the
 // workers of the round have nothing to save for it, nor to wait for.
 func (m *Machine) drainsNoMember(d *Direct) bool {
-	return d.Kind.NamesNodes() && !slices.ContainsFunc(d.Nodes, func(node string) bool {
-		n := m.nodes[node]
-		return n == nil || m.participantOf(n) != nil
+	return d.Kind.NamesNodes() && !slices.ContainsFunc(d.Nodes, func(name string) bool {
+		list := m.named(name)
+		return len(list) == 0 || slices.ContainsFunc(list, func(n *node) bool { return m.participantOf(n) != nil })
 	})
 }
 
@@ -520,8 +559,8 @@ func (m *Machine) drainsAll(d *directive) bool {
 	if m.live() == 0 || m.tally[participantUnknown] > 0 {
 		return false
 	}
-	for id := range m.nodes {
-		if !slices.Contains(d.Nodes, id) {
+	for _, n := range m.nodes {
+		if !d.names(n) {
 			return false
 		}
 	}
@@ -547,14 +586,73 @@ func (m *Machine) undrain(node, by string) {
 	m.note("node %s may come back: %s", printable.Text(node), by)
 }
 
-// drainedError refuses a node that was drained.
-func (m *Machine) drainedError(node string) *Error {
-	d := m.drained[node]
-	how := "was drained by " + d.by
-	if d.cause != CauseAdmin {
-		how = "left it as unfit"
+// rowOf is why a node is kept out, by its id or its host; nil: it is not.
+func (m *Machine) rowOf(id, hostName string) *drained {
+	if d := m.drained[id]; d != nil || hostName == "" {
+		return d
 	}
-	return Errorf(CodeGraceful, "run %q goes on without node %s, which %s: %s; `rallypoint admin undrain` admits it again", m.runID, node, how, d.reason)
+	return m.drained[hostName]
+}
+
+// cordonRefusal says why a node cannot be cordoned; nil if it can.
+func (m *Machine) cordonRefusal(ev Cordon) *Error {
+	switch {
+	case m.closed != nil:
+		return Errorf(CodeClosed, "run %q is closed: it %s", m.runID, m.closed.sentence())
+	case ev.Node == "" || printable.Text(ev.Node) != ev.Node:
+		return Errorf(CodeInvalid, "run %q: %q is no name of a node", m.runID, ev.Node)
+	case ev.For < 0 || ev.For > MaxWithin:
+		return Errorf(CodeInvalid, "run %q: a node is cordoned for %v, it must be between 0 (until it is uncordoned) and %v", m.runID, ev.For, MaxWithin)
+	}
+	f := m.makeDirectiveFacts()
+	f.Drained = append(f.Drained, cordonRow(ev).fact(ev.Node))
+	if err := m.tooMuchToTell(f); err != nil {
+		return Errorf(err.Code, "run %q: %s", m.runID, err.Text)
+	}
+	return nil
+}
+
+func cordonRow(ev Cordon) *drained {
+	return &drained{by: printable.Text(ev.By), reason: printable.Text(ev.Reason), away: ev.For, cordoned: true}
+}
+
+// cordon keeps a node out that cordonRefusal lets pass, and says what that does.
+func (m *Machine) cordon(ev Cordon) string {
+	row := cordonRow(ev)
+	m.keepOut(ev.Node, *row)
+	m.directivesOwn = true
+	m.directivesChanged()
+	m.note("node %s was cordoned by %s: %s", ev.Node, row.by, row.reason)
+	stay := 0
+	for _, n := range m.named(ev.Node) {
+		if s := m.participantOf(n); s != nil && n.join == nil {
+			stay++
+			continue
+		}
+		m.lose(n, "cordoned by "+row.by+": "+row.reason)
+	}
+	text := fmt.Sprintf("node %s is kept out of run %q", ev.Node, m.runID)
+	if ev.For > 0 {
+		text += fmt.Sprintf(" for %v", ev.For)
+	} else {
+		text += " until it is uncordoned"
+	}
+	if stay > 0 {
+		text += fmt.Sprintf("; %s until the round ends", wording.Count(stay, "node of it runs workers and stays", "nodes of it run workers and stay"))
+	}
+	return text
+}
+
+// drainedError refuses a node that was drained.
+func (m *Machine) drainedError(node string, d *drained) *Error {
+	how := "it was drained by " + d.by
+	switch {
+	case d.cordoned:
+		how = "it was cordoned by " + d.by
+	case d.cause != CauseAdmin:
+		how = d.by + " left it as unfit"
+	}
+	return Errorf(CodeGraceful, "run %q goes on without node %s: %s: %s; `rallypoint admin undrain` admits it again", m.runID, node, how, d.reason)
 }
 
 // seats returns how many of n nodes a round may have: at most max, or the target of the
@@ -613,6 +711,7 @@ const (
 type DrainedStatus struct {
 	Node, By, Reason string
 	Cause            DrainCause
+	Cordoned         bool
 }
 
 // directiveStatus lists what stands, and the drained nodes by id.
@@ -628,7 +727,7 @@ func (m *Machine) directiveStatus() (standing []DirectiveStatus, away []DrainedS
 		standing = append(standing, s)
 	}
 	for _, node := range slices.Sorted(maps.Keys(m.drained)) {
-		away = append(away, DrainedStatus{Node: node, By: m.drained[node].by, Reason: m.drained[node].reason, Cause: m.drained[node].cause})
+		away = append(away, DrainedStatus{Node: node, By: m.drained[node].by, Reason: m.drained[node].reason, Cause: m.drained[node].cause, Cordoned: m.drained[node].cordoned})
 	}
 	return standing, away
 }

@@ -47,7 +47,7 @@ func TestDrain(t *testing.T) {
 	if back.welcomed || back.refused == nil || back.refused.Code != CodeGraceful || !strings.Contains(back.refused.Text, "admin undrain") {
 		t.Errorf("the drained node came back and was told %+v", back.refused)
 	}
-	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0] != (DrainedStatus{"b", "admin carol", "its disk", CauseAdmin}) {
+	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0] != (DrainedStatus{"b", "admin carol", "its disk", CauseAdmin, false}) {
 		t.Errorf("drained: %+v", s.Drained)
 	}
 	r.fire(TimerDrained)
@@ -216,10 +216,14 @@ func (s *sim) directAny(t *rapid.T) {
 	if rapid.IntRange(0, 2).Draw(t, "rarely") > 0 {
 		t.Skip("rarely")
 	}
-	node := rapid.SampledFrom([]string{"n0", "n1", "n2", "n3"})
+	node := rapid.SampledFrom([]string{"n0", "n1", "n2", "n3", "h0", "h1"})
 	d := Direct{
 		ID: fmt.Sprint("d", rapid.IntRange(0, 9).Draw(t, "id")), Kind: rapid.SampledFrom([]DirectiveKind{DirectiveSave, DirectiveSave, DirectiveDrain, DirectiveDrain, DirectiveScale, DirectiveStop}).Draw(t, "kind"),
 		By: "admin", Reason: "why", Within: time.Duration(rapid.IntRange(0, 3).Draw(t, "within")) * time.Minute,
+	}
+	if rapid.IntRange(0, 5).Draw(t, "cordon") == 0 {
+		s.do(Cordon{Node: node.Draw(t, "name"), For: time.Duration(rapid.IntRange(0, 1).Draw(t, "for")) * time.Minute, By: "admin", Reason: "why"})
+		return
 	}
 	switch d.Kind {
 	case DirectiveDrain:
@@ -367,5 +371,115 @@ func TestDirectiveKinds(t *testing.T) {
 	}
 	if d := (Direct{ID: "d", Kind: 99, By: "x"}); d.sound() {
 		t.Error("a kind that there is not can stand")
+	}
+}
+
+// onHost names the machine of a hello.
+func onHost(name string) func(*Hello) { return func(h *Hello) { h.HostName = name } }
+
+// TestNameOfAHost stands for all nodes there, also those that come later.
+func TestNameOfAHost(t *testing.T) {
+	p := policy(2, 5)
+	begin := func() (*rig, []*rigNode) {
+		r := newRig(t, -1)
+		var n []*rigNode
+		for id, host := range map[string]string{"a": "", "b": "gpu1", "c": "gpu1", "d": "gpu2", "e": "gpu3"} {
+			n = append(n, r.hello(id, p, onHost(host)))
+		}
+		slices.SortFunc(n, func(a, b *rigNode) int { return strings.Compare(a.id, b.id) })
+		for _, node := range n {
+			r.join(node)
+		}
+		r.wantRound(n...)
+		return r, n
+	}
+	r, n := begin()
+	answer := r.answerTo(drainOf("d1", 0, 0, "gpu1", "d"))
+	if answer.Err != nil || !strings.Contains(answer.Text, "node b, rank 1 of round 1; node c, rank 2 of round 1; node d, rank 3 of round 1, leave now") {
+		t.Errorf("%+v", answer)
+	}
+	if n[0].dropped != nil || n[1].dropped == nil || n[2].dropped == nil || n[3].dropped == nil || n[4].dropped != nil {
+		t.Error("others were dropped than were named")
+	}
+	if back := r.hello("f", p, onHost("gpu1")); back.welcomed || !strings.Contains(back.refused.Text, "without node f: it was drained by ") {
+		t.Errorf("another node of the host was told %+v", back.refused)
+	}
+	if back := r.hello("f", p, onHost("gpu2")); !back.welcomed {
+		t.Errorf("another node of a host of which one is drained was told %+v", back.refused)
+	}
+	if a := r.answerTo(Undrain{Node: "gpu1", By: "admin", Reason: "mended"}); a.Err != nil || !r.hello("b", p, onHost("gpu1")).welcomed {
+		t.Errorf("%+v", a)
+	}
+
+	r, n = begin()
+	r.apply(drainOf("d1", time.Minute, 0, "gpu1"))
+	if !n[2].notice.Directive.Named || n[3].notice.Directive.Named {
+		t.Error("the nodes of the host do not know that they are named, or another one does")
+	}
+	if a := r.answerTo(Evict{Node: "gpu1", By: "admin", Reason: "why"}); a.Err != nil || !strings.HasSuffix(a.Text, "were evicted from run \"job\"") || n[1].dropped == nil || n[2].dropped == nil || n[3].dropped != nil {
+		t.Errorf("%+v", a)
+	}
+	if a := r.answerTo(Evict{Node: "gpu9", By: "admin", Reason: "why"}); a.Err == nil {
+		t.Error("a host without a node was evicted")
+	}
+	for name, c := range map[string]struct {
+		node int
+		key  string
+	}{"its host's": {3, "gpu2"}, "its own, with another node on the host": {1, "b"}, "its own, where the host is not known": {0, "a"}} {
+		r, n = begin()
+		if err := r.unfit(n[c.node], "failed"); err != nil {
+			t.Fatal(err)
+		}
+		if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0].Node != c.key {
+			t.Errorf("%s: kept out: %+v", name, s.Drained)
+		}
+	}
+}
+
+// TestCordon keeps a node out that is not here, or a spare; a node whose workers run stays until
+// its round ends, also over a new connection.
+func TestCordon(t *testing.T) {
+	p := policy(2, 2)
+	r := newRig(t, -1)
+	n := r.group(p, "a", "b")
+	spare := r.hello("c", p)
+	r.join(spare)
+	cordon := func(node, want string) {
+		t.Helper()
+		if a := r.answerTo(Cordon{Node: node, For: time.Hour, By: "admin carol", Reason: "its disk"}); a.Err != nil || !strings.Contains(a.Text, want) {
+			t.Errorf("%+v", a)
+		}
+	}
+	cordon("late", "node late is kept out of run \"job\" for 1h0m0s")
+	if late := r.hello("late", p); late.welcomed || late.refused.Code != CodeGraceful || !strings.Contains(late.refused.Text, "it was cordoned by admin carol: its disk") {
+		t.Errorf("it came and was told %+v", late.refused)
+	}
+	cordon("c", "is kept out")
+	if spare.dropped == nil {
+		t.Error("a spare stays")
+	}
+	cordon("b", "1 node of it runs workers and stays until the round ends")
+	if n[1].dropped != nil || n[0].notice.Waiting > 0 {
+		t.Error("the round ends")
+	}
+	r.apply(Disconnect{Session: n[1].session})
+	r.again(n[1], p)
+	if !n[1].welcomed {
+		t.Error("it is lost with its connection")
+	}
+	r.announce(n[0], false, "failed")
+	join := Join{Request: n[1].request(), NodeRank: -1, RankHint: -1}
+	r.apply(join)
+	if err := n[1].replies[join.Number].Err; err == nil || err.Code != CodeGraceful {
+		t.Errorf("it joins again: %v", err)
+	}
+	r.apply(drainOf("d1", 0, 0, "b"))
+	if r.hello("b", p, func(h *Hello) { h.LastRound = n[1].reports() }).welcomed {
+		t.Error("drained by then, it comes back to its round")
+	}
+	for _, ev := range []Cordon{{Node: ""}, {Node: "x\n"}, {Node: "x", For: -1}, {Node: "x", For: MaxWithin + 1}} {
+		if a := r.answerTo(ev); a.Err == nil {
+			t.Errorf("%+v was done: %s", ev, a.Text)
+		}
 	}
 }

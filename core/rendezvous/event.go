@@ -42,6 +42,7 @@ type Hello struct {
 	Incarnation uint64
 	Named       bool   // the node id was given by the user
 	Label       string // for display: "hostname pid 123"
+	HostName    string `json:",omitempty"` // of the node's machine; it stands for all nodes that have it. "": not known
 	Policy      Policy
 	LastRound   LastRound `json:"Claim"` // the tag is its name in histories
 	InHost      bool      // the node runs in the process that hosts the control plane

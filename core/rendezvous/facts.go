@@ -465,7 +465,7 @@ func (m *Machine) learnDirectives(f DirectiveFacts) {
 	}
 	for _, d := range f.Drained {
 		if m.drained[d.Node] == nil {
-			m.drained[d.Node] = &drained{by: printable.Text(d.By), reason: printable.Text(d.Reason), away: d.For, cause: d.Cause}
+			m.drained[d.Node] = &drained{by: printable.Text(d.By), reason: printable.Text(d.Reason), away: d.For, cause: d.Cause, cordoned: d.Cordoned}
 			if d.For > 0 {
 				m.armTimer(drainedTimer(d.Node), d.For)
 			}

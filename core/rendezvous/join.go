@@ -19,8 +19,8 @@ func (m *Machine) join(n *node, j Join) {
 		m.fail(n, j.Number, m.endedError(n))
 		return
 	}
-	if m.drained[n.id] != nil { // it left as unfit
-		m.fail(n, j.Number, m.drainedError(n.id))
+	if row := m.rowOf(n.id, n.hostName); row != nil { // it left as unfit, or was cordoned while its workers ran
+		m.fail(n, j.Number, m.drainedError(n.id, row))
 		return
 	}
 	s := m.participantOf(n)

@@ -212,7 +212,7 @@ func (m *Machine) applyOther(ev Event) {
 		m.recovered(ev)
 	case Ended:
 		m.goOnClosed(ev)
-	case Evict, CloseRun, Direct, CancelDirective, Undrain, Forget:
+	case Evict, CloseRun, Direct, CancelDirective, Cordon, Undrain, Forget:
 		m.request(ev)
 	default:
 		panic(fmt.Sprintf("rendezvous: unknown event %T", ev))

@@ -12,6 +12,7 @@ import (
 type node struct {
 	id          string
 	label       string
+	hostName    string
 	session     SessionID
 	incarnation uint64
 	inHost      bool
@@ -54,8 +55,8 @@ func (m *Machine) hello(h Hello) {
 		m.note("%s", again)
 		m.forget()
 	}
-	if m.drained[h.Node] != nil {
-		m.emit(Refuse{h.Session, m.drainedError(h.Node)})
+	if row := m.rowOf(h.Node, printable.Text(h.HostName)); row != nil && !(row.cordoned && h.LastRound.Round > 0) {
+		m.emit(Refuse{h.Session, m.drainedError(h.Node, row)})
 		return
 	}
 	if err := m.acceptPolicy(h); err != nil {
@@ -71,7 +72,7 @@ func (m *Machine) hello(h Hello) {
 		m.lose(old, "lost: replaced by a newer start of the same node")
 	}
 	n := &node{
-		id: h.Node, label: printable.Text(h.Label), session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
+		id: h.Node, label: printable.Text(h.Label), hostName: printable.Text(h.HostName), session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
 		seenAddr: h.SeenAddr, serverAddr: h.ServerAddr, heard: 1,
 		answered: map[uint64]Reply{}, waits: map[uint64]*keyWait{},
 	}
@@ -207,7 +208,7 @@ func (m *Machine) remove(n *node) {
 }
 
 func (m *Machine) evict(ev Evict) {
-	if n := m.nodes[ev.Node]; n != nil {
+	for _, n := range m.named(ev.Node) {
 		m.lose(n, "evicted by "+printable.Text(ev.By)+": "+printable.Text(ev.Reason))
 	}
 }

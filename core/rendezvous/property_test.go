@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"bytes"
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -82,8 +83,17 @@ func newSim(t *rapid.T) *sim {
 	return s
 }
 
+// hostOf is the machine of a node in properties: that of n0 and n1 is one, n3's is not known.
+func hostOf(node string) string {
+	return map[byte]string{'0': "h0", '1': "h0", '2': "h1", '4': "h1"}[node[len(node)-1]]
+}
+
 // do applies an event to both machines and checks what came of it.
 func (s *sim) do(ev Event) {
+	if h, ok := ev.(Hello); ok {
+		h.HostName = hostOf(h.Node)
+		ev = h
+	}
 	before := s.m.round
 	closed, finished := s.m.closed, s.m.tally[participantFinished]
 	grace := s.m.joinedGrace
@@ -502,7 +512,7 @@ func (s *sim) replace(c Config) {
 
 func (s *sim) evict(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.m.nodes[n.id] != nil })
-	s.do(Evict{Node: n.id, By: "admin", Reason: "why"})
+	s.do(Evict{Node: rapid.SampledFrom([]string{n.id, n.id, cmp.Or(hostOf(n.id), n.id)}).Draw(t, "name"), By: "admin", Reason: "why"})
 }
 
 func sessionOf(ev Event) SessionID {

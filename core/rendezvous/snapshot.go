@@ -98,7 +98,7 @@ func (m *Machine) packParticipants(p *pack.Packer) {
 }
 
 func (m *Machine) packNode(p *pack.Packer, n *node) {
-	p.List(18)
+	p.List(19)
 	p.Text(string(n.session))
 	p.Text(n.id)
 	p.Text(n.label)
@@ -134,6 +134,7 @@ func (m *Machine) packNode(p *pack.Packer, n *node) {
 	}
 	PackMembershipUpdate(p, n.update)
 	p.Uint(n.heard)
+	p.Text(n.hostName)
 }
 
 func (m *Machine) packClosing(p *pack.Packer) {
@@ -354,7 +355,7 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 		m.addAwait(n, u.Uint())
 	}
 	n.update = UnpackMembershipUpdate(u)
-	n.heard = u.Uint()
+	n.heard, n.hostName = u.Uint(), u.Text(maxText)
 	u.Close()
 	switch {
 	case m.sessions[n.session] != nil:

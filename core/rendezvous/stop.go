@@ -60,9 +60,10 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 	var stays *Error
 	if ev.Away != 0 {
 		row := drained{by: "node " + n.id, reason: ev.Reason, away: ev.Away, cause: CauseFailures}
-		if stays = m.unfitRefusal(n, row); stays == nil {
+		key := m.ownKey(n)
+		if stays = m.unfitRefusal(key, row); stays == nil {
 			ev.Leaving = true
-			m.keepOut(n.id, row)
+			m.keepOut(key, row)
 			m.directivesOwn = true
 			m.directivesChanged()
 		} else {
@@ -104,10 +105,12 @@ func (c DrainCause) String() string {
 	return fmt.Sprintf("cause %d", int(c))
 }
 
-// keepOut has a node refused from now on. The reason for which a node was kept out first
+// keepOut has a node refused from now on, or all nodes of a host. The reason for which a node was kept out first
 // stays; the time begins again.
 func (m *Machine) keepOut(node string, row drained) {
-	if m.drained[node] == nil {
+	if was := m.drained[node]; was != nil {
+		was.cordoned = was.cordoned && row.cordoned
+	} else {
 		m.drained[node] = &row
 	}
 	m.stopTimer(drainedTimer(node))
@@ -120,9 +123,18 @@ func (m *Machine) keepOut(node string, row drained) {
 // word: a fault of the training script looks like one of each node in turn.
 const ownWordShare = 8
 
+// ownKey is the name by which a node is kept out by its own word: its host's, on which it may
+// come back under another id, unless another live node has that host's name, too.
+func (m *Machine) ownKey(n *node) string {
+	if n.hostName == "" || len(m.named(n.hostName)) > 1 {
+		return n.id
+	}
+	return n.hostName
+}
+
 // unfitRefusal says why a node whose workers keep failing stays in the run; nil if it may
 // leave as unfit. Each reason is one of this failure only: the node may ask at the next.
-func (m *Machine) unfitRefusal(n *node, row drained) *Error {
+func (m *Machine) unfitRefusal(key string, row drained) *Error {
 	left, most, out := len(m.nodes)-1, max(1, m.policy.Max/ownWordShare), 0
 	for _, d := range m.drained {
 		if d.cause != CauseAdmin {
@@ -146,7 +158,7 @@ func (m *Machine) unfitRefusal(n *node, row drained) *Error {
 		return Errorf(CodeInvalid, "%d of at most %d nodes are out by their own word already: the job itself may be the cause", out, most)
 	}
 	f := m.makeDirectiveFacts()
-	f.Drained = append(f.Drained, row.fact(n.id))
+	f.Drained = append(f.Drained, row.fact(key))
 	return m.tooMuchToTell(f)
 }
 

@@ -151,7 +151,7 @@ func TestUnfitNodeLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.wantStop(n[0], RoundStop{Round: 1, Rank: rank, Leaving: true, Reason: "rank 1 exited with code 13", Lost: true})
-	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0] != (DrainedStatus{"b", "node b", "rank 1 exited with code 13", CauseFailures}) {
+	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0] != (DrainedStatus{"b", "node b", "rank 1 exited with code 13", CauseFailures, false}) {
 		t.Errorf("kept out: %+v", s.Drained)
 	}
 	join := Join{Request: n[1].request(), NodeRank: -1, RankHint: -1}

@@ -88,7 +88,7 @@ func CostOfHello(h Hello) int64 {
 }
 
 func (n *node) cost() int64 {
-	return sessionCost + int64(len(n.id)+len(n.label)+len(n.session)+len(n.seenAddr)+len(n.serverAddr))
+	return sessionCost + int64(len(n.id)+len(n.label)+len(n.hostName)+len(n.session)+len(n.seenAddr)+len(n.serverAddr))
 }
 
 // cost is about what a reply takes while it is kept.

@@ -86,6 +86,7 @@ var types = map[string]reflect.Type{
 	"AnnounceStop":    reflect.TypeFor[r.AnnounceStop](),
 	"Direct":          reflect.TypeFor[r.Direct](),
 	"CancelDirective": reflect.TypeFor[r.CancelDirective](),
+	"Cordon":          reflect.TypeFor[r.Cordon](),
 	"Undrain":         reflect.TypeFor[r.Undrain](),
 	"Forget":          reflect.TypeFor[r.Forget](),
 	"Ended":           reflect.TypeFor[r.Ended](),

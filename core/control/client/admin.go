@@ -19,7 +19,7 @@ import (
 )
 
 // Ask has the control plane at addr ("host:port") apply an event to a run that comes from no
-// node: a CloseRun, Evict, Direct, CancelDirective or Undrain, with who asks and the reason,
+// node: a CloseRun, Evict, Direct, CancelDirective, Cordon or Undrain, with who asks and the reason,
 // which the nodes receive. The control plane sets the time, and puts before who asks that it is
 // an administrator, and behind it the address that the request comes from. Ask follows a server
 // in waiting to the one that hosts, and blocks until the answer has come or ctx ends.

@@ -35,7 +35,7 @@ type AdminAnswer struct {
 }
 
 // NewAdmin is the request to apply an event to a run: a CloseRun, Evict, Direct,
-// CancelDirective or Undrain. The result is false for any other event, and for a Direct of
+// CancelDirective, Cordon or Undrain. The result is false for any other event, and for a Direct of
 // an unknown kind.
 func NewAdmin(runID string, ev rendezvous.Event) (Admin, bool) {
 	f := Admin{RunID: runID}
@@ -51,6 +51,8 @@ func NewAdmin(runID string, ev rendezvous.Event) (Admin, bool) {
 		f.Op, f.By, f.Reason, f.Directive.ID = AdminOpCancel, ev.By, ev.Reason, ev.ID
 	case rendezvous.Forget:
 		f.Op, f.By, f.Reason = AdminOpForget, ev.By, ev.Reason
+	case rendezvous.Cordon:
+		f.Op, f.By, f.Reason, f.Node, f.Directive.For = AdminOpCordon, ev.By, ev.Reason, ev.Node, ev.For
 	case rendezvous.Undrain:
 		f.Op, f.By, f.Reason, f.Node = AdminOpUndrain, ev.By, ev.Reason, ev.Node
 	}
@@ -69,6 +71,8 @@ func (a Admin) Event(by string, at time.Time) rendezvous.Event {
 		return rendezvous.CancelDirective{ID: a.Directive.ID, By: by, Reason: a.Reason}
 	case AdminOpForget:
 		return rendezvous.Forget{By: by, Reason: a.Reason}
+	case AdminOpCordon:
+		return rendezvous.Cordon{Node: a.Node, For: a.Directive.For, By: by, Reason: a.Reason}
 	case AdminOpUndrain:
 		return rendezvous.Undrain{Node: a.Node, By: by, Reason: a.Reason}
 	}

@@ -16,7 +16,7 @@ func TestAdminCarriesEvents(t *testing.T) {
 		rendezvous.CloseRun{By: "carol", Reason: "why", Stop: true},
 		rendezvous.Evict{Node: "n", By: "carol", Reason: "why"},
 		rendezvous.CancelDirective{ID: "d", By: "carol", Reason: "why"},
-		rendezvous.Undrain{Node: "n", By: "carol", Reason: "why"}, rendezvous.Forget{By: "carol", Reason: "why"},
+		rendezvous.Undrain{Node: "n", By: "carol", Reason: "why"}, rendezvous.Cordon{Node: "n", For: time.Hour, By: "carol", Reason: "why"}, rendezvous.Forget{By: "carol", Reason: "why"},
 	}
 	for kind := rendezvous.DirectiveSave; kind <= rendezvous.DirectiveStop; kind++ {
 		events = append(events, rendezvous.Direct{

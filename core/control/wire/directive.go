@@ -15,6 +15,7 @@ const (
 	AdminOpScale                       // the job goes on with another number of nodes
 	AdminOpStop                        // all workers save, and the run ends to be queued again
 	AdminOpForget                      // a closed run begins again
+	AdminOpCordon                      // a node is kept out, whether it is here or not
 	endOfAdminOps
 )
 
@@ -28,7 +29,7 @@ var directiveOps = map[rendezvous.DirectiveKind]AdminOp{
 // request, 0 what this version does not know.
 func AdminOpNames() [endOfAdminOps]string {
 	names := [endOfAdminOps]string{
-		"unknown", AdminOpClose: "close", AdminOpEvict: "evict", AdminOpCancel: "cancel", AdminOpUndrain: "undrain", AdminOpForget: "forget",
+		"unknown", AdminOpClose: "close", AdminOpEvict: "evict", AdminOpCancel: "cancel", AdminOpUndrain: "undrain", AdminOpCordon: "cordon", AdminOpForget: "forget",
 	}
 	for kind, op := range directiveOps {
 		names[op] = kind.String()

@@ -66,6 +66,7 @@ type Hello struct {
 	Named       bool
 	Incarnation uint64
 	Label       string
+	HostName    string // of the node's machine; "": unknown
 	Policy      rendezvous.Policy
 	Claim       rendezvous.LastRound
 	InHost      bool
@@ -249,7 +250,7 @@ func head(p *packer, k Kind, fields int) {
 }
 
 func (h Hello) pack(p *packer) {
-	head(p, KindHello, 17)
+	head(p, KindHello, 18)
 	p.Uint(h.Version)
 	p.Texts(h.Features)
 	p.Cut(h.Software, MaxName)
@@ -267,6 +268,7 @@ func (h Hello) pack(p *packer) {
 	p.Texts(h.Servers)
 	p.Cut(h.Machine, MaxName)
 	p.Bool(h.BeginAgain)
+	p.Cut(h.HostName, MaxName)
 }
 
 func readHello(u *unpacker) Hello {
@@ -288,6 +290,7 @@ func readHello(u *unpacker) Hello {
 		Servers:     u.Texts(maxServers, MaxName),
 		Machine:     u.Text(MaxName),
 		BeginAgain:  u.Bool(),
+		HostName:    u.Text(MaxName),
 	}
 }
 
