@@ -552,7 +552,7 @@ func (a *Agent) refused(err error) error {
 	if requeued := a.requeued(err); requeued != nil {
 		return requeued
 	}
-	if a.leavesLater && errors.Is(err, rendezvous.ErrGraceful) { // the answer of the control plane was late
+	if a.leavesLater && errors.Is(err, rendezvous.ErrUnfit) { // the answer of the control plane was late
 		return &FailedError{Name: a.name, Failures: a.lastFailures, left: true, Unfit: true}
 	}
 	if !errors.Is(err, rendezvous.ErrClosed) || a.assignment == nil {

@@ -104,6 +104,7 @@ func TestHealth(t *testing.T) {
 	}
 	for name, want := range map[string]float64{
 		"rallypoint_agent_round": 2, "rallypoint_agent_restarts": 1, "rallypoint_agent_remaining_restarts": 0, "rallypoint_agent_failures_total": 1,
+		"rallypoint_agent_leaves_refused_total": 0,
 		// twice each: rendezvous, ranks, initialize, start; once: stop, restart
 		"rallypoint_test_number":                 7, // of the rendezvous
 		"rallypoint_agent_step_duration_seconds": 10, "rallypoint_agent_step_failures_total": 0,

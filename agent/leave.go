@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"rallypoint/agent/telemetry"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/wording"
 )
@@ -54,6 +55,7 @@ func (a *Agent) answeredStop(t *attempt, asked bool, err error) {
 		t.leaves, t.unfit = true, true
 	case asked && rendezvous.CodeOf(err) == rendezvous.CodeInvalid:
 		a.log.Warn("this node stays in the run: " + err.Error())
+		a.publish(telemetry.Stays{})
 	case err != nil:
 		a.leavesLater = asked
 		a.log.Info("the other nodes could not be told yet that this one stops its workers: " + err.Error())

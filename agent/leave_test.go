@@ -44,7 +44,7 @@ func TestLeavesAsUnfit(t *testing.T) {
 		"late answer": {LeaveRule{1, time.Hour}, func(r *announcing, nth int) error {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.refusal = rendezvous.Errorf(rendezvous.CodeGraceful, "it left as unfit")
+			r.refusal = rendezvous.Errorf(rendezvous.CodeUnfit, "it left as unfit")
 			return context.DeadlineExceeded
 		}, "y", true, "could not be told yet"},
 	} {

@@ -23,7 +23,7 @@ func (e *RequeueError) Unwrap() error { return e.Err }
 // run, that is so for every node, whatever failed here meanwhile (docs/decisions/0081).
 func (a *Agent) asRunEnded(err error) error {
 	requeued := a.requeued(nil)
-	if requeued == nil || errors.As(err, new(*RequeueError)) || errors.Is(err, rendezvous.ErrGraceful) {
+	if requeued == nil || errors.As(err, new(*RequeueError)) || errors.Is(err, rendezvous.ErrGraceful) || errors.Is(err, rendezvous.ErrUnfit) {
 		return err
 	}
 	a.log.Warn("what this node would end with does not count, the run has ended before: " + briefly(err))

@@ -39,6 +39,7 @@ const (
 	_ = -uint(C.RP_ERR_AUTH ^ int(rendezvous.CodeAuth))
 	_ = -uint(C.RP_ERR_CLOSED ^ int(rendezvous.CodeClosed))
 	_ = -uint(C.RP_ERR_GRACEFUL ^ int(rendezvous.CodeGraceful))
+	_ = -uint(C.RP_ERR_UNFIT ^ int(rendezvous.CodeUnfit))
 	_ = -uint(C.RP_ERR_TIMEOUT ^ int(rendezvous.CodeTimeout))
 	_ = -uint(C.RP_ERR_CANCELED ^ int(rendezvous.CodeCanceled))
 	_ = -uint(C.RP_ERR_CONNECTION ^ int(rendezvous.CodeConnection))
@@ -145,6 +146,8 @@ func codeOf(err error) rendezvous.Code {
 		return codeStart
 	case errors.As(err, &stopped):
 		return rendezvous.CodeCanceled
+	case errors.As(err, new(*agent.UnfitError)):
+		return rendezvous.CodeUnfit
 	case errors.As(err, new(*agent.NoProgressError)):
 		return rendezvous.CodeClosed
 	}

@@ -40,6 +40,7 @@ const char *rp_code_name(int32_t code) {
         ERR(AUTH)
         ERR(CLOSED)
         ERR(GRACEFUL)
+        ERR(UNFIT)
         ERR(TIMEOUT)
         ERR(CANCELED)
         ERR(CONNECTION)

@@ -88,7 +88,7 @@ func TestLeave(t *testing.T) {
 			if !c.moves {
 				keptOut(t, status(func(r control.RunStatus) bool { return len(r.Drained) == 1 }), endpoint, c.bad, rank)
 				again := node(c.bad)
-				again.expect(t, 0)
+				again.expect(t, 94)
 				if text := again.stderr.String(); !strings.Contains(text, "left it as unfit") {
 					t.Error(text)
 				}

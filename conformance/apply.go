@@ -464,7 +464,7 @@ func (c *Checker) join(ev r.Join, effects []r.Effect) {
 	t := c.participantOf(s)
 	var want r.Code
 	guarantee := 9
-	_, away := c.rowOf(s.node, s.hostName) // by its own word: it is still here
+	row, away := c.rowOf(s.node, s.hostName) // by its own word: it is still here
 	switch {
 	case s.ended:
 		want = r.CodeInvalid
@@ -474,7 +474,7 @@ func (c *Checker) join(ev r.Join, effects []r.Effect) {
 			want = r.CodeGraceful
 		}
 	case away:
-		want, guarantee = r.CodeGraceful, 4
+		want, guarantee = row.code(), 4
 	case t != nil && c.finishing():
 		want, guarantee = r.CodeClosed, 8
 	}

@@ -394,13 +394,21 @@ func (c *Checker) rowOf(id, hostName string) (row drain, away bool) {
 	return row, away
 }
 
+// code is that of the refusal of a node that the row keeps out.
+func (d drain) code() r.Code {
+	if d.unfit {
+		return r.CodeUnfit
+	}
+	return r.CodeGraceful
+}
+
 // refusesDrained checks that a drained node is refused.
 func (c *Checker) refusesDrained(h r.Hello, refused *r.Error) bool {
 	row, away := c.rowOf(h.Node, printable.Text(h.HostName))
 	if !away || row.cordoned && h.LastRound.Round > 0 {
 		return false
 	}
-	if r.CodeOf(asError(refused)) != r.CodeGraceful {
+	if r.CodeOf(asError(refused)) != row.code() {
 		c.violated(4, "node %s was drained, and not refused: %+v", h.Node, refused)
 	}
 	return true

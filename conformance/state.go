@@ -196,7 +196,7 @@ func (c *Checker) mustSay(f failure) []string {
 			return append(run, append([]string{"finished: "}, c.someNames(finished)...)...)
 		}
 		return append(run, ended.by, ended.reason)
-	case r.CodeGraceful:
+	case r.CodeGraceful, r.CodeUnfit:
 		if h, ok := f.ev.(r.Hello); ok && f.session == nil {
 			d, _ := c.rowOf(h.Node, printable.Text(h.HostName))
 			return append(run, h.Node, d.by, d.reason)

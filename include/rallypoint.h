@@ -92,6 +92,7 @@ enum rp_code {
     RP_ERR_AUTH = 18,        /* one side could not prove that it knows the token */
     RP_ERR_CLOSED = 20,      /* the run is closed, or can no longer regroup */
     RP_ERR_GRACEFUL = 22,    /* the run ended well and never needed this node */
+    RP_ERR_UNFIT = 24,       /* this node is not fit to run workers, by its own word */
     RP_ERR_TIMEOUT = 30,     /* a deadline passed */
     RP_ERR_CANCELED = 32,    /* the caller withdrew, or the object was closed meanwhile */
     RP_ERR_CONNECTION = 40,  /* the control plane or a store cannot be reached */

@@ -94,6 +94,8 @@ type (
 		Root    *failure.Failure
 		Overdue bool
 	}
+	// Stays says that the node asked to leave as unfit, and was refused.
+	Stays struct{}
 	// Restarting says how often the workers have been started again.
 	Restarting struct{ Text string }
 	// WorkersEnded has the workers of the last attempt, once no other follows.
@@ -145,6 +147,7 @@ func (Stalled) message()        {}
 func (Leaving) message()        {}
 func (Stopping) message()       {}
 func (AttemptFailed) message()  {}
+func (Stays) message()          {}
 func (Restarting) message()     {}
 func (WorkersEnded) message()   {}
 func (Finishing) message()      {}

@@ -84,6 +84,7 @@ type StatusTracker struct {
 	since    time.Time
 	members  func(context.Context) []MemberStatus // asks the round's store
 	failures [causes]uint64
+	stayed   uint64 // times that it asked to leave as unfit and was refused
 	steps    [steps]stepTotal
 	progress *progress.Tracker // nil: none
 	left     int               // of the budget
@@ -121,6 +122,8 @@ func (st *StatusTracker) Take(s State, message Message) {
 		st.set(func(v *Status) { v.Stalled = m.Text })
 	case Stopping:
 		st.enter(PhaseStopping)
+	case Stays:
+		st.set(func(*Status) { st.stayed++ })
 	case AttemptFailed:
 		st.failed(m.Root, m.Overdue)
 	case Finishing:
@@ -237,7 +240,7 @@ func (st *StatusTracker) full(ctx context.Context) Status {
 func (st *StatusTracker) metrics(more func(*promtext.Buffer)) []byte {
 	s, _ := st.read()
 	st.mu.Lock()
-	failures, totals, left := st.failures, st.steps, st.left
+	failures, stayed, totals, left := st.failures, st.stayed, st.steps, st.left
 	st.mu.Unlock()
 	var m promtext.Buffer
 	m.Family("rallypoint_agent_info", "gauge", "1, with what the agent is as labels.")
@@ -263,6 +266,7 @@ func (st *StatusTracker) metrics(more func(*promtext.Buffer)) []byte {
 	for i, name := range causeNames {
 		m.Sample("rallypoint_agent_failures_total", float64(failures[i]), "cause", name)
 	}
+	m.Single("rallypoint_agent_leaves_refused_total", "counter", "Times that this node asked to leave as unfit and was refused.", float64(stayed))
 	const duration = "rallypoint_agent_step_duration_seconds"
 	m.Family(duration, "summary", "Steps of the agent, by the time that they took.")
 	for s, total := range totals {

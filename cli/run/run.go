@@ -24,6 +24,7 @@ import (
 
 	"rallypoint/agent"
 	"rallypoint/backend"
+	"rallypoint/core/rendezvous"
 	"rallypoint/internal/wording"
 	"rallypoint/static"
 	"rallypoint/tcpstore"
@@ -222,7 +223,7 @@ func (c *config) exitCode(err error, stderr io.Writer) int {
 	case errors.As(err, &requeued):
 		fmt.Fprintf(stderr, "rallypoint run: %v\n", err)
 		return ExitRequeue
-	case errors.As(err, &unfit):
+	case errors.As(err, &unfit), rendezvous.CodeOf(err) == rendezvous.CodeUnfit:
 		return complain(stderr, err, ExitUnfit)
 	case errors.As(err, &idle):
 		complain(stderr, err, ExitNoProgress)

@@ -92,12 +92,16 @@ var nodeStates = []struct {
 func (s *Server) exposeRuns(e *promtext.Buffer, all []runCensus) {
 	phases := map[rendezvous.Phase]int{}
 	states := make([]int, len(nodeStates))
+	out := rendezvous.Census{}.Out
 	lack, longest := 0, time.Duration(0)
 	for i := range all {
 		c := &all[i]
 		phases[c.Phase]++
 		for j, state := range nodeStates {
 			states[j] += state.of(&c.Census)
+		}
+		for _, cause := range rendezvous.DrainCauses {
+			out[cause] += c.Out[cause]
 		}
 		lack += c.Lack
 		longest = max(longest, c.formingFor)
@@ -109,6 +113,10 @@ func (s *Server) exposeRuns(e *promtext.Buffer, all []runCensus) {
 	e.Family("rallypoint_nodes", "gauge", "Nodes of all runs by state; lost and finished ones are those of the last rounds.")
 	for j, state := range nodeStates {
 		e.Sample("rallypoint_nodes", float64(states[j]), "state", state.name)
+	}
+	e.Family("rallypoint_nodes_out", "gauge", "Nodes and hosts that are kept out of a run, by cause: drained or cordoned by an administrator, or by their own word.")
+	for _, cause := range rendezvous.DrainCauses {
+		e.Sample("rallypoint_nodes_out", float64(out[cause]), "cause", cause.String())
 	}
 	e.Single("rallypoint_missing_nodes", "gauge", "Nodes that forming rounds lack for their minimum.", float64(lack))
 	e.Single("rallypoint_longest_forming_seconds", "gauge", "For how long a round of any run has been in the making; 0 if none is.", longest.Seconds())

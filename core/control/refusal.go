@@ -100,7 +100,7 @@ func refusalOfHello(c rendezvous.Code) refusal {
 		return refusedQuota
 	case rendezvous.CodeConnection:
 		return refusedUnstored
-	case rendezvous.CodeGraceful:
+	case rendezvous.CodeGraceful, rendezvous.CodeUnfit:
 		return refusedDrained
 	}
 	return refusedHello

@@ -643,16 +643,16 @@ func (m *Machine) cordon(ev Cordon) string {
 	return text
 }
 
-// drainedError refuses a node that was drained.
+// drainedError refuses a node that is kept out: with CodeUnfit if it left by its own word.
 func (m *Machine) drainedError(node string, d *drained) *Error {
-	how := "it was drained by " + d.by
+	code, how := CodeGraceful, "it was drained by "+d.by
 	switch {
 	case d.cordoned:
 		how = "it was cordoned by " + d.by
 	case d.cause != CauseAdmin:
-		how = d.by + " left it as unfit"
+		code, how = CodeUnfit, d.by+" left it as unfit"
 	}
-	return Errorf(CodeGraceful, "run %q goes on without node %s: %s: %s; `rallypoint admin undrain` admits it again", m.runID, node, how, d.reason)
+	return Errorf(code, "run %q goes on without node %s: %s: %s; `rallypoint admin undrain` admits it again", m.runID, node, how, d.reason)
 }
 
 // seats returns how many of n nodes a round may have: at most max, or the target of the

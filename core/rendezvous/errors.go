@@ -18,6 +18,7 @@ const (
 	CodeAuth       Code = 18 // one side could not prove that it knows the token
 	CodeClosed     Code = 20 // the run is closed, or can no longer regroup
 	CodeGraceful   Code = 22 // the run ended well and never needed this node
+	CodeUnfit      Code = 24 // this node is not fit to run workers, by its own word
 	CodeTimeout    Code = 30 // a deadline passed
 	CodeCanceled   Code = 32 // the caller withdrew
 	CodeConnection Code = 40 // the control plane or a store cannot be reached
@@ -54,6 +55,7 @@ var (
 	ErrAuth       = &Error{CodeAuth, "authentication failed"}
 	ErrClosed     = &Error{CodeClosed, "the rendezvous is closed"}
 	ErrGraceful   = &Error{CodeGraceful, "the run ended without needing this node"}
+	ErrUnfit      = &Error{CodeUnfit, "this node is not fit to run workers"}
 	ErrTimeout    = &Error{CodeTimeout, "timed out"}
 	ErrCanceled   = &Error{CodeCanceled, "canceled"}
 	ErrConnection = &Error{CodeConnection, "cannot reach the control plane"}

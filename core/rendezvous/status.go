@@ -231,12 +231,13 @@ type Census struct {
 	Rejoined int    // members that wait for the next round
 	Finished int
 	Lost     int
-	Waiting  int    // pending joins of others that the next round would take
-	Spare    int    // pending joins that it would not
-	Idle     int    // live, but neither running nor waiting: finished members that await their peers too
-	Lack     int    // nodes that the forming round lacks for min
-	LackFull int    // the same for the target of the last scale; without one for target, or for max
-	Ended    string // how it was closed, as in ClosedStatus; "" while it is open
+	Waiting  int         // pending joins of others that the next round would take
+	Spare    int         // pending joins that it would not
+	Idle     int         // live, but neither running nor waiting: finished members that await their peers too
+	Lack     int         // nodes that the forming round lacks for min
+	Out      [causes]int // entries of nodes that are kept out, by DrainCause
+	LackFull int         // the same for the target of the last scale; without one for target, or for max
+	Ended    string      // how it was closed, as in ClosedStatus; "" while it is open
 }
 
 // admits reports whether the running round will regroup to take waiting nodes in.
@@ -248,6 +249,11 @@ func (m *Machine) Census() Census {
 		Phase: m.phase(), Round: m.round, Live: len(m.nodes),
 		Running: m.tally[participantRunning], Unknown: m.tally[participantUnknown], Rejoined: m.tally[participantRejoined],
 		Finished: m.tally[participantFinished], Lost: m.tally[participantLost],
+	}
+	for _, row := range m.drained {
+		if row.cause >= 0 && row.cause < causes { // else of a later release
+			c.Out[row.cause]++
+		}
 	}
 	others := m.joined - c.Rejoined
 	switch {

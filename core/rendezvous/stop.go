@@ -92,7 +92,11 @@ type DrainCause int
 const (
 	CauseAdmin    DrainCause = 0 // a drain
 	CauseFailures DrainCause = 1 // its workers kept failing
+	causes                   = 2
 )
+
+// DrainCauses are all causes.
+var DrainCauses = [causes]DrainCause{CauseAdmin, CauseFailures}
 
 // String is the cause's name in the status.
 func (c DrainCause) String() string {

@@ -156,7 +156,7 @@ func TestUnfitNodeLeaves(t *testing.T) {
 	}
 	join := Join{Request: n[1].request(), NodeRank: -1, RankHint: -1}
 	r.apply(join)
-	if err := n[1].replies[join.Number].Err; err == nil || err.Code != CodeGraceful {
+	if err := n[1].replies[join.Number].Err; err == nil || err.Code != CodeUnfit {
 		t.Errorf("it joins again: %v", err)
 	}
 	r.join(n[0])

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
         RequeueError,
         StartError,
         StateError,
+        UnfitError,
         UnsupportedError,
     )
     from ._launch.busy import busy
@@ -105,6 +106,7 @@ __all__ = [
     "Store",
     "StoreBackend",
     "StoreServer",
+    "UnfitError",
     "UnsupportedError",
     "__version__",
     "busy",

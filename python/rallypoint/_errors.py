@@ -21,6 +21,7 @@ class Code(enum.IntEnum):
     AUTH = 18  # one side could not prove that it knows the token
     CLOSED = 20  # the run is closed, or can no longer regroup
     GRACEFUL = 22  # the run ended well and never needed this node
+    UNFIT = 24  # this node is not fit to run workers, by its own word
     TIMEOUT = 30  # a deadline passed
     CANCELED = 32  # the caller withdrew, or the object was closed meanwhile
     CONNECTION = 40  # the control plane or a store cannot be reached
@@ -85,6 +86,13 @@ class GracefulExitError(RallypointError):
     """The run ended well and never needed this node (GRACEFUL): not a failure."""
 
 
+class UnfitError(RallypointError):
+    """This node is not fit to run workers, by its own word (UNFIT).
+
+    A check of it says so, or its workers kept failing and it has left the run.
+    """
+
+
 class DeadlineError(RallypointError, TimeoutError):
     """A deadline passed (TIMEOUT)."""
 
@@ -134,6 +142,7 @@ CLASSES: dict[Code, type[RallypointError]] = {
     Code.AUTH: AuthenticationError,
     Code.CLOSED: ClosedError,
     Code.GRACEFUL: GracefulExitError,
+    Code.UNFIT: UnfitError,
     Code.TIMEOUT: DeadlineError,
     Code.CANCELED: CanceledError,
     Code.CONNECTION: ConnectionFailedError,

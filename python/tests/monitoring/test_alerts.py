@@ -236,6 +236,14 @@ CASES = {
         summary="Workers of gpu-3:9000 keep failing: signal",
         silent=(series("rallypoint_agent_failures_total", "0 1 2 3x40", f'{NODE},cause="signal"'),),
     ),
+    "RallypointAgentMayNotLeave": Case(
+        series("rallypoint_agent_leaves_refused_total", "0x1 1x80", NODE),
+        at=2,
+        over=70,
+        labels={"instance": "gpu-3:9000"},
+        summary="gpu-3:9000 keeps failing, and may not leave its job",
+        silent=(series("rallypoint_agent_leaves_refused_total", "0x40", NODE),),
+    ),
     "RallypointAgentLastAttempt": Case(
         restarts("2 1 0x20", "2x20"),
         at=2,

@@ -18,6 +18,7 @@ pub const RP_ERR_NODE_IN_USE: i32 = 16;
 pub const RP_ERR_AUTH: i32 = 18;
 pub const RP_ERR_CLOSED: i32 = 20;
 pub const RP_ERR_GRACEFUL: i32 = 22;
+pub const RP_ERR_UNFIT: i32 = 24;
 pub const RP_ERR_TIMEOUT: i32 = 30;
 pub const RP_ERR_CANCELED: i32 = 32;
 pub const RP_ERR_CONNECTION: i32 = 40;
