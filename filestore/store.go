@@ -59,7 +59,8 @@ type Store struct {
 // without Close is counted as a user for ever (docs/spec/filestore-format.md 6).
 //
 // Open waits for the file's lock until ctx ends, and for nothing else. It returns
-// ErrForeign for a file that is something else, and ErrNoLocks.
+// ErrForeign for a file that is something else, and ErrNoLocks. An Open that fails
+// removes the file if it is empty, unless worldSize keeps it.
 func Open(ctx context.Context, path string, worldSize int, options *Options) (*Store, error) {
 	absolute, err := filepath.Abs(path)
 	if err != nil {
@@ -109,11 +110,26 @@ func open(ctx context.Context, path string, worldSize int, options Options) (*St
 		return log, err
 	})
 	if err != nil {
-		f.Close()
+		s.abandon()
 		return nil, err
 	}
 	s.warnOfOthers()
 	return s, nil
+}
+
+// abandon closes the file of an open that failed. An empty file has no user: it is removed as
+// the last Close would, since no store is left that could.
+func (s *Store) abandon() {
+	defer s.file.Close()
+	if s.worldSize < 0 {
+		return
+	}
+	if locked, err := s.file.TryLock(unix.LOCK_EX); !locked || err != nil {
+		return // another user is about to write to it
+	}
+	if size, err := s.file.Size(); err == nil && size == 0 {
+		_ = s.file.Remove()
+	}
 }
 
 // warnOfOthers says that other users can change what the store holds.

@@ -1,6 +1,7 @@
 package filestore
 
 import (
+	"context"
 	"errors"
 	"io/fs"
 	"os"
@@ -213,4 +214,36 @@ func TestFileStale(t *testing.T) {
 		}
 	}
 	testkit.Check(t, s.Close())
+}
+
+// An open that is called off once it has made the file takes the file away, as the last Close
+// would have.
+func TestOpenThatIsCalledOff(t *testing.T) {
+	for name, c := range map[string]struct {
+		worldSize int
+		content   []byte
+		stays     bool
+	}{
+		"new":                {0, nil, false},
+		"stays":              {NeverRemove, nil, true},
+		"has another user's": {0, rec("/k", "value"), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "store")
+			if c.content != nil {
+				testkit.WriteFile(t, path, c.content)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			lockedfile.Flock = func(fd, how int) error {
+				cancel() // the file is open, and there if it was not
+				return unix.Flock(fd, how)
+			}
+			defer func() { lockedfile.Flock = unix.Flock }()
+			_, err := Open(ctx, path, c.worldSize, nil)
+			isError(t, err, context.Canceled)
+			if _, err := os.Stat(path); (err == nil) != c.stays {
+				t.Errorf("after the open: %v", err)
+			}
+		})
+	}
 }
