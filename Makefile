@@ -172,9 +172,10 @@ LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --a
 	--custom-compile-command 'make lock' $(NOT_NEEDED:%=--no-emit-package %)
 
 .PHONY: reference
-reference: .venv/.wheel  ## Write from the docstrings: docs/python.md
+reference: .venv/.wheel build/rallypoint-docs  ## Write from docstrings and tables of options: docs/python.md, docs/commands, docs/options.md
 	@$(BIN)/python python/reference.py >build/python.md
 	@mv build/python.md docs/python.md
+	@mkdir -p docs/commands; rm -f docs/commands/*.md; build/rallypoint-docs pages docs
 
 .PHONY: dashboard-picture
 dashboard-picture: .venv/.wheel build/rallypoint  ## Draw docs/pictures/dashboard.svg again, from real jobs and a real Prometheus

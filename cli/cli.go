@@ -128,7 +128,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		run.HideInherited(launcher, root.PersistentFlags())
 		root.AddCommand(launcher)
 	}
-	root.AddCommand(newServe(log, extras.ReadConfig), newStatus(log), newStacks(log), newAdmin(log), newCheck(), newRecord(log), newAudit(extras.Check), newToken(log), newStore(log), newVersion())
+	root.AddCommand(newServe(log, extras.ReadConfig), newStatus(log), newStacks(log), newAdmin(log), newCheck(), newRecord(log), newAudit(extras.Check), newToken(log), newStore(log), newVersion(), newOptionsTopic())
 	refuseOthers(root)
 	return root
 }

@@ -19,7 +19,7 @@ var commandGroups = []struct {
 	{"Jobs", []string{"run", "launch", "status", "stacks", "admin"}},
 	{"Serving jobs", []string{"serve", "token"}},
 	{"Looking closer", []string{"store", "check", "record", "audit"}},
-	{"More", []string{"completion", "version", "help"}},
+	{"More", []string{"completion", "version", "help", "rdzv-conf"}},
 }
 
 // helpOf writes the help of a command: what it does, how it is called, its options, and

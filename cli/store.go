@@ -51,8 +51,8 @@ It prints one line when it listens, and ends on SIGTERM or SIGINT. The store is
 kept in memory. Anyone who can reach the port can read and write it.`,
 		Example: `  rallypoint store serve --listen 0.0.0.0:29500
 
-  # in Python, on any machine
-  torch.distributed.TCPStore("host0", 29500, is_master=False)`,
+  # in Python, on any machine:
+  #   torch.distributed.TCPStore("host0", 29500, is_master=False)`,
 		Args: noArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			addr, err := parseListen(listen, defaultStorePort)

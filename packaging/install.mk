@@ -40,12 +40,12 @@ build/install/librallypoint.a: FORCE
 	$(call replace_if_changed,$$tmp/librallypoint.a)
 
 # Built as the command is, with which it shares all but one package.
-build/rallypoint-man: build/rallypoint FORCE
-	@CGO_ENABLED=0 $(GO_BUILD) -ldflags '-s -w -buildid=' -o $@ ./cmd/rallypoint-man
+build/rallypoint-docs: build/rallypoint FORCE
+	@CGO_ENABLED=0 $(GO_BUILD) -ldflags '-s -w -buildid=' -o $@ ./cmd/rallypoint-docs
 
-build/install/man: build/rallypoint-man
+build/install/man: build/rallypoint-docs
 	$(call say,writing the manual pages)
-	@rm -rf $@; mkdir -p $@; build/rallypoint-man $@
+	@rm -rf $@; mkdir -p $@; build/rallypoint-docs man $@
 
 build/install/completion: build/rallypoint
 	@rm -rf $@; mkdir -p $@; for shell in bash zsh fish; do build/rallypoint completion $$shell >$@/$$shell; done

@@ -83,7 +83,7 @@ type option struct {
 	on     func(*options) *bool
 }
 
-// The groups of the help, in order.
+// The groups of the help.
 const (
 	groupJob     = "The job"
 	groupNodes   = "The nodes"
@@ -92,7 +92,8 @@ const (
 	groupFailure = "Failures and the end"
 )
 
-var optionGroups = []string{groupJob, groupNodes, groupScript, groupOutput, groupFailure}
+// OptionGroups are those of the help, in order.
+var OptionGroups = []string{groupJob, groupNodes, groupScript, groupOutput, groupFailure}
 
 // optionTable has all options. torchrun's rules are argparse's: two spellings,
 // any unambiguous prefix, values glued to short options, and everything from the
@@ -107,7 +108,7 @@ var optionTable = []option{
 
 	{name: "rdzv-endpoint", group: groupNodes, meta: "ENDPOINT", help: "where the nodes meet: HOST[:PORT] (29400), or file:///DIRECTORY that all share", text: func(o *options) *string { return &o.endpoint }},
 	{name: "rdzv-backend", group: groupNodes, meta: "NAME", help: "rallypoint, rallypoint-file, rallypoint-etcd, static, c10d, etcd or etcd-v2", text: func(o *options) *string { return &o.backend }},
-	{name: "rdzv-conf", group: groupNodes, meta: "K=V,...", help: "options of the rendezvous, such as join_timeout=600", text: func(o *options) *string { return &o.conf }},
+	{name: "rdzv-conf", group: groupNodes, meta: "K=V,...", help: "options of the rendezvous, such as join_timeout=600; \"rallypoint help rdzv-conf\" lists them", text: func(o *options) *string { return &o.conf }},
 	{name: "node-rank", group: groupNodes, meta: "N", help: "preferred rank of this node; with static its rank", number: func(o *options) *int { return &o.nodeRank }},
 	{name: "master-addr", group: groupNodes, meta: "HOST", help: "node 0, where there is no endpoint (default 127.0.0.1)", text: func(o *options) *string { return &o.masterAddr }},
 	{name: "master-port", group: groupNodes, meta: "PORT", help: "its port (default 29500)", number: func(o *options) *int { return &o.masterPort }},

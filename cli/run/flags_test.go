@@ -158,7 +158,7 @@ func TestRunHelp(t *testing.T) {
 		if strings.Count(help, "--"+f.name+"\n")+strings.Count(help, "--"+f.name+" ") == 0 {
 			t.Errorf("--%s is not in the help", f.name)
 		}
-		if !slices.Contains(optionGroups, f.group) {
+		if !slices.Contains(OptionGroups, f.group) {
 			t.Errorf("--%s has no group", f.name)
 		}
 	}

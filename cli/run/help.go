@@ -65,7 +65,7 @@ func helpText(legacy bool) string {
 		name = "launch"
 	}
 	fmt.Fprintf(&b, helpIntro, name)
-	for _, group := range optionGroups {
+	for _, group := range OptionGroups {
 		fmt.Fprintf(&b, "\n%s:\n", group)
 		for _, f := range optionTable {
 			if f.group == group && (legacy || !f.legacy) {

@@ -7,6 +7,9 @@ import (
 	"github.com/spf13/pflag"
 )
 
+// FlagGroup is the annotation of a launcher's flag that names its group in the help.
+const FlagGroup = "rallypoint_group"
+
 // Describe gives a launcher, which parses its own command line, the text and the
 // flags that its manual page shows.
 func Describe(launcher *cobra.Command, legacy bool) {
@@ -28,6 +31,7 @@ func Describe(launcher *cobra.Command, legacy bool) {
 			flags.AddFlag(flag)
 		}
 		flag.Usage, flag.DefValue, flag.Hidden = f.help, f.meta, false
+		flag.Annotations = map[string][]string{FlagGroup: {f.group}}
 		if f.choices != nil {
 			flag.DefValue = strings.Join(f.choices, "|")
 		}

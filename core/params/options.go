@@ -22,45 +22,9 @@ const (
 	minKeepAliveAttempts     = 2
 )
 
-// SetOptions sets what options says; options are the pairs of --rdzv-conf. All
-// options of torch's dynamic handler are taken, and ours:
-//
-//	join_timeout        one next rendezvous; 600
-//	last_call_timeout   longest wait for more nodes once the minimum is met; 30
-//	close_timeout       closing, and awaiting the others at the end; 30
-//	read_timeout        one request, and connecting outside a join; 60
-//	lease_timeout       a node unheard of for so long is lost; 10
-//	keep_alive_interval, keep_alive_max_attempt
-//	                    their product is lease_timeout if that is not given; 5, 3
-//	reconnect_grace     a node whose connection broke is lost after so long; 1
-//	regroup_timeout     longest wait for a live member that does not rejoin; 90
-//	admit_delay         quiet time before waiting newcomers are announced; 1
-//	quiet_period        the first round completes after so long without an arrival; 0 (off)
-//	closed_for          a run that succeeded or was closed by hand stays closed for so long; 600
-//	begin_again         begins a run again that has ended, before closed_for is over; 0
-//	target              the first round completes at once with so many nodes; 0 (the maximum)
-//	node_unit           a round's size is a multiple of it; 1
-//	node_rank           preferred rank
-//	node_id             stable name of this node
-//	host_name           name of this machine; the kernel's
-//	advertise_addr      host under which workers reach this node's round store
-//	store_port          fixed port of the round store; 0 (any)
-//	is_host             this node hosts the control plane (true) or does not (false)
-//	token_file          file with the token that the control plane and its nodes share
-//	store_tls           round stores speak TLS if there is a token; 1
-//	allow_uid           further users whose processes may connect on this machine
-//	loopback_check      0: processes of every user may connect on this machine; 1
-//	forward_ports       further ports of the rank-0 node that workers of other nodes reach
-//	record              begins the name of the file for the history of a control plane here
-//
-// and those of an etcd, which join BackendOptions: protocol, ssl_cert,
-// ssl_cert_key, ca_cert (or cert, key, cacert), user, password, password_file,
-// key_prefix (or etcd_prefix), ttl.
-//
-// Times are decimal seconds ("0.5"). Without effect, but checked, are
-// heartbeat_timeout with its other spelling heartbeat, cas_backoff_max_seconds
-// and store_type, which must be tcp; timeout and rank, which torchrun adds by
-// itself, are not looked at.
+// SetOptions sets what options says; options are the pairs of --rdzv-conf. It takes those
+// that Options lists, all options of torch's dynamic handler, and those of an etcd, which join
+// BackendOptions.
 //
 // An option of another name is never an error: it gets a warning with the name
 // that may be meant. A malformed value is ErrInvalid and says the option, its
@@ -69,12 +33,12 @@ const (
 func (p *Params) SetOptions(options map[string]string) (warnings []string, err error) {
 	s := optionSetter{p: *p, keepAlive: keepAlive{interval: defaultKeepAliveInterval, attempts: defaultKeepAliveAttempts}}
 	for _, name := range slices.Sorted(maps.Keys(options)) {
-		set, known := optionTable[name]
-		if !known {
+		o := findOption(name)
+		if o == nil {
 			warnings = append(warnings, unknownOption(name))
 			continue
 		}
-		if expected := set(&s, options[name]); expected != "" {
+		if expected := o.set(&s, options[name]); expected != "" {
 			return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "option %s=%q: expected %s", name, options[name], expected)
 		}
 	}
@@ -102,71 +66,126 @@ type keepAlive struct {
 	attempts int
 }
 
-// optionTable holds for each option how it is set. A setter returns what it
-// expects of the value, "" if the value is right.
-var optionTable = map[string]func(s *optionSetter, value string) (expected string){
-	"join_timeout":      timeout(func(p *Params) *time.Duration { return &p.JoinTimeout }),
-	"last_call_timeout": timeout(func(p *Params) *time.Duration { return &p.LastCallTimeout }),
-	"close_timeout":     timeout(func(p *Params) *time.Duration { return &p.CloseTimeout }),
-	"read_timeout":      timeout(func(p *Params) *time.Duration { return &p.ReadTimeout }),
-	"regroup_timeout":   timeout(func(p *Params) *time.Duration { return &p.RegroupTimeout }),
-	"reconnect_grace":   delay(func(p *Params) *time.Duration { return &p.ReconnectGrace }),
-	"admit_delay":       delay(func(p *Params) *time.Duration { return &p.AdmitDelay }),
-	"closed_for":        delay(func(p *Params) *time.Duration { return &p.ClosedFor }),
-	"quiet_period":      delay(func(p *Params) *time.Duration { return &p.QuietPeriod }),
+// Option is an option of --rdzv-conf as help and pages show it. Times are decimal seconds ("0.5").
+type Option struct {
+	Name    string
+	Default string // as it would be given, or in words; "": none
+	Help    string // names of options and files stand between backquotes
+}
 
-	"lease_timeout": func(s *optionSetter, value string) string {
-		s.leaseGiven = true
-		return setSeconds(&s.p.LeaseTimeout, value, true)
-	},
-	"keep_alive_interval": func(s *optionSetter, value string) string {
-		s.keepAlive.given = true
-		return setSeconds(&s.keepAlive.interval, value, true)
-	},
-	"keep_alive_max_attempt": func(s *optionSetter, value string) string {
-		s.keepAlive.given = true
-		return setInt(&s.keepAlive.attempts, value, minKeepAliveAttempts)
-	},
+// Options returns the options that help and pages list, in their order: those of every
+// rendezvous, without those of an etcd and those that have no effect.
+func Options() (listed []Option) {
+	for _, o := range optionTable {
+		if o.Help != "" {
+			listed = append(listed, o.Option)
+		}
+	}
+	return listed
+}
 
-	"target":     number(func(p *Params) *int { return &p.Target }, 0),
-	"node_unit":  number(func(p *Params) *int { return &p.NodeUnit }, 1),
-	"node_rank":  number(func(p *Params) *int { return &p.NodeRank }, 0),
-	"store_port": setStorePort,
+// option is an option and how it is set. A setter returns what it expects of the value, "" if
+// the value is right.
+type option struct {
+	Option
+	set func(s *optionSetter, value string) (expected string)
+}
 
-	"node_id":        name(func(p *Params) *string { return &p.NodeID }),
-	"host_name":      name(func(p *Params) *string { return &p.HostName }),
-	"advertise_addr": setAdvertiseAddr,
-	"begin_again":    flag(func(p *Params, on bool) { p.BeginAgain = on }),
-	"is_host":        flag(func(p *Params, on bool) { p.IsHost = &on }),
-	"token_file":     path(func(p *Params) *string { return &p.TokenFile }),
-	"store_tls":      flag(func(p *Params, on bool) { p.PlainStore = !on }),
-	"forward_ports":  setForwardPorts,
-	"allow_uid":      setAllowUID,
-	"loopback_check": flag(func(p *Params, on bool) { p.LoopbackUsers.Anyone = !on }),
-	"record":         path(func(p *Params) *string { return &p.Record }),
+func findOption(name string) *option {
+	i := slices.IndexFunc(optionTable, func(o option) bool { return o.Name == name })
+	if i < 0 {
+		return nil
+	}
+	return &optionTable[i]
+}
 
-	"protocol":     backendOption("protocol"),
-	"ssl_cert":     backendOption("ssl_cert"),
-	"ssl_cert_key": backendOption("ssl_cert_key"),
-	"ca_cert":      backendOption("ca_cert"),
-	"cert":         backendOption("cert"),
-	"key":          backendOption("key"),
-	"cacert":       backendOption("cacert"),
-	"user":         backendOption("user"),
-	"password":     backendOption("password"),
+var optionTable = []option{
+	{Option{"join_timeout", "600", "longest wait for a round"},
+		timeout(func(p *Params) *time.Duration { return &p.JoinTimeout })},
+	{Option{"last_call_timeout", "30", "longest wait for more nodes once the minimum is here (first round)"},
+		timeout(func(p *Params) *time.Duration { return &p.LastCallTimeout })},
+	{Option{"quiet_period", "0", "the first round completes after so long without an arrival; 0: off"},
+		delay(func(p *Params) *time.Duration { return &p.QuietPeriod })},
+	{Option{"target", "0", "the first round completes at once with so many nodes; 0: the maximum"},
+		number(func(p *Params) *int { return &p.Target }, 0)},
+	{Option{"node_unit", "1", "a round's size is a multiple of it"},
+		number(func(p *Params) *int { return &p.NodeUnit }, 1)},
+	{Option{"reconnect_grace", "1", "a node whose connection broke is lost after so long"},
+		delay(func(p *Params) *time.Duration { return &p.ReconnectGrace })},
+	{Option{"lease_timeout", "10", "a node that sends nothing for so long is lost"},
+		func(s *optionSetter, value string) string {
+			s.leaseGiven = true
+			return setSeconds(&s.p.LeaseTimeout, value, true)
+		}},
+	{Option{"keep_alive_interval", "5", "as for `c10d`: `lease_timeout`, if that is not given, is this times `keep_alive_max_attempt`"},
+		func(s *optionSetter, value string) string {
+			s.keepAlive.given = true
+			return setSeconds(&s.keepAlive.interval, value, true)
+		}},
+	{Option{"keep_alive_max_attempt", "3", "the other factor"},
+		func(s *optionSetter, value string) string {
+			s.keepAlive.given = true
+			return setInt(&s.keepAlive.attempts, value, minKeepAliveAttempts)
+		}},
+	{Option{"regroup_timeout", "90", "longest wait for a live member that does not rejoin"},
+		timeout(func(p *Params) *time.Duration { return &p.RegroupTimeout })},
+	{Option{"admit_delay", "1", "quiet time before a running group learns of newcomers"},
+		delay(func(p *Params) *time.Duration { return &p.AdmitDelay })},
+	{Option{"closed_for", "600", "how long a job that succeeded or was closed by hand stays closed under its id; 0: it begins again at once"},
+		delay(func(p *Params) *time.Duration { return &p.ClosedFor })},
+	{Option{"begin_again", "0", "1: this node begins a job again that has ended, even before `closed_for` is over"},
+		flag(func(p *Params, on bool) { p.BeginAgain = on })},
+	{Option{"close_timeout", "30", "longest wait of a host for the others at the end"},
+		timeout(func(p *Params) *time.Duration { return &p.CloseTimeout })},
+	{Option{"read_timeout", "60", "longest wait for one answer"},
+		timeout(func(p *Params) *time.Duration { return &p.ReadTimeout })},
+	{Option{"node_rank", "", "preferred rank of this node, as `PET_NODE_RANK`; torchrun hides its `--node-rank` from plug-ins"},
+		number(func(p *Params) *int { return &p.NodeRank }, 0)},
+	{Option{"node_id", "machine and random suffix", "stable name of this node, such as `gpu-a`: a restart under the same name replaces the old process at once"},
+		name(func(p *Params) *string { return &p.NodeID })},
+	{Option{"host_name", "the kernel's", "name of this machine, which stands for all its nodes in `admin drain`, `cordon` and `evict`; give containers the name of their machine"},
+		name(func(p *Params) *string { return &p.HostName })},
+	{Option{"advertise_addr", "found out", "address under which workers reach this node, as `--local-addr`"},
+		setAdvertiseAddr},
+	{Option{"store_port", "0", "fixed port of the round store, for firewalls; 0: any"},
+		setStorePort},
+	{Option{"is_host", "found out", "1: this node hosts the control plane, and listens on all interfaces; 0: it neither hosts nor stands by, and follows a server of any user"},
+		flag(func(p *Params, on bool) { p.IsHost = &on })},
+	{Option{"token_file", "$RALLYPOINT_TOKEN_FILE", "file with the token that all nodes and the control plane share; an error where it would protect nothing"},
+		path(func(p *Params) *string { return &p.TokenFile })},
+	{Option{"store_tls", "1", "0: round stores stay plain although there is a token"},
+		flag(func(p *Params, on bool) { p.PlainStore = !on })},
+	{Option{"forward_ports", "", "with a token: further ports of the rank-0 node that workers of other nodes reach at `MASTER_ADDR`: `8547`, `6000-6007`, several with colons between them"},
+		setForwardPorts},
+	{Option{"allow_uid", "", "further users whose processes may connect to this job on this machine: ids and ranges with colons between them, `1001:100000-165535`"},
+		setAllowUID},
+	{Option{"loopback_check", "1", "0: processes of every user may, and a control plane of any user is followed"},
+		flag(func(p *Params, on bool) { p.LoopbackUsers.Anyone = !on })},
+	{Option{"record", "", "for tests: `PATH.NODE` gets the history of the control plane while this node's process hosts it"},
+		path(func(p *Params) *string { return &p.Record })},
 
-	"password_file": backendOption("password_file"),
+	// Of an etcd.
+	{Option{Name: "protocol"}, backendOption("protocol")},
+	{Option{Name: "ssl_cert"}, backendOption("ssl_cert")},
+	{Option{Name: "ssl_cert_key"}, backendOption("ssl_cert_key")},
+	{Option{Name: "ca_cert"}, backendOption("ca_cert")},
+	{Option{Name: "cert"}, backendOption("cert")},
+	{Option{Name: "key"}, backendOption("key")},
+	{Option{Name: "cacert"}, backendOption("cacert")},
+	{Option{Name: "user"}, backendOption("user")},
+	{Option{Name: "password"}, backendOption("password")},
+	{Option{Name: "password_file"}, backendOption("password_file")},
+	{Option{Name: "key_prefix"}, backendOption("key_prefix")},
+	{Option{Name: "etcd_prefix"}, backendOption("etcd_prefix")},
+	{Option{Name: "ttl"}, backendOption("ttl")},
 
-	"key_prefix":  backendOption("key_prefix"),
-	"etcd_prefix": backendOption("etcd_prefix"),
-	"ttl":         backendOption("ttl"),
-
-	"heartbeat_timeout":       timeout(unused),
-	"heartbeat":               timeout(unused),
-	"cas_backoff_max_seconds": delay(unused),
-	"store_type":              checkStoreType,
-	"timeout":                 ignored,
-	"rank":                    ignored,
+	// Without effect, but checked; torchrun adds the last two by itself.
+	{Option{Name: "heartbeat_timeout"}, timeout(unused)},
+	{Option{Name: "heartbeat"}, timeout(unused)},
+	{Option{Name: "cas_backoff_max_seconds"}, delay(unused)},
+	{Option{Name: "store_type"}, checkStoreType},
+	{Option{Name: "timeout"}, ignored},
+	{Option{Name: "rank"}, ignored},
 }
 
 func timeout(field func(*Params) *time.Duration) func(*optionSetter, string) string {
@@ -351,9 +370,9 @@ func nearestOption(name string) string {
 	}
 	name = strings.ToLower(strings.ReplaceAll(name, "-", "_"))
 	best, nearest := "", max(2, len(name)/3)+1
-	for _, option := range slices.Sorted(maps.Keys(optionTable)) {
-		if d := wording.Distance(name, option); d < nearest {
-			best, nearest = option, d
+	for _, o := range optionTable {
+		if d := wording.Distance(name, o.Name); d < nearest {
+			best, nearest = o.Name, d
 		}
 	}
 	return best

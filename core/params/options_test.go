@@ -2,10 +2,8 @@ package params
 
 import (
 	"errors"
-	"maps"
 	"reflect"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -176,12 +174,37 @@ func TestUnknownOptionsAreWarnedOf(t *testing.T) {
 	}
 }
 
-// The documentation of SetOptions names every option.
 func TestEveryOptionHasItsNearestName(t *testing.T) {
-	for _, option := range slices.Sorted(maps.Keys(optionTable)) {
-		if near := nearestOption(option + "x"); near != option {
-			t.Errorf("%sx: did you mean %q", option, near)
+	for _, o := range optionTable {
+		if near := nearestOption(o.Name + "x"); near != o.Name {
+			t.Errorf("%sx: did you mean %q", o.Name, near)
 		}
+	}
+}
+
+// A default that help and pages show is what a node that does not give the option has.
+func TestDefaultsOfOptions(t *testing.T) {
+	number := regexp.MustCompile(`^\d+$`)
+	shown := 0
+	for _, o := range Options() {
+		if !number.MatchString(o.Default) {
+			continue
+		}
+		p := Default()
+		if _, err := p.SetOptions(map[string]string{o.Name: o.Default}); err != nil {
+			t.Errorf("%s=%s: %v", o.Name, o.Default, err)
+		}
+		want := Default()
+		if strings.HasPrefix(o.Name, "keep_alive") {
+			want.LeaseTimeout = defaultKeepAliveInterval * defaultKeepAliveAttempts
+		}
+		if !reflect.DeepEqual(p, want) {
+			t.Errorf("%s=%s changes what is the default", o.Name, o.Default)
+		}
+		shown++
+	}
+	if shown < 15 {
+		t.Errorf("%d options have a number as their default", shown)
 	}
 }
 

@@ -1,11 +1,7 @@
-// Command rallypoint-man writes the manual pages of the command rallypoint, one
-// for each of its commands, into a folder. It is run by `make install`, and not
-// installed.
 package main
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -19,18 +15,8 @@ import (
 	"rallypoint/cli"
 )
 
-func main() {
-	if len(os.Args) != 2 {
-		fmt.Fprintln(os.Stderr, "usage: rallypoint-man FOLDER")
-		os.Exit(2)
-	}
-	if err := write(os.Args[1]); err != nil {
-		fmt.Fprintln(os.Stderr, "rallypoint-man:", err)
-		os.Exit(1)
-	}
-}
-
-func write(folder string) error {
+// writeManual writes a manual page for each command.
+func writeManual(folder string) error {
 	undated := time.Unix(0, 0)
 	header := &doc.GenManHeader{
 		Section: "1",

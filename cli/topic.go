@@ -1,0 +1,34 @@
+package cli
+
+import (
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"rallypoint/core/params"
+	"rallypoint/internal/wording"
+)
+
+// newOptionsTopic is "rallypoint help rdzv-conf": a page of the help, no command.
+func newOptionsTopic() *cobra.Command {
+	const indent = 26
+	var b strings.Builder
+	for _, o := range params.Options() {
+		text := strings.ReplaceAll(o.Help, "`", "")
+		if o.Default != "" {
+			text += " (default " + o.Default + ")"
+		}
+		fmt.Fprintf(&b, "%-*s%s\n", indent, "  "+o.Name, wording.Wrap(text, wording.HelpWidth, indent))
+	}
+	topic := &cobra.Command{
+		Use:     "rdzv-conf",
+		Short:   "The options of --rdzv-conf",
+		Long:    "Options of a rendezvous. Times are seconds; fractions are allowed.\n\n```\n" + b.String() + "```",
+		Example: "  rallypoint run --nnodes=2:4 --rdzv-endpoint=host0 --rdzv-conf=join_timeout=900,target=4 train.py",
+	}
+	topic.SetHelpFunc(func(cmd *cobra.Command, _ []string) {
+		fmt.Fprintf(cmd.OutOrStdout(), "%s\nExamples:\n%s\n", strings.NewReplacer("```\n", "", "```", "").Replace(cmd.Long), cmd.Example)
+	})
+	return topic
+}
