@@ -174,3 +174,27 @@ def test_agent_flags_of_events_fd(flag: int) -> None:
     agent = abi.AgentHandle()
     with pytest.raises(InvalidError, match="events_fd, but that is 0"):
         library.call("rp_agent_open", ctypes.byref(config), ctypes.byref(agent))
+
+
+def test_every_function_refuses_missing_arguments(run_python) -> None:  # type: ignore[no-untyped-def]
+    """With NULL, 0 and no handle for everything a function fails or does nothing: it does not
+    crash, and a failure has a text."""
+    run_python(
+        """
+        import ctypes
+        from rallypoint._native import abi, library
+
+        lib = library.load()
+        tried = []
+        for name, (result, kinds) in abi.TABLE.items():
+            if kinds[-1:] != (ctypes.POINTER(abi.Error),):
+                continue
+            error = abi.Error()
+            nothing = [None if issubclass(k, ctypes._Pointer) else k() for k in kinds[:-1]]
+            code = getattr(lib, name)(*nothing, ctypes.byref(error))
+            tried.append(name)
+            assert code <= library.PENDING or (error.code == code and error.message), (name, code)
+            assert getattr(lib, name)(*nothing, None) == code, name  # the text is not wanted
+        assert len(tried) > 60, tried
+        """
+    )
