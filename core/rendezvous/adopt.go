@@ -32,18 +32,18 @@ func (m *Machine) begin() {
 
 func (m *Machine) hold(d time.Duration) {
 	m.holding = true
-	m.armTimer(Timer{Kind: TimerHold}, d)
+	m.out.set(Timer{Kind: TimerHold}, d)
 }
 
 func (m *Machine) stopHold() {
 	if m.holding {
 		m.holding = false
-		m.stopTimer(Timer{Kind: TimerHold})
+		m.out.stop(Timer{Kind: TimerHold})
 	}
 }
 
 // holdTime is how long the hold lasts in all.
-func (m *Machine) holdTime() time.Duration { return m.timers[Timer{Kind: TimerHold}].after }
+func (m *Machine) holdTime() time.Duration { return m.out.running[Timer{Kind: TimerHold}].after }
 
 // endHoldIfComplete ends the hold unless members are missing: they are all that a control
 // plane waits for which knows of a round.
@@ -59,7 +59,7 @@ func (m *Machine) endHold() {
 	for _, s := range m.participants {
 		if s.state == participantUnknown {
 			m.setParticipant(s, participantLost, m.causeAway())
-			m.note("%s %s", s.name(), s.cause)
+			m.out.note("%s %s", s.name(), s.cause)
 		}
 	}
 	m.assistRanks()
@@ -192,7 +192,7 @@ func (m *Machine) contradict(n *node, c LastRound) {
 	}
 	if s := m.participantOf(n); !stored && s != nil && s.live() {
 		m.setParticipant(s, participantLost, "lost: "+cause)
-		m.note("node %s lost: %s", n.id, cause)
+		m.out.note("node %s lost: %s", n.id, cause)
 		m.assistRanks()
 	}
 	m.raiseFloor(c.Round)
@@ -208,7 +208,7 @@ func (m *Machine) contradict(n *node, c LastRound) {
 // other rounds. Without a restart nothing can have been forgotten.
 func (m *Machine) renewGeneration(n *node, c LastRound) {
 	if m.reserve != "" {
-		m.note("node %s was in round %d, round %d is the last one that is known here: what was stored is older than the nodes; "+
+		m.out.note("node %s was in round %d, round %d is the last one that is known here: what was stored is older than the nodes; "+
 			"rounds go on under a new generation", n.id, c.Round, m.round)
 		m.generation, m.reserve = m.reserve, ""
 	}
@@ -244,7 +244,7 @@ func (m *Machine) disowned() bool { return m.stored && m.overtaken != "" }
 func (m *Machine) overtake(why string) {
 	if m.overtaken == "" && len(m.participants) > 0 {
 		m.overtaken = why
-		m.note("round %d is over: %s", m.round, why)
+		m.out.note("round %d is over: %s", m.round, why)
 	}
 }
 
@@ -280,7 +280,7 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 	}
 	m.setParticipant(s, state, "")
 	m.endHoldIfComplete()
-	m.note("node %s came back as rank %d of round %d", n.id, s.rank, m.round)
+	m.out.note("node %s came back as rank %d of round %d", n.id, s.rank, m.round)
 	return true
 }
 

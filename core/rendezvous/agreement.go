@@ -98,7 +98,7 @@ func (m *Machine) countReports(rank, by int) {
 // agrees again.
 func (m *Machine) forgetAgreement() {
 	if d := m.standing; d != nil && d.phase != phaseWaiting {
-		m.stopTimers(TimerAgree)
+		m.out.stopAll(TimerAgree)
 		d.agreement = agreement{}
 		m.directivesChanged()
 	}
@@ -124,7 +124,7 @@ func (m *Machine) settleDirective() {
 		m.ask(d)
 	case d.phase == phaseAsking && !canAgree:
 		d.phase = phaseGivenUp
-		m.stopTimers(TimerAgree)
+		m.out.stopAll(TimerAgree)
 		m.directivesChanged()
 	case d.phase == phaseAsking && m.all(&d.held):
 		m.agree(d, d.step)
@@ -146,7 +146,7 @@ func (m *Machine) allSaved(d *directive) bool {
 // ask asks the members at which step they hold their workers.
 func (m *Machine) ask(d *directive) {
 	d.agreement = agreement{phase: phaseAsking, step: -1}
-	m.armTimer(agreeTimer(d.ID), d.agreeTime())
+	m.out.set(agreeTimer(d.ID), d.agreeTime())
 	m.directivesChanged()
 }
 
@@ -155,13 +155,13 @@ func (d *directive) agreeTime() time.Duration { return min(agreeTime, (d.Within+
 
 // agree ends the agreement: the step is the one for this round, and there is no other.
 func (m *Machine) agree(d *directive, step int64) {
-	m.stopTimers(TimerAgree)
+	m.out.stopAll(TimerAgree)
 	m.directivesChanged()
 	d.phase, d.step = phaseAgreed, step
 	if step >= 0 {
-		m.note("directive %s: the workers of round %d are told at step %d", d.ID, m.round, step)
+		m.out.note("directive %s: the workers of round %d are told at step %d", d.ID, m.round, step)
 	} else {
-		m.note("directive %s: the workers of round %d are told at once", d.ID, m.round)
+		m.out.note("directive %s: the workers of round %d are told at once", d.ID, m.round)
 	}
 }
 
@@ -172,7 +172,7 @@ func (m *Machine) agreeTimePassed() {
 	if d == nil || d.phase != phaseAsking {
 		return
 	}
-	m.note("directive %s: no step is agreed: %v passed without an answer of %s", d.ID, d.agreeTime(), m.namesWithout(&d.held))
+	m.out.note("directive %s: no step is agreed: %v passed without an answer of %s", d.ID, d.agreeTime(), m.namesWithout(&d.held))
 	m.agree(d, -1)
 }
 

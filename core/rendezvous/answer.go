@@ -42,7 +42,7 @@ func (m *Machine) request(ev Event) {
 		a.Text = fmt.Sprintf("%s %s evicted from run %q", who, were, m.runID)
 		m.evict(ev)
 	case Direct:
-		m.emit(m.requestDirective(ev))
+		m.out.emit(m.requestDirective(ev))
 		return
 	case CancelDirective:
 		if a.Err = m.cancelRefusal(ev.ID); a.Err == nil {
@@ -67,11 +67,11 @@ func (m *Machine) request(ev Event) {
 		was := m.Census()
 		m.closeRun(ev)
 		a.Text = m.closedAnswer(was, ev.Stop)
-		m.emit(Answer{Text: a.Text, Changed: m.Census().Ended != was.Ended})
+		m.out.emit(Answer{Text: a.Text, Changed: m.Census().Ended != was.Ended})
 		return
 	}
 	a.Changed = a.Err == nil
-	m.emit(a)
+	m.out.emit(a)
 }
 
 // requestDirective gives a directive of an administrator. One that was given before is answered

@@ -86,7 +86,7 @@ func (m *Machine) close(c Closing) {
 		return
 	}
 	m.closed = &c
-	m.note("the run %s", c.sentence())
+	m.out.note("the run %s", c.sentence())
 	m.disarmAll()
 	m.keepClosed()
 	m.endHoldIfComplete() // else it still ends what is known of missing members
@@ -120,7 +120,7 @@ func (m *Machine) finish(n *node) {
 	m.setParticipant(s, participantFinished, "")
 	m.noteHost(n)
 	m.touched = append(m.touched, n)
-	m.note("node %s finished", n.id)
+	m.out.note("node %s finished", n.id)
 }
 
 // endIfAllFinished closes the run when its round is over but no node that could
@@ -198,9 +198,9 @@ type Ended struct {
 // keepClosed has the run stay closed for its time, or end that: what failed, or is to be
 // queued again, begins again as soon as its nodes are gone.
 func (m *Machine) keepClosed() {
-	m.stopTimer(Timer{Kind: TimerClosed})
+	m.out.stop(Timer{Kind: TimerClosed})
 	if m.policy.ClosedFor > 0 && m.closed.lasts() {
-		m.armTimer(Timer{Kind: TimerClosed}, m.policy.ClosedFor)
+		m.out.set(Timer{Kind: TimerClosed}, m.policy.ClosedFor)
 	}
 }
 
@@ -210,7 +210,7 @@ func (c *Closing) lasts() bool { return c.Kind == ClosedSuccess || c.Kind == Clo
 // Kept returns as what and for how long the run stays closed, of which some may have passed;
 // false if it is open, or may begin again.
 func (m *Machine) Kept() (Ended, bool) {
-	running, ok := m.timers[Timer{Kind: TimerClosed}]
+	running, ok := m.out.running[Timer{Kind: TimerClosed}]
 	if !ok || m.closed == nil {
 		return Ended{}, false
 	}
@@ -225,7 +225,7 @@ func (m *Machine) goOnClosed(ev Ended) {
 	c := ev.Closing
 	c.By, c.Reason = printable.Text(c.By), printable.Text(c.Reason)
 	m.closed = &c
-	m.armTimer(Timer{Kind: TimerClosed}, ev.For)
+	m.out.set(Timer{Kind: TimerClosed}, ev.For)
 }
 
 // forgettable returns why an administrator cannot have the run begin again, nil if he can.
@@ -240,7 +240,7 @@ func (m *Machine) forgettable() *Error {
 }
 
 func (m *Machine) forgetClosed(ev Forget) {
-	m.note("the run may begin again, by %s: %s", printable.Text(ev.By), printable.Text(ev.Reason))
+	m.out.note("the run may begin again, by %s: %s", printable.Text(ev.By), printable.Text(ev.Reason))
 	m.forget()
 }
 

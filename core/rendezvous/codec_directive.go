@@ -228,7 +228,7 @@ func (m *Machine) keepOne(standing []*directive) {
 		return
 	}
 	for _, kind := range []TimerKind{TimerDirective, TimerAgree, timerTurn} {
-		m.stopTimers(kind)
+		m.out.stopAll(kind)
 	}
 	for _, d := range standing {
 		if m.standing != nil && m.standsAgainst(&d.Direct) != "" {
@@ -240,7 +240,7 @@ func (m *Machine) keepOne(standing []*directive) {
 			kept.agreement = d.agreement
 		}
 	}
-	m.out = nil
+	m.out.effects = nil
 }
 
 func (m *Machine) unpackRankSet(u *pack.Unpacker) (r ranks) {

@@ -267,7 +267,7 @@ func (m *Machine) standsAgainst(d *Direct) string {
 		return fmt.Sprintf("directive %s stands%s: %s; cancel it first", s.ID, s.until(), s.said())
 	case len(s.union(d)) > MaxDirectiveNodes:
 		return fmt.Sprintf("directive %s would drain %d nodes with it, at most %d are possible at a time", s.ID, len(s.union(d)), MaxDirectiveNodes)
-	case d.Within > 0 && d.Within < s.Within && len(m.timersOf(TimerDirective)) == maxDeadlines:
+	case d.Within > 0 && d.Within < s.Within && len(m.out.timersOf(TimerDirective)) == maxDeadlines:
 		return fmt.Sprintf("directive %s has been joined by %d others already; cancel it first", s.ID, maxDeadlines-1)
 	}
 	return ""
@@ -288,7 +288,7 @@ func (m *Machine) direct(ev Direct) {
 		ev.Nodes[i] = printable.Text(node)
 	}
 	m.directivesOwn = true
-	m.note("directive %s: %s", ev.ID, ev.describe())
+	m.out.note("directive %s: %s", ev.ID, ev.describe())
 	if m.drainsNoMember(&ev) {
 		m.remember(ev.ID)
 		m.carryOut(&directive{Direct: ev}, "at once")
@@ -307,11 +307,11 @@ func (m *Machine) stand(d Direct) {
 	case s == nil:
 		m.standing = &directive{Direct: d}
 	case d.Kind.Replaces(s.Kind):
-		m.note("directive %s takes the place of directive %s, a %v", d.ID, s.ID, s.Kind)
+		m.out.note("directive %s takes the place of directive %s, a %v", d.ID, s.ID, s.Kind)
 		m.endDirective(s)
 		m.standing = &directive{Direct: d}
 	default:
-		m.note("directive %s joins directive %s", d.ID, s.ID)
+		m.out.note("directive %s joins directive %s", d.ID, s.ID)
 		m.remember(d.ID)
 		if sooner := s.join(&d); !sooner {
 			d.Within = 0 // the deadline stays
@@ -319,7 +319,7 @@ func (m *Machine) stand(d Direct) {
 	}
 	m.directivesChanged()
 	if d.Within > 0 {
-		m.armTimer(directiveTimer(d.ID), d.Within)
+		m.out.set(directiveTimer(d.ID), d.Within)
 	}
 }
 
@@ -444,8 +444,8 @@ func (m *Machine) endDirective(d *directive) {
 		return
 	}
 	m.standing = nil
-	m.stopTimers(TimerDirective)
-	m.stopTimers(TimerAgree)
+	m.out.stopAll(TimerDirective)
+	m.out.stopAll(TimerAgree)
 	m.remember(d.ID)
 	m.directivesChanged()
 }
@@ -485,28 +485,28 @@ func (m *Machine) carryOut(d *directive, why string) {
 		// No node takes the place of another any more, and one that leaves fails the job; one
 		// that all have finished is not to be queued again.
 		if d.Kind.EndsRound() {
-			m.note("directive %s is over and not carried out: the job is about to end, a member has finished", d.ID)
+			m.out.note("directive %s is over and not carried out: the job is about to end, a member has finished", d.ID)
 		}
 		return
 	}
 	switch d.Kind {
 	case DirectiveSave:
-		m.note("directive %s is over, %s", d.ID, why)
+		m.out.note("directive %s is over, %s", d.ID, why)
 	case DirectiveDrain:
 		m.drain(d, why)
 	case DirectiveScale:
 		m.target = d.Target
-		m.note("directive %s is carried out, %s: the run goes on with %s", d.ID, why, wording.Count(d.Target, "node", "nodes"))
+		m.out.note("directive %s is carried out, %s: the run goes on with %s", d.ID, why, wording.Count(d.Target, "node", "nodes"))
 		if m.oversized() {
 			m.endedRound = m.round
 		}
 		if m.gain() > 0 { // the workers have saved: what they train until a quiet time has passed, the next round trains again
 			m.endedRound = m.round
-			m.stopTimer(Timer{Kind: TimerAdmit})
+			m.out.stop(Timer{Kind: TimerAdmit})
 			m.admit = deadline{armed: true, due: true}
 		}
 	case DirectiveStop:
-		m.note("directive %s is carried out, %s", d.ID, why)
+		m.out.note("directive %s is carried out, %s", d.ID, why)
 		m.close(Closing{Kind: ClosedRequeue, By: d.By, Reason: d.Reason})
 	}
 }
@@ -514,7 +514,7 @@ func (m *Machine) carryOut(d *directive, why string) {
 // drain has the named nodes leave. If no other node is there the run ends, to be queued
 // again: its nodes would otherwise leave a run that waits for others until they give up.
 func (m *Machine) drain(d *directive, why string) {
-	m.note("directive %s is carried out, %s", d.ID, why)
+	m.out.note("directive %s is carried out, %s", d.ID, why)
 	if m.drainsAll(d) {
 		m.close(Closing{Kind: ClosedRequeue, By: d.By, Reason: d.Reason})
 		return
@@ -571,7 +571,7 @@ func (m *Machine) cancelDirective(ev CancelDirective) {
 	if d := m.standingAs(ev.ID); d != nil {
 		m.directivesOwn = true
 		m.endDirective(d)
-		m.note("directive %s was canceled by %s: %s", ev.ID, printable.Text(ev.By), printable.Text(ev.Reason))
+		m.out.note("directive %s was canceled by %s: %s", ev.ID, printable.Text(ev.By), printable.Text(ev.Reason))
 	}
 }
 
@@ -580,10 +580,10 @@ func (m *Machine) undrain(node, by string) {
 		return
 	}
 	delete(m.drained, node)
-	m.stopTimer(drainedTimer(node))
+	m.out.stop(drainedTimer(node))
 	m.directivesOwn = true
 	m.directivesChanged()
-	m.note("node %s may come back: %s", printable.Text(node), by)
+	m.out.note("node %s may come back: %s", printable.Text(node), by)
 }
 
 // rowOf is why a node is kept out, by its id or its host; nil: it is not.
@@ -622,7 +622,7 @@ func (m *Machine) cordon(ev Cordon) string {
 	m.keepOut(ev.Node, *row)
 	m.directivesOwn = true
 	m.directivesChanged()
-	m.note("node %s was cordoned by %s: %s", ev.Node, row.by, row.reason)
+	m.out.note("node %s was cordoned by %s: %s", ev.Node, row.by, row.reason)
 	stay := 0
 	for _, n := range m.named(ev.Node) {
 		if s := m.participantOf(n); s != nil && n.join == nil {

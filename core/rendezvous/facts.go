@@ -175,7 +175,7 @@ func (m *Machine) returnGrace() time.Duration {
 // takeOver makes the last round of the control plane before the present one. Its members
 // are unknown until they come.
 func (m *Machine) takeOver() {
-	m.note("the control plane goes on here, in term %d, after that of node %s", m.succession.Term, printable.Text(m.succession.From))
+	m.out.note("the control plane goes on here, in term %d, after that of node %s", m.succession.Term, printable.Text(m.succession.From))
 	f := m.succession.Facts
 	if f.Generation == "" || !f.possible(LastRound{}, m.policy.Max) {
 		return
@@ -252,7 +252,7 @@ func (m *Machine) accountFor(rank int, state participantState, cause string) {
 	if s.state == participantUnknown || s.state == participantLost && state == participantFinished && m.nodes[s.node] == nil {
 		m.setParticipant(s, state, cause)
 		if cause != "" {
-			m.note("%s %s", s.name(), cause)
+			m.out.note("%s %s", s.name(), cause)
 		}
 	}
 }
@@ -451,7 +451,7 @@ func (m *Machine) learnDirectives(f DirectiveFacts) {
 	for _, id := range f.Ended {
 		if d := m.standingAs(id); d != nil {
 			m.endDirective(d)
-			m.note("directive %s had ended at the control plane before", id)
+			m.out.note("directive %s had ended at the control plane before", id)
 		} else if !slices.Contains(m.directed, id) {
 			m.remember(id)
 		}
@@ -467,7 +467,7 @@ func (m *Machine) learnDirectives(f DirectiveFacts) {
 		if m.drained[d.Node] == nil {
 			m.drained[d.Node] = &drained{by: printable.Text(d.By), reason: printable.Text(d.Reason), away: d.For, cause: d.Cause, cordoned: d.Cordoned}
 			if d.For > 0 {
-				m.armTimer(drainedTimer(d.Node), d.For)
+				m.out.set(drainedTimer(d.Node), d.For)
 			}
 		}
 	}
@@ -484,17 +484,17 @@ func (m *Machine) learnStanding(s StandingFact) {
 		return
 	case d != nil:
 		if d.join(&s.Direct) {
-			m.armTimer(directiveTimer(s.ID), s.Within)
+			m.out.set(directiveTimer(s.ID), s.Within)
 		}
 	case m.standsAgainst(&s.Direct) != "":
 		m.remember(s.ID)
 		return
 	default:
-		m.note("directive %s, of the control plane before: %s", s.ID, s.describe())
+		m.out.note("directive %s, of the control plane before: %s", s.ID, s.describe())
 		m.stand(s.Direct)
 	}
 	if d := m.standingAs(s.ID); d != nil && s.Round == m.round && s.Round > 0 && d.phase != phaseAgreed {
-		m.stopTimers(TimerAgree)
+		m.out.stopAll(TimerAgree)
 		m.directivesChanged()
 		d.agreement = agreement{phase: phaseAgreed, step: s.Step}
 	}
@@ -502,7 +502,7 @@ func (m *Machine) learnStanding(s StandingFact) {
 
 func (m *Machine) forgetDrained() {
 	for node := range m.drained {
-		m.stopTimer(drainedTimer(node))
+		m.out.stop(drainedTimer(node))
 	}
 	clear(m.drained)
 }

@@ -46,9 +46,9 @@ func (m *Machine) join(n *node, j Join) {
 
 // arrived restarts the clocks that wait for quiet.
 func (m *Machine) arrived() {
-	m.disarm(&m.quiet, TimerQuiet)
+	m.out.disarm(&m.quiet, TimerQuiet)
 	if m.admit.armed && !m.admit.due {
-		m.disarm(&m.admit, TimerAdmit)
+		m.out.disarm(&m.admit, TimerAdmit)
 	}
 }
 
@@ -65,7 +65,7 @@ func (m *Machine) withdraw(n *node, ev Withdraw) {
 	m.touched = append(m.touched, n)
 	if s := m.participantOf(n); s != nil {
 		m.setParticipant(s, participantLost, "gave up waiting for the next round")
-		m.note("node %s gave up waiting for the next round", n.id)
+		m.out.note("node %s gave up waiting for the next round", n.id)
 	}
 	m.answer(n, ev.Number, Withdrawn{Progress: progress})
 }

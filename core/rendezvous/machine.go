@@ -39,6 +39,8 @@ type Config struct {
 // Machine is the state of one run. Apply it one event at a time; it is not safe
 // for concurrent use.
 type Machine struct {
+	out *output
+
 	runID      string
 	generation string
 	policy     Policy
@@ -71,8 +73,6 @@ type Machine struct {
 	quiet    deadline
 	regroup  deadline
 	admit    deadline
-	timers   map[Timer]runningTimer // Seq is zero in the key
-	timerSeq uint64
 
 	succession     Succession
 	hostRank       int   // rank of the member whose process hosts the control plane; -1: it has none
@@ -100,17 +100,7 @@ type Machine struct {
 
 	viewed  view    // what the last updates were computed from
 	touched []*node // nodes whose own view changed
-	out     []Effect
 }
-
-// runningTimer is what tells a timer from others of its name.
-type runningTimer struct {
-	seq   uint64
-	after time.Duration
-}
-
-// deadline is whether a timer of the machine runs, and whether it has run out.
-type deadline struct{ armed, due bool }
 
 // New makes the state of a run that no node has joined yet.
 func New(c Config) *Machine {
@@ -119,6 +109,7 @@ func New(c Config) *Machine {
 		uptime = 0 // it has not begun yet
 	}
 	return &Machine{
+		out:        &output{running: map[Timer]runningTimer{}},
 		runID:      c.RunID,
 		generation: c.Generation,
 		byNode:     map[string]*participant{},
@@ -129,7 +120,6 @@ func New(c Config) *Machine {
 		uptime:     uptime,
 		succession: c.Succession,
 		hostRank:   -1,
-		timers:     map[Timer]runningTimer{},
 		drained:    map[string]*drained{},
 		limits:     c.Limits.withDefaults(),
 	}
@@ -148,9 +138,7 @@ func (m *Machine) Apply(ev Event) []Effect {
 		m.applyRequest(n, ev)
 	}
 	m.settle()
-	out := m.out
-	m.out = nil
-	return out
+	return m.out.take()
 }
 
 // applyRequest applies a request of a node that take admits.
@@ -235,12 +223,6 @@ func (m *Machine) settle() {
 	m.settleViews()
 }
 
-func (m *Machine) emit(e Effect) { m.out = append(m.out, e) }
-
-func (m *Machine) note(format string, args ...any) {
-	m.emit(HistoryEntry{Text: fmt.Sprintf(format, args...)})
-}
-
 // Alive is a request by which a session only shows that it lives: it counts as heard, changes
 // nothing and has neither a number nor an answer. Of a session that is not known it is nothing.
 func Alive(session SessionID) Event { return Withdraw{Request: Request{Session: session}} }
@@ -276,22 +258,14 @@ func (m *Machine) Policy() Policy { return m.policy }
 // Timers returns the running timers as the effects that set them, oldest first. A
 // driver of a restored machine executes them: each timer runs for
 // its whole time once more, since how much of it had passed is not known.
-func (m *Machine) Timers() []SetTimer {
-	list := make([]SetTimer, 0, len(m.timers))
-	for t, running := range m.timers {
-		t.Seq = running.seq
-		list = append(list, SetTimer{Timer: t, After: running.after})
-	}
-	slices.SortFunc(list, func(a, b SetTimer) int { return cmp.Compare(a.Timer.Seq, b.Timer.Seq) })
-	return list
-}
+func (m *Machine) Timers() []SetTimer { return m.out.timers() }
 
 // recovered gives every node one lease, or what the event says, to come back.
 func (m *Machine) recovered(ev Recovered) {
 	m.stored, m.reserve = true, ev.Generation
 	grace := cmp.Or(ev.Grace, m.policy.LeaseTimeout)
 	if len(m.nodes) > 0 {
-		m.note("the control plane was restarted and knows %s %v to come back",
+		m.out.note("the control plane was restarted and knows %s %v to come back",
 			wording.Count(len(m.nodes), "node, which has", "nodes, which have"), grace)
 	}
 	for _, session := range slices.Sorted(maps.Keys(m.sessions)) {
@@ -302,58 +276,11 @@ func (m *Machine) recovered(ev Recovered) {
 	}
 }
 
-// armTimer starts a timer again.
-func (m *Machine) armTimer(t Timer, after time.Duration) {
-	m.timerSeq++
-	m.timers[t] = runningTimer{m.timerSeq, after}
-	t.Seq = m.timerSeq
-	m.emit(SetTimer{Timer: t, After: after})
-}
-
-func (m *Machine) stopTimer(t Timer) {
-	if running, ok := m.timers[t]; ok {
-		delete(m.timers, t)
-		t.Seq = running.seq
-		m.emit(StopTimer{Timer: t})
-	}
-}
-
-// timersOf returns the running timers of a kind, oldest first.
-func (m *Machine) timersOf(kind TimerKind) (list []Timer) {
-	for _, t := range m.Timers() {
-		if t.Timer.Kind == kind {
-			list = append(list, Timer{Kind: kind, Session: t.Timer.Session})
-		}
-	}
-	return list
-}
-
-func (m *Machine) stopTimers(kind TimerKind) {
-	for _, t := range m.timersOf(kind) {
-		m.stopTimer(t)
-	}
-}
-
-func (m *Machine) arm(a *deadline, kind TimerKind, after time.Duration) {
-	a.armed = true
-	m.armTimer(Timer{Kind: kind}, after)
-}
-
-func (m *Machine) disarm(a *deadline, kind TimerKind) {
-	if a.armed {
-		m.stopTimer(Timer{Kind: kind})
-	}
-	*a = deadline{}
-}
-
 func (m *Machine) timerFired(t Timer) {
-	seq := t.Seq
-	t.Seq = 0
-	if running, ok := m.timers[t]; !ok || running.seq != seq {
+	if !m.out.fired(t) {
 		return
 	}
-	delete(m.timers, t) // of TimerClosed that is all: see Kept
-	switch t.Kind {
+	switch t.Kind { // nothing follows from TimerClosed: see Kept
 	case TimerLastCall:
 		m.lastCall.due = true
 	case TimerQuiet:

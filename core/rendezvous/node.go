@@ -46,26 +46,26 @@ func (m *Machine) hello(h Hello) {
 		return
 	}
 	if id := printable.Text(h.Node); id != h.Node {
-		m.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the node id %q holds characters that cannot be shown", m.runID, h.Node)})
+		m.out.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the node id %q holds characters that cannot be shown", m.runID, h.Node)})
 		return
 	}
 	again := ""
 	if m.closed != nil && len(m.nodes) == 0 && m.beginsAgain(h) {
 		again = "the run begins again; it " + m.closed.sentence()
-		m.note("%s", again)
+		m.out.note("%s", again)
 		m.forget()
 	}
 	if row := m.rowOf(h.Node, printable.Text(h.HostName)); row != nil && !(row.cordoned && h.LastRound.Round > 0) {
-		m.emit(Refuse{h.Session, m.drainedError(h.Node, row)})
+		m.out.emit(Refuse{h.Session, m.drainedError(h.Node, row)})
 		return
 	}
 	if err := m.acceptPolicy(h); err != nil {
-		m.emit(Refuse{h.Session, err})
+		m.out.emit(Refuse{h.Session, err})
 		return
 	}
 	if old := m.nodes[h.Node]; old != nil {
 		if h.Incarnation <= old.incarnation {
-			m.emit(Refuse{h.Session, Errorf(CodeNodeInUse,
+			m.out.emit(Refuse{h.Session, Errorf(CodeNodeInUse,
 				"run %q: node id %q is in use by %s, which is alive and, by the clocks, no older start of the same node; give each node its own node_id", m.runID, h.Node, cmp.Or(old.label, "another process"))})
 			return
 		}
@@ -84,13 +84,13 @@ func (m *Machine) hello(h Hello) {
 	n.update = m.updateFor(n, m.waitingReason)
 	told := n.update
 	told.Reason = cmp.Or(told.Reason, again)
-	m.emit(Welcome{Session: n.session, Update: told})
+	m.out.emit(Welcome{Session: n.session, Update: told})
 }
 
 func (m *Machine) resume(n *node, h Hello) {
 	n.heard++
 	if n.id != h.Node {
-		m.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the session belongs to node %s, not to %s", m.runID, n.id, h.Node)})
+		m.out.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the session belongs to node %s, not to %s", m.runID, n.id, h.Node)})
 		return
 	}
 	m.usage.Sessions -= n.cost()
@@ -101,7 +101,7 @@ func (m *Machine) resume(n *node, h Hello) {
 	m.reclaim(n, h.LastRound)
 	m.applyReports(n, h.LastRound)
 	n.update = m.updateFor(n, m.waitingReason)
-	m.emit(Welcome{Session: n.session, Resumed: true, Update: n.update})
+	m.out.emit(Welcome{Session: n.session, Resumed: true, Update: n.update})
 }
 
 // acceptPolicy takes the policy of the run's first live node and compares that
@@ -151,7 +151,7 @@ func (m *Machine) setGrace(n *node, grace bool) {
 		m.uncountJoin(n)
 		n.grace, n.recovering = false, false
 		m.countJoin(n)
-		m.stopTimer(Timer{Kind: TimerGrace, Session: n.session})
+		m.out.stop(Timer{Kind: TimerGrace, Session: n.session})
 	}
 }
 
@@ -159,7 +159,7 @@ func (m *Machine) beginGrace(n *node, after time.Duration) {
 	m.uncountJoin(n)
 	n.grace = true
 	m.countJoin(n)
-	m.armTimer(Timer{Kind: TimerGrace, Session: n.session}, after)
+	m.out.set(Timer{Kind: TimerGrace, Session: n.session}, after)
 }
 
 // CauseRestart is why a node was lost that did not come back after a restart.
@@ -179,9 +179,9 @@ func (m *Machine) lose(n *node, cause string) {
 		m.remove(n)
 		return
 	}
-	m.note("node %s %s", n.id, cause)
+	m.out.note("node %s %s", n.id, cause)
 	m.part(n, cause)
-	m.emit(Drop{n.session, Errorf(CodeEvicted, "run %q: node %s was dropped: %s", m.runID, n.id, cause)})
+	m.out.emit(Drop{n.session, Errorf(CodeEvicted, "run %q: node %s was dropped: %s", m.runID, n.id, cause)})
 	m.remove(n)
 }
 
@@ -200,7 +200,7 @@ func (m *Machine) part(n *node, cause string) {
 
 // remove forgets the session of a node that has parted.
 func (m *Machine) remove(n *node) {
-	m.stopTimer(Timer{Kind: TimerGrace, Session: n.session})
+	m.out.stop(Timer{Kind: TimerGrace, Session: n.session})
 	if m.nodes[n.id] == n {
 		delete(m.nodes, n.id)
 	}
@@ -235,7 +235,7 @@ func (m *Machine) leave(n *node, ev Leave) {
 		m.setParticipant(s, participantLost, cause)
 		m.close(Closing{Kind: ClosedFailed, By: n.id, Reason: ev.Reason, At: ev.At})
 	default:
-		m.note("node %s %s", n.id, cause)
+		m.out.note("node %s %s", n.id, cause)
 	}
 	m.part(n, cause)
 	n.ended = true
@@ -257,7 +257,7 @@ func (m *Machine) forget() {
 	m.forgetAgreement()
 	m.directivesChanged()
 	m.disarmAll()
-	m.stopTimer(Timer{Kind: TimerClosed})
+	m.out.stop(Timer{Kind: TimerClosed})
 	m.stopHold()
 	m.viewed = view{}
 }

@@ -391,7 +391,7 @@ func (m *Machine) checkDirectives(t tester) {
 	t.Helper()
 	d := m.standing
 	if d == nil {
-		if list := append(m.timersOf(TimerDirective), m.timersOf(TimerAgree)...); len(list) > 0 {
+		if list := append(m.out.timersOf(TimerDirective), m.out.timersOf(TimerAgree)...); len(list) > 0 {
 			t.Fatalf("no directive stands, and these timers run: %+v", list)
 		}
 		return
@@ -408,11 +408,11 @@ func (m *Machine) checkDirectives(t tester) {
 	if held != d.held.running || saved != d.saved.running {
 		t.Fatalf("directive %s counts %d held and %d saved, there are %d and %d", d.ID, d.held.running, d.saved.running, held, saved)
 	}
-	if _, armed := m.timers[agreeTimer(d.ID)]; armed != (d.phase == phaseAsking) || len(m.timersOf(TimerAgree)) > 1 {
+	if _, armed := m.out.running[agreeTimer(d.ID)]; armed != (d.phase == phaseAsking) || len(m.out.timersOf(TimerAgree)) > 1 {
 		t.Fatalf("directive %s is in phase %d, and its time to agree runs: %v", d.ID, d.phase, armed)
 	}
-	if _, armed := m.timers[directiveTimer(d.ID)]; !armed || len(m.timersOf(TimerDirective)) > maxDeadlines {
-		t.Fatalf("directive %s has the deadlines %+v", d.ID, m.timersOf(TimerDirective))
+	if _, armed := m.out.running[directiveTimer(d.ID)]; !armed || len(m.out.timersOf(TimerDirective)) > maxDeadlines {
+		t.Fatalf("directive %s has the deadlines %+v", d.ID, m.out.timersOf(TimerDirective))
 	}
 	if d.phase == phaseWaiting && m.canAgree() {
 		t.Fatalf("nobody is asked about directive %s", d.ID)

@@ -153,6 +153,6 @@ func (m *Machine) settleExitBarrier() {
 // setKey writes a key of ours; the quota leaves room for these.
 func (m *Machine) setKey(space *agentStore, key string, value []byte) {
 	if err := space.engine.Set(key, value); err != nil {
-		m.note("cannot write %s: %v", key, err)
+		m.out.note("cannot write %s: %v", key, err)
 	}
 }

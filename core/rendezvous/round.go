@@ -26,34 +26,34 @@ func (m *Machine) evaluate() {
 // evaluateFirst follows guarantee 5: the first round, and one that no member of
 // the last round lives to regroup.
 func (m *Machine) evaluateFirst() {
-	m.disarm(&m.regroup, TimerRegroup)
-	m.disarm(&m.admit, TimerAdmit)
+	m.out.disarm(&m.regroup, TimerRegroup)
+	m.out.disarm(&m.admit, TimerAdmit)
 	n := m.joined
 	if n < m.policy.Min || m.policy.Min == 0 {
-		m.disarm(&m.lastCall, TimerLastCall)
-		m.disarm(&m.quiet, TimerQuiet)
+		m.out.disarm(&m.lastCall, TimerLastCall)
+		m.out.disarm(&m.quiet, TimerQuiet)
 		return
 	}
 	if !m.lastCall.armed {
-		m.arm(&m.lastCall, TimerLastCall, m.policy.LastCallTimeout)
+		m.out.arm(&m.lastCall, TimerLastCall, m.policy.LastCallTimeout)
 	}
 	if !m.quiet.armed && m.policy.QuietPeriod > 0 {
-		m.arm(&m.quiet, TimerQuiet, m.policy.QuietPeriod)
+		m.out.arm(&m.quiet, TimerQuiet, m.policy.QuietPeriod)
 	}
 	m.completeUnlessBlocked()
 }
 
 // evaluateRegroup follows guarantees 6 and 7.
 func (m *Machine) evaluateRegroup() {
-	m.disarm(&m.lastCall, TimerLastCall)
-	m.disarm(&m.quiet, TimerQuiet)
+	m.out.disarm(&m.lastCall, TimerLastCall)
+	m.out.disarm(&m.quiet, TimerQuiet)
 	m.evaluateAdmission()
 	if m.tally[participantRejoined] == 0 {
-		m.disarm(&m.regroup, TimerRegroup)
+		m.out.disarm(&m.regroup, TimerRegroup)
 		return
 	}
 	if m.awaited() > 0 && !m.regroup.armed {
-		m.arm(&m.regroup, TimerRegroup, m.policy.RegroupTimeout)
+		m.out.arm(&m.regroup, TimerRegroup, m.policy.RegroupTimeout)
 	}
 	m.completeUnlessBlocked()
 }
@@ -112,11 +112,11 @@ func (m *Machine) places() int {
 // announces them after a quiet time.
 func (m *Machine) evaluateAdmission() {
 	if m.gain() == 0 {
-		m.disarm(&m.admit, TimerAdmit)
+		m.out.disarm(&m.admit, TimerAdmit)
 		return
 	}
 	if !m.admit.armed {
-		m.arm(&m.admit, TimerAdmit, m.policy.AdmitDelay)
+		m.out.arm(&m.admit, TimerAdmit, m.policy.AdmitDelay)
 	}
 }
 
@@ -182,7 +182,7 @@ func (m *Machine) complete() {
 		m.countJoin(n)
 	}
 	m.dropKeys(last)
-	m.note("round %d is complete: %d of %s, %d waiting", m.round, size, wording.Count(m.places(), "node", "nodes"), m.joined)
+	m.out.note("round %d is complete: %d of %s, %d waiting", m.round, size, wording.Count(m.places(), "node", "nodes"), m.joined)
 }
 
 // dropAwaited marks the live members that the round goes on without, and names
@@ -200,7 +200,7 @@ func (m *Machine) dropAwaited() []string {
 			n.stale = "it did not rejoin within regroup_timeout"
 			m.touched = append(m.touched, n)
 		}
-		m.note("node %s was dropped: it did not rejoin within %v", s.name(), m.policy.RegroupTimeout)
+		m.out.note("node %s was dropped: it did not rejoin within %v", s.name(), m.policy.RegroupTimeout)
 		if len(names) < maxNames {
 			names = append(names, s.name())
 		}
@@ -252,10 +252,10 @@ func (m *Machine) priority(n *node) int {
 }
 
 func (m *Machine) disarmAll() {
-	m.disarm(&m.lastCall, TimerLastCall)
-	m.disarm(&m.quiet, TimerQuiet)
-	m.disarm(&m.regroup, TimerRegroup)
-	m.disarm(&m.admit, TimerAdmit)
+	m.out.disarm(&m.lastCall, TimerLastCall)
+	m.out.disarm(&m.quiet, TimerQuiet)
+	m.out.disarm(&m.regroup, TimerRegroup)
+	m.out.disarm(&m.admit, TimerAdmit)
 }
 
 // rankRequest is what decides one node's rank. The requests of a round are given in

@@ -36,7 +36,7 @@ func (m *Machine) take(r Request) *node {
 	}
 	if reply, ok := n.answered[r.Number]; ok {
 		for _, e := range n.again(reply) {
-			m.emit(e)
+			m.out.emit(e)
 		}
 		return nil
 	}
@@ -73,7 +73,7 @@ func (m *Machine) reply(n *node, r Reply) {
 	if m.sessions[n.session] == n {
 		m.keep(n, r)
 	}
-	m.emit(r)
+	m.out.emit(r)
 }
 
 // size is how many bytes of keys and values a reply holds; the rest of it is small.

@@ -63,7 +63,7 @@ func (m *Machine) packRun(p *pack.Packer) {
 
 func (m *Machine) packTimers(p *pack.Packer) {
 	p.List(3)
-	p.Uint(m.timerSeq)
+	p.Uint(m.out.seq)
 	alarms := m.deadlines()
 	p.List(2 * len(alarms))
 	for _, a := range alarms {
@@ -285,7 +285,7 @@ func (m *Machine) unpackRun(u *pack.Unpacker) {
 
 func (m *Machine) unpackTimers(u *pack.Unpacker) {
 	u.Open()
-	m.timerSeq = u.Uint()
+	m.out.seq = u.Uint()
 	u.Open()
 	for _, a := range m.deadlines() {
 		a.armed, a.due = u.Bool(), u.Bool()
@@ -297,10 +297,10 @@ func (m *Machine) unpackTimers(u *pack.Unpacker) {
 		u.Close()
 		running := runningTimer{t.Seq, after}
 		t.Seq = 0
-		if _, twice := m.timers[t]; twice || running.seq == 0 || running.seq > m.timerSeq {
+		if _, twice := m.out.running[t]; twice || running.seq == 0 || running.seq > m.out.seq {
 			u.Fail("a timer that cannot run: %+v", t)
 		}
-		m.timers[t] = running
+		m.out.running[t] = running
 	}
 	u.Close()
 }

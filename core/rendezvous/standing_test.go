@@ -152,11 +152,11 @@ func TestJoinedDrains(t *testing.T) {
 	if want := "drain b, c, d within 1m0s, asked for by node b, node c, node d: SIGTERM"; !got.Named || got.Within != time.Minute || got.Text != want {
 		t.Errorf("node d was told %+v", got)
 	}
-	if list := r.m.timersOf(TimerDirective); len(list) != 3 {
+	if list := r.m.out.timersOf(TimerDirective); len(list) != 3 {
 		t.Errorf("deadlines: %+v", list)
 	}
 	first := directiveTimer("d0") // which the machine cannot tell to be later than that of the last one
-	first.Seq = r.m.timers[first].seq
+	first.Seq = r.m.out.running[first].seq
 	delete(r.timers, first)
 	r.apply(TimerFired{first})
 	if n[0].dropped != nil || n[1].dropped == nil || n[2].dropped == nil || n[3].dropped == nil || r.runs(TimerDirective) || r.runs(TimerDrained) {
@@ -192,7 +192,7 @@ func TestTooManyDeadlines(t *testing.T) {
 	if a := r.answerTo(saveOf("later", time.Hour)); a.Err != nil {
 		t.Errorf("one that changes nothing: %v", a.Err)
 	}
-	if got := len(r.m.timersOf(TimerDirective)); got != maxDeadlines {
+	if got := len(r.m.out.timersOf(TimerDirective)); got != maxDeadlines {
 		t.Errorf("%d deadlines", got)
 	}
 }

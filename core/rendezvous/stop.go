@@ -70,12 +70,12 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 			why := "it asked to leave as unfit, and was refused: " + stays.Text
 			ev.Reason += "; " + why
 			stays = Errorf(stays.Code, "run %q: %s", m.runID, why)
-			m.note("node %s failed; %s", n.id, why)
+			m.out.note("node %s failed; %s", n.id, why)
 		}
 	}
 	if m.stop == nil {
 		m.stop = &roundStop{rank: s.rank, leaving: ev.Leaving, reason: ev.Reason}
-		m.note("round %d stops: %s", m.round, m.stopReason())
+		m.out.note("round %d stops: %s", m.round, m.stopReason())
 	}
 	if ev.Leaving {
 		m.setParticipant(s, participantLost, "is leaving: "+ev.Reason)
@@ -117,9 +117,9 @@ func (m *Machine) keepOut(node string, row drained) {
 	} else {
 		m.drained[node] = &row
 	}
-	m.stopTimer(drainedTimer(node))
+	m.out.stop(drainedTimer(node))
 	if row.away > 0 {
-		m.armTimer(drainedTimer(node), row.away)
+		m.out.set(drainedTimer(node), row.away)
 	}
 }
 

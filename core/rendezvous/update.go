@@ -59,7 +59,7 @@ func (m *Machine) notify(n *node, reason func() string) {
 		return
 	}
 	n.update = m.updateFor(n, reason)
-	m.emit(Notify{Session: n.session, Update: n.update})
+	m.out.emit(Notify{Session: n.session, Update: n.update})
 }
 
 // requeued reports whether a directive has ended the run.
