@@ -215,7 +215,7 @@ func (m *Machine) renewGeneration(n *node, c LastRound) {
 	if !m.stored || m.closed != nil {
 		return
 	}
-	for _, other := range m.nodes {
+	for _, other := range m.nodes.live {
 		if other.grace { // what it waits for may be answered already; if not, it asks again
 			m.forgetJoin(other)
 		}
@@ -229,9 +229,9 @@ func (m *Machine) renewGeneration(n *node, c LastRound) {
 			continue
 		}
 		m.setParticipant(s, participantLost, "lost: its round was overtaken")
-		if other := m.nodes[s.node]; other != nil {
+		if other := m.nodes.live[s.node]; other != nil {
 			other.stale = m.overtaken
-			m.touched = append(m.touched, other)
+			m.nodes.touch(other)
 		}
 	}
 	m.dropKeys(m.round)
@@ -256,7 +256,7 @@ func (m *Machine) forgetJoin(n *node) {
 	}
 	s := m.participantOf(n)
 	m.dropJoin(n)
-	m.touched = append(m.touched, n)
+	m.nodes.touch(n)
 	if s != nil && s.state == participantRejoined {
 		m.setParticipant(s, participantRunning, "")
 	}
@@ -288,14 +288,14 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 // other members are unknown until they return or the hold ends.
 func (m *Machine) rebuild(c LastRound) {
 	var pending []*node
-	for _, n := range m.nodes {
+	for _, n := range m.nodes.live {
 		if n.join != nil {
 			m.uncountJoin(n)
 			pending = append(pending, n)
 		}
 		if s := m.participantOf(n); s != nil {
 			n.stale = fmt.Sprintf("round %d was overtaken by round %d", m.round, c.Round)
-			m.touched = append(m.touched, n)
+			m.nodes.touch(n)
 		}
 	}
 	m.dropKeys(m.round)

@@ -23,26 +23,15 @@ type agentStore struct {
 	woken  []*keyWait // waits ended by the write being applied
 }
 
-// keyWait is a request that waits for keys.
-type keyWait struct {
-	node   *node
-	req    KeyRequest
-	engine *store.Engine
-	waiter store.Waiter
-	seq    uint64 // order of registration
-}
-
-func (k *keyWait) forget() { k.engine.Cancel(&k.waiter) }
-
 // keyRequest applies one operation on the agents' keys. Only members of the last
 // round have keys, and only those of that round.
 func (m *Machine) keyRequest(n *node, r KeyRequest) {
 	if err := m.keyRefusal(n, r); err != nil {
-		m.fail(n, r.Number, err)
+		m.nodes.fail(n, r.Number, err)
 		return
 	}
 	if r.Op == opRefuse {
-		m.fail(n, r.Number, Errorf(CodeTooLarge, "%s", pack.CutText(r.Keys[0], maxRefusal)))
+		m.nodes.fail(n, r.Number, Errorf(CodeTooLarge, "%s", pack.CutText(r.Keys[0], maxRefusal)))
 		return
 	}
 	if m.keys == nil {
@@ -51,7 +40,7 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 	space := m.keys
 	if m.ranksLost(space, r) {
 		m.overtake(fmt.Sprintf("the ranks of round %d were being assigned when the control plane was restarted, and what had been written of them is lost", m.round))
-		m.fail(n, r.Number, Errorf(CodeRoundOver, "run %q: round %d is over: %s", m.runID, m.round, m.overtaken))
+		m.nodes.fail(n, r.Number, Errorf(CodeRoundOver, "run %q: round %d is over: %s", m.runID, m.round, m.overtaken))
 		return
 	}
 	if r.Op == store.OpCancelWait {
@@ -59,7 +48,7 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 		return
 	}
 	if err := m.room(r); err != nil {
-		m.fail(n, r.Number, err)
+		m.nodes.fail(n, r.Number, err)
 		return
 	}
 	if m.applyKey(space, &keyWait{node: n, req: r, engine: space.engine}) {
@@ -79,8 +68,8 @@ func (m *Machine) keyRefusal(n *node, r KeyRequest) *Error {
 // endWaits ends the waits of a node that is no member any more.
 func (m *Machine) endWaits(n *node) {
 	for _, number := range slices.Sorted(maps.Keys(n.waits)) {
-		m.dropWait(n, number)
-		m.fail(n, number, Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, m.round))
+		m.nodes.dropWait(n, number)
+		m.nodes.fail(n, number, Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, m.round))
 	}
 }
 
@@ -90,11 +79,11 @@ func (m *Machine) serveWoken(space *agentStore) {
 	for len(space.woken) > 0 {
 		w := space.woken[0]
 		space.woken = space.woken[1:]
-		m.dropWait(w.node, w.req.Number)
+		m.nodes.dropWait(w.node, w.req.Number)
 		if w.req.Op == store.OpWait || w.req.Op == store.OpBarrier { // a count-down, not a recheck
-			m.answer(w.node, w.req.Number, KeyResult{Ready: true})
+			m.nodes.answer(w.node, w.req.Number, KeyResult{Ready: true})
 		} else if err := m.room(w.req); err != nil {
-			m.fail(w.node, w.req.Number, err)
+			m.nodes.fail(w.node, w.req.Number, err)
 		} else {
 			m.applyKey(space, w)
 		}
@@ -107,13 +96,13 @@ func (m *Machine) applyKey(space *agentStore, w *keyWait) (ok bool) {
 	result, done, err := space.engine.Apply(w.req.onStore(), &w.waiter)
 	switch {
 	case err != nil:
-		m.fail(w.node, w.req.Number, keyError(m.runID, w.req, err))
+		m.nodes.fail(w.node, w.req.Number, keyError(m.runID, w.req, err))
 	case done:
-		m.answer(w.node, w.req.Number, KeyResult(result))
+		m.nodes.answer(w.node, w.req.Number, KeyResult(result))
 	default:
 		m.waitSeq++
 		w.seq = m.waitSeq
-		m.addWait(w)
+		m.nodes.addWait(w)
 	}
 	return err == nil
 }
@@ -158,10 +147,10 @@ func (m *Machine) cancelWait(n *node, r KeyRequest) {
 	number := uint64(r.Amount)
 	_, ok := n.waits[number]
 	if ok {
-		m.dropWait(n, number)
-		m.fail(n, number, Errorf(CodeCanceled, "the wait was canceled"))
+		m.nodes.dropWait(n, number)
+		m.nodes.fail(n, number, Errorf(CodeCanceled, "the wait was canceled"))
 	}
-	m.answer(n, r.Number, KeyResult{Ready: ok})
+	m.nodes.answer(n, r.Number, KeyResult{Ready: ok})
 }
 
 // dropKeys forgets the keys of a round that is over.
@@ -169,10 +158,10 @@ func (m *Machine) dropKeys(round uint64) {
 	if m.keys == nil {
 		return
 	}
-	for _, n := range m.sessions {
+	for _, n := range m.nodes.sessions {
 		for number := range n.waits {
-			m.dropWait(n, number)
-			m.fail(n, number, Errorf(CodeRoundOver, "run %q: round %d is over", m.runID, round))
+			m.nodes.dropWait(n, number)
+			m.nodes.fail(n, number, Errorf(CodeRoundOver, "run %q: round %d is over", m.runID, round))
 		}
 	}
 	m.keys = nil

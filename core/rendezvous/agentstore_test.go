@@ -136,7 +136,7 @@ func TestUnacknowledgedAnswersAreBounded(t *testing.T) {
 		if !acknowledges && asked > maxAnswerBytes/len(value)+2 {
 			t.Errorf("it is lost after %d answers of %d bytes", asked, len(value))
 		}
-		for _, n := range r.m.sessions {
+		for _, n := range r.m.nodes.sessions {
 			held := 0
 			for _, reply := range n.answered {
 				held += reply.size()

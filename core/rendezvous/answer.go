@@ -30,7 +30,7 @@ func (m *Machine) request(ev Event) {
 	switch ev := ev.(type) {
 	case Evict:
 		was := m.Status()
-		ids := m.ids([]string{ev.Node})
+		ids := m.nodes.ids([]string{ev.Node})
 		if len(ids) == 0 {
 			_, a.Err = findNode(&was, ev.Node)
 			break
@@ -89,7 +89,7 @@ func (m *Machine) requestDirective(d Direct) Answer {
 	}
 	was := m.Status()
 	about := d
-	about.Nodes = m.ids(d.Nodes)
+	about.Nodes = m.nodes.ids(d.Nodes)
 	text := directiveText(&was, about)
 	if s := m.standing; s != nil && !m.drainsNoMember(&d) {
 		does := "joins"

@@ -71,7 +71,7 @@ func (m *Machine) closeRun(ev CloseRun) {
 		kind = ClosedFailed
 	}
 	by := printable.Text(ev.By)
-	if n := m.sessions[ev.Session]; n != nil {
+	if n := m.nodes.sessions[ev.Session]; n != nil {
 		by = n.id
 	}
 	m.close(Closing{Kind: kind, By: by, Reason: printable.Text(ev.Reason), At: ev.At})
@@ -102,11 +102,11 @@ func (m *Machine) close(c Closing) {
 		switch {
 		case s != nil:
 			m.setParticipant(s, participantLost, "could not regroup after the run was closed")
-			m.fail(n, number, m.closedError())
+			m.nodes.fail(n, number, m.closedError())
 		case c.Kind == ClosedSuccess:
-			m.fail(n, number, m.endedError(n))
+			m.nodes.fail(n, number, m.endedError(n))
 		default:
-			m.fail(n, number, m.closedError())
+			m.nodes.fail(n, number, m.closedError())
 		}
 	}
 }
@@ -119,7 +119,7 @@ func (m *Machine) finish(n *node) {
 	}
 	m.setParticipant(s, participantFinished, "")
 	m.noteHost(n)
-	m.touched = append(m.touched, n)
+	m.nodes.touch(n)
 	m.out.note("node %s finished", n.id)
 }
 
@@ -130,7 +130,7 @@ func (m *Machine) endIfAllFinished() {
 		return
 	}
 	for _, s := range m.participants {
-		if s.state == participantFinished && m.nodes[s.node] != nil {
+		if s.state == participantFinished && m.nodes.live[s.node] != nil {
 			return
 		}
 	}
@@ -143,17 +143,17 @@ func (m *Machine) endIfAllFinished() {
 
 // settleAwaitPeers answers the nodes that wait for the others to end.
 func (m *Machine) settleAwaitPeers() {
-	m.awaitingPeers = slices.DeleteFunc(m.awaitingPeers, func(n *node) bool {
-		if m.sessions[n.session] != n {
+	m.nodes.awaitingPeers = slices.DeleteFunc(m.nodes.awaitingPeers, func(n *node) bool {
+		if m.nodes.sessions[n.session] != n {
 			return true
 		}
 		if !m.othersEnded(n) {
 			return false
 		}
 		for _, number := range n.linger {
-			m.answer(n, number, nil)
+			m.nodes.answer(n, number, nil)
 		}
-		m.dropAwaits(n)
+		m.nodes.dropAwaits(n)
 		return true
 	})
 }
@@ -219,7 +219,7 @@ func (m *Machine) Kept() (Ended, bool) {
 
 // goOnClosed applies Ended: to a run that nothing else has happened to.
 func (m *Machine) goOnClosed(ev Ended) {
-	if m.closed != nil || m.round > 0 || len(m.sessions) > 0 || !ev.Closing.lasts() || ev.For <= 0 || ev.For > MaxTimeout {
+	if m.closed != nil || m.round > 0 || len(m.nodes.sessions) > 0 || !ev.Closing.lasts() || ev.For <= 0 || ev.For > MaxTimeout {
 		return
 	}
 	c := ev.Closing
@@ -233,7 +233,7 @@ func (m *Machine) forgettable() *Error {
 	switch {
 	case m.closed == nil:
 		return Errorf(CodeInvalid, "run %q is open: there is nothing to forget", m.runID)
-	case len(m.nodes) > 0:
+	case len(m.nodes.live) > 0:
 		return Errorf(CodeInvalid, "run %q is closed, but nodes of it are alive; wait until they have ended", m.runID)
 	}
 	return nil

@@ -1,7 +1,6 @@
 package rendezvous
 
 import (
-	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -189,30 +188,6 @@ func (d *Direct) names(n *node) bool {
 	return d.Kind.traits().endsRun || slices.Contains(d.Nodes, n.id) || n.hostName != "" && slices.Contains(d.Nodes, n.hostName)
 }
 
-// named returns the live nodes that a name stands for, by id: the one with that id, and those
-// on the host of that name.
-func (m *Machine) named(name string) (list []*node) {
-	for _, n := range m.nodes {
-		if name != "" && (n.id == name || n.hostName == name) {
-			list = append(list, n)
-		}
-	}
-	slices.SortFunc(list, func(a, b *node) int { return cmp.Compare(a.id, b.id) })
-	return list
-}
-
-// ids returns the ids of the live nodes that names stand for, each once.
-func (m *Machine) ids(names []string) (ids []string) {
-	for _, name := range names {
-		for _, n := range m.named(name) {
-			if !slices.Contains(ids, n.id) {
-				ids = append(ids, n.id)
-			}
-		}
-	}
-	return ids
-}
-
 // sound reports whether a directive can stand in some run.
 func (d *Direct) sound() bool {
 	return d.ID != "" && printable.Text(d.ID) == d.ID && d.Kind.traits().name != "" && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && d.Kind.HasTarget() == (d.Target > 0)
@@ -227,12 +202,12 @@ func (m *Machine) giveDirective(n *node, ev GiveDirective) {
 	}
 	if !m.knowsDirective(d.ID) && !m.covered(&d) { // else it is answered as if it were given
 		if err := m.directiveRefusal(d); err != nil {
-			m.fail(n, ev.Number, err)
+			m.nodes.fail(n, ev.Number, err)
 			return
 		}
 		m.direct(d)
 	}
-	m.answer(n, ev.Number, nil)
+	m.nodes.answer(n, ev.Number, nil)
 }
 
 // directiveRefusal says why a directive that is not known yet cannot be given to the run as it
@@ -242,7 +217,7 @@ func (m *Machine) directiveRefusal(d Direct) *Error {
 		return Errorf(err.Code, "run %q: %s", m.runID, err.Text)
 	}
 	for _, node := range d.Nodes {
-		if len(m.named(node)) == 0 {
+		if len(m.nodes.named(node)) == 0 {
 			was := m.Status()
 			_, err := findNode(&was, node)
 			return err
@@ -524,7 +499,7 @@ func (m *Machine) drain(d *directive, why string) {
 		if m.byNode[node] != nil {
 			m.endedRound = m.round
 		}
-		for _, n := range m.named(node) {
+		for _, n := range m.nodes.named(node) {
 			if m.byNode[n.id] != nil {
 				m.endedRound = m.round
 			}
@@ -540,7 +515,7 @@ func (m *Machine) endGone() {
 	if d == nil || !d.Kind.NamesNodes() || d.phase == phaseWaiting {
 		return
 	}
-	if !slices.ContainsFunc(d.Nodes, func(node string) bool { return len(m.named(node)) > 0 }) {
+	if !slices.ContainsFunc(d.Nodes, func(node string) bool { return len(m.nodes.named(node)) > 0 }) {
 		m.carryOut(d, "its nodes are gone")
 	}
 }
@@ -549,7 +524,7 @@ func (m *Machine) endGone() {
 // workers of the round have nothing to save for it, nor to wait for.
 func (m *Machine) drainsNoMember(d *Direct) bool {
 	return d.Kind.NamesNodes() && !slices.ContainsFunc(d.Nodes, func(name string) bool {
-		list := m.named(name)
+		list := m.nodes.named(name)
 		return len(list) == 0 || slices.ContainsFunc(list, func(n *node) bool { return m.participantOf(n) != nil })
 	})
 }
@@ -559,7 +534,7 @@ func (m *Machine) drainsAll(d *directive) bool {
 	if m.live() == 0 || m.tally[participantUnknown] > 0 {
 		return false
 	}
-	for _, n := range m.nodes {
+	for _, n := range m.nodes.live {
 		if !d.names(n) {
 			return false
 		}
@@ -624,7 +599,7 @@ func (m *Machine) cordon(ev Cordon) string {
 	m.directivesChanged()
 	m.out.note("node %s was cordoned by %s: %s", ev.Node, row.by, row.reason)
 	stay := 0
-	for _, n := range m.named(ev.Node) {
+	for _, n := range m.nodes.named(ev.Node) {
 		if s := m.participantOf(n); s != nil && n.join == nil {
 			stay++
 			continue

@@ -231,7 +231,7 @@ func (m *Machine) nameHost(s *participant) {
 	if s.node != "" || from == "" || printable.Text(from) != from || m.byNode[from] != nil {
 		return
 	}
-	if n := m.nodes[from]; n != nil && n.join != nil {
+	if n := m.nodes.live[from]; n != nil && n.join != nil {
 		return
 	}
 	s.node = from
@@ -249,7 +249,7 @@ func (m *Machine) causeHost() string {
 // accountFor says what became of a member that does not come back.
 func (m *Machine) accountFor(rank int, state participantState, cause string) {
 	s := m.participants[rank]
-	if s.state == participantUnknown || s.state == participantLost && state == participantFinished && m.nodes[s.node] == nil {
+	if s.state == participantUnknown || s.state == participantLost && state == participantFinished && m.nodes.live[s.node] == nil {
 		m.setParticipant(s, state, cause)
 		if cause != "" {
 			m.out.note("%s %s", s.name(), cause)

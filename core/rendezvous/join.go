@@ -12,24 +12,24 @@ import (
 // join registers a pending join; settle completes the round when it is due.
 func (m *Machine) join(n *node, j Join) {
 	if n.ended {
-		m.fail(n, j.Number, Errorf(CodeInvalid, "run %q: node %s has already left", m.runID, n.id))
+		m.nodes.fail(n, j.Number, Errorf(CodeInvalid, "run %q: node %s has already left", m.runID, n.id))
 		return
 	}
 	if m.closed != nil {
-		m.fail(n, j.Number, m.endedError(n))
+		m.nodes.fail(n, j.Number, m.endedError(n))
 		return
 	}
 	if row := m.rowOf(n.id, n.hostName); row != nil { // it left as unfit, or was cordoned while its workers ran
-		m.fail(n, j.Number, m.drainedError(n.id, row))
+		m.nodes.fail(n, j.Number, m.drainedError(n.id, row))
 		return
 	}
 	s := m.participantOf(n)
 	if s != nil && m.finishing() {
-		m.fail(n, j.Number, m.finishedError())
+		m.nodes.fail(n, j.Number, m.finishedError())
 		return
 	}
 	if n.join != nil {
-		m.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s asked again to join", m.runID, n.id))
+		m.nodes.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s asked again to join", m.runID, n.id))
 		m.dropJoin(n)
 	}
 	m.joinSeq++
@@ -56,18 +56,18 @@ func (m *Machine) arrived() {
 // back with it does not join again.
 func (m *Machine) withdraw(n *node, ev Withdraw) {
 	if n.join == nil || n.join.Number != ev.Join {
-		m.answer(n, ev.Number, Withdrawn{Completed: true})
+		m.nodes.answer(n, ev.Number, Withdrawn{Completed: true})
 		return
 	}
 	progress := m.progressOf(n)
-	m.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s withdrew", m.runID, n.id))
+	m.nodes.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s withdrew", m.runID, n.id))
 	m.dropJoin(n)
-	m.touched = append(m.touched, n)
+	m.nodes.touch(n)
 	if s := m.participantOf(n); s != nil {
 		m.setParticipant(s, participantLost, "gave up waiting for the next round")
 		m.out.note("node %s gave up waiting for the next round", n.id)
 	}
-	m.answer(n, ev.Number, Withdrawn{Progress: progress})
+	m.nodes.answer(n, ev.Number, Withdrawn{Progress: progress})
 }
 
 func (m *Machine) dropJoin(n *node) {
@@ -97,7 +97,7 @@ func (m *Machine) addJoin(n *node, by int) {
 // first and by rank, then the others in order of arrival.
 func (m *Machine) candidates() []*node {
 	list := make([]*node, 0, m.joined)
-	for _, n := range m.nodes {
+	for _, n := range m.nodes.live {
 		if n.join != nil {
 			list = append(list, n)
 		}
@@ -148,7 +148,7 @@ func (m *Machine) Progress() (forming, waiting Progress) {
 // Forming reports whether the session's pending join is a candidate of a round
 // that is being formed now; pending is false if it has none.
 func (m *Machine) Forming(session SessionID) (forming, pending bool) {
-	n := m.sessions[session]
+	n := m.nodes.sessions[session]
 	if n == nil || n.join == nil {
 		return false, false
 	}
@@ -217,7 +217,7 @@ func (m *Machine) missing() string {
 // if none prefers any.
 func (m *Machine) unclaimedRanks(lack int) string {
 	claimed := map[int]bool{}
-	for _, n := range m.nodes {
+	for _, n := range m.nodes.live {
 		if n.join != nil && n.join.NodeRank >= 0 {
 			claimed[n.join.NodeRank] = true
 		}

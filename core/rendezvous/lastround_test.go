@@ -409,7 +409,7 @@ func (s *sim) stranger(t *rapid.T) {
 		t.Skip("it is no stranger")
 	}
 	settled := !s.m.fresh || len(s.m.participants) > 0 && s.m.tally[participantUnknown] == 0 && c.Generation != s.m.origin
-	if len(s.m.nodes) == 0 {
+	if len(s.m.nodes.live) == 0 {
 		settled = false // it brings the policy, and a closed run begins again
 	}
 	before := s.m.others()
@@ -424,13 +424,13 @@ func (s *sim) stranger(t *rapid.T) {
 // others is the state but for what a stranger may change: the next round's number, and
 // that it is there.
 func (m *Machine) others() []byte {
-	was := *m
-	m.floor, m.nodes, m.sessions = 0, map[string]*node{}, map[SessionID]*node{}
-	for session, n := range was.sessions {
+	floor, live, sessions := m.floor, m.nodes.live, m.nodes.sessions
+	m.floor, m.nodes.live, m.nodes.sessions = 0, map[string]*node{}, map[SessionID]*node{}
+	for session, n := range sessions {
 		if !strings.HasPrefix(n.id, "stranger") {
-			m.nodes[n.id], m.sessions[session] = n, n
+			m.nodes.live[n.id], m.nodes.sessions[session] = n, n
 		}
 	}
-	defer func() { m.floor, m.nodes, m.sessions = was.floor, was.nodes, was.sessions }()
+	defer func() { m.floor, m.nodes.live, m.nodes.sessions = floor, live, sessions }()
 	return m.Snapshot()
 }

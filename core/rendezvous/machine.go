@@ -39,7 +39,8 @@ type Config struct {
 // Machine is the state of one run. Apply it one event at a time; it is not safe
 // for concurrent use.
 type Machine struct {
-	out *output
+	out   *output
+	nodes *nodes
 
 	runID      string
 	generation string
@@ -55,10 +56,8 @@ type Machine struct {
 	byNode       map[string]*participant
 	tally        [participantStates]int // participants by state
 
-	nodes    map[string]*node    // live nodes by id
-	sessions map[SessionID]*node // the same, and those that ended and await their peers
-	seen     map[string]struct{} // ids of all nodes that ever were in a round
-	joinSeq  uint64
+	seen    map[string]struct{} // ids of all nodes that ever were in a round
+	joinSeq uint64
 
 	joined      int // nodes with a pending join
 	joinedGrace int // of these, how many are inside their grace
@@ -92,14 +91,11 @@ type Machine struct {
 	learned        uint64         // the change that the control plane before has told last
 	directivesOwn  bool           // directives were given, carried out or taken back here
 	closed         *Closing
-	awaitingPeers  []*node     // nodes that wait for the others to end
 	keys           *agentStore // of the last round; nil: it has none yet
 	limits         Limits
-	usage          Usage  // what Usage need not derive from the rest
 	waitSeq        uint64 // orders the pending key waits
 
-	viewed  view    // what the last updates were computed from
-	touched []*node // nodes whose own view changed
+	viewed view // what the last updates were computed from
 }
 
 // New makes the state of a run that no node has joined yet.
@@ -108,13 +104,13 @@ func New(c Config) *Machine {
 	if c.Succession.Term > 1 {
 		uptime = 0 // it has not begun yet
 	}
+	out := &output{running: map[Timer]runningTimer{}}
 	return &Machine{
-		out:        &output{running: map[Timer]runningTimer{}},
+		out:        out,
+		nodes:      newNodes(out),
 		runID:      c.RunID,
 		generation: c.Generation,
 		byNode:     map[string]*participant{},
-		nodes:      map[string]*node{},
-		sessions:   map[SessionID]*node{},
 		seen:       map[string]struct{}{},
 		fresh:      true,
 		uptime:     uptime,
@@ -152,32 +148,32 @@ func (m *Machine) applyRequest(n *node, ev Event) {
 		m.leave(n, ev)
 	case CloseRun:
 		m.closeRun(ev)
-		m.answer(n, ev.Number, nil)
+		m.nodes.answer(n, ev.Number, nil)
 	case Finish:
 		m.finish(n)
-		m.answer(n, ev.Number, nil)
+		m.nodes.answer(n, ev.Number, nil)
 	case AwaitPeers:
 		if len(n.linger) == 0 {
-			m.awaitingPeers = append(m.awaitingPeers, n)
+			m.nodes.awaitingPeers = append(m.nodes.awaitingPeers, n)
 		}
-		m.addAwait(n, ev.Number)
+		m.nodes.addAwait(n, ev.Number)
 	case KeyRequest:
 		m.keyRequest(n, ev)
 	case GiveDirective:
 		if err := m.room(ev); err != nil {
-			m.fail(n, ev.Number, err)
+			m.nodes.fail(n, ev.Number, err)
 			break
 		}
 		m.giveDirective(n, ev)
 	case ReportDirective:
 		m.reportDirective(n, ev)
-		m.answer(n, ev.Number, nil)
+		m.nodes.answer(n, ev.Number, nil)
 	case AnnounceStop:
 		if err := m.announceStop(n, ev); err != nil {
-			m.fail(n, ev.Number, err)
+			m.nodes.fail(n, ev.Number, err)
 			break
 		}
-		m.answer(n, ev.Number, nil)
+		m.nodes.answer(n, ev.Number, nil)
 	default:
 		panic(fmt.Sprintf("rendezvous: unknown request %T", ev))
 	}
@@ -191,7 +187,7 @@ func (m *Machine) applyOther(ev Event) {
 	case Disconnect:
 		m.disconnect(ev)
 	case LeaseExpired:
-		if n := m.sessions[ev.Session]; n != nil && (ev.Heard == 0 || n.heard <= ev.Heard) {
+		if n := m.nodes.sessions[ev.Session]; n != nil && (ev.Heard == 0 || n.heard <= ev.Heard) {
 			m.lose(n, fmt.Sprintf(causeSilent+"%v", m.policy.LeaseTimeout))
 		}
 	case TimerFired:
@@ -235,22 +231,22 @@ func (m *Machine) Round() uint64 { return m.round }
 func (m *Machine) Generation() string { return m.generation }
 
 // Live returns the number of nodes that are alive.
-func (m *Machine) Live() int { return len(m.nodes) }
+func (m *Machine) Live() int { return len(m.nodes.live) }
 
 // Has reports whether the session is known.
-func (m *Machine) Has(session SessionID) bool { return m.sessions[session] != nil }
+func (m *Machine) Has(session SessionID) bool { return m.nodes.sessions[session] != nil }
 
 // Heard returns how many hellos and requests of the session were applied, repeated ones
 // included; 0 if it is not known.
 func (m *Machine) Heard(session SessionID) uint64 {
-	if n := m.sessions[session]; n != nil {
+	if n := m.nodes.sessions[session]; n != nil {
 		return n.heard
 	}
 	return 0
 }
 
 // HasNode reports whether a node of that id is alive.
-func (m *Machine) HasNode(id string) bool { return m.nodes[id] != nil }
+func (m *Machine) HasNode(id string) bool { return m.nodes.live[id] != nil }
 
 // Policy returns what the run's nodes have agreed on; zero before the first.
 func (m *Machine) Policy() Policy { return m.policy }
@@ -264,12 +260,12 @@ func (m *Machine) Timers() []SetTimer { return m.out.timers() }
 func (m *Machine) recovered(ev Recovered) {
 	m.stored, m.reserve = true, ev.Generation
 	grace := cmp.Or(ev.Grace, m.policy.LeaseTimeout)
-	if len(m.nodes) > 0 {
+	if len(m.nodes.live) > 0 {
 		m.out.note("the control plane was restarted and knows %s %v to come back",
-			wording.Count(len(m.nodes), "node, which has", "nodes, which have"), grace)
+			wording.Count(len(m.nodes.live), "node, which has", "nodes, which have"), grace)
 	}
-	for _, session := range slices.Sorted(maps.Keys(m.sessions)) {
-		n := m.sessions[session]
+	for _, session := range slices.Sorted(maps.Keys(m.nodes.sessions)) {
+		n := m.nodes.sessions[session]
 		m.setGrace(n, false)
 		m.beginGrace(n, grace)
 		n.recovering = true
@@ -298,7 +294,7 @@ func (m *Machine) timerFired(t Timer) {
 	case TimerDrained:
 		m.undrain(string(t.Session), "its time is over")
 	case TimerGrace:
-		if n := m.sessions[t.Session]; n != nil && n.grace {
+		if n := m.nodes.sessions[t.Session]; n != nil && n.grace {
 			m.lose(n, n.graceCause())
 		}
 	}

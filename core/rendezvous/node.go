@@ -8,40 +8,9 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// node is one live process that said hello.
-type node struct {
-	id          string
-	label       string
-	hostName    string
-	session     SessionID
-	incarnation uint64
-	inHost      bool
-	seenAddr    string
-	serverAddr  string
-	heard       uint64 // see Machine.Heard
-
-	grace      bool // its connection broke; TimerGrace runs
-	recovering bool // it did so when the control plane was restarted
-
-	ended bool   // it left; only its session lives on, to await its peers
-	stale string // why it must rejoin though no node waits: it was dropped from its round
-
-	join *Join  // pending join
-	seq  uint64 // order of its arrival
-
-	acked    uint64              // answers up to this number have arrived
-	answered map[uint64]Reply    // answers that may not have arrived
-	held     int                 // bytes of keys and values in them
-	waits    map[uint64]*keyWait // pending key waits
-	answers  int64               // about what answered takes, in bytes
-	waiting  int64               // about what waits take
-	linger   []uint64            // requests of AwaitPeers not answered yet
-	update   MembershipUpdate    // last one sent
-}
-
 // hello registers a node, or ties a known session to a new connection.
 func (m *Machine) hello(h Hello) {
-	if n := m.sessions[h.Session]; n != nil {
+	if n := m.nodes.sessions[h.Session]; n != nil {
 		m.resume(n, h)
 		return
 	}
@@ -50,7 +19,7 @@ func (m *Machine) hello(h Hello) {
 		return
 	}
 	again := ""
-	if m.closed != nil && len(m.nodes) == 0 && m.beginsAgain(h) {
+	if m.closed != nil && len(m.nodes.live) == 0 && m.beginsAgain(h) {
 		again = "the run begins again; it " + m.closed.sentence()
 		m.out.note("%s", again)
 		m.forget()
@@ -63,7 +32,7 @@ func (m *Machine) hello(h Hello) {
 		m.out.emit(Refuse{h.Session, err})
 		return
 	}
-	if old := m.nodes[h.Node]; old != nil {
+	if old := m.nodes.live[h.Node]; old != nil {
 		if h.Incarnation <= old.incarnation {
 			m.out.emit(Refuse{h.Session, Errorf(CodeNodeInUse,
 				"run %q: node id %q is in use by %s, which is alive and, by the clocks, no older start of the same node; give each node its own node_id", m.runID, h.Node, cmp.Or(old.label, "another process"))})
@@ -76,8 +45,8 @@ func (m *Machine) hello(h Hello) {
 		seenAddr: h.SeenAddr, serverAddr: h.ServerAddr, heard: 1,
 		answered: map[uint64]Reply{}, waits: map[uint64]*keyWait{},
 	}
-	m.nodes[n.id] = n
-	m.addSession(n)
+	m.nodes.live[n.id] = n
+	m.nodes.addSession(n)
 	m.adopt(n, h.LastRound)
 	m.applyReports(n, h.LastRound)
 	m.noteHost(n)
@@ -93,9 +62,9 @@ func (m *Machine) resume(n *node, h Hello) {
 		m.out.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the session belongs to node %s, not to %s", m.runID, n.id, h.Node)})
 		return
 	}
-	m.usage.Sessions -= n.cost()
+	m.nodes.usage.Sessions -= n.cost()
 	n.seenAddr, n.serverAddr, n.inHost = h.SeenAddr, h.ServerAddr, h.InHost
-	m.usage.Sessions += n.cost()
+	m.nodes.usage.Sessions += n.cost()
 	m.noteHost(n)
 	m.setGrace(n, false)
 	m.reclaim(n, h.LastRound)
@@ -110,7 +79,7 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 	if err := h.Policy.Validate(); err != nil {
 		return Errorf(CodeInvalid, "%v", err)
 	}
-	if len(m.nodes) == 0 {
+	if len(m.nodes.live) == 0 {
 		m.policy, m.policyBy = h.Policy, h.Node
 		if p := m.policy; m.target > 0 && (m.target < p.Min || m.target > p.Max || m.target%p.NodeUnit != 0) {
 			m.target = 0 // it was asked of a run of another size
@@ -130,11 +99,11 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 }
 
 func (m *Machine) disconnect(ev Disconnect) {
-	n := m.sessions[ev.Session]
+	n := m.nodes.sessions[ev.Session]
 	switch {
 	case n == nil || n.grace:
 	case n.ended:
-		m.remove(n)
+		m.nodes.remove(n)
 	case m.policy.ReconnectGrace == 0:
 		m.lose(n, "lost: connection closed")
 	default:
@@ -176,39 +145,31 @@ func (n *node) graceCause() string {
 // it live, learns it at its next hello.
 func (m *Machine) lose(n *node, cause string) {
 	if n.ended {
-		m.remove(n)
+		m.nodes.remove(n)
 		return
 	}
 	m.out.note("node %s %s", n.id, cause)
 	m.part(n, cause)
 	m.out.emit(Drop{n.session, Errorf(CodeEvicted, "run %q: node %s was dropped: %s", m.runID, n.id, cause)})
-	m.remove(n)
+	m.nodes.remove(n)
 }
 
 // part ends a node's share in the run: its join, its membership, its waits.
 func (m *Machine) part(n *node, cause string) {
 	m.dropJoin(n)
 	for number := range n.waits {
-		m.dropWait(n, number)
+		m.nodes.dropWait(n, number)
 	}
 	if s := m.participantOf(n); s != nil && s.live() {
 		m.setParticipant(s, participantLost, cause)
 		m.assistRanks()
 	}
-	delete(m.nodes, n.id)
-}
-
-// remove forgets the session of a node that has parted.
-func (m *Machine) remove(n *node) {
-	m.out.stop(Timer{Kind: TimerGrace, Session: n.session})
-	if m.nodes[n.id] == n {
-		delete(m.nodes, n.id)
-	}
-	m.dropSession(n)
+	delete(m.nodes.live, n.id)
+	n.ended = true
 }
 
 func (m *Machine) evict(ev Evict) {
-	for _, n := range m.named(ev.Node) {
+	for _, n := range m.nodes.named(ev.Node) {
 		m.lose(n, "evicted by "+printable.Text(ev.By)+": "+printable.Text(ev.Reason))
 	}
 }
@@ -216,7 +177,7 @@ func (m *Machine) evict(ev Evict) {
 // leave ends a node's part on its own request.
 func (m *Machine) leave(n *node, ev Leave) {
 	if n.ended {
-		m.answer(n, ev.Number, nil)
+		m.nodes.answer(n, ev.Number, nil)
 		return
 	}
 	ev.Reason = printable.Text(ev.Reason)
@@ -238,14 +199,13 @@ func (m *Machine) leave(n *node, ev Leave) {
 		m.out.note("node %s %s", n.id, cause)
 	}
 	m.part(n, cause)
-	n.ended = true
-	m.answer(n, ev.Number, nil)
+	m.nodes.answer(n, ev.Number, nil)
 }
 
 // forget starts the run afresh under the same name; round numbers go on.
 func (m *Machine) forget() {
-	for _, n := range m.sessions {
-		m.remove(n)
+	for _, n := range m.nodes.sessions {
+		m.nodes.remove(n)
 	}
 	m.dropKeys(m.round)
 	m.closed, m.overtaken, m.stop = nil, "", nil

@@ -172,7 +172,7 @@ func (s *sim) doLeanly(ev Event, want []Effect) {
 		s.t.Fatalf("answered without a change: %v; %+v\n%v\n%v", ok, ev, effects, want)
 	}
 	r, _ := RequestOf(ev)
-	if k, is := ev.(KeyRequest); is && ok && k.Op.Reads() && s.lean.sessions[r.Session].answered[r.Number].Number == 0 {
+	if k, is := ev.(KeyRequest); is && ok && k.Op.Reads() && s.lean.nodes.sessions[r.Session].answered[r.Number].Number == 0 {
 		// A node that has the answer does not ask again; another one might be right by then.
 		s.sent = slices.DeleteFunc(s.sent, func(ev Event) bool { q, _ := RequestOf(ev); return q == r })
 	}
@@ -241,7 +241,7 @@ func (s *sim) recover(t *rapid.T) {
 	s.restore(t)
 	s.count++
 	s.do(Recovered{Generation: fmt.Sprint("r", s.count)})
-	for _, n := range s.m.sessions {
+	for _, n := range s.m.nodes.sessions {
 		if !n.grace {
 			s.t.Fatalf("node %s need not come back", n.id)
 		}
@@ -325,7 +325,7 @@ func (s *sim) pick(t *rapid.T, fit func(*rigNode) bool) *rigNode {
 	return rapid.SampledFrom(list).Draw(t, "node")
 }
 
-func (s *sim) known(n *rigNode) *node { return s.m.sessions[n.session] }
+func (s *sim) known(n *rigNode) *node { return s.m.nodes.sessions[n.session] }
 
 func (s *sim) connected(n *rigNode) bool {
 	k := s.known(n)
@@ -511,7 +511,7 @@ func (s *sim) replace(c Config) {
 }
 
 func (s *sim) evict(t *rapid.T) {
-	n := s.pick(t, func(n *rigNode) bool { return s.m.nodes[n.id] != nil })
+	n := s.pick(t, func(n *rigNode) bool { return s.m.nodes.live[n.id] != nil })
 	s.do(Evict{Node: rapid.SampledFrom([]string{n.id, n.id, cmp.Or(hostOf(n.id), n.id)}).Draw(t, "name"), By: "admin", Reason: "why"})
 }
 

@@ -333,8 +333,8 @@ func (r *rig) wantError(n *rigNode, code Code) *Error {
 func (m *Machine) check(t tester) {
 	t.Helper()
 	joined, grace, newcomers := 0, 0, 0
-	for id, n := range m.nodes {
-		if n.id != id || m.sessions[n.session] != n || n.ended {
+	for id, n := range m.nodes.live {
+		if n.id != id || m.nodes.sessions[n.session] != n || n.ended {
 			t.Fatalf("node %s is not what its tables say", id)
 		}
 		if n.join == nil {
@@ -357,7 +357,7 @@ func (m *Machine) check(t tester) {
 		if s.rank != rank {
 			t.Fatalf("seat %d says rank %d", rank, s.rank)
 		}
-		n := m.nodes[s.node]
+		n := m.nodes.live[s.node]
 		switch {
 		case s.state == participantRejoined && (n == nil || n.join == nil):
 			t.Fatalf("rank %d rejoined without a pending join", rank)
@@ -376,7 +376,7 @@ func (m *Machine) check(t tester) {
 	if m.closed == nil && m.tally[participantFinished] == 0 {
 		m.checkNotDue(t)
 	}
-	for _, n := range m.nodes {
+	for _, n := range m.nodes.live {
 		if n.join != nil {
 			continue // it is blocked in its join and told with the outcome
 		}

@@ -176,7 +176,7 @@ func (m *Machine) complete() {
 		n.update.Facts = outcome.Facts() // its outcome says so
 		o := outcome
 		o.Rank = ranks[i]
-		m.answer(n, number, o)
+		m.nodes.answer(n, number, o)
 	}
 	for _, n := range candidates[size:] {
 		m.countJoin(n)
@@ -196,9 +196,9 @@ func (m *Machine) dropAwaited() []string {
 		if s.state != participantRunning && s.state != participantUnknown {
 			continue
 		}
-		if n := m.nodes[s.node]; n != nil && s.state == participantRunning {
+		if n := m.nodes.live[s.node]; n != nil && s.state == participantRunning {
 			n.stale = "it did not rejoin within regroup_timeout"
-			m.touched = append(m.touched, n)
+			m.nodes.touch(n)
 		}
 		m.out.note("node %s was dropped: it did not rejoin within %v", s.name(), m.policy.RegroupTimeout)
 		if len(names) < maxNames {
@@ -218,10 +218,10 @@ func (m *Machine) refuseRejoined() {
 		if s.state != participantRejoined {
 			continue
 		}
-		n := m.nodes[s.node]
-		m.fail(n, n.join.Number, err)
+		n := m.nodes.live[s.node]
+		m.nodes.fail(n, n.join.Number, err)
 		m.dropJoin(n)
-		m.touched = append(m.touched, n)
+		m.nodes.touch(n)
 		m.setParticipant(s, participantLost, "could not regroup after others had finished")
 	}
 }
@@ -370,7 +370,7 @@ func (p *participant) name() string {
 // it to time.
 func (m *Machine) participantOf(n *node) *participant {
 	s := m.byNode[n.id]
-	if s == nil || s.state == participantLost || m.nodes[n.id] != n {
+	if s == nil || s.state == participantLost || n.ended {
 		return nil
 	}
 	return s

@@ -11,7 +11,7 @@ import (
 // because the session is unknown (its connection was dropped), the answer is known
 // (it is sent again) or still owed.
 func (m *Machine) take(r Request) *node {
-	n := m.sessions[r.Session]
+	n := m.nodes.sessions[r.Session]
 	if n == nil {
 		return nil
 	}
@@ -20,7 +20,7 @@ func (m *Machine) take(r Request) *node {
 		n.acked = r.Acked
 		for number := range n.answered {
 			if number <= r.Acked {
-				m.dropAnswer(n, number)
+				m.nodes.dropAnswer(n, number)
 			}
 		}
 	}
@@ -31,7 +31,7 @@ func (m *Machine) take(r Request) *node {
 		m.lose(n, "lost: it does not acknowledge answers")
 		return nil
 	}
-	if m.loseHogs(); m.sessions[r.Session] != n {
+	if m.loseHogs(); m.nodes.sessions[r.Session] != n {
 		return nil
 	}
 	if reply, ok := n.answered[r.Number]; ok {
@@ -44,49 +44,6 @@ func (m *Machine) take(r Request) *node {
 		return nil
 	}
 	return n
-}
-
-// again is an answer that is sent once more. Behind an outcome comes the update, if it
-// tells to regroup: while the node had no outcome it took that for one of the round before.
-func (n *node) again(reply Reply) []Effect {
-	if _, joined := reply.Result.(Outcome); joined && n.update.Waiting > 0 {
-		return []Effect{reply, Notify{n.session, n.update}}
-	}
-	return []Effect{reply}
-}
-
-// owes reports whether the request is applied and its answer still to come.
-func (n *node) owes(number uint64) bool {
-	return n.join != nil && n.join.Number == number || n.waits[number] != nil || slices.Contains(n.linger, number)
-}
-
-// answer answers a request and keeps the answer until the node has it.
-func (m *Machine) answer(n *node, number uint64, result Result) {
-	m.reply(n, Reply{Session: n.session, Number: number, Result: result})
-}
-
-func (m *Machine) fail(n *node, number uint64, err *Error) {
-	m.reply(n, Reply{Session: n.session, Number: number, Err: err})
-}
-
-func (m *Machine) reply(n *node, r Reply) {
-	if m.sessions[n.session] == n {
-		m.keep(n, r)
-	}
-	m.out.emit(r)
-}
-
-// size is how many bytes of keys and values a reply holds; the rest of it is small.
-func (r Reply) size() (bytes int) {
-	if result, ok := r.Result.(KeyResult); ok {
-		for _, value := range result.Values {
-			bytes += len(value)
-		}
-		for _, key := range result.Keys {
-			bytes += len(key)
-		}
-	}
-	return bytes
 }
 
 // Bounds of the answers kept for a node and owed to it; a well-behaved one has a
@@ -104,7 +61,7 @@ const (
 // answered. False means that the request has to be applied.
 func (m *Machine) TryRead(ev Event) (effects []Effect, ok bool) {
 	r, _ := RequestOf(ev)
-	n := m.sessions[r.Session]
+	n := m.nodes.sessions[r.Session]
 	if n == nil {
 		return nil, false
 	}
@@ -139,7 +96,7 @@ func (m *Machine) TryRead(ev Event) (effects []Effect, ok bool) {
 // AppendSessions appends all sessions to list, in no order: those of live nodes,
 // also inside their grace, and of nodes that ended and await their peers.
 func (m *Machine) AppendSessions(list []SessionID) []SessionID {
-	for session := range m.sessions {
+	for session := range m.nodes.sessions {
 		list = append(list, session)
 	}
 	return list
@@ -148,7 +105,7 @@ func (m *Machine) AppendSessions(list []SessionID) []SessionID {
 // AppendAttached appends the sessions of AppendSessions that may still act: neither have
 // they ended, nor is their connection broken, which a shared log tells by a goodbye.
 func (m *Machine) AppendAttached(list []SessionID) []SessionID {
-	for session, n := range m.sessions {
+	for session, n := range m.nodes.sessions {
 		if !n.ended && !n.grace {
 			list = append(list, session)
 		}
@@ -185,11 +142,11 @@ func (m *Machine) IsClosed() bool { return m.closed != nil }
 // hello that came late has begun the session again, and nothing else would ever tell the node
 // what it has missed.
 func (m *Machine) CatchUp(session SessionID, before *Machine, claim LastRound) (answers []Reply, notice MembershipUpdate, known bool) {
-	n := m.sessions[session]
+	n := m.nodes.sessions[session]
 	if n == nil {
 		return nil, MembershipUpdate{}, false
 	}
-	if was := before.sessions[session]; was != nil && (n.acked < was.acked || claim.Round > 0 && m.orphanedJoin(n)) {
+	if was := before.nodes.sessions[session]; was != nil && (n.acked < was.acked || claim.Round > 0 && m.orphanedJoin(n)) {
 		return nil, MembershipUpdate{}, false
 	}
 	answers = slices.SortedFunc(maps.Values(n.answered), func(a, b Reply) int { return cmp.Compare(a.Number, b.Number) })

@@ -13,7 +13,7 @@ import (
 // later events. Equal states give equal bytes. It may be called between two
 // events only.
 func (m *Machine) Snapshot() []byte {
-	sessions := slices.Sorted(maps.Keys(m.sessions))
+	sessions := slices.Sorted(maps.Keys(m.nodes.sessions))
 	return pack.Append(nil, func(p *pack.Packer) {
 		p.List(14)
 		p.Uint(StateVersion)
@@ -22,12 +22,12 @@ func (m *Machine) Snapshot() []byte {
 		m.packParticipants(p)
 		p.List(len(sessions))
 		for _, session := range sessions {
-			m.packNode(p, m.sessions[session])
+			m.packNode(p, m.nodes.sessions[session])
 		}
 		p.Texts(slices.Sorted(maps.Keys(m.seen)))
 		m.packClosing(p)
-		p.List(len(m.awaitingPeers))
-		for _, n := range m.awaitingPeers {
+		p.List(len(m.nodes.awaitingPeers))
+		for _, n := range m.nodes.awaitingPeers {
 			p.Text(string(n.session))
 		}
 		m.packView(p)
@@ -188,7 +188,7 @@ func (m *Machine) packKeys(p *pack.Packer) {
 // is the order in which a key's write ends them.
 func (m *Machine) packWaits(p *pack.Packer) {
 	var waits []*keyWait
-	for _, n := range m.sessions {
+	for _, n := range m.nodes.sessions {
 		waits = slices.AppendSeq(waits, maps.Values(n.waits))
 	}
 	slices.SortFunc(waits, func(a, b *keyWait) int { return cmp.Compare(a.seq, b.seq) })
@@ -227,12 +227,12 @@ func Restore(b []byte) (*Machine, error) {
 	}
 	m.unpackClosing(u)
 	for range openEach(u) {
-		n := m.sessions[SessionID(u.Text(maxText))]
+		n := m.nodes.sessions[SessionID(u.Text(maxText))]
 		if n == nil {
 			u.Fail("a node lingers that is not there")
 			break
 		}
-		m.awaitingPeers = append(m.awaitingPeers, n)
+		m.nodes.awaitingPeers = append(m.nodes.awaitingPeers, n)
 	}
 	m.unpackView(u)
 	m.unpackKeys(u)
@@ -348,19 +348,19 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 	for range openEach(u) {
 		u.Open()
 		number := u.Uint()
-		m.keep(n, Reply{Session: n.session, Number: number, Err: UnpackError(u), Result: UnpackResult(u)})
+		m.nodes.keep(n, Reply{Session: n.session, Number: number, Err: UnpackError(u), Result: UnpackResult(u)})
 		u.Close()
 	}
 	for range openEach(u) {
-		m.addAwait(n, u.Uint())
+		m.nodes.addAwait(n, u.Uint())
 	}
 	n.update = UnpackMembershipUpdate(u)
 	n.heard, n.hostName = u.Uint(), u.Text(maxText)
 	u.Close()
 	switch {
-	case m.sessions[n.session] != nil:
+	case m.nodes.sessions[n.session] != nil:
 		u.Fail("session %q is there twice", n.session)
-	case !n.ended && m.nodes[n.id] != nil:
+	case !n.ended && m.nodes.live[n.id] != nil:
 		u.Fail("node %q is there twice", n.id)
 	case n.join != nil && n.ended:
 		u.Fail("node %q has left and joins", n.id)
@@ -370,9 +370,9 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 	if u.Err() != nil {
 		return
 	}
-	m.addSession(n)
+	m.nodes.addSession(n)
 	if !n.ended {
-		m.nodes[n.id] = n
+		m.nodes.live[n.id] = n
 	}
 	m.countJoin(n)
 }
@@ -426,7 +426,7 @@ func (m *Machine) unpackWait(u *pack.Unpacker) {
 	req, _ := UnpackArguments(u, OpKey).(KeyRequest)
 	pending := unpackTexts(u)
 	u.Close()
-	n := m.sessions[session]
+	n := m.nodes.sessions[session]
 	switch {
 	case u.Err() != nil:
 		return
@@ -443,7 +443,7 @@ func (m *Machine) unpackWait(u *pack.Unpacker) {
 	w := &keyWait{node: n, req: req, engine: m.keys.engine, seq: m.waitSeq}
 	m.keys.prepare(w)
 	w.engine.Await(pending, &w.waiter)
-	m.addWait(w)
+	m.nodes.addWait(w)
 }
 
 // checkSeats refuses members and joins that contradict each other.
@@ -464,7 +464,7 @@ func (m *Machine) checkSeats(u *pack.Unpacker) {
 		u.Fail("%d nodes join a closed run", m.joined)
 	}
 	for _, s := range m.participants {
-		n := m.nodes[s.node]
+		n := m.nodes.live[s.node]
 		switch {
 		case s.state == participantRejoined && (n == nil || n.join == nil || m.byNode[s.node] != s):
 			u.Fail("rank %d has rejoined, but its node does not join", s.rank)

@@ -102,7 +102,7 @@ func (m *Machine) Status() Status {
 	s := Status{RunID: m.runID, Generation: m.generation, Round: m.round, Origin: m.origin, Store: m.store, Phase: m.phase(), Policy: m.policy}
 	for _, member := range m.participants {
 		ms := MemberStatus{Rank: member.rank, Node: member.node, Label: member.label, State: participantStateNames[member.state], Cause: member.cause, Host: member.host}
-		if n := m.nodes[member.node]; n != nil && m.participantOf(n) == member {
+		if n := m.nodes.live[member.node]; n != nil && m.participantOf(n) == member {
 			ms.Label, ms.Addr, ms.Session, ms.Reconnect = n.label, n.seenAddr, n.session, n.grace
 		}
 		s.Members = append(s.Members, ms)
@@ -115,7 +115,7 @@ func (m *Machine) Status() Status {
 			Spare: forming && i >= m.places() || !forming && !m.admits(),
 		})
 	}
-	for _, n := range m.nodes {
+	for _, n := range m.nodes.live {
 		if n.join == nil && m.participantOf(n) == nil {
 			s.Idle = append(s.Idle, IdleStatus{n.id, n.label, n.seenAddr, n.session, n.stale, n.grace})
 		}
@@ -161,10 +161,10 @@ func (m *Machine) phase() Phase {
 func (m *Machine) notStarted() string {
 	switch m.phase() {
 	case PhaseEmpty:
-		if len(m.nodes) == 0 {
+		if len(m.nodes.live) == 0 {
 			return "no node is here"
 		}
-		return fmt.Sprintf("no node has asked for a place; %s connected", wording.Count(len(m.nodes), "node is", "nodes are"))
+		return fmt.Sprintf("no node has asked for a place; %s connected", wording.Count(len(m.nodes.live), "node is", "nodes are"))
 	case PhaseForming, PhaseRegroup:
 		return m.notComplete()
 	}
@@ -246,7 +246,7 @@ func (m *Machine) admits() bool { return !m.finishing() && m.gain() > 0 }
 // Census counts the nodes.
 func (m *Machine) Census() Census {
 	c := Census{
-		Phase: m.phase(), Round: m.round, Live: len(m.nodes),
+		Phase: m.phase(), Round: m.round, Live: len(m.nodes.live),
 		Running: m.tally[participantRunning], Unknown: m.tally[participantUnknown], Rejoined: m.tally[participantRejoined],
 		Finished: m.tally[participantFinished], Lost: m.tally[participantLost],
 	}
@@ -268,6 +268,6 @@ func (m *Machine) Census() Census {
 		c.Ended = m.closed.how()
 	}
 	// A finished member may still be here.
-	c.Idle = max(0, len(m.nodes)-m.live()+c.Unknown-others)
+	c.Idle = max(0, len(m.nodes.live)-m.live()+c.Unknown-others)
 	return c
 }

@@ -28,7 +28,7 @@ func TestCensusAgreesWithStatus(t *testing.T) {
 
 func compareCensus(m *Machine) error {
 	c, s := m.Census(), m.Status()
-	want := Census{Phase: s.Phase, Round: s.Round, Live: len(m.nodes), Lack: s.Lack, LackFull: s.LackFull, Idle: len(s.Idle)}
+	want := Census{Phase: s.Phase, Round: s.Round, Live: len(m.nodes.live), Lack: s.Lack, LackFull: s.LackFull, Idle: len(s.Idle)}
 	for _, member := range s.Members {
 		switch member.State {
 		case "running":

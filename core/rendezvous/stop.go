@@ -79,7 +79,7 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 	}
 	if ev.Leaving {
 		m.setParticipant(s, participantLost, "is leaving: "+ev.Reason)
-		m.touched = append(m.touched, n)
+		m.nodes.touch(n)
 		m.assistRanks()
 	}
 	return stays
@@ -130,7 +130,7 @@ const ownWordShare = 8
 // ownKey is the name by which a node is kept out by its own word: its host's, on which it may
 // come back under another id, unless another live node has that host's name, too.
 func (m *Machine) ownKey(n *node) string {
-	if n.hostName == "" || len(m.named(n.hostName)) > 1 {
+	if n.hostName == "" || len(m.nodes.named(n.hostName)) > 1 {
 		return n.id
 	}
 	return n.hostName
@@ -139,7 +139,7 @@ func (m *Machine) ownKey(n *node) string {
 // unfitRefusal says why a node whose workers keep failing stays in the run; nil if it may
 // leave as unfit. Each reason is one of this failure only: the node may ask at the next.
 func (m *Machine) unfitRefusal(key string, row drained) *Error {
-	left, most, out := len(m.nodes)-1, max(1, m.policy.Max/ownWordShare), 0
+	left, most, out := len(m.nodes.live)-1, max(1, m.policy.Max/ownWordShare), 0
 	for _, d := range m.drained {
 		if d.cause != CauseAdmin {
 			out++

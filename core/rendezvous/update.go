@@ -32,22 +32,22 @@ func (m *Machine) settleViews() {
 	if m.closed != nil {
 		now.closed = m.closed.Kind
 	}
-	if now == m.viewed && len(m.touched) == 0 {
+	if now == m.viewed && len(m.nodes.touched) == 0 {
 		return
 	}
 	reason := sync.OnceValue(m.waitingReason) // the same for all, and it costs as much as the round has members
 	if now != m.viewed {
 		m.viewed = now
-		for _, n := range m.nodes {
+		for _, n := range m.nodes.live {
 			m.notify(n, reason)
 		}
 	}
-	for _, n := range m.touched {
-		if m.nodes[n.id] == n {
+	for _, n := range m.nodes.touched {
+		if !n.ended {
 			m.notify(n, reason)
 		}
 	}
-	m.touched = m.touched[:0]
+	m.nodes.touched = m.nodes.touched[:0]
 }
 
 // notify sends the node its update if it differs in what a program acts on, or in what a

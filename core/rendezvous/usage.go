@@ -57,7 +57,7 @@ func (m *Machine) Limit(l Limits) {
 
 // Usage returns what the run takes. It costs the same however much that is.
 func (m *Machine) Usage() Usage {
-	u := m.usage
+	u := m.nodes.usage
 	if m.keys != nil {
 		waits := m.keys.engine.WaitBytes()
 		u.Waits += waits
@@ -87,27 +87,6 @@ func CostOfHello(h Hello) int64 {
 	return sessionCost + 6*MaxNameLen + participantCost*int64(world)
 }
 
-func (n *node) cost() int64 {
-	return sessionCost + int64(len(n.id)+len(n.label)+len(n.hostName)+len(n.session)+len(n.seenAddr)+len(n.serverAddr))
-}
-
-// cost is about what a reply takes while it is kept.
-func (r Reply) cost() int64 {
-	cost := int64(answerCost + r.size())
-	if r.Err != nil {
-		cost += int64(len(r.Err.Text))
-	}
-	switch result := r.Result.(type) {
-	case KeyResult:
-		cost += partCost * int64(len(result.Values)+len(result.Keys))
-	case Withdrawn:
-		cost += int64(len(result.Progress.Headline) + len(result.Progress.Detail))
-	}
-	return cost
-}
-
-func (k *keyWait) cost() int64 { return waitCost + costOf(k.req) }
-
 // costOf is about what the lists of a request take.
 func costOf(ev Event) (cost int64) {
 	switch r := ev.(type) {
@@ -124,82 +103,17 @@ func costOf(ev Event) (cost int64) {
 	return cost
 }
 
-// addSession and dropSession count a session with all that it keeps.
-func (m *Machine) addSession(n *node) {
-	m.sessions[n.session] = n
-	m.usage.Sessions += n.cost()
-}
-
-func (m *Machine) dropSession(n *node) {
-	if m.sessions[n.session] != n {
-		return
-	}
-	delete(m.sessions, n.session)
-	for number := range n.waits {
-		m.dropWait(n, number)
-	}
-	m.dropAwaits(n)
-	m.usage.Sessions -= n.cost()
-	m.usage.Answers -= n.answers
-}
-
-// addAwait and dropAwaits count the requests of AwaitPeers that have no answer yet.
-func (m *Machine) addAwait(n *node, number uint64) {
-	n.linger = append(n.linger, number)
-	m.usage.Answers += awaitCost
-}
-
-func (m *Machine) dropAwaits(n *node) {
-	m.usage.Answers -= awaitCost * int64(len(n.linger))
-	n.linger = nil
-}
-
-// keep keeps an answer until the node acknowledges it.
-func (m *Machine) keep(n *node, r Reply) {
-	m.dropAnswer(n, r.Number)
-	n.answered[r.Number] = r
-	n.held += r.size()
-	n.answers += r.cost()
-	m.usage.Answers += r.cost()
-}
-
-func (m *Machine) dropAnswer(n *node, number uint64) {
-	r, ok := n.answered[number]
-	if !ok {
-		return
-	}
-	delete(n.answered, number)
-	n.held -= r.size()
-	n.answers -= r.cost()
-	m.usage.Answers -= r.cost()
-}
-
-// addWait and dropWait count a wait for keys; the engine counts its own part.
-func (m *Machine) addWait(w *keyWait) {
-	w.node.waits[w.req.Number] = w
-	w.node.waiting += w.cost()
-	m.usage.Waits += w.cost()
-}
-
-func (m *Machine) dropWait(n *node, number uint64) {
-	w := n.waits[number]
-	w.forget()
-	delete(n.waits, number)
-	n.waiting -= w.cost()
-	m.usage.Waits -= w.cost()
-}
-
 // see remembers the id of a node that was in a round.
 func (m *Machine) see(id string) {
 	if _, known := m.seen[id]; !known {
 		m.seen[id] = struct{}{}
-		m.usage.Names += seenCost + int64(len(id))
+		m.nodes.usage.Names += seenCost + int64(len(id))
 	}
 }
 
 func (m *Machine) forgetSeen() {
 	for id := range m.seen {
-		m.usage.Names -= seenCost + int64(len(id))
+		m.nodes.usage.Names -= seenCost + int64(len(id))
 	}
 	clear(m.seen)
 }
@@ -216,7 +130,7 @@ func (m *Machine) AnswerBytes(ev Event) int64 {
 
 // FreedBy returns about how much a request frees by what it acknowledges.
 func (m *Machine) FreedBy(r Request) (freed int64) {
-	if n := m.sessions[r.Session]; n != nil {
+	if n := m.nodes.sessions[r.Session]; n != nil {
 		for number, reply := range n.answered {
 			if number <= r.Acked {
 				freed += reply.cost()
@@ -281,9 +195,9 @@ const usageHint = "; the agents of a job need little, so look what fills it; `ra
 // loseHogs loses the nodes that hold most, until the run does not take far more than its limit,
 // or little of it for answers and waits.
 func (m *Machine) loseHogs() {
-	for most := m.limits.Bytes; most > 0 && m.usage.Answers+m.usage.Waits > most/4 && m.Usage().Total() > most+most/4; {
+	for most := m.limits.Bytes; most > 0 && m.nodes.usage.Answers+m.nodes.usage.Waits > most/4 && m.Usage().Total() > most+most/4; {
 		var hog *node
-		for _, n := range m.sessions {
+		for _, n := range m.nodes.sessions {
 			if hog == nil || cmp.Or(cmp.Compare(n.holds(), hog.holds()), cmp.Compare(n.session, hog.session)) > 0 {
 				hog = n
 			}
@@ -291,6 +205,3 @@ func (m *Machine) loseHogs() {
 		m.lose(hog, fmt.Sprintf("%s, of which it holds %d bytes in waits for keys and answers that it does not acknowledge: %s%s", CauseOverLimit, hog.holds(), m.describeUsage(), usageHint))
 	}
 }
-
-// holds is what the run could free without the node.
-func (n *node) holds() int64 { return n.answers + n.waiting + awaitCost*int64(len(n.linger)) }

@@ -13,7 +13,7 @@ import (
 
 // recount is Usage from what is there.
 func (m *Machine) recount() (u Usage) {
-	for _, n := range m.sessions {
+	for _, n := range m.nodes.sessions {
 		u.Sessions += n.cost()
 		for _, r := range n.answered {
 			u.Answers += r.cost()
@@ -40,7 +40,7 @@ func (m *Machine) recount() (u Usage) {
 		}
 	}
 	u.Keys = e.Memory()
-	for _, n := range m.sessions {
+	for _, n := range m.nodes.sessions {
 		for _, w := range n.waits {
 			// A part of what it waited for may be there: the place of that stays until it ends.
 			e.Await(w.waiter.Pending(), &store.Waiter{Wake: func() {}})
@@ -55,7 +55,7 @@ func (m *Machine) checkUsage(t tester) {
 	t.Helper()
 	got, want := m.Usage(), m.recount()
 	done := int64(0) // places of waits that have had their key, at most
-	for _, n := range m.sessions {
+	for _, n := range m.nodes.sessions {
 		for _, w := range n.waits {
 			done += int64(len(w.req.Keys) - len(w.waiter.Pending()))
 		}
@@ -66,7 +66,7 @@ func (m *Machine) checkUsage(t tester) {
 	if got != want {
 		t.Fatalf("the run is counted as %+v, it has %+v", got, want)
 	}
-	if len(m.sessions) == 0 && got != (Usage{Keys: got.Keys, Names: got.Names}) {
+	if len(m.nodes.sessions) == 0 && got != (Usage{Keys: got.Keys, Names: got.Names}) {
 		t.Fatalf("no session is left, and the run keeps %+v", got)
 	}
 }
@@ -188,7 +188,7 @@ func TestWaitsOfARunAreBounded(t *testing.T) {
 			t.Error(x.Err)
 		}
 	}
-	waiting := len(r.m.sessions[n[0].session].waits)
+	waiting := len(r.m.nodes.sessions[n[0].session].waits)
 	if waiting < 50 {
 		t.Errorf("%d waits fit", waiting)
 	}
