@@ -15,7 +15,7 @@ const returnTime = 2 * time.Second
 // is known.
 func (m *Machine) begin() {
 	switch {
-	case !m.fresh || m.uptime < 0:
+	case !m.round.fresh || m.uptime < 0:
 		return
 	case m.succeeds():
 		m.uptime = -1
@@ -48,7 +48,7 @@ func (m *Machine) holdTime() time.Duration { return m.out.running[Timer{Kind: Ti
 // endHoldIfComplete ends the hold unless members are missing: they are all that a control
 // plane waits for which knows of a round.
 func (m *Machine) endHoldIfComplete() {
-	if m.tally[participantUnknown] == 0 {
+	if m.round.tally[participantUnknown] == 0 {
 		m.stopHold()
 	}
 }
@@ -56,9 +56,9 @@ func (m *Machine) endHoldIfComplete() {
 // endHold gives up on the members that did not come back.
 func (m *Machine) endHold() {
 	m.holding = false
-	for _, s := range m.participants {
+	for _, s := range m.round.participants {
 		if s.state == participantUnknown {
-			m.setParticipant(s, participantLost, m.causeAway())
+			m.round.set(s, participantLost, m.causeAway())
 			m.out.note("%s %s", s.name(), s.cause)
 		}
 	}
@@ -88,7 +88,7 @@ const (
 func (m *Machine) adopt(n *node, c LastRound) {
 	f := c.Facts
 	if !f.possible(c, m.policy.Max) {
-		m.raiseFloor(c.Round)
+		m.round.raiseFloor(c.Round)
 		if c.Round > 0 {
 			n.stale = fmt.Sprintf("what it reports of round %d cannot be", c.Round)
 		}
@@ -99,7 +99,7 @@ func (m *Machine) adopt(n *node, c LastRound) {
 	}
 	m.adoptRound(n, c)
 	if m.believes(f) {
-		m.raiseFloor(f.Round)
+		m.round.raiseFloor(f.Round)
 		m.learn(f)
 	}
 }
@@ -110,19 +110,19 @@ func (m *Machine) adoptRound(n *node, c LastRound) {
 		return
 	}
 	switch {
-	case c.Generation == m.origin && c.Round == m.round && m.returnParticipant(n, c):
-		m.store = cmp.Or(m.store, c.Store)
+	case c.Generation == m.round.origin && c.Round == m.round.number && m.returnParticipant(n, c):
+		m.round.store = cmp.Or(m.round.store, c.Store)
 		return
 	case m.adoptable(c.Generation, c.Round) && c.valid(m.policy.Max):
 		m.rebuild(c)
 		m.returnParticipant(n, c)
 		return
-	case c.Generation == m.generation && m.isNews(c):
+	case c.Generation == m.generation && m.round.isNews(c):
 		m.renewGeneration(n, c)
 	}
-	m.raiseFloor(c.Round)
+	m.round.raiseFloor(c.Round)
 	n.stale = fmt.Sprintf("it was dropped from round %d", c.Round)
-	if s := m.byNode[n.id]; s != nil && s.state == participantLost {
+	if s := m.round.byNode[n.id]; s != nil && s.state == participantLost {
 		n.stale += ": " + s.cause
 	}
 }
@@ -134,29 +134,16 @@ func (m *Machine) adoptRound(n *node, c LastRound) {
 // report of another generation may be a stranger's. A successor knows from the beginning
 // whose rounds may be reported.
 func (m *Machine) adoptable(generation string, round uint64) bool {
-	follows := len(m.participants) == 0 || generation == m.origin || m.tally[participantUnknown] > 0
+	follows := len(m.round.participants) == 0 || generation == m.round.origin || m.round.tally[participantUnknown] > 0
 	if known := m.succession.Facts.Generation; known != "" && m.succeeds() {
-		follows = generation == m.origin || generation == known
+		follows = generation == m.round.origin || generation == known
 	}
-	return m.fresh && follows && generation != m.generation && round > m.round
+	return m.round.fresh && follows && generation != m.generation && round > m.round.number
 }
 
 // valid bounds what a report may make the control plane allocate.
 func (l LastRound) valid(most int) bool {
 	return l.Round <= maxRound && l.World >= 1 && l.World <= most && l.Rank >= 0 && l.Rank < l.World && l.HostRank < l.World
-}
-
-// highest is the highest round that was completed or claimed: the next one is above it.
-func (m *Machine) highest() uint64 { return max(m.round, m.floor) }
-
-// isNews tells whether a report is of a later round than any that this control plane
-// has completed, told or heard of.
-func (m *Machine) isNews(c LastRound) bool { return c.Round > m.highest() && c.Round <= maxFloor }
-
-func (m *Machine) raiseFloor(round uint64) {
-	if round <= maxFloor {
-		m.floor = max(m.floor, round)
-	}
 }
 
 // reclaim applies what a node that is known says of its round when it comes back.
@@ -166,11 +153,11 @@ func (m *Machine) raiseFloor(round uint64) {
 func (m *Machine) reclaim(n *node, c LastRound) {
 	switch {
 	case m.closed != nil:
-	case m.isNews(c):
+	case m.round.isNews(c):
 		m.contradict(n, c)
-	case c.Finished && c.Generation == m.origin && c.Round == m.round:
+	case c.Finished && c.Generation == m.round.origin && c.Round == m.round.number:
 		m.finish(n)
-	case n.join == nil && m.participantOf(n) == nil && m.isForeign(c):
+	case n.join == nil && m.round.participantOf(n) == nil && m.isForeign(c):
 		n.stale = fmt.Sprintf("it was in round %d, of which this control plane knows nothing", c.Round)
 	}
 }
@@ -178,7 +165,7 @@ func (m *Machine) reclaim(n *node, c LastRound) {
 // isForeign reports whether a claim is of a round that was neither completed nor adopted
 // here, though others may have told of it already.
 func (m *Machine) isForeign(c LastRound) bool {
-	return c.Round > m.round || c.Round != 0 && c.Generation != m.origin && c.Generation != m.generation
+	return c.Round > m.round.number || c.Round != 0 && c.Generation != m.round.origin && c.Generation != m.generation
 }
 
 // contradict ends what this control plane believes of a node that has been in a later
@@ -186,18 +173,18 @@ func (m *Machine) isForeign(c LastRound) bool {
 // the others is no better, and all regroup; otherwise this node is lost to the round.
 func (m *Machine) contradict(n *node, c LastRound) {
 	cause := fmt.Sprintf("it was in round %d, of which this control plane knows nothing", c.Round)
-	stored := m.stored
+	stored := m.round.stored
 	if stored || c.Generation == m.generation {
 		m.renewGeneration(n, c)
 	}
-	if s := m.participantOf(n); !stored && s != nil && s.live() {
-		m.setParticipant(s, participantLost, "lost: "+cause)
+	if s := m.round.participantOf(n); !stored && s != nil && s.live() {
+		m.round.set(s, participantLost, "lost: "+cause)
 		m.out.note("node %s lost: %s", n.id, cause)
 		m.assistRanks()
 	}
-	m.raiseFloor(c.Round)
+	m.round.raiseFloor(c.Round)
 	m.forgetJoin(n)
-	if m.participantOf(n) == nil {
+	if m.round.participantOf(n) == nil {
 		n.stale = cause
 		m.endWaits(n)
 	}
@@ -209,10 +196,10 @@ func (m *Machine) contradict(n *node, c LastRound) {
 func (m *Machine) renewGeneration(n *node, c LastRound) {
 	if m.reserve != "" {
 		m.out.note("node %s was in round %d, round %d is the last one that is known here: what was stored is older than the nodes; "+
-			"rounds go on under a new generation", n.id, c.Round, m.round)
+			"rounds go on under a new generation", n.id, c.Round, m.round.number)
 		m.generation, m.reserve = m.reserve, ""
 	}
-	if !m.stored || m.closed != nil {
+	if !m.round.stored || m.closed != nil {
 		return
 	}
 	for _, other := range m.nodes.live {
@@ -220,32 +207,21 @@ func (m *Machine) renewGeneration(n *node, c LastRound) {
 			m.forgetJoin(other)
 		}
 	}
-	if m.overtaken != "" {
+	if m.round.overtaken != "" {
 		return
 	}
-	m.overtake(fmt.Sprintf("node %s was in round %d, of which the control plane knows nothing since it was restarted", n.id, c.Round))
-	for _, s := range m.participants {
+	m.round.overtake(fmt.Sprintf("node %s was in round %d, of which the control plane knows nothing since it was restarted", n.id, c.Round))
+	for _, s := range m.round.participants {
 		if s.state != participantFinished {
 			continue
 		}
-		m.setParticipant(s, participantLost, "lost: its round was overtaken")
+		m.round.set(s, participantLost, "lost: its round was overtaken")
 		if other := m.nodes.live[s.node]; other != nil {
-			other.stale = m.overtaken
+			other.stale = m.round.overtaken
 			m.nodes.touch(other)
 		}
 	}
-	m.dropKeys(m.round)
-}
-
-// disowned reports whether the round that is known here is not the members' last one.
-func (m *Machine) disowned() bool { return m.stored && m.overtaken != "" }
-
-// overtake makes the members of the round regroup although none of them is lost.
-func (m *Machine) overtake(why string) {
-	if m.overtaken == "" && len(m.participants) > 0 {
-		m.overtaken = why
-		m.out.note("round %d is over: %s", m.round, why)
-	}
+	m.dropKeys(m.round.number)
 }
 
 // forgetJoin drops a pending join that was answered elsewhere. It has no answer here,
@@ -254,33 +230,33 @@ func (m *Machine) forgetJoin(n *node) {
 	if n.join == nil {
 		return
 	}
-	s := m.participantOf(n)
+	s := m.round.participantOf(n)
 	m.dropJoin(n)
 	m.nodes.touch(n)
 	if s != nil && s.state == participantRejoined {
-		m.setParticipant(s, participantRunning, "")
+		m.round.set(s, participantRunning, "")
 	}
 }
 
 // returnParticipant gives a returning node the still unknown place that it names.
 func (m *Machine) returnParticipant(n *node, c LastRound) bool {
-	if c.Rank < 0 || c.Rank >= len(m.participants) {
+	if c.Rank < 0 || c.Rank >= len(m.round.participants) {
 		return false
 	}
-	s := m.participants[c.Rank]
+	s := m.round.participants[c.Rank]
 	if finished := s.state == participantFinished && s.node == "" && c.Finished; s.state != participantUnknown && !finished {
 		return false
 	}
 	s.node, s.label, s.host = n.id, n.label, false
-	m.byNode[n.id] = s
-	m.see(n.id)
+	m.round.byNode[n.id] = s
+	m.round.see(n.id)
 	state := participantRunning
 	if c.Finished {
 		state = participantFinished
 	}
-	m.setParticipant(s, state, "")
+	m.round.set(s, state, "")
 	m.endHoldIfComplete()
-	m.out.note("node %s came back as rank %d of round %d", n.id, s.rank, m.round)
+	m.out.note("node %s came back as rank %d of round %d", n.id, s.rank, m.round.number)
 	return true
 }
 
@@ -293,29 +269,27 @@ func (m *Machine) rebuild(c LastRound) {
 			m.uncountJoin(n)
 			pending = append(pending, n)
 		}
-		if s := m.participantOf(n); s != nil {
-			n.stale = fmt.Sprintf("round %d was overtaken by round %d", m.round, c.Round)
+		if s := m.round.participantOf(n); s != nil {
+			n.stale = fmt.Sprintf("round %d was overtaken by round %d", m.round.number, c.Round)
 			m.nodes.touch(n)
 		}
 	}
-	m.dropKeys(m.round)
+	m.dropKeys(m.round.number)
 	m.forgetAgreement()
-	m.origin, m.round, m.store = c.Generation, c.Round, c.Store
-	m.overtaken, m.stop = "", nil
-	m.hostRank, m.finishReported, m.finishedHosts = -1, false, nil
-	m.participants, m.byNode, m.tally = make([]*participant, c.World), map[string]*participant{}, [participantStates]int{}
-	for rank := range m.participants {
-		m.participants[rank] = &participant{rank: rank, state: participantUnknown}
+	m.round.replace(c.World)
+	m.round.origin, m.round.number, m.round.store = c.Generation, c.Round, c.Store
+	for rank := range m.round.participants {
+		m.round.participants[rank] = &participant{rank: rank, state: participantUnknown}
 	}
-	m.tally[participantUnknown] = c.World
+	m.round.tally[participantUnknown] = c.World
 	// Facts of the same round know better, which learn applies.
 	if same := c.Facts.Round == c.Round && c.Facts.Origin == c.Generation && m.believes(c.Facts); !same && c.HostRank >= 0 && c.HostRank != c.Rank {
-		m.setParticipant(m.participants[c.HostRank], participantLost, "lost: it hosted the control plane, which was restarted")
+		m.round.set(m.round.participants[c.HostRank], participantLost, "lost: it hosted the control plane, which was restarted")
 	}
 	for _, n := range pending {
 		m.countJoin(n)
 	}
-	if m.tally[participantUnknown] > 0 {
+	if m.round.tally[participantUnknown] > 0 {
 		m.hold(m.returnGrace())
 	}
 }

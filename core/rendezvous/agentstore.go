@@ -39,8 +39,8 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 	}
 	space := m.keys
 	if m.ranksLost(space, r) {
-		m.overtake(fmt.Sprintf("the ranks of round %d were being assigned when the control plane was restarted, and what had been written of them is lost", m.round))
-		m.nodes.fail(n, r.Number, Errorf(CodeRoundOver, "run %q: round %d is over: %s", m.runID, m.round, m.overtaken))
+		m.round.overtake(fmt.Sprintf("the ranks of round %d were being assigned when the control plane was restarted, and what had been written of them is lost", m.round.number))
+		m.nodes.fail(n, r.Number, Errorf(CodeRoundOver, "run %q: round %d is over: %s", m.runID, m.round.number, m.round.overtaken))
 		return
 	}
 	if r.Op == store.OpCancelWait {
@@ -59,7 +59,7 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 
 // keyRefusal returns why the node may not do the operation, nil if it may.
 func (m *Machine) keyRefusal(n *node, r KeyRequest) *Error {
-	if r.Round != m.round || m.participantOf(n) == nil || m.disowned() {
+	if r.Round != m.round.number || m.round.participantOf(n) == nil || m.round.disowned() {
 		return Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, r.Round)
 	}
 	return checkKeyRequest(r)
@@ -69,7 +69,7 @@ func (m *Machine) keyRefusal(n *node, r KeyRequest) *Error {
 func (m *Machine) endWaits(n *node) {
 	for _, number := range slices.Sorted(maps.Keys(n.waits)) {
 		m.nodes.dropWait(n, number)
-		m.nodes.fail(n, number, Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, m.round))
+		m.nodes.fail(n, number, Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, m.round.number))
 	}
 }
 

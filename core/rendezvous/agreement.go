@@ -1,8 +1,6 @@
 package rendezvous
 
 import (
-	"fmt"
-	"strings"
 	"time"
 )
 
@@ -36,8 +34,8 @@ const MaxDirectiveReports = 8
 // agreeTime is how long members may take to say at which step they hold their workers.
 const agreeTime = 5 * time.Second
 
-// agreement is what the members of the running round have said of a directive. The zero
-// value is that none was asked.
+// agreement is what the members of the running round have said of the directive that stands.
+// The zero value is that none was asked, or that none stands.
 type agreement struct {
 	phase agreementPhase
 	step  int64 // of those held so far, then what was agreed; -1: none reports steps
@@ -84,22 +82,20 @@ func (r *ranks) count(rank, by int) {
 	}
 }
 
-func agreeTimer(id string) Timer { return Timer{Kind: TimerAgree, Session: SessionID(id)} }
-
-// countReports counts the reports of a member that begins (1) or ceases (-1) to run.
-func (m *Machine) countReports(rank, by int) {
-	if d := m.standing; d != nil {
-		d.held.count(rank, by)
-		d.saved.count(rank, by)
-	}
+// count counts the reports of a member that begins (1) or ceases (-1) to run.
+func (a *agreement) count(rank, by int) {
+	a.held.count(rank, by)
+	a.saved.count(rank, by)
 }
+
+func agreeTimer(id string) Timer { return Timer{Kind: TimerAgree, Session: SessionID(id)} }
 
 // forgetAgreement drops what the members of a round have said when it is over: the next one
 // agrees again.
 func (m *Machine) forgetAgreement() {
-	if d := m.standing; d != nil && d.phase != phaseWaiting {
+	if m.round.agreement.phase != phaseWaiting {
 		m.out.stopAll(TimerAgree)
-		d.agreement = agreement{}
+		m.round.agreement = agreement{}
 		m.directivesChanged()
 	}
 }
@@ -107,7 +103,7 @@ func (m *Machine) forgetAgreement() {
 // canAgree reports whether the round can agree on a directive: its members run, and none of
 // them is about to stop its workers.
 func (m *Machine) canAgree() bool {
-	return m.closed == nil && m.stop == nil && m.overtaken == "" && m.tally[participantRunning] > 0
+	return m.closed == nil && m.round.stop == nil && m.round.overtaken == "" && m.round.tally[participantRunning] > 0
 }
 
 // settleDirective does what follows from the reports: it asks the members of a round that can
@@ -118,34 +114,22 @@ func (m *Machine) settleDirective() {
 		return
 	}
 	switch canAgree := m.canAgree(); {
-	case m.allSaved(d):
+	case m.round.allSaved():
 		m.carryOut(d, "all have saved")
-	case d.phase == phaseWaiting && canAgree:
+	case m.round.agreement.phase == phaseWaiting && canAgree:
 		m.ask(d)
-	case d.phase == phaseAsking && !canAgree:
-		d.phase = phaseGivenUp
+	case m.round.agreement.phase == phaseAsking && !canAgree:
+		m.round.agreement.phase = phaseGivenUp
 		m.out.stopAll(TimerAgree)
 		m.directivesChanged()
-	case d.phase == phaseAsking && m.all(&d.held):
-		m.agree(d, d.step)
+	case m.round.agreement.phase == phaseAsking && m.round.all(&m.round.agreement.held):
+		m.agree(d, m.round.agreement.step)
 	}
-}
-
-// all reports whether all running members are in a set, and each member is accounted for.
-func (m *Machine) all(r *ranks) bool {
-	n := m.tally[participantRunning]
-	return n > 0 && r.running == n && m.tally[participantUnknown] == 0
-}
-
-// allSaved reports whether a directive is agreed and all members have saved. Of a round that has
-// lost a member, or regroups, not all can have: the next one agrees again.
-func (m *Machine) allSaved(d *directive) bool {
-	return d.phase == phaseAgreed && m.tally[participantLost]+m.tally[participantRejoined] == 0 && m.all(&d.saved)
 }
 
 // ask asks the members at which step they hold their workers.
 func (m *Machine) ask(d *directive) {
-	d.agreement = agreement{phase: phaseAsking, step: -1}
+	m.round.agreement = agreement{phase: phaseAsking, step: -1}
 	m.out.set(agreeTimer(d.ID), d.agreeTime())
 	m.directivesChanged()
 }
@@ -157,11 +141,11 @@ func (d *directive) agreeTime() time.Duration { return min(agreeTime, (d.Within+
 func (m *Machine) agree(d *directive, step int64) {
 	m.out.stopAll(TimerAgree)
 	m.directivesChanged()
-	d.phase, d.step = phaseAgreed, step
+	m.round.agreement.phase, m.round.agreement.step = phaseAgreed, step
 	if step >= 0 {
-		m.out.note("directive %s: the workers of round %d are told at step %d", d.ID, m.round, step)
+		m.out.note("directive %s: the workers of round %d are told at step %d", d.ID, m.round.number, step)
 	} else {
-		m.out.note("directive %s: the workers of round %d are told at once", d.ID, m.round)
+		m.out.note("directive %s: the workers of round %d are told at once", d.ID, m.round.number)
 	}
 }
 
@@ -169,26 +153,26 @@ func (m *Machine) agree(d *directive, step int64) {
 // known, so that no step is the same for all.
 func (m *Machine) agreeTimePassed() {
 	d := m.standing
-	if d == nil || d.phase != phaseAsking {
+	if d == nil || m.round.agreement.phase != phaseAsking {
 		return
 	}
-	m.out.note("directive %s: no step is agreed: %v passed without an answer of %s", d.ID, d.agreeTime(), m.namesWithout(&d.held))
+	m.out.note("directive %s: no step is agreed: %v passed without an answer of %s", d.ID, d.agreeTime(), m.round.namesWithout(&m.round.agreement.held))
 	m.agree(d, -1)
 }
 
 // reportDirective records what a member says of a directive.
 func (m *Machine) reportDirective(n *node, ev ReportDirective) {
-	if ev.Round == m.round && ev.Generation == m.origin && !m.disowned() {
+	if ev.Round == m.round.number && ev.Generation == m.round.origin && !m.round.disowned() {
 		m.applyReport(n, DirectiveReport{ID: ev.ID, Step: ev.Step, Saved: ev.Saved})
 	}
 }
 
 // applyReports records what the node of a hello says that it has reported in its last round.
 func (m *Machine) applyReports(n *node, c LastRound) {
-	if c.Round != m.round || c.Generation != m.origin || m.disowned() {
+	if c.Round != m.round.number || c.Generation != m.round.origin || m.round.disowned() {
 		return
 	}
-	if d := m.standing; d != nil && d.phase == phaseWaiting && m.canAgree() {
+	if d := m.standing; d != nil && m.round.agreement.phase == phaseWaiting && m.canAgree() {
 		m.ask(d) // the first member that comes to a successor answers what it has not asked yet
 	}
 	for _, r := range c.Reports {
@@ -198,53 +182,28 @@ func (m *Machine) applyReports(n *node, c LastRound) {
 
 // applyReport records a report of the running round.
 func (m *Machine) applyReport(n *node, r DirectiveReport) {
-	s, d := m.participantOf(n), m.standingAs(r.ID)
+	s, d := m.round.participantOf(n), m.standingAs(r.ID)
 	if s == nil || s.state != participantRunning || d == nil || r.Step < -1 {
 		return
 	}
 	switch {
-	case d.phase == phaseAsking && !r.Saved && !d.held.contains(s.rank):
-		d.held.add(s.rank)
-		d.step = max(d.step, r.Step)
-	case d.phase == phaseAgreed && r.Saved:
-		d.saved.add(s.rank)
+	case m.round.agreement.phase == phaseAsking && !r.Saved && !m.round.agreement.held.contains(s.rank):
+		m.round.agreement.held.add(s.rank)
+		m.round.agreement.step = max(m.round.agreement.step, r.Step)
+	case m.round.agreement.phase == phaseAgreed && r.Saved:
+		m.round.agreement.saved.add(s.rank)
 	}
-}
-
-// namesWithout names running members that are not in a set.
-func (m *Machine) namesWithout(r *ranks) string {
-	return nameSome(m.missingOf(r), m.awaited()-r.running)
-}
-
-// nameSome lists the first of so many names.
-func nameSome(names []string, all int) string {
-	if more := all - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(names, ", ")
-}
-
-// missingOf names some of the members that are not in a set and belong into it.
-func (m *Machine) missingOf(r *ranks) (names []string) {
-	for _, s := range m.participants {
-		if (s.state == participantRunning || s.state == participantUnknown) && !r.contains(s.rank) {
-			if names = append(names, s.name()); len(names) == maxNames {
-				break
-			}
-		}
-	}
-	return names
 }
 
 // agreementStatus says how far a directive is in the running round.
 func (m *Machine) agreementStatus(d *directive, s *DirectiveStatus) {
-	s.Members = m.awaited()
-	switch d.phase {
+	s.Members = m.round.awaited()
+	switch m.round.agreement.phase {
 	case phaseAsking:
-		s.Phase, s.Round, s.Missing = DirectiveAgreeing, m.round, m.missingOf(&d.held)
+		s.Phase, s.Round, s.Missing = DirectiveAgreeing, m.round.number, m.round.missingOf(&m.round.agreement.held)
 	case phaseAgreed:
-		s.Phase, s.Round, s.Step = DirectiveAgreed, m.round, d.step
-		s.Saved, s.Missing = d.saved.running, m.missingOf(&d.saved)
+		s.Phase, s.Round, s.Step = DirectiveAgreed, m.round.number, m.round.agreement.step
+		s.Saved, s.Missing = m.round.agreement.saved.running, m.round.missingOf(&m.round.agreement.saved)
 	}
 }
 
@@ -285,15 +244,15 @@ func (m *Machine) directiveFor(n *node) DirectiveNotice {
 		return DirectiveNotice{}
 	}
 	v := DirectiveNotice{ID: d.ID, Kind: d.Kind, Named: d.names(n), Text: d.said(), Within: d.Within, Target: d.Target, By: d.By, Reason: d.Reason}
-	s := m.participantOf(n)
+	s := m.round.participantOf(n)
 	if s == nil || s.state != participantRunning {
 		return v
 	}
-	switch d.phase {
+	switch m.round.agreement.phase {
 	case phaseAsking:
-		v.Round = m.round
+		v.Round = m.round.number
 	case phaseAgreed:
-		v.Round, v.Agreed, v.Step = m.round, true, d.step
+		v.Round, v.Agreed, v.Step = m.round.number, true, m.round.agreement.step
 	}
 	return v
 }

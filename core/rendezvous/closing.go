@@ -94,14 +94,14 @@ func (m *Machine) close(c Closing) {
 		m.endDirective(m.standing)
 	}
 	for _, n := range m.candidates() {
-		number, s := n.join.Number, m.participantOf(n)
+		number, s := n.join.Number, m.round.participantOf(n)
 		m.dropJoin(n)
 		if c.Kind == ClosedRequeue {
 			m.notify(n, m.waitingReason) // before the answer: who is refused asks at once how the run has ended
 		}
 		switch {
 		case s != nil:
-			m.setParticipant(s, participantLost, "could not regroup after the run was closed")
+			m.round.set(s, participantLost, "could not regroup after the run was closed")
 			m.nodes.fail(n, number, m.closedError())
 		case c.Kind == ClosedSuccess:
 			m.nodes.fail(n, number, m.endedError(n))
@@ -113,12 +113,12 @@ func (m *Machine) close(c Closing) {
 
 // finish records that all workers of the node succeeded (guarantee 8).
 func (m *Machine) finish(n *node) {
-	s := m.participantOf(n)
-	if s == nil || s.state != participantRunning || m.disowned() {
+	s := m.round.participantOf(n)
+	if s == nil || s.state != participantRunning || m.round.disowned() {
 		return
 	}
-	m.setParticipant(s, participantFinished, "")
-	m.noteHost(n)
+	m.round.set(s, participantFinished, "")
+	m.round.noteHost(n)
 	m.nodes.touch(n)
 	m.out.note("node %s finished", n.id)
 }
@@ -126,17 +126,17 @@ func (m *Machine) finish(n *node) {
 // endIfAllFinished closes the run when its round is over but no node that could
 // say so is left: the finished nodes went without a goodbye.
 func (m *Machine) endIfAllFinished() {
-	if !m.finishing() || m.live() > 0 {
+	if !m.round.finishing() || m.round.live() > 0 {
 		return
 	}
-	for _, s := range m.participants {
+	for _, s := range m.round.participants {
 		if s.state == participantFinished && m.nodes.live[s.node] != nil {
 			return
 		}
 	}
 	c := Closing{Kind: ClosedSuccess, By: "the control plane", Reason: "every member has finished"}
-	if m.tally[participantLost] > 0 {
-		c.Kind, c.Reason = ClosedFailed, "lost before it finished: "+m.inState(participantLost)
+	if m.round.tally[participantLost] > 0 {
+		c.Kind, c.Reason = ClosedFailed, "lost before it finished: "+m.round.inState(participantLost)
 	}
 	m.close(c)
 }
@@ -163,11 +163,11 @@ func (m *Machine) settleAwaitPeers() {
 // host, but no longer this node's round store; a host that leaves an open run hands the
 // control plane on.
 func (m *Machine) othersEnded(n *node) bool {
-	own := m.byNode[n.id]
+	own := m.round.byNode[n.id]
 	if own == nil && (!n.inHost || m.closed == nil) {
 		return true
 	}
-	others := m.live()
+	others := m.round.live()
 	if own != nil && own.live() {
 		others--
 	}
@@ -219,7 +219,7 @@ func (m *Machine) Kept() (Ended, bool) {
 
 // goOnClosed applies Ended: to a run that nothing else has happened to.
 func (m *Machine) goOnClosed(ev Ended) {
-	if m.closed != nil || m.round > 0 || len(m.nodes.sessions) > 0 || !ev.Closing.lasts() || ev.For <= 0 || ev.For > MaxTimeout {
+	if m.closed != nil || m.round.number > 0 || len(m.nodes.sessions) > 0 || !ev.Closing.lasts() || ev.For <= 0 || ev.For > MaxTimeout {
 		return
 	}
 	c := ev.Closing
@@ -253,7 +253,7 @@ func (m *Machine) beginsAgain(h Hello) bool {
 	if h.LastRound.Round == 0 && (h.BeginAgain || m.requeued() || m.runID == NoRunID) {
 		return true
 	}
-	_, part := m.seen[h.Node]
+	_, part := m.round.seen[h.Node]
 	_, kept := m.Kept()
 	return !part && !kept
 }
@@ -266,7 +266,7 @@ func (m *Machine) closedError() *Error {
 // endedError tells a node that comes when the run has ended: after a success it was not needed,
 // unless it is a member that cannot regroup.
 func (m *Machine) endedError(n *node) *Error {
-	if s := m.participantOf(n); m.closed.Kind != ClosedSuccess || s != nil && s.state != participantFinished {
+	if s := m.round.participantOf(n); m.closed.Kind != ClosedSuccess || s != nil && s.state != participantFinished {
 		return m.closedError()
 	}
 	return Errorf(CodeGraceful, "run %q ended without needing node %s: it %s%s", m.runID, n.id, m.closed.sentence(), m.howToBeginAgain())

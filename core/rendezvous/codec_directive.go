@@ -158,12 +158,13 @@ func (m *Machine) packDirectives(p *pack.Packer) {
 		p.Bool(m.drained[node].cordoned)
 	}
 	p.List(len(standing))
-	for _, d := range standing {
+	for range standing {
+		a := &m.round.agreement
 		p.List(4)
-		p.Int(int(d.phase))
-		p.Int64(d.step)
-		p.Bytes(d.held.has)
-		p.Bytes(d.saved.has)
+		p.Int(int(a.phase))
+		p.Int64(a.step)
+		p.Bytes(a.held.has)
+		p.Bytes(a.saved.has)
 	}
 	p.Int(m.target)
 	p.Uint(m.directiveSeq)
@@ -194,10 +195,10 @@ func (m *Machine) unpackDirectives(u *pack.Unpacker) {
 		u.Close()
 		m.drained[node] = d
 	}
-	asking := 0
+	said, asking := make([]agreement, len(standing)), 0
 	for i := range openEach(u) {
 		u.Open()
-		a := agreement{phase: agreementPhase(u.Int()), step: u.Int64(), held: m.unpackRankSet(u), saved: m.unpackRankSet(u)}
+		a := agreement{phase: agreementPhase(u.Int()), step: u.Int64(), held: m.round.unpackRankSet(u), saved: m.round.unpackRankSet(u)}
 		u.Close()
 		if a.phase == phaseAsking {
 			asking++
@@ -206,7 +207,7 @@ func (m *Machine) unpackDirectives(u *pack.Unpacker) {
 			u.Fail("directive %d is agreed on in the way %d", i, a.phase)
 			break
 		}
-		standing[i].agreement = a
+		said[i] = a
 	}
 	m.target, m.directiveSeq = u.Int(), u.Uint()
 	_ = u.Bool()
@@ -216,46 +217,46 @@ func (m *Machine) unpackDirectives(u *pack.Unpacker) {
 	}
 	u.Close()
 	if u.Err() == nil {
-		m.keepOne(standing)
+		m.keepOne(standing, said)
 	}
 }
 
 // keepOne has one of several directives stand, by the rule for those that are given one after
 // the other: a state from before version 5 may hold several.
-func (m *Machine) keepOne(standing []*directive) {
+func (m *Machine) keepOne(standing []*directive, said []agreement) {
 	if len(standing) == 1 {
-		m.standing = standing[0]
+		m.standing, m.round.agreement = standing[0], said[0]
 		return
 	}
 	for _, kind := range []TimerKind{TimerDirective, TimerAgree, timerTurn} {
 		m.out.stopAll(kind)
 	}
-	for _, d := range standing {
+	for i, d := range standing {
 		if m.standing != nil && m.standsAgainst(&d.Direct) != "" {
 			m.remember(d.ID)
 			continue
 		}
 		m.stand(d.Direct)
-		if kept := m.standingAs(d.ID); kept != nil && d.phase != phaseAsking { // it is asked for again
-			kept.agreement = d.agreement
+		if m.standingAs(d.ID) != nil && said[i].phase != phaseAsking { // it is asked for again
+			m.round.agreement = said[i]
 		}
 	}
 	m.out.effects = nil
 }
 
-func (m *Machine) unpackRankSet(u *pack.Unpacker) (r ranks) {
+func (r *round) unpackRankSet(u *pack.Unpacker) (set ranks) {
 	has := u.Bytes(MaxNodes)
-	if len(has) > (len(m.participants)+7)/8 {
-		u.Fail("a set of %d members of a round of %d", 8*len(has), len(m.participants))
-		return r
+	if len(has) > (len(r.participants)+7)/8 {
+		u.Fail("a set of %d members of a round of %d", 8*len(has), len(r.participants))
+		return set
 	}
-	r.has = has
-	for _, s := range m.participants {
+	set.has = has
+	for _, s := range r.participants {
 		if s.state == participantRunning {
-			r.count(s.rank, 1)
+			set.count(s.rank, 1)
 		}
 	}
-	return r
+	return set
 }
 
 // DirectiveFacts are the directives as a successor has to know them.

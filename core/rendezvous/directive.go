@@ -143,11 +143,10 @@ func (Direct) event()          {}
 func (CancelDirective) event() {}
 func (Undrain) event()         {}
 
-// directive is the one that stands, and what the members of a round have said of it. Each
-// TimerDirective that runs is a deadline of it, its own or that of one that has joined it.
+// directive is the one that stands. Each TimerDirective that runs is a deadline of it, its own
+// or that of one that has joined it.
 type directive struct {
 	Direct
-	agreement
 	text string // what it asks for; made for the first notice
 }
 
@@ -226,7 +225,7 @@ func (m *Machine) directiveRefusal(d Direct) *Error {
 	if text := m.standsAgainst(&d); text != "" && !m.drainsNoMember(&d) {
 		return Errorf(CodeInvalid, "run %q: %s", m.runID, text)
 	}
-	if d.Within == 0 && !d.Kind.traits().endsRun && m.finishing() {
+	if d.Within == 0 && !d.Kind.traits().endsRun && m.round.finishing() {
 		was := m.Status()
 		return Errorf(CodeInvalid, "run %q: a %v would do nothing: %s", m.runID, d.Kind, endsAsItIs(&was))
 	}
@@ -418,7 +417,7 @@ func (m *Machine) endDirective(d *directive) {
 	if d != m.standing {
 		return
 	}
-	m.standing = nil
+	m.standing, m.round.agreement = nil, agreement{}
 	m.out.stopAll(TimerDirective)
 	m.out.stopAll(TimerAgree)
 	m.remember(d.ID)
@@ -436,16 +435,16 @@ func (m *Machine) remember(id string) {
 // deadlinePassed carries out the directive that stands, also if some have not saved.
 func (m *Machine) deadlinePassed() {
 	if d := m.standing; d != nil {
-		m.carryOut(d, "at its deadline"+m.unsaved(d))
+		m.carryOut(d, "at its deadline"+m.unsaved())
 	}
 }
 
 // unsaved says who has not told that its workers have saved.
-func (m *Machine) unsaved(d *directive) string {
-	if d.phase != phaseAgreed {
+func (m *Machine) unsaved() string {
+	if m.round.agreement.phase != phaseAgreed {
 		return " (no workers were told in this round)"
 	}
-	if names := m.namesWithout(&d.saved); names != "" {
+	if names := m.round.namesWithout(&m.round.agreement.saved); names != "" {
 		return " (no word of a save came from " + names + ")"
 	}
 	return ""
@@ -456,7 +455,7 @@ func (m *Machine) carryOut(d *directive, why string) {
 	m.directivesOwn = true
 	m.endDirective(d)
 	defer m.directivesChanged()
-	if m.finishing() && (!d.Kind.traits().endsRun || m.live() == 0) {
+	if m.round.finishing() && (!d.Kind.traits().endsRun || m.round.live() == 0) {
 		// No node takes the place of another any more, and one that leaves fails the job; one
 		// that all have finished is not to be queued again.
 		if d.Kind.EndsRound() {
@@ -473,10 +472,10 @@ func (m *Machine) carryOut(d *directive, why string) {
 		m.target = d.Target
 		m.out.note("directive %s is carried out, %s: the run goes on with %s", d.ID, why, wording.Count(d.Target, "node", "nodes"))
 		if m.oversized() {
-			m.endedRound = m.round
+			m.endedRound = m.round.number
 		}
 		if m.gain() > 0 { // the workers have saved: what they train until a quiet time has passed, the next round trains again
-			m.endedRound = m.round
+			m.endedRound = m.round.number
 			m.out.stop(Timer{Kind: TimerAdmit})
 			m.admit = deadline{armed: true, due: true}
 		}
@@ -496,12 +495,12 @@ func (m *Machine) drain(d *directive, why string) {
 	}
 	for _, node := range d.Nodes {
 		m.keepOut(node, drained{by: d.By, reason: d.Reason, away: d.For})
-		if m.byNode[node] != nil {
-			m.endedRound = m.round
+		if m.round.byNode[node] != nil {
+			m.endedRound = m.round.number
 		}
 		for _, n := range m.nodes.named(node) {
-			if m.byNode[n.id] != nil {
-				m.endedRound = m.round
+			if m.round.byNode[n.id] != nil {
+				m.endedRound = m.round.number
 			}
 			m.lose(n, "drained by "+d.By+": "+d.Reason)
 		}
@@ -512,7 +511,7 @@ func (m *Machine) drain(d *directive, why string) {
 // round has nothing to ask its members for.
 func (m *Machine) endGone() {
 	d := m.standing
-	if d == nil || !d.Kind.NamesNodes() || d.phase == phaseWaiting {
+	if d == nil || !d.Kind.NamesNodes() || m.round.agreement.phase == phaseWaiting {
 		return
 	}
 	if !slices.ContainsFunc(d.Nodes, func(node string) bool { return len(m.nodes.named(node)) > 0 }) {
@@ -525,13 +524,13 @@ func (m *Machine) endGone() {
 func (m *Machine) drainsNoMember(d *Direct) bool {
 	return d.Kind.NamesNodes() && !slices.ContainsFunc(d.Nodes, func(name string) bool {
 		list := m.nodes.named(name)
-		return len(list) == 0 || slices.ContainsFunc(list, func(n *node) bool { return m.participantOf(n) != nil })
+		return len(list) == 0 || slices.ContainsFunc(list, func(n *node) bool { return m.round.participantOf(n) != nil })
 	})
 }
 
 // drainsAll reports whether a drain names every node of a run that has a round.
 func (m *Machine) drainsAll(d *directive) bool {
-	if m.live() == 0 || m.tally[participantUnknown] > 0 {
+	if m.round.live() == 0 || m.round.tally[participantUnknown] > 0 {
 		return false
 	}
 	for _, n := range m.nodes.live {
@@ -600,7 +599,7 @@ func (m *Machine) cordon(ev Cordon) string {
 	m.out.note("node %s was cordoned by %s: %s", ev.Node, row.by, row.reason)
 	stay := 0
 	for _, n := range m.nodes.named(ev.Node) {
-		if s := m.participantOf(n); s != nil && n.join == nil {
+		if s := m.round.participantOf(n); s != nil && n.join == nil {
 			stay++
 			continue
 		}
@@ -650,7 +649,7 @@ func (m *Machine) enough() int {
 // oversized reports whether the round has more members than the target of a scale allows:
 // the ones above it are to become spares.
 func (m *Machine) oversized() bool {
-	return m.target > 0 && len(m.participants) > m.target && m.live() > m.target && !m.finishing()
+	return m.target > 0 && len(m.round.participants) > m.target && m.round.live() > m.target && !m.round.finishing()
 }
 
 // DirectiveStatus is a standing directive.
@@ -696,7 +695,7 @@ func (m *Machine) directiveStatus() (standing []DirectiveStatus, away []DrainedS
 			ID: d.ID, Kind: d.Kind.String(), Nodes: slices.Clone(d.Nodes), Within: d.Within, By: d.By, Reason: d.Reason, At: d.At, Target: d.Target,
 			Phase: DirectiveWaiting, Step: -1,
 		}
-		if d.phase != phaseWaiting {
+		if m.round.agreement.phase != phaseWaiting {
 			m.agreementStatus(d, &s)
 		}
 		standing = append(standing, s)

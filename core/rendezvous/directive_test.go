@@ -270,8 +270,8 @@ func (s *sim) mustKnowDirectives(old, twin *Machine) {
 		if is == nil || is.ID != was.ID || !slices.Equal(is.Nodes, was.Nodes) || is.Within != was.Within {
 			s.t.Fatalf("directive %+v is lost with its control plane, %+v stands", was, is)
 		}
-		if was.phase == phaseAgreed && (is.phase != phaseAgreed || is.step != was.step) {
-			s.t.Fatalf("directive %s was agreed at step %d, its next host has phase %d, step %d", was.ID, was.step, is.phase, is.step)
+		if was, is := old.round.agreement, twin.round.agreement; was.phase == phaseAgreed && (is.phase != phaseAgreed || is.step != was.step) {
+			s.t.Fatalf("directive %s was agreed at step %d, its next host has phase %d, step %d", old.standing.ID, was.step, is.phase, is.step)
 		}
 	} else if is != nil {
 		s.t.Fatalf("the next host knows of directive %+v, none stands", is)
@@ -295,7 +295,7 @@ func (r *rig) noteStep(n *rigNode, u MembershipUpdate) {
 	if !d.Agreed {
 		return
 	}
-	key := fmt.Sprint(d.ID, " in ", r.m.origin, " ", d.Round)
+	key := fmt.Sprint(d.ID, " in ", r.m.round.origin, " ", d.Round)
 	if step, known := r.steps[key]; known && step != d.Step {
 		r.t.Fatalf("directive %s has step %d and %d", key, step, d.Step)
 	}

@@ -1,7 +1,6 @@
 package rendezvous
 
 import (
-	"fmt"
 	"maps"
 	"slices"
 	"time"
@@ -84,49 +83,13 @@ func (m *Machine) facts() Facts {
 		return Facts{}
 	}
 	f := Facts{
-		Generation: m.generation, Origin: m.origin, Round: m.round, World: len(m.participants), HostRank: m.hostRank,
-		Finished: m.finishing(), FinishedHosts: m.finishedHosts, Directives: m.factsOfDirectives(),
+		Generation: m.generation, Origin: m.round.origin, Round: m.round.number, World: len(m.round.participants), HostRank: m.round.hostRank,
+		Finished: m.round.finishing(), FinishedHosts: m.round.finishedHosts, Directives: m.factsOfDirectives(),
 	}
 	if m.closed != nil {
 		f.Closed = m.closed.cut()
 	}
 	return f
-}
-
-// finishing reports whether a member of the last round has finished, so that no node is
-// admitted any more (guarantee 8).
-func (m *Machine) finishing() bool { return m.tally[participantFinished] > 0 || m.finishReported }
-
-// noteHost keeps which member's process hosts the control plane, and whether it has finished.
-func (m *Machine) noteHost(n *node) {
-	s := m.participantOf(n)
-	if s == nil {
-		return
-	}
-	s.host = n.inHost
-	switch {
-	case n.inHost:
-		m.hostRank = s.rank
-	case m.hostRank == s.rank:
-		m.hostRank = -1
-	}
-	if n.inHost && s.state == participantFinished {
-		m.addFinishedHost(s.rank)
-	}
-}
-
-func (m *Machine) addFinishedHost(rank int) {
-	i, known := slices.BinarySearch(m.finishedHosts, rank)
-	if !known && len(m.finishedHosts) < maxFinishedHosts {
-		m.finishedHosts = slices.Insert(slices.Clone(m.finishedHosts), i, rank)
-	}
-}
-
-// dropFinishedHost takes back that a host has finished: its node has failed after that.
-func (m *Machine) dropFinishedHost(rank int) {
-	if i, known := slices.BinarySearch(m.finishedHosts, rank); known {
-		m.finishedHosts = slices.Delete(slices.Clone(m.finishedHosts), i, i+1)
-	}
 }
 
 // Succession is what a control plane begins with that goes on with a run whose host's
@@ -168,7 +131,7 @@ func (m *Machine) returnGrace() time.Duration {
 	case m.succession.Grace > 0:
 		return m.succession.Grace
 	}
-	members := time.Duration(len(m.participants))
+	members := time.Duration(len(m.round.participants))
 	return max(m.policy.ReconnectGrace, leastGrace, min(members*gracePerNode, m.policy.LeaseTimeout), members*leastGracePerNode)
 }
 
@@ -183,7 +146,7 @@ func (m *Machine) takeOver() {
 	if f.World > 0 {
 		m.rebuild(f.lastRound())
 	}
-	m.raiseFloor(f.Round)
+	m.round.raiseFloor(f.Round)
 	m.learn(f)
 }
 
@@ -195,26 +158,26 @@ func (f Facts) lastRound() LastRound {
 // believes reports whether facts are of the control plane that this one succeeds, or of an
 // earlier one's round that goes on here. Any others may be a stranger's.
 func (m *Machine) believes(f Facts) bool {
-	if !m.succeeds() || !m.fresh || f.Generation == "" {
+	if !m.succeeds() || !m.round.fresh || f.Generation == "" {
 		return false
 	}
-	return f.Generation == m.succession.Facts.Generation || f.Round > 0 && f.Round == m.round && f.Origin == m.origin
+	return f.Generation == m.succession.Facts.Generation || f.Round > 0 && f.Round == m.round.number && f.Origin == m.round.origin
 }
 
 // learn applies facts that are believed.
 func (m *Machine) learn(f Facts) {
-	if f.Round == m.round && f.Origin == m.origin && f.World == len(m.participants) {
+	if f.Round == m.round.number && f.Origin == m.round.origin && f.World == len(m.round.participants) {
 		for _, rank := range f.FinishedHosts {
 			m.accountFor(rank, participantFinished, "")
-			if m.participants[rank].state == participantFinished {
-				m.addFinishedHost(rank)
+			if m.round.participants[rank].state == participantFinished {
+				m.round.addFinishedHost(rank)
 			}
 		}
 		if f.HostRank >= 0 && f.Generation == m.succession.Facts.Generation {
-			m.nameHost(m.participants[f.HostRank])
+			m.nameHost(m.round.participants[f.HostRank])
 			m.accountFor(f.HostRank, participantLost, m.causeHost())
 		}
-		m.finishReported = m.finishReported || f.Finished
+		m.round.finishReported = m.round.finishReported || f.Finished
 	}
 	if c := f.Closed; c.Kind != 0 {
 		c.By, c.Reason = printable.Text(c.By), printable.Text(c.Reason)
@@ -228,14 +191,14 @@ func (m *Machine) learn(f Facts) {
 // new start of it has its rank again. One that has asked to join already is a newcomer.
 func (m *Machine) nameHost(s *participant) {
 	from := m.succession.From
-	if s.node != "" || from == "" || printable.Text(from) != from || m.byNode[from] != nil {
+	if s.node != "" || from == "" || printable.Text(from) != from || m.round.byNode[from] != nil {
 		return
 	}
 	if n := m.nodes.live[from]; n != nil && n.join != nil {
 		return
 	}
 	s.node = from
-	m.byNode[from] = s
+	m.round.byNode[from] = s
 }
 
 // causeHost is why the member is lost whose process hosted before.
@@ -248,9 +211,9 @@ func (m *Machine) causeHost() string {
 
 // accountFor says what became of a member that does not come back.
 func (m *Machine) accountFor(rank int, state participantState, cause string) {
-	s := m.participants[rank]
+	s := m.round.participants[rank]
 	if s.state == participantUnknown || s.state == participantLost && state == participantFinished && m.nodes.live[s.node] == nil {
-		m.setParticipant(s, state, cause)
+		m.round.set(s, state, cause)
 		if cause != "" {
 			m.out.note("%s %s", s.name(), cause)
 		}
@@ -303,9 +266,9 @@ func (m *Machine) packSuccession(p *pack.Packer) {
 	p.Text(m.succession.From)
 	packFacts(p, m.succession.Facts)
 	p.Duration(m.succession.Grace)
-	p.Int(m.hostRank)
-	packRanks(p, m.finishedHosts)
-	p.Bool(m.finishReported)
+	p.Int(m.round.hostRank)
+	packRanks(p, m.round.finishedHosts)
+	p.Bool(m.round.finishReported)
 	p.Text(m.viewed.generation)
 	p.Int(m.viewed.host)
 	p.Bool(m.viewed.finished)
@@ -318,16 +281,16 @@ func (m *Machine) packSuccession(p *pack.Packer) {
 func (m *Machine) unpackSuccession(u *pack.Unpacker) {
 	version1 := u.Open() == 0
 	m.succession = Succession{Term: u.Uint(), From: u.Text(maxText), Facts: unpackFacts(u), Grace: u.Duration()}
-	m.hostRank, m.finishedHosts, m.finishReported = u.IntOr(-1), unpackRanks(u), u.Bool()
+	m.round.hostRank, m.round.finishedHosts, m.round.finishReported = u.IntOr(-1), unpackRanks(u), u.Bool()
 	m.viewed.generation, m.viewed.host, m.viewed.finished, m.viewed.finishedHosts = u.Text(maxText), u.IntOr(-1), u.Bool(), u.Int()
 	m.succession.Left = u.Bool()
 	u.Close()
 	if !version1 {
 		return
 	}
-	for _, s := range m.participants {
+	for _, s := range m.round.participants {
 		if s.host {
-			m.hostRank = s.rank
+			m.round.hostRank = s.rank
 		}
 	}
 }
@@ -362,14 +325,6 @@ func (c Closing) equal(d Closing) bool {
 	return c.Kind == d.Kind && c.By == d.By && c.Reason == d.Reason && c.At.Equal(d.At)
 }
 
-// finishedNames names the members that have finished, as far as they are known.
-func (m *Machine) finishedNames() string {
-	if m.tally[participantFinished] == 0 {
-		return fmt.Sprintf("a member of round %d whose name died with the control plane before", m.round)
-	}
-	return m.inState(participantFinished)
-}
-
 // directivesChanged records a change of what nodes and a successor have to know of
 // directives.
 func (m *Machine) directivesChanged() {
@@ -398,8 +353,8 @@ func (m *Machine) makeDirectiveFacts() DirectiveFacts {
 	f := DirectiveFacts{Seq: m.directiveSeq, Target: m.target, EndedRound: m.endedRound}
 	if d := m.standing; d != nil {
 		s := StandingFact{Direct: d.Direct}
-		if d.phase == phaseAgreed {
-			s.Round, s.Step = m.round, d.step
+		if m.round.agreement.phase == phaseAgreed {
+			s.Round, s.Step = m.round.number, m.round.agreement.step
 		}
 		f.Standing = append(f.Standing, s)
 	}
@@ -493,10 +448,10 @@ func (m *Machine) learnStanding(s StandingFact) {
 		m.out.note("directive %s, of the control plane before: %s", s.ID, s.describe())
 		m.stand(s.Direct)
 	}
-	if d := m.standingAs(s.ID); d != nil && s.Round == m.round && s.Round > 0 && d.phase != phaseAgreed {
+	if d := m.standingAs(s.ID); d != nil && s.Round == m.round.number && s.Round > 0 && m.round.agreement.phase != phaseAgreed {
 		m.out.stopAll(TimerAgree)
 		m.directivesChanged()
-		d.agreement = agreement{phase: phaseAgreed, step: s.Step}
+		m.round.agreement = agreement{phase: phaseAgreed, step: s.Step}
 	}
 }
 

@@ -23,8 +23,8 @@ func (m *Machine) join(n *node, j Join) {
 		m.nodes.fail(n, j.Number, m.drainedError(n.id, row))
 		return
 	}
-	s := m.participantOf(n)
-	if s != nil && m.finishing() {
+	s := m.round.participantOf(n)
+	if s != nil && m.round.finishing() {
 		m.nodes.fail(n, j.Number, m.finishedError())
 		return
 	}
@@ -38,7 +38,7 @@ func (m *Machine) join(n *node, j Join) {
 	n.stale = ""
 	m.countJoin(n)
 	if s != nil {
-		m.setParticipant(s, participantRejoined, "")
+		m.round.set(s, participantRejoined, "")
 		return
 	}
 	m.arrived()
@@ -63,8 +63,8 @@ func (m *Machine) withdraw(n *node, ev Withdraw) {
 	m.nodes.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s withdrew", m.runID, n.id))
 	m.dropJoin(n)
 	m.nodes.touch(n)
-	if s := m.participantOf(n); s != nil {
-		m.setParticipant(s, participantLost, "gave up waiting for the next round")
+	if s := m.round.participantOf(n); s != nil {
+		m.round.set(s, participantLost, "gave up waiting for the next round")
 		m.out.note("node %s gave up waiting for the next round", n.id)
 	}
 	m.nodes.answer(n, ev.Number, Withdrawn{Progress: progress})
@@ -88,7 +88,7 @@ func (m *Machine) addJoin(n *node, by int) {
 	switch {
 	case n.grace:
 		m.joinedGrace += by
-	case m.participantOf(n) == nil:
+	case m.round.participantOf(n) == nil:
 		m.newcomers += by
 	}
 }
@@ -103,16 +103,16 @@ func (m *Machine) candidates() []*node {
 		}
 	}
 	slices.SortFunc(list, func(a, b *node) int {
-		return cmp.Or(cmp.Compare(m.priority(a), m.priority(b)), cmp.Compare(a.seq, b.seq))
+		return cmp.Or(cmp.Compare(m.round.priority(a), m.round.priority(b)), cmp.Compare(a.seq, b.seq))
 	})
 	return list
 }
 
 // finishedError tells a member that the round cannot be formed again.
 func (m *Machine) finishedError() *Error {
-	text := fmt.Sprintf("run %q cannot regroup after round %d: finished: %s", m.runID, m.round, m.finishedNames())
-	if m.tally[participantLost] > 0 {
-		text += "; lost: " + m.inState(participantLost)
+	text := fmt.Sprintf("run %q cannot regroup after round %d: finished: %s", m.runID, m.round.number, m.round.finishedNames())
+	if m.round.tally[participantLost] > 0 {
+		text += "; lost: " + m.round.inState(participantLost)
 	}
 	return &Error{CodeClosed, text}
 }
@@ -152,7 +152,7 @@ func (m *Machine) Forming(session SessionID) (forming, pending bool) {
 	if n == nil || n.join == nil {
 		return false, false
 	}
-	return m.live() == 0 && !m.finishing() || m.tally[participantRejoined] > 0, true
+	return m.round.live() == 0 && !m.round.finishing() || m.round.tally[participantRejoined] > 0, true
 }
 
 // progressOf describes what the node's pending join waits for.
@@ -188,14 +188,14 @@ func (m *Machine) formingProgress() Progress {
 // missing names who the forming round lacks: members of the last round, node
 // ranks that no node asks for where nodes ask for ranks at all, else a count.
 func (m *Machine) missing() string {
-	if m.awaited() > 0 {
+	if m.round.awaited() > 0 {
 		parts := []string{}
 		for _, state := range []participantState{participantRunning, participantUnknown} {
-			if m.tally[state] > 0 {
-				parts = append(parts, m.inState(state))
+			if m.round.tally[state] > 0 {
+				parts = append(parts, m.round.inState(state))
 			}
 		}
-		return strings.Join(parts, ", ") + fmt.Sprintf(" of round %d", m.round)
+		return strings.Join(parts, ", ") + fmt.Sprintf(" of round %d", m.round.number)
 	}
 	lack := m.places() - m.joined
 	if lack <= 0 {
@@ -207,8 +207,8 @@ func (m *Machine) missing() string {
 	} else {
 		text = fmt.Sprintf("%d", lack)
 	}
-	if m.tally[participantLost] > 0 {
-		text += "; lost from round " + fmt.Sprint(m.round) + ": " + m.inState(participantLost)
+	if m.round.tally[participantLost] > 0 {
+		text += "; lost from round " + fmt.Sprint(m.round.number) + ": " + m.round.inState(participantLost)
 	}
 	return text
 }
@@ -255,11 +255,11 @@ func (m *Machine) hereNames() string {
 }
 
 func (m *Machine) waitingProgress() Progress {
-	p := Progress{Spare: m.gain() == 0 || m.finishing()}
-	p.Headline = fmt.Sprintf("round %d runs with %d of %s", m.round, len(m.participants), wording.Count(m.places(), "node", "nodes"))
+	p := Progress{Spare: m.gain() == 0 || m.round.finishing()}
+	p.Headline = fmt.Sprintf("round %d runs with %d of %s", m.round.number, len(m.round.participants), wording.Count(m.places(), "node", "nodes"))
 	switch {
-	case m.finishing():
-		p.Detail = fmt.Sprintf("finished: %s; no more nodes are admitted", m.finishedNames())
+	case m.round.finishing():
+		p.Detail = fmt.Sprintf("finished: %s; no more nodes are admitted", m.round.finishedNames())
 	case m.gain() > 0:
 		p.Detail = "waiting, to be admitted: " + m.waitingNames()
 	default:

@@ -394,21 +394,21 @@ func TestRanksOfAnAdoptedRound(t *testing.T) {
 func (s *sim) stranger(t *rapid.T) {
 	s.count++
 	generations := []string{"another job", "a third job", ""}
-	if !s.m.fresh && s.m.reserve == "" && s.host == "" { // a successor cannot tell it from one that knows more
+	if !s.m.round.fresh && s.m.reserve == "" && s.host == "" { // a successor cannot tell it from one that knows more
 		generations = append(generations, s.m.generation)
 	}
 	c := LastRound{
 		Generation: rapid.SampledFrom(generations).Draw(t, "generation"),
 		Round: rapid.SampledFrom([]uint64{
-			1, s.m.round, s.m.round + 1, s.m.highest() + 1, maxFloor, maxFloor + 1, maxRound, math.MaxUint64,
+			1, s.m.round.number, s.m.round.number + 1, s.m.round.highest() + 1, maxFloor, maxFloor + 1, maxRound, math.MaxUint64,
 		}).Draw(t, "round"),
 		Rank: rapid.IntRange(-1, 3).Draw(t, "rank"), World: rapid.IntRange(0, 4).Draw(t, "world"),
 		HostRank: rapid.IntRange(-1, 3).Draw(t, "host"), Finished: rapid.Bool().Draw(t, "finished"),
 	}
-	if c.Round == 0 || c.Round == s.m.round && c.Generation == s.m.generation {
+	if c.Round == 0 || c.Round == s.m.round.number && c.Generation == s.m.generation {
 		t.Skip("it is no stranger")
 	}
-	settled := !s.m.fresh || len(s.m.participants) > 0 && s.m.tally[participantUnknown] == 0 && c.Generation != s.m.origin
+	settled := !s.m.round.fresh || len(s.m.round.participants) > 0 && s.m.round.tally[participantUnknown] == 0 && c.Generation != s.m.round.origin
 	if len(s.m.nodes.live) == 0 {
 		settled = false // it brings the policy, and a closed run begins again
 	}
@@ -424,13 +424,13 @@ func (s *sim) stranger(t *rapid.T) {
 // others is the state but for what a stranger may change: the next round's number, and
 // that it is there.
 func (m *Machine) others() []byte {
-	floor, live, sessions := m.floor, m.nodes.live, m.nodes.sessions
-	m.floor, m.nodes.live, m.nodes.sessions = 0, map[string]*node{}, map[SessionID]*node{}
+	floor, live, sessions := m.round.floor, m.nodes.live, m.nodes.sessions
+	m.round.floor, m.nodes.live, m.nodes.sessions = 0, map[string]*node{}, map[SessionID]*node{}
 	for session, n := range sessions {
 		if !strings.HasPrefix(n.id, "stranger") {
 			m.nodes.live[n.id], m.nodes.sessions[session] = n, n
 		}
 	}
-	defer func() { m.floor, m.nodes.live, m.nodes.sessions = floor, live, sessions }()
+	defer func() { m.round.floor, m.nodes.live, m.nodes.sessions = floor, live, sessions }()
 	return m.Snapshot()
 }

@@ -41,6 +41,7 @@ type Config struct {
 type Machine struct {
 	out   *output
 	nodes *nodes
+	round *round
 
 	runID      string
 	generation string
@@ -48,23 +49,11 @@ type Machine struct {
 	policyBy   string // the node whose policy it is
 	mismatch   string // who was refused last for another one, for those that wait; a restart forgets it
 
-	origin       string         // generation in which the last round was completed
-	round        uint64         // last completed round; 0: none yet
-	floor        uint64         // highest round claimed: the next one is above it
-	store        string         // HOST:PORT of that round's store; "": not known
-	participants []*participant // of that round, by rank
-	byNode       map[string]*participant
-	tally        [participantStates]int // participants by state
-
-	seen    map[string]struct{} // ids of all nodes that ever were in a round
-	joinSeq uint64
-
+	joinSeq     uint64
 	joined      int // nodes with a pending join
 	joinedGrace int // of these, how many are inside their grace
 	newcomers   int // of these, how many are not members and not inside their grace
 
-	fresh    bool   // no round was completed here yet
-	stored   bool   // the last round was completed before the last Recovered
 	reserve  string // generation to go on under if what was stored turns out to be old; "": none
 	uptime   time.Duration
 	holding  bool // TimerHold runs: only a full round may complete, for nodes of an earlier control plane
@@ -73,13 +62,8 @@ type Machine struct {
 	regroup  deadline
 	admit    deadline
 
-	succession     Succession
-	hostRank       int   // rank of the member whose process hosts the control plane; -1: it has none
-	finishedHosts  []int // see Facts; it is replaced, never changed
-	finishReported bool  // a member of the round has finished, as an earlier control plane has told
+	succession Succession
 
-	overtaken  string     // why the round is over although no member is lost; "": it is not
-	stop       *roundStop // announced of the last round; nil: none is
 	standing   *directive // nil: none stands
 	directed   []string   // ids of the last ones that do not stand any more
 	drained    map[string]*drained
@@ -108,14 +92,11 @@ func New(c Config) *Machine {
 	return &Machine{
 		out:        out,
 		nodes:      newNodes(out),
+		round:      newRound(out),
 		runID:      c.RunID,
 		generation: c.Generation,
-		byNode:     map[string]*participant{},
-		seen:       map[string]struct{}{},
-		fresh:      true,
 		uptime:     uptime,
 		succession: c.Succession,
-		hostRank:   -1,
 		drained:    map[string]*drained{},
 		limits:     c.Limits.withDefaults(),
 	}
@@ -224,7 +205,7 @@ func (m *Machine) settle() {
 func Alive(session SessionID) Event { return Withdraw{Request: Request{Session: session}} }
 
 // Round returns the number of the last completed round, 0 if there is none.
-func (m *Machine) Round() uint64 { return m.round }
+func (m *Machine) Round() uint64 { return m.round.number }
 
 // Generation returns what the control plane's rounds are named by, beside their
 // numbers.
@@ -258,7 +239,7 @@ func (m *Machine) Timers() []SetTimer { return m.out.timers() }
 
 // recovered gives every node one lease, or what the event says, to come back.
 func (m *Machine) recovered(ev Recovered) {
-	m.stored, m.reserve = true, ev.Generation
+	m.round.stored, m.reserve = true, ev.Generation
 	grace := cmp.Or(ev.Grace, m.policy.LeaseTimeout)
 	if len(m.nodes.live) > 0 {
 		m.out.note("the control plane was restarted and knows %s %v to come back",

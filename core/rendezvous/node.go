@@ -49,7 +49,7 @@ func (m *Machine) hello(h Hello) {
 	m.nodes.addSession(n)
 	m.adopt(n, h.LastRound)
 	m.applyReports(n, h.LastRound)
-	m.noteHost(n)
+	m.round.noteHost(n)
 	n.update = m.updateFor(n, m.waitingReason)
 	told := n.update
 	told.Reason = cmp.Or(told.Reason, again)
@@ -65,7 +65,7 @@ func (m *Machine) resume(n *node, h Hello) {
 	m.nodes.usage.Sessions -= n.cost()
 	n.seenAddr, n.serverAddr, n.inHost = h.SeenAddr, h.ServerAddr, h.InHost
 	m.nodes.usage.Sessions += n.cost()
-	m.noteHost(n)
+	m.round.noteHost(n)
 	m.setGrace(n, false)
 	m.reclaim(n, h.LastRound)
 	m.applyReports(n, h.LastRound)
@@ -160,8 +160,8 @@ func (m *Machine) part(n *node, cause string) {
 	for number := range n.waits {
 		m.nodes.dropWait(n, number)
 	}
-	if s := m.participantOf(n); s != nil && s.live() {
-		m.setParticipant(s, participantLost, cause)
+	if s := m.round.participantOf(n); s != nil && s.live() {
+		m.round.set(s, participantLost, cause)
 		m.assistRanks()
 	}
 	delete(m.nodes.live, n.id)
@@ -182,7 +182,7 @@ func (m *Machine) leave(n *node, ev Leave) {
 	}
 	ev.Reason = printable.Text(ev.Reason)
 	m.dropJoin(n)
-	s := m.participantOf(n)
+	s := m.round.participantOf(n)
 	belongs := s != nil
 	cause := "left"
 	if ev.Reason != "" {
@@ -193,7 +193,7 @@ func (m *Machine) leave(n *node, ev Leave) {
 		m.finish(n)
 		m.close(Closing{Kind: ClosedSuccess, By: n.id, Reason: ev.Reason, At: ev.At})
 	case belongs && ev.Ending == EndFailed:
-		m.setParticipant(s, participantLost, cause)
+		m.round.set(s, participantLost, cause)
 		m.close(Closing{Kind: ClosedFailed, By: n.id, Reason: ev.Reason, At: ev.At})
 	default:
 		m.out.note("node %s %s", n.id, cause)
@@ -207,11 +207,10 @@ func (m *Machine) forget() {
 	for _, n := range m.nodes.sessions {
 		m.nodes.remove(n)
 	}
-	m.dropKeys(m.round)
-	m.closed, m.overtaken, m.stop = nil, "", nil
-	m.participants, m.byNode, m.tally = nil, map[string]*participant{}, [participantStates]int{}
-	m.hostRank, m.finishReported, m.finishedHosts = -1, false, nil
-	m.forgetSeen()
+	m.dropKeys(m.round.number)
+	m.closed = nil
+	m.round.replace(0)
+	m.round.forgetSeen()
 	m.forgetDrained()
 	m.target = 0
 	m.forgetAgreement()

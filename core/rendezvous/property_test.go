@@ -94,8 +94,8 @@ func (s *sim) do(ev Event) {
 		h.HostName = hostOf(h.Node)
 		ev = h
 	}
-	before := s.m.round
-	closed, finished := s.m.closed, s.m.tally[participantFinished]
+	before := s.m.round.number
+	closed, finished := s.m.closed, s.m.round.tally[participantFinished]
 	grace := s.m.joinedGrace
 	missing := s.mayStillCome(ev)
 	lean := s.leanly(ev)
@@ -122,16 +122,16 @@ func (s *sim) do(ev Event) {
 			s.t.Fatalf("an error without words: %+v", reply)
 		}
 		if o, ok := reply.Result.(Outcome); ok {
-			if s.m.round > before {
+			if s.m.round.number > before {
 				fresh = append(fresh, o)
 			}
 			s.compare(reply.Session, o)
 		}
 	}
-	if s.m.round < s.last {
-		s.t.Fatalf("the round went back from %d to %d", s.last, s.m.round)
+	if s.m.round.number < s.last {
+		s.t.Fatalf("the round went back from %d to %d", s.last, s.m.round.number)
 	}
-	s.last = s.m.round
+	s.last = s.m.round.number
 	if len(fresh) == 0 {
 		return
 	}
@@ -142,7 +142,7 @@ func (s *sim) do(ev Event) {
 		s.t.Fatalf("a round was completed inside a grace by %+v", ev)
 	}
 	if missing != "" && len(fresh[0].Dropped) == 0 {
-		s.t.Fatalf("round %d was completed at the next host without %s, which is alive, was in round %d, and had time to come", s.m.round, missing, before)
+		s.t.Fatalf("round %d was completed at the next host without %s, which is alive, was in round %d, and had time to come", s.m.round.number, missing, before)
 	}
 	if n := fresh[0].World; len(fresh) != n || n < s.policy.Min || n > s.policy.Max || n%s.policy.NodeUnit != 0 {
 		s.t.Fatalf("%d outcomes of a world of %d under %+v", len(fresh), n, s.policy)
@@ -410,8 +410,8 @@ func (s *sim) finish(t *rapid.T) {
 		n.claim.Finished = true
 	}
 	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpWait, Keys: []string{ExitBarrierLast}})
-	if s.m.tally[participantFinished] > 0 && s.m.live() == 0 && s.m.closed == nil {
-		if reply, ok := n.replies[n.number]; !ok && s.m.participantOf(s.known(n)) != nil {
+	if s.m.round.tally[participantFinished] > 0 && s.m.round.live() == 0 && s.m.closed == nil {
+		if reply, ok := n.replies[n.number]; !ok && s.m.round.participantOf(s.known(n)) != nil {
 			s.t.Fatalf("everybody has finished and the barrier is shut: %+v", reply)
 		}
 	}
@@ -464,7 +464,7 @@ func (r *rigNode) acknowledged() uint64 {
 }
 
 func (s *sim) roleInfo(t *rapid.T) {
-	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 && n.claim.Round == s.m.round })
+	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round > 0 && n.claim.Round == s.m.round.number })
 	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpSet, Keys: []string{fmt.Sprint(RoleInfoPrefix, n.claim.Rank)},
 		Values: [][]byte{fmt.Appendf(nil, `{"role": "default", "rank": %d, "local_world_size": 1}`, n.claim.Rank)}})
 	s.send(KeyRequest{Request: n.request(), Round: n.claim.Round, Op: store.OpGet, Keys: []string{fmt.Sprint(AssignedRanksPrefix, n.claim.Rank)}})

@@ -125,8 +125,8 @@ func TestFreshHostAdoptsReturningMembers(t *testing.T) {
 	if after.Store == "" || after.Store != before.Store || after.Origin != before.Generation {
 		t.Errorf("the round's store is %q of %q, it was %q of %q", after.Store, after.Origin, before.Store, before.Generation)
 	}
-	if r.m.awaited() != 3 || r.m.Round() != 1 {
-		t.Fatalf("round %d, %d members", r.m.Round(), r.m.awaited())
+	if r.m.round.awaited() != 3 || r.m.Round() != 1 {
+		t.Fatalf("round %d, %d members", r.m.Round(), r.m.round.awaited())
 	}
 	if r.runs(TimerHold) {
 		t.Error("the hold goes on though all members are back")
@@ -222,7 +222,7 @@ func TestALastRoundCannotMakeTheHostAllocate(t *testing.T) {
 	r.hello("x", p, func(h *Hello) {
 		h.LastRound = LastRound{Generation: "g", Round: 1, Rank: 0, World: 1 << 30, HostRank: -1}
 	})
-	if len(r.m.participants) > 2 {
-		t.Fatalf("%d seats were made", len(r.m.participants))
+	if len(r.m.round.participants) > 2 {
+		t.Fatalf("%d seats were made", len(r.m.round.participants))
 	}
 }

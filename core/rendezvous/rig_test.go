@@ -343,7 +343,7 @@ func (m *Machine) check(t tester) {
 		joined++
 		if n.grace {
 			grace++
-		} else if m.participantOf(n) == nil {
+		} else if m.round.participantOf(n) == nil {
 			newcomers++
 		}
 	}
@@ -352,7 +352,7 @@ func (m *Machine) check(t tester) {
 			m.joined, m.joinedGrace, m.newcomers, joined, grace, newcomers)
 	}
 	var tally [participantStates]int
-	for rank, s := range m.participants {
+	for rank, s := range m.round.participants {
 		tally[s.state]++
 		if s.rank != rank {
 			t.Fatalf("seat %d says rank %d", rank, s.rank)
@@ -365,15 +365,15 @@ func (m *Machine) check(t tester) {
 			t.Fatalf("rank %d runs, but its node is %v", rank, n)
 		}
 	}
-	if tally != m.tally {
-		t.Fatalf("tally is %v, seats say %v", m.tally, tally)
+	if tally != m.round.tally {
+		t.Fatalf("tally is %v, seats say %v", m.round.tally, tally)
 	}
 	if m.closed != nil && m.joined > 0 {
 		t.Fatalf("%d joins are pending in a closed run", m.joined)
 	}
 	m.checkUsage(t)
 	m.checkDirectives(t)
-	if m.closed == nil && m.tally[participantFinished] == 0 {
+	if m.closed == nil && m.round.tally[participantFinished] == 0 {
 		m.checkNotDue(t)
 	}
 	for _, n := range m.nodes.live {
@@ -397,24 +397,24 @@ func (m *Machine) checkDirectives(t tester) {
 		return
 	}
 	held, saved := 0, 0
-	for _, s := range m.participants {
-		if s.state == participantRunning && d.held.contains(s.rank) {
+	for _, s := range m.round.participants {
+		if s.state == participantRunning && m.round.agreement.held.contains(s.rank) {
 			held++
 		}
-		if s.state == participantRunning && d.saved.contains(s.rank) {
+		if s.state == participantRunning && m.round.agreement.saved.contains(s.rank) {
 			saved++
 		}
 	}
-	if held != d.held.running || saved != d.saved.running {
-		t.Fatalf("directive %s counts %d held and %d saved, there are %d and %d", d.ID, d.held.running, d.saved.running, held, saved)
+	if held != m.round.agreement.held.running || saved != m.round.agreement.saved.running {
+		t.Fatalf("directive %s counts %d held and %d saved, there are %d and %d", d.ID, m.round.agreement.held.running, m.round.agreement.saved.running, held, saved)
 	}
-	if _, armed := m.out.running[agreeTimer(d.ID)]; armed != (d.phase == phaseAsking) || len(m.out.timersOf(TimerAgree)) > 1 {
-		t.Fatalf("directive %s is in phase %d, and its time to agree runs: %v", d.ID, d.phase, armed)
+	if _, armed := m.out.running[agreeTimer(d.ID)]; armed != (m.round.agreement.phase == phaseAsking) || len(m.out.timersOf(TimerAgree)) > 1 {
+		t.Fatalf("directive %s is in phase %d, and its time to agree runs: %v", d.ID, m.round.agreement.phase, armed)
 	}
 	if _, armed := m.out.running[directiveTimer(d.ID)]; !armed || len(m.out.timersOf(TimerDirective)) > maxDeadlines {
 		t.Fatalf("directive %s has the deadlines %+v", d.ID, m.out.timersOf(TimerDirective))
 	}
-	if d.phase == phaseWaiting && m.canAgree() {
+	if m.round.agreement.phase == phaseWaiting && m.canAgree() {
 		t.Fatalf("nobody is asked about directive %s", d.ID)
 	}
 	if m.closed != nil {
@@ -430,12 +430,12 @@ func (m *Machine) checkNotDue(t tester) {
 	}
 	full := m.joined >= m.enough()
 	switch {
-	case m.live() == 0:
+	case m.round.live() == 0:
 		if full || m.joined >= m.policy.Min && m.lastCall.due && !m.holding {
 			t.Fatalf("a first round of %d nodes is due and was not completed", m.joined)
 		}
-	case m.tally[participantRejoined] > 0:
-		if m.awaited() == 0 && m.joined >= m.policy.Min && (full || !m.holding) {
+	case m.round.tally[participantRejoined] > 0:
+		if m.round.awaited() == 0 && m.joined >= m.policy.Min && (full || !m.holding) {
 			t.Fatalf("a regroup of %d nodes is due and was not completed", m.joined)
 		}
 	}

@@ -35,12 +35,12 @@ func (m *Machine) noteKey(n *node, r KeyRequest) {
 // The ranks so assigned serve only until the survivors regroup.
 func (m *Machine) assistRanks() {
 	space := m.keys
-	if space == nil || m.tally[participantLost] == 0 {
+	if space == nil || m.round.tally[participantLost] == 0 {
 		return
 	}
-	infos := make([][]byte, len(m.participants))
+	infos := make([][]byte, len(m.round.participants))
 	var model []byte
-	for rank := range m.participants {
+	for rank := range m.round.participants {
 		infos[rank], _ = space.engine.Get(RoleInfoPrefix + strconv.Itoa(rank))
 		if infos[rank] != nil && model == nil {
 			model = infos[rank]
@@ -50,14 +50,14 @@ func (m *Machine) assistRanks() {
 		return
 	}
 	complete := true
-	for rank, s := range m.participants {
+	for rank, s := range m.round.participants {
 		if infos[rank] == nil && s.state == participantLost {
 			infos[rank] = roleInfoFor(model, rank)
 			m.setKey(space, RoleInfoPrefix+strconv.Itoa(rank), infos[rank])
 		}
 		complete = complete && infos[rank] != nil
 	}
-	if complete && m.participants[0].state == participantLost {
+	if complete && m.round.participants[0].state == participantLost {
 		m.assignRoles(space, infos)
 	}
 	m.serveWoken(space)
@@ -68,7 +68,7 @@ func (m *Machine) assistRanks() {
 // plane before, and those of a round that was overtaken have stopped. (docs/decisions/0014
 // and 0015.)
 func (m *Machine) ranksLost(space *agentStore, r KeyRequest) bool {
-	if !m.fresh && m.overtaken == "" || !r.waitsForRanks() {
+	if !m.round.fresh && m.round.overtaken == "" || !r.waitsForRanks() {
 		return false
 	}
 	_, ready, _ := space.engine.Apply(r.onStore(), nil)
@@ -136,7 +136,7 @@ func (m *Machine) assignRoles(space *agentStore, infos [][]byte) {
 // settleExitBarrier opens the agents' exit barrier once every live member has
 // finished; a lost one is not waited for.
 func (m *Machine) settleExitBarrier() {
-	if !m.finishing() || m.live() > 0 {
+	if !m.round.finishing() || m.round.live() > 0 {
 		return
 	}
 	space := m.keys

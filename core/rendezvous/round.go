@@ -2,334 +2,57 @@ package rendezvous
 
 import (
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
-
-	"rallypoint/internal/wording"
 )
 
-// evaluate completes a round if one is due and keeps the clocks that decide it.
-func (m *Machine) evaluate() {
-	if m.finishing() { // guarantee 8: no node is admitted any more
-		m.disarmAll()
-		m.refuseRejoined()
-		return
-	}
-	if m.live() == 0 {
-		m.evaluateFirst()
-	} else {
-		m.evaluateRegroup()
-	}
+// round is the last completed round: its name, its members, and what has become of them.
+type round struct {
+	out *output
+
+	origin string // generation in which it was completed
+	number uint64 // 0: there is none yet
+	floor  uint64 // highest round claimed: the next one is above it
+	store  string // HOST:PORT of its store; "": not known
+	fresh  bool   // no round was completed here yet
+	stored bool   // it was completed before the last Recovered
+
+	participants []*participant // by rank
+	byNode       map[string]*participant
+	tally        [participantStates]int // participants by state
+	agreement    agreement              // what the running ones have said of the directive that stands
+	hostRank     int                    // of the member whose process hosts the control plane; -1: it has none
+
+	overtaken      string     // why it is over although no member is lost; "": it is not
+	stop           *roundStop // announced; nil: none is
+	finishedHosts  []int      // see Facts; it is replaced, never changed
+	finishReported bool       // a member has finished, as an earlier control plane has told
+
+	seen      map[string]struct{} // ids of all nodes that ever were in a round
+	seenBytes int64               // about what these take
 }
 
-// evaluateFirst follows guarantee 5: the first round, and one that no member of
-// the last round lives to regroup.
-func (m *Machine) evaluateFirst() {
-	m.out.disarm(&m.regroup, TimerRegroup)
-	m.out.disarm(&m.admit, TimerAdmit)
-	n := m.joined
-	if n < m.policy.Min || m.policy.Min == 0 {
-		m.out.disarm(&m.lastCall, TimerLastCall)
-		m.out.disarm(&m.quiet, TimerQuiet)
-		return
-	}
-	if !m.lastCall.armed {
-		m.out.arm(&m.lastCall, TimerLastCall, m.policy.LastCallTimeout)
-	}
-	if !m.quiet.armed && m.policy.QuietPeriod > 0 {
-		m.out.arm(&m.quiet, TimerQuiet, m.policy.QuietPeriod)
-	}
-	m.completeUnlessBlocked()
+func newRound(out *output) *round {
+	return &round{out: out, fresh: true, hostRank: -1, byNode: map[string]*participant{}, seen: map[string]struct{}{}}
 }
 
-// evaluateRegroup follows guarantees 6 and 7.
-func (m *Machine) evaluateRegroup() {
-	m.out.disarm(&m.lastCall, TimerLastCall)
-	m.out.disarm(&m.quiet, TimerQuiet)
-	m.evaluateAdmission()
-	if m.tally[participantRejoined] == 0 {
-		m.out.disarm(&m.regroup, TimerRegroup)
-		return
-	}
-	if m.awaited() > 0 && !m.regroup.armed {
-		m.out.arm(&m.regroup, TimerRegroup, m.policy.RegroupTimeout)
-	}
-	m.completeUnlessBlocked()
+// replace has another round take the place of this one, with so many members, whose
+// participants the caller fills in.
+func (r *round) replace(size int) {
+	r.overtaken, r.stop = "", nil
+	r.hostRank, r.finishReported, r.finishedHosts = -1, false, nil
+	r.participants, r.byNode, r.tally = make([]*participant, size), make(map[string]*participant, size), [participantStates]int{}
 }
 
-func (m *Machine) completeUnlessBlocked() {
-	if m.blocked() == blockedByNothing {
-		m.complete()
+// seat makes a node a running member.
+func (r *round) seat(rank int, n *node) {
+	s := &participant{rank: rank, node: n.id, label: n.label, host: n.inHost, state: participantRunning}
+	r.participants[rank], r.byNode[n.id] = s, s
+	r.tally[participantRunning]++
+	r.see(n.id)
+	if n.inHost {
+		r.hostRank = rank
 	}
-}
-
-// blockedBy is what keeps the round that is being formed from being complete.
-type blockedBy int
-
-const (
-	blockedByNothing     blockedBy = iota
-	blockedByMembers               // of the last round: they have not rejoined, and have time to
-	blockedByLack                  // fewer nodes than min have joined
-	blockedByConnections           // of waiting nodes: they are broken, and have time to come back
-	blockedByHold                  // the control plane is new: nodes of an earlier one have time to come
-	blockedByTime                  // enough have joined; more have time to come
-)
-
-// blocked decides whether the next round is complete. What people and programs are told of a
-// round that is being formed follows from this alone.
-func (m *Machine) blocked() blockedBy {
-	first := m.live() == 0
-	switch {
-	case !first && m.awaited() > 0 && !m.regroup.due:
-		return blockedByMembers
-	case m.lack() > 0 || m.policy.Min == 0:
-		return blockedByLack
-	case m.joinedGrace > 0:
-		return blockedByConnections
-	case m.joined >= m.enough():
-		return blockedByNothing
-	case m.holding:
-		return blockedByHold
-	case first && !m.lastCall.due && !m.quiet.due:
-		return blockedByTime
-	}
-	return blockedByNothing
-}
-
-// lack is how many more nodes min needs.
-func (m *Machine) lack() int { return max(0, m.policy.Min-m.joined) }
-
-// places is how many nodes a round has at most: max, or the target of the last scale.
-func (m *Machine) places() int {
-	if m.target > 0 {
-		return m.target
-	}
-	return m.policy.Max
-}
-
-// evaluateAdmission decides whether waiting newcomers are worth a regroup, and
-// announces them after a quiet time.
-func (m *Machine) evaluateAdmission() {
-	if m.gain() == 0 {
-		m.out.disarm(&m.admit, TimerAdmit)
-		return
-	}
-	if !m.admit.armed {
-		m.out.arm(&m.admit, TimerAdmit, m.policy.AdmitDelay)
-	}
-}
-
-// gain is how many more nodes than the running round a regroup now would give places to.
-func (m *Machine) gain() int {
-	if m.newcomers == 0 {
-		return 0
-	}
-	return max(0, m.seats(m.live()+m.newcomers)-len(m.participants))
-}
-
-// complete forms the next round of the candidates: the only place where a round
-// number is taken and ranks are given.
-func (m *Machine) complete() {
-	candidates := m.candidates()
-	size := m.seats(len(candidates))
-	chosen := candidates[:size]
-	dropped := m.dropAwaited()
-	ranks := assignRanks(m.rankRequests(chosen))
-	m.endGone()
-	last := m.round
-	m.round = m.highest() + 1
-	m.origin = m.generation
-	m.fresh, m.stored, m.overtaken, m.stop, m.mismatch = false, false, "", nil, ""
-	m.finishReported, m.finishedHosts = false, nil
-	m.forgetAgreement()
-	m.disarmAll()
-	m.stopHold()
-
-	for _, n := range candidates {
-		m.uncountJoin(n)
-	}
-	m.participants, m.byNode, m.tally = make([]*participant, size), make(map[string]*participant, size), [participantStates]int{}
-	first := (*node)(nil)
-	m.hostRank = -1
-	for i, n := range chosen {
-		s := &participant{rank: ranks[i], node: n.id, label: n.label, host: n.inHost, state: participantRunning}
-		m.participants[s.rank], m.byNode[n.id] = s, s
-		m.tally[participantRunning]++
-		m.see(n.id)
-		if n.inHost {
-			m.hostRank = s.rank
-		}
-		if s.rank == 0 {
-			first = n
-		}
-	}
-	outcome := Outcome{
-		Generation: m.generation, Round: m.round, World: size, HostRank: m.hostRank,
-		StoreAddr: m.storeAddr(first, chosen), StorePort: first.join.StorePort, Dropped: dropped,
-		ByDirective: last > 0 && m.endedRound == last,
-	}
-	m.store = outcome.store()
-	for i, n := range chosen {
-		number := n.join.Number
-		n.join = nil
-		n.update.Facts = outcome.Facts() // its outcome says so
-		o := outcome
-		o.Rank = ranks[i]
-		m.nodes.answer(n, number, o)
-	}
-	for _, n := range candidates[size:] {
-		m.countJoin(n)
-	}
-	m.dropKeys(last)
-	m.out.note("round %d is complete: %d of %s, %d waiting", m.round, size, wording.Count(m.places(), "node", "nodes"), m.joined)
-}
-
-// dropAwaited marks the live members that the round goes on without, and names
-// them. They learn it by their update and come back as waiting nodes.
-func (m *Machine) dropAwaited() []string {
-	if m.awaited() == 0 {
-		return nil
-	}
-	var names []string
-	for _, s := range m.participants {
-		if s.state != participantRunning && s.state != participantUnknown {
-			continue
-		}
-		if n := m.nodes.live[s.node]; n != nil && s.state == participantRunning {
-			n.stale = "it did not rejoin within regroup_timeout"
-			m.nodes.touch(n)
-		}
-		m.out.note("node %s was dropped: it did not rejoin within %v", s.name(), m.policy.RegroupTimeout)
-		if len(names) < maxNames {
-			names = append(names, s.name())
-		}
-	}
-	return names
-}
-
-// refuseRejoined answers the joins of members that can no longer regroup.
-func (m *Machine) refuseRejoined() {
-	if m.tally[participantRejoined] == 0 {
-		return
-	}
-	err := m.finishedError()
-	for _, s := range m.participants {
-		if s.state != participantRejoined {
-			continue
-		}
-		n := m.nodes.live[s.node]
-		m.nodes.fail(n, n.join.Number, err)
-		m.dropJoin(n)
-		m.nodes.touch(n)
-		m.setParticipant(s, participantLost, "could not regroup after others had finished")
-	}
-}
-
-// storeAddr is the address that the workers are given for the round store of the
-// rank-0 node (docs/decisions/0033).
-func (m *Machine) storeAddr(first *node, chosen []*node) string {
-	if first.join.StoreAddr != "" {
-		return first.join.StoreAddr
-	}
-	if !IsLoopback(first.seenAddr) {
-		return first.seenAddr
-	}
-	for _, n := range chosen {
-		if !IsLoopback(n.seenAddr) {
-			return n.serverAddr
-		}
-	}
-	return first.seenAddr
-}
-
-// priority orders members by rank before all other nodes.
-func (m *Machine) priority(n *node) int {
-	if s := m.participantOf(n); s != nil {
-		return s.rank
-	}
-	return len(m.participants)
-}
-
-func (m *Machine) disarmAll() {
-	m.out.disarm(&m.lastCall, TimerLastCall)
-	m.out.disarm(&m.quiet, TimerQuiet)
-	m.out.disarm(&m.regroup, TimerRegroup)
-	m.out.disarm(&m.admit, TimerAdmit)
-}
-
-// rankRequest is what decides one node's rank. The requests of a round are given in
-// order of arrival.
-type rankRequest struct {
-	prefer int // explicit preference; -1: none
-	old    int // rank in the last round; -1: none
-	hint   int // scheduler's hint; -1: none
-}
-
-// assignRanks gives the ranks 0..n-1, each once (guarantee 10): a unique explicit
-// preference; then the old rank if it is free; then a unique hint if it is free;
-// the rest fill the holes by old rank, then by arrival. The result is aligned with
-// the requests and depends on nothing else.
-func assignRanks(claims []rankRequest) []int {
-	n := len(claims)
-	ranks := make([]int, n)
-	taken := make([]bool, n)
-	for i := range ranks {
-		ranks[i] = -1
-	}
-	give := func(pick func(rankRequest) int) {
-		count := make([]int, n)
-		for i, c := range claims {
-			if r := pick(c); ranks[i] < 0 && r >= 0 && r < n {
-				count[r]++
-			}
-		}
-		for i, c := range claims {
-			if r := pick(c); ranks[i] < 0 && r >= 0 && r < n && count[r] == 1 && !taken[r] {
-				ranks[i], taken[r] = r, true
-			}
-		}
-	}
-	give(func(c rankRequest) int { return c.prefer })
-	give(func(c rankRequest) int { return c.old })
-	give(func(c rankRequest) int { return c.hint })
-
-	rest := make([]int, 0, n)
-	for i := range claims {
-		if ranks[i] < 0 {
-			rest = append(rest, i)
-		}
-	}
-	slices.SortStableFunc(rest, func(a, b int) int { return fillOrder(claims[a]) - fillOrder(claims[b]) })
-	next := 0
-	for _, i := range rest {
-		for taken[next] {
-			next++
-		}
-		ranks[i], taken[next] = next, true
-	}
-	return ranks
-}
-
-// fillOrder puts nodes with an old rank first, in its order.
-func fillOrder(c rankRequest) int {
-	if c.old < 0 {
-		return MaxNodes
-	}
-	return c.old
-}
-
-// rankRequests turns the chosen nodes into rank requests; it keeps their order.
-func (m *Machine) rankRequests(chosen []*node) []rankRequest {
-	claims := make([]rankRequest, len(chosen))
-	for i, n := range chosen {
-		c := rankRequest{prefer: n.join.NodeRank, old: -1, hint: n.join.RankHint}
-		if s := m.byNode[n.id]; s != nil {
-			c.old = s.rank
-		}
-		claims[i] = c
-	}
-	return claims
 }
 
 // participantState is where a member of the last completed round stands.
@@ -368,46 +91,46 @@ func (p *participant) name() string {
 
 // participantOf returns the node's place in the last round, nil if it has none or lost
 // it to time.
-func (m *Machine) participantOf(n *node) *participant {
-	s := m.byNode[n.id]
+func (r *round) participantOf(n *node) *participant {
+	s := r.byNode[n.id]
 	if s == nil || s.state == participantLost || n.ended {
 		return nil
 	}
 	return s
 }
 
-func (m *Machine) setParticipant(s *participant, state participantState, cause string) {
+func (r *round) set(s *participant, state participantState, cause string) {
 	if s.state == participantFinished && state != s.state {
-		m.dropFinishedHost(s.rank)
+		r.dropFinishedHost(s.rank)
 	}
 	if was, is := s.state == participantRunning, state == participantRunning; was && !is {
-		m.countReports(s.rank, -1)
+		r.agreement.count(s.rank, -1)
 	} else if is && !was {
-		m.countReports(s.rank, 1)
+		r.agreement.count(s.rank, 1)
 	}
-	m.tally[s.state]--
+	r.tally[s.state]--
 	s.state, s.cause = state, cause
-	m.tally[s.state]++
+	r.tally[s.state]++
 }
 
 // awaited is the number of live members that have not rejoined.
-func (m *Machine) awaited() int { return m.tally[participantRunning] + m.tally[participantUnknown] }
+func (r *round) awaited() int { return r.tally[participantRunning] + r.tally[participantUnknown] }
 
 // live is the number of members that the round still counts on.
-func (m *Machine) live() int { return m.awaited() + m.tally[participantRejoined] }
+func (r *round) live() int { return r.awaited() + r.tally[participantRejoined] }
 
 // inState lists the members in a state by name, with the cause if there is one.
-func (m *Machine) inState(state participantState) string {
+func (r *round) inState(state participantState) string {
 	var names []string
-	for _, s := range m.participants {
-		if len(names) == m.tally[state] {
+	for _, s := range r.participants {
+		if len(names) == r.tally[state] {
 			break // each member's hello asks: few should look at all of them
 		}
 		if s.state != state {
 			continue
 		}
 		if len(names) == maxNames {
-			names = append(names, fmt.Sprintf("and %d more", m.tally[state]-maxNames))
+			names = append(names, fmt.Sprintf("and %d more", r.tally[state]-maxNames))
 			break
 		}
 		name := s.name()
@@ -423,8 +146,161 @@ func (m *Machine) inState(state participantState) string {
 // neither grows with the size of the job.
 const maxNames = 8
 
-// IsLoopback reports whether host is an address of the loopback interface.
-func IsLoopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.Unmap().IsLoopback()
+// highest is the highest round that was completed or claimed: the next one is above it.
+func (r *round) highest() uint64 { return max(r.number, r.floor) }
+
+// isNews tells whether a report is of a later round than any that this control plane
+// has completed, told or heard of.
+func (r *round) isNews(c LastRound) bool { return c.Round > r.highest() && c.Round <= maxFloor }
+
+func (r *round) raiseFloor(round uint64) {
+	if round <= maxFloor {
+		r.floor = max(r.floor, round)
+	}
 }
+
+// disowned reports whether the round that is known here is not the members' last one.
+func (r *round) disowned() bool { return r.stored && r.overtaken != "" }
+
+// overtake makes the members of the round regroup although none of them is lost.
+func (r *round) overtake(why string) {
+	if r.overtaken == "" && len(r.participants) > 0 {
+		r.overtaken = why
+		r.out.note("round %d is over: %s", r.number, why)
+	}
+}
+
+// finishing reports whether a member of the last round has finished, so that no node is
+// admitted any more (guarantee 8).
+func (r *round) finishing() bool { return r.tally[participantFinished] > 0 || r.finishReported }
+
+// finishedNames names the members that have finished, as far as they are known.
+func (r *round) finishedNames() string {
+	if r.tally[participantFinished] == 0 {
+		return fmt.Sprintf("a member of round %d whose name died with the control plane before", r.number)
+	}
+	return r.inState(participantFinished)
+}
+
+// noteHost keeps which member's process hosts the control plane, and whether it has finished.
+func (r *round) noteHost(n *node) {
+	s := r.participantOf(n)
+	if s == nil {
+		return
+	}
+	s.host = n.inHost
+	switch {
+	case n.inHost:
+		r.hostRank = s.rank
+	case r.hostRank == s.rank:
+		r.hostRank = -1
+	}
+	if n.inHost && s.state == participantFinished {
+		r.addFinishedHost(s.rank)
+	}
+}
+
+func (r *round) addFinishedHost(rank int) {
+	i, known := slices.BinarySearch(r.finishedHosts, rank)
+	if !known && len(r.finishedHosts) < maxFinishedHosts {
+		r.finishedHosts = slices.Insert(slices.Clone(r.finishedHosts), i, rank)
+	}
+}
+
+// dropFinishedHost takes back that a host has finished: its node has failed after that.
+func (r *round) dropFinishedHost(rank int) {
+	if i, known := slices.BinarySearch(r.finishedHosts, rank); known {
+		r.finishedHosts = slices.Delete(slices.Clone(r.finishedHosts), i, i+1)
+	}
+}
+
+// roundStop is the announced stop of the last round.
+type roundStop struct {
+	rank    int
+	leaving bool
+	reason  string
+}
+
+// stopReason says who stops the round and why.
+func (r *round) stopReason() string {
+	verb := "failed"
+	if r.stop.leaving {
+		verb = "is leaving"
+	}
+	return fmt.Sprintf("node %s %s: %s", r.participants[r.stop.rank].name(), verb, r.stop.reason)
+}
+
+// lossInStop reports whether a stop is announced in a round that has also lost a member.
+func (r *round) lossInStop() bool {
+	return r.stop != nil && (r.tally[participantLost] > 0 || r.overtaken != "")
+}
+
+// stopFor is the announced stop as a node is to see it: members whose workers may run.
+func (r *round) stopFor(n *node) RoundStop {
+	s := r.participantOf(n)
+	if r.stop == nil || s == nil || s.state != participantRunning {
+		return RoundStop{}
+	}
+	return RoundStop{Round: r.number, Rank: r.stop.rank, Leaving: r.stop.leaving, Reason: r.stop.reason, Lost: r.lossInStop()}
+}
+
+// missingOf names some of the members that are not in a set and belong into it.
+func (r *round) missingOf(set *ranks) (names []string) {
+	for _, s := range r.participants {
+		if (s.state == participantRunning || s.state == participantUnknown) && !set.contains(s.rank) {
+			if names = append(names, s.name()); len(names) == maxNames {
+				break
+			}
+		}
+	}
+	return names
+}
+
+// namesWithout names running members that are not in a set.
+func (r *round) namesWithout(set *ranks) string {
+	return nameSome(r.missingOf(set), r.awaited()-set.running)
+}
+
+// all reports whether all running members are in a set, and each member is accounted for.
+func (r *round) all(set *ranks) bool {
+	n := r.tally[participantRunning]
+	return n > 0 && set.running == n && r.tally[participantUnknown] == 0
+}
+
+// allSaved reports whether the directive is agreed and all members have saved. Of a round that has
+// lost a member, or regroups, not all can have: the next one agrees again.
+func (r *round) allSaved() bool {
+	return r.agreement.phase == phaseAgreed && r.tally[participantLost]+r.tally[participantRejoined] == 0 && r.all(&r.agreement.saved)
+}
+
+// nameSome lists the first of so many names.
+func nameSome(names []string, all int) string {
+	if more := all - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
+	}
+	return strings.Join(names, ", ")
+}
+
+// priority orders members by rank before all other nodes.
+func (r *round) priority(n *node) int {
+	if s := r.participantOf(n); s != nil {
+		return s.rank
+	}
+	return len(r.participants)
+}
+
+// see remembers the id of a node that was in a round.
+func (r *round) see(id string) {
+	if _, known := r.seen[id]; !known {
+		r.seen[id] = struct{}{}
+		r.seenBytes += seenCost + int64(len(id))
+	}
+}
+
+func (r *round) forgetSeen() {
+	clear(r.seen)
+	r.seenBytes = 0
+}
+
+// cost is about what the names of members and of earlier ones take.
+func (r *round) cost() int64 { return participantCost*int64(len(r.participants)) + r.seenBytes }

@@ -119,7 +119,7 @@ const causeSilent = "lost: not heard of for "
 // Awaits reports whether a member of the last round is taken for lost by its silence
 // alone, and may come back: to go on, or to learn that the run has ended.
 func (m *Machine) Awaits() bool {
-	return slices.ContainsFunc(m.participants, func(s *participant) bool {
+	return slices.ContainsFunc(m.round.participants, func(s *participant) bool {
 		return s.state == participantLost && strings.HasPrefix(s.cause, causeSilent)
 	})
 }
@@ -127,7 +127,7 @@ func (m *Machine) Awaits() bool {
 // Begun reports whether the run has had a round, was closed, or was asked for something: a
 // node that comes to it must find it as it is.
 func (m *Machine) Begun() bool {
-	return m.highest() > 0 || m.closed != nil || m.standing != nil || len(m.directed)+len(m.drained) > 0
+	return m.round.highest() > 0 || m.closed != nil || m.standing != nil || len(m.directed)+len(m.drained) > 0
 }
 
 // IsClosed reports whether the run was closed.
@@ -156,5 +156,5 @@ func (m *Machine) CatchUp(session SessionID, before *Machine, claim LastRound) (
 // orphanedJoin reports whether a live node has no part in a round, waits for none, and
 // was not told to.
 func (m *Machine) orphanedJoin(n *node) bool {
-	return m.closed == nil && !n.ended && n.join == nil && n.stale == "" && m.participantOf(n) == nil
+	return m.closed == nil && !n.ended && n.join == nil && n.stale == "" && m.round.participantOf(n) == nil
 }

@@ -19,12 +19,12 @@ func (m *Machine) Snapshot() []byte {
 		p.Uint(StateVersion)
 		m.packRun(p)
 		m.packTimers(p)
-		m.packParticipants(p)
+		m.round.packParticipants(p)
 		p.List(len(sessions))
 		for _, session := range sessions {
 			m.packNode(p, m.nodes.sessions[session])
 		}
-		p.Texts(slices.Sorted(maps.Keys(m.seen)))
+		p.Texts(slices.Sorted(maps.Keys(m.round.seen)))
 		m.packClosing(p)
 		p.List(len(m.nodes.awaitingPeers))
 		for _, n := range m.nodes.awaitingPeers {
@@ -33,7 +33,7 @@ func (m *Machine) Snapshot() []byte {
 		m.packView(p)
 		m.packKeys(p)
 		m.packWaits(p)
-		m.packStop(p)
+		m.round.packStop(p)
 		m.packSuccession(p)
 		m.packDirectives(p)
 	})
@@ -45,20 +45,20 @@ func (m *Machine) packRun(p *pack.Packer) {
 	p.Text(m.generation)
 	PackPolicy(p, m.policy)
 	p.Text(m.policyBy)
-	p.Text(m.origin)
-	p.Uint(m.round)
+	p.Text(m.round.origin)
+	p.Uint(m.round.number)
 	p.Uint(m.joinSeq)
-	p.Bool(m.fresh)
+	p.Bool(m.round.fresh)
 	p.Duration(m.uptime)
 	p.Bool(m.holding)
 	p.Int64(m.limits.Keys.MaxBytes)
 	p.Int(m.limits.Keys.MaxEntries)
-	p.Uint(m.floor)
-	p.Bool(m.stored)
+	p.Uint(m.round.floor)
+	p.Bool(m.round.stored)
 	p.Text(m.reserve)
-	p.Text(m.overtaken)
+	p.Text(m.round.overtaken)
 	p.Int64(m.limits.Bytes)
-	p.Text(m.store)
+	p.Text(m.round.store)
 }
 
 func (m *Machine) packTimers(p *pack.Packer) {
@@ -84,16 +84,16 @@ func (m *Machine) deadlines() []*deadline {
 	return []*deadline{&m.lastCall, &m.quiet, &m.regroup, &m.admit}
 }
 
-func (m *Machine) packParticipants(p *pack.Packer) {
-	p.List(len(m.participants))
-	for _, s := range m.participants {
+func (r *round) packParticipants(p *pack.Packer) {
+	p.List(len(r.participants))
+	for _, s := range r.participants {
 		p.List(6)
 		p.Text(s.node)
 		p.Text(s.label)
 		p.Bool(s.host)
 		p.Int(int(s.state))
 		p.Text(s.cause)
-		p.Bool(m.byNode[s.node] == s)
+		p.Bool(r.byNode[s.node] == s)
 	}
 }
 
@@ -218,12 +218,12 @@ func Restore(b []byte) (*Machine, error) {
 	m := New(Config{})
 	m.unpackRun(u)
 	m.unpackTimers(u)
-	m.unpackParticipants(u)
+	m.round.unpackParticipants(u)
 	for range openEach(u) {
 		m.unpackNode(u)
 	}
 	for _, id := range unpackTexts(u) {
-		m.see(id)
+		m.round.see(id)
 	}
 	m.unpackClosing(u)
 	for range openEach(u) {
@@ -239,7 +239,7 @@ func Restore(b []byte) (*Machine, error) {
 	for range openEach(u) {
 		m.unpackWait(u)
 	}
-	m.unpackStop(u)
+	m.round.unpackStop(u)
 	m.unpackSuccession(u)
 	m.unpackDirectives(u)
 	u.Close()
@@ -270,13 +270,13 @@ func (m *Machine) unpackRun(u *pack.Unpacker) {
 	u.Open()
 	m.runID, m.generation = u.Text(maxText), u.Text(maxText)
 	m.policy, m.policyBy = UnpackPolicy(u), u.Text(maxText)
-	m.origin, m.round = u.Text(maxText), u.Uint()
+	m.round.origin, m.round.number = u.Text(maxText), u.Uint()
 	m.joinSeq = u.Uint()
-	m.fresh, m.uptime, m.holding = u.Bool(), u.Duration(), u.Bool()
+	m.round.fresh, m.uptime, m.holding = u.Bool(), u.Duration(), u.Bool()
 	keys := store.Limits{MaxBytes: u.Int64(), MaxEntries: u.Int()}
-	m.floor, m.stored, m.reserve, m.overtaken = u.Uint(), u.Bool(), u.Text(maxText), u.Text(maxText)
+	m.round.floor, m.round.stored, m.reserve, m.round.overtaken = u.Uint(), u.Bool(), u.Text(maxText), u.Text(maxText)
 	m.limits = Limits{Keys: keys, Bytes: u.Int64()}.withDefaults()
-	m.store = u.Text(maxText)
+	m.round.store = u.Text(maxText)
 	u.Close()
 	if err := m.policy.Validate(); err != nil && m.policy != (Policy{}) {
 		u.Fail("%v", err)
@@ -305,7 +305,7 @@ func (m *Machine) unpackTimers(u *pack.Unpacker) {
 	u.Close()
 }
 
-func (m *Machine) unpackParticipants(u *pack.Unpacker) {
+func (r *round) unpackParticipants(u *pack.Unpacker) {
 	for rank := range openEach(u) {
 		if rank == MaxNodes {
 			u.Fail("more than %d members", MaxNodes)
@@ -319,13 +319,13 @@ func (m *Machine) unpackParticipants(u *pack.Unpacker) {
 			u.Fail("rank %d is in state %d", rank, s.state)
 			break
 		}
-		m.participants = append(m.participants, s)
-		m.tally[s.state]++
+		r.participants = append(r.participants, s)
+		r.tally[s.state]++
 		if current {
-			if m.byNode[s.node] != nil {
+			if r.byNode[s.node] != nil {
 				u.Fail("node %q has two ranks", s.node)
 			}
-			m.byNode[s.node] = s
+			r.byNode[s.node] = s
 		}
 	}
 }
@@ -451,11 +451,11 @@ func (m *Machine) checkSeats(u *pack.Unpacker) {
 	if u.Err() != nil {
 		return
 	}
-	if m.hostRank < -1 || m.hostRank >= len(m.participants) {
-		u.Fail("rank %d of %d hosts the control plane", m.hostRank, len(m.participants))
+	if m.round.hostRank < -1 || m.round.hostRank >= len(m.round.participants) {
+		u.Fail("rank %d of %d hosts the control plane", m.round.hostRank, len(m.round.participants))
 	}
-	for i, rank := range m.finishedHosts {
-		if rank < 0 || rank >= len(m.participants) || i > 0 && rank <= m.finishedHosts[i-1] || m.participants[rank].state != participantFinished {
+	for i, rank := range m.round.finishedHosts {
+		if rank < 0 || rank >= len(m.round.participants) || i > 0 && rank <= m.round.finishedHosts[i-1] || m.round.participants[rank].state != participantFinished {
 			u.Fail("rank %d hosted the control plane and has finished", rank)
 			return
 		}
@@ -463,12 +463,12 @@ func (m *Machine) checkSeats(u *pack.Unpacker) {
 	if m.closed != nil && m.joined > 0 {
 		u.Fail("%d nodes join a closed run", m.joined)
 	}
-	for _, s := range m.participants {
+	for _, s := range m.round.participants {
 		n := m.nodes.live[s.node]
 		switch {
-		case s.state == participantRejoined && (n == nil || n.join == nil || m.byNode[s.node] != s):
+		case s.state == participantRejoined && (n == nil || n.join == nil || m.round.byNode[s.node] != s):
 			u.Fail("rank %d has rejoined, but its node does not join", s.rank)
-		case s.state == participantRunning && (n == nil || n.join != nil || m.byNode[s.node] != s):
+		case s.state == participantRunning && (n == nil || n.join != nil || m.round.byNode[s.node] != s):
 			u.Fail("rank %d runs, but its node does not", s.rank)
 		}
 	}

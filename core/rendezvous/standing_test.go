@@ -240,7 +240,7 @@ func TestStateWithSeveralDirectives(t *testing.T) {
 		t.Fatal(err)
 	}
 	d := m.standing
-	if d.ID != "d1" || !slices.Equal(d.Nodes, []string{"b", "a"}) || d.Within != time.Minute || d.phase != phaseWaiting || d.For != 0 {
+	if d.ID != "d1" || !slices.Equal(d.Nodes, []string{"b", "a"}) || d.Within != time.Minute || m.round.agreement.phase != phaseWaiting || d.For != 0 {
 		t.Errorf("%+v stands", d)
 	}
 	if want := []string{"d0", "s1", "x1", "d2", "s2"}; !slices.Equal(m.directed, want) {

@@ -99,10 +99,10 @@ var participantStateNames = [participantStates]string{"running", "unknown", "rej
 
 // Status describes the run. It costs O(n log n) for n nodes.
 func (m *Machine) Status() Status {
-	s := Status{RunID: m.runID, Generation: m.generation, Round: m.round, Origin: m.origin, Store: m.store, Phase: m.phase(), Policy: m.policy}
-	for _, member := range m.participants {
+	s := Status{RunID: m.runID, Generation: m.generation, Round: m.round.number, Origin: m.round.origin, Store: m.round.store, Phase: m.phase(), Policy: m.policy}
+	for _, member := range m.round.participants {
 		ms := MemberStatus{Rank: member.rank, Node: member.node, Label: member.label, State: participantStateNames[member.state], Cause: member.cause, Host: member.host}
-		if n := m.nodes.live[member.node]; n != nil && m.participantOf(n) == member {
+		if n := m.nodes.live[member.node]; n != nil && m.round.participantOf(n) == member {
 			ms.Label, ms.Addr, ms.Session, ms.Reconnect = n.label, n.seenAddr, n.session, n.grace
 		}
 		s.Members = append(s.Members, ms)
@@ -111,12 +111,12 @@ func (m *Machine) Status() Status {
 	for i, n := range m.candidates() {
 		s.Waiting = append(s.Waiting, JoinStatus{
 			Node: n.id, Label: n.label, Addr: n.seenAddr, Session: n.session, NodeRank: n.join.NodeRank,
-			Member: m.participantOf(n) != nil, Reconnect: n.grace,
+			Member: m.round.participantOf(n) != nil, Reconnect: n.grace,
 			Spare: forming && i >= m.places() || !forming && !m.admits(),
 		})
 	}
 	for _, n := range m.nodes.live {
-		if n.join == nil && m.participantOf(n) == nil {
+		if n.join == nil && m.round.participantOf(n) == nil {
 			s.Idle = append(s.Idle, IdleStatus{n.id, n.label, n.seenAddr, n.session, n.stale, n.grace})
 		}
 	}
@@ -129,8 +129,8 @@ func (m *Machine) Status() Status {
 	s.NotStarted = m.notStarted()
 	s.Directives, s.Drained = m.directiveStatus()
 	s.ScaledTo = m.target
-	if m.stop != nil {
-		s.Stopping, s.Restarting = m.stopReason(), !m.stop.leaving
+	if m.round.stop != nil {
+		s.Stopping, s.Restarting = m.round.stopReason(), !m.round.stop.leaving
 	}
 	if c := m.closed; c != nil {
 		s.Closed = &ClosedStatus{How: c.how(), Did: c.did(), By: c.By, Reason: c.Reason, At: c.At}
@@ -145,11 +145,11 @@ func (m *Machine) phase() Phase {
 	switch {
 	case m.closed != nil:
 		return PhaseClosed
-	case m.finishing():
+	case m.round.finishing():
 		return PhaseFinishing
-	case m.tally[participantRejoined] > 0:
+	case m.round.tally[participantRejoined] > 0:
 		return PhaseRegroup
-	case m.live() > 0:
+	case m.round.live() > 0:
 		return PhaseRunning
 	case m.joined > 0:
 		return PhaseForming
@@ -173,8 +173,8 @@ func (m *Machine) notStarted() string {
 
 // notComplete says what blocks the round that is being formed.
 func (m *Machine) notComplete() string {
-	p, regroups := m.policy, fmt.Sprintf("it regroups after round %d", m.round)
-	first := m.live() == 0
+	p, regroups := m.policy, fmt.Sprintf("it regroups after round %d", m.round.number)
+	first := m.round.live() == 0
 	switch m.blocked() {
 	case blockedByMembers:
 		return fmt.Sprintf("%s and waits at most regroup_timeout (%v) for members that have not rejoined: %s", regroups, p.RegroupTimeout, m.missing())
@@ -207,8 +207,8 @@ func (m *Machine) tooFew() string {
 	if ranks := m.unclaimedRanks(m.places() - m.joined); ranks != "" {
 		text += "; no node has come for node rank " + ranks
 	}
-	if m.tally[participantLost] > 0 {
-		text += fmt.Sprintf("; lost from round %d: %s", m.round, m.inState(participantLost))
+	if m.round.tally[participantLost] > 0 {
+		text += fmt.Sprintf("; lost from round %d: %s", m.round.number, m.round.inState(participantLost))
 	}
 	return text
 }
@@ -241,14 +241,14 @@ type Census struct {
 }
 
 // admits reports whether the running round will regroup to take waiting nodes in.
-func (m *Machine) admits() bool { return !m.finishing() && m.gain() > 0 }
+func (m *Machine) admits() bool { return !m.round.finishing() && m.gain() > 0 }
 
 // Census counts the nodes.
 func (m *Machine) Census() Census {
 	c := Census{
-		Phase: m.phase(), Round: m.round, Live: len(m.nodes.live),
-		Running: m.tally[participantRunning], Unknown: m.tally[participantUnknown], Rejoined: m.tally[participantRejoined],
-		Finished: m.tally[participantFinished], Lost: m.tally[participantLost],
+		Phase: m.phase(), Round: m.round.number, Live: len(m.nodes.live),
+		Running: m.round.tally[participantRunning], Unknown: m.round.tally[participantUnknown], Rejoined: m.round.tally[participantRejoined],
+		Finished: m.round.tally[participantFinished], Lost: m.round.tally[participantLost],
 	}
 	for _, row := range m.drained {
 		if row.cause >= 0 && row.cause < causes { // else of a later release
@@ -268,6 +268,6 @@ func (m *Machine) Census() Census {
 		c.Ended = m.closed.how()
 	}
 	// A finished member may still be here.
-	c.Idle = max(0, len(m.nodes.live)-m.live()+c.Unknown-others)
+	c.Idle = max(0, len(m.nodes.live)-m.round.live()+c.Unknown-others)
 	return c
 }

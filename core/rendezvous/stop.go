@@ -38,19 +38,12 @@ type RoundStop struct {
 	Lost    bool   // a member of the round is lost: a failure may follow from that
 }
 
-// roundStop is the announced stop of the last round.
-type roundStop struct {
-	rank    int
-	leaving bool
-	reason  string
-}
-
 // announceStop records the stop, unless another node has announced one before. A node
 // that leaves is lost to its round from now on, so that the others regroup without it
 // while it stops its workers. The error says why a node may not leave as unfit.
 func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
-	s := m.participantOf(n)
-	if s == nil || s.state != participantRunning || ev.Round != m.round || ev.Generation != m.origin || m.disowned() {
+	s := m.round.participantOf(n)
+	if s == nil || s.state != participantRunning || ev.Round != m.round.number || ev.Generation != m.round.origin || m.round.disowned() {
 		if ev.Away != 0 {
 			return Errorf(CodeInvalid, "run %q: node %s runs no workers in round %d", m.runID, n.id, ev.Round)
 		}
@@ -73,12 +66,12 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 			m.out.note("node %s failed; %s", n.id, why)
 		}
 	}
-	if m.stop == nil {
-		m.stop = &roundStop{rank: s.rank, leaving: ev.Leaving, reason: ev.Reason}
-		m.out.note("round %d stops: %s", m.round, m.stopReason())
+	if m.round.stop == nil {
+		m.round.stop = &roundStop{rank: s.rank, leaving: ev.Leaving, reason: ev.Reason}
+		m.out.note("round %d stops: %s", m.round.number, m.round.stopReason())
 	}
 	if ev.Leaving {
-		m.setParticipant(s, participantLost, "is leaving: "+ev.Reason)
+		m.round.set(s, participantLost, "is leaving: "+ev.Reason)
 		m.nodes.touch(n)
 		m.assistRanks()
 	}
@@ -150,12 +143,12 @@ func (m *Machine) unfitRefusal(key string, row drained) *Error {
 		return Errorf(CodeInvalid, "a node is kept out for %v, it must be above 0 and at most %v", row.away, MaxWithin)
 	case m.closed != nil:
 		return Errorf(CodeInvalid, "the job %s", m.closed.sentence())
-	case m.finishing():
+	case m.round.finishing():
 		return Errorf(CodeInvalid, "the job is finishing")
-	case m.stop != nil:
-		return Errorf(CodeInvalid, "another stop of the round was announced before, which may be the cause: %s", m.stopReason())
-	case m.tally[participantLost] > 0 || m.overtaken != "":
-		return Errorf(CodeInvalid, "the round lost a node before, which may be the cause: %s", m.inState(participantLost))
+	case m.round.stop != nil:
+		return Errorf(CodeInvalid, "another stop of the round was announced before, which may be the cause: %s", m.round.stopReason())
+	case m.round.tally[participantLost] > 0 || m.round.overtaken != "":
+		return Errorf(CodeInvalid, "the round lost a node before, which may be the cause: %s", m.round.inState(participantLost))
 	case left < m.policy.Min:
 		return Errorf(CodeInvalid, "%d would be left, at least %d are needed", left, m.policy.Min)
 	case out >= most:
@@ -164,29 +157,6 @@ func (m *Machine) unfitRefusal(key string, row drained) *Error {
 	f := m.makeDirectiveFacts()
 	f.Drained = append(f.Drained, row.fact(key))
 	return m.tooMuchToTell(f)
-}
-
-// stopReason says who stops the round and why.
-func (m *Machine) stopReason() string {
-	verb := "failed"
-	if m.stop.leaving {
-		verb = "is leaving"
-	}
-	return fmt.Sprintf("node %s %s: %s", m.participants[m.stop.rank].name(), verb, m.stop.reason)
-}
-
-// lossInStop reports whether a stop is announced in a round that has also lost a member.
-func (m *Machine) lossInStop() bool {
-	return m.stop != nil && (m.tally[participantLost] > 0 || m.overtaken != "")
-}
-
-// stopFor is the announced stop as a node is to see it: members whose workers may run.
-func (m *Machine) stopFor(n *node) RoundStop {
-	s := m.participantOf(n)
-	if m.stop == nil || s == nil || s.state != participantRunning {
-		return RoundStop{}
-	}
-	return RoundStop{Round: m.round, Rank: m.stop.rank, Leaving: m.stop.leaving, Reason: m.stop.reason, Lost: m.lossInStop()}
 }
 
 // packRoundStop writes an announced stop; none is nil.
@@ -212,22 +182,22 @@ func unpackRoundStop(u *pack.Unpacker) (v RoundStop) {
 }
 
 // packStop writes the announced stop of the last round into a snapshot.
-func (m *Machine) packStop(p *pack.Packer) {
-	if m.stop == nil {
+func (r *round) packStop(p *pack.Packer) {
+	if r.stop == nil {
 		p.None()
 		return
 	}
 	p.List(3)
-	p.Int(m.stop.rank)
-	p.Bool(m.stop.leaving)
-	p.Text(m.stop.reason)
+	p.Int(r.stop.rank)
+	p.Bool(r.stop.leaving)
+	p.Text(r.stop.reason)
 }
 
-func (m *Machine) unpackStop(u *pack.Unpacker) {
+func (r *round) unpackStop(u *pack.Unpacker) {
 	if u.Open() > 0 {
-		m.stop = &roundStop{rank: u.Int(), leaving: u.Bool(), reason: u.Text(maxText)}
-		if rank := m.stop.rank; u.Err() == nil && (rank < 0 || rank >= len(m.participants)) {
-			u.Fail("rank %d stops a round of %d nodes", rank, len(m.participants))
+		r.stop = &roundStop{rank: u.Int(), leaving: u.Bool(), reason: u.Text(maxText)}
+		if rank := r.stop.rank; u.Err() == nil && (rank < 0 || rank >= len(r.participants)) {
+			u.Fail("rank %d stops a round of %d nodes", rank, len(r.participants))
 		}
 	}
 	u.Close()

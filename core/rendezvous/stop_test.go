@@ -72,9 +72,9 @@ func TestLateAnnouncement(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(2, 2), "a", "b")
 	r.join(n[0])
-	before := r.m.stop
+	before := r.m.round.stop
 	r.announce(n[0], false, "regroups already")
-	if r.m.stop != before {
+	if r.m.round.stop != before {
 		t.Error("a node that regroups already stops its round")
 	}
 	r.join(n[1])
@@ -88,7 +88,7 @@ func TestLateAnnouncement(t *testing.T) {
 		r.wantStop(n[1], RoundStop{})
 	}
 	spare := r.hello("c", policy(2, 2))
-	r.announce(spare, true, "no member", func(ev *AnnounceStop) { ev.Round, ev.Generation = r.m.round, r.m.origin })
+	r.announce(spare, true, "no member", func(ev *AnnounceStop) { ev.Round, ev.Generation = r.m.round.number, r.m.round.origin })
 	r.wantStop(n[1], RoundStop{})
 }
 
@@ -200,7 +200,7 @@ func TestUnfitNodeStays(t *testing.T) {
 			if c.before != nil {
 				c.before(r, n)
 			}
-			first := r.m.stop == nil
+			first := r.m.round.stop == nil
 			err := r.unfit(n[1], "failed")
 			if c.want == "" {
 				if err != nil {
@@ -211,8 +211,8 @@ func TestUnfitNodeStays(t *testing.T) {
 			if err == nil || !strings.Contains(err.Text, c.want) {
 				t.Fatalf("it was told %v", err)
 			}
-			if _, out := r.m.drained["b"]; out || first && (r.m.stop == nil || r.m.stop.leaving || !strings.HasSuffix(err.Text, strings.TrimPrefix(r.m.stop.reason, "failed; "))) {
-				t.Errorf("out: %v, stop %+v", out, r.m.stop)
+			if _, out := r.m.drained["b"]; out || first && (r.m.round.stop == nil || r.m.round.stop.leaving || !strings.HasSuffix(err.Text, strings.TrimPrefix(r.m.round.stop.reason, "failed; "))) {
+				t.Errorf("out: %v, stop %+v", out, r.m.round.stop)
 			}
 		})
 	}
@@ -254,9 +254,9 @@ func (s *sim) announceAny(t *rapid.T) {
 	case 2:
 		ev.Generation = "never here"
 	}
-	round, before, present := s.m.round, s.m.stop, ev.Round == s.m.round && ev.Generation == s.m.origin
+	round, before, present := s.m.round.number, s.m.round.stop, ev.Round == s.m.round.number && ev.Generation == s.m.round.origin
 	s.send(ev)
-	if after := s.m.stop; after != before && s.m.round == round && (!present || before != nil) {
-		s.t.Fatalf("%+v in round %d: the stop was %+v and is %+v", ev, s.m.round, before, after)
+	if after := s.m.round.stop; after != before && s.m.round.number == round && (!present || before != nil) {
+		s.t.Fatalf("%+v in round %d: the stop was %+v and is %+v", ev, s.m.round.number, before, after)
 	}
 }

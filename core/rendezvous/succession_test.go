@@ -436,13 +436,13 @@ func TestStrangersFacts(t *testing.T) {
 			c.Facts.Finished, c.Facts.Closed = true, Closing{Kind: ClosedFailed, By: "x", Reason: "y"}
 			change(&c.Facts, &c)
 			x := r.claiming("x "+name, p, c)
-			if r.m.closed != nil || r.m.finishing() || r.m.tally[participantUnknown] != 1 || x.notice.Waiting == 0 {
-				t.Errorf("closed %v, finishing %v, %d unknown, it was told %+v", r.m.closed, r.m.finishing(), r.m.tally[participantUnknown], x.notice)
+			if r.m.closed != nil || r.m.round.finishing() || r.m.round.tally[participantUnknown] != 1 || x.notice.Waiting == 0 {
+				t.Errorf("closed %v, finishing %v, %d unknown, it was told %+v", r.m.closed, r.m.round.finishing(), r.m.round.tally[participantUnknown], x.notice)
 			}
 		})
 	}
 	r.follows(p, n[2])
-	if n[2].notice.Closed || r.m.tally[participantUnknown] != 0 {
+	if n[2].notice.Closed || r.m.round.tally[participantUnknown] != 0 {
 		t.Errorf("c was told %+v", n[2].notice)
 	}
 }
@@ -554,7 +554,7 @@ func TestGraceOfACrowd(t *testing.T) {
 		3: leastGrace, 1000: leastGrace, 2000: 4 * time.Second, 5000: 10 * time.Second, 33000: 10 * time.Second, 100000: 30 * time.Second,
 	} {
 		m := New(Config{RunID: "job", Succession: Succession{Term: 2}})
-		m.policy, m.participants = policy(1, 4), make([]*participant, members)
+		m.policy, m.round.participants = policy(1, 4), make([]*participant, members)
 		if got := m.returnGrace(); got != want {
 			t.Errorf("%d members: %v, want %v", members, got, want)
 		}

@@ -73,11 +73,11 @@ func (s *sim) mayStillCome(ev Event) string {
 	if fired, is := ev.(TimerFired); is && fired.Timer.Kind == TimerHold {
 		s.waited = true
 	}
-	if !s.m.succeeds() || !s.m.fresh || s.waited || len(s.m.participants) == 0 {
+	if !s.m.succeeds() || !s.m.round.fresh || s.waited || len(s.m.round.participants) == 0 {
 		return ""
 	}
 	for _, n := range s.sorted() {
-		if n.moved && s.nodes[n.id] == n && !n.claim.Finished && n.claim.Round == s.m.round && n.claim.Generation == s.m.origin {
+		if n.moved && s.nodes[n.id] == n && !n.claim.Finished && n.claim.Round == s.m.round.number && n.claim.Generation == s.m.round.origin {
 			return n.id
 		}
 	}
@@ -98,17 +98,17 @@ func (s *sim) mustKnow(old *Machine, next *rigNode) {
 	if old.closed != nil && (twin.closed == nil || twin.closed.Kind != old.closed.Kind) {
 		s.t.Fatalf("the run is closed (%s), its next host says %v", old.closed.text(), twin.closed)
 	}
-	if old.finishing() && !twin.finishing() && twin.closed == nil {
+	if old.round.finishing() && !twin.round.finishing() && twin.closed == nil {
 		s.t.Fatalf("members have finished, of which the next host knows nothing")
 	}
-	if len(old.participants) > 0 && (twin.highest() < old.round || len(twin.participants) != len(old.participants)) {
-		s.t.Fatalf("the last round was %d, of %d; the next host knows %d, of %d", old.round, len(old.participants), twin.round, len(twin.participants))
+	if len(old.round.participants) > 0 && (twin.round.highest() < old.round.number || len(twin.round.participants) != len(old.round.participants)) {
+		s.t.Fatalf("the last round was %d, of %d; the next host knows %d, of %d", old.round.number, len(old.round.participants), twin.round.number, len(twin.round.participants))
 	}
 	s.mustKnowDirectives(old, twin)
-	if old.hostRank < 0 || len(old.participants) == 0 || old.closed != nil {
+	if old.round.hostRank < 0 || len(old.round.participants) == 0 || old.closed != nil {
 		return
 	}
-	was, is := old.participants[old.hostRank].state, twin.participants[old.hostRank].state
+	was, is := old.round.participants[old.round.hostRank].state, twin.round.participants[old.round.hostRank].state
 	if was == participantFinished && is != was || was != participantFinished && is != participantLost {
 		s.t.Fatalf("the dead host's node was %s, it is %s", participantStateNames[was], participantStateNames[is])
 	}
@@ -151,8 +151,8 @@ func (s *sim) follow(t *rapid.T, n *rigNode) {
 func (s *sim) falseFacts(t *rapid.T) Facts {
 	f := Facts{
 		Generation: rapid.SampledFrom([]string{s.m.succession.Facts.Generation, s.m.generation, "another job"}).Draw(t, "generation"),
-		Origin:     rapid.SampledFrom([]string{s.m.origin, s.m.generation, "another job", ""}).Draw(t, "origin"),
-		Round:      rapid.SampledFrom([]uint64{0, s.m.round, s.m.round + 1, maxFloor + 1, maxRound + 1}).Draw(t, "round"),
+		Origin:     rapid.SampledFrom([]string{s.m.round.origin, s.m.generation, "another job", ""}).Draw(t, "origin"),
+		Round:      rapid.SampledFrom([]uint64{0, s.m.round.number, s.m.round.number + 1, maxFloor + 1, maxRound + 1}).Draw(t, "round"),
 		World:      rapid.IntRange(-1, s.policy.Max+1).Draw(t, "world"),
 		HostRank:   rapid.IntRange(-2, s.policy.Max).Draw(t, "host"),
 		Finished:   rapid.Bool().Draw(t, "finished"),

@@ -27,8 +27,8 @@ type view struct {
 
 // settleViews sends an update to every live node whose view has changed.
 func (m *Machine) settleViews() {
-	now := view{waiting: m.nodesWaiting() > 0, round: m.round, stop: m.stop != nil, lost: m.lossInStop(), directives: m.directiveSeq,
-		generation: m.generation, host: m.hostRank, finished: m.finishing(), finishedHosts: len(m.finishedHosts)}
+	now := view{waiting: m.nodesWaiting() > 0, round: m.round.number, stop: m.round.stop != nil, lost: m.round.lossInStop(), directives: m.directiveSeq,
+		generation: m.generation, host: m.round.hostRank, finished: m.round.finishing(), finishedHosts: len(m.round.finishedHosts)}
 	if m.closed != nil {
 		now.closed = m.closed.Kind
 	}
@@ -54,7 +54,7 @@ func (m *Machine) settleViews() {
 // successor has to know.
 func (m *Machine) notify(n *node, reason func() string) {
 	was := n.update
-	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.stopFor(n) == was.Stop &&
+	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.round.stopFor(n) == was.Stop &&
 		m.directiveFor(n) == was.Directive && m.requeued() == was.Requeue && m.facts().equal(was.Facts) {
 		return
 	}
@@ -67,12 +67,12 @@ func (m *Machine) requeued() bool { return m.closed != nil && m.closed.Kind == C
 
 // updateFor computes a node's view: guarantees 7, 8 and 9. reason is waitingReason.
 func (m *Machine) updateFor(n *node, reason func() string) MembershipUpdate {
-	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.stopFor(n), Directive: m.directiveFor(n), Requeue: m.requeued(), Facts: m.facts()}
+	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.round.stopFor(n), Directive: m.directiveFor(n), Requeue: m.requeued(), Facts: m.facts()}
 	switch {
 	case m.closed != nil:
 		notice.Reason = "the run " + m.closed.sentence()
 	case notice.Waiting == 0:
-	case m.participantOf(n) == nil:
+	case m.round.participantOf(n) == nil:
 		notice.Reason = n.stale
 	default:
 		notice.Reason = reason()
@@ -89,7 +89,7 @@ func (m *Machine) waitingFor(n *node) int {
 			return 1
 		}
 	}
-	s := m.participantOf(n)
+	s := m.round.participantOf(n)
 	switch {
 	case n.join != nil:
 		return 0
@@ -103,14 +103,14 @@ func (m *Machine) waitingFor(n *node) int {
 
 // nodesWaiting is what a running member sees as num_nodes_waiting.
 func (m *Machine) nodesWaiting() int {
-	if m.awaited() == 0 {
+	if m.round.awaited() == 0 {
 		return 0
 	}
-	count := m.tally[participantLost] + m.tally[participantRejoined]
-	if m.overtaken != "" {
+	count := m.round.tally[participantLost] + m.round.tally[participantRejoined]
+	if m.round.overtaken != "" {
 		count++
 	}
-	if m.stop != nil {
+	if m.round.stop != nil {
 		count++
 	}
 	if m.oversized() && m.closed == nil {
@@ -124,17 +124,17 @@ func (m *Machine) nodesWaiting() int {
 
 func (m *Machine) waitingReason() string {
 	var parts []string
-	if m.stop != nil && !m.stop.leaving { // else its node is lost, for that reason
-		parts = append(parts, m.stopReason())
+	if m.round.stop != nil && !m.round.stop.leaving { // else its node is lost, for that reason
+		parts = append(parts, m.round.stopReason())
 	}
-	if m.overtaken != "" {
-		parts = append(parts, m.overtaken)
+	if m.round.overtaken != "" {
+		parts = append(parts, m.round.overtaken)
 	}
-	if lost := m.tally[participantLost]; lost > 0 {
-		parts = append(parts, "lost: "+m.inState(participantLost))
+	if lost := m.round.tally[participantLost]; lost > 0 {
+		parts = append(parts, "lost: "+m.round.inState(participantLost))
 	}
-	if m.tally[participantRejoined] > 0 {
-		parts = append(parts, "regrouping already: "+m.inState(participantRejoined))
+	if m.round.tally[participantRejoined] > 0 {
+		parts = append(parts, "regrouping already: "+m.round.inState(participantRejoined))
 	}
 	if m.oversized() {
 		parts = append(parts, fmt.Sprintf("the job goes on with %s", wording.Count(m.target, "node", "nodes")))
@@ -149,7 +149,7 @@ func (m *Machine) waitingReason() string {
 func (m *Machine) waitingNames() string {
 	var names []string
 	for _, n := range m.candidates() {
-		if m.participantOf(n) != nil {
+		if m.round.participantOf(n) != nil {
 			continue
 		}
 		if len(names) == maxNames {

@@ -63,13 +63,13 @@ func (m *Machine) Usage() Usage {
 		u.Waits += waits
 		u.Keys = m.keys.engine.Memory() - waits
 	}
-	u.Names += m.costOfNames()
+	u.Names = m.round.cost() + m.costOfNames()
 	return u
 }
 
-// costOfNames is the part of Usage.Names that follows from what is there.
+// costOfNames is the part of Usage.Names that directives and drained nodes take.
 func (m *Machine) costOfNames() int64 {
-	cost := participantCost*int64(len(m.participants)) + drainedCost*int64(len(m.drained)) + MaxNameLen*int64(len(m.directed))
+	cost := drainedCost*int64(len(m.drained)) + MaxNameLen*int64(len(m.directed))
 	if m.standing != nil {
 		cost += costOfDirective(m.standing.Direct)
 	}
@@ -101,21 +101,6 @@ func costOf(ev Event) (cost int64) {
 		cost = costOfDirective(r.Directive)
 	}
 	return cost
-}
-
-// see remembers the id of a node that was in a round.
-func (m *Machine) see(id string) {
-	if _, known := m.seen[id]; !known {
-		m.seen[id] = struct{}{}
-		m.nodes.usage.Names += seenCost + int64(len(id))
-	}
-}
-
-func (m *Machine) forgetSeen() {
-	for id := range m.seen {
-		m.nodes.usage.Names -= seenCost + int64(len(id))
-	}
-	clear(m.seen)
 }
 
 // AnswerBytes returns how many bytes of keys and values the answer to an event has at most

@@ -23,10 +23,10 @@ func (m *Machine) recount() (u Usage) {
 		}
 		u.Answers += awaitCost * int64(len(n.linger))
 	}
-	for id := range m.seen {
+	for id := range m.round.seen {
 		u.Names += seenCost + int64(len(id))
 	}
-	u.Names += m.costOfNames()
+	u.Names += participantCost*int64(len(m.round.participants)) + m.costOfNames()
 	if m.keys == nil {
 		return u
 	}
