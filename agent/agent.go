@@ -64,7 +64,7 @@ type Agent struct {
 	progress     *progress.Tracker // nil before Run
 	stackFiles   []*ownfile.File   // of the running attempt, by local rank; nil: there are none
 	hangs        training.HangDetector
-	nextQuestion int64          // see stacks.Answer
+	nextQuestion int64          // see question.Answer
 	hangLimit    atomic.Int64   // of hangs, in nanoseconds, for other goroutines; 0: the job is not judged
 	changed      progress.Cause // why the last attempt is over
 	asked        bool           // it ended by a drain or a scale, and no worker of this node failed

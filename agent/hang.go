@@ -76,7 +76,7 @@ func (a *Agent) watchHang(t *attempt) (w *hangWatch, stop func()) {
 		defer close(done)
 		w.follow(ctx)
 	}()
-	answered := a.answerStacks(t, w)
+	answered := a.answerQuestions(t, w)
 	return w, func() {
 		cancel()
 		<-done

@@ -3,14 +3,11 @@ package agent
 import (
 	"context"
 	"fmt"
-	"net"
 	"slices"
-	"strconv"
 	"time"
 
 	"rallypoint/agent/process"
 	"rallypoint/agent/stacks"
-	"rallypoint/internal/backoff"
 )
 
 // openStacks makes the files into which the workers of an attempt write their stacks; without
@@ -54,39 +51,6 @@ func (a *Agent) stackTargets(workers []*process.Process) []stacks.Target {
 		targets = append(targets, t)
 	}
 	return targets
-}
-
-// answerAfter is how long workers have run before their agent connects to the store to answer
-// questions: one that ends while it connects takes the connection for a stranger's and warns. A
-// question that comes earlier waits in the store.
-const answerAfter = time.Second
-
-// answerStacks answers where the workers of an attempt are, to whoever asks in the store of
-// its round, and hears there that the job hangs, until the function that it returns is called.
-func (a *Agent) answerStacks(t *attempt, w *hangWatch) (stop func()) {
-	if a.spec.DialStore == nil {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	where, group := net.JoinHostPort(a.assignment.StoreAddr, strconv.Itoa(a.assignment.StorePort)), a.assignment.group
-	go func() { // ends with stop
-		defer close(done)
-		if !backoff.Sleep(ctx, answerAfter) {
-			return
-		}
-		s, err := a.spec.DialStore(ctx, where)
-		if err != nil {
-			return
-		}
-		defer func() { _ = s.Close() }()
-		a.nextQuestion = stacks.Answer(ctx, s, group, a.nextQuestion, func(ctx context.Context) stacks.Node { return a.stackNode(ctx, t, w) },
-			func(h stacks.Hang) { w.hear(ctx, h) })
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
 }
 
 // lastStacksPatience bounds how long workers are asked that are about to be killed.

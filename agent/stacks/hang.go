@@ -326,8 +326,8 @@ func (n *Node) places() map[int]string {
 	return places
 }
 
-// decodeHang reads what Tell wrote, which may be anything: workers can write into the store, too.
-func decodeHang(text []byte) (h Hang, err error) {
+// DecodeHang reads what Tell wrote, which may be anything: workers can write into the store, too.
+func DecodeHang(text []byte) (h Hang, err error) {
 	if len(text) > maxHang {
 		return h, fmt.Errorf("a hang of %d bytes, at most %d are allowed", len(text), maxHang)
 	}

@@ -3,34 +3,27 @@ package stacks
 import (
 	"bytes"
 	"context"
-	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
 	"time"
 
+	"rallypoint/agent/question"
 	"rallypoint/core/store"
-	"rallypoint/internal/backoff"
 	"rallypoint/internal/pack"
 	"rallypoint/internal/printable"
 )
 
-// A question goes through the round's store, which ends with its round (docs/decisions/0115):
-// who asks writes the question under the next number, at once, so that no number is left out;
-// each agent of the round waits for the next number and writes its answer beside it; who has
-// asked takes the answers out.
-//
-// That the job hangs, or steps again, is told to all agents under such a number, too.
+// The kinds of what the agents of a round are asked and told: where the workers are; that the job
+// hangs, or steps again.
 const (
-	keyLast     = "rallypoint/stacks/last" // about the last number that was used
-	keyQuestion = "rallypoint/stacks/question/"
-	keyAnswer   = "rallypoint/stacks/answer/"
-	keyJudge    = "rallypoint/stacks/judge/" // which node tells the others of a round
-
-	askStacks = "stacks "
-	tellHang  = "hang "
+	Kind     = "stacks"
+	KindHang = "hang"
 )
+
+// keyJudge is about which node tells the others of a round.
+const keyJudge = "rallypoint/stacks/judge/"
 
 // Node is what a node answers.
 type Node struct {
@@ -61,94 +54,31 @@ func Processes(targets []Target) []Process {
 	return list
 }
 
-func questionKey(number int64) string { return keyQuestion + strconv.FormatInt(number, 10) }
-
-func answerKey(number int64, group int) string {
-	return keyAnswer + strconv.FormatInt(number, 10) + "/" + strconv.Itoa(group)
-}
-
 func judgeKey(round uint64) string { return keyJudge + strconv.FormatUint(round, 10) }
 
-// rest is the least time between two answers of an agent, whoever asks.
-const rest = 200 * time.Millisecond
-
-// Answer answers all questions in the store of a round for the node of that rank until ctx
-// ends: collect is called once for each; and hear for what Tell tells. next is the number of the
-// first one that this node has not answered; it is 1 in a store that has none before it. A store
-// of a static job stays for its next rounds, in which Answer goes on with what it returns.
-func Answer(ctx context.Context, s store.Store, group int, next int64, collect func(context.Context) Node, hear func(Hang)) int64 {
-	if next > 1 {
-		if same, err := s.Check(ctx, []string{questionKey(next - 1)}); err != nil || !same {
-			next = 1
-		}
+// Encode makes the answer of a node.
+func (n Node) Encode() []byte {
+	text, err := json.Marshal(n)
+	if err != nil {
+		return nil
 	}
-	for number := max(next, 1); ; number++ {
-		var question []byte
-		for {
-			var err error
-			if question, err = s.Get(ctx, questionKey(number)); err == nil {
-				break
-			}
-			if !backoff.Sleep(ctx, time.Second) {
-				return number
-			}
-		}
-		if ctx.Err() != nil {
-			return number
-		}
-		if told, ok := bytes.CutPrefix(question, []byte(tellHang)); ok {
-			_, told, _ = bytes.Cut(told, []byte(" "))
-			if h, err := decodeHang(told); err == nil && ctx.Err() == nil {
-				hear(h)
-			}
-			continue
-		}
-		answer := collect(ctx)
-		if text, err := json.Marshal(answer); err == nil && ctx.Err() == nil {
-			_ = s.Set(ctx, answerKey(number, group), text)
-		}
-		if !backoff.Sleep(ctx, rest) {
-			return number + 1
-		}
-	}
+	return text
 }
 
-// Ask asks the agents of a round of so many nodes, and returns what each has answered by the
-// end of ctx, or as soon as all have; nil of a node that has not. An error says that the store
-// could not be asked. cleanup bounds what follows ctx.
+// Ask asks the agents of a round of so many nodes where their workers are; see question.Ask.
 func Ask(ctx context.Context, s store.Store, nodes int, cleanup time.Duration) ([]*Node, error) {
-	number, err := draw(ctx, s, []byte(askStacks+rand.Text()))
+	texts, err := question.Ask(ctx, s, nodes, Kind, nil, cleanup)
 	if err != nil {
 		return nil, err
 	}
-	keys := make([]string, nodes)
-	for i := range keys {
-		keys[i] = answerKey(number, i)
-	}
-	if err := s.Wait(ctx, keys); err != nil && !errors.Is(err, store.ErrTimeout) {
-		return nil, err
-	}
-	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
-	defer cancel()
-	answers := make([]*Node, nodes)
-	for i, key := range keys {
-		there, err := s.Check(after, []string{key})
-		if err != nil {
-			return nil, err
-		}
-		if !there {
+	answers := make([]*Node, len(texts))
+	for i, text := range texts {
+		if text == nil {
 			continue
 		}
-		text, err := s.Get(after, key)
-		if err != nil {
-			return nil, err
+		if answers[i], err = decode(text); err != nil {
+			answers[i] = &Node{Fold: Fold{Groups: []Group{}, RanksCut: []int{}}}
 		}
-		_, _ = s.Delete(after, key)
-		answer, err := decode(text)
-		if err != nil {
-			answer = &Node{Fold: Fold{Groups: []Group{}, RanksCut: []int{}}}
-		}
-		answers[i] = answer
 	}
 	return answers, nil
 }
@@ -157,7 +87,7 @@ func Ask(ctx context.Context, s store.Store, nodes int, cleanup time.Duration) (
 func Tell(ctx context.Context, s store.Store, h Hang) error {
 	text, err := json.Marshal(h)
 	if err == nil {
-		_, err = draw(ctx, s, []byte(tellHang+rand.Text()+" "+string(text)))
+		_, err = question.Tell(ctx, s, KindHang, text)
 	}
 	return err
 }
@@ -174,44 +104,6 @@ func Judge(ctx context.Context, s store.Store, round uint64, group int) (bool, e
 func Resign(ctx context.Context, s store.Store, round uint64) error {
 	_, err := s.Delete(ctx, judgeKey(round))
 	return err
-}
-
-// draw writes a text under the next number, and returns that. The text differs from others.
-func draw(ctx context.Context, s store.Store, mine []byte) (int64, error) {
-	number, err := lastNumber(ctx, s)
-	if err != nil {
-		return 0, err
-	}
-	for {
-		number++
-		now, err := s.CompareSet(ctx, questionKey(number), nil, mine)
-		if err != nil {
-			return 0, err
-		}
-		if bytes.Equal(now, mine) {
-			return number, s.Set(ctx, keyLast, []byte(strconv.FormatInt(number, 10)))
-		}
-	}
-}
-
-// lastNumber is a number that was used, about the last one; 0: it is not known.
-func lastNumber(ctx context.Context, s store.Store) (int64, error) {
-	there, err := s.Check(ctx, []string{keyLast})
-	if err != nil || !there {
-		return 0, err
-	}
-	text, err := s.Get(ctx, keyLast)
-	if err != nil {
-		return 0, err
-	}
-	number, err := strconv.ParseInt(string(text), 10, 64)
-	if err != nil || number < 1 {
-		return 0, nil
-	}
-	if there, err = s.Check(ctx, []string{questionKey(number)}); !there {
-		number = 0
-	}
-	return number, err
 }
 
 // Bounds of what an answer may hold.

@@ -1,0 +1,155 @@
+// Package question asks the agents of a round something, and tells them something, through the
+// round's store, which ends with its round (docs/decisions/0115): who asks writes the question
+// under the next number, at once, so that no number is left out; each agent of the round waits
+// for the next number and writes its answer beside it; who has asked takes the answers out.
+package question
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"strconv"
+	"time"
+
+	"rallypoint/core/store"
+	"rallypoint/internal/backoff"
+)
+
+// Stacks were the first that was asked for: agents of every release wait for these keys.
+const (
+	keyLast     = "rallypoint/stacks/last" // about the last number that was used
+	keyQuestion = "rallypoint/stacks/question/"
+	keyAnswer   = "rallypoint/stacks/answer/"
+)
+
+// Question is what was asked, or told.
+type Question struct {
+	Number int64
+	Kind   string // one word
+	Text   []byte // the rest, which may be anything: workers can write into the store, too
+}
+
+// Answer hands all questions in the store of a round to the node of that rank until ctx ends,
+// one after the other; nil answers nothing. next is the number of the first one that this node
+// has not heard; it is 1 in a store that has none before it. A store of a static job stays for
+// its next rounds, in which Answer goes on with what it returns.
+func Answer(ctx context.Context, s store.Store, group int, next int64, answer func(context.Context, Question) []byte) int64 {
+	if next > 1 {
+		if same, err := s.Check(ctx, []string{questionKey(next - 1)}); err != nil || !same {
+			next = 1
+		}
+	}
+	for number := max(next, 1); ; number++ {
+		var text []byte
+		for {
+			var err error
+			if text, err = s.Get(ctx, questionKey(number)); err == nil {
+				break
+			}
+			if !backoff.Sleep(ctx, time.Second) {
+				return number
+			}
+		}
+		if ctx.Err() != nil {
+			return number
+		}
+		kind, text, _ := bytes.Cut(text, []byte(" "))
+		_, text, _ = bytes.Cut(text, []byte(" "))
+		told := answer(ctx, Question{number, string(kind), text})
+		if told == nil {
+			continue
+		}
+		if ctx.Err() == nil {
+			_ = s.Set(ctx, answerKey(number, group), told)
+		}
+		if !backoff.Sleep(ctx, rest) {
+			return number + 1
+		}
+	}
+}
+
+// rest is the least time between two answers of an agent, whoever asks.
+const rest = 200 * time.Millisecond
+
+// Ask asks the agents of a round of so many nodes, and returns what each has answered by the
+// end of ctx, or as soon as all have; nil of a node that has not. An error says that the store
+// could not be asked. cleanup bounds what follows ctx.
+func Ask(ctx context.Context, s store.Store, nodes int, kind string, text []byte, cleanup time.Duration) ([][]byte, error) {
+	number, err := Tell(ctx, s, kind, text)
+	if err != nil {
+		return nil, err
+	}
+	keys := make([]string, nodes)
+	for i := range keys {
+		keys[i] = answerKey(number, i)
+	}
+	if err := s.Wait(ctx, keys); err != nil && !errors.Is(err, store.ErrTimeout) {
+		return nil, err
+	}
+	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
+	defer cancel()
+	answers := make([][]byte, nodes)
+	for i, key := range keys {
+		there, err := s.Check(after, []string{key})
+		if err != nil {
+			return nil, err
+		}
+		if !there {
+			continue
+		}
+		if answers[i], err = s.Get(after, key); err != nil {
+			return nil, err
+		}
+		_, _ = s.Delete(after, key)
+	}
+	return answers, nil
+}
+
+// Tell tells all agents of a round something under the next number, and returns that.
+func Tell(ctx context.Context, s store.Store, kind string, text []byte) (int64, error) {
+	mine := []byte(kind + " " + rand.Text()) // differs from what others write
+	if len(text) > 0 {
+		mine = append(append(mine, ' '), text...)
+	}
+	number, err := lastNumber(ctx, s)
+	if err != nil {
+		return 0, err
+	}
+	for {
+		number++
+		now, err := s.CompareSet(ctx, questionKey(number), nil, mine)
+		if err != nil {
+			return 0, err
+		}
+		if bytes.Equal(now, mine) {
+			return number, s.Set(ctx, keyLast, []byte(strconv.FormatInt(number, 10)))
+		}
+	}
+}
+
+// lastNumber is a number that was used, about the last one; 0: it is not known.
+func lastNumber(ctx context.Context, s store.Store) (int64, error) {
+	there, err := s.Check(ctx, []string{keyLast})
+	if err != nil || !there {
+		return 0, err
+	}
+	text, err := s.Get(ctx, keyLast)
+	if err != nil {
+		return 0, err
+	}
+	number, err := strconv.ParseInt(string(text), 10, 64)
+	if err != nil || number < 1 {
+		return 0, nil
+	}
+	if there, err = s.Check(ctx, []string{questionKey(number)}); !there {
+		number = 0
+	}
+	return number, err
+}
+
+func questionKey(number int64) string { return keyQuestion + strconv.FormatInt(number, 10) }
+
+func answerKey(number int64, group int) string {
+	return keyAnswer + strconv.FormatInt(number, 10) + "/" + strconv.Itoa(group)
+}
