@@ -21,41 +21,18 @@ func (m *Machine) begin() {
 		m.uptime = -1
 		m.takeOver()
 		return
-	case m.holding || m.policy.Min == m.policy.Max:
+	case m.forming.holding || m.forming.policy.Min == m.forming.policy.Max:
 		return
 	}
 	if rest := returnTime - m.uptime; rest > 0 {
-		m.hold(rest)
+		m.forming.hold(rest)
 	}
 	m.uptime = -1
 }
 
-func (m *Machine) hold(d time.Duration) {
-	m.holding = true
-	m.out.set(Timer{Kind: TimerHold}, d)
-}
-
-func (m *Machine) stopHold() {
-	if m.holding {
-		m.holding = false
-		m.out.stop(Timer{Kind: TimerHold})
-	}
-}
-
-// holdTime is how long the hold lasts in all.
-func (m *Machine) holdTime() time.Duration { return m.out.running[Timer{Kind: TimerHold}].after }
-
-// endHoldIfComplete ends the hold unless members are missing: they are all that a control
-// plane waits for which knows of a round.
-func (m *Machine) endHoldIfComplete() {
-	if m.round.tally[participantUnknown] == 0 {
-		m.stopHold()
-	}
-}
-
 // endHold gives up on the members that did not come back.
 func (m *Machine) endHold() {
-	m.holding = false
+	m.forming.holding = false
 	for _, s := range m.round.participants {
 		if s.state == participantUnknown {
 			m.round.set(s, participantLost, m.causeAway())
@@ -87,7 +64,7 @@ const (
 // number of the next one, and its node has to rejoin.
 func (m *Machine) adopt(n *node, c LastRound) {
 	f := c.Facts
-	if !f.possible(c, m.policy.Max) {
+	if !f.possible(c, m.forming.policy.Max) {
 		m.round.raiseFloor(c.Round)
 		if c.Round > 0 {
 			n.stale = fmt.Sprintf("what it reports of round %d cannot be", c.Round)
@@ -113,7 +90,7 @@ func (m *Machine) adoptRound(n *node, c LastRound) {
 	case c.Generation == m.round.origin && c.Round == m.round.number && m.returnParticipant(n, c):
 		m.round.store = cmp.Or(m.round.store, c.Store)
 		return
-	case m.adoptable(c.Generation, c.Round) && c.valid(m.policy.Max):
+	case m.adoptable(c.Generation, c.Round) && c.valid(m.forming.policy.Max):
 		m.rebuild(c)
 		m.returnParticipant(n, c)
 		return
@@ -183,7 +160,7 @@ func (m *Machine) contradict(n *node, c LastRound) {
 		m.assistRanks()
 	}
 	m.round.raiseFloor(c.Round)
-	m.forgetJoin(n)
+	m.forming.forgetJoin(n)
 	if m.round.participantOf(n) == nil {
 		n.stale = cause
 		m.endWaits(n)
@@ -204,7 +181,7 @@ func (m *Machine) renewGeneration(n *node, c LastRound) {
 	}
 	for _, other := range m.nodes.live {
 		if other.grace { // what it waits for may be answered already; if not, it asks again
-			m.forgetJoin(other)
+			m.forming.forgetJoin(other)
 		}
 	}
 	if m.round.overtaken != "" {
@@ -224,20 +201,6 @@ func (m *Machine) renewGeneration(n *node, c LastRound) {
 	m.dropKeys(m.round.number)
 }
 
-// forgetJoin drops a pending join that was answered elsewhere. It has no answer here,
-// so that the node can make the same request again.
-func (m *Machine) forgetJoin(n *node) {
-	if n.join == nil {
-		return
-	}
-	s := m.round.participantOf(n)
-	m.dropJoin(n)
-	m.nodes.touch(n)
-	if s != nil && s.state == participantRejoined {
-		m.round.set(s, participantRunning, "")
-	}
-}
-
 // returnParticipant gives a returning node the still unknown place that it names.
 func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 	if c.Rank < 0 || c.Rank >= len(m.round.participants) {
@@ -255,7 +218,7 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 		state = participantFinished
 	}
 	m.round.set(s, state, "")
-	m.endHoldIfComplete()
+	m.forming.endHoldIfComplete()
 	m.out.note("node %s came back as rank %d of round %d", n.id, s.rank, m.round.number)
 	return true
 }
@@ -266,7 +229,7 @@ func (m *Machine) rebuild(c LastRound) {
 	var pending []*node
 	for _, n := range m.nodes.live {
 		if n.join != nil {
-			m.uncountJoin(n)
+			m.forming.uncountJoin(n)
 			pending = append(pending, n)
 		}
 		if s := m.round.participantOf(n); s != nil {
@@ -287,9 +250,9 @@ func (m *Machine) rebuild(c LastRound) {
 		m.round.set(m.round.participants[c.HostRank], participantLost, "lost: it hosted the control plane, which was restarted")
 	}
 	for _, n := range pending {
-		m.countJoin(n)
+		m.forming.countJoin(n)
 	}
 	if m.round.tally[participantUnknown] > 0 {
-		m.hold(m.returnGrace())
+		m.forming.hold(m.returnGrace())
 	}
 }

@@ -353,7 +353,7 @@ func TestScale(t *testing.T) {
 	r.join(n[1])
 	r.wantRound(n...)
 	state := r.m.Snapshot()
-	if m, err := Restore(state); err != nil || m.target != 4 || !bytes.Equal(m.Snapshot(), state) {
+	if m, err := Restore(state); err != nil || m.forming.target != 4 || !bytes.Equal(m.Snapshot(), state) {
 		t.Errorf("restored: %v", err)
 	}
 }
@@ -556,7 +556,7 @@ func TestFalseDirectiveFacts(t *testing.T) {
 			change(&f)
 			n[2].facts.Directives = f
 			r.follows(p, n[2])
-			if r.m.standing != nil || len(r.m.drained) > 0 || r.m.target > 0 {
+			if r.m.standing != nil || len(r.m.drained) > 0 || r.m.forming.target > 0 {
 				t.Error("it is believed")
 			}
 		})

@@ -87,15 +87,15 @@ func (m *Machine) close(c Closing) {
 	}
 	m.closed = &c
 	m.out.note("the run %s", c.sentence())
-	m.disarmAll()
+	m.forming.disarmAll()
 	m.keepClosed()
-	m.endHoldIfComplete() // else it still ends what is known of missing members
+	m.forming.endHoldIfComplete() // else it still ends what is known of missing members
 	if m.standing != nil {
 		m.endDirective(m.standing)
 	}
-	for _, n := range m.candidates() {
+	for _, n := range m.forming.candidates() {
 		number, s := n.join.Number, m.round.participantOf(n)
-		m.dropJoin(n)
+		m.forming.dropJoin(n)
 		if c.Kind == ClosedRequeue {
 			m.notify(n, m.waitingReason) // before the answer: who is refused asks at once how the run has ended
 		}
@@ -199,8 +199,8 @@ type Ended struct {
 // queued again, begins again as soon as its nodes are gone.
 func (m *Machine) keepClosed() {
 	m.out.stop(Timer{Kind: TimerClosed})
-	if m.policy.ClosedFor > 0 && m.closed.lasts() {
-		m.out.set(Timer{Kind: TimerClosed}, m.policy.ClosedFor)
+	if m.forming.policy.ClosedFor > 0 && m.closed.lasts() {
+		m.out.set(Timer{Kind: TimerClosed}, m.forming.policy.ClosedFor)
 	}
 }
 

@@ -166,7 +166,7 @@ func (m *Machine) packDirectives(p *pack.Packer) {
 		p.Bytes(a.held.has)
 		p.Bytes(a.saved.has)
 	}
-	p.Int(m.target)
+	p.Int(m.forming.target)
 	p.Uint(m.directiveSeq)
 	p.Bool(false) // a field of versions before 5
 	p.Uint(m.learned)
@@ -209,11 +209,11 @@ func (m *Machine) unpackDirectives(u *pack.Unpacker) {
 		}
 		said[i] = a
 	}
-	m.target, m.directiveSeq = u.Int(), u.Uint()
+	m.forming.target, m.directiveSeq = u.Int(), u.Uint()
 	_ = u.Bool()
 	m.learned, m.directivesOwn, m.endedRound = u.Uint(), u.Bool(), u.Uint()
-	if m.target < 0 || m.target > MaxNodes {
-		u.Fail("the target is %d", m.target)
+	if m.forming.target < 0 || m.forming.target > MaxNodes {
+		u.Fail("the target is %d", m.forming.target)
 	}
 	u.Close()
 	if u.Err() == nil {

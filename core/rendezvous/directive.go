@@ -353,7 +353,7 @@ func (d *Direct) until() string {
 
 // misfit says why a directive cannot stand in this run, whatever its nodes are; nil if it can.
 func (m *Machine) misfit(d Direct) *Error {
-	p := m.policy
+	p := m.forming.policy
 	switch {
 	case d.ID == "":
 		return Errorf(CodeInvalid, "a directive without an id")
@@ -469,15 +469,15 @@ func (m *Machine) carryOut(d *directive, why string) {
 	case DirectiveDrain:
 		m.drain(d, why)
 	case DirectiveScale:
-		m.target = d.Target
+		m.forming.target = d.Target
 		m.out.note("directive %s is carried out, %s: the run goes on with %s", d.ID, why, wording.Count(d.Target, "node", "nodes"))
-		if m.oversized() {
+		if m.forming.oversized() {
 			m.endedRound = m.round.number
 		}
-		if m.gain() > 0 { // the workers have saved: what they train until a quiet time has passed, the next round trains again
+		if m.forming.gain() > 0 { // the workers have saved: what they train until a quiet time has passed, the next round trains again
 			m.endedRound = m.round.number
 			m.out.stop(Timer{Kind: TimerAdmit})
-			m.admit = deadline{armed: true, due: true}
+			m.forming.admit = deadline{armed: true, due: true}
 		}
 	case DirectiveStop:
 		m.out.note("directive %s is carried out, %s", d.ID, why)
@@ -627,29 +627,6 @@ func (m *Machine) drainedError(node string, d *drained) *Error {
 		code, how = CodeUnfit, d.by+" left it as unfit"
 	}
 	return Errorf(code, "run %q goes on without node %s: %s: %s; `rallypoint admin undrain` admits it again", m.runID, node, how, d.reason)
-}
-
-// seats returns how many of n nodes a round may have: at most max, or the target of the
-// last scale, and a multiple of node_unit.
-func (m *Machine) seats(n int) int {
-	if m.target > 0 {
-		n = min(n, m.target)
-	}
-	return m.policy.seats(n)
-}
-
-// enough returns the number of nodes at which the first round completes at once.
-func (m *Machine) enough() int {
-	if m.target > 0 {
-		return m.target
-	}
-	return m.policy.enough()
-}
-
-// oversized reports whether the round has more members than the target of a scale allows:
-// the ones above it are to become spares.
-func (m *Machine) oversized() bool {
-	return m.target > 0 && len(m.round.participants) > m.target && m.round.live() > m.target && !m.round.finishing()
 }
 
 // DirectiveStatus is a standing directive.

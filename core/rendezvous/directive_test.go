@@ -276,8 +276,8 @@ func (s *sim) mustKnowDirectives(old, twin *Machine) {
 	} else if is != nil {
 		s.t.Fatalf("the next host knows of directive %+v, none stands", is)
 	}
-	if twin.target != old.target {
-		s.t.Fatalf("the next host knows of the target %d, it is %d", twin.target, old.target)
+	if twin.forming.target != old.forming.target {
+		s.t.Fatalf("the next host knows of the target %d, it is %d", twin.forming.target, old.forming.target)
 	}
 	for _, id := range old.directed[max(0, len(old.directed)-maxEndedFacts):] {
 		if !slices.Contains(twin.directed, id) {

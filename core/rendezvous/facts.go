@@ -127,12 +127,12 @@ func (m *Machine) succeeds() bool { return m.succession.Term > 1 }
 func (m *Machine) returnGrace() time.Duration {
 	switch {
 	case !m.succeeds():
-		return m.policy.LeaseTimeout
+		return m.forming.policy.LeaseTimeout
 	case m.succession.Grace > 0:
 		return m.succession.Grace
 	}
 	members := time.Duration(len(m.round.participants))
-	return max(m.policy.ReconnectGrace, leastGrace, min(members*gracePerNode, m.policy.LeaseTimeout), members*leastGracePerNode)
+	return max(m.forming.policy.ReconnectGrace, leastGrace, min(members*gracePerNode, m.forming.policy.LeaseTimeout), members*leastGracePerNode)
 }
 
 // takeOver makes the last round of the control plane before the present one. Its members
@@ -140,7 +140,7 @@ func (m *Machine) returnGrace() time.Duration {
 func (m *Machine) takeOver() {
 	m.out.note("the control plane goes on here, in term %d, after that of node %s", m.succession.Term, printable.Text(m.succession.From))
 	f := m.succession.Facts
-	if f.Generation == "" || !f.possible(LastRound{}, m.policy.Max) {
+	if f.Generation == "" || !f.possible(LastRound{}, m.forming.policy.Max) {
 		return
 	}
 	if f.World > 0 {
@@ -184,7 +184,7 @@ func (m *Machine) learn(f Facts) {
 		m.close(c)
 	}
 	m.learnDirectives(f.Directives)
-	m.endHoldIfComplete()
+	m.forming.endHoldIfComplete()
 }
 
 // nameHost gives the place of the dead host's node its name, so that texts name it and a
@@ -350,7 +350,7 @@ func (m *Machine) factsOfDirectives() DirectiveFacts {
 }
 
 func (m *Machine) makeDirectiveFacts() DirectiveFacts {
-	f := DirectiveFacts{Seq: m.directiveSeq, Target: m.target, EndedRound: m.endedRound}
+	f := DirectiveFacts{Seq: m.directiveSeq, Target: m.forming.target, EndedRound: m.endedRound}
 	if d := m.standing; d != nil {
 		s := StandingFact{Direct: d.Direct}
 		if m.round.agreement.phase == phaseAgreed {
@@ -416,7 +416,7 @@ func (m *Machine) learnDirectives(f DirectiveFacts) {
 	}
 	if !m.directivesOwn {
 		m.forgetDrained()
-		m.target = f.Target
+		m.forming.target = f.Target
 	}
 	for _, d := range f.Drained {
 		if m.drained[d.Node] == nil {

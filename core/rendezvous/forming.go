@@ -1,65 +1,182 @@
 package rendezvous
 
 import (
-	"net/netip"
+	"cmp"
 	"slices"
-
-	"rallypoint/internal/wording"
+	"time"
 )
 
-// evaluate completes a round if one is due and keeps the clocks that decide it.
-func (m *Machine) evaluate() {
-	if m.round.finishing() { // guarantee 8: no node is admitted any more
-		m.disarmAll()
-		m.refuseRejoined()
+// forming is the next round: who has asked for a place in it, how many it takes, and the clocks
+// that decide when it is complete.
+type forming struct {
+	out   *output
+	nodes *nodes
+	round *round // the one before
+
+	policy   Policy
+	policyBy string // the node whose policy it is
+	mismatch string // who was refused last for another one, for those that wait; a restart forgets it
+	target   int    // of the last scale; 0: there was none
+
+	joinSeq     uint64
+	joined      int // nodes with a pending join
+	joinedGrace int // of these, how many are inside their grace
+	newcomers   int // of these, how many are not members and not inside their grace
+
+	holding  bool // TimerHold runs: only a full round may complete, for nodes of an earlier control plane
+	lastCall deadline
+	quiet    deadline
+	regroup  deadline
+	admit    deadline // waiting newcomers are announced when it is due
+}
+
+func (f *forming) dropJoin(n *node) {
+	f.uncountJoin(n)
+	n.join = nil
+}
+
+// forgetJoin drops a pending join that was answered elsewhere. It has no answer here,
+// so that the node can make the same request again.
+func (f *forming) forgetJoin(n *node) {
+	if n.join == nil {
 		return
 	}
-	if m.round.live() == 0 {
-		m.evaluateFirst()
-	} else {
-		m.evaluateRegroup()
+	s := f.round.participantOf(n)
+	f.dropJoin(n)
+	f.nodes.touch(n)
+	if s != nil && s.state == participantRejoined {
+		f.round.set(s, participantRunning, "")
 	}
+}
+
+// countJoin and uncountJoin keep the counters of pending joins. A node's place
+// must not change between the two.
+func (f *forming) countJoin(n *node)   { f.addJoin(n, 1) }
+func (f *forming) uncountJoin(n *node) { f.addJoin(n, -1) }
+
+func (f *forming) addJoin(n *node, by int) {
+	if n.join == nil {
+		return
+	}
+	f.joined += by
+	switch {
+	case n.grace:
+		f.joinedGrace += by
+	case f.round.participantOf(n) == nil:
+		f.newcomers += by
+	}
+}
+
+// candidates returns the nodes with a pending join, members of the last round
+// first and by rank, then the others in order of arrival.
+func (f *forming) candidates() []*node {
+	list := make([]*node, 0, f.joined)
+	for _, n := range f.nodes.live {
+		if n.join != nil {
+			list = append(list, n)
+		}
+	}
+	slices.SortFunc(list, func(a, b *node) int {
+		return cmp.Or(cmp.Compare(f.round.priority(a), f.round.priority(b)), cmp.Compare(a.seq, b.seq))
+	})
+	return list
+}
+
+// seats returns how many of n nodes a round may have: at most max, or the target of the
+// last scale, and a multiple of node_unit.
+func (f *forming) seats(n int) int {
+	if f.target > 0 {
+		n = min(n, f.target)
+	}
+	return f.policy.seats(n)
+}
+
+// enough returns the number of nodes at which the first round completes at once.
+func (f *forming) enough() int {
+	if f.target > 0 {
+		return f.target
+	}
+	return f.policy.enough()
+}
+
+// places is how many nodes a round has at most: max, or the target of the last scale.
+func (f *forming) places() int {
+	if f.target > 0 {
+		return f.target
+	}
+	return f.policy.Max
+}
+
+// lack is how many more nodes min needs.
+func (f *forming) lack() int { return max(0, f.policy.Min-f.joined) }
+
+// gain is how many more nodes than the running round a regroup now would give places to.
+func (f *forming) gain() int {
+	if f.newcomers == 0 {
+		return 0
+	}
+	return max(0, f.seats(f.round.live()+f.newcomers)-len(f.round.participants))
+}
+
+// admits reports whether the running round will regroup to take waiting nodes in.
+func (f *forming) admits() bool { return !f.round.finishing() && f.gain() > 0 }
+
+// oversized reports whether the round has more members than the target of a scale allows:
+// the ones above it are to become spares.
+func (f *forming) oversized() bool {
+	return f.target > 0 && len(f.round.participants) > f.target && f.round.live() > f.target && !f.round.finishing()
+}
+
+// forms reports whether pending joins are candidates of a round that is being formed now.
+func (f *forming) forms() bool {
+	return f.round.live() == 0 && !f.round.finishing() || f.round.tally[participantRejoined] > 0
+}
+
+// evaluate keeps the clocks that decide when a round is complete, and reports whether one is.
+func (f *forming) evaluate() (complete bool) {
+	switch {
+	case f.round.finishing(): // guarantee 8: no node is admitted any more
+		f.disarmAll()
+		return false
+	case f.round.live() == 0:
+		return f.evaluateFirst()
+	}
+	return f.evaluateRegroup()
 }
 
 // evaluateFirst follows guarantee 5: the first round, and one that no member of
 // the last round lives to regroup.
-func (m *Machine) evaluateFirst() {
-	m.out.disarm(&m.regroup, TimerRegroup)
-	m.out.disarm(&m.admit, TimerAdmit)
-	n := m.joined
-	if n < m.policy.Min || m.policy.Min == 0 {
-		m.out.disarm(&m.lastCall, TimerLastCall)
-		m.out.disarm(&m.quiet, TimerQuiet)
-		return
+func (f *forming) evaluateFirst() (complete bool) {
+	f.out.disarm(&f.regroup, TimerRegroup)
+	f.out.disarm(&f.admit, TimerAdmit)
+	n := f.joined
+	if n < f.policy.Min || f.policy.Min == 0 {
+		f.out.disarm(&f.lastCall, TimerLastCall)
+		f.out.disarm(&f.quiet, TimerQuiet)
+		return false
 	}
-	if !m.lastCall.armed {
-		m.out.arm(&m.lastCall, TimerLastCall, m.policy.LastCallTimeout)
+	if !f.lastCall.armed {
+		f.out.arm(&f.lastCall, TimerLastCall, f.policy.LastCallTimeout)
 	}
-	if !m.quiet.armed && m.policy.QuietPeriod > 0 {
-		m.out.arm(&m.quiet, TimerQuiet, m.policy.QuietPeriod)
+	if !f.quiet.armed && f.policy.QuietPeriod > 0 {
+		f.out.arm(&f.quiet, TimerQuiet, f.policy.QuietPeriod)
 	}
-	m.completeUnlessBlocked()
+	return f.blocked() == blockedByNothing
 }
 
 // evaluateRegroup follows guarantees 6 and 7.
-func (m *Machine) evaluateRegroup() {
-	m.out.disarm(&m.lastCall, TimerLastCall)
-	m.out.disarm(&m.quiet, TimerQuiet)
-	m.evaluateAdmission()
-	if m.round.tally[participantRejoined] == 0 {
-		m.out.disarm(&m.regroup, TimerRegroup)
-		return
+func (f *forming) evaluateRegroup() (complete bool) {
+	f.out.disarm(&f.lastCall, TimerLastCall)
+	f.out.disarm(&f.quiet, TimerQuiet)
+	f.evaluateAdmission()
+	if f.round.tally[participantRejoined] == 0 {
+		f.out.disarm(&f.regroup, TimerRegroup)
+		return false
 	}
-	if m.round.awaited() > 0 && !m.regroup.armed {
-		m.out.arm(&m.regroup, TimerRegroup, m.policy.RegroupTimeout)
+	if f.round.awaited() > 0 && !f.regroup.armed {
+		f.out.arm(&f.regroup, TimerRegroup, f.policy.RegroupTimeout)
 	}
-	m.completeUnlessBlocked()
-}
-
-func (m *Machine) completeUnlessBlocked() {
-	if m.blocked() == blockedByNothing {
-		m.complete()
-	}
+	return f.blocked() == blockedByNothing
 }
 
 // blockedBy is what keeps the round that is being formed from being complete.
@@ -76,121 +193,68 @@ const (
 
 // blocked decides whether the next round is complete. What people and programs are told of a
 // round that is being formed follows from this alone.
-func (m *Machine) blocked() blockedBy {
-	first := m.round.live() == 0
+func (f *forming) blocked() blockedBy {
+	first := f.round.live() == 0
 	switch {
-	case !first && m.round.awaited() > 0 && !m.regroup.due:
+	case !first && f.round.awaited() > 0 && !f.regroup.due:
 		return blockedByMembers
-	case m.lack() > 0 || m.policy.Min == 0:
+	case f.lack() > 0 || f.policy.Min == 0:
 		return blockedByLack
-	case m.joinedGrace > 0:
+	case f.joinedGrace > 0:
 		return blockedByConnections
-	case m.joined >= m.enough():
+	case f.joined >= f.enough():
 		return blockedByNothing
-	case m.holding:
+	case f.holding:
 		return blockedByHold
-	case first && !m.lastCall.due && !m.quiet.due:
+	case first && !f.lastCall.due && !f.quiet.due:
 		return blockedByTime
 	}
 	return blockedByNothing
 }
 
-// lack is how many more nodes min needs.
-func (m *Machine) lack() int { return max(0, m.policy.Min-m.joined) }
-
-// places is how many nodes a round has at most: max, or the target of the last scale.
-func (m *Machine) places() int {
-	if m.target > 0 {
-		return m.target
-	}
-	return m.policy.Max
-}
-
 // evaluateAdmission decides whether waiting newcomers are worth a regroup, and
 // announces them after a quiet time.
-func (m *Machine) evaluateAdmission() {
-	if m.gain() == 0 {
-		m.out.disarm(&m.admit, TimerAdmit)
+func (f *forming) evaluateAdmission() {
+	if f.gain() == 0 {
+		f.out.disarm(&f.admit, TimerAdmit)
 		return
 	}
-	if !m.admit.armed {
-		m.out.arm(&m.admit, TimerAdmit, m.policy.AdmitDelay)
+	if !f.admit.armed {
+		f.out.arm(&f.admit, TimerAdmit, f.policy.AdmitDelay)
 	}
 }
 
-// gain is how many more nodes than the running round a regroup now would give places to.
-func (m *Machine) gain() int {
-	if m.newcomers == 0 {
-		return 0
+// arrived restarts the clocks that wait for quiet.
+func (f *forming) arrived() {
+	f.out.disarm(&f.quiet, TimerQuiet)
+	if f.admit.armed && !f.admit.due {
+		f.out.disarm(&f.admit, TimerAdmit)
 	}
-	return max(0, m.seats(m.round.live()+m.newcomers)-len(m.round.participants))
 }
 
-// complete forms the next round of the candidates: the only place where a round
-// number is taken and ranks are given.
-func (m *Machine) complete() {
-	candidates := m.candidates()
-	size := m.seats(len(candidates))
-	chosen := candidates[:size]
-	dropped := m.dropAwaited()
-	ranks := assignRanks(m.rankRequests(chosen))
-	m.endGone()
-	last := m.round.number
-	m.round.number = m.round.highest() + 1
-	m.round.origin = m.generation
-	m.round.fresh, m.round.stored, m.mismatch = false, false, ""
-	m.forgetAgreement()
-	m.disarmAll()
-	m.stopHold()
-
-	for _, n := range candidates {
-		m.uncountJoin(n)
-	}
-	m.round.replace(size)
-	first := (*node)(nil)
-	for i, n := range chosen {
-		m.round.seat(ranks[i], n)
-		if ranks[i] == 0 {
-			first = n
-		}
-	}
-	outcome := Outcome{
-		Generation: m.generation, Round: m.round.number, World: size, HostRank: m.round.hostRank,
-		StoreAddr: m.storeAddr(first, chosen), StorePort: first.join.StorePort, Dropped: dropped,
-		ByDirective: last > 0 && m.endedRound == last,
-	}
-	m.round.store = outcome.store()
-	for i, n := range chosen {
-		number := n.join.Number
-		n.join = nil
-		n.update.Facts = outcome.Facts() // its outcome says so
-		o := outcome
-		o.Rank = ranks[i]
-		m.nodes.answer(n, number, o)
-	}
-	for _, n := range candidates[size:] {
-		m.countJoin(n)
-	}
-	m.dropKeys(last)
-	m.out.note("round %d is complete: %d of %s, %d waiting", m.round.number, size, wording.Count(m.places(), "node", "nodes"), m.joined)
+func (f *forming) disarmAll() {
+	f.out.disarm(&f.lastCall, TimerLastCall)
+	f.out.disarm(&f.quiet, TimerQuiet)
+	f.out.disarm(&f.regroup, TimerRegroup)
+	f.out.disarm(&f.admit, TimerAdmit)
 }
 
 // dropAwaited marks the live members that the round goes on without, and names
 // them. They learn it by their update and come back as waiting nodes.
-func (m *Machine) dropAwaited() []string {
-	if m.round.awaited() == 0 {
+func (f *forming) dropAwaited() []string {
+	if f.round.awaited() == 0 {
 		return nil
 	}
 	var names []string
-	for _, s := range m.round.participants {
+	for _, s := range f.round.participants {
 		if s.state != participantRunning && s.state != participantUnknown {
 			continue
 		}
-		if n := m.nodes.live[s.node]; n != nil && s.state == participantRunning {
+		if n := f.nodes.live[s.node]; n != nil && s.state == participantRunning {
 			n.stale = "it did not rejoin within regroup_timeout"
-			m.nodes.touch(n)
+			f.nodes.touch(n)
 		}
-		m.out.note("node %s was dropped: it did not rejoin within %v", s.name(), m.policy.RegroupTimeout)
+		f.out.note("node %s was dropped: it did not rejoin within %v", s.name(), f.policy.RegroupTimeout)
 		if len(names) < maxNames {
 			names = append(names, s.name())
 		}
@@ -198,124 +262,25 @@ func (m *Machine) dropAwaited() []string {
 	return names
 }
 
-// refuseRejoined answers the joins of members that can no longer regroup.
-func (m *Machine) refuseRejoined() {
-	if m.round.tally[participantRejoined] == 0 {
-		return
-	}
-	err := m.finishedError()
-	for _, s := range m.round.participants {
-		if s.state != participantRejoined {
-			continue
-		}
-		n := m.nodes.live[s.node]
-		m.nodes.fail(n, n.join.Number, err)
-		m.dropJoin(n)
-		m.nodes.touch(n)
-		m.round.set(s, participantLost, "could not regroup after others had finished")
+func (f *forming) hold(d time.Duration) {
+	f.holding = true
+	f.out.set(Timer{Kind: TimerHold}, d)
+}
+
+func (f *forming) stopHold() {
+	if f.holding {
+		f.holding = false
+		f.out.stop(Timer{Kind: TimerHold})
 	}
 }
 
-// storeAddr is the address that the workers are given for the round store of the
-// rank-0 node (docs/decisions/0033).
-func (m *Machine) storeAddr(first *node, chosen []*node) string {
-	if first.join.StoreAddr != "" {
-		return first.join.StoreAddr
-	}
-	if !IsLoopback(first.seenAddr) {
-		return first.seenAddr
-	}
-	for _, n := range chosen {
-		if !IsLoopback(n.seenAddr) {
-			return n.serverAddr
-		}
-	}
-	return first.seenAddr
-}
+// holdTime is how long the hold lasts in all.
+func (f *forming) holdTime() time.Duration { return f.out.running[Timer{Kind: TimerHold}].after }
 
-func (m *Machine) disarmAll() {
-	m.out.disarm(&m.lastCall, TimerLastCall)
-	m.out.disarm(&m.quiet, TimerQuiet)
-	m.out.disarm(&m.regroup, TimerRegroup)
-	m.out.disarm(&m.admit, TimerAdmit)
-}
-
-// rankRequest is what decides one node's rank. The requests of a round are given in
-// order of arrival.
-type rankRequest struct {
-	prefer int // explicit preference; -1: none
-	old    int // rank in the last round; -1: none
-	hint   int // scheduler's hint; -1: none
-}
-
-// assignRanks gives the ranks 0..n-1, each once (guarantee 10): a unique explicit
-// preference; then the old rank if it is free; then a unique hint if it is free;
-// the rest fill the holes by old rank, then by arrival. The result is aligned with
-// the requests and depends on nothing else.
-func assignRanks(claims []rankRequest) []int {
-	n := len(claims)
-	ranks := make([]int, n)
-	taken := make([]bool, n)
-	for i := range ranks {
-		ranks[i] = -1
+// endHoldIfComplete ends the hold unless members are missing: they are all that a control
+// plane waits for which knows of a round.
+func (f *forming) endHoldIfComplete() {
+	if f.round.tally[participantUnknown] == 0 {
+		f.stopHold()
 	}
-	give := func(pick func(rankRequest) int) {
-		count := make([]int, n)
-		for i, c := range claims {
-			if r := pick(c); ranks[i] < 0 && r >= 0 && r < n {
-				count[r]++
-			}
-		}
-		for i, c := range claims {
-			if r := pick(c); ranks[i] < 0 && r >= 0 && r < n && count[r] == 1 && !taken[r] {
-				ranks[i], taken[r] = r, true
-			}
-		}
-	}
-	give(func(c rankRequest) int { return c.prefer })
-	give(func(c rankRequest) int { return c.old })
-	give(func(c rankRequest) int { return c.hint })
-
-	rest := make([]int, 0, n)
-	for i := range claims {
-		if ranks[i] < 0 {
-			rest = append(rest, i)
-		}
-	}
-	slices.SortStableFunc(rest, func(a, b int) int { return fillOrder(claims[a]) - fillOrder(claims[b]) })
-	next := 0
-	for _, i := range rest {
-		for taken[next] {
-			next++
-		}
-		ranks[i], taken[next] = next, true
-	}
-	return ranks
-}
-
-// fillOrder puts nodes with an old rank first, in its order.
-func fillOrder(c rankRequest) int {
-	if c.old < 0 {
-		return MaxNodes
-	}
-	return c.old
-}
-
-// rankRequests turns the chosen nodes into rank requests; it keeps their order.
-func (m *Machine) rankRequests(chosen []*node) []rankRequest {
-	claims := make([]rankRequest, len(chosen))
-	for i, n := range chosen {
-		c := rankRequest{prefer: n.join.NodeRank, old: -1, hint: n.join.RankHint}
-		if s := m.round.byNode[n.id]; s != nil {
-			c.old = s.rank
-		}
-		claims[i] = c
-	}
-	return claims
-}
-
-// IsLoopback reports whether host is an address of the loopback interface.
-func IsLoopback(host string) bool {
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.Unmap().IsLoopback()
 }

@@ -1,10 +1,8 @@
 package rendezvous
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
-	"strings"
+	"net/netip"
 
 	"rallypoint/internal/wording"
 )
@@ -30,26 +28,18 @@ func (m *Machine) join(n *node, j Join) {
 	}
 	if n.join != nil {
 		m.nodes.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s asked again to join", m.runID, n.id))
-		m.dropJoin(n)
+		m.forming.dropJoin(n)
 	}
-	m.joinSeq++
-	n.seq = m.joinSeq
+	m.forming.joinSeq++
+	n.seq = m.forming.joinSeq
 	n.join = &j
 	n.stale = ""
-	m.countJoin(n)
+	m.forming.countJoin(n)
 	if s != nil {
 		m.round.set(s, participantRejoined, "")
 		return
 	}
-	m.arrived()
-}
-
-// arrived restarts the clocks that wait for quiet.
-func (m *Machine) arrived() {
-	m.out.disarm(&m.quiet, TimerQuiet)
-	if m.admit.armed && !m.admit.due {
-		m.out.disarm(&m.admit, TimerAdmit)
-	}
+	m.forming.arrived()
 }
 
 // withdraw takes a join back. The join is answered, too, so that a node which comes
@@ -59,53 +49,15 @@ func (m *Machine) withdraw(n *node, ev Withdraw) {
 		m.nodes.answer(n, ev.Number, Withdrawn{Completed: true})
 		return
 	}
-	progress := m.progressOf(n)
+	progress := m.forming.waitsFor()
 	m.nodes.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s withdrew", m.runID, n.id))
-	m.dropJoin(n)
+	m.forming.dropJoin(n)
 	m.nodes.touch(n)
 	if s := m.round.participantOf(n); s != nil {
 		m.round.set(s, participantLost, "gave up waiting for the next round")
 		m.out.note("node %s gave up waiting for the next round", n.id)
 	}
 	m.nodes.answer(n, ev.Number, Withdrawn{Progress: progress})
-}
-
-func (m *Machine) dropJoin(n *node) {
-	m.uncountJoin(n)
-	n.join = nil
-}
-
-// countJoin and uncountJoin keep the counters of pending joins. A node's place
-// must not change between the two.
-func (m *Machine) countJoin(n *node)   { m.addJoin(n, 1) }
-func (m *Machine) uncountJoin(n *node) { m.addJoin(n, -1) }
-
-func (m *Machine) addJoin(n *node, by int) {
-	if n.join == nil {
-		return
-	}
-	m.joined += by
-	switch {
-	case n.grace:
-		m.joinedGrace += by
-	case m.round.participantOf(n) == nil:
-		m.newcomers += by
-	}
-}
-
-// candidates returns the nodes with a pending join, members of the last round
-// first and by rank, then the others in order of arrival.
-func (m *Machine) candidates() []*node {
-	list := make([]*node, 0, m.joined)
-	for _, n := range m.nodes.live {
-		if n.join != nil {
-			list = append(list, n)
-		}
-	}
-	slices.SortFunc(list, func(a, b *node) int {
-		return cmp.Or(cmp.Compare(m.round.priority(a), m.round.priority(b)), cmp.Compare(a.seq, b.seq))
-	})
-	return list
 }
 
 // finishedError tells a member that the round cannot be formed again.
@@ -117,32 +69,11 @@ func (m *Machine) finishedError() *Error {
 	return &Error{CodeClosed, text}
 }
 
-func describePolicy(p Policy) string {
-	parts := []string{fmt.Sprintf("nnodes=%d:%d", p.Min, p.Max)}
-	if p.Min == p.Max {
-		parts[0] = fmt.Sprintf("nnodes=%d", p.Max)
-	}
-	if p.NodeUnit != 1 {
-		parts = append(parts, fmt.Sprintf("node_unit=%d", p.NodeUnit))
-	}
-	if p.Target != 0 {
-		parts = append(parts, fmt.Sprintf("target=%d", p.Target))
-	}
-	return strings.Join(parts, " ")
-}
-
-// Progress says what a pending join waits for, human-readable.
-type Progress struct {
-	Headline string // "2 of 4 nodes here"
-	Detail   string // "here: …; missing: …"
-	Spare    bool   // the round runs without this node and has no place for it: its join has no deadline
-}
-
 // Progress describes what the pending joins wait for: those that the next round
 // is being formed of, and those that wait beside a running round. Names are
 // bounded, so the cost does not grow with the texts.
 func (m *Machine) Progress() (forming, waiting Progress) {
-	return m.formingProgress(), m.waitingProgress()
+	return m.forming.progress(), m.forming.waitingProgress()
 }
 
 // Forming reports whether the session's pending join is a candidate of a round
@@ -152,118 +83,95 @@ func (m *Machine) Forming(session SessionID) (forming, pending bool) {
 	if n == nil || n.join == nil {
 		return false, false
 	}
-	return m.round.live() == 0 && !m.round.finishing() || m.round.tally[participantRejoined] > 0, true
+	return m.forming.forms(), true
 }
 
-// progressOf describes what the node's pending join waits for.
-func (m *Machine) progressOf(n *node) Progress {
-	if forming, _ := m.Forming(n.session); forming {
-		return m.formingProgress()
-	}
-	return m.waitingProgress()
-}
+// complete forms the next round of the candidates: the only place where a round
+// number is taken and ranks are given.
+func (m *Machine) complete() {
+	candidates := m.forming.candidates()
+	size := m.forming.seats(len(candidates))
+	chosen := candidates[:size]
+	dropped := m.forming.dropAwaited()
+	ranks := assignRanks(m.round.rankRequests(chosen))
+	m.endGone()
+	last := m.round.number
+	m.round.number = m.round.highest() + 1
+	m.round.origin = m.generation
+	m.round.fresh, m.round.stored, m.forming.mismatch = false, false, ""
+	m.forgetAgreement()
+	m.forming.disarmAll()
+	m.forming.stopHold()
 
-func (m *Machine) formingProgress() Progress {
-	p := Progress{Headline: fmt.Sprintf("%d of %s here", m.joined, wording.Count(m.places(), "node", "nodes"))}
-	if m.policy.Min < m.places() {
-		p.Headline += fmt.Sprintf(" (at least %d needed)", m.policy.Min)
+	for _, n := range candidates {
+		m.forming.uncountJoin(n)
 	}
-	details := []string{"here: " + m.hereNames()}
-	if missing := m.missing(); missing != "" {
-		details = append(details, "missing: "+missing)
-	}
-	if m.blocked() == blockedByHold {
-		details = append(details, fmt.Sprintf("the control plane is new: waiting at most %s for nodes of an earlier one", wording.Seconds(m.holdTime())))
-	}
-	if m.joinedGrace > 0 {
-		details = append(details, fmt.Sprintf("%d with a broken connection", m.joinedGrace))
-	}
-	if m.mismatch != "" {
-		details = append(details, "refused: "+m.mismatch)
-	}
-	p.Detail = strings.Join(details, "; ")
-	return p
-}
-
-// missing names who the forming round lacks: members of the last round, node
-// ranks that no node asks for where nodes ask for ranks at all, else a count.
-func (m *Machine) missing() string {
-	if m.round.awaited() > 0 {
-		parts := []string{}
-		for _, state := range []participantState{participantRunning, participantUnknown} {
-			if m.round.tally[state] > 0 {
-				parts = append(parts, m.round.inState(state))
-			}
-		}
-		return strings.Join(parts, ", ") + fmt.Sprintf(" of round %d", m.round.number)
-	}
-	lack := m.places() - m.joined
-	if lack <= 0 {
-		return ""
-	}
-	var text string
-	if ranks := m.unclaimedRanks(lack); ranks != "" {
-		text = "node ranks " + ranks
-	} else {
-		text = fmt.Sprintf("%d", lack)
-	}
-	if m.round.tally[participantLost] > 0 {
-		text += "; lost from round " + fmt.Sprint(m.round.number) + ": " + m.round.inState(participantLost)
-	}
-	return text
-}
-
-// unclaimedRanks lists the node ranks that a round has and no pending join prefers; ""
-// if none prefers any.
-func (m *Machine) unclaimedRanks(lack int) string {
-	claimed := map[int]bool{}
-	for _, n := range m.nodes.live {
-		if n.join != nil && n.join.NodeRank >= 0 {
-			claimed[n.join.NodeRank] = true
+	m.round.replace(size)
+	first := (*node)(nil)
+	for i, n := range chosen {
+		m.round.seat(ranks[i], n)
+		if ranks[i] == 0 {
+			first = n
 		}
 	}
-	if len(claimed) == 0 {
-		return ""
+	outcome := Outcome{
+		Generation: m.generation, Round: m.round.number, World: size, HostRank: m.round.hostRank,
+		StoreAddr: storeAddr(first, chosen), StorePort: first.join.StorePort, Dropped: dropped,
+		ByDirective: last > 0 && m.endedRound == last,
 	}
-	var ranks []string
-	for r := 0; r < m.places() && len(ranks) < lack; r++ {
-		if claimed[r] {
+	m.round.store = outcome.store()
+	for i, n := range chosen {
+		number := n.join.Number
+		n.join = nil
+		n.update.Facts = outcome.Facts() // its outcome says so
+		o := outcome
+		o.Rank = ranks[i]
+		m.nodes.answer(n, number, o)
+	}
+	for _, n := range candidates[size:] {
+		m.forming.countJoin(n)
+	}
+	m.dropKeys(last)
+	m.out.note("round %d is complete: %d of %s, %d waiting", m.round.number, size, wording.Count(m.forming.places(), "node", "nodes"), m.forming.joined)
+}
+
+// refuseRejoined answers the joins of members that can no longer regroup.
+func (m *Machine) refuseRejoined() {
+	if m.round.tally[participantRejoined] == 0 {
+		return
+	}
+	err := m.finishedError()
+	for _, s := range m.round.participants {
+		if s.state != participantRejoined {
 			continue
 		}
-		if len(ranks) == maxNames {
-			ranks = append(ranks, "…")
-			break
-		}
-		ranks = append(ranks, fmt.Sprint(r))
+		n := m.nodes.live[s.node]
+		m.nodes.fail(n, n.join.Number, err)
+		m.forming.dropJoin(n)
+		m.nodes.touch(n)
+		m.round.set(s, participantLost, "could not regroup after others had finished")
 	}
-	return strings.Join(ranks, ", ")
 }
 
-func (m *Machine) hereNames() string {
-	if m.joined > 1024 { // sorting all to name a few would not be worth it
-		return fmt.Sprintf("%d nodes", m.joined)
+// storeAddr is the address that the workers are given for the round store of the
+// rank-0 node (docs/decisions/0033).
+func storeAddr(first *node, chosen []*node) string {
+	if first.join.StoreAddr != "" {
+		return first.join.StoreAddr
 	}
-	var names []string
-	for i, n := range m.candidates() {
-		if i == maxNames {
-			names = append(names, fmt.Sprintf("and %d more", m.joined-maxNames))
-			break
+	if !IsLoopback(first.seenAddr) {
+		return first.seenAddr
+	}
+	for _, n := range chosen {
+		if !IsLoopback(n.seenAddr) {
+			return n.serverAddr
 		}
-		names = append(names, n.id)
 	}
-	return strings.Join(names, ", ")
+	return first.seenAddr
 }
 
-func (m *Machine) waitingProgress() Progress {
-	p := Progress{Spare: m.gain() == 0 || m.round.finishing()}
-	p.Headline = fmt.Sprintf("round %d runs with %d of %s", m.round.number, len(m.round.participants), wording.Count(m.places(), "node", "nodes"))
-	switch {
-	case m.round.finishing():
-		p.Detail = fmt.Sprintf("finished: %s; no more nodes are admitted", m.round.finishedNames())
-	case m.gain() > 0:
-		p.Detail = "waiting, to be admitted: " + m.waitingNames()
-	default:
-		p.Detail = "spare until a place falls free: " + m.waitingNames()
-	}
-	return p
+// IsLoopback reports whether host is an address of the loopback interface.
+func IsLoopback(host string) bool {
+	addr, err := netip.ParseAddr(host)
+	return err == nil && addr.Unmap().IsLoopback()
 }

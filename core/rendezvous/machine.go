@@ -39,35 +39,22 @@ type Config struct {
 // Machine is the state of one run. Apply it one event at a time; it is not safe
 // for concurrent use.
 type Machine struct {
-	out   *output
-	nodes *nodes
-	round *round
+	out     *output
+	nodes   *nodes
+	round   *round
+	forming *forming
 
 	runID      string
 	generation string
-	policy     Policy
-	policyBy   string // the node whose policy it is
-	mismatch   string // who was refused last for another one, for those that wait; a restart forgets it
 
-	joinSeq     uint64
-	joined      int // nodes with a pending join
-	joinedGrace int // of these, how many are inside their grace
-	newcomers   int // of these, how many are not members and not inside their grace
-
-	reserve  string // generation to go on under if what was stored turns out to be old; "": none
-	uptime   time.Duration
-	holding  bool // TimerHold runs: only a full round may complete, for nodes of an earlier control plane
-	lastCall deadline
-	quiet    deadline
-	regroup  deadline
-	admit    deadline
+	reserve string // generation to go on under if what was stored turns out to be old; "": none
+	uptime  time.Duration
 
 	succession Succession
 
 	standing   *directive // nil: none stands
 	directed   []string   // ids of the last ones that do not stand any more
 	drained    map[string]*drained
-	target     int    // of the last scale; 0: there was none
 	endedRound uint64 // the last one that a drain or a scale has ended; 0: there is none
 
 	directiveSeq   uint64         // grows with each change of what nodes learn of directives
@@ -89,10 +76,12 @@ func New(c Config) *Machine {
 		uptime = 0 // it has not begun yet
 	}
 	out := &output{running: map[Timer]runningTimer{}}
+	nodes, round := newNodes(out), newRound(out)
 	return &Machine{
 		out:        out,
-		nodes:      newNodes(out),
-		round:      newRound(out),
+		nodes:      nodes,
+		round:      round,
+		forming:    &forming{out: out, nodes: nodes, round: round},
 		runID:      c.RunID,
 		generation: c.Generation,
 		uptime:     uptime,
@@ -169,7 +158,7 @@ func (m *Machine) applyOther(ev Event) {
 		m.disconnect(ev)
 	case LeaseExpired:
 		if n := m.nodes.sessions[ev.Session]; n != nil && (ev.Heard == 0 || n.heard <= ev.Heard) {
-			m.lose(n, fmt.Sprintf(causeSilent+"%v", m.policy.LeaseTimeout))
+			m.lose(n, fmt.Sprintf(causeSilent+"%v", m.forming.policy.LeaseTimeout))
 		}
 	case TimerFired:
 		m.timerFired(ev.Timer)
@@ -191,7 +180,11 @@ func (m *Machine) settle() {
 		m.endIfAllFinished()
 	}
 	if m.closed == nil {
-		m.evaluate()
+		if m.forming.evaluate() {
+			m.complete()
+		} else if m.round.finishing() {
+			m.refuseRejoined()
+		}
 		m.endIfAllFinished() // the last members may have been refused a regroup
 	}
 	m.settleDirective() // of a round that was completed
@@ -230,7 +223,7 @@ func (m *Machine) Heard(session SessionID) uint64 {
 func (m *Machine) HasNode(id string) bool { return m.nodes.live[id] != nil }
 
 // Policy returns what the run's nodes have agreed on; zero before the first.
-func (m *Machine) Policy() Policy { return m.policy }
+func (m *Machine) Policy() Policy { return m.forming.policy }
 
 // Timers returns the running timers as the effects that set them, oldest first. A
 // driver of a restored machine executes them: each timer runs for
@@ -240,7 +233,7 @@ func (m *Machine) Timers() []SetTimer { return m.out.timers() }
 // recovered gives every node one lease, or what the event says, to come back.
 func (m *Machine) recovered(ev Recovered) {
 	m.round.stored, m.reserve = true, ev.Generation
-	grace := cmp.Or(ev.Grace, m.policy.LeaseTimeout)
+	grace := cmp.Or(ev.Grace, m.forming.policy.LeaseTimeout)
 	if len(m.nodes.live) > 0 {
 		m.out.note("the control plane was restarted and knows %s %v to come back",
 			wording.Count(len(m.nodes.live), "node, which has", "nodes, which have"), grace)
@@ -259,13 +252,13 @@ func (m *Machine) timerFired(t Timer) {
 	}
 	switch t.Kind { // nothing follows from TimerClosed: see Kept
 	case TimerLastCall:
-		m.lastCall.due = true
+		m.forming.lastCall.due = true
 	case TimerQuiet:
-		m.quiet.due = true
+		m.forming.quiet.due = true
 	case TimerRegroup:
-		m.regroup.due = true
+		m.forming.regroup.due = true
 	case TimerAdmit:
-		m.admit.due = true
+		m.forming.admit.due = true
 	case TimerHold:
 		m.endHold()
 	case TimerDirective:

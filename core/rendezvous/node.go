@@ -80,20 +80,20 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 		return Errorf(CodeInvalid, "%v", err)
 	}
 	if len(m.nodes.live) == 0 {
-		m.policy, m.policyBy = h.Policy, h.Node
-		if p := m.policy; m.target > 0 && (m.target < p.Min || m.target > p.Max || m.target%p.NodeUnit != 0) {
-			m.target = 0 // it was asked of a run of another size
+		m.forming.policy, m.forming.policyBy = h.Policy, h.Node
+		if p := m.forming.policy; m.forming.target > 0 && (m.forming.target < p.Min || m.forming.target > p.Max || m.forming.target%p.NodeUnit != 0) {
+			m.forming.target = 0 // it was asked of a run of another size
 			m.directivesChanged()
 		}
 		m.begin()
 		return nil
 	}
-	have, want := m.policy, h.Policy
+	have, want := m.forming.policy, h.Policy
 	if have.Min != want.Min || have.Max != want.Max || have.NodeUnit != want.NodeUnit || have.Target != want.Target {
-		m.mismatch = fmt.Sprintf("%s, which asks for %s where this run has %s", h.Node, describePolicy(want), describePolicy(have))
+		m.forming.mismatch = fmt.Sprintf("%s, which asks for %s where this run has %s", h.Node, describePolicy(want), describePolicy(have))
 		return Errorf(CodeMismatch,
 			"run %q: node %s asks for %s, but the run was started by node %s with %s; start all nodes with the same --nnodes and options",
-			m.runID, h.Node, describePolicy(want), m.policyBy, describePolicy(have))
+			m.runID, h.Node, describePolicy(want), m.forming.policyBy, describePolicy(have))
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (m *Machine) disconnect(ev Disconnect) {
 	case n == nil || n.grace:
 	case n.ended:
 		m.nodes.remove(n)
-	case m.policy.ReconnectGrace == 0:
+	case m.forming.policy.ReconnectGrace == 0:
 		m.lose(n, "lost: connection closed")
 	default:
 		m.setGrace(n, true)
@@ -115,19 +115,19 @@ func (m *Machine) setGrace(n *node, grace bool) {
 	switch {
 	case n.grace == grace:
 	case grace:
-		m.beginGrace(n, m.policy.ReconnectGrace)
+		m.beginGrace(n, m.forming.policy.ReconnectGrace)
 	default:
-		m.uncountJoin(n)
+		m.forming.uncountJoin(n)
 		n.grace, n.recovering = false, false
-		m.countJoin(n)
+		m.forming.countJoin(n)
 		m.out.stop(Timer{Kind: TimerGrace, Session: n.session})
 	}
 }
 
 func (m *Machine) beginGrace(n *node, after time.Duration) {
-	m.uncountJoin(n)
+	m.forming.uncountJoin(n)
 	n.grace = true
-	m.countJoin(n)
+	m.forming.countJoin(n)
 	m.out.set(Timer{Kind: TimerGrace, Session: n.session}, after)
 }
 
@@ -156,7 +156,7 @@ func (m *Machine) lose(n *node, cause string) {
 
 // part ends a node's share in the run: its join, its membership, its waits.
 func (m *Machine) part(n *node, cause string) {
-	m.dropJoin(n)
+	m.forming.dropJoin(n)
 	for number := range n.waits {
 		m.nodes.dropWait(n, number)
 	}
@@ -181,7 +181,7 @@ func (m *Machine) leave(n *node, ev Leave) {
 		return
 	}
 	ev.Reason = printable.Text(ev.Reason)
-	m.dropJoin(n)
+	m.forming.dropJoin(n)
 	s := m.round.participantOf(n)
 	belongs := s != nil
 	cause := "left"
@@ -212,11 +212,11 @@ func (m *Machine) forget() {
 	m.round.replace(0)
 	m.round.forgetSeen()
 	m.forgetDrained()
-	m.target = 0
+	m.forming.target = 0
 	m.forgetAgreement()
 	m.directivesChanged()
-	m.disarmAll()
+	m.forming.disarmAll()
 	m.out.stop(Timer{Kind: TimerClosed})
-	m.stopHold()
+	m.forming.stopHold()
 	m.viewed = view{}
 }

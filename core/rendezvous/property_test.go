@@ -96,7 +96,7 @@ func (s *sim) do(ev Event) {
 	}
 	before := s.m.round.number
 	closed, finished := s.m.closed, s.m.round.tally[participantFinished]
-	grace := s.m.joinedGrace
+	grace := s.m.forming.joinedGrace
 	missing := s.mayStillCome(ev)
 	lean := s.leanly(ev)
 	effects := s.apply(ev)
@@ -138,7 +138,7 @@ func (s *sim) do(ev Event) {
 	if closed != nil || finished > 0 {
 		s.t.Fatalf("a round was completed though closed=%v finished=%d", closed, finished)
 	}
-	if _, resumed := ev.(Hello); grace > 0 && !resumed && s.m.joinedGrace > 0 {
+	if _, resumed := ev.(Hello); grace > 0 && !resumed && s.m.forming.joinedGrace > 0 {
 		s.t.Fatalf("a round was completed inside a grace by %+v", ev)
 	}
 	if missing != "" && len(fresh[0].Dropped) == 0 {

@@ -270,7 +270,7 @@ func (r *rig) group(p Policy, ids ...string) []*rigNode {
 func (r *rig) lost(n *rigNode) {
 	r.t.Helper()
 	r.apply(Disconnect{n.session})
-	if r.m.policy.ReconnectGrace > 0 {
+	if r.m.forming.policy.ReconnectGrace > 0 {
 		r.fire(TimerGrace)
 	}
 }
@@ -347,9 +347,9 @@ func (m *Machine) check(t tester) {
 			newcomers++
 		}
 	}
-	if joined != m.joined || grace != m.joinedGrace || newcomers != m.newcomers {
+	if joined != m.forming.joined || grace != m.forming.joinedGrace || newcomers != m.forming.newcomers {
 		t.Fatalf("counters say %d joined, %d in grace, %d newcomers; there are %d, %d, %d",
-			m.joined, m.joinedGrace, m.newcomers, joined, grace, newcomers)
+			m.forming.joined, m.forming.joinedGrace, m.forming.newcomers, joined, grace, newcomers)
 	}
 	var tally [participantStates]int
 	for rank, s := range m.round.participants {
@@ -368,8 +368,8 @@ func (m *Machine) check(t tester) {
 	if tally != m.round.tally {
 		t.Fatalf("tally is %v, seats say %v", m.round.tally, tally)
 	}
-	if m.closed != nil && m.joined > 0 {
-		t.Fatalf("%d joins are pending in a closed run", m.joined)
+	if m.closed != nil && m.forming.joined > 0 {
+		t.Fatalf("%d joins are pending in a closed run", m.forming.joined)
 	}
 	m.checkUsage(t)
 	m.checkDirectives(t)
@@ -425,18 +425,18 @@ func (m *Machine) checkDirectives(t tester) {
 // checkNotDue asserts that no round is overdue: guarantees 5 and 6, "at once".
 func (m *Machine) checkNotDue(t tester) {
 	t.Helper()
-	if m.joinedGrace > 0 || m.policy.Max == 0 {
+	if m.forming.joinedGrace > 0 || m.forming.policy.Max == 0 {
 		return
 	}
-	full := m.joined >= m.enough()
+	full := m.forming.joined >= m.forming.enough()
 	switch {
 	case m.round.live() == 0:
-		if full || m.joined >= m.policy.Min && m.lastCall.due && !m.holding {
-			t.Fatalf("a first round of %d nodes is due and was not completed", m.joined)
+		if full || m.forming.joined >= m.forming.policy.Min && m.forming.lastCall.due && !m.forming.holding {
+			t.Fatalf("a first round of %d nodes is due and was not completed", m.forming.joined)
 		}
 	case m.round.tally[participantRejoined] > 0:
-		if m.round.awaited() == 0 && m.joined >= m.policy.Min && (full || !m.holding) {
-			t.Fatalf("a regroup of %d nodes is due and was not completed", m.joined)
+		if m.round.awaited() == 0 && m.forming.joined >= m.forming.policy.Min && (full || !m.forming.holding) {
+			t.Fatalf("a regroup of %d nodes is due and was not completed", m.forming.joined)
 		}
 	}
 }

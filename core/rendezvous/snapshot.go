@@ -43,14 +43,14 @@ func (m *Machine) packRun(p *pack.Packer) {
 	p.List(18)
 	p.Text(m.runID)
 	p.Text(m.generation)
-	PackPolicy(p, m.policy)
-	p.Text(m.policyBy)
+	PackPolicy(p, m.forming.policy)
+	p.Text(m.forming.policyBy)
 	p.Text(m.round.origin)
 	p.Uint(m.round.number)
-	p.Uint(m.joinSeq)
+	p.Uint(m.forming.joinSeq)
 	p.Bool(m.round.fresh)
 	p.Duration(m.uptime)
-	p.Bool(m.holding)
+	p.Bool(m.forming.holding)
 	p.Int64(m.limits.Keys.MaxBytes)
 	p.Int(m.limits.Keys.MaxEntries)
 	p.Uint(m.round.floor)
@@ -64,7 +64,7 @@ func (m *Machine) packRun(p *pack.Packer) {
 func (m *Machine) packTimers(p *pack.Packer) {
 	p.List(3)
 	p.Uint(m.out.seq)
-	alarms := m.deadlines()
+	alarms := m.forming.deadlines()
 	p.List(2 * len(alarms))
 	for _, a := range alarms {
 		p.Bool(a.armed)
@@ -80,8 +80,8 @@ func (m *Machine) packTimers(p *pack.Packer) {
 }
 
 // deadlines returns the machine's deadlines in the order of a snapshot, append-only.
-func (m *Machine) deadlines() []*deadline {
-	return []*deadline{&m.lastCall, &m.quiet, &m.regroup, &m.admit}
+func (f *forming) deadlines() []*deadline {
+	return []*deadline{&f.lastCall, &f.quiet, &f.regroup, &f.admit}
 }
 
 func (r *round) packParticipants(p *pack.Packer) {
@@ -269,16 +269,16 @@ func unpackTexts(u *pack.Unpacker) []string { return u.Texts(maxValue, maxText) 
 func (m *Machine) unpackRun(u *pack.Unpacker) {
 	u.Open()
 	m.runID, m.generation = u.Text(maxText), u.Text(maxText)
-	m.policy, m.policyBy = UnpackPolicy(u), u.Text(maxText)
+	m.forming.policy, m.forming.policyBy = UnpackPolicy(u), u.Text(maxText)
 	m.round.origin, m.round.number = u.Text(maxText), u.Uint()
-	m.joinSeq = u.Uint()
-	m.round.fresh, m.uptime, m.holding = u.Bool(), u.Duration(), u.Bool()
+	m.forming.joinSeq = u.Uint()
+	m.round.fresh, m.uptime, m.forming.holding = u.Bool(), u.Duration(), u.Bool()
 	keys := store.Limits{MaxBytes: u.Int64(), MaxEntries: u.Int()}
 	m.round.floor, m.round.stored, m.reserve, m.round.overtaken = u.Uint(), u.Bool(), u.Text(maxText), u.Text(maxText)
 	m.limits = Limits{Keys: keys, Bytes: u.Int64()}.withDefaults()
 	m.round.store = u.Text(maxText)
 	u.Close()
-	if err := m.policy.Validate(); err != nil && m.policy != (Policy{}) {
+	if err := m.forming.policy.Validate(); err != nil && m.forming.policy != (Policy{}) {
 		u.Fail("%v", err)
 	}
 }
@@ -287,7 +287,7 @@ func (m *Machine) unpackTimers(u *pack.Unpacker) {
 	u.Open()
 	m.out.seq = u.Uint()
 	u.Open()
-	for _, a := range m.deadlines() {
+	for _, a := range m.forming.deadlines() {
 		a.armed, a.due = u.Bool(), u.Bool()
 	}
 	u.Close()
@@ -364,7 +364,7 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 		u.Fail("node %q is there twice", n.id)
 	case n.join != nil && n.ended:
 		u.Fail("node %q has left and joins", n.id)
-	case m.policy.Max == 0:
+	case m.forming.policy.Max == 0:
 		u.Fail("node %q is there, but no policy", n.id)
 	}
 	if u.Err() != nil {
@@ -374,7 +374,7 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 	if !n.ended {
 		m.nodes.live[n.id] = n
 	}
-	m.countJoin(n)
+	m.forming.countJoin(n)
 }
 
 func (m *Machine) unpackClosing(u *pack.Unpacker) {
@@ -460,8 +460,8 @@ func (m *Machine) checkSeats(u *pack.Unpacker) {
 			return
 		}
 	}
-	if m.closed != nil && m.joined > 0 {
-		u.Fail("%d nodes join a closed run", m.joined)
+	if m.closed != nil && m.forming.joined > 0 {
+		u.Fail("%d nodes join a closed run", m.forming.joined)
 	}
 	for _, s := range m.round.participants {
 		n := m.nodes.live[s.node]

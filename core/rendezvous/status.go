@@ -99,7 +99,7 @@ var participantStateNames = [participantStates]string{"running", "unknown", "rej
 
 // Status describes the run. It costs O(n log n) for n nodes.
 func (m *Machine) Status() Status {
-	s := Status{RunID: m.runID, Generation: m.generation, Round: m.round.number, Origin: m.round.origin, Store: m.round.store, Phase: m.phase(), Policy: m.policy}
+	s := Status{RunID: m.runID, Generation: m.generation, Round: m.round.number, Origin: m.round.origin, Store: m.round.store, Phase: m.phase(), Policy: m.forming.policy}
 	for _, member := range m.round.participants {
 		ms := MemberStatus{Rank: member.rank, Node: member.node, Label: member.label, State: participantStateNames[member.state], Cause: member.cause, Host: member.host}
 		if n := m.nodes.live[member.node]; n != nil && m.round.participantOf(n) == member {
@@ -108,11 +108,11 @@ func (m *Machine) Status() Status {
 		s.Members = append(s.Members, ms)
 	}
 	forming := s.Phase.Forming()
-	for i, n := range m.candidates() {
+	for i, n := range m.forming.candidates() {
 		s.Waiting = append(s.Waiting, JoinStatus{
 			Node: n.id, Label: n.label, Addr: n.seenAddr, Session: n.session, NodeRank: n.join.NodeRank,
 			Member: m.round.participantOf(n) != nil, Reconnect: n.grace,
-			Spare: forming && i >= m.places() || !forming && !m.admits(),
+			Spare: forming && i >= m.forming.places() || !forming && !m.forming.admits(),
 		})
 	}
 	for _, n := range m.nodes.live {
@@ -124,11 +124,11 @@ func (m *Machine) Status() Status {
 	if forming {
 		c := m.Census()
 		s.Lack, s.LackFull = c.Lack, c.LackFull
-		s.Missing = m.missing()
+		s.Missing = m.forming.missing()
 	}
 	s.NotStarted = m.notStarted()
 	s.Directives, s.Drained = m.directiveStatus()
-	s.ScaledTo = m.target
+	s.ScaledTo = m.forming.target
 	if m.round.stop != nil {
 		s.Stopping, s.Restarting = m.round.stopReason(), !m.round.stop.leaving
 	}
@@ -151,7 +151,7 @@ func (m *Machine) phase() Phase {
 		return PhaseRegroup
 	case m.round.live() > 0:
 		return PhaseRunning
-	case m.joined > 0:
+	case m.forming.joined > 0:
 		return PhaseForming
 	}
 	return PhaseEmpty
@@ -166,59 +166,9 @@ func (m *Machine) notStarted() string {
 		}
 		return fmt.Sprintf("no node has asked for a place; %s connected", wording.Count(len(m.nodes.live), "node is", "nodes are"))
 	case PhaseForming, PhaseRegroup:
-		return m.notComplete()
+		return m.forming.notComplete()
 	}
 	return ""
-}
-
-// notComplete says what blocks the round that is being formed.
-func (m *Machine) notComplete() string {
-	p, regroups := m.policy, fmt.Sprintf("it regroups after round %d", m.round.number)
-	first := m.round.live() == 0
-	switch m.blocked() {
-	case blockedByMembers:
-		return fmt.Sprintf("%s and waits at most regroup_timeout (%v) for members that have not rejoined: %s", regroups, p.RegroupTimeout, m.missing())
-	case blockedByLack:
-		if first {
-			return m.tooFew()
-		}
-		return regroups + " and waits for replacements: " + m.tooFew()
-	case blockedByConnections:
-		return m.brokenConnections()
-	case blockedByHold:
-		if first {
-			return fmt.Sprintf("enough nodes are here, but the control plane is new: for at most %v it waits for nodes of an earlier one; "+
-				"with %d nodes the round starts at once", m.holdTime(), m.enough())
-		}
-		return fmt.Sprintf("%s, but the control plane is new: for at most %v it waits for nodes of an earlier one", regroups, m.holdTime())
-	}
-	if p.QuietPeriod > 0 {
-		return fmt.Sprintf("enough nodes are here (%d); more are waited for until none has come for quiet_period (%v), at most for last_call_timeout (%v)",
-			m.joined, p.QuietPeriod, p.LastCallTimeout)
-	}
-	return fmt.Sprintf("enough nodes are here (%d); more are waited for until last_call_timeout (%v) has passed or %d are here",
-		m.joined, p.LastCallTimeout, m.enough())
-}
-
-// tooFew says what is missing for min.
-func (m *Machine) tooFew() string {
-	p := m.policy
-	text := fmt.Sprintf("%d of at least %s here, %d more needed", m.joined, wording.Count(p.Min, "node is", "nodes are"), m.lack())
-	if ranks := m.unclaimedRanks(m.places() - m.joined); ranks != "" {
-		text += "; no node has come for node rank " + ranks
-	}
-	if m.round.tally[participantLost] > 0 {
-		text += fmt.Sprintf("; lost from round %d: %s", m.round.number, m.round.inState(participantLost))
-	}
-	return text
-}
-
-func (m *Machine) brokenConnections() string {
-	who := "the connection of a waiting node is broken"
-	if m.joinedGrace > 1 {
-		who = fmt.Sprintf("the connections of %d waiting nodes are broken", m.joinedGrace)
-	}
-	return fmt.Sprintf("%s; the round waits for its return, at most for reconnect_grace (%v)", who, m.policy.ReconnectGrace)
 }
 
 // Census is how many nodes a run has in which state. It costs O(1).
@@ -240,9 +190,6 @@ type Census struct {
 	Ended    string      // how it was closed, as in ClosedStatus; "" while it is open
 }
 
-// admits reports whether the running round will regroup to take waiting nodes in.
-func (m *Machine) admits() bool { return !m.round.finishing() && m.gain() > 0 }
-
 // Census counts the nodes.
 func (m *Machine) Census() Census {
 	c := Census{
@@ -255,12 +202,12 @@ func (m *Machine) Census() Census {
 			c.Out[row.cause]++
 		}
 	}
-	others := m.joined - c.Rejoined
+	others := m.forming.joined - c.Rejoined
 	switch {
 	case c.Phase.Forming():
-		c.Waiting = max(0, min(others, m.places()-c.Rejoined))
-		c.Lack, c.LackFull = m.lack(), max(0, m.enough()-m.joined)
-	case m.admits():
+		c.Waiting = max(0, min(others, m.forming.places()-c.Rejoined))
+		c.Lack, c.LackFull = m.forming.lack(), max(0, m.forming.enough()-m.forming.joined)
+	case m.forming.admits():
 		c.Waiting = others
 	}
 	c.Spare = others - c.Waiting

@@ -132,7 +132,7 @@ func (m *Machine) ownKey(n *node) string {
 // unfitRefusal says why a node whose workers keep failing stays in the run; nil if it may
 // leave as unfit. Each reason is one of this failure only: the node may ask at the next.
 func (m *Machine) unfitRefusal(key string, row drained) *Error {
-	left, most, out := len(m.nodes.live)-1, max(1, m.policy.Max/ownWordShare), 0
+	left, most, out := len(m.nodes.live)-1, max(1, m.forming.policy.Max/ownWordShare), 0
 	for _, d := range m.drained {
 		if d.cause != CauseAdmin {
 			out++
@@ -149,8 +149,8 @@ func (m *Machine) unfitRefusal(key string, row drained) *Error {
 		return Errorf(CodeInvalid, "another stop of the round was announced before, which may be the cause: %s", m.round.stopReason())
 	case m.round.tally[participantLost] > 0 || m.round.overtaken != "":
 		return Errorf(CodeInvalid, "the round lost a node before, which may be the cause: %s", m.round.inState(participantLost))
-	case left < m.policy.Min:
-		return Errorf(CodeInvalid, "%d would be left, at least %d are needed", left, m.policy.Min)
+	case left < m.forming.policy.Min:
+		return Errorf(CodeInvalid, "%d would be left, at least %d are needed", left, m.forming.policy.Min)
 	case out >= most:
 		return Errorf(CodeInvalid, "%d of at most %d nodes are out by their own word already: the job itself may be the cause", out, most)
 	}

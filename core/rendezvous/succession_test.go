@@ -554,7 +554,7 @@ func TestGraceOfACrowd(t *testing.T) {
 		3: leastGrace, 1000: leastGrace, 2000: 4 * time.Second, 5000: 10 * time.Second, 33000: 10 * time.Second, 100000: 30 * time.Second,
 	} {
 		m := New(Config{RunID: "job", Succession: Succession{Term: 2}})
-		m.policy, m.round.participants = policy(1, 4), make([]*participant, members)
+		m.forming.policy, m.round.participants = policy(1, 4), make([]*participant, members)
 		if got := m.returnGrace(); got != want {
 			t.Errorf("%d members: %v, want %v", members, got, want)
 		}

@@ -92,7 +92,7 @@ func (s *sim) mustKnow(old *Machine, next *rigNode) {
 	}
 	twin := New(Config{RunID: "job", Generation: "twin", Succession: s.m.succession})
 	twin.Apply(Hello{Session: next.session, Node: next.id, Policy: s.policy, LastRound: next.reports(), InHost: true})
-	if twin.policy.Min != old.policy.Min || twin.policy.Max != old.policy.Max {
+	if twin.forming.policy.Min != old.forming.policy.Min || twin.forming.policy.Max != old.forming.policy.Max {
 		return
 	}
 	if old.closed != nil && (twin.closed == nil || twin.closed.Kind != old.closed.Kind) {

@@ -113,11 +113,11 @@ func (m *Machine) nodesWaiting() int {
 	if m.round.stop != nil {
 		count++
 	}
-	if m.oversized() && m.closed == nil {
+	if m.forming.oversized() && m.closed == nil {
 		count++
 	}
-	if m.admit.due && m.closed == nil {
-		count += m.gain()
+	if m.forming.admit.due && m.closed == nil {
+		count += m.forming.gain()
 	}
 	return count
 }
@@ -136,27 +136,11 @@ func (m *Machine) waitingReason() string {
 	if m.round.tally[participantRejoined] > 0 {
 		parts = append(parts, "regrouping already: "+m.round.inState(participantRejoined))
 	}
-	if m.oversized() {
-		parts = append(parts, fmt.Sprintf("the job goes on with %s", wording.Count(m.target, "node", "nodes")))
+	if m.forming.oversized() {
+		parts = append(parts, fmt.Sprintf("the job goes on with %s", wording.Count(m.forming.target, "node", "nodes")))
 	}
-	if m.admit.due && m.gain() > 0 {
-		parts = append(parts, fmt.Sprintf("waiting to join: %s", m.waitingNames()))
+	if m.forming.admit.due && m.forming.gain() > 0 {
+		parts = append(parts, fmt.Sprintf("waiting to join: %s", m.forming.waitingNames()))
 	}
 	return strings.Join(parts, "; ")
-}
-
-// waitingNames lists the pending joins that are not members.
-func (m *Machine) waitingNames() string {
-	var names []string
-	for _, n := range m.candidates() {
-		if m.round.participantOf(n) != nil {
-			continue
-		}
-		if len(names) == maxNames {
-			names = append(names, fmt.Sprintf("and %d more", m.newcomers-maxNames))
-			break
-		}
-		names = append(names, n.id)
-	}
-	return strings.Join(names, ", ")
 }

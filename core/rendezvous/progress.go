@@ -1,0 +1,207 @@
+package rendezvous
+
+import (
+	"fmt"
+	"rallypoint/internal/wording"
+	"strings"
+)
+
+// Progress says what a pending join waits for, human-readable.
+type Progress struct {
+	Headline string // "2 of 4 nodes here"
+	Detail   string // "here: …; missing: …"
+	Spare    bool   // the round runs without this node and has no place for it: its join has no deadline
+}
+
+// waitsFor describes what a pending join waits for.
+func (f *forming) waitsFor() Progress {
+	if f.forms() {
+		return f.progress()
+	}
+	return f.waitingProgress()
+}
+
+func (f *forming) progress() Progress {
+	p := Progress{Headline: fmt.Sprintf("%d of %s here", f.joined, wording.Count(f.places(), "node", "nodes"))}
+	if f.policy.Min < f.places() {
+		p.Headline += fmt.Sprintf(" (at least %d needed)", f.policy.Min)
+	}
+	details := []string{"here: " + f.hereNames()}
+	if missing := f.missing(); missing != "" {
+		details = append(details, "missing: "+missing)
+	}
+	if f.blocked() == blockedByHold {
+		details = append(details, fmt.Sprintf("the control plane is new: waiting at most %s for nodes of an earlier one", wording.Seconds(f.holdTime())))
+	}
+	if f.joinedGrace > 0 {
+		details = append(details, fmt.Sprintf("%d with a broken connection", f.joinedGrace))
+	}
+	if f.mismatch != "" {
+		details = append(details, "refused: "+f.mismatch)
+	}
+	p.Detail = strings.Join(details, "; ")
+	return p
+}
+
+// missing names who the forming round lacks: members of the last round, node
+// ranks that no node asks for where nodes ask for ranks at all, else a count.
+func (f *forming) missing() string {
+	if f.round.awaited() > 0 {
+		parts := []string{}
+		for _, state := range []participantState{participantRunning, participantUnknown} {
+			if f.round.tally[state] > 0 {
+				parts = append(parts, f.round.inState(state))
+			}
+		}
+		return strings.Join(parts, ", ") + fmt.Sprintf(" of round %d", f.round.number)
+	}
+	lack := f.places() - f.joined
+	if lack <= 0 {
+		return ""
+	}
+	var text string
+	if ranks := f.unclaimedRanks(lack); ranks != "" {
+		text = "node ranks " + ranks
+	} else {
+		text = fmt.Sprintf("%d", lack)
+	}
+	if f.round.tally[participantLost] > 0 {
+		text += "; lost from round " + fmt.Sprint(f.round.number) + ": " + f.round.inState(participantLost)
+	}
+	return text
+}
+
+// unclaimedRanks lists the node ranks that a round has and no pending join prefers; ""
+// if none prefers any.
+func (f *forming) unclaimedRanks(lack int) string {
+	claimed := map[int]bool{}
+	for _, n := range f.nodes.live {
+		if n.join != nil && n.join.NodeRank >= 0 {
+			claimed[n.join.NodeRank] = true
+		}
+	}
+	if len(claimed) == 0 {
+		return ""
+	}
+	var ranks []string
+	for r := 0; r < f.places() && len(ranks) < lack; r++ {
+		if claimed[r] {
+			continue
+		}
+		if len(ranks) == maxNames {
+			ranks = append(ranks, "…")
+			break
+		}
+		ranks = append(ranks, fmt.Sprint(r))
+	}
+	return strings.Join(ranks, ", ")
+}
+
+func (f *forming) hereNames() string {
+	if f.joined > 1024 { // sorting all to name a few would not be worth it
+		return fmt.Sprintf("%d nodes", f.joined)
+	}
+	var names []string
+	for i, n := range f.candidates() {
+		if i == maxNames {
+			names = append(names, fmt.Sprintf("and %d more", f.joined-maxNames))
+			break
+		}
+		names = append(names, n.id)
+	}
+	return strings.Join(names, ", ")
+}
+
+func (f *forming) waitingProgress() Progress {
+	p := Progress{Spare: f.gain() == 0 || f.round.finishing()}
+	p.Headline = fmt.Sprintf("round %d runs with %d of %s", f.round.number, len(f.round.participants), wording.Count(f.places(), "node", "nodes"))
+	switch {
+	case f.round.finishing():
+		p.Detail = fmt.Sprintf("finished: %s; no more nodes are admitted", f.round.finishedNames())
+	case f.gain() > 0:
+		p.Detail = "waiting, to be admitted: " + f.waitingNames()
+	default:
+		p.Detail = "spare until a place falls free: " + f.waitingNames()
+	}
+	return p
+}
+
+// waitingNames lists the pending joins that are not members.
+func (f *forming) waitingNames() string {
+	var names []string
+	for _, n := range f.candidates() {
+		if f.round.participantOf(n) != nil {
+			continue
+		}
+		if len(names) == maxNames {
+			names = append(names, fmt.Sprintf("and %d more", f.newcomers-maxNames))
+			break
+		}
+		names = append(names, n.id)
+	}
+	return strings.Join(names, ", ")
+}
+
+// notComplete says what blocks the round that is being formed.
+func (f *forming) notComplete() string {
+	p, regroups := f.policy, fmt.Sprintf("it regroups after round %d", f.round.number)
+	first := f.round.live() == 0
+	switch f.blocked() {
+	case blockedByMembers:
+		return fmt.Sprintf("%s and waits at most regroup_timeout (%v) for members that have not rejoined: %s", regroups, p.RegroupTimeout, f.missing())
+	case blockedByLack:
+		if first {
+			return f.tooFew()
+		}
+		return regroups + " and waits for replacements: " + f.tooFew()
+	case blockedByConnections:
+		return f.brokenConnections()
+	case blockedByHold:
+		if first {
+			return fmt.Sprintf("enough nodes are here, but the control plane is new: for at most %v it waits for nodes of an earlier one; "+
+				"with %d nodes the round starts at once", f.holdTime(), f.enough())
+		}
+		return fmt.Sprintf("%s, but the control plane is new: for at most %v it waits for nodes of an earlier one", regroups, f.holdTime())
+	}
+	if p.QuietPeriod > 0 {
+		return fmt.Sprintf("enough nodes are here (%d); more are waited for until none has come for quiet_period (%v), at most for last_call_timeout (%v)",
+			f.joined, p.QuietPeriod, p.LastCallTimeout)
+	}
+	return fmt.Sprintf("enough nodes are here (%d); more are waited for until last_call_timeout (%v) has passed or %d are here",
+		f.joined, p.LastCallTimeout, f.enough())
+}
+
+// tooFew says what is missing for min.
+func (f *forming) tooFew() string {
+	p := f.policy
+	text := fmt.Sprintf("%d of at least %s here, %d more needed", f.joined, wording.Count(p.Min, "node is", "nodes are"), f.lack())
+	if ranks := f.unclaimedRanks(f.places() - f.joined); ranks != "" {
+		text += "; no node has come for node rank " + ranks
+	}
+	if f.round.tally[participantLost] > 0 {
+		text += fmt.Sprintf("; lost from round %d: %s", f.round.number, f.round.inState(participantLost))
+	}
+	return text
+}
+
+func (f *forming) brokenConnections() string {
+	who := "the connection of a waiting node is broken"
+	if f.joinedGrace > 1 {
+		who = fmt.Sprintf("the connections of %d waiting nodes are broken", f.joinedGrace)
+	}
+	return fmt.Sprintf("%s; the round waits for its return, at most for reconnect_grace (%v)", who, f.policy.ReconnectGrace)
+}
+
+func describePolicy(p Policy) string {
+	parts := []string{fmt.Sprintf("nnodes=%d:%d", p.Min, p.Max)}
+	if p.Min == p.Max {
+		parts[0] = fmt.Sprintf("nnodes=%d", p.Max)
+	}
+	if p.NodeUnit != 1 {
+		parts = append(parts, fmt.Sprintf("node_unit=%d", p.NodeUnit))
+	}
+	if p.Target != 0 {
+		parts = append(parts, fmt.Sprintf("target=%d", p.Target))
+	}
+	return strings.Join(parts, " ")
+}
