@@ -1,0 +1,334 @@
+package rendezvous
+
+import (
+	"cmp"
+	"slices"
+)
+
+// A topology domain is all nodes with the same --topology value: a rack, an NVLink domain. A
+// segment is as many consecutive ranks as --segment says, on nodes of one domain; a round
+// consists of whole segments (docs/decisions/0129). Nodes that name no domain are one, whose
+// name is empty.
+
+// headcount counts nodes by their domain, and how many of them make whole segments.
+type headcount struct {
+	segment int            // nodes of a segment
+	nodes   int            // all that were added
+	usable  int            // of these, how many make whole segments
+	domains map[string]int // nodes by domain; nil while every segment is one node
+}
+
+// add counts nodes of a domain, or takes them back if by is negative. It costs O(1).
+func (h *headcount) add(domain string, by int) {
+	h.nodes += by
+	if h.segment <= 1 {
+		h.usable = h.nodes
+		return
+	}
+	if h.domains == nil {
+		h.domains = map[string]int{}
+	}
+	was := h.domains[domain]
+	is := was + by
+	h.usable += is/h.segment*h.segment - was/h.segment*h.segment
+	if is == 0 {
+		delete(h.domains, domain)
+	} else {
+		h.domains[domain] = is
+	}
+}
+
+// lack is how many more nodes are needed at least until so many are usable.
+func (h *headcount) lack(size int) int {
+	lack := max(0, size-h.usable)
+	if lack == 0 || h.segment <= 1 {
+		return lack
+	}
+	needed := (lack + h.segment - 1) / h.segment
+	lack = needed * h.segment
+	for _, d := range h.nearest(needed) {
+		lack -= d.nodes % h.segment
+	}
+	return lack
+}
+
+// domainCount is how many nodes a domain has.
+type domainCount struct {
+	domain string
+	nodes  int
+}
+
+// nearest returns the domains with nodes that make no whole segment, those with the fewest
+// missing first and by name then, and at most so many.
+func (h *headcount) nearest(most int) []domainCount {
+	var list []domainCount
+	for domain, nodes := range h.domains {
+		if nodes%h.segment > 0 {
+			list = append(list, domainCount{domain, nodes})
+		}
+	}
+	slices.SortFunc(list, func(a, b domainCount) int {
+		return cmp.Or(cmp.Compare(b.nodes%h.segment, a.nodes%h.segment), cmp.Compare(a.domain, b.domain))
+	})
+	return list[:min(most, len(list))]
+}
+
+// candidate is a node that joins, as far as its rank depends on it.
+type candidate struct {
+	rankRequest
+	domain string
+	member bool // of the last round, and not lost to it
+}
+
+// seating gives the ranks of one round.
+type seating struct {
+	segment    int
+	candidates []candidate
+	of         []*group // by candidate: its domain
+	was        []int    // by candidate: its segment of the last round; -1: it has none
+	groups     []*group // all domains, by their first candidates
+	owner      []*group // by number of a segment: the domain that it is given to
+	number     []int    // by number of a segment of the last round: its number in this one; -1: it has none
+}
+
+// group is the candidates of one domain.
+type group struct {
+	nodes int   // how many there are
+	whole int   // segments that they make and that have no number yet
+	taken int   // segments of the last round that have one
+	seen  int   // nodes up to the one that is looked at
+	added int   // segments that the domain gets beside those of the last round
+	open  int   // ranks of its segments that no member keeps
+	holes []int // of these, which are not given
+	hint  int   // smallest of its nodes
+}
+
+// assignSegments gives the ranks of a round of at most so many nodes; spares have -1. The
+// result is aligned with the candidates, which come in the order of their priority: members
+// of the last round by rank, then the others by arrival. domains are those of the segments of
+// the last round.
+//
+// The round has as many segments as the candidates make. A segment stays in its domain, and
+// keeps its number if the round has that, as long as its domain has nodes for it; where a
+// domain has too few for all its segments, those with most members stay. The numbers that are
+// free then go to segments of the last round with higher numbers, and last to domains that
+// have nodes left over. The members of a segment that stays keep their ranks; guarantee 10
+// decides the order of the others in the segments of their domain.
+func assignSegments(candidates []candidate, domains []string, segment, most int) []int {
+	s := seating{segment: max(1, segment), candidates: candidates, of: make([]*group, len(candidates)), was: make([]int, len(candidates))}
+	byDomain := map[string]*group{}
+	segments := 0
+	for i, c := range candidates {
+		g := byDomain[c.domain]
+		if g == nil {
+			g = &group{hint: MaxNodes}
+			byDomain[c.domain] = g
+			s.groups = append(s.groups, g)
+		}
+		s.of[i] = g
+		g.nodes++
+		if g.nodes%s.segment == 0 {
+			g.whole++
+			segments++
+		}
+		g.hint = min(g.hint, orLast(c.hint))
+		s.was[i] = -1
+		if b := c.old / s.segment; c.old >= 0 && b < len(domains) && domains[b] == c.domain {
+			s.was[i] = b
+		}
+	}
+	last := make([]*group, len(domains))
+	for b, domain := range domains {
+		last[b] = byDomain[domain]
+	}
+	s.owner = make([]*group, min(segments, most/s.segment))
+	s.keep(last)
+	s.add()
+	return s.ranks(s.choose())
+}
+
+// keep gives numbers to the segments of the last round that remain; last are their domains.
+func (s *seating) keep(last []*group) {
+	members := make([]int, len(last))
+	for i, b := range s.was {
+		if b >= 0 && s.candidates[i].member {
+			members[b]++
+		}
+	}
+	s.number = make([]int, len(last))
+	order := make([]int, len(last))
+	for b := range order {
+		order[b], s.number[b] = b, -1
+	}
+	class := func(b int) (class int) { // members come before newcomers, then segments that need not move
+		if members[b] == 0 {
+			class = 2
+		}
+		if b >= len(s.owner) {
+			class++
+		}
+		return class
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return cmp.Or(cmp.Compare(class(a), class(b)), cmp.Compare(members[b], members[a]), cmp.Compare(a, b))
+	})
+	var moved []int
+	kept := 0
+	for _, b := range order {
+		g := last[b]
+		if g == nil || g.whole == 0 || kept == len(s.owner) {
+			continue
+		}
+		kept++
+		g.whole--
+		g.taken++
+		g.open += s.segment - members[b]
+		if b < len(s.owner) {
+			s.owner[b], s.number[b] = g, b
+		} else {
+			moved = append(moved, b)
+		}
+	}
+	slices.Sort(moved)
+	free := s.free()
+	for i, b := range moved {
+		s.owner[free[i]], s.number[b] = last[b], free[i]
+	}
+}
+
+// free returns the numbers that no domain has.
+func (s *seating) free() (numbers []int) {
+	for number, g := range s.owner {
+		if g == nil {
+			numbers = append(numbers, number)
+		}
+	}
+	return numbers
+}
+
+// add gives the numbers that are free to domains that have nodes left over: to those whose
+// segments were whole first. Each gets its numbers side by side, in the order of the domains'
+// smallest hints.
+func (s *seating) add() {
+	free := s.free()
+	rest := len(free)
+	for _, g := range s.of {
+		g.seen++
+		if g.seen%s.segment == 0 && g.seen/s.segment > g.taken && rest > 0 {
+			g.added++
+			rest--
+		}
+	}
+	growing := slices.Clone(s.groups)
+	slices.SortStableFunc(growing, func(a, b *group) int { return cmp.Compare(a.hint, b.hint) })
+	for _, g := range growing {
+		for _, number := range free[:g.added] {
+			s.owner[number] = g
+		}
+		free = free[g.added:]
+		g.open += g.added * s.segment
+	}
+}
+
+// choose returns the candidates that get a rank, in their order: the members of segments that
+// remain, and the first of each domain's others.
+func (s *seating) choose() []int {
+	chosen := make([]int, 0, len(s.owner)*s.segment)
+	for i, g := range s.of {
+		switch b := s.was[i]; {
+		case s.candidates[i].member && b >= 0 && s.number[b] >= 0:
+		case g.open > 0:
+			g.open--
+		default:
+			continue
+		}
+		chosen = append(chosen, i)
+	}
+	return chosen
+}
+
+// ranks gives each chosen candidate its rank.
+func (s *seating) ranks(chosen []int) []int {
+	ranks := make([]int, len(s.candidates))
+	for i := range ranks {
+		ranks[i] = -1
+	}
+	taken := make([]bool, len(chosen))
+	inDomain := func(i, rank int) bool { return s.owner[rank/s.segment] == s.of[i] }
+	give := func(pick func(candidate) int, fits func(i, rank int) bool) {
+		claimed := func(i int) int {
+			if r := pick(s.candidates[i]); ranks[i] < 0 && r >= 0 && r < len(taken) && fits(i, r) {
+				return r
+			}
+			return -1
+		}
+		count := make([]int, len(taken))
+		for _, i := range chosen {
+			if r := claimed(i); r >= 0 {
+				count[r]++
+			}
+		}
+		for _, i := range chosen {
+			if r := claimed(i); r >= 0 && count[r] == 1 && !taken[r] {
+				ranks[i], taken[r] = r, true
+			}
+		}
+	}
+	if s.segment == 1 {
+		give(func(c candidate) int { return c.prefer }, func(int, int) bool { return true })
+		give(func(c candidate) int { return c.old }, inDomain)
+		give(func(c candidate) int { return c.hint }, inDomain)
+	} else {
+		give(s.oldRank, inDomain)
+	}
+
+	rest := slices.DeleteFunc(chosen, func(i int) bool { return ranks[i] >= 0 })
+	slices.SortStableFunc(rest, func(i, j int) int {
+		a, b := s.candidates[i], s.candidates[j]
+		order := cmp.Compare(orLast(a.old), orLast(b.old))
+		if s.segment > 1 { // a hint is no rank, but an order
+			order = cmp.Or(order, cmp.Compare(orLast(a.hint), orLast(b.hint)))
+		}
+		return order
+	})
+	for rank, taken := range taken {
+		if !taken {
+			g := s.owner[rank/s.segment]
+			g.holes = append(g.holes, rank)
+		}
+	}
+	rest = slices.DeleteFunc(rest, func(i int) bool {
+		g := s.of[i]
+		if len(g.holes) == 0 {
+			return false // a preference has taken a rank of its domain
+		}
+		ranks[i], g.holes = g.holes[0], g.holes[1:]
+		taken[ranks[i]] = true
+		return true
+	})
+	next := 0
+	for _, i := range rest {
+		for taken[next] {
+			next++
+		}
+		ranks[i], taken[next] = next, true
+	}
+	return ranks
+}
+
+// oldRank is the rank of the last round at the number that its segment has now; -1 if it has
+// none.
+func (s *seating) oldRank(c candidate) int {
+	if b := c.old / s.segment; c.old >= 0 && b < len(s.number) && s.number[b] >= 0 {
+		return s.number[b]*s.segment + c.old%s.segment
+	}
+	return -1
+}
+
+// orLast puts what has no number behind all that have one.
+func orLast(number int) int {
+	if number < 0 {
+		return MaxNodes
+	}
+	return number
+}
