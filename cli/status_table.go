@@ -252,7 +252,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 		waits[w.Node] = w
 	}
 	t := table{
-		columns:      []column{{head: "NODE"}, {head: "RANK", right: true}, {head: "STATE"}, {head: "STEP", right: true}, {head: "HEARD", right: true}, {head: "WAITS", right: true}, {head: "ADDRESS"}, {head: "PROCESS"}},
+		columns:      []column{{head: "NODE"}, {head: "RANK", right: true}, {head: "STATE"}, {head: "STEP", right: true}, {head: "HEARD", right: true}, {head: "WAITS", right: true}, {head: "TOPOLOGY"}, {head: "ADDRESS"}, {head: "PROCESS"}},
 		styledColumn: 2,
 	}
 	total, most, widest := len(r.Members)+len(r.Waiting)+len(r.Idle), term.most(maxRows), term.most(maxNode)
@@ -275,7 +275,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 		if node == "" {
 			node = "?"
 		}
-		t.add(stateStyle(m.State, m.Reconnecting), nodeText(node, widest), fmt.Sprint(m.Rank), stateText(m.State, m.Reconnecting), stepText(m.Progress), heard(m.LeaseAgeS), waited,
+		t.add(stateStyle(m.State, m.Reconnecting), nodeText(node, widest), fmt.Sprint(m.Rank), stateText(m.State, m.Reconnecting), stepText(m.Progress), heard(m.LeaseAgeS), waited, nodeText(m.Topology, widest),
 			clean(m.Address), processText(m.Label, node, m.Cause, hostNote(m.Host)))
 	}
 	left += t.addOthers(r, most, widest)
@@ -303,7 +303,7 @@ func (t *table) addOthers(r *control.RunStatus, most, widest int) (left int) {
 		if w.NodeRank >= 0 {
 			note = fmt.Sprintf("(asks for rank %d)", w.NodeRank)
 		}
-		t.add(stateStyle(w.Role, w.Reconnecting), nodeText(w.Node, widest), "-", stateText(w.Role, w.Reconnecting), "", heard(w.LeaseAgeS), waitedText(w),
+		t.add(stateStyle(w.Role, w.Reconnecting), nodeText(w.Node, widest), "-", stateText(w.Role, w.Reconnecting), "", heard(w.LeaseAgeS), waitedText(w), nodeText(w.Topology, widest),
 			clean(w.Address), processText(w.Label, w.Node, "", note))
 	}
 	for _, i := range r.Idle {
@@ -311,7 +311,7 @@ func (t *table) addOthers(r *control.RunStatus, most, widest int) (left int) {
 			left++
 			continue
 		}
-		t.add(stateStyle("idle", i.Reconnecting), nodeText(i.Node, widest), "-", stateText("idle", i.Reconnecting), "", heard(i.LeaseAgeS), "", clean(i.Address),
+		t.add(stateStyle("idle", i.Reconnecting), nodeText(i.Node, widest), "-", stateText("idle", i.Reconnecting), "", heard(i.LeaseAgeS), "", nodeText(i.Topology, widest), clean(i.Address),
 			processText(i.Label, i.Node, i.Reason, ""))
 	}
 	return left

@@ -96,9 +96,12 @@ func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 		}
 		return
 	}
-	if printable.Text(h.Node) != h.Node {
+	for _, name := range []string{h.Node, h.Topology} {
+		if printable.Text(name) == name {
+			continue
+		}
 		if refused == nil {
-			c.violated(11, "a node was taken whose name %q cannot be shown", h.Node)
+			c.violated(11, "a node was taken whose name or topology %q cannot be shown", name)
 		}
 		return
 	}

@@ -97,6 +97,21 @@ func TestConfigure(t *testing.T) {
 	}
 }
 
+func TestTopologyOption(t *testing.T) {
+	for args, want := range map[string]string{
+		"x":                         "",
+		"--topology=rack7 x":        "rack7",
+		"--rdzv-conf=topology=r7 x": "r7",
+		"--topology=rack7 --rdzv-conf=topology=r8 x": "rack7",
+		"--topology= --rdzv-conf=topology=r8 x":      "r8",
+	} {
+		c, err := configured(t, "--rdzv-endpoint=127.0.0.1:1 --nnodes=1:2 "+args)
+		if err != nil || c.rendezvous.params.Topology != want {
+			t.Errorf("%s: %v, topology %q, want %q", args, err, c.rendezvous.params.Topology, want)
+		}
+	}
+}
+
 // TestConfigureRefuses wrong command lines in one line that names what is wrong
 // .
 func TestConfigureRefuses(t *testing.T) {

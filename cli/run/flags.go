@@ -31,7 +31,7 @@ type options struct {
 	nodeRank                                     int
 	masterAddr                                   string
 	masterPort                                   int
-	tokenFile                                    string
+	tokenFile, topology                          string
 	localAddr, logsSpecs, numaBinding            string
 	signals                                      string
 	shutdownTimeout                              int
@@ -113,6 +113,8 @@ var optionTable = []option{
 	{name: "master-addr", group: groupNodes, meta: "HOST", help: "node 0, where there is no endpoint (default 127.0.0.1)", text: func(o *options) *string { return &o.masterAddr }},
 	{name: "master-port", group: groupNodes, meta: "PORT", help: "its port (default 29500)", number: func(o *options) *int { return &o.masterPort }},
 	{name: "local-addr", group: groupNodes, meta: "HOST", help: "address of this node for the others", text: func(o *options) *string { return &o.localAddr }},
+
+	{name: "topology", group: groupNodes, ours: true, meta: "DOMAIN", help: "rack or NVLink domain of this node", text: func(o *options) *string { return &o.topology }},
 
 	{name: "token-file", group: groupNodes, noPET: true, ours: true, meta: "FILE", help: "token that the control plane and its nodes share (default $RALLYPOINT_TOKEN_FILE)", text: func(o *options) *string { return &o.tokenFile }},
 

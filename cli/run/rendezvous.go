@@ -161,6 +161,7 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 	if o.tokenFile != "" {
 		p.TokenFile = o.tokenFile
 	}
+	p.Topology = cmp.Or(o.topology, p.Topology)
 	c.warnings = append(c.warnings, warnings...)
 	if p.Endpoint, err = backend.Check(p.Endpoint); err != nil {
 		return usagef("argument --rdzv-endpoint: %v", err)

@@ -208,6 +208,8 @@ type MemberStatus struct {
 
 	Progress    *NodeProgressStatus `json:"progress"`    // null: its workers have reported no step in this round
 	Fingerprint string              `json:"fingerprint"` // of the token by which its connection was let in; "": none
+
+	Topology string `json:"topology"` // its domain; "": none
 }
 
 // WaitingStatus is one pending join.
@@ -222,6 +224,8 @@ type WaitingStatus struct {
 	Reconnecting bool       `json:"reconnecting"`
 	LeaseAgeS    *float64   `json:"lease_age_s"`
 	Fingerprint  string     `json:"fingerprint"`
+
+	Topology string `json:"topology"` // its domain; "": none
 }
 
 // IdleStatus is a node that is here but asks for nothing.
@@ -233,6 +237,8 @@ type IdleStatus struct {
 	Reconnecting bool     `json:"reconnecting"`
 	LeaseAgeS    *float64 `json:"lease_age_s"`
 	Fingerprint  string   `json:"fingerprint"`
+
+	Topology string `json:"topology"` // its domain; "": none
 }
 
 // DirectiveStatus is a directive that stands.
@@ -424,7 +430,7 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 	for _, s := range m.Members {
 		st.Members = append(st.Members, MemberStatus{
 			Rank: s.Rank, Node: s.Node, Label: s.Label, Address: s.Addr, State: s.State, Cause: s.Cause,
-			Host: s.Host, Alive: s.Session != "", Reconnecting: s.Reconnect, LeaseAgeS: heard(s.Session),
+			Topology: s.Topology, Host: s.Host, Alive: s.Session != "", Reconnecting: s.Reconnect, LeaseAgeS: heard(s.Session),
 		})
 		if s.State == "finished" {
 			st.Finished = append(st.Finished, s.Node)
@@ -432,12 +438,12 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 	}
 	for _, j := range m.Waiting {
 		st.Waiting = append(st.Waiting, WaitingStatus{
-			Node: j.Node, Label: j.Label, Address: j.Addr, Role: roleOf(j), NodeRank: j.NodeRank,
+			Node: j.Node, Label: j.Label, Address: j.Addr, Topology: j.Topology, Role: roleOf(j), NodeRank: j.NodeRank,
 			Reconnecting: j.Reconnect, LeaseAgeS: heard(j.Session),
 		})
 	}
 	for _, i := range m.Idle {
-		st.Idle = append(st.Idle, IdleStatus{Node: i.Node, Label: i.Label, Address: i.Addr, Reason: i.Reason, Reconnecting: i.Reconnect, LeaseAgeS: heard(i.Session)})
+		st.Idle = append(st.Idle, IdleStatus{Node: i.Node, Label: i.Label, Address: i.Addr, Topology: i.Topology, Reason: i.Reason, Reconnecting: i.Reconnect, LeaseAgeS: heard(i.Session)})
 	}
 	st.Counts = st.count()
 	if m.Restarting && (m.Phase == rendezvous.PhaseRunning || m.Phase == rendezvous.PhaseRegroup) {

@@ -36,6 +36,7 @@ func TestSetOptions(t *testing.T) {
 		{map[string]string{"node_unit": "2"}, func(p *Params) { p.NodeUnit = 2 }},
 		{map[string]string{"node_rank": "0"}, func(p *Params) { p.NodeRank = 0 }},
 		{map[string]string{"node_id": " n1 "}, func(p *Params) { p.NodeID = "n1" }},
+		{map[string]string{"topology": " rack=7 "}, func(p *Params) { p.Topology = "rack=7" }},
 		{map[string]string{"advertise_addr": "10.0.0.1"}, func(p *Params) { p.AdvertiseAddr = "10.0.0.1" }},
 		{map[string]string{"advertise_addr": "[fe80::1%eth0]"}, func(p *Params) { p.AdvertiseAddr = "fe80::1%eth0" }},
 		{map[string]string{"advertise_addr": "host0.example.com"}, func(p *Params) { p.AdvertiseAddr = "host0.example.com" }},
@@ -108,7 +109,7 @@ func TestSetOptionsRefuses(t *testing.T) {
 		{[]string{"forward_ports"}, []string{"", "0", "0-3", "3-2", "65536", "65530-65540", "1,2", "-1", "x", "1-65", "1-64:65", "1:"}, "ports from 1 to 65535"},
 		{[]string{"allow_uid"}, []string{"", "ten", "-1", "1-", "2-1", "1,2", "4294967295", "99999999999", "1.0", strings.Repeat("1:", 64) + "1"}, "user ids such as"},
 		{[]string{"is_host", "loopback_check"}, []string{"", " true", "on", "off", "2", "-1", "1.0"}, "1, true"},
-		{[]string{"node_id"}, []string{"", " ", strings.Repeat("x", rendezvous.MaxNameLen+1)}, "a name"},
+		{[]string{"node_id", "topology"}, []string{"", " ", strings.Repeat("x", rendezvous.MaxNameLen+1)}, "a name"},
 		{[]string{"advertise_addr"}, []string{"", "0.0.0.0", "::", "host0:1", "10.0.0.1:1", "a b", "[::]"}, "a host name or an address"},
 		{[]string{"store_type"}, []string{"file", ""}, "tcp"},
 	} {
@@ -254,12 +255,22 @@ func TestEnvironmentDoesNotOverruleOptions(t *testing.T) {
 	}
 }
 
-// TestNodeIDsCanBeShown, or are refused.
-func TestNodeIDsCanBeShown(t *testing.T) {
-	p := Default()
-	p.Min, p.Max, p.RunID, p.NodeID = 1, 1, "job", "a\nb"
-	if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "node_id") {
-		t.Errorf("node_id: %v", err)
+// TestNamesCanBeShown, or are refused.
+func TestNamesCanBeShown(t *testing.T) {
+	for option, set := range map[string]func(p *Params){
+		"node_id":   func(p *Params) { p.NodeID = "a\nb" },
+		"host_name": func(p *Params) { p.HostName = "\x1b[2J" },
+		"topology":  func(p *Params) { p.Topology = "rack\u202e7" },
+	} {
+		p := Default()
+		p.Min, p.Max, p.RunID = 1, 1, "job"
+		if err := p.Validate(); err != nil {
+			t.Fatal(err)
+		}
+		set(&p)
+		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), option) {
+			t.Errorf("%s: %v", option, err)
+		}
 	}
 }
 

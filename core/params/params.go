@@ -37,6 +37,7 @@ type Params struct {
 
 	NodeID        string // stable name of this node; "" draws one at random
 	HostName      string // of this machine, which stands for all nodes that have it; "": the kernel's
+	Topology      string // domain of this node: its rack or NVLink domain; "": none
 	Incarnation   uint64 // grows with each start of a named node; 0: taken from the clock
 	NodeRank      int    // preferred rank; -1: none
 	RankHint      int    // a scheduler's hint; -1: none
@@ -112,7 +113,7 @@ func (p *Params) Validate() error {
 	if len(p.RunID) > rendezvous.MaxNameLen {
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "the run id has %d bytes, at most %d are allowed", len(p.RunID), rendezvous.MaxNameLen)
 	}
-	for option, name := range map[string]string{"node_id": p.NodeID, "host_name": p.HostName} {
+	for option, name := range map[string]string{"node_id": p.NodeID, "host_name": p.HostName, "topology": p.Topology} {
 		if len(name) > rendezvous.MaxNameLen {
 			return rendezvous.Errorf(rendezvous.CodeInvalid, "%s has %d bytes, at most %d are allowed", option, len(name), rendezvous.MaxNameLen)
 		}

@@ -210,7 +210,7 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 	if finished := s.state == participantFinished && s.node == "" && c.Finished; s.state != participantUnknown && !finished {
 		return false
 	}
-	s.node, s.label, s.host = n.id, n.label, false
+	s.node, s.label, s.domain, s.host = n.id, n.label, n.domain, false
 	m.round.byNode[n.id] = s
 	m.round.see(n.id)
 	state := participantRunning

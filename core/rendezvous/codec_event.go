@@ -168,7 +168,7 @@ func packAsked(p *pack.Packer, ev Event) {
 func packOther(p *pack.Packer, ev Event) {
 	switch ev := ev.(type) {
 	case Hello:
-		p.List(12)
+		p.List(13)
 		p.Text(string(ev.Session))
 		p.Text(ev.Node)
 		p.Uint(ev.Incarnation)
@@ -181,6 +181,7 @@ func packOther(p *pack.Packer, ev Event) {
 		p.Text(ev.ServerAddr)
 		p.Bool(ev.BeginAgain)
 		p.Cut(ev.HostName, MaxNameLen)
+		p.Text(ev.Topology)
 	case Disconnect:
 		p.List(1)
 		p.Text(string(ev.Session))
@@ -292,7 +293,7 @@ func unpackOther(u *pack.Unpacker, op Op) Event {
 		return Hello{
 			Session: unpackSession(u), Node: u.Text(MaxNameLen), Incarnation: u.Uint(), Named: u.Bool(), Label: u.Text(MaxNameLen),
 			Policy: UnpackPolicy(u), LastRound: UnpackLastRound(u), InHost: u.Bool(), SeenAddr: u.Text(MaxNameLen), ServerAddr: u.Text(MaxNameLen),
-			BeginAgain: u.Bool(), HostName: u.Text(MaxNameLen),
+			BeginAgain: u.Bool(), HostName: u.Text(MaxNameLen), Topology: u.Text(MaxNameLen),
 		}
 	case opDisconnect:
 		return Disconnect{Session: unpackSession(u)}
@@ -411,7 +412,7 @@ func stateVersion(u *pack.Unpacker, what string) *Error {
 
 // oversize returns an error for an event that DecodeEvent would refuse.
 func oversize(ev Event) error {
-	names := make([]string, 0, 5)
+	names := make([]string, 0, 6)
 	if r, ok := RequestOf(ev); ok {
 		names = append(names, string(r.Session))
 	}
@@ -422,7 +423,7 @@ func oversize(ev Event) error {
 		if err := ev.LastRound.oversize(); err != nil {
 			return err
 		}
-		names = append(names, string(ev.Session), ev.Node, ev.SeenAddr, ev.ServerAddr)
+		names = append(names, string(ev.Session), ev.Node, ev.SeenAddr, ev.ServerAddr, ev.Topology)
 	case Disconnect:
 		names = append(names, string(ev.Session))
 	case LeaseExpired:

@@ -27,7 +27,7 @@ func sampleEvents() []Event {
 		Hello{
 			Session: "s", Node: "n", Incarnation: 1 << 63, Named: true, Label: "host pid 1", InHost: true, SeenAddr: "10.0.0.1", ServerAddr: "10.0.0.2",
 			Policy: Policy{Min: 1, Max: 2, NodeUnit: 3, Target: 4, LastCallTimeout: 5, QuietPeriod: 6,
-				RegroupTimeout: 7, AdmitDelay: 8, LeaseTimeout: 9, ReconnectGrace: 10, ClosedFor: 11}, BeginAgain: true,
+				RegroupTimeout: 7, AdmitDelay: 8, LeaseTimeout: 9, ReconnectGrace: 10, ClosedFor: 11}, BeginAgain: true, HostName: "h", Topology: "rack7",
 			LastRound: LastRound{Generation: "gen", Round: 3, Rank: 1, World: 2, HostRank: -1, Finished: true,
 				Reports: []DirectiveReport{{"d1", 41, false}, {"d1", -1, true}},
 				Facts: Facts{Generation: "gen", Origin: "gen", Round: 3, World: 2, HostRank: -1, Directives: DirectiveFacts{
@@ -80,11 +80,11 @@ func TestEventsRoundTrip(t *testing.T) {
 // TestLoggedBytes pins what older logs hold.
 func TestLoggedBytes(t *testing.T) {
 	for ev, want := range map[Event]string{
-		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960601" + "94ff03a16150" + "a1730302",
-		Disconnect{"s"}:                       "930609" + "91a173",
-		TimerFired{Timer{TimerGrace, "s", 7}}: "93060c" + "919305a17307",
-		Recovered{}:                           "93060d" + "90",
-		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why", 0}: "960617" + "95a16704c3a377687900" + "a1730302",
+		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960701" + "94ff03a16150" + "a1730302",
+		Disconnect{"s"}:                       "930709" + "91a173",
+		TimerFired{Timer{TimerGrace, "s", 7}}: "93070c" + "919305a17307",
+		Recovered{}:                           "93070d" + "90",
+		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why", 0}: "960717" + "95a16704c3a377687900" + "a1730302",
 	} {
 		b, err := EncodeEvent(ev)
 		if got := hex.EncodeToString(b); err != nil || got != want {
@@ -113,7 +113,7 @@ func TestEventsOfOtherVersions(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"930709" + "91a173": "newer release",
+		"930809" + "91a173": "newer release",
 		"930009" + "91a173": "no version",
 		"930163" + "90":     "operation 99",
 		"a0":                "not an event",
@@ -130,7 +130,7 @@ func TestEventsOfOtherVersions(t *testing.T) {
 func TestOversizeEventsAreNotLogged(t *testing.T) {
 	long := strings.Repeat("x", MaxNameLen+1)
 	for _, ev := range []Event{
-		Hello{Session: "s", Node: long}, Disconnect{SessionID(long)}, Join{StoreAddr: long},
+		Hello{Session: "s", Node: long}, Hello{Session: "s", Topology: long}, Disconnect{SessionID(long)}, Join{StoreAddr: long},
 		KeyRequest{Op: store.OpSet, Keys: []string{strings.Repeat("k", MaxKeyLen+1)}, Values: [][]byte{nil}},
 		KeyRequest{Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, MaxValueLen+1)}},
 		KeyRequest{Op: store.OpWait, Keys: make([]string, MaxKeys+1)},

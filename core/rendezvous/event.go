@@ -43,6 +43,7 @@ type Hello struct {
 	Named       bool   // the node id was given by the user
 	Label       string // for display: "hostname pid 123"
 	HostName    string `json:",omitempty"` // of the node's machine; it stands for all nodes that have it. "": not known
+	Topology    string `json:",omitempty"` // domain of the node: its rack or NVLink domain; "": none
 	Policy      Policy
 	LastRound   LastRound `json:"Claim"` // the tag is its name in histories
 	InHost      bool      // the node runs in the process that hosts the control plane

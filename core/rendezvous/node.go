@@ -18,6 +18,10 @@ func (m *Machine) hello(h Hello) {
 		m.out.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the node id %q holds characters that cannot be shown", m.runID, h.Node)})
 		return
 	}
+	if domain := printable.Text(h.Topology); domain != h.Topology {
+		m.out.emit(Refuse{h.Session, Errorf(CodeInvalid, "run %q: the topology %q of node %s holds characters that cannot be shown", m.runID, h.Topology, h.Node)})
+		return
+	}
 	again := ""
 	if m.closed != nil && len(m.nodes.live) == 0 && m.beginsAgain(h) {
 		again = "the run begins again; it " + m.closed.sentence()
@@ -41,7 +45,7 @@ func (m *Machine) hello(h Hello) {
 		m.lose(old, "lost: replaced by a newer start of the same node")
 	}
 	n := &node{
-		id: h.Node, label: printable.Text(h.Label), hostName: printable.Text(h.HostName), session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
+		id: h.Node, label: printable.Text(h.Label), hostName: printable.Text(h.HostName), domain: h.Topology, session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
 		seenAddr: h.SeenAddr, serverAddr: h.ServerAddr, heard: 1,
 		answered: map[uint64]Reply{}, waits: map[uint64]*keyWait{},
 	}

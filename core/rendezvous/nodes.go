@@ -32,6 +32,7 @@ type node struct {
 	id          string
 	label       string
 	hostName    string
+	domain      string // of the topology; "": none
 	session     SessionID
 	incarnation uint64
 	inHost      bool
@@ -190,7 +191,7 @@ func (ns *nodes) dropWait(n *node, number uint64) {
 }
 
 func (n *node) cost() int64 {
-	return sessionCost + int64(len(n.id)+len(n.label)+len(n.hostName)+len(n.session)+len(n.seenAddr)+len(n.serverAddr))
+	return sessionCost + int64(len(n.id)+len(n.label)+len(n.hostName)+len(n.domain)+len(n.session)+len(n.seenAddr)+len(n.serverAddr))
 }
 
 // holds is what the run could free without the node.

@@ -46,7 +46,7 @@ func (r *round) replace(size int) {
 
 // seat makes a node a running member.
 func (r *round) seat(rank int, n *node) {
-	s := &participant{rank: rank, node: n.id, label: n.label, host: n.inHost, state: participantRunning}
+	s := &participant{rank: rank, node: n.id, label: n.label, domain: n.domain, host: n.inHost, state: participantRunning}
 	r.participants[rank], r.byNode[n.id] = s, s
 	r.tally[participantRunning]++
 	r.see(n.id)
@@ -69,12 +69,13 @@ const (
 
 // participant is one member of the last completed round.
 type participant struct {
-	rank  int
-	node  string // id; "" while unknown
-	label string // for display
-	host  bool   // its process hosts the control plane
-	state participantState
-	cause string // why it was lost
+	rank   int
+	node   string // id; "" while unknown
+	label  string // for display
+	domain string // of the node's topology; "": none
+	host   bool   // its process hosts the control plane
+	state  participantState
+	cause  string // why it was lost
 }
 
 // live reports whether the round still counts on the member.

@@ -29,6 +29,16 @@ func texts(v reflect.Value, found *[]string) {
 	}
 }
 
+// TestTopologyOfANodeCanBeShown, or its hello is refused: names that differ in what cannot be
+// shown would look like one domain.
+func TestTopologyOfANodeCanBeShown(t *testing.T) {
+	r := newRig(t, time.Hour)
+	a := r.hello("a", policy(2, 3), func(h *Hello) { h.Topology = "rack\x1b[2J7" })
+	if a.refused == nil || !strings.Contains(a.refused.Text, "cannot be shown") || strings.Contains(a.refused.Text, "\x1b") {
+		t.Errorf("%+v", a.refused)
+	}
+}
+
 // TestNoUserWritesToTheTerminalsOfOthers: whatever a node says of itself, and whatever
 // reasons are given, what the others receive has nothing that a terminal would obey,
 // and nothing that looks like a line of their own logs.

@@ -87,18 +87,19 @@ func (f *forming) deadlines() []*deadline {
 func (r *round) packParticipants(p *pack.Packer) {
 	p.List(len(r.participants))
 	for _, s := range r.participants {
-		p.List(6)
+		p.List(7)
 		p.Text(s.node)
 		p.Text(s.label)
 		p.Bool(s.host)
 		p.Int(int(s.state))
 		p.Text(s.cause)
 		p.Bool(r.byNode[s.node] == s)
+		p.Text(s.domain)
 	}
 }
 
 func (m *Machine) packNode(p *pack.Packer, n *node) {
-	p.List(19)
+	p.List(20)
 	p.Text(string(n.session))
 	p.Text(n.id)
 	p.Text(n.label)
@@ -135,6 +136,7 @@ func (m *Machine) packNode(p *pack.Packer, n *node) {
 	PackMembershipUpdate(p, n.update)
 	p.Uint(n.heard)
 	p.Text(n.hostName)
+	p.Text(n.domain)
 }
 
 func (m *Machine) packClosing(p *pack.Packer) {
@@ -314,6 +316,7 @@ func (r *round) unpackParticipants(u *pack.Unpacker) {
 		u.Open()
 		s := &participant{rank: rank, node: u.Text(maxText), label: u.Text(maxText), host: u.Bool(), state: participantState(u.Int()), cause: u.Text(maxText)}
 		current := u.Bool()
+		s.domain = u.Text(maxText)
 		u.Close()
 		if s.state < 0 || s.state >= participantStates {
 			u.Fail("rank %d is in state %d", rank, s.state)
@@ -355,7 +358,7 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 		m.nodes.addAwait(n, u.Uint())
 	}
 	n.update = UnpackMembershipUpdate(u)
-	n.heard, n.hostName = u.Uint(), u.Text(maxText)
+	n.heard, n.hostName, n.domain = u.Uint(), u.Text(maxText), u.Text(maxText)
 	u.Close()
 	switch {
 	case m.nodes.sessions[n.session] != nil:

@@ -55,6 +55,7 @@ type MemberStatus struct {
 	Rank      int
 	Node      string // "" for a member of an earlier control plane that has not returned
 	Label     string
+	Topology  string // its domain; "": none
 	Addr      string
 	Session   SessionID // zero unless the node is alive
 	State     string    // running, unknown, rejoined, finished or lost
@@ -67,6 +68,7 @@ type MemberStatus struct {
 type JoinStatus struct {
 	Node      string
 	Label     string
+	Topology  string // its domain; "": none
 	Addr      string
 	Session   SessionID
 	NodeRank  int  // preferred; -1: none
@@ -80,6 +82,7 @@ type JoinStatus struct {
 type IdleStatus struct {
 	Node      string
 	Label     string
+	Topology  string // its domain; "": none
 	Addr      string
 	Session   SessionID
 	Reason    string // why it has no place any more; "" if it never had one
@@ -101,7 +104,7 @@ var participantStateNames = [participantStates]string{"running", "unknown", "rej
 func (m *Machine) Status() Status {
 	s := Status{RunID: m.runID, Generation: m.generation, Round: m.round.number, Origin: m.round.origin, Store: m.round.store, Phase: m.phase(), Policy: m.forming.policy}
 	for _, member := range m.round.participants {
-		ms := MemberStatus{Rank: member.rank, Node: member.node, Label: member.label, State: participantStateNames[member.state], Cause: member.cause, Host: member.host}
+		ms := MemberStatus{Rank: member.rank, Node: member.node, Label: member.label, Topology: member.domain, State: participantStateNames[member.state], Cause: member.cause, Host: member.host}
 		if n := m.nodes.live[member.node]; n != nil && m.round.participantOf(n) == member {
 			ms.Label, ms.Addr, ms.Session, ms.Reconnect = n.label, n.seenAddr, n.session, n.grace
 		}
@@ -110,14 +113,14 @@ func (m *Machine) Status() Status {
 	forming := s.Phase.Forming()
 	for i, n := range m.forming.candidates() {
 		s.Waiting = append(s.Waiting, JoinStatus{
-			Node: n.id, Label: n.label, Addr: n.seenAddr, Session: n.session, NodeRank: n.join.NodeRank,
+			Node: n.id, Label: n.label, Topology: n.domain, Addr: n.seenAddr, Session: n.session, NodeRank: n.join.NodeRank,
 			Member: m.round.participantOf(n) != nil, Reconnect: n.grace,
 			Spare: forming && i >= m.forming.places() || !forming && !m.forming.admits(),
 		})
 	}
 	for _, n := range m.nodes.live {
 		if n.join == nil && m.round.participantOf(n) == nil {
-			s.Idle = append(s.Idle, IdleStatus{n.id, n.label, n.seenAddr, n.session, n.stale, n.grace})
+			s.Idle = append(s.Idle, IdleStatus{n.id, n.label, n.domain, n.seenAddr, n.session, n.stale, n.grace})
 		}
 	}
 	slices.SortFunc(s.Idle, func(a, b IdleStatus) int { return strings.Compare(a.Node, b.Node) })

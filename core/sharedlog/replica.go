@@ -327,7 +327,7 @@ func (r *Replica) fail(err *rendezvous.Error) {
 func (r *Replica) helloLocked() rendezvous.Hello {
 	return rendezvous.Hello{
 		Session: r.session, Node: r.node, Incarnation: r.incarnation, Named: r.params.NodeID != "",
-		Label: r.label, HostName: r.params.Machine(), Policy: r.params.Policy, LastRound: r.last,
+		Label: r.label, HostName: r.params.Machine(), Topology: r.params.Topology, Policy: r.params.Policy, LastRound: r.last,
 		SeenAddr: r.info.SeenAddr, ServerAddr: r.info.ServerAddr, BeginAgain: r.params.BeginAgain,
 	}
 }

@@ -317,7 +317,7 @@ func (c *Client) hello() wire.Hello {
 	h := wire.Hello{
 		Version: wire.ProtocolVersion, Features: []string{wire.FeatureEcho}, Software: rallypoint.Version(),
 		RunID: c.params.RunID, Session: c.session, Node: c.node, Named: c.params.NodeID != "",
-		Incarnation: c.incarnation, Label: c.label, HostName: c.params.Machine(), Policy: c.params.Policy, Claim: claim,
+		Incarnation: c.incarnation, Label: c.label, HostName: c.params.Machine(), Topology: c.params.Topology, Policy: c.params.Policy, Claim: claim,
 		InHost: c.hosting != nil, BeginAgain: c.params.BeginAgain,
 	}
 	if c.group == nil {

@@ -67,6 +67,7 @@ type Hello struct {
 	Incarnation uint64
 	Label       string
 	HostName    string // of the node's machine; "": unknown
+	Topology    string // domain of the node; "": none
 	Policy      rendezvous.Policy
 	Claim       rendezvous.LastRound
 	InHost      bool
@@ -250,7 +251,7 @@ func head(p *packer, k Kind, fields int) {
 }
 
 func (h Hello) pack(p *packer) {
-	head(p, KindHello, 18)
+	head(p, KindHello, 19)
 	p.Uint(h.Version)
 	p.Texts(h.Features)
 	p.Cut(h.Software, MaxName)
@@ -269,6 +270,7 @@ func (h Hello) pack(p *packer) {
 	p.Cut(h.Machine, MaxName)
 	p.Bool(h.BeginAgain)
 	p.Cut(h.HostName, MaxName)
+	p.Text(h.Topology)
 }
 
 func readHello(u *unpacker) Hello {
@@ -291,6 +293,7 @@ func readHello(u *unpacker) Hello {
 		Machine:     u.Text(MaxName),
 		BeginAgain:  u.Bool(),
 		HostName:    u.Text(MaxName),
+		Topology:    u.Text(MaxName),
 	}
 }
 
