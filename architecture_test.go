@@ -15,9 +15,8 @@ import (
 )
 
 // TestImportsPointOneWay: a folder imports only folders that stand above it in
-// docs/design.md ("Folders"), which names every folder. Nothing imports capi, and only
-// the command without Python imports the checker of histories and the reader of
-// configuration files.
+// docs/design.md ("Folders"), which names every folder. Nothing imports capi, and only the
+// command imports the checker of histories.
 func TestImportsPointOneWay(t *testing.T) {
 	order := folders(t)
 	place := func(pkg string) int { // of the longest folder that the package lies in
@@ -50,10 +49,8 @@ func TestImportsPointOneWay(t *testing.T) {
 			switch {
 			case to == "capi":
 				t.Errorf("%s imports capi", from)
-			case to == "conformance" && from != "cmd/rallypoint":
+			case to == "conformance" && from != "cli":
 				t.Errorf("%s imports the checker of histories, which is for the command and for tests", from)
-			case to == "internal/yamlfile" && from != "cmd/rallypoint":
-				t.Errorf("%s imports the reader of configuration files, which is for the command and for tests: the library does without YAML", from)
 			case place(to) > at:
 				t.Errorf("%s imports %s, which stands below it in docs/design.md", from, to)
 			}
@@ -61,20 +58,6 @@ func TestImportsPointOneWay(t *testing.T) {
 	}
 	if edges < 50 {
 		t.Errorf("only %d imports were looked at", edges)
-	}
-}
-
-// TestLibraryLinksNoYAML: a program that loads the library needs no reader of
-// configuration files.
-func TestLibraryLinksNoYAML(t *testing.T) {
-	out, err := exec.Command("go", "list", "-deps", "./capi").Output()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, pkg := range strings.Fields(string(out)) {
-		if strings.Contains(pkg, "yaml") {
-			t.Errorf("the library links %s", pkg)
-		}
 	}
 }
 

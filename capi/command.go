@@ -24,7 +24,7 @@ func rpgo_main(argc C.int, argv **C.char) C.int {
 	code := exitDefect
 	err := protect(func() error {
 		takeEnvironment()
-		code = cli.Process(args, os.Stdout, os.Stderr, cli.Extras{})
+		code = cli.Process(args, os.Stdout, os.Stderr)
 		return nil
 	})
 	if err != nil {

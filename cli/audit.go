@@ -8,22 +8,11 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+
+	"rallypoint/conformance"
 )
 
-// Checker holds recorded histories, those of all who have hosted a run as one, against the
-// guarantees of the design.
-type Checker func(histories ...io.Reader) (Audit, error)
-
-// Audit is what a Checker found: human-readable text, the ids of the runs in the
-// history, and whether every guarantee was kept and could be checked.
-type Audit interface {
-	fmt.Stringer
-	Runs() []string
-	Kept() bool
-}
-
-// newAudit makes the command over a checker; nil: this program carries none.
-func newAudit(check Checker) *cobra.Command {
+func newAudit() *cobra.Command {
 	return &cobra.Command{
 		Use:   "audit FILE...",
 		Short: "Check what was recorded of jobs",
@@ -40,9 +29,6 @@ jobs' agents have told each other, and names of nodes.`,
 		Example: `  rallypoint audit history.jsonl`,
 		Args:    wantArgs("FILE..."),
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if check == nil {
-				return failed("the library does not carry the checker of histories: use the standalone command (make build/rallypoint)")
-			}
 			var histories []io.Reader
 			for _, name := range args {
 				file, err := os.Open(name)
@@ -52,7 +38,7 @@ jobs' agents have told each other, and names of nodes.`,
 				defer file.Close()
 				histories = append(histories, file)
 			}
-			audit, err := check(histories...)
+			audit, err := conformance.ReadAll(histories...)
 			fmt.Fprint(cmd.OutOrStdout(), audit)
 			switch {
 			case err != nil:

@@ -2,18 +2,15 @@ package cli
 
 import (
 	"bytes"
-	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
 	"rallypoint/cli/run"
-	"rallypoint/conformance"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
-	"rallypoint/internal/yamlfile"
 )
 
 // TestAudit checks small histories; TestServeIsKilled and TestChaos check long ones.
@@ -130,19 +127,5 @@ func TestAuditOfAllHosts(t *testing.T) {
 		if code, stdout, stderr := execute(t, append([]string{"audit"}, c.files...)...); code != c.code || !strings.Contains(stdout+stderr, c.says) {
 			t.Errorf("%s: %d\n%s%s", c.name, code, stdout, stderr)
 		}
-	}
-}
-
-// check is the checker that the command brings.
-// extras are what the command brings.
-var extras = Extras{Check: check, ReadConfig: yamlfile.Read}
-
-func check(histories ...io.Reader) (Audit, error) { return conformance.ReadAll(histories...) }
-
-func TestAuditWithoutChecker(t *testing.T) {
-	var out, err strings.Builder
-	code := Main(t.Context(), []string{"rallypoint", "audit", "history.jsonl"}, &out, &err, Extras{})
-	if code != run.ExitFailure || !strings.Contains(err.String(), "standalone command") {
-		t.Errorf("audit in the library: code %d, %q", code, err.String())
 	}
 }

@@ -22,9 +22,9 @@ import (
 // cleanly with 0.
 //
 // It installs no signal handlers; Process does.
-func Main(ctx context.Context, args []string, stdout, stderr io.Writer, extras Extras) int {
+func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	log := &logging{out: stderr}
-	root := newRoot(log, extras)
+	root := newRoot(log)
 	root.SetOut(stdout)
 	root.SetErr(stderr)
 	if len(args) > 0 {
@@ -49,20 +49,13 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer, extras E
 	return run.ExitUsage
 }
 
-// Extras are what the command without Python brings, and the library leaves out: the
-// zero value.
-type Extras struct {
-	Check      Checker      // for "rallypoint audit"
-	ReadConfig ConfigReader // for "rallypoint serve --config"
-}
-
 // Process is Main for a process that does nothing else: SIGINT and SIGTERM end
 // the command cleanly, a second one at once.
-func Process(args []string, stdout, stderr io.Writer, extras Extras) int {
+func Process(args []string, stdout, stderr io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGINT, syscall.SIGTERM)
 	defer stop()
 	defer context.AfterFunc(ctx, stop)()
-	return Main(ctx, args, stdout, stderr, extras)
+	return Main(ctx, args, stdout, stderr)
 }
 
 // failure is an error of what a command does, as opposed to how it was called.
@@ -74,7 +67,7 @@ func failed(format string, args ...any) error { return failure{fmt.Errorf(format
 
 // Command returns the command for those who describe it, as its manual pages do.
 func Command() *cobra.Command {
-	root := newRoot(&logging{out: io.Discard}, Extras{})
+	root := newRoot(&logging{out: io.Discard})
 	for _, c := range root.Commands() {
 		if c.DisableFlagParsing {
 			run.Describe(c, c.Name() == run.NameLaunch)
@@ -83,7 +76,7 @@ func Command() *cobra.Command {
 	return root
 }
 
-func newRoot(log *logging, extras Extras) *cobra.Command {
+func newRoot(log *logging) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rallypoint",
 		Short: "Bring the processes of a distributed job together",
@@ -128,7 +121,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		run.HideInherited(launcher, root.PersistentFlags())
 		root.AddCommand(launcher)
 	}
-	root.AddCommand(newServe(log, extras.ReadConfig), newStatus(log), newStacks(log), newAdmin(log), newCheck(), newRecord(log), newAudit(extras.Check), newToken(log), newStore(log), newVersion(), newOptionsTopic())
+	root.AddCommand(newServe(log), newStatus(log), newStacks(log), newAdmin(log), newCheck(), newRecord(log), newAudit(), newToken(log), newStore(log), newVersion(), newOptionsTopic())
 	refuseOthers(root)
 	return root
 }

@@ -35,7 +35,7 @@ func TestMain(m *testing.M) {
 func execute(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	var out, err bytes.Buffer
-	code = Main(t.Context(), append([]string{"rallypoint"}, args...), &out, &err, extras)
+	code = Main(t.Context(), append([]string{"rallypoint"}, args...), &out, &err)
 	return code, out.String(), err.String()
 }
 
@@ -178,7 +178,7 @@ func TestLogIsOff(t *testing.T) {
 
 func TestNoArguments(t *testing.T) {
 	var out, err bytes.Buffer
-	if code := Main(t.Context(), nil, &out, &err, extras); code != 0 || !strings.Contains(out.String(), "Usage:") {
+	if code := Main(t.Context(), nil, &out, &err); code != 0 || !strings.Contains(out.String(), "Usage:") {
 		t.Errorf("%d, %q, %q", code, out.String(), err.String())
 	}
 }
@@ -231,7 +231,7 @@ func serve(t *testing.T, main func(ctx context.Context, stdout, stderr io.Writer
 
 func command(args ...string) func(context.Context, io.Writer, io.Writer) int {
 	return func(ctx context.Context, stdout, stderr io.Writer) int {
-		return Main(ctx, append([]string{"rallypoint"}, args...), stdout, stderr, extras)
+		return Main(ctx, append([]string{"rallypoint"}, args...), stdout, stderr)
 	}
 }
 
@@ -307,7 +307,7 @@ func TestProcessEndsOnSignals(t *testing.T) {
 	for _, sig := range []syscall.Signal{syscall.SIGTERM, syscall.SIGINT} {
 		t.Run(fmt.Sprint(sig), func(t *testing.T) {
 			s := serve(t, func(_ context.Context, stdout, stderr io.Writer) int {
-				return Process([]string{"rallypoint", "serve", "--listen", "127.0.0.1:0"}, stdout, stderr, extras)
+				return Process([]string{"rallypoint", "serve", "--listen", "127.0.0.1:0"}, stdout, stderr)
 			})
 			if err := syscall.Kill(os.Getpid(), sig); err != nil {
 				t.Fatal(err)

@@ -37,5 +37,5 @@ func TestHelpOfEveryCommand(t *testing.T) {
 			visit(sub, append(args[:len(args):len(args)], sub.Name()))
 		}
 	}
-	visit(newRoot(&logging{}, extras), nil)
+	visit(newRoot(&logging{}), nil)
 }

@@ -34,7 +34,7 @@ func init() {
 	if os.Getenv(asCommand) == "1" {
 		os.Unsetenv(asCommand)
 		os.Unsetenv("GORACE") // EndAtOnce is this process's, not its workers'
-		code := Process(append([]string{"rallypoint"}, os.Args[1:]...), os.Stdout, os.Stderr, extras)
+		code := Process(append([]string{"rallypoint"}, os.Args[1:]...), os.Stdout, os.Stderr)
 		if os.Getenv(envLeaks) != "" {
 			if err := goleak.Find(); err != nil {
 				fmt.Fprintln(os.Stderr, leaked, err)

@@ -42,8 +42,8 @@ const serveExample = `  rallypoint serve
   rallypoint serve --listen [fd00::1]:29400 --log-level debug
   RALLYPOINT_LISTEN=0.0.0.0:29400 rallypoint serve --config /etc/rallypoint/serve.yaml`
 
-func newServe(log *logging, read ConfigReader) *cobra.Command {
-	config := configFlag{read: read}
+func newServe(log *logging) *cobra.Command {
+	var config configFlag
 	var o serveOptions
 	cmd := &cobra.Command{
 		Use: "serve", Short: "Serve the control plane of many jobs", Long: serveLong, Example: serveExample,

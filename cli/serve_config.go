@@ -15,18 +15,12 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/cli/run"
+	"rallypoint/internal/yamlfile"
 )
-
-// A ConfigReader reads a file of configuration: its keys with their values, each a bool,
-// int64, float64, string or []any of these.
-type ConfigReader func(text []byte) (map[string]any, error)
 
 // configFlag is the option --config of a command: a file that gives its other options
 // where neither the command line nor the environment does.
-type configFlag struct {
-	path string
-	read ConfigReader // nil: this program carries none
-}
+type configFlag struct{ path string }
 
 const envConfig = "RALLYPOINT_CONFIG"
 
@@ -104,11 +98,8 @@ func (c *configFlag) load() (map[string]any, error) {
 	if c.path == "" {
 		c.path = os.Getenv(envConfig)
 	}
-	switch {
-	case c.path == "":
+	if c.path == "" {
 		return nil, nil
-	case c.read == nil:
-		return nil, failed("the library does not carry the reader of configuration files: use the command without Python (make install, or the static one of a release), options or variables RALLYPOINT_…")
 	}
 	file, err := os.OpenFile(c.path, os.O_RDONLY|unix.O_NONBLOCK, 0) // a FIFO is refused, not waited for
 	if err != nil {
@@ -129,7 +120,7 @@ func (c *configFlag) load() (map[string]any, error) {
 	case len(text) > maxConfig:
 		return nil, fmt.Errorf("%s has more than %d bytes", c.path, maxConfig)
 	}
-	settings, err := c.read(text)
+	settings, err := yamlfile.Read(text)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", c.path, err)
 	}

@@ -34,7 +34,7 @@ func TestConfigPrecedence(t *testing.T) {
 	t.Setenv("RALLYPOINT_MAX_CONNECTIONS", "2")
 	t.Setenv("RALLYPOINT_DATA_DIR", "")
 	log := &logging{out: os.Stderr}
-	root := newRoot(log, extras)
+	root := newRoot(log)
 	serve, _, err := root.Find([]string{"serve"})
 	if err != nil {
 		t.Fatal(err)
@@ -159,11 +159,6 @@ func TestConfigIsTrusted(t *testing.T) {
 	refused("it is no regular file")
 	path += "/none"
 	refused("cannot read the configuration " + path + ": not a directory\n")
-	var out, err strings.Builder
-	code := Main(t.Context(), []string{"rallypoint", "serve", "--config", configFile(t, "")}, &out, &err, Extras{})
-	if code != run.ExitFailure || !strings.Contains(err.String(), "the library does not carry the reader") {
-		t.Errorf("%d, %q", code, err.String())
-	}
 }
 
 // TestLogFormat: in JSON each line on stderr is a record, also that of an error.
@@ -230,7 +225,7 @@ func TestDocumentedConfig(t *testing.T) {
 	if !ok || !strings.Contains(block, "listen:") {
 		t.Fatal("docs/serve.md shows no file")
 	}
-	root := newRoot(&logging{out: os.Stderr}, extras)
+	root := newRoot(&logging{out: os.Stderr})
 	serve, _, err := root.Find([]string{"serve"})
 	if err != nil {
 		t.Fatal(err)

@@ -232,7 +232,7 @@ func TestWatchCommand(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	out, code := make(frames), make(chan int)
 	var stderr bytes.Buffer
-	go func() { code <- Main(ctx, []string{"rallypoint", "status", s.addr, "--watch"}, out, &stderr, extras) }()
+	go func() { code <- Main(ctx, []string{"rallypoint", "status", s.addr, "--watch"}, out, &stderr) }()
 	<-out
 	cancel()
 	for {

@@ -3,16 +3,11 @@
 package main
 
 import (
-	"io"
 	"os"
 
 	"rallypoint/cli"
-	"rallypoint/conformance"
-	"rallypoint/internal/yamlfile"
 )
 
 func main() {
-	os.Exit(cli.Process(os.Args, os.Stdout, os.Stderr, cli.Extras{Check: check, ReadConfig: yamlfile.Read}))
+	os.Exit(cli.Process(os.Args, os.Stdout, os.Stderr))
 }
-
-func check(histories ...io.Reader) (cli.Audit, error) { return conformance.ReadAll(histories...) }

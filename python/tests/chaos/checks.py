@@ -129,8 +129,7 @@ def in_order(*records: Path) -> Iterable[str]:
 
 @judged
 def audit(*records: Path) -> None:
-    """Holds what was recorded against the guarantees. The library carries no checker of
-    histories: the command without Python does."""
+    """Holds what was recorded against the guarantees."""
     command = [REPOSITORY / "build" / "rallypoint", "audit", *records]
     done = subprocess.run(command, capture_output=True, text=True)
     print(done.stdout[:5000])

@@ -45,6 +45,19 @@ def test_wrong_usage() -> None:
     assert "no-such-command" in done.stderr and "Traceback" not in done.stderr
 
 
+def test_has_what_its_help_names(tmp_path: Path) -> None:
+    """The checker of histories and the file of options, as the command without Python has."""
+    history = tmp_path / "history"
+    history.write_text("one\n")
+    done = run("audit", str(history))
+    assert done.returncode == 1 and "history holds no history" in done.stderr
+    options = tmp_path / "serve.yaml"
+    options.write_text("max-nodes: many\n")
+    options.chmod(0o600)
+    done = run("serve", "--config", str(options))
+    assert done.returncode == 2 and "max-nodes" in done.stderr and str(options) in done.stderr
+
+
 def test_imports_little(run_python) -> None:  # type: ignore[no-untyped-def]
     """Neither torch nor most of the package: --help is quick."""
     run_python(
