@@ -230,3 +230,20 @@ def test_stacks_where_there_are_none(place: str, nodes: list[Member]) -> None:
     assert {node.node for node in told.silent} == {"n0", "n1", "n2", "n3"}
     with pytest.raises(InvalidError):
         admin.stacks(place, "other", timeout=1)
+
+
+def test_a_run_keeps_what_its_requests_share(place: str, nodes: list[Member]) -> None:
+    run = admin.Run(place, "job", by="carol", timeout=timedelta(seconds=20))
+    save = run.save(reason="before the upgrade", within=60)
+    assert save.directive in run.cancel(save.directive).text
+    if not place.startswith("file:"):
+        assert run.status().round == 1
+    run.stop(reason="the maintenance begins", within=0)
+    until(nodes[0].is_closed)
+    assert "by admin carol" in nodes[0].reason()
+
+
+def test_a_run_shows_no_password() -> None:
+    assert repr(admin.Run("etcd://u:secret@e1:2379", "job")) == (
+        "rallypoint.admin.Run('etcd://e1:2379', 'job')"
+    )
