@@ -261,7 +261,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 	defer sample.Stop()
 	var patience <-chan time.Time // with a worker that the watchdog sent a signal
 	for {
-		if a.rdzv.NodesWaiting() > 0 {
+		if a.mustRegroup() {
 			return mustRegroup
 		}
 		select {
@@ -302,15 +302,16 @@ func (a *Agent) supervise(t *attempt) outcome {
 
 // endOf is what the ended workers make of an attempt; 0: it goes on.
 func (a *Agent) endOf(t *attempt) outcome {
+	over := len(t.ended) == len(t.workers.Procs)
 	switch {
-	case len(t.failures) > 0 && a.announcedStop().Round != 0: // it ended by that
-		return mustRegroup
-	case len(t.failures) > 0:
-		return someFailed
-	case t.succeeded == len(t.workers.Procs):
+	case over && (len(t.failures) == 0 || a.keeps(t)):
 		return allSucceeded
+	case len(t.failures) == 0 || a.keeps(t):
+		return 0
+	case a.announcedStop().Round != 0 && !(a.spec.Keep && a.announcedStop().Leaving): // it ended by that
+		return mustRegroup
 	}
-	return 0
+	return someFailed
 }
 
 // note takes workers that have ended.
@@ -323,6 +324,9 @@ func (a *Agent) note(t *attempt, ended []*process.Process) {
 		} else {
 			t.outputs[p.Local].Shared.Ended()
 			t.failures = append(t.failures, p)
+			if a.running.Load() && a.keeps(t) {
+				a.keepsWithout(t, p)
+			}
 		}
 	}
 }
@@ -373,7 +377,8 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	}
 	switch v {
 	case allSucceeded:
-		a.publishEnds(t, nil)
+		a.lastFailures = a.kept(t)
+		a.publishEnds(t, a.lastFailures)
 		return false, a.exitBarrier()
 	case mustRegroup:
 		a.readPeers()

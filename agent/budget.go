@@ -182,6 +182,8 @@ func (a *Agent) spentText(t *attempt, v outcome) string {
 	switch {
 	case t.unfit:
 		return a.unfitText(v)
+	case t.leaves && a.spec.Keep:
+		return "all workers of this node have failed, and it leaves the run to the others (--on-failure keep)"
 	case t.leaves:
 		return "this node cannot start its workers again and leaves the run to the others"
 	case a.counted() < a.spec.MaxRestarts: // a worker that no signal ends

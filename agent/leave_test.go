@@ -86,4 +86,9 @@ func TestLeaveRuleIsChecked(t *testing.T) {
 			t.Errorf("%+v: %v", rule, err)
 		}
 	}
+	s := newHarness(t, 1, "true")
+	s.spec.Leave, s.spec.Keep = DefaultLeaveRule, true
+	if _, err := New(s.spec, "", s.rdzv, discard()); err == nil || !strings.Contains(err.Error(), "both keep the others and leave") {
+		t.Errorf("both: %v", err)
+	}
 }

@@ -19,6 +19,7 @@ type Rendezvous interface {
 	Shutdown(ctx context.Context, ending rendezvous.Ending, reason string) error
 
 	NodesWaiting() int
+	OnlyLost() bool
 	Closed() bool
 	Reason() string
 	// Changed holds a token when NodesWaiting or Closed may have changed. One that is not

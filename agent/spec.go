@@ -64,6 +64,10 @@ type Spec struct {
 	// failing and the others can go on without it; the zero value has it restart them. It takes a
 	// rendezvous in which other nodes can take its place.
 	Leave LeaveRule
+	// Keep has workers that fail end nothing while another worker of the node runs, and a lost node
+	// nothing for the others: scripts that repair themselves go on without them. It takes a
+	// rendezvous with a fixed number of nodes, and excludes Leave.
+	Keep bool
 	// RestartDelay is the pause before the first restart after a failure; it doubles
 	// with each further one, up to MaxRestartDelay. 0: none.
 	RestartDelay time.Duration
@@ -156,6 +160,8 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("the time that on_signal gives the workers to save is %v, it must be greater than 0", s.DrainTimeout)
 	case s.Leave.Failures < 0 || s.Leave.Failures > 0 && (s.Leave.Window <= 0 || s.Leave.Window > rendezvous.MaxWithin):
 		return fmt.Errorf("a node leaves after %d failures in %v, it must be at least 1 in a time above 0 and at most %v", s.Leave.Failures, s.Leave.Window, rendezvous.MaxWithin)
+	case s.Keep && s.Leave.Failures > 0:
+		return fmt.Errorf("a node whose workers fail cannot both keep the others and leave")
 	case s.MonitorInterval <= 0:
 		return fmt.Errorf("the monitor interval is %v, it must be greater than 0", s.MonitorInterval)
 	case s.ShutdownTimeout < 0:

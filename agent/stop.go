@@ -14,8 +14,12 @@ import (
 
 // leaves reports whether this node, of which a worker cannot be stopped, leaves the run to
 // the others: they are enough without it, a restart of the budget is left, and no node of the
-// round was lost before (docs/decisions/0118).
+// round was lost before (docs/decisions/0118). Under Spec.Keep the others also go on without one
+// whose workers have all failed, if they cannot be started again.
 func (a *Agent) leaves(v outcome) bool {
+	if a.spec.Keep && v == someFailed {
+		return a.assignment.groups > 1 && (a.counted() >= a.spec.MaxRestarts || a.rdzv.NodesWaiting() > 0)
+	}
 	if v != unkillable || a.counted() >= a.spec.MaxRestarts || a.rdzv.NodesWaiting() > 0 {
 		return false
 	}
@@ -51,7 +55,7 @@ func (a *Agent) announceStop(t *attempt, v outcome) outcome {
 	ctx, cancel := a.untilImpatient(announcePatience)
 	defer cancel()
 	a.answeredStop(t, asks, a.rdzv.AnnounceStop(ctx, stop))
-	if s := a.announcedStop(); v == someFailed && s.Leaving && s.Rank != a.assignment.group {
+	if s := a.announcedStop(); v == someFailed && !t.leaves && s.Leaving && s.Rank != a.assignment.group {
 		return mustRegroup
 	}
 	return v
@@ -109,12 +113,19 @@ func (a *Agent) firstFailure(t *attempt) *failure.Failure {
 	if first == nil {
 		return &failure.Failure{Host: host.Name(), Hang: t.hangText()}
 	}
+	f := a.describe(first)
+	f.Hang = t.hangText()
+	return f
+}
+
+// describe is firstFailure of one worker.
+func (a *Agent) describe(p *process.Process) *failure.Failure {
 	f := &failure.Failure{
-		Rank: a.assignment.ranks.base + first.Local, LocalRank: first.Local, Pid: first.Pid, ExitCode: -int(unix.SIGKILL),
-		Host: host.Name(), Time: time.Now(), ErrorFile: process.NotAvailable, Message: first.Fault, Asleep: fellAsleep(first), Hang: t.hangText(),
+		Rank: a.assignment.ranks.base + p.Local, LocalRank: p.Local, Pid: p.Pid, ExitCode: -int(unix.SIGKILL),
+		Host: host.Name(), Time: time.Now(), ErrorFile: process.NotAvailable, Message: p.Fault, Asleep: fellAsleep(p),
 	}
-	if first.HasExited() { // else its watch may be writing these
-		f.ExitCode, f.Time = first.Code, first.At
+	if p.HasExited() { // else its watch may be writing these
+		f.ExitCode, f.Time = p.Code, p.At
 	}
 	return f
 }

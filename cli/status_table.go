@@ -275,7 +275,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 		if node == "" {
 			node = "?"
 		}
-		t.add(stateStyle(m.State, m.Reconnecting), nodeText(node, widest), fmt.Sprint(m.Rank), stateText(m.State, m.Reconnecting), stepText(m.Progress), heard(m.LeaseAgeS), waited, nodeText(m.Topology, widest),
+		t.add(stateStyle(m.State, m.Reconnecting), nodeText(node, widest), fmt.Sprint(m.Rank), stateText(m.State, m.Reconnecting)+leftText(&m), stepText(m.Progress), heard(m.LeaseAgeS), waited, nodeText(m.Topology, widest),
 			clean(m.Address), processText(m.Label, node, m.Cause, hostNote(m.Host)))
 	}
 	left += t.addOthers(r, most, widest)
@@ -324,6 +324,14 @@ func stateText(state string, reconnecting bool) string {
 		return state + "?"
 	}
 	return state
+}
+
+// leftText says how many workers of a node are left, if some have failed.
+func leftText(m *control.MemberStatus) string {
+	if m.FailedWorkers == 0 || m.State != "running" {
+		return ""
+	}
+	return fmt.Sprintf(", %d of %s", m.Workers-m.FailedWorkers, wording.Count(m.Workers, "worker", "workers"))
 }
 
 func hostNote(host bool) string {

@@ -67,6 +67,9 @@ func (c *Checker) checkUpdate(s *session) {
 	if got := s.update.Waiting > 0; got != want {
 		c.violated(guarantee, "node %s has to regroup: %v, it was told %d waiting (%s)", s.node, want, s.update.Waiting, s.update.Reason)
 	}
+	if want := c.onlyLost(s); s.update.OnlyLost != want {
+		c.violated(7, "node %s was told that only lost members make it regroup: %v, that is %v", s.node, s.update.OnlyLost, want)
+	}
 	c.checkStop(s)
 	if want && s.update.Reason == "" {
 		c.violated(11, "node %s was told to regroup without a reason", s.node)
@@ -91,6 +94,18 @@ func (c *Checker) mustRegroup(s *session) (guarantee int, want bool) {
 	}
 	arrivals := c.due[r.TimerAdmit] && !c.ended() && c.growth() > 0
 	return 7, c.count(lost, rejoined) > 0 || arrivals || c.overtaken || c.stop.Round > 0 || c.oversized() && !c.ended()
+}
+
+// onlyLost reports whether nothing but lost members, and nodes that wait for their places, has a
+// node regroup.
+func (c *Checker) onlyLost(s *session) bool {
+	t := c.participantOf(s)
+	switch {
+	case t == nil || t.state != running, c.closing.kind == success, c.closing.kind == failed, c.closing.kind == requeued:
+		return false
+	}
+	others := c.count(rejoined) > 0 || c.overtaken || c.stop.Round > 0 && !c.stop.Leaving || c.endedRound == c.round || c.oversized()
+	return c.count(lost) > 0 && !others
 }
 
 // checkTimers checks that what must happen at the latest will: its timer runs.

@@ -512,6 +512,9 @@ func (s *Static) NodesWaiting() int {
 	return 0
 }
 
+// OnlyLost implements agent.Rendezvous: nobody sees a node of such a job being lost.
+func (s *Static) OnlyLost() bool { return false }
+
 // Changed implements agent.Rendezvous.
 func (s *Static) Changed() <-chan struct{} { return s.news }
 

@@ -227,6 +227,41 @@ func TestStandstill(t *testing.T) {
 	want(110 * time.Second)
 }
 
+// TestGone: what a worker that has failed reported last says nothing of those that go on: it is not
+// behind, does not stand still, and is neither busy nor held.
+func TestGone(t *testing.T) {
+	r := newRig(t)
+	(*Tracker)(nil).Gone(0)
+	r.Gone(0)
+	paths := r.Begin(1, 3, CauseFailure)
+	r.Gone(3)
+	r.want(nil)
+	r.Gone(2)
+	r.want(&training.Report{Round: 1, Workers: 3, Failed: 1})
+	for step := range int64(4) {
+		store(t, paths[0], step)
+		store(t, paths[1], 1000+step)
+		r.after(time.Second)
+	}
+	storeAt(t, paths[0], offsetKnows, 1000000<<busyShift)
+	r.direct(0, true)
+	if _, announced := r.Pulse(); !announced {
+		t.Error("a busy worker is not")
+	}
+	r.Gone(0)
+	r.after(time.Minute)
+	if _, announced := r.Pulse(); announced {
+		t.Error("a worker that has failed is busy")
+	}
+	r.want(&training.Report{Round: 1, Workers: 3, Reporting: 1, Smallest: 1003, Largest: 1003, SinceFirst: 63 * time.Second,
+		SinceChange: time.Minute, SinceSlowest: time.Minute, PerStep: time.Second, Failed: 2})
+	if steps := r.Steps(); len(steps) != 1 || steps[1] != 1003 {
+		t.Errorf("the steps are %v", steps)
+	}
+	r.Begin(2, 3, CauseRegroup)
+	r.want(nil)
+}
+
 // TestHostileRecords are what a worker may make of its record. Each is refused with one
 // line, and does not touch the other worker's.
 func TestHostileRecords(t *testing.T) {

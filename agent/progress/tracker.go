@@ -61,6 +61,7 @@ type worker struct {
 	counted bool // step is how many its optimizers have made
 	changed time.Time
 	busy    time.Duration // until then, by uptime, it has announced to make no step
+	gone    bool          // it has failed, and the others go on
 }
 
 func uptime() time.Duration {
@@ -216,16 +217,41 @@ func (t *Tracker) changed(w *worker, now time.Time) {
 	}
 }
 
+// Gone tells that a worker has failed and the others of the attempt go on: what it reported last
+// says nothing of them.
+func (t *Tracker) Gone(local int) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.round != nil && local < len(t.round.workers) {
+		t.sampleLocked()
+		t.round.workers[local].gone = true
+		delete(t.directed, local)
+	}
+}
+
+// failed is how many workers have.
+func (r *round) failed() (n int) {
+	for _, w := range r.workers {
+		if w.gone {
+			n++
+		}
+	}
+	return n
+}
+
 // counted reports whether no worker has reported a step, so that those of optimizers count.
 func (r *round) counted() bool {
-	return !slices.ContainsFunc(r.workers, func(w worker) bool { return w.step != noStep && !w.counted })
+	return !slices.ContainsFunc(r.workers, func(w worker) bool { return w.step != noStep && !w.counted && !w.gone })
 }
 
 // steps returns the smallest and the largest step, and of how many workers.
 func (r *round) steps() (smallest, largest int64, reporting int) {
 	counted := r.counted()
 	for _, w := range r.workers {
-		if w.step == noStep || w.counted != counted {
+		if w.step == noStep || w.counted != counted || w.gone {
 			continue
 		}
 		if reporting == 0 {
@@ -238,7 +264,7 @@ func (r *round) steps() (smallest, largest int64, reporting int) {
 }
 
 // Report samples the records and says how far the workers are; nil if none has reported a
-// step in the last attempt and it was not said to hang. After the attempt it is how far they had come.
+// step in the last attempt, none has failed beside others, and it was not said to hang. After the attempt it is how far they had come.
 func (t *Tracker) Report() *training.Report {
 	if t == nil {
 		return nil
@@ -252,23 +278,24 @@ func (t *Tracker) Report() *training.Report {
 	}
 	smallest, largest, reporting := r.steps()
 	now := t.now()
+	failed := r.failed()
 	if reporting == 0 {
-		if t.stalled == "" {
+		if t.stalled == "" && failed == 0 {
 			return nil
 		}
-		return &training.Report{Round: r.number, Workers: len(r.workers), Stalled: t.stalled}
+		return &training.Report{Round: r.number, Workers: len(r.workers), Stalled: t.stalled, Failed: failed}
 	}
 	var moved time.Time // when the first of the slowest came to where they are
 	counted := r.counted()
 	for _, w := range r.workers {
-		if w.step == smallest && w.counted == counted && (moved.IsZero() || w.changed.Before(moved)) {
+		if !w.gone && w.step == smallest && w.counted == counted && (moved.IsZero() || w.changed.Before(moved)) {
 			moved = w.changed
 		}
 	}
 	return &training.Report{
 		Round: r.number, Workers: len(r.workers), Reporting: reporting, Smallest: smallest, Largest: largest,
 		SinceFirst: now.Sub(r.first), SinceChange: now.Sub(r.changed), SinceSlowest: now.Sub(moved),
-		PerStep: r.speed.perStep(), Gap: r.gap, Stalled: t.stalled, Counted: counted,
+		PerStep: r.speed.perStep(), Gap: r.gap, Stalled: t.stalled, Counted: counted, Failed: failed,
 	}
 }
 
@@ -299,7 +326,7 @@ func (t *Tracker) Pulse() (changed time.Time, announced bool) {
 		return time.Time{}, false
 	}
 	now := t.uptime()
-	busy := func(w worker) bool { return now < w.busy }
+	busy := func(w worker) bool { return now < w.busy && !w.gone }
 	return t.round.changed, len(t.directed) > 0 || slices.ContainsFunc(t.round.workers, busy)
 }
 
@@ -338,7 +365,7 @@ func (t *Tracker) Steps() map[int]int64 {
 	t.sampleLocked()
 	if t.round != nil {
 		for local, w := range t.round.workers {
-			if w.step != noStep && !w.counted {
+			if w.step != noStep && !w.counted && !w.gone {
 				steps[local] = w.step
 			}
 		}

@@ -262,9 +262,18 @@ func TestOnFailure(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
+	if _, err := configured(t, elastic+"keep x.py"); err == nil || !strings.Contains(err.Error(), "argument --on-failure: keep takes a fixed number of nodes, such as --nnodes=2, not 1:2: in a range") {
+		t.Errorf("keep with a range: %v", err)
+	}
+	if c, err := configured(t, elastic+"keep --nnodes=2 x.py"); err != nil || !c.spec.Keep || c.spec.Leave != (agent.LeaveRule{}) {
+		t.Errorf("keep: %+v, %v", c, err)
+	}
 	for kind, options := range map[string]string{"standalone": "--standalone", "static": "--rdzv-backend=static --nnodes=2 --node-rank=0"} {
 		if _, err := configured(t, options+" --on-failure=leave x.py"); err == nil || !strings.Contains(err.Error(), "leaves a "+kind+" job; let the nodes meet at") {
 			t.Errorf("%s: %v", kind, err)
+		}
+		if _, err := configured(t, options+" --on-failure=keep x.py"); err == nil || !strings.Contains(err.Error(), "the nodes of a "+kind+" job do not learn of each other's loss") {
+			t.Errorf("keep, %s: %v", kind, err)
 		}
 	}
 }

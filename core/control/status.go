@@ -210,6 +210,9 @@ type MemberStatus struct {
 	Fingerprint string              `json:"fingerprint"` // of the token by which its connection was let in; "": none
 
 	Topology string `json:"topology"` // its domain; "": none
+
+	Workers       int `json:"workers"`        // of the node; 0: it has not reported
+	FailedWorkers int `json:"failed_workers"` // of these, while the others go on (--on-failure keep)
 }
 
 // WaitingStatus is one pending join.

@@ -157,6 +157,7 @@ func DescribeProgress(st *RunStatus, m rendezvous.Status, report func(rendezvous
 				st.State = "stalled"
 			}
 		}
+		st.Members[i].Workers, st.Members[i].FailedWorkers = r.Workers, r.Failed
 		if r.Reporting == 0 {
 			continue
 		}

@@ -105,6 +105,14 @@ func (m *Member) NodesWaiting() int {
 	return m.update.Waiting
 }
 
+// OnlyLost reports whether NodesWaiting is above 0 because of lost members alone: those that are
+// left may go on, if their workers can without them.
+func (m *Member) OnlyLost() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.update.OnlyLost
+}
+
 // Closed reports whether the run is closed, as far as is known here. It never
 // blocks.
 func (m *Member) Closed() bool {

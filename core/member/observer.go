@@ -56,7 +56,7 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 // whileJoiningView is the update as a node that waits for its next round takes it.
 func whileJoiningView(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate {
 	if !n.Closed {
-		n.Waiting, n.Reason, n.Stop = 0, "", rendezvous.RoundStop{}
+		n.Waiting, n.OnlyLost, n.Reason, n.Stop = 0, false, "", rendezvous.RoundStop{}
 		n.Directive.Round, n.Directive.Agreed, n.Directive.Step = 0, false, 0
 	}
 	return n
@@ -77,7 +77,7 @@ func (o observer) Dropped(err *rendezvous.Error) {
 	m.mu.Lock()
 	quiet := m.stopped || m.joinPendingLocked()
 	if !m.joinPendingLocked() {
-		m.update.Waiting, m.update.Reason = 1, err.Text
+		m.update.Waiting, m.update.OnlyLost, m.update.Reason = 1, false, err.Text
 	}
 	m.mu.Unlock()
 	m.news.Set()

@@ -86,7 +86,7 @@ func UnpackLastRound(u *pack.Unpacker) LastRound {
 
 // PackMembershipUpdate writes a node's view.
 func PackMembershipUpdate(p *pack.Packer, v MembershipUpdate) {
-	p.List(7)
+	p.List(8)
 	p.Int(v.Waiting)
 	p.Bool(v.Closed)
 	p.Text(v.Reason)
@@ -94,6 +94,7 @@ func PackMembershipUpdate(p *pack.Packer, v MembershipUpdate) {
 	packFacts(p, v.Facts)
 	packDirectiveNotice(p, v.Directive)
 	p.Bool(v.Requeue)
+	p.Bool(v.OnlyLost)
 }
 
 // UnpackMembershipUpdate reads what PackMembershipUpdate wrote.
@@ -102,7 +103,7 @@ func UnpackMembershipUpdate(u *pack.Unpacker) MembershipUpdate {
 	v := MembershipUpdate{Waiting: u.Int(), Closed: u.Bool(), Reason: u.Text(maxText), Stop: unpackRoundStop(u)}
 	v.Facts = unpackFacts(u)
 	v.Directive = unpackDirectiveNotice(u)
-	v.Requeue = u.Bool()
+	v.Requeue, v.OnlyLost = u.Bool(), u.Bool()
 	u.Close()
 	return v
 }

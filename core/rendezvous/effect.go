@@ -116,11 +116,15 @@ type MembershipUpdate struct {
 	// Requeue says of a closed run that it was ended by a directive, to be queued again: it
 	// has neither succeeded nor failed.
 	Requeue bool `json:",omitzero"`
+
+	// OnlyLost says that Waiting is above 0 because of lost members alone: no other member has
+	// stopped its workers for another round. A node that goes on without them may do so.
+	OnlyLost bool `json:",omitzero"`
 }
 
 // Equal reports whether two updates say the same.
 func (m *MembershipUpdate) Equal(v *MembershipUpdate) bool {
-	return m.Waiting == v.Waiting && m.Closed == v.Closed && m.Requeue == v.Requeue && m.Reason == v.Reason &&
+	return m.Waiting == v.Waiting && m.Closed == v.Closed && m.Requeue == v.Requeue && m.OnlyLost == v.OnlyLost && m.Reason == v.Reason &&
 		m.Stop == v.Stop && m.Directive == v.Directive && m.Facts.equal(v.Facts)
 }
 

@@ -153,7 +153,7 @@ func (m *Machine) packClosing(p *pack.Packer) {
 }
 
 func (m *Machine) packView(p *pack.Packer) {
-	p.List(7)
+	p.List(8)
 	p.Bool(m.viewed.waiting)
 	p.Int(int(m.viewed.closed))
 	p.Uint(m.viewed.round)
@@ -161,6 +161,7 @@ func (m *Machine) packView(p *pack.Packer) {
 	p.Bool(m.viewed.lost)
 	p.Text("") // of version 2
 	p.Uint(m.viewed.directives)
+	p.Bool(m.viewed.only)
 }
 
 func (m *Machine) packKeys(p *pack.Packer) {
@@ -394,7 +395,7 @@ func (m *Machine) unpackView(u *pack.Unpacker) {
 	u.Open()
 	m.viewed = view{waiting: u.Bool(), closed: ClosedKind(u.Int()), round: u.Uint(), stop: u.Bool(), lost: u.Bool()}
 	_ = u.Text(maxText)
-	m.viewed.directives = u.Uint()
+	m.viewed.directives, m.viewed.only = u.Uint(), u.Bool()
 	u.Close()
 }
 

@@ -12,6 +12,7 @@ import (
 // only when it changes, so that an event costs no work per member.
 type view struct {
 	waiting bool
+	only    bool // because of lost members alone
 	closed  ClosedKind
 	round   uint64
 	stop    bool // a stop is announced
@@ -27,7 +28,7 @@ type view struct {
 
 // settleViews sends an update to every live node whose view has changed.
 func (m *Machine) settleViews() {
-	now := view{waiting: m.nodesWaiting() > 0, round: m.round.number, stop: m.round.stop != nil, lost: m.round.lossInStop(), directives: m.directiveSeq,
+	now := view{waiting: m.nodesWaiting() > 0, only: m.onlyLost(), round: m.round.number, stop: m.round.stop != nil, lost: m.round.lossInStop(), directives: m.directiveSeq,
 		generation: m.generation, host: m.round.hostRank, finished: m.round.finishing(), finishedHosts: len(m.round.finishedHosts)}
 	if m.closed != nil {
 		now.closed = m.closed.Kind
@@ -55,7 +56,7 @@ func (m *Machine) settleViews() {
 func (m *Machine) notify(n *node, reason func() string) {
 	was := n.update
 	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.round.stopFor(n) == was.Stop &&
-		m.directiveFor(n) == was.Directive && m.requeued() == was.Requeue && m.facts().equal(was.Facts) {
+		m.directiveFor(n) == was.Directive && m.requeued() == was.Requeue && m.onlyLostFor(n) == was.OnlyLost && m.facts().equal(was.Facts) {
 		return
 	}
 	n.update = m.updateFor(n, reason)
@@ -67,7 +68,7 @@ func (m *Machine) requeued() bool { return m.closed != nil && m.closed.Kind == C
 
 // updateFor computes a node's view: guarantees 7, 8 and 9. reason is waitingReason.
 func (m *Machine) updateFor(n *node, reason func() string) MembershipUpdate {
-	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.round.stopFor(n), Directive: m.directiveFor(n), Requeue: m.requeued(), Facts: m.facts()}
+	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.round.stopFor(n), Directive: m.directiveFor(n), Requeue: m.requeued(), OnlyLost: m.onlyLostFor(n), Facts: m.facts()}
 	switch {
 	case m.closed != nil:
 		notice.Reason = "the run " + m.closed.sentence()
@@ -120,6 +121,21 @@ func (m *Machine) nodesWaiting() int {
 		count += m.forming.gain()
 	}
 	return count
+}
+
+// onlyLost reports whether running members see nodes waiting because of lost ones alone. Spares
+// that wait for the lost ones' places end nothing either.
+func (m *Machine) onlyLost() bool {
+	open := m.closed == nil || m.closed.Kind == ClosedAdmission
+	r := m.round
+	return open && r.tally[participantLost] > 0 && r.tally[participantRejoined] == 0 && r.overtaken == "" &&
+		(r.stop == nil || r.stop.leaving) && m.endedRound != r.number && !m.forming.oversized()
+}
+
+// onlyLostFor is onlyLost as a node sees it.
+func (m *Machine) onlyLostFor(n *node) bool {
+	s := m.round.participantOf(n)
+	return s != nil && s.state == participantRunning && m.onlyLost()
 }
 
 func (m *Machine) waitingReason() string {

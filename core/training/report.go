@@ -15,7 +15,7 @@ import (
 type Report struct {
 	Round     uint64
 	Workers   int // of the node
-	Reporting int // of these, those that have reported a step in this round; 0 only with Stalled
+	Reporting int // of these, those that have reported a step in this round and go on; 0 only with Stalled or Failed
 
 	Smallest, Largest int64 // steps of the workers that report; 0 or more
 
@@ -33,11 +33,14 @@ type Report struct {
 	// Counted says that the workers have reported no step: theirs are those that torch's optimizers
 	// have made since the workers' start.
 	Counted bool
+
+	// Failed is how many workers have failed, while the others of the node go on.
+	Failed int
 }
 
 // Valid reports whether the report can be true: a peer may send anything.
 func (r *Report) Valid() bool {
-	return r.Round > 0 && (r.Reporting >= 1 || r.Reporting == 0 && r.Stalled != "") && r.Workers >= r.Reporting && r.Workers <= maxWorkers &&
+	return r.Round > 0 && (r.Reporting >= 1 || r.Reporting == 0 && (r.Stalled != "" || r.Failed > 0)) && r.Failed >= 0 && r.Failed <= r.Workers-r.Reporting && r.Workers >= r.Reporting && r.Workers <= maxWorkers &&
 		r.Smallest >= 0 && r.Largest >= r.Smallest &&
 		plausible(r.SinceFirst) && plausible(r.SinceChange) && plausible(r.SinceSlowest) && plausible(r.PerStep) && plausible(r.Gap)
 }
@@ -52,7 +55,7 @@ const (
 func plausible(d time.Duration) bool { return d >= 0 && d <= maxAge }
 
 // fields is how many values a report has; append-only.
-const fields = 12
+const fields = 13
 
 // Pack writes a report as a list, an empty one for nil.
 func Pack(p *pack.Packer, r *Report) {
@@ -71,6 +74,7 @@ func Pack(p *pack.Packer, r *Report) {
 	}
 	p.Cut(r.Stalled, maxStalled)
 	p.Bool(r.Counted)
+	p.Int(r.Failed)
 }
 
 // Unpack reads what Pack wrote; nil where there is no report, or one that is not valid.
@@ -84,7 +88,7 @@ func Unpack(u *pack.Unpacker) *Report {
 		SinceFirst: u.Duration(), SinceChange: u.Duration(), SinceSlowest: u.Duration(), PerStep: u.Duration(), Gap: u.Duration(),
 	}
 	r.Stalled = printable.Text(u.Text(maxStalled))
-	r.Counted = u.Bool()
+	r.Counted, r.Failed = u.Bool(), u.Int()
 	u.Close()
 	if u.Err() != nil || !r.Valid() {
 		return nil

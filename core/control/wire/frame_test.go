@@ -142,10 +142,11 @@ func TestOlderAndNewerPeers(t *testing.T) {
 	// A further field in a nested list, before fields that are known.
 	newer := pack.Append(nil, func(p *packer) {
 		head(p, KindNotice, 1)
-		p.List(8)
+		p.List(9)
 		p.Int(1)
 		p.Bool(true)
 		p.Text("why")
+		p.None()
 		p.None()
 		p.None()
 		p.None()
