@@ -190,6 +190,10 @@ func (c *Checker) place(d r.Direct) {
 // given records a directive by a node, unless it was refused.
 func (c *Checker) given(ev r.GiveDirective, effects []r.Effect) {
 	s, d := c.sessions[ev.Session], ev.Directive
+	if ev.Unfit {
+		c.givenUnfit(s, d, refuses(effects, ev.Request))
+		return
+	}
 	if d.Kind == r.DirectiveDrain && len(d.Nodes) == 0 {
 		d.Nodes = []string{s.node}
 	}

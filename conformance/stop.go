@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	r "rallypoint/core/rendezvous"
@@ -38,34 +39,82 @@ func (c *Checker) announceStop(ev r.AnnounceStop, effects []r.Effect) {
 	}
 }
 
-// ownWord is the inverse of the share of a run's nodes that may be out by their own word.
-const ownWord = 8
+// ownWordShare is the inverse of the share of a run's nodes that may be out by their own word.
+const ownWordShare = 8
 
-// leavesUnfit checks that a node may leave by its own word, and records that it is out: enough
-// others stay, few are out so, and nothing else can have been the cause of its failure.
+// leavesUnfit checks that a node may leave by its own word because its workers keep failing, and
+// records that it is out: nothing else can have been the cause of its failure.
 func (c *Checker) leavesUnfit(s *session, ev r.AnnounceStop) {
-	out := 0
+	if c.stop.Round != 0 || c.count(lost) > 0 || c.overtaken {
+		c.violated(7, "node %s left as unfit; the stop %+v was known, %d nodes lost, the round overtaken %v", s.node, c.stop, c.count(lost), c.overtaken)
+	}
+	c.ownWord(s)
+	c.keepOut(c.ownKey(s), drain{by: "node " + s.node, reason: printable.Text(ev.Reason), unfit: true})
+}
+
+// ownWord checks that a node may be kept out by its own word: enough others stay, and few are out
+// so, also if all of them say it at once.
+func (c *Checker) ownWord(s *session) {
+	out, left := 0, 0
 	for _, d := range c.drained {
 		if d.unfit {
 			out++
 		}
 	}
-	if out >= max(1, c.policy.Max/ownWord) {
+	for _, other := range c.nodes() {
+		if other != s && !c.isOut(other) {
+			left++
+		}
+	}
+	if out >= max(1, c.policy.Max/ownWordShare) {
 		c.violated(4, "node %s left as unfit, the %dth of a run of %d nodes", s.node, out+1, c.policy.Max)
 	}
-	if left := len(c.nodes()) - 1; left < c.policy.Min {
+	if left < c.policy.Min {
 		c.violated(4, "node %s left as unfit, with %d others of at least %d", s.node, left, c.policy.Min)
 	}
-	if c.stop.Round != 0 || c.count(lost) > 0 || c.overtaken || c.ended() || c.finishing() {
-		c.violated(7, "node %s left as unfit; the stop %+v was known, %d nodes lost, the round overtaken %v, the run ended %v or finishing %v",
-			s.node, c.stop, c.count(lost), c.overtaken, c.ended(), c.finishing())
+	if c.ended() || c.finishing() {
+		c.violated(7, "node %s left as unfit; the run ended %v or finishing %v", s.node, c.ended(), c.finishing())
 	}
 	c.own = true
-	key := s.hostName
-	if key == "" || len(c.named(key)) > 1 {
-		key = s.node
+}
+
+// isOut reports whether a live node is kept out once its round ends.
+func (c *Checker) isOut(s *session) bool {
+	_, byID := c.drained[s.node]
+	_, byHost := c.drained[s.hostName]
+	return byID || byHost && s.hostName != ""
+}
+
+func (c *Checker) ownKey(s *session) string {
+	if s.hostName == "" || len(c.named(s.hostName)) > 1 {
+		return s.node
 	}
-	c.keepOut(key, drain{by: "node " + s.node, reason: printable.Text(ev.Reason), unfit: true})
+	return s.hostName
+}
+
+// givenUnfit records the drain of a node that a check has found unfit, unless it was refused. It is
+// out from then on, and stays while its workers save.
+func (c *Checker) givenUnfit(s *session, d r.Direct, refused bool) {
+	if c.isOut(s) || slices.Contains(c.directed, d.ID) || c.stands(d.ID) != nil {
+		if refused {
+			c.violated(12, "node %s is unfit, by %+v, is out already, and was refused", s.node, d)
+		}
+		return
+	}
+	if refused {
+		return
+	}
+	c.ownWord(s)
+	d.Nodes, d.By = []string{c.ownKey(s)}, "node "+s.node
+	t := c.participantOf(s)
+	runs := d.Within > 0 && t != nil && t.state == running && !c.covered(d)
+	if runs && !c.usable(d) {
+		c.violated(12, "node %s is drained as unfit, by %+v, which cannot stand", s.node, d)
+	}
+	c.keepOut(d.Nodes[0], drain{by: d.By, reason: printable.Text(d.Reason), unfit: true, cordoned: runs})
+	if runs {
+		c.direct(d)
+	}
 }
 
 // refusalOf is the text of the error that answers a request.

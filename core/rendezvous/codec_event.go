@@ -157,8 +157,9 @@ func packAsked(p *pack.Packer, ev Event) {
 		p.Int64(ev.Step)
 		p.Bool(ev.Saved)
 	case GiveDirective:
-		p.List(1)
+		p.List(2)
 		packDirect(p, ev.Directive)
+		p.Bool(ev.Unfit)
 	default: // Finish, AwaitPeers
 		p.List(0)
 	}
@@ -277,7 +278,7 @@ func unpackAsked(u *pack.Unpacker, op Op) Event {
 		u.Open()
 		d := unpackDirect(u)
 		u.Close()
-		return GiveDirective{Directive: d}
+		return GiveDirective{Directive: d, Unfit: u.Bool()}
 	case OpReportDirective:
 		return ReportDirective{ID: u.Text(MaxNameLen), Generation: u.Text(MaxNameLen), Round: u.Uint(), Step: u.Int64(), Saved: u.Bool()}
 	case OpAnnounceStop:

@@ -111,6 +111,11 @@ type Direct struct {
 type GiveDirective struct {
 	Request
 	Directive Direct
+
+	// Unfit says of a drain that a check has found this node unfit (docs/decisions/0131): it is kept
+	// out by its own word, from now on, if the others can go on without it. Within 0: its workers
+	// have ended, and it leaves by itself.
+	Unfit bool `json:",omitzero"`
 }
 
 func (GiveDirective) event() {}
@@ -196,6 +201,10 @@ func (d *Direct) sound() bool {
 func (m *Machine) giveDirective(n *node, ev GiveDirective) {
 	d := ev.Directive
 	d.By = "node " + n.id
+	if ev.Unfit {
+		m.drainUnfit(n, ev.Number, d)
+		return
+	}
 	if d.Kind.NamesNodes() && len(d.Nodes) == 0 {
 		d.Nodes = []string{n.id}
 	}
@@ -621,10 +630,10 @@ func (m *Machine) cordon(ev Cordon) string {
 func (m *Machine) drainedError(node string, d *drained) *Error {
 	code, how := CodeGraceful, "it was drained by "+d.by
 	switch {
-	case d.cordoned:
-		how = "it was cordoned by " + d.by
 	case d.cause != CauseAdmin:
 		code, how = CodeUnfit, d.by+" left it as unfit"
+	case d.cordoned:
+		how = "it was cordoned by " + d.by
 	}
 	return Errorf(code, "run %q goes on without node %s: %s: %s; `rallypoint admin undrain` admits it again", m.runID, node, how, d.reason)
 }

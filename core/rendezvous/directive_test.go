@@ -238,7 +238,11 @@ func (s *sim) directAny(t *rapid.T) {
 	}
 	if rapid.Bool().Draw(t, "by a node") {
 		n := s.pick(t, func(n *rigNode) bool { return s.connected(n) })
-		s.send(GiveDirective{Request: n.request(), Directive: d})
+		unfit := d.Kind == DirectiveDrain && rapid.Bool().Draw(t, "unfit")
+		if unfit {
+			d.Nodes, d.For = nil, time.Duration(rapid.IntRange(0, 2).Draw(t, "away"))*time.Minute
+		}
+		s.send(GiveDirective{Request: n.request(), Directive: d, Unfit: unfit})
 		return
 	}
 	s.do(d)

@@ -54,7 +54,7 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 	if ev.Away != 0 {
 		row := drained{by: "node " + n.id, reason: ev.Reason, away: ev.Away, cause: CauseFailures}
 		key := m.ownKey(n)
-		if stays = m.unfitRefusal(key, row); stays == nil {
+		if stays = m.unfitRefusal(n, key, row); stays == nil {
 			ev.Leaving = true
 			m.keepOut(key, row)
 			m.directivesOwn = true
@@ -85,11 +85,12 @@ type DrainCause int
 const (
 	CauseAdmin    DrainCause = 0 // a drain
 	CauseFailures DrainCause = 1 // its workers kept failing
-	causes                   = 2
+	CauseCheck    DrainCause = 2 // a check found it unfit
+	causes                   = 3
 )
 
 // DrainCauses are all causes.
-var DrainCauses = [causes]DrainCause{CauseAdmin, CauseFailures}
+var DrainCauses = [causes]DrainCause{CauseAdmin, CauseFailures, CauseCheck}
 
 // String is the cause's name in the status.
 func (c DrainCause) String() string {
@@ -98,6 +99,8 @@ func (c DrainCause) String() string {
 		return "admin"
 	case CauseFailures:
 		return "failures"
+	case CauseCheck:
+		return "check"
 	}
 	return fmt.Sprintf("cause %d", int(c))
 }
@@ -131,24 +134,40 @@ func (m *Machine) ownKey(n *node) string {
 
 // unfitRefusal says why a node whose workers keep failing stays in the run; nil if it may
 // leave as unfit. Each reason is one of this failure only: the node may ask at the next.
-func (m *Machine) unfitRefusal(key string, row drained) *Error {
-	left, most, out := len(m.nodes.live)-1, max(1, m.forming.policy.Max/ownWordShare), 0
+func (m *Machine) unfitRefusal(n *node, key string, row drained) *Error {
+	switch err := m.ownWordRefusal(n, key, row); {
+	case m.closed != nil || m.round.finishing():
+		return err
+	case m.round.stop != nil:
+		return Errorf(CodeInvalid, "another stop of the round was announced before, which may be the cause: %s", m.round.stopReason())
+	case m.round.tally[participantLost] > 0 || m.round.overtaken != "":
+		return Errorf(CodeInvalid, "the round lost a node before, which may be the cause: %s", m.round.inState(participantLost))
+	default:
+		return err
+	}
+}
+
+// ownWordRefusal says why a node cannot be kept out by its own word now; nil if it can. Neither a
+// check that is wrong nor a script that fails may take out more than a share of the nodes.
+func (m *Machine) ownWordRefusal(n *node, key string, row drained) *Error {
+	left, most, out := 0, max(1, m.forming.policy.Max/ownWordShare), 0
+	for _, other := range m.nodes.live {
+		if other != n && m.rowOf(other.id, other.hostName) == nil {
+			left++
+		}
+	}
 	for _, d := range m.drained {
 		if d.cause != CauseAdmin {
 			out++
 		}
 	}
 	switch {
-	case row.away < 0 || row.away > MaxWithin:
+	case row.away <= 0 || row.away > MaxWithin:
 		return Errorf(CodeInvalid, "a node is kept out for %v, it must be above 0 and at most %v", row.away, MaxWithin)
 	case m.closed != nil:
 		return Errorf(CodeInvalid, "the job %s", m.closed.sentence())
 	case m.round.finishing():
 		return Errorf(CodeInvalid, "the job is finishing")
-	case m.round.stop != nil:
-		return Errorf(CodeInvalid, "another stop of the round was announced before, which may be the cause: %s", m.round.stopReason())
-	case m.round.tally[participantLost] > 0 || m.round.overtaken != "":
-		return Errorf(CodeInvalid, "the round lost a node before, which may be the cause: %s", m.round.inState(participantLost))
 	case left < m.forming.policy.Min:
 		return Errorf(CodeInvalid, "%d would be left, at least %d are needed", left, m.forming.policy.Min)
 	case out >= most:
@@ -157,6 +176,42 @@ func (m *Machine) unfitRefusal(key string, row drained) *Error {
 	f := m.makeDirectiveFacts()
 	f.Drained = append(f.Drained, row.fact(key))
 	return m.tooMuchToTell(f)
+}
+
+// drainUnfit answers a node that a check has found unfit. It is kept out from now on; while its
+// workers run it stays until they have saved, by a drain of it. One that is out already, or that a
+// directive has leave anyway, has what it asks for.
+func (m *Machine) drainUnfit(n *node, number uint64, d Direct) {
+	d.Reason = printable.Text(d.Reason)
+	if m.knowsDirective(d.ID) || m.rowOf(n.id, n.hostName) != nil {
+		m.nodes.answer(n, number, nil)
+		return
+	}
+	s, key := m.round.participantOf(n), m.ownKey(n)
+	d.Nodes = []string{key}
+	runs := d.Within > 0 && s != nil && s.state == participantRunning && !m.covered(&d)
+	row := drained{by: d.By, reason: d.Reason, away: d.For, cause: CauseCheck, cordoned: runs}
+	err := m.ownWordRefusal(n, key, row)
+	if d.Kind != DirectiveDrain {
+		err = Errorf(CodeInvalid, "a node that is unfit is drained, it cannot ask for a %v", d.Kind)
+	}
+	if err != nil {
+		err = Errorf(err.Code, "run %q: it asked to leave as unfit, and was refused: %s", m.runID, err.Text)
+	} else if runs {
+		err = m.directiveRefusal(d)
+	}
+	if err != nil {
+		m.nodes.fail(n, number, err)
+		return
+	}
+	m.keepOut(key, row)
+	m.directivesOwn = true
+	m.directivesChanged()
+	m.out.note("node %s is not fit, and is kept out: %s", n.id, d.Reason)
+	if runs {
+		m.direct(d)
+	}
+	m.nodes.answer(n, number, nil)
 }
 
 // packRoundStop writes an announced stop; none is nil.

@@ -1,0 +1,123 @@
+package rendezvous
+
+import (
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+)
+
+// checked has a node ask to be drained because a check found it unfit.
+func (r *rig) checked(n *rigNode, within time.Duration) *Error {
+	ev := GiveDirective{Request: n.request(), Unfit: true, Directive: Direct{ID: "of " + n.id, Kind: DirectiveDrain, Within: within, For: time.Hour, Reason: "gpu_xid: Xid 79"}}
+	r.apply(ev)
+	return n.replies[ev.Number].Err
+}
+
+// TestWrongCheckOnAllNodes: of 16 nodes on which a check turns bad 2 leave, once their workers have
+// had their time, and 14 go on.
+func TestWrongCheckOnAllNodes(t *testing.T) {
+	r := newRig(t, -1)
+	var ids []string
+	for i := range 16 {
+		ids = append(ids, fmt.Sprintf("n%02d", i))
+	}
+	n := r.group(policy(8, 16), ids...)
+	out := 0
+	for i, node := range n {
+		err := r.checked(node, time.Minute)
+		if err == nil {
+			out++
+		} else if !strings.Contains(err.Text, "2 of at most 16 nodes are out by their own word already") && !strings.Contains(err.Text, "2 of at most 2 nodes") {
+			t.Errorf("node %d was told %v", i, err)
+		}
+	}
+	s := r.m.Status()
+	if out != 2 || len(s.Drained) != 2 || len(s.Directives) != 1 || len(s.Directives[0].Nodes) != 2 {
+		t.Fatalf("%d may leave; kept out: %+v; standing %+v", out, s.Drained, s.Directives)
+	}
+	for _, d := range s.Drained {
+		if d.Cause != CauseCheck || !d.Cordoned || d.By != "node "+d.Node {
+			t.Errorf("%+v", d)
+		}
+	}
+	r.fire(TimerDirective)
+	for _, node := range n[:2] {
+		if node.dropped == nil {
+			t.Errorf("node %s was not drained", node.id)
+		}
+		if back := r.hello(node.id, policy(8, 16)); back.welcomed || back.refused.Code != CodeUnfit || !strings.Contains(back.refused.Text, "gpu_xid: Xid 79") {
+			t.Errorf("it came back and was told %+v", back.refused)
+		}
+	}
+	if s := r.m.Status(); len(s.Drained) != 2 || s.Drained[0].Cause != CauseCheck || s.Drained[0].Cordoned {
+		t.Errorf("kept out: %+v", s.Drained)
+	}
+	for _, node := range n[2:] {
+		r.join(node)
+	}
+	r.wantRound(n[2:]...)
+}
+
+// TestUnfitByCheck: which nodes may leave because of a check, and what becomes of the others.
+func TestUnfitByCheck(t *testing.T) {
+	host := func(name string) func(*Hello) { return func(h *Hello) { h.HostName = name } }
+	for name, c := range map[string]struct {
+		p      Policy
+		within time.Duration
+		hosts  [3]string
+		before func(r *rig, n []*rigNode)
+		want   string // refusal
+		key    string
+		stands int
+	}{
+		"while its workers run": {policy(1, 3), time.Minute, [3]string{"h0", "h1", "h2"}, nil, "", "h1", 1},
+		"once they have ended":  {policy(1, 3), 0, [3]string{"h0", "h1", "h2"}, nil, "", "h1", 0},
+		"two nodes of a host":   {policy(1, 3), time.Minute, [3]string{"h", "h", "h2"}, nil, "", "b", 1},
+		"no host":               {policy(1, 3), time.Minute, [3]string{}, nil, "", "b", 1},
+		"too few":               {policy(3, 3), time.Minute, [3]string{}, nil, "2 would be left, at least 3 are needed", "", 0},
+		"too few are fit":       {policy(2, 3), time.Minute, [3]string{}, func(r *rig, n []*rigNode) { r.apply(Cordon{Node: "c", By: "x", Reason: "y"}) }, "1 would be left", "", 0},
+		"finishing":             {policy(1, 3), time.Minute, [3]string{}, func(r *rig, n []*rigNode) { r.apply(Finish{Request: n[0].request()}) }, "the job is finishing", "", 0},
+		"after a failure":       {policy(1, 3), 0, [3]string{}, func(r *rig, n []*rigNode) { r.announce(n[1], false, "failed") }, "", "b", 0},
+		"a stop stands": {policy(1, 3), time.Minute, [3]string{}, func(r *rig, n []*rigNode) {
+			r.apply(Direct{ID: "s", Kind: DirectiveStop, Within: time.Hour, By: "x", Reason: "y"})
+		}, "", "b", 1},
+		"a save stands": {policy(1, 3), time.Minute, [3]string{}, func(r *rig, n []*rigNode) {
+			r.apply(Direct{ID: "s", Kind: DirectiveSave, Within: time.Hour, By: "x", Reason: "y"})
+		}, "", "b", 1},
+		"another drain stands": {policy(1, 3), time.Minute, [3]string{}, func(r *rig, n []*rigNode) {
+			r.apply(Direct{ID: "s", Kind: DirectiveDrain, Nodes: []string{"c"}, Within: time.Hour, By: "x", Reason: "y"})
+		}, "", "b", 1},
+		"an administrator was first": {policy(1, 3), time.Minute, [3]string{}, func(r *rig, n []*rigNode) { r.apply(Cordon{Node: "b", By: "x", Reason: "y"}) }, "", "", 0},
+		"its share is out":           {policy(1, 3), time.Minute, [3]string{}, func(r *rig, n []*rigNode) { r.m.drained["x"] = &drained{cause: CauseFailures} }, "1 of at most 1 nodes are out by their own word", "", 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRig(t, -1)
+			var n []*rigNode
+			for i, id := range []string{"a", "b", "c"} {
+				n = append(n, r.hello(id, c.p, host(c.hosts[i])))
+				r.join(n[i])
+			}
+			if r.m.round.number == 0 {
+				r.fire(TimerLastCall)
+			}
+			if c.before != nil {
+				c.before(r, n)
+			}
+			err := r.checked(n[1], c.within)
+			row := r.m.drained[c.key]
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Text, c.want) || (row == nil) != (c.key == "") || row != nil && row.cause != CauseCheck {
+				t.Fatalf("it was told %v; the row %+v of %q", err, row, c.key)
+			}
+			if got := len(r.m.Status().Directives); got != c.stands {
+				t.Errorf("%d directives stand, want %d", got, c.stands)
+			}
+			if again := r.checked(n[1], c.within); (again == nil) != (err == nil) {
+				t.Errorf("asked again it was told %v", again)
+			}
+			if n[1].dropped != nil {
+				t.Errorf("it was dropped: %v", n[1].dropped)
+			}
+		})
+	}
+}
