@@ -238,7 +238,7 @@ func (m *Machine) rebuild(c LastRound) {
 		}
 	}
 	m.dropKeys(m.round.number)
-	m.forgetAgreement()
+	m.directives.forgetAgreement()
 	m.round.replace(c.World)
 	m.round.origin, m.round.number, m.round.store = c.Generation, c.Round, c.Store
 	for rank := range m.round.participants {

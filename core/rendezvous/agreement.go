@@ -90,16 +90,6 @@ func (a *agreement) count(rank, by int) {
 
 func agreeTimer(id string) Timer { return Timer{Kind: TimerAgree, Session: SessionID(id)} }
 
-// forgetAgreement drops what the members of a round have said when it is over: the next one
-// agrees again.
-func (m *Machine) forgetAgreement() {
-	if m.round.agreement.phase != phaseWaiting {
-		m.out.stopAll(TimerAgree)
-		m.round.agreement = agreement{}
-		m.directivesChanged()
-	}
-}
-
 // canAgree reports whether the round can agree on a directive: its members run, and none of
 // them is about to stop its workers.
 func (m *Machine) canAgree() bool {
@@ -109,7 +99,7 @@ func (m *Machine) canAgree() bool {
 // settleDirective does what follows from the reports: it asks the members of a round that can
 // agree, ends the agreement, and carries the directive out when all have saved.
 func (m *Machine) settleDirective() {
-	d := m.standing
+	d := m.directives.standing
 	if d == nil {
 		return
 	}
@@ -117,53 +107,23 @@ func (m *Machine) settleDirective() {
 	case m.round.allSaved():
 		m.carryOut(d, "all have saved")
 	case m.round.agreement.phase == phaseWaiting && canAgree:
-		m.ask(d)
+		m.directives.ask(d)
 	case m.round.agreement.phase == phaseAsking && !canAgree:
 		m.round.agreement.phase = phaseGivenUp
 		m.out.stopAll(TimerAgree)
-		m.directivesChanged()
+		m.directives.changed()
 	case m.round.agreement.phase == phaseAsking && m.round.all(&m.round.agreement.held):
-		m.agree(d, m.round.agreement.step)
+		m.directives.agree(d, m.round.agreement.step)
 	}
-}
-
-// ask asks the members at which step they hold their workers.
-func (m *Machine) ask(d *directive) {
-	m.round.agreement = agreement{phase: phaseAsking, step: -1}
-	m.out.set(agreeTimer(d.ID), d.agreeTime())
-	m.directivesChanged()
 }
 
 // agreeTime is how long the members may take to say where they hold their workers.
 func (d *directive) agreeTime() time.Duration { return min(agreeTime, (d.Within+1)/2) }
 
-// agree ends the agreement: the step is the one for this round, and there is no other.
-func (m *Machine) agree(d *directive, step int64) {
-	m.out.stopAll(TimerAgree)
-	m.directivesChanged()
-	m.round.agreement.phase, m.round.agreement.step = phaseAgreed, step
-	if step >= 0 {
-		m.out.note("directive %s: the workers of round %d are told at step %d", d.ID, m.round.number, step)
-	} else {
-		m.out.note("directive %s: the workers of round %d are told at once", d.ID, m.round.number)
-	}
-}
-
-// agreeTimePassed goes on without an agreed step: what a silent member's workers do is not
-// known, so that no step is the same for all.
-func (m *Machine) agreeTimePassed() {
-	d := m.standing
-	if d == nil || m.round.agreement.phase != phaseAsking {
-		return
-	}
-	m.out.note("directive %s: no step is agreed: %v passed without an answer of %s", d.ID, d.agreeTime(), m.round.namesWithout(&m.round.agreement.held))
-	m.agree(d, -1)
-}
-
 // reportDirective records what a member says of a directive.
 func (m *Machine) reportDirective(n *node, ev ReportDirective) {
 	if ev.Round == m.round.number && ev.Generation == m.round.origin && !m.round.disowned() {
-		m.applyReport(n, DirectiveReport{ID: ev.ID, Step: ev.Step, Saved: ev.Saved})
+		m.directives.report(n, DirectiveReport{ID: ev.ID, Step: ev.Step, Saved: ev.Saved})
 	}
 }
 
@@ -172,38 +132,11 @@ func (m *Machine) applyReports(n *node, c LastRound) {
 	if c.Round != m.round.number || c.Generation != m.round.origin || m.round.disowned() {
 		return
 	}
-	if d := m.standing; d != nil && m.round.agreement.phase == phaseWaiting && m.canAgree() {
-		m.ask(d) // the first member that comes to a successor answers what it has not asked yet
+	if d := m.directives.standing; d != nil && m.round.agreement.phase == phaseWaiting && m.canAgree() {
+		m.directives.ask(d) // the first member that comes to a successor answers what it has not asked yet
 	}
 	for _, r := range c.Reports {
-		m.applyReport(n, r)
-	}
-}
-
-// applyReport records a report of the running round.
-func (m *Machine) applyReport(n *node, r DirectiveReport) {
-	s, d := m.round.participantOf(n), m.standingAs(r.ID)
-	if s == nil || s.state != participantRunning || d == nil || r.Step < -1 {
-		return
-	}
-	switch {
-	case m.round.agreement.phase == phaseAsking && !r.Saved && !m.round.agreement.held.contains(s.rank):
-		m.round.agreement.held.add(s.rank)
-		m.round.agreement.step = max(m.round.agreement.step, r.Step)
-	case m.round.agreement.phase == phaseAgreed && r.Saved:
-		m.round.agreement.saved.add(s.rank)
-	}
-}
-
-// agreementStatus says how far a directive is in the running round.
-func (m *Machine) agreementStatus(d *directive, s *DirectiveStatus) {
-	s.Members = m.round.awaited()
-	switch m.round.agreement.phase {
-	case phaseAsking:
-		s.Phase, s.Round, s.Missing = DirectiveAgreeing, m.round.number, m.round.missingOf(&m.round.agreement.held)
-	case phaseAgreed:
-		s.Phase, s.Round, s.Step = DirectiveAgreed, m.round.number, m.round.agreement.step
-		s.Saved, s.Missing = m.round.agreement.saved.running, m.round.missingOf(&m.round.agreement.saved)
+		m.directives.report(n, r)
 	}
 }
 
@@ -235,24 +168,4 @@ func (d *directive) said() string {
 		d.text = d.describe()
 	}
 	return d.text
-}
-
-// directiveFor is that directive as a node is to see it.
-func (m *Machine) directiveFor(n *node) DirectiveNotice {
-	d := m.standing
-	if d == nil || n.ended {
-		return DirectiveNotice{}
-	}
-	v := DirectiveNotice{ID: d.ID, Kind: d.Kind, Named: d.names(n), Text: d.said(), Within: d.Within, Target: d.Target, By: d.By, Reason: d.Reason}
-	s := m.round.participantOf(n)
-	if s == nil || s.state != participantRunning {
-		return v
-	}
-	switch m.round.agreement.phase {
-	case phaseAsking:
-		v.Round = m.round.number
-	case phaseAgreed:
-		v.Round, v.Agreed, v.Step = m.round.number, true, m.round.agreement.step
-	}
-	return v
 }

@@ -368,7 +368,7 @@ func TestDirectivesOfEndingJob(t *testing.T) {
 	r.wantAsked("d1", 1, n[1:]...)
 	r.wantAsked("d1", 0, n[0])
 	r.fire(TimerDirective)
-	if n[1].dropped != nil || n[2].notice.Waiting > 0 || r.m.drained["b"] != nil {
+	if n[1].dropped != nil || n[2].notice.Waiting > 0 || r.m.directives.drained["b"] != nil {
 		t.Errorf("it was carried out: %v, %+v", n[1].dropped, n[2].notice)
 	}
 	r.apply(Direct{ID: "s1", Kind: DirectiveStop, Within: time.Minute, By: "admin", Reason: "why"})
@@ -494,7 +494,7 @@ func TestNodesDirective(t *testing.T) {
 	if err := empty.misfit(Direct{Kind: DirectiveScale}); err == nil || err.Code != CodeInvalid {
 		t.Errorf("a scale of a run without nodes: %v", err)
 	}
-	if r.m.standing != nil || len(r.m.directed) > 0 {
+	if r.m.directives.standing != nil || len(r.m.directives.past) > 0 {
 		t.Error("a directive stays that was refused")
 	}
 	d := Direct{ID: "d1", Kind: DirectiveDrain, Within: time.Minute, By: "another one", Reason: "SIGTERM"}
@@ -556,7 +556,7 @@ func TestFalseDirectiveFacts(t *testing.T) {
 			change(&f)
 			n[2].facts.Directives = f
 			r.follows(p, n[2])
-			if r.m.standing != nil || len(r.m.drained) > 0 || r.m.forming.target > 0 {
+			if r.m.directives.standing != nil || len(r.m.directives.drained) > 0 || r.m.forming.target > 0 {
 				t.Error("it is believed")
 			}
 		})

@@ -47,7 +47,7 @@ func (m *Machine) request(ev Event) {
 	case CancelDirective:
 		if a.Err = m.cancelRefusal(ev.ID); a.Err == nil {
 			a.Text = fmt.Sprintf("directive %s of run %q is canceled", ev.ID, m.runID)
-			m.cancelDirective(ev)
+			m.directives.cancel(ev)
 		}
 	case Cordon:
 		if a.Err = m.cordonRefusal(ev); a.Err == nil {
@@ -56,7 +56,7 @@ func (m *Machine) request(ev Event) {
 	case Undrain:
 		was := m.Status()
 		if a.Text, a.Err = undrainText(&was, ev.Node); a.Err == nil {
-			m.undrain(ev.Node, "undrained by "+printable.Text(ev.By)+": "+printable.Text(ev.Reason))
+			m.directives.undrain(ev.Node, "undrained by "+printable.Text(ev.By)+": "+printable.Text(ev.Reason))
 		}
 	case Forget:
 		if a.Err = m.forgettable(); a.Err == nil {
@@ -77,9 +77,9 @@ func (m *Machine) request(ev Event) {
 // requestDirective gives a directive of an administrator. One that was given before is answered
 // by what has become of it: its first answer may have been lost.
 func (m *Machine) requestDirective(d Direct) Answer {
-	if m.knowsDirective(d.ID) {
+	if m.directives.knows(d.ID) {
 		now := "is over, or has joined another one; a new directive needs a new id"
-		if m.standingAs(d.ID) != nil {
+		if m.directives.as(d.ID) != nil {
 			now = "stands"
 		}
 		return Answer{Text: fmt.Sprintf("nothing to do: directive %s of run %q was given before, and %s", d.ID, m.runID, now)}
@@ -91,7 +91,7 @@ func (m *Machine) requestDirective(d Direct) Answer {
 	about := d
 	about.Nodes = m.nodes.ids(d.Nodes)
 	text := directiveText(&was, about)
-	if s := m.standing; s != nil && !m.drainsNoMember(&d) {
+	if s := m.directives.standing; s != nil && !m.directives.drainsNoMember(&d) {
 		does := "joins"
 		if d.Kind.Replaces(s.Kind) {
 			does = "takes the place of"
@@ -103,11 +103,11 @@ func (m *Machine) requestDirective(d Direct) Answer {
 }
 
 func (m *Machine) cancelRefusal(id string) *Error {
-	if m.standingAs(id) != nil {
+	if m.directives.as(id) != nil {
 		return nil
 	}
 	var ids []string
-	if d := m.standing; d != nil {
+	if d := m.directives.standing; d != nil {
 		ids = []string{d.ID}
 	}
 	return Errorf(CodeInvalid, "no directive %q of run %q stands; %s", id, m.runID, listed(ids, "standing"))

@@ -140,7 +140,7 @@ func BenchmarkDirective(b *testing.B) {
 				m.Apply(saveOf(id, time.Minute))
 				all(ReportDirective{ID: id, Generation: "g", Round: 1, Step: 7})
 				all(ReportDirective{ID: id, Generation: "g", Round: 1, Step: -1, Saved: true})
-				if m.standing != nil {
+				if m.directives.standing != nil {
 					b.Fatal("it is not over")
 				}
 			}

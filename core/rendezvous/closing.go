@@ -90,8 +90,8 @@ func (m *Machine) close(c Closing) {
 	m.forming.disarmAll()
 	m.keepClosed()
 	m.forming.endHoldIfComplete() // else it still ends what is known of missing members
-	if m.standing != nil {
-		m.endDirective(m.standing)
+	if m.directives.standing != nil {
+		m.directives.end(m.directives.standing)
 	}
 	for _, n := range m.forming.candidates() {
 		number, s := n.join.Number, m.round.participantOf(n)

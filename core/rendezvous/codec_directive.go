@@ -136,46 +136,46 @@ const manyStanding = 64
 
 // packDirectives writes into a snapshot which directive stands, which do not any more, which
 // nodes are drained, and what the members of the round have said.
-func (m *Machine) packDirectives(p *pack.Packer) {
+func (ds *directives) pack(p *pack.Packer) {
 	var standing []*directive
-	if m.standing != nil {
-		standing = append(standing, m.standing)
+	if ds.standing != nil {
+		standing = append(standing, ds.standing)
 	}
 	p.List(10)
 	p.List(len(standing))
 	for _, d := range standing {
 		packDirect(p, d.Direct)
 	}
-	p.Texts(m.directed)
-	p.List(len(m.drained))
-	for _, node := range slices.Sorted(maps.Keys(m.drained)) {
+	p.Texts(ds.past)
+	p.List(len(ds.drained))
+	for _, node := range slices.Sorted(maps.Keys(ds.drained)) {
 		p.List(6)
 		p.Text(node)
-		p.Text(m.drained[node].by)
-		p.Text(m.drained[node].reason)
-		p.Duration(m.drained[node].away)
-		p.Int(int(m.drained[node].cause))
-		p.Bool(m.drained[node].cordoned)
+		p.Text(ds.drained[node].by)
+		p.Text(ds.drained[node].reason)
+		p.Duration(ds.drained[node].away)
+		p.Int(int(ds.drained[node].cause))
+		p.Bool(ds.drained[node].cordoned)
 	}
 	p.List(len(standing))
 	for range standing {
-		a := &m.round.agreement
+		a := &ds.round.agreement
 		p.List(4)
 		p.Int(int(a.phase))
 		p.Int64(a.step)
 		p.Bytes(a.held.has)
 		p.Bytes(a.saved.has)
 	}
-	p.Int(m.forming.target)
-	p.Uint(m.directiveSeq)
+	p.Int(ds.forming.target)
+	p.Uint(ds.seq)
 	p.Bool(false) // a field of versions before 5
-	p.Uint(m.learned)
-	p.Bool(m.directivesOwn)
-	p.Uint(m.endedRound)
+	p.Uint(ds.learned)
+	p.Bool(ds.own)
+	p.Uint(ds.endedRound)
 }
 
 // unpackDirectives comes after the members of the round.
-func (m *Machine) unpackDirectives(u *pack.Unpacker) {
+func (ds *directives) unpack(u *pack.Unpacker) {
 	var standing []*directive
 	u.Open()
 	for range openEach(u) {
@@ -188,17 +188,17 @@ func (m *Machine) unpackDirectives(u *pack.Unpacker) {
 		}
 		standing = append(standing, &directive{Direct: d})
 	}
-	m.directed = u.Texts(maxRemembered, maxText)
+	ds.past = u.Texts(maxRemembered, maxText)
 	for range openEach(u) {
 		u.Open()
 		node, d := u.Text(maxText), &drained{by: u.Text(maxText), reason: u.Text(maxText), away: u.Duration(), cause: DrainCause(u.Int()), cordoned: u.Bool()}
 		u.Close()
-		m.drained[node] = d
+		ds.drained[node] = d
 	}
 	said, asking := make([]agreement, len(standing)), 0
 	for i := range openEach(u) {
 		u.Open()
-		a := agreement{phase: agreementPhase(u.Int()), step: u.Int64(), held: m.round.unpackRankSet(u), saved: m.round.unpackRankSet(u)}
+		a := agreement{phase: agreementPhase(u.Int()), step: u.Int64(), held: ds.round.unpackRankSet(u), saved: ds.round.unpackRankSet(u)}
 		u.Close()
 		if a.phase == phaseAsking {
 			asking++
@@ -209,39 +209,39 @@ func (m *Machine) unpackDirectives(u *pack.Unpacker) {
 		}
 		said[i] = a
 	}
-	m.forming.target, m.directiveSeq = u.Int(), u.Uint()
+	ds.forming.target, ds.seq = u.Int(), u.Uint()
 	_ = u.Bool()
-	m.learned, m.directivesOwn, m.endedRound = u.Uint(), u.Bool(), u.Uint()
-	if m.forming.target < 0 || m.forming.target > MaxNodes {
-		u.Fail("the target is %d", m.forming.target)
+	ds.learned, ds.own, ds.endedRound = u.Uint(), u.Bool(), u.Uint()
+	if ds.forming.target < 0 || ds.forming.target > MaxNodes {
+		u.Fail("the target is %d", ds.forming.target)
 	}
 	u.Close()
 	if u.Err() == nil {
-		m.keepOne(standing, said)
+		ds.keepOne(standing, said)
 	}
 }
 
 // keepOne has one of several directives stand, by the rule for those that are given one after
 // the other: a state from before version 5 may hold several.
-func (m *Machine) keepOne(standing []*directive, said []agreement) {
+func (ds *directives) keepOne(standing []*directive, said []agreement) {
 	if len(standing) == 1 {
-		m.standing, m.round.agreement = standing[0], said[0]
+		ds.standing, ds.round.agreement = standing[0], said[0]
 		return
 	}
 	for _, kind := range []TimerKind{TimerDirective, TimerAgree, timerTurn} {
-		m.out.stopAll(kind)
+		ds.out.stopAll(kind)
 	}
 	for i, d := range standing {
-		if m.standing != nil && m.standsAgainst(&d.Direct) != "" {
-			m.remember(d.ID)
+		if ds.standing != nil && ds.standsAgainst(&d.Direct) != "" {
+			ds.remember(d.ID)
 			continue
 		}
-		m.stand(d.Direct)
-		if m.standingAs(d.ID) != nil && said[i].phase != phaseAsking { // it is asked for again
-			m.round.agreement = said[i]
+		ds.stand(d.Direct)
+		if ds.as(d.ID) != nil && said[i].phase != phaseAsking { // it is asked for again
+			ds.round.agreement = said[i]
 		}
 	}
-	m.out.effects = nil
+	ds.out.effects = nil
 }
 
 func (r *round) unpackRankSet(u *pack.Unpacker) (set ranks) {

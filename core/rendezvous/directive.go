@@ -2,7 +2,6 @@ package rendezvous
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -155,19 +154,6 @@ type directive struct {
 	text string // what it asks for; made for the first notice
 }
 
-// drained is a node that is not admitted.
-type drained struct {
-	by, reason string
-	away       time.Duration // from when it was drained; 0: until Undrain
-	cause      DrainCause
-	cordoned   bool // members whose workers run stay until their round ends
-}
-
-// fact is what a successor has to know of a node that is kept out.
-func (d *drained) fact(node string) DrainedFact {
-	return DrainedFact{Node: node, By: d.by, Reason: d.reason, For: d.away, Cause: d.cause, Cordoned: d.cordoned}
-}
-
 // describe says what a directive asks for.
 func (d *Direct) describe() string {
 	text := d.Kind.String()
@@ -208,7 +194,7 @@ func (m *Machine) giveDirective(n *node, ev GiveDirective) {
 	if d.Kind.NamesNodes() && len(d.Nodes) == 0 {
 		d.Nodes = []string{n.id}
 	}
-	if !m.knowsDirective(d.ID) && !m.covered(&d) { // else it is answered as if it were given
+	if !m.directives.knows(d.ID) && !m.directives.covered(&d) { // else it is answered as if it were given
 		if err := m.directiveRefusal(d); err != nil {
 			m.nodes.fail(n, ev.Number, err)
 			return
@@ -231,7 +217,7 @@ func (m *Machine) directiveRefusal(d Direct) *Error {
 			return err
 		}
 	}
-	if text := m.standsAgainst(&d); text != "" && !m.drainsNoMember(&d) {
+	if text := m.directives.standsAgainst(&d); text != "" && !m.directives.drainsNoMember(&d) {
 		return Errorf(CodeInvalid, "run %q: %s", m.runID, text)
 	}
 	if d.Within == 0 && !d.Kind.traits().endsRun && m.round.finishing() {
@@ -241,28 +227,6 @@ func (m *Machine) directiveRefusal(d Direct) *Error {
 	return nil
 }
 
-// standsAgainst says why what stands does not let a directive stand; "" if it does.
-func (m *Machine) standsAgainst(d *Direct) string {
-	s := m.standing
-	switch {
-	case s == nil || d.Kind.Replaces(s.Kind):
-	case !s.joinedBy(d):
-		return fmt.Sprintf("directive %s stands%s: %s; cancel it first", s.ID, s.until(), s.said())
-	case len(s.union(d)) > MaxDirectiveNodes:
-		return fmt.Sprintf("directive %s would drain %d nodes with it, at most %d are possible at a time", s.ID, len(s.union(d)), MaxDirectiveNodes)
-	case d.Within > 0 && d.Within < s.Within && len(m.out.timersOf(TimerDirective)) == maxDeadlines:
-		return fmt.Sprintf("directive %s has been joined by %d others already; cancel it first", s.ID, maxDeadlines-1)
-	}
-	return ""
-}
-
-// covered reports whether a stronger directive stands, for which the workers save and by which
-// the nodes leave that this one names: a node that asks for that has what it needs.
-func (m *Machine) covered(d *Direct) bool {
-	s := m.standing
-	return s != nil && s.Kind.Replaces(d.Kind) && !slices.ContainsFunc(d.Nodes, func(node string) bool { return !s.Kind.traits().endsRun && !slices.Contains(s.Nodes, node) })
-}
-
 // direct gives the run a directive that directiveRefusal lets pass.
 func (m *Machine) direct(ev Direct) {
 	ev.By, ev.Reason = printable.Text(ev.By), printable.Text(ev.Reason)
@@ -270,39 +234,16 @@ func (m *Machine) direct(ev Direct) {
 	for i, node := range ev.Nodes {
 		ev.Nodes[i] = printable.Text(node)
 	}
-	m.directivesOwn = true
+	m.directives.own = true
 	m.out.note("directive %s: %s", ev.ID, ev.describe())
-	if m.drainsNoMember(&ev) {
-		m.remember(ev.ID)
+	if m.directives.drainsNoMember(&ev) {
+		m.directives.remember(ev.ID)
 		m.carryOut(&directive{Direct: ev}, "at once")
 		return
 	}
-	m.stand(ev)
+	m.directives.stand(ev)
 	if ev.Within == 0 {
-		m.carryOut(m.standing, "at once")
-	}
-}
-
-// stand has a directive stand, for which standsAgainst has nothing: alone, in the place of a
-// weaker one, or joined to one of its kind, whose id and agreement stay.
-func (m *Machine) stand(d Direct) {
-	switch s := m.standing; {
-	case s == nil:
-		m.standing = &directive{Direct: d}
-	case d.Kind.Replaces(s.Kind):
-		m.out.note("directive %s takes the place of directive %s, a %v", d.ID, s.ID, s.Kind)
-		m.endDirective(s)
-		m.standing = &directive{Direct: d}
-	default:
-		m.out.note("directive %s joins directive %s", d.ID, s.ID)
-		m.remember(d.ID)
-		if sooner := s.join(&d); !sooner {
-			d.Within = 0 // the deadline stays
-		}
-	}
-	m.directivesChanged()
-	if d.Within > 0 {
-		m.out.set(directiveTimer(d.ID), d.Within)
+		m.carryOut(m.directives.standing, "at once")
 	}
 }
 
@@ -400,70 +341,18 @@ func (m *Machine) misfit(d Direct) *Error {
 	return m.directiveTooMuch(d)
 }
 
-func directiveTimer(id string) Timer {
-	return Timer{Kind: TimerDirective, Session: SessionID(id)}
-}
-
-func drainedTimer(node string) Timer { return Timer{Kind: TimerDrained, Session: SessionID(node)} }
-
-// standingAs returns the directive that stands if that is its id, else nil.
-func (m *Machine) standingAs(id string) *directive {
-	if d := m.standing; d != nil && d.ID == id {
-		return d
-	}
-	return nil
-}
-
-// knowsDirective reports whether a directive of that id stands or has stood, has joined another
-// one, or was replaced: one that is given under it changes nothing. The last maxRemembered that
-// do not stand are known.
-func (m *Machine) knowsDirective(id string) bool {
-	return m.standingAs(id) != nil || slices.Contains(m.directed, id)
-}
-
-// endDirective has nothing stand any more, and remembers the id of what did.
-func (m *Machine) endDirective(d *directive) {
-	if d != m.standing {
-		return
-	}
-	m.standing, m.round.agreement = nil, agreement{}
-	m.out.stopAll(TimerDirective)
-	m.out.stopAll(TimerAgree)
-	m.remember(d.ID)
-	m.directivesChanged()
-}
-
-// remember keeps the id of a directive that does not stand.
-func (m *Machine) remember(id string) {
-	m.directed = append(m.directed, id)
-	if extra := len(m.directed) - maxRemembered; extra > 0 {
-		m.directed = slices.Clone(m.directed[extra:])
-	}
-}
-
 // deadlinePassed carries out the directive that stands, also if some have not saved.
 func (m *Machine) deadlinePassed() {
-	if d := m.standing; d != nil {
-		m.carryOut(d, "at its deadline"+m.unsaved())
+	if d := m.directives.standing; d != nil {
+		m.carryOut(d, "at its deadline"+m.directives.unsaved())
 	}
-}
-
-// unsaved says who has not told that its workers have saved.
-func (m *Machine) unsaved() string {
-	if m.round.agreement.phase != phaseAgreed {
-		return " (no workers were told in this round)"
-	}
-	if names := m.round.namesWithout(&m.round.agreement.saved); names != "" {
-		return " (no word of a save came from " + names + ")"
-	}
-	return ""
 }
 
 // carryOut does what a directive asks for, and ends it.
 func (m *Machine) carryOut(d *directive, why string) {
-	m.directivesOwn = true
-	m.endDirective(d)
-	defer m.directivesChanged()
+	m.directives.own = true
+	m.directives.end(d)
+	defer m.directives.changed()
 	if m.round.finishing() && (!d.Kind.traits().endsRun || m.round.live() == 0) {
 		// No node takes the place of another any more, and one that leaves fails the job; one
 		// that all have finished is not to be queued again.
@@ -481,10 +370,10 @@ func (m *Machine) carryOut(d *directive, why string) {
 		m.forming.target = d.Target
 		m.out.note("directive %s is carried out, %s: the run goes on with %s", d.ID, why, wording.Count(d.Target, "node", "nodes"))
 		if m.forming.oversized() {
-			m.endedRound = m.round.number
+			m.directives.endedRound = m.round.number
 		}
 		if m.forming.gain() > 0 { // the workers have saved: what they train until a quiet time has passed, the next round trains again
-			m.endedRound = m.round.number
+			m.directives.endedRound = m.round.number
 			m.out.stop(Timer{Kind: TimerAdmit})
 			m.forming.admit = deadline{armed: true, due: true}
 		}
@@ -498,18 +387,18 @@ func (m *Machine) carryOut(d *directive, why string) {
 // again: its nodes would otherwise leave a run that waits for others until they give up.
 func (m *Machine) drain(d *directive, why string) {
 	m.out.note("directive %s is carried out, %s", d.ID, why)
-	if m.drainsAll(d) {
+	if m.directives.drainsAll(d) {
 		m.close(Closing{Kind: ClosedRequeue, By: d.By, Reason: d.Reason})
 		return
 	}
 	for _, node := range d.Nodes {
-		m.keepOut(node, drained{by: d.By, reason: d.Reason, away: d.For})
+		m.directives.keepOut(node, drained{by: d.By, reason: d.Reason, away: d.For})
 		if m.round.byNode[node] != nil {
-			m.endedRound = m.round.number
+			m.directives.endedRound = m.round.number
 		}
 		for _, n := range m.nodes.named(node) {
 			if m.round.byNode[n.id] != nil {
-				m.endedRound = m.round.number
+				m.directives.endedRound = m.round.number
 			}
 			m.lose(n, "drained by "+d.By+": "+d.Reason)
 		}
@@ -519,62 +408,13 @@ func (m *Machine) drain(d *directive, why string) {
 // endGone carries out a drain that a round has heard of and whose nodes are all gone: the next
 // round has nothing to ask its members for.
 func (m *Machine) endGone() {
-	d := m.standing
+	d := m.directives.standing
 	if d == nil || !d.Kind.NamesNodes() || m.round.agreement.phase == phaseWaiting {
 		return
 	}
 	if !slices.ContainsFunc(d.Nodes, func(node string) bool { return len(m.nodes.named(node)) > 0 }) {
 		m.carryOut(d, "its nodes are gone")
 	}
-}
-
-// drainsNoMember reports whether a drain names nodes without workers only, such as spares: the
-// workers of the round have nothing to save for it, nor to wait for.
-func (m *Machine) drainsNoMember(d *Direct) bool {
-	return d.Kind.NamesNodes() && !slices.ContainsFunc(d.Nodes, func(name string) bool {
-		list := m.nodes.named(name)
-		return len(list) == 0 || slices.ContainsFunc(list, func(n *node) bool { return m.round.participantOf(n) != nil })
-	})
-}
-
-// drainsAll reports whether a drain names every node of a run that has a round.
-func (m *Machine) drainsAll(d *directive) bool {
-	if m.round.live() == 0 || m.round.tally[participantUnknown] > 0 {
-		return false
-	}
-	for _, n := range m.nodes.live {
-		if !d.names(n) {
-			return false
-		}
-	}
-	return true
-}
-
-func (m *Machine) cancelDirective(ev CancelDirective) {
-	if d := m.standingAs(ev.ID); d != nil {
-		m.directivesOwn = true
-		m.endDirective(d)
-		m.out.note("directive %s was canceled by %s: %s", ev.ID, printable.Text(ev.By), printable.Text(ev.Reason))
-	}
-}
-
-func (m *Machine) undrain(node, by string) {
-	if m.drained[node] == nil {
-		return
-	}
-	delete(m.drained, node)
-	m.out.stop(drainedTimer(node))
-	m.directivesOwn = true
-	m.directivesChanged()
-	m.out.note("node %s may come back: %s", printable.Text(node), by)
-}
-
-// rowOf is why a node is kept out, by its id or its host; nil: it is not.
-func (m *Machine) rowOf(id, hostName string) *drained {
-	if d := m.drained[id]; d != nil || hostName == "" {
-		return d
-	}
-	return m.drained[hostName]
 }
 
 // cordonRefusal says why a node cannot be cordoned; nil if it can.
@@ -587,7 +427,7 @@ func (m *Machine) cordonRefusal(ev Cordon) *Error {
 	case ev.For < 0 || ev.For > MaxWithin:
 		return Errorf(CodeInvalid, "run %q: a node is cordoned for %v, it must be between 0 (until it is uncordoned) and %v", m.runID, ev.For, MaxWithin)
 	}
-	f := m.makeDirectiveFacts()
+	f := m.directives.makeFacts()
 	f.Drained = append(f.Drained, cordonRow(ev).fact(ev.Node))
 	if err := m.tooMuchToTell(f); err != nil {
 		return Errorf(err.Code, "run %q: %s", m.runID, err.Text)
@@ -602,9 +442,9 @@ func cordonRow(ev Cordon) *drained {
 // cordon keeps a node out that cordonRefusal lets pass, and says what that does.
 func (m *Machine) cordon(ev Cordon) string {
 	row := cordonRow(ev)
-	m.keepOut(ev.Node, *row)
-	m.directivesOwn = true
-	m.directivesChanged()
+	m.directives.keepOut(ev.Node, *row)
+	m.directives.own = true
+	m.directives.changed()
 	m.out.note("node %s was cordoned by %s: %s", ev.Node, row.by, row.reason)
 	stay := 0
 	for _, n := range m.nodes.named(ev.Node) {
@@ -672,22 +512,4 @@ type DrainedStatus struct {
 	Node, By, Reason string
 	Cause            DrainCause
 	Cordoned         bool
-}
-
-// directiveStatus lists what stands, and the drained nodes by id.
-func (m *Machine) directiveStatus() (standing []DirectiveStatus, away []DrainedStatus) {
-	if d := m.standing; d != nil {
-		s := DirectiveStatus{
-			ID: d.ID, Kind: d.Kind.String(), Nodes: slices.Clone(d.Nodes), Within: d.Within, By: d.By, Reason: d.Reason, At: d.At, Target: d.Target,
-			Phase: DirectiveWaiting, Step: -1,
-		}
-		if m.round.agreement.phase != phaseWaiting {
-			m.agreementStatus(d, &s)
-		}
-		standing = append(standing, s)
-	}
-	for _, node := range slices.Sorted(maps.Keys(m.drained)) {
-		away = append(away, DrainedStatus{Node: node, By: m.drained[node].by, Reason: m.drained[node].reason, Cause: m.drained[node].cause, Cordoned: m.drained[node].cordoned})
-	}
-	return standing, away
 }

@@ -146,7 +146,7 @@ func TestDirectiveOnce(t *testing.T) {
 	r.apply(drainOf("d1", time.Second, 0, "a"))
 	r.apply(drainOf("d2", time.Hour, 0, "b"))
 	r.apply(CancelDirective{ID: "d2", By: "admin", Reason: "why not"}) // it has joined d1
-	if d := r.m.standing; d.ID != "d1" || len(d.Nodes) != 1 || d.Within != time.Minute || n[1].notice.Directive.ID != "d1" {
+	if d := r.m.directives.standing; d.ID != "d1" || len(d.Nodes) != 1 || d.Within != time.Minute || n[1].notice.Directive.ID != "d1" {
 		t.Errorf("%+v", d)
 	}
 	r.apply(CancelDirective{ID: "d1", By: "admin", Reason: "why not"})
@@ -184,7 +184,7 @@ func TestDirectivesInSnapshot(t *testing.T) {
 		}
 	}
 	r.apply(drainOf("d0", 0, 0, "a"))
-	if r.m.drained["a"] != nil {
+	if r.m.directives.drained["a"] != nil {
 		t.Error("a directive that had ended is carried out again")
 	}
 }
@@ -195,7 +195,7 @@ func TestDirectivesEndWithRun(t *testing.T) {
 	r.group(policy(1, 2), "a", "b")
 	r.apply(drainOf("d1", time.Minute, 0, "b"))
 	r.apply(CloseRun{By: "admin", Reason: "why"})
-	if r.runs(TimerDirective) || r.m.standing != nil {
+	if r.runs(TimerDirective) || r.m.directives.standing != nil {
 		t.Error("it stands in a closed run")
 	}
 }
@@ -249,7 +249,7 @@ func (s *sim) directAny(t *rapid.T) {
 }
 
 func (s *sim) reportAny(t *rapid.T) {
-	d := s.m.standing
+	d := s.m.directives.standing
 	if d == nil {
 		t.Skip("none stands")
 	}
@@ -270,12 +270,12 @@ func (s *sim) mustKnowDirectives(old, twin *Machine) {
 	if twin.closed != nil {
 		return
 	}
-	if is, was := twin.standing, old.standing; was != nil {
+	if is, was := twin.directives.standing, old.directives.standing; was != nil {
 		if is == nil || is.ID != was.ID || !slices.Equal(is.Nodes, was.Nodes) || is.Within != was.Within {
 			s.t.Fatalf("directive %+v is lost with its control plane, %+v stands", was, is)
 		}
 		if was, is := old.round.agreement, twin.round.agreement; was.phase == phaseAgreed && (is.phase != phaseAgreed || is.step != was.step) {
-			s.t.Fatalf("directive %s was agreed at step %d, its next host has phase %d, step %d", old.standing.ID, was.step, is.phase, is.step)
+			s.t.Fatalf("directive %s was agreed at step %d, its next host has phase %d, step %d", old.directives.standing.ID, was.step, is.phase, is.step)
 		}
 	} else if is != nil {
 		s.t.Fatalf("the next host knows of directive %+v, none stands", is)
@@ -283,12 +283,12 @@ func (s *sim) mustKnowDirectives(old, twin *Machine) {
 	if twin.forming.target != old.forming.target {
 		s.t.Fatalf("the next host knows of the target %d, it is %d", twin.forming.target, old.forming.target)
 	}
-	for _, id := range old.directed[max(0, len(old.directed)-maxEndedFacts):] {
-		if !slices.Contains(twin.directed, id) {
+	for _, id := range old.directives.past[max(0, len(old.directives.past)-maxEndedFacts):] {
+		if !slices.Contains(twin.directives.past, id) {
 			s.t.Fatalf("directive %s had ended, of which the next host knows nothing", id)
 		}
 	}
-	if was, is := slices.Sorted(maps.Keys(old.drained)), slices.Sorted(maps.Keys(twin.drained)); !slices.Equal(was, is) {
+	if was, is := slices.Sorted(maps.Keys(old.directives.drained)), slices.Sorted(maps.Keys(twin.directives.drained)); !slices.Equal(was, is) {
 		s.t.Fatalf("drained: %q, the next host has %q", was, is)
 	}
 }
@@ -311,8 +311,8 @@ func (s *sim) undirectAny(t *rapid.T) {
 		s.do(CancelDirective{ID: fmt.Sprint("d", rapid.IntRange(0, 9).Draw(t, "id")), By: "admin", Reason: "why"})
 		return
 	}
-	drained := make([]string, 0, len(s.m.drained))
-	for node := range s.m.drained {
+	drained := make([]string, 0, len(s.m.directives.drained))
+	for node := range s.m.directives.drained {
 		drained = append(drained, node)
 	}
 	if len(drained) == 0 {

@@ -1,7 +1,6 @@
 package rendezvous
 
 import (
-	"maps"
 	"slices"
 	"time"
 
@@ -84,7 +83,10 @@ func (m *Machine) facts() Facts {
 	}
 	f := Facts{
 		Generation: m.generation, Origin: m.round.origin, Round: m.round.number, World: len(m.round.participants), HostRank: m.round.hostRank,
-		Finished: m.round.finishing(), FinishedHosts: m.round.finishedHosts, Directives: m.factsOfDirectives(),
+		Finished: m.round.finishing(), FinishedHosts: m.round.finishedHosts,
+	}
+	if m.canBeSucceeded() {
+		f.Directives = m.directives.facts()
 	}
 	if m.closed != nil {
 		f.Closed = m.closed.cut()
@@ -183,7 +185,10 @@ func (m *Machine) learn(f Facts) {
 		c.By, c.Reason = printable.Text(c.By), printable.Text(c.Reason)
 		m.close(c)
 	}
-	m.learnDirectives(f.Directives)
+	if m.closed != nil {
+		f.Directives.Standing = nil // none stands in a closed run
+	}
+	m.directives.learn(f.Directives)
 	m.forming.endHoldIfComplete()
 }
 
@@ -325,49 +330,14 @@ func (c Closing) equal(d Closing) bool {
 	return c.Kind == d.Kind && c.By == d.By && c.Reason == d.Reason && c.At.Equal(d.At)
 }
 
-// directivesChanged records a change of what nodes and a successor have to know of
-// directives.
-func (m *Machine) directivesChanged() {
-	m.directiveSeq++
-	m.directiveFacts = DirectiveFacts{}
-}
-
 // canBeSucceeded reports whether another process may go on with this control plane's run:
 // one that is alone, or stores what it knows, has no successor and tells no facts of
 // directives, however many nodes are drained.
 func (m *Machine) canBeSucceeded() bool { return m.succession.Term > 0 }
 
-// factsOfDirectives are what a successor has to know. They are made once for each change:
-// they go to every node.
-func (m *Machine) factsOfDirectives() DirectiveFacts {
-	if m.directiveSeq == 0 || !m.canBeSucceeded() {
-		return DirectiveFacts{}
-	}
-	if m.directiveFacts.Seq != m.directiveSeq {
-		m.directiveFacts = m.makeDirectiveFacts()
-	}
-	return m.directiveFacts
-}
-
-func (m *Machine) makeDirectiveFacts() DirectiveFacts {
-	f := DirectiveFacts{Seq: m.directiveSeq, Target: m.forming.target, EndedRound: m.endedRound}
-	if d := m.standing; d != nil {
-		s := StandingFact{Direct: d.Direct}
-		if m.round.agreement.phase == phaseAgreed {
-			s.Round, s.Step = m.round.number, m.round.agreement.step
-		}
-		f.Standing = append(f.Standing, s)
-	}
-	f.Ended = slices.Clone(m.directed[max(0, len(m.directed)-maxEndedFacts):])
-	for _, node := range slices.Sorted(maps.Keys(m.drained)) {
-		f.Drained = append(f.Drained, m.drained[node].fact(node))
-	}
-	return f
-}
-
 // directiveTooMuch refuses a directive with which the facts would grow out of bounds.
 func (m *Machine) directiveTooMuch(d Direct) *Error {
-	f := m.makeDirectiveFacts()
+	f := m.directives.makeFacts()
 	f.Standing = append(f.Standing, StandingFact{Direct: d})
 	for _, s := range f.Standing { // who is going to be drained
 		if !s.Kind.NamesNodes() {
@@ -386,78 +356,10 @@ func (m *Machine) tooMuchToTell(f DirectiveFacts) *Error {
 	if !m.canBeSucceeded() {
 		return nil
 	}
-	f.Ended, f.Seq = nil, m.directiveSeq+1
+	f.Ended, f.Seq = nil, m.directives.seq+1
 	if size := len(pack.Append(nil, func(p *pack.Packer) { packDirectiveFacts(p, f) })); size > maxDirectiveFacts {
 		return Errorf(CodeTooLarge, "with it, the run's directives and drained nodes would have %d bytes; a control plane in a node's process hands at most %d on to "+
 			"its next host: name fewer nodes at a time, undrain some, give a shorter reason, or meet at `rallypoint serve`", size, maxDirectiveFacts)
 	}
 	return nil
-}
-
-// learnDirectives applies what the control plane before this one has told of directives, if
-// it is newer than what is known. What was given or taken back here since stands: an id that
-// has ended here stays so.
-func (m *Machine) learnDirectives(f DirectiveFacts) {
-	if f.Seq <= m.learned {
-		return
-	}
-	m.learned = f.Seq
-	m.endedRound = max(m.endedRound, f.EndedRound)
-	for _, id := range f.Ended {
-		if d := m.standingAs(id); d != nil {
-			m.endDirective(d)
-			m.out.note("directive %s had ended at the control plane before", id)
-		} else if !slices.Contains(m.directed, id) {
-			m.remember(id)
-		}
-	}
-	for _, s := range f.Standing {
-		m.learnStanding(s)
-	}
-	if !m.directivesOwn {
-		m.forgetDrained()
-		m.forming.target = f.Target
-	}
-	for _, d := range f.Drained {
-		if m.drained[d.Node] == nil {
-			m.drained[d.Node] = &drained{by: printable.Text(d.By), reason: printable.Text(d.Reason), away: d.For, cause: d.Cause, cordoned: d.Cordoned}
-			if d.For > 0 {
-				m.out.set(drainedTimer(d.Node), d.For)
-			}
-		}
-	}
-	m.directiveSeq = max(m.directiveSeq, f.Seq)
-	m.directivesChanged()
-}
-
-// learnStanding applies that a directive stood, by the rule for one that is given, and the step on
-// which the members of the round have agreed: there is no second one for the round.
-func (m *Machine) learnStanding(s StandingFact) {
-	s.By, s.Reason = printable.Text(s.By), printable.Text(s.Reason)
-	switch d := m.standingAs(s.ID); {
-	case m.closed != nil || slices.Contains(m.directed, s.ID):
-		return
-	case d != nil:
-		if d.join(&s.Direct) {
-			m.out.set(directiveTimer(s.ID), s.Within)
-		}
-	case m.standsAgainst(&s.Direct) != "":
-		m.remember(s.ID)
-		return
-	default:
-		m.out.note("directive %s, of the control plane before: %s", s.ID, s.describe())
-		m.stand(s.Direct)
-	}
-	if d := m.standingAs(s.ID); d != nil && s.Round == m.round.number && s.Round > 0 && m.round.agreement.phase != phaseAgreed {
-		m.out.stopAll(TimerAgree)
-		m.directivesChanged()
-		m.round.agreement = agreement{phase: phaseAgreed, step: s.Step}
-	}
-}
-
-func (m *Machine) forgetDrained() {
-	for node := range m.drained {
-		m.out.stop(drainedTimer(node))
-	}
-	clear(m.drained)
 }

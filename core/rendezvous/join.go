@@ -17,7 +17,7 @@ func (m *Machine) join(n *node, j Join) {
 		m.nodes.fail(n, j.Number, m.endedError(n))
 		return
 	}
-	if row := m.rowOf(n.id, n.hostName); row != nil { // it left as unfit, or was cordoned while its workers ran
+	if row := m.directives.rowOf(n.id, n.hostName); row != nil { // it left as unfit, or was cordoned while its workers ran
 		m.nodes.fail(n, j.Number, m.drainedError(n.id, row))
 		return
 	}
@@ -99,7 +99,7 @@ func (m *Machine) complete() {
 	m.round.number = m.round.highest() + 1
 	m.round.origin = m.generation
 	m.round.fresh, m.round.stored, m.forming.mismatch = false, false, ""
-	m.forgetAgreement()
+	m.directives.forgetAgreement()
 	m.forming.disarmAll()
 	m.forming.stopHold()
 
@@ -117,7 +117,7 @@ func (m *Machine) complete() {
 	outcome := Outcome{
 		Generation: m.generation, Round: m.round.number, World: size, HostRank: m.round.hostRank,
 		StoreAddr: storeAddr(first, chosen), StorePort: first.join.StorePort, Dropped: dropped,
-		ByDirective: last > 0 && m.endedRound == last,
+		ByDirective: last > 0 && m.directives.endedRound == last,
 	}
 	m.round.store = outcome.store()
 	for i, n := range chosen {

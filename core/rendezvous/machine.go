@@ -39,10 +39,11 @@ type Config struct {
 // Machine is the state of one run. Apply it one event at a time; it is not safe
 // for concurrent use.
 type Machine struct {
-	out     *output
-	nodes   *nodes
-	round   *round
-	forming *forming
+	out        *output
+	nodes      *nodes
+	round      *round
+	forming    *forming
+	directives *directives
 
 	runID      string
 	generation string
@@ -52,19 +53,10 @@ type Machine struct {
 
 	succession Succession
 
-	standing   *directive // nil: none stands
-	directed   []string   // ids of the last ones that do not stand any more
-	drained    map[string]*drained
-	endedRound uint64 // the last one that a drain or a scale has ended; 0: there is none
-
-	directiveSeq   uint64         // grows with each change of what nodes learn of directives
-	directiveFacts DirectiveFacts // made at that change, if its Seq is that; it is not changed
-	learned        uint64         // the change that the control plane before has told last
-	directivesOwn  bool           // directives were given, carried out or taken back here
-	closed         *Closing
-	keys           *agentStore // of the last round; nil: it has none yet
-	limits         Limits
-	waitSeq        uint64 // orders the pending key waits
+	closed  *Closing
+	keys    *agentStore // of the last round; nil: it has none yet
+	limits  Limits
+	waitSeq uint64 // orders the pending key waits
 
 	viewed view // what the last updates were computed from
 }
@@ -77,16 +69,17 @@ func New(c Config) *Machine {
 	}
 	out := &output{running: map[Timer]runningTimer{}}
 	nodes, round := newNodes(out), newRound(out)
+	forming := &forming{out: out, nodes: nodes, round: round}
 	return &Machine{
 		out:        out,
 		nodes:      nodes,
 		round:      round,
-		forming:    &forming{out: out, nodes: nodes, round: round},
+		forming:    forming,
+		directives: &directives{out: out, nodes: nodes, round: round, forming: forming, drained: map[string]*drained{}},
 		runID:      c.RunID,
 		generation: c.Generation,
 		uptime:     uptime,
 		succession: c.Succession,
-		drained:    map[string]*drained{},
 		limits:     c.Limits.withDefaults(),
 	}
 }
@@ -264,9 +257,9 @@ func (m *Machine) timerFired(t Timer) {
 	case TimerDirective:
 		m.deadlinePassed()
 	case TimerAgree:
-		m.agreeTimePassed()
+		m.directives.agreeTimePassed()
 	case TimerDrained:
-		m.undrain(string(t.Session), "its time is over")
+		m.directives.undrain(string(t.Session), "its time is over")
 	case TimerGrace:
 		if n := m.nodes.sessions[t.Session]; n != nil && n.grace {
 			m.lose(n, n.graceCause())

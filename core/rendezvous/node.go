@@ -28,7 +28,7 @@ func (m *Machine) hello(h Hello) {
 		m.out.note("%s", again)
 		m.forget()
 	}
-	if row := m.rowOf(h.Node, printable.Text(h.HostName)); row != nil && !(row.cordoned && h.LastRound.Round > 0) {
+	if row := m.directives.rowOf(h.Node, printable.Text(h.HostName)); row != nil && !(row.cordoned && h.LastRound.Round > 0) {
 		m.out.emit(Refuse{h.Session, m.drainedError(h.Node, row)})
 		return
 	}
@@ -87,7 +87,7 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 		m.forming.policy, m.forming.policyBy = h.Policy, h.Node
 		if p := m.forming.policy; m.forming.target > 0 && (m.forming.target < p.Min || m.forming.target > p.Max || m.forming.target%p.NodeUnit != 0) {
 			m.forming.target = 0 // it was asked of a run of another size
-			m.directivesChanged()
+			m.directives.changed()
 		}
 		m.begin()
 		return nil
@@ -215,10 +215,10 @@ func (m *Machine) forget() {
 	m.closed = nil
 	m.round.replace(0)
 	m.round.forgetSeen()
-	m.forgetDrained()
+	m.directives.forgetDrained()
 	m.forming.target = 0
-	m.forgetAgreement()
-	m.directivesChanged()
+	m.directives.forgetAgreement()
+	m.directives.changed()
 	m.forming.disarmAll()
 	m.out.stop(Timer{Kind: TimerClosed})
 	m.forming.stopHold()

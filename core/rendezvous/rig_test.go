@@ -389,7 +389,7 @@ func (m *Machine) check(t tester) {
 // checkDirectives asserts that what is counted of the directive that stands is right.
 func (m *Machine) checkDirectives(t tester) {
 	t.Helper()
-	d := m.standing
+	d := m.directives.standing
 	if d == nil {
 		if list := append(m.out.timersOf(TimerDirective), m.out.timersOf(TimerAgree)...); len(list) > 0 {
 			t.Fatalf("no directive stands, and these timers run: %+v", list)

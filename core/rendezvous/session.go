@@ -127,7 +127,7 @@ func (m *Machine) Awaits() bool {
 // Begun reports whether the run has had a round, was closed, or was asked for something: a
 // node that comes to it must find it as it is.
 func (m *Machine) Begun() bool {
-	return m.round.highest() > 0 || m.closed != nil || m.standing != nil || len(m.directed)+len(m.drained) > 0
+	return m.round.highest() > 0 || m.closed != nil || m.directives.standing != nil || len(m.directives.past)+len(m.directives.drained) > 0
 }
 
 // IsClosed reports whether the run was closed.

@@ -35,7 +35,7 @@ func (m *Machine) Snapshot() []byte {
 		m.packWaits(p)
 		m.round.packStop(p)
 		m.packSuccession(p)
-		m.packDirectives(p)
+		m.directives.pack(p)
 	})
 }
 
@@ -244,7 +244,7 @@ func Restore(b []byte) (*Machine, error) {
 	}
 	m.round.unpackStop(u)
 	m.unpackSuccession(u)
-	m.unpackDirectives(u)
+	m.directives.unpack(u)
 	u.Close()
 	u.End()
 	m.checkSeats(u)

@@ -91,7 +91,7 @@ func TestSecondDirective(t *testing.T) {
 			if id == "first" {
 				r.wantAgreed("first", 1, 7, n...)
 			}
-			d := r.m.standing
+			d := r.m.directives.standing
 			if d.ID != id || nodes != "" && nodes != strings.Join(d.Nodes, " ") {
 				t.Errorf("%s of %v stands", d.ID, d.Nodes)
 			}
@@ -126,7 +126,7 @@ func TestCoveredDirective(t *testing.T) {
 		if err := n[1].replies[ev.Number].Err; err != nil {
 			t.Errorf("%v while %v stands: %v", c.given, c.stands.Kind, err)
 		}
-		if d := r.m.standing; d.ID != "d1" || d.Within != time.Hour {
+		if d := r.m.directives.standing; d.ID != "d1" || d.Within != time.Hour {
 			t.Errorf("%+v stands", d)
 		}
 	}
@@ -170,7 +170,7 @@ func TestDrainAtOnceJoins(t *testing.T) {
 	n := r.group(policy(1, 3), "a", "b", "c")
 	r.apply(drainOf("d1", time.Hour, 0, "b"))
 	r.apply(drainOf("d2", 0, 0, "c"))
-	if n[1].dropped == nil || n[2].dropped == nil || r.m.standing != nil {
+	if n[1].dropped == nil || n[2].dropped == nil || r.m.directives.standing != nil {
 		t.Errorf("dropped: %v, %v", n[1].dropped, n[2].dropped)
 	}
 }
@@ -208,17 +208,17 @@ func TestReplacedAcrossTakeover(t *testing.T) {
 	r.apply(drainOf("d2", time.Minute, 0, "d"))
 	n[2].facts = old // it was told of the save only
 	r = r.dies(n[0], n[2], p)
-	if d := r.m.standing; d == nil || d.ID != "s1" {
+	if d := r.m.directives.standing; d == nil || d.ID != "s1" {
 		t.Fatalf("%+v stands", d)
 	}
 	r.follows(p, n[1])
 	r.follows(p, n[3])
-	if d := r.m.standing; d.ID != "d1" || !slices.Equal(d.Nodes, []string{"c", "d"}) || d.Within != time.Minute {
+	if d := r.m.directives.standing; d.ID != "d1" || !slices.Equal(d.Nodes, []string{"c", "d"}) || d.Within != time.Minute {
 		t.Errorf("%+v stands", d)
 	}
 	for _, id := range []string{"s1", "d2"} {
-		if !slices.Contains(r.m.directed, id) {
-			t.Errorf("%s is not known to be over: %q", id, r.m.directed)
+		if !slices.Contains(r.m.directives.past, id) {
+			t.Errorf("%s is not known to be over: %q", id, r.m.directives.past)
 		}
 	}
 	r.wantAsked("d1", 1, n[1:]...)
@@ -239,12 +239,12 @@ func TestStateWithSeveralDirectives(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := m.standing
+	d := m.directives.standing
 	if d.ID != "d1" || !slices.Equal(d.Nodes, []string{"b", "a"}) || d.Within != time.Minute || m.round.agreement.phase != phaseWaiting || d.For != 0 {
 		t.Errorf("%+v stands", d)
 	}
-	if want := []string{"d0", "s1", "x1", "d2", "s2"}; !slices.Equal(m.directed, want) {
-		t.Errorf("over are %q, want %q", m.directed, want)
+	if want := []string{"d0", "s1", "x1", "d2", "s2"}; !slices.Equal(m.directives.past, want) {
+		t.Errorf("over are %q, want %q", m.directives.past, want)
 	}
 	for _, set := range m.Timers() {
 		name := set.Timer.Session

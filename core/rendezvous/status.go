@@ -130,7 +130,7 @@ func (m *Machine) Status() Status {
 		s.Missing = m.forming.missing()
 	}
 	s.NotStarted = m.notStarted()
-	s.Directives, s.Drained = m.directiveStatus()
+	s.Directives, s.Drained = m.directives.status()
 	s.ScaledTo = m.forming.target
 	if m.round.stop != nil {
 		s.Stopping, s.Restarting = m.round.stopReason(), !m.round.stop.leaving
@@ -200,7 +200,7 @@ func (m *Machine) Census() Census {
 		Running: m.round.tally[participantRunning], Unknown: m.round.tally[participantUnknown], Rejoined: m.round.tally[participantRejoined],
 		Finished: m.round.tally[participantFinished], Lost: m.round.tally[participantLost],
 	}
-	for _, row := range m.drained {
+	for _, row := range m.directives.drained {
 		if row.cause >= 0 && row.cause < causes { // else of a later release
 			c.Out[row.cause]++
 		}

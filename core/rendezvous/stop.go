@@ -56,9 +56,9 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 		key := m.ownKey(n)
 		if stays = m.unfitRefusal(n, key, row); stays == nil {
 			ev.Leaving = true
-			m.keepOut(key, row)
-			m.directivesOwn = true
-			m.directivesChanged()
+			m.directives.keepOut(key, row)
+			m.directives.own = true
+			m.directives.changed()
 		} else {
 			why := "it asked to leave as unfit, and was refused: " + stays.Text
 			ev.Reason += "; " + why
@@ -105,20 +105,6 @@ func (c DrainCause) String() string {
 	return fmt.Sprintf("cause %d", int(c))
 }
 
-// keepOut has a node refused from now on, or all nodes of a host. The reason for which a node was kept out first
-// stays; the time begins again.
-func (m *Machine) keepOut(node string, row drained) {
-	if was := m.drained[node]; was != nil {
-		was.cordoned = was.cordoned && row.cordoned
-	} else {
-		m.drained[node] = &row
-	}
-	m.out.stop(drainedTimer(node))
-	if row.away > 0 {
-		m.out.set(drainedTimer(node), row.away)
-	}
-}
-
 // ownWordShare is the inverse of the share of a run's nodes that may be out by their own
 // word: a fault of the training script looks like one of each node in turn.
 const ownWordShare = 8
@@ -152,11 +138,11 @@ func (m *Machine) unfitRefusal(n *node, key string, row drained) *Error {
 func (m *Machine) ownWordRefusal(n *node, key string, row drained) *Error {
 	left, most, out := 0, max(1, m.forming.policy.Max/ownWordShare), 0
 	for _, other := range m.nodes.live {
-		if other != n && m.rowOf(other.id, other.hostName) == nil {
+		if other != n && m.directives.rowOf(other.id, other.hostName) == nil {
 			left++
 		}
 	}
-	for _, d := range m.drained {
+	for _, d := range m.directives.drained {
 		if d.cause != CauseAdmin {
 			out++
 		}
@@ -173,7 +159,7 @@ func (m *Machine) ownWordRefusal(n *node, key string, row drained) *Error {
 	case out >= most:
 		return Errorf(CodeInvalid, "%d of at most %d nodes are out by their own word already: the job itself may be the cause", out, most)
 	}
-	f := m.makeDirectiveFacts()
+	f := m.directives.makeFacts()
 	f.Drained = append(f.Drained, row.fact(key))
 	return m.tooMuchToTell(f)
 }
@@ -183,13 +169,13 @@ func (m *Machine) ownWordRefusal(n *node, key string, row drained) *Error {
 // directive has leave anyway, has what it asks for.
 func (m *Machine) drainUnfit(n *node, number uint64, d Direct) {
 	d.Reason = printable.Text(d.Reason)
-	if m.knowsDirective(d.ID) || m.rowOf(n.id, n.hostName) != nil {
+	if m.directives.knows(d.ID) || m.directives.rowOf(n.id, n.hostName) != nil {
 		m.nodes.answer(n, number, nil)
 		return
 	}
 	s, key := m.round.participantOf(n), m.ownKey(n)
 	d.Nodes = []string{key}
-	runs := d.Within > 0 && s != nil && s.state == participantRunning && !m.covered(&d)
+	runs := d.Within > 0 && s != nil && s.state == participantRunning && !m.directives.covered(&d)
 	row := drained{by: d.By, reason: d.Reason, away: d.For, cause: CauseCheck, cordoned: runs}
 	err := m.ownWordRefusal(n, key, row)
 	if d.Kind != DirectiveDrain {
@@ -204,9 +190,9 @@ func (m *Machine) drainUnfit(n *node, number uint64, d Direct) {
 		m.nodes.fail(n, number, err)
 		return
 	}
-	m.keepOut(key, row)
-	m.directivesOwn = true
-	m.directivesChanged()
+	m.directives.keepOut(key, row)
+	m.directives.own = true
+	m.directives.changed()
 	m.out.note("node %s is not fit, and is kept out: %s", n.id, d.Reason)
 	if runs {
 		m.direct(d)

@@ -170,7 +170,7 @@ func TestUnfitNodeLeaves(t *testing.T) {
 		t.Errorf("it came back and was told %+v", back.refused)
 	}
 	m, err := Restore(r.m.Snapshot())
-	if err != nil || *m.drained["b"] != *r.m.drained["b"] {
+	if err != nil || *m.directives.drained["b"] != *r.m.directives.drained["b"] {
 		t.Errorf("a restored machine is another one: %v", err)
 	}
 	r.fire(TimerDrained)
@@ -191,8 +191,8 @@ func TestUnfitNodeStays(t *testing.T) {
 		"another failed":      {policy(1, 3), func(r *rig, n []*rigNode) { r.announce(n[0], false, "its disk") }, "node a failed: its disk"},
 		"another was lost":    {policy(1, 3), func(r *rig, n []*rigNode) { r.lost(n[2]) }, "the round lost a node before, which may be the cause: c"},
 		"finishing":           {policy(1, 3), func(r *rig, n []*rigNode) { r.apply(Finish{Request: n[0].request()}) }, "the job is finishing"},
-		"its share is out":    {policy(1, 3), func(r *rig, n []*rigNode) { r.m.drained["x"] = &drained{cause: CauseFailures} }, "1 of at most 1 nodes are out by their own word"},
-		"others were drained": {policy(1, 3), func(r *rig, n []*rigNode) { r.m.drained["x"] = &drained{} }, ""},
+		"its share is out":    {policy(1, 3), func(r *rig, n []*rigNode) { r.m.directives.drained["x"] = &drained{cause: CauseFailures} }, "1 of at most 1 nodes are out by their own word"},
+		"others were drained": {policy(1, 3), func(r *rig, n []*rigNode) { r.m.directives.drained["x"] = &drained{} }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, -1)
@@ -211,7 +211,7 @@ func TestUnfitNodeStays(t *testing.T) {
 			if err == nil || !strings.Contains(err.Text, c.want) {
 				t.Fatalf("it was told %v", err)
 			}
-			if _, out := r.m.drained["b"]; out || first && (r.m.round.stop == nil || r.m.round.stop.leaving || !strings.HasSuffix(err.Text, strings.TrimPrefix(r.m.round.stop.reason, "failed; "))) {
+			if _, out := r.m.directives.drained["b"]; out || first && (r.m.round.stop == nil || r.m.round.stop.leaving || !strings.HasSuffix(err.Text, strings.TrimPrefix(r.m.round.stop.reason, "failed; "))) {
 				t.Errorf("out: %v, stop %+v", out, r.m.round.stop)
 			}
 		})

@@ -28,7 +28,7 @@ type view struct {
 
 // settleViews sends an update to every live node whose view has changed.
 func (m *Machine) settleViews() {
-	now := view{waiting: m.nodesWaiting() > 0, only: m.onlyLost(), round: m.round.number, stop: m.round.stop != nil, lost: m.round.lossInStop(), directives: m.directiveSeq,
+	now := view{waiting: m.nodesWaiting() > 0, only: m.onlyLost(), round: m.round.number, stop: m.round.stop != nil, lost: m.round.lossInStop(), directives: m.directives.seq,
 		generation: m.generation, host: m.round.hostRank, finished: m.round.finishing(), finishedHosts: len(m.round.finishedHosts)}
 	if m.closed != nil {
 		now.closed = m.closed.Kind
@@ -56,7 +56,7 @@ func (m *Machine) settleViews() {
 func (m *Machine) notify(n *node, reason func() string) {
 	was := n.update
 	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.round.stopFor(n) == was.Stop &&
-		m.directiveFor(n) == was.Directive && m.requeued() == was.Requeue && m.onlyLostFor(n) == was.OnlyLost && m.facts().equal(was.Facts) {
+		m.directives.notice(n) == was.Directive && m.requeued() == was.Requeue && m.onlyLostFor(n) == was.OnlyLost && m.facts().equal(was.Facts) {
 		return
 	}
 	n.update = m.updateFor(n, reason)
@@ -68,7 +68,7 @@ func (m *Machine) requeued() bool { return m.closed != nil && m.closed.Kind == C
 
 // updateFor computes a node's view: guarantees 7, 8 and 9. reason is waitingReason.
 func (m *Machine) updateFor(n *node, reason func() string) MembershipUpdate {
-	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.round.stopFor(n), Directive: m.directiveFor(n), Requeue: m.requeued(), OnlyLost: m.onlyLostFor(n), Facts: m.facts()}
+	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.round.stopFor(n), Directive: m.directives.notice(n), Requeue: m.requeued(), OnlyLost: m.onlyLostFor(n), Facts: m.facts()}
 	switch {
 	case m.closed != nil:
 		notice.Reason = "the run " + m.closed.sentence()
@@ -129,7 +129,7 @@ func (m *Machine) onlyLost() bool {
 	open := m.closed == nil || m.closed.Kind == ClosedAdmission
 	r := m.round
 	return open && r.tally[participantLost] > 0 && r.tally[participantRejoined] == 0 && r.overtaken == "" &&
-		(r.stop == nil || r.stop.leaving) && m.endedRound != r.number && !m.forming.oversized()
+		(r.stop == nil || r.stop.leaving) && m.directives.endedRound != r.number && !m.forming.oversized()
 }
 
 // onlyLostFor is onlyLost as a node sees it.

@@ -69,9 +69,9 @@ func (m *Machine) Usage() Usage {
 
 // costOfNames is the part of Usage.Names that directives and drained nodes take.
 func (m *Machine) costOfNames() int64 {
-	cost := drainedCost*int64(len(m.drained)) + MaxNameLen*int64(len(m.directed))
-	if m.standing != nil {
-		cost += costOfDirective(m.standing.Direct)
+	cost := drainedCost*int64(len(m.directives.drained)) + MaxNameLen*int64(len(m.directives.past))
+	if m.directives.standing != nil {
+		cost += costOfDirective(m.directives.standing.Direct)
 	}
 	return cost
 }
