@@ -81,11 +81,14 @@ GO_BUILD := $(GO) build -trimpath -buildvcs=false -tags grpcnotrace
 LIB_LDFLAGS := "-s -w -buildid= -extldflags '-Wl,-z,relro,-z,now -Wl,-soname,librallypoint.so.$(SOVERSION) -Wl,--version-script=$(CURDIR)/capi/exports.map'"
 replace_if_changed = if cmp -s "$(1)" $@; then :; else mv -f "$(1)" $@; echo "    $@: $$(stat -c %s $@) bytes"; fi
 
+# The build of a wheel by pip names another place, and leaves nothing here.
+LIBRARY := build/librallypoint.so
+
 # The header that cgo writes beside the library is not ours to ship
 # (include/rallypoint.h is the contract): it dies with the temporary folder.
-build/librallypoint.so: FORCE
+$(LIBRARY): FORCE
 	$(call say,building $@)
-	@mkdir -p build; tmp=$$(mktemp -d build/.tmp.XXXXXX); trap 'rm -rf "$$tmp"' EXIT; \
+	@mkdir -p $(@D); tmp=$$(mktemp -d $(@D)/.tmp.XXXXXX); trap 'rm -rf "$$tmp"' EXIT; \
 	CGO_ENABLED=1 $(GO_BUILD) -buildmode=c-shared -ldflags $(LIB_LDFLAGS) -o "$$tmp/librallypoint.so" ./capi; \
 	$(call replace_if_changed,$$tmp/librallypoint.so)
 

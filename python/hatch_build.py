@@ -5,9 +5,12 @@ per platform serves every Python: py3-none-manylinux_2_34_x86_64 and the like.
 The platform is read from the library itself (its machine and the newest glibc
 symbol it asks for), so that a cross-built one is named rightly, too.
 
-RALLYPOINT_LIB names a library that is ready; without it, make builds one. An editable
-install has no wheel to hold the library: the package's folder gets a link to it, so that
-the next `make` is used at once.
+RALLYPOINT_LIB names a library that is ready; without it, make builds one, outside the
+source folder. An editable install has no wheel to hold the library: the package's folder
+gets a link to the one in build, so that the next `make` is used at once.
+
+musl cannot load a library written in Go while a process runs. A wheel for it carries the
+static command instead, which RALLYPOINT_COMMAND names.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -27,23 +31,24 @@ sys.path.insert(0, str(Path(__file__).resolve().parent))
 from licences import third_party_licences
 
 LIBRARY = "librallypoint.so"
+COMMAND = "rallypoint"
 MACHINES = {"EM_X86_64": "x86_64", "EM_AARCH64": "aarch64"}
 
 # What a library may ask of a machine: glibc, nothing else.
 ALLOWED = re.compile(r"(libc|libdl|libm|libpthread|libresolv|librt|ld-linux-[\w-]+)\.so\.\d+")
 
 
-def platform_tag(library: Path) -> str:
-    """The manylinux platform that the library runs on."""
-    with library.open("rb") as f:
+def platform_tag(binary: Path) -> str:
+    """The platform that a library runs on, or a static command where there is no glibc."""
+    with binary.open("rb") as f:
         elf = ELFFile(f)
         machine = MACHINES[elf["e_machine"]]
+        if elf.get_section_by_name(".dynamic") is None:
+            return f"musllinux_1_1_{machine}"
         needed = [t.needed for t in elf.get_section_by_name(".dynamic").iter_tags("DT_NEEDED")]
         foreign = [name for name in needed if not ALLOWED.fullmatch(name)]
         if foreign:
-            raise RuntimeError(
-                f"{library} needs {', '.join(foreign)}, which a wheel may not assume"
-            )
+            raise RuntimeError(f"{binary} needs {', '.join(foreign)}, which a wheel may not assume")
         minor = 17  # the oldest glibc that a manylinux tag can name
         for _, versions in elf.get_section_by_name(".gnu.version_r").iter_versions():
             for version in versions:
@@ -53,8 +58,12 @@ def platform_tag(library: Path) -> str:
     return f"{tag}.manylinux2014_{machine}" if minor == 17 else tag  # the same, as older pips say
 
 
-def build(root: Path, library: str) -> None:
-    """Builds the library from the sources, as pip does with an sdist."""
+def build(root: Path, library: Path) -> None:
+    """Builds the library from the sources, as pip does with an sdist.
+
+    What fails ends the build with one line: of an exception pip would show the calls of
+    pip and hatchling alone.
+    """
     wanted = (root / ".go-version").read_text().strip()
     tools = {
         "make": "make",
@@ -63,11 +72,12 @@ def build(root: Path, library: str) -> None:
     }
     missing = [need for tool, need in tools.items() if shutil.which(tool) is None]
     if missing:
-        raise RuntimeError(
+        sys.exit(
             "Rallypoint is built from its sources here, since there is no wheel for this "
             f"platform, and that needs what is not on PATH: {'; '.join(missing)}"
         )
-    subprocess.run(["make", library], cwd=root, check=True)
+    if subprocess.run(["make", f"LIBRARY={library}", str(library)], cwd=root).returncode:
+        sys.exit("Rallypoint's library was not built; what make says is above")
 
 
 def link_to(library: Path, link: Path) -> None:
@@ -79,18 +89,21 @@ def link_to(library: Path, link: Path) -> None:
 class CustomBuildHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
-        library = os.environ.get("RALLYPOINT_LIB")
-        if not library:
-            library = f"build/{LIBRARY}"
-            build(root, library)
-        path = root / library
+        self.folder = tempfile.TemporaryDirectory(prefix="rallypoint-")  # until the wheel is there
+        command = os.environ.get("RALLYPOINT_COMMAND")
+        ready = command or os.environ.get("RALLYPOINT_LIB")
+        if ready:
+            path = root / ready
+        else:
+            path = (root / "build" if version == "editable" else Path(self.folder.name)) / LIBRARY
+            build(root, path)
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{platform_tag(path)}"
         if version == "editable":
             link_to(path, root / "python" / "rallypoint" / LIBRARY)
             return
-        notices = root / "build" / "THIRD_PARTY_LICENSES"
-        notices.parent.mkdir(exist_ok=True)
+        notices = Path(self.folder.name) / "THIRD_PARTY_LICENSES"
         notices.write_text(third_party_licences(path, self.root), encoding="utf-8")
-        build_data["force_include"][str(path)] = f"rallypoint/{LIBRARY}"
+        name = COMMAND if command else LIBRARY
+        build_data["force_include"][str(path)] = f"rallypoint/{name}"
         build_data["force_include"][str(notices)] = "rallypoint/THIRD_PARTY_LICENSES"

@@ -37,12 +37,14 @@ def main() -> int:
 
 def _rp_main() -> Any:
     """The library's function; without it the process ends, and says why."""
-    where = os.environ.get("RALLYPOINT_LIBRARY") or os.path.join(
-        os.path.dirname(os.path.abspath(__file__)), "librallypoint.so"
-    )
+    package = os.path.dirname(os.path.abspath(__file__))
+    given = os.environ.get("RALLYPOINT_LIBRARY")
     try:
-        return ctypes.CDLL(where).rp_main
+        return ctypes.CDLL(given or os.path.join(package, "librallypoint.so")).rp_main
     except (OSError, AttributeError):
+        command = os.path.join(package, "rallypoint")
+        if not given and os.path.exists(command):  # the wheel for musl, which has no library
+            os.execv(command, ["rallypoint", *sys.argv[1:]])
         from ._errors import LibraryError
         from ._native import library
 

@@ -84,10 +84,17 @@ def _open() -> ctypes.CDLL:
                 function = getattr(lib, name)
                 function.restype, function.argtypes = result, arguments
         except (OSError, AttributeError) as e:
-            raise LibraryError(
-                f"cannot load Rallypoint's library {where}: {e}; install the wheel for this "
-                "platform, or let RALLYPOINT_LIBRARY name a library of this version"
-            ) from e
+            if os.path.exists(os.path.join(PACKAGE, "rallypoint")):
+                advice = (
+                    "this wheel, for musl, has the command `rallypoint` alone, since musl cannot "
+                    "load a library written in Go: use a Python built for glibc"
+                )
+            else:
+                advice = (
+                    "install the wheel for this platform, or let RALLYPOINT_LIBRARY name a "
+                    "library of this version"
+                )
+            raise LibraryError(f"cannot load Rallypoint's library {where}: {e}; {advice}") from e
         version = lib.rp_abi_version()
         if version >> 16 != abi.ABI_MAJOR or version & 0xFFFF < abi.ABI_MINOR:
             raise LibraryError(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import shutil
 import subprocess
 import sys
@@ -68,6 +70,48 @@ def test_wheel(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         assert "rallypoint/THIRD_PARTY_LICENSES" in archive.namelist()
         archive.extractall(tmp_path / "installed")
     works(tmp_path / "installed")
+
+
+def test_without_go_one_line_says_so(sources: Path) -> None:
+    """What pip shows of a build that cannot begin: no calls of hatchling's."""
+    shutil.copy(REPOSITORY / ".go-version", sources)
+    done = subprocess.run(
+        [sys.executable, "-c", BUILD, "build_wheel", str(sources)],
+        cwd=sources,
+        env={"PATH": "/nonexistent"},
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 1 and done.stdout == ""
+    [line] = done.stderr.splitlines()
+    assert re.search(r"needs what is not on PATH: .*; Go [\d.]+ or newer", line)
+    assert not (sources / "build").exists()
+
+
+def test_wheel_for_musl(sources: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The static command is in it, which the console script becomes."""
+    monkeypatch.setenv("RALLYPOINT_COMMAND", str(REPOSITORY / "build" / "rallypoint"))
+    wheel = build(sources, "build_wheel", monkeypatch)
+    assert "-musllinux_1_1_" in wheel.name
+    with zipfile.ZipFile(wheel) as archive:
+        assert "rallypoint/librallypoint.so" not in archive.namelist()
+        mode = archive.getinfo("rallypoint/rallypoint").external_attr >> 16
+        assert mode & 0o111 == 0o111
+        archive.extractall(tmp_path / "installed")
+    (tmp_path / "installed" / "rallypoint" / "rallypoint").chmod(0o755)  # as pip does
+    begin = "import sys; sys.path.insert(0, sys.argv.pop(1))"
+    for program, says in (
+        ("from rallypoint._cli import main; main()", "Usage:"),
+        ("import rallypoint; rallypoint.StoreServer()", "this wheel, for musl, has the command"),
+    ):
+        done = subprocess.run(
+            [sys.executable, "-c", f"{begin}; {program}", str(tmp_path / "installed")],
+            capture_output=True,
+            text=True,
+            env={k: v for k, v in os.environ.items() if k != "RALLYPOINT_LIBRARY"},
+        )
+        assert says in done.stdout + done.stderr
 
 
 def test_editable(sources: Path, monkeypatch: pytest.MonkeyPatch) -> None:
