@@ -62,6 +62,7 @@ type Agent struct {
 	short        bool              // it has warned that the workers' connections will not fit
 	running      atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
 	progress     *progress.Tracker // nil before Run
+	waitWindow   time.Duration     // of progress, if a test has another one
 	stackFiles   []*ownfile.File   // of the running attempt, by local rank; nil: there are none
 	hangs        training.HangDetector
 	nextQuestion int64          // see question.Answer
@@ -254,6 +255,7 @@ func (a *Agent) holdTemplate() {
 // followProgress begins to follow how far the workers are.
 func (a *Agent) followProgress() {
 	a.progress = progress.NewTracker(a.spec.Environ, a.log)
+	a.progress.WaitWindow = cmp.Or(a.waitWindow, a.progress.WaitWindow)
 	a.status.FollowProgress(a.progress)
 	a.rdzv.CarryTraining(a.progress.Report)
 }

@@ -256,6 +256,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 	defer a.followDirectives(t)()
 	hangs, stopWatch := a.watchHang(t)
 	defer stopWatch()
+	defer a.watchWaits(t)()
 	defer a.running.Store(false)
 	sample := time.NewTimer(progress.SampleInterval)
 	defer sample.Stop()

@@ -51,7 +51,8 @@ func TestStatusOfProgress(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer node.Close()
-			report := training.Report{Round: 1, Workers: 2, Reporting: 2, Smallest: 41198, Largest: 41200, SinceSlowest: 40 * time.Second, PerStep: 3100 * time.Millisecond, Stalled: "no step for 65 s: rank 3 stands in x.py:1 f"}
+			report := training.Report{Round: 1, Workers: 2, Reporting: 2, Smallest: 41198, Largest: 41200, SinceSlowest: 40 * time.Second, PerStep: 3100 * time.Millisecond, Stalled: "no step for 65 s: rank 3 stands in x.py:1 f",
+				Waits: training.NewWaits(4, []float64{0.31, 0.03})}
 			node.CarryTraining(func() *training.Report { return &report })
 			if _, err := node.Next(t.Context()); err != nil {
 				t.Fatal(err)
@@ -60,7 +61,8 @@ func TestStatusOfProgress(t *testing.T) {
 			if got := progressText(st.Runs[0].Progress); !strings.HasPrefix(got, "step 41 200 · 3.1 s a step · node gpu17 two steps behind for 4") {
 				t.Errorf("got %q", got)
 			}
-			if _, text, _ := execute(t, "status", endpoint); !strings.Contains(text, "\nProgress: step 41 200 · ") || !strings.Contains(text, ": stalled, round 1") || !strings.Contains(text, "\nStalled: no step for 65 s: rank 3 stands in x.py:1 f\n") {
+			if _, text, _ := execute(t, "status", endpoint); !strings.Contains(text, "\nProgress: step 41 200 · ") || !strings.Contains(text, ": stalled, round 1") || !strings.Contains(text, "\nStalled: no step for 65 s: rank 3 stands in x.py:1 f\n") ||
+				!strings.Contains(text, "\nSlow: rank 5 (gpu17) slows the job down: it waits for others 3 % of the time, each other rank at least 31 %\n") {
 				t.Errorf("got %s", text)
 			}
 		})

@@ -137,6 +137,9 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 	fmt.Fprintln(b, term.apply(bold, name)+line)
 	remark(b, "Progress: ", progressText(r.Progress), term)
 	remark(b, "Stalled: ", r.Stalled, term)
+	if r.Progress != nil && r.Progress.Slow != nil {
+		remark(b, "Slow: ", r.Progress.Slow.Text, term)
+	}
 	remark(b, "Stopping: ", r.Stopping, term)
 	if f := r.LastFailure; f != nil && r.Stopping == "" {
 		remark(b, "Last failure: ", fmt.Sprintf("%s ago, %s", ago(now.Sub(f.At).Seconds()), f.Text), term)

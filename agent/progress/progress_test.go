@@ -408,6 +408,11 @@ func TestNilTracker(t *testing.T) {
 	tracker.Sample()
 	tracker.End()
 	tracker.Close()
+	tracker.NoteWaits(0, []bool{true})
+	tracker.ForgetWaits()
+	if _, shares := tracker.Waits(); shares != nil {
+		t.Error("a nil tracker knows how much workers wait")
+	}
 	if tracker.Report() != nil || tracker.Lost(CauseRegroup) != 0 || tracker.Begin(1, 1, CauseFailure)[0] != "" {
 		t.Error("a nil tracker knows something")
 	}

@@ -25,6 +25,10 @@ const (
 // Tracker follows the workers of one node through the rounds of its run. It is safe for
 // concurrent use; its lock is held while records are read, which does not block.
 type Tracker struct {
+	// WaitWindow is how long workers are watched before it is known how much they wait, see
+	// NoteWaits. It is set before the first round.
+	WaitWindow time.Duration
+
 	log    *slog.Logger
 	now    func() time.Time
 	uptime func() time.Duration // CLOCK_MONOTONIC, by which workers say until when they are busy
@@ -53,6 +57,7 @@ type round struct {
 	gap      time.Duration
 	highest  int64 // of all steps that were reported; noStep: none was
 	speed    speed
+	waits    waits
 }
 
 // worker is what is known of one worker's steps.
@@ -73,7 +78,7 @@ func uptime() time.Duration {
 // NewTracker makes the folder of a run's records. If none can be made, the log says so and
 // workers get no record.
 func NewTracker(environ []string, log *slog.Logger) *Tracker {
-	t := &Tracker{log: log, now: time.Now, uptime: uptime}
+	t := &Tracker{log: log, now: time.Now, uptime: uptime, WaitWindow: waitWindow}
 	folder, err := newFolder(environ)
 	if err != nil {
 		log.Warn(unavailable(err))
@@ -292,11 +297,15 @@ func (t *Tracker) Report() *training.Report {
 			moved = w.changed
 		}
 	}
-	return &training.Report{
+	report := &training.Report{
 		Round: r.number, Workers: len(r.workers), Reporting: reporting, Smallest: smallest, Largest: largest,
 		SinceFirst: now.Sub(r.first), SinceChange: now.Sub(r.changed), SinceSlowest: now.Sub(moved),
 		PerStep: r.speed.perStep(), Gap: r.gap, Stalled: t.stalled, Counted: counted, Failed: failed,
 	}
+	if t.stalled == "" {
+		report.Waits = training.NewWaits(r.waits.base, r.waits.shares)
+	}
+	return report
 }
 
 // SetStalled makes a sentence a part of the reports of this attempt: the job makes no step any

@@ -2,6 +2,7 @@ package telemetry
 
 import (
 	"math"
+	"strconv"
 	"time"
 
 	"rallypoint/agent/progress"
@@ -62,6 +63,13 @@ func (st *StatusTracker) progressMetrics(m *promtext.Buffer, p *ProgressStatus, 
 	st.mu.Lock()
 	tracker := st.progress
 	st.mu.Unlock()
+	if base, shares := tracker.Waits(); len(shares) > 0 {
+		const wait = "rallypoint_agent_worker_wait_ratio"
+		m.Family(wait, "gauge", "The share of its time that a worker waits for other ranks; a slow rank waits least.")
+		for i, share := range shares {
+			m.Sample(wait, share, "rank", strconv.Itoa(base+i))
+		}
+	}
 	const lost = "rallypoint_agent_training_lost_seconds_total"
 	m.Family(lost, "counter", "Time between the last step of a round and the first of the next, by why there was a next.")
 	for _, cause := range []progress.Cause{progress.CauseFailure, progress.CauseRegroup} {

@@ -114,6 +114,17 @@ type ProgressStatus struct {
 	Nodes          int           `json:"nodes"`            // that have reported
 	Behind         *BehindStatus `json:"behind"`           // the node that holds the others up; null: none does
 	Counted        bool          `json:"counted"`          // the steps are those that torch's optimizers have made since the workers' start
+	Slow           *SlowStatus   `json:"slow"`             // the rank for which all others wait; null: none is known
+}
+
+// SlowStatus is a worker that waits notably less for others than each other one.
+type SlowStatus struct {
+	Rank   int     `json:"rank"` // of the worker
+	Node   string  `json:"node"`
+	Label  string  `json:"label"`
+	Waits  float64 `json:"waits"`  // the share of its time
+	Others float64 `json:"others"` // the share that each other worker waits at least
+	Text   string  `json:"text"`
 }
 
 // BehindStatus is a node whose slowest worker has not moved while others have.
@@ -180,6 +191,10 @@ func DescribeProgress(st *RunStatus, m rendezvous.Status, report func(rendezvous
 	if sum.Behind >= 0 {
 		s, n := &st.Members[ranks[sum.Behind]], &nodes[sum.Behind]
 		st.Progress.Behind = &BehindStatus{Rank: s.Rank, Node: s.Node, Label: s.Label, Steps: sum.Step - n.Smallest, ForS: seconds(n.Stalled())}
+	}
+	if slow := sum.Slow; slow.Index >= 0 && len(nodes) == len(m.Members) { // of each node it is known how much its workers wait
+		s := &st.Members[ranks[slow.Index]]
+		st.Progress.Slow = &SlowStatus{Rank: slow.Rank, Node: s.Node, Label: s.Label, Waits: slow.Waits, Others: slow.Others, Text: slow.Text(cmp.Or(s.Node, s.Label))}
 	}
 }
 

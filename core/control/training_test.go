@@ -77,6 +77,23 @@ func TestProgressOfARun(t *testing.T) {
 		t.Errorf("one stands: %+v, want %+v", r.Progress.Behind, want)
 	}
 
+	// A rank is slow if of all nodes that run it is known how much they wait.
+	slow := func(waits ...training.Waits) *SlowStatus {
+		for i, n := range []*wireNode{a, b} {
+			report := steps(1, 41200, 41200, 40*s, 40*s)
+			report.Waits = waits[i]
+			n.beat(report)
+		}
+		return server.oneRun(t).Progress.Slow
+	}
+	if got := slow(training.NewWaits(0, []float64{0.3, 0.03}), training.Waits{}); got != nil {
+		t.Errorf("one node says nothing of waits: %+v", got)
+	}
+	wantSlow := SlowStatus{Rank: 1, Node: "a", Label: "a", Waits: 0.03, Others: 0.3, Text: "rank 1 (a) slows the job down: it waits for others 3 % of the time, each other rank at least 30 %"}
+	if got := slow(training.NewWaits(0, []float64{0.3, 0.03}), training.NewWaits(2, []float64{0.4, 0.5})); got == nil || *got != wantSlow {
+		t.Errorf("got %+v, want %+v", got, wantSlow)
+	}
+
 	// The second node is lost; a third takes its place.
 	c := dialNode(t, server.addr)
 	c.enter(testHello("c", "s3", controltest.Params("", 2)))
@@ -85,7 +102,7 @@ func TestProgressOfARun(t *testing.T) {
 	awaitEvents[rendezvous.Disconnect](t, server.rec, 1)
 	server.clock.Advance(controltest.Params("", 2).ReconnectGrace)
 	awaitEvents[rendezvous.TimerFired](t, server.rec, 1)
-	if r := server.oneRun(t); r.Progress == nil || r.Progress.Nodes != 1 || r.Progress.Behind != nil || r.Members[1].Progress != nil {
+	if r := server.oneRun(t); r.Progress == nil || r.Progress.Nodes != 1 || r.Progress.Slow != nil || r.Progress.Behind != nil || r.Members[1].Progress != nil {
 		t.Errorf("one is lost: %+v", r.Progress)
 	}
 	a.ask(2, controltest.Join())

@@ -36,13 +36,16 @@ type Report struct {
 
 	// Failed is how many workers have failed, while the others of the node go on.
 	Failed int
+
+	// Waits is how much of their time the workers wait for other ranks.
+	Waits Waits
 }
 
 // Valid reports whether the report can be true: a peer may send anything.
 func (r *Report) Valid() bool {
 	return r.Round > 0 && (r.Reporting >= 1 || r.Reporting == 0 && (r.Stalled != "" || r.Failed > 0)) && r.Failed >= 0 && r.Failed <= r.Workers-r.Reporting && r.Workers >= r.Reporting && r.Workers <= maxWorkers &&
 		r.Smallest >= 0 && r.Largest >= r.Smallest &&
-		plausible(r.SinceFirst) && plausible(r.SinceChange) && plausible(r.SinceSlowest) && plausible(r.PerStep) && plausible(r.Gap)
+		plausible(r.SinceFirst) && plausible(r.SinceChange) && plausible(r.SinceSlowest) && plausible(r.PerStep) && plausible(r.Gap) && r.Waits.valid()
 }
 
 // Limits of what a report may say.
@@ -75,6 +78,7 @@ func Pack(p *pack.Packer, r *Report) {
 	p.Cut(r.Stalled, maxStalled)
 	p.Bool(r.Counted)
 	p.Int(r.Failed)
+	r.Waits.pack(p)
 }
 
 // Unpack reads what Pack wrote; nil where there is no report, or one that is not valid.
@@ -89,6 +93,7 @@ func Unpack(u *pack.Unpacker) *Report {
 	}
 	r.Stalled = printable.Text(u.Text(maxStalled))
 	r.Counted, r.Failed = u.Bool(), u.Int()
+	r.Waits = unpackWaits(u)
 	u.Close()
 	if u.Err() != nil || !r.Valid() {
 		return nil

@@ -26,6 +26,7 @@ type Summary struct {
 	Change   time.Duration // for how long no worker has reported another step
 	Behind   int           // index of the node that holds the others up; -1: none does, or Counted
 	Counted  bool          // see Report; a node that is, beside others, is left out
+	Slow     SlowRank
 }
 
 // A node is behind when its slowest worker is below the job's largest step and has not
@@ -43,7 +44,7 @@ func Summarize(nodes []NodeReport) (Summary, bool) {
 	if len(nodes) == 0 {
 		return Summary{}, false
 	}
-	s := Summary{Behind: -1, Counted: !slices.ContainsFunc(nodes, func(n NodeReport) bool { return !n.Counted })}
+	s := Summary{Behind: -1, Slow: slowRank(nodes), Counted: !slices.ContainsFunc(nodes, func(n NodeReport) bool { return !n.Counted })}
 	for i := range nodes {
 		n := &nodes[i]
 		if n.Counted != s.Counted {

@@ -12,7 +12,7 @@ import (
 func sample() Report {
 	return Report{
 		Round: 7, Workers: 8, Reporting: 3, Smallest: 41198, Largest: 41200, SinceFirst: time.Hour, SinceChange: time.Second,
-		SinceSlowest: 40 * time.Second, PerStep: 3100 * time.Millisecond, Gap: time.Minute, Stalled: "no step for 65 s", Counted: true,
+		SinceSlowest: 40 * time.Second, PerStep: 3100 * time.Millisecond, Gap: time.Minute, Stalled: "no step for 65 s", Counted: true, Waits: Waits{true, 9, 0.034, 0.281},
 	}
 }
 
@@ -35,6 +35,10 @@ func TestForeignReports(t *testing.T) {
 		"negative age":        func(r *Report) { r.SinceChange = -1 },
 		"age":                 func(r *Report) { r.SinceSlowest = math.MaxInt64 },
 		"gap":                 func(r *Report) { r.Gap = math.MinInt64 },
+		"a rank":              func(r *Report) { r.Waits.Rank = -1 },
+		"a share":             func(r *Report) { r.Waits.Least = -0.1 },
+		"order of shares":     func(r *Report) { r.Waits.Second = 0.01 },
+		"more than a whole":   func(r *Report) { r.Waits.Second = 1.1 },
 	} {
 		r := sample()
 		change(&r)
@@ -73,6 +77,7 @@ func counted(n NodeReport) NodeReport {
 
 func TestSummarize(t *testing.T) {
 	const s = time.Second
+	none := SlowRank{Index: -1}
 	for _, c := range []struct {
 		name     string
 		nodes    []NodeReport
@@ -81,16 +86,16 @@ func TestSummarize(t *testing.T) {
 		ageOfAll time.Duration
 	}{
 		{name: "none", nothing: true},
-		{name: "one", nodes: []NodeReport{node(5, 6, s, s)}, want: Summary{6, 5, 1, 3 * s, s, -1, false}},
-		{name: "in step", nodes: []NodeReport{node(6, 6, 2*s, 2*s), node(5, 6, s, 4*s)}, want: Summary{6, 5, 2, 3 * s, s, -1, false}},
-		{name: "slow, but not for long", nodes: []NodeReport{node(4, 4, 8*s, 8*s), node(6, 6, s, s)}, want: Summary{6, 4, 2, 3 * s, s, -1, false}},
-		{name: "behind", nodes: []NodeReport{node(6, 6, 31*s, 31*s), node(4, 4, 40*s, 40*s)}, want: Summary{6, 4, 2, 3 * s, 31 * s, 1, false}},
-		{name: "one worker of a node", nodes: []NodeReport{node(4, 6, s, 40*s), node(6, 6, s, s)}, want: Summary{6, 4, 2, 3 * s, s, 0, false}},
-		{name: "the slowest of two", nodes: []NodeReport{node(5, 5, 60*s, 60*s), node(4, 4, 40*s, 40*s), node(6, 6, 31*s, 31*s)}, want: Summary{6, 4, 3, 3 * s, 31 * s, 1, false}},
-		{name: "all stand at one step", nodes: []NodeReport{node(6, 6, 90*s, 90*s), node(6, 6, 91*s, 91*s)}, want: Summary{6, 6, 2, 3 * s, 90 * s, -1, false}},
-		{name: "by the reports' age", nodes: []NodeReport{node(6, 6, s, s), node(4, 4, s, s)}, ageOfAll: 20 * s, want: Summary{6, 4, 2, 3 * s, 21 * s, 1, false}},
-		{name: "counted", nodes: []NodeReport{counted(node(6, 6, s, s)), counted(node(5, 5, 90*s, 90*s))}, want: Summary{6, 5, 2, 3 * s, s, -1, true}},
-		{name: "counted beside reported", nodes: []NodeReport{counted(node(1, 1, 90*s, 90*s)), node(4, 6, 2*s, 2*s), counted(node(9, 9, s, s))}, want: Summary{6, 4, 1, 3 * s, 2 * s, -1, false}},
+		{name: "one", nodes: []NodeReport{node(5, 6, s, s)}, want: Summary{6, 5, 1, 3 * s, s, -1, false, none}},
+		{name: "in step", nodes: []NodeReport{node(6, 6, 2*s, 2*s), node(5, 6, s, 4*s)}, want: Summary{6, 5, 2, 3 * s, s, -1, false, none}},
+		{name: "slow, but not for long", nodes: []NodeReport{node(4, 4, 8*s, 8*s), node(6, 6, s, s)}, want: Summary{6, 4, 2, 3 * s, s, -1, false, none}},
+		{name: "behind", nodes: []NodeReport{node(6, 6, 31*s, 31*s), node(4, 4, 40*s, 40*s)}, want: Summary{6, 4, 2, 3 * s, 31 * s, 1, false, none}},
+		{name: "one worker of a node", nodes: []NodeReport{node(4, 6, s, 40*s), node(6, 6, s, s)}, want: Summary{6, 4, 2, 3 * s, s, 0, false, none}},
+		{name: "the slowest of two", nodes: []NodeReport{node(5, 5, 60*s, 60*s), node(4, 4, 40*s, 40*s), node(6, 6, 31*s, 31*s)}, want: Summary{6, 4, 3, 3 * s, 31 * s, 1, false, none}},
+		{name: "all stand at one step", nodes: []NodeReport{node(6, 6, 90*s, 90*s), node(6, 6, 91*s, 91*s)}, want: Summary{6, 6, 2, 3 * s, 90 * s, -1, false, none}},
+		{name: "by the reports' age", nodes: []NodeReport{node(6, 6, s, s), node(4, 4, s, s)}, ageOfAll: 20 * s, want: Summary{6, 4, 2, 3 * s, 21 * s, 1, false, none}},
+		{name: "counted", nodes: []NodeReport{counted(node(6, 6, s, s)), counted(node(5, 5, 90*s, 90*s))}, want: Summary{6, 5, 2, 3 * s, s, -1, true, none}},
+		{name: "counted beside reported", nodes: []NodeReport{counted(node(1, 1, 90*s, 90*s)), node(4, 6, 2*s, 2*s), counted(node(9, 9, s, s))}, want: Summary{6, 4, 1, 3 * s, 2 * s, -1, false, none}},
 	} {
 		for i := range c.nodes {
 			c.nodes[i].Age = c.ageOfAll
@@ -110,10 +115,10 @@ func TestStalledReports(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	whole := sample()
-	whole.Stalled, whole.Counted = "", false
+	whole.Stalled, whole.Counted, whole.Waits = "", false, Waits{}
 	older := pack.Append(nil, func(p *pack.Packer) { Pack(p, &whole) })
-	older[0] -= 2 // the length of the list
-	if got := Decode(older[:len(older)-2]); got == nil || *got != whole {
+	older[0] -= 3 // the length of the list
+	if got := Decode(older[:len(older)-3]); got == nil || *got != whole {
 		t.Errorf("an older release's: got %+v", got)
 	}
 }

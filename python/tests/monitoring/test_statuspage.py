@@ -329,6 +329,13 @@ def test_shows_how_far_the_run_is(
         text = window.js("return document.querySelector('.note.late').innerText")
         assert re.fullmatch(r"No step for 2\d s; all nodes stand at step 59", text), text
         assert "Optimizer" not in window.js("return document.body.innerText")
+    slow = "rank 3 (<b>gpu-b) slows the job down: it waits for others 3 % of the time"
+    with told(
+        page, status([member(0), member(1)], progress={**run, "slow": {"text": slow}})
+    ) as url:
+        window.open(url)
+        window.wait("document.querySelector('.note.late')")
+        assert window.js("return document.querySelector('.note.late').innerText") == "Slow: " + slow
     with told(page, status([member(0), member(1)], progress={**stands, "counted": True})) as url:
         window.open(url)
         window.wait("document.querySelector('.note.late')")
