@@ -16,7 +16,7 @@ from result import Row, Sample
 
 from cases.scale import cpu_of, serving, swarm_of
 
-sys.path.append(str(ROOT / "python" / "tests"))
+sys.path.append(str(ROOT / "python" / "tests" / "monitoring"))
 import browser
 
 NAME = "statuspage"
