@@ -65,13 +65,29 @@ var outcomeStates = map[outcome]string{
 // roundCauses are the causes of the round that follows an attempt.
 var roundCauses = map[outcome]progress.Cause{someFailed: progress.CauseFailure, unkillable: progress.CauseFailure, mustRegroup: progress.CauseRegroup}
 
+// awaitTemplate waits until workers can be forked, if they are to be: a cold one would import the
+// same. It ends with the round.
+func (a *Agent) awaitTemplate() error {
+	if a.template == nil {
+		return nil
+	}
+	ctx, cancel := a.untilRegroup()
+	defer cancel()
+	a.template.Prepare(ctx.Done())
+	if stop := a.interrupted(); stop != nil {
+		return stop
+	}
+	if ctx.Err() != nil {
+		a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
+		return errRegroup
+	}
+	return nil
+}
+
 // start starts the workers of the round.
 func (a *Agent) start() (*attempt, error) {
-	if a.template != nil {
-		a.template.Prepare(a.interrupts.first) // a cold worker would import the same
-		if stop := a.interrupted(); stop != nil {
-			return nil, stop
-		}
+	if err := a.awaitTemplate(); err != nil {
+		return nil, err
 	}
 	files, err := a.logs.Attempt(a.restarts)
 	if err != nil {
