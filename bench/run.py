@@ -29,6 +29,7 @@ from cases import (
     etcd,
     files,
     fold,
+    goodput,
     launch,
     load,
     loss,
@@ -69,6 +70,7 @@ CASES = [
     statuspage.NAME,
     launch.NAME,
     warm.NAME,
+    goodput.NAME,
     fold.NAME,
     store.NAME,
     storetls.NAME,
@@ -158,6 +160,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if warm.NAME in args.only:
         say("warm workers")
         yield warm.measure(args.repeat, args.reference)
+    if goodput.NAME in args.only:
+        say("an hour with a fault every three minutes, three times six minutes")
+        yield goodput.measure(args.repeat, args.reference)
     if fold.NAME in args.only:
         say("lines of workers, folded")
         yield fold.measure(args.repeat, args.reference)
