@@ -302,7 +302,7 @@ func TestStatusFieldNames(t *testing.T) {
 		`members.progress.slowest_age_s members.progress.smallest_step members.progress.step members.progress.workers members.rank members.reconnecting members.state members.topology members.workers ` +
 		`missing missing.min missing.target missing.who nodes nodes.max nodes.min nodes.target nodes.unit not_started phase ` +
 		`progress progress.behind progress.behind.for_s progress.behind.label progress.behind.node progress.behind.rank progress.behind.steps ` +
-		`progress.change_age_s progress.counted progress.nodes progress.seconds_per_step progress.smallest_step progress.step round round_at round_generation round_store run_id scaled_to stalled state stopping ` +
+		`progress.change_age_s progress.counted progress.nodes progress.seconds_per_step progress.slow progress.slow.label progress.slow.node progress.slow.others progress.slow.rank progress.slow.text progress.slow.waits progress.smallest_step progress.step round round_at round_generation round_store run_id scaled_to stalled state stopping ` +
 		`waiting waiting.address waiting.fingerprint waiting.label waiting.lease_age_s waiting.node waiting.node_rank waiting.reconnecting waiting.role waiting.since waiting.topology waiting.waiting_s`
 	if got := strings.Join(fieldNames(reflect.TypeFor[RunStatus](), ""), " "); got != want {
 		t.Errorf("a run has\n%s\nwant\n%s", got, want)

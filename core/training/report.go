@@ -58,7 +58,7 @@ const (
 func plausible(d time.Duration) bool { return d >= 0 && d <= maxAge }
 
 // fields is how many values a report has; append-only.
-const fields = 13
+const fields = 14
 
 // Pack writes a report as a list, an empty one for nil.
 func Pack(p *pack.Packer, r *Report) {
