@@ -16,6 +16,7 @@ import (
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
 	"rallypoint/agent/progress"
+	"rallypoint/agent/question"
 	"rallypoint/agent/telemetry"
 	"rallypoint/agent/watchdog"
 	"rallypoint/core/rendezvous"
@@ -59,16 +60,17 @@ type Agent struct {
 	dialStore     func(ctx context.Context, address string) (net.Conn, error)
 	holdPatience  time.Duration // see directives
 
-	short        bool              // it has warned that the workers' connections will not fit
-	running      atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
-	progress     *progress.Tracker // nil before Run
+	short      bool              // it has warned that the workers' connections will not fit
+	running    atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
+	progress   *progress.Tracker // nil before Run
 	waitWindow   time.Duration     // of progress, if a test has another one
-	stackFiles   []*ownfile.File   // of the running attempt, by local rank; nil: there are none
-	hangs        training.HangDetector
-	nextQuestion int64          // see question.Answer
-	hangLimit    atomic.Int64   // of hangs, in nanoseconds, for other goroutines; 0: the job is not judged
-	changed      progress.Cause // why the last attempt is over
-	asked        bool           // it ended by a drain or a scale, and no worker of this node failed
+	stackFiles []*ownfile.File   // of the running attempt, by local rank; nil: there are none
+	hangs      training.HangDetector
+	heard      question.Heard
+	culprit    culprit
+	hangLimit  atomic.Int64   // of hangs, in nanoseconds, for other goroutines; 0: the job is not judged
+	changed    progress.Cause // why the last attempt is over
+	asked      bool           // it ended by a drain or a scale, and no worker of this node failed
 
 	now          func() time.Time  // by which restarts are in the window
 	budget       budget            // agreed in the last round; see takeBudget

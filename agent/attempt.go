@@ -32,9 +32,13 @@ type attempt struct {
 	watchdog  *watchdog.Watchdog
 	oom       process.OOMCounter // since the workers were started
 	outputs   []logs.Worker
+	streams   []*logs.Stream
 	reading   sync.WaitGroup           // of an output, for the announcement of its worker's failure
+	questions sync.WaitGroup           // their goroutine
+	followers *followers               // of the workers' output
 	ended     map[int]*process.Process // by local rank
 	failures  []*process.Process       // ended badly, in the order in which it was seen
+	failure   string                   // the first of them, as this node has announced it
 	succeeded int
 	leaves    bool // this node leaves the run to the others, see Agent.leaves
 	unfit     bool // as unfit, see Spec.Leave
@@ -100,7 +104,7 @@ func (a *Agent) start() (*attempt, error) {
 		}
 		return nil, &process.StartError{LocalRank: -1, Err: err}
 	}
-	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*process.Process)}
+	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*process.Process), followers: newFollowers()}
 	t.oom.Reset()
 	launches, names, err := a.launches(t, sets)
 	if err == nil {
@@ -235,6 +239,11 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]process.Launch, []lo
 		})
 		names = append(names, logs.Names{Role: a.spec.Role, Host: host.Name(), Local: local, Rank: s.ranks.base + local})
 	}
+	var descriptors [][]uintptr
+	for _, l := range launches {
+		descriptors = append(descriptors, l.Files)
+	}
+	t.streams = t.logs.Streams(t.outputs, descriptors)
 	return launches, names, nil
 }
 
@@ -387,7 +396,10 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 		t.watchdog.Stop()
 		a.publish(telemetry.WatchdogActed{Name: "watchdog stopped"})
 	}
+	t.followers.end()
+	t.questions.Wait()
 	t.logs.Close()
+	a.keepCulprit(t)
 	if stop := a.interrupted(); stop != nil {
 		a.publishEnds(t, nil)
 		return false, stop

@@ -4,10 +4,13 @@ import (
 	"context"
 	"net"
 	"strconv"
+	"sync"
 	"time"
 
+	"rallypoint/agent/logs"
 	"rallypoint/agent/question"
 	"rallypoint/agent/stacks"
+	"rallypoint/core/store"
 	"rallypoint/internal/backoff"
 )
 
@@ -23,10 +26,11 @@ func (a *Agent) answerQuestions(t *attempt, w *hangWatch) (stop func()) {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
+	answered := make(chan struct{})
 	where, group := net.JoinHostPort(a.assignment.StoreAddr, strconv.Itoa(a.assignment.StorePort)), a.assignment.group
-	go func() { // ends with stop
-		defer close(done)
+	t.questions.Go(func() { // ends with stop, and with those who follow
+		answering := sync.OnceFunc(func() { close(answered) })
+		defer answering()
 		if !backoff.Sleep(ctx, answerAfter) {
 			return
 		}
@@ -35,16 +39,18 @@ func (a *Agent) answerQuestions(t *attempt, w *hangWatch) (stop func()) {
 			return
 		}
 		defer func() { _ = s.Close() }()
-		a.nextQuestion = question.Answer(ctx, s, group, a.nextQuestion, func(ctx context.Context, q question.Question) []byte { return a.answer(ctx, t, w, q) })
-	}()
+		question.Answer(ctx, s, group, &a.heard, func(ctx context.Context, q question.Question) []byte { return a.answer(ctx, t, w, s, q) })
+		answering()
+		t.followers.wait()
+	})
 	return func() {
 		cancel()
-		<-done
+		<-answered
 	}
 }
 
 // answer answers one question; nil: it wants no answer.
-func (a *Agent) answer(ctx context.Context, t *attempt, w *hangWatch, q question.Question) []byte {
+func (a *Agent) answer(ctx context.Context, t *attempt, w *hangWatch, s store.Store, q question.Question) []byte {
 	switch q.Kind {
 	case stacks.Kind:
 		return a.stackNode(ctx, t, w).Encode()
@@ -53,6 +59,8 @@ func (a *Agent) answer(ctx context.Context, t *attempt, w *hangWatch, q question
 			w.hear(ctx, h)
 		}
 		return nil
+	case logs.Kind:
+		return logs.Encode(a.outputNode(ctx, t, s, q))
 	}
 	return []byte("{}") // of a newer release: who asks sees that it is not known here
 }

@@ -45,9 +45,11 @@ func (a *Agent) announceStop(t *attempt, v outcome) outcome {
 	case v == mustInterrupt:
 		stop.Reason = a.interrupted().Error()
 	case asks:
-		stop.Reason, stop.Away = a.announcedFailure(t).Summary(), a.spec.Leave.Window
+		t.failure = a.announcedFailure(t).Summary()
+		stop.Reason, stop.Away = t.failure, a.spec.Leave.Window
 	default:
-		stop.Reason = a.announcedFailure(t).Summary()
+		t.failure = a.announcedFailure(t).Summary()
+		stop.Reason = t.failure
 		if v == someFailed && a.counted() < a.spec.MaxRestarts {
 			stop.Reason += "; " + a.restartText(a.used()+1)
 		}

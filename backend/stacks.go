@@ -13,6 +13,7 @@ import (
 	"rallypoint/core/control"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/core/store"
 	"rallypoint/internal/wording"
 	"rallypoint/roundstore"
 )
@@ -94,28 +95,43 @@ type SilentNode struct {
 // cleanup bounds what an asker does when its time is over.
 const cleanup = 5 * time.Second
 
-// AskStacks asks the agents of a run's round where their workers are, beside whatever else the
-// run was asked for, and returns what they have answered by the end of ctx. run is how the run
-// stands. It needs the job's rights: to reach the round's store and, with a token, to know it.
-// Errors: ErrInvalid (no round runs, or its store is not known), ErrConnection, ErrAuth.
-func AskStacks(ctx context.Context, run *control.RunStatus, token *secret.Token) (*Stacks, error) {
+// openRound opens the store of a run's round, through which its agents are asked; stop closes it.
+// run is how the run stands. It needs the job's rights: to reach that store and, with a token, to
+// know it. Errors: ErrInvalid (no round runs, or its store is not known), ErrConnection, ErrAuth.
+func openRound(ctx context.Context, run *control.RunStatus, token *secret.Token) (s store.Store, stop func(), err error) {
 	switch {
 	case run.Phase != rendezvous.PhaseRunning && run.Phase != rendezvous.PhaseFinishing:
-		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "run %q is %s: no workers run that could be asked", run.RunID, run.Phase)
+		return nil, nil, rendezvous.Errorf(rendezvous.CodeInvalid, "run %q is %s: no workers run that could be asked", run.RunID, run.Phase)
 	case run.RoundStore == "":
-		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
+		return nil, nil, rendezvous.Errorf(rendezvous.CodeInvalid,
 			"where the store of round %d of run %q is, is not known: a node or a control plane of an older release has completed the round", run.Round, run.RunID)
 	}
 	name := secret.StoreName{Run: run.RunID, Generation: run.RoundGeneration, Round: run.Round}
-	s, stop, err := roundstore.Connect(ctx, run.RoundStore, name, token)
+	conn, disconnect, err := roundstore.Connect(ctx, run.RoundStore, name, token)
+	if err != nil {
+		return nil, nil, err
+	}
+	return conn, func() {
+		_ = conn.Close()
+		disconnect()
+	}, nil
+}
+
+func notAsked(run *control.RunStatus, err error) error {
+	return rendezvous.Errorf(rendezvous.CodeConnection, "the agents of run %q could not be asked in the store of round %d at %s: %v", run.RunID, run.Round, run.RoundStore, err)
+}
+
+// AskStacks asks the agents of a run's round where their workers are, beside whatever else the
+// run was asked for, and returns what they have answered by the end of ctx. See openRound.
+func AskStacks(ctx context.Context, run *control.RunStatus, token *secret.Token) (*Stacks, error) {
+	s, stop, err := openRound(ctx, run, token)
 	if err != nil {
 		return nil, err
 	}
 	defer stop()
-	defer func() { _ = s.Close() }()
 	answers, err := stacks.Ask(ctx, s, len(run.Members), cleanup)
 	if err != nil {
-		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "the agents of run %q could not be asked in the store of round %d at %s: %v", run.RunID, run.Round, run.RoundStore, err)
+		return nil, notAsked(run, err)
 	}
 	r := &Stacks{Schema: StacksSchema, RunID: run.RunID, Round: run.Round, Nodes: len(run.Members), Silent: []SilentNode{}, Workers: []WorkerStatus{}}
 	var folds []stacks.Fold

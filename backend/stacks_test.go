@@ -3,9 +3,11 @@ package backend
 import (
 	"errors"
 	"net/url"
+	"slices"
 	"strings"
 	"testing"
 
+	"rallypoint/agent/logs"
 	"rallypoint/agent/stacks"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -15,7 +17,7 @@ import (
 )
 
 // TestStacksInEachPlace: wherever nodes meet, who has the job's rights learns where its workers
-// are, and changes nothing of the run; a stranger learns nothing.
+// are, and what they wrote, and changes nothing of the run; a stranger learns nothing.
 func TestStacksInEachPlace(t *testing.T) {
 	for _, m := range meetings {
 		if m.name == "blob" || m.name == "remote file" { // no endpoint names them
@@ -24,11 +26,11 @@ func TestStacksInEachPlace(t *testing.T) {
 		t.Run(m.name, func(t *testing.T) {
 			t.Parallel()
 			r, j := &run{t, m.place(t)}, newJob(t)
-			j.dial = tcpstore.Connect
+			j.dial, j.to = tcpstore.Connect, logs.AllRanks(logs.StdErr)
 			var p params.Params
 			for _, node := range r.nodes(2, 2, 2) {
 				p = node.Params()
-				j.start(node, 0, stopped)
+				j.start(node, 0, `echo "err of $RANK" >&2; `+stopped)
 			}
 			j.want("0.0 up 0", "0.1 up 0", "1.0 up 0", "1.1 up 0")
 			a := Admin{RunID: p.RunID, Timeout: patience}
@@ -57,6 +59,12 @@ func TestStacksInEachPlace(t *testing.T) {
 					t.Errorf("%d workers", len(s.Workers))
 				}
 			}
+			testkit.Eventually(t, "what a worker wrote is told", func() bool {
+				l := testkit.Must(a.Logs(ctx, 3))(t)
+				return l.Round == 1 && slices.ContainsFunc(l.Streams, func(s LogStream) bool {
+					return s.Node == before.Members[1].Node && s.Host != "" && strings.Contains(s.Text, "err of 3\n")
+				})
+			})
 			after := testkit.Must(a.Status(ctx))(t)
 			if after.Phase != before.Phase || after.ChangesTotal != before.ChangesTotal || len(after.Directives) != 0 || before.RoundStore == "" {
 				t.Errorf("%+v, before %+v", after, before)
@@ -65,6 +73,9 @@ func TestStacksInEachPlace(t *testing.T) {
 				a.Token = testkit.Must(secret.OpenToken(testkit.TokenFile(t), nil))(t)
 				if s, err := AskStacks(ctx, after, a.Token); !errors.Is(err, rendezvous.ErrAuth) {
 					t.Errorf("with another token: %+v, %v", s, err)
+				}
+				if l, err := AskLogs(ctx, after, a.Token, LogsAll); !errors.Is(err, rendezvous.ErrAuth) {
+					t.Errorf("with another token: %+v, %v", l, err)
 				}
 			}
 			after.RunID = "other"

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/agent"
+	"rallypoint/agent/logs"
 	"rallypoint/core/control"
 	"rallypoint/core/params"
 	"rallypoint/core/store"
@@ -34,6 +35,7 @@ type job struct {
 	agents []*agent.Agent
 	done   []chan struct{}
 	errs   []error                                                     // valid once done is closed
+	to     logs.StreamSpec                                             // see logs.Spec.Redirects
 	dial   func(ctx context.Context, addr string) (store.Store, error) // see agent.Spec
 }
 
@@ -72,6 +74,7 @@ func (j *job) start(rdzv agent.Rendezvous, restarts int, script string) {
 		MonitorInterval: 10 * time.Millisecond, ShutdownTimeout: time.Hour, ExitBarrierTimeout: time.Minute, LostNodeTimeout: time.Minute,
 	}
 	spec.DialStore = j.dial
+	spec.Logs.Redirects = j.to
 	spec.Logs.Dir = filepath.Join(j.dir, "logs"+node)
 	a, err := agent.New(spec, "script", rdzv, slog.New(slog.NewTextHandler(testWriter{j.t, "agent " + node}, nil)))
 	if err != nil {

@@ -80,7 +80,7 @@ func (a *adminTexts) event(r *C.rp_admin_request, nodes []string) (rendezvous.Ev
 		return rendezvous.CloseRun{Reason: a.reason, Stop: r.action == C.RP_ADMIN_FAIL}, nil
 	case C.RP_ADMIN_FORGET:
 		return rendezvous.Forget{Reason: a.reason}, nil
-	case C.RP_ADMIN_STACKS, C.RP_ADMIN_STATUS:
+	case C.RP_ADMIN_STACKS, C.RP_ADMIN_STATUS, C.RP_ADMIN_LOGS:
 		return nil, nil
 	case C.RP_ADMIN_UNDRAIN, C.RP_ADMIN_EVICT:
 	default:
@@ -111,11 +111,11 @@ func rpgo_admin_start(request *C.rp_admin_request, timeoutMS C.int64_t, out *C.u
 		if limit, ok := timeLimit(timeoutMS); ok {
 			a.Timeout = limit
 		}
-		action := request.action
+		action, target := request.action, int(request.target)
 		ctx, cancel := withTimeout(context.Background(), timeoutMS)
 		*out = openHandle(newOp(ctx, cancel, func(ctx context.Context) (answer, error) {
 			if ev == nil {
-				return look(ctx, a, action)
+				return look(ctx, a, action, target)
 			}
 			done, err := a.Ask(ctx, ev)
 			a := answer{op: store.OpGet, Reply: store.Reply{Values: [][]byte{[]byte(done.Text)}}}
@@ -128,13 +128,16 @@ func rpgo_admin_start(request *C.rp_admin_request, timeoutMS C.int64_t, out *C.u
 	})
 }
 
-// look asks where the workers are, or how the run stands, in JSON.
-func look(ctx context.Context, a backend.Admin, action C.int32_t) (answer, error) {
+// look asks what changes nothing, in JSON.
+func look(ctx context.Context, a backend.Admin, action C.int32_t, target int) (answer, error) {
 	var told any
 	var err error
-	if action == C.RP_ADMIN_STATUS {
+	switch action {
+	case C.RP_ADMIN_STATUS:
 		told, err = a.Status(ctx)
-	} else {
+	case C.RP_ADMIN_LOGS:
+		told, err = a.Logs(ctx, target)
+	default:
 		told, err = a.Stacks(ctx)
 	}
 	if err != nil {

@@ -16,7 +16,7 @@ var commandGroups = []struct {
 	title    string
 	commands []string
 }{
-	{"Jobs", []string{"run", "launch", "status", "stacks", "admin"}},
+	{"Jobs", []string{"run", "launch", "status", "stacks", "logs", "admin"}},
 	{"Serving jobs", []string{"serve", "token"}},
 	{"Looking closer", []string{"store", "check", "record", "audit"}},
 	{"More", []string{"completion", "version", "help", "rdzv-conf"}},

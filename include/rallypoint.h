@@ -984,7 +984,9 @@ enum rp_admin_action {
     RP_ADMIN_FAIL = 9,    /* end the job as failed, at once */
     RP_ADMIN_FORGET = 10, /* let a job that stays closed, and has no live node, begin again */
     RP_ADMIN_STACKS = 11, /* where its workers are; changes nothing */
-    RP_ADMIN_STATUS = 12  /* how it stands; changes nothing */
+    RP_ADMIN_STATUS = 12, /* how it stands; changes nothing */
+    RP_ADMIN_LOGS = 13    /* what workers wrote last: of rank `target`, of all for -1, of the one
+                             that failed first for -2; changes nothing */
 };
 
 /*
@@ -999,7 +1001,8 @@ typedef struct rp_admin_request {
     const char *reason;   /* human-readable, the job's nodes receive it; NULL: none is given */
     const char *by;       /* who asks; NULL: USER@HOST */
     int32_t action;       /* required: enum rp_admin_action */
-    int32_t target;       /* number of nodes, between min and max, a multiple of node_unit */
+    int32_t target;       /* number of nodes, between min and max, a multiple of node_unit; of
+                             RP_ADMIN_LOGS a rank */
     const char *const *nodes; /* ids, as their node_id option or `rallypoint status` has them */
     size_t nodes_len;
     const char *directive;  /* id, that makes a repetition do nothing; NULL: a new one */
@@ -1013,7 +1016,8 @@ typedef struct rp_admin_request {
  * result (rp_op_result) has in its `value` one sentence that says what is done, and in its
  * `list` the id of the directive, if one was given; of RP_ADMIN_STACKS the `value` is the JSON
  * that `rallypoint stacks --json` prints, of what has been answered when `timeout_ms` are over,
- * or as soon as all nodes have; of RP_ADMIN_STATUS it is the run in the JSON of
+ * or as soon as all nodes have; of RP_ADMIN_LOGS it is that of `rallypoint logs --json`, for
+ * which nodes are waited for 2 s; of RP_ADMIN_STATUS it is the run in the JSON of
  * `rallypoint status --json`. The operation fails by RP_ERR_INVALID,
  * which says why nothing is done, for a run or node that is not there and for what does not
  * fit the run: a target, a deadline in the past; by RP_ERR_CLOSED if the run is closed,

@@ -108,6 +108,8 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
             "admin.Frame",
             "admin.Worker",
             "admin.SilentNode",
+            "admin.Logs",
+            "admin.LogStream",
         ],
     ),
     (

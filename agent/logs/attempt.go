@@ -198,6 +198,7 @@ type Worker struct {
 	Out, Err  *os.File    // nil: the agent's own stream
 	ErrorFile string      // "" without files
 	ErrFile   string      // the file that stderr goes to; "" if none
+	outTee    *stderrTee  // that stdout goes through; nil if none
 	tee       *stderrTee  // that stderr goes through; nil if none
 	Shared    *sharedFile // that both stdout and stderr go to; nil if none
 }
@@ -333,9 +334,8 @@ func (a *Attempt) FoldConsole(w *Worker, rank int, c *Console, out, err *os.File
 	}
 	var failed error
 	if w.Out == nil {
-		var t *stderrTee
-		if t, w.Out, failed = through(out); failed == nil && joined {
-			w.tee, w.Err = t, w.Out
+		if w.outTee, w.Out, failed = through(out); failed == nil && joined {
+			w.tee, w.Err = w.outTee, w.Out
 		}
 	}
 	if w.Err == nil && failed == nil {

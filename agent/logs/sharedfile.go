@@ -55,7 +55,7 @@ func (s *sharedFile) Ended() {
 	s.to = info.Size()
 }
 
-// last returns the last maxStderr bytes of the part.
+// last returns the last Kept bytes of the part.
 func (s *sharedFile) last() []byte {
 	if s == nil {
 		return nil
@@ -75,7 +75,7 @@ func (s *sharedFile) last() []byte {
 	if from > to { // it was cut meanwhile
 		from = 0
 	}
-	from = max(from, to-maxStderr)
+	from = max(from, to-Kept)
 	text := make([]byte, to-from)
 	n, err := file.ReadAt(text, from)
 	if err != nil && err != io.EOF {

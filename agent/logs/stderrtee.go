@@ -2,7 +2,6 @@ package logs
 
 import (
 	"bytes"
-	"io"
 	"os"
 	"sync"
 	"time"
@@ -12,13 +11,8 @@ import (
 	"rallypoint/agent/pty"
 )
 
-// maxStderr is how much of what a worker wrote last to stderr is kept for the
-// report.
-const maxStderr = 64 << 10
-
 // stderrTee stands between a worker's stderr and the agent's own: it passes everything
-// on at once and unchanged, and keeps the last maxStderr bytes. Its methods are
-// safe for concurrent use.
+// on at once and unchanged, and keeps its end. Its methods are safe for concurrent use.
 type stderrTee struct {
 	read *os.File
 	pass func([]byte)
@@ -26,9 +20,8 @@ type stderrTee struct {
 	like *os.File // the terminal that it stands for
 	done chan struct{}
 
+	ring ring
 	mu   sync.Mutex
-	ring []byte // the last bytes, oldest at next once it is full
-	next int
 	held []byte // the begin of a line that a full buffer cut
 }
 
@@ -94,7 +87,7 @@ func (s *stderrTee) drain(fd int) (ended bool) {
 // take keeps a text and passes it on. If more is to follow at once, the begin of
 // a last line waits for it, so that no other worker's output gets in between.
 func (s *stderrTee) take(text []byte, more bool) {
-	s.keep(text)
+	s.ring.keep(text)
 	if len(s.held) > 0 {
 		text = append(s.held, text...)
 		s.held = nil
@@ -107,22 +100,6 @@ func (s *stderrTee) take(text []byte, more bool) {
 	}
 	if len(text) > 0 {
 		s.pass(text)
-	}
-}
-
-func (s *stderrTee) keep(text []byte) {
-	if len(text) > maxStderr {
-		text = text[len(text)-maxStderr:]
-	}
-	if room := maxStderr - len(s.ring); room > 0 {
-		n := min(room, len(text))
-		s.ring = append(s.ring, text[:n]...)
-		text = text[n:]
-	}
-	for len(text) > 0 {
-		n := copy(s.ring[s.next:], text)
-		s.next = (s.next + n) % maxStderr
-		text = text[n:]
 	}
 }
 
@@ -142,16 +119,14 @@ func (s *stderrTee) settle() {
 	}
 }
 
-// last returns the last maxStderr bytes of what was written until now, by a worker
+// last returns the last Kept bytes of what was written until now, by a worker
 // that has ended.
 func (s *stderrTee) last() []byte {
 	s.settle()
 	if conn, err := s.read.SyscallConn(); err == nil {
 		_ = conn.Control(func(fd uintptr) { s.drain(int(fd)) })
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return append(bytes.Clone(s.ring[s.next:]), s.ring[:s.next]...)
+	return s.ring.last()
 }
 
 // stop passes on what was written until now and ends the tee, whether or not
@@ -164,19 +139,12 @@ func (s *stderrTee) stop() {
 	_ = s.read.Close()
 }
 
-// lastOfFile returns the last maxStderr bytes of a file; nil if it cannot be read, or is
+// lastOfFile returns the last Kept bytes of a file; nil if it cannot be read, or is
 // a FIFO or device.
 func lastOfFile(path string) []byte {
-	file, info, err := openRegular(path)
+	text, _, err := (&fileEnd{path: path}).read(0, Kept)
 	if err != nil {
 		return nil
 	}
-	defer func() { _ = file.Close() }()
-	if info.Size() > maxStderr {
-		if _, err := file.Seek(-maxStderr, io.SeekEnd); err != nil {
-			return nil
-		}
-	}
-	text, _ := io.ReadAll(io.LimitReader(file, maxStderr))
 	return text
 }

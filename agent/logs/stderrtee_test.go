@@ -44,7 +44,7 @@ func TestStderrTee(t *testing.T) {
 			if tty { // which hands over what was written when it is closed, at the latest
 				continue
 			}
-			if got := tee.last(); !bytes.Equal(got, all[max(0, len(all)-maxStderr):]) {
+			if got := tee.last(); !bytes.Equal(got, all[max(0, len(all)-Kept):]) {
 				t.Fatalf("kept %d bytes of %d", len(got), len(all))
 			}
 		}
@@ -53,7 +53,7 @@ func TestStderrTee(t *testing.T) {
 		}
 		tee.stop()
 		_ = write.Close()
-		if got := tee.last(); !bytes.Equal(got, all[max(0, len(all)-maxStderr):]) {
+		if got := tee.last(); !bytes.Equal(got, all[max(0, len(all)-Kept):]) {
 			t.Fatalf("kept %d bytes of %d", len(got), len(all))
 		}
 		if !bytes.Equal(passed.Bytes(), all) {
@@ -154,8 +154,8 @@ func TestSharedFile(t *testing.T) {
 		t.Errorf("%q", got)
 	}
 	shared = newSharedFile(file)
-	say(strings.Repeat("x", maxStderr) + "end")
-	if got := string(shared.last()); len(got) != maxStderr || !strings.HasSuffix(got, "xend") {
+	say(strings.Repeat("x", Kept) + "end")
+	if got := string(shared.last()); len(got) != Kept || !strings.HasSuffix(got, "xend") {
 		t.Errorf("%d bytes", len(got))
 	}
 }

@@ -30,30 +30,30 @@ type Question struct {
 	Text   []byte // the rest, which may be anything: workers can write into the store, too
 }
 
+// Heard is up to which question a node has heard all; the zero value: none.
+type Heard struct {
+	number int64
+	text   string // which no other question has
+}
+
 // Answer hands all questions in the store of a round to the node of that rank until ctx ends,
-// one after the other; nil answers nothing. next is the number of the first one that this node
-// has not heard; it is 1 in a store that has none before it. A store of a static job stays for
-// its next rounds, in which Answer goes on with what it returns.
-func Answer(ctx context.Context, s store.Store, group int, next int64, answer func(context.Context, Question) []byte) int64 {
-	if next > 1 {
-		if same, err := s.Check(ctx, []string{questionKey(next - 1)}); err != nil || !same {
-			next = 1
-		}
+// one after the other; nil answers nothing. A store of a static job stays for its next rounds, in
+// which Answer goes on after those that heard has; in another store it begins with the first.
+func Answer(ctx context.Context, s store.Store, group int, heard *Heard, answer func(context.Context, Question) []byte) {
+	if heard.number > 0 && !heard.isIn(ctx, s) {
+		*heard = Heard{}
 	}
-	for number := max(next, 1); ; number++ {
-		var text []byte
-		for {
-			var err error
-			if text, err = s.Get(ctx, questionKey(number)); err == nil {
-				break
-			}
-			if !backoff.Sleep(ctx, time.Second) {
-				return number
-			}
+	for ctx.Err() == nil {
+		number := heard.number + 1
+		text, err := s.Get(ctx, questionKey(number))
+		if err != nil {
+			backoff.Sleep(ctx, time.Second)
+			continue
 		}
 		if ctx.Err() != nil {
-			return number
+			return
 		}
+		*heard = Heard{number, string(text)}
 		kind, text, _ := bytes.Cut(text, []byte(" "))
 		_, text, _ = bytes.Cut(text, []byte(" "))
 		told := answer(ctx, Question{number, string(kind), text})
@@ -63,47 +63,54 @@ func Answer(ctx context.Context, s store.Store, group int, next int64, answer fu
 		if ctx.Err() == nil {
 			_ = s.Set(ctx, answerKey(number, group), told)
 		}
-		if !backoff.Sleep(ctx, rest) {
-			return number + 1
-		}
+		backoff.Sleep(ctx, rest)
 	}
+}
+
+// isIn reports whether the store has the last question that was heard.
+func (h *Heard) isIn(ctx context.Context, s store.Store) bool {
+	there, err := s.Check(ctx, []string{questionKey(h.number)})
+	if err != nil || !there {
+		return false
+	}
+	text, err := s.Get(ctx, questionKey(h.number))
+	return err == nil && string(text) == h.text
 }
 
 // rest is the least time between two answers of an agent, whoever asks.
 const rest = 200 * time.Millisecond
 
-// Ask asks the agents of a round of so many nodes, and returns what each has answered by the
-// end of ctx, or as soon as all have; nil of a node that has not. An error says that the store
-// could not be asked. cleanup bounds what follows ctx.
-func Ask(ctx context.Context, s store.Store, nodes int, kind string, text []byte, cleanup time.Duration) ([][]byte, error) {
-	number, err := Tell(ctx, s, kind, text)
-	if err != nil {
-		return nil, err
+// Ask asks the agents of a round of so many nodes, and returns the question's number and what
+// each has answered by the end of ctx, or as soon as all have; nil of a node that has not. An
+// error says that the store could not be asked. cleanup bounds what follows ctx.
+func Ask(ctx context.Context, s store.Store, nodes int, kind string, text []byte, cleanup time.Duration) (number int64, answers [][]byte, err error) {
+	if number, err = Tell(ctx, s, kind, text); err != nil {
+		return 0, nil, err
 	}
 	keys := make([]string, nodes)
 	for i := range keys {
 		keys[i] = answerKey(number, i)
 	}
 	if err := s.Wait(ctx, keys); err != nil && !errors.Is(err, store.ErrTimeout) {
-		return nil, err
+		return 0, nil, err
 	}
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
-	answers := make([][]byte, nodes)
+	answers = make([][]byte, nodes)
 	for i, key := range keys {
 		there, err := s.Check(after, []string{key})
 		if err != nil {
-			return nil, err
+			return 0, nil, err
 		}
 		if !there {
 			continue
 		}
 		if answers[i], err = s.Get(after, key); err != nil {
-			return nil, err
+			return 0, nil, err
 		}
 		_, _ = s.Delete(after, key)
 	}
-	return answers, nil
+	return number, answers, nil
 }
 
 // Tell tells all agents of a round something under the next number, and returns that.

@@ -67,7 +67,7 @@ func (n Node) Encode() []byte {
 
 // Ask asks the agents of a round of so many nodes where their workers are; see question.Ask.
 func Ask(ctx context.Context, s store.Store, nodes int, cleanup time.Duration) ([]*Node, error) {
-	texts, err := question.Ask(ctx, s, nodes, Kind, nil, cleanup)
+	_, texts, err := question.Ask(ctx, s, nodes, Kind, nil, cleanup)
 	if err != nil {
 		return nil, err
 	}

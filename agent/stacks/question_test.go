@@ -2,7 +2,6 @@ package stacks
 
 import (
 	"context"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -14,8 +13,8 @@ import (
 )
 
 // answer answers for a node until ctx ends, as its agent does.
-func answer(ctx context.Context, s store.Store, group int, next int64, collect func() Node, hear func(Hang)) int64 {
-	return question.Answer(ctx, s, group, next, func(_ context.Context, q question.Question) []byte {
+func answer(ctx context.Context, s store.Store, group int, heard *question.Heard, collect func() Node, hear func(Hang)) {
+	question.Answer(ctx, s, group, heard, func(_ context.Context, q question.Question) []byte {
 		if q.Kind == KindHang {
 			if h, err := DecodeHang(q.Text); err == nil {
 				hear(h)
@@ -37,7 +36,7 @@ func TestQuestion(t *testing.T) {
 	defer cancel()
 	for node := range 2 {
 		wg.Go(func() {
-			answer(ctx, s, node, 1, func() Node { return Node{Fold: NewFold([]Worker{at(node, "f")})} }, func(Hang) {})
+			answer(ctx, s, node, &question.Heard{}, func() Node { return Node{Fold: NewFold([]Worker{at(node, "f")})} }, func(Hang) {})
 		})
 	}
 	folds, err := Ask(ctx, s, 2, testkit.Patience)
@@ -104,7 +103,7 @@ func TestTell(t *testing.T) {
 	heard := make(chan Hang, 8)
 	for node := range 2 {
 		wg.Go(func() {
-			answer(ctx, s, node, 1, func() Node { return Node{Fold: NewFold([]Worker{at(node, "f")}), Host: "h"} }, func(h Hang) { heard <- h })
+			answer(ctx, s, node, &question.Heard{}, func() Node { return Node{Fold: NewFold([]Worker{at(node, "f")}), Host: "h"} }, func(h Hang) { heard <- h })
 		})
 	}
 	for _, of := range []int{1, 2} {
@@ -150,32 +149,5 @@ func TestHangsOfStrangers(t *testing.T) {
 	h, err := DecodeHang([]byte(`{"suspects":[1],"text":"\u001b[2J` + strings.Repeat("x", 999) + `"}`))
 	if err != nil || len(h.Text) > maxSentence || strings.Contains(h.Text, "\x1b") {
 		t.Errorf("%v %q", err, h.Text)
-	}
-}
-
-// TestAnswersGoOn: in a store that stays, what an earlier round has asked and told is over; in
-// another store the numbers begin again.
-func TestAnswersGoOn(t *testing.T) {
-	stays := store.NewMemory(store.NewEngine(store.Limits{}))
-	defer stays.Close()
-	fresh := store.NewMemory(store.NewEngine(store.Limits{}))
-	defer fresh.Close()
-	within := testkit.Within(t, testkit.Patience)
-	next := int64(0)
-	for i, s := range []store.Store{stays, stays, fresh} {
-		ctx, cancel := context.WithCancel(within)
-		heard := make(chan Hang, 8)
-		ended := make(chan int64)
-		go func() {
-			ended <- answer(ctx, s, 0, next, func() Node { return Node{} }, func(h Hang) { heard <- h })
-		}()
-		told := Hang{Text: strconv.Itoa(i), Suspects: []int{}}
-		testkit.Check(t, Tell(ctx, s, told))
-		testkit.Equal(t, (<-heard).Text, told.Text)
-		_, err := Ask(ctx, s, 1, testkit.Patience)
-		testkit.Check(t, err)
-		cancel()
-		next = <-ended
-		testkit.Equal(t, next, []int64{3, 5, 3}[i])
 	}
 }

@@ -140,6 +140,50 @@ class Stacks:
 
 
 @dataclasses.dataclass(frozen=True)
+class LogStream:
+    """What a worker wrote last to one of its streams.
+
+    Attributes:
+        ranks: who writes there; several if they write into one file.
+        node: the id of their node.
+        host: the name of its machine.
+        stream: "stdout", "stderr", or "output" for both in one.
+        before: how many bytes of it came before.
+        text: lines that a terminal can show.
+        why: why nothing is known of it; "" if it is.
+    """
+
+    ranks: tuple[int, ...]
+    node: str
+    host: str
+    stream: str
+    before: int
+    text: str
+    why: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Logs:
+    """What the workers of a job wrote last.
+
+    Attributes:
+        run_id: the job's.
+        round: in which they wrote it.
+        nodes: of the round that runs.
+        failure: how the worker ended that failed first, if that was asked for.
+        silent: nodes that did not answer.
+        streams: by rank.
+    """
+
+    run_id: str
+    round: int
+    nodes: int
+    failure: str
+    silent: tuple[SilentNode, ...]
+    streams: tuple[LogStream, ...]
+
+
+@dataclasses.dataclass(frozen=True)
 class Member:
     """A member of the last round.
 
@@ -233,6 +277,20 @@ def stacks_of(document: str) -> Stacks:
         "ranks_cut": tuple(told["ranks_cut"]),
     }
     result: Stacks = _only(Stacks, told)
+    return result
+
+
+def logs_of(document: str) -> Logs:
+    """Reads the answer to a question for the workers' output."""
+    told: dict[str, Any] = json.loads(document)
+    told |= {
+        "silent": tuple(_only(SilentNode, node) for node in told["silent"]),
+        "streams": tuple(
+            _only(LogStream, {**stream, "ranks": tuple(stream["ranks"])})
+            for stream in told["streams"]
+        ),
+    }
+    result: Logs = _only(Logs, told)
     return result
 
 

@@ -27,12 +27,15 @@ from ._answers import (
     Change,
     Frame,
     Group,
+    Logs,
+    LogStream,
     Member,
     SilentNode,
     Stacks,
     Status,
     Thread,
     Worker,
+    logs_of,
     stacks_of,
     status_of,
 )
@@ -52,6 +55,8 @@ __all__ = [
     "Change",
     "Frame",
     "Group",
+    "LogStream",
+    "Logs",
     "Member",
     "Run",
     "SilentNode",
@@ -64,6 +69,7 @@ __all__ = [
     "drain",
     "evict",
     "forget",
+    "logs",
     "save",
     "scale",
     "stacks",
@@ -135,6 +141,27 @@ class Run:
             InvalidError: also if no round of the job runs.
         """
         return stacks_of(self._ask(abi.ADMIN_STACKS).text)
+
+    def logs(self, rank: int | None = None, *, culprit: bool = False) -> Logs:
+        """Asks what the workers of a job wrote last, on whichever node they are.
+
+        The same as `rallypoint logs`. The question goes through the store of the job's round,
+        which this machine has to reach. A node that has not answered within two seconds is named.
+
+        Args:
+            rank: of one worker, the last 64 KiB a stream. None: of all, less of each.
+            culprit: of the worker that failed first when workers failed last, in place of a rank.
+
+        Returns:
+            The end of each stream.
+
+        Raises:
+            InvalidError: also if there is no such rank, or nobody has failed.
+        """
+        if rank is not None and (culprit or rank < 0):
+            raise invalid(f"rank is {rank}: it must be 0 or above, and None with culprit")
+        target = -2 if culprit else -1 if rank is None else rank
+        return logs_of(self._ask(abi.ADMIN_LOGS, target=target).text)
 
     def save(
         self, *, reason: str | None = None, within: Time = 120, directive: str | None = None
@@ -340,6 +367,19 @@ def status(endpoint: str, run_id: str, *, token_file: Path = None, timeout: Time
 def stacks(endpoint: str, run_id: str, *, token_file: Path = None, timeout: Time = 5) -> Stacks:
     """The same as Run.stacks."""
     return Run(endpoint, run_id, token_file=token_file, timeout=timeout).stacks()
+
+
+def logs(
+    endpoint: str,
+    run_id: str,
+    rank: int | None = None,
+    *,
+    culprit: bool = False,
+    token_file: Path = None,
+    timeout: Time = 5,
+) -> Logs:
+    """The same as Run.logs."""
+    return Run(endpoint, run_id, token_file=token_file, timeout=timeout).logs(rank, culprit=culprit)
 
 
 def save(

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from harness import free_port, until
@@ -205,6 +206,62 @@ def test_stacks_of_a_job_that_hangs(tmp_path: Path) -> None:
         str(script), 4, "data_wait"
     )
     assert second.ranks == (0, 1, 2) and second.threads[0].frames[0].function == "all_reduce"
+
+
+LOGS_SCRIPT = """
+import os, sys, time
+print("rank", os.environ["RANK"], "up", file=sys.stderr, flush=True)
+if os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+    while not os.path.exists(sys.argv[1]):
+        time.sleep(0.05)
+    raise ValueError("\\x1b[31mbad batch")
+time.sleep(1e6)
+"""
+
+
+def test_logs_of_a_job(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text(LOGS_SCRIPT)
+    place = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "rallypoint", "run", "--nproc-per-node=2", "--rdzv-id=logs"]
+    command += [f"--rdzv-endpoint={place}", "--nnodes=1", "--max-restarts=1"]
+    job = subprocess.Popen(
+        [*command, str(script), str(tmp_path / "fail")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+    )
+    told: list[admin.Logs] = []
+
+    def wrote(text: str, **which: Any) -> bool:
+        try:
+            told.append(admin.logs(place, "logs", timeout=timedelta(seconds=10), **which))
+        except (InvalidError, ConnectionError):
+            return False  # it has not begun, or nobody has failed
+        return any(text in stream.text for stream in told[-1].streams)
+
+    try:
+        until(lambda: wrote("rank 1 up\n", rank=1))
+        got = told[-1]
+        assert (got.run_id, got.round, got.nodes, got.failure, got.silent) == ("logs", 1, 1, "", ())
+        out, err = got.streams
+        assert (out.stream, out.text) == ("stdout", "") and "the agent's pipe" in out.why
+        assert (err.ranks, err.stream, err.before, err.why) == ((1,), "stderr", 0, "")
+        with pytest.raises(InvalidError, match="has no rank 2: ranks 0 to 1"):
+            admin.logs(place, "logs", 2)
+        (tmp_path / "fail").touch()
+        until(lambda: wrote("ValueError: bad batch", culprit=True))
+        got = told[-1]
+        assert got.round == 1 and "worker of rank 1" in got.failure
+        assert "\x1b" not in got.failure + got.streams[1].text
+        until(lambda: wrote("rank 1 up\n"))
+        assert {stream.ranks for stream in told[-1].streams} == {(0,), (1,)}
+    finally:
+        job.terminate()
+        job.communicate()
+    with pytest.raises(InvalidError, match="rank is -1"):
+        admin.logs(place, "logs", -1)
+    with pytest.raises(InvalidError, match="rank is 3"):
+        admin.logs(place, "logs", 3, culprit=True)
 
 
 def test_status(place: str, nodes: list[Member]) -> None:

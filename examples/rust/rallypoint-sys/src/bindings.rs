@@ -109,6 +109,7 @@ pub const RP_ADMIN_FAIL: i32 = 9;
 pub const RP_ADMIN_FORGET: i32 = 10;
 pub const RP_ADMIN_STACKS: i32 = 11;
 pub const RP_ADMIN_STATUS: i32 = 12;
+pub const RP_ADMIN_LOGS: i32 = 13;
 
 // enum rp_agent_event_kind
 pub const RP_AGENT_JOINING: i32 = 1;

@@ -1,0 +1,264 @@
+package logs
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"sync"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/changewatch"
+	"rallypoint/internal/wake"
+)
+
+// Stream is what one worker writes to stdout or stderr, or what several write into one file. Its
+// end can be read while they write: of what passes the agent it is kept in memory, of what goes
+// to a file it is there. What goes to a terminal or pipe of the agent's without passing it is
+// not kept (docs/decisions/0124).
+type Stream struct {
+	Locals []int  // the workers that write there, by local rank
+	Name   string // see NameOut
+	Why    string // nothing of it is kept; "": its end is
+	source source
+
+	reading atomic.Bool // by a read that its file system holds up, too
+}
+
+// Names of streams.
+const (
+	NameOut  = "stdout"
+	NameErr  = "stderr"
+	NameBoth = "output" // stdout and stderr in one
+)
+
+// source is where the end of a stream is.
+type source interface {
+	// read returns what was written from an offset on, at most the last bytes of it, and the
+	// offset at which that begins.
+	read(from int64, most int) (text []byte, at int64, err error)
+}
+
+// fileEnd is a file into which workers write.
+type fileEnd struct {
+	path     string
+	start    int64  // what is before was written by others; offsets count from here
+	dev, ino uint64 // of the file; ino 0: whichever has the path
+}
+
+// read implements source.
+func (f *fileEnd) read(from int64, most int) (text []byte, at int64, err error) {
+	file, info, err := openRegular(f.path)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer func() { _ = file.Close() }()
+	if f.ino != 0 {
+		if dev, ino := identity(int(file.Fd())); dev != f.dev || ino != f.ino {
+			return nil, 0, fmt.Errorf("another file is open in its place")
+		}
+	}
+	size, start := info.Size(), f.start
+	if start > size { // it was cut meanwhile
+		start = 0
+	}
+	if from > size-start {
+		from = 0
+	}
+	at = max(from, size-start-int64(most))
+	text = make([]byte, size-start-at)
+	n, err := file.ReadAt(text, start+at)
+	if err == io.EOF {
+		err = nil
+	}
+	return text[:n], at, err
+}
+
+// identity is what a descriptor's file is known by; ino is 0 if it is no regular one.
+func identity(fd int) (dev, ino uint64) {
+	var info unix.Stat_t
+	if unix.Fstat(fd, &info) != nil || info.Mode&unix.S_IFMT != unix.S_IFREG {
+		return 0, 0
+	}
+	return info.Dev, info.Ino
+}
+
+// Streams are the streams of workers that are about to start, whose stdin, stdout and stderr are
+// these descriptors.
+func (a *Attempt) Streams(workers []Worker, files [][]uintptr) []*Stream {
+	var list []*Stream
+	known := make(map[any]*Stream)
+	add := func(key any, local int, name, why string, from source) {
+		s := known[key]
+		if s == nil {
+			s = &Stream{Name: name, Why: why, source: from}
+			known[key] = s
+			list = append(list, s)
+		}
+		if s.Name != name {
+			s.Name = NameBoth
+		}
+		if !slices.Contains(s.Locals, local) {
+			s.Locals = append(s.Locals, local)
+		}
+	}
+	for local, w := range workers {
+		var paths Paths
+		if a.Plan != nil {
+			paths = a.Plan.Workers[local]
+		}
+		for _, std := range []struct {
+			name, path string
+			tee        *stderrTee
+			fd         int
+		}{{NameOut, paths.out, w.outTee, int(files[local][1])}, {NameErr, paths.err, w.tee, int(files[local][2])}} {
+			dev, ino := identity(std.fd)
+			switch {
+			case std.tee != nil:
+				add(std.tee, local, std.name, "", &std.tee.ring)
+			case std.path == os.DevNull:
+				why := "it goes to /dev/null"
+				add([2]any{local, std.name}, local, std.name, why, nil)
+			case std.path != "":
+				add(std.path, local, std.name, "", &fileEnd{path: std.path})
+			case ino != 0:
+				var info unix.Stat_t
+				_ = unix.Fstat(std.fd, &info)
+				add([2]uint64{dev, ino}, local, std.name, "", &fileEnd{fmt.Sprintf("/proc/self/fd/%d", std.fd), info.Size, dev, ino})
+			default:
+				why := "it goes to " + kindOf(std.fd) + " without passing the agent; -r, -t and --fold-logs keep it"
+				add([2]any{local, std.name}, local, std.name, why, nil)
+			}
+		}
+	}
+	return list
+}
+
+// kindOf says what a descriptor is that is no regular file.
+func kindOf(fd int) string {
+	var info unix.Stat_t
+	if unix.Fstat(fd, &info) != nil {
+		return "a closed file"
+	}
+	switch info.Mode & unix.S_IFMT {
+	case unix.S_IFIFO:
+		return "the agent's pipe"
+	case unix.S_IFSOCK:
+		return "the agent's socket"
+	case unix.S_IFCHR:
+		if info.Rdev == unix.Mkdev(1, 3) {
+			return "/dev/null"
+		}
+		return "the agent's terminal"
+	}
+	return "a device"
+}
+
+// Part is a part of a stream.
+type Part struct {
+	Ranks  []int  `json:"ranks"` // that write there
+	Stream string `json:"stream"`
+	At     int64  `json:"at"` // how many bytes of the stream come before
+	Text   []byte `json:"text"`
+	Why    string `json:"why"` // it is not known; "" if it is
+}
+
+// Read reads of each stream what was written from its offset on, nil: from its beginning, at most
+// the last bytes of it. What a file system does not tell by the end of ctx is not waited for. base
+// is the rank of the first worker.
+func Read(ctx context.Context, streams []*Stream, base int, from []int64, most int) []Part {
+	parts := make([]Part, len(streams))
+	type answer struct {
+		i    int
+		text []byte
+		at   int64
+		err  error
+	}
+	answers := make(chan answer, len(streams))
+	waiting := 0
+	for i, s := range streams {
+		parts[i] = Part{Ranks: []int{}, Stream: s.Name, Why: s.Why, Text: []byte{}}
+		for _, local := range s.Locals {
+			parts[i].Ranks = append(parts[i].Ranks, base+local)
+		}
+		if s.Why != "" {
+			continue
+		}
+		parts[i].Why = "its file is not read in time"
+		if !s.reading.CompareAndSwap(false, true) {
+			continue
+		}
+		offset := int64(0)
+		if from != nil {
+			offset = from[i]
+		}
+		waiting++
+		go func() { // ends when the file system answers
+			text, at, err := s.source.read(offset, min(most, Kept))
+			s.reading.Store(false)
+			answers <- answer{i, text, at, err}
+		}()
+	}
+	for ; waiting > 0; waiting-- {
+		select {
+		case a := <-answers:
+			p := &parts[a.i]
+			if p.Text, p.At, p.Why = a.text, a.at, ""; a.err != nil {
+				p.Why = a.err.Error()
+			}
+		case <-ctx.Done():
+			return parts
+		}
+	}
+	return parts
+}
+
+// Watch sets a signal whenever something may have been written to streams, until ctx ends, and
+// once from when on that is told.
+func Watch(ctx context.Context, streams []*Stream, news wake.Signal) {
+	files := changewatch.NewFiles()
+	var wg sync.WaitGroup
+	for _, s := range streams {
+		switch from := s.source.(type) {
+		case *ring:
+			defer from.watch(news)()
+		case *fileEnd:
+			changed := files.Watch(from.path)
+			wg.Go(func() {
+				for {
+					select {
+					case _, watched := <-changed:
+						if !watched {
+							changed = nil
+						}
+					case <-poll(changed):
+					case <-ctx.Done():
+						return
+					}
+					news.Set()
+				}
+			})
+		}
+	}
+	news.Set()
+	<-ctx.Done()
+	wg.Wait()
+	files.Close()
+}
+
+// Among are the streams into which a worker writes; a negative one stands for all.
+func Among(streams []*Stream, local int) []*Stream {
+	if local < 0 {
+		return streams
+	}
+	var list []*Stream
+	for _, s := range streams {
+		if slices.Contains(s.Locals, local) {
+			list = append(list, s)
+		}
+	}
+	return list
+}

@@ -1,0 +1,131 @@
+package logs
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"rallypoint/agent/question"
+	"rallypoint/core/store"
+	"rallypoint/internal/pack"
+	"rallypoint/internal/printable"
+)
+
+// Kind is the kind of question that asks the agents of a round for what their workers wrote.
+const Kind = "logs"
+
+// Request is what is asked for.
+type Request struct {
+	Rank    int  `json:"rank"`    // negative: of all ranks
+	Culprit bool `json:"culprit"` // of the worker that failed first, in the last round in which one has
+	Follow  bool `json:"follow"`  // and what they write from now on, see question.Parts
+	Bytes   int  `json:"bytes"`   // of a node at most
+}
+
+// Node is what a node answers.
+type Node struct {
+	Host    string `json:"host"`
+	First   int    `json:"first"` // rank of its workers
+	Workers int    `json:"workers"`
+	Round   uint64 `json:"round"`   // of what follows
+	Failure string `json:"failure"` // of the culprit
+	Refused string `json:"refused"` // why nobody more can follow; "": it can
+	Parts   []Part `json:"logs"`    // null of a node of an older release
+}
+
+// Bounds of what a node answers.
+const (
+	MaxNodeBytes = 4 << 20 // of the streams
+	maxNode      = 8 << 20 // as JSON
+	maxParts     = 4096
+	maxName      = 256
+	maxRank      = 1 << 24
+)
+
+// Encode makes JSON of a request or of an answer.
+func Encode[T Request | Node](v T) []byte {
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil
+	}
+	return text
+}
+
+// DecodeRequest reads a question, which may be anything: workers can write into the store, too.
+func DecodeRequest(text []byte) (r Request, err error) {
+	if err := json.Unmarshal(text, &r); err != nil {
+		return r, err
+	}
+	r.Bytes = max(0, min(r.Bytes, MaxNodeBytes))
+	return r, nil
+}
+
+// DecodeNode reads an answer, which may be anything.
+func DecodeNode(text []byte) (n Node, err error) {
+	if len(text) > maxNode {
+		return n, fmt.Errorf("an answer of %d bytes, at most %d are allowed", len(text), maxNode)
+	}
+	if err := json.Unmarshal(text, &n); err != nil {
+		return n, err
+	}
+	n.Host, n.Refused = pack.CutText(printable.Text(n.Host), maxName), pack.CutText(printable.Text(n.Refused), maxName)
+	n.Failure = pack.CutText(printable.Text(n.Failure), 4*maxName)
+	if len(n.Parts) > maxParts || n.First < 0 || n.First > maxRank || n.Workers < 0 || n.Workers > maxRank {
+		return n, errors.New("an answer that cannot be")
+	}
+	for i := range n.Parts {
+		p := &n.Parts[i]
+		if len(p.Ranks) == 0 || len(p.Ranks) > maxParts || p.At < 0 || len(p.Text) > Kept {
+			return n, errors.New("an answer with a stream that cannot be")
+		}
+		for _, rank := range p.Ranks {
+			if rank < 0 || rank > maxRank {
+				return n, errors.New("an answer with ranks that cannot be")
+			}
+		}
+		p.Stream, p.Why = pack.CutText(printable.Text(p.Stream), maxName), pack.CutText(printable.Text(p.Why), maxName)
+	}
+	return n, nil
+}
+
+// Ask asks the agents of a round of so many nodes, and returns the question's number and what
+// each has answered; see question.Ask.
+func Ask(ctx context.Context, s store.Store, nodes int, r Request, cleanup time.Duration) (number int64, answers []*Node, err error) {
+	number, texts, err := question.Ask(ctx, s, nodes, Kind, Encode(r), cleanup)
+	if err != nil {
+		return 0, nil, err
+	}
+	answers = make([]*Node, len(texts))
+	for i, text := range texts {
+		if text == nil {
+			continue
+		}
+		n, err := DecodeNode(text)
+		if err != nil {
+			n = Node{}
+		}
+		answers[i] = &n
+	}
+	return number, answers, nil
+}
+
+// drawing is what a terminal obeys: colours, moves of the cursor, titles of windows.
+var drawing = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_=>78])`)
+
+// Text makes what a worker wrote fit for a terminal: lines of characters that can be seen,
+// without colours, and of a line that was drawn again and again what was drawn last.
+func Text(text []byte) string {
+	lines := strings.Split(drawing.ReplaceAllString(string(text), ""), "\n")
+	for i, line := range lines {
+		line = strings.TrimRight(line, "\r")
+		if at := strings.LastIndexByte(line, '\r'); at >= 0 {
+			line = line[at+1:]
+		}
+		lines[i] = printable.Text(line)
+	}
+	return strings.Join(lines, "\n")
+}

@@ -1,0 +1,173 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"rallypoint/agent/logs"
+	"rallypoint/agent/question"
+	"rallypoint/core/store"
+	"rallypoint/internal/host"
+	"rallypoint/internal/wake"
+)
+
+// filePatience bounds how long a file system may take to give what a worker wrote: who asks
+// waits for two seconds.
+const filePatience = 1500 * time.Millisecond
+
+// culprit is the worker of this node that failed first in a round, before any of another node.
+type culprit struct {
+	round   uint64 // 0: there was none
+	failure string
+	parts   []logs.Part // what it wrote last
+}
+
+// outputNode is what this node answers about what its workers wrote.
+func (a *Agent) outputNode(ctx context.Context, t *attempt, s store.Store, q question.Question) logs.Node {
+	r, err := logs.DecodeRequest(q.Text)
+	if err != nil {
+		return logs.Node{}
+	}
+	base := a.assignment.ranks.base
+	n := logs.Node{Host: host.Name(), First: base, Workers: a.spec.Workers, Round: a.assignment.Round, Parts: []logs.Part{}}
+	streams := logs.Among(t.streams, r.Rank-base)
+	if r.Rank < 0 {
+		streams = t.streams
+	}
+	switch {
+	case r.Culprit:
+		n.Round, n.Failure = a.culprit.round, a.culprit.failure
+		n.Parts = append(n.Parts, a.culprit.parts...)
+	case r.Follow && len(streams) > 0:
+		if !t.followers.add(s, q.Number, streams, n) {
+			n.Refused = fmt.Sprintf("%d follow its workers' output already", maxFollowers)
+		}
+	case len(streams) > 0:
+		limited, cancel := context.WithTimeout(ctx, filePatience)
+		defer cancel()
+		n.Parts = logs.Read(limited, streams, base, nil, r.Bytes/len(streams))
+	}
+	return n
+}
+
+// keepCulprit keeps what the worker wrote last that failed first, before any of another node;
+// its files have been closed.
+func (a *Agent) keepCulprit(t *attempt) {
+	s := a.announcedStop()
+	if t.failure == "" || len(t.failures) == 0 || s.Round != 0 && (s.Leaving || s.Rank != a.assignment.group) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), readPatience)
+	defer cancel()
+	a.culprit = culprit{
+		a.assignment.Round, t.failure,
+		logs.Read(ctx, logs.Among(t.streams, t.failures[0].Local), a.assignment.ranks.base, nil, logs.Kept),
+	}
+}
+
+// Times and bounds of those who follow what workers write.
+const (
+	followRest   = 100 * time.Millisecond // between two pushes, which have what came meanwhile
+	followLast   = 300 * time.Millisecond // for what was written last, when the workers have ended
+	followFirst  = 4 << 10                // bytes of each stream that come first
+	followBytes  = 256 << 10              // of a push
+	maxFollowers = 4                      // of a node
+)
+
+// followers are those who follow what the workers of an attempt write.
+type followers struct {
+	ended chan struct{} // closed when the workers have ended
+	wg    sync.WaitGroup
+
+	mu    sync.Mutex
+	stops map[int64]context.CancelFunc // by the question's number
+}
+
+func newFollowers() *followers {
+	return &followers{ended: make(chan struct{}), stops: make(map[int64]context.CancelFunc)}
+}
+
+// end pushes what was written last, and ends them all.
+func (f *followers) end() {
+	close(f.ended)
+	timer := time.AfterFunc(followLast, func() {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for _, stop := range f.stops {
+			stop()
+		}
+	})
+	defer timer.Stop()
+	f.wg.Wait()
+}
+
+// wait waits until all have ended.
+func (f *followers) wait() {
+	<-f.ended
+	f.wg.Wait()
+}
+
+// add pushes to who has asked what is written to streams, at first the last bytes of each, until
+// it leaves or the workers have ended; false: so many follow already.
+func (f *followers) add(s store.Store, number int64, streams []*logs.Stream, node logs.Node) bool {
+	ctx, cancel := context.WithCancel(context.Background())
+	f.mu.Lock()
+	full := len(f.stops) >= maxFollowers
+	if !full {
+		f.stops[number] = cancel
+	}
+	f.mu.Unlock()
+	if full {
+		cancel()
+		return false
+	}
+	parts := question.PartsOf(s, number)
+	news := wake.New()
+	f.wg.Go(func() { logs.Watch(ctx, streams, news) })
+	f.wg.Go(func() {
+		defer cancel()
+		_ = parts.AwaitClose(ctx)
+	})
+	f.wg.Go(func() {
+		defer func() {
+			cancel()
+			f.mu.Lock()
+			delete(f.stops, number)
+			f.mu.Unlock()
+		}()
+		from, said := make([]int64, len(streams)), make([]string, len(streams))
+		push := func(most int) bool {
+			limited, cancel := context.WithTimeout(ctx, filePatience)
+			defer cancel()
+			node.Parts = nil
+			for i, p := range logs.Read(limited, streams, node.First, from, most) {
+				if len(p.Text) == 0 && p.Why == said[i] {
+					continue
+				}
+				if said[i] = p.Why; p.Why == "" {
+					from[i] = p.At + int64(len(p.Text))
+				}
+				node.Parts = append(node.Parts, p)
+			}
+			return len(node.Parts) == 0 || parts.Push(ctx, logs.Encode(node)) == nil
+		}
+		for most := followFirst; push(most); most = followBytes / len(streams) {
+			select {
+			case <-f.ended:
+			case <-ctx.Done():
+			case <-time.After(followRest):
+				select {
+				case <-news:
+					continue
+				case <-f.ended:
+				case <-ctx.Done():
+				}
+			}
+			push(followBytes / len(streams))
+			return
+		}
+	})
+	return true
+}

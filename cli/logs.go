@@ -1,0 +1,227 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"rallypoint/agent/stacks"
+	"rallypoint/backend"
+	"rallypoint/core/control"
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wording"
+)
+
+func newLogs(log *logging) *cobra.Command {
+	var q statusQuery
+	var token tokenFlag
+	var rank int
+	var culprit, follow, asJSON bool
+	cmd := &cobra.Command{
+		Use:   "logs ENDPOINT",
+		Short: "Show what a job's workers wrote last, on whichever node they are",
+		Long: `Show the end of what the workers of a job wrote to stdout and stderr: the last 64 KiB
+of each stream with --rank and --culprit, less of each where all ranks are shown.
+
+Of streams that go to a file (-r, -t, or the agent's own stdout is one) it is the end of
+the file, of those that pass the agent (stderr, and all with --fold-logs) it is kept in
+memory. A stdout that goes to the agent's terminal or pipe is not kept: run the job
+with -t, -r or --fold-logs.
+
+ENDPOINT is where the job's nodes meet, as for "status". The question goes through the
+store of the job's round, which this machine has to reach; with a token, --token-file
+has to name its file.`,
+		Example: `  rallypoint logs host0:29400 --rank 3
+  rallypoint logs host0:29400 --culprit
+  rallypoint logs file:///shared/dir --rdzv-id job7 -f`,
+		Args: wantArgs("ENDPOINT"),
+	}
+	flags := cmd.Flags()
+	flags.StringVar(&q.run, "rdzv-id", "", "the run `ID`; may be left out where there is one run")
+	flags.IntVar(&rank, "rank", -1, "of this `RANK` only")
+	flags.BoolVar(&culprit, "culprit", false, "of the worker that failed first when workers failed last")
+	flags.BoolVarP(&follow, "follow", "f", false, "show the last lines, then each line as it is written, in all rounds to come")
+	flags.BoolVar(&asJSON, "json", false, "print JSON")
+	flags.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answers")
+	token.addTo(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		var err error
+		switch {
+		case culprit && rank >= 0, cmd.Flags().Changed("rank") && rank < 0, follow && (culprit || asJSON):
+			return errors.New("--rank takes a rank, 0 or above, and cannot be combined with --culprit, nor --follow with --culprit or --json")
+		case culprit:
+			rank = backend.LogsCulprit
+		}
+		if q.addr, q.sharedLog, err = backend.Locate(args[0]); err != nil {
+			return err
+		}
+		if err := positive("--timeout", q.timeout); err != nil {
+			return err
+		}
+		if q.token, err = token.read(log); err != nil {
+			return err
+		}
+		if follow {
+			return q.followLogs(cmd, rank)
+		}
+		return q.showLogs(cmd, rank, asJSON)
+	}
+	return cmd
+}
+
+// showLogs asks the agents of a run what its workers wrote, and prints it.
+func (s statusQuery) showLogs(cmd *cobra.Command, rank int, asJSON bool) error {
+	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
+	defer cancel()
+	run, err := s.fetchRun(ctx)
+	if err != nil {
+		return err
+	}
+	r, err := backend.AskLogs(ctx, run, s.token, rank)
+	if err != nil {
+		return failure{err}
+	}
+	text := logsText(r)
+	if asJSON {
+		b, err := json.MarshalIndent(r, "", "  ")
+		if err != nil {
+			return failure{err}
+		}
+		text = string(b) + "\n"
+	}
+	if _, err := fmt.Fprint(cmd.OutOrStdout(), text); err != nil {
+		return failed("printing the output: %w", err)
+	}
+	return nil
+}
+
+// logsText shows what was answered; all texts in it are printable.
+func logsText(r *backend.Logs) string {
+	var b, notes strings.Builder
+	fmt.Fprintf(&b, "run %s, round %d", clean(r.RunID), r.Round)
+	if r.Failure != "" {
+		b.WriteString(": " + clean(r.Failure))
+	}
+	b.WriteByte('\n')
+	unknown := make(map[string][]int) // by what is said of them, in their order
+	var order []string
+	for _, s := range r.Streams {
+		why := s.Why
+		if why == "" && s.Text == "" && s.Before == 0 {
+			why = "nothing was written"
+		}
+		if why != "" {
+			key := s.Stream + "\x00" + why
+			if unknown[key] == nil {
+				order = append(order, key)
+			}
+			unknown[key] = append(unknown[key], s.Ranks...)
+			continue
+		}
+		head := ranksText(s.Ranks) + " on " + s.Host + ": " + s.Stream
+		if len(s.Ranks) > 1 {
+			head += ", one file"
+		}
+		if s.Before > 0 {
+			head += ", after " + wording.Count(int(s.Before), "byte", "bytes")
+		}
+		fmt.Fprintf(&b, "\n==> %s <==\n%s\n", head, strings.TrimSuffix(s.Text, "\n"))
+	}
+	for _, key := range order {
+		stream, why, _ := strings.Cut(key, "\x00")
+		fmt.Fprintf(&notes, "%s of %s: %s\n", stream, ranksText(unknown[key]), why)
+	}
+	writeSilent(&notes, r.Silent)
+	if notes.Len() > 0 {
+		b.WriteString("\n" + notes.String())
+	}
+	return b.String()
+}
+
+func ranksText(ranks []int) string {
+	if len(ranks) == 1 {
+		return fmt.Sprintf("rank %d", ranks[0])
+	}
+	return "ranks " + stacks.RankList(ranks)
+}
+
+func writeSilent(w io.Writer, nodes []backend.SilentNode) {
+	for _, n := range nodes {
+		fmt.Fprintf(w, "node %d (%s) did not answer\n", n.Rank, clean(n.Label))
+	}
+}
+
+// followLogs prints what the workers of a run write, in this round and those that follow, until
+// the run has ended or the user interrupts it.
+func (s statusQuery) followLogs(cmd *cobra.Command, rank int) error {
+	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
+	ctx, cancel := context.WithCancelCause(cmd.Context())
+	defer cancel(nil)
+	round := uint64(0)
+	for {
+		run, err := s.nextRound(ctx, round)
+		if run == nil || err != nil {
+			return err
+		}
+		round = run.Round
+		err = backend.FollowLogs(ctx, run, s.token, rank, func(r *backend.Logs) {
+			fmt.Fprintf(notes, "run %s, round %d\n", clean(r.RunID), r.Round)
+			writeSilent(notes, r.Silent)
+		}, func(l backend.LogLine) {
+			if _, err := fmt.Fprintf(out, "[%s] %s\n", stacks.RankList(l.Ranks), l.Text); err != nil {
+				cancel(err)
+			}
+		})
+		switch {
+		case err != nil:
+			return failure{err}
+		case cmd.Context().Err() != nil:
+			return nil
+		case ctx.Err() != nil:
+			return failed("printing the output: %w", context.Cause(ctx))
+		}
+	}
+}
+
+// followPause is how often a run is looked at that forms its next round.
+const followPause = time.Second
+
+// followTries is how often a round may be found to run whose store has ended.
+const followTries = 10
+
+// nextRound waits for a round of the run that comes after another one, 0: for any; nil: the run
+// has ended.
+func (s statusQuery) nextRound(ctx context.Context, after uint64) (*control.RunStatus, error) {
+	for same := 0; ; same++ {
+		limited, cancel := context.WithTimeout(ctx, s.timeout)
+		run, err := s.fetchRun(limited)
+		cancel()
+		switch {
+		case ctx.Err() != nil:
+			return nil, nil
+		case err != nil && after > 0: // its control plane ends with the job
+			return nil, nil
+		case err != nil:
+			return nil, err
+		case run.Closed != nil:
+			return nil, nil
+		case run.Round > after && run.Phase == rendezvous.PhaseRunning:
+			return run, nil
+		case run.Round > after || run.Phase != rendezvous.PhaseRunning:
+			same = 0
+		case same == followTries:
+			return nil, failed("the store of round %d at %s does not answer any more, though the round runs; try again", run.Round, clean(run.RoundStore))
+		}
+		select {
+		case <-time.After(followPause):
+		case <-ctx.Done():
+			return nil, nil
+		}
+	}
+}
