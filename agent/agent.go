@@ -66,6 +66,8 @@ type Agent struct {
 	waitWindow   time.Duration     // of progress, if a test has another one
 	stackFiles []*ownfile.File   // of the running attempt, by local rank; nil: there are none
 	hangs      training.HangDetector
+	failed     training.Failure // by which a round of the job has ended last, but for its age
+	failedAt   time.Time
 	heard      question.Heard
 	culprit    culprit
 	hangLimit  atomic.Int64   // of hangs, in nanoseconds, for other goroutines; 0: the job is not judged

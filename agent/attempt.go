@@ -149,6 +149,7 @@ func (a *Agent) plan(files *logs.Attempt) (sets [][][2]string, err error) {
 	}
 	s := a.assignment
 	records := a.progress.Begin(s.Round, a.spec.Workers, a.changed)
+	a.progress.SetFailure(a.reportedFailure())
 	a.openStacks()
 	for local := range a.spec.Workers {
 		p := place{
@@ -396,6 +397,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 		t.watchdog.Stop()
 		a.publish(telemetry.WatchdogActed{Name: "watchdog stopped"})
 	}
+	a.noteFailure()
 	t.followers.end()
 	t.questions.Wait()
 	t.logs.Close()

@@ -9,6 +9,7 @@ import (
 	"rallypoint/agent/failure"
 	"rallypoint/agent/process"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
 	"rallypoint/internal/host"
 )
 
@@ -67,6 +68,24 @@ func (a *Agent) announceStop(t *attempt, v outcome) outcome {
 // known.
 func (a *Agent) announcedStop() rendezvous.RoundStop {
 	return a.rdzv.Stopped(a.assignment.Round)
+}
+
+// noteFailure keeps by which failure the round ends, if it does by one.
+func (a *Agent) noteFailure() {
+	if s := a.announcedStop(); s.Round != 0 && !s.Leaving {
+		a.failed, a.failedAt = training.Failure{Round: s.Round, Text: s.Reason}, time.Now()
+	}
+}
+
+// reportedFailure is the last failure as this node reports it, for a status of the job that no
+// control plane has, or one that has not seen it: one node of a round does.
+func (a *Agent) reportedFailure() training.Failure {
+	if a.assignment.group != 0 || a.failed.Round == 0 {
+		return training.Failure{}
+	}
+	f := a.failed
+	f.Age = time.Since(a.failedAt)
+	return f
 }
 
 // readPatience bounds how long the other nodes are not told of a failure because the

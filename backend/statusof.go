@@ -33,7 +33,7 @@ func StatusOf(r sharedlog.Record) (control.RunStatus, error) {
 	for i := range st.Members {
 		st.Members[i].Alive = st.Members[i].Alive && r.Living[s.Members[i].Session]
 	}
-	control.DescribeProgress(&st, s, func(session rendezvous.SessionID) (*training.Report, time.Duration) {
+	control.DescribeProgress(&st, s, time.Now(), func(session rendezvous.SessionID) (*training.Report, time.Duration) {
 		return r.Reports[session], 0
 	})
 	return st, nil

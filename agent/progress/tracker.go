@@ -33,16 +33,18 @@ type Tracker struct {
 	now    func() time.Time
 	uptime func() time.Duration // CLOCK_MONOTONIC, by which workers say until when they are busy
 
-	mu       sync.Mutex
-	folder   folder // without a path: none
-	closed   bool
-	attempts int
-	records  []*record             // of the running attempt; nil: there are none
-	round    *round                // of the last attempt; nil before the first
-	lost     [causes]time.Duration // sums of gaps
-	before   time.Time             // when a step changed last in an earlier round; zero: none did
-	directed map[int]bool          // local ranks of the running attempt that have a directive
-	stalled  string                // see SetStalled
+	mu        sync.Mutex
+	folder    folder // without a path: none
+	closed    bool
+	attempts  int
+	records   []*record             // of the running attempt; nil: there are none
+	round     *round                // of the last attempt; nil before the first
+	lost      [causes]time.Duration // sums of gaps
+	before    time.Time             // when a step changed last in an earlier round; zero: none did
+	directed  map[int]bool          // local ranks of the running attempt that have a directive
+	stalled   string                // see SetStalled
+	failure   training.Failure      // see SetFailure
+	failureAt time.Time
 }
 
 // round is what is known of one attempt.
@@ -269,7 +271,8 @@ func (r *round) steps() (smallest, largest int64, reporting int) {
 }
 
 // Report samples the records and says how far the workers are; nil if none has reported a
-// step in the last attempt, none has failed beside others, and it was not said to hang. After the attempt it is how far they had come.
+// step in the last attempt, none has failed beside others, it was not said to hang, and no failure is
+// to be told. After the attempt it is how far they had come.
 func (t *Tracker) Report() *training.Report {
 	if t == nil {
 		return nil
@@ -283,12 +286,15 @@ func (t *Tracker) Report() *training.Report {
 	}
 	smallest, largest, reporting := r.steps()
 	now := t.now()
-	failed := r.failed()
+	failed, failure := r.failed(), t.failure
+	if failure.Round > 0 {
+		failure.Age = now.Sub(t.failureAt)
+	}
 	if reporting == 0 {
-		if t.stalled == "" && failed == 0 {
+		if t.stalled == "" && failed == 0 && failure.Round == 0 {
 			return nil
 		}
-		return &training.Report{Round: r.number, Workers: len(r.workers), Stalled: t.stalled, Failed: failed}
+		return &training.Report{Round: r.number, Workers: len(r.workers), Stalled: t.stalled, Failed: failed, Failure: failure}
 	}
 	var moved time.Time // when the first of the slowest came to where they are
 	counted := r.counted()
@@ -300,7 +306,7 @@ func (t *Tracker) Report() *training.Report {
 	report := &training.Report{
 		Round: r.number, Workers: len(r.workers), Reporting: reporting, Smallest: smallest, Largest: largest,
 		SinceFirst: now.Sub(r.first), SinceChange: now.Sub(r.changed), SinceSlowest: now.Sub(moved),
-		PerStep: r.speed.perStep(), Gap: r.gap, Stalled: t.stalled, Counted: counted, Failed: failed,
+		PerStep: r.speed.perStep(), Gap: r.gap, Stalled: t.stalled, Counted: counted, Failed: failed, Failure: failure,
 	}
 	if t.stalled == "" {
 		report.Waits = training.NewWaits(r.waits.base, r.waits.shares)
@@ -317,6 +323,17 @@ func (t *Tracker) SetStalled(text string) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stalled = text
+}
+
+// SetFailure makes the last failure a part of the reports from now on, of the age that it has; one
+// of round 0: none is told.
+func (t *Tracker) SetFailure(f training.Failure) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.failure, t.failureAt = f, t.now().Add(-f.Age)
 }
 
 // maxBusy keeps what a worker says within what a time.Duration holds.

@@ -136,7 +136,7 @@ type RunStatus struct {
 	Stalled string `json:"stalled"`
 
 	// LastFailure is the last change by which a node announced that its workers had failed; null:
-	// none since this control plane has the run, or there is none.
+	// none is known. Where there is no control plane, or it has not seen it, a node reports it.
 	LastFailure *StatusChange `json:"last_failure"`
 
 	RoundGeneration string `json:"round_generation"` // the generation that completed the round: a takeover keeps it

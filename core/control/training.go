@@ -148,9 +148,10 @@ type NodeProgressStatus struct {
 	Counted        bool    `json:"counted"`
 }
 
-// DescribeProgress fills in how far a run's members are, which Describe leaves out. report
-// returns the last report of a session and its age; nil if there is none.
-func DescribeProgress(st *RunStatus, m rendezvous.Status, report func(rendezvous.SessionID) (*training.Report, time.Duration)) {
+// DescribeProgress fills in how far a run's members are, which Describe leaves out, and the last
+// failure, if it is not known. report returns the last report of a session and its age; nil if
+// there is none.
+func DescribeProgress(st *RunStatus, m rendezvous.Status, now time.Time, report func(rendezvous.SessionID) (*training.Report, time.Duration)) {
 	var nodes []training.NodeReport
 	var ranks []int
 	for i, s := range m.Members {
@@ -160,6 +161,10 @@ func DescribeProgress(st *RunStatus, m rendezvous.Status, report func(rendezvous
 		r, age := report(s.Session)
 		if r == nil || r.Round != m.Round {
 			continue
+		}
+		if f := r.Failure; f.Round > 0 && st.LastFailure == nil {
+			failure := newChange(now.Add(-age-f.Age), f.Round, fmt.Sprintf("round %d stops: %s", f.Round, f.Text))
+			st.LastFailure = &failure
 		}
 		running := st.Members[i].State == "running"
 		if running && st.Stalled == "" {
@@ -209,7 +214,7 @@ func stepSeconds(d time.Duration) float64 {
 // describeProgressLocked is DescribeProgress of a run of this server.
 func (r *run) describeProgressLocked(st *RunStatus, m rendezvous.Status) {
 	now := r.server.clock.Now()
-	DescribeProgress(st, m, func(session rendezvous.SessionID) (*training.Report, time.Duration) {
+	DescribeProgress(st, m, now, func(session rendezvous.SessionID) (*training.Report, time.Duration) {
 		p := r.conns[session]
 		if p == nil {
 			return nil, 0

@@ -183,6 +183,19 @@ func awaitStep(t *testing.T, s *Server, step int64) {
 	t.Fatalf("step %d does not come: %+v", step, s.Status())
 }
 
+// TestFailureIsReported: a control plane that has not seen the failure has it from a node, with the
+// time at which it was; what it has seen itself counts.
+func TestFailureIsReported(t *testing.T) {
+	server := newFakeServer(t, Config{})
+	_, b := twoNodes(t, server)
+	failure := training.Failure{Round: 1, Age: time.Minute, Text: "worker of rank 3 exited with code 3"}
+	b.beat(training.Report{Round: 1, Workers: 8, Failure: failure})
+	r := server.oneRun(t)
+	if f := r.LastFailure; f == nil || f.Round != 1 || f.Text != "round 1 stops: "+failure.Text || !f.At.Before(*r.RoundAt) || r.State != "running" || r.Progress != nil {
+		t.Errorf("%+v, %+v", f, r)
+	}
+}
+
 // TestStalledRun: what the nodes say of a hang is in the status and in the metrics, also before
 // the first step of a round, until they say that the job steps again.
 func TestStalledRun(t *testing.T) {

@@ -15,7 +15,7 @@ import (
 type Report struct {
 	Round     uint64
 	Workers   int // of the node
-	Reporting int // of these, those that have reported a step in this round and go on; 0 only with Stalled or Failed
+	Reporting int // of these, those that have reported a step in this round and go on; 0 only with Stalled, Failed or Failure
 
 	Smallest, Largest int64 // steps of the workers that report; 0 or more
 
@@ -39,13 +39,24 @@ type Report struct {
 
 	// Waits is how much of their time the workers wait for other ranks.
 	Waits Waits
+
+	// Failure is the last one that has ended a round of the job; its Round is 0 if there was none, or
+	// if it is another node that reports it. Such a report may say nothing of steps.
+	Failure Failure
+}
+
+// Failure is that workers of a job have failed.
+type Failure struct {
+	Round uint64
+	Age   time.Duration
+	Text  string // human-readable: which worker, and why
 }
 
 // Valid reports whether the report can be true: a peer may send anything.
 func (r *Report) Valid() bool {
-	return r.Round > 0 && (r.Reporting >= 1 || r.Reporting == 0 && (r.Stalled != "" || r.Failed > 0)) && r.Failed >= 0 && r.Failed <= r.Workers-r.Reporting && r.Workers >= r.Reporting && r.Workers <= maxWorkers &&
+	return r.Round > 0 && (r.Reporting >= 1 || r.Reporting == 0 && (r.Stalled != "" || r.Failed > 0 || r.Failure.Round > 0)) && r.Failed >= 0 && r.Failed <= r.Workers-r.Reporting && r.Workers >= r.Reporting && r.Workers <= maxWorkers &&
 		r.Smallest >= 0 && r.Largest >= r.Smallest &&
-		plausible(r.SinceFirst) && plausible(r.SinceChange) && plausible(r.SinceSlowest) && plausible(r.PerStep) && plausible(r.Gap) && r.Waits.valid()
+		plausible(r.SinceFirst) && plausible(r.SinceChange) && plausible(r.SinceSlowest) && plausible(r.PerStep) && plausible(r.Gap) && plausible(r.Failure.Age) && r.Waits.valid()
 }
 
 // Limits of what a report may say.
@@ -53,12 +64,13 @@ const (
 	maxWorkers = 1 << 20
 	maxAge     = 100 * 365 * 24 * time.Hour
 	maxStalled = 512
+	maxFailure = 512
 )
 
 func plausible(d time.Duration) bool { return d >= 0 && d <= maxAge }
 
 // fields is how many values a report has; append-only.
-const fields = 14
+const fields = 17
 
 // Pack writes a report as a list, an empty one for nil.
 func Pack(p *pack.Packer, r *Report) {
@@ -79,6 +91,9 @@ func Pack(p *pack.Packer, r *Report) {
 	p.Bool(r.Counted)
 	p.Int(r.Failed)
 	r.Waits.pack(p)
+	p.Uint(r.Failure.Round)
+	p.Duration(r.Failure.Age)
+	p.Cut(r.Failure.Text, maxFailure)
 }
 
 // Unpack reads what Pack wrote; nil where there is no report, or one that is not valid.
@@ -94,6 +109,7 @@ func Unpack(u *pack.Unpacker) *Report {
 	r.Stalled = printable.Text(u.Text(maxStalled))
 	r.Counted, r.Failed = u.Bool(), u.Int()
 	r.Waits = unpackWaits(u)
+	r.Failure = Failure{u.Uint(), u.Duration(), printable.Text(u.Text(maxFailure))}
 	u.Close()
 	if u.Err() != nil || !r.Valid() {
 		return nil

@@ -13,6 +13,7 @@ func sample() Report {
 	return Report{
 		Round: 7, Workers: 8, Reporting: 3, Smallest: 41198, Largest: 41200, SinceFirst: time.Hour, SinceChange: time.Second,
 		SinceSlowest: 40 * time.Second, PerStep: 3100 * time.Millisecond, Gap: time.Minute, Stalled: "no step for 65 s", Counted: true, Waits: Waits{true, 9, 0.034, 0.281},
+		Failure: Failure{Round: 6, Age: time.Minute, Text: "worker of rank 1 exited with code 3"},
 	}
 }
 
@@ -27,13 +28,14 @@ func TestReportRoundTrip(t *testing.T) {
 func TestForeignReports(t *testing.T) {
 	for name, change := range map[string]func(*Report){
 		"no round":            func(r *Report) { r.Round = 0 },
-		"none reports":        func(r *Report) { r.Reporting, r.Stalled = 0, "" },
+		"none reports":        func(r *Report) { r.Reporting, r.Stalled, r.Failure = 0, "", Failure{} },
 		"more than there are": func(r *Report) { r.Reporting = 9 },
 		"too many workers":    func(r *Report) { r.Workers = math.MaxInt },
 		"negative step":       func(r *Report) { r.Smallest = -1 },
 		"order":               func(r *Report) { r.Largest = r.Smallest - 1 },
 		"negative age":        func(r *Report) { r.SinceChange = -1 },
 		"age":                 func(r *Report) { r.SinceSlowest = math.MaxInt64 },
+		"age of a failure":    func(r *Report) { r.Failure.Age = -1 },
 		"gap":                 func(r *Report) { r.Gap = math.MinInt64 },
 		"a rank":              func(r *Report) { r.Waits.Rank = -1 },
 		"a share":             func(r *Report) { r.Waits.Least = -0.1 },
@@ -58,7 +60,7 @@ func TestForeignReports(t *testing.T) {
 		Pack(p, &whole)
 		p.Text("more")
 	})
-	newer[0]++ // the length of the list
+	newer[2]++ // the length of the list
 	if got := Decode(newer); got == nil || *got != whole {
 		t.Errorf("a newer release's: got %+v", got)
 	}
@@ -106,6 +108,20 @@ func TestSummarize(t *testing.T) {
 	}
 }
 
+// TestFailureReports: a report tells of a failure also where no worker has reported a step.
+func TestFailureReports(t *testing.T) {
+	r := Report{Round: 7, Workers: 8, Failure: Failure{6, time.Second, "a\x1b[2Jb" + strings.Repeat("x", 9999)}}
+	got := Decode(Encode(&r))
+	if got == nil || got.Failure.Round != 6 || !strings.HasPrefix(got.Failure.Text, "a\uFFFD[2Jb") || len(got.Failure.Text) > maxFailure+2 {
+		t.Errorf("got %+v", got)
+	}
+	var j Job
+	j.Begin(7, NodeLost)
+	if lost, _ := j.Take(&r, time.Now()); lost != 0 || j.Census(time.Now()).Reported {
+		t.Error("it was taken for a report of steps")
+	}
+}
+
 // TestStalledReports: a report says that the job is stalled also where no worker has reported a
 // step; what it says is short and fit for a terminal; one of an older release says nothing of it.
 func TestStalledReports(t *testing.T) {
@@ -115,10 +131,10 @@ func TestStalledReports(t *testing.T) {
 		t.Errorf("got %+v", got)
 	}
 	whole := sample()
-	whole.Stalled, whole.Counted, whole.Waits = "", false, Waits{}
+	whole.Stalled, whole.Counted, whole.Waits, whole.Failure = "", false, Waits{}, Failure{}
 	older := pack.Append(nil, func(p *pack.Packer) { Pack(p, &whole) })
-	older[0] -= 3 // the length of the list
-	if got := Decode(older[:len(older)-3]); got == nil || *got != whole {
+	older[2] -= 7 // the length of the list
+	if got := Decode(older[:len(older)-7]); got == nil || *got != whole {
 		t.Errorf("an older release's: got %+v", got)
 	}
 }
