@@ -39,6 +39,7 @@ from cases import (
     rendezvous,
     scale,
     secured,
+    stacks,
     statuspage,
     store,
     storetls,
@@ -71,6 +72,7 @@ CASES = [
     launch.NAME,
     warm.NAME,
     goodput.NAME,
+    stacks.NAME,
     fold.NAME,
     store.NAME,
     storetls.NAME,
@@ -163,6 +165,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if goodput.NAME in args.only:
         say("an hour with a fault every three minutes, three times six minutes")
         yield goodput.measure(args.repeat, args.reference)
+    if stacks.NAME in args.only:
+        say("where many workers are")
+        yield stacks.measure(args.repeat)
     if fold.NAME in args.only:
         say("lines of workers, folded")
         yield fold.measure(args.repeat, args.reference)
