@@ -13,6 +13,7 @@ func TestJob(t *testing.T) {
 	now := time.Unix(1e9, 0)
 	take := func(r Report, wantLost time.Duration, wantCause Cause) {
 		t.Helper()
+		r.Workers, r.Reporting = 8, 8
 		if lost, cause := j.Take(&r, now); lost != wantLost || lost > 0 && cause != wantCause {
 			t.Errorf("round %d: lost %v by %q, want %v by %q", r.Round, lost, CauseNames[cause], wantLost, CauseNames[wantCause])
 		}
