@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"fmt"
 	"time"
+
+	"rallypoint/internal/printable"
 )
 
 // returnTime is how long a fresh control plane waits for nodes of an earlier one of which
@@ -49,14 +51,6 @@ func (m *Machine) causeAway() string {
 	}
 	return CauseRestart
 }
-
-// Bounds of the rounds that nodes report. A round of an earlier control plane may be
-// adopted up to maxRound, so that numbers never overflow; any other report raises the
-// next number to maxFloor at most, so that rounds above it remain that can be adopted.
-const (
-	maxRound = 1 << 63
-	maxFloor = 1 << 48
-)
 
 // adopt applies what a node that says hello for the first time reports of the round it
 // was in. A report gives the node its place, or makes the round of an earlier control
@@ -116,11 +110,6 @@ func (m *Machine) adoptable(generation string, round uint64) bool {
 		follows = generation == m.round.origin || generation == known
 	}
 	return m.round.fresh && follows && generation != m.generation && round > m.round.number
-}
-
-// valid bounds what a report may make the control plane allocate.
-func (l LastRound) valid(most int) bool {
-	return l.Round <= maxRound && l.World >= 1 && l.World <= most && l.Rank >= 0 && l.Rank < l.World && l.HostRank < l.World
 }
 
 // reclaim applies what a node that is known says of its round when it comes back.
@@ -255,4 +244,29 @@ func (m *Machine) rebuild(c LastRound) {
 	if m.round.tally[participantUnknown] > 0 {
 		m.forming.hold(m.returnGrace())
 	}
+}
+
+// CauseRestart is why a node was lost that did not come back after a restart.
+const CauseRestart = "lost: did not come back after the control plane was restarted"
+
+func (n *node) graceCause() string {
+	if n.recovering {
+		return CauseRestart
+	}
+	return "lost: connection closed"
+}
+
+// takeOver makes the last round of the control plane before the present one. Its members
+// are unknown until they come.
+func (m *Machine) takeOver() {
+	m.out.note("the control plane goes on here, in term %d, after that of node %s", m.succession.Term, printable.Text(m.succession.From))
+	f := m.succession.Facts
+	if f.Generation == "" || !f.possible(LastRound{}, m.forming.policy.Max) {
+		return
+	}
+	if f.World > 0 {
+		m.rebuild(f.lastRound())
+	}
+	m.round.raiseFloor(f.Round)
+	m.learn(f)
 }

@@ -3,26 +3,10 @@ package rendezvous
 import (
 	"fmt"
 	"slices"
-	"strings"
-	"time"
 
 	"rallypoint/internal/printable"
 	"rallypoint/internal/wording"
 )
-
-// MaxWithin bounds the deadline of a directive, and for how long a node is drained.
-const MaxWithin = 30 * 24 * time.Hour
-
-// Answer tells an administrator what became of a request: an Evict, Direct, CancelDirective,
-// Cordon, Undrain, Forget, or CloseRun of no session. Apply returns exactly one for each, made from the state
-// to which the request was applied.
-type Answer struct {
-	Text    string // what was done, in one sentence; "" with an error
-	Err     *Error // why nothing was done
-	Changed bool   // the state is another one now
-}
-
-func (Answer) effect() {}
 
 // request applies a request of an administrator, and answers it.
 func (m *Machine) request(ev Event) {
@@ -139,11 +123,6 @@ func directiveText(was *Status, d Direct) string {
 	return begin + does + " " + when
 }
 
-// endsAsItIs is why nothing changes the nodes of a job any more.
-func endsAsItIs(was *Status) string {
-	return fmt.Sprintf("node %s has finished, so that the job ends with the nodes that it has", finished(was))
-}
-
 // undrainText says what becomes of a request to let a drained node join again.
 func undrainText(was *Status, node string) (string, *Error) {
 	ids := make([]string, 0, len(was.Drained))
@@ -167,16 +146,6 @@ func listed(names []string, what string) string {
 		return "none is " + what
 	}
 	return what + ": " + wording.Names(names)
-}
-
-// finished returns a node of the run whose workers have succeeded; "" if there is none.
-func finished(was *Status) string {
-	for _, m := range was.Members {
-		if m.State == "finished" {
-			return m.Node
-		}
-	}
-	return ""
 }
 
 // drainText says what a drain does.
@@ -220,57 +189,6 @@ func drainText(was *Status, d Direct) string {
 		done += fmt.Sprintf("; the others are too few then (%d of at least %d) and wait for replacements", left, was.Policy.Min)
 	}
 	return done
-}
-
-// nodeTexts describes live nodes.
-func nodeTexts(was *Status, ids []string) (who string) {
-	for i, id := range ids {
-		if i > 0 {
-			who = strings.TrimSuffix(who, ",") + "; "
-		}
-		text, _ := findNode(was, id)
-		who += text
-	}
-	return who
-}
-
-// findNode describes a live node; the error names those that there are.
-func findNode(s *Status, node string) (string, *Error) {
-	var alive []string
-	cause := ""
-	for _, m := range s.Members {
-		switch {
-		case m.Node == node && m.Session != "":
-			return fmt.Sprintf("node %s, rank %d of round %d,", m.Node, m.Rank, s.Round), nil
-		case m.Node == node && m.Cause != "":
-			cause = fmt.Sprintf(": rank %d of round %d, %s", m.Rank, s.Round, m.Cause)
-		case m.Session != "":
-			alive = append(alive, m.Node)
-		}
-	}
-	for _, j := range s.Waiting {
-		if j.Node == node {
-			return fmt.Sprintf("node %s, which waited for a place,", j.Node), nil
-		}
-		if !j.Member {
-			alive = append(alive, j.Node)
-		}
-	}
-	for _, i := range s.Idle {
-		if i.Node == node {
-			return "node " + i.Node, nil
-		}
-		alive = append(alive, i.Node)
-	}
-	there := "none is"
-	if len(alive) > 0 {
-		slices.Sort(alive)
-		there = "alive: " + wording.Names(alive)
-	}
-	if cause != "" {
-		return "", Errorf(CodeInvalid, "node %q of run %q is not alive any more%s; %s", node, s.RunID, cause, there)
-	}
-	return "", Errorf(CodeInvalid, "run %q has no live node %q; %s", s.RunID, node, there)
 }
 
 // closedAnswer says what closing the run did, which was like that before.

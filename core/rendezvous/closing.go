@@ -1,68 +1,11 @@
 package rendezvous
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
 	"rallypoint/internal/printable"
 )
-
-// ClosedKind is how a run was closed; the numbers are append-only.
-type ClosedKind int
-
-// The kinds.
-const (
-	ClosedAdmission ClosedKind = iota + 1 // no node joins any more; the running round goes on
-	ClosedSuccess                         // a member's agent ended normally
-	ClosedFailed                          // all nodes stop at once
-	ClosedRequeue                         // a directive has ended the run, to be queued again: all nodes stop at once
-)
-
-// Closing is who closed a run, when and why; the zero value is an open run.
-type Closing struct {
-	Kind   ClosedKind
-	By     string
-	Reason string
-	At     time.Time
-}
-
-func (c *Closing) how() string {
-	switch c.Kind {
-	case ClosedSuccess:
-		return "ended successfully"
-	case ClosedFailed:
-		return "failed"
-	case ClosedRequeue:
-		return "stopped to be queued again"
-	}
-	return "closed"
-}
-
-// did is how, behind a subject.
-func (c *Closing) did() string {
-	switch c.Kind {
-	case ClosedAdmission, ClosedRequeue:
-		return "was " + c.how()
-	}
-	return c.how()
-}
-
-func (c *Closing) text() string { return c.textOf(c.how()) }
-
-// sentence is text behind a subject: "the run" or "it".
-func (c *Closing) sentence() string { return c.textOf(c.did()) }
-
-func (c *Closing) textOf(how string) string {
-	text := fmt.Sprintf("%s by %s", how, c.By)
-	if !c.At.IsZero() {
-		text += " at " + c.At.UTC().Format(time.RFC3339)
-	}
-	if c.Reason != "" {
-		text += ": " + c.Reason
-	}
-	return text
-}
 
 // closeRun closes on request (set_closed, admin).
 func (m *Machine) closeRun(ev CloseRun) {
@@ -179,22 +122,6 @@ func (m *Machine) othersEnded(n *node) bool {
 // serves to say so.
 const NoRunID = "none"
 
-// Forget has a closed run begin again, as an administrator asks: the next node finds it open.
-type Forget struct {
-	By     string
-	Reason string
-}
-
-// Ended is the first event of a log that takes the place of another one, whose run had ended:
-// the run is closed like that, and stays so for the rest of its time.
-type Ended struct {
-	Closing Closing
-	For     time.Duration
-	// Machine and Uptime are whose clock said when, for the log: a clock that nobody can set.
-	Machine string        `json:",omitempty"`
-	Uptime  time.Duration `json:",omitempty"`
-}
-
 // keepClosed has the run stay closed for its time, or end that: what failed, or is to be
 // queued again, begins again as soon as its nodes are gone.
 func (m *Machine) keepClosed() {
@@ -203,9 +130,6 @@ func (m *Machine) keepClosed() {
 		m.out.set(Timer{Kind: TimerClosed}, m.forming.policy.ClosedFor)
 	}
 }
-
-// lasts reports whether a run that was closed like that stays closed for a time.
-func (c *Closing) lasts() bool { return c.Kind == ClosedSuccess || c.Kind == ClosedAdmission }
 
 // Kept returns as what and for how long the run stays closed, of which some may have passed;
 // false if it is open, or may begin again.
@@ -282,4 +206,23 @@ func (m *Machine) howToBeginAgain() string {
 		return "; a node that comes once all its nodes are gone begins it again"
 	}
 	return "; to begin it again before " + kept.For.Round(time.Second).String() + " have passed, use another run id, the option begin_again=1, or `rallypoint admin forget`"
+}
+
+// forget starts the run afresh under the same name; round numbers go on.
+func (m *Machine) forget() {
+	for _, n := range m.nodes.sessions {
+		m.nodes.remove(n)
+	}
+	m.dropKeys(m.round.number)
+	m.closed = nil
+	m.round.replace(0)
+	m.round.forgetSeen()
+	m.directives.forgetDrained()
+	m.forming.target = 0
+	m.directives.forgetAgreement()
+	m.directives.changed()
+	m.forming.disarmAll()
+	m.out.stop(Timer{Kind: TimerClosed})
+	m.forming.stopHold()
+	m.viewed = view{}
 }

@@ -180,3 +180,79 @@ func UnpackResult(u *pack.Unpacker) Result {
 	u.Fail("a result of kind %d", kind)
 	return nil
 }
+
+func packDirectiveNotice(p *pack.Packer, v DirectiveNotice) {
+	if v.ID == "" {
+		p.None()
+		return
+	}
+	p.List(11)
+	p.Text(v.ID)
+	p.Int(int(v.Kind))
+	p.Bool(v.Named)
+	p.Text(v.Text)
+	p.Duration(v.Within)
+	p.Uint(v.Round)
+	p.Bool(v.Agreed)
+	p.Int64(v.Step)
+	p.Int(v.Target)
+	p.Cut(v.By, MaxNameLen)
+	p.Cut(v.Reason, MaxNameLen)
+}
+
+func unpackDirectiveNotice(u *pack.Unpacker) (v DirectiveNotice) {
+	if u.Open() > 0 {
+		v = DirectiveNotice{
+			ID: u.Text(MaxNameLen), Kind: DirectiveKind(u.Int()), Named: u.Bool(), Text: u.Text(maxText), Within: u.Duration(),
+			Round: u.Uint(), Agreed: u.Bool(), Step: u.Int64(), Target: u.Int(),
+			By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen),
+		}
+	}
+	u.Close()
+	return v
+}
+
+func packDirectiveReports(p *pack.Packer, list []DirectiveReport) {
+	p.List(len(list))
+	for _, r := range list {
+		p.List(3)
+		p.Text(r.ID)
+		p.Int64(r.Step)
+		p.Bool(r.Saved)
+	}
+}
+
+func unpackDirectiveReports(u *pack.Unpacker) (list []DirectiveReport) {
+	for i := range u.Each() {
+		if i == MaxDirectiveReports {
+			u.Fail("more than %d reports of directives", MaxDirectiveReports)
+			break
+		}
+		u.Open()
+		list = append(list, DirectiveReport{ID: u.Text(MaxNameLen), Step: u.Int64(), Saved: u.Bool()})
+		u.Close()
+	}
+	return list
+}
+
+// packRoundStop writes an announced stop; none is nil.
+func packRoundStop(p *pack.Packer, v RoundStop) {
+	if v.Round == 0 {
+		p.None()
+		return
+	}
+	p.List(5)
+	p.Uint(v.Round)
+	p.Int(v.Rank)
+	p.Bool(v.Leaving)
+	p.Text(v.Reason)
+	p.Bool(v.Lost)
+}
+
+func unpackRoundStop(u *pack.Unpacker) (v RoundStop) {
+	if u.Open() > 0 {
+		v = RoundStop{Round: u.Uint(), Rank: u.Int(), Leaving: u.Bool(), Reason: u.Text(maxText), Lost: u.Bool()}
+	}
+	u.Close()
+	return v
+}

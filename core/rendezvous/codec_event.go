@@ -475,3 +475,46 @@ func (k KeyRequest) oversize() error {
 	}
 	return nil
 }
+
+// oversize returns an error for a directive that no log may hold.
+func (d Direct) oversize() error {
+	if len(d.Nodes) > MaxDirectiveNodes {
+		return Errorf(CodeTooLarge, "a directive about %d nodes, at most %d are allowed", len(d.Nodes), MaxDirectiveNodes)
+	}
+	return longName(append([]string{d.ID}, d.Nodes...))
+}
+
+// oversize returns an error for a report that no log may hold.
+func (l LastRound) oversize() error {
+	if hosts := len(l.Facts.FinishedHosts); hosts > maxFinishedHosts {
+		return Errorf(CodeTooLarge, "a report of %d hosts that have finished, at most %d are possible", hosts, maxFinishedHosts)
+	}
+	f := l.Facts.Directives
+	if len(l.Reports) > MaxDirectiveReports || len(f.Standing) > manyStanding || len(f.Ended) > maxEndedFacts || len(f.Drained) > maxDirectiveFacts {
+		return Errorf(CodeTooLarge, "a report of %d directives, %d that stand, %d that have ended and %d drained nodes",
+			len(l.Reports), len(f.Standing), len(f.Ended), len(f.Drained))
+	}
+	names := append([]string{l.Generation, l.Facts.Generation, l.Facts.Origin, l.Store}, f.Ended...)
+	for _, r := range l.Reports {
+		names = append(names, r.ID)
+	}
+	for _, d := range f.Drained {
+		names = append(names, d.Node)
+	}
+	for _, d := range f.Standing {
+		if err := d.oversize(); err != nil {
+			return err
+		}
+	}
+	return longName(names)
+}
+
+// longName returns an error for the first name that is longer than a log may hold.
+func longName(names []string) error {
+	for _, name := range names {
+		if len(name) > MaxNameLen {
+			return Errorf(CodeTooLarge, "a name of %d bytes, at most %d are allowed: %.50q…", len(name), MaxNameLen, name)
+		}
+	}
+	return nil
+}

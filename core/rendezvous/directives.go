@@ -41,7 +41,7 @@ func (d *drained) fact(node string) DrainedFact {
 	return DrainedFact{Node: node, By: d.by, Reason: d.reason, For: d.away, Cause: d.cause, Cordoned: d.cordoned}
 }
 
-// standingAs returns the directive that stands if that is its id, else nil.
+// as returns the directive that stands if that is its id, else nil.
 func (ds *directives) as(id string) *directive {
 	if d := ds.standing; d != nil && d.ID == id {
 		return d
@@ -49,7 +49,7 @@ func (ds *directives) as(id string) *directive {
 	return nil
 }
 
-// knowsDirective reports whether a directive of that id stands or has stood, has joined another
+// knows reports whether a directive of that id stands or has stood, has joined another
 // one, or was replaced: one that is given under it changes nothing. The last maxRemembered that
 // do not stand are known.
 func (ds *directives) knows(id string) bool {
@@ -101,7 +101,7 @@ func (ds *directives) stand(d Direct) {
 	}
 }
 
-// endDirective has nothing stand any more, and remembers the id of what did.
+// end has nothing stand any more, and remembers the id of what did.
 func (ds *directives) end(d *directive) {
 	if d != ds.standing {
 		return
@@ -197,14 +197,14 @@ func directiveTimer(id string) Timer {
 
 func drainedTimer(node string) Timer { return Timer{Kind: TimerDrained, Session: SessionID(node)} }
 
-// directivesChanged records a change of what nodes and a successor have to know of
+// changed records a change of what nodes and a successor have to know of
 // directives.
 func (ds *directives) changed() {
 	ds.seq++
 	ds.told = DirectiveFacts{}
 }
 
-// factsOfDirectives are what a successor has to know. They are made once for each change:
+// facts are what a successor has to know. They are made once for each change:
 // they go to every node.
 func (ds *directives) facts() DirectiveFacts {
 	if ds.seq == 0 {
@@ -232,7 +232,7 @@ func (ds *directives) makeFacts() DirectiveFacts {
 	return f
 }
 
-// learnDirectives applies what the control plane before this one has told of directives, if
+// learn applies what the control plane before this one has told of directives, if
 // it is newer than what is known. What was given or taken back here since stands: an id that
 // has ended here stays so.
 func (ds *directives) learn(f DirectiveFacts) {
@@ -293,7 +293,7 @@ func (ds *directives) learnStanding(s StandingFact) {
 	}
 }
 
-// directiveStatus lists what stands, and the drained nodes by id.
+// status lists what stands, and the drained nodes by id.
 func (ds *directives) status() (standing []DirectiveStatus, away []DrainedStatus) {
 	if d := ds.standing; d != nil {
 		s := DirectiveStatus{
@@ -351,7 +351,7 @@ func (ds *directives) agreeTimePassed() {
 	ds.agree(d, -1)
 }
 
-// applyReport records a report of the running round.
+// report records a report of the running round.
 func (ds *directives) report(n *node, r DirectiveReport) {
 	s, d := ds.round.participantOf(n), ds.as(r.ID)
 	if s == nil || s.state != participantRunning || d == nil || r.Step < -1 {
@@ -378,7 +378,7 @@ func (ds *directives) agreementStatus(d *directive, s *DirectiveStatus) {
 	}
 }
 
-// directiveFor is that directive as a node is to see it.
+// notice is that directive as a node is to see it.
 func (ds *directives) notice(n *node) DirectiveNotice {
 	d := ds.standing
 	if d == nil || n.ended {
@@ -408,3 +408,10 @@ func (ds *directives) unsaved() string {
 	}
 	return ""
 }
+
+// names reports whether a directive is about a node in particular, or ends the run for all.
+func (d *Direct) names(n *node) bool {
+	return d.Kind.traits().endsRun || slices.Contains(d.Nodes, n.id) || n.hostName != "" && slices.Contains(d.Nodes, n.hostName)
+}
+
+func agreeTimer(id string) Timer { return Timer{Kind: TimerAgree, Session: SessionID(id)} }

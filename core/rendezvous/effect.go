@@ -192,3 +192,36 @@ const (
 
 // TimerClosed ends the time for which a closed run stays closed; it runs for as long.
 const TimerClosed TimerKind = 33
+
+// Facts are what the node of an outcome knows of its round before the first update.
+func (o Outcome) Facts() Facts {
+	return Facts{Generation: o.Generation, Origin: o.Generation, Round: o.Round, World: o.World, HostRank: o.HostRank}
+}
+
+// Progress says what a pending join waits for, human-readable.
+type Progress struct {
+	Headline string // "2 of 4 nodes here"
+	Detail   string // "here: …; missing: …"
+	Spare    bool   // the round runs without this node and has no place for it: its join has no deadline
+}
+
+// RoundStop says that the members of a round stop their workers, because one of them
+// announced it. It belongs to that round alone.
+type RoundStop struct {
+	Round   uint64 // 0: no stop is announced
+	Rank    int    // of the node that announced it first
+	Leaving bool   // that node ends its part; else its workers failed
+	Reason  string // why it stops
+	Lost    bool   // a member of the round is lost: a failure may follow from that
+}
+
+// Answer tells an administrator what became of a request: an Evict, Direct, CancelDirective,
+// Cordon, Undrain, Forget, or CloseRun of no session. Apply returns exactly one for each, made from the state
+// to which the request was applied.
+type Answer struct {
+	Text    string // what was done, in one sentence; "" with an error
+	Err     *Error // why nothing was done
+	Changed bool   // the state is another one now
+}
+
+func (Answer) effect() {}

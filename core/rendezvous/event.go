@@ -6,34 +6,9 @@ import (
 	"rallypoint/core/store"
 )
 
-// MaxNameLen bounds run ids, node ids, session ids, addresses and reasons, in
-// bytes. Longer ones are refused (names) or cut (reasons).
-const MaxNameLen = 512
-
-// SessionID names one process's life with the control plane. It is drawn at
-// random by the node and outlives its connections.
-type SessionID string
-
 // Event is one input of the machine. The concrete types below are all there are;
 // an entry of a log holds one of them.
 type Event interface{ event() }
-
-// LastRound is what a node that (re)connects believes about itself. A control plane
-// that was restarted rebuilds the round from the claims of those who return.
-type LastRound struct {
-	Generation string // of the run that the node knows; "" for a first hello
-	Round      uint64 // highest round the node was a member of; 0: none
-	Rank       int
-	World      int
-	HostRank   int  // rank of the node that hosted the control plane in that round; -1: none did
-	Finished   bool // the node's workers all succeeded in that round
-	// Facts are what its control plane told the node last.
-	Facts Facts `json:",omitzero"`
-	// Reports are what the node has reported of directives in that round, the last ones.
-	Reports []DirectiveReport `json:",omitempty"`
-	// Store is HOST:PORT of that round's store, as its rank 0 announced it; "": not known.
-	Store string `json:",omitempty"`
-}
 
 // Hello announces a node, or a known session on a new connection.
 type Hello struct {
@@ -183,17 +158,6 @@ type Finish struct{ Request }
 // left or is lost.
 type AwaitPeers struct{ Request }
 
-// KeyRequest is one operation on the agents' keys of a round. It means what
-// docs/spec/tcpstore-wire.md section 4 says, on keys that belong to (run, round).
-type KeyRequest struct {
-	Request
-	Round  uint64
-	Op     store.Op
-	Keys   []string
-	Values [][]byte
-	Amount int64 // delta of OpAdd, world size of OpBarrier; OpCancelWait: number of the request whose wait ends
-}
-
 // TimerFired tells that a timer set by SetTimer has run out. One that was
 // stopped or set again since is ignored.
 type TimerFired struct{ Timer Timer }
@@ -223,3 +187,82 @@ func (Finish) event()       {}
 func (AwaitPeers) event()   {}
 func (KeyRequest) event()   {}
 func (TimerFired) event()   {}
+
+// GiveDirective is a Direct by a node of the run: it says who it is by (By), and drains that
+// node itself if it names none. The answer is an error that says why the directive cannot
+// stand; one that is known already, or adds nothing to a stronger one that stands, is answered
+// as if it were given.
+type GiveDirective struct {
+	Request
+	Directive Direct
+
+	// Unfit says of a drain that a check has found this node unfit (docs/decisions/0131): it is kept
+	// out by its own word, from now on, if the others can go on without it. Within 0: its workers
+	// have ended, and it leaves by itself.
+	Unfit bool `json:",omitzero"`
+}
+
+func (GiveDirective) event() {}
+
+// ReportDirective tells what has become of a directive at a member of its round. First, that
+// the node's workers are held, and at which step; then that they have saved. What is said
+// again, of a directive that is over, or of another round, changes nothing.
+type ReportDirective struct {
+	Request
+	ID         string
+	Generation string // of the round
+	Round      uint64
+	// Step is the largest over the node's workers of the step at which each is held, or one
+	// past its last report; -1 if none reports steps.
+	Step  int64
+	Saved bool // they have saved, or have nothing to save
+}
+
+func (ReportDirective) event() {}
+
+// AnnounceStop tells that a node is about to stop the workers of its round, before it
+// does: every other member of the round begins to stop its own at once, instead of when
+// this node has finished (docs/decisions/0045). The first announcement of a round counts
+// and stands until the next round is complete. One that comes again, or for another round
+// than the running one, changes nothing.
+type AnnounceStop struct {
+	Request
+	Generation string // of the round
+	Round      uint64
+	Leaving    bool   // the node was asked to end and will not rejoin; else its workers failed
+	Reason     string // human-readable: who failed, or who asked
+
+	// Away asks for the node to leave the run as unfit and to be kept out for so long
+	// (docs/decisions/0121); 0: it does not ask. It is answered by an error that says why the
+	// node stays; the stop then stands as that of a failure.
+	Away time.Duration `json:",omitzero"`
+}
+
+func (AnnounceStop) event() {}
+
+// Forget has a closed run begin again, as an administrator asks: the next node finds it open.
+type Forget struct {
+	By     string
+	Reason string
+}
+
+// Ended is the first event of a log that takes the place of another one, whose run had ended:
+// the run is closed like that, and stays so for the rest of its time.
+type Ended struct {
+	Closing Closing
+	For     time.Duration
+	// Machine and Uptime are whose clock said when, for the log: a clock that nobody can set.
+	Machine string        `json:",omitempty"`
+	Uptime  time.Duration `json:",omitempty"`
+}
+
+// KeyRequest is one operation on the agents' keys of a round. It means what
+// docs/spec/tcpstore-wire.md section 4 says, on keys that belong to (run, round).
+type KeyRequest struct {
+	Request
+	Round  uint64
+	Op     store.Op
+	Keys   []string
+	Values [][]byte
+	Amount int64 // delta of OpAdd, world size of OpBarrier; OpCancelWait: number of the request whose wait ends
+}

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"rallypoint/internal/pack"
-	"rallypoint/internal/printable"
 )
 
 // Facts are what only the control plane knows of a run and a successor of it has to know
@@ -30,17 +29,6 @@ type Facts struct {
 
 // maxFinishedHosts bounds FinishedHosts. Each death of a host adds one at most.
 const maxFinishedHosts = 64
-
-// Limits of a closing that is part of facts; longer texts are cut.
-const (
-	maxClosingBy     = 2 * MaxNameLen
-	maxClosingReason = 4 << 10
-)
-
-// Facts are what the node of an outcome knows of its round before the first update.
-func (o Outcome) Facts() Facts {
-	return Facts{Generation: o.Generation, Origin: o.Generation, Round: o.Round, World: o.World, HostRank: o.HostRank}
-}
 
 func (f Facts) equal(g Facts) bool {
 	return f.Generation == g.Generation && f.Origin == g.Origin && f.Round == g.Round && f.World == g.World && f.HostRank == g.HostRank &&
@@ -76,24 +64,6 @@ func (f Facts) possible(c LastRound, most int) bool {
 	return c.Round != f.Round || c.Generation != f.Origin || c.World == f.World
 }
 
-// facts are what the nodes have to know for a successor.
-func (m *Machine) facts() Facts {
-	if m.generation == "" {
-		return Facts{}
-	}
-	f := Facts{
-		Generation: m.generation, Origin: m.round.origin, Round: m.round.number, World: len(m.round.participants), HostRank: m.round.hostRank,
-		Finished: m.round.finishing(), FinishedHosts: m.round.finishedHosts,
-	}
-	if m.canBeSucceeded() {
-		f.Directives = m.directives.facts()
-	}
-	if m.closed != nil {
-		f.Closed = m.closed.cut()
-	}
-	return f
-}
-
 // Succession is what a control plane begins with that goes on with a run whose host's
 // process has ended. The zero value is that of a run's first one.
 type Succession struct {
@@ -104,125 +74,9 @@ type Succession struct {
 	Left  bool          // that node leaves and has handed the control plane on; else its process is dead
 }
 
-// leastGrace is how long a successor waits at least for the members of a round: their
-// proof that the host is dead takes 100 ms, their search for the successor about as long, and a
-// second more if the network loses the first packet of it, which the kernel then sends again.
-const leastGrace = 2 * time.Second
-
-// gracePerNode is how long it waits at least for each member of the round, up to one lease
-// for all: they look for it at one time, and a machine that is busy with workers lets a few
-// hundred of them in each second. leastGracePerNode has no such bound: to let a member in takes
-// 0.2 ms of CPU, so that 50 000 nodes need a lease.
-const (
-	gracePerNode      = 2 * time.Millisecond
-	leastGracePerNode = 300 * time.Microsecond
-)
-
-// Succession returns what the machine began with.
-func (m *Machine) Succession() Succession { return m.succession }
-
-// succeeds reports whether the machine goes on with the run of one that has ended.
-func (m *Machine) succeeds() bool { return m.succession.Term > 1 }
-
-// returnGrace is how long a control plane waits for the missing members of a round that an
-// earlier one completed.
-func (m *Machine) returnGrace() time.Duration {
-	switch {
-	case !m.succeeds():
-		return m.forming.policy.LeaseTimeout
-	case m.succession.Grace > 0:
-		return m.succession.Grace
-	}
-	members := time.Duration(len(m.round.participants))
-	return max(m.forming.policy.ReconnectGrace, leastGrace, min(members*gracePerNode, m.forming.policy.LeaseTimeout), members*leastGracePerNode)
-}
-
-// takeOver makes the last round of the control plane before the present one. Its members
-// are unknown until they come.
-func (m *Machine) takeOver() {
-	m.out.note("the control plane goes on here, in term %d, after that of node %s", m.succession.Term, printable.Text(m.succession.From))
-	f := m.succession.Facts
-	if f.Generation == "" || !f.possible(LastRound{}, m.forming.policy.Max) {
-		return
-	}
-	if f.World > 0 {
-		m.rebuild(f.lastRound())
-	}
-	m.round.raiseFloor(f.Round)
-	m.learn(f)
-}
-
 // lastRound is a report of the round that the facts are about, by none of its members.
 func (f Facts) lastRound() LastRound {
 	return LastRound{Generation: f.Origin, Round: f.Round, Rank: -1, World: f.World, HostRank: -1}
-}
-
-// believes reports whether facts are of the control plane that this one succeeds, or of an
-// earlier one's round that goes on here. Any others may be a stranger's.
-func (m *Machine) believes(f Facts) bool {
-	if !m.succeeds() || !m.round.fresh || f.Generation == "" {
-		return false
-	}
-	return f.Generation == m.succession.Facts.Generation || f.Round > 0 && f.Round == m.round.number && f.Origin == m.round.origin
-}
-
-// learn applies facts that are believed.
-func (m *Machine) learn(f Facts) {
-	if f.Round == m.round.number && f.Origin == m.round.origin && f.World == len(m.round.participants) {
-		for _, rank := range f.FinishedHosts {
-			m.accountFor(rank, participantFinished, "")
-			if m.round.participants[rank].state == participantFinished {
-				m.round.addFinishedHost(rank)
-			}
-		}
-		if f.HostRank >= 0 && f.Generation == m.succession.Facts.Generation {
-			m.nameHost(m.round.participants[f.HostRank])
-			m.accountFor(f.HostRank, participantLost, m.causeHost())
-		}
-		m.round.finishReported = m.round.finishReported || f.Finished
-	}
-	if c := f.Closed; c.Kind != 0 {
-		c.By, c.Reason = printable.Text(c.By), printable.Text(c.Reason)
-		m.close(c)
-	}
-	if m.closed != nil {
-		f.Directives.Standing = nil // none stands in a closed run
-	}
-	m.directives.learn(f.Directives)
-	m.forming.endHoldIfComplete()
-}
-
-// nameHost gives the place of the dead host's node its name, so that texts name it and a
-// new start of it has its rank again. One that has asked to join already is a newcomer.
-func (m *Machine) nameHost(s *participant) {
-	from := m.succession.From
-	if s.node != "" || from == "" || printable.Text(from) != from || m.round.byNode[from] != nil {
-		return
-	}
-	if n := m.nodes.live[from]; n != nil && n.join != nil {
-		return
-	}
-	s.node = from
-	m.round.byNode[from] = s
-}
-
-// causeHost is why the member is lost whose process hosted before.
-func (m *Machine) causeHost() string {
-	if m.succession.Left {
-		return "left, and handed the control plane on"
-	}
-	return "lost: its process ended, which hosted the control plane"
-}
-
-// accountFor says what became of a member that does not come back.
-func (m *Machine) accountFor(rank int, state participantState, cause string) {
-	s := m.round.participants[rank]
-	if s.state == participantUnknown || s.state == participantLost && state == participantFinished && m.nodes.live[s.node] == nil {
-		m.round.set(s, state, cause)
-		if cause != "" {
-			m.out.note("%s %s", s.name(), cause)
-		}
-	}
 }
 
 // packFacts writes facts.
@@ -264,42 +118,6 @@ func unpackFacts(u *pack.Unpacker) (f Facts) {
 	return f
 }
 
-// packSuccession writes what a successor needs, and what it begins with.
-func (m *Machine) packSuccession(p *pack.Packer) {
-	p.List(12)
-	p.Uint(m.succession.Term)
-	p.Text(m.succession.From)
-	packFacts(p, m.succession.Facts)
-	p.Duration(m.succession.Grace)
-	p.Int(m.round.hostRank)
-	packRanks(p, m.round.finishedHosts)
-	p.Bool(m.round.finishReported)
-	p.Text(m.viewed.generation)
-	p.Int(m.viewed.host)
-	p.Bool(m.viewed.finished)
-	p.Int(m.viewed.finishedHosts)
-	p.Bool(m.succession.Left)
-}
-
-// unpackSuccession reads what packSuccession wrote. A state of version 1 has the host in
-// its members only.
-func (m *Machine) unpackSuccession(u *pack.Unpacker) {
-	version1 := u.Open() == 0
-	m.succession = Succession{Term: u.Uint(), From: u.Text(maxText), Facts: unpackFacts(u), Grace: u.Duration()}
-	m.round.hostRank, m.round.finishedHosts, m.round.finishReported = u.IntOr(-1), unpackRanks(u), u.Bool()
-	m.viewed.generation, m.viewed.host, m.viewed.finished, m.viewed.finishedHosts = u.Text(maxText), u.IntOr(-1), u.Bool(), u.Int()
-	m.succession.Left = u.Bool()
-	u.Close()
-	if !version1 {
-		return
-	}
-	for _, s := range m.round.participants {
-		if s.host {
-			m.round.hostRank = s.rank
-		}
-	}
-}
-
 func packRanks(p *pack.Packer, ranks []int) {
 	p.List(len(ranks))
 	for _, rank := range ranks {
@@ -320,46 +138,176 @@ func unpackRanks(u *pack.Unpacker) (ranks []int) {
 	return ranks
 }
 
-// cut is the closing with texts as long as facts hold them.
-func (c Closing) cut() Closing {
-	c.By, c.Reason = pack.CutText(c.By, maxClosingBy), pack.CutText(c.Reason, maxClosingReason)
-	return c
+// LastRound is what a node that (re)connects believes about itself. A control plane
+// that was restarted rebuilds the round from the claims of those who return.
+type LastRound struct {
+	Generation string // of the run that the node knows; "" for a first hello
+	Round      uint64 // highest round the node was a member of; 0: none
+	Rank       int
+	World      int
+	HostRank   int  // rank of the node that hosted the control plane in that round; -1: none did
+	Finished   bool // the node's workers all succeeded in that round
+	// Facts are what its control plane told the node last.
+	Facts Facts `json:",omitzero"`
+	// Reports are what the node has reported of directives in that round, the last ones.
+	Reports []DirectiveReport `json:",omitempty"`
+	// Store is HOST:PORT of that round's store, as its rank 0 announced it; "": not known.
+	Store string `json:",omitempty"`
 }
 
-func (c Closing) equal(d Closing) bool {
-	return c.Kind == d.Kind && c.By == d.By && c.Reason == d.Reason && c.At.Equal(d.At)
+// Bounds of the rounds that nodes report. A round of an earlier control plane may be
+// adopted up to maxRound, so that numbers never overflow; any other report raises the
+// next number to maxFloor at most, so that rounds above it remain that can be adopted.
+const (
+	maxRound = 1 << 63
+	maxFloor = 1 << 48
+)
+
+// valid bounds what a report may make the control plane allocate.
+func (l LastRound) valid(most int) bool {
+	return l.Round <= maxRound && l.World >= 1 && l.World <= most && l.Rank >= 0 && l.Rank < l.World && l.HostRank < l.World
 }
 
-// canBeSucceeded reports whether another process may go on with this control plane's run:
-// one that is alone, or stores what it knows, has no successor and tells no facts of
-// directives, however many nodes are drained.
-func (m *Machine) canBeSucceeded() bool { return m.succession.Term > 0 }
+// DirectiveFacts are the directives as a successor has to know them.
+type DirectiveFacts struct {
+	Seq      uint64         // of the last change; what has a higher one is newer. 0: there is none
+	Target   int            // of the last scale; 0: there was none
+	Standing []StandingFact // at most one; several of a release before
+	Ended    []string       // ids of the last ones that do not stand any more
+	Drained  []DrainedFact
 
-// directiveTooMuch refuses a directive with which the facts would grow out of bounds.
-func (m *Machine) directiveTooMuch(d Direct) *Error {
-	f := m.directives.makeFacts()
-	f.Standing = append(f.Standing, StandingFact{Direct: d})
-	for _, s := range f.Standing { // who is going to be drained
-		if !s.Kind.NamesNodes() {
-			continue
+	EndedRound uint64 `json:",omitzero"` // the last one that a drain or a scale has ended; 0: there is none
+}
+
+// StandingFact is a directive that stands.
+type StandingFact struct {
+	Direct
+	Round uint64 // in which its step was agreed, if that is the last one; else 0
+	Step  int64  // agreed in it
+}
+
+// DrainedFact is a node that is not admitted. How much of its time has passed is not known
+// to a successor: it begins again.
+type DrainedFact struct {
+	Node   string
+	By     string
+	Reason string
+	For    time.Duration
+	Cause  DrainCause `json:",omitzero"`
+
+	Cordoned bool `json:",omitzero"` // see Cordon
+}
+
+// Bounds of what facts say of directives.
+const (
+	maxDirectiveFacts = 16 << 10 // bytes, of what stands and who is drained
+	maxEndedFacts     = 16
+)
+
+// manyStanding is how many directives could stand at a time before state version 5.
+const manyStanding = 64
+
+func (df DirectiveFacts) equal(g DirectiveFacts) bool { return df.Seq == g.Seq }
+
+// possible reports whether a run of at most so many nodes can have directives like that.
+func (df DirectiveFacts) possible(round uint64, most int) bool {
+	if len(df.Standing) > manyStanding || len(df.Ended) > maxEndedFacts || df.Target < 0 || df.Target > most || df.Seq > maxRound || df.EndedRound > round {
+		return false
+	}
+	ids := map[string]bool{}
+	for _, d := range df.Standing {
+		if !d.sound() || ids[d.ID] || d.Round != 0 && d.Round != round || d.Step < -1 || d.Within > MaxTimeout || d.For > MaxTimeout {
+			return false
 		}
-		for _, node := range s.Nodes {
-			f.Drained = append(f.Drained, DrainedFact{Node: node, By: s.By, Reason: s.Reason, For: s.For})
+		ids[d.ID] = true
+	}
+	for _, d := range df.Drained {
+		if d.For < 0 || d.For > MaxTimeout {
+			return false
 		}
 	}
-	return m.tooMuchToTell(f)
+	return true
 }
 
-// tooMuchToTell refuses facts out of bounds: what they tell must not be lost with the control
-// plane's host.
-func (m *Machine) tooMuchToTell(f DirectiveFacts) *Error {
-	if !m.canBeSucceeded() {
-		return nil
+func packDirectiveFacts(p *pack.Packer, f DirectiveFacts) {
+	if f.Seq == 0 {
+		p.None()
+		return
 	}
-	f.Ended, f.Seq = nil, m.directives.seq+1
-	if size := len(pack.Append(nil, func(p *pack.Packer) { packDirectiveFacts(p, f) })); size > maxDirectiveFacts {
-		return Errorf(CodeTooLarge, "with it, the run's directives and drained nodes would have %d bytes; a control plane in a node's process hands at most %d on to "+
-			"its next host: name fewer nodes at a time, undrain some, give a shorter reason, or meet at `rallypoint serve`", size, maxDirectiveFacts)
+	p.List(6)
+	p.Uint(f.Seq)
+	p.Int(f.Target)
+	p.List(len(f.Standing))
+	for _, d := range f.Standing {
+		p.List(11)
+		packDirectFields(p, d.Direct)
+		p.Uint(d.Round)
+		p.Int64(d.Step)
 	}
-	return nil
+	p.Texts(f.Ended)
+	p.List(len(f.Drained))
+	for _, d := range f.Drained {
+		p.List(6)
+		p.Text(d.Node)
+		p.Cut(d.By, MaxNameLen)
+		p.Cut(d.Reason, MaxNameLen)
+		p.Duration(d.For)
+		p.Int(int(d.Cause))
+		p.Bool(d.Cordoned)
+	}
+	p.Uint(f.EndedRound)
+}
+
+func unpackDirectiveFacts(u *pack.Unpacker) (f DirectiveFacts) {
+	if u.Open() > 0 {
+		f.Seq, f.Target = u.Uint(), u.Int()
+		for i := range u.Each() {
+			if i == manyStanding {
+				u.Fail("more than %d directives", manyStanding)
+				break
+			}
+			u.Open()
+			f.Standing = append(f.Standing, StandingFact{Direct: unpackDirect(u), Round: u.Uint(), Step: u.Int64()})
+			u.Close()
+		}
+		f.Ended = u.Texts(maxEndedFacts, MaxNameLen)
+		for i := range u.Each() {
+			if i == maxDirectiveFacts {
+				u.Fail("too many drained nodes")
+				break
+			}
+			u.Open()
+			f.Drained = append(f.Drained, DrainedFact{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), For: u.Duration(), Cause: DrainCause(u.Int()), Cordoned: u.Bool()})
+			u.Close()
+		}
+		f.EndedRound = u.Uint()
+	}
+	u.Close()
+	return f
+}
+
+// packDirect writes what a directive says, as one list.
+func packDirect(p *pack.Packer, d Direct) {
+	p.List(9)
+	packDirectFields(p, d)
+}
+
+func packDirectFields(p *pack.Packer, d Direct) {
+	p.Text(d.ID)
+	p.Int(int(d.Kind))
+	p.Texts(d.Nodes)
+	p.Duration(d.Within)
+	p.Duration(d.For)
+	p.Cut(d.By, MaxNameLen)
+	p.Cut(d.Reason, MaxNameLen)
+	p.Time(d.At)
+	p.Int(d.Target)
+}
+
+// unpackDirect reads the values of packDirect from a list that is open.
+func unpackDirect(u *pack.Unpacker) Direct {
+	return Direct{
+		ID: u.Text(MaxNameLen), Kind: DirectiveKind(u.Int()), Nodes: u.Texts(MaxDirectiveNodes, MaxNameLen),
+		Within: u.Duration(), For: u.Duration(), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), At: u.Time(), Target: u.Int(),
+	}
 }

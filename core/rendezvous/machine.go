@@ -9,13 +9,9 @@
 package rendezvous
 
 import (
-	"cmp"
-	"fmt"
-	"maps"
 	"slices"
+	"strings"
 	"time"
-
-	"rallypoint/internal/wording"
 )
 
 // StateVersion is the version of events and state. A log or snapshot written by
@@ -84,108 +80,6 @@ func New(c Config) *Machine {
 	}
 }
 
-// Apply applies one event and returns what the driver must do, in order. The
-// returned slice is the caller's.
-func (m *Machine) Apply(ev Event) []Effect {
-	r, ofNode := RequestOf(ev)
-	if c, ok := ev.(CloseRun); ok && c.Session == "" {
-		ofNode = false // an administrator's
-	}
-	if !ofNode {
-		m.applyOther(ev)
-	} else if n := m.take(r); n != nil {
-		m.applyRequest(n, ev)
-	}
-	m.settle()
-	return m.out.take()
-}
-
-// applyRequest applies a request of a node that take admits.
-func (m *Machine) applyRequest(n *node, ev Event) {
-	switch ev := ev.(type) {
-	case Join:
-		m.join(n, ev)
-	case Withdraw:
-		m.withdraw(n, ev)
-	case Leave:
-		m.leave(n, ev)
-	case CloseRun:
-		m.closeRun(ev)
-		m.nodes.answer(n, ev.Number, nil)
-	case Finish:
-		m.finish(n)
-		m.nodes.answer(n, ev.Number, nil)
-	case AwaitPeers:
-		if len(n.linger) == 0 {
-			m.nodes.awaitingPeers = append(m.nodes.awaitingPeers, n)
-		}
-		m.nodes.addAwait(n, ev.Number)
-	case KeyRequest:
-		m.keyRequest(n, ev)
-	case GiveDirective:
-		if err := m.room(ev); err != nil {
-			m.nodes.fail(n, ev.Number, err)
-			break
-		}
-		m.giveDirective(n, ev)
-	case ReportDirective:
-		m.reportDirective(n, ev)
-		m.nodes.answer(n, ev.Number, nil)
-	case AnnounceStop:
-		if err := m.announceStop(n, ev); err != nil {
-			m.nodes.fail(n, ev.Number, err)
-			break
-		}
-		m.nodes.answer(n, ev.Number, nil)
-	default:
-		panic(fmt.Sprintf("rendezvous: unknown request %T", ev))
-	}
-}
-
-// applyOther applies an event that is no node's request.
-func (m *Machine) applyOther(ev Event) {
-	switch ev := ev.(type) {
-	case Hello:
-		m.hello(ev)
-	case Disconnect:
-		m.disconnect(ev)
-	case LeaseExpired:
-		if n := m.nodes.sessions[ev.Session]; n != nil && (ev.Heard == 0 || n.heard <= ev.Heard) {
-			m.lose(n, fmt.Sprintf(causeSilent+"%v", m.forming.policy.LeaseTimeout))
-		}
-	case TimerFired:
-		m.timerFired(ev.Timer)
-	case Recovered:
-		m.recovered(ev)
-	case Ended:
-		m.goOnClosed(ev)
-	case Evict, CloseRun, Direct, CancelDirective, Cordon, Undrain, Forget:
-		m.request(ev)
-	default:
-		panic(fmt.Sprintf("rendezvous: unknown event %T", ev))
-	}
-}
-
-// settle brings everything that follows from the state up to date.
-func (m *Machine) settle() {
-	m.settleDirective()
-	if m.closed == nil {
-		m.endIfAllFinished()
-	}
-	if m.closed == nil {
-		if m.forming.evaluate() {
-			m.complete()
-		} else if m.round.finishing() {
-			m.refuseRejoined()
-		}
-		m.endIfAllFinished() // the last members may have been refused a regroup
-	}
-	m.settleDirective() // of a round that was completed
-	m.settleExitBarrier()
-	m.settleAwaitPeers()
-	m.settleViews()
-}
-
 // Alive is a request by which a session only shows that it lives: it counts as heard, changes
 // nothing and has neither a number nor an answer. Of a session that is not known it is nothing.
 func Alive(session SessionID) Event { return Withdraw{Request: Request{Session: session}} }
@@ -223,46 +117,60 @@ func (m *Machine) Policy() Policy { return m.forming.policy }
 // its whole time once more, since how much of it had passed is not known.
 func (m *Machine) Timers() []SetTimer { return m.out.timers() }
 
-// recovered gives every node one lease, or what the event says, to come back.
-func (m *Machine) recovered(ev Recovered) {
-	m.round.stored, m.reserve = true, ev.Generation
-	grace := cmp.Or(ev.Grace, m.forming.policy.LeaseTimeout)
-	if len(m.nodes.live) > 0 {
-		m.out.note("the control plane was restarted and knows %s %v to come back",
-			wording.Count(len(m.nodes.live), "node, which has", "nodes, which have"), grace)
+// AppendSessions appends all sessions to list, in no order: those of live nodes,
+// also inside their grace, and of nodes that ended and await their peers.
+func (m *Machine) AppendSessions(list []SessionID) []SessionID {
+	for session := range m.nodes.sessions {
+		list = append(list, session)
 	}
-	for _, session := range slices.Sorted(maps.Keys(m.nodes.sessions)) {
-		n := m.nodes.sessions[session]
-		m.setGrace(n, false)
-		m.beginGrace(n, grace)
-		n.recovering = true
-	}
+	return list
 }
 
-func (m *Machine) timerFired(t Timer) {
-	if !m.out.fired(t) {
-		return
-	}
-	switch t.Kind { // nothing follows from TimerClosed: see Kept
-	case TimerLastCall:
-		m.forming.lastCall.due = true
-	case TimerQuiet:
-		m.forming.quiet.due = true
-	case TimerRegroup:
-		m.forming.regroup.due = true
-	case TimerAdmit:
-		m.forming.admit.due = true
-	case TimerHold:
-		m.endHold()
-	case TimerDirective:
-		m.deadlinePassed()
-	case TimerAgree:
-		m.directives.agreeTimePassed()
-	case TimerDrained:
-		m.directives.undrain(string(t.Session), "its time is over")
-	case TimerGrace:
-		if n := m.nodes.sessions[t.Session]; n != nil && n.grace {
-			m.lose(n, n.graceCause())
+// AppendAttached appends the sessions of AppendSessions that may still act: neither have
+// they ended, nor is their connection broken, which a shared log tells by a goodbye.
+func (m *Machine) AppendAttached(list []SessionID) []SessionID {
+	for session, n := range m.nodes.sessions {
+		if !n.ended && !n.grace {
+			list = append(list, session)
 		}
 	}
+	return list
+}
+
+// causeSilent begins the cause of a node's loss whose lease has run out.
+const causeSilent = "lost: not heard of for "
+
+// Awaits reports whether a member of the last round is taken for lost by its silence
+// alone, and may come back: to go on, or to learn that the run has ended.
+func (m *Machine) Awaits() bool {
+	return slices.ContainsFunc(m.round.participants, func(s *participant) bool {
+		return s.state == participantLost && strings.HasPrefix(s.cause, causeSilent)
+	})
+}
+
+// Begun reports whether the run has had a round, was closed, or was asked for something: a
+// node that comes to it must find it as it is.
+func (m *Machine) Begun() bool {
+	return m.round.highest() > 0 || m.closed != nil || m.directives.standing != nil || len(m.directives.past)+len(m.directives.drained) > 0
+}
+
+// IsClosed reports whether the run was closed.
+func (m *Machine) IsClosed() bool { return m.closed != nil }
+
+// view is what the updates of running members follow from. Updates are computed
+// only when it changes, so that an event costs no work per member.
+type view struct {
+	waiting bool
+	only    bool // because of lost members alone
+	closed  ClosedKind
+	round   uint64
+	stop    bool // a stop is announced
+	lost    bool // and a member is lost
+
+	generation    string
+	host          int
+	finished      bool
+	finishedHosts int // how many
+
+	directives uint64 // last change of what nodes learn of them
 }

@@ -235,3 +235,10 @@ func (n *node) again(reply Reply) []Effect {
 	}
 	return []Effect{reply}
 }
+
+// Bounds of the answers kept for a node and owed to it; a well-behaved one has a
+// few. One that asks on without acknowledging any is lost.
+const (
+	maxAnswers     = 1 << 14
+	maxAnswerBytes = 64 << 20
+)

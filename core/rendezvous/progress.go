@@ -2,16 +2,10 @@ package rendezvous
 
 import (
 	"fmt"
-	"rallypoint/internal/wording"
 	"strings"
-)
 
-// Progress says what a pending join waits for, human-readable.
-type Progress struct {
-	Headline string // "2 of 4 nodes here"
-	Detail   string // "here: …; missing: …"
-	Spare    bool   // the round runs without this node and has no place for it: its join has no deadline
-}
+	"rallypoint/internal/wording"
+)
 
 // waitsFor describes what a pending join waits for.
 func (f *forming) waitsFor() Progress {

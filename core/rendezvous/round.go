@@ -143,10 +143,6 @@ func (r *round) inState(state participantState) string {
 	return strings.Join(names, ", ")
 }
 
-// maxNames bounds how many nodes a text or a progress report names, so that
-// neither grows with the size of the job.
-const maxNames = 8
-
 // highest is the highest round that was completed or claimed: the next one is above it.
 func (r *round) highest() uint64 { return max(r.number, r.floor) }
 

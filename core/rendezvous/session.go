@@ -2,9 +2,12 @@ package rendezvous
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
-	"strings"
+
+	"rallypoint/core/store"
+	"rallypoint/internal/pack"
 )
 
 // take admits a numbered request: nil means that there is nothing to apply,
@@ -46,13 +49,6 @@ func (m *Machine) take(r Request) *node {
 	return n
 }
 
-// Bounds of the answers kept for a node and owed to it; a well-behaved one has a
-// few. One that asks on without acknowledging any is lost.
-const (
-	maxAnswers     = 1 << 14
-	maxAnswerBytes = 64 << 20
-)
-
 // TryRead answers a request by which nothing would change: one that was made before,
 // and one that reads keys which are there. It returns what Apply would, but leaves
 // the machine as it is: it acknowledges nothing, and an answer that was read is not
@@ -93,46 +89,6 @@ func (m *Machine) TryRead(ev Event) (effects []Effect, ok bool) {
 	return []Effect{reply}, true
 }
 
-// AppendSessions appends all sessions to list, in no order: those of live nodes,
-// also inside their grace, and of nodes that ended and await their peers.
-func (m *Machine) AppendSessions(list []SessionID) []SessionID {
-	for session := range m.nodes.sessions {
-		list = append(list, session)
-	}
-	return list
-}
-
-// AppendAttached appends the sessions of AppendSessions that may still act: neither have
-// they ended, nor is their connection broken, which a shared log tells by a goodbye.
-func (m *Machine) AppendAttached(list []SessionID) []SessionID {
-	for session, n := range m.nodes.sessions {
-		if !n.ended && !n.grace {
-			list = append(list, session)
-		}
-	}
-	return list
-}
-
-// causeSilent begins the cause of a node's loss whose lease has run out.
-const causeSilent = "lost: not heard of for "
-
-// Awaits reports whether a member of the last round is taken for lost by its silence
-// alone, and may come back: to go on, or to learn that the run has ended.
-func (m *Machine) Awaits() bool {
-	return slices.ContainsFunc(m.round.participants, func(s *participant) bool {
-		return s.state == participantLost && strings.HasPrefix(s.cause, causeSilent)
-	})
-}
-
-// Begun reports whether the run has had a round, was closed, or was asked for something: a
-// node that comes to it must find it as it is.
-func (m *Machine) Begun() bool {
-	return m.round.highest() > 0 || m.closed != nil || m.directives.standing != nil || len(m.directives.past)+len(m.directives.drained) > 0
-}
-
-// IsClosed reports whether the run was closed.
-func (m *Machine) IsClosed() bool { return m.closed != nil }
-
 // CatchUp returns what a node has to know that has not seen the effects of all
 // events: its update, and the answers that it has not acknowledged, by number. The
 // answers come first: the update may be about the round that one of them names.
@@ -157,4 +113,63 @@ func (m *Machine) CatchUp(session SessionID, before *Machine, claim LastRound) (
 // was not told to.
 func (m *Machine) orphanedJoin(n *node) bool {
 	return m.closed == nil && !n.ended && n.join == nil && n.stale == "" && m.round.participantOf(n) == nil
+}
+
+// CauseOverLimit begins the cause of the loss of a node that holds too much of its run's limit.
+const CauseOverLimit = "lost: the run keeps far more than its limit"
+
+// loseHogs loses the nodes that hold most, until the run does not take far more than its limit,
+// or little of it for answers and waits.
+func (m *Machine) loseHogs() {
+	for most := m.limits.Bytes; most > 0 && m.nodes.usage.Answers+m.nodes.usage.Waits > most/4 && m.Usage().Total() > most+most/4; {
+		var hog *node
+		for _, n := range m.nodes.sessions {
+			if hog == nil || cmp.Or(cmp.Compare(n.holds(), hog.holds()), cmp.Compare(n.session, hog.session)) > 0 {
+				hog = n
+			}
+		}
+		m.lose(hog, fmt.Sprintf("%s, of which it holds %d bytes in waits for keys and answers that it does not acknowledge: %s%s", CauseOverLimit, hog.holds(), m.describeUsage(), usageHint))
+	}
+}
+
+// keyRequest applies one operation on the agents' keys. Only members of the last
+// round have keys, and only those of that round.
+func (m *Machine) keyRequest(n *node, r KeyRequest) {
+	if err := m.keyRefusal(n, r); err != nil {
+		m.nodes.fail(n, r.Number, err)
+		return
+	}
+	if r.Op == opRefuse {
+		m.nodes.fail(n, r.Number, Errorf(CodeTooLarge, "%s", pack.CutText(r.Keys[0], maxRefusal)))
+		return
+	}
+	if m.keys == nil {
+		m.keys = &agentStore{engine: store.NewEngine(m.limits.Keys)}
+	}
+	space := m.keys
+	if m.ranksLost(space, r) {
+		m.round.overtake(fmt.Sprintf("the ranks of round %d were being assigned when the control plane was restarted, and what had been written of them is lost", m.round.number))
+		m.nodes.fail(n, r.Number, Errorf(CodeRoundOver, "run %q: round %d is over: %s", m.runID, m.round.number, m.round.overtaken))
+		return
+	}
+	if r.Op == store.OpCancelWait {
+		m.cancelWait(n, r)
+		return
+	}
+	if err := m.room(r); err != nil {
+		m.nodes.fail(n, r.Number, err)
+		return
+	}
+	if m.applyKey(space, &keyWait{node: n, req: r, engine: space.engine}) {
+		m.noteKey(n, r)
+	}
+	m.serveWoken(space)
+}
+
+// keyRefusal returns why the node may not do the operation, nil if it may.
+func (m *Machine) keyRefusal(n *node, r KeyRequest) *Error {
+	if r.Round != m.round.number || m.round.participantOf(n) == nil || m.round.disowned() {
+		return Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, r.Round)
+	}
+	return checkKeyRequest(r)
 }

@@ -222,14 +222,14 @@ func Restore(b []byte) (*Machine, error) {
 	m.unpackRun(u)
 	m.unpackTimers(u)
 	m.round.unpackParticipants(u)
-	for range openEach(u) {
+	for range u.Each() {
 		m.unpackNode(u)
 	}
 	for _, id := range unpackTexts(u) {
 		m.round.see(id)
 	}
 	m.unpackClosing(u)
-	for range openEach(u) {
+	for range u.Each() {
 		n := m.nodes.sessions[SessionID(u.Text(maxText))]
 		if n == nil {
 			u.Fail("a node lingers that is not there")
@@ -239,7 +239,7 @@ func Restore(b []byte) (*Machine, error) {
 	}
 	m.unpackView(u)
 	m.unpackKeys(u)
-	for range openEach(u) {
+	for range u.Each() {
 		m.unpackWait(u)
 	}
 	m.round.unpackStop(u)
@@ -252,19 +252,6 @@ func Restore(b []byte) (*Machine, error) {
 		return nil, Errorf(CodeState, "not a state of a rendezvous: %v", err)
 	}
 	return m, nil
-}
-
-// openEach enters a list, yields once for each of its values and leaves it. It
-// ends at the first error.
-func openEach(u *pack.Unpacker) func(yield func(int) bool) {
-	return func(yield func(int) bool) {
-		for i := range u.Open() {
-			if u.Err() != nil || !yield(i) {
-				break
-			}
-		}
-		u.Close()
-	}
 }
 
 func unpackTexts(u *pack.Unpacker) []string { return u.Texts(maxValue, maxText) }
@@ -294,7 +281,7 @@ func (m *Machine) unpackTimers(u *pack.Unpacker) {
 		a.armed, a.due = u.Bool(), u.Bool()
 	}
 	u.Close()
-	for range openEach(u) {
+	for range u.Each() {
 		u.Open()
 		t, after := unpackTimer(u), u.Duration()
 		u.Close()
@@ -309,7 +296,7 @@ func (m *Machine) unpackTimers(u *pack.Unpacker) {
 }
 
 func (r *round) unpackParticipants(u *pack.Unpacker) {
-	for rank := range openEach(u) {
+	for rank := range u.Each() {
 		if rank == MaxNodes {
 			u.Fail("more than %d members", MaxNodes)
 			break
@@ -349,13 +336,13 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 	}
 	u.Close()
 	n.acked = u.Uint()
-	for range openEach(u) {
+	for range u.Each() {
 		u.Open()
 		number := u.Uint()
 		m.nodes.keep(n, Reply{Session: n.session, Number: number, Err: UnpackError(u), Result: UnpackResult(u)})
 		u.Close()
 	}
-	for range openEach(u) {
+	for range u.Each() {
 		m.nodes.addAwait(n, u.Uint())
 	}
 	n.update = UnpackMembershipUpdate(u)
@@ -476,4 +463,62 @@ func (m *Machine) checkSeats(u *pack.Unpacker) {
 			u.Fail("rank %d runs, but its node does not", s.rank)
 		}
 	}
+}
+
+// packSuccession writes what a successor needs, and what it begins with.
+func (m *Machine) packSuccession(p *pack.Packer) {
+	p.List(12)
+	p.Uint(m.succession.Term)
+	p.Text(m.succession.From)
+	packFacts(p, m.succession.Facts)
+	p.Duration(m.succession.Grace)
+	p.Int(m.round.hostRank)
+	packRanks(p, m.round.finishedHosts)
+	p.Bool(m.round.finishReported)
+	p.Text(m.viewed.generation)
+	p.Int(m.viewed.host)
+	p.Bool(m.viewed.finished)
+	p.Int(m.viewed.finishedHosts)
+	p.Bool(m.succession.Left)
+}
+
+// unpackSuccession reads what packSuccession wrote. A state of version 1 has the host in
+// its members only.
+func (m *Machine) unpackSuccession(u *pack.Unpacker) {
+	version1 := u.Open() == 0
+	m.succession = Succession{Term: u.Uint(), From: u.Text(maxText), Facts: unpackFacts(u), Grace: u.Duration()}
+	m.round.hostRank, m.round.finishedHosts, m.round.finishReported = u.IntOr(-1), unpackRanks(u), u.Bool()
+	m.viewed.generation, m.viewed.host, m.viewed.finished, m.viewed.finishedHosts = u.Text(maxText), u.IntOr(-1), u.Bool(), u.Int()
+	m.succession.Left = u.Bool()
+	u.Close()
+	if !version1 {
+		return
+	}
+	for _, s := range m.round.participants {
+		if s.host {
+			m.round.hostRank = s.rank
+		}
+	}
+}
+
+// packStop writes the announced stop of the last round into a snapshot.
+func (r *round) packStop(p *pack.Packer) {
+	if r.stop == nil {
+		p.None()
+		return
+	}
+	p.List(3)
+	p.Int(r.stop.rank)
+	p.Bool(r.stop.leaving)
+	p.Text(r.stop.reason)
+}
+
+func (r *round) unpackStop(u *pack.Unpacker) {
+	if u.Open() > 0 {
+		r.stop = &roundStop{rank: u.Int(), leaving: u.Bool(), reason: u.Text(maxText)}
+		if rank := r.stop.rank; u.Err() == nil && (rank < 0 || rank >= len(r.participants)) {
+			u.Fail("rank %d stops a round of %d nodes", rank, len(r.participants))
+		}
+	}
+	u.Close()
 }

@@ -221,3 +221,69 @@ func (m *Machine) Census() Census {
 	c.Idle = max(0, len(m.nodes.live)-m.round.live()+c.Unknown-others)
 	return c
 }
+
+// nodeTexts describes live nodes.
+func nodeTexts(was *Status, ids []string) (who string) {
+	for i, id := range ids {
+		if i > 0 {
+			who = strings.TrimSuffix(who, ",") + "; "
+		}
+		text, _ := findNode(was, id)
+		who += text
+	}
+	return who
+}
+
+// findNode describes a live node; the error names those that there are.
+func findNode(s *Status, node string) (string, *Error) {
+	var alive []string
+	cause := ""
+	for _, m := range s.Members {
+		switch {
+		case m.Node == node && m.Session != "":
+			return fmt.Sprintf("node %s, rank %d of round %d,", m.Node, m.Rank, s.Round), nil
+		case m.Node == node && m.Cause != "":
+			cause = fmt.Sprintf(": rank %d of round %d, %s", m.Rank, s.Round, m.Cause)
+		case m.Session != "":
+			alive = append(alive, m.Node)
+		}
+	}
+	for _, j := range s.Waiting {
+		if j.Node == node {
+			return fmt.Sprintf("node %s, which waited for a place,", j.Node), nil
+		}
+		if !j.Member {
+			alive = append(alive, j.Node)
+		}
+	}
+	for _, i := range s.Idle {
+		if i.Node == node {
+			return "node " + i.Node, nil
+		}
+		alive = append(alive, i.Node)
+	}
+	there := "none is"
+	if len(alive) > 0 {
+		slices.Sort(alive)
+		there = "alive: " + wording.Names(alive)
+	}
+	if cause != "" {
+		return "", Errorf(CodeInvalid, "node %q of run %q is not alive any more%s; %s", node, s.RunID, cause, there)
+	}
+	return "", Errorf(CodeInvalid, "run %q has no live node %q; %s", s.RunID, node, there)
+}
+
+// finished returns a node of the run whose workers have succeeded; "" if there is none.
+func finished(was *Status) string {
+	for _, m := range was.Members {
+		if m.State == "finished" {
+			return m.Node
+		}
+	}
+	return ""
+}
+
+// endsAsItIs is why nothing changes the nodes of a job any more.
+func endsAsItIs(was *Status) string {
+	return fmt.Sprintf("node %s has finished, so that the job ends with the nodes that it has", finished(was))
+}

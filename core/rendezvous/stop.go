@@ -1,42 +1,8 @@
 package rendezvous
 
 import (
-	"fmt"
-	"time"
-
-	"rallypoint/internal/pack"
 	"rallypoint/internal/printable"
 )
-
-// AnnounceStop tells that a node is about to stop the workers of its round, before it
-// does: every other member of the round begins to stop its own at once, instead of when
-// this node has finished (docs/decisions/0045). The first announcement of a round counts
-// and stands until the next round is complete. One that comes again, or for another round
-// than the running one, changes nothing.
-type AnnounceStop struct {
-	Request
-	Generation string // of the round
-	Round      uint64
-	Leaving    bool   // the node was asked to end and will not rejoin; else its workers failed
-	Reason     string // human-readable: who failed, or who asked
-
-	// Away asks for the node to leave the run as unfit and to be kept out for so long
-	// (docs/decisions/0121); 0: it does not ask. It is answered by an error that says why the
-	// node stays; the stop then stands as that of a failure.
-	Away time.Duration `json:",omitzero"`
-}
-
-func (AnnounceStop) event() {}
-
-// RoundStop says that the members of a round stop their workers, because one of them
-// announced it. It belongs to that round alone.
-type RoundStop struct {
-	Round   uint64 // 0: no stop is announced
-	Rank    int    // of the node that announced it first
-	Leaving bool   // that node ends its part; else its workers failed
-	Reason  string // why it stops
-	Lost    bool   // a member of the round is lost: a failure may follow from that
-}
 
 // announceStop records the stop, unless another node has announced one before. A node
 // that leaves is lost to its round from now on, so that the others regroup without it
@@ -76,33 +42,6 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 		m.assistRanks()
 	}
 	return stays
-}
-
-// DrainCause is why a node is kept out. The numbers stand in logs and snapshots.
-type DrainCause int
-
-// The causes. A node that was not drained by an administrator is out by its own word.
-const (
-	CauseAdmin    DrainCause = 0 // a drain
-	CauseFailures DrainCause = 1 // its workers kept failing
-	CauseCheck    DrainCause = 2 // a check found it unfit
-	causes                   = 3
-)
-
-// DrainCauses are all causes.
-var DrainCauses = [causes]DrainCause{CauseAdmin, CauseFailures, CauseCheck}
-
-// String is the cause's name in the status.
-func (c DrainCause) String() string {
-	switch c {
-	case CauseAdmin:
-		return "admin"
-	case CauseFailures:
-		return "failures"
-	case CauseCheck:
-		return "check"
-	}
-	return fmt.Sprintf("cause %d", int(c))
 }
 
 // ownWordShare is the inverse of the share of a run's nodes that may be out by their own
@@ -198,48 +137,4 @@ func (m *Machine) drainUnfit(n *node, number uint64, d Direct) {
 		m.direct(d)
 	}
 	m.nodes.answer(n, number, nil)
-}
-
-// packRoundStop writes an announced stop; none is nil.
-func packRoundStop(p *pack.Packer, v RoundStop) {
-	if v.Round == 0 {
-		p.None()
-		return
-	}
-	p.List(5)
-	p.Uint(v.Round)
-	p.Int(v.Rank)
-	p.Bool(v.Leaving)
-	p.Text(v.Reason)
-	p.Bool(v.Lost)
-}
-
-func unpackRoundStop(u *pack.Unpacker) (v RoundStop) {
-	if u.Open() > 0 {
-		v = RoundStop{Round: u.Uint(), Rank: u.Int(), Leaving: u.Bool(), Reason: u.Text(maxText), Lost: u.Bool()}
-	}
-	u.Close()
-	return v
-}
-
-// packStop writes the announced stop of the last round into a snapshot.
-func (r *round) packStop(p *pack.Packer) {
-	if r.stop == nil {
-		p.None()
-		return
-	}
-	p.List(3)
-	p.Int(r.stop.rank)
-	p.Bool(r.stop.leaving)
-	p.Text(r.stop.reason)
-}
-
-func (r *round) unpackStop(u *pack.Unpacker) {
-	if u.Open() > 0 {
-		r.stop = &roundStop{rank: u.Int(), leaving: u.Bool(), reason: u.Text(maxText)}
-		if rank := r.stop.rank; u.Err() == nil && (rank < 0 || rank >= len(r.participants)) {
-			u.Fail("rank %d stops a round of %d nodes", rank, len(r.participants))
-		}
-	}
-	u.Close()
 }

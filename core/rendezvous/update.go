@@ -8,24 +8,6 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// view is what the updates of running members follow from. Updates are computed
-// only when it changes, so that an event costs no work per member.
-type view struct {
-	waiting bool
-	only    bool // because of lost members alone
-	closed  ClosedKind
-	round   uint64
-	stop    bool // a stop is announced
-	lost    bool // and a member is lost
-
-	generation    string
-	host          int
-	finished      bool
-	finishedHosts int // how many
-
-	directives uint64 // last change of what nodes learn of them
-}
-
 // settleViews sends an update to every live node whose view has changed.
 func (m *Machine) settleViews() {
 	now := view{waiting: m.nodesWaiting() > 0, only: m.onlyLost(), round: m.round.number, stop: m.round.stop != nil, lost: m.round.lossInStop(), directives: m.directives.seq,

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"iter"
 	"sync"
 	"time"
 
@@ -107,6 +108,19 @@ func (u *Unpacker) Close() {
 		u.skip(maxDepth)
 	}
 	u.left = u.left[:last]
+}
+
+// Each enters a list, yields the index of each of its values, which the caller reads, and
+// leaves the list. It ends at the first error.
+func (u *Unpacker) Each() iter.Seq[int] {
+	return func(yield func(int) bool) {
+		for i := range u.Open() {
+			if u.Err() != nil || !yield(i) {
+				break
+			}
+		}
+		u.Close()
+	}
 }
 
 // skip passes over one value. The decoder's own Skip recurses as deep as the

@@ -3,9 +3,12 @@ package rendezvous
 import (
 	"cmp"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 
 	"rallypoint/internal/printable"
+	"rallypoint/internal/wording"
 )
 
 // hello registers a node, or ties a known session to a new connection.
@@ -135,92 +138,18 @@ func (m *Machine) beginGrace(n *node, after time.Duration) {
 	m.out.set(Timer{Kind: TimerGrace, Session: n.session}, after)
 }
 
-// CauseRestart is why a node was lost that did not come back after a restart.
-const CauseRestart = "lost: did not come back after the control plane was restarted"
-
-func (n *node) graceCause() string {
-	if n.recovering {
-		return CauseRestart
+// recovered gives every node one lease, or what the event says, to come back.
+func (m *Machine) recovered(ev Recovered) {
+	m.round.stored, m.reserve = true, ev.Generation
+	grace := cmp.Or(ev.Grace, m.forming.policy.LeaseTimeout)
+	if len(m.nodes.live) > 0 {
+		m.out.note("the control plane was restarted and knows %s %v to come back",
+			wording.Count(len(m.nodes.live), "node, which has", "nodes, which have"), grace)
 	}
-	return "lost: connection closed"
-}
-
-// lose takes a node out because it is dead, silent or unwanted. Its node, should
-// it live, learns it at its next hello.
-func (m *Machine) lose(n *node, cause string) {
-	if n.ended {
-		m.nodes.remove(n)
-		return
+	for _, session := range slices.Sorted(maps.Keys(m.nodes.sessions)) {
+		n := m.nodes.sessions[session]
+		m.setGrace(n, false)
+		m.beginGrace(n, grace)
+		n.recovering = true
 	}
-	m.out.note("node %s %s", n.id, cause)
-	m.part(n, cause)
-	m.out.emit(Drop{n.session, Errorf(CodeEvicted, "run %q: node %s was dropped: %s", m.runID, n.id, cause)})
-	m.nodes.remove(n)
-}
-
-// part ends a node's share in the run: its join, its membership, its waits.
-func (m *Machine) part(n *node, cause string) {
-	m.forming.dropJoin(n)
-	for number := range n.waits {
-		m.nodes.dropWait(n, number)
-	}
-	if s := m.round.participantOf(n); s != nil && s.live() {
-		m.round.set(s, participantLost, cause)
-		m.assistRanks()
-	}
-	delete(m.nodes.live, n.id)
-	n.ended = true
-}
-
-func (m *Machine) evict(ev Evict) {
-	for _, n := range m.nodes.named(ev.Node) {
-		m.lose(n, "evicted by "+printable.Text(ev.By)+": "+printable.Text(ev.Reason))
-	}
-}
-
-// leave ends a node's part on its own request.
-func (m *Machine) leave(n *node, ev Leave) {
-	if n.ended {
-		m.nodes.answer(n, ev.Number, nil)
-		return
-	}
-	ev.Reason = printable.Text(ev.Reason)
-	m.forming.dropJoin(n)
-	s := m.round.participantOf(n)
-	belongs := s != nil
-	cause := "left"
-	if ev.Reason != "" {
-		cause = "left: " + ev.Reason
-	}
-	switch {
-	case belongs && ev.Ending == EndSuccess:
-		m.finish(n)
-		m.close(Closing{Kind: ClosedSuccess, By: n.id, Reason: ev.Reason, At: ev.At})
-	case belongs && ev.Ending == EndFailed:
-		m.round.set(s, participantLost, cause)
-		m.close(Closing{Kind: ClosedFailed, By: n.id, Reason: ev.Reason, At: ev.At})
-	default:
-		m.out.note("node %s %s", n.id, cause)
-	}
-	m.part(n, cause)
-	m.nodes.answer(n, ev.Number, nil)
-}
-
-// forget starts the run afresh under the same name; round numbers go on.
-func (m *Machine) forget() {
-	for _, n := range m.nodes.sessions {
-		m.nodes.remove(n)
-	}
-	m.dropKeys(m.round.number)
-	m.closed = nil
-	m.round.replace(0)
-	m.round.forgetSeen()
-	m.directives.forgetDrained()
-	m.forming.target = 0
-	m.directives.forgetAgreement()
-	m.directives.changed()
-	m.forming.disarmAll()
-	m.out.stop(Timer{Kind: TimerClosed})
-	m.forming.stopHold()
-	m.viewed = view{}
 }

@@ -1,0 +1,76 @@
+package rendezvous
+
+import (
+	"maps"
+	"slices"
+
+	"rallypoint/core/store"
+)
+
+// serveWoken carries on the waits that a write ended. Serving one can end
+// others (a pop, a barrier), so it goes on until none is left.
+func (m *Machine) serveWoken(space *agentStore) {
+	for len(space.woken) > 0 {
+		w := space.woken[0]
+		space.woken = space.woken[1:]
+		m.nodes.dropWait(w.node, w.req.Number)
+		if w.req.Op == store.OpWait || w.req.Op == store.OpBarrier { // a count-down, not a recheck
+			m.nodes.answer(w.node, w.req.Number, KeyResult{Ready: true})
+		} else if err := m.room(w.req); err != nil {
+			m.nodes.fail(w.node, w.req.Number, err)
+		} else {
+			m.applyKey(space, w)
+		}
+	}
+}
+
+// applyKey does the operation, or leaves it waiting; ok is false if it failed.
+func (m *Machine) applyKey(space *agentStore, w *keyWait) (ok bool) {
+	space.prepare(w)
+	result, done, err := space.engine.Apply(w.req.onStore(), &w.waiter)
+	switch {
+	case err != nil:
+		m.nodes.fail(w.node, w.req.Number, keyError(m.runID, w.req, err))
+	case done:
+		m.nodes.answer(w.node, w.req.Number, KeyResult(result))
+	default:
+		m.waitSeq++
+		w.seq = m.waitSeq
+		m.nodes.addWait(w)
+	}
+	return err == nil
+}
+
+// cancelWait ends a wait of the node; the wait itself is answered too, so that
+// each request has one answer.
+func (m *Machine) cancelWait(n *node, r KeyRequest) {
+	number := uint64(r.Amount)
+	_, ok := n.waits[number]
+	if ok {
+		m.nodes.dropWait(n, number)
+		m.nodes.fail(n, number, Errorf(CodeCanceled, "the wait was canceled"))
+	}
+	m.nodes.answer(n, r.Number, KeyResult{Ready: ok})
+}
+
+// endWaits ends the waits of a node that is no member any more.
+func (m *Machine) endWaits(n *node) {
+	for _, number := range slices.Sorted(maps.Keys(n.waits)) {
+		m.nodes.dropWait(n, number)
+		m.nodes.fail(n, number, Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, m.round.number))
+	}
+}
+
+// dropKeys forgets the keys of a round that is over.
+func (m *Machine) dropKeys(round uint64) {
+	if m.keys == nil {
+		return
+	}
+	for _, n := range m.nodes.sessions {
+		for number := range n.waits {
+			m.nodes.dropWait(n, number)
+			m.nodes.fail(n, number, Errorf(CodeRoundOver, "run %q: round %d is over", m.runID, round))
+		}
+	}
+	m.keys = nil
+}
