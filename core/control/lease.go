@@ -55,10 +55,8 @@ func (r *run) armLeases(after time.Duration) {
 
 // checkLeases drops the nodes whose lease has run out. If it comes late itself,
 // this process was stopped or is overloaded, and what the nodes sent may not have
-// been read: then all leases restart. A node is declared lost only after it was
-// found silent twice and nothing of its is unread, so that bytes on their way
-// through this process count. One that does not read what is sent to it is not read
-// from either (wire.Outbox.AwaitDrained), so that its connection ends after a lease.
+// been read: then all leases restart. A node that does not read what is sent to it is
+// not read from either (wire.Outbox.AwaitDrained), so that its connection ends after a lease.
 func (r *run) checkLeases() {
 	now := r.server.clock.Now()
 	lease := r.machine.Policy().LeaseTimeout
@@ -66,10 +64,12 @@ func (r *run) checkLeases() {
 	next := lease
 	var expired []rendezvous.SessionID
 	for session, p := range r.conns {
-		stuck := p.out.Stuck()
-		left := lease - max(p.silence(), stuck)
-		switch {
-		case late:
+		stuck, silence := p.out.Stuck(), p.silence()
+		left := lease - max(silence, stuck)
+		look := rendezvous.LeaseLook{Renew: late, Silence: silence, Suspect: p.suspect}
+		look.Unread = silence > lease && wire.Unread(p.conn) > 0
+		switch verdict := look.Judge(lease); {
+		case verdict == rendezvous.LeaseRenewed:
 			p.hear()
 			p.out.ResetStuck()
 			p.suspect = false
@@ -78,16 +78,14 @@ func (r *run) checkLeases() {
 		case stuck > lease && wire.Untaken(p.conn) > 0: // else it is this process that does not come to write
 			p.expiring = true
 			p.out.Cut(wire.ErrStuck)
-		case p.silence() <= lease:
-			p.suspect = false
-		case wire.Unread(p.conn) > 0:
+		case verdict == rendezvous.LeaseUndecided:
 			if stuck > 0 { // it is read when it reads
 				left = lease - stuck
 			}
-		case !p.suspect:
-			p.suspect = true
-		default:
+		case verdict == rendezvous.LeaseOver:
 			expired = append(expired, session)
+		default:
+			p.suspect = verdict == rendezvous.LeaseSuspected
 		}
 		next = min(next, left)
 	}

@@ -108,9 +108,8 @@ type heartbeats struct {
 // evaluate compares heartbeats with the last ones, and appends whose connection is broken and whose
 // lease has run out. If the last look was long ago, this node was stopped or is
 // overloaded, and so may the others have been; and where its own heartbeats do not get
-// through, neither may theirs: all get a new lease. A node is
-// judged only after it was found silent twice, and what is found of it is appended at
-// once or not at all.
+// through, neither may theirs: all get a new lease. What is found of a node is
+// appended at once or not at all.
 func (ap *applier) evaluate(s heartbeats) {
 	ap.refreshRing()
 	r, now, lease := &ap.ring, time.Now(), ap.lease()
@@ -138,24 +137,27 @@ func (ap *applier) evaluate(s heartbeats) {
 		if spoke {
 			p.words, p.spoke = words, now
 		}
-		if late || unwatched || spoke || sign.State == LivenessHeartbeats && sign.Heartbeats != p.beats {
+		beat := sign.State == LivenessHeartbeats && sign.Heartbeats != p.beats
+		look := rendezvous.LeaseLook{Renew: late || unwatched || spoke || beat, Silence: s.began.Sub(p.heard), Suspect: p.suspect}
+		verdict := look.Judge(lease)
+		if verdict == rendezvous.LeaseRenewed {
 			p.beats, p.heard, p.suspect, p.gone = sign.Heartbeats, now, false, false
 		}
-		ap.evaluatePeer(session, p, sign, s.began.Sub(p.heard) > lease)
+		ap.evaluatePeer(session, p, sign, verdict)
 	}
 }
 
-func (ap *applier) evaluatePeer(session rendezvous.SessionID, p *peer, sign Liveness, silent bool) {
+func (ap *applier) evaluatePeer(session rendezvous.SessionID, p *peer, sign Liveness, verdict rendezvous.LeaseVerdict) {
 	// A lease that the log keeps does not know of the node's entries, nor of an outage for all.
 	expired := sign.State == LivenessExpired && time.Since(p.spoke) > ap.lease()/2 && time.Since(ap.ring.late) > ap.lease()
 	switch {
 	case p.gone:
-	case expired, sign.State == LivenessHeartbeats && silent && p.suspect:
+	case expired, sign.State == LivenessHeartbeats && verdict == rendezvous.LeaseOver:
 		ap.declareFailed(p, rendezvous.LeaseExpired{Session: session, Heard: p.words}, session)
 	case sign.State == LivenessDisconnected:
 		ap.declareFailed(p, rendezvous.Disconnect{Session: session}, session)
 	default:
-		p.suspect = silent
+		p.suspect = verdict == rendezvous.LeaseSuspected || verdict == rendezvous.LeaseOver
 	}
 }
 
