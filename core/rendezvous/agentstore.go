@@ -8,13 +8,35 @@ import (
 
 // agentStore is the agents' keys of one round.
 type agentStore struct {
+	out    *output
 	engine *store.Engine
-	woken  []*keyWait // waits ended by the write being applied
+	woken  []*keyWait // waits ended by the write being applied; none between two events
+	seq    uint64     // of the wait that was registered last
 }
 
-// prepare makes w tell the space when it is over.
-func (a *agentStore) prepare(w *keyWait) {
+func newAgentStore(out *output, l store.Limits) *agentStore {
+	return &agentStore{out: out, engine: store.NewEngine(l)}
+}
+
+// apply does the operation, or leaves it waiting.
+func (a *agentStore) apply(w *keyWait) (result KeyResult, done bool, err error) {
+	a.register(w)
+	r, done, err := a.engine.Apply(w.req.onStore(), &w.waiter)
+	return KeyResult(r), done, err
+}
+
+// register gives a wait its place among those that a write may end.
+func (a *agentStore) register(w *keyWait) {
+	a.seq++
+	w.seq, w.engine = a.seq, a.engine
 	w.waiter.Wake = func() { a.woken = append(a.woken, w) }
+}
+
+// set writes a key of ours; the quota leaves room for these.
+func (a *agentStore) set(key string, value []byte) {
+	if err := a.engine.Set(key, value); err != nil {
+		a.out.note("cannot write %s: %v", key, err)
+	}
 }
 
 // quotaHint says where the limits of keys come from.

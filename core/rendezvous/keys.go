@@ -26,16 +26,13 @@ func (m *Machine) serveWoken(space *agentStore) {
 
 // applyKey does the operation, or leaves it waiting; ok is false if it failed.
 func (m *Machine) applyKey(space *agentStore, w *keyWait) (ok bool) {
-	space.prepare(w)
-	result, done, err := space.engine.Apply(w.req.onStore(), &w.waiter)
+	result, done, err := space.apply(w)
 	switch {
 	case err != nil:
 		m.nodes.fail(w.node, w.req.Number, keyError(m.runID, w.req, err))
 	case done:
-		m.nodes.answer(w.node, w.req.Number, KeyResult(result))
+		m.nodes.answer(w.node, w.req.Number, result)
 	default:
-		m.waitSeq++
-		w.seq = m.waitSeq
 		m.nodes.addWait(w)
 	}
 	return err == nil

@@ -49,10 +49,9 @@ type Machine struct {
 
 	succession Succession
 
-	closed  *Closing
-	keys    *agentStore // of the last round; nil: it has none yet
-	limits  Limits
-	waitSeq uint64 // orders the pending key waits
+	closed *Closing
+	keys   *agentStore // of the last round; nil: it has none yet
+	limits Limits
 
 	viewed view // what the last updates were computed from
 }

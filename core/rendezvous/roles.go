@@ -34,14 +34,17 @@ func (m *Machine) noteKey(n *node, r KeyRequest) {
 // otherwise the survivors would wait for its keys until their store times out.
 // The ranks so assigned serve only until the survivors regroup.
 func (m *Machine) assistRanks() {
-	space := m.keys
-	if space == nil || m.round.tally[participantLost] == 0 {
-		return
+	if m.keys != nil && m.round.tally[participantLost] > 0 {
+		m.keys.assistRanks(m.round.participants)
+		m.serveWoken(m.keys)
 	}
-	infos := make([][]byte, len(m.round.participants))
+}
+
+func (a *agentStore) assistRanks(members []*participant) {
+	infos := make([][]byte, len(members))
 	var model []byte
-	for rank := range m.round.participants {
-		infos[rank], _ = space.engine.Get(RoleInfoPrefix + strconv.Itoa(rank))
+	for rank := range members {
+		infos[rank], _ = a.engine.Get(RoleInfoPrefix + strconv.Itoa(rank))
 		if infos[rank] != nil && model == nil {
 			model = infos[rank]
 		}
@@ -50,28 +53,27 @@ func (m *Machine) assistRanks() {
 		return
 	}
 	complete := true
-	for rank, s := range m.round.participants {
+	for rank, s := range members {
 		if infos[rank] == nil && s.state == participantLost {
 			infos[rank] = roleInfoFor(model, rank)
-			m.setKey(space, RoleInfoPrefix+strconv.Itoa(rank), infos[rank])
+			a.set(RoleInfoPrefix+strconv.Itoa(rank), infos[rank])
 		}
 		complete = complete && infos[rank] != nil
 	}
-	if complete && m.round.participants[0].state == participantLost {
-		m.assignRoles(space, infos)
+	if complete && members[0].state == participantLost {
+		a.assignRoles(infos)
 	}
-	m.serveWoken(space)
 }
 
 // ranksLost reports whether a request waits for keys of the rank assignment that no agent
 // will write: what the members of an adopted round had written died with the control
 // plane before, and those of a round that was overtaken have stopped. (docs/decisions/0014
 // and 0015.)
-func (m *Machine) ranksLost(space *agentStore, r KeyRequest) bool {
-	if !m.round.fresh && m.round.overtaken == "" || !r.waitsForRanks() {
+func (a *agentStore) ranksLost(r KeyRequest) bool {
+	if !r.waitsForRanks() {
 		return false
 	}
-	_, ready, _ := space.engine.Apply(r.onStore(), nil)
+	_, ready, _ := a.engine.Apply(r.onStore(), nil)
 	return !ready
 }
 
@@ -112,7 +114,7 @@ func roleInfoFor(model []byte, rank int) []byte {
 }
 
 // assignRoles does what the agent of rank 0 would have done, had it lived.
-func (m *Machine) assignRoles(space *agentStore, infos [][]byte) {
+func (a *agentStore) assignRoles(infos [][]byte) {
 	parsed := make([]roleInfo, len(infos))
 	world, roleWorld := 0, map[string]int{}
 	for i, text := range infos {
@@ -125,8 +127,8 @@ func (m *Machine) assignRoles(space *agentStore, infos [][]byte) {
 	base, roleBase := 0, map[string]int{}
 	for i, info := range parsed {
 		key := AssignedRanksPrefix + strconv.Itoa(i)
-		if _, ok := space.engine.Get(key); !ok {
-			m.setKey(space, key, fmt.Appendf(nil, "[%d, %d, %d, %d]", base, world, roleBase[info.Role], roleWorld[info.Role]))
+		if _, ok := a.engine.Get(key); !ok {
+			a.set(key, fmt.Appendf(nil, "[%d, %d, %d, %d]", base, world, roleBase[info.Role], roleWorld[info.Role]))
 		}
 		base += info.LocalWorldSize
 		roleBase[info.Role] += info.LocalWorldSize
@@ -136,23 +138,11 @@ func (m *Machine) assignRoles(space *agentStore, infos [][]byte) {
 // settleExitBarrier opens the agents' exit barrier once every live member has
 // finished; a lost one is not waited for.
 func (m *Machine) settleExitBarrier() {
-	if !m.round.finishing() || m.round.live() > 0 {
+	if m.keys == nil || !m.round.finishing() || m.round.live() > 0 {
 		return
 	}
-	space := m.keys
-	if space == nil {
-		return
-	}
-	if _, ok := space.engine.Get(ExitBarrierLast); ok {
-		return
-	}
-	m.setKey(space, ExitBarrierLast, []byte("every live member has finished"))
-	m.serveWoken(space)
-}
-
-// setKey writes a key of ours; the quota leaves room for these.
-func (m *Machine) setKey(space *agentStore, key string, value []byte) {
-	if err := space.engine.Set(key, value); err != nil {
-		m.out.note("cannot write %s: %v", key, err)
+	if _, ok := m.keys.engine.Get(ExitBarrierLast); !ok {
+		m.keys.set(ExitBarrierLast, []byte("every live member has finished"))
+		m.serveWoken(m.keys)
 	}
 }

@@ -144,10 +144,10 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 		return
 	}
 	if m.keys == nil {
-		m.keys = &agentStore{engine: store.NewEngine(m.limits.Keys)}
+		m.keys = newAgentStore(m.out, m.limits.Keys)
 	}
 	space := m.keys
-	if m.ranksLost(space, r) {
+	if (m.round.fresh || m.round.overtaken != "") && space.ranksLost(r) {
 		m.round.overtake(fmt.Sprintf("the ranks of round %d were being assigned when the control plane was restarted, and what had been written of them is lost", m.round.number))
 		m.nodes.fail(n, r.Number, Errorf(CodeRoundOver, "run %q: round %d is over: %s", m.runID, m.round.number, m.round.overtaken))
 		return
@@ -160,7 +160,7 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 		m.nodes.fail(n, r.Number, err)
 		return
 	}
-	if m.applyKey(space, &keyWait{node: n, req: r, engine: space.engine}) {
+	if m.applyKey(space, &keyWait{node: n, req: r}) {
 		m.noteKey(n, r)
 	}
 	m.serveWoken(space)

@@ -389,8 +389,8 @@ func (m *Machine) unpackView(u *pack.Unpacker) {
 // unpackKeys fills the keys before any wait is there, so that no waiter is woken.
 func (m *Machine) unpackKeys(u *pack.Unpacker) {
 	if u.Open() > 0 {
-		e := store.NewEngine(store.Limits{})
-		m.keys = &agentStore{engine: e}
+		m.keys = newAgentStore(m.out, store.Limits{})
+		e := m.keys.engine
 		for n := u.Open() / 2; n > 0 && u.Err() == nil; n-- {
 			if err := e.Set(u.Text(maxValue), u.Bytes(maxValue)); err != nil {
 				u.Fail("%v", err)
@@ -430,9 +430,8 @@ func (m *Machine) unpackWait(u *pack.Unpacker) {
 		return
 	}
 	req.Request = Request{Session: session, Number: number}
-	m.waitSeq++
-	w := &keyWait{node: n, req: req, engine: m.keys.engine, seq: m.waitSeq}
-	m.keys.prepare(w)
+	w := &keyWait{node: n, req: req}
+	m.keys.register(w)
 	w.engine.Await(pending, &w.waiter)
 	m.nodes.addWait(w)
 }
