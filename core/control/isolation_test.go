@@ -38,7 +38,7 @@ func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
 		return ok && err.Code == rendezvous.CodeInternal && strings.Contains(err.Text, `run "bad" is broken`)
 	})
 	line := lines.Await(t, "this run is broken by a defect", 1)[0]
-	if !strings.Contains(line, "run=bad") || !strings.Contains(line, "machine.go") {
+	if !strings.Contains(line, "run=bad") || !strings.Contains(line, "apply.go") {
 		t.Errorf("the log has no run or no stack: %s", line)
 	}
 	_, err := broken.Start(controltest.Join()).Wait(controltest.Context(t))

@@ -19,7 +19,7 @@ var wallClock = map[string]string{
 	"internal/pack/packer.go UnixNano":      "when a run was closed, for display",
 	"internal/pack/unpacker.go Unix":        "the same",
 	"internal/pack/unpacker.go UTC":         "the same",
-	"core/rendezvous/closing.go UTC":        "the same",
+	"core/rendezvous/closed.go UTC":         "the same",
 	"core/rendezvous/directive.go UTC":      "until when a directive stands, as a text",
 	"core/control/status.go UTC":            "times of the status, by the server's clock alone",
 	"core/control/http.go UTC":              "the date of an answer",

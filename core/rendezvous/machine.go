@@ -3,7 +3,9 @@
 // [Machine] is the heart: one pure state machine per run, without clock,
 // goroutine or I/O. Its driver (the hosted server, a shared log) feeds it events in
 // one order and carries out the effects it returns; the twelve guarantees of
-// docs/design.md are properties of this machine alone.
+// docs/design.md are properties of this machine alone. Its state is five types, each with
+// pointers to those below it only: nodes, round, forming, directives and agentStore. The files
+// stand in floors, too: a file uses those below it, and apply.go is on top.
 //
 // One node's side, with the calls that an agent needs, is package core/member.
 package rendezvous
@@ -32,8 +34,8 @@ type Config struct {
 	Limits     Limits
 }
 
-// Machine is the state of one run. Apply it one event at a time; it is not safe
-// for concurrent use.
+// Machine is the state of one run, and does what takes several of its parts. Apply it one event
+// at a time; it is not safe for concurrent use.
 type Machine struct {
 	out        *output
 	nodes      *nodes
