@@ -4,7 +4,7 @@
 //	host[:port]          a control plane that a node, or rallypoint serve, hosts
 //	file:///shared/dir   a log of events in a directory that all nodes share
 //	etcd://host[:port]   the same log in an etcd (etcds:// with TLS)
-//	static://host:port   a fixed set of nodes, of which node 0 serves the store
+//	static://host:port   a control plane that node 0 of a fixed set of nodes hosts, beside the store
 //
 // and, with [OpenRegister], a register that the caller can compare and set.
 package backend

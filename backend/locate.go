@@ -20,7 +20,7 @@ func Locate(endpoint string) (addr, sharedLog string, err error) {
 	case SchemeFile, SchemeEtcd, SchemeEtcds:
 		sharedLog, err = Check(endpoint)
 	case SchemeStatic:
-		err = errors.New("a static job has no control plane to ask: its nodes are known beforehand")
+		addr, err = Address(strings.TrimSpace(endpoint)[len(staticScheme):], -1)
 	default:
 		addr, err = Address(endpoint, client.DefaultPort)
 	}

@@ -6,7 +6,6 @@ import (
 	"rallypoint/agent"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
-	"rallypoint/static"
 )
 
 // Node is a node's rendezvous: what an agent needs, and what programs do that are
@@ -18,10 +17,7 @@ type Node interface {
 	Close() error
 }
 
-var (
-	_ Node = (*member.Member)(nil)
-	_ Node = (*static.Static)(nil)
-)
+var _ Node = (*member.Member)(nil)
 
 // Name is the name of the backend that an endpoint chooses, for events.
 func Name(endpoint string) string {

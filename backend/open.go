@@ -16,7 +16,6 @@ import (
 	"rallypoint/filestore/filelog"
 	"rallypoint/internal/etcdclient"
 	"rallypoint/roundstore"
-	"rallypoint/static"
 )
 
 // The schemes of endpoints.
@@ -26,6 +25,9 @@ const (
 	SchemeEtcd   = etcdclient.Scheme
 	SchemeEtcds  = etcdclient.SchemeTLS
 )
+
+// staticScheme begins the endpoint of a static job: static://HOST:PORT of node 0.
+const staticScheme = SchemeStatic + "://"
 
 // Scheme returns what stands before "://" in an endpoint, in lower case; "" for
 // host[:port].
@@ -54,11 +56,11 @@ func Check(endpoint string) (string, error) {
 		}
 		return (&url.URL{Scheme: SchemeFile, Path: dir}).String(), nil
 	case SchemeStatic:
-		host, port, err := params.ParseEndpoint(strings.TrimSpace(endpoint)[len(static.Scheme):], -1)
+		host, port, err := params.ParseEndpoint(strings.TrimSpace(endpoint)[len(staticScheme):], -1)
 		if err != nil {
 			return "", err
 		}
-		return static.Scheme + net.JoinHostPort(host, strconv.Itoa(port)), nil
+		return staticScheme + net.JoinHostPort(host, strconv.Itoa(port)), nil
 	case SchemeEtcd, SchemeEtcds:
 		_, err := etcdclient.ParseEndpoint(endpoint)
 		return endpoint, err
@@ -113,7 +115,7 @@ func Open(p params.Params, log *slog.Logger) (Node, error) {
 		return node(openLog(p, log, func() sharedlog.Log { return filelog.New(dir, p.RunID, nil) }))
 	case SchemeStatic:
 		p.Endpoint = endpoint
-		return node(static.NewStatic(p, log))
+		return openStatic(p, log)
 	case SchemeEtcd, SchemeEtcds:
 		return node(openEtcd(p, log))
 	}

@@ -15,7 +15,6 @@ import (
 
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
-	"rallypoint/static"
 )
 
 // The names of the backends, as torchrun and rallypoint run know them. NameAny takes
@@ -153,9 +152,9 @@ func resolveStatic(text string) (string, error) {
 		return text, nil
 	case "":
 		if text == "" {
-			return "", static.ErrNoEndpoint
+			return "", errNoStaticEndpoint
 		}
-		return static.Scheme + text, nil
+		return staticScheme + text, nil
 	}
 	return "", rendezvous.Errorf(rendezvous.CodeInvalid,
 		"the endpoint %q is not one of %s: write HOST:PORT of node 0", params.QuotableEndpoint(text), NameStatic)

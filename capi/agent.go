@@ -13,7 +13,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/agent"
-	"rallypoint/backend"
 	"rallypoint/core/rendezvous"
 	"rallypoint/tcpstore"
 )
@@ -134,9 +133,6 @@ func (o *openAgent) open(config *C.rp_agent_config) error {
 	}
 	if o.rdzv, err = toRendezvous(config, &spec); err != nil {
 		return err
-	}
-	if len(spec.OnSignal) > 0 && spec.Backend == backend.SchemeStatic {
-		return invalid("on_signal: the nodes of a static job cannot agree on a step; let them meet at HOST:PORT, a directory or an etcd")
 	}
 	spec.Notify, spec.DialStore = o.events.add, tcpstore.Connect
 	if o.Agent, err = agent.New(spec, name, o.rdzv, logger); err != nil {

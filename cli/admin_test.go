@@ -59,7 +59,7 @@ func TestAdminErrors(t *testing.T) {
 		{s.addr, "other", "", `knows no run "other": it knows "job"`},
 		{s.addr, "job", "x", `run "job" has no live node "x"; alive: "a", "b"`},
 		{closed.Addr().String(), "job", "", "nothing listens at"},
-		{store.addr, "job", "", "is a TCPStore, not a control plane; the control plane's port is that of the job's --rdzv-endpoint, and a static job has none: its nodes cannot be asked for anything"},
+		{store.addr, "job", "", "is a TCPStore, not a control plane; the control plane's port is that of the job's --rdzv-endpoint"},
 		{silent, "job", "", "no answer from"},
 		{talker(t, func(net.Conn) {}), "job", "", "it is no Rallypoint control plane"},
 	} {

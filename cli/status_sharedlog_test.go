@@ -203,7 +203,8 @@ func TestStatusOfNoPlace(t *testing.T) {
 		{"etcd://", "is not valid", 2},
 		{"etcd://127.0.0.1:1?no_option=1", "no_option", 1},
 		{"etcd://127.0.0.1:1", "127.0.0.1:1", 1},
-		{"static://127.0.0.1:1", "no control plane to ask", 2},
+		{"static://127.0.0.1:1", "nothing listens at", 1},
+		{"static://127.0.0.1", "needs a port", 2},
 	} {
 		code, stdout, stderr := execute(t, "status", c.endpoint, "--timeout", "300ms")
 		if code != c.code || stdout != "" || !strings.Contains(stderr, c.says) || code == 1 && strings.Count(stderr, "\n") != 1 || strings.Contains(stderr, `run ""`) {

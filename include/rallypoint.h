@@ -965,8 +965,8 @@ enum rp_directive_kind {
  * RP_DIRECTIVE_STOP. They have `within_ms` to save, at least 1. `reason` is human-readable
  * and not NULL. One that stands already is not given again. Blocks until the control plane
  * has it, at most option close_timeout (30 s), and ends early with rp_agent_close.
- * RP_ERR_INVALID where there can be none: no workers run, the job is static, or the run
- * cannot do it; RP_ERR_TIMEOUT, RP_ERR_CLOSED, RP_ERR_CANCELED.
+ * RP_ERR_INVALID where there can be none: no workers run, or the run cannot do it;
+ * RP_ERR_TIMEOUT, RP_ERR_CLOSED, RP_ERR_CANCELED.
  */
 RP_API int32_t rp_agent_direct(rp_agent agent, int32_t kind, int64_t within_ms,
                                const char *reason, rp_error *err);

@@ -9,12 +9,6 @@ import (
 	"rallypoint/tcpstore"
 )
 
-// Expose writes the numbers of all round stores there have been, and of the ways to those of
-// other nodes, for /metrics of a process.
-func (r *RoundStores) Expose(b *promtext.Buffer) {
-	Expose(b, r.totals(), r.forwardersRefused())
-}
-
 // Refused counts the connections that the stores and the forwarders have refused, by reason.
 func (r *RoundStores) Refused() (stores, forwarders map[string]uint64) {
 	return r.totals().Refused, r.forwardersRefused()
@@ -26,8 +20,10 @@ func (r *RoundStores) forwardersRefused() map[string]uint64 {
 	return r.protected.Refused()
 }
 
-// Expose writes the numbers of round stores and of what forwarders have refused.
-func Expose(b *promtext.Buffer, t tcpstore.Stats, forwarders map[string]uint64) {
+// Expose writes the numbers of all round stores there have been, and of the ways to those of
+// other nodes, for /metrics of a process.
+func (r *RoundStores) Expose(b *promtext.Buffer) {
+	t := r.totals()
 	b.Single("rallypoint_round_store_connections", "gauge", "Open connections of this process's round stores.", float64(t.Connections))
 	b.Single("rallypoint_round_store_keys", "gauge", "Keys in this process's round stores.", float64(t.Keys))
 	b.Single("rallypoint_round_store_waits", "gauge", "Requests that wait for a key in this process's round stores.", float64(t.Waiters))
@@ -41,7 +37,7 @@ func Expose(b *promtext.Buffer, t tcpstore.Stats, forwarders map[string]uint64) 
 	}
 	expose("rallypoint_round_store_operations_total", "Requests to round stores, by operation.", "operation", t.Ops)
 	expose("rallypoint_round_store_refused_total", "Connections that round stores closed, by reason.", "reason", t.Refused)
-	expose("rallypoint_forwarder_refused_total", "Connections that the ways to other nodes' round stores, and to programs beside this one's, closed, by reason.", "reason", forwarders)
+	expose("rallypoint_forwarder_refused_total", "Connections that the ways to other nodes' round stores, and to programs beside this one's, closed, by reason.", "reason", r.forwardersRefused())
 }
 
 // totals adds up the stores that are open and those that were.

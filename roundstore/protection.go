@@ -148,16 +148,6 @@ func (s *Sides) Close() {
 	}
 }
 
-// Listen listens on an address of this machine, "" for all, in a way that leaves the port at
-// loopback addresses to Serve.
-func (p *Protection) Listen(ctx context.Context, host string, port int) (net.Listener, error) {
-	l, err := listenOn(ctx, host, port)
-	if err != nil {
-		return nil, err
-	}
-	return shared(p, l)
-}
-
 // Serve has a server serve the workers of this machine, too, at the loopback address of a
 // store's name, at the server's port unless that is taken there. stop ends that; the server
 // goes on.

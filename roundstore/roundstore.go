@@ -37,7 +37,8 @@ type RoundStores struct {
 	asked      bool // protected was made
 
 	mu    sync.Mutex
-	fixed *socket // in use on a fixed port; nil: none is
+	fixed *socket      // in use on a fixed port; nil: none is
+	port  *controlPort // store_port, if the control plane in this process listens there; nil: it does not
 	open  map[*socket]struct{}
 	past  tcpstore.Stats // of sockets that were closed
 }
@@ -76,6 +77,28 @@ type roundStore struct {
 	begun, closed bool // guarded by RoundStores.mu
 }
 
+// shareControlPort makes the stores' fixed port the one of the control plane in this process, if
+// this node is the one to host it and its listeners have that port. It returns what takes the
+// connections of the stores' clients; nil: the stores listen themselves.
+func (r *RoundStores) shareControlPort(listeners []net.Listener) (take func(net.Conn, []byte, <-chan struct{})) {
+	addr, ok := listeners[0].Addr().(*net.TCPAddr)
+	if hosts := r.params.IsHost; !ok || hosts == nil || !*hosts || addr.Port != r.params.StorePort {
+		return nil
+	}
+	protection, err := r.protection()
+	if err != nil {
+		return nil // as Open says
+	}
+	for _, l := range listeners {
+		_ = share(protection, l) // else this machine's workers get another port, which is logged
+	}
+	p := &controlPort{addr: addr, plain: protection == nil, conns: make(chan net.Conn)}
+	r.mu.Lock()
+	r.port = p
+	r.mu.Unlock()
+	return p.take
+}
+
 // Open implements member.RoundStores. A fixed port that is open already on
 // the same host is shared: until one of its stores begins or is closed, new
 // connections wait.
@@ -87,21 +110,29 @@ func (r *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 		f.gate.shut()
 		return &roundStore{stores: r, socket: f, next: newEngine()}, nil
 	}
+	beside := r.port
 	r.mu.Unlock()
 
 	protection, err := r.protection()
 	if err != nil {
 		return nil, err
 	}
-	l, err := listen(ctx, host, port)
-	if err != nil {
-		return nil, err
-	}
-	if l, err = shared(protection, l); err != nil {
-		return nil, err
+	opts := tcpstore.Options{Logger: r.log, NormalizeAttemptKeys: true}
+	var l net.Listener
+	if beside != nil && port == beside.addr.Port {
+		l = beside.listen() // whose users the control plane has checked
+	} else {
+		if l, err = listen(ctx, host, port); err != nil {
+			return nil, err
+		}
+		if err = share(protection, l); err != nil {
+			l.Close()
+			return nil, err
+		}
+		opts.Accept = peer.NewCheck(&r.params, l.Addr()).Accept
 	}
 	k := &socket{gate: newGate(), sides: protection.Sides(), host: host, port: port, users: 1}
-	opts := tcpstore.Options{Logger: r.log, NormalizeAttemptKeys: true, Accept: peer.NewCheck(&r.params, l.Addr()).Accept, Pass: k.gate.await}
+	opts.Pass = k.gate.await
 	k.sides.Protect(&opts)
 	k.server = tcpstore.Serve(l, newEngine(), opts)
 	r.mu.Lock()
@@ -128,22 +159,18 @@ func (r *RoundStores) protection() (*Protection, error) {
 	return p, err
 }
 
-// shared lets the listener for this machine's workers have the port of l, which may be on all
+// share lets the listener for this machine's workers have the port of l, which may be on all
 // addresses. It is done when l listens already, so that no other store shares a fixed port. A
 // plain store's listener stays as it is.
-func shared(t *Protection, l net.Listener) (net.Listener, error) {
+func share(t *Protection, l net.Listener) error {
 	if t == nil {
-		return l, nil
+		return nil
 	}
 	raw, err := l.(*net.TCPListener).SyscallConn()
-	if err == nil {
-		err = forward.Share(raw)
-	}
 	if err != nil {
-		l.Close()
-		return nil, err
+		return err
 	}
-	return l, nil
+	return forward.Share(raw)
 }
 
 // Begin implements member.RoundStore.
@@ -265,7 +292,7 @@ func explain(err error, port int) error {
 		return nil
 	case port != 0 && errors.Is(err, syscall.EADDRINUSE):
 		return rendezvous.Errorf(rendezvous.CodeConnection,
-			"cannot open the store for the round's workers (store_port=%d): %v; free the port, choose another store_port or leave it out", port, err)
+			"cannot open the store for the round's workers (store_port=%d): %v; free the port, choose another store_port or leave it out (of a static job: another --master-port)", port, err)
 	}
 	return rendezvous.Errorf(rendezvous.CodeConnection, "cannot open the store for the round's workers: %v", err)
 }

@@ -18,8 +18,5 @@ func (c *config) setDirectives(o *options) (err error) {
 	if c.spec.OnSignal, err = agent.ParseOnSignal(o.onSignal); err != nil {
 		return usagef("argument --on-signal: %v", err)
 	}
-	if c.rendezvous.kind == kindStatic {
-		return usagef("argument --on-signal: the nodes of a static job cannot agree on a step; let them meet at --rdzv-endpoint=HOST:PORT, a directory or an etcd")
-	}
 	return nil
 }

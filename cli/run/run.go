@@ -26,7 +26,6 @@ import (
 	"rallypoint/backend"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/wording"
-	"rallypoint/static"
 	"rallypoint/tcpstore"
 )
 
@@ -269,7 +268,7 @@ func (r *rendezvousConfig) open(log *slog.Logger) (agent.Rendezvous, error) {
 	case kindStandalone:
 		return backend.OpenStandalone(p, log)
 	case kindStatic:
-		p.NodeRank, p.Endpoint = r.rank, static.Scheme+net.JoinHostPort(r.host, strconv.Itoa(r.port))
+		p.NodeRank, p.Endpoint = r.rank, backend.SchemeStatic+"://"+net.JoinHostPort(r.host, strconv.Itoa(r.port))
 	}
 	return backend.Open(p, log)
 }

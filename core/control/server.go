@@ -53,6 +53,11 @@ type Config struct {
 	// any end of the process. It belongs to the caller, who closes it after the
 	// server.
 	Data *Data
+	// TakeStore, if set, gets the connections of clients of a TCPStore, and of secret.DialStore
+	// with what was read of their TLS hello already. They are its to close. It returns when it
+	// has the connection where that belongs, or stop is closed. It is called by several
+	// goroutines.
+	TakeStore func(conn net.Conn, said []byte, stop <-chan struct{})
 	// Log gets one line for each change of a run, and lines about connections that
 	// are refused, few however many those are (internal/logsampler). The lines of a
 	// server of many runs name the run; with RunID set they do not, for the logger

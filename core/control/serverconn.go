@@ -2,6 +2,7 @@ package control
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -19,6 +20,7 @@ import (
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/internal/printable"
 )
 
@@ -32,6 +34,9 @@ var (
 	errTCPStore   = errors.New("it is a PyTorch TCPStore client, but this port is the control plane of Rallypoint and no TCPStore: " +
 		"start all nodes with --rdzv-backend=rallypoint, and point MASTER_PORT elsewhere")
 )
+
+// tcpStoreByte is what a connection of a TCPStore client begins with.
+const tcpStoreByte = 0x00
 
 // maxUnsent bounds what a server holds for one connection: room for a few frames
 // of the largest size. A node for which there is more to say is cut off.
@@ -123,6 +128,12 @@ func (sc *serverConn) serve() {
 	}()
 	sc.silent = sc.server.clock.AfterFunc(helloTimeout, func() { sc.out.Cut(errSilent) })
 	defer sc.silent.Stop()
+	if said, is := sc.storeClient(); is {
+		sc.silent.Stop()
+		sc.passed.Store(true)
+		sc.server.cfg.TakeStore(sc.conn.NetConn(), said, sc.server.stop)
+		return
+	}
 	first, err := sc.frames.In.Peek(1)
 	if err == nil && beginsHTTP(sc.frames.In, first[0]) {
 		if err := sc.serveHTTP(false); err != nil {
@@ -144,6 +155,28 @@ func (sc *serverConn) serve() {
 	sc.out.Finish()
 	<-sc.out.Ended()
 	sc.conn.Close()
+}
+
+// storeClient reports whether the peer wants a round store that shares this port, and what was
+// read of it already; nothing of a plain one.
+func (sc *serverConn) storeClient() (said []byte, is bool) {
+	if sc.server.cfg.TakeStore == nil {
+		return nil, false
+	}
+	first, err := wire.PeekFirst(sc.conn.NetConn())
+	switch {
+	case err != nil: // as the next read finds
+		return nil, false
+	case first == tcpStoreByte:
+		return nil, true
+	case first != wire.TLSByte || sc.server.handshakes == nil || sc.awaitHello() != nil:
+		return nil, false
+	}
+	hello, _ := sc.frames.In.Peek(sc.frames.In.Buffered())
+	if !secret.AsksForStore(hello) {
+		return nil, false
+	}
+	return bytes.Clone(hello), true
 }
 
 // end makes serve return soon, after what is queued was written.
@@ -173,7 +206,7 @@ func (sc *serverConn) handshake(first byte) error {
 	}
 	switch first {
 	case wire.Magic[0]:
-	case 0x00:
+	case tcpStoreByte:
 		return errTCPStore
 	case wire.TLSByte:
 		return sc.refuseTLS()

@@ -168,6 +168,10 @@ func (m *Member) join(ctx context.Context, w *joinWait, announce string, rs Roun
 	if !ok {
 		return rendezvous.Outcome{}, rendezvous.Errorf(rendezvous.CodeState, "%s: the control plane at %s answered a join with %T", m.subject(), m.endpoint(), call.Result)
 	}
+	if p := &m.params; p.RankFixed && o.Rank != p.NodeRank {
+		return rendezvous.Outcome{}, rendezvous.Errorf(rendezvous.CodeNodeInUse, "%s at %s: another node has node rank %d, too; give each node a node_rank of its own, 0 to %d",
+			m.subject(), m.endpoint(), p.NodeRank, p.Max-1)
+	}
 	return m.enter(ctx, o, rs)
 }
 

@@ -40,6 +40,7 @@ type Params struct {
 	Topology      string // domain of this node: its rack or NVLink domain; "": none
 	Incarnation   uint64 // grows with each start of a named node; 0: taken from the clock
 	NodeRank      int    // preferred rank; -1: none
+	RankFixed     bool   // this node has no other rank
 	RankHint      int    // a scheduler's hint; -1: none
 	LocalAddr     string // address announced for this node when AdvertiseAddr is empty
 	AdvertiseAddr string // address under which workers reach this node's round store

@@ -110,7 +110,7 @@ func within(ctx context.Context, conn net.Conn, open func() (*tls.Conn, error)) 
 
 func dialStore(conn net.Conn, token *Token, name StoreName, purpose Purpose) (*tls.Conn, error) {
 	addr := conn.RemoteAddr()
-	secured, err := OpenTLS(eventloop.NewRecords(conn))
+	secured, err := openTLS(eventloop.NewRecords(conn), storeTLS)
 	if err != nil {
 		return nil, ExplainTLS(err, "round store", addr, token)
 	}

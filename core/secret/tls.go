@@ -1,6 +1,7 @@
 package secret
 
 import (
+	"bytes"
 	"crypto/ed25519"
 	"crypto/rand"
 	"crypto/tls"
@@ -60,6 +61,22 @@ var clientTLS = &tls.Config{
 	SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
 }
 
+// storeTLS are those of who connects to a round store, which its hello asks for (ALPN).
+var storeTLS = func() *tls.Config {
+	c := clientTLS.Clone()
+	c.NextProtos = []string{storeProtocol}
+	return c
+}()
+
+const storeProtocol = "rallypoint-store"
+
+// AsksForStore reports whether a TLS hello is that of DialStore, so that a port which serves a
+// control plane, too, finds out what a connection is for. That is no matter of trust: the proof
+// is for one purpose.
+func AsksForStore(hello []byte) bool {
+	return bytes.Contains(hello, []byte(storeProtocol))
+}
+
 // ClientTLS returns the settings of who connects. The certificate is not verified: a
 // server proves itself by the proof over the connection's exporter, before anything that it
 // says is believed.
@@ -68,9 +85,11 @@ func ClientTLS() *tls.Config { return clientTLS.Clone() }
 // OpenTLS makes the TLS handshake of who connects, and may block until the connection's
 // deadline. Its last message goes out together with what is written first to the result,
 // which is to be before anything is read: a proof, which the other end awaits.
-func OpenTLS(conn net.Conn) (*tls.Conn, error) {
+func OpenTLS(conn net.Conn) (*tls.Conn, error) { return openTLS(conn, clientTLS) }
+
+func openTLS(conn net.Conn, config *tls.Config) (*tls.Conn, error) {
 	below := &clientConn{Conn: conn, shaking: true}
-	secured := tls.Client(below, clientTLS)
+	secured := tls.Client(below, config)
 	err := secured.Handshake()
 	below.shaking = false
 	if err != nil {

@@ -135,7 +135,11 @@ func (c *Client) hostAnyway(ctx context.Context, s *endpoint, foreign *foreignWa
 		return nil, err // else the name need not be known here: only the others have to resolve it
 	}
 	c.noteLoopback(s)
-	bindErr := c.startHosting(ctx, s, election{wildcard: true})
+	where := election{wildcard: true}
+	if addr, err := netip.ParseAddr(s.host); err == nil && addr.IsLoopback() {
+		where = election{listen: []netip.Addr{addr}}
+	}
+	bindErr := c.startHosting(ctx, s, where)
 	if bindErr == nil {
 		return c.dialHello(ctx, s.hosted)
 	}

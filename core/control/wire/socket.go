@@ -2,6 +2,8 @@ package wire
 
 import (
 	"context"
+	"errors"
+	"io"
 	"net"
 	"net/netip"
 	"syscall"
@@ -32,6 +34,34 @@ func queued(conn net.Conn, which uint) (bytes int) {
 		}
 	})
 	return bytes
+}
+
+// PeekFirst waits for the first byte of a connection and leaves it there. It returns an error at
+// the connection's end or deadline, and for what is no socket.
+func PeekFirst(conn net.Conn) (byte, error) {
+	sc, ok := conn.(syscall.Conn)
+	if !ok {
+		return 0, errors.ErrUnsupported
+	}
+	raw, err := sc.SyscallConn()
+	if err != nil {
+		return 0, err
+	}
+	var first [1]byte
+	var n int
+	var failed error
+	err = raw.Read(func(fd uintptr) bool {
+		for {
+			n, _, failed = unix.Recvfrom(int(fd), first[:], unix.MSG_PEEK|unix.MSG_DONTWAIT)
+			if failed != unix.EINTR {
+				return failed != unix.EAGAIN
+			}
+		}
+	})
+	if err = errors.Join(err, failed); err == nil && n == 0 {
+		err = io.EOF
+	}
+	return first[0], err
 }
 
 // withDescriptor calls f with the connection's descriptor, if it has one.

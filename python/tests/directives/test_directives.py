@@ -413,10 +413,6 @@ def test_options_of_a_launch_that_cannot_be_meant(tmp_path: Path) -> None:
         ({"on_hang": "kill"}, "on_hang must be one of report, stacks, restart, got 'kill'"),
         ({"on_signal": "USR1:scale"}, '"scale" says what signal USR1 asks for'),
         ({"on_signal": "NOPE:save"}, 'signal "NOPE" is not known'),
-        (
-            {"on_signal": "USR1:save", "rdzv_backend": "static", "rdzv_endpoint": "127.0.0.1:1"},
-            "the nodes of a static job cannot agree",
-        ),
         ({"on_signal": "USR1:save", "drain_timeout": 0}, "it must be greater than 0"),
         ({"on_signal": "USR1:save", "drain_timeout": -1}, "drain_timeout must be non-negative"),
     ):

@@ -1,0 +1,80 @@
+package roundstore
+
+import (
+	"net"
+	"sync"
+
+	"rallypoint/tcpstore"
+)
+
+// controlPort is the port of the control plane in this process, as far as it is a round store's,
+// too (docs/decisions/0123): what clients of a store open there.
+type controlPort struct {
+	addr  *net.TCPAddr
+	plain bool          // what comes by TLS is for no store
+	conns chan net.Conn // without room: the peer of one that waits here is at the control plane's cost
+}
+
+// take hands a connection to the store that listens, with what was read of it already. It is
+// control.Config.TakeStore.
+func (p *controlPort) take(conn net.Conn, said []byte, stop <-chan struct{}) {
+	tcp, ok := conn.(*net.TCPConn)
+	if !ok || said != nil && p.plain {
+		_ = conn.Close()
+		return
+	}
+	_ = tcp.SetKeepAliveConfig(tcpstore.KeepAlive) // a control plane's listener has none
+	if said != nil {
+		conn = &begunConn{tcp, said}
+	}
+	select {
+	case p.conns <- conn:
+	case <-stop:
+		_ = conn.Close()
+	}
+}
+
+// begunConn is a connection of which something was read already.
+type begunConn struct {
+	*net.TCPConn
+	said []byte
+}
+
+func (c *begunConn) Read(b []byte) (int, error) {
+	if len(c.said) == 0 {
+		return c.TCPConn.Read(b)
+	}
+	n := copy(b, c.said)
+	c.said = c.said[n:]
+	return n, nil
+}
+
+// portListener is a controlPort as the listener of one store; the port outlives it.
+type portListener struct {
+	*controlPort
+	closing sync.Once
+	closed  chan struct{}
+}
+
+func (p *controlPort) listen() net.Listener {
+	return &portListener{controlPort: p, closed: make(chan struct{})}
+}
+
+// Accept returns the next connection.
+func (l *portListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-l.conns:
+		return conn, nil
+	case <-l.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Addr returns where the control plane listens.
+func (l *portListener) Addr() net.Addr { return l.addr }
+
+// Close ends Accept.
+func (l *portListener) Close() error {
+	l.closing.Do(func() { close(l.closed) })
+	return nil
+}
