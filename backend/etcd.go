@@ -5,7 +5,6 @@ import (
 	"log/slog"
 	"slices"
 
-	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
@@ -21,23 +20,25 @@ func Complete(p *params.Params) error {
 	if scheme := Scheme(p.Endpoint); scheme != SchemeEtcd && scheme != SchemeEtcds {
 		return nil
 	}
-	e, err := etcdclient.ParseEndpoint(p.Endpoint)
-	if err != nil {
-		return err
+	_, err := completeEtcd(p)
+	return err
+}
+
+// completeEtcd is Complete for an etcd's endpoint, which it returns.
+func completeEtcd(p *params.Params) (e *etcdclient.Endpoint, err error) {
+	if e, err = etcdclient.ParseEndpoint(p.Endpoint); err != nil {
+		return e, err
 	}
-	if err := e.Apply(p); err != nil {
-		return err
+	if err = e.Apply(p); err != nil {
+		return e, err
 	}
 	p.Endpoint = e.String()
-	return nil
+	return e, nil
 }
 
 // openEtcd makes a member whose run's log is in an etcd.
-func openEtcd(p params.Params, log *slog.Logger) (*member.Member, error) {
-	if err := Complete(&p); err != nil {
-		return nil, err
-	}
-	e, err := etcdclient.ParseEndpoint(p.Endpoint)
+func openEtcd(p params.Params, log *slog.Logger) (Node, error) {
+	e, err := completeEtcd(&p)
 	if err != nil {
 		return nil, err
 	}
@@ -59,5 +60,5 @@ func openEtcd(p params.Params, log *slog.Logger) (*member.Member, error) {
 	if err != nil {
 		_ = shared.Close(context.Background())
 	}
-	return m, err
+	return node(m, err)
 }

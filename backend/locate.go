@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 
-	"rallypoint/core/control/client"
 	"rallypoint/core/params"
 )
 
@@ -16,13 +15,13 @@ import (
 // with what it leaves open filled in. It touches nothing. The errors call the endpoint
 // ENDPOINT, the argument of the commands.
 func Locate(endpoint string) (addr, sharedLog string, err error) {
-	switch Scheme(endpoint) {
-	case SchemeFile, SchemeEtcd, SchemeEtcds:
-		sharedLog, err = Check(endpoint)
-	case SchemeStatic:
-		addr, err = Address(strings.TrimSpace(endpoint)[len(staticScheme):], -1)
+	p, err := placeOf(endpoint)
+	switch {
+	case err != nil:
+	case p.address == nil:
+		sharedLog, err = p.check(endpoint)
 	default:
-		addr, err = Address(endpoint, client.DefaultPort)
+		addr, err = p.address(endpoint)
 	}
 	return addr, sharedLog, err
 }

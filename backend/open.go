@@ -2,72 +2,26 @@ package backend
 
 import (
 	"log/slog"
-	"net"
 	"net/url"
 	"path/filepath"
-	"strconv"
 	"strings"
 
-	"rallypoint/core/control/client"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/filestore/filelog"
-	"rallypoint/internal/etcdclient"
 	"rallypoint/roundstore"
 )
-
-// The schemes of endpoints.
-const (
-	SchemeFile   = "file"
-	SchemeStatic = "static"
-	SchemeEtcd   = etcdclient.Scheme
-	SchemeEtcds  = etcdclient.SchemeTLS
-)
-
-// staticScheme begins the endpoint of a static job: static://HOST:PORT of node 0.
-const staticScheme = SchemeStatic + "://"
-
-// Scheme returns what stands before "://" in an endpoint, in lower case; "" for
-// host[:port].
-func Scheme(endpoint string) string {
-	scheme, _, ok := strings.Cut(strings.TrimSpace(endpoint), "://")
-	if !ok {
-		return ""
-	}
-	return strings.ToLower(scheme)
-}
 
 // Check returns the endpoint with what it leaves open filled in. It touches
 // nothing. A wrong one is ErrInvalid, which quotes it and says how to write it.
 func Check(endpoint string) (string, error) {
-	switch scheme := Scheme(endpoint); scheme {
-	case "":
-		host, port, err := params.ParseEndpoint(endpoint, client.DefaultPort)
-		if err != nil {
-			return "", err
-		}
-		return net.JoinHostPort(host, strconv.Itoa(port)), nil
-	case SchemeFile:
-		dir, err := directory(endpoint)
-		if err != nil {
-			return "", err
-		}
-		return (&url.URL{Scheme: SchemeFile, Path: dir}).String(), nil
-	case SchemeStatic:
-		host, port, err := params.ParseEndpoint(strings.TrimSpace(endpoint)[len(staticScheme):], -1)
-		if err != nil {
-			return "", err
-		}
-		return staticScheme + net.JoinHostPort(host, strconv.Itoa(port)), nil
-	case SchemeEtcd, SchemeEtcds:
-		_, err := etcdclient.ParseEndpoint(endpoint)
-		return endpoint, err
-	default:
-		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
-			"the endpoint %q is not valid: there is no scheme %q; write HOST, HOST:PORT, [IPV6]:PORT, file:///DIRECTORY or etcd://HOST", params.QuotableEndpoint(endpoint), scheme)
+	p, err := placeOf(endpoint)
+	if err != nil {
+		return "", err
 	}
+	return p.check(endpoint)
 }
 
 // directory returns the path that a file:// endpoint names.
@@ -92,34 +46,36 @@ func directory(endpoint string) (string, error) {
 		"the endpoint %q is not valid: %s; write file:///DIRECTORY, a directory that all nodes share, with %%XX for special characters", endpoint, wrong)
 }
 
+// fileEndpoint is the endpoint of a directory.
+func fileEndpoint(dir string) string { return (&url.URL{Scheme: SchemeFile, Path: dir}).String() }
+
 // Open makes the node that p describes. It touches nothing yet: that is for the
 // node's first Next. A wrong parameter, endpoint or local address is ErrInvalid.
 // log gets the node's messages; nil is none.
 //
 // The caller ends the node by Shutdown or Close.
 func Open(p params.Params, log *slog.Logger) (Node, error) {
-	endpoint, err := Check(p.Endpoint)
+	at, err := placeOf(p.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	switch Scheme(endpoint) {
-	case SchemeFile:
-		dir, err := directory(endpoint)
-		if err != nil {
-			return nil, err
-		}
-		p.Endpoint = endpoint
-		if log != nil && p.TokenFile != "" {
-			log.Info("the token protects the round stores; what nodes write into " + dir + " is protected by its permissions, and sent in plain by a network file system without encryption")
-		}
-		return node(openLog(p, log, func() sharedlog.Log { return filelog.New(dir, p.RunID, nil) }))
-	case SchemeStatic:
-		p.Endpoint = endpoint
-		return openStatic(p, log)
-	case SchemeEtcd, SchemeEtcds:
-		return node(openEtcd(p, log))
+	if _, err := at.check(p.Endpoint); err != nil {
+		return nil, err
 	}
-	return node(roundstore.Open(p, log))
+	return at.open(p, log)
+}
+
+// openFile makes a member whose run's log is in a directory.
+func openFile(p params.Params, log *slog.Logger) (Node, error) {
+	dir, err := directory(p.Endpoint)
+	if err != nil {
+		return nil, err
+	}
+	p.Endpoint = fileEndpoint(dir)
+	if log != nil && p.TokenFile != "" {
+		log.Info("the token protects the round stores; what nodes write into " + dir + " is protected by its permissions, and sent in plain by a network file system without encryption")
+	}
+	return node(openLog(p, log, func() sharedlog.Log { return filelog.New(dir, p.RunID, nil) }))
 }
 
 // node hands out no typed nil with an error.

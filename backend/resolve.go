@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io/fs"
 	"maps"
-	"net/url"
 	"os"
 	"slices"
 	"strconv"
@@ -88,7 +87,7 @@ func Resolve(name, endpoint string, options map[string]string) (string, map[stri
 func resolveFile(text string) (string, error) {
 	switch {
 	case strings.HasPrefix(text, "/"):
-		return (&url.URL{Scheme: SchemeFile, Path: text}).String(), nil
+		return fileEndpoint(text), nil
 	case Scheme(text) != SchemeFile:
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the endpoint %q is not one of %s: write file:///DIRECTORY, or the path of a directory that all nodes share", params.QuotableEndpoint(text), NameFile)
@@ -115,7 +114,7 @@ func besideFile(endpoint string) (string, error) {
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "store_type=file: the nodes cannot meet beside the file %s: %v; "+
 			"all nodes have to share its folder and to write there, or give the endpoint file:///DIRECTORY", path, err)
 	}
-	return (&url.URL{Scheme: SchemeFile, Path: dir}).String(), nil
+	return fileEndpoint(dir), nil
 }
 
 // ownDirectory refuses a directory that another user, who may write where it is, can have put

@@ -5,12 +5,14 @@ import (
 	"math"
 	"net"
 	"strconv"
-	"strings"
 
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/roundstore"
 )
+
+// staticScheme begins the endpoint of a static job: static://HOST:PORT of node 0.
+const staticScheme = SchemeStatic + "://"
 
 var errNoStaticEndpoint = rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoint of a static job is host:port of its node 0, and it is missing")
 
@@ -25,7 +27,7 @@ func openStatic(p params.Params, log *slog.Logger) (Node, error) {
 	if p.NodeRank < 0 && p.Max == 1 {
 		p.NodeRank = 0
 	}
-	host, port, err := params.ParseEndpoint(strings.TrimPrefix(p.Endpoint, staticScheme), -1)
+	host, port, err := params.ParseEndpoint(afterScheme(p.Endpoint), -1)
 	switch {
 	case err != nil:
 		return nil, err

@@ -37,8 +37,8 @@ type Heard struct {
 }
 
 // Answer hands all questions in the store of a round to the node of that rank until ctx ends,
-// one after the other; nil answers nothing. A store of a static job stays for its next rounds, in
-// which Answer goes on after those that heard has; in another store it begins with the first.
+// one after the other; nil answers nothing. Where the store is that of the last call, Answer
+// continues after those that heard has; in another store it begins with the first.
 func Answer(ctx context.Context, s store.Store, group int, heard *Heard, answer func(context.Context, Question) []byte) {
 	if heard.number > 0 && !heard.isIn(ctx, s) {
 		*heard = Heard{}

@@ -1,0 +1,202 @@
+package backend
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"strconv"
+	"strings"
+	"time"
+
+	"rallypoint/core/control/client"
+	"rallypoint/core/params"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/sharedlog"
+	"rallypoint/etcdstore/etcdlog"
+	"rallypoint/filestore/filelog"
+	"rallypoint/internal/etcdclient"
+	"rallypoint/roundstore"
+)
+
+// The schemes of endpoints.
+const (
+	SchemeFile   = "file"
+	SchemeStatic = "static"
+	SchemeEtcd   = etcdclient.Scheme
+	SchemeEtcds  = etcdclient.SchemeTLS
+)
+
+// place is what an endpoint's scheme stands for: where the nodes of runs meet, and where these
+// are seen from outside. The functions take an endpoint of that scheme.
+type place struct {
+	// check returns the endpoint with what it leaves open filled in. It touches nothing.
+	check func(endpoint string) (string, error)
+	// open makes a node, whose p.Endpoint has passed check and is as it was given.
+	open func(p params.Params, log *slog.Logger) (Node, error)
+	// address returns the address of the control plane; nil: nodes meet without one.
+	address func(endpoint string) (string, error)
+	// log returns the log that the nodes of a run share, to be read and appended to from outside,
+	// or of all runs where runID is ""; nil: they have a control plane. An etcd is tried until
+	// the timeout. It touches nothing.
+	log func(endpoint, runID string, timeout time.Duration) (runLog, error)
+}
+
+// runLog is a log that nodes share, seen from outside.
+type runLog interface {
+	inspect(ctx context.Context) ([]sharedlog.Record, error)
+	// watch makes a watcher, and says how often to ask it.
+	watch() (w sharedlog.Watcher, pause time.Duration, err error)
+	// append appends an entry to the run if that is as inspect has returned it.
+	append(ctx context.Context, run sharedlog.Record, entry []byte) error
+	// shown is the endpoint without secrets.
+	shown() string
+}
+
+var places = map[string]place{
+	"": {
+		check: func(endpoint string) (string, error) { return checkAddress(endpoint, client.DefaultPort) },
+		open: func(p params.Params, log *slog.Logger) (Node, error) {
+			return node(roundstore.Open(p, log))
+		},
+		address: func(endpoint string) (string, error) { return Address(endpoint, client.DefaultPort) },
+	},
+	SchemeStatic: {
+		check: func(endpoint string) (string, error) {
+			address, err := checkAddress(afterScheme(endpoint), -1)
+			if err != nil {
+				return "", err
+			}
+			return staticScheme + address, nil
+		},
+		open:    openStatic,
+		address: func(endpoint string) (string, error) { return Address(afterScheme(endpoint), -1) },
+	},
+	SchemeFile: {
+		check: func(endpoint string) (string, error) {
+			dir, err := directory(endpoint)
+			if err != nil {
+				return "", err
+			}
+			return fileEndpoint(dir), nil
+		},
+		open: openFile,
+		log: func(endpoint, runID string, _ time.Duration) (runLog, error) {
+			dir, err := directory(endpoint)
+			return fileLog{endpoint, dir, runID}, err
+		},
+	},
+	SchemeEtcd:  inEtcd,
+	SchemeEtcds: inEtcd,
+}
+
+var inEtcd = place{
+	check: func(endpoint string) (string, error) {
+		_, err := etcdclient.ParseEndpoint(endpoint)
+		return endpoint, err
+	},
+	open: openEtcd,
+	log: func(endpoint, runID string, timeout time.Duration) (runLog, error) {
+		p := params.Default()
+		p.Endpoint, p.RunID = endpoint, runID
+		e, err := completeEtcd(&p)
+		if err != nil {
+			return nil, err
+		}
+		config, err := e.Config(p.BackendOptions)
+		config.Timeout = timeout
+		return etcdLog{e.String(), config, p.RunID}, err
+	},
+}
+
+// Scheme returns what stands before "://" in an endpoint, in lower case; "" for
+// host[:port].
+func Scheme(endpoint string) string {
+	scheme, _, ok := strings.Cut(strings.TrimSpace(endpoint), "://")
+	if !ok {
+		return ""
+	}
+	return strings.ToLower(scheme)
+}
+
+// afterScheme returns what stands after "://".
+func afterScheme(endpoint string) string {
+	_, rest, _ := strings.Cut(strings.TrimSpace(endpoint), "://")
+	return rest
+}
+
+// placeOf returns the place that an endpoint's scheme stands for. Another one is ErrInvalid, which
+// quotes the endpoint and says how to write it.
+func placeOf(endpoint string) (place, error) {
+	scheme := Scheme(endpoint)
+	p, ok := places[scheme]
+	if !ok {
+		return p, rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the endpoint %q is not valid: there is no scheme %q; write HOST, HOST:PORT, [IPV6]:PORT, file:///DIRECTORY or etcd://HOST", params.QuotableEndpoint(endpoint), scheme)
+	}
+	return p, nil
+}
+
+// logOf returns the log that nodes share at an endpoint.
+func logOf(endpoint, runID string, timeout time.Duration) (runLog, error) {
+	p, err := placeOf(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	if p.log == nil {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the nodes at %s share no log: they have a control plane", params.QuotableEndpoint(endpoint))
+	}
+	return p.log(endpoint, runID, timeout)
+}
+
+// checkAddress returns an endpoint's HOST:PORT.
+func checkAddress(endpoint string, defaultPort int) (string, error) {
+	host, port, err := params.ParseEndpoint(endpoint, defaultPort)
+	if err != nil {
+		return "", err
+	}
+	return net.JoinHostPort(host, strconv.Itoa(port)), nil
+}
+
+// How often a run's watcher is asked: a look at a directory costs next to nothing, one at an etcd
+// reads all of the run's log.
+const (
+	watchFileEvery = 50 * time.Millisecond
+	watchEtcdEvery = 200 * time.Millisecond
+)
+
+type fileLog struct{ endpoint, dir, runID string }
+
+func (l fileLog) inspect(context.Context) ([]sharedlog.Record, error) {
+	return filelog.Inspect(l.dir, l.runID)
+}
+
+func (l fileLog) watch() (sharedlog.Watcher, time.Duration, error) {
+	return filelog.Watch(l.dir, l.runID), watchFileEvery, nil
+}
+
+func (l fileLog) append(ctx context.Context, run sharedlog.Record, entry []byte) error {
+	return filelog.Append(ctx, l.dir, run.RunID, run.Generation, run.Last(), entry)
+}
+
+func (l fileLog) shown() string { return l.endpoint }
+
+type etcdLog struct {
+	hosts  string
+	config etcdclient.Config
+	runID  string
+}
+
+func (l etcdLog) inspect(ctx context.Context) ([]sharedlog.Record, error) {
+	return etcdlog.Inspect(ctx, l.config, l.runID)
+}
+
+func (l etcdLog) watch() (sharedlog.Watcher, time.Duration, error) {
+	w, err := etcdlog.Watch(l.config, l.runID)
+	return w, watchEtcdEvery, err
+}
+
+func (l etcdLog) append(ctx context.Context, run sharedlog.Record, entry []byte) error {
+	return etcdlog.Append(ctx, l.config, run.RunID, run.Generation, run.Last(), entry)
+}
+
+func (l etcdLog) shown() string { return l.hosts }
