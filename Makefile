@@ -30,6 +30,7 @@ STATICCHECK := .tools/staticcheck-$(STATICCHECK_VERSION)/staticcheck
 GOTESTSUM := .tools/gotestsum-$(GOTESTSUM_VERSION)/gotestsum
 ETCD = .tools/etcd-$(call hash,requirements/etcd/go.mod requirements/etcd/go.sum)/etcd
 ETCD_3_5 = .tools/etcd3.5-$(call hash,requirements/etcd-3.5/go.mod requirements/etcd-3.5/go.sum)/etcd
+NFPM = .tools/nfpm-$(call hash,requirements/nfpm/go.mod requirements/nfpm/go.sum)/nfpm
 HELM = .tools/helm-$(call hash,requirements/helm/go.mod requirements/helm/go.sum)/helm
 PROMQL = .tools/promql-$(call hash,requirements/promql/go.mod requirements/promql/go.sum requirements/promql/main.go)/promql
 BIN := .venv/bin
@@ -121,6 +122,7 @@ $(BUILD_STAMP):
 
 include make/tools.mk
 include packaging/install.mk
+include packaging/release.mk
 
 ##@ Check (no test is run)
 

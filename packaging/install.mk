@@ -88,9 +88,6 @@ uninstall:  ## Remove what install put there, with the same variables
 	"$(DESTDIR)$(UNITDIR)/rallypoint.service" "$(DESTDIR)$(BASHDIR)/rallypoint" "$(DESTDIR)$(ZSHDIR)/_rallypoint" "$(DESTDIR)$(FISHDIR)/rallypoint.fish"
 	@rm -rf "$(DESTDIR)$(LIBDIR)/cmake/rallypoint" "$(DESTDIR)$(DOCDIR)"
 
-# What is long of this area.
-test-long: test-wheels
-
 ##@ Documentation
 
 .PHONY: docs
@@ -98,48 +95,3 @@ docs:  ## Write from the header: docs/c.md, the declarations for Python and Rust
 	@$(PYTHON) packaging/c_reference.py
 	@$(PYTHON) packaging/python_bindings.py
 	@$(PYTHON) packaging/rust_bindings.py
-
-##@ Build
-
-# What is published: a wheel per machine that runs on any glibc since 2.17, and
-# the sources. zig is the C compiler, since a plain gcc binds the library to the
-# glibc of the machine that built it.
-.PHONY: wheels
-wheels: $(RELEASE_STAMP)  ## Build dist/release: the wheels for x86-64 and arm64, and the sdist
-	@rm -f dist/release/*.whl dist/release/rallypoint-$(VERSION).tar.gz; for m in amd64:x86_64 arm64:aarch64; do \
-	lib=build/release/$${m#*:}/librallypoint.so; mkdir -p $$(dirname $$lib); \
-	echo "==> building $$lib and its wheel"; \
-	CGO_ENABLED=1 GOOS=linux GOARCH=$${m%:*} \
-	CC="$(CURDIR)/.venvs/release/bin/python -m ziglang cc -target $${m#*:}-linux-gnu.2.17" \
-	$(GO_BUILD) -buildmode=c-shared -ldflags $(LIB_LDFLAGS) -o $$lib ./capi; \
-	rm -f build/release/$${m#*:}/librallypoint.h; \
-	GO=$(GO) RALLYPOINT_LIB=$$lib .venvs/release/bin/python -m hatchling build -t wheel -d dist/release; done
-	@.venvs/release/bin/python -m hatchling build -t sdist -d dist/release
-	@ls -l dist/release
-
-# The command as one static file for any Linux, with its manual pages and completions.
-.PHONY: binaries
-binaries: build/install/man build/install/completion  ## Build dist/release: the static command for x86-64 and arm64
-	@mkdir -p dist/release; rm -f dist/release/*-linux-*.tar.gz; for m in amd64:x86_64 arm64:aarch64; do \
-	name=rallypoint-$(VERSION)-linux-$${m#*:}; dir=build/release/$$name; rm -rf $$dir; mkdir -p $$dir/man/man1; \
-	echo "==> building dist/release/$$name.tar.gz"; \
-	CGO_ENABLED=0 GOOS=linux GOARCH=$${m%:*} $(GO_BUILD) -ldflags '-s -w -buildid=' -o $$dir/rallypoint ./cmd/rallypoint; \
-	GO=$(GO) $(PYTHON) python/licences.py $$dir/rallypoint >$$dir/THIRD_PARTY_LICENSES; \
-	cp LICENSE packaging/serve.env $$dir; cp build/install/man/*.1 $$dir/man/man1; cp -r build/install/completion $$dir; \
-	tar -C build/release --sort=name --owner=0 --group=0 --numeric-owner --mtime=@0 --mode=go=rX,u+rw,a-s -cf - $$name | gzip -9n >dist/release/$$name.tar.gz; done
-	@ls -l dist/release/*-linux-*.tar.gz
-
-.PHONY: release
-release: wheels binaries  ## What is published: wheels, binaries
-
-# Each wheel in an environment that holds nothing else, the arm64 library under qemu,
-# the sdist with and without Go.
-.PHONY: test-wheels
-test-wheels: release  ## What release built, with every Python that is here
-	$(call say,packaging/tests/wheels)
-	@packaging/tests/wheels dist/release
-
-$(RELEASE_STAMP): | $(UV_STAMP)
-	$(call say,making .venvs/release)
-	@mkdir -p .venvs
-	$(call make_venv,.venvs/release,requirements/release.txt)
