@@ -19,7 +19,7 @@ release wheels binaries: export VERSION := $(VERSION)
 build/release/%/librallypoint.so: FORCE | $(RELEASE_STAMP)
 	$(call say,building $@)
 	@mkdir -p $(@D); tmp=$$(mktemp -d build/.tmp.XXXXXX); trap 'rm -rf "$$tmp"' EXIT; \
-	CGO_ENABLED=1 GOOS=linux GOARCH=$(GOARCH_$*) CC="$(CURDIR)/$(RELEASE_PYTHON) -m ziglang cc -target $*-linux-gnu.2.17" \
+	CGO_ENABLED=1 CGO_CFLAGS="-O2 -g0" GOOS=linux GOARCH=$(GOARCH_$*) CC="$(CURDIR)/$(RELEASE_PYTHON) -m ziglang cc -target $*-linux-gnu.2.17" \
 	$(GO_BUILD) -buildmode=c-shared -ldflags $(LIB_LDFLAGS) -o "$$tmp/librallypoint.so" ./capi; \
 	$(call replace_if_changed,$$tmp/librallypoint.so)
 
