@@ -35,7 +35,7 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 	case r.CloseRun:
 		by, kind := ev.By, admission
 		if s := c.sessions[ev.Session]; s != nil {
-			by = s.node
+			by = r.MachineOf(s.node)
 		}
 		if ev.Stop {
 			kind = failed
@@ -537,10 +537,10 @@ func (c *Checker) leave(ev r.Leave) {
 		switch ev.Ending {
 		case r.EndSuccess:
 			c.finish(s)
-			c.close(closing{success, s.node, ev.Reason})
+			c.close(closing{success, r.MachineOf(s.node), ev.Reason})
 		case r.EndFailed:
 			t.state = lost
-			c.close(closing{failed, s.node, ev.Reason})
+			c.close(closing{failed, r.MachineOf(s.node), ev.Reason})
 		}
 	}
 	c.part(s)

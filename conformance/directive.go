@@ -212,7 +212,7 @@ func (c *Checker) given(ev r.GiveDirective, effects []r.Effect) {
 	if refused || drops(effects, s.id) && len(s.asked) > 1<<12 {
 		return
 	}
-	d.By = "node " + s.node
+	d.By = "node " + r.MachineOf(s.node)
 	c.direct(d)
 }
 

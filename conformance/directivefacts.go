@@ -3,6 +3,7 @@ package conformance
 import (
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	r "rallypoint/core/rendezvous"
@@ -50,7 +51,7 @@ func (c *Checker) learnDirectives(f r.DirectiveFacts) {
 		}
 	}
 	for _, told := range f.Standing {
-		switch told.By, told.Reason = printable.Text(told.By), printable.Text(told.Reason); {
+		switch told.By, told.Reason = machines(printable.Text(told.By)), printable.Text(told.Reason); {
 		case c.ended() || slices.Contains(c.directed, told.ID):
 			continue
 		case c.stands(told.ID) != nil:
@@ -68,9 +69,21 @@ func (c *Checker) learnDirectives(f r.DirectiveFacts) {
 	}
 	for _, d := range f.Drained {
 		if _, already := c.drained[d.Node]; !already {
-			c.drained[d.Node] = drain{printable.Text(d.By), printable.Text(d.Reason), d.Cause != r.CauseAdmin, d.Cordoned}
+			c.drained[d.Node] = drain{machines(printable.Text(d.By)), printable.Text(d.Reason), d.Cause != r.CauseAdmin, d.Cordoned}
 		}
 	}
+}
+
+// machines is who asked for something, of nodes their machines: a text has the id where two nodes
+// share one, and all texts of older histories do.
+func machines(by string) string {
+	who := strings.Split(by, ", ")
+	for i, name := range who {
+		if id, isNode := strings.CutPrefix(name, "node "); isNode {
+			who[i] = "node " + r.MachineOf(id)
+		}
+	}
+	return strings.Join(who, ", ")
 }
 
 // checkDirectiveFacts checks that a node was told of directives what a successor has to know,
@@ -101,7 +114,7 @@ func (c *Checker) checkDirectiveFacts(s *session) {
 	}
 	names := map[string]drain{}
 	for _, d := range f.Drained {
-		names[d.Node] = drain{d.By, d.Reason, d.Cause != r.CauseAdmin, d.Cordoned}
+		names[d.Node] = drain{machines(d.By), d.Reason, d.Cause != r.CauseAdmin, d.Cordoned}
 	}
 	if !maps.Equal(names, c.drained) {
 		c.violated(12, "node %s was told that %v are drained, these are: %v", s.node, names, c.drained)

@@ -214,7 +214,7 @@ func (c *Checker) mustSay(f failure) []string {
 	case r.CodeGraceful, r.CodeUnfit:
 		if h, ok := f.ev.(r.Hello); ok && f.session == nil {
 			d, _ := c.rowOf(h.Node, printable.Text(h.HostName))
-			return append(run, h.Node, d.by, d.reason)
+			return append(run, r.MachineOf(h.Node), d.by, d.reason)
 		}
 		return append(run, ended.by, ended.reason)
 	case r.CodeMismatch:
@@ -225,14 +225,14 @@ func (c *Checker) mustSay(f failure) []string {
 				}
 				return fmt.Sprintf("nnodes=%d:%d", p.Min, p.Max)
 			}
-			return append(run, h.Node, c.policyBy, size(h.Policy), size(c.policy))
+			return append(run, r.MachineOf(h.Node), r.MachineOf(c.policyBy), size(h.Policy), size(c.policy))
 		}
 	case r.CodeNodeInUse:
 		if h, ok := f.ev.(r.Hello); ok {
-			return append(run, h.Node)
+			return append(run, r.MachineOf(h.Node))
 		}
 	case r.CodeEvicted:
-		words := append(run, f.session.node)
+		words := append(run, r.MachineOf(f.session.node))
 		if ev, ok := f.ev.(r.Evict); ok {
 			words = append(words, ev.By, ev.Reason)
 		}
@@ -243,11 +243,11 @@ func (c *Checker) mustSay(f failure) []string {
 	return nil
 }
 
-// someNames are the ids of members in a state, as many as an error has room for.
+// someNames are the machines of members in a state, as many as an error has room for.
 func (c *Checker) someNames(s state) (names []string) {
 	for _, t := range c.participants {
 		if t.state == s && len(names) < 8 {
-			names = append(names, t.node)
+			names = append(names, r.MachineOf(t.node))
 		}
 	}
 	return names

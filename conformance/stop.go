@@ -49,7 +49,7 @@ func (c *Checker) leavesUnfit(s *session, ev r.AnnounceStop) {
 		c.violated(7, "node %s left as unfit; the stop %+v was known, %d nodes lost, the round overtaken %v", s.node, c.stop, c.count(lost), c.overtaken)
 	}
 	c.ownWord(s)
-	c.keepOut(c.ownKey(s), drain{by: "node " + s.node, reason: printable.Text(ev.Reason), unfit: true})
+	c.keepOut(c.ownKey(s), drain{by: "node " + r.MachineOf(s.node), reason: printable.Text(ev.Reason), unfit: true})
 }
 
 // ownWord checks that a node may be kept out by its own word: enough others stay, and few are out
@@ -105,7 +105,7 @@ func (c *Checker) givenUnfit(s *session, d r.Direct, refused bool) {
 		return
 	}
 	c.ownWord(s)
-	d.Nodes, d.By = []string{c.ownKey(s)}, "node "+s.node
+	d.Nodes, d.By = []string{c.ownKey(s)}, "node "+r.MachineOf(s.node)
 	t := c.participantOf(s)
 	runs := d.Within > 0 && t != nil && t.state == running && !c.covered(d)
 	if runs && !c.usable(d) {

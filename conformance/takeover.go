@@ -127,7 +127,7 @@ func (c *Checker) learn(f r.Facts) {
 		c.finishReported = c.finishReported || f.Finished
 	}
 	if f.Closed.Kind != 0 {
-		c.close(closing{closedKind(f.Closed.Kind), printable.Text(f.Closed.By), printable.Text(f.Closed.Reason)})
+		c.close(closing{closedKind(f.Closed.Kind), r.MachineOf(printable.Text(f.Closed.By)), printable.Text(f.Closed.Reason)})
 	}
 	c.learnDirectives(f.Directives)
 }

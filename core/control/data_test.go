@@ -507,7 +507,7 @@ func TestRoomIsMadeWhileItRuns(t *testing.T) {
 	started := make(chan error, 1) // of a node that starts while there is no room: it tries on
 	late := newTestClient(t, controltest.Guest(d.addr, 2), controltest.NewObserver())
 	go func() { started <- late.Connect(controltest.Context(t)) }()
-	lines.Await(t, "its hello was refused", 1)
+	lines.Await(t, "refused a node", 1)
 	select {
 	case err := <-started:
 		t.Fatal("a node that starts does not try on: ", err)

@@ -12,6 +12,7 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -430,15 +431,18 @@ func (sc *serverConn) report(err error) {
 	if cause := sc.out.Cause(); cause != nil {
 		err = cause
 	}
-	why := refusalOf(err, sc.run != nil)
+	why, reason := refusalOf(err, sc.run != nil), err
 	switch {
 	case errors.Is(err, wire.ErrSlow), errors.Is(err, wire.ErrStuck), errors.Is(err, errSilent), errors.Is(err, errShed), errors.Is(err, errUnproven), errors.Is(err, errTLS):
 	case errors.Is(err, errRefused):
-		text = "refused a node"
+		text, reason = "refused a node: "+strings.TrimPrefix(err.Error(), errRefused.Error()+": "), nil
 	case err == nil, errors.Is(err, errServed), errors.Is(err, errRedirected), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
 		level, text = slog.LevelDebug, "a connection ended"
 	case sc.run != nil && !errors.Is(err, wire.ErrMalformed):
 		level, text = slog.LevelInfo, "a node's connection broke"
+		if sc.server.cfg.Node != nil { // whose log says it when the node is lost
+			level = slog.LevelDebug
+		}
 	case err == io.EOF: // a probe of the port
 		level, text = slog.LevelDebug, "a connection ended without a word"
 	}
@@ -446,8 +450,8 @@ func (sc *serverConn) report(err error) {
 	if sc.node != "" {
 		attrs = append(attrs, slog.String("node", sc.node))
 	}
-	if err != nil {
-		attrs = append(attrs, slog.String("reason", err.Error()))
+	if reason != nil {
+		attrs = append(attrs, slog.String("reason", reason.Error()))
 	}
 	if why != refusedNothing && !sc.server.sampleRefusal(why, sc.conn.RemoteAddr(), sc.node) {
 		return

@@ -195,6 +195,7 @@ type Missing struct {
 
 // MemberStatus is one member of the last round.
 type MemberStatus struct {
+	Name         string   `json:"name"` // what people call it: its machine, or the id where nodes share that
 	Rank         int      `json:"rank"`
 	Node         string   `json:"node"` // "" for one that has not returned since the control plane was restarted
 	Label        string   `json:"label"`
@@ -217,6 +218,7 @@ type MemberStatus struct {
 
 // WaitingStatus is one pending join.
 type WaitingStatus struct {
+	Name         string     `json:"name"`
 	Node         string     `json:"node"`
 	Label        string     `json:"label"`
 	Address      string     `json:"address"`
@@ -233,6 +235,7 @@ type WaitingStatus struct {
 
 // IdleStatus is a node that is here but asks for nothing.
 type IdleStatus struct {
+	Name         string   `json:"name"`
 	Node         string   `json:"node"`
 	Label        string   `json:"label"`
 	Address      string   `json:"address"`
@@ -432,7 +435,7 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 	}
 	for _, s := range m.Members {
 		st.Members = append(st.Members, MemberStatus{
-			Rank: s.Rank, Node: s.Node, Label: s.Label, Address: s.Addr, State: s.State, Cause: s.Cause,
+			Rank: s.Rank, Name: s.Name, Node: s.Node, Label: s.Label, Address: s.Addr, State: s.State, Cause: s.Cause,
 			Topology: s.Topology, Host: s.Host, Alive: s.Session != "", Reconnecting: s.Reconnect, LeaseAgeS: heard(s.Session),
 		})
 		if s.State == "finished" {
@@ -441,12 +444,12 @@ func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) Ru
 	}
 	for _, j := range m.Waiting {
 		st.Waiting = append(st.Waiting, WaitingStatus{
-			Node: j.Node, Label: j.Label, Address: j.Addr, Topology: j.Topology, Role: roleOf(j), NodeRank: j.NodeRank,
+			Name: j.Name, Node: j.Node, Label: j.Label, Address: j.Addr, Topology: j.Topology, Role: roleOf(j), NodeRank: j.NodeRank,
 			Reconnecting: j.Reconnect, LeaseAgeS: heard(j.Session),
 		})
 	}
 	for _, i := range m.Idle {
-		st.Idle = append(st.Idle, IdleStatus{Node: i.Node, Label: i.Label, Address: i.Addr, Topology: i.Topology, Reason: i.Reason, Reconnecting: i.Reconnect, LeaseAgeS: heard(i.Session)})
+		st.Idle = append(st.Idle, IdleStatus{Name: i.Name, Node: i.Node, Label: i.Label, Address: i.Addr, Topology: i.Topology, Reason: i.Reason, Reconnecting: i.Reconnect, LeaseAgeS: heard(i.Session)})
 	}
 	st.Counts = st.count()
 	if m.Restarting && (m.Phase == rendezvous.PhaseRunning || m.Phase == rendezvous.PhaseRegroup) {

@@ -296,14 +296,14 @@ func TestStatusOrder(t *testing.T) {
 func TestStatusFieldNames(t *testing.T) {
 	want := `changes changes.at changes.round changes.text changes_total closed closed.at closed.by closed.how closed.reason counts counts.finished counts.idle counts.lost counts.newcomers counts.rejoined counts.running counts.spares counts.unknown directives directives.at directives.by directives.id directives.kind directives.members directives.missing directives.nodes directives.phase directives.reason directives.round directives.saved directives.step directives.target directives.within_s ` +
 		`drained drained.by drained.cause drained.cordoned drained.node drained.reason finished forming_since generation ` +
-		`idle idle.address idle.fingerprint idle.label idle.lease_age_s idle.node idle.reason idle.reconnecting idle.topology kept_bytes last_failure last_failure.at last_failure.round last_failure.text lease_timeout_s ` +
-		`members members.address members.alive members.cause members.failed_workers members.fingerprint members.host members.label members.lease_age_s members.node ` +
+		`idle idle.address idle.fingerprint idle.label idle.lease_age_s idle.name idle.node idle.reason idle.reconnecting idle.topology kept_bytes last_failure last_failure.at last_failure.round last_failure.text lease_timeout_s ` +
+		`members members.address members.alive members.cause members.failed_workers members.fingerprint members.host members.label members.lease_age_s members.name members.node ` +
 		`members.progress members.progress.change_age_s members.progress.counted members.progress.reporting_workers members.progress.seconds_per_step ` +
 		`members.progress.slowest_age_s members.progress.smallest_step members.progress.step members.progress.workers members.rank members.reconnecting members.state members.topology members.workers ` +
 		`missing missing.min missing.target missing.who nodes nodes.max nodes.min nodes.target nodes.unit not_started phase ` +
 		`progress progress.behind progress.behind.for_s progress.behind.label progress.behind.node progress.behind.rank progress.behind.steps ` +
 		`progress.change_age_s progress.counted progress.nodes progress.seconds_per_step progress.slow progress.slow.label progress.slow.node progress.slow.others progress.slow.rank progress.slow.text progress.slow.waits progress.smallest_step progress.step round round_at round_generation round_store run_id scaled_to stalled state stopping ` +
-		`waiting waiting.address waiting.fingerprint waiting.label waiting.lease_age_s waiting.node waiting.node_rank waiting.reconnecting waiting.role waiting.since waiting.topology waiting.waiting_s`
+		`waiting waiting.address waiting.fingerprint waiting.label waiting.lease_age_s waiting.name waiting.node waiting.node_rank waiting.reconnecting waiting.role waiting.since waiting.topology waiting.waiting_s`
 	if got := strings.Join(fieldNames(reflect.TypeFor[RunStatus](), ""), " "); got != want {
 		t.Errorf("a run has\n%s\nwant\n%s", got, want)
 	}

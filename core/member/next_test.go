@@ -137,7 +137,7 @@ func TestNextPassesRefusals(t *testing.T) {
 		j := a.join()
 		synctest.Wait()
 		_, err := w.node(nodeParams("b", 1, 3)).Next(context.Background())
-		refuses(t, err, rendezvous.ErrMismatch, "nnodes=1:3", "nnodes=2;")
+		refuses(t, err, rendezvous.ErrMismatch, "nnodes=1:3", "nnodes=2,")
 		j.cancel()
 		<-j.done
 	})

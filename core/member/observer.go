@@ -49,7 +49,7 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 	case n.Closed && !was.Closed:
 		m.log.Info("closed: " + n.Reason)
 	case n.Waiting > 0 && was.Waiting == 0:
-		m.log.Info("the nodes have to regroup: " + n.Reason)
+		m.log.Info("the round is over: " + n.Reason)
 	}
 }
 

@@ -25,7 +25,7 @@ func TestLostMemberIsAnnouncedUntilNext(t *testing.T) {
 			if n.NodesWaiting() == 0 || !strings.Contains(n.Reason(), "lost: c") {
 				t.Errorf("waiting %d, reason %q", n.NodesWaiting(), n.Reason())
 			}
-			if got := n.log.take(); len(got) != 1 || !strings.HasPrefix(got[0], "the nodes have to regroup: lost: c") {
+			if got := n.log.take(); len(got) != 1 || !strings.HasPrefix(got[0], "the round is over: lost: c") {
 				t.Errorf("lines %q", got)
 			}
 		}

@@ -277,9 +277,8 @@ func TestNamesCanBeShown(t *testing.T) {
 func TestDrawnNodeID(t *testing.T) {
 	for machine, want := range map[string]string{
 		"gpu-a":                     `^gpu-a-[A-Z2-7]{6}$`,
-		"gpu-a.rack1.example":       `^gpu-a-[A-Z2-7]{6}$`,
+		"gpu-a.rack1.example":       `^gpu-a\.rack1\.example-[A-Z2-7]{6}$`,
 		"":                          `^node-[A-Z2-7]{6}$`,
-		".hidden":                   `^node-[A-Z2-7]{6}$`,
 		"a\x1b[2J":                  `^node-[A-Z2-7]{6}$`,
 		strings.Repeat("long", 100): `^node-[A-Z2-7]{6}$`,
 	} {

@@ -91,18 +91,18 @@ func (p *Params) Identity() (node string, incarnation uint64) {
 	return cmp.Or(p.NodeID, drawNodeID(p.Machine())), cmp.Or(p.Incarnation, uint64(time.Now().UnixNano()))
 }
 
-// Machine returns the name of this node's machine.
-func (p *Params) Machine() string { return cmp.Or(p.HostName, host.Name()) }
+// Machine returns the name of this node's machine: the given one, else the kernel's without a domain.
+func (p *Params) Machine() string {
+	name, _, _ := strings.Cut(host.Name(), ".")
+	return cmp.Or(p.HostName, name)
+}
 
-// drawNodeID returns the machine's name, without its domain, and a random suffix: several
-// nodes run on one machine, and containers of many machines may share one name. Texts and
-// tables call a node by its id.
+// drawNodeID returns an id of the machine's name, by which texts and tables call the node.
 func drawNodeID(machine string) string {
-	name, _, _ := strings.Cut(machine, ".")
-	if name == "" || printable.Text(name) != name || len(name) > maxHostName {
-		name = "node"
+	if machine == "" || printable.Text(machine) != machine || len(machine) > maxHostName {
+		machine = "node"
 	}
-	return name + "-" + rand.Text()[:6]
+	return rendezvous.NodeID(machine, rand.Text())
 }
 
 // Validate reports the first thing that is wrong with the parameters, as

@@ -38,7 +38,7 @@ func (m *Machine) endHold() {
 	for _, s := range m.round.participants {
 		if s.state == participantUnknown {
 			m.round.set(s, participantLost, m.causeAway())
-			m.out.note("%s %s", s.name(), s.cause)
+			m.out.note("%s %s", m.names.ofMember(s), s.cause)
 		}
 	}
 	m.assistRanks()
@@ -145,7 +145,7 @@ func (m *Machine) contradict(n *node, c LastRound) {
 	}
 	if s := m.round.participantOf(n); !stored && s != nil && s.live() {
 		m.round.set(s, participantLost, "lost: "+cause)
-		m.out.note("node %s lost: %s", n.id, cause)
+		m.out.note("node %s lost: %s", m.names.of(n.id), cause)
 		m.assistRanks()
 	}
 	m.round.raiseFloor(c.Round)
@@ -162,7 +162,7 @@ func (m *Machine) contradict(n *node, c LastRound) {
 func (m *Machine) renewGeneration(n *node, c LastRound) {
 	if m.reserve != "" {
 		m.out.note("node %s was in round %d, round %d is the last one that is known here: what was stored is older than the nodes; "+
-			"rounds go on under a new generation", n.id, c.Round, m.round.number)
+			"rounds go on under a new generation", m.names.of(n.id), c.Round, m.round.number)
 		m.generation, m.reserve = m.reserve, ""
 	}
 	if !m.round.stored || m.closed != nil {
@@ -176,7 +176,7 @@ func (m *Machine) renewGeneration(n *node, c LastRound) {
 	if m.round.overtaken != "" {
 		return
 	}
-	m.round.overtake(fmt.Sprintf("node %s was in round %d, of which the control plane knows nothing since it was restarted", n.id, c.Round))
+	m.round.overtake(fmt.Sprintf("node %s was in round %d, of which the control plane knows nothing since it was restarted", m.names.of(n.id), c.Round))
 	for _, s := range m.round.participants {
 		if s.state != participantFinished {
 			continue
@@ -200,7 +200,7 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 		return false
 	}
 	s.node, s.label, s.domain, s.host = n.id, n.label, n.domain, false
-	m.round.byNode[n.id] = s
+	m.round.tie(s)
 	m.round.see(n.id)
 	state := participantRunning
 	if c.Finished {
@@ -208,7 +208,7 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 	}
 	m.round.set(s, state, "")
 	m.forming.endHoldIfComplete()
-	m.out.note("node %s came back as rank %d of round %d", n.id, s.rank, m.round.number)
+	m.out.note("node %s came back as rank %d of round %d", m.names.of(n.id), s.rank, m.round.number)
 	return true
 }
 
@@ -259,7 +259,7 @@ func (n *node) graceCause() string {
 // takeOver makes the last round of the control plane before the present one. Its members
 // are unknown until they come.
 func (m *Machine) takeOver() {
-	m.out.note("the control plane goes on here, in term %d, after that of node %s", m.succession.Term, printable.Text(m.succession.From))
+	m.out.note("the control plane goes on here, in term %d, after that of node %s", m.succession.Term, m.names.of(printable.Text(m.succession.From)))
 	f := m.succession.Facts
 	if f.Generation == "" || !f.possible(LastRound{}, m.forming.policy.Max) {
 		return

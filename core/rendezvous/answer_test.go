@@ -10,7 +10,7 @@ import (
 // not announced to the administrator as if it were.
 func TestAnswersOfAnEndingJob(t *testing.T) {
 	was := &Status{RunID: "job", Policy: Policy{Min: 1, Max: 2, NodeUnit: 1}, Members: []MemberStatus{
-		{Node: "a", Session: "1", State: "finished"}, {Node: "b", Session: "2", State: "running"},
+		{Name: "a", Node: "a", Session: "1", State: "finished"}, {Name: "b", Node: "b", Session: "2", State: "running"},
 	}}
 	for _, d := range []Direct{
 		{ID: "d1", Kind: DirectiveDrain, Nodes: []string{"b"}, Within: time.Minute},
@@ -29,8 +29,8 @@ func TestAnswersOfAnEndingJob(t *testing.T) {
 func TestAnswerToADrain(t *testing.T) {
 	was := &Status{
 		RunID: "job", Round: 3, Policy: Policy{Min: 2, Max: 3, NodeUnit: 1},
-		Members: []MemberStatus{{Node: "a", Session: "1", State: "running"}, {Node: "b", Rank: 1, Session: "2", State: "running"}},
-		Waiting: []JoinStatus{{Node: "c"}},
+		Members: []MemberStatus{{Name: "a", Node: "a", Session: "1", State: "running"}, {Name: "b", Node: "b", Rank: 1, Session: "2", State: "running"}},
+		Waiting: []JoinStatus{{Name: "c", Node: "c"}},
 	}
 	unformed := &Status{RunID: "job", Policy: was.Policy, Waiting: was.Waiting}
 	for _, c := range []struct {

@@ -15,7 +15,7 @@ func (m *Machine) closeRun(ev CloseRun) {
 	}
 	by := printable.Text(ev.By)
 	if n := m.nodes.sessions[ev.Session]; n != nil {
-		by = n.id
+		by = m.names.of(n.id)
 	}
 	m.close(Closing{Kind: kind, By: by, Reason: printable.Text(ev.Reason), At: ev.At})
 }
@@ -63,7 +63,7 @@ func (m *Machine) finish(n *node) {
 	m.round.set(s, participantFinished, "")
 	m.round.noteHost(n)
 	m.nodes.touch(n)
-	m.out.note("node %s finished", n.id)
+	m.out.note("node %s finished", m.names.of(n.id))
 }
 
 // endIfAllFinished closes the run when its round is over but no node that could
@@ -193,7 +193,7 @@ func (m *Machine) endedError(n *node) *Error {
 	if s := m.round.participantOf(n); m.closed.Kind != ClosedSuccess || s != nil && s.state != participantFinished {
 		return m.closedError()
 	}
-	return Errorf(CodeGraceful, "run %q ended without needing node %s: it %s%s", m.runID, n.id, m.closed.sentence(), m.howToBeginAgain())
+	return Errorf(CodeGraceful, "run %q ended without needing node %s: it %s%s", m.runID, m.names.of(n.id), m.closed.sentence(), m.howToBeginAgain())
 }
 
 // howToBeginAgain ends an error of a run that stays closed for a time.

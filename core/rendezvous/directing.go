@@ -12,7 +12,7 @@ import (
 // giveDirective is for a node that gives a directive.
 func (m *Machine) giveDirective(n *node, ev GiveDirective) {
 	d := ev.Directive
-	d.By = "node " + n.id
+	d.By = "node " + m.names.of(n.id)
 	if ev.Unfit {
 		m.drainUnfit(n, ev.Number, d)
 		return
@@ -130,7 +130,7 @@ func (m *Machine) direct(ev Direct) {
 		ev.Nodes[i] = printable.Text(node)
 	}
 	m.directives.own = true
-	m.out.note("directive %s: %s", ev.ID, ev.describe())
+	m.out.note("directive %s: %s", ev.ID, ev.describe(m.names))
 	if m.directives.drainsNoMember(&ev) {
 		m.directives.remember(ev.ID)
 		m.carryOut(&directive{Direct: ev}, "at once")

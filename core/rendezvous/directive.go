@@ -135,19 +135,21 @@ func (Undrain) event()         {}
 // or that of one that has joined it.
 type directive struct {
 	Direct
-	text string // what it asks for; made for the first notice
 }
 
 // describe says what a directive asks for.
-func (d *Direct) describe() string {
+func (d *Direct) describe(called *names) string {
 	text := d.Kind.String()
 	switch {
 	case d.Kind.NamesNodes():
-		names, more := d.Nodes, ""
-		if len(names) > maxNames {
-			names, more = names[:maxNames], fmt.Sprintf(" and %d more", len(d.Nodes)-maxNames)
+		var names []string
+		for _, node := range d.Nodes[:min(len(d.Nodes), maxNames)] {
+			names = append(names, called.of(node))
 		}
-		text += " " + strings.Join(names, ", ") + more
+		text += " " + strings.Join(names, ", ")
+		if more := len(d.Nodes) - maxNames; more > 0 {
+			text += fmt.Sprintf(" and %d more", more)
+		}
 	case d.Kind.HasTarget():
 		text += " to " + wording.Count(d.Target, "node", "nodes")
 	}
@@ -170,7 +172,7 @@ func (d *Direct) joinedBy(other *Direct) bool {
 // join adds another directive to this one: the nodes of both, the longer time for which they are
 // not admitted, the nearer deadline. It reports whether that may be the other's.
 func (d *directive) join(other *Direct) (sooner bool) {
-	d.Nodes, d.text = d.union(other), ""
+	d.Nodes = d.union(other)
 	d.By, d.Reason = both(d.By, other.By, ", "), both(d.Reason, other.Reason, "; ")
 	if d.For > 0 && (other.For == 0 || other.For > d.For) {
 		d.For = other.For
@@ -286,14 +288,6 @@ type DirectiveNotice struct {
 
 	By     string // who asked for it
 	Reason string
-}
-
-// said is what the directive asks for, in words: the same for all nodes.
-func (d *directive) said() string {
-	if d.text == "" {
-		d.text = d.describe()
-	}
-	return d.text
 }
 
 // agreeTime is how long members may take to say at which step they hold their workers.

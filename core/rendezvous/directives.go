@@ -62,7 +62,7 @@ func (ds *directives) standsAgainst(d *Direct) string {
 	switch {
 	case s == nil || d.Kind.Replaces(s.Kind):
 	case !s.joinedBy(d):
-		return fmt.Sprintf("directive %s stands%s: %s; cancel it first", s.ID, s.until(), s.said())
+		return fmt.Sprintf("directive %s stands%s: %s; cancel it first", s.ID, s.until(), s.describe(ds.round.names))
 	case len(s.union(d)) > MaxDirectiveNodes:
 		return fmt.Sprintf("directive %s would drain %d nodes with it, at most %d are possible at a time", s.ID, len(s.union(d)), MaxDirectiveNodes)
 	case d.Within > 0 && d.Within < s.Within && len(ds.out.timersOf(TimerDirective)) == maxDeadlines:
@@ -283,7 +283,7 @@ func (ds *directives) learnStanding(s StandingFact) {
 		ds.remember(s.ID)
 		return
 	default:
-		ds.out.note("directive %s, of the control plane before: %s", s.ID, s.describe())
+		ds.out.note("directive %s, of the control plane before: %s", s.ID, s.describe(ds.round.names))
 		ds.stand(s.Direct)
 	}
 	if d := ds.as(s.ID); d != nil && s.Round == ds.round.number && s.Round > 0 && ds.round.agreement.phase != phaseAgreed {
@@ -384,7 +384,7 @@ func (ds *directives) notice(n *node) DirectiveNotice {
 	if d == nil || n.ended {
 		return DirectiveNotice{}
 	}
-	v := DirectiveNotice{ID: d.ID, Kind: d.Kind, Named: d.names(n), Text: d.said(), Within: d.Within, Target: d.Target, By: d.By, Reason: d.Reason}
+	v := DirectiveNotice{ID: d.ID, Kind: d.Kind, Named: d.names(n), Text: d.describe(ds.round.names), Within: d.Within, Target: d.Target, By: d.By, Reason: d.Reason}
 	s := ds.round.participantOf(n)
 	if s == nil || s.state != participantRunning {
 		return v

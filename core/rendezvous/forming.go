@@ -14,9 +14,9 @@ type forming struct {
 	round *round // the one before
 
 	policy   Policy
-	policyBy string // the node whose policy it is
-	mismatch string // who was refused last for another one, for those that wait; a restart forgets it
-	target   int    // of the last scale; 0: there was none
+	policyBy string   // the node whose policy it is
+	mismatch mismatch // who was refused last for another one, for those that wait; a restart forgets it
+	target   int      // of the last scale; 0: there was none
 
 	joinSeq     uint64
 	joined      int // nodes with a pending join
@@ -254,9 +254,9 @@ func (f *forming) dropAwaited() []string {
 			n.stale = "it did not rejoin within regroup_timeout"
 			f.nodes.touch(n)
 		}
-		f.out.note("node %s was dropped: it did not rejoin within %v", s.name(), f.policy.RegroupTimeout)
+		f.out.note("node %s was dropped: it did not rejoin within %v", f.round.names.ofMember(s), f.policy.RegroupTimeout)
 		if len(names) < maxNames {
-			names = append(names, s.name())
+			names = append(names, f.round.names.ofMember(s))
 		}
 	}
 	return names

@@ -52,7 +52,7 @@ func (m *Machine) hello(h Hello) {
 		seenAddr: h.SeenAddr, serverAddr: h.ServerAddr, heard: 1,
 		answered: map[uint64]Reply{}, waits: map[uint64]*keyWait{},
 	}
-	m.nodes.live[n.id] = n
+	m.nodes.enter(n)
 	m.nodes.addSession(n)
 	m.adopt(n, h.LastRound)
 	m.applyReports(n, h.LastRound)
@@ -80,6 +80,9 @@ func (m *Machine) resume(n *node, h Hello) {
 	m.out.emit(Welcome{Session: n.session, Resumed: true, Update: n.update})
 }
 
+// mismatch is a node that was refused because of its policy, and that in words.
+type mismatch struct{ node, text string }
+
 // acceptPolicy takes the policy of the run's first live node and compares that
 // of the others with it.
 func (m *Machine) acceptPolicy(h Hello) *Error {
@@ -97,10 +100,15 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 	}
 	have, want := m.forming.policy, h.Policy
 	if have.Min != want.Min || have.Max != want.Max || have.NodeUnit != want.NodeUnit || have.Target != want.Target {
-		m.forming.mismatch = fmt.Sprintf("%s, which asks for %s where this run has %s", h.Node, describePolicy(want), describePolicy(have))
+		name := m.names.of(h.Node)
+		wants, has := differences(want, have)
+		m.forming.mismatch = mismatch{h.Node, fmt.Sprintf("node %s was refused: it wants %s, this run %s", name, wants, has)}
 		return Errorf(CodeMismatch,
-			"run %q: node %s asks for %s, but the run was started by node %s with %s; start all nodes with the same --nnodes and options",
-			m.runID, h.Node, describePolicy(want), m.forming.policyBy, describePolicy(have))
+			"run %q: node %s wants %s, but the run has %s, as node %s began it; start all nodes with the same --nnodes and options",
+			m.runID, name, describePolicy(want), describePolicy(have), m.names.of(m.forming.policyBy))
+	}
+	if MachineOf(m.forming.mismatch.node) == MachineOf(h.Node) {
+		m.forming.mismatch = mismatch{} // it was started again, as the others are
 	}
 	return nil
 }

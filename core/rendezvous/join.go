@@ -10,7 +10,7 @@ import (
 // join registers a pending join; settle completes the round when it is due.
 func (m *Machine) join(n *node, j Join) {
 	if n.ended {
-		m.nodes.fail(n, j.Number, Errorf(CodeInvalid, "run %q: node %s has already left", m.runID, n.id))
+		m.nodes.fail(n, j.Number, Errorf(CodeInvalid, "run %q: node %s has already left", m.runID, m.names.of(n.id)))
 		return
 	}
 	if m.closed != nil {
@@ -27,7 +27,7 @@ func (m *Machine) join(n *node, j Join) {
 		return
 	}
 	if n.join != nil {
-		m.nodes.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s asked again to join", m.runID, n.id))
+		m.nodes.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s asked again to join", m.runID, m.names.of(n.id)))
 		m.forming.dropJoin(n)
 	}
 	m.forming.joinSeq++
@@ -50,12 +50,12 @@ func (m *Machine) withdraw(n *node, ev Withdraw) {
 		return
 	}
 	progress := m.forming.waitsFor()
-	m.nodes.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s withdrew", m.runID, n.id))
+	m.nodes.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s withdrew", m.runID, m.names.of(n.id)))
 	m.forming.dropJoin(n)
 	m.nodes.touch(n)
 	if s := m.round.participantOf(n); s != nil {
 		m.round.set(s, participantLost, "gave up waiting for the next round")
-		m.out.note("node %s gave up waiting for the next round", n.id)
+		m.out.note("node %s gave up waiting for the next round", m.names.of(n.id))
 	}
 	m.nodes.answer(n, ev.Number, Withdrawn{Progress: progress})
 }
@@ -98,7 +98,7 @@ func (m *Machine) complete() {
 	last := m.round.number
 	m.round.number = m.round.highest() + 1
 	m.round.origin = m.generation
-	m.round.fresh, m.round.stored, m.forming.mismatch = false, false, ""
+	m.round.fresh, m.round.stored, m.forming.mismatch = false, false, mismatch{}
 	m.directives.forgetAgreement()
 	m.forming.disarmAll()
 	m.forming.stopHold()

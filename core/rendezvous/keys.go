@@ -54,7 +54,7 @@ func (m *Machine) cancelWait(n *node, r KeyRequest) {
 func (m *Machine) endWaits(n *node) {
 	for _, number := range slices.Sorted(maps.Keys(n.waits)) {
 		m.nodes.dropWait(n, number)
-		m.nodes.fail(n, number, Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, m.round.number))
+		m.nodes.fail(n, number, Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, m.names.of(n.id), m.round.number))
 	}
 }
 

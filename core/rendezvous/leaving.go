@@ -9,9 +9,9 @@ func (m *Machine) lose(n *node, cause string) {
 		m.nodes.remove(n)
 		return
 	}
-	m.out.note("node %s %s", n.id, cause)
+	m.out.note("node %s %s", m.names.of(n.id), cause)
 	m.part(n, cause)
-	m.out.emit(Drop{n.session, Errorf(CodeEvicted, "run %q: node %s was dropped: %s", m.runID, n.id, cause)})
+	m.out.emit(Drop{n.session, Errorf(CodeEvicted, "run %q: node %s was dropped: %s", m.runID, m.names.of(n.id), cause)})
 	m.nodes.remove(n)
 }
 
@@ -25,7 +25,7 @@ func (m *Machine) part(n *node, cause string) {
 		m.round.set(s, participantLost, cause)
 		m.assistRanks()
 	}
-	delete(m.nodes.live, n.id)
+	m.nodes.part(n.id)
 	n.ended = true
 }
 
@@ -52,12 +52,12 @@ func (m *Machine) leave(n *node, ev Leave) {
 	switch {
 	case belongs && ev.Ending == EndSuccess:
 		m.finish(n)
-		m.close(Closing{Kind: ClosedSuccess, By: n.id, Reason: ev.Reason, At: ev.At})
+		m.close(Closing{Kind: ClosedSuccess, By: m.names.of(n.id), Reason: ev.Reason, At: ev.At})
 	case belongs && ev.Ending == EndFailed:
 		m.round.set(s, participantLost, cause)
-		m.close(Closing{Kind: ClosedFailed, By: n.id, Reason: ev.Reason, At: ev.At})
+		m.close(Closing{Kind: ClosedFailed, By: m.names.of(n.id), Reason: ev.Reason, At: ev.At})
 	default:
-		m.out.note("node %s %s", n.id, cause)
+		m.out.note("node %s %s", m.names.of(n.id), cause)
 	}
 	m.part(n, cause)
 	m.nodes.answer(n, ev.Number, nil)

@@ -38,6 +38,7 @@ type Config struct {
 // at a time; it is not safe for concurrent use.
 type Machine struct {
 	out        *output
+	names      *names
 	nodes      *nodes
 	round      *round
 	forming    *forming
@@ -65,10 +66,12 @@ func New(c Config) *Machine {
 		uptime = 0 // it has not begun yet
 	}
 	out := &output{running: map[Timer]runningTimer{}}
-	nodes, round := newNodes(out), newRound(out)
+	names := newNames()
+	nodes, round := newNodes(out, names), newRound(out, names)
 	forming := &forming{out: out, nodes: nodes, round: round}
 	return &Machine{
 		out:        out,
+		names:      names,
 		nodes:      nodes,
 		round:      round,
 		forming:    forming,

@@ -10,7 +10,8 @@ import (
 // nodes are the nodes that live, the sessions by which they ask, and what is kept for each:
 // answers until it has them, and waits for keys.
 type nodes struct {
-	out *output
+	out   *output
+	names *names
 
 	live     map[string]*node    // by id: those that have not ended
 	sessions map[SessionID]*node // the same, and those that ended and await their peers
@@ -20,8 +21,21 @@ type nodes struct {
 	usage         Usage   // but for Keys
 }
 
-func newNodes(out *output) *nodes {
-	return &nodes{out: out, live: map[string]*node{}, sessions: map[SessionID]*node{}}
+func newNodes(out *output, names *names) *nodes {
+	return &nodes{out: out, names: names, live: map[string]*node{}, sessions: map[SessionID]*node{}}
+}
+
+// enter adds a live node, and part takes it out.
+func (ns *nodes) enter(n *node) {
+	ns.live[n.id] = n
+	ns.names.add(n.id)
+}
+
+func (ns *nodes) part(id string) {
+	if ns.live[id] != nil {
+		delete(ns.live, id)
+		ns.names.drop(id)
+	}
 }
 
 // touch has the node's view of the run computed again.
@@ -98,7 +112,7 @@ func (ns *nodes) ids(names []string) (ids []string) {
 func (ns *nodes) remove(n *node) {
 	ns.out.stop(Timer{Kind: TimerGrace, Session: n.session})
 	if !n.ended {
-		delete(ns.live, n.id)
+		ns.part(n.id)
 		n.ended = true
 	}
 	ns.dropSession(n)

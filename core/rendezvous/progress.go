@@ -30,8 +30,8 @@ func (f *forming) progress() Progress {
 	if f.joinedGrace > 0 {
 		details = append(details, fmt.Sprintf("%d with a broken connection", f.joinedGrace))
 	}
-	if f.mismatch != "" {
-		details = append(details, "refused: "+f.mismatch)
+	if f.mismatch.text != "" {
+		details = append(details, f.mismatch.text)
 	}
 	p.Detail = strings.Join(details, "; ")
 	return p
@@ -101,7 +101,7 @@ func (f *forming) hereNames() string {
 			names = append(names, fmt.Sprintf("and %d more", f.joined-maxNames))
 			break
 		}
-		names = append(names, n.id)
+		names = append(names, f.round.names.of(n.id))
 	}
 	return strings.Join(names, ", ")
 }
@@ -131,7 +131,7 @@ func (f *forming) waitingNames() string {
 			names = append(names, fmt.Sprintf("and %d more", f.newcomers-maxNames))
 			break
 		}
-		names = append(names, n.id)
+		names = append(names, f.round.names.of(n.id))
 	}
 	return strings.Join(names, ", ")
 }
@@ -186,11 +186,33 @@ func (f *forming) brokenConnections() string {
 	return fmt.Sprintf("%s; the round waits for its return, at most for reconnect_grace (%v)", who, f.policy.ReconnectGrace)
 }
 
-func describePolicy(p Policy) string {
-	parts := []string{fmt.Sprintf("nnodes=%d:%d", p.Min, p.Max)}
+// nnodes is how many nodes a policy wants, as --nnodes takes it.
+func (p *Policy) nnodes() string {
 	if p.Min == p.Max {
-		parts[0] = fmt.Sprintf("nnodes=%d", p.Max)
+		return fmt.Sprint(p.Max)
 	}
+	return fmt.Sprintf("%d:%d", p.Min, p.Max)
+}
+
+// differences says in what a node's policy differs from the run's: options with their values,
+// and the values that the run has for them.
+func differences(want, have Policy) (wants, has string) {
+	var options, values []string
+	for _, o := range []struct{ name, want, have string }{
+		{"--nnodes", want.nnodes(), have.nnodes()},
+		{"node_unit", fmt.Sprint(want.NodeUnit), fmt.Sprint(have.NodeUnit)},
+		{"target", fmt.Sprint(want.Target), fmt.Sprint(have.Target)},
+	} {
+		if o.want != o.have {
+			options, values = append(options, o.name+"="+o.want), append(values, o.have)
+		}
+	}
+	return strings.Join(options, " and "), strings.Join(values, " and ")
+}
+
+// describePolicy says how many nodes a policy wants, as one types it.
+func describePolicy(p Policy) string {
+	parts := []string{"--nnodes=" + p.nnodes()}
 	if p.NodeUnit != 1 {
 		parts = append(parts, fmt.Sprintf("node_unit=%d", p.NodeUnit))
 	}

@@ -365,6 +365,19 @@ func (m *Machine) check(t tester) {
 			t.Fatalf("rank %d runs, but its node is %v", rank, n)
 		}
 	}
+	nodes, machines := map[string]int{}, map[string]int{}
+	for id := range m.nodes.live {
+		nodes[id]++
+	}
+	for id := range m.round.byNode {
+		nodes[id]++
+	}
+	for id := range nodes {
+		machines[MachineOf(id)]++
+	}
+	if !maps.Equal(nodes, m.names.nodes) || !maps.Equal(machines, m.names.machines) {
+		t.Fatalf("names are %+v, there are %v on %v", m.names, nodes, machines)
+	}
 	if tally != m.round.tally {
 		t.Fatalf("tally is %v, seats say %v", m.round.tally, tally)
 	}

@@ -8,7 +8,8 @@ import (
 
 // round is the last completed round: its name, its members, and what has become of them.
 type round struct {
-	out *output
+	out   *output
+	names *names
 
 	origin string // generation in which it was completed
 	number uint64 // 0: there is none yet
@@ -32,8 +33,8 @@ type round struct {
 	seenBytes int64               // about what these take
 }
 
-func newRound(out *output) *round {
-	return &round{out: out, fresh: true, hostRank: -1, byNode: map[string]*participant{}, seen: map[string]struct{}{}}
+func newRound(out *output, names *names) *round {
+	return &round{out: out, names: names, fresh: true, hostRank: -1, byNode: map[string]*participant{}, seen: map[string]struct{}{}}
 }
 
 // replace has another round take the place of this one, with so many members, whose
@@ -41,13 +42,17 @@ func newRound(out *output) *round {
 func (r *round) replace(size int) {
 	r.overtaken, r.stop = "", nil
 	r.hostRank, r.finishReported, r.finishedHosts = -1, false, nil
+	for id := range r.byNode {
+		r.names.drop(id)
+	}
 	r.participants, r.byNode, r.tally = make([]*participant, size), make(map[string]*participant, size), [participantStates]int{}
 }
 
 // seat makes a node a running member.
 func (r *round) seat(rank int, n *node) {
 	s := &participant{rank: rank, node: n.id, label: n.label, domain: n.domain, host: n.inHost, state: participantRunning}
-	r.participants[rank], r.byNode[n.id] = s, s
+	r.participants[rank] = s
+	r.tie(s)
 	r.tally[participantRunning]++
 	r.see(n.id)
 	if n.inHost {
@@ -83,11 +88,10 @@ func (p *participant) live() bool {
 	return p.state != participantFinished && p.state != participantLost
 }
 
-func (p *participant) name() string {
-	if p.node == "" {
-		return fmt.Sprintf("the node of rank %d", p.rank)
-	}
-	return p.node
+// tie makes a participant the member that its node is.
+func (r *round) tie(s *participant) {
+	r.byNode[s.node] = s
+	r.names.add(s.node)
 }
 
 // participantOf returns the node's place in the last round, nil if it has none or lost
@@ -134,7 +138,7 @@ func (r *round) inState(state participantState) string {
 			names = append(names, fmt.Sprintf("and %d more", r.tally[state]-maxNames))
 			break
 		}
-		name := s.name()
+		name := r.names.ofMember(s)
 		if s.cause != "" {
 			name += " (" + strings.TrimPrefix(s.cause, "lost: ") + ")"
 		}
@@ -224,7 +228,7 @@ func (r *round) stopReason() string {
 	if r.stop.leaving {
 		verb = "is leaving"
 	}
-	return fmt.Sprintf("node %s %s: %s", r.participants[r.stop.rank].name(), verb, r.stop.reason)
+	return fmt.Sprintf("node %s %s: %s", r.names.ofMember(r.participants[r.stop.rank]), verb, r.stop.reason)
 }
 
 // lossInStop reports whether a stop is announced in a round that has also lost a member.
@@ -245,7 +249,7 @@ func (r *round) stopFor(n *node) RoundStop {
 func (r *round) missingOf(set *ranks) (names []string) {
 	for _, s := range r.participants {
 		if (s.state == participantRunning || s.state == participantUnknown) && !set.contains(s.rank) {
-			if names = append(names, s.name()); len(names) == maxNames {
+			if names = append(names, r.names.ofMember(s)); len(names) == maxNames {
 				break
 			}
 		}

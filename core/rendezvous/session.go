@@ -169,7 +169,7 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 // keyRefusal returns why the node may not do the operation, nil if it may.
 func (m *Machine) keyRefusal(n *node, r KeyRequest) *Error {
 	if r.Round != m.round.number || m.round.participantOf(n) == nil || m.round.disowned() {
-		return Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, n.id, r.Round)
+		return Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, m.names.of(n.id), r.Round)
 	}
 	return checkKeyRequest(r)
 }

@@ -316,7 +316,7 @@ func (r *round) unpackParticipants(u *pack.Unpacker) {
 			if r.byNode[s.node] != nil {
 				u.Fail("node %q has two ranks", s.node)
 			}
-			r.byNode[s.node] = s
+			r.tie(s)
 		}
 	}
 }
@@ -363,7 +363,7 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 	}
 	m.nodes.addSession(n)
 	if !n.ended {
-		m.nodes.live[n.id] = n
+		m.nodes.enter(n)
 	}
 	m.forming.countJoin(n)
 }

@@ -53,6 +53,7 @@ var Phases = []Phase{PhaseEmpty, PhaseForming, PhaseRunning, PhaseRegroup, Phase
 // MemberStatus is one member of the last round.
 type MemberStatus struct {
 	Rank      int
+	Name      string // what texts call it
 	Node      string // "" for a member of an earlier control plane that has not returned
 	Label     string
 	Topology  string // its domain; "": none
@@ -66,6 +67,7 @@ type MemberStatus struct {
 
 // JoinStatus is one pending join.
 type JoinStatus struct {
+	Name      string // what texts call it
 	Node      string
 	Label     string
 	Topology  string // its domain; "": none
@@ -80,6 +82,7 @@ type JoinStatus struct {
 // IdleStatus is a live node that is no member of the last round and does not ask
 // for a place.
 type IdleStatus struct {
+	Name      string // what texts call it
 	Node      string
 	Label     string
 	Topology  string // its domain; "": none
@@ -104,7 +107,7 @@ var participantStateNames = [participantStates]string{"running", "unknown", "rej
 func (m *Machine) Status() Status {
 	s := Status{RunID: m.runID, Generation: m.generation, Round: m.round.number, Origin: m.round.origin, Store: m.round.store, Phase: m.phase(), Policy: m.forming.policy}
 	for _, member := range m.round.participants {
-		ms := MemberStatus{Rank: member.rank, Node: member.node, Label: member.label, Topology: member.domain, State: participantStateNames[member.state], Cause: member.cause, Host: member.host}
+		ms := MemberStatus{Rank: member.rank, Name: m.names.ofMember(member), Node: member.node, Label: member.label, Topology: member.domain, State: participantStateNames[member.state], Cause: member.cause, Host: member.host}
 		if n := m.nodes.live[member.node]; n != nil && m.round.participantOf(n) == member {
 			ms.Label, ms.Addr, ms.Session, ms.Reconnect = n.label, n.seenAddr, n.session, n.grace
 		}
@@ -113,14 +116,14 @@ func (m *Machine) Status() Status {
 	forming := s.Phase.Forming()
 	for i, n := range m.forming.candidates() {
 		s.Waiting = append(s.Waiting, JoinStatus{
-			Node: n.id, Label: n.label, Topology: n.domain, Addr: n.seenAddr, Session: n.session, NodeRank: n.join.NodeRank,
+			Name: m.names.of(n.id), Node: n.id, Label: n.label, Topology: n.domain, Addr: n.seenAddr, Session: n.session, NodeRank: n.join.NodeRank,
 			Member: m.round.participantOf(n) != nil, Reconnect: n.grace,
 			Spare: forming && i >= m.forming.places() || !forming && !m.forming.admits(),
 		})
 	}
 	for _, n := range m.nodes.live {
 		if n.join == nil && m.round.participantOf(n) == nil {
-			s.Idle = append(s.Idle, IdleStatus{n.id, n.label, n.domain, n.seenAddr, n.session, n.stale, n.grace})
+			s.Idle = append(s.Idle, IdleStatus{m.names.of(n.id), n.id, n.label, n.domain, n.seenAddr, n.session, n.stale, n.grace})
 		}
 	}
 	slices.SortFunc(s.Idle, func(a, b IdleStatus) int { return strings.Compare(a.Node, b.Node) })
@@ -169,6 +172,9 @@ func (m *Machine) notStarted() string {
 		}
 		return fmt.Sprintf("no node has asked for a place; %s connected", wording.Count(len(m.nodes.live), "node is", "nodes are"))
 	case PhaseForming, PhaseRegroup:
+		if text := m.forming.mismatch.text; text != "" {
+			return m.forming.notComplete() + "; " + text
+		}
 		return m.forming.notComplete()
 	}
 	return ""
@@ -241,26 +247,26 @@ func findNode(s *Status, node string) (string, *Error) {
 	for _, m := range s.Members {
 		switch {
 		case m.Node == node && m.Session != "":
-			return fmt.Sprintf("node %s, rank %d of round %d,", m.Node, m.Rank, s.Round), nil
+			return fmt.Sprintf("node %s, rank %d of round %d,", m.Name, m.Rank, s.Round), nil
 		case m.Node == node && m.Cause != "":
 			cause = fmt.Sprintf(": rank %d of round %d, %s", m.Rank, s.Round, m.Cause)
 		case m.Session != "":
-			alive = append(alive, m.Node)
+			alive = append(alive, m.Name)
 		}
 	}
 	for _, j := range s.Waiting {
 		if j.Node == node {
-			return fmt.Sprintf("node %s, which waited for a place,", j.Node), nil
+			return fmt.Sprintf("node %s, which waited for a place,", j.Name), nil
 		}
 		if !j.Member {
-			alive = append(alive, j.Node)
+			alive = append(alive, j.Name)
 		}
 	}
 	for _, i := range s.Idle {
 		if i.Node == node {
-			return "node " + i.Node, nil
+			return "node " + i.Name, nil
 		}
-		alive = append(alive, i.Node)
+		alive = append(alive, i.Name)
 	}
 	there := "none is"
 	if len(alive) > 0 {
@@ -277,7 +283,7 @@ func findNode(s *Status, node string) (string, *Error) {
 func finished(was *Status) string {
 	for _, m := range was.Members {
 		if m.State == "finished" {
-			return m.Node
+			return m.Name
 		}
 	}
 	return ""

@@ -11,14 +11,14 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 	s := m.round.participantOf(n)
 	if s == nil || s.state != participantRunning || ev.Round != m.round.number || ev.Generation != m.round.origin || m.round.disowned() {
 		if ev.Away != 0 {
-			return Errorf(CodeInvalid, "run %q: node %s runs no workers in round %d", m.runID, n.id, ev.Round)
+			return Errorf(CodeInvalid, "run %q: node %s runs no workers in round %d", m.runID, m.names.of(n.id), ev.Round)
 		}
 		return nil
 	}
 	ev.Reason = printable.Text(ev.Reason)
 	var stays *Error
 	if ev.Away != 0 {
-		row := drained{by: "node " + n.id, reason: ev.Reason, away: ev.Away, cause: CauseFailures}
+		row := drained{by: "node " + m.names.of(n.id), reason: ev.Reason, away: ev.Away, cause: CauseFailures}
 		key := m.ownKey(n)
 		if stays = m.unfitRefusal(n, key, row); stays == nil {
 			ev.Leaving = true
@@ -29,7 +29,7 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 			why := "it asked to leave as unfit, and was refused: " + stays.Text
 			ev.Reason += "; " + why
 			stays = Errorf(stays.Code, "run %q: %s", m.runID, why)
-			m.out.note("node %s failed; %s", n.id, why)
+			m.out.note("node %s failed; %s", m.names.of(n.id), why)
 		}
 	}
 	if m.round.stop == nil {
@@ -132,7 +132,7 @@ func (m *Machine) drainUnfit(n *node, number uint64, d Direct) {
 	m.directives.keepOut(key, row)
 	m.directives.own = true
 	m.directives.changed()
-	m.out.note("node %s is not fit, and is kept out: %s", n.id, d.Reason)
+	m.out.note("node %s is not fit, and is kept out: %s", m.names.of(n.id), d.Reason)
 	if runs {
 		m.direct(d)
 	}

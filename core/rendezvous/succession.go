@@ -108,7 +108,7 @@ func (m *Machine) nameHost(s *participant) {
 		return
 	}
 	s.node = from
-	m.round.byNode[from] = s
+	m.round.tie(s)
 }
 
 // causeHost is why the member is lost whose process hosted before.
@@ -125,7 +125,7 @@ func (m *Machine) accountFor(rank int, state participantState, cause string) {
 	if s.state == participantUnknown || s.state == participantLost && state == participantFinished && m.nodes.live[s.node] == nil {
 		m.round.set(s, state, cause)
 		if cause != "" {
-			m.out.note("%s %s", s.name(), cause)
+			m.out.note("%s %s", m.names.ofMember(s), cause)
 		}
 	}
 }

@@ -247,6 +247,14 @@ func (c *Client) Warning() string {
 // Node returns this node's id, drawn at random if Params has none.
 func (c *Client) Node() string { return c.node }
 
+// called is what log lines call a node: its machine, unless it is this node's, too.
+func (c *Client) called(node string) string {
+	if machine := rendezvous.MachineOf(node); machine != rendezvous.MachineOf(c.node) {
+		return machine
+	}
+	return node
+}
+
 // Session returns the id of this client's session, drawn at random.
 func (c *Client) Session() rendezvous.SessionID { return c.session }
 

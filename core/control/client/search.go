@@ -223,7 +223,7 @@ func (s *search) takeOver(ctx context.Context, term uint64, waited bool) (*clien
 	}
 	c.takeOver(term, s.since(s.begun), false)
 	c.log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", s.ago()),
-		"host", s.last.HostNode, "term", term)
+		"host", c.called(s.last.HostNode), "term", term)
 	return c.dialHello(ctx, c.endpoint.hosted)
 }
 
@@ -354,7 +354,7 @@ func (s *search) notice() {
 	}
 	s.silent = s.c.network.now()
 	s.c.log.Warn(fmt.Sprintf("the host is silent for %s: its machine or network is down, or the process is stopped; no node takes over without proof; restart it, or end the job",
-		s.ago()), "host", s.last.HostNode)
+		s.ago()), "host", s.c.called(s.last.HostNode))
 }
 
 func (s *search) since(t time.Time) time.Duration { return s.c.network.since(t) }
@@ -556,11 +556,11 @@ func (s *search) succeeded(l *clientConn) {
 	case s.c.moved > maxRedirects: // which was told
 	case s.c.Hosting() || w.Group == "" || w.Group == s.last.Group && w.Term == s.last.Term:
 	case s.orderly:
-		s.c.log.Info("node "+w.HostNode+" hosts the control plane now", "address", l.addr.String(), "term", w.Term)
+		s.c.log.Info("node "+s.c.called(w.HostNode)+" hosts the control plane now", "address", l.addr.String(), "term", w.Term)
 	case w.Group == s.last.Group && s.evidence.Ended:
-		s.c.log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): node %s hosts now", s.ago(), w.HostNode),
+		s.c.log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): node %s hosts now", s.ago(), s.c.called(w.HostNode)),
 			"address", l.addr.String(), "term", w.Term)
 	default:
-		s.c.log.Warn("node "+w.HostNode+" hosts the control plane now", "address", l.addr.String(), "term", w.Term)
+		s.c.log.Warn("node "+s.c.called(w.HostNode)+" hosts the control plane now", "address", l.addr.String(), "term", w.Term)
 	}
 }

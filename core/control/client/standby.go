@@ -138,7 +138,7 @@ func (c *Client) transfer(f wire.Transfer, l *clientConn) {
 		c.log.Warn("ignored a request to host the control plane", "term", f.Term)
 		return
 	}
-	c.log.Info("the host leaves: this node hosts now", "host", l.welcome.HostNode, "term", f.Term)
+	c.log.Info("the host leaves: this node hosts now", "host", c.called(l.welcome.HostNode), "term", f.Term)
 	c.takeOver(f.Term, 0, true)
 	l.out.Send(wire.Transfer{Group: f.Group, Term: f.Term, Addr: c.group.Self()})
 }

@@ -1,0 +1,65 @@
+package rendezvous
+
+import (
+	"fmt"
+	"strings"
+)
+
+// nodeSuffix is the length of what NodeID appends to a machine's name, without the dash.
+const nodeSuffix = 6
+
+// NodeID returns an id for a node on a machine, of that name and random letters: several nodes
+// run on one machine, and containers of many machines may share one name.
+func NodeID(machine, random string) string { return machine + "-" + random[:nodeSuffix] }
+
+// MachineOf returns the machine's name of an id that NodeID made, and any other id as it is.
+func MachineOf(id string) string {
+	at := len(id) - nodeSuffix - 1
+	if at < 1 || id[at] != '-' || strings.Trim(id[at+1:], "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") != "" {
+		return id
+	}
+	return id[:at]
+}
+
+// names knows the nodes that texts name: live ones, and members of the last round.
+type names struct {
+	nodes    map[string]int // by id: 1 for a live node, 1 for a member
+	machines map[string]int // how many of these nodes each machine has
+}
+
+func newNames() *names { return &names{map[string]int{}, map[string]int{}} }
+
+func (ns *names) add(id string) {
+	if ns.nodes[id]++; ns.nodes[id] == 1 {
+		ns.machines[MachineOf(id)]++
+	}
+}
+
+func (ns *names) drop(id string) {
+	if ns.nodes[id]--; ns.nodes[id] > 0 {
+		return
+	}
+	delete(ns.nodes, id)
+	machine := MachineOf(id)
+	if ns.machines[machine]--; ns.machines[machine] == 0 {
+		delete(ns.machines, machine)
+	}
+}
+
+// of is what texts call a node: by its machine's name, and by its id where another node shares
+// that machine.
+func (ns *names) of(id string) string {
+	machine := MachineOf(id)
+	if others := ns.machines[machine] - min(ns.nodes[id], 1); machine == id || others > 0 {
+		return id
+	}
+	return machine
+}
+
+// ofMember is what texts call a member of the last round.
+func (ns *names) ofMember(s *participant) string {
+	if s.node == "" {
+		return fmt.Sprintf("the node of rank %d", s.rank)
+	}
+	return ns.of(s.node)
+}
