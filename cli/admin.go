@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rallypoint/backend"
+	"rallypoint/core/control/statustext"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 )
@@ -96,7 +97,7 @@ func (ar *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	default:
 		return unreachable(ar.addr, "a control plane", time.Since(start), checkControl, err)
 	}
-	if _, err := fmt.Fprintln(cmd.OutOrStdout(), clean(answer.Text)); err != nil {
+	if _, err := fmt.Fprintln(cmd.OutOrStdout(), statustext.Clean(answer.Text)); err != nil {
 		return failed("printing what was done: %w", err)
 	}
 	return nil
@@ -119,12 +120,12 @@ func (ar *adminRequest) complete(ctx context.Context, ev rendezvous.Event) (rend
 	}
 	switch len(run.Directives) {
 	case 0:
-		return nil, failed("no directive of run %q stands", clean(run.RunID))
+		return nil, failed("no directive of run %q stands", statustext.Clean(run.RunID))
 	case 1:
 		cancel.ID = run.Directives[0].ID
 		return cancel, nil
 	}
-	return nil, failed("%d directives of run %q stand: --directive names one", len(run.Directives), clean(run.RunID)) // an older server's
+	return nil, failed("%d directives of run %q stand: --directive names one", len(run.Directives), statustext.Clean(run.RunID)) // an older server's
 }
 
 // newAdminRequest completes the command of a request: what it asks for is the event that its

@@ -19,6 +19,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/journal"
+	"rallypoint/core/control/statustext"
 	"rallypoint/internal/lockedfile"
 	"rallypoint/internal/wording"
 )
@@ -98,7 +99,7 @@ and start the server with that: jobs that run go on, as docs/backup.md says.`,
 			if err != nil {
 				return failed("backup of %s: %w", args[0], err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "copied %s (%d bytes) to %s\n", wording.Count(runs, "run", "runs"), size, clean(args[1]))
+			fmt.Fprintf(cmd.OutOrStdout(), "copied %s (%d bytes) to %s\n", wording.Count(runs, "run", "runs"), size, statustext.Clean(args[1]))
 			return nil
 		},
 	}

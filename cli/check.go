@@ -10,6 +10,7 @@ import (
 
 	nodecheck "rallypoint/agent/check"
 	"rallypoint/cli/run"
+	"rallypoint/core/control/statustext"
 )
 
 // exitCannotTell is EX_TEMPFAIL.
@@ -47,7 +48,7 @@ told, as where there is no nvidia-smi. The last line says why.`,
 				return err
 			}
 			line := [...]string{nodecheck.Unknown: "cannot tell: ", nodecheck.Fit: "fit", nodecheck.Unfit: "not fit: "}[v.State] + v.Text
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", clean(text), line)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", statustext.Clean(text), line)
 			switch {
 			case v.State == nodecheck.Unfit && worst != nodecheck.Unfit:
 				said, err := json.Marshal(map[string]string{"reason": v.Reason, "text": v.Text})

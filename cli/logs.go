@@ -14,6 +14,7 @@ import (
 	"rallypoint/agent/stacks"
 	"rallypoint/backend"
 	"rallypoint/core/control"
+	"rallypoint/core/control/statustext"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/wording"
 )
@@ -104,9 +105,9 @@ func (s statusQuery) showLogs(cmd *cobra.Command, rank int, asJSON bool) error {
 // logsText shows what was answered; all texts in it are printable.
 func logsText(r *backend.Logs) string {
 	var b, notes strings.Builder
-	fmt.Fprintf(&b, "run %s, round %d", clean(r.RunID), r.Round)
+	fmt.Fprintf(&b, "run %s, round %d", statustext.Clean(r.RunID), r.Round)
 	if r.Failure != "" {
-		b.WriteString(": " + clean(r.Failure))
+		b.WriteString(": " + statustext.Clean(r.Failure))
 	}
 	b.WriteByte('\n')
 	unknown := make(map[string][]int) // by what is said of them, in their order
@@ -153,7 +154,7 @@ func ranksText(ranks []int) string {
 
 func writeSilent(w io.Writer, nodes []backend.SilentNode) {
 	for _, n := range nodes {
-		fmt.Fprintf(w, "node %d (%s) did not answer\n", n.Rank, clean(n.Label))
+		fmt.Fprintf(w, "node %d (%s) did not answer\n", n.Rank, statustext.Clean(n.Label))
 	}
 }
 
@@ -171,7 +172,7 @@ func (s statusQuery) followLogs(cmd *cobra.Command, rank int) error {
 		}
 		round = run.Round
 		err = backend.FollowLogs(ctx, run, s.token, rank, func(r *backend.Logs) {
-			fmt.Fprintf(notes, "run %s, round %d\n", clean(r.RunID), r.Round)
+			fmt.Fprintf(notes, "run %s, round %d\n", statustext.Clean(r.RunID), r.Round)
 			writeSilent(notes, r.Silent)
 		}, func(l backend.LogLine) {
 			if _, err := fmt.Fprintf(out, "[%s] %s\n", stacks.RankList(l.Ranks), l.Text); err != nil {
@@ -216,7 +217,7 @@ func (s statusQuery) nextRound(ctx context.Context, after uint64) (*control.RunS
 		case run.Round > after || run.Phase != rendezvous.PhaseRunning:
 			same = 0
 		case same == followTries:
-			return nil, failed("the store of round %d at %s does not answer any more, though the round runs; try again", run.Round, clean(run.RoundStore))
+			return nil, failed("the store of round %d at %s does not answer any more, though the round runs; try again", run.Round, statustext.Clean(run.RoundStore))
 		}
 		select {
 		case <-time.After(followPause):

@@ -8,6 +8,7 @@ import (
 
 	"rallypoint/backend"
 	"rallypoint/core/control"
+	"rallypoint/core/control/statustext"
 	"rallypoint/core/sharedlog"
 )
 
@@ -50,7 +51,7 @@ A control plane records by itself: "rallypoint serve --record FILE".`,
 				return failed("%w", err)
 			}
 			defer history.Close()
-			fmt.Fprintf(cmd.OutOrStdout(), "recording run %s\n", clean(run))
+			fmt.Fprintf(cmd.OutOrStdout(), "recording run %s\n", statustext.Clean(run))
 			if err := sharedlog.Watch(cmd.Context(), f, pause, history.Record, log.logger()); err != nil {
 				return failure{err}
 			}

@@ -11,6 +11,7 @@ import (
 
 	"rallypoint/backend"
 	"rallypoint/core/control"
+	"rallypoint/core/control/statustext"
 	"rallypoint/internal/wording"
 )
 
@@ -110,29 +111,30 @@ func onlyRun(st control.Status) (*control.RunStatus, error) {
 }
 
 // workersText shows the processes of the workers, each with its step and its place in the code.
-func workersText(r *backend.Stacks, term terminal) string {
+func workersText(run *control.RunStatus, r *backend.Stacks, term statustext.Terminal) string {
+	called := statustext.NamesOf([]control.RunStatus{*run})
 	where := make(map[int]string)
 	for _, g := range r.Groups {
 		for _, rank := range g.Ranks {
 			where[rank] = g.Where()
 		}
 	}
-	t := table{columns: []column{{head: "RANK", right: true}, {head: "NODE"}, {head: "HOST"}, {head: "PID", right: true}, {head: "STEP", right: true}, {head: "STATE"}, {head: "WHERE"}}, styledColumn: 5}
+	t := statustext.Table{Columns: []statustext.Column{{Head: "NODE"}, {Head: "RANK", Right: true}, {Head: "PID", Right: true}, {Head: "STEP", Right: true}, {Head: "STATE"}, {Head: "WHERE"}}, StyledColumn: 4}
 	for _, w := range r.Workers {
 		step := ""
 		if w.Step != nil {
-			step = grouped(*w.Step)
+			step = statustext.Grouped(*w.Step)
 		}
 		if len(w.State) > 0 && where[w.Rank] == w.State {
 			where[w.Rank] = ""
 		}
-		t.add(plain, fmt.Sprint(w.Rank), nodeText(w.Node, term.most(maxNode)), clean(w.Host), fmt.Sprint(w.Pid), step, clean(w.State), clean(where[w.Rank]))
+		t.Add(statustext.Plain, statustext.NodeText(called.Of(w.Node), term.Most(statustext.MaxNode)), fmt.Sprint(w.Rank), fmt.Sprint(w.Pid), step, statustext.Clean(w.State), statustext.Clean(where[w.Rank]))
 	}
 	var b strings.Builder
 	b.WriteString("\nWorkers\n")
-	t.write(&b, term)
+	t.Write(&b, term)
 	for _, n := range r.Silent {
-		fmt.Fprintf(&b, "node %d (%s) did not answer\n", n.Rank, clean(n.Label))
+		fmt.Fprintf(&b, "node %d (%s) did not answer\n", n.Rank, statustext.Clean(n.Label))
 	}
 	return b.String()
 }
@@ -140,10 +142,10 @@ func workersText(r *backend.Stacks, term terminal) string {
 // stacksText shows what was answered; all texts in it are printable.
 func stacksText(r *backend.Stacks) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "run %s, round %d: %s on %s\n%s\n", clean(r.RunID), r.Round, wording.Count(r.Ranks, "rank", "ranks"),
+	fmt.Fprintf(&b, "run %s, round %d: %s on %s\n%s\n", statustext.Clean(r.RunID), r.Round, wording.Count(r.Ranks, "rank", "ranks"),
 		wording.Count(r.Nodes, "node", "nodes"), r.Verdict)
 	for _, n := range r.Silent {
-		fmt.Fprintf(&b, "node %d (%s) did not answer\n", n.Rank, clean(n.Label))
+		fmt.Fprintf(&b, "node %d (%s) did not answer\n", n.Rank, statustext.Clean(n.Label))
 	}
 	if len(r.Groups) > 0 {
 		b.WriteByte('\n')

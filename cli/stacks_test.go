@@ -79,7 +79,7 @@ func TestStacksOfHangingJob(t *testing.T) {
 	code, stdout, stderr = execute(t, "status", endpoint, "--workers")
 	_, workers, found := strings.Cut(stdout, "\nWorkers\n")
 	rows := strings.Split(workers, "\n")
-	if code != 0 || !found || len(rows) != 10 || !strings.HasPrefix(rows[0], "RANK  NODE") {
+	if code != 0 || !found || len(rows) != 10 || !strings.HasPrefix(rows[0], "NODE") {
 		t.Fatalf("code %d: %s%s", code, stdout, stderr)
 	}
 	for rank, w := range s.Workers {

@@ -17,6 +17,7 @@ import (
 	"rallypoint/backend"
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
+	"rallypoint/core/control/statustext"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -118,7 +119,7 @@ func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) e
 	if err != nil {
 		return failure{err}
 	}
-	return show.printText(workersText(r, show.terminal))
+	return show.printText(workersText(run, r, show.terminal))
 }
 
 // statusPrinter shows statuses on one stream.
@@ -126,11 +127,11 @@ type statusPrinter struct {
 	out      io.Writer
 	json     bool
 	compact  bool // one line of JSON each
-	terminal terminal
+	terminal statustext.Terminal
 }
 
 func newStatusPrinter(out io.Writer, asJSON, watched bool) *statusPrinter {
-	return &statusPrinter{out: out, json: asJSON, compact: watched, terminal: terminalOf(out)}
+	return &statusPrinter{out: out, json: asJSON, compact: watched, terminal: statustext.TerminalOf(out)}
 }
 
 // print writes one status: raw as it came, st decoded.
@@ -147,7 +148,7 @@ func (s *statusPrinter) printText(text string) error {
 
 func (s *statusPrinter) text(raw []byte, st control.Status) []byte {
 	if !s.json {
-		return []byte(renderStatus(st, s.terminal))
+		return []byte(statustext.Render(st, s.terminal))
 	}
 	var b bytes.Buffer
 	if s.compact || json.Indent(&b, raw, "", "  ") != nil {
@@ -225,6 +226,12 @@ func endedEarly(err error) bool {
 	return false
 }
 
+// jsonText is a text as JSON writes it.
+func jsonText(text string) []byte {
+	b, _ := json.Marshal(text) // a text cannot fail
+	return b
+}
+
 // Moves of a terminal's cursor.
 const (
 	clearScreen = "\x1b[H\x1b[2J"
@@ -249,7 +256,7 @@ func watch(ctx context.Context, q statusQuery, show *statusPrinter, ticks <-chan
 		case show.json:
 			text = fmt.Sprintf("{\"error\": %s}\n", jsonText(err.Error()))
 		default:
-			text = time.Now().In(show.terminal.zone).Format(time.TimeOnly) + "  " + wording.Wrap(err.Error(), show.terminal.width, 10) + "\n"
+			text = time.Now().In(show.terminal.Zone).Format(time.TimeOnly) + "  " + wording.Wrap(err.Error(), show.terminal.Width, 10) + "\n"
 		}
 		if _, err := show.out.Write([]byte(frameOf(text, first, show))); err != nil {
 			return failed("printing the status: %w", err)
@@ -269,9 +276,9 @@ func frameOf(text string, first bool, show *statusPrinter) string {
 	switch {
 	case show.json:
 		return text
-	case !show.terminal.interactive && first:
+	case !show.terminal.Interactive && first:
 		return text
-	case !show.terminal.interactive:
+	case !show.terminal.Interactive:
 		return "\n" + text
 	}
 	start := moveHome

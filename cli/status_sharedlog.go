@@ -7,6 +7,7 @@ import (
 
 	"rallypoint/backend"
 	"rallypoint/core/control"
+	"rallypoint/core/control/statustext"
 )
 
 // fetchFromLog is fetch where there is no control plane.
@@ -32,7 +33,7 @@ func (s statusQuery) fetchFromLog(ctx context.Context) ([]byte, control.Status, 
 		st.Runs = append(st.Runs, run)
 	}
 	slices.SortStableFunc(st.Runs, func(a, b control.RunStatus) int { // those with nodes first
-		return min(1, present(&b)) - min(1, present(&a))
+		return min(1, statustext.Present(&b)) - min(1, statustext.Present(&a))
 	})
 	st.Runs = st.Runs[:min(len(st.Runs), control.MaxStatusRuns)]
 	raw, err := json.Marshal(st)

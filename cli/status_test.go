@@ -14,6 +14,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
+	"rallypoint/core/control/statustext"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -180,7 +181,7 @@ func TestWatch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			out, ticks, ended := make(frames), make(chan time.Time), make(chan error)
-			show := &statusPrinter{out: out, terminal: terminal{width: screenWidth, zone: time.UTC, interactive: interactive}}
+			show := &statusPrinter{out: out, terminal: statustext.Terminal{Width: 100, Zone: time.UTC, Interactive: interactive}}
 			q := statusQuery{addr: s.addr, timeout: time.Minute}
 			go func() { ended <- watch(ctx, q, show, ticks) }()
 			first := <-out
@@ -206,7 +207,7 @@ func TestWatchOutlivesTheControlPlane(t *testing.T) {
 		s := serve(t, command("serve", "--listen", "127.0.0.1:0"))
 		ctx, cancel := context.WithCancel(t.Context())
 		out, ticks, ended := make(frames), make(chan time.Time), make(chan error)
-		show := &statusPrinter{out: out, json: asJSON, compact: true, terminal: terminal{width: screenWidth, zone: time.UTC}}
+		show := &statusPrinter{out: out, json: asJSON, compact: true, terminal: statustext.Terminal{Width: 100, Zone: time.UTC}}
 		go func() { ended <- watch(ctx, statusQuery{addr: s.addr, timeout: time.Minute}, show, ticks) }()
 		first := <-out
 		s.end(t)
@@ -251,7 +252,7 @@ func TestWatchCommand(t *testing.T) {
 func TestTerminalOf(t *testing.T) {
 	r, w := io.Pipe()
 	defer r.Close()
-	if s := terminalOf(w); s.interactive || s.colour || s.width != unlimited {
+	if s := statustext.TerminalOf(w); s.Interactive || s.Colour || s.Width != statustext.Unlimited {
 		t.Errorf("%+v", s)
 	}
 }

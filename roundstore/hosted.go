@@ -13,6 +13,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
+	"rallypoint/core/control/statustext"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -80,7 +81,7 @@ func check(p params.Params) error {
 func startHost(cfg client.HostConfig, stores *RoundStores, file *control.TraceFile, node string, listeners ...net.Listener) client.Host {
 	c := control.Config{
 		RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics, Group: cfg.Group, Node: &cfg.Params,
-		Refused: cfg.Refused,
+		Refused: cfg.Refused, Text: statustext.Plainly,
 	}
 	c.HostNode = node
 	c.TakeStore = stores.shareControlPort(listeners)

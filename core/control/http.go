@@ -80,19 +80,19 @@ func newPages(s *Server) http.Handler {
 	mux.HandleFunc("GET /metrics", p.metrics)
 	mux.HandleFunc("/", notFound)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
-		if !statuspage.Wanted(r) {
-			w.Header().Set("Vary", "Accept")
-			notFound(w, r)
+		if statuspage.Wanted(r) {
+			statuspage.Serve(w)
 			return
 		}
-		statuspage.Serve(w)
+		w.Header().Set("Vary", "Accept")
+		p.text(w, r)
 	})
 	return p.guarded(p.named(p.bounded(mux)))
 }
 
 func notFound(w http.ResponseWriter, _ *http.Request) {
 	rebinding.Answer(w, http.StatusNotFound, plainText,
-		[]byte("not found; this is the control plane of Rallypoint, which has /healthz, /metrics, /status, /status?rdzv_id=ID and, for a browser, /\n"))
+		[]byte("not found; this is the control plane of Rallypoint, which has /, /healthz, /metrics, /status and /status?rdzv_id=ID\n"))
 }
 
 const plainText = "text/plain; charset=utf-8"
@@ -188,6 +188,25 @@ func (p *pages) bounded(next http.Handler) http.Handler {
 		case <-r.Context().Done():
 		}
 	})
+}
+
+// text answers with the status as text, of one run if it is asked for.
+func (p *pages) text(w http.ResponseWriter, r *http.Request) {
+	query := r.URL.Query()
+	st, there := Status{}, true
+	switch id := query.Get("rdzv_id"); {
+	case p.server.cfg.Text == nil:
+		notFound(w, r)
+		return
+	case query.Has("rdzv_id"):
+		if st, there = p.server.RunStatus(id); !there {
+			rebinding.Answer(w, http.StatusNotFound, plainText, []byte(p.server.unknownRun(id).Text+"\n"))
+			return
+		}
+	default:
+		st = p.server.Status()
+	}
+	rebinding.Answer(w, http.StatusOK, plainText, []byte(p.server.cfg.Text(st)))
 }
 
 func (p *pages) status(w http.ResponseWriter, r *http.Request) {

@@ -66,6 +66,9 @@ type Config struct {
 	// Metrics, if set, adds what else this process has to tell to /metrics. It is
 	// called by several goroutines.
 	Metrics func(*promtext.Buffer)
+	// Text, if set, is what GET / answers to programs that ask for no page: a status as text. It is
+	// called by several goroutines.
+	Text func(Status) string
 	// Refused, if set, counts the connections that round stores and forwarders in this
 	// process have refused, by reason, for the status. It is called by several goroutines.
 	Refused func() (stores, forwarders map[string]uint64)

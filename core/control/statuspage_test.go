@@ -1,6 +1,7 @@
 package control
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
@@ -28,7 +29,7 @@ func ask(t *testing.T, s *fakeServer, path, host, header string) (*http.Response
 }
 
 // TestStatusPage: a browser gets the page, unless it asks for a foreign name; a client that
-// asks for no page gets the list of paths.
+// asks for no page gets the list of paths where there is no text.
 func TestStatusPage(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	resp, body := ask(t, s, "/", s.addr, fromBrowser)
@@ -43,6 +44,27 @@ func TestStatusPage(t *testing.T) {
 	}
 	if resp, body := ask(t, s, "/", s.addr, "Accept: */*\r\n"); resp.StatusCode != 404 || !strings.Contains(body, "/status?rdzv_id=ID") || resp.Header.Get("Vary") != "Accept" {
 		t.Errorf("curl: %d %q", resp.StatusCode, body)
+	}
+}
+
+// TestStatusAsText: a client that asks for no page gets the status as text, of one run if it is
+// asked for.
+func TestStatusAsText(t *testing.T) {
+	s := newFakeServer(t, Config{Text: func(st Status) string { return fmt.Sprintf("%d of %d runs\n", len(st.Runs), st.RunsTotal) }})
+	twoNodes(t, s)
+	h := testHello("c", "s9", controltest.Params("", 2))
+	h.RunID = "other"
+	dialNode(t, s.addr).enter(h)
+	for path, want := range map[string]string{"/": "2 of 2 runs\n", "/?rdzv_id=other": "1 of 1 runs\n"} {
+		for _, accept := range []string{"Accept: */*\r\n", ""} {
+			resp, body := ask(t, s, path, s.addr, accept)
+			if resp.StatusCode != 200 || body != want || resp.Header.Get("Content-Type") != plainText || resp.Header.Get("Vary") != "Accept" {
+				t.Errorf("%s, %q: %d %v %q", path, accept, resp.StatusCode, resp.Header, body)
+			}
+		}
+	}
+	if resp, body := ask(t, s, "/?rdzv_id=none", s.addr, ""); resp.StatusCode != 404 || !strings.Contains(body, "none") {
+		t.Errorf("a run that is not there: %d %q", resp.StatusCode, body)
 	}
 }
 

@@ -1,4 +1,6 @@
-package cli
+// Package statustext shows the status of a control plane as text, for terminals and for what asks
+// its port for no page.
+package statustext
 
 import (
 	"cmp"
@@ -17,36 +19,42 @@ import (
 const (
 	maxRows    = 40 // nodes
 	maxShown   = 10 // changes
-	maxNode    = 36 // columns of a node's id
+	MaxNode    = 36 // columns of a node's id
 	maxRunName = 24
 )
 
-// renderStatus shows a status as text: one run in full, several in a line each.
-func renderStatus(st control.Status, term terminal) string {
+// Plainly shows a status whole and without colour.
+func Plainly(st control.Status) string {
+	return Render(st, Terminal{Width: Unlimited, Zone: time.Local})
+}
+
+// Render shows a status as text: one run in full, several in a line each.
+func Render(st control.Status, term Terminal) string {
 	var b strings.Builder
+	called := NamesOf(st.Runs)
 	now := time.Now()
-	where := fmt.Sprintf("Runs that meet at %s, as their nodes have written it there", clean(st.Place))
+	where := fmt.Sprintf("Runs that meet at %s, as their nodes have written it there", Clean(st.Place))
 	if s := st.Server; s != nil {
 		now = s.Now
-		where = fmt.Sprintf("Control plane at %s (%s pid %d, version %s), up %s, %s", clean(s.Address), clean(s.Host), s.PID, clean(s.Version),
+		where = fmt.Sprintf("Control plane at %s (%s pid %d, version %s), up %s, %s", Clean(s.Address), Clean(s.Host), s.PID, Clean(s.Version),
 			ago(s.Now.Sub(s.StartedAt).Seconds()), wording.Count(s.Connections, "connection", "connections"))
 	}
-	fmt.Fprintln(&b, term.apply(faint, wording.Wrap(where, term.width, 0)))
+	fmt.Fprintln(&b, term.apply(faint, wording.Wrap(where, term.Width, 0)))
 	if s := st.Server; s != nil && s.Succession != nil {
-		fmt.Fprintln(&b, term.apply(faint, wording.Wrap(successionLine(s.Succession, now), term.width, 0)))
+		fmt.Fprintln(&b, term.apply(faint, wording.Wrap(successionLine(s.Succession, called, now), term.Width, 0)))
 	}
-	if text := tokenText(&st, term); text != "" {
-		fmt.Fprintln(&b, term.apply(faint, "Token: "+wording.Wrap(text, term.width, len("Token: "))))
+	if text := tokenText(&st, called, term); text != "" {
+		fmt.Fprintln(&b, term.apply(faint, "Token: "+wording.Wrap(text, term.Width, len("Token: "))))
 	}
 	if text := refusedText(st.Server); text != "" {
-		fmt.Fprintln(&b, term.apply(faint, "Refused: "+wording.Wrap(text, term.width, len("Refused: "))))
+		fmt.Fprintln(&b, term.apply(faint, "Refused: "+wording.Wrap(text, term.Width, len("Refused: "))))
 	}
 	fmt.Fprintln(&b)
 	switch {
 	case len(st.Runs) == 0:
 		fmt.Fprintln(&b, "No run is known here yet.")
 	case len(st.Runs) == 1 && st.RunsTotal == 1:
-		renderRun(&b, &st.Runs[0], now, term)
+		renderRun(&b, &st.Runs[0], called, now, term)
 	default:
 		renderRuns(&b, &st, term)
 	}
@@ -54,23 +62,24 @@ func renderStatus(st control.Status, term terminal) string {
 }
 
 // successionLine says who hosts and who hosts next.
-func successionLine(s *control.SuccessionStatus, now time.Time) string {
-	text := fmt.Sprintf("Stands by; node %s hosts at %s (term %d)", clean(s.HostNode), clean(s.Host), s.Term)
+func successionLine(s *control.SuccessionStatus, called Names, now time.Time) string {
+	host := Clean(called.Of(s.HostNode))
+	text := fmt.Sprintf("Stands by; node %s hosts at %s (term %d)", host, Clean(s.Host), s.Term)
 	if s.Role == control.RoleHosting {
-		text = fmt.Sprintf("Node %s hosts (term %d)", clean(s.HostNode), s.Term)
+		text = fmt.Sprintf("Node %s hosts (term %d)", host, s.Term)
 		if s.TookOver != "" && s.Since != nil {
-			text = fmt.Sprintf("Node %s hosts (term %d) since %s ago, in the place of node %s", clean(s.HostNode), s.Term, ago(now.Sub(*s.Since).Seconds()), clean(s.TookOver))
+			text = fmt.Sprintf("Node %s hosts (term %d) since %s ago, in the place of node %s", host, s.Term, ago(now.Sub(*s.Since).Seconds()), Clean(called.Of(s.TookOver)))
 		}
 	}
 	next := make([]string, 0, len(s.Standbys))
 	for _, n := range s.Standbys {
-		next = append(next, clean(n.Node))
+		next = append(next, Clean(called.Of(n.Node)))
 	}
 	switch {
 	case len(next) > 0:
 		text += "; next: " + strings.Join(next, ", ")
 	case len(s.NotBy) > 0:
-		text += "; no node stands by: " + clean(strings.Join(s.NotBy, "; "))
+		text += "; no node stands by: " + Clean(strings.Join(s.NotBy, "; "))
 	default:
 		text += "; no node stands by"
 	}
@@ -78,16 +87,16 @@ func successionLine(s *control.SuccessionStatus, now time.Time) string {
 }
 
 // renderRuns shows several runs in a line each.
-func renderRuns(b *strings.Builder, st *control.Status, term terminal) {
-	t := table{columns: []column{{head: "RUN"}, {head: "PHASE"}, {head: "ROUND", right: true}, {head: "HERE", right: true}, {head: "OF"}, {head: "WAIT", right: true}, {head: "WHAT"}}}
+func renderRuns(b *strings.Builder, st *control.Status, term Terminal) {
+	t := Table{Columns: []Column{{Head: "RUN"}, {Head: "PHASE"}, {Head: "ROUND", Right: true}, {Head: "HERE", Right: true}, {Head: "OF"}, {Head: "WAIT", Right: true}, {Head: "WHAT"}}}
 	for i := range st.Runs {
 		r := &st.Runs[i]
 		phase, style := shownState(r)
-		t.add(style, cut(clean(r.RunID), term.most(maxRunName)), phase, roundText(r.Round), fmt.Sprint(present(r)), rangeText(control.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
+		t.Add(style, cut(Clean(r.RunID), term.Most(maxRunName)), phase, roundText(r.Round), fmt.Sprint(Present(r)), rangeText(control.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
 			blankZero(waitingCount(r)), headline(r, term))
 	}
-	t.styledColumn = 1
-	t.write(b, term)
+	t.StyledColumn = 1
+	t.Write(b, term)
 	if more := st.RunsTotal - len(st.Runs); more > 0 {
 		fmt.Fprintf(b, "… and %d more\n", more)
 	}
@@ -96,24 +105,24 @@ func renderRuns(b *strings.Builder, st *control.Status, term terminal) {
 }
 
 // headline is the most telling sentence about a run.
-func headline(r *control.RunStatus, term terminal) string {
+func headline(r *control.RunStatus, term Terminal) string {
 	switch {
 	case r.Closed != nil:
-		return clean(closedText(r.Closed, term))
+		return Clean(closedText(r.Closed, term))
 	case r.Stopping != "":
-		return clean(r.Stopping)
+		return Clean(r.Stopping)
 	case r.Stalled != "":
-		return clean(r.Stalled)
+		return Clean(r.Stalled)
 	case r.NotStarted != "":
-		return clean(r.NotStarted)
+		return Clean(r.NotStarted)
 	case len(r.Changes) > 0:
-		return clean(r.Changes[len(r.Changes)-1].Text)
+		return Clean(r.Changes[len(r.Changes)-1].Text)
 	}
 	return ""
 }
 
 // renderRun shows one run in full.
-func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term terminal) {
+func renderRun(b *strings.Builder, r *control.RunStatus, called Names, now time.Time, term Terminal) {
 	phase, style := shownState(r)
 	head := []string{phase}
 	if r.Round > 0 {
@@ -127,15 +136,15 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 	if r.Nodes.Max == 1 {
 		nodes = "node"
 	}
-	head = append(head, fmt.Sprintf("%d of %s %s here", present(r), rangeText(r.Nodes), nodes))
+	head = append(head, fmt.Sprintf("%d of %s %s here", Present(r), rangeText(r.Nodes), nodes))
 	if r.RoundStore != "" && r.Closed == nil {
-		head = append(head, "store "+clean(r.RoundStore))
+		head = append(head, "store "+Clean(r.RoundStore))
 	}
-	name := "Run " + cut(clean(r.RunID), term.most(maxRunName)) + ": "
-	line := wording.Wrap(strings.Join(head, ", "), term.width, wording.Columns.StringWidth(name))
+	name := "Run " + cut(Clean(r.RunID), term.Most(maxRunName)) + ": "
+	line := wording.Wrap(strings.Join(head, ", "), term.Width, wording.Columns.StringWidth(name))
 	line = strings.Replace(line, phase, term.apply(style, phase), 1)
 	fmt.Fprintln(b, term.apply(bold, name)+line)
-	remark(b, "Progress: ", progressText(r.Progress), term)
+	remark(b, "Progress: ", progressText(r.Progress, called), term)
 	remark(b, "Stalled: ", r.Stalled, term)
 	if r.Progress != nil && r.Progress.Slow != nil {
 		remark(b, "Slow: ", r.Progress.Slow.Text, term)
@@ -148,21 +157,22 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 		remark(b, "Scaled to: ", fmt.Sprint(r.ScaledTo), term)
 	}
 	for _, d := range r.Directives {
-		remark(b, "Directive: ", directiveText(&d, now), term)
+		remark(b, "Directive: ", directiveText(&d, called, now), term)
 	}
 	for _, d := range r.Drained {
-		who := d.Node + ", by " + d.By
+		node := called.Of(d.Node)
+		who := node + ", by " + d.By
 		if d.Cordoned {
 			who += ", cordoned"
 		}
 		if d.Cause == rendezvous.CauseFailures.String() {
-			who = d.Node + ", which left as unfit"
+			who = node + ", which left as unfit"
 		}
 		remark(b, "Drained: ", who+": "+d.Reason, term)
 	}
 	remark(b, "Not started: ", r.NotStarted, term)
 	remark(b, "Missing: ", missingText(r), term)
-	remark(b, "Finished: ", finishedText(r, term.most(maxShown)), term)
+	remark(b, "Finished: ", finishedText(r, called, term.Most(maxShown)), term)
 	if r.Closed != nil {
 		remark(b, "Closed: ", closedText(r.Closed, term), term)
 	}
@@ -171,12 +181,12 @@ func renderRun(b *strings.Builder, r *control.RunStatus, now time.Time, term ter
 }
 
 // directiveText says what a directive asks for, and when.
-func directiveText(d *control.DirectiveStatus, now time.Time) string {
+func directiveText(d *control.DirectiveStatus, called Names, now time.Time) string {
 	left := max(0, d.At.Add(time.Duration(d.WithinS*float64(time.Second))).Sub(now)).Round(time.Second)
 	what := d.Kind
 	switch {
 	case len(d.Nodes) > 0:
-		what += " " + strings.Join(d.Nodes, ", ")
+		what += " " + strings.Join(called.all(d.Nodes), ", ")
 	case d.Target > 0:
 		what += fmt.Sprintf(" to %d", d.Target)
 	}
@@ -199,9 +209,9 @@ func phaseText(d *control.DirectiveStatus) string {
 }
 
 // remark writes a line with a title, unless there is nothing to say.
-func remark(b *strings.Builder, title, text string, term terminal) {
+func remark(b *strings.Builder, title, text string, term Terminal) {
 	if text != "" {
-		fmt.Fprintln(b, term.apply(bold, title)+wording.Wrap(clean(text), term.width, len(title)))
+		fmt.Fprintln(b, term.apply(bold, title)+wording.Wrap(Clean(text), term.Width, len(title)))
 	}
 }
 
@@ -224,22 +234,22 @@ func missingText(r *control.RunStatus) string {
 }
 
 // finishedText names who finished while others still run.
-func finishedText(r *control.RunStatus, most int) string {
+func finishedText(r *control.RunStatus, called Names, most int) string {
 	if len(r.Finished) == 0 || r.Phase == rendezvous.PhaseClosed {
 		return ""
 	}
-	names := r.Finished[:min(len(r.Finished), most)]
-	text := strings.Join(names, ", ")
-	if more := len(r.Finished) - len(names); more > 0 {
+	shown := called.all(r.Finished[:min(len(r.Finished), most)])
+	text := strings.Join(shown, ", ")
+	if more := len(r.Finished) - len(shown); more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
 	return text
 }
 
-func closedText(c *control.ClosedStatus, term terminal) string {
+func closedText(c *control.ClosedStatus, term Terminal) string {
 	text := c.How + " by " + c.By
 	if c.At != nil {
-		text += " at " + c.At.In(term.zone).Format(time.DateTime)
+		text += " at " + c.At.In(term.Zone).Format(time.DateTime)
 	}
 	if c.Reason != "" {
 		text += ": " + c.Reason
@@ -249,16 +259,16 @@ func closedText(c *control.ClosedStatus, term terminal) string {
 
 // renderNodes shows who is in the run: members by rank, then who waits, then who
 // is idle. Of many, those that run undisturbed are left out first.
-func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
+func renderNodes(b *strings.Builder, r *control.RunStatus, term Terminal) {
 	waits := map[string]control.WaitingStatus{}
 	for _, w := range r.Waiting {
 		waits[w.Node] = w
 	}
-	t := table{
-		columns:      []column{{head: "NODE"}, {head: "RANK", right: true}, {head: "STATE"}, {head: "STEP", right: true}, {head: "HEARD", right: true}, {head: "WAITS", right: true}, {head: "TOPOLOGY"}, {head: "ADDRESS"}, {head: "PROCESS"}},
-		styledColumn: 2,
+	t := Table{
+		Columns:      []Column{{Head: "NODE"}, {Head: "RANK", Right: true}, {Head: "STATE"}, {Head: "STEP", Right: true}, {Head: "HEARD", Right: true}, {Head: "WAITS", Right: true}, {Head: "TOPOLOGY"}, {Head: "ADDRESS"}, {Head: "PROCESS"}},
+		StyledColumn: 2,
 	}
-	total, most, widest := len(r.Members)+len(r.Waiting)+len(r.Idle), term.most(maxRows), term.most(maxNode)
+	total, most, widest := len(r.Members)+len(r.Waiting)+len(r.Idle), term.Most(maxRows), term.Most(MaxNode)
 	left := 0
 	for _, m := range r.Members {
 		w, rejoined := waits[m.Node]
@@ -274,17 +284,17 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 		if rejoined {
 			waited = waitedText(w)
 		}
-		node := m.Node
-		if node == "" {
+		node := cmp.Or(m.Name, m.Node)
+		if m.Node == "" {
 			node = "?"
 		}
-		t.add(stateStyle(m.State, m.Reconnecting), nodeText(node, widest), fmt.Sprint(m.Rank), stateText(m.State, m.Reconnecting)+leftText(&m), stepText(m.Progress), heard(m.LeaseAgeS), waited, nodeText(m.Topology, widest),
-			clean(m.Address), processText(m.Label, node, m.Cause, hostNote(m.Host)))
+		t.Add(stateStyle(m.State, m.Reconnecting), NodeText(node, widest), fmt.Sprint(m.Rank), stateText(m.State, m.Reconnecting)+leftText(&m), stepText(m.Progress), heard(m.LeaseAgeS), waited, NodeText(m.Topology, widest),
+			Clean(m.Address), processText(m.Label, m.Node, m.Cause, hostNote(m.Host)))
 	}
 	left += t.addOthers(r, most, widest)
 	if len(t.rows) > 0 || left > 0 {
 		fmt.Fprintln(b)
-		t.write(b, term)
+		t.Write(b, term)
 	}
 	if left > 0 {
 		fmt.Fprintf(b, "      … and %d more, which --json shows\n", left)
@@ -293,7 +303,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term terminal) {
 
 // addOthers adds nodes that wait or are idle while there are fewer than most rows, and
 // returns how many are left out.
-func (t *table) addOthers(r *control.RunStatus, most, widest int) (left int) {
+func (t *Table) addOthers(r *control.RunStatus, most, widest int) (left int) {
 	for _, w := range r.Waiting {
 		if w.Role == control.RoleMember {
 			continue
@@ -306,21 +316,21 @@ func (t *table) addOthers(r *control.RunStatus, most, widest int) (left int) {
 		if w.NodeRank >= 0 {
 			note = fmt.Sprintf("(asks for rank %d)", w.NodeRank)
 		}
-		t.add(stateStyle(w.Role, w.Reconnecting), nodeText(w.Node, widest), "-", stateText(w.Role, w.Reconnecting), "", heard(w.LeaseAgeS), waitedText(w), nodeText(w.Topology, widest),
-			clean(w.Address), processText(w.Label, w.Node, "", note))
+		t.Add(stateStyle(w.Role, w.Reconnecting), NodeText(cmp.Or(w.Name, w.Node), widest), "-", stateText(w.Role, w.Reconnecting), "", heard(w.LeaseAgeS), waitedText(w), NodeText(w.Topology, widest),
+			Clean(w.Address), processText(w.Label, w.Node, "", note))
 	}
 	for _, i := range r.Idle {
 		if len(t.rows) >= most {
 			left++
 			continue
 		}
-		t.add(stateStyle("idle", i.Reconnecting), nodeText(i.Node, widest), "-", stateText("idle", i.Reconnecting), "", heard(i.LeaseAgeS), "", nodeText(i.Topology, widest), clean(i.Address),
+		t.Add(stateStyle("idle", i.Reconnecting), NodeText(cmp.Or(i.Name, i.Node), widest), "-", stateText("idle", i.Reconnecting), "", heard(i.LeaseAgeS), "", NodeText(i.Topology, widest), Clean(i.Address),
 			processText(i.Label, i.Node, i.Reason, ""))
 	}
 	return left
 }
 
-func nodeText(node string, widest int) string { return cut(clean(node), widest) }
+func NodeText(node string, widest int) string { return cut(Clean(node), widest) }
 
 func stateText(state string, reconnecting bool) string {
 	if reconnecting {
@@ -350,8 +360,9 @@ func processText(label, node, why, note string) string {
 	if label == node {
 		label = ""
 	}
-	who := strings.TrimSpace(clean(label) + " " + note)
-	why = clean(strings.TrimPrefix(why, "lost: "))
+	label = strings.TrimPrefix(label, rendezvous.MachineOf(node)+" ") // the row begins with it
+	who := strings.TrimSpace(Clean(label) + " " + note)
+	why = Clean(strings.TrimPrefix(why, "lost: "))
 	switch {
 	case why == "":
 		return who
@@ -378,8 +389,8 @@ func waitedText(w control.WaitingStatus) string {
 }
 
 // renderChanges shows the last changes, the oldest first.
-func renderChanges(b *strings.Builder, r *control.RunStatus, now time.Time, term terminal) {
-	shown := r.Changes[max(0, len(r.Changes)-term.most(maxShown)):]
+func renderChanges(b *strings.Builder, r *control.RunStatus, now time.Time, term Terminal) {
+	shown := r.Changes[max(0, len(r.Changes)-term.Most(maxShown)):]
 	if len(shown) == 0 {
 		return
 	}
@@ -391,13 +402,13 @@ func renderChanges(b *strings.Builder, r *control.RunStatus, now time.Time, term
 	fmt.Fprintln(b, term.apply(bold, title))
 	for _, c := range shown {
 		at := clock(c.At, now, term)
-		fmt.Fprintln(b, "  "+term.apply(faint, at)+"  "+wording.Wrap(clean(c.Text), term.width, len(at)+4))
+		fmt.Fprintln(b, "  "+term.apply(faint, at)+"  "+wording.Wrap(Clean(c.Text), term.Width, len(at)+4))
 	}
 }
 
 // clock is a time of day, with the date if it was another day.
-func clock(t, now time.Time, term terminal) string {
-	t, now = t.In(term.zone), now.In(term.zone)
+func clock(t, now time.Time, term Terminal) string {
+	t, now = t.In(term.Zone), now.In(term.Zone)
 	if t.Format(time.DateOnly) == now.Format(time.DateOnly) {
 		return t.Format(time.TimeOnly)
 	}
@@ -447,8 +458,8 @@ func rangeText(n control.NodeRange) string {
 	return fmt.Sprintf("%d:%d", n.Min, n.Max)
 }
 
-// present counts the nodes that are here.
-func present(r *control.RunStatus) int {
+// Present counts the nodes that are here.
+func Present(r *control.RunStatus) int {
 	n := len(r.Idle)
 	for _, m := range r.Members {
 		if m.Alive || m.LeaseAgeS != nil { // an older control plane says the latter only
@@ -470,8 +481,8 @@ func waitingCount(r *control.RunStatus) int {
 }
 
 // shownState is the state of a run, and how it is shown. An older server tells the phase alone.
-func shownState(r *control.RunStatus) (string, style) {
-	state := clean(cmp.Or(r.State, string(r.Phase)))
+func shownState(r *control.RunStatus) (string, Style) {
+	state := Clean(cmp.Or(r.State, string(r.Phase)))
 	switch r.Phase {
 	case rendezvous.PhaseForming, rendezvous.PhaseRegroup:
 		return state, yellow
@@ -481,10 +492,10 @@ func shownState(r *control.RunStatus) (string, style) {
 		}
 		return state, yellow
 	}
-	return state, plain
+	return state, Plain
 }
 
-func stateStyle(state string, reconnecting bool) style {
+func stateStyle(state string, reconnecting bool) Style {
 	switch {
 	case reconnecting:
 		return yellow
@@ -510,7 +521,7 @@ func refusedText(s *control.ServerStatus) string {
 		counts map[string]uint64
 	}{{"", s.Refused}, {" at its node's round store", s.StoresRefused}, {" by its node's forwarder", s.ForwardersRefused}} {
 		for _, reason := range slices.Sorted(maps.Keys(part.counts)) {
-			parts = append(parts, fmt.Sprintf("%d %s%s", part.counts[reason], clean(reason), part.where))
+			parts = append(parts, fmt.Sprintf("%d %s%s", part.counts[reason], Clean(reason), part.where))
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -519,17 +530,17 @@ func refusedText(s *control.ServerStatus) string {
 // tokenText names the server's token by its fingerprints and says which nodes have proven
 // that they know it; "" if there is none. A node whose connection is broken has proven
 // nothing yet to the server that waits for it.
-func tokenText(st *control.Status, term terminal) string {
+func tokenText(st *control.Status, called Names, term Terminal) string {
 	if st.Server == nil || len(st.Server.Fingerprints) == 0 {
 		return ""
 	}
 	keys := st.Server.Fingerprints
 	by, all := map[string][]string{}, 0
 	for _, n := range connectedNodes(st.Runs) {
-		by[n.fingerprint] = append(by[n.fingerprint], n.node)
+		by[n.fingerprint] = append(by[n.fingerprint], called.Of(n.node))
 		all++
 	}
-	text := clean(strings.Join(keys, ", "))
+	text := Clean(strings.Join(keys, ", "))
 	switch proven := all - len(by[""]); {
 	case all == 0:
 		return text
@@ -542,7 +553,7 @@ func tokenText(st *control.Status, term terminal) string {
 	}
 	for i, key := range keys {
 		if i > 0 && len(by[key]) > 0 {
-			text += fmt.Sprintf("; by %s: %s", clean(key), namesText(by[key], term))
+			text += fmt.Sprintf("; by %s: %s", Clean(key), namesText(by[key], term))
 		}
 	}
 	return text + ")"
@@ -576,10 +587,10 @@ func connectedNodes(runs []control.RunStatus) []connectedNode {
 }
 
 // namesText lists nodes, of many the first ones.
-func namesText(nodes []string, term terminal) string {
+func namesText(nodes []string, term Terminal) string {
 	shown := make([]string, 0, maxShown)
-	for _, node := range nodes[:min(len(nodes), term.most(maxShown))] {
-		shown = append(shown, nodeText(node, maxNode))
+	for _, node := range nodes[:min(len(nodes), term.Most(maxShown))] {
+		shown = append(shown, NodeText(node, MaxNode))
 	}
 	text := strings.Join(shown, ", ")
 	if more := len(nodes) - len(shown); more > 0 {

@@ -1,4 +1,4 @@
-package cli
+package statustext
 
 import (
 	"flag"
@@ -206,10 +206,10 @@ func sampleStatuses() map[string]control.Status {
 }
 
 func TestStatusTable(t *testing.T) {
-	term := terminal{width: screenWidth, zone: time.UTC}
+	term := Terminal{Width: screenWidth, Zone: time.UTC}
 	for name, st := range sampleStatuses() {
 		t.Run(name, func(t *testing.T) {
-			got := renderStatus(st, term)
+			got := Render(st, term)
 			path := filepath.Join("testdata", "status", name+".txt")
 			if *update {
 				if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
@@ -231,7 +231,7 @@ func TestStatusTable(t *testing.T) {
 				if strings.TrimRight(line, " ") != line {
 					t.Errorf("blanks at the end of %q", line)
 				}
-				if clean(line) != line {
+				if Clean(line) != line {
 					t.Errorf("a terminal would obey %q", line)
 				}
 			}
@@ -245,10 +245,10 @@ func TestStatusTableInColour(t *testing.T) {
 	blanks := regexp.MustCompile(` +\n`)
 	for name, st := range sampleStatuses() {
 		for _, width := range []int{leastWidth, screenWidth, 200} {
-			plain := renderStatus(st, terminal{width: width, zone: time.UTC})
-			coloured := renderStatus(st, terminal{width: width, zone: time.UTC, colour: true})
-			if got := blanks.ReplaceAllString(codes.ReplaceAllString(coloured, ""), "\n"); got != plain {
-				t.Errorf("%s, width %d: without its colours it is\n%s\nwant\n%s", name, width, got, plain)
+			Plain := Render(st, Terminal{Width: width, Zone: time.UTC})
+			coloured := Render(st, Terminal{Width: width, Zone: time.UTC, Colour: true})
+			if got := blanks.ReplaceAllString(codes.ReplaceAllString(coloured, ""), "\n"); got != Plain {
+				t.Errorf("%s, width %d: without its colours it is\n%s\nwant\n%s", name, width, got, Plain)
 			}
 			if !strings.Contains(coloured, "\x1b[") {
 				t.Errorf("%s: no colour", name)
@@ -279,7 +279,7 @@ func TestStatusTableOfWideNames(t *testing.T) {
 		m.Node, m.Label = name, name+" pid 7 "+strings.Repeat("訓", 60)
 		st.Runs[0].Members = append(st.Runs[0].Members, m)
 	}
-	got := renderStatus(st, terminal{width: screenWidth, zone: time.UTC})
+	got := Render(st, Terminal{Width: screenWidth, Zone: time.UTC})
 	rows, at := 0, -1
 	for line := range strings.Lines(got) {
 		line = strings.TrimSuffix(wideNames.Replace(line), "\n")
@@ -327,7 +327,7 @@ func TestStatusPipedIsWhole(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _, _ = read.Close(), write.Close() }()
-	got := renderStatus(sampleServer(r), terminalOf(write))
+	got := Render(sampleServer(r), TerminalOf(write))
 	for _, text := range append(want, "Run "+id+": ") {
 		if !strings.Contains(got, text) {
 			t.Errorf("%q is missing", text)
@@ -337,10 +337,10 @@ func TestStatusPipedIsWhole(t *testing.T) {
 		t.Errorf("cut:\n%s", got)
 	}
 	r.NotStarted = strings.TrimSpace(text)
-	if got := renderStatus(sampleServer(r, r), terminalOf(write)); strings.Count(got, id) != 2 || strings.Count(got, r.NotStarted) != 2 {
+	if got := Render(sampleServer(r, r), TerminalOf(write)); strings.Count(got, id) != 2 || strings.Count(got, r.NotStarted) != 2 {
 		t.Errorf("two runs:\n%s", got)
 	}
-	if got := renderStatus(sampleServer(r), terminal{width: screenWidth, zone: time.UTC}); !strings.Contains(got, "… and") {
+	if got := Render(sampleServer(r), Terminal{Width: screenWidth, Zone: time.UTC}); !strings.Contains(got, "… and") {
 		t.Errorf("on a terminal:\n%s", got)
 	}
 }
@@ -365,7 +365,7 @@ func TestCutAndPad(t *testing.T) {
 // TestTokenText: who has proven the token, in each case; what is finished or reconnects is
 // not asked for.
 func TestTokenText(t *testing.T) {
-	term := terminal{width: unlimited, zone: time.UTC}
+	term := Terminal{Width: Unlimited, Zone: time.UTC}
 	sample := func(fingerprints ...string) control.Status {
 		r := control.RunStatus{Finished: []string{"done"}, Idle: []control.IdleStatus{{Node: "done"}}, Waiting: []control.WaitingStatus{{Node: "node-0", Role: control.RoleMember}}}
 		for i, f := range fingerprints {
@@ -384,11 +384,11 @@ func TestTokenText(t *testing.T) {
 		"aa, bb (all 3 nodes have proven it; by bb: node-1, node-2)": sample("aa", "bb", "bb"),
 		"aa, bb (1 of 2 nodes have proven it; not: node-1)":          sample("aa", ""),
 	} {
-		if got := tokenText(&st, term); got != want {
+		if got := tokenText(&st, nil, term); got != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}
-	if text := tokenText(&control.Status{Place: "file:///d"}, term); text != "" {
+	if text := tokenText(&control.Status{Place: "file:///d"}, nil, term); text != "" {
 		t.Errorf("without a server: %q", text)
 	}
 }
@@ -399,13 +399,13 @@ func TestRefusedText(t *testing.T) {
 		t.Errorf("nothing was refused: %q", text)
 	}
 	st.Server.Refused = map[string]uint64{"tls": 1, "authentication": 12}
-	st.Server.StoresRefused = map[string]uint64{"plain": 3}
+	st.Server.StoresRefused = map[string]uint64{"Plain": 3}
 	st.Server.ForwardersRefused = map[string]uint64{"other_user": 2}
-	const want = "12 authentication, 1 tls, 3 plain at its node's round store, 2 other_user by its node's forwarder"
+	const want = "12 authentication, 1 tls, 3 Plain at its node's round store, 2 other_user by its node's forwarder"
 	if text := refusedText(st.Server); text != want {
 		t.Errorf("%q, want %q", text, want)
 	}
-	if got := renderStatus(st, terminal{width: 200, zone: time.UTC}); !strings.Contains(got, "\nRefused: "+want+"\n") {
+	if got := Render(st, Terminal{Width: 200, Zone: time.UTC}); !strings.Contains(got, "\nRefused: "+want+"\n") {
 		t.Errorf("the status is:\n%s", got)
 	}
 }

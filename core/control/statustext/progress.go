@@ -1,4 +1,4 @@
-package cli
+package statustext
 
 import (
 	"fmt"
@@ -15,7 +15,7 @@ const (
 )
 
 // progressText is how far a run's workers are; "" if none has said so.
-func progressText(p *control.ProgressStatus) string {
+func progressText(p *control.ProgressStatus, called Names) string {
 	if p == nil {
 		return ""
 	}
@@ -23,13 +23,13 @@ func progressText(p *control.ProgressStatus) string {
 	if p.Counted {
 		step = "optimizer step "
 	}
-	parts := []string{step + grouped(p.Step)}
+	parts := []string{step + Grouped(p.Step)}
 	if p.SecondsPerStep > 0 {
 		parts = append(parts, stepTime(p.SecondsPerStep)+" a step")
 	}
 	switch b := p.Behind; {
 	case b != nil:
-		name := nodeText(b.Node, maxNode)
+		name := NodeText(called.Of(b.Node), MaxNode)
 		switch {
 		case name == "":
 			name = fmt.Sprintf("node of rank %d", b.Rank)
@@ -40,15 +40,15 @@ func progressText(p *control.ProgressStatus) string {
 	case p.ChangeAgeS > max(leastStandS, standSteps*p.SecondsPerStep):
 		stands := "no step for " + ago(p.ChangeAgeS)
 		if p.Nodes > 1 && p.SmallestStep == p.Step { // in lockstep no node can be named: all have reported the same
-			stands += "; all nodes stand at " + step + grouped(p.Step)
+			stands += "; all nodes stand at " + step + Grouped(p.Step)
 		}
 		parts = append(parts, stands)
 	}
 	return strings.Join(parts, " · ")
 }
 
-// grouped is a number whose digits stand in groups of three.
-func grouped(n int64) string {
+// Grouped is a number whose digits stand in groups of three.
+func Grouped(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	var b strings.Builder
 	for i, digit := range text {
@@ -85,7 +85,7 @@ func countedSteps(n int64) string {
 	case n >= 0 && n < int64(len(smallNumbers)):
 		return smallNumbers[n] + " steps"
 	}
-	return grouped(n) + " steps"
+	return Grouped(n) + " steps"
 }
 
 // stepText is the step of a node's slowest worker, and, where they differ, of its fastest.
@@ -94,7 +94,7 @@ func stepText(p *control.NodeProgressStatus) string {
 	case p == nil:
 		return ""
 	case p.SmallestStep == p.Step:
-		return grouped(p.Step)
+		return Grouped(p.Step)
 	}
-	return grouped(p.SmallestStep) + " to " + grouped(p.Step)
+	return Grouped(p.SmallestStep) + " to " + Grouped(p.Step)
 }

@@ -1,0 +1,51 @@
+package statustext
+
+import (
+	"cmp"
+
+	"rallypoint/core/control"
+	"rallypoint/core/rendezvous"
+)
+
+// Names is what people call the nodes of a status, by id.
+type Names map[string]string
+
+// NamesOf returns the names of the nodes of runs.
+func NamesOf(runs []control.RunStatus) Names {
+	called := Names{}
+	for i := range runs {
+		for _, m := range runs[i].Members {
+			called[m.Node] = m.Name
+		}
+		for _, w := range runs[i].Waiting {
+			called[w.Node] = w.Name
+		}
+		for _, n := range runs[i].Idle {
+			called[n.Node] = n.Name
+		}
+	}
+	return called
+}
+
+// Of is what a node is called: one that is not there any more by its machine, unless a node that
+// is there is called that.
+func (n Names) Of(id string) string {
+	if name, known := n[id]; known {
+		return cmp.Or(name, id)
+	}
+	machine := rendezvous.MachineOf(id)
+	for other := range n {
+		if machine != id && rendezvous.MachineOf(other) == machine {
+			return id
+		}
+	}
+	return machine
+}
+
+func (n Names) all(ids []string) []string {
+	called := make([]string, 0, len(ids))
+	for _, id := range ids {
+		called = append(called, n.Of(id))
+	}
+	return called
+}
