@@ -485,6 +485,9 @@ func (a *Agent) end(err error) error {
 		ending, reason = rendezvous.EndFailed, err.Error()
 	case errors.As(err, &failed):
 		reason = failed.Root().Summary()
+		if failed.Next != "" && !failed.left {
+			reason += "; " + failed.Next
+		}
 		if !failed.left {
 			ending = rendezvous.EndFailed
 		}

@@ -462,7 +462,6 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	if stop := a.interrupted(); stop != nil {
 		return false, stop
 	}
-	a.log.Error(root.Summary() + "; " + a.spentText(t, v))
 	a.publishEnds(t, own.Failures)
 	if path, _ := process.LookupEnv(a.spec.Environ, logs.EnvErrorFile); path != "" {
 		if err := root.Propagate(path); err != nil {
@@ -471,7 +470,7 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	}
 	a.readPeers()
 	return false, &FailedError{
-		Name: a.name, Failures: failure.WithPeers(own.Failures, a.assignment.peers, a.assignment.group), left: t.leaves, Unfit: t.unfit,
+		Name: a.name, Failures: failure.WithPeers(own.Failures, a.assignment.peers, a.assignment.group), Next: a.spentText(t, v), left: t.leaves, Unfit: t.unfit,
 	}
 }
 
@@ -554,7 +553,10 @@ func (a *Agent) exitBarrier() error {
 		limit = leastReport
 	}
 	if a.assignment.groups > 1 && wait {
-		a.log.Info(fmt.Sprintf("the workers of this node succeeded; waiting for the other nodes, at most %v", limit))
+		slow := time.AfterFunc(quickBarrier, func() {
+			a.log.Info(fmt.Sprintf("the workers of this node succeeded; waiting for the other nodes, at most %v", limit))
+		})
+		defer slow.Stop()
 	}
 	ctx, cancel := a.untilInterrupt(limit)
 	defer cancel()
@@ -571,6 +573,9 @@ func (a *Agent) exitBarrier() error {
 	}
 	return nil
 }
+
+// quickBarrier is how long the exit barrier takes without a word.
+const quickBarrier = time.Second
 
 // leastReport is how long a message to the other nodes may take.
 const leastReport = 5 * time.Second
@@ -589,12 +594,16 @@ func (a *Agent) refused(err error) error {
 		return requeued
 	}
 	if a.leavesLater && errors.Is(err, rendezvous.ErrUnfit) { // the answer of the control plane was late
-		return &FailedError{Name: a.name, Failures: a.lastFailures, left: true, Unfit: true}
+		return &FailedError{Name: a.name, Failures: a.lastFailures, Next: a.unfitText(someFailed), left: true, Unfit: true}
 	}
 	if !errors.Is(err, rendezvous.ErrClosed) || a.assignment == nil {
 		return err
 	}
-	return &PeerError{Err: err, Name: a.name, Failures: a.assignment.peers}
+	next := ""
+	if a.counted() >= a.spec.MaxRestarts {
+		next = a.noneLeftText()
+	}
+	return &PeerError{Err: err, Name: a.name, Failures: a.assignment.peers, Next: next}
 }
 
 // stdio gives the agent's own streams their defaults.

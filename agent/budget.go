@@ -189,7 +189,18 @@ func (a *Agent) spentText(t *attempt, v outcome) string {
 	case a.counted() < a.spec.MaxRestarts: // a worker that no signal ends
 		return "this node cannot start its workers again"
 	}
-	return fmt.Sprintf("no restarts left: max_restarts is %d", a.spec.MaxRestarts)
+	return a.noneLeftText()
+}
+
+// noneLeftText says that the budget of restarts is used up.
+func (a *Agent) noneLeftText() string {
+	switch {
+	case a.spec.MaxRestarts == 0:
+		return "no restarts left: give --max-restarts"
+	case a.spec.RestartWindow > 0:
+		return fmt.Sprintf("no restarts left: --max-restarts allows %d in %v", a.spec.MaxRestarts, a.spec.RestartWindow)
+	}
+	return fmt.Sprintf("no restarts left: --max-restarts allows %d", a.spec.MaxRestarts)
 }
 
 // restartsText says how many restarts were charged.
@@ -258,5 +269,5 @@ func (e *NoProgressError) Report() string {
 	if len(e.Failures) == 0 {
 		return ""
 	}
-	return failure.Report(e.Name, e.Failures)
+	return failure.Report(e.Name, e.Failures, "")
 }

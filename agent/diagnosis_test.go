@@ -58,7 +58,7 @@ func TestStderrInReport(t *testing.T) {
 		err = s.run()
 		s.failed(err)
 		const end = "\n  stderr    : (the last 50 lines)\n    line 10\n    line 11\n"
-		if text := err.Error(); !strings.Contains(text, end) || strings.Contains(text, "line 9\n") || !strings.Contains(text, "\n    line 59\n====") {
+		if text := err.Error(); !strings.Contains(text, end) || strings.Contains(text, "line 9\n") || !strings.Contains(text, "\n    line 59\n  next ") {
 			t.Errorf("report:\n%s", text)
 		}
 		passed, _ := os.ReadFile(out.Name())
@@ -76,7 +76,7 @@ func TestStderrIsTerminal(t *testing.T) {
 	s.spec.Stderr = terminal
 	err := s.run()
 	s.failed(err)
-	if text := err.Error(); !strings.Contains(text, "\n  stderr    :\n    11 77\n====") {
+	if text := err.Error(); !strings.Contains(text, "\n  stderr    :\n    11 77\n  next ") {
 		t.Errorf("report:\n%s", text)
 	}
 	shows(t, screen, "11 77")

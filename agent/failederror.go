@@ -7,6 +7,7 @@ import "rallypoint/agent/failure"
 type FailedError struct {
 	Name     string            // of the entry point
 	Failures []failure.Failure // of this and of other nodes, in the order in which they were seen; at least one
+	Next     string            // what is done about it
 	Unfit    bool              // this node has left the run, which keeps it out for a time (Spec.Leave)
 	left     bool              // it ends this node's part alone
 }
@@ -15,7 +16,7 @@ type FailedError struct {
 func (e *FailedError) Root() *failure.Failure { return &e.Failures[failure.RootCause(e.Failures)] }
 
 // Error is the report of all failures, beginning with a line feed.
-func (e *FailedError) Error() string { return failure.Report(e.Name, e.Failures) }
+func (e *FailedError) Error() string { return failure.Report(e.Name, e.Failures, e.Next) }
 
 // PeerError ends a run on a node whose own workers did not fail: the run was
 // closed by another node.
@@ -23,6 +24,7 @@ type PeerError struct {
 	Err      error             // of the rendezvous: who closed the run, and why
 	Name     string            // of the entry point
 	Failures []failure.Failure // of other nodes, the first is the cause; may be empty
+	Next     string            // what is done about them; "": the rendezvous' error says it
 }
 
 func (e *PeerError) Error() string { return e.Err.Error() }
@@ -35,5 +37,5 @@ func (e *PeerError) Report() string {
 	if len(e.Failures) == 0 {
 		return ""
 	}
-	return failure.Report(e.Name, e.Failures)
+	return failure.Report(e.Name, e.Failures, e.Next)
 }

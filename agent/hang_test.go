@@ -169,7 +169,7 @@ func TestHangInTheReport(t *testing.T) {
 	hang()
 	failures := s.failed(s.wait())
 	root := failures[failure.RootCause(failures)]
-	report := failure.Report("train.py", failures)
+	report := failure.Report("train.py", failures, "")
 	if root.Rank != 3 || !strings.Contains(report, "\n  hang      : the job hung before this failure: no step for ") ||
 		!strings.Contains(report, "last stack: (while the job hung)\n    > load  ") {
 		t.Error(report)

@@ -67,7 +67,7 @@ func TestLeavesAsUnfit(t *testing.T) {
 			s.agent.now = func() time.Time { clock = clock.Add(10 * time.Minute); return clock }
 			err := s.agent.Run(t.Context())
 			var failed *FailedError
-			if !errors.As(err, &failed) || failed.Unfit != c.unfit || asks.String() != c.asks || !strings.Contains(log.String(), c.log) {
+			if !errors.As(err, &failed) || failed.Unfit != c.unfit || asks.String() != c.asks || !strings.Contains(log.String()+err.Error(), c.log) {
 				t.Errorf("it asked %s and ended with %+v; want %s, unfit %v; the log has\n%s", &asks, err, c.asks, c.unfit, log)
 			}
 			if want := map[bool]rendezvous.Ending{true: rendezvous.EndLeave, false: rendezvous.EndFailed}[c.unfit]; s.rdzv.ending != want {

@@ -93,7 +93,7 @@ func TestPeersFailures(t *testing.T) {
 	}
 	text := peer.Report()
 	if len(peer.Failures) != 2 || peer.Failures[0].Rank != 4 || !strings.Contains(text, "Root Cause (first observed failure):\n[0]:") ||
-		!strings.Contains(text, "host      : b\n") || !strings.Contains(text, "\n  stderr    :\n    went wrong\n=") {
+		!strings.Contains(text, "host      : b\n") || !strings.Contains(text, "\n  stderr    :\n    went wrong\n  next      : no restarts left: give --max-restarts\n=") {
 		t.Errorf("report:\n%s", text)
 	}
 	if n := len(peer.Failures[1].Message); n > 512+8 {

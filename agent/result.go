@@ -57,7 +57,7 @@ func (a *Agent) Result() Result {
 	case errors.As(a.err, &peer):
 		r.Failures, r.Report = peer.Failures, peer.Report()
 	case a.err == nil && a.spec.Keep && len(a.lastFailures) > 0:
-		r.Failures, r.Report = a.lastFailures, failure.Report(a.name, a.lastFailures)
+		r.Failures, r.Report = a.lastFailures, failure.Report(a.name, a.lastFailures, "")
 	}
 	r.Root = failure.RootCause(r.Failures)
 	return r

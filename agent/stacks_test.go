@@ -73,7 +73,7 @@ stuck()
 			t.Errorf("rank %d: %q", f.Rank, f.Stack)
 		}
 	}
-	report := failure.Report("test", failed.Failures)
+	report := failure.Report("test", failed.Failures, "")
 	if !strings.Contains(report, "last stack: (it did not end within its grace)\n    > stuck  ") {
 		t.Error(report)
 	}

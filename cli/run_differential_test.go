@@ -283,6 +283,7 @@ var (
 	pidPattern    = regexp.MustCompile(`(pid: |PID )\d+`)
 	borderPattern = regexp.MustCompile(`(?m)^(?:=+|-{20,})$`)
 	stderrPattern = regexp.MustCompile(`(?m)^  stderr    :.*\n(?:    .*\n)*`)
+	nextPattern   = regexp.MustCompile(`(?m)^  next      : .*\n`)
 	hostPattern   = regexp.MustCompile(`(host      : ).*`)
 	agentLine     = regexp.MustCompile(`^[DIWE]\d{4} `)
 	spoken        = regexp.MustCompile(`(?:(?:out|err) \d|[oe]\d of \d|well \d)`)
@@ -395,6 +396,7 @@ func report(text string) []string {
 		return nil
 	}
 	text = stderrPattern.ReplaceAllString(text, "")                    // A78
+	text = nextPattern.ReplaceAllString(text, "")                      // A78
 	text = borderPattern.ReplaceAllString(text[border+1:], "<BORDER>") // as wide as the digits of a pid make it
 	text = timePattern.ReplaceAllString(text, "<TIME>")
 	text = pidPattern.ReplaceAllString(text, "${1}<PID>")

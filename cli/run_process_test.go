@@ -323,7 +323,7 @@ func TestOrderOfStreams(t *testing.T) {
 			}
 			report := strings.TrimPrefix(got.String(), want.String())
 			shown := strings.Contains(report, "  output    : (the last 50 lines) (of all workers of its node: stdout and stderr go to one file)\n    out 475\n    err 475\n") &&
-				strings.Contains(report, "\n    err 499\n====")
+				strings.Contains(report, "\n    err 499\n  next ")
 			if shown != (kind == "file") {
 				t.Errorf("report: %s", report)
 			}

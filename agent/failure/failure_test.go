@@ -44,7 +44,7 @@ Root Cause (first observed failure):
   error_file: <N/A>
   traceback : To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html
 ============================================================`
-	if got := Report("train.py", failures); got != want {
+	if got := Report("train.py", failures, ""); got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
 }
@@ -52,7 +52,7 @@ Root Cause (first observed failure):
 func TestReportOfOneFailure(t *testing.T) {
 	f := Failure{Pid: 7, ExitCode: -11, Host: "h", Time: time.Unix(0, 0)}
 	_ = f.Complete("")
-	got := Report("x", []Failure{f})
+	got := Report("x", []Failure{f}, "")
 	width := len("  traceback : Signal 11 (SIGSEGV) received by PID 7")
 	if !strings.HasPrefix(got, "\n"+strings.Repeat("=", width)+"\nx FAILED\n"+strings.Repeat("-", width)+"\n") {
 		t.Errorf("the border is not as wide as the longest line:\n%s", got)
@@ -148,7 +148,7 @@ func TestHandUp(t *testing.T) {
 // TestTracebackInsteadOfStderr: a worker that wrote an error file has said it all.
 func TestTracebackInsteadOfStderr(t *testing.T) {
 	f := Failure{ErrorFile: "error.json", Stderr: []byte("again\n")}
-	if text := Report("x", []Failure{f}); strings.Contains(text, "again") {
+	if text := Report("x", []Failure{f}, ""); strings.Contains(text, "again") {
 		t.Errorf("report:\n%s", text)
 	}
 }

@@ -46,6 +46,17 @@ func tailLines(text []byte, most int) (shown []string, more bool) {
 	return shown, more
 }
 
+// agentLine is a line of an agent's log.
+var agentLine = regexp.MustCompile(`(?m)^[DIWE]\d{4} [0-9:.]{15} \d+ rallypoint\] .*\n?`)
+
+// output is Stderr, of a file that the agent shares without its log.
+func (f *Failure) output() []byte {
+	if !f.SharedOutput {
+		return f.Stderr
+	}
+	return agentLine.ReplaceAll(f.Stderr, nil)
+}
+
 const (
 	maxLastError  = 300     // bytes of a worker's own word in a summary
 	lastErrorFrom = 8 << 10 // bytes of its stderr in which that is looked for
@@ -58,7 +69,7 @@ func (f *Failure) lastError() string {
 	if f.ExitCode < 0 && f.ExitCode != -int(unix.SIGABRT) || f.Terminated {
 		return ""
 	}
-	text := f.Stderr
+	text := f.output()
 	if f.ErrorFile != process.NotAvailable && f.ErrorFile != "" {
 		text = []byte(f.Message)
 	}

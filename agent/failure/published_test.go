@@ -69,7 +69,7 @@ func FuzzPeers(f *testing.F) {
 	f.Add([]byte(`{"number":1,"round":1,"rank":3,"exit_code":-9,"stderr":"\u001b[31mx"}` + "\n{}\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if failures := parsePeers(text, 1); len(failures) > 0 {
-			_ = Report("x", WithPeers(failures[:1], failures, failures[0].group))
+			_ = Report("x", WithPeers(failures[:1], failures, failures[0].group), "")
 		}
 	})
 }
@@ -86,7 +86,7 @@ func TestPeersCannotWriteToTheTerminal(t *testing.T) {
 	if len(failures) != 1 {
 		t.Fatalf("%d failures", len(failures))
 	}
-	shown := Report("train.py", failures) + failures[0].Summary()
+	shown := Report("train.py", failures, "") + failures[0].Summary()
 	if strings.ContainsAny(shown, "\x1b\x07\r") {
 		t.Errorf("the report is %q", shown)
 	}
@@ -119,7 +119,7 @@ func TestPeersAreBounded(t *testing.T) {
 		t.Fatalf("%d failures", len(got))
 	}
 	f := got[0]
-	if shown := Report("x", got[:1]); strings.Contains(shown, "\x1b") || len(shown) > 8*maxRootCause {
+	if shown := Report("x", got[:1], ""); strings.Contains(shown, "\x1b") || len(shown) > 8*maxRootCause {
 		t.Errorf("a report of %d bytes", len(shown))
 	}
 	if len(f.Host) > 4*maxCollateral || len(f.Stderr) > 2*maxRootCause {

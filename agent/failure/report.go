@@ -12,8 +12,9 @@ import (
 const maxReportWidth = 60
 
 // Report lays failures out as the reference does, byte for byte. It begins
-// with a line feed and ends without one.
-func Report(name string, failures []Failure) string {
+// with a line feed and ends without one. next says what is done about them, in one more line of
+// the root cause; "" for none.
+func Report(name string, failures []Failure, next string) string {
 	title := name + " FAILED"
 	root := RootCause(failures)
 	width := utf8.RuneCountInString(title)
@@ -26,6 +27,9 @@ func Report(name string, failures []Failure) string {
 		}
 		if i == root {
 			first = text + failures[i].hangLines() + failures[i].stderrLines()
+			if next != "" {
+				first += "\n  next      : " + next
+			}
 		} else {
 			others = append(others, text)
 		}
@@ -50,7 +54,7 @@ func (f *Failure) stderrLines() string {
 	if f.ErrorFile != process.NotAvailable {
 		return ""
 	}
-	shown, more := tailLines(f.Stderr, maxStderrLines)
+	shown, more := tailLines(f.output(), maxStderrLines)
 	if len(shown) == 0 {
 		return ""
 	}

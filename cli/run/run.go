@@ -183,10 +183,15 @@ func (c *config) summary() string {
 	case kindStatic:
 		nodes += fmt.Sprintf(" (static, node 0 at %s:%d, this is node %d)", c.rendezvous.host, c.rendezvous.port, c.rendezvous.rank)
 	default:
-		nodes += fmt.Sprintf(", rendezvous at %s (%s)", p.Endpoint, c.rendezvous.kind)
+		nodes += " that meet at " + p.Endpoint
 	}
-	text := fmt.Sprintf("run %s: %s; %s here, role %s; restarts %s; grace %v", p.RunID, nodes, wording.Count(c.spec.Workers, "worker", "workers"), c.spec.Role,
-		restartsText(&c.spec), c.spec.ShutdownTimeout)
+	text := fmt.Sprintf("run %s on %s: %s, %s here", p.RunID, p.Machine(), nodes, wording.Count(c.spec.Workers, "worker", "workers"))
+	if c.spec.Role != "default" {
+		text += ", role " + c.spec.Role
+	}
+	if c.spec.MaxRestarts > 0 {
+		text += ", at most " + restartsText(&c.spec)
+	}
 	if dir := c.spec.Logs.Dir; dir != "" {
 		text += "; logs in " + dir
 	}
@@ -200,12 +205,12 @@ func (c *config) summary() string {
 	return text + ": " + strings.Join(argv, " ")
 }
 
-// restartsText is the budget of restarts as --max-restarts takes it.
+// restartsText is the budget of restarts.
 func restartsText(s *agent.Spec) string {
 	if s.RestartWindow > 0 {
-		return fmt.Sprintf("%d in %v", s.MaxRestarts, s.RestartWindow)
+		return fmt.Sprintf("%s in %v", wording.Count(s.MaxRestarts, "restart", "restarts"), s.RestartWindow)
 	}
-	return strconv.Itoa(s.MaxRestarts)
+	return wording.Count(s.MaxRestarts, "restart", "restarts")
 }
 
 // exitCode says how the run ended, and its code.
@@ -236,10 +241,11 @@ func (c *config) exitCode(err error, stderr io.Writer) int {
 			return ExitUnfit
 		}
 	case errors.As(err, &peer):
-		complain(stderr, err, ExitFailure)
-		if text := peer.Report(); text != "" {
+		if text := peer.Report(); text != "" { // which says more than who closed the run
 			fmt.Fprintln(stderr, text)
+			break
 		}
+		complain(stderr, err, ExitFailure)
 	case errors.As(err, &stopped):
 		fmt.Fprintf(stderr, "rallypoint run: %v\n", err)
 		if c.signalExit {
