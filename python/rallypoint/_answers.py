@@ -76,6 +76,7 @@ class SilentNode:
 
     Attributes:
         rank: of the node.
+        name: what people call it: its machine, or its id where nodes share that.
         node: its id.
         label: its host name and process.
     """
@@ -138,6 +139,12 @@ class Stacks:
     ranks_cut: tuple[int, ...]
     frames_cut: bool
 
+    def __repr__(self) -> str:
+        return (
+            f"<rallypoint.admin.Stacks of {self.run_id}, round {self.round}: "
+            f"{self.ranks} ranks on {self.nodes} nodes; {self.verdict}>"
+        )
+
 
 @dataclasses.dataclass(frozen=True)
 class LogStream:
@@ -199,6 +206,7 @@ class Member:
     """
 
     rank: int
+    name: str
     node: str
     label: str
     address: str
@@ -251,6 +259,13 @@ class Status:
     members: tuple[Member, ...]
     changes: tuple[Change, ...]
     document: dict[str, Any] = dataclasses.field(repr=False)
+
+    def __repr__(self) -> str:
+        running = sum(member.state == "running" for member in self.members)
+        return (
+            f"<rallypoint.admin.Status of {self.run_id}: {self.state}, round {self.round}, "
+            f"{running} of {len(self.members)} members run>"
+        )
 
 
 def stacks_of(document: str) -> Stacks:

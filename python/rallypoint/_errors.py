@@ -58,6 +58,9 @@ class RallypointError(Exception):
             self.code = Code.INTERNAL
         self.retryable = retryable
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({str(self)!r}, {self.code.name})"
+
     def __reduce__(self) -> tuple[object, ...]:
         return type(self), (str(self), self.code, self.retryable)
 

@@ -81,6 +81,13 @@ class RallypointElasticAgent:
         _meet(self._job, spec)
         self._job.on_step = self._step
 
+    def __repr__(self) -> str:
+        group = self._group
+        return (
+            f"<rallypoint.RallypointElasticAgent of {self._spec.local_world_size} workers, "
+            f"role {self._spec.role}: {group.state.name}>"
+        )
+
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
         """torch's record of the workers: state, ranks and ids.
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Callable, Union
 
+from .._native import library
 from .._rendezvous.endpoint import BACKEND
 
 #: What elastic_launch runs: a function, a program, or a command with its arguments.
@@ -74,8 +75,10 @@ class LaunchConfig:
             failures.
         monitor_interval: torch's interval between two looks at the workers; here every
             change is noticed at once.
-        start_method: "spawn", "fork" or "forkserver"; workers are always fresh
-            interpreters, as spawn's.
+        start_method: "spawn", "fork" or "forkserver"; workers are fresh interpreters, as
+            spawn's. With "fork" a function that a notebook defines is run by torch's launcher,
+            which forks its workers; that is refused where this process has used a GPU or
+            runs threads of its own, and knows only torch's fields of this class.
         log_line_prefix_template: prefix of lines that are tee'd, with ${role_name},
             ${local_rank}, ${rank}, ${hostname}. None is $TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE
             or "[${role_name}${local_rank}]:".
@@ -162,6 +165,21 @@ class LaunchConfig:
     warm: bool = False
     preload: Sequence[str] | None = None
     auto_progress: bool | None = None
+
+    def __repr__(self) -> str:
+        """The job, and what is not its default; of an endpoint no password."""
+        hidden = ("min_nodes", "max_nodes", "nproc_per_node", "rdzv_configs")
+        fields = [f for f in dataclasses.fields(self) if f.name not in hidden]
+        given = {f.name: getattr(self, f.name) for f in fields}
+        told = {f.name: given[f.name] for f in fields if given[f.name] not in (f.default, {})}
+        if self.rdzv_endpoint:
+            told["rdzv_endpoint"] = library.without_password(self.rdzv_endpoint)
+        if self.shutdown_timeout == _DEFAULT_SHUTDOWN_TIMEOUT:
+            told.pop("shutdown_timeout", None)
+        if self.exit_barrier_timeout == _DEFAULT_EXIT_BARRIER_TIMEOUT:
+            told.pop("exit_barrier_timeout", None)
+        size = f"nodes={self.min_nodes}:{self.max_nodes}, nproc_per_node={self.nproc_per_node}"
+        return f"LaunchConfig({', '.join([size, *(f'{k}={v!r}' for k, v in told.items())])})"
 
     def __post_init__(self) -> None:
         if self.rdzv_timeout != -1:

@@ -119,6 +119,15 @@ class ChildFailedError(RallypointError):
         given = {"report": self._report, "root": self._root, "code": self.code}
         return _rebuild, (self.name, self.failures, given)
 
+    def __repr__(self) -> str:
+        rank, failure = self.get_first_failure()
+        more = len(self.failures) - 1
+        others = f", {more} more" if more else ""
+        return (
+            f"<rallypoint.ChildFailedError of {self.name}: rank {rank} ended with "
+            f"{failure.exitcode}{others}>"
+        )
+
     def get_first_failure(self) -> tuple[int, Any]:
         """The failure that caused the others: its global rank and its record."""
         root = self._root

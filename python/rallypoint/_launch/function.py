@@ -33,6 +33,15 @@ def result_file(folder: str, round: object, rank: object) -> str:
     return os.path.join(folder, f"result.{round}.{rank}")
 
 
+def of_notebook(function: Any) -> bool:
+    """Whether a function is of a main program that no other interpreter can import."""
+    if getattr(function, "__module__", None) != "__main__":
+        return False
+    preparation = spawn.get_preparation_data("rallypoint worker")
+    main = preparation.get("init_main_from_path")
+    return "init_main_from_name" not in preparation and (main is None or not os.path.isfile(main))
+
+
 class FunctionJob:
     """A function on its way to workers. A context manager: the end removes its folder."""
 
@@ -82,9 +91,7 @@ class FunctionJob:
             raise invalid(
                 f"the entry point {self._function!r} is defined in a notebook or another "
                 "program that is no file, which workers cannot import: put it into a module, or "
-                "fork workers by torch's own torch.distributed.launcher.api.elastic_launch (torch "
-                '2.5 and newer), with rdzv_backend="rallypoint" and start_method="fork" in its '
-                "LaunchConfig"
+                'have the workers forked: start_method="fork" in the LaunchConfig'
             )
 
     def argv(self, virtual: bool) -> list[str]:

@@ -13,8 +13,10 @@ from .._errors import invalid
 from .._native import abi
 from .._native.log import logger
 from .._rendezvous.endpoint import STATIC_BACKEND, MemberConfig, resolve
+from . import forked
 from .agent import Job
 from .config import Entrypoint, LaunchConfig, barrier_timeout
+from .function import of_notebook
 from .run import run_job, set_output
 
 #: What gets each event of a launch: torch's Event, or its RdzvEvent, as a dict.
@@ -40,7 +42,9 @@ class elastic_launch:
         config: a LaunchConfig.
         entrypoint: a function, which is pickled with its arguments and run in fresh
             interpreters; it must be defined at the top level of a module, which may be
-            the main program. Or a program, or a list of a program and its arguments.
+            the main program. A function of a notebook is run by forked workers if the
+            configuration's start_method is "fork". Or a program, or a list of a program and its
+            arguments.
         on_event: is called with each event of the agent and its workers, a dict of torch's
             Event: name, source, timestamp, metadata. It is called in order, in one thread
             of its own, never in the caller's. The run does not wait for it: while it blocks,
@@ -63,6 +67,10 @@ class elastic_launch:
         self._entrypoint = entrypoint
         self._on_event = on_event
         self._on_rdzv_event = on_rdzv_event
+
+    def __repr__(self) -> str:
+        what = getattr(self._entrypoint, "__qualname__", self._entrypoint)
+        return f"<rallypoint.elastic_launch of {what}: {self._config!r}>"
 
     def __call__(self, *args: Any) -> dict[int, Any]:
         """Runs the job.
@@ -118,6 +126,10 @@ def launch_agent(
         What elastic_launch raises.
     """
     config = _own(config)
+    if config.start_method == "fork" and callable(entrypoint) and of_notebook(entrypoint):
+        if on_event or on_rdzv_event:
+            raise invalid("start_method is fork, where torch's launcher calls no on_event")
+        return forked.launch(config, entrypoint, args)
     if not config.run_id:
         config = dataclasses.replace(config, run_id=str(int(uuid.uuid4())))
         say = logger.warning if config.max_nodes > 1 else logger.debug

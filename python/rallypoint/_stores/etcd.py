@@ -78,7 +78,7 @@ class EtcdServer(library.Handle):
 
     Its program is what TORCHELASTIC_ETCD_BINARY_PATH names, else bin/etcd beside this
     package, else etcd in PATH. It listens on a free port of 127.0.0.1 from start() to
-    stop(), and ends with this process, even if that is killed.
+    close(), and ends with this process, even if that is killed.
 
     Example:
         with EtcdServer() as server:
@@ -128,17 +128,21 @@ class EtcdServer(library.Handle):
             library.call("rp_etcd_server_start", ctypes.byref(config), limit, ctypes.byref(handle))
             wait("rp_etcd_server_ready", handle, library.SLICE_MS, ctypes.byref(port))
         except BaseException:
-            self.stop()
+            self.close()
             raise
         finally:
             log.drain()
         self._port = port.value
 
-    def stop(self) -> None:
-        """Stops the etcd and waits for its end; stopping again does nothing."""
+    def close(self) -> None:
+        """Stops the etcd and waits for its end; closing again does nothing."""
         finalizer, self._finalizer, self._port = self._finalizer, None, -1
         if finalizer is not None:
             library.close(finalizer)
+
+    def stop(self) -> None:
+        """close() by torch's name."""
+        self.close()
 
     def get_host(self) -> str:
         """The host that it listens on."""
@@ -162,7 +166,7 @@ class EtcdServer(library.Handle):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.close()
 
 
 def _descriptor(output: Output) -> int:

@@ -425,7 +425,7 @@ def connect_store(host: str, port: int, timeout: Timeout = DEFAULT_TIMEOUT) -> S
 class StoreServer(library.Handle):
     """A server that torch's TCPStore clients (torch 2.2 and newer) connect to.
 
-    It listens from the beginning until stop(), or until the end of a `with` block. It may be
+    It listens from the beginning until close(), or until the end of a `with` block. It may be
     used from any thread.
 
     Attributes:
@@ -450,15 +450,19 @@ class StoreServer(library.Handle):
         self._host = host
 
     def __repr__(self) -> str:
-        closed = "" if self._finalizer.alive else ", stopped"
+        closed = "" if self._finalizer.alive else ", closed"
         return f"<{library.name(self)} on {library.address(self._host or '*', self.port)}{closed}>"
 
-    def stop(self) -> None:
-        """Stops the server and drops its data; stopping again does nothing."""
+    def close(self) -> None:
+        """Stops the server and drops its data; closing again does nothing."""
         library.close(self._finalizer)
+
+    def stop(self) -> None:
+        """Another name of close()."""
+        self.close()
 
     def __enter__(self) -> StoreServer:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.stop()
+        self.close()

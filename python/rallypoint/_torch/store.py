@@ -68,6 +68,10 @@ class TorchStore(library.Handle, dist.Store):
     def __repr__(self) -> str:
         return f"<{library.name(self)} over {self._store!r}>"
 
+    def close(self) -> None:
+        """Closes the store that this one is over; closing again does nothing."""
+        self._store.close()
+
     def set_timeout(self, timeout: timedelta | float) -> None:
         """torch's method, which also takes seconds."""
         super().set_timeout(as_timedelta(timeout))

@@ -260,19 +260,62 @@ NOTEBOOK = """
 
 @pytest.mark.parametrize("package", ["rallypoint", "torch.distributed.launcher.api"])
 def test_function_of_a_notebook(package: str) -> None:
-    """Its module is no file: it is refused with the way that works, which is tried, too."""
-    if package != "rallypoint":
-        pytest.importorskip("torch", minversion="2.5")  # which looks for plug-ins
+    """Its module is no file: torch's launcher forks its workers, called by us or by the program."""
+    pytest.importorskip("torch", minversion="2.5")  # which looks for plug-ins
     code = textwrap.dedent(NOTEBOOK.format(package=package, port=free_port()))
-    done = subprocess.run(
+    done = notebook(code)
+    assert done.stdout == "{0: 40, 1: 41}\n", done.stderr
+
+
+def notebook(code: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program that is no file, as a notebook is none."""
+    return subprocess.run(
         [PYTHON, "-"], input=code, capture_output=True, text=True, timeout=110, check=False
     )
-    if package == "rallypoint":
-        assert done.returncode == 1
-        assert "torch.distributed.launcher.api.elastic_launch" in done.stderr
-        assert 'start_method="fork"' in done.stderr
-    else:
-        assert done.stdout == "{0: 40, 1: 41}\n", done.stderr
+
+
+REFUSED = """
+    import threading, torch
+    from rallypoint import ChildFailedError, InvalidError, LaunchConfig, elastic_launch
+
+    def fails():
+        raise ValueError("loss is nan")
+
+    def launch(**more):
+        try:
+            elastic_launch(LaunchConfig(1, 1, 2, max_restarts=0, **more), fails)()
+        except (InvalidError, ChildFailedError) as e:
+            print(type(e).__name__, e.failures[0].exitcode if hasattr(e, "failures") else e)
+
+    launch()
+    launch(start_method="fork", warm=True)
+    go = threading.Event()
+    loader = threading.Thread(target=go.wait, name="loader")
+    loader.start()
+    launch(start_method="fork")
+    go.set()
+    loader.join()
+    torch.cuda.is_initialized = lambda: True
+    launch(start_method="fork")
+    torch.cuda.is_initialized = lambda: False
+    launch(start_method="fork")
+"""
+
+
+def test_when_a_notebook_is_not_forked() -> None:
+    """What would make a forked worker hang is refused, with the reason and the other way."""
+    pytest.importorskip("torch", minversion="2.5")
+    said = notebook(textwrap.dedent(REFUSED)).stdout.splitlines()
+    wanted = [
+        'start_method="fork"',
+        "torch's launcher has no warm",
+        "thread 'loader' runs",
+        "this process has used CUDA",
+        "ChildFailedError 1",
+    ]
+    assert len(said) == len(wanted), said
+    for line, part in zip(said, wanted):
+        assert part in line
 
 
 def test_main_program_without_guard(tmp_path: Path, python_without_torch: str) -> None:

@@ -168,7 +168,7 @@ def test_server_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (tmp_path / "log").read_text() == "out of luck\n" * 2
     with pytest.raises(RallypointError, match="not started"):
         server.get_port()
-    server.stop()
+    server.close()
     monkeypatch.setenv("TORCHELASTIC_ETCD_BINARY_PATH", str(script) + ".missing")
     monkeypatch.setenv("PATH", "")
     with pytest.raises(InvalidError, match="etcd-server"):

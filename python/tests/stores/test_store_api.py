@@ -362,7 +362,7 @@ class TestErrors:
         with connect_store("127.0.0.1", server.port, 20) as store, ThreadPoolExecutor() as pool:
             waiting = pool.submit(store.get, "never")
             time.sleep(0.3)  # nothing tells when it waits
-            server.stop()
+            server.close()
             with pytest.raises(rallypoint.ConnectionFailedError, match=str(server.port)):
                 waiting.result(20)
 
