@@ -303,7 +303,7 @@ def test_shows_how_far_the_run_is(
         window.wait("document.querySelector('[role=gridcell]')")
         text = window.js("return document.body.innerText")
         assert "100 (slowest 88), 3.1 s each" in text.replace("\n", " ")
-        assert "Rank 1, <i>slow, is 10 steps behind and has not moved for 1" in text
+        assert "<i>slow, rank 1, is 10 steps behind and has not moved for 1" in text
         window.js("document.querySelectorAll('[role=gridcell]')[1].focus()")
         seat = window.js("return document.getElementById('seat').innerText")
         assert "90 (slowest 88), not moved for" in seat
