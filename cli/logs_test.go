@@ -174,7 +174,7 @@ func TestLogsRefused(t *testing.T) {
 	defer s.Close()
 	for want, args := range map[string][]string{
 		"ENDPOINT":                        {},
-		"static job has no control":       {"static://127.0.0.1:1"},
+		"needs a port":                    {"static://127.0.0.1"},
 		"there is no run":                 {l.Addr().String(), "-f"},
 		"knows no run \"x\"":              {l.Addr().String(), "--rdzv-id", "x"},
 		"--timeout":                       {l.Addr().String(), "--timeout", "-1s"},
