@@ -63,7 +63,7 @@ type Agent struct {
 	short      bool              // it has warned that the workers' connections will not fit
 	running    atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
 	progress   *progress.Tracker // nil before Run
-	waitWindow   time.Duration     // of progress, if a test has another one
+	waitWindow time.Duration     // of progress, if a test has another one
 	stackFiles []*ownfile.File   // of the running attempt, by local rank; nil: there are none
 	hangs      training.HangDetector
 	failed     training.Failure // by which a round of the job has ended last, but for its age
@@ -74,9 +74,10 @@ type Agent struct {
 	changed    progress.Cause // why the last attempt is over
 	asked      bool           // it ended by a drain or a scale, and no worker of this node failed
 
-	now          func() time.Time  // by which restarts are in the window
-	budget       budget            // agreed in the last round; see takeBudget
-	strikes      []time.Time       // failures that count for Spec.Leave, inside its window
+	now          func() time.Time // by which restarts are in the window
+	budget       budget           // agreed in the last round; see takeBudget
+	strikes      []time.Time      // failures that count for Spec.Leave, inside its window
+	checks       checkWatch
 	leavesLater  bool              // it asked to leave as unfit, and has no answer yet
 	restartTimes []time.Time       // of the restarts inside the window, as agreed in the last round
 	chargedAt    time.Time         // when charged was set
@@ -124,6 +125,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	}
 	a.bus = telemetry.NewBus(run, a.status, events)
 	a.signals = newSignalDirector(a)
+	a.checks.a = a
 	a.hangs.Timeout = max(spec.HangTimeout, 0)
 	return a, nil
 }
@@ -210,7 +212,9 @@ func (a *Agent) run(ctx context.Context) (err error) {
 
 	if err = a.checkNode(checkJoin); err == nil {
 		a.holdTemplate() // after the checks, which end all that they find to be none of this agent's
+		stop := a.watchChecks()
 		err = a.rounds()
+		stop()
 	}
 	err = a.asRunEnded(err)
 	a.ran = time.Since(a.began)
@@ -300,7 +304,7 @@ func (a *Agent) round() (again bool, err error) {
 	if again, err = a.finish(t, v); again {
 		a.again = ended
 		if first {
-			err = a.checkNode(checkRejoin)
+			err = a.checkAgain()
 		}
 	}
 	return again, err
@@ -348,7 +352,9 @@ func (a *Agent) takePlace() (err error) {
 func (a *Agent) join() error {
 	ctx, cancel := a.untilInterrupt(0)
 	defer cancel()
+	place := a.checks.wait(cancel)
 	o, err := a.rdzv.Next(ctx)
+	err = place(err)
 	if stop := a.interrupted(); stop != nil {
 		a.publish(telemetry.JoinFailed{Err: stop, Interrupted: true})
 		return stop

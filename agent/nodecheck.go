@@ -2,6 +2,8 @@ package agent
 
 import (
 	"context"
+	"crypto/rand"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -16,6 +18,8 @@ import (
 	"rallypoint/agent/check"
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
+	"rallypoint/agent/telemetry"
+	"rallypoint/core/rendezvous"
 	"rallypoint/internal/host"
 	"rallypoint/internal/printable"
 	"rallypoint/internal/wording"
@@ -29,20 +33,23 @@ const DefaultCheckTimeout = 30 * time.Second
 type UnfitError struct {
 	Host    string
 	Verdict check.Verdict
+	Away    time.Duration // for which its job keeps it out; 0: it does not
 }
 
 func (e *UnfitError) Error() string {
-	text := fmt.Sprintf("this node (%s) is not fit to run workers: %s", e.Host, e.Verdict.Reason)
-	if e.Verdict.Text != "" {
-		text += ": " + e.Verdict.Text
+	text := fmt.Sprintf("this node (%s) is not fit to run workers: %s", e.Host, e.Verdict)
+	if e.Away > 0 {
+		return fmt.Sprintf("%s; it is kept out of the job for %v", text, e.Away)
 	}
 	return text + "; it stays out of the job until it is started again"
 }
 
-// What a check is run before, in RALLYPOINT_CHECK.
+// What a check is run before, or beside, in RALLYPOINT_CHECK.
 const (
-	checkJoin   = "join"
-	checkRejoin = "rejoin"
+	checkJoin    = "join"
+	checkRejoin  = "rejoin"
+	checkRunning = "running"
+	checkWaiting = "waiting" // for a place
 )
 
 // checkNode has the checks examine this node, all at once, while no worker runs. What they have
@@ -53,7 +60,9 @@ func (a *Agent) checkNode(before string) error {
 		return nil
 	}
 	began := time.Now()
-	verdicts, err := a.runChecks(before)
+	ctx, cancel := a.untilInterrupt(a.spec.CheckTimeout)
+	verdicts, err := a.runChecks(ctx, before)
+	cancel()
 	if stop := a.interrupted(); stop != nil {
 		return stop
 	}
@@ -61,26 +70,69 @@ func (a *Agent) checkNode(before string) error {
 		a.log.Warn("this node is not examined: " + err.Error())
 		return nil
 	}
-	var unfit *UnfitError
-	for i, v := range verdicts {
-		switch v.State {
-		case check.Unknown:
-			a.log.Warn(fmt.Sprintf("check %s cannot tell whether this node is fit: %s", printable.Text(strconv.Quote(a.spec.Checks[i])), v.Text))
-		case check.Unfit:
-			if unfit == nil {
-				unfit = &UnfitError{host.Name(), v}
-			}
-		}
-	}
-	if unfit != nil {
+	if unfit := a.judge(verdicts); unfit != nil {
 		return unfit
 	}
 	a.log.Info(fmt.Sprintf("%s of this node took %v", wording.Count(len(verdicts), "check", "checks"), time.Since(began).Round(time.Millisecond)))
 	return nil
 }
 
-// runChecks runs the checks as a group of workers, whose means end all that they have started.
-func (a *Agent) runChecks(before string) ([]check.Verdict, error) {
+// judge warns of checks that cannot tell, and returns the first finding that the node is unfit.
+func (a *Agent) judge(verdicts []check.Verdict) (unfit *UnfitError) {
+	for i, v := range verdicts {
+		switch v.State {
+		case check.Unknown:
+			a.log.Warn(fmt.Sprintf("check %s cannot tell whether this node is fit: %s", printable.Text(strconv.Quote(a.spec.Checks[i])), v.Text))
+		case check.Unfit:
+			if unfit == nil {
+				unfit = &UnfitError{Host: host.Name(), Verdict: v}
+			}
+		}
+	}
+	return unfit
+}
+
+// checkAgain is checkNode before a rejoin: whether an unfit node leaves, the others decide, where
+// there are such as could go on without it.
+func (a *Agent) checkAgain() error {
+	err := a.checkNode(checkRejoin)
+	var unfit *UnfitError
+	if !errors.As(err, &unfit) || a.rdzv.MinNodes() == 0 {
+		if err == nil {
+			a.progress.SetSuspect("")
+		}
+		return err
+	}
+	ctx, cancel := a.untilInterrupt(directTimeout)
+	defer cancel()
+	if a.asksToDrain(ctx, unfit, 0) {
+		return unfit
+	}
+	return a.interrupted()
+}
+
+// asksToDrain asks the job to go on without this node, whose workers have so much time to save. If
+// it is refused the node stays, and the job's status says what is wrong with it.
+func (a *Agent) asksToDrain(ctx context.Context, unfit *UnfitError, within time.Duration) bool {
+	err := a.rdzv.DrainUnfit(ctx, rendezvous.Direct{Within: within, For: a.spec.CheckAway, Reason: unfit.Verdict.String(), At: time.Now().UTC().Round(time.Millisecond)})
+	if err == nil {
+		unfit.Away = a.spec.CheckAway
+		return true
+	}
+	a.log.Warn(fmt.Sprintf("this node is not fit, and stays in the run: %s: %v", unfit.Verdict, err))
+	if rendezvous.CodeOf(err) == rendezvous.CodeInvalid {
+		a.progress.SetSuspect(fmt.Sprintf("%s (it stays: %v)", unfit.Verdict, err))
+		a.status.Take(telemetry.State{}, telemetry.Stays{})
+	}
+	return false
+}
+
+// EnvCheckMark names the variable by which what a check beside workers has started is found.
+const EnvCheckMark = "RALLYPOINT_CHECK_MARK"
+
+// runChecks runs the checks, until ctx ends, as a group of workers, whose means end all that they
+// have started: also beside the workers of an attempt.
+func (a *Agent) runChecks(ctx context.Context, before string) ([]check.Verdict, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		return nil, err
@@ -89,6 +141,10 @@ func (a *Agent) runChecks(before string) ([]check.Verdict, error) {
 	set := [][2]string{{"RALLYPOINT_CHECK", before}, {"RALLYPOINT_LOCAL_WORLD_SIZE", strconv.Itoa(a.spec.Workers)}}
 	if marker := a.logs.Marker(); marker != "" {
 		set = append(set, [2]string{logs.EnvMark, strings.TrimPrefix(marker, logs.EnvMark+"=")})
+	}
+	aside, mark := before == checkRunning || before == checkWaiting, rand.Text()
+	if aside {
+		set = append(set, [2]string{EnvCheckMark, mark})
 	}
 	env := merge(a.spec.Environ, set)
 	var launches []process.Launch
@@ -118,10 +174,14 @@ func (a *Agent) runChecks(before string) ([]check.Verdict, error) {
 	for i, read := range reads {
 		readers.Go(func() { _, _ = io.Copy(&outputs[i], read) }) // ends with the check and all that it has started
 	}
-	ctx, cancel := a.untilInterrupt(a.spec.CheckTimeout)
-	awaitChecks(ctx, group)
-	cancel()
-	group.Stop(process.StopOptions{Signal: unix.SIGKILL})
+	if aside {
+		group.KeepAside()
+		awaitChecks(ctx, group)
+		group.EndAside(EnvCheckMark + "=" + mark)
+	} else {
+		awaitChecks(ctx, group)
+		group.Stop(process.StopOptions{Signal: unix.SIGKILL})
+	}
 	for _, read := range reads {
 		_ = read.SetReadDeadline(time.Now().Add(outputPatience)) // what could not be ended may hold it
 	}

@@ -41,6 +41,9 @@ type Rendezvous interface {
 	// Direct gives the run a directive; the others carry out what was given
 	// (docs/decisions/0080).
 	Direct(ctx context.Context, d rendezvous.Direct) error
+	// DrainUnfit asks to drain this node, which a check has found unfit: an error says why it
+	// stays. Without a time its workers have ended, and it leaves by itself.
+	DrainUnfit(ctx context.Context, d rendezvous.Direct) error
 	Directive() (rendezvous.DirectiveNotice, <-chan struct{})
 	ReportHeld(ctx context.Context, round uint64, id string, step int64) error
 	ReportSaved(ctx context.Context, round uint64, id string) error

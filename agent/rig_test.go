@@ -113,6 +113,8 @@ func (*rounds) Direct(context.Context, rendezvous.Direct) error {
 	return rendezvous.Errorf(rendezvous.CodeInvalid, "the nodes of this job cannot be given directives")
 }
 
+func (r *rounds) DrainUnfit(ctx context.Context, d rendezvous.Direct) error { return r.Direct(ctx, d) }
+
 func (*rounds) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) {
 	return rendezvous.DirectiveNotice{}, nil
 }

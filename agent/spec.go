@@ -114,6 +114,10 @@ type Spec struct {
 	// has CheckTimeout.
 	Checks       []string
 	CheckTimeout time.Duration
+	// CheckEvery runs them beside the workers, too, and while the node waits for a place; 0: not.
+	// After two bad results in a row the job is asked to go on without the node, whose workers have
+	// DrainTimeout to save. CheckAway is for how long an unfit node is kept out.
+	CheckEvery, CheckAway time.Duration
 
 	// Subreaper makes this process adopt and end the detached descendants of its
 	// workers. Only a process may ask for it that starts no other children.
@@ -156,8 +160,10 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("the number of restarts in a window is %d, at most %d are possible", s.MaxRestarts, maxWindowRestarts)
 	case s.MaxNoProgress < 0:
 		return fmt.Errorf("the number of rounds without progress is %d, it must not be negative", s.MaxNoProgress)
-	case len(s.OnSignal) > 0 && s.DrainTimeout <= 0:
-		return fmt.Errorf("the time that on_signal gives the workers to save is %v, it must be greater than 0", s.DrainTimeout)
+	case s.CheckEvery < 0 || len(s.Checks) > 0 && (s.CheckAway <= 0 || s.CheckAway > rendezvous.MaxWithin):
+		return fmt.Errorf("a node is checked every %v and kept out for %v, which must be at least 0, and above 0 and at most %v", s.CheckEvery, s.CheckAway, rendezvous.MaxWithin)
+	case (len(s.OnSignal) > 0 || s.CheckEvery > 0) && s.DrainTimeout <= 0:
+		return fmt.Errorf("the time that on_signal or a check gives the workers to save is %v, it must be greater than 0", s.DrainTimeout)
 	case s.Leave.Failures < 0 || s.Leave.Failures > 0 && (s.Leave.Window <= 0 || s.Leave.Window > rendezvous.MaxWithin):
 		return fmt.Errorf("a node leaves after %d failures in %v, it must be at least 1 in a time above 0 and at most %v", s.Leave.Failures, s.Leave.Window, rendezvous.MaxWithin)
 	case s.Keep && s.Leave.Failures > 0:

@@ -80,7 +80,7 @@ func TestCheckAfterAFailure(t *testing.T) {
 	h.readRound(2)
 	testkit.WriteFile(t, h.dir+"/fail", nil)
 	bad.expect(t, 94)
-	if stderr := bad.stderr.String(); !strings.Contains(stderr, "worn out; it stays out") {
+	if stderr := bad.stderr.String(); !strings.Contains(stderr, "worn out; it is kept out of the job for 1h0m0s") {
 		t.Error(stderr)
 	}
 	h.readRound(1)

@@ -43,6 +43,13 @@ type Verdict struct {
 	Text   string // printable, at most 512 bytes; may be empty
 }
 
+func (v Verdict) String() string {
+	if v.Text == "" {
+		return v.Reason
+	}
+	return v.Reason + ": " + v.Text
+}
+
 // Judge makes the verdict of a command that has ended: code is its exit code, or minus the signal
 // that ended it; name is its base name, the reason where it gives none; output is what it wrote
 // to stdout, of which the last line counts.

@@ -288,6 +288,29 @@ func markedProcesses(marker string) []int {
 	return processesWith(func(pid int) bool { return isMarked(pid, marker) })
 }
 
+// endMarked kills the processes that have the marker in their environment, until there is none.
+func endMarked(marker string) {
+	for range maxPasses {
+		found := false
+		for _, pid := range markedProcesses(marker) {
+			pidfd := openPidfd(pid)
+			if pidfd == nil {
+				continue
+			}
+			if isMarked(pid, marker) { // read after the descriptor was opened; a zombie has no environment
+				found = true
+				o := &orphan{pid: pid, pidfd: pidfd}
+				o.kill(unix.SIGKILL)
+				o.await(nil)
+			}
+			_ = pidfd.Close()
+		}
+		if !found {
+			return
+		}
+	}
+}
+
 func isMarked(pid int, marker string) bool {
 	if marker == "" {
 		return false

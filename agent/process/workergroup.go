@@ -143,6 +143,33 @@ func (w *WorkerGroup) signal(p *Process, o StopOptions) {
 	p.SignalGroup(o.Signal)
 }
 
+// KeepAside has the end of other groups leave this one's processes alone.
+func (w *WorkerGroup) KeepAside() {
+	for _, p := range w.Procs {
+		w.forker.keep(p.Pid)
+	}
+}
+
+// EndAside is Stop, at once, of a group that runs beside another one: it ends the processes, their
+// process groups, and what has marker in its environment, which only descendants of the group may
+// have.
+func (w *WorkerGroup) EndAside(marker string) {
+	for _, p := range w.Procs {
+		p.Stopped = !p.HasExited()
+		p.SignalGroup(unix.SIGKILL)
+	}
+	endMarked(marker)
+	w.awaitDeath(0)
+	for _, p := range w.Procs {
+		if p.HasExited() {
+			w.forker.reap(p.Pid)
+			p.reaped = true
+		}
+		p.unwatch()
+	}
+	w.watches.Wait()
+}
+
 // AbandonUnkillable counts as killed the workers that have a Fault and did not end.
 func (w *WorkerGroup) AbandonUnkillable() (left []*Process) {
 	for _, p := range w.Procs {

@@ -43,6 +43,7 @@ type Tracker struct {
 	before    time.Time             // when a step changed last in an earlier round; zero: none did
 	directed  map[int]bool          // local ranks of the running attempt that have a directive
 	stalled   string                // see SetStalled
+	suspect   string                // see SetSuspect
 	failure   training.Failure      // see SetFailure
 	failureAt time.Time
 }
@@ -271,8 +272,8 @@ func (r *round) steps() (smallest, largest int64, reporting int) {
 }
 
 // Report samples the records and says how far the workers are; nil if none has reported a
-// step in the last attempt, none has failed beside others, it was not said to hang, and no failure is
-// to be told. After the attempt it is how far they had come.
+// step in the last attempt, none has failed beside others, nothing was said of a hang or of the node,
+// and no failure is to be told. After the attempt it is how far they had come.
 func (t *Tracker) Report() *training.Report {
 	if t == nil {
 		return nil
@@ -291,10 +292,10 @@ func (t *Tracker) Report() *training.Report {
 		failure.Age = now.Sub(t.failureAt)
 	}
 	if reporting == 0 {
-		if t.stalled == "" && failed == 0 && failure.Round == 0 {
+		if t.stalled == "" && failed == 0 && t.suspect == "" && failure.Round == 0 {
 			return nil
 		}
-		return &training.Report{Round: r.number, Workers: len(r.workers), Stalled: t.stalled, Failed: failed, Failure: failure}
+		return &training.Report{Round: r.number, Workers: len(r.workers), Stalled: t.stalled, Failed: failed, Suspect: t.suspect, Failure: failure}
 	}
 	var moved time.Time // when the first of the slowest came to where they are
 	counted := r.counted()
@@ -306,7 +307,7 @@ func (t *Tracker) Report() *training.Report {
 	report := &training.Report{
 		Round: r.number, Workers: len(r.workers), Reporting: reporting, Smallest: smallest, Largest: largest,
 		SinceFirst: now.Sub(r.first), SinceChange: now.Sub(r.changed), SinceSlowest: now.Sub(moved),
-		PerStep: r.speed.perStep(), Gap: r.gap, Stalled: t.stalled, Counted: counted, Failed: failed, Failure: failure,
+		PerStep: r.speed.perStep(), Gap: r.gap, Stalled: t.stalled, Counted: counted, Failed: failed, Suspect: t.suspect, Failure: failure,
 	}
 	if t.stalled == "" {
 		report.Waits = training.NewWaits(r.waits.base, r.waits.shares)
@@ -334,6 +335,17 @@ func (t *Tracker) SetFailure(f training.Failure) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.failure, t.failureAt = f, t.now().Add(-f.Age)
+}
+
+// SetSuspect makes a sentence a part of the reports of this node: a check finds it unfit, and it
+// stays; "": that is over.
+func (t *Tracker) SetSuspect(text string) {
+	if t == nil {
+		return
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.suspect = text
 }
 
 // maxBusy keeps what a worker says within what a time.Duration holds.

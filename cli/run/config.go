@@ -171,8 +171,22 @@ func (c *config) setChecks(o *options, _ environ) (err error) {
 		}
 	}
 	c.spec.Checks = o.checks
-	c.spec.CheckTimeout, err = seconds("--check-timeout", o.checkTimeout, true)
-	return err
+	if c.spec.CheckAway, err = parseWindow(o.checkAway); err != nil || c.spec.CheckAway > rendezvous.MaxWithin {
+		return usagef("argument --check-away: %q must be a time of at most %v, such as 30m, 6h or 2d", o.checkAway, rendezvous.MaxWithin)
+	}
+	if c.spec.CheckTimeout, err = seconds("--check-timeout", o.checkTimeout, true); err != nil {
+		return err
+	}
+	c.spec.CheckEvery, err = seconds("--check-every", o.checkEvery, false)
+	switch {
+	case err != nil || c.spec.CheckEvery == 0:
+		return err
+	case len(o.checks) == 0:
+		return usagef("argument --check-every: there is nothing to run; name a command by --check")
+	case c.rendezvous.kind != kindDynamic:
+		return usagef("argument --check-every: no other node can take the place of one that leaves a %v job; let the nodes meet at --rdzv-endpoint=HOST:PORT, a directory or an etcd", c.rendezvous.kind)
+	}
+	return nil
 }
 
 func (c *config) setWorkers(o *options, env environ) error {

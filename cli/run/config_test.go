@@ -244,6 +244,31 @@ func TestHangOptions(t *testing.T) {
 	}
 }
 
+// TestCheckEvery: what there is nothing to run for, or has nobody to take the node's place, is refused.
+func TestCheckEvery(t *testing.T) {
+	const elastic = "--rdzv-endpoint=127.0.0.1:1 --nnodes=1:2 --check=true "
+	c, err := configured(t, elastic+"--check-every=60 --check-away=2d x.py")
+	if err != nil || c.spec.CheckEvery != time.Minute || c.spec.CheckAway != 48*time.Hour {
+		t.Errorf("%+v, %v", c, err)
+	}
+	if c, err := configured(t, elastic+"x.py"); err != nil || c.spec.CheckEvery != 0 || c.spec.CheckAway != time.Hour {
+		t.Errorf("%+v, %v", c, err)
+	}
+	for options, want := range map[string]string{
+		elastic + "--check-every=-1":                                                  "argument --check-every: it is -1, it must not be negative",
+		elastic + "--check-away=0s":                                                   "argument --check-away: \"0s\" must be a time",
+		elastic + "--check-away=31d":                                                  "at most 720h0m0s",
+		elastic + "--check-away=often":                                                "such as 30m, 6h or 2d",
+		"--rdzv-endpoint=127.0.0.1:1 --nnodes=1:2 --check-every=1":                    "argument --check-every: there is nothing to run; name a command by --check",
+		"--standalone --check=true --check-every=1":                                   "leaves a standalone job",
+		"--rdzv-backend=static --nnodes=2 --node-rank=0 --check=true --check-every=1": "leaves a static job; let the nodes meet at",
+	} {
+		if _, err := configured(t, options+" x.py"); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", options, err)
+		}
+	}
+}
+
 // TestOnFailure: what is no policy, or has nobody to take the node's place, is refused before
 // anything starts.
 func TestOnFailure(t *testing.T) {

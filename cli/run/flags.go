@@ -50,6 +50,8 @@ type options struct {
 
 	checks         []string
 	checkTimeout   float64
+	checkEvery     float64
+	checkAway      string
 	warm           bool
 	autoProgress   bool
 	preload        []string
@@ -120,6 +122,8 @@ var optionTable = []option{
 
 	{name: "check", group: groupNodes, noPET: true, ours: true, meta: "COMMAND", help: "examine this node before it joins, and again if its workers are the first to fail: exit code 1 keeps it out; may be given several times", each: func(o *options) *[]string { return &o.checks }},
 	{name: "check-timeout", group: groupNodes, ours: true, meta: "SECONDS", help: "longest time for a check (default 30); one that takes longer counts as if it could not tell", real: func(o *options) *float64 { return &o.checkTimeout }},
+	{name: "check-every", group: groupNodes, ours: true, meta: "SECONDS", help: "examine this node also beside its workers, and while it waits for a place, after each such time; it leaves after two bad results in a row (default 0: not)", real: func(o *options) *float64 { return &o.checkEvery }},
+	{name: "check-away", group: groupNodes, ours: true, meta: "TIME", help: "how long the job keeps a node out that a check has found unfit while it took part (default 1h)", text: func(o *options) *string { return &o.checkAway }},
 
 	{name: "slurm", group: groupNodes, noPET: true, ours: true, help: "endpoint, id, rank and counts from Slurm's variables, where not given", on: func(o *options) *bool { return &o.slurm }},
 
@@ -161,7 +165,7 @@ var optionTable = []option{
 	{name: "exit-barrier-timeout", group: groupFailure, ours: true, meta: "SECONDS", help: "longest wait for the other nodes after success (default 300)", real: func(o *options) *float64 { return &o.exitBarrierTimeout }},
 	{name: "signals-to-handle", group: groupFailure, meta: "NAME,...", help: "signals passed on to the workers (default SIGTERM,SIGINT,SIGHUP,SIGQUIT)", text: func(o *options) *string { return &o.signals }},
 	{name: "on-signal", group: groupFailure, ours: true, meta: "NAME:WHAT,...", help: "have a signal ask the job to save, drain this node or stop, such as USR1:save,TERM:drain", text: func(o *options) *string { return &o.onSignal }},
-	{name: "drain-timeout", group: groupFailure, ours: true, meta: "SECONDS", help: "time that --on-signal gives the workers to save (default 120)", real: func(o *options) *float64 { return &o.drainTimeout }},
+	{name: "drain-timeout", group: groupFailure, ours: true, meta: "SECONDS", help: "time that --on-signal and --check-every give the workers to save (default 120)", real: func(o *options) *float64 { return &o.drainTimeout }},
 	{name: "directive-signal", group: groupFailure, ours: true, meta: "NAME", help: "signal to each worker that is asked to save or stop (default none)", text: func(o *options) *string { return &o.directiveSignal }},
 	{name: "signal-exit-code", group: groupFailure, ours: true, help: "exit with 128+N after signal N instead of 1", on: func(o *options) *bool { return &o.signalExit }},
 	{name: "keep-daemons", group: groupFailure, ours: true, help: "do not end what workers started and left behind", on: func(o *options) *bool { return &o.keepDaemons }},
@@ -179,7 +183,7 @@ func defaultOptions() *options {
 		eventHandler: "null", rdzvEventHandler: "null", role: "default", redirects: "0", tee: "0", masterAddr: "127.0.0.1",
 		masterPort: unsetNumber, signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", shutdownTimeout: unsetNumber,
 		exitBarrierTimeout: unsetNumber, drainTimeout: 120, hangTimeout: "auto", onHang: agent.OnHangNames[agent.HangReport], onFailure: "restart", preloadTimeout: process.DefaultPreloadTimeout.Seconds(),
-		checkTimeout: agent.DefaultCheckTimeout.Seconds(), given: make(map[string]bool),
+		checkTimeout: agent.DefaultCheckTimeout.Seconds(), checkAway: "1h", given: make(map[string]bool),
 	}
 }
 

@@ -214,6 +214,8 @@ type MemberStatus struct {
 
 	Workers       int `json:"workers"`        // of the node; 0: it has not reported
 	FailedWorkers int `json:"failed_workers"` // of these, while the others go on (--on-failure keep)
+
+	Suspect string `json:"suspect"` // what a check of the node finds, and why it stays; "": nothing
 }
 
 // WaitingStatus is one pending join.

@@ -299,7 +299,7 @@ func TestStatusFieldNames(t *testing.T) {
 		`idle idle.address idle.fingerprint idle.label idle.lease_age_s idle.name idle.node idle.reason idle.reconnecting idle.topology kept_bytes last_failure last_failure.at last_failure.round last_failure.text lease_timeout_s ` +
 		`members members.address members.alive members.cause members.failed_workers members.fingerprint members.host members.label members.lease_age_s members.name members.node ` +
 		`members.progress members.progress.change_age_s members.progress.counted members.progress.reporting_workers members.progress.seconds_per_step ` +
-		`members.progress.slowest_age_s members.progress.smallest_step members.progress.step members.progress.workers members.rank members.reconnecting members.state members.topology members.workers ` +
+		`members.progress.slowest_age_s members.progress.smallest_step members.progress.step members.progress.workers members.rank members.reconnecting members.state members.suspect members.topology members.workers ` +
 		`missing missing.min missing.target missing.who nodes nodes.max nodes.min nodes.target nodes.unit not_started phase ` +
 		`progress progress.behind progress.behind.for_s progress.behind.label progress.behind.node progress.behind.rank progress.behind.steps ` +
 		`progress.change_age_s progress.counted progress.nodes progress.seconds_per_step progress.slow progress.slow.label progress.slow.node progress.slow.others progress.slow.rank progress.slow.text progress.slow.waits progress.smallest_step progress.step round round_at round_generation round_store run_id scaled_to stalled state stopping ` +

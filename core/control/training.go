@@ -173,7 +173,7 @@ func DescribeProgress(st *RunStatus, m rendezvous.Status, now time.Time, report 
 				st.State = "stalled"
 			}
 		}
-		st.Members[i].Workers, st.Members[i].FailedWorkers = r.Workers, r.Failed
+		st.Members[i].Workers, st.Members[i].FailedWorkers, st.Members[i].Suspect = r.Workers, r.Failed, r.Suspect
 		if r.Reporting == 0 {
 			continue
 		}

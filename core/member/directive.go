@@ -57,7 +57,16 @@ func NewDirectiveID() string { return rand.Text()[:8] }
 // CloseTimeout, and is applied once however often it has to be sent. The errors are
 // ErrInvalid, with the reason why it cannot stand in this run, ErrTooLarge, ErrClosed, and
 // those of SetClosed.
-func (m *Member) Direct(ctx context.Context, d rendezvous.Direct) error {
+func (m *Member) Direct(ctx context.Context, d rendezvous.Direct) error { return m.give(ctx, d, false) }
+
+// DrainUnfit is Direct of a drain of this node, because a check has found it unfit: it is kept out
+// for d.For by its own word. The error of code CodeInvalid says why the node stays.
+func (m *Member) DrainUnfit(ctx context.Context, d rendezvous.Direct) error {
+	d.Kind, d.Nodes = rendezvous.DirectiveDrain, nil
+	return m.give(ctx, d, true)
+}
+
+func (m *Member) give(ctx context.Context, d rendezvous.Direct, unfit bool) error {
 	if m.isStopped() {
 		return m.stoppedError()
 	}
@@ -67,7 +76,7 @@ func (m *Member) Direct(ctx context.Context, d rendezvous.Direct) error {
 	if len(d.ID) > rendezvous.MaxNameLen || len(d.Nodes) > rendezvous.MaxDirectiveNodes {
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "%s: a directive has an id of at most %d bytes and names at most %d nodes", m.subject(), rendezvous.MaxNameLen, rendezvous.MaxDirectiveNodes)
 	}
-	return m.ask(ctx, rendezvous.GiveDirective{Directive: d}, "give a directive")
+	return m.ask(ctx, rendezvous.GiveDirective{Directive: d, Unfit: unfit}, "give a directive")
 }
 
 func (m *Member) reportDirective(ctx context.Context, round uint64, r rendezvous.DirectiveReport) error {

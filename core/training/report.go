@@ -15,7 +15,7 @@ import (
 type Report struct {
 	Round     uint64
 	Workers   int // of the node
-	Reporting int // of these, those that have reported a step in this round and go on; 0 only with Stalled, Failed or Failure
+	Reporting int // of these, those that have reported a step in this round and go on; 0 only with Stalled, Failed, Suspect or Failure
 
 	Smallest, Largest int64 // steps of the workers that report; 0 or more
 
@@ -40,6 +40,9 @@ type Report struct {
 	// Waits is how much of their time the workers wait for other ranks.
 	Waits Waits
 
+	// Suspect says what a check of the node finds, and why the node stays all the same; "": nothing.
+	Suspect string
+
 	// Failure is the last one that has ended a round of the job; its Round is 0 if there was none, or
 	// if it is another node that reports it. Such a report may say nothing of steps.
 	Failure Failure
@@ -54,7 +57,7 @@ type Failure struct {
 
 // Valid reports whether the report can be true: a peer may send anything.
 func (r *Report) Valid() bool {
-	return r.Round > 0 && (r.Reporting >= 1 || r.Reporting == 0 && (r.Stalled != "" || r.Failed > 0 || r.Failure.Round > 0)) && r.Failed >= 0 && r.Failed <= r.Workers-r.Reporting && r.Workers >= r.Reporting && r.Workers <= maxWorkers &&
+	return r.Round > 0 && (r.Reporting >= 1 || r.Reporting == 0 && (r.Stalled != "" || r.Failed > 0 || r.Suspect != "" || r.Failure.Round > 0)) && r.Failed >= 0 && r.Failed <= r.Workers-r.Reporting && r.Workers >= r.Reporting && r.Workers <= maxWorkers &&
 		r.Smallest >= 0 && r.Largest >= r.Smallest &&
 		plausible(r.SinceFirst) && plausible(r.SinceChange) && plausible(r.SinceSlowest) && plausible(r.PerStep) && plausible(r.Gap) && plausible(r.Failure.Age) && r.Waits.valid()
 }
@@ -70,7 +73,7 @@ const (
 func plausible(d time.Duration) bool { return d >= 0 && d <= maxAge }
 
 // fields is how many values a report has; append-only.
-const fields = 17
+const fields = 18
 
 // Pack writes a report as a list, an empty one for nil.
 func Pack(p *pack.Packer, r *Report) {
@@ -94,6 +97,7 @@ func Pack(p *pack.Packer, r *Report) {
 	p.Uint(r.Failure.Round)
 	p.Duration(r.Failure.Age)
 	p.Cut(r.Failure.Text, maxFailure)
+	p.Cut(r.Suspect, maxStalled)
 }
 
 // Unpack reads what Pack wrote; nil where there is no report, or one that is not valid.
@@ -110,6 +114,7 @@ func Unpack(u *pack.Unpacker) *Report {
 	r.Counted, r.Failed = u.Bool(), u.Int()
 	r.Waits = unpackWaits(u)
 	r.Failure = Failure{u.Uint(), u.Duration(), printable.Text(u.Text(maxFailure))}
+	r.Suspect = printable.Text(u.Text(maxStalled))
 	u.Close()
 	if u.Err() != nil || !r.Valid() {
 		return nil

@@ -165,10 +165,19 @@ func renderRun(b *strings.Builder, r *control.RunStatus, called Names, now time.
 		if d.Cordoned {
 			who += ", cordoned"
 		}
-		if d.Cause == rendezvous.CauseFailures.String() {
+		switch {
+		case d.Cause == rendezvous.CauseAdmin.String():
+		case d.Cordoned:
+			who = d.Node + ", which is unfit and leaves when its workers have saved"
+		default:
 			who = node + ", which left as unfit"
 		}
 		remark(b, "Drained: ", who+": "+d.Reason, term)
+	}
+	for _, m := range r.Members {
+		if m.Suspect != "" && m.State == "running" {
+			remark(b, "Suspect: ", m.Node+", "+m.Suspect, term)
+		}
 	}
 	remark(b, "Not started: ", r.NotStarted, term)
 	remark(b, "Missing: ", missingText(r), term)

@@ -1,0 +1,131 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/backoff"
+)
+
+// badResults is how many bad results in a row take a node out that has passed its checks before.
+const badResults = 2
+
+// checkWatch examines the node every Spec.CheckEvery, while its workers run and while it waits for
+// a place.
+type checkWatch struct {
+	a *Agent
+
+	mu      sync.Mutex
+	waiting context.CancelFunc // ends the wait for a place; nil: the node does not wait
+	unfit   *UnfitError        // the node leaves for it; nil: it stays
+}
+
+// watchChecks begins to examine the node, until stop is called, which waits for that.
+func (a *Agent) watchChecks() (stop func()) {
+	if a.spec.CheckEvery == 0 || len(a.spec.Checks) == 0 {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() { // ends with stop
+		defer close(done)
+		a.checks.follow(ctx)
+	}()
+	return func() {
+		cancel()
+		<-done
+	}
+}
+
+func (w *checkWatch) follow(ctx context.Context) {
+	a, bad := w.a, 0
+	for backoff.Sleep(ctx, a.spec.CheckEvery) {
+		when := w.when()
+		if when == "" {
+			continue
+		}
+		limited, cancel := context.WithTimeout(ctx, a.spec.CheckTimeout)
+		verdicts, err := a.runChecks(limited, when)
+		cancel()
+		if ctx.Err() != nil {
+			return
+		}
+		if w.when() != when { // a stop of the workers may have ended the checks, too
+			continue
+		}
+		if err != nil {
+			a.log.Warn("this node is not examined: " + err.Error())
+			continue
+		}
+		unfit := a.judge(verdicts)
+		if unfit == nil {
+			bad = 0
+			a.progress.SetSuspect("")
+			continue
+		}
+		if bad++; bad < badResults {
+			a.log.Warn("this node is not fit, if the next check finds the same: " + unfit.Verdict.String())
+			continue
+		}
+		if when == checkWaiting {
+			w.giveUp(unfit)
+		} else if w.leaving() == nil && a.asksToDrain(ctx, unfit, a.spec.DrainTimeout) {
+			a.log.Warn("this node is not fit, and leaves the run once its workers have saved: " + unfit.Verdict.String())
+			w.mu.Lock()
+			w.unfit = unfit
+			w.mu.Unlock()
+		}
+	}
+}
+
+// when is what the checks would run beside; "": they would be in the way.
+func (w *checkWatch) when() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case w.waiting != nil:
+		return checkWaiting
+	case w.a.running.Load():
+		return checkRunning
+	}
+	return ""
+}
+
+// giveUp ends the wait for a place.
+func (w *checkWatch) giveUp(unfit *UnfitError) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.waiting != nil {
+		w.unfit = unfit
+		w.waiting()
+	}
+}
+
+// wait tells that the node waits for a place, until the function that it returns is called with the
+// end of that, for which it returns what the node ends with.
+func (w *checkWatch) wait(cancel context.CancelFunc) (end func(err error) error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.waiting = cancel
+	return func(err error) error {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.waiting = nil
+		switch {
+		case err == nil:
+			w.unfit = nil // the place was there first
+		case w.unfit != nil && (errors.Is(err, rendezvous.ErrUnfit) || errors.Is(err, rendezvous.ErrCanceled)):
+			return w.unfit
+		}
+		return err
+	}
+}
+
+// leaving is why the node leaves; nil: it stays.
+func (w *checkWatch) leaving() *UnfitError {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.unfit
+}
