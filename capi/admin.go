@@ -82,15 +82,18 @@ func (a *adminTexts) event(r *C.rp_admin_request, nodes []string) (rendezvous.Ev
 		return rendezvous.Forget{Reason: a.reason}, nil
 	case C.RP_ADMIN_STACKS, C.RP_ADMIN_STATUS, C.RP_ADMIN_LOGS:
 		return nil, nil
-	case C.RP_ADMIN_UNDRAIN, C.RP_ADMIN_EVICT:
+	case C.RP_ADMIN_UNDRAIN, C.RP_ADMIN_EVICT, C.RP_ADMIN_CORDON:
 	default:
 		return nil, invalid("action is %d, which is none", int32(r.action))
 	}
 	if len(nodes) != 1 {
 		return nil, invalid("there are %d nodes, it must be one", len(nodes))
 	}
-	if r.action == C.RP_ADMIN_EVICT {
+	switch r.action {
+	case C.RP_ADMIN_EVICT:
 		return rendezvous.Evict{Node: nodes[0], Reason: a.reason}, nil
+	case C.RP_ADMIN_CORDON:
+		return rendezvous.Cordon{Node: nodes[0], For: span(r.for_ms), Reason: a.reason}, nil
 	}
 	return rendezvous.Undrain{Node: nodes[0], Reason: a.reason}, nil
 }

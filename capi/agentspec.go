@@ -165,6 +165,9 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 		{"restart_window_ms", config.restart_window_ms, 0, &spec.RestartWindow},
 		{"drain_timeout_ms", config.drain_timeout_ms, agent.DefaultDrainTimeout, &spec.DrainTimeout},
 		{"preload_timeout_ms", config.preload_timeout_ms, process.DefaultPreloadTimeout, &spec.PreloadTimeout},
+		{"check_timeout_ms", config.check_timeout_ms, agent.DefaultCheckTimeout, &spec.CheckTimeout},
+		{"check_every_ms", config.check_every_ms, 0, &spec.CheckEvery},
+		{"check_away_ms", config.check_away_ms, agent.DefaultLeaveRule.Window, &spec.CheckAway},
 	} {
 		if *field.to, err = orDefault(field.name, field.from, field.normal); err != nil {
 			return spec, "", err
@@ -180,6 +183,9 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 		return spec, "", invalid("on_hang is %d, it must be an RP_HANG_ value", int32(config.on_hang))
 	}
 	if err := setDirectives(&spec, config); err != nil {
+		return spec, "", err
+	}
+	if spec.Checks, err = rawTexts("checks", config.checks, config.checks_len); err != nil {
 		return spec, "", err
 	}
 	if err := errors.Join(setLogs(&spec.Logs, config), setPreload(&spec, config)); err != nil {
@@ -290,6 +296,9 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 			return nil, err
 		}
 		meetBy(spec, m.Params())
+		if err := setPolicy(spec, config, m.Params()); err != nil {
+			return nil, err
+		}
 		return borrowed{m.Node, m.changed}, nil
 	}
 	p := params.Default()
@@ -305,6 +314,9 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 		}
 	}
 	meetBy(spec, p)
+	if err := setPolicy(spec, config, p); err != nil {
+		return nil, err
+	}
 	p.Supervised = true
 	if p.Endpoint == "" {
 		if p.Min > 1 || p.RunID == "" {
@@ -317,6 +329,29 @@ func toRendezvous(config *C.rp_agent_config, spec *agent.Spec) (agent.Rendezvous
 		return backend.OpenStandalone(p, logger)
 	}
 	return backend.Open(p, logger)
+}
+
+// setPolicy takes what the node does whose workers fail, or whose checks turn bad, which depends on
+// how the job's nodes meet.
+func setPolicy(spec *agent.Spec, config *C.rp_agent_config, p params.Params) error {
+	fixed := ""
+	switch {
+	case p.Endpoint == "":
+		fixed = "standalone"
+	case spec.Backend == backend.SchemeStatic:
+		fixed = spec.Backend
+	}
+	if spec.CheckEvery > 0 && fixed != "" {
+		return invalid("check_every_ms: no other node can take the place of one that leaves a %s job; let the nodes meet at HOST:PORT, a directory or an etcd", fixed)
+	}
+	policy := "restart"
+	if err := texts(textField{"on_failure", config.on_failure, &policy}); err != nil {
+		return err
+	}
+	if err := spec.SetOnFailure(policy, fixed, p.Min, p.Max); err != nil {
+		return invalid("on_failure: %v", err)
+	}
+	return nil
 }
 
 func meetBy(spec *agent.Spec, p params.Params) {

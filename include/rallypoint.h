@@ -904,6 +904,26 @@ typedef struct rp_agent_config {
     const char *const *preload;
     size_t preload_len;
     int64_t preload_timeout_ms;
+
+    /*
+     * What the node does whose workers fail: "restart"; "leave:N/TIME" (a run ends by
+     * RP_ERR_WORKERS then, and the job keeps the node out), or "keep", as --on-failure of
+     * `rallypoint run` takes it; NULL: "restart".
+     */
+    const char *on_failure;
+
+    /*
+     * Commands of a shell that examine this node before it joins, and before it joins again
+     * after its workers were the first to fail: one that exits with 1 ends the run by
+     * RP_ERR_UNFIT. Each has check_timeout_ms [30 000]. They run every check_every_ms beside
+     * the workers, too [not at all]; the job keeps a node that is unfit then out for
+     * check_away_ms [3 600 000].
+     */
+    const char *const *checks;
+    size_t checks_len;
+    int64_t check_timeout_ms;
+    int64_t check_every_ms;
+    int64_t check_away_ms;
 } rp_agent_config;
 
 /* What follows when a job is said to hang. Numbers never change; new ones may be added. */
@@ -985,8 +1005,10 @@ enum rp_admin_action {
     RP_ADMIN_FORGET = 10, /* let a job that stays closed, and has no live node, begin again */
     RP_ADMIN_STACKS = 11, /* where its workers are; changes nothing */
     RP_ADMIN_STATUS = 12, /* how it stands; changes nothing */
-    RP_ADMIN_LOGS = 13    /* what workers wrote last: of rank `target`, of all for -1, of the one
+    RP_ADMIN_LOGS = 13,   /* what workers wrote last: of rank `target`, of all for -1, of the one
                              that failed first for -2; changes nothing */
+    RP_ADMIN_CORDON = 14  /* keep the one node in `nodes` out for for_ms, 0: until undrained; one
+                             whose workers run stays until its round ends */
 };
 
 /*
@@ -1003,7 +1025,8 @@ typedef struct rp_admin_request {
     int32_t action;       /* required: enum rp_admin_action */
     int32_t target;       /* number of nodes, between min and max, a multiple of node_unit; of
                              RP_ADMIN_LOGS a rank */
-    const char *const *nodes; /* ids, as their node_id option or `rallypoint status` has them */
+    const char *const *nodes; /* ids, as their node_id option or `rallypoint status` has them, or
+                                 names of hosts, which stand for all nodes there */
     size_t nodes_len;
     const char *directive;  /* id, that makes a repetition do nothing; NULL: a new one */
     int64_t within_ms;      /* until it is done at the latest; 0: now */

@@ -85,6 +85,18 @@ static void configuration(void) {
     config.preload_timeout_ms = -2;
     expect_invalid(&config, "preload_timeout_ms");
     config = good;
+    config.on_failure = "stay";
+    expect_invalid(&config, "on_failure: \"stay\" must be restart, keep, or leave");
+    config.on_failure = "leave";
+    expect_invalid(&config, "one that leaves a standalone job");
+    config.on_failure = "keep";
+    expect_invalid(&config, "the nodes of a standalone job do not learn");
+    config = good;
+    config.checks = (const char *const[]){"true"};
+    config.checks_len = 1;
+    config.check_every_ms = 1000;
+    expect_invalid(&config, "check_every_ms");
+    config = good;
     config = good;
     config.rendezvous = &meeting;
     meeting.endpoint = NULL;

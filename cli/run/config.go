@@ -171,7 +171,7 @@ func (c *config) setChecks(o *options, _ environ) (err error) {
 		}
 	}
 	c.spec.Checks = o.checks
-	if c.spec.CheckAway, err = parseWindow(o.checkAway); err != nil || c.spec.CheckAway > rendezvous.MaxWithin {
+	if c.spec.CheckAway, err = agent.ParseWindow(o.checkAway); err != nil || c.spec.CheckAway > rendezvous.MaxWithin {
 		return usagef("argument --check-away: %q must be a time of at most %v, such as 30m, 6h or 2d", o.checkAway, rendezvous.MaxWithin)
 	}
 	if c.spec.CheckTimeout, err = seconds("--check-timeout", o.checkTimeout, true); err != nil {

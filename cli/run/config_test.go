@@ -287,7 +287,7 @@ func TestOnFailure(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if _, err := configured(t, elastic+"keep x.py"); err == nil || !strings.Contains(err.Error(), "argument --on-failure: keep takes a fixed number of nodes, such as --nnodes=2, not 1:2: in a range") {
+	if _, err := configured(t, elastic+"keep x.py"); err == nil || !strings.Contains(err.Error(), "argument --on-failure: keep takes a fixed number of nodes, such as 2, not 1:2: in a range") {
 		t.Errorf("keep with a range: %v", err)
 	}
 	if c, err := configured(t, elastic+"keep --nnodes=2 x.py"); err != nil || !c.spec.Keep || c.spec.Leave != (agent.LeaveRule{}) {

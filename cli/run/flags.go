@@ -376,7 +376,7 @@ func (op *option) convert(o *options, value string) (expected string) {
 		*op.text(o) = value
 	case op.number != nil:
 		if number, window, found := strings.Cut(value, "/"); found && op.window != nil {
-			d, err := parseWindow(window)
+			d, err := agent.ParseWindow(window)
 			if err != nil {
 				return "N/TIME (such as 10/6h)"
 			}
@@ -401,21 +401,6 @@ func (op *option) convert(o *options, value string) (expected string) {
 		*op.each(o) = append(*op.each(o), value)
 	}
 	return ""
-}
-
-// parseWindow reads a time above 0: Go's durations (90m, 6h), and days (2d).
-func parseWindow(text string) (time.Duration, error) {
-	text = strings.TrimSpace(text)
-	d, err := time.ParseDuration(text)
-	if number, found := strings.CutSuffix(text, "d"); found {
-		var days uint64
-		days, err = strconv.ParseUint(number, 10, 16)
-		d = time.Duration(days) * 24 * time.Hour
-	}
-	if err == nil && (d <= 0 || d > maxSeconds*time.Second) {
-		err = strconv.ErrRange
-	}
-	return d, err
 }
 
 // splitList splits at commas; a doubled comma is a comma of an item.

@@ -66,6 +66,7 @@ __all__ = [
     "Worker",
     "cancel",
     "close",
+    "cordon",
     "drain",
     "evict",
     "forget",
@@ -75,6 +76,7 @@ __all__ = [
     "stacks",
     "status",
     "stop",
+    "uncordon",
     "undrain",
 ]
 
@@ -265,6 +267,25 @@ class Run:
             InvalidError: also if it does not stand.
         """
         return self._ask(abi.ADMIN_CANCEL, directive=directive, reason=reason)
+
+    def cordon(self, node: str, *, reason: str | None = None, away: Time = 0) -> Answer:
+        """Keeps a node out of a job, also before it has come.
+
+        One whose workers run stays until its round ends; a spare leaves at once.
+
+        Args:
+            node: its id, or the name of a host, which stands for all nodes there.
+            reason: as for save.
+            away: time for which it is kept out, in seconds; 0 is until `uncordon`.
+
+        Returns:
+            What is done.
+        """
+        return self._ask(abi.ADMIN_CORDON, nodes=node, reason=reason, away=away)
+
+    def uncordon(self, node: str, *, reason: str | None = None) -> Answer:
+        """The same as undrain."""
+        return self.undrain(node, reason=reason)
 
     def undrain(self, node: str, *, reason: str | None = None) -> Answer:
         """Lets a drained node join its job again before its time is over.
@@ -466,6 +487,39 @@ def cancel(
     """The same as Run.cancel."""
     return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).cancel(
         directive, reason=reason
+    )
+
+
+def cordon(
+    endpoint: str,
+    run_id: str,
+    node: str,
+    *,
+    reason: str | None = None,
+    away: Time = 0,
+    by: str | None = None,
+    token_file: Path = None,
+    timeout: Time = 5,
+) -> Answer:
+    """The same as Run.cordon."""
+    return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).cordon(
+        node, reason=reason, away=away
+    )
+
+
+def uncordon(
+    endpoint: str,
+    run_id: str,
+    node: str,
+    *,
+    reason: str | None = None,
+    by: str | None = None,
+    token_file: Path = None,
+    timeout: Time = 5,
+) -> Answer:
+    """The same as Run.uncordon."""
+    return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).uncordon(
+        node, reason=reason
     )
 
 

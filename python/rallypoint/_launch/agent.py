@@ -35,6 +35,11 @@ class Job:
     drain_timeout: float = 120
     hang_timeout: float | str = "auto"
     on_hang: str = "report"
+    on_failure: str = "restart"
+    checks: Sequence[str] = ()  # commands of a shell that examine this node
+    check_timeout: float = 30
+    check_every: float = 0  # 0: not beside the workers
+    check_away: float = 3600
     preload: Sequence[str] | None = None  # None: what the script imports at its top
     role: str = "default"
     name: str = ""
@@ -71,6 +76,10 @@ class Job:
             drain_timeout_ms=_duration("drain_timeout", self.drain_timeout),
             hang_timeout_ms=_hang_timeout(self.hang_timeout),
             on_hang=_on_hang(self.on_hang),
+            on_failure=library.text(self.on_failure),
+            check_timeout_ms=_duration("check_timeout", self.check_timeout),
+            check_every_ms=_duration("check_every", self.check_every),
+            check_away_ms=_duration("check_away", self.check_away),
             role=library.text(self.role),
             name=library.text(self.name),
             monitor_interval_ms=_duration("monitor_interval", self.monitor_interval),
@@ -87,6 +96,7 @@ class Job:
         )
         _fill(config, "numa_devices", self.numa_devices)
         _fill(config, "argv", self.argv)
+        _fill(config, "checks", self.checks)
         if self.preload is not None:
             _fill(config, "preload", self.preload)
         _fill(config, "environment", [f"{k}={v}" for k, v in self.environment.items()])

@@ -117,6 +117,16 @@ class LaunchConfig:
             steps tells, at least 60. "off": never.
         on_hang: what follows: "report" nothing else; "stacks" the stacks of all workers are
             logged, too; "restart" the first suspect is killed and counts as a failure.
+        on_failure: what this node does whose workers fail: "restart" those of the job;
+            "leave:N/TIME", as in "leave:2/1h", leave it to a spare if they were the first to fail
+            N times in that time; "keep" the node's other workers running, for scripts that
+            repair themselves.
+        checks: commands of a shell that examine this node before it joins, and before it joins
+            again after its workers were the first to fail. One that exits with 1 ends the launch
+            by UnfitError.
+        check_timeout: longest time for a check; one that takes longer cannot tell.
+        check_every: pause between checks beside the workers. 0: none run there.
+        check_away: time for which the job keeps a node out that is unfit after it has joined.
         warm: import once and fork the workers, which so start in the time of one import, and
             after a failure at once. Only for a program that starts no other processes while it
             launches: this process adopts, and ends, all that lose their parent. Workers that
@@ -162,6 +172,11 @@ class LaunchConfig:
     drain_timeout: float = 120
     hang_timeout: float | str = "auto"
     on_hang: str = "report"
+    on_failure: str = "restart"
+    checks: Sequence[str] = ()
+    check_timeout: float = 30
+    check_every: float = 0
+    check_away: float = 3600
     warm: bool = False
     preload: Sequence[str] | None = None
     auto_progress: bool | None = None

@@ -130,6 +130,7 @@ ADMIN_FORGET = 10
 ADMIN_STACKS = 11
 ADMIN_STATUS = 12
 ADMIN_LOGS = 13
+ADMIN_CORDON = 14
 
 # enum rp_agent_event_kind
 AGENT_JOINING = 1
@@ -334,6 +335,12 @@ class AgentConfig(Struct):
         ("preload", POINTER(c_char_p)),
         ("preload_len", c_size_t),
         ("preload_timeout_ms", c_int64),
+        ("on_failure", c_char_p),
+        ("checks", POINTER(c_char_p)),
+        ("checks_len", c_size_t),
+        ("check_timeout_ms", c_int64),
+        ("check_every_ms", c_int64),
+        ("check_away_ms", c_int64),
     )
 
 

@@ -57,6 +57,18 @@ def test_directives_are_given_taken_back_and_carried_out(place: str, nodes: list
     assert "evict" in admin.evict(place, "job", "n0", reason="the wrong one").text
 
 
+def test_nodes_are_cordoned(place: str, nodes: list[Member]) -> None:
+    text = admin.cordon(place, "job", "gpu17", reason="its fan", away=60).text
+    assert text == 'node gpu17 is kept out of run "job" for 1m0s'
+    stays = admin.cordon(place, "job", "n1").text
+    assert "until it is uncordoned; 1 node of it runs workers and stays until" in stays
+    assert nodes[1].nodes_waiting() == 0
+    assert "may join" in admin.uncordon(place, "job", "gpu17").text
+    assert "may join" in admin.Run(place, "job").uncordon("n1", reason="it is well").text
+    with pytest.raises(InvalidError, match="none is drained"):
+        admin.uncordon(place, "job", "n1")
+
+
 def test_a_job_is_stopped_and_closed(place: str, nodes: list[Member]) -> None:
     stop = admin.stop(place, "job", reason="the maintenance begins", by="carol", within=0)
     assert "it ends, to be queued again, now" in stop.text

@@ -99,12 +99,27 @@ def test_no_grace(tmp_path: Path) -> None:
         ({"logs_specs": LogsSpecs(redirects="9")}, "redirects"),
         ({"logs_specs": LogsSpecs(tee={7: 1})}, "local rank 7"),
         ({"role": "a\0b"}, "NUL"),
+        ({"on_failure": "stay"}, '"stay" must be restart, keep, or leave'),
+        ({"on_failure": "leave"}, "one that leaves a standalone job"),
+        ({"on_failure": "keep"}, "the nodes of a standalone job do not learn"),
+        (
+            {"on_failure": "keep", "rdzv_endpoint": "127.0.0.1:1", "max_nodes": 2},
+            "keep takes a fixed number of nodes, such as 2, not 1:2",
+        ),
+        ({"checks": ["true"], "check_every": 1}, "check_every_ms: no other node can take"),
     ],
 )
 def test_wrong_configurations(fields: dict[str, Any], says: str) -> None:
     given: dict[str, Any] = {"min_nodes": 1, "max_nodes": 1, "nproc_per_node": 1, "run_id": "job"}
     with pytest.raises(rallypoint.InvalidError, match=says):
         elastic_launch(LaunchConfig(**{**given, **fields}), ["true"])()
+
+
+def test_a_check_keeps_a_node_out(tmp_path: Path) -> None:
+    config = alone(1, checks=["true", "echo its fan; exit 1"], check_timeout=60)
+    with pytest.raises(rallypoint.UnfitError, match="is not fit to run workers: echo: its fan"):
+        elastic_launch(config, ["touch", str(tmp_path / "ran")])()
+    assert not (tmp_path / "ran").exists()
 
 
 def test_launching_does_not_import_torch(run_python) -> None:  # type: ignore[no-untyped-def]

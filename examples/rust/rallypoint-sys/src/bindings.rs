@@ -110,6 +110,7 @@ pub const RP_ADMIN_FORGET: i32 = 10;
 pub const RP_ADMIN_STACKS: i32 = 11;
 pub const RP_ADMIN_STATUS: i32 = 12;
 pub const RP_ADMIN_LOGS: i32 = 13;
+pub const RP_ADMIN_CORDON: i32 = 14;
 
 // enum rp_agent_event_kind
 pub const RP_AGENT_JOINING: i32 = 1;
@@ -354,6 +355,12 @@ pub struct rp_agent_config {
     pub preload: *const *const c_char,
     pub preload_len: usize,
     pub preload_timeout_ms: i64,
+    pub on_failure: *const c_char,
+    pub checks: *const *const c_char,
+    pub checks_len: usize,
+    pub check_timeout_ms: i64,
+    pub check_every_ms: i64,
+    pub check_away_ms: i64,
 }
 
 #[repr(C)]

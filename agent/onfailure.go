@@ -1,0 +1,72 @@
+package agent
+
+import (
+	"fmt"
+	"strconv"
+	"strings"
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// SetOnFailure takes what the node does whose workers fail: restart, keep, or leave[:N[/TIME]].
+// fixed is what the job is called if its nodes are known beforehand, such as "static", else "".
+func (s *Spec) SetOnFailure(text, fixed string, least, most int) error {
+	const meet = "let them meet at HOST:PORT, a directory or an etcd"
+	rule, ok := parseOnFailure(text)
+	switch {
+	case text == "keep" && fixed != "":
+		return fmt.Errorf("the nodes of a %s job do not learn of each other's loss, so that none can go on without another; for keep %s", fixed, meet)
+	case text == "keep" && least != most:
+		return fmt.Errorf("keep takes a fixed number of nodes, such as %d, not %d:%d: in a range a node that comes or is lost restarts the workers of all", most, least, most)
+	case text == "keep":
+		s.Keep = true
+		return nil
+	case !ok:
+		return fmt.Errorf("%q must be restart, keep, or leave[:N[/TIME]] with N failures in a time of at most %v, such as leave:2/1h", text, rendezvous.MaxWithin)
+	case rule.Failures > 0 && fixed != "":
+		return fmt.Errorf("no other node can take the place of one that leaves a %s job; %s", fixed, strings.Replace(meet, "them", "the nodes", 1))
+	}
+	s.Leave = rule
+	return nil
+}
+
+// parseOnFailure reads restart, or leave[:N[/TIME]].
+func parseOnFailure(text string) (rule LeaveRule, ok bool) {
+	policy, count, counted := strings.Cut(text, ":")
+	if policy == "restart" && !counted {
+		return rule, true
+	}
+	if policy != "leave" {
+		return rule, false
+	}
+	rule = DefaultLeaveRule
+	if !counted {
+		return rule, true
+	}
+	count, window, windowed := strings.Cut(count, "/")
+	n, err := strconv.ParseUint(count, 10, 16)
+	rule.Failures = int(n)
+	if err == nil && windowed {
+		rule.Window, err = ParseWindow(window)
+	}
+	return rule, err == nil && n > 0 && rule.Window <= rendezvous.MaxWithin
+}
+
+// maxWindow bounds a time that is given as text.
+const maxWindow = 1e9 * time.Second
+
+// ParseWindow reads a time such as 30m, 6h or 2d.
+func ParseWindow(text string) (time.Duration, error) {
+	text = strings.TrimSpace(text)
+	d, err := time.ParseDuration(text)
+	if number, found := strings.CutSuffix(text, "d"); found {
+		var days uint64
+		days, err = strconv.ParseUint(number, 10, 16)
+		d = time.Duration(days) * 24 * time.Hour
+	}
+	if err == nil && (d <= 0 || d > maxWindow) {
+		err = strconv.ErrRange
+	}
+	return d, err
+}
