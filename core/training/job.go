@@ -53,7 +53,7 @@ func (j *Job) Begin(round uint64, cause Cause) {
 func (j *Job) Take(r *Report, at time.Time) (lost time.Duration, cause Cause) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
-	bare := r.Reporting == 0 && (r.Stalled != "" || r.Failed > 0 || r.Failure.Round > 0) // it says nothing of steps
+	bare := r.Reporting == 0 && (r.Stalled != "" || r.Failed > 0 || r.Suspect != "" || r.Failure.Round > 0) // it says nothing of steps
 	changed := at.Add(-r.SinceChange)
 	if r.Round != j.round {
 		if !bare && !j.reported && r.Round < j.round && changed.After(j.before) { // the last of a round that is over
