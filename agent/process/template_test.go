@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/testkit"
 )
 
 // templateRig is a template with what it needs, and its log.
@@ -251,4 +253,65 @@ func TestWorkerThatDiffers(t *testing.T) {
 		t.Error("it was forked")
 	}
 	r.expectLog("libraries read OMP_NUM_THREADS while they are imported")
+}
+
+// failsInFork is a module that sends a signal, once, at a moment of a worker's fork: to the
+// template or to the process that forks.
+const failsInFork = libModule + `import signal
+template = os.getpid()
+def fault(moment):
+    def run():
+        depth = 0 if os.getpid() == template else 1 if os.getppid() == template else 2
+        if "%s %d" % (moment, depth) != os.environ["MOMENT"]:
+            return
+        try:
+            os.remove(os.environ["OUT"] + ".armed")
+        except OSError:
+            return
+        whom = template if os.environ["WHOM"] == "template" else os.getpid()
+        os.kill(whom, getattr(signal, os.environ["FAULT"]))
+    return run
+os.register_at_fork(before=fault("before"), after_in_parent=fault("parent"), after_in_child=fault("child"))
+`
+
+// TestFaultsInAFork: whatever happens to a template or to what it forks at any moment of a fork,
+// each worker runs once, that one cold, and nothing is left.
+func TestFaultsInAFork(t *testing.T) {
+	defer func(before time.Duration) { forkPatience = before }(forkPatience)
+	for _, moment := range []string{"before 0", "parent 0", "child 1", "before 1", "parent 1", "child 2"} {
+		for _, fault := range []string{"SIGKILL", "SIGSTOP"} {
+			for _, whom := range []string{"template", "itself"} {
+				if whom == "itself" && strings.HasSuffix(moment, "0") {
+					continue // that is the template
+				}
+				t.Run(moment+" "+fault+" "+whom, func(t *testing.T) {
+					r := newTemplateRig(t, countsImports, map[string]string{"lib": failsInFork})
+					r.config.Environ = append(r.config.Environ, "MOMENT="+moment, "FAULT="+fault, "WHOM="+whom)
+					forkPatience = time.Minute
+					template := r.start()
+					out, _ := LookupEnv(r.config.Environ, "OUT")
+					writeFile(t, out+".armed", "")
+					if fault == "SIGSTOP" {
+						forkPatience = time.Second
+					}
+					procs, text := r.run(template, "RANK=0", "RANK=1")
+					if _, err := os.Stat(out + ".armed"); err == nil {
+						t.Fatal("the fault did not happen")
+					}
+					for _, rank := range []string{"0", "1"} {
+						if n := strings.Count(text, ","+rank+"\n"); n != 1 {
+							t.Errorf("worker %s ran %d times: %q", rank, n, text)
+						}
+					}
+					for local, p := range procs {
+						if p.Code != local+3 || p.Lost {
+							t.Errorf("worker %d ended with %d, lost %v", local, p.Code, p.Lost)
+						}
+					}
+					template.Close()
+					testkit.Eventually(t, "nothing is left", func() bool { return len(ownChildren()) == 0 })
+				})
+			}
+		}
+	}
 }
