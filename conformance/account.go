@@ -45,6 +45,7 @@ type account struct {
 	tellsFacts     bool  // an update had facts
 
 	participants []*participant
+	domains      string // of these, as facts tell them; "": they do not
 	byNode       map[string]*participant
 	sessions     map[r.SessionID]*session
 	seen         map[string]bool // nodes that were part of the run
@@ -65,6 +66,7 @@ type session struct {
 	id          r.SessionID
 	node        string
 	hostName    string
+	domain      string // of the topology
 	incarnation uint64
 	inHost      bool
 	grace       bool
@@ -99,6 +101,8 @@ type participant struct {
 	rank  int
 	node  string
 	state state
+
+	domain string // of the node's topology; "": none, or not known
 }
 
 func (p *participant) live() bool { return p.state != finished && p.state != lost }
@@ -240,16 +244,11 @@ func (a *account) full() int {
 
 // growth is how many nodes a regroup now would add.
 func (a *account) growth() int {
-	newcomers := 0
-	for _, s := range a.joiners() {
-		if !s.grace && a.participantOf(s) == nil {
-			newcomers++
-		}
-	}
+	domains, newcomers := a.next()
 	if newcomers == 0 {
 		return 0
 	}
-	return max(0, a.fits(a.live()+newcomers)-len(a.participants))
+	return max(0, a.fits(a.inSegments(domains))-len(a.participants))
 }
 
 // oversized reports whether the round has more members than the target of a scale.
@@ -305,7 +304,7 @@ func (a *account) runs(kind r.TimerKind) bool { return a.timers[r.Timer{Kind: ki
 // for it.
 func (a *account) settle() {
 	forming := !a.ended() && !a.finishing()
-	first := forming && a.live() == 0 && len(a.joiners()) >= a.policy.Min && a.policy.Min > 0
+	first := forming && a.live() == 0 && a.waiting() >= a.policy.Min && a.policy.Min > 0
 	if !first {
 		a.due[r.TimerLastCall], a.due[r.TimerQuiet] = false, false
 	}

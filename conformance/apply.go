@@ -111,7 +111,7 @@ func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 	if c.refusesDrained(h, refused) {
 		return
 	}
-	p, invalid := h.Policy, h.Policy.Validate() != nil
+	p, invalid := h.Policy, h.Policy.Validate() != nil || h.Policy.Segment > 1 && h.Topology == ""
 	old := c.nodeOf(h.Node)
 	switch {
 	case invalid:
@@ -121,7 +121,7 @@ func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 			c.target = 0
 		}
 		c.begin()
-	case c.policy.Min != p.Min || c.policy.Max != p.Max || c.policy.NodeUnit != p.NodeUnit || c.policy.Target != p.Target:
+	case c.policy.Min != p.Min || c.policy.Max != p.Max || c.policy.NodeUnit != p.NodeUnit || c.segment() != max(1, p.Segment) || c.policy.Target != p.Target:
 		if r.CodeOf(asError(refused)) != r.CodeMismatch {
 			c.violated(2, "node %s wants another size than the run's and was not refused for it: %+v", h.Node, effects)
 		}
@@ -173,7 +173,7 @@ func (c *Checker) welcome(ev r.Event, e r.Welcome) {
 		return
 	}
 	s := &session{
-		id: h.Session, node: h.Node, hostName: printable.Text(h.HostName), incarnation: h.Incarnation, inHost: h.InHost, update: e.Update,
+		id: h.Session, node: h.Node, hostName: printable.Text(h.HostName), domain: h.Topology, incarnation: h.Incarnation, inHost: h.InHost, update: e.Update,
 		asked: map[uint64]struct{}{}, answers: map[uint64]r.Reply{}, barrier: map[uint64]struct{}{},
 	}
 	c.sessions[s.id] = s
@@ -240,7 +240,7 @@ func (c *Checker) ownRound(s *session, last r.LastRound) {
 	}
 	if last.Generation == c.origin && last.Round == c.round && last.Rank >= 0 && last.Rank < len(c.participants) && c.participants[last.Rank].vacant(last) {
 		t := c.participants[last.Rank]
-		t.node, t.state = s.node, running
+		t.node, t.domain, t.state = s.node, s.domain, running
 		if last.Finished {
 			t.state = finished
 		}
@@ -348,6 +348,7 @@ func (c *Checker) forget() {
 	clear(c.seen)
 	clear(c.sums)
 	c.participants, c.byNode, c.closing, c.overtaken = nil, map[string]*participant{}, closing{}, false
+	c.domains = ""
 	c.stop = r.RoundStop{}
 	c.hostRank, c.finishedHosts, c.finishReported = -1, nil, false
 	clear(c.drained)

@@ -145,7 +145,7 @@ func (c *Checker) sound(d r.Direct) bool {
 // fitting reports whether a round may have that many nodes.
 func (c *Checker) fitting(target int) bool {
 	p := c.policy
-	return target > 0 && target >= p.Min && target <= p.Max && (p.NodeUnit == 0 || target%p.NodeUnit == 0)
+	return target > 0 && target >= p.Min && target <= p.Max && (p.NodeUnit == 0 || target%p.NodeUnit == 0) && target%c.segment() == 0
 }
 
 // direct records a directive that is given for the first time. One that is refused because

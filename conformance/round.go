@@ -21,7 +21,7 @@ func (c *Checker) completed(told map[*session]r.Outcome) {
 	first := told[chosen[0]]
 	c.checkMoment(first, all)
 	c.checkSize(first, told, chosen, all)
-	c.checkRanks(told, chosen)
+	c.checkRanks(told, chosen, all)
 	c.checkShape(told, chosen)
 	c.checkNumber(first)
 	c.endGone()
@@ -57,7 +57,7 @@ func (c *Checker) checkMoment(o r.Outcome, all []*session) {
 	if c.finishing() {
 		c.violated(8, "round %d was completed though a member has finished", o.Round)
 	}
-	full := len(all) >= c.full()
+	full := c.inSegments(domainsOf(all)) >= c.full()
 	if waited := len(c.participants) == 0 || c.count(unknown) > 0; c.held && waited && !full {
 		c.violated(5, "round %d of %d nodes was completed by a new control plane that waits for nodes of an earlier one", o.Round, len(all))
 	}
@@ -83,9 +83,9 @@ func (c *Checker) checkSize(o r.Outcome, told map[*session]r.Outcome, chosen, al
 	if n != o.World || n < p.Min || n > p.Max || p.NodeUnit > 0 && n%p.NodeUnit != 0 {
 		c.violated(2, "round %d: %d outcomes of a world of %d; min %d, max %d, unit %d", o.Round, n, o.World, p.Min, p.Max, p.NodeUnit)
 	}
-	if want := c.fits(len(all)); n != want {
+	if want := c.fits(c.inSegments(domainsOf(all))); n != want {
 		c.violated(4, "round %d has %d nodes of %d that waited, %d have room", o.Round, n, len(all), want)
-	} else if !slices.Equal(chosen, all[:n]) {
+	} else if c.oneDomain(all) && !slices.Equal(chosen, all[:n]) {
 		c.violated(6, "round %d left out members, or who came first, for others", o.Round)
 	}
 }
@@ -127,7 +127,7 @@ func (c *Checker) checkShape(told map[*session]r.Outcome, chosen []*session) {
 
 func equalOutcome(a, b r.Outcome) bool {
 	return slices.Equal(a.Dropped, b.Dropped) && a.Generation == b.Generation && a.Round == b.Round && a.Rank == b.Rank &&
-		a.World == b.World && a.HostRank == b.HostRank && a.StoreAddr == b.StoreAddr && a.StorePort == b.StorePort && a.ByDirective == b.ByDirective
+		a.World == b.World && a.HostRank == b.HostRank && a.StoreAddr == b.StoreAddr && a.StorePort == b.StorePort && a.ByDirective == b.ByDirective && a.Domains == b.Domains
 }
 
 func (c *Checker) checkNumber(o r.Outcome) {
@@ -143,7 +143,7 @@ func (c *Checker) checkNumber(o r.Outcome) {
 }
 
 // checkRanks checks that each rank is there once, and who has which.
-func (c *Checker) checkRanks(told map[*session]r.Outcome, chosen []*session) {
+func (c *Checker) checkRanks(told map[*session]r.Outcome, chosen, all []*session) {
 	have := map[int]*session{}
 	for _, s := range chosen {
 		o := told[s]
@@ -157,6 +157,10 @@ func (c *Checker) checkRanks(told map[*session]r.Outcome, chosen []*session) {
 		if o.Round <= s.round {
 			c.violated(1, "%s was told of round %d after round %d", s.node, o.Round, s.round)
 		}
+	}
+	if !c.oneDomain(all) {
+		c.checkSegments(told, chosen, all)
+		return
 	}
 	for i, rank := range c.ruled(chosen) {
 		if got := told[chosen[i]].Rank; got != rank {
@@ -229,7 +233,7 @@ func (c *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*sess
 	c.participants, c.byNode = make([]*participant, len(chosen)), map[string]*participant{}
 	for i, s := range chosen {
 		rank := told[s].Rank
-		t := &participant{rank: rank, node: s.node}
+		t := &participant{rank: rank, node: s.node, domain: s.domain}
 		if rank >= 0 && rank < len(c.participants) && c.participants[rank] == nil {
 			c.participants[rank] = t
 		} else {
@@ -240,6 +244,9 @@ func (c *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*sess
 		clear(s.barrier)
 	}
 	c.participants = slices.DeleteFunc(c.participants, func(t *participant) bool { return t == nil })
+	if c.domains = o.Domains; c.domains != "" && c.domains != domainText(c.participants) {
+		c.violated(3, "round %d was told to be in the domains %q, it is in %q", o.Round, c.domains, domainText(c.participants))
+	}
 	for _, s := range c.sessions {
 		clear(s.barrier)
 	}

@@ -124,7 +124,7 @@ func (c *Checker) checkTimers() {
 			c.violated(timerGuarantee[kind], "%s, and no timer runs", why)
 		}
 	}
-	n := len(c.joiners())
+	n := c.waiting()
 	if c.live() == 0 {
 		must(r.TimerLastCall, n >= c.policy.Min, "min is met")
 		must(r.TimerQuiet, n >= c.policy.Min && c.policy.QuietPeriod > 0, "min is met")
@@ -162,7 +162,7 @@ func (c *Checker) lasts(t r.Timer) (time.Duration, bool) {
 
 // checkDue checks that no round is overdue.
 func (c *Checker) checkDue() {
-	n := len(c.joiners())
+	n := c.waiting()
 	if c.joinersInGrace() > 0 || n < c.policy.Min {
 		return
 	}

@@ -55,7 +55,7 @@ func (c *Checker) leavesUnfit(s *session, ev r.AnnounceStop) {
 // ownWord checks that a node may be kept out by its own word: enough others stay, and few are out
 // so, also if all of them say it at once.
 func (c *Checker) ownWord(s *session) {
-	out, left := 0, 0
+	out, others := 0, []string{} // their domains
 	for _, d := range c.drained {
 		if d.unfit {
 			out++
@@ -63,13 +63,13 @@ func (c *Checker) ownWord(s *session) {
 	}
 	for _, other := range c.nodes() {
 		if other != s && !c.isOut(other) {
-			left++
+			others = append(others, other.domain)
 		}
 	}
 	if out >= max(1, c.policy.Max/ownWordShare) {
 		c.violated(4, "node %s left as unfit, the %dth of a run of %d nodes", s.node, out+1, c.policy.Max)
 	}
-	if left < c.policy.Min {
+	if left := c.inSegments(others); left < c.policy.Min {
 		c.violated(4, "node %s left as unfit, with %d others of at least %d", s.node, left, c.policy.Min)
 	}
 	if c.ended() || c.finishing() {

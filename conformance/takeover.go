@@ -87,7 +87,7 @@ func (c *Checker) possible(f r.Facts, last r.LastRound) bool {
 	case !slices.IsSorted(f.FinishedHosts) || len(slices.Compact(slices.Clone(f.FinishedHosts))) < len(f.FinishedHosts):
 	case slices.ContainsFunc(f.FinishedHosts, func(rank int) bool { return rank < 0 || rank >= f.World }):
 	case f.Closed.Kind < 0 || int(f.Closed.Kind) > int(requeued):
-	case !c.possibleDirectives(f):
+	case !c.possibleDirectives(f), f.Domains != "" && toldDomains(f.Domains, f.World) == nil:
 	case f.Round == last.Round && f.Origin == last.Generation && f.World != last.World:
 	default:
 		return true
@@ -125,6 +125,7 @@ func (c *Checker) learn(f r.Facts) {
 			}
 		}
 		c.finishReported = c.finishReported || f.Finished
+		c.learnDomains(f.Domains)
 	}
 	if f.Closed.Kind != 0 {
 		c.close(closing{closedKind(f.Closed.Kind), r.MachineOf(printable.Text(f.Closed.By)), printable.Text(f.Closed.Reason)})
@@ -149,6 +150,7 @@ func (c *Checker) rebuild(origin string, round uint64, world int) {
 	c.forgetSteps()
 	c.origin, c.round, c.overtaken, c.stop = origin, round, false, r.RoundStop{}
 	c.hostRank, c.finishedHosts, c.finishReported = -1, nil, false
+	c.domains = ""
 	c.participants, c.byNode, c.sums = nil, map[string]*participant{}, map[string]*sum{}
 	for rank := range world {
 		c.participants = append(c.participants, &participant{rank: rank, state: unknown})
@@ -183,7 +185,7 @@ func (c *Checker) checkFacts(s *session) {
 	}
 	want := r.Facts{
 		Generation: c.generation, Origin: c.origin, Round: c.round, World: len(c.participants), HostRank: c.hostRank,
-		Finished: c.finishing(),
+		Finished: c.finishing(), Domains: c.domains,
 	}
 	for _, rank := range c.finishedHosts {
 		if rank < len(c.participants) && c.participants[rank].state == finished {

@@ -112,6 +112,33 @@ func TestTopologyOption(t *testing.T) {
 	}
 }
 
+// TestSegmentOption takes --segment, and refuses what does not fit it before anything starts.
+func TestSegmentOption(t *testing.T) {
+	const elastic = "--rdzv-endpoint=127.0.0.1:1 --nnodes=4:8 --topology=rack7 "
+	for args, want := range map[string]int{"": 1, "--segment=4": 4, "--rdzv-conf=segment=2": 2, "--segment=4 --rdzv-conf=segment=2": 4} {
+		c, err := configured(t, elastic+args+" x")
+		if err != nil || c.rendezvous.params.Segment != want {
+			t.Errorf("%s: %v, segment %d, want %d", args, err, c.rendezvous.params.Segment, want)
+		}
+	}
+	for args, says := range map[string]string{
+		elastic + "--segment=0 x":                                          "argument --segment: it is 0, it must be at least 1",
+		elastic + "--segment=3 x":                                          "must be multiples of segment (3)",
+		elastic + "--segment=2 --rdzv-conf=target=5 x":                     "target (5) must be a multiple of segment (2): change target or --segment",
+		elastic + "--segment=4 --rdzv-conf=node_unit=2 x":                  "node_unit (2) must be a multiple of segment (4)",
+		elastic + "--segment=4 --node-rank=0 x":                            "leave out either --node-rank",
+		"--rdzv-endpoint=127.0.0.1:1 --nnodes=4:8 --segment=4 x":           "give this one its topology domain by --topology",
+		"--standalone --segment=2 x":                                       "the ranks of a standalone job are not given by topology",
+		"--rdzv-backend=static --nnodes=2 --segment=2 --topology=rack7 x":  "the ranks of a static job are not given by topology",
+		"--rdzv-endpoint=127.0.0.1:1 --nnodes=4:8 --topology=\x1b[2J x":    "topology is",
+		"--rdzv-endpoint=127.0.0.1:1 --nnodes=4:8 --rdzv-conf=topology= x": "topology",
+	} {
+		if _, err := configured(t, args); err == nil || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v, want %q", args, err, says)
+		}
+	}
+}
+
 // TestConfigureRefuses wrong command lines in one line that names what is wrong
 // .
 func TestConfigureRefuses(t *testing.T) {

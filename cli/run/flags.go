@@ -28,7 +28,7 @@ type options struct {
 	prefixTemplate, ranksFilter, jobRanks        string
 	foldLogs                                     bool
 	outFilters, errFilters                       []string
-	nodeRank                                     int
+	nodeRank, segment                            int
 	masterAddr                                   string
 	masterPort                                   int
 	tokenFile, topology                          string
@@ -116,6 +116,7 @@ var optionTable = []option{
 	{name: "master-port", group: groupNodes, meta: "PORT", help: "its port (default 29500)", number: func(o *options) *int { return &o.masterPort }},
 	{name: "local-addr", group: groupNodes, meta: "HOST", help: "address of this node for the others", text: func(o *options) *string { return &o.localAddr }},
 
+	{name: "segment", group: groupNodes, ours: true, meta: "N", help: "keep each block of N ranks on nodes of one --topology domain (default 1)", number: func(o *options) *int { return &o.segment }},
 	{name: "topology", group: groupNodes, ours: true, meta: "DOMAIN", help: "rack or NVLink domain of this node", text: func(o *options) *string { return &o.topology }},
 
 	{name: "token-file", group: groupNodes, noPET: true, ours: true, meta: "FILE", help: "token that the control plane and its nodes share (default $RALLYPOINT_TOKEN_FILE)", text: func(o *options) *string { return &o.tokenFile }},
@@ -179,7 +180,7 @@ const unsetNumber = -1 << 62
 
 func defaultOptions() *options {
 	return &options{
-		nnodes: "1:1", nproc: "1", backend: "static", id: "none", monitorInterval: 0.1, startMethod: "spawn",
+		nnodes: "1:1", nproc: "1", backend: "static", id: "none", segment: 1, monitorInterval: 0.1, startMethod: "spawn",
 		eventHandler: "null", rdzvEventHandler: "null", role: "default", redirects: "0", tee: "0", masterAddr: "127.0.0.1",
 		masterPort: unsetNumber, signals: "SIGTERM,SIGINT,SIGHUP,SIGQUIT", shutdownTimeout: unsetNumber,
 		exitBarrierTimeout: unsetNumber, drainTimeout: 120, hangTimeout: "auto", onHang: agent.OnHangNames[agent.HangReport], onFailure: "restart", preloadTimeout: process.DefaultPreloadTimeout.Seconds(),

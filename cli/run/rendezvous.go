@@ -63,6 +63,12 @@ func (c *config) setNodes(o *options, env environ) error {
 	if m.kind, err = c.chooseKind(o, p.Max); err != nil {
 		return err
 	}
+	switch {
+	case o.segment < 1:
+		return usagef("argument --segment: it is %d, it must be at least 1", o.segment)
+	case o.segment > 1 && m.kind != kindDynamic:
+		return usagef("argument --segment: the ranks of a %v job are not given by topology; let the nodes meet at --rdzv-endpoint=HOST:PORT, a directory or an etcd", m.kind)
+	}
 	switch m.kind {
 	case kindStandalone:
 		return c.setStandalone(o)
@@ -162,6 +168,9 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 		p.TokenFile = o.tokenFile
 	}
 	p.Topology = cmp.Or(o.topology, p.Topology)
+	if o.given["segment"] {
+		p.Segment = o.segment
+	}
 	c.warnings = append(c.warnings, warnings...)
 	if p.Endpoint, err = backend.Check(p.Endpoint); err != nil {
 		return usagef("argument --rdzv-endpoint: %v", err)

@@ -42,7 +42,7 @@ func (o *options) fillFromSlurm(env environ) error {
 		}
 		o.fill("rdzv-endpoint", host+":"+strconv.FormatUint(29400+job%slurmPorts, 10))
 	}
-	if rank, err := strconv.Atoi(env.get("SLURM_NODEID")); err == nil && rank < most { // else one of the spares
+	if rank, err := strconv.Atoi(env.get("SLURM_NODEID")); err == nil && rank < most && o.segment == 1 && !strings.Contains(o.conf, "segment=") { // else one of the spares; with segments it is a hint
 		o.fill("node-rank", strconv.Itoa(rank))
 	}
 	if name := env.get("SLURMD_NODENAME"); name != "" && !strings.Contains(o.conf, "node_id=") {

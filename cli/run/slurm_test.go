@@ -25,6 +25,8 @@ func TestSlurm(t *testing.T) {
 		{"", slurm + " PET_NNODES=3 PET_RDZV_ENDPOINT=h:1", "h:1", "slurm-4711", [2]int{3, 3}, 1, 8, "n04"},
 		{"", slurm + " SLURM_STEP_ID=2 SLURM_RESTART_COUNT=1", "n03:30111", "slurm-4711.2-restart-1", [2]int{4, 4}, 1, 8, "n04"},
 		{"--nnodes=1:2", slurm + " SLURM_NODEID=3", "n03:30111", "slurm-4711", [2]int{1, 2}, -1, 8, "n04"},
+		{"--segment=2 --topology=r1", slurm, "n03:30111", "slurm-4711", [2]int{4, 4}, -1, 8, "n04"}, // the task's number orders, but is no rank
+		{"--rdzv-conf=segment=2,topology=r1", slurm, "n03:30111", "slurm-4711", [2]int{4, 4}, -1, 8, "n04"},
 		// The script of sbatch itself, on the first node.
 		{"", "SLURM_JOB_ID=12 SLURM_JOB_NUM_NODES=2 SLURM_JOB_NODELIST=a,b", "a:29412", "slurm-12", [2]int{2, 2}, -1, 1, ""},
 		{"", "SLURM_JOB_ID=12 SLURM_JOB_NUM_NODES=1 SLURM_JOB_NODELIST=a SLURM_NODEID=0", "", "slurm-12", [2]int{1, 1}, -1, 1, ""},

@@ -467,7 +467,7 @@ func (sc *serverConn) report(err error) {
 func (sc *serverConn) welcomeLocked(w rendezvous.Welcome, lease time.Duration) {
 	wire.SetUserTimeout(sc.conn, lease)
 	answer := wire.Welcome{
-		Version: uint64(sc.version), Features: []string{wire.FeatureEcho}, Software: rallypoint.Version(), Server: sc.server.id,
+		Version: uint64(sc.version), Features: []string{wire.FeatureEcho, wire.FeatureSegments}, Software: rallypoint.Version(), Server: sc.server.id,
 		SeenAddr: wire.AddrOf(sc.conn.RemoteAddr()), Lease: int64(lease), Resumed: w.Resumed, Notice: w.Update,
 		Embedded: sc.server.cfg.RunID != "",
 	}

@@ -184,6 +184,8 @@ type NodeRange struct {
 	Max    int `json:"max"`
 	Unit   int `json:"unit"`
 	Target int `json:"target"` // 0: max
+
+	Segment int `json:"segment"` // so many consecutive ranks are on nodes of one topology domain
 }
 
 // Missing is what the forming round lacks; all zero if none is formed.
@@ -414,7 +416,7 @@ func (r *run) status() RunStatus {
 func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) RunStatus {
 	st := RunStatus{
 		RunID: m.RunID, Generation: m.Generation, Phase: m.Phase,
-		Nodes:         NodeRange{m.Policy.Min, m.Policy.Max, m.Policy.NodeUnit, m.Policy.Target},
+		Nodes:         NodeRange{m.Policy.Min, m.Policy.Max, m.Policy.NodeUnit, m.Policy.Target, max(m.Policy.Segment, min(m.Policy.Max, 1))},
 		LeaseTimeoutS: seconds(m.Policy.LeaseTimeout),
 		Round:         m.Round, RoundStore: m.Store, RoundGeneration: m.Origin, NotStarted: m.NotStarted,
 		Missing:  Missing{m.Lack, m.LackFull, m.Missing},

@@ -76,7 +76,7 @@ func (f *fakeServer) statusOfForming(t *testing.T, p params.Params) (a, b *wireN
 	awaitEvents[rendezvous.Join](t, f.rec, 1)
 	f.clock.Advance(2 * time.Second)
 	r := f.oneRun(t)
-	if r.Phase != rendezvous.PhaseForming || r.Missing != (Missing{1, 2, "2"}) || r.Nodes != (NodeRange{2, 3, 1, 0}) ||
+	if r.Phase != rendezvous.PhaseForming || r.Missing != (Missing{1, 2, "2"}) || r.Nodes != (NodeRange{2, 3, 1, 0, 1}) ||
 		!r.FormingSince.Equal(began) || r.NotStarted != "1 of at least 2 nodes are here, 1 more needed" {
 		t.Errorf("one of two: %+v", r)
 	}
@@ -300,7 +300,7 @@ func TestStatusFieldNames(t *testing.T) {
 		`members members.address members.alive members.cause members.failed_workers members.fingerprint members.host members.label members.lease_age_s members.name members.node ` +
 		`members.progress members.progress.change_age_s members.progress.counted members.progress.reporting_workers members.progress.seconds_per_step ` +
 		`members.progress.slowest_age_s members.progress.smallest_step members.progress.step members.progress.workers members.rank members.reconnecting members.state members.suspect members.topology members.workers ` +
-		`missing missing.min missing.target missing.who nodes nodes.max nodes.min nodes.target nodes.unit not_started phase ` +
+		`missing missing.min missing.target missing.who nodes nodes.max nodes.min nodes.segment nodes.target nodes.unit not_started phase ` +
 		`progress progress.behind progress.behind.for_s progress.behind.label progress.behind.node progress.behind.rank progress.behind.steps ` +
 		`progress.change_age_s progress.counted progress.nodes progress.seconds_per_step progress.slow progress.slow.label progress.slow.node progress.slow.others progress.slow.rank progress.slow.text progress.slow.waits progress.smallest_step progress.step round round_at round_generation round_store run_id scaled_to stalled state stopping ` +
 		`waiting waiting.address waiting.fingerprint waiting.label waiting.lease_age_s waiting.name waiting.node waiting.node_rank waiting.reconnecting waiting.role waiting.since waiting.topology waiting.waiting_s`

@@ -219,7 +219,7 @@ func (s *Server) samePolicy(f wire.Probe) *rendezvous.Error {
 	mine := r.machine.Policy()
 	r.mu.Unlock()
 	theirs := f.Policy
-	if mine.Min == 0 || mine.Min == theirs.Min && mine.Max == theirs.Max && mine.NodeUnit == theirs.NodeUnit && mine.Target == theirs.Target {
+	if mine.Min == 0 || mine.SameSizes(&theirs) {
 		return nil
 	}
 	return rendezvous.Errorf(rendezvous.CodeMismatch,

@@ -145,6 +145,8 @@ var optionTable = []option{
 		name(func(p *Params) *string { return &p.NodeID })},
 	{Option{"host_name", "the kernel's", "name of this machine, which stands for all its nodes in `admin drain`, `cordon` and `evict`; give containers the name of their machine"},
 		name(func(p *Params) *string { return &p.HostName })},
+	{Option{"segment", "1", "so many consecutive ranks are on nodes of one topology domain, and a round consists of whole segments, as `--segment`"},
+		number(func(p *Params) *int { return &p.Segment }, 1)},
 	{Option{"topology", "", "topology domain of this node, such as its rack, as `--topology`: printable, at most 512 bytes"},
 		name(func(p *Params) *string { return &p.Topology })},
 	{Option{"advertise_addr", "found out", "address under which workers reach this node, as `--local-addr`"},

@@ -36,6 +36,7 @@ func TestSetOptions(t *testing.T) {
 		{map[string]string{"node_unit": "2"}, func(p *Params) { p.NodeUnit = 2 }},
 		{map[string]string{"node_rank": "0"}, func(p *Params) { p.NodeRank = 0 }},
 		{map[string]string{"node_id": " n1 "}, func(p *Params) { p.NodeID = "n1" }},
+		{map[string]string{"segment": "8"}, func(p *Params) { p.Segment = 8 }},
 		{map[string]string{"topology": " rack=7 "}, func(p *Params) { p.Topology = "rack=7" }},
 		{map[string]string{"advertise_addr": "10.0.0.1"}, func(p *Params) { p.AdvertiseAddr = "10.0.0.1" }},
 		{map[string]string{"advertise_addr": "[fe80::1%eth0]"}, func(p *Params) { p.AdvertiseAddr = "fe80::1%eth0" }},
@@ -101,7 +102,7 @@ func TestSetOptionsRefuses(t *testing.T) {
 			"keep_alive_interval", "heartbeat", "heartbeat_timeout"}, timeouts, "seconds greater than 0"},
 		{[]string{"reconnect_grace", "admit_delay", "quiet_period", "cas_backoff_max_seconds"}, delays, "seconds, 0 or more"},
 		{[]string{"target", "node_rank"}, numbers, "a whole number, 0 or more"},
-		{[]string{"node_unit"}, append(numbers, "0"), "a whole number, 1 or more"},
+		{[]string{"node_unit", "segment"}, append(numbers, "0"), "a whole number, 1 or more"},
 		{[]string{"keep_alive_max_attempt"}, append(numbers, "0", "1"), "a whole number, 2 or more"},
 		{[]string{"store_port"}, append(numbers, "65536"), "a port number"},
 		{[]string{"record"}, []string{"", "a\x00b"}, "the path of a file"},
@@ -270,6 +271,22 @@ func TestNamesCanBeShown(t *testing.T) {
 		set(&p)
 		if err := p.Validate(); err == nil || !strings.Contains(err.Error(), option) {
 			t.Errorf("%s: %v", option, err)
+		}
+	}
+}
+
+// TestSegmentsNeedATopology, and no preferred rank.
+func TestSegmentsNeedATopology(t *testing.T) {
+	for says, set := range map[string]func(p *Params){
+		"":                     func(p *Params) { p.Topology = "rack7" },
+		"by --topology":        func(*Params) {},
+		"node_rank is 0, but ": func(p *Params) { p.Topology, p.NodeRank = "rack7", 0 },
+	} {
+		p := Default()
+		p.Min, p.Max, p.RunID, p.Segment = 4, 8, "job", 4
+		set(&p)
+		if err := p.Validate(); says == "" != (err == nil) || err != nil && !strings.Contains(err.Error(), says) {
+			t.Errorf("%v, want %q", err, says)
 		}
 	}
 }

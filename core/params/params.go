@@ -125,6 +125,14 @@ func (p *Params) Validate() error {
 	if err := p.Policy.Validate(); err != nil {
 		return err
 	}
+	switch {
+	case p.Segment > 1 && p.Topology == "":
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "segments of %d nodes need to know where each node is: give this one its topology domain by --topology, "+
+			"such as --topology=rack7, or leave --segment out", p.Segment)
+	case p.Segment > 1 && p.NodeRank >= 0:
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "node_rank is %d, but with segments of %d nodes the topology decides the ranks: leave out either --node-rank (node_rank, PET_NODE_RANK) or --segment",
+			p.NodeRank, p.Segment)
+	}
 	if p.NodeRank < -1 || p.NodeRank >= p.Max {
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "node_rank is %d, it must be below the maximum number of nodes (%d)", p.NodeRank, p.Max)
 	}

@@ -199,7 +199,8 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 	if finished := s.state == participantFinished && s.node == "" && c.Finished; s.state != participantUnknown && !finished {
 		return false
 	}
-	s.node, s.label, s.domain, s.host = n.id, n.label, n.domain, false
+	s.node, s.label, s.host = n.id, n.label, false
+	m.round.setDomain(s, n.domain)
 	m.round.tie(s)
 	m.round.see(n.id)
 	state := participantRunning
@@ -232,6 +233,7 @@ func (m *Machine) rebuild(c LastRound) {
 	m.round.origin, m.round.number, m.round.store = c.Generation, c.Round, c.Store
 	for rank := range m.round.participants {
 		m.round.participants[rank] = &participant{rank: rank, state: participantUnknown}
+		m.round.next.add("", 1)
 	}
 	m.round.tally[participantUnknown] = c.World
 	// Facts of the same round know better, which learn applies.

@@ -165,28 +165,28 @@ func drainText(was *Status, d Direct) string {
 	} else {
 		done += ", and may come back when it is undrained"
 	}
-	left, members := 0, 0
+	left, members := headcount{segment: was.Policy.segment()}, 0
 	for _, m := range was.Members {
 		if m.State == "lost" {
 			continue
 		}
 		members++
 		if !slices.Contains(d.Nodes, m.Node) {
-			left++
+			left.add(m.Topology, 1)
 		}
 	}
 	for _, j := range was.Waiting {
 		if !j.Member && !slices.Contains(d.Nodes, j.Node) {
-			left++
+			left.add(j.Topology, 1)
 		}
 	}
 	switch {
-	case left == 0 && members == 0:
+	case left.nodes == 0 && members == 0:
 		done += "; no other node is there: the next ones that come begin the job"
-	case left == 0:
+	case left.nodes == 0:
 		done += "; no other node is there: the run ends then, to be queued again"
-	case left < was.Policy.Min:
-		done += fmt.Sprintf("; the others are too few then (%d of at least %d) and wait for replacements", left, was.Policy.Min)
+	case left.usable < was.Policy.Min:
+		done += fmt.Sprintf("; the others are too few then (%d of at least %d) and wait for replacements", left.usable, was.Policy.Min)
 	}
 	return done
 }

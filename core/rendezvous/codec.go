@@ -31,7 +31,7 @@ func UnpackError(u *pack.Unpacker) *Error {
 
 // PackPolicy writes a policy.
 func PackPolicy(p *pack.Packer, v Policy) {
-	p.List(11)
+	p.List(12)
 	p.Int(v.Min)
 	p.Int(v.Max)
 	p.Int(v.NodeUnit)
@@ -43,6 +43,7 @@ func PackPolicy(p *pack.Packer, v Policy) {
 	p.Duration(v.LeaseTimeout)
 	p.Duration(v.ReconnectGrace)
 	p.Duration(v.ClosedFor)
+	p.Int(v.Segment)
 }
 
 // UnpackPolicy reads what PackPolicy wrote.
@@ -52,7 +53,7 @@ func UnpackPolicy(u *pack.Unpacker) Policy {
 		Min: u.Int(), Max: u.Int(), NodeUnit: u.Int(), Target: u.Int(),
 		LastCallTimeout: u.Duration(), QuietPeriod: u.Duration(), RegroupTimeout: u.Duration(),
 		AdmitDelay: u.Duration(), LeaseTimeout: u.Duration(), ReconnectGrace: u.Duration(),
-		ClosedFor: u.Duration(),
+		ClosedFor: u.Duration(), Segment: u.Int(),
 	}
 	u.Close()
 	return v
@@ -123,7 +124,7 @@ func PackResult(p *pack.Packer, r Result) {
 	switch v := r.(type) {
 	case Outcome:
 		p.Uint(uint64(resultOutcome))
-		p.List(9)
+		p.List(10)
 		p.Text(v.Generation)
 		p.Uint(v.Round)
 		p.Int(v.Rank)
@@ -133,6 +134,7 @@ func PackResult(p *pack.Packer, r Result) {
 		p.Int(v.StorePort)
 		p.Texts(v.Dropped)
 		p.Bool(v.ByDirective)
+		p.Text(v.Domains)
 	case KeyResult:
 		p.Uint(uint64(resultKey))
 		p.List(4)
@@ -165,7 +167,7 @@ func UnpackResult(u *pack.Unpacker) Result {
 		return Outcome{
 			Generation: u.Text(MaxNameLen), Round: u.Uint(), Rank: u.Int(), World: u.Int(), HostRank: u.IntOr(-1),
 			StoreAddr: u.Text(MaxNameLen), StorePort: u.Int(), Dropped: u.Texts(maxDropped, maxText),
-			ByDirective: u.Bool(),
+			ByDirective: u.Bool(), Domains: u.Text(maxDomains),
 		}
 	case resultKey:
 		return KeyResult{

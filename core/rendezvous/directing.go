@@ -89,6 +89,8 @@ func (m *Machine) misfit(d Direct) *Error {
 		return Errorf(CodeInvalid, "the target is %d, the run takes at most %s (max)", d.Target, wording.Count(p.Max, "node", "nodes"))
 	case d.Kind.HasTarget() && d.Target%p.NodeUnit != 0:
 		return Errorf(CodeInvalid, "the target is %d, it must be a multiple of node_unit (%d)", d.Target, p.NodeUnit)
+	case d.Kind.HasTarget() && d.Target%p.segment() != 0:
+		return Errorf(CodeInvalid, "the target is %d, it must be a multiple of segment (%d)", d.Target, p.Segment)
 	}
 	return m.directiveTooMuch(d)
 }

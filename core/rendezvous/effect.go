@@ -55,7 +55,8 @@ type Outcome struct {
 	AdvertisedAddr string `json:",omitempty"`
 
 	// ByDirective tells that a drain or a scale has ended the round before.
-	ByDirective bool `json:",omitempty"`
+	ByDirective bool   `json:",omitempty"`
+	Domains     string `json:",omitzero"` // of the round's segments, for a successor of the control plane; "": they are not told
 }
 
 // KeyResult is the answer to a KeyRequest.
@@ -195,7 +196,7 @@ const TimerClosed TimerKind = 33
 
 // Facts are what the node of an outcome knows of its round before the first update.
 func (o Outcome) Facts() Facts {
-	return Facts{Generation: o.Generation, Origin: o.Generation, Round: o.Round, World: o.World, HostRank: o.HostRank}
+	return Facts{Generation: o.Generation, Origin: o.Generation, Round: o.Round, World: o.World, HostRank: o.HostRank, Domains: o.Domains}
 }
 
 // Progress says what a pending join waits for, human-readable.

@@ -17,10 +17,11 @@ type Facts struct {
 	// before the first one.
 	Origin        string // generation in which it was completed
 	Round         uint64
-	World         int   // 0: of the round is known no more than its number
-	HostRank      int   // rank of the node in whose process the control plane runs; -1: it has none
-	Finished      bool  // a member has finished
-	FinishedHosts []int // ranks of the members that host the control plane, or have hosted it, and have finished; ascending
+	World         int    // 0: of the round is known no more than its number
+	HostRank      int    // rank of the node in whose process the control plane runs; -1: it has none
+	Finished      bool   // a member has finished
+	Domains       string `json:",omitzero"` // of its segments, with the number of ranks of each; "": not told
+	FinishedHosts []int  // ranks of the members that host the control plane, or have hosted it, and have finished; ascending
 
 	Closed Closing // the zero value: the run is open
 
@@ -32,7 +33,7 @@ const maxFinishedHosts = 64
 
 func (f Facts) equal(g Facts) bool {
 	return f.Generation == g.Generation && f.Origin == g.Origin && f.Round == g.Round && f.World == g.World && f.HostRank == g.HostRank &&
-		f.Finished == g.Finished && slices.Equal(f.FinishedHosts, g.FinishedHosts) && f.Closed.equal(g.Closed) &&
+		f.Finished == g.Finished && f.Domains == g.Domains && slices.Equal(f.FinishedHosts, g.FinishedHosts) && f.Closed.equal(g.Closed) &&
 		f.Directives.equal(g.Directives)
 }
 
@@ -58,7 +59,7 @@ func (f Facts) possible(c LastRound, most int) bool {
 		return false
 	case f.Closed.Kind < 0, f.Closed.Kind > ClosedRequeue:
 		return false
-	case !f.Directives.possible(f.Round, most):
+	case !f.Directives.possible(f.Round, most), f.Domains != "" && ranksOf(f.Domains) != f.World:
 		return false
 	}
 	return c.Round != f.Round || c.Generation != f.Origin || c.World == f.World
@@ -85,7 +86,7 @@ func packFacts(p *pack.Packer, f Facts) {
 		p.None()
 		return
 	}
-	p.List(9)
+	p.List(10)
 	p.Text(f.Generation)
 	p.Text(f.Origin)
 	p.Uint(f.Round)
@@ -100,6 +101,7 @@ func packFacts(p *pack.Packer, f Facts) {
 	p.Text(c.Reason)
 	p.Time(c.At)
 	packDirectiveFacts(p, f.Directives)
+	p.Text(f.Domains)
 }
 
 // unpackFacts reads what packFacts wrote.
@@ -113,6 +115,7 @@ func unpackFacts(u *pack.Unpacker) (f Facts) {
 		f.Closed = Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxClosingBy), Reason: u.Text(maxClosingReason), At: u.Time()}
 		u.Close()
 		f.Directives = unpackDirectiveFacts(u)
+		f.Domains = u.Text(maxDomains)
 	}
 	u.Close()
 	return f

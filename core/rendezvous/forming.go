@@ -19,15 +19,22 @@ type forming struct {
 	target   int      // of the last scale; 0: there was none
 
 	joinSeq     uint64
-	joined      int // nodes with a pending join
-	joinedGrace int // of these, how many are inside their grace
-	newcomers   int // of these, how many are not members and not inside their grace
+	joined      headcount // nodes with a pending join
+	joinedGrace int       // of these, how many are inside their grace
+	newcomers   int       // of these, how many are not members and not inside their grace
 
 	holding  bool // TimerHold runs: only a full round may complete, for nodes of an earlier control plane
 	lastCall deadline
 	quiet    deadline
 	regroup  deadline
 	admit    deadline // waiting newcomers are announced when it is due
+}
+
+// setPolicy has the policy of a node count. No node has a pending join.
+func (f *forming) setPolicy(p Policy, by string) {
+	f.policy, f.policyBy = p, by
+	f.joined = headcount{segment: p.segment()}
+	f.round.recount(p.segment())
 }
 
 func (f *forming) dropJoin(n *node) {
@@ -58,19 +65,20 @@ func (f *forming) addJoin(n *node, by int) {
 	if n.join == nil {
 		return
 	}
-	f.joined += by
+	f.joined.add(n.domain, by)
 	switch {
 	case n.grace:
 		f.joinedGrace += by
 	case f.round.participantOf(n) == nil:
 		f.newcomers += by
+		f.round.next.add(n.domain, by)
 	}
 }
 
 // candidates returns the nodes with a pending join, members of the last round
 // first and by rank, then the others in order of arrival.
 func (f *forming) candidates() []*node {
-	list := make([]*node, 0, f.joined)
+	list := make([]*node, 0, f.joined.nodes)
 	for _, n := range f.nodes.live {
 		if n.join != nil {
 			list = append(list, n)
@@ -82,8 +90,8 @@ func (f *forming) candidates() []*node {
 	return list
 }
 
-// seats returns how many of n nodes a round may have: at most max, or the target of the
-// last scale, and a multiple of node_unit.
+// seats returns how many of n nodes in whole segments a round may have: at most max, or the
+// target of the last scale, and a multiple of node_unit.
 func (f *forming) seats(n int) int {
 	if f.target > 0 {
 		n = min(n, f.target)
@@ -107,15 +115,18 @@ func (f *forming) places() int {
 	return f.policy.Max
 }
 
-// lack is how many more nodes min needs.
-func (f *forming) lack() int { return max(0, f.policy.Min-f.joined) }
+// lack is how many more nodes min needs at least.
+func (f *forming) lack() int { return f.joined.lack(f.policy.Min) }
+
+// lackFull is how many more the target of the last scale needs; without one target, or max.
+func (f *forming) lackFull() int { return f.joined.lack(f.enough()) }
 
 // gain is how many more nodes than the running round a regroup now would give places to.
 func (f *forming) gain() int {
 	if f.newcomers == 0 {
 		return 0
 	}
-	return max(0, f.seats(f.round.live()+f.newcomers)-len(f.round.participants))
+	return max(0, f.seats(f.round.next.usable)-len(f.round.participants))
 }
 
 // admits reports whether the running round will regroup to take waiting nodes in.
@@ -149,8 +160,7 @@ func (f *forming) evaluate() (complete bool) {
 func (f *forming) evaluateFirst() (complete bool) {
 	f.out.disarm(&f.regroup, TimerRegroup)
 	f.out.disarm(&f.admit, TimerAdmit)
-	n := f.joined
-	if n < f.policy.Min || f.policy.Min == 0 {
+	if f.joined.usable < f.policy.Min || f.policy.Min == 0 {
 		f.out.disarm(&f.lastCall, TimerLastCall)
 		f.out.disarm(&f.quiet, TimerQuiet)
 		return false
@@ -198,11 +208,11 @@ func (f *forming) blocked() blockedBy {
 	switch {
 	case !first && f.round.awaited() > 0 && !f.regroup.due:
 		return blockedByMembers
-	case f.lack() > 0 || f.policy.Min == 0:
+	case f.joined.usable < f.policy.Min || f.policy.Min == 0:
 		return blockedByLack
 	case f.joinedGrace > 0:
 		return blockedByConnections
-	case f.joined >= f.enough():
+	case f.joined.usable >= f.enough():
 		return blockedByNothing
 	case f.holding:
 		return blockedByHold

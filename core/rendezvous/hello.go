@@ -89,9 +89,13 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 	if err := h.Policy.Validate(); err != nil {
 		return Errorf(CodeInvalid, "%v", err)
 	}
+	if h.Topology == "" && h.Policy.segment() > 1 {
+		return Errorf(CodeInvalid, "run %q: node %s names no topology domain, which segments of %d nodes need: give it --topology, such as the name of its rack",
+			m.runID, h.Node, h.Policy.Segment)
+	}
 	if len(m.nodes.live) == 0 {
-		m.forming.policy, m.forming.policyBy = h.Policy, h.Node
-		if p := m.forming.policy; m.forming.target > 0 && (m.forming.target < p.Min || m.forming.target > p.Max || m.forming.target%p.NodeUnit != 0) {
+		m.forming.setPolicy(h.Policy, h.Node)
+		if m.forming.target > 0 && !m.forming.policy.fits(m.forming.target) {
 			m.forming.target = 0 // it was asked of a run of another size
 			m.directives.changed()
 		}
@@ -99,7 +103,7 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 		return nil
 	}
 	have, want := m.forming.policy, h.Policy
-	if have.Min != want.Min || have.Max != want.Max || have.NodeUnit != want.NodeUnit || have.Target != want.Target {
+	if !have.SameSizes(&want) {
 		name := m.names.of(h.Node)
 		wants, has := differences(want, have)
 		m.forming.mismatch = mismatch{h.Node, fmt.Sprintf("node %s was refused: it wants %s, this run %s", name, wants, has)}

@@ -90,10 +90,8 @@ func (m *Machine) Forming(session SessionID) (forming, pending bool) {
 // number is taken and ranks are given.
 func (m *Machine) complete() {
 	candidates := m.forming.candidates()
-	size := m.forming.seats(len(candidates))
-	chosen := candidates[:size]
+	ranks := m.forming.assign(candidates)
 	dropped := m.forming.dropAwaited()
-	ranks := assignRanks(m.round.rankRequests(chosen))
 	m.endGone()
 	last := m.round.number
 	m.round.number = m.round.highest() + 1
@@ -106,21 +104,38 @@ func (m *Machine) complete() {
 	for _, n := range candidates {
 		m.forming.uncountJoin(n)
 	}
+	chosen := make([]*node, 0, len(candidates))
+	for i, n := range candidates {
+		if ranks[i] >= 0 {
+			chosen = append(chosen, n)
+		}
+	}
+	size := len(chosen)
 	m.round.replace(size)
 	first := (*node)(nil)
-	for i, n := range chosen {
+	for i, n := range candidates {
+		if ranks[i] < 0 {
+			continue
+		}
 		m.round.seat(ranks[i], n)
 		if ranks[i] == 0 {
 			first = n
 		}
 	}
+	if m.forming.policy.segment() > 1 && m.canBeSucceeded() {
+		m.round.domains = domainsOf(m.round.participants)
+	}
 	outcome := Outcome{
 		Generation: m.generation, Round: m.round.number, World: size, HostRank: m.round.hostRank,
 		StoreAddr: storeAddr(first, chosen), StorePort: first.join.StorePort, Dropped: dropped,
-		ByDirective: last > 0 && m.directives.endedRound == last,
+		ByDirective: last > 0 && m.directives.endedRound == last, Domains: m.round.domains,
 	}
 	m.round.store = outcome.store()
-	for i, n := range chosen {
+	for i, n := range candidates {
+		if ranks[i] < 0 {
+			m.forming.countJoin(n)
+			continue
+		}
 		number := n.join.Number
 		n.join = nil
 		n.update.Facts = outcome.Facts() // its outcome says so
@@ -128,11 +143,8 @@ func (m *Machine) complete() {
 		o.Rank = ranks[i]
 		m.nodes.answer(n, number, o)
 	}
-	for _, n := range candidates[size:] {
-		m.forming.countJoin(n)
-	}
 	m.dropKeys(last)
-	m.out.note("round %d is complete: %d of %s, %d waiting", m.round.number, size, wording.Count(m.forming.places(), "node", "nodes"), m.forming.joined)
+	m.out.note("round %d is complete: %d of %s, %d waiting", m.round.number, size, wording.Count(m.forming.places(), "node", "nodes"), m.forming.joined.nodes)
 }
 
 // refuseRejoined answers the joins of members that can no longer regroup.

@@ -174,7 +174,8 @@ type view struct {
 	generation    string
 	host          int
 	finished      bool
-	finishedHosts int // how many
+	finishedHosts int  // how many
+	domains       bool // of the round's segments are told
 
 	directives uint64 // last change of what nodes learn of them
 }

@@ -21,6 +21,7 @@ type Policy struct {
 	Min      int // fewest nodes of a round, >= 1
 	Max      int // most nodes of a round, >= Min
 	NodeUnit int // a round's size is a multiple of it, >= 1
+	Segment  int `json:",omitzero"` // so many consecutive ranks are on nodes of one topology domain; 0 and 1: each by itself
 	Target   int // the first round completes at once with so many; 0: only with Max
 
 	LastCallTimeout time.Duration // longest wait for more nodes once Min is met
@@ -37,6 +38,7 @@ type Policy struct {
 func DefaultPolicy() Policy {
 	return Policy{
 		NodeUnit:        1,
+		Segment:         1,
 		LastCallTimeout: DefaultLastCallTimeout,
 		RegroupTimeout:  DefaultRegroupTimeout,
 		AdmitDelay:      DefaultAdmitDelay,
@@ -66,6 +68,15 @@ func (p *Policy) Validate() error {
 	case p.Min%p.NodeUnit != 0 || p.Max%p.NodeUnit != 0:
 		return Errorf(CodeInvalid, "the minimum (%d) and maximum (%d) number of nodes must be multiples of node_unit (%d)",
 			p.Min, p.Max, p.NodeUnit)
+	case p.Segment < 0 || p.Segment > MaxNodes:
+		return Errorf(CodeInvalid, "segment is %d, it must be at least 1", p.Segment)
+	case p.Min%p.segment() != 0 || p.Max%p.segment() != 0:
+		return Errorf(CodeInvalid, "the minimum (%d) and maximum (%d) number of nodes must be multiples of segment (%d), "+
+			"since a round consists of whole segments: change --nnodes or --segment", p.Min, p.Max, p.Segment)
+	case p.NodeUnit != 1 && p.NodeUnit%p.segment() != 0:
+		return Errorf(CodeInvalid, "node_unit (%d) must be a multiple of segment (%d): leave node_unit out, or change it", p.NodeUnit, p.Segment)
+	case p.Target%p.segment() != 0:
+		return Errorf(CodeInvalid, "target (%d) must be a multiple of segment (%d): change target or --segment", p.Target, p.Segment)
 	case p.Target != 0 && (p.Target < p.Min || p.Target > p.Max || p.Target%p.NodeUnit != 0):
 		return Errorf(CodeInvalid, "target is %d, it must lie between the minimum (%d) and the maximum (%d) and be a multiple of node_unit (%d)",
 			p.Target, p.Min, p.Max, p.NodeUnit)
@@ -79,6 +90,19 @@ func (p *Policy) Validate() error {
 		notNegative("reconnect_grace", p.ReconnectGrace),
 		notNegative("closed_for", p.ClosedFor),
 	)
+}
+
+// segment returns the number of nodes of a segment.
+func (p *Policy) segment() int { return max(1, p.Segment) }
+
+// fits reports whether a round may be scaled to so many nodes.
+func (p *Policy) fits(target int) bool {
+	return target >= p.Min && target <= p.Max && target%p.NodeUnit == 0 && target%p.segment() == 0
+}
+
+// SameSizes reports whether rounds of the two policies may have the same sizes.
+func (p *Policy) SameSizes(q *Policy) bool {
+	return p.Min == q.Min && p.Max == q.Max && p.NodeUnit == q.NodeUnit && p.segment() == q.segment() && p.Target == q.Target
 }
 
 // seats returns how many of n nodes a round may have: at most Max, a multiple of

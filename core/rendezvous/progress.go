@@ -16,9 +16,12 @@ func (f *forming) waitsFor() Progress {
 }
 
 func (f *forming) progress() Progress {
-	p := Progress{Headline: fmt.Sprintf("%d of %s here", f.joined, wording.Count(f.places(), "node", "nodes"))}
+	p := Progress{Headline: fmt.Sprintf("%d of %s here", f.joined.nodes, wording.Count(f.places(), "node", "nodes"))}
 	if f.policy.Min < f.places() {
 		p.Headline += fmt.Sprintf(" (at least %d needed)", f.policy.Min)
+	}
+	if partial := f.joined.partial(); partial != "" {
+		p.Headline += "; " + partial
 	}
 	details := []string{"here: " + f.hereNames()}
 	if missing := f.missing(); missing != "" {
@@ -49,7 +52,7 @@ func (f *forming) missing() string {
 		}
 		return strings.Join(parts, ", ") + fmt.Sprintf(" of round %d", f.round.number)
 	}
-	lack := f.places() - f.joined
+	lack := f.joined.lack(f.places())
 	if lack <= 0 {
 		return ""
 	}
@@ -92,13 +95,13 @@ func (f *forming) unclaimedRanks(lack int) string {
 }
 
 func (f *forming) hereNames() string {
-	if f.joined > 1024 { // sorting all to name a few would not be worth it
-		return fmt.Sprintf("%d nodes", f.joined)
+	if f.joined.nodes > 1024 { // sorting all to name a few would not be worth it
+		return fmt.Sprintf("%d nodes", f.joined.nodes)
 	}
 	var names []string
 	for i, n := range f.candidates() {
 		if i == maxNames {
-			names = append(names, fmt.Sprintf("and %d more", f.joined-maxNames))
+			names = append(names, fmt.Sprintf("and %d more", f.joined.nodes-maxNames))
 			break
 		}
 		names = append(names, f.round.names.of(n.id))
@@ -114,6 +117,8 @@ func (f *forming) waitingProgress() Progress {
 		p.Detail = fmt.Sprintf("finished: %s; no more nodes are admitted", f.round.finishedNames())
 	case f.gain() > 0:
 		p.Detail = "waiting, to be admitted: " + f.waitingNames()
+	case len(f.round.participants) < f.places() && f.round.next.partial() != "":
+		p.Detail = "spare until a segment is whole: " + f.round.next.partial() + "; " + f.waitingNames()
 	default:
 		p.Detail = "spare until a place falls free: " + f.waitingNames()
 	}
@@ -159,17 +164,24 @@ func (f *forming) notComplete() string {
 	}
 	if p.QuietPeriod > 0 {
 		return fmt.Sprintf("enough nodes are here (%d); more are waited for until none has come for quiet_period (%v), at most for last_call_timeout (%v)",
-			f.joined, p.QuietPeriod, p.LastCallTimeout)
+			f.joined.usable, p.QuietPeriod, p.LastCallTimeout)
 	}
 	return fmt.Sprintf("enough nodes are here (%d); more are waited for until last_call_timeout (%v) has passed or %d are here",
-		f.joined, p.LastCallTimeout, f.enough())
+		f.joined.usable, p.LastCallTimeout, f.enough())
 }
 
 // tooFew says what is missing for min.
 func (f *forming) tooFew() string {
 	p := f.policy
-	text := fmt.Sprintf("%d of at least %s here, %d more needed", f.joined, wording.Count(p.Min, "node is", "nodes are"), f.lack())
-	if ranks := f.unclaimedRanks(f.places() - f.joined); ranks != "" {
+	text := fmt.Sprintf("%d of at least %s here", f.joined.usable, wording.Count(p.Min, "node is", "nodes are"))
+	if p.segment() > 1 {
+		text += fmt.Sprintf(" in whole segments of %d", p.Segment)
+	}
+	text += fmt.Sprintf(", %d more needed", f.lack())
+	if partial := f.joined.partial(); partial != "" {
+		text += ": " + partial
+	}
+	if ranks := f.unclaimedRanks(f.joined.lack(f.places())); ranks != "" {
 		text += "; no node has come for node rank " + ranks
 	}
 	if f.round.tally[participantLost] > 0 {
@@ -201,6 +213,7 @@ func differences(want, have Policy) (wants, has string) {
 	for _, o := range []struct{ name, want, have string }{
 		{"--nnodes", want.nnodes(), have.nnodes()},
 		{"node_unit", fmt.Sprint(want.NodeUnit), fmt.Sprint(have.NodeUnit)},
+		{"--segment", fmt.Sprint(want.segment()), fmt.Sprint(have.segment())},
 		{"target", fmt.Sprint(want.Target), fmt.Sprint(have.Target)},
 	} {
 		if o.want != o.have {
@@ -215,6 +228,9 @@ func describePolicy(p Policy) string {
 	parts := []string{"--nnodes=" + p.nnodes()}
 	if p.NodeUnit != 1 {
 		parts = append(parts, fmt.Sprintf("node_unit=%d", p.NodeUnit))
+	}
+	if p.segment() != 1 {
+		parts = append(parts, fmt.Sprintf("--segment=%d", p.Segment))
 	}
 	if p.Target != 0 {
 		parts = append(parts, fmt.Sprintf("target=%d", p.Target))

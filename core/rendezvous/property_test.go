@@ -42,6 +42,7 @@ type sim struct {
 	twin   *Machine // fed with the same events, and never restored: same inputs, same outcome
 	lean   *Machine // fed only with what it cannot answer without a change
 	policy Policy
+	labels bool // nodes name the domains of their topology
 	count  int
 	rounds map[string]map[int]string // generation and round -> rank -> node
 	shape  map[string]Outcome
@@ -57,10 +58,14 @@ type sim struct {
 }
 
 func newSim(t *rapid.T) *sim {
-	unit := rapid.SampledFrom([]int{1, 1, 1, 2}).Draw(t, "unit")
+	segment := rapid.SampledFrom([]int{1, 1, 1, 2}).Draw(t, "segment")
+	unit := max(segment, rapid.SampledFrom([]int{1, 1, 1, 2}).Draw(t, "unit"))
 	low := unit * rapid.IntRange(1, 3).Draw(t, "min")
 	p := policy(low, low+unit*rapid.IntRange(0, 3).Draw(t, "more"))
-	p.NodeUnit = unit
+	p.NodeUnit, p.Segment = unit, segment
+	if segment == unit && rapid.Bool().Draw(t, "segments alone") {
+		p.NodeUnit = 1
+	}
 	if rapid.Bool().Draw(t, "has target") {
 		p.Target = low + unit*rapid.IntRange(0, (p.Max-low)/unit).Draw(t, "target")
 	}
@@ -72,7 +77,7 @@ func newSim(t *rapid.T) *sim {
 	}
 	uptime := time.Duration(rapid.IntRange(-1, 1).Draw(t, "uptime"))
 	s := &sim{
-		rig: newRig(t, uptime), policy: p,
+		rig: newRig(t, uptime), policy: p, labels: segment > 1 || rapid.Bool().Draw(t, "labels"),
 		rounds: map[string]map[int]string{}, shape: map[string]Outcome{}, added: map[uint64]int64{},
 	}
 	s.twin = New(Config{RunID: "job", Generation: s.m.generation, Uptime: uptime})
@@ -88,10 +93,24 @@ func hostOf(node string) string {
 	return map[byte]string{'0': "h0", '1': "h0", '2': "h1", '4': "h1"}[node[len(node)-1]]
 }
 
+// domainOf is the domain of a node in properties. n2 changes its own with each start.
+func domainOf(h Hello) string {
+	switch h.Node[len(h.Node)-1] {
+	case '0', '1', '4':
+		return "r0"
+	case '2':
+		return fmt.Sprint("r", h.Incarnation%2)
+	}
+	return "r1"
+}
+
 // do applies an event to both machines and checks what came of it.
 func (s *sim) do(ev Event) {
 	if h, ok := ev.(Hello); ok {
 		h.HostName = hostOf(h.Node)
+		if s.labels {
+			h.Topology = domainOf(h)
+		}
 		ev = h
 	}
 	before := s.m.round.number
@@ -144,7 +163,7 @@ func (s *sim) do(ev Event) {
 	if missing != "" && len(fresh[0].Dropped) == 0 {
 		s.t.Fatalf("round %d was completed at the next host without %s, which is alive, was in round %d, and had time to come", s.m.round.number, missing, before)
 	}
-	if n := fresh[0].World; len(fresh) != n || n < s.policy.Min || n > s.policy.Max || n%s.policy.NodeUnit != 0 {
+	if n := fresh[0].World; len(fresh) != n || n < s.policy.Min || n > s.policy.Max || n%s.policy.NodeUnit != 0 || n%s.policy.segment() != 0 {
 		s.t.Fatalf("%d outcomes of a world of %d under %+v", len(fresh), n, s.policy)
 	}
 }

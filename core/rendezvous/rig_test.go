@@ -54,6 +54,7 @@ type rigNode struct {
 	dropped  *Error
 	claim    LastRound
 	inHost   bool
+	topology string
 	seenAddr string
 	facts    Facts    // told last
 	seen     []belief // what it was told before, oldest first
@@ -195,7 +196,7 @@ func (r *rig) hello(id string, p Policy, change ...func(*Hello)) *rigNode {
 	for _, f := range change {
 		f(&h)
 	}
-	n.inHost = h.InHost
+	n.inHost, n.topology = h.InHost, h.Topology
 	r.apply(h)
 	return n
 }
@@ -204,7 +205,7 @@ func (r *rig) hello(id string, p Policy, change ...func(*Hello)) *rigNode {
 func (r *rig) again(n *rigNode, p Policy) {
 	r.t.Helper()
 	n.welcomed = false
-	r.apply(Hello{Session: n.session, Node: n.id, Label: n.id, Policy: p, LastRound: n.reports(), InHost: n.inHost, SeenAddr: n.seenAddr})
+	r.apply(Hello{Session: n.session, Node: n.id, Label: n.id, Policy: p, Topology: n.topology, LastRound: n.reports(), InHost: n.inHost, SeenAddr: n.seenAddr})
 }
 
 func (r *rigNode) request() Request {
@@ -333,6 +334,7 @@ func (r *rig) wantError(n *rigNode, code Code) *Error {
 func (m *Machine) check(t tester) {
 	t.Helper()
 	joined, grace, newcomers := 0, 0, 0
+	var here, next []string // domains of nodes that wait, and of those that a regroup would take
 	for id, n := range m.nodes.live {
 		if n.id != id || m.nodes.sessions[n.session] != n || n.ended {
 			t.Fatalf("node %s is not what its tables say", id)
@@ -341,15 +343,17 @@ func (m *Machine) check(t tester) {
 			continue
 		}
 		joined++
+		here = append(here, n.domain)
 		if n.grace {
 			grace++
 		} else if m.round.participantOf(n) == nil {
 			newcomers++
+			next = append(next, n.domain)
 		}
 	}
-	if joined != m.forming.joined || grace != m.forming.joinedGrace || newcomers != m.forming.newcomers {
+	if joined != m.forming.joined.nodes || grace != m.forming.joinedGrace || newcomers != m.forming.newcomers {
 		t.Fatalf("counters say %d joined, %d in grace, %d newcomers; there are %d, %d, %d",
-			m.forming.joined, m.forming.joinedGrace, m.forming.newcomers, joined, grace, newcomers)
+			m.forming.joined.nodes, m.forming.joinedGrace, m.forming.newcomers, joined, grace, newcomers)
 	}
 	var tally [participantStates]int
 	for rank, s := range m.round.participants {
@@ -378,11 +382,18 @@ func (m *Machine) check(t tester) {
 	if !maps.Equal(nodes, m.names.nodes) || !maps.Equal(machines, m.names.machines) {
 		t.Fatalf("names are %+v, there are %v on %v", m.names, nodes, machines)
 	}
+	for _, s := range m.round.participants {
+		if s.live() {
+			next = append(next, s.domain)
+		}
+	}
+	m.checkHeadcount(t, "joined", &m.forming.joined, here)
+	m.checkHeadcount(t, "next", &m.round.next, next)
 	if tally != m.round.tally {
 		t.Fatalf("tally is %v, seats say %v", m.round.tally, tally)
 	}
-	if m.closed != nil && m.forming.joined > 0 {
-		t.Fatalf("%d joins are pending in a closed run", m.forming.joined)
+	if m.closed != nil && m.forming.joined.nodes > 0 {
+		t.Fatalf("%d joins are pending in a closed run", m.forming.joined.nodes)
 	}
 	m.checkUsage(t)
 	m.checkDirectives(t)
@@ -396,6 +407,20 @@ func (m *Machine) check(t tester) {
 		if want := m.updateFor(n, m.waitingReason); (want.Waiting > 0) != (n.update.Waiting > 0) || want.Closed != n.update.Closed || want.Stop != n.update.Stop || want.Directive != n.update.Directive || want.Requeue != n.update.Requeue || !want.Facts.equal(n.update.Facts) {
 			t.Fatalf("node %s was told %+v, it should know %+v", n.id, n.update, want)
 		}
+	}
+}
+
+// checkHeadcount asserts that a headcount is that of nodes in these domains.
+func (m *Machine) checkHeadcount(t tester, name string, got *headcount, domains []string) {
+	t.Helper()
+	segment, nodes, usable := m.forming.policy.segment(), map[string]int{}, 0
+	for _, domain := range domains {
+		if nodes[domain]++; nodes[domain]%segment == 0 {
+			usable += segment
+		}
+	}
+	if got.nodes != len(domains) || got.usable != usable {
+		t.Fatalf("%s counts %+v; in segments of %d there are %v", name, *got, segment, nodes)
 	}
 }
 
@@ -441,15 +466,16 @@ func (m *Machine) checkNotDue(t tester) {
 	if m.forming.joinedGrace > 0 || m.forming.policy.Max == 0 {
 		return
 	}
-	full := m.forming.joined >= m.forming.enough()
+	usable := m.forming.joined.usable
+	full := usable >= m.forming.enough()
 	switch {
 	case m.round.live() == 0:
-		if full || m.forming.joined >= m.forming.policy.Min && m.forming.lastCall.due && !m.forming.holding {
-			t.Fatalf("a first round of %d nodes is due and was not completed", m.forming.joined)
+		if full || usable >= m.forming.policy.Min && m.forming.lastCall.due && !m.forming.holding {
+			t.Fatalf("a first round of %d nodes is due and was not completed", usable)
 		}
 	case m.round.tally[participantRejoined] > 0:
-		if m.round.awaited() == 0 && m.forming.joined >= m.forming.policy.Min && (full || !m.forming.holding) {
-			t.Fatalf("a regroup of %d nodes is due and was not completed", m.forming.joined)
+		if m.round.awaited() == 0 && usable >= m.forming.policy.Min && (full || !m.forming.holding) {
+			t.Fatalf("a regroup of %d nodes is due and was not completed", usable)
 		}
 	}
 }

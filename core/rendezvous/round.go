@@ -21,6 +21,8 @@ type round struct {
 	participants []*participant // by rank
 	byNode       map[string]*participant
 	tally        [participantStates]int // participants by state
+	next         headcount              // live members, and the newcomers that a regroup now would take in
+	domains      string                 // of its segments, as facts tell them; "": they do not
 	agreement    agreement              // what the running ones have said of the directive that stands
 	hostRank     int                    // of the member whose process hosts the control plane; -1: it has none
 
@@ -46,6 +48,17 @@ func (r *round) replace(size int) {
 		r.names.drop(id)
 	}
 	r.participants, r.byNode, r.tally = make([]*participant, size), make(map[string]*participant, size), [participantStates]int{}
+	r.next, r.domains = headcount{segment: r.next.segment}, ""
+}
+
+// recount counts the live members in segments of another size. No newcomer is there.
+func (r *round) recount(segment int) {
+	r.next = headcount{segment: segment}
+	for _, s := range r.participants {
+		if s.live() {
+			r.next.add(s.domain, 1)
+		}
+	}
 }
 
 // seat makes a node a running member.
@@ -54,6 +67,7 @@ func (r *round) seat(rank int, n *node) {
 	r.participants[rank] = s
 	r.tie(s)
 	r.tally[participantRunning]++
+	r.next.add(s.domain, 1)
 	r.see(n.id)
 	if n.inHost {
 		r.hostRank = rank
@@ -114,8 +128,23 @@ func (r *round) set(s *participant, state participantState, cause string) {
 		r.agreement.count(s.rank, 1)
 	}
 	r.tally[s.state]--
+	was := s.live()
 	s.state, s.cause = state, cause
 	r.tally[s.state]++
+	if is := s.live(); was && !is {
+		r.next.add(s.domain, -1)
+	} else if is && !was {
+		r.next.add(s.domain, 1)
+	}
+}
+
+// setDomain says in which domain a member's node is.
+func (r *round) setDomain(s *participant, domain string) {
+	if s.live() {
+		r.next.add(s.domain, -1)
+		r.next.add(domain, 1)
+	}
+	s.domain = domain
 }
 
 // awaited is the number of live members that have not rejoined.

@@ -5,72 +5,11 @@ import (
 	"slices"
 )
 
-// A topology domain is all nodes with the same --topology value: a rack, an NVLink domain. A
-// segment is as many consecutive ranks as --segment says, on nodes of one domain; a round
-// consists of whole segments (docs/decisions/0129). Nodes that name no domain are one, whose
-// name is empty.
-
-// headcount counts nodes by their domain, and how many of them make whole segments.
-type headcount struct {
-	segment int            // nodes of a segment
-	nodes   int            // all that were added
-	usable  int            // of these, how many make whole segments
-	domains map[string]int // nodes by domain; nil while every segment is one node
-}
-
-// add counts nodes of a domain, or takes them back if by is negative. It costs O(1).
-func (h *headcount) add(domain string, by int) {
-	h.nodes += by
-	if h.segment <= 1 {
-		h.usable = h.nodes
-		return
-	}
-	if h.domains == nil {
-		h.domains = map[string]int{}
-	}
-	was := h.domains[domain]
-	is := was + by
-	h.usable += is/h.segment*h.segment - was/h.segment*h.segment
-	if is == 0 {
-		delete(h.domains, domain)
-	} else {
-		h.domains[domain] = is
-	}
-}
-
-// lack is how many more nodes are needed at least until so many are usable.
-func (h *headcount) lack(size int) int {
-	lack := max(0, size-h.usable)
-	if lack == 0 || h.segment <= 1 {
-		return lack
-	}
-	needed := (lack + h.segment - 1) / h.segment
-	lack = needed * h.segment
-	for _, d := range h.nearest(needed) {
-		lack -= d.nodes % h.segment
-	}
-	return lack
-}
-
-// domainCount is how many nodes a domain has.
-type domainCount struct {
-	domain string
-	nodes  int
-}
-
-// nearest returns the domains with nodes that make no whole segment, those with the fewest
-// missing first and by name then, and at most so many.
-func (h *headcount) nearest(most int) []domainCount {
-	var list []domainCount
-	for domain, nodes := range h.domains {
-		if nodes%h.segment > 0 {
-			list = append(list, domainCount{domain, nodes})
-		}
-	}
-	slices.SortFunc(list, func(a, b domainCount) int {
-		return cmp.Or(cmp.Compare(b.nodes%h.segment, a.nodes%h.segment), cmp.Compare(a.domain, b.domain))
-	})
-	return list[:min(most, len(list))]
+// rankRequest is what decides one node's rank.
+type rankRequest struct {
+	prefer int // explicit preference; -1: none
+	old    int // rank in the last round; -1: none
+	hint   int // scheduler's hint; -1: none
 }
 
 // candidate is a node that joins, as far as its rank depends on it.
@@ -101,6 +40,32 @@ type group struct {
 	open  int   // ranks of its segments that no member keeps
 	holes []int // of these, which are not given
 	hint  int   // smallest of its nodes
+}
+
+// assign gives the ranks of the next round; spares have -1.
+func (f *forming) assign(nodes []*node) []int {
+	candidates := make([]candidate, len(nodes))
+	for i, n := range nodes {
+		c := candidate{rankRequest{prefer: n.join.NodeRank, old: -1, hint: n.join.RankHint}, n.domain, f.round.participantOf(n) != nil}
+		if s := f.round.byNode[n.id]; s != nil {
+			c.old = s.rank
+		}
+		candidates[i] = c
+	}
+	segment := f.policy.segment()
+	return assignSegments(candidates, f.round.domainsOfSegments(segment), segment, f.seats(f.joined.usable))
+}
+
+// domainsOfSegments are the domains of the round's segments of so many nodes. A member of an
+// earlier control plane that has not returned may have none.
+func (r *round) domainsOfSegments(segment int) []string {
+	domains := make([]string, len(r.participants)/segment)
+	for i := range domains {
+		for _, s := range r.participants[i*segment : (i+1)*segment] {
+			domains[i] = cmp.Or(domains[i], s.domain)
+		}
+	}
+	return domains
 }
 
 // assignSegments gives the ranks of a round of at most so many nodes; spares have -1. The

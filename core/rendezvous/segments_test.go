@@ -1,8 +1,10 @@
 package rendezvous
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
+	"strings"
 	"testing"
 
 	"pgregory.net/rapid"
@@ -252,6 +254,59 @@ func TestSparesOfTheDomain(t *testing.T) {
 	})
 }
 
+// assignRanks is the rule of guarantee 10 alone, for nodes that all get a rank, which is 0..n-1, each once: a unique explicit
+// preference; then the old rank if it is free; then a unique hint if it is free;
+// the rest fill the holes by old rank, then by arrival. The result is aligned with
+// the requests and depends on nothing else.
+func assignRanks(claims []rankRequest) []int {
+	n := len(claims)
+	ranks := make([]int, n)
+	taken := make([]bool, n)
+	for i := range ranks {
+		ranks[i] = -1
+	}
+	give := func(pick func(rankRequest) int) {
+		count := make([]int, n)
+		for i, c := range claims {
+			if r := pick(c); ranks[i] < 0 && r >= 0 && r < n {
+				count[r]++
+			}
+		}
+		for i, c := range claims {
+			if r := pick(c); ranks[i] < 0 && r >= 0 && r < n && count[r] == 1 && !taken[r] {
+				ranks[i], taken[r] = r, true
+			}
+		}
+	}
+	give(func(c rankRequest) int { return c.prefer })
+	give(func(c rankRequest) int { return c.old })
+	give(func(c rankRequest) int { return c.hint })
+
+	rest := make([]int, 0, n)
+	for i := range claims {
+		if ranks[i] < 0 {
+			rest = append(rest, i)
+		}
+	}
+	slices.SortStableFunc(rest, func(a, b int) int { return fillOrder(claims[a]) - fillOrder(claims[b]) })
+	next := 0
+	for _, i := range rest {
+		for taken[next] {
+			next++
+		}
+		ranks[i], taken[next] = next, true
+	}
+	return ranks
+}
+
+// fillOrder puts nodes with an old rank first, in its order.
+func fillOrder(c rankRequest) int {
+	if c.old < 0 {
+		return MaxNodes
+	}
+	return c.old
+}
+
 // TestSegmentsOfOneNode compares segments of one node, in one domain, with the rule for ranks
 // alone.
 func TestSegmentsOfOneNode(t *testing.T) {
@@ -411,11 +466,8 @@ func TestHeadcount(t *testing.T) {
 			if h.usable >= size {
 				t.Fatalf("%d are lacking for %d, but fewer will do: %+v", lack, size, h)
 			}
-			nearest := h.nearest(1)
-			if len(nearest) == 0 {
-				nearest = []domainCount{{domain: "another"}}
-			}
-			h.add(nearest[0].domain, 1)
+			nearest, _, _ := strings.Cut(cmp.Or(h.partial(), "another"), " ")
+			h.add(nearest, 1)
 		}
 		if h.usable < size {
 			t.Fatalf("%d were said to be lacking for %d: %+v", lack, size, h)

@@ -153,7 +153,7 @@ func (m *Machine) packClosing(p *pack.Packer) {
 }
 
 func (m *Machine) packView(p *pack.Packer) {
-	p.List(8)
+	p.List(9)
 	p.Bool(m.viewed.waiting)
 	p.Int(int(m.viewed.closed))
 	p.Uint(m.viewed.round)
@@ -162,6 +162,7 @@ func (m *Machine) packView(p *pack.Packer) {
 	p.Text("") // of version 2
 	p.Uint(m.viewed.directives)
 	p.Bool(m.viewed.only)
+	p.Bool(m.viewed.domains)
 }
 
 func (m *Machine) packKeys(p *pack.Packer) {
@@ -259,7 +260,7 @@ func unpackTexts(u *pack.Unpacker) []string { return u.Texts(maxValue, maxText) 
 func (m *Machine) unpackRun(u *pack.Unpacker) {
 	u.Open()
 	m.runID, m.generation = u.Text(maxText), u.Text(maxText)
-	m.forming.policy, m.forming.policyBy = UnpackPolicy(u), u.Text(maxText)
+	m.forming.setPolicy(UnpackPolicy(u), u.Text(maxText))
 	m.round.origin, m.round.number = u.Text(maxText), u.Uint()
 	m.forming.joinSeq = u.Uint()
 	m.round.fresh, m.uptime, m.forming.holding = u.Bool(), u.Duration(), u.Bool()
@@ -312,6 +313,9 @@ func (r *round) unpackParticipants(u *pack.Unpacker) {
 		}
 		r.participants = append(r.participants, s)
 		r.tally[s.state]++
+		if s.live() {
+			r.next.add(s.domain, 1)
+		}
 		if current {
 			if r.byNode[s.node] != nil {
 				u.Fail("node %q has two ranks", s.node)
@@ -382,7 +386,7 @@ func (m *Machine) unpackView(u *pack.Unpacker) {
 	u.Open()
 	m.viewed = view{waiting: u.Bool(), closed: ClosedKind(u.Int()), round: u.Uint(), stop: u.Bool(), lost: u.Bool()}
 	_ = u.Text(maxText)
-	m.viewed.directives, m.viewed.only = u.Uint(), u.Bool()
+	m.viewed.directives, m.viewed.only, m.viewed.domains = u.Uint(), u.Bool(), u.Bool()
 	u.Close()
 }
 
@@ -450,8 +454,8 @@ func (m *Machine) checkSeats(u *pack.Unpacker) {
 			return
 		}
 	}
-	if m.closed != nil && m.forming.joined > 0 {
-		u.Fail("%d nodes join a closed run", m.forming.joined)
+	if m.closed != nil && m.forming.joined.nodes > 0 {
+		u.Fail("%d nodes join a closed run", m.forming.joined.nodes)
 	}
 	for _, s := range m.round.participants {
 		n := m.nodes.live[s.node]
@@ -466,7 +470,7 @@ func (m *Machine) checkSeats(u *pack.Unpacker) {
 
 // packSuccession writes what a successor needs, and what it begins with.
 func (m *Machine) packSuccession(p *pack.Packer) {
-	p.List(12)
+	p.List(13)
 	p.Uint(m.succession.Term)
 	p.Text(m.succession.From)
 	packFacts(p, m.succession.Facts)
@@ -479,6 +483,7 @@ func (m *Machine) packSuccession(p *pack.Packer) {
 	p.Bool(m.viewed.finished)
 	p.Int(m.viewed.finishedHosts)
 	p.Bool(m.succession.Left)
+	p.Text(m.round.domains)
 }
 
 // unpackSuccession reads what packSuccession wrote. A state of version 1 has the host in
@@ -488,7 +493,7 @@ func (m *Machine) unpackSuccession(u *pack.Unpacker) {
 	m.succession = Succession{Term: u.Uint(), From: u.Text(maxText), Facts: unpackFacts(u), Grace: u.Duration()}
 	m.round.hostRank, m.round.finishedHosts, m.round.finishReported = u.IntOr(-1), unpackRanks(u), u.Bool()
 	m.viewed.generation, m.viewed.host, m.viewed.finished, m.viewed.finishedHosts = u.Text(maxText), u.IntOr(-1), u.Bool(), u.Int()
-	m.succession.Left = u.Bool()
+	m.succession.Left, m.round.domains = u.Bool(), u.Text(maxDomains)
 	u.Close()
 	if !version1 {
 		return

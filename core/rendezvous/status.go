@@ -157,7 +157,7 @@ func (m *Machine) phase() Phase {
 		return PhaseRegroup
 	case m.round.live() > 0:
 		return PhaseRunning
-	case m.forming.joined > 0:
+	case m.forming.joined.nodes > 0:
 		return PhaseForming
 	}
 	return PhaseEmpty
@@ -211,11 +211,11 @@ func (m *Machine) Census() Census {
 			c.Out[row.cause]++
 		}
 	}
-	others := m.forming.joined - c.Rejoined
+	others := m.forming.joined.nodes - c.Rejoined
 	switch {
 	case c.Phase.Forming():
 		c.Waiting = max(0, min(others, m.forming.places()-c.Rejoined))
-		c.Lack, c.LackFull = m.forming.lack(), max(0, m.forming.enough()-m.forming.joined)
+		c.Lack, c.LackFull = m.forming.lack(), m.forming.lackFull()
 	case m.forming.admits():
 		c.Waiting = others
 	}

@@ -75,10 +75,11 @@ func (m *Machine) unfitRefusal(n *node, key string, row drained) *Error {
 // ownWordRefusal says why a node cannot be kept out by its own word now; nil if it can. Neither a
 // check that is wrong nor a script that fails may take out more than a share of the nodes.
 func (m *Machine) ownWordRefusal(n *node, key string, row drained) *Error {
-	left, most, out := 0, max(1, m.forming.policy.Max/ownWordShare), 0
+	most, out := max(1, m.forming.policy.Max/ownWordShare), 0
+	left := headcount{segment: m.forming.policy.segment()}
 	for _, other := range m.nodes.live {
 		if other != n && m.directives.rowOf(other.id, other.hostName) == nil {
-			left++
+			left.add(other.domain, 1)
 		}
 	}
 	for _, d := range m.directives.drained {
@@ -93,8 +94,8 @@ func (m *Machine) ownWordRefusal(n *node, key string, row drained) *Error {
 		return Errorf(CodeInvalid, "the job %s", m.closed.sentence())
 	case m.round.finishing():
 		return Errorf(CodeInvalid, "the job is finishing")
-	case left < m.forming.policy.Min:
-		return Errorf(CodeInvalid, "%d would be left, at least %d are needed", left, m.forming.policy.Min)
+	case left.usable < m.forming.policy.Min:
+		return Errorf(CodeInvalid, "%d would be left, at least %d are needed", left.usable, m.forming.policy.Min)
 	case out >= most:
 		return Errorf(CodeInvalid, "%d of at most %d nodes are out by their own word already: the job itself may be the cause", out, most)
 	}

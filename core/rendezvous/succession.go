@@ -13,7 +13,7 @@ func (m *Machine) facts() Facts {
 	}
 	f := Facts{
 		Generation: m.generation, Origin: m.round.origin, Round: m.round.number, World: len(m.round.participants), HostRank: m.round.hostRank,
-		Finished: m.round.finishing(), FinishedHosts: m.round.finishedHosts,
+		Domains: m.round.domains, Finished: m.round.finishing(), FinishedHosts: m.round.finishedHosts,
 	}
 	if m.canBeSucceeded() {
 		f.Directives = m.directives.facts()
@@ -85,6 +85,7 @@ func (m *Machine) learn(f Facts) {
 			m.accountFor(f.HostRank, participantLost, m.causeHost())
 		}
 		m.round.finishReported = m.round.finishReported || f.Finished
+		m.round.learnDomains(f.Domains)
 	}
 	if c := f.Closed; c.Kind != 0 {
 		c.By, c.Reason = printable.Text(c.By), printable.Text(c.Reason)

@@ -11,7 +11,7 @@ import (
 // settleViews sends an update to every live node whose view has changed.
 func (m *Machine) settleViews() {
 	now := view{waiting: m.nodesWaiting() > 0, only: m.onlyLost(), round: m.round.number, stop: m.round.stop != nil, lost: m.round.lossInStop(), directives: m.directives.seq,
-		generation: m.generation, host: m.round.hostRank, finished: m.round.finishing(), finishedHosts: len(m.round.finishedHosts)}
+		generation: m.generation, host: m.round.hostRank, finished: m.round.finishing(), finishedHosts: len(m.round.finishedHosts), domains: m.round.domains != ""}
 	if m.closed != nil {
 		now.closed = m.closed.Kind
 	}

@@ -127,6 +127,10 @@ func (c *clientConn) handshake(h wire.Hello, g wire.ClientHandshake) error {
 			return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered with protocol version %d and lease %d",
 				c.conn.RemoteAddr(), theirs.High, f.Lease)
 		}
+		if h.Policy.Segment > 1 && !slices.Contains(f.Features, wire.FeatureSegments) {
+			return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s is of release %s, which knows no segments: start it by the release of this node, or leave --segment out",
+				c.conn.RemoteAddr(), printable.Text(f.Software))
+		}
 		c.welcome = f
 		return nil
 	case wire.Redirect:

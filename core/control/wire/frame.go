@@ -135,6 +135,10 @@ type Beat struct {
 // knows one that hangs from one that has nothing to say.
 const FeatureEcho = "echo"
 
+// FeatureSegments is that a server forms rounds of whole segments: an older one would read over
+// what a node says of them.
+const FeatureSegments = "segments"
+
 // Goodbye announces that the connection ends on purpose.
 type Goodbye struct{}
 
