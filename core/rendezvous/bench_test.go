@@ -6,19 +6,25 @@ import (
 	"time"
 )
 
-// BenchmarkRound is one whole first round of N nodes: hello, join, outcome.
+// BenchmarkRound is one whole first round of N nodes: hello, join, outcome; and the same in
+// segments of 8, of racks of 40.
 func BenchmarkRound(b *testing.B) {
-	for _, nodes := range []int{100, 1000, 10000} {
-		b.Run(fmt.Sprint(nodes), func(b *testing.B) {
+	for _, c := range []struct{ nodes, segment int }{{100, 1}, {1000, 1}, {10000, 1}, {10000, 8}} {
+		nodes := c.nodes
+		b.Run(fmt.Sprintf("%d/%d", nodes, c.segment), func(b *testing.B) {
 			p := policy(nodes, nodes)
-			sessions := make([]SessionID, nodes)
+			p.Segment = c.segment
+			sessions, topology := make([]SessionID, nodes), make([]string, nodes)
 			for i := range sessions {
 				sessions[i] = SessionID(fmt.Sprint("session", i))
+				if c.segment > 1 {
+					topology[i] = fmt.Sprint("rack", i%(nodes/40))
+				}
 			}
 			for b.Loop() {
 				m := New(Config{RunID: "job", Generation: "g", Uptime: -1})
 				for i, s := range sessions {
-					m.Apply(Hello{Session: s, Node: fmt.Sprint("node", i), Policy: p, SeenAddr: "10.0.0.1"})
+					m.Apply(Hello{Session: s, Node: fmt.Sprint("node", i), Policy: p, Topology: topology[i], SeenAddr: "10.0.0.1"})
 				}
 				for _, s := range sessions {
 					m.Apply(Join{Request: Request{Session: s, Number: 1}, NodeRank: -1, RankHint: -1})
