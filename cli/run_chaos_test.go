@@ -255,6 +255,9 @@ func (c *chaos) startNode(i int) {
 	}
 	args := []string{"run", "--nnodes=2:3", "--nproc-per-node=" + strconv.Itoa(chaosWorkers), "--rdzv-endpoint=" + c.endpoint, "--rdzv-id=chaos",
 		"--max-restarts=1000000", conf, "--shutdown-timeout=1"}
+	if rand.IntN(2) == 0 {
+		args = append(args, fmt.Sprint("--topology=rack", i%2))
+	}
 	if i < chaosNodes-1 {
 		args = append(args, "-r1", "--log-dir="+c.dir+"/logs")
 	}

@@ -121,6 +121,30 @@ func life(t *testing.T) []trace.Record {
 	return s.records
 }
 
+// racks is a run of segments of two nodes: a loss, after which a spare of the rack takes the lost
+// rank, and a node that does not say where it is.
+func racks(t *testing.T) []trace.Record {
+	p := policy(4, 4)
+	p.Segment = 2
+	s := newScript(t, p)
+	in := func(domain string, node string) {
+		s.do(r.Hello{Session: r.SessionID("s" + node), Node: node, Topology: domain, Policy: p, SeenAddr: "10.0.0.1", LastRound: r.LastRound{HostRank: -1}})
+	}
+	in("a", "1")
+	in("a", "2")
+	in("b", "3")
+	in("b", "4")
+	s.joins("1", "2", "3")
+	s.joins("4")
+	in("a", "5")
+	s.joins("5")
+	s.do(r.Disconnect{Session: "s1"})
+	s.fire(r.TimerGrace)
+	s.joins("2", "3", "4")
+	s.hello(p, "6")
+	return s.records
+}
+
 // failing is a run that cannot go on after a loss, since others have finished, and is
 // closed and then stopped by a person.
 func failing(t *testing.T) []trace.Record {

@@ -54,6 +54,22 @@ func outcome(change func(s r.SessionID, o *r.Outcome)) func([]r.Effect) []r.Effe
 	})
 }
 
+// swapped has two sessions receive each other's ranks.
+func swapped(a, b r.SessionID) func([]r.Effect) []r.Effect {
+	return func(list []r.Effect) []r.Effect {
+		ranks := map[r.SessionID]int{}
+		outcome(func(s r.SessionID, o *r.Outcome) { ranks[s] = o.Rank })(list)
+		return outcome(func(s r.SessionID, o *r.Outcome) {
+			switch s {
+			case a:
+				o.Rank = ranks[b]
+			case b:
+				o.Rank = ranks[a]
+			}
+		})(list)
+	}
+}
+
 // without leaves out what a session receives.
 func without[E r.Reply | r.Notify](session r.SessionID) func([]r.Effect) []r.Effect {
 	return func(list []r.Effect) []r.Effect {
@@ -132,6 +148,11 @@ var mutants = []struct {
 	{2, "a node that wants another size is taken", life, effects(17, func([]r.Effect) []r.Effect {
 		return []r.Effect{r.Welcome{Session: "s5"}}
 	})},
+	{2, "a segment in two domains", racks, effects(15, swapped("s5", "s3"))},
+	{11, "a node without a domain is taken", racks, effects(16, func([]r.Effect) []r.Effect { return []r.Effect{r.Welcome{Session: "s6"}} })},
+	{10, "a segment that is whole moves", racks, effects(15, swapped("s3", "s4"))},
+	{10, "a member of a segment that has lost another moves", racks, effects(15, swapped("s2", "s5"))},
+	{10, "segments change places", racks, effects(15, outcome(func(_ r.SessionID, o *r.Outcome) { o.Rank = (o.Rank + 2) % 4 }))},
 	{3, "members receive different stores", life, effects(6, outcome(func(_ r.SessionID, o *r.Outcome) { o.StorePort += o.Rank }))},
 	{3, "the store is not the one of rank 0", life, effects(6, outcome(func(_ r.SessionID, o *r.Outcome) { o.StoreAddr = "10.0.0.2" }))},
 	{3, "members disagree about the host", life, effects(6, outcome(func(_ r.SessionID, o *r.Outcome) { o.HostRank = 1 }))},

@@ -99,8 +99,7 @@ func (c *Checker) checkSegments(told map[*session]r.Outcome, chosen, all []*sess
 		}
 	}
 	for b, whole := range old {
-		kept := slices.ContainsFunc(whole, func(s *session) bool { o, ok := told[s]; return ok && o.Rank == c.participantOf(s).rank })
-		if b >= len(domains) || len(whole) < n && !kept {
+		if b >= len(domains) || len(whole) < n && domains[b] != c.domainOf(b) {
 			continue
 		}
 		for _, s := range whole {

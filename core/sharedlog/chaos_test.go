@@ -139,6 +139,9 @@ func (c *chaos) start(name string) {
 		c.count++
 	}
 	p := nodeParams(name, chaosMin, chaosMax)
+	if c.random.IntN(2) == 0 {
+		p.Topology = fmt.Sprint("rack", c.random.IntN(2))
+	}
 	p.LeaseTimeout, p.JoinTimeout = chaosLease, 24*time.Hour
 	p.LastCallTimeout, p.RegroupTimeout, p.AdmitDelay = 3*time.Second, 20*time.Second, 500*time.Millisecond
 	n := &worker{}
