@@ -194,6 +194,23 @@ func TestStoppedServer(t *testing.T) {
 	controltest.WantCode(t, c.Connect(canceled), rendezvous.CodeCanceled, "canceled")
 }
 
+// TestSegmentsNeedAServerThatKnowsThem: an older one would give ranks without them.
+func TestSegmentsNeedAServerThatKnowsThem(t *testing.T) {
+	for _, features := range [][]string{nil, {wire.FeatureSegments}} {
+		addr := fakeControlPlane(t, func(n *peerConn) {
+			n.send(wire.Welcome{Version: 1, Lease: int64(60e9), Software: "0.0.9", Features: features})
+		})
+		p := controltest.Guest(addr, 2)
+		p.Segment, p.Topology = 2, "rack7"
+		err := newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
+		if features == nil {
+			controltest.WantCode(t, err, rendezvous.CodeState, "release 0.0.9", "knows no segments")
+		} else if err != nil {
+			t.Error(err)
+		}
+	}
+}
+
 // TestCloseWithServerThatDoesNotRead fills the connection and closes.
 func TestCloseWithServerThatDoesNotRead(t *testing.T) {
 	addr := fakeControlPlane(t, func(n *peerConn) { n.send(wire.Welcome{Version: 1, Lease: int64(60e9)}) })
