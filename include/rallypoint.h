@@ -1005,9 +1005,9 @@ enum rp_admin_action {
     RP_ADMIN_FORGET = 10, /* let a job that stays closed, and has no live node, begin again */
     RP_ADMIN_STACKS = 11, /* where its workers are; changes nothing */
     RP_ADMIN_STATUS = 12, /* how it stands; changes nothing */
-    RP_ADMIN_LOGS = 13,   /* what workers wrote last: of rank `target`, of all for -1, of the one
+    RP_ADMIN_LOGS = 13,  /* what workers wrote last: of rank `target`, of all for -1, of the one
                              that failed first for -2; changes nothing */
-    RP_ADMIN_CORDON = 14  /* keep the one node in `nodes` out for for_ms, 0: until undrained; one
+    RP_ADMIN_CORDON = 14 /* keep the one node in `nodes` out for for_ms, 0: until undrained; one
                              whose workers run stays until its round ends */
 };
 
@@ -1025,7 +1025,8 @@ typedef struct rp_admin_request {
     int32_t action;       /* required: enum rp_admin_action */
     int32_t target;       /* number of nodes, between min and max, a multiple of node_unit; of
                              RP_ADMIN_LOGS a rank */
-    const char *const *nodes; /* ids, as their node_id option or `rallypoint status` has them, or
+    const char *const
+        *nodes; /* ids, as their node_id option or `rallypoint status` has them, or
                                  names of hosts, which stand for all nodes there */
     size_t nodes_len;
     const char *directive;  /* id, that makes a repetition do nothing; NULL: a new one */
