@@ -138,6 +138,8 @@ func newLogs(run *control.RunStatus, answers []*logs.Node, rank int) (*Logs, err
 	}
 	slices.SortStableFunc(r.Streams, func(a, b LogStream) int { return cmp.Compare(a.Ranks[0], b.Ranks[0]) })
 	switch {
+	case rank >= 0 && last < first:
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "no node of run %q has answered, so rank %d is not found%s", run.RunID, rank, r.silence())
 	case rank >= 0 && !known:
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "run %q has no rank %d: ranks %d to %d have answered%s", run.RunID, rank, first, last, r.silence())
 	case rank == LogsCulprit && r.Round == 0:

@@ -49,8 +49,8 @@ static void malformed(const rp_admin_request *good) {
     request.struct_size = 8;
     CHECK_CODE(RP_ERR_INVALID, rp_admin_start(&request, -1, &op, ERR));
     request = *good;
-    request.action = 13;
-    expect_refused(&request, "action is 13, which is none");
+    request.action = 15;
+    expect_refused(&request, "action is 15, which is none");
     request.action = RP_ADMIN_EVICT;
     expect_refused(&request, "there are 0 nodes, it must be one");
     request.nodes = two;
