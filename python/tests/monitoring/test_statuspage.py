@@ -172,11 +172,11 @@ def test_follows_a_run_whose_id_looks_like_markup(window: browser.Browser, serve
 
     # As one of many runs, by a link that names it.
     other = serve.agent("other", "o", "2")
-    window.wait("document.querySelectorAll('tbody tr').length === 2")
+    window.wait("document.querySelectorAll('tbody a').length === 2")
     window.js("document.querySelector('tbody a').click()")
     window.wait("location.hash.startsWith('#rdzv_id=') && document.querySelector('[role=grid]')")
     window.js("history.back()")
-    window.wait("document.querySelectorAll('tbody tr').length === 2")
+    window.wait("document.querySelectorAll('tbody a').length === 2")
     other.kill()
     assert window.js("return window.owned") is None
     assert window.complaints() == []
