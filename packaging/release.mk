@@ -15,11 +15,11 @@ release wheels binaries: export VERSION := $(VERSION)
 ##@ Build
 
 # zig is the C compiler, since a plain gcc binds the library to the glibc of the machine that
-# built it.
+# built it. What it adds to each library names its cache in debug information, which is stripped.
 build/release/%/librallypoint.so: FORCE | $(RELEASE_STAMP)
 	$(call say,building $@)
 	@mkdir -p $(@D); tmp=$$(mktemp -d build/.tmp.XXXXXX); trap 'rm -rf "$$tmp"' EXIT; \
-	CGO_ENABLED=1 CGO_CFLAGS="-O2 -g0" GOOS=linux GOARCH=$(GOARCH_$*) CC="$(CURDIR)/$(RELEASE_PYTHON) -m ziglang cc -target $*-linux-gnu.2.17" \
+	CGO_ENABLED=1 CGO_CFLAGS="-O2 -g0" CGO_LDFLAGS="-Wl,--strip-all" GOOS=linux GOARCH=$(GOARCH_$*) CC="$(CURDIR)/$(RELEASE_PYTHON) -m ziglang cc -target $*-linux-gnu.2.17" \
 	$(GO_BUILD) -buildmode=c-shared -ldflags $(LIB_LDFLAGS) -o "$$tmp/librallypoint.so" ./capi; \
 	$(call replace_if_changed,$$tmp/librallypoint.so)
 
