@@ -109,8 +109,8 @@ func (f *followers) wait() {
 	f.wg.Wait()
 }
 
-// add pushes to who has asked what is written to streams, at first the last bytes of each, until
-// it leaves or the workers have ended; false: so many follow already.
+// add pushes what the workers write to streams to an asker, beginning with the last bytes of each,
+// until it leaves or the workers have ended. It returns false if too many follow already.
 func (f *followers) add(s store.Store, number int64, streams []*logs.Stream, node logs.Node) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.mu.Lock()

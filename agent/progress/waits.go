@@ -5,8 +5,8 @@ import (
 	"time"
 )
 
-// A share of waits is of the last two windows. One takes a minute and ten steps at least: what is
-// shorter tells of its own moment alone.
+// A share of waits is of the last two windows. One takes a minute and ten steps at least, since a
+// shorter one would show a moment and not the job.
 const (
 	waitWindow = time.Minute
 	waitSteps  = 10
