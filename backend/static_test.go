@@ -287,7 +287,7 @@ func TestStaticProtected(t *testing.T) {
 		t.Errorf("a plain client of the real port: %d bytes, %v", n, err)
 	}
 	for i, want := range []string{`rallypoint_round_store_refused_total{reason="plain"} 1`, `rallypoint_forwarder_refused_total{reason="other_user"} 0`} {
-		testkit.Eventually(t, "node "+strconv.Itoa(i)+" tells of "+want, func() bool { // it closes first
+		testkit.Eventually(t, "node "+strconv.Itoa(i)+" reports "+want, func() bool { // it closes first
 			var page promtext.Buffer
 			nodes[i].Expose(&page)
 			return strings.Contains(string(page.Bytes()), want+"\n")

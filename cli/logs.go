@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -52,20 +51,13 @@ has to name its file.`,
 	flags.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answers")
 	token.addTo(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		var err error
 		switch {
 		case culprit && rank >= 0, cmd.Flags().Changed("rank") && rank < 0, follow && (culprit || asJSON):
 			return errors.New("--rank takes a rank, 0 or above, and cannot be combined with --culprit, nor --follow with --culprit or --json")
 		case culprit:
 			rank = backend.LogsCulprit
 		}
-		if q.addr, q.sharedLog, err = backend.Locate(args[0]); err != nil {
-			return err
-		}
-		if err := positive("--timeout", q.timeout); err != nil {
-			return err
-		}
-		if q.token, err = token.read(log); err != nil {
+		if err := q.reach(args[0], &token, log); err != nil {
 			return err
 		}
 		if follow {
@@ -88,18 +80,7 @@ func (s statusQuery) showLogs(cmd *cobra.Command, rank int, asJSON bool) error {
 	if err != nil {
 		return failure{err}
 	}
-	text := logsText(r)
-	if asJSON {
-		b, err := json.MarshalIndent(r, "", "  ")
-		if err != nil {
-			return failure{err}
-		}
-		text = string(b) + "\n"
-	}
-	if _, err := fmt.Fprint(cmd.OutOrStdout(), text); err != nil {
-		return failed("printing the output: %w", err)
-	}
-	return nil
+	return printAnswer(cmd, "output", r, logsText(r), asJSON)
 }
 
 // logsText shows what was answered; all texts in it are printable.

@@ -89,7 +89,7 @@ func TestCheckBesideWorkers(t *testing.T) {
 }
 
 // TestWrongCheck: a check that turns bad on all running nodes takes out the share of one; the others
-// go on, the status names what the check says of each, and no more once it is well again.
+// continue, and the status shows the result of the check for each until the check passes again.
 func TestWrongCheck(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

@@ -45,14 +45,7 @@ has to name its file.`,
 	flags.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answers")
 	token.addTo(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		var err error
-		if q.addr, q.sharedLog, err = backend.Locate(args[0]); err != nil {
-			return err
-		}
-		if err := positive("--timeout", q.timeout); err != nil {
-			return err
-		}
-		if q.token, err = token.read(log); err != nil {
+		if err := q.reach(args[0], &token, log); err != nil {
 			return err
 		}
 		return q.showStacks(cmd, asJSON)
@@ -72,16 +65,32 @@ func (s statusQuery) showStacks(cmd *cobra.Command, asJSON bool) error {
 	if err != nil {
 		return failure{err}
 	}
-	text := stacksText(r)
+	return printAnswer(cmd, "stacks", r, stacksText(r), asJSON)
+}
+
+// reach sets where the agents are asked, and with which token.
+func (s *statusQuery) reach(endpoint string, token *tokenFlag, log *logging) (err error) {
+	if s.addr, s.sharedLog, err = backend.Locate(endpoint); err != nil {
+		return err
+	}
+	if err := positive("--timeout", s.timeout); err != nil {
+		return err
+	}
+	s.token, err = token.read(log)
+	return err
+}
+
+// printAnswer prints what agents have answered: as JSON, or as text.
+func printAnswer(cmd *cobra.Command, what string, answer any, text string, asJSON bool) error {
 	if asJSON {
-		b, err := json.MarshalIndent(r, "", "  ")
+		b, err := json.MarshalIndent(answer, "", "  ")
 		if err != nil {
 			return failure{err}
 		}
 		text = string(b) + "\n"
 	}
 	if _, err := fmt.Fprint(cmd.OutOrStdout(), text); err != nil {
-		return failed("printing the stacks: %w", err)
+		return failed("printing the %s: %w", what, err)
 	}
 	return nil
 }

@@ -181,7 +181,7 @@ class _Job:
         return int(self.agents[0].pid)
 
     def _server(self, address: str) -> dict[str, Any]:
-        """What the process at an address says of itself; empty: none answers."""
+        """The status of the process at an address; empty if none answers."""
         command = [BINARY[0], "status", "--json", address]
         done = subprocess.run(command, capture_output=True, text=True)
         server: dict[str, Any] = {} if done.returncode else json.loads(done.stdout)["server"]

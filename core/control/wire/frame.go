@@ -135,8 +135,8 @@ type Beat struct {
 // knows one that hangs from one that has nothing to say.
 const FeatureEcho = "echo"
 
-// FeatureSegments is that a server forms rounds of whole segments: an older one would read over
-// what a node says of them.
+// FeatureSegments is that a server forms rounds of whole segments: an older one would ignore
+// the segment and the domain in a hello.
 const FeatureSegments = "segments"
 
 // Goodbye announces that the connection ends on purpose.
