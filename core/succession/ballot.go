@@ -1,0 +1,492 @@
+package succession
+
+import (
+	"maps"
+	"slices"
+	"time"
+)
+
+// Entry is what the voters keep: the one value of the last host that a majority may have
+// accepted, and who votes. A later entry stands in the place of an earlier one.
+type Entry struct {
+	Term   uint64 // of the host that wrote it; 0: there is none
+	Number uint64 // grows with each entry, over all terms
+	Voters Voters
+	Value  []byte
+}
+
+// after reports whether an entry stands in the place of another one.
+func (e Entry) after(f Entry) bool {
+	return e.Term > f.Term || e.Term == f.Term && e.Number > f.Number
+}
+
+// MessageKind is what a message says.
+type MessageKind uint8
+
+// The kinds.
+const (
+	MessageAppend   MessageKind = iota + 1 // the host of a term lives; with Entry, accept it
+	MessageAccept                          // the answer: Number was accepted in Term
+	MessageAskVote                         // would you vote for me in Term? (Raft's pre-vote, with Pre)
+	MessageVote                            // yes
+	MessageTermOver                        // no: I have promised Term
+)
+
+// Message is what one voter tells another.
+type Message struct {
+	Kind     MessageKind
+	From, To Voter
+	Term     uint64
+	Number   uint64 // of MessageAccept; of MessageAskVote: of the sender's entry
+	Entered  uint64 // of MessageAskVote: the term of the sender's entry
+	Pre      bool   // of MessageAskVote and MessageVote: nothing is promised
+	Forced   bool   // of MessageAskVote: the host of the term before has asked the sender to host
+	Entry    *Entry // of MessageAppend; nil: the receiver has accepted it
+}
+
+// maxNumber bounds the numbers that are believed, so that none runs over.
+const maxNumber = 1 << 62
+
+// possible reports whether a process that follows the protocol can have said this.
+func (m Message) possible() bool {
+	if !Believable(m.Term) || m.Number > maxNumber || m.Entered > MaxTerm {
+		return false
+	}
+	if e := m.Entry; e != nil {
+		return e.Term == m.Term && e.Number > 0 && e.Number <= maxNumber && len(e.Voters.Incoming) > 0
+	}
+	return true
+}
+
+// role is what a process does in its term.
+type role uint8
+
+const (
+	follows role = iota
+	asks         // for pre-votes
+	stands       // for election
+	leads        // it hosts
+)
+
+// Ballot is one process's part in the vote about who hosts, and its copy of what the hosts have
+// to know of each other. It is pure: the time comes with each call and must not run back;
+// messages are taken by Messages. It follows Raft, with one entry in the place of a log, and
+// one rule more: a voter that is proven dead does not count (docs/decisions/0138).
+//
+// It is not safe for concurrent use.
+type Ballot struct {
+	id    Voter
+	lease time.Duration
+
+	role     role
+	promised uint64 // the highest term that this process has heard of and taken
+	granted  Voter  // whom it has voted for in that term; "": nobody
+	accepted Entry
+	host     Voter // of the term; "": not known
+
+	heard  time.Duration // when the host was last heard
+	waits  time.Duration // since when it has waited for a host: the same, or when it voted, or woke up
+	began  time.Duration // when promised was taken
+	ticked time.Duration
+	ended  bool // the host has ended its connection to this process
+	forced bool // it stands because the host has asked it to
+
+	dead    map[Voter]bool
+	current bool // the host is proven dead, and there is no later one without the vote of this process
+
+	// Of a candidate.
+	votes map[Voter]bool
+
+	// Of the host.
+	reached   map[Voter]uint64        // the numbers that were accepted in this term
+	answered  map[Voter]time.Duration // when each was last heard
+	former    map[Voter]bool          // they vote no more, and do not know it yet
+	since     uint64                  // the number from which the voters are as they are
+	confirmed uint64
+	wish      []Voter
+	elections uint64
+
+	out []Message
+}
+
+// NewBallot makes the part of a process that knows nothing and does not vote.
+func NewBallot(id Voter, lease time.Duration, now time.Duration) *Ballot {
+	return &Ballot{id: id, lease: lease, heard: now, waits: now, began: now, ticked: now, dead: map[Voter]bool{}}
+}
+
+// Lead makes the process the host of a term without a vote, as its only voter: it founds the
+// group, or the host before is proven dead, and nobody else votes.
+func (b *Ballot) Lead(term uint64, now time.Duration) {
+	value := b.accepted.Value
+	b.accepted = Entry{Term: term, Number: b.accepted.Number, Voters: Voters{Incoming: []Voter{b.id}}, Value: value}
+	b.promised, b.granted = term, b.id
+	b.lead(now)
+}
+
+// Propose gives the voters another value. The result is the number that Confirmed reaches when
+// a majority has accepted it; 0: this process does not host.
+func (b *Ballot) Propose(value []byte, now time.Duration) (number uint64) {
+	if b.role != leads {
+		return 0
+	}
+	b.write(Entry{Voters: b.accepted.Voters, Value: value}, now)
+	return b.accepted.Number
+}
+
+// Wish says who shall vote, this process among them. The change takes two entries, of which
+// the second follows by itself.
+func (b *Ballot) Wish(voters []Voter, now time.Duration) {
+	if len(voters) <= MaxVoters && slices.Contains(voters, b.id) {
+		b.wish = voters
+		b.change(now)
+	}
+}
+
+// Tick lets time pass: it is called each Beat, and may be late.
+func (b *Ballot) Tick(now time.Duration) {
+	late := now-b.ticked > Beat(b.lease)+b.lease/lateParts
+	b.ticked = now
+	switch {
+	case b.role == leads:
+		for _, id := range b.audience() {
+			b.speak(id, b.reached[id] < b.accepted.Number)
+		}
+	case late: // this process was stopped: what was sent to it meanwhile may not have been read
+		b.waits, b.ended = now, false
+		b.rest()
+	case b.accepted.Voters.Has(b.id) && now-b.waits >= b.patience():
+		b.stand(now)
+	}
+}
+
+// patience is how long this voter does not hear its host before it stands: each a beat
+// later than the one before it.
+func (b *Ballot) patience() time.Duration {
+	place := 0
+	for _, id := range b.accepted.Voters.All() {
+		if id == b.id {
+			break
+		}
+		if id != b.host {
+			place++
+		}
+	}
+	return b.lease/standParts + time.Duration(place)*Beat(b.lease)
+}
+
+// Stand makes the process stand now: the death of the host is proven, or, if asked, the host
+// wants it to host. It reports false if this process does not vote.
+func (b *Ballot) Stand(asked bool, now time.Duration) bool {
+	if !b.accepted.Voters.Has(b.id) || b.role == leads {
+		return false
+	}
+	b.forced = b.forced || asked
+	b.stand(now)
+	return true
+}
+
+// HostEnded notes that the host's side has ended its connection to this process, which grants
+// its vote from now on to another one that asks.
+func (b *Ballot) HostEnded() { b.ended = true }
+
+// Dead notes that a voter's process is proven dead, or has said that it votes no more. It counts
+// only for a process that has heard its host, or, as the host, a majority, within half of a
+// lease before: one that has not may have been replaced without knowing, and its successors
+// are not in its list. From the death of the host on nobody else hosts without its vote.
+func (b *Ballot) Dead(id Voter, now time.Duration) {
+	if id == b.id || b.dead[id] || !b.accepted.Voters.Has(id) {
+		return
+	}
+	within := b.lease / standParts
+	if b.role == leads && !b.hasMajority(now, within) || b.role != leads && !b.current && now-b.heard > within {
+		return
+	}
+	b.dead[id] = true
+	b.current = b.current || id == b.host
+	b.settle(now)
+}
+
+// Receive takes what another process says.
+func (b *Ballot) Receive(m Message, now time.Duration) {
+	if m.To != b.id || m.From == b.id || !m.possible() {
+		return
+	}
+	switch m.Kind {
+	case MessageAppend:
+		b.receiveAppend(m, now)
+	case MessageAccept:
+		if b.role == leads && m.Term == b.promised && m.Number <= b.accepted.Number {
+			b.reached[m.From], b.answered[m.From] = max(b.reached[m.From], m.Number), now
+			if b.reached[m.From] >= b.since {
+				delete(b.former, m.From)
+			}
+			b.settle(now)
+		}
+	case MessageAskVote:
+		b.askedForVote(m, now)
+	case MessageVote:
+		switch {
+		case b.role == asks && m.Pre && m.Term == b.promised+1, b.role == stands && !m.Pre && m.Term == b.promised:
+			b.votes[m.From] = true
+			b.settle(now)
+		}
+	case MessageTermOver:
+		if m.Term > b.promised {
+			b.follow(m.Term, "", now)
+		}
+	}
+}
+
+func (b *Ballot) receiveAppend(m Message, now time.Duration) {
+	if m.Term < b.promised {
+		b.send(Message{Kind: MessageTermOver, To: m.From, Term: b.promised})
+		return
+	}
+	if m.Term == b.promised && b.role == leads {
+		return // a term has one host
+	}
+	if m.Term > b.promised && !b.follow(m.Term, m.From, now) {
+		return
+	}
+	b.host, b.heard, b.waits, b.ended, b.current = m.From, now, now, false, false
+	b.rest()
+	if m.Entry != nil && m.Entry.after(b.accepted) {
+		b.accepted = *m.Entry
+	}
+	answer := Message{Kind: MessageAccept, To: m.From, Term: m.Term}
+	if b.accepted.Term == m.Term {
+		answer.Number = b.accepted.Number
+	}
+	b.send(answer)
+}
+
+// askedForVote grants a vote to a process whose entry is not older than the own one, unless
+// this one has heard the host lately: nobody is deposed whom a majority hears.
+func (b *Ballot) askedForVote(m Message, now time.Duration) {
+	theirs := Entry{Term: m.Entered, Number: m.Number}
+	hears := b.role == leads && b.hasMajority(now, b.lease/deposeParts) ||
+		b.role != leads && now-b.waits < b.lease*2/5 && !b.ended
+	asked := m.Forced && now-b.began >= b.lease/deposeParts
+	free := m.Term == b.promised && !m.Pre && b.host == "" && (b.granted == "" || b.granted == m.From)
+	switch {
+	case m.Term <= b.promised && !free:
+		b.send(Message{Kind: MessageTermOver, To: m.From, Term: b.promised})
+	case b.accepted.after(theirs), hears && !asked && m.Term > b.promised:
+	case m.Pre:
+		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term, Pre: true})
+	case free || b.follow(m.Term, "", now):
+		b.granted, b.waits = m.From, now
+		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term})
+	}
+}
+
+// follow takes a later term. A host's term that has just begun is not ended by the next, so that
+// a process that makes terms up cannot keep the others from having a host; that of a host
+// whose vote is the only one is not ended at all.
+func (b *Ballot) follow(term uint64, host Voter, now time.Duration) bool {
+	if b.role == leads && (now-b.began < b.lease/deposeParts || !b.Votes()) {
+		return false
+	}
+	if b.role == leads {
+		b.waits = now // it has heard itself until now
+	}
+	b.promised, b.granted, b.host, b.began, b.current = term, "", host, now, false
+	b.role, b.forced = follows, false
+	return true
+}
+
+// rest ends a candidacy.
+func (b *Ballot) rest() {
+	if b.role == asks || b.role == stands {
+		b.role = follows
+	}
+	b.forced = false
+}
+
+// stand asks for pre-votes, or once more for what has not been answered.
+func (b *Ballot) stand(now time.Duration) {
+	if b.role == stands && now-b.began >= b.lease/deposeParts {
+		b.role = follows // the vote was split, or answers were lost
+	}
+	if b.role == follows {
+		b.role, b.votes = asks, map[Voter]bool{b.id: true}
+	}
+	b.canvass()
+	b.settle(now)
+}
+
+// canvass asks all voters that have not answered.
+func (b *Ballot) canvass() {
+	m := Message{Kind: MessageAskVote, Term: b.promised, Number: b.accepted.Number, Entered: b.accepted.Term, Pre: b.role == asks, Forced: b.forced}
+	if m.Pre {
+		m.Term++
+	}
+	for _, id := range b.accepted.Voters.All() {
+		if !b.votes[id] && Believable(m.Term) {
+			m.To = id
+			b.send(m)
+		}
+	}
+}
+
+// settle does what follows from what has been counted.
+func (b *Ballot) settle(now time.Duration) {
+	switch b.role {
+	case asks:
+		if !b.won() || !Believable(b.promised+1) {
+			return
+		}
+		b.role, b.votes = stands, map[Voter]bool{b.id: true}
+		b.promised, b.granted, b.host, b.began = b.promised+1, b.id, "", now
+		b.canvass()
+		b.settle(now)
+	case stands:
+		if b.won() {
+			b.elections++
+			b.lead(now)
+		}
+	case leads:
+		n := b.accepted.Voters.agreed(func(id Voter) uint64 { return b.reached[id] }, b.isDead)
+		if n >= b.since {
+			b.confirmed = max(b.confirmed, n)
+		}
+		b.change(now)
+	}
+}
+
+func (b *Ballot) isDead(id Voter) bool { return b.dead[id] }
+
+// won reports whether enough voters have granted their vote.
+func (b *Ballot) won() bool {
+	granted := func(id Voter) uint64 {
+		if b.votes[id] {
+			return 1
+		}
+		return 0
+	}
+	return b.accepted.Voters.agreed(granted, b.isDead) > 0
+}
+
+// lead begins to host: what was accepted is written once more, in the own term, so that it
+// is known when a majority has it.
+func (b *Ballot) lead(now time.Duration) {
+	b.role, b.host, b.began, b.ended, b.forced, b.current = leads, b.id, now, false, false, false
+	b.reached, b.answered, b.former, b.wish = map[Voter]uint64{}, map[Voter]time.Duration{}, map[Voter]bool{}, nil
+	for id := range b.votes {
+		b.answered[id] = now
+	}
+	b.votes = nil
+	b.confirmed = 0
+	b.since = b.accepted.Number + 1
+	b.write(b.accepted, now)
+}
+
+// write replaces the entry.
+func (b *Ballot) write(e Entry, now time.Duration) {
+	e.Term, e.Number = b.promised, b.accepted.Number+1
+	b.accepted = e
+	b.reached[b.id] = e.Number
+	for _, id := range b.audience() {
+		b.speak(id, true)
+	}
+	b.settle(now)
+}
+
+// change takes the next step towards the voters that are wished for, if the one before is
+// confirmed.
+func (b *Ballot) change(now time.Duration) {
+	v := b.accepted.Voters
+	switch {
+	case b.role != leads || b.confirmed < b.since:
+	case v.changing():
+		for _, id := range v.Outgoing {
+			if !slices.Contains(v.Incoming, id) {
+				b.former[id] = true
+			}
+		}
+		b.since = b.accepted.Number + 1
+		b.write(Entry{Voters: Voters{Incoming: v.Incoming}, Value: b.accepted.Value}, now)
+	case b.wish != nil && !sameSet(b.wish, v.Incoming):
+		b.since = b.accepted.Number + 1
+		b.write(Entry{Voters: Voters{Incoming: slices.Clone(b.wish), Outgoing: v.Incoming}, Value: b.accepted.Value}, now)
+	}
+}
+
+// audience are the processes that the host speaks to.
+func (b *Ballot) audience() []Voter {
+	all := b.accepted.Voters.All()
+	for _, id := range slices.Sorted(maps.Keys(b.former)) {
+		if !slices.Contains(all, id) {
+			all = append(all, id)
+		}
+	}
+	return slices.DeleteFunc(all, func(id Voter) bool { return id == b.id })
+}
+
+func (b *Ballot) speak(to Voter, whole bool) {
+	m := Message{Kind: MessageAppend, To: to, Term: b.promised}
+	if whole {
+		e := b.accepted
+		m.Entry = &e
+	}
+	b.send(m)
+}
+
+func (b *Ballot) send(m Message) {
+	m.From = b.id
+	b.out = append(b.out, m)
+}
+
+// Messages takes what is to be sent.
+func (b *Ballot) Messages() []Message {
+	out := b.out
+	b.out = nil
+	return out
+}
+
+// hasMajority reports whether enough voters were heard within a time.
+func (b *Ballot) hasMajority(now, within time.Duration) bool {
+	heard := func(id Voter) uint64 {
+		at, ok := b.answered[id]
+		if id == b.id || ok && now-at <= within {
+			return 1
+		}
+		return 0
+	}
+	return b.accepted.Voters.agreed(heard, b.isDead) > 0
+}
+
+// Hosts reports whether this process hosts, and in which term.
+func (b *Ballot) Hosts() (term uint64, hosts bool) { return b.promised, b.role == leads }
+
+// Votes reports whether this process is one of several that vote.
+func (b *Ballot) Votes() bool {
+	return b.accepted.Voters.Has(b.id) && len(b.accepted.Voters.All()) > 1
+}
+
+// Confirmed returns the number up to which a majority has accepted what this host has
+// proposed; what it proposed before it was deposed counts no more.
+func (b *Ballot) Confirmed() uint64 {
+	if b.role != leads {
+		return 0
+	}
+	return b.confirmed
+}
+
+// Accepted returns the last entry that this process knows.
+func (b *Ballot) Accepted() Entry { return b.accepted }
+
+// Heard returns when the host of an earlier term, or of this one, was last heard.
+func (b *Ballot) Heard() time.Duration { return b.heard }
+
+// Majority reports whether this host may judge and speak: enough voters were heard within a
+// quarter of a lease.
+func (b *Ballot) Majority(now time.Duration) bool {
+	return b.role == leads && b.hasMajority(now, b.lease/deposeParts)
+}
+
+// Answered returns when each other voter was last heard by this host.
+func (b *Ballot) Answered() map[Voter]time.Duration { return maps.Clone(b.answered) }
+
+// Elections is how many this process has won.
+func (b *Ballot) Elections() uint64 { return b.elections }

@@ -1,0 +1,93 @@
+package succession
+
+import (
+	"slices"
+	"time"
+)
+
+// Voter names a process that votes. Each process, and each of its memories, has a name of its
+// own, so that an empty memory never votes under a name that has voted before.
+type Voter string
+
+// Voters are the processes whose majority decides. While Outgoing is not empty they are being
+// changed, and a majority of both is needed (Raft's joint consensus).
+type Voters struct {
+	Incoming []Voter // all of them, unless a change is under way
+	Outgoing []Voter // those before the change that is under way
+}
+
+// MaxVoters is how many processes vote at most.
+const MaxVoters = 5
+
+// Has reports whether a process votes.
+func (v Voters) Has(id Voter) bool {
+	return slices.Contains(v.Incoming, id) || slices.Contains(v.Outgoing, id)
+}
+
+// All returns each voter once.
+func (v Voters) All() []Voter {
+	all := slices.Clone(v.Incoming)
+	for _, id := range v.Outgoing {
+		if !slices.Contains(all, id) {
+			all = append(all, id)
+		}
+	}
+	return all
+}
+
+// changing reports whether a change is under way.
+func (v Voters) changing() bool { return len(v.Outgoing) > 0 }
+
+// agreed returns the largest number that enough voters have reached: a majority of each set,
+// or all that are not dead, if the dead may be left out. The dead have reached nothing.
+func (v Voters) agreed(reached func(Voter) uint64, dead func(Voter) bool) uint64 {
+	least := agreedIn(v.Incoming, reached, dead)
+	if v.changing() {
+		least = min(least, agreedIn(v.Outgoing, reached, dead))
+	}
+	return least
+}
+
+func agreedIn(set []Voter, reached func(Voter) uint64, dead func(Voter) bool) uint64 {
+	if len(set) == 0 {
+		return 0
+	}
+	var all, living []uint64
+	for _, id := range set {
+		all = append(all, reached(id))
+		if !dead(id) {
+			living = append(living, reached(id))
+		}
+	}
+	slices.Sort(all)
+	majority := all[(len(all)-1)/2]
+	if len(living) == 0 {
+		return majority
+	}
+	return max(majority, slices.Min(living))
+}
+
+// sameSet reports whether two lists name the same voters.
+func sameSet(a, b []Voter) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	for _, id := range a {
+		if !slices.Contains(b, id) {
+			return false
+		}
+	}
+	return true
+}
+
+// Times of a vote, as parts of the lease: nothing is urgent, since workers run without a
+// control plane, and any other silent node is lost after one lease, too.
+const (
+	beatParts   = 20 // the host's word to each voter, and the least time between two ticks
+	standParts  = 2  // a voter stands when it has not heard the host for so long
+	lateParts   = 10 // a voter whose clock is so late has heard nothing that counts
+	deposeParts = 4  // no later term ends one that is younger; a host without a majority for so long says nothing
+)
+
+// Beat is how often Tick is called, and how often the host speaks to each voter.
+func Beat(lease time.Duration) time.Duration { return lease / beatParts }
