@@ -121,7 +121,7 @@ func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 			c.target = 0
 		}
 		c.begin()
-	case c.policy.Min != p.Min || c.policy.Max != p.Max || c.policy.NodeUnit != p.NodeUnit || c.segment() != max(1, p.Segment) || c.policy.Target != p.Target:
+	case c.policy.Min != p.Min || c.policy.Max != p.Max || c.policy.NodeUnit != p.NodeUnit || c.segment() != max(1, p.Segment) || c.policy.Target != p.Target || c.policy.NoQuorum != p.NoQuorum:
 		if r.CodeOf(asError(refused)) != r.CodeMismatch {
 			c.violated(2, "node %s wants another size than the run's and was not refused for it: %+v", h.Node, effects)
 		}
@@ -234,12 +234,18 @@ func (c *Checker) ownRound(s *session, last r.LastRound) {
 	if c.fresh && last.Round > c.round && valid && c.follows(last.Generation) {
 		c.rebuild(last.Generation, last.Round, last.World)
 		told := c.believed(last.Facts) && last.Facts.Round == last.Round && last.Facts.Origin == last.Generation // who hosts by now
-		if !told && last.HostRank >= 0 && last.HostRank != last.Rank {
+		if !told && !c.succession.Silent && last.HostRank >= 0 && last.HostRank != last.Rank {
 			c.participants[last.HostRank].state = lost
 		}
 	}
 	if last.Generation == c.origin && last.Round == c.round && last.Rank >= 0 && last.Rank < len(c.participants) && c.participants[last.Rank].vacant(last) {
 		t := c.participants[last.Rank]
+		if named := c.byNode[s.node]; named != nil && named != t && named.state == unknown {
+			named.node = ""
+		}
+		if t.node != s.node {
+			delete(c.byNode, t.node)
+		}
 		t.node, t.domain, t.state = s.node, s.domain, running
 		if last.Finished {
 			t.state = finished

@@ -120,7 +120,7 @@ func (c *Checker) learn(f r.Facts) {
 			if from := c.succession.From; t.node == "" && from != "" && printable.Text(from) == from && c.byNode[from] == nil {
 				t.node, c.byNode[from] = from, t
 			}
-			if t.state == unknown {
+			if t.state == unknown && !c.succession.Silent {
 				t.state = lost
 			}
 		}

@@ -219,7 +219,7 @@ func (s *Server) samePolicy(f wire.Probe) *rendezvous.Error {
 	mine := r.machine.Policy()
 	r.mu.Unlock()
 	theirs := f.Policy
-	if mine.Min == 0 || mine.SameSizes(&theirs) {
+	if mine.Min == 0 || mine.Agrees(&theirs) {
 		return nil
 	}
 	return rendezvous.Errorf(rendezvous.CodeMismatch,

@@ -155,6 +155,8 @@ var optionTable = []option{
 		setStorePort},
 	{Option{"is_host", "found out", "1: this node hosts the control plane, and listens on all interfaces, unless the endpoint is a loopback address; 0: it neither hosts nor stands by, and follows a server of any user"},
 		flag(func(p *Params, on bool) { p.IsHost = &on })},
+	{Option{"quorum", "1", "0: a host whose standbys are all silent goes on alone, and no node succeeds a silent host; all nodes need the same"},
+		flag(func(p *Params, on bool) { p.NoQuorum = !on })},
 	{Option{"token_file", "$RALLYPOINT_TOKEN_FILE", "file with the token that all nodes and the control plane share; an error where it would protect nothing"},
 		path(func(p *Params) *string { return &p.TokenFile })},
 	{Option{"store_tls", "1", "0: round stores stay plain although there is a token"},

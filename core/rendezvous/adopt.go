@@ -199,6 +199,11 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 	if finished := s.state == participantFinished && s.node == "" && c.Finished; s.state != participantUnknown && !finished {
 		return false
 	}
+	if named := m.round.byNode[n.id]; named != nil && named != s && named.state == participantUnknown {
+		m.round.untie(named) // it was taken for the silent host's
+		named.node = ""
+	}
+	m.round.untie(s)
 	s.node, s.label, s.host = n.id, n.label, false
 	m.round.setDomain(s, n.domain)
 	m.round.tie(s)
@@ -237,7 +242,7 @@ func (m *Machine) rebuild(c LastRound) {
 	}
 	m.round.tally[participantUnknown] = c.World
 	// Facts of the same round know better, which learn applies.
-	if same := c.Facts.Round == c.Round && c.Facts.Origin == c.Generation && m.believes(c.Facts); !same && c.HostRank >= 0 && c.HostRank != c.Rank {
+	if same := c.Facts.Round == c.Round && c.Facts.Origin == c.Generation && m.believes(c.Facts); !same && !m.succession.Silent && c.HostRank >= 0 && c.HostRank != c.Rank {
 		m.round.set(m.round.participants[c.HostRank], participantLost, "lost: it hosted the control plane, which was restarted")
 	}
 	for _, n := range pending {

@@ -31,7 +31,7 @@ func UnpackError(u *pack.Unpacker) *Error {
 
 // PackPolicy writes a policy.
 func PackPolicy(p *pack.Packer, v Policy) {
-	p.List(12)
+	p.List(13)
 	p.Int(v.Min)
 	p.Int(v.Max)
 	p.Int(v.NodeUnit)
@@ -44,6 +44,7 @@ func PackPolicy(p *pack.Packer, v Policy) {
 	p.Duration(v.ReconnectGrace)
 	p.Duration(v.ClosedFor)
 	p.Int(v.Segment)
+	p.Bool(v.NoQuorum)
 }
 
 // UnpackPolicy reads what PackPolicy wrote.
@@ -53,7 +54,7 @@ func UnpackPolicy(u *pack.Unpacker) Policy {
 		Min: u.Int(), Max: u.Int(), NodeUnit: u.Int(), Target: u.Int(),
 		LastCallTimeout: u.Duration(), QuietPeriod: u.Duration(), RegroupTimeout: u.Duration(),
 		AdmitDelay: u.Duration(), LeaseTimeout: u.Duration(), ReconnectGrace: u.Duration(),
-		ClosedFor: u.Duration(), Segment: u.Int(),
+		ClosedFor: u.Duration(), Segment: u.Int(), NoQuorum: u.Bool(),
 	}
 	u.Close()
 	return v

@@ -80,11 +80,11 @@ func TestEventsRoundTrip(t *testing.T) {
 // TestLoggedBytes pins what older logs hold.
 func TestLoggedBytes(t *testing.T) {
 	for ev, want := range map[Event]string{
-		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960701" + "94ff03a16150" + "a1730302",
-		Disconnect{"s"}:                       "930709" + "91a173",
-		TimerFired{Timer{TimerGrace, "s", 7}}: "93070c" + "919305a17307",
-		Recovered{}:                           "93070d" + "90",
-		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why", 0}: "960717" + "95a16704c3a377687900" + "a1730302",
+		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960801" + "94ff03a16150" + "a1730302",
+		Disconnect{"s"}:                       "930809" + "91a173",
+		TimerFired{Timer{TimerGrace, "s", 7}}: "93080c" + "919305a17307",
+		Recovered{}:                           "93080d" + "90",
+		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why", 0}: "960817" + "95a16704c3a377687900" + "a1730302",
 	} {
 		b, err := EncodeEvent(ev)
 		if got := hex.EncodeToString(b); err != nil || got != want {
@@ -113,7 +113,7 @@ func TestEventsOfOtherVersions(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"930809" + "91a173": "newer release",
+		"930909" + "91a173": "newer release",
 		"930009" + "91a173": "no version",
 		"930163" + "90":     "operation 99",
 		"a0":                "not an event",

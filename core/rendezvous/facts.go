@@ -72,12 +72,33 @@ type Succession struct {
 	From  string        // id of the node whose process hosted the one before
 	Facts Facts         // what that one told this process last
 	Grace time.Duration // how long members may take to come; 0: reconnect_grace, and at least leastGrace and gracePerNode
-	Left  bool          // that node leaves and has handed the control plane on; else its process is dead
+	Left  bool          // that node leaves and has handed the control plane on; else its process is dead, or silent
+
+	// Silent tells that the others have elected this one while that node was silent: it may come
+	// back, so that its place in the round waits for it as any other's.
+	Silent bool
 }
 
 // lastRound is a report of the round that the facts are about, by none of its members.
 func (f Facts) lastRound() LastRound {
 	return LastRound{Generation: f.Origin, Round: f.Round, Rank: -1, World: f.World, HostRank: -1}
+}
+
+// EncodeFacts returns facts as the voters for a next host keep them.
+func EncodeFacts(f Facts) []byte {
+	return pack.Append(nil, func(p *pack.Packer) { packFacts(p, f) })
+}
+
+// DecodeFacts reads what EncodeFacts wrote.
+func DecodeFacts(b []byte) (Facts, error) {
+	if len(b) == 0 {
+		return Facts{}, nil
+	}
+	u := pack.NewUnpacker(b)
+	defer u.Release()
+	f := unpackFacts(u)
+	u.End()
+	return f, u.Err()
 }
 
 // packFacts writes facts.

@@ -103,7 +103,7 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 		return nil
 	}
 	have, want := m.forming.policy, h.Policy
-	if !have.SameSizes(&want) {
+	if !have.Agrees(&want) {
 		name := m.names.of(h.Node)
 		wants, has := differences(want, have)
 		m.forming.mismatch = mismatch{h.Node, fmt.Sprintf("node %s was refused: it wants %s, this run %s", name, wants, has)}

@@ -19,7 +19,7 @@ import (
 // StateVersion is the version of events and state. A log or snapshot written by
 // a newer version is refused. What an older program would not read, or apply
 // otherwise, needs a higher number.
-const StateVersion = 7
+const StateVersion = 8
 
 // Config is what the driver knows about a run before its first node.
 type Config struct {

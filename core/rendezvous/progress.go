@@ -215,12 +215,21 @@ func differences(want, have Policy) (wants, has string) {
 		{"node_unit", fmt.Sprint(want.NodeUnit), fmt.Sprint(have.NodeUnit)},
 		{"--segment", fmt.Sprint(want.segment()), fmt.Sprint(have.segment())},
 		{"target", fmt.Sprint(want.Target), fmt.Sprint(have.Target)},
+		{"quorum", want.quorum(), have.quorum()},
 	} {
 		if o.want != o.have {
 			options, values = append(options, o.name+"="+o.want), append(values, o.have)
 		}
 	}
 	return strings.Join(options, " and "), strings.Join(values, " and ")
+}
+
+// quorum is the option as one types it.
+func (p *Policy) quorum() string {
+	if p.NoQuorum {
+		return "0"
+	}
+	return "1"
 }
 
 // describePolicy says how many nodes a policy wants, as one types it.
@@ -234,6 +243,9 @@ func describePolicy(p Policy) string {
 	}
 	if p.Target != 0 {
 		parts = append(parts, fmt.Sprintf("target=%d", p.Target))
+	}
+	if p.NoQuorum {
+		parts = append(parts, "quorum=0")
 	}
 	return strings.Join(parts, " ")
 }

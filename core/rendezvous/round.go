@@ -108,6 +108,14 @@ func (r *round) tie(s *participant) {
 	r.names.add(s.node)
 }
 
+// untie takes a participant's node from it, if it has one.
+func (r *round) untie(s *participant) {
+	if s.node != "" {
+		delete(r.byNode, s.node)
+		r.names.drop(s.node)
+	}
+}
+
 // participantOf returns the node's place in the last round, nil if it has none or lost
 // it to time.
 func (r *round) participantOf(n *node) *participant {

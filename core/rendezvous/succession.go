@@ -6,7 +6,9 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// facts are what the nodes have to know for a successor.
+// Facts returns what a successor has to know, and the nodes for it.
+func (m *Machine) Facts() Facts { return m.facts() }
+
 func (m *Machine) facts() Facts {
 	if m.generation == "" {
 		return Facts{}
@@ -82,7 +84,9 @@ func (m *Machine) learn(f Facts) {
 		}
 		if f.HostRank >= 0 && f.Generation == m.succession.Facts.Generation {
 			m.nameHost(m.round.participants[f.HostRank])
-			m.accountFor(f.HostRank, participantLost, m.causeHost())
+			if !m.succession.Silent {
+				m.accountFor(f.HostRank, participantLost, m.causeHost())
+			}
 		}
 		m.round.finishReported = m.round.finishReported || f.Finished
 		m.round.learnDomains(f.Domains)

@@ -49,6 +49,67 @@ func (r *rig) dies(host, next *rigNode, p Policy) *rig {
 	return fresh
 }
 
+// fallsSilent has the process of next elected while the host is silent, which lives.
+func (r *rig) fallsSilent(host, next *rigNode, p Policy, left time.Duration) *rig {
+	r.t.Helper()
+	s := Succession{Term: max(r.m.succession.Term, 1) + 1, From: host.id, Facts: next.facts, Silent: true, Grace: left}
+	fresh := &rig{
+		t: r.t, nodes: r.nodes, timers: map[Timer]time.Duration{}, checker: r.checker, steps: r.steps,
+		m: New(Config{RunID: "job", Generation: r.m.generation + "+", Succession: s}),
+	}
+	fresh.checker.TookOver(next.id, s)
+	host.inHost, next.inHost = false, true
+	fresh.follows(p, next)
+	return fresh
+}
+
+// TestSilentHostComesBack: no worker restarts, whoever hosts afterwards.
+func TestSilentHostComesBack(t *testing.T) {
+	p := policy(1, 3)
+	r, n := hostedRound(t, p, "a", "b", "c")
+	r = r.fallsSilent(n[0], n[1], p, 4*time.Second)
+	if s := r.m.Status().Members[0]; s.State != "unknown" || s.Node != "a" {
+		t.Errorf("the silent host's member is %+v", s)
+	}
+	r.follows(p, n[2])
+	for timer, after := range r.timers {
+		if timer.Kind == TimerHold && after != 4*time.Second {
+			t.Errorf("it waits for members for %v", after)
+		}
+	}
+	if !r.runs(TimerHold) {
+		t.Error("it does not wait for a")
+	}
+	r.wantQuiet(n[1], n[2])
+	r.follows(p, n[0])
+	r.wantQuiet(n...)
+	if r.runs(TimerHold) {
+		t.Error("it waits for members, all of which are there")
+	}
+	r = r.fallsSilent(n[1], n[0], p, 4*time.Second) // and once more, to the node that had it first
+	r.follows(p, n[2], n[1])
+	r.wantQuiet(n...)
+}
+
+// TestSilentHostIsLost once its lease is over, as any other node.
+func TestSilentHostIsLost(t *testing.T) {
+	p := policy(1, 3)
+	r, n := hostedRound(t, p, "a", "b", "c")
+	r = r.fallsSilent(n[0], n[1], p, 4*time.Second)
+	r.follows(p, n[2])
+	r.fire(TimerHold)
+	r.wantRegroup("a", n[1], n[2])
+	r.join(n[1])
+	r.join(n[2])
+	if o := r.wantRound(n[1], n[2]); o.Round != 2 {
+		t.Errorf("outcome %+v", o)
+	}
+	r.follows(p, n[0]) // its place is taken: it asks to join the next round
+	if n[0].notice.Waiting == 0 {
+		t.Errorf("the host that was silent was told %+v", n[0].notice)
+	}
+}
+
 // follows brings nodes to the next host, with the joins that they have no answer to.
 func (r *rig) follows(p Policy, nodes ...*rigNode) {
 	r.t.Helper()

@@ -4,6 +4,7 @@ import (
 	"maps"
 	"slices"
 	"testing"
+	"time"
 
 	"pgregory.net/rapid"
 )
@@ -46,7 +47,8 @@ func (s *sim) takeover(t *rapid.T) {
 		t.Skip("rarely")
 	}
 	next := s.pick(t, func(n *rigNode) bool { return n.id != s.host && s.nodes[n.id] == n })
-	if dead := s.nodes[s.host]; dead != nil {
+	silent := rapid.IntRange(0, 2).Draw(t, "the host is silent") == 0
+	if dead := s.nodes[s.host]; dead != nil && !silent {
 		delete(s.nodes, s.host)
 		s.nodes["was "+string(dead.session)] = dead
 	}
@@ -56,7 +58,10 @@ func (s *sim) takeover(t *rapid.T) {
 	}
 	old := s.m
 	s.term++
-	c := Succession{Term: s.term, From: s.host, Facts: next.facts}
+	c := Succession{Term: s.term, From: s.host, Facts: next.facts, Silent: silent}
+	if silent {
+		c.Grace = 7 * time.Second
+	}
 	if rapid.IntRange(0, 9).Draw(t, "it was told nothing") == 0 {
 		c.Facts = Facts{}
 	}
@@ -109,8 +114,12 @@ func (s *sim) mustKnow(old *Machine, next *rigNode) {
 		return
 	}
 	was, is := old.round.participants[old.round.hostRank].state, twin.round.participants[old.round.hostRank].state
-	if was == participantFinished && is != was || was != participantFinished && is != participantLost {
-		s.t.Fatalf("the dead host's node was %s, it is %s", participantStateNames[was], participantStateNames[is])
+	want := participantLost
+	if s.m.succession.Silent {
+		want = participantUnknown
+	}
+	if was == participantFinished && is != was || was != participantFinished && is != want {
+		s.t.Fatalf("the last host's node was %s, it is %s", participantStateNames[was], participantStateNames[is])
 	}
 }
 

@@ -171,7 +171,7 @@ func kindOf(f Frame) Kind {
 		return KindBeat
 	case Goodbye:
 		return KindGoodbye
-	case Standby, Standbys, Redirect, Probe, Probed, Liveness, Transfer:
+	case Standby, Standbys, Redirect, Probe, Probed, Liveness, Transfer, Ballot:
 		return kindOfSuccession(f)
 	case Admin:
 		return KindAdmin
@@ -236,7 +236,7 @@ func readOther(u *unpacker, k Kind) Frame {
 		return Drop{rendezvous.UnpackError(u)}
 	case KindGoodbye:
 		return Goodbye{}
-	case KindStandby, KindStandbys, KindRedirect, KindProbe, KindProbed, KindLiveness, KindTransfer:
+	case KindStandby, KindStandbys, KindRedirect, KindProbe, KindProbed, KindLiveness, KindTransfer, KindBallot:
 		return readSuccession(u, k)
 	case KindAdmin:
 		return readAdmin(u)

@@ -13,6 +13,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/core/succession"
 	"rallypoint/core/training"
 	"rallypoint/internal/pack"
 )
@@ -39,12 +40,15 @@ func sampleFrames() []Frame {
 		},
 		Welcome{Version: 1, Features: []string{"f"}, Software: "1", Server: "id", SeenAddr: "10.0.0.1", Lease: 5e9,
 			Resumed: true, Notice: note, Servers: []string{"b:2"}, Embedded: true, Group: "g", Term: 3, Addr: "10.0.0.2:1", HostNode: "h"},
-		Standby{Addr: "10.0.0.1:2", Why: "no"}, Standbys{}, Standbys{List: []StandbyNode{{"n", "l", "10.0.0.1:2"}, {"m", "k", "[::1]:3"}}, Invited: true},
+		Standby{Addr: "10.0.0.1:2", Why: "no"}, Standbys{}, Standbys{List: []StandbyNode{{"n", "l", "10.0.0.1:2", true}, {"m", "k", "[::1]:3", false}}, Invited: true},
 		Redirect{}, sampleRedirect, Probed{Yields: true, Round: true, Node: "n", Target: sampleRedirect}, Probed{Err: fail},
 		Probe{Software: "1", RunID: "run", Round: true, Node: "n", Target: sampleRedirect,
 			Policy: rendezvous.Policy{Min: 1, Max: 2, NodeUnit: 1, LeaseTimeout: 9}},
-		Liveness{RunID: "run", Group: "g", Node: "n", Ask: true, Word: 3, Term: 1<<64 - 1, Target: sampleRedirect},
+		Liveness{RunID: "run", Group: "g", Node: "n", Ask: true, Word: 3, Term: 1<<64 - 1, Target: sampleRedirect, Voter: "v"},
 		Transfer{Group: "g", Term: 4, Addr: "10.0.0.1:2"},
+		Ballot{Group: "g", Message: succession.Message{Kind: succession.MessageAskVote, From: "a", To: "b", Term: 3, Number: 7, Entered: 2, Pre: true, Forced: true}},
+		Ballot{Group: "g", Message: succession.Message{Kind: succession.MessageAppend, From: "a", To: "b", Term: 3, Entry: &succession.Entry{
+			Term: 3, Number: 8, Voters: succession.Voters{Incoming: []succession.Voter{"a", "b"}, Outgoing: []succession.Voter{"a"}}, Value: []byte{1, 2}}}},
 		Refuse{fail}, Notice{note}, Drop{fail}, Beat{}, Beat{Echo: true}, Beat{Training: &report}, Goodbye{}, Unknown{99},
 		Admin{Software: "1", Op: AdminOpEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true,
 			Directive: Directive{ID: "d1", Nodes: []string{"a", "b"}, Within: 5, For: 6}},

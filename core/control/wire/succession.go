@@ -2,10 +2,11 @@ package wire
 
 import (
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/succession"
 	"rallypoint/internal/printable"
 )
 
-// The frames of succession (docs/decisions/0040), numbers 15 to 21.
+// The frames of succession (docs/decisions/0040), numbers 15 to 22.
 const (
 	KindStandby  Kind = 15
 	KindStandbys Kind = 16
@@ -14,6 +15,7 @@ const (
 	KindProbed   Kind = 19
 	KindLiveness Kind = 20
 	KindTransfer Kind = 21
+	KindBallot   Kind = 22
 )
 
 // FeatureSuccession is that a node follows a Redirect and can stand by, and that a server
@@ -44,6 +46,7 @@ type StandbyNode struct {
 	Node  string
 	Label string
 	Addr  string // of its listener
+	Votes bool   // its vote counts when the host is silent (docs/decisions/0138)
 }
 
 // Redirect sends a node, or an administrator, to the server that hosts. It answers a hello or
@@ -86,7 +89,17 @@ type Liveness struct {
 	Word   uint64 // succession.Word
 	Term   uint64
 	Target Redirect // who hosts, if Word tells that its sender knows
+	Voter  string   // the sender's name in Ballot frames; "": it does not vote
 }
+
+// Ballot is what one voter tells another, on their liveness connection.
+type Ballot struct {
+	Group   string
+	Message succession.Message
+}
+
+// maxFacts bounds what the voters keep for their hosts.
+const maxFacts = 32 << 10
 
 // Transfer asks the first standby to host in a term, and is its answer that it does.
 type Transfer struct {
@@ -105,10 +118,11 @@ func (st Standbys) pack(p *packer) {
 	head(p, KindStandbys, 2)
 	p.List(len(st.List))
 	for _, s := range st.List {
-		p.List(3)
+		p.List(4)
 		p.Text(s.Node)
 		p.Cut(s.Label, MaxName)
 		p.Text(s.Addr)
+		p.Bool(s.Votes)
 	}
 	p.Bool(st.Invited)
 }
@@ -121,7 +135,7 @@ func readStandbys(u *unpacker) Standbys {
 	}
 	for i := 0; i < n && u.Err() == nil; i++ {
 		u.Open()
-		f.List = append(f.List, StandbyNode{Node: u.Text(MaxName), Label: u.Text(MaxName), Addr: u.Text(MaxName)})
+		f.List = append(f.List, StandbyNode{Node: u.Text(MaxName), Label: u.Text(MaxName), Addr: u.Text(MaxName), Votes: u.Bool()})
 		u.Close()
 	}
 	u.Close()
@@ -184,7 +198,7 @@ func readProbed(u *unpacker) Probed {
 }
 
 func (l Liveness) pack(p *packer) {
-	head(p, KindLiveness, 7)
+	head(p, KindLiveness, 8)
 	p.Text(l.RunID)
 	p.Text(l.Group)
 	p.Text(l.Node)
@@ -192,13 +206,66 @@ func (l Liveness) pack(p *packer) {
 	p.Uint(l.Word)
 	p.Uint(l.Term)
 	packRedirect(p, l.Target)
+	p.Text(l.Voter)
 }
 
 func readLiveness(u *unpacker) Liveness {
 	return Liveness{
 		RunID: u.Text(MaxName), Group: u.Text(MaxName), Node: u.Text(MaxName), Ask: u.Bool(), Word: u.Uint(), Term: u.Uint(),
-		Target: readRedirect(u),
+		Target: readRedirect(u), Voter: u.Text(MaxName),
 	}
+}
+
+func (b Ballot) pack(p *packer) {
+	m := b.Message
+	head(p, KindBallot, 10)
+	p.Text(b.Group)
+	p.Uint(uint64(m.Kind))
+	p.Text(string(m.From))
+	p.Text(string(m.To))
+	p.Uint(m.Term)
+	p.Uint(m.Number)
+	p.Uint(m.Entered)
+	p.Bool(m.Pre)
+	p.Bool(m.Forced)
+	if m.Entry == nil {
+		p.None()
+		return
+	}
+	p.List(5)
+	p.Uint(m.Entry.Term)
+	p.Uint(m.Entry.Number)
+	packVoters(p, m.Entry.Voters.Incoming)
+	packVoters(p, m.Entry.Voters.Outgoing)
+	p.Bytes(m.Entry.Value)
+}
+
+func packVoters(p *packer, list []succession.Voter) {
+	p.List(len(list))
+	for _, id := range list {
+		p.Text(string(id))
+	}
+}
+
+func readVoters(u *unpacker) (list []succession.Voter) {
+	for _, id := range u.Texts(succession.MaxVoters, MaxName) {
+		list = append(list, succession.Voter(id))
+	}
+	return list
+}
+
+func readBallot(u *unpacker) Ballot {
+	b := Ballot{Group: u.Text(MaxName), Message: succession.Message{
+		Kind: succession.MessageKind(min(u.Uint(), 255)), From: succession.Voter(u.Text(MaxName)), To: succession.Voter(u.Text(MaxName)),
+		Term: u.Uint(), Number: u.Uint(), Entered: u.Uint(), Pre: u.Bool(), Forced: u.Bool(),
+	}}
+	if u.Open() > 0 {
+		b.Message.Entry = &succession.Entry{
+			Term: u.Uint(), Number: u.Uint(), Voters: succession.Voters{Incoming: readVoters(u), Outgoing: readVoters(u)}, Value: u.Bytes(maxFacts),
+		}
+	}
+	u.Close()
+	return b
 }
 
 func (t Transfer) pack(p *packer) {
@@ -223,6 +290,8 @@ func readSuccession(u *unpacker, k Kind) Frame {
 		return readProbed(u)
 	case KindLiveness:
 		return readLiveness(u)
+	case KindBallot:
+		return readBallot(u)
 	case KindTransfer:
 		return Transfer{Group: u.Text(MaxName), Term: u.Uint(), Addr: u.Text(MaxName)}
 	}
@@ -246,6 +315,8 @@ func kindOfSuccession(f Frame) Kind {
 		return KindLiveness
 	case Transfer:
 		return KindTransfer
+	case Ballot:
+		return KindBallot
 	}
 	return 0
 }

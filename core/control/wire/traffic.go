@@ -14,7 +14,8 @@ type Traffic struct {
 // KindNames are the names of the kinds in metrics, by number; 0 stands for a kind that
 // this version does not know.
 var KindNames = [...]string{"unknown", "hello", "welcome", "refuse", "request", "reply", "notice", "progress", "drop", "beat", "goodbye", "admin", "admin_answer", "challenge", "proof",
-	KindStandby: "standby", KindStandbys: "standbys", KindRedirect: "redirect", KindProbe: "probe", KindProbed: "probed", KindLiveness: "liveness", KindTransfer: "transfer"}
+	KindStandby: "standby", KindStandbys: "standbys", KindRedirect: "redirect", KindProbe: "probe", KindProbed: "probed", KindLiveness: "liveness", KindTransfer: "transfer",
+	KindBallot: "ballot"}
 
 // kindCounts counts frames by kind.
 type kindCounts [len(KindNames)]atomic.Uint64
