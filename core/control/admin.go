@@ -65,8 +65,12 @@ func (r *run) applyAdmin(ev rendezvous.Event) (done string, failed *rendezvous.E
 		return "", err
 	}
 	e := r.submitLocked(ev, nil)
+	said := r.saidLocked()
 	r.unlock()
 	if err := e.wait(); err != nil {
+		return "", err
+	}
+	if err := r.server.awaitSaid(said); err != nil {
 		return "", err
 	}
 	r.mu.Lock()

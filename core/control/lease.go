@@ -60,7 +60,7 @@ func (r *run) armLeases(after time.Duration) {
 func (r *run) checkLeases() {
 	now := r.server.clock.Now()
 	lease := r.machine.Policy().LeaseTimeout
-	late := now.Sub(r.leases.due) > min(max(lease/lateParts, minLate), maxLate)
+	late := now.Sub(r.leases.due) > min(max(lease/lateParts, minLate), maxLate) || !r.mayJudgeLocked()
 	next := lease
 	var expired []rendezvous.SessionID
 	for session, p := range r.conns {

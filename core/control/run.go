@@ -53,6 +53,7 @@ type run struct {
 	stats   stats
 
 	standbys *standby.Registry // nil: the server has no successors
+	unsaid   unsaid
 
 	training training.Job
 
@@ -142,6 +143,9 @@ func (r *run) hello(p *serverConn, h rendezvous.Hello) bool {
 	if err != nil {
 		p.refusedBy = err
 		p.unstored = r.machine.Has(h.Session)
+	}
+	if p.refusedBy != nil && r.quietLocked() {
+		p.refusedBy = r.server.noMajority() // what it was refused for may never have been
 	}
 	if p.refusedBy != nil {
 		r.rollbackHello(p, h.Session)
@@ -291,6 +295,7 @@ func (r *run) applyLocked(ev rendezvous.Event) {
 	defer r.recoverRunLocked()
 	now := r.server.clock.Now()
 	effects := r.machine.Apply(ev)
+	r.proposeLocked()
 	for _, e := range effects {
 		r.execute(e)
 	}
@@ -311,13 +316,14 @@ func (r *run) execute(e rendezvous.Effect) {
 		switch {
 		case p == nil:
 		case p == r.reports && e.Err == nil:
-			p.out.SendReplyLate(f, min(time.Duration(len(r.conns))*lateReplyPerNode, lateReply))
+			late := min(time.Duration(len(r.conns))*lateReplyPerNode, lateReply)
+			r.sayLocked(func() { p.out.SendReplyLate(f, late) })
 		default:
-			p.out.SendReply(f)
+			r.sayLocked(func() { p.out.SendReply(f) })
 		}
 	case rendezvous.Notify:
 		if p := r.conns[e.Session]; p != nil {
-			p.out.SendBytes(r.notices.frameOf(&e.Update), wire.KindNotice)
+			r.sayLocked(func() { p.out.SendBytes(r.notices.frameOf(&e.Update), wire.KindNotice) })
 		}
 	case rendezvous.Drop:
 		if r.standbys != nil {
@@ -377,10 +383,12 @@ func (r *run) bind(p *serverConn, w rendezvous.Welcome) {
 	if !w.Resumed {
 		r.stats.changelog.arrive(r.server.clock.Now(), r.lastRound(), p.node)
 	}
-	p.welcomeLocked(w, lease)
-	if r.standbys != nil {
-		r.standbys.Arrive(p.arrival)
-	}
+	r.sayLocked(func() {
+		p.welcomeLocked(w, lease)
+		if r.standbys != nil && r.conns[w.Session] == p {
+			r.standbys.Arrive(p.arrival)
+		}
+	})
 }
 
 func (r *run) unbind(p *serverConn) {
@@ -395,8 +403,10 @@ func (r *run) disconnect(p *serverConn, err *rendezvous.Error) {
 	if r.latest[p.session] == p {
 		delete(r.latest, p.session)
 	}
-	p.out.Send(wire.Drop{Err: err})
-	p.drain()
+	r.sayLocked(func() {
+		p.out.Send(wire.Drop{Err: err})
+		p.drain()
+	})
 }
 
 func (r *run) setTimer(t rendezvous.Timer, after time.Duration) {
@@ -451,6 +461,7 @@ func (r *run) retire() {
 		r.server.runCount.Add(-1)
 	}
 	r.gone = true
+	r.dropUnsaidLocked()
 	r.accountLocked()
 	r.stopClocks()
 }

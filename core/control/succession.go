@@ -264,6 +264,8 @@ func (sc *serverConn) liveness(f wire.Liveness) error {
 			if to, superseded := g.Hear(link, f); superseded {
 				s.StepDown(to, fmt.Sprintf("node %s hosts in term %d", f.Node, f.Term))
 			}
+		case wire.Ballot:
+			g.HearBallot(link, f)
 		case wire.Beat, wire.Unknown:
 		default:
 			return fmt.Errorf("%w: a frame %q from a standby", wire.ErrMalformed, wire.NameOf(f))
@@ -357,7 +359,7 @@ func (s *Server) Transfer(ctx context.Context) bool {
 func (s *Server) transferred(p *serverConn, f wire.Transfer) {
 	t := &s.handover
 	t.mu.Lock()
-	asked := t.term != 0 && f.Term == t.term && p.session == t.to && f.Group == s.cfg.Group.Standing().Group
+	asked := t.term != 0 && f.Term >= t.term && p.session == t.to && f.Group == s.cfg.Group.Standing().Group
 	if asked {
 		t.term = 0
 		t.done <- wire.Redirect{Group: f.Group, Term: f.Term, Host: f.Addr, Node: p.node}

@@ -17,19 +17,22 @@ import (
 	"rallypoint/core/trace"
 )
 
-// traceEventLocked records an event that came at a time and was applied. Timers are set after that time and run out before their event's, so that by
-// the record none runs out early.
+// traceEventLocked records an event that came at a time and was applied, once its effects are
+// said: one that a deposed host has applied never was. Timers are set after that time and run out
+// before their event's, so that by the record none runs out early.
 func (r *run) traceEventLocked(at time.Time, ev rendezvous.Event, effects []rendezvous.Effect) {
 	r.applied++
 	if record := r.server.cfg.Trace; record != nil {
-		record(trace.Record{At: at, Run: r.id, Number: r.applied, Event: ev, Effects: effects})
+		rec := trace.Record{At: at, Run: r.id, Number: r.applied, Event: ev, Effects: effects}
+		r.sayLocked(func() { record(rec) })
 	}
 }
 
 // traceRead records a request that was answered without a change.
 func (r *run) traceRead(ev rendezvous.Event, effects []rendezvous.Effect) {
 	if record := r.server.cfg.Trace; record != nil {
-		record(trace.Record{At: r.server.clock.Now(), Run: r.id, Number: r.applied, Event: ev, Effects: effects, Aside: true})
+		rec := trace.Record{At: r.server.clock.Now(), Run: r.id, Number: r.applied, Event: ev, Effects: effects, Aside: true}
+		r.sayLocked(func() { record(rec) })
 	}
 }
 

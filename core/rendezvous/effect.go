@@ -126,7 +126,7 @@ type MembershipUpdate struct {
 // Equal reports whether two updates say the same.
 func (m *MembershipUpdate) Equal(v *MembershipUpdate) bool {
 	return m.Waiting == v.Waiting && m.Closed == v.Closed && m.Requeue == v.Requeue && m.OnlyLost == v.OnlyLost && m.Reason == v.Reason &&
-		m.Stop == v.Stop && m.Directive == v.Directive && m.Facts.equal(v.Facts)
+		m.Stop == v.Stop && m.Directive == v.Directive && m.Facts.Equal(v.Facts)
 }
 
 // Notify carries a membership update to a node.

@@ -31,7 +31,8 @@ type Facts struct {
 // maxFinishedHosts bounds FinishedHosts. Each death of a host adds one at most.
 const maxFinishedHosts = 64
 
-func (f Facts) equal(g Facts) bool {
+// Equal reports whether two facts say the same.
+func (f Facts) Equal(g Facts) bool {
 	return f.Generation == g.Generation && f.Origin == g.Origin && f.Round == g.Round && f.World == g.World && f.HostRank == g.HostRank &&
 		f.Finished == g.Finished && f.Domains == g.Domains && slices.Equal(f.FinishedHosts, g.FinishedHosts) && f.Closed.equal(g.Closed) &&
 		f.Directives.equal(g.Directives)

@@ -38,7 +38,7 @@ func (m *Machine) settleViews() {
 func (m *Machine) notify(n *node, reason func() string) {
 	was := n.update
 	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.round.stopFor(n) == was.Stop &&
-		m.directives.notice(n) == was.Directive && m.requeued() == was.Requeue && m.onlyLostFor(n) == was.OnlyLost && m.facts().equal(was.Facts) {
+		m.directives.notice(n) == was.Directive && m.requeued() == was.Requeue && m.onlyLostFor(n) == was.OnlyLost && m.facts().Equal(was.Facts) {
 		return
 	}
 	n.update = m.updateFor(n, reason)

@@ -461,7 +461,8 @@ func (b *Ballot) Hosts() (term uint64, hosts bool) { return b.promised, b.role =
 
 // Votes reports whether this process is one of several that vote.
 func (b *Ballot) Votes() bool {
-	return b.accepted.Voters.Has(b.id) && len(b.accepted.Voters.All()) > 1
+	v := b.accepted.Voters
+	return v.Has(b.id) && (len(v.Incoming) > 1 || v.changing())
 }
 
 // Confirmed returns the number up to which a majority has accepted what this host has
@@ -476,13 +477,23 @@ func (b *Ballot) Confirmed() uint64 {
 // Accepted returns the last entry that this process knows.
 func (b *Ballot) Accepted() Entry { return b.accepted }
 
+// Host returns the host of this term; "": it is not known.
+func (b *Ballot) Host() Voter { return b.host }
+
+// Resign ends the hosting of a process that has met another host, of another kind of proof.
+func (b *Ballot) Resign(now time.Duration) {
+	if b.role == leads {
+		b.role, b.host, b.waits, b.current = follows, "", now, false
+	}
+}
+
 // Heard returns when the host of an earlier term, or of this one, was last heard.
 func (b *Ballot) Heard() time.Duration { return b.heard }
 
 // Majority reports whether this host may judge and speak: enough voters were heard within a
 // quarter of a lease.
 func (b *Ballot) Majority(now time.Duration) bool {
-	return b.role == leads && b.hasMajority(now, b.lease/deposeParts)
+	return b.role == leads && (!b.Votes() || b.hasMajority(now, b.lease/deposeParts))
 }
 
 // Answered returns when each other voter was last heard by this host.

@@ -33,6 +33,8 @@ type Peer struct {
 	Node string
 	Word Word
 	Term uint64 // of Hosts
+
+	Votes bool // it is a voter
 }
 
 // View is what one standby knows when it decides.
@@ -44,6 +46,7 @@ type View struct {
 	Behind   []Peer        // those behind it
 	Waited   time.Duration // since the evidence was complete
 	Lease    time.Duration // how long one that lives and does not answer holds the others up
+	Votes    bool          // this standby is a voter: to take over is to stand for election
 }
 
 // Act is what a standby does.
@@ -87,9 +90,12 @@ func Decide(v View) Decision {
 			return Decision{Act: Wait, Node: p.Node, Why: "node " + p.Node + " says that its connection to the host stands"}
 		}
 	}
+	if p, may := v.mayBeElected(); may {
+		return Decision{Act: Wait, Node: p.Node, Why: "node " + p.Node + " votes, and may be elected"}
+	}
 	for _, p := range v.Before {
-		switch p.Word {
-		case Dead, Abstains, Left:
+		switch {
+		case p.Word == Dead, p.Word == Abstains, p.Word == Left, v.Votes && !p.Votes:
 			continue
 		}
 		if !over {
@@ -102,6 +108,22 @@ func Decide(v View) Decision {
 		}
 	}
 	return Decision{Act: TakeOver, Term: v.Term + 1, Why: "the host's process has died: its machine refuses new connections"}
+}
+
+// mayBeElected returns a voter that is not proven dead, for a standby that is none: it is voters
+// who succeed a host, as long as one lives.
+func (v View) mayBeElected() (p Peer, may bool) {
+	if v.Votes {
+		return p, false
+	}
+	for _, list := range [][]Peer{v.Before, v.Behind} {
+		for _, p := range list {
+			if p.Votes && p.Word != Dead && p.Word != Left {
+				return p, true
+			}
+		}
+	}
+	return p, false
 }
 
 // successor looks for a standby that has taken over already: the one with the highest term.

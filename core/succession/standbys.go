@@ -1,5 +1,7 @@
 package succession
 
+import "slices"
+
 // MaxStandbys is how many nodes stand by.
 const MaxStandbys = 5
 
@@ -14,6 +16,28 @@ func Believable(term uint64) bool { return term >= 1 && term <= MaxTerm }
 type Candidate struct {
 	Machine  string // the boot id of its kernel; "": unknown
 	Loopback bool   // it reaches the host by a loopback address, which means nothing elsewhere
+}
+
+// Electors returns the places of the standbys that may vote beside the host, in order: where
+// nodes of several machines take part one of each other machine than the host's, since a machine
+// that dies takes all its votes along; all of them in a job of one machine. There are none below three
+// machines: no majority is left when one of two is silent.
+func Electors(standbys []Candidate, hostMachine string) (places []int) {
+	var all, apart []int
+	seen := []string{hostMachine}
+	for i, c := range standbys {
+		all = append(all, i)
+		if c.Machine == "" || !slices.Contains(seen, c.Machine) {
+			apart, seen = append(apart, i), append(seen, c.Machine)
+		}
+	}
+	if len(apart) == 0 {
+		apart = all
+	}
+	if len(apart) < 2 {
+		return nil
+	}
+	return apart
 }
 
 // Choose returns the places of those that stand by, in the order in which they succeed:

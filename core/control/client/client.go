@@ -104,7 +104,7 @@ func New(p params.Params, obs member.Observer, log *slog.Logger, start StartHost
 	}
 	c.node, c.incarnation = p.Identity()
 	if p.Max > 1 {
-		c.group = standby.NewGroup(p.RunID, c.node, p.LeaseTimeout)
+		c.group = standby.NewGroup(p.RunID, c.node, p.LeaseTimeout, p.NoQuorum)
 	}
 	if p.TokenFile == "" && p.OneMachine() && (p.IsHost == nil || *p.IsHost) {
 		c.servers = peer.NewCheck(&p, &net.TCPAddr{})

@@ -28,7 +28,7 @@ func (c *Client) keepLiveness() {
 	for c.life.Err() == nil {
 		changed := c.group.Changed()
 		wanted := map[wire.StandbyNode]bool{}
-		for _, s := range c.group.Before() {
+		for _, s := range c.group.Wanted() {
 			s.Label = ""
 			wanted[s] = true
 			if running[s] == nil {

@@ -9,6 +9,7 @@ import (
 
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
 )
 
@@ -20,7 +21,7 @@ func (c *Client) takeOver(term uint64, took time.Duration, left bool) {
 	facts := c.facts
 	c.mu.Unlock()
 	c.endpoint.hosted = ownAddrs(c.listening)
-	c.group.Lead(term, c.network.now(), took, left, facts)
+	c.group.Lead(rendezvous.Succession{Term: term, Facts: facts, Left: left}, c.network.now(), took)
 	c.startProbing()
 }
 

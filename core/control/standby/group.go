@@ -29,9 +29,10 @@ var Machine = sync.OnceValue(func() string {
 // Group is what this process knows of the servers of its run. Its methods are safe for
 // concurrent use and do not block.
 type Group struct {
-	runID string
-	node  string // this process's node
-	lease time.Duration
+	runID    string
+	node     string // this process's node
+	lease    time.Duration
+	noQuorum bool // a host goes on alone, and nobody votes
 
 	mu        sync.Mutex
 	changed   chan struct{} // closed at the next change
@@ -48,22 +49,23 @@ type Group struct {
 	why       string             // why this node does not stand by though it was asked to
 	links     map[*Link]struct{}
 	takeover  Takeover
-	facts     rendezvous.Facts // of the control plane before
+	vote      vote
+	start     rendezvous.Succession // what the server here begins with
 }
 
 // Takeover is how this process came to host.
 type Takeover struct {
 	Since time.Time     // it hosts; zero: it does not
 	From  string        // the node that hosted before; "": this process founded the group
-	Left  bool          // that node has handed the control plane on; else its process is dead
+	Left  bool          // that node has handed the control plane on; else its process is dead, or silent
 	Took  time.Duration // from the end of the connection to the host before
 	Total uint64        // takeovers of this process
 	Spent time.Duration // by all of them
 }
 
 // NewGroup makes the view of a process that knows nothing yet.
-func NewGroup(runID, node string, lease time.Duration) *Group {
-	return &Group{runID: runID, node: node, lease: lease, changed: make(chan struct{}), links: map[*Link]struct{}{}}
+func NewGroup(runID, node string, lease time.Duration, noQuorum bool) *Group {
+	return &Group{runID: runID, node: node, lease: lease, noQuorum: noQuorum, changed: make(chan struct{}), links: map[*Link]struct{}{}, vote: newVote(lease)}
 }
 
 // wakeLocked tells all that wait that something has changed.
@@ -85,27 +87,38 @@ func (g *Group) Found(now time.Time) {
 	defer g.mu.Unlock()
 	g.hosting, g.round = true, false
 	g.target = wire.Redirect{Group: rand.Text(), Term: 1, Node: g.node}
-	g.takeover.Since, g.takeover.From, g.takeover.Took, g.takeover.Left, g.facts = now, "", 0, false, rendezvous.Facts{}
+	g.takeover.Since, g.takeover.From, g.takeover.Took, g.takeover.Left = now, "", 0, false
+	g.start = rendezvous.Succession{Term: 1}
 	g.list = nil
+	g.vote = newVote(g.lease)
+	g.vote.ballot.Lead(1, g.vote.now())
+	g.voteLocked()
 	g.wakeLocked()
 }
 
 // Lead makes this process the host in a term, in the place of the node that hosted, which
-// has left in order or whose process is dead. facts are what that one told last.
-func (g *Group) Lead(term uint64, now time.Time, took time.Duration, left bool, facts rendezvous.Facts) {
+// has left in order, or is silent, or whose process is dead. s tells how, and what that one told
+// last; its From is set here.
+func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	from := g.target.Node
+	from, term := g.target.Node, s.Term
+	s.From = from
+	if _, leads := g.vote.ballot.Hosts(); !leads {
+		g.vote.ballot.Lead(term, g.vote.now())
+	}
 	g.before = g.list
 	g.hosting, g.round = true, false
 	g.target = wire.Redirect{Group: g.target.Group, Term: term, Host: g.self, Node: g.node}
 	t := &g.takeover
-	t.Since, t.From, t.Took, t.Left, g.facts = now, from, took, left, facts
+	t.Since, t.From, t.Took, t.Left, g.start = now, from, took, s.Left, s
 	t.Total++
 	t.Spent += took
 	g.list = nil
+	g.vote.asked, g.vote.eligible = false, nil
 	g.wakeLocked()
 	g.tellLocked()
+	g.voteLocked()
 }
 
 // Follow notes which server this process's client is connected to, by its welcome.
@@ -113,6 +126,7 @@ func (g *Group) Follow(w wire.Welcome, dialled string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.hosting {
+		g.renewVoteLocked(w.Group)
 		g.target = wire.Redirect{Group: w.Group, Term: w.Term, Host: dialled, Node: w.HostNode, Servers: w.Servers}
 	}
 	g.link, g.certain = succession.Stands, true
@@ -132,6 +146,9 @@ func (g *Group) Lost(e succession.Evidence, group string, term uint64) {
 	newer := g.target.Group != group || g.target.Term > term // it was named meanwhile
 	changed := g.link != word || g.certain && !newer
 	g.link, g.certain = word, g.certain && newer
+	if word == succession.Ended {
+		g.vote.ballot.HostEnded()
+	}
 	if changed {
 		g.wakeLocked()
 		g.tellLocked()
@@ -147,11 +164,20 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 	if hosted || g.target.Group != to.Group {
 		g.list = nil
 	}
+	g.renewVoteLocked(to.Group)
+	g.vote.ballot.Resign(g.vote.now())
 	g.hosting, g.target = false, to
 	g.link, g.certain = succession.Abstains, to.Host != ""
 	g.takeover.Since = time.Time{}
 	g.wakeLocked()
 	return hosted
+}
+
+// renewVoteLocked makes another ballot for another group.
+func (g *Group) renewVoteLocked(group string) {
+	if group != g.target.Group {
+		g.vote = newVote(g.lease)
+	}
 }
 
 // Admit says what a server does with a hello: it serves, or sends the node on. known is
@@ -222,7 +248,7 @@ func (g *Group) servers() []string {
 func (g *Group) Succession() rendezvous.Succession {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return rendezvous.Succession{Term: g.target.Term, From: g.takeover.From, Left: g.takeover.Left, Facts: g.facts}
+	return g.start
 }
 
 // SetRound notes that the server here has formed or adopted a round.
@@ -299,10 +325,14 @@ func (g *Group) stoodAt(node string, remote netip.Addr) string {
 	return ""
 }
 
-// Before returns the standbys that succeed before this one, if it stands by.
-func (g *Group) Before() []wire.StandbyNode {
+// Wanted returns the standbys to which this process keeps a connection: as the host to all, as a
+// standby to those that succeed before it.
+func (g *Group) Wanted() []wire.StandbyNode {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.hosting && !g.noQuorum {
+		return slices.Clone(g.list)
+	}
 	if own := g.placeLocked(); own > 0 && !g.hosting {
 		return slices.Clone(g.list[:own])
 	}
@@ -340,9 +370,9 @@ func (g *Group) View(e succession.Evidence, lost uint64, waited time.Duration) (
 	if own < 0 || g.hosting || g.closed {
 		return v, false
 	}
-	v = succession.View{Lost: lost, Term: max(lost, g.target.Term), Evidence: e, Waited: waited, Lease: g.lease}
+	v = succession.View{Lost: lost, Term: max(lost, g.target.Term), Evidence: e, Waited: waited, Lease: g.lease, Votes: g.vote.ballot.Votes()}
 	for i, s := range g.list {
-		p := succession.Peer{Node: s.Node}
+		p := succession.Peer{Node: s.Node, Votes: s.Votes}
 		for l := range g.links {
 			if l.node == s.Node {
 				p.Word, p.Term = l.word, l.term
@@ -378,12 +408,15 @@ func (g *Group) AddrOf(node string) string {
 	return ""
 }
 
-// Close ends the view: no takeover follows.
+// Close ends the view: no takeover follows, and the others count this process no more.
 func (g *Group) Close() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.closed = true
-	g.wakeLocked()
+	if !g.closed {
+		g.closed = true
+		g.tellLocked()
+		g.wakeLocked()
+	}
 }
 
 // Report is what status and metrics tell of a group.

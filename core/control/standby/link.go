@@ -16,7 +16,8 @@ const maxLinks = 4 * succession.MaxStandbys
 // It is guarded by Group.mu.
 type Link struct {
 	node   string
-	out    Outbox // nil: it is not open
+	voter  succession.Voter // "": it has not said yet
+	out    Outbox           // nil: it is not open
 	word   succession.Word
 	term   uint64
 	target wire.Redirect
@@ -61,7 +62,9 @@ func (g *Group) Ended(l *Link, word succession.Word) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l.out, l.word = nil, word
+	g.countDeadLocked()
 	g.wakeLocked()
+	g.voteLocked()
 }
 
 // Drop forgets a link.
@@ -80,6 +83,7 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	if f.Group != g.target.Group {
 		return to, false
 	}
+	l.voter = succession.Voter(f.Voter)
 	l.word, l.term, l.target = succession.Word(min(f.Word, uint64(succession.Left))), f.Term, f.Target
 	if l.word == succession.Dead || l.word == succession.Unconnected || l.word == succession.Asked { // no process says that of itself
 		l.word = succession.Abstains
@@ -89,7 +93,10 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 		mine := succession.Standing{Group: g.target.Group, Term: g.target.Term, Node: g.node, Round: true}
 		superseded = g.hosting && succession.Believable(f.Term) && succession.Yields(mine, theirs)
 	}
+	g.countDeadLocked()
+	g.wishLocked()
 	g.wakeLocked()
+	g.voteLocked()
 	if f.Ask && l.out != nil {
 		l.out.Send(g.livenessLocked())
 	}
@@ -130,12 +137,17 @@ func (g *Group) Liveness() wire.Liveness {
 
 // livenessLocked is what this process says of itself.
 func (g *Group) livenessLocked() wire.Liveness {
-	f := wire.Liveness{RunID: g.runID, Group: g.target.Group, Node: g.node, Word: uint64(g.link), Term: g.target.Term, Target: g.target}
+	f := wire.Liveness{RunID: g.runID, Group: g.target.Group, Node: g.node, Word: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: string(g.vote.voter)}
 	switch {
+	case g.closed:
+		f.Word = uint64(succession.Left)
 	case g.hosting:
 		f.Word = uint64(succession.Hosts)
 	case g.link == succession.Unconnected:
 		f.Word = uint64(succession.Abstains)
+	}
+	if g.noQuorum {
+		f.Voter = ""
 	}
 	return f
 }

@@ -40,6 +40,7 @@ type Registry struct {
 	arrived []*entry // those that can stand by, in order
 	chosen  []*entry // in the order of succession
 	afar    int      // nodes that are not reached by loopback
+	voters  []string // as the nodes were told
 }
 
 // NewRegistry makes the list of a host.
@@ -177,14 +178,38 @@ func (r *Registry) list() []wire.StandbyNode {
 	list := []wire.StandbyNode{}
 	for _, e := range r.chosen {
 		if e.addr != "" {
-			list = append(list, wire.StandbyNode{Node: e.Node, Label: e.Label, Addr: e.addr})
+			list = append(list, wire.StandbyNode{Node: e.Node, Label: e.Label, Addr: e.addr, Votes: slices.Contains(r.voters, e.Node)})
 		}
 	}
 	return list
 }
 
+// eligible are the nodes that may vote.
+func (r *Registry) eligible() (nodes []string) {
+	var listen []*entry
+	var candidates []succession.Candidate
+	for _, e := range r.chosen {
+		if e.addr != "" {
+			listen, candidates = append(listen, e), append(candidates, succession.Candidate{Machine: e.Machine})
+		}
+	}
+	for _, place := range succession.Electors(candidates, Machine()) {
+		nodes = append(nodes, listen[place].Node)
+	}
+	return nodes
+}
+
+// Refresh tells the nodes who votes, if that has changed.
+func (r *Registry) Refresh() {
+	if !slices.Equal(r.group.Voters(), r.voters) {
+		r.push()
+	}
+}
+
 // push sends the list to all nodes.
 func (r *Registry) push() {
+	r.group.SetEligible(r.eligible())
+	r.voters = r.group.Voters()
 	r.group.SetList(r.list())
 	for _, e := range r.nodes {
 		r.send(e)

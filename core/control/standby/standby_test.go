@@ -54,7 +54,7 @@ func arrival(i int, addr, machine string) (Arrival, *inbox) {
 // TestRegistry: the first five nodes are asked, the list has those that listen, another
 // takes the place of one that goes, and later ones hear of it.
 func TestRegistry(t *testing.T) {
-	g := NewGroup("run", "host", time.Second)
+	g := NewGroup("run", "host", time.Second, false)
 	g.Found(time.Now())
 	r := NewRegistry(g)
 	var boxes []*inbox
@@ -95,7 +95,7 @@ func TestRegistry(t *testing.T) {
 
 // TestRegistryRefuses what a listener's address must not be.
 func TestRegistryRefuses(t *testing.T) {
-	g := NewGroup("run", "host", time.Second)
+	g := NewGroup("run", "host", time.Second, false)
 	g.Found(time.Now())
 	r := NewRegistry(g)
 	a, _ := arrival(1, "10.0.0.1", "m")
@@ -116,7 +116,7 @@ func TestRegistryRefuses(t *testing.T) {
 // TestLoopbackStandsByAmongLoopbackOnly: with the first node of another machine, those
 // that are reached by loopback are not in the list any more.
 func TestLoopbackStandsByAmongLoopbackOnly(t *testing.T) {
-	g := NewGroup("run", "host", time.Second)
+	g := NewGroup("run", "host", time.Second, false)
 	g.Found(time.Now())
 	r := NewRegistry(g)
 	a, box := arrival(1, "127.0.0.1", Machine())
@@ -139,7 +139,7 @@ func TestLoopbackStandsByAmongLoopbackOnly(t *testing.T) {
 
 // TestManyNodesCostLittle: nodes behind the first ones change no list.
 func TestManyNodesCostLittle(t *testing.T) {
-	g := NewGroup("run", "host", time.Second)
+	g := NewGroup("run", "host", time.Second, false)
 	g.Found(time.Now())
 	r := NewRegistry(g)
 	first, box := arrival(0, "10.0.0.1", "m0")
@@ -164,7 +164,7 @@ func TestManyNodesCostLittle(t *testing.T) {
 // standing makes a node that stands by as the second of three.
 func standing(t *testing.T) *Group {
 	t.Helper()
-	g := NewGroup("run", "b", 10*time.Second)
+	g := NewGroup("run", "b", 10*time.Second, false)
 	g.Follow(wire.Welcome{Group: "g", Term: 3, HostNode: "h", Addr: "10.0.0.9:1"}, "10.0.0.9:1")
 	g.SetSelf("10.0.0.2:1", "")
 	g.SetList([]wire.StandbyNode{{Node: "a", Addr: "10.0.0.1:1"}, {Node: "b", Addr: "10.0.0.2:1"}, {Node: "c", Addr: "10.0.0.3:1"}})
@@ -233,7 +233,7 @@ func TestAcceptIsBounded(t *testing.T) {
 // TestHostOfALaterTermSupersedes: a host hears of another one of its group.
 func TestHostOfALaterTermSupersedes(t *testing.T) {
 	g := standing(t)
-	g.Lead(4, time.Now(), 0, false, rendezvous.Facts{})
+	g.Lead(rendezvous.Succession{Term: 4}, time.Now(), 0)
 	link := g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "c"}, &inbox{})
 	target := wire.Redirect{Group: "g", Term: 5, Host: "10.0.0.3:1"}
 	for term, want := range map[uint64]bool{3: false, 5: true, 1<<64 - 1: false} {
@@ -287,7 +287,7 @@ func TestListOutlivesItsHost(t *testing.T) {
 // an invitation and its answer.
 func TestStandbysStayWhereTheyListen(t *testing.T) {
 	g := standing(t)
-	g.Lead(4, time.Now(), 0, false, rendezvous.Facts{})
+	g.Lead(rendezvous.Succession{Term: 4}, time.Now(), 0)
 	r := NewRegistry(g)
 	for i, x := range []struct {
 		node, addr string
@@ -332,5 +332,5 @@ func TestWordsLeaveInOrder(t *testing.T) {
 	g.Ask()
 	g.Lost(proof, "g", 3)
 	g.Follow(wire.Welcome{Group: "g", Term: 4, HostNode: "a"}, "10.0.0.1:1")
-	g.Lead(5, time.Now(), 0, false, rendezvous.Facts{})
+	g.Lead(rendezvous.Succession{Term: 5}, time.Now(), 0)
 }

@@ -1,0 +1,258 @@
+package standby
+
+import (
+	"crypto/rand"
+	"slices"
+	"time"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/succession"
+)
+
+// vote is this process's part in the vote about who hosts. It is guarded by Group.mu, and made
+// anew with each group of servers.
+type vote struct {
+	epoch    time.Time
+	voter    succession.Voter // this process; a memory that is lost votes under another name
+	ballot   *succession.Ballot
+	eligible []string // nodes that may vote beside this host, in order
+	listed   []succession.Voter
+	refused  uint64 // messages of processes that do not vote
+	asked    bool   // the host has asked this process to host
+
+	// What was told by wakeLocked last.
+	confirmed uint64
+	majority  bool
+}
+
+func newVote(lease time.Duration) vote {
+	voter := succession.Voter(rand.Text())
+	return vote{epoch: time.Now(), voter: voter, ballot: succession.NewBallot(voter, lease, 0)}
+}
+
+func (v *vote) now() time.Duration { return time.Since(v.epoch) }
+
+// Beat is how often Tick is called.
+func (g *Group) Beat() time.Duration { return succession.Beat(g.lease) }
+
+// Tick lets time pass for the vote.
+func (g *Group) Tick() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.closed || g.placeLocked() < 0 && !g.hosting {
+		return // it neither hosts nor stands by
+	}
+	g.countDeadLocked()
+	g.wishLocked()
+	g.vote.ballot.Tick(g.vote.now())
+	g.voteLocked()
+}
+
+// countDeadLocked tells the ballot which voters are proven dead, or vote no more.
+func (g *Group) countDeadLocked() {
+	for l := range g.links {
+		if l.voter != "" && (l.word == succession.Dead || l.word == succession.Left) {
+			g.vote.ballot.Dead(l.voter, g.vote.now())
+		}
+	}
+}
+
+// HearBallot takes a message of the vote. Only voters are heard, and the host by who does not
+// vote: it may be asked to.
+func (g *Group) HearBallot(l *Link, f wire.Ballot) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	known := g.vote.ballot.Accepted().Voters.Has(l.voter) || !g.vote.ballot.Votes() && l.word == succession.Hosts
+	if g.closed || f.Group != g.target.Group || f.Message.From != l.voter || l.voter == "" || !known {
+		g.vote.refused++
+		return
+	}
+	g.vote.ballot.Receive(f.Message, g.vote.now())
+	g.voteLocked()
+}
+
+// voteLocked sends what the ballot has to say, and wakes those that wait for what it decides.
+func (g *Group) voteLocked() {
+	v := &g.vote
+	for _, m := range v.ballot.Messages() {
+		for l := range g.links {
+			if l.voter == m.To && l.out != nil {
+				l.out.Send(wire.Ballot{Group: g.target.Group, Message: m})
+			}
+		}
+	}
+	majority := v.ballot.Majority(v.now())
+	term, leads := v.ballot.Hosts()
+	if leads && g.hosting && term > g.target.Term {
+		g.target.Term = term // nobody has hosted between
+	}
+	if confirmed := v.ballot.Confirmed(); confirmed != v.confirmed || majority != v.majority || leads != g.hosting {
+		v.confirmed, v.majority = confirmed, majority
+		g.wakeLocked()
+	}
+}
+
+// SetEligible notes which nodes may vote beside this host, in order: those that listen, one of
+// each machine.
+func (g *Group) SetEligible(nodes []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.vote.eligible = nodes
+	g.wishLocked()
+	g.voteLocked()
+}
+
+// wishLocked has those vote who should: those that do and still may, and of the others the
+// first ones that there is a connection to. Their number is odd.
+func (g *Group) wishLocked() {
+	v := &g.vote
+	if !g.hosting || g.noQuorum {
+		return
+	}
+	var now, more []succession.Voter
+	for _, node := range v.eligible {
+		for l := range g.links {
+			switch {
+			case l.node != node || l.voter == "" || l.word == succession.Dead || l.word == succession.Left:
+			case slices.Contains(v.ballot.Accepted().Voters.Incoming, l.voter):
+				now = appendOnce(now, l.voter)
+			case l.out != nil:
+				more = appendOnce(more, l.voter)
+			}
+		}
+	}
+	for _, id := range more {
+		now = appendOnce(now, id)
+	}
+	most := min(len(now), succession.MaxVoters-1)
+	v.ballot.Wish(append([]succession.Voter{v.voter}, now[:most-most%2]...), v.now())
+}
+
+func appendOnce(list []succession.Voter, id succession.Voter) []succession.Voter {
+	if slices.Contains(list, id) {
+		return list
+	}
+	return append(list, id)
+}
+
+// Propose tells the voters what the nodes are about to be told. The result is for Said.
+func (g *Group) Propose(f rendezvous.Facts) (number uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	number = g.vote.ballot.Propose(rendezvous.EncodeFacts(f), g.vote.now())
+	g.voteLocked()
+	return number
+}
+
+// MaySay reports whether this host may tell nodes what it has proposed up to a number: a
+// majority of the voters has accepted that, and was heard lately. A host alone always may.
+func (g *Group) MaySay(number uint64) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.vote.ballot.Confirmed() >= number && g.vote.ballot.Majority(g.vote.now())
+}
+
+// Stand makes this process stand for election: the host is proven dead, or, if asked, wants
+// this node to host. It reports false if this process does not vote: then it needs no vote.
+func (g *Group) Stand(asked bool) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	v := &g.vote
+	if !v.ballot.Votes() {
+		return false
+	}
+	v.asked = v.asked || asked
+	if !asked {
+		v.ballot.Dead(v.ballot.Host(), v.now())
+	}
+	g.countDeadLocked()
+	v.ballot.Stand(asked, v.now())
+	g.voteLocked()
+	return true
+}
+
+// Elected returns the term for which this process has been elected, and does not host yet; 0:
+// it has not.
+func (g *Group) Elected() (term uint64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.electedLocked()
+}
+
+func (g *Group) electedLocked() uint64 {
+	if term, leads := g.vote.ballot.Hosts(); leads && !g.hosting && !g.closed {
+		return term
+	}
+	return 0
+}
+
+// Deposed returns where to go, if another process hosts in a later term than the server here,
+// which has not stepped down yet. A term that has ended without another host is none: the
+// server says nothing until a majority hears it again.
+func (g *Group) Deposed() (to wire.Redirect, deposed bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	term, leads := g.vote.ballot.Hosts()
+	if leads || !g.hosting || g.vote.ballot.Host() == "" {
+		return to, false
+	}
+	to = wire.Redirect{Group: g.target.Group, Term: term}
+	for l := range g.links {
+		if l.voter == g.vote.ballot.Host() && l.word == succession.Hosts && l.term >= term {
+			to = l.target
+		}
+	}
+	return to, true
+}
+
+// Elsewhere returns where another standby says that it hosts, in a later term.
+func (g *Group) Elsewhere(group string, term uint64) (to wire.Redirect, found bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.hosting || group == "" || group != g.target.Group {
+		return to, false
+	}
+	for l := range g.links {
+		if l.word == succession.Hosts && l.term > term && l.target.Host != "" && (!found || l.term > to.Term) && succession.Believable(l.term) {
+			to, found = l.target, true
+		}
+	}
+	return to, found
+}
+
+// Inherited is what an elected process begins with: the facts that the voters keep, and for how
+// long the host was silent.
+func (g *Group) Inherited() (facts rendezvous.Facts, silence time.Duration, err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	facts, err = rendezvous.DecodeFacts(g.vote.ballot.Accepted().Value)
+	return facts, g.vote.now() - g.vote.ballot.Heard(), err
+}
+
+// Voters returns the nodes that vote, as this process knows; nil: none beside the host.
+func (g *Group) Voters() (nodes []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.votersLocked()
+}
+
+func (g *Group) votersLocked() (nodes []string) {
+	if !g.hosting {
+		for _, s := range g.list {
+			if s.Votes {
+				nodes = append(nodes, s.Node)
+			}
+		}
+		return nodes
+	}
+	voters := g.vote.ballot.Accepted().Voters
+	for _, node := range g.vote.eligible {
+		for l := range g.links {
+			if l.node == node && voters.Has(l.voter) && !slices.Contains(nodes, node) {
+				nodes = append(nodes, node)
+			}
+		}
+	}
+	return nodes
+}

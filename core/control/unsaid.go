@@ -1,0 +1,126 @@
+package control
+
+import (
+	"time"
+
+	"rallypoint/core/rendezvous"
+)
+
+// unsaid is what nodes are not told yet: what follows from facts that a majority of the voters
+// has not accepted (docs/decisions/0138). It is in order. Timers, and what only this process
+// sees, do not wait.
+type unsaid struct {
+	facts  rendezvous.Facts // that were proposed last
+	number uint64           // of that proposal; 0: there was none, or this process was deposed then
+	queue  []unsaidWord
+}
+
+// unsaidWord is one frame, or the end of a wait, once a proposal is confirmed.
+type unsaidWord struct {
+	number uint64
+	say    func()
+	drop   func() // instead: another process hosts; nil: nothing
+}
+
+// proposeLocked gives the voters what the nodes are about to be told, if that has changed.
+func (r *run) proposeLocked() {
+	u := &r.unsaid
+	if r.standbys == nil {
+		return
+	}
+	if facts := r.machine.Facts(); u.number == 0 || !facts.Equal(u.facts) {
+		u.facts, u.number = facts, r.server.cfg.Group.Propose(facts)
+	}
+}
+
+// quietLocked reports whether nothing may be said now: by a host that is not sure to be one, or
+// before what is said already.
+func (r *run) quietLocked() bool {
+	return r.standbys != nil && (len(r.unsaid.queue) > 0 || !r.server.cfg.Group.MaySay(r.unsaid.number))
+}
+
+// mayJudgeLocked reports whether silent nodes may be taken for lost: not while it is this process
+// that is cut off.
+func (r *run) mayJudgeLocked() bool {
+	return r.standbys == nil || r.server.cfg.Group.MaySay(0)
+}
+
+// sayLocked tells nodes something, in order: now, or when the voters have accepted it.
+func (r *run) sayLocked(say func()) {
+	if r.quietLocked() {
+		r.unsaid.queue = append(r.unsaid.queue, unsaidWord{number: r.unsaid.number, say: say})
+		return
+	}
+	say()
+}
+
+// saidLocked returns a channel that is closed once all of now is said, or dropped; nil if nothing
+// waits.
+func (r *run) saidLocked() <-chan struct{} {
+	if !r.quietLocked() {
+		return nil
+	}
+	done := make(chan struct{})
+	end := func() { close(done) }
+	r.unsaid.queue = append(r.unsaid.queue, unsaidWord{r.unsaid.number, end, end})
+	return done
+}
+
+// dropUnsaidLocked forgets what was not said: another process hosts.
+func (r *run) dropUnsaidLocked() {
+	for _, w := range r.unsaid.queue {
+		if w.drop != nil {
+			w.drop()
+		}
+	}
+	r.unsaid.queue = nil
+}
+
+// Confirmed says what the voters have accepted meanwhile, and tells nodes who votes. The process
+// calls it when its Group has changed.
+func (s *Server) Confirmed() {
+	r := s.lookUp(s.cfg.RunID)
+	if s.cfg.Group == nil || r == nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.unlock()
+	if r.gone {
+		return
+	}
+	u := &r.unsaid
+	if u.number == 0 && r.broken == nil { // it was deposed, and nobody has hosted since
+		r.proposeLocked()
+		for i := range u.queue {
+			u.queue[i].number = max(u.queue[i].number, u.number)
+		}
+	}
+	for len(u.queue) > 0 && u.queue[0].number > 0 && s.cfg.Group.MaySay(u.queue[0].number) {
+		w := u.queue[0]
+		u.queue = u.queue[1:]
+		w.say()
+	}
+	r.standbys.Refresh()
+}
+
+// awaitSaid waits until what an administrator asked for is said, for as long as a client waits.
+func (s *Server) awaitSaid(said <-chan struct{}) *rendezvous.Error {
+	if said == nil {
+		return nil
+	}
+	patience := time.NewTimer(helloTimeout)
+	defer patience.Stop()
+	select {
+	case <-said:
+		return nil
+	case <-patience.C:
+	case <-s.stop:
+	}
+	return s.noMajority()
+}
+
+// noMajority is why a host answers nothing.
+func (s *Server) noMajority() *rendezvous.Error {
+	return rendezvous.Errorf(rendezvous.CodeConnection, "the control plane at %s (%s) has no majority of its voters and answers nothing that another host might answer otherwise: "+
+		"it goes on when they are reachable again; running workers are not affected", s.Addr(), s.process)
+}
