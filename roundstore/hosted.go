@@ -30,12 +30,9 @@ func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
 		return nil, err
 	}
 	return NewMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
-		var c *client.Client
-		c = client.New(p, o, log, func(cfg client.HostConfig, listeners ...net.Listener) client.Host {
-			return startHost(cfg, stores, openTrace(p.Record, c.Node(), log), c.Node(), listeners...)
+		return client.New(p, o, log, func(cfg client.HostConfig, listeners ...net.Listener) client.Host {
+			return startHost(cfg, stores, openTrace(p.Record, cfg.Node, log), listeners...)
 		})
-		c.Expose(stores.Expose, stores.Refused)
-		return c
 	})
 }
 
@@ -78,13 +75,11 @@ func check(p params.Params) error {
 }
 
 // startHost starts the control plane of a run whose node hosts it. A trace is closed with it.
-func startHost(cfg client.HostConfig, stores *RoundStores, file *control.TraceFile, node string, listeners ...net.Listener) client.Host {
+func startHost(cfg client.HostConfig, stores *RoundStores, file *control.TraceFile, listeners ...net.Listener) client.Host {
 	c := control.Config{
-		RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics, Group: cfg.Group, Node: &cfg.Params,
-		Refused: cfg.Refused, Text: statustext.Plainly,
+		RunID: cfg.Params.RunID, Node: &cfg.Params, HostNode: cfg.Node, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Group: cfg.Group,
+		Metrics: stores.Expose, Refused: stores.Refused, Text: statustext.Plainly, TakeStore: stores.shareControlPort(listeners),
 	}
-	c.HostNode = node
-	c.TakeStore = stores.shareControlPort(listeners)
 	if file == nil {
 		return control.Start(c, listeners...)
 	}

@@ -160,7 +160,7 @@ func startHost(addr string, n int, runID string) (*exec.Cmd, error) {
 func beHost(ctx context.Context, addr string, n int, runID string) error {
 	w := &witness{told: make(chan struct{})}
 	c := client.New(crowdParams(addr, n, runID), w, nil, func(cfg client.HostConfig, listeners ...net.Listener) client.Host {
-		return control.Start(control.Config{RunID: cfg.RunID, Fixed: cfg.Fixed, Log: cfg.Log, Group: cfg.Group, Node: &cfg.Params}, listeners...)
+		return control.Start(control.Config{RunID: cfg.Params.RunID, Fixed: cfg.Fixed, Log: cfg.Log, Group: cfg.Group, Node: &cfg.Params}, listeners...)
 	})
 	if err := c.Connect(ctx); err != nil {
 		return err

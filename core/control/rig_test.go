@@ -68,7 +68,7 @@ func testData(t *testing.T, dir string) *Data {
 
 // startHost starts a server as a client's host.
 func startHost(cfg client.HostConfig, listeners ...net.Listener) client.Host {
-	return Start(Config{RunID: cfg.RunID, Node: &cfg.Params, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics, Group: cfg.Group}, listeners...)
+	return Start(Config{RunID: cfg.Params.RunID, Node: &cfg.Params, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Group: cfg.Group}, listeners...)
 }
 
 // newTestClient makes a client that is closed with the test.

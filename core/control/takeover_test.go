@@ -44,7 +44,7 @@ func newPlane(t *testing.T, name string, p params.Params) *plane {
 	n := &plane{t: t, name: name, obs: controltest.NewObserver(), lines: lines}
 	p.NodeID = name
 	n.Client = client.New(p, n.obs, log, func(cfg client.HostConfig, listeners ...net.Listener) client.Host {
-		s := Start(Config{RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, Log: cfg.Log, Group: cfg.Group}, listeners...)
+		s := Start(Config{RunID: cfg.Params.RunID, Fixed: cfg.Fixed, Token: cfg.Token, Log: cfg.Log, Group: cfg.Group}, listeners...)
 		n.mu.Lock()
 		n.servers = append(n.servers, s)
 		n.mu.Unlock()

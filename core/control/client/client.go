@@ -23,7 +23,6 @@ import (
 	"rallypoint/core/training"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/host"
-	"rallypoint/internal/promtext"
 )
 
 var errClientClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the connection to the control plane was closed by this process")
@@ -38,8 +37,6 @@ type Client struct {
 	log     *slog.Logger
 	host    StartHost // nil: never hosts
 	network network
-	metrics func(*promtext.Buffer) // nil: nothing to add
-	refused func() (stores, forwarders map[string]uint64)
 
 	session     rendezvous.SessionID
 	node        string
@@ -111,13 +108,6 @@ func New(p params.Params, obs member.Observer, log *slog.Logger, start StartHost
 	}
 	c.life, c.cancel = context.WithCancel(context.Background())
 	return c
-}
-
-// Expose adds what metrics writes to /metrics of the control plane, should it run in this
-// process, and what this node's round stores and forwarders have refused to its status. It
-// comes before Connect; both are called by several goroutines.
-func (c *Client) Expose(metrics func(*promtext.Buffer), refused func() (stores, forwarders map[string]uint64)) {
-	c.metrics, c.refused = metrics, refused
 }
 
 // Connect is member.ControlPlane's. Refusals (ErrInvalid, ErrMismatch, ErrTenant,

@@ -15,7 +15,6 @@ import (
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
-	"rallypoint/internal/promtext"
 )
 
 // Host is a control plane that runs in this process.
@@ -35,18 +34,13 @@ type Host interface {
 
 // HostConfig says what a control plane in this process serves.
 type HostConfig struct {
-	RunID     string                 // the one run that it takes
-	Params    params.Params          // of the node that hosts
-	Fixed     bool                   // nodes of an earlier control plane may come back to its address
-	Token     *secret.Token          // nil: none
-	HTTPNames []string               // names of this machine by which browsers may ask
-	Log       *slog.Logger           // its lines name no run
-	Metrics   func(*promtext.Buffer) // adds to /metrics; nil: nothing
-	Group     *standby.Group         // the servers that succeed each other; nil: it has no successors
-
-	// Refused counts the connections that round stores and forwarders in this process have
-	// refused, by reason; nil: there are none.
-	Refused func() (stores, forwarders map[string]uint64)
+	Params    params.Params  // of the node that hosts; its run is the one that the control plane takes
+	Node      string         // that node's id
+	Fixed     bool           // nodes of an earlier control plane may come back to its address
+	Token     *secret.Token  // nil: none
+	HTTPNames []string       // names of this machine by which browsers may ask
+	Log       *slog.Logger   // its lines name no run
+	Group     *standby.Group // the servers that succeed each other; nil: it has no successors
 }
 
 // StartHost starts a control plane in this process. The listeners belong to it.
@@ -86,8 +80,8 @@ func (c *Client) startHosting(ctx context.Context, s *endpoint, where election) 
 // lead.
 func (c *Client) startServer(listeners []net.Listener) Host {
 	return c.host(HostConfig{
-		RunID: c.params.RunID, Params: c.params, Fixed: c.endpoint.port != 0, Token: c.token, HTTPNames: []string{c.endpoint.host, c.params.AdvertiseAddr},
-		Log: c.log, Metrics: c.metrics, Group: c.group, Refused: c.refused,
+		Params: c.params, Node: c.node, Fixed: c.endpoint.port != 0, Token: c.token, HTTPNames: []string{c.endpoint.host, c.params.AdvertiseAddr},
+		Log: c.log, Group: c.group,
 	}, listeners...)
 }
 

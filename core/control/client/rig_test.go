@@ -32,7 +32,7 @@ func startServer(t *testing.T, cfg control.Config) string {
 
 // startHost starts a server as a client's host.
 func startHost(cfg HostConfig, listeners ...net.Listener) Host {
-	return control.Start(control.Config{RunID: cfg.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Metrics: cfg.Metrics, Group: cfg.Group}, listeners...)
+	return control.Start(control.Config{RunID: cfg.Params.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Group: cfg.Group}, listeners...)
 }
 
 // newTestClient makes a client that is closed with the test.
