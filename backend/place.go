@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"rallypoint/core/control/client"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
@@ -54,11 +53,11 @@ type runLog interface {
 
 var places = map[string]place{
 	"": {
-		check: func(endpoint string) (string, error) { return checkAddress(endpoint, client.DefaultPort) },
+		check: func(endpoint string) (string, error) { return checkAddress(endpoint, params.DefaultPort) },
 		open: func(p params.Params, log *slog.Logger) (Node, error) {
 			return node(roundstore.Open(p, log))
 		},
-		address: func(endpoint string) (string, error) { return Address(endpoint, client.DefaultPort) },
+		address: func(endpoint string) (string, error) { return Address(endpoint, params.DefaultPort) },
 	},
 	SchemeStatic: {
 		check: func(endpoint string) (string, error) {

@@ -6,9 +6,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"rallypoint/core/control"
-	"rallypoint/core/control/client"
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
 )
 
 const serveLong = `Serve the control plane: who takes part in which job, with which rank. Any number
@@ -73,7 +73,7 @@ type serveOptions struct {
 }
 
 func (so *serveOptions) addFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&so.listen, "listen", fmt.Sprintf("127.0.0.1:%d", client.DefaultPort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
+	cmd.Flags().StringVar(&so.listen, "listen", fmt.Sprintf("127.0.0.1:%d", params.DefaultPort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
 	so.token.addTo(cmd)
 	cmd.Flags().BoolVar(&so.httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
 	cmd.Flags().StringArrayVar(&so.httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance, beside addresses, localhost, this machine's name and that in --listen; may be repeated")
@@ -82,7 +82,7 @@ func (so *serveOptions) addFlags(cmd *cobra.Command) {
 
 // serve runs a control plane until the command's context ends.
 func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
-	addr, err := parseListen(so.listen, client.DefaultPort)
+	addr, err := parseListen(so.listen, params.DefaultPort)
 	if err != nil {
 		return err
 	}

@@ -16,7 +16,6 @@ import (
 
 	"rallypoint/backend"
 	"rallypoint/core/control"
-	"rallypoint/core/control/client"
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -197,7 +196,7 @@ func (s statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) 
 		return nil, st, failed("authentication failed: the control plane at %s wants a token: give its file by --token-file or %s", s.addr, params.EnvTokenFile)
 	case err != nil && endedEarly(err) && isTCPStore(ctx, s.addr):
 		return nil, st, failed("what listens at %s is a TCPStore (a MASTER_PORT, or a round's store), not a control plane; "+
-			"the control plane's port is that of the job's --rdzv-endpoint, %d by default", s.addr, client.DefaultPort)
+			"the control plane's port is that of the job's --rdzv-endpoint, %d by default", s.addr, params.DefaultPort)
 	case err != nil && endedEarly(err):
 		return nil, st, failed("what listens at %s is no Rallypoint control plane: %w; %s", s.addr, err, checkControl)
 	case err != nil:

@@ -13,6 +13,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
+	"rallypoint/core/control/discovery"
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
@@ -26,11 +27,11 @@ import (
 //
 // The caller ends the member by Shutdown or Close.
 func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
-	if _, _, err := params.ParseEndpoint(p.Endpoint, client.DefaultPort); err != nil {
+	if _, _, err := params.ParseEndpoint(p.Endpoint, params.DefaultPort); err != nil {
 		return nil, err
 	}
 	return NewMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
-		return client.New(p, o, log, func(cfg client.HostConfig, listeners ...net.Listener) client.Host {
+		return client.New(p, o, log, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
 			return startHost(cfg, stores, openTrace(p.Record, cfg.Node, log), listeners...)
 		})
 	})
@@ -75,7 +76,7 @@ func check(p params.Params) error {
 }
 
 // startHost starts the control plane of a run whose node hosts it. A trace is closed with it.
-func startHost(cfg client.HostConfig, stores *RoundStores, file *control.TraceFile, listeners ...net.Listener) client.Host {
+func startHost(cfg discovery.HostConfig, stores *RoundStores, file *control.TraceFile, listeners ...net.Listener) discovery.Host {
 	c := control.Config{
 		RunID: cfg.Params.RunID, Node: &cfg.Params, HostNode: cfg.Node, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Group: cfg.Group,
 		Metrics: stores.Expose, Refused: stores.Refused, Text: statustext.Plainly, TakeStore: stores.shareControlPort(listeners),

@@ -15,6 +15,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
+	"rallypoint/core/control/discovery"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -159,7 +160,7 @@ func startHost(addr string, n int, runID string) (*exec.Cmd, error) {
 // beHost is a node that can host, until it is killed.
 func beHost(ctx context.Context, addr string, n int, runID string) error {
 	w := &witness{told: make(chan struct{})}
-	c := client.New(crowdParams(addr, n, runID), w, nil, func(cfg client.HostConfig, listeners ...net.Listener) client.Host {
+	c := client.New(crowdParams(addr, n, runID), w, nil, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
 		return control.Start(control.Config{RunID: cfg.Params.RunID, Fixed: cfg.Fixed, Log: cfg.Log, Group: cfg.Group, Node: &cfg.Params}, listeners...)
 	})
 	if err := c.Connect(ctx); err != nil {

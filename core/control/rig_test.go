@@ -11,6 +11,7 @@ import (
 
 	"rallypoint/core/control/client"
 	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/discovery"
 	"rallypoint/core/control/journal"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
@@ -67,7 +68,7 @@ func testData(t *testing.T, dir string) *Data {
 }
 
 // startHost starts a server as a client's host.
-func startHost(cfg client.HostConfig, listeners ...net.Listener) client.Host {
+func startHost(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
 	return Start(Config{RunID: cfg.Params.RunID, Node: &cfg.Params, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Group: cfg.Group}, listeners...)
 }
 

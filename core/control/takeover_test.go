@@ -15,6 +15,7 @@ import (
 
 	"rallypoint/core/control/client"
 	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/discovery"
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
@@ -43,7 +44,7 @@ func newPlane(t *testing.T, name string, p params.Params) *plane {
 	log, lines := testkit.NewLog(t)
 	n := &plane{t: t, name: name, obs: controltest.NewObserver(), lines: lines}
 	p.NodeID = name
-	n.Client = client.New(p, n.obs, log, func(cfg client.HostConfig, listeners ...net.Listener) client.Host {
+	n.Client = client.New(p, n.obs, log, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
 		s := Start(Config{RunID: cfg.Params.RunID, Fixed: cfg.Fixed, Token: cfg.Token, Log: cfg.Log, Group: cfg.Group}, listeners...)
 		n.mu.Lock()
 		n.servers = append(n.servers, s)

@@ -24,7 +24,7 @@ var wallClock = map[string]string{
 	"core/control/status.go UTC":            "times of the status, by the server's clock alone",
 	"core/control/http.go UTC":              "the date of an answer",
 	"core/control/metricspage.go UnixMilli": "when the server started",
-	"core/control/client/conn.go Unix":      "a deadline in the past, which ends a connection's I/O",
+	"core/control/wire/stream.go Unix":      "a deadline in the past, which ends a connection's I/O",
 	"core/params/params.go UnixNano":        "incarnation of a named node: TestNamedNodeWhoseClockWentBack",
 }
 
@@ -35,7 +35,7 @@ func TestWallClocksDecideNothing(t *testing.T) {
 	daytime := map[string]bool{"Unix": true, "UnixNano": true, "UnixMilli": true, "UnixMicro": true, "UTC": true,
 		"Local": true, "In": true, "Date": true, "Parse": true, "Clock": true, "Weekday": true, "YearDay": true}
 	found := map[string]bool{}
-	for _, folder := range []string{"core/rendezvous", "internal/pack", "core/control", "core/control/wire", "core/control/client", "core/params", "roundstore"} {
+	for _, folder := range []string{"core/rendezvous", "internal/pack", "core/control", "core/control/wire", "core/control/discovery", "core/control/client", "core/params", "roundstore"} {
 		paths, err := filepath.Glob(filepath.Join("../..", folder, "*.go"))
 		if err != nil || len(paths) == 0 {
 			t.Fatalf("%s: %d files, %v", folder, len(paths), err)

@@ -11,6 +11,9 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
+// DefaultPort is the control plane's port where the endpoint has none.
+const DefaultPort = 29400
+
 // ParseEndpoint splits an endpoint into host and port by the rules of torchrun's
 // --rdzv-endpoint (docs/spec/rendezvous.md R8-R13). It resolves no names.
 //

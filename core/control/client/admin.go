@@ -45,21 +45,21 @@ func Ask(ctx context.Context, addr string, token *secret.Token, runID string, ev
 	for {
 		asked[addr] = true
 		done, err := askAt(ctx, addr, token, f)
-		var moved *redirected
+		var moved *wire.Redirected
 		if !errors.As(err, &moved) {
 			return done, err
 		}
-		to := moved.to.Host
+		to := moved.To.Host
 		wrong := ""
 		switch {
 		case to == "":
 			wrong = moved.Error()
 		case asked[to]:
 			wrong = fmt.Sprintf("%v, which points back", moved)
-		case len(asked) > maxRedirects:
+		case len(asked) > wire.MaxRedirects:
 			wrong = fmt.Sprintf("%d servers have sent it on, the last one to %s", len(asked), to)
 		default:
-			wrong = leadsNowhere(addr, moved.to)
+			wrong = leadsNowhere(addr, moved.To)
 		}
 		if wrong != "" {
 			return "", fmt.Errorf("%w at %s: %s", rendezvous.ErrConnection, addr, wrong)
@@ -82,7 +82,7 @@ func leadsNowhere(from string, to wire.Redirect) string {
 	return ""
 }
 
-// askAt is Ask of one server; a *redirected if that is not the one that
+// askAt is Ask of one server; a *wire.Redirected if that is not the one that
 // hosts.
 func askAt(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (string, error) {
 	start := time.Now()
@@ -91,13 +91,13 @@ func askAt(ctx context.Context, addr string, token *secret.Token, f wire.Admin) 
 		return "", fmt.Errorf("%w at %s, tried for %s: %w", rendezvous.ErrConnection, addr, time.Since(start).Round(time.Millisecond), store.PlainNetError(err))
 	}
 	defer conn.Close()
-	release := abortOn(ctx, conn)
+	release := wire.AbortOn(ctx, conn)
 	answer, err := roundTrip(wire.NewConn(conn), token, f)
 	var refusal *rendezvous.Error
 	switch {
 	case errors.As(err, &refusal):
 		return "", refusal
-	case errors.As(err, new(*redirected)):
+	case errors.As(err, new(*wire.Redirected)):
 		return "", err
 	case !release() && ctx.Err() != nil:
 		return "", fmt.Errorf("%w at %s: no answer within %s: %w", rendezvous.ErrConnection, addr, time.Since(start).Round(time.Millisecond), ctx.Err())
@@ -135,7 +135,7 @@ func roundTrip(conn net.Conn, token *secret.Token, f wire.Admin) (wire.AdminAnsw
 			return none, g.Explain(got.Err, theirs)
 		}
 	case wire.Redirect:
-		return none, &redirected{got}
+		return none, &wire.Redirected{To: got}
 	}
 	return none, fmt.Errorf("%w: a frame %q", wire.ErrMalformed, wire.NameOf(got))
 }
@@ -150,7 +150,7 @@ func DialHTTP(ctx context.Context, addr string, token *secret.Token) (net.Conn, 
 		return raw, store.PlainNetError(err)
 	}
 	conn := wire.NewConn(raw)
-	release := abortOn(ctx, conn)
+	release := wire.AbortOn(ctx, conn)
 	frames := wire.FrameReader{In: bufio.NewReader(conn)}
 	_, err = wire.ClientHandshake{Token: token, Addr: conn.RemoteAddr()}.Run(conn, &frames, nil)
 	if !release() && ctx.Err() != nil {

@@ -75,7 +75,7 @@ func TestAdminIsNotSentAround(t *testing.T) {
 		}
 	}
 	last, _ := redirecting(t, func(string) wire.Redirect { return wire.Redirect{Group: "g", Term: 2} })
-	for range maxRedirects + 1 { // each leads to the one before
+	for range wire.MaxRedirects + 1 { // each leads to the one before
 		to := last
 		last, _ = redirecting(t, func(string) wire.Redirect { return wire.Redirect{Group: "g", Term: 2, Host: to, Node: "n1"} })
 	}

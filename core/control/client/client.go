@@ -6,22 +6,15 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/netip"
 	"sync"
-	"sync/atomic"
-	"time"
 
 	rallypoint "rallypoint"
-	"rallypoint/core/control/standby"
+	"rallypoint/core/control/discovery"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
-	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/secret"
 	"rallypoint/core/training"
-	"rallypoint/internal/backoff"
 	"rallypoint/internal/host"
 )
 
@@ -32,11 +25,9 @@ var errClientClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the connection
 // the connection, reconnects when it breaks, and calls the Observer. The loss and
 // the recovery of the control plane are the Observer's to log.
 type Client struct {
-	params  params.Params
-	obs     member.Observer
-	log     *slog.Logger
-	host    StartHost // nil: never hosts
-	network network
+	params params.Params
+	obs    member.Observer
+	finder *discovery.Finder
 
 	session     rendezvous.SessionID
 	node        string
@@ -46,34 +37,18 @@ type Client struct {
 	life   context.Context // ends with Close
 	cancel context.CancelFunc
 
-	group      *standby.Group   // what is known of the servers of the run; nil: one node is all
-	listening  []netip.AddrPort // of the server in this process; of the goroutine that connects
-	atEndpoint bool             // that server is where the endpoint points to
-	probing    context.CancelFunc
-	helpers    sync.WaitGroup // liveness connections and probing
-
 	connecting sync.Mutex    // held by Connect, and by Close to wait for it
-	token      *secret.Token // nil: none; set by Connect
 	looping    chan struct{} // closed when loop has ended; nil: it has not begun
 
-	mu         sync.Mutex
-	conn       *clientConn // nil: not connected
-	calls      member.Calls
-	claim      rendezvous.LastRound
-	facts      rendezvous.Facts // what the control plane told last
-	seen       string
-	hosting    Host // nil: this process does not host
-	waiting    Host // the server in this process that stands by; nil: there is none
-	byNode     bool // the control plane is in the process of a node of this run
-	endpoint   endpoint
-	servers    *peer.Check // whose control plane is believed; nil: every user's
-	warning    string
-	ignoring   string                  // why a redirect was not followed, as it was logged last; of loop
-	moved      int                     // connections in a row that were opened, and ended by a redirect at once; of loop
-	unanswered atomic.Int32            // hellos in a row that a server did not answer, since the last welcome
-	leaving    bool                    // this node goes, and its control plane with it
-	final      *rendezvous.Error       // nothing is answered any more
-	training   func() *training.Report // of CarryTraining; nil: none
+	mu       sync.Mutex
+	conn     *conn // nil: not connected
+	calls    member.Calls
+	claim    rendezvous.LastRound
+	facts    rendezvous.Facts // what the control plane told last
+	seen     string
+	byNode   bool                    // the control plane is in the process of a node of this run
+	final    *rendezvous.Error       // nothing is answered any more
+	training func() *training.Report // of CarryTraining; nil: none
 }
 
 var (
@@ -86,26 +61,13 @@ var (
 // block and must not call Close. A nil log discards. The client starts a control
 // plane in this process by start; without one it never does, whatever
 // Params.IsHost says.
-func New(p params.Params, obs member.Observer, log *slog.Logger, start StartHost) *Client {
+func New(p params.Params, obs member.Observer, log *slog.Logger, start discovery.StartHost) *Client {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	if start == nil {
-		never := false
-		p.IsHost = &never
-	}
-	c := &Client{
-		params: p, obs: obs, log: log, host: start, network: systemNetwork(),
-		session: rendezvous.SessionID(rand.Text()),
-		label:   host.Process(),
-	}
+	c := &Client{params: p, obs: obs, session: rendezvous.SessionID(rand.Text()), label: host.Process()}
 	c.node, c.incarnation = p.Identity()
-	if p.Max > 1 {
-		c.group = standby.NewGroup(p.RunID, c.node, p.LeaseTimeout, p.NoQuorum)
-	}
-	if p.TokenFile == "" && p.OneMachine() && (p.IsHost == nil || *p.IsHost) {
-		c.servers = peer.NewCheck(&p, &net.TCPAddr{})
-	}
+	c.finder = discovery.New(discovery.Config{Params: p, Node: c.node, Observer: obs, Log: log, Start: start, Hello: c.hello})
 	c.life, c.cancel = context.WithCancel(context.Background())
 	return c
 }
@@ -127,29 +89,17 @@ func (c *Client) Connect(ctx context.Context) error {
 	if err := c.params.Validate(); err != nil {
 		return err
 	}
-	if c.params.TokenFile != "" && c.token == nil {
-		token, err := secret.OpenToken(c.params.TokenFile, c.log)
-		if err != nil {
-			return err
-		}
-		c.token = token
-	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stop := context.AfterFunc(c.life, cancel)
 	defer stop()
-	l, err := c.findOrHost(ctx)
+	found, err := c.finder.Find(ctx)
 	if err != nil {
-		c.stopHosting()
-		c.endpoint.hosted = nil
 		return err
 	}
-	c.adopt(l)
-	c.obs.Updated(l.welcome.Notice)
+	l := c.adopt(found)
+	c.obs.Updated(l.Welcome.Notice)
 	c.looping = make(chan struct{})
-	if c.group != nil && c.host != nil {
-		c.helpers.Go(c.keepLiveness)
-	}
 	go func() {
 		defer close(c.looping)
 		c.loop(l)
@@ -213,11 +163,7 @@ func (c *Client) SeenAddr() string {
 }
 
 // Hosting is member.ControlPlane's.
-func (c *Client) Hosting() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.hosting != nil
-}
+func (c *Client) Hosting() bool { return c.finder.Hosting() }
 
 // HostedByNode is member.ControlPlane's.
 func (c *Client) HostedByNode() bool {
@@ -226,24 +172,8 @@ func (c *Client) HostedByNode() bool {
 	return c.byNode
 }
 
-// Warning returns what is odd about the endpoint; "" if nothing is. It is known after
-// Connect, and stands in the progress of a node that waits.
-func (c *Client) Warning() string {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.warning
-}
-
 // Node returns this node's id, drawn at random if Params has none.
 func (c *Client) Node() string { return c.node }
-
-// called is what log lines call a node: its machine, unless it is this node's, too.
-func (c *Client) called(node string) string {
-	if machine := rendezvous.MachineOf(node); machine != rendezvous.MachineOf(c.node) {
-		return machine
-	}
-	return node
-}
 
 // Session returns the id of this client's session, drawn at random.
 func (c *Client) Session() rendezvous.SessionID { return c.session }
@@ -251,14 +181,7 @@ func (c *Client) Session() rendezvous.SessionID { return c.session }
 // Close is member.ControlPlane's. It returns nil, after ctx has ended at the latest
 // within a second.
 func (c *Client) Close(ctx context.Context) error {
-	c.mu.Lock()
-	host := c.hosting
-	c.mu.Unlock()
-	if host != nil && !c.handOn(ctx, host) {
-		if err := host.WaitIdle(ctx, c.session); err != nil {
-			c.log.Warn("the control plane in this process ends while other nodes are connected", "waited for them", err)
-		}
-	}
+	c.finder.Leave(ctx)
 	c.fail(errClientClosed)
 	c.mu.Lock()
 	l := c.conn
@@ -272,25 +195,8 @@ func (c *Client) Close(ctx context.Context) error {
 	if c.looping != nil {
 		<-c.looping
 	}
-	c.stopProbing()
-	c.helpers.Wait()
-	c.stopHosting()
+	c.finder.Close()
 	return nil
-}
-
-func (c *Client) stopHosting() {
-	c.mu.Lock()
-	hosts := []Host{c.hosting, c.waiting}
-	c.hosting, c.waiting = nil, nil
-	c.mu.Unlock()
-	if c.group != nil {
-		c.group.Close()
-	}
-	for _, host := range hosts {
-		if host != nil {
-			_ = host.Close()
-		}
-	}
 }
 
 // fail ends all calls, now and later; the first reason is kept.
@@ -312,43 +218,30 @@ func (c *Client) hello() wire.Hello {
 	defer c.mu.Unlock()
 	claim := c.claim
 	claim.Facts = c.facts
-	h := wire.Hello{
+	return wire.Hello{
 		Version: wire.ProtocolVersion, Features: []string{wire.FeatureEcho}, Software: rallypoint.Version(),
 		RunID: c.params.RunID, Session: c.session, Node: c.node, Named: c.params.NodeID != "",
 		Incarnation: c.incarnation, Label: c.label, HostName: c.params.Machine(), Topology: c.params.Topology, Policy: c.params.Policy, Claim: claim,
-		InHost: c.hosting != nil, BeginAgain: c.params.BeginAgain,
+		BeginAgain: c.params.BeginAgain,
 	}
-	if c.group == nil {
-		return h
-	}
-	to := c.group.Current()
-	h.Group, h.Term, h.Servers = to.Group, to.Term, to.Servers
-	h.Machine = standby.Machine()
-	h.Features = append(h.Features, wire.FeatureSuccession)
-	if never := c.params.IsHost; c.host != nil && c.hosting == nil && (never == nil || *never) {
-		h.Features = append(h.Features, wire.FeatureStandby)
-	}
-	return h
 }
 
 // adopt makes a connection the current one and sends again what has no answer yet.
-func (c *Client) adopt(l *clientConn) {
+func (c *Client) adopt(found *discovery.Conn) *conn {
+	l := newConn(found)
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.conn, c.seen, c.byNode = l, l.welcome.SeenAddr, l.welcome.Embedded
-	c.facts = l.welcome.Notice.Facts
-	if c.group != nil && l.welcome.Group != "" {
-		c.group.Follow(l.welcome, l.addr.String())
-	}
+	c.conn, c.seen, c.byNode = l, l.Welcome.SeenAddr, l.Welcome.Embedded
+	c.facts = l.Welcome.Notice.Facts
 	l.carryTraining(c.training)
 	for _, p := range c.calls.Pending() {
 		l.out.Send(c.frameLocked(p))
 	}
+	return l
 }
 
 // loop keeps the connection until Close or a refusal.
-func (c *Client) loop(l *clientConn) {
-	pause := c.newBackoff()
+func (c *Client) loop(l *conn) {
 	for {
 		dropped, err := c.read(l)
 		c.mu.Lock()
@@ -359,54 +252,26 @@ func (c *Client) loop(l *clientConn) {
 		if c.ended() {
 			return
 		}
-		if !c.pace(l, err, pause) {
-			c.giveUp(c.life.Err())
-			return
-		}
-		c.resign()
-		s := c.newSearch(l, err)
-		if l, err = c.reconnect(pause, s, err, dropped); err != nil {
+		found, err := c.finder.Again(c.life, l.Conn, err, dropped)
+		if err != nil {
 			c.giveUp(err)
 			return
 		}
-		c.adopt(l)
-		s.succeeded(l)
-		c.resumed(l.welcome, s.last, dropped)
+		last := l.Welcome
+		l = c.adopt(found)
+		c.resumed(l.Welcome, last, dropped)
 	}
-}
-
-// pace keeps a client from going round among servers that let it in and end the connection
-// at once. It reports false if the client ends.
-func (c *Client) pace(l *clientConn, cause error, pause *backoff.Backoff) bool {
-	if time.Since(l.opened) > time.Second {
-		pause.Reset()
-		c.moved, c.ignoring = 0, ""
-		return true
-	}
-	var to *redirected
-	if errors.As(cause, &to) {
-		c.moved++
-	}
-	if to != nil && c.moved >= maxRedirects && c.ignoring == "" {
-		c.ignoring = "again and again"
-		c.log.Warn("servers redirect this node again and again; trying on, with pauses", "redirects", c.moved, "from", l.addr.String(), "host", to.to.Host)
-	}
-	return pause.Wait(c.life)
 }
 
 // ended reports whether nothing is answered any more.
 func (c *Client) ended() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.final != nil || c.leaving
+	return c.final != nil
 }
 
 // resumed tells the observer what the welcome of a reconnect means.
 func (c *Client) resumed(w, last wire.Welcome, dropped bool) {
-	if w.Embedded && !last.Embedded {
-		c.log.Warn("the control plane at " + c.endpoint.name() + " was a server of its own, and now a node of this run hosts it; " +
-			"start nodes whose endpoint is meant for `rallypoint serve` with is_host=0, so that none of them takes its place while it is down")
-	}
 	c.mu.Lock()
 	claim := c.claim
 	c.mu.Unlock()
@@ -435,8 +300,8 @@ func (c *Client) giveUp(err error) {
 
 // read serves one connection until it breaks; dropped tells that the control
 // plane has said why.
-func (c *Client) read(l *clientConn) (dropped bool, err error) {
-	stop := context.AfterFunc(c.life, func() { l.conn.Close() })
+func (c *Client) read(l *conn) (dropped bool, err error) {
+	stop := context.AfterFunc(c.life, func() { l.Close() })
 	defer stop()
 	for {
 		f, err := l.frames.NextFrame(wire.MaxFrame)
@@ -452,7 +317,7 @@ func (c *Client) read(l *clientConn) (dropped bool, err error) {
 			c.mu.Unlock()
 			c.obs.Updated(f.Notice)
 		case wire.Progress:
-			c.obs.Progressed(c.hinted(f.Progress))
+			c.obs.Progressed(c.finder.Hint(f.Progress))
 		case wire.Drop:
 			dropped = true
 			if f.Err == nil {
@@ -461,12 +326,12 @@ func (c *Client) read(l *clientConn) (dropped bool, err error) {
 			c.obs.Dropped(f.Err)
 		case wire.Goodbye:
 			return dropped, errors.New("the control plane said goodbye")
-		case wire.Standbys:
-			c.listed(f, l)
+		case wire.Standbys, wire.Transfer:
+			if answer := c.finder.Answer(l.Conn, f); answer != nil {
+				l.out.Send(answer)
+			}
 		case wire.Redirect:
-			return dropped, &redirected{f}
-		case wire.Transfer:
-			c.transfer(f, l)
+			return dropped, &wire.Redirected{To: f}
 		case wire.Beat, wire.Unknown:
 		default:
 			return dropped, fmt.Errorf("%w: a frame %q from the control plane", wire.ErrMalformed, wire.NameOf(f))

@@ -1,8 +1,8 @@
 package client
 
 import (
-	"bufio"
 	"context"
+	"fmt"
 	"net"
 	"reflect"
 	"testing"
@@ -14,6 +14,7 @@ import (
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/testkit"
 )
 
 func TestRefusalsAreFinal(t *testing.T) {
@@ -67,10 +68,10 @@ func TestEventThatIsNoRequest(t *testing.T) {
 
 func TestBeats(t *testing.T) {
 	beats := make(chan struct{}, 3)
-	addr := fakeControlPlane(t, func(n *peerConn) {
-		n.send(wire.Welcome{Version: 1, Lease: int64(300e6)})
+	addr := fakeControlPlane(t, func(n *controltest.Peer) {
+		n.Say(wire.Welcome{Version: 1, Lease: int64(300e6)})
 		for range 3 {
-			f, err := n.frames.NextFrame(wire.MaxFrame)
+			f, err := n.Frames.NextFrame(wire.MaxFrame)
 			if err != nil {
 				return
 			}
@@ -97,20 +98,17 @@ func TestHelloAfterAnOutcome(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	accept := func() (n *peerConn, h wire.Hello) {
+	accept := func() (n *controltest.Peer, h wire.Hello) {
 		conn, err := l.Accept()
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conn.Close() })
-		n = &peerConn{t: t, conn: conn, frames: wire.FrameReader{In: bufio.NewReader(conn)}}
-		n.frames.In.Discard(wire.PreambleLen)
-		f, err := n.frames.NextFrame(wire.MaxFrame)
-		if h, _ = f.(wire.Hello); err != nil {
+		n = controltest.NewPeer(t, conn)
+		if h, err = n.ReadHello(); err != nil {
 			t.Fatal(err)
 		}
-		n.write(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes())
-		n.send(wire.Welcome{Version: 1, Lease: int64(60e9), Server: "one"})
+		n.Say(wire.Welcome{Version: 1, Lease: int64(60e9), Server: "one"})
 		return n, h
 	}
 	c := newTestClient(t, controltest.Guest(l.Addr().String(), 2), controltest.NewObserver())
@@ -121,9 +119,9 @@ func TestHelloAfterAnOutcome(t *testing.T) {
 	if err := <-connecting; err != nil || h.Claim.Round != 0 {
 		t.Fatalf("%v, %+v", err, h.Claim)
 	}
-	n.send(wire.Reply{Number: 1, Result: rendezvous.Outcome{Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1}})
-	n.send(wire.Drop{})
-	n.conn.Close()
+	n.Say(wire.Reply{Number: 1, Result: rendezvous.Outcome{Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1}})
+	n.Say(wire.Drop{})
+	n.Conn.Close()
 	want := rendezvous.LastRound{
 		Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1,
 		Facts: rendezvous.Facts{Generation: "g", Origin: "g", Round: 3, World: 2, HostRank: -1},
@@ -135,7 +133,7 @@ func TestHelloAfterAnOutcome(t *testing.T) {
 
 // fakeControlPlane reads one hello, sends the preamble and lets the test go on;
 // it serves one connection.
-func fakeControlPlane(t *testing.T, serve func(n *peerConn)) string {
+func fakeControlPlane(t *testing.T, serve func(n *controltest.Peer)) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -153,67 +151,18 @@ func fakeControlPlane(t *testing.T, serve func(n *peerConn)) string {
 			return
 		}
 		t.Cleanup(func() { conn.Close() })
-		n := &peerConn{t: t, conn: conn, frames: wire.FrameReader{In: bufio.NewReader(conn)}}
-		n.frames.In.Discard(wire.PreambleLen)
-		if _, err := n.frames.NextFrame(wire.MaxFrame); err != nil {
+		n := controltest.NewPeer(t, conn)
+		if _, err := n.ReadHello(); err != nil {
 			t.Error(err)
 		}
-		n.write(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes())
 		serve(n)
 	}()
 	return l.Addr().String()
 }
 
-// TestStoppedServer has a server that accepts, and takes in the hello, but does
-// not answer.
-func TestStoppedServer(t *testing.T) {
-	ctx, expire := controltest.Expiring()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		conn, err := l.Accept()
-		if err != nil {
-			return
-		}
-		defer conn.Close()
-		conn.Read(make([]byte, 1))
-		expire()
-		conn.Read(make([]byte, 1<<20)) // the rest
-		conn.Read(make([]byte, 1))     // until the client has given up
-	}()
-	c := newTestClient(t, controltest.Guest(l.Addr().String(), 2), controltest.NewObserver())
-	controltest.WantCode(t, c.Connect(ctx), rendezvous.CodeConnection, l.Addr().String(), "no answer")
-	l.Close()
-	<-done
-	canceled, cancel := context.WithCancel(context.Background())
-	cancel()
-	controltest.WantCode(t, c.Connect(canceled), rendezvous.CodeCanceled, "canceled")
-}
-
-// TestSegmentsNeedAServerThatKnowsThem: an older one would give ranks without them.
-func TestSegmentsNeedAServerThatKnowsThem(t *testing.T) {
-	for _, features := range [][]string{nil, {wire.FeatureSegments}} {
-		addr := fakeControlPlane(t, func(n *peerConn) {
-			n.send(wire.Welcome{Version: 1, Lease: int64(60e9), Software: "0.0.9", Features: features})
-		})
-		p := controltest.Guest(addr, 2)
-		p.Segment, p.Topology = 2, "rack7"
-		err := newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
-		if features == nil {
-			controltest.WantCode(t, err, rendezvous.CodeState, "release 0.0.9", "knows no segments")
-		} else if err != nil {
-			t.Error(err)
-		}
-	}
-}
-
 // TestCloseWithServerThatDoesNotRead fills the connection and closes.
 func TestCloseWithServerThatDoesNotRead(t *testing.T) {
-	addr := fakeControlPlane(t, func(n *peerConn) { n.send(wire.Welcome{Version: 1, Lease: int64(60e9)}) })
+	addr := fakeControlPlane(t, func(n *controltest.Peer) { n.Say(wire.Welcome{Version: 1, Lease: int64(60e9)}) })
 	c := connected(t, controltest.Guest(addr, 2), controltest.NewObserver())
 	var calls []*member.Call
 	for range 8 {
@@ -228,24 +177,17 @@ func TestCloseWithServerThatDoesNotRead(t *testing.T) {
 	}
 }
 
-func TestConnectToSomethingElse(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
+func TestIPv6Loopback(t *testing.T) {
+	l, err := net.Listen("tcp", "[::1]:0")
 	if err != nil {
-		t.Fatal(err)
+		t.Skip("this machine has no IPv6 loopback")
 	}
-	defer l.Close()
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			conn.Write([]byte("SSH-2.0-OpenSSH"))
-			conn.(*net.TCPConn).CloseWrite()
-			t.Cleanup(func() { conn.Close() })
-		}
-	}()
-	c := newTestClient(t, controltest.Guest(l.Addr().String(), 2), controltest.NewObserver())
-	err = c.Connect(afterDials(t, c, 1))
-	controltest.WantCode(t, err, rendezvous.CodeConnection, "is no Rallypoint control plane", "5353482d")
+	l.Close()
+	endpoint := fmt.Sprintf("[::1]:%d", testkit.FreePort(t))
+	a, b := connected(t, controltest.Params(endpoint, 2), controltest.NewObserver()), connected(t, controltest.Params(endpoint, 2), controltest.NewObserver())
+	ca, cb := a.Start(controltest.Join()), b.Start(controltest.Join())
+	if o := controltest.Outcome(t, ca); o.StoreAddr != "::1" {
+		t.Errorf("store address %q", o.StoreAddr)
+	}
+	controltest.Outcome(t, cb)
 }

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/discovery"
 	"rallypoint/core/control/wire"
 )
 
@@ -76,7 +77,8 @@ func TestBeatsOfAStoppedNode(t *testing.T) {
 	ours, theirs := net.Pipe()
 	defer ours.Close()
 	go io.Copy(io.Discard, theirs)
-	l := &clientConn{conn: ours, out: wire.NewOutbox(ours, math.MaxInt, nil, nil), welcome: wire.Welcome{Features: []string{wire.FeatureEcho}}}
+	found := &discovery.Conn{PeekedConn: wire.PeekedConn{Conn: ours}, Welcome: wire.Welcome{Features: []string{wire.FeatureEcho}}}
+	l := &conn{Conn: found, out: wire.NewOutbox(ours, math.MaxInt, nil, nil)}
 	for range silentAfter - 1 {
 		l.sendBeat(time.Hour)
 	}

@@ -3,15 +3,13 @@ package client
 import (
 	"context"
 	"net"
-	"net/netip"
-	"sync/atomic"
 	"testing"
 
 	"go.uber.org/goleak"
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/controltest"
-	"rallypoint/core/control/wire"
+	"rallypoint/core/control/discovery"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 )
@@ -31,7 +29,7 @@ func startServer(t *testing.T, cfg control.Config) string {
 }
 
 // startHost starts a server as a client's host.
-func startHost(cfg HostConfig, listeners ...net.Listener) Host {
+func startHost(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
 	return control.Start(control.Config{RunID: cfg.Params.RunID, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Group: cfg.Group}, listeners...)
 }
 
@@ -55,42 +53,4 @@ func connected(t *testing.T, p params.Params, obs member.Observer) *Client {
 		t.Fatal(err)
 	}
 	return c
-}
-
-// afterDials returns a context whose deadline passes when the client begins to
-// dial once more than n times.
-func afterDials(t *testing.T, c *Client, n int) context.Context {
-	t.Helper()
-	ctx, expire := controltest.Expiring()
-	t.Cleanup(expire)
-	dial := c.network.dial
-	var dials atomic.Int64
-	c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-		if dials.Add(1) > int64(n) {
-			expire()
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}
-		return dial(ctx, to)
-	}
-	return ctx
-}
-
-// peerConn is the server's end of a connection, by hand.
-type peerConn struct {
-	t      *testing.T
-	conn   net.Conn
-	frames wire.FrameReader
-}
-
-func (p *peerConn) write(b []byte) {
-	p.t.Helper()
-	if _, err := p.conn.Write(b); err != nil {
-		p.t.Fatal(err)
-	}
-}
-
-func (p *peerConn) send(f wire.Frame) {
-	p.t.Helper()
-	p.write(wire.AppendFrame(nil, f))
 }

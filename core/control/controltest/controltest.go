@@ -3,14 +3,17 @@
 package controltest
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -160,3 +163,30 @@ func IsBack(e any) bool {
 	c, ok := e.(ConnectionChange)
 	return ok && c.Err == nil
 }
+
+// Peer is the server's end of a connection, by hand.
+type Peer struct {
+	T      *testing.T
+	Conn   net.Conn
+	Frames wire.FrameReader
+}
+
+// NewPeer makes one that has not read the preamble yet.
+func NewPeer(t *testing.T, conn net.Conn) *Peer {
+	return &Peer{t, conn, wire.FrameReader{In: bufio.NewReader(conn)}}
+}
+
+// ReadHello reads the preamble and the hello, and answers the preamble.
+func (p *Peer) ReadHello() (wire.Hello, error) {
+	_, _ = p.Frames.In.Discard(wire.PreambleLen)
+	f, err := p.Frames.NextFrame(wire.MaxFrame)
+	h, ok := f.(wire.Hello)
+	if err != nil || !ok {
+		return h, fmt.Errorf("%T instead of a hello: %w", f, err)
+	}
+	_, err = p.Conn.Write(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes())
+	return h, err
+}
+
+// Say writes a frame, whether the peer is still there or not.
+func (p *Peer) Say(f wire.Frame) { _, _ = p.Conn.Write(wire.AppendFrame(nil, f)) }

@@ -2,10 +2,12 @@ package wire
 
 import (
 	"bufio"
+	"context"
 	"encoding/binary"
 	"fmt"
 	"io"
 	"net"
+	"time"
 )
 
 // ReadBuffer is the size of a connection's read buffer: several small frames.
@@ -110,3 +112,9 @@ type PeekedConn struct {
 }
 
 func (p *PeekedConn) Read(b []byte) (int, error) { return p.In.Read(b) }
+
+// AbortOn makes the end of ctx end the connection's I/O. The result stops that
+// and reports whether it came in time.
+func AbortOn(ctx context.Context, conn net.Conn) (release func() bool) {
+	return context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })
+}

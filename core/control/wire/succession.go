@@ -59,6 +59,19 @@ type Redirect struct {
 	Servers []string // listeners of the standbys, in order
 }
 
+// Redirected is the error of a connection whose server has named another one.
+type Redirected struct{ To Redirect }
+
+func (r *Redirected) Error() string {
+	if r.To.Host == "" {
+		return "it is not known yet which node hosts the control plane"
+	}
+	return "node " + r.To.Node + " hosts the control plane, at " + r.To.Host
+}
+
+// MaxRedirects bounds how many servers in a row may send on who asks.
+const MaxRedirects = 8
+
 // Probe asks a server at the endpoint of a run who it is. It is the first frame of a
 // connection.
 type Probe struct {

@@ -1,4 +1,4 @@
-package client
+package discovery
 
 import (
 	"time"
@@ -15,9 +15,9 @@ const (
 	capPerNode   = 200 * time.Microsecond
 )
 
-func (c *Client) newBackoff() *backoff.Backoff {
-	return backoff.New(firstPause, min(max(c.crowdTime(), shortCap), longestPause))
+func (f *Finder) newBackoff() *backoff.Backoff {
+	return backoff.New(firstPause, min(max(f.crowdTime(), shortCap), longestPause))
 }
 
 // crowdTime is how long a server may take until it has served all nodes of the job.
-func (c *Client) crowdTime() time.Duration { return time.Duration(c.params.Max) * capPerNode }
+func (f *Finder) crowdTime() time.Duration { return time.Duration(f.Params.Max) * capPerNode }

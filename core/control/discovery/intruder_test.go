@@ -1,4 +1,4 @@
-package client
+package discovery
 
 import (
 	"crypto/tls"
@@ -46,7 +46,7 @@ func TestSearchBesideAnIntruder(t *testing.T) {
 	})
 	p := controltest.Params(l.Addr().String(), 3)
 	p.TokenFile = testkit.TokenFile(t)
-	c := newTestClient(t, p, controltest.NewObserver())
+	c := newNode(t, p, controltest.NewObserver())
 	if c.token, err = secret.OpenToken(p.TokenFile, nil); err != nil {
 		t.Fatal(err)
 	}
@@ -54,8 +54,8 @@ func TestSearchBesideAnIntruder(t *testing.T) {
 	last := wire.Welcome{Group: "g", Term: 1, Lease: int64(time.Hour), HostNode: "a"}
 	c.group.Follow(last, host.String())
 	c.group.SetSelf("127.0.0.1:9", "")
-	c.group.SetList([]wire.StandbyNode{{Node: c.node, Addr: "127.0.0.1:9"}})
-	s := &search{c: c, last: last, addr: host, begun: c.network.now(), evidence: succession.Evidence{Ended: true, Direct: true}}
+	c.group.SetList([]wire.StandbyNode{{Node: c.Node, Addr: "127.0.0.1:9"}})
+	s := &search{f: c.Finder, last: last, addr: host, begun: c.network.now(), evidence: succession.Evidence{Ended: true, Direct: true}}
 	got, decided, err := s.succeed(controltest.Context(t))
 	if got != nil || decided || s.evidence.Proves() || err != nil {
 		t.Errorf("%v, decided: %v, %v, %+v", got, decided, err, s.evidence)

@@ -1,4 +1,4 @@
-package client
+package discovery
 
 import (
 	"context"
@@ -25,9 +25,9 @@ type skippedTime struct {
 	after  int
 }
 
-// skipTime has a client live by such a clock, and reach no other machine: each dial ends
+// skipTime has a node live by such a clock, and reach no other machine: each dial ends
 // with an error. ctx ends with the wait after so many.
-func skipTime(t *testing.T, c *Client, after int, dial error) (clock *skippedTime, ctx context.Context) {
+func skipTime(t *testing.T, c *node, after int, dial error) (clock *skippedTime, ctx context.Context) {
 	ctx, cancel := context.WithCancel(controltest.Context(t))
 	clock = &skippedTime{now: time.Now(), end: cancel, after: after}
 	c.network.now = func() time.Time {
@@ -59,15 +59,15 @@ func (s *skippedTime) want(t *testing.T, waits ...time.Duration) {
 	}
 }
 
-func newWaiter(t *testing.T) *Client {
-	return newTestClient(t, controltest.Params("192.0.2.1:1", 2), controltest.NewObserver())
+func newWaiter(t *testing.T) *node {
+	return newNode(t, controltest.Params("192.0.2.1:1", 2), controltest.NewObserver())
 }
 
 // TestProbingSlowsDown: ten times in the first second, then each second.
 func TestProbingSlowsDown(t *testing.T) {
 	c := newWaiter(t)
 	clock, ctx := skipTime(t, c, 13, syscall.ECONNREFUSED)
-	newProber(c, "192.0.2.1", 1).run(ctx)
+	newProber(c.Finder, "192.0.2.1", 1).run(ctx)
 	want := slices.Repeat([]time.Duration{probeOften}, 10)
 	clock.want(t, append(want, probeSeldom, probeSeldom, probeSeldom)...)
 }
@@ -76,9 +76,9 @@ func TestProbingSlowsDown(t *testing.T) {
 // no warning; one of a program that cuts each is, once.
 func TestProbeOfAServerThatEnds(t *testing.T) {
 	log, lines := testkit.NewLog(t)
-	c := New(controltest.Params("192.0.2.1:1", 2), controltest.NewObserver(), log, startHost)
-	t.Cleanup(func() { c.Close(controltest.Context(t)) })
-	p, addr := newProber(c, "192.0.2.1", 1), netip.MustParseAddrPort("192.0.2.1:1")
+	c := newWaiter(t)
+	c.Log = log
+	p, addr := newProber(c.Finder, "192.0.2.1", 1), netip.MustParseAddrPort("192.0.2.1:1")
 	probe := func(ends bool) {
 		c.network.dial = func(context.Context, netip.AddrPort) (net.Conn, error) {
 			if !ends {
@@ -131,7 +131,7 @@ func TestDialsOfTheEvidenceArePaced(t *testing.T) {
 		}
 		c := newWaiter(t)
 		clock, ctx := skipTime(t, c, 10, dial)
-		s := &search{c: c, addr: addr, evidence: succession.Evidence{Ended: true, Direct: true}}
+		s := &search{f: c.Finder, addr: addr, evidence: succession.Evidence{Ended: true, Direct: true}}
 		if l, _ := s.gather(ctx); l != nil || s.evidence.Proves() != dead || s.proven.IsZero() == dead {
 			t.Errorf("%v: connection %v, evidence %+v since %v", dial, l, s.evidence, s.proven)
 		}

@@ -1,4 +1,4 @@
-package client
+package discovery
 
 import (
 	"bufio"
@@ -21,20 +21,20 @@ import (
 const redialLiveness = time.Second
 
 // keepLiveness keeps a connection to each standby that succeeds before this one, until the
-// client ends. Without one, a refused dial would prove nothing of that standby: a firewall
+// finder is closed. Without one, a refused dial would prove nothing of that standby: a firewall
 // may answer for a port that was never reachable.
-func (c *Client) keepLiveness() {
+func (f *Finder) keepLiveness() {
 	running := map[wire.StandbyNode]context.CancelFunc{}
-	for c.life.Err() == nil {
-		changed := c.group.Changed()
+	for f.life.Err() == nil {
+		changed := f.group.Changed()
 		wanted := map[wire.StandbyNode]bool{}
-		for _, s := range c.group.Wanted() {
+		for _, s := range f.group.Wanted() {
 			s.Label = ""
 			wanted[s] = true
 			if running[s] == nil {
-				ctx, cancel := context.WithCancel(c.life)
+				ctx, cancel := context.WithCancel(f.life)
 				running[s] = cancel
-				c.helpers.Go(func() { c.watchStandby(ctx, s) })
+				f.helpers.Go(func() { f.watchStandby(ctx, s) })
 			}
 		}
 		for s, cancel := range running {
@@ -45,7 +45,7 @@ func (c *Client) keepLiveness() {
 		}
 		select {
 		case <-changed:
-		case <-c.life.Done():
+		case <-f.life.Done():
 		}
 	}
 	for _, cancel := range running {
@@ -55,25 +55,25 @@ func (c *Client) keepLiveness() {
 
 // watchStandby keeps the connection to one standby, and proves that its process is dead
 // when it has ended the connection.
-func (c *Client) watchStandby(ctx context.Context, s wire.StandbyNode) {
-	link := c.group.Dial(s.Node)
-	defer c.group.Drop(link)
+func (f *Finder) watchStandby(ctx context.Context, s wire.StandbyNode) {
+	link := f.group.Dial(s.Node)
+	defer f.group.Drop(link)
 	addr, err := netip.ParseAddrPort(s.Addr)
 	if err != nil {
 		return
 	}
 	for ctx.Err() == nil {
-		err := c.serveLiveness(ctx, addr, link, func() {})
-		c.group.Ended(link, succession.Unconnected)
+		err := f.serveLiveness(ctx, addr, link, func() {})
+		f.group.Ended(link, succession.Unconnected)
 		if store.EndedByPeer(err) {
-			if !c.proveDead(ctx, addr) {
+			if !f.proveDead(ctx, addr) {
 				continue
 			}
-			c.group.Ended(link, succession.Dead)
+			f.group.Ended(link, succession.Dead)
 			<-ctx.Done() // it leaves the list
 			return
 		}
-		if !c.network.sleep(ctx, redialLiveness) {
+		if !f.network.sleep(ctx, redialLiveness) {
 			return
 		}
 	}
@@ -84,10 +84,10 @@ const lookPatience = 300 * time.Millisecond
 
 // look asks the standbys to which there is no connection who hosts, once: one of them may
 // have taken over while this process was stopped. The result ends the connections.
-func (c *Client) look(ctx context.Context) (end func()) {
+func (f *Finder) look(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
-	all := c.group.Unlinked()
+	all := f.group.Unlinked()
 	heard := make(chan struct{}, len(all))
 	for _, s := range all {
 		addr, err := netip.ParseAddrPort(s.Addr)
@@ -96,18 +96,18 @@ func (c *Client) look(ctx context.Context) (end func()) {
 			continue
 		}
 		wg.Go(func() {
-			link := c.group.Dial(s.Node)
-			defer c.group.Drop(link)
+			link := f.group.Dial(s.Node)
+			defer f.group.Drop(link)
 			told := sync.OnceFunc(func() { heard <- struct{}{} })
 			defer told()
-			_ = c.serveLiveness(ctx, addr, link, told)
+			_ = f.serveLiveness(ctx, addr, link, told)
 		})
 	}
 	end = func() {
 		cancel()
 		wg.Wait()
 	}
-	patience, stop := c.network.timer(lookPatience)
+	patience, stop := f.network.timer(lookPatience)
 	defer stop()
 	for range all {
 		select {
@@ -121,11 +121,11 @@ func (c *Client) look(ctx context.Context) (end func()) {
 
 // proveDead dials a standby that has ended its connection, until fresh dials in sequence
 // were refused, or one was not.
-func (c *Client) proveDead(ctx context.Context, addr netip.AddrPort) bool {
+func (f *Finder) proveDead(ctx context.Context, addr netip.AddrPort) bool {
 	e := succession.Evidence{Ended: true, Direct: true}
 	for tries := 0; tries < 2*succession.Dials && ctx.Err() == nil; tries++ {
 		dctx, cancel := context.WithTimeout(ctx, evidencePatience)
-		conn, err := c.network.dial(dctx, addr)
+		conn, err := f.network.dial(dctx, addr)
 		cancel()
 		switch {
 		case err == nil:
@@ -139,16 +139,16 @@ func (c *Client) proveDead(ctx context.Context, addr netip.AddrPort) bool {
 		if e.Proves() {
 			return true
 		}
-		c.network.sleep(ctx, succession.DialEvery)
+		f.network.sleep(ctx, succession.DialEvery)
 	}
 	return false
 }
 
 // serveLiveness serves one connection to a standby until it ends; heard is called with each
 // of its words.
-func (c *Client) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link, heard func()) error {
+func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link, heard func()) error {
 	dctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	raw, err := c.network.dial(dctx, addr)
+	raw, err := f.network.dial(dctx, addr)
 	cancel()
 	if err != nil {
 		return errNoLiveness // what is refused before the first connection proves nothing
@@ -157,14 +157,14 @@ func (c *Client) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 	defer conn.Close()
 	release := context.AfterFunc(ctx, func() { conn.Close() })
 	defer release()
-	wire.SetUserTimeout(conn, c.params.LeaseTimeout)
+	wire.SetUserTimeout(conn, f.Params.LeaseTimeout)
 	frames := wire.FrameReader{In: bufio.NewReaderSize(conn, wire.ReadBuffer)}
 	conn.SetDeadline(time.Now().Add(handshakeTimeout))
-	own := c.group.Liveness()
+	own := f.group.Liveness()
 	own.Ask = true
-	_, err = wire.ClientHandshake{Token: c.token, Addr: conn.RemoteAddr()}.Run(conn, &frames, wire.AppendFrame(nil, own))
+	_, err = wire.ClientHandshake{Token: f.token, Addr: conn.RemoteAddr()}.Run(conn, &frames, wire.AppendFrame(nil, own))
 	if err == nil {
-		err = c.believe(conn)
+		err = f.believe(conn)
 	}
 	if err != nil {
 		return errNoLiveness
@@ -176,20 +176,20 @@ func (c *Client) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 		<-out.Ended()
 	}()
 	for opened := false; ; {
-		f, err := frames.NextFrame(wire.MaxHelloFrame)
+		frame, err := frames.NextFrame(wire.MaxHelloFrame)
 		if err != nil {
 			if !opened {
 				return errNoLiveness
 			}
 			return err
 		}
-		if f, ok := f.(wire.Liveness); ok {
+		if said, ok := frame.(wire.Liveness); ok {
 			if !opened {
 				opened = true
-				c.group.Opened(link, out)
+				f.group.Opened(link, out)
 			}
-			if to, superseded := c.group.Hear(link, f); superseded {
-				c.stepDown(to, "node "+f.Node+" hosts in a later term")
+			if to, superseded := f.group.Hear(link, said); superseded {
+				f.stepDown(to, "node "+said.Node+" hosts in a later term")
 			}
 			heard()
 		}
@@ -200,10 +200,10 @@ func (c *Client) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 var errNoLiveness = errors.New("no liveness connection")
 
 // stepDown makes the server of this process wait, if it hosts.
-func (c *Client) stepDown(to wire.Redirect, why string) {
-	c.mu.Lock()
-	host := c.hosting
-	c.mu.Unlock()
+func (f *Finder) stepDown(to wire.Redirect, why string) {
+	f.mu.Lock()
+	host := f.hosting
+	f.mu.Unlock()
 	if host != nil {
 		host.StepDown(to, why)
 	}

@@ -1,4 +1,4 @@
-package client
+package discovery
 
 import (
 	"context"
@@ -60,7 +60,7 @@ func FuzzAnswer(f *testing.F) {
 			t.Fatalf("%v, %v", l, err)
 		}
 		if l != nil {
-			l.close()
+			l.Close()
 		}
 		if l != nil && knows {
 			t.Error("a stranger is taken for the control plane")

@@ -1,4 +1,4 @@
-package client
+package discovery
 
 import (
 	"context"
@@ -55,10 +55,11 @@ func TestForeignProgramOnThePort(t *testing.T) {
 			addr, stop := serveForeign(t, c.answer)
 			log, lines := testkit.NewLog(t)
 			obs := controltest.NewObserver()
-			client := New(controltest.Params(addr, 2), obs, log, startHost)
+			n := newNode(t, controltest.Params(addr, 2), obs)
+			n.Log = log
 			ctx, cancel := context.WithCancel(controltest.Context(t))
 			connected := make(chan error, 1)
-			go func() { connected <- client.Connect(ctx) }()
+			go func() { connected <- n.connect(ctx) }()
 			const warning = "another program may have the port"
 			text := strings.Join(lines.Await(t, warning, 1), "")
 			_, port, _ := net.SplitHostPort(addr)
@@ -77,9 +78,8 @@ func TestForeignProgramOnThePort(t *testing.T) {
 				t.Error("connected")
 			}
 			stop()
-			client.Close(controltest.Context(t))
-			if n := len(lines.Await(t, warning, 1)); n != 1 {
-				t.Errorf("warned %d times", n)
+			if warned := len(lines.Await(t, warning, 1)); warned != 1 {
+				t.Errorf("warned %d times", warned)
 			}
 		})
 	}

@@ -1,4 +1,4 @@
-package client
+package discovery
 
 import (
 	"context"
@@ -48,7 +48,8 @@ type StartHost func(cfg HostConfig, listeners ...net.Listener) Host
 
 // startHosting listens where the election says and starts the control plane of
 // this run. An error leaves nothing behind.
-func (c *Client) startHosting(ctx context.Context, s *endpoint, where election) error {
+func (f *Finder) startHosting(ctx context.Context, where election) error {
+	s := &f.endpoint
 	hosts := []string{""}
 	if !where.wildcard {
 		hosts = hosts[:0]
@@ -56,49 +57,49 @@ func (c *Client) startHosting(ctx context.Context, s *endpoint, where election) 
 			hosts = append(hosts, a.String())
 		}
 	}
-	listeners, err := c.listenAll(ctx, hosts, s.port)
+	listeners, err := f.listenAll(ctx, hosts, s.port)
 	if err != nil {
 		return err
 	}
-	host := c.startServer(listeners)
-	if c.group != nil {
-		c.group.Found(c.network.now())
+	host := f.startServer(listeners)
+	if f.group != nil {
+		f.group.Found(f.network.now())
 	}
-	c.atEndpoint = true
-	c.setListening(listenAddrs(listeners))
-	s.hosted = ownAddrs(c.listening)
-	c.mu.Lock()
-	c.hosting = host
-	c.mu.Unlock()
+	f.atEndpoint = true
+	f.setListening(listenAddrs(listeners))
+	s.hosted = ownAddrs(f.listening)
+	f.mu.Lock()
+	f.hosting = host
+	f.mu.Unlock()
 	for _, l := range listeners {
-		c.log.Log(context.Background(), c.params.EventLevel(), "hosting the control plane in this process", "endpoint", s.name(), "listening", l.Addr().String())
+		f.Log.Log(context.Background(), f.Params.EventLevel(), "hosting the control plane in this process", "endpoint", s.name(), "listening", l.Addr().String())
 	}
 	return nil
 }
 
 // startServer starts a server of this run, which waits if it has a group that it does not
 // lead.
-func (c *Client) startServer(listeners []net.Listener) Host {
-	return c.host(HostConfig{
-		Params: c.params, Node: c.node, Fixed: c.endpoint.port != 0, Token: c.token, HTTPNames: []string{c.endpoint.host, c.params.AdvertiseAddr},
-		Log: c.log, Group: c.group,
+func (f *Finder) startServer(listeners []net.Listener) Host {
+	return f.Start(HostConfig{
+		Params: f.Params, Node: f.Node, Fixed: f.endpoint.port != 0, Token: f.token, HTTPNames: []string{f.endpoint.host, f.Params.AdvertiseAddr},
+		Log: f.Log, Group: f.group,
 	}, listeners...)
 }
 
 // listenAll listens on every host. The first one decides: processes that start
 // together take them in the same order, so that one of them wins. A later one
 // that is taken is left out.
-func (c *Client) listenAll(ctx context.Context, hosts []string, port int) ([]net.Listener, error) {
+func (f *Finder) listenAll(ctx context.Context, hosts []string, port int) ([]net.Listener, error) {
 	var list []net.Listener
 	for _, host := range hosts {
-		l, err := c.network.listen(ctx, net.JoinHostPort(host, strconv.Itoa(port)))
+		l, err := f.network.listen(ctx, net.JoinHostPort(host, strconv.Itoa(port)))
 		switch {
 		case err == nil:
 			list = append(list, l)
 		case len(list) == 0:
 			return nil, err
 		default:
-			c.log.Warn("the control plane does not listen on one of its addresses", "address", host, "error", err)
+			f.Log.Warn("the control plane does not listen on one of its addresses", "address", host, "error", err)
 			continue
 		}
 		if tcp, ok := l.Addr().(*net.TCPAddr); ok && port == 0 {
@@ -124,18 +125,19 @@ func ownAddrs(listening []netip.AddrPort) []netip.AddrPort {
 
 // hostAnyway hosts because the parameters say so (is_host=1). A port that is in use is
 // an error, unless this run's control plane is what uses it.
-func (c *Client) hostAnyway(ctx context.Context, s *endpoint, foreign *foreignWarning) (*clientConn, error) {
-	if err := c.resolve(ctx, s); isRefusal(err) {
+func (f *Finder) hostAnyway(ctx context.Context, foreign *foreignWarning) (*Conn, error) {
+	s := &f.endpoint
+	if err := f.resolve(ctx); isRefusal(err) {
 		return nil, err // else the name need not be known here: only the others have to resolve it
 	}
-	c.noteLoopback(s)
+	f.noteLoopback()
 	where := election{wildcard: true}
 	if addr, err := netip.ParseAddr(s.host); err == nil && addr.IsLoopback() {
 		where = election{listen: []netip.Addr{addr}}
 	}
-	bindErr := c.startHosting(ctx, s, where)
+	bindErr := f.startHosting(ctx, where)
 	if bindErr == nil {
-		return c.dialHello(ctx, s.hosted)
+		return f.dialHello(ctx, s.hosted)
 	}
 	if !errors.Is(bindErr, syscall.EADDRINUSE) {
 		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "cannot host the control plane at %s (is_host=1): %v", s.name(), bindErr)
@@ -143,18 +145,34 @@ func (c *Client) hostAnyway(ctx context.Context, s *endpoint, foreign *foreignWa
 	targets := append([]netip.AddrPort{
 		netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(s.port)),
 	}, s.targets()...)
-	conn, err := c.network.dialAny(ctx, targets)
+	conn, err := f.network.dialAny(ctx, targets)
 	if err != nil { // held by a process that is about to end, perhaps
 		return nil, fmt.Errorf("cannot host the control plane (is_host=1): %w, and no control plane answers there: %w", bindErr, err)
 	}
-	l, err := foreign.open(ctx, s, conn)
+	l, err := foreign.open(ctx, conn)
 	switch {
 	case err == nil:
-		c.log.Warn("is_host=1, but another process hosts the control plane of this run already", "endpoint", s.name())
+		f.Log.Warn("is_host=1, but another process hosts the control plane of this run already", "endpoint", s.name())
 		return l, nil
 	case isRefusal(err), ctx.Err() != nil:
 		return nil, err
 	}
 	return nil, rendezvous.Errorf(rendezvous.CodeConnection,
 		"cannot host the control plane at %s (is_host=1): the port is taken by another program (%v), `ss -ltnp 'sport = :%d'` shows which; free it or choose another port", s.name(), err, s.port)
+}
+
+// stopHosting ends the servers of this process.
+func (f *Finder) stopHosting() {
+	f.mu.Lock()
+	hosts := []Host{f.hosting, f.waiting}
+	f.hosting, f.waiting = nil, nil
+	f.mu.Unlock()
+	if f.group != nil {
+		f.group.Close()
+	}
+	for _, host := range hosts {
+		if host != nil {
+			_ = host.Close()
+		}
+	}
 }

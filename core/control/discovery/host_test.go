@@ -1,4 +1,4 @@
-package client
+package discovery
 
 import (
 	"context"
@@ -196,42 +196,44 @@ func (f *fakeListener) Close() error {
 	return f.Listener.Close()
 }
 
-// client makes a client on the machine.
-func (f *fakeMachine) client(t *testing.T, p params.Params, obs member.Observer) *Client {
+// node makes a node on the machine.
+func (f *fakeMachine) node(t *testing.T, p params.Params, obs member.Observer) *node {
 	t.Helper()
-	c := newTestClient(t, p, obs)
+	c := newNode(t, p, obs)
 	c.network = f.network()
 	return c
 }
 
-// meetOn has one client on each machine start at once and meet; it returns them.
-func meetOn(t *testing.T, endpoint string, machines ...*fakeMachine) []*Client {
+// meetOn has one node on each machine start at once and meet at one server; it returns them.
+func meetOn(t *testing.T, endpoint string, machines ...*fakeMachine) []*node {
 	t.Helper()
 	ctx := controltest.Context(t)
-	clients := make([]*Client, len(machines))
+	nodes := make([]*node, len(machines))
 	var wg sync.WaitGroup
 	for i, m := range machines {
-		clients[i] = m.client(t, controltest.Params(endpoint, len(machines)), controltest.NewObserver())
+		nodes[i] = m.node(t, controltest.Params(endpoint, len(machines)), controltest.NewObserver())
 		wg.Go(func() {
-			if err := clients[i].Connect(ctx); err != nil {
+			if err := nodes[i].connect(ctx); err != nil {
 				t.Error(err)
 				return
-			}
-			if _, err := controltest.AwaitOutcome(ctx, clients[i].Start(controltest.Join())); err != nil {
-				t.Error(err)
 			}
 		})
 	}
 	wg.Wait()
-	return clients
+	for _, n := range nodes {
+		if a, b := nodes[0].on.Load(), n.on.Load(); a == nil || b == nil || a.Welcome.Server != b.Welcome.Server {
+			t.Error("they are not at one server")
+		}
+	}
+	return nodes
 }
 
 func TestTheMachineOfTheEndpointHosts(t *testing.T) {
 	n := newFakeNet()
 	a, b := n.machine("a", nil, "10.0.0.1"), n.machine("b", nil, "10.0.0.2")
-	clients := meetOn(t, "10.0.0.1:29400", b, a)
-	if clients[0].Hosting() || !clients[1].Hosting() || b.binds != 0 {
-		t.Errorf("hosting: %v, %v; b listened %d times", clients[0].Hosting(), clients[1].Hosting(), b.binds)
+	nodes := meetOn(t, "10.0.0.1:29400", b, a)
+	if nodes[0].Hosting() || !nodes[1].Hosting() || b.binds != 0 {
+		t.Errorf("hosting: %v, %v; b listened %d times", nodes[0].Hosting(), nodes[1].Hosting(), b.binds)
 	}
 }
 
@@ -239,9 +241,9 @@ func TestTheLowestOfSeveralMachinesHosts(t *testing.T) {
 	n := newFakeNet()
 	names := map[string][]netip.Addr{"job": addrs("10.0.0.3", "10.0.0.1", "10.0.0.2")}
 	a, b, c := n.machine("a", names, "10.0.0.1"), n.machine("b", names, "10.0.0.2"), n.machine("c", names, "10.0.0.3")
-	clients := meetOn(t, "job:29400", c, b, a)
-	if !clients[2].Hosting() || b.binds+c.binds != 0 {
-		t.Errorf("the lowest hosts: %v; the others listened %d times", clients[2].Hosting(), b.binds+c.binds)
+	nodes := meetOn(t, "job:29400", c, b, a)
+	if !nodes[2].Hosting() || b.binds+c.binds != 0 {
+		t.Errorf("the lowest hosts: %v; the others listened %d times", nodes[2].Hosting(), b.binds+c.binds)
 	}
 }
 
@@ -249,17 +251,17 @@ func TestNameThatIsLoopbackHereListensOnTheWildcard(t *testing.T) {
 	n := newFakeNet()
 	a := n.machine("a", map[string][]netip.Addr{"a": addrs("127.0.1.1")}, "10.0.0.1")
 	b := n.machine("b", map[string][]netip.Addr{"a": addrs("10.0.0.1")}, "10.0.0.2")
-	clients := meetOn(t, "a:29400", b, a)
-	if !clients[1].Hosting() || clients[1].Warning() != "" {
-		t.Errorf("hosting: %v; warning %q", clients[1].Hosting(), clients[1].Warning())
+	nodes := meetOn(t, "a:29400", b, a)
+	if !nodes[1].Hosting() || nodes[1].warning != "" {
+		t.Errorf("hosting: %v; warning %q", nodes[1].Hosting(), nodes[1].warning)
 	}
 }
 
 func TestNoMachineHasTheEndpoint(t *testing.T) {
 	n := newFakeNet()
 	m := n.machine("a", map[string][]netip.Addr{"floating": addrs("192.0.2.1")}, "10.0.0.1", "fd00::1")
-	c := m.client(t, controltest.Params("floating:29400", 2), controltest.NewObserver())
-	err := c.Connect(afterDials(t, c, 3))
+	c := m.node(t, controltest.Params("floating:29400", 2), controltest.NewObserver())
+	err := c.connect(afterDials(t, c, 3))
 	controltest.WantCode(t, err, rendezvous.CodeConnection, `run "run"`, "floating:29400", "192.0.2.1", "10.0.0.1", "fd00::1", "is_host=1", "tried for", "refused")
 	if m.binds != 0 {
 		t.Error("it tried to listen")
@@ -274,12 +276,12 @@ func TestIsHostListensOnTheWildcard(t *testing.T) {
 	yes := true
 	p := controltest.Params("floating:29400", 2)
 	p.IsHost = &yes
-	host := a.client(t, p, controltest.NewObserver())
-	if err := host.Connect(controltest.Context(t)); err != nil {
+	host := a.node(t, p, controltest.NewObserver())
+	if err := host.connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
-	other := b.client(t, controltest.Params("floating:29400", 2), controltest.NewObserver())
-	if err := other.Connect(controltest.Context(t)); err != nil {
+	other := b.node(t, controltest.Params("floating:29400", 2), controltest.NewObserver())
+	if err := other.connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	if !host.Hosting() || other.Hosting() {
@@ -292,7 +294,7 @@ func TestIsHostDoesNotNeedTheName(t *testing.T) {
 	yes := true
 	p := controltest.Params("known-elsewhere:29400", 2)
 	p.IsHost = &yes
-	if err := m.client(t, p, controltest.NewObserver()).Connect(controltest.Context(t)); err != nil {
+	if err := m.node(t, p, controltest.NewObserver()).connect(controltest.Context(t)); err != nil {
 		t.Error(err)
 	}
 }
@@ -317,27 +319,27 @@ func TestIsHostWithThePortTaken(t *testing.T) {
 		}()
 		p := controltest.Params("10.0.0.1:29400", 2)
 		p.IsHost = &yes
-		err = m.client(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
+		err = m.node(t, p, controltest.NewObserver()).connect(controltest.Context(t))
 		controltest.WantCode(t, err, rendezvous.CodeConnection, "is_host=1", "taken by another program", "10.0.0.1:29400")
 	})
 	t.Run("by another run", func(t *testing.T) {
 		m := newFakeNet().machine("a", nil, "10.0.0.1")
 		p := controltest.Params("10.0.0.1:29400", 2)
-		if err := m.client(t, p, controltest.NewObserver()).Connect(controltest.Context(t)); err != nil {
+		if err := m.node(t, p, controltest.NewObserver()).connect(controltest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
 		p.RunID, p.IsHost = "another", &yes
-		controltest.WantCode(t, m.client(t, p, controltest.NewObserver()).Connect(controltest.Context(t)), rendezvous.CodeTenant)
+		controltest.WantCode(t, m.node(t, p, controltest.NewObserver()).connect(controltest.Context(t)), rendezvous.CodeTenant)
 	})
 	t.Run("by this run", func(t *testing.T) {
 		m := newFakeNet().machine("a", nil, "10.0.0.1")
 		p := controltest.Params("10.0.0.1:29400", 2)
 		p.IsHost = &yes
-		if err := m.client(t, p, controltest.NewObserver()).Connect(controltest.Context(t)); err != nil {
+		if err := m.node(t, p, controltest.NewObserver()).connect(controltest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
-		second := m.client(t, p, controltest.NewObserver())
-		if err := second.Connect(controltest.Context(t)); err != nil || second.Hosting() {
+		second := m.node(t, p, controltest.NewObserver())
+		if err := second.connect(controltest.Context(t)); err != nil || second.Hosting() {
 			t.Errorf("%v, hosting: %v", err, second.Hosting())
 		}
 	})
@@ -345,16 +347,16 @@ func TestIsHostWithThePortTaken(t *testing.T) {
 		m := newFakeNet().machine("a", nil, "10.0.0.1")
 		p := controltest.Params("10.0.0.1:29400", 2)
 		p.IsHost = &yes
-		c := m.client(t, p, controltest.NewObserver())
+		c := m.node(t, p, controltest.NewObserver())
 		c.network.listen = func(context.Context, string) (net.Listener, error) { return nil, syscall.EADDRINUSE }
-		controltest.WantCode(t, c.Connect(afterDials(t, c, 3)), rendezvous.CodeConnection, "is_host=1", "address already in use")
+		controltest.WantCode(t, c.connect(afterDials(t, c, 3)), rendezvous.CodeConnection, "is_host=1", "address already in use")
 	})
 }
 
 func TestIsHostZeroNeverListens(t *testing.T) {
 	m := newFakeNet().machine("a", nil, "10.0.0.1")
-	c := m.client(t, controltest.Guest("10.0.0.1:29400", 2), controltest.NewObserver())
-	err := c.Connect(afterDials(t, c, 3))
+	c := m.node(t, controltest.Guest("10.0.0.1:29400", 2), controltest.NewObserver())
+	err := c.connect(afterDials(t, c, 3))
 	controltest.WantCode(t, err, rendezvous.CodeConnection, "is_host=0")
 	if m.binds != 0 {
 		t.Error("it tried to listen")
@@ -368,7 +370,7 @@ func TestWildcardEndpointsAreRefused(t *testing.T) {
 		for _, isHost := range []*bool{nil, &yes} {
 			p := controltest.Params(endpoint, 2)
 			p.IsHost = isHost
-			err := m.client(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
+			err := m.node(t, p, controltest.NewObserver()).connect(controltest.Context(t))
 			controltest.WantCode(t, err, rendezvous.CodeInvalid, endpoint)
 		}
 	}
@@ -379,20 +381,20 @@ func TestLoopbackEndpointWarns(t *testing.T) {
 		m := newFakeNet().machine("a", map[string][]netip.Addr{"localhost": addrs("127.0.0.1", "::1")})
 		log, lines := testkit.NewLog(t)
 		obs := controltest.NewObserver()
-		c := New(controltest.Params(endpoint+":29400", max), obs, log, startHost)
-		c.network = m.network()
-		if err := c.Connect(controltest.Context(t)); err != nil {
+		c := m.node(t, controltest.Params(endpoint+":29400", max), obs)
+		c.Log = log
+		if err := c.connect(controltest.Context(t)); err != nil {
 			t.Fatal(err)
 		}
-		warned := strings.Contains(c.hinted(rendezvous.Progress{Headline: "h", Detail: "d"}).Detail, "d; the endpoint "+endpoint+":29400 is this machine's loopback")
-		spare := c.hinted(rendezvous.Progress{Headline: "h", Spare: true}).Detail
-		if warned != (max > 1) || warned != (c.Warning() != "") {
-			t.Errorf("%s, %d nodes: warned: %v, %q", endpoint, max, warned, c.Warning())
+		warned := strings.Contains(c.Hint(rendezvous.Progress{Headline: "h", Detail: "d"}).Detail, "d; the endpoint "+endpoint+":29400 is this machine's loopback")
+		spare := c.Hint(rendezvous.Progress{Headline: "h", Spare: true}).Detail
+		if warned != (max > 1) || warned != (c.warning != "") {
+			t.Errorf("%s, %d nodes: warned: %v, %q", endpoint, max, warned, c.warning)
 		}
 		if spare != "" || strings.Contains(strings.Join(lines.All(), ""), "level=WARN") {
 			t.Errorf("%s: a spare hears %q, and the log %q", endpoint, spare, lines.All())
 		}
-		c.Close(controltest.Context(t))
+		c.close()
 	}
 }
 
@@ -415,13 +417,13 @@ func TestEndpointPortZero(t *testing.T) {
 			m := newFakeNet().machine("a", map[string][]netip.Addr{"localhost": addrs("127.0.0.1", "::1")}, "10.0.0.1")
 			p := controltest.Params(test.endpoint, test.max)
 			p.Min, p.IsHost = 1, test.isHost
-			c := m.client(t, p, controltest.NewObserver())
+			c := m.node(t, p, controltest.NewObserver())
 			var fixed bool
-			c.host = func(cfg HostConfig, listeners ...net.Listener) Host {
+			c.Start = func(cfg HostConfig, listeners ...net.Listener) Host {
 				fixed = cfg.Fixed
 				return startHost(cfg, listeners...)
 			}
-			err := c.Connect(controltest.Context(t))
+			err := c.connect(controltest.Context(t))
 			if test.code != 0 {
 				controltest.WantCode(t, err, test.code)
 				return
@@ -435,7 +437,7 @@ func TestEndpointPortZero(t *testing.T) {
 
 func TestPortInUseThenRefused(t *testing.T) {
 	m := newFakeNet().machine("a", nil, "10.0.0.1")
-	c := m.client(t, controltest.Params("10.0.0.1:29400", 2), controltest.NewObserver())
+	c := m.node(t, controltest.Params("10.0.0.1:29400", 2), controltest.NewObserver())
 	tries := 0
 	c.network.listen = func(ctx context.Context, address string) (net.Listener, error) {
 		if tries++; tries < 4 {
@@ -443,16 +445,16 @@ func TestPortInUseThenRefused(t *testing.T) {
 		}
 		return m.listen(ctx, address)
 	}
-	if err := c.Connect(controltest.Context(t)); err != nil || !c.Hosting() {
+	if err := c.connect(controltest.Context(t)); err != nil || !c.Hosting() {
 		t.Errorf("%v, hosting: %v", err, c.Hosting())
 	}
 }
 
 func TestPortHeldByAProgramThatRefuses(t *testing.T) {
 	m := newFakeNet().machine("a", nil, "10.0.0.1")
-	c := m.client(t, controltest.Params("10.0.0.1:29400", 2), controltest.NewObserver())
+	c := m.node(t, controltest.Params("10.0.0.1:29400", 2), controltest.NewObserver())
 	c.network.listen = func(context.Context, string) (net.Listener, error) { return nil, syscall.EADDRINUSE }
-	controltest.WantCode(t, c.Connect(afterDials(t, c, 3)), rendezvous.CodeConnection, "address already in use", "check which program holds the port")
+	controltest.WantCode(t, c.connect(afterDials(t, c, 3)), rendezvous.CodeConnection, "address already in use", "check which program holds the port")
 }
 
 func TestSecondAddressTaken(t *testing.T) {
@@ -462,64 +464,49 @@ func TestSecondAddressTaken(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer l.Close()
-	c := m.client(t, controltest.Params("localhost:29400", 2), controltest.NewObserver())
+	c := m.node(t, controltest.Params("localhost:29400", 2), controltest.NewObserver())
 	c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 		if to.Addr().Is6() {
 			return nil, syscall.ECONNREFUSED
 		}
 		return m.dial(ctx, to)
 	}
-	if err := c.Connect(controltest.Context(t)); err != nil || !c.Hosting() {
+	if err := c.connect(controltest.Context(t)); err != nil || !c.Hosting() {
 		t.Errorf("%v, hosting: %v", err, c.Hosting())
 	}
 }
 
 func TestNameIsKnownLater(t *testing.T) {
 	m := newFakeNet().machine("a", map[string][]netip.Addr{}, "10.0.0.1")
-	c := m.client(t, controltest.Params("later:29400", 2), controltest.NewObserver())
+	c := m.node(t, controltest.Params("later:29400", 2), controltest.NewObserver())
 	ctx, expire := controltest.Expiring()
 	resolve := c.network.resolve
 	c.network.resolve = func(ctx context.Context, host string) ([]netip.Addr, error) {
 		defer expire()
 		return resolve(ctx, host)
 	}
-	controltest.WantCode(t, c.Connect(ctx), rendezvous.CodeConnection, `cannot resolve "later": no such host;`, "is_host=1")
+	controltest.WantCode(t, c.connect(ctx), rendezvous.CodeConnection, `cannot resolve "later": no such host;`, "is_host=1")
 	m.names["later"] = addrs("10.0.0.1")
-	if err := c.Connect(controltest.Context(t)); err != nil {
+	if err := c.connect(controltest.Context(t)); err != nil {
 		t.Error(err)
 	}
 }
 
 func TestResolverRespectsContext(t *testing.T) {
 	m := newFakeNet().machine("a", nil)
-	c := m.client(t, controltest.Params("slow:29400", 2), controltest.NewObserver())
+	c := m.node(t, controltest.Params("slow:29400", 2), controltest.NewObserver())
 	ctx, expire := controltest.Expiring()
 	c.network.resolve = func(ctx context.Context, _ string) ([]netip.Addr, error) {
 		expire()
 		<-ctx.Done()
 		return nil, ctx.Err()
 	}
-	controltest.WantCode(t, c.Connect(ctx), rendezvous.CodeConnection, "slow:29400")
-}
-
-func TestIPv6Loopback(t *testing.T) {
-	l, err := net.Listen("tcp", "[::1]:0")
-	if err != nil {
-		t.Skip("this machine has no IPv6 loopback")
-	}
-	l.Close()
-	endpoint := fmt.Sprintf("[::1]:%d", testkit.FreePort(t))
-	a, b := connected(t, controltest.Params(endpoint, 2), controltest.NewObserver()), connected(t, controltest.Params(endpoint, 2), controltest.NewObserver())
-	ca, cb := a.Start(controltest.Join()), b.Start(controltest.Join())
-	if o := controltest.Outcome(t, ca); o.StoreAddr != "::1" {
-		t.Errorf("store address %q", o.StoreAddr)
-	}
-	controltest.Outcome(t, cb)
+	controltest.WantCode(t, c.connect(ctx), rendezvous.CodeConnection, "slow:29400")
 }
 
 func TestCanceledConnectLeavesNothing(t *testing.T) {
 	m := newFakeNet().machine("a", nil, "10.0.0.1")
-	c := m.client(t, controltest.Params("10.0.0.1:29400", 2), controltest.NewObserver())
+	c := m.node(t, controltest.Params("10.0.0.1:29400", 2), controltest.NewObserver())
 	dial := c.network.dial
 	ctx, cancel := context.WithCancel(context.Background())
 	c.network.dial = func(dctx context.Context, to netip.AddrPort) (net.Conn, error) {
@@ -528,7 +515,7 @@ func TestCanceledConnectLeavesNothing(t *testing.T) {
 		}
 		return dial(dctx, to)
 	}
-	controltest.WantCode(t, c.Connect(ctx), rendezvous.CodeCanceled)
+	controltest.WantCode(t, c.connect(ctx), rendezvous.CodeCanceled)
 	if c.Hosting() || len(m.net.open) != 0 {
 		t.Error("it still listens")
 	}

@@ -1,7 +1,6 @@
-package client
+package discovery
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"net"
@@ -29,7 +28,7 @@ type peerServer struct {
 
 // serveHellos starts one. serve is called in the connection's own goroutine, behind the
 // preamble.
-func serveHellos(t *testing.T, serve func(n *peerConn, h wire.Hello)) *peerServer {
+func serveHellos(t *testing.T, serve func(n *controltest.Peer, h wire.Hello)) *peerServer {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -58,15 +57,12 @@ func serveHellos(t *testing.T, serve func(n *peerConn, h wire.Hello)) *peerServe
 			conns = append(conns, conn)
 			mu.Unlock()
 			wg.Go(func() {
-				n := &peerConn{t: t, conn: conn, frames: wire.FrameReader{In: bufio.NewReader(conn)}}
-				n.frames.In.Discard(wire.PreambleLen)
-				f, err := n.frames.NextFrame(wire.MaxFrame)
-				h, ok := f.(wire.Hello)
-				if err != nil || !ok {
+				n := controltest.NewPeer(t, conn)
+				h, err := n.ReadHello()
+				if err != nil {
 					return
 				}
 				s.hellos.Add(1)
-				conn.Write(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes())
 				serve(n, h)
 			})
 		}
@@ -74,30 +70,27 @@ func serveHellos(t *testing.T, serve func(n *peerConn, h wire.Hello)) *peerServe
 	return s
 }
 
-// says writes a frame, whether the peer is still there or not.
-func (p *peerConn) says(f wire.Frame) { _, _ = p.conn.Write(wire.AppendFrame(nil, f)) }
-
 // welcomeOf is that of a server which hosts a group in a term.
-func welcomeOf(n *peerConn, group string, term uint64, lease time.Duration) wire.Welcome {
+func welcomeOf(n *controltest.Peer, group string, term uint64, lease time.Duration) wire.Welcome {
 	return wire.Welcome{
 		Version: 1, Lease: int64(lease), Server: group, Group: group, Term: term, HostNode: "a", Embedded: true,
-		Addr: n.conn.LocalAddr().String(), Features: []string{wire.FeatureEcho, wire.FeatureSuccession},
+		Addr: n.Conn.LocalAddr().String(), Features: []string{wire.FeatureEcho, wire.FeatureSuccession},
 	}
 }
 
 // TestSilenceOfTheHostIsLogged: while the host is silent the log says so every 10 s, and the
 // only standby does not take over, nor when dials are refused after that.
 func TestSilenceOfTheHostIsLogged(t *testing.T) {
-	host := serveHellos(t, func(n *peerConn, _ wire.Hello) {
-		n.says(welcomeOf(n, "g", 1, 60*time.Millisecond))
-		n.says(wire.Standbys{Invited: true})
+	host := serveHellos(t, func(n *controltest.Peer, _ wire.Hello) {
+		n.Say(welcomeOf(n, "g", 1, 60*time.Millisecond))
+		n.Say(wire.Standbys{Invited: true})
 		for {
-			f, err := n.frames.NextFrame(wire.MaxFrame)
+			f, err := n.Frames.NextFrame(wire.MaxFrame)
 			if err != nil {
 				return
 			}
 			if s, listens := f.(wire.Standby); listens { // the last word of this host
-				n.says(wire.Standbys{List: []wire.StandbyNode{{Node: "b", Addr: s.Addr}}, Invited: true})
+				n.Say(wire.Standbys{List: []wire.StandbyNode{{Node: "b", Addr: s.Addr}}, Invited: true})
 			}
 		}
 	})
@@ -106,8 +99,8 @@ func TestSilenceOfTheHostIsLogged(t *testing.T) {
 	p := controltest.Params(host.addr, 2)
 	p.NodeID = "b"
 	log, lines := testkit.NewLog(t)
-	c := newTestClient(t, p, controltest.NewObserver())
-	c.log = log
+	c := newNode(t, p, controltest.NewObserver())
+	c.Log = log
 	start, dial := time.Now(), c.network.dial
 	c.network.now = func() time.Time { return start.Add(time.Duration(passed.Load())) }
 	c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
@@ -121,19 +114,20 @@ func TestSilenceOfTheHostIsLogged(t *testing.T) {
 		passed.Add(int64(3 * time.Second))
 		return nil, syscall.ETIMEDOUT
 	}
-	if err := c.Connect(controltest.Context(t)); err != nil {
+	if err := c.connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
+	testkit.Eventually(t, "it stands by, so that it could take over", func() bool {
+		known := c.group.Report()
+		return c.group.Self() != "" && slices.ContainsFunc(known.Standbys, func(s wire.StandbyNode) bool { return s.Node == known.Node })
+	})
+	c.on.Load().Close() // as a node does that has heard nothing for too long
 	const rest = ": its machine or network is down, or the process is stopped; no node takes over without proof; restart it, or end the job"
 	for i, after := range []string{"12 s", "24 s", "36 s"} {
 		lines.Await(t, "the host is silent for "+after+rest, 1)
 		if told := lines.With("the host is silent"); len(told) != i+1 {
 			t.Fatalf("%d lines, want %d: %q", len(told), i+1, told)
 		}
-	}
-	known := c.group.Report()
-	if c.group.Self() == "" || !slices.ContainsFunc(known.Standbys, func(s wire.StandbyNode) bool { return s.Node == known.Node }) {
-		t.Fatal("it does not stand by, so that it could not take over")
 	}
 	refused.Store(true)
 	testkit.Eventually(t, "it dials on", func() bool { return dials.Load() > 5 })
@@ -152,17 +146,17 @@ func serveRedirects(t *testing.T, count int, welcome, groups bool, good *atomic.
 		if groups {
 			group = string(rune('g' + i))
 		}
-		servers = append(servers, serveHellos(t, func(n *peerConn, h wire.Hello) {
+		servers = append(servers, serveHellos(t, func(n *controltest.Peer, h wire.Hello) {
 			<-ready
 			w := welcomeOf(n, group, max(h.Term, 1), time.Minute)
 			first := h.Group == "" // this is how the node comes into the group
 			if welcome || first || good.Load() {
-				n.says(w)
+				n.Say(w)
 			}
 			if !good.Load() {
-				n.says(wire.Redirect{Group: group, Term: w.Term, Host: servers[(i+1)%count].addr, Node: "b"})
+				n.Say(wire.Redirect{Group: group, Term: w.Term, Host: servers[(i+1)%count].addr, Node: "b"})
 			}
-			_, _ = n.frames.NextFrame(wire.MaxFrame)
+			_, _ = n.Frames.NextFrame(wire.MaxFrame)
 		}))
 	}
 	close(ready)
@@ -191,9 +185,9 @@ func TestRedirectsThatLeadNowhere(t *testing.T) {
 			servers := serveRedirects(t, test.servers, test.welcome, test.groups, &good)
 			log, lines := testkit.NewLog(t)
 			obs := controltest.NewObserver()
-			c := newTestClient(t, controltest.Guest(servers[0].addr, 2), obs)
-			c.log = log
-			if err := c.Connect(controltest.Context(t)); err != nil {
+			c := newNode(t, controltest.Guest(servers[0].addr, 2), obs)
+			c.Log = log
+			if err := c.connect(controltest.Context(t)); err != nil {
 				t.Fatal(err)
 			}
 			hellos := func() (n int64) {
@@ -213,20 +207,16 @@ func TestRedirectsThatLeadNowhere(t *testing.T) {
 				t.Errorf("%d lines: %q", len(told), told)
 			}
 			good.Store(true)
-			testkit.Eventually(t, "it is connected", func() bool {
-				c.mu.Lock()
-				defer c.mu.Unlock()
-				return c.conn != nil
-			})
+			testkit.Eventually(t, "it is connected", func() bool { return c.on.Load() != nil })
 		})
 	}
 }
 
 // TestRedirectsToNoHost: what cannot be followed is ignored, with a line.
 func TestRedirectsToNoHost(t *testing.T) {
-	c := newTestClient(t, controltest.Params("10.0.0.1:1", 2), controltest.NewObserver())
+	c := newNode(t, controltest.Params("10.0.0.1:1", 2), controltest.NewObserver())
 	log, lines := testkit.NewLog(t)
-	c.log = log
+	c.Log = log
 	c.group.Follow(wire.Welcome{Group: "g", Term: 3}, "10.0.0.1:1")
 	c.group.SetSelf("10.0.0.2:1", "")
 	for want, to := range map[string]wire.Redirect{
@@ -262,15 +252,15 @@ func TestTenThousandStandbys(t *testing.T) {
 		many.List = append(many.List, wire.StandbyNode{Node: "n", Addr: "127.0.0.1:9"})
 	}
 	ended := make(chan error, 100)
-	server := serveHellos(t, func(n *peerConn, _ wire.Hello) {
-		n.says(welcomeOf(n, "g", 1, time.Minute))
-		n.says(many)
-		_, err := n.frames.NextFrame(wire.MaxFrame)
+	server := serveHellos(t, func(n *controltest.Peer, _ wire.Hello) {
+		n.Say(welcomeOf(n, "g", 1, time.Minute))
+		n.Say(many)
+		_, err := n.Frames.NextFrame(wire.MaxFrame)
 		ended <- err
 	})
 	obs := controltest.NewObserver()
-	c := newTestClient(t, controltest.Params(server.addr, 2), obs)
-	if err := c.Connect(controltest.Context(t)); err != nil {
+	c := newNode(t, controltest.Params(server.addr, 2), obs)
+	if err := c.connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	if err := <-ended; err == nil {
@@ -292,13 +282,13 @@ func TestStandbyLeavesTheHostsPort(t *testing.T) {
 	var host *peerServer
 	ready := make(chan struct{})
 	said := make(chan string, 1)
-	host = serveHellos(t, func(n *peerConn, _ wire.Hello) {
+	host = serveHellos(t, func(n *controltest.Peer, _ wire.Hello) {
 		<-ready
-		n.says(welcomeOf(n, "g", 1, time.Minute))
+		n.Say(welcomeOf(n, "g", 1, time.Minute))
 		host.l.Close()
-		n.says(wire.Standbys{Invited: true})
+		n.Say(wire.Standbys{Invited: true})
 		for {
-			f, err := n.frames.NextFrame(wire.MaxFrame)
+			f, err := n.Frames.NextFrame(wire.MaxFrame)
 			if err != nil {
 				return
 			}
@@ -323,20 +313,20 @@ func TestALargeJobAsksOneServer(t *testing.T) {
 			t.Parallel()
 			answer := make(chan struct{})
 			defer close(answer)
-			first := serveHellos(t, func(*peerConn, wire.Hello) { <-answer })
-			second := serveHellos(t, func(*peerConn, wire.Hello) {})
+			first := serveHellos(t, func(*controltest.Peer, wire.Hello) { <-answer })
+			second := serveHellos(t, func(*controltest.Peer, wire.Hello) {})
 			end := make(chan struct{})
-			host := serveHellos(t, func(n *peerConn, h wire.Hello) {
+			host := serveHellos(t, func(n *controltest.Peer, h wire.Hello) {
 				w := welcomeOf(n, "g", 1, time.Minute)
 				w.Servers = []string{first.addr, second.addr}
-				n.says(w)
+				n.Say(w)
 				<-end
-				n.conn.Close()
+				n.Conn.Close()
 			})
 			var mu sync.Mutex
 			var dialled []string
 			var timers []time.Duration
-			c := newTestClient(t, controltest.Guest(host.addr, nodes), controltest.NewObserver())
+			c := newNode(t, controltest.Guest(host.addr, nodes), controltest.NewObserver())
 			dial, timer := c.network.dial, c.network.timer
 			c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 				mu.Lock()
@@ -353,7 +343,7 @@ func TestALargeJobAsksOneServer(t *testing.T) {
 				}
 				return timer(0)
 			}
-			if err := c.Connect(controltest.Context(t)); err != nil {
+			if err := c.connect(controltest.Context(t)); err != nil {
 				t.Fatal(err)
 			}
 			close(end)
@@ -379,20 +369,20 @@ func TestARestartedHostWaitsForOneServer(t *testing.T) {
 	var standbys []string
 	var hung atomic.Int64
 	for range 5 {
-		standbys = append(standbys, serveHellos(t, func(*peerConn, wire.Hello) { hung.Add(1); <-answer }).addr)
+		standbys = append(standbys, serveHellos(t, func(*controltest.Peer, wire.Hello) { hung.Add(1); <-answer }).addr)
 	}
 	end := make(chan struct{})
-	host := serveHellos(t, func(n *peerConn, h wire.Hello) {
+	host := serveHellos(t, func(n *controltest.Peer, h wire.Hello) {
 		w := welcomeOf(n, "g", 1, time.Minute)
 		w.Servers = standbys
-		n.says(w)
+		n.Say(w)
 		if h.Group == "" { // the one that dies
 			<-end
-			n.conn.Close()
+			n.Conn.Close()
 		}
-		_, _ = n.frames.NextFrame(wire.MaxFrame)
+		_, _ = n.Frames.NextFrame(wire.MaxFrame)
 	})
-	c := newTestClient(t, controltest.Guest(host.addr, nodes), controltest.NewObserver())
+	c := newNode(t, controltest.Guest(host.addr, nodes), controltest.NewObserver())
 	timer, passed := c.network.timer, make(chan time.Time, 1)
 	c.network.timer = func(d time.Duration) (<-chan time.Time, func()) {
 		if d == stagger {
@@ -400,7 +390,7 @@ func TestARestartedHostWaitsForOneServer(t *testing.T) {
 		}
 		return timer(0)
 	}
-	if err := c.Connect(controltest.Context(t)); err != nil {
+	if err := c.connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	close(end)
@@ -420,22 +410,22 @@ func TestAHostIsStartedAgainWhileStandbysHang(t *testing.T) {
 	var standbys []string
 	var hung atomic.Int64
 	for range 5 {
-		standbys = append(standbys, serveHellos(t, func(*peerConn, wire.Hello) { hung.Add(1); <-answer }).addr)
+		standbys = append(standbys, serveHellos(t, func(*controltest.Peer, wire.Hello) { hung.Add(1); <-answer }).addr)
 	}
 	end := make(chan struct{})
-	first := serveHellos(t, func(n *peerConn, _ wire.Hello) {
+	first := serveHellos(t, func(n *controltest.Peer, _ wire.Hello) {
 		w := welcomeOf(n, "g", 1, time.Minute)
 		w.Servers = standbys
-		n.says(w)
+		n.Say(w)
 		<-end
-		n.conn.Close()
+		n.Conn.Close()
 	})
-	again := serveHellos(t, func(n *peerConn, _ wire.Hello) {
-		n.says(welcomeOf(n, "another", 1, time.Minute))
-		_, _ = n.frames.NextFrame(wire.MaxFrame)
+	again := serveHellos(t, func(n *controltest.Peer, _ wire.Hello) {
+		n.Say(welcomeOf(n, "another", 1, time.Minute))
+		_, _ = n.Frames.NextFrame(wire.MaxFrame)
 	})
 	const nodes = 1 << 20 // so that hellos have 10 s
-	c := newTestClient(t, controltest.Guest(first.addr, nodes), controltest.NewObserver())
+	c := newNode(t, controltest.Guest(first.addr, nodes), controltest.NewObserver())
 	var refused, started atomic.Bool
 	dial, timer := c.network.dial, c.network.timer
 	c.network.timer = func(d time.Duration) (<-chan time.Time, func()) { return timer(min(d, 10*time.Millisecond)) }
@@ -449,7 +439,7 @@ func TestAHostIsStartedAgainWhileStandbysHang(t *testing.T) {
 		refused.Store(true)
 		return nil, syscall.ECONNREFUSED
 	}
-	if err := c.Connect(controltest.Context(t)); err != nil {
+	if err := c.connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	close(end)
@@ -467,33 +457,33 @@ func TestAStandbyFindsAHostThatIsStartedAgain(t *testing.T) {
 	hang := make(chan struct{})
 	defer close(hang)
 	var asked atomic.Int64
-	first := serveHellos(t, func(*peerConn, wire.Hello) { asked.Add(1); <-hang })
+	first := serveHellos(t, func(*controltest.Peer, wire.Hello) { asked.Add(1); <-hang })
 	var host *peerServer
 	ready := make(chan struct{})
-	host = serveHellos(t, func(n *peerConn, _ wire.Hello) {
+	host = serveHellos(t, func(n *controltest.Peer, _ wire.Hello) {
 		<-ready
-		n.says(welcomeOf(n, "g", 1, time.Hour))
-		n.says(wire.Standbys{Invited: true})
+		n.Say(welcomeOf(n, "g", 1, time.Hour))
+		n.Say(wire.Standbys{Invited: true})
 		for {
-			f, err := n.frames.NextFrame(wire.MaxFrame)
+			f, err := n.Frames.NextFrame(wire.MaxFrame)
 			if err != nil {
 				return
 			}
 			if s, listens := f.(wire.Standby); listens {
-				n.says(wire.Standbys{List: []wire.StandbyNode{{Node: "a", Addr: first.addr}, {Node: "b", Addr: s.Addr}}, Invited: true})
+				n.Say(wire.Standbys{List: []wire.StandbyNode{{Node: "a", Addr: first.addr}, {Node: "b", Addr: s.Addr}}, Invited: true})
 				host.l.Close()
-				n.conn.Close()
+				n.Conn.Close()
 			}
 		}
 	})
 	close(ready)
-	again := serveHellos(t, func(n *peerConn, _ wire.Hello) {
-		n.says(welcomeOf(n, "another", 1, time.Minute))
-		_, _ = n.frames.NextFrame(wire.MaxFrame)
+	again := serveHellos(t, func(n *controltest.Peer, _ wire.Hello) {
+		n.Say(welcomeOf(n, "another", 1, time.Minute))
+		_, _ = n.Frames.NextFrame(wire.MaxFrame)
 	})
 	p := controltest.Params(host.addr, 2)
 	p.NodeID, p.LeaseTimeout = "b", time.Hour
-	c := newTestClient(t, p, controltest.NewObserver())
+	c := newNode(t, p, controltest.NewObserver())
 	dial := c.network.dial
 	c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
 		if to.String() == host.addr && asked.Load() > 0 {
@@ -501,7 +491,7 @@ func TestAStandbyFindsAHostThatIsStartedAgain(t *testing.T) {
 		}
 		return dial(ctx, to)
 	}
-	if err := c.Connect(controltest.Context(t)); err != nil {
+	if err := c.connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
 	testkit.Eventually(t, "it finds the host", func() bool { return again.hellos.Load() > 0 })
@@ -514,19 +504,19 @@ func TestAStandbyFindsAHostThatIsStartedAgain(t *testing.T) {
 // standby that has it when that host dies takes over by the list of the host before.
 func TestNewHostDiesBeforeItHasAList(t *testing.T) {
 	var host *peerServer
-	host = serveHellos(t, func(n *peerConn, _ wire.Hello) {
-		n.says(welcomeOf(n, "g", 1, time.Minute))
-		n.says(wire.Standbys{Invited: true})
+	host = serveHellos(t, func(n *controltest.Peer, _ wire.Hello) {
+		n.Say(welcomeOf(n, "g", 1, time.Minute))
+		n.Say(wire.Standbys{Invited: true})
 		for {
-			f, err := n.frames.NextFrame(wire.MaxFrame)
+			f, err := n.Frames.NextFrame(wire.MaxFrame)
 			if err != nil {
 				return
 			}
 			if s, listens := f.(wire.Standby); listens {
-				n.says(wire.Standbys{List: []wire.StandbyNode{{Node: "b", Addr: s.Addr}}, Invited: true})
-				n.says(wire.Standbys{Invited: true})
+				n.Say(wire.Standbys{List: []wire.StandbyNode{{Node: "b", Addr: s.Addr}}, Invited: true})
+				n.Say(wire.Standbys{Invited: true})
 				host.l.Close()
-				n.conn.Close()
+				n.Conn.Close()
 			}
 		}
 	})

@@ -1,4 +1,4 @@
-package client
+package discovery
 
 import (
 	"bufio"
@@ -26,31 +26,31 @@ const (
 )
 
 // startProbing begins to look at the endpoint.
-func (c *Client) startProbing() {
-	c.stopProbing()
-	if c.endpoint.port == 0 || c.host == nil {
+func (f *Finder) startProbing() {
+	f.stopProbing()
+	if f.endpoint.port == 0 || f.Start == nil {
 		return
 	}
-	ctx, cancel := context.WithCancel(c.life)
-	c.mu.Lock()
-	c.probing = cancel
-	c.mu.Unlock()
-	p := newProber(c, c.endpoint.host, uint16(c.endpoint.port))
-	c.helpers.Go(func() { p.run(ctx) })
+	ctx, cancel := context.WithCancel(f.life)
+	f.mu.Lock()
+	f.probing = cancel
+	f.mu.Unlock()
+	p := newProber(f, f.endpoint.host, uint16(f.endpoint.port))
+	f.helpers.Go(func() { p.run(ctx) })
 }
 
-func (c *Client) stopProbing() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.probing != nil {
-		c.probing()
-		c.probing = nil
+func (f *Finder) stopProbing() {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.probing != nil {
+		f.probing()
+		f.probing = nil
 	}
 }
 
 // prober looks at the addresses of the endpoint while this process hosts.
 type prober struct {
-	c    *Client
+	f    *Finder
 	host string
 	port uint16
 	wg   sync.WaitGroup
@@ -62,30 +62,30 @@ type prober struct {
 	told  string                  // the last refusal, as it was logged
 }
 
-func newProber(c *Client, host string, port uint16) *prober {
-	return &prober{c: c, host: host, port: port, held: map[netip.AddrPort]bool{}, cut: map[netip.AddrPort]bool{}}
+func newProber(f *Finder, host string, port uint16) *prober {
+	return &prober{f: f, host: host, port: port, held: map[netip.AddrPort]bool{}, cut: map[netip.AddrPort]bool{}}
 }
 
 func (p *prober) run(ctx context.Context) {
 	defer p.wg.Wait()
-	p.begun = p.c.network.now()
+	p.begun = p.f.network.now()
 	for ctx.Err() == nil {
-		addrs, err := p.c.network.lookup(ctx, p.host)
+		addrs, err := p.f.network.lookup(ctx, p.host)
 		if err == nil {
 			for _, a := range addrs {
 				p.look(ctx, netip.AddrPortFrom(a, p.port))
 			}
 		}
-		for _, a := range p.c.group.Passed() {
+		for _, a := range p.f.group.Passed() {
 			p.look(ctx, a)
 		}
 		p.mu.Lock()
 		pause := probeSeldom
-		if p.c.network.since(p.begun) < probeFirst {
+		if p.f.network.since(p.begun) < probeFirst {
 			pause = probeOften
 		}
 		p.mu.Unlock()
-		p.c.network.sleep(ctx, pause)
+		p.f.network.sleep(ctx, pause)
 	}
 }
 
@@ -106,22 +106,22 @@ func (p *prober) look(ctx context.Context, addr netip.AddrPort) {
 		defer p.mu.Unlock()
 		delete(p.held, addr)
 		if yielded {
-			p.begun = p.c.network.now()
+			p.begun = p.f.network.now()
 		}
 	})
 }
 
 // own reports whether an address is that of the server in this process.
 func (p *prober) own(addr netip.AddrPort) bool {
-	return p.c.group.Self() == addr.String() || slices.Contains(ownAddrs(p.c.group.Listening()), addr)
+	return p.f.group.Self() == addr.String() || slices.Contains(ownAddrs(p.f.group.Listening()), addr)
 }
 
 // probe asks the server at an address who it is. It returns when there is none, or when
 // one that belongs to the group is gone again; that it reports.
 func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
-	c := p.c
+	f := p.f
 	dctx, cancel := context.WithTimeout(ctx, probeSeldom)
-	raw, err := c.network.dial(dctx, addr)
+	raw, err := f.network.dial(dctx, addr)
 	cancel()
 	if err != nil {
 		p.isCut(addr, false)
@@ -131,32 +131,32 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 	defer conn.Close()
 	release := context.AfterFunc(ctx, func() { conn.Close() })
 	defer release()
-	wire.SetUserTimeout(conn, c.params.LeaseTimeout)
+	wire.SetUserTimeout(conn, f.Params.LeaseTimeout)
 	conn.SetDeadline(time.Now().Add(handshakeTimeout))
 	frames := wire.FrameReader{In: bufio.NewReaderSize(conn, wire.ReadBuffer)}
-	mine := c.group.Standing()
+	mine := f.group.Standing()
 	question := wire.Probe{
-		Software: rallypoint.Version(), RunID: c.params.RunID, Policy: c.params.Policy, Round: mine.Round, Node: mine.Node, Target: c.group.Current(),
+		Software: rallypoint.Version(), RunID: f.Params.RunID, Policy: f.Params.Policy, Round: mine.Round, Node: mine.Node, Target: f.group.Current(),
 	}
-	_, err = wire.ClientHandshake{Token: c.token, Addr: conn.RemoteAddr()}.Run(conn, &frames, wire.AppendFrame(nil, question))
+	_, err = wire.ClientHandshake{Token: f.token, Addr: conn.RemoteAddr()}.Run(conn, &frames, wire.AppendFrame(nil, question))
 	if err != nil {
 		p.unanswered(ctx, addr, err)
 		return false
 	}
-	if err := c.believe(conn); err != nil {
+	if err := f.believe(conn); err != nil {
 		p.refused(addr, err.Error())
 		return false
 	}
-	f, err := frames.NextFrame(wire.MaxHelloFrame)
+	frame, err := frames.NextFrame(wire.MaxHelloFrame)
 	if err != nil {
 		p.unanswered(ctx, addr, fmt.Errorf("it does not answer: %w", wire.NoEOF(err)))
 		return false
 	}
 	p.isCut(addr, false)
-	answer, ok := f.(wire.Probed)
+	answer, ok := frame.(wire.Probed)
 	switch {
 	case !ok:
-		p.refused(addr, "it answers with a frame "+wire.NameOf(f))
+		p.refused(addr, "it answers with a frame "+wire.NameOf(frame))
 		return false
 	case answer.Err != nil:
 		p.refused(addr, answer.Err.Text)
@@ -165,7 +165,7 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 		theirs := succession.Standing{Group: answer.Target.Group, Term: answer.Target.Term, Node: answer.Node, Round: answer.Round}
 		if mine != theirs && succession.Believable(theirs.Term) && succession.Yields(mine, theirs) {
 			answer.Target.Host = standby.PlainAddr(addr).String()
-			c.stepDown(answer.Target, "node "+answer.Node+" hosts this run at "+addr.String())
+			f.stepDown(answer.Target, "node "+answer.Node+" hosts this run at "+addr.String())
 		}
 		return false
 	}
@@ -202,6 +202,6 @@ func (p *prober) refused(addr netip.AddrPort, why string) {
 	p.told = why
 	p.mu.Unlock()
 	if told != why {
-		p.c.log.Warn("the endpoint does not lead to this job's control plane: "+why, "address", addr.String())
+		p.f.Log.Warn("the endpoint does not lead to this job's control plane: "+why, "address", addr.String())
 	}
 }

@@ -1,0 +1,208 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"strings"
+	"syscall"
+	"time"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
+	"rallypoint/core/rendezvous"
+)
+
+// findOrHost finds the control plane or starts to host it: connect first, then bind.
+func (f *Finder) findOrHost(ctx context.Context) (*Conn, error) {
+	start := time.Now()
+	s := &f.endpoint
+	if s.host == "" {
+		host, port, err := params.ParseEndpoint(f.Params.Endpoint, params.DefaultPort)
+		if err != nil {
+			return nil, err
+		}
+		s.host, s.port = host, port
+	}
+	if err := f.checkPort(); err != nil {
+		return nil, err
+	}
+	told := &connectProgress{f: f, start: start}
+	foreign := &foreignWarning{f: f, start: start}
+	pause := f.newBackoff()
+	var last error
+	for {
+		l, err := f.tryOnce(ctx, foreign)
+		if err == nil {
+			return l, nil
+		}
+		var refusal *rendezvous.Error
+		if errors.As(err, &refusal) {
+			return nil, refusal
+		}
+		if last == nil || ctx.Err() == nil { // an attempt that ctx has ended says less
+			last = err
+		}
+		told.tell(last)
+		foreign.failed(last)
+		if !pause.Wait(ctx) {
+			return nil, f.notFound(ctx, last, time.Since(start))
+		}
+	}
+}
+
+// checkPort refuses an endpoint whose port only this process could know.
+func (f *Finder) checkPort() error {
+	host := f.Params.IsHost
+	switch {
+	case f.endpoint.port != 0, host != nil && *host:
+		return nil
+	case host != nil:
+		return rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the endpoint %q has port 0, which only its host could know, and is_host=0: give the port of the control plane", f.Params.Endpoint)
+	case f.Params.Max > 1:
+		return rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the endpoint %q has port 0, so that other nodes could not find it, but the run has up to %d nodes: give a port", f.Params.Endpoint, f.Params.Max)
+	}
+	return nil
+}
+
+// tryOnce makes one attempt. An error other than a *rendezvous.Error may pass.
+func (f *Finder) tryOnce(ctx context.Context, foreign *foreignWarning) (*Conn, error) {
+	s := &f.endpoint
+	isHost := f.Params.IsHost
+	if isHost != nil && *isHost && s.hosted == nil {
+		return f.hostAnyway(ctx, foreign)
+	}
+	if err := f.resolve(ctx); err != nil {
+		return nil, err
+	}
+	f.noteLoopback()
+	var err error
+	if s.port != 0 || s.hosted != nil {
+		var l *Conn
+		if l, err = foreign.dial(ctx); err == nil {
+			return l, nil
+		}
+	}
+	if s.hosted != nil || isHost != nil || ctx.Err() != nil || s.port != 0 && !errors.Is(err, syscall.ECONNREFUSED) {
+		return nil, err
+	}
+	where := elect(s.host, s.addrs, f.network.locals)
+	switch {
+	case !where.candidate && s.port == 0:
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the endpoint %q has port 0, which only its host could know, and is not this machine: %s resolves to %s; %s",
+			f.Params.Endpoint, s.host, listed(s.addrs), where.why)
+	case !where.candidate:
+		return nil, err
+	}
+	if bindErr := f.startHosting(ctx, where); bindErr != nil {
+		if s.port == 0 {
+			return nil, rendezvous.Errorf(rendezvous.CodeConnection, "cannot host the control plane at %s: %v", s.name(), bindErr)
+		}
+		// In use: another process of this machine was quicker.
+		return nil, fmt.Errorf("%w; hosting it here: %w", err, bindErr)
+	}
+	return f.dialHello(ctx, s.targets())
+}
+
+// dialHello connects to one of the addresses, says hello, and follows a redirect.
+func (f *Finder) dialHello(ctx context.Context, to []netip.AddrPort) (*Conn, error) {
+	conn, err := f.network.dialAny(ctx, to)
+	if err != nil {
+		return nil, err
+	}
+	l, err := f.openConn(ctx, conn)
+	return f.follow(ctx, l, err)
+}
+
+// follow goes where the answer to a hello has sent this node, if it has.
+func (f *Finder) follow(ctx context.Context, l *Conn, err error) (*Conn, error) {
+	var moved *wire.Redirected
+	if errors.As(err, &moved) {
+		if addr, err := netip.ParseAddrPort(f.accept(moved.To)); err == nil {
+			return (&search{f: f}).race(ctx, []netip.AddrPort{addr})
+		}
+	}
+	return l, err
+}
+
+// noteLoopback remembers that other machines cannot reach the endpoint.
+func (f *Finder) noteLoopback() {
+	if f.Params.Max == 1 || !loopbackName(f.endpoint.host) {
+		return
+	}
+	f.mu.Lock()
+	f.warning = fmt.Sprintf("the endpoint %s is this machine's loopback, which nodes on other machines cannot reach; give the name or address of the host if there are others", f.endpoint.name())
+	f.mu.Unlock()
+}
+
+// Hint adds to what a node waits for what is odd about the endpoint: a node that is
+// missing may look for it on its own machine.
+func (f *Finder) Hint(p rendezvous.Progress) rendezvous.Progress {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.warning != "" && !p.Spare {
+		p.Detail = strings.TrimPrefix(p.Detail+"; "+f.warning, "; ")
+	}
+	return p
+}
+
+// notFound is the error of a search that ran out of time.
+func (f *Finder) notFound(ctx context.Context, last error, tried time.Duration) error {
+	if errors.Is(ctx.Err(), context.Canceled) {
+		return rendezvous.Errorf(rendezvous.CodeCanceled, "run %q: connecting to the control plane at %s was canceled after %s; last error: %v",
+			f.Params.RunID, f.endpoint.name(), tried.Round(time.Millisecond), last)
+	}
+	return rendezvous.Errorf(rendezvous.CodeConnection, "run %q: no control plane found at %s, tried for %s; last error: %v; %s",
+		f.Params.RunID, f.endpoint.name(), tried.Round(time.Millisecond), last, f.compared())
+}
+
+// compared says why this process does not host, and what to do.
+func (f *Finder) compared() string {
+	s := &f.endpoint
+	const check = "check that the host's node runs and that the endpoint is right"
+	switch {
+	case f.Params.IsHost != nil && *f.Params.IsHost:
+		return "this node is to host it (is_host=1)"
+	case f.Params.IsHost != nil:
+		return "this node is not to host it (is_host=0); " + check
+	case s.addrs == nil:
+		return "without an address it is not known which machine hosts; check the name, or give is_host=1 to the one node that is to host"
+	}
+	var parts []string
+	if !loopbackName(s.host) || len(s.addrs) > 1 {
+		parts = append(parts, fmt.Sprintf("%s resolves to %s", s.host, listed(s.addrs)))
+	}
+	where := elect(s.host, s.addrs, f.network.locals)
+	parts = append(parts, where.why)
+	if where.candidate {
+		return strings.Join(parts, "; ") + "; check which program holds the port"
+	}
+	parts = append(parts, "so another machine is to host", check,
+		"if the endpoint is this machine under an address that its interfaces do not carry (NAT, floating), give is_host=1 to this one node")
+	return strings.Join(parts, "; ")
+}
+
+// connectProgress tells the observer what findOrHost waits for, in the rhythm of a
+// server's progress.
+type connectProgress struct {
+	f     *Finder
+	start time.Time
+	last  time.Time
+	text  rendezvous.Progress
+}
+
+func (c *connectProgress) tell(err error) {
+	now := time.Now()
+	if now.Sub(c.start) < wire.ProgressFirst || now.Sub(c.last) < wire.ProgressEvery {
+		return
+	}
+	text := rendezvous.Progress{Headline: "looking for the control plane at " + c.f.endpoint.name(), Detail: err.Error()}
+	if text != c.text {
+		c.last, c.text = now, text
+		c.f.Observer.Progressed(text)
+	}
+}

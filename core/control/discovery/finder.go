@@ -1,0 +1,186 @@
+package discovery
+
+import (
+	"context"
+	"log/slog"
+	"net"
+	"net/netip"
+	"sync"
+	"sync/atomic"
+
+	"rallypoint/core/control/standby"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/member"
+	"rallypoint/core/params"
+	"rallypoint/core/peer"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
+	"rallypoint/internal/backoff"
+)
+
+// Config says for which node a Finder searches.
+type Config struct {
+	Params   params.Params
+	Node     string          // its id
+	Observer member.Observer // is told for what the search waits, and when the control plane is out of reach
+	Log      *slog.Logger
+	Start    StartHost // starts a control plane in this process; nil: never
+
+	// Hello is what the node says of itself now. The finder adds what it knows of the servers.
+	Hello func() wire.Hello
+}
+
+// Finder finds the control plane of a node's run. Find comes first, then Again after each
+// connection that has ended; these and Answer are called by one goroutine at a time.
+type Finder struct {
+	Config
+	network network
+
+	life    context.Context // of the helpers; ends with Close
+	cancel  context.CancelFunc
+	helpers sync.WaitGroup // liveness connections and probing
+
+	group   *standby.Group // what is known of the servers of the run; nil: one node is all
+	servers *peer.Check    // whose control plane is believed; nil: every user's
+	token   *secret.Token  // nil: none; set by Find
+
+	// Of the goroutine that searches.
+	endpoint   endpoint
+	listening  []netip.AddrPort // of the server in this process
+	atEndpoint bool             // that server is where the endpoint points to
+	pause      *backoff.Backoff // between attempts, once a connection is gone
+	ignoring   string           // why a redirect was not followed, as it was logged last
+	moved      int              // connections in a row that were opened, and ended by a redirect at once
+	unanswered atomic.Int32     // hellos in a row that a server did not answer, since the last welcome
+
+	mu      sync.Mutex
+	hosting Host // nil: this process does not host
+	waiting Host // the server in this process that stands by; nil: there is none
+	probing context.CancelFunc
+	warning string
+	leaving bool // this node goes, and its control plane with it
+}
+
+// New makes a finder, which touches no network before Find.
+func New(cfg Config) *Finder {
+	f := &Finder{Config: cfg, network: systemNetwork()}
+	p := &f.Params
+	if f.Start == nil {
+		never := false
+		p.IsHost = &never
+	}
+	if p.Max > 1 {
+		f.group = standby.NewGroup(p.RunID, f.Node, p.LeaseTimeout, p.NoQuorum)
+	}
+	if p.TokenFile == "" && p.OneMachine() && (p.IsHost == nil || *p.IsHost) {
+		f.servers = peer.NewCheck(p, &net.TCPAddr{})
+	}
+	f.pause = f.newBackoff()
+	f.life, f.cancel = context.WithCancel(context.Background())
+	return f
+}
+
+// Find finds the control plane or starts to host it. Refusals are *rendezvous.Errors; when
+// ctx ends first the error says what was tried, and Find may be called again.
+func (f *Finder) Find(ctx context.Context) (*Conn, error) {
+	if f.Params.TokenFile != "" && f.token == nil {
+		token, err := secret.OpenToken(f.Params.TokenFile, f.Log)
+		if err != nil {
+			return nil, err
+		}
+		f.token = token
+	}
+	l, err := f.findOrHost(ctx)
+	if err != nil {
+		f.stopHosting()
+		f.endpoint.hosted = nil
+		return nil, err
+	}
+	f.follows(l)
+	if f.group != nil && f.Start != nil {
+		f.helpers.Go(f.keepLiveness)
+	}
+	return l, nil
+}
+
+// Again finds the control plane after cause has ended a connection. told means that the
+// control plane has said why, so that its loss is no news for the observer. The error is a
+// refusal, or tells that the search has ended with ctx or for Leave.
+func (f *Finder) Again(ctx context.Context, l *Conn, cause error, told bool) (*Conn, error) {
+	f.mu.Lock()
+	leaving := f.leaving
+	f.mu.Unlock()
+	if leaving || !f.pace(ctx, l, cause) {
+		return nil, context.Canceled
+	}
+	f.resign()
+	s := f.newSearch(l, cause)
+	l, err := s.reconnect(ctx, cause, told)
+	if err != nil {
+		return nil, err
+	}
+	f.follows(l)
+	s.succeeded(l)
+	return l, nil
+}
+
+// follows notes which server this node is connected to.
+func (f *Finder) follows(l *Conn) {
+	if f.group != nil && l.Welcome.Group != "" {
+		f.group.Follow(l.Welcome, l.Addr.String())
+	}
+}
+
+// Answer returns the answer to a frame by which the host tells of those that stand by, or
+// asks this node to; nil: it has none.
+func (f *Finder) Answer(l *Conn, said wire.Frame) wire.Frame {
+	if f.group == nil {
+		return nil
+	}
+	switch said := said.(type) {
+	case wire.Standbys:
+		return f.listed(l, said)
+	case wire.Transfer:
+		return f.transfer(l, said)
+	}
+	return nil
+}
+
+// Hosting reports whether the control plane runs in this process.
+func (f *Finder) Hosting() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.hosting != nil
+}
+
+// Leave gives a control plane in this process to a standby, or waits until no other node
+// is connected to it, at most until ctx ends. This node searches no more after it has given it away.
+func (f *Finder) Leave(ctx context.Context) {
+	f.mu.Lock()
+	host := f.hosting
+	f.leaving = host != nil && f.group != nil && ctx.Err() == nil
+	handOn := f.leaving
+	f.mu.Unlock()
+	if host == nil || handOn && host.Transfer(ctx) {
+		return
+	}
+	if err := host.WaitIdle(ctx, f.Hello().Session); err != nil {
+		f.Log.Warn("the control plane in this process ends while other nodes are connected", "waited for them", err)
+	}
+}
+
+// Close ends what runs in this process: liveness connections, probing, and the server. The
+// search has ended.
+func (f *Finder) Close() {
+	f.cancel()
+	f.helpers.Wait()
+	f.stopHosting()
+}
+
+// called is what log lines call a node: its machine, unless it is this node's, too.
+func (f *Finder) called(node string) string {
+	if machine := rendezvous.MachineOf(node); machine != rendezvous.MachineOf(f.Node) {
+		return machine
+	}
+	return node
+}

@@ -1,0 +1,473 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"syscall"
+	"time"
+
+	"rallypoint/core/control/standby"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+	"rallypoint/core/succession"
+	"rallypoint/internal/backoff"
+	"rallypoint/internal/wording"
+)
+
+const (
+	// evidencePatience bounds one fresh dial to a host whose connection has ended, hello
+	// included.
+	evidencePatience = 2 * time.Second
+	// recheck is how often a standby that waits, and a node whose servers keep silent, looks at
+	// the host once more.
+	recheck = 200 * time.Millisecond
+	// firstAnswer is about how long a server that is found again may take to answer a hello,
+	// beside what all nodes of the job take. It doubles with each one that has no answer, up
+	// to handshakeTimeout.
+	firstAnswer = 2 * time.Second
+	// silenceEvery is how often the log tells that the host is silent.
+	silenceEvery = 10 * time.Second
+)
+
+// errEarlier is why a server is not followed.
+var errEarlier = errors.New("it is a server of an earlier term, which another one has succeeded")
+
+// search is how a node finds its control plane again after a connection to it is gone.
+// It belongs to the goroutine that calls Again.
+type search struct {
+	f        *Finder
+	last     wire.Welcome   // of the connection that is gone
+	addr     netip.AddrPort // of the server that was dialled
+	begun    time.Time
+	evidence succession.Evidence
+	proven   time.Time // when the evidence was complete; zero: it is not
+	to       string    // where the last redirect points to; "": nowhere
+	orderly  bool      // the server itself has named its successor
+	asked    bool      // all that stand by were asked once
+	told     string    // why no takeover follows, as it was logged last
+	silent   time.Time // when the log told last that the host is silent
+	first    bool
+	hostErr  error  // how the last hello to the host that is gone has ended
+	unlook   func() // ends what look has opened; nil: it was not called
+}
+
+func (f *Finder) newSearch(l *Conn, cause error) *search {
+	s := &search{f: f, last: l.Welcome, addr: l.Addr, begun: f.network.now(), first: true}
+	s.evidence = succession.Evidence{Ended: store.EndedByPeer(cause), Direct: l.direct()}
+	s.silent = s.begun
+	var to *wire.Redirected
+	if errors.As(cause, &to) {
+		s.orderly, s.evidence.Ended = true, true // it says itself that it does not host
+		switch {
+		case f.endpoint.hosted != nil:
+		case to.To.Host == l.Addr.String():
+			f.ignored(inACircle, to.To)
+		default:
+			s.to = f.accept(to.To)
+		}
+	}
+	return s
+}
+
+// reconnect finds the control plane again after err has ended a connection. The
+// observer hears of the loss at once, or, if the control plane itself has ended
+// the connection, only if the first attempt fails. The error is a refusal, or
+// that of ctx; an authentication that fails is tried on, since this node was let in
+// before.
+func (s *search) reconnect(ctx context.Context, err error, told bool) (*Conn, error) {
+	f := s.f
+	lost, denied := !told && !s.orderly, false
+	if lost {
+		s.reportLoss(err)
+	}
+	for {
+		l, err := s.attempt(ctx)
+		if err == nil {
+			if lost {
+				f.Observer.ConnectionChanged(nil)
+			}
+			return l, nil
+		}
+		var refusal *rendezvous.Error
+		if errors.As(err, &refusal) && refusal.Code != rendezvous.CodeAuth {
+			return nil, refusal
+		}
+		if refusal != nil && !denied { // the token is being changed, perhaps
+			denied = true
+			f.Log.Warn(refusal.Text + "; trying on")
+		}
+		if !lost && ctx.Err() == nil {
+			lost = true
+			s.reportLoss(err)
+		}
+		if !f.pause.Wait(ctx) {
+			return nil, ctx.Err()
+		}
+	}
+}
+
+func (s *search) reportLoss(err error) {
+	s.f.Observer.ConnectionChanged(rendezvous.Errorf(rendezvous.CodeConnection, "run %q: the control plane at %s is out of reach, trying on: %v",
+		s.f.Params.RunID, s.f.endpoint.name(), err))
+}
+
+// pace keeps a node from going round among servers that let it in and end the connection
+// at once. It reports false if ctx ends.
+func (f *Finder) pace(ctx context.Context, l *Conn, cause error) bool {
+	if time.Since(l.opened) > time.Second {
+		f.pause.Reset()
+		f.moved, f.ignoring = 0, ""
+		return true
+	}
+	var to *wire.Redirected
+	if errors.As(cause, &to) {
+		f.moved++
+	}
+	if to != nil && f.moved >= wire.MaxRedirects && f.ignoring == "" {
+		f.ignoring = "again and again"
+		f.Log.Warn("servers redirect this node again and again; trying on, with pauses", "redirects", f.moved, "from", l.Addr.String(), "host", to.To.Host)
+	}
+	return f.pause.Wait(ctx)
+}
+
+// accept returns where a redirect leads; "" if it leads nowhere: it names no address, this
+// process, or an earlier server of the group.
+func (f *Finder) accept(to wire.Redirect) string {
+	if to.Host == "" || f.group == nil {
+		return ""
+	}
+	wrong := ""
+	addr, err := netip.ParseAddrPort(to.Host)
+	current := f.group.Current()
+	switch {
+	case err != nil || addr.Addr().IsUnspecified() || addr.Addr().IsMulticast() || addr.Port() == 0:
+		wrong = "its address is none"
+	case !succession.Believable(to.Term):
+		wrong = fmt.Sprintf("there is no term %d", to.Term)
+	case to.Host == f.group.Self():
+		wrong = "it points to this process"
+	case to.Group == current.Group && to.Term < current.Term:
+		wrong = fmt.Sprintf("its term %d is over", to.Term)
+	}
+	if wrong != "" {
+		f.ignored(wrong, to)
+		return ""
+	}
+	return to.Host
+}
+
+const inACircle = "it points back to a server that sends this node on"
+
+// ignored tells, once in a row, that a redirect is not followed.
+func (f *Finder) ignored(why string, to wire.Redirect) {
+	if f.ignoring != why {
+		f.ignoring = why
+		f.Log.Warn("ignored a redirect: "+why, "host", to.Host, "term", to.Term)
+	}
+}
+
+// attempt tries once to reach the control plane, or takes it over.
+func (s *search) attempt(ctx context.Context) (*Conn, error) {
+	f := s.f
+	if f.endpoint.hosted != nil {
+		return f.dialHello(ctx, f.endpoint.hosted)
+	}
+	if f.group == nil || s.last.Group == "" {
+		if err := f.resolve(ctx); err != nil {
+			return nil, err
+		}
+		return f.dialHello(ctx, f.endpoint.targets())
+	}
+	if s.first {
+		s.first = false
+		f.group.Lost(s.evidence, s.last.Group, s.last.Term)
+		f.group.Ask()
+	}
+	if to := s.to; to != "" {
+		s.to = ""
+		if addr, err := netip.ParseAddrPort(to); err == nil {
+			if l, err := s.race(ctx, []netip.AddrPort{addr}); err == nil {
+				return l, nil
+			}
+		}
+	}
+	l, decided, err := s.succeed(ctx)
+	if s.unlook != nil {
+		s.unlook()
+		s.unlook = nil
+	}
+	if decided {
+		return l, err
+	}
+	return s.askAll(ctx)
+}
+
+// succeed is a standby's way: it gathers evidence and decides, again and again, until it
+// is connected. It reports false if nothing is to be decided: this node does not stand by,
+// or cannot tell.
+func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error) {
+	f := s.f
+	for ctx.Err() == nil {
+		waited := time.Duration(0)
+		if !s.proven.IsZero() {
+			waited = s.since(s.proven)
+		}
+		changed := f.group.Changed()
+		if to := f.group.Newer(s.last.Group, s.last.Term); to != "" {
+			if l, _ = s.reach(ctx, to, true); l != nil {
+				return l, true, nil
+			} // it may be dead, too
+		}
+		v, standsBy := f.group.View(s.evidence, s.last.Term, waited)
+		if !standsBy {
+			return nil, false, nil
+		}
+		switch d := succession.Decide(v); d.Act {
+		case succession.TakeOver:
+			if s.unlook == nil {
+				s.unlook = f.look(ctx)
+				continue
+			}
+			l, err = s.takeOver(ctx, d.Term, v.Waited >= v.Lease)
+			return l, true, err
+		case succession.Gather:
+			// What does not know the token has the host's port now, perhaps, and is not asked alone.
+			if l, err = s.gather(ctx); l != nil || isRefusal(err) && !isAuth(err) {
+				return l, true, err
+			}
+			if !s.evidence.Proves() {
+				return nil, false, nil
+			}
+		case succession.Follow:
+			if l, err = s.reach(ctx, f.group.AddrOf(d.Node), d.Term > 0); l != nil || isRefusal(err) {
+				return l, true, err
+			}
+			s.pause(ctx, changed, succession.DialEvery)
+		case succession.Wait:
+			s.pause(ctx, changed, recheck)
+			if l, _, err = s.dialOnce(ctx); l != nil || isRefusal(err) && !isAuth(err) {
+				return l, true, err
+			}
+		default:
+			if s.evidence.Ended && s.told != d.Why {
+				s.told = d.Why
+				f.Log.Warn("this node does not take the control plane over: " + d.Why)
+			}
+			return nil, false, nil
+		}
+	}
+	return nil, true, ctx.Err()
+}
+
+// takeOver makes this node host, and connects it to itself. waited tells that others had
+// their turn before.
+func (s *search) takeOver(ctx context.Context, term uint64, waited bool) (*Conn, error) {
+	f := s.f
+	if waited {
+		f.Log.Warn("the standbys that go first do not answer: this node takes over", "waited", s.since(s.proven).Round(time.Millisecond))
+	}
+	f.takeOver(term, s.since(s.begun), false)
+	f.Log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", s.ago()),
+		"host", f.called(s.last.HostNode), "term", term)
+	return f.dialHello(ctx, f.endpoint.hosted)
+}
+
+func isRefusal(err error) bool {
+	var refusal *rendezvous.Error
+	return errors.As(err, &refusal)
+}
+
+// pause waits until a word changes, at most for d.
+func (s *search) pause(ctx context.Context, changed <-chan struct{}, d time.Duration) {
+	fired, stop := s.f.network.timer(d)
+	defer stop()
+	select {
+	case <-changed:
+	case <-fired:
+	case <-ctx.Done():
+	}
+}
+
+// gather dials the host until the evidence is complete or points elsewhere. A connection
+// is returned if the host, or one that was started in its place, answers.
+func (s *search) gather(ctx context.Context) (*Conn, error) {
+	for tries := 0; ctx.Err() == nil && tries < 40; tries++ {
+		l, dial, err := s.dialOnce(ctx)
+		switch {
+		case l != nil || isRefusal(err):
+			return l, err
+		case dial == succession.DialSilent || dial == succession.DialAnswered:
+			return nil, err
+		case s.evidence.Proves():
+			s.proven = s.f.network.now()
+			return nil, nil
+		}
+		s.f.network.sleep(ctx, succession.DialEvery)
+	}
+	return nil, ctx.Err()
+}
+
+// dialOnce dials the address of the host that is gone, and counts how that ends.
+func (s *search) dialOnce(ctx context.Context) (*Conn, succession.Dial, error) {
+	ctx, cancel := context.WithTimeout(ctx, evidencePatience)
+	defer cancel()
+	dial := succession.DialSilent
+	l, err := s.f.sayHello(ctx, s.addr)
+	var to *wire.Redirected
+	switch {
+	case err == nil, isRefusal(err):
+		dial = succession.DialAnswered
+	case errors.As(err, &to):
+		dial, s.to = succession.DialAnswered, s.f.accept(to.To)
+	case errors.Is(err, syscall.ECONNREFUSED):
+		dial = succession.DialRefused
+	case store.EndedByPeer(err):
+		dial = succession.DialBroken
+	}
+	s.evidence.Observe(dial)
+	return l, dial, err
+}
+
+// reach says hello to a standby that hosts, or is about to: while that one is silent to the
+// host that is gone, too, which may be started again.
+func (s *search) reach(ctx context.Context, to string, hosts bool) (*Conn, error) {
+	addr, err := netip.ParseAddrPort(to)
+	if err != nil {
+		return nil, err
+	}
+	list := []netip.AddrPort{addr}
+	if !hosts {
+		list = append(list, s.addr)
+	}
+	ctx, cancel := context.WithTimeout(ctx, standby.HoldHello+evidencePatience)
+	defer cancel()
+	return s.race(ctx, list)
+}
+
+// askAll tries the server that is gone once more and all that stand by, then the endpoint. One
+// whose process is dead, most likely, has its turn behind the first standby: it may have been
+// started again while the standbys are silent.
+func (s *search) askAll(ctx context.Context) (*Conn, error) {
+	f := s.f
+	if !s.asked {
+		s.asked = true
+		// The nodes of a large job do not all come at one time.
+		if !f.network.sleep(ctx, backoff.Below(min(time.Duration(f.Params.Max)*reconnectPerNode, reconnectSpread))) {
+			return nil, ctx.Err()
+		}
+	}
+	var others []netip.AddrPort
+	for _, text := range append(f.group.Current().Servers, s.last.Servers...) {
+		if addr, err := netip.ParseAddrPort(text); err == nil && text != f.group.Self() {
+			others = append(others, addr)
+		}
+	}
+	if len(others) > 2 {
+		backoff.Shuffle(others[1:])
+	}
+	place := 0
+	if s.evidence.Ended && s.evidence.Direct { // a standby knows, if it lives
+		place = min(1, len(others))
+	}
+	list := slices.Insert(others, place, s.addr)
+	resolveErr := f.resolve(ctx)
+	if isRefusal(resolveErr) {
+		return nil, resolveErr
+	}
+	if resolveErr == nil {
+		list = append(list, f.endpoint.targets()...)
+	}
+	l, err := s.race(ctx, list)
+	if err != nil {
+		s.notice()
+	}
+	return l, err
+}
+
+// notice tells from time to time that the host is silent, and what that means; and it sees
+// a host that was silent die.
+func (s *search) notice() {
+	err := s.hostErr
+	var moved *wire.Redirected
+	if store.EndedByPeer(err) && !s.evidence.Ended {
+		s.evidence.Ended = true // a connection to it stood, and was ended by its side
+		s.f.group.Lost(s.evidence, s.last.Group, s.last.Term)
+		s.f.group.Ask()
+	}
+	if err == nil || errors.Is(err, syscall.ECONNREFUSED) || store.EndedByPeer(err) || errors.As(err, &moved) || s.since(s.silent) < silenceEvery {
+		return
+	}
+	s.silent = s.f.network.now()
+	s.f.Log.Warn(fmt.Sprintf("the host is silent for %s: its machine or network is down, or the process is stopped; no node takes over without proof; restart it, or end the job",
+		s.ago()), "host", s.f.called(s.last.HostNode))
+}
+
+func (s *search) since(t time.Time) time.Duration { return s.f.network.since(t) }
+
+// ago is the time since the connection was lost as the log shows it.
+func (s *search) ago() string { return wording.Seconds(s.since(s.begun)) }
+
+// mayStartAgain reports whether a host is started again at an address: where it has hosted, and
+// at the endpoint.
+func (s *search) mayStartAgain(addr netip.AddrPort) bool {
+	return addr == s.addr || slices.Contains(s.f.endpoint.targets(), addr)
+}
+
+func isAuth(err error) bool {
+	var refusal *rendezvous.Error
+	return errors.As(err, &refusal) && refusal.Code == rendezvous.CodeAuth
+}
+
+// sayHello says hello to one server. It does not go back to an earlier server of the group.
+func (f *Finder) sayHello(ctx context.Context, addr netip.AddrPort) (*Conn, error) {
+	dialCtx, cancel := context.WithTimeout(ctx, dialTimeout)
+	defer cancel()
+	conn, err := f.network.dial(dialCtx, addr)
+	if err != nil {
+		return nil, err
+	}
+	// A kernel whose queue of new connections is full drops them, those that this side takes
+	// for open included, and retries in step with all others of the crowd. A new connection
+	// after a random time is let in sooner.
+	patience := backoff.Jitter((firstAnswer + min(f.crowdTime(), handshakeTimeout)) << min(f.unanswered.Load(), 8))
+	helloCtx, cancelHello := context.WithTimeout(ctx, min(patience, handshakeTimeout))
+	defer cancelHello()
+	l, err := f.openConn(helloCtx, conn)
+	if err != nil {
+		if helloCtx.Err() != nil && ctx.Err() == nil {
+			f.unanswered.Add(1)
+		}
+		return nil, err
+	}
+	f.unanswered.Store(0)
+	current := f.group.Current()
+	if l.Welcome.Group == current.Group && l.Welcome.Term < current.Term || l.Welcome.Group != "" && !succession.Believable(l.Welcome.Term) {
+		l.Close()
+		return nil, errEarlier
+	}
+	return l, nil
+}
+
+// succeeded tells that another server hosts than before.
+func (s *search) succeeded(l *Conn) {
+	w := l.Welcome
+	switch {
+	case s.f.moved > wire.MaxRedirects: // which was told
+	case s.f.Hosting() || w.Group == "" || w.Group == s.last.Group && w.Term == s.last.Term:
+	case s.orderly:
+		s.f.Log.Info("node "+s.f.called(w.HostNode)+" hosts the control plane now", "address", l.Addr.String(), "term", w.Term)
+	case w.Group == s.last.Group && s.evidence.Ended:
+		s.f.Log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): node %s hosts now", s.ago(), s.f.called(w.HostNode)),
+			"address", l.Addr.String(), "term", w.Term)
+	default:
+		s.f.Log.Warn("node "+s.f.called(w.HostNode)+" hosts the control plane now", "address", l.Addr.String(), "term", w.Term)
+	}
+	if w.Embedded && !s.last.Embedded {
+		s.f.Log.Warn("the control plane at " + s.f.endpoint.name() + " was a server of its own, and now a node of this run hosts it; " +
+			"start nodes whose endpoint is meant for `rallypoint serve` with is_host=0, so that none of them takes its place while it is down")
+	}
+}

@@ -1,0 +1,161 @@
+package discovery
+
+import (
+	"context"
+	"errors"
+	"net"
+	"net/netip"
+	"time"
+
+	"rallypoint/core/control/standby"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/succession"
+)
+
+// takeOver makes the server in waiting of this process the host; left tells that the node
+// which hosted hands the control plane on.
+func (f *Finder) takeOver(term uint64, took time.Duration, left bool) {
+	f.mu.Lock()
+	f.hosting, f.waiting = f.waiting, nil
+	f.mu.Unlock()
+	f.endpoint.hosted = ownAddrs(f.listening)
+	f.group.Lead(rendezvous.Succession{Term: term, Facts: f.Hello().Claim.Facts, Left: left}, f.network.now(), took)
+	f.startProbing()
+}
+
+// resign notes that the server of this process does not host any more.
+func (f *Finder) resign() {
+	f.mu.Lock()
+	resigned := f.hosting != nil && f.group != nil && !f.group.Hosting()
+	if resigned {
+		f.hosting, f.waiting = nil, f.hosting
+	}
+	f.mu.Unlock()
+	if resigned {
+		f.stopProbing()
+		f.endpoint.hosted = nil
+	}
+}
+
+// listed takes the host's list of standbys, and what it asks of this node.
+func (f *Finder) listed(l *Conn, said wire.Standbys) wire.Frame {
+	if f.Start == nil {
+		return nil
+	}
+	f.mu.Lock()
+	hosting, waiting := f.hosting != nil, f.waiting != nil
+	f.mu.Unlock()
+	if hosting {
+		return nil
+	}
+	f.group.SetList(said.List)
+	switch {
+	case said.Invited && !l.standsBy:
+		l.standsBy = true
+		return f.standBy(l)
+	case !said.Invited && waiting && !f.atEndpoint:
+		l.standsBy = false
+		f.stopWaiting()
+	}
+	return nil
+}
+
+var errHostsPort = errors.New("the port is the host's")
+
+// standBy opens the listener of a standby unless there is one, and says where it is.
+func (f *Finder) standBy(l *Conn) wire.Standby {
+	tcp, ok := l.LocalAddr().(*net.TCPAddr)
+	if !ok || tcp.Zone != "" {
+		return f.cannotStandBy("this node reaches the host by an address that means nothing elsewhere")
+	}
+	own := tcp.AddrPort().Addr().Unmap()
+	for _, a := range f.listening {
+		if a.Addr().IsUnspecified() || a.Addr() == own {
+			return f.standsBy(netip.AddrPortFrom(own, a.Port()))
+		}
+	}
+	f.stopWaiting()
+	ctx, cancel := context.WithTimeout(f.life, evidencePatience)
+	defer cancel()
+	// Not where the host listens, or has a moment ago: what answers there would be this
+	// process, and no refused dial could prove that the host's is dead.
+	at := netip.AddrPortFrom(own, uint16(f.endpoint.port))
+	var listener net.Listener
+	err := errHostsPort
+	if at != standby.PlainAddr(l.Addr) {
+		listener, err = f.network.listen(ctx, at.String())
+	}
+	if err != nil {
+		listener, err = f.network.listen(ctx, netip.AddrPortFrom(own, 0).String())
+	}
+	if err != nil {
+		return f.cannotStandBy(err.Error())
+	}
+	listeners := []net.Listener{listener}
+	f.atEndpoint = false
+	f.setListening(listenAddrs(listeners))
+	waiting := f.startServer(listeners)
+	f.mu.Lock()
+	f.waiting = waiting
+	f.mu.Unlock()
+	addr := f.listening[0]
+	f.Log.Debug("stands by to host the control plane", "listening", addr.String())
+	return f.standsBy(addr)
+}
+
+func (f *Finder) standsBy(addr netip.AddrPort) wire.Standby {
+	f.group.SetSelf(addr.String(), "")
+	return wire.Standby{Addr: addr.String()}
+}
+
+func (f *Finder) cannotStandBy(why string) wire.Standby {
+	f.group.SetSelf("", why)
+	return wire.Standby{Why: why}
+}
+
+// stopWaiting closes the server in waiting.
+func (f *Finder) stopWaiting() {
+	f.mu.Lock()
+	waiting := f.waiting
+	f.waiting = nil
+	f.mu.Unlock()
+	if waiting != nil {
+		f.group.SetSelf("", "")
+		_ = waiting.Close()
+		f.setListening(nil)
+	}
+}
+
+// transfer makes this node host because the host asks it to.
+func (f *Finder) transfer(l *Conn, said wire.Transfer) wire.Frame {
+	current := f.group.Current()
+	f.mu.Lock()
+	waits := f.waiting != nil
+	f.mu.Unlock()
+	if !waits || said.Group != current.Group || said.Term != current.Term+1 || !succession.Believable(said.Term) {
+		f.Log.Warn("ignored a request to host the control plane", "term", said.Term)
+		return nil
+	}
+	f.Log.Info("the host leaves: this node hosts now", "host", f.called(l.Welcome.HostNode), "term", said.Term)
+	f.takeOver(said.Term, 0, true)
+	return wire.Transfer{Group: said.Group, Term: said.Term, Addr: f.group.Self()}
+}
+
+// setListening notes where the server of this process listens.
+func (f *Finder) setListening(list []netip.AddrPort) {
+	f.listening = list
+	if f.group != nil {
+		f.group.SetListening(list)
+	}
+}
+
+// listenAddrs are the addresses of listeners.
+func listenAddrs(listeners []net.Listener) (list []netip.AddrPort) {
+	for _, l := range listeners {
+		if tcp, ok := l.Addr().(*net.TCPAddr); ok {
+			list = append(list, netip.AddrPortFrom(tcp.AddrPort().Addr().Unmap(), tcp.AddrPort().Port()))
+		}
+	}
+	return list
+}
