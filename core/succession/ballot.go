@@ -42,6 +42,10 @@ type Message struct {
 	Pre      bool   // of MessageAskVote and MessageVote: nothing is promised
 	Forced   bool   // of MessageAskVote: the host of the term before has asked the sender to host
 	Entry    *Entry // of MessageAppend; nil: the receiver has accepted it
+
+	// What a message proves may be old when it arrives: each process dates it by its own clock.
+	Clock time.Duration // the sender's
+	Echo  time.Duration // of MessageAccept: the host's, in the message that this answers; of MessageAppend: the receiver's, when it last spoke to this host, if that has a majority; 0: not known
 }
 
 // maxNumber bounds the numbers that are believed, so that none runs over.
@@ -85,6 +89,7 @@ type Ballot struct {
 	host     Voter // of the term; "": not known
 
 	heard  time.Duration // when the host was last heard
+	sure   time.Duration // after this a host with a majority has heard this process
 	waits  time.Duration // since when it has waited for a host: the same, or when it voted, or woke up
 	began  time.Duration // when promised was taken
 	ticked time.Duration
@@ -95,13 +100,12 @@ type Ballot struct {
 	current bool // the host is proven dead, and there is no later one without the vote of this process
 
 	// Of a candidate.
-	votes map[Voter]bool
+	votes map[Voter]time.Duration // those that were granted, and the clocks of their voters
 
 	// Of the host.
-	reached   map[Voter]uint64        // the numbers that were accepted in this term
-	answered  map[Voter]time.Duration // when each was last heard
-	former    map[Voter]bool          // they vote no more, and do not know it yet
-	since     uint64                  // the number from which the voters are as they are
+	peers     map[Voter]peer
+	former    map[Voter]bool // they vote no more, and do not know it yet
+	since     uint64         // the number from which the voters are as they are
 	confirmed uint64
 	wish      []Voter
 	elections uint64
@@ -109,9 +113,17 @@ type Ballot struct {
 	out []Message
 }
 
+// peer is what a host knows of a process that it speaks to.
+type peer struct {
+	reached uint64        // the number that it has accepted in this term
+	heard   time.Duration // when it was last heard; 0: not yet
+	sure    time.Duration // after this it has heard this host
+	clock   time.Duration // its own, when it was last heard
+}
+
 // NewBallot makes the part of a process that knows nothing and does not vote.
 func NewBallot(id Voter, lease time.Duration, now time.Duration) *Ballot {
-	return &Ballot{id: id, lease: lease, heard: now, waits: now, began: now, ticked: now, dead: map[Voter]bool{}}
+	return &Ballot{id: id, lease: lease, heard: now, sure: now - lease, waits: now, began: now, ticked: now, dead: map[Voter]bool{}}
 }
 
 // Lead makes the process the host of a term without a vote, as its only voter: it founds the
@@ -149,7 +161,7 @@ func (b *Ballot) Tick(now time.Duration) {
 	switch {
 	case b.role == leads:
 		for _, id := range b.audience() {
-			b.speak(id, b.reached[id] < b.accepted.Number)
+			b.speak(id, b.peers[id].reached < b.accepted.Number, now)
 		}
 	case late: // this process was stopped: what was sent to it meanwhile may not have been read
 		b.waits, b.ended = now, false
@@ -190,15 +202,15 @@ func (b *Ballot) Stand(asked bool, now time.Duration) bool {
 func (b *Ballot) HostEnded() { b.ended = true }
 
 // Dead notes that a voter's process is proven dead, or has said that it votes no more. It counts
-// only for a process that has heard its host, or, as the host, a majority, within half of a
-// lease before: one that has not may have been replaced without knowing, and its successors
-// are not in its list. From the death of the host on nobody else hosts without its vote.
+// only for a process that a host with a majority has heard, or, as the host, that a majority
+// has heard, within half of a lease before: any other may have been replaced without knowing,
+// and its successors are not in its list. From the death of the host on nobody else hosts without its vote.
 func (b *Ballot) Dead(id Voter, now time.Duration) {
 	if id == b.id || b.dead[id] || !b.accepted.Voters.Has(id) {
 		return
 	}
 	within := b.lease / standParts
-	if b.role == leads && !b.hasMajority(now, within) || b.role != leads && !b.current && now-b.heard > within {
+	if b.role == leads && !b.hasMajority(now, within) || b.role != leads && !b.current && now-b.sure > within {
 		return
 	}
 	b.dead[id] = true
@@ -216,8 +228,10 @@ func (b *Ballot) Receive(m Message, now time.Duration) {
 		b.receiveAppend(m, now)
 	case MessageAccept:
 		if b.role == leads && m.Term == b.promised && m.Number <= b.accepted.Number {
-			b.reached[m.From], b.answered[m.From] = max(b.reached[m.From], m.Number), now
-			if b.reached[m.From] >= b.since {
+			p := b.peers[m.From]
+			p = peer{max(p.reached, m.Number), now, max(p.sure, min(m.Echo, now)), max(p.clock, m.Clock)}
+			b.peers[m.From] = p
+			if p.reached >= b.since {
 				delete(b.former, m.From)
 			}
 			b.settle(now)
@@ -227,7 +241,7 @@ func (b *Ballot) Receive(m Message, now time.Duration) {
 	case MessageVote:
 		switch {
 		case b.role == asks && m.Pre && m.Term == b.promised+1, b.role == stands && !m.Pre && m.Term == b.promised:
-			b.votes[m.From] = true
+			b.votes[m.From] = m.Clock
 			b.settle(now)
 		}
 	case MessageTermOver:
@@ -249,11 +263,12 @@ func (b *Ballot) receiveAppend(m Message, now time.Duration) {
 		return
 	}
 	b.host, b.heard, b.waits, b.ended, b.current = m.From, now, now, false, false
+	b.sure = max(b.sure, min(m.Echo, now))
 	b.rest()
 	if m.Entry != nil && m.Entry.after(b.accepted) {
 		b.accepted = *m.Entry
 	}
-	answer := Message{Kind: MessageAccept, To: m.From, Term: m.Term}
+	answer := Message{Kind: MessageAccept, To: m.From, Term: m.Term, Clock: now, Echo: m.Clock}
 	if b.accepted.Term == m.Term {
 		answer.Number = b.accepted.Number
 	}
@@ -276,7 +291,7 @@ func (b *Ballot) askedForVote(m Message, now time.Duration) {
 		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term, Pre: true})
 	case free || b.follow(m.Term, "", now):
 		b.granted, b.waits = m.From, now
-		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term})
+		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term, Clock: now})
 	}
 }
 
@@ -309,7 +324,7 @@ func (b *Ballot) stand(now time.Duration) {
 		b.role = follows // the vote was split, or answers were lost
 	}
 	if b.role == follows {
-		b.role, b.votes = asks, map[Voter]bool{b.id: true}
+		b.role, b.votes = asks, map[Voter]time.Duration{b.id: now}
 	}
 	b.canvass()
 	b.settle(now)
@@ -322,7 +337,7 @@ func (b *Ballot) canvass() {
 		m.Term++
 	}
 	for _, id := range b.accepted.Voters.All() {
-		if !b.votes[id] && Believable(m.Term) {
+		if _, granted := b.votes[id]; !granted && Believable(m.Term) {
 			m.To = id
 			b.send(m)
 		}
@@ -336,7 +351,7 @@ func (b *Ballot) settle(now time.Duration) {
 		if !b.won() || !Believable(b.promised+1) {
 			return
 		}
-		b.role, b.votes = stands, map[Voter]bool{b.id: true}
+		b.role, b.votes = stands, map[Voter]time.Duration{b.id: now}
 		b.promised, b.granted, b.host, b.began = b.promised+1, b.id, "", now
 		b.canvass()
 		b.settle(now)
@@ -346,7 +361,7 @@ func (b *Ballot) settle(now time.Duration) {
 			b.lead(now)
 		}
 	case leads:
-		n := b.accepted.Voters.agreed(func(id Voter) uint64 { return b.reached[id] }, b.isDead)
+		n := b.accepted.Voters.agreed(func(id Voter) uint64 { return b.peers[id].reached }, b.isDead)
 		if n >= b.since {
 			b.confirmed = max(b.confirmed, n)
 		}
@@ -359,7 +374,7 @@ func (b *Ballot) isDead(id Voter) bool { return b.dead[id] }
 // won reports whether enough voters have granted their vote.
 func (b *Ballot) won() bool {
 	granted := func(id Voter) uint64 {
-		if b.votes[id] {
+		if _, ok := b.votes[id]; ok {
 			return 1
 		}
 		return 0
@@ -370,11 +385,11 @@ func (b *Ballot) won() bool {
 // lead begins to host: what was accepted is written once more, in the own term, so that it
 // is known when a majority has it.
 func (b *Ballot) lead(now time.Duration) {
-	b.role, b.host, b.began, b.ended, b.forced, b.current = leads, b.id, now, false, false, false
-	b.reached, b.answered, b.former, b.wish = map[Voter]uint64{}, map[Voter]time.Duration{}, map[Voter]bool{}, nil
-	for id := range b.votes {
-		b.answered[id] = now
+	b.peers, b.former, b.wish = map[Voter]peer{}, map[Voter]bool{}, nil
+	for id, clock := range b.votes {
+		b.peers[id] = peer{heard: now, sure: b.began, clock: clock}
 	}
+	b.role, b.host, b.began, b.ended, b.forced, b.current = leads, b.id, now, false, false, false
 	b.votes = nil
 	b.confirmed = 0
 	b.since = b.accepted.Number + 1
@@ -385,9 +400,11 @@ func (b *Ballot) lead(now time.Duration) {
 func (b *Ballot) write(e Entry, now time.Duration) {
 	e.Term, e.Number = b.promised, b.accepted.Number+1
 	b.accepted = e
-	b.reached[b.id] = e.Number
+	own := b.peers[b.id]
+	own.reached = e.Number
+	b.peers[b.id] = own
 	for _, id := range b.audience() {
-		b.speak(id, true)
+		b.speak(id, true, now)
 	}
 	b.settle(now)
 }
@@ -423,8 +440,11 @@ func (b *Ballot) audience() []Voter {
 	return slices.DeleteFunc(all, func(id Voter) bool { return id == b.id })
 }
 
-func (b *Ballot) speak(to Voter, whole bool) {
-	m := Message{Kind: MessageAppend, To: to, Term: b.promised}
+func (b *Ballot) speak(to Voter, whole bool, now time.Duration) {
+	m := Message{Kind: MessageAppend, To: to, Term: b.promised, Clock: now}
+	if b.hasMajority(now, b.lease/deposeParts) {
+		m.Echo = b.peers[to].clock
+	}
 	if whole {
 		e := b.accepted
 		m.Entry = &e
@@ -444,11 +464,11 @@ func (b *Ballot) Messages() []Message {
 	return out
 }
 
-// hasMajority reports whether enough voters were heard within a time.
+// hasMajority reports whether enough voters have heard this host within a time.
 func (b *Ballot) hasMajority(now, within time.Duration) bool {
 	heard := func(id Voter) uint64 {
-		at, ok := b.answered[id]
-		if id == b.id || ok && now-at <= within {
+		p, ok := b.peers[id]
+		if id == b.id || ok && now-p.sure <= within {
 			return 1
 		}
 		return 0
@@ -490,14 +510,22 @@ func (b *Ballot) Resign(now time.Duration) {
 // Heard returns when the host of an earlier term, or of this one, was last heard.
 func (b *Ballot) Heard() time.Duration { return b.heard }
 
-// Majority reports whether this host may judge and speak: enough voters were heard within a
-// quarter of a lease.
+// Majority reports whether this host may judge and speak: enough voters have heard it within a
+// quarter of a lease, and so elect no other yet.
 func (b *Ballot) Majority(now time.Duration) bool {
 	return b.role == leads && (!b.Votes() || b.hasMajority(now, b.lease/deposeParts))
 }
 
 // Answered returns when each other voter was last heard by this host.
-func (b *Ballot) Answered() map[Voter]time.Duration { return maps.Clone(b.answered) }
+func (b *Ballot) Answered() map[Voter]time.Duration {
+	answered := map[Voter]time.Duration{}
+	for id, p := range b.peers {
+		if id != b.id && p.heard > 0 {
+			answered[id] = p.heard
+		}
+	}
+	return answered
+}
 
 // Elections is how many this process has won.
 func (b *Ballot) Elections() uint64 { return b.elections }

@@ -1,0 +1,925 @@
+package succession
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"runtime"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+)
+
+// The simulator runs one group of processes in virtual time: a network that drops, delays,
+// duplicates, reorders and is cut; processes that pause, are killed and join; hosts that
+// propose values and change the voters as the control plane does. One seed is one history.
+//
+// It holds for each history:
+//
+//  1. In each term one process hosts at most, and so one at most confirms.
+//  2. No two hosts confirm the same number with different values.
+//  3. Each later host knows all that was confirmed before it, unless a majority of a set of
+//     voters has been killed that is in force, or was during the lease before.
+//  4. A host that has a majority has one alone: that of an earlier term loses it at the latest
+//     a quarter of a lease after the election of the next.
+//  5. When all faults end, and a majority of the last voters lives, one host confirms within
+//     three leases.
+
+// What happens in a history.
+type event struct {
+	at   time.Duration
+	seq  int // of two at one time the first made is the first
+	do   what
+	to   *proc // of whom; or of the link
+	from *proc
+	m    Message
+}
+
+type what uint8
+
+const (
+	isTick      what = iota
+	isMessage        // m reaches to
+	isHeartbeat      // from, which does not vote, is heard by to
+	isEnd            // from's side has ended its connection to to
+	isProof          // to has seen that from is dead
+	isRequest        // from, which hosts, asks to to host
+	isWake
+	isHeal // the link between from and to
+	isFault
+	isProposal
+)
+
+type proc struct {
+	id     Voter
+	index  int
+	ballot *Ballot
+	killed time.Duration // 0: it lives
+	paused bool
+	queue  []event                 // what has reached it while it was paused
+	host   Voter                   // the last that it knew
+	heard  map[Voter]time.Duration // as the host: when each process was last heard
+	proven map[Voter]bool          // those whose death it has seen
+	said   []said                  // what it has proposed in its term
+	term   uint64                  // in which it hosts, as far as is noted
+	since  time.Duration           // when it was elected
+	up     uint64                  // what it has confirmed
+}
+
+type said struct {
+	number uint64
+	value  int
+}
+
+// set are voters that were in force.
+type set struct {
+	voters Voters
+	until  time.Duration
+}
+
+type link struct {
+	cut  bool
+	hold bool // what is sent meanwhile arrives when the link heals
+	held []event
+}
+
+type sim struct {
+	seed    uint64
+	rng     *rand.Rand
+	now     time.Duration
+	seq     int
+	events  []event // a heap
+	procs   []*proc
+	links   [][]link // from, to
+	drop    float64
+	twice   float64
+	slow    float64
+	quiet   bool // the faults have ended
+	until   time.Duration
+	members int // that are kept up by those that join
+
+	parent []int // of each value
+	depth  []int
+	tip    int              // the last value that was confirmed
+	value  map[uint64]int   // what was confirmed with each number
+	hosts  map[uint64]*proc // of each term
+	last   *proc            // the host of the highest
+	sets   []set
+	pend   []event // proofs that a cut holds up
+
+	trace  *strings.Builder
+	failed string
+
+	elections, confirms, changes, losses int
+}
+
+const simLease = 10 * time.Second
+
+func (s *sim) say(format string, args ...any) {
+	if s.trace != nil {
+		fmt.Fprintf(s.trace, "%8.3f ", s.now.Seconds()/simLease.Seconds())
+		fmt.Fprintf(s.trace, format, args...)
+		s.trace.WriteByte('\n')
+	}
+}
+
+func (s *sim) fail(format string, args ...any) {
+	if s.failed == "" {
+		s.failed = fmt.Sprintf(format, args...)
+		s.say("BROKEN: %s", s.failed)
+	}
+}
+
+func (s *sim) chance(p float64) bool { return s.rng.Float64() < p }
+
+// some draws a time between two parts of a lease.
+func (s *sim) some(least, most float64) time.Duration {
+	return time.Duration((least + (most-least)*s.rng.Float64()) * float64(simLease))
+}
+
+func (s *sim) push(e event) {
+	s.seq++
+	e.seq = s.seq
+	h := append(s.events, e)
+	i := len(h) - 1
+	for i > 0 && before(h[i], h[(i-1)/2]) {
+		h[i], h[(i-1)/2] = h[(i-1)/2], h[i]
+		i = (i - 1) / 2
+	}
+	s.events = h
+}
+
+func before(a, b event) bool { return a.at < b.at || a.at == b.at && a.seq < b.seq }
+
+func (s *sim) pop() event {
+	h := s.events
+	e := h[0]
+	last := len(h) - 1
+	h[0] = h[last]
+	h = h[:last]
+	for i := 0; ; {
+		c := 2*i + 1
+		if c >= last {
+			break
+		}
+		if c+1 < last && before(h[c+1], h[c]) {
+			c++
+		}
+		if !before(h[c], h[i]) {
+			break
+		}
+		h[i], h[c] = h[c], h[i]
+		i = c
+	}
+	s.events = h
+	return e
+}
+
+func (s *sim) in(d time.Duration, do what, to, from *proc) {
+	s.push(event{at: s.now + d, do: do, to: to, from: from})
+}
+
+func (s *sim) join() *proc {
+	p := &proc{id: Voter("p" + strconv.Itoa(len(s.procs))), index: len(s.procs), heard: map[Voter]time.Duration{}, proven: map[Voter]bool{}}
+	p.ballot = NewBallot(p.id, simLease, s.now)
+	for i := range s.links {
+		s.links[i] = append(s.links[i], link{})
+	}
+	s.procs = append(s.procs, p)
+	s.links = append(s.links, make([]link, len(s.procs)))
+	s.in(s.some(0, 0.05), isTick, p, nil)
+	s.say("%s joins", p.id)
+	return p
+}
+
+func (s *sim) proc(id Voter) *proc {
+	n, _ := strconv.Atoi(string(id[1:]))
+	return s.procs[n]
+}
+
+func (s *sim) alive() (list []*proc) {
+	for _, p := range s.procs {
+		if p.killed == 0 {
+			list = append(list, p)
+		}
+	}
+	return list
+}
+
+// send gives the network something.
+func (s *sim) send(e event) {
+	l := &s.links[e.from.index][e.to.index]
+	if l.cut {
+		if l.hold && len(l.held) < 200 {
+			l.held = append(l.held, e)
+		}
+		return
+	}
+	if s.chance(s.drop) {
+		return
+	}
+	for range 2 {
+		e.at = s.now + time.Millisecond + time.Duration(s.rng.Int64N(int64(2*time.Millisecond)))
+		if s.chance(s.slow) {
+			e.at += s.some(0, []float64{0.05, 0.3, 2}[s.rng.IntN(3)])
+		}
+		s.push(e)
+		if !s.chance(s.twice) {
+			break
+		}
+	}
+}
+
+// settle sends what a process says, notes what has come of it, and checks it.
+func (s *sim) settle(p *proc) {
+	b := p.ballot
+	for _, m := range b.Messages() {
+		if m.From != p.id {
+			s.fail("%s sends as %s", p.id, m.From)
+		}
+		s.send(event{do: isMessage, from: p, to: s.proc(m.To), m: m})
+	}
+	if b.host != "" {
+		p.host = b.host
+	}
+	term, hosts := b.Hosts()
+	if !hosts {
+		if p.term != 0 {
+			s.say("%s hosts no more: term %d", p.id, term)
+		}
+		p.term = 0
+		return
+	}
+	if p.term != term {
+		s.elected(p, term)
+	}
+	if n := b.Confirmed(); n > p.up {
+		s.confirmed(p, n)
+	}
+	if s.last == p && b.Confirmed() >= b.since {
+		s.inForce(b.Accepted().Voters)
+	}
+}
+
+func (s *sim) inForce(v Voters) {
+	if n := len(s.sets) - 1; n >= 0 && slices.Equal(s.sets[n].voters.Incoming, v.Incoming) && slices.Equal(s.sets[n].voters.Outgoing, v.Outgoing) {
+		s.sets[n].until = s.now
+		return
+	}
+	s.changes++
+	s.say("voters %v", v)
+	s.sets = append(s.sets, set{v, s.now})
+}
+
+func (s *sim) elected(p *proc, term uint64) {
+	s.elections++
+	e := p.ballot.Accepted()
+	s.say("%s hosts in term %d: value %d of number %d, voters %v, dead %v", p.id, term, valueOf(e), e.Number, e.Voters, p.ballot.dead)
+	p.term, p.since, p.up = term, s.now, 0
+	p.said = append(p.said[:0], said{0, valueOf(e)})
+	clear(p.heard)
+	if other := s.hosts[term]; other != nil && other != p {
+		s.fail("both %s and %s host in term %d", other.id, p.id, term)
+	}
+	s.hosts[term] = p
+	if s.last == nil || s.last.term <= term {
+		s.last = p
+	}
+	if s.within(s.tip, valueOf(e)) {
+		return
+	}
+	if !s.majorityKilled() {
+		s.fail("%s hosts in term %d with value %d, and value %d was confirmed", p.id, term, valueOf(e), s.tip)
+	}
+	s.losses++
+	s.say("values from %d on were lost with a majority", s.tip)
+	s.tip = valueOf(e)
+	clear(s.value)
+}
+
+// majorityKilled reports whether what was confirmed may be lost.
+func (s *sim) majorityKilled() bool {
+	for i, set := range s.sets {
+		if i < len(s.sets)-1 && set.until < s.now-simLease {
+			continue
+		}
+		for _, voters := range [][]Voter{set.voters.Incoming, set.voters.Outgoing} {
+			killed := 0
+			for _, id := range voters {
+				if s.proc(id).killed > 0 {
+					killed++
+				}
+			}
+			if killed > len(voters)/2 {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+func (s *sim) confirmed(p *proc, n uint64) {
+	s.confirms++
+	v := 0
+	for _, x := range p.said {
+		if x.number > n {
+			break
+		}
+		v = x.value
+		if x.number > p.up {
+			if other, ok := s.value[x.number]; ok && other != x.value {
+				s.fail("%s confirms value %d as number %d, which was value %d", p.id, x.value, x.number, other)
+			}
+			s.value[x.number] = x.value
+		}
+	}
+	p.up = n
+	s.say("%s confirms number %d: value %d", p.id, n, v)
+	for _, q := range s.procs {
+		if q.killed == 0 && q.term > p.term && !s.within(v, valueOf(q.ballot.Accepted())) {
+			s.fail("%s confirms value %d in term %d, and %s, the host of term %d, does not know it", p.id, v, p.term, q.id, q.term)
+		}
+	}
+	switch {
+	case s.within(s.tip, v):
+		s.tip = v
+	case !s.within(v, s.tip):
+		s.fail("%s confirms value %d, and %d was confirmed beside it", p.id, v, s.tip)
+	}
+}
+
+// within reports whether a value is in another one.
+func (s *sim) within(v, in int) bool {
+	for s.depth[in] > s.depth[v] {
+		in = s.parent[in]
+	}
+	return v == in
+}
+
+func valueOf(e Entry) int {
+	n, _ := strconv.Atoi(string(e.Value))
+	return n
+}
+
+func (s *sim) propose(p *proc) {
+	parent := valueOf(p.ballot.Accepted())
+	v := len(s.parent)
+	s.parent = append(s.parent, parent)
+	s.depth = append(s.depth, s.depth[parent]+1)
+	n := p.ballot.Propose([]byte(strconv.Itoa(v)), s.now)
+	if n == 0 {
+		s.fail("%s hosts, and cannot propose", p.id)
+	}
+	p.said = append(p.said, said{n, v})
+	s.say("%s proposes value %d over %d as number %d", p.id, v, parent, n)
+	s.settle(p)
+}
+
+// choose has a host choose the voters as docs/decisions/0138 says.
+func (s *sim) choose(p *proc) {
+	answered := p.ballot.Answered()
+	good := func(q *proc) bool {
+		if q == p {
+			return true
+		}
+		at := max(p.heard[q.id], answered[q.id])
+		if q.index < len(s.procs) && at == 0 && p.ballot.Accepted().Voters.Has(q.id) {
+			at = p.since
+		}
+		return at > 0 && s.now-at < simLease && !p.proven[q.id]
+	}
+	members := 0
+	for _, q := range s.procs {
+		if good(q) {
+			members++
+		}
+	}
+	size := 1
+	switch {
+	case members >= 5:
+		size = 5
+	case members >= 3:
+		size = 3
+	}
+	wish := []Voter{p.id}
+	add := func(q *proc) {
+		if len(wish) < size && good(q) && !slices.Contains(wish, q.id) {
+			wish = append(wish, q.id)
+		}
+	}
+	for _, id := range p.ballot.Accepted().Voters.Incoming {
+		add(s.proc(id))
+	}
+	for _, q := range s.procs {
+		add(q)
+	}
+	p.ballot.Wish(wish, s.now)
+	s.settle(p)
+}
+
+// take gives a process something that has reached it.
+func (s *sim) take(e event) {
+	p := e.to
+	switch {
+	case p.killed > 0:
+		return
+	case p.paused:
+		if e.do != isTick {
+			p.queue = append(p.queue, e)
+		}
+		return
+	}
+	b := p.ballot
+	switch e.do {
+	case isTick:
+		b.Tick(s.now)
+		s.settle(p)
+		if p.term != 0 {
+			s.choose(p)
+		}
+		for _, q := range s.procs { // the heartbeats of nodes
+			if q != p && q.term != 0 && q.killed == 0 {
+				s.send(event{do: isHeartbeat, from: p, to: q})
+			}
+		}
+		s.overlap()
+	case isMessage:
+		if s.trace != nil && e.m.Kind > MessageAccept {
+			s.say("%s", e.m)
+		}
+		p.heard[e.from.id] = s.now
+		b.Receive(e.m, s.now)
+		s.settle(p)
+	case isHeartbeat:
+		p.heard[e.from.id] = s.now
+	case isEnd:
+		if p.host == e.from.id {
+			s.say("%s: the connection of %s has ended", p.id, e.from.id)
+			b.HostEnded()
+		}
+	case isProof:
+		s.say("%s: %s is dead", p.id, e.from.id)
+		p.proven[e.from.id] = true
+		b.Dead(e.from.id, s.now)
+		s.settle(p)
+		if p.host == e.from.id {
+			b.Stand(false, s.now)
+			s.settle(p)
+		}
+	case isRequest:
+		s.say("%s asks %s to host", e.from.id, p.id)
+		b.Stand(true, s.now)
+		s.settle(p)
+	}
+}
+
+// overlap checks that one process at most has a majority.
+func (s *sim) overlap() {
+	for _, p := range s.procs {
+		if p.killed > 0 || p.paused || p.term == 0 || !p.ballot.Majority(s.now) {
+			continue
+		}
+		for _, q := range s.procs {
+			if q.killed == 0 && q.term > p.term && s.now-q.since > simLease/deposeParts && q.ballot.Majority(s.now) {
+				s.fail("%s has a majority in term %d, and %s has in term %d", p.id, p.term, q.id, q.term)
+			}
+		}
+	}
+}
+
+func (s *sim) kill(p *proc) {
+	if len(s.alive()) == 1 || p.killed > 0 {
+		return
+	}
+	s.say("%s is killed", p.id)
+	p.killed = s.now
+	p.paused, p.queue = false, nil
+	for _, q := range s.procs {
+		if q.killed == 0 {
+			s.prove(event{to: q, from: p})
+		}
+	}
+	if s.rng.IntN(4) > 0 { // it is started again, under another id
+		s.members++
+	}
+}
+
+// prove has a process see that another one is dead, unless a cut is between them.
+func (s *sim) prove(e event) {
+	if s.links[e.from.index][e.to.index].cut || s.links[e.to.index][e.from.index].cut {
+		s.pend = append(s.pend, e)
+		return
+	}
+	d := s.some(0.0001, 0.001)
+	s.in(d, isEnd, e.to, e.from)
+	s.in(d+s.some(0.01, 0.02), isProof, e.to, e.from)
+}
+
+func (s *sim) cut(p, q *proc, d time.Duration) {
+	if p == q {
+		return
+	}
+	l := &s.links[p.index][q.index]
+	l.cut, l.hold = true, s.chance(0.3)
+	s.in(d, isHeal, q, p)
+}
+
+func (s *sim) heal(p, q *proc) {
+	l := &s.links[p.index][q.index]
+	if !l.cut {
+		return
+	}
+	l.cut = false
+	for _, e := range l.held {
+		if e.do == isMessage && s.chance(0.9) {
+			e.at = s.now + time.Duration(s.rng.Int64N(int64(3*time.Millisecond)))
+			s.push(e)
+		}
+	}
+	l.held = nil
+	pend := s.pend
+	s.pend = nil
+	for _, e := range pend {
+		if e.to.killed == 0 {
+			s.prove(e)
+		}
+	}
+}
+
+func (s *sim) pause(p *proc, d time.Duration) {
+	if p.killed > 0 || p.paused {
+		return
+	}
+	s.say("%s pauses for %.2f", p.id, d.Seconds()/simLease.Seconds())
+	p.paused = true
+	s.in(d, isWake, p, nil)
+}
+
+func (s *sim) wake(p *proc) {
+	if p.killed > 0 || !p.paused {
+		return
+	}
+	s.say("%s wakes, %d before it", p.id, len(p.queue))
+	p.paused = false
+	queue := p.queue
+	p.queue = nil
+	first := 0
+	switch s.rng.IntN(3) {
+	case 0:
+		first = len(queue)
+	case 1:
+		first = s.rng.IntN(len(queue) + 1)
+	}
+	for i, e := range queue {
+		if i == first {
+			s.take(event{do: isTick, to: p})
+		}
+		s.take(e)
+	}
+	if first == len(queue) {
+		s.take(event{do: isTick, to: p})
+	}
+}
+
+// fault does one of what goes wrong.
+func (s *sim) fault() {
+	alive := s.alive()
+	pick := func() *proc { return alive[s.rng.IntN(len(alive))] }
+	var leader *proc
+	for _, p := range alive {
+		if p.term != 0 && (leader == nil || p.term > leader.term) {
+			leader = p
+		}
+	}
+	if leader != nil && s.chance(0.3) {
+		pick = func() *proc { return leader }
+	}
+	long := s.some(0.1, []float64{0.6, 1.2, 3}[s.rng.IntN(3)])
+	switch s.rng.IntN(12) {
+	case 0, 1: // a part of the network on its own
+		side := s.rng.Uint64()
+		for _, p := range alive {
+			for _, q := range alive {
+				if side>>p.index&1 != side>>q.index&1 {
+					s.cut(p, q, long)
+				}
+			}
+		}
+		s.say("cut %b for %.2f", side&(1<<len(s.procs)-1), long.Seconds()/simLease.Seconds())
+	case 2: // one is cut off
+		p := pick()
+		for _, q := range alive {
+			s.cut(p, q, long)
+			s.cut(q, p, long)
+		}
+		s.say("%s is cut off for %.2f", p.id, long.Seconds()/simLease.Seconds())
+	case 3: // one way
+		p, mute := pick(), s.chance(0.5)
+		for _, q := range alive {
+			if s.chance(0.6) {
+				if mute {
+					s.cut(p, q, long)
+				} else {
+					s.cut(q, p, long)
+				}
+			}
+		}
+		s.say("%s is cut off one way for %.2f", p.id, long.Seconds()/simLease.Seconds())
+	case 4:
+		p, q := pick(), pick()
+		s.cut(p, q, long)
+		s.cut(q, p, long)
+		s.say("%s and %s are cut off for %.2f", p.id, q.id, long.Seconds()/simLease.Seconds())
+	case 5, 6:
+		s.pause(pick(), long)
+	case 7:
+		for _, p := range alive {
+			if s.chance(0.5) {
+				s.pause(p, long)
+			}
+		}
+	case 8:
+		s.kill(pick())
+	case 9: // several, as cuts end
+		if s.chance(0.5) {
+			s.healAll()
+		}
+		for _, p := range alive {
+			if s.chance(0.5) {
+				s.kill(p)
+			}
+		}
+	case 10:
+		s.healAll()
+	case 11:
+		if leader == nil {
+			break
+		}
+		if s.chance(0.3) { // its side ends a connection
+			s.in(0, isEnd, alive[s.rng.IntN(len(alive))], leader)
+			break
+		}
+		if v := leader.ballot.Accepted().Voters.All(); len(v) > 1 {
+			if q := s.proc(v[s.rng.IntN(len(v))]); q != leader {
+				s.send(event{do: isRequest, from: leader, to: q})
+				if s.chance(0.5) {
+					s.kill(leader)
+				}
+			}
+		}
+	}
+	for len(s.alive()) < s.members && len(s.procs) < 14 && s.chance(0.5) {
+		s.join()
+	}
+	s.takeOver()
+}
+
+// takeOver is succession by proof, where the host alone has voted: here one process takes over.
+func (s *sim) takeOver() {
+	var last Entry
+	for _, p := range s.procs {
+		if e := p.ballot.Accepted(); e.after(last) {
+			last = e
+		}
+	}
+	alone := last.Voters.Incoming
+	if len(last.Voters.All()) != 1 || s.proc(alone[0]).killed == 0 {
+		return
+	}
+	for _, p := range s.alive() {
+		if p.paused || p.ballot.Votes() && slices.ContainsFunc(p.ballot.Accepted().Voters.All(), func(id Voter) bool { return s.proc(id).killed == 0 }) {
+			return
+		}
+	}
+	p := s.alive()[0]
+	s.say("%s takes over by proof", p.id)
+	p.ballot.Lead(max(last.Term, p.ballot.promised)+1, s.now)
+	s.settle(p)
+}
+
+func (s *sim) healAll() {
+	s.say("all cuts end")
+	for _, p := range s.procs {
+		for _, q := range s.procs {
+			s.heal(p, q)
+		}
+	}
+}
+
+// lives reports whether a majority of the voters of the last entries is alive.
+func (s *sim) lives() bool {
+	var last Entry
+	enough := func(v []Voter) bool {
+		n := 0
+		for _, id := range v {
+			if s.proc(id).killed == 0 {
+				n++
+			}
+		}
+		return len(v) == 0 || n > len(v)/2
+	}
+	for _, p := range s.procs {
+		if e := p.ballot.Accepted(); e.after(last) {
+			last = e
+		}
+	}
+	for _, p := range s.alive() {
+		if v := p.ballot.Accepted().Voters; !enough(v.Incoming) || !enough(v.Outgoing) {
+			return false
+		}
+	}
+	return enough(last.Voters.Incoming) && enough(last.Voters.Outgoing)
+}
+
+// history runs one.
+func history(seed uint64, traced bool) *sim {
+	s := &sim{
+		seed: seed, rng: rand.New(rand.NewPCG(seed, 138)), parent: []int{0}, depth: []int{0},
+		value: map[uint64]int{}, hosts: map[uint64]*proc{}, now: time.Second,
+	}
+	if traced {
+		s.trace = &strings.Builder{}
+	}
+	if s.chance(0.5) {
+		s.drop = []float64{0.01, 0.1, 0.4}[s.rng.IntN(3)]
+	}
+	if s.chance(0.5) {
+		s.twice = 0.1
+	}
+	if s.chance(0.5) {
+		s.slow = 0.05
+	}
+	s.members = 3 + s.rng.IntN(5)
+	for range s.members {
+		s.join()
+	}
+	s.procs[0].ballot.Lead(1, s.now)
+	s.settle(s.procs[0])
+	at := s.some(0.3, 0.5)
+	s.push(event{at: at, do: isProposal})
+	for range 3 + s.rng.IntN(10) {
+		at += s.some(0.01, []float64{0.1, 0.6, 1.5}[s.rng.IntN(3)])
+		s.push(event{at: at, do: isFault})
+	}
+	end := at + s.some(0.2, 1)
+	for s.failed == "" {
+		if len(s.events) == 0 {
+			break
+		}
+		e := s.pop()
+		if !s.quiet && e.at >= end {
+			s.quiet, s.drop, s.twice, s.slow = true, 0, 0, 0
+			s.now = end
+			s.healAll()
+			for _, p := range s.procs {
+				s.wake(p)
+			}
+			s.say("all faults end")
+			s.until = end + 3*simLease
+			for _, p := range s.procs {
+				p.up = 0
+			}
+		}
+		if s.quiet && e.at > s.until {
+			break
+		}
+		s.now = e.at
+		switch e.do {
+		case isWake:
+			s.wake(e.to)
+		case isHeal:
+			s.heal(e.from, e.to)
+		case isFault:
+			s.fault()
+		case isProposal:
+			for _, p := range s.alive() {
+				if p.term != 0 && !p.paused {
+					s.propose(p)
+				}
+			}
+			s.push(event{at: s.now + s.some(0.03, 0.15), do: isProposal})
+		case isTick:
+			s.take(e)
+			if e.to.killed == 0 {
+				s.push(event{at: s.now + Beat(simLease) + s.some(0, 0.002), do: isTick, to: e.to})
+			}
+		default:
+			s.take(e)
+		}
+		if s.quiet && s.done() {
+			break
+		}
+	}
+	if s.failed == "" && s.lives() && !s.done() {
+		s.fail("three leases after all faults no host confirms")
+	}
+	return s
+}
+
+// done reports whether one host confirms, now that all faults have ended.
+func (s *sim) done() bool {
+	if s.now < s.until-2*simLease {
+		return false
+	}
+	n := 0
+	for _, p := range s.alive() {
+		if p.term != 0 {
+			n++
+			if p.up == 0 || !p.ballot.Majority(s.now) {
+				return false
+			}
+		}
+	}
+	return n == 1
+}
+
+func (m Message) String() string {
+	kind := [...]string{"?", "append", "accept", "ask", "vote", "over"}[m.Kind]
+	text := fmt.Sprintf("%s > %s %s term %d", m.From, m.To, kind, m.Term)
+	if m.Kind == MessageAskVote {
+		text += fmt.Sprintf(", has %d/%d", m.Entered, m.Number)
+	}
+	if m.Pre {
+		text += ", pre"
+	}
+	if m.Forced {
+		text += ", forced"
+	}
+	if e := m.Entry; e != nil {
+		text += fmt.Sprintf(", entry %d/%d %v %s", e.Term, e.Number, e.Voters, e.Value)
+	}
+	return text
+}
+
+// TestHistories runs some histories, or as many as RALLYPOINT_HISTORIES says, or the one of
+// RALLYPOINT_SEED with its trace.
+func TestHistories(t *testing.T) {
+	if text := os.Getenv("RALLYPOINT_SEED"); text != "" {
+		seed, err := strconv.ParseUint(text, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		s := history(seed, true)
+		t.Logf("seed %d\n%s", seed, s.trace)
+		if s.failed != "" {
+			t.Error(s.failed)
+		}
+		return
+	}
+	count := 300
+	if text := os.Getenv("RALLYPOINT_HISTORIES"); text != "" {
+		var err error
+		if count, err = strconv.Atoi(text); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var next, elections, confirms, changes, losses atomic.Int64
+	var wait sync.WaitGroup
+	var mu sync.Mutex
+	var bad []*sim
+	began := time.Now()
+	for range runtime.GOMAXPROCS(0) {
+		wait.Add(1)
+		go func() {
+			defer wait.Done()
+			for {
+				seed := next.Add(1)
+				mu.Lock()
+				enough := len(bad) >= 3
+				mu.Unlock()
+				if seed > int64(count) || enough {
+					return
+				}
+				s := history(uint64(seed), false)
+				elections.Add(int64(s.elections))
+				confirms.Add(int64(s.confirms))
+				changes.Add(int64(s.changes))
+				losses.Add(int64(s.losses))
+				if s.failed != "" {
+					mu.Lock()
+					bad = append(bad, s)
+					mu.Unlock()
+				}
+			}
+		}()
+	}
+	wait.Wait()
+	ran := min(next.Load(), int64(count))
+	t.Logf("%d histories, %.0f a second: %d hosts, %d confirmations, %d sets of voters, %d losses with a majority",
+		ran, float64(ran)/time.Since(began).Seconds(), elections.Load(), confirms.Load(), changes.Load(), losses.Load())
+	slices.SortFunc(bad, func(a, b *sim) int { return int(a.seed) - int(b.seed) })
+	for i, s := range bad {
+		t.Errorf("seed %d: %s", s.seed, s.failed)
+		if i == 0 {
+			trace := history(s.seed, true).trace.String()
+			if lines := strings.Split(trace, "\n"); len(lines) > 150 {
+				trace = strings.Join(lines[len(lines)-150:], "\n")
+			}
+			t.Logf("RALLYPOINT_SEED=%d shows it; its end:\n%s", s.seed, trace)
+		}
+	}
+}
