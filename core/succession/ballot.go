@@ -95,6 +95,7 @@ type Ballot struct {
 	ticked time.Duration
 	ended  bool // the host has ended its connection to this process
 	forced bool // it stands because the host has asked it to
+	leaps  bool // its term leaves out those that the dead may have had
 
 	dead    map[Voter]bool
 	current bool // the host is proven dead, and there is no later one without the vote of this process
@@ -347,18 +348,20 @@ func (b *Ballot) canvass() {
 // settle does what follows from what has been counted.
 func (b *Ballot) settle(now time.Duration) {
 	switch b.role {
-	case asks:
-		if !b.won() || !Believable(b.promised+1) {
-			return
-		}
-		b.role, b.votes = stands, map[Voter]time.Duration{b.id: now}
-		b.promised, b.granted, b.host, b.began = b.promised+1, b.id, "", now
-		b.canvass()
-		b.settle(now)
-	case stands:
-		if b.won() {
+	case asks, stands:
+		alone := !b.won(nobody)
+		switch {
+		case !b.won(b.isDead):
+		case b.role == stands && (b.leaps || !alone):
 			b.elections++
 			b.lead(now)
+		case alone && Believable(b.promised+deadTerms):
+			b.candidate(b.promised+deadTerms, now)
+			b.leaps = true
+			b.settle(now)
+		case !alone && Believable(b.promised+1):
+			b.candidate(b.promised+1, now)
+			b.settle(now)
 		}
 	case leads:
 		n := b.accepted.Voters.agreed(func(id Voter) uint64 { return b.peers[id].reached }, b.isDead)
@@ -369,17 +372,26 @@ func (b *Ballot) settle(now time.Duration) {
 	}
 }
 
+// candidate stands for election in a term.
+func (b *Ballot) candidate(term uint64, now time.Duration) {
+	b.role, b.votes, b.leaps = stands, map[Voter]time.Duration{b.id: now}, false
+	b.promised, b.granted, b.host, b.began = term, b.id, "", now
+	b.canvass()
+}
+
 func (b *Ballot) isDead(id Voter) bool { return b.dead[id] }
 
+func nobody(Voter) bool { return false }
+
 // won reports whether enough voters have granted their vote.
-func (b *Ballot) won() bool {
+func (b *Ballot) won(dead func(Voter) bool) bool {
 	granted := func(id Voter) uint64 {
 		if _, ok := b.votes[id]; ok {
 			return 1
 		}
 		return 0
 	}
-	return b.accepted.Voters.agreed(granted, b.isDead) > 0
+	return b.accepted.Voters.agreed(granted, dead) > 0
 }
 
 // lead begins to host: what was accepted is written once more, in the own term, so that it

@@ -51,6 +51,8 @@ const (
 	isWake
 	isHeal // the link between from and to
 	isFault
+	isKills
+	isJoin
 	isProposal
 )
 
@@ -599,7 +601,7 @@ func (s *sim) fault() {
 		pick = func() *proc { return leader }
 	}
 	long := s.some(0.1, []float64{0.6, 1.2, 3}[s.rng.IntN(3)])
-	switch s.rng.IntN(12) {
+	switch s.rng.IntN(14) {
 	case 0, 1: // a part of the network on its own
 		side := s.rng.Uint64()
 		for _, p := range alive {
@@ -655,7 +657,24 @@ func (s *sim) fault() {
 		}
 	case 10:
 		s.healAll()
-	case 11:
+	case 11, 12: // a part on its own, for so long that it is replaced; then all but one or two die
+		side := s.rng.Uint64()
+		if len(alive) < 4 {
+			break
+		}
+		d := s.some(0.05, 2.5)
+		hold := s.chance(0.5)
+		for _, p := range alive {
+			for _, q := range alive {
+				if side>>p.index&1 != side>>q.index&1 {
+					s.cut(p, q, 10*simLease)
+					s.links[p.index][q.index].hold = hold
+				}
+			}
+		}
+		s.say("cut %b for %.2f, and then kills", side&(1<<len(s.procs)-1), d.Seconds()/simLease.Seconds())
+		s.in(d, isKills, nil, nil)
+	case 13:
 		if leader == nil {
 			break
 		}
@@ -672,10 +691,22 @@ func (s *sim) fault() {
 			}
 		}
 	}
-	for len(s.alive()) < s.members && len(s.procs) < 14 && s.chance(0.5) {
-		s.join()
-	}
 	s.takeOver()
+}
+
+// kills kills all but one or two, as all cuts end.
+func (s *sim) kills() {
+	alive := s.alive()
+	left := 1 + s.rng.IntN(2)
+	s.rng.Shuffle(len(alive), func(i, k int) { alive[i], alive[k] = alive[k], alive[i] })
+	first := s.rng.IntN(len(alive))
+	for i := range max(0, len(alive)-left) {
+		if i == first {
+			s.healAll()
+		}
+		s.kill(alive[i])
+	}
+	s.healAll()
 }
 
 // takeOver is succession by proof, where the host alone has voted: here one process takes over.
@@ -757,10 +788,12 @@ func history(seed uint64, traced bool) *sim {
 	for range s.members {
 		s.join()
 	}
+	s.members += s.rng.IntN(3)
 	s.procs[0].ballot.Lead(1, s.now)
 	s.settle(s.procs[0])
 	at := s.some(0.3, 0.5)
 	s.push(event{at: at, do: isProposal})
+	s.push(event{at: at, do: isJoin})
 	for range 3 + s.rng.IntN(10) {
 		at += s.some(0.01, []float64{0.1, 0.6, 1.5}[s.rng.IntN(3)])
 		s.push(event{at: at, do: isFault})
@@ -795,6 +828,15 @@ func history(seed uint64, traced bool) *sim {
 			s.heal(e.from, e.to)
 		case isFault:
 			s.fault()
+		case isKills:
+			if !s.quiet {
+				s.kills()
+			}
+		case isJoin:
+			if len(s.alive()) < s.members && len(s.procs) < 16 {
+				s.join()
+			}
+			s.in(s.some(0.02, 0.4), isJoin, nil, nil)
 		case isProposal:
 			for _, p := range s.alive() {
 				if p.term != 0 && !p.paused {
