@@ -97,8 +97,7 @@ type Ballot struct {
 	forced bool // it stands because the host has asked it to
 	leaps  bool // its term leaves out those that the dead may have had
 
-	dead    map[Voter]bool
-	current bool // the host is proven dead, and there is no later one without the vote of this process
+	dead map[Voter]bool
 
 	// Of a candidate.
 	votes map[Voter]time.Duration // those that were granted, and the clocks of their voters
@@ -147,10 +146,11 @@ func (b *Ballot) Propose(value []byte, now time.Duration) (number uint64) {
 }
 
 // Wish says who shall vote, this process among them. The change takes two entries, of which
-// the second follows by itself.
+// the second follows by itself. The next change waits until those that vote no more know it,
+// are dead, or were not heard for a lease: until then one of them may count proofs of death.
 func (b *Ballot) Wish(voters []Voter, now time.Duration) {
 	if len(voters) <= MaxVoters && slices.Contains(voters, b.id) {
-		b.wish = voters
+		b.wish = slices.Clone(voters)
 		b.change(now)
 	}
 }
@@ -161,9 +161,11 @@ func (b *Ballot) Tick(now time.Duration) {
 	b.ticked = now
 	switch {
 	case b.role == leads:
+		maps.DeleteFunc(b.former, func(id Voter, _ bool) bool { return now-max(b.peers[id].heard, b.began) >= b.lease })
 		for _, id := range b.audience() {
 			b.speak(id, b.peers[id].reached < b.accepted.Number, now)
 		}
+		b.change(now)
 	case late: // this process was stopped: what was sent to it meanwhile may not have been read
 		b.waits, b.ended = now, false
 		b.rest()
@@ -205,18 +207,40 @@ func (b *Ballot) HostEnded() { b.ended = true }
 // Dead notes that a voter's process is proven dead, or has said that it votes no more. It counts
 // only for a process that a host with a majority has heard, or, as the host, that a majority
 // has heard, within half of a lease before: any other may have been replaced without knowing,
-// and its successors are not in its list. From the death of the host on nobody else hosts without its vote.
+// and its successors are not in its list. It counts without that bound where too few others
+// live to decide anything without this process.
 func (b *Ballot) Dead(id Voter, now time.Duration) {
-	if id == b.id || b.dead[id] || !b.accepted.Voters.Has(id) {
+	if id == b.id || b.dead[id] || !b.speaksTo(id) {
 		return
 	}
 	within := b.lease / standParts
-	if b.role == leads && !b.hasMajority(now, within) || b.role != leads && !b.current && now-b.sure > within {
+	recent := b.role == leads && b.hasMajority(now, within) || b.role != leads && now-b.sure <= within
+	if !recent && !b.needed() {
 		return
 	}
+	maps.DeleteFunc(b.dead, func(id Voter, _ bool) bool { return !b.speaksTo(id) })
 	b.dead[id] = true
-	b.current = b.current || id == b.host
+	delete(b.former, id)
 	b.settle(now)
+}
+
+// needed reports whether nothing can be decided without this process, since the others that
+// live are no majority: not of those who vote, nor, in a change, of those before or after it.
+func (b *Ballot) needed() bool {
+	others := func(id Voter) uint64 {
+		if id == b.id || b.dead[id] {
+			return 0
+		}
+		return 1
+	}
+	v := b.accepted.Voters
+	return agreedIn(v.Incoming, others, nobody) == 0 && agreedIn(v.Outgoing, others, nobody) == 0
+}
+
+// speaksTo reports whether a process votes, or, as the host knows, has voted and does not know
+// that it does no more.
+func (b *Ballot) speaksTo(id Voter) bool {
+	return b.accepted.Voters.Has(id) || b.role == leads && b.former[id]
 }
 
 // Receive takes what another process says.
@@ -263,7 +287,7 @@ func (b *Ballot) receiveAppend(m Message, now time.Duration) {
 	if m.Term > b.promised && !b.follow(m.Term, m.From, now) {
 		return
 	}
-	b.host, b.heard, b.waits, b.ended, b.current = m.From, now, now, false, false
+	b.host, b.heard, b.waits, b.ended = m.From, now, now, false
 	b.sure = max(b.sure, min(m.Echo, now))
 	b.rest()
 	if m.Entry != nil && m.Entry.after(b.accepted) {
@@ -306,7 +330,7 @@ func (b *Ballot) follow(term uint64, host Voter, now time.Duration) bool {
 	if b.role == leads {
 		b.waits = now // it has heard itself until now
 	}
-	b.promised, b.granted, b.host, b.began, b.current = term, "", host, now, false
+	b.promised, b.granted, b.host, b.began = term, "", host, now
 	b.role, b.forced = follows, false
 	return true
 }
@@ -366,7 +390,7 @@ func (b *Ballot) settle(now time.Duration) {
 	case leads:
 		n := b.accepted.Voters.agreed(func(id Voter) uint64 { return b.peers[id].reached }, b.isDead)
 		if n >= b.since {
-			b.confirmed = max(b.confirmed, n)
+			b.confirmed = max(b.confirmed, min(n, b.accepted.Number))
 		}
 		b.change(now)
 	}
@@ -401,7 +425,7 @@ func (b *Ballot) lead(now time.Duration) {
 	for id, clock := range b.votes {
 		b.peers[id] = peer{heard: now, sure: b.began, clock: clock}
 	}
-	b.role, b.host, b.began, b.ended, b.forced, b.current = leads, b.id, now, false, false, false
+	b.role, b.host, b.began, b.ended, b.forced = leads, b.id, now, false, false
 	b.votes = nil
 	b.confirmed = 0
 	b.since = b.accepted.Number + 1
@@ -428,14 +452,18 @@ func (b *Ballot) change(now time.Duration) {
 	switch {
 	case b.role != leads || b.confirmed < b.since:
 	case v.changing():
+		next := v.Incoming
+		if !slices.ContainsFunc(next, func(id Voter) bool { return !b.dead[id] }) {
+			next = v.Outgoing
+		}
 		for _, id := range v.Outgoing {
-			if !slices.Contains(v.Incoming, id) {
+			if !slices.Contains(next, id) && !b.dead[id] {
 				b.former[id] = true
 			}
 		}
 		b.since = b.accepted.Number + 1
-		b.write(Entry{Voters: Voters{Incoming: v.Incoming}, Value: b.accepted.Value}, now)
-	case b.wish != nil && !sameSet(b.wish, v.Incoming):
+		b.write(Entry{Voters: Voters{Incoming: next}, Value: b.accepted.Value}, now)
+	case b.wish != nil && !sameSet(b.wish, v.Incoming) && len(b.former) == 0:
 		b.since = b.accepted.Number + 1
 		b.write(Entry{Voters: Voters{Incoming: slices.Clone(b.wish), Outgoing: v.Incoming}, Value: b.accepted.Value}, now)
 	}

@@ -408,16 +408,18 @@ func (s *sim) choose(p *proc) {
 		size = 3
 	}
 	wish := []Voter{p.id}
-	add := func(q *proc) {
+	for _, id := range p.ballot.Accepted().Voters.Incoming { // one that votes, and is heard, stays
+		if q := s.proc(id); q != p && good(q) && len(wish) < MaxVoters {
+			wish = append(wish, id)
+		}
+	}
+	for _, q := range s.procs {
 		if len(wish) < size && good(q) && !slices.Contains(wish, q.id) {
 			wish = append(wish, q.id)
 		}
 	}
-	for _, id := range p.ballot.Accepted().Voters.Incoming {
-		add(s.proc(id))
-	}
-	for _, q := range s.procs {
-		add(q)
+	if len(wish) == 2 { // of two, none may fall silent
+		wish = wish[:1]
 	}
 	p.ballot.Wish(wish, s.now)
 	s.settle(p)

@@ -1,6 +1,7 @@
 package succession
 
 import (
+	"math"
 	"slices"
 	"time"
 )
@@ -38,8 +39,8 @@ func (v Voters) All() []Voter {
 // changing reports whether a change is under way.
 func (v Voters) changing() bool { return len(v.Outgoing) > 0 }
 
-// agreed returns the largest number that enough voters have reached: a majority of each set,
-// or all that are not dead, if the dead may be left out. The dead have reached nothing.
+// agreed returns the largest number that enough voters have reached: in each set a majority, or
+// all that are not dead. A set of dead voters objects to nothing.
 func (v Voters) agreed(reached func(Voter) uint64, dead func(Voter) bool) uint64 {
 	least := agreedIn(v.Incoming, reached, dead)
 	if v.changing() {
@@ -62,7 +63,7 @@ func agreedIn(set []Voter, reached func(Voter) uint64, dead func(Voter) bool) ui
 	slices.Sort(all)
 	majority := all[(len(all)-1)/2]
 	if len(living) == 0 {
-		return majority
+		return math.MaxUint64
 	}
 	return max(majority, slices.Min(living))
 }
