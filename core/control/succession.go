@@ -342,17 +342,26 @@ func (s *Server) Transfer(ctx context.Context) bool {
 	}
 	patience := time.NewTimer(transferPatience)
 	defer patience.Stop()
-	select {
-	case to := <-done:
-		s.StepDown(to, "this node leaves: node "+to.Node+" hosts it")
-		s.awaitSentOn()
-		return true
-	case <-patience.C:
-		s.log.Warn("the first standby does not answer: the control plane is not handed on")
-	case <-ctx.Done():
-	case <-s.stop:
+	for {
+		changed := g.Changed()
+		if !g.Hosting() { // it was elected, and its word of that came first
+			s.awaitSentOn()
+			return true
+		}
+		select {
+		case to := <-done:
+			s.StepDown(to, "this node leaves: node "+to.Node+" hosts it")
+			s.awaitSentOn()
+			return true
+		case <-changed:
+			continue
+		case <-patience.C:
+			s.log.Warn("the first standby does not answer: the control plane is not handed on")
+		case <-ctx.Done():
+		case <-s.stop:
+		}
+		return false
 	}
-	return false
 }
 
 // transferred takes the word of the standby that was asked to host that it does.

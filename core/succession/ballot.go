@@ -543,7 +543,7 @@ func (b *Ballot) Host() Voter { return b.host }
 // Resign ends the hosting of a process that has met another host, of another kind of proof.
 func (b *Ballot) Resign(now time.Duration) {
 	if b.role == leads {
-		b.role, b.host, b.waits, b.current = follows, "", now, false
+		b.role, b.host, b.waits = follows, "", now
 	}
 }
 

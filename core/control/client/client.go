@@ -228,7 +228,7 @@ func (c *Client) hello() wire.Hello {
 
 // adopt makes a connection the current one and sends again what has no answer yet.
 func (c *Client) adopt(found *discovery.Conn) *conn {
-	l := newConn(found)
+	l := newConn(found, c.finder)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.conn, c.seen, c.byNode = l, l.Welcome.SeenAddr, l.Welcome.Embedded

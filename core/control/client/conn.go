@@ -23,8 +23,12 @@ import (
 // When it has heard nothing for nearly as long, its beats ask for an echo; a
 // control plane that gives none for two leases hangs, and the connection is given
 // up.
+//
+// Where standbys may elect another host, beats come twice as often and each asks for an echo: a
+// node that hears nothing for some 0.6 of a lease asks them who hosts.
 const (
 	beatsPerLease = 3
+	lookAfter     = 3 // beats since bytes came last, where there are voters
 	echoAfter     = beatsPerLease - 1 // beats since bytes came last
 	silentAfter   = 2 * beatsPerLease // the same
 )
@@ -36,6 +40,7 @@ type conn struct {
 	out    *wire.Outbox // unlimited: what it holds are pending calls, which are held anyway
 	frames wire.FrameReader
 	heard  atomic.Bool // bytes came since the last beat
+	finder *discovery.Finder
 
 	mu              sync.Mutex
 	beat            *time.Timer             // nil: closed
@@ -44,22 +49,22 @@ type conn struct {
 }
 
 // newConn begins to keep a connection.
-func newConn(found *discovery.Conn) *conn {
-	c := &conn{Conn: found, out: wire.NewOutbox(found.Conn, math.MaxInt, nil, nil)}
+func newConn(found *discovery.Conn, finder *discovery.Finder) *conn {
+	c := &conn{Conn: found, finder: finder, out: wire.NewOutbox(found.Conn, math.MaxInt, nil, nil)}
 	c.frames.In = bufio.NewReaderSize(c, wire.ReadBuffer)
-	c.startBeats(time.Duration(found.Welcome.Lease) / beatsPerLease)
+	c.startBeats(time.Duration(found.Welcome.Lease))
 	return c
 }
 
-func (c *conn) startBeats(every time.Duration) {
+func (c *conn) startBeats(lease time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.beat = time.AfterFunc(every, func() {
-		c.sendBeat(every)
+	c.beat = time.AfterFunc(lease/(2*beatsPerLease), func() {
+		parts := c.sendBeat(lease)
 		c.mu.Lock()
 		defer c.mu.Unlock()
 		if c.beat != nil {
-			c.beat.Reset(every)
+			c.beat.Reset(lease / time.Duration(parts))
 		}
 	})
 }
@@ -74,8 +79,14 @@ func (c *conn) Read(b []byte) (int, error) {
 }
 
 // sendBeat sends a beat, or gives up a control plane that does not answer them.
-// Beats are counted and not time, so that this process may be stopped itself.
-func (c *conn) sendBeat(every time.Duration) {
+// Beats are counted and not time, so that this process may be stopped itself. The result is how
+// many of them a lease has.
+func (c *conn) sendBeat(lease time.Duration) (parts int) {
+	voters := c.finder.HasVoters()
+	parts = beatsPerLease
+	if voters {
+		parts *= 2
+	}
 	c.mu.Lock()
 	c.unansweredBeats++
 	if c.heard.Swap(false) {
@@ -84,15 +95,20 @@ func (c *conn) sendBeat(every time.Duration) {
 	deaf, report := c.unansweredBeats, c.training
 	c.mu.Unlock()
 	echoes := slices.Contains(c.Welcome.Features, wire.FeatureEcho)
-	if echoes && deaf >= silentAfter {
-		c.out.Cut(fmt.Errorf("the control plane at %s has been silent for %s: it hangs, or is cut off", c.RemoteAddr(), (time.Duration(deaf) * every).Round(time.Millisecond)))
-		return
+	if echoes && deaf >= silentAfter*parts/beatsPerLease {
+		silence := time.Duration(deaf) * lease / time.Duration(parts)
+		c.out.Cut(fmt.Errorf("the control plane at %s has been silent for %s: it hangs, or is cut off", c.RemoteAddr(), silence.Round(time.Millisecond)))
+		return parts
 	}
-	beat := wire.Beat{Echo: echoes && deaf >= echoAfter}
+	if voters && deaf >= lookAfter {
+		c.finder.LookElsewhere(c.Conn)
+	}
+	beat := wire.Beat{Echo: echoes && (voters || deaf >= echoAfter)}
 	if report != nil {
 		beat.Training = report()
 	}
 	c.out.Send(beat)
+	return parts
 }
 
 // carryTraining makes beats carry what report says.

@@ -59,6 +59,12 @@ type Finder struct {
 	probing context.CancelFunc
 	warning string
 	leaving bool // this node goes, and its control plane with it
+
+	current   *Conn  // the last one that was found; nil: a search is under way
+	left      error  // why current was ended here; nil: it was not
+	onElected func() // ends a wait of the search; nil: there was none
+	looking   bool   // standbys are being asked who hosts
+	handedOn  bool   // this node is becoming the host because the one before asks it to
 }
 
 // New makes a finder, which touches no network before Find.
@@ -99,6 +105,7 @@ func (f *Finder) Find(ctx context.Context) (*Conn, error) {
 	f.follows(l)
 	if f.group != nil && f.Start != nil {
 		f.helpers.Go(f.keepLiveness)
+		f.helpers.Go(f.takePart)
 	}
 	return l, nil
 }
@@ -109,6 +116,10 @@ func (f *Finder) Find(ctx context.Context) (*Conn, error) {
 func (f *Finder) Again(ctx context.Context, l *Conn, cause error, told bool) (*Conn, error) {
 	f.mu.Lock()
 	leaving := f.leaving
+	if f.left != nil {
+		cause = f.left
+	}
+	f.current, f.left = nil, nil
 	f.mu.Unlock()
 	if leaving || !f.pace(ctx, l, cause) {
 		return nil, context.Canceled
@@ -126,6 +137,9 @@ func (f *Finder) Again(ctx context.Context, l *Conn, cause error, told bool) (*C
 
 // follows notes which server this node is connected to.
 func (f *Finder) follows(l *Conn) {
+	f.mu.Lock()
+	f.current = l
+	f.mu.Unlock()
 	if f.group != nil && l.Welcome.Group != "" {
 		f.group.Follow(l.Welcome, l.Addr.String())
 	}
@@ -161,6 +175,9 @@ func (f *Finder) Leave(ctx context.Context) {
 	f.leaving = host != nil && f.group != nil && ctx.Err() == nil
 	handOn := f.leaving
 	f.mu.Unlock()
+	if host == nil && f.group != nil {
+		f.group.Close() // the others need not prove that this node votes no more
+	}
 	if host == nil || handOn && host.Transfer(ctx) {
 		return
 	}

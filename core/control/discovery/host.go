@@ -30,6 +30,8 @@ type Host interface {
 	// StepDown sends all nodes to another server and makes this one wait; why is for the
 	// log.
 	StepDown(to wire.Redirect, why string)
+	// Confirmed says to nodes what the voters have accepted meanwhile. It does not block.
+	Confirmed()
 }
 
 // HostConfig says what a control plane in this process serves.

@@ -29,7 +29,7 @@ func (f *Finder) keepLiveness() {
 		changed := f.group.Changed()
 		wanted := map[wire.StandbyNode]bool{}
 		for _, s := range f.group.Wanted() {
-			s.Label = ""
+			s.Label, s.Votes = "", false
 			wanted[s] = true
 			if running[s] == nil {
 				ctx, cancel := context.WithCancel(f.life)
@@ -73,10 +73,19 @@ func (f *Finder) watchStandby(ctx context.Context, s wire.StandbyNode) {
 			<-ctx.Done() // it leaves the list
 			return
 		}
-		if !f.network.sleep(ctx, redialLiveness) {
+		if !f.network.sleep(ctx, f.redial()) {
 			return
 		}
 	}
+}
+
+// redial is the pause before a standby that could not be reached is dialled again. Where there are
+// voters nobody waits for TCP to repeat what was lost in a cut.
+func (f *Finder) redial() time.Duration {
+	if f.HasVoters() {
+		return min(redialLiveness, f.group.Beat())
+	}
+	return redialLiveness
 }
 
 // lookPatience bounds the last look at the other standbys before a takeover.
@@ -147,7 +156,11 @@ func (f *Finder) proveDead(ctx context.Context, addr netip.AddrPort) bool {
 // serveLiveness serves one connection to a standby until it ends; heard is called with each
 // of its words.
 func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link, heard func()) error {
-	dctx, cancel := context.WithTimeout(ctx, dialTimeout)
+	patience := dialTimeout
+	if f.HasVoters() {
+		patience = min(patience, f.askPatience())
+	}
+	dctx, cancel := context.WithTimeout(ctx, patience)
 	raw, err := f.network.dial(dctx, addr)
 	cancel()
 	if err != nil {
@@ -176,6 +189,9 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 		<-out.Ended()
 	}()
 	for opened := false; ; {
+		if f.group.Expects(link) {
+			conn.SetReadDeadline(time.Now().Add(f.Params.LeaseTimeout / 4))
+		}
 		frame, err := frames.NextFrame(wire.MaxHelloFrame)
 		if err != nil {
 			if !opened {
@@ -183,7 +199,8 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 			}
 			return err
 		}
-		if said, ok := frame.(wire.Liveness); ok {
+		switch said := frame.(type) {
+		case wire.Liveness:
 			if !opened {
 				opened = true
 				f.group.Opened(link, out)
@@ -192,6 +209,8 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 				f.stepDown(to, "node "+said.Node+" hosts in a later term")
 			}
 			heard()
+		case wire.Ballot:
+			f.group.HearBallot(link, said)
 		}
 	}
 }

@@ -104,7 +104,12 @@ func (s *search) reconnect(ctx context.Context, err error, told bool) (*Conn, er
 			lost = true
 			s.reportLoss(err)
 		}
-		if !f.pause.Wait(ctx) {
+		pauseCtx, done := f.untilElected(ctx)
+		if f.group == nil || f.group.Elected() == 0 {
+			f.pause.Wait(pauseCtx)
+		}
+		done()
+		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
 	}
@@ -182,6 +187,12 @@ func (s *search) attempt(ctx context.Context) (*Conn, error) {
 		}
 		return f.dialHello(ctx, f.endpoint.targets())
 	}
+	parent := ctx
+	ctx, done := f.untilElected(ctx)
+	defer done()
+	if term := f.group.Elected(); term > 0 {
+		return s.lead(parent, term)
+	}
 	if s.first {
 		s.first = false
 		f.group.Lost(s.evidence, s.last.Group, s.last.Term)
@@ -232,8 +243,18 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 				s.unlook = f.look(ctx)
 				continue
 			}
-			l, err = s.takeOver(ctx, d.Term, v.Waited >= v.Lease)
-			return l, true, err
+			if !f.group.Stand(false) {
+				l, err = s.takeOver(ctx, d.Term, v.Waited >= v.Lease)
+				return l, true, err
+			}
+			s.tellOnce("the host is dead, and this node stands for election; it waits for the votes of " + wording.Names(f.group.Voters()))
+			s.pause(ctx, changed, recheck)
+			if f.group.Elected() > 0 {
+				return nil, true, errElected
+			}
+			if l, _, err = s.dialOnce(ctx); l != nil || isRefusal(err) && !isAuth(err) {
+				return l, true, err
+			}
 		case succession.Gather:
 			// What does not know the token has the host's port now, perhaps, and is not asked alone.
 			if l, err = s.gather(ctx); l != nil || isRefusal(err) && !isAuth(err) {
@@ -253,14 +274,21 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 				return l, true, err
 			}
 		default:
-			if s.evidence.Ended && s.told != d.Why {
-				s.told = d.Why
-				f.Log.Warn("this node does not take the control plane over: " + d.Why)
+			if s.evidence.Ended {
+				s.tellOnce("this node does not take the control plane over: " + d.Why)
 			}
 			return nil, false, nil
 		}
 	}
 	return nil, true, ctx.Err()
+}
+
+// tellOnce logs a text, unless it was the last one.
+func (s *search) tellOnce(text string) {
+	if s.told != text {
+		s.told = text
+		s.f.Log.Warn(text)
+	}
 }
 
 // takeOver makes this node host, and connects it to itself. waited tells that others had
@@ -270,7 +298,7 @@ func (s *search) takeOver(ctx context.Context, term uint64, waited bool) (*Conn,
 	if waited {
 		f.Log.Warn("the standbys that go first do not answer: this node takes over", "waited", s.since(s.proven).Round(time.Millisecond))
 	}
-	f.takeOver(term, s.since(s.begun), false)
+	f.takeOver(rendezvous.Succession{Term: term, Facts: f.Hello().Claim.Facts}, s.since(s.begun))
 	f.Log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", s.ago()),
 		"host", f.called(s.last.HostNode), "term", term)
 	return f.dialHello(ctx, f.endpoint.hosted)

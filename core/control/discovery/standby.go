@@ -13,14 +13,13 @@ import (
 	"rallypoint/core/succession"
 )
 
-// takeOver makes the server in waiting of this process the host; left tells that the node
-// which hosted hands the control plane on.
-func (f *Finder) takeOver(term uint64, took time.Duration, left bool) {
+// takeOver makes the server in waiting of this process the host. took is for how long there was none.
+func (f *Finder) takeOver(s rendezvous.Succession, took time.Duration) {
 	f.mu.Lock()
 	f.hosting, f.waiting = f.waiting, nil
 	f.mu.Unlock()
 	f.endpoint.hosted = ownAddrs(f.listening)
-	f.group.Lead(rendezvous.Succession{Term: term, Facts: f.Hello().Claim.Facts, Left: left}, f.network.now(), took)
+	f.group.Lead(s, f.network.now(), took)
 	f.startProbing()
 }
 
@@ -137,9 +136,52 @@ func (f *Finder) transfer(l *Conn, said wire.Transfer) wire.Frame {
 		f.Log.Warn("ignored a request to host the control plane", "term", said.Term)
 		return nil
 	}
-	f.Log.Info("the host leaves: this node hosts now", "host", f.called(l.Welcome.HostNode), "term", said.Term)
-	f.takeOver(said.Term, 0, true)
-	return wire.Transfer{Group: said.Group, Term: said.Term, Addr: f.group.Self()}
+	next := rendezvous.Succession{Term: said.Term, Facts: f.Hello().Claim.Facts, Left: true}
+	if f.group.Votes() && !f.elect(&next) {
+		f.Log.Warn("the host leaves, but the voters do not elect this node", "term", said.Term)
+		return nil
+	}
+	f.Log.Info("the host leaves: this node hosts now", "host", f.called(l.Welcome.HostNode), "term", next.Term)
+	f.takeOver(next, 0)
+	f.mu.Lock()
+	f.handedOn = false
+	f.mu.Unlock()
+	return wire.Transfer{Group: said.Group, Term: next.Term, Addr: f.group.Self()}
+}
+
+// electPatience is how long the voters may take to elect the node that the host hands the control
+// plane on to.
+const electPatience = time.Second
+
+// elect has the voters elect this node, since the host asks for it, and notes the term and what
+// the voters keep.
+func (f *Finder) elect(next *rendezvous.Succession) bool {
+	f.mu.Lock()
+	f.handedOn = true
+	f.mu.Unlock()
+	patience, stop := f.network.timer(electPatience)
+	defer stop()
+	f.group.Stand(true)
+	for {
+		changed := f.group.Changed()
+		if term := f.group.Elected(); term > 0 {
+			next.Term = term
+			if facts, _, err := f.group.Inherited(); err == nil {
+				next.Facts = facts
+			}
+			return true
+		}
+		select {
+		case <-changed:
+		case <-patience:
+			f.mu.Lock()
+			f.handedOn = false
+			f.mu.Unlock()
+			return false
+		case <-f.life.Done():
+			return false
+		}
+	}
 }
 
 // setListening notes where the server of this process listens.

@@ -172,6 +172,20 @@ func (g *Group) Stand(asked bool) bool {
 	return true
 }
 
+// Votes reports whether this process is one of several that vote.
+func (g *Group) Votes() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.vote.ballot.Votes()
+}
+
+// Expects reports whether a voter at the other end of a connection has to answer this host.
+func (g *Group) Expects(l *Link) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.hosting && l.voter != "" && g.vote.ballot.Accepted().Voters.Has(l.voter)
+}
+
 // Elected returns the term for which this process has been elected, and does not host yet; 0:
 // it has not.
 func (g *Group) Elected() (term uint64) {

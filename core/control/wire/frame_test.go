@@ -46,7 +46,7 @@ func sampleFrames() []Frame {
 			Policy: rendezvous.Policy{Min: 1, Max: 2, NodeUnit: 1, LeaseTimeout: 9}},
 		Liveness{RunID: "run", Group: "g", Node: "n", Ask: true, Word: 3, Term: 1<<64 - 1, Target: sampleRedirect, Voter: "v"},
 		Transfer{Group: "g", Term: 4, Addr: "10.0.0.1:2"},
-		Ballot{Group: "g", Message: succession.Message{Kind: succession.MessageAskVote, From: "a", To: "b", Term: 3, Number: 7, Entered: 2, Pre: true, Forced: true}},
+		Ballot{Group: "g", Message: succession.Message{Kind: succession.MessageAskVote, From: "a", To: "b", Term: 3, Number: 7, Entered: 2, Pre: true, Forced: true, Clock: 5, Echo: 6}},
 		Ballot{Group: "g", Message: succession.Message{Kind: succession.MessageAppend, From: "a", To: "b", Term: 3, Entry: &succession.Entry{
 			Term: 3, Number: 8, Voters: succession.Voters{Incoming: []succession.Voter{"a", "b"}, Outgoing: []succession.Voter{"a"}}, Value: []byte{1, 2}}}},
 		Refuse{fail}, Notice{note}, Drop{fail}, Beat{}, Beat{Echo: true}, Beat{Training: &report}, Goodbye{}, Unknown{99},

@@ -231,7 +231,7 @@ func readLiveness(u *unpacker) Liveness {
 
 func (b Ballot) pack(p *packer) {
 	m := b.Message
-	head(p, KindBallot, 10)
+	head(p, KindBallot, 12)
 	p.Text(b.Group)
 	p.Uint(uint64(m.Kind))
 	p.Text(string(m.From))
@@ -241,6 +241,8 @@ func (b Ballot) pack(p *packer) {
 	p.Uint(m.Entered)
 	p.Bool(m.Pre)
 	p.Bool(m.Forced)
+	p.Duration(m.Clock)
+	p.Duration(m.Echo)
 	if m.Entry == nil {
 		p.None()
 		return
@@ -270,7 +272,7 @@ func readVoters(u *unpacker) (list []succession.Voter) {
 func readBallot(u *unpacker) Ballot {
 	b := Ballot{Group: u.Text(MaxName), Message: succession.Message{
 		Kind: succession.MessageKind(min(u.Uint(), 255)), From: succession.Voter(u.Text(MaxName)), To: succession.Voter(u.Text(MaxName)),
-		Term: u.Uint(), Number: u.Uint(), Entered: u.Uint(), Pre: u.Bool(), Forced: u.Bool(),
+		Term: u.Uint(), Number: u.Uint(), Entered: u.Uint(), Pre: u.Bool(), Forced: u.Bool(), Clock: u.Duration(), Echo: u.Duration(),
 	}}
 	if u.Open() > 0 {
 		b.Message.Entry = &succession.Entry{

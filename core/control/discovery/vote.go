@@ -1,0 +1,178 @@
+package discovery
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"time"
+
+	rallypoint "rallypoint"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/succession"
+	"rallypoint/internal/wording"
+)
+
+var errElected = errors.New("this node was elected to host the control plane")
+
+// takePart is this process's part in the vote about who hosts (docs/decisions/0138): it lets time
+// pass, and does what the vote decides.
+func (f *Finder) takePart() {
+	beat := f.group.Beat()
+	next := time.NewTimer(beat)
+	defer next.Stop()
+	for f.life.Err() == nil {
+		changed := f.group.Changed()
+		f.obey()
+		select {
+		case <-next.C:
+			f.group.Tick()
+			next.Reset(beat)
+		case <-changed:
+		case <-f.life.Done():
+		}
+	}
+}
+
+// obey does what follows from the vote, once each.
+func (f *Finder) obey() {
+	if to, deposed := f.group.Deposed(); deposed {
+		f.stepDown(to, fmt.Sprintf("another node was elected in term %d while this one was silent", to.Term))
+	}
+	elected := f.group.Elected() > 0
+	f.mu.Lock()
+	host, l, cancel, handedOn := f.hosting, f.current, f.onElected, f.handedOn
+	f.mu.Unlock()
+	switch {
+	case host != nil:
+		host.Confirmed()
+	case elected && !handedOn:
+		if cancel != nil {
+			cancel()
+		}
+		f.leave(l, errElected)
+	case l != nil:
+		if to, found := f.group.Elsewhere(l.Welcome.Group, l.Welcome.Term); found {
+			f.leave(l, &wire.Redirected{To: to})
+		}
+	}
+}
+
+// leave ends a connection to a host that another one has succeeded; Again is told why.
+func (f *Finder) leave(l *Conn, why error) {
+	f.mu.Lock()
+	current := l != nil && f.current == l && f.left == nil
+	if current {
+		f.left = why
+	}
+	f.mu.Unlock()
+	if current {
+		l.Close()
+	}
+}
+
+// untilElected returns a context that ends when this node is elected, too.
+func (f *Finder) untilElected(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	f.mu.Lock()
+	f.onElected = cancel
+	f.mu.Unlock()
+	return ctx, cancel
+}
+
+// lead makes this node host, which was elected, and connects it to itself.
+func (s *search) lead(ctx context.Context, term uint64) (*Conn, error) {
+	f := s.f
+	facts, silence, err := f.group.Inherited()
+	if err != nil {
+		f.Log.Error("what the voters keep cannot be read: this node hosts with what it knows itself", "error", err)
+		facts = f.Hello().Claim.Facts
+	}
+	next := rendezvous.Succession{Term: term, Facts: facts, Silent: !s.evidence.Proves()}
+	text := fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node was elected and hosts now", s.ago())
+	if next.Silent {
+		next.Grace = max(f.Params.LeaseTimeout-silence, f.Params.LeaseTimeout/leastSeat)
+		text = fmt.Sprintf("the control plane's host is silent for %s: this node was elected and hosts now", wording.Seconds(silence))
+	}
+	f.takeOver(next, max(silence, s.since(s.begun)))
+	f.Log.Warn(text, "host", f.called(s.last.HostNode), "term", term)
+	return f.dialHello(ctx, f.endpoint.hosted)
+}
+
+// leastSeat is the part of a lease for which a silent host's place waits at least, and with it all
+// members' on their way to the next host.
+const leastSeat = 4
+
+// HasVoters reports whether others may elect a host in the place of one that is silent.
+func (f *Finder) HasVoters() bool { return f.group != nil && f.group.Voters() != nil }
+
+// LookElsewhere asks the standbys who hosts, since the host of a connection is silent; it
+// does not wait. The connection is kept until one of them names a host of a later term.
+func (f *Finder) LookElsewhere(l *Conn) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.looking || f.current != l || f.life.Err() != nil {
+		return
+	}
+	f.looking = true
+	f.helpers.Go(func() {
+		f.askStandbys(l)
+		f.mu.Lock()
+		f.looking = false
+		f.mu.Unlock()
+	})
+}
+
+// askStandbys asks all of them at once.
+func (f *Finder) askStandbys(l *Conn) {
+	ctx, cancel := context.WithTimeout(f.life, f.askPatience())
+	defer cancel()
+	var addrs []netip.AddrPort
+	for _, text := range f.group.Current().Servers {
+		if addr, err := netip.ParseAddrPort(text); err == nil && addr != l.Addr && text != f.group.Self() && !slices.Contains(addrs, addr) {
+			addrs = append(addrs, addr)
+		}
+	}
+	answers := make(chan wire.Redirect, len(addrs))
+	for _, addr := range addrs {
+		go func() { answers <- f.whoHosts(ctx, addr) }()
+	}
+	for range addrs {
+		to := <-answers
+		if to.Host != "" && to.Group == l.Welcome.Group && to.Term > l.Welcome.Term && succession.Believable(to.Term) {
+			f.leave(l, &wire.Redirected{To: to})
+			cancel()
+		}
+	}
+}
+
+// askPatience is how long one standby may take to say who hosts.
+func (f *Finder) askPatience() time.Duration {
+	return max(f.Params.LeaseTimeout/10, 200*time.Millisecond)
+}
+
+// whoHosts asks a standby who hosts; a zero answer if it gives none.
+func (f *Finder) whoHosts(ctx context.Context, addr netip.AddrPort) (to wire.Redirect) {
+	raw, err := f.network.dial(ctx, addr)
+	if err != nil {
+		return to
+	}
+	conn := wire.NewConn(raw)
+	defer conn.Close()
+	release := wire.AbortOn(ctx, conn)
+	defer release()
+	frames := wire.FrameReader{In: bufio.NewReaderSize(conn, wire.ReadBuffer)}
+	question := wire.Probe{Software: rallypoint.Version(), RunID: f.Params.RunID, Policy: f.Params.Policy, Round: true, Node: f.Node, Target: f.group.Current()}
+	_, err = wire.ClientHandshake{Token: f.token, Addr: conn.RemoteAddr()}.Run(conn, &frames, wire.AppendFrame(nil, question))
+	if err != nil || f.believe(conn) != nil {
+		return to
+	}
+	said, err := frames.NextFrame(wire.MaxHelloFrame)
+	if answer, ok := said.(wire.Probed); ok && err == nil && answer.Err == nil {
+		to = answer.Target
+	}
+	return to
+}
