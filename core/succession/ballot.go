@@ -57,7 +57,7 @@ func (m Message) possible() bool {
 		return false
 	}
 	if e := m.Entry; e != nil {
-		return e.Term == m.Term && e.Number > 0 && e.Number <= maxNumber && len(e.Voters.Incoming) > 0
+		return e.Term == m.Term && e.Number > 0 && e.Number <= maxNumber && e.Voters.possible()
 	}
 	return true
 }
@@ -149,7 +149,7 @@ func (b *Ballot) Propose(value []byte, now time.Duration) (number uint64) {
 // the second follows by itself. The next change waits until those that vote no more know it,
 // are dead, or were not heard for a lease: until then one of them may count proofs of death.
 func (b *Ballot) Wish(voters []Voter, now time.Duration) {
-	if len(voters) <= MaxVoters && slices.Contains(voters, b.id) {
+	if (Voters{Incoming: voters}).possible() && slices.Contains(voters, b.id) {
 		b.wish = slices.Clone(voters)
 		b.change(now)
 	}
@@ -252,7 +252,7 @@ func (b *Ballot) Receive(m Message, now time.Duration) {
 	case MessageAppend:
 		b.receiveAppend(m, now)
 	case MessageAccept:
-		if b.role == leads && m.Term == b.promised && m.Number <= b.accepted.Number {
+		if b.role == leads && m.Term == b.promised && m.Number <= b.accepted.Number && b.speaksTo(m.From) {
 			p := b.peers[m.From]
 			p = peer{max(p.reached, m.Number), now, max(p.sure, min(m.Echo, now)), max(p.clock, m.Clock)}
 			b.peers[m.From] = p
@@ -265,15 +265,21 @@ func (b *Ballot) Receive(m Message, now time.Duration) {
 		b.askedForVote(m, now)
 	case MessageVote:
 		switch {
+		case !b.accepted.Voters.Has(m.From):
 		case b.role == asks && m.Pre && m.Term == b.promised+1, b.role == stands && !m.Pre && m.Term == b.promised:
 			b.votes[m.From] = m.Clock
 			b.settle(now)
 		}
 	case MessageTermOver:
-		if m.Term > b.promised {
+		if m.Term > b.promised && !b.outsider(m.From, now) {
 			b.follow(m.Term, "", now)
 		}
 	}
+}
+
+// outsider reports whether a process does not vote, while this one hosts and has a majority.
+func (b *Ballot) outsider(id Voter, now time.Duration) bool {
+	return b.Majority(now) && !b.accepted.Voters.Has(id)
 }
 
 func (b *Ballot) receiveAppend(m Message, now time.Duration) {
@@ -281,7 +287,7 @@ func (b *Ballot) receiveAppend(m Message, now time.Duration) {
 		b.send(Message{Kind: MessageTermOver, To: m.From, Term: b.promised})
 		return
 	}
-	if m.Term == b.promised && b.role == leads {
+	if m.Term == b.promised && b.host != "" && b.host != m.From {
 		return // a term has one host
 	}
 	if m.Term > b.promised && !b.follow(m.Term, m.From, now) {
@@ -309,6 +315,8 @@ func (b *Ballot) askedForVote(m Message, now time.Duration) {
 	asked := m.Forced && now-b.began >= b.lease/deposeParts
 	free := m.Term == b.promised && !m.Pre && b.host == "" && (b.granted == "" || b.granted == m.From)
 	switch {
+	case b.outsider(m.From, now): // it votes no more, and does not know it
+		b.speak(m.From, true, now)
 	case m.Term <= b.promised && !free:
 		b.send(Message{Kind: MessageTermOver, To: m.From, Term: b.promised})
 	case b.accepted.after(theirs), hears && !asked && m.Term > b.promised:
@@ -324,7 +332,7 @@ func (b *Ballot) askedForVote(m Message, now time.Duration) {
 // a process that makes terms up cannot keep the others from having a host; that of a host
 // whose vote is the only one is not ended at all.
 func (b *Ballot) follow(term uint64, host Voter, now time.Duration) bool {
-	if b.role == leads && (now-b.began < b.lease/deposeParts || !b.Votes()) {
+	if b.role == leads && (now-b.began < b.lease/deposeParts || b.alone()) {
 		return false
 	}
 	if b.role == leads {
@@ -463,6 +471,7 @@ func (b *Ballot) change(now time.Duration) {
 		}
 		b.since = b.accepted.Number + 1
 		b.write(Entry{Voters: Voters{Incoming: next}, Value: b.accepted.Value}, now)
+		maps.DeleteFunc(b.peers, func(id Voter, _ peer) bool { return !b.speaksTo(id) })
 	case b.wish != nil && !sameSet(b.wish, v.Incoming) && len(b.former) == 0:
 		b.since = b.accepted.Number + 1
 		b.write(Entry{Voters: Voters{Incoming: slices.Clone(b.wish), Outgoing: v.Incoming}, Value: b.accepted.Value}, now)
@@ -518,6 +527,11 @@ func (b *Ballot) hasMajority(now, within time.Duration) bool {
 
 // Hosts reports whether this process hosts, and in which term.
 func (b *Ballot) Hosts() (term uint64, hosts bool) { return b.promised, b.role == leads }
+
+// alone reports whether this process is the only voter.
+func (b *Ballot) alone() bool {
+	return b.accepted.Voters.Has(b.id) && !b.Votes()
+}
 
 // Votes reports whether this process is one of several that vote.
 func (b *Ballot) Votes() bool {

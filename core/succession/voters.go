@@ -17,6 +17,9 @@ type Voters struct {
 	Outgoing []Voter // those before the change that is under way
 }
 
+// maxName bounds the length of a voter's name.
+const maxName = 256
+
 // MaxVoters is how many processes vote at most.
 const MaxVoters = 5
 
@@ -34,6 +37,24 @@ func (v Voters) All() []Voter {
 		}
 	}
 	return all
+}
+
+// possible reports whether a host that follows the protocol can have chosen them.
+func (v Voters) possible() bool {
+	return len(v.Incoming) > 0 && distinct(v.Incoming) && distinct(v.Outgoing)
+}
+
+// distinct reports whether a list names few enough voters, and each once.
+func distinct(set []Voter) bool {
+	if len(set) > MaxVoters {
+		return false
+	}
+	for i, id := range set {
+		if id == "" || len(id) > maxName || slices.Contains(set[:i], id) {
+			return false
+		}
+	}
+	return true
 }
 
 // changing reports whether a change is under way.
