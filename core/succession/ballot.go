@@ -92,10 +92,11 @@ type Ballot struct {
 	sure   time.Duration // after this a host with a majority has heard this process
 	waits  time.Duration // since when it has waited for a host: the same, or when it voted, or woke up
 	began  time.Duration // when promised was taken
-	ticked time.Duration
-	ended  bool // the host has ended its connection to this process
-	forced bool // it stands because the host has asked it to
-	leaps  bool // its term leaves out those that the dead may have had
+	stood  time.Duration // when it began to ask, or to stand
+	ticked time.Duration // when it was last known to run
+	ended  bool          // the host has ended its connection to this process
+	forced bool          // it stands because the host has asked it to
+	leaps  bool          // its term leaves out those that the dead may have had
 
 	dead map[Voter]bool
 
@@ -157,8 +158,7 @@ func (b *Ballot) Wish(voters []Voter, now time.Duration) {
 
 // Tick lets time pass: it is called each Beat, and may be late.
 func (b *Ballot) Tick(now time.Duration) {
-	late := now-b.ticked > Beat(b.lease)+b.lease/lateParts
-	b.ticked = now
+	late := b.late(now)
 	switch {
 	case b.role == leads:
 		maps.DeleteFunc(b.former, func(id Voter, _ bool) bool { return now-max(b.peers[id].heard, b.began) >= b.lease })
@@ -166,12 +166,22 @@ func (b *Ballot) Tick(now time.Duration) {
 			b.speak(id, b.peers[id].reached < b.accepted.Number, now)
 		}
 		b.change(now)
-	case late: // this process was stopped: what was sent to it meanwhile may not have been read
-		b.waits, b.ended = now, false
-		b.rest()
+	case late:
 	case b.accepted.Voters.Has(b.id) && now-b.waits >= b.patience():
 		b.stand(now)
 	}
+}
+
+// late reports whether this process was stopped: what was sent to it meanwhile may not have been
+// read. It then waits for a host as if it had heard one now.
+func (b *Ballot) late(now time.Duration) bool {
+	late := now-b.ticked > Beat(b.lease)+b.lease/lateParts
+	b.ticked = now
+	if late && b.role != leads {
+		b.waits, b.ended = now, false
+		b.rest()
+	}
+	return late
 }
 
 // patience is how long this voter does not hear its host before it stands: each a beat
@@ -248,6 +258,7 @@ func (b *Ballot) Receive(m Message, now time.Duration) {
 	if m.To != b.id || m.From == b.id || !m.possible() {
 		return
 	}
+	b.late(now)
 	switch m.Kind {
 	case MessageAppend:
 		b.receiveAppend(m, now)
@@ -323,6 +334,7 @@ func (b *Ballot) askedForVote(m Message, now time.Duration) {
 	case m.Pre:
 		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term, Pre: true})
 	case free || b.follow(m.Term, "", now):
+		b.rest()
 		b.granted, b.waits = m.From, now
 		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term, Clock: now})
 	}
@@ -353,13 +365,17 @@ func (b *Ballot) rest() {
 
 // stand asks for pre-votes, or once more for what has not been answered.
 func (b *Ballot) stand(now time.Duration) {
-	if b.role == stands && now-b.began >= b.lease/deposeParts {
-		b.role = follows // the vote was split, or answers were lost
+	if now-b.stood >= b.lease/deposeParts {
+		b.role = follows // the vote was split, answers were lost, or are too old
 	}
 	if b.role == follows {
-		b.role, b.votes = asks, map[Voter]time.Duration{b.id: now}
+		b.role, b.stood, b.votes = asks, now, map[Voter]time.Duration{b.id: now}
 	}
-	b.canvass()
+	if b.role == asks && b.forced && Believable(b.promised+1) {
+		b.candidate(b.promised+1, now) // a word of the host that is under way would end the asking
+	} else {
+		b.canvass()
+	}
 	b.settle(now)
 }
 
@@ -407,7 +423,7 @@ func (b *Ballot) settle(now time.Duration) {
 // candidate stands for election in a term.
 func (b *Ballot) candidate(term uint64, now time.Duration) {
 	b.role, b.votes, b.leaps = stands, map[Voter]time.Duration{b.id: now}, false
-	b.promised, b.granted, b.host, b.began = term, b.id, "", now
+	b.promised, b.granted, b.host, b.began, b.stood = term, b.id, "", now, now
 	b.canvass()
 }
 

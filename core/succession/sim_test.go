@@ -440,6 +440,11 @@ func (s *sim) take(e event) {
 	b := p.ballot
 	switch e.do {
 	case isTick:
+		for _, q := range s.procs {
+			if p.proven[q.id] { // which is told again, since it counts at times only
+				b.Dead(q.id, s.now)
+			}
+		}
 		b.Tick(s.now)
 		s.settle(p)
 		if p.term != 0 {
