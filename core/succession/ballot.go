@@ -330,7 +330,7 @@ func (b *Ballot) askedForVote(m Message, now time.Duration) {
 		b.speak(m.From, true, now)
 	case m.Term <= b.promised && !free:
 		b.send(Message{Kind: MessageTermOver, To: m.From, Term: b.promised})
-	case b.accepted.after(theirs), hears && !asked && m.Term > b.promised:
+	case b.accepted.after(theirs), hears && !asked && !(free && b.granted == m.From):
 	case m.Pre:
 		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term, Pre: true})
 	case free || b.follow(m.Term, "", now):

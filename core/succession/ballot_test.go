@@ -243,6 +243,12 @@ func TestVotes(t *testing.T) {
 		"a term just after a vote": {lease * 4 / 10, func(b *Ballot, now time.Duration) {
 			b.promised, b.granted, b.host, b.waits = 2, "d", "", now
 		}, func(m *Message) { m.Term = 3 }, never, 2},
+		"a term that it has heard of": {lease * 4 / 10, func(b *Ballot, _ time.Duration) {
+			b.promised, b.granted, b.host = 2, "", ""
+		}, nil, MessageVote, 2},
+		"a term that it has heard of, and its host lately": {0, func(b *Ballot, _ time.Duration) {
+			b.promised, b.granted, b.host = 2, "", ""
+		}, nil, never, 2},
 		"the term of a host": {lease * 4 / 10, func(b *Ballot, _ time.Duration) {
 			b.promised, b.granted, b.host = 2, "", "d"
 		}, nil, MessageTermOver, 2},
