@@ -205,7 +205,10 @@ func (b *Ballot) Stand(asked bool, now time.Duration) bool {
 	if !b.accepted.Voters.Has(b.id) || b.role == leads {
 		return false
 	}
-	b.forced = b.forced || asked
+	if asked {
+		b.rest()
+		b.forced = true
+	}
 	b.stand(now)
 	return true
 }
@@ -335,7 +338,7 @@ func (b *Ballot) askedForVote(m Message, now time.Duration) {
 		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term, Pre: true})
 	case free || b.follow(m.Term, "", now):
 		b.rest()
-		b.granted, b.waits = m.From, now
+		b.granted, b.waits, b.ended = m.From, now, false
 		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term, Clock: now})
 	}
 }
@@ -365,8 +368,8 @@ func (b *Ballot) rest() {
 
 // stand asks for pre-votes, or once more for what has not been answered.
 func (b *Ballot) stand(now time.Duration) {
-	if now-b.stood >= b.lease/deposeParts {
-		b.role = follows // the vote was split, answers were lost, or are too old
+	if b.role != follows && now-b.stood >= b.lease/deposeParts {
+		b.rest() // the vote was split, answers were lost, or are too old
 	}
 	if b.role == follows {
 		b.role, b.stood, b.votes = asks, now, map[Voter]time.Duration{b.id: now}

@@ -249,6 +249,11 @@ func TestVotes(t *testing.T) {
 		"a term that it has heard of, and its host lately": {0, func(b *Ballot, _ time.Duration) {
 			b.promised, b.granted, b.host = 2, "", ""
 		}, nil, never, 2},
+		"just after a vote, which the end of the host brought": {0, func(b *Ballot, now time.Duration) {
+			b.HostEnded()
+			b.Receive(Message{Kind: MessageAskVote, From: "d", To: "c", Term: 2, Number: b.accepted.Number, Entered: 1}, now)
+			b.Messages()
+		}, func(m *Message) { m.Term = 3 }, never, 2},
 		"the term of a host": {lease * 4 / 10, func(b *Ballot, _ time.Duration) {
 			b.promised, b.granted, b.host = 2, "", "d"
 		}, nil, MessageTermOver, 2},

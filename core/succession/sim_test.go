@@ -484,6 +484,9 @@ func (s *sim) take(e event) {
 		if s.trace != nil && e.m.Kind > MessageAccept {
 			s.say("%s", e.m)
 		}
+		if e.m.Forced {
+			s.loose = s.now
+		}
 		p.heard[e.from.id] = s.now
 		b.Receive(e.m, s.now)
 		s.settle(p)
