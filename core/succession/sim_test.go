@@ -101,7 +101,7 @@ type sim struct {
 	rng     *rand.Rand
 	now     time.Duration
 	seq     int
-	events  []event // a heap
+	events  []*event // a heap
 	procs   []*proc
 	links   [][]link // from, to
 	drop    float64
@@ -153,7 +153,7 @@ func (s *sim) some(least, most float64) time.Duration {
 func (s *sim) push(e event) {
 	s.seq++
 	e.seq = s.seq
-	h := append(s.events, e)
+	h := append(s.events, &e)
 	i := len(h) - 1
 	for i > 0 && before(h[i], h[(i-1)/2]) {
 		h[i], h[(i-1)/2] = h[(i-1)/2], h[i]
@@ -162,7 +162,7 @@ func (s *sim) push(e event) {
 	s.events = h
 }
 
-func before(a, b event) bool { return a.at < b.at || a.at == b.at && a.seq < b.seq }
+func before(a, b *event) bool { return a.at < b.at || a.at == b.at && a.seq < b.seq }
 
 func (s *sim) pop() event {
 	h := s.events
@@ -185,7 +185,7 @@ func (s *sim) pop() event {
 		i = c
 	}
 	s.events = h
-	return e
+	return *e
 }
 
 func (s *sim) in(d time.Duration, do what, to, from *proc) {
@@ -992,7 +992,7 @@ func TestHistories(t *testing.T) {
 		}
 		return
 	}
-	count := 300
+	count := 500
 	if text := os.Getenv("RALLYPOINT_HISTORIES"); text != "" {
 		var err error
 		if count, err = strconv.Atoi(text); err != nil {
