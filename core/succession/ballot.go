@@ -586,7 +586,7 @@ func (b *Ballot) Heard() time.Duration { return b.heard }
 // Majority reports whether this host may judge and speak: enough voters have heard it within a
 // quarter of a lease, and so elect no other yet.
 func (b *Ballot) Majority(now time.Duration) bool {
-	return b.role == leads && (!b.Votes() || b.hasMajority(now, b.lease/deposeParts))
+	return b.role == leads && (b.alone() || b.hasMajority(now, b.lease/deposeParts))
 }
 
 // Answered returns when each other voter was last heard by this host.

@@ -591,6 +591,24 @@ func TestLoneHost(t *testing.T) {
 	}
 }
 
+// TestHostWithoutAVote: one that was elected while a change took its vote away needs the others.
+func TestHostWithoutAVote(t *testing.T) {
+	g := newGroup(t, "a", "b", "c")
+	a := g.members["a"]
+	a.accepted.Voters = Voters{Incoming: []Voter{"b", "c"}}
+	if !a.Majority(g.now) {
+		t.Error("the others do not count")
+	}
+	g.deaf["b"], g.deaf["c"] = true, true
+	g.pass(lease)
+	if a.Majority(g.now) {
+		t.Error("it has a majority alone")
+	}
+	if a.Receive(Message{Kind: MessageTermOver, From: "b", To: "a", Term: 5}, g.now); a.role == leads {
+		t.Error("it is not deposed")
+	}
+}
+
 // TestOneBadVoter ends a host's term once each quarter of a lease at most, and one that does
 // not vote ends none.
 func TestOneBadVoter(t *testing.T) {
