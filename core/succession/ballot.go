@@ -120,6 +120,7 @@ type peer struct {
 	heard   time.Duration // when it was last heard; 0: not yet
 	sure    time.Duration // after this it has heard this host
 	clock   time.Duration // its own, when it was last heard
+	echoed  bool          // it was told so once
 }
 
 // NewBallot makes the part of a process that knows nothing and does not vote.
@@ -268,12 +269,13 @@ func (b *Ballot) Receive(m Message, now time.Duration) {
 	case MessageAccept:
 		if b.role == leads && m.Term == b.promised && m.Number <= b.accepted.Number && b.speaksTo(m.From) {
 			p := b.peers[m.From]
-			p = peer{max(p.reached, m.Number), now, max(p.sure, min(m.Echo, now)), max(p.clock, m.Clock)}
+			p = peer{max(p.reached, m.Number), now, max(p.sure, min(m.Echo, now)), max(p.clock, m.Clock), p.echoed}
 			b.peers[m.From] = p
 			if p.reached >= b.since {
 				delete(b.former, m.From)
 			}
 			b.settle(now)
+			b.echo(now)
 		}
 	case MessageAskVote:
 		b.askedForVote(m, now)
@@ -510,14 +512,28 @@ func (b *Ballot) audience() []Voter {
 
 func (b *Ballot) speak(to Voter, whole bool, now time.Duration) {
 	m := Message{Kind: MessageAppend, To: to, Term: b.promised, Clock: now}
-	if b.hasMajority(now, b.lease/deposeParts) {
-		m.Echo = b.peers[to].clock
+	if p := b.peers[to]; p.clock > 0 && b.hasMajority(now, b.lease/deposeParts) {
+		m.Echo, p.echoed = p.clock, true
+		b.peers[to] = p
 	}
 	if whole {
 		e := b.accepted
 		m.Entry = &e
 	}
 	b.send(m)
+}
+
+// echo tells voters for the first time that this host and a majority hear each other, once they
+// do: from then on they may count proofs of death.
+func (b *Ballot) echo(now time.Duration) {
+	if b.role != leads || !b.hasMajority(now, b.lease/deposeParts) {
+		return
+	}
+	for _, id := range b.audience() {
+		if p := b.peers[id]; p.clock > 0 && !p.echoed {
+			b.speak(id, p.reached < b.accepted.Number, now)
+		}
+	}
 }
 
 func (b *Ballot) send(m Message) {

@@ -28,7 +28,7 @@ import (
 // node that hears nothing for some 0.6 of a lease asks them who hosts.
 const (
 	beatsPerLease = 3
-	lookAfter     = 3 // beats since bytes came last, where there are voters
+	lookAfter     = 3                 // beats since bytes came last, where there are voters
 	echoAfter     = beatsPerLease - 1 // beats since bytes came last
 	silentAfter   = 2 * beatsPerLease // the same
 )

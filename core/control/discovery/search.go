@@ -36,6 +36,9 @@ const (
 // errEarlier is why a server is not followed.
 var errEarlier = errors.New("it is a server of an earlier term, which another one has succeeded")
 
+// errSuperseded is why this node does not host after all.
+var errSuperseded = errors.New("another node hosts the control plane by now")
+
 // search is how a node finds its control plane again after a connection to it is gone.
 // It belongs to the goroutine that calls Again.
 type search struct {
@@ -298,7 +301,9 @@ func (s *search) takeOver(ctx context.Context, term uint64, waited bool) (*Conn,
 	if waited {
 		f.Log.Warn("the standbys that go first do not answer: this node takes over", "waited", s.since(s.proven).Round(time.Millisecond))
 	}
-	f.takeOver(rendezvous.Succession{Term: term, Facts: f.Hello().Claim.Facts}, s.since(s.begun))
+	if !f.takeOver(rendezvous.Succession{Term: term, Facts: f.Hello().Claim.Facts}, s.since(s.begun)) {
+		return nil, errSuperseded
+	}
 	f.Log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", s.ago()),
 		"host", f.called(s.last.HostNode), "term", term)
 	return f.dialHello(ctx, f.endpoint.hosted)

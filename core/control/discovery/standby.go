@@ -13,14 +13,18 @@ import (
 	"rallypoint/core/succession"
 )
 
-// takeOver makes the server in waiting of this process the host. took is for how long there was none.
-func (f *Finder) takeOver(s rendezvous.Succession, took time.Duration) {
+// takeOver makes the server in waiting of this process the host. took is for how long there was
+// none. It reports false if another process has become the host meanwhile.
+func (f *Finder) takeOver(s rendezvous.Succession, took time.Duration) bool {
+	if !f.group.Lead(s, f.network.now(), took) {
+		return false
+	}
 	f.mu.Lock()
 	f.hosting, f.waiting = f.waiting, nil
 	f.mu.Unlock()
 	f.endpoint.hosted = ownAddrs(f.listening)
-	f.group.Lead(s, f.network.now(), took)
 	f.startProbing()
+	return true
 }
 
 // resign notes that the server of this process does not host any more.
@@ -142,10 +146,13 @@ func (f *Finder) transfer(l *Conn, said wire.Transfer) wire.Frame {
 		return nil
 	}
 	f.Log.Info("the host leaves: this node hosts now", "host", f.called(l.Welcome.HostNode), "term", next.Term)
-	f.takeOver(next, 0)
+	led := f.takeOver(next, 0)
 	f.mu.Lock()
 	f.handedOn = false
 	f.mu.Unlock()
+	if !led {
+		return nil
+	}
 	return wire.Transfer{Group: said.Group, Term: next.Term, Addr: f.group.Self()}
 }
 

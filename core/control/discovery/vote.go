@@ -92,12 +92,14 @@ func (s *search) lead(ctx context.Context, term uint64) (*Conn, error) {
 		facts = f.Hello().Claim.Facts
 	}
 	next := rendezvous.Succession{Term: term, Facts: facts, Silent: !s.evidence.Proves()}
-	text := fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node was elected and hosts now", s.ago())
+	text := fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", s.ago())
 	if next.Silent {
 		next.Grace = max(f.Params.LeaseTimeout-silence, f.Params.LeaseTimeout/leastSeat)
 		text = fmt.Sprintf("the control plane's host is silent for %s: this node was elected and hosts now", wording.Seconds(silence))
 	}
-	f.takeOver(next, max(silence, s.since(s.begun)))
+	if !f.takeOver(next, max(silence, s.since(s.begun))) {
+		return nil, errSuperseded
+	}
 	f.Log.Warn(text, "host", f.called(s.last.HostNode), "term", term)
 	return f.dialHello(ctx, f.endpoint.hosted)
 }

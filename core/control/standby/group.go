@@ -98,13 +98,18 @@ func (g *Group) Found(now time.Time) {
 
 // Lead makes this process the host in a term, in the place of the node that hosted, which
 // has left in order, or is silent, or whose process is dead. s tells how, and what that one told
-// last; its From is set here.
-func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration) {
+// last; its From is set here. It reports false, and changes nothing, if this process votes and
+// was not elected in that term, or a later one has begun since.
+func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	from, term := g.target.Node, s.Term
 	s.From = from
-	if _, leads := g.vote.ballot.Hosts(); !leads {
+	switch elected, leads := g.vote.ballot.Hosts(); {
+	case leads && elected == term:
+	case leads, g.vote.ballot.Votes(), g.target.Term >= term:
+		return false
+	default:
 		g.vote.ballot.Lead(term, g.vote.now())
 	}
 	g.before = g.list
@@ -119,6 +124,7 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	g.wakeLocked()
 	g.tellLocked()
 	g.voteLocked()
+	return true
 }
 
 // Follow notes which server this process's client is connected to, by its welcome.
