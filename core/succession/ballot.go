@@ -94,6 +94,7 @@ type Ballot struct {
 	began  time.Duration // when promised was taken
 	stood  time.Duration // when it began to ask, or to stand
 	ticked time.Duration // when it was last known to run
+	voted  time.Duration // when it voted for another process: one that says the host has asked it cannot end one term after the other
 	ended  bool          // the host has ended its connection to this process
 	forced bool          // it stands because the host has asked it to
 	leaps  bool          // its term leaves out those that the dead may have had
@@ -125,7 +126,7 @@ type peer struct {
 
 // NewBallot makes the part of a process that knows nothing and does not vote.
 func NewBallot(id Voter, lease time.Duration, now time.Duration) *Ballot {
-	return &Ballot{id: id, lease: lease, heard: now, sure: now - lease, waits: now, began: now, ticked: now, dead: map[Voter]bool{}}
+	return &Ballot{id: id, lease: lease, heard: now, sure: now - lease, voted: now - lease, waits: now, began: now, ticked: now, dead: map[Voter]bool{}}
 }
 
 // Lead makes the process the host of a term without a vote, as its only voter: it founds the
@@ -328,7 +329,7 @@ func (b *Ballot) askedForVote(m Message, now time.Duration) {
 	theirs := Entry{Term: m.Entered, Number: m.Number}
 	hears := b.role == leads && b.hasMajority(now, b.lease/deposeParts) ||
 		b.role != leads && now-b.waits < b.lease*2/5 && !b.ended
-	asked := m.Forced && now-b.began >= b.lease/deposeParts
+	asked := m.Forced && now-b.voted >= b.lease/deposeParts
 	free := m.Term == b.promised && !m.Pre && b.host == "" && (b.granted == "" || b.granted == m.From)
 	switch {
 	case b.outsider(m.From, now): // it votes no more, and does not know it
@@ -340,7 +341,7 @@ func (b *Ballot) askedForVote(m Message, now time.Duration) {
 		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term, Pre: true})
 	case free || b.follow(m.Term, "", now):
 		b.rest()
-		b.granted, b.waits, b.ended = m.From, now, false
+		b.granted, b.waits, b.voted, b.ended = m.From, now, now, false
 		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term, Clock: now})
 	}
 }
@@ -585,6 +586,9 @@ func (b *Ballot) Confirmed() uint64 {
 
 // Accepted returns the last entry that this process knows.
 func (b *Ballot) Accepted() Entry { return b.accepted }
+
+// Began returns when the present term was taken.
+func (b *Ballot) Began() time.Duration { return b.began }
 
 // Host returns the host of this term; "": it is not known.
 func (b *Ballot) Host() Voter { return b.host }

@@ -246,7 +246,7 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 				s.unlook = f.look(ctx)
 				continue
 			}
-			if !f.group.Stand(false) {
+			if !f.group.Stand(s.last.HostNode) {
 				l, err = s.takeOver(ctx, d.Term, v.Waited >= v.Lease)
 				return l, true, err
 			}

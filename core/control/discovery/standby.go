@@ -168,9 +168,11 @@ func (f *Finder) elect(next *rendezvous.Succession) bool {
 	f.mu.Unlock()
 	patience, stop := f.network.timer(electPatience)
 	defer stop()
-	f.group.Stand(true)
+	again := time.NewTicker(f.group.Beat())
+	defer again.Stop()
 	for {
 		changed := f.group.Changed()
+		f.group.Stand("")
 		if term := f.group.Elected(); term > 0 {
 			next.Term = term
 			if facts, _, err := f.group.Inherited(); err == nil {
@@ -180,6 +182,7 @@ func (f *Finder) elect(next *rendezvous.Succession) bool {
 		}
 		select {
 		case <-changed:
+		case <-again.C: // a connection to a voter may have been opened meanwhile
 		case <-patience:
 			f.mu.Lock()
 			f.handedOn = false

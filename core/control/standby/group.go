@@ -120,7 +120,7 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	t.Total++
 	t.Spent += took
 	g.list = nil
-	g.vote.asked, g.vote.eligible = false, nil
+	g.vote.eligible = nil
 	g.wakeLocked()
 	g.tellLocked()
 	g.voteLocked()
@@ -378,7 +378,7 @@ func (g *Group) View(e succession.Evidence, lost uint64, waited time.Duration) (
 	}
 	v = succession.View{Lost: lost, Term: max(lost, g.target.Term), Evidence: e, Waited: waited, Lease: g.lease, Votes: g.vote.ballot.Votes()}
 	for i, s := range g.list {
-		p := succession.Peer{Node: s.Node, Votes: s.Votes}
+		p := succession.Peer{Node: s.Node, Votes: s.Votes || g.vote.ballot.Accepted().Voters.Has(g.vote.names[s.Node])}
 		for l := range g.links {
 			if l.node == s.Node {
 				p.Word, p.Term = l.word, l.term

@@ -84,6 +84,9 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 		return to, false
 	}
 	l.voter = succession.Voter(f.Voter)
+	if _, known := g.vote.names[l.node]; l.voter != "" && (known || len(g.vote.names) < maxLinks) {
+		g.vote.names[l.node] = l.voter
+	}
 	l.word, l.term, l.target = succession.Word(min(f.Word, uint64(succession.Left))), f.Term, f.Target
 	if l.word == succession.Dead || l.word == succession.Unconnected || l.word == succession.Asked { // no process says that of itself
 		l.word = succession.Abstains

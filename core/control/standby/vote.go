@@ -16,10 +16,9 @@ type vote struct {
 	epoch    time.Time
 	voter    succession.Voter // this process; a memory that is lost votes under another name
 	ballot   *succession.Ballot
-	eligible []string // nodes that may vote beside this host, in order
-	listed   []succession.Voter
-	refused  uint64 // messages of processes that do not vote
-	asked    bool   // the host has asked this process to host
+	eligible []string                    // nodes that may vote beside this host, in order
+	names    map[string]succession.Voter // by node, as they have said
+	refused  uint64                      // messages that are not their sender's
 
 	// What was told by wakeLocked last.
 	confirmed uint64
@@ -28,7 +27,7 @@ type vote struct {
 
 func newVote(lease time.Duration) vote {
 	voter := succession.Voter(rand.Text())
-	return vote{epoch: time.Now(), voter: voter, ballot: succession.NewBallot(voter, lease, 0)}
+	return vote{epoch: time.Now(), voter: voter, names: map[string]succession.Voter{}, ballot: succession.NewBallot(voter, lease, 0)}
 }
 
 func (v *vote) now() time.Duration { return time.Since(v.epoch) }
@@ -58,13 +57,11 @@ func (g *Group) countDeadLocked() {
 	}
 }
 
-// HearBallot takes a message of the vote. Only voters are heard, and the host by who does not
-// vote: it may be asked to.
+// HearBallot takes a message of the vote from the standby that a connection belongs to.
 func (g *Group) HearBallot(l *Link, f wire.Ballot) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	known := g.vote.ballot.Accepted().Voters.Has(l.voter) || !g.vote.ballot.Votes() && l.word == succession.Hosts
-	if g.closed || f.Group != g.target.Group || f.Message.From != l.voter || l.voter == "" || !known {
+	if g.closed || f.Group != g.target.Group || f.Message.From != l.voter || l.voter == "" {
 		g.vote.refused++
 		return
 	}
@@ -103,37 +100,46 @@ func (g *Group) SetEligible(nodes []string) {
 	g.voteLocked()
 }
 
-// wishLocked has those vote who should: those that do and still may, and of the others the
-// first ones that there is a connection to. Their number is odd.
+// wishLocked has those vote who should: those that do and may go on, and of the others the first
+// ones that there is a connection to, two or four beside the host. One that votes goes on until it
+// is proven dead, has left, or was not heard for a lease: while it may still count proofs of
+// death it must not be replaced without knowing.
 func (g *Group) wishLocked() {
 	v := &g.vote
 	if !g.hosting || g.noQuorum {
 		return
 	}
-	var now, more []succession.Voter
-	for _, node := range v.eligible {
-		for l := range g.links {
-			switch {
-			case l.node != node || l.voter == "" || l.word == succession.Dead || l.word == succession.Left:
-			case slices.Contains(v.ballot.Accepted().Voters.Incoming, l.voter):
-				now = appendOnce(now, l.voter)
-			case l.out != nil:
-				more = appendOnce(more, l.voter)
-			}
+	gone := map[succession.Voter]bool{}
+	linked := map[string]succession.Voter{}
+	for l := range g.links {
+		switch {
+		case l.voter == "":
+		case l.word == succession.Dead, l.word == succession.Left:
+			gone[l.voter] = true
+		case l.out != nil:
+			linked[l.node] = l.voter
 		}
 	}
-	for _, id := range more {
-		now = appendOnce(now, id)
+	voters := []succession.Voter{v.voter}
+	answered := v.ballot.Answered()
+	for _, id := range v.ballot.Accepted().Voters.Incoming {
+		if id != v.voter && !gone[id] && v.now()-max(answered[id], v.ballot.Began()) < g.lease {
+			voters = append(voters, id)
+		}
 	}
-	most := min(len(now), succession.MaxVoters-1)
-	v.ballot.Wish(append([]succession.Voter{v.voter}, now[:most-most%2]...), v.now())
-}
-
-func appendOnce(list []succession.Voter, id succession.Voter) []succession.Voter {
-	if slices.Contains(list, id) {
-		return list
+	most := 2
+	if len(v.eligible) > 3 {
+		most = succession.MaxVoters - 1
 	}
-	return append(list, id)
+	for _, node := range v.eligible {
+		if id := linked[node]; id != "" && len(voters) <= most && !gone[id] && !slices.Contains(voters, id) {
+			voters = append(voters, id)
+		}
+	}
+	if len(voters) < 3 {
+		voters = voters[:1] // of two no majority is left when one is silent
+	}
+	v.ballot.Wish(voters, v.now())
 }
 
 // Propose tells the voters what the nodes are about to be told. The result is for Said.
@@ -153,21 +159,19 @@ func (g *Group) MaySay(number uint64) bool {
 	return g.vote.ballot.Confirmed() >= number && g.vote.ballot.Majority(g.vote.now())
 }
 
-// Stand makes this process stand for election: the host is proven dead, or, if asked, wants
-// this node to host. It reports false if this process does not vote: then it needs no vote.
-func (g *Group) Stand(asked bool) bool {
+// Stand makes this process stand for election: the node dead, which has hosted, is proven to be
+// so, or, if that is "", the host wants this node to host. It reports false if this process does
+// not vote: then it needs no vote.
+func (g *Group) Stand(dead string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	v := &g.vote
 	if !v.ballot.Votes() {
 		return false
 	}
-	v.asked = v.asked || asked
-	if !asked {
-		v.ballot.Dead(v.ballot.Host(), v.now())
-	}
+	v.ballot.Dead(v.names[dead], v.now())
 	g.countDeadLocked()
-	v.ballot.Stand(asked, v.now())
+	v.ballot.Stand(dead == "", v.now())
 	g.voteLocked()
 	return true
 }
