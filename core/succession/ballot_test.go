@@ -146,6 +146,27 @@ func TestProposalsAreConfirmed(t *testing.T) {
 	}
 }
 
+// TestOldAnswers: what was accepted in an earlier term of the same host counts no more.
+func TestOldAnswers(t *testing.T) {
+	g := newGroup(t, "a", "b", "c")
+	a := g.members["a"]
+	g.deaf["b"], g.deaf["c"] = true, true
+	for range 5 {
+		a.Propose([]byte("x"), g.now)
+	}
+	old := Message{Kind: MessageAccept, From: "b", To: "a", Term: 1, Number: a.accepted.Number}
+	a.Receive(Message{Kind: MessageAppend, From: "b", To: "a", Term: 2, Entry: &Entry{Term: 2, Number: a.accepted.Number - 4, Voters: a.accepted.Voters}}, g.now)
+	a.accepted.Term, a.votes = 3, map[Voter]time.Duration{}
+	a.promised = 3
+	a.lead(g.now)
+	for range 5 {
+		a.Propose([]byte("y"), g.now)
+	}
+	if a.Receive(old, g.now); a.Confirmed() != 0 {
+		t.Errorf("it confirms %d", a.Confirmed())
+	}
+}
+
 // TestSilentHost: the voters elect the first of them after half a lease, and it has what was
 // confirmed; the old host learns it.
 func TestSilentHost(t *testing.T) {

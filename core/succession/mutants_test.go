@@ -11,65 +11,66 @@ import (
 	"testing"
 )
 
-// mutants are mistakes in the vote that the simulator has to find: each has parts of the
-// sources replaced.
+// mutants are mistakes in the vote that the simulator has to find, or, where what they break is
+// too rare in it, a test of the rule: each has parts of the sources replaced.
 var mutants = []struct {
 	name    string
 	replace []string // old, new, …
+	test    string   // "": the simulator
 }{
 	{"a vote does not restart the clock", []string{
 		"b.granted, b.waits, b.ended = m.From, now, false", "b.granted = m.From",
-	}},
+	}, ""},
 	{"two votes in one term", []string{
-		`(b.granted == "" || b.granted == m.From)`, "true",
-	}},
+		`(b.granted == "" || b.granted == m.From)`, "true", "!(free && b.granted == m.From)", "!free",
+	}, ""},
 	{"a vote for an older entry", []string{
 		"case b.accepted.after(theirs), hears", "case false, hears",
 		"case b.outsider(m.From, now):", "case theirs.Number == maxNumber+1, b.outsider(m.From, now):",
-	}},
+	}, ""},
 	{"an answer of an older term counts", []string{
 		"b.role == leads && m.Term == b.promised && m.Number", "b.role == leads && m.Number",
-	}},
+	}, "TestOldAnswers"},
 	{"the word of a host whose term is over counts", []string{
 		"if m.Term < b.promised {", "if m.Term+2 < b.promised {",
-	}},
+	}, ""},
 	{"voters change without the old majority", []string{
 		"\tif v.changing() {\n\t\tleast", "\tif false {\n\t\tleast",
-	}},
+	}, ""},
 	{"the second entry of a change does not wait for the first", []string{
 		"case b.role != leads || b.confirmed < b.since:", "case b.role != leads:",
-	}},
+	}, ""},
 	{"a silent voter counts as dead", []string{
 		"return b.dead[id] }", "return b.dead[id] || b.role == leads && b.peers[id].heard < b.ticked-b.lease }",
-	}},
+	}, ""},
 	{"proof counts for one that may have been replaced", []string{
 		"if !recent && !b.needed() {", "if false && !recent {",
-	}},
+	}, ""},
 	{"a word of a host without a majority keeps a voter's proof", []string{
 		"if b.hasMajority(now, b.lease/deposeParts) {\n\t\tm.Echo", "if true {\n\t\tm.Echo",
-	}},
+	}, "TestProofIsBounded"},
 	{"a change that is under way is not thought of", []string{
 		"return agreedIn(v.Incoming, others, nobody) == 0 && agreedIn(v.Outgoing, others, nobody) == 0", "return v.agreed(others, nobody) == 0",
-	}},
+	}, ""},
 	{"an answer is as new as its arrival", []string{
 		"max(p.sure, min(m.Echo, now))", "now",
-	}},
+	}, ""},
 	{"a host confirms what it has not written", []string{
 		"b.since = b.accepted.Number + 1\n\tb.write(b.accepted, now)", "b.since = b.accepted.Number\n\tb.accepted.Term = b.promised\n\tb.peers[b.id] = peer{reached: b.since}",
 		"if b.accepted.Term == m.Term {", "if true {",
-	}},
+	}, ""},
 	{"the term of a candidacy is kept when the others are dead", []string{
 		"(b.leaps || !alone)", "true",
-	}},
+	}, ""},
 	{"a host does not yield to a later term", []string{
 		"(now-b.began < b.lease/deposeParts || b.alone())", "true",
-	}},
+	}, ""},
 }
 
 // TestMutants tries the simulator on a copy of the package with each mistake.
 func TestMutants(t *testing.T) {
-	sources := map[string]string{"go.mod": "module mutant\n\ngo 1.24\n"}
-	for _, name := range []string{"ballot.go", "voters.go", "standbys.go", "sim_test.go"} {
+	sources := map[string]string{"go.mod": "module mutant\n\ngo 1.24\n", "lease_test.go": "package succession\n\nconst lease = simLease\n"}
+	for _, name := range []string{"ballot.go", "voters.go", "standbys.go", "sim_test.go", "ballot_test.go"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
@@ -82,7 +83,7 @@ func TestMutants(t *testing.T) {
 			changed := 0
 			for name, text := range sources {
 				for i := 0; i < len(m.replace); i += 2 {
-					if name != "sim_test.go" && strings.Count(text, m.replace[i]) == 1 {
+					if !strings.HasSuffix(name, "_test.go") && strings.Count(text, m.replace[i]) == 1 {
 						text = strings.Replace(text, m.replace[i], m.replace[i+1], 1)
 						changed++
 					}
@@ -94,17 +95,21 @@ func TestMutants(t *testing.T) {
 			if changed != len(m.replace)/2 {
 				t.Fatalf("%d of %d parts were found", changed, len(m.replace)/2)
 			}
-			cmd := exec.Command("go", "test", "-vet=off", "-run", "TestHistories", "-timeout", "20m", ".")
+			test, sign := "TestHistories", ": seed "
+			if m.test != "" {
+				test, sign = m.test, "--- FAIL: "+m.test
+			}
+			cmd := exec.Command("go", "test", "-vet=off", "-run", "^"+test+"$", "-timeout", "20m", ".")
 			cmd.Dir = dir
 			cmd.Env = append([]string{"RALLYPOINT_HISTORIES=20000"}, os.Environ()...)
 			cmd.Env = append(cmd.Env, "GOFLAGS=-mod=mod", "GOWORK=off")
 			out, err := cmd.CombinedOutput()
-			_, found, _ := bytes.Cut(out, []byte(": seed "))
+			_, found, _ := bytes.Cut(out, []byte(sign))
 			if err == nil || len(found) == 0 {
-				t.Fatalf("the simulator does not find it: %v\n%s", err, out)
+				t.Fatalf("%s does not find it: %v\n%s", test, err, out)
 			}
 			line, _, _ := bytes.Cut(found, []byte("\n"))
-			t.Logf("seed %s", line)
+			t.Logf("%s%s", sign, line)
 		})
 	}
 }
