@@ -191,7 +191,7 @@ func (c *Checker) place(d r.Direct) {
 func (c *Checker) given(ev r.GiveDirective, effects []r.Effect) {
 	s, d := c.sessions[ev.Session], ev.Directive
 	if ev.Unfit {
-		c.givenUnfit(s, d, refuses(effects, ev.Request))
+		c.givenUnfit(s, ev, effects)
 		return
 	}
 	if d.Kind == r.DirectiveDrain && len(d.Nodes) == 0 {

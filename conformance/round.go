@@ -19,6 +19,11 @@ func (c *Checker) completed(told map[*session]r.Outcome) {
 		return
 	}
 	first := told[chosen[0]]
+	for _, s := range chosen {
+		if c.isOut(s) {
+			c.violated(4, "round %d has a rank for node %s, which is kept out", first.Round, s.node)
+		}
+	}
 	c.checkMoment(first, all)
 	c.checkSize(first, told, chosen, all)
 	c.checkRanks(told, chosen, all)

@@ -94,7 +94,8 @@ func (c *Checker) ownKey(s *session) string {
 
 // givenUnfit records the drain of a node that a check has found unfit, unless it was refused. It is
 // out from then on, and stays while its workers save.
-func (c *Checker) givenUnfit(s *session, d r.Direct, refused bool) {
+func (c *Checker) givenUnfit(s *session, ev r.GiveDirective, effects []r.Effect) {
+	d, refused := ev.Directive, refuses(effects, ev.Request)
 	if c.isOut(s) || slices.Contains(c.directed, d.ID) || c.stands(d.ID) != nil {
 		if refused {
 			c.violated(12, "node %s is unfit, by %+v, is out already, and was refused", s.node, d)
@@ -114,6 +115,11 @@ func (c *Checker) givenUnfit(s *session, d r.Direct, refused bool) {
 	c.keepOut(d.Nodes[0], drain{by: d.By, reason: printable.Text(d.Reason), unfit: true, cordoned: runs})
 	if runs {
 		c.direct(d)
+	} else if s.join != nil {
+		if !refuses(effects, s.join.Request) {
+			c.violated(4, "node %s is unfit, by %+v, and still joins", s.node, d)
+		}
+		c.unjoin(s)
 	}
 }
 

@@ -50,14 +50,22 @@ func (m *Machine) withdraw(n *node, ev Withdraw) {
 		return
 	}
 	progress := m.forming.waitsFor()
-	m.nodes.fail(n, n.join.Number, Errorf(CodeCanceled, "run %q: node %s withdrew", m.runID, m.names.of(n.id)))
+	if m.round.participantOf(n) != nil {
+		m.out.note("node %s gave up waiting for the next round", m.names.of(n.id))
+	}
+	m.refuseJoin(n, Errorf(CodeCanceled, "run %q: node %s withdrew", m.runID, m.names.of(n.id)), "gave up waiting for the next round")
+	m.nodes.answer(n, ev.Number, Withdrawn{Progress: progress})
+}
+
+// refuseJoin answers a pending join by an error. A member is lost to the regroup: its workers are
+// stopped already.
+func (m *Machine) refuseJoin(n *node, err *Error, cause string) {
+	m.nodes.fail(n, n.join.Number, err)
 	m.forming.dropJoin(n)
 	m.nodes.touch(n)
 	if s := m.round.participantOf(n); s != nil {
-		m.round.set(s, participantLost, "gave up waiting for the next round")
-		m.out.note("node %s gave up waiting for the next round", m.names.of(n.id))
+		m.round.set(s, participantLost, cause)
 	}
-	m.nodes.answer(n, ev.Number, Withdrawn{Progress: progress})
 }
 
 // finishedError tells a member that the round cannot be formed again.
@@ -157,11 +165,7 @@ func (m *Machine) refuseRejoined() {
 		if s.state != participantRejoined {
 			continue
 		}
-		n := m.nodes.live[s.node]
-		m.nodes.fail(n, n.join.Number, err)
-		m.forming.dropJoin(n)
-		m.nodes.touch(n)
-		m.round.set(s, participantLost, "could not regroup after others had finished")
+		m.refuseJoin(m.nodes.live[s.node], err, "could not regroup after others had finished")
 	}
 }
 

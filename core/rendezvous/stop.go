@@ -136,6 +136,8 @@ func (m *Machine) drainUnfit(n *node, number uint64, d Direct) {
 	m.out.note("node %s is not fit, and is kept out: %s", m.names.of(n.id), d.Reason)
 	if runs {
 		m.direct(d)
+	} else if n.join != nil { // it asked while its workers ran, and has stopped them since
+		m.refuseJoin(n, m.drainedError(n.id, m.directives.rowOf(n.id, n.hostName)), "is not fit: "+d.Reason)
 	}
 	m.nodes.answer(n, number, nil)
 }

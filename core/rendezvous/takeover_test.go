@@ -23,7 +23,7 @@ func TestGuaranteesAcrossTakeovers(t *testing.T) {
 		t.Repeat(map[string]func(*rapid.T){
 			"hello": s.hello, "join": s.join, "join 2": s.join, "disconnect": s.disconnect, "reconnect": s.reconnect, "timer": s.timer,
 			"withdraw": s.withdraw, "finish": s.finish, "leave": s.leave, "add": s.add, "role info": s.roleInfo, "close": s.close,
-			"linger": s.linger, "restore": s.restore, "stranger": s.stranger, "announce": s.announceAny,
+			"linger": s.linger, "restore": s.restore, "stranger": s.stranger, "announce": s.announceAny, "unfit": s.unfitAny,
 			"direct": s.directAny, "undirect": s.undirectAny, "report": s.reportAny, "report 2": s.reportAny, "takeover": s.takeover, "follow": follow, "follow 2": follow, "follow 3": follow, "": func(*rapid.T) {},
 		})
 	})

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"pgregory.net/rapid"
 )
 
 // checked has a node ask to be drained because a check found it unfit.
@@ -120,4 +122,39 @@ func TestUnfitByCheck(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestUnfitNodeThatWaits: a node whose request comes when its workers are stopped and it has asked
+// for a place gets none.
+func TestUnfitNodeThatWaits(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(1, 3), "a", "b", "c")
+	r.announce(n[2], false, "failed")
+	r.join(n[0])
+	r.join(n[1])
+	if err := r.checked(n[0], time.Minute); err != nil {
+		t.Fatal(err)
+	}
+	if err := n[0].replies[n[0].joinNo].Err; err == nil || err.Code != CodeUnfit || !strings.Contains(err.Text, "gpu_xid: Xid 79") {
+		t.Errorf("its join was answered by %v", err)
+	}
+	if s := r.m.Status(); len(s.Directives) > 0 || len(s.Drained) != 1 || s.Drained[0].Cordoned {
+		t.Errorf("%+v", s)
+	}
+	r.join(n[2])
+	r.wantRound(n[1], n[2])
+}
+
+// unfitAny is an action of TestGuarantees: a node asks to be kept out, by a failure or a check.
+func (s *sim) unfitAny(t *rapid.T) {
+	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round == s.m.round.number })
+	away := time.Duration(rapid.IntRange(1, 60).Draw(t, "away")) * time.Minute
+	if rapid.Bool().Draw(t, "fails") {
+		s.send(AnnounceStop{Request: n.request(), Generation: n.claim.Generation, Round: n.claim.Round, Reason: "why", Away: away})
+		return
+	}
+	s.count++
+	s.send(GiveDirective{Request: n.request(), Unfit: true, Directive: Direct{
+		ID: fmt.Sprint("u", s.count), Kind: DirectiveDrain, Reason: "why", Within: time.Duration(rapid.IntRange(0, 1).Draw(t, "within")) * time.Minute, For: away,
+	}})
 }
