@@ -393,8 +393,12 @@ func (c *Checker) timerFired(t r.Timer) {
 			c.carryOut(c.standing)
 		}
 	case r.TimerDrained:
+		node := string(t.Session)
+		if d := c.standing; d != nil && slices.Contains(d.Nodes, node) && c.drained[node].cordoned {
+			break // it has not left yet
+		}
 		c.own = true
-		delete(c.drained, string(t.Session))
+		delete(c.drained, node)
 	case r.TimerHold:
 		c.held = false
 		for _, t := range c.participants {

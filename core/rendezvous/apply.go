@@ -124,7 +124,7 @@ func (m *Machine) timerFired(t Timer) {
 	case TimerAgree:
 		m.directives.agreeTimePassed()
 	case TimerDrained:
-		m.directives.undrain(string(t.Session), "its time is over")
+		m.directives.expire(string(t.Session))
 	case TimerGrace:
 		if n := m.nodes.sessions[t.Session]; n != nil && n.grace {
 			m.lose(n, n.graceCause())

@@ -184,6 +184,16 @@ func (ds *directives) undrain(node, by string) {
 	ds.out.note("node %s may come back: %s", printable.Text(node), by)
 }
 
+// expire lets a node back in whose time is over. The time of one that is to leave by a drain, as
+// unfit nodes are while their workers save, has not begun.
+func (ds *directives) expire(node string) {
+	if row, d := ds.drained[node], ds.standing; row != nil && row.cordoned && d != nil && slices.Contains(d.Nodes, node) {
+		ds.out.set(drainedTimer(node), row.away)
+		return
+	}
+	ds.undrain(node, "its time is over")
+}
+
 func (ds *directives) forgetDrained() {
 	for node := range ds.drained {
 		ds.out.stop(drainedTimer(node))

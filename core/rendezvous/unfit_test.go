@@ -145,6 +145,27 @@ func TestUnfitNodeThatWaits(t *testing.T) {
 	r.wantRound(n[1], n[2])
 }
 
+// TestUnfitNodeSavesForLong: a node that is kept out for less time than its workers have to save is
+// out by its check all the same.
+func TestUnfitNodeSavesForLong(t *testing.T) {
+	r := newRig(t, -1)
+	n := r.group(policy(1, 3), "a", "b", "c")
+	ev := GiveDirective{Request: n[1].request(), Unfit: true, Directive: Direct{ID: "x", Kind: DirectiveDrain, Within: time.Hour, For: time.Minute, Reason: "gpu_xid"}}
+	r.apply(ev)
+	r.fire(TimerDrained)
+	if s := r.m.Status(); len(s.Drained) != 1 || !s.Drained[0].Cordoned || len(s.Directives) != 1 {
+		t.Fatalf("%+v", s)
+	}
+	r.fire(TimerDirective)
+	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0].Cordoned || s.Drained[0].Cause != CauseCheck {
+		t.Fatalf("%+v", s.Drained)
+	}
+	r.fire(TimerDrained)
+	if s := r.m.Status(); len(s.Drained) != 0 {
+		t.Errorf("%+v", s.Drained)
+	}
+}
+
 // unfitAny is an action of TestGuarantees: a node asks to be kept out, by a failure or a check.
 func (s *sim) unfitAny(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round == s.m.round.number })

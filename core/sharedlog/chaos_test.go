@@ -23,6 +23,7 @@ type chaos struct {
 	random *rand.Rand
 	named  bool          // a node that takes a dead one's place has its name
 	stray  time.Duration // how much later a write may get in
+	pairs  bool          // each pair of ranks is in one rack
 	value  *value        // in which the nodes meet; nil: they meet in the memory
 
 	nodes  []*worker
@@ -36,7 +37,9 @@ type chaos struct {
 // worker is a node that does what an agent does.
 type worker struct {
 	*node
-	thaw func() // not nil: it is stopped
+	thaw  func() // not nil: it is stopped
+	rack  string
+	unfit chan rendezvous.Direct // the drain to ask for; of kind 0: its workers fail
 
 	mu      sync.Mutex
 	outcome rendezvous.Outcome // of its last round
@@ -58,7 +61,7 @@ const (
 // for less and for more than their lease, come and go; writes to the log are lost, get in
 // though they fail, get in in part, or get in much later again; the log is out of reach;
 // snapshots take the place of entries; people evict nodes, take living ones for dead, and
-// give directives.
+// give directives; nodes ask to leave as unfit, and others come in their place.
 // When that is over the nodes come together, end well, and what they made of the log keeps
 // the guarantees.
 func TestGuaranteesUnderFaults(t *testing.T) {
@@ -89,7 +92,7 @@ func underFaults(t *testing.T, w *cluster, v *value, seed uint64) {
 	defer c.work.Wait()
 	defer cancel()
 	c.memory.info.SnapshotEntries = 5 + c.random.IntN(200)
-	c.named = c.random.IntN(2) == 0
+	c.named, c.pairs = c.random.IntN(2) == 0, c.random.IntN(3) == 0
 	if c.stray = chaosLease / 4; c.random.IntN(2) == 0 {
 		c.stray = 3 * chaosLease
 	}
@@ -140,11 +143,17 @@ func (c *chaos) start(name string) {
 	}
 	p := nodeParams(name, chaosMin, chaosMax)
 	if c.random.IntN(2) == 0 {
+		p.HostName = "host-" + name
+	}
+	if c.pairs {
+		p.Segment = 2
+	}
+	if c.pairs || c.random.IntN(2) == 0 {
 		p.Topology = fmt.Sprint("rack", c.random.IntN(2))
 	}
 	p.LeaseTimeout, p.JoinTimeout = chaosLease, 24*time.Hour
 	p.LastCallTimeout, p.RegroupTimeout, p.AdmitDelay = 3*time.Second, 20*time.Second, 500*time.Millisecond
-	n := &worker{}
+	n := &worker{rack: p.Topology, unfit: make(chan rendezvous.Direct, 1)}
 	if c.value == nil {
 		n.node = c.cluster.node(p)
 	} else {
@@ -168,6 +177,9 @@ func (w *worker) run(ctx context.Context, finish <-chan struct{}) error {
 			time.Sleep(time.Second)
 			continue // the log was out of reach when it came
 		}
+		if errors.Is(err, rendezvous.ErrUnfit) { // the answer of the run was late, or a drain was due
+			return errors.Join(errLeft, w.Close())
+		}
 		if err != nil {
 			return errors.Join(err, w.Close())
 		}
@@ -176,6 +188,7 @@ func (w *worker) run(ctx context.Context, finish <-chan struct{}) error {
 		w.mu.Unlock()
 		keys := w.Keys(o.Round)
 		var said rendezvous.DirectiveNotice
+	working:
 		for w.NodesWaiting() == 0 {
 			directive, changed := w.Directive()
 			if directive != said && directive.Round == o.Round {
@@ -185,6 +198,13 @@ func (w *worker) run(ctx context.Context, finish <-chan struct{}) error {
 			}
 			select {
 			case <-changed:
+			case ask := <-w.unfit:
+				if w.leaves(ctx, o.Round, ask) {
+					return errors.Join(errLeft, w.Shutdown(ctx, rendezvous.EndLeave, "it is unfit"))
+				}
+				if ask.Kind == 0 { // its workers are stopped
+					break working
+				}
 			case <-finish:
 				if err := keys.Barrier(ctx, endBarrier, int64(o.World)); err != nil {
 					return errors.Join(err, w.Close())
@@ -198,6 +218,21 @@ func (w *worker) run(ctx context.Context, finish <-chan struct{}) error {
 			}
 		}
 	}
+}
+
+// errLeft ends a node that has left as unfit.
+var errLeft = errors.New("unfit")
+
+// leaves asks the run whether the node may leave because its workers fail, or has it be drained
+// because a check finds it unfit: it leaves later then.
+func (w *worker) leaves(ctx context.Context, round uint64, d rendezvous.Direct) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	if d.Kind == 0 {
+		return w.AnnounceStop(ctx, rendezvous.AnnounceStop{Round: round, Reason: "failed", Away: d.For}) == nil
+	}
+	_ = w.DrainUnfit(ctx, d)
+	return false
 }
 
 // report answers what the node is asked of a directive.
@@ -223,6 +258,12 @@ func (w *worker) hasEnded() bool {
 	return w.ended
 }
 
+func (w *worker) hasLeft() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return errors.Is(w.err, errLeft)
+}
+
 // mishap is what becomes of an append.
 func (c *chaos) mishap(entries int) (now int, later time.Duration, fails bool) {
 	switch rand.IntN(40) { // by any node's goroutine
@@ -242,9 +283,10 @@ func (c *chaos) mishap(entries int) (now int, later time.Duration, fails bool) {
 
 // hurt lets one thing go wrong, or mends one.
 func (c *chaos) hurt() {
+	c.bringBack()
 	i := c.random.IntN(len(c.nodes))
 	n := c.nodes[i]
-	switch c.random.IntN(12) {
+	switch c.random.IntN(14) {
 	case 0, 1: // it dies, and another one comes
 		if c.down {
 			return // none could come
@@ -290,6 +332,31 @@ func (c *chaos) hurt() {
 		session := n.plane.session
 		n.plane.mu.Unlock()
 		c.say(rendezvous.Disconnect{Session: session})
+	case 12, 13: // its workers fail, or a check finds it unfit
+		d := rendezvous.Direct{Reason: "gpu_xid", For: time.Millisecond + c.time(30*time.Second)}
+		if c.random.IntN(2) == 0 {
+			d.Kind, d.Within = rendezvous.DirectiveDrain, c.time(5*time.Second)
+		}
+		select {
+		case n.unfit <- d:
+		default:
+		}
+	}
+}
+
+// bringBack has another node come for each that has left as unfit. By its name it is refused until
+// its time is over.
+func (c *chaos) bringBack() {
+	for i := 0; i < len(c.nodes); i++ {
+		if n := c.nodes[i]; n.hasLeft() && !c.down {
+			c.nodes = slices.Delete(c.nodes, i, i+1)
+			i--
+			if c.named && c.random.IntN(2) == 0 {
+				c.start(n.name)
+			} else {
+				c.start("")
+			}
+		}
 	}
 }
 
@@ -364,15 +431,34 @@ func (c *chaos) mend() {
 	c.reach()
 	for _, n := range c.nodes {
 		c.thaw(n)
+		select {
+		case <-n.unfit:
+		default:
+		}
 	}
-	for len(c.nodes) < chaosMin {
-		c.start("")
+}
+
+// places is how many nodes a round could have, were there no maximum.
+func (c *chaos) places() (places int) {
+	if !c.pairs {
+		return len(c.nodes)
 	}
+	racks := map[string]int{}
+	for _, n := range c.nodes {
+		if racks[n.rack]++; racks[n.rack]%2 == 0 {
+			places += 2
+		}
+	}
+	return places
 }
 
 // together tells whether as many nodes as there is room for are in one round, and the
 // others wait.
 func (c *chaos) together() bool {
+	c.bringBack()
+	for c.places() < chaosMin {
+		c.start("")
+	}
 	members := map[uint64]int{}
 	last, world := uint64(0), 0
 	for _, n := range c.nodes {
@@ -385,7 +471,7 @@ func (c *chaos) together() bool {
 			last, world = o.Round, o.World
 		}
 	}
-	return last > 0 && members[last] == world && world == min(len(c.nodes), chaosMax)
+	return last > 0 && members[last] == world && world == min(c.places(), chaosMax)
 }
 
 func (c *chaos) await(what string, holds func() bool) {
