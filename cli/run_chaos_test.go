@@ -24,7 +24,7 @@ import (
 // envChaos is how long TestChaos hurts its job; `make test-long` gives it minutes.
 const envChaos = "RALLYPOINT_CHAOS"
 
-const chaosNodes, chaosWorkers = 3, 2
+const chaosWorkers = 2
 
 // chaosWorker says that it is there, first in its log and then in a file of its
 // own, leaves two descendants, and waits for the end of the test.
@@ -39,7 +39,7 @@ const chaosWorker = `
 	until [ -e $FINISH ]; do sleep 0.05; done
 	exit 0`
 
-// chaos is a job of three nodes that is hurt at random.
+// chaos is a job of some nodes that is hurt at random.
 type chaos struct {
 	*harness
 	endpoint string
@@ -49,11 +49,14 @@ type chaos struct {
 	duration time.Duration // for so long it is hurt, unless envChaos says otherwise
 	mark     string        // in the environment of everything that belongs to the job
 
-	nodes [chaosNodes]*nodeProcess
+	nodes   []*nodeProcess
+	keep    bool // as --on-failure has it
+	segment int  // 2: each pair of ranks is in one rack
 }
 
-// TestChaos kills and stops agents, workers and the control plane of a job of three
-// nodes at random moments. The job goes on each time; in the end what the control
+// TestChaos kills and stops agents, workers and the control plane of a job of some
+// nodes at random moments; checks find nodes unfit, and others leave by their own word, and
+// come again. The job goes on each time; in the end what the control
 // plane has recorded keeps the guarantees (conformance says how each is checked), each
 // worker has stood where that has placed its agent, and nothing of the job is left but the
 // log of each attempt. A control plane that is killed goes on from its data directory, or
@@ -152,6 +155,11 @@ func (c *chaos) run() {
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 	random := rand.New(rand.NewPCG(seed, 0))
+	c.keep, c.segment, c.nodes = random.IntN(4) == 0, 1, make([]*nodeProcess, 3)
+	if random.IntN(3) == 0 {
+		c.segment, c.nodes = 2, make([]*nodeProcess, 4)
+	}
+	t.Logf("%d nodes, segments of %d, keep: %v", len(c.nodes), c.segment, c.keep)
 	defer c.killAll()
 	for i := range c.nodes {
 		c.startNode(i)
@@ -161,6 +169,7 @@ func (c *chaos) run() {
 		c.injectFault(random)
 		// Sometimes hurt what is just recovering, sometimes what runs.
 		time.Sleep(time.Duration(random.IntN(1500)) * time.Millisecond)
+		c.bringBack()
 		if random.IntN(4) == 0 {
 			c.awaitWhole()
 		}
@@ -170,7 +179,7 @@ func (c *chaos) run() {
 		t.Fatal(err)
 	}
 	for i, p := range c.nodes {
-		if code := p.end(); code != 0 {
+		if code := p.end(); code != 0 && code != 94 { // it was about to leave
 			t.Errorf("node %d ended with %d:\n%s", i, code, p.stderr.String())
 		}
 	}
@@ -246,19 +255,36 @@ func (c *chaos) held() (goroutines, files int) {
 	return goroutines, len(open)
 }
 
-// startNode starts the agent of a node. The last node has no log folder but its
-// temporary one.
+// startNode starts the agent of a node, which is on a host of its own, as its name says. The
+// last node has no log folder but its temporary one.
 func (c *chaos) startNode(i int) {
-	conf := fmt.Sprintf("--rdzv-conf=lease_timeout=%g,reconnect_grace=0.3,last_call_timeout=2,admit_delay=0.2,closed_for=0", c.lease.Seconds())
+	lease, grace := c.lease, 0.3
+	if c.keep { // a node that is lost stays out
+		lease, grace = 10*lease, 10
+	}
+	conf := fmt.Sprintf("--rdzv-conf=lease_timeout=%g,reconnect_grace=%g,last_call_timeout=2,admit_delay=0.2,closed_for=0,host_name=host%d", lease.Seconds(), grace, i)
 	if c.serve != nil { // a node that starts while it is down must not take its place
 		conf += ",is_host=0"
 	}
-	args := []string{"run", "--nnodes=2:3", "--nproc-per-node=" + strconv.Itoa(chaosWorkers), "--rdzv-endpoint=" + c.endpoint, "--rdzv-id=chaos",
-		"--max-restarts=1000000", conf, "--shutdown-timeout=1"}
-	if rand.IntN(2) == 0 {
+	least, policy := 2, []string{"restart", "leave:1/1s", "leave:2/3s"}[rand.IntN(3)]
+	if c.keep {
+		least, policy = len(c.nodes), "keep"
+	}
+	args := []string{"run", fmt.Sprintf("--nnodes=%d:%d", least, len(c.nodes)), "--nproc-per-node=" + strconv.Itoa(chaosWorkers), "--rdzv-endpoint=" + c.endpoint, "--rdzv-id=chaos",
+		"--max-restarts=1000000", conf, "--shutdown-timeout=1", "--on-failure=" + policy}
+	if c.segment > 1 {
+		args = append(args, fmt.Sprint("--segment=", c.segment))
+	}
+	if c.segment > 1 || rand.IntN(2) == 0 {
 		args = append(args, fmt.Sprint("--topology=rack", i%2))
 	}
-	if i < chaosNodes-1 {
+	if rand.IntN(2) == 0 {
+		args = append(args, fmt.Sprintf("--check=[ ! -e bad.%d ] || exit $(cat bad.%d)", i, i))
+		if rand.IntN(3) > 0 {
+			args = append(args, "--check-every=0.1", "--drain-timeout=0.3", "--check-away=1s")
+		}
+	}
+	if i < len(c.nodes)-1 {
 		args = append(args, "-r1", "--log-dir="+c.dir+"/logs")
 	}
 	p := &nodeProcess{Cmd: exec.Command(os.Args[0], append(args, "--no-python", "--no-macros", "sh", "-c", chaosWorker)...)}
@@ -293,15 +319,16 @@ func (c *chaos) controlGroups() (left []string) {
 
 // hurt does one thing to one process.
 func (c *chaos) injectFault(random *rand.Rand) {
-	node := random.IntN(chaosNodes)
+	node := random.IntN(len(c.nodes))
 	agent := c.nodes[node].Process.Pid
-	switch random.IntN(6) {
+	fault := random.IntN(7)
+	if c.keep && (fault == 0 || fault == 4 && c.serve == nil) { // nothing would come in its place
+		fault = 2
+	}
+	switch fault {
 	case 0: // kill an agent; another takes its place
 		c.kill(agent, syscall.SIGKILL)
-		if code := c.nodes[node].end(); code != -int(syscall.SIGKILL) {
-			c.t.Fatalf("node %d had ended with %d:\n%s", node, code, c.nodes[node].stderr.String())
-		}
-		c.startNode(node)
+		c.restartNode(node)
 	case 1: // stop an agent, for less or for more than its lease
 		c.freeze(agent, random)
 	case 2:
@@ -311,9 +338,8 @@ func (c *chaos) injectFault(random *rand.Rand) {
 	case 4:
 		if c.serve == nil { // another agent comes when the others go on already
 			c.kill(agent, syscall.SIGKILL)
-			c.nodes[node].end()
 			time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
-			c.startNode(node)
+			c.restartNode(node)
 			return
 		}
 		// The control plane comes back with what it has stored.
@@ -329,13 +355,38 @@ func (c *chaos) injectFault(random *rand.Rand) {
 			return
 		}
 		if c.serve == nil { // two of three
-			another := c.nodes[(node+1)%chaosNodes].Process.Pid
+			another := c.nodes[(node+1)%len(c.nodes)].Process.Pid
 			c.kill(another, syscall.SIGSTOP)
 			c.freeze(agent, random)
 			c.kill(another, syscall.SIGCONT)
 			return
 		}
 		c.freeze(c.serve.cmd.Process.Pid, random)
+	case 6: // a check finds a node unfit, or cannot tell
+		bad := filepath.Join(c.dir, fmt.Sprint("bad.", node))
+		testkit.WriteFile(c.t, bad+".new", []byte([]string{"1", "1", "75"}[random.IntN(3)]))
+		testkit.Check(c.t, os.Rename(bad+".new", bad))
+		time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
+		testkit.Check(c.t, os.Remove(bad))
+	}
+}
+
+// restartNode starts a node again that was killed, or has left as unfit.
+func (c *chaos) restartNode(i int) {
+	c.t.Helper()
+	if code := c.nodes[i].end(); code != -int(syscall.SIGKILL) && code != 94 {
+		c.t.Fatalf("node %d had ended with %d:\n%s", i, code, c.nodes[i].stderr.String())
+	}
+	c.startNode(i)
+}
+
+// bringBack starts the nodes again that have left. They may be refused for a time.
+func (c *chaos) bringBack() {
+	c.t.Helper()
+	for i, p := range c.nodes {
+		if !alive(p.Process.Pid) {
+			c.restartNode(i)
+		}
 	}
 }
 
@@ -388,7 +439,8 @@ func (c *chaos) worker(random *rand.Rand) int {
 	return running[random.IntN(len(running))]
 }
 
-// awaitWhole waits until all workers of one round of all nodes run.
+// awaitWhole waits until all workers of one round of all nodes run, or under --on-failure keep one
+// of each node.
 func (c *chaos) awaitWhole() {
 	c.t.Helper()
 	deadline := time.Now().Add(time.Minute)
@@ -398,21 +450,25 @@ func (c *chaos) awaitWhole() {
 		for _, e := range entries {
 			last = max(last, e.round)
 		}
+		nodes := map[int]bool{}
 		for _, e := range entries {
-			if e.round == last && e.world == chaosNodes*chaosWorkers && c.belongs(e.pid) {
+			if e.round == last && e.world == len(c.nodes)*chaosWorkers && c.belongs(e.pid) {
+				nodes[e.groupRank] = true
 				there++
 			}
 		}
-		if there == chaosNodes*chaosWorkers {
+		if there == len(c.nodes)*chaosWorkers || c.keep && len(nodes) == len(c.nodes) {
 			return
 		}
-		for i, p := range c.nodes {
-			if !alive(p.Process.Pid) || time.Now().After(deadline) {
+		c.bringBack()
+		if time.Now().After(deadline) {
+			for i, p := range c.nodes {
 				_ = p.Process.Kill()
-				c.t.Fatalf("node %d, %d workers of round %d, code %d:\n%s", i, there, last, p.end(), p.stderr.String())
+				c.t.Errorf("node %d, %d workers of round %d, code %d:\n%s", i, there, last, p.end(), p.stderr.String())
 			}
+			c.t.FailNow()
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(50 * time.Millisecond)
 	}
 }
 
@@ -443,7 +499,7 @@ func (c *chaos) killAll() {
 // checkLogs looks for what each worker wrote first in the log of its attempt.
 func (c *chaos) checkLogs() {
 	entries := c.ledger()
-	if len(entries) < 2*chaosNodes*chaosWorkers {
+	if len(entries) < 2*len(c.nodes)*chaosWorkers && !c.keep { // which may go on with what is left
 		c.t.Errorf("only %d workers were started: nothing was tried", len(entries))
 	}
 	checked := 0
