@@ -44,6 +44,7 @@ from cases import (
     store,
     storetls,
     succession,
+    unfit,
     warm,
 )
 from isolation import isolate
@@ -65,6 +66,7 @@ CASES = [
     loss.NAME,
     regroup.NAME,
     succession.NAME,
+    unfit.NAME,
     scale.NAME,
     beset.NAME,
     durable.NAME,
@@ -156,6 +158,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if succession.NAME in args.only:
         say("losing the node that hosts the control plane")
         yield succession.measure(args.repeat)
+    if unfit.NAME in args.only:
+        say("a node that leaves because its workers fail")
+        yield unfit.measure(args.repeat)
     if launch.NAME in args.only:
         say("the launcher")
         yield launch.measure(args.repeat, args.reference)

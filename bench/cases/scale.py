@@ -27,6 +27,9 @@ TARGETS = {1000: 0.1, 4000: 0.3, 10000: 1.0}
 DIRECT = 10000
 DIRECT_TARGET = 0.5
 REPEAT = 5
+RACKS = 10000
+RACKS_PAIRS = 10
+RACKS_TARGET = 1.1  # of a round without labels
 HOLD = 10000
 HOLD_SECONDS = 20.0
 HOLD_PAIRS = 2
@@ -52,7 +55,18 @@ def measure(repeat: int | None) -> list[Row]:
         Row(NAME, f"{min(DIRECT, most)} nodes: directive to the last that knows its step", agreed)
     )
     rows[-1].target = DIRECT_TARGET
-    return [*rows, *_at_rest(min(HOLD, most))]
+    return [*rows, _racks(min(RACKS, most), repeat), *_at_rest(min(HOLD, most))]
+
+
+def _racks(n: int, repeat: int | None) -> Row:
+    """What labels and segments cost a round: the quickest of each, in turns without and with."""
+    seconds: dict[str, list[float]] = {"meet": [], "racks": []}
+    for _ in range(repeat or RACKS_PAIRS):
+        for how, values in seconds.items():
+            values.append(_swarm(how, n, 1)[0]["first_join_s"])
+    ratio = Sample([min(seconds["racks"]) / min(seconds["meet"])])
+    name = f"{n} nodes in racks, segments of 8: a round, relative to one without"
+    return Row(NAME, name, ratio, "x", target=RACKS_TARGET)
 
 
 def _swarm(how: str, n: int, times: int) -> list[dict[str, float]]:

@@ -3,6 +3,7 @@
 // bareSwarm. It prints one line of JSON for each round or look.
 //
 //	swarm meet ADDR N [ROUNDS]   N nodes join a run of N; how long a round takes
+//	swarm racks ADDR N [ROUNDS]  the same, with nodes in racks of 40, in segments of 8
 //	swarm hold ADDR N SECONDS    N nodes form a round and stay, idle; the process
 //	                             says "held", and ends after so long
 //	swarm train ADDR N SECONDS   the same, and their workers report a step a second
@@ -60,7 +61,7 @@ func run(args []string) error {
 		return probe(args[1])
 	}
 	if len(args) < 3 {
-		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm lose ADDR N | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm direct ADDR N TIMES | swarm stop ADDR N TIMES | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE | swarm handshakes ADDR N")
+		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm racks ADDR N [ROUNDS] | swarm lose ADDR N | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm direct ADDR N TIMES | swarm stop ADDR N TIMES | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE | swarm handshakes ADDR N")
 	}
 	if len(args) == 6 && args[0] == "crowd" {
 		return crowdOf(args[1], args[2:])
@@ -82,9 +83,9 @@ func run(args []string) error {
 		return lose(ctx, args[1], n)
 	case "host":
 		return beHost(ctx, args[1], n, args[len(args)-1])
-	case "meet":
+	case "meet", "racks":
 		for i := range last {
-			if err := meet(ctx, args[1], n, i); err != nil {
+			if err := meet(ctx, args[0], args[1], n, i); err != nil {
 				return err
 			}
 		}
@@ -132,9 +133,13 @@ type figures struct {
 	CPU       float64 `json:"cpu_s"`        // of this process, for the joins
 }
 
-func meet(ctx context.Context, addr string, n, round int) error {
+func meet(ctx context.Context, how, addr string, n, round int) error {
 	began := time.Now()
-	s, err := gather(ctx, addr, n, fmt.Sprintf("meet-%d-%d-%d", n, os.Getpid(), round))
+	in := func(int, *params.Params) {}
+	if how == "racks" {
+		in = func(i int, p *params.Params) { p.Segment, p.Topology = 8, fmt.Sprint("rack", i%max(1, n/40)) }
+	}
+	s, err := gatherWith(ctx, addr, n, fmt.Sprintf("%s-%d-%d-%d", how, n, os.Getpid(), round), func(int) member.Observer { return deaf{} }, in)
 	if err != nil {
 		return err
 	}
@@ -225,11 +230,11 @@ type swarm []*client.Client
 
 // gather connects n nodes, all at once.
 func gather(ctx context.Context, addr string, n int, runID string) (swarm, error) {
-	return gatherWith(ctx, addr, n, runID, func(int) member.Observer { return deaf{} })
+	return gatherWith(ctx, addr, n, runID, func(int) member.Observer { return deaf{} }, func(int, *params.Params) {})
 }
 
-// gatherWith is gather of nodes that are told what changes.
-func gatherWith(ctx context.Context, addr string, n int, runID string, observe func(i int) member.Observer) (swarm, error) {
+// gatherWith is gather of nodes that are told what changes, and have parameters of their own.
+func gatherWith(ctx context.Context, addr string, n int, runID string, observe func(i int) member.Observer, with func(i int, p *params.Params)) (swarm, error) {
 	s := make(swarm, n)
 	errs := make([]error, n)
 	var wg sync.WaitGroup
@@ -238,6 +243,7 @@ func gatherWith(ctx context.Context, addr string, n int, runID string, observe f
 		p.RunID, p.Endpoint, p.Min, p.Max = runID, addr, n, n
 		no := false
 		p.IsHost = &no
+		with(i, &p)
 		s[i] = client.New(p, observe(i), nil, nil)
 		wg.Go(func() { errs[i] = s[i].Connect(ctx) })
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
@@ -23,7 +24,7 @@ func stop(ctx context.Context, addr string, n, times int) error {
 				last <- time.Now()
 			}
 		}}
-	})
+	}, func(int, *params.Params) {})
 	if err != nil {
 		return err
 	}
