@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import signal
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -256,3 +257,51 @@ def test_torchft(tmp_path: Path) -> None:
     assert [group.returncode for group in groups] == [0, 0]
     for name, text in zip(("group-a", "group-b"), said):
         assert f"{name}: step 3 with 2 groups" in text
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+def test_a_replica_group_is_killed(tmp_path: Path) -> None:
+    """examples/torchft: the worker of one group is killed. The other group trains on in the
+    process that it has, and the first one joins it again."""
+    if find_spec("torchft") is None:
+        pytest.skip("torchft is not installed: make test-libraries")
+    env = {
+        **os.environ,
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+        "LOGLEVEL": "WARNING",
+        "STEPS": "1000000000",
+        "SERVE_PORT": str(free_port()),
+        "LIGHTHOUSE_PORT": str(free_port()),
+    }
+    with subprocess.Popen(
+        [REPOSITORY / "examples" / "torchft" / "groups.sh"],
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as job:
+        assert job.stdout is not None
+        lines = job.stdout
+        seen: set[tuple[str, int]] = set()
+
+        def step(group: str, groups: int) -> int:
+            """Waits for a step that a group makes with so many, and returns its worker's pid."""
+            said = re.compile(r"group-(.): step \d+ with (\d) groups, pid (\d+)")
+            for line in lines:
+                if match := said.match(line):
+                    seen.add((match[1], int(match[3])))
+                    if (match[1], int(match[2])) == (group, groups):
+                        return int(match[3])
+            raise AssertionError("the groups have ended")
+
+        try:
+            lost = step("b", 2)
+            os.kill(lost, signal.SIGKILL)
+            kept = step("a", 1)
+            assert step("b", 2) != lost
+            assert step("a", 2) == kept
+        finally:
+            job.terminate()
+    assert len([pid for group, pid in seen if group == "a"]) == 1

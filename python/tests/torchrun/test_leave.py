@@ -31,3 +31,16 @@ def test_the_victims_of_a_hang_stay(new_job: NewJob, tmp_path: Path) -> None:
     assert job.await_end(*names) == [0, 0, 0]
     logs = "".join(job.nodes[name].output() for name in names)
     assert "the failure does not count for --on-failure leave" in logs
+
+
+def test_a_node_that_its_check_refuses_has_no_round(new_job: NewJob, tmp_path: Path) -> None:
+    worker = tmp_path / "train.py"
+    worker.write_text(WORKER)
+    job = new_job("2:3", max_restarts=1, worker=worker)
+    for name in ("n0", "n1", "n2"):
+        check = ["--check=exit 1"] if name == "n2" else []
+        job.launch(name, [*COMMAND, "run", "--on-failure=leave:1", *check, *job.arguments()])
+    assert job.await_end("n0", "n1", "n2") == [0, 0, 94]
+    log = job.nodes["n2"].output()
+    assert "is not fit to run workers" in log
+    assert "round 1: rank" not in log
