@@ -86,6 +86,18 @@ type SuccessionStatus struct {
 	TookOverS float64         `json:"took_over_s"` // how long the run was without a host
 	Standbys  []StandbyStatus `json:"standbys"`    // in the order of succession
 	NotBy     []string        `json:"not_by"`      // nodes that were asked to stand by and do not, and why
+	Voters    []VoterStatus   `json:"voters"`      // beside the host; none: no other node is elected when the host is silent
+	Majority  *bool           `json:"majority"`    // the host hears a majority of the voters; null: it has none, or this process does not host
+	Missing   string          `json:"missing"`     // who is missing for a majority; "": it is there
+	Elections uint64          `json:"elections"`   // that this process has won
+	Elected   bool            `json:"elected"`     // this process hosts because the host before was silent
+}
+
+// VoterStatus is one node whose vote counts when the host is silent.
+type VoterStatus struct {
+	Node      string  `json:"node"`
+	Reachable bool    `json:"reachable"` // it has answered within a quarter of lease_timeout; false where this process does not host
+	HeardS    float64 `json:"heard_s"`   // since it was last heard
 }
 
 // StandbyStatus is one node that stands by.

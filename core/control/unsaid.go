@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"time"
 
 	"rallypoint/core/rendezvous"
@@ -121,6 +122,9 @@ func (s *Server) awaitSaid(said <-chan struct{}) *rendezvous.Error {
 
 // noMajority is why a host answers nothing.
 func (s *Server) noMajority() *rendezvous.Error {
-	return rendezvous.Errorf(rendezvous.CodeConnection, "the control plane at %s (%s) has no majority of its voters and answers nothing that another host might answer otherwise: "+
-		"it goes on when they are reachable again; running workers are not affected", s.Addr(), s.process)
+	why := "the voters have not accepted it yet"
+	if g := s.cfg.Group; g != nil {
+		why = cmp.Or(g.NoMajority(), why)
+	}
+	return rendezvous.Errorf(rendezvous.CodeConnection, "the control plane at %s (%s) cannot answer now: %s", s.Addr(), s.process, why)
 }

@@ -2,12 +2,14 @@ package standby
 
 import (
 	"crypto/rand"
+	"fmt"
 	"slices"
 	"time"
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
+	"rallypoint/internal/wording"
 )
 
 // vote is this process's part in the vote about who hosts. It is guarded by Group.mu, and made
@@ -19,6 +21,9 @@ type vote struct {
 	eligible []string                    // nodes that may vote beside this host, in order
 	names    map[string]succession.Voter // by node, as they have said
 	refused  uint64                      // messages that are not their sender's
+
+	proposed time.Duration // when the last proposal was made
+	took     time.Duration // from the last one that was confirmed to its confirmation
 
 	// What was told by wakeLocked last.
 	confirmed uint64
@@ -85,6 +90,9 @@ func (g *Group) voteLocked() {
 		g.target.Term = term // nobody has hosted between
 	}
 	if confirmed := v.ballot.Confirmed(); confirmed != v.confirmed || majority != v.majority || leads != g.hosting {
+		if confirmed > v.confirmed {
+			v.took = v.now() - v.proposed
+		}
 		v.confirmed, v.majority = confirmed, majority
 		g.wakeLocked()
 	}
@@ -146,6 +154,7 @@ func (g *Group) wishLocked() {
 func (g *Group) Propose(f rendezvous.Facts) (number uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.vote.proposed = g.vote.now()
 	number = g.vote.ballot.Propose(rendezvous.EncodeFacts(f), g.vote.now())
 	g.voteLocked()
 	return number
@@ -273,4 +282,79 @@ func (g *Group) votersLocked() (nodes []string) {
 		}
 	}
 	return nodes
+}
+
+// VoterReport is a voter beside this process.
+type VoterReport struct {
+	Node      string
+	Reachable bool
+	Heard     time.Duration // since; 0: not in this term
+}
+
+// VoteReport is what status and metrics tell of the vote.
+type VoteReport struct {
+	Voters    []VoterReport // beside the host, as the host knows them; of another process only their names
+	Hosting   bool          // the rest is known
+	Majority  bool
+	Elections uint64        // that this process has won
+	Silent    bool          // it was elected because the host before was silent, and not dead
+	Confirm   time.Duration // how long the last confirmation took
+	Refused   uint64        // messages that were not their sender's
+}
+
+// VoteReport describes the vote.
+func (g *Group) VoteReport() VoteReport {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	v := &g.vote
+	r := VoteReport{Hosting: g.hosting, Elections: v.ballot.Elections(), Refused: v.refused}
+	if !g.hosting {
+		for _, node := range g.votersLocked() {
+			r.Voters = append(r.Voters, VoterReport{Node: node})
+		}
+		return r
+	}
+	now := v.now()
+	r.Majority, r.Silent, r.Confirm = v.ballot.Majority(now), g.start.Silent, v.took
+	answered := v.ballot.Answered()
+	for _, id := range v.ballot.Accepted().Voters.All() {
+		if id == v.voter {
+			continue
+		}
+		n := VoterReport{Node: v.nodeOf(id)}
+		if at, ok := answered[id]; ok {
+			n.Heard, n.Reachable = now-at, now-at <= g.lease/4
+		}
+		r.Voters = append(r.Voters, n)
+	}
+	return r
+}
+
+// nodeOf returns the node of a voter; "" if it has not said.
+func (v *vote) nodeOf(id succession.Voter) string {
+	for node, voter := range v.names {
+		if voter == id {
+			return node
+		}
+	}
+	return ""
+}
+
+// NoMajority says that this host has no majority, and who is missing; "" if it has one.
+func (g *Group) NoMajority() string {
+	r := g.VoteReport()
+	if !r.Hosting || r.Majority {
+		return ""
+	}
+	here := 1
+	var silent []string
+	longest := time.Duration(0)
+	for _, n := range r.Voters {
+		if n.Reachable {
+			here++
+			continue
+		}
+		silent, longest = append(silent, rendezvous.MachineOf(n.Node)), max(longest, n.Heard)
+	}
+	return fmt.Sprintf("no majority: %d of %d voters reachable, %s silent for %s; running workers go on", here, len(r.Voters)+1, wording.Names(silent), wording.Seconds(longest))
 }

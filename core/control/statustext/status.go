@@ -68,7 +68,17 @@ func successionLine(s *control.SuccessionStatus, called Names, now time.Time) st
 	if s.Role == control.RoleHosting {
 		text = fmt.Sprintf("Node %s hosts (term %d)", host, s.Term)
 		if s.TookOver != "" && s.Since != nil {
-			text = fmt.Sprintf("Node %s hosts (term %d) since %s ago, in the place of node %s", host, s.Term, ago(now.Sub(*s.Since).Seconds()), Clean(called.Of(s.TookOver)))
+			how := ""
+			if s.Elected {
+				how = ", which was silent"
+			}
+			text = fmt.Sprintf("Node %s hosts (term %d) since %s ago, in the place of node %s%s", host, s.Term, ago(now.Sub(*s.Since).Seconds()), Clean(called.Of(s.TookOver)), how)
+		}
+		switch {
+		case s.Missing != "":
+			text += "; " + Clean(s.Missing)
+		case s.Majority != nil:
+			text += fmt.Sprintf("; majority: %d of %d voters", 1+reachable(s.Voters), 1+len(s.Voters))
 		}
 	}
 	next := make([]string, 0, len(s.Standbys))
@@ -84,6 +94,16 @@ func successionLine(s *control.SuccessionStatus, called Names, now time.Time) st
 		text += "; no node stands by"
 	}
 	return text
+}
+
+// reachable counts voters that the host hears.
+func reachable(voters []control.VoterStatus) (n int) {
+	for _, v := range voters {
+		if v.Reachable {
+			n++
+		}
+	}
+	return n
 }
 
 // renderRuns shows several runs in a line each.
