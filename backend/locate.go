@@ -3,7 +3,6 @@ package backend
 import (
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 
@@ -32,14 +31,14 @@ func Address(endpoint string, defaultPort int) (string, error) {
 	if port, err := strconv.ParseUint(strings.TrimSpace(endpoint), 10, 16); err == nil {
 		endpoint = fmt.Sprintf("127.0.0.1:%d", port)
 	}
-	host, port, err := params.ParseEndpoint(endpoint, defaultPort)
+	at, err := params.ParseEndpoint(endpoint, defaultPort)
 	switch {
 	case strings.TrimSpace(endpoint) == "":
 		return "", errors.New("ENDPOINT is empty, expected HOST:PORT")
 	case err != nil:
 		return "", err
-	case port == 0:
+	case at.Port == 0:
 		return "", fmt.Errorf("ENDPOINT is %q, but nothing listens on port 0", endpoint)
 	}
-	return net.JoinHostPort(host, strconv.Itoa(port)), nil
+	return at.String(), nil
 }

@@ -59,9 +59,6 @@ func Open(p params.Params, log *slog.Logger) (Node, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := at.check(p.Endpoint); err != nil {
-		return nil, err
-	}
 	return at.open(p, log)
 }
 

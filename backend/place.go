@@ -3,8 +3,6 @@ package backend
 import (
 	"context"
 	"log/slog"
-	"net"
-	"strconv"
 	"strings"
 	"time"
 
@@ -30,7 +28,7 @@ const (
 type place struct {
 	// check returns the endpoint with what it leaves open filled in. It touches nothing.
 	check func(endpoint string) (string, error)
-	// open makes a node, whose p.Endpoint has passed check and is as it was given.
+	// open makes a node. A wrong p.Endpoint is ErrInvalid.
 	open func(p params.Params, log *slog.Logger) (Node, error)
 	// address returns the address of the control plane; nil: nodes meet without one.
 	address func(endpoint string) (string, error)
@@ -149,11 +147,11 @@ func logOf(endpoint, runID string, timeout time.Duration) (runLog, error) {
 
 // checkAddress returns an endpoint's HOST:PORT.
 func checkAddress(endpoint string, defaultPort int) (string, error) {
-	host, port, err := params.ParseEndpoint(endpoint, defaultPort)
+	at, err := params.ParseEndpoint(endpoint, defaultPort)
 	if err != nil {
 		return "", err
 	}
-	return net.JoinHostPort(host, strconv.Itoa(port)), nil
+	return at.String(), nil
 }
 
 // How often a run's watcher is asked: a look at a directory costs next to nothing, one at an etcd

@@ -3,8 +3,6 @@ package backend
 import (
 	"log/slog"
 	"math"
-	"net"
-	"strconv"
 
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -27,7 +25,7 @@ func openStatic(p params.Params, log *slog.Logger) (Node, error) {
 	if p.NodeRank < 0 && p.Max == 1 {
 		p.NodeRank = 0
 	}
-	host, port, err := params.ParseEndpoint(afterScheme(p.Endpoint), -1)
+	at, err := params.ParseEndpoint(afterScheme(p.Endpoint), -1)
 	switch {
 	case err != nil:
 		return nil, err
@@ -37,13 +35,13 @@ func openStatic(p params.Params, log *slog.Logger) (Node, error) {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
 			"a static job needs the rank of each node, 0 to %d (0 is the node at the endpoint): give the option node_rank (--rdzv-conf=node_rank=N) or the variable %s=N. "+
 				"rallypoint run also takes --node-rank=N, which torchrun keeps from this backend", p.Max-1, params.EnvNodeRank)
-	case port == 0 && p.Max > 1:
+	case at.Port == 0 && p.Max > 1:
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the port of node 0 is 0, it must be between 1 and %d", math.MaxUint16)
 	}
 	hosts := p.NodeRank == 0
-	p.RankFixed, p.IsHost, p.Endpoint = true, &hosts, net.JoinHostPort(host, strconv.Itoa(port))
+	p.RankFixed, p.IsHost, p.Endpoint = true, &hosts, at.String()
 	if hosts { // elsewhere MASTER_PORT may be another program's
-		p.AdvertiseAddr, p.StorePort = host, port
+		p.AdvertiseAddr, p.StorePort = at.Host, at.Port
 	}
-	return node(roundstore.Open(p, log))
+	return node(roundstore.OpenAt(p, at, log))
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -14,11 +13,8 @@ import (
 	"rallypoint/core/store"
 )
 
-// listenAddr is the value of --listen.
-type listenAddr struct {
-	host string // "" is the wildcard
-	port int
-}
+// listenAddr is the value of --listen; without a host it is the wildcard.
+type listenAddr struct{ params.HostPort }
 
 // parseListen takes what an endpoint may be, :PORT for the wildcard, and a PORT alone,
 // which is one of this machine only, as the default is.
@@ -30,15 +26,15 @@ func parseListen(text string, defaultPort int) (listenAddr, error) {
 	case isNumber(text):
 		endpoint = "127.0.0.1:" + strings.TrimSpace(text)
 	}
-	host, port, err := params.ParseEndpoint(endpoint, defaultPort)
+	at, err := params.ParseEndpoint(endpoint, defaultPort)
 	switch {
 	case strings.TrimSpace(text) == "", err != nil:
 		return listenAddr{}, fmt.Errorf("--listen is %q, expected HOST:PORT, such as 127.0.0.1:%d, or 0.0.0.0:%d for every interface",
 			text, defaultPort, defaultPort)
 	case wildcard:
-		host = ""
+		at.Host = ""
 	}
-	return listenAddr{host, port}, nil
+	return listenAddr{at}, nil
 }
 
 func isNumber(text string) bool {
@@ -46,12 +42,10 @@ func isNumber(text string) bool {
 	return text != "" && strings.Trim(text, "0123456789") == ""
 }
 
-func (la listenAddr) String() string { return net.JoinHostPort(la.host, strconv.Itoa(la.port)) }
-
 // open listens there; config says what the connections get.
 func (la listenAddr) open(ctx context.Context, config net.ListenConfig) (net.Listener, error) {
 	network := "tcp"
-	if ip, err := netip.ParseAddr(la.host); err == nil && ip.Is4() {
+	if ip, err := netip.ParseAddr(la.Host); err == nil && ip.Is4() {
 		network = "tcp4" // 0.0.0.0 would be both families otherwise
 	}
 	config.SetMultipathTCP(false) // clients are plain TCP
@@ -63,7 +57,7 @@ func (la listenAddr) open(ctx context.Context, config net.ListenConfig) (net.Lis
 	case errors.As(err, &name):
 		return nil, failed("cannot listen on %s: cannot resolve %q: %s; name an address of this machine with --listen", la, name.Name, name.Err)
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, failed("cannot listen on %s: another process has the port (`ss -ltnp 'sport = :%d'` shows which); end it, or choose another port with --listen", la, la.port)
+		return nil, failed("cannot listen on %s: another process has the port (`ss -ltnp 'sport = :%d'` shows which); end it, or choose another port with --listen", la, la.Port)
 	case errors.Is(err, syscall.EADDRNOTAVAIL):
 		return nil, failed("cannot listen on %s: this machine does not have that address; choose one of its own with --listen, or 0.0.0.0 for all", la)
 	case errors.Is(err, syscall.EACCES):

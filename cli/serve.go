@@ -120,7 +120,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 		return err
 	}
 	cfg := control.Config{
-		Fixed: addr.port != 0, Token: secret, HTTPOpen: so.httpOpen, HTTPNames: append(so.httpNames, addr.host), Log: log.logger(), Text: statustext.Plainly, Data: data, Quota: so.state.quota, ForgetAfter: so.state.forgetAfter,
+		Fixed: addr.Port != 0, Token: secret, HTTPOpen: so.httpOpen, HTTPNames: append(so.httpNames, addr.Host), Log: log.logger(), Text: statustext.Plainly, Data: data, Quota: so.state.quota, ForgetAfter: so.state.forgetAfter,
 	}
 	if recording != nil {
 		cfg.Trace = recording.Record

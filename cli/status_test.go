@@ -14,6 +14,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
@@ -35,7 +36,7 @@ func joined(t *testing.T, addr, node string, least, most int) (*client.Client, *
 	p.RunID, p.Endpoint, p.Min, p.Max, p.NodeID = "job", addr, least, most, node
 	isHost := false
 	p.IsHost = &isHost
-	c := client.New(p, ignoringObserver{}, nil, nil)
+	c := client.New(p, controltest.At(p), ignoringObserver{}, nil, nil)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()

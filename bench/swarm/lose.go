@@ -60,7 +60,7 @@ func lose(ctx context.Context, addr string, n int) error {
 		no := false
 		p.IsHost = &no
 		seen[i] = &witness{told: make(chan struct{})}
-		s[i] = client.New(p, seen[i], nil, nil)
+		s[i] = client.New(p, at(p), seen[i], nil, nil)
 		return s[i].Connect(ctx)
 	}); err != nil {
 		return err
@@ -140,6 +140,15 @@ func crowdParams(addr string, n int, runID string) params.Params {
 	return p
 }
 
+// at is what the endpoint says.
+func at(p params.Params) params.HostPort {
+	hp, err := params.ParseEndpoint(p.Endpoint, params.DefaultPort)
+	if err != nil {
+		panic(err)
+	}
+	return hp
+}
+
 // startHost starts a node that can host, in a process of its own, and waits until it is
 // connected.
 func startHost(addr string, n int, runID string) (*exec.Cmd, error) {
@@ -160,7 +169,8 @@ func startHost(addr string, n int, runID string) (*exec.Cmd, error) {
 // beHost is a node that can host, until it is killed.
 func beHost(ctx context.Context, addr string, n int, runID string) error {
 	w := &witness{told: make(chan struct{})}
-	c := client.New(crowdParams(addr, n, runID), w, nil, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
+	p := crowdParams(addr, n, runID)
+	c := client.New(p, at(p), w, nil, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
 		return control.Start(control.Config{RunID: cfg.Params.RunID, Fixed: cfg.Fixed, Log: cfg.Log, Group: cfg.Group, Node: &cfg.Params}, listeners...)
 	})
 	if err := c.Connect(ctx); err != nil {

@@ -244,7 +244,7 @@ func gatherWith(ctx context.Context, addr string, n int, runID string, observe f
 		no := false
 		p.IsHost = &no
 		with(i, &p)
-		s[i] = client.New(p, observe(i), nil, nil)
+		s[i] = client.New(p, at(p), observe(i), nil, nil)
 		wg.Go(func() { errs[i] = s[i].Connect(ctx) })
 	}
 	wg.Wait()

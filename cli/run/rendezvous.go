@@ -203,11 +203,11 @@ func (c *config) setStatic(o *options, env environ) error {
 	}
 	m.rank, m.host, m.port = o.nodeRank, trimBrackets(o.masterAddr), o.port()
 	if o.endpoint != "" {
-		host, port, err := params.ParseEndpoint(o.endpoint, -1)
+		at, err := params.ParseEndpoint(o.endpoint, -1)
 		if err != nil {
 			return usagef("argument --rdzv-endpoint: %v", err)
 		}
-		m.host, m.port = host, port
+		m.host, m.port = at.Host, at.Port
 	}
 	if m.port < 0 || m.port > 65535 {
 		return usagef("argument --master-port: it is %d, it must be between 0 and 65535", m.port)

@@ -508,7 +508,8 @@ func TestBadRecords(t *testing.T) {
 func TestKeyNowhere(t *testing.T) {
 	g := newGuardedServer(t)
 	log, lines := testkit.NewLog(t)
-	c := client.New(withToken(g.addr, g.path, 2), controltest.NewObserver(), log, startHost)
+	p := withToken(g.addr, g.path, 2)
+	c := client.New(p, controltest.At(p), controltest.NewObserver(), log, startHost)
 	defer c.Close(controltest.Context(t))
 	if err := c.Connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)

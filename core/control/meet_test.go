@@ -56,7 +56,8 @@ func meet(tb testing.TB, endpoint string, n int) {
 	outcomes := make([]rendezvous.Outcome, n)
 	var wg sync.WaitGroup
 	for i := range n {
-		clients[i] = client.New(controltest.Params(endpoint, n), controltest.NewObserver(), nil, startHost)
+		p := controltest.Params(endpoint, n)
+		clients[i] = client.New(p, controltest.At(p), controltest.NewObserver(), nil, startHost)
 		wg.Go(func() {
 			err := clients[i].Connect(ctx)
 			if err == nil {

@@ -44,7 +44,7 @@ func newPlane(t *testing.T, name string, p params.Params) *plane {
 	log, lines := testkit.NewLog(t)
 	n := &plane{t: t, name: name, obs: controltest.NewObserver(), lines: lines}
 	p.NodeID = name
-	n.Client = client.New(p, n.obs, log, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
+	n.Client = client.New(p, controltest.At(p), n.obs, log, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
 		s := Start(Config{RunID: cfg.Params.RunID, Fixed: cfg.Fixed, Token: cfg.Token, Log: cfg.Log, Group: cfg.Group}, listeners...)
 		n.mu.Lock()
 		n.servers = append(n.servers, s)

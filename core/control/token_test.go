@@ -317,7 +317,8 @@ func TestTokenIsChanged(t *testing.T) {
 	s := newFakeServer(t, Config{Token: token})
 	log, lines := testkit.NewLog(t)
 	obs := controltest.NewObserver()
-	c := client.New(withToken(s.addr, theirs, 1), obs, log, startHost)
+	p := withToken(s.addr, theirs, 1)
+	c := client.New(p, controltest.At(p), obs, log, startHost)
 	defer func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()

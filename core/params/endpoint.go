@@ -2,6 +2,7 @@ package params
 
 import (
 	"math"
+	"net"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -14,40 +15,45 @@ import (
 // DefaultPort is the control plane's port where the endpoint has none.
 const DefaultPort = 29400
 
+// HostPort is where a control plane, or another server, listens.
+type HostPort struct {
+	Host string // without brackets
+	Port int
+}
+
+func (hp HostPort) String() string { return net.JoinHostPort(hp.Host, strconv.Itoa(hp.Port)) }
+
 // ParseEndpoint splits an endpoint into host and port by the rules of torchrun's
 // --rdzv-endpoint (docs/spec/rendezvous.md R8-R13). It resolves no names.
 //
 // The forms are HOST, HOST:PORT, ADDR, [ADDR] and [ADDR]:PORT; a blank endpoint
 // is localhost. An IPv6 address may have a zone (fe80::1%eth0). An endpoint that
 // as a whole is an IPv6 address is a host without a port, also without brackets.
-// The host is returned without brackets. Where no port is given defaultPort is
-// returned; if that is negative, a missing port is an error.
+// Where no port is given it is defaultPort; if that is negative, a missing port is an error.
 //
 // Errors are ErrInvalid and quote the endpoint, unless it may hold a password.
-func ParseEndpoint(endpoint string, defaultPort int) (host string, port int, err error) {
+func ParseEndpoint(endpoint string, defaultPort int) (at HostPort, err error) {
 	text := strings.TrimSpace(endpoint)
 	if QuotableEndpoint(text) != text {
-		return "", 0, endpointError(QuotableEndpoint(text), "there is no user, and there are no options, in an endpoint of this kind")
+		return at, endpointError(QuotableEndpoint(text), "there is no user, and there are no options, in an endpoint of this kind")
 	}
 	if text == "" {
 		text = "localhost"
 	}
 	host, portText, given := splitEndpoint(text)
+	port := defaultPort
 	if given {
 		if port, err = parsePort(portText); err != nil {
-			return "", 0, endpointError(endpoint, err.Error())
+			return at, endpointError(endpoint, err.Error())
 		}
 	}
 	if !validHost(host) {
-		return "", 0, endpointError(endpoint, "its host is not a name or an address")
+		return at, endpointError(endpoint, "its host is not a name or an address")
 	}
-	if !given {
-		if defaultPort < 0 {
-			return "", 0, endpointError(endpoint, "it needs a port")
-		}
-		port = defaultPort
+	if port < 0 {
+		return at, endpointError(endpoint, "it needs a port")
 	}
-	return host, port, nil
+	return HostPort{host, port}, nil
 }
 
 // QuotableEndpoint returns an endpoint for an error. Of one that may hold a password, in

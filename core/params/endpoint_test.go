@@ -50,9 +50,9 @@ func TestParseEndpoint(t *testing.T) {
 		{"fe80::1%eth0:29401", "fe80::1%eth0", 29401},
 		{"[fe80::1%br-12ab.3]:1", "fe80::1%br-12ab.3", 1},
 	} {
-		host, port, err := ParseEndpoint(c.endpoint, standard)
-		if err != nil || host != c.host || port != c.port {
-			t.Errorf("ParseEndpoint(%q) = %q, %d, %v; want %q, %d", c.endpoint, host, port, err, c.host, c.port)
+		at, err := ParseEndpoint(c.endpoint, standard)
+		if err != nil || at.Host != c.host || at.Port != c.port {
+			t.Errorf("ParseEndpoint(%q) = %+v, %v; want %q, %d", c.endpoint, at, err, c.host, c.port)
 		}
 	}
 }
@@ -82,9 +82,9 @@ func TestParseEndpointRefuses(t *testing.T) {
 		{"fe80::1%", "port"}, // no zone, so what follows the last colon is the port
 		{"h\xff", "host"},
 	} {
-		host, port, err := ParseEndpoint(c.endpoint, 29400)
+		at, err := ParseEndpoint(c.endpoint, 29400)
 		if !errors.Is(err, rendezvous.ErrInvalid) {
-			t.Errorf("ParseEndpoint(%q) = %q, %d, %v; want ErrInvalid", c.endpoint, host, port, err)
+			t.Errorf("ParseEndpoint(%q) = %+v, %v; want ErrInvalid", c.endpoint, at, err)
 			continue
 		}
 		if !strings.Contains(err.Error(), "its "+c.says) {
@@ -94,11 +94,11 @@ func TestParseEndpointRefuses(t *testing.T) {
 }
 
 func TestParseEndpointWithoutDefaultPort(t *testing.T) {
-	if _, _, err := ParseEndpoint("host0", -1); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), `"host0"`) {
+	if _, err := ParseEndpoint("host0", -1); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), `"host0"`) {
 		t.Errorf("got %v; want ErrInvalid that quotes the endpoint", err)
 	}
-	if host, port, err := ParseEndpoint("host0:1", -1); err != nil || host != "host0" || port != 1 {
-		t.Errorf("got %q, %d, %v", host, port, err)
+	if at, err := ParseEndpoint("host0:1", -1); err != nil || at.String() != "host0:1" {
+		t.Errorf("got %v, %v", at, err)
 	}
 }
 
@@ -107,12 +107,12 @@ func FuzzParseEndpoint(f *testing.F) {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, endpoint string) {
-		host, port, err := ParseEndpoint(endpoint, 29400)
+		at, err := ParseEndpoint(endpoint, 29400)
 		switch {
-		case err != nil && (host != "" || port != 0 || !errors.Is(err, rendezvous.ErrInvalid)):
-			t.Errorf("%q: %q, %d beside %v", endpoint, host, port, err)
-		case err == nil && (host == "" || port < 0 || port > 65535):
-			t.Errorf("%q: %q, %d", endpoint, host, port)
+		case err != nil && (at != HostPort{} || !errors.Is(err, rendezvous.ErrInvalid)):
+			t.Errorf("%q: %+v beside %v", endpoint, at, err)
+		case err == nil && (at.Host == "" || at.Port < 0 || at.Port > 65535):
+			t.Errorf("%q: %+v", endpoint, at)
 		}
 	})
 }

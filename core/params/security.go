@@ -91,15 +91,15 @@ func (p *Params) OneMachine() bool {
 // LoopbackEndpoint reports whether an endpoint reaches only the machine that it is used
 // on, whatever names resolve to.
 func LoopbackEndpoint(endpoint string) bool {
-	host, _, err := ParseEndpoint(endpoint, 0)
+	at, err := ParseEndpoint(endpoint, 0)
 	if err != nil {
 		return false
 	}
-	name := strings.ToLower(strings.TrimSuffix(host, "."))
+	name := strings.ToLower(strings.TrimSuffix(at.Host, "."))
 	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
 		return true
 	}
-	return rendezvous.IsLoopback(host)
+	return rendezvous.IsLoopback(at.Host)
 }
 
 // CheckSecurity returns the line that is to be logged at the start of a job of several

@@ -6,10 +6,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -82,11 +80,11 @@ func (c *Config) bases() ([]string, error) {
 	}
 	var urls []string
 	for _, endpoint := range c.Endpoints {
-		host, port, err := params.ParseEndpoint(endpoint, DefaultPort)
+		at, err := params.ParseEndpoint(endpoint, DefaultPort)
 		if err != nil {
 			return nil, err
 		}
-		if url := scheme + net.JoinHostPort(host, strconv.Itoa(port)); !slices.Contains(urls, url) {
+		if url := scheme + at.String(); !slices.Contains(urls, url) {
 			urls = append(urls, url)
 		}
 	}

@@ -3,7 +3,6 @@ package etcdclient
 import (
 	"fmt"
 	"maps"
-	"net"
 	"net/url"
 	"slices"
 	"strconv"
@@ -67,13 +66,13 @@ func ParseEndpoint(text string) (*Endpoint, error) {
 		if strings.TrimSpace(host) == "" {
 			return nil, wrongEndpoint(text, "it lacks a host")
 		}
-		name, port, err := params.ParseEndpoint(host, DefaultPort)
-		if err != nil || port == 0 {
+		at, err := params.ParseEndpoint(host, DefaultPort)
+		if err != nil || at.Port == 0 {
 			// What is no port may be a password whose @ was left out.
 			name, _, _ := strings.Cut(host, ":")
 			return nil, wrongEndpoint(text, fmt.Sprintf("its part %q is not HOST or HOST:PORT, with a port from 1 to 65535", name+":..."))
 		}
-		e.Hosts = append(e.Hosts, net.JoinHostPort(name, strconv.Itoa(port)))
+		e.Hosts = append(e.Hosts, at.String())
 	}
 	var err error
 	if e.RunID, err = url.PathUnescape(runID); err != nil {

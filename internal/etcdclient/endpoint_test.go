@@ -66,7 +66,7 @@ func TestErrorsHidePasswords(t *testing.T) {
 					t.Errorf("%s: %v", text, err)
 				}
 			}
-			if _, _, err := params.ParseEndpoint(text, 1); err == nil || strings.ContainsAny(text, "@?") && strings.Contains(err.Error(), "cret") {
+			if _, err := params.ParseEndpoint(text, 1); err == nil || strings.ContainsAny(text, "@?") && strings.Contains(err.Error(), "cret") {
 				t.Errorf("as a host, %s: %v", text, err)
 			}
 		}

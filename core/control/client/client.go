@@ -56,18 +56,18 @@ var (
 	_ member.TrainingCarrier = (*Client)(nil)
 )
 
-// New makes a client that is not connected yet. The Observer's methods are
+// New makes a client that is not connected yet; at is what p.Endpoint says. The Observer's methods are
 // called by one goroutine at a time, Connect's or the client's own; they must not
 // block and must not call Close. A nil log discards. The client starts a control
 // plane in this process by start; without one it never does, whatever
 // Params.IsHost says.
-func New(p params.Params, obs member.Observer, log *slog.Logger, start discovery.StartHost) *Client {
+func New(p params.Params, at params.HostPort, obs member.Observer, log *slog.Logger, start discovery.StartHost) *Client {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{params: p, obs: obs, session: rendezvous.SessionID(rand.Text()), label: host.Process()}
 	c.node, c.incarnation = p.Identity()
-	c.finder = discovery.New(discovery.Config{Params: p, Node: c.node, Observer: obs, Log: log, Start: start, Hello: c.hello})
+	c.finder = discovery.New(discovery.Config{Params: p, Endpoint: at, Node: c.node, Observer: obs, Log: log, Start: start, Hello: c.hello})
 	c.life, c.cancel = context.WithCancel(context.Background())
 	return c
 }

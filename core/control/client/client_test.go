@@ -30,7 +30,6 @@ func TestRefusalsAreFinal(t *testing.T) {
 		"tenant":      {func(p *params.Params) { p.RunID = "other" }, rendezvous.CodeTenant},
 		"node in use": {func(p *params.Params) { p.NodeID, p.Incarnation = "a", 1 }, rendezvous.CodeNodeInUse},
 		"invalid":     {func(p *params.Params) { p.Min = 0 }, rendezvous.CodeInvalid},
-		"endpoint":    {func(p *params.Params) { p.Endpoint = "no host:x" }, rendezvous.CodeInvalid},
 	}
 	for name, test := range tests {
 		t.Run(name, func(t *testing.T) {

@@ -75,6 +75,15 @@ func Params(endpoint string, n int) params.Params {
 	return p
 }
 
+// At is where the control plane of such a run is looked for.
+func At(p params.Params) params.HostPort {
+	at, err := params.ParseEndpoint(p.Endpoint, params.DefaultPort)
+	if err != nil {
+		panic(err)
+	}
+	return at
+}
+
 func Context(t *testing.T) context.Context {
 	t.Helper()
 	return testkit.Within(t, testkit.Patience)

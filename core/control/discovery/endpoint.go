@@ -6,8 +6,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
-	"strconv"
 	"time"
+
+	"rallypoint/core/params"
 )
 
 // How often the finder resolves an endpoint's name again: while no control plane
@@ -19,16 +20,12 @@ const (
 
 // endpoint is where the control plane is looked for.
 type endpoint struct {
-	host     string
-	port     int
+	params.HostPort
 	addrs    []netip.Addr
 	resolved time.Time        // when the resolver was asked last
 	failure  error            // its last answer, if there are no addresses
 	hosted   []netip.AddrPort // of the control plane in this process; nil: not here
 }
-
-// name is the endpoint as people write it.
-func (e *endpoint) name() string { return net.JoinHostPort(e.host, strconv.Itoa(e.port)) }
 
 // targets are the addresses to dial.
 func (e *endpoint) targets() []netip.AddrPort {
@@ -37,7 +34,7 @@ func (e *endpoint) targets() []netip.AddrPort {
 	}
 	list := make([]netip.AddrPort, len(e.addrs))
 	for i, a := range e.addrs {
-		list[i] = netip.AddrPortFrom(a, uint16(e.port))
+		list[i] = netip.AddrPortFrom(a, uint16(e.Port))
 	}
 	return list
 }
@@ -50,7 +47,7 @@ func (f *Finder) resolve(ctx context.Context) error {
 	if s.hosted != nil || s.addrs != nil && age < resolveEvery || s.failure != nil && age < resolveFailed {
 		return s.failure
 	}
-	addrs, err := f.network.lookup(ctx, s.host)
+	addrs, err := f.network.lookup(ctx, s.Host)
 	s.resolved = time.Now()
 	switch {
 	case err != nil && s.addrs == nil:
@@ -58,7 +55,7 @@ func (f *Finder) resolve(ctx context.Context) error {
 		if errors.As(err, &name) {
 			err = errors.New(name.Err)
 		}
-		s.failure = fmt.Errorf("cannot resolve %q: %w", s.host, err)
+		s.failure = fmt.Errorf("cannot resolve %q: %w", s.Host, err)
 		return s.failure
 	case err != nil:
 		return nil

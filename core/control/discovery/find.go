@@ -10,21 +10,12 @@ import (
 	"time"
 
 	"rallypoint/core/control/wire"
-	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 )
 
 // findOrHost finds the control plane or starts to host it: connect first, then bind.
 func (f *Finder) findOrHost(ctx context.Context) (*Conn, error) {
 	start := time.Now()
-	s := &f.endpoint
-	if s.host == "" {
-		host, port, err := params.ParseEndpoint(f.Params.Endpoint, params.DefaultPort)
-		if err != nil {
-			return nil, err
-		}
-		s.host, s.port = host, port
-	}
 	if err := f.checkPort(); err != nil {
 		return nil, err
 	}
@@ -56,7 +47,7 @@ func (f *Finder) findOrHost(ctx context.Context) (*Conn, error) {
 func (f *Finder) checkPort() error {
 	host := f.Params.IsHost
 	switch {
-	case f.endpoint.port != 0, host != nil && *host:
+	case f.endpoint.Port != 0, host != nil && *host:
 		return nil
 	case host != nil:
 		return rendezvous.Errorf(rendezvous.CodeInvalid,
@@ -80,27 +71,27 @@ func (f *Finder) tryOnce(ctx context.Context, foreign *foreignWarning) (*Conn, e
 	}
 	f.noteLoopback()
 	var err error
-	if s.port != 0 || s.hosted != nil {
+	if s.Port != 0 || s.hosted != nil {
 		var l *Conn
 		if l, err = foreign.dial(ctx); err == nil {
 			return l, nil
 		}
 	}
-	if s.hosted != nil || isHost != nil || ctx.Err() != nil || s.port != 0 && !errors.Is(err, syscall.ECONNREFUSED) {
+	if s.hosted != nil || isHost != nil || ctx.Err() != nil || s.Port != 0 && !errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, err
 	}
-	where := elect(s.host, s.addrs, f.network.locals)
+	where := elect(s.Host, s.addrs, f.network.locals)
 	switch {
-	case !where.candidate && s.port == 0:
+	case !where.candidate && s.Port == 0:
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the endpoint %q has port 0, which only its host could know, and is not this machine: %s resolves to %s; %s",
-			f.Params.Endpoint, s.host, listed(s.addrs), where.why)
+			f.Params.Endpoint, s.Host, listed(s.addrs), where.why)
 	case !where.candidate:
 		return nil, err
 	}
 	if bindErr := f.startHosting(ctx, where); bindErr != nil {
-		if s.port == 0 {
-			return nil, rendezvous.Errorf(rendezvous.CodeConnection, "cannot host the control plane at %s: %v", s.name(), bindErr)
+		if s.Port == 0 {
+			return nil, rendezvous.Errorf(rendezvous.CodeConnection, "cannot host the control plane at %s: %v", s.String(), bindErr)
 		}
 		// In use: another process of this machine was quicker.
 		return nil, fmt.Errorf("%w; hosting it here: %w", err, bindErr)
@@ -131,11 +122,11 @@ func (f *Finder) follow(ctx context.Context, l *Conn, err error) (*Conn, error) 
 
 // noteLoopback remembers that other machines cannot reach the endpoint.
 func (f *Finder) noteLoopback() {
-	if f.Params.Max == 1 || !loopbackName(f.endpoint.host) {
+	if f.Params.Max == 1 || !loopbackName(f.endpoint.Host) {
 		return
 	}
 	f.mu.Lock()
-	f.warning = fmt.Sprintf("the endpoint %s is this machine's loopback, which nodes on other machines cannot reach; give the name or address of the host if there are others", f.endpoint.name())
+	f.warning = fmt.Sprintf("the endpoint %s is this machine's loopback, which nodes on other machines cannot reach; give the name or address of the host if there are others", f.endpoint.String())
 	f.mu.Unlock()
 }
 
@@ -154,10 +145,10 @@ func (f *Finder) Hint(p rendezvous.Progress) rendezvous.Progress {
 func (f *Finder) notFound(ctx context.Context, last error, tried time.Duration) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return rendezvous.Errorf(rendezvous.CodeCanceled, "run %q: connecting to the control plane at %s was canceled after %s; last error: %v",
-			f.Params.RunID, f.endpoint.name(), tried.Round(time.Millisecond), last)
+			f.Params.RunID, f.endpoint.String(), tried.Round(time.Millisecond), last)
 	}
 	return rendezvous.Errorf(rendezvous.CodeConnection, "run %q: no control plane found at %s, tried for %s; last error: %v; %s",
-		f.Params.RunID, f.endpoint.name(), tried.Round(time.Millisecond), last, f.compared())
+		f.Params.RunID, f.endpoint.String(), tried.Round(time.Millisecond), last, f.compared())
 }
 
 // compared says why this process does not host, and what to do.
@@ -173,10 +164,10 @@ func (f *Finder) compared() string {
 		return "without an address it is not known which machine hosts; check the name, or give is_host=1 to the one node that is to host"
 	}
 	var parts []string
-	if !loopbackName(s.host) || len(s.addrs) > 1 {
-		parts = append(parts, fmt.Sprintf("%s resolves to %s", s.host, listed(s.addrs)))
+	if !loopbackName(s.Host) || len(s.addrs) > 1 {
+		parts = append(parts, fmt.Sprintf("%s resolves to %s", s.Host, listed(s.addrs)))
 	}
-	where := elect(s.host, s.addrs, f.network.locals)
+	where := elect(s.Host, s.addrs, f.network.locals)
 	parts = append(parts, where.why)
 	if where.candidate {
 		return strings.Join(parts, "; ") + "; check which program holds the port"
@@ -200,7 +191,7 @@ func (c *connectProgress) tell(err error) {
 	if now.Sub(c.start) < wire.ProgressFirst || now.Sub(c.last) < wire.ProgressEvery {
 		return
 	}
-	text := rendezvous.Progress{Headline: "looking for the control plane at " + c.f.endpoint.name(), Detail: err.Error()}
+	text := rendezvous.Progress{Headline: "looking for the control plane at " + c.f.endpoint.String(), Detail: err.Error()}
 	if text != c.text {
 		c.last, c.text = now, text
 		c.f.Observer.Progressed(text)

@@ -21,6 +21,7 @@ import (
 // Config says for which node a Finder searches.
 type Config struct {
 	Params   params.Params
+	Endpoint params.HostPort // what Params.Endpoint says
 	Node     string          // its id
 	Observer member.Observer // is told for what the search waits, and when the control plane is out of reach
 	Log      *slog.Logger
@@ -69,7 +70,7 @@ type Finder struct {
 
 // New makes a finder, which touches no network before Find.
 func New(cfg Config) *Finder {
-	f := &Finder{Config: cfg, network: systemNetwork()}
+	f := &Finder{Config: cfg, network: systemNetwork(), endpoint: endpoint{HostPort: cfg.Endpoint}}
 	p := &f.Params
 	if f.Start == nil {
 		never := false

@@ -30,7 +30,7 @@ type foreignWarning struct {
 func (w *foreignWarning) say(why string) {
 	w.once.Do(func() {
 		w.f.Log.Warn(fmt.Sprintf("there is no control plane at %s: %s; another program may have the port: "+
-			"`ss -ltnp 'sport = :%d'` on that machine shows which; trying on", w.f.endpoint.name(), why, w.f.endpoint.port))
+			"`ss -ltnp 'sport = :%d'` on that machine shows which; trying on", w.f.endpoint.String(), why, w.f.endpoint.Port))
 	})
 }
 

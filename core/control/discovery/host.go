@@ -59,7 +59,7 @@ func (f *Finder) startHosting(ctx context.Context, where election) error {
 			hosts = append(hosts, a.String())
 		}
 	}
-	listeners, err := f.listenAll(ctx, hosts, s.port)
+	listeners, err := f.listenAll(ctx, hosts, s.Port)
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (f *Finder) startHosting(ctx context.Context, where election) error {
 	f.hosting = host
 	f.mu.Unlock()
 	for _, l := range listeners {
-		f.Log.Log(context.Background(), f.Params.EventLevel(), "hosting the control plane in this process", "endpoint", s.name(), "listening", l.Addr().String())
+		f.Log.Log(context.Background(), f.Params.EventLevel(), "hosting the control plane in this process", "endpoint", s.String(), "listening", l.Addr().String())
 	}
 	return nil
 }
@@ -83,7 +83,7 @@ func (f *Finder) startHosting(ctx context.Context, where election) error {
 // lead.
 func (f *Finder) startServer(listeners []net.Listener) Host {
 	return f.Start(HostConfig{
-		Params: f.Params, Node: f.Node, Fixed: f.endpoint.port != 0, Token: f.token, HTTPNames: []string{f.endpoint.host, f.Params.AdvertiseAddr},
+		Params: f.Params, Node: f.Node, Fixed: f.endpoint.Port != 0, Token: f.token, HTTPNames: []string{f.endpoint.Host, f.Params.AdvertiseAddr},
 		Log: f.Log, Group: f.group,
 	}, listeners...)
 }
@@ -134,7 +134,7 @@ func (f *Finder) hostAnyway(ctx context.Context, foreign *foreignWarning) (*Conn
 	}
 	f.noteLoopback()
 	where := election{wildcard: true}
-	if addr, err := netip.ParseAddr(s.host); err == nil && addr.IsLoopback() {
+	if addr, err := netip.ParseAddr(s.Host); err == nil && addr.IsLoopback() {
 		where = election{listen: []netip.Addr{addr}}
 	}
 	bindErr := f.startHosting(ctx, where)
@@ -142,10 +142,10 @@ func (f *Finder) hostAnyway(ctx context.Context, foreign *foreignWarning) (*Conn
 		return f.dialHello(ctx, s.hosted)
 	}
 	if !errors.Is(bindErr, syscall.EADDRINUSE) {
-		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "cannot host the control plane at %s (is_host=1): %v", s.name(), bindErr)
+		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "cannot host the control plane at %s (is_host=1): %v", s.String(), bindErr)
 	}
 	targets := append([]netip.AddrPort{
-		netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(s.port)),
+		netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(s.Port)),
 	}, s.targets()...)
 	conn, err := f.network.dialAny(ctx, targets)
 	if err != nil { // held by a process that is about to end, perhaps
@@ -154,13 +154,13 @@ func (f *Finder) hostAnyway(ctx context.Context, foreign *foreignWarning) (*Conn
 	l, err := foreign.open(ctx, conn)
 	switch {
 	case err == nil:
-		f.Log.Warn("is_host=1, but another process hosts the control plane of this run already", "endpoint", s.name())
+		f.Log.Warn("is_host=1, but another process hosts the control plane of this run already", "endpoint", s.String())
 		return l, nil
 	case isRefusal(err), ctx.Err() != nil:
 		return nil, err
 	}
 	return nil, rendezvous.Errorf(rendezvous.CodeConnection,
-		"cannot host the control plane at %s (is_host=1): the port is taken by another program (%v), `ss -ltnp 'sport = :%d'` shows which; free it or choose another port", s.name(), err, s.port)
+		"cannot host the control plane at %s (is_host=1): the port is taken by another program (%v), `ss -ltnp 'sport = :%d'` shows which; free it or choose another port", s.String(), err, s.Port)
 }
 
 // stopHosting ends the servers of this process.

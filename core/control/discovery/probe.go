@@ -28,14 +28,14 @@ const (
 // startProbing begins to look at the endpoint.
 func (f *Finder) startProbing() {
 	f.stopProbing()
-	if f.endpoint.port == 0 || f.Start == nil {
+	if f.endpoint.Port == 0 || f.Start == nil {
 		return
 	}
 	ctx, cancel := context.WithCancel(f.life)
 	f.mu.Lock()
 	f.probing = cancel
 	f.mu.Unlock()
-	p := newProber(f, f.endpoint.host, uint16(f.endpoint.port))
+	p := newProber(f, f.endpoint.Host, uint16(f.endpoint.Port))
 	f.helpers.Go(func() { p.run(ctx) })
 }
 

@@ -120,7 +120,7 @@ func (s *search) reconnect(ctx context.Context, err error, told bool) (*Conn, er
 
 func (s *search) reportLoss(err error) {
 	s.f.Observer.ConnectionChanged(rendezvous.Errorf(rendezvous.CodeConnection, "run %q: the control plane at %s is out of reach, trying on: %v",
-		s.f.Params.RunID, s.f.endpoint.name(), err))
+		s.f.Params.RunID, s.f.endpoint.String(), err))
 }
 
 // pace keeps a node from going round among servers that let it in and end the connection
@@ -500,7 +500,7 @@ func (s *search) succeeded(l *Conn) {
 		s.f.Log.Warn("node "+s.f.called(w.HostNode)+" hosts the control plane now", "address", l.Addr.String(), "term", w.Term)
 	}
 	if w.Embedded && !s.last.Embedded {
-		s.f.Log.Warn("the control plane at " + s.f.endpoint.name() + " was a server of its own, and now a node of this run hosts it; " +
+		s.f.Log.Warn("the control plane at " + s.f.endpoint.String() + " was a server of its own, and now a node of this run hosts it; " +
 			"start nodes whose endpoint is meant for `rallypoint serve` with is_host=0, so that none of them takes its place while it is down")
 	}
 }

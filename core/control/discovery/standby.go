@@ -83,7 +83,7 @@ func (f *Finder) standBy(l *Conn) wire.Standby {
 	defer cancel()
 	// Not where the host listens, or has a moment ago: what answers there would be this
 	// process, and no refused dial could prove that the host's is dead.
-	at := netip.AddrPortFrom(own, uint16(f.endpoint.port))
+	at := netip.AddrPortFrom(own, uint16(f.endpoint.Port))
 	var listener net.Listener
 	err := errHostsPort
 	if at != standby.PlainAddr(l.Addr) {
