@@ -1,12 +1,11 @@
 package telemetry
 
 import (
+	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"log"
 	"log/slog"
 	"net"
 	"net/http"
@@ -17,20 +16,21 @@ import (
 	"time"
 
 	"rallypoint/core/params"
-	"rallypoint/internal/logsampler"
+	"rallypoint/internal/backoff"
+	"rallypoint/internal/httpport"
 	"rallypoint/internal/promtext"
-	"rallypoint/internal/rebinding"
 )
 
 // EnvHealthPort names the port of the health server: a port, which is one
 // of the loopback address, or HOST:PORT.
 const EnvHealthPort = "TORCHELASTIC_HEALTH_CHECK_PORT"
 
-// Limits of the health port, which serves a supervisor and a scraper or two.
 const (
-	healthTimeout   = 10 * time.Second // of reading a request, and of writing the answer
-	maxHealthHeader = 16 << 10
-	maxHealthConns  = 16
+	// maxHealthConns bounds the connections of the port, which serves a supervisor and a scraper
+	// or two.
+	maxHealthConns = 16
+	// closePatience bounds the wait for the answers on their way when the agent ends.
+	closePatience = time.Second
 	// pulsePatience is how long the agent may take to answer while its workers run.
 	// It has nothing else to do then.
 	pulsePatience = 5 * time.Second
@@ -41,10 +41,20 @@ const (
 // Health serves /healthz, /readyz, /status and /metrics for as long as the agent
 // runs. A nil Health does nothing.
 type Health struct {
-	server   *http.Server
-	listener net.Listener
-	refusals *logsampler.Sampler
-	done     chan struct{}
+	listener *userListener
+	port     *httpport.Port
+	life     context.Context
+	end      context.CancelFunc
+	serving  sync.WaitGroup // what accepts, and each connection
+
+	mu    sync.Mutex
+	conns []*healthConn // the oldest first
+}
+
+// healthConn is a connection; Health.mu guards what it has said.
+type healthConn struct {
+	net.Conn
+	spoke bool // its request is there
 }
 
 // healthAddress reads the variable; "" is no server. A value that is no port is an
@@ -95,21 +105,13 @@ func NewHealth(c HealthConfig) *Health {
 		logger.Warn("there is no health server: " + err.Error())
 		return nil
 	}
-	h := &Health{listener: listener, done: make(chan struct{}), server: &http.Server{
-		Handler: noted(named(healthPages(&c), address)), ReadHeaderTimeout: healthTimeout, ReadTimeout: healthTimeout, WriteTimeout: healthTimeout,
-		ConnContext:    func(ctx context.Context, c net.Conn) context.Context { return context.WithValue(ctx, narrowKey{}, c) },
-		MaxHeaderBytes: maxHealthHeader, ErrorLog: log.New(io.Discard, "", 0),
-	}}
-	h.server.SetKeepAlivesEnabled(false)
-	users := newUserListener(listener, c.Users, logger)
-	h.refusals = users.refusals
+	h := &Health{
+		listener: newUserListener(listener, c.Users, logger),
+		port:     httpport.New(named(healthPages(&c), address), maxHealthConns, logger),
+	}
+	h.life, h.end = context.WithCancel(context.Background())
 	logger.Info("health, status and metrics: http://" + listener.Addr().String())
-	go func() {
-		defer close(h.done)
-		if err := h.server.Serve(&narrowListener{Listener: users}); !errors.Is(err, http.ErrServerClosed) {
-			logger.Warn("the health server has ended: " + err.Error())
-		}
-	}()
+	h.serving.Go(h.accept)
 	return h
 }
 
@@ -118,127 +120,103 @@ func (h *Health) Close() {
 	if h == nil {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	if h.server.Shutdown(ctx) != nil {
-		_ = h.server.Close()
+	defer h.end()
+	_ = h.listener.Close()
+	late := time.AfterFunc(closePatience, func() {
+		h.end()
+		h.cut(func(*healthConn) bool { return true })
+	})
+	h.cut(func(c *healthConn) bool { return !c.spoke })
+	h.serving.Wait()
+	late.Stop()
+	h.listener.refusals.Close()
+}
+
+// cut closes some connections.
+func (h *Health) cut(which func(*healthConn) bool) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, c := range h.conns {
+		if which(c) {
+			_ = c.Close()
+		}
 	}
-	<-h.done
-	h.refusals.Close()
 }
 
-// narrowListener has a limited number of connections. For one more the oldest makes room
-// that has not sent its request yet; if each has, the new one is closed.
-type narrowListener struct {
-	net.Listener
-
-	mu     sync.Mutex
-	open   int
-	silent []*narrowConn // have sent no request yet, the oldest first
-}
-
-func (n *narrowListener) Accept() (net.Conn, error) {
+// accept takes connections until the listener is closed. One that cannot be accepted, mostly
+// for want of a descriptor, is tried for again.
+func (h *Health) accept() {
+	pause := backoff.New(5*time.Millisecond, time.Second)
 	for {
-		conn, err := n.Listener.Accept()
-		if err != nil {
-			return nil, err
+		conn, err := h.listener.Accept()
+		switch {
+		case err == nil:
+			pause.Reset()
+			if c := h.admit(conn); c != nil {
+				h.serving.Go(func() { h.serve(c) })
+			}
+		case errors.Is(err, net.ErrClosed), !pause.Wait(h.life):
+			return
 		}
-		if c := n.admit(conn); c != nil {
-			return c, nil
-		}
-		_ = conn.Close()
 	}
 }
 
-func (n *narrowListener) admit(conn net.Conn) *narrowConn {
-	c := &narrowConn{Conn: conn, listener: n}
-	var oldest *narrowConn
-	n.mu.Lock()
-	if n.open >= maxHealthConns && len(n.silent) > 0 {
-		oldest = n.silent[0]
-		oldest.leaveLocked()
+// admit gives a connection a place. If there is none, the oldest makes room that has not sent
+// its request yet; if each has, the new one is closed.
+func (h *Health) admit(conn net.Conn) *healthConn {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.conns) >= maxHealthConns {
+		i := slices.IndexFunc(h.conns, func(c *healthConn) bool { return !c.spoke })
+		if i < 0 {
+			_ = conn.Close()
+			return nil
+		}
+		_ = h.conns[i].Close()
+		h.conns = slices.Delete(h.conns, i, i+1)
 	}
-	full := n.open >= maxHealthConns
-	if !full {
-		n.open++
-		n.silent = append(n.silent, c)
-	}
-	n.mu.Unlock()
-	if oldest != nil {
-		_ = oldest.Conn.Close()
-	}
-	if full {
-		return nil
-	}
+	c := &healthConn{Conn: conn}
+	h.conns = append(h.conns, c)
 	return c
 }
 
-// narrowConn is a connection of a narrowListener, whose lock guards it.
-type narrowConn struct {
-	net.Conn
-	listener *narrowListener
-	gone     bool
-}
-
-func (n *narrowConn) Close() error {
-	n.listener.mu.Lock()
-	n.leaveLocked()
-	n.listener.mu.Unlock()
-	return n.Conn.Close()
-}
-
-// leaveLocked gives the place back, as it is for spoke.
-func (n *narrowConn) leaveLocked() {
-	if !n.gone {
-		n.gone = true
-		n.listener.open--
-		n.spoke()
+// serve answers the request of a connection.
+func (h *Health) serve(c *healthConn) {
+	defer func() {
+		_ = c.Close()
+		h.mu.Lock()
+		defer h.mu.Unlock()
+		h.conns = slices.DeleteFunc(h.conns, func(other *healthConn) bool { return other == c })
+	}()
+	_ = c.SetDeadline(time.Now().Add(httpport.Timeout))
+	head, err := httpport.ReadHead(bufio.NewReader(c))
+	h.mu.Lock()
+	c.spoke = err == nil
+	h.mu.Unlock()
+	switch {
+	case err == nil:
+		_ = h.port.Serve(h.life, c, head)
+	case errors.Is(err, httpport.ErrLongHead):
+		h.port.Refuse(c, http.StatusRequestHeaderFieldsTooLarge)
 	}
 }
 
-func (n *narrowConn) spoke() {
-	n.listener.silent = slices.DeleteFunc(n.listener.silent, func(other *narrowConn) bool { return other == n })
-}
-
-// narrowKey is the key of a request's narrowConn.
-type narrowKey struct{}
-
-// noted notes of each request that it has come.
-func noted(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if c, ok := r.Context().Value(narrowKey{}).(*narrowConn); ok {
-			c.listener.mu.Lock()
-			c.spoke()
-			c.listener.mu.Unlock()
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
 // named refuses a browser that asks for a name which is none of the machine's, since its
-// page may be a stranger's (internal/rebinding). Whether the agent lives is no secret.
+// page may be a stranger's.
 func named(next http.Handler, address string) http.Handler {
 	host, _, _ := net.SplitHostPort(address)
-	names := rebinding.NewNames(host)
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/healthz" && r.URL.Path != "/health" && names.Foreign(r) {
-			rebinding.Answer(w, rebinding.Code, "text/plain; charset=utf-8", []byte(rebinding.Text+"\n"))
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
+	return httpport.NewNames(host).Guard(next, "", func() {})
 }
 
 // healthPages are what the port answers.
 func healthPages(c *HealthConfig) http.Handler {
-	const plain = "text/plain; charset=utf-8"
 	mux := http.NewServeMux()
 	healthz := func(w http.ResponseWriter, r *http.Request) {
 		if err := c.healthy(r.Context()); err != nil {
-			rebinding.Answer(w, http.StatusServiceUnavailable, plain, []byte(err.Error()+"\n"))
+			httpport.Answer(w, http.StatusServiceUnavailable, httpport.PlainText, []byte(err.Error()+"\n"))
 			return
 		}
-		rebinding.Answer(w, http.StatusOK, plain, []byte("ok\n"))
+		httpport.Answer(w, http.StatusOK, httpport.PlainText, []byte("ok\n"))
 	}
 	mux.HandleFunc("GET /healthz", healthz)
 	mux.HandleFunc("GET /health", healthz) // its former name
@@ -248,21 +226,21 @@ func healthPages(c *HealthConfig) http.Handler {
 		if s.Phase != PhaseRunning {
 			code = http.StatusServiceUnavailable
 		}
-		rebinding.Answer(w, code, plain, []byte(string(s.Phase)+"\n"))
+		httpport.Answer(w, code, httpport.PlainText, []byte(string(s.Phase)+"\n"))
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
 		text, err := json.MarshalIndent(c.Status.full(r.Context()), "", "  ")
 		if err != nil { // these types cannot fail
-			rebinding.Answer(w, http.StatusInternalServerError, plain, []byte(err.Error()+"\n"))
+			httpport.Answer(w, http.StatusInternalServerError, httpport.PlainText, []byte(err.Error()+"\n"))
 			return
 		}
-		rebinding.Answer(w, http.StatusOK, "application/json", append(text, '\n'))
+		httpport.Answer(w, http.StatusOK, "application/json", append(text, '\n'))
 	})
 	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		rebinding.Answer(w, http.StatusOK, promtext.ContentType, c.Status.metrics(c.Metrics))
+		httpport.Answer(w, http.StatusOK, promtext.ContentType, c.Status.metrics(c.Metrics))
 	})
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
-		rebinding.Answer(w, http.StatusNotFound, plain, []byte("not found; this is a worker agent of Rallypoint, which has /healthz, /readyz, /status and /metrics\n"))
+		httpport.Answer(w, http.StatusNotFound, httpport.PlainText, []byte("not found; this is a worker agent of Rallypoint, which has /healthz, /readyz, /status and /metrics\n"))
 	})
 	return mux
 }

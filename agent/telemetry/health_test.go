@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/internal/rebinding"
+	"rallypoint/internal/httpport"
 )
 
 // TestUnhealthy is an agent that does not answer although its workers run.
@@ -49,7 +49,7 @@ func TestHealthAddress(t *testing.T) {
 // stand for this machine, and as a scraper that uses any name.
 func TestHealthForAStrangersPage(t *testing.T) {
 	pages := named(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		rebinding.Answer(w, http.StatusOK, "text/plain", []byte("secret"))
+		httpport.Answer(w, http.StatusOK, "text/plain", []byte("secret"))
 	}), "127.0.0.1:0")
 	browser := http.Header{"User-Agent": {"Mozilla/5.0"}, "Accept-Language": {"en"}}
 	for _, test := range []struct {

@@ -39,7 +39,7 @@ func TestOtherUser(t *testing.T) {
 			_, _ = io.WriteString(stranger, "GET /status HTTP/1.0\r\n\r\n")
 			_ = stranger.SetReadDeadline(time.Now().Add(20 * time.Second))
 			answer, err := io.ReadAll(stranger)
-			if errors.Is(err, os.ErrDeadlineExceeded) || test.let != strings.HasPrefix(string(answer), "HTTP/1.0 200") || !test.let && len(answer) > 0 {
+			if errors.Is(err, os.ErrDeadlineExceeded) || test.let != strings.HasPrefix(string(answer), "HTTP/1.1 200") || !test.let && len(answer) > 0 {
 				t.Errorf("%+v: %q, %v", test, answer, err)
 			}
 		}

@@ -21,6 +21,7 @@ import (
 	"rallypoint/core/peer/peertest"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/internal/httpport"
 	"rallypoint/internal/testkit"
 )
 
@@ -567,7 +568,7 @@ func TestHost(t *testing.T) {
 		"foreign":          {request("/status", "evil.example", ""), "HTTP/1.1 421"},
 		"foreign, browser": {request("/status", "evil.example", "User-Agent: Mozilla/5.0\r\n"), "HTTP/1.1 421"},
 		"foreign, health":  {request("/healthz", "evil.example", ""), "HTTP/1.1 200"},
-		"long header":      {request("/status", "localhost", "X: "+strings.Repeat("x", maxHTTPHead)+"\r\n"), "HTTP/1.1 431"},
+		"long header":      {request("/status", "localhost", "X: "+strings.Repeat("x", httpport.MaxHead)+"\r\n"), "HTTP/1.1 431"},
 	} {
 		conn := dialNode(t, g.addr).conn
 		if answer := ask(conn, test.text); !strings.HasPrefix(answer, test.want) {

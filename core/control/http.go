@@ -1,80 +1,41 @@
 package control
 
 import (
-	"bufio"
-	"bytes"
-	"context"
-	"encoding/json"
-	"errors"
 	"fmt"
-	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"os"
-	"runtime/debug"
-	"slices"
 	"strings"
-	"time"
 
 	"rallypoint/core/control/statuspage"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/params"
 	"rallypoint/core/peer"
+	"rallypoint/internal/httpport"
 	"rallypoint/internal/printable"
 	"rallypoint/internal/promtext"
-	"rallypoint/internal/rebinding"
 )
 
-// Limits of HTTP on the control plane's port. It serves a person, a script and a
-// few scrapers, beside what the port is for. A connection is answered once; it has
-// to send the whole request within helloTimeout.
 const (
-	// httpTimeout bounds writing the answer.
-	httpTimeout = 10 * time.Second
-	// maxHTTPHead bounds the request's first line and header, in bytes.
-	maxHTTPHead = 16 << 10
-	// maxHTTPConns bounds the connections that are being answered; one more gets a
-	// 503. /healthz does not count, nor who has not sent its request yet.
+	// maxHTTPConns bounds the connections that are being answered: a person, a script and a
+	// few scrapers. One more gets a 503.
 	maxHTTPConns = 64
 	// maxReports bounds the answers that are made at one time: one of a large run
 	// takes megabytes, and holds the run's lock while it is collected.
 	maxReports = 2
 )
 
-var (
-	errCrowded  = errors.New("too many HTTP connections at one time")
-	errLongHead = fmt.Errorf("%w: an HTTP header of more than %d bytes", wire.ErrMalformed, maxHTTPHead)
-)
-
-// httpPort answers the connections of the port that speak HTTP, each in its own
-// goroutine.
-type httpPort struct {
-	pages  http.Handler
-	log    *slog.Logger
-	places chan struct{} // taken by each connection that is being answered
-	ended  context.Context
-	end    context.CancelFunc
-}
-
-func newHTTPPort(s *Server) *httpPort {
-	h := &httpPort{pages: newPages(s), log: s.log, places: make(chan struct{}, maxHTTPConns)}
-	h.ended, h.end = context.WithCancel(context.Background())
-	return h
-}
-
 // pages are what the port answers to HTTP.
 type pages struct {
 	server  *Server
-	names   rebinding.Names
+	names   httpport.Names
 	reports chan struct{} // taken while an answer is made
 }
 
 func newPages(s *Server) http.Handler {
-	p := &pages{server: s, names: rebinding.NewNames(s.cfg.HTTPNames...), reports: make(chan struct{}, maxReports)}
+	p := &pages{server: s, names: httpport.NewNames(s.cfg.HTTPNames...), reports: make(chan struct{}, maxReports)}
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
-		rebinding.Answer(w, http.StatusOK, plainText, []byte("ok\n"))
+		httpport.Answer(w, http.StatusOK, httpport.PlainText, []byte("ok\n"))
 	})
 	mux.HandleFunc("GET /status", p.status)
 	mux.HandleFunc("GET /metrics", p.metrics)
@@ -87,15 +48,17 @@ func newPages(s *Server) http.Handler {
 		w.Header().Set("Vary", "Accept")
 		p.text(w, r)
 	})
-	return p.guarded(p.named(p.bounded(mux)))
+	hint := ""
+	if s.cfg.RunID == "" { // else a node hosts, which has no such option
+		hint = ", or give the name to `rallypoint serve` by --http-name"
+	}
+	return p.guarded(p.names.Guard(p.bounded(mux), hint, func() { s.metrics.refused[refusedHost].Add(1) }))
 }
 
 func notFound(w http.ResponseWriter, _ *http.Request) {
-	rebinding.Answer(w, http.StatusNotFound, plainText,
+	httpport.Answer(w, http.StatusNotFound, httpport.PlainText,
 		[]byte("not found; this is the control plane of Rallypoint, which has /, /healthz, /metrics, /status and /status?rdzv_id=ID\n"))
 }
-
-const plainText = "text/plain; charset=utf-8"
 
 // requester is who has sent a request of HTTP.
 type requester struct {
@@ -123,17 +86,17 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a, _ := r.Context().Value(requesterKey{}).(requester)
 		switch {
-		case a.only != "" && r.URL.Path != "/healthz" && !p.opened(a, r):
+		case a.only != "" && !httpport.Alive(r) && !p.opened(a, r):
 			p.server.metrics.refused[refusedAuth].Add(1)
-			rebinding.Answer(w, http.StatusForbidden, plainText, fmt.Appendf(nil, "authentication failed: the token opens run %q only, if it is there: ask for /status?rdzv_id= of it\n", printable.Text(a.only)))
-		case a.proven, r.URL.Path == "/healthz":
+			httpport.Answer(w, http.StatusForbidden, httpport.PlainText, fmt.Appendf(nil, "authentication failed: the token opens run %q only, if it is there: ask for /status?rdzv_id= of it\n", printable.Text(a.only)))
+		case a.proven, httpport.Alive(r):
 			next.ServeHTTP(w, r)
 		case !a.near() || own.Admit(a.conn) != nil:
 			p.server.metrics.refused[refusedAuth].Add(1)
-			rebinding.Answer(w, http.StatusForbidden, plainText, []byte(wire.ErrAuth.Text+"\n"))
+			httpport.Answer(w, http.StatusForbidden, httpport.PlainText, []byte(wire.ErrAuth.Text+"\n"))
 		case !p.names.Own(r):
 			p.server.metrics.refused[refusedHost].Add(1)
-			rebinding.Answer(w, rebinding.Code, plainText, []byte(rebinding.Text+"\n"))
+			httpport.Answer(w, httpport.Misdirected, httpport.PlainText, []byte(httpport.MisdirectedText+"\n"))
 		default:
 			next.ServeHTTP(w, r)
 		}
@@ -156,28 +119,11 @@ func (r requester) near() bool {
 	return ok && tcp.IP.IsLoopback()
 }
 
-// named refuses a browser that asks for a name which is none of the machine's, since its
-// page may be a stranger's. Whether the server lives is no secret.
-func (p *pages) named(next http.Handler) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path != "/healthz" && p.names.Foreign(r) {
-			p.server.metrics.refused[refusedHost].Add(1)
-			text := rebinding.Text
-			if p.server.cfg.RunID == "" { // else a node hosts, which has no such option
-				text += ", or give the name to `rallypoint serve` by --http-name"
-			}
-			rebinding.Answer(w, rebinding.Code, plainText, []byte(text+"\n"))
-			return
-		}
-		next.ServeHTTP(w, r)
-	})
-}
-
 // bounded lets a few answers be made at one time. The others wait, but not for
 // those being read by their clients, nor for more than have a place.
 func (p *pages) bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if r.URL.Path == "/healthz" {
+		if httpport.Alive(r) {
 			next.ServeHTTP(w, r)
 			return
 		}
@@ -200,13 +146,13 @@ func (p *pages) text(w http.ResponseWriter, r *http.Request) {
 		return
 	case query.Has("rdzv_id"):
 		if st, there = p.server.RunStatus(id); !there {
-			rebinding.Answer(w, http.StatusNotFound, plainText, []byte(p.server.unknownRun(id).Text+"\n"))
+			httpport.Answer(w, http.StatusNotFound, httpport.PlainText, []byte(p.server.unknownRun(id).Text+"\n"))
 			return
 		}
 	default:
 		st = p.server.Status()
 	}
-	rebinding.Answer(w, http.StatusOK, plainText, []byte(p.server.cfg.Text(st)))
+	httpport.Answer(w, http.StatusOK, httpport.PlainText, []byte(p.server.cfg.Text(st)))
 }
 
 func (p *pages) status(w http.ResponseWriter, r *http.Request) {
@@ -218,7 +164,7 @@ func (p *pages) status(w http.ResponseWriter, r *http.Request) {
 		brief = true
 	case nodes == "1" || !query.Has("nodes"):
 	default:
-		rebinding.Answer(w, http.StatusBadRequest, plainText, fmt.Appendf(nil, "nodes=%.20q: expected 0, which leaves out the lists of nodes, or 1\n", nodes))
+		httpport.Answer(w, http.StatusBadRequest, httpport.PlainText, fmt.Appendf(nil, "nodes=%.20q: expected 0, which leaves out the lists of nodes, or 1\n", nodes))
 		return
 	}
 	if tag := p.server.statusTag(id, one); tag != "" {
@@ -235,14 +181,14 @@ func (p *pages) status(w http.ResponseWriter, r *http.Request) {
 	if !one {
 		st := p.server.Status()
 		st.shorten(brief)
-		answerJSON(w, http.StatusOK, st)
+		httpport.AnswerJSON(w, http.StatusOK, st)
 		return
 	}
 	st, ok := p.server.RunStatus(id)
 	if !ok {
 		w.Header().Del("ETag")
 		ids := p.server.runIDs()
-		answerJSON(w, http.StatusNotFound, NoRun{
+		httpport.AnswerJSON(w, http.StatusNotFound, NoRun{
 			Error: p.server.unknownRun(id).Text, Runs: ids[:min(len(ids), MaxStatusRuns)], RunsTotal: len(ids),
 		})
 		return
@@ -251,7 +197,7 @@ func (p *pages) status(w http.ResponseWriter, r *http.Request) {
 		st.Server.hideOthers()
 	}
 	st.shorten(brief)
-	answerJSON(w, http.StatusOK, st)
+	httpport.AnswerJSON(w, http.StatusOK, st)
 }
 
 // NoRun is the answer to GET /status for a run that is not there, with code 404.
@@ -262,194 +208,5 @@ type NoRun struct {
 }
 
 func (p *pages) metrics(w http.ResponseWriter, _ *http.Request) {
-	rebinding.Answer(w, http.StatusOK, promtext.ContentType, p.server.metricsPage())
-}
-
-func answerJSON(w http.ResponseWriter, code int, v any) {
-	body, err := json.Marshal(v)
-	if err != nil { // these types cannot fail
-		rebinding.Answer(w, http.StatusInternalServerError, plainText, []byte(err.Error()+"\n"))
-		return
-	}
-	rebinding.Answer(w, code, "application/json", append(body, '\n'))
-}
-
-// beginsHTTP reports whether what comes is a request of HTTP: one that begins with a
-// method. first is its first byte, which no other protocol of the port begins with.
-func beginsHTTP(in *bufio.Reader, first byte) bool {
-	if !bytes.ContainsRune([]byte("GHPODTC"), rune(first)) {
-		return false
-	}
-	start, _ := in.Peek(4)
-	return slices.Contains([]string{"GET ", "HEAD", "POST", "PUT ", "PATC", "OPTI", "DELE", "TRAC", "CONN"}, string(start))
-}
-
-// readsOnly reports whether a method asks for a page.
-func readsOnly(method string) bool { return method == http.MethodGet || method == http.MethodHead }
-
-// readHead returns a request's first line and header, of which in has the
-// beginning.
-func readHead(in *bufio.Reader) ([]byte, error) {
-	for seen := 0; ; {
-		head, _ := in.Peek(in.Buffered()) // which is there
-		if end := headEnd(head, seen); end > 0 {
-			return head[:end], nil
-		}
-		var err error
-		switch seen = len(head); {
-		case seen < in.Size():
-			_, err = in.Peek(seen + 1)
-		case seen < maxHTTPHead:
-			in = bufio.NewReaderSize(in, maxHTTPHead)
-			_, err = in.Peek(1)
-		default:
-			err = errLongHead
-		}
-		if err != nil {
-			return nil, wire.NoEOF(err)
-		}
-	}
-}
-
-// headEnd returns the length of the head that b begins with, 0 if its end is not
-// there; the first seen bytes have been looked at. Lines may end without \r.
-func headEnd(b []byte, seen int) int {
-	for from := max(0, seen-2); ; {
-		i := bytes.IndexByte(b[from:], '\n')
-		if i < 0 {
-			return 0
-		}
-		from += i + 1
-		if rest := b[from:]; bytes.HasPrefix(rest, []byte("\n")) {
-			return from + 1
-		} else if bytes.HasPrefix(rest, []byte("\r\n")) {
-			return from + 2
-		}
-	}
-}
-
-// serve answers the request that head begins, and closes the connection; proven
-// tells that its peer knows the token. errCrowded tells that it was sent away.
-func (h *httpPort) serve(conn net.Conn, head []byte, proven bool, only string) error {
-	defer conn.Close()
-	p := &page{header: http.Header{}}
-	r, err := http.ReadRequest(bufio.NewReaderSize(bytes.NewReader(head), len(head)))
-	p.head = err == nil && r.Method == http.MethodHead
-	switch {
-	case err != nil:
-		p.fail(http.StatusBadRequest)
-		err = fmt.Errorf("%w: %w", wire.ErrMalformed, err)
-	case !readsOnly(r.Method):
-		p.allow(r.Method)
-		h.drained(p, conn)
-		return nil
-	case r.URL.Path == "/healthz":
-		h.make(p, r, requester{conn, proven, only})
-	default:
-		select {
-		case h.places <- struct{}{}:
-			defer func() { <-h.places }()
-			h.make(p, r, requester{conn, proven, only})
-		default:
-			p.header.Set("Retry-After", "1")
-			p.fail(http.StatusServiceUnavailable)
-			err = errCrowded
-		}
-	}
-	if failed := p.write(conn); errors.Is(failed, os.ErrDeadlineExceeded) {
-		return wire.ErrStuck
-	}
-	return err
-}
-
-// refuse answers a request that is not wanted, of which more may be on its way: the
-// answer would be lost if the connection were closed before that is read.
-func (h *httpPort) refuse(conn net.Conn, code int) {
-	defer conn.Close()
-	p := &page{header: http.Header{}}
-	p.fail(code)
-	h.drained(p, conn)
-}
-
-// drained sends a page and reads what else its client sends, before the connection is
-// closed.
-func (h *httpPort) drained(p *page, conn net.Conn) {
-	if p.write(conn) != nil {
-		return
-	}
-	if c, ok := conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
-		conn.SetReadDeadline(time.Now().Add(drainTime))
-		_, _ = io.Copy(io.Discard, conn)
-	}
-}
-
-// make fills in the page. A defect in it costs the answer, and nothing else.
-func (h *httpPort) make(p *page, r *http.Request, from requester) {
-	defer func() {
-		if v := recover(); v != nil {
-			h.log.Error("an HTTP request could not be answered because of a defect of Rallypoint",
-				"path", r.URL.Path, "defect", fmt.Sprint(v), "stack", string(debug.Stack()))
-			p.fail(http.StatusInternalServerError)
-		}
-	}()
-	r.RemoteAddr = from.conn.RemoteAddr().String()
-	h.pages.ServeHTTP(p, r.WithContext(context.WithValue(h.ended, requesterKey{}, from)))
-}
-
-// open returns how many connections are being answered now.
-func (h *httpPort) open() int { return len(h.places) }
-
-// page is the answer to one request: an http.ResponseWriter that keeps it, so that
-// nothing is held while its client reads.
-type page struct {
-	code   int
-	header http.Header
-	body   []byte
-	head   bool // the client wants no more than the header
-}
-
-func (p *page) Header() http.Header { return p.header }
-
-func (p *page) WriteHeader(code int) {
-	if p.code == 0 {
-		p.code = code
-	}
-}
-
-func (p *page) Write(b []byte) (int, error) {
-	p.WriteHeader(http.StatusOK)
-	p.body = append(p.body, b...)
-	return len(b), nil
-}
-
-// fail makes it the page of an error.
-func (p *page) fail(code int) {
-	p.code, p.body = code, []byte(http.StatusText(code)+"\n")
-	p.header.Set("Content-Type", plainText)
-}
-
-// allow makes it the answer to a method that does not read: what is allowed.
-func (p *page) allow(method string) {
-	p.header.Set("Allow", "GET, HEAD, OPTIONS")
-	if method == http.MethodOptions {
-		p.code = http.StatusNoContent
-		return
-	}
-	p.fail(http.StatusMethodNotAllowed)
-}
-
-// write sends the page.
-func (p *page) write(conn net.Conn) error {
-	p.WriteHeader(http.StatusOK)
-	p.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))
-	response := http.Response{
-		StatusCode: p.code, ProtoMajor: 1, ProtoMinor: 1, Header: p.header,
-		Body: io.NopCloser(bytes.NewReader(p.body)), ContentLength: int64(len(p.body)), Close: true,
-	}
-	if p.head {
-		response.Request = &http.Request{Method: http.MethodHead}
-	}
-	conn.SetWriteDeadline(time.Now().Add(httpTimeout))
-	out := bufio.NewWriterSize(conn, 512)
-	return errors.Join(response.Write(out), out.Flush())
+	httpport.Answer(w, http.StatusOK, promtext.ContentType, p.server.metricsPage())
 }

@@ -21,6 +21,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/httpport"
 	"rallypoint/internal/promtext"
 	"rallypoint/internal/testkit"
 )
@@ -147,7 +148,7 @@ func TestHTTPIsBounded(t *testing.T) {
 	n := dialNode(t, s.addr)
 	n.write([]byte("GET /status HTTP/1.1\r\nHost: x\r\n"))
 	go func() { // it is refused before all of it is read
-		_, _ = n.conn.Write([]byte("X: " + strings.Repeat("x", 4*maxHTTPHead) + "\r\n\r\n"))
+		_, _ = n.conn.Write([]byte("X: " + strings.Repeat("x", 4*httpport.MaxHead) + "\r\n\r\n"))
 	}()
 	if answer, err := n.frames.In.ReadString('\n'); err != nil || !strings.Contains(answer, "431") {
 		t.Errorf("a long header was answered with %q, %v", answer, err)
@@ -161,19 +162,16 @@ func TestHTTPIsBounded(t *testing.T) {
 	if code, _, _ := get(t, s.addr, "/status"); code != http.StatusOK {
 		t.Errorf("among halves of requests: %d", code)
 	}
-	for range maxHTTPConns { // as if so many were being answered
-		s.http.places <- struct{}{}
-	}
+	roomy := s.http
+	s.http = httpport.New(newPages(s.Server), 0, s.Server.log) // as if so many were being answered
 	if code, _, _ := get(t, s.addr, "/status"); code != http.StatusServiceUnavailable {
 		t.Errorf("one more was answered with %d", code)
 	}
-	s.log.Await(t, errCrowded.Error(), 1)
+	s.log.Await(t, httpport.ErrCrowded.Error(), 1)
 	if code, _, body := get(t, s.addr, "/healthz"); code != http.StatusOK || body != "ok\n" {
 		t.Errorf("/healthz in a crowd: %d %q", code, body)
 	}
-	for range maxHTTPConns {
-		<-s.http.places
-	}
+	s.http = roomy
 	if code, _, _ := get(t, s.addr, "/metrics"); code != http.StatusOK {
 		t.Errorf("after the crowd: %d", code)
 	}
@@ -200,7 +198,7 @@ func TestHTTPRequests(t *testing.T) {
 		"by hand":          {[]string{"GET /healthz HTTP/1.0\n\n"}, "HTTP/1.1 200 OK"},
 		"mixed ends":       {[]string{"GET /healthz HTTP/1.1\r\nHost: x\n\r\n"}, "HTTP/1.1 200 OK"},
 		"byte by byte":     {strings.Split("GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n", ""), "HTTP/1.1 200 OK"},
-		"a long header":    {[]string{"GET /healthz HTTP/1.1\r\nX: " + strings.Repeat("x", maxHTTPHead-100), "\r\n", "\r\n"}, "HTTP/1.1 200 OK"},
+		"a long header":    {[]string{"GET /healthz HTTP/1.1\r\nX: " + strings.Repeat("x", httpport.MaxHead-100), "\r\n", "\r\n"}, "HTTP/1.1 200 OK"},
 		"a body to come":   {[]string{"GET /metrics HTTP/1.1\r\nContent-Length: 100\r\n\r\n"}, "HTTP/1.1 200 OK"},
 		"chunks to come":   {[]string{"GET /status HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"}, "HTTP/1.1 200 OK"},
 		"not there":        {[]string{"GET /debug/pprof/ HTTP/1.1\r\n\r\n"}, "HTTP/1.1 404 Not Found"},
@@ -270,28 +268,6 @@ func TestStrangersPageAtANode(t *testing.T) {
 			t.Errorf("run %q: %d %q, %v", runID, resp.StatusCode, body, err)
 		}
 	}
-}
-
-// FuzzHeadEnd: a head ends at the same place in whatever parts it comes.
-func FuzzHeadEnd(f *testing.F) {
-	f.Add([]byte("GET / HTTP/1.1\r\nA: b\r\n\r\nrest"))
-	f.Add([]byte("GET / HTTP/1.0\n\nrest"))
-	f.Add([]byte("\n\r\n\n\r\r\n"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		whole := headEnd(data, 0)
-		for seen, i := 0, 1; i <= len(data); seen, i = i, i+1 {
-			end := headEnd(data[:i], seen)
-			switch {
-			case end == 0 && i == whole, end != 0 && end != whole:
-				t.Fatalf("%q: %d after %d bytes, %d of all", data, end, i, whole)
-			case end != 0:
-				return
-			}
-		}
-		if whole != 0 {
-			t.Fatalf("%q: its end was never found", data)
-		}
-	})
 }
 
 // scrape fetches the metrics and parses them with Prometheus's own parser. Keys
@@ -390,7 +366,7 @@ func TestMetrics(t *testing.T) {
 	client.Ask(controltest.Context(t), s.addr, nil, "run", rendezvous.Evict{Node: "a", Reason: "x"})
 	client.Ask(controltest.Context(t), s.addr, nil, "run", rendezvous.CloseRun{Reason: "x", Stop: true})
 	a.awaitEnd()
-	for end := time.Now().Add(testkit.Patience); s.http.open() > 0 && time.Now().Before(end); { // earlier scrapes
+	for end := time.Now().Add(testkit.Patience); s.http.Open() > 0 && time.Now().Before(end); { // earlier scrapes
 		time.Sleep(time.Millisecond)
 	}
 	wantValues(t, scrape(t, s.addr), map[string]float64{

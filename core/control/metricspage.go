@@ -139,7 +139,7 @@ func (s *Server) exposeRuns(e *promtext.Buffer, all []runCensus) {
 
 func (s *Server) exposeTraffic(e *promtext.Buffer, all []runCensus, connections int) {
 	m := &s.metrics
-	nodes, http := 0, s.http.open()
+	nodes, http := 0, s.http.Open()
 	for i := range all {
 		nodes += all[i].connected
 	}

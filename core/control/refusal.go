@@ -9,6 +9,7 @@ import (
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/httpport"
 	"rallypoint/internal/logsampler"
 )
 
@@ -72,7 +73,7 @@ func refusalOf(err error, greeted bool) refusal {
 		return refusedQuota
 	case errors.Is(err, wire.ErrSlow), errors.Is(err, wire.ErrStuck):
 		return refusedSlow
-	case errors.Is(err, errCrowded):
+	case errors.Is(err, httpport.ErrCrowded):
 		return refusedHTTP
 	case errors.Is(err, errNotStored):
 		return refusedUnstored

@@ -18,6 +18,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/trace"
+	"rallypoint/internal/httpport"
 	"rallypoint/internal/logsampler"
 	"rallypoint/internal/promtext"
 )
@@ -40,7 +41,7 @@ type Config struct {
 	Token    *secret.Token
 	HTTPOpen bool
 	// HTTPNames are names of this server, beside the machine's own, by which browsers
-	// may ask it (internal/rebinding).
+	// may ask it (internal/httpport).
 	HTTPNames []string
 	// Clock defaults to RealClock.
 	Clock Clock
@@ -140,7 +141,9 @@ type Server struct {
 
 	tracker connTracker
 	gate    shutdownGate
-	http    *httpPort
+	http    *httpport.Port
+	asking  context.Context // of requests of HTTP; ends with Close
+	endHTTP context.CancelFunc
 	stop    chan struct{}
 	wg      sync.WaitGroup
 }
@@ -171,7 +174,8 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 		conns:     map[*serverConn]struct{}{},
 		stop:      make(chan struct{}),
 	}
-	s.http = newHTTPPort(s)
+	s.http = httpport.New(newPages(s), maxHTTPConns, s.log)
+	s.asking, s.endHTTP = context.WithCancel(context.Background())
 	if cfg.Token != nil {
 		s.handshakes = newHandshakes()
 	}
@@ -214,7 +218,7 @@ func (s *Server) Close() error {
 	for _, r := range runs {
 		r.close()
 	}
-	s.http.end()
+	s.endHTTP()
 	for _, p := range peers {
 		p.end()
 	}

@@ -22,6 +22,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/internal/httpport"
 	"rallypoint/internal/printable"
 )
 
@@ -136,7 +137,7 @@ func (sc *serverConn) serve() {
 		return
 	}
 	first, err := sc.frames.In.Peek(1)
-	if err == nil && beginsHTTP(sc.frames.In, first[0]) {
+	if err == nil && httpport.BeginsHTTP(sc.frames.In, first[0]) {
 		if err := sc.serveHTTP(false); err != nil {
 			sc.report(err)
 		}
@@ -240,7 +241,7 @@ func (sc *serverConn) handshake(first byte) error {
 	}
 	sc.version = version
 	if ours.Token {
-		if next, _ := sc.frames.In.Peek(1); len(next) == 1 && beginsHTTP(sc.frames.In, next[0]) {
+		if next, _ := sc.frames.In.Peek(1); len(next) == 1 && httpport.BeginsHTTP(sc.frames.In, next[0]) {
 			return sc.turnToHTTP()
 		}
 	}
@@ -312,20 +313,24 @@ func (sc *serverConn) turnToHTTP() error {
 // stays among those that have not said who they are: each request would keep a descriptor for
 // drainTime otherwise, and nothing bounds how many there are.
 func (sc *serverConn) serveHTTP(proven bool) error {
-	head, err := readHead(sc.frames.In)
+	head, err := httpport.ReadHead(sc.frames.In)
 	sc.silent.Stop()
 	if proven {
 		sc.markIdentified()
 	}
 	sc.passed.Store(true)
 	if err != nil {
-		if errors.Is(err, errLongHead) {
-			sc.server.http.refuse(sc.conn, http.StatusRequestHeaderFieldsTooLarge)
+		if errors.Is(err, httpport.ErrLongHead) {
+			sc.server.http.Refuse(sc.conn, http.StatusRequestHeaderFieldsTooLarge)
 		}
 		sc.conn.Close()
-		return err
+		return wire.NoEOF(err)
 	}
-	return sc.server.http.serve(sc.conn, head, proven, sc.only)
+	ctx := context.WithValue(sc.server.asking, requesterKey{}, requester{sc.conn, proven, sc.only})
+	if err = sc.server.http.Serve(ctx, sc.conn, head); errors.Is(err, os.ErrDeadlineExceeded) {
+		return wire.ErrStuck
+	}
+	return err
 }
 
 // identified notes that the peer has said who it is, or what it wants.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"rallypoint/core/control/controltest"
+	"rallypoint/internal/httpport"
 )
 
 const fromBrowser = "User-Agent: Mozilla/5.0\r\nAccept-Language: en\r\nAccept: text/html,*/*;q=0.8\r\n"
@@ -58,7 +59,7 @@ func TestStatusAsText(t *testing.T) {
 	for path, want := range map[string]string{"/": "2 of 2 runs\n", "/?rdzv_id=other": "1 of 1 runs\n"} {
 		for _, accept := range []string{"Accept: */*\r\n", ""} {
 			resp, body := ask(t, s, path, s.addr, accept)
-			if resp.StatusCode != 200 || body != want || resp.Header.Get("Content-Type") != plainText || resp.Header.Get("Vary") != "Accept" {
+			if resp.StatusCode != 200 || body != want || resp.Header.Get("Content-Type") != httpport.PlainText || resp.Header.Get("Vary") != "Accept" {
 				t.Errorf("%s, %q: %d %v %q", path, accept, resp.StatusCode, resp.Header, body)
 			}
 		}

@@ -258,7 +258,7 @@ func TestPagesOfStrangersCount(t *testing.T) {
 	g.mu.Lock() // the page needs it
 	_, err1 := io.WriteString(stranger.conn, ask)
 	_, err2 := io.WriteString(conn, ask)
-	for end := time.Now().Add(testkit.Patience); g.http.open() < 2 && time.Now().Before(end); {
+	for end := time.Now().Add(testkit.Patience); g.http.Open() < 2 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
 	n := g.unidentified.Load()

@@ -1,8 +1,4 @@
-// Package rebinding keeps the pages of strangers from reading what a service answers to
-// HTTP without a password. A page can make its own name resolve to this machine (DNS
-// rebinding): to the browser, which this machine or its network trusts, the service then
-// is the page's own, and the page may read every answer.
-package rebinding
+package httpport
 
 import (
 	"net"
@@ -33,7 +29,7 @@ func NewNames(names ...string) Names {
 // Foreign reports whether a request may come from the page of a stranger: a browser has
 // sent it, and its Host is a name that a stranger may hold. A scraper or a probe
 // runs no pages and may use any name: the machine cannot know them all (a Service's, that
-// of a mesh or a load balancer). What is foreign is answered by Code and Text.
+// of a mesh or a load balancer).
 func (n Names) Foreign(r *http.Request) bool {
 	return !n.Own(r) && fromBrowser(r.Header)
 }
@@ -51,18 +47,21 @@ func (n Names) Own(r *http.Request) bool {
 
 // The answer to a foreign request.
 const (
-	Code = http.StatusMisdirectedRequest
-	Text = "this service does not go by the name that the browser has asked for: ask by an address of its machine"
+	Misdirected     = http.StatusMisdirectedRequest
+	MisdirectedText = "this service does not go by the name that the browser has asked for: ask by an address of its machine"
 )
 
-// Answer writes an answer that a browser neither keeps nor takes for another type.
-func Answer(w http.ResponseWriter, code int, contentType string, body []byte) {
-	h := w.Header()
-	h.Set("Content-Type", contentType)
-	h.Set("Cache-Control", "no-store")
-	h.Set("X-Content-Type-Options", "nosniff")
-	w.WriteHeader(code)
-	_, _ = w.Write(body)
+// Guard refuses foreign requests, but not those for whether the process lives, which is no
+// secret. The answer ends in hint; refused counts them.
+func (n Names) Guard(next http.Handler, hint string, refused func()) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if Alive(r) || !n.Foreign(r) {
+			next.ServeHTTP(w, r)
+			return
+		}
+		refused()
+		Answer(w, Misdirected, PlainText, []byte(MisdirectedText+hint+"\n"))
+	})
 }
 
 // fromBrowser reports whether a browser has made the request. A page cannot take all of

@@ -1,4 +1,4 @@
-package rebinding
+package httpport
 
 import (
 	"net/http"
