@@ -105,8 +105,8 @@ func TestHangIsNamed(t *testing.T) {
 	_, url, _ := strings.Cut(log.Await(t, "metrics: http://", 1)[0], "metrics: ")
 	url, _, _ = strings.Cut(url, `"`)
 	hang()
-	line := log.Await(t, " load; 3 others stand in train.py:", 1)[0]
-	if !strings.Contains(line, "no step for ") || !strings.Contains(line, ": rank 3 (") || !strings.Contains(line, ") stands in train.py:") {
+	line := log.Await(t, " load; 3 others are at train.py:", 1)[0]
+	if !strings.Contains(line, "no step for ") || !strings.Contains(line, ": rank 3 (") || !strings.Contains(line, ") is at train.py:") {
 		t.Error(line)
 	}
 	text := s.rdzv.report().Stalled

@@ -12,11 +12,11 @@ import (
 // SetOnFailure takes what the node does whose workers fail: restart, keep, or leave[:N[/TIME]].
 // fixed is what the job is called if its nodes are known beforehand, such as "static", else "".
 func (s *Spec) SetOnFailure(text, fixed string, least, most int) error {
-	const meet = "let them meet at HOST:PORT, a directory or an etcd"
+	const endpoint = "use HOST:PORT, a directory or an etcd"
 	rule, ok := parseOnFailure(text)
 	switch {
 	case text == "keep" && fixed != "":
-		return fmt.Errorf("the nodes of a %s job do not learn of each other's loss, so that none can go on without another; for keep %s", fixed, meet)
+		return fmt.Errorf("the nodes of a %s job do not learn of each other's loss, so none can continue without another; for keep, %s", fixed, endpoint)
 	case text == "keep" && least != most:
 		return fmt.Errorf("keep takes a fixed number of nodes, such as %d, not %d:%d: in a range a node that comes or is lost restarts the workers of all", most, least, most)
 	case text == "keep":
@@ -25,7 +25,7 @@ func (s *Spec) SetOnFailure(text, fixed string, least, most int) error {
 	case !ok:
 		return fmt.Errorf("%q must be restart, keep, or leave[:N[/TIME]] with N failures in a time of at most %v, such as leave:2/1h", text, rendezvous.MaxWithin)
 	case rule.Failures > 0 && fixed != "":
-		return fmt.Errorf("no other node can take the place of one that leaves a %s job; %s", fixed, strings.Replace(meet, "them", "the nodes", 1))
+		return fmt.Errorf("no other node can take the place of one that leaves a %s job; %s", fixed, endpoint)
 	}
 	s.Leave = rule
 	return nil

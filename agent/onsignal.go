@@ -140,16 +140,16 @@ func (s *signalDirector) give(sig unix.Signal, kind rendezvous.DirectiveKind) {
 	if s.life.Err() != nil {
 		return
 	}
-	text := fmt.Sprintf("%s: the job is asked for %v, within %v", name, kind, within)
+	text := fmt.Sprintf("%s: asked the job to %v within %v", name, kind, within)
 	if !kind.EndsRound() {
 		if err != nil {
-			text = fmt.Sprintf("%s: the job could not be asked for %v: %v", name, kind, err)
+			text = fmt.Sprintf("%s: the job could not be asked to %v: %v", name, kind, err)
 		}
 		a.log.Info(text)
 		return
 	}
 	if err != nil {
-		a.log.Warn(fmt.Sprintf("%s: the job could not be asked for %v, so that the workers get the signal at once: %v", name, kind, err))
+		a.log.Warn(fmt.Sprintf("%s: the job could not be asked to %v, so the workers get the signal at once: %v", name, kind, err))
 		a.Stop(sig, a.spec.ShutdownTimeout)
 		return
 	}

@@ -75,7 +75,7 @@ func TestSignalWithoutWorkers(t *testing.T) {
 	<-s.rdzv.joining
 	a.Signal(unix.SIGTERM)
 	expectSignal(t, s.wait(), unix.SIGTERM)
-	if text := log.String(); !strings.Contains(text, "the job could not be asked for stop") || !strings.Contains(text, errNotRunning.Error()) {
+	if text := log.String(); !strings.Contains(text, "the job could not be asked to stop") || !strings.Contains(text, errNotRunning.Error()) {
 		t.Error(text)
 	}
 }

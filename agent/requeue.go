@@ -14,7 +14,7 @@ type RequeueError struct {
 	Reason string // who asked for it, and why
 }
 
-func (e *RequeueError) Error() string { return "the job has ended to be queued again: " + e.Reason }
+func (e *RequeueError) Error() string { return "the job has ended: " + e.Reason }
 
 // Unwrap returns the error of the rendezvous.
 func (e *RequeueError) Unwrap() error { return e.Err }

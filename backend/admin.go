@@ -174,11 +174,11 @@ func foresee(run sharedlog.Record, ev rendezvous.Event) (rendezvous.Answer, erro
 func NoSuchRun(ctx context.Context, endpoint, runID, shown string, timeout time.Duration) error {
 	_, records, err := Inspect(ctx, endpoint, "", timeout)
 	if err != nil || len(records) == 0 {
-		return rendezvous.Errorf(rendezvous.CodeInvalid, "no run %q meets at %s, nor does another one", runID, shown)
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "there is no run %q at %s, nor any other run", runID, shown)
 	}
 	var names []string
 	for _, r := range records {
 		names = append(names, r.RunID)
 	}
-	return rendezvous.Errorf(rendezvous.CodeInvalid, "no run %q meets at %s: there are %s", runID, shown, wording.Names(names))
+	return rendezvous.Errorf(rendezvous.CodeInvalid, "there is no run %q at %s, only %s", runID, shown, wording.Names(names))
 }

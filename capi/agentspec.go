@@ -342,7 +342,7 @@ func setPolicy(spec *agent.Spec, config *C.rp_agent_config, p params.Params) err
 		fixed = spec.Backend
 	}
 	if spec.CheckEvery > 0 && fixed != "" {
-		return invalid("check_every_ms: no other node can take the place of one that leaves a %s job; let the nodes meet at HOST:PORT, a directory or an etcd", fixed)
+		return invalid("check_every_ms: no other node can take the place of one that leaves a %s job; use HOST:PORT, a directory or an etcd", fixed)
 	}
 	policy := "restart"
 	if err := texts(textField{"on_failure", config.on_failure, &policy}); err != nil {

@@ -40,7 +40,7 @@ func TestAdminOfAPlace(t *testing.T) {
 			for _, c := range []struct {
 				run, node, says string
 			}{
-				{"other", "", `no run "other" meets at`},
+				{"other", "", `there is no run "other" at`},
 				{"job", "x", `run "job" has no live node "x"; alive: "a", "b"`},
 			} {
 				args := []string{"admin", "close", endpoint, "--rdzv-id", c.run, "--reason", "x"}

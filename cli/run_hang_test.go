@@ -59,7 +59,7 @@ func TestHangOfTwoNodes(t *testing.T) {
 		})
 	})
 	testkit.WriteFile(t, gate, nil)
-	const named = ") stands in train.py:7 data_wait; 7 others stand in train.py:9 all_reduce"
+	const named = ") is at train.py:7 data_wait; 7 others are at train.py:9 all_reduce"
 	for i, p := range nodes {
 		p.expect(t, 1)
 		text := p.stderr.String()

@@ -33,7 +33,7 @@ func TestSignalIsADirective(t *testing.T) {
 		t.Errorf("a worker said %q", got)
 	}
 	p.expect(t, 95)
-	for _, part := range []string{"the job is asked for save, within 1s", "the job has ended to be queued again: the run was stopped to be queued again by node "} {
+	for _, part := range []string{"asked the job to save within 1s", "the job has ended: the run was stopped to be queued again by node "} {
 		if !strings.Contains(p.stderr.String(), part) {
 			t.Errorf("it does not say %q:\n%s", part, p.stderr.String())
 		}

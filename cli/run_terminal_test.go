@@ -54,7 +54,7 @@ func TestHealthyStartIsThreeLines(t *testing.T) {
 	a, b := twoShown(t, 0, "exit 0")
 	for rank, got := range []string{a, b} {
 		host, n := []string{"gpu-a", "gpu-b"}[rank], strconv.Itoa(rank)
-		want := "I run job on " + host + ": 2 nodes that meet at 127.0.0.1:PORT, 1 worker here: sh -c exit 0\n" +
+		want := "I run job on " + host + ": 2 nodes, rendezvous at 127.0.0.1:PORT, 1 worker here: sh -c exit 0\n" +
 			"I round 1: rank " + n + " of 2, store at 127.0.0.1:PORT\n" +
 			"I started a worker: rank " + n + " of 2\n"
 		if got != want {

@@ -106,14 +106,14 @@ func TestStacksRefused(t *testing.T) {
 	s := control.Start(control.Config{}, l)
 	defer s.Close()
 	for want, args := range map[string][]string{
-		"ENDPOINT":              {},
-		"needs a port":          {"static://127.0.0.1"},
-		"there is no run":       {l.Addr().String()},
-		"knows no run \"x\"":    {l.Addr().String(), "--rdzv-id", "x"},
-		"no run \"x\" meets at": {"file://" + t.TempDir(), "--rdzv-id", "x"},
-		"--timeout":             {l.Addr().String(), "--timeout", "-1s"},
-		"no such file":          {l.Addr().String(), "--token-file", "/nowhere/token"},
-		"nothing listens at":    {"127.0.0.1:1"},
+		"ENDPOINT":                 {},
+		"needs a port":             {"static://127.0.0.1"},
+		"there is no run":          {l.Addr().String()},
+		"knows no run \"x\"":       {l.Addr().String(), "--rdzv-id", "x"},
+		"there is no run \"x\" at": {"file://" + t.TempDir(), "--rdzv-id", "x"},
+		"--timeout":                {l.Addr().String(), "--timeout", "-1s"},
+		"no such file":             {l.Addr().String(), "--token-file", "/nowhere/token"},
+		"nothing listens at":       {"127.0.0.1:1"},
 	} {
 		if code, _, stderr := execute(t, append([]string{"stacks"}, args...)...); code == 0 || !strings.Contains(stderr, want) {
 			t.Errorf("%v: code %d, %s", args, code, stderr)

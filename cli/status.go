@@ -181,8 +181,12 @@ func (s statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) 
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
 	query := url.Values{}
-	if s.run != "" {
-		query.Set("rdzv_id", s.run)
+	run := s.run
+	if run == "" && s.token != nil {
+		run = s.token.Run() // a run's token opens no other run
+	}
+	if run != "" {
+		query.Set("rdzv_id", run)
 	}
 	code, kind, body, err := backend.Get(limited, s.addr, s.token, "/status", query)
 	isJSON := strings.HasPrefix(kind, "application/json")

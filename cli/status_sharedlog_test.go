@@ -98,7 +98,7 @@ func TestStatusOfAPlace(t *testing.T) {
 			ended(t, second)
 			code, stdout, stderr := execute(t, "status", endpoint)
 			if code != 0 || stderr != "" || !strings.Contains(stdout, "Run a job: running, round 1, 2 of 2:3 nodes here") ||
-				!strings.Contains(stdout, "Runs that meet at "+st.Place) || strings.Contains(stdout, "0.0 s") {
+				!strings.Contains(stdout, "Runs at "+st.Place) || strings.Contains(stdout, "0.0 s") {
 				t.Errorf("%d, %q, %q", code, stdout, stderr)
 			}
 
@@ -109,7 +109,7 @@ func TestStatusOfAPlace(t *testing.T) {
 				t.Errorf("%+v", st)
 			}
 			code, stdout, stderr = execute(t, "status", endpoint, "--rdzv-id", "third")
-			if code != 1 || stdout != "" || !strings.Contains(stderr, `no run "third" meets at `) || !strings.Contains(stderr, `there are "a job", "other"`) || strings.Count(stderr, "\n") != 1 {
+			if code != 1 || stdout != "" || !strings.Contains(stderr, `there is no run "third" at `) || !strings.Contains(stderr, `only "a job", "other"`) || strings.Count(stderr, "\n") != 1 {
 				t.Errorf("%d, %q, %q", code, stdout, stderr)
 			}
 

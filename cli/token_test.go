@@ -63,10 +63,19 @@ func TestToken(t *testing.T) {
 		}
 	}
 
+	own := filepath.Join(t.TempDir(), "own")
+	if code, _, stderr := execute(t, "token", "derive", good, "--rdzv-id", "job", "--output", own); code != 0 {
+		t.Fatal(stderr)
+	}
 	t.Setenv(params.EnvTokenFile, "")
+	code, stdout, stderr := execute(t, "status", s.addr, "--token-file", own)
+	if code != 0 || !strings.Contains(stdout, "\nRun job: ") || strings.Contains(stdout, "pid 0") || strings.Contains(stdout, "Run another") {
+		t.Errorf("by the token of a run, which is not named: %d, %q, %q", code, stdout, stderr)
+	}
+
 	open := serve(t, command("serve", "--listen", "127.0.0.1:0"))
 	defer open.end(t)
-	code, _, stderr := execute(t, "status", open.addr, "--token-file", good)
+	code, _, stderr = execute(t, "status", open.addr, "--token-file", good)
 	if code != 1 || !strings.Contains(stderr, "has no token, but this process was given one") {
 		t.Errorf("%d %q", code, stderr)
 	}

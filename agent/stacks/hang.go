@@ -223,7 +223,7 @@ func (g Group) stand(several bool) string {
 	at := slices.IndexFunc(frames, Frame.User)
 	switch {
 	case at == 0:
-		return verb("stands", "stand") + " in " + line(frames[0])
+		return verb("is", "are") + " at " + line(frames[0])
 	case at < 0:
 		return verb("waits", "wait") + " in " + line(frames[0])
 	}

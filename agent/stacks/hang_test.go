@@ -52,7 +52,7 @@ func TestNewHang(t *testing.T) {
 	}{
 		"one stands out": {
 			[]*Node{on("a", 7, waiting(0), waiting(1), waiting(2), waiting(4)), on("b", 7, frames(3, "train.py:load"), waiting(5), waiting(6), waiting(7))},
-			"rank 3 (b) stands in train.py:40 load; 7 others wait in all_reduce", []int{3},
+			"rank 3 (b) is at train.py:40 load; 7 others wait in all_reduce", []int{3},
 		},
 		"it waits in a library": {
 			[]*Node{on("a", -1, waiting(0), waiting(1), waiting(2), frames(3, "torch/data.py:get", "train.py:load"))},
@@ -60,18 +60,18 @@ func TestNewHang(t *testing.T) {
 		},
 		"one is behind, of two equal groups": {
 			[]*Node{on("a", 7, waiting(0), waiting(1)), late},
-			"rank 3 (b) is 2 steps behind and stands in train.py:40 load; 3 others wait in all_reduce", []int{3},
+			"rank 3 (b) is 2 steps behind and is at train.py:40 load; 3 others wait in all_reduce", []int{3},
 		},
 		"one is ahead":      {[]*Node{ahead}, "all 4 ranks wait in all_reduce, called in train.py:41 step", nil},
-		"of two ranks":      {[]*Node{on("a", 7, waiting(0)), on("b", 7, frames(1, "train.py:load"))}, "rank 0 (a) waits in all_reduce, called in train.py:41 step; rank 1 (b) stands in train.py:40 load", nil},
+		"of two ranks":      {[]*Node{on("a", 7, waiting(0)), on("b", 7, frames(1, "train.py:load"))}, "rank 0 (a) waits in all_reduce, called in train.py:41 step; rank 1 (b) is at train.py:40 load", nil},
 		"one is stopped":    {[]*Node{on("a", 7, waiting(0), waiting(1), waiting(2), Worker{Rank: 3, State: "stopped in do_signal_stop", Why: "x"})}, "rank 3 (a) is stopped in do_signal_stop; 3 others wait in all_reduce", []int{3}},
-		"one rank":          {[]*Node{on("a", 7, frames(0, "train.py:load"))}, "rank 0 (a) stands in train.py:40 load", nil},
+		"one rank":          {[]*Node{on("a", 7, frames(0, "train.py:load"))}, "rank 0 (a) is at train.py:40 load", nil},
 		"in no code":        {[]*Node{on("a", 7, Worker{Threads: []Thread{{Main: true}}})}, "rank 0 (a) is in no Python code", nil},
 		"only a library":    {[]*Node{on("a", 7, frames(0, "torch/run.py:main"))}, "rank 0 (a) waits in run.py:40 main", nil},
 		"a node is silent":  {[]*Node{on("a", 7, waiting(0), waiting(1)), nil}, "node 1 does not answer; both ranks wait in all_reduce, called in train.py:41 step", nil},
 		"nobody answers":    {[]*Node{nil, nil}, "nodes 0, 1 do not answer; of no worker is known where it is", nil},
-		"four places":       {[]*Node{on("a", 7, frames(0, "a.py:f"), frames(1, "b.py:f"), frames(2, "c.py:f"), frames(3, "d.py:f"))}, "rank 0 (a) stands in a.py:40 f; rank 1 (a) stands in b.py:40 f; rank 2 (a) stands in c.py:40 f; 1 more group of ranks elsewhere", nil},
-		"a node of several": {[]*Node{on("a", 7, waiting(0), waiting(1), waiting(2), waiting(3), waiting(4), waiting(5), frames(6, "x.py:f"), frames(7, "x.py:f"))}, "ranks 6, 7 (a) stand in x.py:40 f; 6 others wait in all_reduce", []int{6, 7}},
+		"four places":       {[]*Node{on("a", 7, frames(0, "a.py:f"), frames(1, "b.py:f"), frames(2, "c.py:f"), frames(3, "d.py:f"))}, "rank 0 (a) is at a.py:40 f; rank 1 (a) is at b.py:40 f; rank 2 (a) is at c.py:40 f; 1 more group of ranks elsewhere", nil},
+		"a node of several": {[]*Node{on("a", 7, waiting(0), waiting(1), waiting(2), waiting(3), waiting(4), waiting(5), frames(6, "x.py:f"), frames(7, "x.py:f"))}, "ranks 6, 7 (a) are at x.py:40 f; 6 others wait in all_reduce", []int{6, 7}},
 	} {
 		h := NewHang(65*time.Second, c.nodes)
 		if want := "no step for 65 s: " + c.want; h.Text != want {

@@ -1,6 +1,11 @@
 package telemetry
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+
+	"rallypoint/core/rendezvous"
+)
 
 // logLines writes lines for users to the log.
 type logLines struct{ run *Run }
@@ -29,7 +34,7 @@ func (l *logLines) Take(_ State, message Message) {
 	case Restarting:
 		log.Warn(m.Text)
 	case ShutDown:
-		if m.Err != nil {
+		if m.Err != nil && !errors.Is(m.Err, rendezvous.ErrGraceful) { // the agent says why it is not needed
 			log.Warn("ending the rendezvous: " + m.Err.Error())
 		}
 	}

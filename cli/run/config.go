@@ -184,7 +184,7 @@ func (c *config) setChecks(o *options, _ environ) (err error) {
 	case len(o.checks) == 0:
 		return usagef("argument --check-every: there is nothing to run; name a command by --check")
 	case c.rendezvous.kind != kindDynamic:
-		return usagef("argument --check-every: no other node can take the place of one that leaves a %v job; let the nodes meet at --rdzv-endpoint=HOST:PORT, a directory or an etcd", c.rendezvous.kind)
+		return usagef("argument --check-every: no other node can take the place of one that leaves a %v job; use --rdzv-endpoint=HOST:PORT, a directory or an etcd", c.rendezvous.kind)
 	}
 	return nil
 }

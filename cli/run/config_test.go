@@ -288,7 +288,7 @@ func TestCheckEvery(t *testing.T) {
 		elastic + "--check-away=often":                                                "such as 30m, 6h or 2d",
 		"--rdzv-endpoint=127.0.0.1:1 --nnodes=1:2 --check-every=1":                    "argument --check-every: there is nothing to run; name a command by --check",
 		"--standalone --check=true --check-every=1":                                   "leaves a standalone job",
-		"--rdzv-backend=static --nnodes=2 --node-rank=0 --check=true --check-every=1": "leaves a static job; let the nodes meet at",
+		"--rdzv-backend=static --nnodes=2 --node-rank=0 --check=true --check-every=1": "leaves a static job; use",
 	} {
 		if _, err := configured(t, options+" x.py"); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: %v", options, err)
@@ -321,7 +321,7 @@ func TestOnFailure(t *testing.T) {
 		t.Errorf("keep: %+v, %v", c, err)
 	}
 	for kind, options := range map[string]string{"standalone": "--standalone", "static": "--rdzv-backend=static --nnodes=2 --node-rank=0"} {
-		if _, err := configured(t, options+" --on-failure=leave x.py"); err == nil || !strings.Contains(err.Error(), "leaves a "+kind+" job; let the nodes meet at") {
+		if _, err := configured(t, options+" --on-failure=leave x.py"); err == nil || !strings.Contains(err.Error(), "leaves a "+kind+" job; use") {
 			t.Errorf("%s: %v", kind, err)
 		}
 		if _, err := configured(t, options+" --on-failure=keep x.py"); err == nil || !strings.Contains(err.Error(), "the nodes of a "+kind+" job do not learn of each other's loss") {

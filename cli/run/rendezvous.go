@@ -67,7 +67,7 @@ func (c *config) setNodes(o *options, env environ) error {
 	case o.segment < 1:
 		return usagef("argument --segment: it is %d, it must be at least 1", o.segment)
 	case o.segment > 1 && m.kind != kindDynamic:
-		return usagef("argument --segment: the ranks of a %v job are not given by topology; let the nodes meet at --rdzv-endpoint=HOST:PORT, a directory or an etcd", m.kind)
+		return usagef("argument --segment: the ranks of a %v job are not given by topology; use --rdzv-endpoint=HOST:PORT, a directory or an etcd", m.kind)
 	}
 	switch m.kind {
 	case kindStandalone:

@@ -183,7 +183,7 @@ func (c *config) summary() string {
 	case kindStatic:
 		nodes += fmt.Sprintf(" (static, node 0 at %s:%d, this is node %d)", c.rendezvous.host, c.rendezvous.port, c.rendezvous.rank)
 	default:
-		nodes += " that meet at " + p.Endpoint
+		nodes += ", rendezvous at " + p.Endpoint
 	}
 	text := fmt.Sprintf("run %s on %s: %s, %s here", p.RunID, p.Machine(), nodes, wording.Count(c.spec.Workers, "worker", "workers"))
 	if c.spec.Role != "default" {

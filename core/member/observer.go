@@ -1,6 +1,7 @@
 package member
 
 import (
+	"errors"
 	"time"
 
 	"rallypoint/core/rendezvous"
@@ -38,7 +39,7 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 	if d := n.Directive; d.ID != "" && d.ID != was.Directive.ID {
 		text := "directive " + d.ID + ": " + d.Text
 		if d.Named && d.Kind.NamesNodes() {
-			text += "; this node leaves then"
+			text += "; then this node leaves"
 		}
 		m.log.Warn(text)
 	}
@@ -81,7 +82,7 @@ func (o observer) Dropped(err *rendezvous.Error) {
 	}
 	m.mu.Unlock()
 	m.news.Set()
-	if !quiet {
+	if !quiet && !errors.Is(err, rendezvous.ErrGraceful) { // a drained node has been told before
 		m.log.Warn("this node was taken out of the run: " + err.Text)
 	}
 }

@@ -102,8 +102,8 @@ func LoopbackEndpoint(endpoint string) bool {
 	return rendezvous.IsLoopback(at.Host)
 }
 
-// CheckSecurity returns the line that is to be logged at the start of a job of several
-// machines that something of is open; it is an error with RALLYPOINT_SECURITY=require. place
+// CheckSecurity returns a warning for the log of a job of several machines that is
+// not protected; it is an error with RALLYPOINT_SECURITY=require. place
 // is where the nodes meet; hosted tells that a control plane listens there.
 func (p *Params) CheckSecurity(place string, hosted bool) (warning string, err error) {
 	if p.Security != "" && p.Security != SecurityRequire {
@@ -113,14 +113,14 @@ func (p *Params) CheckSecurity(place string, hosted bool) (warning string, err e
 	if p.TokenFile != "" && !p.PlainStore || p.TokenFile == "" && one {
 		return "", nil
 	}
-	open := fmt.Sprintf("run %q: up to %d nodes meet at %s ", p.RunID, p.Max, place)
+	open := fmt.Sprintf("run %q (up to %d nodes, rendezvous at %s) ", p.RunID, p.Max, place)
 	switch {
 	case p.TokenFile != "":
-		open += "with a token, but store_tls=0 leaves the round store plain: a process that reaches its port, or the network's packets, can change or end the job"
+		open += "has store_tls=0, which leaves the round store plain: a process that reaches its port, or the network's packets, can change or end the job"
 	case hosted:
-		open += "without a token: a process that reaches the control plane's port or a round store's can join, change or end the job; " + giveToken
+		open += "has no token: a process that reaches the control plane's port or a round store's can join, change or end the job; " + giveToken
 	default:
-		open += "without a token: a process that reaches a round store's port can change or end the job; " + giveToken
+		open += "has no token: a process that reaches a round store's port can change or end the job; " + giveToken
 	}
 	if p.Security == SecurityRequire && !one {
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "%s; %s=%s makes that an error", open, EnvSecurity, SecurityRequire)

@@ -325,5 +325,5 @@ func (m *Machine) drainedError(node string, d *drained) *Error {
 	case d.cordoned:
 		how = "it was cordoned by " + d.by
 	}
-	return Errorf(code, "run %q goes on without node %s: %s: %s; `rallypoint admin undrain` admits it again", m.runID, node, how, d.reason)
+	return Errorf(code, "run %q continues without node %s: %s: %s; `rallypoint admin undrain` admits it again", m.runID, node, how, d.reason)
 }

@@ -40,7 +40,7 @@ func progressText(p *control.ProgressStatus, called Names) string {
 	case p.ChangeAgeS > max(leastStandS, standSteps*p.SecondsPerStep):
 		stands := "no step for " + ago(p.ChangeAgeS)
 		if p.Nodes > 1 && p.SmallestStep == p.Step { // in lockstep no node can be named: all have reported the same
-			stands += "; all nodes stand at " + step + Grouped(p.Step)
+			stands += "; all nodes are at " + step + Grouped(p.Step)
 		}
 		parts = append(parts, stands)
 	}

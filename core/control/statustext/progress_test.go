@@ -20,7 +20,7 @@ func TestProgressText(t *testing.T) {
 		"step 1 000 000 · 1.5 ms a step · node x one step behind for 2 m 05 s":          {Step: 1e6, SecondsPerStep: 0.0015, Behind: behind("x", 1, 125)},
 		"step 7 · 3 m 20 s a step":                                                      {Step: 7, SecondsPerStep: 200, ChangeAgeS: 599},
 		"step 7 · no step for 10 m 00 s":                                                {Step: 7, ChangeAgeS: 600},
-		"step 59 · no step for 24 s; all nodes stand at step 59":                        {Step: 59, SmallestStep: 59, ChangeAgeS: 24, Nodes: 3},
+		"step 59 · no step for 24 s; all nodes are at step 59":                          {Step: 59, SmallestStep: 59, ChangeAgeS: 24, Nodes: 3},
 		"step 59 · no step for 25 s":                                                    {Step: 59, SmallestStep: 58, ChangeAgeS: 25, Nodes: 3},
 		"step 9 223 372 036 854 775 807 · node of rank 3 12 345 steps behind for 6.0 s": {Step: math.MaxInt64, Behind: behind("", 12345, 6)},
 		"step 8 · 12 s a step · node �[0mred nine steps behind for 9.0 s":               {Step: 8, SecondsPerStep: 12.3, Behind: behind("\x1b[0mred", 9, 9)},

@@ -33,11 +33,16 @@ func Render(st control.Status, term Terminal) string {
 	var b strings.Builder
 	called := NamesOf(st.Runs)
 	now := time.Now()
-	where := fmt.Sprintf("Runs that meet at %s, as their nodes have written it there", Clean(st.Place))
+	where := fmt.Sprintf("Runs at %s, from what their nodes have written there", Clean(st.Place))
 	if s := st.Server; s != nil {
 		now = s.Now
-		where = fmt.Sprintf("Control plane at %s (%s pid %d, version %s), up %s, %s", Clean(s.Address), Clean(s.Host), s.PID, Clean(s.Version),
-			ago(s.Now.Sub(s.StartedAt).Seconds()), wording.Count(s.Connections, "connection", "connections"))
+		process, connections := Clean(s.Host), ""
+		if s.PID != 0 { // not shown to a token of one run
+			process += fmt.Sprintf(" pid %d", s.PID)
+			connections = ", " + wording.Count(s.Connections, "connection", "connections")
+		}
+		where = fmt.Sprintf("Control plane at %s (%s, version %s), up %s%s", Clean(s.Address), process, Clean(s.Version),
+			ago(s.Now.Sub(s.StartedAt).Seconds()), connections)
 	}
 	fmt.Fprintln(&b, term.apply(faint, wording.Wrap(where, term.Width, 0)))
 	if s := st.Server; s != nil && s.Succession != nil {
@@ -64,15 +69,15 @@ func Render(st control.Status, term Terminal) string {
 // successionLine says who hosts and who hosts next.
 func successionLine(s *control.SuccessionStatus, called Names, now time.Time) string {
 	host := Clean(called.Of(s.HostNode))
-	text := fmt.Sprintf("Stands by; node %s hosts at %s (term %d)", host, Clean(s.Host), s.Term)
+	text := fmt.Sprintf("Standby; node %s hosts at %s (term %d)", host, Clean(s.Host), s.Term)
 	if s.Role == control.RoleHosting {
 		text = fmt.Sprintf("Node %s hosts (term %d)", host, s.Term)
 		if s.TookOver != "" && s.Since != nil {
 			how := ""
 			if s.Elected {
-				how = ", which was silent"
+				how = ", which was silent,"
 			}
-			text = fmt.Sprintf("Node %s hosts (term %d) since %s ago, in the place of node %s%s", host, s.Term, ago(now.Sub(*s.Since).Seconds()), Clean(called.Of(s.TookOver)), how)
+			text = fmt.Sprintf("Node %s hosts (term %d); it took over from node %s%s %s ago", host, s.Term, Clean(called.Of(s.TookOver)), how, ago(now.Sub(*s.Since).Seconds()))
 		}
 		switch {
 		case s.Missing != "":
@@ -89,9 +94,9 @@ func successionLine(s *control.SuccessionStatus, called Names, now time.Time) st
 	case len(next) > 0:
 		text += "; next: " + strings.Join(next, ", ")
 	case len(s.NotBy) > 0:
-		text += "; no node stands by: " + Clean(strings.Join(s.NotBy, "; "))
+		text += "; no standby: " + Clean(strings.Join(s.NotBy, "; "))
 	default:
-		text += "; no node stands by"
+		text += "; no standby"
 	}
 	return text
 }

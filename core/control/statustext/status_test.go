@@ -128,7 +128,7 @@ func stalledRun() control.RunStatus {
 	return control.RunStatus{
 		RunID: "job10", Phase: rendezvous.PhaseRunning, State: "stalled", Nodes: control.NodeRange{Min: 2, Max: 2, Unit: 1}, Round: 1, RoundAt: before(2 * time.Hour),
 		RoundStore: "10.0.0.5:41231", Members: []control.MemberStatus{at(memberRow(0, "running"), 41200, 41200), at(memberRow(1, "running"), 41199, 41200)},
-		Stalled:  "no step for 65 s: rank 3 (gpu-b) stands in train.py:41 load_batch; 7 others wait in all_reduce",
+		Stalled:  "no step for 65 s: rank 3 (gpu-b) is at train.py:41 load_batch; 7 others wait in all_reduce",
 		Progress: &control.ProgressStatus{Step: 41200, SmallestStep: 41199, SecondsPerStep: 0.1, ChangeAgeS: 80, Nodes: 2},
 	}
 }

@@ -327,7 +327,7 @@ def test_shows_how_far_the_run_is(
         window.open(url)
         window.wait("document.querySelector('.note.late')")
         text = window.js("return document.querySelector('.note.late').innerText")
-        assert re.fullmatch(r"No step for 2\d s; all nodes stand at step 59", text), text
+        assert re.fullmatch(r"No step for 2\d s; all nodes are at step 59", text), text
         assert "Optimizer" not in window.js("return document.body.innerText")
     slow = "rank 3 (<b>gpu-b) slows the job down: it waits for others 3 % of the time"
     with told(
@@ -340,8 +340,8 @@ def test_shows_how_far_the_run_is(
         window.open(url)
         window.wait("document.querySelector('.note.late')")
         text = window.js("return document.body.innerText")
-        assert "all nodes stand at optimizer step 59" in text and "Optimizer step" in text
-    named = "no step for 65 s: rank 3 (<b>gpu-b) stands in train.py:41 load_batch"
+        assert "all nodes are at optimizer step 59" in text and "Optimizer step" in text
+    named = "no step for 65 s: rank 3 (<b>gpu-b) is at train.py:41 load_batch"
     with told(
         page, status([member(0), member(1)], progress=stands, stalled=named, state="stalled")
     ) as url:

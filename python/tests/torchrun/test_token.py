@@ -248,7 +248,7 @@ def test_the_capture_finds_what_is_plain(
     capture.stop()
     assert MARKER in b"".join(capture.packets)
     for node in job.nodes.values():
-        assert len(node.lines("store_tls=0 leaves")) == 1
+        assert len(node.lines("store_tls=0, which leaves")) == 1
 
 
 @pytest.mark.long
