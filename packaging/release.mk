@@ -45,13 +45,27 @@ wheels: $(RELEASE_TOOL) $(MACHINES:%=build/release/%/librallypoint.so) $(MACHINE
 	@$(RELEASE_PYTHON) -m hatchling build -t sdist -d $(RELEASE)
 	@$(RELEASE_TOOL) pack $(RELEASE)/*.whl $(RELEASE)/rallypoint-$(VERSION).tar.gz
 
+# Links of the notes are those of the repository: only their texts are kept.
+NOTES := build/release/NOTES.md
+$(NOTES): CHANGELOG.md VERSION
+	@mkdir -p $(@D)
+	@awk '/^## / {on = index($$0, "## $(VERSION) ") == 1 || $$0 == "## $(VERSION)"; next} on' CHANGELOG.md | sed '1{/^$$/d}; s/\[\([^]]*\)\]([^):]*)/\1/g' >$@
+	@[ -s $@ ] || { echo "CHANGELOG.md has no section $(VERSION)" >&2; exit 1; }
+
+# The notes in the form of Debian's changelogs: lines of 80 characters at most, a signature.
+debian_changelog = { printf 'rallypoint ($(VERSION)) stable; urgency=medium\n\n'; \
+	sed '1s/^/  * /; s/^- \*\*\([^*]*\)\*\*/  * \1/' $(NOTES) | fold -s -w 76 | sed 's/^\([^ ]\)/    \1/; s/ *$$//'; \
+	printf '\n -- %s  %s\n' "$$(sed -n 's/^maintainer: //p' packaging/deb/nfpm.yaml)" "$$(LC_ALL=C date -u -R -d @$$SOURCE_DATE_EPOCH)"; }
+
 # The command as one static file for any Linux, with its manual pages and completions; the
 # same as a Debian package; alone, as an image.
 .PHONY: binaries
-binaries: $(RELEASE_TOOL) build/install/man build/install/completion $(MACHINES:%=build/release/%/rallypoint) $(NFPM)  ## Build dist/release: the static command as tar.gz, Debian package and image
+binaries: $(RELEASE_TOOL) build/install/man build/install/completion $(NOTES) $(MACHINES:%=build/release/%/rallypoint) $(NFPM)  ## Build dist/release: the static command as tar.gz, Debian package and image
 	$(call say,packing the command)
 	@mkdir -p $(RELEASE); rm -f $(RELEASE)/*-linux-*.tar.gz $(RELEASE)/*.deb $(RELEASE)/*-oci.tar
 	@sed "s|@BINDIR@|/usr/bin|" packaging/rallypoint.service >build/release/rallypoint.service
+	@rm -rf build/release/deb; mkdir -p build/release/deb/man; cp build/install/man/*.1 build/release/deb/man; \
+	$(debian_changelog) >build/release/deb/changelog; $(RELEASE_TOOL) gzip build/release/deb/changelog build/release/deb/man/*.1
 	@for m in $(foreach m,$(MACHINES),$(m):$(GOARCH_$(m))); do \
 	export MACHINE=$${m%:*} GOARCH=$${m#*:}; name=rallypoint-$(VERSION)-linux-$$MACHINE; dir=build/release/$$MACHINE; \
 	rm -rf $$dir/$$name $$dir/image; mkdir -p $$dir/$$name/man/man1 $$dir/image/data; \
@@ -62,16 +76,14 @@ binaries: $(RELEASE_TOOL) build/install/man build/install/completion $(MACHINES:
 	FOLDER=$$dir/$$name $(NFPM) package --config packaging/deb/nfpm.yaml --packager deb --target $(RELEASE)/rallypoint_$(VERSION)_$$GOARCH.deb >/dev/null; done
 	@$(RELEASE_TOOL) image $(RELEASE)/rallypoint-$(VERSION)-oci.tar $(foreach m,$(MACHINES),$(GOARCH_$(m))=build/release/$(m)/image)
 
-# The SBOM names each file with the binary that tells which modules are in it. Links of the
-# notes are those of the repository: only their texts are kept.
+# The SBOM names each file with the binary that tells which modules are in it.
 release_file = $(RELEASE)/rallypoint-$(VERSION)-$(1)
 .PHONY: release
 release: wheels binaries  ## What is published: wheels, command, packages, image, chart, SBOM, notes, checksums
 	@[ -z "$$(git status --porcelain 2>/dev/null)" ] || echo "the working tree differs from its commit: nobody else can build these bytes" >&2
 	@rm -f $(RELEASE)/*.tgz $(RELEASE)/*.json $(RELEASE)/NOTES.md $(RELEASE)/SHA256SUMS
 	@$(RELEASE_TOOL) tar packaging/helm/rallypoint $(RELEASE)/rallypoint-helm-$(VERSION).tgz
-	@awk '/^## / {on = index($$0, "## $(VERSION) ") == 1 || $$0 == "## $(VERSION)"; next} on' CHANGELOG.md | sed '1{/^$$/d}; s/\[\([^]]*\)\]([^):]*)/\1/g' >$(RELEASE)/NOTES.md
-	@[ -s $(RELEASE)/NOTES.md ] || { echo "CHANGELOG.md has no section $(VERSION)" >&2; exit 1; }
+	@cp $(NOTES) $(RELEASE)/NOTES.md
 	@$(RELEASE_TOOL) sbom $(RELEASE)/rallypoint-$(VERSION).spdx.json $(RELEASE)/rallypoint-helm-$(VERSION).tgz $(RELEASE)/rallypoint-$(VERSION).tar.gz \
 	$(call release_file,oci.tar)=build/release/x86_64/rallypoint $(foreach m,$(MACHINES),\
 	$(call release_file,py3-none-manylinux_2_17_$(m).manylinux2014_$(m).whl)=build/release/$(m)/librallypoint.so \

@@ -4,6 +4,7 @@
 //
 //	release tar FOLDER FILE.tar.gz         the folder, under its own name
 //	release pack FILE.whl|FILE.tar.gz ...  compresses again what another tool has written
+//	release gzip FILE...                   compresses each file to FILE.gz in its place
 //	release image FILE.tar MACHINE=ROOT... an OCI image layout, in a tar
 //	release sbom FILE ARTEFACT[=BINARY]... an SPDX document of what the artefacts contain
 package main
@@ -26,7 +27,7 @@ import (
 	"time"
 )
 
-var errUsage = errors.New("usage: release tar|pack|image|sbom ...; see the package's comment")
+var errUsage = errors.New("usage: release tar|pack|gzip|image|sbom ...; see the package's comment")
 
 func main() {
 	if err := run(os.Args[1:]); err != nil {
@@ -58,6 +59,20 @@ func run(args []string) error {
 		for _, name := range args {
 			if err := packAgain(name); err != nil {
 				return fmt.Errorf("%s: %w", name, err)
+			}
+		}
+		return nil
+	case "gzip":
+		for _, name := range args {
+			text, err := os.ReadFile(name)
+			if err != nil {
+				return err
+			}
+			if err := os.WriteFile(name+".gz", compressed(text), 0o644); err != nil {
+				return err
+			}
+			if err := os.Remove(name); err != nil {
+				return err
 			}
 		}
 		return nil
