@@ -477,6 +477,41 @@ def test_screen_readers_find_names_and_roles(
         assert not [f for f in found if f[0] in ("button", "link", "gridcell", "grid") and not f[1]]
 
 
+def test_fits_a_phone_and_paper(
+    window: browser.Browser, page: tuple[bytes, dict[str, str]]
+) -> None:
+    """Nothing is wider than the screen, and no number is broken into two lines."""
+    own = {"step": 1_234_567, "smallest_step": 1_234_567, "seconds_per_step": 1.0}
+    members = [member(i, progress={**own, "change_age_s": 0.5}) for i in range(1000)]
+    members[3] = member(3, state="lost", alive=False, cause="lost: " + "connection closed " * 9)
+    members[5]["lease_age_s"] = 8.5
+    overflow = "return document.documentElement.scrollWidth - innerWidth"
+    broken = """
+        const lines = e => { const r = document.createRange(); r.selectNodeContents(e);
+          return new Set([...r.getClientRects()].map(c => c.top)).size };
+        return [...document.querySelectorAll('td')].map(e => [e.innerText, lines(e)])
+          .filter(([text, n]) => /^[\\d.]+( s)?$/.test(text) && n > 1);
+    """
+    with told(page, status(members)) as url:
+        for width, height, media in ((390, 844, "screen"), (794, 1123, "print")):
+            window.devtools(
+                "Emulation.setDeviceMetricsOverride",
+                width=width, height=height, deviceScaleFactor=1, mobile=media == "screen",
+            )  # fmt: skip
+            window.devtools("Emulation.setEmulatedMedia", media=media)
+            try:
+                window.open(url)
+                window.wait("document.querySelectorAll('[role=gridcell]').length === 1000")
+                assert window.js(overflow) <= 0, media
+                assert window.js(broken) == [], media
+                text = window.js("return document.body.innerText")
+                assert "Missing or late (2)" in text and "no heartbeat for 8" in text
+                assert ("Pause" in text) == (media == "screen")
+            finally:
+                window.devtools("Emulation.clearDeviceMetricsOverride")
+                window.devtools("Emulation.setEmulatedMedia", media="")
+
+
 # The relative luminance of WCAG 2 and what it makes of two colours.
 CONTRASTS = """
 const rgb = c => c.match(/[\\d.]+/g).map(Number);
