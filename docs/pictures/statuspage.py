@@ -17,7 +17,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "python" / "tests"))
 
-import browser  # noqa: E402
+from monitoring import browser  # noqa: E402
 
 RALLYPOINT = ROOT / "build" / "rallypoint"
 RUN = "llama-70b"
