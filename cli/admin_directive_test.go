@@ -82,7 +82,7 @@ func directsAll(t *testing.T, admin func(want int, says string, args ...string) 
 	id := strings.Fields(admin(0, "its workers save, within 2m0s", "save"))[1]
 	status("Directive: save in ", true)
 	status("its disk; agreeing: waits for a", true)
-	admin(0, "it goes on with 2 nodes when all have saved, in 1h0m0s at the latest; it takes the place of directive "+id+", a save",
+	admin(0, "it continues with 2 nodes when all have saved, in 1h0m0s at the latest; it takes the place of directive "+id+", a save",
 		"scale", "--target", "2", "--within", "1h")
 	status("Directive: scale to 2 in ", true)
 	status("Directive: save", false)

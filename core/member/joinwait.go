@@ -189,10 +189,10 @@ func (j *joinWait) failure(ctx context.Context, end waitEnd) error {
 		return rendezvous.Errorf(rendezvous.CodeConnection, "%s: never reached the control plane, %s (join_timeout): %s", what, j.times(), m.brief(j.cause))
 	case !j.joining:
 		return rendezvous.Errorf(rendezvous.CodeConnection, "%s: never reached the control plane: %s. "+
-			"See that the node of that address is up and its port can be reached from here; join_timeout is the time allowed", what, status)
+			"Check that the node of that address is up and that this node can reach its port; join_timeout is the time allowed", what, status)
 	}
 	return rendezvous.Errorf(rendezvous.CodeTimeout, "%s: timed out: %s. "+
-		"See that the missing nodes were started with this run id and endpoint, or allow more time with join_timeout", what, status)
+		"Check that the missing nodes were started with this run id and endpoint, or allow more time with join_timeout", what, status)
 }
 
 // brief is an error's text without the name of the run, which is said already.

@@ -240,7 +240,7 @@ func (m *Member) enter(ctx context.Context, o rendezvous.Outcome, rs RoundStore)
 		line += ", for the workers of this node at " + local
 	}
 	if len(o.Dropped) > 0 {
-		line += "; goes on without: " + strings.Join(o.Dropped, ", ")
+		line += "; continues without: " + strings.Join(o.Dropped, ", ")
 	}
 	m.log.Info(line)
 	return here, nil

@@ -333,7 +333,7 @@ func TestScale(t *testing.T) {
 	}
 	carry(scale("s1", 2), n...)
 	for _, x := range n {
-		if x.notice.Waiting == 0 || !strings.Contains(x.notice.Reason, "the job goes on with 2 nodes") {
+		if x.notice.Waiting == 0 || !strings.Contains(x.notice.Reason, "the job continues with 2 nodes") {
 			t.Errorf("node %s was told %+v", x.id, x.notice)
 		}
 		r.join(x)

@@ -218,7 +218,7 @@ func (m *Machine) carryOut(d *directive, why string) {
 		m.drain(d, why)
 	case DirectiveScale:
 		m.forming.target = d.Target
-		m.out.note("directive %s is carried out, %s: the run goes on with %s", d.ID, why, wording.Count(d.Target, "node", "nodes"))
+		m.out.note("directive %s is carried out, %s: the run continues with %s", d.ID, why, wording.Count(d.Target, "node", "nodes"))
 		if m.forming.oversized() {
 			m.directives.endedRound = m.round.number
 		}

@@ -37,7 +37,7 @@ type kindTraits struct {
 var directiveKinds = [...]kindTraits{
 	DirectiveSave:  {name: "save", strength: 1, byNode: true},
 	DirectiveDrain: {name: "drain", strength: 3, endsRound: true, byNode: true, nodes: true},
-	DirectiveScale: {name: "scale", strength: 2, does: "it goes on with", endsRound: true, target: true},
+	DirectiveScale: {name: "scale", strength: 2, does: "it continues with", endsRound: true, target: true},
 	DirectiveStop:  {name: "stop", strength: 4, does: "it ends, to be queued again,", endsRound: true, endsRun: true, byNode: true},
 }
 

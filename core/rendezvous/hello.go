@@ -108,7 +108,7 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 		wants, has := differences(want, have)
 		m.forming.mismatch = mismatch{h.Node, fmt.Sprintf("node %s was refused: it wants %s, this run %s", name, wants, has)}
 		return Errorf(CodeMismatch,
-			"run %q: node %s wants %s, but the run has %s, as node %s began it; start all nodes with the same --nnodes and options",
+			"run %q: node %s wants %s, but the run has %s, as node %s started it; start all nodes with the same --nnodes and options",
 			m.runID, name, describePolicy(want), describePolicy(have), m.names.of(m.forming.policyBy))
 	}
 	if MachineOf(m.forming.mismatch.node) == MachineOf(h.Node) {

@@ -135,7 +135,7 @@ func (m *Machine) waitingReason() string {
 		parts = append(parts, "regrouping already: "+m.round.inState(participantRejoined))
 	}
 	if m.forming.oversized() {
-		parts = append(parts, fmt.Sprintf("the job goes on with %s", wording.Count(m.forming.target, "node", "nodes")))
+		parts = append(parts, fmt.Sprintf("the job continues with %s", wording.Count(m.forming.target, "node", "nodes")))
 	}
 	if m.forming.admit.due && m.forming.gain() > 0 {
 		parts = append(parts, fmt.Sprintf("waiting to join: %s", m.forming.waitingNames()))

@@ -96,7 +96,7 @@ def test_sbatch(tmp_path: Path) -> None:
     assert subprocess.run(["bash", "-n", script]).returncode == 0
     scripts = {
         "scontrol": 'printf "n%d\\n" 3 4 5; [ "$*" = "show hostnames n[3-5]" ]',
-        "srun": 'printf "%s\\n" "$@"',
+        "srun": 'printf "%s\\n" "cpus=$SRUN_CPUS_PER_TASK" "$@"',
     }
     programs(tmp_path, scripts)
     env = {
@@ -105,6 +105,7 @@ def test_sbatch(tmp_path: Path) -> None:
         "SLURM_JOB_ID": "4711",
         "SLURM_JOB_NODELIST": "n[3-5]",
         "SLURM_JOB_NUM_NODES": "3",
+        "SLURM_CPUS_PER_TASK": "16",
         "SLURM_GPUS_ON_NODE": "8",
     }
     done = subprocess.run(
@@ -113,7 +114,7 @@ def test_sbatch(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     asked = done.stdout.splitlines()
     assert "--rdzv-endpoint=n3:30111" in asked and "--nnodes=2:3" in asked
-    assert asked[-2:] == ["train.py", "a b"]
+    assert asked[0] == "cpus=16" and asked[-2:] == ["train.py", "a b"]
     assert subprocess.run(["bash", script], env=env, capture_output=True).returncode == 2
 
 
@@ -188,7 +189,8 @@ def test_sbatch_that_is_stopped_in_order(code: int, tmp_path: Path) -> None:
     scripts = {
         "scontrol": 'echo "$@" >> requeued',
         "scancel": 'echo "$@" >> canceled',
-        "srun": f"""case "$*" in
+        "srun": f"""[ "$SRUN_CPUS_PER_TASK" = 16 ] || exit 9
+case "$*" in
 *"--slurm --nnodes=2:2 "*"--on-signal=USR1:stop "*" train.py a b") ;;
 *) exit 9 ;;
 esac
@@ -200,6 +202,7 @@ kill -USR1 $PPID; until [ -e canceled ]; do sleep 0.05; done; exit {code}""",
         "PATH": f"{tmp_path}:{os.environ['PATH']}",
         "SLURM_JOB_ID": "4711",
         "SLURM_JOB_NUM_NODES": "2",
+        "SLURM_CPUS_PER_TASK": "16",
     }
     done = subprocess.run(
         ["bash", script, "train.py", "a", "b"],

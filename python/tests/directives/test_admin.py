@@ -48,7 +48,7 @@ def test_directives_are_given_taken_back_and_carried_out(place: str, nodes: list
         admin.cancel(place, "job", save.directive, reason="again")
 
     named = admin.scale(place, "job", 2, reason="less", within=timedelta(minutes=1), directive="s1")
-    assert named.directive == "s1" and "it goes on with 2 nodes" in named.text
+    assert named.directive == "s1" and "it continues with 2 nodes" in named.text
     drain = admin.drain(place, "job", "n1", reason="its disk", within=0.5, away=3600)
     assert "n1" in drain.text and "in 500ms at the latest, and may come back 1h" in drain.text
     until(lambda: nodes[0].nodes_waiting() > 0)
