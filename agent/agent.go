@@ -195,7 +195,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	defer a.reaper.Close()
 	if !a.spec.KeepDaemons {
 		if a.guard, err = process.NewParentDeathGuard(a.forker, a.logs.Marker(), a.timers, a.logs.Base, a.cgroup.Folder(), a.progress.Folder(), a.log); err != nil {
-			a.log.Warn("if this process is killed, what its workers have started goes on: " + err.Error())
+			a.log.Warn("if this process is killed, what its workers have started keeps running: " + err.Error())
 		}
 		defer a.guard.Close()
 	}

@@ -283,7 +283,7 @@ func (di *directives) hold(ctx context.Context) {
 			for local := range di.workers {
 				di.forget(local, d)
 			}
-			di.log.Warn(fmt.Sprintf("directive %s: the nodes have not agreed on a step within %v; the workers of this node go on", d.ID, patience))
+			di.log.Warn(fmt.Sprintf("directive %s: the nodes have not agreed on a step within %v; the workers of this node continue", d.ID, patience))
 		}
 		return
 	}

@@ -25,7 +25,7 @@ func (a *Agent) keepsWithout(t *attempt, p *process.Process) {
 	a.progress.Gone(p.Local)
 	text := a.describe(p).Summary()
 	if left := len(t.workers.Procs) - len(t.ended); left > 0 {
-		text += fmt.Sprintf("; %d of %s of this node go on without it", left, wording.Count(len(t.workers.Procs), "worker", "workers"))
+		text += fmt.Sprintf("; %d of %s of this node continue without it", left, wording.Count(len(t.workers.Procs), "worker", "workers"))
 	}
 	a.log.Warn(text + " (--on-failure keep)")
 }

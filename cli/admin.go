@@ -153,11 +153,11 @@ func newAdminClose(log *logging) *cobra.Command {
 		Use:   "close ENDPOINT",
 		Short: "Let no more nodes join a job, or stop it",
 		Long: `Close a job: no more nodes join it, a node that waits for a place is refused with
-the reason, and a round that runs goes on to its end. With --stop the job has
+the reason, and a running round continues to its end. With --stop the job has
 failed: its agents stop their workers at once.
 
-A run that is closed already is left as it is, but for --stop. A closed run cannot
-be opened again; its id is free once none of its nodes is left.`,
+A closed run stays as it is, except with --stop. It cannot be opened again; its id is
+free when none of its nodes is left.`,
 		Example: `  rallypoint admin close host0:29400 --rdzv-id job7 --reason "maintenance at noon"
   rallypoint admin close host0:29400 --rdzv-id job7 --reason "wrong data" --stop`,
 	}, func(reason string) (rendezvous.Event, error) {

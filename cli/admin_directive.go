@@ -21,13 +21,12 @@ func newAdminDrain(log *logging) *cobra.Command {
 	cmd := newAdminRequest(log, &cobra.Command{
 		Use:   "drain ENDPOINT --node NODE",
 		Short: "Have nodes leave a job in time, and keep them away",
-		Long: `Give a job the directive that nodes leave it, because their machines are going to be
-taken away. ` + howTold + `
-When all have said that they have saved, and at the deadline at the latest, the named nodes
-leave, and their agents end with exit code 0; the others regroup at once, which costs no
-restart, and a spare takes the place. If no other node is there the run ends instead, and all
-agents with exit code 95: it is to be queued again. A drained node that comes back is refused
-until --for has passed, from when it left on, or "admin undrain".
+		Long: `Have nodes leave a job before their machines are taken away. ` + howTold + `
+When all workers have saved, or at the deadline, the named nodes leave. Their agents end
+with exit code 0. The others regroup at once, which costs no restart, and a spare takes the
+place. If there is no other node, the run ends instead, and all agents end with exit code 95:
+queue the job again. The job refuses a drained node until --for has passed since it left, or
+until "admin undrain".
 
 ` + whatNode,
 		Example: `  rallypoint admin drain host0:29400 --rdzv-id job7 --node gpu17 --within 120s --for 2h --reason "maintenance"
@@ -107,14 +106,14 @@ func newAdminDirective(log *logging, kind rendezvous.DirectiveKind, deadline str
 }
 
 // howTold explains what all directives do first.
-const howTold = `All ranks learn of it at the same training step, if they report their steps
-(rallypoint.progress), and save; those that report none learn of it at once.`
+const howTold = `All ranks that report their steps (rallypoint.progress) get it at the same
+training step and save; ranks that report none get it at once.`
 
 func newAdminSave(log *logging) *cobra.Command {
 	return newAdminDirective(log, rendezvous.DirectiveSave, "`TIME` that the workers have", &cobra.Command{
 		Use:   "save ENDPOINT",
 		Short: "Have all workers of a job save",
-		Long: `Ask all workers of a job to save a checkpoint; the job goes on. ` + howTold + `
+		Long: `Ask all workers of a job to save a checkpoint; the job continues. ` + howTold + `
 It is over when all have said that they have saved, or at the deadline.`,
 		Example: `  rallypoint admin save host0:29400 --rdzv-id job7 --within 120s --reason "before the upgrade"`,
 	})
@@ -123,8 +122,8 @@ It is over when all have said that they have saved, or at the deadline.`,
 func newAdminScale(log *logging) *cobra.Command {
 	return newAdminDirective(log, rendezvous.DirectiveScale, "`TIME` until it is done at the latest; 0: now", &cobra.Command{
 		Use:   "scale ENDPOINT --target NUMBER",
-		Short: "Have a job go on with another number of nodes",
-		Long: `Have a job go on with another number of nodes, when all workers have saved, or at the
+		Short: "Change the number of nodes of a job",
+		Long: `Continue a job with another number of nodes, when all workers have saved, or at the
 deadline. ` + howTold + ` Nodes above
 the target become spares, spares below it join, which costs no restart. The target holds until
 the next one; min, max and node_unit stay the bounds.`,
@@ -135,9 +134,9 @@ the next one; min, max and node_unit stay the bounds.`,
 func newAdminStop(log *logging) *cobra.Command {
 	return newAdminDirective(log, rendezvous.DirectiveStop, "`TIME` until it ends at the latest; 0: now", &cobra.Command{
 		Use:   "stop ENDPOINT",
-		Short: "Have all workers of a job save, and end it, to be queued again",
+		Short: "Save, and end a job so that it can be queued again",
 		Long: `End a job when all its workers have saved, or at the deadline. ` + howTold + `
-Its agents end with exit code 95: it is to be queued again. "admin close --stop" ends a job
+Its agents end with exit code 95: queue the job again. "admin close --stop" ends a job
 as failed, at once.`,
 		Example: `  rallypoint admin stop host0:29400 --rdzv-id job7 --within 120s --reason "the maintenance begins"`,
 	})
@@ -147,14 +146,14 @@ func newAdminCancel(log *logging) *cobra.Command {
 	var id string
 	cmd := newAdminRequest(log, &cobra.Command{
 		Use:   "cancel ENDPOINT",
-		Short: "Take a directive back",
-		Long: `Take back a directive of a job that has not been carried out: workers that are held for it
-go on. "rallypoint status" shows which stand.`,
+		Short: "Cancel a directive",
+		Long: `Cancel a directive that has not been carried out. Workers that wait for it continue.
+"rallypoint status" lists the current directives.`,
 		Example: `  rallypoint admin cancel host0:29400 --rdzv-id job7 --directive 3PT6S2LS --reason "the maintenance is off"`,
 	}, func(reason string) (rendezvous.Event, error) {
 		return rendezvous.CancelDirective{ID: id, Reason: reason}, nil
 	})
-	cmd.Flags().StringVar(&id, "directive", "", "its `ID`; may be left out where one stands")
+	cmd.Flags().StringVar(&id, "directive", "", "its `ID`; may be left out if there is one")
 	return cmd
 }
 

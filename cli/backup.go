@@ -85,7 +85,7 @@ A process that can read FILE knows the sessions of all jobs: it is readable by i
 owner only; keep it so.
 
 To restore it, stop the server, make FILE the file control.db of an empty directory
-and start the server with that: jobs that run go on, as docs/backup.md says.`,
+and start the server with that: running jobs continue, as docs/backup.md says.`,
 		Example: `  rallypoint admin backup /var/lib/rallypoint /backup/rallypoint-$(date +%F).db`,
 		Args:    wantArgs("DIRECTORY", "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -79,13 +79,13 @@ func Command() *cobra.Command {
 func newRoot(log *logging) *cobra.Command {
 	root := &cobra.Command{
 		Use:   "rallypoint",
-		Short: "Bring the processes of a distributed job together",
-		Long: `Rallypoint brings the processes of a distributed job together: it agrees on who
-takes part, gives each a rank and a shared store, and regroups when a node comes
-or goes.
+		Short: "Elastic rendezvous and launcher for distributed jobs",
+		Long: `Rallypoint is an elastic rendezvous and launcher for PyTorch and other distributed
+jobs: it decides which nodes take part, gives each worker a rank and a shared store,
+and forms a new round when a node leaves or joins.
 
 A job needs no server: its first node hosts the control plane. Start one with
-"rallypoint serve" if jobs are to outlive any of their nodes.
+"rallypoint serve" if jobs should survive the loss of any node.
 
 Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		Example: `  # a job of one machine

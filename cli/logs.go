@@ -198,7 +198,7 @@ func (s statusQuery) nextRound(ctx context.Context, after uint64) (*control.RunS
 		case run.Round > after || run.Phase != rendezvous.PhaseRunning:
 			same = 0
 		case same == followTries:
-			return nil, failed("the store of round %d at %s does not answer any more, though the round runs; try again", run.Round, statustext.Clean(run.RoundStore))
+			return nil, failed("the store of round %d at %s no longer answers, though the round runs; try again", run.Round, statustext.Clean(run.RoundStore))
 		}
 		select {
 		case <-time.After(followPause):

@@ -16,12 +16,12 @@ func newRecord(log *logging) *cobra.Command {
 	var run string
 	cmd := &cobra.Command{
 		Use:   "record ENDPOINT FILE",
-		Short: "Record a job whose nodes meet without a control plane",
-		Long: `Follow the nodes of a job that meet in a shared directory (file:///DIR) or in an etcd
-(etcd://HOST), and append all that happens to FILE, for "rallypoint audit" and for
+		Short: "Record a job that has no control plane",
+		Long: `Follow the nodes of a job whose endpoint is a shared directory (file:///DIR) or an etcd
+(etcd://HOST), and append every event to FILE, for "rallypoint audit" and for
 reports of defects. It takes no part in the job, which may begin later, and writes
 nothing but FILE, which only its owner can read. It ends on SIGTERM or SIGINT, and
-goes on in the same file when it is started again.
+continues in the same file when it is started again.
 
 Start it before the job, or soon after: nodes drop old entries, by the thousand, and
 a job whose first ones are gone is recorded and cannot be checked.

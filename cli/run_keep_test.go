@@ -102,7 +102,7 @@ func TestKeep(t *testing.T) {
 		})
 		k.end(0, 0)
 		text := k.nodes[bad].stderr.String()
-		for _, want := range []string{fmt.Sprintf("worker of rank %d ", rank), "exited with code 9; 1 of 2 workers of this node go on without it (--on-failure keep)",
+		for _, want := range []string{fmt.Sprintf("worker of rank %d ", rank), "exited with code 9; 1 of 2 workers of this node continue without it (--on-failure keep)",
 			"1 worker of this node failed, and it succeeded by the others:\n", "exitcode  : 9"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %q in\n%s", want, text)

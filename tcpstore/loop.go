@@ -105,7 +105,7 @@ func (l *loop) run() {
 	for !l.stopping {
 		events, err := l.poller.Wait(len(l.ready)+len(l.added) == 0, l.deadline())
 		if err != nil { // another part of the process has closed our descriptor
-			l.log(slog.LevelError, "tcpstore: connections are not served any more", "error", err)
+			l.log(slog.LevelError, "tcpstore: connections are no longer served", "error", err)
 			break
 		}
 		l.turns.Add(1)

@@ -65,7 +65,7 @@ func (t *tails) add(job tail) {
 	t.wg.Go(func() {
 		defer func() { _ = file.Close() }()
 		if err := t.follow(file, changed, &job); err != nil {
-			t.log.Error(fmt.Sprintf("cannot follow %s any more: %v", job.path, err))
+			t.log.Error(fmt.Sprintf("can no longer follow %s: %v", job.path, err))
 		}
 	})
 }

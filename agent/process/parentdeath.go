@@ -134,7 +134,7 @@ func (pdg *ParentDeathGuard) replace(left int) (pid int) {
 		pid, err = pdg.start()
 	}
 	if err != nil {
-		pdg.log.Warn("the process that watches this one has ended and cannot be replaced; if this process is killed, what its workers have started goes on: " + err.Error())
+		pdg.log.Warn("the process that watches this one has ended and cannot be replaced; if this process is killed, what its workers have started keeps running: " + err.Error())
 		return 0
 	}
 	_, _ = pdg.pipe.WriteString(pdg.told)

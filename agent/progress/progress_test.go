@@ -327,7 +327,7 @@ func TestReplacedRecord(t *testing.T) {
 	if got := r.Report(); got != nil && got.Largest > 3 {
 		t.Errorf("got %+v", got)
 	}
-	if text := r.log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "local rank 0 is not read any more") {
+	if text := r.log.String(); strings.Count(text, "\n") != 1 || !strings.Contains(text, "local rank 0 is no longer read") {
 		t.Errorf("the log has %q", text)
 	}
 }

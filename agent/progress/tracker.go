@@ -190,7 +190,7 @@ func (t *Tracker) sampleLocked() {
 		step, counted := said.at()
 		if err != nil && !known {
 			t.round.recorded = false
-			t.log.Warn(fmt.Sprintf("the progress record of local rank %d is not read any more: %v (%s)", local, err, r.file.Path()))
+			t.log.Warn(fmt.Sprintf("the progress record of local rank %d is no longer read: %v (%s)", local, err, r.file.Path()))
 		}
 		w := &t.round.workers[local]
 		w.busy = time.Duration(min(said.knows>>busyShift, maxBusy)) * time.Millisecond

@@ -94,7 +94,7 @@ var runPathScript string
 func (c *config) setScript(o *options, env environ) error {
 	switch {
 	case len(o.argv) == 0:
-		return usagef("there is nothing to run: name the script and its arguments behind the options, as in `rallypoint run --nproc-per-node=8 train.py`; `rallypoint run --help` lists the options")
+		return usagef("there is nothing to run: name the script and its arguments after the options, as in `rallypoint run --nproc-per-node=8 train.py`; `rallypoint run --help` lists the options")
 	case o.noPython && o.legacy && !o.useEnv:
 		return usagef("When using the '--no-python' flag, you must also set the '--use-env' flag.")
 	case o.noPython && o.module && !o.runPath:

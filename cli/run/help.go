@@ -25,7 +25,7 @@ Exit codes:
    2  wrong usage; nothing was started
   93  the job makes no progress (--max-no-progress)
   94  this node is not fit to run workers (--check, --on-failure leave)
-  95  the job was stopped or drained in order: it is to be queued again
+  95  the job was stopped or drained in order: queue it again
 `
 	helpExamples = `  # two workers on this machine
   rallypoint run --standalone --nproc-per-node=2 train.py --lr 0.1

@@ -180,7 +180,7 @@ func (j *joinWait) failure(ctx context.Context, end waitEnd) error {
 		return rendezvous.Errorf(rendezvous.CodeCanceled, "%s: the member was shut down: %s", what, status)
 	case end == waitOrphaned:
 		why := "this node was a spare, and the control plane was on a node of this job and has been out of reach for " + wording.Seconds(m.params.LeaseTimeout) +
-			" (lease_timeout), so that no control plane can give it a place; the others go on without it. Start it again should the host be started again"
+			" (lease_timeout), so no control plane can give it a place; the others continue without it. Start it again if the host is started again"
 		m.log.Warn("ending: " + why)
 		return rendezvous.Errorf(rendezvous.CodeGraceful, "%s: %s", what, why)
 	case end == waitCanceled && !errors.Is(ctx.Err(), context.DeadlineExceeded):

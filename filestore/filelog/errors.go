@@ -49,7 +49,7 @@ func (l *Log) explain(what string, err error) error {
 	case isGone(err):
 		code, remedy = rendezvous.CodeInvalid, "it has to be there, on each node, before the nodes start: create it, or mount it"
 	case errors.Is(err, store.ErrTimeout), errors.Is(err, context.DeadlineExceeded):
-		remedy = "a process that hangs, or was stopped, holds up all others: end it or let it go on"
+		remedy = "a process that hangs, or was stopped, blocks all others: end it or resume it"
 	}
 	text := fmt.Sprintf("cannot %s the directory %s: %v", what, l.parent, err)
 	if l.runID != "" { // else all runs in it were asked for

@@ -1,4 +1,4 @@
-"""Rallypoint: brings the processes of a distributed job together.
+"""Rallypoint: elastic rendezvous and launcher for PyTorch and other distributed jobs.
 
 With PyTorch: torchrun --rdzv-backend=rallypoint. From Python without torch: Member
 (join a run, get a rank), connect_store, connect_etcd, StoreServer and EtcdServer;

@@ -108,7 +108,7 @@ func (c *carrier) running() (*loop, error) {
 		c.loop = l
 		c.wg.Go(func() {
 			if err := l.run(); err != nil {
-				c.log.Error("connections to the workers' store are not carried any more", "error", err)
+				c.log.Error("connections to the workers' store are no longer forwarded", "error", err)
 			}
 		})
 	}
