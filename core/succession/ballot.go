@@ -587,6 +587,9 @@ func (b *Ballot) Confirmed() uint64 {
 // Accepted returns the last entry that this process knows.
 func (b *Ballot) Accepted() Entry { return b.accepted }
 
+// IsDead reports whether a voter counts as dead.
+func (b *Ballot) IsDead(id Voter) bool { return b.dead[id] }
+
 // Began returns when the present term was taken.
 func (b *Ballot) Began() time.Duration { return b.began }
 

@@ -108,8 +108,8 @@ func (s *search) lead(ctx context.Context, term uint64) (*Conn, error) {
 // members' on their way to the next host.
 const leastSeat = 4
 
-// HasVoters reports whether others may elect a host in the place of one that is silent.
-func (f *Finder) HasVoters() bool { return f.group != nil && f.group.Voters() != nil }
+// HasVoters reports whether others may elect a host in the place of one that is silent: not of no finder.
+func (f *Finder) HasVoters() bool { return f != nil && f.group != nil && f.group.Voters() != nil }
 
 // LookElsewhere asks the standbys who hosts, since the host of a connection is silent; it
 // does not wait. The connection is kept until one of them names a host of a later term.

@@ -131,7 +131,7 @@ func (g *Group) wishLocked() {
 	voters := []succession.Voter{v.voter}
 	answered := v.ballot.Answered()
 	for _, id := range v.ballot.Accepted().Voters.Incoming {
-		if id != v.voter && !gone[id] && v.now()-max(answered[id], v.ballot.Began()) < g.lease {
+		if id != v.voter && !gone[id] && !v.ballot.IsDead(id) && v.now()-max(answered[id], v.ballot.Began()) < g.lease {
 			voters = append(voters, id)
 		}
 	}
@@ -197,6 +197,15 @@ func (g *Group) Expects(l *Link) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.hosting && l.voter != "" && g.vote.ballot.Accepted().Voters.Has(l.voter)
+}
+
+// Proven notes that a node that has hosted is proven dead.
+func (g *Group) Proven(node string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.vote.ballot.Dead(g.vote.names[node], g.vote.now())
+	g.wishLocked()
+	g.voteLocked()
 }
 
 // Elected returns the term for which this process has been elected, and does not host yet; 0:
