@@ -121,6 +121,7 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	t.Spent += took
 	g.list = nil
 	g.vote.eligible = nil
+	g.wishLocked()
 	g.wakeLocked()
 	g.tellLocked()
 	g.voteLocked()
@@ -331,13 +332,21 @@ func (g *Group) stoodAt(node string, remote netip.Addr) string {
 	return ""
 }
 
-// Wanted returns the standbys to which this process keeps a connection: as the host to all, as a
+// Wanted returns the standbys to which this process keeps a connection: as the host to all, and to
+// voters that have not come to it yet, since nothing is said to them without a majority; as a
 // standby to those that succeed before it.
 func (g *Group) Wanted() []wire.StandbyNode {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.hosting && !g.noQuorum {
-		return slices.Clone(g.list)
+		wanted := slices.Clone(g.list)
+		for _, s := range g.before {
+			listed := slices.ContainsFunc(wanted, func(t wire.StandbyNode) bool { return t.Node == s.Node })
+			if votes := g.vote.ballot.Accepted().Voters.Has(g.vote.names[s.Node]); votes && !listed && s.Node != g.node {
+				wanted = append(wanted, s)
+			}
+		}
+		return wanted
 	}
 	if own := g.placeLocked(); own > 0 && !g.hosting {
 		return slices.Clone(g.list[:own])
