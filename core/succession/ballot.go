@@ -405,7 +405,7 @@ func (b *Ballot) settle(now time.Duration) {
 	case asks, stands:
 		alone := !b.won(nobody)
 		switch {
-		case !b.won(b.isDead):
+		case !b.won(b.ProvenDead):
 		case b.role == stands && (b.leaps || !alone):
 			b.elections++
 			b.lead(now)
@@ -418,7 +418,7 @@ func (b *Ballot) settle(now time.Duration) {
 			b.settle(now)
 		}
 	case leads:
-		n := b.accepted.Voters.agreed(func(id Voter) uint64 { return b.peers[id].reached }, b.isDead)
+		n := b.accepted.Voters.agreed(func(id Voter) uint64 { return b.peers[id].reached }, b.ProvenDead)
 		if n >= b.since {
 			b.confirmed = max(b.confirmed, min(n, b.accepted.Number))
 		}
@@ -433,7 +433,8 @@ func (b *Ballot) candidate(term uint64, now time.Duration) {
 	b.canvass()
 }
 
-func (b *Ballot) isDead(id Voter) bool { return b.dead[id] }
+// ProvenDead reports whether a voter was noted as dead, and counts as that.
+func (b *Ballot) ProvenDead(id Voter) bool { return b.dead[id] }
 
 func nobody(Voter) bool { return false }
 
@@ -558,7 +559,7 @@ func (b *Ballot) hasMajority(now, within time.Duration) bool {
 		}
 		return 0
 	}
-	return b.accepted.Voters.agreed(heard, b.isDead) > 0
+	return b.accepted.Voters.agreed(heard, b.ProvenDead) > 0
 }
 
 // Hosts reports whether this process hosts, and in which term.
@@ -586,9 +587,6 @@ func (b *Ballot) Confirmed() uint64 {
 
 // Accepted returns the last entry that this process knows.
 func (b *Ballot) Accepted() Entry { return b.accepted }
-
-// IsDead reports whether a voter counts as dead.
-func (b *Ballot) IsDead(id Voter) bool { return b.dead[id] }
 
 // Began returns when the present term was taken.
 func (b *Ballot) Began() time.Duration { return b.began }

@@ -250,7 +250,7 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 				l, err = s.takeOver(ctx, d.Term, v.Waited >= v.Lease)
 				return l, true, err
 			}
-			s.tellOnce("the host is dead, and this node stands for election; it waits for the votes of " + wording.Names(f.group.Voters()))
+			s.tellOnce("the host is dead, and this node stands for election; it waits for the votes of " + wording.Names(f.group.Awaited()))
 			s.pause(ctx, changed, recheck)
 			if f.group.Elected() > 0 {
 				return nil, true, errElected
@@ -354,6 +354,7 @@ func (s *search) gather(ctx context.Context) (*Conn, error) {
 			return nil, err
 		case s.evidence.Proves():
 			s.proven = s.f.network.now()
+			s.f.group.Died(s.last.HostNode)
 			return nil, nil
 		}
 		s.f.network.sleep(ctx, succession.DialEvery)

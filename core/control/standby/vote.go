@@ -131,7 +131,8 @@ func (g *Group) wishLocked() {
 	voters := []succession.Voter{v.voter}
 	answered := v.ballot.Answered()
 	for _, id := range v.ballot.Accepted().Voters.Incoming {
-		if id != v.voter && !gone[id] && !v.ballot.IsDead(id) && v.now()-max(answered[id], v.ballot.Began()) < g.lease {
+		gone[id] = gone[id] || v.ballot.ProvenDead(id)
+		if id != v.voter && !gone[id] && v.now()-max(answered[id], v.ballot.Began()) < g.lease {
 			voters = append(voters, id)
 		}
 	}
@@ -166,6 +167,28 @@ func (g *Group) MaySay(number uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.vote.ballot.Confirmed() >= number && g.vote.ballot.Majority(g.vote.now())
+}
+
+// Died notes that the node's process, which has hosted, is proven dead.
+func (g *Group) Died(node string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.vote.ballot.Dead(g.vote.names[node], g.vote.now())
+	g.voteLocked()
+}
+
+// Awaited returns the nodes whose votes count and which are not proven dead, beside this one.
+func (g *Group) Awaited() (nodes []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	b := g.vote.ballot
+	for node, id := range g.vote.names {
+		if node != g.node && b.Accepted().Voters.Has(id) && !b.ProvenDead(id) {
+			nodes = append(nodes, node)
+		}
+	}
+	slices.Sort(nodes)
+	return nodes
 }
 
 // Stand makes this process stand for election: the node dead, which has hosted, is proven to be
