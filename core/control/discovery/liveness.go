@@ -7,6 +7,7 @@ import (
 	"math"
 	"net"
 	"net/netip"
+	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -193,6 +194,10 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 			conn.SetReadDeadline(time.Now().Add(f.Params.LeaseTimeout / 4))
 		}
 		frame, err := frames.NextFrame(wire.MaxHelloFrame)
+		if errors.Is(err, os.ErrDeadlineExceeded) && opened { // this process was stopped, perhaps: what came meanwhile is read first
+			conn.SetReadDeadline(time.Now().Add(f.group.Beat()))
+			frame, err = frames.NextFrame(wire.MaxHelloFrame)
+		}
 		if err != nil {
 			if !opened {
 				return errNoLiveness
