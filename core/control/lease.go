@@ -60,7 +60,8 @@ func (r *run) armLeases(after time.Duration) {
 func (r *run) checkLeases() {
 	now := r.server.clock.Now()
 	lease := r.machine.Policy().LeaseTimeout
-	late := now.Sub(r.leases.due) > min(max(lease/lateParts, minLate), maxLate) || !r.mayJudgeLocked()
+	cutOff := !r.mayJudgeLocked()
+	late := cutOff || now.Sub(r.leases.due) > min(max(lease/lateParts, minLate), maxLate)
 	next := lease
 	var expired []rendezvous.SessionID
 	for session, p := range r.conns {
@@ -89,7 +90,10 @@ func (r *run) checkLeases() {
 		}
 		next = min(next, left)
 	}
-	if late {
+	switch {
+	case cutOff:
+		r.noteChange("this host has no majority of its voters: no lease is judged, all nodes get a new one")
+	case late:
 		r.server.metrics.stalls.Add(1)
 		r.noteChange(fmt.Sprintf(
 			"this process was stopped or is overloaded: leases were judged %v late, all nodes get a new one", now.Sub(r.leases.due)))

@@ -104,12 +104,16 @@ func (s *Server) Confirmed() {
 	r.standbys.Refresh()
 }
 
-// awaitSaid waits until what an administrator asked for is said, for as long as a client waits.
+// sayPatience is how long an administrator's answer may wait for the voters: less than its client
+// waits for it, which else would not learn why there is none.
+const sayPatience = 3 * time.Second
+
+// awaitSaid waits until what an administrator asked for is said.
 func (s *Server) awaitSaid(said <-chan struct{}) *rendezvous.Error {
 	if said == nil {
 		return nil
 	}
-	patience := time.NewTimer(helloTimeout)
+	patience := time.NewTimer(sayPatience)
 	defer patience.Stop()
 	select {
 	case <-said:
@@ -126,5 +130,5 @@ func (s *Server) noMajority() *rendezvous.Error {
 	if g := s.cfg.Group; g != nil {
 		why = cmp.Or(g.NoMajority(), why)
 	}
-	return rendezvous.Errorf(rendezvous.CodeConnection, "the control plane at %s (%s) cannot answer now: %s", s.Addr(), s.process, why)
+	return rendezvous.Errorf(rendezvous.CodeConnection, "the control plane at %s (%s) cannot answer now, and does what it was asked for when it can: %s", s.Addr(), s.process, why)
 }
