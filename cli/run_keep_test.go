@@ -159,3 +159,23 @@ func TestKeepRestarts(t *testing.T) {
 	k.nodes[2].expect(t, 1)
 	k.end(0)
 }
+
+// TestKeepWithoutAnyNode: when the last node leaves because its workers have failed the run stays
+// open, as after the loss of all nodes: a spare waits, and meets a node that is started again.
+func TestKeepWithoutAnyNode(t *testing.T) {
+	t.Parallel()
+	j := newMomentJob(t, "2", "--on-failure=keep")
+	j.start("n0", "n1")
+	round, _ := j.grown(2, 0)
+	j.start("n2")
+	j.status(func(r *control.RunStatus) bool { return waits(r, "n2") })
+	j.nodes["n1"].kill(t, syscall.SIGKILL)
+	j.status(func(r *control.RunStatus) bool { return r.Counts.Lost == 1 })
+	j.fail(round, "n0")
+	j.expect("n0", 1)
+	j.await("n0", "all workers of this node have failed, and it leaves the run to the others")
+	j.status(func(r *control.RunStatus) bool { return r.Closed == nil && waits(r, "n2") && r.Missing.Min == 1 })
+	j.start("n3")
+	j.grown(2, round)
+	j.end(map[string]int{"n2": 0, "n3": 0})
+}
