@@ -160,10 +160,13 @@ def test_a_token_is_changed_while_directives_stand(
         beside.chmod(0o600)
         beside.replace(files[name])
 
-    def asked_with(name: str) -> bool:
-        status = [sys.executable, "-m", "rallypoint", "status", job.endpoint]
+    def status(name: str) -> subprocess.CompletedProcess[str]:
+        status = [sys.executable, "-m", "rallypoint", "status", job.endpoint, "--rdzv-id=job"]
         status.append(f"--token-file={files[name]}")
-        return subprocess.run(status, capture_output=True).returncode == 0
+        return subprocess.run(status, capture_output=True, text=True)
+
+    def asked_with(name: str) -> bool:
+        return status(name).returncode == 0
 
     def until(condition: Callable[[], bool]) -> None:
         while not condition():
@@ -188,6 +191,7 @@ def test_a_token_is_changed_while_directives_stand(
     until(lambda: not asked_with("old"))
     monkeypatch.setenv("RALLYPOINT_TOKEN_FILE", str(files["new"]))
     job.start("n2", f"--token-file={files['n2']}")
+    until(lambda: "n2" in status("new").stdout)  # else n0 trains alone until it comes
     job.admin("drain", "--node=n1")
     for gate in gates:
         gate.unlink()
