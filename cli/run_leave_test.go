@@ -120,7 +120,7 @@ func keptOut(t *testing.T, r control.RunStatus, endpoint string, bad, rank int) 
 }
 
 // TestFailingScriptEnds: nodes do not leave one after the other because of a script that fails on
-// each of them.
+// each of them. One leaves, for free, and one restart is left.
 func TestFailingScriptEnds(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -136,5 +136,13 @@ func TestFailingScriptEnds(t *testing.T) {
 	}
 	if codes[94] != 1 || codes[1] != 3 {
 		t.Errorf("exit codes: %v", codes)
+	}
+	last := 0
+	testkit.Must(h.pipe.WriteString("end\n"))(t)
+	for line := h.readLine(); line != "end"; line = h.readLine() {
+		last = max(last, atoi(t, line))
+	}
+	if last > 3 {
+		t.Errorf("the job has ended after %d rounds", last)
 	}
 }
