@@ -75,7 +75,7 @@ func successionLine(s *control.SuccessionStatus, called Names, now time.Time) st
 		if s.TookOver != "" && s.Since != nil {
 			how := ""
 			if s.Elected {
-				how = ", which was silent,"
+				how = ", which no longer answered,"
 			}
 			text = fmt.Sprintf("Node %s hosts (term %d); it took over from node %s%s %s ago", host, s.Term, Clean(called.Of(s.TookOver)), how, ago(now.Sub(*s.Since).Seconds()))
 		}
