@@ -163,7 +163,10 @@ func (s *Stacks) verdict() string {
 	case n == 0:
 		return "no node has answered"
 	case n == 1:
-		return fmt.Sprintf("all %s are at the same place: %s", wording.Count(s.Ranks, "rank", "ranks"), s.Groups[0].Where())
+		if s.Ranks == 1 {
+			return "the only rank: " + s.Groups[0].Where()
+		}
+		return fmt.Sprintf("all %d ranks are at the same place: %s", s.Ranks, s.Groups[0].Where())
 	case len(s.Suspects) == 0:
 		return fmt.Sprintf("no outlier: %s in %d groups", wording.Count(s.Ranks, "rank", "ranks"), n)
 	}

@@ -142,7 +142,8 @@ class Stacks:
     def __repr__(self) -> str:
         return (
             f"<rallypoint.admin.Stacks of {self.run_id}, round {self.round}: "
-            f"{self.ranks} ranks on {self.nodes} nodes; {self.verdict}>"
+            f"{self.ranks} rank{'s' * (self.ranks != 1)} on "
+            f"{self.nodes} node{'s' * (self.nodes != 1)}; {self.verdict}>"
         )
 
 
