@@ -7,6 +7,7 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+import yaml
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
@@ -49,6 +50,7 @@ def test_links(page: Path) -> None:
 
 def test_every_page_is_in_the_site() -> None:
     settings = (ROOT / "mkdocs.yml").read_text()
+    assert yaml.safe_load(settings)["site_name"] == "Rallypoint"
     named = set(re.findall(r": (\S+\.md)$", settings, re.MULTILINE))
     for pattern in re.findall(r"^  /(\S+\.md)$", settings, re.MULTILINE):  # not_in_nav
         beside = {str(page.relative_to(ROOT / "docs")) for page in ROOT.glob(f"docs/{pattern}")}
