@@ -433,6 +433,14 @@ func (b *Ballot) candidate(term uint64, now time.Duration) {
 	b.canvass()
 }
 
+// Heeded notes that the host of a term has welcomed what this process said at a time: it does so only
+// while a majority hears it.
+func (b *Ballot) Heeded(term uint64, at time.Duration) {
+	if term >= b.promised {
+		b.sure = max(b.sure, at)
+	}
+}
+
 // ProvenDead reports whether a voter was noted as dead, and counts as that.
 func (b *Ballot) ProvenDead(id Voter) bool { return b.dead[id] }
 

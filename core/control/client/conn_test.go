@@ -80,16 +80,16 @@ func TestBeatsOfAStoppedNode(t *testing.T) {
 	found := &discovery.Conn{PeekedConn: wire.PeekedConn{Conn: ours}, Welcome: wire.Welcome{Features: []string{wire.FeatureEcho}}}
 	l := &conn{Conn: found, out: wire.NewOutbox(ours, math.MaxInt, nil, nil)}
 	for range silentAfter - 1 {
-		l.sendBeat(time.Hour)
+		l.sendBeat(beatsPerLease * time.Hour)
 	}
 	l.heard.Store(true)
 	for range silentAfter {
-		l.sendBeat(time.Hour)
+		l.sendBeat(beatsPerLease * time.Hour)
 	}
 	if cause := l.out.Cause(); cause != nil {
 		t.Fatal(cause)
 	}
-	l.sendBeat(time.Hour)
+	l.sendBeat(beatsPerLease * time.Hour)
 	if cause := l.out.Cause(); cause == nil || !strings.Contains(cause.Error(), "silent for 6h0m0s") {
 		t.Errorf("the cause is %v", cause)
 	}

@@ -128,14 +128,16 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	return true
 }
 
-// Follow notes which server this process's client is connected to, by its welcome.
-func (g *Group) Follow(w wire.Welcome, dialled string) {
+// Follow notes which server this process's client is connected to, by its welcome, and when the
+// hello was said at the earliest.
+func (g *Group) Follow(w wire.Welcome, dialled string, said time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.hosting {
 		g.renewVoteLocked(w.Group)
 		g.target = wire.Redirect{Group: w.Group, Term: w.Term, Host: dialled, Node: w.HostNode, Servers: w.Servers}
 	}
+	g.vote.ballot.Heeded(w.Term, said.Sub(g.vote.epoch))
 	g.link, g.certain = succession.Stands, true
 	g.wakeLocked()
 	g.tellLocked()

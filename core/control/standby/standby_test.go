@@ -165,7 +165,7 @@ func TestManyNodesCostLittle(t *testing.T) {
 func standing(t *testing.T) *Group {
 	t.Helper()
 	g := NewGroup("run", "b", 10*time.Second, false)
-	g.Follow(wire.Welcome{Group: "g", Term: 3, HostNode: "h", Addr: "10.0.0.9:1"}, "10.0.0.9:1")
+	g.Follow(wire.Welcome{Group: "g", Term: 3, HostNode: "h", Addr: "10.0.0.9:1"}, "10.0.0.9:1", time.Now())
 	g.SetSelf("10.0.0.2:1", "")
 	g.SetList([]wire.StandbyNode{{Node: "a", Addr: "10.0.0.1:1"}, {Node: "b", Addr: "10.0.0.2:1"}, {Node: "c", Addr: "10.0.0.3:1"}})
 	return g
@@ -331,6 +331,6 @@ func TestWordsLeaveInOrder(t *testing.T) {
 	g.Opened(g.Dial("a"), box)
 	g.Ask()
 	g.Lost(proof, "g", 3)
-	g.Follow(wire.Welcome{Group: "g", Term: 4, HostNode: "a"}, "10.0.0.1:1")
+	g.Follow(wire.Welcome{Group: "g", Term: 4, HostNode: "a"}, "10.0.0.1:1", time.Now())
 	g.Lead(rendezvous.Succession{Term: 5}, time.Now(), 0)
 }
