@@ -256,7 +256,7 @@ func (g *Group) Deposed() (to wire.Redirect, deposed bool) {
 	if leads || !g.hosting || g.vote.ballot.Host() == "" {
 		return to, false
 	}
-	to = wire.Redirect{Group: g.target.Group, Term: term}
+	to = wire.Redirect{Group: g.target.Group, Term: term, Servers: g.servers()} // one of these knows where it is
 	for l := range g.links {
 		if l.voter == g.vote.ballot.Host() && l.word == succession.Hosts && l.term >= term {
 			to = l.target
