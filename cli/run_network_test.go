@@ -1,19 +1,14 @@
 package cli
 
 import (
-	"encoding/json"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	"rallypoint/cli/run"
 	"rallypoint/core/control"
 	"rallypoint/internal/testkit"
 )
@@ -21,22 +16,22 @@ import (
 // spreadJob is a job of one node a machine. The first one hosts, the others stand by in
 // their order; each records what it hosts.
 type spreadJob struct {
-	*harness
+	*recordedJob
 	net     *network
 	address func(machine int) string // address or address6
 	port    int
-	nodes   []*nodeProcess // of machine 1 and so on
+	conf    string // of --rdzv-conf, after the job's own
 }
 
 // newSpreadJob starts a job of so many nodes in a network that has more machines, perhaps.
 func newSpreadJob(t *testing.T, nodes, machines int) *spreadJob {
 	t.Helper()
-	return newSpreadJobAt(t, address, nodes, machines)
+	return newSpreadJobAt(t, address, "", nodes, machines)
 }
 
-func newSpreadJobAt(t *testing.T, address func(machine int) string, nodes, machines int) *spreadJob {
+func newSpreadJobAt(t *testing.T, address func(machine int) string, conf string, nodes, machines int) *spreadJob {
 	t.Helper()
-	j := &spreadJob{harness: newHarness(t), net: newNetwork(t, machines), address: address, port: testkit.FreePort(t)}
+	j := &spreadJob{recordedJob: &recordedJob{harness: newHarness(t)}, net: newNetwork(t, machines), address: address, port: testkit.FreePort(t), conf: conf}
 	j.endpointIs(1)
 	for m := 1; m <= nodes; m++ {
 		j.nodes = append(j.nodes, j.start(m, "1:"+strconv.Itoa(machines), "0.1"))
@@ -61,52 +56,32 @@ func (sj *spreadJob) start(machine int, nnodes, lastCall string) *nodeProcess {
 	t := sj.t
 	t.Helper()
 	p := sj.command(printPlacement, "--nnodes="+nnodes, "--rdzv-endpoint="+endpointName+":"+strconv.Itoa(sj.port),
-		"--rdzv-conf=last_call_timeout="+lastCall+",admit_delay=0.1,lease_timeout=1.5,reconnect_grace=0.3,record="+sj.dir+"/history")
+		"--rdzv-conf=last_call_timeout="+lastCall+",admit_delay=0.1,lease_timeout=1.5,reconnect_grace=0.3,record="+sj.dir+"/history"+sj.conf)
 	p.Args = append([]string{"sh", "-c", `mount --bind "$0" /etc/hosts && exec "$@"`, sj.dir + "/hosts", p.Path}, p.Args[1:]...)
 	p.Args = append([]string{"unshare", "--mount"}, p.Args...)
 	p.Path = testkit.Must(exec.LookPath("unshare"))(t)
 	p.Cmd = sj.net.on(machine, p.Cmd)
-	log := testkit.Must(os.OpenFile(sj.logOf(machine), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))(t)
-	p.Stderr = log
-	t.Cleanup(func() {
-		if err := log.Close(); err != nil || t.Failed() {
-			t.Logf("machine %d (%v):\n%s", machine, err, testkit.ReadFile(t, log.Name()))
-		}
-	})
-	testkit.Check(t, p.Start())
-	t.Cleanup(func() { _ = p.Process.Kill(); _ = p.Wait() }) // if the test has failed
+	sj.launch(machine, p)
 	return p
+}
+
+// succession is what the server of a machine's node says of the group; nil: it does not answer.
+func (sj *spreadJob) succession(machine int) *control.SuccessionStatus {
+	return successionOf(sj.harness, net.JoinHostPort(sj.address(machine), strconv.Itoa(sj.port)), func(c *exec.Cmd) *exec.Cmd { return sj.net.on(machine, c) })
 }
 
 // linked returns to how many others a standby is connected.
 func (sj *spreadJob) linked(machine int) (others int) {
-	c := exec.Command(os.Args[0], "status", "--json", net.JoinHostPort(sj.address(machine), strconv.Itoa(sj.port)))
-	c.Env = append([]string{asCommand + "=1"}, sj.env...)
-	out, err := sj.net.on(machine, c).Output()
-	var st control.Status
-	if err != nil || json.Unmarshal(out, &st) != nil || st.Server == nil || st.Server.Succession == nil {
-		return -1 // it does not listen yet
+	st := sj.succession(machine)
+	if st == nil {
+		return -1
 	}
-	for _, s := range st.Server.Succession.Standbys {
+	for _, s := range st.Standbys {
 		if s.Connected {
 			others++
 		}
 	}
 	return others
-}
-
-func (sj *spreadJob) logOf(machine int) string {
-	return filepath.Join(sj.dir, "log-"+strconv.Itoa(machine))
-}
-
-func (sj *spreadJob) told(machine int, text string) bool {
-	return strings.Contains(string(testkit.ReadFile(sj.t, sj.logOf(machine))), text)
-}
-
-// await waits until a node has logged a text.
-func (sj *spreadJob) await(machine int, text string) {
-	sj.t.Helper()
-	testkit.Eventually(sj.t, "machine "+strconv.Itoa(machine)+" has said "+strconv.Quote(text), func() bool { return sj.told(machine, text) })
 }
 
 // awaitTwoRounds waits until two hosts have each a round of their own: of one node, and of
@@ -123,38 +98,12 @@ func (sj *spreadJob) awaitTwoRounds() {
 	}
 }
 
-// end finishes the job and checks what its hosts have recorded, one that has founded a
-// group and stepped down included.
-func (sj *spreadJob) end(hosts int) {
-	sj.t.Helper()
-	sj.finish()
-	for m, p := range sj.nodes {
-		if code := p.end(); code != 0 {
-			sj.t.Errorf("machine %d: exit code %d", m+1, code)
-		}
-	}
-	histories, err := filepath.Glob(sj.dir + "/history*")
-	if err != nil {
-		sj.t.Fatal(err)
-	}
-	histories = slices.DeleteFunc(histories, func(path string) bool { // of one that has only stood by
-		return len(testkit.ReadFile(sj.t, path)) == 0
-	})
-	if len(histories) != hosts {
-		sj.t.Errorf("%d nodes have hosted, want %d", len(histories), hosts)
-	}
-	code, stdout, stderr := execute(sj.t, append([]string{"audit"}, histories...)...)
-	if sj.t.Log(stdout); code != run.ExitOK {
-		sj.t.Errorf("the histories: code %d, %s", code, stderr)
-	}
-}
-
-// TestNetworkHostIsCutOff: the host's link is dead for longer than two leases, so that all
+// TestNetworkHostIsCutOffWithoutQuorum: the host's link is dead for longer than two leases, so that all
 // give their connections up. The host goes on alone, no standby takes over, and all are in
 // one round when the link is back.
-func TestNetworkHostIsCutOff(t *testing.T) {
+func TestNetworkHostIsCutOffWithoutQuorum(t *testing.T) {
 	t.Parallel()
-	j := newSpreadJob(t, 3, 3)
+	j := newSpreadJobAt(t, address, ",quorum=0", 3, 3)
 	j.net.cut(1, 0)
 	j.readRound(1)
 	for m := 2; m <= 3; m++ {
@@ -188,7 +137,7 @@ func TestNetworkOneWay(t *testing.T) {
 // another node hosts, and the killed one joins that when it is started again.
 func TestNetworkIPv6(t *testing.T) {
 	t.Parallel()
-	j := newSpreadJobAt(t, address6, 3, 3)
+	j := newSpreadJobAt(t, address6, "", 3, 3)
 	j.nodes[0].kill(t, syscall.SIGKILL)
 	j.nodes[0].end()
 	j.await(2, "this node hosts now")
@@ -226,7 +175,7 @@ func TestNetworkFirstStandbyIsCutOff(t *testing.T) {
 // stopped, are refused ever after: that proves nothing.
 func TestNetworkNewConnectionsAreRefused(t *testing.T) {
 	t.Parallel()
-	j := newSpreadJob(t, 3, 3)
+	j := newSpreadJobAt(t, address, ",quorum=0", 3, 3)
 	for m := 2; m <= 3; m++ {
 		if err := j.net.connectFrom(m, latePorts); err != nil {
 			t.Fatal(err)

@@ -120,12 +120,22 @@ func TestHostRestarted(t *testing.T) {
 	}
 }
 
-// TestHostStopped stops the host's process until its silence was noticed: no node takes
-// over, and the job goes on when it goes on.
+// withoutQuorum has no node vote.
+func withoutQuorum(options []string) []string {
+	for i, o := range options {
+		if strings.HasPrefix(o, "--rdzv-conf=") {
+			options[i] += ",quorum=0"
+		}
+	}
+	return options
+}
+
+// TestHostStopped stops the host's process until its silence was noticed: where nobody votes no
+// node takes over, and the job goes on when it goes on.
 func TestHostStopped(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	all := h.grown(3, elastic(t, "1:3"))
+	all := h.grown(3, withoutQuorum(elastic(t, "1:3")))
 	all[0].kill(t, syscall.SIGSTOP)
 	silence := 5 * time.Second // three leases: connections are given up after two
 	if long {
@@ -242,12 +252,12 @@ func TestHostAmongBusyLoops(t *testing.T) {
 	h.endWithoutTakeover(all)
 }
 
-// TestStandbyStoppedWhileTheHostIsKilled stops the first standby: the second one goes
-// after a lease. When the first wakes up it joins.
+// TestStandbyStoppedWhileTheHostIsKilled stops the first standby: where nobody votes the second
+// one goes after a lease. When the first wakes up it joins.
 func TestStandbyStoppedWhileTheHostIsKilled(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
-	all := h.grown(3, elastic(t, "1:3"))
+	all := h.grown(3, withoutQuorum(elastic(t, "1:3")))
 	all[1].kill(t, syscall.SIGSTOP)
 	all[0].kill(t, syscall.SIGKILL)
 	h.readRound(1)

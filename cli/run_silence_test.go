@@ -1,0 +1,463 @@
+package cli
+
+import (
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"rallypoint/cli/run"
+	"rallypoint/core/control"
+	"rallypoint/core/params"
+	"rallypoint/internal/testkit"
+)
+
+// recordedJob is a job of one node a machine. The first one hosts, the others stand by in their
+// order; each writes a log of its own and records what it hosts.
+type recordedJob struct {
+	*harness
+	nodes []*nodeProcess // of machine 1 and so on
+}
+
+// launch starts a machine's node, whose log has the machine's name.
+func (rj *recordedJob) launch(machine int, p *nodeProcess) {
+	t := rj.t
+	t.Helper()
+	log := testkit.Must(os.OpenFile(rj.logOf(machine), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600))(t)
+	p.Stderr = log
+	t.Cleanup(func() {
+		if err := log.Close(); err != nil || t.Failed() {
+			t.Logf("machine %d (%v):\n%s", machine, err, testkit.ReadFile(t, log.Name()))
+		}
+	})
+	testkit.Check(t, p.Start())
+	t.Cleanup(func() { _ = p.Process.Kill(); _ = p.Wait() }) // if the test has failed
+}
+
+func (rj *recordedJob) logOf(machine int) string {
+	return filepath.Join(rj.dir, "log-"+strconv.Itoa(machine))
+}
+
+func (rj *recordedJob) told(machine int, text string) bool {
+	return strings.Contains(string(testkit.ReadFile(rj.t, rj.logOf(machine))), text)
+}
+
+// await waits until a node has logged a text.
+func (rj *recordedJob) await(machine int, text string) {
+	rj.t.Helper()
+	testkit.Eventually(rj.t, "machine "+strconv.Itoa(machine)+" has said "+strconv.Quote(text), func() bool { return rj.told(machine, text) })
+}
+
+// signal sends machines' nodes a signal.
+func (rj *recordedJob) signal(sig syscall.Signal, machines ...int) {
+	rj.t.Helper()
+	for _, m := range machines {
+		rj.nodes[m-1].kill(rj.t, sig)
+	}
+}
+
+// end finishes the job and checks what its hosts have recorded, one that has founded a group and
+// stepped down included. The nodes of these machines were killed, or end with an error.
+func (rj *recordedJob) end(hosts int, failed ...int) {
+	rj.t.Helper()
+	rj.finish()
+	rj.ended(hosts, failed...)
+}
+
+// ended is end where the workers end by themselves.
+func (rj *recordedJob) ended(hosts int, failed ...int) {
+	rj.t.Helper()
+	for m, p := range rj.nodes {
+		if code := p.end(); (code != 0) != slices.Contains(failed, m+1) {
+			rj.t.Errorf("machine %d: exit code %d", m+1, code)
+		}
+	}
+	histories, err := filepath.Glob(rj.dir + "/history*")
+	if err != nil {
+		rj.t.Fatal(err)
+	}
+	histories = slices.DeleteFunc(histories, func(path string) bool { // of one that has only stood by
+		return len(testkit.ReadFile(rj.t, path)) == 0
+	})
+	if len(histories) != hosts {
+		rj.t.Errorf("%d nodes have hosted, want %d", len(histories), hosts)
+	}
+	code, stdout, stderr := execute(rj.t, append([]string{"audit"}, histories...)...)
+	if rj.t.Log(stdout); code != run.ExitOK {
+		rj.t.Errorf("the histories: code %d, %s", code, stderr)
+	}
+}
+
+// started returns how many workers have said where they stand since the last look. It is
+// for the end, when all that was said is in the pipe.
+func (rj *recordedJob) started() (workers int) {
+	rj.t.Helper()
+	if _, err := rj.pipe.WriteString("end\n"); err != nil {
+		rj.t.Fatal(err)
+	}
+	for rj.readLine() != "end" {
+		workers++
+	}
+	return workers
+}
+
+// localJob is a recordedJob on this machine. Its lease is long enough for a loaded machine to
+// do within a part of it what a test waits for.
+type localJob struct {
+	*recordedJob
+	endpoint string
+	options  []string
+	conf     string // more of --rdzv-conf
+}
+
+const silenceLease = 4 * time.Second
+
+// newLocalJob starts a job of so many nodes, and waits until as many voters as there can be
+// elect a host if it falls silent.
+func newLocalJob(t *testing.T, nodes int, options ...string) *localJob {
+	t.Helper()
+	j := &localJob{recordedJob: &recordedJob{harness: newHarness(t)}, endpoint: "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t)), options: options}
+	j.grow(nodes)
+	return j
+}
+
+// grow starts the nodes of the job one after the other.
+func (lj *localJob) grow(nodes int) {
+	lj.t.Helper()
+	for m := 1; m <= nodes; m++ {
+		lj.add("1:" + strconv.Itoa(nodes))
+		lj.readRound(m)
+	}
+	voters := 0
+	switch {
+	case lj.conf != "": // quorum=0
+	case nodes > 4:
+		voters = 4
+	case nodes > 2:
+		voters = 2
+	}
+	lj.awaitVoters(voters)
+}
+
+// add starts one node more.
+func (lj *localJob) add(nnodes string, options ...string) *nodeProcess {
+	lj.t.Helper()
+	args := append([]string{"--nnodes=" + nnodes, "--rdzv-endpoint=" + lj.endpoint,
+		"--rdzv-conf=last_call_timeout=0.1,admit_delay=0.1,reconnect_grace=0.3,lease_timeout=" + strconv.FormatFloat(silenceLease.Seconds(), 'g', -1, 64) +
+			",record=" + lj.dir + "/history" + lj.conf}, lj.options...)
+	p := lj.command(printPlacement, append(args, options...)...)
+	lj.nodes = append(lj.nodes, p)
+	lj.launch(len(lj.nodes), p)
+	return p
+}
+
+// awaitVoters waits until the host hears so many voters, and each standby is connected to those
+// before it.
+func (lj *localJob) awaitVoters(voters int) {
+	t := lj.t
+	t.Helper()
+	var standbys []control.StandbyStatus
+	testkit.Eventually(t, strconv.Itoa(voters)+" nodes vote", func() bool {
+		s := lj.succession(lj.endpoint)
+		if s == nil || len(s.Voters) != voters || len(s.Standbys) != len(lj.nodes)-1 {
+			return false
+		}
+		standbys = s.Standbys
+		return !slices.ContainsFunc(s.Voters, func(v control.VoterStatus) bool { return !v.Reachable })
+	})
+	for _, s := range standbys {
+		testkit.Eventually(t, "each standby is connected to all others", func() bool {
+			own := lj.succession(s.Address)
+			return own != nil && len(own.Voters) == voters && !slices.ContainsFunc(own.Standbys, func(o control.StandbyStatus) bool {
+				return !o.Connected && o.Node != s.Node
+			})
+		})
+	}
+}
+
+// succession is what the server at an address says of the group; nil: it does not answer.
+func (lj *localJob) succession(addr string) *control.SuccessionStatus {
+	return successionOf(lj.harness, addr, func(c *exec.Cmd) *exec.Cmd { return c })
+}
+
+func successionOf(h *harness, addr string, on func(c *exec.Cmd) *exec.Cmd) *control.SuccessionStatus {
+	c := exec.Command(os.Args[0], "status", "--json", addr)
+	c.Env = append([]string{asCommand + "=1"}, h.env...)
+	out, err := on(c).Output()
+	var st control.Status
+	if err != nil || json.Unmarshal(out, &st) != nil || st.Server == nil {
+		return nil // it does not listen yet
+	}
+	return st.Server.Succession
+}
+
+// What a node says that was elected, and one whose host is another now.
+const (
+	wasElected    = "this node was elected and hosts now"
+	hostsNoLonger = "this process does not host the control plane any more"
+)
+
+// awaitElected waits until one of the machines' nodes was elected, and returns its machine.
+func (rj *recordedJob) awaitElected(machines ...int) (elected int) {
+	rj.t.Helper()
+	testkit.Eventually(rj.t, "another node is elected", func() bool {
+		i := slices.IndexFunc(machines, func(m int) bool { return rj.told(m, wasElected) })
+		if i >= 0 {
+			elected = machines[i]
+		}
+		return i >= 0
+	})
+	return elected
+}
+
+// wantElections checks how many elections were won.
+func (rj *recordedJob) wantElections(n int) {
+	rj.t.Helper()
+	got := 0
+	for m := range rj.nodes {
+		got += strings.Count(string(testkit.ReadFile(rj.t, rj.logOf(m+1))), wasElected)
+	}
+	if got != n {
+		rj.t.Errorf("%d elections, want %d", got, n)
+	}
+}
+
+// TestSilencePause: the host's process is stopped for a part of a lease that is too short for
+// an election: nothing happens.
+func TestSilencePause(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{3, 5} {
+		t.Run(strconv.Itoa(nodes), func(t *testing.T) {
+			t.Parallel()
+			j := newLocalJob(t, nodes)
+			for _, part := range []time.Duration{10, 5, 3} { // of a lease: what is tested
+				j.signal(syscall.SIGSTOP, 1)
+				time.Sleep(silenceLease / part)
+				j.signal(syscall.SIGCONT, 1)
+				time.Sleep(silenceLease / 4)
+			}
+			j.end(1)
+			j.wantElections(0)
+			if n := j.started(); n > 0 {
+				t.Errorf("%d workers were started", n)
+			}
+		})
+	}
+}
+
+// TestSilenceWithinALease: the host is stopped until another one is elected, and no longer: no
+// worker is started again, and the old host is a node of the new one.
+func TestSilenceWithinALease(t *testing.T) {
+	t.Parallel()
+	for name, secured := range map[string]bool{"open": false, "token and TLS": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := &localJob{recordedJob: &recordedJob{harness: newHarness(t)}, endpoint: "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t))}
+			if secured { // TLS comes with the token
+				j.env = []string{params.EnvTokenFile + "=" + testkit.TokenFile(t, "correct horse battery staple, and more")}
+			}
+			j.grow(3)
+			j.signal(syscall.SIGSTOP, 1)
+			j.awaitElected(2, 3)
+			j.signal(syscall.SIGCONT, 1)
+			j.await(1, hostsNoLonger)
+			j.await(1, "hosts the control plane now")
+			time.Sleep(silenceLease) // in which a seat that was given up would show
+			j.end(2)
+			j.wantElections(1)
+			if n := j.started(); n > 0 {
+				t.Errorf("%d workers were started", n)
+			}
+		})
+	}
+}
+
+// TestSilenceBeyondALease: the host is stopped until the others are in a round without it,
+// and for two leases more. It is a node of the next one when it goes on.
+func TestSilenceBeyondALease(t *testing.T) {
+	t.Parallel()
+	for name, longer := range map[string]time.Duration{"just": 0, "long": 2 * silenceLease} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			j := newLocalJob(t, 3)
+			j.signal(syscall.SIGSTOP, 1)
+			j.readRound(2)
+			time.Sleep(longer) // what is tested
+			j.signal(syscall.SIGCONT, 1)
+			j.readRound(3)
+			j.end(2)
+			j.wantElections(1)
+		})
+	}
+}
+
+// TestSilenceForGood: the host, and one of five voters with it, never goes on before the job
+// ends: the others are in the next round, and end well. What wakes up then ends, too.
+func TestSilenceForGood(t *testing.T) {
+	t.Parallel()
+	for _, test := range []struct {
+		nodes  int
+		silent []int
+	}{{3, []int{1}}, {5, []int{1}}, {5, []int{1, 2}}, {5, []int{1, 4}}, {8, []int{1}}} {
+		t.Run(fmt.Sprintf("%d of %d", len(test.silent), test.nodes), func(t *testing.T) {
+			if test.nodes == 5 && !long && test.silent[len(test.silent)-1] == 4 || test.nodes > 5 && !long {
+				t.Skip("make test-long")
+			}
+			t.Parallel()
+			j := newLocalJob(t, test.nodes)
+			j.signal(syscall.SIGSTOP, test.silent...)
+			j.readRound(test.nodes - len(test.silent))
+			j.finish()
+			for m, p := range j.nodes {
+				if slices.Contains(test.silent, m+1) {
+					continue
+				}
+				if code := p.end(); code != 0 {
+					t.Errorf("machine %d: exit code %d", m+1, code)
+				}
+			}
+			j.wantElections(1)
+			j.signal(syscall.SIGKILL, test.silent...)
+		})
+	}
+}
+
+// TestSilenceOfTwoVoters: of three voters two are silent, the host among them or not. Nobody
+// hosts, or the host says nothing; workers run. With one back it goes on.
+func TestSilenceOfTwoVoters(t *testing.T) {
+	t.Parallel()
+	t.Run("the host and a standby", func(t *testing.T) {
+		t.Parallel()
+		j := newLocalJob(t, 3)
+		j.signal(syscall.SIGSTOP, 1, 2)
+		j.await(3, "lost the control plane")
+		time.Sleep(2 * silenceLease) // what is tested
+		j.wantElections(0)
+		j.signal(syscall.SIGCONT, 2)
+		j.readRound(2)
+		j.signal(syscall.SIGCONT, 1)
+		j.readRound(3)
+		j.end(2)
+		j.wantElections(1)
+	})
+	t.Run("both standbys", func(t *testing.T) {
+		t.Parallel()
+		j := newLocalJob(t, 3)
+		j.signal(syscall.SIGSTOP, 2, 3)
+		testkit.Eventually(t, "the host has no majority", func() bool {
+			s := j.succession(j.endpoint)
+			return s != nil && s.Majority != nil && !*s.Majority && strings.Contains(s.Missing, "1 of 3 voters reachable")
+		})
+		for _, command := range [][]string{{"close", "--reason=x"}} {
+			code, _, stderr := execute(t, append([]string{"admin", command[0], j.endpoint}, command[1:]...)...)
+			if code == 0 || !strings.Contains(stderr, "no majority: 1 of 3 voters reachable") {
+				t.Errorf("admin %v: code %d, %s", command, code, stderr)
+			}
+		}
+		time.Sleep(2 * silenceLease) // what is tested
+		j.signal(syscall.SIGCONT, 3)
+		testkit.Eventually(t, "the host has a majority", func() bool {
+			s := j.succession(j.endpoint)
+			return s != nil && (s.Majority == nil || *s.Majority)
+		})
+		j.signal(syscall.SIGCONT, 2)
+		j.finish()
+		for _, p := range j.nodes {
+			p.end()
+		}
+		j.wantElections(0)
+	})
+}
+
+// TestSilenceOfAVoterAndAKill: the host is killed and one of two standbys is silent. The other
+// waits for it, says so, and they go on together.
+func TestSilenceOfAVoterAndAKill(t *testing.T) {
+	t.Parallel()
+	for silent := 2; silent <= 3; silent++ {
+		t.Run("machine "+strconv.Itoa(silent), func(t *testing.T) {
+			t.Parallel()
+			j := newLocalJob(t, 3)
+			j.signal(syscall.SIGSTOP, silent)
+			j.signal(syscall.SIGKILL, 1)
+			j.nodes[0].end()
+			other := 5 - silent
+			j.await(other, "this node stands for election; it waits for the votes of")
+			time.Sleep(silenceLease) // in which it must not host
+			if j.told(other, "hosts now") {
+				t.Error("a node hosts without a majority")
+			}
+			j.signal(syscall.SIGCONT, silent)
+			j.readRound(2)
+			j.end(2, 1)
+		})
+	}
+}
+
+// TestSilenceAndChainOfKills: whoever hosts is killed, again and again, each when the round has
+// all that are left and the dead are out of the vote.
+func TestSilenceAndChainOfKills(t *testing.T) {
+	t.Parallel()
+	for _, nodes := range []int{3, 5} {
+		t.Run(strconv.Itoa(nodes), func(t *testing.T) {
+			t.Parallel()
+			j := newLocalJob(t, nodes)
+			alive := make([]int, nodes)
+			for i := range alive {
+				alive[i] = i + 1
+			}
+			host := 1
+			for len(alive) > 1 {
+				j.signal(syscall.SIGKILL, host)
+				j.nodes[host-1].end()
+				alive = slices.DeleteFunc(alive, func(m int) bool { return m == host })
+				j.readRound(len(alive))
+				host = 0
+				testkit.Eventually(t, "one of the others hosts", func() bool {
+					i := slices.IndexFunc(alive, func(m int) bool { return j.told(m, "this node hosts now") })
+					if i >= 0 {
+						host = alive[i]
+					}
+					return i >= 0
+				})
+			}
+			j.finish()
+			if code := j.nodes[host-1].end(); code != 0 {
+				t.Errorf("machine %d: exit code %d", host, code)
+			}
+			j.wantElections(0)
+		})
+	}
+}
+
+// TestQuorumOption: with quorum=0 on all nodes nobody votes, as before the vote; on one of them
+// it is refused.
+func TestQuorumOption(t *testing.T) {
+	t.Parallel()
+	t.Run("all", func(t *testing.T) {
+		t.Parallel()
+		j := &localJob{recordedJob: &recordedJob{harness: newHarness(t)}, endpoint: "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t)), conf: ",quorum=0"}
+		j.grow(3)
+		j.signal(syscall.SIGSTOP, 2, 3)
+		j.readRound(1)
+		j.signal(syscall.SIGCONT, 2, 3)
+		j.readRound(3)
+		j.end(1)
+		j.wantElections(0)
+	})
+	t.Run("one", func(t *testing.T) {
+		t.Parallel()
+		j := newLocalJob(t, 2)
+		j.conf = ",quorum=0"
+		if code := j.add("1:2").end(); code != 1 || !j.told(3, "quorum=0") {
+			t.Errorf("exit code %d", code)
+		}
+		j.end(1, 3)
+	})
+}
