@@ -16,7 +16,6 @@ import (
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
 	"rallypoint/agent/progress"
-	"rallypoint/agent/question"
 	"rallypoint/agent/telemetry"
 	"rallypoint/agent/watchdog"
 	"rallypoint/core/rendezvous"
@@ -68,7 +67,6 @@ type Agent struct {
 	hangs      training.HangDetector
 	failed     training.Failure // by which a round of the job has ended last, but for its age
 	failedAt   time.Time
-	heard      question.Heard
 	culprit    culprit
 	hangLimit  atomic.Int64   // of hangs, in nanoseconds, for other goroutines; 0: the job is not judged
 	changed    progress.Cause // why the last attempt is over

@@ -39,7 +39,7 @@ func (a *Agent) answerQuestions(t *attempt, w *hangWatch) (stop func()) {
 			return
 		}
 		defer func() { _ = s.Close() }()
-		question.Answer(ctx, s, group, &a.heard, func(ctx context.Context, q question.Question) []byte { return a.answer(ctx, t, w, s, q) })
+		question.Answer(ctx, s, group, func(ctx context.Context, q question.Question) []byte { return a.answer(ctx, t, w, s, q) })
 		answering()
 		t.followers.wait()
 	})

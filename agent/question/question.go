@@ -30,21 +30,10 @@ type Question struct {
 	Text   []byte // the rest, which may be anything: workers can write into the store, too
 }
 
-// Heard is up to which question a node has heard all; the zero value: none.
-type Heard struct {
-	number int64
-	text   string // which no other question has
-}
-
 // Answer hands all questions in the store of a round to the node of that rank until ctx ends,
-// one after the other; nil answers nothing. Where the store is that of the last call, Answer
-// continues after those that heard has; in another store it begins with the first.
-func Answer(ctx context.Context, s store.Store, group int, heard *Heard, answer func(context.Context, Question) []byte) {
-	if heard.number > 0 && !heard.isIn(ctx, s) {
-		*heard = Heard{}
-	}
-	for ctx.Err() == nil {
-		number := heard.number + 1
+// one after the other, also those that were asked before the node came; nil answers nothing.
+func Answer(ctx context.Context, s store.Store, group int, answer func(context.Context, Question) []byte) {
+	for number := int64(1); ctx.Err() == nil; {
 		text, err := s.Get(ctx, questionKey(number))
 		if err != nil {
 			backoff.Sleep(ctx, time.Second)
@@ -53,28 +42,16 @@ func Answer(ctx context.Context, s store.Store, group int, heard *Heard, answer 
 		if ctx.Err() != nil {
 			return
 		}
-		*heard = Heard{number, string(text)}
 		kind, text, _ := bytes.Cut(text, []byte(" "))
 		_, text, _ = bytes.Cut(text, []byte(" "))
-		told := answer(ctx, Question{number, string(kind), text})
-		if told == nil {
-			continue
+		if told := answer(ctx, Question{number, string(kind), text}); told != nil {
+			if ctx.Err() == nil {
+				_ = s.Set(ctx, answerKey(number, group), told)
+			}
+			backoff.Sleep(ctx, rest)
 		}
-		if ctx.Err() == nil {
-			_ = s.Set(ctx, answerKey(number, group), told)
-		}
-		backoff.Sleep(ctx, rest)
+		number++
 	}
-}
-
-// isIn reports whether the store has the last question that was heard.
-func (h *Heard) isIn(ctx context.Context, s store.Store) bool {
-	there, err := s.Check(ctx, []string{questionKey(h.number)})
-	if err != nil || !there {
-		return false
-	}
-	text, err := s.Get(ctx, questionKey(h.number))
-	return err == nil && string(text) == h.text
 }
 
 // rest is the least time between two answers of an agent, whoever asks.

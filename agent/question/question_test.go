@@ -1,6 +1,7 @@
 package question
 
 import (
+	"bytes"
 	"context"
 	"strconv"
 	"testing"
@@ -24,45 +25,46 @@ func TestQuestionsAreNumberedWithoutGaps(t *testing.T) {
 	}
 }
 
-// TestAnswersGoOn: in a store that stays, what an earlier round has asked and told is over; in
-// another store the numbers begin again, and what was asked there before is heard.
-func TestAnswersGoOn(t *testing.T) {
-	stays := store.NewMemory(store.NewEngine(store.Limits{}))
-	defer stays.Close()
-	fresh := store.NewMemory(store.NewEngine(store.Limits{}))
-	defer fresh.Close()
+// TestAnAgentThatComesLateAnswers: what was asked and told in a round's store before a node has
+// connected to it is answered and heard, in order, and so is what comes after.
+func TestAnAgentThatComesLateAnswers(t *testing.T) {
+	s := store.NewMemory(store.NewEngine(store.Limits{}))
+	defer s.Close()
 	within := testkit.Within(t, testkit.Patience)
-	for _, text := range []string{"a", "b", "c", "d"} {
-		testkit.Must(Tell(within, fresh, "tell", []byte(text)))(t)
-	}
-	var at Heard
-	for i, s := range []store.Store{stays, stays, fresh} {
+	serve := func(group int) (heard chan string) {
+		heard = make(chan string, 8)
 		ctx, cancel := context.WithCancel(within)
-		heard := make(chan string, 8)
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			Answer(ctx, s, 0, &at, func(_ context.Context, q Question) []byte {
+			Answer(ctx, s, group, func(_ context.Context, q Question) []byte {
 				heard <- q.Kind + string(q.Text)
 				if q.Kind == "ask" {
-					return []byte("answer")
+					return []byte(strconv.Itoa(group))
 				}
 				return nil
 			})
 		}()
-		if s == fresh {
-			for _, want := range []string{"tella", "tellb", "tellc", "telld"} {
-				testkit.Equal(t, <-heard, want)
-			}
-		}
-		testkit.Must(Tell(ctx, s, "tell", []byte(strconv.Itoa(i))))(t)
-		testkit.Equal(t, <-heard, "tell"+strconv.Itoa(i))
-		_, answers, err := Ask(ctx, s, 1, "ask", nil, testkit.Patience)
-		testkit.Check(t, err)
-		testkit.Equal(t, string(answers[0]), "answer")
-		testkit.Equal(t, <-heard, "ask")
-		cancel()
-		<-ended
-		testkit.Equal(t, at.number, []int64{2, 4, 6}[i])
+		t.Cleanup(func() { cancel(); <-ended })
+		return heard
 	}
+	early := serve(0)
+	testkit.Must(Tell(within, s, "tell", []byte("a")))(t)
+	asked := make(chan [][]byte)
+	go func() {
+		_, answers, err := Ask(within, s, 2, "ask", nil, testkit.Patience)
+		if err != nil {
+			t.Error(err)
+		}
+		asked <- answers
+	}()
+	testkit.Equal(t, <-early, "tella")
+	testkit.Equal(t, <-early, "ask")
+	late := serve(1) // while the question waits for it
+	testkit.Equal(t, <-late, "tella")
+	testkit.Equal(t, <-late, "ask")
+	testkit.Equal(t, string(bytes.Join(<-asked, []byte(" "))), "0 1")
+	testkit.Must(Tell(within, s, "tell", []byte("b")))(t)
+	testkit.Equal(t, <-late, "tellb")
+	testkit.Equal(t, <-early, "tellb")
 }
