@@ -311,7 +311,7 @@ func (ds *directives) status() (standing []DirectiveStatus, away []DrainedStatus
 			Phase: DirectiveWaiting, Step: -1,
 		}
 		if ds.round.agreement.phase != phaseWaiting {
-			ds.agreementStatus(d, &s)
+			ds.agreementStatus(&s)
 		}
 		standing = append(standing, s)
 	}
@@ -376,8 +376,8 @@ func (ds *directives) report(n *node, r DirectiveReport) {
 	}
 }
 
-// agreementStatus says how far a directive is in the running round.
-func (ds *directives) agreementStatus(d *directive, s *DirectiveStatus) {
+// agreementStatus says how far the directive that stands is in the running round.
+func (ds *directives) agreementStatus(s *DirectiveStatus) {
 	s.Members = ds.round.awaited()
 	switch ds.round.agreement.phase {
 	case phaseAsking:

@@ -94,8 +94,8 @@ func TestARunWithoutAnIDBeginsAgainAtOnce(t *testing.T) {
 				welcome, ok := e.(Welcome)
 				told = told || ok && strings.Contains(welcome.Update.Reason, "begins again; it was closed by a")
 			}
-			if m.IsClosed() || !said || !told {
-				t.Errorf("closed: %v; it was said that it begins again: %v; the node was told: %v", m.IsClosed(), said, told)
+			if m.closed != nil || !said || !told {
+				t.Errorf("closed: %v; it was said that it begins again: %v; the node was told: %v", m.closed != nil, said, told)
 			}
 		})
 	}

@@ -158,9 +158,6 @@ func (m *Machine) Begun() bool {
 	return m.round.highest() > 0 || m.closed != nil || m.directives.standing != nil || len(m.directives.past)+len(m.directives.drained) > 0
 }
 
-// IsClosed reports whether the run was closed.
-func (m *Machine) IsClosed() bool { return m.closed != nil }
-
 // view is what the updates of running members follow from. Updates are computed
 // only when it changes, so that an event costs no work per member.
 type view struct {

@@ -308,7 +308,7 @@ func TestForwarderResets(t *testing.T) {
 			b := make([]byte, 1)
 			_, _ = io.ReadFull(c, b)
 			if b[0] == 'x' { // as a process that is killed
-				closeRaw(c, true)
+				closeRaw(c)
 				return
 			}
 			_, _ = c.Write(b)
@@ -333,7 +333,7 @@ func TestForwarderResets(t *testing.T) {
 		if _, err := io.ReadFull(c, make([]byte, 1)); err != nil {
 			t.Fatal(err)
 		}
-		closeRaw(c, true)
+		closeRaw(c)
 		if err := <-ended; !errors.Is(err, syscall.ECONNRESET) {
 			t.Errorf("the store's end of a worker that broke off: %v", err)
 		}

@@ -31,7 +31,7 @@ func newLink(worker *net.TCPConn) *link {
 // cut resets the worker's connection, unless a loop carries it.
 func (l *link) cut() {
 	if worker := l.worker.Swap(nil); worker != nil {
-		closeRaw(worker, true)
+		closeRaw(worker)
 	}
 }
 
@@ -50,15 +50,15 @@ type carrier struct {
 func (c *carrier) carry(k *link, store Conn, gone func()) error {
 	worker, raw := k.worker.Swap(nil), below(store)
 	if worker == nil {
-		closeRaw(raw, true)
+		closeRaw(raw)
 		return net.ErrClosed
 	}
 	k.gone = gone
 	k.ends[0] = end{link: k, other: &k.ends[1], fd: -1}
 	k.ends[1] = end{link: k, other: &k.ends[0], fd: -1}
 	if err := c.take(k, worker, store, raw); err != nil {
-		closeRaw(worker, true)
-		closeRaw(raw, true)
+		closeRaw(worker)
+		closeRaw(raw)
 		for i := range k.ends {
 			if fd := k.ends[i].fd; fd >= 0 {
 				closeFD(fd, true)
@@ -125,11 +125,11 @@ func (c *carrier) stop() {
 	}
 }
 
-// closeRaw closes a connection without another word. The end of a TLS connection is its
+// closeRaw resets a connection without another word. The end of a TLS connection is its
 // close_notify; sending it here might wait.
-func closeRaw(c net.Conn, reset bool) {
+func closeRaw(c net.Conn) {
 	c = below(c)
-	if tcp, ok := c.(*net.TCPConn); ok && reset {
+	if tcp, ok := c.(*net.TCPConn); ok {
 		_ = tcp.SetLinger(0)
 	}
 	_ = c.Close()

@@ -52,7 +52,7 @@ func (s side) send(c Conn, r *rand.Rand) error {
 		}
 	}
 	if s.breaks {
-		closeRaw(c, true)
+		closeRaw(c)
 		return nil
 	}
 	return c.CloseWrite()

@@ -190,7 +190,7 @@ func TestForwarderOfASilentReset(t *testing.T) {
 					}
 				}()
 				<-filled
-				closeRaw(c, true)
+				closeRaw(c)
 			}
 		}), func(o *Options) {
 			o.Accept = admitting(func(c net.Conn) error { return c.(*net.TCPConn).SetWriteBuffer(1) })
@@ -199,7 +199,7 @@ func TestForwarderOfASilentReset(t *testing.T) {
 		_, _ = io.WriteString(c, "e")
 		testkit.Check(t, c.CloseWrite())
 		<-ended
-		closeRaw(c, true)
+		closeRaw(c)
 		testkit.Eventually(t, "the link of a worker that has broken off behind its end is cut", func() bool { return f.open() == 0 })
 		close(next)
 		c = worker(t, f.Addr())

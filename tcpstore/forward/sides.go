@@ -69,7 +69,7 @@ func (s *Sides) Take(conn Conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		closeRaw(conn, true)
+		closeRaw(conn)
 		return
 	}
 	s.conns[conn] = struct{}{}
@@ -77,11 +77,11 @@ func (s *Sides) Take(conn Conn) {
 		port, program, err := s.reach(conn)
 		switch mine := s.claim(conn); {
 		case !mine && err == nil:
-			closeRaw(program, true)
+			closeRaw(program)
 		case err == nil:
 			err = s.carrier.carry(newLink(program), conn, func() {})
 		case mine:
-			closeRaw(conn, true)
+			closeRaw(conn)
 		}
 		if err == nil || s.life.Err() != nil {
 			return
@@ -123,7 +123,7 @@ func (s *Sides) reach(conn Conn) (port int, program *net.TCPConn, err error) {
 		return port, nil, err
 	}
 	if err := s.admit(ctx, c); err != nil {
-		closeRaw(c, true)
+		closeRaw(c)
 		return port, nil, err
 	}
 	return port, c.(*net.TCPConn), nil
@@ -154,7 +154,7 @@ func (s *Sides) Close() {
 	s.closed = true
 	s.stop()
 	for conn := range s.conns {
-		closeRaw(conn, true)
+		closeRaw(conn)
 	}
 	clear(s.conns)
 	s.mu.Unlock()
