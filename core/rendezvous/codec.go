@@ -225,17 +225,10 @@ func packDirectiveReports(p *pack.Packer, list []DirectiveReport) {
 	}
 }
 
-func unpackDirectiveReports(u *pack.Unpacker) (list []DirectiveReport) {
-	for i := range u.Each() {
-		if i == MaxDirectiveReports {
-			u.Fail("more than %d reports of directives", MaxDirectiveReports)
-			break
-		}
-		u.Open()
-		list = append(list, DirectiveReport{ID: u.Text(MaxNameLen), Step: u.Int64(), Saved: u.Bool()})
-		u.Close()
-	}
-	return list
+func unpackDirectiveReports(u *pack.Unpacker) []DirectiveReport {
+	return pack.Lists(u, MaxDirectiveReports, func() DirectiveReport {
+		return DirectiveReport{ID: u.Text(MaxNameLen), Step: u.Int64(), Saved: u.Bool()}
+	})
 }
 
 // packRoundStop writes an announced stop; none is nil.

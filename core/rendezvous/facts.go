@@ -286,25 +286,13 @@ func packDirectiveFacts(p *pack.Packer, f DirectiveFacts) {
 func unpackDirectiveFacts(u *pack.Unpacker) (f DirectiveFacts) {
 	if u.Open() > 0 {
 		f.Seq, f.Target = u.Uint(), u.Int()
-		for i := range u.Each() {
-			if i == manyStanding {
-				u.Fail("more than %d directives", manyStanding)
-				break
-			}
-			u.Open()
-			f.Standing = append(f.Standing, StandingFact{Direct: unpackDirect(u), Round: u.Uint(), Step: u.Int64()})
-			u.Close()
-		}
+		f.Standing = pack.Lists(u, manyStanding, func() StandingFact {
+			return StandingFact{Direct: unpackDirect(u), Round: u.Uint(), Step: u.Int64()}
+		})
 		f.Ended = u.Texts(maxEndedFacts, MaxNameLen)
-		for i := range u.Each() {
-			if i == maxDirectiveFacts {
-				u.Fail("too many drained nodes")
-				break
-			}
-			u.Open()
-			f.Drained = append(f.Drained, DrainedFact{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), For: u.Duration(), Cause: DrainCause(u.Int()), Cordoned: u.Bool()})
-			u.Close()
-		}
+		f.Drained = pack.Lists(u, maxDirectiveFacts, func() DrainedFact {
+			return DrainedFact{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), For: u.Duration(), Cause: DrainCause(u.Int()), Cordoned: u.Bool()}
+		})
 		f.EndedRound = u.Uint()
 	}
 	u.Close()

@@ -123,6 +123,20 @@ func (u *Unpacker) Each() iter.Seq[int] {
 	}
 }
 
+// Lists reads a list of lists, at most so many; read reads the values of one.
+func Lists[T any](u *Unpacker, most int, read func() T) (all []T) {
+	for i := range u.Each() {
+		if i == most {
+			u.Fail("a list of more than %d lists", most)
+			break
+		}
+		u.Open()
+		all = append(all, read())
+		u.Close()
+	}
+	return all
+}
+
 // skip passes over one value. The decoder's own Skip recurses as deep as the
 // peer likes.
 func (u *Unpacker) skip(depth int) {
