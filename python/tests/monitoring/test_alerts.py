@@ -60,6 +60,15 @@ def hanging(ages: str, running: str) -> Series:
     )
 
 
+def voting(hosting: str, voters: str, majority: str) -> Series:
+    """A node that hosts, or does not: voters beside it, and whether it hears a majority."""
+    return (
+        series("rallypoint_hosting", hosting)
+        | series("rallypoint_voters", voters)
+        | series("rallypoint_majority", majority)
+    )
+
+
 def hosted(hosting: str, standbys: str, running: str) -> Series:
     """A node that hosts, or does not: nodes that stand by, and that run."""
     return (
@@ -209,6 +218,18 @@ CASES = {
         summary="The job of host0:29400 has lost 3 hosts within an hour",
         # Two at once, just after it was first looked at; a standby that comes to an old job.
         silent=(series(TERM, "1 3x60"), series(TERM, "9x60"), series(TERM, "1x40 2x40 3x40 4x40")),
+    ),
+    "RallypointNoMajority": Case(
+        voting("1x40", "2x40", "1x4 0x10 1x20"),
+        at=6,
+        over=17,
+        summary="The host at host0:29400 hears no majority of its voters",
+        silent=(
+            # One missed look; nobody votes; one that stands by.
+            voting("1x40", "2x40", "1x4 0 1x30"),
+            voting("1x40", "0x40", "0x40"),
+            voting("0x40", "2x40", "0x40"),
+        ),
     ),
     "RallypointNoStandby": Case(
         hosted("1x20", "2x4 0x20", "3x20"),
