@@ -46,6 +46,7 @@ type Group struct {
 	certain   bool             // target hosts, as far as is known
 	list      []wire.StandbyNode
 	before    []wire.StandbyNode // the list of the host before
+	parted    []wire.StandbyNode // of a host: voters that are not in the list
 	why       string             // why this node does not stand by though it was asked to
 	links     map[*Link]struct{}
 	takeover  Takeover
@@ -112,7 +113,7 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	default:
 		g.vote.ballot.Lead(term, g.vote.now())
 	}
-	g.before = g.list
+	g.before, g.parted = g.list, g.list
 	g.hosting, g.round = true, false
 	g.target = wire.Redirect{Group: g.target.Group, Term: term, Host: g.self, Node: g.node}
 	t := &g.takeover
@@ -304,8 +305,23 @@ func (g *Group) SetList(list []wire.StandbyNode) {
 	if len(list) == 0 && !g.hosting {
 		return
 	}
+	if g.hosting {
+		g.parted = g.partedLocked(append(slices.Clone(g.list), g.parted...), list)
+	}
 	g.list = list
 	g.wakeLocked()
+}
+
+// partedLocked returns those that vote and are not in a list, once each.
+func (g *Group) partedLocked(from, list []wire.StandbyNode) (parted []wire.StandbyNode) {
+	seen := slices.Clone(list)
+	for _, s := range from {
+		listed := slices.ContainsFunc(seen, func(t wire.StandbyNode) bool { return t.Node == s.Node })
+		if s.Node != g.node && !listed && g.vote.ballot.Accepted().Voters.Has(g.vote.names[s.Node]) {
+			parted, seen = append(parted, s), append(seen, s)
+		}
+	}
+	return parted
 }
 
 // Passed returns where the other standbys of the host before listen: one of them may have
@@ -335,20 +351,13 @@ func (g *Group) stoodAt(node string, remote netip.Addr) string {
 }
 
 // Wanted returns the standbys to which this process keeps a connection: as the host to all, and to
-// voters that have not come to it yet, since nothing is said to them without a majority; as a
-// standby to those that succeed before it.
+// voters that have not come to it yet or have left the run, since without a majority none of them
+// is told so; as a standby to those that succeed before it.
 func (g *Group) Wanted() []wire.StandbyNode {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.hosting && !g.noQuorum {
-		wanted := slices.Clone(g.list)
-		for _, s := range g.before {
-			listed := slices.ContainsFunc(wanted, func(t wire.StandbyNode) bool { return t.Node == s.Node })
-			if votes := g.vote.ballot.Accepted().Voters.Has(g.vote.names[s.Node]); votes && !listed && s.Node != g.node {
-				wanted = append(wanted, s)
-			}
-		}
-		return wanted
+		return append(slices.Clone(g.list), g.partedLocked(g.parted, g.list)...)
 	}
 	if own := g.placeLocked(); own > 0 && !g.hosting {
 		return slices.Clone(g.list[:own])
