@@ -326,7 +326,7 @@ func (s *Server) Transfer(ctx context.Context) bool {
 	}
 	r.mu.Lock()
 	ended := r.gone || r.broken != nil || r.stats.census.Ended != "" && r.stats.census.Ended != "closed"
-	session, out, _ := r.standbys.First()
+	session, out, node := r.standbys.First()
 	r.mu.Unlock()
 	mine := g.Standing()
 	if ended || out == nil || !succession.Believable(mine.Term+1) {
@@ -337,13 +337,17 @@ func (s *Server) Transfer(ctx context.Context) bool {
 	t.term, t.to, t.done = mine.Term+1, session, make(chan wire.Redirect, 1)
 	done := t.done
 	t.mu.Unlock()
-	if !out.Send(wire.Transfer{Group: mine.Group, Term: mine.Term + 1}) {
-		return false
-	}
 	patience := time.NewTimer(transferPatience)
 	defer patience.Stop()
+	defer g.KeepOn()
+	asked := false
 	for {
 		changed := g.Changed()
+		if !asked && g.HandOn(node) {
+			if asked = out.Send(wire.Transfer{Group: mine.Group, Term: mine.Term + 1}); !asked {
+				return false
+			}
+		}
 		if !g.Hosting() { // it was elected, and its word of that came first
 			s.awaitSentOn()
 			return true

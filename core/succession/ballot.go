@@ -110,6 +110,7 @@ type Ballot struct {
 	since     uint64         // the number from which the voters are as they are
 	confirmed uint64
 	wish      []Voter
+	hands     Voter // it is asked to host
 	elections uint64
 
 	out []Message
@@ -139,9 +140,9 @@ func (b *Ballot) Lead(term uint64, now time.Duration) {
 }
 
 // Propose gives the voters another value. The result is the number that Confirmed reaches when
-// a majority has accepted it; 0: this process does not host.
+// a majority has accepted it; 0: this process does not host, or hands on.
 func (b *Ballot) Propose(value []byte, now time.Duration) (number uint64) {
-	if b.role != leads {
+	if b.role != leads || b.hands != "" {
 		return 0
 	}
 	b.write(Entry{Voters: b.accepted.Voters, Value: value}, now)
@@ -214,6 +215,20 @@ func (b *Ballot) Stand(asked bool, now time.Duration) bool {
 	b.stand(now)
 	return true
 }
+
+// HandOn has this host write nothing more until KeepOn, so that another voter, which it asks to
+// stand, can be elected. It reports false, and changes nothing, while that one has not accepted
+// all, or a change of voters is under way.
+func (b *Ballot) HandOn(to Voter) bool {
+	if b.role != leads || b.accepted.Voters.changing() || b.peers[to].reached < b.accepted.Number {
+		return false
+	}
+	b.hands = to
+	return true
+}
+
+// KeepOn ends HandOn: this host goes on.
+func (b *Ballot) KeepOn() { b.hands = "" }
 
 // HostEnded notes that the host's side has ended its connection to this process, which grants
 // its vote from now on to another one that asks.
@@ -350,7 +365,7 @@ func (b *Ballot) askedForVote(m Message, now time.Duration) {
 // a process that makes terms up cannot keep the others from having a host; that of a host
 // whose vote is the only one is not ended at all.
 func (b *Ballot) follow(term uint64, host Voter, now time.Duration) bool {
-	if b.role == leads && (now-b.began < b.lease/deposeParts || b.alone()) {
+	if b.role == leads && b.hands == "" && (now-b.began < b.lease/deposeParts || b.alone()) {
 		return false
 	}
 	if b.role == leads {
@@ -465,7 +480,7 @@ func (b *Ballot) lead(now time.Duration) {
 		b.peers[id] = peer{heard: now, sure: b.began, clock: clock}
 	}
 	b.role, b.host, b.began, b.ended, b.forced = leads, b.id, now, false, false
-	b.votes = nil
+	b.votes, b.hands = nil, ""
 	b.confirmed = 0
 	b.since = b.accepted.Number + 1
 	b.write(b.accepted, now)
@@ -489,7 +504,7 @@ func (b *Ballot) write(e Entry, now time.Duration) {
 func (b *Ballot) change(now time.Duration) {
 	v := b.accepted.Voters
 	switch {
-	case b.role != leads || b.confirmed < b.since:
+	case b.role != leads || b.hands != "" || b.confirmed < b.since:
 	case v.changing():
 		next := v.Incoming
 		if !slices.ContainsFunc(next, func(id Voter) bool { return !b.dead[id] }) {

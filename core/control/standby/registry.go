@@ -128,11 +128,12 @@ func (r *Registry) Listens(session rendezvous.SessionID, f wire.Standby) (wrong 
 	return ""
 }
 
-// First returns the first standby that listens; a nil out: none does.
-func (r *Registry) First() (session rendezvous.SessionID, out Outbox, addr string) {
+// First returns the first standby that listens, and votes if any does; a nil out: there is none.
+func (r *Registry) First() (session rendezvous.SessionID, out Outbox, node string) {
+	voters := r.group.Voters()
 	for _, e := range r.chosen {
-		if e.addr != "" && e.Out != nil {
-			return e.Session, e.Out, e.addr
+		if e.addr != "" && e.Out != nil && (voters == nil || slices.Contains(voters, e.Node)) {
+			return e.Session, e.Out, e.Node
 		}
 	}
 	return "", nil, ""

@@ -25,6 +25,8 @@ type vote struct {
 	proposed time.Duration // when the last proposal was made
 	took     time.Duration // from the last one that was confirmed to its confirmation
 
+	next succession.Voter // this host hands on to it as soon as it has accepted all; "": it does not
+
 	// What was told by wakeLocked last.
 	confirmed uint64
 	majority  bool
@@ -72,6 +74,9 @@ func (g *Group) HearBallot(l *Link, f wire.Ballot) {
 	}
 	g.vote.ballot.Receive(f.Message, g.vote.now())
 	g.voteLocked()
+	if l.voter == g.vote.next {
+		g.wakeLocked() // it may have accepted all by now
+	}
 }
 
 // voteLocked sends what the ballot has to say, and wakes those that wait for what it decides.
@@ -213,6 +218,28 @@ func (g *Group) Votes() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.vote.ballot.Votes()
+}
+
+// HandOn has this host say nothing more until KeepOn, so that a node which it asks to host can be
+// elected. It reports false while that node has not accepted all. A node that does not vote
+// needs nothing.
+func (g *Group) HandOn(node string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.vote.ballot.Votes() {
+		return true
+	}
+	g.vote.next = g.vote.names[node]
+	return g.vote.ballot.HandOn(g.vote.next)
+}
+
+// KeepOn ends HandOn: this host goes on.
+func (g *Group) KeepOn() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.vote.next = ""
+	g.vote.ballot.KeepOn()
+	g.wakeLocked()
 }
 
 // Expects reports whether a voter at the other end of a connection has to answer this host.
