@@ -195,11 +195,11 @@ func TestNetworkNewConnectionsAreRefused(t *testing.T) {
 }
 
 // TestNetworkLies: a firewall ends all connections to the host and refuses new ones, at all
-// standbys, while the host lives. That is taken for its death. There are two hosts until the
+// standbys, while the host lives. That is taken for its death. Where nobody votes there are two hosts until the
 // firewall is gone: then the old one closes and joins the other's job.
 func TestNetworkLies(t *testing.T) {
 	t.Parallel()
-	j := newSpreadJob(t, 3, 3)
+	j := newSpreadJobAt(t, address, ",quorum=0", 3, 3)
 	j.net.refuse(0, 1, j.port, allPorts)
 	j.await(2, "this node hosts now")
 	j.awaitTwoRounds()
