@@ -418,6 +418,21 @@ func TestSilenceOfAVoterAndAKill(t *testing.T) {
 	}
 }
 
+// TestSilenceOfAVoterAndATransfer: the host is terminated while one of five voters is silent: it
+// hands the control plane on, and the others go on without either.
+func TestSilenceOfAVoterAndATransfer(t *testing.T) {
+	t.Parallel()
+	j := newLocalJob(t, 5)
+	j.signal(syscall.SIGSTOP, 3)
+	j.signal(syscall.SIGTERM, 1)
+	j.readRound(3)
+	j.nodes[0].end()
+	j.signal(syscall.SIGCONT, 3)
+	j.readRound(4)
+	j.end(2, 1)
+	j.wantElections(0)
+}
+
 // TestSilenceAndChainOfKills: whoever hosts is killed, again and again, each when the round has
 // all that are left and the dead are out of the vote.
 func TestSilenceAndChainOfKills(t *testing.T) {
