@@ -208,7 +208,7 @@ func (b *Ballot) Stand(asked bool, now time.Duration) bool {
 	if !b.accepted.Voters.Has(b.id) || b.role == leads {
 		return false
 	}
-	if asked {
+	if asked && !b.forced { // or each call would begin another term before the votes of this one come
 		b.rest()
 		b.forced = true
 	}
