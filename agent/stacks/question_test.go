@@ -13,8 +13,8 @@ import (
 )
 
 // answer answers for a node until ctx ends, as its agent does.
-func answer(ctx context.Context, s store.Store, group int, heard *question.Heard, collect func() Node, hear func(Hang)) {
-	question.Answer(ctx, s, group, heard, func(_ context.Context, q question.Question) []byte {
+func answer(ctx context.Context, s store.Store, group int, collect func() Node, hear func(Hang)) {
+	question.Answer(ctx, s, group, func(_ context.Context, q question.Question) []byte {
 		if q.Kind == KindHang {
 			if h, err := DecodeHang(q.Text); err == nil {
 				hear(h)
@@ -36,7 +36,7 @@ func TestQuestion(t *testing.T) {
 	defer cancel()
 	for node := range 2 {
 		wg.Go(func() {
-			answer(ctx, s, node, &question.Heard{}, func() Node { return Node{Fold: NewFold([]Worker{at(node, "f")})} }, func(Hang) {})
+			answer(ctx, s, node, func() Node { return Node{Fold: NewFold([]Worker{at(node, "f")})} }, func(Hang) {})
 		})
 	}
 	folds, err := Ask(ctx, s, 2, testkit.Patience)
@@ -103,7 +103,7 @@ func TestTell(t *testing.T) {
 	heard := make(chan Hang, 8)
 	for node := range 2 {
 		wg.Go(func() {
-			answer(ctx, s, node, &question.Heard{}, func() Node { return Node{Fold: NewFold([]Worker{at(node, "f")}), Host: "h"} }, func(h Hang) { heard <- h })
+			answer(ctx, s, node, func() Node { return Node{Fold: NewFold([]Worker{at(node, "f")}), Host: "h"} }, func(h Hang) { heard <- h })
 		})
 	}
 	for _, of := range []int{1, 2} {
