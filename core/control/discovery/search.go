@@ -453,8 +453,11 @@ func (s *search) notice() {
 		return
 	}
 	s.silent = s.f.network.now()
-	s.f.Log.Warn(fmt.Sprintf("the host is silent for %s: its machine or network is down, or the process is stopped; no node takes over without proof; restart it, or end the job",
-		s.ago()), "host", s.f.called(s.last.HostNode))
+	next := "no node takes over without proof; restart it, or end the job"
+	if voters := s.f.group.Voters(); voters != nil {
+		next = "a majority of it and the voters " + wording.Names(voters) + " may elect another one; start again those of them that are down"
+	}
+	s.f.Log.Warn(fmt.Sprintf("the host is silent for %s: its machine or network is down, or the process is stopped; %s", s.ago(), next), "host", s.f.called(s.last.HostNode))
 }
 
 func (s *search) since(t time.Time) time.Duration { return s.f.network.since(t) }
