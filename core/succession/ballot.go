@@ -66,10 +66,10 @@ func (m Message) possible() bool {
 type role uint8
 
 const (
-	follows role = iota
-	asks         // for pre-votes
-	stands       // for election
-	leads        // it hosts
+	follower     role = iota
+	preCandidate      // it asks for pre-votes
+	candidate         // it asks for votes
+	leader            // it hosts
 )
 
 // Ballot is one process's part in the vote about who hosts, and its copy of what the hosts have
@@ -142,7 +142,7 @@ func (b *Ballot) Lead(term uint64, now time.Duration) {
 // Propose gives the voters another value. The result is the number that Confirmed reaches when
 // a majority has accepted it; 0: this process does not host, or hands on.
 func (b *Ballot) Propose(value []byte, now time.Duration) (number uint64) {
-	if b.role != leads || b.hands != "" {
+	if b.role != leader || b.hands != "" {
 		return 0
 	}
 	b.write(Entry{Voters: b.accepted.Voters, Value: value}, now)
@@ -163,7 +163,7 @@ func (b *Ballot) Wish(voters []Voter, now time.Duration) {
 func (b *Ballot) Tick(now time.Duration) {
 	late := b.late(now)
 	switch {
-	case b.role == leads:
+	case b.role == leader:
 		maps.DeleteFunc(b.former, func(id Voter, _ bool) bool { return now-max(b.peers[id].heard, b.began) >= b.lease })
 		for _, id := range b.audience() {
 			b.speak(id, b.peers[id].reached < b.accepted.Number, now)
@@ -180,7 +180,7 @@ func (b *Ballot) Tick(now time.Duration) {
 func (b *Ballot) late(now time.Duration) bool {
 	late := now-b.ticked > Beat(b.lease)+b.lease/lateParts
 	b.ticked = now
-	if late && b.role != leads {
+	if late && b.role != leader {
 		b.waits, b.ended = now, false
 		b.rest()
 	}
@@ -205,7 +205,7 @@ func (b *Ballot) patience() time.Duration {
 // Stand makes the process stand now: the death of the host is proven, or, if asked, the host
 // wants it to host. It reports false if this process does not vote.
 func (b *Ballot) Stand(asked bool, now time.Duration) bool {
-	if !b.accepted.Voters.Has(b.id) || b.role == leads {
+	if !b.accepted.Voters.Has(b.id) || b.role == leader {
 		return false
 	}
 	if asked && !b.forced { // or each call would begin another term before the votes of this one come
@@ -220,7 +220,7 @@ func (b *Ballot) Stand(asked bool, now time.Duration) bool {
 // stand, can be elected. It reports false, and changes nothing, while that one has not accepted
 // all, or a change of voters is under way.
 func (b *Ballot) HandOn(to Voter) bool {
-	if b.role != leads || b.accepted.Voters.changing() || b.peers[to].reached < b.accepted.Number {
+	if b.role != leader || b.accepted.Voters.changing() || b.peers[to].reached < b.accepted.Number {
 		return false
 	}
 	b.hands = to
@@ -244,7 +244,7 @@ func (b *Ballot) Dead(id Voter, now time.Duration) {
 		return
 	}
 	within := b.lease / standParts
-	recent := b.role == leads && b.hasMajority(now, within) || b.role != leads && now-b.sure <= within
+	recent := b.role == leader && b.hasMajority(now, within) || b.role != leader && now-b.sure <= within
 	if !recent && !b.needed() {
 		return
 	}
@@ -270,7 +270,7 @@ func (b *Ballot) needed() bool {
 // speaksTo reports whether a process votes, or, as the host knows, has voted and does not know
 // that it does no more.
 func (b *Ballot) speaksTo(id Voter) bool {
-	return b.accepted.Voters.Has(id) || b.role == leads && b.former[id]
+	return b.accepted.Voters.Has(id) || b.role == leader && b.former[id]
 }
 
 // Receive takes what another process says.
@@ -283,7 +283,7 @@ func (b *Ballot) Receive(m Message, now time.Duration) {
 	case MessageAppend:
 		b.receiveAppend(m, now)
 	case MessageAccept:
-		if b.role == leads && m.Term == b.promised && m.Number <= b.accepted.Number && b.speaksTo(m.From) {
+		if b.role == leader && m.Term == b.promised && m.Number <= b.accepted.Number && b.speaksTo(m.From) {
 			p := b.peers[m.From]
 			p = peer{max(p.reached, m.Number), now, max(p.sure, min(m.Echo, now)), max(p.clock, m.Clock), p.echoed}
 			b.peers[m.From] = p
@@ -298,7 +298,7 @@ func (b *Ballot) Receive(m Message, now time.Duration) {
 	case MessageVote:
 		switch {
 		case !b.accepted.Voters.Has(m.From):
-		case b.role == asks && m.Pre && m.Term == b.promised+1, b.role == stands && !m.Pre && m.Term == b.promised:
+		case b.role == preCandidate && m.Pre && m.Term == b.promised+1, b.role == candidate && !m.Pre && m.Term == b.promised:
 			b.votes[m.From] = m.Clock
 			b.settle(now)
 		}
@@ -342,8 +342,8 @@ func (b *Ballot) receiveAppend(m Message, now time.Duration) {
 // this one has heard the host lately: nobody is deposed whom a majority hears.
 func (b *Ballot) askedForVote(m Message, now time.Duration) {
 	theirs := Entry{Term: m.Entered, Number: m.Number}
-	hears := b.role == leads && b.hasMajority(now, b.lease/deposeParts) ||
-		b.role != leads && now-b.waits < b.lease*2/5 && !b.ended
+	hears := b.role == leader && b.hasMajority(now, b.lease/deposeParts) ||
+		b.role != leader && now-b.waits < b.lease*2/5 && !b.ended
 	asked := m.Forced && now-b.voted >= b.lease/deposeParts
 	free := m.Term == b.promised && !m.Pre && b.host == "" && (b.granted == "" || b.granted == m.From)
 	switch {
@@ -365,35 +365,35 @@ func (b *Ballot) askedForVote(m Message, now time.Duration) {
 // a process that makes terms up cannot keep the others from having a host; that of a host
 // whose vote is the only one is not ended at all.
 func (b *Ballot) follow(term uint64, host Voter, now time.Duration) bool {
-	if b.role == leads && b.hands == "" && (now-b.began < b.lease/deposeParts || b.alone()) {
+	if b.role == leader && b.hands == "" && (now-b.began < b.lease/deposeParts || b.alone()) {
 		return false
 	}
-	if b.role == leads {
+	if b.role == leader {
 		b.waits = now // it has heard itself until now
 	}
 	b.promised, b.granted, b.host, b.began = term, "", host, now
-	b.role, b.forced = follows, false
+	b.role, b.forced = follower, false
 	return true
 }
 
 // rest ends a candidacy.
 func (b *Ballot) rest() {
-	if b.role == asks || b.role == stands {
-		b.role = follows
+	if b.role == preCandidate || b.role == candidate {
+		b.role = follower
 	}
 	b.forced = false
 }
 
 // stand asks for pre-votes, or once more for what has not been answered.
 func (b *Ballot) stand(now time.Duration) {
-	if b.role != follows && now-b.stood >= b.lease/deposeParts {
+	if b.role != follower && now-b.stood >= b.lease/deposeParts {
 		b.rest() // the vote was split, answers were lost, or are too old
 	}
-	if b.role == follows {
-		b.role, b.stood, b.votes = asks, now, map[Voter]time.Duration{b.id: now}
+	if b.role == follower {
+		b.role, b.stood, b.votes = preCandidate, now, map[Voter]time.Duration{b.id: now}
 	}
-	if b.role == asks && b.forced && Believable(b.promised+1) {
-		b.candidate(b.promised+1, now) // a word of the host that is under way would end the asking
+	if b.role == preCandidate && b.forced && Believable(b.promised+1) {
+		b.campaign(b.promised+1, now) // a word of the host that is under way would end the asking
 	} else {
 		b.canvass()
 	}
@@ -402,7 +402,7 @@ func (b *Ballot) stand(now time.Duration) {
 
 // canvass asks all voters that have not answered.
 func (b *Ballot) canvass() {
-	m := Message{Kind: MessageAskVote, Term: b.promised, Number: b.accepted.Number, Entered: b.accepted.Term, Pre: b.role == asks, Forced: b.forced}
+	m := Message{Kind: MessageAskVote, Term: b.promised, Number: b.accepted.Number, Entered: b.accepted.Term, Pre: b.role == preCandidate, Forced: b.forced}
 	if m.Pre {
 		m.Term++
 	}
@@ -417,22 +417,22 @@ func (b *Ballot) canvass() {
 // settle does what follows from what has been counted.
 func (b *Ballot) settle(now time.Duration) {
 	switch b.role {
-	case asks, stands:
+	case preCandidate, candidate:
 		alone := !b.won(nobody)
 		switch {
 		case !b.won(b.ProvenDead):
-		case b.role == stands && (b.leaps || !alone):
+		case b.role == candidate && (b.leaps || !alone):
 			b.elections++
 			b.lead(now)
 		case alone && Believable(b.promised+deadTerms):
-			b.candidate(b.promised+deadTerms, now)
+			b.campaign(b.promised+deadTerms, now)
 			b.leaps = true
 			b.settle(now)
 		case !alone && Believable(b.promised+1):
-			b.candidate(b.promised+1, now)
+			b.campaign(b.promised+1, now)
 			b.settle(now)
 		}
-	case leads:
+	case leader:
 		n := b.accepted.Voters.agreed(func(id Voter) uint64 { return b.peers[id].reached }, b.ProvenDead)
 		if n >= b.since {
 			b.confirmed = max(b.confirmed, min(n, b.accepted.Number))
@@ -441,9 +441,9 @@ func (b *Ballot) settle(now time.Duration) {
 	}
 }
 
-// candidate stands for election in a term.
-func (b *Ballot) candidate(term uint64, now time.Duration) {
-	b.role, b.votes, b.leaps = stands, map[Voter]time.Duration{b.id: now}, false
+// campaign stands for election in a term.
+func (b *Ballot) campaign(term uint64, now time.Duration) {
+	b.role, b.votes, b.leaps = candidate, map[Voter]time.Duration{b.id: now}, false
 	b.promised, b.granted, b.host, b.began, b.stood = term, b.id, "", now, now
 	b.canvass()
 }
@@ -479,7 +479,7 @@ func (b *Ballot) lead(now time.Duration) {
 	for id, clock := range b.votes {
 		b.peers[id] = peer{heard: now, sure: b.began, clock: clock}
 	}
-	b.role, b.host, b.began, b.ended, b.forced = leads, b.id, now, false, false
+	b.role, b.host, b.began, b.ended, b.forced = leader, b.id, now, false, false
 	b.votes, b.hands = nil, ""
 	b.confirmed = 0
 	b.since = b.accepted.Number + 1
@@ -504,7 +504,7 @@ func (b *Ballot) write(e Entry, now time.Duration) {
 func (b *Ballot) change(now time.Duration) {
 	v := b.accepted.Voters
 	switch {
-	case b.role != leads || b.hands != "" || b.confirmed < b.since:
+	case b.role != leader || b.hands != "" || b.confirmed < b.since:
 	case v.changing():
 		next := v.Incoming
 		if !slices.ContainsFunc(next, func(id Voter) bool { return !b.dead[id] }) {
@@ -551,7 +551,7 @@ func (b *Ballot) speak(to Voter, whole bool, now time.Duration) {
 // echo tells voters for the first time that this host and a majority hear each other, once they
 // do: from then on they may count proofs of death.
 func (b *Ballot) echo(now time.Duration) {
-	if b.role != leads || !b.hasMajority(now, b.lease/deposeParts) {
+	if b.role != leader || !b.hasMajority(now, b.lease/deposeParts) {
 		return
 	}
 	for _, id := range b.audience() {
@@ -586,7 +586,7 @@ func (b *Ballot) hasMajority(now, within time.Duration) bool {
 }
 
 // Hosts reports whether this process hosts, and in which term.
-func (b *Ballot) Hosts() (term uint64, hosts bool) { return b.promised, b.role == leads }
+func (b *Ballot) Hosts() (term uint64, hosts bool) { return b.promised, b.role == leader }
 
 // alone reports whether this process is the only voter.
 func (b *Ballot) alone() bool {
@@ -602,7 +602,7 @@ func (b *Ballot) Votes() bool {
 // Confirmed returns the number up to which a majority has accepted what this host has
 // proposed; what it proposed before it was deposed counts no more.
 func (b *Ballot) Confirmed() uint64 {
-	if b.role != leads {
+	if b.role != leader {
 		return 0
 	}
 	return b.confirmed
@@ -619,8 +619,8 @@ func (b *Ballot) Host() Voter { return b.host }
 
 // Resign ends the hosting of a process that has met another host, of another kind of proof.
 func (b *Ballot) Resign(now time.Duration) {
-	if b.role == leads {
-		b.role, b.host, b.waits = follows, "", now
+	if b.role == leader {
+		b.role, b.host, b.waits = follower, "", now
 	}
 }
 
@@ -630,7 +630,7 @@ func (b *Ballot) Heard() time.Duration { return b.heard }
 // Majority reports whether this host may judge and speak: enough voters have heard it within a
 // quarter of a lease, and so elect no other yet.
 func (b *Ballot) Majority(now time.Duration) bool {
-	return b.role == leads && (b.alone() || b.hasMajority(now, b.lease/deposeParts))
+	return b.role == leader && (b.alone() || b.hasMajority(now, b.lease/deposeParts))
 }
 
 // Answered returns when each other voter was last heard by this host.

@@ -625,7 +625,7 @@ func TestHostWithoutAVote(t *testing.T) {
 	if a.Majority(g.now) {
 		t.Error("it has a majority alone")
 	}
-	if a.Receive(Message{Kind: MessageTermOver, From: "b", To: "a", Term: 5}, g.now); a.role == leads {
+	if a.Receive(Message{Kind: MessageTermOver, From: "b", To: "a", Term: 5}, g.now); a.role == leader {
 		t.Error("it is not deposed")
 	}
 }

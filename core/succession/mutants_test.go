@@ -19,7 +19,7 @@ var mutants = []struct {
 	test    string   // "": the simulator
 }{
 	{"a vote does not restart the clock", []string{
-		"b.granted, b.waits, b.ended = m.From, now, false", "b.granted = m.From",
+		"b.granted, b.waits, b.voted, b.ended = m.From, now, now, false", "b.granted = m.From",
 	}, ""},
 	{"two votes in one term", []string{
 		`(b.granted == "" || b.granted == m.From)`, "true", "!(free && b.granted == m.From)", "!free",
@@ -29,7 +29,7 @@ var mutants = []struct {
 		"case b.outsider(m.From, now):", "case theirs.Number == maxNumber+1, b.outsider(m.From, now):",
 	}, ""},
 	{"an answer of an older term counts", []string{
-		"b.role == leads && m.Term == b.promised && m.Number", "b.role == leads && m.Number",
+		"b.role == leader && m.Term == b.promised && m.Number", "b.role == leader && m.Number",
 	}, "TestOldAnswers"},
 	{"the word of a host whose term is over counts", []string{
 		"if m.Term < b.promised {", "if m.Term+2 < b.promised {",
@@ -38,16 +38,16 @@ var mutants = []struct {
 		"\tif v.changing() {\n\t\tleast", "\tif false {\n\t\tleast",
 	}, ""},
 	{"the second entry of a change does not wait for the first", []string{
-		"case b.role != leads || b.confirmed < b.since:", "case b.role != leads:",
+		"case b.role != leader || b.hands != \"\" || b.confirmed < b.since:", "case b.role != leader:",
 	}, ""},
 	{"a silent voter counts as dead", []string{
-		"return b.dead[id] }", "return b.dead[id] || b.role == leads && b.peers[id].heard < b.ticked-b.lease }",
+		"return b.dead[id] }", "return b.dead[id] || b.role == leader && b.peers[id].heard < b.ticked-b.lease }",
 	}, ""},
 	{"proof counts for one that may have been replaced", []string{
 		"if !recent && !b.needed() {", "if false && !recent {",
 	}, ""},
 	{"a word of a host without a majority keeps a voter's proof", []string{
-		"if b.hasMajority(now, b.lease/deposeParts) {\n\t\tm.Echo", "if true {\n\t\tm.Echo",
+		"p.clock > 0 && b.hasMajority(now, b.lease/deposeParts) {\n\t\tm.Echo", "p.clock > 0 {\n\t\tm.Echo",
 	}, "TestProofIsBounded"},
 	{"a change that is under way is not thought of", []string{
 		"return agreedIn(v.Incoming, others, nobody) == 0 && agreedIn(v.Outgoing, others, nobody) == 0", "return v.agreed(others, nobody) == 0",
