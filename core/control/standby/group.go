@@ -402,6 +402,9 @@ func (g *Group) View(e succession.Evidence, lost uint64, waited time.Duration) (
 		for l := range g.links {
 			if l.node == s.Node {
 				p.Word, p.Term = l.word, l.term
+				if l.voter != "" { // it knows what it has accepted, and the list what the host has proposed
+					p.Votes = l.votes
+				}
 				if l.word != succession.Unconnected && l.word != succession.Dead {
 					break // the other direction's connection knows less
 				}

@@ -17,6 +17,7 @@ const maxLinks = 4 * succession.MaxStandbys
 type Link struct {
 	node   string
 	voter  succession.Voter // "": it has not said yet
+	votes  bool             // by its own word
 	out    Outbox           // nil: it is not open
 	word   succession.Word
 	term   uint64
@@ -83,7 +84,7 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	if f.Group != g.target.Group {
 		return to, false
 	}
-	l.voter = succession.Voter(f.Voter)
+	l.voter, l.votes = succession.Voter(f.Voter), f.Votes
 	if _, known := g.vote.names[l.node]; l.voter != "" && (known || len(g.vote.names) < maxLinks) {
 		g.vote.names[l.node] = l.voter
 	}
@@ -140,7 +141,7 @@ func (g *Group) Liveness() wire.Liveness {
 
 // livenessLocked is what this process says of itself.
 func (g *Group) livenessLocked() wire.Liveness {
-	f := wire.Liveness{RunID: g.runID, Group: g.target.Group, Node: g.node, Word: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: string(g.vote.voter)}
+	f := wire.Liveness{RunID: g.runID, Group: g.target.Group, Node: g.node, Word: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: string(g.vote.voter), Votes: g.vote.ballot.Votes()}
 	switch {
 	case g.closed:
 		f.Word = uint64(succession.Left)

@@ -30,6 +30,7 @@ type vote struct {
 	// What was told by wakeLocked last.
 	confirmed uint64
 	majority  bool
+	votes     bool
 }
 
 func newVote(lease time.Duration) vote {
@@ -88,6 +89,10 @@ func (g *Group) voteLocked() {
 				l.out.Send(wire.Ballot{Group: g.target.Group, Message: m})
 			}
 		}
+	}
+	if votes := v.ballot.Votes(); votes != v.votes {
+		v.votes = votes
+		g.tellLocked()
 	}
 	majority := v.ballot.Majority(v.now())
 	term, leads := v.ballot.Hosts()

@@ -102,7 +102,8 @@ type Liveness struct {
 	Word   uint64 // succession.Word
 	Term   uint64
 	Target Redirect // who hosts, if Word tells that its sender knows
-	Voter  string   // the sender's name in Ballot frames; "": it does not vote
+	Voter  string   // the sender's name in Ballot frames; "": it never votes
+	Votes  bool     // it is one of several that vote now, as far as it has accepted
 }
 
 // Ballot is what one voter tells another, on their liveness connection.
@@ -211,7 +212,7 @@ func readProbed(u *unpacker) Probed {
 }
 
 func (l Liveness) pack(p *packer) {
-	head(p, KindLiveness, 8)
+	head(p, KindLiveness, 9)
 	p.Text(l.RunID)
 	p.Text(l.Group)
 	p.Text(l.Node)
@@ -220,12 +221,13 @@ func (l Liveness) pack(p *packer) {
 	p.Uint(l.Term)
 	packRedirect(p, l.Target)
 	p.Text(l.Voter)
+	p.Bool(l.Votes)
 }
 
 func readLiveness(u *unpacker) Liveness {
 	return Liveness{
 		RunID: u.Text(MaxName), Group: u.Text(MaxName), Node: u.Text(MaxName), Ask: u.Bool(), Word: u.Uint(), Term: u.Uint(),
-		Target: readRedirect(u), Voter: u.Text(MaxName),
+		Target: readRedirect(u), Voter: u.Text(MaxName), Votes: u.Bool(),
 	}
 }
 
