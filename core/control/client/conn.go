@@ -59,7 +59,7 @@ func newConn(found *discovery.Conn, finder *discovery.Finder) *conn {
 func (c *conn) startBeats(lease time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.beat = time.AfterFunc(lease/(2*beatsPerLease), func() {
+	c.beat = time.AfterFunc(lease/beatsPerLease, func() {
 		parts := c.sendBeat(lease)
 		c.mu.Lock()
 		defer c.mu.Unlock()
