@@ -127,7 +127,7 @@ const silenceLease = 4 * time.Second
 func onlyLong(t *testing.T) {
 	t.Helper()
 	if !long {
-		t.Skip("make test-long")
+		t.Skip("it waits for several leases: make test-long runs it")
 	}
 }
 
