@@ -101,6 +101,7 @@ func TestNetworkSilenceBeyondALease(t *testing.T) {
 
 // TestNetworkSilenceForGood: the host is cut off until the job has ended without it.
 func TestNetworkSilenceForGood(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	j := newVotingJob(t, 3)
 	j.net.cut(1, 0)

@@ -313,6 +313,7 @@ func TestSilenceWithinALease(t *testing.T) {
 // TestSilenceBeyondALease: the host is stopped until the others are in a round without it,
 // and for two leases more. It is a node of the next one when it goes on.
 func TestSilenceBeyondALease(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	for name, longer := range map[string]time.Duration{"just": 0, "long": 2 * silenceLease} {
 		t.Run(name, func(t *testing.T) {

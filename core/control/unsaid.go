@@ -23,10 +23,13 @@ type unsaidWord struct {
 	drop   func() // instead: another process hosts; nil: nothing
 }
 
+// votes reports whether what the run's nodes are told needs a majority.
+func (r *run) votes() bool { return r.server.cfg.Group != nil && r.server.cfg.Group.Quorum() }
+
 // proposeLocked gives the voters what the nodes are about to be told, if that has changed.
 func (r *run) proposeLocked() {
 	u := &r.unsaid
-	if r.standbys == nil {
+	if !r.votes() {
 		return
 	}
 	if facts := r.machine.Facts(); u.number == 0 || !facts.Equal(u.facts) {
@@ -37,13 +40,13 @@ func (r *run) proposeLocked() {
 // quietLocked reports whether nothing may be said now: by a host that is not sure to be one, or
 // before what is said already.
 func (r *run) quietLocked() bool {
-	return r.standbys != nil && (len(r.unsaid.queue) > 0 || !r.server.cfg.Group.MaySay(r.unsaid.number))
+	return r.votes() && (len(r.unsaid.queue) > 0 || !r.server.cfg.Group.MaySay(r.unsaid.number))
 }
 
 // mayJudgeLocked reports whether silent nodes may be taken for lost: not while it is this process
 // that is cut off.
 func (r *run) mayJudgeLocked() bool {
-	return r.standbys == nil || r.server.cfg.Group.MaySay(0)
+	return !r.votes() || r.server.cfg.Group.MaySay(0)
 }
 
 // sayLocked tells nodes something, in order: now, or when the voters have accepted it.

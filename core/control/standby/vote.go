@@ -40,6 +40,9 @@ func newVote(lease time.Duration) vote {
 
 func (v *vote) now() time.Duration { return time.Since(v.epoch) }
 
+// Quorum reports whether nodes of this group may vote.
+func (g *Group) Quorum() bool { return !g.noQuorum }
+
 // Beat is how often Tick is called.
 func (g *Group) Beat() time.Duration { return succession.Beat(g.lease) }
 
