@@ -62,4 +62,4 @@ def test_the_others_go_on(new_job: NewJob, tmp_path: Path) -> None:
     for rank in range(3):
         assert f"rank {rank}: 10 steps, ends with 3 of 4 in attempt 1" in logs
     assert "worker of rank 3 " in logs
-    assert "1 of 2 workers of this node go on without it (--on-failure keep)" in logs
+    assert "1 of 2 workers of this node continue without it (--on-failure keep)" in logs
