@@ -93,9 +93,9 @@ func TestStrangersAndSuccession(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer trap.Close()
+	testkit.Eventually(t, "the second standby is connected to the first", func() bool { return len(servers[1].cfg.Group.Report().Connected) == 1 })
 	var reports []standby.Report
 	for _, s := range servers {
-		testkit.Eventually(t, "the host and the standbys are connected to each other", func() bool { return len(s.cfg.Group.Report().Connected) == 2 })
 		reports = append(reports, s.cfg.Group.Report())
 	}
 	counted := []wire.Kind{wire.KindHello, wire.KindAdmin, wire.KindProbe, wire.KindLiveness, wire.KindStandby, wire.KindStandbys, wire.KindRedirect, wire.KindTransfer, wire.KindWelcome}
