@@ -65,7 +65,7 @@ func (sj *spreadJob) start(machine int, nnodes, lastCall string) *nodeProcess {
 	return p
 }
 
-// succession is what the server of a machine's node says of the group; nil: it does not answer.
+// succession returns what the server of a machine's node says of the group, or nil if it does not answer.
 func (sj *spreadJob) succession(machine int) *control.SuccessionStatus {
 	return successionOf(sj.harness, net.JoinHostPort(sj.address(machine), strconv.Itoa(sj.port)), func(c *exec.Cmd) *exec.Cmd { return sj.net.on(machine, c) })
 }

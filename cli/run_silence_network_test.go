@@ -119,7 +119,7 @@ func TestNetworkSilenceForGood(t *testing.T) {
 }
 
 // TestNetworkSilenceToOneVoter: the host and one voter are cut off from each other, and hear the
-// third: no other node is elected, and the host goes on without that voter.
+// third: no other node is elected, and the host continues without that voter.
 func TestNetworkSilenceToOneVoter(t *testing.T) {
 	onlyLong(t)
 	t.Parallel()

@@ -198,7 +198,7 @@ func (lj *localJob) awaitVoters(voters int) {
 	}
 }
 
-// succession is what the server at an address says of the group; nil: it does not answer.
+// succession returns what the server at an address says of the group, or nil if it does not answer.
 func (lj *localJob) succession(addr string) *control.SuccessionStatus {
 	return successionOf(lj.harness, addr, func(c *exec.Cmd) *exec.Cmd { return c })
 }

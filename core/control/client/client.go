@@ -212,7 +212,7 @@ func (c *Client) fail(err *rendezvous.Error) {
 	}
 }
 
-// hello is what this node says of itself now.
+// hello returns what this node says of itself now.
 func (c *Client) hello() wire.Hello {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -33,7 +33,7 @@ type Conn struct {
 	standsBy bool // the host has received where this node stands by
 }
 
-// hello is what this node says of itself now.
+// hello returns what this node says of itself now.
 func (f *Finder) hello() wire.Hello {
 	h := f.Hello()
 	hosts := f.Hosting()

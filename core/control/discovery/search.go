@@ -354,7 +354,7 @@ func (s *search) gather(ctx context.Context) (*Conn, error) {
 			return nil, err
 		case s.evidence.Proves():
 			s.proven = s.f.network.now()
-			s.f.group.Died(s.last.HostNode)
+			s.f.group.Proven(s.last.HostNode)
 			return nil, nil
 		}
 		s.f.network.sleep(ctx, succession.DialEvery)

@@ -20,7 +20,6 @@ type vote struct {
 	ballot   *succession.Ballot
 	eligible []string                    // nodes that may vote beside this host, in order
 	names    map[string]succession.Voter // by node, as they have said
-	refused  uint64                      // messages that are not their sender's
 
 	proposed time.Duration // when the last proposal was made
 	took     time.Duration // from the last one that was confirmed to its confirmation
@@ -73,7 +72,6 @@ func (g *Group) HearBallot(l *Link, f wire.Ballot) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.closed || f.Group != g.target.Group || f.Message.From != l.voter || l.voter == "" {
-		g.vote.refused++
 		return
 	}
 	g.vote.ballot.Receive(f.Message, g.vote.now())
@@ -164,7 +162,7 @@ func (g *Group) wishLocked() {
 	v.ballot.Wish(voters, v.now())
 }
 
-// Propose tells the voters what the nodes are about to be told. The result is for Said.
+// Propose tells the voters what the nodes are about to be told. The result is for MaySay.
 func (g *Group) Propose(f rendezvous.Facts) (number uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -180,14 +178,6 @@ func (g *Group) MaySay(number uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.vote.ballot.Confirmed() >= number && g.vote.ballot.Majority(g.vote.now())
-}
-
-// Died notes that the node's process, which has hosted, is proven dead.
-func (g *Group) Died(node string) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	g.vote.ballot.Dead(g.vote.names[node], g.vote.now())
-	g.voteLocked()
 }
 
 // Awaited returns the nodes whose votes count and which are not proven dead, beside this one.
@@ -271,10 +261,6 @@ func (g *Group) Proven(node string) {
 func (g *Group) Elected() (term uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.electedLocked()
-}
-
-func (g *Group) electedLocked() uint64 {
 	if term, leads := g.vote.ballot.Hosts(); leads && !g.hosting && !g.closed {
 		return term
 	}
@@ -366,7 +352,6 @@ type VoteReport struct {
 	Elections uint64        // that this process has won
 	Silent    bool          // it was elected because the host before was silent, and not dead
 	Confirm   time.Duration // how long the last confirmation took
-	Refused   uint64        // messages that were not their sender's
 }
 
 // VoteReport describes the vote.
@@ -374,7 +359,7 @@ func (g *Group) VoteReport() VoteReport {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	v := &g.vote
-	r := VoteReport{Hosting: g.hosting, Elections: v.ballot.Elections(), Refused: v.refused}
+	r := VoteReport{Hosting: g.hosting, Elections: v.ballot.Elections()}
 	if !g.hosting {
 		for _, node := range g.votersLocked() {
 			r.Voters = append(r.Voters, VoterReport{Node: node})
