@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net"
 	"regexp"
 	"runtime"
@@ -41,8 +42,18 @@ type plane struct {
 
 func newPlane(t *testing.T, name string, p params.Params) *plane {
 	t.Helper()
+	return newPlaneThat(t, name, p, nil)
+}
+
+// newPlaneThat makes a plane whose process does something when it has begun to host at the
+// endpoint, before its client connects to it.
+func newPlaneThat(t *testing.T, name string, p params.Params, hosts func(n *plane)) *plane {
+	t.Helper()
 	log, lines := testkit.NewLog(t)
 	n := &plane{t: t, name: name, obs: controltest.NewObserver(), lines: lines}
+	if hosts != nil {
+		log = slog.New(handlerThat{log.Handler(), func() { hosts(n) }})
+	}
 	p.NodeID = name
 	n.Client = client.New(p, controltest.At(p), n.obs, log, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
 		s := Start(Config{RunID: cfg.Params.RunID, Fixed: cfg.Fixed, Token: cfg.Token, Log: cfg.Log, Group: cfg.Group}, listeners...)
@@ -61,6 +72,20 @@ func (p *plane) connect() *plane {
 		p.t.Fatal(err)
 	}
 	return p
+}
+
+// handlerThat is a log that does something at the line of a process that begins to host.
+type handlerThat struct {
+	slog.Handler
+	hosts func()
+}
+
+func (h handlerThat) Handle(ctx context.Context, r slog.Record) error {
+	err := h.Handler.Handle(ctx, r)
+	if r.Message == "hosting the control plane in this process" {
+		h.hosts()
+	}
+	return err
 }
 
 // server is the last server of the process, once it has one.
@@ -340,6 +365,27 @@ func TestRestartedHostJoins(t *testing.T) {
 }
 
 // TestRestartedHostOfASmallerJob does the same while the others go on without it.
+// TestRestartedHostYieldsBeforeItsOwnNode has the next host find the one before, which was started
+// again, before that one's own node has said hello to it. The node has to stand by like any other.
+func TestRestartedHostYieldsBeforeItsOwnNode(t *testing.T) {
+	p := elastic(t, 3)
+	p.Min = 3
+	nodes := form(t, p, 3)
+	nodes[0].kill()
+	for _, n := range nodes[1:] {
+		n.mustRegroup()
+	}
+	again := newPlaneThat(t, "again", p, func(n *plane) {
+		n.lines.Await(t, "does not host the control plane any more", 1)
+	}).connect()
+	nodes = append(nodes[1:], again)
+	regroup(t, nodes)
+	if again.Hosting() {
+		t.Fatal("the restarted host hosts")
+	}
+	awaitStandbys(t, nodes, 2)
+}
+
 func TestRestartedHostOfASmallerJob(t *testing.T) {
 	p := elastic(t, 3)
 	p.AdmitDelay = time.Millisecond

@@ -113,6 +113,7 @@ func (f *Finder) dialHello(ctx context.Context, to []netip.AddrPort) (*Conn, err
 func (f *Finder) follow(ctx context.Context, l *Conn, err error) (*Conn, error) {
 	var moved *wire.Redirected
 	if errors.As(err, &moved) {
+		f.resign() // another server may have found the one of this process before this hello did
 		if addr, err := netip.ParseAddrPort(f.accept(moved.To)); err == nil {
 			return (&search{f: f}).race(ctx, []netip.AddrPort{addr})
 		}
