@@ -42,12 +42,12 @@ type plane struct {
 
 func newPlane(t *testing.T, name string, p params.Params) *plane {
 	t.Helper()
-	return newPlaneThat(t, name, p, nil)
+	return newPlaneThat(t, name, p, nil, nil)
 }
 
-// newPlaneThat makes a plane whose process does something when it has begun to host at the
-// endpoint, before its client connects to it.
-func newPlaneThat(t *testing.T, name string, p params.Params, hosts func(n *plane)) *plane {
+// newPlaneThat makes a plane whose process does something when it listens, or when it has begun
+// to host at the endpoint, before its client connects to it.
+func newPlaneThat(t *testing.T, name string, p params.Params, listens, hosts func(n *plane)) *plane {
 	t.Helper()
 	log, lines := testkit.NewLog(t)
 	n := &plane{t: t, name: name, obs: controltest.NewObserver(), lines: lines}
@@ -60,6 +60,9 @@ func newPlaneThat(t *testing.T, name string, p params.Params, hosts func(n *plan
 		n.mu.Lock()
 		n.servers = append(n.servers, s)
 		n.mu.Unlock()
+		if listens != nil {
+			listens(n)
+		}
 		return s
 	})
 	t.Cleanup(n.kill)
@@ -364,28 +367,31 @@ func TestRestartedHostJoins(t *testing.T) {
 	}
 }
 
-// TestRestartedHostOfASmallerJob does the same while the others go on without it.
-// TestRestartedHostYieldsBeforeItsOwnNode has the next host find the one before, which was started
-// again, before that one's own node has said hello to it. The node has to stand by like any other.
-func TestRestartedHostYieldsBeforeItsOwnNode(t *testing.T) {
-	p := elastic(t, 3)
-	p.Min = 3
-	nodes := form(t, p, 3)
-	nodes[0].kill()
-	for _, n := range nodes[1:] {
-		n.mustRegroup()
+// TestRestartedHostYieldsAtOnce has the next host find the one before, which was started again,
+// before that one's own node has said hello to it. The node has to stand by like any other.
+func TestRestartedHostYieldsAtOnce(t *testing.T) {
+	yields := func(n *plane) { n.lines.Await(t, "does not host the control plane any more", 1) }
+	for at, hooks := range map[string][2]func(*plane){"it listens": {yields, nil}, "it hosts": {nil, yields}} {
+		t.Run(at, func(t *testing.T) {
+			p := elastic(t, 3)
+			p.Min = 3
+			nodes := form(t, p, 3)
+			nodes[0].kill()
+			for _, n := range nodes[1:] {
+				n.mustRegroup()
+			}
+			again := newPlaneThat(t, "again", p, hooks[0], hooks[1]).connect()
+			nodes = append(nodes[1:], again)
+			regroup(t, nodes)
+			if again.Hosting() {
+				t.Fatal("the restarted host hosts")
+			}
+			awaitStandbys(t, nodes, 2)
+		})
 	}
-	again := newPlaneThat(t, "again", p, func(n *plane) {
-		n.lines.Await(t, "does not host the control plane any more", 1)
-	}).connect()
-	nodes = append(nodes[1:], again)
-	regroup(t, nodes)
-	if again.Hosting() {
-		t.Fatal("the restarted host hosts")
-	}
-	awaitStandbys(t, nodes, 2)
 }
 
+// TestRestartedHostOfASmallerJob does the same while the others go on without it.
 func TestRestartedHostOfASmallerJob(t *testing.T) {
 	p := elastic(t, 3)
 	p.AdmitDelay = time.Millisecond

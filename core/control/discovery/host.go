@@ -63,10 +63,10 @@ func (f *Finder) startHosting(ctx context.Context, where election) error {
 	if err != nil {
 		return err
 	}
-	host := f.startServer(listeners)
 	if f.group != nil {
-		f.group.Found(f.network.now())
+		f.group.Found(f.network.now()) // before another server of the run can ask
 	}
+	host := f.startServer(listeners)
 	f.atEndpoint = true
 	f.setListening(listenAddrs(listeners))
 	s.hosted = ownAddrs(f.listening)
