@@ -146,7 +146,9 @@ func awaitStandbys(t *testing.T, nodes []*plane, n int) {
 	}
 	list := until(host, func(r standby.Report) bool { return len(r.Standbys) == n }).Standbys
 	for i, s := range list {
-		until(byName[s.Node], func(r standby.Report) bool { return len(r.Standbys) == n && (i == 0 || len(r.Connected) >= i) })
+		until(byName[s.Node], func(r standby.Report) bool {
+			return len(r.Standbys) == n && !slices.ContainsFunc(list[:i], func(b wire.StandbyNode) bool { return !slices.Contains(r.Connected, b.Node) })
+		})
 	}
 }
 
@@ -580,15 +582,21 @@ func TestBadInputChangesNoHost(t *testing.T) {
 	regroup(t, nodes)
 }
 
-// TestTakeoversLeakNothing has hosts taken over again and again: no goroutine, descriptor
-// or memory more.
+// TestTakeoversLeakNothing has hosts taken over again and again, by proof and by election: no
+// goroutine, descriptor or memory more.
 func TestTakeoversLeakNothing(t *testing.T) {
+	for _, quorum := range []bool{false, true} {
+		t.Run(fmt.Sprint("quorum=", quorum), func(t *testing.T) { takeoversLeakNothing(t, quorum) })
+	}
+}
+
+func takeoversLeakNothing(t *testing.T, quorum bool) {
 	takeovers := 15
 	if long {
 		takeovers = 200
 	}
 	p := elastic(t, 3)
-	p.Min = 3
+	p.Min, p.Quorum = 3, quorum
 	nodes := form(t, p, 3)
 	begun, open, held := runtime.NumGoroutine(), testkit.Descriptors(t), uint64(0)
 	for i := range takeovers {
@@ -630,12 +638,13 @@ func TestTakeoversLeakNothing(t *testing.T) {
 // TestFirstStandbyDiesWhileItTakesOver kills the first standby at different moments after
 // the host: before it hosts, when it does, and when the others are with it.
 func TestFirstStandbyDiesWhileItTakesOver(t *testing.T) {
-	for after := time.Duration(0); after <= 240*time.Millisecond; after += 30 * time.Millisecond {
-		t.Run(after.String(), func(t *testing.T) {
+	for i := range 18 {
+		after, quorum := time.Duration(i/2)*30*time.Millisecond, i%2 > 0
+		t.Run(fmt.Sprintf("%s, quorum=%t", after, quorum), func(t *testing.T) {
 			t.Parallel()
 			p := elastic(t, 3)
-			p.LeaseTimeout = 3 * time.Second
-			nodes := form(t, p, 3)
+			p.LeaseTimeout, p.Quorum = 3*time.Second, quorum
+					nodes := form(t, p, 3)
 			first := nodes[0].server().cfg.Group.Report().Standbys[0].Node
 			i := slices.IndexFunc(nodes, func(n *plane) bool { return n.name == first })
 			nodes[1], nodes[i] = nodes[i], nodes[1]
