@@ -638,13 +638,13 @@ func takeoversLeakNothing(t *testing.T, quorum bool) {
 // TestFirstStandbyDiesWhileItTakesOver kills the first standby at different moments after
 // the host: before it hosts, when it does, and when the others are with it.
 func TestFirstStandbyDiesWhileItTakesOver(t *testing.T) {
-	for i := range 18 {
-		after, quorum := time.Duration(i/2)*30*time.Millisecond, i%2 > 0
+	for i := range 10 {
+		after, quorum := time.Duration(i/2)*60*time.Millisecond, i%2 > 0
 		t.Run(fmt.Sprintf("%s, quorum=%t", after, quorum), func(t *testing.T) {
 			t.Parallel()
 			p := elastic(t, 3)
 			p.LeaseTimeout, p.Quorum = 3*time.Second, quorum
-					nodes := form(t, p, 3)
+			nodes := form(t, p, 3)
 			first := nodes[0].server().cfg.Group.Report().Standbys[0].Node
 			i := slices.IndexFunc(nodes, func(n *plane) bool { return n.name == first })
 			nodes[1], nodes[i] = nodes[i], nodes[1]
