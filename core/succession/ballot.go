@@ -424,8 +424,8 @@ func (b *Ballot) settle(now time.Duration) {
 		case b.role == candidate && (b.leaps || !alone):
 			b.elections++
 			b.lead(now)
-		case alone && Believable(b.promised+deadTerms):
-			b.campaign(b.promised+deadTerms, now)
+		case alone && Believable(b.promised+b.deadTerms()):
+			b.campaign(b.promised+b.deadTerms(), now)
 			b.leaps = true
 			b.settle(now)
 		case !alone && Believable(b.promised+1):
@@ -439,6 +439,18 @@ func (b *Ballot) settle(now time.Duration) {
 		}
 		b.change(now)
 	}
+}
+
+// deadTerms is how many terms a process goes up that hosts without a majority, since the others
+// are dead. While they lived, each may have hosted in the same way, with fewer dead, and have won
+// elections before and after.
+func (b *Ballot) deadTerms() (terms uint64) {
+	for _, id := range b.accepted.Voters.All() {
+		if b.dead[id] {
+			terms += termsOfOne
+		}
+	}
+	return terms
 }
 
 // campaign stands for election in a term.

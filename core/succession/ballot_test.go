@@ -352,7 +352,7 @@ func TestKills(t *testing.T) {
 	t.Run("two of three", func(t *testing.T) {
 		g := newGroup(t, "a", "b", "c")
 		g.kill("a", "b")
-		g.wantHost("c", 1+deadTerms)
+		g.wantHost("c", 1+2*termsOfOne)
 	})
 	t.Run("one after the other", func(t *testing.T) {
 		g := newGroup(t, "a", "b", "c", "d", "e")
@@ -413,7 +413,7 @@ func TestProofIsBounded(t *testing.T) {
 		c.Dead("a", g.now)
 		c.Dead("b", g.now)
 		c.Stand(false, g.now)
-		g.wantHost("c", 1+deadTerms)
+		g.wantHost("c", 1+2*termsOfOne)
 	})
 	t.Run("long ago", func(t *testing.T) {
 		g, c := cutOff(t, lease*6/10, "a", "b", "c")
@@ -430,7 +430,7 @@ func TestProofIsBounded(t *testing.T) {
 		c.Tick(g.now)
 		c.Dead("b", g.now)
 		c.Stand(false, g.now)
-		g.wantHost("c", 1+deadTerms)
+		g.wantHost("c", 1+2*termsOfOne)
 	})
 	t.Run("the second of five later: three others may have elected a host", func(t *testing.T) {
 		g, e := cutOff(t, lease*3/10, "a", "b", "c", "d", "e")
@@ -543,7 +543,7 @@ func TestVotersChange(t *testing.T) {
 		}
 		g.lost = nil
 		g.kill("a")
-		g.wantHost("b", 1+deadTerms)
+		g.wantHost("b", 1+2*termsOfOne)
 		if v := g.members["b"].Accepted().Voters; v.changing() || !v.Has("x") {
 			t.Errorf("voters %v", v)
 		}

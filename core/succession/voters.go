@@ -111,9 +111,8 @@ const (
 	deposeParts = 4  // no later term ends one that is younger; a host without a majority for so long says nothing
 )
 
-// deadTerms is how many terms a process goes up that hosts without a majority, since the others
-// are dead: while they lived they may have elected hosts without it, one after the other.
-const deadTerms = 8
+// termsOfOne is how many terms a dead voter may have gone through that nobody else knows of.
+const termsOfOne = 8
 
 // Beat is how often Tick is called, and how often the host speaks to each voter.
 func Beat(lease time.Duration) time.Duration { return lease / beatParts }
