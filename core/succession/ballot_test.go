@@ -354,6 +354,21 @@ func TestKills(t *testing.T) {
 		g.kill("a", "b")
 		g.wantHost("c", 1+2*termsOfOne)
 	})
+	t.Run("the host, and then a voter that was asked", func(t *testing.T) {
+		g := newGroup(t, "a", "b", "c")
+		b, c := g.members["b"], g.members["c"]
+		g.deaf["a"] = true
+		b.HostEnded()
+		c.HostEnded()
+		g.lost = func(m Message) bool { return m.Kind == MessageVote && !m.Pre }
+		c.Dead("a", g.now)
+		c.Stand(false, g.now)
+		g.flow()
+		g.wantHost("", 0)
+		g.deaf["b"] = true
+		c.Dead("b", g.now)
+		g.wantHost("c", 2+2*termsOfOne)
+	})
 	t.Run("one after the other", func(t *testing.T) {
 		g := newGroup(t, "a", "b", "c", "d", "e")
 		g.kill("a")

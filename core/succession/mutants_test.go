@@ -61,7 +61,7 @@ var mutants = []struct {
 	}, ""},
 	{"the term of a candidacy is kept when the others are dead", []string{
 		"(b.leaps || !alone)", "true",
-	}, ""},
+	}, "TestKills"},
 	{"a host does not yield to a later term", []string{
 		"(now-b.began < b.lease/deposeParts || b.alone())", "true",
 	}, ""},

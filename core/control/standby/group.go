@@ -121,7 +121,7 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	t.Total++
 	t.Spent += took
 	g.list = nil
-	g.vote.eligible = nil
+	g.vote.eligible, g.vote.listed = nil, nil
 	g.wishLocked()
 	g.wakeLocked()
 	g.tellLocked()

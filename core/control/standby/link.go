@@ -1,6 +1,8 @@
 package standby
 
 import (
+	"slices"
+
 	"rallypoint/core/control/wire"
 	"rallypoint/core/succession"
 )
@@ -18,6 +20,7 @@ type Link struct {
 	node   string
 	voter  succession.Voter // "": it has not said yet
 	votes  bool             // by its own word
+	linked []string         // nodes to which it has a connection, by its own word
 	out    Outbox           // nil: it is not open
 	word   succession.Word
 	term   uint64
@@ -55,7 +58,7 @@ func (g *Group) Opened(l *Link, out Outbox) {
 	defer g.mu.Unlock()
 	l.out, l.word = out, succession.Asked
 	g.wakeLocked()
-	out.Send(g.livenessLocked()) // it may have changed since the connection was opened
+	g.tellLocked() // of this connection; and what this side knows may have changed since it was opened
 }
 
 // Ended notes that the connection is gone.
@@ -84,7 +87,7 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	if f.Group != g.target.Group {
 		return to, false
 	}
-	l.voter, l.votes = succession.Voter(f.Voter), f.Votes
+	l.voter, l.votes, l.linked = succession.Voter(f.Voter), f.Votes, f.Linked
 	if _, known := g.vote.names[l.node]; l.voter != "" && (known || len(g.vote.names) < maxLinks) {
 		g.vote.names[l.node] = l.voter
 	}
@@ -152,6 +155,12 @@ func (g *Group) livenessLocked() wire.Liveness {
 	}
 	if g.noQuorum {
 		f.Voter = ""
+		return f
+	}
+	for l := range g.links {
+		if l.out != nil && !slices.Contains(f.Linked, l.node) {
+			f.Linked = append(f.Linked, l.node)
+		}
 	}
 	return f
 }

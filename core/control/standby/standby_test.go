@@ -11,6 +11,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
+	"rallypoint/internal/testkit"
 )
 
 // inbox keeps what is sent to a node or a standby.
@@ -208,6 +209,48 @@ func TestWordsMakeTheView(t *testing.T) {
 	g.Drop(link)
 	if v, _ := g.View(proof, 3, 0); v.Behind[0].Word != succession.Unconnected {
 		t.Error("a connection that is gone has a word")
+	}
+}
+
+// TestVotersAreLinked: a host has nodes vote that have a connection to each other, and waits for
+// that at most a lease.
+func TestVotersAreLinked(t *testing.T) {
+	const lease = 100 * time.Millisecond
+	host := func(lease time.Duration) (g *Group, b, c *Link) {
+		g = NewGroup("run", "a", lease, false)
+		g.Found(time.Now())
+		var links []*Link
+		for _, node := range []string{"b", "c"} {
+			links = append(links, g.Accept(wire.Liveness{RunID: "run", Group: g.Current().Group, Node: node, Voter: node}, &inbox{}))
+		}
+		g.SetEligible([]string{"b", "c"})
+		return g, links[0], links[1]
+	}
+	g, _, c := host(time.Hour)
+	g.Tick()
+	if g.Votes() {
+		t.Error("voters that have no connection to each other")
+	}
+	g.Hear(c, wire.Liveness{RunID: "run", Group: g.Current().Group, Node: "c", Voter: "c", Linked: []string{"x"}})
+	if g.Votes() {
+		t.Error("a connection to another node counts")
+	}
+	g.Hear(c, wire.Liveness{RunID: "run", Group: g.Current().Group, Node: "c", Voter: "c", Linked: []string{"a", "b"}})
+	if !g.Votes() {
+		t.Error("no voters")
+	}
+	g, _, _ = host(lease)
+	testkit.Eventually(t, "those vote that have no connection to each other", func() bool { g.Tick(); return g.Votes() })
+}
+
+// TestLinkedIsTold: a standby tells of its connections when there is one more.
+func TestLinkedIsTold(t *testing.T) {
+	g := standing(t)
+	box := &inbox{}
+	g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "c", Word: uint64(succession.Stands), Term: 3}, box)
+	g.Opened(g.Dial("a"), &inbox{})
+	if got := box.word(t).Linked; !slices.Contains(got, "a") || !slices.Contains(got, "c") || len(got) != 2 {
+		t.Errorf("%q", got)
 	}
 }
 

@@ -19,6 +19,7 @@ type vote struct {
 	voter    succession.Voter // this process; a memory that is lost votes under another name
 	ballot   *succession.Ballot
 	eligible []string                    // nodes that may vote beside this host, in order
+	listed   map[string]time.Duration    // since when each of them is
 	names    map[string]succession.Voter // by node, as they have said
 
 	proposed time.Duration // when the last proposal was made
@@ -114,15 +115,23 @@ func (g *Group) voteLocked() {
 func (g *Group) SetEligible(nodes []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.vote.eligible = nodes
+	v, listed := &g.vote, map[string]time.Duration{}
+	for _, node := range nodes {
+		listed[node] = v.now()
+		if since, was := v.listed[node]; was {
+			listed[node] = since
+		}
+	}
+	v.eligible, v.listed = nodes, listed
 	g.wishLocked()
 	g.voteLocked()
 }
 
 // wishLocked has those vote who should: those that do and may go on, and of the others the first
-// ones that there is a connection to, two or four beside the host. One that votes goes on until it
-// is proven dead, has left, or was not heard for a lease: while it may still count proofs of
-// death it must not be replaced without knowing.
+// ones that have connections to this host and to each other, two or four beside the host: of one
+// that it has had no connection to, a voter could never prove the death. Nobody waits for these
+// longer than a lease. One that votes does so until it is proven dead, has left, or was not heard
+// for a lease: while it may still count proofs of death it must not be replaced without knowing.
 func (g *Group) wishLocked() {
 	v := &g.vote
 	if !g.hosting || g.noQuorum {
@@ -139,12 +148,15 @@ func (g *Group) wishLocked() {
 			linked[l.node] = l.voter
 		}
 	}
-	voters := []succession.Voter{v.voter}
+	voters, nodes := []succession.Voter{v.voter}, []string{}
 	answered := v.ballot.Answered()
 	for _, id := range v.ballot.Accepted().Voters.Incoming {
 		gone[id] = gone[id] || v.ballot.ProvenDead(id)
 		if id != v.voter && !gone[id] && v.now()-max(answered[id], v.ballot.Began()) < g.lease {
 			voters = append(voters, id)
+			if node := v.nodeOf(id); node != "" {
+				nodes = append(nodes, node)
+			}
 		}
 	}
 	most := 2
@@ -152,14 +164,26 @@ func (g *Group) wishLocked() {
 		most = succession.MaxVoters - 1
 	}
 	for _, node := range v.eligible {
-		if id := linked[node]; id != "" && len(voters) <= most && !gone[id] && !slices.Contains(voters, id) {
-			voters = append(voters, id)
+		if id := linked[node]; id != "" && len(voters) <= most && !gone[id] && !slices.Contains(voters, id) && (v.now()-v.listed[node] >= g.lease || g.linkedLocked(node, nodes)) {
+			voters, nodes = append(voters, id), append(nodes, node)
 		}
 	}
 	if len(voters) < 3 {
 		voters = voters[:1] // of two no majority is left when one is silent
 	}
 	v.ballot.Wish(voters, v.now())
+}
+
+// linkedLocked reports whether a node has a connection to each of others, by the word of one of the
+// two.
+func (g *Group) linkedLocked(node string, others []string) bool {
+	told := map[[2]string]bool{}
+	for l := range g.links {
+		for _, other := range l.linked {
+			told[[2]string{l.node, other}], told[[2]string{other, l.node}] = true, true
+		}
+	}
+	return !slices.ContainsFunc(others, func(other string) bool { return !told[[2]string{node, other}] })
 }
 
 // Propose tells the voters what the nodes are about to be told. The result is for MaySay.

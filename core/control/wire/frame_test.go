@@ -44,7 +44,7 @@ func sampleFrames() []Frame {
 		Redirect{}, sampleRedirect, Probed{Yields: true, Round: true, Node: "n", Target: sampleRedirect}, Probed{Err: fail},
 		Probe{Software: "1", RunID: "run", Round: true, Node: "n", Target: sampleRedirect,
 			Policy: rendezvous.Policy{Min: 1, Max: 2, NodeUnit: 1, LeaseTimeout: 9}},
-		Liveness{RunID: "run", Group: "g", Node: "n", Ask: true, Word: 3, Term: 1<<64 - 1, Target: sampleRedirect, Voter: "v", Votes: true},
+		Liveness{RunID: "run", Group: "g", Node: "n", Ask: true, Word: 3, Term: 1<<64 - 1, Target: sampleRedirect, Voter: "v", Votes: true, Linked: []string{"m"}},
 		Transfer{Group: "g", Term: 4, Addr: "10.0.0.1:2"},
 		Ballot{Group: "g", Message: succession.Message{Kind: succession.MessageAskVote, From: "a", To: "b", Term: 3, Number: 7, Entered: 2, Pre: true, Forced: true, Clock: 5, Echo: 6}},
 		Ballot{Group: "g", Message: succession.Message{Kind: succession.MessageAppend, From: "a", To: "b", Term: 3, Entry: &succession.Entry{

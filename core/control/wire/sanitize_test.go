@@ -19,7 +19,7 @@ func TestSanitize(t *testing.T) {
 		Welcome{Version: ProtocolVersion, Lease: 1, Notice: rendezvous.MembershipUpdate{Reason: evil}, SeenAddr: evil, Addr: evil, HostNode: evil, Servers: []string{evil}},
 		Standby{Addr: evil, Why: evil}, Standbys{List: []StandbyNode{{Node: evil, Label: evil, Addr: evil}}},
 		target, Probe{Node: evil, Target: target}, Probed{Node: evil, Target: target},
-		Liveness{Node: evil, Target: target}, Transfer{Addr: evil},
+		Liveness{Node: evil, Target: target, Linked: []string{evil}}, Transfer{Addr: evil},
 		Notice{rendezvous.MembershipUpdate{Reason: evil, Stop: rendezvous.RoundStop{Round: 1, Reason: evil},
 			Directive: rendezvous.DirectiveNotice{ID: evil, Text: evil}}},
 		Progress{rendezvous.Progress{Headline: evil, Detail: evil}},

@@ -104,6 +104,7 @@ type Liveness struct {
 	Target Redirect // who hosts, if Word tells that its sender knows
 	Voter  string   // the sender's name in Ballot frames; "": it never votes
 	Votes  bool     // it is one of several that vote now, as far as it has accepted
+	Linked []string // nodes to which it has such a connection
 }
 
 // Ballot is what one voter tells another, on their liveness connection.
@@ -212,7 +213,7 @@ func readProbed(u *unpacker) Probed {
 }
 
 func (l Liveness) pack(p *packer) {
-	head(p, KindLiveness, 9)
+	head(p, KindLiveness, 10)
 	p.Text(l.RunID)
 	p.Text(l.Group)
 	p.Text(l.Node)
@@ -222,12 +223,14 @@ func (l Liveness) pack(p *packer) {
 	packRedirect(p, l.Target)
 	p.Text(l.Voter)
 	p.Bool(l.Votes)
+	p.Texts(l.Linked)
 }
 
 func readLiveness(u *unpacker) Liveness {
 	return Liveness{
 		RunID: u.Text(MaxName), Group: u.Text(MaxName), Node: u.Text(MaxName), Ask: u.Bool(), Word: u.Uint(), Term: u.Uint(),
 		Target: readRedirect(u), Voter: u.Text(MaxName), Votes: u.Bool(),
+		Linked: u.Texts(maxServers, MaxName),
 	}
 }
 
@@ -359,7 +362,7 @@ func sanitizeSuccession(f Frame) Frame {
 		f.Err, f.Node, f.Target = sanitizeError(f.Err), printable.Text(f.Node), sanitizeTarget(f.Target)
 		return f
 	case Liveness:
-		f.Node, f.Target = printable.Text(f.Node), sanitizeTarget(f.Target)
+		f.Node, f.Target, f.Linked = printable.Text(f.Node), sanitizeTarget(f.Target), sanitizeTexts(f.Linked)
 		return f
 	case Transfer:
 		f.Addr = printable.Text(f.Addr)
