@@ -265,7 +265,9 @@ func (sc *serverConn) liveness(f wire.Liveness) error {
 				s.StepDown(to, fmt.Sprintf("node %s hosts in term %d", f.Node, f.Term))
 			}
 		case wire.Ballot:
-			g.HearBallot(link, f)
+			if !g.HearBallot(link, f) && s.sampleRefusal(refusedStandby, sc.conn.RemoteAddr(), sc.node) {
+				s.log.Warn("ignored a message of the vote: it is of another group or voter, or cannot be", "node", sc.node, "address", sc.conn.RemoteAddr().String())
+			}
 		case wire.Beat, wire.Unknown:
 		default:
 			return fmt.Errorf("%w: a frame %q from a standby", wire.ErrMalformed, wire.NameOf(f))

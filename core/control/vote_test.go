@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"rallypoint/core/control/standby"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
 )
 
@@ -13,7 +15,6 @@ import (
 // others come to it.
 func TestHostIsElected(t *testing.T) {
 	p := elastic(t, 3)
-	p.Quorum = true
 	nodes := form(t, p, 3)
 	voted := func(s *Server, voters int) bool {
 		r := s.cfg.Group.VoteReport()
@@ -43,4 +44,35 @@ func TestHostIsElected(t *testing.T) {
 		t.Errorf("term %d after term %d", term, before)
 	}
 	testkit.Eventually(t, "of two nodes only the host votes", func() bool { return voted(next, 0) })
+}
+
+// TestBadBallots: messages of another group, of a voter that is not at the other end, and of a
+// term that cannot be end no term. They are counted, and told.
+func TestBadBallots(t *testing.T) {
+	nodes := form(t, elastic(t, 3), 3)
+	host := nodes[0].server()
+	group := host.cfg.Group.Current().Group
+	testkit.Eventually(t, "two nodes vote beside the host", func() bool { return len(host.cfg.Group.Voters()) == 2 })
+	n := dialNode(t, host.Addr().String())
+	word, _ := n.greet(wire.Liveness{RunID: "run", Group: group, Node: "evil", Voter: "evil"}).(wire.Liveness)
+	ask := succession.Message{Kind: succession.MessageAskVote, From: "evil", To: succession.Voter(word.Voter), Term: 9, Number: 1 << 61, Entered: 9, Forced: true}
+	counted := func() uint64 { return host.metrics.refused[refusedStandby].Load() }
+	for _, spoil := range []func(f *wire.Ballot){
+		func(f *wire.Ballot) { f.Group = "other" },
+		func(f *wire.Ballot) { f.Message.From = "b" },
+		func(f *wire.Ballot) { f.Message.To = "c" },
+		func(f *wire.Ballot) { f.Message.Term = 1<<32 + 1 },
+		func(f *wire.Ballot) { f.Message.Number = 1 << 63 },
+	} {
+		f, before := wire.Ballot{Group: group, Message: ask}, counted()
+		spoil(&f)
+		n.send(f)
+		testkit.Eventually(t, "the message is counted", func() bool { return counted() == before+1 })
+	}
+	nodes[0].lines.Await(t, "ignored a message of the vote", 1)
+	n.send(wire.Ballot{Group: group, Message: ask}) // it may speak, and does not vote
+	regroup(t, nodes)
+	if r := host.cfg.Group.Report(); r.Term != 1 || !r.Hosting {
+		t.Errorf("%+v", r)
+	}
 }

@@ -273,10 +273,11 @@ func (b *Ballot) speaksTo(id Voter) bool {
 	return b.accepted.Voters.Has(id) || b.role == leader && b.former[id]
 }
 
-// Receive takes what another process says.
-func (b *Ballot) Receive(m Message, now time.Duration) {
+// Receive takes what another process says. It reports false, and drops it, if no process that
+// follows the protocol can have said that to this one.
+func (b *Ballot) Receive(m Message, now time.Duration) bool {
 	if m.To != b.id || m.From == b.id || !m.possible() {
-		return
+		return false
 	}
 	b.late(now)
 	switch m.Kind {
@@ -307,6 +308,7 @@ func (b *Ballot) Receive(m Message, now time.Duration) {
 			b.follow(m.Term, "", now)
 		}
 	}
+	return true
 }
 
 // outsider reports whether a process does not vote, while this one hosts and has a majority.

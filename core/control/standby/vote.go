@@ -68,18 +68,22 @@ func (g *Group) countDeadLocked() {
 	}
 }
 
-// HearBallot takes a message of the vote from the standby that a connection belongs to.
-func (g *Group) HearBallot(l *Link, f wire.Ballot) {
+// HearBallot takes a message of the vote from the standby that a connection belongs to. It reports
+// false, and drops it, if it is of another group or voter, or cannot be.
+func (g *Group) HearBallot(l *Link, f wire.Ballot) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed || f.Group != g.target.Group || f.Message.From != l.voter || l.voter == "" {
-		return
+	switch {
+	case g.closed:
+		return true
+	case f.Group != g.target.Group, f.Message.From != l.voter, l.voter == "", !g.vote.ballot.Receive(f.Message, g.vote.now()):
+		return false
 	}
-	g.vote.ballot.Receive(f.Message, g.vote.now())
 	g.voteLocked()
 	if l.voter == g.vote.next {
 		g.wakeLocked() // it may have accepted all by now
 	}
+	return true
 }
 
 // voteLocked sends what the ballot has to say, and wakes those that wait for what it decides.
