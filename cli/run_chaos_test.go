@@ -34,10 +34,28 @@ const chaosWorker = `
 	setsid sleep 1000 &
 	echo "token $$ $RALLYPOINT_ROUND"
 	while read line; do case $line in 0::*) group=$line;; esac; done < /proc/self/cgroup
-	echo "$$ $PPID $RALLYPOINT_ROUND $GROUP_RANK $WORLD_SIZE $TORCHELASTIC_ERROR_FILE ${group:-none}" > $LEDGER/tmp.$$
+	echo "$$ $PPID $RALLYPOINT_ROUND $GROUP_RANK $WORLD_SIZE $TORCHELASTIC_ERROR_FILE ${group:-none} sh" > $LEDGER/tmp.$$
 	mv $LEDGER/tmp.$$ $LEDGER/$RALLYPOINT_ROUND.$RANK.$$
 	until [ -e $FINISH ]; do sleep 0.05; done
 	exit 0`
+
+// warmChaosWorker is the same in Python, which a template can fork.
+const warmChaosWorker = `
+import os, signal, subprocess, sys, time
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+env = os.environ
+subprocess.Popen(["sleep", "1000"])
+subprocess.Popen(["sleep", "1000"], start_new_session=True)
+print("token", os.getpid(), env["RALLYPOINT_ROUND"], flush=True)
+group = [line[:-1] for line in open("/proc/self/cgroup") if line.startswith("0::")] or ["none"]
+forked = b"\0RALLYPOINT_TEMPLATE=hold\0" in open("/proc/self/environ", "rb").read()
+new = "%s/tmp.%d" % (env["LEDGER"], os.getpid())
+with open(new, "w") as file:
+    print(os.getpid(), os.getppid(), env["RALLYPOINT_ROUND"], env["GROUP_RANK"], env["WORLD_SIZE"], env["TORCHELASTIC_ERROR_FILE"], group[0], "forked" if forked else "cold", file=file)
+os.rename(new, "%s/%s.%s.%d" % (env["LEDGER"], env["RALLYPOINT_ROUND"], env["RANK"], os.getpid()))
+while not os.path.exists(env["FINISH"]):
+    time.sleep(0.05)
+`
 
 // chaos is a job of some nodes that is hurt at random.
 type chaos struct {
@@ -49,13 +67,14 @@ type chaos struct {
 	duration time.Duration // for so long it is hurt, unless envChaos says otherwise
 	mark     string        // in the environment of everything that belongs to the job
 
+	python  string // a program that runs warmChaosWorker; "": there is no Python
 	nodes   []*nodeProcess
 	keep    bool // as --on-failure has it
 	segment int  // 2: each pair of ranks is in one rack
 }
 
-// TestChaos kills and stops agents, workers and the control plane of a job of some
-// nodes at random moments; checks find nodes unfit, and others leave by their own word, and
+// TestChaos kills and stops agents, workers, their templates and the control plane of a job of
+// some nodes at random moments; checks find nodes unfit, and others leave by their own word, and
 // come again. The job goes on each time; in the end what the control
 // plane has recorded keeps the guarantees (conformance says how each is checked), each
 // worker has stood where that has placed its agent, and nothing of the job is left but the
@@ -134,6 +153,10 @@ func (c *chaos) endRecord() {
 func newChaos(t *testing.T) *chaos {
 	c := &chaos{harness: newHarness(t)}
 	c.mark = "CHAOS=" + c.dir
+	if _, err := exec.LookPath("python3"); err == nil {
+		c.python = filepath.Join(c.dir, "worker.py")
+		testkit.WriteFile(t, c.python, []byte(warmChaosWorker))
+	}
 	for _, dir := range []string{"ledger", "tmp"} {
 		if err := os.Mkdir(filepath.Join(c.dir, dir), 0o777); err != nil {
 			t.Fatal(err)
@@ -287,7 +310,11 @@ func (c *chaos) startNode(i int) {
 	if i < len(c.nodes)-1 {
 		args = append(args, "-r1", "--log-dir="+c.dir+"/logs")
 	}
-	p := &nodeProcess{Cmd: exec.Command(os.Args[0], append(args, "--no-python", "--no-macros", "sh", "-c", chaosWorker)...)}
+	worker := []string{"--no-python", "--no-macros", "sh", "-c", chaosWorker}
+	if c.python != "" && rand.IntN(2) == 0 {
+		worker = []string{"--warm", c.python}
+	}
+	p := &nodeProcess{Cmd: exec.Command(os.Args[0], append(args, worker...)...)}
 	p.Dir = c.dir
 	p.Env = []string{testkit.EndAtOnce, asCommand + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + c.dir + "/tmp", "LEDGER=" + c.dir + "/ledger",
 		"FINISH=" + c.dir + "/finish", "TORCHELASTIC_ENABLE_FILE_TIMER=1", "OMP_NUM_THREADS=1", c.mark}
@@ -321,7 +348,7 @@ func (c *chaos) controlGroups() (left []string) {
 func (c *chaos) injectFault(random *rand.Rand) {
 	node := random.IntN(len(c.nodes))
 	agent := c.nodes[node].Process.Pid
-	fault := random.IntN(7)
+	fault := random.IntN(8)
 	if c.keep && (fault == 0 || fault == 4 && c.serve == nil) { // nothing would come in its place
 		fault = 2
 	}
@@ -368,7 +395,32 @@ func (c *chaos) injectFault(random *rand.Rand) {
 		testkit.Check(c.t, os.Rename(bad+".new", bad))
 		time.Sleep(time.Duration(random.IntN(1000)) * time.Millisecond)
 		testkit.Check(c.t, os.Remove(bad))
+	case 7: // what forks the workers, or one that was just forked
+		if template := c.template(random); random.IntN(2) == 0 {
+			c.kill(template, syscall.SIGKILL)
+		} else {
+			c.freeze(template, random)
+		}
 	}
+}
+
+// template is a node's template, or a worker of one that has not said yet that it is there; 0 if
+// there is none just now.
+func (c *chaos) template(random *rand.Rand) int {
+	var said, held []int
+	for _, e := range c.ledger() {
+		said = append(said, e.pid)
+	}
+	for _, pid := range c.processes() {
+		env, _ := os.ReadFile(fmt.Sprintf("/proc/%d/environ", pid))
+		if strings.Contains(string(env), "\x00RALLYPOINT_TEMPLATE=hold\x00") && !slices.Contains(said, pid) {
+			held = append(held, pid)
+		}
+	}
+	if len(held) == 0 {
+		return 0
+	}
+	return held[random.IntN(len(held))]
 }
 
 // restartNode starts a node again that was killed, or has left as unfit.
@@ -407,6 +459,7 @@ type chaosEntry struct {
 	pid, agent, round, groupRank, world int
 	errorFile                           string
 	group                               string // the control group of its agent's workers, as /proc has it
+	start                               string // "sh"; of Python "forked" or "cold"
 }
 
 func (c *chaos) ledger() (entries []chaosEntry) {
@@ -415,7 +468,7 @@ func (c *chaos) ledger() (entries []chaosEntry) {
 		text, err := os.ReadFile(file)
 		var e chaosEntry
 		if err == nil {
-			_, err = fmt.Sscan(string(text), &e.pid, &e.agent, &e.round, &e.groupRank, &e.world, &e.errorFile, &e.group)
+			_, err = fmt.Sscan(string(text), &e.pid, &e.agent, &e.round, &e.groupRank, &e.world, &e.errorFile, &e.group, &e.start)
 		}
 		if err != nil {
 			c.t.Fatalf("%s: %v", file, err)
@@ -502,8 +555,9 @@ func (c *chaos) checkLogs() {
 	if len(entries) < 2*len(c.nodes)*chaosWorkers && !c.keep { // which may go on with what is left
 		c.t.Errorf("only %d workers were started: nothing was tried", len(entries))
 	}
-	checked := 0
+	checked, starts := 0, map[string]int{}
 	for _, e := range entries {
+		starts[e.start]++
 		if !strings.HasPrefix(e.errorFile, c.dir+"/logs/") {
 			continue
 		}
@@ -513,5 +567,8 @@ func (c *chaos) checkLogs() {
 		}
 		checked++
 	}
-	c.t.Logf("%d workers in %d logs", len(entries), checked)
+	c.t.Logf("%d workers in %d logs, started: %v", len(entries), checked, starts)
+	if starts["cold"] > 0 && starts["forked"] == 0 { // those of the first round had no fault
+		c.t.Error("no worker was forked")
+	}
 }
