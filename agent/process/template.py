@@ -121,12 +121,25 @@ def installed(spec):
     )
 
 
-def changes_environment(node):
+def changes_environment(statement):
     """Whether a statement writes into os.environ, other than in a function that it defines."""
+    pending = [statement]  # a sum of a thousand terms is a thousand deep
+    while pending:
+        node = pending.pop()
+        if type(node).__name__ in ("FunctionDef", "AsyncFunctionDef", "ClassDef", "Lambda"):
+            continue
+        if writes_environment(node):
+            return True
+        for field in node._fields:
+            value = getattr(node, field, None)
+            children = value if isinstance(value, list) else [value]
+            pending += [child for child in children if hasattr(child, "_fields")]
+    return False
+
+
+def writes_environment(node):
+    """Whether a node of a syntax tree itself does."""
     kind = type(node).__name__
-    if kind in ("FunctionDef", "AsyncFunctionDef", "ClassDef", "Lambda"):
-        return False
-    target = None
     if kind == "Subscript" and type(node.ctx).__name__ != "Load":
         target = node.value
     elif kind == "Call":
@@ -134,22 +147,12 @@ def changes_environment(node):
         name = getattr(target, "attr", getattr(target, "id", ""))
         if name in ("putenv", "unsetenv", "load_dotenv"):
             return True
-        target = (
-            getattr(target, "value", None)
-            if name in ("setdefault", "update", "pop", "clear")
-            else None
-        )
-    if target is not None and getattr(target, "attr", getattr(target, "id", "")) in (
-        "environ",
-        "environb",
-    ):
-        return True
-    for field in node._fields:
-        value = getattr(node, field, None)
-        for child in value if isinstance(value, list) else [value]:
-            if hasattr(child, "_fields") and changes_environment(child):
-                return True
-    return False
+        if name not in ("setdefault", "update", "pop", "clear"):
+            return False
+        target = getattr(target, "value", None)
+    else:
+        return False
+    return getattr(target, "attr", getattr(target, "id", "")) in ("environ", "environb")
 
 
 def wanted_by(kind, name):
@@ -208,7 +211,10 @@ def check_process():
         raise Refused("an import has left a child process")
     except ChildProcessError:
         pass
-    child = os.fork()  # threads of libraries with fork handlers, such as OpenBLAS, end here
+    try:
+        child = os.fork()  # threads of libraries with fork handlers, such as OpenBLAS, end here
+    except OSError as error:
+        raise Refused("it cannot fork: %s" % error) from error
     if not child:
         os._exit(0)
     os.waitpid(child, 0)
@@ -312,7 +318,11 @@ def become(environment, files, agent, libc):
     renew()
     reseed()
     os.write(control, b"%d\n" % os.getpid())
-    if os.read(control, 1) != b"g":
+    try:
+        word = os.read(control, 1)
+    except OSError:
+        word = b""  # the agent has closed its end before it read the pid
+    if word != b"g":
         os._exit(1)
     os.close(control)
     libc.prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
@@ -510,6 +520,9 @@ def hold():
         os.close(null)
     except Refused as refused:
         answer(conn, "no " + str(refused))
+        os._exit(1)
+    except Exception as error:
+        answer(conn, "no preparing the imports failed: %s: %s" % (type(error).__name__, error))
         os._exit(1)
     after = dict(os.environb)
     known = stamps()

@@ -2,9 +2,11 @@ package process
 
 import (
 	"bytes"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -131,6 +133,15 @@ func TestTemplateForks(t *testing.T) {
 	}
 }
 
+// fakeGPU is a module that opens what it takes for a GPU, in a namespace of its own.
+const fakeGPU = `import ctypes
+libc = ctypes.CDLL(None)
+if libc.unshare(0x20000) and libc.unshare(0x10020000) or libc.mount(b"none", b"/", None, 0x44000, None) or libc.mount(b"none", b"/dev", b"tmpfs", 0, None):
+  raise OSError("` + noNamespace + `")
+gpu = open("/dev/nvidia0", "w")`
+
+const noNamespace = "no namespace of mounts can be made"
+
 // TestTemplateRefuses lists what cannot be forked: its workers start cold, and the log says why once.
 func TestTemplateRefuses(t *testing.T) {
 	for _, c := range []struct{ name, lib, why string }{
@@ -143,6 +154,11 @@ func TestTemplateRefuses(t *testing.T) {
 		{"is killed", "import os; os.kill(os.getpid(), 9)", "the interpreter ended while it imported"},
 		{"starts a thread", "import threading, time; threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", "started 1 threads"},
 		{"leaves a child", "import subprocess; p = subprocess.Popen(['sleep', '1000'])", "an import has left a child process"},
+		{"takes all memory", "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY)); b'x' * (10 << 30)", "importing lib failed: MemoryError"},
+		{"may start no process", "import resource; resource.setrlimit(resource.RLIMIT_NPROC, (0, 0)); os.getuid() or os.setresuid(65534, 65534, 65534)", "it cannot fork: [Errno 11] Resource temporarily unavailable"},
+		{"opens a GPU", fakeGPU, "the imports have opened /dev/nvidia0"},
+		{"initialises CUDA", "import sys, types\nsys.modules['torch'] = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))", "the imports have initialised CUDA"},
+		{"breaks the interpreter", "os.listdir = None", "preparing the imports failed: TypeError: 'NoneType' object is not callable"},
 		{"leaves a daemon", "import os\nif not os.fork():\n  os.setsid()\n  if os.fork(): os._exit(0)\n  os.closerange(2, 1001); import time; time.sleep(1000)\nos.wait()", "the imports have left a process"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -154,6 +170,9 @@ func TestTemplateRefuses(t *testing.T) {
 			r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule + guard + strings.ReplaceAll(c.lib, "\n", "\n    ") + "\n"})
 			template := r.start()
 			template.Prepare(nil)
+			if strings.Contains(r.log.String(), noNamespace) {
+				t.Skip(r.log.String())
+			}
 			if _, text := r.run(template, "RANK=0"); !strings.HasPrefix(text, "cold,") {
 				t.Errorf("the worker wrote %q", text)
 			}
@@ -255,9 +274,89 @@ func TestWorkerThatDiffers(t *testing.T) {
 	r.expectLog("libraries read OMP_NUM_THREADS while they are imported")
 }
 
-// failsInFork is a module that sends a signal, once, at a moment of a worker's fork: to the
+// TestManyWorkers are all forked, and each once.
+func TestManyWorkers(t *testing.T) {
+	r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule})
+	var envs []string
+	for rank := range 64 {
+		envs = append(envs, "RANK="+strconv.Itoa(rank))
+	}
+	procs, text := r.run(r.start(), envs...)
+	for local, p := range procs {
+		if p.Code != local+3 || p.Lost || !strings.Contains(text, fmt.Sprintf(",True,%d\n", local)) {
+			t.Errorf("worker %d ended with %d, lost %v", local, p.Code, p.Lost)
+		}
+	}
+	if n := strings.Count(text, "forked,"); n != len(envs) || strings.Count(text, "\n") != n {
+		t.Errorf("%d of %d were forked: %s", n, len(envs), text)
+	}
+}
+
+// TestNoProcessMore: at the limit of processes workers start cold, where that has room, and the
+// next ones are forked again.
+func TestNoProcessMore(t *testing.T) {
+	for limit, why := range map[string]string{"1": "[Errno 11] Resource temporarily unavailable", "2": "a second fork failed"} {
+		group := controlGroup(t, "pids", map[string]string{"pids.max": limit})
+		r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule})
+		template := r.start()
+		testkit.WriteFile(t, filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(template.process.pid)))
+		if _, text := r.run(template, "RANK=0", "RANK=1"); strings.Count(text, "cold,") != 2 {
+			t.Errorf("the workers wrote %q", text)
+		}
+		r.expectLog("workers start cold: the template does not fork: " + why)
+		template.Prepare(nil)
+		if _, text := r.run(template, "RANK=0"); !strings.HasPrefix(text, "forked,") {
+			t.Errorf("the next worker wrote %q", text)
+		}
+		template.Close()
+	}
+}
+
+// controlGroup makes a control group of a controller below this process's, with limits, and
+// returns its folder; the test is skipped where that cannot be.
+func controlGroup(t *testing.T, controller string, limits map[string]string) string {
+	t.Helper()
+	text, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Skip(err)
+	}
+	parent := ""
+	for line := range strings.Lines(string(text)) {
+		switch fields := strings.SplitN(strings.TrimSpace(line), ":", 3); {
+		case slices.Contains(strings.Split(fields[1], ","), controller):
+			parent = "/sys/fs/cgroup/" + fields[1] + fields[2]
+		case fields[0] == "0" && parent == "":
+			parent = "/sys/fs/cgroup" + fields[2]
+		}
+	}
+	group, err := os.MkdirTemp(parent, "rallypoint-test-")
+	if err != nil {
+		t.Skip("no control group of ", controller, ": ", err)
+	}
+	t.Cleanup(func() {
+		testkit.Eventually(t, "the control group is empty", func() bool { return unix.Rmdir(group) == nil })
+	})
+	for name, value := range limits {
+		if err := os.WriteFile(filepath.Join(group, name), []byte(value), 0); err != nil {
+			t.Skip("no control group of ", controller, ": ", err)
+		}
+	}
+	return group
+}
+
+// smallGroup makes a control group of little memory.
+func smallGroup(t *testing.T) string {
+	t.Helper()
+	name := "memory.max"
+	if _, err := os.Stat("/sys/fs/cgroup/memory"); err == nil {
+		name = "memory.limit_in_bytes"
+	}
+	return controlGroup(t, "memory", map[string]string{name: "16777216"})
+}
+
+// failsInFork is a module that has a fault happen, once, at a moment of a worker's fork: to the
 // template or to the process that forks.
-const failsInFork = libModule + `import signal
+const failsInFork = libModule + `import signal, sys, types
 template = os.getpid()
 def fault(moment):
     def run():
@@ -269,8 +368,16 @@ def fault(moment):
         except OSError:
             return
         whom = template if os.environ["WHOM"] == "template" else os.getpid()
-        os.kill(whom, getattr(signal, os.environ["FAULT"]))
+        if os.environ["FAULT"] == "MemoryError":
+            raise MemoryError
+        if os.environ["FAULT"] == "OOM":
+            with open(os.environ["GROUP"] + "/cgroup.procs", "w") as procs:
+                procs.write(str(whom))
+            b"x" * (256 << 20)
+        else:
+            os.kill(whom, getattr(signal, os.environ["FAULT"]))
     return run
+sys.modules["numpy.random"] = types.SimpleNamespace(seed=fault("become"))
 os.register_at_fork(before=fault("before"), after_in_parent=fault("parent"), after_in_child=fault("child"))
 `
 
@@ -278,15 +385,22 @@ os.register_at_fork(before=fault("before"), after_in_parent=fault("parent"), aft
 // each worker runs once, that one cold, and nothing is left.
 func TestFaultsInAFork(t *testing.T) {
 	defer func(before time.Duration) { forkPatience = before }(forkPatience)
-	for _, moment := range []string{"before 0", "parent 0", "child 1", "before 1", "parent 1", "child 2"} {
-		for _, fault := range []string{"SIGKILL", "SIGSTOP"} {
+	for _, moment := range []string{"before 0", "parent 0", "child 1", "before 1", "parent 1", "child 2", "become 2"} {
+		for _, fault := range []string{"SIGKILL", "SIGSTOP", "OOM", "MemoryError"} {
 			for _, whom := range []string{"template", "itself"} {
-				if whom == "itself" && strings.HasSuffix(moment, "0") {
+				memory := fault == "OOM" || fault == "MemoryError"
+				if whom == "itself" && !memory && strings.HasSuffix(moment, "0") {
 					continue // that is the template
+				}
+				if memory && whom == "template" || fault == "MemoryError" && moment != "become 2" {
+					continue // nobody runs out of another's; what is raised in a fork is ignored
 				}
 				t.Run(moment+" "+fault+" "+whom, func(t *testing.T) {
 					r := newTemplateRig(t, countsImports, map[string]string{"lib": failsInFork})
 					r.config.Environ = append(r.config.Environ, "MOMENT="+moment, "FAULT="+fault, "WHOM="+whom)
+					if fault == "OOM" {
+						r.config.Environ = append(r.config.Environ, "GROUP="+smallGroup(t))
+					}
 					forkPatience = time.Minute
 					template := r.start()
 					out, _ := LookupEnv(r.config.Environ, "OUT")

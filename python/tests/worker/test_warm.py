@@ -41,6 +41,7 @@ def template() -> SimpleNamespace:
         ("import os\nif os.environ.get('A'):\n  del os.environ['A']\nimport json", ["os"]),
         ("import os\nx = os.environ['HOME'], os.environ.get('A')\nimport json", ["os", "json"]),
         ("import os\ndef f(): os.environ['A'] = 'b'\nimport json", ["os", "json"]),
+        ("import ast\nx = " + " + ".join(["1"] * 1200) + "\nimport json", ["ast", "json"]),
         ("import (", []),
         ("\0", []),
         ("import train, json", ["json"]),
