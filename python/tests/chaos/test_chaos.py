@@ -96,14 +96,18 @@ class Chaos:
         self.nodes[home] = self.node(home)
 
     def node(self, home: str, least: int = LEAST) -> subprocess.Popen[bytes]:
-        slow = list(self.homes).index(home) < SLOW
+        place = list(self.homes).index(home)
+        slow, warm = place < SLOW, place % 2
+        worker = ["--warm", str(HERE / "worker.py")]
+        if not warm:
+            worker = ["--no-python", "/bin/sh", str(HERE / "worker.sh")]
         self.starts += 1
         return self._spawn(
             home, str(RALLYPOINT), "run", f"--nnodes={least}:{NODES}",
             f"--rdzv-endpoint={self.line_address if slow else self.address}:{PORT}",
             "--rdzv-id=chaos", "--rdzv-conf=" + ",".join(f"{k}={v}" for k, v in SETTINGS.items()),
-            f"--local-addr={self.homes[home]}", "--no-python", "--shutdown-timeout=2",
-            "/bin/sh", str(HERE / "worker.sh"), str(self.history), str(self.stop),
+            f"--local-addr={self.homes[home]}", "--shutdown-timeout=2",
+            *worker, str(self.history), str(self.stop),
             log=f"node-{home.rsplit('-', 1)[1]}", name=f"{home}#{self.starts}",
         )  # fmt: skip
 
@@ -199,7 +203,7 @@ class Faults:
 
     def kinds(self) -> list[Callable[[float], None]]:
         kinds = [self.node_killed, self.node_stopped, self.link_down, self.one_way]
-        kinds += [self.server_stopped, self.server_killed]
+        kinds += [self.server_stopped, self.server_killed, self.template_killed]
         return kinds + [self.clock_moved] * clock.AVAILABLE
 
     def let(self, fault: Callable[[float], None], seconds: float) -> None:
@@ -220,6 +224,14 @@ class Faults:
         agent.suspend()
         time.sleep(seconds)
         agent.resume()
+
+    def template_killed(self, seconds: float) -> None:
+        """What a node's workers are forked from; the next ones have another."""
+        for child in psutil.Process(self.chaos.nodes[self._home()].pid).children():
+            with suppress(psutil.NoSuchProcess, OSError):
+                held = child.environ().get("RALLYPOINT_TEMPLATE") == "hold"
+                if held and os.readlink(f"/proc/{child.pid}/fd/1") == os.devnull:  # no worker
+                    child.kill()
 
     def link_down(self, seconds: float) -> None:
         home = self._home()
