@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 
@@ -198,6 +199,49 @@ func TestWorkerInDebugger(t *testing.T) {
 	testkit.Must(unix.Wait4(w.Pid, &status, 0, nil))(t)
 	testkit.Check(t, unix.PtraceDetach(w.Pid))
 	w.unharmed()
+}
+
+// TestForbiddenSignals: where a filter of seccomp lets the agent send none, or knows no pidfd, a
+// worker is shown with its kernel state and the reason.
+func TestForbiddenSignals(t *testing.T) {
+	w := startWorker(t, "import sys\n"+waits+"data_wait()\n")
+	for call, why := range map[uint32]string{
+		unix.SYS_PIDFD_SEND_SIGNAL: "it cannot be sent a signal: operation not permitted",
+		unix.SYS_PIDFD_OPEN:        "its process cannot be asked: operation not permitted",
+	} {
+		answer := make(chan Worker)
+		var err error
+		go func() { // the thread ends with it, and the filter with the thread
+			defer close(answer)
+			runtime.LockOSThread()
+			if err = forbid(call); err == nil {
+				answer <- w.collect(testkit.Patience)
+			}
+		}()
+		got := <-answer
+		if err != nil {
+			t.Skip("seccomp: ", err)
+		}
+		if got.Source != SourceKernel || got.Why != why || !strings.HasPrefix(got.State, "sleeping") {
+			t.Errorf("%+v", got)
+		}
+	}
+	w.unharmed()
+}
+
+// forbid refuses a system call to this thread.
+func forbid(call uint32) error {
+	filter := []unix.SockFilter{
+		{Code: unix.BPF_LD | unix.BPF_W | unix.BPF_ABS}, // the call's number
+		{Code: unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K, Jf: 1, K: call},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPERM)},
+		{Code: unix.BPF_RET | unix.BPF_K, K: unix.SECCOMP_RET_ALLOW},
+	}
+	program := unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]}
+	if err := unix.Prctl(unix.PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0); err != nil {
+		return err
+	}
+	return unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER, uintptr(unsafe.Pointer(&program)), 0, 0)
 }
 
 // TestWorkerWithoutOurCode: another program gets no signal, which would end it.

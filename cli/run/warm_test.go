@@ -8,6 +8,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -22,8 +23,9 @@ import (
 // odd are scripts that see much of what an interpreter and a process are. A first line "# args:"
 // has the command line; $D is their folder.
 var odd = map[string]string{
-	"argv":      "# args: odd.py a 'b' --c=d\nimport sys\nprint(sys.argv, sys.orig_argv[1:] if hasattr(sys, 'orig_argv') else '', __name__, __file__, __spec__, __package__)",
-	"path":      "import sys\nprint(sys.path, sys.path_hooks, sys.meta_path, sys.prefix, sys.executable)",
+	"argv": "# args: odd.py a 'b' --c=d\nimport sys\nprint(sys.argv, sys.orig_argv[1:] if hasattr(sys, 'orig_argv') else '', __name__, __file__, __spec__, __package__)",
+	// What waits for torch's optimizers is what differs (docs/warm.md).
+	"path":      "import sys\nprint(sys.path, sys.path_hooks, [f for f in sys.meta_path if type(f).__name__ != 'OptimizerImport'], sys.prefix, sys.executable)",
 	"flags":     "import sys\nprint(sys.flags, sys.warnoptions, sys._xoptions)",
 	"main":      "import sys, __main__\nprint(sorted(vars(__main__)), sys.modules['__main__'] is __main__, type(__loader__))",
 	"module":    "# args: -m odd x\nimport sys\nprint(__name__, __spec__.name, __package__, sys.argv, sys.path[0])",
@@ -76,11 +78,26 @@ var odd = map[string]string{
 	"gc":           "import gc\nprint(gc.isenabled(), gc.get_threshold(), gc.callbacks, gc.garbage)",
 	"recursion":    "import sys\nprint(sys.getrecursionlimit())\ndef f(): f()\ntry: f()\nexcept RecursionError as e: print(e)",
 	"faulthandler": "import faulthandler, sys\nprint(faulthandler.is_enabled())\nfaulthandler.dump_traceback()",
+	"deleted":      again + "os.remove(__file__); sys.exit(3)",
+	"made empty":   again + "open(__file__, 'w').close(); sys.exit(3)",
+	"made wrong":   again + "print(\"print('never'\", file=open(__file__, 'w')); sys.exit(3)",
+	"made folder":  again + "os.remove(__file__); os.mkdir(__file__); sys.exit(3)",
+	"helper lost":  again + "import helper; os.remove('helper.py'); sys.exit(3)",
+	"from stdin":   "# args: /dev/stdin x\nprint('unused')",
+	"deep":         "import os\nx = " + strings.Repeat("1 + ", 1200) + "1\nprint(x)",
+	"pdb":          "import pdb\ndef f(x): pdb.set_trace(); return x\nf(3)",
+	"tracer":       "import sys\nseen = []\nsys.settrace(lambda *a: seen.append(a[0].f_code.co_name))\ndef f(): pass\nf(); sys.settrace(None)\nprint(seen)",
+	"profiler":     "import cProfile, io, pstats\np = cProfile.Profile()\np.runcall(sum, [1])\nprint(len(pstats.Stats(p, stream=io.StringIO()).stats))",
+	"audit":        "import sys\nseen = []\nsys.addaudithook(lambda e, a: seen.append(e))\nopen('/dev/null').close()\nprint(seen)",
+	"dead lock":    "import threading\nlock = threading.Lock(); lock.acquire()\nprint(lock.acquire(timeout=0.01), threading.main_thread().ident == threading.get_ident())",
 	"user site":    "import sys\nprint('user' in str(sys.modules.get('sitecustomize')))",
 }
 
+// again begins a script that fails at its first attempt, after which it is not what it was.
+const again = "# args: --max-restarts=1 odd.py\nimport os, sys\nif os.environ['TORCHELASTIC_RESTART_COUNT'] != '0': print('again'); sys.exit()\n"
+
 // quickOdd are those that the quick tests run.
-var quickOdd = []string{"argv", "module", "descriptors", "streams", "environ", "traceback", "exit code", "own module", "environment"}
+var quickOdd = []string{"argv", "module", "descriptors", "streams", "environ", "traceback", "exit code", "own module", "environment", "deleted", "made wrong"}
 
 // others are the files beside each script; late is read only once the script says so.
 var others = map[string]string{
@@ -93,14 +110,22 @@ var others = map[string]string{
 // agent's log.
 func runOdd(t *testing.T, dir, text string, options ...string) (result, log string) {
 	t.Helper()
+	return runOddBy(t, nil, dir, text, options...)
+}
+
+// runOddBy has another command run the agent.
+func runOddBy(t *testing.T, by []string, dir, text string, options ...string) (result, log string) {
+	t.Helper()
 	writeAll(t, dir, others)
+	_ = os.RemoveAll(filepath.Join(dir, "odd.py")) // which may be a folder by now
 	writeAll(t, dir, map[string]string{"odd.py": text + "\n"})
 	args := []string{"odd.py"}
 	if first, _, _ := strings.Cut(text, "\n"); strings.HasPrefix(first, "# args:") {
 		args = strings.Fields(strings.TrimPrefix(first, "# args:"))
 	}
 	logs := t.TempDir()
-	cmd := exec.Command(testkit.Must(os.Executable())(t), append(append([]string{"run", "--standalone", "-r3", "--log-dir=" + logs}, options...), args...)...)
+	argv := slices.Concat(by, []string{testkit.Must(os.Executable())(t), "run", "--standalone", "-r3", "--log-dir=" + logs}, options, args)
+	cmd := exec.Command(argv[0], argv[1:]...)
 	cmd.Dir = dir
 	cmd.Env = []string{testkit.EndAtOnce, asRun + "=1", "PATH=" + os.Getenv("PATH"), "HOME=" + dir, "TMPDIR=" + dir, "PYTHONDONTWRITEBYTECODE=1", "PYTHONHASHSEED=1", "LOGLEVEL=INFO"}
 	var out bytes.Buffer
@@ -110,11 +135,10 @@ func runOdd(t *testing.T, dir, text string, options ...string) (result, log stri
 	for _, line := range regexp.MustCompile(`exitcode +: -?\d+`).FindAllString(out.String(), -1) {
 		result += line + "\n"
 	}
-	for _, name := range []string{"stdout.log", "stderr.log"} {
-		files, _ := filepath.Glob(filepath.Join(logs, "*", "attempt_0", "0", name))
-		for _, file := range files {
-			result += name + ":\n" + string(testkit.Must(os.ReadFile(file))(t))
-		}
+	files, _ := filepath.Glob(filepath.Join(logs, "*", "attempt_*", "*", "std*.log")) // in order
+	for _, file := range files {
+		attempt, _ := filepath.Rel(filepath.Dir(filepath.Dir(filepath.Dir(file))), file)
+		result += attempt + ":\n" + string(testkit.Must(os.ReadFile(file))(t))
 	}
 	return anyAddress.ReplaceAllString(strings.ReplaceAll(result, logs, "LOGS"), "0x"), out.String()
 }
@@ -252,4 +276,64 @@ func descendants(pid int) (pids []int) {
 		}
 	}
 	return pids
+}
+
+// TestFewDescriptors: where a process may have 64 of them, workers are forked all the same.
+func TestFewDescriptors(t *testing.T) {
+	t.Parallel()
+	few := []string{"sh", "-c", `ulimit -n 64; exec "$0" "$@"`}
+	for _, text := range []string{odd["descriptors"], odd["limits"]} {
+		dir := t.TempDir()
+		cold, _ := runOddBy(t, few, dir, text, "--nproc-per-node=4")
+		warm, log := runOddBy(t, few, dir, text, "--nproc-per-node=4", "--warm")
+		if cold != warm || strings.Count(warm, "/stdout.log:") != 4 {
+			t.Errorf("cold:\n%s\nwarm:\n%s", cold, warm)
+		}
+		if !strings.Contains(log, forked) || strings.Contains(log, "start cold") {
+			t.Errorf("not warm:\n%s", log)
+		}
+	}
+}
+
+// withoutCalls runs a program under a filter of seccomp that refuses system calls of x86-64.
+const withoutCalls = `import ctypes, os, struct, sys
+libc = ctypes.CDLL(None, use_errno=True)
+calls = [int(word) for word in sys.argv[1].split(",")]
+program = struct.pack("=HBBI", 0x20, 0, 0, 0)
+for at, call in enumerate(calls):
+    program += struct.pack("=HBBI", 0x15, len(calls) - at, 0, call)
+program += struct.pack("=HBBI", 6, 0, 0, 0x7fff0000) + struct.pack("=HBBI", 6, 0, 0, 0x00050001)
+text = ctypes.create_string_buffer(program, len(program))
+class Filter(ctypes.Structure):
+    _fields_ = [("len", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+given = Filter(len(program) // 8, ctypes.addressof(text))
+if libc.prctl(38, 1, 0, 0, 0) or libc.prctl(22, 2, ctypes.byref(given), 0, 0):
+    sys.exit("no filter can be set: " + os.strerror(ctypes.get_errno()))
+os.execv(sys.argv[2], sys.argv[2:])
+`
+
+// TestNoSignals: where no process may send a signal, or have one handled by another's code, a job
+// runs as elsewhere.
+func TestNoSignals(t *testing.T) {
+	if runtime.GOARCH != "amd64" {
+		t.Skip("the numbers of system calls are those of x86-64")
+	}
+	python := testkit.Must(exec.LookPath("python3"))(t)
+	for name, calls := range map[string]string{"kill, tkill, tgkill, rt_sigqueueinfo, pidfd_send_signal": "62,200,234,129,424", "pidfd_open, pidfd_send_signal": "434,424"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			by := []string{python, "-c", withoutCalls, calls}
+			dir := t.TempDir()
+			for _, text := range []string{odd["exit code"], odd["signals"]} {
+				cold, _ := runOddBy(t, by, dir, text)
+				warm, log := runOddBy(t, by, dir, text, "--warm")
+				if cold != warm || !strings.Contains(cold, "/stdout.log:") {
+					t.Errorf("cold:\n%s\nwarm:\n%s", cold, warm)
+				}
+				if !strings.Contains(log, forked) || strings.Contains(log, "start cold") {
+					t.Errorf("not warm:\n%s", log)
+				}
+			}
+		})
+	}
 }
