@@ -63,7 +63,7 @@ func UnpackPolicy(u *pack.Unpacker) Policy {
 // PackLastRound writes what a node says of its last round.
 func PackLastRound(p *pack.Packer, v LastRound) {
 	p.List(9)
-	p.Text(v.Generation)
+	packName(p, v.Generation)
 	p.Uint(v.Round)
 	p.Int(v.Rank)
 	p.Int(v.World)
@@ -71,7 +71,7 @@ func PackLastRound(p *pack.Packer, v LastRound) {
 	p.Bool(v.Finished)
 	packFacts(p, v.Facts)
 	packDirectiveReports(p, v.Reports)
-	p.Text(v.Store)
+	packName(p, v.Store)
 }
 
 // UnpackLastRound reads what PackLastRound wrote.
@@ -216,10 +216,11 @@ func unpackDirectiveNotice(u *pack.Unpacker) (v DirectiveNotice) {
 }
 
 func packDirectiveReports(p *pack.Packer, list []DirectiveReport) {
+	p.Fit(len(list), MaxDirectiveReports, "reports of directives")
 	p.List(len(list))
 	for _, r := range list {
 		p.List(3)
-		p.Text(r.ID)
+		packName(p, r.ID)
 		p.Int64(r.Step)
 		p.Bool(r.Saved)
 	}

@@ -119,7 +119,7 @@ func packAsked(p *pack.Packer, ev Event) {
 		p.List(4)
 		p.Int(ev.NodeRank)
 		p.Int(ev.RankHint)
-		p.Text(ev.StoreAddr)
+		packName(p, ev.StoreAddr)
 		p.Int(ev.StorePort)
 	case Withdraw:
 		p.List(1)
@@ -139,20 +139,28 @@ func packAsked(p *pack.Packer, ev Event) {
 		p.List(5)
 		p.Uint(ev.Round)
 		p.Int(int(ev.Op))
+		p.Fit(len(ev.Keys), MaxKeys, "keys of a request")
+		for _, key := range ev.Keys {
+			p.Fit(len(key), MaxKeyLen, "bytes of a key")
+		}
 		p.Texts(ev.Keys)
+		p.Fit(len(ev.Values), MaxKeys, "values of a request")
+		for _, value := range ev.Values {
+			p.Fit(len(value), MaxValueLen, "bytes of a value")
+		}
 		p.Values(ev.Values)
 		p.Int64(ev.Amount)
 	case AnnounceStop:
 		p.List(5)
-		p.Text(ev.Generation)
+		packName(p, ev.Generation)
 		p.Uint(ev.Round)
 		p.Bool(ev.Leaving)
 		p.Cut(ev.Reason, MaxNameLen)
 		p.Duration(ev.Away)
 	case ReportDirective:
 		p.List(5)
-		p.Text(ev.ID)
-		p.Text(ev.Generation)
+		packName(p, ev.ID)
+		packName(p, ev.Generation)
 		p.Uint(ev.Round)
 		p.Int64(ev.Step)
 		p.Bool(ev.Saved)
@@ -170,29 +178,29 @@ func packOther(p *pack.Packer, ev Event) {
 	switch ev := ev.(type) {
 	case Hello:
 		p.List(13)
-		p.Text(string(ev.Session))
-		p.Text(ev.Node)
+		packName(p, ev.Session)
+		packName(p, ev.Node)
 		p.Uint(ev.Incarnation)
 		p.Bool(ev.Named)
 		p.Cut(ev.Label, MaxNameLen)
 		PackPolicy(p, ev.Policy)
 		PackLastRound(p, ev.LastRound)
 		p.Bool(ev.InHost)
-		p.Text(ev.SeenAddr)
-		p.Text(ev.ServerAddr)
+		packName(p, ev.SeenAddr)
+		packName(p, ev.ServerAddr)
 		p.Bool(ev.BeginAgain)
 		p.Cut(ev.HostName, MaxNameLen)
-		p.Text(ev.Topology)
+		packName(p, ev.Topology)
 	case Disconnect:
 		p.List(1)
-		p.Text(string(ev.Session))
+		packName(p, ev.Session)
 	case LeaseExpired:
 		p.List(2)
-		p.Text(string(ev.Session))
+		packName(p, ev.Session)
 		p.Uint(ev.Heard)
 	case Evict:
 		p.List(3)
-		p.Text(ev.Node)
+		packName(p, ev.Node)
 		p.Cut(ev.By, MaxNameLen)
 		p.Cut(ev.Reason, MaxNameLen)
 	case TimerFired:
@@ -204,24 +212,24 @@ func packOther(p *pack.Packer, ev Event) {
 			break
 		}
 		p.List(2)
-		p.Text(ev.Generation)
+		packName(p, ev.Generation)
 		p.Duration(ev.Grace)
 	case Direct:
 		packDirect(p, ev)
 	case CancelDirective:
 		p.List(3)
-		p.Text(ev.ID)
+		packName(p, ev.ID)
 		p.Cut(ev.By, MaxNameLen)
 		p.Cut(ev.Reason, MaxNameLen)
 	case Cordon:
 		p.List(4)
-		p.Text(ev.Node)
+		packName(p, ev.Node)
 		p.Duration(ev.For)
 		p.Cut(ev.By, MaxNameLen)
 		p.Cut(ev.Reason, MaxNameLen)
 	case Undrain:
 		p.List(3)
-		p.Text(ev.Node)
+		packName(p, ev.Node)
 		p.Cut(ev.By, MaxNameLen)
 		p.Cut(ev.Reason, MaxNameLen)
 	case Forget:
@@ -323,12 +331,25 @@ func unpackOther(u *pack.Unpacker, op Op) Event {
 	return nil
 }
 
+// packName writes what is read with MaxNameLen.
+func packName[T ~string](p *pack.Packer, name T) {
+	p.Fit(len(name), MaxNameLen, "bytes of a name")
+	p.Text(string(name))
+}
+
+func packNames(p *pack.Packer, list []string) {
+	p.List(len(list))
+	for _, name := range list {
+		packName(p, name)
+	}
+}
+
 func unpackSession(u *pack.Unpacker) SessionID { return SessionID(u.Text(MaxNameLen)) }
 
 func packTimer(p *pack.Packer, t Timer) {
 	p.List(3)
 	p.Int(int(t.Kind))
-	p.Text(string(t.Session))
+	packName(p, t.Session)
 	p.Uint(t.Seq)
 }
 
@@ -348,10 +369,7 @@ func EncodeEvent(ev Event) ([]byte, error) {
 	if op == 0 {
 		return nil, Errorf(CodeInternal, "a %T is no event", ev)
 	}
-	if err := oversize(ev); err != nil {
-		return nil, err
-	}
-	return pack.Append(nil, func(p *pack.Packer) {
+	b, err := pack.AppendFit(nil, func(p *pack.Packer) {
 		r, isRequest := RequestOf(ev)
 		if !isRequest {
 			p.List(3)
@@ -364,10 +382,14 @@ func EncodeEvent(ev Event) ([]byte, error) {
 		p.Uint(StateVersion)
 		p.Uint(uint64(op))
 		PackArguments(p, ev)
-		p.Text(string(r.Session))
+		packName(p, r.Session)
 		p.Uint(r.Number)
 		p.Uint(r.Acked)
-	}), nil
+	})
+	if err != nil {
+		return nil, Errorf(CodeTooLarge, "%v", err)
+	}
+	return b, nil
 }
 
 // DecodeEvent reads what EncodeEvent wrote; the result shares no memory with b.
@@ -407,114 +429,6 @@ func stateVersion(u *pack.Unpacker, what string) *Error {
 	case version > StateVersion:
 		return Errorf(CodeState, "%s of a rendezvous in state version %d, written by a newer release: this one reads versions up to %d",
 			what, version, StateVersion)
-	}
-	return nil
-}
-
-// oversize returns an error for an event that DecodeEvent would refuse.
-func oversize(ev Event) error {
-	names := make([]string, 0, 6)
-	if r, ok := RequestOf(ev); ok {
-		names = append(names, string(r.Session))
-	}
-	switch ev := ev.(type) {
-	case Join:
-		names = append(names, ev.StoreAddr)
-	case Hello:
-		if err := ev.LastRound.oversize(); err != nil {
-			return err
-		}
-		names = append(names, string(ev.Session), ev.Node, ev.SeenAddr, ev.ServerAddr, ev.Topology)
-	case Disconnect:
-		names = append(names, string(ev.Session))
-	case LeaseExpired:
-		names = append(names, string(ev.Session))
-	case Evict:
-		names = append(names, ev.Node)
-	case TimerFired:
-		names = append(names, string(ev.Timer.Session))
-	case Recovered:
-		names = append(names, ev.Generation)
-	case AnnounceStop:
-		names = append(names, ev.Generation)
-	case ReportDirective:
-		names = append(names, ev.ID, ev.Generation)
-	case Direct:
-		return ev.oversize()
-	case GiveDirective:
-		if err := ev.Directive.oversize(); err != nil {
-			return err
-		}
-	case CancelDirective:
-		names = append(names, ev.ID)
-	case Cordon:
-		names = append(names, ev.Node)
-	case Undrain:
-		names = append(names, ev.Node)
-	case KeyRequest:
-		if err := ev.oversize(); err != nil {
-			return err
-		}
-	}
-	return longName(names)
-}
-
-func (k KeyRequest) oversize() error {
-	if len(k.Keys) > MaxKeys || len(k.Values) > MaxKeys {
-		return Errorf(CodeTooLarge, "a request of %d keys and %d values, at most %d are allowed", len(k.Keys), len(k.Values), MaxKeys)
-	}
-	for _, key := range k.Keys {
-		if len(key) > MaxKeyLen {
-			return Errorf(CodeTooLarge, "a key of %d bytes, at most %d are allowed", len(key), MaxKeyLen)
-		}
-	}
-	for _, value := range k.Values {
-		if len(value) > MaxValueLen {
-			return Errorf(CodeTooLarge, "a value of %d bytes, at most %d are allowed", len(value), MaxValueLen)
-		}
-	}
-	return nil
-}
-
-// oversize returns an error for a directive that no log may hold.
-func (d Direct) oversize() error {
-	if len(d.Nodes) > MaxDirectiveNodes {
-		return Errorf(CodeTooLarge, "a directive about %d nodes, at most %d are allowed", len(d.Nodes), MaxDirectiveNodes)
-	}
-	return longName(append([]string{d.ID}, d.Nodes...))
-}
-
-// oversize returns an error for a report that no log may hold.
-func (l LastRound) oversize() error {
-	if hosts := len(l.Facts.FinishedHosts); hosts > maxFinishedHosts {
-		return Errorf(CodeTooLarge, "a report of %d hosts that have finished, at most %d are possible", hosts, maxFinishedHosts)
-	}
-	f := l.Facts.Directives
-	if len(l.Reports) > MaxDirectiveReports || len(f.Standing) > manyStanding || len(f.Ended) > maxEndedFacts || len(f.Drained) > maxDirectiveFacts {
-		return Errorf(CodeTooLarge, "a report of %d directives, %d that stand, %d that have ended and %d drained nodes",
-			len(l.Reports), len(f.Standing), len(f.Ended), len(f.Drained))
-	}
-	names := append([]string{l.Generation, l.Facts.Generation, l.Facts.Origin, l.Store}, f.Ended...)
-	for _, r := range l.Reports {
-		names = append(names, r.ID)
-	}
-	for _, d := range f.Drained {
-		names = append(names, d.Node)
-	}
-	for _, d := range f.Standing {
-		if err := d.oversize(); err != nil {
-			return err
-		}
-	}
-	return longName(names)
-}
-
-// longName returns an error for the first name that is longer than a log may hold.
-func longName(names []string) error {
-	for _, name := range names {
-		if len(name) > MaxNameLen {
-			return Errorf(CodeTooLarge, "a name of %d bytes, at most %d are allowed: %.50q…", len(name), MaxNameLen, name)
-		}
 	}
 	return nil
 }

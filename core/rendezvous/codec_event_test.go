@@ -127,6 +127,8 @@ func TestEventsOfOtherVersions(t *testing.T) {
 	}
 }
 
+func reporting(l LastRound) Event { return Hello{Session: "s", LastRound: l} }
+
 func TestOversizeEventsAreNotLogged(t *testing.T) {
 	long := strings.Repeat("x", MaxNameLen+1)
 	for _, ev := range []Event{
@@ -134,6 +136,13 @@ func TestOversizeEventsAreNotLogged(t *testing.T) {
 		KeyRequest{Op: store.OpSet, Keys: []string{strings.Repeat("k", MaxKeyLen+1)}, Values: [][]byte{nil}},
 		KeyRequest{Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, MaxValueLen+1)}},
 		KeyRequest{Op: store.OpWait, Keys: make([]string, MaxKeys+1)},
+		KeyRequest{Op: store.OpSet, Values: make([][]byte, MaxKeys+1)},
+		Stamp(Finish{}, Request{Session: SessionID(long)}), TimerFired{Timer{Session: SessionID(long)}},
+		Direct{ID: "d", Nodes: make([]string, MaxDirectiveNodes+1)}, Direct{ID: "d", Nodes: []string{long}},
+		reporting(LastRound{Store: long}), reporting(LastRound{Reports: make([]DirectiveReport, MaxDirectiveReports+1)}),
+		reporting(LastRound{Facts: Facts{Generation: "g", FinishedHosts: make([]int, maxFinishedHosts+1)}}),
+		reporting(LastRound{Facts: Facts{Generation: "g", Directives: DirectiveFacts{Seq: 1, Ended: []string{long}}}}),
+		reporting(LastRound{Facts: Facts{Generation: "g", Directives: DirectiveFacts{Seq: 1, Standing: make([]StandingFact, manyStanding+1)}}}),
 	} {
 		if b, err := EncodeEvent(ev); CodeOf(err) != CodeTooLarge {
 			t.Errorf("%T of %d bytes, %v", ev, len(b), err)

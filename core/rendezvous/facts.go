@@ -109,8 +109,8 @@ func packFacts(p *pack.Packer, f Facts) {
 		return
 	}
 	p.List(10)
-	p.Text(f.Generation)
-	p.Text(f.Origin)
+	packName(p, f.Generation)
+	packName(p, f.Origin)
 	p.Uint(f.Round)
 	p.Int(f.World)
 	p.Int(f.HostRank)
@@ -144,6 +144,7 @@ func unpackFacts(u *pack.Unpacker) (f Facts) {
 }
 
 func packRanks(p *pack.Packer, ranks []int) {
+	p.Fit(len(ranks), maxFinishedHosts, "hosts that have finished")
 	p.List(len(ranks))
 	for _, rank := range ranks {
 		p.Int(rank)
@@ -262,6 +263,7 @@ func packDirectiveFacts(p *pack.Packer, f DirectiveFacts) {
 	p.List(6)
 	p.Uint(f.Seq)
 	p.Int(f.Target)
+	p.Fit(len(f.Standing), manyStanding, "directives that stand")
 	p.List(len(f.Standing))
 	for _, d := range f.Standing {
 		p.List(11)
@@ -269,11 +271,13 @@ func packDirectiveFacts(p *pack.Packer, f DirectiveFacts) {
 		p.Uint(d.Round)
 		p.Int64(d.Step)
 	}
-	p.Texts(f.Ended)
+	p.Fit(len(f.Ended), maxEndedFacts, "directives that have ended")
+	packNames(p, f.Ended)
+	p.Fit(len(f.Drained), maxDirectiveFacts, "drained nodes")
 	p.List(len(f.Drained))
 	for _, d := range f.Drained {
 		p.List(6)
-		p.Text(d.Node)
+		packName(p, d.Node)
 		p.Cut(d.By, MaxNameLen)
 		p.Cut(d.Reason, MaxNameLen)
 		p.Duration(d.For)
@@ -306,9 +310,10 @@ func packDirect(p *pack.Packer, d Direct) {
 }
 
 func packDirectFields(p *pack.Packer, d Direct) {
-	p.Text(d.ID)
+	packName(p, d.ID)
 	p.Int(int(d.Kind))
-	p.Texts(d.Nodes)
+	p.Fit(len(d.Nodes), MaxDirectiveNodes, "nodes of a directive")
+	packNames(p, d.Nodes)
 	p.Duration(d.Within)
 	p.Duration(d.For)
 	p.Cut(d.By, MaxNameLen)

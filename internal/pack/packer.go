@@ -6,6 +6,7 @@ package pack
 
 import (
 	"bytes"
+	"fmt"
 	"strings"
 	"sync"
 	"time"
@@ -17,8 +18,9 @@ import (
 // Packer appends msgpack values to a buffer. Writing to memory cannot fail, so
 // its methods return nothing.
 type Packer struct {
-	buf bytes.Buffer
-	enc *msgpack.Encoder
+	buf   bytes.Buffer
+	enc   *msgpack.Encoder
+	unfit error
 }
 
 var packers = sync.Pool{New: func() any {
@@ -32,15 +34,29 @@ const maxKept = 64 << 10
 
 // Append appends what write packs to dst.
 func Append(dst []byte, write func(p *Packer)) []byte {
+	dst, _ = AppendFit(dst, write)
+	return dst
+}
+
+// AppendFit is Append for readers with limits: the error is the first that Fit has found.
+func AppendFit(dst []byte, write func(p *Packer)) ([]byte, error) {
 	p := packers.Get().(*Packer)
 	p.buf.Reset()
 	p.enc.ResetWriter(&p.buf)
+	p.unfit = nil
 	write(p)
-	dst = append(dst, p.buf.Bytes()...)
+	dst, unfit := append(dst, p.buf.Bytes()...), p.unfit
 	if p.buf.Cap() <= maxKept {
 		packers.Put(p)
 	}
-	return dst
+	return dst, unfit
+}
+
+// Fit makes more of something than its reader takes an error of AppendFit.
+func (p *Packer) Fit(n, most int, what string) {
+	if n > most && p.unfit == nil {
+		p.unfit = fmt.Errorf("%d %s, at most %d are allowed", n, what, most)
+	}
 }
 
 // List begins a list of n values, which follow.
