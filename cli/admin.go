@@ -20,13 +20,13 @@ func newAdmin(log *logging) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "admin",
 		Short: "Close, save, scale or stop a job, evict or drain a node, or copy a data directory",
-		Long: `Close, save, scale or stop a job, evict a node or drain it. ENDPOINT is where its nodes
-meet: the control plane, or a server that knows which node hosts it; or, where they meet
-without one, file:///DIR or etcd://HOST, whose log gets the request. The job's nodes, its
-history and the logs say who did it and why.
+		Long: `Close, save, scale or stop a job, evict a node or drain it. ENDPOINT is the job's
+--rdzv-endpoint: the control plane, or a server that knows which node hosts it; or
+file:///DIR or etcd://HOST, whose log gets the request. The job's nodes, its history
+and the logs record who did it and why.
 
-Anyone who can reach the control plane's port may do this, unless it has a token:
-then --token-file has to name its file. "backup" copies the data directory of a server
+Anyone who can reach the control plane's port can do this, unless it has a token:
+then name its file with --token-file. "backup" copies the data directory of a server
 on this machine.`,
 		Args: noCommand,
 		RunE: func(*cobra.Command, []string) error {
@@ -56,7 +56,7 @@ type adminRequest struct {
 
 func (ar *adminRequest) addFlags(cmd *cobra.Command) {
 	flags := cmd.Flags()
-	flags.StringVar(&ar.run, "rdzv-id", "", "the run `ID`; may be left out where there is one run")
+	flags.StringVar(&ar.run, "rdzv-id", "", "the run `ID`; optional if there is only one run")
 	flags.StringVar(&ar.reason, "reason", "", "`TEXT` that the job's nodes receive, beside who asked (default \""+backend.NoReason+"\")")
 	flags.DurationVar(&ar.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answer")
 	ar.file.addTo(cmd)
@@ -152,18 +152,18 @@ func newAdminClose(log *logging) *cobra.Command {
 	cmd := newAdminRequest(log, &cobra.Command{
 		Use:   "close ENDPOINT",
 		Short: "Let no more nodes join a job, or stop it",
-		Long: `Close a job: no more nodes join it, a node that waits for a place is refused with
-the reason, and a running round continues to its end. With --stop the job has
-failed: its agents stop their workers at once.
+		Long: `Close a job: no more nodes can join, waiting nodes are refused with the reason, and a
+running round continues to its end. With --stop the job fails: its agents stop their
+workers immediately.
 
-A closed run stays as it is, except with --stop. It cannot be opened again; its id is
-free when none of its nodes is left.`,
+Closing a closed run changes nothing, except with --stop. A run cannot be reopened; its
+id is free once none of its nodes is left.`,
 		Example: `  rallypoint admin close host0:29400 --rdzv-id job7 --reason "maintenance at noon"
   rallypoint admin close host0:29400 --rdzv-id job7 --reason "wrong data" --stop`,
 	}, func(reason string) (rendezvous.Event, error) {
 		return rendezvous.CloseRun{Reason: reason, Stop: stop}, nil
 	})
-	cmd.Flags().BoolVar(&stop, "stop", false, "end the job as failed: its agents stop their workers at once")
+	cmd.Flags().BoolVar(&stop, "stop", false, "end the job as failed: its agents stop their workers immediately")
 	return cmd
 }
 
@@ -171,10 +171,10 @@ func newAdminEvict(log *logging) *cobra.Command {
 	var node string
 	cmd := newAdminRequest(log, &cobra.Command{
 		Use:   "evict ENDPOINT --node NODE",
-		Short: "Take a node out of a job",
-		Long: `Take a live node out of a job. The others regroup without it, or wait for a
-replacement where they are too few. The node's agent receives the reason; nothing
-keeps it from joining again, so end it if it is not to.
+		Short: "Remove a node from a job",
+		Long: `Remove a live node from a job. The others regroup without it, or wait for a
+replacement if they are too few. The node's agent receives the reason; nothing
+prevents it from joining again, so stop it if it should not.
 
 NODE is the node's id: its node_id option, else as "rallypoint status" shows it.`,
 		Example: `  rallypoint admin evict host0:29400 --rdzv-id job7 --node gpu17-3PT6S2 --reason "its GPU is broken"`,
@@ -192,8 +192,8 @@ func newAdminForget(log *logging) *cobra.Command {
 	return newAdminRequest(log, &cobra.Command{
 		Use:   "forget ENDPOINT",
 		Short: "Let a job that has ended begin again",
-		Long: `Let a job that has succeeded or was closed begin again before its closed_for (10 min unless
-an option says else) is over. No node of it may be alive.`,
+		Long: `Let a job that succeeded or was closed begin again before its closed_for (10 min by default)
+is over. None of its nodes may be alive.`,
 		Example: `  rallypoint admin forget host0:29400 --rdzv-id job7 --reason "one more epoch"`,
 	}, func(reason string) (rendezvous.Event, error) {
 		return rendezvous.Forget{Reason: reason}, nil

@@ -20,11 +20,11 @@ func newAdminDrain(log *logging) *cobra.Command {
 	var within, away time.Duration
 	cmd := newAdminRequest(log, &cobra.Command{
 		Use:   "drain ENDPOINT --node NODE",
-		Short: "Have nodes leave a job in time, and keep them away",
+		Short: "Have nodes save and leave a job, and keep them out",
 		Long: `Have nodes leave a job before their machines are taken away. ` + howTold + `
 When all workers have saved, or at the deadline, the named nodes leave. Their agents end
-with exit code 0. The others regroup at once, which costs no restart, and a spare takes the
-place. If there is no other node, the run ends instead, and all agents end with exit code 95:
+with exit code 0. The others regroup at once, which costs no restart, and spares take the
+places. If there is no other node, the run ends instead, and all agents end with exit code 95:
 queue the job again. The job refuses a drained node until --for has passed since it left, or
 until "admin undrain".
 
@@ -43,8 +43,8 @@ until "admin undrain".
 		return rendezvous.Direct{Kind: rendezvous.DirectiveDrain, Nodes: nodes, Within: within, For: away, Reason: reason}, nil
 	})
 	cmd.Flags().StringArrayVar(&nodes, "node", nil, "id or host of a `NODE`, may be given more than once (required)")
-	cmd.Flags().DurationVar(&within, "within", defaultWithin, "`TIME` until the nodes leave at the latest; 0: now")
-	cmd.Flags().DurationVar(&away, "for", 0, "`TIME` for which they are refused, from when they leave; 0: until they are undrained")
+	cmd.Flags().DurationVar(&within, "within", defaultWithin, "longest `TIME` until the nodes leave; 0: now")
+	cmd.Flags().DurationVar(&away, "for", 0, "`TIME` for which they are refused after they have left; 0: until undrained")
 	return cmd
 }
 
@@ -58,9 +58,9 @@ func newAdminCordon(log *logging) *cobra.Command {
 	var away time.Duration
 	cmd := newAdminRequest(log, &cobra.Command{
 		Use:   "cordon ENDPOINT --node NODE",
-		Short: "Keep a node out of a job, whether it is there or not",
-		Long: `Keep a node out of a job: it is refused until --for has passed, or "admin undrain". It need not
-have come yet. A spare leaves at once. A node whose workers run stays until its round ends; to
+		Short: "Keep a node out of a job, even before it joins",
+		Long: `Keep a node out of a job: it is refused until --for has passed, or until "admin undrain". It
+need not have joined yet. A spare leaves at once. A node whose workers run stays until its round ends; to
 have it leave earlier, after its workers have saved, use "admin drain".
 
 ` + whatNode,
@@ -75,7 +75,7 @@ have it leave earlier, after its workers have saved, use "admin drain".
 		return rendezvous.Cordon{Node: node, For: away, Reason: reason}, nil
 	})
 	cmd.Flags().StringVar(&node, "node", "", "id or host of the `NODE` (required)")
-	cmd.Flags().DurationVar(&away, "for", 0, "`TIME` for which it is refused; 0: until it is undrained")
+	cmd.Flags().DurationVar(&away, "for", 0, "`TIME` for which it is refused; 0: until undrained")
 	return cmd
 }
 
@@ -106,15 +106,15 @@ func newAdminDirective(log *logging, kind rendezvous.DirectiveKind, deadline str
 }
 
 // howTold explains what all directives do first.
-const howTold = `All ranks that report their steps (rallypoint.progress) get it at the same
-training step and save; ranks that report none get it at once.`
+const howTold = `Ranks that report their steps (rallypoint.progress) get it at the same training
+step and save; other ranks get it immediately.`
 
 func newAdminSave(log *logging) *cobra.Command {
 	return newAdminDirective(log, rendezvous.DirectiveSave, "`TIME` that the workers have", &cobra.Command{
 		Use:   "save ENDPOINT",
 		Short: "Have all workers of a job save",
 		Long: `Ask all workers of a job to save a checkpoint; the job continues. ` + howTold + `
-It is over when all have said that they have saved, or at the deadline.`,
+It ends when all workers have reported their save, or at the deadline.`,
 		Example: `  rallypoint admin save host0:29400 --rdzv-id job7 --within 120s --reason "before the upgrade"`,
 	})
 }
@@ -123,10 +123,10 @@ func newAdminScale(log *logging) *cobra.Command {
 	return newAdminDirective(log, rendezvous.DirectiveScale, "`TIME` until it is done at the latest; 0: now", &cobra.Command{
 		Use:   "scale ENDPOINT --target NUMBER",
 		Short: "Change the number of nodes of a job",
-		Long: `Continue a job with another number of nodes, when all workers have saved, or at the
+		Long: `Continue a job with another number of nodes after all workers have saved, or at the
 deadline. ` + howTold + ` Nodes above
-the target become spares, spares below it join, which costs no restart. The target holds until
-the next one; min, max and node_unit stay the bounds.`,
+the target become spares; below it, spares join. This costs no restart. The target holds until
+the next scale, within min, max and node_unit.`,
 		Example: `  rallypoint admin scale host0:29400 --rdzv-id job7 --target 6 --within 120s --reason "two nodes for another job"`,
 	})
 }
@@ -153,7 +153,7 @@ func newAdminCancel(log *logging) *cobra.Command {
 	}, func(reason string) (rendezvous.Event, error) {
 		return rendezvous.CancelDirective{ID: id, Reason: reason}, nil
 	})
-	cmd.Flags().StringVar(&id, "directive", "", "its `ID`; may be left out if there is one")
+	cmd.Flags().StringVar(&id, "directive", "", "its `ID`; optional if there is only one")
 	return cmd
 }
 
@@ -162,9 +162,9 @@ func newAdminUndrain(log *logging) *cobra.Command {
 	cmd := newAdminRequest(log, &cobra.Command{
 		Use:     "undrain ENDPOINT --node NODE",
 		Aliases: []string{"uncordon"},
-		Short:   "Let a node join again that was drained or cordoned",
-		Long: `Let a node join its job again, before its time is over, that was drained, cordoned, or left as
-unfit; NODE is its name under "Drained" in "rallypoint status". Start the node then.`,
+		Short:   "Let a drained or cordoned node join again",
+		Long: `Let a node that was drained, cordoned or found unfit join its job again before its time is over.
+NODE is its name under "Drained" in "rallypoint status". Then start the node again.`,
 		Example: `  rallypoint admin undrain host0:29400 --rdzv-id job7 --node gpu17 --reason "it is back"`,
 	}, func(reason string) (rendezvous.Event, error) {
 		if node == "" {

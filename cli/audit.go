@@ -15,17 +15,17 @@ import (
 func newAudit() *cobra.Command {
 	return &cobra.Command{
 		Use:   "audit FILE...",
-		Short: "Check what was recorded of jobs",
-		Long: `Check a history that "rallypoint serve --record FILE" or "rallypoint record" has
-written. Of a job whose nodes hosted its control plane one after the other, name the
-files of all of them: they are checked as one. Each event, and what the control plane or
-all nodes did at it, is held against the guarantees of the design: ranks given once, all
-members told the same, no node left out, waited for or lost without a reason, and so on. Prints a line for
-each job and for each guarantee that was not kept, and ends with 1 if there is any, or
-if a job could not be checked to its end.
+		Short: "Check the recorded history of jobs",
+		Long: `Check a history written by "rallypoint serve --record FILE" or "rallypoint record". If
+several nodes hosted a job's control plane one after the other, name the files of all of
+them: they are checked as one. Each event, and how the control plane or the nodes reacted
+to it, is compared with the guarantees of the design: each rank given once, the same
+outcome for all members, no node left out, waited for or lost without a reason, and so
+on. The command prints a line for each job and for each violation. It exits with 1 if
+there is a violation, or if a job could not be checked to its end.
 
-Attach the file to a report of a defect; look into it first, since it holds what the
-jobs' agents have told each other, and names of nodes.`,
+Attach the file to a report of a defect. Look through it first: it contains the messages
+between the jobs' agents, and names of nodes.`,
 		Example: `  rallypoint audit history.jsonl`,
 		Args:    wantArgs("FILE..."),
 		RunE: func(cmd *cobra.Command, args []string) error {

@@ -75,17 +75,16 @@ func newAdminBackup() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "backup DIRECTORY FILE",
 		Short: "Copy the data directory of a running server",
-		Long: `Copy the data directory of "rallypoint serve --data-dir DIRECTORY" to FILE, whether a
-server uses it or not: on its machine (in its container), as its user or root. The
-server writes the copy itself, as its jobs were at one moment; they wait for that
-moment only. The copy is read and checked before it gets its name, so that FILE is
-whole or not there. A FILE that is there is replaced.
+		Long: `Copy the data directory of "rallypoint serve --data-dir DIRECTORY" to FILE, whether or
+not a server is using it. Run this on the server's machine (in its container), as its
+user or root. The server writes a consistent copy itself; its jobs wait only briefly.
+The copy is checked before it gets its name, so FILE is complete or absent. An existing
+FILE is replaced.
 
-A process that can read FILE knows the sessions of all jobs: it is readable by its
-owner only; keep it so.
+Only the owner can read FILE, because it contains the sessions of all jobs: keep it so.
 
-To restore it, stop the server, make FILE the file control.db of an empty directory
-and start the server with that: running jobs continue, as docs/backup.md says.`,
+To restore it, stop the server, put FILE as control.db into an empty directory, and
+start the server with that directory: running jobs continue (docs/backup.md).`,
 		Example: `  rallypoint admin backup /var/lib/rallypoint /backup/rallypoint-$(date +%F).db`,
 		Args:    wantArgs("DIRECTORY", "FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

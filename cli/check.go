@@ -22,16 +22,16 @@ func newCheck() *cobra.Command {
 		Short: "Examine this machine: GPUs, disks, network interfaces",
 		Long: `Examine this machine, for "run --check" or by hand. CHECK is one of
 
-  gpu[:N]           NVIDIA's driver answers within 20 s, N GPUs are there
+  gpu[:N]           NVIDIA's driver answers within 20 s, N GPUs exist
                     (default: the node's workers; by hand 1), none has
-                    uncorrected memory errors or waits for a reset
+                    uncorrected memory errors or needs a reset
   disk:PATH[:FREE]  a file can be written in the folder PATH, and FREE
                     bytes (such as 10G) are left
   nic:NAME          the network interface has a carrier, or a port of
                     the InfiniBand device is active
 
-The exit code is 0 if the machine is fit, 1 if it is not, and 75 if that cannot be
-told, as where there is no nvidia-smi. The last line says why.`,
+The exit code is 0 if the machine is fit, 1 if it is not, and 75 if that is unknown, for
+instance without nvidia-smi. The last line says why.`,
 		Example: `  rallypoint check gpu:8 disk:/scratch:10G nic:ib0
   rallypoint run --check 'rallypoint check gpu disk:/scratch' train.py`,
 		Args: wantArgs("CHECK..."),

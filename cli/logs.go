@@ -25,28 +25,28 @@ func newLogs(log *logging) *cobra.Command {
 	var culprit, follow, asJSON bool
 	cmd := &cobra.Command{
 		Use:   "logs ENDPOINT",
-		Short: "Show what a job's workers wrote last, on whichever node they are",
-		Long: `Show the end of what the workers of a job wrote to stdout and stderr: the last 64 KiB
-of each stream with --rank and --culprit, less of each where all ranks are shown.
+		Short: "Show the last output of a job's workers, on any node",
+		Long: `Show the end of the stdout and stderr of a job's workers: the last 64 KiB of each stream
+with --rank and --culprit, less per stream if all ranks are shown.
 
-Of streams that go to a file (-r, -t, or the agent's own stdout is one) it is the end of
-the file, of those that pass the agent (stderr, and all with --fold-logs) it is kept in
-memory. A stdout that goes to the agent's terminal or pipe is not kept: run the job
-with -t, -r or --fold-logs.
+For a stream that goes to a file (-r, -t, or the agent's own stdout is a file), this is
+the end of the file. Streams that pass through the agent (stderr, and all with
+--fold-logs) are kept in memory. A stdout that goes to the agent's terminal or pipe is
+not kept: run the job with -t, -r or --fold-logs.
 
-ENDPOINT is where the job's nodes meet, as for "status". The question goes through the
-store of the job's round, which this machine has to reach; with a token, --token-file
-has to name its file.`,
+ENDPOINT is the job's --rdzv-endpoint, as for "status". The request goes through the
+store of the job's round, which this machine must be able to reach. With a token, name
+its file with --token-file.`,
 		Example: `  rallypoint logs host0:29400 --rank 3
   rallypoint logs host0:29400 --culprit
   rallypoint logs file:///shared/dir --rdzv-id job7 -f`,
 		Args: wantArgs("ENDPOINT"),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.run, "rdzv-id", "", "the run `ID`; may be left out where there is one run")
-	flags.IntVar(&rank, "rank", -1, "of this `RANK` only")
-	flags.BoolVar(&culprit, "culprit", false, "of the worker that failed first when workers failed last")
-	flags.BoolVarP(&follow, "follow", "f", false, "show the last lines, then each line as it is written, in all rounds to come")
+	flags.StringVar(&q.run, "rdzv-id", "", "the run `ID`; optional if there is only one run")
+	flags.IntVar(&rank, "rank", -1, "only this `RANK`")
+	flags.BoolVar(&culprit, "culprit", false, "only the worker that failed first in the most recent failure")
+	flags.BoolVarP(&follow, "follow", "f", false, "show the last lines, then each new line, in this round and all later ones")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	flags.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answers")
 	token.addTo(cmd)

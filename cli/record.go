@@ -19,14 +19,14 @@ func newRecord(log *logging) *cobra.Command {
 		Short: "Record a job that has no control plane",
 		Long: `Follow the nodes of a job whose endpoint is a shared directory (file:///DIR) or an etcd
 (etcd://HOST), and append every event to FILE, for "rallypoint audit" and for
-reports of defects. It takes no part in the job, which may begin later, and writes
-nothing but FILE, which only its owner can read. It ends on SIGTERM or SIGINT, and
-continues in the same file when it is started again.
+reports of defects. It is not a node of the job, which may start later, and writes only
+FILE, which only its owner can read. It ends on SIGTERM or SIGINT. A restarted recorder
+continues in the same file.
 
-Start it before the job, or soon after: nodes drop old entries, by the thousand, and
-a job whose first ones are gone is recorded and cannot be checked.
+Start it before the job, or soon after: nodes drop old entries by the thousand, and
+without its first entries a job is recorded but cannot be checked.
 
-A control plane records by itself: "rallypoint serve --record FILE".`,
+A control plane records its own jobs: "rallypoint serve --record FILE".`,
 		Example: `  rallypoint record --rdzv-id job7 file:///shared/dir history.jsonl
   rallypoint audit history.jsonl`,
 		Args: wantArgs("ENDPOINT", "FILE"),

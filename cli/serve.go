@@ -11,30 +11,30 @@ import (
 	"rallypoint/core/params"
 )
 
-const serveLong = `Serve the control plane: who takes part in which job, with which rank. Any number
-of jobs can use it at once, each under its own --rdzv-id. A job survives the loss
-of any of its nodes, and a restart of this process.
+const serveLong = `Serve the control plane, which decides which nodes take part in each job, with which
+ranks. Any number of jobs can share it, each under its own --rdzv-id. A job survives the
+loss of any of its nodes, and a restart of this process.
 
-With --data-dir jobs also survive a crash: everything that a node receives is on the
-disk before it is sent. Start it again with the same directory: nodes come back by
-themselves within their lease (10 s unless the job says otherwise), and no worker
-restarts. Without it, members bring back what they know, within join_timeout; their
-agents' keys are lost.
+With --data-dir jobs also survive a crash: every answer is on disk before a node gets it.
+Restart the server with the same directory: nodes reconnect by themselves within their
+lease (10 s by default), and no worker restarts. Without --data-dir, members report what
+they know, within join_timeout; their agents' keys are lost.
 
-It prints one line when it listens, and ends on SIGTERM or SIGINT. Its port also
+It prints one line when it is ready, and ends on SIGTERM or SIGINT. Its port also
 answers HTTP: /healthz, /status (JSON), /metrics (Prometheus), and / with a page for
 browsers. "rallypoint status" shows what it knows; "rallypoint admin" closes jobs,
 evicts nodes and copies the data directory.
 
 Anyone who can reach the port can join and close any job, unless there is a token
-("rallypoint token new"): then everything but /healthz is TLS, and HTTP answers this
-process's user on this machine only. The default address is reachable from this
-machine only; give the address of a trusted network, or 0.0.0.0 for every interface.
+("rallypoint token new"). With a token, everything except HTTP uses TLS, and HTTP answers
+only this process's user on this machine (/healthz answers everyone). The default address
+is reachable from this machine only; give the address of a trusted network, or 0.0.0.0
+for every interface.
 
-Each option can also be given by a variable, RALLYPOINT_LISTEN for --listen, and by a
-line of the YAML file that --config names, "listen: 0.0.0.0:29400". The command line
-wins over variables, they win over the file. The file has to belong to this user or to
-root, and no other user may write it.`
+Each option can also be set by a variable, such as RALLYPOINT_LISTEN for --listen, or in
+the YAML file of --config, "listen: 0.0.0.0:29400". The command line wins over variables,
+and variables win over the file. The file must belong to this user or to root, and no
+other user may be able to write it.`
 
 const serveExample = `  rallypoint serve
   rallypoint serve --listen 0.0.0.0:29400
@@ -73,10 +73,10 @@ type serveOptions struct {
 }
 
 func (so *serveOptions) addFlags(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&so.listen, "listen", fmt.Sprintf("127.0.0.1:%d", params.DefaultPort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
+	cmd.Flags().StringVar(&so.listen, "listen", fmt.Sprintf("127.0.0.1:%d", params.DefaultPort), "`HOST:PORT` to listen on; a port alone means 127.0.0.1; port 0 means any free one")
 	so.token.addTo(cmd)
-	cmd.Flags().BoolVar(&so.httpOpen, "http-open", false, "answer /status and /metrics from anywhere although there is a token")
-	cmd.Flags().StringArrayVar(&so.httpNames, "http-name", nil, "further `NAME` by which browsers reach /status and /metrics, of an Ingress for instance, beside addresses, localhost, this machine's name and that in --listen; may be repeated")
+	cmd.Flags().BoolVar(&so.httpOpen, "http-open", false, "answer /status and /metrics from anywhere, even with a token")
+	cmd.Flags().StringArrayVar(&so.httpNames, "http-name", nil, "another `NAME` by which browsers may reach /status and /metrics, for instance of an Ingress, besides addresses, localhost, this machine's name and the one in --listen; may be repeated")
 	so.state.addFlags(cmd.Flags())
 }
 

@@ -20,17 +20,17 @@ type serveState struct {
 }
 
 func (s *serveState) addFlags(flags *pflag.FlagSet) {
-	flags.StringVar(&s.dir, "data-dir", "", "`DIRECTORY` to keep the jobs in, so that they outlive this process; made if need be; empty: memory only")
-	flags.StringVar(&s.record, "record", "", "`FILE` to append every event of every job to, for \"rallypoint audit\" and reports of defects: some 20 us of CPU and 1 KB an event, at most 1 GiB; readable by its owner only")
+	flags.StringVar(&s.dir, "data-dir", "", "`DIRECTORY` in which jobs survive a restart; created if missing; empty: memory only")
+	flags.StringVar(&s.record, "record", "", "append every event of every job to `FILE`, for \"rallypoint audit\" and reports of defects: about 20 us of CPU and 1 KB per event, at most 1 GiB; readable by its owner only")
 	flags.DurationVar(&s.forgetAfter, "forget-after", control.DefaultForgetAfter, "`TIME` after which a job without nodes is forgotten, such as 90s or 12h")
 	s.quota = control.DefaultQuota
-	flags.IntVar(&s.quota.Nodes, "max-nodes", s.quota.Nodes, "most `NODES` of one job, those that wait too")
+	flags.IntVar(&s.quota.Nodes, "max-nodes", s.quota.Nodes, "most `NODES` of one job, including waiting ones")
 	flags.IntVar(&s.quota.Connections, "max-connections", s.quota.Connections, "most `CONNECTIONS` of one job's nodes")
 	flags.IntVar(&s.quota.Keys, "max-keys", s.quota.Keys, "most `KEYS` of one job's agents in one round")
 	flags.Int64Var(&s.quota.KeyBytes, "max-key-bytes", s.quota.KeyBytes, "most `BYTES` of the keys that --max-keys counts, and their values")
-	flags.Int64Var(&s.quota.Bytes, "max-bytes", s.quota.Bytes, "most `BYTES` that are kept for one job: nodes, keys, waits, answers that are not acknowledged or wait to be sent")
-	flags.Int64Var(&s.quota.TotalBytes, "max-total-bytes", s.quota.TotalBytes, "most `BYTES` that are kept for all jobs: above it those are refused that have more than an equal share")
-	flags.IntVar(&s.quota.RunsPerAddress, "max-runs-per-address", s.quota.RunsPerAddress, "most `JOBS` that nodes of one address have begun and that are not forgotten; of IPv6, of one /64")
+	flags.Int64Var(&s.quota.Bytes, "max-bytes", s.quota.Bytes, "most `BYTES` kept for one job: nodes, keys, waits, unacknowledged and unsent answers")
+	flags.Int64Var(&s.quota.TotalBytes, "max-total-bytes", s.quota.TotalBytes, "most `BYTES` kept for all jobs: above it, jobs with more than an equal share are refused")
+	flags.IntVar(&s.quota.RunsPerAddress, "max-runs-per-address", s.quota.RunsPerAddress, "most `JOBS` started by nodes of one address (IPv6: one /64) and not yet forgotten")
 }
 
 func (s *serveState) check() error {

@@ -21,26 +21,26 @@ func newStacks(log *logging) *cobra.Command {
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "stacks ENDPOINT",
-		Short: "Show where a job's workers are: the line of each, equal ones folded",
-		Long: `Show where the workers of a job are at this moment: of each rank the stack of its
-main thread. Equal stacks are one group with its ranks, the smallest group first; ">"
-marks the user's own code. Where most ranks are in one group, the ranks of groups
-with a quarter of the ranks or fewer are suspects.
+		Short: "Show the stack of each worker of a job, equal ones grouped",
+		Long: `Show where the workers of a job are at this moment: the stack of each rank's main
+thread. Ranks with equal stacks form a group; the smallest group comes first, and ">"
+marks the user's own code. If most ranks are in one group, the ranks of groups with at
+most a quarter of the ranks are suspects.
 
-It changes nothing and stops no worker. A worker without code of Rallypoint (it has
-it with --warm, and where the script imports rallypoint), or of Python before 3.11,
-is shown by py-spy, if its node has it, else with its kernel state.
+It changes nothing and stops no worker. A worker can show its stack if the job runs
+with --warm or its script imports rallypoint, with Python 3.11 or newer. For any other
+worker py-spy shows it, if its node has py-spy; otherwise its kernel state is shown.
 
-ENDPOINT is where the job's nodes meet, as for "status". The question goes through the
-store of the job's round, which this machine has to reach; with a token, --token-file
-has to name its file.`,
+ENDPOINT is the job's --rdzv-endpoint, as for "status". The request goes through the
+store of the job's round, which this machine must be able to reach. With a token, name
+its file with --token-file.`,
 		Example: `  rallypoint stacks host0:29400
   rallypoint stacks file:///shared/dir --rdzv-id job7
   rallypoint stacks host0 --json | jq .suspects`,
 		Args: wantArgs("ENDPOINT"),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.run, "rdzv-id", "", "the run `ID`; may be left out where there is one run")
+	flags.StringVar(&q.run, "rdzv-id", "", "the run `ID`; optional if there is only one run")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
 	flags.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answers")
 	token.addTo(cmd)

@@ -39,29 +39,28 @@ func newStatus(log *logging) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status ENDPOINT",
 		Short: "Show who takes part in a job, who is missing, and why",
-		Long: `Show what a control plane knows: its runs, and for one run its members with rank,
-address and the time since they were last heard, who waits and for how long, who
-is missing, who finished, the last changes with their reasons, and why the run has
-not started.
+		Long: `Show the runs of a control plane. For one run: its members with rank, address and
+last sign of life, which nodes wait and for how long, which are missing or finished,
+the last changes with their reasons, and why the run has not started.
 
-ENDPOINT is the job's --rdzv-endpoint (HOST, HOST:PORT, or a PORT of this machine),
-be it a node of the job or "rallypoint serve". With several runs there, one is shown
-in full by --rdzv-id. Where nodes meet without a control plane (file:///DIR,
-etcd://HOST), it is what they have written there: without times and changes; nothing
-is written or held up by it.
+ENDPOINT is the job's --rdzv-endpoint (HOST, HOST:PORT, or a PORT of this machine): a
+node of the job, or "rallypoint serve". If it has several runs, --rdzv-id selects the
+one to show in full. For file:///DIR and etcd://HOST, which have no control plane, the
+command reads what the nodes have written, without times and changes. It writes
+nothing and delays no node.
 
-HEARD is the time since anything came from a node; a node is lost when that reaches
-the run's lease timeout. A state with a question mark: the connection broke, and
-the node may still come back. A newcomer waits for a seat, for a spare there is
-none now; an idle node is connected and asks for nothing.
+HEARD is the time since the node's last sign of life; a node is lost when that reaches
+the run's lease timeout. A question mark after a state means that the connection broke
+and the node may still return. A newcomer waits for a seat; a spare waits until one is
+free; an idle node is connected but does not ask for a seat.
 
-Where there is a token, a line names it by its fingerprints, and which of the connected
-nodes have not proven that they know it.
+With a token, one line lists its fingerprints and the connected nodes that have not
+proven that they know it.
 
---workers asks the agents of the run as "stacks" does, and shows each worker's pid, state
-and step, and where it is in its code.
+--workers also asks the agents of the run, as "stacks" does, and shows the pid, state
+and step of each worker, and where it is in its code.
 
---json prints what GET /status on that port answers (docs/status.md).`,
+--json prints the document of GET /status on that port (docs/status.md).`,
 		Example: `  rallypoint status host0:29400
   rallypoint status host0:29400 --rdzv-id job7 --watch
   rallypoint status file:///shared/dir
@@ -72,8 +71,8 @@ and step, and where it is in its code.
 	flags := cmd.Flags()
 	flags.StringVar(&c.query.run, "rdzv-id", "", "show only the run `ID`")
 	flags.BoolVar(&c.json, "json", false, "print JSON; with --watch one document a line")
-	flags.BoolVarP(&c.watched, "watch", "w", false, "look again each second, until interrupted")
-	flags.BoolVar(&c.workers, "workers", false, "show the workers' processes, too; in JSON \"stacks --json\" has them")
+	flags.BoolVarP(&c.watched, "watch", "w", false, "repeat every second until interrupted")
+	flags.BoolVar(&c.workers, "workers", false, "also show the workers' processes; for JSON use \"stacks --json\"")
 	flags.DurationVar(&c.query.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for an answer")
 	c.token.addTo(cmd)
 	return cmd

@@ -25,9 +25,8 @@ func newStore(log *logging) *cobra.Command {
 one of torch's own (MASTER_ADDR:MASTER_PORT of a job), a round's store of
 Rallypoint ("rallypoint status" names it), or "rallypoint store serve".
 
-ENDPOINT is HOST or HOST:PORT. Keys are as torch.distributed.TCPStore has them;
-torch's process groups put prefixes such as "default_pg/0//" before theirs, which
-"list" shows. Anyone who can reach a store can read and write it: a wrong write can
+ENDPOINT is HOST or HOST:PORT. Keys are the same as in torch.distributed.TCPStore;
+torch's process groups add prefixes such as "default_pg/0//", which "list" shows. Anyone who can reach a store can read and write it: a wrong write can
 end the job.`,
 		Args: noCommand,
 		RunE: func(*cobra.Command, []string) error {
@@ -44,10 +43,10 @@ func newStoreServe(log *logging) *cobra.Command {
 		Use:   "serve",
 		Short: "Serve a store to PyTorch's TCPStore clients",
 		Long: `Serve a key-value store that torch.distributed.TCPStore clients of torch 2.2 and
-newer can use (is_master=False). A job that Rallypoint brings together needs no
-such server: each of its rounds has a store of its own.
+newer can use (is_master=False). A job run by Rallypoint does not need such a server:
+each of its rounds has its own store.
 
-It prints one line when it listens, and ends on SIGTERM or SIGINT. The store is
+It prints one line when it is ready, and ends on SIGTERM or SIGINT. The store is
 kept in memory. Anyone who can reach the port can read and write it.`,
 		Example: `  rallypoint store serve --listen 0.0.0.0:29500
 
@@ -72,7 +71,7 @@ kept in memory. Anyone who can reach the port can read and write it.`,
 			return nil
 		},
 	}
-	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", defaultStorePort), "`HOST:PORT` to listen on; a port alone is one of 127.0.0.1; port 0 is any free one")
+	cmd.Flags().StringVar(&listen, "listen", fmt.Sprintf("127.0.0.1:%d", defaultStorePort), "`HOST:PORT` to listen on; a port alone means 127.0.0.1; port 0 means any free one")
 	return cmd
 }
 
@@ -92,7 +91,7 @@ type storeSession struct {
 // storeCommand completes a command on a store, which run carries out.
 func storeCommand(log *logging, cmd *cobra.Command, run func(s *storeSession, cmd *cobra.Command, args []string) error) *cobra.Command {
 	s := &storeSession{log: log}
-	cmd.Flags().DurationVar(&s.timeout, "timeout", defaultStoreTimeout, "longest `TIME` for all of it, connecting included")
+	cmd.Flags().DurationVar(&s.timeout, "timeout", defaultStoreTimeout, "longest `TIME` in all, including the connection")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return run(s, cmd, args) }
 	return cmd
 }

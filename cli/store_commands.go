@@ -20,7 +20,7 @@ func newStoreGet(log *logging) *cobra.Command {
 		Short: "Print the value of a key",
 		Long: `Print the value of a key. It waits for the key until --timeout has passed.
 
-A value that is text is printed as it is, another one quoted.`,
+Text is printed unchanged, other values quoted.`,
 		Example: `  rallypoint store get host0:29500 step
   rallypoint store get host0:29500 default_pg/0//ncclUniqueId --hex --timeout 1s`,
 		Args: wantArgs("ENDPOINT", "KEY"),
@@ -45,7 +45,7 @@ func newStoreSet(log *logging) *cobra.Command {
 	return storeCommand(log, &cobra.Command{
 		Use:   "set ENDPOINT KEY VALUE",
 		Short: "Set the value of a key",
-		Long:  `Set the value of a key. With "-" for VALUE it is read from stdin to its end.`,
+		Long:  `Set the value of a key. If VALUE is "-", it is read from stdin.`,
 		Example: `  rallypoint store set host0:29500 go 1
   rallypoint store set host0:29500 config - < config.json`,
 		Args: wantArgs("ENDPOINT", "KEY", "VALUE"),
@@ -67,8 +67,8 @@ func newStoreAdd(log *logging) *cobra.Command {
 	return storeCommand(log, &cobra.Command{
 		Use:   "add ENDPOINT KEY [AMOUNT]",
 		Short: "Add to a number and print the sum",
-		Long: `Add AMOUNT (1 without it) to the number that a key holds, and print the sum. A key
-that is not there counts as 0. AMOUNT 0 prints the number, and makes the key.`,
+		Long: `Add AMOUNT (default 1) to the number in a key, and print the sum. A missing key counts
+as 0. AMOUNT 0 prints the number, and creates the key.`,
 		Example: `  rallypoint store add host0:29500 arrived
   rallypoint store add host0:29500 arrived -- -1`,
 		Args: wantArgs("ENDPOINT", "KEY", "[AMOUNT]"),
@@ -96,8 +96,8 @@ that is not there counts as 0. AMOUNT 0 prints the number, and makes the key.`,
 func newStoreWait(log *logging) *cobra.Command {
 	return storeCommand(log, &cobra.Command{
 		Use:     "wait ENDPOINT KEY...",
-		Short:   "Wait until keys are there",
-		Long:    `Wait until all the keys are there, at most for --timeout. It prints nothing.`,
+		Short:   "Wait until keys exist",
+		Long:    `Wait until all keys exist, at most for --timeout. It prints nothing.`,
 		Example: `  rallypoint store wait host0:29500 ready/0 ready/1 --timeout 5m && echo go`,
 		Args:    wantArgs("ENDPOINT", "KEY..."),
 	}, func(s *storeSession, cmd *cobra.Command, args []string) error {
@@ -116,8 +116,8 @@ func newStoreList(log *logging) *cobra.Command {
 	cmd := storeCommand(log, &cobra.Command{
 		Use:   "list ENDPOINT",
 		Short: "Print the keys",
-		Long: `Print the keys in order, one a line; a key that is no text is quoted. Queues are
-not listed. Of torch's own stores those of torch 2.10 and newer can list.`,
+		Long: `Print the keys in order, one per line; keys that are not text are quoted. Queues are not
+listed. torch's own stores support this since torch 2.10.`,
 		Example: `  rallypoint store list host0:29500
   rallypoint store list host0:29500 --prefix default_pg/`,
 		Args: wantArgs("ENDPOINT"),
@@ -148,7 +148,7 @@ func newStoreDelete(log *logging) *cobra.Command {
 	return storeCommand(log, &cobra.Command{
 		Use:     "delete ENDPOINT KEY",
 		Short:   "Delete a key",
-		Long:    `Delete a key. It is an error if there is none.`,
+		Long:    `Delete a key. A missing key is an error.`,
 		Example: `  rallypoint store delete host0:29500 go`,
 		Args:    wantArgs("ENDPOINT", "KEY"),
 	}, func(s *storeSession, cmd *cobra.Command, args []string) error {

@@ -53,7 +53,7 @@ func (t *tokenFlag) read(log *logging) (*secret.Token, error) {
 func newToken(log *logging) *cobra.Command {
 	token := &cobra.Command{
 		Use:   "token",
-		Short: "Make and show the secret that a control plane and its nodes share",
+		Short: "Make and show the token that a control plane and its nodes share",
 		Args:  noCommand,
 		RunE: func(*cobra.Command, []string) error {
 			return fmt.Errorf("a command is missing: new, show or derive")
@@ -62,14 +62,14 @@ func newToken(log *logging) *cobra.Command {
 	token.AddCommand(&cobra.Command{
 		Use:   "new FILE",
 		Short: "Make a token file",
-		Long: `Make FILE with a token drawn at random, readable by its owner only. A FILE that is there
-stays as it is, and nothing is printed. Copy it to every node, and name it by
+		Long: `Make FILE with a random token, readable by its owner only. An existing FILE is not
+replaced, and the token is not printed. Copy FILE to every node, and name it with
 --token-file, the option token_file or $` + params.EnvTokenFile + `.
 
-A token file holds one token a line, at most two: a new and an old one, while it is
-changed. A token has 32 to 512 bytes. Refused is a file that belongs neither to the
-user of the process nor to root, one that its group or others may write, and one that
-others may read unless it is root's.`,
+A token file has one token per line, at most two: the new and the old one during a
+change. A token has 32 to 512 bytes. A file is refused if it belongs neither to the user
+of the process nor to root, if its group or others can write it, or if others can read
+it and it is not root's.`,
 		Example: `  rallypoint token new token
   rallypoint serve --listen 0.0.0.0:29400 --token-file token`,
 		Args: wantArgs("FILE"),
@@ -87,9 +87,9 @@ others may read unless it is root's.`,
 	token.AddCommand(&cobra.Command{
 		Use:   "show FILE",
 		Short: "Print the fingerprints of a token file",
-		Long: `Print the fingerprint of each token in FILE, one a line: 8 hexadecimal digits, by which
-logs, errors and "rallypoint status --json" name a token. The token itself is printed
-nowhere. A file that no control plane would take is an error that says why.`,
+		Long: `Print the fingerprint of each token in FILE, one per line. Logs, errors and "rallypoint
+status --json" identify a token by these 8 hexadecimal digits; the token itself is never
+printed. A file that a control plane would refuse is an error that says why.`,
 		Example: "  rallypoint token show token",
 		Args:    wantArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {
@@ -113,11 +113,11 @@ func newTokenDerive(log *logging) *cobra.Command {
 	var run, output string
 	cmd := &cobra.Command{
 		Use:   "derive FILE --rdzv-id ID",
-		Short: "Print the token that opens one run and nothing else",
-		Long: `Print the token of one run, derived from the first token in FILE, the one of a "rallypoint
-serve" that many jobs share. Write it to a file for the nodes of that job: they meet at the
-control plane, which has FILE, and can neither join, close nor read another run. All nodes
-of a run use the same one. The control plane need not know of it.`,
+		Short: "Print the token that admits to one run only",
+		Long: `Print the token of one run, derived from the first token in FILE, the file of a "rallypoint
+serve" that many jobs share. Write it to a file for the nodes of that job. With it they can
+use the control plane, which has FILE, but cannot join, close or read another run. All nodes
+of a run use the same token. The control plane needs no change.`,
 		Example: "  rallypoint token derive token --rdzv-id my-job --output my-job.token",
 		Args:    wantArgs("FILE"),
 		RunE: func(cmd *cobra.Command, args []string) error {

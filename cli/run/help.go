@@ -14,7 +14,7 @@ const helpColumn = 34
 const (
 	helpIntro = `Usage: rallypoint %s [options] SCRIPT [ARGS...]
 
-Run SCRIPT in one or more workers on this node, as a part of a job of one or
+Run SCRIPT in one or more workers on this node, as part of a job of one or
 more nodes. The options are torchrun's; each may also be written with
 underscores, or get its default from PET_<NAME>, such as PET_NNODES.
 `
@@ -44,17 +44,17 @@ Exit codes:
 
 // variables are those of the environment that the help names.
 var variables = []struct{ name, help string }{
-	{"PYTHON_EXEC", "interpreter of the workers; else that of $VIRTUAL_ENV, the one that has this command installed (not by uv tool or pipx), or the first python3 in PATH"},
+	{"PYTHON_EXEC", "interpreter of the workers; default: that of $VIRTUAL_ENV, else the one in which this command is installed (except by uv tool or pipx), else the first python3 in PATH"},
 	{envWarm, "1: --warm"},
-	{envAutoProgress, "1: --auto-progress; 0: not with --warm either"},
+	{envAutoProgress, "1: --auto-progress; 0: off even with --warm"},
 	{envHangTimeout, "--hang-timeout"},
 	{envOnHang, "--on-hang"},
 	{"LOGLEVEL", "least level to log: DEBUG, INFO, WARNING or ERROR; INFO for a job of several nodes, else WARNING"},
 	{"OMP_NUM_THREADS", "threads of a worker's CPU operations; 1 if there are several workers"},
 	{"TORCHELASTIC_HEALTH_CHECK_PORT", "PORT (of 127.0.0.1) or HOST:PORT for /healthz, /readyz, /status and /metrics"},
 	{"TORCHELASTIC_ENABLE_FILE_TIMER", "1: serve the timers of torch.distributed.elastic.timer at TORCHELASTIC_TIMER_FILE"},
-	{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "give up on a worker that has been in uninterruptible sleep for so many seconds"},
-	{"TORCHELASTIC_ERROR_FILE", "where the error file of the root cause is copied to"},
+	{"TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT", "give up on a worker after this many seconds in uninterruptible sleep"},
+	{"TORCHELASTIC_ERROR_FILE", "copy the root cause's error file to this path"},
 }
 
 // helpText is the text of --help; legacy is that of torch.distributed.launch.
