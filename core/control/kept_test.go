@@ -156,7 +156,7 @@ func TestWhatIsKeptIsDescribed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, table, _ := strings.Cut(string(page), "## What a job can make it keep")
+	_, table, _ := strings.Cut(string(page), "## Memory of a job")
 	table, _, _ = strings.Cut(table, "\n## ")
 	described := map[string]bool{}
 	for line := range strings.Lines(table) {

@@ -150,7 +150,8 @@ func (b *Ballot) Propose(value []byte, now time.Duration) (number uint64) {
 }
 
 // Wish says who shall vote, this process among them. The change takes two entries, of which
-// the second follows by itself. The next change waits until those that vote no more know it,
+// the second follows by itself, once all who voted before know of it, are dead, or can count no
+// proofs of death any more. The next change waits until those that vote no more know it,
 // are dead, or were not heard for a lease: until then one of them may count proofs of death.
 func (b *Ballot) Wish(voters []Voter, now time.Duration) {
 	if (Voters{Incoming: voters}).possible() && slices.Contains(voters, b.id) {
@@ -255,7 +256,9 @@ func (b *Ballot) Dead(id Voter, now time.Duration) {
 }
 
 // needed reports whether nothing can be decided without this process, since the others that
-// live are no majority: not of those who vote, nor, in a change, of those before or after it.
+// live are no majority: not of those who vote, nor, in a change, of those before or after it. In
+// a change, that holds for a voter of both sets only: those who do not know of the change, or
+// know that it is over, do not ask one that is in the other set.
 func (b *Ballot) needed() bool {
 	others := func(id Voter) uint64 {
 		if id == b.id || b.dead[id] {
@@ -264,6 +267,9 @@ func (b *Ballot) needed() bool {
 		return 1
 	}
 	v := b.accepted.Voters
+	if v.changing() && !(slices.Contains(v.Incoming, b.id) && slices.Contains(v.Outgoing, b.id)) {
+		return false
+	}
 	return agreedIn(v.Incoming, others, nobody) == 0 && agreedIn(v.Outgoing, others, nobody) == 0
 }
 
@@ -519,6 +525,7 @@ func (b *Ballot) change(now time.Duration) {
 	v := b.accepted.Voters
 	switch {
 	case b.role != leader || b.hands != "" || b.confirmed < b.since:
+	case v.changing() && slices.ContainsFunc(v.Outgoing, func(id Voter) bool { return b.mayDecide(id, now) }):
 	case v.changing():
 		next := v.Incoming
 		if !slices.ContainsFunc(next, func(id Voter) bool { return !b.dead[id] }) {
@@ -536,6 +543,13 @@ func (b *Ballot) change(now time.Duration) {
 		b.since = b.accepted.Number + 1
 		b.write(Entry{Voters: Voters{Incoming: slices.Clone(b.wish), Outgoing: v.Incoming}, Value: b.accepted.Value}, now)
 	}
+}
+
+// mayDecide reports whether a voter may not know of the change that is under way, and may still
+// count proofs of death: it could host alone by those, as if there were no others.
+func (b *Ballot) mayDecide(id Voter, now time.Duration) bool {
+	p := b.peers[id]
+	return id != b.id && !b.dead[id] && p.reached < b.since && now-max(p.heard, b.began) <= b.lease/standParts
 }
 
 // audience are the processes that the host speaks to.

@@ -409,6 +409,60 @@ func TestKills(t *testing.T) {
 	})
 }
 
+// TestChangeAndProof: a voter that a change of voters has not reached, and one that the change
+// adds, do not take each other's place by the deaths of all others that they know.
+func TestChangeAndProof(t *testing.T) {
+	changing := func(t *testing.T) *group {
+		g := newGroup(t, "a", "b", "c")
+		g.add("d", "e")
+		g.lost = func(m Message) bool { return m.From == "c" || m.To == "c" }
+		g.members["a"].Wish([]Voter{"a", "b", "c", "d", "e"}, g.now)
+		g.flow()
+		return g
+	}
+	t.Run("the change waits for one that may decide alone", func(t *testing.T) {
+		g := changing(t)
+		if a := g.members["a"]; !a.Accepted().Voters.changing() || a.Confirmed() < a.Accepted().Number {
+			t.Errorf("%+v, confirmed %d", a.Accepted(), a.Confirmed())
+		}
+		g.pass(lease * 6 / 10)
+		if v := g.members["a"].Accepted().Voters; v.changing() || len(v.Incoming) != 5 {
+			t.Errorf("the change does not end: %+v", v)
+		}
+		c := g.members["c"]
+		c.Dead("a", g.now)
+		c.Dead("b", g.now)
+		if c.ProvenDead("a") || c.ProvenDead("b") {
+			t.Error("it may decide alone")
+		}
+	})
+	t.Run("not longer than until it knows", func(t *testing.T) {
+		g := changing(t)
+		g.lost = nil
+		g.pass(2 * Beat(lease))
+		if v := g.members["c"].Accepted().Voters; v.changing() || len(v.Incoming) != 5 {
+			t.Errorf("the change does not end: %+v", v)
+		}
+	})
+	t.Run("one that it adds", func(t *testing.T) {
+		g := changing(t)
+		g.pass(2 * Beat(lease)) // d and the host hear each other
+		d := g.members["d"]
+		g.deaf["a"], g.deaf["b"] = true, true
+		d.Dead("a", g.now)
+		d.Dead("b", g.now)
+		if !d.ProvenDead("a") || !d.ProvenDead("b") {
+			t.Fatal("deaths do not count")
+		}
+		g.now += 5 * lease
+		d.Tick(g.now)
+		d.Dead("c", g.now)
+		d.Dead("e", g.now)
+		d.Stand(false, g.now)
+		g.wantHost("", 0)
+	})
+}
+
 // TestProofIsBounded: a voter counts the dead for half a lease after a host with a majority has
 // heard it, and for longer only if nothing can be decided without it.
 func TestProofIsBounded(t *testing.T) {
@@ -517,7 +571,7 @@ func TestVotersChange(t *testing.T) {
 			t.Errorf("voters %v, confirmed %d", v, a.Confirmed())
 		}
 		g.deaf["b"] = false
-		g.pass(2 * Beat(lease))
+		g.pass(lease * 6 / 10)
 		if v := a.Accepted().Voters; v.changing() || !slices.Equal(v.Incoming, []Voter{"a", "x", "y"}) {
 			t.Errorf("voters %v", v)
 		}
@@ -586,7 +640,7 @@ func TestVotersChange(t *testing.T) {
 		g.add("x")
 		g.lost = func(m Message) bool { return m.To == "c" }
 		g.members["a"].Wish([]Voter{"a", "x", "c"}, g.now)
-		g.flow()
+		g.pass(lease * 6 / 10)
 		g.deaf["a"], g.deaf["b"], g.lost = true, true, nil
 		if g.members["c"].Accepted().Voters.Has("x") {
 			t.Fatal("it knows it")

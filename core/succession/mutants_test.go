@@ -62,6 +62,12 @@ var mutants = []struct {
 	{"the term of a candidacy is kept when the others are dead", []string{
 		"(b.leaps || !alone)", "true",
 	}, "TestKills"},
+	{"a change ends while a voter that does not know of it may decide alone", []string{
+		"return id != b.id && !b.dead[id] && p.reached", "return false && p.reached",
+	}, "TestChangeAndProof"},
+	{"a voter that a change adds decides alone", []string{
+		"if v.changing() && !(", "if false && !(",
+	}, "TestChangeAndProof"},
 	{"a host does not yield to a later term", []string{
 		"(now-b.began < b.lease/deposeParts || b.alone())", "true",
 	}, ""},
