@@ -45,6 +45,9 @@ if os.environ["RANK"] == os.environ.get("BUSY"):
     record.seek(40)
     record.write(struct.pack("<Q", 1 << 62))
     open(os.environ["SAY"], "w").write(record.name + "\n")
+if os.environ["RANK"] == "2" and "DEBUGGER" in os.environ:
+    import pdb
+    pdb.Pdb(stdin=open(os.environ["DEBUGGER"]), stdout=open(os.devnull, "w")).set_trace()
 load() if os.environ["RANK"] == "3" else wait()
 while True:
     train()
@@ -213,6 +216,29 @@ func TestBusyIsNoHang(t *testing.T) {
 	file := testkit.Must(os.OpenFile(record, os.O_WRONLY, 0))(t)
 	testkit.Must(file.WriteAt(make([]byte, 8), 40))(t)
 	testkit.Check(t, file.Close())
+	log.Await(t, " load; 3 others", 1)
+	s.agent.Signal(unix.SIGTERM)
+	_ = s.wait()
+}
+
+// TestDebuggedIsNoHang: while someone debugs a worker nothing hangs, however long the others wait;
+// once he lets it go the same silence is a hang.
+func TestDebuggedIsNoHang(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "debugger")
+	testkit.Check(t, unix.Mkfifo(path, 0o600))
+	s, log, hang, _ := hangHarness(t, HangReport, 0, nil, "DEBUGGER="+path)
+	s.start()
+	hang()
+	debugger := testkit.Must(os.OpenFile(path, os.O_RDWR, 0))(t)
+	defer debugger.Close()
+	testkit.Eventually(t, "the workers have been silent for long", func() bool {
+		return s.rdzv.report().SinceChange > 3*s.spec.HangTimeout
+	})
+	if found := log.With("no step for "); len(found) != 0 {
+		t.Error(found)
+	}
+	testkit.Must(debugger.WriteString("continue\n"))(t)
 	log.Await(t, " load; 3 others", 1)
 	s.agent.Signal(unix.SIGTERM)
 	_ = s.wait()

@@ -5,8 +5,11 @@ import (
 	"io"
 	"net/http"
 	"path/filepath"
+	"regexp"
 	"slices"
+	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"rallypoint/internal/testkit"
@@ -53,11 +56,7 @@ func TestHangOfTwoNodes(t *testing.T) {
 		testkit.Check(t, p.Start())
 		nodes, ports = append(nodes, p), append(ports, port)
 	}
-	testkit.Eventually(t, "the node of rank 0 has seen two steps", func() bool {
-		return slices.ContainsFunc(ports, func(port int) bool {
-			return strings.Contains(metricsOf(port), "\nrallypoint_agent_hang_limit_seconds 2\n")
-		})
-	})
+	testkit.Eventually(t, "the node of rank 0 has seen two steps", func() bool { return anyHas(ports, "\nrallypoint_agent_hang_limit_seconds 2\n") })
 	testkit.WriteFile(t, gate, nil)
 	const named = ") is at train.py:7 data_wait; 7 others are at train.py:9 all_reduce"
 	for i, p := range nodes {
@@ -72,9 +71,73 @@ func TestHangOfTwoNodes(t *testing.T) {
 	}
 }
 
+// TestHangWithoutAControlPlane: a control plane that is stopped is no hang, and hides none: the
+// nodes name it, and it shows that once it runs again.
+func TestHangWithoutAControlPlane(t *testing.T) {
+	t.Parallel()
+	python, register := askedPython(t)
+	folder := t.TempDir()
+	script, gate := filepath.Join(folder, "train.py"), filepath.Join(folder, "hang")
+	testkit.WriteFile(t, script, []byte(fmt.Sprintf(hangingJob, register, gate)))
+	serve := &serverProcess{args: []string{"serve", "--listen=127.0.0.1:0"}}
+	testkit.Check(t, serve.start())
+	defer serve.kill()
+	h := newHarness(t)
+	var nodes []*nodeProcess
+	var ports []int
+	for range 2 {
+		p := h.command("exec "+python+" "+script, "--nnodes=2", "--nproc-per-node=4", "--hang-timeout=2", "--rdzv-conf=last_call_timeout=0.1", "--rdzv-endpoint="+serve.addr)
+		ports = append(ports, testkit.FreePort(t))
+		p.Env = append(p.Env, fmt.Sprintf("TORCHELASTIC_HEALTH_CHECK_PORT=%d", ports[len(ports)-1]))
+		testkit.Check(t, p.Start())
+		nodes = append(nodes, p)
+	}
+	defer func() {
+		for _, p := range nodes {
+			_ = p.Process.Signal(syscall.SIGTERM)
+			p.end()
+		}
+	}()
+	step := func() (most int) {
+		for _, port := range ports {
+			if found := stepShown.FindStringSubmatch(pageAt(fmt.Sprintf("127.0.0.1:%d/status", port))); found != nil {
+				most = max(most, testkit.Must(strconv.Atoi(found[1]))(t))
+			}
+		}
+		return most
+	}
+	testkit.Eventually(t, "the node of rank 0 has seen two steps", func() bool { return step() > 0 && anyHas(ports, "\nrallypoint_agent_hang_limit_seconds 2\n") })
+	testkit.Check(t, serve.cmd.Process.Signal(syscall.SIGSTOP))
+	before := step()
+	testkit.Eventually(t, "the job has trained for longer than its timeout", func() bool { return step() > before+600 })
+	if anyHas(ports, "\nrallypoint_agent_stalled 1\n") {
+		t.Error("a job that trains is said to hang")
+	}
+	testkit.WriteFile(t, gate, nil)
+	for _, port := range ports {
+		testkit.Eventually(t, "each node says that the job hangs", func() bool { return strings.Contains(metricsOf(port), "\nrallypoint_agent_stalled 1\n") })
+	}
+	testkit.Check(t, serve.cmd.Process.Signal(syscall.SIGCONT))
+	testkit.Eventually(t, "the control plane shows it", func() bool {
+		text := pageAt(serve.addr + "/")
+		return strings.Contains(text, "no step for 2") && strings.Contains(text, "data_wait; 7 others")
+	})
+}
+
+// stepShown is the largest step in the status of an agent.
+var stepShown = regexp.MustCompile(`"step": ?(\d+)`)
+
+// anyHas tells whether the metrics of some agent have a line.
+func anyHas(ports []int, line string) bool {
+	return slices.ContainsFunc(ports, func(port int) bool { return strings.Contains(metricsOf(port), line) })
+}
+
 // metricsOf is what the health port of an agent says; "" while there is none.
-func metricsOf(port int) string {
-	answer, err := http.Get(fmt.Sprintf("http://127.0.0.1:%d/metrics", port))
+func metricsOf(port int) string { return pageAt(fmt.Sprintf("127.0.0.1:%d/metrics", port)) }
+
+// pageAt is a page; "" while there is none.
+func pageAt(address string) string {
+	answer, err := http.Get("http://" + address)
 	if err != nil {
 		return ""
 	}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,6 +140,128 @@ def test_ranks_draw_numbers_of_their_own(tmp_path: Path) -> None:
     assert len(drawn) == 4
     for column in zip(*drawn):
         assert len(set(column)) == 4, drawn
+
+
+_TORCH = {
+    "data": """
+import os
+import torch
+from torch.utils.data import DataLoader, get_worker_info
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 6
+    def __getitem__(self, at):
+        return at, get_worker_info().id, os.getppid() == parent
+
+parent = os.getpid()
+if __name__ == "__main__":
+    torch.manual_seed(0)
+    for start in ("fork", "forkserver", "spawn"):
+        parent = os.getpid() if start == "fork" else 0
+        loaded = DataLoader(Numbers(), 2, True, num_workers=2, multiprocessing_context=start)
+        print(start, [[column.tolist() for column in batch[:2]] for batch in loaded])
+""",
+    "training": """
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+torch.manual_seed(dist.get_rank())
+model = DistributedDataParallel(torch.nn.Linear(4, 4))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+
+@torch.compile(backend="aot_eager")
+def loss_of(batch):
+    return model(batch).square().sum()
+
+for step in range(3):
+    optimizer.zero_grad()
+    loss = loss_of(torch.rand(2, 4))
+    loss.backward()
+    optimizer.step()
+    print(step, loss.item(), torch.initial_seed(), torch.get_num_threads())
+dist.destroy_process_group()
+""",
+    "processes": """
+import torch
+import torch.multiprocessing as mp
+
+class Model(torch.nn.Linear):
+    pass
+
+def work(rank, shared):
+    shared[rank] = rank + 1
+
+if __name__ == "__main__":
+    shared = torch.zeros(2).share_memory_()
+    mp.spawn(work, (shared,), nprocs=2)
+    torch.save(Model(1, 1), f := __import__("io").BytesIO())
+    f.seek(0)
+    print(shared, type(torch.load(f, weights_only=False)), Model.__module__)
+""",
+    "rpc and checkpoint": """
+import os
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch.distributed import rpc
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+
+rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+
+def answer(number):
+    return rank, number
+
+if __name__ == "__main__":  # the process of the checkpoint imports this file
+    rpc.init_rpc(f"rank{rank}", rank=rank, world_size=world)
+    print([rpc.rpc_sync(f"rank{to}", answer, (10 * rank + to,)) for to in range(world)])
+    rpc.shutdown()
+    dist.init_process_group("gloo")
+    for how in (AsyncCheckpointerType.THREAD, AsyncCheckpointerType.PROCESS):
+        folder = f"checkpoint-{how.value}"
+        weight = {f"weight{rank}": torch.full((4,), float(rank))}
+        dcp.async_save(weight, checkpoint_id=folder, async_checkpointer_type=how).result()
+        dist.barrier()
+        other = {f"weight{(rank + 1) % world}": torch.empty(4)}
+        dcp.load(other, checkpoint_id=folder)
+        print(how, other)
+        dist.barrier()
+    dist.destroy_process_group()
+""",
+}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("name", list(_TORCH))
+def test_torch_is_as_in_workers_that_start_cold(tmp_path: Path, name: str) -> None:
+    """What each rank of two prints, with a template and without."""
+    (tmp_path / "train.py").write_text(_TORCH[name])
+    command = [REPOSITORY / "build" / "rallypoint", "run", "--standalone", "--nproc-per-node=2"]
+    command += ["-r3", "--log-dir=logs"]
+    moment = re.compile(r"\d\d:\d\d:\d\d\.\d+ \d+")  # and the pid, in the lines of torch's loggers
+    said = []
+    for kind in ("cold", "warm"):
+        folder = tmp_path / kind
+        folder.mkdir()
+        done = subprocess.run(
+            [*command, *["--warm"] * (kind == "warm"), "../train.py"],
+            cwd=folder,
+            env={**os.environ, "PYTHON_EXEC": sys.executable, "LOGLEVEL": "INFO"},
+            capture_output=True,
+            text=True,
+            timeout=280,
+        )
+        logs = sorted((folder / "logs").glob("*/attempt_0/*/std*.log"))
+        texts = [(*log.parts[-2:], moment.sub("", log.read_text())) for log in logs]
+        assert done.returncode == 0, (done.stderr, texts)
+        assert ("forked from a template that has imported" in done.stderr) == (kind == "warm")
+        assert "start cold" not in done.stderr
+        said.append(texts)
+    assert said[0] == said[1]
+    assert all(text for _, stream, text in said[0] if stream == "stdout.log")
 
 
 _STEPS = """
