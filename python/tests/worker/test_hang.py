@@ -1,0 +1,74 @@
+"""Where torch stands while it does what takes long: by these folders the agents know that such a
+worker does not hang (agent/stacks/hang.go)."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from harness import free_port, until
+
+from rallypoint import InvalidError, admin
+
+HELD = """
+import os, sys, time
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+
+def held():
+    while os.environ["RANK"] == "0" and not os.path.exists(sys.argv[1]):
+        time.sleep(0.05)
+"""
+SAVES = """
+class Slow(dcp.FileSystemWriter):
+    def write_data(self, plan, planner):
+        held()
+        return super().write_data(plan, planner)
+
+dist.init_process_group("gloo")
+dcp.save({"weight": torch.ones(4)}, storage_writer=Slow("checkpoint"))
+"""
+COMPILES = """
+def backend(graph, inputs):
+    held()
+    return graph
+
+torch.compile(torch.sin, backend=backend)(torch.ones(4))
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="an older Python is not asked")
+@pytest.mark.parametrize(
+    ("script", "ranks", "folder"),
+    [(SAVES, 2, "/torch/distributed/checkpoint/"), (COMPILES, 1, "/torch/_dynamo/")],
+)
+def test_what_takes_long(tmp_path: Path, script: str, ranks: int, folder: str) -> None:
+    """A slow writer of a checkpoint, another rank that waits for it, and a compiler."""
+    (tmp_path / "train.py").write_text(HELD + script)
+    place = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "rallypoint", "run", "--warm", f"--nproc-per-node={ranks}"]
+    command += ["--nnodes=1", f"--rdzv-endpoint={place}", "--rdzv-id=slow"]
+    job = subprocess.Popen([*command, "train.py", tmp_path / "go"], cwd=tmp_path)
+    try:
+
+        def in_torch() -> bool:
+            try:
+                got = admin.stacks(place, "slow", timeout=timedelta(seconds=10))
+            except (InvalidError, ConnectionError):
+                return False  # it has not begun
+            stood = [[f.file for t in g.threads for f in t.frames] for g in got.groups]
+            inside = [any(folder in file for file in files) for files in stood]
+            return got.ranks == ranks and len(inside) > 0 and all(inside)
+
+        until(in_torch, 200)
+        (tmp_path / "go").touch()
+        assert job.wait(200) == 0
+    finally:
+        job.terminate()
+        job.wait()
