@@ -183,6 +183,43 @@ func TestWarmIsCold(t *testing.T) {
 	}
 }
 
+// TestEachPython: each interpreter of this machine that is new enough forks workers that are as cold
+// ones.
+func TestEachPython(t *testing.T) {
+	pythons, _ := filepath.Glob(filepath.Join(os.Getenv("HOME"), ".pyenv", "versions", "3.*", "bin", "python3"))
+	for _, name := range []string{"python3.9", "python3.10", "python3.11", "python3.12", "python3.13", "python3.13t", "python3.14", "python3.14t", "python3.15"} {
+		if path, err := exec.LookPath(name); err == nil {
+			pythons = append(pythons, path)
+		}
+	}
+	tried := map[string]bool{}
+	for _, path := range pythons {
+		version, err := exec.Command(path, "-c", "import sys; print(sys.version if sys.version_info >= (3, 9) else '')").Output()
+		if name, _, _ := strings.Cut(string(version), " "); err == nil && name != "" && name != "\n" && !tried[string(version)] {
+			tried[string(version)] = true
+			t.Run(name, func(t *testing.T) {
+				for _, name := range quickOdd {
+					if !long && name != "streams" {
+						continue
+					}
+					dir, by := t.TempDir(), []string{"env", "PYTHON_EXEC=" + path}
+					cold, _ := runOddBy(t, by, dir, odd[name])
+					warm, log := runOddBy(t, by, dir, odd[name], "--warm")
+					if cold != warm {
+						t.Errorf("%s, cold:\n%s\nwarm:\n%s", name, cold, warm)
+					}
+					if !strings.Contains(log, forked) || strings.Contains(log, "start cold") {
+						t.Errorf("%s is not warm:\n%s", name, log)
+					}
+				}
+			})
+		}
+	}
+	if len(tried) == 0 {
+		t.Skip("no Python from 3.9 on")
+	}
+}
+
 // TestWhatCannotBeWarm starts cold, and says so in one line.
 func TestWhatCannotBeWarm(t *testing.T) {
 	for _, c := range []struct{ text, options, why string }{
