@@ -45,15 +45,18 @@ def run(command: list[str], folder: Path, **more: str) -> subprocess.CompletedPr
 
 @pytest.mark.long
 @pytest.mark.timeout(1000)
+@pytest.mark.parametrize("warm", [False, True])
 @pytest.mark.parametrize("page", ["accelerate", "lightning", "transformers"])
-def test_two_workers(page: str, tmp_path: Path) -> None:
+def test_two_workers(page: str, warm: bool, tmp_path: Path) -> None:
     if find_spec(page) is None:
         pytest.skip(f"{page} is not installed: make test-libraries")
     (tmp_path / "train.py").write_text(block(page, "python"))
     command = block(page, "sh").splitlines()[0].split()
     assert command[:2] == ["rallypoint", "run"]
-    done = run([*COMMAND, *command[1:]], tmp_path)
+    command = [*COMMAND, "run", *["--warm", "--preload-timeout=600"] * warm, *command[2:]]
+    done = run(command, tmp_path, LOGLEVEL="INFO")
     assert done.returncode == 0, done.stderr
+    assert ("workers are forked from a template" in done.stderr) == warm, done.stderr
     for rank in range(2):
         assert f"rank {rank} of 2" in done.stdout
 
