@@ -14,6 +14,7 @@ import (
 
 // TestCompletedWords asks as the shells' scripts do: one script knows `run` and the rest.
 func TestCompletedWords(t *testing.T) {
+	t.Parallel()
 	for line, want := range map[string]string{
 		"run --nproc":               "--nproc-per-node",
 		"run --start-method f":      "fork forkserver",

@@ -15,6 +15,7 @@ import (
 // TestRanksFilter: ranks of the whole job, on whichever node they are; also beside the
 // filter of local ranks, and where there are no log files.
 func TestRanksFilter(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ options, want string }{
 		{"--ranks-filter=0,3", "0 3"},
 		{"--ranks-filter=3,7 --log-dir=/dev/null", "3"},

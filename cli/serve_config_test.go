@@ -191,6 +191,7 @@ func TestLogFormat(t *testing.T) {
 
 // TestRunLogsInJSON: what the agent says, from the first line to the report.
 func TestRunLogsInJSON(t *testing.T) {
+	t.Parallel()
 	h := newHarness(t)
 	p := h.run("exit 3", "--log-format=json", "--nnodes=1:2", "--rdzv-endpoint=127.0.0.1:"+strconv.Itoa(testkit.FreePort(t)), "--rdzv-conf=last_call_timeout=0.1")
 	if code := p.end(); code != 1 {

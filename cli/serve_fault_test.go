@@ -17,6 +17,7 @@ import (
 // TestServeSurvivesItsFile cuts off the data file under a control plane: nodes that
 // are new get the reason why they cannot join, and SIGTERM ends it.
 func TestServeSurvivesItsFile(t *testing.T) {
+	t.Parallel()
 	dir := filepath.Join(t.TempDir(), "data")
 	s := &serverProcess{args: []string{"serve", "--listen", "127.0.0.1:0", "--data-dir", dir}}
 	if err := s.start(); err != nil {

@@ -99,6 +99,7 @@ func (s *serverProcess) killUntil(done, answered <-chan struct{}) (kills int, er
 // nodes go through rounds and use their keys meanwhile: nothing is lost, nothing
 // is done twice, and no node has to restart its workers.
 func TestServeIsKilled(t *testing.T) {
+	t.Parallel()
 	const jobs, nodes, rounds, adds = 3, 3, 6, 40
 	dir := t.TempDir()
 	s := &serverProcess{args: []string{

@@ -36,7 +36,8 @@ def test_the_victims_of_a_hang_stay(new_job: NewJob, tmp_path: Path) -> None:
 def test_a_node_that_its_check_refuses_has_no_round(new_job: NewJob, tmp_path: Path) -> None:
     worker = tmp_path / "train.py"
     worker.write_text(WORKER)
-    job = new_job("2:3", max_restarts=1, worker=worker)
+    # n2 has ended long before the others, which wait for it no longer than this.
+    job = new_job("2:3", max_restarts=1, worker=worker, conf={"last_call_timeout": 5})
     for name in ("n0", "n1", "n2"):
         check = ["--check=exit 1"] if name == "n2" else []
         job.launch(name, [*COMMAND, "run", "--on-failure=leave:1", *check, *job.arguments()])
