@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"math"
@@ -167,22 +166,13 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 	if err != nil {
 		return errNoLiveness // what is refused before the first connection proves nothing
 	}
-	conn := wire.NewConn(raw)
-	defer conn.Close()
-	release := context.AfterFunc(ctx, func() { conn.Close() })
-	defer release()
-	wire.SetUserTimeout(conn, f.Params.LeaseTimeout)
-	frames := wire.FrameReader{In: bufio.NewReaderSize(conn, wire.ReadBuffer)}
-	conn.SetDeadline(time.Now().Add(handshakeTimeout))
 	own := f.group.Liveness()
 	own.Ask = true
-	_, err = wire.ClientHandshake{Token: f.token, Addr: conn.RemoteAddr()}.Run(conn, &frames, wire.AppendFrame(nil, own))
-	if err == nil {
-		err = f.believe(conn)
-	}
+	conn, err := f.greet(ctx, raw, own)
 	if err != nil {
 		return errNoLiveness
 	}
+	defer conn.close()
 	conn.SetDeadline(time.Time{})
 	out := wire.NewOutbox(conn, math.MaxInt32, nil, nil)
 	defer func() {
@@ -193,10 +183,10 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 		if f.group.Expects(link) {
 			conn.SetReadDeadline(time.Now().Add(f.Params.LeaseTimeout / 4))
 		}
-		frame, err := frames.NextFrame(wire.MaxHelloFrame)
+		frame, err := conn.NextFrame(wire.MaxHelloFrame)
 		if errors.Is(err, os.ErrDeadlineExceeded) && opened { // this process was stopped, perhaps: what came meanwhile is read first
 			conn.SetReadDeadline(time.Now().Add(f.group.Beat()))
-			frame, err = frames.NextFrame(wire.MaxHelloFrame)
+			frame, err = conn.NextFrame(wire.MaxHelloFrame)
 		}
 		if err != nil {
 			if !opened {

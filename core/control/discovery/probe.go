@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"bufio"
 	"context"
 	"fmt"
 	"net/netip"
@@ -127,27 +126,16 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 		p.isCut(addr, false)
 		return false
 	}
-	conn := wire.NewConn(raw)
-	defer conn.Close()
-	release := context.AfterFunc(ctx, func() { conn.Close() })
-	defer release()
-	wire.SetUserTimeout(conn, f.Params.LeaseTimeout)
-	conn.SetDeadline(time.Now().Add(handshakeTimeout))
-	frames := wire.FrameReader{In: bufio.NewReaderSize(conn, wire.ReadBuffer)}
 	mine := f.group.Standing()
-	question := wire.Probe{
+	conn, err := f.greet(ctx, raw, wire.Probe{
 		Software: rallypoint.Version(), RunID: f.Params.RunID, Policy: f.Params.Policy, Round: mine.Round, Node: mine.Node, Target: f.group.Current(),
-	}
-	_, err = wire.ClientHandshake{Token: f.token, Addr: conn.RemoteAddr()}.Run(conn, &frames, wire.AppendFrame(nil, question))
+	})
 	if err != nil {
 		p.unanswered(ctx, addr, err)
 		return false
 	}
-	if err := f.believe(conn); err != nil {
-		p.refused(addr, err.Error())
-		return false
-	}
-	frame, err := frames.NextFrame(wire.MaxHelloFrame)
+	defer conn.close()
+	frame, err := conn.NextFrame(wire.MaxHelloFrame)
 	if err != nil {
 		p.unanswered(ctx, addr, fmt.Errorf("it does not answer: %w", wire.NoEOF(err)))
 		return false
@@ -170,7 +158,7 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 		return false
 	}
 	conn.SetDeadline(time.Time{})
-	_, _ = frames.NextFrame(wire.MaxHelloFrame) // until it ends
+	_, _ = conn.NextFrame(wire.MaxHelloFrame) // until it ends
 	return true
 }
 

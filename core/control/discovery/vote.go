@@ -1,7 +1,6 @@
 package discovery
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -162,17 +161,14 @@ func (f *Finder) whoHosts(ctx context.Context, addr netip.AddrPort) (to wire.Red
 	if err != nil {
 		return to
 	}
-	conn := wire.NewConn(raw)
-	defer conn.Close()
-	release := wire.AbortOn(ctx, conn)
-	defer release()
-	frames := wire.FrameReader{In: bufio.NewReaderSize(conn, wire.ReadBuffer)}
-	question := wire.Probe{Software: rallypoint.Version(), RunID: f.Params.RunID, Policy: f.Params.Policy, Round: true, Node: f.Node, Target: f.group.Current()}
-	_, err = wire.ClientHandshake{Token: f.token, Addr: conn.RemoteAddr()}.Run(conn, &frames, wire.AppendFrame(nil, question))
-	if err != nil || f.believe(conn) != nil {
+	conn, err := f.greet(ctx, raw, wire.Probe{
+		Software: rallypoint.Version(), RunID: f.Params.RunID, Policy: f.Params.Policy, Round: true, Node: f.Node, Target: f.group.Current(),
+	})
+	if err != nil {
 		return to
 	}
-	said, err := frames.NextFrame(wire.MaxHelloFrame)
+	defer conn.close()
+	said, err := conn.NextFrame(wire.MaxHelloFrame)
 	if answer, ok := said.(wire.Probed); ok && err == nil && answer.Err == nil {
 		to = answer.Target
 	}
