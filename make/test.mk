@@ -14,10 +14,13 @@ quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' 
 	$(call say,go test of the fast packages)
 	@$(GO) test -timeout 2m $(GOTEST_ARGS) $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '^rallypoint/($(SLOW))(/|$$)')
 
-# Three at a time, the longest first: most tests wait for other processes, not for a processor.
+# Four at a time, the longest first: most tests wait for other processes, not for a processor.
+# Where python3 is a shim (pyenv) it starts a shell for each of hundreds of interpreters: the
+# interpreter itself comes first on PATH.
 .PHONY: test
 test:  ## All quick tests
-	@$(MAKE) -j3 test-python-torchrun test-go test-python-jobs test-python-files test-c test-install test-free-threaded
+	@real=$$($(PYTHON) -c 'import sys; print(sys.executable)'); PATH="$${real%/*}:$$PATH" \
+	$(MAKE) -j4 test-python-torchrun-1 test-go test-python-torchrun-2 test-python-files test-python-jobs test-c test-install test-free-threaded
 
 # FREE_THREADED names the interpreter, FETCH=1 lets uv fetch one.
 .PHONY: test-free-threaded
@@ -30,7 +33,7 @@ test-conda:  ## A build of the conda recipe, if rattler-build is there
 	$(call say,packaging/tests/conda)
 	@packaging/tests/conda
 
-PYTHON_TESTS := test-python test-python-torchrun test-python-jobs test-python-files
+PYTHON_TESTS := test-python test-python-torchrun-1 test-python-torchrun-2 test-python-jobs test-python-files
 
 $(PYTHON_TESTS) test-python-long: export RALLYPOINT_TEST_PROMQL = $(wildcard $(CURDIR)/$(PROMQL))
 
@@ -132,14 +135,18 @@ test-python:  ## pytest against the installed wheel
 	$(call say,pytest)
 	$(call pytest,python/tests)
 
-# Its parts, which test runs side by side: jobs under torchrun, other whole jobs, each in
-# folders, and all else.
+# Its parts, which test runs side by side: jobs under torchrun in halves, other whole jobs,
+# each in folders, and all else.
 PYTHON_TORCHRUN := python/tests/torchrun
 PYTHON_JOBS := $(addprefix python/tests/,chaos handler launch)
 
-test-python-torchrun:
-	$(call say,pytest of torchrun)
-	$(call pytest,$(PYTHON_TORCHRUN))
+test-python-torchrun-1:
+	$(call say,pytest of torchrun: a to k)
+	$(call pytest,$(wildcard $(PYTHON_TORCHRUN)/test_[a-k]*.py))
+
+test-python-torchrun-2:
+	$(call say,pytest of torchrun: l to z)
+	$(call pytest,$(wildcard $(PYTHON_TORCHRUN)/test_[l-z]*.py))
 
 test-python-jobs:
 	$(call say,pytest of other jobs)
