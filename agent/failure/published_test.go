@@ -101,7 +101,7 @@ func TestPeersCannotWriteToTheTerminal(t *testing.T) {
 // TestPeersAreBounded: what a node, or a stranger, wrote as failures is short in a report,
 // and does nothing to a terminal.
 func TestPeersAreBounded(t *testing.T) {
-	long := strings.Repeat("\x1b[2Jx", 1<<20)
+	long := strings.Repeat("\x1b[2Jx", maxPeersText/20) // four of them, each as JSON twice as long
 	text, err := json.Marshal(peerFailure{Round: 1, Host: long, ErrorFile: long, Message: long, Stderr: long})
 	if err != nil {
 		t.Fatal(err)
@@ -114,7 +114,7 @@ func TestPeersAreBounded(t *testing.T) {
 	if text, err = json.Marshal(peerFailure{Round: 1, Host: long, ErrorFile: long, Message: long, Stderr: long}); err != nil {
 		t.Fatal(err)
 	}
-	got := parsePeers(bytes.Repeat(append(text, '\n'), 100), 1)
+	got := parsePeers(bytes.Repeat(append(text, '\n'), 2*maxPeersText/len(text)), 1)
 	if len(got) == 0 || len(got) > maxPeers {
 		t.Fatalf("%d failures", len(got))
 	}

@@ -26,16 +26,16 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 	return file, info, nil
 }
 
-// ReadRegular reads a file that a worker may have made and that has most bytes at most.
+// ReadRegular reads a file that a worker may have made and that has most bytes at most; of one
+// that grows meanwhile it reads no more.
 func ReadRegular(path string, most int64) ([]byte, error) {
-	file, _, err := openRegular(path)
+	file, info, err := openRegular(path)
 	if err != nil {
 		return nil, err
 	}
 	defer func() { _ = file.Close() }()
-	text, err := io.ReadAll(io.LimitReader(file, most+1))
-	if err == nil && int64(len(text)) > most {
+	if info.Size() > most {
 		return nil, fmt.Errorf("%s has more than %d bytes", path, most)
 	}
-	return text, err
+	return io.ReadAll(io.LimitReader(file, most))
 }
