@@ -20,9 +20,9 @@ import (
 
 // Admin asks a run for something in the name of a user, from outside: it is no node.
 type Admin struct {
-	Addr      string // of the control plane
-	SharedLog string // the endpoint of the nodes' log, in place of Addr; see Locate
-	RunID     string
+	Addr      string        // of the control plane
+	SharedLog string        // the endpoint of the nodes' log, in place of Addr; see Locate
+	RunID     string        // "": the only one that is there
 	Token     *secret.Token // of the control plane; nil: none
 	By        string        // who asks, for those who read the reason; "": UserName
 	Timeout   time.Duration // for which an etcd is tried
@@ -59,13 +59,18 @@ func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 	switch {
 	case ev == nil:
 		return Answer{}, rendezvous.Errorf(rendezvous.CodeInternal, "an administrator cannot ask for this event")
-	case a.RunID == "":
-		wrong = "the run id is missing: which run?"
 	case len(id) > rendezvous.MaxNameLen || printable.Text(id) != id:
 		wrong = fmt.Sprintf("the id of a directive has at most %d bytes, all of them printable, not %.100q", rendezvous.MaxNameLen, id)
 	}
 	if wrong != "" {
 		return Answer{}, rendezvous.Errorf(rendezvous.CodeInvalid, "%s", wrong)
+	}
+	if a.RunID == "" {
+		run, err := a.Status(ctx)
+		if err != nil {
+			return Answer{}, err
+		}
+		a.RunID = run.RunID
 	}
 	ask := a.append
 	if a.SharedLog == "" {

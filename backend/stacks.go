@@ -28,20 +28,20 @@ func (a Admin) Stacks(ctx context.Context) (*Stacks, error) {
 }
 
 // Status returns how the run stands. It blocks until ctx ends at most.
-// Errors: ErrInvalid (there is no such run), ErrConnection, ErrAuth.
+// Errors: ErrInvalid (there is no such run, or there are several), ErrConnection, ErrAuth.
 func (a Admin) Status(ctx context.Context) (*control.RunStatus, error) {
 	if a.SharedLog != "" {
-		shown, records, err := Inspect(ctx, a.SharedLog, a.RunID, a.Timeout)
-		if err != nil {
-			return nil, err
-		}
-		if len(records) == 0 {
-			return nil, NoSuchRun(ctx, a.SharedLog, a.RunID, shown, a.Timeout)
-		}
-		run, err := StatusOf(records[0])
-		return &run, err
+		return a.statusOfLog(ctx)
 	}
-	code, _, body, err := Get(ctx, a.Addr, a.Token, "/status", url.Values{"rdzv_id": {a.RunID}})
+	run := a.RunID
+	if run == "" && a.Token != nil {
+		run = a.Token.Run() // a run's token opens no other run
+	}
+	query := url.Values{}
+	if run != "" {
+		query.Set("rdzv_id", run)
+	}
+	code, _, body, err := Get(ctx, a.Addr, a.Token, "/status", query)
 	var st control.Status
 	var none control.NoRun
 	switch {
@@ -53,10 +53,43 @@ func (a Admin) Status(ctx context.Context) (*control.RunStatus, error) {
 		return nil, rendezvous.Errorf(rendezvous.CodeAuth, "the control plane at %s wants a token", a.Addr)
 	case code == http.StatusNotFound && json.Unmarshal(body, &none) == nil && none.Error != "":
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "%s", none.Error)
-	case code != http.StatusOK || json.Unmarshal(body, &st) != nil || len(st.Runs) != 1:
-		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "what listens at %s answers HTTP with code %d, but tells no status of run %q", a.Addr, code, a.RunID)
+	case code != http.StatusOK || json.Unmarshal(body, &st) != nil || st.Schema < 1:
+		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "what listens at %s answers HTTP with code %d, but tells no status of run %q", a.Addr, code, run)
 	}
-	return &st.Runs[0], nil
+	return OnlyRun(st.Runs, "the run id")
+}
+
+func (a Admin) statusOfLog(ctx context.Context) (*control.RunStatus, error) {
+	shown, records, err := Inspect(ctx, a.SharedLog, a.RunID, a.Timeout)
+	if err != nil {
+		return nil, err
+	}
+	if len(records) == 0 && a.RunID != "" {
+		return nil, NoSuchRun(ctx, a.SharedLog, a.RunID, shown, a.Timeout)
+	}
+	runs := make([]control.RunStatus, len(records))
+	for i, r := range records {
+		if runs[i], err = StatusOf(r); err != nil {
+			return nil, err
+		}
+	}
+	return OnlyRun(runs, "the run id")
+}
+
+// OnlyRun is the run of a status that was asked for, or that is there alone; what names the
+// run's id to the user. Its error is ErrInvalid.
+func OnlyRun(runs []control.RunStatus, what string) (*control.RunStatus, error) {
+	switch len(runs) {
+	case 0:
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "there is no run")
+	case 1:
+		return &runs[0], nil
+	}
+	var names []string
+	for _, r := range runs {
+		names = append(names, r.RunID)
+	}
+	return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "%s is missing: which run? There are %s", what, wording.Names(names))
 }
 
 // StacksSchema is the version of Stacks. Fields are only added to it.

@@ -106,17 +106,11 @@ func (s statusQuery) fetchRun(ctx context.Context) (*control.RunStatus, error) {
 
 // onlyRun is the run of a status that was asked for, or that is there alone.
 func onlyRun(st control.Status) (*control.RunStatus, error) {
-	if len(st.Runs) == 1 {
-		return &st.Runs[0], nil
+	run, err := backend.OnlyRun(st.Runs, "--rdzv-id")
+	if err != nil {
+		return nil, failure{err}
 	}
-	if len(st.Runs) == 0 {
-		return nil, failed("there is no run")
-	}
-	var names []string
-	for _, r := range st.Runs {
-		names = append(names, r.RunID)
-	}
-	return nil, fmt.Errorf("--rdzv-id is missing: which run? There are %s", wording.Names(names))
+	return run, nil
 }
 
 // workersText shows the processes of the workers, each with its step and its place in the code.

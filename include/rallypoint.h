@@ -88,23 +88,23 @@ enum rp_code {
     RP_ERR_INVALID = 10,     /* an argument or option is malformed or contradicts another */
     RP_ERR_MISMATCH = 12,    /* the run has another min, max, unit, segment or target */
     RP_ERR_TENANT = 14,      /* the port serves another run */
-    RP_ERR_NODE_IN_USE = 16, /* a live node already carries this node id */
+    RP_ERR_NODE_IN_USE = 16, /* a live node already has this node id */
     RP_ERR_AUTH = 18,        /* one side could not prove that it knows the token */
     RP_ERR_CLOSED = 20,      /* the run is closed, or can no longer regroup */
-    RP_ERR_GRACEFUL = 22,    /* the run ended well and never needed this node */
-    RP_ERR_UNFIT = 24,       /* this node is not fit to run workers, by its own word */
+    RP_ERR_GRACEFUL = 22,    /* the run succeeded and never needed this node */
+    RP_ERR_UNFIT = 24,       /* this node declared itself unfit to run workers */
     RP_ERR_TIMEOUT = 30,     /* a deadline passed */
-    RP_ERR_CANCELED = 32,    /* the caller withdrew, or the object was closed meanwhile */
+    RP_ERR_CANCELED = 32,    /* the caller canceled, or the object was closed in the meantime */
     RP_ERR_CONNECTION = 40,  /* the control plane or a store cannot be reached */
-    RP_ERR_STATE = 50,       /* what came back is not Rallypoint's or not valid */
+    RP_ERR_STATE = 50,       /* the data received is invalid or not Rallypoint's */
     RP_ERR_EVICTED = 60,     /* this node was dropped from the run */
     RP_ERR_ROUND_OVER = 62,  /* the round of this store is over */
-    RP_ERR_WORKERS = 64,     /* workers of this node failed for good */
+    RP_ERR_WORKERS = 64,     /* workers of this node failed and no restart is left */
     RP_ERR_START = 66,       /* workers could not be started */
     RP_ERR_NUMBER = 70,      /* add on a value that is not a number */
-    RP_ERR_TOO_LARGE = 72,   /* a key, value or quota limit */
+    RP_ERR_TOO_LARGE = 72,   /* a key, value or quota is too large */
     RP_ERR_EMPTY = 74,       /* pop from an empty queue */
-    RP_ERR_UNSUPPORTED = 76, /* this kind of store or file system cannot do that */
+    RP_ERR_UNSUPPORTED = 76, /* this kind of store or file system does not support this */
     RP_ERR_HANDLE = 80,      /* the handle is closed, zero or of another kind */
     RP_ERR_FORKED = 82,      /* the process was forked after the library was loaded */
     RP_ERR_BUFFER = 84,      /* the caller's buffer is too small */
@@ -1019,7 +1019,7 @@ typedef struct rp_admin_request {
     size_t struct_size;
     const char *endpoint; /* required: HOST[:PORT] of the control plane, file:///DIRECTORY, or
                              etcd://HOST */
-    const char *run_id;   /* required */
+    const char *run_id;   /* NULL: the only one there */
     const char *reason;   /* human-readable, the job's nodes receive it; NULL: none is given */
     const char *by;       /* who asks; NULL: USER@HOST */
     int32_t action;       /* required: enum rp_admin_action */

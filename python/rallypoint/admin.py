@@ -10,8 +10,7 @@ Example:
     print(answer.text)
     run.cancel(answer.directive, reason="it is off")
 
-Each method is a function, too, for a program that asks once: `rallypoint.admin.save(endpoint,
-run_id)`.
+Each method is a function, too, for a program that asks once: `rallypoint.admin.save(endpoint)`.
 """
 
 from __future__ import annotations
@@ -96,7 +95,7 @@ class Run:
     Args:
         endpoint: where the job's nodes meet: host[:port] of the control plane,
             file:///directory or etcd://host.
-        run_id: the job's.
+        run_id: the job's. None: the only one there.
         by: who asks, for the job's nodes. None: this user and machine.
         token_file: of the control plane. None: $RALLYPOINT_TOKEN_FILE, if set.
         timeout: longest wait for an answer, in seconds. What was not answered in time may
@@ -106,7 +105,7 @@ class Run:
     def __init__(
         self,
         endpoint: str,
-        run_id: str,
+        run_id: str | None = None,
         *,
         by: str | None = None,
         token_file: Path = None,
@@ -380,19 +379,23 @@ class Run:
         return Answer(text, *given)
 
 
-def status(endpoint: str, run_id: str, *, token_file: Path = None, timeout: Time = 5) -> Status:
+def status(
+    endpoint: str, run_id: str | None = None, *, token_file: Path = None, timeout: Time = 5
+) -> Status:
     """The same as Run.status."""
     return Run(endpoint, run_id, token_file=token_file, timeout=timeout).status()
 
 
-def stacks(endpoint: str, run_id: str, *, token_file: Path = None, timeout: Time = 5) -> Stacks:
+def stacks(
+    endpoint: str, run_id: str | None = None, *, token_file: Path = None, timeout: Time = 5
+) -> Stacks:
     """The same as Run.stacks."""
     return Run(endpoint, run_id, token_file=token_file, timeout=timeout).stacks()
 
 
 def logs(
     endpoint: str,
-    run_id: str,
+    run_id: str | None = None,
     rank: int | None = None,
     *,
     culprit: bool = False,
@@ -405,7 +408,7 @@ def logs(
 
 def save(
     endpoint: str,
-    run_id: str,
+    run_id: str | None = None,
     *,
     reason: str | None = None,
     within: Time = 120,
@@ -422,7 +425,7 @@ def save(
 
 def drain(
     endpoint: str,
-    run_id: str,
+    run_id: str | None,
     nodes: str | Iterable[str],
     *,
     reason: str | None = None,
@@ -441,7 +444,7 @@ def drain(
 
 def scale(
     endpoint: str,
-    run_id: str,
+    run_id: str | None,
     target: int,
     *,
     reason: str | None = None,
@@ -459,7 +462,7 @@ def scale(
 
 def stop(
     endpoint: str,
-    run_id: str,
+    run_id: str | None = None,
     *,
     reason: str | None = None,
     within: Time = 120,
@@ -476,7 +479,7 @@ def stop(
 
 def cancel(
     endpoint: str,
-    run_id: str,
+    run_id: str | None,
     directive: str,
     *,
     reason: str | None = None,
@@ -492,7 +495,7 @@ def cancel(
 
 def cordon(
     endpoint: str,
-    run_id: str,
+    run_id: str | None,
     node: str,
     *,
     reason: str | None = None,
@@ -509,7 +512,7 @@ def cordon(
 
 def uncordon(
     endpoint: str,
-    run_id: str,
+    run_id: str | None,
     node: str,
     *,
     reason: str | None = None,
@@ -525,7 +528,7 @@ def uncordon(
 
 def undrain(
     endpoint: str,
-    run_id: str,
+    run_id: str | None,
     node: str,
     *,
     reason: str | None = None,
@@ -541,7 +544,7 @@ def undrain(
 
 def evict(
     endpoint: str,
-    run_id: str,
+    run_id: str | None,
     node: str,
     *,
     reason: str | None = None,
@@ -557,7 +560,7 @@ def evict(
 
 def close(
     endpoint: str,
-    run_id: str,
+    run_id: str | None = None,
     *,
     reason: str | None = None,
     fail: bool = False,
@@ -573,7 +576,7 @@ def close(
 
 def forget(
     endpoint: str,
-    run_id: str,
+    run_id: str | None = None,
     *,
     reason: str | None = None,
     by: str | None = None,

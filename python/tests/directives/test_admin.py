@@ -132,7 +132,6 @@ def test_what_does_not_fit_the_job_does_nothing(place: str, nodes: list[Member])
         (lambda: save(within=0), "a save needs time"),
         (lambda: save(directive="a\nb"), "all of them printable"),
         (lambda: save(directive="x" * 3000), "at most"),
-        (lambda: admin.save(place, "", reason="why"), "which run"),
         (lambda: admin.save(place, "job\0", reason="why"), "NUL"),
         (lambda: admin.evict(place, "job", "n7", reason="why"), "n7"),
         (lambda: admin.undrain(place, "job", "n0", reason="why"), "none is drained"),
@@ -290,6 +289,11 @@ def test_status(place: str, nodes: list[Member]) -> None:
         assert told.changes[-1].at > 1.7e9  # seconds since 1970
     with pytest.raises(InvalidError, match="other"):
         admin.status(place, "other")
+    assert admin.status(place).run_id == "job"  # the only one there
+    assert admin.stacks(place, timeout=1).run_id == "job"
+    admin.cordon(place, None, "n7", away=60)
+    assert [out["node"] for out in admin.status(place).document["drained"]] == ["n7"]
+    assert "n7" in admin.Run(place).undrain("n7").text
 
 
 def test_stacks_where_there_are_none(place: str, nodes: list[Member]) -> None:
