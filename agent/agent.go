@@ -109,7 +109,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	}
 	spec.stdio()
 	run := &telemetry.Run{
-		ID: spec.RunID, Role: spec.Role, Backend: spec.Backend, Argv: spec.Argv, MaxRestarts: spec.MaxRestarts, Serial: nodeSerial.Add(1) - 1,
+		ID: spec.RunID, Role: spec.Role, Host: spec.Host, Backend: spec.Backend, Argv: spec.Argv, MaxRestarts: spec.MaxRestarts, Serial: nodeSerial.Add(1) - 1,
 		Events: spec.Events, RdzvEvents: spec.RdzvEvents, Metrics: spec.Metrics, Log: log,
 	}
 	a := &Agent{
@@ -383,7 +383,7 @@ func (a *Agent) takeRanks() error {
 	if a.spec.Identical {
 		s.ranks = identicalRanks(s.group, s.groups, a.spec.Workers, restarts)
 	} else {
-		info := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts, Host: host.Name(), Budget: own}
+		info := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts, Host: host.NameOf(a.spec.Host), Budget: own}
 		r, err := agreeRanks(ctx, s.keys, info, s.groups)
 		if err != nil {
 			a.restarts = restarts // else this charge would be lost

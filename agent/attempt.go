@@ -238,7 +238,7 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]process.Launch, []lo
 		launches = append(launches, process.Launch{
 			Local: local, Argv: arguments(&a.spec, local), Env: merge(a.spec.Environ, sets[local]), Files: files, CPUs: a.spec.cpus(local), Site: a.site,
 		})
-		names = append(names, logs.Names{Role: a.spec.Role, Host: host.Name(), Local: local, Rank: s.ranks.base + local})
+		names = append(names, logs.Names{Role: a.spec.Role, Host: host.NameOf(a.spec.Host), Local: local, Rank: s.ranks.base + local})
 	}
 	var descriptors [][]uintptr
 	for _, l := range launches {
@@ -520,7 +520,7 @@ func (a *Agent) failures(t *attempt) []failure.Failure {
 func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error) {
 	f := failure.Failure{
 		Rank: a.assignment.ranks.base + p.Local, LocalRank: p.Local, Pid: p.Pid, ExitCode: p.Code,
-		Host: host.FQDN(), Time: p.At, Terminated: p.Stopped && p.Fault == "", Asleep: fellAsleep(p),
+		Host: host.FullNameOf(a.spec.Host), Time: p.At, Terminated: p.Stopped && p.Fault == "", Asleep: fellAsleep(p),
 	}
 	f.Stderr, f.SharedOutput = t.outputs[p.Local].LastStderr()
 	f.Stack, f.Hang = t.lastStack(f.Rank), t.hangText()

@@ -364,7 +364,7 @@ func (a *Agent) stackNode(ctx context.Context, t *attempt, w *hangWatch) stacks.
 	stacks.Trace(ctx, targets, workers, func(ctx context.Context, argv []string) ([]byte, error) {
 		return a.forker.Output(ctx, argv, merge(a.spec.Environ, nil))
 	})
-	n := stacks.Node{Fold: stacks.NewFold(workers), Host: host.Name(), Steps: make(map[int]int64), Workers: stacks.Processes(targets)}
+	n := stacks.Node{Fold: stacks.NewFold(workers), Host: host.NameOf(a.spec.Host), Steps: make(map[int]int64), Workers: stacks.Processes(targets)}
 	for local, step := range a.progress.Steps() {
 		n.Steps[a.assignment.ranks.base+local] = step
 	}

@@ -85,7 +85,7 @@ func (a *Agent) judge(verdicts []check.Verdict) (unfit *UnfitError) {
 			a.log.Warn(fmt.Sprintf("check %s cannot tell whether this node is fit: %s", printable.Text(strconv.Quote(a.spec.Checks[i])), v.Text))
 		case check.Unfit:
 			if unfit == nil {
-				unfit = &UnfitError{Host: host.Name(), Verdict: v}
+				unfit = &UnfitError{Host: host.NameOf(a.spec.Host), Verdict: v}
 			}
 		}
 	}

@@ -31,7 +31,7 @@ func (a *Agent) outputNode(ctx context.Context, t *attempt, s store.Store, q que
 		return logs.Node{}
 	}
 	base := a.assignment.ranks.base
-	n := logs.Node{Host: host.Name(), First: base, Workers: a.spec.Workers, Round: a.assignment.Round, Parts: []logs.Part{}}
+	n := logs.Node{Host: host.NameOf(a.spec.Host), First: base, Workers: a.spec.Workers, Round: a.assignment.Round, Parts: []logs.Part{}}
 	streams := logs.Among(t.streams, r.Rank-base)
 	if r.Rank < 0 {
 		streams = t.streams

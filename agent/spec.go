@@ -31,6 +31,7 @@ const (
 type Spec struct {
 	RunID string
 	Role  string
+	Host  string // name of this node's machine in all texts; "": the kernel's
 
 	// Argv is the command of each worker: a program, looked up in the PATH of
 	// Environ, and its arguments, in which macros are replaced.

@@ -132,7 +132,7 @@ func (a *Agent) firstFailure(t *attempt) *failure.Failure {
 		}
 	}
 	if first == nil {
-		return &failure.Failure{Host: host.Name(), Hang: t.hangText()}
+		return &failure.Failure{Host: host.NameOf(a.spec.Host), Hang: t.hangText()}
 	}
 	f := a.describe(first)
 	f.Hang = t.hangText()
@@ -143,7 +143,7 @@ func (a *Agent) firstFailure(t *attempt) *failure.Failure {
 func (a *Agent) describe(p *process.Process) *failure.Failure {
 	f := &failure.Failure{
 		Rank: a.assignment.ranks.base + p.Local, LocalRank: p.Local, Pid: p.Pid, ExitCode: -int(unix.SIGKILL),
-		Host: host.Name(), Time: time.Now(), ErrorFile: process.NotAvailable, Message: p.Fault, Asleep: fellAsleep(p),
+		Host: host.NameOf(a.spec.Host), Time: time.Now(), ErrorFile: process.NotAvailable, Message: p.Fault, Asleep: fellAsleep(p),
 	}
 	if p.HasExited() { // else its watch may be writing these
 		f.ExitCode, f.Time = p.Code, p.At

@@ -355,7 +355,7 @@ func setPolicy(spec *agent.Spec, config *C.rp_agent_config, p params.Params) err
 }
 
 func meetBy(spec *agent.Spec, p params.Params) {
-	spec.RunID, spec.Backend = p.RunID, backend.Name(p.Endpoint)
+	spec.RunID, spec.Backend, spec.Host = p.RunID, backend.Name(p.Endpoint), p.HostName
 	spec.LostNodeTimeout = p.LeaseTimeout + p.ReconnectGrace
 	spec.LoopbackUsers = p.LoopbackUsers
 }

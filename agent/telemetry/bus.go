@@ -17,6 +17,7 @@ import (
 // Run is what stays the same for a whole run.
 type Run struct {
 	ID, Role    string
+	Host        string // name of the machine; "": the kernel's
 	Backend     string // of the rendezvous
 	Argv        []string
 	MaxRestarts int

@@ -71,12 +71,12 @@ func (r *rdzvEvents) Take(s State, message Message) {
 //
 // The handler in Python says the same of its own steps (python/rallypoint/handler.py).
 func (r *rdzvEvents) record(event rdzvEvent, format string, args ...any) {
-	node := fmt.Sprintf("%s_%d_%d", host.FQDN(), os.Getpid(), r.run.Serial)
+	node := fmt.Sprintf("%s_%d_%d", host.FullNameOf(r.run.Host), os.Getpid(), r.run.Serial)
 	if event.Message == "" {
 		event.Message = fmt.Sprintf(format, append([]any{node, r.run.ID}, args...)...)
 	}
 	event.Name = "rallypoint:" + event.Name
-	event.RunID, event.Hostname, event.Pid, event.LocalID = r.run.ID, host.FQDN(), os.Getpid(), &r.run.Serial
+	event.RunID, event.Hostname, event.Pid, event.LocalID = r.run.ID, host.FullNameOf(r.run.Host), os.Getpid(), &r.run.Serial
 	if text, err := json.Marshal(event); err == nil {
 		r.run.RdzvEvents.Record(text)
 	}

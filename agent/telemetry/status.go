@@ -311,7 +311,7 @@ func (s *Status) workerMetrics(m *promtext.Buffer) {
 func NewStatusTracker(run *Run) *StatusTracker {
 	now := time.Now()
 	return &StatusTracker{since: now, left: run.MaxRestarts, status: Status{
-		RunID: run.ID, Role: run.Role, Host: host.Name(), Pid: os.Getpid(), Version: rallypoint.Version(),
+		RunID: run.ID, Role: run.Role, Host: host.NameOf(run.Host), Pid: os.Getpid(), Version: rallypoint.Version(),
 		StartedAt: now, Phase: PhaseStarting, Budget: run.MaxRestarts,
 	}}
 }

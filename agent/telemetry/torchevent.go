@@ -120,7 +120,7 @@ func (te *torchEvents) record(s State, name, source, state string, detail any, f
 		return
 	}
 	event := torchEvent{Name: name, Source: source, Metadata: torchEventMetadata{
-		RunID: te.run.ID, Role: te.run.Role, Hostname: host.FQDN(), State: state, Backend: te.run.Backend,
+		RunID: te.run.ID, Role: te.run.Role, Hostname: host.FullNameOf(te.run.Host), State: state, Backend: te.run.Backend,
 		Metadata: string(inner), Restarts: s.Used, TotalRunTime: int(s.Ran / time.Second),
 	}}
 	if s.Place != nil {

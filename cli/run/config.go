@@ -75,6 +75,7 @@ func configure(o *options, env environ) (*config, error) {
 	c.spec.Backend = c.rendezvous.kind.String()
 	c.spec.VirtualRank, c.spec.NoMacros, c.spec.KeepDaemons = o.virtualRank, o.noMacros, o.keepDaemons
 	c.spec.Identical = env.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1"
+	c.spec.Host = c.rendezvous.params.HostName
 	c.spec.LostNodeTimeout = c.rendezvous.params.LeaseTimeout + c.rendezvous.params.ReconnectGrace
 	c.spec.LoopbackUsers = c.rendezvous.params.LoopbackUsers
 	c.spec.Subreaper = true

@@ -310,5 +310,5 @@ func nodeName(id string, plane ControlPlane) string {
 	if named, ok := plane.(interface{ Node() string }); ok && id == "" {
 		id = named.Node()
 	}
-	return cmp.Or(id, host.Process())
+	return cmp.Or(id, host.Process(host.Name()))
 }

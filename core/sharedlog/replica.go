@@ -79,7 +79,7 @@ func New(p params.Params, obs member.Observer, shared Log, log *slog.Logger) *Re
 	}
 	pl := &Replica{
 		params: p, obs: obs, log: log, shared: shared,
-		label: host.Process(), session: newSession(),
+		label: host.Process(host.NameOf(p.HostName)), session: newSession(),
 		welcome: make(chan struct{}), failing: map[string]bool{},
 		in: make(chan any), more: wake.New(), saving: make(chan Snapshot, 1), greeted: wake.New(),
 	}

@@ -24,8 +24,24 @@ func Name() string {
 	return name
 }
 
-// Process names this process in logs and statuses.
-func Process() string { return fmt.Sprintf("%s pid %d", Name(), os.Getpid()) }
+// NameOf is the name under which a user has this machine known; given "", Name.
+func NameOf(given string) string {
+	if given != "" {
+		return given
+	}
+	return Name()
+}
+
+// FullNameOf is NameOf with FQDN in the place of Name.
+func FullNameOf(given string) string {
+	if given != "" {
+		return given
+	}
+	return FQDN()
+}
+
+// Process names this process in logs and statuses, on a machine of that name.
+func Process(machine string) string { return fmt.Sprintf("%s pid %d", machine, os.Getpid()) }
 
 // FQDN is the full name of this machine as reports show it: the first name of its
 // address with a dot in it, else the short one. It asks a name server at most

@@ -65,7 +65,7 @@ func New(p params.Params, at params.HostPort, obs member.Observer, log *slog.Log
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
-	c := &Client{params: p, obs: obs, session: rendezvous.SessionID(rand.Text()), label: host.Process()}
+	c := &Client{params: p, obs: obs, session: rendezvous.SessionID(rand.Text()), label: host.Process(host.NameOf(p.HostName))}
 	c.node, c.incarnation = p.Identity()
 	c.finder = discovery.New(discovery.Config{Params: p, Endpoint: at, Node: c.node, Observer: obs, Log: log, Start: start, Hello: c.hello})
 	c.life, c.cancel = context.WithCancel(context.Background())
