@@ -17,6 +17,7 @@ import (
 	"rallypoint/cli/run"
 	"rallypoint/core/control"
 	"rallypoint/core/params"
+	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
 )
 
@@ -178,7 +179,7 @@ func (lj *localJob) awaitVoters(voters int) {
 	var standbys []control.StandbyStatus
 	testkit.Eventually(t, strconv.Itoa(voters)+" nodes vote", func() bool {
 		s := lj.succession(lj.endpoint)
-		if s == nil || len(s.Voters) != voters || len(s.Standbys) != len(lj.nodes)-1 {
+		if s == nil || len(s.Voters) != voters || len(s.Standbys) != min(len(lj.nodes)-1, succession.MaxStandbys) {
 			return false
 		}
 		standbys = s.Standbys
