@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -252,8 +253,12 @@ func (a *Agent) holdTemplate() {
 	if !a.spec.Warm {
 		return
 	}
+	argv, differ := arguments(&a.spec, 0), false
+	for local := range a.spec.Workers {
+		differ = differ || !slices.Equal(argv, arguments(&a.spec, local))
+	}
 	a.template = process.NewTemplate(a.forker, a.reaper, a.guard, process.TemplateConfig{
-		Argv: arguments(&a.spec, 0), Environ: merge(a.spec.Environ, nil), Marker: a.logs.Marker(), Folder: a.progress.Folder(),
+		Argv: argv, Differ: differ, Environ: merge(a.spec.Environ, nil), Marker: a.logs.Marker(), Folder: a.progress.Folder(),
 		Preload: a.spec.Preload, Timeout: cmp.Or(a.spec.PreloadTimeout, process.DefaultPreloadTimeout),
 	}, a.log)
 }

@@ -66,7 +66,7 @@ func (w *checkWatch) follow(ctx context.Context) {
 			continue
 		}
 		if bad++; bad < badResults {
-			a.log.Warn("this node is not fit, if the next check finds the same: " + unfit.Verdict.String())
+			a.log.Warn("a check found this node unfit; it leaves if the next one finds the same: " + unfit.Verdict.String())
 			continue
 		}
 		if when == checkWaiting {

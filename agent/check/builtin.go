@@ -94,7 +94,7 @@ func disk(path string, least uint64) Verdict {
 		return unknown("%s: %v", path, err)
 	}
 	if free := fs.Bavail * uint64(fs.Bsize); free < least {
-		return unfit("disk_full", "%s has %d MiB left of the %d MiB that it needs", path, free>>20, least>>20)
+		return unfit("disk_full", "%s has %d MiB left, and %d MiB are needed", path, free>>20, least>>20)
 	}
 	return Verdict{State: Fit}
 }

@@ -32,6 +32,7 @@ const DefaultPreloadTimeout = time.Minute
 // TemplateConfig says which workers a template is for.
 type TemplateConfig struct {
 	Argv    []string      // the workers' command: an interpreter of Python, its options, what it runs
+	Differ  bool          // each worker has a command of its own, which no template can have
 	Environ []string      // what they have in common
 	Marker  string        // see NewReaper
 	Folder  string        // which only this user may enter; "": a temporary one
@@ -93,11 +94,14 @@ const maxAnswer = 4096
 // NewTemplate starts a template for the workers that f starts; Prepare waits for it, Close ends it.
 func NewTemplate(f *Forker, s *Reaper, g *ParentDeathGuard, c TemplateConfig, log *slog.Logger) *Template {
 	t := &Template{forker: f, guard: g, config: c, log: log, lives: maxTemplates, said: make(map[string]bool)}
-	if !s.subreaper {
+	switch {
+	case !s.subreaper:
 		t.giveUp("this process does not adopt what its workers leave behind")
-		return t
+	case c.Differ:
+		t.giveUp("their command lines differ")
+	default:
+		t.begin()
 	}
-	t.begin()
 	return t
 }
 
@@ -407,11 +411,7 @@ func (t *Template) fork(w Launch) (pid int, ok bool) {
 	default:
 		return 0, false
 	}
-	switch name := differing(t.config.Environ, w.Env); {
-	case !slices.Equal(w.Argv, t.config.Argv):
-		t.sayCold("their command lines differ")
-		return 0, false
-	case name != "":
+	if name := differing(t.config.Environ, w.Env); name != "" {
 		t.sayCold("libraries read " + name + " while they are imported, and workers have values of their own")
 		return 0, false
 	}

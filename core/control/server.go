@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"log/slog"
@@ -165,6 +166,9 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	}
 	cfg.Quota = cfg.Quota.withDefaults()
 	hostname, _ := os.Hostname()
+	if cfg.Node != nil {
+		hostname = cmp.Or(cfg.Node.HostName, hostname)
+	}
 	s := &Server{
 		cfg: cfg, clock: cfg.Clock, log: cfg.Log,
 		id: rand.Text(), host: hostname, process: processName(hostname), started: cfg.Clock.Now(),
