@@ -119,8 +119,7 @@ func (s *search) reconnect(ctx context.Context, err error, told bool) (*Conn, er
 }
 
 func (s *search) reportLoss(err error) {
-	s.f.Observer.ConnectionChanged(rendezvous.Errorf(rendezvous.CodeConnection, "run %q: the control plane at %s is out of reach, trying on: %v",
-		s.f.Params.RunID, s.f.endpoint.String(), err))
+	s.f.Observer.ConnectionChanged(rendezvous.Errorf(rendezvous.CodeConnection, "run %q: %v", s.f.Params.RunID, err))
 }
 
 // pace keeps a node from going round among servers that let it in and end the connection
