@@ -61,6 +61,12 @@ check-python: $(VENV_STAMP)  ## ruff check, ruff format, mypy
 	$(call say,mypy)
 	@$(BIN)/mypy
 
+# Not in check: it needs a network, and other hosts.
+.PHONY: check-links
+check-links:  ## What the pages link to on other hosts is there (fetches each page)
+	$(call say,links to other hosts)
+	@$(PYTHON) packaging/links.py
+
 .PHONY: fmt
 fmt: $(VENV_STAMP)  ## Format everything
 	@gofmt -w $(GO_FILES) </dev/null

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from urllib.parse import urlsplit
 from xml.etree import ElementTree
 
+import links
 import pytest
 import yaml
 
@@ -46,6 +48,20 @@ def test_links(page: Path) -> None:
         elif fragment and file.suffix == ".md" and fragment not in anchors(file):
             broken.append(f"{target}: there is no such heading")
     assert not broken, f"{page.relative_to(ROOT)}: " + "; ".join(broken)
+
+
+# Hosts whose addresses stay: projects' own sites, and GitHub for projects without one.
+HOSTS = {"docs.nvidia.com", "github.com", "keepachangelog.com", "semver.org"}
+
+
+def test_links_to_other_hosts() -> None:
+    """Their form alone; `make check-links` fetches them."""
+    external = links.external()
+    assert len(external) > 3
+    for link in external:
+        parts = urlsplit(link)
+        assert parts.scheme == "https" and parts.netloc in HOSTS and not parts.query, link
+    assert len({link.partition("#")[0].rstrip("/") for link in external}) == len(external)
 
 
 def test_every_page_is_in_the_site() -> None:
