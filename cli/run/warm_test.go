@@ -255,15 +255,21 @@ assert helper.value == "changed", helper.value`, "--warm", "--max-restarts=1")
 	}
 }
 
-// TestDeadAgentLeavesNoTemplate whatever the template does when the agent is killed: it imports, or
-// waits for a request.
+// TestDeadAgentLeavesNoTemplate whatever the template does when the agent is killed: it imports,
+// waits for a request, or forks.
 func TestDeadAgentLeavesNoTemplate(t *testing.T) {
 	const say = "import os\nif 'RANK' not in os.environ:\n  with open(os.environ['SAY'], 'w') as say: print(os.getpid(), file=say)\n"
+	const stay = "import os, sys, time, types\ndef stay():\n  with open(os.environ['SAY'], 'w') as say: print(os.getpid(), file=say)\n  time.sleep(1000)\n"
 	for name, c := range map[string]struct{ script, module string }{
 		"imports": {"import lib", say + "  import time; time.sleep(1000)\n"},
 		"waits":   {"import os, time\nwith open(os.environ['SAY'], 'w') as say: print(os.getpid(), file=say)\ntime.sleep(1000)", ""},
+		// The first fork is tried by the template itself.
+		"forks":       {"import lib", stay + "forks = []\nos.register_at_fork(before=lambda: forks.append(0), after_in_child=lambda: len(forks) == 2 and stay())\n"},
+		"forks again": {"import lib", stay + "forks = []\nos.register_at_fork(before=lambda: forks.append(0), after_in_child=lambda: len(forks) == 3 and stay())\n"},
+		"renews":      {"import lib", stay + "sys.modules['numpy.random'] = types.SimpleNamespace(seed=stay)\n"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			dir := t.TempDir()
 			writeAll(t, dir, map[string]string{"odd.py": c.script, "site-packages/lib.py": c.module})
 			say := filepath.Join(dir, "say")
