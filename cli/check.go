@@ -25,6 +25,10 @@ func newCheck() *cobra.Command {
   gpu[:N]           NVIDIA's driver answers within 20 s, N GPUs exist
                     (default: the node's workers; by hand 1), none has
                     uncorrected memory errors or needs a reset
+  xid[:N,N]         the kernel's log has no error since the machine was
+                    started after which a GPU needs a reset (48, 64, 79,
+                    95, 119 or 120, or those that you name), unless the
+                    driver says later that it needs none
   disk:PATH[:FREE]  a file can be written in the folder PATH, and FREE
                     bytes (such as 10G) are left
   nic:NAME          the network interface has a carrier, or a port of
@@ -32,12 +36,12 @@ func newCheck() *cobra.Command {
 
 The exit code is 0 if the machine is fit, 1 if it is not, and 75 if that is unknown, for
 instance without nvidia-smi. The last line says why.`,
-		Example: `  rallypoint check gpu:8 disk:/scratch:10G nic:ib0
+		Example: `  rallypoint check gpu:8 xid disk:/scratch:10G nic:ib0
   rallypoint run --check 'rallypoint check gpu disk:/scratch' train.py`,
 		Args: wantArgs("CHECK..."),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		m := nodecheck.Machine{Sys: "/sys", SMI: "nvidia-smi", GPUs: 1}
+		m := nodecheck.Machine{Sys: "/sys", SMI: "nvidia-smi", Kmsg: "/dev/kmsg", GPUs: 1}
 		if n, err := strconv.Atoi(os.Getenv("RALLYPOINT_LOCAL_WORLD_SIZE")); err == nil && n > 0 {
 			m.GPUs = n
 		}

@@ -18,13 +18,14 @@ import (
 type Machine struct {
 	Sys  string // where the kernel shows devices: "/sys"
 	SMI  string // the command nvidia-smi, with or without a folder
+	Kmsg string // the kernel's log: "/dev/kmsg"
 	GPUs int    // how many there are to be, where a check names no number
 }
 
 // smiPatience bounds a question to the GPUs' driver, which can hang where one is broken.
 const smiPatience = 20 * time.Second
 
-// Look carries out a built-in check: gpu[:N], disk:PATH[:FREE] or nic:NAME. The error says what is
+// Look carries out a built-in check: gpu[:N], xid[:N,N], disk:PATH[:FREE] or nic:NAME. The error says what is
 // wrong with its text. It blocks as long as a file system, or 20 s of the GPUs' driver.
 func (m Machine) Look(ctx context.Context, text string) (Verdict, error) {
 	kind, rest, given := strings.Cut(text, ":")
@@ -38,6 +39,8 @@ func (m Machine) Look(ctx context.Context, text string) (Verdict, error) {
 			}
 		}
 		return m.gpus(ctx, n), nil
+	case kind == "xid" && (!given || xidList.MatchString(rest)):
+		return m.xids(rest), nil
 	case kind == "disk" && rest != "":
 		path, least := rest, uint64(0)
 		if i := strings.LastIndexByte(rest, ':'); i > 0 {
@@ -51,7 +54,7 @@ func (m Machine) Look(ctx context.Context, text string) (Verdict, error) {
 	case kind == "nic" && rest != "" && !strings.ContainsAny(rest, "/\x00") && rest != "." && rest != "..":
 		return m.nic(rest), nil
 	}
-	return Verdict{}, fmt.Errorf("%q is none of gpu[:N], disk:PATH[:FREE] and nic:NAME", text)
+	return Verdict{}, fmt.Errorf("%q is none of gpu[:N], xid[:N,N], disk:PATH[:FREE] and nic:NAME", text)
 }
 
 func unfit(reason, format string, args ...any) Verdict {

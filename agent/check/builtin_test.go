@@ -68,7 +68,7 @@ func TestLook(t *testing.T) {
 }
 
 func TestLookRefused(t *testing.T) {
-	for _, text := range []string{"", "gpu:", "gpu:0", "gpu:x", "disk", "disk:", "disk:/tmp:x", "disk:/tmp:-1", "disk:/tmp:9999999999T", "nic", "nic:", "nic:../x", "nic:..", "clock"} {
+	for _, text := range []string{"", "gpu:", "gpu:0", "gpu:x", "xid:", "xid:0", "xid:x", "xid:79,", "xid:1234567", "disk", "disk:", "disk:/tmp:x", "disk:/tmp:-1", "disk:/tmp:9999999999T", "nic", "nic:", "nic:../x", "nic:..", "clock"} {
 		if v, err := machine(t, "").Look(t.Context(), text); err == nil {
 			t.Errorf("%q: %+v", text, v)
 		}
