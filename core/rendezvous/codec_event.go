@@ -48,53 +48,10 @@ const (
 
 // OpOf returns the number of an event, 0 for nil.
 func OpOf(ev Event) Op {
-	switch ev.(type) {
-	case Join:
-		return OpJoin
-	case Withdraw:
-		return OpWithdraw
-	case Leave:
-		return OpLeave
-	case CloseRun:
-		return OpClose
-	case Finish:
-		return OpFinish
-	case AwaitPeers:
-		return OpAwaitPeers
-	case KeyRequest:
-		return OpKey
-	case Hello:
-		return opHello
-	case Disconnect:
-		return opDisconnect
-	case LeaseExpired:
-		return opLeaseExpired
-	case Evict:
-		return opEvict
-	case TimerFired:
-		return opTimerFired
-	case Recovered:
-		return opRecovered
-	case AnnounceStop:
-		return OpAnnounceStop
-	case ReportDirective:
-		return OpReportDirective
-	case GiveDirective:
-		return OpGiveDirective
-	case Direct:
-		return opDirect
-	case CancelDirective:
-		return opCancel
-	case Undrain:
-		return opUndrain
-	case Cordon:
-		return opCordon
-	case Forget:
-		return opForget
-	case Ended:
-		return opEnded
+	if ev == nil {
+		return 0
 	}
-	return 0
+	return ev.op()
 }
 
 // IsRequest reports whether nodes number the operation and ask for it.

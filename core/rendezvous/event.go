@@ -8,7 +8,7 @@ import (
 
 // Event is one input of the machine. The concrete types below are all there are;
 // an entry of a log holds one of them.
-type Event interface{ event() }
+type Event interface{ op() Op }
 
 // Hello announces a node, or a known session on a new connection.
 type Hello struct {
@@ -63,37 +63,8 @@ func RequestOf(ev Event) (Request, bool) {
 // Stamp returns the request ev with its common part set to r; nil if ev is no
 // request. It is for those who carry requests to a machine.
 func Stamp(ev Event, r Request) Event {
-	switch ev := ev.(type) {
-	case Join:
-		ev.Request = r
-		return ev
-	case Withdraw:
-		ev.Request = r
-		return ev
-	case Leave:
-		ev.Request = r
-		return ev
-	case CloseRun:
-		ev.Request = r
-		return ev
-	case Finish:
-		ev.Request = r
-		return ev
-	case AwaitPeers:
-		ev.Request = r
-		return ev
-	case KeyRequest:
-		ev.Request = r
-		return ev
-	case AnnounceStop:
-		ev.Request = r
-		return ev
-	case ReportDirective:
-		ev.Request = r
-		return ev
-	case GiveDirective:
-		ev.Request = r
-		return ev
+	if ev, ok := ev.(interface{ stamped(Request) Event }); ok {
+		return ev.stamped(r)
 	}
 	return nil
 }
@@ -172,21 +143,29 @@ type Recovered struct {
 	Grace      time.Duration `json:",omitzero"` // instead of the lease; 0: the lease
 }
 
-func (Forget) event()       {}
-func (Ended) event()        {}
-func (Hello) event()        {}
-func (Recovered) event()    {}
-func (Disconnect) event()   {}
-func (LeaseExpired) event() {}
-func (Join) event()         {}
-func (Withdraw) event()     {}
-func (Leave) event()        {}
-func (CloseRun) event()     {}
-func (Evict) event()        {}
-func (Finish) event()       {}
-func (AwaitPeers) event()   {}
-func (KeyRequest) event()   {}
-func (TimerFired) event()   {}
+func (Forget) op() Op       { return opForget }
+func (Ended) op() Op        { return opEnded }
+func (Hello) op() Op        { return opHello }
+func (Recovered) op() Op    { return opRecovered }
+func (Disconnect) op() Op   { return opDisconnect }
+func (LeaseExpired) op() Op { return opLeaseExpired }
+func (Join) op() Op         { return OpJoin }
+func (Withdraw) op() Op     { return OpWithdraw }
+func (Leave) op() Op        { return OpLeave }
+func (CloseRun) op() Op     { return OpClose }
+func (Evict) op() Op        { return opEvict }
+func (Finish) op() Op       { return OpFinish }
+func (AwaitPeers) op() Op   { return OpAwaitPeers }
+func (KeyRequest) op() Op   { return OpKey }
+func (TimerFired) op() Op   { return opTimerFired }
+
+func (j Join) stamped(r Request) Event       { j.Request = r; return j }
+func (w Withdraw) stamped(r Request) Event   { w.Request = r; return w }
+func (l Leave) stamped(r Request) Event      { l.Request = r; return l }
+func (c CloseRun) stamped(r Request) Event   { c.Request = r; return c }
+func (f Finish) stamped(r Request) Event     { f.Request = r; return f }
+func (a AwaitPeers) stamped(r Request) Event { a.Request = r; return a }
+func (k KeyRequest) stamped(r Request) Event { k.Request = r; return k }
 
 // GiveDirective is a Direct by a node of the run: it says who it is by (By), and drains that
 // node itself if it names none. The answer is an error that says why the directive cannot
@@ -202,7 +181,8 @@ type GiveDirective struct {
 	Unfit bool `json:",omitzero"`
 }
 
-func (GiveDirective) event() {}
+func (GiveDirective) op() Op                    { return OpGiveDirective }
+func (g GiveDirective) stamped(r Request) Event { g.Request = r; return g }
 
 // ReportDirective tells what has become of a directive at a member of its round. First, that
 // the node's workers are held, and at which step; then that they have saved. What is said
@@ -218,7 +198,8 @@ type ReportDirective struct {
 	Saved bool // they have saved, or have nothing to save
 }
 
-func (ReportDirective) event() {}
+func (ReportDirective) op() Op                     { return OpReportDirective }
+func (rd ReportDirective) stamped(r Request) Event { rd.Request = r; return rd }
 
 // AnnounceStop tells that a node is about to stop the workers of its round, before it
 // does: every other member of the round begins to stop its own at once, instead of when
@@ -238,7 +219,8 @@ type AnnounceStop struct {
 	Away time.Duration `json:",omitzero"`
 }
 
-func (AnnounceStop) event() {}
+func (AnnounceStop) op() Op                    { return OpAnnounceStop }
+func (a AnnounceStop) stamped(r Request) Event { a.Request = r; return a }
 
 // Forget has a closed run begin again, as an administrator asks: the next node finds it open.
 type Forget struct {

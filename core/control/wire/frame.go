@@ -52,7 +52,10 @@ const (
 
 // Frame is one message: a msgpack list of its kind and its fields, in the order
 // of docs/protocol.md.
-type Frame interface{ pack(p *packer) }
+type Frame interface {
+	pack(p *packer)
+	kind() Kind // 0 for one of a newer version
+}
 
 // Hello opens a connection. Group, Term and Servers are what the node knows of the
 // servers of its run: the last one that it followed, and who stands by.
@@ -146,42 +149,22 @@ type Goodbye struct{}
 type Unknown struct{ Kind Kind }
 
 // NameOf returns the name of a frame's kind, as metrics have it.
-func NameOf(f Frame) string { return KindNames[kindOf(f)] }
+func NameOf(f Frame) string { return KindNames[f.kind()] }
 
-// kindOf returns the kind of a frame, 0 for one of a newer version.
-func kindOf(f Frame) Kind {
-	switch f.(type) {
-	case Hello:
-		return KindHello
-	case Welcome:
-		return KindWelcome
-	case Refuse:
-		return KindRefuse
-	case Request:
-		return KindRequest
-	case Reply:
-		return KindReply
-	case Notice:
-		return KindNotice
-	case Progress:
-		return KindProgress
-	case Drop:
-		return KindDrop
-	case Beat:
-		return KindBeat
-	case Goodbye:
-		return KindGoodbye
-	case Standby, Standbys, Redirect, Probe, Probed, Liveness, Transfer, Ballot:
-		return kindOfSuccession(f)
-	case Admin:
-		return KindAdmin
-	case AdminAnswer:
-		return KindAdminAnswer
-	case Proof:
-		return KindProof
-	}
-	return 0
-}
+func (Hello) kind() Kind       { return KindHello }
+func (Welcome) kind() Kind     { return KindWelcome }
+func (Refuse) kind() Kind      { return KindRefuse }
+func (Request) kind() Kind     { return KindRequest }
+func (Reply) kind() Kind       { return KindReply }
+func (Notice) kind() Kind      { return KindNotice }
+func (Progress) kind() Kind    { return KindProgress }
+func (Drop) kind() Kind        { return KindDrop }
+func (Beat) kind() Kind        { return KindBeat }
+func (Goodbye) kind() Kind     { return KindGoodbye }
+func (Admin) kind() Kind       { return KindAdmin }
+func (AdminAnswer) kind() Kind { return KindAdminAnswer }
+func (Proof) kind() Kind       { return KindProof }
+func (Unknown) kind() Kind     { return 0 }
 
 // AppendFrame appends the frame with its length to dst.
 func AppendFrame(dst []byte, f Frame) []byte {

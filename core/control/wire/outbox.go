@@ -87,7 +87,7 @@ func (o *Outbox) countLocked() {
 
 // Send queues a frame. It reports false if the connection is closing.
 func (o *Outbox) Send(f Frame) bool {
-	return o.send(kindOf(f), 0, func(buf []byte) []byte { return AppendFrame(buf, f) })
+	return o.send(f.kind(), 0, func(buf []byte) []byte { return AppendFrame(buf, f) })
 }
 
 // SendReply queues a reply; one that is too large for a frame becomes an error,

@@ -318,28 +318,14 @@ func readSuccession(u *unpacker, k Kind) Frame {
 	return Unknown{k}
 }
 
-// kindOfSuccession returns the kind of a frame of this file, 0 for another.
-func kindOfSuccession(f Frame) Kind {
-	switch f.(type) {
-	case Standby:
-		return KindStandby
-	case Standbys:
-		return KindStandbys
-	case Redirect:
-		return KindRedirect
-	case Probe:
-		return KindProbe
-	case Probed:
-		return KindProbed
-	case Liveness:
-		return KindLiveness
-	case Transfer:
-		return KindTransfer
-	case Ballot:
-		return KindBallot
-	}
-	return 0
-}
+func (Standby) kind() Kind  { return KindStandby }
+func (Standbys) kind() Kind { return KindStandbys }
+func (Redirect) kind() Kind { return KindRedirect }
+func (Probe) kind() Kind    { return KindProbe }
+func (Probed) kind() Kind   { return KindProbed }
+func (Liveness) kind() Kind { return KindLiveness }
+func (Transfer) kind() Kind { return KindTransfer }
+func (Ballot) kind() Kind   { return KindBallot }
 
 // sanitizeSuccession makes the texts of a frame of this file safe to show.
 func sanitizeSuccession(f Frame) Frame {
