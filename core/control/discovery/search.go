@@ -249,7 +249,11 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 				l, err = s.takeOver(ctx, d.Term, v.Waited >= v.Lease)
 				return l, true, err
 			}
-			s.tellOnce("the host is dead, and this node stands for election; it waits for the votes of " + wording.Names(f.group.Awaited()))
+			text := "the host is dead, and this node stands for election"
+			if awaited := f.group.Awaited(); awaited != nil {
+				text += "; it waits for the votes of " + wording.Names(awaited)
+			}
+			s.tellOnce(text)
 			s.pause(ctx, changed, recheck)
 			if f.group.Elected() > 0 {
 				return nil, true, errElected
