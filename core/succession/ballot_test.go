@@ -346,8 +346,14 @@ func TestTransfer(t *testing.T) {
 func TestKills(t *testing.T) {
 	t.Run("the host of three", func(t *testing.T) {
 		g := newGroup(t, "a", "b", "c")
+		n := g.members["b"].Accepted().Number
 		g.kill("a")
 		g.wantHost("b", 2)
+		for _, id := range []Voter{"b", "c"} { // only what the host wrote itself is confirmed by its number
+			if e := g.members[id].Accepted(); e.Term != 2 || e.Number <= n {
+				t.Errorf("%s has accepted %d/%d after 1/%d", id, e.Term, e.Number, n)
+			}
+		}
 	})
 	t.Run("two of three", func(t *testing.T) {
 		g := newGroup(t, "a", "b", "c")

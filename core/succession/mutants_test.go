@@ -58,7 +58,7 @@ var mutants = []struct {
 	{"a host confirms what it has not written", []string{
 		"b.since = b.accepted.Number + 1\n\tb.write(b.accepted, now)", "b.since = b.accepted.Number\n\tb.accepted.Term = b.promised\n\tb.peers[b.id] = peer{reached: b.since}",
 		"if b.accepted.Term == m.Term {", "if true {",
-	}, ""},
+	}, "TestKills"},
 	{"the term of a candidacy is kept when the others are dead", []string{
 		"(b.leaps || !alone)", "true",
 	}, "TestKills"},
