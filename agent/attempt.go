@@ -45,6 +45,7 @@ type attempt struct {
 	struck    bool // its failure counts for Spec.Leave
 
 	hang       *stacks.Hang   // the job makes no step any more; nil: it does, as far as is known
+	still      time.Duration  // without a step when it ended; 0: the job made steps
 	lastStacks []stacks.Group // of workers that were killed after their grace, or of that hang
 }
 
@@ -360,6 +361,7 @@ func (a *Agent) note(t *attempt, ended []*process.Process) {
 
 // finish stops what is left of the attempt and decides what comes next.
 func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
+	t.still = a.progress.Standstill()
 	t.leaves = a.leaves(v)
 	v = a.announceStop(t, v)
 	sig, grace := unix.SIGTERM, a.spec.ShutdownTimeout
@@ -523,7 +525,7 @@ func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error)
 		Host: host.FullNameOf(a.spec.Host), Time: p.At, Terminated: p.Stopped && p.Fault == "", Asleep: fellAsleep(p),
 	}
 	f.Stderr, f.SharedOutput = t.outputs[p.Local].LastStderr()
-	f.Stack, f.Hang = t.lastStack(f.Rank), t.hangText()
+	f.Stack, f.Hang, f.Still = t.lastStack(f.Rank), t.hangText(), t.still
 	note := t.oom.Note()
 	f.OOM = note != "" && p.Code == -int(unix.SIGKILL) && !p.Stopped
 	err := f.Complete(t.outputs[p.Local].ErrorFile)

@@ -196,6 +196,38 @@ func TestVictimOfAHang(t *testing.T) {
 	}
 }
 
+// TestFailureAfterAStandstill: a worker that gives up before anybody has said that the job hangs is
+// told with the time in which there was no step; one that fails while the job steps is not.
+func TestFailureAfterAStandstill(t *testing.T) {
+	t.Parallel()
+	for name, stands := range map[string]bool{"5": true, "0": false} {
+		s := pythonWorkers(t, 2, false, `
+import struct
+if os.environ["RANK"] == "1":
+    time.sleep(1000)
+record = open(os.environ["RALLYPOINT_PROGRESS_FILE"], "r+b", buffering=0)
+for step in range(100):
+    record.seek(16)
+    record.write(struct.pack("<q", step))
+    time.sleep(0.01)
+time.sleep(float(os.environ["STANDS"]))
+sys.exit(1)
+`)
+		s.spec.HangTimeout = HangOff
+		s.spec.Environ = append(s.spec.Environ, "STANDS="+name)
+		a, err := New(s.spec, "train.py", s.rdzv, slog.New(slog.DiscardHandler))
+		testkit.Check(t, err)
+		s.agent = a
+		s.start()
+		failures := s.failed(s.wait())
+		root := failures[failure.RootCause(failures)]
+		said := strings.Contains(root.Summary(), "; the job had made no step for ") && strings.Contains(failure.Report("train.py", failures, ""), "\n  standstill: the job had made no step for ")
+		if root.Rank != 0 || said != stands || (root.Still > 0) != stands {
+			t.Errorf("%s: %s", name, root.Summary())
+		}
+	}
+}
+
 // TestBusyIsNoHang: while one rank has announced that it makes no step, nothing hangs, however long
 // the others wait; once that is over the same silence is a hang.
 func TestBusyIsNoHang(t *testing.T) {

@@ -30,7 +30,7 @@ func (a *Agent) asksToLeave(t *attempt, v outcome) bool {
 	}
 	now := a.now()
 	a.strikes = slices.DeleteFunc(a.strikes, func(at time.Time) bool { return now.Sub(at) > rule.Window })
-	switch still := a.progress.Standstill(); {
+	switch still := t.still; {
 	case v == unkillable:
 		return true
 	case v != someFailed:

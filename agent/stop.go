@@ -135,7 +135,7 @@ func (a *Agent) firstFailure(t *attempt) *failure.Failure {
 		return &failure.Failure{Host: host.NameOf(a.spec.Host), Hang: t.hangText()}
 	}
 	f := a.describe(first)
-	f.Hang = t.hangText()
+	f.Hang, f.Still = t.hangText(), t.still
 	return f
 }
 

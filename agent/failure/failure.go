@@ -15,6 +15,7 @@ import (
 
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
+	"rallypoint/internal/wording"
 )
 
 // noTraceback is the message of a failure of which only the exit code is known.
@@ -62,6 +63,10 @@ type Failure struct {
 	// Hang says that the job had made no step before the failure, and where its workers were;
 	// "" if it had. The worker that failed then is the first to give up, not the cause.
 	Hang string
+
+	// Still is for how long the job had made no step before the failure, where that was long and
+	// nobody had said yet that it hung; else 0. The worker may have waited for another then.
+	Still time.Duration
 
 	order time.Time // Time as it sorts, to less than a second
 	group int       // of a failure that was read from the store: the node's rank
@@ -221,7 +226,14 @@ func (f *Failure) Summary() string {
 	if f.Hang != "" {
 		return "the job hung (" + f.Hang + "); then the " + text
 	}
+	if f.Still > 0 {
+		return text + "; " + f.stillText()
+	}
 	return text
+}
+
+func (f *Failure) stillText() string {
+	return "the job had made no step for " + wording.Seconds(f.Still) + " before"
 }
 
 // RawError is the error file, or what stands for one.

@@ -15,7 +15,7 @@ import (
 func TestPublishedIsBounded(t *testing.T) {
 	keys := store.NewMemory(store.NewEngine(store.Limits{}))
 	long := strings.Repeat("x", 1<<20)
-	f := Failure{Message: long, Stderr: make([]byte, 1<<20), Hang: long, Stack: long}
+	f := Failure{Message: long, Stderr: make([]byte, 1<<20), Hang: long, Stack: long, Still: 31 * time.Second}
 	for group := range 100 {
 		if err := f.Publish(t.Context(), keys, 1, group, false); err != nil {
 			t.Fatal(err)
@@ -25,7 +25,7 @@ func TestPublishedIsBounded(t *testing.T) {
 	if err != nil || len(text) > 8*maxRootCause {
 		t.Errorf("%d bytes, %v", len(text), err)
 	}
-	if published := ReadPublished(t.Context(), keys, 1); len(published) != maxPeers || published[0].group != 0 {
+	if published := ReadPublished(t.Context(), keys, 1); len(published) != maxPeers || published[0].group != 0 || published[0].Still != f.Still {
 		t.Errorf("%d failures", len(published))
 	}
 }

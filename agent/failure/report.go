@@ -68,10 +68,13 @@ func (f *Failure) stderrLines() string {
 	return "\n  stderr    :" + title + "\n    " + strings.Join(shown, "\n    ")
 }
 
-// hangLines says that the job had hung before, as one more line of the root cause.
+// hangLines says that the job had hung or stood still before, as one more line of the root cause.
 func (f *Failure) hangLines() string {
-	if f.Hang == "" {
+	switch {
+	case f.Hang == "" && f.Still <= 0:
 		return ""
+	case f.Hang == "":
+		return "\n  standstill: " + f.stillText() + "; this worker may have waited for another one, which hung"
 	}
 	return "\n  hang      : the job hung before this failure: " + f.Hang
 }
