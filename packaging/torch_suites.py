@@ -6,8 +6,9 @@ rendezvous' beside it.
 Fetches the source of PyTorch that the system's Debian archive has, the newest first, by apt-get,
 takes the tests out of it into FOLDER, has them meet at the backend rallypoint, and runs each
 in an interpreter of its own: many fork after they have used the library, which a process
-with a Go runtime cannot. The agent's tests run twice, with torch's agent and with Rallypoint's.
-Nothing of the texts is kept in the repository. Without such an archive it says so and ends with 0.
+with a Go runtime cannot. The agent's tests run twice, with torch's agent and with Rallypoint's,
+the launcher's once more, by Rallypoint's launchers with warm workers. Nothing of the texts is
+kept in the repository. Without such an archive it says so and ends with 0.
 """
 
 from __future__ import annotations
@@ -68,6 +69,34 @@ OWN_AGENT = (
         "from rallypoint.agent import RallypointElasticAgent as LocalElasticAgent\n"
         "from torch.distributed.elastic.multiprocessing import ",
     ),
+)
+
+# Before the first function of a test's file: Rallypoint's launchers, with warm workers.
+WARM_BEGINS = "\n\ndef path(script):"
+WARM_LAUNCHERS = """
+import functools
+import rallypoint
+elastic_launch = rallypoint.elastic_launch
+LaunchConfig = functools.partial(rallypoint.LaunchConfig, warm=True)
+
+class launch:
+    @staticmethod
+    def main(args):
+        import subprocess
+        from torch.distributed.elastic.multiprocessing.errors import ProcessFailure
+        command = [sys.executable, "-m", "rallypoint", "run", "--warm", *args]
+        env = {**os.environ, "LOGLEVEL": "INFO"}
+        done = subprocess.run(command, env=env, stderr=subprocess.PIPE, text=True)
+        print(done.stderr, file=sys.stderr)
+        if done.returncode == 2:
+            raise ValueError(done.stderr)
+        assert "forked from a template" in done.stderr or "start cold: --no-python" in done.stderr
+        if done.returncode:
+            raise ChildFailedError("", {0: ProcessFailure(0, 0, done.returncode, "")})
+"""
+# They look into torch's launcher by mocks, or call its functions rather than launch.
+NO_LAUNCH = re.compile(
+    r"raise_exception|shutdown|entrypoint_name|configurations|nodes_parse|logs_spec"
 )
 
 
@@ -163,14 +192,18 @@ def main() -> None:
         return
     print(f"the tests of {archive.name.split('.orig')[0].replace('_', ' ')}")
     counts = {"passed": 0, "failed": 0, "skipped": 0}
-    for agent in ("torch's agent", "Rallypoint's agent"):
-        tests = folder / ("torch" if agent == "torch's agent" else "own")
+    for agent in ("torch's agent", "Rallypoint's agent", "warm workers"):
+        tests = folder / agent.replace("'", "").replace(" ", "-")
         shutil.rmtree(tests, ignore_errors=True)
         extract(archive, tests)
         for name in (AGENT, *LAUNCHER):
             rewrite(tests / name, FORMS)
         ids = collect(tests, AGENT, *LAUNCHER, *BESIDE)
-        if agent != "torch's agent":
+        if agent == "warm workers":
+            for name in LAUNCHER:
+                rewrite(tests / name, ((WARM_BEGINS, WARM_LAUNCHERS + WARM_BEGINS),))
+            ids = [i for i in collect(tests, *LAUNCHER) if not NO_LAUNCH.search(i)]
+        elif agent != "torch's agent":
             rewrite(tests / AGENT, OWN_AGENT)
             ids = [i for i in collect(tests, AGENT) if not TORCHS_ALONE.search(i)]
         print(f"{len(ids)} tests with {agent}", flush=True)
