@@ -227,7 +227,7 @@ func packDirectiveReports(p *pack.Packer, list []DirectiveReport) {
 }
 
 func unpackDirectiveReports(u *pack.Unpacker) []DirectiveReport {
-	return pack.Lists(u, MaxDirectiveReports, func() DirectiveReport {
+	return pack.Lists(u, MaxDirectiveReports, "reports of directives", func() DirectiveReport {
 		return DirectiveReport{ID: u.Text(MaxNameLen), Step: u.Int64(), Saved: u.Bool()}
 	})
 }

@@ -151,17 +151,8 @@ func packRanks(p *pack.Packer, ranks []int) {
 	}
 }
 
-func unpackRanks(u *pack.Unpacker) (ranks []int) {
-	n := u.Open()
-	if n > maxFinishedHosts {
-		u.Fail("%d hosts that have finished, at most %d are possible", n, maxFinishedHosts)
-		n = 0
-	}
-	for range n {
-		ranks = append(ranks, u.Int())
-	}
-	u.Close()
-	return ranks
+func unpackRanks(u *pack.Unpacker) []int {
+	return pack.ListOf(u, maxFinishedHosts, "hosts that have finished", u.Int)
 }
 
 // LastRound is what a node that (re)connects believes about itself. A control plane
@@ -290,11 +281,11 @@ func packDirectiveFacts(p *pack.Packer, f DirectiveFacts) {
 func unpackDirectiveFacts(u *pack.Unpacker) (f DirectiveFacts) {
 	if u.Open() > 0 {
 		f.Seq, f.Target = u.Uint(), u.Int()
-		f.Standing = pack.Lists(u, manyStanding, func() StandingFact {
+		f.Standing = pack.Lists(u, manyStanding, "directives that stand", func() StandingFact {
 			return StandingFact{Direct: unpackDirect(u), Round: u.Uint(), Step: u.Int64()}
 		})
 		f.Ended = u.Texts(maxEndedFacts, MaxNameLen)
-		f.Drained = pack.Lists(u, maxDirectiveFacts, func() DrainedFact {
+		f.Drained = pack.Lists(u, maxDirectiveFacts, "drained nodes", func() DrainedFact {
 			return DrainedFact{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), For: u.Duration(), Cause: DrainCause(u.Int()), Cordoned: u.Bool()}
 		})
 		f.EndedRound = u.Uint()

@@ -123,18 +123,29 @@ func (u *Unpacker) Each() iter.Seq[int] {
 	}
 }
 
-// Lists reads a list of lists, at most so many; read reads the values of one.
-func Lists[T any](u *Unpacker, most int, read func() T) (all []T) {
-	for i := range u.Each() {
-		if i == most {
-			u.Fail("a list of more than %d lists", most)
+// ListOf reads a list of at most so many of what; read reads one of them.
+func ListOf[T any](u *Unpacker, most int, what string, read func() T) (all []T) {
+	n := u.Open()
+	if n > most {
+		u.Fail("a list of %d %s, at most %d are allowed", n, what, most)
+	}
+	for range n {
+		if u.err != nil {
 			break
 		}
-		u.Open()
 		all = append(all, read())
-		u.Close()
 	}
+	u.Close()
 	return all
+}
+
+// Lists is ListOf where each is a list of values, which read reads.
+func Lists[T any](u *Unpacker, most int, what string, read func() T) []T {
+	return ListOf(u, most, what, func() T {
+		u.Open()
+		defer u.Close()
+		return read()
+	})
 }
 
 // skip passes over one value. The decoder's own Skip recurses as deep as the
@@ -260,34 +271,10 @@ func (u *Unpacker) Text(most int) string { return string(u.Bytes(most)) }
 
 // Texts reads a list of at most count texts.
 func (u *Unpacker) Texts(count, most int) []string {
-	var list []string
-	n := u.Open()
-	if n > count {
-		u.Fail("a list of %d texts where %d are allowed", n, count)
-	}
-	for range n {
-		if u.err != nil {
-			break
-		}
-		list = append(list, u.Text(most))
-	}
-	u.Close()
-	return list
+	return ListOf(u, count, "texts", func() string { return u.Text(most) })
 }
 
 // Values reads a list of at most count byte strings.
 func (u *Unpacker) Values(count, most int) [][]byte {
-	var list [][]byte
-	n := u.Open()
-	if n > count {
-		u.Fail("a list of %d values where %d are allowed", n, count)
-	}
-	for range n {
-		if u.err != nil {
-			break
-		}
-		list = append(list, u.Bytes(most))
-	}
-	u.Close()
-	return list
+	return ListOf(u, count, "values", func() []byte { return u.Bytes(most) })
 }

@@ -3,6 +3,7 @@ package wire
 import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
+	"rallypoint/internal/pack"
 	"rallypoint/internal/printable"
 )
 
@@ -143,19 +144,12 @@ func (st Standbys) pack(p *packer) {
 }
 
 func readStandbys(u *unpacker) Standbys {
-	var f Standbys
-	n := u.Open()
-	if n > maxStandbys {
-		u.Fail("a list of %d standbys, at most %d are allowed", n, maxStandbys)
+	return Standbys{
+		List: pack.Lists(u, maxStandbys, "standbys", func() StandbyNode {
+			return StandbyNode{Node: u.Text(MaxName), Label: u.Text(MaxName), Addr: u.Text(MaxName), Votes: u.Bool()}
+		}),
+		Invited: u.Bool(),
 	}
-	for i := 0; i < n && u.Err() == nil; i++ {
-		u.Open()
-		f.List = append(f.List, StandbyNode{Node: u.Text(MaxName), Label: u.Text(MaxName), Addr: u.Text(MaxName), Votes: u.Bool()})
-		u.Close()
-	}
-	u.Close()
-	f.Invited = u.Bool()
-	return f
 }
 
 // packRedirect writes a redirect's fields as a list of their own.
