@@ -700,7 +700,7 @@ RP_API int32_t rp_member_shutdown(rp_member member, int32_t ending, const char *
                                   int64_t timeout_ms, rp_error *err);
 
 /*
- * Closes the run: no more nodes are admitted, the running round goes on. For good.
+ * Closes the run: no more nodes are admitted, the running round continues. This cannot be undone.
  * RP_PENDING as in rp_member_next; limited by option close_timeout.
  */
 RP_API int32_t rp_member_set_closed(rp_member member, const char *reason, int64_t timeout_ms,
@@ -966,7 +966,7 @@ RP_API int32_t rp_agent_run(rp_agent agent, int64_t timeout_ms, rp_error *err);
  * The node leaves the run, which stays open for the others. Returns at once; the run ends
  * by itself after it. Before the run it makes the run end at its start; after it, it does
  * nothing. A signal that on_signal names asks the job for what that says, if `grace_ms` is
- * -1, and the run goes on.
+ * -1, and the run continues.
  */
 RP_API int32_t rp_agent_stop(rp_agent agent, int32_t signal, int64_t grace_ms, rp_error *err);
 
@@ -995,7 +995,7 @@ RP_API int32_t rp_agent_direct(rp_agent agent, int32_t kind, int64_t within_ms,
 enum rp_admin_action {
     RP_ADMIN_SAVE = 1,    /* within_ms > 0 */
     RP_ADMIN_DRAIN = 2,   /* nodes leave, and are refused for for_ms; 0: until undrained */
-    RP_ADMIN_SCALE = 3,   /* the job goes on with `target` nodes */
+    RP_ADMIN_SCALE = 3,   /* the job continues with `target` nodes */
     RP_ADMIN_STOP = 4,    /* the job ends, to be queued again */
     RP_ADMIN_CANCEL = 5,  /* take back `directive` */
     RP_ADMIN_UNDRAIN = 6, /* let the one node in `nodes` join again */
@@ -1214,7 +1214,7 @@ RP_API int32_t rp_agent_close(rp_agent agent, rp_error *err);
  *
  * RP_ERR_INVALID if the step is negative; RP_ERR_STATE if the record cannot be mapped, or
  * is of a version that this library does not know: then steps are not recorded, and a
- * program goes on without.
+ * program continues without.
  */
 RP_API int32_t rp_progress(int64_t step, rp_error *err);
 

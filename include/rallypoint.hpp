@@ -932,7 +932,7 @@ class Member : public detail::Owner<rp_member, rp_member_close> {
         });
     }
 
-    // Closes the run for newcomers; the running round goes on.
+    // Closes the run for newcomers; the running round continues.
     void set_closed(const std::string &reason = "") {
         detail::done([&](rp_error *err) {
             return rp_member_set_closed(handle(), reason.c_str(), -1, err);

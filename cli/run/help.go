@@ -49,7 +49,7 @@ var variables = []struct{ name, help string }{
 	{envAutoProgress, "1: --auto-progress; 0: off even with --warm"},
 	{envHangTimeout, "--hang-timeout"},
 	{envOnHang, "--on-hang"},
-	{"LOGLEVEL", "least level to log: DEBUG, INFO, WARNING or ERROR; INFO for a job of several nodes, else WARNING"},
+	{"LOGLEVEL", "lowest level to log: DEBUG, INFO, WARNING or ERROR; INFO for a job of several nodes, else WARNING"},
 	{"OMP_NUM_THREADS", "threads of a worker's CPU operations; 1 if there are several workers"},
 	{"TORCHELASTIC_HEALTH_CHECK_PORT", "PORT (of 127.0.0.1) or HOST:PORT for /healthz, /readyz, /status and /metrics"},
 	{"TORCHELASTIC_ENABLE_FILE_TIMER", "1: serve the timers of torch.distributed.elastic.timer at TORCHELASTIC_TIMER_FILE"},

@@ -109,7 +109,7 @@ func (d *Data) Close() error { return d.journal.Close() }
 // brokenRun is the answer of a run whose machine has panicked.
 func brokenRun(id string, what any) *rendezvous.Error {
 	return rendezvous.Errorf(rendezvous.CodeInternal,
-		"run %q is broken by a defect of Rallypoint (%v); other runs go on; use another --rdzv-id, and report what the control plane has logged", id, what)
+		"run %q is broken by a defect of Rallypoint (%v); other runs continue; use another --rdzv-id, and report what the control plane has logged", id, what)
 }
 
 // stored is what a run knows of its share of the data directory. It belongs to

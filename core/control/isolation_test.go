@@ -43,7 +43,7 @@ func TestOneBrokenRunLeavesTheOthers(t *testing.T) {
 	}
 	_, err := broken.Start(controltest.Join()).Wait(controltest.Context(t))
 	controltest.WantCode(t, err, rendezvous.CodeInternal, `"bad"`, "--rdzv-id")
-	controltest.WantCode(t, newTestClient(t, bad, controltest.NewObserver()).Connect(controltest.Context(t)), rendezvous.CodeInternal, "other runs go on")
+	controltest.WantCode(t, newTestClient(t, bad, controltest.NewObserver()).Connect(controltest.Context(t)), rendezvous.CodeInternal, "other runs continue")
 	st, _ := s.RunStatus("bad")
 	if st.Runs[0].Phase != rendezvous.PhaseClosed || st.Runs[0].Closed == nil || !strings.Contains(st.Runs[0].Closed.Reason, "broken") {
 		t.Errorf("%+v", st.Runs[0])

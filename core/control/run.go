@@ -351,7 +351,7 @@ func (r *run) unlock() {
 	r.changes, r.warnings, r.failure = nil, nil, nil
 	r.mu.Unlock()
 	if failure != nil {
-		r.log.Error("this run is broken by a defect of Rallypoint and is not served any more; other runs go on",
+		r.log.Error("this run is broken by a defect of Rallypoint and is no longer served; other runs continue",
 			"defect", failure.what, "stack", string(failure.stack))
 	}
 	for _, text := range warnings {

@@ -156,9 +156,9 @@ func (t *TraceFile) Record(r trace.Record) {
 	t.size += int64(len(b))
 	switch {
 	case err != nil:
-		t.log.Error("the recording ends here, the jobs go on", "file", t.file.Name(), "error", err)
+		t.log.Error("the recording ends here; the jobs continue", "file", t.file.Name(), "error", err)
 	case t.size >= t.most:
-		t.log.Warn("the recording is full, the jobs go on; start again with another file", "file", t.file.Name(), "bytes", t.size)
+		t.log.Warn("the recording is full; the jobs continue; start again with another file", "file", t.file.Name(), "bytes", t.size)
 	default:
 		return
 	}

@@ -46,12 +46,12 @@ POLL = 0.05
 ENDS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # the last one: its terminal is closed
 
 BEGINNING = """\
-Three nodes on this machine, of which one is lost. Python imports torch eight times
-for it, which is most of the time: 45 s with two free cores, more on busy ones."""
+Three nodes on this machine; one of them is killed. Python imports torch eight times,
+which takes most of the time: 45 s with two free cores, more on busy ones."""
 SECURE_BEGINNING = """\
 gloo, which carries the training's data, stays plain: it is torch's. All else is encrypted.
-Three nodes in network namespaces, of which one is lost. Python imports torch eight times
-for it, which is most of the time: 50 s with two free cores, more on busy ones."""
+Three nodes in network namespaces; one of them is killed. Python imports torch eight
+times, which takes most of the time: 50 s with two free cores, more on busy ones."""
 NO_MACHINES = (
     "run it as root, or as root of a user namespace: unshare --map-root-user --mount --net "
     "sh -c 'mount -t tmpfs none /run && make demo SECURE=1'"
@@ -174,7 +174,7 @@ class Demo:
         self._timeline.add("node started", f"{new}: the same command", node=new)
         self._await(lambda: self._place.reached_by(node), "the new node at the endpoint")
         joined = time.time()
-        self._timeline.add("node joined", f"{new} waits to be let in", node=new)
+        self._timeline.add("node joined", f"{new} waits for a place", node=new)
         names = [*names, new]
         self._await_round(names, joined, "the round with the new node")
         self._gate.touch()
@@ -209,7 +209,7 @@ class Demo:
         at = float(step["time"])
         self._timeline.add(
             "training",
-            f"goes on in epoch {int(step['epoch']) + 1} with {world_size} nodes, {at - since:.1f} s"
+            f"resumes in epoch {int(step['epoch']) + 1} with {world_size} nodes, {at - since:.1f} s"
             " after; most of that is Python importing torch",
             at=at,
             epoch=step["epoch"],

@@ -1,8 +1,8 @@
-"""What an administrator, or a program of theirs, asks a job for from outside.
+"""Requests to a job from outside, by an administrator or a program.
 
-The same as `rallypoint admin`, by the same code: a scheduler, a cloud's notice or a notebook may
-have a job save, give nodes back, or end. torch is not needed. Every process that can reach the
-control plane's port may do this, unless it has a token.
+The same code as `rallypoint admin`. A scheduler, a cloud's preemption notice or a notebook can make
+a job save, release nodes, or end. torch is not needed. Every process that can reach the control
+plane's port can do this, unless it has a token.
 
 Example:
     run = rallypoint.admin.Run("host0:29400", "job7")
@@ -81,22 +81,22 @@ __all__ = [
 
 
 class Run:
-    """One run, where its nodes meet, and who asks it.
+    """One run at an endpoint, and the author of requests to it.
 
-    It keeps no connection: each method makes a request and waits for the answer. It may be used
-    from any thread.
+    It keeps no connection: each method sends a request and waits for the answer. Any thread may
+    use it.
 
-    Each method raises InvalidError if the job or a node is not there or what is asked for does not
-    fit it (a deadline in the past; a target that min, max or node_unit forbid; the job is closed),
+    Each method raises InvalidError if the job or a node does not exist or the request does not fit
+    the job (a deadline in the past; a target that min, max or node_unit forbid; a closed job),
     DeadlineError, a TimeoutError, if no answer comes in time, ConnectionFailedError, a
     ConnectionError, if nothing answers there, and AuthenticationError if the control plane does not
     know the token.
 
     Args:
-        endpoint: where the job's nodes meet: host[:port] of the control plane,
-            file:///directory or etcd://host.
+        endpoint: the job's endpoint: host[:port] of the control plane, file:///directory or
+            etcd://host.
         run_id: the job's. None: the only one there.
-        by: who asks, for the job's nodes. None: this user and machine.
+        by: the author that the job's nodes see. None: this user and machine.
         token_file: of the control plane. None: $RALLYPOINT_TOKEN_FILE, if set.
         timeout: longest wait for an answer, in seconds. What was not answered in time may
             have been received.
@@ -120,7 +120,7 @@ class Run:
         )
 
     def status(self) -> Status:
-        """Asks how a job stands: who takes part, who is missing, and why.
+        """Asks for the status of a job: its members, and which nodes are missing, and why.
 
         The same as `rallypoint status`. It changes nothing.
 
@@ -130,10 +130,10 @@ class Run:
         return status_of(self._ask(abi.ADMIN_STATUS).text)
 
     def stacks(self) -> Stacks:
-        """Asks where the workers of a job are at this moment. It changes nothing and stops none.
+        """Asks where the workers of a job are at this moment. It changes nothing.
 
-        The same as `rallypoint stacks`. The question goes through the store of the job's round,
-        which this machine has to reach.
+        The same as `rallypoint stacks`. The request goes through the store of the job's round,
+        which this machine must be able to reach.
 
         Returns:
             The stacks of all workers, equal ones as one group.
@@ -144,20 +144,20 @@ class Run:
         return stacks_of(self._ask(abi.ADMIN_STACKS).text)
 
     def logs(self, rank: int | None = None, *, culprit: bool = False) -> Logs:
-        """Asks what the workers of a job wrote last, on whichever node they are.
+        """Asks for the last output of a job's workers, on any node.
 
-        The same as `rallypoint logs`. The question goes through the store of the job's round,
-        which this machine has to reach. A node that has not answered within two seconds is named.
+        The same as `rallypoint logs`. The request goes through the store of the job's round,
+        which this machine must be able to reach. It names nodes that do not answer within 2 s.
 
         Args:
-            rank: of one worker, the last 64 KiB a stream. None: of all, less of each.
-            culprit: of the worker that failed first when workers failed last, in place of a rank.
+            rank: one worker, the last 64 KiB of each stream. None: all workers, less of each.
+            culprit: instead of a rank, the worker that failed first in the most recent failure.
 
         Returns:
             The end of each stream.
 
         Raises:
-            InvalidError: also if there is no such rank, or nobody has failed.
+            InvalidError: also if there is no such rank, or no worker has failed.
         """
         if rank is not None and (culprit or rank < 0):
             raise invalid(f"rank is {rank}: it must be 0 or above, and None with culprit")
@@ -302,7 +302,7 @@ class Run:
         return self._ask(abi.ADMIN_UNDRAIN, nodes=node, reason=reason)
 
     def evict(self, node: str, *, reason: str | None = None) -> Answer:
-        """Takes a live node out of a job at once. Nothing keeps it from joining again.
+        """Removes a live node from a job immediately. Nothing prevents it from joining again.
 
         Args:
             node: its id.
@@ -314,14 +314,14 @@ class Run:
         return self._ask(abi.ADMIN_EVICT, nodes=node, reason=reason)
 
     def close(self, *, reason: str | None = None, fail: bool = False) -> Answer:
-        """Lets no more nodes join a job; the running round continues to its end.
+        """Closes a job: no more nodes can join, and the running round continues to its end.
 
         Args:
             reason: as for save.
-            fail: end the job as failed: all nodes stop their workers at once.
+            fail: end the job as failed: all nodes stop their workers immediately.
 
         Returns:
-            What is done; nothing, if the job is closed already.
+            What is done; nothing if the job is closed already.
         """
         return self._ask(abi.ADMIN_FAIL if fail else abi.ADMIN_CLOSE, reason=reason)
 

@@ -91,7 +91,7 @@ class RallypointElasticAgent:
     def get_worker_group(self, role: str = "default") -> WorkerGroup:
         """torch's record of the workers: state, ranks and ids.
 
-        It is brought up to date while run() goes on, within a tenth of a second: HEALTHY once
+        While run() is in progress it is updated within a tenth of a second: HEALTHY once
         all workers run, with their ids (pids) and ranks, STOPPED while they are stopped. The ranks
         within the role come at the end.
 

@@ -206,7 +206,7 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         return self._member.is_closed()
 
     def set_closed(self) -> None:
-        """Ends admission to the run for good; the running round goes on."""
+        """Closes the run: no more nodes can join, and the running round continues."""
         try:
             self._member.set_closed("set_closed() was called")
         except RallypointError as e:

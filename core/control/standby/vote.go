@@ -436,5 +436,5 @@ func (g *Group) NoMajority() string {
 		}
 		silent, longest = append(silent, rendezvous.MachineOf(n.Node)), max(longest, n.Heard)
 	}
-	return fmt.Sprintf("no majority: %d of %d voters reachable, %s silent for %s; running workers go on", here, len(r.Voters)+1, wording.Names(silent), wording.Seconds(longest))
+	return fmt.Sprintf("no majority: %d of %d voters reachable, %s silent for %s; running workers continue", here, len(r.Voters)+1, wording.Names(silent), wording.Seconds(longest))
 }

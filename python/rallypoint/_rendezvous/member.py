@@ -230,7 +230,7 @@ class Member(library.Handle):
             log.drain()
 
     def set_closed(self, reason: str = "") -> None:
-        """Closes the run for good: no node is admitted, the running round goes on.
+        """Closes the run: no more nodes can join, and the running round continues.
 
         Args:
             reason: what nodes that meet the closed run receive.

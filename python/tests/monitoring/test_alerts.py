@@ -131,7 +131,7 @@ CASES = {
         at=6,
         over=17,
         labels={"cause": "lease"},
-        summary="Nodes at host0:29400 were lost because nothing was heard of them",
+        summary="Nodes at host0:29400 were lost because they stopped sending heartbeats",
         silent=(series("rallypoint_nodes_lost_total", "0+3x40", f'{AT},cause="connection"'),),
     ),
     "RallypointStalls": Case(
@@ -170,7 +170,7 @@ CASES = {
         at=6,
         over=17,
         labels={"reason": "other_user"},
-        summary="Another user's process connects to host0:29400, and is refused",
+        summary="Another user's process tried to connect to host0:29400 and was refused",
         silent=(series("rallypoint_refused_total", "0+9x40", REFUSED),),
     ),
     "RallypointRunsFail": Case(
@@ -188,7 +188,7 @@ CASES = {
         hanging("0+60x20", "4x20"),
         at=11,
         labels={"run": "job7"},
-        summary="No worker of run job7 has come to another step for 11m 0s",
+        summary="No worker of run job7 has reported another step for 11m 0s",
         silent=(
             # Its nodes wait for another; only a run without reports has some that run.
             hanging("0+60x40", "0x40")
@@ -200,7 +200,7 @@ CASES = {
         series("rallypoint_run_stalled", "0x2 1x20", RUN),
         at=3,
         labels={"run": "job7"},
-        summary="Run job7 makes no step any more",
+        summary="Run job7 makes no progress",
         silent=(series("rallypoint_run_stalled", "0x40", RUN),),
     ),
     "RallypointTrainingTimeLost": Case(
@@ -223,7 +223,7 @@ CASES = {
         voting("1x40", "2x40", "1x4 0x10 1x20"),
         at=6,
         over=17,
-        summary="The host at host0:29400 hears no majority of its voters",
+        summary="The host at host0:29400 does not reach a majority of its voters",
         silent=(
             # One missed look; nobody votes; one that stands by.
             voting("1x40", "2x40", "1x4 0 1x30"),
@@ -262,7 +262,7 @@ CASES = {
         at=2,
         over=70,
         labels={"instance": "gpu-3:9000"},
-        summary="gpu-3:9000 keeps failing, and may not leave its job",
+        summary="gpu-3:9000 keeps failing and may not leave its job",
         silent=(series("rallypoint_agent_leaves_refused_total", "0x40", NODE),),
     ),
     "RallypointAgentLastAttempt": Case(
