@@ -152,6 +152,7 @@ func TestTemplateRefuses(t *testing.T) {
 		{"leaves", "import sys; sys.exit(3)", "importing lib failed: SystemExit: 3"},
 		{"leaves hard", "import os; os._exit(0)", "the interpreter ended while it imported"},
 		{"is killed", "import os; os.kill(os.getpid(), 9)", "the interpreter ended while it imported"},
+		{"runs out of memory", "open(os.environ['GROUP'] + '/cgroup.procs', 'w').write(str(os.getpid()))\nb'x' * (256 << 20)", "the interpreter ended while it imported"},
 		{"starts a thread", "import threading, time; threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", "started 1 threads"},
 		{"leaves a child", "import subprocess; p = subprocess.Popen(['sleep', '1000'])", "an import has left a child process"},
 		{"takes all memory", "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY)); b'x' * (10 << 30)", "importing lib failed: MemoryError"},
@@ -166,8 +167,13 @@ func TestTemplateRefuses(t *testing.T) {
 				defer func(before time.Duration) { outputPatience = before }(outputPatience)
 				outputPatience = 100 * time.Millisecond
 			}
+			group := ""
+			if c.name == "runs out of memory" {
+				group = smallGroup(t)
+			}
 			guard := "import os\nif os.environ.get('RANK') is None:\n    "
 			r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule + guard + strings.ReplaceAll(c.lib, "\n", "\n    ") + "\n"})
+			r.config.Environ = append(r.config.Environ, "GROUP="+group)
 			template := r.start()
 			template.Prepare(nil)
 			if strings.Contains(r.log.String(), noNamespace) {
