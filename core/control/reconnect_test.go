@@ -93,7 +93,7 @@ func TestLossAndRecoveryAreToldOnce(t *testing.T) {
 	for _, e := range obs.All() {
 		if controltest.IsLost(e) {
 			losses++
-			controltest.WantCode(t, e.(controltest.ConnectionChange).Err, rendezvous.CodeConnection, proxy.addr, "trying on")
+			controltest.WantCode(t, e.(controltest.ConnectionChange).Err, rendezvous.CodeConnection, proxy.addr)
 		}
 		if controltest.IsBack(e) {
 			recoveries++
