@@ -136,8 +136,14 @@ def test_others_elect_a_host(new_job: NewJob, network: Network, tmp_path: Path) 
     worker.write_text(GLOO.replace('"finish"', repr(str(tmp_path / "finish"))))
     machines = [network.machine() for _ in range(3)]
     address = machines[0][1]
-    job = new_job("2:3", host=address, conf={"lease_timeout": 2, "quorum": 1}, max_restarts=3, worker=worker,
-                  env={"GLOO_SOCKET_IFNAME": "eth0"})  # fmt: skip
+    job = new_job(
+        "2:3",
+        host=address,
+        conf={"lease_timeout": 2, "quorum": 1},
+        max_restarts=3,
+        worker=worker,
+        env={"GLOO_SOCKET_IFNAME": "eth0"},
+    )
     names = ["A", "B", "C"]
     for name, (namespace, _) in zip(names, machines):
         job.start(name, netns=namespace)
