@@ -39,7 +39,7 @@ func TestOpeningTimeIsOne(t *testing.T) {
 // TestLimitsAreDocumented: docs/security-details.md tells platform engineers what strangers can use up.
 func TestLimitsAreDocumented(t *testing.T) {
 	page := string(testkit.ReadFile(t, "../docs/security-details.md"))
-	_, limits, _ := strings.Cut(page, "## What strangers can use up\n")
+	_, limits, _ := strings.Cut(page, "## Resources that strangers can use\n")
 	limits, _, _ = strings.Cut(limits, "\n#")
 	for _, want := range []string{strconv.Itoa(maxOpenings), strconv.Itoa(maxHandshakes), strconv.Itoa(int(secret.OpeningTimeout/time.Second)) + " s"} {
 		if !strings.Contains(limits, want) {
