@@ -335,6 +335,31 @@ func TestHostLeavesInOrder(t *testing.T) {
 	nodes[2].lines.Await(t, "node b hosts the control plane now", 1)
 }
 
+// TestHostLeavesAndAnotherDies: the host that has left votes no more, also where its port is in use
+// again, so that nothing can prove that it is gone. One more death within its lease leaves the last
+// node of three to host alone.
+func TestHostLeavesAndAnotherDies(t *testing.T) {
+	p := elastic(t, 3)
+	p.LeaseTimeout, p.Quorum = time.Hour, true
+	nodes := form(t, p, 3)
+	testkit.Eventually(t, "two nodes vote beside the host", func() bool { return len(nodes[0].server().cfg.Group.Voters()) == 2 })
+	if _, err := nodes[0].Start(rendezvous.Leave{}).Wait(controltest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	nodes[0].Close(controltest.Context(t))
+	l := testkit.Must(net.Listen("tcp", p.Endpoint))(t)
+	defer l.Close()
+	left := nodes[1:]
+	regroup(t, left)
+	if !left[0].Hosting() {
+		left[0], left[1] = left[1], left[0]
+	}
+	left[1].kill()
+	if o := controltest.Outcome(t, left[0].Start(controltest.Join())); o.World != 1 {
+		t.Errorf("%+v", o)
+	}
+}
+
 // TestHostThatHasEndedItsRunDoesNotTransfer: at the end of a run the host lingers.
 func TestHostThatHasEndedItsRunDoesNotTransfer(t *testing.T) {
 	nodes := form(t, elastic(t, 2), 2)

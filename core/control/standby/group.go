@@ -122,6 +122,9 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	t.Spent += took
 	g.list = nil
 	g.vote.eligible, g.vote.listed = nil, nil
+	if s.Left {
+		g.vote.ballot.Dead(g.vote.names[from], g.vote.now())
+	}
 	g.wishLocked()
 	g.wakeLocked()
 	g.tellLocked()

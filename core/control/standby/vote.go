@@ -25,7 +25,8 @@ type vote struct {
 	proposed time.Duration // when the last proposal was made
 	took     time.Duration // from the last one that was confirmed to its confirmation
 
-	next succession.Voter // this host hands on to it as soon as it has accepted all; "": it does not
+	next  succession.Voter // this host hands on to it as soon as it has accepted all; "": it does not
+	asked bool             // it was asked to host, and counts this process no more: that votes no more once it does not host
 
 	// What was told by wakeLocked last.
 	confirmed uint64
@@ -50,7 +51,7 @@ func (g *Group) Beat() time.Duration { return succession.Beat(g.lease) }
 func (g *Group) Tick() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.closed || g.placeLocked() < 0 && !g.hosting {
+	if g.closed || g.vote.gone() || g.placeLocked() < 0 && !g.hosting {
 		return // it neither hosts nor stands by
 	}
 	g.countDeadLocked()
@@ -74,7 +75,7 @@ func (g *Group) HearBallot(l *Link, f wire.Ballot) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
-	case g.closed:
+	case g.closed, g.vote.gone():
 		return true
 	case f.Group != g.target.Group, f.Message.From != l.voter, l.voter == "", !g.vote.ballot.Receive(f.Message, g.vote.now()):
 		return false
@@ -248,7 +249,8 @@ func (g *Group) Votes() bool {
 
 // HandOn has this host say nothing more until KeepOn, so that a node which it asks to host can be
 // elected. It reports false while that node has not accepted all. A node that does not vote
-// needs nothing.
+// needs nothing. From then on this process votes no more when it does not host: the next host
+// counts it as dead, and need not be connected to it.
 func (g *Group) HandOn(node string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -256,7 +258,15 @@ func (g *Group) HandOn(node string) bool {
 		return true
 	}
 	g.vote.next = g.vote.names[node]
-	return g.vote.ballot.HandOn(g.vote.next)
+	handed := g.vote.ballot.HandOn(g.vote.next)
+	g.vote.asked = g.vote.asked || handed
+	return handed
+}
+
+// gone reports whether this process has handed on: it votes no more.
+func (v *vote) gone() bool {
+	_, leads := v.ballot.Hosts()
+	return v.asked && !leads
 }
 
 // KeepOn ends HandOn: this host goes on.
