@@ -79,7 +79,7 @@ RP_API const char *rp_version(void);
 
 /*
  * The results of all functions. Numbers never change; new ones may be added, so an
- * unknown number above RP_PENDING is to be treated as RP_ERR_INTERNAL.
+ * unknown number above RP_PENDING must be treated as RP_ERR_INTERNAL.
  */
 enum rp_code {
     RP_OK = 0,
@@ -157,8 +157,8 @@ typedef struct rp_list {
 } rp_list;
 
 /*
- * Free what they point to and set it to zero. NULL and zero are allowed. Work after
- * fork(). Not to be called from two threads on the same object.
+ * Free the memory of *buffer or *list and set the struct to zero. NULL and a zeroed struct
+ * are allowed. Work after fork(). Do not call them from two threads on the same object.
  */
 RP_API void rp_buffer_free(rp_buffer *buffer);
 RP_API void rp_list_free(rp_list *list);
@@ -166,8 +166,9 @@ RP_API void rp_list_free(rp_list *list);
 /* ------------------------------------------------------------------ handles */
 
 /*
- * What a function opened: a number in a struct of its own, so that the compiler tells
- * one kind from another. Passed by value and copied freely; {0} is none.
+ * A handle to an object that a function opened: a number in a struct type of its own, so
+ * that the compiler can tell one kind from another. Handles are passed by value and may be
+ * copied freely; {0} means no handle.
  */
 typedef struct rp_store {
     uint64_t id;
@@ -196,8 +197,8 @@ typedef struct rp_member {
 RP_API int32_t rp_handles_open(int64_t *count, rp_error *err);
 
 /*
- * What the library holds in this process at the moment. `goroutines` counts its own
- * threads of execution, a few of which stay once there was one handle.
+ * The resources that the library currently holds in this process. `goroutines` counts its
+ * own threads of execution; a few of them remain once the first handle has been opened.
  */
 typedef struct rp_usage {
     size_t struct_size;
@@ -205,12 +206,12 @@ typedef struct rp_usage {
     int64_t goroutines;
 } rp_usage;
 
-/* Fills *usage, for leak tests and for watching. */
+/* Fills *usage, for leak tests and monitoring. */
 RP_API int32_t rp_usage_get(rp_usage *usage, rp_error *err);
 
 /* ------------------------------------------------------------------ logging */
 
-/* Levels of log records; those of Python's logging. */
+/* Levels of log records, with the numbers that Python's logging module uses. */
 enum rp_log_level {
     RP_LOG_DEBUG = 10,
     RP_LOG_INFO = 20,
@@ -221,9 +222,9 @@ enum rp_log_level {
 
 /*
  * One line of the library's log. `time_ms` is wall-clock time in milliseconds since
- * 1970. `dropped` is how many records were lost just before this one because the
- * program did not take them. `text` is UTF-8, ends with NUL and is cut like an error's
- * message.
+ * 1970. `dropped` is the number of records lost just before this one because the
+ * program did not take them in time. `text` is UTF-8, ends with NUL and is cut like an
+ * error's message.
  */
 typedef struct rp_log_record {
     size_t struct_size;
@@ -234,30 +235,31 @@ typedef struct rp_log_record {
 } rp_log_record;
 
 /*
- * Takes the oldest record out of the log of the process. RP_PENDING if there is none.
- * The library keeps its last 1024 records until they are asked for here, or taken by
- * the function of rp_log_set_callback.
+ * Removes the oldest record from the log of the process and stores it in *record.
+ * RP_PENDING if there is none. The library keeps its last 1024 records until they are
+ * taken by this function or by the callback of rp_log_set_callback.
  */
 RP_API int32_t rp_log_next(rp_log_record *record, rp_error *err);
 
 /*
- * Sets the lowest level that is recorded from now on; at the start it is RP_LOG_INFO.
+ * Sets the lowest level that is recorded from now on; the default is RP_LOG_INFO.
  * Records below it cost next to nothing.
  */
 RP_API int32_t rp_log_set_level(int32_t level, rp_error *err);
 
 /*
- * What rp_log_set_callback calls. `record` is valid during the call. Runs on a thread
- * of the library, one call at a time. It may call the library, but for
- * rp_log_set_callback, and should not wait: records pile up, then, and get lost.
+ * A callback for rp_log_set_callback. `record` is valid only during the call. The callback
+ * runs on a thread of the library, one call at a time. It may call any function of the
+ * library except rp_log_set_callback, and should not block: records would pile up meanwhile
+ * and be lost.
  */
 typedef void (*rp_log_callback)(void *user, const rp_log_record *record);
 
 /*
- * Has `callback` called with each record from now on, the ones kept included; NULL
- * ends that. When the function returns, the callback set before is not running and
- * will not be called again, so that `user` may be freed. RP_ERR_INVALID if called by a
- * callback. A program with a callback leaves rp_log_next alone.
+ * Makes the library call `callback` with each record from now on, including those it has
+ * kept; NULL stops this. When the function returns, the previous callback is not running
+ * and will not be called again, so its `user` may be freed. RP_ERR_INVALID if called by a
+ * callback. A program that sets a callback should not call rp_log_next.
  */
 RP_API int32_t rp_log_set_callback(rp_log_callback callback, void *user, rp_error *err);
 
@@ -301,9 +303,9 @@ RP_API int32_t rp_store_server_stop(rp_store_server server, rp_error *err);
  * same handle, except that a store made by rp_store_connect may use one connection for
  * each operation under way.
  *
- * Every operation takes `timeout_ms`. It blocks at most so long and then returns
- * RP_ERR_TIMEOUT; with 0 it has no time to do anything. Whether a write was applied
- * that ended with RP_ERR_TIMEOUT, RP_ERR_CANCELED or RP_ERR_CONNECTION is unknown.
+ * Every operation takes `timeout_ms`. It blocks for at most that long and then returns
+ * RP_ERR_TIMEOUT; with 0 it has no time to do anything. If a write ends with
+ * RP_ERR_TIMEOUT, RP_ERR_CANCELED or RP_ERR_CONNECTION, it may or may not have been applied.
  * To cancel from another thread: close the store, or start the operation with
  * rp_store_start and cancel that.
  *
@@ -351,12 +353,12 @@ typedef struct rp_store_file_config {
 /*
  * Opens a store in a file that it shares with every process, on this machine or on
  * others with locks over the same file system, that opens it by this function or as
- * PyTorch's FileStore. A missing file is created; one that is left over is used on
- * with its keys. Waits for the file's lock at most `timeout_ms`.
+ * PyTorch's FileStore. A missing file is created; an existing one is reused with its keys.
+ * Waits for the file's lock for at most `timeout_ms`.
  *
  * RP_ERR_INVALID if the system refuses the path, RP_ERR_UNSUPPORTED if the file system
- * has no locks. Operations also return RP_ERR_STATE for a file that is gone, replaced
- * or something else, and RP_ERR_UNSUPPORTED for queues, which a file has not.
+ * has no locks. Operations also return RP_ERR_STATE if the file is gone, was replaced or
+ * is not a store, and RP_ERR_UNSUPPORTED for queues, which a file does not have.
  */
 RP_API int32_t rp_store_open_file(const rp_store_file_config *config, int64_t timeout_ms,
                                   rp_store *store, rp_error *err);
@@ -368,9 +370,9 @@ RP_API int32_t rp_store_open_hash(rp_store *store, rp_error *err);
 
 /*
  * Makes a view of `store` in which key k is the key prefix/k there, as PyTorch's
- * PrefixStore does. It counts the keys of the whole store, but lists its own ones.
- * Closing it leaves `store` open; when `store` is closed its operations end with
- * RP_ERR_CANCELED.
+ * PrefixStore does. rp_store_num_keys on the view counts the keys of the whole store, but
+ * rp_store_list_keys lists only the view's own. Closing the view leaves `store` open; once
+ * `store` is closed, operations on the view end with RP_ERR_CANCELED.
  */
 RP_API int32_t rp_store_open_prefix(rp_store store, const void *prefix, size_t prefix_len,
                                     rp_store *view, rp_error *err);
@@ -378,7 +380,7 @@ RP_API int32_t rp_store_open_prefix(rp_store store, const void *prefix, size_t p
 /* Closes the store for this handle. Operations under way end with RP_ERR_CANCELED. */
 RP_API int32_t rp_store_close(rp_store store, rp_error *err);
 
-/* Stores `value` under `key` and wakes who waits for it. */
+/* Stores `value` under `key` and wakes all operations that wait for the key. */
 RP_API int32_t rp_store_set(rp_store store, const void *key, size_t key_len, const void *value,
                             size_t value_len, int64_t timeout_ms, rp_error *err);
 
@@ -390,22 +392,22 @@ RP_API int32_t rp_store_get(rp_store store, const void *key, size_t key_len, int
  * Adds `amount` to the decimal number under `key` (0 if it is missing) and returns
  * the sum, which wraps. If the value is not a number: RP_ERR_NUMBER, but
  * RP_ERR_CONNECTION from a store made by rp_store_connect, whose server then closes
- * the connection without a word.
+ * the connection without reporting an error.
  */
 RP_API int32_t rp_store_add(rp_store store, const void *key, size_t key_len, int64_t amount,
                             int64_t timeout_ms, int64_t *sum, rp_error *err);
 
 /*
  * Stores `desired` if the value of `key` equals `expected`, or if the key is missing
- * and `expected` is empty. Returns the value then current; for a missing key and a
- * non-empty `expected` nothing is stored and `expected` returned.
+ * and `expected` is empty. Returns the value that is stored afterwards. If the key is
+ * missing and `expected` is not empty, nothing is stored and `expected` is returned.
  */
 RP_API int32_t rp_store_compare_set(rp_store store, const void *key, size_t key_len,
                                     const void *expected, size_t expected_len,
                                     const void *desired, size_t desired_len, int64_t timeout_ms,
                                     rp_buffer *current, rp_error *err);
 
-/* Appends `value` to the value of `key`, creating it if missing; wakes who waits. */
+/* Appends `value` to the value of `key`, creating it if missing, and wakes its waiters. */
 RP_API int32_t rp_store_append(rp_store store, const void *key, size_t key_len,
                                const void *value, size_t value_len, int64_t timeout_ms,
                                rp_error *err);
@@ -438,14 +440,14 @@ RP_API int32_t rp_store_multi_get(rp_store store, const rp_bytes *keys, size_t k
 RP_API int32_t rp_store_multi_set(rp_store store, const rp_bytes *keys, const rp_bytes *values,
                                   size_t len, int64_t timeout_ms, rp_error *err);
 
-/* Appends `value` to the queue `key` and wakes one who waits. */
+/* Appends `value` to the queue `key` and wakes one waiter. */
 RP_API int32_t rp_store_queue_push(rp_store store, const void *key, size_t key_len,
                                    const void *value, size_t value_len, int64_t timeout_ms,
                                    rp_error *err);
 
 /*
- * Removes the oldest item of the queue `key` and returns it. If there is none: waits
- * for one (block 1), or RP_ERR_EMPTY (block 0).
+ * Removes the oldest item of the queue `key` and returns it. If there is none, waits
+ * for one if `block` is 1 and returns RP_ERR_EMPTY if it is 0.
  */
 RP_API int32_t rp_store_queue_pop(rp_store store, const void *key, size_t key_len,
                                   int32_t block, int64_t timeout_ms, rp_buffer *value,
@@ -485,8 +487,8 @@ enum rp_store_op {
 };
 
 /*
- * One operation: the function of the same name says what the fields mean. Those that
- * the operation does not name are not looked at.
+ * One operation. The fields mean what they mean for the function of the same name. The
+ * comment of each rp_store_op lists the fields that it uses; all others are ignored.
  */
 typedef struct rp_store_request {
     size_t struct_size;
@@ -504,10 +506,10 @@ typedef struct rp_store_request {
 } rp_store_request;
 
 /*
- * What came out of an operation. Fields that the operation does not name are zero.
- * `store` is that of rp_store_connect_start and the like, `value` and `list` also those of
- * rp_admin_start.
- * To be freed with rp_store_result_free, which does not close `store`.
+ * The result of an operation. Fields that the operation does not use are zero. `store` is
+ * the store opened by rp_store_connect_start and the other functions that open one as an
+ * operation; `value` and `list` also hold the results of rp_admin_start. Free it with
+ * rp_store_result_free, which does not close `store`.
  */
 typedef struct rp_store_result {
     size_t struct_size;
@@ -526,13 +528,13 @@ RP_API int32_t rp_store_start(rp_store store, const rp_store_request *request, r
                               rp_error *err);
 
 /*
- * Performs an operation, but hands it over if it takes longer than about `wait_ms`: then
- * returns RP_PENDING and stores it in *op as rp_store_start does, whose result is still to
- * be taken. Otherwise stores the result in *result and leaves *op alone, or returns the
- * error. For interpreters, which must look after signals now and then: where there is
- * nothing to wait for but the answer of a store server, which is every call but the rarest on
- * such a store, on one in memory and on one in a file of this machine, it costs what the
- * blocking function costs.
+ * Performs an operation. If it ends within about `wait_ms`, stores the result in *result
+ * and leaves *op alone, or returns the error. If it takes longer, returns RP_PENDING and
+ * stores the operation in *op, as rp_store_start does; the caller takes the result later.
+ * Meant for interpreters, which must check for signals now and then. A call that waits for
+ * nothing but the answer of a store server costs as much as the blocking function. So do
+ * all but the rarest calls on such a store, on one in memory and on one in a file of this
+ * machine.
  */
 RP_API int32_t rp_store_attempt(rp_store store, const rp_store_request *request,
                                 int64_t wait_ms, rp_op *op, rp_store_result *result,
@@ -547,25 +549,26 @@ RP_API int32_t rp_op_wait(rp_op op, int64_t timeout_ms, rp_error *err);
 
 /*
  * Stores a descriptor in *fd that poll(2) finds readable as soon as the operation has
- * ended, however it did: for event loops. It belongs to the operation, which closes it
- * in rp_op_free; the program only waits for it. The same one with each call.
- * RP_ERR_TOO_LARGE if the process may not open more.
+ * ended, whatever its result: for event loops. The descriptor belongs to the operation and
+ * is closed by rp_op_free; the program may only poll it. Every call returns the same one.
+ * RP_ERR_TOO_LARGE if the process may not open more descriptors.
  */
 RP_API int32_t rp_op_fd(rp_op op, int32_t *fd, rp_error *err);
 
 /*
- * What rp_op_notify calls. Runs on a thread of the library. It may call the library, the
- * functions of its operation included, and should not wait, but wake another thread or an
- * event loop.
+ * A callback for rp_op_notify. It runs on a thread of the library. It may call the library,
+ * including the functions of its operation. It should not block, but wake another thread or
+ * an event loop.
  */
 typedef void (*rp_op_callback)(void *user);
 
 /*
- * Has `callback` called once as soon as the operation has ended, however it did, or at
- * once if it has: never on the calling thread, perhaps before this function returns. Each
- * call of this function leads to exactly one of `callback`, also if the operation is
- * freed before (it ends then, too), so that `user` may be freed there. If an error is
- * returned, there is none. RP_ERR_INVALID if `callback` is NULL.
+ * Makes the library call `callback` once, as soon as the operation has ended with any
+ * result, or immediately if it already has. The callback never runs on the calling thread
+ * and may run before this function returns. Each successful call of this function leads to
+ * exactly one call of `callback`, even if the operation is freed first (which ends it), so
+ * the callback may free `user`. If this function returns an error, `callback` is not called.
+ * RP_ERR_INVALID if `callback` is NULL.
  */
 RP_API int32_t rp_op_notify(rp_op op, rp_op_callback callback, void *user, rp_error *err);
 
@@ -577,8 +580,8 @@ RP_API int32_t rp_op_notify(rp_op op, rp_op_callback callback, void *user, rp_er
 RP_API int32_t rp_op_result(rp_op op, rp_store_result *result, rp_error *err);
 
 /*
- * Asks an operation to end soon, with RP_ERR_CANCELED, or as it would have if it is
- * too late. Cancelling one that has ended does nothing.
+ * Asks an operation to end soon, with RP_ERR_CANCELED or, if it is too late to cancel it,
+ * with its own result. Canceling an operation that has ended does nothing.
  */
 RP_API int32_t rp_op_cancel(rp_op op, rp_error *err);
 
@@ -623,13 +626,12 @@ typedef struct rp_member_config {
 /*
  * A node's place in a completed round. All members of a round see the same round,
  * world_size, store_addr and store_port; ranks are 0 to world_size - 1, each once.
- * round grows from round to round, not always by one. store_addr and store_port are
- * those of the round's store, which speaks PyTorch's TCPStore protocol and lives as
- * long as the round (MASTER_ADDR and MASTER_PORT of the workers).
+ * `round` increases with each new round, not always by one. store_addr and store_port are
+ * the address of the round's store, which speaks PyTorch's TCPStore protocol and lives as
+ * long as the round. The workers get them as MASTER_ADDR and MASTER_PORT.
  *
- * With a token store_addr is an address of this machine's loopback interface, for the
- * workers of this machine; advertised_addr is always the host of the node that has the
- * store.
+ * If the run uses a token, store_addr is a loopback address, for the workers of this
+ * machine; advertised_addr is always the host of the node that runs the store.
  */
 typedef struct rp_outcome {
     size_t struct_size;
@@ -655,11 +657,11 @@ enum rp_ending {
 RP_API int32_t rp_member_open(const rp_member_config *config, rp_member *member, rp_error *err);
 
 /*
- * Joins the next round of the run and waits until this node is part of it, leaving
- * the present round. The first call begins the join; RP_PENDING says that
- * `timeout_ms` passed first: call again to go on waiting. The join itself has the
- * limit of option join_timeout (600 s) and then ends with RP_ERR_TIMEOUT; a spare
- * waits without a limit. Calls from several threads at once wait for the same join.
+ * Leaves the current round, joins the next one of the run and waits until this node is part
+ * of it. The first call begins the join; RP_PENDING means that `timeout_ms` passed first:
+ * call again to continue waiting. The join as a whole is limited by option join_timeout
+ * (600 s) and then ends with RP_ERR_TIMEOUT; a spare waits without a limit. Calls from
+ * several threads at once wait for the same join.
  * Cancelled by rp_member_cancel, rp_member_shutdown and rp_member_close.
  *
  * Errors: RP_ERR_CLOSED, RP_ERR_GRACEFUL, RP_ERR_TIMEOUT, RP_ERR_CANCELED,
@@ -671,30 +673,30 @@ RP_API int32_t rp_member_next(rp_member member, int64_t timeout_ms, rp_outcome *
 
 /*
  * Withdraws the join under way: rp_member_next then returns RP_ERR_CANCELED soon, or
- * RP_OK if the round was completed before the withdrawal. Also ends the waiting of a
- * rp_member_shutdown or rp_member_set_closed under way. Does nothing otherwise.
+ * RP_OK if the round was completed before the withdrawal. If a rp_member_shutdown or
+ * rp_member_set_closed is under way, it stops waiting, too. Otherwise does nothing.
  */
 RP_API int32_t rp_member_cancel(rp_member member, rp_error *err);
 
 /*
- * Tells the others that all workers of this node have succeeded: from then on it counts
- * neither as lost nor for a regroup. To be called before a rp_member_shutdown with
- * RP_END_SUCCESS by a program that does not run the agents' exit barrier on the store of
- * rp_member_keys, which says the same. RP_PENDING as in rp_member_next; limited by option
- * read_timeout (60 s). Does nothing before the first outcome. Cancelled by rp_member_cancel
- * and rp_member_close.
+ * Tells the other nodes that all workers of this node have succeeded: from then on it
+ * counts neither as lost nor for a regroup. A program must call this before
+ * rp_member_shutdown with RP_END_SUCCESS, unless it runs the agents' exit barrier on the
+ * store of rp_member_keys, which announces the same. RP_PENDING as in rp_member_next;
+ * limited by option read_timeout (60 s). Does nothing before the first outcome. Cancelled
+ * by rp_member_cancel and rp_member_close.
  */
 RP_API int32_t rp_member_finish(rp_member member, int64_t timeout_ms, rp_error *err);
 
 /*
  * Ends this node's part in the run. With RP_END_SUCCESS or RP_END_FAILED a member of
  * the last completed round closes the run for all; every other node, and RP_END_LEAVE,
- * merely leaves. `reason` (NULL for none) reaches the nodes that meet the closed run.
+ * merely leaves. Nodes that find the run closed are given `reason` (NULL for none).
  * If this process hosts the control plane or the round's store, it then waits until
- * every other member has finished, left or is lost, at most for option close_timeout
- * (30 s). RP_PENDING as in rp_member_next; `ending` and `reason` of the first call
- * count. Cancelled by rp_member_cancel and rp_member_close. To be followed by
- * rp_member_close.
+ * every other member has finished, left or been lost, but no longer than option
+ * close_timeout (30 s). RP_PENDING as in rp_member_next; only the `ending` and `reason`
+ * of the first call count. Cancelled by rp_member_cancel and rp_member_close. Call
+ * rp_member_close afterwards.
  */
 RP_API int32_t rp_member_shutdown(rp_member member, int32_t ending, const char *reason,
                                   int64_t timeout_ms, rp_error *err);
@@ -707,46 +709,49 @@ RP_API int32_t rp_member_set_closed(rp_member member, const char *reason, int64_
                                     rp_error *err);
 
 /*
- * Stores how many nodes are a reason to regroup in *count: above 0 when a member of
- * this node's round was lost or announced that it stops its workers, or newcomers could
- * be seated. Answers from what is known here and never fails because the control plane
- * is out of reach.
+ * Stores in *count the number of nodes that are a reason to regroup. It is above 0 when a
+ * member of this node's round was lost or announced that it stops its workers, or when
+ * there is room for newcomers. Answers from what this node already knows, so it never fails
+ * because the control plane is out of reach.
  */
 RP_API int32_t rp_member_nodes_waiting(rp_member member, int32_t *count, rp_error *err);
 
-/* Sets *closed to 1 if the run is known to be closed, else to 0. Like the above. */
+/*
+ * Sets *closed to 1 if this node knows that the run is closed, else to 0. Like
+ * rp_member_nodes_waiting, it never fails because the control plane is out of reach.
+ */
 RP_API int32_t rp_member_is_closed(rp_member member, int32_t *closed, rp_error *err);
 
 /*
- * Waits until there is an event: something to look at again. nodes_waiting, is_closed or
- * reason may have changed, or a rp_member_next, _finish, _shutdown or _set_closed has
- * ended, whose result the next such call returns. Takes the event, which stands for all
- * until then, so that of several callers one gets it. RP_PENDING if there is none within
- * `timeout_ms`. An event may turn out to be nothing new; rp_member_cancel makes one.
- * RP_ERR_CANCELED if the member is closed meanwhile.
+ * Waits for an event, which means that there is something to check again: nodes_waiting,
+ * is_closed or reason may have changed, or a rp_member_next, _finish, _shutdown or
+ * _set_closed has ended and the next such call returns its result. Takes the event, which
+ * stands for everything that has happened so far: if several callers wait, only one gets
+ * it. RP_PENDING if there is none within `timeout_ms`. An event may turn out to be nothing
+ * new; rp_member_cancel causes one, too. RP_ERR_CANCELED if the member is closed meanwhile.
  */
 RP_API int32_t rp_member_wait(rp_member member, int64_t timeout_ms, rp_error *err);
 
 /*
- * Stores a descriptor in *fd that poll(2) finds readable while there is an event: for
- * event loops, which then take it by rp_member_wait with timeout 0, look at what
- * they want to know, and poll again. It belongs to the member, which closes it in
- * rp_member_close. The same one with each call. RP_ERR_TOO_LARGE as in rp_op_fd.
+ * Stores a descriptor in *fd that poll(2) finds readable while there is an event. It is for
+ * event loops, which then take the event by rp_member_wait with timeout 0, check what
+ * interests them, and poll again. The descriptor belongs to the member and is closed by
+ * rp_member_close. Every call returns the same one. RP_ERR_TOO_LARGE as in rp_op_fd.
  */
 RP_API int32_t rp_member_fd(rp_member member, int32_t *fd, rp_error *err);
 
 /*
- * Tells why nodes_waiting or is_closed last changed, human-readable. *size is the size of
- * `text` in bytes; it becomes the length of the reason with its NUL. RP_ERR_BUFFER if
- * that is more than *size was; `text` may then be NULL.
+ * Explains, in human-readable form, why nodes_waiting or is_closed last changed. *size is
+ * the size of `text` in bytes on entry and the length of the reason with its NUL on return.
+ * RP_ERR_BUFFER if the reason does not fit; `text` may be NULL if *size is too small for it.
  */
 RP_API int32_t rp_member_reason(rp_member member, char *text, size_t *size, rp_error *err);
 
 /*
  * Opens the store that the nodes of `round` share among themselves (not the workers'
  * one). It lives in the control plane, survives reconnects, and its operations do
- * not fail because another node died. Once a later round is complete they end with
- * RP_ERR_ROUND_OVER. To be closed with rp_store_close.
+ * not fail because another node died. Once a later round is complete, operations on this
+ * store end with RP_ERR_ROUND_OVER. Close it with rp_store_close.
  */
 RP_API int32_t rp_member_keys(rp_member member, uint64_t round, rp_store *store, rp_error *err);
 
@@ -762,9 +767,9 @@ RP_API int32_t rp_member_close(rp_member member, rp_error *err);
  * An agent runs the worker processes of one node: it takes its place in each round of
  * a rendezvous, starts the workers with their ranks in their environment, as torchrun
  * does (RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT and so on), starts them
- * again after a failure or when the nodes have to regroup, keeps their logs, and says
- * at the end how it went. Workers are processes in sessions of their own; nothing of
- * them is left when the agent has ended, also if its process is killed.
+ * again after a failure or when the nodes have to regroup, keeps their logs, and reports
+ * the result at the end. Workers are processes in sessions of their own; nothing
+ * remains of them when the agent has ended, even if the agent's own process is killed.
  *
  * The agent waits for its own children only. A program in which SIGCHLD is ignored
  * loses their exit codes (they are -1 then). The workers inherit the descriptors 0, 1
@@ -807,10 +812,10 @@ typedef struct rp_agent_config {
     int32_t max_restarts; /* of the whole job's workers */
 
     /*
-     * How this node meets the others, as rp_member_open takes it; an empty or missing
-     * endpoint says that it is the whole job. NULL: it is, under the run id "none".
-     * Instead, `member` may be a member that the program opened itself: the run shuts it
-     * down.
+     * How this node joins the others, in the form that rp_member_open takes. Without an
+     * endpoint (NULL or empty), this node is the whole job; with a NULL rendezvous it is,
+     * too, and the run id is "none". Instead, `member` may be a member that the program
+     * opened itself: the run shuts it down.
      */
     const rp_member_config *rendezvous;
     rp_member member;
@@ -848,76 +853,80 @@ typedef struct rp_agent_config {
     size_t numa_devices_len;
 
     /*
-     * One end of a socket pair, on whose other end the program says where the workers of
-     * each attempt write, instead of log_dir, redirects, tee and local_ranks. The library
-     * writes a line of JSON, an array with an object of variables for each worker, and
-     * reads a line: an object with the fields of torch's LogsDest ("stdouts",
-     * "error_files", ..., each an object by local rank) and "envs", the variables as
-     * changed, by local rank; or "error". An answer that takes longer than a minute ends
-     * the run by RP_ERR_START. The library keeps a duplicate, which it makes non-blocking,
-     * until the agent is closed. 0: none.
+     * One end of a socket pair. At the other end, the program decides where the workers of
+     * each attempt write; this replaces log_dir, redirects, tee and local_ranks. For each
+     * attempt the library writes a line of JSON, an array with one object of environment
+     * variables per worker. It reads a line in reply: an object with the fields of torch's
+     * LogsDest ("stdouts", "error_files", ..., each an object by local rank) and "envs", the
+     * variables as changed, by local rank; or with "error". If the reply takes longer than a
+     * minute, the run ends with RP_ERR_START. The library keeps a duplicate, which it makes
+     * non-blocking, until the agent is closed. 0: none.
      */
     int32_t logs_fd;
 
     /*
-     * A pipe or socket that torch's events are written to, a JSON a line; with the flags
-     * RP_AGENT_RDZV_EVENTS and RP_AGENT_METRICS more than these. If it is full for a
-     * second, or its reader is gone, what follows is lost. The library keeps a duplicate,
+     * A pipe or socket to which the agent writes torch's events, one JSON object a line. The
+     * flags RP_AGENT_RDZV_EVENTS and RP_AGENT_METRICS add more kinds. If it stays full for a
+     * second, or its reader is gone, all later events are lost. The library keeps a duplicate,
      * which it makes non-blocking, until the agent is closed. 0: none.
      */
     int32_t events_fd;
 
     /*
-     * What a run may cost: max_restarts counts within this time, as a window that slides
-     * [all of the run]; the run ends after so many rounds in a row without a higher step of
-     * a worker than the round before (rp_progress), 0: never.
+     * Limits of a run. restart_window_ms: a sliding window; max_restarts limits the restarts
+     * within it [the whole run]. max_no_progress: the run ends after this many rounds in a
+     * row in which no worker reported a higher step (rp_progress) than in the round before;
+     * 0: never.
      */
     int64_t restart_window_ms;
     int32_t max_no_progress;
 
-    /* The signal to each worker that has been given a directive. 0: none. */
+    /* The signal sent to each worker that has been given a directive. 0: none. */
     int32_t directive_signal;
 
     /*
-     * What rp_agent_stop with a signal and a grace of -1 asks the job for instead of ending
-     * this node's part: "USR1:save,TERM:drain", each save, drain (of this node) or stop, as
-     * rp_agent_direct gives it; NULL: nothing. The workers have the drain timeout to save
-     * [120 000]. One that cannot be given, or is not carried out 5 s after its deadline, is
-     * the plain signal, and so is a drain or stop that is asked for again 5 s or more later.
+     * on_signal: maps signals to directives, as in "USR1:save,TERM:drain". If rp_agent_stop
+     * is called with one of these signals and a grace of -1, it asks the job for that
+     * directive instead of ending this node's part: save, drain (of this node) or stop, as
+     * rp_agent_direct gives them. NULL: no signal does. The workers have drain_timeout_ms
+     * [120 000] to save. The signal takes its plain effect after all if a drain or stop
+     * cannot be given, is not carried out 5 s after its deadline, or is asked for again 5 s
+     * or more later. A save that cannot be given is only logged.
      */
     const char *on_signal;
     int64_t drain_timeout_ms;
 
     /*
-     * The time without a step of any worker (rp_progress) after which the job is said to hang,
-     * by RP_AGENT_STALLED and in the log, with where its workers are [what the time between
-     * steps tells, 60 s at least]; -1: never. on_hang is what follows, an rp_on_hang. Give all
-     * nodes the same.
+     * hang_timeout_ms: if no worker makes a step (rp_progress) for this long, the job is
+     * reported to hang, by RP_AGENT_STALLED and in the log, with the places where its workers
+     * are [derived from the time between steps, at least 60 s]; -1: never. on_hang: what the
+     * agent does then, an rp_on_hang. Use the same values on all nodes.
      */
     int64_t hang_timeout_ms;
     int32_t on_hang;
 
     /*
-     * What RP_AGENT_WARM imports: names of modules; NULL: what the script imports at its top.
-     * An import that takes longer than preload_timeout_ms [60 000] has the workers start cold.
+     * The names of the modules that RP_AGENT_WARM imports; NULL: those that the script imports
+     * at its top. If the imports take longer than preload_timeout_ms [60 000], the workers
+     * start cold.
      */
     const char *const *preload;
     size_t preload_len;
     int64_t preload_timeout_ms;
 
     /*
-     * What the node does whose workers fail: "restart"; "leave:N/TIME" (a run ends by
-     * RP_ERR_WORKERS then, and the job keeps the node out), or "keep", as --on-failure of
+     * What this node does when its workers fail: "restart", "leave:N/TIME" (the run then ends
+     * with RP_ERR_WORKERS, and the job keeps the node out) or "keep", as --on-failure of
      * `rallypoint run` takes it; NULL: "restart".
      */
     const char *on_failure;
 
     /*
-     * Commands of a shell that examine this node before it joins, and before it joins again
-     * after its workers were the first to fail: one that exits with 1 ends the run by
-     * RP_ERR_UNFIT. Each has check_timeout_ms [30 000]. They run every check_every_ms beside
-     * the workers, too [not at all]; the job keeps a node that is unfit then out for
-     * check_away_ms [3 600 000].
+     * Shell commands that check this node before it joins, and before it joins again after
+     * its workers were the first to fail. If one exits with 1, the run ends with
+     * RP_ERR_UNFIT. Each may take check_timeout_ms [30 000]. They also run every
+     * check_every_ms while the workers run [not at all]; if the node proves unfit then, the
+     * job keeps it out for check_away_ms [3 600 000].
      */
     const char *const *checks;
     size_t checks_len;
@@ -942,10 +951,11 @@ RP_API int32_t rp_agent_open(const rp_agent_config *config, rp_agent *agent, rp_
 /*
  * Runs the agent: joins the rendezvous, runs the workers until all have succeeded, or
  * until they have failed more often than max_restarts allows, and waits for the other
- * nodes. The first call starts it; RP_PENDING says that `timeout_ms` passed before its
- * end, and the next call waits on. With 0 it only starts, or asks. An agent runs once:
- * after the end every call returns its result again. Calls from several threads wait
- * for the same run. Stopped by rp_agent_stop and rp_agent_close.
+ * nodes. The first call starts the run; RP_PENDING means that `timeout_ms` passed before
+ * the run ended, and the next call continues to wait. With a timeout of 0 a call only
+ * starts the run, or asks whether it has ended. An agent runs once: after the end every
+ * call returns the run's result again. Calls from several threads wait for the same run.
+ * Stopped by rp_agent_stop and rp_agent_close.
  *
  * RP_OK: the workers succeeded, or the node was not needed. RP_ERR_WORKERS: workers of
  * this node failed; the message begins with the report of the failures, which
@@ -959,14 +969,15 @@ RP_API int32_t rp_agent_run(rp_agent agent, int64_t timeout_ms, rp_error *err);
 
 /*
  * Asks a run to end: sends `signal` (SIGTERM, SIGINT, ...) to the workers, waits at most
- * `grace_ms` for their end (-1: shutdown_timeout_ms) and kills them then. A call within
- * 5 s of the first is the same request, since signals are often sent twice; a later one
- * kills them at once, and so does, at any time, a call with SIGKILL or with a grace of 0,
- * and a second SIGINT after 300 ms if the process is in the foreground of its terminal.
- * The node leaves the run, which stays open for the others. Returns at once; the run ends
- * by itself after it. Before the run it makes the run end at its start; after it, it does
- * nothing. A signal that on_signal names asks the job for what that says, if `grace_ms` is
- * -1, and the run continues.
+ * `grace_ms` for them to end (-1: shutdown_timeout_ms) and then kills them. A call within
+ * 5 s of the first counts as the same request, since signals are often sent twice; a later
+ * one kills the workers at once. So does, at any time, a call with SIGKILL or with a grace
+ * of 0, and a second SIGINT after 300 ms if the process is in the foreground of its
+ * terminal. The node leaves the run, which stays open for the others. Returns at once, and
+ * the run ends by itself afterwards. A call before rp_agent_run makes the run end as soon
+ * as it starts; a call after the run has ended does nothing. If on_signal names the signal
+ * and `grace_ms` is -1, the job is asked for the directive named there instead, and the run
+ * continues.
  */
 RP_API int32_t rp_agent_stop(rp_agent agent, int32_t signal, int64_t grace_ms, rp_error *err);
 
@@ -982,11 +993,12 @@ enum rp_directive_kind {
 /*
  * Gives the run a directive, whose workers learn of it at the same step
  * (rp_progress_directive): RP_DIRECTIVE_SAVE, RP_DIRECTIVE_DRAIN of this node, or
- * RP_DIRECTIVE_STOP. They have `within_ms` to save, at least 1. `reason` is human-readable
- * and not NULL. One that stands already is not given again. Blocks until the control plane
- * has it, at most option close_timeout (30 s), and ends early with rp_agent_close.
- * RP_ERR_INVALID where there can be none: no workers run, or the run cannot do it;
- * RP_ERR_TIMEOUT, RP_ERR_CLOSED, RP_ERR_CANCELED.
+ * RP_DIRECTIVE_STOP. The workers have `within_ms` to save, at least 1. `reason` is
+ * human-readable and not NULL. A directive that already stands is not given again. Blocks
+ * until the control plane has received it, for at most option close_timeout (30 s);
+ * rp_agent_close ends the wait early. RP_ERR_INVALID if no directive is possible because no
+ * workers run or the run does not support it; RP_ERR_TIMEOUT, RP_ERR_CLOSED,
+ * RP_ERR_CANCELED.
  */
 RP_API int32_t rp_agent_direct(rp_agent agent, int32_t kind, int64_t within_ms,
                                const char *reason, rp_error *err);
@@ -1012,8 +1024,8 @@ enum rp_admin_action {
 };
 
 /*
- * What an administrator, or a program, asks a run for from outside: `rallypoint admin` does
- * the same. What an action does not need is 0.
+ * A request to a run from outside, by an administrator or a program; `rallypoint admin`
+ * sends the same ones. Fields that an action does not need are 0.
  */
 typedef struct rp_admin_request {
     size_t struct_size;
@@ -1036,17 +1048,19 @@ typedef struct rp_admin_request {
 } rp_admin_request;
 
 /*
- * Asks a run for something, and returns at once; it has `timeout_ms` to be answered. The
- * result (rp_op_result) has in its `value` one sentence that says what is done, and in its
- * `list` the id of the directive, if one was given; of RP_ADMIN_STACKS the `value` is the JSON
- * that `rallypoint stacks --json` prints, of what has been answered when `timeout_ms` are over,
- * or as soon as all nodes have; of RP_ADMIN_LOGS it is that of `rallypoint logs --json`, for
- * which nodes are waited for 2 s; of RP_ADMIN_STATUS it is the run in the JSON of
- * `rallypoint status --json`. The operation fails by RP_ERR_INVALID,
- * which says why nothing is done, for a run or node that is not there and for what does not
- * fit the run: a target, a deadline in the past; by RP_ERR_CLOSED if the run is closed,
- * RP_ERR_TIMEOUT, RP_ERR_CONNECTION, RP_ERR_AUTH. A request that was not answered may have
- * been received.
+ * Sends a request to a run and returns at once; the answer must arrive within `timeout_ms`.
+ * In the result (rp_op_result), `value` is one sentence that says what is done, and `list`
+ * holds the id of the directive, if one was given. Three actions differ in `value`:
+ * RP_ADMIN_STACKS: the JSON that `rallypoint stacks --json` prints, with the answers received
+ * when all nodes have answered or `timeout_ms` has passed. RP_ADMIN_LOGS: the JSON of
+ * `rallypoint logs --json`, which waits at most 2 s for the nodes. RP_ADMIN_STATUS: the run
+ * as in the JSON of `rallypoint status --json`.
+ *
+ * The operation fails with RP_ERR_INVALID, whose message says why nothing is done, if the
+ * run or node does not exist, or if the target or the deadline does not fit the run (a
+ * deadline in the past, for example). It fails with RP_ERR_CLOSED if the run is closed, and
+ * with RP_ERR_TIMEOUT, RP_ERR_CONNECTION or RP_ERR_AUTH. A request that was not answered may
+ * have been received all the same.
  */
 RP_API int32_t rp_admin_start(const rp_admin_request *request, int64_t timeout_ms, rp_op *op,
                               rp_error *err);
@@ -1064,11 +1078,11 @@ enum rp_agent_event_kind {
 };
 
 /*
- * One step of a run. What is not known yet is 0, and worker fields are -1 in events
- * that are not about one. exit_code is minus the number of a signal that ended the
- * worker. time_ms is wall-clock time since 1970. dropped is how many events were lost
- * just before this one because the program did not take them. text is UTF-8, ends with
- * NUL and is cut if it is too long.
+ * One event of a run. Fields whose value is not known yet are 0, and the fields of a worker
+ * are -1 in events that are not about one. If a signal ended the worker, exit_code is minus
+ * its number. time_ms is wall-clock time since 1970. dropped is the number of events lost
+ * just before this one because the program did not take them in time. text is UTF-8, ends
+ * with NUL and is cut if it is too long.
  */
 typedef struct rp_agent_event {
     size_t struct_size;
@@ -1091,16 +1105,16 @@ typedef struct rp_agent_event {
 } rp_agent_event;
 
 /*
- * Takes the oldest event. RP_PENDING if there is none. The last 4096 are kept until
- * they are asked for.
+ * Takes the oldest event. RP_PENDING if there is none. The last 4096 events are kept until
+ * this function takes them.
  */
 RP_API int32_t rp_agent_next_event(rp_agent agent, rp_agent_event *event, rp_error *err);
 
 /*
- * Stores a descriptor in *fd that is readable, for poll(2) and the like, while there
- * are events to take, and from then on when the run is over: rp_agent_run has its
- * result then. It belongs to the agent and lives as long as its handle: it is not to be
- * read or closed.
+ * Stores a descriptor in *fd that poll(2) and the like find readable while there are
+ * events to take, and permanently once the run is over and rp_agent_run has its result.
+ * The descriptor belongs to the agent and lives as long as the agent's handle; do not read
+ * from it or close it.
  */
 RP_API int32_t rp_agent_fd(rp_agent agent, int32_t *fd, rp_error *err);
 
@@ -1118,11 +1132,11 @@ enum rp_agent_state {
 
 /*
  * How a run ended, and where this node stood in its last round (0 if there was none).
- * `workers` and `failures` count what the two functions below return; failures are
- * those of this node's workers, or if it had none those that other nodes have
- * published. root_cause is the index of the failure that caused the others, or -1. report
- * is the text that torchrun prints for the failures, empty without any. To be freed
- * with rp_agent_result_free.
+ * `workers` and `failures` are the numbers of entries that rp_agent_get_worker and
+ * rp_agent_get_failure return. The failures are those of this node's workers or, if there
+ * were none, those that other nodes have published. root_cause is the index of the failure
+ * that caused the others, or -1. report is the text that torchrun prints for the failures,
+ * empty if there were none. Free it with rp_agent_result_free.
  */
 typedef struct rp_agent_result {
     size_t struct_size;
@@ -1158,11 +1172,11 @@ typedef struct rp_worker_result {
 } rp_worker_result;
 
 /*
- * One failure. terminated is 1 if the worker ended by the agent's own signal.
- * time_ms is wall-clock time since 1970, of the worker's node. error_file is the path
- * of what the worker wrote about its failure, or "<N/A>", and error_data its content;
- * message is the human-readable one, the traceback if there is one. To be freed with
- * rp_failure_free.
+ * One failure. terminated is 1 if the agent's own signal ended the worker. time_ms is
+ * wall-clock time since 1970, by the clock of the worker's node. error_file is the path of
+ * the file in which the worker described its failure, or "<N/A>", and error_data is its
+ * content. message is the human-readable description, the traceback if there is one. Free
+ * it with rp_failure_free.
  */
 typedef struct rp_failure {
     size_t struct_size;
@@ -1179,9 +1193,9 @@ typedef struct rp_failure {
 } rp_failure;
 
 /*
- * Tell how the run ended; all are RP_PENDING before. Workers are asked for by local
- * rank, failures by index in the order in which they were noticed: RP_ERR_INVALID for
- * one that is not there.
+ * Return how the run ended, or RP_PENDING if it has not ended yet. Workers are identified
+ * by local rank, and failures by an index in the order in which they were noticed.
+ * RP_ERR_INVALID if there is no such worker or failure.
  */
 RP_API int32_t rp_agent_get_result(rp_agent agent, rp_agent_result *result, rp_error *err);
 RP_API int32_t rp_agent_get_worker(rp_agent agent, int32_t local_rank, rp_worker_result *worker,
@@ -1203,33 +1217,33 @@ RP_API int32_t rp_agent_close(rp_agent agent, rp_error *err);
 /* ---------------------------------------------------------- a worker's progress */
 
 /*
- * Reports the training step that this worker is at. To be called once a step, by one
- * process of each worker: the agent that started it knows then how far it is
- * (`rallypoint status`, /metrics). Steps may jump and go back.
+ * Reports the training step that this worker is at. Call it once a step, from one process
+ * of each worker, so that the worker's agent knows how far it is (`rallypoint status`,
+ * /metrics). Steps may skip numbers and may go back.
  *
  * The first call maps the record that RALLYPOINT_PROGRESS_FILE names, which the agent made
- * for this worker; from then on a call is a store into memory, without a call of the
- * system. Without that variable nothing happens, and the result is RP_OK. Works after
- * fork(): the child reports into the record of its parent.
+ * for this worker; from then on a call is one write to memory, without a system call. If
+ * that variable is not set, nothing happens and the result is RP_OK. Works after fork():
+ * the child reports into the record of its parent.
  *
- * RP_ERR_INVALID if the step is negative; RP_ERR_STATE if the record cannot be mapped, or
- * is of a version that this library does not know: then steps are not recorded, and a
- * program continues without.
+ * RP_ERR_INVALID if the step is negative. RP_ERR_STATE if the record cannot be mapped or
+ * has a version that this library does not know; steps are then not recorded, and the
+ * program can continue without them.
  */
 RP_API int32_t rp_progress(int64_t step, rp_error *err);
 
 /*
- * Announces a stretch in which this worker makes no step and means to, such as an evaluation or
- * a checkpoint: until rp_busy_end, `within_ms` at most, the job is not said to hang
- * (hang_timeout_ms), whatever its other workers wait for. Each call has an rp_busy_end of its
- * own; of several stretches, also of several threads, the one that lasts longest counts until
- * all are over. A store into memory, as rp_progress.
+ * Announces a period in which this worker deliberately makes no step, such as an evaluation
+ * or a checkpoint. Until rp_busy_end, but for at most `within_ms`, the job is not reported
+ * to hang (hang_timeout_ms), whatever its other workers wait for. Each call needs its own
+ * rp_busy_end. If several periods overlap, in one thread or several, the longest one counts
+ * until all are over. Like rp_progress, a call is one write to memory.
  *
  * RP_ERR_INVALID if within_ms is not above 0; RP_ERR_STATE as rp_progress.
  */
 RP_API int32_t rp_busy(int64_t within_ms, rp_error *err);
 
-/* Ends a stretch that rp_busy began. RP_ERR_STATE if there is none. */
+/* Ends a period that rp_busy began. RP_ERR_STATE if there is none. */
 RP_API int32_t rp_busy_end(rp_error *err);
 
 /*
@@ -1250,37 +1264,38 @@ typedef struct rp_directive {
 } rp_directive;
 
 /*
- * Reports a step as rp_progress does, and stores in *directive what the job is asked for:
- * once for each directive, at the same step in all workers of the job. In all other calls
- * directive->kind is RP_DIRECTIVE_NONE and the rest is left as it is. The worker then
- * writes a checkpoint and calls rp_saved.
+ * Reports a step as rp_progress does, and delivers directives in *directive: each one once,
+ * at the same step in all workers of the job. A worker that gets one writes a checkpoint and
+ * calls rp_saved. In all other calls directive->kind is RP_DIRECTIVE_NONE and the rest is
+ * left as it is.
  *
- * While the nodes agree on that step, the call waits for them, 10 s at most; else it is a
- * store and a load. A program that calls rp_progress instead is never made to wait, and gets
- * no directive by it.
+ * While the nodes are agreeing on that step, the call waits for them, for at most 10 s;
+ * otherwise it is one write to memory and one read. rp_progress never waits, and it delivers
+ * no directive.
  */
 RP_API int32_t rp_progress_directive(int64_t step, rp_directive *directive, rp_error *err);
 
 /*
- * Stores in *directive the directive that this worker has been given, while it stands, or
- * RP_DIRECTIVE_NONE as its kind. For workers that do not call rp_progress_directive; one
- * that does gets each directive by that call first.
+ * Stores in *directive the directive that this worker has been given, as long as it stands;
+ * otherwise the kind is RP_DIRECTIVE_NONE. Meant for workers that do not call
+ * rp_progress_directive; a worker that does gets each directive from that call first.
  */
 RP_API int32_t rp_get_directive(rp_directive *directive, rp_error *err);
 
 /*
- * Tells that this worker has saved `step` for the standing directive. When all workers of
- * the job have, its deadline is not waited for. May be called from any thread and from a
- * child of fork(). RP_PENDING if that answers none: none stands, this worker has not been
- * given it yet, or the step is before the directive's. RP_ERR_INVALID if it is negative.
+ * Reports that this worker has saved `step` for the standing directive. Once all workers of
+ * the job have saved, the job does not wait for the directive's deadline. May be called from
+ * any thread and from a child of fork(). RP_PENDING if this save answers no directive: none
+ * stands, this worker has not been given it yet, or `step` is before the directive's step.
+ * RP_ERR_INVALID if `step` is negative.
  */
 RP_API int32_t rp_saved(int64_t step, rp_error *err);
 
 /* ------------------------------------------------- a place of your own to meet */
 
 /*
- * What a function of a rp_backend says; it fills it by rp_backend_answer and does not
- * touch its fields.
+ * The answer of a rp_backend's function, which fills it with rp_backend_answer and does not
+ * touch the fields itself.
  */
 typedef struct rp_backend_reply {
     size_t struct_size;
@@ -1291,18 +1306,19 @@ typedef struct rp_backend_reply {
 } rp_backend_reply;
 
 /*
- * The functions of a rp_backend: a value that all nodes of a run share, and that can be
- * compared and set. A token is any bytes that stand for what is stored, and are others
- * after each write. All return RP_OK after a rp_backend_answer, or an error with *err
- * filled in: RP_ERR_CONNECTION is tried again, every other code ends the member's part
- * in the run. With err->retryable -1 RP_ERR_CONNECTION is not tried again, but returned by
- * rp_member_next, as long as the member has not reached the value once. They run on threads of the library, several at once, may wait, but not
- * for ever, and must not close the member.
+ * The functions of a rp_backend. Its value is shared by all nodes of a run and can be
+ * compared and set. A token is any sequence of bytes that identifies the stored value and
+ * differs after each write. The functions return RP_OK after a rp_backend_answer, or an
+ * error with *err filled in. After RP_ERR_CONNECTION the library tries again; every other
+ * code ends the member's part in the run. If err->retryable is -1 and the member has never
+ * reached the value, RP_ERR_CONNECTION is not tried again either: rp_member_next returns it.
+ * The functions run on threads of the library, several at once. They may block, but not
+ * forever, and must not close the member.
  *
- * get:     answers what is stored and its token; nothing is stored: state NULL.
- * set:     stores `state` if `token` stands for what is stored (any token that is not
- *          known is an old one), or, with token NULL, if nothing is stored. Answers what
- *          is stored afterwards, with `stored` 1 if that is because of this call, else 0.
+ * get:     answers the stored value and its token; if nothing is stored, state NULL.
+ * set:     stores `state` if `token` identifies the stored value (treat an unknown token
+ *          as an old one), or, with token NULL, if nothing is stored. Answers the value
+ *          stored afterwards, with `stored` 1 if this call stored it, else 0.
  * release: (may be NULL) is called once when no function will be called any more,
  *          at the latest when the last one returns after rp_member_close.
  */
@@ -1312,7 +1328,7 @@ typedef int32_t (*rp_backend_set)(void *user, const void *state, size_t state_le
                                   rp_error *err);
 typedef void (*rp_backend_release)(void *user);
 
-/* A place to meet. `user` is handed to each function. */
+/* A rendezvous backend that the program provides. `user` is passed to each function. */
 typedef struct rp_backend {
     size_t struct_size;
     void *user;
@@ -1321,15 +1337,15 @@ typedef struct rp_backend {
     rp_backend_release release;
 } rp_backend;
 
-/* Copies the answer of a rp_backend's function into *reply. To be called by those. */
+/* Copies an answer into *reply. Only the functions of a rp_backend call it. */
 RP_API int32_t rp_backend_answer(rp_backend_reply *reply, const void *state, size_t state_len,
                                  const void *token, size_t token_len, int32_t stored,
                                  rp_error *err);
 
 /*
- * Makes a member whose run meets in `backend`, which takes the place of a control plane:
- * the nodes keep the log of their run in the value, at most 64 MB of it, mostly some ten
- * kB. Everything else is as in rp_member_open. config->endpoint is a name for display.
+ * Makes a member whose run uses `backend` in place of a control plane: the nodes keep the
+ * log of their run in its value, which is at most 64 MB and usually some tens of kB.
+ * Everything else is as in rp_member_open. config->endpoint is a name for display.
  * If an error is returned, release is not called.
  */
 RP_API int32_t rp_member_open_backend(const rp_member_config *config, const rp_backend *backend,
@@ -1354,11 +1370,11 @@ typedef struct rp_store_etcd_config {
 
 /*
  * Opens a store in an etcd (3.4 or newer, its v3 API), shared with all that open it with
- * one prefix. Operations are applied exactly once, also if a member of the cluster dies
- * meanwhile. Tries until `timeout_ms` has passed, and then returns RP_ERR_CONNECTION;
- * RP_ERR_INVALID, at once, for what no further try would help: users, passwords,
- * certificates, an endpoint that is no etcd. Operations also return RP_ERR_TOO_LARGE
- * for values above 1.25 MiB and RP_ERR_UNSUPPORTED for queues.
+ * one prefix. Operations are applied exactly once, even if a member of the cluster dies
+ * meanwhile. Opening is tried until `timeout_ms` has passed and then returns
+ * RP_ERR_CONNECTION. It returns RP_ERR_INVALID at once if trying again cannot help: a wrong
+ * user, password or certificate, or an endpoint that is not an etcd. Operations also return
+ * RP_ERR_TOO_LARGE for values above 1.25 MiB and RP_ERR_UNSUPPORTED for queues.
  */
 RP_API int32_t rp_store_open_etcd(const rp_store_etcd_config *config, int64_t timeout_ms,
                                   rp_store *store, rp_error *err);
@@ -1368,8 +1384,8 @@ RP_API int32_t rp_store_open_etcd_start(const rp_store_etcd_config *config, int6
 /*
  * All may be NULL. binary: the etcd to start; NULL: what TORCHELASTIC_ETCD_BINARY_PATH
  * names, else `beside` if that is a file, else etcd in PATH. data_dir: made if missing,
- * and kept; NULL: a temporary directory that goes with the server. retries: how often a
- * failed start is tried again. output_fd: gets what the etcd writes; -1: nothing does.
+ * and kept; NULL: a temporary directory, removed with the server. retries: how often a
+ * failed start is tried again. output_fd: receives the output of the etcd; -1: none does.
  */
 typedef struct rp_etcd_server_config {
     size_t struct_size;
@@ -1390,7 +1406,7 @@ RP_API int32_t rp_etcd_server_start(const rp_etcd_server_config *config, int64_t
 
 /*
  * Waits at most `timeout_ms` until the etcd answers, and stores its port in *port.
- * RP_PENDING: not yet. If it failed to start, an error with the end of what it wrote.
+ * RP_PENDING: not yet. If it failed to start, an error with the end of its output.
  */
 RP_API int32_t rp_etcd_server_ready(rp_etcd_server server, int64_t timeout_ms, int32_t *port,
                                     rp_error *err);

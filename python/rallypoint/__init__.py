@@ -1,13 +1,13 @@
 """Rallypoint: elastic rendezvous and launcher for PyTorch and other distributed jobs.
 
 With PyTorch: torchrun --rdzv-backend=rallypoint. From Python without torch: Member
-(join a run, get a rank), connect_store, connect_etcd, StoreServer and EtcdServer;
-elastic_launch runs workers; record tells launchers why one failed, progress how far it is
-and the worker what the job is asked for (directive, saved); rallypoint.admin asks a job for
-something from outside.
+(join a run, get a rank), connect_store, connect_etcd, StoreServer and EtcdServer.
+elastic_launch runs workers. In a worker, record tells launchers why it failed, progress reports
+its step, directive returns what the job is asked for, and saved confirms a checkpoint.
+rallypoint.admin sends requests to a job from outside.
 For torch's own classes see rallypoint.handler, rallypoint.agent and EtcdStore. Nothing is
-loaded before it is used (but the record of a worker's steps is mapped at once), and torch only
-where it is installed.
+loaded before it is used, except that the record of a worker's steps is mapped at once. torch is
+loaded only where it is installed.
 
 Example:
     with rallypoint.Member("job7", "host0:29400", min_nodes=2, max_nodes=4) as member:

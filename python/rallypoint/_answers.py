@@ -10,10 +10,10 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """What a job has been asked for.
+    """A job's answer to a request.
 
     Attributes:
-        text: what is done, in one sentence.
+        text: what the job does, in one sentence.
         directive: the id of the directive, for `cancel`; "" if there is none.
     """
 
@@ -23,10 +23,10 @@ class Answer:
 
 @dataclasses.dataclass(frozen=True)
 class Frame:
-    """One call.
+    """One call on a stack.
 
     Attributes:
-        file: the path of its source, or what stands for one.
+        file: the path of its source file, or a placeholder if it has none.
         line: the line in it; 0 if it is not known.
         function: the name of the function.
     """
@@ -41,9 +41,9 @@ class Thread:
     """The stack of one thread.
 
     Attributes:
-        main: it is the worker's main thread.
-        frames: the innermost call first.
-        cut: outer calls were left out.
+        main: whether it is the worker's main thread.
+        frames: its calls, the innermost first.
+        cut: whether outer calls were left out.
     """
 
     main: bool
@@ -56,10 +56,10 @@ class Group:
     """Ranks whose workers are at the same place.
 
     Attributes:
-        ranks: in their order.
+        ranks: in ascending order.
         source: "faulthandler" or "py-spy"; "kernel" where there is no stack.
         threads: the main one first; empty if there is no stack.
-        state: what the kernel says of the workers, where there is no stack.
+        state: the workers' kernel state, in words, if there is no stack.
         why: why there is no stack.
     """
 
@@ -75,8 +75,7 @@ class SilentNode:
     """A node that did not answer.
 
     Attributes:
-        rank: of the node.
-        name: what people call it: its machine, or its id where nodes share that.
+        rank: its node rank.
         node: its id.
         label: its host name and process.
     """
@@ -91,12 +90,12 @@ class Worker:
     """The process of a worker.
 
     Attributes:
-        rank: of all workers.
+        rank: its rank among all workers.
         node: the id of its node.
         host: the name of its machine.
-        pid: there.
-        state: what the kernel says of it, in words.
-        step: the last one that it has reported; None: it has reported none.
+        pid: its process id on that machine.
+        state: its kernel state, in words.
+        step: the last step that it has reported; None if it has reported none.
     """
 
     rank: int
@@ -109,21 +108,21 @@ class Worker:
 
 @dataclasses.dataclass(frozen=True)
 class Stacks:
-    """Where the workers of a job are.
+    """Where the workers of a job are: their stacks.
 
     Attributes:
-        run_id: the job's.
-        round: which round of it.
-        nodes: of the round.
-        ranks: of which something is known.
-        verdict: what the stacks say, in one sentence.
-        suspects: ranks that stand out, where most are at one place; empty: none does.
+        run_id: the job's run id.
+        round: the number of its round.
+        nodes: the number of nodes in the round.
+        ranks: the number of ranks of which something is known.
+        verdict: the conclusion from the stacks, in one sentence.
+        suspects: ranks that differ from the others, if most are at one place; empty if none does.
         silent: nodes that did not answer.
-        groups: of equal stacks, the smallest first.
-        workers: by rank, at most 256 a node; none of a node of an older release.
-        groups_cut: how many groups were left out.
-        ranks_cut: the ranks of these.
-        frames_cut: outer calls were left out to keep the answer small.
+        groups: ranks with equal stacks, the smallest group first.
+        workers: by rank, at most 256 per node; none from a node of an older release.
+        groups_cut: the number of groups that were left out.
+        ranks_cut: the ranks in those groups.
+        frames_cut: whether outer calls were left out to keep the answer small.
     """
 
     run_id: str
@@ -149,16 +148,16 @@ class Stacks:
 
 @dataclasses.dataclass(frozen=True)
 class LogStream:
-    """What a worker wrote last to one of its streams.
+    """The end of one output stream of a worker.
 
     Attributes:
-        ranks: who writes there; several if they write into one file.
+        ranks: the workers that write to it; several if they share one file.
         node: the id of their node.
         host: the name of its machine.
         stream: "stdout", "stderr", or "output" for both in one.
-        before: how many bytes of it came before.
-        text: lines that a terminal can show.
-        why: why nothing is known of it; "" if it is.
+        before: the number of bytes in the stream before `text`.
+        text: its last lines, safe to show in a terminal.
+        why: why its output is not known; "" if it is known.
     """
 
     ranks: tuple[int, ...]
@@ -172,13 +171,13 @@ class LogStream:
 
 @dataclasses.dataclass(frozen=True)
 class Logs:
-    """What the workers of a job wrote last.
+    """The last output of a job's workers.
 
     Attributes:
-        run_id: the job's.
-        round: in which they wrote it.
-        nodes: of the round that runs.
-        failure: how the worker ended that failed first, if that was asked for.
+        run_id: the job's run id.
+        round: the round in which they wrote it.
+        nodes: the number of nodes in the current round.
+        failure: with `culprit`, how the worker that failed first ended; "" otherwise.
         silent: nodes that did not answer.
         streams: by rank.
     """
@@ -196,14 +195,15 @@ class Member:
     """A member of the last round.
 
     Attributes:
-        rank: of the node.
+        rank: its node rank.
+        name: what people call it: its machine, or its id where nodes share one.
         node: its id.
         label: its host name and process.
-        address: under which the other nodes reach it.
+        address: where the other nodes reach it.
         state: "running", "unknown", "rejoined", "finished" or "lost".
         cause: why it was lost.
-        alive: a connection of it stands.
-        step: the largest that its workers have reported; None: they have reported none.
+        alive: whether it is connected.
+        step: the highest step that its workers have reported; None if they have reported none.
     """
 
     rank: int
@@ -219,12 +219,12 @@ class Member:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What has happened to a job.
+    """One change in a job's history.
 
     Attributes:
-        at: when, in seconds since 1970.
-        text: what.
-        round: the last round then.
+        at: when it happened, in seconds since 1970.
+        text: what happened.
+        round: the last complete round at that time.
     """
 
     at: float
@@ -234,20 +234,20 @@ class Change:
 
 @dataclasses.dataclass(frozen=True)
 class Status:
-    """How a job stands.
+    """The status of a job.
 
     Attributes:
-        run_id: the job's.
+        run_id: the job's run id.
         phase: "empty", "forming", "running", "regroup", "finishing" or "closed".
-        state: the phase, or what tells more of it: "stalled", or "restarting" after a failure.
-        round: the last complete one; 0: none.
-        not_started: why no round has been completed; "" unless one is to be.
-        stalled: why the job makes no step, and where its workers are; "": it does, as far as is
-            known.
-        stopping: who announced the stop of the last round, and why; "": nobody has.
-        members: of the last round, by rank.
-        changes: the last ones, oldest first.
-        document: all that is known, as docs/status.md has it.
+        state: the phase, or a more specific state: "stalled", or "restarting" after a failure.
+        round: the last complete round; 0 if there is none.
+        not_started: why no round has been completed yet; "" if no round is forming.
+        stalled: why the job makes no progress, and where its workers are; "" if it makes
+            progress, as far as is known.
+        stopping: which node announced that the last round stops, and why; "" if none has.
+        members: the members of the last round, by rank.
+        changes: the last changes, oldest first.
+        document: the whole status, with the fields of docs/status.md.
     """
 
     run_id: str

@@ -1,7 +1,7 @@
 """What torch finds under the entry point group torchrun.handlers.
 
 torch loads it in the middle of the import of its rendezvous package, whether this
-backend is wanted or not: so nothing is imported here but when a handler is made.
+backend is wanted or not, so nothing is imported here until a handler is made.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ def _create_handler(params: Any) -> Any:
 
 
 def creator_factory() -> Callable[[Any], Any]:
-    """Returns what makes a handler from torch's RendezvousParameters.
+    """Returns the function that makes a handler from torch's RendezvousParameters.
 
-    Always the same object: torch may ask twice, and takes another one for a conflict.
+    It is always the same object: torch may ask twice, and treats another one as a conflict.
     """
     return _create_handler

@@ -1,8 +1,8 @@
 """The errors of the package.
 
 Every error is a RallypointError and carries the library's number as `code`. There
-is one class for each kind that a program may want to catch. What torch sees has
-torch's own class as a base, too: see _torch/errors.py, which is loaded only where
+is one class for each kind that a program may want to catch. Errors that torch sees
+also have torch's own class as a base: see _torch/errors.py, which is loaded only where
 torch is used.
 """
 
@@ -43,9 +43,9 @@ class Code(enum.IntEnum):
 class RallypointError(Exception):
     """Base of all errors of this package.
 
-    `code` says which kind it is; `retryable` whether the same call may succeed later
-    without a change by the user. str() says what failed, on which address or key,
-    how long it was tried and what to do.
+    `code` is the kind of error. `retryable` is true if the same call may succeed later
+    without a change by the user. The message, str(), says what failed, on which address
+    or key, how long it was tried and what to do.
     """
 
     def __init__(
@@ -78,21 +78,21 @@ class ClosedError(RallypointError):
 
 
 class RequeueError(ClosedError):
-    """A directive has ended the run, which is to be queued again (CLOSED): not a failure."""
+    """A directive ended the run so that it can be queued again (CLOSED). Not a failure."""
 
 
 class NoProgressError(ClosedError):
-    """The run ended since its rounds brought no higher step (CLOSED)."""
+    """The run ended because its rounds reached no higher step (CLOSED)."""
 
 
 class GracefulExitError(RallypointError):
-    """The run ended well and never needed this node (GRACEFUL): not a failure."""
+    """The run succeeded and never needed this node (GRACEFUL). Not a failure."""
 
 
 class UnfitError(RallypointError):
-    """This node is not fit to run workers, by its own word (UNFIT).
+    """This node declared itself unfit to run workers (UNFIT).
 
-    A check of it says so, or its workers kept failing and it has left the run.
+    A check of the node failed, or its workers kept failing and the node left the run.
     """
 
 
@@ -101,11 +101,11 @@ class DeadlineError(RallypointError, TimeoutError):
 
 
 class MissingKeyError(DeadlineError, KeyError):
-    """A key of a store did not come in time (TIMEOUT)."""
+    """A store key was not set in time (TIMEOUT)."""
 
 
 class CanceledError(RallypointError):
-    """The call was withdrawn, or its object closed meanwhile (CANCELED)."""
+    """The call was canceled, or its object was closed in the meantime (CANCELED)."""
 
 
 class ConnectionFailedError(RallypointError, ConnectionError):
@@ -113,7 +113,7 @@ class ConnectionFailedError(RallypointError, ConnectionError):
 
 
 class StateError(RallypointError):
-    """What came back is not Rallypoint's or not valid (STATE)."""
+    """The data received is not Rallypoint's, or not valid (STATE)."""
 
 
 class EmptyError(RallypointError):

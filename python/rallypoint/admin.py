@@ -1,8 +1,8 @@
 """Requests to a job from outside, by an administrator or a program.
 
 The same code as `rallypoint admin`. A scheduler, a cloud's preemption notice or a notebook can make
-a job save, release nodes, or end. torch is not needed. Every process that can reach the control
-plane's port can do this, unless it has a token.
+a job save, release nodes, or end. torch is not needed. Unless the control plane has a token, every
+process that can reach its port can do this.
 
 Example:
     run = rallypoint.admin.Run("host0:29400", "job7")
@@ -10,7 +10,8 @@ Example:
     print(answer.text)
     run.cancel(answer.directive, reason="it is off")
 
-Each method is a function, too, for a program that asks once: `rallypoint.admin.save(endpoint)`.
+Each method is also a function, for a program that sends one request:
+`rallypoint.admin.save(endpoint)`.
 """
 
 from __future__ import annotations
@@ -87,19 +88,19 @@ class Run:
     use it.
 
     Each method raises InvalidError if the job or a node does not exist or the request does not fit
-    the job (a deadline in the past; a target that min, max or node_unit forbid; a closed job),
-    DeadlineError, a TimeoutError, if no answer comes in time, ConnectionFailedError, a
-    ConnectionError, if nothing answers there, and AuthenticationError if the control plane does not
-    know the token.
+    the job (a deadline in the past; a target that min, max or node_unit forbid; a closed job). It
+    raises DeadlineError (a TimeoutError) if no answer comes in time, ConnectionFailedError (a
+    ConnectionError) if nothing answers at the endpoint, and AuthenticationError if the control
+    plane does not know the token.
 
     Args:
         endpoint: the job's endpoint: host[:port] of the control plane, file:///directory or
             etcd://host.
-        run_id: the job's. None: the only one there.
+        run_id: the job's run id. None: the only job at the endpoint.
         by: the author that the job's nodes see. None: this user and machine.
-        token_file: of the control plane. None: $RALLYPOINT_TOKEN_FILE, if set.
-        timeout: longest wait for an answer, in seconds. What was not answered in time may
-            have been received.
+        token_file: the control plane's token file. None: $RALLYPOINT_TOKEN_FILE, if set.
+        timeout: longest wait for an answer, in seconds. A request that was not answered in
+            time may have been received nevertheless.
     """
 
     def __init__(
@@ -147,7 +148,8 @@ class Run:
         """Asks for the last output of a job's workers, on any node.
 
         The same as `rallypoint logs`. The request goes through the store of the job's round,
-        which this machine must be able to reach. It names nodes that do not answer within 2 s.
+        which this machine must be able to reach. The result names nodes that do not answer within
+        2 s.
 
         Args:
             rank: one worker, the last 64 KiB of each stream. None: all workers, less of each.
@@ -170,9 +172,11 @@ class Run:
         """Has all workers of a job save a checkpoint at the same step; the job continues.
 
         Args:
-            reason: what the job's nodes receive and log. None: that none was given.
+            reason: the reason that the job's nodes receive and log. None: they log that none was
+                given.
             within: time until the deadline, in seconds.
-            directive: an id of your own, which makes a repetition do nothing. None: a new one.
+            directive: an id of your own; a second request with the same id does nothing. None: a
+                new one.
 
         Returns:
             What is done.
@@ -190,15 +194,15 @@ class Run:
     ) -> Answer:
         """Has nodes leave a job once all workers have saved.
 
-        No restart is charged and spares take the places. If no other node is there the job ends, to
-        be queued again.
+        No restart is charged, and spares take their places. If there is no other node, the job ends
+        so that it can be queued again.
 
         Args:
-            nodes: the id of a node, or several: their node_id option, or as `rallypoint status`
-                shows them.
+            nodes: the id of a node, or several: the nodes' node_id option, or the ids that
+                `rallypoint status` shows.
             reason: as for save.
-            within: time until they leave at the latest, in seconds; 0 is now.
-            away: time for which they are refused, from when they leave; 0 is until `undrain`.
+            within: longest time until they leave, in seconds; 0: at once.
+            away: time for which they are refused after they leave, in seconds; 0: until `undrain`.
             directive: as for save.
 
         Returns:
@@ -224,10 +228,10 @@ class Run:
         """Continues a job with another number of nodes once all workers have saved.
 
         Args:
-            target: the number of nodes, between min and max and a multiple of node_unit. Those
-                above it become spares, spares below it join.
+            target: the number of nodes, between min and max and a multiple of node_unit. Surplus
+                nodes become spares; spares join if nodes are missing.
             reason: as for save.
-            within: time until it does so at the latest, in seconds; 0 is now.
+            within: longest time until the job does so, in seconds; 0: at once.
             directive: as for save.
 
         Returns:
@@ -240,11 +244,11 @@ class Run:
     def stop(
         self, *, reason: str | None = None, within: Time = 120, directive: str | None = None
     ) -> Answer:
-        """Ends a job, to be queued again, once all workers have saved.
+        """Ends a job once all workers have saved, so that it can be queued again.
 
         Args:
             reason: as for save.
-            within: time until it does so at the latest, in seconds; 0 is now.
+            within: longest time until the job ends, in seconds; 0: at once.
             directive: as for save.
 
         Returns:
@@ -253,7 +257,7 @@ class Run:
         return self._ask(abi.ADMIN_STOP, reason=reason, within=within, directive=directive)
 
     def cancel(self, directive: str, *, reason: str | None = None) -> Answer:
-        """Takes back a directive that was not carried out; workers that are held for it continue.
+        """Cancels a directive that has not been carried out. Workers held for it continue.
 
         Args:
             directive: its id.
@@ -263,17 +267,17 @@ class Run:
             What is done.
 
         Raises:
-            InvalidError: also if it does not stand.
+            InvalidError: also if there is no current directive with that id.
         """
         return self._ask(abi.ADMIN_CANCEL, directive=directive, reason=reason)
 
     def cordon(self, node: str, *, reason: str | None = None, away: Time = 0) -> Answer:
-        """Keeps a node out of a job, also before it has come.
+        """Keeps a node out of a job, even one that has not joined yet.
 
-        One whose workers run stays until its round ends; a spare leaves at once.
+        A node whose workers are running stays until its round ends; a spare leaves at once.
 
         Args:
-            node: its id, or the name of a host, which stands for all nodes there.
+            node: its id, or a host name, which means all nodes on that host.
             reason: as for save.
             away: time for which it is kept out, in seconds; 0 is until `uncordon`.
 
@@ -321,23 +325,23 @@ class Run:
             fail: end the job as failed: all nodes stop their workers immediately.
 
         Returns:
-            What is done; nothing if the job is closed already.
+            What is done. Closing a job that is already closed changes nothing.
         """
         return self._ask(abi.ADMIN_FAIL if fail else abi.ADMIN_CLOSE, reason=reason)
 
     def forget(self, *, reason: str | None = None) -> Answer:
         """Lets a job that has succeeded or was closed begin again before its `closed_for` is over.
 
-        No node of it may be alive.
+        None of its nodes may be alive.
 
         Args:
-            reason: as for save; the job's history has it.
+            reason: as for save; it is also recorded in the job's history.
 
         Returns:
             What is done.
 
         Raises:
-            InvalidError: also if it has not ended, or begins again anyway.
+            InvalidError: also if the job has not ended, or would begin again without this.
         """
         return self._ask(abi.ADMIN_FORGET, reason=reason)
 

@@ -1,6 +1,6 @@
 """The agent for programs that build on torch's WorkerSpec.
 
-A RallypointElasticAgent stands where torch's LocalElasticAgent does. Importing this
+RallypointElasticAgent takes the place of torch's LocalElasticAgent. Importing this
 module does not import torch.
 """
 
@@ -24,29 +24,30 @@ __all__ = ["RallypointElasticAgent"]
 
 
 class RallypointElasticAgent:
-    """Runs the workers of a torch WorkerSpec by Rallypoint's agent.
+    """Runs the workers of a torch WorkerSpec with Rallypoint's agent.
 
     Takes the arguments of torch's LocalElasticAgent. The rendezvous handler of the
-    spec must be one of rallypoint.handler, or torch's for the static backend, whose
-    place is then taken by Rallypoint's.
+    spec must be one from rallypoint.handler, or torch's handler for the static backend,
+    which is then replaced by Rallypoint's.
 
-    run() may be called once, from any thread; in the main thread it takes the signals in
+    run() may be called once, from any thread. In the main thread it handles the signals in
     TORCHELASTIC_SIGNALS_TO_HANDLE (default SIGTERM, SIGINT, SIGHUP, SIGQUIT).
 
     Args:
         spec: what to run, a WorkerSpec: a function or a command in `entrypoint`, and the
-            handler of its rendezvous. Its master_addr and master_port, if set, are what the
-            workers get in MASTER_ADDR and MASTER_PORT.
+            handler of its rendezvous. Its master_addr and master_port, if set, become the
+            workers' MASTER_ADDR and MASTER_PORT.
         logs_specs: where the workers' output goes: torch's DefaultLogsSpecs or
             rallypoint.LogsSpecs. None is the console.
-        start_method: taken for torch's sake; workers are fresh interpreters.
-        exit_barrier_timeout: longest wait for other nodes after success, in seconds. None
-            is $TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT or 300; 0 does not wait.
+        start_method: accepted for compatibility with torch, but ignored: workers are fresh
+            interpreters.
+        exit_barrier_timeout: longest wait for other nodes after success, in seconds. None:
+            $TORCH_ELASTIC_EXIT_BARRIER_TIMEOUT or 300; 0: no wait.
         log_line_prefix_template: prefix of lines that are tee'd.
-        shutdown_timeout: time in seconds that workers have from a signal to SIGKILL.
+        shutdown_timeout: time in seconds that workers have between a signal and SIGKILL.
 
     Raises:
-        ValueError: a timeout is negative, or the handler is none that can be taken.
+        ValueError: a timeout is negative, or this agent cannot use the handler.
     """
 
     def __init__(
@@ -92,11 +93,11 @@ class RallypointElasticAgent:
         """torch's record of the workers: state, ranks and ids.
 
         While run() is in progress it is updated within a tenth of a second: HEALTHY once
-        all workers run, with their ids (pids) and ranks, STOPPED while they are stopped. The ranks
-        within the role come at the end.
+        all workers run, with their ids (pids) and ranks, and STOPPED while they are stopped. The
+        ranks within the role are set only at the end.
 
         Args:
-            role: taken for torch's sake; an agent has one role.
+            role: accepted for compatibility with torch, but ignored: an agent has one role.
 
         Returns:
             The group; do not change it.
@@ -107,18 +108,18 @@ class RallypointElasticAgent:
         """Runs the workers until they have succeeded, or failed for good.
 
         Args:
-            role: taken for torch's sake.
+            role: accepted for compatibility with torch, but ignored.
 
         Returns:
             torch's RunResult: state SUCCEEDED with the return values by global rank, or
-            FAILED with the failures (is_failed()): of a function those of the workers that
-            failed, of a command also of those that the agent then stopped.
+            FAILED with the failures (is_failed()). For a function these are the failures of
+            the workers that failed; for a command, also of those that the agent then stopped.
 
         Raises:
-            SignalException: a signal stopped it (torch's, too).
+            SignalException: a signal stopped it (also torch's class).
             ClosedError, DeadlineError, ConnectionFailedError, RallypointError: the nodes
                 did not come together, another node ended the run, or workers could not be
-                started. Those of the rendezvous are torch's, too.
+                started. Errors of the rendezvous are also torch's.
         """
         from torch.distributed.elastic.agent.server.api import RunResult, WorkerState
 

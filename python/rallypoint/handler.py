@@ -1,7 +1,7 @@
 """The rendezvous handler for torch's elastic agent (torch 2.4 and newer).
 
-torchrun --rdzv-backend=rallypoint finds it by itself. Programs that launch agents by
-their own code may make one with create_handler.
+torchrun --rdzv-backend=rallypoint finds it by itself. Programs that launch agents
+themselves can make one with create_handler.
 """
 
 from __future__ import annotations
@@ -66,16 +66,16 @@ class Info(RendezvousInfo):
 class RallypointHandler(library.Handle, RendezvousHandler):
     """One node's handler, made by create_handler.
 
-    Its errors are torch's rendezvous errors and RallypointErrors at once. It may be used
-    from any thread; methods that wait release the interpreter lock and answer Ctrl-C within
+    Its errors are both torch's rendezvous errors and RallypointErrors. It may be used from
+    any thread. Methods that wait release the interpreter lock and respond to Ctrl-C within
     0.1 s.
 
-    Each step is recorded as one of torch's events of the rendezvous, which torch drops
-    unless the program has a logging handler of its own under the name dynamic_rendezvous.
+    Each step is recorded as one of torch's rendezvous events. torch drops these unless the
+    program has a logging handler of its own under the name dynamic_rendezvous.
 
     Args:
         member: the node.
-        backend: the name that get_backend() tells.
+        backend: the name that get_backend() returns.
     """
 
     def __init__(self, member: Member, backend: str = BACKEND) -> None:
@@ -113,15 +113,15 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         """Leaves the present round and waits until this node is part of the next.
 
         Rank and world size are those at the completion of the round, and bootstrap info
-        is the same on all its nodes. RALLYPOINT_ROUND in os.environ is the round when
-        this returns, and RALLYPOINT_MASTER_ADDR the host of the node that has the round's
-        store. What it returns is torch's RendezvousInfo, and unpacks to store, rank and world
-        size, too.
+        is the same on all its nodes. Before it returns, it sets RALLYPOINT_ROUND in os.environ
+        to the round, and RALLYPOINT_MASTER_ADDR to the host of the node that has the round's
+        store. It returns torch's RendezvousInfo, which also unpacks to store, rank and world
+        size.
 
         Raises RendezvousClosedError, RendezvousTimeoutError, RendezvousConnectionError,
         RendezvousStateError, and, for a node that the run never needed,
-        RendezvousGracefulExitError; under torchrun's own main that is SystemExit(0),
-        since torch's launcher makes a crash of the former.
+        RendezvousGracefulExitError. Under torchrun's own main it raises SystemExit(0) instead of
+        that error, which torch's launcher treats as a crash.
         """
         self._record(
             "next_rendezvous",
@@ -202,7 +202,7 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         )
 
     def is_closed(self) -> bool:
-        """Whether the run is known to be closed. Never fails for want of a connection."""
+        """Whether the run is known to be closed. A missing connection is not an error."""
         return self._member.is_closed()
 
     def set_closed(self) -> None:
@@ -218,9 +218,9 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         )
 
     def num_nodes_waiting(self) -> int:
-        """How many nodes are a reason to regroup: lost members, newcomers that fit in, a stop.
+        """Number of nodes that are a reason to regroup: lost members, newcomers that fit, a stop.
 
-        Never fails for want of a connection.
+        A missing connection is not an error.
         """
         count = self._member.nodes_waiting()
         if count > 0 and not self._regrouping:
@@ -237,9 +237,9 @@ class RallypointHandler(library.Handle, RendezvousHandler):
     def shutdown(self) -> bool:
         """Ends this node's part in the run; False if the control plane could not be reached.
 
-        torch's agent calls it on almost every exit, so the exception in flight decides:
-        none after a completed round closes the run as a success, ChildFailedError closes
-        it as failed, and everything else merely leaves. Calling it again does nothing.
+        torch's agent calls it on almost every exit, so the exception in flight decides. After
+        a completed round, the run is closed as a success if there is none, and as failed if it
+        is a ChildFailedError. Otherwise this node only leaves. Calling it again does nothing.
         """
         if self._stopped is None and frames.ending_unknown():
             return True
@@ -306,16 +306,16 @@ def _failure(error: Any) -> str:
 
 
 def create_handler(params: RendezvousParameters) -> RallypointHandler:
-    """Makes the handler for a node. It touches no network: that is for next_rendezvous().
+    """Makes the handler for a node. The network is first used in next_rendezvous().
 
     Args:
         params: torch's, with one of these backends:
             rallypoint: takes every endpoint: host[:port], file:///DIRECTORY,
             etcd://HOST[:PORT] (etcds:// with TLS), static://HOST:PORT.
             rallypoint-file: also takes a plain path. rallypoint-etcd: also takes plain
-            host:port, or several with commas.
-            rallypoint-static: a fixed set of nodes; the endpoint is host:port of node 0,
-            min_nodes is max_nodes, and each node's rank is the option rank or node_rank,
+            host:port, or several separated by commas.
+            rallypoint-static: a fixed set of nodes. The endpoint is host:port of node 0,
+            min_nodes equals max_nodes, and each node's rank is the option rank or node_rank,
             or PET_NODE_RANK. (The name static is torch's own.)
 
     Returns:
@@ -355,12 +355,12 @@ def _hide_token(environment: MutableMapping[str, str]) -> None:
 
 
 class DynamicRendezvousHandler(RallypointHandler):
-    """A handler whose nodes meet in a RendezvousBackend of the user's own.
+    """A handler whose nodes meet in a RendezvousBackend supplied by the user.
 
     Args:
         member: the node; see from_backend.
-        backend: the name that get_backend() tells.
-        store: what the agents talk over, a torch.distributed.Store; None: the backend.
+        backend: the name that get_backend() returns.
+        store: the torch.distributed.Store that the agents use; None: the backend.
     """
 
     def __init__(self, member: Member, backend: str = BACKEND, store: Any = None) -> None:
@@ -390,8 +390,8 @@ class DynamicRendezvousHandler(RallypointHandler):
         cas_backoff_max_seconds: float = 0.0,
         **options: object,
     ) -> DynamicRendezvousHandler:
-        """Makes a handler from what torch's DynamicRendezvousHandler.from_backend takes, in the
-        same places.
+        """Makes a handler from the arguments of torch's DynamicRendezvousHandler.from_backend, in
+        the same positions.
 
         Args:
             run_id: name of the run.
@@ -402,14 +402,15 @@ class DynamicRendezvousHandler(RallypointHandler):
                 others work unchanged); all nodes of a run must use rallypoint.
             min_nodes: fewest nodes of a round.
             max_nodes: most nodes.
-            local_addr: address under which the others reach this node; None: found out.
-            timeout: torch's RendezvousTimeout, of which join, last_call and close count; None:
-                the defaults. A heartbeat of its own is ignored, with a UserWarning: the lease is
-                what counts.
-            keep_alive_interval: with keep_alive_max_attempt, their product is the lease, in
+            local_addr: address at which the others reach this node; None: determined
+                automatically.
+            timeout: torch's RendezvousTimeout, of which join, last_call and close are used; None:
+                the defaults. A heartbeat other than torch's default is ignored, with a
+                UserWarning: the lease applies instead.
+            keep_alive_interval: its product with keep_alive_max_attempt is the lease, in
                 seconds.
             keep_alive_max_attempt: see keep_alive_interval.
-            cas_backoff_max_seconds: only checked; the back-off is found out.
+            cas_backoff_max_seconds: only checked; the back-off is determined automatically.
             **options: those of --rdzv-conf.
 
         Returns:

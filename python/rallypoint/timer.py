@@ -1,4 +1,4 @@
-"""Timers that a worker takes for steps which must not hang.
+"""Timers with which a worker guards steps that must not hang.
 
 The watchdog of the agent (TORCHELASTIC_ENABLE_FILE_TIMER=1) kills a worker whose timer has
 expired, and the workers are restarted. The protocol and the names are those of
@@ -30,11 +30,11 @@ _PATH = "TORCHELASTIC_TIMER_FILE"
 
 
 class TimerClient(abc.ABC):
-    """What `expires` takes timers from."""
+    """The source of timers for `expires`."""
 
     @abc.abstractmethod
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Takes a timer, or sets one that is taken to another time.
+        """Acquires a timer, or changes the expiration time of one already acquired.
 
         Args:
             scope_id: its name in this process.
@@ -43,24 +43,23 @@ class TimerClient(abc.ABC):
 
     @abc.abstractmethod
     def release(self, scope_id: str) -> None:
-        """Gives a timer back.
+        """Releases a timer.
 
         Args:
-            scope_id: its name; an unknown one does no harm.
+            scope_id: its name; an unknown name is ignored.
         """
 
 
 class FileTimerClient(TimerClient):
-    """Takes timers from the watchdog of this machine, through its FIFO.
+    """Acquires timers from the watchdog of this machine, through its FIFO.
 
-    It holds nothing open between calls and may be used by any thread, and in a process
-    that was forked.
+    It keeps nothing open between calls. Any thread may use it, and so may a forked process.
 
     Args:
-        file_path: path of the FIFO. None is $TORCHELASTIC_TIMER_FILE, which the agent sets
-            where its watchdog is on.
-        signal: what the watchdog sends to this process when a timer has expired. With 0 it
-            only records an event.
+        file_path: path of the FIFO. None: $TORCHELASTIC_TIMER_FILE, which the agent sets
+            if its watchdog is enabled.
+        signal: the signal that the watchdog sends to this process when a timer has expired.
+            With 0 the watchdog only records an event.
 
     Raises:
         ValueError: file_path is None and the variable is not set.
@@ -77,20 +76,20 @@ class FileTimerClient(TimerClient):
         self.signal = signal
 
     def acquire(self, scope_id: str, expiration_time: float) -> None:
-        """Takes a timer of this process; blocks at most some two seconds.
+        """Acquires a timer for this process; blocks for about two seconds at most.
 
         Args:
             scope_id: its name; a second one of that name replaces the first.
             expiration_time: when it expires, in seconds since 1970.
 
         Raises:
-            BrokenPipeError: the watchdog is not there, although tried for a second.
-            RuntimeError: the request is longer than a pipe takes in one piece.
+            BrokenPipeError: the watchdog was not available within a second.
+            RuntimeError: the request is longer than a pipe accepts in one atomic write.
         """
         self._send(scope_id, expiration_time, int(self.signal))
 
     def release(self, scope_id: str) -> None:
-        """Gives a timer of this process back; blocks at most some two seconds.
+        """Releases a timer of this process; blocks for about two seconds at most.
 
         Args:
             scope_id: its name.
@@ -142,7 +141,7 @@ _client: TimerClient | None = None
 
 
 def configure(timer_client: TimerClient) -> None:
-    """Says where `expires` takes its timers from.
+    """Sets the client from which `expires` gets its timers.
 
     Args:
         timer_client: the client, for all threads.
@@ -157,13 +156,13 @@ def expires(
 ) -> Iterator[None]:
     """Bounds the time of a block: with expires(after=60): step().
 
-    The timer is given back at the end of the block, also if that raises.
+    The timer is released at the end of the block, even if the block raises.
 
     Args:
         after: seconds that the block may take.
-        scope: name of the timer. None is file#line of the caller, so that a function which
-            calls itself takes one timer, which the innermost call sets again.
-        client: where the timer is taken from. None is the configured one.
+        scope: name of the timer. None: file#line of the caller, so that a function which
+            calls itself uses one timer, which the innermost call resets.
+        client: the client that provides the timer. None: the configured one.
 
     Returns:
         A context manager, for one block.
