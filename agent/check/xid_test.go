@@ -15,7 +15,7 @@ const (
 	ofScript  = "3,700,4000,-;NVRM: Xid (PCI:0000:1a:00): 31, pid=4711, name=python, Ch 00000008\n"
 )
 
-// TestXids: what the driver says of a GPU last decides, and of a driver that says nothing the number.
+// TestXids: the last word of the driver about a GPU decides, and without one the number of the error.
 func TestXids(t *testing.T) {
 	for _, c := range []struct {
 		log, check string
