@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 import re
 import signal
@@ -160,9 +161,9 @@ def test_a_token_is_changed_while_directives_stand(
         beside.chmod(0o600)
         beside.replace(files[name])
 
-    def status(name: str) -> subprocess.CompletedProcess[str]:
+    def status(name: str, *options: str) -> subprocess.CompletedProcess[str]:
         status = [sys.executable, "-m", "rallypoint", "status", job.endpoint, "--rdzv-id=job"]
-        status.append(f"--token-file={files[name]}")
+        status += [f"--token-file={files[name]}", *options]
         return subprocess.run(status, capture_output=True, text=True)
 
     def asked_with(name: str) -> bool:
@@ -191,7 +192,14 @@ def test_a_token_is_changed_while_directives_stand(
     until(lambda: not asked_with("old"))
     monkeypatch.setenv("RALLYPOINT_TOKEN_FILE", str(files["new"]))
     job.start("n2", f"--token-file={files['n2']}")
-    until(lambda: "n2" in status("new").stdout)  # else n0 trains alone until it comes
+
+    def waits() -> bool:
+        said = status("new", "--json")
+        if said.returncode != 0:
+            return False
+        return any(node["node"] == "n2" for node in json.loads(said.stdout)["runs"][0]["waiting"])
+
+    until(waits)  # connected is not enough: n0 would train alone until it has joined
     job.admin("drain", "--node=n1")
     for gate in gates:
         gate.unlink()
