@@ -36,17 +36,23 @@ while not os.path.exists(%q):
 data_wait() if os.environ["RANK"] == "3" else all_reduce()
 `
 
-// TestHangOfTwoNodes: the logs of both nodes and the status say the same sentence, with the rank
-// that hangs and its line; the rank is ended for it, on its node, and the report names it.
-func TestHangOfTwoNodes(t *testing.T) {
-	t.Parallel()
+// hanging returns the command of a worker of hangingJob, and the file that makes it hang.
+func hanging(t *testing.T) (run, gate string) {
+	t.Helper()
 	python, register := askedPython(t)
 	folder := t.TempDir()
 	script, gate := filepath.Join(folder, "train.py"), filepath.Join(folder, "hang")
 	testkit.WriteFile(t, script, []byte(fmt.Sprintf(hangingJob, register, gate)))
+	return "exec " + python + " " + script, gate
+}
+
+// TestHangOfTwoNodes: the logs of both nodes and the status say the same sentence, with the rank
+// that hangs and its line; the rank is ended for it, on its node, and the report names it.
+func TestHangOfTwoNodes(t *testing.T) {
+	t.Parallel()
+	run, gate := hanging(t)
 	h := newHarness(t)
 	options := elastic(t, "2", "--nproc-per-node=4", "--hang-timeout=2", "--on-hang=restart")
-	run := "exec " + python + " " + script
 	var nodes []*nodeProcess
 	var ports []int
 	for range 2 {
@@ -75,10 +81,7 @@ func TestHangOfTwoNodes(t *testing.T) {
 // nodes name it, and it shows that once it runs again.
 func TestHangWithoutAControlPlane(t *testing.T) {
 	t.Parallel()
-	python, register := askedPython(t)
-	folder := t.TempDir()
-	script, gate := filepath.Join(folder, "train.py"), filepath.Join(folder, "hang")
-	testkit.WriteFile(t, script, []byte(fmt.Sprintf(hangingJob, register, gate)))
+	run, gate := hanging(t)
 	serve := &serverProcess{args: []string{"serve", "--listen=127.0.0.1:0"}}
 	testkit.Check(t, serve.start())
 	defer serve.kill()
@@ -86,7 +89,7 @@ func TestHangWithoutAControlPlane(t *testing.T) {
 	var nodes []*nodeProcess
 	var ports []int
 	for range 2 {
-		p := h.command("exec "+python+" "+script, "--nnodes=2", "--nproc-per-node=4", "--hang-timeout=2", "--rdzv-conf=last_call_timeout=0.1", "--rdzv-endpoint="+serve.addr)
+		p := h.command(run, "--nnodes=2", "--nproc-per-node=4", "--hang-timeout=2", "--rdzv-conf=last_call_timeout=0.1", "--rdzv-endpoint="+serve.addr)
 		ports = append(ports, testkit.FreePort(t))
 		p.Env = append(p.Env, fmt.Sprintf("TORCHELASTIC_HEALTH_CHECK_PORT=%d", ports[len(ports)-1]))
 		testkit.Check(t, p.Start())

@@ -371,18 +371,25 @@ func TestHostThatHasEndedItsRunDoesNotTransfer(t *testing.T) {
 	}
 }
 
-// TestRestartedHostJoins starts the host again at the endpoint while its job goes on
-// elsewhere: it yields and joins, and newcomers find the job there.
-func TestRestartedHostJoins(t *testing.T) {
-	p := elastic(t, 3)
+// hostKilled returns what is left of a job that needs three nodes when its host was killed.
+func hostKilled(t *testing.T) (p params.Params, left []*plane) {
+	t.Helper()
+	p = elastic(t, 3)
 	p.Min = 3
 	nodes := form(t, p, 3)
 	nodes[0].kill()
 	for _, n := range nodes[1:] {
 		n.mustRegroup()
 	}
+	return p, nodes[1:]
+}
+
+// TestRestartedHostJoins starts the host again at the endpoint while its job goes on
+// elsewhere: it yields and joins, and newcomers find the job there.
+func TestRestartedHostJoins(t *testing.T) {
+	p, nodes := hostKilled(t)
 	again := newPlane(t, "d", p).connect()
-	nodes = append(nodes[1:], again)
+	nodes = append(nodes, again)
 	regroup(t, nodes)
 	if got := hosts(nodes); len(got) != 1 || got[0] != "b" {
 		t.Errorf("hosts: %v", got)
@@ -400,15 +407,9 @@ func TestRestartedHostYieldsAtOnce(t *testing.T) {
 	yields := func(n *plane) { n.lines.Await(t, "does not host the control plane any more", 1) }
 	for at, hooks := range map[string][2]func(*plane){"it listens": {yields, nil}, "it hosts": {nil, yields}} {
 		t.Run(at, func(t *testing.T) {
-			p := elastic(t, 3)
-			p.Min = 3
-			nodes := form(t, p, 3)
-			nodes[0].kill()
-			for _, n := range nodes[1:] {
-				n.mustRegroup()
-			}
+			p, nodes := hostKilled(t)
 			again := newPlaneThat(t, "again", p, hooks[0], hooks[1]).connect()
-			nodes = append(nodes[1:], again)
+			nodes = append(nodes, again)
 			regroup(t, nodes)
 			if again.Hosting() {
 				t.Fatal("the restarted host hosts")
