@@ -169,6 +169,9 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 	own := f.group.Liveness()
 	own.Ask = true
 	conn, err := f.greet(ctx, raw, own)
+	if err != nil && f.group.WasOpen(link) {
+		return err // a process that was stopped takes connections, and its death ends them
+	}
 	if err != nil {
 		return errNoLiveness
 	}
@@ -189,7 +192,7 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 			frame, err = conn.NextFrame(wire.MaxHelloFrame)
 		}
 		if err != nil {
-			if !opened {
+			if !opened && !f.group.WasOpen(link) {
 				return errNoLiveness
 			}
 			return err

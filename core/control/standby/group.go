@@ -46,7 +46,7 @@ type Group struct {
 	certain   bool             // target hosts, as far as is known
 	list      []wire.StandbyNode
 	before    []wire.StandbyNode // the list of the host before
-	parted    []wire.StandbyNode // of a host: voters that are not in the list
+	parted    []wire.StandbyNode // of a host, or one that has handed on: those that may vote and are not in the list
 	why       string             // why this node does not stand by though it was asked to
 	links     map[*Link]struct{}
 	takeover  Takeover
@@ -104,7 +104,7 @@ func (g *Group) Found(now time.Time) {
 func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	from, term := g.target.Node, s.Term
+	from, at, term := g.target.Node, g.target.Host, s.Term
 	s.From = from
 	switch elected, leads := g.vote.ballot.Hosts(); {
 	case leads && elected == term:
@@ -113,7 +113,7 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	default:
 		g.vote.ballot.Lead(term, g.vote.now())
 	}
-	g.before, g.parted = g.list, g.list
+	g.before, g.parted = g.list, append(slices.Clone(g.list), wire.StandbyNode{Node: from, Addr: at})
 	g.hosting, g.round = true, false
 	g.target = wire.Redirect{Group: g.target.Group, Term: term, Host: g.self, Node: g.node}
 	t := &g.takeover
@@ -174,6 +174,9 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	hosted = g.hosting
+	if hosted {
+		g.parted = g.partedLocked(append(slices.Clone(g.list), g.parted...), nil)
+	}
 	if hosted || g.target.Group != to.Group {
 		g.list = nil
 	}
@@ -183,6 +186,9 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 	g.link, g.certain = succession.Abstains, to.Host != ""
 	g.takeover.Since = time.Time{}
 	g.wakeLocked()
+	if g.vote.gone() {
+		g.tellLocked()
+	}
 	return hosted
 }
 
@@ -278,10 +284,17 @@ func (g *Group) Standing() succession.Standing {
 	return succession.Standing{Group: g.target.Group, Term: g.target.Term, Node: g.node, Round: g.round}
 }
 
-// SetSelf notes where the own server listens; "" and why not.
+// SetSelf notes where the own server listens; "" and why not. A process that listens no more gives
+// its vote up: another one may listen there, and that proves it gone.
 func (g *Group) SetSelf(addr, why string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if addr == "" && g.self != "" && !g.hosting {
+		names := g.vote.names
+		g.vote = newVote(g.lease)
+		g.vote.names = names
+		g.tellLocked()
+	}
 	g.self, g.why = addr, why
 	if g.hosting {
 		g.target.Host = addr
@@ -355,14 +368,21 @@ func (g *Group) stoodAt(node string, remote netip.Addr) string {
 
 // Wanted returns the standbys to which this process keeps a connection: as the host to all, and to
 // voters that have not come to it yet or have left the run, since without a majority none of them
-// is told so; as a standby to those that succeed before it.
+// is told so; once it has handed on to all it had, which hear that it votes no more; as a standby to
+// all others, or, where nobody votes, to those that succeed before it.
 func (g *Group) Wanted() []wire.StandbyNode {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.hosting && !g.noQuorum {
+	own := g.placeLocked()
+	switch {
+	case g.hosting && g.noQuorum:
+	case g.hosting:
 		return append(slices.Clone(g.list), g.partedLocked(g.parted, g.list)...)
-	}
-	if own := g.placeLocked(); own > 0 && !g.hosting {
+	case g.vote.gone():
+		return slices.Clone(g.parted)
+	case own >= 0 && !g.noQuorum:
+		return slices.Delete(slices.Clone(g.list), own, own+1)
+	case own > 0:
 		return slices.Clone(g.list[:own])
 	}
 	return nil

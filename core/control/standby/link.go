@@ -20,7 +20,9 @@ type Link struct {
 	node   string
 	voter  succession.Voter // "": it has not said yet
 	votes  bool             // by its own word
-	linked []string         // nodes to which it has a connection, by its own word
+	linked []string         // nodes to which it has opened a connection, by its own word
+	spoke  bool             // the other side has said something on it, or on the one before
+	dialed bool             // this process opens it: its end and refused dials prove a death
 	out    Outbox           // nil: it is not open
 	word   succession.Word
 	term   uint64
@@ -47,7 +49,7 @@ func (g *Group) Accept(f wire.Liveness, out Outbox) *Link {
 func (g *Group) Dial(node string) *Link {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l := &Link{node: node}
+	l := &Link{node: node, dialed: true}
 	g.links[l] = struct{}{}
 	return l
 }
@@ -59,6 +61,13 @@ func (g *Group) Opened(l *Link, out Outbox) {
 	l.out, l.word = out, succession.Asked
 	g.wakeLocked()
 	g.tellLocked() // of this connection; and what this side knows may have changed since it was opened
+}
+
+// WasOpen reports whether the other side has spoken on a connection of this link.
+func (g *Group) WasOpen(l *Link) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return l.spoke
 }
 
 // Ended notes that the connection is gone.
@@ -87,6 +96,10 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	if f.Group != g.target.Group {
 		return to, false
 	}
+	if voter := succession.Voter(f.Voter); voter != l.voter && voter != "" && l.voter != "" {
+		g.vote.replaced = append(g.vote.replaced, l.voter) // another process listens in its place
+	}
+	l.spoke = true
 	l.voter, l.votes, l.linked = succession.Voter(f.Voter), f.Votes, f.Linked
 	if _, known := g.vote.names[l.node]; l.voter != "" && (known || len(g.vote.names) < maxLinks) {
 		g.vote.names[l.node] = l.voter
@@ -146,7 +159,7 @@ func (g *Group) Liveness() wire.Liveness {
 func (g *Group) livenessLocked() wire.Liveness {
 	f := wire.Liveness{RunID: g.runID, Group: g.target.Group, Node: g.node, Word: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: string(g.vote.voter), Votes: g.vote.ballot.Votes()}
 	switch {
-	case g.closed:
+	case g.closed, g.vote.gone():
 		f.Word = uint64(succession.Left)
 	case g.hosting:
 		f.Word = uint64(succession.Hosts)
@@ -158,7 +171,7 @@ func (g *Group) livenessLocked() wire.Liveness {
 		return f
 	}
 	for l := range g.links {
-		if l.out != nil && !slices.Contains(f.Linked, l.node) {
+		if l.out != nil && l.dialed && !slices.Contains(f.Linked, l.node) {
 			f.Linked = append(f.Linked, l.node)
 		}
 	}

@@ -212,44 +212,126 @@ func TestWordsMakeTheView(t *testing.T) {
 	}
 }
 
-// TestVotersAreLinked: a host has nodes vote that have a connection to each other, and waits for
-// that at most a lease.
+// linkTo makes a connection that a process has opened to a node that votes.
+func linkTo(g *Group, node string, linked ...string) *Link {
+	l := g.Dial(node)
+	g.Opened(l, &inbox{})
+	g.Hear(l, wire.Liveness{RunID: "run", Group: g.Current().Group, Node: node, Voter: node, Linked: linked})
+	return l
+}
+
+// TestVotersAreLinked: a host has nodes vote that have opened connections to each other, and waits
+// for that at most a lease.
 func TestVotersAreLinked(t *testing.T) {
 	const lease = 100 * time.Millisecond
-	host := func(lease time.Duration) (g *Group, b, c *Link) {
-		g = NewGroup("run", "a", lease, false)
+	host := func(lease time.Duration, b ...string) *Group {
+		g := NewGroup("run", "a", lease, false)
 		g.Found(time.Now())
-		var links []*Link
-		for _, node := range []string{"b", "c"} {
-			links = append(links, g.Accept(wire.Liveness{RunID: "run", Group: g.Current().Group, Node: node, Voter: node}, &inbox{}))
-		}
+		linkTo(g, "b", b...)
 		g.SetEligible([]string{"b", "c"})
-		return g, links[0], links[1]
+		return g
 	}
-	g, _, c := host(time.Hour)
-	g.Tick()
+	for what, linked := range map[string][2][]string{
+		"voters without connections to each other": {}, "to another node": {{"a", "x"}, {"a", "b"}}, "in one direction": {{}, {"a", "b"}},
+	} {
+		g := host(time.Hour, linked[0]...)
+		linkTo(g, "c", linked[1]...)
+		if g.Tick(); g.Votes() {
+			t.Error(what)
+		}
+	}
+	g := host(time.Hour, "a", "c")
+	g.Accept(wire.Liveness{RunID: "run", Group: g.Current().Group, Node: "c", Voter: "c", Linked: []string{"a", "b"}}, &inbox{})
 	if g.Votes() {
-		t.Error("voters that have no connection to each other")
+		t.Error("the host has opened no connection to a voter")
 	}
-	g.Hear(c, wire.Liveness{RunID: "run", Group: g.Current().Group, Node: "c", Voter: "c", Linked: []string{"x"}})
-	if g.Votes() {
-		t.Error("a connection to another node counts")
-	}
-	g.Hear(c, wire.Liveness{RunID: "run", Group: g.Current().Group, Node: "c", Voter: "c", Linked: []string{"a", "b"}})
-	if !g.Votes() {
+	if linkTo(g, "c", "a", "b"); !g.Votes() {
 		t.Error("no voters")
 	}
-	g, _, _ = host(lease)
+	g = host(lease)
+	linkTo(g, "c")
 	testkit.Eventually(t, "those vote that have no connection to each other", func() bool { g.Tick(); return g.Votes() })
 }
 
-// TestLinkedIsTold: a standby tells of its connections when there is one more.
+// TestAnotherListens: a voter whose address another process answers at is gone: it gave its vote up
+// before another could listen there.
+func TestAnotherListens(t *testing.T) {
+	g := NewGroup("run", "a", time.Hour, false)
+	g.Found(time.Now())
+	b := linkTo(g, "b", "a", "c")
+	g.SetEligible([]string{"b", "c"})
+	if linkTo(g, "c", "a", "b"); !g.Votes() {
+		t.Fatal("no voters")
+	}
+	g.Ended(b, succession.Unconnected)
+	g.Opened(b, &inbox{})
+	g.Hear(b, wire.Liveness{RunID: "run", Group: g.Current().Group, Node: "new", Voter: "new"})
+	g.Tick()
+	if awaited := g.Awaited(); slices.Contains(awaited, "b") {
+		t.Errorf("it awaits the votes of %q", awaited)
+	}
+
+	s := standing(t)
+	voted := s.Liveness().Voter
+	if s.SetSelf("10.0.0.2:2", ""); s.Liveness().Voter != voted {
+		t.Error("it gives its vote up when it listens elsewhere as well")
+	}
+	if s.SetSelf("", "closed"); s.Liveness().Voter == voted {
+		t.Error("it votes under the name that it had while it listened")
+	}
+}
+
+// TestHandedOn: a host that hands on tells the voters that it votes no more, and keeps its connections
+// to them until they have heard it.
+func TestHandedOn(t *testing.T) {
+	g := NewGroup("run", "a", time.Hour, false)
+	g.Found(time.Now())
+	list := []wire.StandbyNode{{Node: "b", Addr: "10.0.0.2:1"}, {Node: "c", Addr: "10.0.0.3:1"}}
+	g.SetList(list)
+	links, boxes := map[string]*Link{}, map[string]*inbox{}
+	for node, other := range map[string]string{"b": "c", "c": "b"} {
+		links[node], boxes[node] = g.Dial(node), &inbox{}
+		g.Opened(links[node], boxes[node])
+		g.Hear(links[node], wire.Liveness{RunID: "run", Group: g.Current().Group, Node: node, Voter: node, Linked: []string{other}})
+	}
+	g.SetEligible([]string{"b", "c"})
+	for answered := true; answered; {
+		answered = false
+		for node, box := range boxes {
+			frames := box.frames
+			box.frames = nil
+			for _, f := range frames {
+				if b, ok := f.(wire.Ballot); ok && b.Message.Entry != nil {
+					m := b.Message
+					g.HearBallot(links[node], wire.Ballot{Group: b.Group, Message: succession.Message{
+						Kind: succession.MessageAccept, From: m.To, To: m.From, Term: m.Term, Number: m.Entry.Number, Clock: 1, Echo: m.Clock,
+					}})
+					answered = true
+				}
+			}
+		}
+	}
+	if !g.HandOn("b") {
+		t.Fatal("it cannot hand on")
+	}
+	g.StepDown(wire.Redirect{Group: g.Current().Group, Term: 2, Host: "10.0.0.2:1", Node: "b"})
+	for node, box := range boxes {
+		if word := box.word(t).Word; word != uint64(succession.Left) {
+			t.Errorf("%s hears %d", node, word)
+		}
+	}
+	if wanted := g.Wanted(); !slices.Equal(wanted, list) {
+		t.Errorf("it keeps connections to %v", wanted)
+	}
+}
+
+// TestLinkedIsTold: a standby tells of the connections that it has opened when there is one more.
 func TestLinkedIsTold(t *testing.T) {
 	g := standing(t)
 	box := &inbox{}
 	g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "c", Word: uint64(succession.Stands), Term: 3}, box)
 	g.Opened(g.Dial("a"), &inbox{})
-	if got := box.word(t).Linked; !slices.Contains(got, "a") || !slices.Contains(got, "c") || len(got) != 2 {
+	if got := box.word(t).Linked; !slices.Contains(got, "a") || len(got) != 1 {
 		t.Errorf("%q", got)
 	}
 }

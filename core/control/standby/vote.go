@@ -21,6 +21,7 @@ type vote struct {
 	eligible []string                    // nodes that may vote beside this host, in order
 	listed   map[string]time.Duration    // since when each of them is
 	names    map[string]succession.Voter // by node, as they have said
+	replaced []succession.Voter          // in the place of which another process has answered
 
 	proposed time.Duration // when the last proposal was made
 	took     time.Duration // from the last one that was confirmed to its confirmation
@@ -67,6 +68,10 @@ func (g *Group) countDeadLocked() {
 			g.vote.ballot.Dead(l.voter, g.vote.now())
 		}
 	}
+	g.vote.replaced = slices.DeleteFunc(g.vote.replaced, func(id succession.Voter) bool {
+		g.vote.ballot.Dead(id, g.vote.now())
+		return g.vote.ballot.ProvenDead(id) || !g.vote.ballot.Accepted().Voters.Has(id)
+	})
 }
 
 // HearBallot takes a message of the vote from the standby that a connection belongs to. It reports
@@ -133,9 +138,9 @@ func (g *Group) SetEligible(nodes []string) {
 }
 
 // wishLocked has those vote who should: those that do and may go on, and of the others the first
-// ones that have connections to this host and to each other, two or four beside the host: of one
-// that it has had no connection to, a voter could never prove the death. Nobody waits for these
-// longer than a lease. One that votes does so until it is proven dead, has left, or was not heard
+// ones that this host and they themselves have opened connections to, two or four beside the host: of
+// one that it has opened no connection to, a voter could never prove the death. Nobody waits for
+// these longer than a lease. One that votes does so until it is proven dead, has left, or was not heard
 // for a lease: while it may still count proofs of death it must not be replaced without knowing.
 func (g *Group) wishLocked() {
 	v := &g.vote
@@ -149,7 +154,7 @@ func (g *Group) wishLocked() {
 		case l.voter == "":
 		case l.word == succession.Dead, l.word == succession.Left:
 			gone[l.voter] = true
-		case l.out != nil:
+		case l.out != nil && l.dialed:
 			linked[l.node] = l.voter
 		}
 	}
@@ -179,16 +184,18 @@ func (g *Group) wishLocked() {
 	v.ballot.Wish(voters, v.now())
 }
 
-// linkedLocked reports whether a node has a connection to each of others, by the word of one of the
-// two.
+// linkedLocked reports whether a node and each of others have opened connections to each other, by
+// their word.
 func (g *Group) linkedLocked(node string, others []string) bool {
 	told := map[[2]string]bool{}
 	for l := range g.links {
 		for _, other := range l.linked {
-			told[[2]string{l.node, other}], told[[2]string{other, l.node}] = true, true
+			told[[2]string{l.node, other}] = true
 		}
 	}
-	return !slices.ContainsFunc(others, func(other string) bool { return !told[[2]string{node, other}] })
+	return !slices.ContainsFunc(others, func(other string) bool {
+		return !told[[2]string{node, other}] || !told[[2]string{other, node}]
+	})
 }
 
 // Propose tells the voters what the nodes are about to be told. The result is for MaySay.
