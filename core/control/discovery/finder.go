@@ -77,7 +77,7 @@ func New(cfg Config) *Finder {
 		p.IsHost = &never
 	}
 	if p.Max > 1 {
-		f.group = standby.NewGroup(p.RunID, f.Node, p.LeaseTimeout, !p.Quorum)
+		f.group = standby.NewGroup(p.RunID, f.Node, p.LeaseTimeout, p.NoQuorum)
 	}
 	if p.TokenFile == "" && p.OneMachine() && (p.IsHost == nil || *p.IsHost) {
 		f.servers = peer.NewCheck(p, &net.TCPAddr{})
@@ -106,7 +106,7 @@ func (f *Finder) Find(ctx context.Context) (*Conn, error) {
 	f.follows(l)
 	if f.group != nil && f.Start != nil {
 		f.helpers.Go(f.keepLiveness)
-		if f.Params.Quorum {
+		if !f.Params.NoQuorum {
 			f.helpers.Go(f.takePart)
 		}
 	}

@@ -156,6 +156,11 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 			f.stepDown(answer.Target, "node "+answer.Node+" hosts this run at "+addr.String())
 		}
 		return false
+	case answer.Target.Group != mine.Group: // it waits in another group, whose host is not where this one looks
+		if host, err := netip.ParseAddrPort(answer.Target.Host); err == nil && !host.Addr().IsUnspecified() && host != addr {
+			p.look(ctx, host)
+		}
+		return false
 	}
 	conn.SetDeadline(time.Time{})
 	_, _ = conn.NextFrame(wire.MaxHelloFrame) // until it ends

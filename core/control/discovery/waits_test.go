@@ -2,6 +2,8 @@ package discovery
 
 import (
 	"context"
+	"fmt"
+	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -10,7 +12,9 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control"
 	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
@@ -117,6 +121,28 @@ func TestProbeOfAServerThatEnds(t *testing.T) {
 	if warned() != 1 {
 		t.Errorf("it warns of its own end: %s", lines)
 	}
+}
+
+// TestProbeOfAnotherGroup: a server at the endpoint may wait in another group, whose host is elsewhere.
+// That host is asked, and yields, or there would be two groups for good.
+func TestProbeOfAnotherGroup(t *testing.T) {
+	p := controltest.Params(fmt.Sprint("127.0.0.1:", testkit.FreePort(t)), 2)
+	host := connected(t, p, controltest.NewObserver())
+	group := standby.NewGroup(p.RunID, "waits", p.LeaseTimeout, false)
+	group.Follow(wire.Welcome{Group: host.group.Current().Group, Term: 1}, p.Endpoint, time.Now())
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	waiting := control.Start(control.Config{RunID: p.RunID, Log: slog.New(slog.DiscardHandler), Group: group}, l)
+	defer waiting.Close()
+
+	c := newNode(t, p, controltest.NewObserver())
+	c.group.Found(time.Now())
+	c.group.SetRound()
+	prober := newProber(c.Finder, "127.0.0.1", 1)
+	prober.look(c.life, netip.MustParseAddrPort(l.Addr().String()))
+	testkit.Eventually(t, "the host of the other group yields", func() bool { return !host.group.Hosting() })
+	c.cancel()
+	c.Finder.cancel()
+	prober.wg.Wait()
 }
 
 // TestDialsOfTheEvidenceArePaced: three refused dials, 50 ms apart, prove that the process
