@@ -16,7 +16,7 @@ const networkLease = 3 * time.Second
 // all voters.
 func newVotingJob(t *testing.T, nodes int) *spreadJob {
 	t.Helper()
-	j := newSpreadJobAt(t, address, ",lease_timeout=3,quorum=1", nodes, nodes)
+	j := newSpreadJobAt(t, address, ",lease_timeout=3", nodes, nodes)
 	voters := 2
 	if nodes > 4 {
 		voters = 4

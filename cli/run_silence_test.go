@@ -162,13 +162,9 @@ func (lj *localJob) grow(nodes int) {
 // add starts one node more.
 func (lj *localJob) add(nnodes string, options ...string) *nodeProcess {
 	lj.t.Helper()
-	conf := lj.conf
-	if !strings.Contains(conf, "quorum=") {
-		conf += ",quorum=1"
-	}
 	args := append([]string{"--nnodes=" + nnodes, "--rdzv-endpoint=" + lj.endpoint,
 		"--rdzv-conf=last_call_timeout=0.1,admit_delay=0.1,reconnect_grace=0.3,lease_timeout=" + strconv.FormatFloat(silenceLease.Seconds(), 'g', -1, 64) +
-			",record=" + lj.dir + "/history" + conf}, lj.options...)
+			",record=" + lj.dir + "/history" + lj.conf}, lj.options...)
 	p := lj.command(printPlacement, append(args, options...)...)
 	lj.nodes = append(lj.nodes, p)
 	lj.launch(len(lj.nodes), p)
@@ -507,7 +503,7 @@ func TestQuorumOption(t *testing.T) {
 		t.Parallel()
 		j := newLocalJob(t, 2)
 		j.conf = ",quorum=0"
-		if code := j.add("1:2").end(); code != 1 || !j.told(3, "quorum=1") {
+		if code := j.add("1:2").end(); code != 1 || !j.told(3, "quorum=0") {
 			t.Errorf("exit code %d", code)
 		}
 		j.end(1, 3)

@@ -121,7 +121,7 @@ func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 			c.target = 0
 		}
 		c.begin()
-	case c.policy.Min != p.Min || c.policy.Max != p.Max || c.policy.NodeUnit != p.NodeUnit || c.segment() != max(1, p.Segment) || c.policy.Target != p.Target || c.policy.Quorum != p.Quorum:
+	case c.policy.Min != p.Min || c.policy.Max != p.Max || c.policy.NodeUnit != p.NodeUnit || c.segment() != max(1, p.Segment) || c.policy.Target != p.Target || c.policy.NoQuorum != p.NoQuorum:
 		if r.CodeOf(asError(refused)) != r.CodeMismatch {
 			c.violated(2, "node %s wants another size than the run's and was not refused for it: %+v", h.Node, effects)
 		}

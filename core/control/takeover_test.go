@@ -340,7 +340,7 @@ func TestHostLeavesInOrder(t *testing.T) {
 // node of three to host alone.
 func TestHostLeavesAndAnotherDies(t *testing.T) {
 	p := elastic(t, 3)
-	p.LeaseTimeout, p.Quorum = time.Hour, true
+	p.LeaseTimeout = time.Hour
 	nodes := form(t, p, 3)
 	testkit.Eventually(t, "two nodes vote beside the host", func() bool { return len(nodes[0].server().cfg.Group.Voters()) == 2 })
 	if _, err := nodes[0].Start(rendezvous.Leave{}).Wait(controltest.Context(t)); err != nil {
@@ -622,7 +622,7 @@ func takeoversLeakNothing(t *testing.T, quorum bool) {
 		takeovers = 200
 	}
 	p := elastic(t, 3)
-	p.Min, p.Quorum = 3, quorum
+	p.Min, p.NoQuorum = 3, !quorum
 	nodes := form(t, p, 3)
 	begun, open, held := runtime.NumGoroutine(), testkit.Descriptors(t), uint64(0)
 	for i := range takeovers {
@@ -669,7 +669,7 @@ func TestFirstStandbyDiesWhileItTakesOver(t *testing.T) {
 		t.Run(fmt.Sprintf("%s, quorum=%t", after, quorum), func(t *testing.T) {
 			t.Parallel()
 			p := elastic(t, 3)
-			p.LeaseTimeout, p.Quorum = 3*time.Second, quorum
+			p.LeaseTimeout, p.NoQuorum = 3*time.Second, !quorum
 			nodes := form(t, p, 3)
 			first := nodes[0].server().cfg.Group.Report().Standbys[0].Node
 			i := slices.IndexFunc(nodes, func(n *plane) bool { return n.name == first })

@@ -15,7 +15,6 @@ import (
 // others come to it.
 func TestHostIsElected(t *testing.T) {
 	p := elastic(t, 3)
-	p.Quorum = true
 	nodes := form(t, p, 3)
 	voted := func(s *Server, voters int) bool {
 		r := s.cfg.Group.VoteReport()
@@ -50,9 +49,7 @@ func TestHostIsElected(t *testing.T) {
 // TestBadBallots: messages of another group, of a voter that is not at the other end, and of a
 // term that cannot be end no term. They are counted, and told.
 func TestBadBallots(t *testing.T) {
-	p := elastic(t, 3)
-	p.Quorum = true
-	nodes := form(t, p, 3)
+	nodes := form(t, elastic(t, 3), 3)
 	host := nodes[0].server()
 	group := host.cfg.Group.Current().Group
 	testkit.Eventually(t, "two nodes vote beside the host", func() bool { return len(host.cfg.Group.Voters()) == 2 })

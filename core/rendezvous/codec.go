@@ -44,7 +44,7 @@ func PackPolicy(p *pack.Packer, v Policy) {
 	p.Duration(v.ReconnectGrace)
 	p.Duration(v.ClosedFor)
 	p.Int(v.Segment)
-	p.Bool(v.Quorum)
+	p.Bool(v.NoQuorum)
 }
 
 // UnpackPolicy reads what PackPolicy wrote.
@@ -54,7 +54,7 @@ func UnpackPolicy(u *pack.Unpacker) Policy {
 		Min: u.Int(), Max: u.Int(), NodeUnit: u.Int(), Target: u.Int(),
 		LastCallTimeout: u.Duration(), QuietPeriod: u.Duration(), RegroupTimeout: u.Duration(),
 		AdmitDelay: u.Duration(), LeaseTimeout: u.Duration(), ReconnectGrace: u.Duration(),
-		ClosedFor: u.Duration(), Segment: u.Int(), Quorum: u.Bool(),
+		ClosedFor: u.Duration(), Segment: u.Int(), NoQuorum: u.Bool(),
 	}
 	u.Close()
 	return v

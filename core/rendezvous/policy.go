@@ -31,7 +31,7 @@ type Policy struct {
 	LeaseTimeout    time.Duration // a node unheard of for so long is lost
 	ReconnectGrace  time.Duration // a node whose connection broke is lost after so long
 	ClosedFor       time.Duration // a run that succeeded or was closed by hand does not begin again for so long; 0: off
-	Quorum          bool          `json:",omitzero"` // a majority of voters elects a host in the place of one that is silent
+	NoQuorum        bool          `json:",omitzero"` // no majority of voters elects a host in the place of one that is silent
 }
 
 // DefaultPolicy returns a policy with every default set; how many nodes make a round is
@@ -104,7 +104,7 @@ func (p *Policy) fits(target int) bool {
 // Agrees reports whether nodes of the two policies may be in one run: their rounds may have the
 // same sizes, and they take the same for a majority.
 func (p *Policy) Agrees(q *Policy) bool {
-	return p.Min == q.Min && p.Max == q.Max && p.NodeUnit == q.NodeUnit && p.segment() == q.segment() && p.Target == q.Target && p.Quorum == q.Quorum
+	return p.Min == q.Min && p.Max == q.Max && p.NodeUnit == q.NodeUnit && p.segment() == q.segment() && p.Target == q.Target && p.NoQuorum == q.NoQuorum
 }
 
 // seats returns how many of n nodes a round may have: at most Max, a multiple of

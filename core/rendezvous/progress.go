@@ -226,10 +226,10 @@ func differences(want, have Policy) (wants, has string) {
 
 // quorum is the option as one types it.
 func (p *Policy) quorum() string {
-	if p.Quorum {
-		return "1"
+	if p.NoQuorum {
+		return "0"
 	}
-	return "0"
+	return "1"
 }
 
 // describePolicy says how many nodes a policy wants, as one types it.
@@ -244,8 +244,8 @@ func describePolicy(p Policy) string {
 	if p.Target != 0 {
 		parts = append(parts, fmt.Sprintf("target=%d", p.Target))
 	}
-	if p.Quorum {
-		parts = append(parts, "quorum=1")
+	if p.NoQuorum {
+		parts = append(parts, "quorum=0")
 	}
 	return strings.Join(parts, " ")
 }

@@ -139,7 +139,7 @@ def test_others_elect_a_host(new_job: NewJob, network: Network, tmp_path: Path) 
     job = new_job(
         "2:3",
         host=address,
-        conf={"lease_timeout": 2, "quorum": 1},
+        conf={"lease_timeout": 2},
         max_restarts=3,
         worker=worker,
         env={"GLOO_SOCKET_IFNAME": "eth0"},
