@@ -367,7 +367,7 @@ func (c *Checker) disconnect(ev r.Disconnect) {
 	case s == nil || s.grace:
 	case s.ended:
 		c.departed(s.id)
-	default:
+	case !ev.Dead:
 		s.grace = c.policy.ReconnectGrace > 0 // without a grace it is dropped at once
 	}
 }
@@ -432,7 +432,7 @@ func (c *Checker) grounds(ev r.Event, s *session) bool {
 	case r.LeaseExpired:
 		return ev.Session == s.id && !c.refuted(ev)
 	case r.Disconnect:
-		return ev.Session == s.id && c.policy.ReconnectGrace <= 0
+		return ev.Session == s.id && (ev.Dead || c.policy.ReconnectGrace <= 0)
 	case r.TimerFired:
 		return ev.Timer.Kind == r.TimerGrace && ev.Timer.Session == s.id && s.grace
 	case r.Evict:

@@ -247,8 +247,9 @@ func (sc *serverConn) liveness(f wire.Liveness) error {
 	}
 	sc.node = f.Node
 	link := g.Accept(f, sc.out)
-	if link == nil {
-		return fmt.Errorf("%w: a liveness connection of another group, or one too many", wire.ErrMalformed)
+	if link == nil { // of another group, or one too many
+		sc.drain()
+		return sc.awaitEnd()
 	}
 	defer g.Drop(link)
 	for {

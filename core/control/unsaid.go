@@ -80,8 +80,8 @@ func (r *run) dropUnsaidLocked() {
 	r.unsaid.queue = nil
 }
 
-// Confirmed says what the voters have accepted meanwhile, and tells nodes who votes. The process
-// calls it when its Group has changed.
+// Confirmed says what the voters have accepted meanwhile, tells nodes who votes, and gives up nodes
+// whose processes were proven dead. The process calls it when its Group has changed.
 func (s *Server) Confirmed() {
 	r := s.lookUp(s.cfg.RunID)
 	if s.cfg.Group == nil || r == nil {
@@ -105,6 +105,13 @@ func (s *Server) Confirmed() {
 		w.say()
 	}
 	r.standbys.Refresh()
+	for _, node := range s.cfg.Group.Died() {
+		for _, session := range r.standbys.Sessions(node) {
+			if r.latest[session] == nil { // a process may close its listener and live
+				r.submitLocked(rendezvous.Disconnect{Session: session, Dead: true}, nil)
+			}
+		}
+	}
 }
 
 // sayPatience is how long an administrator's answer may wait for the voters: less than its client

@@ -3,6 +3,7 @@ package control
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
@@ -44,6 +45,17 @@ func TestHostIsElected(t *testing.T) {
 		t.Errorf("term %d after term %d", term, before)
 	}
 	testkit.Eventually(t, "of two nodes only the host votes", func() bool { return voted(next, 0) })
+}
+
+// TestDeadNodeIsLostAtOnce: of a node that stands by, the host can prove that its process is dead. It
+// does not wait for it to come back.
+func TestDeadNodeIsLostAtOnce(t *testing.T) {
+	p := elastic(t, 3)
+	p.ReconnectGrace, p.LeaseTimeout = time.Hour, time.Hour
+	nodes := form(t, p, 3)
+	testkit.Eventually(t, "the host has opened connections to both others", func() bool { return len(nodes[0].server().cfg.Group.Voters()) == 2 })
+	nodes[2].kill()
+	regroup(t, nodes[:2])
 }
 
 // TestBadBallots: messages of another group, of a voter that is not at the other end, and of a

@@ -189,7 +189,7 @@ func TestAnswerWithoutAChange(t *testing.T) {
 	if effects, ok := r.m.TryRead(over); !ok || effects[0].(Reply).Err.Code != CodeRoundOver {
 		t.Errorf("keys of another round: %v %+v", ok, effects)
 	}
-	for _, ev := range []Event{Hello{Session: n.session}, Disconnect{n.session}, Finish{Request{n.session, n.number, 0}}, CloseRun{By: "admin"}, Recovered{}} {
+	for _, ev := range []Event{Hello{Session: n.session}, Disconnect{Session: n.session}, Finish{Request{n.session, n.number, 0}}, CloseRun{By: "admin"}, Recovered{}} {
 		if effects, ok := r.m.TryRead(ev); ok {
 			t.Errorf("%T is answered: %+v", ev, effects)
 		}

@@ -29,7 +29,7 @@ func TestConnectionBreaksInEachPhase(t *testing.T) {
 	}
 	t.Run("before it is asked", func(t *testing.T) {
 		r, a, b := begin(t)
-		r.apply(Disconnect{b.session})
+		r.apply(Disconnect{Session: b.session})
 		r.apply(drain)
 		r.held(a, "d1", 7)
 		r.wantAsked("d1", 1, a)
@@ -41,7 +41,7 @@ func TestConnectionBreaksInEachPhase(t *testing.T) {
 	t.Run("asked", func(t *testing.T) {
 		r, a, b := begin(t)
 		r.apply(drain)
-		r.apply(Disconnect{b.session})
+		r.apply(Disconnect{Session: b.session})
 		r.held(a, "d1", 7)
 		r.wantAsked("d1", 1, a)
 		said(b, held) // its workers are held meanwhile
@@ -52,7 +52,7 @@ func TestConnectionBreaksInEachPhase(t *testing.T) {
 		r, a, b := begin(t)
 		r.apply(drain)
 		r.held(b, "d1", 8)
-		r.apply(Disconnect{b.session})
+		r.apply(Disconnect{Session: b.session})
 		r.held(a, "d1", 7)
 		r.wantAgreed("d1", 1, 8, a)
 		said(b, held)
@@ -64,7 +64,7 @@ func TestConnectionBreaksInEachPhase(t *testing.T) {
 		r.apply(drain)
 		r.held(b, "d1", 8)
 		r.held(a, "d1", 7)
-		r.apply(Disconnect{b.session})
+		r.apply(Disconnect{Session: b.session})
 		r.saved(a, "d1")
 		if b.dropped != nil {
 			t.Error("it was carried out, and it is not known whether its workers have saved")
@@ -81,7 +81,7 @@ func TestConnectionBreaksInEachPhase(t *testing.T) {
 		r.held(b, "d1", 8)
 		r.held(a, "d1", 7)
 		r.saved(b, "d1")
-		r.apply(Disconnect{b.session})
+		r.apply(Disconnect{Session: b.session})
 		r.saved(a, "d1")
 		r.join(a)
 		r.wantRound(a)
@@ -94,7 +94,7 @@ func TestConnectionBreaksInEachPhase(t *testing.T) {
 		r, a, b := begin(t)
 		r.apply(drain)
 		r.held(b, "d1", 8)
-		r.apply(Disconnect{b.session})
+		r.apply(Disconnect{Session: b.session})
 		r.held(a, "d1", 7)
 		r.saved(a, "d1")
 		r.fire(TimerGrace)

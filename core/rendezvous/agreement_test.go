@@ -140,7 +140,7 @@ func TestMembersEndInAgreement(t *testing.T) {
 			r.apply(saveOf("s1", time.Hour))
 			r.held(n[0], "s1", 7)
 			r.held(n[1], "s1", 8)
-			r.apply(Disconnect{n[2].session})
+			r.apply(Disconnect{Session: n[2].session})
 			r.wantAsked("s1", 1, n[:2]...)
 			r.again(n[2], policy(3, 3))
 			r.wantAsked("s1", 1, n...)
@@ -274,7 +274,7 @@ func TestDrainOfAll(t *testing.T) {
 		t.Errorf("closed: %+v", c)
 	}
 	for _, x := range n {
-		r.apply(Disconnect{x.session})
+		r.apply(Disconnect{Session: x.session})
 	}
 	r.group(p, "a", "b")
 }

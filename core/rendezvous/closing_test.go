@@ -151,7 +151,7 @@ func TestClosedRunIsForgottenWhenItsTimeIsOver(t *testing.T) {
 	p := policy(1, 1)
 	n := r.group(p, "a")
 	r.apply(Leave{Request: n[0].request(), Ending: EndSuccess})
-	r.apply(Disconnect{n[0].session})
+	r.apply(Disconnect{Session: n[0].session})
 	back := r.hello("a", p)
 	r.join(back)
 	r.wantError(back, CodeGraceful)

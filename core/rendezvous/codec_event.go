@@ -149,8 +149,9 @@ func packOther(p *pack.Packer, ev Event) {
 		p.Cut(ev.HostName, MaxNameLen)
 		packName(p, ev.Topology)
 	case Disconnect:
-		p.List(1)
+		p.List(2)
 		packName(p, ev.Session)
+		p.Bool(ev.Dead)
 	case LeaseExpired:
 		p.List(2)
 		packName(p, ev.Session)
@@ -262,7 +263,7 @@ func unpackOther(u *pack.Unpacker, op Op) Event {
 			BeginAgain: u.Bool(), HostName: u.Text(MaxNameLen), Topology: u.Text(MaxNameLen),
 		}
 	case opDisconnect:
-		return Disconnect{Session: unpackSession(u)}
+		return Disconnect{Session: unpackSession(u), Dead: u.Bool()}
 	case opLeaseExpired:
 		return LeaseExpired{Session: unpackSession(u), Heard: u.Uint()}
 	case opEvict:

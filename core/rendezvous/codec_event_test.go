@@ -34,7 +34,7 @@ func sampleEvents() []Event {
 					Seq: 9, Target: 2, Standing: []StandingFact{{Direct{ID: "d1", Kind: DirectiveDrain, Nodes: []string{"a"}, Within: 5, By: "admin", Reason: "because", At: at}, 3, 41}},
 					Ended: []string{"d0"}, Drained: []DrainedFact{{"b", "admin", "because", 7, CauseFailures, true}}}}},
 		},
-		Disconnect{"s"}, LeaseExpired{"s", 0}, LeaseExpired{"s", 7}, Evict{Node: "n", By: "admin", Reason: "why"},
+		Disconnect{Session: "s"}, Disconnect{Session: "s", Dead: true}, LeaseExpired{"s", 0}, LeaseExpired{"s", 7}, Evict{Node: "n", By: "admin", Reason: "why"},
 		TimerFired{Timer{Kind: TimerGrace, Session: "s", Seq: 7}}, Recovered{},
 		AnnounceStop{Request: r, Generation: "gen", Round: 3, Leaving: true, Reason: "because", Away: time.Hour},
 		Direct{ID: "d1", Kind: DirectiveDrain, Nodes: []string{"a", "b"}, Within: 5, For: 6, By: "admin", Reason: "because", At: at},
@@ -81,7 +81,7 @@ func TestEventsRoundTrip(t *testing.T) {
 func TestLoggedBytes(t *testing.T) {
 	for ev, want := range map[Event]string{
 		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960801" + "94ff03a16150" + "a1730302",
-		Disconnect{"s"}:                       "930809" + "91a173",
+		Disconnect{Session: "s"}:              "930809" + "92a173c2",
 		TimerFired{Timer{TimerGrace, "s", 7}}: "93080c" + "919305a17307",
 		Recovered{}:                           "93080d" + "90",
 		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why", 0}: "960817" + "95a16704c3a377687900" + "a1730302",
@@ -105,7 +105,8 @@ func TestEventsOfOtherVersions(t *testing.T) {
 		"960517" + "94a16704c3a3776879" + "a1730302": AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why", 0},
 		"960101" + "90" + "a1730302":                 Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: -1},
 		"960101" + "95ff03a1615092c0c0" + "a1730302": Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80},
-		"940109" + "91a173" + "c0":                   Disconnect{"s"},
+		"930809" + "91a173":                          Disconnect{Session: "s"},
+		"940109" + "91a173" + "c0":                   Disconnect{Session: "s"},
 	} {
 		b, _ := hex.DecodeString(text)
 		if got, err := DecodeEvent(b); err != nil || !reflect.DeepEqual(got, want) {
@@ -132,7 +133,7 @@ func reporting(l LastRound) Event { return Hello{Session: "s", LastRound: l} }
 func TestOversizeEventsAreNotLogged(t *testing.T) {
 	long := strings.Repeat("x", MaxNameLen+1)
 	for _, ev := range []Event{
-		Hello{Session: "s", Node: long}, Hello{Session: "s", Topology: long}, Disconnect{SessionID(long)}, Join{StoreAddr: long},
+		Hello{Session: "s", Node: long}, Hello{Session: "s", Topology: long}, Disconnect{Session: SessionID(long)}, Join{StoreAddr: long},
 		KeyRequest{Op: store.OpSet, Keys: []string{strings.Repeat("k", MaxKeyLen+1)}, Values: [][]byte{nil}},
 		KeyRequest{Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, MaxValueLen+1)}},
 		KeyRequest{Op: store.OpWait, Keys: make([]string, MaxKeys+1)},

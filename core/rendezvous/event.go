@@ -28,8 +28,12 @@ type Hello struct {
 	BeginAgain bool `json:",omitempty"`
 }
 
-// Disconnect tells that a session's connection broke without a goodbye.
-type Disconnect struct{ Session SessionID }
+// Disconnect tells that a session's connection broke without a goodbye, or, with Dead, that the
+// process whose connection broke is proven dead: there is nothing to wait for.
+type Disconnect struct {
+	Session SessionID
+	Dead    bool `json:",omitzero"`
+}
 
 // LeaseExpired tells that a session was silent for longer than its lease.
 //

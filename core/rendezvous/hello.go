@@ -120,10 +120,10 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 func (m *Machine) disconnect(ev Disconnect) {
 	n := m.nodes.sessions[ev.Session]
 	switch {
-	case n == nil || n.grace:
+	case n == nil || n.grace && !ev.Dead:
 	case n.ended:
 		m.nodes.remove(n)
-	case m.forming.policy.ReconnectGrace == 0:
+	case ev.Dead || m.forming.policy.ReconnectGrace == 0:
 		m.lose(n, "lost: connection closed")
 	default:
 		m.setGrace(n, true)

@@ -287,7 +287,7 @@ func TestANodeThatWasElsewhereIsLost(t *testing.T) {
 	r.key(n[0], store.OpWait, 0, "k")
 	wait := n[0].number
 	n[0].claim = strange(5)
-	r.apply(Disconnect{n[0].session})
+	r.apply(Disconnect{Session: n[0].session})
 	r.again(n[0], p)
 	if !strings.Contains(n[1].notice.Reason, "a (it was in round 5") || n[0].notice.Waiting == 0 {
 		t.Fatalf("told %+v, %+v", n[0].notice, n[1].notice)
@@ -315,7 +315,7 @@ func TestWhoKnowsOfTheLostStateComesLate(t *testing.T) {
 	r.join(n[1])
 	r.wantRound(n...)
 	n[0].claim.Round = 5 // of the state that was lost
-	r.apply(Disconnect{n[0].session})
+	r.apply(Disconnect{Session: n[0].session})
 	r.again(n[0], p)
 	if n[0].notice.Waiting == 0 || !strings.Contains(n[1].notice.Reason, "was in round 5") {
 		t.Fatalf("told %+v, %+v", n[0].notice, n[1].notice)

@@ -90,11 +90,29 @@ func TestNoRoundCompletesInsideAGrace(t *testing.T) {
 	a, b, c := r.hello("a", p), r.hello("b", p), r.hello("c", p)
 	r.join(a)
 	r.join(b)
-	r.apply(Disconnect{a.session})
+	r.apply(Disconnect{Session: a.session})
 	r.join(c)
 	r.wantPending(a, b, c)
 	r.again(a, p)
 	r.wantRound(a, b, c)
+}
+
+// TestDeadNodeHasNoGrace: a node whose process is proven dead does not come back.
+func TestDeadNodeHasNoGrace(t *testing.T) {
+	for _, broken := range []bool{false, true} {
+		r := newRig(t, -1)
+		p := policy(2, 3)
+		a, b, c := r.hello("a", p), r.hello("b", p), r.hello("c", p)
+		r.join(a)
+		r.join(b)
+		if broken {
+			r.apply(Disconnect{Session: c.session})
+		}
+		r.apply(Disconnect{Session: c.session, Dead: true})
+		r.fire(TimerLastCall)
+		r.wantRound(a, b)
+		r.apply(Disconnect{Session: c.session, Dead: true})
+	}
 }
 
 func TestLossInsideAFormingRoundIsNotWaitedFor(t *testing.T) {
@@ -103,7 +121,7 @@ func TestLossInsideAFormingRoundIsNotWaitedFor(t *testing.T) {
 	a, b, c := r.hello("a", p), r.hello("b", p), r.hello("c", p)
 	r.join(a)
 	r.join(b)
-	r.apply(Disconnect{c.session})
+	r.apply(Disconnect{Session: c.session})
 	r.fire(TimerLastCall)
 	r.wantRound(a, b)
 }

@@ -392,7 +392,7 @@ func (s *sim) join(t *rapid.T) {
 
 func (s *sim) disconnect(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.known(n) != nil })
-	s.do(Disconnect{n.session})
+	s.do(Disconnect{Session: n.session, Dead: rapid.IntRange(0, 3).Draw(t, "dead") == 0})
 }
 
 func (s *sim) reconnect(t *rapid.T) {

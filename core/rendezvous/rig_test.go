@@ -270,7 +270,7 @@ func (r *rig) group(p Policy, ids ...string) []*rigNode {
 
 func (r *rig) lost(n *rigNode) {
 	r.t.Helper()
-	r.apply(Disconnect{n.session})
+	r.apply(Disconnect{Session: n.session})
 	if r.m.forming.policy.ReconnectGrace > 0 {
 		r.fire(TimerGrace)
 	}

@@ -102,7 +102,7 @@ func TestOutcomeIsDeliveredAgainUntilAcknowledged(t *testing.T) {
 	n.joinNo = join.Number
 	r.apply(join)
 	r.wantRound(n)
-	r.apply(Disconnect{n.session})
+	r.apply(Disconnect{Session: n.session})
 	r.again(n, p)
 	again := r.apply(join)
 	if len(again) != 1 || again[0].(Reply).Result.(Outcome).Round != 1 {
@@ -120,7 +120,7 @@ func TestLossComesBehindAnOutcomeDeliveredAgain(t *testing.T) {
 	a.joinNo = join.Number
 	r.apply(join)
 	r.join(b)
-	r.apply(Disconnect{a.session})
+	r.apply(Disconnect{Session: a.session})
 	r.apply(LeaseExpired{Session: b.session})
 	r.again(a, p)
 	again := r.apply(join)
@@ -140,7 +140,7 @@ func TestWithdrawnJoinIsNotRepeated(t *testing.T) {
 	withdraw := Withdraw{Request: n.request(), Join: join.Number}
 	r.apply(join)
 	r.apply(withdraw)
-	r.apply(Disconnect{n.session})
+	r.apply(Disconnect{Session: n.session})
 	r.again(n, p)
 	r.apply(join)
 	r.apply(withdraw)

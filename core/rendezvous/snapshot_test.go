@@ -25,7 +25,7 @@ func busyRig(t tester) *rig {
 	r.apply(KeyRequest{Request: n[3].request(), Round: 1, Op: store.OpMultiGet, Keys: []string{"other", "missing", "other"}})
 	r.key(n[1], store.OpBarrier, 3, "bar")
 	r.apply(AwaitPeers{n[0].request()})
-	r.apply(Disconnect{n[1].session})
+	r.apply(Disconnect{Session: n[1].session})
 	r.join(n[2])
 	r.apply(Leave{Request: n[3].request(), Reason: "why"})
 	r.apply(AwaitPeers{n[3].request()})

@@ -96,7 +96,7 @@ func TestNotStarted(t *testing.T) {
 		"the connection of a waiting node is broken; the round waits for its return, at most for reconnect_grace (1s)": {-1, func(r *rig) {
 			a := r.hello("a", policy(1, 2))
 			r.join(a)
-			r.apply(Disconnect{a.session})
+			r.apply(Disconnect{Session: a.session})
 		}},
 		"it regroups after round 1 and waits at most regroup_timeout (1m30s) for members that have not rejoined: b, c of round 1": {-1, func(r *rig) {
 			r.join(three(r)[0])
@@ -119,7 +119,7 @@ func TestNotStarted(t *testing.T) {
 func TestStatusOfNodes(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(2, 3), "a", "b")
-	r.apply(Disconnect{n[1].session})
+	r.apply(Disconnect{Session: n[1].session})
 	r.hello("idle", policy(2, 3))
 	s := r.m.Status()
 	if len(s.Members) != 2 || s.Members[0].Reconnect || !s.Members[1].Reconnect || s.Members[1].Label != "b" || len(s.Idle) != 1 || s.Idle[0].Node != "idle" {

@@ -531,7 +531,7 @@ func TestSessionMovesIntoTheHost(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(2, 2)
 	n := r.group(p, "a", "b")
-	r.apply(Disconnect{n[1].session})
+	r.apply(Disconnect{Session: n[1].session})
 	n[1].inHost = true
 	r.again(n[1], p)
 	rank := n[1].claim.Rank

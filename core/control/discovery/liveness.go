@@ -199,6 +199,9 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 		}
 		switch said := frame.(type) {
 		case wire.Liveness:
+			if f.group.Stranger(link, said) {
+				return errNoLiveness
+			}
 			if !opened {
 				opened = true
 				f.group.Opened(link, out)

@@ -25,6 +25,8 @@ const (
 	// recheck is how often a standby that waits, and a node whose servers keep silent, looks at
 	// the host once more.
 	recheck = 200 * time.Millisecond
+	// askEvery is how often a standby that waits for voters asks all servers, and the endpoint.
+	askEvery = time.Second
 	// firstAnswer is about how long a server that is found again may take to answer a hello,
 	// beside what all nodes of the job take. It doubles with each one that has no answer, up
 	// to handshakeTimeout.
@@ -221,9 +223,10 @@ func (s *search) attempt(ctx context.Context) (*Conn, error) {
 
 // succeed is a standby's way: it gathers evidence and decides, again and again, until it
 // is connected. It reports false if nothing is to be decided: this node does not stand by,
-// or cannot tell.
+// cannot tell, or waits for voters, and the others of the job may have founded another group.
 func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error) {
 	f := s.f
+	begun := f.network.now()
 	for ctx.Err() == nil {
 		waited := time.Duration(0)
 		if !s.proven.IsZero() {
@@ -261,6 +264,9 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 			if l, _, err = s.dialOnce(ctx); l != nil || isRefusal(err) && !isAuth(err) {
 				return l, true, err
 			}
+			if s.since(begun) >= askEvery {
+				return nil, false, nil
+			}
 		case succession.Gather:
 			// What does not know the token has the host's port now, perhaps, and is not asked alone.
 			if l, err = s.gather(ctx); l != nil || isRefusal(err) && !isAuth(err) {
@@ -278,6 +284,9 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 			s.pause(ctx, changed, recheck)
 			if l, _, err = s.dialOnce(ctx); l != nil || isRefusal(err) && !isAuth(err) {
 				return l, true, err
+			}
+			if f.HasVoters() && s.since(begun) >= askEvery {
+				return nil, false, nil
 			}
 		default:
 			if s.evidence.Ended {

@@ -49,6 +49,7 @@ type Group struct {
 	parted    []wire.StandbyNode // of a host, or one that has handed on: those that may vote and are not in the list
 	why       string             // why this node does not stand by though it was asked to
 	links     map[*Link]struct{}
+	died      []string // nodes whose processes were proven dead since Died was called
 	takeover  Takeover
 	vote      vote
 	start     rendezvous.Succession // what the server here begins with

@@ -30,10 +30,13 @@ type Link struct {
 }
 
 // Accept takes a liveness connection that another standby has opened; nil if there are too
-// many, or it is of another group.
+// many, or it is of another group, which is told.
 func (g *Group) Accept(f wire.Liveness, out Outbox) *Link {
 	g.mu.Lock()
 	if g.closed || len(g.links) >= maxLinks || f.RunID != g.runID || f.Group == "" || f.Group != g.target.Group {
+		if f.RunID == g.runID {
+			out.Send(g.livenessLocked())
+		}
 		g.mu.Unlock()
 		return nil
 	}
@@ -75,9 +78,20 @@ func (g *Group) Ended(l *Link, word succession.Word) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l.out, l.word = nil, word
+	if word == succession.Dead && len(g.died) < maxLinks {
+		g.died = append(g.died, l.node)
+	}
 	g.countDeadLocked()
 	g.wakeLocked()
 	g.voteLocked()
+}
+
+// Died returns the nodes whose processes were proven dead since it was called last.
+func (g *Group) Died() (nodes []string) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	nodes, g.died = g.died, nil
+	return nodes
 }
 
 // Drop forgets a link.
@@ -88,6 +102,26 @@ func (g *Group) Drop(l *Link) {
 	g.wakeLocked()
 }
 
+// Stranger reports whether the process at the other end is of another group.
+func (g *Group) Stranger(l *Link, f wire.Liveness) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if f.Group == g.target.Group {
+		return false
+	}
+	g.noteVoterLocked(l, succession.Voter(f.Voter))
+	g.voteLocked()
+	return true
+}
+
+// noteVoterLocked notes that another process listens where a voter has listened.
+func (g *Group) noteVoterLocked(l *Link, voter succession.Voter) {
+	if voter != l.voter && voter != "" && l.voter != "" && len(g.vote.replaced) < maxLinks {
+		g.vote.replaced = append(g.vote.replaced, l.voter)
+		g.countDeadLocked()
+	}
+}
+
 // Hear takes what the other standby says. If it says that a server of a later term hosts
 // while this process does, this process has to step down: the result tells where to.
 func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded bool) {
@@ -96,9 +130,7 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	if f.Group != g.target.Group {
 		return to, false
 	}
-	if voter := succession.Voter(f.Voter); voter != l.voter && voter != "" && l.voter != "" {
-		g.vote.replaced = append(g.vote.replaced, l.voter) // another process listens in its place
-	}
+	g.noteVoterLocked(l, succession.Voter(f.Voter))
 	l.spoke = true
 	l.voter, l.votes, l.linked = succession.Voter(f.Voter), f.Votes, f.Linked
 	if _, known := g.vote.names[l.node]; l.voter != "" && (known || len(g.vote.names) < maxLinks) {

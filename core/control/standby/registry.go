@@ -108,6 +108,16 @@ func (r *Registry) Gone(session rendezvous.SessionID) {
 	}
 }
 
+// Sessions returns those of a node.
+func (r *Registry) Sessions(node string) (sessions []rendezvous.SessionID) {
+	for session, e := range r.nodes {
+		if e.Node == node {
+			sessions = append(sessions, session)
+		}
+	}
+	return sessions
+}
+
 // Listens notes where a node that was invited listens, or why it does not. The result
 // says what is wrong with what it says; "" if nothing is.
 func (r *Registry) Listens(session rendezvous.SessionID, f wire.Standby) (wrong string) {
