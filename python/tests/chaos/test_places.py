@@ -453,7 +453,11 @@ class Job:
         self.await_together("at first")
 
     def await_together(self, after: str) -> None:
-        """Until the workers of all nodes have started in one round, which is the last."""
+        """Until the workers that all nodes started last are of one round.
+
+        Its number may be lower than one before: if all that knew of a group have died, the
+        others begin anew.
+        """
         deadline = time.monotonic() + PATIENCE
         while not self._together():
             for node in self.nodes:
@@ -498,10 +502,9 @@ class Job:
         return {**SETTINGS, **{name: str(value) for name, value in self.place.settings.items()}}
 
     def _together(self) -> bool:
-        starts = self.starts_of()
-        last = max((int(s[1]) for s in starts), default=0)
-        there = {(s[0], int(s[6])) for s in starts if int(s[1]) == last}
-        return there == {(node.name, node.pid) for node in self.nodes}
+        last = {(s[0], int(s[6])): (s[1], s[5]) for s in self.starts_of()}  # round and store
+        rounds = {last.get((node.name, node.pid)) for node in self.nodes}
+        return len(rounds) == 1 and None not in rounds
 
     def _ours(self, process: psutil.Process) -> bool:
         return (process.info["environ"] or {}).get("TMPDIR") == str(self.temp)
