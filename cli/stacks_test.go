@@ -4,11 +4,14 @@ import (
 	"encoding/json"
 	"fmt"
 	"net"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"golang.org/x/sys/unix"
 
 	"rallypoint/backend"
 	"rallypoint/core/control"
@@ -98,6 +101,49 @@ func TestStacksOfHangingJob(t *testing.T) {
 		testkit.Check(t, p.Process.Kill())
 		p.end()
 	}
+}
+
+// uninterruptibleRank is a job of Python in which rank 3 starts a program that is not executed before
+// someone writes into a pipe: until then it is in uninterruptible sleep.
+const uninterruptibleRank = `
+exec(open(%q).read())
+register()
+import os, time
+open(os.environ["SAY"], "w").write("up\n")
+if os.environ["RANK"] == "3":
+    os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, %q, os.O_RDONLY, 0)])
+else:
+    time.sleep(1e6)
+`
+
+// TestStacksOfUninterruptibleWorker: a worker in uninterruptible sleep is the suspect, and the stacks
+// and the status have that state.
+func TestStacksOfUninterruptibleWorker(t *testing.T) {
+	t.Parallel()
+	python, register := askedPython(t)
+	folder := t.TempDir()
+	script, pipe := filepath.Join(folder, "train.py"), filepath.Join(folder, "pipe")
+	testkit.Check(t, unix.Mkfifo(pipe, 0o600))
+	testkit.WriteFile(t, script, []byte(fmt.Sprintf(uninterruptibleRank, register, pipe)))
+	h := newHarness(t)
+	options := elastic(t, "1", "--nproc-per-node=4")
+	endpoint := strings.TrimPrefix(options[1], "--rdzv-endpoint=")
+	node := h.run("exec "+python+" "+script, options...)
+	for range 4 {
+		testkit.Equal(t, h.readLine(), "up")
+	}
+	const state = "in uninterruptible sleep (D)"
+	testkit.Eventually(t, "rank 3 is shown with its state", func() bool {
+		_, stdout, _ := execute(t, "stacks", endpoint)
+		return strings.Contains(stdout, "\nrank 3 (suspect)\n  "+state) && strings.Contains(stdout, "(no stack: it did not answer in time)\n")
+	})
+	if _, stdout, _ := execute(t, "status", endpoint, "--workers"); strings.Count(stdout, state) == 0 {
+		t.Error(stdout)
+	}
+	release := testkit.Must(os.OpenFile(pipe, os.O_WRONLY, 0))(t)
+	testkit.Check(t, release.Close())
+	testkit.Check(t, node.Process.Kill())
+	node.end()
 }
 
 // TestStacksRefused says what is wrong, and what to do.

@@ -183,6 +183,38 @@ func TestStoppedWorker(t *testing.T) {
 	w.unharmed()
 }
 
+// TestUninterruptibleWorker: one in uninterruptible sleep is named so, and has done what it was asked
+// for once it is awake. It waits for a program that it starts, which is not executed before someone
+// writes into a pipe; meanwhile it blocks all signals.
+func TestUninterruptibleWorker(t *testing.T) {
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	testkit.Check(t, unix.Mkfifo(pipe, 0o600))
+	w := startWorker(t, fmt.Sprintf(`import os, sys
+print("up", flush=True)
+sys.stdin.read()
+def starts():
+    return os.posix_spawn("/bin/true", ["true"], {}, file_actions=[(os.POSIX_SPAWN_OPEN, 0, %q, os.O_RDONLY, 0)])
+os.waitpid(starts(), 0)
+print("end", flush=True)
+`, pipe))
+	testkit.Check(t, w.stdin.Close())
+	testkit.Eventually(t, "it sleeps", func() bool { return readKernel(w.Pid).state == stateD })
+	got := w.collect(100 * time.Millisecond)
+	if !strings.HasPrefix(got.State, "in uninterruptible sleep (D)") || got.Why != whyLate || got.Source != SourceKernel {
+		t.Errorf("%+v", got)
+	}
+	if !has(readKernel(w.Pid).pending, MainThread) {
+		t.Error("no signal waits for it")
+	}
+	writer := testkit.Must(os.OpenFile(pipe, os.O_WRONLY, 0))(t)
+	defer writer.Close()
+	w.hear("end")
+	testkit.Check(t, w.cmd.Wait())
+	if text := testkit.Must(os.ReadFile(w.File.Path()))(t); !strings.Contains(string(text), " in starts\n") {
+		t.Errorf("it has written %q", text)
+	}
+}
+
 // TestWorkerInDebugger: the signal would stop it in its debugger.
 func TestWorkerInDebugger(t *testing.T) {
 	w := startWorker(t, "import sys\n"+waits+"data_wait()\n")

@@ -81,6 +81,9 @@ func (k kernelState) answers() (why string) {
 	return ""
 }
 
+// stateD is uninterruptible sleep.
+const stateD = 'D'
+
 // What tells a worker without a stack from others.
 const (
 	stateStopped  = "stopped"
@@ -97,7 +100,7 @@ func (k kernelState) String() string {
 		return stateEnded
 	case 'R':
 		text = "running"
-	case 'D':
+	case stateD:
 		text = "in uninterruptible sleep (D)"
 	case 'T', 't':
 		text = stateStopped
