@@ -2,6 +2,7 @@ package process
 
 import (
 	"bufio"
+	"cmp"
 	_ "embed"
 	"errors"
 	"fmt"
@@ -38,6 +39,9 @@ type TemplateConfig struct {
 	Folder  string        // which only this user may enter; "": a temporary one
 	Preload []string      // modules to import; nil: what the script imports at its top
 	Timeout time.Duration // of the imports, > 0
+
+	ForkPatience   time.Duration // how long a template may take to fork a worker; 0: defaultForkPatience
+	OutputPatience time.Duration // how long one that is ready or killed may keep its streams open; 0: defaultOutputPatience
 }
 
 var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`)
@@ -67,6 +71,7 @@ type templateProcess struct {
 	reader *bufio.Reader // of conn
 	texts  [][]string    // what it is told first
 	folder string
+	config *TemplateConfig
 	began  time.Time
 	done   chan struct{} // closed once err says whether the imports went well
 	err    error
@@ -81,18 +86,17 @@ type templateProcess struct {
 // maxTemplates bounds how often a template that ended is replaced.
 const maxTemplates = 5
 
-// forkPatience bounds how long a template may take to fork a worker. Only tests change it.
-var forkPatience = 10 * time.Second
-
-// outputPatience bounds how long a template that is ready or killed may keep its streams open.
-// Only tests change it.
-var outputPatience = 5 * time.Second
+const (
+	defaultForkPatience   = 10 * time.Second
+	defaultOutputPatience = 5 * time.Second
+)
 
 // maxAnswer bounds a line of a template.
 const maxAnswer = 4096
 
 // NewTemplate starts a template for the workers that f starts; Prepare waits for it, Close ends it.
 func NewTemplate(f *Forker, s *Reaper, g *ParentDeathGuard, c TemplateConfig, log *slog.Logger) *Template {
+	c.ForkPatience, c.OutputPatience = cmp.Or(c.ForkPatience, defaultForkPatience), cmp.Or(c.OutputPatience, defaultOutputPatience)
 	t := &Template{forker: f, guard: g, config: c, log: log, lives: maxTemplates, said: make(map[string]bool)}
 	switch {
 	case !s.subreaper:
@@ -132,7 +136,7 @@ func (t *Template) begin() {
 	t.guard.Hold(p.pid)
 	go func() { // ends with the process, or by the timeout
 		defer close(p.done)
-		if p.err = p.await(t.config.Timeout); p.err != nil {
+		if p.err = p.await(); p.err != nil {
 			_ = unix.Kill(-p.pid, unix.SIGKILL)
 		}
 		_ = os.RemoveAll(p.folder)
@@ -166,7 +170,7 @@ func (t *Template) start() (p *templateProcess, err error) {
 	if !ok || err != nil {
 		return nil, errors.Join(errors.New("the command line is none of Python with a script or a module"), err)
 	}
-	p = &templateProcess{done: make(chan struct{}), began: time.Now()}
+	p = &templateProcess{config: &t.config, done: make(chan struct{}), began: time.Now()}
 	if p.folder, err = os.MkdirTemp(t.config.Folder, "rallypoint-template-"); err != nil {
 		return nil, err
 	}
@@ -273,7 +277,7 @@ func (t *templateProcess) line() (string, error) {
 }
 
 // await waits until the interpreter has imported everything.
-func (t *templateProcess) await(timeout time.Duration) error {
+func (t *templateProcess) await() error {
 	var err error
 	for _, text := range t.texts {
 		if err == nil {
@@ -292,7 +296,7 @@ func (t *templateProcess) await(timeout time.Duration) error {
 	if err != nil || refused {
 		_ = unix.Kill(-t.pid, unix.SIGKILL) // so that nothing is printed any more
 	}
-	_ = t.output.SetReadDeadline(time.Now().Add(outputPatience))
+	_ = t.output.SetReadDeadline(time.Now().Add(t.config.OutputPatience))
 	t.prints.Wait() // the interpreter closes its streams before it is ready
 	switch {
 	case t.printed != "":
@@ -302,7 +306,7 @@ func (t *templateProcess) await(timeout time.Duration) error {
 	case refused:
 		return errors.New(reason)
 	case late:
-		return fmt.Errorf("the imports have not ended within %v (--preload-timeout)", timeout)
+		return fmt.Errorf("the imports have not ended within %v (--preload-timeout)", t.config.Timeout)
 	case err != nil && first == "":
 		return errors.New("the interpreter does not load sitecustomize from PYTHONPATH: it has -I, -E or -S, or is not CPython")
 	case err != nil:
@@ -361,7 +365,7 @@ func (t *Template) Prepare(cancel <-chan struct{}) {
 
 // ask sends a request with files, and returns the answer.
 func (t *templateProcess) ask(request []byte, files []int) (string, error) {
-	_ = t.conn.SetDeadline(time.Now().Add(forkPatience))
+	_ = t.conn.SetDeadline(time.Now().Add(t.config.ForkPatience))
 	text := message(request)
 	var rights []byte
 	if len(files) > 0 {
@@ -446,7 +450,7 @@ func (t *Template) forkHeld(w Launch) (pid int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	_ = control.SetDeadline(time.Now().Add(forkPatience))
+	_ = control.SetDeadline(time.Now().Add(t.config.ForkPatience))
 	line, err := bufio.NewReaderSize(control, 32).ReadSlice('\n')
 	if err != nil {
 		return 0, fmt.Errorf("a worker does not say its pid: %w", err)

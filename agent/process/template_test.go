@@ -163,10 +163,6 @@ func TestTemplateRefuses(t *testing.T) {
 		{"leaves a daemon", "import os\nif not os.fork():\n  os.setsid()\n  if os.fork(): os._exit(0)\n  os.closerange(2, 1001); import time; time.sleep(1000)\nos.wait()", "the imports have left a process"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			if c.name == "leaves a daemon" {
-				defer func(before time.Duration) { outputPatience = before }(outputPatience)
-				outputPatience = 100 * time.Millisecond
-			}
 			group := ""
 			if c.name == "runs out of memory" {
 				group = smallGroup(t)
@@ -174,6 +170,9 @@ func TestTemplateRefuses(t *testing.T) {
 			guard := "import os\nif os.environ.get('RANK') is None:\n    "
 			r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule + guard + strings.ReplaceAll(c.lib, "\n", "\n    ") + "\n"})
 			r.config.Environ = append(r.config.Environ, "GROUP="+group)
+			if c.name == "leaves a daemon" {
+				r.config.OutputPatience = 100 * time.Millisecond
+			}
 			template := r.start()
 			template.Prepare(nil)
 			if strings.Contains(r.log.String(), noNamespace) {
@@ -237,10 +236,9 @@ func TestTemplateThatEnded(t *testing.T) {
 
 // TestStoppedTemplate costs the patience, once.
 func TestStoppedTemplate(t *testing.T) {
-	defer func(before time.Duration) { forkPatience = before }(forkPatience)
 	r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule})
 	template := r.start()
-	forkPatience = 100 * time.Millisecond
+	template.config.ForkPatience = 100 * time.Millisecond
 	_ = unix.Kill(template.process.pid, unix.SIGSTOP)
 	if _, text := r.run(template, "RANK=0", "RANK=1"); strings.Count(text, "cold,") != 2 {
 		t.Errorf("the workers wrote %q", text)
@@ -390,7 +388,6 @@ os.register_at_fork(before=fault("before"), after_in_parent=fault("parent"), aft
 // TestFaultsInAFork: whatever happens to a template or to what it forks at any moment of a fork,
 // each worker runs once, that one cold, and nothing is left.
 func TestFaultsInAFork(t *testing.T) {
-	defer func(before time.Duration) { forkPatience = before }(forkPatience)
 	for _, moment := range []string{"before 0", "parent 0", "child 1", "before 1", "parent 1", "child 2", "become 2"} {
 		for _, fault := range []string{"SIGKILL", "SIGSTOP", "OOM", "MemoryError"} {
 			for _, whom := range []string{"template", "itself"} {
@@ -402,36 +399,47 @@ func TestFaultsInAFork(t *testing.T) {
 					continue // nobody runs out of another's; what is raised in a fork is ignored
 				}
 				t.Run(moment+" "+fault+" "+whom, func(t *testing.T) {
-					r := newTemplateRig(t, countsImports, map[string]string{"lib": failsInFork})
-					r.config.Environ = append(r.config.Environ, "MOMENT="+moment, "FAULT="+fault, "WHOM="+whom)
-					if fault == "OOM" {
-						r.config.Environ = append(r.config.Environ, "GROUP="+smallGroup(t))
+					patience := time.Minute
+					if fault == "SIGSTOP" { // which costs it
+						patience = 200 * time.Millisecond
 					}
-					forkPatience = time.Minute
-					template := r.start()
-					out, _ := LookupEnv(r.config.Environ, "OUT")
-					writeFile(t, out+".armed", "")
-					if fault == "SIGSTOP" {
-						forkPatience = time.Second
-					}
-					procs, text := r.run(template, "RANK=0", "RANK=1")
-					if _, err := os.Stat(out + ".armed"); err == nil {
-						t.Fatal("the fault did not happen")
-					}
-					for _, rank := range []string{"0", "1"} {
-						if n := strings.Count(text, ","+rank+"\n"); n != 1 {
-							t.Errorf("worker %s ran %d times: %q", rank, n, text)
+					for ; !faultInAFork(t, moment, fault, whom, patience); patience *= 2 {
+						if patience >= time.Minute {
+							t.Fatal("the fault did not happen")
 						}
 					}
-					for local, p := range procs {
-						if p.Code != local+3 || p.Lost {
-							t.Errorf("worker %d ended with %d, lost %v", local, p.Code, p.Lost)
-						}
-					}
-					template.Close()
-					testkit.Eventually(t, "nothing is left", func() bool { return len(ownChildren()) == 0 })
 				})
 			}
 		}
 	}
+}
+
+// faultInAFork is one of TestFaultsInAFork, with so long for a fork. It returns false if that was
+// over before the fault happened.
+func faultInAFork(t *testing.T, moment, fault, whom string, patience time.Duration) bool {
+	r := newTemplateRig(t, countsImports, map[string]string{"lib": failsInFork})
+	r.config.Environ = append(r.config.Environ, "MOMENT="+moment, "FAULT="+fault, "WHOM="+whom)
+	if fault == "OOM" {
+		r.config.Environ = append(r.config.Environ, "GROUP="+smallGroup(t))
+	}
+	r.config.ForkPatience = time.Minute
+	template := r.start()
+	out, _ := LookupEnv(r.config.Environ, "OUT")
+	writeFile(t, out+".armed", "")
+	template.config.ForkPatience = patience
+	procs, text := r.run(template, "RANK=0", "RANK=1")
+	_, err := os.Stat(out + ".armed")
+	for _, rank := range []string{"0", "1"} {
+		if n := strings.Count(text, ","+rank+"\n"); n != 1 {
+			t.Errorf("worker %s ran %d times: %q", rank, n, text)
+		}
+	}
+	for local, p := range procs {
+		if p.Code != local+3 || p.Lost {
+			t.Errorf("worker %d ended with %d, lost %v", local, p.Code, p.Lost)
+		}
+	}
+	template.Close()
+	testkit.Eventually(t, "nothing is left", func() bool { return len(ownChildren()) == 0 })
+	return err != nil
 }
