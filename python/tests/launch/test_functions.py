@@ -283,7 +283,7 @@ REFUSED = """
 
     def launch(**more):
         try:
-            elastic_launch(LaunchConfig(1, 1, 2, max_restarts=0, **more), fails)()
+            elastic_launch(LaunchConfig(1, 1, 1, max_restarts=0, **more), fails)()
         except (InvalidError, ChildFailedError) as e:
             print(type(e).__name__, e.failures[0].exitcode if hasattr(e, "failures") else e)
 
