@@ -17,6 +17,7 @@ import (
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
 	"rallypoint/agent/progress"
+	"rallypoint/agent/stacks"
 	"rallypoint/agent/telemetry"
 	"rallypoint/agent/watchdog"
 	"rallypoint/core/rendezvous"
@@ -69,9 +70,10 @@ type Agent struct {
 	failed     training.Failure // by which a round of the job has ended last, but for its age
 	failedAt   time.Time
 	culprit    culprit
-	hangLimit  atomic.Int64   // of hangs, in nanoseconds, for other goroutines; 0: the job is not judged
-	changed    progress.Cause // why the last attempt is over
-	asked      bool           // it ended by a drain or a scale, and no worker of this node failed
+	hangLimit  atomic.Int64                // of hangs, in nanoseconds, for other goroutines; 0: the job is not judged
+	stood      atomic.Pointer[stacks.Node] // where the workers stood, as it was seen last; nil: they make steps
+	changed    progress.Cause              // why the last attempt is over
+	asked      bool                        // it ended by a drain or a scale, and no worker of this node failed
 
 	now          func() time.Time // by which restarts are in the window
 	budget       budget           // agreed in the last round; see takeBudget

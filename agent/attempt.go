@@ -46,6 +46,7 @@ type attempt struct {
 
 	hang       *stacks.Hang   // the job makes no step any more; nil: it does, as far as is known
 	still      time.Duration  // without a step when it ended; 0: the job made steps
+	stood      string         // where the workers of the job were then; "": that is not known
 	lastStacks []stacks.Group // of workers that were killed after their grace, or of that hang
 }
 
@@ -298,6 +299,9 @@ func (a *Agent) supervise(t *attempt) outcome {
 		case <-t.workers.Ended():
 			a.note(t, t.workers.TakeEnded())
 			if end := a.endOf(t); end != 0 {
+				if end == someFailed {
+					hangs.lookBack()
+				}
 				return end
 			}
 		case <-t.watchdog.Expiries():
@@ -525,7 +529,7 @@ func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error)
 		Host: host.FullNameOf(a.spec.Host), Time: p.At, Terminated: p.Stopped && p.Fault == "", Asleep: fellAsleep(p),
 	}
 	f.Stderr, f.SharedOutput = t.outputs[p.Local].LastStderr()
-	f.Stack, f.Hang, f.Still = t.lastStack(f.Rank), t.hangText(), t.still
+	f.Stack, f.Hang, f.Still, f.Stood = t.lastStack(f.Rank), t.hangText(), t.still, t.stood
 	note := t.oom.Note()
 	f.OOM = note != "" && p.Code == -int(unix.SIGKILL) && !p.Stopped
 	err := f.Complete(t.outputs[p.Local].ErrorFile)

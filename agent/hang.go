@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/agent/progress"
 	"rallypoint/agent/stacks"
 	"rallypoint/agent/telemetry"
 	"rallypoint/core/store"
@@ -44,6 +45,9 @@ const (
 	stillLooks    = 3                // at where the workers are, in a row
 	betweenLooks  = 300 * time.Millisecond
 	hangCertain   = 30 * time.Minute // of silence: what workers do is no excuse any more
+
+	stoodPatience = 200 * time.Millisecond // by which a failure after a standstill is told later
+	stoodAnswers  = 150 * time.Millisecond // of these, for the answers
 )
 
 // hangWatch looks whether the job makes steps while the workers of an attempt run. The first
@@ -60,6 +64,9 @@ type hangWatch struct {
 	judge     atomic.Bool      // this node tells the others
 	still     stacks.Stillness // of follow
 
+	standing chan struct{} // has a token when follow is to see where the workers stand
+	seeAt    time.Duration // the silence from which on it is; of look
+
 	// What look has found, for the other goroutines. alive: a worker of this node has given a sign
 	// of life in this round.
 	silent atomic.Int64 // nanoseconds
@@ -68,8 +75,12 @@ type hangWatch struct {
 
 // watchHang begins to watch; stop ends it.
 func (a *Agent) watchHang(t *attempt) (w *hangWatch, stop func()) {
-	w = &hangWatch{a: a, t: t, suspected: make(chan struct{}, 1), resumed: make(chan struct{}, 1), heard: make(chan stacks.Hang)}
+	w = &hangWatch{
+		a: a, t: t, suspected: make(chan struct{}, 1), resumed: make(chan struct{}, 1), heard: make(chan stacks.Hang),
+		standing: make(chan struct{}, 1), seeAt: progress.LeastStandstill,
+	}
 	a.hangs.Begin(time.Now())
+	a.stood.Store(nil)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})
 	go func() { // ends with stop
@@ -104,6 +115,14 @@ func (w *hangWatch) look() (again time.Duration) {
 	a.hangLimit.Store(int64(d.Limit()))
 	if announced || !changed.IsZero() {
 		w.alive.Store(true)
+	}
+	switch {
+	case moved:
+		w.seeAt = progress.LeastStandstill
+		w.a.stood.Store(nil)
+	case d.Silent() >= w.seeAt && a.progress.Standstill() > 0:
+		w.seeAt = 2 * d.Silent()
+		wakeUp(w.standing)
 	}
 	switch {
 	case moved && w.t.hang != nil:
@@ -177,12 +196,49 @@ func (w *hangWatch) follow(ctx context.Context) {
 			if w.judge.Load() {
 				w.tell(ctx, &s, stacks.Resumed())
 			}
+		case <-w.standing:
+			own := w.a.stackNode(ctx, w.t, w)
+			w.a.stood.Store(&own)
 		case <-w.suspected:
 			if !w.inquire(ctx, &s) {
 				backoff.Sleep(ctx, w.pause())
 			}
 		}
 	}
+}
+
+// lookBack finds out where the workers of all nodes stood, once one has failed after a standstill
+// that nobody has called a hang: the first that gives up is mostly a victim. Only supervise calls it.
+func (w *hangWatch) lookBack() {
+	a, t := w.a, w.t
+	still := a.progress.Standstill()
+	if still == 0 || t.hang != nil || a.spec.HangTimeout < 0 {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), stoodPatience)
+	defer cancel()
+	s := roundStores{a: a}
+	defer s.close()
+	own := w.a.stood.Load()
+	h := stacks.NewStood(still, []*stacks.Node{own})
+	if conn, err := s.dial(ctx); err == nil {
+		told, err := stacks.Stood(ctx, conn, a.assignment.Round, a.assignment.group, func() stacks.Hang {
+			limited, cancel := context.WithTimeout(ctx, stoodAnswers)
+			defer cancel()
+			nodes, err := stacks.Ask(limited, conn, a.assignment.groups, stacks.Before, stoodPatience-stoodAnswers)
+			if err != nil {
+				return h
+			}
+			if own != nil {
+				nodes[a.assignment.group] = own
+			}
+			return stacks.NewStood(still, nodes)
+		})
+		if err == nil {
+			h = told
+		}
+	}
+	t.stood, t.lastStacks = h.Text, slices.Clone(h.Groups)
 }
 
 // resignPatience bounds how long a judge whose workers have ended tells that another may judge.
@@ -295,7 +351,7 @@ func (w *hangWatch) ask(ctx context.Context, s *roundStores) []*stacks.Node {
 		limited, cancel := context.WithTimeout(ctx, hangPatience)
 		defer cancel()
 		var nodes []*stacks.Node
-		if nodes, err = stacks.Ask(limited, conn, w.a.assignment.groups, hangPatience); err == nil {
+		if nodes, err = stacks.Ask(limited, conn, w.a.assignment.groups, stacks.Now, hangPatience); err == nil {
 			return nodes
 		}
 	}

@@ -1,10 +1,13 @@
 package agent
 
 import (
+	"bufio"
 	"fmt"
 	"log/slog"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -254,24 +257,84 @@ func TestBusyIsNoHang(t *testing.T) {
 }
 
 // TestDebuggedIsNoHang: while someone debugs a worker nothing hangs, however long the others wait;
-// once he lets it go the same silence is a hang.
+// once he lets it go the same silence is a hang. pdb runs in the worker, the other debugger attaches
+// to it.
 func TestDebuggedIsNoHang(t *testing.T) {
 	t.Parallel()
-	path := filepath.Join(t.TempDir(), "debugger")
-	testkit.Check(t, unix.Mkfifo(path, 0o600))
-	s, log, hang, _ := hangHarness(t, HangReport, 0, nil, "DEBUGGER="+path)
+	debug := func(t *testing.T, s *harness, log *testkit.Log, hang, letGo func()) {
+		t.Helper()
+		hang()
+		testkit.Eventually(t, "the workers have been silent for long", func() bool {
+			return s.rdzv.report().SinceChange > 3*s.spec.HangTimeout
+		})
+		if found := log.With("no step for "); len(found) != 0 {
+			t.Error(found)
+		}
+		letGo()
+		log.Await(t, " load; 3 others", 1)
+		s.agent.Signal(unix.SIGTERM)
+		_ = s.wait()
+	}
+	t.Run("pdb", func(t *testing.T) {
+		t.Parallel()
+		path := filepath.Join(t.TempDir(), "debugger")
+		testkit.Check(t, unix.Mkfifo(path, 0o600))
+		debugger := testkit.Must(os.OpenFile(path, os.O_RDWR, 0))(t)
+		defer debugger.Close()
+		s, log, hang, _ := hangHarness(t, HangReport, 0, nil, "DEBUGGER="+path)
+		s.start()
+		debug(t, s, log, hang, func() { testkit.Must(debugger.WriteString("continue\n"))(t) })
+	})
+	t.Run("attached", func(t *testing.T) {
+		t.Parallel()
+		s, log, hang, _ := hangHarness(t, HangReport, 0, nil)
+		s.start()
+		attach := exec.Command("python3", "-c", attaches, strconv.Itoa(s.hearPids(1)[0]))
+		in, out := testkit.Must(attach.StdinPipe())(t), testkit.Must(attach.StdoutPipe())(t)
+		testkit.Check(t, attach.Start())
+		said, _ := bufio.NewReader(out).ReadString('\n')
+		if said != "attached\n" {
+			_ = attach.Wait()
+			s.agent.Signal(unix.SIGTERM)
+			_ = s.wait()
+			t.Skip("ptrace: ", said)
+		}
+		debug(t, s, log, hang, func() {
+			testkit.Check(t, in.Close())
+			testkit.Check(t, attach.Wait())
+		})
+	})
+}
+
+// attaches is a debugger that holds a process until its stdin ends.
+const attaches = `
+import ctypes, os, sys
+libc = ctypes.CDLL(None, use_errno=True)
+failed = libc.ptrace(0x4206, int(sys.argv[1]), None, None)  # PTRACE_SEIZE
+print(os.strerror(ctypes.get_errno()) if failed else "attached", flush=True)
+sys.stdin.read()
+`
+
+// TestStandstillBeforeAFailure: where the workers stood is known of them all when one gives up before
+// anybody has said that the job hangs, and that of the one which held up the others is in the report.
+func TestStandstillBeforeAFailure(t *testing.T) {
+	t.Parallel()
+	s, log, hang, _ := hangHarness(t, HangReport, 0, nil)
+	s.agent.hangs.Timeout, s.spec.HangTimeout = time.Hour, time.Hour
 	s.start()
 	hang()
-	debugger := testkit.Must(os.OpenFile(path, os.O_RDWR, 0))(t)
-	defer debugger.Close()
-	testkit.Eventually(t, "the workers have been silent for long", func() bool {
-		return s.rdzv.report().SinceChange > 3*s.spec.HangTimeout
-	})
-	if found := log.With("no step for "); len(found) != 0 {
-		t.Error(found)
+	testkit.Eventually(t, "it is known where the workers stand", func() bool { return s.agent.stood.Load() != nil })
+	testkit.Check(t, unix.Kill(s.hearPids(1)[0], unix.SIGKILL))
+	failures := s.failed(s.wait())
+	root := failures[failure.RootCause(failures)]
+	if want := "; before that the job stood still (no step for "; root.Rank != 0 || !strings.Contains(root.Summary(), want) || !strings.Contains(root.Summary(), ": rank 3 (") || !strings.HasSuffix(root.Summary(), " wait)") {
+		t.Error(root.Summary())
 	}
-	testkit.Must(debugger.WriteString("continue\n"))(t)
-	log.Await(t, " load; 3 others", 1)
-	s.agent.Signal(unix.SIGTERM)
-	_ = s.wait()
+	report := failure.Report("train.py", failures, "")
+	if !strings.Contains(report, "\n  standstill: the job stood still before this failure: no step for ") || !strings.Contains(report, "last stack: (while the job stood still)\n    > load  ") {
+		t.Error(report)
+	}
+	if found := log.With("no step for "); len(found) != 0 {
+		t.Error("it was said to hang: ", found)
+	}
 }

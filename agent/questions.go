@@ -53,6 +53,9 @@ func (a *Agent) answerQuestions(t *attempt, w *hangWatch) (stop func()) {
 func (a *Agent) answer(ctx context.Context, t *attempt, w *hangWatch, s store.Store, q question.Question) []byte {
 	switch q.Kind {
 	case stacks.Kind:
+		if stood := a.stood.Load(); stood != nil && stacks.When(q.Text) == stacks.Before {
+			return stood.Encode()
+		}
 		return a.stackNode(ctx, t, w).Encode()
 	case stacks.KindHang:
 		if h, err := stacks.DecodeHang(q.Text); err == nil && ctx.Err() == nil {

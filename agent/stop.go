@@ -135,7 +135,7 @@ func (a *Agent) firstFailure(t *attempt) *failure.Failure {
 		return &failure.Failure{Host: host.NameOf(a.spec.Host), Hang: t.hangText()}
 	}
 	f := a.describe(first)
-	f.Hang, f.Still = t.hangText(), t.still
+	f.Hang, f.Still, f.Stood = t.hangText(), t.still, t.stood
 	return f
 }
 

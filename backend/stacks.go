@@ -162,7 +162,7 @@ func AskStacks(ctx context.Context, run *control.RunStatus, token *secret.Token)
 		return nil, err
 	}
 	defer stop()
-	answers, err := stacks.Ask(ctx, s, len(run.Members), cleanup)
+	answers, err := stacks.Ask(ctx, s, len(run.Members), stacks.Now, cleanup)
 	if err != nil {
 		return nil, notAsked(run, err)
 	}

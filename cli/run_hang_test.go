@@ -36,6 +36,74 @@ while not os.path.exists(%q):
 data_wait() if os.environ["RANK"] == "3" else all_reduce()
 `
 
+// victimsOfAHang is a job of Python that makes steps; then rank 3 waits for its data, and all others
+// for it. Once all nodes have seen where their workers stand, which these know by the change of their
+// stack files, some of those that wait give up.
+const victimsOfAHang = `
+exec(open(%q).read())
+register()
+import os, struct, threading, time
+folder, rank = os.path.dirname(__file__), os.environ["RANK"]
+record = open(os.environ["RALLYPOINT_PROGRESS_FILE"], "r+b", buffering=0)
+def data_wait():
+    time.sleep(1e6)
+def all_reduce(given_up):
+    given_up.wait()
+    raise RuntimeError("timed out")
+for step in range(100):
+    record.seek(16)
+    record.write(struct.pack("<q", step))
+    time.sleep(0.005)
+if rank == "3":
+    data_wait()
+def asked():
+    at = os.stat(os.environ["RALLYPOINT_STACKS_FILE"])
+    return at.st_mtime_ns, at.st_size
+before = asked()
+given_up = threading.Event()
+def watch():
+    while asked()[0] == before[0] or asked()[1] != before[1]:
+        time.sleep(0.01)
+    open(os.path.join(folder, rank + ".asked"), "w").close()
+    while len([name for name in os.listdir(folder) if name.endswith(".asked")]) < 7:
+        time.sleep(0.01)
+    if rank in %q.split(","):
+        given_up.set()
+threading.Thread(target=watch, daemon=True).start()
+all_reduce(given_up)
+`
+
+// TestVictimsBeforeTheAlarm: workers that give up before anybody has said that the job hangs are told
+// with the rank for which they have waited, on all nodes, however many give up at one moment.
+func TestVictimsBeforeTheAlarm(t *testing.T) {
+	t.Parallel()
+	for name, victims := range map[string]string{"all": "0,1,2,4,5,6,7", "one on the other node": "5"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			python, register := askedPython(t)
+			script := filepath.Join(t.TempDir(), "train.py")
+			testkit.WriteFile(t, script, []byte(fmt.Sprintf(victimsOfAHang, register, victims)))
+			h := newHarness(t)
+			options := elastic(t, "2", "--nproc-per-node=4")
+			nodes := []*nodeProcess{h.run("exec "+python+" "+script, options...), h.run("exec "+python+" "+script, options...)}
+			const named = ") is at train.py:8 data_wait; 7 others wait in wait"
+			for i, p := range nodes {
+				p.expect(t, 1)
+				text := p.stderr.String()
+				_, report, _ := strings.Cut(text, "Root Cause (first observed failure):")
+				_, report, _ = strings.Cut(report, "standstill: the job stood still before this failure: no step for ")
+				if line, _, _ := strings.Cut(report, "\n"); !strings.Contains(line, ": rank 3 (") || !strings.Contains(line, named) {
+					t.Errorf("the report of node %d does not name the rank:\n%s", i, text)
+				}
+			}
+			all := nodes[0].stderr.String() + nodes[1].stderr.String()
+			if victims == "5" && !strings.Contains(all, "; before that the job stood still (no step for ") { // the other node stops its workers for it
+				t.Error("no node says why its workers are stopped:\n" + all)
+			}
+		})
+	}
+}
+
 // hanging returns the command of a worker of hangingJob, and the file that makes it hang.
 func hanging(t *testing.T) (run, gate string) {
 	t.Helper()

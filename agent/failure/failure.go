@@ -68,6 +68,9 @@ type Failure struct {
 	// nobody had said yet that it hung; else 0. The worker may have waited for another then.
 	Still time.Duration
 
+	// Stood says with Still where the workers of the job were meanwhile; "" if that is not known.
+	Stood string
+
 	order time.Time // Time as it sorts, to less than a second
 	group int       // of a failure that was read from the store: the node's rank
 }
@@ -226,13 +229,20 @@ func (f *Failure) Summary() string {
 	if f.Hang != "" {
 		return "the job hung (" + f.Hang + "); then the " + text
 	}
-	if f.Still > 0 {
-		return text + "; " + f.stillText()
+	if still := f.stillText(); still != "" {
+		return text + "; " + still
 	}
 	return text
 }
 
+// stillText says for how long the job had made no step before; "" if it had.
 func (f *Failure) stillText() string {
+	switch {
+	case f.Still <= 0:
+		return ""
+	case f.Stood != "":
+		return "before that the job stood still (" + f.Stood + ")"
+	}
 	return "the job had made no step for " + wording.Seconds(f.Still) + " before"
 }
 

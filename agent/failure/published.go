@@ -55,6 +55,7 @@ type peerFailure struct {
 	Stack        string    `json:"stack,omitempty"`
 
 	Still time.Duration `json:"still,omitempty"` // nanoseconds
+	Stood string        `json:"stood,omitempty"`
 }
 
 // Publish tells the other nodes of a round, by its store, of a failure of this one,
@@ -72,7 +73,7 @@ func (f *Failure) Publish(ctx context.Context, keys store.Store, round uint64, g
 	}
 	if first || number == 1 {
 		p.Message, p.Stderr, p.SharedOutput = lastBytes(f.Message, maxRootCause), lastBytes(string(f.Stderr), maxRootCause), f.SharedOutput
-		p.Hang, p.Stack, p.Still = firstBytes(f.Hang, maxHang), firstBytes(f.Stack, maxStack), f.Still
+		p.Hang, p.Stack, p.Still, p.Stood = firstBytes(f.Hang, maxHang), firstBytes(f.Stack, maxStack), f.Still, firstBytes(f.Stood, maxHang)
 	}
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -164,7 +165,7 @@ func parsePeers(text []byte, round uint64) []Failure {
 		failures = append(failures, Failure{
 			Rank: p.Rank, LocalRank: p.LocalRank, Pid: p.Pid, ExitCode: p.ExitCode,
 			Host: printable.Text(lastBytes(p.Host, maxCollateral)), Time: p.Time, ErrorFile: printable.Text(lastBytes(p.ErrorFile, unix.PathMax)),
-			Message: plainLines(lastBytes(p.Message, maxRootCause)), OOM: p.OOM, Hang: printable.Text(firstBytes(p.Hang, maxHang)), Stack: plainLines(firstBytes(p.Stack, maxStack)), Still: p.Still, Stderr: []byte(lastBytes(p.Stderr, maxRootCause)), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
+			Message: plainLines(lastBytes(p.Message, maxRootCause)), OOM: p.OOM, Hang: printable.Text(firstBytes(p.Hang, maxHang)), Stack: plainLines(firstBytes(p.Stack, maxStack)), Still: p.Still, Stood: printable.Text(firstBytes(p.Stood, maxHang)), Stderr: []byte(lastBytes(p.Stderr, maxRootCause)), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
 		})
 	}
 	return failures

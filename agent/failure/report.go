@@ -73,6 +73,8 @@ func (f *Failure) hangLines() string {
 	switch {
 	case f.Hang == "" && f.Still <= 0:
 		return ""
+	case f.Hang == "" && f.Stood != "":
+		return "\n  standstill: the job stood still before this failure: " + f.Stood
 	case f.Hang == "":
 		return "\n  standstill: " + f.stillText() + "; this worker may have waited for another one, which hung"
 	}
@@ -85,8 +87,11 @@ func (f *Failure) stackLines() string {
 		return ""
 	}
 	when := "it did not end within its grace"
-	if f.Hang != "" {
+	switch {
+	case f.Hang != "":
 		when = "while the job hung"
+	case f.Stood != "":
+		when = "while the job stood still"
 	}
 	return "\n  last stack: (" + when + ")\n  " + strings.ReplaceAll(strings.TrimSuffix(f.Stack, "\n"), "\n", "\n  ")
 }

@@ -206,10 +206,10 @@ func TestStandstill(t *testing.T) {
 		store(t, paths[0], step)
 		r.after(100 * time.Millisecond)
 	}
-	r.after(leastStandstill - 200*time.Millisecond)
+	r.after(LeastStandstill - 200*time.Millisecond)
 	want(0)
 	r.after(time.Second)
-	want(leastStandstill + 800*time.Millisecond)
+	want(LeastStandstill + 800*time.Millisecond)
 	store(t, paths[1], 1)
 	want(0)
 	r.after(time.Minute)

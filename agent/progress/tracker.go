@@ -370,7 +370,7 @@ func (t *Tracker) Pulse() (changed time.Time, announced bool) {
 
 // Bounds of a standstill: so long without a step, and so many times the time of one.
 const (
-	leastStandstill = 3 * time.Second
+	LeastStandstill = 3 * time.Second
 	stillSteps      = 10
 )
 
@@ -385,7 +385,7 @@ func (t *Tracker) Standstill() time.Duration {
 	defer t.mu.Unlock()
 	t.sampleLocked()
 	still := t.now().Sub(t.round.changed)
-	if still <= max(leastStandstill, stillSteps*t.round.speed.perStep()) {
+	if still <= max(LeastStandstill, stillSteps*t.round.speed.perStep()) {
 		return 0
 	}
 	return still

@@ -258,6 +258,16 @@ func (f *Fold) calls(files ...string) bool {
 	return false
 }
 
+// NewStood is NewHang of a job that has ended by a failure since; its text is empty if of no worker
+// is known where it stood. Nodes without an answer are left out.
+func NewStood(silent time.Duration, nodes []*Node) Hang {
+	h := NewHang(silent, slices.DeleteFunc(nodes, func(n *Node) bool { return n == nil }))
+	if len(h.Groups) == 0 || h.stackless() {
+		h.Text = ""
+	}
+	return h
+}
+
 // Debugged reports whether someone debugs a worker.
 func (f *Fold) Debugged() bool {
 	return f.calls("/pdb.py", "/bdb.py", "/pydevd") || slices.ContainsFunc(f.Groups, func(g Group) bool { return strings.HasPrefix(g.State, stateDebugger) })

@@ -22,8 +22,22 @@ const (
 	KindHang = "hang"
 )
 
-// keyJudge is about which node tells the others of a round.
-const keyJudge = "rallypoint/stacks/judge/"
+// The keys of a round: which node tells the others of a hang; which one finds out where the workers
+// stood before one of them failed, and what it has found.
+const (
+	keyJudge  = "rallypoint/stacks/judge/"
+	keyFinder = "rallypoint/stacks/finder/"
+	keyStood  = "rallypoint/stacks/stood/"
+)
+
+// When is the moment at which a node is asked where its workers are.
+type When string
+
+// The moments.
+const (
+	Now    When = ""
+	Before When = "before" // as they were seen last while they made no step; now if they were not
+)
 
 // Node is what a node answers.
 type Node struct {
@@ -54,7 +68,7 @@ func Processes(targets []Target) []Process {
 	return list
 }
 
-func judgeKey(round uint64) string { return keyJudge + strconv.FormatUint(round, 10) }
+func keyOf(what string, round uint64) string { return what + strconv.FormatUint(round, 10) }
 
 // Encode makes the answer of a node.
 func (n Node) Encode() []byte {
@@ -65,9 +79,10 @@ func (n Node) Encode() []byte {
 	return text
 }
 
-// Ask asks the agents of a round of so many nodes where their workers are; see question.Ask.
-func Ask(ctx context.Context, s store.Store, nodes int, cleanup time.Duration) ([]*Node, error) {
-	_, texts, err := question.Ask(ctx, s, nodes, Kind, nil, cleanup)
+// Ask asks the agents of a round of so many nodes where their workers are; see question.Ask. Those
+// of an older release answer where they are now.
+func Ask(ctx context.Context, s store.Store, nodes int, when When, cleanup time.Duration) ([]*Node, error) {
+	_, texts, err := question.Ask(ctx, s, nodes, Kind, []byte(when), cleanup)
 	if err != nil {
 		return nil, err
 	}
@@ -95,15 +110,43 @@ func Tell(ctx context.Context, s store.Store, h Hang) error {
 // Judge makes the node of that rank the one that tells the others of its round of a hang, and
 // reports whether it is: the first that wants to be, until it resigns.
 func Judge(ctx context.Context, s store.Store, round uint64, group int) (bool, error) {
+	return claim(ctx, s, keyOf(keyJudge, round), group)
+}
+
+// claim reports whether the node of that rank is the first that claims a key.
+func claim(ctx context.Context, s store.Store, key string, group int) (bool, error) {
 	mine := []byte(strconv.Itoa(group))
-	now, err := s.CompareSet(ctx, judgeKey(round), nil, mine)
+	now, err := s.CompareSet(ctx, key, nil, mine)
 	return err == nil && bytes.Equal(now, mine), err
 }
 
 // Resign lets another node of the round become the judge.
 func Resign(ctx context.Context, s store.Store, round uint64) error {
-	_, err := s.Delete(ctx, judgeKey(round))
+	_, err := s.Delete(ctx, keyOf(keyJudge, round))
 	return err
+}
+
+// Stood is where the workers of a round stood before one of them failed. Of the nodes that want to
+// know, the first one finds it out for all; an empty text says that it is not known.
+func Stood(ctx context.Context, s store.Store, round uint64, group int, find func() Hang) (Hang, error) {
+	finder, err := claim(ctx, s, keyOf(keyFinder, round), group)
+	if err != nil {
+		return Hang{}, err
+	}
+	if !finder {
+		text, err := s.Get(ctx, keyOf(keyStood, round))
+		if err != nil {
+			return Hang{}, err
+		}
+		return DecodeHang(text)
+	}
+	h := find()
+	text, err := json.Marshal(h)
+	if err != nil {
+		return Hang{}, err
+	}
+	_ = s.Set(ctx, keyOf(keyStood, round), text) // the others have no word of it then
+	return h, nil
 }
 
 // Bounds of what an answer may hold.

@@ -39,7 +39,7 @@ func TestQuestion(t *testing.T) {
 			answer(ctx, s, node, func() Node { return Node{Fold: NewFold([]Worker{at(node, "f")})} }, func(Hang) {})
 		})
 	}
-	folds, err := Ask(ctx, s, 2, testkit.Patience)
+	folds, err := Ask(ctx, s, 2, Now, testkit.Patience)
 	testkit.Check(t, err)
 	if folds[0] == nil || folds[1] == nil || RankList(folds[1].Groups[0].Ranks) != "1" {
 		t.Fatalf("%+v", folds)
@@ -48,7 +48,7 @@ func TestQuestion(t *testing.T) {
 	// Of the third node nothing comes: it is not waited for beyond the limit.
 	limited, stop := context.WithTimeout(ctx, time.Second)
 	defer stop()
-	folds, err = Ask(limited, s, 3, testkit.Patience)
+	folds, err = Ask(limited, s, 3, Now, testkit.Patience)
 	testkit.Check(t, err)
 	if folds[0] == nil || folds[1] == nil || folds[2] != nil {
 		t.Fatalf("%+v", folds)
@@ -117,7 +117,7 @@ func TestTell(t *testing.T) {
 		testkit.Check(t, Resign(ctx, s, 7))
 	}
 	for range 2 {
-		nodes, err := Ask(ctx, s, 2, testkit.Patience)
+		nodes, err := Ask(ctx, s, 2, Now, testkit.Patience)
 		testkit.Check(t, err)
 		told := NewHang(time.Minute, nodes)
 		for _, h := range []Hang{told, Resumed()} {
