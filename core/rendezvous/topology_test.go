@@ -135,7 +135,7 @@ func TestRoundWithoutABrokenSegment(t *testing.T) {
 	}
 	back := r.rack(p, "a", 0, 1)
 	r.fire(TimerAdmit)
-	r.wantRegroup("waiting to join: a-1, a-0", b...)
+	r.wantRegroup("the job grows to 4 nodes; waiting for a place: a-1, a-0", b...)
 	r.rejoin(b...)
 	r.wantRound(b[0], b[1], a[1], back[0])
 	wantRanks(t, b, 0, 1)

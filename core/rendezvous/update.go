@@ -138,7 +138,8 @@ func (m *Machine) waitingReason() string {
 		parts = append(parts, fmt.Sprintf("the job continues with %s", wording.Count(m.forming.target, "node", "nodes")))
 	}
 	if m.forming.admit.due && m.forming.gain() > 0 {
-		parts = append(parts, fmt.Sprintf("waiting to join: %s", m.forming.waitingNames()))
+		grown := len(m.round.participants) + m.forming.gain()
+		parts = append(parts, fmt.Sprintf("the job grows to %d nodes; waiting for a place: %s", grown, m.forming.waitingNames()))
 	}
 	return strings.Join(parts, "; ")
 }
