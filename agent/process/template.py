@@ -337,6 +337,12 @@ def observe(counts):
         count_steps()
 
 
+def high_descriptor():
+    """The first number of a descriptor that is out of the way of those of the script's own files."""
+    limit = os.sysconf("SC_OPEN_MAX")
+    return (min(limit, 1024) if limit > 0 else 1024) * 3 // 4
+
+
 def answer_stacks():
     """Has faulthandler write stacks into the agent's file: see rallypoint/_launch/stacks.py."""
     import faulthandler
@@ -347,9 +353,7 @@ def answer_stacks():
         return
     try:
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
-        limit = os.sysconf("SC_OPEN_MAX")
-        lowest = (min(limit, 1024) if limit > 0 else 1024) * 3 // 4
-        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, lowest)
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, high_descriptor())
         os.close(fd)
         faulthandler.register(62, file=high, all_threads=True)
         if sys.version_info >= (3, 11):
@@ -488,7 +492,6 @@ def hold():
     """Imports, and forks a worker for each request. It returns in the workers alone."""
     modules = set(sys.modules)
     import _socket as socket
-    import ctypes
     import faulthandler  # as fcntl and mmap, for what observe does in each worker
     import fcntl
     import gc
@@ -498,6 +501,13 @@ def hold():
     high = (min(high, 1000) if high > 0 else 1000) - 1
     os.dup2(SOCKET, high, inheritable=False)
     os.close(SOCKET)
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    while taken[-1] < high_descriptor():
+        taken.append(os.dup(taken[0]))
+    import ctypes  # whose libffi may keep a file open, in each worker, too
+
+    for fd in taken:
+        os.close(fd)
     conn = socket.socket(fileno=high)
     answer(conn, "here")
     instructions = receive(conn, socket)[0].split(b"\0")

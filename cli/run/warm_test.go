@@ -35,8 +35,8 @@ var odd = map[string]string{
 	"modules":   "import sys\nprint('sitecustomize' in sys.modules, [n for n in sys.modules if 'template' in n], [p for p in sys.path_importer_cache if 'rallypoint' in p])",
 	"environ":   "import os\nskip = ('RALLYPOINT_', 'TORCHELASTIC_', 'MASTER_PORT')\nprint([(k, v) for k, v in sorted(os.environ.items()) if not k.startswith(skip)], len(os.environ))",
 	"C environ": "import ctypes, os, subprocess\nc = ctypes.CDLL(None); c.getenv.restype = ctypes.c_char_p\nprint(c.getenv(b'RANK'), c.getenv(b'PYTHONPATH'), c.getenv(b'RALLYPOINT_TEMPLATE'), subprocess.check_output(['sh', '-c', 'echo $RANK $PYTHONPATH $RALLYPOINT_TEMPLATE']))",
-	// The stack file, and the signals by which it is asked for, are what differs (docs/warm.md).
-	"descriptors":  "import os\nfor fd in range(1024):\n  try: name = os.readlink('/proc/self/fd/%d' % fd).rpartition('/')[2]\n  except OSError: continue\n  if not name.endswith('.stacks'): print(fd, name, os.get_inheritable(fd))",
+	// The stack file, a file of libffi, and the signals by which stacks are asked for are what differs (docs/warm.md).
+	"descriptors":  "import os\nfor fd in range(1024):\n  try: name = os.readlink('/proc/self/fd/%d' % fd).rpartition('/')[2]\n  except OSError: continue\n  if fd < 48 or not name.endswith('.stacks') and 'libffi' not in name: print(fd, name, os.get_inheritable(fd))",
 	"streams":      "import sys\nfor s in sys.stdin, sys.stdout, sys.stderr:\n  print(s, s.line_buffering, s.write_through, s.buffer, s.errors, s.newlines, s.seekable(), s.isatty(), s is getattr(sys, '__%s__' % s.name[1:-1]))",
 	"tell":         "import sys\nprint('x' * 10)\nprint(sys.stdout.tell(), sys.stdout.buffer.tell())",
 	"stdin":        "import sys\nprint(repr(sys.stdin.read()), repr(sys.stdin.buffer.read()))",
@@ -86,6 +86,9 @@ var odd = map[string]string{
 	"from stdin":   "# args: /dev/stdin x\nprint('unused')",
 	"deep":         "import os\nx = " + strings.Repeat("1 + ", 1200) + "1\nprint(x)",
 	"pdb":          "import pdb\ndef f(x): pdb.set_trace(); return x\nf(3)",
+	"breakpoint":   "def f(x): breakpoint(); return x\nf(3)",
+	"pdb module":   "# args: -m pdb -c next -c where -c p(__name__,__file__) -c continue odd.py x\nimport sys\nprint(sys.argv)\n1/0",
+	"remote":       "import os, subprocess, sys, time\nseen = []\nif hasattr(sys, 'remote_exec'):\n  print('import __main__; __main__.seen.append(__main__.__name__)', file=open('remote.py', 'w', buffering=1))\n  print(subprocess.run([sys.executable, '-c', 'import os, sys; sys.remote_exec(os.getppid(), \"remote.py\")'], capture_output=True))\n  for i in range(500):\n    if seen: break\n    time.sleep(0.01)\nprint(seen)",
 	"tracer":       "import sys\nseen = []\nsys.settrace(lambda *a: seen.append(a[0].f_code.co_name))\ndef f(): pass\nf(); sys.settrace(None)\nprint(seen)",
 	"profiler":     "import cProfile, io, pstats\np = cProfile.Profile()\np.runcall(sum, [1])\nprint(len(pstats.Stats(p, stream=io.StringIO()).stats))",
 	"audit":        "import sys\nseen = []\nsys.addaudithook(lambda e, a: seen.append(e))\nopen('/dev/null').close()\nprint(seen)",
@@ -183,10 +186,31 @@ func TestWarmIsCold(t *testing.T) {
 	}
 }
 
+// seen is a script that says what the agent sees of it: the steps of what it takes for torch's
+// optimizers, and where it is.
+const seen = `import os, struct, sys
+import torch.optim.optimizer
+for hook in torch.optim.optimizer.hooks:
+    for _ in range(3): hook(None, (), {})
+with open(os.environ["RALLYPOINT_PROGRESS_FILE"], "rb") as record: print("counted", struct.unpack("<8q", record.read())[7])
+def where(): os.kill(os.getpid(), 61)
+if sys.version_info >= (3, 11): where(); assert " in where\n" in open(os.environ["RALLYPOINT_STACKS_FILE"]).read()
+`
+
+// likeTorch are modules with the hook of torch's optimizers.
+var likeTorch = map[string]string{"torch/__init__.py": "", "torch/optim/__init__.py": "", "torch/optim/optimizer.py": `hooks = []
+def register_optimizer_step_post_hook(hook):
+    hooks.append(hook)
+    class Handle: remove = hooks.clear
+    return Handle
+`}
+
 // TestEachPython: each interpreter of this machine that is new enough forks workers that are as cold
-// ones.
+// ones, has their steps counted and their stacks written.
 func TestEachPython(t *testing.T) {
 	pythons, _ := filepath.Glob(filepath.Join(os.Getenv("HOME"), ".pyenv", "versions", "3.*", "bin", "python3"))
+	fetched, _ := filepath.Glob("../../.tools/python/*/bin/python3") // make test-free-threaded FETCH=1
+	pythons = append(pythons, fetched...)
 	for _, name := range []string{"python3.9", "python3.10", "python3.11", "python3.12", "python3.13", "python3.13t", "python3.14", "python3.14t", "python3.15"} {
 		if path, err := exec.LookPath(name); err == nil {
 			pythons = append(pythons, path)
@@ -210,6 +234,14 @@ func TestEachPython(t *testing.T) {
 					}
 					if !strings.Contains(log, forked) || strings.Contains(log, "start cold") {
 						t.Errorf("%s is not warm:\n%s", name, log)
+					}
+				}
+				for _, option := range []string{"--warm", "--auto-progress"} {
+					dir := t.TempDir()
+					writeAll(t, dir, likeTorch)
+					result, log := runOddBy(t, []string{"env", "PYTHON_EXEC=" + path}, dir, seen, option)
+					if !strings.HasPrefix(result, "<nil>") || !strings.Contains(result, "counted 3\n") || strings.Contains(log, "start cold") {
+						t.Errorf("%s: %s\n%s", option, result, log)
 					}
 				}
 			})
