@@ -71,6 +71,9 @@ type hangWatch struct {
 	// of life in this round.
 	silent atomic.Int64 // nanoseconds
 	alive  atomic.Bool
+
+	debugged bool        // a worker was in a debugger when it was seen last; of follow
+	excused  atomic.Bool // so that the silence until now does not count; of inquire, for look
 }
 
 // watchHang begins to watch; stop ends it.
@@ -108,7 +111,7 @@ func (w *hangWatch) look() (again time.Duration) {
 	changed, announced := a.progress.Pulse()
 	moved := changed.After(w.changed)
 	w.changed = changed
-	d.Look(time.Now(), moved, announced)
+	d.Look(time.Now(), moved, announced || w.excused.Swap(false))
 	suspected, left := d.Suspects()
 	early := w.auto() && left > 0 && left <= d.Limit()/2
 	w.silent.Store(int64(d.Silent()))
@@ -308,7 +311,9 @@ func (w *hangWatch) inquire(ctx context.Context, s *roundStores) bool {
 		return false
 	}
 	h := stacks.NewHang(silent, nodes)
-	if h.Debugged() {
+	before := w.debugged
+	if w.debugged = h.Debugged(); w.debugged || before { // until the debugger has let it go
+		w.excused.Store(true)
 		return false
 	}
 	if w.a.spec.OnHang == HangRestart {
