@@ -345,13 +345,13 @@ def high_descriptor():
 
 def answer_stacks():
     """Has faulthandler write stacks into the agent's file: see rallypoint/_launch/stacks.py."""
-    import faulthandler
-    import fcntl
-
     path = os.environ.get("RALLYPOINT_STACKS_FILE")
     if not path:
         return
     try:
+        import faulthandler
+        import fcntl
+
         fd = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
         high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, high_descriptor())
         os.close(fd)
@@ -359,7 +359,7 @@ def answer_stacks():
         if sys.version_info >= (3, 11):
             faulthandler.register(61, file=high, all_threads=False)
         os.write(high, b"rallypoint-stacks %d %d\n" % (os.getpid(), high))
-    except (OSError, RuntimeError, ValueError):
+    except (ImportError, OSError, RuntimeError, ValueError):
         pass  # the job runs as well
 
 
@@ -488,6 +488,18 @@ def merged(environment, before, after):
     return environment
 
 
+def import_ctypes():
+    """ctypes, whose libffi may keep a file open: each worker has that one, too."""
+    taken = [os.open(os.devnull, os.O_RDONLY)]
+    while taken[-1] < high_descriptor():
+        taken.append(os.dup(taken[0]))
+    import ctypes
+
+    for fd in taken:
+        os.close(fd)
+    return ctypes
+
+
 def hold():
     """Imports, and forks a worker for each request. It returns in the workers alone."""
     modules = set(sys.modules)
@@ -501,13 +513,6 @@ def hold():
     high = (min(high, 1000) if high > 0 else 1000) - 1
     os.dup2(SOCKET, high, inheritable=False)
     os.close(SOCKET)
-    taken = [os.open(os.devnull, os.O_RDONLY)]
-    while taken[-1] < high_descriptor():
-        taken.append(os.dup(taken[0]))
-    import ctypes  # whose libffi may keep a file open, in each worker, too
-
-    for fd in taken:
-        os.close(fd)
     conn = socket.socket(fileno=high)
     answer(conn, "here")
     instructions = receive(conn, socket)[0].split(b"\0")
@@ -515,7 +520,7 @@ def hold():
     names = [os.fsdecode(each) for each in instructions[4 : 4 + int(count)]]
     before = dict(entry.split(b"=", 1) for entry in instructions[4 + int(count) :])
     try:
-        libc = ctypes.CDLL(None)
+        libc = import_ctypes().CDLL(None)
         wanted, own = wanted_by(kind, name)
         if names:
             wanted = [(each, (), False) for each in names]

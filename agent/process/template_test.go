@@ -190,6 +190,17 @@ func TestTemplateRefuses(t *testing.T) {
 	}
 }
 
+// TestTemplateWithoutCtypes: an interpreter that was built without libffi starts its workers cold.
+func TestTemplateWithoutCtypes(t *testing.T) {
+	r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule, "ctypes": "raise ImportError('no _ctypes')"})
+	template := r.start()
+	template.Prepare(nil)
+	if _, text := r.run(template, "RANK=0"); !strings.HasPrefix(text, "cold,") {
+		t.Errorf("the worker wrote %q", text)
+	}
+	r.expectLog("workers start cold: preparing the imports failed: ImportError: no _ctypes")
+}
+
 // TestTemplateThatHangs is given up after its time.
 func TestTemplateThatHangs(t *testing.T) {
 	r := newTemplateRig(t, "import lib", map[string]string{"lib": "import time; time.sleep(1000)"})
