@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -117,6 +118,66 @@ def test_launches_that_fork(tmp_path: Path) -> None:
     assert command == "{0: None, 1: None}"
     assert [text for text in wrong if "is no name of a module" in text] == wrong
     assert len(wrong) == 2
+
+
+_COVERED = """
+import json
+import os
+import helper
+
+def called():
+    return json.dumps({"rank": os.environ["RANK"]})
+
+def never():
+    return 1
+
+print(called(), helper.twice(2))
+"""
+
+
+def covered(folder: Path, how: str, *options: str) -> dict[str, object]:
+    """What coverage says of each file of a script that two workers run."""
+    folder.mkdir()
+    (folder / "train.py").write_text(_COVERED)
+    (folder / "helper.py").write_text("def twice(x):\n    return 2 * x\ndef no():\n    pass\n")
+    (folder / ".coveragerc").write_text("[run]\nparallel = true\nbranch = true\nsource = .\n")
+    environment = {**os.environ, "PYTHON_EXEC": sys.executable, "LOGLEVEL": "INFO"}
+    command = ["-m", "coverage", "run", "train.py"]
+    if how != "coverage run":
+        command = ["train.py"]
+    if how == "pth":  # which coverage installs beside itself
+        environment["COVERAGE_PROCESS_START"] = ".coveragerc"
+    if how == "sitecustomize":
+        (folder / "site").mkdir()
+        (folder / "site" / "sitecustomize.py").write_text(
+            "import coverage, os\nos.environ['COVERAGE_PROCESS_START'] = '.coveragerc'\n"
+            "coverage.process_startup()\n"
+        )
+        environment["PYTHONPATH"] = "site"
+    run = [REPOSITORY / "build" / "rallypoint", "run", "--standalone", "--nproc-per-node=2"]
+    done = subprocess.run(
+        [*run, *options, *command],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert ("forked from a template" in done.stderr) == ("--warm" in options), done.stderr
+    assert len(list(folder.glob(".coverage.*"))) == 2
+    for then in ("combine", "json"):
+        subprocess.run([sys.executable, "-m", "coverage", then, "-q"], cwd=folder, check=True)
+    files: dict[str, object] = json.loads((folder / "coverage.json").read_text())["files"]
+    return {name: data for name, data in files.items() if not name.startswith("site")}
+
+
+@pytest.mark.parametrize("how", ["coverage run", "pth", "sitecustomize"])
+def test_coverage_is_as_in_workers_that_start_cold(tmp_path: Path, how: str) -> None:
+    pytest.importorskip("coverage", minversion="7.11")  # whose folder of packages has the .pth
+    cold = covered(tmp_path / "cold", how)
+    assert sorted(cold) == ["helper.py", "train.py"]
+    assert covered(tmp_path / "warm", how, "--warm") == cold
 
 
 @pytest.mark.long
