@@ -110,7 +110,7 @@ var optionTable = []option{
 		number(func(p *Params) *int { return &p.Target }, 0)},
 	{Option{"node_unit", "1", "a round's size is a multiple of this"},
 		number(func(p *Params) *int { return &p.NodeUnit }, 1)},
-	{Option{"reconnect_grace", "1", "a node whose connection broke is lost after this time"},
+	{Option{"reconnect_grace", "1", "a node whose connection broke is lost after this time, or once its process is proven dead"},
 		delay(func(p *Params) *time.Duration { return &p.ReconnectGrace })},
 	{Option{"lease_timeout", "10", "a node that sends nothing for this time is lost"},
 		func(s *optionSetter, value string) string {
