@@ -1,8 +1,10 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"io"
 	"math"
 	"net"
 	"net/netip"
@@ -62,10 +64,12 @@ func (f *Finder) watchStandby(ctx context.Context, s wire.StandbyNode) {
 	if err != nil {
 		return
 	}
+	var silent silentConn
+	defer silent.close()
 	for ctx.Err() == nil {
-		err := f.serveLiveness(ctx, addr, link, func() {})
+		err := f.serveLiveness(ctx, addr, link, &silent, func() {})
 		f.group.Ended(link, succession.Unconnected)
-		if store.EndedByPeer(err) {
+		if store.EndedByPeer(err) || silent.endedByPeer() {
 			if !f.proveDead(ctx, addr) {
 				continue
 			}
@@ -76,6 +80,44 @@ func (f *Finder) watchStandby(ctx context.Context, s wire.StandbyNode) {
 		if !f.network.sleep(ctx, f.redial()) {
 			return
 		}
+	}
+}
+
+// silentConn is a connection that nothing has come on for too long. It is kept beside the attempts to
+// open another one, since only an established connection proves a death by its end.
+type silentConn struct {
+	conn  *call
+	ended chan error // has room for one
+}
+
+// keep replaces the one that is kept.
+func (s *silentConn) keep(conn *call) {
+	s.close()
+	s.conn, s.ended = conn, make(chan error, 1)
+	conn.SetDeadline(time.Time{})
+	go func() { // ends with the connection
+		_, err := io.Copy(io.Discard, conn.In)
+		s.ended <- cmp.Or(err, io.EOF)
+	}()
+}
+
+// endedByPeer reports, once, whether the other side has ended it.
+func (s *silentConn) endedByPeer() bool {
+	select {
+	case err := <-s.ended:
+		s.conn.close()
+		s.conn, s.ended = nil, nil
+		return store.EndedByPeer(err)
+	default:
+		return false
+	}
+}
+
+func (s *silentConn) close() {
+	if s.conn != nil {
+		s.conn.close()
+		<-s.ended
+		s.conn, s.ended = nil, nil
 	}
 }
 
@@ -109,7 +151,9 @@ func (f *Finder) look(ctx context.Context) (end func()) {
 			defer f.group.Drop(link)
 			told := sync.OnceFunc(func() { heard <- struct{}{} })
 			defer told()
-			_ = f.serveLiveness(ctx, addr, link, told)
+			var silent silentConn
+			defer silent.close()
+			_ = f.serveLiveness(ctx, addr, link, &silent, told)
 		})
 	}
 	end = func() {
@@ -153,9 +197,9 @@ func (f *Finder) proveDead(ctx context.Context, addr netip.AddrPort) bool {
 	return false
 }
 
-// serveLiveness serves one connection to a standby until it ends; heard is called with each
-// of its words.
-func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link, heard func()) error {
+// serveLiveness serves one connection to a standby until it ends, or is silent, and then kept; heard is
+// called with each word of the standby.
+func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link, silent *silentConn, heard func()) error {
 	patience := dialTimeout
 	if f.HasVoters() {
 		patience = min(patience, f.askPatience())
@@ -175,12 +219,22 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 	if err != nil {
 		return errNoLiveness
 	}
-	defer conn.close()
 	conn.SetDeadline(time.Time{})
 	out := wire.NewOutbox(conn, math.MaxInt32, nil, nil)
+	kept := false
 	defer func() {
-		out.Cut(net.ErrClosed)
+		if kept {
+			conn.SetWriteDeadline(time.Now().Add(f.group.Beat()))
+			out.FinishKeeping()
+		} else {
+			out.Cut(net.ErrClosed)
+		}
 		<-out.Ended()
+		if kept {
+			silent.keep(conn)
+		} else {
+			conn.close()
+		}
 	}()
 	for opened := false; ; {
 		if f.group.Expects(link) {
@@ -190,6 +244,7 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 		if errors.Is(err, os.ErrDeadlineExceeded) && opened { // this process was stopped, perhaps: what came meanwhile is read first
 			conn.SetReadDeadline(time.Now().Add(f.group.Beat()))
 			frame, err = conn.NextFrame(wire.MaxHelloFrame)
+			kept = errors.Is(err, os.ErrDeadlineExceeded)
 		}
 		if err != nil {
 			if !opened && !f.group.WasOpen(link) {
@@ -204,6 +259,7 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 			}
 			if !opened {
 				opened = true
+				silent.close()
 				f.group.Opened(link, out)
 			}
 			if to, superseded := f.group.Hear(link, said); superseded {
