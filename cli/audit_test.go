@@ -74,10 +74,11 @@ func TestAudit(t *testing.T) {
 func TestAuditOfAllHosts(t *testing.T) {
 	dir, p := t.TempDir(), params.Default().Policy
 	p.Min, p.Max = 1, 2
+	group := ""
 	write := func(node, file string, m *rendezvous.Machine, events ...rendezvous.Event) (path string) {
 		s := m.Succession()
 		s.Term = max(s.Term, 1)
-		records := []trace.Record{{Run: "job", State: m.Snapshot(), Host: node, Succession: &s}}
+		records := []trace.Record{{Run: "job", State: m.Snapshot(), Host: node, Group: group, Succession: &s}}
 		for i, ev := range events {
 			records = append(records, trace.Record{Run: "job", Number: uint64(i + 1), Event: ev, Effects: m.Apply(ev)})
 		}
@@ -111,6 +112,11 @@ func TestAuditOfAllHosts(t *testing.T) {
 	}
 	next := []rendezvous.Event{rendezvous.Hello{Session: "s2", Node: "b", Policy: p, LastRound: last, InHost: true}, join("s2", 2)}
 	second := write("b", "b", successor("g+", 2), next...)
+	inGroup := func(name, node, file, generation string) string {
+		defer func() { group = "" }()
+		group = name
+		return write(node, file, successor(generation, 2), next...)
+	}
 	for _, c := range []struct {
 		name  string
 		files []string
@@ -122,6 +128,9 @@ func TestAuditOfAllHosts(t *testing.T) {
 		{"one alone", []string{second}, run.ExitOK, "run job: 2 events, 1 rounds: all guarantees hold\n"},
 		{"two of one term", []string{first, second, write("c", "c", successor("h", 2), next...)}, run.ExitFailure,
 			"guarantee 1, event 6: node c hosts in term 2, after term 2 of node b"},
+		{"two of one term in a group", []string{inGroup("x", "b", "b-x", "g1"), inGroup("x", "c", "c-x", "g2")}, run.ExitFailure,
+			"guarantee 1, event 2: node c hosts in term 2, after term 2 of node b"},
+		{"two groups, whose founders left no history", []string{inGroup("x", "b", "b-x1", "g1"), inGroup("y", "c", "c-y", "g2")}, run.ExitOK, "4 events"},
 		{"one generation twice", []string{first, write("b", "again", successor("g", 2), next...)}, run.ExitFailure, "begins with the generation g of an earlier one"},
 	} {
 		if code, stdout, stderr := execute(t, append([]string{"audit"}, c.files...)...); code != c.code || !strings.Contains(stdout+stderr, c.says) {

@@ -26,6 +26,7 @@ type Audit struct {
 // audited is one run of a history.
 type audited struct {
 	checker   *Checker
+	group     string          // whose control plane the checker follows
 	last      uint64          // number of the last event
 	known     map[string]bool // generations of the machine that the checker follows
 	cuts      []cut
@@ -120,7 +121,9 @@ func ordered(parts []part) (list []part) {
 	for _, p := range parts {
 		// One that succeeds an earlier host of the group than the last one is a breach to be found.
 		i := slices.IndexFunc(groups, func(g []part) bool { return slices.ContainsFunc(g, p.succeeds) })
-		if i < 0 && p.term > 1 { // of the host before there is no history: it may be the next one of any group
+		if p.group != "" {
+			i = slices.IndexFunc(groups, func(g []part) bool { return g[0].run == p.run && g[0].group == p.group })
+		} else if i < 0 && p.term > 1 { // of the host before there is no history: it may be the next one of any group
 			i = slices.IndexFunc(groups, func(g []part) bool { return g[0].run == p.run && g[len(g)-1].term < p.term })
 		}
 		if i < 0 {
@@ -136,6 +139,7 @@ func ordered(parts []part) (list []part) {
 // part is what one control plane has recorded of a run.
 type part struct {
 	run        string
+	group      string // "": not known
 	host, from string // nodes in whose processes it and the control plane before run
 	term       uint64 // 0: in no node's process
 	records    []trace.Record
@@ -154,7 +158,7 @@ func partsOf(history io.ReaderAt) (parts []part, err error) {
 		if begins := rec.State != nil && rec.Number == 0; !known || begins {
 			i = len(parts)
 			last[rec.Run] = i
-			parts = append(parts, part{run: rec.Run, host: rec.Host})
+			parts = append(parts, part{run: rec.Run, group: rec.Group, host: rec.Host})
 			if s := rec.Succession; s != nil {
 				parts[i].term, parts[i].from = max(s.Term, 1), s.From
 			}
@@ -307,12 +311,16 @@ func (a *audited) begin(rec trace.Record) {
 		a.unchecked = fmt.Sprintf("events up to %d are missing", rec.Number)
 		return
 	case rec.Succession != nil && (rec.Succession.Term > 1 || len(a.known) == 0):
+		if rec.Group != a.group {
+			a.checker.otherGroup()
+		}
 		a.checker.TookOver(rec.Host, *rec.Succession)
 	case rec.Succession != nil:
 		a.checker.Founded(rec.Host)
 	case len(a.known) > 0:
 		a.checker.Restarted()
 	}
+	a.group = rec.Group
 	a.known, a.last, a.digests = map[string]bool{generation: true}, 0, nil
 	a.checker.Replay(machine)
 }

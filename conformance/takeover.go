@@ -40,6 +40,10 @@ func (c *Checker) TookOver(host string, s r.Succession) {
 	c.host, c.term = host, max(s.Term, 1)
 }
 
+// otherGroup forgets who has hosted: a control plane of another group is next, and the first ones of
+// that have left no history.
+func (c *Checker) otherGroup() { c.host, c.term = "", 0 }
+
 // Founded tells that a node has founded a group of its own, which knows nothing of what was.
 func (c *Checker) Founded(host string) {
 	c.Restarted()

@@ -32,10 +32,11 @@ type Record struct {
 	// State is the machine's snapshot after event Number: the record begins a run,
 	// or a process that takes one up, and has no event.
 	State []byte `json:"state,omitempty"`
-	// Host is, with State, the id of the node in whose process the control plane runs, and
-	// Succession what it began with. The histories of all who have hosted a run are one,
-	// in the order of the terms.
+	// Host is, with State, the id of the node in whose process the control plane runs, Group the
+	// servers that it belongs to, and Succession what it began with. The histories of all who
+	// have hosted a run in a group are one, in the order of the terms.
 	Host       string        `json:"host,omitempty"`
+	Group      string        `json:"group,omitempty"`
 	Succession *r.Succession `json:"succession,omitempty"`
 	// Aside tells that Event is a request that was answered without a change: it
 	// has no number of its own, and Number is that of the event before it.

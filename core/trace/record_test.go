@@ -24,7 +24,7 @@ func oneOfEach() (records []Record) {
 	}
 	add(Record{State: []byte("state"), Slack: 0.5})
 	succession := filled(reflect.TypeFor[r.Succession]()).(r.Succession)
-	add(Record{State: []byte("state"), Host: "node", Succession: &succession})
+	add(Record{State: []byte("state"), Host: "node", Group: "group", Succession: &succession})
 	add(Record{TooLarge: 1 << 21})
 	var results []r.Result
 	for _, name := range slices.Sorted(maps.Keys(types)) {
