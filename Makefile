@@ -44,6 +44,7 @@ DOCS_STAMP := .venvs/docs/.requirements-$(call hash,requirements/uv.txt requirem
 BUILD_STAMP := .venvs/build/.requirements-$(call hash,requirements/build.txt)
 RELEASE_STAMP := .venvs/release/.requirements-$(call hash,requirements/uv.txt requirements/release.txt)
 LIBRARIES_STAMP := .venvs/libraries/.requirements-$(call hash,requirements/uv.txt requirements/libraries.txt)
+NVRX_STAMP := .venvs/nvrx/.requirements-$(call hash,requirements/uv.txt requirements/nvrx.txt)
 VENV_STAMP := .venv/.requirements-$(call hash,requirements/uv.txt requirements/dev.txt)
 
 # Folders that hold no sources of ours.
@@ -152,7 +153,7 @@ demo-etcd: .venv/.wheel build/rallypoint $(ETCD)  ## The same job, which meets i
 	@$(BIN)/python examples/digits/demo.py --endpoint etcd
 
 .PHONY: bench
-bench: .venv/.wheel build/rallypoint build/swarm $(ETCD)  ## Run the benchmarks
+bench: .venv/.wheel build/rallypoint build/swarm $(ETCD) nvrx  ## Run the benchmarks
 	@$(BIN)/python bench/run.py
 
 .PHONY: bench-store

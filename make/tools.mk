@@ -25,6 +25,17 @@ $(VENV_STAMP): | $(UV_STAMP)
 	$(call say,making .venv from requirements/dev.txt (the first time this downloads about 3 GB))
 	$(call make_venv,.venv,requirements/dev.txt)
 
+# The launcher with which the goodput of a job is compared. It has wheels for few Pythons and
+# machines: where it cannot be installed the benchmark goes without it, and says so.
+.PHONY: nvrx
+nvrx:
+	@$(MAKE) --no-print-directory $(NVRX_STAMP) || echo "==> nvidia-resiliency-ext cannot be installed here" >&2
+
+$(NVRX_STAMP): | $(UV_STAMP)
+	$(call say,making .venvs/nvrx)
+	@mkdir -p .venvs
+	$(call make_venv,.venvs/nvrx,requirements/nvrx.txt)
+
 # Older torch versions: .venvs/torch-2.4.1 and so on.
 .PHONY: venvs
 venvs: $(TORCH_VERSIONS:%=venv-torch-%)  ## Make .venvs/torch-* for TORCH_VERSIONS

@@ -38,6 +38,8 @@ COLLECTIVE_TIMEOUT = 100 // SPEED  # of the script's collectives: ends the hang 
 REPLACED = 10 / SPEED  # after its end a node is started again
 CYCLES = 4  # of the five faults: twenty in an hour
 
+NVRX = (str(Path(__file__).parents[2] / ".venvs" / "nvrx" / "bin" / "ft_launcher"),)
+
 NODES, SPARES, WORKERS = 2, 1, 2
 STEP = 0.1
 SETTLED = 3  # steps of an attempt before a fault, so that there is a time between steps
@@ -58,6 +60,12 @@ try:
 except ImportError:
     rallypoint = None
 
+monitor = None
+if "FT_RANK_MONITOR_IPC_SOCKET" in os.environ:  # of ft_launcher
+    from nvidia_resiliency_ext.fault_tolerance import RankMonitorClient
+
+    monitor = RankMonitorClient()
+    monitor.init_workload_monitoring()
 step_time, save_every, patience = map(float, sys.argv[1:4])
 log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 signal.signal(signal.SIGUSR1, lambda *_: time.sleep(1e6))
@@ -86,6 +94,8 @@ while True:
     gradients = torch.ones(1 << 16)
     dist.all_reduce(gradients, async_op=True).wait(datetime.timedelta(seconds=patience))
     step += 1
+    if monitor:
+        monitor.send_heartbeat()
     if rank == 0:
         os.write(log, f"step {step} {os.getpid()} {time.monotonic()}\\n".encode())
     directive = rallypoint.progress(step) if rallypoint else None
@@ -104,6 +114,8 @@ class _Job:
     def __init__(self, folder: str, command: Sequence[str], options: Sequence[str]) -> None:
         self.folder = Path(folder)
         self.ours = command[0] == BINARY[0]
+        beside = Path(NVRX[0]).with_name("python")  # has what the script imports of it
+        self._python = str(beside) if command[0] == NVRX[0] else sys.executable
         self.endpoint = f"127.0.0.1:{free_port()}"
         (self.folder / "train.py").write_text(_SCRIPT)
         self._command = [
@@ -128,7 +140,7 @@ class _Job:
         environment = {
             **os.environ,
             "OMP_NUM_THREADS": "1",
-            "PYTHON_EXEC": sys.executable,
+            "PYTHON_EXEC": self._python,
             "TORCH_CPP_LOG_LEVEL": "FATAL",
         }
         self.agents.append(
@@ -309,17 +321,35 @@ def measure(repeat: int | None, reference: bool) -> list[Row]:
         kind: _hour(BINARY, options, HANG_TIMEOUT, cycles)
         for kind, options in (("warm", ("--warm", *ours)), ("cold", ours))
     }
-    torchrun = _reference(cycles) if reference else None
+    torchrun = _reference(TORCHRUN, (), COLLECTIVE_TIMEOUT, cycles) if reference else None
     rows = [
         Row(NAME, f"{what}: time lost, {kind}", sample, "%", reference=torchrun)
         for kind, sample in samples.items()
     ]
+    if reference:
+        name = f"{what}: time lost, warm, beside ft_launcher of nvidia-resiliency-ext"
+        rows.append(Row(NAME, name, samples["warm"], "%", reference=_nvrx(cycles)))
     rows[0].target, rows[0].target_why = 3, "a goodput of 0.97 of what the checkpoints allow"
     return rows
 
 
-def _reference(cycles: int) -> Sample:
+def _nvrx(cycles: int) -> Sample:
+    """NVIDIA's launcher, to which the script sends heartbeats."""
+    if not os.access(NVRX[0], os.X_OK):
+        return Sample(note="not installed: see the output of make bench")
+    heartbeats = (
+        f"--ft-rank-heartbeat-timeout={HANG_TIMEOUT}",
+        f"--ft-initial-rank-heartbeat-timeout={LIMIT}",
+        f"--ft-workload-check-interval={STEP}",
+        "--ft-enable-nic-monitor=false",
+    )
+    return _reference(NVRX, heartbeats, HANG_TIMEOUT, cycles)
+
+
+def _reference(
+    command: Sequence[str], options: Sequence[str], timeout: float, cycles: int
+) -> Sample:
     try:
-        return _hour(TORCHRUN, (), COLLECTIVE_TIMEOUT, cycles)
+        return _hour(command, options, timeout, cycles)
     except BenchError:
         return Sample(note="it made no step")
