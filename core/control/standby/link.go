@@ -1,6 +1,7 @@
 package standby
 
 import (
+	"maps"
 	"slices"
 
 	"rallypoint/core/control/wire"
@@ -114,6 +115,22 @@ func (g *Group) Stranger(l *Link, f wire.Liveness) bool {
 	return true
 }
 
+// nameLocked notes by which name a node votes. Of many nodes that come and go those are forgotten whose
+// death decides nothing any more.
+func (g *Group) nameLocked(node string, voter succession.Voter) {
+	names := g.vote.names
+	if names[node] == "" && len(names) >= maxLinks {
+		linked := map[string]bool{g.target.Node: true}
+		for l := range g.links {
+			linked[l.node] = true
+		}
+		maps.DeleteFunc(names, func(node string, id succession.Voter) bool {
+			return !linked[node] && !g.vote.ballot.Accepted().Voters.Has(id)
+		})
+	}
+	names[node] = voter
+}
+
 // noteVoterLocked notes that another process listens where a voter has listened.
 func (g *Group) noteVoterLocked(l *Link, voter succession.Voter) {
 	if voter != l.voter && voter != "" && l.voter != "" && len(g.vote.replaced) < maxLinks {
@@ -133,8 +150,8 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	g.noteVoterLocked(l, succession.Voter(f.Voter))
 	l.spoke = true
 	l.voter, l.votes, l.linked = succession.Voter(f.Voter), f.Votes, f.Linked
-	if _, known := g.vote.names[l.node]; l.voter != "" && (known || len(g.vote.names) < maxLinks) {
-		g.vote.names[l.node] = l.voter
+	if l.voter != "" {
+		g.nameLocked(l.node, l.voter)
 	}
 	l.word, l.term, l.target = succession.Word(min(f.Word, uint64(succession.Left))), f.Term, f.Target
 	if l.word == succession.Dead || l.word == succession.Unconnected || l.word == succession.Asked { // no process says that of itself

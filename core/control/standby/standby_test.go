@@ -325,6 +325,28 @@ func TestHandedOn(t *testing.T) {
 	}
 }
 
+// TestNamesOfManyVoters: of however many nodes that come and go, the names of those that vote stay known,
+// and no others: without a name nobody's death would count.
+func TestNamesOfManyVoters(t *testing.T) {
+	g := NewGroup("run", "a", time.Hour, false)
+	g.Found(time.Now())
+	linkTo(g, "b", "a", "c")
+	linkTo(g, "c", "a", "b")
+	g.SetEligible([]string{"b", "c"})
+	for i := range 5 * maxLinks {
+		g.Drop(linkTo(g, fmt.Sprint("n", i)))
+	}
+	last := linkTo(g, "last")
+	for _, node := range []string{"b", "c", "last"} {
+		if g.vote.names[node] == "" {
+			t.Errorf("%s has no name among %v", node, g.vote.names)
+		}
+	}
+	if g.Drop(last); len(g.vote.names) > maxLinks+3 {
+		t.Errorf("%d names", len(g.vote.names))
+	}
+}
+
 // TestLinkedIsTold: a standby tells of the connections that it has opened when there is one more.
 func TestLinkedIsTold(t *testing.T) {
 	g := standing(t)
