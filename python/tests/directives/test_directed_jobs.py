@@ -208,7 +208,8 @@ def test_a_token_is_changed_while_directives_stand(
     same_step(directives, 4)
     once_each(job)
     assert "drained" in (job.folder / "n1.err").read_text()
-    assert "round 2: rank" in (job.folder / "n2.err").read_text()
+    # The next host may complete a round without n2, which has to find it first.
+    assert re.search(r"round [23]: rank", (job.folder / "n2.err").read_text())
 
 
 LAUNCH = """

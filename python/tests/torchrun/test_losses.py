@@ -236,8 +236,10 @@ def kill_host(job: Job, last: Round, name: str) -> None:
 
 
 def test_a_frozen_host_costs_nothing(new_job: NewJob) -> None:
-    """While it hung it could hear of no other node, so none is lost."""
-    job = new_job("2:3", conf={"lease_timeout": 2})
+    """While it hung it could hear of no other node, so none is lost. Where nodes vote, the others
+    elect another host, and lose this one for its silence.
+    """
+    job = new_job("2:3", conf={"lease_timeout": 2, "quorum": 0})
     start_ranked(job, **RANKS)
     first = job.await_round("A", "B", "C")
     job.nodes["A"].freeze()
