@@ -222,20 +222,21 @@ func (w *hangWatch) lookBack() {
 	defer cancel()
 	s := roundStores{a: a}
 	defer s.close()
-	own := w.a.stood.Load()
-	h := stacks.NewStood(still, []*stacks.Node{own})
+	nodes, group := make([]*stacks.Node, a.assignment.groups), a.assignment.group
+	nodes[group] = a.stood.Load()
+	h := stacks.NewStood(still, nodes)
 	if conn, err := s.dial(ctx); err == nil {
-		told, err := stacks.Stood(ctx, conn, a.assignment.Round, a.assignment.group, func() stacks.Hang {
+		told, err := stacks.Stood(ctx, conn, a.assignment.Round, group, func() stacks.Hang {
 			limited, cancel := context.WithTimeout(ctx, stoodAnswers)
 			defer cancel()
-			nodes, err := stacks.Ask(limited, conn, a.assignment.groups, stacks.Before, stoodPatience-stoodAnswers)
+			answers, err := stacks.Ask(limited, conn, len(nodes), stacks.Before, stoodPatience-stoodAnswers)
 			if err != nil {
 				return h
 			}
-			if own != nil {
-				nodes[a.assignment.group] = own
+			if nodes[group] != nil {
+				answers[group] = nodes[group]
 			}
-			return stacks.NewStood(still, nodes)
+			return stacks.NewStood(still, answers)
 		})
 		if err == nil {
 			h = told

@@ -259,9 +259,9 @@ func (f *Fold) calls(files ...string) bool {
 }
 
 // NewStood is NewHang of a job that has ended by a failure since; its text is empty if of no worker
-// is known where it stood. Nodes without an answer are left out.
+// is known where it stood.
 func NewStood(silent time.Duration, nodes []*Node) Hang {
-	h := NewHang(silent, slices.DeleteFunc(nodes, func(n *Node) bool { return n == nil }))
+	h := NewHang(silent, nodes)
 	if len(h.Groups) == 0 || h.stackless() {
 		h.Text = ""
 	}

@@ -131,6 +131,34 @@ func TestTell(t *testing.T) {
 	}
 }
 
+// TestStood: of the nodes of a round that want to know where the workers stood the first finds it out,
+// and all have what it has found; a node without an answer is named, and without a stack nothing is
+// said.
+func TestStood(t *testing.T) {
+	s := store.NewMemory(store.NewEngine(store.Limits{}))
+	defer s.Close()
+	ctx := testkit.Within(t, testkit.Patience)
+	nodes := []*Node{nil, {Fold: NewFold([]Worker{waiting(4), frames(5, "train.py:load")}), Host: "b"}}
+	finds := make(chan struct{}, 3)
+	want := NewStood(31*time.Second, nodes)
+	for _, group := range []int{1, 0, 2} {
+		h, err := Stood(ctx, s, 7, group, func() Hang { finds <- struct{}{}; return want })
+		testkit.Check(t, err)
+		testkit.Equal(t, h.Text, "no step for 31 s: node 0 does not answer; rank 4 (b) waits in all_reduce, called in train.py:41 step; rank 5 (b) is at train.py:40 load")
+		testkit.Equal(t, len(h.Groups), 2)
+	}
+	testkit.Equal(t, len(finds), 1)
+	for _, unknown := range [][]*Node{{nil, nil}, {{Fold: NewFold([]Worker{{Rank: 1, State: "sleeping", Source: SourceKernel}})}}} {
+		testkit.Equal(t, NewStood(time.Minute, unknown).Text, "")
+	}
+	limited, cancel := context.WithCancel(ctx)
+	cancel()
+	testkit.Must(claim(ctx, s, keyOf(keyFinder, 8), 1))(t)
+	if _, err := Stood(limited, s, 8, 0, func() Hang { return want }); err == nil {
+		t.Error("a node that does not find out has something")
+	}
+}
+
 // TestHangsOfStrangers: a worker cannot have an agent say what a terminal obeys, nor more than
 // a sentence.
 func TestHangsOfStrangers(t *testing.T) {
