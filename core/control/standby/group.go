@@ -46,7 +46,7 @@ type Group struct {
 	certain   bool             // target hosts, as far as is known
 	list      []wire.StandbyNode
 	before    []wire.StandbyNode // the list of the host before
-	parted    []wire.StandbyNode // of a host, or one that has handed on: those that may vote and are not in the list
+	parted    []wire.StandbyNode // those that vote and are not in the list, the host before among them
 	why       string             // why this node does not stand by though it was asked to
 	links     map[*Link]struct{}
 	died      []string // nodes whose processes were proven dead since Died was called
@@ -140,6 +140,7 @@ func (g *Group) Follow(w wire.Welcome, dialled string, said time.Time) {
 	defer g.mu.Unlock()
 	if !g.hosting {
 		g.renewVoteLocked(w.Group)
+		g.partLocked(w.Group, w.HostNode)
 		g.target = wire.Redirect{Group: w.Group, Term: w.Term, Host: dialled, Node: w.HostNode, Servers: w.Servers}
 	}
 	g.vote.ballot.Heeded(w.Term, said.Sub(g.vote.epoch))
@@ -177,6 +178,8 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 	hosted = g.hosting
 	if hosted {
 		g.parted = g.partedLocked(append(slices.Clone(g.list), g.parted...), nil)
+	} else {
+		g.partLocked(to.Group, to.Node)
 	}
 	if hosted || g.target.Group != to.Group {
 		g.list = nil
@@ -191,6 +194,13 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 		g.tellLocked()
 	}
 	return hosted
+}
+
+// partLocked keeps in mind where the host listens that another one succeeds.
+func (g *Group) partLocked(group, next string) {
+	if group == g.target.Group && next != g.target.Node {
+		g.parted = g.partedLocked(append(g.parted, wire.StandbyNode{Node: g.target.Node, Addr: g.target.Host}), nil)
+	}
 }
 
 // renewVoteLocked makes another ballot for another group.
@@ -322,9 +332,7 @@ func (g *Group) SetList(list []wire.StandbyNode) {
 	if len(list) == 0 && !g.hosting {
 		return
 	}
-	if g.hosting {
-		g.parted = g.partedLocked(append(slices.Clone(g.list), g.parted...), list)
-	}
+	g.parted = g.partedLocked(append(slices.Clone(g.list), g.parted...), list)
 	g.list = list
 	g.wakeLocked()
 }
@@ -367,26 +375,26 @@ func (g *Group) stoodAt(node string, remote netip.Addr) string {
 	return ""
 }
 
-// Wanted returns the standbys to which this process keeps a connection: as the host to all, and to
-// voters that have not come to it yet or have left the run, since without a majority none of them
-// is told so; once it has handed on to all it had, which hear that it votes no more; as a standby to
-// all others, or, where nobody votes, to those that succeed before it.
-func (g *Group) Wanted() []wire.StandbyNode {
+// Wanted returns the servers to which this process keeps a connection: as the host or a standby to all
+// other standbys, or, where nobody votes, as a standby to those that succeed before it. A voter keeps
+// one to each other voter as well, which may not have come to the host yet, or have left the run:
+// without a majority nobody is told so.
+func (g *Group) Wanted() (list []wire.StandbyNode) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	own := g.placeLocked()
 	switch {
-	case g.hosting && g.noQuorum:
-	case g.hosting:
-		return append(slices.Clone(g.list), g.partedLocked(g.parted, g.list)...)
-	case g.vote.gone():
-		return slices.Clone(g.parted)
-	case own >= 0 && !g.noQuorum:
-		return slices.Delete(slices.Clone(g.list), own, own+1)
-	case own > 0:
+	case g.noQuorum && (g.hosting || own < 0):
+		return nil
+	case g.noQuorum:
 		return slices.Clone(g.list[:own])
+	case g.hosting || own >= 0:
+		list = slices.DeleteFunc(slices.Clone(g.list), func(s wire.StandbyNode) bool { return s.Node == g.node })
 	}
-	return nil
+	if g.vote.ballot.Votes() {
+		list = append(list, g.partedLocked(g.parted, g.list)...)
+	}
+	return list
 }
 
 // SetListening notes the addresses of the own server's listeners.

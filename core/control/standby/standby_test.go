@@ -347,6 +347,29 @@ func TestNamesOfManyVoters(t *testing.T) {
 	}
 }
 
+// TestFormerHostVotes: a voter keeps a connection to the host before, which votes and may not have come
+// to the next one: should that die, the two elect another.
+func TestFormerHostVotes(t *testing.T) {
+	g := standing(t)
+	former := wire.StandbyNode{Node: "h", Addr: "10.0.0.9:1"}
+	link := g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "h", Voter: "h", Word: uint64(succession.Hosts), Term: 3}, &inbox{})
+	g.HearBallot(link, wire.Ballot{Group: "g", Message: succession.Message{
+		Kind: succession.MessageAppend, From: "h", To: g.vote.voter, Term: 3, Clock: 1,
+		Entry: &succession.Entry{Term: 3, Number: 1, Voters: succession.Voters{Incoming: []succession.Voter{"h", "a", g.vote.voter}}},
+	}})
+	g.Drop(link)
+	g.Follow(wire.Welcome{Group: "g", Term: 4, HostNode: "a"}, "10.0.0.1:1", time.Now())
+	list := []wire.StandbyNode{{Node: "b", Addr: "10.0.0.2:1"}, {Node: "c", Addr: "10.0.0.3:1"}}
+	g.SetList(list)
+	if wanted := g.Wanted(); !slices.Equal(wanted, []wire.StandbyNode{list[1], former}) {
+		t.Errorf("it keeps connections to %v", wanted)
+	}
+	g.SetList(append(list, former)) // it has come
+	if wanted := g.Wanted(); !slices.Equal(wanted, []wire.StandbyNode{list[1], former}) {
+		t.Errorf("it keeps connections to %v", wanted)
+	}
+}
+
 // TestLinkedIsTold: a standby tells of the connections that it has opened when there is one more.
 func TestLinkedIsTold(t *testing.T) {
 	g := standing(t)
