@@ -3,13 +3,17 @@ package backend
 import (
 	"bufio"
 	"context"
+	"errors"
 	"io"
 	"net/http"
+	"net/netip"
 	"net/url"
 	"time"
 
 	rallypoint "rallypoint"
 	"rallypoint/core/control/client"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 )
 
@@ -18,12 +22,35 @@ import (
 const maxPage = 256 << 20
 
 // Get fetches a page on a connection of its own, without a proxy: a control
-// plane is near. It uses no http.Transport, which would add its own
+// plane is near. addr may list its servers, separated by commas; one that does not host names
+// the one that does. Get uses no http.Transport, which would add its own
 // words about servers that speak first, and 0.4 MB to the library.
 func Get(ctx context.Context, addr string, token *secret.Token, path string, query url.Values) (code int, contentType string, body []byte, err error) {
+	final := func(err error) bool { return errors.Is(err, rendezvous.ErrAuth) || errors.Is(err, rendezvous.ErrState) }
+	p, err := client.FirstOf(ctx, addr, final, func(ctx context.Context, addr string) (page, error) {
+		for hops := 0; ; hops++ {
+			p, err := getAt(ctx, addr, token, path, query)
+			if err != nil || p.elsewhere == "" || hops == wire.MaxRedirects {
+				return p, err
+			}
+			addr = p.elsewhere
+		}
+	})
+	return p.code, p.kind, p.body, err
+}
+
+// page is an answer of a control plane.
+type page struct {
+	code      int
+	kind      string
+	body      []byte
+	elsewhere string // address of the server that hosts; "": this one answers
+}
+
+func getAt(ctx context.Context, addr string, token *secret.Token, path string, query url.Values) (p page, err error) {
 	conn, err := client.DialHTTP(ctx, addr, token)
 	if err != nil {
-		return 0, "", nil, err
+		return p, err
 	}
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
@@ -32,13 +59,19 @@ func Get(ctx context.Context, addr string, token *secret.Token, path string, que
 		Header: http.Header{"User-Agent": {"rallypoint/" + rallypoint.Version()}}, Close: true,
 	}
 	if err := req.Write(conn); err != nil {
-		return 0, "", nil, err
+		return p, err
 	}
 	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(conn, maxPage)), req)
 	if err != nil {
-		return 0, "", nil, err
+		return p, err
 	}
 	defer resp.Body.Close()
-	body, err = io.ReadAll(resp.Body)
-	return resp.StatusCode, resp.Header.Get("Content-Type"), body, err
+	p.body, err = io.ReadAll(resp.Body)
+	p.code, p.kind = resp.StatusCode, resp.Header.Get("Content-Type")
+	if to, wrong := resp.Location(); p.code == http.StatusTemporaryRedirect && wrong == nil {
+		if at, wrong := netip.ParseAddrPort(to.Host); wrong == nil { // no other page, and no name
+			p.elsewhere = at.String()
+		}
+	}
+	return p, err
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // Locate returns where the runs of an endpoint are seen from outside: the address of
-// their control plane or, where nodes meet without one, the endpoint of their shared log
+// their control plane (with commas those of its servers) or, where nodes meet without one, the endpoint of their shared log
 // with what it leaves open filled in. It touches nothing. The errors call the endpoint
 // ENDPOINT, the argument of the commands.
 func Locate(endpoint string) (addr, sharedLog string, err error) {
@@ -23,6 +23,16 @@ func Locate(endpoint string) (addr, sharedLog string, err error) {
 		addr, err = p.address(endpoint)
 	}
 	return addr, sharedLog, err
+}
+
+// serversOf returns the HOST:PORT of a control plane, or of each server that may host it,
+// separated by commas.
+func serversOf(endpoint string) (string, error) {
+	if !strings.Contains(endpoint, ",") {
+		return Address(endpoint, params.DefaultPort)
+	}
+	list, err := params.ParseServers(endpoint, params.DefaultPort)
+	return list.String(), err
 }
 
 // Address returns the HOST:PORT of a server to connect to, with the default port where

@@ -51,11 +51,14 @@ type runLog interface {
 
 var places = map[string]place{
 	"": {
-		check: func(endpoint string) (string, error) { return checkAddress(endpoint, params.DefaultPort) },
+		check: func(endpoint string) (string, error) {
+			list, err := params.ParseServers(endpoint, params.DefaultPort)
+			return list.String(), err
+		},
 		open: func(p params.Params, log *slog.Logger) (Node, error) {
 			return node(roundstore.Open(p, log))
 		},
-		address: func(endpoint string) (string, error) { return Address(endpoint, params.DefaultPort) },
+		address: serversOf,
 	},
 	SchemeStatic: {
 		check: func(endpoint string) (string, error) {

@@ -43,5 +43,5 @@ func openStatic(p params.Params, log *slog.Logger) (Node, error) {
 	if hosts { // elsewhere MASTER_PORT may be another program's
 		p.AdvertiseAddr, p.StorePort = at.Host, at.Port
 	}
-	return node(roundstore.OpenAt(p, at, log))
+	return node(roundstore.OpenAt(p, params.Servers{at}, log))
 }

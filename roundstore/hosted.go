@@ -27,7 +27,7 @@ import (
 //
 // The caller ends the member by Shutdown or Close.
 func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
-	at, err := params.ParseEndpoint(p.Endpoint, params.DefaultPort)
+	at, err := params.ParseServers(p.Endpoint, params.DefaultPort)
 	if err != nil {
 		return nil, err
 	}
@@ -35,7 +35,7 @@ func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
 }
 
 // OpenAt is Open of a member whose endpoint is read already.
-func OpenAt(p params.Params, at params.HostPort, log *slog.Logger) (*member.Member, error) {
+func OpenAt(p params.Params, at params.Servers, log *slog.Logger) (*member.Member, error) {
 	return NewMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
 		return client.New(p, at, o, log, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
 			return startHost(cfg, stores, openTrace(p.Record, cfg.Node, log), listeners...)

@@ -141,12 +141,12 @@ func crowdParams(addr string, n int, runID string) params.Params {
 }
 
 // at is what the endpoint says.
-func at(p params.Params) params.HostPort {
-	hp, err := params.ParseEndpoint(p.Endpoint, params.DefaultPort)
+func at(p params.Params) params.Servers {
+	list, err := params.ParseServers(p.Endpoint, params.DefaultPort)
 	if err != nil {
 		panic(err)
 	}
-	return hp
+	return list
 }
 
 // startHost starts a node that can host, in a process of its own, and waits until it is

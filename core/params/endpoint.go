@@ -1,9 +1,11 @@
 package params
 
 import (
+	"fmt"
 	"math"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -22,6 +24,46 @@ type HostPort struct {
 }
 
 func (hp HostPort) String() string { return net.JoinHostPort(hp.Host, strconv.Itoa(hp.Port)) }
+
+// Servers are where a control plane is looked for: one place, or servers that succeed each other
+// (docs/decisions/0139).
+type Servers []HostPort
+
+// MaxServers bounds how many an endpoint may name.
+const MaxServers = 5
+
+func (s Servers) String() string {
+	texts := make([]string, len(s))
+	for i, hp := range s {
+		texts[i] = hp.String()
+	}
+	return strings.Join(texts, ",")
+}
+
+// ParseServers reads an endpoint that may be a list, HOST:PORT,HOST:PORT,..., each as
+// ParseEndpoint has it. Errors are ErrInvalid.
+func ParseServers(endpoint string, defaultPort int) (Servers, error) {
+	var list Servers
+	parts := strings.Split(endpoint, ",")
+	for _, part := range parts {
+		if len(parts) > 1 && strings.TrimSpace(part) == "" {
+			return nil, endpointError(QuotableEndpoint(endpoint), "a server in its list is empty")
+		}
+		at, err := ParseEndpoint(part, defaultPort)
+		switch {
+		case err != nil:
+			return nil, err
+		case len(parts) > 1 && at.Port == 0:
+			return nil, endpointError(endpoint, "a server in a list needs a port")
+		case slices.Contains(list, at):
+			return nil, endpointError(endpoint, "it names "+at.String()+" twice")
+		case len(list) == MaxServers:
+			return nil, endpointError(endpoint, fmt.Sprintf("it names more than %d servers", MaxServers))
+		}
+		list = append(list, at)
+	}
+	return list, nil
+}
 
 // ParseEndpoint splits an endpoint into host and port by the rules of torchrun's
 // --rdzv-endpoint (docs/spec/rendezvous.md R8-R13). It resolves no names.

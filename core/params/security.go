@@ -3,6 +3,7 @@ package params
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -91,15 +92,14 @@ func (p *Params) OneMachine() bool {
 // LoopbackEndpoint reports whether an endpoint reaches only the machine that it is used
 // on, whatever names resolve to.
 func LoopbackEndpoint(endpoint string) bool {
-	at, err := ParseEndpoint(endpoint, 0)
+	list, err := ParseServers(endpoint, DefaultPort)
 	if err != nil {
 		return false
 	}
-	name := strings.ToLower(strings.TrimSuffix(at.Host, "."))
-	if name == "localhost" || strings.HasSuffix(name, ".localhost") {
-		return true
-	}
-	return rendezvous.IsLoopback(at.Host)
+	return !slices.ContainsFunc(list, func(at HostPort) bool {
+		name := strings.ToLower(strings.TrimSuffix(at.Host, "."))
+		return name != "localhost" && !strings.HasSuffix(name, ".localhost") && !rendezvous.IsLoopback(at.Host)
+	})
 }
 
 // CheckSecurity returns a warning for the log of a job of several machines that is

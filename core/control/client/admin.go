@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	rallypoint "rallypoint"
@@ -18,7 +19,7 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// Ask has the control plane at addr ("host:port") apply an event to a run that comes from no
+// Ask has the control plane at addr ("host:port", or the list of its servers with commas) apply an event to a run that comes from no
 // node: a CloseRun, Evict, Direct, CancelDirective, Cordon or Undrain, with who asks and the reason,
 // which the nodes receive. The control plane sets the time, and puts before who asks that it is
 // an administrator, and behind it the address that the request comes from. Ask follows a server
@@ -41,23 +42,36 @@ func Ask(ctx context.Context, addr string, token *secret.Token, runID string, ev
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: a drain names 1 to %d nodes, not %d", f.RunID, rendezvous.MaxDirectiveNodes, len(nodes))
 	}
 	f.Software = rallypoint.Version()
-	asked := map[string]bool{}
+	var asked sync.Map // by address: no server is asked twice
+	final := func(err error) bool { return !errors.Is(err, rendezvous.ErrConnection) }
+	return FirstOf(ctx, addr, final, func(ctx context.Context, addr string) (string, error) {
+		return askFrom(ctx, addr, token, f, &asked)
+	})
+}
+
+// askFrom asks a server, and the one that it names.
+func askFrom(ctx context.Context, addr string, token *secret.Token, f wire.Admin, asked *sync.Map) (string, error) {
+	hops := 0
 	for {
-		asked[addr] = true
+		if _, before := asked.LoadOrStore(addr, true); before {
+			return "", fmt.Errorf("%w at %s: it is asked already", rendezvous.ErrConnection, addr)
+		}
+		hops++
 		done, err := askAt(ctx, addr, token, f)
 		var moved *wire.Redirected
 		if !errors.As(err, &moved) {
 			return done, err
 		}
 		to := moved.To.Host
+		_, before := asked.Load(to)
 		wrong := ""
 		switch {
 		case to == "":
 			wrong = moved.Error()
-		case asked[to]:
+		case before:
 			wrong = fmt.Sprintf("%v, which points back", moved)
-		case len(asked) > wire.MaxRedirects:
-			wrong = fmt.Sprintf("%d servers have sent it on, the last one to %s", len(asked), to)
+		case hops > wire.MaxRedirects:
+			wrong = fmt.Sprintf("%d servers have sent it on, the last one to %s", hops, to)
 		default:
 			wrong = leadsNowhere(addr, moved.To)
 		}

@@ -61,13 +61,13 @@ var (
 // block and must not call Close. A nil log discards. The client starts a control
 // plane in this process by start; without one it never does, whatever
 // Params.IsHost says.
-func New(p params.Params, at params.HostPort, obs member.Observer, log *slog.Logger, start discovery.StartHost) *Client {
+func New(p params.Params, at params.Servers, obs member.Observer, log *slog.Logger, start discovery.StartHost) *Client {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	c := &Client{params: p, obs: obs, session: rendezvous.SessionID(rand.Text()), label: host.Process(host.NameOf(p.HostName))}
 	c.node, c.incarnation = p.Identity()
-	c.finder = discovery.New(discovery.Config{Params: p, Endpoint: at, Node: c.node, Observer: obs, Log: log, Start: start, Hello: c.hello})
+	c.finder = discovery.New(discovery.Config{Params: p, Servers: at, Node: c.node, Observer: obs, Log: log, Start: start, Hello: c.hello})
 	c.life, c.cancel = context.WithCancel(context.Background())
 	return c
 }

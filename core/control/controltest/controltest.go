@@ -76,8 +76,8 @@ func Params(endpoint string, n int) params.Params {
 }
 
 // At is where the control plane of such a run is looked for.
-func At(p params.Params) params.HostPort {
-	at, err := params.ParseEndpoint(p.Endpoint, params.DefaultPort)
+func At(p params.Params) params.Servers {
+	at, err := params.ParseServers(p.Endpoint, params.DefaultPort)
 	if err != nil {
 		panic(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"sync"
 	"time"
 
 	"rallypoint/core/params"
@@ -20,17 +21,37 @@ const (
 
 // endpoint is where the control plane is looked for.
 type endpoint struct {
-	params.HostPort
-	addrs    []netip.Addr
-	resolved time.Time        // when the resolver was asked last
-	failure  error            // its last answer, if there are no addresses
-	hosted   []netip.AddrPort // of the control plane in this process; nil: not here
+	params.HostPort                  // the only server, or the first one
+	list            params.Servers   // of several, which succeed each other; nil: there is one
+	addrs           []netip.Addr     // of the only one
+	listed          []netip.AddrPort // of all in the list
+	resolved        time.Time        // when the resolver was asked last
+	failure         error            // its last answer, if there are no addresses
+	hosted          []netip.AddrPort // of the control plane in this process; nil: not here
+}
+
+func newEndpoint(servers params.Servers) endpoint {
+	e := endpoint{HostPort: servers[0]}
+	if len(servers) > 1 {
+		e.list = servers
+	}
+	return e
+}
+
+func (e *endpoint) String() string {
+	if e.list != nil {
+		return e.list.String()
+	}
+	return e.HostPort.String()
 }
 
 // targets are the addresses to dial.
 func (e *endpoint) targets() []netip.AddrPort {
-	if e.hosted != nil {
+	switch {
+	case e.hosted != nil:
 		return e.hosted
+	case e.list != nil:
+		return e.listed
 	}
 	list := make([]netip.AddrPort, len(e.addrs))
 	for i, a := range e.addrs {
@@ -44,18 +65,17 @@ func (e *endpoint) targets() []netip.AddrPort {
 func (f *Finder) resolve(ctx context.Context) error {
 	s := &f.endpoint
 	age := time.Since(s.resolved)
-	if s.hosted != nil || s.addrs != nil && age < resolveEvery || s.failure != nil && age < resolveFailed {
+	if s.hosted != nil || len(s.addrs)+len(s.listed) > 0 && age < resolveEvery || s.failure != nil && age < resolveFailed {
 		return s.failure
+	}
+	if s.list != nil {
+		return f.resolveList(ctx)
 	}
 	addrs, err := f.network.lookup(ctx, s.Host)
 	s.resolved = time.Now()
 	switch {
 	case err != nil && s.addrs == nil:
-		var name *net.DNSError // says the name again, and which server was asked
-		if errors.As(err, &name) {
-			err = errors.New(name.Err)
-		}
-		s.failure = fmt.Errorf("cannot resolve %q: %w", s.Host, err)
+		s.failure = unresolved(s.Host, err)
 		return s.failure
 	case err != nil:
 		return nil
@@ -65,4 +85,52 @@ func (f *Finder) resolve(ctx context.Context) error {
 	}
 	s.addrs, s.failure = addrs, nil
 	return nil
+}
+
+// resolveList brings the addresses of a list of servers up to date. A server whose name is not
+// known is left out: it may be down, and its name with it.
+func (f *Finder) resolveList(ctx context.Context) error {
+	s := &f.endpoint
+	type answer struct {
+		addrs []netip.Addr
+		err   error
+	}
+	answers := make([]answer, len(s.list))
+	var asking sync.WaitGroup
+	for i, at := range s.list {
+		asking.Go(func() { answers[i].addrs, answers[i].err = f.network.lookup(ctx, at.Host) })
+	}
+	asking.Wait()
+	s.resolved = time.Now()
+	var found []netip.AddrPort
+	var failures []error
+	for i, at := range s.list {
+		if err := answers[i].err; err != nil {
+			failures = append(failures, unresolved(at.Host, err))
+			continue
+		}
+		if refusal := checkWildcard(f.Params.Endpoint, answers[i].addrs); refusal != nil {
+			return refusal
+		}
+		for _, a := range answers[i].addrs {
+			found = append(found, netip.AddrPortFrom(a, uint16(at.Port)))
+		}
+	}
+	if found != nil {
+		s.listed = found
+	}
+	s.failure = nil
+	if s.listed == nil {
+		s.failure = errors.Join(failures...)
+	}
+	return s.failure
+}
+
+// unresolved is the error of a name that no resolver knows.
+func unresolved(host string, err error) error {
+	var name *net.DNSError // says the name again, and which server was asked
+	if errors.As(err, &name) {
+		err = errors.New(name.Err)
+	}
+	return fmt.Errorf("cannot resolve %q: %w", host, err)
 }

@@ -47,6 +47,9 @@ func (f *Finder) findOrHost(ctx context.Context) (*Conn, error) {
 func (f *Finder) checkPort() error {
 	host := f.Params.IsHost
 	switch {
+	case f.endpoint.list != nil && *host:
+		return rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the endpoint %q is a list of servers, and is_host=1: `rallypoint serve --peers` hosts there, and no node; leave is_host out, or name one endpoint", f.Params.Endpoint)
 	case f.endpoint.Port != 0, host != nil && *host:
 		return nil
 	case host != nil:
@@ -70,6 +73,9 @@ func (f *Finder) tryOnce(ctx context.Context, foreign *foreignWarning) (*Conn, e
 		return nil, err
 	}
 	f.noteLoopback()
+	if s.list != nil {
+		return (&search{f: f}).race(ctx, s.targets())
+	}
 	var err error
 	if s.Port != 0 || s.hosted != nil {
 		var l *Conn
@@ -159,6 +165,8 @@ func (f *Finder) compared() string {
 	switch {
 	case f.Params.IsHost != nil && *f.Params.IsHost:
 		return "this node is to host it (is_host=1)"
+	case s.list != nil:
+		return "check that a majority of these servers runs (`rallypoint serve --peers`), and that the list is right"
 	case f.Params.IsHost != nil:
 		return "this node is not to host it (is_host=0); " + check
 	case s.addrs == nil:

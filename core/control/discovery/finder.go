@@ -21,7 +21,7 @@ import (
 // Config says for which node a Finder searches.
 type Config struct {
 	Params   params.Params
-	Endpoint params.HostPort // what Params.Endpoint says
+	Servers  params.Servers  // what Params.Endpoint says
 	Node     string          // its id
 	Observer member.Observer // is told for what the search waits, and when the control plane is out of reach
 	Log      *slog.Logger
@@ -70,13 +70,17 @@ type Finder struct {
 
 // New makes a finder, which touches no network before Find.
 func New(cfg Config) *Finder {
-	f := &Finder{Config: cfg, network: systemNetwork(), endpoint: endpoint{HostPort: cfg.Endpoint}}
+	f := &Finder{Config: cfg, network: systemNetwork(), endpoint: newEndpoint(cfg.Servers)}
 	p := &f.Params
 	if f.Start == nil {
 		never := false
 		p.IsHost = &never
 	}
-	if p.Max > 1 {
+	if f.endpoint.list != nil && p.IsHost == nil {
+		never := false
+		p.IsHost = &never
+	}
+	if p.Max > 1 || f.endpoint.list != nil {
 		f.group = standby.NewGroup(p.RunID, f.Node, p.LeaseTimeout, p.NoQuorum)
 	}
 	if p.TokenFile == "" && p.OneMachine() && (p.IsHost == nil || *p.IsHost) {

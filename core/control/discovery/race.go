@@ -130,6 +130,8 @@ func (r *race) again() time.Duration {
 func (r *race) failed(a helloAnswer) (follows bool) {
 	var moved *wire.Redirected
 	switch {
+	case errors.As(a.err, &moved) && moved.To.Host == "":
+		r.refused = append(r.refused, a.addr) // it will know, while others are silent
 	case errors.As(a.err, &moved):
 		r.redirects[a.addr] = true
 		addr, err := netip.ParseAddrPort(r.s.f.accept(moved.To))

@@ -510,6 +510,12 @@ func (f *Finder) sayHello(ctx context.Context, addr netip.AddrPort) (*Conn, erro
 		return nil, err
 	}
 	f.unanswered.Store(0)
+	if f.endpoint.list != nil && (l.Welcome.Group == "" || l.Welcome.Embedded) {
+		l.Close()
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the endpoint %q is a list of servers, but the one at %s has no peers, so that nodes would meet at different ones: start all with `rallypoint serve --peers %s`, or name one of them alone",
+			f.Params.Endpoint, addr, f.endpoint.String())
+	}
 	current := f.group.Current()
 	if l.Welcome.Group == current.Group && l.Welcome.Term < current.Term || l.Welcome.Group != "" && !succession.Believable(l.Welcome.Term) {
 		l.Close()
