@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/url"
 	"strings"
 
 	"rallypoint/core/control/statuspage"
@@ -37,17 +38,18 @@ func newPages(s *Server) http.Handler {
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		httpport.Answer(w, http.StatusOK, httpport.PlainText, []byte("ok\n"))
 	})
-	mux.HandleFunc("GET /status", p.status)
+	mux.HandleFunc("GET /readyz", p.ready)
+	mux.HandleFunc("GET /status", p.atHost(p.status))
 	mux.HandleFunc("GET /metrics", p.metrics)
 	mux.HandleFunc("/", notFound)
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, r *http.Request) {
+	mux.HandleFunc("GET /{$}", p.atHost(func(w http.ResponseWriter, r *http.Request) {
 		if statuspage.Wanted(r) {
 			statuspage.Serve(w)
 			return
 		}
 		w.Header().Set("Vary", "Accept")
 		p.text(w, r)
-	})
+	}))
 	hint := ""
 	if s.cfg.RunID == "" { // else a node hosts, which has no such option
 		hint = ", or give the name to `rallypoint serve` by --http-name"
@@ -55,9 +57,38 @@ func newPages(s *Server) http.Handler {
 	return p.guarded(p.names.Guard(p.bounded(mux), hint, func() { s.metrics.refused[refusedHost].Add(1) }))
 }
 
+// ready answers whether nodes, and a supervisor that replaces one server after the other, may rely on
+// this one.
+func (p *pages) ready(w http.ResponseWriter, _ *http.Request) {
+	if g := p.server.cfg.Group; g != nil && g.Ready() != "" {
+		httpport.Answer(w, http.StatusServiceUnavailable, httpport.PlainText, []byte("not ready; /status says why\n"))
+		return
+	}
+	httpport.Answer(w, http.StatusOK, httpport.PlainText, []byte("ok\n"))
+}
+
+// atHost sends requests on to the server that hosts, if this is another one of several that serve
+// many runs and knows which one that is.
+func (p *pages) atHost(page http.HandlerFunc) http.HandlerFunc {
+	g := p.server.cfg.Group
+	if g == nil || !g.Peers() {
+		return page
+	}
+	return func(w http.ResponseWriter, r *http.Request) {
+		to, serve, known := g.Admit()
+		if serve || !known {
+			page(w, r)
+			return
+		}
+		at := url.URL{Scheme: "http", Host: to.Host, Path: r.URL.Path, RawQuery: r.URL.RawQuery}
+		w.Header().Set("Location", at.String())
+		httpport.Answer(w, http.StatusTemporaryRedirect, httpport.PlainText, []byte(to.Node+" leads, at "+to.Host+"\n"))
+	}
+}
+
 func notFound(w http.ResponseWriter, _ *http.Request) {
 	httpport.Answer(w, http.StatusNotFound, httpport.PlainText,
-		[]byte("not found; this is the control plane of Rallypoint, which has /, /healthz, /metrics, /status and /status?rdzv_id=ID\n"))
+		[]byte("not found; this is the control plane of Rallypoint, which has /, /healthz, /readyz, /metrics, /status and /status?rdzv_id=ID\n"))
 }
 
 // requester is who has sent a request of HTTP.

@@ -100,14 +100,14 @@ func newRun(s *Server, id string, seq uint64) *run {
 	}
 	r := &run{
 		server: s, id: id, seq: seq, log: log,
-		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime(), Succession: s.succession(), Limits: s.cfg.Quota.limits()}),
+		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime(), Succession: s.succession(id), Limits: s.cfg.Quota.limits()}),
 		stats:   stats{joins: map[rendezvous.SessionID]pendingJoin{}, census: rendezvous.Census{Phase: rendezvous.PhaseEmpty}},
 		conns:   map[rendezvous.SessionID]*serverConn{},
 		latest:  map[rendezvous.SessionID]*serverConn{},
 		timers:  map[rendezvous.Timer]runTimer{},
 		waiting: progressNotifier{conns: map[*serverConn]struct{}{}},
 	}
-	if s.cfg.Group != nil {
+	if s.cfg.Group != nil && !s.cfg.Group.Peers() {
 		r.standbys = standby.NewRegistry(s.cfg.Group)
 	}
 	if s.commits != nil {
@@ -385,8 +385,12 @@ func (r *run) bind(p *serverConn, w rendezvous.Welcome) {
 	}
 	r.sayLocked(func() {
 		p.welcomeLocked(w, lease)
-		if r.standbys != nil && r.conns[w.Session] == p {
+		switch {
+		case r.conns[w.Session] != p:
+		case r.standbys != nil:
 			r.standbys.Arrive(p.arrival)
+		case r.votes() && p.arrival.Follows:
+			p.out.Send(wire.Standbys{List: p.peers()})
 		}
 	})
 }
@@ -503,7 +507,7 @@ func (r *run) forgettable() bool {
 // nothing that a node could miss.
 func (r *run) forgetAfterLocked() time.Duration {
 	whole := r.server.cfg.ForgetAfter
-	if r.broken != nil || r.machine.Begun() {
+	if r.broken != nil || r.machine.Begun() || r.machine.Succession().Term > 1 {
 		return whole
 	}
 	p := r.machine.Policy()

@@ -76,7 +76,8 @@ type Config struct {
 	Refused func() (stores, forwarders map[string]uint64)
 	// Group, if set, is what this process knows of the servers of its run, which succeed
 	// each other (docs/decisions/0041). While it does not host, the server is in waiting:
-	// it sends nodes to the one that does. RunID is set, too.
+	// it sends nodes to the one that does. RunID is set, too, unless these are servers of many
+	// runs (docs/decisions/0139).
 	Group *standby.Group
 	// Trace, if set, gets how a run begins (its state) and every event with its
 	// effects once they were executed, in the order of the run and under its
@@ -138,6 +139,7 @@ type Server struct {
 	metrics  metrics
 	refusals *logsampler.Sampler
 	handover transfer
+	quiet    quietRuns
 	sending  sync.Mutex // held while all nodes are sent on
 
 	tracker connTracker
@@ -267,6 +269,9 @@ func (s *Server) runFor(id string, from netip.Addr) (*run, *rendezvous.Error) {
 		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "the control plane at %s remembers %d runs already, which is the most; those without nodes are forgotten after %v (--forget-after)",
 			s.Addr(), len(s.runs), s.cfg.ForgetAfter)
 	}
+	if full := s.full(); full != "" {
+		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "run %q cannot begin at %s: %s", id, s.Addr(), full)
+	}
 	from = countedAs(from)
 	if n := s.runsOf[from]; n >= s.cfg.Quota.RunsPerAddress {
 		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "run %q cannot begin: nodes at %v have begun %d runs that the control plane at %s remembers, which is the most for one address; "+
@@ -299,6 +304,9 @@ func (s *Server) removeLocked(r *run) {
 		delete(s.runsOf, r.begun)
 	}
 	r.erase()
+	if s.cfg.Group != nil {
+		s.cfg.Group.Forget(r.id)
+	}
 }
 
 // sweepLater arranges for idle runs to be forgotten.

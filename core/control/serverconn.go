@@ -481,6 +481,9 @@ func (sc *serverConn) welcomeLocked(w rendezvous.Welcome, lease time.Duration) {
 		answer.Features = append(answer.Features, wire.FeatureSuccession)
 		answer.Group, answer.Term, answer.HostNode, answer.Servers = to.Group, to.Term, to.Node, to.Servers
 		answer.Addr = localAddr(sc.conn)
+		if g.Peers() {
+			answer.Servers = append(answer.Servers, answer.Addr)
+		}
 	}
 	sc.out.Send(answer)
 }

@@ -26,7 +26,7 @@ var errRedirected = errors.New("it was sent to the server that hosts")
 // of a later term.
 func (sc *serverConn) admit(h wire.Hello) error {
 	s, g := sc.server, sc.server.cfg.Group
-	if g == nil || h.RunID != s.cfg.RunID {
+	if !g.Serves(h.RunID) {
 		return nil
 	}
 	patience := time.NewTimer(standby.HoldHello)
@@ -35,7 +35,7 @@ func (sc *serverConn) admit(h wire.Hello) error {
 		changed := g.Changed()
 		to, serve, known := g.Admit()
 		switch {
-		case serve && h.Group == to.Group && h.Term > to.Term && succession.Believable(h.Term):
+		case serve && !g.Peers() && h.Group == to.Group && h.Term > to.Term && succession.Believable(h.Term):
 			s.StepDown(wire.Redirect{Group: h.Group, Term: h.Term, Servers: h.Servers},
 				fmt.Sprintf("node %s has followed a server of term %d", printable.Text(h.Node), h.Term))
 			continue
@@ -59,7 +59,7 @@ func (sc *serverConn) admit(h wire.Hello) error {
 // far as is known.
 func (s *Server) waitsFor(run string) (host wire.Redirect, waits bool) {
 	g := s.cfg.Group
-	if g == nil || run != s.cfg.RunID {
+	if !g.Serves(run) {
 		return wire.Redirect{}, false
 	}
 	host, serve, known := g.Admit()
@@ -174,20 +174,25 @@ func (r *run) sendAway(to wire.Redirect) {
 func (sc *serverConn) probed(f wire.Probe) error {
 	s, g := sc.server, sc.server.cfg.Group
 	switch {
-	case g == nil || f.RunID != s.cfg.RunID:
+	case !g.Serves(f.RunID), g.Peers() && f.Target.Group != g.Standing().Group:
 		sc.out.Send(wire.Probed{Err: rendezvous.Errorf(rendezvous.CodeTenant, "the control plane at %s (%s) does not serve run %q", s.Addr(), s.process, f.RunID)})
 		sc.drain()
 		return errServed
 	case f.Target.Group == "" || !succession.Believable(f.Target.Term):
 		return fmt.Errorf("%w: a probe of term %d", wire.ErrMalformed, f.Target.Term)
 	}
-	if err := s.samePolicy(f); err != nil {
+	if err := s.samePolicy(f); err != nil && !g.Peers() {
 		s.log.Warn("another control plane of this run does not yield, nor does this one: "+err.Text, "address", sc.conn.RemoteAddr().String())
 		sc.out.Send(wire.Probed{Err: err})
 		sc.drain()
 		return errServed
 	}
 	mine := g.Standing()
+	if g.Peers() { // a node asks who hosts
+		sc.out.Send(wire.Probed{Node: mine.Node, Target: sc.ownTarget()})
+		sc.drain()
+		return errServed
+	}
 	theirs := succession.Standing{Group: f.Target.Group, Term: f.Target.Term, Node: f.Node, Round: f.Round}
 	if g.Hosting() && mine != theirs && succession.Yields(mine, theirs) {
 		s.StepDown(f.Target, fmt.Sprintf("node %s hosts this run at %s, in term %d", f.Node, f.Target.Host, f.Target.Term))
@@ -253,7 +258,7 @@ func (sc *serverConn) liveness(f wire.Liveness) error {
 	}
 	defer g.Drop(link)
 	for {
-		f, err := sc.frames.NextFrame(wire.MaxHelloFrame)
+		f, err := sc.frames.NextFrame(g.MaxFrame())
 		if err != nil {
 			if errors.Is(err, wire.ErrMalformed) {
 				return err
@@ -278,7 +283,7 @@ func (sc *serverConn) liveness(f wire.Liveness) error {
 
 // noteStandbys draws from an event that was applied what succession needs.
 func (r *run) noteStandbys(ev rendezvous.Event) {
-	if r.standbys == nil {
+	if r.standbys == nil { // nor do servers of many runs need to know who has a round
 		return
 	}
 	if ev, left := ev.(rendezvous.Leave); left {
@@ -290,9 +295,9 @@ func (r *run) noteStandbys(ev rendezvous.Event) {
 }
 
 // succession is what a run begins with.
-func (s *Server) succession() rendezvous.Succession {
+func (s *Server) succession(run string) rendezvous.Succession {
 	if s.cfg.Group != nil {
-		return s.cfg.Group.Succession()
+		return s.cfg.Group.Succession(run)
 	}
 	return s.cfg.Succession
 }
@@ -324,7 +329,7 @@ type transfer struct {
 func (s *Server) Transfer(ctx context.Context) bool {
 	g := s.cfg.Group
 	r := s.lookUp(s.cfg.RunID)
-	if g == nil || r == nil || !g.Hosting() {
+	if g == nil || r == nil || r.standbys == nil || !g.Hosting() {
 		return false
 	}
 	r.mu.Lock()

@@ -2,6 +2,9 @@ package control
 
 import (
 	"cmp"
+	"maps"
+	"slices"
+	"sync"
 	"time"
 
 	"rallypoint/core/rendezvous"
@@ -14,6 +17,7 @@ type unsaid struct {
 	facts  rendezvous.Facts // that were proposed last
 	number uint64           // of that proposal; 0: there was none, or this process was deposed then
 	queue  []unsaidWord
+	cut    bool // the voters do not keep all of facts
 }
 
 // unsaidWord is one frame, or the end of a wait, once a proposal is confirmed.
@@ -33,7 +37,12 @@ func (r *run) proposeLocked() {
 		return
 	}
 	if facts := r.machine.Facts(); u.number == 0 || !facts.Equal(u.facts) {
-		u.facts, u.number = facts, r.server.cfg.Group.Propose(facts)
+		number, whole := r.server.cfg.Group.Propose(r.id, facts)
+		u.facts, u.number = facts, number
+		if !whole && !u.cut {
+			r.warnings = append(r.warnings, "the servers have no room for all that this run's successor has to know: its directives, and who is drained, are kept by its nodes alone; end other runs, or start other servers for them")
+		}
+		u.cut = !whole
 	}
 }
 
@@ -52,7 +61,7 @@ func (r *run) mayJudgeLocked() bool {
 // sayLocked tells nodes something, in order: now, or when the voters have accepted it.
 func (r *run) sayLocked(say func()) {
 	if r.quietLocked() {
-		r.unsaid.queue = append(r.unsaid.queue, unsaidWord{number: r.unsaid.number, say: say})
+		r.queueLocked(unsaidWord{number: r.unsaid.number, say: say})
 		return
 	}
 	say()
@@ -66,8 +75,42 @@ func (r *run) saidLocked() <-chan struct{} {
 	}
 	done := make(chan struct{})
 	end := func() { close(done) }
-	r.unsaid.queue = append(r.unsaid.queue, unsaidWord{r.unsaid.number, end, end})
+	r.queueLocked(unsaidWord{r.unsaid.number, end, end})
 	return done
+}
+
+func (r *run) queueLocked(w unsaidWord) {
+	r.unsaid.queue = append(r.unsaid.queue, w)
+	if len(r.unsaid.queue) == 1 {
+		r.server.quiet.add(r)
+	}
+}
+
+// quietRuns are the runs that have something to say.
+type quietRuns struct {
+	mu   sync.Mutex
+	runs map[*run]struct{}
+}
+
+func (q *quietRuns) add(r *run) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.runs == nil {
+		q.runs = map[*run]struct{}{}
+	}
+	q.runs[r] = struct{}{}
+}
+
+func (q *quietRuns) drop(r *run) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	delete(q.runs, r)
+}
+
+func (q *quietRuns) list() []*run {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(q.runs), func(a, b *run) int { return cmp.Compare(a.seq, b.seq) })
 }
 
 // dropUnsaidLocked forgets what was not said: another process hosts.
@@ -78,15 +121,37 @@ func (r *run) dropUnsaidLocked() {
 		}
 	}
 	r.unsaid.queue = nil
+	r.server.quiet.drop(r)
 }
 
 // Confirmed says what the voters have accepted meanwhile, tells nodes who votes, and gives up nodes
 // whose processes were proven dead. The process calls it when its Group has changed.
 func (s *Server) Confirmed() {
+	for _, r := range s.quiet.list() {
+		r.confirmed()
+	}
 	r := s.lookUp(s.cfg.RunID)
 	if s.cfg.Group == nil || r == nil {
 		return
 	}
+	r.mu.Lock()
+	defer r.unlock()
+	if r.gone || r.standbys == nil {
+		return
+	}
+	r.standbys.Refresh()
+	for _, node := range s.cfg.Group.Died() {
+		for _, session := range r.standbys.Sessions(node) {
+			if r.latest[session] == nil { // a process may close its listener and live
+				r.submitLocked(rendezvous.Disconnect{Session: session, Dead: true}, nil)
+			}
+		}
+	}
+}
+
+// confirmed says what the voters have accepted meanwhile.
+func (r *run) confirmed() {
+	s := r.server
 	r.mu.Lock()
 	defer r.unlock()
 	if r.gone {
@@ -104,13 +169,8 @@ func (s *Server) Confirmed() {
 		u.queue = u.queue[1:]
 		w.say()
 	}
-	r.standbys.Refresh()
-	for _, node := range s.cfg.Group.Died() {
-		for _, session := range r.standbys.Sessions(node) {
-			if r.latest[session] == nil { // a process may close its listener and live
-				r.submitLocked(rendezvous.Disconnect{Session: session, Dead: true}, nil)
-			}
-		}
+	if len(u.queue) == 0 {
+		s.quiet.drop(r)
 	}
 }
 

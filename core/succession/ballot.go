@@ -81,6 +81,7 @@ const (
 type Ballot struct {
 	id    Voter
 	lease time.Duration
+	least int // so many of a fixed list have to agree, and the dead count as missing; 0: there is no list
 
 	role     role
 	promised uint64 // the highest term that this process has heard of and taken
@@ -108,7 +109,8 @@ type Ballot struct {
 	peers     map[Voter]peer
 	former    map[Voter]bool // they vote no more, and do not know it yet
 	since     uint64         // the number from which the voters are as they are
-	confirmed uint64
+	confirmed uint64         // this host may act on it
+	settled   uint64         // the voters may change after it: the same, but in a fixed list the dead do not count as missing
 	wish      []Voter
 	hands     Voter // it is asked to host
 	elections uint64
@@ -129,6 +131,34 @@ type peer struct {
 func NewBallot(id Voter, lease time.Duration, now time.Duration) *Ballot {
 	return &Ballot{id: id, lease: lease, heard: now, sure: now - lease, voted: now - lease, waits: now, began: now, ticked: now, dead: map[Voter]bool{}}
 }
+
+// Of makes the voters a fixed list of so many places, in each of which processes may follow one
+// another (docs/decisions/0139). A host then decides nothing without a majority of the list,
+// however many are proven dead. It comes before anything else.
+func (b *Ballot) Of(places int) *Ballot {
+	b.least = places/2 + 1
+	return b
+}
+
+// Found has a process that knows nothing yet of a fixed list stand among those that it can
+// reach, itself included: all of them know nothing either. It reports false, and changes nothing,
+// if they are no majority of the list, or this process knows of a host.
+func (b *Ballot) Found(voters []Voter) bool {
+	if b.Founded() || b.least == 0 || len(voters) < b.least || !slices.Contains(voters, b.id) || !(Voters{Incoming: voters}).possible() {
+		return false
+	}
+	if !sameSet(voters, b.accepted.Voters.Incoming) {
+		b.rest()
+		b.accepted.Voters = Voters{Incoming: slices.Clone(voters)}
+	}
+	return true
+}
+
+// Changing reports whether the voters are being changed, as far as this process knows.
+func (b *Ballot) Changing() bool { return b.accepted.Voters.changing() }
+
+// Founded reports whether this process knows what a host has written.
+func (b *Ballot) Founded() bool { return b.accepted.Term > 0 }
 
 // Lead makes the process the host of a term without a vote, as its only voter: it founds the
 // group, or the host before is proven dead, and nobody else votes.
@@ -245,7 +275,9 @@ func (b *Ballot) Dead(id Voter, now time.Duration) {
 		return
 	}
 	within := b.lease / standParts
-	recent := b.role == leader && b.hasMajority(now, within) || b.role != leader && now-b.sure <= within
+	// In a list of three each change of the voters needs both that live, so that no voter is
+	// replaced without knowing.
+	recent := b.least == 2 || b.role == leader && b.hasMajority(now, within) || b.role != leader && now-b.sure <= within
 	if !recent && !b.needed() {
 		return
 	}
@@ -441,8 +473,11 @@ func (b *Ballot) settle(now time.Duration) {
 			b.settle(now)
 		}
 	case leader:
-		n := b.accepted.Voters.agreed(func(id Voter) uint64 { return b.peers[id].reached }, b.ProvenDead)
-		if n >= b.since {
+		reached := func(id Voter) uint64 { return b.peers[id].reached }
+		if n := b.accepted.Voters.agreed(reached, b.ProvenDead); n >= b.since {
+			b.settled = max(b.settled, min(n, b.accepted.Number))
+		}
+		if n := b.decided(reached); n >= b.since {
 			b.confirmed = max(b.confirmed, min(n, b.accepted.Number))
 		}
 		b.change(now)
@@ -489,6 +524,9 @@ func (b *Ballot) won(dead func(Voter) bool) bool {
 		}
 		return 0
 	}
+	if b.least > 0 && !b.Founded() { // who founds needs those that live: others may found without it
+		return reachedBy(b.accepted.Voters.Incoming, granted, b.least) > 0
+	}
 	return b.accepted.Voters.agreed(granted, dead) > 0
 }
 
@@ -501,7 +539,7 @@ func (b *Ballot) lead(now time.Duration) {
 	}
 	b.role, b.host, b.began, b.ended, b.forced = leader, b.id, now, false, false
 	b.votes, b.hands = nil, ""
-	b.confirmed = 0
+	b.confirmed, b.settled = 0, 0
 	b.since = b.accepted.Number + 1
 	b.write(b.accepted, now)
 }
@@ -524,7 +562,7 @@ func (b *Ballot) write(e Entry, now time.Duration) {
 func (b *Ballot) change(now time.Duration) {
 	v := b.accepted.Voters
 	switch {
-	case b.role != leader || b.hands != "" || b.confirmed < b.since:
+	case b.role != leader || b.hands != "" || b.settled < b.since:
 	case v.changing() && slices.ContainsFunc(v.Outgoing, func(id Voter) bool { return b.mayDecide(id, now) }):
 	case v.changing():
 		next := v.Incoming
@@ -610,7 +648,21 @@ func (b *Ballot) hasMajority(now, within time.Duration) bool {
 		}
 		return 0
 	}
-	return b.accepted.Voters.agreed(heard, b.ProvenDead) > 0
+	return b.decided(heard) > 0
+}
+
+// decided returns the largest number that enough voters have reached for a host to act on it. Of a
+// fixed list the dead count as missing, but among those that are being replaced.
+func (b *Ballot) decided(reached func(Voter) uint64) uint64 {
+	v := b.accepted.Voters
+	if b.least == 0 {
+		return v.agreed(reached, b.ProvenDead)
+	}
+	n := reachedBy(v.Incoming, reached, b.least)
+	if v.changing() {
+		n = min(n, agreedIn(v.Outgoing, reached, b.ProvenDead))
+	}
+	return n
 }
 
 // Hosts reports whether this process hosts, and in which term.

@@ -70,6 +70,21 @@ func (v Voters) agreed(reached func(Voter) uint64, dead func(Voter) bool) uint64
 	return least
 }
 
+// reachedBy returns the largest number that a majority of a set has reached, and at least so many
+// of it.
+func reachedBy(set []Voter, reached func(Voter) uint64, least int) uint64 {
+	need := max(len(set)/2+1, least)
+	if need > len(set) {
+		return 0
+	}
+	var all []uint64
+	for _, id := range set {
+		all = append(all, reached(id))
+	}
+	slices.Sort(all)
+	return all[len(all)-need]
+}
+
 func agreedIn(set []Voter, reached func(Voter) uint64, dead func(Voter) bool) uint64 {
 	if len(set) == 0 {
 		return 0
@@ -110,6 +125,10 @@ const (
 	lateParts   = 10 // a voter whose clock is so late has heard nothing that counts
 	deposeParts = 4  // no later term ends one that is younger; a host without a majority for so long says nothing
 )
+
+// GiveUp is for how many leases the processes of a fixed list keep a memory by which they, though enough of
+// them reach each other, elect nobody: the others that have voted by it are gone.
+const GiveUp = 4
 
 // termsOfOne is how many terms a dead voter may have gone through that nobody else knows of.
 const termsOfOne = 8

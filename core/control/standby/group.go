@@ -53,6 +53,7 @@ type Group struct {
 	takeover  Takeover
 	vote      vote
 	start     rendezvous.Succession // what the server here begins with
+	peers     *peers                // nil: the servers are those of nodes, and serve one run
 }
 
 // Takeover is how this process came to host.
@@ -176,15 +177,17 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	hosted = g.hosting
-	if hosted {
-		g.parted = g.partedLocked(append(slices.Clone(g.list), g.parted...), nil)
-	} else {
-		g.partLocked(to.Group, to.Node)
+	if g.peers == nil {
+		if hosted {
+			g.parted = g.partedLocked(append(slices.Clone(g.list), g.parted...), nil)
+		} else {
+			g.partLocked(to.Group, to.Node)
+		}
+		if hosted || g.target.Group != to.Group {
+			g.list = nil
+		}
+		g.renewVoteLocked(to.Group)
 	}
-	if hosted || g.target.Group != to.Group {
-		g.list = nil
-	}
-	g.renewVoteLocked(to.Group)
 	g.vote.ballot.Resign(g.vote.now())
 	g.hosting, g.target = false, to
 	g.link, g.certain = succession.Abstains, to.Host != ""
@@ -217,7 +220,7 @@ func (g *Group) Admit() (to wire.Redirect, serve, known bool) {
 	defer g.mu.Unlock()
 	to = g.target
 	to.Servers = g.servers()
-	return to, g.hosting, g.certain && to.Host != "" && to.Host != g.self
+	return to, g.hosting, g.certainLocked() && to.Host != "" && to.Host != g.self
 }
 
 // Newer returns where a server of the group hosts in a later term, as it has said itself;
@@ -266,7 +269,9 @@ func (g *Group) Current() wire.Redirect {
 func (g *Group) servers() []string {
 	var list []string
 	for _, s := range g.list {
-		list = append(list, s.Addr)
+		if s.Addr != "" {
+			list = append(list, s.Addr)
+		}
 	}
 	if list == nil {
 		return slices.Clone(g.target.Servers)
@@ -275,9 +280,12 @@ func (g *Group) servers() []string {
 }
 
 // Succession is what the machine of a run begins with here.
-func (g *Group) Succession() rendezvous.Succession {
+func (g *Group) Succession(run string) rendezvous.Succession {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if g.peers != nil {
+		return g.successionOfLocked(run)
+	}
 	return g.start
 }
 

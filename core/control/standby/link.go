@@ -19,12 +19,13 @@ const maxLinks = 4 * succession.MaxStandbys
 // It is guarded by Group.mu.
 type Link struct {
 	node   string
-	voter  succession.Voter // "": it has not said yet
-	votes  bool             // by its own word
-	linked []string         // nodes to which it has opened a connection, by its own word
-	spoke  bool             // the other side has said something on it, or on the one before
-	dialed bool             // this process opens it: its end and refused dials prove a death
-	out    Outbox           // nil: it is not open
+	voter  succession.Voter   // "": it has not said yet
+	votes  bool               // by its own word
+	linked []string           // nodes to which it has opened a connection, by its own word
+	spoke  bool               // the other side has said something on it, or on the one before
+	dialed bool               // this process opens it: its end and refused dials prove a death
+	before []succession.Voter // in the same place, before it was dialed
+	out    Outbox             // nil: it is not open
 	word   succession.Word
 	term   uint64
 	target wire.Redirect
@@ -34,8 +35,8 @@ type Link struct {
 // many, or it is of another group, which is told.
 func (g *Group) Accept(f wire.Liveness, out Outbox) *Link {
 	g.mu.Lock()
-	if g.closed || len(g.links) >= maxLinks || f.RunID != g.runID || f.Group == "" || f.Group != g.target.Group {
-		if f.RunID == g.runID {
+	if g.closed || len(g.links) >= maxLinks || f.RunID != g.runID || f.Group == "" || f.Group != g.groupLocked() {
+		if f.RunID == g.runID && g.peers == nil {
 			out.Send(g.livenessLocked())
 		}
 		g.mu.Unlock()
@@ -83,6 +84,9 @@ func (g *Group) Ended(l *Link, word succession.Word) {
 		g.died = append(g.died, l.node)
 	}
 	g.countDeadLocked()
+	if g.peers != nil {
+		g.standPeersLocked()
+	}
 	g.wakeLocked()
 	g.voteLocked()
 }
@@ -144,12 +148,16 @@ func (g *Group) noteVoterLocked(l *Link, voter succession.Voter) {
 func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if f.Group != g.target.Group {
+	if f.Group != g.groupLocked() {
 		return to, false
 	}
-	g.noteVoterLocked(l, succession.Voter(f.Voter))
+	voter := succession.Voter(f.Voter)
+	if g.peers != nil {
+		voter = g.heardPeerLocked(l, voter)
+	}
+	g.noteVoterLocked(l, voter)
 	l.spoke = true
-	l.voter, l.votes, l.linked = succession.Voter(f.Voter), f.Votes, f.Linked
+	l.voter, l.votes, l.linked = voter, f.Votes, f.Linked
 	if l.voter != "" {
 		g.nameLocked(l.node, l.voter)
 	}
@@ -157,12 +165,16 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	if l.word == succession.Dead || l.word == succession.Unconnected || l.word == succession.Asked { // no process says that of itself
 		l.word = succession.Abstains
 	}
-	if l.word == succession.Hosts {
+	if l.word == succession.Hosts && g.peers == nil { // else the voters decide
 		theirs := succession.Standing{Group: f.Group, Term: f.Term, Node: f.Node, Round: true}
 		mine := succession.Standing{Group: g.target.Group, Term: g.target.Term, Node: g.node, Round: true}
 		superseded = g.hosting && succession.Believable(f.Term) && succession.Yields(mine, theirs)
 	}
 	g.countDeadLocked()
+	if g.peers != nil {
+		g.yieldLocked(l)
+		g.standPeersLocked()
+	}
 	g.wishLocked()
 	g.wakeLocked()
 	g.voteLocked()
@@ -206,11 +218,11 @@ func (g *Group) Liveness() wire.Liveness {
 
 // livenessLocked is what this process says of itself.
 func (g *Group) livenessLocked() wire.Liveness {
-	f := wire.Liveness{RunID: g.runID, Group: g.target.Group, Node: g.node, Word: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: string(g.vote.voter), Votes: g.vote.ballot.Votes()}
+	f := wire.Liveness{RunID: g.runID, Group: g.groupLocked(), Node: g.node, Word: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: string(g.vote.voter), Votes: g.vote.ballot.Votes()}
 	switch {
 	case g.closed, g.vote.gone():
 		f.Word = uint64(succession.Left)
-	case g.hosting:
+	case g.hosting && (g.peers == nil || g.vote.ballot.Majority(g.vote.now())):
 		f.Word = uint64(succession.Hosts)
 	case g.link == succession.Unconnected:
 		f.Word = uint64(succession.Abstains)
@@ -218,6 +230,9 @@ func (g *Group) livenessLocked() wire.Liveness {
 	if g.noQuorum {
 		f.Voter = ""
 		return f
+	}
+	if g.peers != nil {
+		f.Votes = g.vote.ballot.Founded() // else another that knows nothing may found the group with it
 	}
 	for l := range g.links {
 		if l.out != nil && l.dialed && !slices.Contains(f.Linked, l.node) {

@@ -56,6 +56,9 @@ func (g *Group) Tick() {
 		return // it neither hosts nor stands by
 	}
 	g.countDeadLocked()
+	if g.peers != nil {
+		g.standPeersLocked()
+	}
 	g.wishLocked()
 	g.vote.ballot.Tick(g.vote.now())
 	g.voteLocked()
@@ -70,8 +73,9 @@ func (g *Group) countDeadLocked() {
 	}
 	g.vote.replaced = slices.DeleteFunc(g.vote.replaced, func(id succession.Voter) bool {
 		g.vote.ballot.Dead(id, g.vote.now())
-		return g.vote.ballot.ProvenDead(id) || !g.vote.ballot.Accepted().Voters.Has(id)
+		return g.vote.ballot.ProvenDead(id) || !g.vote.ballot.Accepted().Voters.Has(id) && g.peers == nil // a peer may be told later that it votes
 	})
+	g.vote.replaced = g.vote.replaced[max(0, len(g.vote.replaced)-maxLinks/2):]
 }
 
 // HearBallot takes a message of the vote from the standby that a connection belongs to. It reports
@@ -82,7 +86,7 @@ func (g *Group) HearBallot(l *Link, f wire.Ballot) bool {
 	switch {
 	case g.closed, g.vote.gone():
 		return true
-	case f.Group != g.target.Group, f.Message.From != l.voter, l.voter == "", !g.vote.ballot.Receive(f.Message, g.vote.now()):
+	case f.Group != g.groupLocked(), f.Message.From != l.voter, l.voter == "", !g.vote.ballot.Receive(f.Message, g.vote.now()):
 		return false
 	}
 	g.voteLocked()
@@ -95,18 +99,23 @@ func (g *Group) HearBallot(l *Link, f wire.Ballot) bool {
 // voteLocked sends what the ballot has to say, and wakes those that wait for what it decides.
 func (g *Group) voteLocked() {
 	v := &g.vote
-	for _, m := range v.ballot.Messages() {
-		for l := range g.links {
-			if l.voter == m.To && l.out != nil {
-				l.out.Send(wire.Ballot{Group: g.target.Group, Message: m})
-			}
+	if g.peers != nil {
+		if g.hosting {
+			g.peers.ledger.proposeLocked(v.ballot, v.now())
 		}
+		g.targetLocked()
+	}
+	for _, m := range v.ballot.Messages() {
+		g.sendLocked(m)
 	}
 	if votes := v.ballot.Votes(); votes != v.votes {
 		v.votes = votes
 		g.tellLocked()
 	}
 	majority := v.ballot.Majority(v.now())
+	if g.peers != nil && majority != v.majority {
+		g.tellLocked()
+	}
 	term, leads := v.ballot.Hosts()
 	if leads && g.hosting && term > g.target.Term {
 		g.target.Term = term // nobody has hosted between
@@ -117,6 +126,22 @@ func (g *Group) voteLocked() {
 		}
 		v.confirmed, v.majority = confirmed, majority
 		g.wakeLocked()
+	}
+}
+
+// sendLocked sends a message of the vote. What a peer has to be told may be long, and is sent once.
+func (g *Group) sendLocked(m succession.Message) {
+	f := wire.Ballot{Group: g.groupLocked(), Message: m}
+	if g.peers != nil {
+		if l := g.linkTo(g.peers.placeOf(m.To)); l != nil && l.voter == m.To {
+			l.out.Send(f)
+		}
+		return
+	}
+	for l := range g.links {
+		if l.voter == m.To && l.out != nil {
+			l.out.Send(f)
+		}
 	}
 }
 
@@ -144,6 +169,10 @@ func (g *Group) SetEligible(nodes []string) {
 // for a lease: while it may still count proofs of death it must not be replaced without knowing.
 func (g *Group) wishLocked() {
 	v := &g.vote
+	if g.peers != nil {
+		g.wishPeersLocked()
+		return
+	}
 	if !g.hosting || g.noQuorum {
 		return
 	}
@@ -198,14 +227,23 @@ func (g *Group) linkedLocked(node string, others []string) bool {
 	})
 }
 
-// Propose tells the voters what the nodes are about to be told. The result is for MaySay.
-func (g *Group) Propose(f rendezvous.Facts) (number uint64) {
+// Propose tells the voters what the nodes of a run are about to be told. The result is for MaySay. It
+// reports false if the voters do not keep all of it, for want of room.
+func (g *Group) Propose(run string, f rendezvous.Facts) (number uint64, whole bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.vote.proposed = g.vote.now()
+	if g.peers != nil {
+		if _, leads := g.vote.ballot.Hosts(); !leads {
+			return 0, true
+		}
+		number, whole = g.peers.ledger.set(run, f)
+		g.voteLocked()
+		return number, whole
+	}
 	number = g.vote.ballot.Propose(rendezvous.EncodeFacts(f), g.vote.now())
 	g.voteLocked()
-	return number
+	return number, true
 }
 
 // MaySay reports whether this host may tell nodes what it has proposed up to a number: a
@@ -213,7 +251,14 @@ func (g *Group) Propose(f rendezvous.Facts) (number uint64) {
 func (g *Group) MaySay(number uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.vote.ballot.Confirmed() >= number && g.vote.ballot.Majority(g.vote.now())
+	confirmed := g.vote.ballot.Confirmed()
+	if g.peers != nil {
+		confirmed = g.peers.ledger.said
+		if g.closed {
+			return false // others may have elected the next host already
+		}
+	}
+	return confirmed >= number && g.vote.ballot.Majority(g.vote.now())
 }
 
 // Awaited returns the nodes whose votes count and which are not proven dead, beside this one.
@@ -319,7 +364,7 @@ func (g *Group) Deposed() (to wire.Redirect, deposed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	term, leads := g.vote.ballot.Hosts()
-	if leads || !g.hosting || g.vote.ballot.Host() == "" {
+	if overtaken := g.peers != nil && g.peers.deposed; !g.hosting || !overtaken && (leads || g.vote.ballot.Host() == "") {
 		return to, false
 	}
 	to = wire.Redirect{Group: g.target.Group, Term: term, Servers: g.servers()} // one of these knows where it is
@@ -327,6 +372,10 @@ func (g *Group) Deposed() (to wire.Redirect, deposed bool) {
 		if l.voter == g.vote.ballot.Host() && l.word == succession.Hosts && l.term >= term {
 			to = l.target
 		}
+	}
+	if g.peers != nil {
+		to.Node = g.peers.placeOf(g.vote.ballot.Host())
+		to.Host = g.addrLocked(to.Node)
 	}
 	return to, true
 }
@@ -372,6 +421,14 @@ func (g *Group) votersLocked() (nodes []string) {
 		return nodes
 	}
 	voters := g.vote.ballot.Accepted().Voters
+	if g.peers != nil {
+		for _, id := range voters.All() {
+			if id != g.vote.voter {
+				nodes = append(nodes, g.peers.placeOf(id))
+			}
+		}
+		return nodes
+	}
 	for _, node := range g.vote.eligible {
 		for l := range g.links {
 			if l.node == node && voters.Has(l.voter) && !slices.Contains(nodes, node) {
@@ -419,6 +476,9 @@ func (g *Group) VoteReport() VoteReport {
 			continue
 		}
 		n := VoterReport{Node: v.nodeOf(id)}
+		if g.peers != nil {
+			n.Node = g.peers.placeOf(id)
+		}
 		if at, ok := answered[id]; ok {
 			n.Heard, n.Reachable = now-at, now-at <= g.lease/4
 		}
@@ -440,6 +500,11 @@ func (v *vote) nodeOf(id succession.Voter) string {
 // NoMajority says that this host has no majority, and who is missing; "" if it has one.
 func (g *Group) NoMajority() string {
 	r := g.VoteReport()
+	if !r.Hosting && g.peers != nil {
+		g.mu.Lock()
+		defer g.mu.Unlock()
+		return g.waitsLocked()
+	}
 	if !r.Hosting || r.Majority {
 		return ""
 	}

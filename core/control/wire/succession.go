@@ -114,8 +114,9 @@ type Ballot struct {
 	Message succession.Message
 }
 
-// maxFacts bounds what the voters keep for their hosts.
-const maxFacts = 32 << 10
+// maxFacts bounds what the voters keep for their hosts: of many runs, for what a process reads of
+// a run's host alone the frame's length is the bound.
+const maxFacts = 1 << 20
 
 // Transfer asks the first standby to host in a term, and is its answer that it does.
 type Transfer struct {

@@ -1,0 +1,230 @@
+package peers
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"syscall"
+	"time"
+
+	"rallypoint/core/control/standby"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/store"
+	"rallypoint/core/succession"
+)
+
+const (
+	// dialPatience bounds one dial, and resolvePatience one question for a name.
+	dialPatience    = 3 * time.Second
+	resolvePatience = 5 * time.Second
+	// greetPatience bounds what follows until the peer has said who it is.
+	greetPatience = 10 * time.Second
+	// redial is the longest pause before a peer that could not be reached is dialled again.
+	redial = time.Second
+	// maxUnsent bounds what waits to be sent to a peer that does not read.
+	maxUnsent = 4 * wire.MaxFrame
+)
+
+// errStranger is of a server that is not the one of its address.
+var errStranger = errors.New("another server answers")
+
+// keep keeps a connection to a peer, until the end.
+func (p *Peers) keep(name string, at params.HostPort) {
+	var link *standby.Link
+	var last netip.AddrPort // that link is to
+	defer func() {
+		if link != nil {
+			p.Group.Drop(link)
+		}
+	}()
+	for p.life.Err() == nil {
+		for _, addr := range p.resolve(at) {
+			if link == nil || addr != last { // another address: no proof of what was at the one before
+				if link != nil {
+					p.Group.Drop(link)
+				}
+				link, last = p.Group.Dial(name), addr
+			}
+			if p.stay(name, addr, link) {
+				break
+			}
+		}
+		p.sleep(min(redial, p.Group.Beat()))
+	}
+}
+
+// stay connects to a peer, again at once whenever the peer's side has ended the connection: then fresh
+// dials to its address prove its death, or reach the process in its place. It reports whether
+// there was a connection.
+func (p *Peers) stay(name string, addr netip.AddrPort, link *standby.Link) (opened bool) {
+	var e succession.Evidence
+	for tries := 0; p.life.Err() == nil && tries < 2*succession.Dials; tries++ {
+		p.Group.Redial(link)
+		raw, err := p.dial(addr)
+		answered := false
+		if err == nil {
+			answered, err = p.serve(name, addr, link, raw)
+		}
+		switch {
+		case answered:
+			p.Group.Ended(link, succession.Unconnected)
+			if !store.EndedByPeer(err) {
+				return true
+			}
+			p.Group.EndedByPeer(link)
+			opened, tries, e = true, 0, succession.Evidence{Ended: true, Direct: true}
+			continue
+		case !opened:
+			return false
+		case errors.Is(err, syscall.ECONNREFUSED):
+			e.Observe(succession.DialRefused)
+		case store.EndedByPeer(err): // the listener outlives the connections by some milliseconds
+			e.Observe(succession.DialBroken)
+		default:
+			return opened
+		}
+		if e.Proves() {
+			p.Group.Ended(link, succession.Dead)
+			return true
+		}
+		p.sleep(succession.DialEvery)
+	}
+	return opened
+}
+
+func (p *Peers) sleep(d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-p.life.Done():
+	}
+}
+
+// resolve returns the addresses of a peer, none if they are not known.
+func (p *Peers) resolve(at params.HostPort) (list []netip.AddrPort) {
+	if addr, err := netip.ParseAddr(at.Host); err == nil {
+		return []netip.AddrPort{netip.AddrPortFrom(addr.Unmap(), uint16(at.Port))}
+	}
+	ctx, cancel := context.WithTimeout(p.life, resolvePatience)
+	defer cancel()
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", at.Host)
+	if err != nil {
+		return nil
+	}
+	for _, a := range addrs {
+		list = append(list, netip.AddrPortFrom(a.Unmap(), uint16(at.Port)))
+	}
+	return list
+}
+
+func (p *Peers) dial(addr netip.AddrPort) (net.Conn, error) {
+	ctx, cancel := context.WithTimeout(p.life, min(dialPatience, max(p.Lease/10, 200*time.Millisecond)))
+	defer cancel()
+	conn, err := wire.Dialer().DialContext(ctx, "tcp", addr.String())
+	if err != nil {
+		return nil, store.PlainNetError(err)
+	}
+	return conn, nil
+}
+
+// serve greets a peer on a new connection, and serves that until it ends. It reports whether the peer
+// has answered.
+func (p *Peers) serve(name string, addr netip.AddrPort, link *standby.Link, raw net.Conn) (answered bool, err error) {
+	conn := wire.NewConn(raw)
+	defer conn.Close()
+	defer context.AfterFunc(p.life, func() { conn.Close() })()
+	wire.SetUserTimeout(conn, p.Lease)
+	conn.SetDeadline(time.Now().Add(greetPatience))
+	frames := wire.FrameReader{In: bufio.NewReaderSize(conn, wire.ReadBuffer)}
+	own := p.Group.Liveness()
+	own.Ask = true
+	first, err := p.greet(conn, &frames, own)
+	if why := refusedBy(name, addr, first, err); why != "" && p.Group.Refused(name, why) {
+		p.Log.Warn(why, "address", addr.String())
+	}
+	if err == nil && first.Node != name {
+		err = errStranger
+	}
+	if err != nil {
+		return false, err
+	}
+	p.Group.Refused(name, "")
+	p.Group.Reached(name, addr)
+	conn.SetDeadline(time.Time{})
+	out := wire.NewOutbox(conn, maxUnsent, nil, nil)
+	defer func() {
+		if p.life.Err() != nil {
+			out.Finish() // its last word
+		} else {
+			out.Cut(net.ErrClosed)
+		}
+		<-out.Ended()
+	}()
+	p.Group.Opened(link, out)
+	p.Group.Hear(link, first)
+	for {
+		if p.Group.Expects(link) {
+			conn.SetReadDeadline(time.Now().Add(p.Lease / 4))
+		} else {
+			conn.SetReadDeadline(time.Time{})
+		}
+		frame, err := frames.NextFrame(p.Group.MaxFrame())
+		if errors.Is(err, os.ErrDeadlineExceeded) { // this process was stopped, perhaps: what came meanwhile is read first
+			conn.SetReadDeadline(time.Now().Add(p.Group.Beat()))
+			frame, err = frames.NextFrame(p.Group.MaxFrame())
+		}
+		if err != nil {
+			if cause := out.Cause(); cause != nil {
+				return true, cause
+			}
+			return true, err
+		}
+		switch said := frame.(type) {
+		case wire.Liveness:
+			p.Group.Hear(link, said)
+		case wire.Ballot:
+			p.Group.HearBallot(link, said)
+		}
+	}
+}
+
+// greet says who this server is, and reads who the other one is.
+func (p *Peers) greet(conn net.Conn, frames *wire.FrameReader, own wire.Liveness) (said wire.Liveness, err error) {
+	g := wire.ClientHandshake{Token: p.Token, Addr: conn.RemoteAddr()}
+	theirs, err := g.Run(conn, frames, wire.AppendFrame(nil, own))
+	if err != nil {
+		return said, err
+	}
+	frame, err := frames.NextFrame(wire.MaxHelloFrame)
+	if err != nil {
+		return said, err
+	}
+	switch f := frame.(type) {
+	case wire.Liveness:
+		return f, nil
+	case wire.Refuse:
+		return said, g.Explain(f.Err, theirs)
+	}
+	return said, fmt.Errorf("%w: a frame %q", wire.ErrMalformed, wire.NameOf(frame))
+}
+
+// refusedBy says why what has answered a greeting, or ended the connection, is no peer; "": there is
+// another reason.
+func refusedBy(name string, addr netip.AddrPort, said wire.Liveness, err error) string {
+	switch {
+	case rendezvous.CodeOf(err) == rendezvous.CodeAuth:
+		return fmt.Sprintf("%s has another token: %v", name, err)
+	case store.EndedByPeer(err):
+		return fmt.Sprintf("%s does not take this server for one of its peers: start all with the same --peers and --election-timeout, each as another one of them", name)
+	case err == nil && said.Node != name:
+		return fmt.Sprintf("%s answers at %s, which is %s in --peers", said.Node, addr, name)
+	}
+	return ""
+}

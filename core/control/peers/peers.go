@@ -1,0 +1,169 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"rallypoint/core/control/standby"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
+	"rallypoint/core/secret"
+	"rallypoint/internal/wording"
+)
+
+// Host is the server of this process.
+type Host interface {
+	// Begin makes it host the runs that it was told of by the one before.
+	Begin(runs []string)
+	// Confirmed says to nodes what the voters have accepted meanwhile. It does not block.
+	Confirmed()
+	// StepDown sends all nodes to another server; why is for the log.
+	StepDown(to wire.Redirect, why string)
+}
+
+// Config says of which servers one is.
+type Config struct {
+	Group  *standby.Group // of standby.NewPeers
+	Lease  time.Duration  // the group's
+	Token  *secret.Token  // nil: none
+	Host   Host
+	Log    *slog.Logger
+	silent time.Duration // how often the log says what is waited for; 0: silentEvery
+}
+
+// silentEvery is how often the log says for what a server waits that hears of no host.
+const silentEvery = 10 * time.Second
+
+// Peers are the connections of this server to the others, and its part in their vote.
+type Peers struct {
+	Config
+	life    context.Context
+	cancel  context.CancelFunc
+	running sync.WaitGroup
+}
+
+// Start begins to take part. A name that is none is ErrInvalid.
+func Start(cfg Config) (*Peers, error) {
+	p := &Peers{Config: cfg}
+	p.life, p.cancel = context.WithCancel(context.Background())
+	for _, name := range cfg.Group.Others() {
+		at, err := params.ParseEndpoint(name, params.DefaultPort)
+		if err != nil {
+			p.cancel()
+			p.running.Wait()
+			return nil, err
+		}
+		p.running.Go(func() { p.keep(name, at) })
+	}
+	p.running.Go(p.takePart)
+	return p, nil
+}
+
+// Close ends the connections, and returns when every goroutine has ended. The server is closed
+// before.
+func (p *Peers) Close() {
+	p.Group.Close()
+	p.cancel()
+	p.running.Wait()
+}
+
+// takePart lets time pass for the vote, and does what it decides.
+func (p *Peers) takePart() {
+	beat := p.Group.Beat()
+	next := time.NewTimer(beat)
+	defer next.Stop()
+	told := teller{p: p, since: time.Now()}
+	for p.life.Err() == nil {
+		changed := p.Group.Changed()
+		p.obey()
+		select {
+		case <-next.C:
+			p.Group.Tick()
+			next.Reset(beat)
+			told.tell()
+		case <-changed:
+		case <-p.life.Done():
+		}
+	}
+}
+
+// obey does what follows from the vote, once each.
+func (p *Peers) obey() {
+	if to, deposed := p.Group.Deposed(); deposed {
+		p.Host.StepDown(to, fmt.Sprintf("%s was elected in term %d", to.Node, to.Term))
+	}
+	if p.Group.GaveUp() {
+		p.Log.Warn("this server forgets what it remembers: the servers by which a leader could be elected are gone; those that are there found a new group, and runs go on with what their nodes report")
+	}
+	if p.Group.Elected() > 0 {
+		p.begin()
+	}
+	if p.Group.Hosting() {
+		p.Host.Confirmed()
+	}
+}
+
+// begin makes this server host.
+func (p *Peers) begin() {
+	runs, led, err := p.Group.Succeed(time.Now())
+	if !led {
+		return
+	}
+	if err != nil {
+		p.Log.Error("what the servers keep for each other cannot be read as a whole: its runs go on with what their nodes report", "error", err)
+	}
+	r := p.Group.Report()
+	text := fmt.Sprintf("the servers have formed a group: %s leads", r.Node)
+	if from := r.Takeover.From; from != "" {
+		text = fmt.Sprintf("this server leads now: %s is silent for %s", from, wording.Seconds(r.Takeover.Took))
+		if !p.Group.VoteReport().Silent {
+			text = fmt.Sprintf("this server leads now: %s is dead", from)
+		}
+	}
+	p.Log.Info(text, "term", r.Term, "runs", len(runs))
+	p.Host.Begin(runs)
+}
+
+// teller says from time to time for what a server waits.
+type teller struct {
+	p     *Peers
+	since time.Time // it has waited, or the log has said so
+	waits bool
+	hosts string
+}
+
+func (t *teller) tell() {
+	every := t.p.silent
+	if every == 0 {
+		every = silentEvery
+	}
+	missing := t.p.Group.NoMajority()
+	if missing == "" {
+		if t.waits {
+			t.p.Log.Info("the servers have a majority again")
+		}
+		t.waits, t.since = false, time.Now()
+		t.follow()
+		return
+	}
+	if now := time.Now(); now.Sub(t.since) >= every {
+		t.waits, t.since = true, now
+		t.p.Log.Warn(missing)
+	}
+}
+
+// follow says which server leads, if that has changed.
+func (t *teller) follow() {
+	to := t.p.Group.Current()
+	if to.Node == "" || t.p.Group.Hosting() {
+		t.hosts = ""
+		return
+	}
+	if hosts := fmt.Sprint(to.Node, to.Term); hosts != t.hosts {
+		t.hosts = hosts
+		t.p.Log.Info(to.Node+" leads; this server stands by", "term", to.Term)
+	}
+}

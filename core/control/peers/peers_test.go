@@ -1,0 +1,322 @@
+package peers
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"rallypoint/core/control"
+	"rallypoint/core/control/client"
+	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/standby"
+	"rallypoint/core/params"
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// server is one of several, in this process.
+type server struct {
+	t      *testing.T
+	name   string
+	group  *standby.Group
+	host   *control.Server
+	peers  *Peers
+	lines  *testkit.Log
+	closed bool
+}
+
+// trio are servers that have each other as peers.
+type trio struct {
+	t       *testing.T
+	lease   time.Duration
+	names   []string
+	servers []*server
+}
+
+func listen(t *testing.T, addr string) net.Listener {
+	t.Helper()
+	return testkit.Must(net.Listen("tcp", addr))(t)
+}
+
+// newTrio reserves addresses for n servers, none of which runs.
+func newTrio(t *testing.T, n int, lease time.Duration) *trio {
+	t.Helper()
+	tr := &trio{t: t, lease: lease, servers: make([]*server, n)}
+	var reserved []net.Listener
+	for range n {
+		l := listen(t, "127.0.0.1:0")
+		reserved = append(reserved, l)
+		tr.names = append(tr.names, l.Addr().String())
+	}
+	for _, l := range reserved {
+		l.Close()
+	}
+	slices.Sort(tr.names)
+	return tr
+}
+
+// started are servers of which one leads.
+func started(t *testing.T, n int, lease time.Duration) *trio {
+	t.Helper()
+	tr := newTrio(t, n, lease)
+	for i := range n {
+		tr.start(i)
+	}
+	tr.leader()
+	tr.allVote()
+	return tr
+}
+
+// start runs a server that knows nothing.
+func (tr *trio) start(i int) *server {
+	tr.t.Helper()
+	log, lines := testkit.NewLog(tr.t)
+	s := &server{t: tr.t, name: tr.names[i], lines: lines}
+	s.group = standby.NewPeers(tr.names, s.name, tr.lease)
+	s.host = control.Start(control.Config{Fixed: true, Log: log, Group: s.group}, listen(tr.t, s.name))
+	s.peers = testkit.Must(Start(Config{Group: s.group, Lease: tr.lease, Host: s.host, Log: log, silent: 50 * time.Millisecond}))(tr.t)
+	tr.t.Cleanup(s.kill)
+	tr.servers[i] = s
+	return s
+}
+
+// kill is what the kernel makes of a process's connections when it dies.
+func (s *server) kill() {
+	if !s.closed {
+		s.closed = true
+		s.peers.cancel()
+		s.host.Close()
+		s.peers.running.Wait()
+	}
+}
+
+// leader waits until one server leads with a majority, and returns its place.
+func (tr *trio) leader() (place int) {
+	tr.t.Helper()
+	testkit.Eventually(tr.t, "a server leads", func() bool {
+		place = slices.IndexFunc(tr.servers, func(s *server) bool { return s != nil && !s.closed && s.group.Hosting() && s.group.MaySay(0) })
+		return place >= 0
+	})
+	return place
+}
+
+// allVote waits until every server that runs votes, and knows who leads.
+func (tr *trio) allVote() {
+	tr.t.Helper()
+	testkit.Eventually(tr.t, "all servers are ready", func() bool {
+		return !slices.ContainsFunc(tr.servers, func(s *server) bool { return s != nil && !s.closed && s.group.Ready() != "" })
+	})
+}
+
+func (tr *trio) endpoint() string { return strings.Join(tr.names, ",") }
+
+// node is one node's client.
+type node struct {
+	*client.Client
+	obs *controltest.Observer
+	in  rendezvous.Outcome
+}
+
+func (tr *trio) params(nodes int) params.Params {
+	p := controltest.Params(tr.endpoint(), nodes)
+	p.LeaseTimeout = tr.lease
+	return p
+}
+
+func (tr *trio) connect(p params.Params, id string) *node {
+	tr.t.Helper()
+	p.NodeID = id
+	log, _ := testkit.NewLog(tr.t)
+	n := &node{obs: controltest.NewObserver()}
+	n.Client = client.New(p, controltest.At(p), n.obs, log, nil)
+	tr.t.Cleanup(func() {
+		canceled, cancel := context.WithCancel(context.Background())
+		cancel()
+		n.Close(canceled)
+	})
+	if err := n.Connect(controltest.Context(tr.t)); err != nil {
+		tr.t.Fatal(err)
+	}
+	return n
+}
+
+// form lets nodes join a round.
+func form(t *testing.T, nodes []*node) {
+	t.Helper()
+	ctx := controltest.Context(t)
+	done := make(chan error, len(nodes))
+	for _, n := range nodes {
+		call := n.Start(controltest.Join())
+		go func() {
+			o, err := controltest.AwaitOutcome(ctx, call)
+			n.in = o
+			n.SetLastRound(o.LastRound())
+			done <- err
+		}()
+	}
+	for range nodes {
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestServersSucceedEachOther: the leader dies; the others elect the next one, which has the
+// round, and no node has to regroup.
+func TestServersSucceedEachOther(t *testing.T) {
+	tr := started(t, 3, 2*time.Second)
+	nodes := []*node{tr.connect(tr.params(2), "a"), tr.connect(tr.params(2), "b")}
+	form(t, nodes)
+	for deaths := range 4 {
+		at := tr.leader()
+		before := tr.servers[at].group.Current()
+		tr.servers[at].kill()
+		next := tr.leader()
+		after := tr.servers[next].group.Current()
+		if after.Term <= before.Term || after.Group != before.Group {
+			t.Fatalf("after the leader of %+v comes %+v", before, after)
+		}
+		testkit.Eventually(t, "both nodes are in their round", func() bool {
+			st, there := tr.servers[next].host.RunStatus("run")
+			if !there || len(st.Runs) != 1 || len(st.Runs[0].Members) != 2 {
+				return false
+			}
+			for _, m := range st.Runs[0].Members {
+				if !m.Alive {
+					return false
+				}
+			}
+			return st.Runs[0].Round == nodes[0].in.Round
+		})
+		tr.start(at)
+		tr.allVote()
+		if deaths == 0 {
+			if r := tr.servers[next].group.VoteReport(); len(r.Voters) != 2 || !r.Majority {
+				t.Errorf("%+v", r)
+			}
+		}
+	}
+	for _, n := range nodes {
+		for _, u := range n.obs.All() {
+			if strings.Contains(fmt.Sprint(u), "regroup") {
+				t.Errorf("a node was told %v", u)
+			}
+		}
+	}
+	if t.Failed() {
+		return
+	}
+	form(t, nodes) // they can, by the last leader
+}
+
+// TestOneOfThreeWaits: one server alone founds nothing and says which ones are missing; a second
+// one is enough, and the third one joins.
+func TestOneOfThreeWaits(t *testing.T) {
+	tr := newTrio(t, 3, time.Second)
+	one := tr.start(1)
+	one.lines.Await(t, fmt.Sprintf("waits for a majority of %s, %s, %s: %s and %s do not answer", tr.names[0], tr.names[1], tr.names[2], tr.names[0], tr.names[2]), 1)
+	st := one.host.Status()
+	if s := st.Server.Succession; s.Role != control.RoleWaiting || !strings.Contains(s.Missing, "waits for a majority") {
+		t.Errorf("succession: %+v", s)
+	}
+	tr.start(2)
+	tr.leader()
+	tr.start(0)
+	tr.allVote()
+	at := tr.leader()
+	if r := tr.servers[at].group.VoteReport(); len(r.Voters) != 2 {
+		t.Errorf("%+v", r)
+	}
+}
+
+// TestMinoritySaysNothing: a leader whose peers are gone welcomes nobody, and sends nobody on; with
+// one of them, which remembers nothing, it goes on with its runs.
+func TestMinoritySaysNothing(t *testing.T) {
+	tr := started(t, 3, time.Second)
+	nodes := []*node{tr.connect(tr.params(2), "a"), tr.connect(tr.params(2), "b")}
+	form(t, nodes)
+	at := tr.leader()
+	group := tr.servers[at].group.Current().Group
+	var others []int
+	for i := range tr.servers {
+		if i != at {
+			others = append(others, i)
+			tr.servers[i].kill()
+		}
+	}
+	last := tr.servers[at]
+	testkit.Eventually(t, "it has no majority", func() bool { return last.group.Hosting() && !last.group.MaySay(0) })
+	last.lines.Await(t, "no majority: 1 of 3 voters reachable", 1)
+	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
+	defer cancel()
+	p := tr.params(2)
+	p.NodeID, p.RunID = "c", "other"
+	c := client.New(p, controltest.At(p), controltest.NewObserver(), nil, nil)
+	defer c.Close(ctx)
+	if err := c.Connect(ctx); err == nil {
+		t.Error("a leader without a majority has welcomed a node")
+	}
+	tr.start(others[0])
+	next := tr.leader()
+	if now := tr.servers[next].group.Current(); now.Group != group {
+		t.Errorf("the group is another one: %+v", now)
+	}
+	tr.start(others[1])
+	tr.allVote()
+	form(t, nodes)
+}
+
+// TestTwoFoundersAreOne: servers that start at one time found one group.
+func TestTwoFoundersAreOne(t *testing.T) {
+	for range 5 {
+		tr := started(t, 3, 400*time.Millisecond)
+		var groups []string
+		for _, s := range tr.servers {
+			if to := s.group.Current(); !slices.Contains(groups, to.Group) {
+				groups = append(groups, to.Group)
+			}
+		}
+		if len(groups) != 1 {
+			t.Errorf("groups %v", groups)
+		}
+		for _, s := range tr.servers {
+			s.kill()
+		}
+	}
+}
+
+// TestHTTPLeadsToTheLeader: another server sends requests of HTTP on.
+func TestHTTPLeadsToTheLeader(t *testing.T) {
+	tr := started(t, 3, time.Second)
+	at := tr.leader()
+	for i, name := range tr.names {
+		c := http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+		defer c.CloseIdleConnections()
+		resp, err := c.Get("http://" + name + "/status?rdzv_id=x")
+		if err != nil {
+			t.Fatal(err)
+		}
+		io.Copy(io.Discard, resp.Body)
+		resp.Body.Close()
+		want := http.StatusTemporaryRedirect
+		if i == at {
+			want = http.StatusNotFound
+		}
+		if resp.StatusCode != want {
+			t.Errorf("server %d answers %s", i, resp.Status)
+		}
+		if to := resp.Header.Get("Location"); i != at && to != "http://"+tr.names[at]+"/status?rdzv_id=x" {
+			t.Errorf("server %d names %q", i, to)
+		}
+	}
+}
