@@ -57,6 +57,10 @@ func newPages(s *Server) http.Handler {
 	return p.guarded(p.names.Guard(p.bounded(mux), hint, func() { s.metrics.refused[refusedHost].Add(1) }))
 }
 
+// isProbe reports whether a request asks no more than whether the process lives, or is ready: that is
+// no secret.
+func isProbe(r *http.Request) bool { return httpport.Alive(r) || r.URL.Path == "/readyz" }
+
 // ready answers whether nodes, and a supervisor that replaces one server after the other, may rely on
 // this one.
 func (p *pages) ready(w http.ResponseWriter, _ *http.Request) {
@@ -117,10 +121,10 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a, _ := r.Context().Value(requesterKey{}).(requester)
 		switch {
-		case a.only != "" && !httpport.Alive(r) && !p.opened(a, r):
+		case a.only != "" && !isProbe(r) && !p.opened(a, r):
 			p.server.metrics.refused[refusedAuth].Add(1)
 			httpport.Answer(w, http.StatusForbidden, httpport.PlainText, fmt.Appendf(nil, "authentication failed: the token opens run %q only, if it is there: ask for /status?rdzv_id= of it\n", printable.Text(a.only)))
-		case a.proven, httpport.Alive(r):
+		case a.proven, isProbe(r):
 			next.ServeHTTP(w, r)
 		case !a.near() || own.Admit(a.conn) != nil:
 			p.server.metrics.refused[refusedAuth].Add(1)
@@ -154,7 +158,7 @@ func (r requester) near() bool {
 // those being read by their clients, nor for more than have a place.
 func (p *pages) bounded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if httpport.Alive(r) {
+		if isProbe(r) {
 			next.ServeHTTP(w, r)
 			return
 		}

@@ -81,6 +81,7 @@ const (
 type Ballot struct {
 	id    Voter
 	lease time.Duration
+	born  time.Duration
 	least int // so many of a fixed list have to agree, and the dead count as missing; 0: there is no list
 
 	role     role
@@ -129,7 +130,7 @@ type peer struct {
 
 // NewBallot makes the part of a process that knows nothing and does not vote.
 func NewBallot(id Voter, lease time.Duration, now time.Duration) *Ballot {
-	return &Ballot{id: id, lease: lease, heard: now, sure: now - lease, voted: now - lease, waits: now, began: now, ticked: now, dead: map[Voter]bool{}}
+	return &Ballot{id: id, lease: lease, born: now, heard: now, sure: now - lease, voted: now - lease, waits: now, began: now, ticked: now, dead: map[Voter]bool{}}
 }
 
 // Of makes the voters a fixed list of so many places, in each of which processes may follow one
@@ -138,6 +139,13 @@ func NewBallot(id Voter, lease time.Duration, now time.Duration) *Ballot {
 func (b *Ballot) Of(places int) *Ballot {
 	b.least = places/2 + 1
 	return b
+}
+
+// Young reports whether a process of a fixed list has not run for long enough to accept or to grant
+// anything: the one before it in its place, whose memory is lost, may have told another host that
+// it hears it.
+func (b *Ballot) Young(now time.Duration) bool {
+	return b.least > 0 && now-b.born < b.lease*2/5
 }
 
 // Found has a process that knows nothing yet of a fixed list stand among those that it can
@@ -236,7 +244,7 @@ func (b *Ballot) patience() time.Duration {
 // Stand makes the process stand now: the death of the host is proven, or, if asked, the host
 // wants it to host. It reports false if this process does not vote.
 func (b *Ballot) Stand(asked bool, now time.Duration) bool {
-	if !b.accepted.Voters.Has(b.id) || b.role == leader {
+	if !b.accepted.Voters.Has(b.id) || b.role == leader || b.Young(now) {
 		return false
 	}
 	if asked && !b.forced { // or each call would begin another term before the votes of this one come
@@ -342,11 +350,24 @@ func (b *Ballot) Receive(m Message, now time.Duration) bool {
 			b.settle(now)
 		}
 	case MessageTermOver:
-		if m.Term > b.promised && !b.outsider(m.From, now) {
+		if m.Term > b.promised && !b.outsider(m.From, now) && !b.keeps(m.From, now) {
 			b.follow(m.Term, "", now)
 		}
 	}
 	return true
+}
+
+// keeps reports whether a process of a fixed list follows no other host, whatever its term: it hosts with a
+// majority, or counts in that of a host. Another may lead, by what it remembers, servers that are
+// gone, in terms that nobody else knows of.
+func (b *Ballot) keeps(from Voter, now time.Duration) bool {
+	switch {
+	case b.least == 0:
+		return false
+	case b.role == leader:
+		return b.Majority(now)
+	}
+	return b.host != "" && b.host != from && !b.ended && !b.dead[b.host] && now-b.sure < b.lease*2/5
 }
 
 // outsider reports whether a process does not vote, while this one hosts and has a majority.
@@ -362,7 +383,7 @@ func (b *Ballot) receiveAppend(m Message, now time.Duration) {
 	if m.Term == b.promised && b.host != "" && b.host != m.From {
 		return // a term has one host
 	}
-	if m.Term > b.promised && !b.follow(m.Term, m.From, now) {
+	if m.Term > b.promised && (b.keeps(m.From, now) || !b.follow(m.Term, m.From, now)) {
 		return
 	}
 	b.host, b.heard, b.waits, b.ended = m.From, now, now, false
@@ -370,6 +391,9 @@ func (b *Ballot) receiveAppend(m Message, now time.Duration) {
 	b.rest()
 	if m.Entry != nil && m.Entry.after(b.accepted) {
 		b.accepted = *m.Entry
+	}
+	if b.Young(now) {
+		return
 	}
 	answer := Message{Kind: MessageAccept, To: m.From, Term: m.Term, Clock: now, Echo: m.Clock}
 	if b.accepted.Term == m.Term {
@@ -391,7 +415,7 @@ func (b *Ballot) askedForVote(m Message, now time.Duration) {
 		b.speak(m.From, true, now)
 	case m.Term <= b.promised && !free:
 		b.send(Message{Kind: MessageTermOver, To: m.From, Term: b.promised})
-	case b.accepted.after(theirs), hears && !asked && !(free && b.granted == m.From):
+	case b.Young(now), b.accepted.after(theirs), hears && !asked && !(free && b.granted == m.From):
 	case m.Pre:
 		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term, Pre: true})
 	case free || b.follow(m.Term, "", now):

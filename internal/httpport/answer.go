@@ -8,10 +8,8 @@ import (
 // PlainText is the type of an answer that is text.
 const PlainText = "text/plain; charset=utf-8"
 
-// Alive reports whether a request asks no more than whether the process lives, or is ready.
-func Alive(r *http.Request) bool {
-	return r.URL.Path == "/healthz" || r.URL.Path == "/health" || r.URL.Path == "/readyz"
-}
+// Alive reports whether a request asks no more than whether the process lives.
+func Alive(r *http.Request) bool { return r.URL.Path == "/healthz" || r.URL.Path == "/health" }
 
 // Answer writes an answer that a browser neither keeps nor takes for another type.
 func Answer(w http.ResponseWriter, code int, contentType string, body []byte) {

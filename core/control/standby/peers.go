@@ -459,7 +459,7 @@ func (g *Group) Ready() string {
 		return g.waitsLocked()
 	case g.hosting && !b.Majority(g.vote.now()):
 		return "it leads without a majority"
-	case !slices.Contains(b.Accepted().Voters.Incoming, g.vote.voter), b.Changing():
+	case !slices.Contains(b.Accepted().Voters.Incoming, g.vote.voter), b.Changing(), b.Young(g.vote.now()):
 		return "it does not vote yet"
 	}
 	return ""
