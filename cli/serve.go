@@ -20,8 +20,12 @@ Restart the server with the same directory: nodes reconnect by themselves within
 lease (10 s by default), and no worker restarts. Without --data-dir, members report what
 they know, within join_timeout; their agents' keys are lost.
 
+With --peers three or five servers on machines of their own stand in for each other: one
+leads, and the others send nodes on to it. When it dies or falls silent they elect the
+next one, and no worker restarts. Jobs name all of them: --rdzv-endpoint=a:29400,b:29400,c:29400.
+
 It prints one line when it is ready, and ends on SIGTERM or SIGINT. Its port also
-answers HTTP: /healthz, /status (JSON), /metrics (Prometheus), and / with a page for
+answers HTTP: /healthz, /readyz, /status (JSON), /metrics (Prometheus), and / with a page for
 browsers. "rallypoint status" shows what it knows; "rallypoint admin" closes jobs,
 evicts nodes and copies the data directory.
 
@@ -40,6 +44,7 @@ const serveExample = `  rallypoint serve
   rallypoint serve --listen 0.0.0.0:29400
   rallypoint serve --listen 0.0.0.0:29400 --token-file /etc/rallypoint/token
   rallypoint serve --listen 0.0.0.0:29400 --data-dir /var/lib/rallypoint
+  rallypoint serve --listen 0.0.0.0:29400 --peers a:29400,b:29400,c:29400
   rallypoint serve --listen [fd00::1]:29400 --log-level debug
   RALLYPOINT_LISTEN=0.0.0.0:29400 rallypoint serve --config /etc/rallypoint/serve.yaml`
 
@@ -70,6 +75,7 @@ type serveOptions struct {
 	httpOpen  bool
 	httpNames []string
 	state     serveState
+	peers     servePeers
 }
 
 func (so *serveOptions) addFlags(cmd *cobra.Command) {
@@ -78,6 +84,7 @@ func (so *serveOptions) addFlags(cmd *cobra.Command) {
 	cmd.Flags().BoolVar(&so.httpOpen, "http-open", false, "answer /status and /metrics from anywhere, even with a token")
 	cmd.Flags().StringArrayVar(&so.httpNames, "http-name", nil, "another `NAME` by which browsers may reach /status and /metrics, for instance of an Ingress, besides addresses, localhost, this machine's name and the one in --listen; may be repeated")
 	so.state.addFlags(cmd.Flags())
+	so.peers.addFlags(cmd.Flags())
 }
 
 // serve runs a control plane until the command's context ends.
@@ -87,6 +94,10 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 		return err
 	}
 	if err := so.state.check(); err != nil {
+		return err
+	}
+	group, err := so.peers.group(cmd.Context(), addr, so.state.dir)
+	if err != nil {
 		return err
 	}
 	backups := catchBackupRequests()
@@ -121,13 +132,25 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	}
 	cfg := control.Config{
 		Fixed: addr.Port != 0, Token: secret, HTTPOpen: so.httpOpen, HTTPNames: append(so.httpNames, addr.Host), Log: log.logger(), Text: statustext.Plainly, Data: data, Quota: so.state.quota, ForgetAfter: so.state.forgetAfter,
+		Group: group,
 	}
 	if recording != nil {
 		cfg.Trace = recording.Record
 	}
 	s := control.Start(cfg, l)
+	if group != nil {
+		taking, err := so.peers.start(group, s, secret, log.logger())
+		if err != nil {
+			_ = s.Close()
+			return err
+		}
+		defer taking.Close()
+	}
 	fmt.Fprintf(cmd.OutOrStdout(), "control plane listening on %s\n", l.Addr())
 	<-cmd.Context().Done()
+	if group != nil {
+		group.Close() // the others need not prove that this server is gone
+	}
 	if err := s.Close(); err != nil {
 		return failed("stopping: %w", err)
 	}

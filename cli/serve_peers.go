@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/pflag"
+
+	"rallypoint/core/control/peers"
+	"rallypoint/core/control/standby"
+	"rallypoint/core/params"
+	"rallypoint/core/secret"
+	"rallypoint/internal/host"
+)
+
+// leasePerElection is how many election timeouts the lease of the servers has: a voter stands when it
+// has heard no host for half of it.
+const leasePerElection = 2
+
+// leastElection bounds --election-timeout: below it, a busy machine ends terms.
+const leastElection = 100 * time.Millisecond
+
+// servePeers are the options of servers that succeed each other.
+type servePeers struct {
+	list     string
+	self     string
+	election time.Duration
+}
+
+func (p *servePeers) addFlags(flags *pflag.FlagSet) {
+	flags.StringVar(&p.list, "peers", "", "`LIST` of three or five servers that stand in for each other, HOST:PORT,HOST:PORT,..., this one among them; the same on each; empty: none does")
+	flags.StringVar(&p.self, "self", "", "`HOST:PORT` of --peers that is this server (default: the one with the port of --listen and an address of this machine)")
+	flags.DurationVar(&p.election, "election-timeout", 5*time.Second, "`TIME` after which the peers replace a leader that is silent; one that is dead is replaced at once; the same on each")
+}
+
+// group returns what this server knows of its peers at the beginning; nil: it has none. dataDir is
+// the value of --data-dir.
+func (p *servePeers) group(ctx context.Context, listen listenAddr, dataDir string) (*standby.Group, error) {
+	if p.list == "" {
+		if p.self != "" {
+			return nil, errors.New("--self says which of --peers this server is, and there is no --peers")
+		}
+		return nil, nil
+	}
+	list, err := params.ParseServers(p.list, params.DefaultPort)
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("--peers: %w", err)
+	case len(list) != 3 && len(list) != 5:
+		return nil, fmt.Errorf("--peers names %d servers, it must name three or five: with two or four, no more may be lost than with one or three", len(list))
+	case dataDir != "":
+		return nil, errors.New("--data-dir and --peers exclude each other: the peers keep what a job needs in each other's memory, and a server that came back with an old directory would know less than they do; leave --data-dir out, or --peers")
+	case p.election < leastElection:
+		return nil, fmt.Errorf("--election-timeout is %v, it must be at least %v", p.election, leastElection)
+	}
+	var names []string
+	for _, at := range list {
+		names = append(names, at.String())
+	}
+	own, err := p.own(ctx, list, listen)
+	if err != nil {
+		return nil, err
+	}
+	return standby.NewPeers(names, own, p.lease()), nil
+}
+
+func (p *servePeers) lease() time.Duration { return leasePerElection * p.election }
+
+// own is the name of this server in the list.
+func (p *servePeers) own(ctx context.Context, list params.Servers, listen listenAddr) (string, error) {
+	if p.self != "" {
+		at, err := params.ParseEndpoint(p.self, params.DefaultPort)
+		switch {
+		case err != nil:
+			return "", fmt.Errorf("--self: %w", err)
+		case !slices.Contains(list, at):
+			return "", fmt.Errorf("--self is %s, which is none of --peers %s: write it as it stands there", at, list)
+		case at.Port != listen.Port:
+			return "", fmt.Errorf("--self has port %d, and --listen %d: they must be one", at.Port, listen.Port)
+		}
+		return at.String(), nil
+	}
+	var found []string
+	for _, at := range list {
+		if at.Port == listen.Port && isHere(ctx, at.Host, listen.Host) {
+			found = append(found, at.String())
+		}
+	}
+	switch {
+	case len(found) == 1:
+		return found[0], nil
+	case len(found) > 1:
+		return "", fmt.Errorf("--peers names this server more than once: %s; say which one it is by --self", strings.Join(found, " and "))
+	}
+	return "", fmt.Errorf("--peers %s does not name this server: none of them has the port %d of --listen and an address of this machine that it listens on; correct --listen (0.0.0.0:%d is every interface) or --peers, or say which one it is by --self",
+		list, listen.Port, listen.Port)
+}
+
+// isHere reports whether a peer's host is this machine, by an address on which the server listens.
+func isHere(ctx context.Context, name, listen string) bool {
+	if name == listen {
+		return true
+	}
+	listening, err := netip.ParseAddr(listen)
+	wildcard := listen == "" || err == nil && listening.IsUnspecified()
+	if wildcard && strings.EqualFold(name, host.Name()) {
+		return true
+	}
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	addrs, err := net.DefaultResolver.LookupNetIP(ctx, "ip", name)
+	if err != nil {
+		return false
+	}
+	own := []netip.Addr{listening}
+	if wildcard {
+		if own, err = host.Addrs(); err != nil {
+			return false
+		}
+	}
+	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(own, a.Unmap().WithZone("")) })
+}
+
+// start has a server take part.
+func (p *servePeers) start(g *standby.Group, server peers.Host, token *secret.Token, log *slog.Logger) (*peers.Peers, error) {
+	return peers.Start(peers.Config{Group: g, Lease: p.lease(), Token: token, Host: server, Log: log})
+}
