@@ -43,8 +43,8 @@ func newStatus(log *logging) *cobra.Command {
 last sign of life, which nodes wait and for how long, which are missing or finished,
 the last changes with their reasons, and why the run has not started.
 
-ENDPOINT is the job's --rdzv-endpoint (HOST, HOST:PORT, or a PORT of this machine): a
-node of the job, or "rallypoint serve". If it has several runs, --rdzv-id selects the
+ENDPOINT is the job's --rdzv-endpoint (HOST, HOST:PORT, a list of them, or a PORT of this
+machine): a node of the job, or "rallypoint serve". If it has several runs, --rdzv-id selects the
 one to show in full. For file:///DIR and etcd://HOST, which have no control plane, the
 command reads what the nodes have written, without times and changes. It writes
 nothing and delays no node.

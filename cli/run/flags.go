@@ -108,7 +108,7 @@ var optionTable = []option{
 	{name: "role", group: groupJob, meta: "ROLE", help: "role of this node's workers, for log prefixes and ROLE_RANK (default \"default\")", text: func(o *options) *string { return &o.role }},
 	{name: "standalone", group: groupJob, help: "a job of this node alone, without an endpoint", on: func(o *options) *bool { return &o.standalone }},
 
-	{name: "rdzv-endpoint", group: groupNodes, meta: "ENDPOINT", help: "rendezvous address: HOST[:PORT] (29400), or a shared file:///DIRECTORY", text: func(o *options) *string { return &o.endpoint }},
+	{name: "rdzv-endpoint", group: groupNodes, meta: "ENDPOINT", help: "rendezvous address: HOST[:PORT] (29400), a list of servers HOST:PORT,HOST:PORT, or a shared file:///DIRECTORY", text: func(o *options) *string { return &o.endpoint }},
 	{name: "rdzv-backend", group: groupNodes, meta: "NAME", help: "rallypoint, rallypoint-file, rallypoint-etcd, static, c10d, etcd or etcd-v2", text: func(o *options) *string { return &o.backend }},
 	{name: "rdzv-conf", group: groupNodes, meta: "K=V,...", help: "options of the rendezvous, such as join_timeout=600; \"rallypoint help rdzv-conf\" lists them", text: func(o *options) *string { return &o.conf }},
 	{name: "node-rank", group: groupNodes, meta: "N", help: "preferred rank of this node; with static its rank", number: func(o *options) *int { return &o.nodeRank }},

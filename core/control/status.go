@@ -91,6 +91,7 @@ type SuccessionStatus struct {
 	Missing   string          `json:"missing"`     // who is missing for a majority; "": it is there
 	Elections uint64          `json:"elections"`   // that this process has won
 	Elected   bool            `json:"elected"`     // this process hosts because the host before was silent
+	Peers     []string        `json:"peers"`       // the servers by configuration, this one included, of many runs; empty: those of nodes succeed each other
 }
 
 // VoterStatus is one node whose vote counts when the host is silent.

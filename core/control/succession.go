@@ -400,7 +400,7 @@ func (s *Server) successionStatus() *SuccessionStatus {
 	r := g.Report()
 	st := &SuccessionStatus{
 		Role: RoleWaiting, Group: r.Group, Term: r.Term, Host: r.Host, HostNode: r.HostNode,
-		Standbys: []StandbyStatus{}, NotBy: []string{}, Voters: []VoterStatus{}, Missing: g.NoMajority(),
+		Standbys: []StandbyStatus{}, NotBy: []string{}, Voters: []VoterStatus{}, Peers: []string{}, Missing: g.NoMajority(),
 	}
 	v := g.VoteReport()
 	st.Elections, st.Elected = v.Elections, v.Silent
@@ -414,6 +414,11 @@ func (s *Server) successionStatus() *SuccessionStatus {
 		st.Role, st.Since, st.TookOver, st.TookOverS = RoleHosting, stamp(r.Takeover.Since), r.Takeover.From, seconds(r.Takeover.Took)
 	}
 	for _, n := range r.Standbys {
+		if g.Peers() {
+			if st.Peers = append(st.Peers, n.Node); n.Node == r.Node {
+				continue
+			}
+		}
 		st.Standbys = append(st.Standbys, StandbyStatus{n.Node, n.Label, n.Addr, slices.Contains(r.Connected, n.Node)})
 	}
 	if r.Why != "" {

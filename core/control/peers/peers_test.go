@@ -17,6 +17,7 @@ import (
 	"rallypoint/core/control/client"
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/standby"
+	"rallypoint/core/control/statustext"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
@@ -226,17 +227,20 @@ func TestOneOfThreeWaits(t *testing.T) {
 	one := tr.start(1)
 	one.lines.Await(t, fmt.Sprintf("waits for a majority of %s, %s, %s: %s and %s do not answer", tr.names[0], tr.names[1], tr.names[2], tr.names[0], tr.names[2]), 1)
 	st := one.host.Status()
-	if s := st.Server.Succession; s.Role != control.RoleWaiting || !strings.Contains(s.Missing, "waits for a majority") {
+	if s := st.Server.Succession; s.Role != control.RoleWaiting || !strings.Contains(s.Missing, "waits for a majority") || !slices.Equal(s.Peers, tr.names) {
 		t.Errorf("succession: %+v", s)
+	}
+	if text := statustext.Plainly(st); !strings.Contains(text, "This server leads no run: it waits for a majority of "+tr.names[0]) {
+		t.Error(text)
 	}
 	tr.start(2)
 	tr.leader()
 	tr.start(0)
 	tr.allVote()
 	at := tr.leader()
-	if r := tr.servers[at].group.VoteReport(); len(r.Voters) != 2 {
-		t.Errorf("%+v", r)
-	}
+	testkit.Eventually(t, "the leader hears both", func() bool {
+		return strings.Contains(statustext.Plainly(tr.servers[at].host.Status()), fmt.Sprintf("Server %s leads (term 1); 3 of 3 servers vote", tr.names[at]))
+	})
 }
 
 // TestMinoritySaysNothing: a leader whose peers are gone welcomes nobody, and sends nobody on; with

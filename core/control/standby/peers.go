@@ -429,14 +429,12 @@ func (g *Group) waitsLocked() string {
 	}
 	text := "waits for a majority of " + strings.Join(p.places, ", ")
 	switch {
-	case len(silent) == 1:
-		text += ": " + silent[0] + " does not answer"
-	case len(silent) > 1:
-		text += ": " + strings.Join(silent[:len(silent)-1], ", ") + " and " + silent[len(silent)-1] + " do not answer"
-	case !g.vote.ballot.Founded():
-		text += ", which is being founded"
+	case 2*len(silent) < len(p.places) && !g.vote.ballot.Founded():
+		text = "waits until the servers " + strings.Join(p.places, ", ") + " have elected their first leader"
+	case 2*len(silent) < len(p.places):
+		text = "waits until the servers " + strings.Join(p.places, ", ") + " have elected their next leader"
 	default:
-		text += ", which elect the next leader"
+		text += ": " + strings.Join(silent[:len(silent)-1], ", ") + " and " + silent[len(silent)-1] + " do not answer"
 	}
 	for _, name := range p.places {
 		if why := p.refusing[name]; why != "" {

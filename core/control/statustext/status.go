@@ -68,6 +68,9 @@ func Render(st control.Status, term Terminal) string {
 
 // successionLine says who hosts and who hosts next.
 func successionLine(s *control.SuccessionStatus, called Names, now time.Time) string {
+	if len(s.Peers) > 0 {
+		return peersLine(s, now)
+	}
 	host := Clean(called.Of(s.HostNode))
 	text := fmt.Sprintf("Standby; node %s hosts at %s (term %d)", host, Clean(s.Host), s.Term)
 	if s.Role == control.RoleHosting {
@@ -97,6 +100,36 @@ func successionLine(s *control.SuccessionStatus, called Names, now time.Time) st
 		text += "; no standby: " + Clean(strings.Join(s.NotBy, "; "))
 	default:
 		text += "; no standby"
+	}
+	return text
+}
+
+// peersLine is successionLine of servers of many runs, which are called by their names in the list.
+func peersLine(s *control.SuccessionStatus, now time.Time) string {
+	text, host := "", Clean(s.HostNode)
+	switch {
+	case s.Role == control.RoleHosting && s.TookOver != "" && s.Since != nil:
+		how := ""
+		if s.Elected {
+			how = ", which no longer answered,"
+		}
+		text = fmt.Sprintf("Server %s leads (term %d); it took over from %s%s %s ago", host, s.Term, Clean(s.TookOver), how, ago(now.Sub(*s.Since).Seconds()))
+	case s.Role == control.RoleHosting:
+		text = fmt.Sprintf("Server %s leads (term %d)", host, s.Term)
+	case s.Missing != "":
+		return "This server leads no run: it " + Clean(s.Missing)
+	default:
+		return fmt.Sprintf("This server stands by; %s leads at %s (term %d)", host, Clean(s.Host), s.Term)
+	}
+	if s.Missing != "" {
+		return text + "; " + Clean(s.Missing)
+	}
+	missing := slices.DeleteFunc(slices.Clone(s.Peers), func(name string) bool {
+		return name == s.HostNode || slices.ContainsFunc(s.Voters, func(v control.VoterStatus) bool { return v.Node == name && v.Reachable })
+	})
+	text += fmt.Sprintf("; %d of %d servers vote", len(s.Peers)-len(missing), len(s.Peers))
+	if len(missing) > 0 {
+		text += ", without " + Clean(strings.Join(missing, ", "))
 	}
 	return text
 }
