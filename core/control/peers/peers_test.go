@@ -20,6 +20,7 @@ import (
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/internal/testkit"
 )
 
@@ -41,6 +42,7 @@ type trio struct {
 	t       *testing.T
 	lease   time.Duration
 	names   []string
+	token   string // file; "": none
 	servers []*server
 }
 
@@ -70,12 +72,17 @@ func newTrio(t *testing.T, n int, lease time.Duration) *trio {
 func started(t *testing.T, n int, lease time.Duration) *trio {
 	t.Helper()
 	tr := newTrio(t, n, lease)
-	for i := range n {
+	tr.startAll()
+	return tr
+}
+
+func (tr *trio) startAll() {
+	tr.t.Helper()
+	for i := range tr.servers {
 		tr.start(i)
 	}
 	tr.leader()
 	tr.allVote()
-	return tr
 }
 
 // start runs a server that knows nothing.
@@ -84,8 +91,12 @@ func (tr *trio) start(i int) *server {
 	log, lines := testkit.NewLog(tr.t)
 	s := &server{t: tr.t, name: tr.names[i], lines: lines}
 	s.group = standby.NewPeers(tr.names, s.name, tr.lease)
-	s.host = control.Start(control.Config{Fixed: true, Log: log, Group: s.group}, listen(tr.t, s.name))
-	s.peers = testkit.Must(Start(Config{Group: s.group, Lease: tr.lease, Host: s.host, Log: log, silent: 50 * time.Millisecond}))(tr.t)
+	var token *secret.Token
+	if tr.token != "" {
+		token = testkit.Must(secret.OpenToken(tr.token, nil))(tr.t)
+	}
+	s.host = control.Start(control.Config{Fixed: true, Log: log, Group: s.group, Token: token}, listen(tr.t, s.name))
+	s.peers = testkit.Must(Start(Config{Group: s.group, Lease: tr.lease, Token: token, Host: s.host, Log: log, silent: 50 * time.Millisecond}))(tr.t)
 	tr.t.Cleanup(s.kill)
 	tr.servers[i] = s
 	return s
@@ -130,7 +141,7 @@ type node struct {
 
 func (tr *trio) params(nodes int) params.Params {
 	p := controltest.Params(tr.endpoint(), nodes)
-	p.LeaseTimeout = tr.lease
+	p.LeaseTimeout, p.TokenFile = tr.lease, tr.token
 	return p
 }
 
@@ -322,5 +333,42 @@ func TestHTTPLeadsToTheLeader(t *testing.T) {
 		if to := resp.Header.Get("Location"); i != at && to != "http://"+tr.names[at]+"/status?rdzv_id=x" {
 			t.Errorf("server %d names %q", i, to)
 		}
+	}
+}
+
+// TestPeersWithAToken: servers prove to each other that they know it, and one that does not is none.
+func TestPeersWithAToken(t *testing.T) {
+	tr := newTrio(t, 3, time.Second)
+	tr.token = testkit.TokenFile(t, "correct horse battery staple, and more")
+	tr.startAll()
+	nodes := []*node{tr.connect(tr.params(2), "a"), tr.connect(tr.params(2), "b")}
+	form(t, nodes)
+	at := tr.leader()
+	tr.servers[at].kill()
+	next := tr.leader()
+	form(t, nodes)
+
+	tr.token = testkit.TokenFile(t, "another one, which the others do not know")
+	stranger := tr.start(at)
+	stranger.lines.Await(t, "has another token", 1)
+	if r := tr.servers[next].group.VoteReport(); !r.Majority || stranger.group.Ready() == "" {
+		t.Errorf("%+v, %q", r, stranger.group.Ready())
+	}
+	if stranger.group.Hosting() {
+		t.Error("a server with another token leads")
+	}
+}
+
+// TestOtherListsAreOtherGroups: a server that has another list, or another lease, says so and takes no
+// part.
+func TestOtherListsAreOtherGroups(t *testing.T) {
+	tr := started(t, 3, time.Second)
+	i := (tr.leader() + 1) % 3
+	tr.servers[i].kill()
+	tr.lease = 2 * time.Second
+	other := tr.start(i)
+	other.lines.Await(t, "does not take this server for one of its peers: start all with the same --peers and --election-timeout", 1)
+	if why := other.group.Ready(); !strings.Contains(why, "does not take this server") {
+		t.Error(why)
 	}
 }
