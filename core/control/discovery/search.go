@@ -527,16 +527,20 @@ func (f *Finder) sayHello(ctx context.Context, addr netip.AddrPort) (*Conn, erro
 // succeeded tells that another server hosts than before.
 func (s *search) succeeded(l *Conn) {
 	w := l.Welcome
+	host := "node " + s.f.called(w.HostNode)
+	if !w.Embedded {
+		host = "server " + w.HostNode // of several
+	}
 	switch {
 	case s.f.moved > wire.MaxRedirects: // which was told
 	case s.f.Hosting() || w.Group == "" || w.Group == s.last.Group && w.Term == s.last.Term:
 	case s.orderly:
-		s.f.Log.Info("node "+s.f.called(w.HostNode)+" hosts the control plane now", "address", l.Addr.String(), "term", w.Term)
+		s.f.Log.Info(host+" hosts the control plane now", "address", l.Addr.String(), "term", w.Term)
 	case w.Group == s.last.Group && s.evidence.Ended:
-		s.f.Log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): node %s hosts now", s.ago(), s.f.called(w.HostNode)),
+		s.f.Log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): %s hosts now", s.ago(), host),
 			"address", l.Addr.String(), "term", w.Term)
 	default:
-		s.f.Log.Warn("node "+s.f.called(w.HostNode)+" hosts the control plane now", "address", l.Addr.String(), "term", w.Term)
+		s.f.Log.Warn(host+" hosts the control plane now", "address", l.Addr.String(), "term", w.Term)
 	}
 	if w.Embedded && !s.last.Embedded {
 		s.f.Log.Warn("the control plane at " + s.f.endpoint.String() + " was a server of its own, and now a node of this run hosts it; " +

@@ -93,7 +93,11 @@ func (p *Peers) takePart() {
 // obey does what follows from the vote, once each.
 func (p *Peers) obey() {
 	if to, deposed := p.Group.Deposed(); deposed {
-		p.Host.StepDown(to, fmt.Sprintf("%s was elected in term %d", to.Node, to.Term))
+		why := fmt.Sprintf("%s was elected in term %d", to.Node, to.Term)
+		if to.Node == "" {
+			why = "it has no majority, and a majority of the servers has formed another group"
+		}
+		p.Host.StepDown(to, why)
 	}
 	if p.Group.GaveUp() {
 		p.Log.Warn("this server forgets what it remembers: the servers by which a leader could be elected are gone; those that are there found a new group, and runs go on with what their nodes report")

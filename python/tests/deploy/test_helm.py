@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -27,11 +28,14 @@ def helm(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 def rendered(*values: str) -> dict[str, dict[str, Any]]:
     """What is installed as `cp`, by kind."""
+    return {d["kind"]: d for d in all_rendered(*values)}
+
+
+def all_rendered(*values: str) -> list[dict[str, Any]]:
     options = [part for value in values for part in ("--set", value)]
     done = helm("template", "cp", str(CHART), "--kube-version", "1.34.0", *options)
     assert done.returncode == 0, done.stderr
-    documents = [d for d in yaml.safe_load_all(done.stdout) if d]
-    return {d["kind"]: d for d in documents}
+    return [d for d in yaml.safe_load_all(done.stdout) if d]
 
 
 def test_version() -> None:
@@ -96,3 +100,40 @@ def test_the_command_takes_its_arguments(
     assert_serves("serve", "--listen", "127.0.0.1:0", "--data-dir", tmp_path / "data", *arguments)
     mounts = {m["mountPath"]: m["name"] for m in container["volumeMounts"]}
     assert mounts["/data"] == "data"
+
+
+@needs_helm
+@pytest.mark.parametrize("values", [("replicas=3",), ("replicas=5", "tokenSecret=")])
+def test_peers(values: tuple[str, ...], token_file: Path) -> None:
+    documents = all_rendered(*values)
+    for document in documents:
+        for version in ("1.29", "1.34"):
+            kubernetes_validate.validate(document, version, strict=True)
+    kinds = sorted(d["kind"] for d in documents)
+    assert kinds == ["PodDisruptionBudget", "Service", "Service", "StatefulSet"]
+    by_name = {(d["kind"], d["metadata"]["name"]): d["spec"] for d in documents}
+    pods = by_name["StatefulSet", "cp"]
+    number = int(values[0].removeprefix("replicas="))
+    assert pods["replicas"] == number and pods["podManagementPolicy"] == "Parallel"
+    assert "volumeClaimTemplates" not in pods
+    headless = by_name["Service", pods["serviceName"]]
+    assert headless["clusterIP"] == "None" and headless["publishNotReadyAddresses"]
+    assert by_name["PodDisruptionBudget", "cp"]["maxUnavailable"] == 1
+
+    spec = pods["template"]["spec"]
+    labels = pods["template"]["metadata"]["labels"]
+    [apart] = spec["affinity"]["podAntiAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
+    assert apart["labelSelector"]["matchLabels"].items() <= labels.items()
+    [container] = spec["containers"]
+    assert container["readinessProbe"]["httpGet"]["path"] == "/readyz"
+    names = [f"cp-{i}.{pods['serviceName']}:29400" for i in range(number)]
+    assert f"--peers={','.join(names)}" in container["args"]
+
+    here = {"--token-file=/etc/rallypoint/token": f"--token-file={token_file}"}
+    arguments = [here.get(a, a.replace("$(POD_NAME)", "cp-1")) for a in container["args"]]
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    arguments = [a.replace(":29400", f":{port}") for a in arguments]
+    entry = ["serve", "--listen", f"127.0.0.1:{port}", "--data-dir", "/data/control"]
+    assert_serves(*entry, *arguments)
