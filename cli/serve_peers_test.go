@@ -195,3 +195,56 @@ func TestPeersReplaceEachOther(t *testing.T) {
 		t.Errorf("a worker was started again: %q", line)
 	}
 }
+
+// TestPeersThatForget: the leader is stopped while the two others lose their memory. They found a
+// group of their own, the nodes bring their round to it, and the former leader joins it when it goes
+// on. Then all three lose their memory at one time. No worker restarts.
+func TestPeersThatForget(t *testing.T) {
+	t.Parallel()
+	onlyLong(t)
+	p := startPeers(t)
+	h := newHarness(t)
+	var nodes []*nodeProcess
+	for range 3 {
+		nodes = append(nodes, h.run(`echo start > $SAY; while [ ! -e stop ]; do sleep 0.1; done`,
+			"--nnodes=3", "--rdzv-id=job", "--rdzv-endpoint="+p.list, "--max-restarts=3", "--rdzv-conf=lease_timeout=4"))
+	}
+	for range nodes {
+		if line := h.readLine(); line != "start" {
+			t.Fatal(line)
+		}
+	}
+	first := p.leader(3)
+	testkit.Check(t, first.cmd.Process.Signal(syscall.SIGSTOP))
+	for _, s := range p.servers {
+		if s != first {
+			s.kill()
+			testkit.Check(t, s.start())
+		}
+	}
+	second := p.leader(3, first)
+	testkit.Check(t, first.cmd.Process.Signal(syscall.SIGCONT))
+	p.ready()
+	if now := p.leader(3); now != second {
+		t.Errorf("%s leads, not %s", now.addr, second.addr)
+	}
+	for _, s := range p.servers {
+		s.kill()
+	}
+	for _, s := range p.servers {
+		testkit.Check(t, s.start())
+	}
+	p.leader(3)
+	testkit.Check(t, os.WriteFile(h.dir+"/stop", nil, 0o600))
+	for i, n := range nodes {
+		if code := n.end(); code != 0 {
+			t.Errorf("node %d: code %d, %s", i, code, n.stderr.String())
+		}
+	}
+	if _, err := h.pipe.WriteString("end\n"); err != nil {
+		t.Fatal(err)
+	}
+	if line := h.readLine(); line != "end" {
+		t.Errorf("a worker was started again: %q", line)
+	}
+}

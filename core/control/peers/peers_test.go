@@ -372,3 +372,47 @@ func TestOtherListsAreOtherGroups(t *testing.T) {
 		t.Error(why)
 	}
 }
+
+// TestAllRunsGoOn: the next leader has every run, one without nodes included, whose rounds
+// are counted on.
+func TestAllRunsGoOn(t *testing.T) {
+	tr := started(t, 3, 2*time.Second)
+	const runs = 30
+	var nodes []*node
+	for i := range runs {
+		p := tr.params(1)
+		p.RunID = fmt.Sprint("run", i)
+		n := tr.connect(p, "n")
+		form(t, []*node{n})
+		nodes = append(nodes, n)
+	}
+	gone := tr.params(1)
+	gone.RunID = "gone"
+	n := tr.connect(gone, "n")
+	form(t, []*node{n})
+	form(t, []*node{n})
+	canceled, cancel := context.WithCancel(context.Background())
+	cancel()
+	n.Close(canceled)
+
+	at := tr.leader()
+	tr.servers[at].kill()
+	next := tr.servers[tr.leader()]
+	testkit.Eventually(t, "all runs are served", func() bool {
+		for i, n := range nodes {
+			st, there := next.host.RunStatus(fmt.Sprint("run", i))
+			if !there || st.Runs[0].Round != n.in.Round || len(st.Runs[0].Members) != 1 || !st.Runs[0].Members[0].Alive {
+				return false
+			}
+		}
+		return true
+	})
+	if st := next.host.Status(); st.RunsTotal != runs+1 || next.group.Kept() == 0 {
+		t.Errorf("%d runs, %d bytes", st.RunsTotal, next.group.Kept())
+	}
+	again := tr.connect(gone, "m")
+	form(t, []*node{again})
+	if again.in.Round != 3 {
+		t.Errorf("a run whose nodes were gone goes on with round %d", again.in.Round)
+	}
+}
