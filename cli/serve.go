@@ -137,6 +137,9 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	if recording != nil {
 		cfg.Trace = recording.Record
 	}
+	if group != nil {
+		cfg.HostNode = group.Self()
+	}
 	s := control.Start(cfg, l)
 	if group != nil {
 		taking, err := so.peers.start(group, s, secret, log.logger())

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -55,19 +56,20 @@ func TestOwnNameAmongPeers(t *testing.T) {
 type peerProcesses struct {
 	t       *testing.T
 	list    string
+	dir     string // of their histories
 	servers []*serverProcess
 }
 
-func startPeers(t *testing.T, options ...string) *peerProcesses {
+func startPeers(t *testing.T) *peerProcesses {
 	t.Helper()
-	p := &peerProcesses{t: t}
+	p := &peerProcesses{t: t, dir: t.TempDir()}
 	var addrs []string
 	for range 3 {
 		addrs = append(addrs, fmt.Sprintf("127.0.0.1:%d", quietPort(t)))
 	}
 	p.list = strings.Join(addrs, ",")
 	for _, addr := range addrs {
-		s := &serverProcess{args: append([]string{"serve", "--listen", addr, "--peers", p.list, "--election-timeout", "1s"}, options...)}
+		s := &serverProcess{args: []string{"serve", "--listen", addr, "--peers", p.list, "--election-timeout", "1s", "--record", filepath.Join(p.dir, addr)}}
 		testkit.Check(t, s.start())
 		t.Cleanup(func() {
 			_ = s.cmd.Process.Signal(syscall.SIGCONT)
@@ -137,6 +139,16 @@ func (p *peerProcesses) leader(members int, others ...*serverProcess) (leader *s
 	return leader
 }
 
+// audit checks the histories of all servers together.
+func (p *peerProcesses) audit() {
+	p.t.Helper()
+	histories := testkit.Must(filepath.Glob(p.dir + "/*"))(p.t)
+	code, stdout, stderr := execute(p.t, append([]string{"audit"}, histories...)...)
+	if p.t.Log(stdout); code != 0 {
+		p.t.Errorf("the histories: code %d, %s", code, stderr)
+	}
+}
+
 // TestPeersReplaceEachOther: three real servers and a job of three nodes. The leader is killed, and
 // stopped for good; each server is replaced in turn. The job's workers start once.
 func TestPeersReplaceEachOther(t *testing.T) {
@@ -194,6 +206,7 @@ func TestPeersReplaceEachOther(t *testing.T) {
 	if line := h.readLine(); line != "end" {
 		t.Errorf("a worker was started again: %q", line)
 	}
+	p.audit()
 }
 
 // TestPeersThatForget: the leader is stopped while the two others lose their memory. They found a
@@ -247,4 +260,5 @@ func TestPeersThatForget(t *testing.T) {
 	if line := h.readLine(); line != "end" {
 		t.Errorf("a worker was started again: %q", line)
 	}
+	p.audit()
 }
