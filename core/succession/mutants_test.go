@@ -25,7 +25,7 @@ var mutants = []struct {
 		`(b.granted == "" || b.granted == m.From)`, "true", "!(free && b.granted == m.From)", "!free",
 	}, ""},
 	{"a vote for an older entry", []string{
-		"case b.accepted.after(theirs), hears", "case false, hears",
+		"b.accepted.after(theirs), hears", "false, hears",
 		"case b.outsider(m.From, now):", "case theirs.Number == maxNumber+1, b.outsider(m.From, now):",
 	}, ""},
 	{"an answer of an older term counts", []string{
@@ -38,7 +38,7 @@ var mutants = []struct {
 		"\tif v.changing() {\n\t\tleast", "\tif false {\n\t\tleast",
 	}, ""},
 	{"the second entry of a change does not wait for the first", []string{
-		"case b.role != leader || b.hands != \"\" || b.confirmed < b.since:", "case b.role != leader:",
+		"case b.role != leader || b.hands != \"\" || b.settled < b.since:", "case b.role != leader:",
 	}, ""},
 	{"a silent voter counts as dead", []string{
 		"return b.dead[id] }", "return b.dead[id] || b.role == leader && b.peers[id].heard < b.ticked-b.lease }",
@@ -71,12 +71,31 @@ var mutants = []struct {
 	{"a host does not yield to a later term", []string{
 		"(now-b.began < b.lease/deposeParts || b.alone())", "true",
 	}, ""},
+	{"a memory that is empty counts at once", []string{
+		"return b.least > 0 && now-b.born <", "return false && now-b.born <",
+	}, listTest},
+	{"a voter leaves a host of a list that has a majority", []string{
+		"m.Term > b.promised && (b.keeps(m.From, now) || ", "m.Term > b.promised && (",
+	}, listTest},
+	{"the dead make a majority of a list", []string{
+		"if b.least == 0 {\n\t\treturn v.agreed", "if true {\n\t\treturn v.agreed",
+	}, listTest},
+	{"a few of a list found a group", []string{
+		"len(voters) < b.least || ", "",
+		"need := max(len(set)/2+1, least)", "need := len(set)/2 + 1",
+	}, listTest},
+	{"a list is founded without those that are dead", []string{
+		"if b.least > 0 && !b.Founded() {", "if false {",
+		"need := max(len(set)/2+1, least)", "need := len(set)/2 + 1",
+	}, listTest},
 }
+
+const listTest = "TestHistoriesOfAList"
 
 // TestMutants tries the simulator on a copy of the package with each mistake.
 func TestMutants(t *testing.T) {
 	sources := map[string]string{"go.mod": "module mutant\n\ngo 1.24\n", "lease_test.go": "package succession\n\nconst lease = simLease\n"}
-	for _, name := range []string{"ballot.go", "voters.go", "standbys.go", "sim_test.go", "ballot_test.go"} {
+	for _, name := range []string{"ballot.go", "voters.go", "standbys.go", "sim_test.go", "list_sim_test.go", "ballot_test.go"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)

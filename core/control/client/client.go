@@ -276,7 +276,7 @@ func (c *Client) resumed(w, last wire.Welcome, dropped bool) {
 	claim := c.claim
 	c.mu.Unlock()
 	succeeded := w.Group != "" && w.Group == last.Group && w.Term > last.Term // it knows the round from those who come
-	lost := w.Server == last.Server || w.Notice.Waiting > 0 && !succeeded
+	lost := !succeeded && (w.Server == last.Server || w.Notice.Waiting > 0)
 	if !w.Resumed && claim.Round > 0 && lost && !dropped {
 		reason := w.Notice.Reason
 		if reason == "" {

@@ -99,6 +99,9 @@ func (p *Peers) obey() {
 		}
 		p.Host.StepDown(to, why)
 	}
+	if p.Group.Lame() {
+		p.Host.StepDown(wire.Redirect{Group: p.Group.Current().Group, Node: p.Group.Self()}, p.Group.NoMajority())
+	}
 	if p.Group.GaveUp() {
 		p.Log.Warn("this server forgets what it remembers: the servers by which a leader could be elected are gone; those that are there found a new group, and runs go on with what their nodes report")
 	}
@@ -121,7 +124,10 @@ func (p *Peers) begin() {
 	}
 	r := p.Group.Report()
 	text := fmt.Sprintf("the servers have formed a group: %s leads", r.Node)
-	if from := r.Takeover.From; from != "" {
+	switch from := r.Takeover.From; {
+	case from == r.Node:
+		text = "this server leads again"
+	case from != "":
 		text = fmt.Sprintf("this server leads now: %s is silent for %s", from, wording.Seconds(r.Takeover.Took))
 		if !p.Group.VoteReport().Silent {
 			text = fmt.Sprintf("this server leads now: %s is dead", from)

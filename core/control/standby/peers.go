@@ -32,6 +32,7 @@ type peers struct {
 	orphan   time.Duration     // since when there has been no host, though enough servers are there
 	ticked   time.Duration     // when that was looked at
 	gaveUp   bool              // and told to nobody yet
+	sure     time.Duration     // when the server here had a majority last, or did not host
 	deposed  bool              // another server has hosted since the one here began to
 }
 
@@ -58,7 +59,7 @@ func (g *Group) forgetLocked() {
 	g.vote.voter = succession.Voter(strconv.Itoa(slices.Index(p.places, g.node)) + "-" + rand.Text())
 	g.vote.ballot = succession.NewBallot(g.vote.voter, g.lease, 0).Of(len(p.places))
 	p.last, p.proven, p.entry, p.name = "", 0, [2]uint64{}, ""
-	p.orphan, p.ticked = 0, 0
+	p.orphan, p.ticked, p.sure = 0, 0, 0
 	p.deposed = g.hosting
 }
 
@@ -399,6 +400,18 @@ func (g *Group) Forget(run string) {
 		g.peers.ledger.forget(run)
 		g.voteLocked()
 	}
+}
+
+// Lame reports whether this server hosts and has had no majority for a lease: it has nothing to say
+// to nodes that wait for its word, and they may look elsewhere.
+func (g *Group) Lame() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	p, now := g.peers, g.vote.now()
+	if !g.hosting || g.vote.ballot.Majority(now) {
+		p.sure = now
+	}
+	return now-p.sure >= g.lease
 }
 
 // proposeLocked gives the voters what has changed, once they have accepted what they were given

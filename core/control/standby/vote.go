@@ -351,7 +351,7 @@ func (g *Group) Proven(node string) {
 func (g *Group) Elected() (term uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if term, leads := g.vote.ballot.Hosts(); leads && !g.hosting && !g.closed {
+	if term, leads := g.vote.ballot.Hosts(); leads && !g.hosting && !g.closed && (g.peers == nil || g.vote.ballot.Majority(g.vote.now())) {
 		return term
 	}
 	return 0
