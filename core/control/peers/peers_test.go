@@ -428,3 +428,27 @@ func TestAllRunsGoOn(t *testing.T) {
 		t.Errorf("a run whose nodes were gone goes on with round %d", again.in.Round)
 	}
 }
+
+// TestTwoOfFiveDie: of five servers two may die at once, and a third one is one too many.
+func TestTwoOfFiveDie(t *testing.T) {
+	tr := started(t, 5, 2*time.Second)
+	nodes := []*node{tr.connect(tr.params(2), "a"), tr.connect(tr.params(2), "b")}
+	form(t, nodes)
+	var dead []int
+	for range 2 {
+		at := tr.leader()
+		dead = append(dead, at)
+		tr.servers[at].kill()
+	}
+	at := tr.leader()
+	tr.servers[at].serves(nodes)
+	third := (at + 1) % 5
+	for slices.Contains(dead, third) {
+		third = (third + 1) % 5
+	}
+	tr.servers[third].kill()
+	testkit.Eventually(t, "two of five have no majority", func() bool { return !tr.servers[at].group.MaySay(0) })
+	tr.start(dead[0])
+	tr.servers[tr.leader()].serves(nodes)
+	undisturbed(t, nodes)
+}
