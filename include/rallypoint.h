@@ -608,7 +608,8 @@ enum rp_member_flag {
 typedef struct rp_member_config {
     size_t struct_size;
     const char *run_id;       /* required: the job; 1 to 512 bytes */
-    const char *endpoint;     /* required: host[:port] of the control plane; port 29400. Or
+    const char *endpoint;     /* required: host[:port] of the control plane; port 29400; of
+                                 several that succeed each other, host[:port],.... Or
                                  file:///directory, which all nodes share. Or
                                  etcd://host[:port][,...] (etcds:// with TLS). Or
                                  static://host:port of node 0 of a fixed set of nodes, each
@@ -1029,8 +1030,8 @@ enum rp_admin_action {
  */
 typedef struct rp_admin_request {
     size_t struct_size;
-    const char *endpoint; /* required: HOST[:PORT] of the control plane, file:///DIRECTORY, or
-                             etcd://HOST */
+    const char *endpoint; /* required: HOST[:PORT][,HOST[:PORT]...] of the control plane,
+                             file:///DIRECTORY, or etcd://HOST */
     const char *run_id;   /* NULL: the only one there */
     const char *reason;   /* human-readable, the job's nodes receive it; NULL: none is given */
     const char *by;       /* who asks; NULL: USER@HOST */

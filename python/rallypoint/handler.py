@@ -310,8 +310,9 @@ def create_handler(params: RendezvousParameters) -> RallypointHandler:
 
     Args:
         params: torch's, with one of these backends:
-            rallypoint: takes every endpoint: host[:port], file:///DIRECTORY,
-            etcd://HOST[:PORT] (etcds:// with TLS), static://HOST:PORT.
+            rallypoint: takes every endpoint: host[:port], host[:port],host[:port] of
+            servers that succeed each other, file:///DIRECTORY, etcd://HOST[:PORT]
+            (etcds:// with TLS), static://HOST:PORT.
             rallypoint-file: also takes a plain path. rallypoint-etcd: also takes plain
             host:port, or several separated by commas.
             rallypoint-static: a fixed set of nodes. The endpoint is host:port of node 0,
