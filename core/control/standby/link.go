@@ -155,7 +155,9 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	if g.peers != nil {
 		voter = g.heardPeerLocked(l, voter)
 	}
-	g.noteVoterLocked(l, voter)
+	if g.peers == nil || l.dialed { // who has opened it need not be at the peer's address
+		g.noteVoterLocked(l, voter)
+	}
 	l.spoke = true
 	l.voter, l.votes, l.linked = voter, f.Votes, f.Linked
 	if l.voter != "" {

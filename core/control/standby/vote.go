@@ -100,6 +100,10 @@ func (g *Group) HearBallot(l *Link, f wire.Ballot) bool {
 func (g *Group) voteLocked() {
 	v := &g.vote
 	if g.peers != nil {
+		if g.closed {
+			v.ballot.Messages() // it votes no more, as it has said
+			return
+		}
 		if g.hosting {
 			g.peers.ledger.proposeLocked(v.ballot, v.now())
 		}
