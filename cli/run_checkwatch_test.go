@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -144,10 +145,12 @@ func TestCheckBesideLeavesNothing(t *testing.T) {
 	h := newHarness(t)
 	p := h.run("echo worker > $SAY; sleep 1000", elastic(t, "1", "--check-every=0.1", "--check-timeout=0.5",
 		"--check=[ $RALLYPOINT_CHECK = join ] || { setsid sh -c 'echo $$ > $SAY; exec sleep 1000' & exec sleep 1000; }")...)
-	if line := h.readLine(); line != "worker" {
-		t.Fatal(line)
+	lines := []string{h.readLine(), h.readLine(), h.readLine()}
+	checks := slices.DeleteFunc(lines, func(line string) bool { return line == "worker" }) // a check may come first
+	if len(checks) != 2 {
+		t.Fatal(lines)
 	}
-	first, second := h.readLine(), h.readLine() // the second check begins when the first is over
+	first, second := checks[0], checks[1] // the second check begins when the first is over
 	testkit.Eventually(t, "what the first check started has ended", func() bool { return first != second && !alive(atoi(t, first)) })
 	p.kill(t, 15)
 	p.expect(t, 1)

@@ -294,11 +294,15 @@ func TestTakeoverIsLogged(t *testing.T) {
 	nodes[0].kill()
 	regroup(t, nodes[1:])
 	const dead = "the control plane's host is dead (its process ended "
-	for i, now := range []string{"this node hosts now", "node b hosts now"} {
-		lines := nodes[i+1].lines
-		lines.Await(t, dead, 1)
-		if told := lines.With(dead); len(told) != 1 || !regexp.MustCompile(`\(its process ended \d+(\.\d)? s ago\): `+now).MatchString(told[0]) {
-			t.Errorf("node %s: %q", nodes[i+1].name, told)
+	host := hosts(nodes[1:])[0]
+	for _, n := range nodes[1:] {
+		now := "node " + host + " hosts now"
+		if n.name == host {
+			now = "this node hosts now"
+		}
+		n.lines.Await(t, dead, 1)
+		if told := n.lines.With(dead); len(told) != 1 || !regexp.MustCompile(`\(its process ended \d+(\.\d)? s ago\): `+now).MatchString(told[0]) {
+			t.Errorf("node %s: %q", n.name, told)
 		}
 	}
 }
