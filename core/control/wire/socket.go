@@ -27,6 +27,18 @@ func Unread(conn net.Conn) int { return queued(conn, unix.TIOCINQ) }
 // Untaken returns how many sent bytes the peer has not acknowledged yet.
 func Untaken(conn net.Conn) int { return queued(conn, unix.TIOCOUTQ) }
 
+// EndedByPeer reports whether the peer has ended a connection: what it has sent before may wait to be
+// read, and nothing follows.
+func EndedByPeer(conn net.Conn) (ended bool) {
+	withDescriptor(conn, func(fd int) {
+		look := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		if n, err := unix.Poll(look, 0); n == 1 && err == nil {
+			ended = look[0].Revents&(unix.POLLRDHUP|unix.POLLHUP|unix.POLLERR) != 0
+		}
+	})
+	return ended
+}
+
 func queued(conn net.Conn, which uint) (bytes int) {
 	withDescriptor(conn, func(fd int) {
 		if n, err := unix.IoctlGetInt(fd, which); err == nil {

@@ -31,3 +31,25 @@ func TestSendAgainSteadily(t *testing.T) {
 		})
 	}
 }
+
+// TestEndedByPeer: the end of a connection is seen before what came ahead of it is read.
+func TestEndedByPeer(t *testing.T) {
+	l := testkit.Must(Listen(t.Context(), "127.0.0.1:0"))(t)
+	defer l.Close()
+	near := testkit.Must(Dialer().DialContext(t.Context(), "tcp", l.Addr().String()))(t)
+	defer near.Close()
+	far := NewConn(testkit.Must(l.Accept())(t))
+	defer far.Close()
+	if _, err := near.Write([]byte("hello")); err != nil {
+		t.Fatal(err)
+	}
+	testkit.Eventually(t, "the bytes are there", func() bool { return Unread(far) == 5 })
+	if EndedByPeer(far) {
+		t.Error("a connection that is open has ended")
+	}
+	near.Close()
+	testkit.Eventually(t, "it has ended", func() bool { return EndedByPeer(far) })
+	if Unread(far) != 5 {
+		t.Error("what came before is gone")
+	}
+}
