@@ -121,8 +121,8 @@ func (p *plane) kill() {
 	wg.Wait()
 }
 
-// awaitStandbys waits until so many of the nodes stand by, know it, and have their
-// connections to those before them.
+// awaitStandbys waits until so many of the nodes stand by, know it, and have opened their
+// connections to those before them, by which alone they can prove a death.
 func awaitStandbys(t *testing.T, nodes []*plane, n int) {
 	t.Helper()
 	byName := map[string]*plane{}
@@ -147,7 +147,11 @@ func awaitStandbys(t *testing.T, nodes []*plane, n int) {
 	list := until(host, func(r standby.Report) bool { return len(r.Standbys) == n }).Standbys
 	for i, s := range list {
 		until(byName[s.Node], func(r standby.Report) bool {
-			return len(r.Standbys) == n && !slices.ContainsFunc(list[:i], func(b wire.StandbyNode) bool { return !slices.Contains(r.Connected, b.Node) })
+			opened := r.Connected
+			if g := byName[s.Node].server().cfg.Group; g.Quorum() {
+				opened = g.Liveness().Linked
+			}
+			return len(r.Standbys) == n && !slices.ContainsFunc(list[:i], func(b wire.StandbyNode) bool { return !slices.Contains(opened, b.Node) })
 		})
 	}
 }
