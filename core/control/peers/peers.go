@@ -24,7 +24,7 @@ type Host interface {
 	StepDown(to wire.Redirect, why string)
 }
 
-// Config says of which servers one is.
+// Config names the servers, and this one among them.
 type Config struct {
 	Group  *standby.Group // of standby.NewPeers
 	Lease  time.Duration  // the group's

@@ -370,7 +370,7 @@ func TestFormerHostVotes(t *testing.T) {
 	}
 }
 
-// TestLinkedIsTold: a standby tells of the connections that it has opened when there is one more.
+// TestLinkedIsTold: a standby tells the others about each connection that it opens.
 func TestLinkedIsTold(t *testing.T) {
 	g := standing(t)
 	box := &inbox{}

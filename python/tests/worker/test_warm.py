@@ -136,7 +136,7 @@ print(called(), helper.twice(2))
 
 
 def covered(folder: Path, how: str, *options: str) -> dict[str, object]:
-    """What coverage says of each file of a script that two workers run."""
+    """What coverage reports for each file of a script that two workers run."""
     folder.mkdir()
     (folder / "train.py").write_text(_COVERED)
     (folder / "helper.py").write_text("def twice(x):\n    return 2 * x\ndef no():\n    pass\n")
