@@ -122,7 +122,7 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	t.Since, t.From, t.Took, t.Left, g.start = now, from, took, s.Left, s
 	t.Total++
 	t.Spent += took
-	g.list = nil
+	g.list, g.died = nil, nil // who died before has no session here
 	g.vote.eligible, g.vote.listed = nil, nil
 	if s.Left {
 		g.vote.ballot.Dead(g.vote.names[from], g.vote.now())
