@@ -28,7 +28,7 @@ func TestServeSurvivesItsFile(t *testing.T) {
 	defer cancel()
 	join := func(id string) error {
 		p := params.Default()
-		p.RunID, p.Endpoint, p.Min, p.Max, p.JoinTimeout = id, s.addr, 1, 1, 2*time.Second
+		p.RunID, p.Endpoint, p.Min, p.Max, p.JoinTimeout = id, s.addr, 1, 1, 4*time.Second
 		m, err := roundstore.Open(p, nil)
 		if err != nil {
 			t.Fatal(err)
