@@ -139,6 +139,38 @@ func (p *peerProcesses) leader(members int, others ...*serverProcess) (leader *s
 	return leader
 }
 
+// startJob starts a job of three nodes, whose workers run until end is called. That checks that each
+// was started once, and that all nodes end well.
+func (p *peerProcesses) startJob() (end func()) {
+	p.t.Helper()
+	t, h := p.t, newHarness(p.t)
+	var nodes []*nodeProcess
+	for range 3 {
+		nodes = append(nodes, h.run(`echo start > $SAY; while [ ! -e stop ]; do sleep 0.1; done`,
+			"--nnodes=3", "--rdzv-id=job", "--rdzv-endpoint="+p.list, "--max-restarts=3", "--rdzv-conf=lease_timeout=4"))
+	}
+	for range nodes {
+		if line := h.readLine(); line != "start" {
+			t.Fatal(line)
+		}
+	}
+	return func() {
+		t.Helper()
+		testkit.Check(t, os.WriteFile(h.dir+"/stop", nil, 0o600))
+		for i, n := range nodes {
+			if code := n.end(); code != 0 {
+				t.Errorf("node %d: code %d, %s", i, code, n.stderr.String())
+			}
+		}
+		if _, err := h.pipe.WriteString("end\n"); err != nil {
+			t.Fatal(err)
+		}
+		if line := h.readLine(); line != "end" {
+			t.Errorf("a worker was started again: %q", line)
+		}
+	}
+}
+
 // audit checks the histories of all servers together.
 func (p *peerProcesses) audit() {
 	p.t.Helper()
@@ -154,17 +186,7 @@ func (p *peerProcesses) audit() {
 func TestPeersReplaceEachOther(t *testing.T) {
 	t.Parallel()
 	p := startPeers(t)
-	h := newHarness(t)
-	var nodes []*nodeProcess
-	for range 3 {
-		nodes = append(nodes, h.run(`echo start > $SAY; while [ ! -e stop ]; do sleep 0.1; done`,
-			"--nnodes=3", "--rdzv-id=job", "--rdzv-endpoint="+p.list, "--max-restarts=3", "--rdzv-conf=lease_timeout=4"))
-	}
-	for range nodes {
-		if line := h.readLine(); line != "start" {
-			t.Fatal(line)
-		}
-	}
+	endJob := p.startJob()
 	first := p.leader(3)
 
 	first.kill()
@@ -194,18 +216,7 @@ func TestPeersReplaceEachOther(t *testing.T) {
 			t.Errorf("%v: code %d, %q, %q", args, code, stdout, stderr)
 		}
 	}
-	testkit.Check(t, os.WriteFile(h.dir+"/stop", nil, 0o600))
-	for i, n := range nodes {
-		if code := n.end(); code != 0 {
-			t.Errorf("node %d: code %d, %s", i, code, n.stderr.String())
-		}
-	}
-	if _, err := h.pipe.WriteString("end\n"); err != nil {
-		t.Fatal(err)
-	}
-	if line := h.readLine(); line != "end" {
-		t.Errorf("a worker was started again: %q", line)
-	}
+	endJob()
 	p.audit()
 }
 
@@ -216,17 +227,7 @@ func TestPeersThatForget(t *testing.T) {
 	t.Parallel()
 	onlyLong(t)
 	p := startPeers(t)
-	h := newHarness(t)
-	var nodes []*nodeProcess
-	for range 3 {
-		nodes = append(nodes, h.run(`echo start > $SAY; while [ ! -e stop ]; do sleep 0.1; done`,
-			"--nnodes=3", "--rdzv-id=job", "--rdzv-endpoint="+p.list, "--max-restarts=3", "--rdzv-conf=lease_timeout=4"))
-	}
-	for range nodes {
-		if line := h.readLine(); line != "start" {
-			t.Fatal(line)
-		}
-	}
+	endJob := p.startJob()
 	first := p.leader(3)
 	testkit.Check(t, first.cmd.Process.Signal(syscall.SIGSTOP))
 	for _, s := range p.servers {
@@ -248,17 +249,6 @@ func TestPeersThatForget(t *testing.T) {
 		testkit.Check(t, s.start())
 	}
 	p.leader(3)
-	testkit.Check(t, os.WriteFile(h.dir+"/stop", nil, 0o600))
-	for i, n := range nodes {
-		if code := n.end(); code != 0 {
-			t.Errorf("node %d: code %d, %s", i, code, n.stderr.String())
-		}
-	}
-	if _, err := h.pipe.WriteString("end\n"); err != nil {
-		t.Fatal(err)
-	}
-	if line := h.readLine(); line != "end" {
-		t.Errorf("a worker was started again: %q", line)
-	}
+	endJob()
 	p.audit()
 }

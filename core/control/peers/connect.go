@@ -17,6 +17,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/core/succession"
+	"rallypoint/internal/backoff"
 )
 
 const (
@@ -55,7 +56,7 @@ func (p *Peers) keep(name string, at params.HostPort) {
 				break
 			}
 		}
-		p.sleep(min(redial, p.Group.Beat()))
+		backoff.Sleep(p.life, min(redial, p.Group.Beat()))
 	}
 }
 
@@ -93,18 +94,9 @@ func (p *Peers) stay(name string, addr netip.AddrPort, link *standby.Link) (open
 			p.Group.Ended(link, succession.Dead)
 			return true
 		}
-		p.sleep(succession.DialEvery)
+		backoff.Sleep(p.life, succession.DialEvery)
 	}
 	return opened
-}
-
-func (p *Peers) sleep(d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-p.life.Done():
-	}
 }
 
 // resolve returns the addresses of a peer, none if they are not known.

@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -146,10 +147,7 @@ type teller struct {
 }
 
 func (t *teller) tell() {
-	every := t.p.silent
-	if every == 0 {
-		every = silentEvery
-	}
+	every := cmp.Or(t.p.silent, silentEvery)
 	missing := t.p.Group.NoMajority()
 	if missing == "" {
 		if t.waits {
