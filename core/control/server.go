@@ -191,7 +191,9 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 		s.restoreRuns(cfg.Data)
 		go s.commits.serve()
 	}
-	s.sweepLater()
+	s.mu.Lock()
+	s.sweepLaterLocked()
+	s.mu.Unlock()
 	for _, l := range listeners {
 		s.wg.Go(func() { s.accept(l) })
 	}
@@ -309,8 +311,8 @@ func (s *Server) removeLocked(r *run) {
 	}
 }
 
-// sweepLater arranges for idle runs to be forgotten.
-func (s *Server) sweepLater() {
+// sweepLaterLocked arranges for idle runs to be forgotten.
+func (s *Server) sweepLaterLocked() {
 	s.sweeper = s.clock.AfterFunc(min(sweepEvery, s.cfg.ForgetAfter), func() {
 		if !s.gate.enter() {
 			return
@@ -335,7 +337,7 @@ func (s *Server) sweep() (forgotten []*run) {
 			forgotten = append(forgotten, r)
 		}
 	}
-	s.sweepLater()
+	s.sweepLaterLocked()
 	return forgotten
 }
 
