@@ -125,7 +125,7 @@ func (s *silentConn) close() {
 // voters nobody waits for TCP to repeat what was lost in a cut.
 func (f *Finder) redial() time.Duration {
 	if f.HasVoters() {
-		return min(redialLiveness, f.group.Beat())
+		return f.group.Beat()
 	}
 	return redialLiveness
 }

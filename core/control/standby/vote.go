@@ -45,8 +45,8 @@ func (v *vote) now() time.Duration { return time.Since(v.epoch) }
 // Quorum reports whether nodes of this group may vote.
 func (g *Group) Quorum() bool { return !g.noQuorum }
 
-// Beat is how often Tick is called.
-func (g *Group) Beat() time.Duration { return succession.Beat(g.lease) }
+// Beat is how often Tick is called. However long the lease is, voters find each other within a second.
+func (g *Group) Beat() time.Duration { return min(succession.Beat(g.lease), time.Second) }
 
 // Tick lets time pass for the vote.
 func (g *Group) Tick() {
@@ -54,6 +54,10 @@ func (g *Group) Tick() {
 	defer g.mu.Unlock()
 	if g.closed || g.vote.gone() || g.placeLocked() < 0 && !g.hosting {
 		return // it neither hosts nor stands by
+	}
+	if !g.settled && len(g.list) > 0 {
+		g.settled = true
+		g.wakeLocked()
 	}
 	g.countDeadLocked()
 	if g.peers != nil {
