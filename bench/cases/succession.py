@@ -27,6 +27,7 @@ SETTLED = 1.0  # seconds in which the standbys find each other
 NODES = (2, 3, 8)
 CROWDS = {1000: 0.5, 10000: 2.0}  # the targets of so many clients
 CROWD_REPEAT = 3
+SILENT_CROWD = 1000
 STANDBYS = 5
 IDLE = 10.0  # seconds at rest
 
@@ -142,16 +143,20 @@ def _idle() -> list[Row]:
     ]
 
 
-def _crowd(n: int, repeat: int) -> Iterator[Row]:
-    """Clients that share one process, of a host in another one; two more nodes stand by."""
+def _swarm(what: str, n: int, repeat: int) -> list[dict[str, float]]:
+    """The losses of hosts of so many clients that share one process; two more nodes stand by."""
     runs = []
     for _ in range(repeat):
-        address = f"127.0.0.1:{free_port()}"
-        done = swarm_of("lose", address, str(n))
+        done = swarm_of(what, f"127.0.0.1:{free_port()}", str(n))
         out, err = done.communicate(timeout=120)
         if done.returncode:
             raise BenchError(f"swarm of {n}: {err}")
         runs.append(json.loads(out))
+    return runs
+
+
+def _crowd(n: int, repeat: int) -> Iterator[Row]:
+    runs = _swarm("lose", n, repeat)
     name = f"host killed, {n} clients"
     served = Sample([run["served_s"] for run in runs])
     cpu = Sample([run["cpu_s"] for run in runs]).median
@@ -160,6 +165,21 @@ def _crowd(n: int, repeat: int) -> Iterator[Row]:
     yield Row(NAME, f"{name}: until all are served", served, target=CROWDS[n], target_why=why)
     placed = Sample([run["round_s"] for run in runs])
     yield Row(NAME, f"{name}: until all have the next round", placed)
+
+
+def _silence(n: int, repeat: int) -> Iterator[Row]:
+    runs = _swarm("silence", n, repeat)
+    for what, key, target in (
+        ("are served", "served_s", 0.7),
+        ("have the next round", "round_s", 1.3),
+    ):
+        yield Row(
+            NAME,
+            f"host silent for good, {n} clients: until all {what}",
+            Sample([run[key] / run["lease_s"] for run in runs]),
+            "leases",
+            target=target,
+        )
 
 
 def measure(repeat: int | None) -> list[Row]:
@@ -180,5 +200,7 @@ def measure(repeat: int | None) -> list[Row]:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100
     for n in (n for n in CROWDS if n <= most):
         rows += _crowd(n, min(repeat, CROWD_REPEAT))
+    if most >= SILENT_CROWD:
+        rows += _silence(SILENT_CROWD, min(repeat, CROWD_REPEAT))
     rows += _idle()
     return rows

@@ -24,18 +24,19 @@ import (
 // standbys are the nodes, beside the first host and the crowd, that can host.
 const standbys = 2
 
-// lost are what the death of a host costs, in seconds from its signal.
+// lost are what the death of a host, or its silence, costs, in seconds from its signal.
 type lost struct {
 	Nodes  int     `json:"nodes"`
+	Lease  float64 `json:"lease_s"`
 	Served float64 `json:"served_s"`   // until the next host has welcomed the last node
 	Round  float64 `json:"round_s"`    // until the last node has its place in the next round
 	CPU    float64 `json:"cpu_s"`      // of this process until then
 	Host   float64 `json:"host_cpu_s"` // of those that stand by, one of which is the next host
 }
 
-// lose has n nodes whose control plane is in the process of another one, which is killed.
-// That one, and those that stand by, are processes of their own.
-func lose(ctx context.Context, addr string, n int) error {
+// lose has n nodes whose control plane is in the process of another one, which gets a signal: it is
+// killed, or stopped for good. That one, and those that stand by, are processes of their own.
+func lose(ctx context.Context, addr string, n int, how os.Signal) error {
 	runID := fmt.Sprintf("lose-%d-%d", n, os.Getpid())
 	hosts := make([]*exec.Cmd, 0, 1+standbys)
 	defer func() {
@@ -73,9 +74,9 @@ func lose(ctx context.Context, addr string, n int) error {
 	for _, w := range seen {
 		w.follow(first.Generation)
 	}
-	time.Sleep(time.Second) // the standbys connect to each other
+	time.Sleep(3 * time.Second) // the standbys connect to each other, and are chosen as voters
 	cpu, hostCPU, began := cpuTime(), cpuOf(hosts[1:]), time.Now()
-	if err := hosts[0].Process.Kill(); err != nil {
+	if err := hosts[0].Process.Signal(how); err != nil {
 		return err
 	}
 	if err := each(n, func(i int) error {
@@ -92,7 +93,7 @@ func lose(ctx context.Context, addr string, n int) error {
 	if _, err := s.place(ctx); err != nil {
 		return err
 	}
-	return json.NewEncoder(os.Stdout).Encode(lost{n, served.Seconds(), time.Since(began).Seconds(), cpuTime() - cpu, cpuOf(hosts[1:]) - hostCPU})
+	return json.NewEncoder(os.Stdout).Encode(lost{n, params.Default().LeaseTimeout.Seconds(), served.Seconds(), time.Since(began).Seconds(), cpuTime() - cpu, cpuOf(hosts[1:]) - hostCPU})
 }
 
 func cpuOf(processes []*exec.Cmd) (seconds float64) {

@@ -17,6 +17,7 @@
 //	                             the agents so often, one after the other, while
 //	                             the others add all the time
 //	swarm lose ADDR N            the process that hosts N nodes' control plane is killed
+//	swarm silence ADDR N         the same, but it is stopped for good
 //	swarm probe ADDR             how long one good client waits: see probe
 //	swarm crowd ADDR SILENT SLOW DRIPS RATE   bad clients: see crowd
 //	swarm handshakes ADDR N      N that never end their TLS handshake
@@ -31,6 +32,7 @@ import (
 	"runtime/debug"
 	"strconv"
 	"sync"
+	"syscall"
 	"time"
 
 	"rallypoint/core/control/client"
@@ -61,7 +63,7 @@ func run(args []string) error {
 		return probe(args[1])
 	}
 	if len(args) < 3 {
-		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm racks ADDR N [ROUNDS] | swarm lose ADDR N | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm direct ADDR N TIMES | swarm stop ADDR N TIMES | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE | swarm handshakes ADDR N")
+		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm racks ADDR N [ROUNDS] | swarm lose ADDR N | swarm silence ADDR N | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm direct ADDR N TIMES | swarm stop ADDR N TIMES | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE | swarm handshakes ADDR N")
 	}
 	if len(args) == 6 && args[0] == "crowd" {
 		return crowdOf(args[1], args[2:])
@@ -80,7 +82,9 @@ func run(args []string) error {
 	defer cancel()
 	switch args[0] {
 	case "lose":
-		return lose(ctx, args[1], n)
+		return lose(ctx, args[1], n, os.Kill)
+	case "silence":
+		return lose(ctx, args[1], n, syscall.SIGSTOP)
 	case "host":
 		return beHost(ctx, args[1], n, args[len(args)-1])
 	case "meet", "racks":
