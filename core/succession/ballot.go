@@ -101,7 +101,8 @@ type Ballot struct {
 	forced bool          // it stands because the host has asked it to
 	leaps  bool          // its term leaves out those that the dead may have had
 
-	dead map[Voter]bool
+	dead    map[Voter]bool
+	tooLate map[Voter]bool // proven dead too late to count
 
 	// Of a candidate.
 	votes map[Voter]time.Duration // those that were granted, and the clocks of their voters
@@ -130,7 +131,7 @@ type peer struct {
 
 // NewBallot makes the part of a process that knows nothing and does not vote.
 func NewBallot(id Voter, lease time.Duration, now time.Duration) *Ballot {
-	return &Ballot{id: id, lease: lease, born: now, heard: now, sure: now - lease, voted: now - lease, waits: now, began: now, ticked: now, dead: map[Voter]bool{}}
+	return &Ballot{id: id, lease: lease, born: now, heard: now, sure: now - lease, voted: now - lease, waits: now, began: now, ticked: now, dead: map[Voter]bool{}, tooLate: map[Voter]bool{}}
 }
 
 // Of makes the voters a fixed list of so many places, in each of which processes may follow one
@@ -286,13 +287,38 @@ func (b *Ballot) Dead(id Voter, now time.Duration) {
 	// In a list of three each change of the voters needs both that live, so that no voter is
 	// replaced without knowing.
 	recent := b.least == 2 || b.role == leader && b.hasMajority(now, within) || b.role != leader && now-b.sure <= within
+	count := b.dead
 	if !recent && !b.needed() {
+		count = b.tooLate
+	}
+	maps.DeleteFunc(count, func(id Voter, _ bool) bool { return !b.speaksTo(id) })
+	if count[id] = true; !b.dead[id] {
 		return
 	}
-	maps.DeleteFunc(b.dead, func(id Voter, _ bool) bool { return !b.speaksTo(id) })
-	b.dead[id] = true
+	delete(b.tooLate, id)
 	delete(b.former, id)
 	b.settle(now)
+}
+
+// Stranded reports whether by what this process knows nobody can ever be elected: it votes, and each other
+// voter is dead, one of them too late for that to count, or alive and no host. alive says so of a voter.
+// place is how many of these are before this one.
+func (b *Ballot) Stranded(alive func(Voter) bool) (place int, stranded bool) {
+	before := true
+	for _, id := range b.accepted.Voters.All() {
+		switch {
+		case id == b.id:
+			before = false
+		case b.tooLate[id]:
+			stranded = true
+		case b.dead[id]:
+		case !alive(id):
+			return 0, false
+		case before:
+			place++
+		}
+	}
+	return place, stranded && b.Votes()
 }
 
 // needed reports whether nothing can be decided without this process, since the others that
@@ -537,6 +563,9 @@ func (b *Ballot) Heeded(term uint64, at time.Duration) {
 
 // ProvenDead reports whether a voter was noted as dead, and counts as that.
 func (b *Ballot) ProvenDead(id Voter) bool { return b.dead[id] }
+
+// DeadLate reports whether a voter is proven dead, too late for that to count.
+func (b *Ballot) DeadLate(id Voter) bool { return b.tooLate[id] }
 
 func nobody(Voter) bool { return false }
 

@@ -493,10 +493,16 @@ func TestProofIsBounded(t *testing.T) {
 	t.Run("long ago", func(t *testing.T) {
 		g, c := cutOff(t, lease*6/10, "a", "b", "c")
 		c.Dead("a", g.now)
+		if _, stranded := c.Stranded(nobody); stranded {
+			t.Error("stranded while one other voter may live")
+		}
 		c.Dead("b", g.now)
 		c.Stand(false, g.now)
 		g.pass(3 * lease)
 		g.wantHost("", 0)
+		if place, stranded := c.Stranded(nobody); !stranded || place != 0 {
+			t.Errorf("the last of three: place %d, stranded %v", place, stranded)
+		}
 	})
 	t.Run("the second death later", func(t *testing.T) {
 		g, c := cutOff(t, lease*3/10, "a", "b", "c")
@@ -512,9 +518,13 @@ func TestProofIsBounded(t *testing.T) {
 		e.Dead("a", g.now)
 		g.now += 5 * lease
 		e.Tick(g.now)
-		for _, id := range []Voter{"b", "c", "d"} {
+		for _, id := range []Voter{"b", "d"} {
 			e.Dead(id, g.now)
 		}
+		if place, stranded := e.Stranded(func(id Voter) bool { return id == "c" }); !stranded || place != 1 {
+			t.Errorf("one other is alive: place %d, stranded %v", place, stranded)
+		}
+		e.Dead("c", g.now)
 		e.Stand(false, g.now)
 		g.pass(3 * lease)
 		g.wantHost("", 0)

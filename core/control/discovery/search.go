@@ -197,6 +197,9 @@ func (s *search) attempt(ctx context.Context) (*Conn, error) {
 	if term := f.group.Elected(); term > 0 {
 		return s.lead(parent, term)
 	}
+	if f.foundAnew() {
+		return f.dialHello(parent, f.endpoint.hosted)
+	}
 	if s.first {
 		s.first = false
 		f.group.Lost(s.evidence, s.last.Group, s.last.Term)
@@ -255,6 +258,9 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 			text := "the host is dead, and this node stands for election"
 			if awaited := f.group.Awaited(); awaited != nil {
 				text += "; it waits for the votes of " + wording.Names(awaited)
+			}
+			if since, patience := f.group.Stranded(); since > 0 {
+				text += "; they died when it had not heard them for a while, and if nobody hosts it founds the control plane anew after " + wording.Seconds(patience)
 			}
 			s.tellOnce(text)
 			s.pause(ctx, changed, recheck)

@@ -16,15 +16,31 @@ import (
 // takeOver makes the server in waiting of this process the host. took is for how long there was
 // none. It reports false if another process has become the host meanwhile.
 func (f *Finder) takeOver(s rendezvous.Succession, took time.Duration) bool {
-	if !f.group.Lead(s, f.network.now(), took) {
-		return false
+	led := f.group.Lead(s, f.network.now(), took)
+	if led {
+		f.hostHere()
 	}
+	return led
+}
+
+// foundAnew makes the server in waiting of this process the host of another group, where the voters of the
+// one before can elect nobody any more.
+func (f *Finder) foundAnew() bool {
+	why, founded := f.group.FoundAnew(f.network.now())
+	if founded {
+		f.hostHere()
+		f.Log.Warn(why)
+	}
+	return founded
+}
+
+// hostHere notes that the server in waiting of this process hosts.
+func (f *Finder) hostHere() {
 	f.mu.Lock()
 	f.hosting, f.waiting = f.waiting, nil
 	f.mu.Unlock()
 	f.endpoint.hosted = ownAddrs(f.listening)
 	f.startProbing()
-	return true
 }
 
 // resign notes that the server of this process does not host any more.
@@ -43,9 +59,6 @@ func (f *Finder) resign() {
 
 // listed takes the host's list of standbys, and what it asks of this node.
 func (f *Finder) listed(l *Conn, said wire.Standbys) wire.Frame {
-	if f.Start == nil {
-		return nil
-	}
 	f.mu.Lock()
 	hosting, waiting := f.hosting != nil, f.waiting != nil
 	f.mu.Unlock()
@@ -54,6 +67,7 @@ func (f *Finder) listed(l *Conn, said wire.Standbys) wire.Frame {
 	}
 	f.group.SetList(said.List)
 	switch {
+	case f.Start == nil: // it cannot host, and asks these when the host is silent
 	case said.Invited && !l.standsBy:
 		l.standsBy = true
 		return f.standBy(l)

@@ -41,6 +41,9 @@ func (f *Finder) obey() {
 	if to, deposed := f.group.Deposed(); deposed {
 		f.stepDown(to, fmt.Sprintf("another node was elected in term %d while this one was silent", to.Term))
 	}
+	if to, stranded := f.group.Overtaken(); stranded {
+		f.stepDown(to, "its voters are dead, and may have chosen others while this node was stopped")
+	}
 	elected := f.group.Elected() > 0
 	f.mu.Lock()
 	host, l, cancel, handedOn := f.hosting, f.current, f.onElected, f.handedOn

@@ -49,6 +49,7 @@ type Group struct {
 	parted    []wire.StandbyNode // those that vote and are not in the list, the host before among them
 	why       string             // why this node does not stand by though it was asked to
 	links     map[*Link]struct{}
+	direct    bool     // the host is where this process has dialled it: its death can be proven
 	settled   bool     // a beat has passed since this process has had a list of standbys
 	died      []string // nodes whose processes were proven dead since Died was called
 	takeover  Takeover
@@ -89,8 +90,12 @@ func (g *Group) Changed() <-chan struct{} {
 func (g *Group) Found(now time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.foundLocked(now)
+}
+
+func (g *Group) foundLocked(now time.Time) {
 	g.hosting, g.round = true, false
-	g.target = wire.Redirect{Group: rand.Text(), Term: 1, Node: g.node}
+	g.target = wire.Redirect{Group: rand.Text(), Term: 1, Host: g.self, Node: g.node}
 	g.takeover.Since, g.takeover.From, g.takeover.Took, g.takeover.Left = now, "", 0, false
 	g.start = rendezvous.Succession{Term: 1}
 	g.list = nil
@@ -144,6 +149,7 @@ func (g *Group) Follow(w wire.Welcome, dialled string, said time.Time) {
 		g.renewVoteLocked(w.Group)
 		g.partLocked(w.Group, w.HostNode)
 		g.target = wire.Redirect{Group: w.Group, Term: w.Term, Host: dialled, Node: w.HostNode, Servers: w.Servers}
+		g.direct = w.Addr == dialled
 	}
 	g.vote.ballot.Heeded(w.Term, said.Sub(g.vote.epoch))
 	g.link, g.certain = succession.Stands, true
@@ -190,7 +196,7 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 		g.renewVoteLocked(to.Group)
 	}
 	g.vote.ballot.Resign(g.vote.now())
-	g.hosting, g.target = false, to
+	g.hosting, g.target, g.direct = false, to, false
 	g.link, g.certain = succession.Abstains, to.Host != ""
 	g.takeover.Since = time.Time{}
 	g.wakeLocked()
@@ -388,7 +394,8 @@ func (g *Group) stoodAt(node string, remote netip.Addr) string {
 // other standbys, or, where nobody votes and in the first beat, as a standby to those that succeed before
 // it: nobody votes before these connections are open, and a job's first milliseconds are its workers'. A
 // voter keeps one to each other voter as well, which may not have come to the host yet, or have left the
-// run: without a majority nobody is told so.
+// run: without a majority nobody is told so. So it does to the host, which it may leave because that is
+// silent, and which may die then.
 func (g *Group) Wanted() (list []wire.StandbyNode) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -403,6 +410,9 @@ func (g *Group) Wanted() (list []wire.StandbyNode) {
 	}
 	if g.vote.ballot.Votes() {
 		list = append(list, g.partedLocked(g.parted, g.list)...)
+		if !g.hosting && g.direct && !slices.ContainsFunc(list, func(s wire.StandbyNode) bool { return s.Node == g.target.Node }) {
+			list = append(list, wire.StandbyNode{Node: g.target.Node, Addr: g.target.Host})
+		}
 	}
 	return list
 }

@@ -370,6 +370,54 @@ func TestFormerHostVotes(t *testing.T) {
 	}
 }
 
+// TestFoundAnew: a voter that had not heard the others for a while, and learns then that they are dead, cannot
+// know whether they had chosen others in its place. It founds another group when nobody has hosted for
+// some leases; not when it was stopped itself for so long.
+func TestFoundAnew(t *testing.T) {
+	g := standing(t)
+	pass := func(d time.Duration) {
+		for ; d > 0; d -= g.Beat() {
+			g.vote.epoch = g.vote.epoch.Add(-g.Beat())
+			g.Tick()
+		}
+	}
+	links := map[string]*Link{}
+	for _, node := range []string{"h", "a"} {
+		links[node] = g.Dial(node)
+		g.Opened(links[node], &inbox{})
+		g.Hear(links[node], wire.Liveness{RunID: "run", Group: "g", Node: node, Voter: node, Word: uint64(succession.Stands), Term: 3})
+	}
+	g.HearBallot(links["h"], wire.Ballot{Group: "g", Message: succession.Message{
+		Kind: succession.MessageAppend, From: "h", To: g.vote.voter, Term: 3, Clock: 1,
+		Entry: &succession.Entry{Term: 3, Number: 1, Voters: succession.Voters{Incoming: []succession.Voter{"h", "a", g.vote.voter}}},
+	}})
+	g.Lost(proof, "g", 3)
+	pass(10 * time.Second) // a lease
+	g.Ended(links["h"], succession.Dead)
+	pass(time.Second)
+	if since, _ := g.Stranded(); since != 0 {
+		t.Errorf("stranded for %s while another voter is linked to its host", since)
+	}
+	g.Ended(links["a"], succession.Dead)
+	patience := succession.GiveUp * 10 * time.Second
+	for _, waited := range []time.Duration{patience - time.Second, patience} {
+		pass(waited - time.Second)
+		if why, founded := g.FoundAnew(time.Now()); founded {
+			t.Fatalf("after %s: %s", waited, why)
+		}
+		g.vote.epoch = g.vote.epoch.Add(-time.Minute) // this process was stopped
+		g.Tick()
+	}
+	pass(patience + g.Beat())
+	why, founded := g.FoundAnew(time.Now())
+	if !founded || !g.Hosting() || g.Current().Group == "g" || g.Current().Host != "10.0.0.2:1" {
+		t.Fatalf("founded %v (%s): %+v", founded, why, g.Current())
+	}
+	if !strings.Contains(why, `"a"`) || !strings.Contains(why, `"h"`) {
+		t.Error(why)
+	}
+}
+
 // TestVotersDialLater: in a job's first beat a standby dials those before it and the host nobody, as if
 // nobody voted.
 func TestVotersDialLater(t *testing.T) {

@@ -23,6 +23,8 @@ type vote struct {
 	names    map[string]succession.Voter // by node, as they have said
 	replaced []succession.Voter          // in the place of which another process has answered
 
+	stranded stranded
+
 	proposed time.Duration // when the last proposal was made
 	took     time.Duration // from the last one that was confirmed to its confirmation
 
@@ -52,6 +54,7 @@ func (g *Group) Beat() time.Duration { return min(succession.Beat(g.lease), time
 func (g *Group) Tick() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	g.strandedLocked()
 	if g.closed || g.vote.gone() || g.placeLocked() < 0 && !g.hosting {
 		return // it neither hosts nor stands by
 	}

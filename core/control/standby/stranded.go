@@ -1,0 +1,78 @@
+package standby
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/succession"
+	"rallypoint/internal/wording"
+)
+
+// stranded is since when no host can be elected any more: so many voters are dead, and were silent to this
+// process before, that it cannot know whether they had chosen others in its place.
+type stranded struct {
+	since  time.Duration // of the vote's clock
+	ticked time.Duration
+	place  int // of this process among those in the same position
+}
+
+// strandedLocked lets time pass for a process that is stranded.
+func (g *Group) strandedLocked() {
+	v, s := &g.vote, &g.vote.stranded
+	now := v.now()
+	place, is := v.ballot.Stranded(func(id succession.Voter) bool {
+		for l := range g.links {
+			if l.voter == id && l.out != nil && l.word != succession.Hosts && l.word != succession.Stands {
+				return true
+			}
+		}
+		return false
+	})
+	paused := now-s.ticked > 2*g.Beat()
+	hosted := v.ballot.Majority(now) || !g.hosting && (g.link == succession.Stands || now-v.ballot.Heard() < g.lease/4)
+	if !is || paused || hosted {
+		s.since = now
+	}
+	s.ticked, s.place = now, place
+}
+
+// Stranded reports how long no host could be elected any more, and for how long this process waits in all
+// before it founds another group: somebody who was chosen in the meantime has so long to be found.
+func (g *Group) Stranded() (since, patience time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := g.vote.stranded
+	return s.ticked - s.since, time.Duration(succession.GiveUp+s.place) * g.lease
+}
+
+// FoundAnew makes this process the founder of another group in the place of one that can elect nobody. It
+// reports false unless it was stranded for long enough; why is for the log.
+func (g *Group) FoundAnew(now time.Time) (why string, founded bool) {
+	since, patience := g.Stranded()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.peers != nil || g.hosting || g.closed || g.self == "" || since < patience {
+		return "", false
+	}
+	var dead []string
+	for node, id := range g.vote.names {
+		if node != g.node && (g.vote.ballot.ProvenDead(id) || g.vote.ballot.DeadLate(id)) {
+			dead = append(dead, node)
+		}
+	}
+	slices.Sort(dead)
+	g.foundLocked(now)
+	return fmt.Sprintf("no host can be elected: %s died when this node had not heard them for a while, and nobody has hosted for %s since; this node founds the control plane anew",
+		wording.Names(dead), wording.Seconds(since)), true
+}
+
+// Overtaken returns where to go, if this process hosts and is stranded for so long that it does not host
+// any more: it looks for another host, as all others do.
+func (g *Group) Overtaken() (to wire.Redirect, overtaken bool) {
+	since, patience := g.Stranded()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return wire.Redirect{Group: g.target.Group, Term: g.target.Term, Servers: g.servers()}, g.hosting && g.peers == nil && since >= patience
+}
