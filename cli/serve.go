@@ -132,7 +132,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	}
 	cfg := control.Config{
 		Fixed: addr.Port != 0, Token: secret, HTTPOpen: so.httpOpen, HTTPNames: append(so.httpNames, addr.Host), Log: log.logger(), Text: statustext.Plainly, Data: data, Quota: so.state.quota, ForgetAfter: so.state.forgetAfter,
-		Group: group,
+		Peers: group,
 	}
 	if recording != nil {
 		cfg.Trace = recording.Record

@@ -42,7 +42,7 @@ func (p *servePeers) addFlags(flags *pflag.FlagSet) {
 
 // group returns what this server knows of its peers at the beginning; nil: it has none. dataDir is
 // the value of --data-dir.
-func (p *servePeers) group(ctx context.Context, listen listenAddr, dataDir string) (*standby.Group, error) {
+func (p *servePeers) group(ctx context.Context, listen listenAddr, dataDir string) (*standby.Peers, error) {
 	if p.list == "" {
 		if p.self != "" {
 			return nil, errors.New("--self says which of --peers this server is, and there is no --peers")
@@ -129,6 +129,6 @@ func isHere(ctx context.Context, name, listen string) bool {
 }
 
 // start has a server take part.
-func (p *servePeers) start(g *standby.Group, server peers.Host, token *secret.Token, log *slog.Logger) (*peers.Peers, error) {
+func (p *servePeers) start(g *standby.Peers, server peers.Host, token *secret.Token, log *slog.Logger) (*peers.Peers, error) {
 	return peers.Start(peers.Config{Group: g, Lease: p.lease(), Token: token, Host: server, Log: log})
 }

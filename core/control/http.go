@@ -64,7 +64,7 @@ func isProbe(r *http.Request) bool { return httpport.Alive(r) || r.URL.Path == "
 // ready answers whether nodes, and a supervisor that replaces one server after the other, may rely on
 // this one.
 func (p *pages) ready(w http.ResponseWriter, _ *http.Request) {
-	if g := p.server.cfg.Group; g != nil && g.Ready() != "" {
+	if g := p.server.cfg.Peers; g != nil && g.Ready() != "" {
 		httpport.Answer(w, http.StatusServiceUnavailable, httpport.PlainText, []byte("not ready; /status says why\n"))
 		return
 	}
@@ -74,8 +74,8 @@ func (p *pages) ready(w http.ResponseWriter, _ *http.Request) {
 // atHost sends requests on to the server that hosts, if this is another one of several that serve
 // many runs and knows which one that is.
 func (p *pages) atHost(page http.HandlerFunc) http.HandlerFunc {
-	g := p.server.cfg.Group
-	if g == nil || !g.Peers() {
+	g := p.server.cfg.Peers
+	if g == nil {
 		return page
 	}
 	return func(w http.ResponseWriter, r *http.Request) {

@@ -27,10 +27,10 @@ func (s *Server) Begin(runs []string) {
 // full says why no run may begin here for want of room at the servers that may host next; "": one
 // may.
 func (s *Server) full() string {
-	if s.cfg.Group == nil {
+	if s.cfg.Peers == nil {
 		return ""
 	}
-	return s.cfg.Group.Full()
+	return s.cfg.Peers.Full()
 }
 
 // peers are the servers that may host next, as the node at the other end reaches them.

@@ -107,7 +107,7 @@ func newRun(s *Server, id string, seq uint64) *run {
 		timers:  map[rendezvous.Timer]runTimer{},
 		waiting: progressNotifier{conns: map[*serverConn]struct{}{}},
 	}
-	if s.cfg.Group != nil && !s.cfg.Group.Peers() {
+	if s.cfg.Group != nil && s.cfg.Peers == nil {
 		r.standbys = standby.NewRegistry(s.cfg.Group)
 	}
 	if s.commits != nil {

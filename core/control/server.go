@@ -76,9 +76,11 @@ type Config struct {
 	Refused func() (stores, forwarders map[string]uint64)
 	// Group, if set, is what this process knows of the servers of its run, which succeed
 	// each other (docs/decisions/0041). While it does not host, the server is in waiting:
-	// it sends nodes to the one that does. RunID is set, too, unless these are servers of many
-	// runs (docs/decisions/0139).
+	// it sends nodes to the one that does. RunID is set, too, unless there are Peers.
 	Group *standby.Group
+	// Peers, if set, are the servers of many runs that succeed each other, and in Group's place
+	// (docs/decisions/0139).
+	Peers *standby.Peers
 	// Trace, if set, gets how a run begins (its state) and every event with its
 	// effects once they were executed, in the order of the run and under its
 	// lock: it must return quickly and not call the server. Seconds is not set.
@@ -167,6 +169,9 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 		cfg.ForgetAfter = DefaultForgetAfter
 	}
 	cfg.Quota = cfg.Quota.withDefaults()
+	if cfg.Peers != nil {
+		cfg.Group = cfg.Peers.Group
+	}
 	hostname, _ := os.Hostname()
 	if cfg.Node != nil {
 		hostname = cmp.Or(cfg.Node.HostName, hostname)
@@ -306,8 +311,8 @@ func (s *Server) removeLocked(r *run) {
 		delete(s.runsOf, r.begun)
 	}
 	r.erase()
-	if s.cfg.Group != nil {
-		s.cfg.Group.Forget(r.id)
+	if s.cfg.Peers != nil {
+		s.cfg.Peers.Forget(r.id)
 	}
 }
 

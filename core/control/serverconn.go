@@ -484,7 +484,7 @@ func (sc *serverConn) welcomeLocked(w rendezvous.Welcome, lease time.Duration) {
 		answer.Features = append(answer.Features, wire.FeatureSuccession)
 		answer.Group, answer.Term, answer.HostNode, answer.Servers = to.Group, to.Term, to.Node, to.Servers
 		answer.Addr = localAddr(sc.conn)
-		if g.Peers() {
+		if sc.server.cfg.Peers != nil {
 			answer.Servers = append(answer.Servers, answer.Addr)
 		}
 	}

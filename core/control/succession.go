@@ -26,7 +26,7 @@ var errRedirected = errors.New("it was sent to the server that hosts")
 // of a later term.
 func (sc *serverConn) admit(h wire.Hello) error {
 	s, g := sc.server, sc.server.cfg.Group
-	if !g.Serves(h.RunID) {
+	if !s.hasServers(h.RunID) {
 		return nil
 	}
 	patience := time.NewTimer(standby.HoldHello)
@@ -35,7 +35,7 @@ func (sc *serverConn) admit(h wire.Hello) error {
 		changed := g.Changed()
 		to, serve, known := g.Admit()
 		switch {
-		case serve && !g.Peers() && h.Group == to.Group && h.Term > to.Term && succession.Believable(h.Term):
+		case serve && s.cfg.Peers == nil && h.Group == to.Group && h.Term > to.Term && succession.Believable(h.Term):
 			s.StepDown(wire.Redirect{Group: h.Group, Term: h.Term, Servers: h.Servers},
 				fmt.Sprintf("node %s has followed a server of term %d", printable.Text(h.Node), h.Term))
 			continue
@@ -55,11 +55,14 @@ func (sc *serverConn) admit(h wire.Hello) error {
 	}
 }
 
+// hasServers reports whether others than this server may host a run.
+func (s *Server) hasServers(run string) bool { return s.cfg.Peers != nil || s.cfg.Group.Serves(run) }
+
 // waitsFor reports whether this is a server in waiting for a run, and which one hosts it, as
 // far as is known.
 func (s *Server) waitsFor(run string) (host wire.Redirect, waits bool) {
 	g := s.cfg.Group
-	if !g.Serves(run) {
+	if !s.hasServers(run) {
 		return wire.Redirect{}, false
 	}
 	host, serve, known := g.Admit()
@@ -174,21 +177,21 @@ func (r *run) sendAway(to wire.Redirect) {
 func (sc *serverConn) probed(f wire.Probe) error {
 	s, g := sc.server, sc.server.cfg.Group
 	switch {
-	case !g.Serves(f.RunID), g.Peers() && f.Target.Group != g.Standing().Group:
+	case !s.hasServers(f.RunID), s.cfg.Peers != nil && f.Target.Group != g.Standing().Group:
 		sc.out.Send(wire.Probed{Err: rendezvous.Errorf(rendezvous.CodeTenant, "the control plane at %s (%s) does not serve run %q", s.Addr(), s.process, f.RunID)})
 		sc.drain()
 		return errServed
 	case f.Target.Group == "" || !succession.Believable(f.Target.Term):
 		return fmt.Errorf("%w: a probe of term %d", wire.ErrMalformed, f.Target.Term)
 	}
-	if err := s.samePolicy(f); err != nil && !g.Peers() {
+	if err := s.samePolicy(f); err != nil && s.cfg.Peers == nil {
 		s.log.Warn("another control plane of this run does not yield, nor does this one: "+err.Text, "address", sc.conn.RemoteAddr().String())
 		sc.out.Send(wire.Probed{Err: err})
 		sc.drain()
 		return errServed
 	}
 	mine := g.Standing()
-	if g.Peers() { // a node asks who hosts
+	if s.cfg.Peers != nil { // a node asks who hosts
 		sc.out.Send(wire.Probed{Node: mine.Node, Target: sc.ownTarget()})
 		sc.drain()
 		return errServed
@@ -296,8 +299,11 @@ func (r *run) noteStandbys(ev rendezvous.Event) {
 
 // succession is what a run begins with.
 func (s *Server) succession(run string) rendezvous.Succession {
-	if s.cfg.Group != nil {
-		return s.cfg.Group.Succession(run)
+	switch {
+	case s.cfg.Peers != nil:
+		return s.cfg.Peers.SuccessionOf(run)
+	case s.cfg.Group != nil:
+		return s.cfg.Group.Succession()
 	}
 	return s.cfg.Succession
 }
@@ -414,7 +420,7 @@ func (s *Server) successionStatus() *SuccessionStatus {
 		st.Role, st.Since, st.TookOver, st.TookOverS = RoleHosting, stamp(r.Takeover.Since), r.Takeover.From, seconds(r.Takeover.Took)
 	}
 	for _, n := range r.Standbys {
-		if g.Peers() {
+		if s.cfg.Peers != nil {
 			if st.Peers = append(st.Peers, n.Node); n.Node == r.Node {
 				continue
 			}

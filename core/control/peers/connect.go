@@ -167,10 +167,10 @@ func (p *Peers) serve(name string, addr netip.AddrPort, link *standby.Link, raw 
 		} else {
 			conn.SetReadDeadline(time.Time{})
 		}
-		frame, err := frames.NextFrame(p.Group.MaxFrame())
+		frame, err := frames.NextFrame(wire.MaxFrame)
 		if errors.Is(err, os.ErrDeadlineExceeded) { // this process was stopped, perhaps: what came meanwhile is read first
 			conn.SetReadDeadline(time.Now().Add(p.Group.Beat()))
-			frame, err = frames.NextFrame(p.Group.MaxFrame())
+			frame, err = frames.NextFrame(wire.MaxFrame)
 		}
 		if err != nil {
 			if cause := out.Cause(); cause != nil {

@@ -27,9 +27,9 @@ type Host interface {
 
 // Config names the servers, and this one among them.
 type Config struct {
-	Group  *standby.Group // of standby.NewPeers
-	Lease  time.Duration  // the group's
-	Token  *secret.Token  // nil: none
+	Group  *standby.Peers
+	Lease  time.Duration // the group's
+	Token  *secret.Token // nil: none
 	Host   Host
 	Log    *slog.Logger
 	silent time.Duration // how often the log says what is waited for; 0: silentEvery
@@ -106,15 +106,13 @@ func (p *Peers) obey() {
 	if p.Group.GaveUp() {
 		p.Log.Warn("this server forgets what it remembers: the servers by which a leader could be elected are gone; those that are there found a new group, and runs go on with what their nodes report")
 	}
-	if p.Group.Elected() > 0 {
-		p.begin()
-	}
+	p.begin()
 	if p.Group.Hosting() {
 		p.Host.Confirmed()
 	}
 }
 
-// begin makes this server host.
+// begin makes this server host if it was elected.
 func (p *Peers) begin() {
 	runs, led, err := p.Group.Succeed(time.Now())
 	if !led {

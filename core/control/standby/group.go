@@ -1,6 +1,7 @@
 package standby
 
 import (
+	"cmp"
 	"crypto/rand"
 	"net/netip"
 	"os"
@@ -33,6 +34,9 @@ type Group struct {
 	node     string // this process's node
 	lease    time.Duration
 	noQuorum bool // a host goes on alone, and nobody votes
+	members  members
+	inside   string // the group's name among its servers; "": the one that nodes know
+	maxFrame int
 
 	mu        sync.Mutex
 	changed   chan struct{} // closed at the next change
@@ -55,7 +59,32 @@ type Group struct {
 	takeover  Takeover
 	vote      vote
 	start     rendezvous.Succession // what the server here begins with
-	peers     *peers                // nil: the servers are those of nodes, and serve one run
+}
+
+// members is what differs between a group of nodes, which come and go and serve one run, and Peers. A Group
+// itself is the former. Group.mu is held.
+type members interface {
+	// heardLocked returns by which name the process at the other end of a connection votes, and whether
+	// this one has to step down before it.
+	heardLocked(l *Link, said wire.Liveness) (voter succession.Voter, superseded bool)
+	// wishLocked has those vote, and this process stand, who should by the connections that there are.
+	wishLocked()
+	// voteLocked sends what the ballot has to say, and wakes those that wait for what it decides.
+	voteLocked()
+	sendLocked(m succession.Message)
+	// proposeLocked and saidLocked are for Propose and MaySay.
+	proposeLocked(run string, f rendezvous.Facts) (number uint64, whole bool)
+	saidLocked(number uint64) bool
+	// leaveLocked is for StepDown: this process follows another server.
+	leaveLocked(to wire.Redirect)
+	// livenessLocked is what this process says of itself.
+	livenessLocked() wire.Liveness
+	// nodeOfLocked returns whose process a voter is; "": it is not known.
+	nodeOfLocked(id succession.Voter) string
+	// votersLocked is for Voters.
+	votersLocked() []string
+	// waitsLocked says for what a server waits that hears of no host; "": for nothing that it could name.
+	waitsLocked() string
 }
 
 // Takeover is how this process came to host.
@@ -70,7 +99,9 @@ type Takeover struct {
 
 // NewGroup makes the view of a process that knows nothing yet.
 func NewGroup(runID, node string, lease time.Duration, noQuorum bool) *Group {
-	return &Group{runID: runID, node: node, lease: lease, noQuorum: noQuorum, changed: make(chan struct{}), links: map[*Link]struct{}{}, vote: newVote(lease)}
+	g := &Group{runID: runID, node: node, lease: lease, noQuorum: noQuorum, maxFrame: wire.MaxHelloFrame, changed: make(chan struct{}), links: map[*Link]struct{}{}, vote: newVote(lease)}
+	g.members = g
+	return g
 }
 
 // wakeLocked tells all that wait that something has changed.
@@ -101,7 +132,7 @@ func (g *Group) foundLocked(now time.Time) {
 	g.list = nil
 	g.vote = newVote(g.lease)
 	g.vote.ballot.Lead(1, g.vote.now())
-	g.voteLocked()
+	g.members.voteLocked()
 	g.wakeLocked()
 }
 
@@ -133,10 +164,10 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	if s.Left {
 		g.vote.ballot.Dead(g.vote.names[from], g.vote.now())
 	}
-	g.wishLocked()
+	g.members.wishLocked()
 	g.wakeLocked()
 	g.tellLocked()
-	g.voteLocked()
+	g.members.voteLocked()
 	return true
 }
 
@@ -184,17 +215,7 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	hosted = g.hosting
-	if g.peers == nil {
-		if hosted {
-			g.parted = g.partedLocked(append(slices.Clone(g.list), g.parted...), nil)
-		} else {
-			g.partLocked(to.Group, to.Node)
-		}
-		if hosted || g.target.Group != to.Group {
-			g.list = nil
-		}
-		g.renewVoteLocked(to.Group)
-	}
+	g.members.leaveLocked(to)
 	g.vote.ballot.Resign(g.vote.now())
 	g.hosting, g.target, g.direct = false, to, false
 	g.link, g.certain = succession.Abstains, to.Host != ""
@@ -204,6 +225,18 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 		g.tellLocked()
 	}
 	return hosted
+}
+
+func (g *Group) leaveLocked(to wire.Redirect) {
+	if g.hosting {
+		g.parted = g.partedLocked(append(slices.Clone(g.list), g.parted...), nil)
+	} else {
+		g.partLocked(to.Group, to.Node)
+	}
+	if g.hosting || g.target.Group != to.Group {
+		g.list = nil
+	}
+	g.renewVoteLocked(to.Group)
 }
 
 // partLocked keeps in mind where the host listens that another one succeeds.
@@ -227,7 +260,7 @@ func (g *Group) Admit() (to wire.Redirect, serve, known bool) {
 	defer g.mu.Unlock()
 	to = g.target
 	to.Servers = g.servers()
-	return to, g.hosting, g.certainLocked() && to.Host != "" && to.Host != g.self
+	return to, g.hosting, g.certain && to.Host != "" && to.Host != g.self
 }
 
 // Newer returns where a server of the group hosts in a later term, as it has said itself;
@@ -286,13 +319,10 @@ func (g *Group) servers() []string {
 	return list
 }
 
-// Succession is what the machine of a run begins with here.
-func (g *Group) Succession(run string) rendezvous.Succession {
+// Succession is what the machine of the run begins with here.
+func (g *Group) Succession() rendezvous.Succession {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.peers != nil {
-		return g.successionOfLocked(run)
-	}
 	return g.start
 }
 
@@ -400,7 +430,7 @@ func (g *Group) Wanted() (list []wire.StandbyNode) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	own := g.placeLocked()
-	switch alone := g.noQuorum || !g.settled && !g.vote.ballot.Votes() && g.peers == nil; {
+	switch alone := g.noQuorum || !g.settled && !g.vote.ballot.Votes(); {
 	case alone && (g.hosting || own < 0):
 		return nil
 	case alone:
@@ -481,6 +511,10 @@ func (g *Group) AddrOf(node string) string {
 			return l.target.Host
 		}
 	}
+	return g.addrLocked(node)
+}
+
+func (g *Group) addrLocked(node string) string {
 	for _, s := range g.list {
 		if s.Node == node {
 			return s.Addr
@@ -488,6 +522,15 @@ func (g *Group) AddrOf(node string) string {
 	}
 	return ""
 }
+
+// Serves reports whether this is the group of a run's nodes.
+func (g *Group) Serves(run string) bool { return g != nil && run == g.runID }
+
+// MaxFrame bounds what is read from a liveness connection that has been accepted.
+func (g *Group) MaxFrame() int { return g.maxFrame }
+
+// groupLocked names the group among its servers.
+func (g *Group) groupLocked() string { return cmp.Or(g.inside, g.target.Group) }
 
 // Close ends the view: no takeover follows, and the others count this process no more.
 func (g *Group) Close() {

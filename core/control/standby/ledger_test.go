@@ -45,7 +45,7 @@ func TestLedger(t *testing.T) {
 // told, and the rest of it is kept.
 func TestLedgerIsBounded(t *testing.T) {
 	g := NewPeers([]string{"a:1", "b:1", "c:1"}, "b:1", time.Second)
-	l := &g.peers.ledger
+	l := &g.ledger
 	reason := strings.Repeat("x", rendezvous.MaxNameLen)
 	for i := range 40_000 {
 		if g.Full() != "" {

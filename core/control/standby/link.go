@@ -36,15 +36,15 @@ type Link struct {
 func (g *Group) Accept(f wire.Liveness, out Outbox) *Link {
 	g.mu.Lock()
 	if g.closed || len(g.links) >= maxLinks || f.RunID != g.runID || f.Group == "" || f.Group != g.groupLocked() {
-		if f.RunID == g.runID && g.peers == nil {
-			out.Send(g.livenessLocked())
+		if f.RunID == g.runID && (g.closed || f.Group != g.groupLocked()) {
+			out.Send(g.members.livenessLocked())
 		}
 		g.mu.Unlock()
 		return nil
 	}
 	l := &Link{node: f.Node, out: out}
 	g.links[l] = struct{}{}
-	out.Send(g.livenessLocked())
+	out.Send(g.members.livenessLocked())
 	g.mu.Unlock()
 	g.Hear(l, f)
 	return l
@@ -84,11 +84,9 @@ func (g *Group) Ended(l *Link, word succession.Word) {
 		g.died = append(g.died, l.node)
 	}
 	g.countDeadLocked()
-	if g.peers != nil {
-		g.standPeersLocked()
-	}
+	g.members.wishLocked()
 	g.wakeLocked()
-	g.voteLocked()
+	g.members.voteLocked()
 }
 
 // Died returns the nodes whose processes were proven dead since it was called last.
@@ -115,7 +113,7 @@ func (g *Group) Stranger(l *Link, f wire.Liveness) bool {
 		return false
 	}
 	g.noteVoterLocked(l, succession.Voter(f.Voter))
-	g.voteLocked()
+	g.members.voteLocked()
 	return true
 }
 
@@ -151,39 +149,35 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	if f.Group != g.groupLocked() {
 		return to, false
 	}
-	voter := succession.Voter(f.Voter)
-	if g.peers != nil {
-		voter = g.heardPeerLocked(l, voter)
+	if f.Word > uint64(succession.Left) {
+		f.Word = uint64(succession.Left)
 	}
-	if g.peers == nil || l.dialed { // who has opened it need not be at the peer's address
-		g.noteVoterLocked(l, voter)
-	}
+	voter, superseded := g.members.heardLocked(l, f)
 	l.spoke = true
 	l.voter, l.votes, l.linked = voter, f.Votes, f.Linked
 	if l.voter != "" {
 		g.nameLocked(l.node, l.voter)
 	}
-	l.word, l.term, l.target = succession.Word(min(f.Word, uint64(succession.Left))), f.Term, f.Target
+	l.word, l.term, l.target = succession.Word(f.Word), f.Term, f.Target
 	if l.word == succession.Dead || l.word == succession.Unconnected || l.word == succession.Asked { // no process says that of itself
 		l.word = succession.Abstains
 	}
-	if l.word == succession.Hosts && g.peers == nil { // else the voters decide
-		theirs := succession.Standing{Group: f.Group, Term: f.Term, Node: f.Node, Round: true}
-		mine := succession.Standing{Group: g.target.Group, Term: g.target.Term, Node: g.node, Round: true}
-		superseded = g.hosting && succession.Believable(f.Term) && succession.Yields(mine, theirs)
-	}
 	g.countDeadLocked()
-	if g.peers != nil {
-		g.yieldLocked(l)
-		g.standPeersLocked()
-	}
-	g.wishLocked()
+	g.members.wishLocked()
 	g.wakeLocked()
-	g.voteLocked()
+	g.members.voteLocked()
 	if f.Ask && l.out != nil {
-		l.out.Send(g.livenessLocked())
+		l.out.Send(g.members.livenessLocked())
 	}
 	return f.Target, superseded
+}
+
+func (g *Group) heardLocked(l *Link, said wire.Liveness) (voter succession.Voter, superseded bool) {
+	voter = succession.Voter(said.Voter)
+	g.noteVoterLocked(l, voter)
+	theirs := succession.Standing{Group: said.Group, Term: said.Term, Node: said.Node}
+	mine := succession.Standing{Group: g.target.Group, Term: g.target.Term, Node: g.node}
+	return voter, g.hosting && said.Word == uint64(succession.Hosts) && succession.Believable(said.Term) && succession.Yields(mine, theirs)
 }
 
 // Ask asks the other standbys whether their connections to the host stand. Until one
@@ -191,7 +185,7 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 func (g *Group) Ask() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	question := g.livenessLocked()
+	question := g.members.livenessLocked()
 	question.Ask = true
 	for l := range g.links {
 		if l.out != nil && l.word != succession.Hosts {
@@ -203,7 +197,7 @@ func (g *Group) Ask() {
 
 // tellLocked sends what has changed here to the other standbys.
 func (g *Group) tellLocked() {
-	own := g.livenessLocked()
+	own := g.members.livenessLocked()
 	for l := range g.links {
 		if l.out != nil {
 			l.out.Send(own)
@@ -215,16 +209,15 @@ func (g *Group) tellLocked() {
 func (g *Group) Liveness() wire.Liveness {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.livenessLocked()
+	return g.members.livenessLocked()
 }
 
-// livenessLocked is what this process says of itself.
 func (g *Group) livenessLocked() wire.Liveness {
 	f := wire.Liveness{RunID: g.runID, Group: g.groupLocked(), Node: g.node, Word: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: string(g.vote.voter), Votes: g.vote.ballot.Votes()}
 	switch {
 	case g.closed, g.vote.gone():
 		f.Word = uint64(succession.Left)
-	case g.hosting && (g.peers == nil || g.vote.ballot.Majority(g.vote.now())):
+	case g.hosting:
 		f.Word = uint64(succession.Hosts)
 	case g.link == succession.Unconnected:
 		f.Word = uint64(succession.Abstains)
@@ -232,9 +225,6 @@ func (g *Group) livenessLocked() wire.Liveness {
 	if g.noQuorum {
 		f.Voter = ""
 		return f
-	}
-	if g.peers != nil {
-		f.Votes = g.vote.ballot.Founded() // else another that knows nothing may found the group with it
 	}
 	for l := range g.links {
 		if l.out != nil && l.dialed && !slices.Contains(f.Linked, l.node) {

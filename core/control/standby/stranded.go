@@ -53,7 +53,7 @@ func (g *Group) FoundAnew(now time.Time) (why string, founded bool) {
 	since, patience := g.Stranded()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.peers != nil || g.hosting || g.closed || g.self == "" || since < patience {
+	if g.hosting || g.closed || g.self == "" || since < patience {
 		return "", false
 	}
 	var dead []string
@@ -74,5 +74,5 @@ func (g *Group) Overtaken() (to wire.Redirect, overtaken bool) {
 	since, patience := g.Stranded()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return wire.Redirect{Group: g.target.Group, Term: g.target.Term, Servers: g.servers()}, g.hosting && g.peers == nil && since >= patience
+	return wire.Redirect{Group: g.target.Group, Term: g.target.Term, Servers: g.servers()}, g.hosting && since >= patience
 }

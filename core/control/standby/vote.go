@@ -63,12 +63,9 @@ func (g *Group) Tick() {
 		g.wakeLocked()
 	}
 	g.countDeadLocked()
-	if g.peers != nil {
-		g.standPeersLocked()
-	}
-	g.wishLocked()
+	g.members.wishLocked()
 	g.vote.ballot.Tick(g.vote.now())
-	g.voteLocked()
+	g.members.voteLocked()
 }
 
 // countDeadLocked tells the ballot which voters are proven dead, or vote no more.
@@ -80,7 +77,7 @@ func (g *Group) countDeadLocked() {
 	}
 	g.vote.replaced = slices.DeleteFunc(g.vote.replaced, func(id succession.Voter) bool {
 		g.vote.ballot.Dead(id, g.vote.now())
-		return g.vote.ballot.ProvenDead(id) || !g.vote.ballot.Accepted().Voters.Has(id) && g.peers == nil // a peer may be told later that it votes
+		return g.vote.ballot.ProvenDead(id) // else this process may be told later that it votes
 	})
 	g.vote.replaced = g.vote.replaced[max(0, len(g.vote.replaced)-maxLinks/2):]
 }
@@ -96,37 +93,23 @@ func (g *Group) HearBallot(l *Link, f wire.Ballot) bool {
 	case f.Group != g.groupLocked(), f.Message.From != l.voter, l.voter == "", !g.vote.ballot.Receive(f.Message, g.vote.now()):
 		return false
 	}
-	g.voteLocked()
+	g.members.voteLocked()
 	if l.voter == g.vote.next {
 		g.wakeLocked() // it may have accepted all by now
 	}
 	return true
 }
 
-// voteLocked sends what the ballot has to say, and wakes those that wait for what it decides.
 func (g *Group) voteLocked() {
 	v := &g.vote
-	if g.peers != nil {
-		if g.closed {
-			v.ballot.Messages() // it votes no more, as it has said
-			return
-		}
-		if g.hosting {
-			g.peers.ledger.proposeLocked(v.ballot, v.now())
-		}
-		g.targetLocked()
-	}
 	for _, m := range v.ballot.Messages() {
-		g.sendLocked(m)
+		g.members.sendLocked(m)
 	}
 	if votes := v.ballot.Votes(); votes != v.votes {
 		v.votes = votes
 		g.tellLocked()
 	}
 	majority := v.ballot.Majority(v.now())
-	if g.peers != nil && majority != v.majority {
-		g.tellLocked()
-	}
 	term, leads := v.ballot.Hosts()
 	if leads && g.hosting && term > g.target.Term {
 		g.target.Term = term // nobody has hosted between
@@ -140,15 +123,8 @@ func (g *Group) voteLocked() {
 	}
 }
 
-// sendLocked sends a message of the vote. What a peer has to be told may be long, and is sent once.
 func (g *Group) sendLocked(m succession.Message) {
 	f := wire.Ballot{Group: g.groupLocked(), Message: m}
-	if g.peers != nil {
-		if l := g.linkTo(g.peers.placeOf(m.To)); l != nil && l.voter == m.To {
-			l.out.Send(f)
-		}
-		return
-	}
 	for l := range g.links {
 		if l.voter == m.To && l.out != nil {
 			l.out.Send(f)
@@ -169,8 +145,8 @@ func (g *Group) SetEligible(nodes []string) {
 		}
 	}
 	v.eligible, v.listed = nodes, listed
-	g.wishLocked()
-	g.voteLocked()
+	g.members.wishLocked()
+	g.members.voteLocked()
 }
 
 // wishLocked has those vote who should: those that do and may go on, and of the others the first
@@ -180,10 +156,6 @@ func (g *Group) SetEligible(nodes []string) {
 // for a lease: while it may still count proofs of death it must not be replaced without knowing.
 func (g *Group) wishLocked() {
 	v := &g.vote
-	if g.peers != nil {
-		g.wishPeersLocked()
-		return
-	}
 	if !g.hosting || g.noQuorum {
 		return
 	}
@@ -204,7 +176,7 @@ func (g *Group) wishLocked() {
 		gone[id] = gone[id] || v.ballot.ProvenDead(id)
 		if id != v.voter && !gone[id] && v.now()-max(answered[id], v.ballot.Began()) < g.lease {
 			voters = append(voters, id)
-			if node := v.nodeOf(id); node != "" {
+			if node := g.nodeOfLocked(id); node != "" {
 				nodes = append(nodes, node)
 			}
 		}
@@ -244,17 +216,13 @@ func (g *Group) Propose(run string, f rendezvous.Facts) (number uint64, whole bo
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.vote.proposed = g.vote.now()
-	if g.peers != nil {
-		if _, leads := g.vote.ballot.Hosts(); !leads {
-			return 0, true
-		}
-		number, whole = g.peers.ledger.set(run, f)
-		g.voteLocked()
-		return number, whole
-	}
-	number = g.vote.ballot.Propose(rendezvous.EncodeFacts(f), g.vote.now())
-	g.voteLocked()
-	return number, true
+	number, whole = g.members.proposeLocked(run, f)
+	g.members.voteLocked()
+	return number, whole
+}
+
+func (g *Group) proposeLocked(_ string, f rendezvous.Facts) (number uint64, whole bool) {
+	return g.vote.ballot.Propose(rendezvous.EncodeFacts(f), g.vote.now()), true
 }
 
 // MaySay reports whether this host may tell nodes what it has proposed up to a number: a
@@ -262,15 +230,10 @@ func (g *Group) Propose(run string, f rendezvous.Facts) (number uint64, whole bo
 func (g *Group) MaySay(number uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	confirmed := g.vote.ballot.Confirmed()
-	if g.peers != nil {
-		confirmed = g.peers.ledger.said
-		if g.closed {
-			return false // others may have elected the next host already
-		}
-	}
-	return confirmed >= number && g.vote.ballot.Majority(g.vote.now())
+	return g.members.saidLocked(number) && g.vote.ballot.Majority(g.vote.now())
 }
+
+func (g *Group) saidLocked(number uint64) bool { return g.vote.ballot.Confirmed() >= number }
 
 // Awaited returns the nodes whose votes count and which are not proven dead, beside this one.
 func (g *Group) Awaited() (nodes []string) {
@@ -299,7 +262,7 @@ func (g *Group) Stand(dead string) bool {
 	v.ballot.Dead(v.names[dead], v.now())
 	g.countDeadLocked()
 	v.ballot.Stand(dead == "", v.now())
-	g.voteLocked()
+	g.members.voteLocked()
 	return true
 }
 
@@ -353,8 +316,8 @@ func (g *Group) Proven(node string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.vote.ballot.Dead(g.vote.names[node], g.vote.now())
-	g.wishLocked()
-	g.voteLocked()
+	g.members.wishLocked()
+	g.members.voteLocked()
 }
 
 // Elected returns the term for which this process has been elected, and does not host yet; 0:
@@ -362,7 +325,7 @@ func (g *Group) Proven(node string) {
 func (g *Group) Elected() (term uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if term, leads := g.vote.ballot.Hosts(); leads && !g.hosting && !g.closed && (g.peers == nil || g.vote.ballot.Majority(g.vote.now())) {
+	if term, leads := g.vote.ballot.Hosts(); leads && !g.hosting && !g.closed {
 		return term
 	}
 	return 0
@@ -374,21 +337,22 @@ func (g *Group) Elected() (term uint64) {
 func (g *Group) Deposed() (to wire.Redirect, deposed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	term, leads := g.vote.ballot.Hosts()
-	if overtaken := g.peers != nil && g.peers.deposed; !g.hosting || !overtaken && (leads || g.vote.ballot.Host() == "") {
+	if _, leads := g.vote.ballot.Hosts(); !g.hosting || leads || g.vote.ballot.Host() == "" {
 		return to, false
 	}
-	to = wire.Redirect{Group: g.target.Group, Term: term, Servers: g.servers()} // one of these knows where it is
+	return g.nextLocked(), true
+}
+
+// nextLocked is where the host of the present term is, which succeeds this process.
+func (g *Group) nextLocked() wire.Redirect {
+	term, _ := g.vote.ballot.Hosts()
+	to := wire.Redirect{Group: g.target.Group, Term: term, Servers: g.servers()} // one of these knows where it is
 	for l := range g.links {
 		if l.voter == g.vote.ballot.Host() && l.word == succession.Hosts && l.term >= term {
 			to = l.target
 		}
 	}
-	if g.peers != nil {
-		to.Node = g.peers.placeOf(g.vote.ballot.Host())
-		to.Host = g.addrLocked(to.Node)
-	}
-	return to, true
+	return to
 }
 
 // Elsewhere returns where another standby says that it hosts, in a later term.
@@ -419,7 +383,7 @@ func (g *Group) Inherited() (facts rendezvous.Facts, silence time.Duration, err 
 func (g *Group) Voters() (nodes []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.votersLocked()
+	return g.members.votersLocked()
 }
 
 func (g *Group) votersLocked() (nodes []string) {
@@ -432,14 +396,6 @@ func (g *Group) votersLocked() (nodes []string) {
 		return nodes
 	}
 	voters := g.vote.ballot.Accepted().Voters
-	if g.peers != nil {
-		for _, id := range voters.All() {
-			if id != g.vote.voter {
-				nodes = append(nodes, g.peers.placeOf(id))
-			}
-		}
-		return nodes
-	}
 	for _, node := range g.vote.eligible {
 		for l := range g.links {
 			if l.node == node && voters.Has(l.voter) && !slices.Contains(nodes, node) {
@@ -474,7 +430,7 @@ func (g *Group) VoteReport() VoteReport {
 	v := &g.vote
 	r := VoteReport{Hosting: g.hosting, Elections: v.ballot.Elections()}
 	if !g.hosting {
-		for _, node := range g.votersLocked() {
+		for _, node := range g.members.votersLocked() {
 			r.Voters = append(r.Voters, VoterReport{Node: node})
 		}
 		return r
@@ -486,10 +442,7 @@ func (g *Group) VoteReport() VoteReport {
 		if id == v.voter {
 			continue
 		}
-		n := VoterReport{Node: v.nodeOf(id)}
-		if g.peers != nil {
-			n.Node = g.peers.placeOf(id)
-		}
+		n := VoterReport{Node: g.members.nodeOfLocked(id)}
 		if at, ok := answered[id]; ok {
 			n.Heard, n.Reachable = now-at, now-at <= g.lease/4
 		}
@@ -498,9 +451,8 @@ func (g *Group) VoteReport() VoteReport {
 	return r
 }
 
-// nodeOf returns the node of a voter; "" if it has not said.
-func (v *vote) nodeOf(id succession.Voter) string {
-	for node, voter := range v.names {
+func (g *Group) nodeOfLocked(id succession.Voter) string {
+	for node, voter := range g.vote.names {
 		if voter == id {
 			return node
 		}
@@ -508,15 +460,17 @@ func (v *vote) nodeOf(id succession.Voter) string {
 	return ""
 }
 
+func (g *Group) waitsLocked() string { return "" }
+
 // NoMajority says that this host has no majority, and who is missing; "" if it has one.
 func (g *Group) NoMajority() string {
 	r := g.VoteReport()
-	if !r.Hosting && g.peers != nil {
+	switch {
+	case !r.Hosting:
 		g.mu.Lock()
 		defer g.mu.Unlock()
-		return g.waitsLocked()
-	}
-	if !r.Hosting || r.Majority {
+		return g.members.waitsLocked()
+	case r.Majority:
 		return ""
 	}
 	here := 1
