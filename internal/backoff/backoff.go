@@ -1,5 +1,5 @@
 // Package backoff paces tries: pauses that double, with jitter, so that many processes
-// which failed together do not try again together.
+// which failed together do not try again together, and tries that do not wait for each other's end.
 package backoff
 
 import (

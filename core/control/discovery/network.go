@@ -11,6 +11,7 @@ import (
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/store"
+	"rallypoint/internal/backoff"
 	"rallypoint/internal/host"
 )
 
@@ -93,51 +94,12 @@ const (
 func (n network) dialAny(ctx context.Context, to []netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	if len(to) == 1 {
-		return n.dial(ctx, to[0])
-	}
-	type answer struct {
-		conn net.Conn
-		err  error
-	}
-	answers := make(chan answer, len(to))
-	started, pending := 0, 0
-	next := func() {
-		if started < len(to) {
-			addr := to[started]
-			started++
-			pending++
-			go func() {
-				conn, err := n.dial(ctx, addr)
-				if err != nil {
-					err = fmt.Errorf("%s: %w", addr, err)
-				}
-				answers <- answer{conn, err}
-			}()
+	conn, failed := backoff.First(ctx, to, dialStagger, func(ctx context.Context, addr netip.AddrPort) (net.Conn, error) {
+		conn, err := n.dial(ctx, addr)
+		if err != nil && len(to) > 1 {
+			err = fmt.Errorf("%s: %w", addr, err)
 		}
-	}
-	stagger := time.NewTicker(dialStagger)
-	defer stagger.Stop()
-	next()
-	var failures []error
-	for pending > 0 {
-		select {
-		case <-stagger.C:
-			next()
-		case a := <-answers:
-			pending--
-			if a.err == nil {
-				cancel()
-				for ; pending > 0; pending-- { // the others end with ctx
-					if late := <-answers; late.err == nil {
-						late.conn.Close()
-					}
-				}
-				return a.conn, nil
-			}
-			failures = append(failures, a.err)
-			next()
-		}
-	}
-	return nil, errors.Join(failures...)
+		return conn, err
+	}, func(error) bool { return false }, func(late net.Conn) { late.Close() })
+	return conn, errors.Join(failed...)
 }
