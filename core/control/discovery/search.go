@@ -263,16 +263,6 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 				text += "; they died when it had not heard them for a while, and if nobody hosts it founds the control plane anew after " + wording.Seconds(patience)
 			}
 			s.tellOnce(text)
-			s.pause(ctx, changed, recheck)
-			if f.group.Elected() > 0 {
-				return nil, true, errElected
-			}
-			if l, _, err = s.dialOnce(ctx); l != nil || isRefusal(err) && !isAuth(err) {
-				return l, true, err
-			}
-			if s.since(begun) >= askEvery {
-				return nil, false, nil
-			}
 		case succession.Gather:
 			// What does not know the token has the host's port now, perhaps, and is not asked alone.
 			if l, err = s.gather(ctx); l != nil || isRefusal(err) && !isAuth(err) {
@@ -281,23 +271,28 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 			if !s.evidence.Proves() {
 				return nil, false, nil
 			}
+			continue
 		case succession.Follow:
 			if l, err = s.reach(ctx, f.group.AddrOf(d.Node), d.Term > 0); l != nil || isRefusal(err) {
 				return l, true, err
 			}
 			s.pause(ctx, changed, succession.DialEvery)
+			continue
 		case succession.Wait:
-			s.pause(ctx, changed, recheck)
-			if l, _, err = s.dialOnce(ctx); l != nil || isRefusal(err) && !isAuth(err) {
-				return l, true, err
-			}
-			if f.HasVoters() && s.since(begun) >= askEvery {
-				return nil, false, nil
-			}
 		default:
 			if s.evidence.Ended {
 				s.tellOnce("this node does not take the control plane over: " + d.Why)
 			}
+			return nil, false, nil
+		}
+		s.pause(ctx, changed, recheck)
+		if f.group.Elected() > 0 {
+			return nil, true, errElected
+		}
+		if l, _, err = s.dialOnce(ctx); l != nil || isRefusal(err) && !isAuth(err) {
+			return l, true, err
+		}
+		if (f.group.Votes() || f.HasVoters()) && s.since(begun) >= askEvery {
 			return nil, false, nil
 		}
 	}
