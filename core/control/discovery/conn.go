@@ -136,33 +136,13 @@ func (c *Conn) direct() bool {
 	return c.Addr.IsValid() && standby.PlainAddr(c.Addr).String() == c.Welcome.Addr
 }
 
-// call is a connection to another process of the run, which has been told who calls.
-type call struct {
-	*wire.Conn
-	wire.FrameReader
-	stop func() bool
-}
-
-// greet says the first frame on a new connection, once each side has proven that it knows the
-// token. Until the caller, which closes the call, gives another deadline, all of it must happen
-// within handshakeTimeout. The end of ctx closes it, too.
-func (f *Finder) greet(ctx context.Context, raw net.Conn, first wire.Frame) (*call, error) {
-	c := &call{Conn: wire.NewConn(raw)}
-	c.stop = context.AfterFunc(ctx, func() { c.Conn.Close() })
-	c.In = bufio.NewReaderSize(c.Conn, wire.ReadBuffer)
-	wire.SetUserTimeout(c.Conn, f.Params.LeaseTimeout)
-	c.SetDeadline(time.Now().Add(handshakeTimeout))
-	_, err := wire.ClientHandshake{Token: f.token, Addr: c.RemoteAddr()}.Run(c.Conn, &c.FrameReader, wire.AppendFrame(nil, first))
+// greet is wire.Greet on a new connection to another process of the run.
+func (f *Finder) greet(ctx context.Context, raw net.Conn, first wire.Frame) (*wire.Call, error) {
+	c, err := wire.Greet(ctx, raw, f.token, f.Params.LeaseTimeout, first)
 	if err == nil {
-		err = f.believe(c.Conn)
-	}
-	if err != nil {
-		c.close()
+		if err = f.believe(c.Conn); err != nil {
+			c.Close()
+		}
 	}
 	return c, err
-}
-
-func (c *call) close() {
-	c.stop()
-	c.Close()
 }

@@ -1,14 +1,9 @@
 package discovery
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"io"
-	"math"
-	"net"
 	"net/netip"
-	"os"
 	"sync"
 	"syscall"
 	"time"
@@ -64,12 +59,10 @@ func (f *Finder) watchStandby(ctx context.Context, s wire.StandbyNode) {
 	if err != nil {
 		return
 	}
-	var silent silentConn
-	defer silent.close()
 	for ctx.Err() == nil {
-		err := f.serveLiveness(ctx, addr, link, &silent, func() {})
+		err := f.serveLiveness(ctx, addr, link, func() {})
 		f.group.Ended(link, succession.Unconnected)
-		if store.EndedByPeer(err) || silent.endedByPeer() {
+		if store.EndedByPeer(err) || link.EndedByPeer() {
 			if !f.proveDead(ctx, addr) {
 				continue
 			}
@@ -80,44 +73,6 @@ func (f *Finder) watchStandby(ctx context.Context, s wire.StandbyNode) {
 		if !f.network.sleep(ctx, f.redial()) {
 			return
 		}
-	}
-}
-
-// silentConn is a connection that nothing has come on for too long. It is kept beside the attempts to
-// open another one, since only an established connection proves a death by its end.
-type silentConn struct {
-	conn  *call
-	ended chan error // has room for one
-}
-
-// keep replaces the one that is kept.
-func (s *silentConn) keep(conn *call) {
-	s.close()
-	s.conn, s.ended = conn, make(chan error, 1)
-	conn.SetDeadline(time.Time{})
-	go func() { // ends with the connection
-		_, err := io.Copy(io.Discard, conn.In)
-		s.ended <- cmp.Or(err, io.EOF)
-	}()
-}
-
-// endedByPeer reports, once, whether the other side has ended it.
-func (s *silentConn) endedByPeer() bool {
-	select {
-	case err := <-s.ended:
-		s.conn.close()
-		s.conn, s.ended = nil, nil
-		return store.EndedByPeer(err)
-	default:
-		return false
-	}
-}
-
-func (s *silentConn) close() {
-	if s.conn != nil {
-		s.conn.close()
-		<-s.ended
-		s.conn, s.ended = nil, nil
 	}
 }
 
@@ -151,9 +106,7 @@ func (f *Finder) look(ctx context.Context) (end func()) {
 			defer f.group.Drop(link)
 			told := sync.OnceFunc(func() { heard <- struct{}{} })
 			defer told()
-			var silent silentConn
-			defer silent.close()
-			_ = f.serveLiveness(ctx, addr, link, &silent, told)
+			_ = f.serveLiveness(ctx, addr, link, told)
 		})
 	}
 	end = func() {
@@ -197,9 +150,9 @@ func (f *Finder) proveDead(ctx context.Context, addr netip.AddrPort) bool {
 	return false
 }
 
-// serveLiveness serves one connection to a standby until it ends, or is silent, and then kept; heard is
-// called with each word of the standby.
-func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link, silent *silentConn, heard func()) error {
+// serveLiveness serves one connection to a standby until it ends, or is silent; heard is called with each
+// word of the standby.
+func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link, heard func()) error {
 	patience := dialTimeout
 	if f.HasVoters() {
 		patience = min(patience, f.askPatience())
@@ -219,57 +172,21 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 	if err != nil {
 		return errNoLiveness
 	}
-	conn.SetDeadline(time.Time{})
-	out := wire.NewOutbox(conn, math.MaxInt32, nil, nil)
-	kept := false
-	defer func() {
-		if kept {
-			conn.SetWriteDeadline(time.Now().Add(f.group.Beat()))
-			out.FinishKeeping()
-		} else {
-			out.Cut(net.ErrClosed)
+	opened, err := f.group.Serve(link, conn, func(said wire.Liveness) error {
+		if f.group.Stranger(link, said) {
+			return errNoLiveness
 		}
-		<-out.Ended()
-		if kept {
-			silent.keep(conn)
-		} else {
-			conn.close()
+		return nil
+	}, func(said wire.Liveness, superseded bool) {
+		if superseded {
+			f.stepDown(said.Target, "node "+said.Node+" hosts in a later term")
 		}
-	}()
-	for opened := false; ; {
-		if f.group.Expects(link) {
-			conn.SetReadDeadline(time.Now().Add(f.Params.LeaseTimeout / 4))
-		}
-		frame, err := conn.NextFrame(wire.MaxHelloFrame)
-		if errors.Is(err, os.ErrDeadlineExceeded) && opened { // this process was stopped, perhaps: what came meanwhile is read first
-			conn.SetReadDeadline(time.Now().Add(f.group.Beat()))
-			frame, err = conn.NextFrame(wire.MaxHelloFrame)
-			kept = errors.Is(err, os.ErrDeadlineExceeded)
-		}
-		if err != nil {
-			if !opened && !f.group.WasOpen(link) {
-				return errNoLiveness
-			}
-			return err
-		}
-		switch said := frame.(type) {
-		case wire.Liveness:
-			if f.group.Stranger(link, said) {
-				return errNoLiveness
-			}
-			if !opened {
-				opened = true
-				silent.close()
-				f.group.Opened(link, out)
-			}
-			if to, superseded := f.group.Hear(link, said); superseded {
-				f.stepDown(to, "node "+said.Node+" hosts in a later term")
-			}
-			heard()
-		case wire.Ballot:
-			f.group.HearBallot(link, said)
-		}
+		heard()
+	})
+	if !opened && !f.group.WasOpen(link) {
+		return errNoLiveness
 	}
+	return err
 }
 
 // errNoLiveness is why there is no connection to a standby.

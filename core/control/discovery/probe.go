@@ -134,7 +134,7 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 		p.unanswered(ctx, addr, err)
 		return false
 	}
-	defer conn.close()
+	defer conn.Close()
 	frame, err := conn.NextFrame(wire.MaxHelloFrame)
 	if err != nil {
 		p.unanswered(ctx, addr, fmt.Errorf("it does not answer: %w", wire.NoEOF(err)))

@@ -170,7 +170,7 @@ func (f *Finder) whoHosts(ctx context.Context, addr netip.AddrPort) (to wire.Red
 	if err != nil {
 		return to
 	}
-	defer conn.close()
+	defer conn.Close()
 	said, err := conn.NextFrame(wire.MaxHelloFrame)
 	if answer, ok := said.(wire.Probed); ok && err == nil && answer.Err == nil {
 		to = answer.Target

@@ -1,13 +1,11 @@
 package peers
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
 	"net"
 	"net/netip"
-	"os"
 	"syscall"
 	"time"
 
@@ -24,12 +22,8 @@ const (
 	// dialPatience bounds one dial, and resolvePatience one question for a name.
 	dialPatience    = 3 * time.Second
 	resolvePatience = 5 * time.Second
-	// greetPatience bounds what follows until the peer has said who it is.
-	greetPatience = 10 * time.Second
 	// redial is the longest pause before a peer that could not be reached is dialled again.
 	redial = time.Second
-	// maxUnsent bounds what waits to be sent to a peer that does not read.
-	maxUnsent = 4 * wire.MaxFrame
 )
 
 // errStranger is of a server that is not the one of its address.
@@ -72,15 +66,17 @@ func (p *Peers) stay(name string, addr netip.AddrPort, link *standby.Link) (open
 		if err == nil {
 			answered, err = p.serve(name, addr, link, raw)
 		}
-		switch {
-		case answered:
+		if answered {
 			p.Group.Ended(link, succession.Unconnected)
-			if !store.EndedByPeer(err) {
-				return true
-			}
+		}
+		if answered && store.EndedByPeer(err) || link.EndedByPeer() { // the one that was silent
 			p.Group.EndedByPeer(link)
 			opened, tries, e = true, 0, succession.Evidence{Ended: true, Direct: true}
 			continue
+		}
+		switch {
+		case answered:
+			return true
 		case !opened:
 			return false
 		case errors.Is(err, syscall.ECONNREFUSED):
@@ -129,82 +125,27 @@ func (p *Peers) dial(addr netip.AddrPort) (net.Conn, error) {
 // serve greets a peer on a new connection, and serves that until it ends. It reports whether the peer
 // has answered.
 func (p *Peers) serve(name string, addr netip.AddrPort, link *standby.Link, raw net.Conn) (answered bool, err error) {
-	conn := wire.NewConn(raw)
-	defer conn.Close()
-	defer context.AfterFunc(p.life, func() { conn.Close() })()
-	wire.SetUserTimeout(conn, p.Lease)
-	conn.SetDeadline(time.Now().Add(greetPatience))
-	frames := wire.FrameReader{In: bufio.NewReaderSize(conn, wire.ReadBuffer)}
 	own := p.Group.Liveness()
 	own.Ask = true
-	first, err := p.greet(conn, &frames, own)
-	if why := refusedBy(name, addr, first, err); why != "" && p.Group.Refused(name, why) {
+	var said wire.Liveness
+	conn, err := wire.Greet(p.life, raw, p.Token, p.Lease, own)
+	if err == nil {
+		answered, err = p.Group.Serve(link, conn, func(f wire.Liveness) error {
+			if said = f; f.Node != name {
+				return errStranger
+			}
+			p.Group.Refused(name, "")
+			p.Group.Reached(name, addr)
+			return nil
+		}, func(wire.Liveness, bool) {})
+	}
+	if answered {
+		return true, err
+	}
+	if why := refusedBy(name, addr, said, err); why != "" && p.Group.Refused(name, why) {
 		p.Log.Warn(why, "address", addr.String())
 	}
-	if err == nil && first.Node != name {
-		err = errStranger
-	}
-	if err != nil {
-		return false, err
-	}
-	p.Group.Refused(name, "")
-	p.Group.Reached(name, addr)
-	conn.SetDeadline(time.Time{})
-	out := wire.NewOutbox(conn, maxUnsent, nil, nil)
-	defer func() {
-		if p.life.Err() != nil {
-			out.Finish() // its last word
-		} else {
-			out.Cut(net.ErrClosed)
-		}
-		<-out.Ended()
-	}()
-	p.Group.Opened(link, out)
-	p.Group.Hear(link, first)
-	for {
-		if p.Group.Expects(link) {
-			conn.SetReadDeadline(time.Now().Add(p.Lease / 4))
-		} else {
-			conn.SetReadDeadline(time.Time{})
-		}
-		frame, err := frames.NextFrame(wire.MaxFrame)
-		if errors.Is(err, os.ErrDeadlineExceeded) { // this process was stopped, perhaps: what came meanwhile is read first
-			conn.SetReadDeadline(time.Now().Add(p.Group.Beat()))
-			frame, err = frames.NextFrame(wire.MaxFrame)
-		}
-		if err != nil {
-			if cause := out.Cause(); cause != nil {
-				return true, cause
-			}
-			return true, err
-		}
-		switch said := frame.(type) {
-		case wire.Liveness:
-			p.Group.Hear(link, said)
-		case wire.Ballot:
-			p.Group.HearBallot(link, said)
-		}
-	}
-}
-
-// greet says who this server is, and reads who the other one is.
-func (p *Peers) greet(conn net.Conn, frames *wire.FrameReader, own wire.Liveness) (said wire.Liveness, err error) {
-	g := wire.ClientHandshake{Token: p.Token, Addr: conn.RemoteAddr()}
-	theirs, err := g.Run(conn, frames, wire.AppendFrame(nil, own))
-	if err != nil {
-		return said, err
-	}
-	frame, err := frames.NextFrame(wire.MaxHelloFrame)
-	if err != nil {
-		return said, err
-	}
-	switch f := frame.(type) {
-	case wire.Liveness:
-		return f, nil
-	case wire.Refuse:
-		return said, g.Explain(f.Err, theirs)
-	}
-	return said, fmt.Errorf("%w: a frame %q", wire.ErrMalformed, wire.NameOf(frame))
+	return false, err
 }
 
 // refusedBy says why what has answered a greeting, or ended the connection, is no peer; "": there is
@@ -215,7 +156,7 @@ func refusedBy(name string, addr netip.AddrPort, said wire.Liveness, err error) 
 		return fmt.Sprintf("%s has another token: %v", name, err)
 	case store.EndedByPeer(err):
 		return fmt.Sprintf("%s does not take this server for one of its peers: start all with the same --peers and --election-timeout, each as another one of them", name)
-	case err == nil && said.Node != name:
+	case errors.Is(err, errStranger):
 		return fmt.Sprintf("%s answers at %s, which is %s in --peers", said.Node, addr, name)
 	}
 	return ""

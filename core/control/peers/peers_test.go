@@ -18,9 +18,11 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/statustext"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
 )
 
@@ -452,4 +454,42 @@ func TestTwoOfFiveDie(t *testing.T) {
 	tr.start(dead[0])
 	tr.servers[tr.leader()].serves(nodes)
 	undisturbed(t, nodes)
+}
+
+// TestSilentPeerIsProvenDead: a peer falls silent, and is killed while the leader's next connection to it waits
+// for an answer. That the one before has ended proves its death.
+func TestSilentPeerIsProvenDead(t *testing.T) {
+	tr := newTrio(t, 3, time.Second)
+	tr.start(0)
+	tr.start(1)
+	leader := tr.servers[tr.leader()]
+	says := leader.group.Liveness()
+	says = wire.Liveness{RunID: says.RunID, Group: says.Group, Node: tr.names[2], Voter: "2-silent", Word: uint64(succession.Abstains)}
+	l := listen(t, tr.names[2])
+	var conns []net.Conn
+	kill := func() {
+		l.Close()
+		for _, conn := range conns {
+			conn.Close()
+		}
+	}
+	defer kill()
+	accept := func() {
+		conns = append(conns, testkit.Must(l.Accept())(t))
+	}
+	for range 2 { // the other server's, too, which expects no answer
+		accept()
+		hello := wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes()
+		if _, err := conns[len(conns)-1].Write(wire.AppendFrame(hello, says)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	counts := func() bool { return slices.Contains(leader.group.Awaited(), tr.names[2]) }
+	testkit.Eventually(t, "it votes", counts)
+	accept() // after the leader has heard nothing for too long
+	if !counts() {
+		t.Error("it was taken for dead because it was silent")
+	}
+	kill()
+	testkit.Eventually(t, "it is proven dead", func() bool { return !counts() })
 }

@@ -29,6 +29,7 @@ type Link struct {
 	word   succession.Word
 	term   uint64
 	target wire.Redirect
+	silent silentConn // of the goroutine that serves the link
 }
 
 // Accept takes a liveness connection that another standby has opened; nil if there are too
@@ -99,6 +100,7 @@ func (g *Group) Died() (nodes []string) {
 
 // Drop forgets a link.
 func (g *Group) Drop(l *Link) {
+	l.silent.close()
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	delete(g.links, l)

@@ -1,0 +1,114 @@
+package standby
+
+import (
+	"cmp"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"time"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/store"
+)
+
+// maxUnsent bounds what waits to be sent to a process that does not read.
+const maxUnsent = 4 * wire.MaxFrame
+
+// Serve serves a connection that was opened for a link, until it ends or nothing comes on it any more: then it is
+// kept, for EndedByPeer. check looks at each word of the other side before it counts; an error ends
+// the connection. heard is called after it. The result tells whether a word has counted.
+func (g *Group) Serve(l *Link, conn *wire.Call, check func(wire.Liveness) error, heard func(said wire.Liveness, superseded bool)) (opened bool, err error) {
+	out := wire.NewOutbox(conn, maxUnsent, nil, nil)
+	silent := false
+	defer func() {
+		if silent {
+			conn.SetWriteDeadline(time.Now().Add(g.Beat()))
+			out.FinishKeeping()
+		} else {
+			out.Cut(net.ErrClosed)
+		}
+		<-out.Ended()
+		if silent {
+			l.silent.keep(conn)
+		} else {
+			conn.Close()
+		}
+	}()
+	for {
+		switch {
+		case g.Expects(l):
+			conn.SetReadDeadline(time.Now().Add(g.lease / 4))
+		case opened:
+			conn.SetReadDeadline(time.Time{})
+		}
+		frame, err := conn.NextFrame(g.maxFrame)
+		if errors.Is(err, os.ErrDeadlineExceeded) && opened { // this process was stopped, perhaps: what came meanwhile is read first
+			conn.SetReadDeadline(time.Now().Add(g.Beat()))
+			frame, err = conn.NextFrame(g.maxFrame)
+			silent = errors.Is(err, os.ErrDeadlineExceeded)
+		}
+		if err != nil {
+			return opened, cmp.Or(out.Cause(), err)
+		}
+		switch said := frame.(type) {
+		case wire.Liveness:
+			if err := check(said); err != nil {
+				return opened, err
+			}
+			if !opened {
+				opened = true
+				conn.SetDeadline(time.Time{})
+				l.silent.close()
+				g.Opened(l, out)
+			}
+			_, superseded := g.Hear(l, said)
+			heard(said, superseded)
+		case wire.Ballot:
+			g.HearBallot(l, said)
+		case wire.Refuse:
+			return opened, conn.Explain(said.Err)
+		}
+	}
+}
+
+// EndedByPeer reports, once, whether the other side has ended the connection that Serve has kept. It is for the
+// goroutine that serves the link.
+func (l *Link) EndedByPeer() bool { return l.silent.endedByPeer() }
+
+// silentConn is a connection that nothing has come on for too long. It is kept beside the attempts to
+// open another one, since only an established connection proves a death by its end.
+type silentConn struct {
+	conn  *wire.Call
+	ended chan error // has room for one
+}
+
+// keep replaces the one that is kept.
+func (s *silentConn) keep(conn *wire.Call) {
+	s.close()
+	s.conn, s.ended = conn, make(chan error, 1)
+	conn.SetDeadline(time.Time{})
+	go func() { // ends with the connection
+		_, err := io.Copy(io.Discard, conn.In)
+		s.ended <- cmp.Or(err, io.EOF)
+	}()
+}
+
+func (s *silentConn) endedByPeer() bool {
+	select {
+	case err := <-s.ended:
+		s.conn.Close()
+		s.conn, s.ended = nil, nil
+		return store.EndedByPeer(err)
+	default:
+		return false
+	}
+}
+
+func (s *silentConn) close() {
+	if s.conn != nil {
+		s.conn.Close()
+		<-s.ended
+		s.conn, s.ended = nil, nil
+	}
+}
