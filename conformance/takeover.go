@@ -14,6 +14,7 @@ import (
 type past struct {
 	host        string // node in whose process the last control plane ran; "": not known
 	term        uint64 // of that one
+	spoke       string // the last one before it that has told nodes anything; "": not known
 	generations map[string]bool
 	told        map[string]bool // facts that a control plane told
 	steps       map[agreed]int64
@@ -27,10 +28,14 @@ func newPast() past {
 // a node, which knows of what was only s and what the nodes report. What the rounds
 // before were stays known: the guarantees hold across them.
 func (c *Checker) TookOver(host string, s r.Succession) {
+	silent := !c.tellsFacts && s.From == c.spoke // nobody knows of a host that fell silent before it said anything
+	if c.tellsFacts {
+		c.spoke = c.host
+	}
 	switch known := c.term > 0; {
 	case known && s.Term <= c.term:
 		c.violated(1, "node %s hosts in term %d, after term %d of node %s", host, s.Term, c.term, c.host)
-	case known && s.Term == c.term+1 && s.From != c.host:
+	case known && s.Term == c.term+1 && s.From != c.host && !silent:
 		c.violated(1, "node %s takes over from %q in term %d, the host before is %q", host, s.From, s.Term, c.host)
 	case known && s.Facts.Generation != "" && c.generations[s.Facts.Generation] && !c.told[fmt.Sprint(s.Facts)] && !c.later(s.Facts):
 		c.violated(9, "node %s takes over with facts that no control plane told: %+v", host, s.Facts)
@@ -42,7 +47,7 @@ func (c *Checker) TookOver(host string, s r.Succession) {
 
 // otherGroup forgets who has hosted: a control plane of another group is next, and the first ones of
 // that have left no history.
-func (c *Checker) otherGroup() { c.host, c.term = "", 0 }
+func (c *Checker) otherGroup() { c.host, c.term, c.spoke = "", 0, "" }
 
 // Founded tells that a node has founded a group of its own, which knows nothing of what was.
 func (c *Checker) Founded(host string) {

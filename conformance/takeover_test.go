@@ -92,6 +92,28 @@ func TestTakeoversKeepTheGuarantees(t *testing.T) {
 	}
 }
 
+// TestSilentBeforeItsFirstWord: a host that was elected and fell silent before it told anybody anything
+// may be passed over, and one that has told its node something may not.
+func TestSilentBeforeItsFirstWord(t *testing.T) {
+	p := policy(1, 3)
+	first := r.Outcome{Generation: "g", Round: 1, World: 3}
+	for _, spoke := range []bool{false, true} {
+		s := newScript(t, p)
+		s.records[0].Host, s.records[0].Succession = "1", &r.Succession{Term: 1}
+		s.follow("1", p, r.LastRound{HostRank: -1}, true)
+		s.hello(p, "2", "3")
+		s.joins("1", "2", "3")
+		s.takeOver("2", r.Succession{Term: 2, From: "1", Facts: first.Facts()})
+		if spoke {
+			s.follow("2", p, report(first, 1), true)
+		}
+		s.successor("3", "1", p, report(first, 2))
+		if j := lifeAcross(s.records); (len(j.Violations()) > 0) != spoke {
+			t.Errorf("it has told its node something: %v; found %v", spoke, j.Violations())
+		}
+	}
+}
+
 // begins changes how a host begins.
 func begins(at int, change func(host *string, s *r.Succession)) func([]trace.Record) []trace.Record {
 	return func(records []trace.Record) []trace.Record {

@@ -89,6 +89,7 @@ type Ballot struct {
 	granted  Voter  // whom it has voted for in that term; "": nobody
 	accepted Entry
 	host     Voter // of the term; "": not known
+	last     Voter // the other host that was heard last, of this term or of an earlier one; "": none
 
 	heard  time.Duration // when the host was last heard
 	sure   time.Duration // after this a host with a majority has heard this process
@@ -412,7 +413,7 @@ func (b *Ballot) receiveAppend(m Message, now time.Duration) {
 	if m.Term > b.promised && (b.keeps(m.From, now) || !b.follow(m.Term, m.From, now)) {
 		return
 	}
-	b.host, b.heard, b.waits, b.ended = m.From, now, now, false
+	b.host, b.last, b.heard, b.waits, b.ended = m.From, m.From, now, now, false
 	b.sure = max(b.sure, min(m.Echo, now))
 	b.rest()
 	if m.Entry != nil && m.Entry.after(b.accepted) {
@@ -759,6 +760,9 @@ func (b *Ballot) Resign(now time.Duration) {
 
 // Heard returns when the host of an earlier term, or of this one, was last heard.
 func (b *Ballot) Heard() time.Duration { return b.heard }
+
+// HeardLast returns the host that was heard last beside this process; "": none was.
+func (b *Ballot) HeardLast() Voter { return b.last }
 
 // Majority reports whether this host may judge and speak: enough voters have heard it within a
 // quarter of a lease, and so elect no other yet.

@@ -189,8 +189,8 @@ func (f *Finder) elect(next *rendezvous.Succession) bool {
 		f.group.Stand("")
 		if term := f.group.Elected(); term > 0 {
 			next.Term = term
-			if facts, _, err := f.group.Inherited(); err == nil {
-				next.Facts = facts
+			if in, err := f.group.Inherited(next.Facts.Generation, false); err == nil {
+				next.Facts = in.Facts
 			}
 			return true
 		}

@@ -88,21 +88,24 @@ func (f *Finder) untilElected(ctx context.Context) (context.Context, func()) {
 // lead makes this node host, which was elected, and connects it to itself.
 func (s *search) lead(ctx context.Context, term uint64) (*Conn, error) {
 	f := s.f
-	facts, silence, err := f.group.Inherited()
+	own := f.Hello().Claim.Facts
+	in, err := f.group.Inherited(own.Generation, s.evidence.Proves())
 	if err != nil {
 		f.Log.Error("what the voters keep cannot be read: this node hosts with what it knows itself", "error", err)
-		facts = f.Hello().Claim.Facts
+		in.Facts = own
 	}
-	next := rendezvous.Succession{Term: term, Facts: facts, Silent: !s.evidence.Proves()}
+	next := rendezvous.Succession{Term: term, From: in.From, Facts: in.Facts, Silent: in.Silent}
+	if in.Missing {
+		next.Grace = max(f.Params.LeaseTimeout-in.Silence, f.Params.LeaseTimeout/leastSeat)
+	}
 	text := fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", s.ago())
 	if next.Silent {
-		next.Grace = max(f.Params.LeaseTimeout-silence, f.Params.LeaseTimeout/leastSeat)
-		text = fmt.Sprintf("the control plane's host is silent for %s: this node was elected and hosts now", wording.Seconds(silence))
+		text = fmt.Sprintf("the control plane's host is silent for %s: this node was elected and hosts now", wording.Seconds(in.Silence))
 	}
-	if !f.takeOver(next, max(silence, s.since(s.begun))) {
+	if !f.takeOver(next, max(in.Silence, s.since(s.begun))) {
 		return nil, errSuperseded
 	}
-	f.Log.Warn(text, "host", f.called(s.last.HostNode), "term", term)
+	f.Log.Warn(text, "host", f.called(in.From), "term", term)
 	return f.dialHello(ctx, f.endpoint.hosted)
 }
 

@@ -325,6 +325,38 @@ func TestHandedOn(t *testing.T) {
 	}
 }
 
+// TestInherited: the host h is dead, and c was elected and is heard no more before this process was
+// connected to it. The proof is of h: c is dead only if that is proven, whose facts the voters keep or not.
+func TestInherited(t *testing.T) {
+	for _, c := range []struct {
+		wrote string // whose facts the voters keep
+		dead  succession.Word
+		want  Inheritance
+	}{
+		{"h", succession.Unconnected, Inheritance{From: "h", Missing: true}},
+		{"c", succession.Unconnected, Inheritance{From: "c", Missing: true, Silent: true}},
+		{"h", succession.Dead, Inheritance{From: "h"}},
+		{"c", succession.Dead, Inheritance{From: "c"}},
+	} {
+		g := standing(t)
+		before := g.Current()
+		link := linkTo(g, "c")
+		voters := succession.Voters{Incoming: []succession.Voter{"h", "c", succession.Voter(g.Liveness().Voter)}}
+		entry := &succession.Entry{Term: before.Term + 1, Number: 7, Voters: voters, Value: rendezvous.EncodeFacts(rendezvous.Facts{Generation: "of " + c.wrote})}
+		if !g.HearBallot(link, wire.Ballot{Group: before.Group, Message: succession.Message{
+			Kind: succession.MessageAppend, From: "c", To: succession.Voter(g.Liveness().Voter), Term: entry.Term, Entry: entry,
+		}}) {
+			t.Fatal("it does not hear the next host")
+		}
+		g.Ended(link, c.dead)
+		in, err := g.Inherited("of h", true)
+		c.want.Facts, c.want.Silence = in.Facts, in.Silence
+		if err != nil || in.Facts.Generation != "of "+c.wrote || fmt.Sprint(in) != fmt.Sprint(c.want) {
+			t.Errorf("%+v: %+v, %v", c, in, err)
+		}
+	}
+}
+
 // TestNamesOfManyVoters: of however many nodes that come and go, the names of those that vote stay known,
 // and no others: without a name nobody's death would count.
 func TestNamesOfManyVoters(t *testing.T) {

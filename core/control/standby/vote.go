@@ -370,13 +370,41 @@ func (g *Group) Elsewhere(group string, term uint64) (to wire.Redirect, found bo
 	return to, found
 }
 
-// Inherited is what an elected process begins with: the facts that the voters keep, and for how
-// long the host was silent.
-func (g *Group) Inherited() (facts rendezvous.Facts, silence time.Duration, err error) {
+// Inheritance is what an elected process begins with.
+type Inheritance struct {
+	Facts   rendezvous.Facts // that the voters keep
+	From    string           // the node that has written them
+	Silent  bool             // that node may live
+	Missing bool             // the host that was heard last may live
+	Silence time.Duration    // for how long it was not heard
+}
+
+// Inherited returns that. The node of this process's last connection has told it facts of a
+// generation, and is dead or not. The voters may keep those of a later host, to which this process has
+// never been connected: what is known of the one says nothing of the other.
+func (g *Group) Inherited(generation string, dead bool) (in Inheritance, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	facts, err = rendezvous.DecodeFacts(g.vote.ballot.Accepted().Value)
-	return facts, g.vote.now() - g.vote.ballot.Heard(), err
+	b := g.vote.ballot
+	in.Facts, err = rendezvous.DecodeFacts(b.Accepted().Value)
+	in.From, in.Silence = g.target.Node, g.vote.now()-b.Heard()
+	lives := func(node string) bool {
+		for l := range g.links {
+			if l.node == node && l.voter == g.vote.names[node] && l.word == succession.Dead {
+				return false // though its vote may count
+			}
+		}
+		return !b.ProvenDead(g.vote.names[node]) && !(dead && node == g.target.Node)
+	}
+	if node := g.nodeOfLocked(b.HeardLast()); node != "" {
+		in.Missing = lives(node)
+		if in.Facts.Generation != generation {
+			in.From = node
+		}
+	}
+	in.Silent = lives(in.From)
+	in.Missing = in.Missing || in.Silent
+	return in, err
 }
 
 // Voters returns the nodes that vote, as this process knows; nil: none beside the host.
