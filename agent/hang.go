@@ -38,13 +38,7 @@ const HangOff = -time.Second
 
 // Times of a job that is suspected.
 const (
-	hangPatience  = 5 * time.Second  // for all nodes' answers
-	hangPause     = time.Second      // before a suspicion that was not confirmed is looked at again
-	hangPauseAuto = 10 * time.Second // the same, where no timeout is given
-	stillPause    = 4 * time.Second  // the same, before the limit
-	stillLooks    = 3                // at where the workers are, in a row
-	betweenLooks  = 300 * time.Millisecond
-	hangCertain   = 30 * time.Minute // of silence: what workers do is no excuse any more
+	hangPatience = 5 * time.Second // for all nodes' answers
 
 	stoodPatience = 200 * time.Millisecond // by which a failure after a standstill is told later
 	stoodAnswers  = 150 * time.Millisecond // of these, for the answers
@@ -61,8 +55,8 @@ type hangWatch struct {
 	suspected chan struct{} // has a token while the job is suspected
 	resumed   chan struct{} // has one when it steps again after it was told to hang
 	heard     chan stacks.Hang
-	judge     atomic.Bool      // this node tells the others
-	still     stacks.Stillness // of follow
+	judge     atomic.Bool    // this node tells the others
+	inquiry   stacks.Inquiry // of follow, but for Auto
 
 	standing chan struct{} // has a token when follow is to see where the workers stand
 	seeAt    time.Duration // the silence from which on it is; of look
@@ -72,15 +66,14 @@ type hangWatch struct {
 	silent atomic.Int64 // nanoseconds
 	alive  atomic.Bool
 
-	debugged bool        // a worker was in a debugger when it was seen last; of follow
-	excused  atomic.Bool // so that the silence until now does not count; of inquire, for look
+	excused atomic.Bool // so that the silence until now does not count; of inquire, for look
 }
 
 // watchHang begins to watch; stop ends it.
 func (a *Agent) watchHang(t *attempt) (w *hangWatch, stop func()) {
 	w = &hangWatch{
 		a: a, t: t, suspected: make(chan struct{}, 1), resumed: make(chan struct{}, 1), heard: make(chan stacks.Hang),
-		standing: make(chan struct{}, 1), seeAt: progress.LeastStandstill,
+		standing: make(chan struct{}, 1), seeAt: progress.LeastStandstill, inquiry: stacks.Inquiry{Auto: a.spec.HangTimeout == 0},
 	}
 	a.hangs.Begin(time.Now())
 	a.stood.Store(nil)
@@ -112,8 +105,7 @@ func (w *hangWatch) look() (again time.Duration) {
 	moved := changed.After(w.changed)
 	w.changed = changed
 	d.Look(time.Now(), moved, announced || w.excused.Swap(false))
-	suspected, left := d.Suspects()
-	early := w.auto() && left > 0 && left <= d.Limit()/2
+	_, left := d.Suspects()
 	w.silent.Store(int64(d.Silent()))
 	a.hangLimit.Store(int64(d.Limit()))
 	if announced || !changed.IsZero() {
@@ -131,7 +123,7 @@ func (w *hangWatch) look() (again time.Duration) {
 	case moved && w.t.hang != nil:
 		w.take(stacks.Resumed())
 		wakeUp(w.resumed)
-	case (suspected || early) && w.t.hang == nil:
+	case w.inquiry.Due(d.Silent(), d.Limit()) && w.t.hang == nil:
 		wakeUp(w.suspected)
 	}
 	if left > 0 {
@@ -139,10 +131,6 @@ func (w *hangWatch) look() (again time.Duration) {
 	}
 	return farLook
 }
-
-// auto reports whether the time between steps tells when the job hangs. From half of it on, the
-// judge then looks whether workers move.
-func (w *hangWatch) auto() bool { return w.a.spec.HangTimeout == 0 }
 
 func wakeUp(c chan<- struct{}) {
 	select {
@@ -204,7 +192,7 @@ func (w *hangWatch) follow(ctx context.Context) {
 			w.a.stood.Store(&own)
 		case <-w.suspected:
 			if !w.inquire(ctx, &s) {
-				backoff.Sleep(ctx, w.pause())
+				backoff.Sleep(ctx, w.inquiry.Pause(w.silence()))
 			}
 		}
 	}
@@ -258,18 +246,6 @@ func (w *hangWatch) resign(s *roundStores) {
 	_ = stacks.Resign(ctx, s.conn, w.a.assignment.Round)
 }
 
-// pause is how long a suspicion rests that was not confirmed.
-func (w *hangWatch) pause() time.Duration {
-	silent, limit := w.silence()
-	switch {
-	case !w.auto():
-		return hangPause
-	case silent < limit:
-		return min(stillPause, limit-silent)
-	}
-	return hangPauseAuto
-}
-
 // silence is for how long there was no sign of life, and from when on that is a hang; 0: never.
 func (w *hangWatch) silence() (silent, limit time.Duration) {
 	return time.Duration(w.silent.Load()), time.Duration(w.a.hangLimit.Load())
@@ -278,8 +254,7 @@ func (w *hangWatch) silence() (silent, limit time.Duration) {
 // inquire finds out whether the job hangs, and tells all nodes if it does; false if it does not,
 // or if another node of the round judges that.
 func (w *hangWatch) inquire(ctx context.Context, s *roundStores) bool {
-	silent, limit := w.silence()
-	if limit == 0 || silent < limit && !w.auto() || silent < limit/2 {
+	if !w.inquiry.Due(w.silence()) {
 		return false
 	}
 	if !w.judge.Load() {
@@ -292,29 +267,22 @@ func (w *hangWatch) inquire(ctx context.Context, s *roundStores) bool {
 			return false
 		}
 	}
-	nodes := w.ask(ctx, s)
-	if w.auto() {
-		w.still.Look(silent, nodes)
-		for range stillLooks - 1 {
-			if !backoff.Sleep(ctx, betweenLooks) {
-				return false
-			}
-			nodes = w.ask(ctx, s)
-			silent, _ = w.silence()
-			w.still.Look(silent, nodes)
+	for look := range w.inquiry.Looks() {
+		if look > 0 && !backoff.Sleep(ctx, stacks.BetweenLooks) {
+			return false
 		}
+		nodes := w.ask(ctx, s)
+		silent, _ := w.silence()
+		w.inquiry.Look(silent, nodes)
 	}
-	silent, limit = w.silence()
-	if silent < limit || limit == 0 || ctx.Err() != nil || !quiet(nodes, limit) {
-		return false
+	if w.inquiry.Mute() {
+		w.inquiry.Hosts = w.hosts(ctx)
 	}
-	if w.auto() && silent < max(limit, hangCertain) && !w.still.Stands(limit) {
-		return false
-	}
-	h := stacks.NewHang(silent, nodes)
-	before := w.debugged
-	if w.debugged = h.Debugged(); w.debugged || before { // until the debugger has let it go
+	verdict, h := w.inquiry.Verdict(w.silence())
+	if verdict == stacks.Excused {
 		w.excused.Store(true)
+	}
+	if verdict != stacks.Hangs || ctx.Err() != nil {
 		return false
 	}
 	if w.a.spec.OnHang == HangRestart {
@@ -329,9 +297,17 @@ func (w *hangWatch) inquire(ctx context.Context, s *roundStores) bool {
 	return w.tell(ctx, s, h)
 }
 
-// quiet reports whether no node has answered that its workers make steps.
-func quiet(nodes []*stacks.Node, limit time.Duration) bool {
-	return !slices.ContainsFunc(nodes, func(n *stacks.Node) bool { return n != nil && n.Silent != nil && *n.Silent < limit/2 })
+// namesPatience bounds how long the names of nodes that do not answer are waited for.
+const namesPatience = time.Second
+
+// hosts are the machines of the round's nodes, as far as they can be known now.
+func (w *hangWatch) hosts(ctx context.Context) (names []string) {
+	ctx, cancel := context.WithTimeout(ctx, namesPatience)
+	defer cancel()
+	for _, m := range w.a.assignment.members(ctx) {
+		names = append(names, m.Host)
+	}
+	return names
 }
 
 // errAlone is why a node judges for itself.
@@ -361,8 +337,9 @@ func (w *hangWatch) ask(ctx context.Context, s *roundStores) []*stacks.Node {
 			return nodes
 		}
 	}
-	own := w.a.stackNode(ctx, w.t, w)
-	return []*stacks.Node{&own}
+	nodes, own := make([]*stacks.Node, w.a.assignment.groups), w.a.stackNode(ctx, w.t, w)
+	nodes[w.a.assignment.group] = &own
+	return nodes
 }
 
 // tell tells all nodes of the round, this one, too, whether or not the others can be told.
@@ -426,7 +403,7 @@ func (a *Agent) stackNode(ctx context.Context, t *attempt, w *hangWatch) stacks.
 	stacks.Trace(ctx, targets, workers, func(ctx context.Context, argv []string) ([]byte, error) {
 		return a.forker.Output(ctx, argv, merge(a.spec.Environ, nil))
 	})
-	n := stacks.Node{Fold: stacks.NewFold(workers), Host: host.NameOf(a.spec.Host), Steps: make(map[int]int64), Workers: stacks.Processes(targets)}
+	n := stacks.Node{Fold: stacks.NewFold(workers), Host: host.NameOf(a.spec.Host), Steps: make(map[int]int64), Workers: stacks.Processes(targets), Work: stacks.Works(targets)}
 	for local, step := range a.progress.Steps() {
 		n.Steps[a.assignment.ranks.base+local] = step
 	}

@@ -186,7 +186,7 @@ func (a *asked) ask(q Question) {
 	case !a.writesThere():
 		a.why = "the worker has closed its stack file"
 	case !has(state.caught, q):
-		a.why = fmt.Sprintf("the worker does not handle signal %d: its Python is older than 3.11, or it has taken the signal back", q)
+		a.why = fmt.Sprintf("the worker does not handle signal %d: its Python is older than 3.11 or about to end, or it has taken the signal back", q)
 	case has(state.blocked, q) && state.state != stateD: // which a program that is started blocks for a moment
 		a.why = fmt.Sprintf("the worker has blocked signal %d", q)
 	default:

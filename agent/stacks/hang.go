@@ -35,8 +35,9 @@ const (
 
 // NewHang makes of what the nodes of a round have answered, nil of one that has not, what all
 // surfaces say of a job that has made no step for that long. Ranks behind the largest step are
-// suspects; if there are none, those that the stacks tell from most others.
-func NewHang(silent time.Duration, nodes []*Node) Hang {
+// suspects; if there are none, those that the stacks tell from most others. hosts name the nodes, as
+// far as they are known.
+func NewHang(silent time.Duration, nodes []*Node, hosts []string) Hang {
 	var s story
 	var folds []Fold
 	steps := make(map[int]int64)
@@ -44,6 +45,9 @@ func NewHang(silent time.Duration, nodes []*Node) Hang {
 	for i, n := range nodes {
 		if n == nil {
 			s.mute = append(s.mute, i)
+			if i < len(hosts) && hosts[i] != "" {
+				s.named = append(s.named, bounded(hosts[i]))
+			}
 			continue
 		}
 		folds = append(folds, n.Fold)
@@ -90,6 +94,7 @@ type story struct {
 	hosts map[int]string // of ranks
 	late  map[int]int64  // steps by which ranks are behind
 	mute  []int          // ranks of nodes that did not answer
+	named []string       // these, as far as their names are known
 }
 
 func (s *story) suspects() []int {
@@ -112,7 +117,15 @@ func (s *story) text(suspects []int) string {
 		if len(s.mute) > 1 {
 			noun, verb = "nodes", "do"
 		}
-		parts = append(parts, fmt.Sprintf("%s %s %s not answer", noun, RankList(s.mute), verb))
+		names := RankList(s.mute)
+		if len(s.named) == len(s.mute) {
+			names += " (" + strings.Join(s.named[:min(len(s.named), maxPlaces)], ", ")
+			if len(s.named) > maxPlaces {
+				names += ", ..."
+			}
+			names += ")"
+		}
+		parts = append(parts, fmt.Sprintf("%s %s %s not answer", noun, names, verb))
 	}
 	places := s.fold.Groups
 	if len(suspects) > 0 {
@@ -125,8 +138,8 @@ func (s *story) text(suspects []int) string {
 	}
 	switch {
 	case len(s.fold.Groups) == 0:
-		parts = append(parts, "of no worker is known where it is")
-	case len(s.fold.Groups) == 1 && len(suspects) == 0 && s.fold.Ranks() > 1:
+		parts = append(parts, "it is not known where the workers are")
+	case len(s.fold.Groups) == 1 && len(suspects) == 0 && s.fold.Ranks() > 1 && len(s.mute) == 0:
 		all := fmt.Sprintf("all %d", s.fold.Ranks())
 		if s.fold.Ranks() == 2 {
 			all = "both"
@@ -227,7 +240,14 @@ func (g Group) stand(several bool) string {
 	case at < 0:
 		return verb("waits", "wait") + " in " + line(frames[0])
 	}
-	return verb("waits", "wait") + " in " + frames[0].Function + callingLine + line(frames[at])
+	return verb("waits", "wait") + " in " + called(frames[:at]) + callingLine + line(frames[at])
+}
+
+// called names the call of a library in which a user's line waits: the innermost one that has a name
+// for users, backward and not _engine_run_backward.
+func called(frames []Frame) string {
+	public := func(f Frame) bool { return !strings.HasPrefix(f.Function, "_") && !strings.HasPrefix(f.Function, "<") }
+	return frames[max(0, slices.IndexFunc(frames, public))].Function
 }
 
 // wait is stand without the line that calls what waits.
@@ -239,101 +259,14 @@ func (g Group) wait(several bool) string {
 // callingLine comes before the user's line that calls what waits.
 const callingLine = ", called in "
 
-// stackless reports whether of no worker a stack is known.
-func (f *Fold) stackless() bool {
-	return !slices.ContainsFunc(f.Groups, func(g Group) bool { return len(g.Threads) > 0 })
-}
-
-// calls reports whether a call of some worker is in a file of which one of these is a part.
-func (f *Fold) calls(files ...string) bool {
-	for _, g := range f.Groups {
-		for _, t := range g.Threads {
-			for _, frame := range t.Frames {
-				if slices.ContainsFunc(files, func(file string) bool { return strings.Contains(frame.File, file) }) {
-					return true
-				}
-			}
-		}
-	}
-	return false
-}
-
 // NewStood is NewHang of a job that has ended by a failure since; its text is empty if of no worker
 // is known where it stood.
 func NewStood(silent time.Duration, nodes []*Node) Hang {
-	h := NewHang(silent, nodes)
-	if len(h.Groups) == 0 || h.stackless() {
+	h := NewHang(silent, nodes, nil)
+	if !slices.ContainsFunc(h.Groups, Group.placed) {
 		h.Text = ""
 	}
 	return h
-}
-
-// Debugged reports whether someone debugs a worker.
-func (f *Fold) Debugged() bool {
-	return f.calls("/pdb.py", "/bdb.py", "/pydevd") || slices.ContainsFunc(f.Groups, func(g Group) bool { return strings.HasPrefix(g.State, stateDebugger) })
-}
-
-// Works reports whether workers may do what takes long, as far as stacks of two moments tell:
-// one of them has moved between, compiles, or writes a checkpoint; or no stack is known.
-func Works(first, second []*Node) bool {
-	before := make(map[int]string)
-	for _, n := range first {
-		for rank, at := range n.places() {
-			before[rank] = at
-		}
-	}
-	var folds []Fold
-	for _, n := range second {
-		for rank, at := range n.places() {
-			if was, known := before[rank]; known && was != at {
-				return true
-			}
-		}
-		if n != nil {
-			folds = append(folds, n.Fold)
-		}
-	}
-	all := Join(folds)
-	return all.stackless() || all.calls("/torch/distributed/checkpoint/", "/torch/_dynamo/", "/torch/_inductor/", "/triton/compiler/")
-}
-
-// Stillness follows whether workers stand while their job makes no step.
-type Stillness struct {
-	last   []*Node
-	silent time.Duration // of the job, at the last look
-	worked time.Duration // how long it had been when they were last seen to work; 0: they were not
-}
-
-// Look takes what the nodes have answered when the job had been silent for that long.
-func (s *Stillness) Look(silent time.Duration, nodes []*Node) {
-	if silent < s.silent { // it has stepped since
-		*s = Stillness{}
-	}
-	if Works(s.last, nodes) {
-		s.worked = silent
-	}
-	s.last, s.silent = nodes, silent
-}
-
-// Stands reports whether nobody was seen to work, or not for that long.
-func (s *Stillness) Stands(limit time.Duration) bool {
-	return s.worked == 0 || s.silent-s.worked >= limit
-}
-
-// places are the stacks of a node's ranks, as far as there are any.
-func (n *Node) places() map[int]string {
-	places := make(map[int]string)
-	if n == nil {
-		return places
-	}
-	for _, g := range n.Groups {
-		for _, rank := range g.Ranks {
-			if len(g.Threads) > 0 {
-				places[rank] = g.key()
-			}
-		}
-	}
-	return places
 }
 
 // DecodeHang reads what Tell wrote, which may be anything: workers can write into the store, too.

@@ -46,7 +46,8 @@ type Node struct {
 	Silent *time.Duration `json:"silent"` // since a step of its workers has changed; nil: they have reported none
 	Steps  map[int]int64  `json:"steps"`  // of its ranks, as far as they report any
 
-	Workers []Process `json:"workers"` // that run, at most MaxWorkers
+	Workers []Process    `json:"workers"` // that run, at most MaxWorkers
+	Work    map[int]Work `json:"work"`    // of these, by rank; none of a node of an older release
 }
 
 // Process is a worker's process.
@@ -170,8 +171,8 @@ func decode(text []byte) (*Node, error) {
 			return nil, errors.New("an answer with ranks that cannot be")
 		}
 	}
-	if len(n.Workers) > MaxWorkers {
-		return nil, fmt.Errorf("an answer of %d workers", len(n.Workers))
+	if len(n.Workers) > MaxWorkers || len(n.Work) > MaxWorkers {
+		return nil, fmt.Errorf("an answer of %d workers", max(len(n.Workers), len(n.Work)))
 	}
 	for i := range n.Workers {
 		w := &n.Workers[i]

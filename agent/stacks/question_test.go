@@ -119,7 +119,7 @@ func TestTell(t *testing.T) {
 	for range 2 {
 		nodes, err := Ask(ctx, s, 2, Now, testkit.Patience)
 		testkit.Check(t, err)
-		told := NewHang(time.Minute, nodes)
+		told := NewHang(time.Minute, nodes, nil)
 		for _, h := range []Hang{told, Resumed()} {
 			testkit.Check(t, Tell(ctx, s, h))
 			for range 2 {

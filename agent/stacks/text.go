@@ -68,7 +68,7 @@ func (g Group) Where() string {
 		}
 		where := fmt.Sprintf("%s (%s:%d)", f.Function, f.File, f.Line)
 		if i > 0 {
-			where = frames[0].Function + ", called by " + where
+			where = called(frames[:i]) + ", called by " + where
 		}
 		return where
 	}

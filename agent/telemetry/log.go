@@ -23,10 +23,9 @@ func (l *logLines) Take(_ State, message Message) {
 		}
 	case Stalled:
 		if m.Text == "" {
-			log.Info("the job makes steps again")
-		} else {
-			log.Warn(m.Text)
+			m.Text = "the job makes steps again" // as loud as the alarm that it ends
 		}
+		log.Warn(m.Text)
 	case Stopping:
 		if m.Warning != "" {
 			log.Warn(m.Warning)

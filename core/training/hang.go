@@ -14,8 +14,8 @@ const (
 	largestFactor = 3
 	gapsKept      = 20
 
-	// longestLook is how much silence a look can add: an observer that was suspended, stopped or
-	// starved has not seen what happened meanwhile.
+	// A look that comes later than that adds no silence: an observer that was suspended, stopped or
+	// starved has not seen what happened meanwhile, and the workers may have been stopped with it.
 	longestLook = 5 * time.Second
 )
 
@@ -42,7 +42,9 @@ func (d *HangDetector) Begin(now time.Time) { d.looked, d.silent, d.steps = now,
 // announced that they make none at present, which is a sign of life, too. It is to be called at
 // least every other second.
 func (d *HangDetector) Look(now time.Time, moved, announced bool) {
-	d.silent += min(max(0, now.Sub(d.looked)), longestLook)
+	if passed := now.Sub(d.looked); passed > 0 && passed <= longestLook {
+		d.silent += passed
+	}
 	if announced {
 		d.silent = 0
 	}

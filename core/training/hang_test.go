@@ -69,13 +69,18 @@ func TestHangDetector(t *testing.T) {
 		"a round's first gap is no rule": {story: func(o *observed) { o.steps(9, s); o.Begin(o.now); o.steps(1, s); o.steps(2, 500*s); o.quiet(m) }, limit: 1500 * s},
 		"... its second one is":          {story: func(o *observed) { o.steps(9, s); o.Begin(o.now); o.steps(1, s); o.steps(1, 500*s); o.quiet(59 * s) }, limit: m},
 		"the time between rounds":        {story: func(o *observed) { o.steps(9, s); o.now = o.now.Add(time.Hour); o.Begin(o.now); o.steps(3, s) }, limit: m},
-		"a suspended machine":            {story: func(o *observed) { o.steps(9, s); o.now = o.now.Add(9 * time.Hour); o.quiet(54 * s) }, limit: m},
-		"an agent that was starved":      {story: func(o *observed) { o.steps(9, s); starved(o, 10, 20*s) }, limit: m},
-		"a clock that goes back":         {story: func(o *observed) { o.steps(9, s); o.now = o.now.Add(-time.Hour); o.quiet(59 * s) }, limit: m},
-		"a timeout":                      {timeout: 20 * s, story: func(o *observed) { o.steps(3, 30*s); o.quiet(19 * s) }, limit: 20 * s},
-		"a timeout, then nothing":        {timeout: 20 * s, story: func(o *observed) { o.steps(2, s); o.quiet(20 * s) }, limit: 20 * s, suspected: true},
-		"a timeout, the first gap":       {timeout: 20 * s, story: func(o *observed) { o.steps(1, s); o.quiet(599 * s) }, limit: 10 * m},
-		"a long timeout, the first gap":  {timeout: time.Hour, story: func(o *observed) { o.steps(1, s); o.quiet(601 * s) }, limit: time.Hour},
+		"a suspended machine": {story: func(o *observed) {
+			o.steps(9, s)
+			o.now = o.now.Add(9 * time.Hour)
+			o.Look(o.now, false, false)
+			o.quiet(59 * s)
+		}, limit: m},
+		"an agent that was starved":     {story: func(o *observed) { o.steps(9, s); o.quiet(59 * s); starved(o, 10, 20*s) }, limit: m},
+		"a clock that goes back":        {story: func(o *observed) { o.steps(9, s); o.now = o.now.Add(-time.Hour); o.quiet(59 * s) }, limit: m},
+		"a timeout":                     {timeout: 20 * s, story: func(o *observed) { o.steps(3, 30*s); o.quiet(19 * s) }, limit: 20 * s},
+		"a timeout, then nothing":       {timeout: 20 * s, story: func(o *observed) { o.steps(2, s); o.quiet(20 * s) }, limit: 20 * s, suspected: true},
+		"a timeout, the first gap":      {timeout: 20 * s, story: func(o *observed) { o.steps(1, s); o.quiet(599 * s) }, limit: 10 * m},
+		"a long timeout, the first gap": {timeout: time.Hour, story: func(o *observed) { o.steps(1, s); o.quiet(601 * s) }, limit: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
 			o := &observed{now: time.Unix(1e9, 0)}

@@ -1,10 +1,13 @@
-"""Where torch stands while it does what takes long: by these folders the agents know that such a
-worker does not hang (agent/stacks/hang.go)."""
+"""What is no hang. Where torch stands while it does what takes long: by these folders the agents
+know that such a worker does not hang (agent/stacks/inquiry.go)."""
 
 from __future__ import annotations
 
+import os
+import signal
 import subprocess
 import sys
+import time
 from datetime import timedelta
 from pathlib import Path
 
@@ -70,5 +73,57 @@ def test_what_takes_long(tmp_path: Path, script: str, ranks: int, folder: str) -
         (tmp_path / "go").touch()
         assert job.wait(200) == 0
     finally:
+        job.terminate()
+        job.wait()
+
+
+STEPS = """
+import os, sys, time
+import rallypoint
+
+steps = open("rank" + os.environ["RANK"], "w", buffering=1)
+print(os.getpid(), file=steps)
+for step in range(10**9):
+    rallypoint.progress(step)
+    print("stepped", file=steps)
+    time.sleep(0.05)
+"""
+TIMEOUT = 4.0  # seconds
+
+
+def test_a_stopped_job_does_not_hang(tmp_path: Path) -> None:
+    """While its agent and workers are stopped for longer than the time-out nothing hangs; while its
+    workers alone are, it does, and the sentence says so until they go on."""
+    (tmp_path / "train.py").write_text(STEPS)
+    command = [sys.executable, "-m", "rallypoint", "run", "--standalone", "--nproc-per-node=2"]
+    errors, ranks = tmp_path / "errors", [tmp_path / f"rank{rank}" for rank in range(2)]
+    with errors.open("w") as file:
+        job = subprocess.Popen(
+            [*command, f"--hang-timeout={TIMEOUT:.0f}", "train.py"], cwd=tmp_path, stderr=file
+        )
+
+    def steps(least: int) -> None:
+        until(lambda: all(r.exists() and r.read_text().count("stepped") > least for r in ranks))
+
+    def send(number: signal.Signals, *pids: int) -> None:
+        for pid in pids:
+            os.kill(pid, number)
+
+    workers: list[int] = []
+    try:
+        steps(100)
+        workers += [int(r.read_text().split()[0]) for r in ranks]
+        send(signal.SIGSTOP, job.pid, *workers)
+        time.sleep(2 * TIMEOUT)  # which is what this is about
+        before = max(r.read_text().count("stepped") for r in ranks)
+        send(signal.SIGCONT, job.pid, *workers)
+        steps(before + 100)
+        assert "no step for" not in errors.read_text()
+        send(signal.SIGSTOP, *workers)
+        until(lambda: " stopped" in errors.read_text())
+        send(signal.SIGCONT, *workers)
+        until(lambda: "the job makes steps again" in errors.read_text())
+    finally:
+        send(signal.SIGCONT, job.pid, *workers)
         job.terminate()
         job.wait()

@@ -1,0 +1,198 @@
+package stacks
+
+import (
+	"slices"
+	"strings"
+	"time"
+)
+
+// Inquiry decides by the answers of all nodes whether a job that is suspected hangs
+// (docs/decisions/0111). It belongs to the node that judges, and to one goroutine. The times that
+// it is given are those of a training.HangDetector.
+type Inquiry struct {
+	// Auto says that the time between steps tells when the job hangs, since no timeout is given. From
+	// half of the limit on, the workers are then watched: as long as one of them works nothing hangs.
+	Auto bool
+	// Hosts name the nodes, also those that do not answer; "" of one that is not known.
+	Hosts []string
+
+	last     []*Node
+	work     map[int]Work  // by rank, when it was read last or workSpan before
+	silent   time.Duration // of the job, at the last look
+	worked   time.Duration // how long it had been when they were last seen to work; 0: they were not
+	debugged bool          // a worker was in a debugger at the last verdict
+}
+
+// Verdict is what an inquiry comes to.
+type Verdict int
+
+// The verdicts.
+const (
+	NoHang  Verdict = iota
+	Excused         // no hang, and the silence until now does not count
+	Hangs
+)
+
+// How an inquiry looks where the workers are, and when again.
+const (
+	looks       = 3               // in a row
+	pauseEarly  = 4 * time.Second // before the limit
+	pauseAuto   = 10 * time.Second
+	pauseGiven  = time.Second      // where a timeout is given
+	hangCertain = 30 * time.Minute // of silence: what workers do is no excuse any more
+)
+
+// BetweenLooks is the pause between two looks in a row.
+const BetweenLooks = 300 * time.Millisecond
+
+// Due reports whether the nodes are to be asked after that silence.
+func (q *Inquiry) Due(silent, limit time.Duration) bool {
+	return limit > 0 && (silent >= limit || q.Auto && silent >= limit/2)
+}
+
+// Looks is how often they are asked in a row.
+func (q *Inquiry) Looks() int {
+	if q.Auto {
+		return looks
+	}
+	return 1
+}
+
+// Pause is how long a suspicion rests that was not confirmed.
+func (q *Inquiry) Pause(silent, limit time.Duration) time.Duration {
+	silent = q.ofAll(silent)
+	switch {
+	case !q.Auto:
+		return pauseGiven
+	case silent < limit:
+		return min(pauseEarly, limit-silent)
+	}
+	return pauseAuto
+}
+
+// ofAll is for how long no node has seen a sign of life, given the time of the one that judges.
+func (q *Inquiry) ofAll(silent time.Duration) time.Duration {
+	for _, n := range q.last {
+		if n != nil && n.Silent != nil {
+			silent = min(silent, *n.Silent)
+		}
+	}
+	return silent
+}
+
+// Look takes what the nodes have answered, nil of one that has not, when the job had been silent for
+// that long.
+func (q *Inquiry) Look(silent time.Duration, nodes []*Node) {
+	if silent < q.silent { // it has stepped since
+		q.last, q.work, q.worked = nil, nil, 0
+	}
+	works := q.works(nodes) // also where the stacks have told it, for the next look
+	if works || mayWork(q.last, nodes) {
+		q.worked = silent
+	}
+	q.last, q.silent = nodes, silent
+}
+
+// works reports whether a worker's process does something, wherever its stack is.
+func (q *Inquiry) works(nodes []*Node) (works bool) {
+	if q.work == nil {
+		q.work = make(map[int]Work)
+	}
+	for _, n := range nodes {
+		if n == nil {
+			continue
+		}
+		for rank, now := range n.Work {
+			before, known := q.work[rank]
+			worked, told := now.since(before)
+			works = works || known && worked
+			if !known || told {
+				q.work[rank] = now
+			}
+		}
+	}
+	return works
+}
+
+// Mute reports whether a node has not answered at the last look.
+func (q *Inquiry) Mute() bool { return slices.Contains(q.last, nil) }
+
+// Verdict judges by the last look, after that silence; the hang is one if the job hangs.
+func (q *Inquiry) Verdict(silent, limit time.Duration) (Verdict, Hang) {
+	if silent = q.ofAll(silent); limit == 0 || silent < limit {
+		return NoHang, Hang{}
+	}
+	stands := q.worked == 0 || q.silent-q.worked >= limit
+	if q.Auto && silent < max(limit, hangCertain) && !stands {
+		return NoHang, Hang{}
+	}
+	h := NewHang(silent, q.last, q.Hosts)
+	before := q.debugged
+	if q.debugged = h.debugged(); q.debugged || before { // until the debugger has let it go
+		return Excused, Hang{}
+	}
+	return Hangs, h
+}
+
+// mayWork reports whether workers may do what takes long, as far as stacks of two moments tell:
+// one of them has moved between, compiles, or writes a checkpoint; or nothing is known of any.
+func mayWork(first, second []*Node) bool {
+	before := make(map[int]string)
+	for _, n := range first {
+		for rank, at := range n.places() {
+			before[rank] = at
+		}
+	}
+	var folds []Fold
+	for _, n := range second {
+		for rank, at := range n.places() {
+			if was, known := before[rank]; known && was != at {
+				return true
+			}
+		}
+		if n != nil {
+			folds = append(folds, n.Fold)
+		}
+	}
+	all := Join(folds)
+	return !slices.ContainsFunc(all.Groups, Group.placed) || all.calls("/torch/distributed/checkpoint/", "/torch/_dynamo/", "/torch/_inductor/", "/triton/compiler/")
+}
+
+// places are the stacks of a node's ranks, as far as there are any.
+func (n *Node) places() map[int]string {
+	places := make(map[int]string)
+	if n == nil {
+		return places
+	}
+	for _, g := range n.Groups {
+		for _, rank := range g.Ranks {
+			if len(g.Threads) > 0 {
+				places[rank] = g.key()
+			}
+		}
+	}
+	return places
+}
+
+// placed reports whether it is known of a group that it does not move by itself: it has a stack, or
+// is stopped.
+func (g Group) placed() bool { return len(g.Threads) > 0 || strings.HasPrefix(g.State, stateStopped) }
+
+// calls reports whether a call of some worker is in a file of which one of these is a part.
+func (f *Fold) calls(files ...string) bool {
+	for _, g := range f.Groups {
+		for _, t := range g.Threads {
+			for _, frame := range t.Frames {
+				if slices.ContainsFunc(files, func(file string) bool { return strings.Contains(frame.File, file) }) {
+					return true
+				}
+			}
+		}
+	}
+	return false
+}
+
+// debugged reports whether someone debugs a worker.
+func (f *Fold) debugged() bool {
+	return f.calls("/pdb.py", "/bdb.py", "/pydevd") || slices.ContainsFunc(f.Groups, func(g Group) bool { return strings.HasPrefix(g.State, stateDebugger) })
+}
