@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -300,13 +301,17 @@ func (w *hangWatch) inquire(ctx context.Context, s *roundStores) bool {
 // namesPatience bounds how long the names of nodes that do not answer are waited for.
 const namesPatience = time.Second
 
-// hosts are the machines of the round's nodes, as far as they can be known now.
-func (w *hangWatch) hosts(ctx context.Context) (names []string) {
+// hosts are the machines of the round's nodes, as far as they can be known now: of rank 0's node that
+// is at least the address of its store.
+func (w *hangWatch) hosts(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, namesPatience)
 	defer cancel()
-	for _, m := range w.a.assignment.members(ctx) {
-		names = append(names, m.Host)
+	s := w.a.assignment
+	names := make([]string, s.groups)
+	for i, m := range s.members(ctx) {
+		names[i] = m.Host
 	}
+	names[0] = cmp.Or(names[0], s.AdvertisedAddr, s.StoreAddr)
 	return names
 }
 

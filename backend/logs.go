@@ -143,7 +143,7 @@ func newLogs(run *control.RunStatus, answers []*logs.Node, rank int) (*Logs, err
 	case rank >= 0 && !known:
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "run %q has no rank %d: ranks %d to %d have answered%s", run.RunID, rank, first, last, r.silence())
 	case rank == LogsCulprit && r.Round == 0:
-		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "no worker of the nodes of run %q is known to have failed%s", run.RunID, r.silence())
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "no worker of the nodes of run %q is known to have failed%s%s", run.RunID, r.silence(), stalledHint(run))
 	case rank == LogsCulprit && run.LastFailure != nil && r.Round < run.LastFailure.Round:
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the node whose worker failed first in round %d of run %q does not tell what it wrote: it has left%s", run.LastFailure.Round, run.RunID, r.silence())
 	}
@@ -167,4 +167,12 @@ func (r *Logs) silence() string {
 		return ""
 	}
 	return fmt.Sprintf("; %s did not answer within %v", wording.Names(labels), logsPatience)
+}
+
+// stalledHint says whom to ask about in a job that hangs, in which no worker has failed.
+func stalledHint(run *control.RunStatus) string {
+	if run.Stalled == "" {
+		return ""
+	}
+	return "; the run has stalled (" + run.Stalled + "): name one of these ranks by --rank"
 }

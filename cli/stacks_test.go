@@ -151,7 +151,10 @@ func TestStacksRefused(t *testing.T) {
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	s := control.Start(control.Config{}, l)
 	defer s.Close()
+	silent := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer silent.Close()
 	for want, args := range map[string][]string{
+		"no answer from":           {silent.Addr().String(), "--timeout", "200ms"},
 		"ENDPOINT":                 {},
 		"needs a port":             {"static://127.0.0.1"},
 		"there is no run":          {l.Addr().String()},

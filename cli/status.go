@@ -191,7 +191,7 @@ func (s statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) 
 	isJSON := strings.HasPrefix(kind, "application/json")
 	var none control.NoRun
 	switch {
-	case ctx.Err() != nil:
+	case errors.Is(ctx.Err(), context.Canceled):
 		return nil, st, ctx.Err()
 	case errors.Is(err, rendezvous.ErrAuth), errors.Is(err, rendezvous.ErrState):
 		return nil, st, failure{err}

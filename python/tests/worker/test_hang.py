@@ -127,3 +127,53 @@ def test_a_stopped_job_does_not_hang(tmp_path: Path) -> None:
         send(signal.SIGCONT, job.pid, *workers)
         job.terminate()
         job.wait()
+
+
+HANGS = """
+import os, time
+import rallypoint
+
+def load():
+    time.sleep(1e6)
+
+def wait():
+    time.sleep(1e6)
+
+for step in range(50):
+    rallypoint.progress(step)
+    time.sleep(0.1)
+load() if os.environ["RANK"] == "3" else wait()
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(600)
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="an older Python is not asked")
+def test_one_of_eight_ranks_is_named(tmp_path: Path) -> None:
+    """By the limits that follow the steps, on both nodes, in the status and in the stacks."""
+    (tmp_path / "train.py").write_text(HANGS)
+    place = f"127.0.0.1:{free_port()}"
+    command = [sys.executable, "-m", "rallypoint", "run", "--nnodes=2", "--nproc-per-node=4"]
+    command += [f"--rdzv-endpoint={place}", "--rdzv-id=eight", "train.py"]
+    errors = [tmp_path / "a", tmp_path / "b"]
+    nodes = []
+    for path in errors:
+        with path.open("w") as file:
+            nodes.append(subprocess.Popen(command, cwd=tmp_path, stderr=file))
+    try:
+        want = "rank 3 (", ") is at train.py:6 load; 7 others are at train.py:9 wait"
+        until(lambda: all("no step for" in path.read_text() for path in errors), 300)
+        for path in errors:
+            line = next(x for x in path.read_text().splitlines() if "no step for" in x)
+            assert all(part in line for part in want), line
+        text = line.partition("] ")[2]
+        until(lambda: admin.status(place, "eight").stalled == text)
+        assert admin.stacks(place, "eight").suspects == (3,)
+        asked = [*command[:3], "logs", place, "--culprit"]
+        told = subprocess.run(asked, capture_output=True, text=True, check=False).stderr
+        assert "(no step for" in told and told.endswith("name one of these ranks by --rank\n"), told
+    finally:
+        for node in nodes:
+            node.terminate()
+        for node in nodes:
+            node.wait()
