@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/agent/failure"
 	"rallypoint/agent/progress"
 	"rallypoint/agent/stacks"
 	"rallypoint/agent/telemetry"
@@ -162,7 +163,7 @@ func (w *hangWatch) take(h stacks.Hang) {
 	base := a.assignment.ranks.base
 	if local := h.Restart - base; a.spec.OnHang == HangRestart && local >= 0 && local < len(t.workers.Procs) && !t.workers.Procs[local].HasExited() {
 		p := t.workers.Procs[local]
-		p.Fault = "The job hung; this worker was ended for it (--on-hang restart). "
+		p.Fault = failure.Hung
 		p.SignalGroup(unix.SIGKILL)
 	}
 }

@@ -159,7 +159,7 @@ func TestHangIsRestarted(t *testing.T) {
 	if err := s.wait(); err != nil {
 		t.Error(err)
 	}
-	if len(log.With("the job hung (no step for ", "worker of rank 3 ", "restart 1 of 1")) != 1 {
+	if len(log.With("the job hung (no step for ", "then the worker of rank 3 ", " was ended for it (--on-hang restart)", "restart 1 of 1")) != 1 {
 		t.Error(log)
 	}
 	if s.agent.Result().Restarts != 1 {

@@ -210,6 +210,9 @@ func (f *Failure) Worker() string {
 	return fmt.Sprintf("worker of rank %d (local rank %d, pid %d", f.Rank, f.LocalRank, f.Pid)
 }
 
+// Hung begins the message of a worker that its agent has ended because the job hung.
+const Hung = "The job hung; this worker was ended for it (--on-hang restart). "
+
 // Summary is a failure in one line: the worker, how it ended, and its own word on why; before
 // that the hang that it ended.
 func (f *Failure) Summary() string {
@@ -219,6 +222,8 @@ func (f *Failure) Summary() string {
 		how = "was killed because memory ran out"
 	case f.Asleep:
 		how = "was in uninterruptible sleep (state D) for too long"
+	case f.Hang != "" && strings.HasPrefix(f.Message, Hung):
+		how = "was ended for it (--on-hang restart)"
 	case f.ExitCode < 0:
 		how = fmt.Sprintf("was ended by signal %d (%s)", -f.ExitCode, f.SignalName())
 	}
