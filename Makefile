@@ -55,7 +55,8 @@ C_FILES = $(call find_sources,-name '*.c' -o -name '*.h' -o -name '*.cpp' -o -na
 HEADERS := $(wildcard include/*.h)
 C_TESTS := $(wildcard capi/tests/*.c)
 PY_DIRS := $(wildcard python bench examples packaging docs/pictures)
-WHEEL_FILES := pyproject.toml VERSION LICENSE $(wildcard README.md) \
+HEADER_READERS := include/rallypoint.h packaging/header.py packaging/python_bindings.py
+WHEEL_FILES := pyproject.toml VERSION LICENSE $(wildcard README.md) $(HEADER_READERS) \
 	$(shell find python \( -name __pycache__ -o -path python/tests \) -prune -o -type f -print)
 
 ##@ Build

@@ -91,7 +91,6 @@ uninstall:  ## Remove what install put there, with the same variables
 ##@ Documentation
 
 .PHONY: docs
-docs:  ## Write from the header: docs/c.md, the declarations for Python and Rust
+docs:  ## Write from the header: docs/c.md, the declarations for Rust
 	@$(PYTHON) packaging/c_reference.py
-	@$(PYTHON) packaging/python_bindings.py
 	@$(PYTHON) packaging/rust_bindings.py

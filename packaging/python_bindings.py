@@ -1,8 +1,8 @@
 """Writes rallypoint/_native/abi.py, what rallypoint.h declares for ctypes, from the header.
 
-python packaging/python_bindings.py, which `make docs` runs. The result is checked in, so that
-the package works from its sources; python/tests/library/test_abi.py holds it against the
-header, and the header against the C compiler.
+Each build of the package has it written (python/hatch_build.py), as `make check-python` has for
+mypy by python packaging/python_bindings.py. python/tests/library/test_abi.py holds it against
+the header, and the header against the C compiler.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ import header
 
 ROOT = Path(__file__).resolve().parents[1]
 TARGET = ROOT / "python" / "rallypoint" / "_native" / "abi.py"
-
-WIDTH = 100  # of a line, as ruff wants it
 
 
 def python_name(name: str) -> str:
@@ -55,39 +53,27 @@ def pointers(name: str, stars: int) -> str:
     return "POINTER(" * stars + name + ")" * stars
 
 
-def sequence(opening: str, items: list[str], closing: str, indent: int, room: int) -> str:
-    """Items in brackets: on one line if there is room for it, else each on its own."""
-    inside = ", ".join(items)
-    one = opening + inside + ("," if len(items) == 1 and opening == "(" else "") + closing
-    if "\n" not in one and len(one) <= room:
-        return one
-    margin = " " * (indent + 4)
-    return "\n".join([opening, *(f"{margin}{item}," for item in items), " " * indent + closing])
+def items(found: list[str]) -> str:
+    """The inside of a tuple."""
+    return ", ".join(found) + "," * (len(found) == 1)
 
 
 def struct(found: header.Struct) -> str:
     base = "Struct" if found.sized else "Structure"
-    fields = [f'("{f.name}", {ctype(f, handed_in=True)})' for f in found.fields]
-    before = "    _fields_ = "
-    value = sequence("(", fields, ")", 4, WIDTH - len(before))
-    return f"class {python_name(found.name)}({base}):\n{before}{value}"
+    fields = [f'        ("{f.name}", {ctype(f, handed_in=True)}),' for f in found.fields]
+    head = f"class {python_name(found.name)}({base}):"
+    return "\n".join([head, "    _fields_ = (", *fields, "    )"])
 
 
 def callback(found: header.Function) -> str:
     arguments = [ctype(a, handed_in=False) for a in (found.returns, *found.arguments)]
-    before = f"{python_name(found.name)} = "
-    return before + sequence("CFUNCTYPE(", arguments, ")", 0, WIDTH - len(before))
+    return f"{python_name(found.name)} = CFUNCTYPE({', '.join(arguments)})"
 
 
 def function(found: header.Function) -> str:
     result = ctype(found.returns, handed_in=False)
     arguments = [ctype(a, handed_in=True) for a in found.arguments]
-    before = f'    "{found.name}": '
-    one = f"({result}, {sequence('(', arguments, ')', 0, WIDTH)})"
-    if "\n" not in one and len(before) + len(one) < WIDTH:
-        return f"{before}{one},"
-    pair = [result, sequence("(", arguments, ")", 8, WIDTH - 9)]
-    return before + sequence("(", pair, ")", 4, 0) + ","
+    return f'    "{found.name}": ({result}, ({items(arguments)})),'
 
 
 def declarations() -> list[str]:
@@ -125,14 +111,12 @@ def generate() -> str:
     head = [
         '"""What include/rallypoint.h declares, for ctypes; its comments say what it means.',
         "",
-        "Written by packaging/python_bindings.py: `make docs` writes it again.",
+        "Written by packaging/python_bindings.py.",
         '"""',
         "",
         "from __future__ import annotations",
         "",
-        "from ctypes import (",
-        *(f"    {name}," for name in ("CFUNCTYPE", "POINTER", "Structure", *scalars)),
-        ")",
+        f"from ctypes import {', '.join(['CFUNCTYPE', 'POINTER', 'Structure', *scalars])}",
         "from typing import Any",
         "",
         "from .structs import Struct",

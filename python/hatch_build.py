@@ -9,6 +9,8 @@ RALLYPOINT_LIB names a library that is ready; without it, make builds one, outsi
 source folder. An editable install has no wheel to hold the library: the package's folder
 gets a link to the one in build, so that the next `make` is used at once.
 
+rallypoint/_native/abi.py is written from the header by each build, and is in no repository.
+
 musl cannot load a library written in Go while a process runs. A wheel for it carries the
 static command instead, which RALLYPOINT_COMMAND names.
 """
@@ -28,6 +30,9 @@ from elftools.elf.elffile import ELFFile
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "packaging"))
+import python_bindings
+
 from licences import third_party_licences
 
 LIBRARY = "librallypoint.so"
@@ -101,9 +106,13 @@ class CustomBuildHook(BuildHookInterface):
         build_data["tag"] = f"py3-none-{platform_tag(path)}"
         if version == "editable":
             link_to(path, root / "python" / "rallypoint" / LIBRARY)
+            python_bindings.TARGET.write_text(python_bindings.generate())
             return
+        declarations = Path(self.folder.name) / "abi.py"
+        declarations.write_text(python_bindings.generate())
         notices = Path(self.folder.name) / "THIRD_PARTY_LICENSES"
         notices.write_text(third_party_licences(path, self.root), encoding="utf-8")
         name = COMMAND if command else LIBRARY
         build_data["force_include"][str(path)] = f"rallypoint/{name}"
+        build_data["force_include"][str(declarations)] = "rallypoint/_native/abi.py"
         build_data["force_include"][str(notices)] = "rallypoint/THIRD_PARTY_LICENSES"

@@ -38,8 +38,9 @@ def sources(tmp_path: Path) -> Path:
     for name in ("pyproject.toml", "VERSION", "LICENSE", "README.md", ".gitignore", "go.mod"):
         shutil.copy(REPOSITORY / name, copy)
     shutil.copy(REPOSITORY / "go.sum", copy)
-    ignored = shutil.ignore_patterns("__pycache__", "tests", "librallypoint.so")
-    shutil.copytree(REPOSITORY / "python", copy / "python", ignore=ignored)
+    ignored = shutil.ignore_patterns("__pycache__", "tests", "librallypoint.so", "abi.py")
+    for name in ("python", "packaging", "include"):
+        shutil.copytree(REPOSITORY / name, copy / name, ignore=ignored)
     return copy
 
 
