@@ -488,11 +488,10 @@ func (a *Agent) end(err error) error {
 	a.publish(telemetry.Ending{})
 	ending, reason := rendezvous.EndLeave, ""
 	var failed *FailedError
-	var idle *NoProgressError
 	switch {
 	case err == nil:
 		ending = rendezvous.EndSuccess
-	case errors.As(err, &idle):
+	case errors.As(err, new(*NoProgressError)):
 		ending, reason = rendezvous.EndFailed, err.Error()
 	case errors.As(err, &failed):
 		reason = failed.Root().Summary()

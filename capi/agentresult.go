@@ -20,23 +20,19 @@ func resultOf(id C.uint64_t) (*agent.Result, error) {
 
 // stateOf says how a run ended.
 func stateOf(r *agent.Result) (state, signal int) {
-	var failed *agent.FailedError
-	var peer *agent.PeerError
 	var stopped *agent.SignalError
-	var requeued *agent.RequeueError
-	var idle *agent.NoProgressError
 	switch {
-	case errors.As(r.Err, &requeued):
+	case errors.As(r.Err, new(*agent.RequeueError)):
 		return C.RP_AGENT_REQUEUED, 0
-	case errors.As(r.Err, &idle):
+	case errors.As(r.Err, new(*agent.NoProgressError)):
 		return C.RP_AGENT_NO_PROGRESS, 0
 	case r.Spare:
 		return C.RP_AGENT_NOT_NEEDED, 0
 	case r.Err == nil:
 		return C.RP_AGENT_SUCCEEDED, 0
-	case errors.As(r.Err, &failed):
+	case errors.As(r.Err, new(*agent.FailedError)):
 		return C.RP_AGENT_FAILED, 0
-	case errors.As(r.Err, &peer):
+	case errors.As(r.Err, new(*agent.PeerError)):
 		return C.RP_AGENT_PEER_FAILED, 0
 	case errors.As(r.Err, &stopped):
 		return C.RP_AGENT_STOPPED, int(stopped.Signal)

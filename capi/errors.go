@@ -132,19 +132,16 @@ var storeCodes = []struct {
 }
 
 func codeOf(err error) rendezvous.Code {
-	var own *rendezvous.Error
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*rendezvous.Error](err); ok {
 		return own.Code
 	}
 	var failed *agent.FailedError
-	var unstarted *process.StartError
-	var stopped *agent.SignalError
 	switch {
 	case errors.As(err, &failed):
 		return codeWorkers
-	case errors.As(err, &unstarted):
+	case errors.As(err, new(*process.StartError)):
 		return codeStart
-	case errors.As(err, &stopped):
+	case errors.As(err, new(*agent.SignalError)):
 		return rendezvous.CodeCanceled
 	case errors.As(err, new(*agent.UnfitError)):
 		return rendezvous.CodeUnfit

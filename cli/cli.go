@@ -36,12 +36,10 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if err == nil {
 		return run.ExitOK
 	}
-	var status run.ExitStatus
-	if errors.As(err, &status) {
+	if status, ok := errors.AsType[run.ExitStatus](err); ok {
 		return int(status)
 	}
-	var f failure
-	if errors.As(err, &f) {
+	if f, ok := errors.AsType[failure](err); ok {
 		log.complain(cmd.CommandPath(), f.Error())
 		return run.ExitFailure
 	}
@@ -162,8 +160,7 @@ var valueKinds = map[string]string{"int": "a whole number", "duration": "a time 
 // suggestFlag says what a flag takes whose value is wrong, and adds to the error of an unknown
 // flag the one that was meant, perhaps.
 func suggestFlag(cmd *cobra.Command, err error) error {
-	var invalid *pflag.InvalidValueError
-	if errors.As(err, &invalid) {
+	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		if must := valueKinds[invalid.GetFlag().Value.Type()]; must != "" {
 			return fmt.Errorf("--%s is %q, it must be %s", invalid.GetFlag().Name, invalid.GetValue(), must)
 		}

@@ -219,15 +219,13 @@ func (c *config) exitCode(err error, stderr io.Writer) int {
 	var peer *agent.PeerError
 	var stopped *agent.SignalError
 	var idle *agent.NoProgressError
-	var requeued *agent.RequeueError
-	var unfit *agent.UnfitError
 	switch {
 	case err == nil:
 		return ExitOK
-	case errors.As(err, &requeued):
+	case errors.As(err, new(*agent.RequeueError)):
 		fmt.Fprintf(stderr, "rallypoint run: %v\n", err)
 		return ExitRequeue
-	case errors.As(err, &unfit), rendezvous.CodeOf(err) == rendezvous.CodeUnfit:
+	case errors.As(err, new(*agent.UnfitError)), rendezvous.CodeOf(err) == rendezvous.CodeUnfit:
 		return complain(stderr, err, ExitUnfit)
 	case errors.As(err, &idle):
 		complain(stderr, err, ExitNoProgress)

@@ -47,8 +47,7 @@ func (c *config) checkScript(o *options) error {
 
 // plainly is an error of a file in one phrase.
 func plainly(err error) string {
-	var at *fs.PathError
-	if errors.As(err, &at) {
+	if at, ok := errors.AsType[*fs.PathError](err); ok {
 		return at.Path + ": " + at.Err.Error()
 	}
 	return strings.TrimPrefix(err.Error(), "start ")

@@ -257,10 +257,9 @@ func (m *Member) waitError(ctx context.Context, err error, what string, limit ti
 		return rendezvous.Errorf(rendezvous.CodeCanceled, "%s: canceled before it could %s", m.subject(), what)
 	}
 	text := fmt.Sprintf("%s: could not %s within %s at %s", m.subject(), what, wording.Seconds(limit), m.endpoint())
-	var own *rendezvous.Error
 	if lost := m.outage(); lost != nil {
 		text += ": " + m.brief(lost)
-	} else if errors.As(err, &own) {
+	} else if errors.As(err, new(*rendezvous.Error)) {
 		text += ": " + m.brief(err)
 	}
 	return &rendezvous.Error{Code: rendezvous.CodeTimeout, Text: text}

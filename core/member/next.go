@@ -315,8 +315,7 @@ func (m *Member) unreachableError(lost error) error {
 
 // withCode is err, with a code if it has none.
 func (m *Member) withCode(code rendezvous.Code, err error) error {
-	var own *rendezvous.Error
-	if errors.As(err, &own) {
+	if _, ok := errors.AsType[*rendezvous.Error](err); ok {
 		return err
 	}
 	return rendezvous.Errorf(code, "%s at %s: %v", m.subject(), m.endpoint(), err)

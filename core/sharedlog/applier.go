@@ -368,8 +368,7 @@ func (ap *applier) load(s Snapshot) *rendezvous.Error {
 }
 
 func asError(runID string, err error) *rendezvous.Error {
-	var own *rendezvous.Error
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*rendezvous.Error](err); ok {
 		return own
 	}
 	return rendezvous.Errorf(rendezvous.CodeState, "run %q: %v", runID, err)

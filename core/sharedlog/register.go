@@ -103,7 +103,6 @@ func (r *registerLog) Open(ctx context.Context) (Info, error) {
 			err = r.update(ctx, func(*registerState) bool { return false })
 		}
 		var own *rendezvous.Error
-		var unreachable *Unreachable
 		switch {
 		case err == nil:
 			r.mu.Lock()
@@ -112,7 +111,7 @@ func (r *registerLog) Open(ctx context.Context) (Info, error) {
 				Generation: r.state.generation, SnapshotEntries: registerSnapshotEntries, SnapshotBytes: registerSnapshotBytes,
 				MaxEntry: registerMaxEntry, HeartbeatReadInterval: registerLookEvery,
 			}, nil
-		case ctx.Err() != nil || errors.As(err, &own) && !own.Code.Retryable(), !reached && errors.As(err, &unreachable):
+		case ctx.Err() != nil || errors.As(err, &own) && !own.Code.Retryable(), !reached && errors.As(err, new(*Unreachable)):
 			return Info{}, err
 		}
 		pause.Wait(ctx)

@@ -185,11 +185,10 @@ func (r *Replica) countNodes(alive int) {
 
 // unreached says what was tried; a final error says it itself.
 func (r *Replica) unreached(ctx context.Context, err error, began time.Time) error {
-	var own *rendezvous.Error
 	switch {
 	case r.life.Err() != nil:
 		return r.ended()
-	case errors.As(err, &own):
+	case errors.As(err, new(*rendezvous.Error)):
 		return err
 	case ctx.Err() == nil || errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return rendezvous.Errorf(rendezvous.CodeConnection, "run %q: cannot use %s, tried for %v: %v",

@@ -21,9 +21,8 @@ var ErrDamaged = errors.New("the file is damaged")
 // explain makes an error one that says what was tried where, and what to do about
 // it. Those that no repetition heals are final (see sharedlog.Log).
 func (l *Log) explain(what string, err error) error {
-	var own *rendezvous.Error
 	switch {
-	case err == nil, errors.As(err, &own), errors.Is(err, sharedlog.ErrCompacted), errors.Is(err, sharedlog.ErrMoved), errors.Is(err, context.Canceled):
+	case err == nil, errors.As(err, new(*rendezvous.Error)), errors.Is(err, sharedlog.ErrCompacted), errors.Is(err, sharedlog.ErrMoved), errors.Is(err, context.Canceled):
 		return err
 	}
 	code, remedy := rendezvous.CodeConnection, ""

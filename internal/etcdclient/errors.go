@@ -49,12 +49,10 @@ var errSilent = &statusError{codes.Unavailable, "it does not answer"}
 
 // statusOf reads how a call ended.
 func statusOf(err error) *statusError {
-	var own *statusError
-	if errors.As(err, &own) {
+	if own, ok := errors.AsType[*statusError](err); ok {
 		return own
 	}
-	var etcd rpctypes.EtcdError
-	if errors.As(err, &etcd) {
+	if etcd, ok := errors.AsType[rpctypes.EtcdError](err); ok {
 		return &statusError{etcd.Code(), sanitize(etcd.Error())}
 	}
 	s := status.Convert(err)
@@ -90,8 +88,7 @@ func (e *statusError) fromGateway() (codes.Code, bool) {
 
 // statusCode returns the gRPC code of an error, codes.Unknown if it has none.
 func statusCode(err error) codes.Code {
-	var s *statusError
-	if errors.As(err, &s) {
+	if s, ok := errors.AsType[*statusError](err); ok {
 		return s.code
 	}
 	return codes.Unknown
@@ -103,8 +100,7 @@ type transientError struct{ error }
 
 // Unwrap does not show an error of the rendezvous: its code says that it is final.
 func (t transientError) Unwrap() error {
-	var own *rendezvous.Error
-	if errors.As(t.error, &own) {
+	if _, ok := errors.AsType[*rendezvous.Error](t.error); ok {
 		return nil
 	}
 	return t.error
@@ -128,8 +124,7 @@ func refusedByEtcd(err error) bool {
 // IsFinal reports whether err stays as it is however often the call is repeated:
 // the user has to change something.
 func IsFinal(err error) bool {
-	var passes transientError
-	if errors.As(err, &passes) {
+	if _, ok := errors.AsType[transientError](err); ok {
 		return false
 	}
 	switch statusCode(err) {
@@ -214,9 +209,8 @@ func cutOff(err error) bool {
 // Explain makes the one error of a call that has failed for good: what was done,
 // where, for how long it was tried, why it failed and what to do.
 func Explain(c *Config, what string, tried time.Duration, err error) error {
-	var own *rendezvous.Error
 	switch {
-	case errors.As(err, &own), errors.Is(err, context.Canceled):
+	case errors.As(err, new(*rendezvous.Error)), errors.Is(err, context.Canceled):
 		return err
 	case !IsFinal(err):
 		return fmt.Errorf("%w%w", rendezvous.Errorf(rendezvous.CodeConnection, "etcd at %s: %s: tried for %.1f s: ", c.Where(), what, tried.Seconds()),
