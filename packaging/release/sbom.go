@@ -4,6 +4,7 @@ import (
 	"debug/buildinfo"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -11,53 +12,8 @@ import (
 	"time"
 )
 
-// SPDX 2.3, the parts that are used.
-type document struct {
-	Version       string         `json:"spdxVersion"`
-	License       string         `json:"dataLicense"`
-	ID            string         `json:"SPDXID"`
-	Name          string         `json:"name"`
-	Namespace     string         `json:"documentNamespace"`
-	Creation      creation       `json:"creationInfo"`
-	Packages      []component    `json:"packages"`
-	Relationships []relationship `json:"relationships"`
-}
-
-type creation struct {
-	Created  string   `json:"created"`
-	Creators []string `json:"creators"`
-}
-
-type component struct {
-	Name      string      `json:"name"`
-	ID        string      `json:"SPDXID"`
-	Version   string      `json:"versionInfo"`
-	File      string      `json:"packageFileName,omitempty"`
-	Location  string      `json:"downloadLocation"`
-	Analyzed  bool        `json:"filesAnalyzed"`
-	Concluded string      `json:"licenseConcluded"`
-	Declared  string      `json:"licenseDeclared"`
-	Copyright string      `json:"copyrightText"`
-	Checksums []checksum  `json:"checksums,omitempty"`
-	Refs      []reference `json:"externalRefs,omitempty"`
-}
-
-type checksum struct {
-	Algorithm string `json:"algorithm"`
-	Value     string `json:"checksumValue"`
-}
-
-type reference struct {
-	Category string `json:"referenceCategory"`
-	Type     string `json:"referenceType"`
-	Locator  string `json:"referenceLocator"`
-}
-
-type relationship struct {
-	From string `json:"spdxElementId"`
-	Kind string `json:"relationshipType"`
-	To   string `json:"relatedSpdxElement"`
-}
+// object is a part of an SPDX 2.3 document.
+type object map[string]any
 
 const goModule = "Go standard library and runtime"
 
@@ -69,12 +25,16 @@ func writeSBOM(name string, artefacts []string, at time.Time) error {
 		return err
 	}
 	version := os.Getenv("VERSION")
-	doc := document{
-		Version: "SPDX-2.3", License: "CC0-1.0", ID: "SPDXRef-DOCUMENT", Name: "rallypoint-" + version,
-		Creation: creation{at.Format(time.RFC3339), []string{"Tool: rallypoint-release-" + version}},
-	}
+	const document = "SPDXRef-DOCUMENT"
+	var packages, relationships []object
 	relate := func(from, kind, to string) {
-		doc.Relationships = append(doc.Relationships, relationship{from, kind, to})
+		relationships = append(relationships, object{"spdxElementId": from, "relationshipType": kind, "relatedSpdxElement": to})
+	}
+	describe := func(name, id, version, licence string, more object) {
+		c := object{"name": name, "SPDXID": id, "versionInfo": version, "licenseDeclared": licence, "filesAnalyzed": false,
+			"downloadLocation": "NOASSERTION", "licenseConcluded": "NOASSERTION", "copyrightText": "NOASSERTION"}
+		maps.Copy(c, more)
+		packages = append(packages, c)
 	}
 	known := map[string]bool{}
 	add := func(module, version string) (id string, err error) {
@@ -87,13 +47,12 @@ func writeSBOM(name string, artefacts []string, at time.Time) error {
 		if !ok {
 			return "", fmt.Errorf("DEPENDENCIES.md does not name %s, which is linked", module)
 		}
-		c := component{Name: module, ID: id, Version: version, Location: "NOASSERTION", Concluded: "NOASSERTION", Declared: licence, Copyright: "NOASSERTION"}
 		path := module
 		if module == goModule {
 			path = "stdlib"
 		}
-		c.Refs = []reference{{"PACKAGE-MANAGER", "purl", "pkg:golang/" + path + "@" + version}}
-		doc.Packages = append(doc.Packages, c)
+		describe(module, id, version, licence, object{"externalRefs": []object{
+			{"referenceCategory": "PACKAGE-MANAGER", "referenceType": "purl", "referenceLocator": "pkg:golang/" + path + "@" + version}}})
 		return id, nil
 	}
 	var sums strings.Builder
@@ -106,9 +65,9 @@ func writeSBOM(name string, artefacts []string, at time.Time) error {
 		base := filepath.Base(file)
 		id := spdxID("File", base)
 		sums.WriteString(sum(text))
-		doc.Packages = append(doc.Packages, component{Name: base, ID: id, Version: version, File: base, Location: "NOASSERTION",
-			Concluded: "NOASSERTION", Declared: "Apache-2.0", Copyright: "NOASSERTION", Checksums: []checksum{{"SHA256", sum(text)}}})
-		relate(doc.ID, "DESCRIBES", id)
+		describe(base, id, version, "Apache-2.0", object{
+			"packageFileName": base, "checksums": []object{{"algorithm": "SHA256", "checksumValue": sum(text)}}})
+		relate(document, "DESCRIBES", id)
 		if binary == "" {
 			continue
 		}
@@ -128,9 +87,13 @@ func writeSBOM(name string, artefacts []string, at time.Time) error {
 			relate(id, "CONTAINS", module)
 		}
 	}
-	// The name of a document is a URI that no other document has: here, one for each content.
-	doc.Namespace = "urn:spdx:rallypoint-" + version + "-" + sum([]byte(sums.String()))
-	text, err := json.MarshalIndent(doc, "", " ")
+	text, err := json.MarshalIndent(object{
+		"spdxVersion": "SPDX-2.3", "dataLicense": "CC0-1.0", "SPDXID": document, "name": "rallypoint-" + version,
+		// The name of a document is a URI that no other document has: here, one for each content.
+		"documentNamespace": "urn:spdx:rallypoint-" + version + "-" + sum([]byte(sums.String())),
+		"creationInfo":      object{"created": at.Format(time.RFC3339), "creators": []string{"Tool: rallypoint-release-" + version}},
+		"packages":          packages, "relationships": relationships,
+	}, "", " ")
 	if err != nil {
 		return err
 	}
