@@ -23,6 +23,10 @@ SOVERSION := 0
 # the tests start would compile torch and the tests again.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Where a folder lies changes nothing of what is compiled in it: a further clone, or a worktree,
+# finds it in Go's cache.
+export GOFLAGS := $(filter-out -trimpath,$(shell $(GO) env GOFLAGS 2>/dev/null)) -trimpath
+
 # uv never fetches an interpreter: the one named by PYTHON is used.
 export UV_PYTHON_DOWNLOADS := never
 UV := .tools/uv/bin/uv
