@@ -10,6 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
 from processes import BenchError
 from result import Row, Sample
 
@@ -45,6 +46,23 @@ dist.barrier()
 dist.destroy_process_group()
 """
 
+# Says when its worker is through its first collective, and rests until there is a file "finish".
+_REST = """
+import os
+import time
+
+import torch
+import torch.distributed as dist
+
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(1))
+os.write(1, b"through\\n")
+while not os.path.exists("finish"):
+    time.sleep(0.05)
+dist.barrier()
+dist.destroy_process_group()
+"""
+
 
 def measure(repeat: int | None, reference: bool) -> list[Row]:
     times = repeat or REPEAT
@@ -67,6 +85,13 @@ def measure(repeat: int | None, reference: bool) -> list[Row]:
     rows[0].target = 1.3 * (imports.median or 0)
     rows[0].target_why = "1.3 times one import"
     rows[2].target, rows[2].floor = 0.5, None
+    warm, cold = _memory([*BINARY, "--warm"]), _memory(BINARY)
+    name = f"memory of {WORKERS} workers at rest"
+    rows += [
+        Row(NAME, f"{name}, warm, with their template", Sample([warm]), "MB", target=cold / 3),
+        Row(NAME, f"{name}, cold", Sample([cold]), "MB"),
+    ]
+    rows[-2].target_why = "a third of that of cold ones"
     return rows
 
 
@@ -111,6 +136,30 @@ def _job(command: Sequence[str]) -> tuple[float, float]:
     if [len(through[a]) for a in "01"] != [WORKERS, WORKERS] or not killed:
         raise BenchError(f"{' '.join(command)}: {done.stdout} {done.stderr[-2000:]}")
     return max(through["0"]) - began, max(through["1"]) - killed
+
+
+def _memory(command: Sequence[str]) -> float:
+    """The memory of all that an agent has started, in MB; what is shared counts once."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "train.py").write_text(_REST)
+        agent = subprocess.Popen(
+            [*command, "--standalone", f"--nproc-per-node={WORKERS}", "train.py"],
+            cwd=folder,
+            env=_environment(),
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert agent.stdout
+        said = [agent.stdout.readline() for _ in range(WORKERS)]
+        if said != ["through\n"] * WORKERS:
+            agent.terminate()
+            raise BenchError(f"{' '.join(command)}: {said}")
+        started = psutil.Process(agent.pid).children(recursive=True)
+        memory = sum(p.memory_full_info().pss for p in started) / 1e6
+        Path(folder, "finish").touch()
+        if agent.wait(LIMIT):
+            raise BenchError(f"{' '.join(command)}: exit code {agent.returncode}")
+    return memory
 
 
 def _reference() -> list[tuple[float, float]]:
