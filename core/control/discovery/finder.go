@@ -111,7 +111,7 @@ func (f *Finder) Find(ctx context.Context) (*Conn, error) {
 	if f.group != nil && f.Start != nil {
 		f.helpers.Go(f.keepLiveness)
 		if !f.Params.NoQuorum {
-			f.helpers.Go(f.takePart)
+			f.helpers.Go(func() { f.group.TakePart(f.life, f.obey, func() {}) })
 		}
 	}
 	return l, nil

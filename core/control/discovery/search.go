@@ -1,6 +1,7 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -324,19 +325,27 @@ func (s *search) tellOnce(text string) {
 	}
 }
 
-// takeOver makes this node host, and connects it to itself. waited tells that others had
-// their turn before.
+// takeOver makes this node host without a vote. waited tells that others had their turn before.
 func (s *search) takeOver(ctx context.Context, term uint64, waited bool) (*Conn, error) {
 	f := s.f
 	if waited {
 		f.Log.Warn("the standbys that go first do not answer: this node takes over", "waited", s.since(s.proven).Round(time.Millisecond))
 	}
-	if !f.takeOver(rendezvous.Succession{Term: term, Facts: f.Hello().Claim.Facts}, s.since(s.begun)) {
+	return s.host(ctx, rendezvous.Succession{Term: term, Facts: f.Hello().Claim.Facts}, s.since(s.begun), s.deadText())
+}
+
+// host makes this node host, after took without a host, and connects it to itself.
+func (s *search) host(ctx context.Context, next rendezvous.Succession, took time.Duration, text string) (*Conn, error) {
+	f := s.f
+	if !f.takeOver(next, took) {
 		return nil, errSuperseded
 	}
-	f.Log.Warn(fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", s.ago()),
-		"host", f.called(s.last.HostNode), "term", term)
+	f.Log.Warn(text, "host", f.called(cmp.Or(next.From, s.last.HostNode)), "term", next.Term)
 	return f.dialHello(ctx, f.endpoint.hosted)
+}
+
+func (s *search) deadText() string {
+	return fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", s.ago())
 }
 
 func isRefusal(err error) bool {

@@ -17,26 +17,7 @@ import (
 
 var errElected = errors.New("this node was elected to host the control plane")
 
-// takePart is this process's part in the vote about who hosts (docs/decisions/0138): it lets time
-// pass, and does what the vote decides.
-func (f *Finder) takePart() {
-	beat := f.group.Beat()
-	next := time.NewTimer(beat)
-	defer next.Stop()
-	for f.life.Err() == nil {
-		changed := f.group.Changed()
-		f.obey()
-		select {
-		case <-next.C:
-			f.group.Tick()
-			next.Reset(beat)
-		case <-changed:
-		case <-f.life.Done():
-		}
-	}
-}
-
-// obey does what follows from the vote, once each.
+// obey does what follows from the vote about who hosts (docs/decisions/0138), once each.
 func (f *Finder) obey() {
 	if to, deposed := f.group.Deposed(); deposed {
 		f.stepDown(to, fmt.Sprintf("another node was elected in term %d while this one was silent", to.Term))
@@ -98,15 +79,11 @@ func (s *search) lead(ctx context.Context, term uint64) (*Conn, error) {
 	if in.Missing {
 		next.Grace = max(f.Params.LeaseTimeout-in.Silence, f.Params.LeaseTimeout/leastSeat)
 	}
-	text := fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", s.ago())
+	text := s.deadText()
 	if next.Silent {
 		text = fmt.Sprintf("the control plane's host is silent for %s: this node was elected and hosts now", wording.Seconds(in.Silence))
 	}
-	if !f.takeOver(next, max(in.Silence, s.since(s.begun))) {
-		return nil, errSuperseded
-	}
-	f.Log.Warn(text, "host", f.called(in.From), "term", term)
-	return f.dialHello(ctx, f.endpoint.hosted)
+	return s.host(ctx, next, max(in.Silence, s.since(s.begun)), text)
 }
 
 // leastSeat is the part of a lease for which a silent host's place waits at least, and with it all

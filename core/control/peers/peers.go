@@ -59,7 +59,8 @@ func Start(cfg Config) (*Peers, error) {
 		}
 		p.running.Go(func() { p.keep(name, at) })
 	}
-	p.running.Go(p.takePart)
+	told := teller{p: p, since: time.Now()}
+	p.running.Go(func() { p.Group.TakePart(p.life, p.obey, told.tell) })
 	return p, nil
 }
 
@@ -69,26 +70,6 @@ func (p *Peers) Close() {
 	p.Group.Close()
 	p.cancel()
 	p.running.Wait()
-}
-
-// takePart lets time pass for the vote, and does what it decides.
-func (p *Peers) takePart() {
-	beat := p.Group.Beat()
-	next := time.NewTimer(beat)
-	defer next.Stop()
-	told := teller{p: p, since: time.Now()}
-	for p.life.Err() == nil {
-		changed := p.Group.Changed()
-		p.obey()
-		select {
-		case <-next.C:
-			p.Group.Tick()
-			next.Reset(beat)
-			told.tell()
-		case <-changed:
-		case <-p.life.Done():
-		}
-	}
 }
 
 // obey does what follows from the vote, once each.

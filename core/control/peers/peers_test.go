@@ -422,8 +422,8 @@ func TestAllRunsGoOn(t *testing.T) {
 		}
 		return true
 	})
-	if st := next.host.Status(); st.RunsTotal != runs+1 || next.group.Kept() == 0 {
-		t.Errorf("%d runs, %d bytes", st.RunsTotal, next.group.Kept())
+	if st := next.host.Status(); st.RunsTotal != runs+1 {
+		t.Errorf("%d runs", st.RunsTotal)
 	}
 	again := tr.connect(gone, "m")
 	form(t, []*node{again})

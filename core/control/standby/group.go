@@ -138,8 +138,8 @@ func (g *Group) foundLocked(now time.Time) {
 
 // Lead makes this process the host in a term, in the place of the node that hosted, which
 // has left in order, or is silent, or whose process is dead. s tells how, and what that one told
-// last; its From, if it is "", is the node whose server this process knows. It reports false, and changes nothing, if this process votes and
-// was not elected in that term, or a later one has begun since.
+// last; its From, if it is "", is the node whose server this process knows. It reports false, and changes
+// nothing, if this process votes and was not elected in that term, or a later one has begun since.
 func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()

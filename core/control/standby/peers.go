@@ -418,13 +418,6 @@ func (p *Peers) Full() string {
 		wording.Count(len(p.ledger.facts), "run", "runs"), p.ledger.size>>10, maxLedger>>10)
 }
 
-// Kept returns how many bytes the servers keep of all runs for each other.
-func (p *Peers) Kept() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.ledger.size
-}
-
 // Forget takes a run out of what the servers keep.
 func (p *Peers) Forget(run string) {
 	p.mu.Lock()
@@ -471,14 +464,13 @@ func (p *Peers) waitsLocked() string {
 			silent = append(silent, name)
 		}
 	}
-	text := "waits for a majority of " + strings.Join(p.places, ", ")
-	switch {
-	case 2*len(silent) < len(p.places) && !p.vote.ballot.Founded():
-		text = "waits until the servers " + strings.Join(p.places, ", ") + " have elected their first leader"
-	case 2*len(silent) < len(p.places):
-		text = "waits until the servers " + strings.Join(p.places, ", ") + " have elected their next leader"
-	default:
-		text += ": " + strings.Join(silent[:len(silent)-1], ", ") + " and " + silent[len(silent)-1] + " do not answer"
+	all, which := strings.Join(p.places, ", "), "first"
+	if p.vote.ballot.Founded() {
+		which = "next"
+	}
+	text := "waits until the servers " + all + " have elected their " + which + " leader"
+	if last := len(silent) - 1; 2*len(silent) >= len(p.places) {
+		text = "waits for a majority of " + all + ": " + strings.Join(silent[:last], ", ") + " and " + silent[last] + " do not answer"
 	}
 	for _, name := range p.places {
 		if why := p.refusing[name]; why != "" {

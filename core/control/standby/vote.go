@@ -1,6 +1,7 @@
 package standby
 
 import (
+	"context"
 	"crypto/rand"
 	"fmt"
 	"slices"
@@ -49,6 +50,25 @@ func (g *Group) Quorum() bool { return !g.noQuorum }
 
 // Beat is how often Tick is called. However long the lease is, voters find each other within a second.
 func (g *Group) Beat() time.Duration { return min(succession.Beat(g.lease), time.Second) }
+
+// TakePart lets time pass for the vote until ctx ends, and has this process do what that decides: obey is
+// called at each change, beat each Beat.
+func (g *Group) TakePart(ctx context.Context, obey, beat func()) {
+	next := time.NewTimer(g.Beat())
+	defer next.Stop()
+	for ctx.Err() == nil {
+		changed := g.Changed()
+		obey()
+		select {
+		case <-next.C:
+			g.Tick()
+			next.Reset(g.Beat())
+			beat()
+		case <-changed:
+		case <-ctx.Done():
+		}
+	}
+}
 
 // Tick lets time pass for the vote.
 func (g *Group) Tick() {
