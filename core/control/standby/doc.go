@@ -3,6 +3,7 @@
 // of the host (docs/decisions/0040, 0041). core/succession decides; this package keeps
 // the state, and the liveness connections between standbys.
 //
-// A Group is one process's view, shared by its client and its server. A Registry is the
+// A Group is one process's view, shared by its client and its server; Peers is that of a server of
+// several that serve many runs (docs/decisions/0139). A Registry is the
 // present host's list of standbys.
 package standby
