@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"os"
 	"slices"
 	"strconv"
 	"strings"
@@ -179,6 +180,30 @@ func TestSpareNode(t *testing.T) {
 	needed := h.run(printPlacement, options...)
 	h.readRound(1)
 	spare := h.run(printPlacement, options...)
+	testkit.Eventually(t, "there is a spare node", func() bool {
+		return strings.Contains(metrics(options), `rallypoint_nodes{state="spare"} 1`)
+	})
+	h.finish()
+	needed.expect(t, 0)
+	spare.expect(t, 0)
+}
+
+// TestWarmSpare: a spare imports while it waits for a place.
+func TestWarmSpare(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	testkit.Check(t, os.MkdirAll(h.dir+"/site-packages", 0o700))
+	says := "import os\nwith open(os.environ['SAY'], 'w') as say: print('imports', os.environ.get('RANK'), file=say)\n"
+	testkit.WriteFile(t, h.dir+"/site-packages/lib.py", []byte(says))
+	testkit.WriteFile(t, h.dir+"/train.py", []byte("import lib\n"))
+	options := elastic(t, "1:1", "--rdzv-backend=rallypoint")
+	needed := h.run(printPlacement, options...)
+	h.readRound(1)
+	spare := h.command("", options...)
+	spare.Args = append(append(spare.Args[:2:2], options...), "--warm", "train.py")
+	spare.Env = append(spare.Env, "PYTHONPATH="+h.dir+"/site-packages")
+	testkit.Check(t, spare.Start())
+	testkit.Equal(t, h.readLine(), "imports None")
 	testkit.Eventually(t, "there is a spare node", func() bool {
 		return strings.Contains(metrics(options), `rallypoint_nodes{state="spare"} 1`)
 	})
