@@ -264,6 +264,7 @@ func (c *Checker) tell(u r.MembershipUpdate) {
 	if u.Facts.Generation != "" {
 		c.tellsFacts = true
 		c.told[fmt.Sprint(u.Facts)] = true
+		c.toldChange = max(c.toldChange, u.Facts.Directives.Seq)
 	}
 }
 

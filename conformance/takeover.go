@@ -17,6 +17,7 @@ type past struct {
 	spoke       string // the last one before it that has told nodes anything; "": not known
 	generations map[string]bool
 	told        map[string]bool // facts that a control plane told
+	toldChange  uint64          // the last change of directives among them
 	steps       map[agreed]int64
 }
 
@@ -47,7 +48,7 @@ func (c *Checker) TookOver(host string, s r.Succession) {
 
 // otherGroup forgets who has hosted: a control plane of another group is next, and the first ones of
 // that have left no history.
-func (c *Checker) otherGroup() { c.host, c.term, c.spoke = "", 0, "" }
+func (c *Checker) otherGroup() { c.host, c.term, c.spoke, c.toldChange = "", 0, "", 0 }
 
 // Founded tells that a node has founded a group of its own, which knows nothing of what was.
 func (c *Checker) Founded(host string) {
@@ -56,10 +57,11 @@ func (c *Checker) Founded(host string) {
 }
 
 // later reports whether facts say more than is known of the last control plane, which may
-// have been killed before it recorded what it told.
+// have been killed before it recorded what it told, or have fallen silent between telling the voters
+// and telling the nodes.
 func (c *Checker) later(f r.Facts) bool {
 	return f.Round > c.round || f.Round == c.round && (f.HostRank != c.hostRank || f.Finished && !c.finishing() ||
-		len(f.FinishedHosts) > len(c.finishedHosts) || closedKind(f.Closed.Kind) > c.closing.kind)
+		len(f.FinishedHosts) > len(c.finishedHosts) || closedKind(f.Closed.Kind) > c.closing.kind || f.Directives.Seq > c.toldChange)
 }
 
 func (c *Checker) succeeds() bool { return c.succession.Term > 1 }

@@ -3,7 +3,9 @@ package conformance
 import (
 	"bytes"
 	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	r "rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
@@ -110,6 +112,31 @@ func TestSilentBeforeItsFirstWord(t *testing.T) {
 		s.successor("3", "1", p, report(first, 2))
 		if j := lifeAcross(s.records); (len(j.Violations()) > 0) != spoke {
 			t.Errorf("it has told its node something: %v; found %v", spoke, j.Violations())
+		}
+	}
+}
+
+// TestSilentBeforeItTellsNodes: the voters may keep a directive that the host before had no time to
+// tell nodes of. What they keep of an older one must have been told.
+func TestSilentBeforeItTellsNodes(t *testing.T) {
+	p := policy(1, 3)
+	for later, kept := range map[uint64]bool{0: false, 1: true} {
+		s := newScript(t, p)
+		s.records[0].Host, s.records[0].Succession = "1", &r.Succession{Term: 1}
+		s.follow("1", p, r.LastRound{HostRank: -1}, true)
+		s.hello(p, "2", "3")
+		s.joins("1", "2", "3")
+		s.do(r.Direct{Kind: r.DirectiveSave, ID: "d", By: "admin", Within: time.Minute})
+		last := report(r.Outcome{Generation: "g", Round: 1, World: 3}, 1, func(f *r.Facts) {
+			f.Directives = s.m.Facts().Directives
+			f.Directives.Seq += later
+			f.Directives.Standing = nil
+			f.Directives.Ended = []string{"d"}
+		})
+		s.successor("2", "1", p, last)
+		found := slices.ContainsFunc(lifeAcross(s.records).Violations(), func(v Violation) bool { return strings.Contains(v.Text, "no control plane told") })
+		if found == kept {
+			t.Errorf("change %d later: %v", later, lifeAcross(s.records).Violations())
 		}
 	}
 }
