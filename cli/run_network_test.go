@@ -32,6 +32,14 @@ func newSpreadJob(t *testing.T, nodes, machines int) *spreadJob {
 func newSpreadJobAt(t *testing.T, address func(machine int) string, conf string, nodes, machines int) *spreadJob {
 	t.Helper()
 	j := &spreadJob{recordedJob: &recordedJob{harness: newHarness(t)}, net: newNetwork(t, machines), address: address, port: testkit.FreePort(t), conf: conf}
+	j.grow(nodes, machines)
+	return j
+}
+
+// grow starts the nodes of the job one after the other.
+func (sj *spreadJob) grow(nodes, machines int) {
+	j, t := sj, sj.t
+	t.Helper()
 	j.endpointIs(1)
 	for m := 1; m <= nodes; m++ {
 		j.nodes = append(j.nodes, j.start(m, "1:"+strconv.Itoa(machines), "0.1"))
@@ -40,7 +48,6 @@ func newSpreadJobAt(t *testing.T, address func(machine int) string, conf string,
 	for m := 2; m <= nodes; m++ {
 		testkit.Eventually(t, "each standby is connected to all others", func() bool { return j.linked(m) == nodes-2 })
 	}
-	return j
 }
 
 // The endpoint is a name. All machines have one file for what it resolves to.
@@ -55,7 +62,7 @@ func (sj *spreadJob) endpointIs(machine int) {
 func (sj *spreadJob) start(machine int, nnodes, lastCall string) *nodeProcess {
 	t := sj.t
 	t.Helper()
-	p := sj.command(printPlacement, "--nnodes="+nnodes, "--rdzv-endpoint="+endpointName+":"+strconv.Itoa(sj.port),
+	p := sj.command(sj.script(), "--nnodes="+nnodes, "--rdzv-endpoint="+endpointName+":"+strconv.Itoa(sj.port),
 		"--rdzv-conf=last_call_timeout="+lastCall+",admit_delay=0.1,lease_timeout=1.5,reconnect_grace=0.3,record="+sj.dir+"/history"+sj.conf)
 	p.Args = append([]string{"sh", "-c", `mount --bind "$0" /etc/hosts && exec "$@"`, sj.dir + "/hosts", p.Path}, p.Args[1:]...)
 	p.Args = append([]string{"unshare", "--mount"}, p.Args...)

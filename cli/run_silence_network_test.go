@@ -17,15 +17,21 @@ const networkLease = 3 * time.Second
 func newVotingJob(t *testing.T, nodes int) *spreadJob {
 	t.Helper()
 	j := newSpreadJobAt(t, address, ",lease_timeout=3", nodes, nodes)
+	j.awaitVoters()
+	return j
+}
+
+// awaitVoters waits until the host hears as many voters as there can be.
+func (sj *spreadJob) awaitVoters() {
+	sj.t.Helper()
 	voters := 2
-	if nodes > 4 {
+	if len(sj.nodes) > 4 {
 		voters = 4
 	}
-	testkit.Eventually(t, "the host hears all voters", func() bool {
-		s := j.succession(1)
+	testkit.Eventually(sj.t, "the host hears all voters", func() bool {
+		s := sj.succession(1)
 		return s != nil && len(s.Voters) == voters && !slices.ContainsFunc(s.Voters, func(v control.VoterStatus) bool { return !v.Reachable })
 	})
-	return j
 }
 
 // TestNetworkSilencePause: the host is cut off for less than an election takes, in both

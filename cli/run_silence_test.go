@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -25,8 +26,11 @@ import (
 // order; each writes a log of its own and records what it hosts.
 type recordedJob struct {
 	*harness
-	nodes []*nodeProcess // of machine 1 and so on
+	nodes   []*nodeProcess // of machine 1 and so on
+	workers string         // their script; "": printPlacement
 }
+
+func (rj *recordedJob) script() string { return cmp.Or(rj.workers, printPlacement) }
 
 // launch starts a machine's node, whose log has the machine's name.
 func (rj *recordedJob) launch(machine int, p *nodeProcess) {
@@ -84,6 +88,12 @@ func (rj *recordedJob) ended(hosts int, failed ...int) {
 			rj.t.Errorf("machine %d: exit code %d", m+1, code)
 		}
 	}
+	rj.audit(hosts)
+}
+
+// audit checks what hosts have recorded.
+func (rj *recordedJob) audit(hosts int) {
+	rj.t.Helper()
 	histories, err := filepath.Glob(rj.dir + "/history*")
 	if err != nil {
 		rj.t.Fatal(err)
@@ -120,6 +130,7 @@ type localJob struct {
 	endpoint string
 	options  []string
 	conf     string // more of --rdzv-conf
+	room     int    // for so many nodes more than it begins with
 }
 
 const silenceLease = 4 * time.Second
@@ -145,7 +156,7 @@ func newLocalJob(t *testing.T, nodes int, options ...string) *localJob {
 func (lj *localJob) grow(nodes int) {
 	lj.t.Helper()
 	for m := 1; m <= nodes; m++ {
-		lj.add("1:" + strconv.Itoa(nodes))
+		lj.add("1:" + strconv.Itoa(nodes+lj.room))
 		lj.readRound(m)
 	}
 	voters := 0
@@ -165,7 +176,7 @@ func (lj *localJob) add(nnodes string, options ...string) *nodeProcess {
 	args := append([]string{"--nnodes=" + nnodes, "--rdzv-endpoint=" + lj.endpoint,
 		"--rdzv-conf=last_call_timeout=0.1,admit_delay=0.1,reconnect_grace=0.3,lease_timeout=" + strconv.FormatFloat(silenceLease.Seconds(), 'g', -1, 64) +
 			",record=" + lj.dir + "/history" + lj.conf}, lj.options...)
-	p := lj.command(printPlacement, append(args, options...)...)
+	p := lj.command(lj.script(), append(args, options...)...)
 	lj.nodes = append(lj.nodes, p)
 	lj.launch(len(lj.nodes), p)
 	return p
@@ -304,6 +315,39 @@ func TestSilenceWithinALease(t *testing.T) {
 				t.Errorf("%d workers were started", n)
 			}
 		})
+	}
+}
+
+// TestSilenceAndATokenChange: the token is changed in two steps while the host is stopped, the first
+// step before the election and the second after it. Each node rereads its file when it needs it,
+// also the host that was stopped: nobody is refused, and no worker is started again.
+func TestSilenceAndATokenChange(t *testing.T) {
+	onlyLong(t)
+	t.Parallel()
+	const before, after = "the token that all nodes had when the job began", "the token that is to take its place while the job runs"
+	j := &localJob{recordedJob: &recordedJob{harness: newHarness(t)}, endpoint: "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t))}
+	file := testkit.TokenFile(t, before)
+	change := func(tokens ...string) { // at once, as an administrator's tool does
+		testkit.Check(t, os.Rename(testkit.TokenFile(t, tokens...), file))
+	}
+	j.env = []string{params.EnvTokenFile + "=" + file}
+	j.grow(3)
+	j.signal(syscall.SIGSTOP, 1)
+	change(after, before)
+	j.awaitElected(2, 3)
+	change(after)
+	j.signal(syscall.SIGCONT, 1)
+	j.await(1, "hosts the control plane now")
+	time.Sleep(silenceLease) // in which a seat that was given up would show
+	j.end(2)
+	j.wantElections(1)
+	if n := j.started(); n > 0 {
+		t.Errorf("%d workers were started", n)
+	}
+	for m := range j.nodes {
+		if j.told(m+1, "authentication failed") {
+			t.Errorf("machine %d has refused another node, or was refused", m+1)
+		}
 	}
 }
 
@@ -482,6 +526,25 @@ func TestSilenceAndChainOfKills(t *testing.T) {
 			j.wantElections(0)
 		})
 	}
+}
+
+// TestSilenceAndKillsOfVoters: of five voters a standby is killed and another one is stopped, for
+// longer than a lease. The host continues, also when all standbys are killed in turn.
+func TestSilenceAndKillsOfVoters(t *testing.T) {
+	onlyLong(t)
+	t.Parallel()
+	j := newLocalJob(t, 5)
+	j.signal(syscall.SIGKILL, 2)
+	j.signal(syscall.SIGSTOP, 3)
+	j.readRound(3)
+	j.signal(syscall.SIGCONT, 3)
+	j.readRound(4)
+	for m := 3; m <= 5; m++ {
+		j.signal(syscall.SIGKILL, m)
+		j.readRound(5 - m + 1)
+	}
+	j.end(1, 2, 3, 4, 5)
+	j.wantElections(0)
 }
 
 // TestQuorumOption: with quorum=0 on all nodes nobody votes, as before the vote; on one of them

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -60,6 +61,9 @@ type peerProcesses struct {
 	servers []*serverProcess
 }
 
+// peersElection is their --election-timeout.
+const peersElection = time.Second
+
 func startPeers(t *testing.T) *peerProcesses {
 	t.Helper()
 	p := &peerProcesses{t: t, dir: t.TempDir()}
@@ -69,7 +73,7 @@ func startPeers(t *testing.T) *peerProcesses {
 	}
 	p.list = strings.Join(addrs, ",")
 	for _, addr := range addrs {
-		s := &serverProcess{args: []string{"serve", "--listen", addr, "--peers", p.list, "--election-timeout", "1s", "--record", filepath.Join(p.dir, addr)}}
+		s := &serverProcess{args: []string{"serve", "--listen", addr, "--peers", p.list, "--election-timeout", peersElection.String(), "--record", filepath.Join(p.dir, addr)}}
 		testkit.Check(t, s.start())
 		t.Cleanup(func() {
 			_ = s.cmd.Process.Signal(syscall.SIGCONT)
@@ -143,11 +147,19 @@ func (p *peerProcesses) leader(members int, others ...*serverProcess) (leader *s
 // was started once, and that all nodes end well.
 func (p *peerProcesses) startJob() (end func()) {
 	p.t.Helper()
+	return p.startJobs(map[string]int{"job": 3})
+}
+
+// startJobs starts jobs of so many nodes each.
+func (p *peerProcesses) startJobs(jobs map[string]int) (end func()) {
+	p.t.Helper()
 	t, h := p.t, newHarness(p.t)
 	var nodes []*nodeProcess
-	for range 3 {
-		nodes = append(nodes, h.run(`echo start > $SAY; while [ ! -e stop ]; do sleep 0.1; done`,
-			"--nnodes=3", "--rdzv-id=job", "--rdzv-endpoint="+p.list, "--max-restarts=3", "--rdzv-conf=lease_timeout=4"))
+	for id, n := range jobs {
+		for range n {
+			nodes = append(nodes, h.run(`echo start > $SAY; while [ ! -e stop ]; do sleep 0.5; done`,
+				"--nnodes="+strconv.Itoa(n), "--rdzv-id="+id, "--rdzv-endpoint="+p.list, "--max-restarts=3", "--rdzv-conf=lease_timeout=10"))
+		}
 	}
 	for range nodes {
 		if line := h.readLine(); line != "start" {
@@ -217,6 +229,37 @@ func TestPeersReplaceEachOther(t *testing.T) {
 		}
 	}
 	endJob()
+	p.audit()
+}
+
+// TestPeersAreReplacedUnderManyJobs: while 50 jobs run, of one and of two nodes, a server is stopped for
+// less than an election takes, and each one is replaced in turn, as by a new release. No worker notices.
+func TestPeersAreReplacedUnderManyJobs(t *testing.T) {
+	t.Parallel()
+	onlyLong(t)
+	p := startPeers(t)
+	jobs, nodes := map[string]int{}, 0
+	for i := range 50 {
+		n := 1 + i/45 // the last five have two
+		jobs["job-"+strconv.Itoa(i)], nodes = n, nodes+n
+	}
+	endJobs := p.startJobs(jobs)
+	p.leader(nodes)
+	for _, s := range p.servers {
+		testkit.Check(t, s.cmd.Process.Signal(syscall.SIGSTOP))
+		time.Sleep(peersElection * 4 / 5) // what is tested
+		testkit.Check(t, s.cmd.Process.Signal(syscall.SIGCONT))
+		p.ready()
+		p.leader(nodes)
+	}
+	for _, s := range p.servers {
+		testkit.Check(t, s.cmd.Process.Signal(syscall.SIGTERM))
+		_ = s.cmd.Wait()
+		testkit.Check(t, s.start())
+		p.ready()
+		p.leader(nodes)
+	}
+	endJobs()
 	p.audit()
 }
 

@@ -219,8 +219,8 @@ test-run-long: $(VENV_STAMP) $(GOTESTSUM) $(ETCD)  ## rallypoint run beside torc
 	@rm -rf build/torchrun; $(BIN)/python agent/testdata/torchrun/record.py $(BIN)/torchrun --into build/torchrun
 	$(call say,go test: rallypoint run beside torchrun; chaos)
 	@RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=300 $(LONG_GO_TEST) -timeout 1h ./cli -run 'TestRunAsTorchrun|TestChaos|TestLogSettings'
-	$(call say,go test: rallypoint run in network namespaces)
-	@$(LONG_GO_TEST) -tags long -timeout 1h ./cli -run 'TestNetwork|TestHost'
+	$(call say,go test: rallypoint run in network namespaces; hosts and servers that fall silent)
+	@$(LONG_GO_TEST) -tags long -parallel 4 -timeout 2h ./cli -run 'TestNetwork|TestHost|Silence|TestPeers'
 
 .PHONY: test-python-long
 test-python-long: .venv/.wheel build/rallypoint $(ETCD)  ## pytest -m long
