@@ -116,6 +116,7 @@ type Ballot struct {
 	settled   uint64         // the voters may change after it: the same, but in a fixed list the dead do not count as missing
 	wish      []Voter
 	hands     Voter // it is asked to host
+	handed    bool  // one was asked in this term
 	elections uint64
 
 	out []Message
@@ -264,11 +265,12 @@ func (b *Ballot) HandOn(to Voter) bool {
 	if b.role != leader || b.accepted.Voters.changing() || b.peers[to].reached < b.accepted.Number {
 		return false
 	}
-	b.hands = to
+	b.hands, b.handed = to, true
 	return true
 }
 
-// KeepOn ends HandOn: this host goes on.
+// KeepOn ends HandOn: this host goes on. In this term it counts no proof of death any more, since the
+// one that was asked may have been elected without waiting, and nobody here knows it.
 func (b *Ballot) KeepOn() { b.hands = "" }
 
 // HostEnded notes that the host's side has ended its connection to this process, which grants
@@ -287,7 +289,7 @@ func (b *Ballot) Dead(id Voter, now time.Duration) {
 	within := b.lease / standParts
 	// In a list of three each change of the voters needs both that live, so that no voter is
 	// replaced without knowing.
-	recent := b.least == 2 || b.role == leader && b.hasMajority(now, within) || b.role != leader && now-b.sure <= within
+	recent := b.least == 2 || b.role == leader && !b.handed && b.hasMajority(now, within) || b.role != leader && now-b.sure <= within
 	count := b.dead
 	if !recent && !b.needed() {
 		count = b.tooLate
@@ -592,7 +594,7 @@ func (b *Ballot) lead(now time.Duration) {
 		b.peers[id] = peer{heard: now, sure: b.began, clock: clock}
 	}
 	b.role, b.host, b.began, b.ended, b.forced = leader, b.id, now, false, false
-	b.votes, b.hands = nil, ""
+	b.votes, b.hands, b.handed = nil, "", false
 	b.confirmed, b.settled = 0, 0
 	b.since = b.accepted.Number + 1
 	b.write(b.accepted, now)

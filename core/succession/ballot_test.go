@@ -850,3 +850,31 @@ func FuzzReceive(f *testing.F) {
 		}
 	})
 }
+
+// TestHandedOnAndProof: a host has asked another one to host, and hears no answer. That one may have
+// been elected at once, and have confirmed something: its death and that of its voter do not let the
+// host decide alone, also when it has given the transfer up.
+func TestHandedOnAndProof(t *testing.T) {
+	g := newGroup(t, "a", "b", "c")
+	a, b := g.members["a"], g.members["b"]
+	if !a.HandOn("b") {
+		t.Fatal("it cannot hand on")
+	}
+	g.lost = func(m Message) bool { return m.To == "a" }
+	b.Stand(true, g.now)
+	g.flow()
+	number := b.Propose([]byte("new"), g.now)
+	g.flow()
+	if b.Confirmed() != number {
+		t.Fatal("the next host confirms nothing")
+	}
+	a.KeepOn()
+	a.Dead("b", g.now)
+	a.Dead("c", g.now)
+	before := a.Confirmed()
+	a.Propose([]byte("old"), g.now)
+	g.pass(lease)
+	if a.Confirmed() > before || a.Majority(g.now) {
+		t.Error("a host that has handed on decides alone")
+	}
+}

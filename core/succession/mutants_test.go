@@ -71,6 +71,9 @@ var mutants = []struct {
 	{"a host does not yield to a later term", []string{
 		"(now-b.began < b.lease/deposeParts || b.alone())", "true",
 	}, ""},
+	{"a host that has handed on counts proof", []string{
+		"b.role == leader && !b.handed && ", "b.role == leader && ",
+	}, "TestHandedOnAndProof"},
 	{"a memory that is empty counts at once", []string{
 		"return b.least > 0 && now-b.born <", "return false && now-b.born <",
 	}, "TestYoungVoter"},

@@ -22,7 +22,7 @@ import (
 //
 //  1. In each term one process hosts at most, and so one at most confirms.
 //  2. No two hosts confirm the same number with different values.
-//  3. Each later host knows all that was confirmed before it, unless a majority of a set of
+//  3. Each host of a later term knows all that was confirmed before it, unless a majority of a set of
 //     voters has been killed that is in force, or was during the lease before.
 //  4. A host that has a majority has one alone. If a host was killed, ended its connections or
 //     asked another to host during the lease before, that of an earlier term may have one for a
@@ -51,8 +51,12 @@ const (
 	isEnd            // from's side has ended its connection to to
 	isProof          // to has seen that from is dead
 	isRequest        // from, which hosts, asks to to host
+	isKeepOn         // to waits no longer for the one that it has asked to host, and ends
 	isWake
-	isHeal // the link between from and to
+	isHeal  // the link between from and to
+	isCut   // to is cut off
+	isDeaf  // nothing reaches to
+	isPause // to pauses
 	isFault
 	isKills
 	isJoin
@@ -68,7 +72,8 @@ type proc struct {
 	queue   []event                 // what has reached it while it was paused
 	host    Voter                   // the last that it knew
 	heard   map[Voter]time.Duration // as the host: when each process was last heard
-	proven  map[Voter]bool          // those whose death it has seen
+	proven  map[Voter]bool          // those whose death it has seen, or that have said that they vote no more
+	hands   bool                    // it has handed on: once it hosts no more, it votes no more
 	said    []said                  // what it has proposed in its term
 	term    uint64                  // in which it hosts, as far as is noted
 	since   time.Duration           // when it was elected
@@ -109,6 +114,7 @@ type sim struct {
 	slow    float64
 	loose   time.Duration // when voters were last told not to wait
 	mark    int           // the first value after all faults
+	silence time.Duration // of isCut and isPause
 	members int           // that are kept up by those that join
 
 	parent []int // of each value
@@ -117,6 +123,7 @@ type sim struct {
 	value  map[uint64]int   // what was confirmed with each number
 	hosts  map[uint64]*proc // of each term
 	last   *proc            // the host of the highest
+	term   uint64           // the highest
 	sets   []set
 	pend   []event // proofs that a cut holds up
 
@@ -262,6 +269,9 @@ func (s *sim) settle(p *proc) {
 	if !hosts {
 		if p.term != 0 {
 			s.say("%s hosts no more: term %d", p.id, term)
+			if p.hands {
+				s.tell(p)
+			}
 		}
 		p.term = 0
 		return
@@ -315,7 +325,9 @@ func (s *sim) elected(p *proc, term uint64) {
 	if s.last == nil || s.last.term <= term {
 		s.last = p
 	}
-	if s.within(s.tip, valueOf(e)) {
+	late := term < s.term // votes that came late: others are in a later term, and it can confirm nothing
+	s.term = max(s.term, term)
+	if late || s.within(s.tip, valueOf(e)) {
 		return
 	}
 	if !s.majorityKilled() {
@@ -462,7 +474,15 @@ func (s *sim) take(e event) {
 		return
 	}
 	b := p.ballot
+	if p.hands && p.term == 0 && e.do != isKeepOn {
+		return // it has left the vote
+	}
 	switch e.do {
+	case isKeepOn:
+		s.say("%s has handed on, or goes without", p.id)
+		b.KeepOn()
+		s.kill(p)
+		p.hands = p.killed > 0
 	case isTick:
 		for _, q := range s.procs {
 			if p.proven[q.id] { // which is told again, since it counts at times only
@@ -730,14 +750,50 @@ func (s *sim) fault() {
 		}
 		if v := leader.ballot.Accepted().Voters.All(); len(v) > 1 {
 			if q := s.proc(v[s.rng.IntN(len(v))]); q != leader {
-				s.send(event{do: isRequest, from: leader, to: q})
-				if s.chance(0.5) {
-					s.kill(leader)
-				}
+				s.transfer(leader, q, long)
 			}
 		}
 	}
 	s.takeOver()
+}
+
+// transfer has a host hand on to another process and end, as docs/decisions/0043 says. In the
+// middle of it one of the two is cut off or paused, more often than not.
+func (s *sim) transfer(host, next *proc, long time.Duration) {
+	if host.hands || host.paused || !host.ballot.HandOn(next.id) {
+		return
+	}
+	s.say("%s hands on to %s", host.id, next.id)
+	host.hands = true
+	s.send(event{do: isRequest, from: host, to: next})
+	s.in(simLease/5, isKeepOn, host, nil)
+	s.silence = long
+	silent := next
+	if s.chance(0.4) {
+		silent = host
+	}
+	switch s.rng.IntN(5) {
+	case 0:
+		s.kill(host)
+	case 1:
+		s.in(s.some(0, 0.001), isPause, silent, nil)
+	case 2:
+		s.in(s.some(0, 0.001), isCut, silent, nil)
+	case 3:
+		s.in(s.some(0, 0.001), isDeaf, silent, nil)
+	}
+}
+
+// tell has the others hear that a process votes no more.
+func (s *sim) tell(p *proc) {
+	for _, q := range s.alive() {
+		if q != p {
+			if s.links[p.index][q.index].cut {
+				continue // it hears the end of the process
+			}
+			s.in(s.some(0.0001, 0.001), isProof, q, p)
+		}
+	}
 }
 
 // kills kills all but one or two, as all cuts end.
@@ -878,6 +934,15 @@ func (s *sim) run(until time.Duration, done func() bool) {
 			s.wake(e.to)
 		case isHeal:
 			s.heal(e.from, e.to)
+		case isCut, isDeaf:
+			for _, q := range s.alive() {
+				if s.cut(q, e.to, s.silence); e.do == isCut {
+					s.cut(e.to, q, s.silence)
+				}
+			}
+			s.say("%s is cut off for %.2f", e.to.id, s.silence.Seconds()/simLease.Seconds())
+		case isPause:
+			s.pause(e.to, s.silence)
 		case isFault:
 			s.fault()
 		case isKills:
@@ -891,7 +956,7 @@ func (s *sim) run(until time.Duration, done func() bool) {
 			s.in(s.some(0.02, 0.4), isJoin, nil, nil)
 		case isProposal:
 			for _, p := range s.alive() {
-				if p.term != 0 && !p.paused {
+				if p.term != 0 && !p.paused && !p.hands {
 					s.propose(p)
 				}
 			}
