@@ -83,6 +83,9 @@ var mutants = []struct {
 	{"the dead make a majority of a list", []string{
 		"if b.least == 0 {\n\t\treturn v.agreed", "if true {\n\t\treturn v.agreed",
 	}, listTest},
+	{"all start anew while a voter may live", []string{
+		"\t\tcase !alive(id):\n\t\t\treturn 0, false\n", "",
+	}, "TestProofIsBounded"},
 	{"a few of a list found a group", []string{
 		"len(voters) < b.least || ", "",
 		"need := max(len(set)/2+1, least)", "need := len(set)/2 + 1",
@@ -94,7 +97,7 @@ const listTest = "TestHistoriesOfAList"
 // TestMutants tries the simulator on a copy of the package with each mistake.
 func TestMutants(t *testing.T) {
 	sources := map[string]string{"go.mod": "module mutant\n\ngo 1.24\n", "lease_test.go": "package succession\n\nconst lease = simLease\n"}
-	for _, name := range []string{"ballot.go", "voters.go", "standbys.go", "sim_test.go", "list_sim_test.go", "list_test.go", "ballot_test.go"} {
+	for _, name := range []string{"ballot.go", "proof.go", "voters.go", "standbys.go", "sim_test.go", "list_sim_test.go", "list_test.go", "ballot_test.go"} {
 		text, err := os.ReadFile(name)
 		if err != nil {
 			t.Fatal(err)
