@@ -71,18 +71,18 @@ type members interface {
 	// voteLocked sends what the ballot has to say, and wakes those that wait for what it decides.
 	voteLocked()
 	sendLocked(m succession.Message)
-	// proposeLocked and saidLocked are for Propose and MaySay.
+	// proposeLocked and saidLocked do the work of Propose and MaySay.
 	proposeLocked(run string, f rendezvous.Facts) (number uint64, whole bool)
 	saidLocked(number uint64) bool
 	// leaveLocked is for StepDown: this process follows another server.
 	leaveLocked(to wire.Redirect)
-	// livenessLocked is what this process says of itself.
+	// livenessLocked returns what this process tells the others of itself.
 	livenessLocked() wire.Liveness
 	// nodeOfLocked returns whose process a voter is; "": it is not known.
 	nodeOfLocked(id succession.Voter) string
 	// votersLocked is for Voters.
 	votersLocked() []string
-	// waitsLocked says for what a server waits that hears of no host; "": for nothing that it could name.
+	// waitsLocked returns why a server that hears of no host waits; "" if it can name no reason.
 	waitsLocked() string
 }
 
