@@ -3,6 +3,7 @@ package discovery
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
 	"sync"
 	"syscall"
@@ -59,18 +60,20 @@ func (f *Finder) watchStandby(ctx context.Context, s wire.StandbyNode) {
 	if err != nil {
 		return
 	}
+	owed := false // its side has ended the last connection, which is not proven to be its death
 	for ctx.Err() == nil {
 		err := f.serveLiveness(ctx, addr, link, func() {})
 		f.group.Ended(link, succession.Unconnected)
-		if store.EndedByPeer(err) || link.EndedByPeer() {
-			if !f.proveDead(ctx, addr) {
-				continue
+		ended := store.EndedByPeer(err) || link.EndedByPeer()
+		owed = ended || owed && errors.Is(err, errNoLiveness)
+		if ended || owed && errors.Is(err, syscall.ECONNREFUSED) {
+			if f.proveDead(ctx, addr) {
+				f.group.Ended(link, succession.Dead)
+				<-ctx.Done() // it leaves the list
+				return
 			}
-			f.group.Ended(link, succession.Dead)
-			<-ctx.Done() // it leaves the list
-			return
 		}
-		if !f.network.sleep(ctx, f.redial()) {
+		if !ended && !f.network.sleep(ctx, f.redial()) {
 			return
 		}
 	}
@@ -139,6 +142,8 @@ func (f *Finder) proveDead(ctx context.Context, addr netip.AddrPort) bool {
 			e.Observe(succession.DialBroken)
 		case errors.Is(err, syscall.ECONNREFUSED):
 			e.Observe(succession.DialRefused)
+		case store.EndedByPeer(err): // by a listener that was being closed
+			e.Observe(succession.DialBroken)
 		default:
 			return false
 		}
@@ -160,8 +165,11 @@ func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *s
 	dctx, cancel := context.WithTimeout(ctx, patience)
 	raw, err := f.network.dial(dctx, addr)
 	cancel()
-	if err != nil {
-		return errNoLiveness // what is refused before the first connection proves nothing
+	switch {
+	case errors.Is(err, syscall.ECONNREFUSED): // before the first connection that proves nothing
+		return fmt.Errorf("%w: %w", errNoLiveness, err)
+	case err != nil:
+		return errNoLiveness
 	}
 	own := f.group.Liveness()
 	own.Ask = true

@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -177,4 +178,43 @@ func TestLivenessIsTriedAgain(t *testing.T) {
 	clock, ctx := skipTime(t, c, 3, syscall.EHOSTUNREACH)
 	c.watchStandby(ctx, wire.StandbyNode{Node: "a", Addr: "192.0.2.1:1"})
 	clock.want(t, redialLiveness, redialLiveness, redialLiveness)
+}
+
+// TestProofIsNotLost: a standby that has ended its connection is proven dead by dials that are refused, also where
+// others have failed before: its listener was being closed, or the network was cut for a while.
+func TestProofIsNotLost(t *testing.T) {
+	p := controltest.Params(fmt.Sprint("127.0.0.1:", testkit.FreePort(t)), 2)
+	host := connected(t, p, controltest.NewObserver())
+	group := standby.NewGroup(p.RunID, "a", p.LeaseTimeout, false)
+	group.Follow(wire.Welcome{Group: host.group.Current().Group, Term: 1}, p.Endpoint, time.Now())
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	waiting := control.Start(control.Config{RunID: p.RunID, Log: slog.New(slog.DiscardHandler), Group: group}, l)
+	defer waiting.Close()
+
+	c := newNode(t, p, controltest.NewObserver())
+	c.group.Follow(wire.Welcome{Group: host.group.Current().Group, Term: 1}, p.Endpoint, time.Now())
+	dial := c.network.dial
+	fails := []error{syscall.ECONNRESET, syscall.ETIMEDOUT, syscall.ECONNREFUSED, syscall.ETIMEDOUT} // then refused for good
+	c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+		conn, err := dial(ctx, to)
+		if errors.Is(err, syscall.ECONNREFUSED) && len(fails) > 0 {
+			err, fails = fails[0], fails[1:]
+		}
+		return conn, err
+	}
+	c.network.timer = func(time.Duration) (<-chan time.Time, func()) {
+		now := make(chan time.Time)
+		close(now)
+		return now, func() {}
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		c.watchStandby(c.life, wire.StandbyNode{Node: "a", Addr: l.Addr().String()})
+	}()
+	testkit.Eventually(t, "they are connected", func() bool { return slices.Contains(c.group.Report().Connected, "a") })
+	waiting.Close()
+	testkit.Eventually(t, "its death is proven", func() bool { return slices.Contains(c.group.Died(), "a") })
+	c.Finder.cancel()
+	<-done
 }

@@ -32,7 +32,8 @@ var errStranger = errors.New("another server answers")
 // keep keeps a connection to a peer, until the end.
 func (p *Peers) keep(name string, at params.HostPort) {
 	var link *standby.Link
-	var last netip.AddrPort // that link is to
+	var last netip.AddrPort     // that link is to
+	var end succession.Evidence // of its last connection
 	defer func() {
 		if link != nil {
 			p.Group.Drop(link)
@@ -44,9 +45,9 @@ func (p *Peers) keep(name string, at params.HostPort) {
 				if link != nil {
 					p.Group.Drop(link)
 				}
-				link, last = p.Group.Dial(name), addr
+				link, last, end = p.Group.Dial(name), addr, succession.Evidence{}
 			}
-			if p.stay(name, addr, link) {
+			if p.stay(name, addr, link, &end) {
 				break
 			}
 		}
@@ -55,10 +56,9 @@ func (p *Peers) keep(name string, at params.HostPort) {
 }
 
 // stay connects to a peer, again at once whenever the peer's side has ended the connection: then fresh
-// dials to its address prove its death, or reach the process in its place. It reports whether
-// there was a connection.
-func (p *Peers) stay(name string, addr netip.AddrPort, link *standby.Link) (opened bool) {
-	var e succession.Evidence
+// dials to its address prove its death, or reach the process in its place. end is what is known of the last
+// one. It reports whether there was a connection.
+func (p *Peers) stay(name string, addr netip.AddrPort, link *standby.Link, end *succession.Evidence) (opened bool) {
 	for tries := 0; p.life.Err() == nil && tries < 2*succession.Dials; tries++ {
 		p.Group.Redial(link)
 		raw, err := p.dial(addr)
@@ -68,25 +68,28 @@ func (p *Peers) stay(name string, addr netip.AddrPort, link *standby.Link) (open
 		}
 		if answered {
 			p.Group.Ended(link, succession.Unconnected)
+			*end = succession.Evidence{}
 		}
 		if answered && store.EndedByPeer(err) || link.EndedByPeer() { // the one that was silent
 			p.Group.EndedByPeer(link)
-			opened, tries, e = true, 0, succession.Evidence{Ended: true, Direct: true}
+			opened, tries, *end = true, 0, succession.Evidence{Ended: true, Direct: true}
 			continue
 		}
 		switch {
 		case answered:
 			return true
-		case !opened:
+		case !end.Ended:
 			return false
 		case errors.Is(err, syscall.ECONNREFUSED):
-			e.Observe(succession.DialRefused)
+			end.Observe(succession.DialRefused)
 		case store.EndedByPeer(err): // the listener outlives the connections by some milliseconds
-			e.Observe(succession.DialBroken)
+			end.Observe(succession.DialBroken)
 		default:
+			end.Observe(succession.DialSilent)
 			return opened
 		}
-		if e.Proves() {
+		if end.Proves() {
+			*end = succession.Evidence{}
 			p.Group.Ended(link, succession.Dead)
 			return true
 		}

@@ -440,7 +440,13 @@ func TestFoundAnew(t *testing.T) {
 		g.vote.epoch = g.vote.epoch.Add(-time.Minute) // this process was stopped
 		g.Tick()
 	}
-	pass(patience + g.Beat())
+	pass(patience - 4*time.Second)
+	g.vote.epoch = g.vote.epoch.Add(-5 * time.Second) // for half a lease: of that two beats count, and all before it
+	g.Tick()
+	if why, founded := g.FoundAnew(time.Now()); founded {
+		t.Fatalf("after a pause: %s", why)
+	}
+	pass(4 * time.Second)
 	why, founded := g.FoundAnew(time.Now())
 	if !founded || !g.Hosting() || g.Current().Group == "g" || g.Current().Host != "10.0.0.2:1" {
 		t.Fatalf("founded %v (%s): %+v", founded, why, g.Current())

@@ -15,7 +15,8 @@ import (
 type stranded struct {
 	since  time.Duration // of the vote's clock
 	ticked time.Duration
-	place  int // of this process among those in the same position
+	idle   time.Duration // of the time since, how long this process did not run
+	place  int           // of this process among those in the same position
 }
 
 // strandedLocked lets time pass for a process that is stranded.
@@ -30,21 +31,23 @@ func (g *Group) strandedLocked() {
 		}
 		return false
 	})
-	paused := now-s.ticked > 2*g.Beat()
+	paused := max(0, now-s.ticked-2*g.Beat()) // nothing was heard, and a beat that is late is none
 	hosted := v.ballot.Majority(now) || !g.hosting && (g.link == succession.Stands || now-v.ballot.Heard() < g.lease/4)
-	if !is || paused || hosted {
-		s.since = now
+	s.idle += paused
+	if !is || paused >= g.lease || hosted {
+		s.since, s.idle = now, 0
 	}
 	s.ticked, s.place = now, place
 }
 
-// Stranded reports how long no host could be elected any more, and for how long this process waits in all
-// before it founds another group: somebody who was chosen in the meantime has so long to be found.
+// Stranded reports how long this process has run since no host could be elected any more, and for how long it
+// waits in all before it founds another group: somebody who was chosen in the meantime has so long to be
+// found.
 func (g *Group) Stranded() (since, patience time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := g.vote.stranded
-	return s.ticked - s.since, time.Duration(succession.GiveUp+s.place) * g.lease
+	return s.ticked - s.since - s.idle, time.Duration(succession.GiveUp+s.place) * g.lease
 }
 
 // FoundAnew makes this process the founder of another group in the place of one that can elect nobody. It
