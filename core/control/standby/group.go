@@ -54,6 +54,7 @@ type Group struct {
 	why       string             // why this node does not stand by though it was asked to
 	links     map[*Link]struct{}
 	direct    bool     // the host is where this process has dialled it: its death can be proven
+	settled   bool     // a beat has passed since this process has had a list of standbys
 	died      []string // nodes whose processes were proven dead since Died was called
 	takeover  Takeover
 	vote      vote
@@ -420,18 +421,19 @@ func (g *Group) stoodAt(node string, remote netip.Addr) string {
 }
 
 // Wanted returns the servers to which this process keeps a connection: as the host or a standby to all
-// other standbys, or, where nobody votes, as a standby to those that succeed before it. A voter keeps
-// one to each other voter as well, which may not have come to the host yet, or have left the run:
-// without a majority nobody is told so. So it does to the host, which it may leave because that is
+// other standbys, or, where nobody votes and in the first beat, as a standby to those that succeed before
+// it: nobody votes before these connections are open, and a job's first milliseconds are its workers'. A
+// voter keeps one to each other voter as well, which may not have come to the host yet, or have left the
+// run: without a majority nobody is told so. So it does to the host, which it may leave because that is
 // silent, and which may die then.
 func (g *Group) Wanted() (list []wire.StandbyNode) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	own := g.placeLocked()
-	switch {
-	case g.noQuorum && (g.hosting || own < 0):
+	switch alone := g.noQuorum || !g.settled && !g.vote.ballot.Votes(); {
+	case alone && (g.hosting || own < 0):
 		return nil
-	case g.noQuorum:
+	case alone:
 		return slices.Clone(g.list[:own])
 	case g.hosting || own >= 0:
 		list = slices.DeleteFunc(slices.Clone(g.list), func(s wire.StandbyNode) bool { return s.Node == g.node })

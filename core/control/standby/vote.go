@@ -78,6 +78,10 @@ func (g *Group) Tick() {
 	if g.closed || g.vote.gone() || g.placeLocked() < 0 && !g.hosting {
 		return // it neither hosts nor stands by
 	}
+	if !g.settled && len(g.list) > 0 {
+		g.settled = true
+		g.wakeLocked()
+	}
 	g.countDeadLocked()
 	g.members.wishLocked()
 	g.vote.ballot.Tick(g.vote.now())
