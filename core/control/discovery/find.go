@@ -121,11 +121,21 @@ func (f *Finder) follow(ctx context.Context, l *Conn, err error) (*Conn, error) 
 	if errors.As(err, &moved) {
 		f.resign() // another server may have found the one of this process before this hello did
 		if addr, err := netip.ParseAddrPort(f.accept(moved.To)); err == nil {
-			return (&search{f: f}).race(ctx, []netip.AddrPort{addr})
+			l, err = (&search{f: f}).race(ctx, []netip.AddrPort{addr})
+			if err != nil && !isRefusal(err) {
+				err = redirectError(fmt.Sprintf("a node of the run redirects to its host at %s: %v", addr, err))
+			}
+			return l, err
 		}
 	}
 	return l, err
 }
+
+// redirectError tells of a host that was not reached, and nothing of what listens at the endpoint: it wraps
+// nothing.
+type redirectError string
+
+func (e redirectError) Error() string { return string(e) }
 
 // noteLoopback remembers that other machines cannot reach the endpoint.
 func (f *Finder) noteLoopback() {

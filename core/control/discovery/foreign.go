@@ -64,7 +64,8 @@ func (w *foreignWarning) open(ctx context.Context, conn net.Conn) (*Conn, error)
 		<-ended
 	}
 	l, err = w.f.follow(ctx, l, err)
-	if err != nil && !isRefusal(err) && ctx.Err() == nil {
+	var elsewhere redirectError
+	if err != nil && !isRefusal(err) && !errors.As(err, &elsewhere) && ctx.Err() == nil {
 		err = foreignError{err}
 	}
 	return l, err

@@ -3,11 +3,16 @@ package discovery
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"net"
 	"strings"
 	"testing"
+	"time"
 
+	"rallypoint/core/control"
 	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/standby"
+	"rallypoint/core/control/wire"
 	"rallypoint/internal/testkit"
 )
 
@@ -82,5 +87,29 @@ func TestForeignProgramOnThePort(t *testing.T) {
 				t.Errorf("warned %d times", warned)
 			}
 		})
+	}
+}
+
+// TestRedirectToADeadHost: a node that waits at the endpoint redirects to a host that is gone. The error names
+// both, and does not take the endpoint's port for one that is free, or another program's.
+func TestRedirectToADeadHost(t *testing.T) {
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	p := controltest.Params(l.Addr().String(), 2)
+	gone := fmt.Sprint("127.0.0.1:", testkit.FreePort(t))
+	group := standby.NewGroup(p.RunID, "waits", p.LeaseTimeout, false)
+	group.Follow(wire.Welcome{Group: "g", Term: 1, Addr: gone}, gone, time.Now())
+	waiting := control.Start(control.Config{RunID: p.RunID, Log: slog.New(slog.DiscardHandler), Group: group}, l)
+	defer waiting.Close()
+
+	log, lines := testkit.NewLog(t)
+	n := newNode(t, p, controltest.NewObserver())
+	n.Log = log
+	_, err := n.tryOnce(controltest.Context(t), &foreignWarning{f: n.Finder})
+	want := "a node of the run redirects to its host at " + gone + ": connection refused"
+	if err == nil || err.Error() != want {
+		t.Errorf("%v, want %s", err, want)
+	}
+	if told := lines.With("another program"); len(told) > 0 {
+		t.Error(told)
 	}
 }
