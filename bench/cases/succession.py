@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import http
+import http.client
 import json
 import resource
 import signal
@@ -20,6 +23,8 @@ from cases.launch import BINARY
 from cases.scale import cpu_of, swarm_of
 
 NAME = "succession"
+
+SERVE = [BINARY[0], "serve"]
 
 REPEAT = 10
 LIMIT = 30.0
@@ -167,6 +172,83 @@ def _crowd(n: int, repeat: int) -> Iterator[Row]:
     yield Row(NAME, f"{name}: until all have the next round", placed)
 
 
+class _Servers:
+    """Three servers that stand in for each other, and the nodes of one job that they serve."""
+
+    def __init__(self, folder: str, nodes: int) -> None:
+        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(3)]
+        peers = ",".join(self.addresses)
+        self.servers = {
+            address: _quiet([*SERVE, "--peers", peers, "--listen", address, "--self", address])
+            for address in self.addresses
+        }
+        endpoint = f"--rdzv-endpoint={peers}"
+        worker = ["sh", "-c", "until [ -e finish ]; do sleep 0.05; done"]
+        self.nodes = [
+            _quiet([*BINARY, f"--nnodes={nodes}", endpoint, "--no-python", *worker], folder)
+            for _ in range(nodes)
+        ]
+        self.leader, _ = self._served(nodes)
+        time.sleep(SETTLED)
+
+    def _served(self, nodes: int) -> tuple[str, float]:
+        """Waits until a server serves all nodes; returns which one, and when that was seen."""
+        deadline = time.monotonic() + LIMIT
+        while time.monotonic() < deadline:
+            for address in self.servers:
+                if _serving(address) == nodes:
+                    return address, time.monotonic()
+            time.sleep(0.005)
+        raise BenchError(f"{NAME}: no server serves the {nodes} nodes within {LIMIT} s")
+
+    def lose_leader(self) -> float:
+        """Kills the leader; the result is how long until another serves all nodes."""
+        leader = self.servers.pop(self.leader)
+        began = time.monotonic()
+        leader.kill()
+        _, at = self._served(len(self.nodes))
+        leader.wait(LIMIT)
+        return at - began
+
+    def end(self, folder: str) -> None:
+        (Path(folder) / "finish").touch()
+        for node in self.nodes:
+            node.wait(LIMIT)
+        for server in self.servers.values():
+            server.terminate()
+            server.wait(LIMIT)
+
+
+def _quiet(command: list[str], folder: str | None = None) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command, cwd=folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+
+
+def _serving(address: str) -> int:
+    """Returns how many connected members the server there shows, if it leads."""
+    conn = http.client.HTTPConnection(address, timeout=1)
+    with contextlib.closing(conn), contextlib.suppress(OSError, http.client.HTTPException):
+        conn.request("GET", "/status")
+        answer = conn.getresponse()
+        if answer.status == http.HTTPStatus.OK:
+            runs = json.load(answer)["runs"]
+            members = [m for run in runs for m in run["members"]]
+            return sum(m["alive"] and not m["reconnecting"] for m in members)
+    return 0
+
+
+def _leader_killed(nodes: int, repeat: int) -> Row:
+    values = []
+    for _ in range(repeat):
+        with tempfile.TemporaryDirectory() as folder:
+            job = _Servers(folder, nodes)
+            values.append(job.lose_leader())
+            job.end(folder)
+    name = f"leader of three servers killed, {nodes} nodes: until all are served"
+    return Row(NAME, name, Sample(values), target=0.3)
+
+
 def _silence(n: int, repeat: int) -> Iterator[Row]:
     runs = _swarm("silence", n, repeat)
     for what, key, target in (
@@ -197,6 +279,7 @@ def measure(repeat: int | None) -> list[Row]:
     rows.append(
         Row(NAME, "host ended in order, 3 nodes, the same", _sample(3, signal.SIGTERM, repeat))
     )
+    rows += [_leader_killed(n, repeat) for n in (3, 8)]
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100
     for n in (n for n in CROWDS if n <= most):
         rows += _crowd(n, min(repeat, CROWD_REPEAT))
