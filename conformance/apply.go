@@ -364,7 +364,7 @@ func (c *Checker) forget() {
 func (c *Checker) disconnect(ev r.Disconnect) {
 	s := c.sessions[ev.Session]
 	switch {
-	case s == nil || s.grace:
+	case s == nil || s.grace && !ev.Dead:
 	case s.ended:
 		c.departed(s.id)
 	case !ev.Dead:

@@ -86,7 +86,8 @@ func (c *Checker) isOut(s *session) bool {
 }
 
 func (c *Checker) ownKey(s *session) string {
-	if s.hostName == "" || len(c.named(s.hostName)) > 1 {
+	others := slices.DeleteFunc(c.named(s.hostName), func(other *session) bool { return other == s }) // s may have left
+	if s.hostName == "" || len(others) > 0 {
 		return s.node
 	}
 	return s.hostName

@@ -213,7 +213,6 @@ func (m *Machine) returnParticipant(n *node, c LastRound) bool {
 		state = participantFinished
 	}
 	m.round.set(s, state, "")
-	m.forming.endHoldIfComplete()
 	m.out.note("node %s came back as rank %d of round %d", m.names.of(n.id), s.rank, m.round.number)
 	return true
 }

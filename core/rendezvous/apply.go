@@ -86,6 +86,9 @@ func (m *Machine) applyOther(ev Event) {
 
 // settle brings everything that follows from the state up to date.
 func (m *Machine) settle() {
+	if len(m.round.participants) > 0 {
+		m.forming.endHoldIfComplete()
+	}
 	m.settleDirective()
 	if m.closed == nil {
 		m.endIfAllFinished()

@@ -115,6 +115,21 @@ func TestDeadNodeHasNoGrace(t *testing.T) {
 	}
 }
 
+// TestDeadNodeThatHasLeft is forgotten, also by a control plane that was restarted meanwhile.
+func TestDeadNodeThatHasLeft(t *testing.T) {
+	r := newRig(t, -1)
+	p := policy(1, 3)
+	a := r.hello("a", p)
+	r.hello("b", p)
+	leave := Leave{Request: a.request(), Reason: "why"}
+	r.apply(leave)
+	r.apply(Recovered{Generation: "r1"})
+	r.apply(Disconnect{Session: a.session, Dead: true})
+	if effects := r.apply(leave); len(effects) > 0 {
+		t.Errorf("a node that is forgotten was answered by %+v", effects)
+	}
+}
+
 func TestLossInsideAFormingRoundIsNotWaitedFor(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(2, 3)

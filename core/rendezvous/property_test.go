@@ -53,8 +53,9 @@ type sim struct {
 
 	waited bool // the present host has waited for members for long enough
 
-	host string // node whose process hosts the control plane; "": it is a server
-	term uint64
+	host   string // node whose process hosts the control plane; "": it is a server
+	term   uint64
+	hostOf map[string]string // generation -> node whose process hosted that control plane
 }
 
 func newSim(t *rapid.T) *sim {

@@ -1,6 +1,8 @@
 package rendezvous
 
 import (
+	"slices"
+
 	"rallypoint/internal/printable"
 )
 
@@ -51,7 +53,8 @@ const ownWordShare = 8
 // ownKey is the name by which a node is kept out by its own word: its host's, on which it may
 // come back under another id, unless another live node has that host's name, too.
 func (m *Machine) ownKey(n *node) string {
-	if n.hostName == "" || len(m.nodes.named(n.hostName)) > 1 {
+	others := slices.DeleteFunc(m.nodes.named(n.hostName), func(other *node) bool { return other == n }) // n may have left
+	if n.hostName == "" || len(others) > 0 {
 		return n.id
 	}
 	return n.hostName

@@ -19,6 +19,9 @@ func (m *Machine) facts() Facts {
 	}
 	if m.canBeSucceeded() {
 		f.Directives = m.directives.facts()
+		if f.Directives.EndedRound > f.Round { // of a run that was begun again, whose rounds this machine does not know
+			f.Directives.EndedRound = 0
+		}
 	}
 	if m.closed != nil {
 		f.Closed = m.closed.cut()

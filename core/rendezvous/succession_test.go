@@ -110,6 +110,37 @@ func TestSilentHostIsLost(t *testing.T) {
 	}
 }
 
+// TestSilentHostIsEvicted: nobody is waited for once a new process in the silent host's place is gone.
+func TestSilentHostIsEvicted(t *testing.T) {
+	p := policy(1, 3)
+	r, n := hostedRound(t, p, "a", "b", "c")
+	r = r.fallsSilent(n[0], n[1], p, 4*time.Second)
+	r.follows(p, n[2])
+	r.hello("a", p)
+	if !r.runs(TimerHold) {
+		t.Error("it does not wait for a")
+	}
+	r.apply(Evict{Node: "a", By: "admin", Reason: "why"})
+	if r.runs(TimerHold) {
+		t.Error("it waits for members, of which none is missing")
+	}
+	r.wantRegroup("evicted by admin", n[1], n[2])
+}
+
+// TestFactsOfARunThatWasBegunAgain: a successor knows no more of its last round than the number, and
+// what it tells the next one can be believed, though a directive had ended that round.
+func TestFactsOfARunThatWasBegunAgain(t *testing.T) {
+	p := policy(1, 3)
+	was := Facts{Generation: "g", Origin: "g", Round: 3, HostRank: -1, Directives: DirectiveFacts{Seq: 1, EndedRound: 3}}
+	m := New(Config{RunID: "job", Generation: "g2", Uptime: -1, Succession: Succession{Term: 2, From: "a", Facts: was}})
+	m.Apply(Hello{Session: "s", Node: "b", Policy: p, LastRound: LastRound{HostRank: -1}, InHost: true})
+	m.Apply(CloseRun{By: "admin", Reason: "why", Stop: true})
+	f := m.Facts()
+	if f.Closed.Kind != ClosedFailed || !f.possible(LastRound{}, p.Max) {
+		t.Errorf("it tells what no successor believes: %+v", f)
+	}
+}
+
 // follows brings nodes to the next host, with the joins that they have no answer to.
 func (r *rig) follows(p Policy, nodes ...*rigNode) {
 	r.t.Helper()

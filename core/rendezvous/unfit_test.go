@@ -166,6 +166,22 @@ func TestUnfitNodeSavesForLong(t *testing.T) {
 	}
 }
 
+// TestUnfitNodeThatHasLeft: its word keeps out itself, and no other node of its host.
+func TestUnfitNodeThatHasLeft(t *testing.T) {
+	p := policy(1, 3)
+	r := newRig(t, -1)
+	onHost := func(h *Hello) { h.HostName = "host" }
+	a, b := r.hello("a", p, onHost), r.hello("b", p, onHost)
+	r.join(b)
+	r.apply(Leave{Request: a.request(), Reason: "why"})
+	r.apply(GiveDirective{Request: a.request(), Unfit: true, Directive: Direct{ID: "u", Kind: DirectiveDrain, Reason: "why", For: time.Hour}})
+	r.fire(TimerLastCall)
+	r.wantRound(b)
+	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0].Node != "a" {
+		t.Errorf("%+v", s.Drained)
+	}
+}
+
 // unfitAny is an action of TestGuarantees: a node asks to be kept out, by a failure or a check.
 func (s *sim) unfitAny(t *rapid.T) {
 	n := s.pick(t, func(n *rigNode) bool { return s.connected(n) && n.claim.Round == s.m.round.number })
