@@ -357,7 +357,7 @@ func (a *Agent) takePlace() (err error) {
 func (a *Agent) join() error {
 	ctx, cancel := a.untilInterrupt(0)
 	defer cancel()
-	place := a.checks.wait(cancel)
+	place := a.checks.wait(cancel, a.assignment != nil)
 	o, err := a.rdzv.Next(ctx)
 	err = place(err)
 	if stop := a.interrupted(); stop != nil {

@@ -19,6 +19,7 @@ type checkWatch struct {
 
 	mu      sync.Mutex
 	waiting context.CancelFunc // ends the wait for a place; nil: the node does not wait
+	member  bool               // it waits for the next round as a member of the last one
 	unfit   *UnfitError        // the node leaves for it; nil: it stays
 }
 
@@ -69,9 +70,10 @@ func (w *checkWatch) follow(ctx context.Context) {
 			a.log.Warn("a check found this node unfit; it leaves if the next one finds the same: " + unfit.Verdict.String())
 			continue
 		}
-		if when == checkWaiting {
-			w.giveUp(unfit)
-		} else if w.leaving() == nil && a.asksToDrain(ctx, unfit, a.spec.DrainTimeout) {
+		if when == checkWaiting && w.giveUp(unfit) {
+			continue
+		}
+		if w.leaving() == nil && a.asksToDrain(ctx, unfit, a.spec.DrainTimeout) {
 			a.log.Warn("this node is not fit, and leaves the run once its workers have saved: " + unfit.Verdict.String())
 			w.mu.Lock()
 			w.unfit = unfit
@@ -93,28 +95,33 @@ func (w *checkWatch) when() string {
 	return ""
 }
 
-// giveUp ends the wait for a place.
-func (w *checkWatch) giveUp(unfit *UnfitError) {
+// giveUp ends the wait for a place. A member of the last round does not give up by itself: the others
+// count on it, and a check may turn bad on all of them while they regroup.
+func (w *checkWatch) giveUp(unfit *UnfitError) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if w.member {
+		return false
+	}
 	if w.waiting != nil {
 		w.unfit = unfit
 		w.waiting()
 	}
+	return true
 }
 
 // wait tells that the node waits for a place, until the function that it returns is called with the
 // end of that, for which it returns what the node ends with.
-func (w *checkWatch) wait(cancel context.CancelFunc) (end func(err error) error) {
+func (w *checkWatch) wait(cancel context.CancelFunc, member bool) (end func(err error) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.waiting = cancel
+	w.waiting, w.member = cancel, member
 	return func(err error) error {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.waiting = nil
 		switch {
-		case err == nil:
+		case err == nil && !member:
 			w.unfit = nil // the place was there first
 		case w.unfit != nil && (errors.Is(err, rendezvous.ErrUnfit) || errors.Is(err, rendezvous.ErrCanceled)):
 			return w.unfit

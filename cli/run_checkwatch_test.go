@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 
 	"rallypoint/core/control"
@@ -17,9 +18,17 @@ import (
 // watched starts a node that is examined often, by a check that finds it unfit once there is a file
 // bad.NAME.
 func (h *harness) watched(name, endpoint, nnodes string, options ...string) *nodeProcess {
-	return h.run(printPlacement, append([]string{"--nnodes=" + nnodes, "--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--check-every=0.1", "--drain-timeout=1",
+	p := h.run(printPlacement, append([]string{"--nnodes=" + nnodes, "--rdzv-endpoint=" + endpoint, "--rdzv-id=job", "--check-every=0.25", "--drain-timeout=1",
 		"--check=[ ! -e bad." + name + ` ] || { echo '{"reason": "gpu_xid", "text": "Xid 79"}'; exit 1; }`,
 		"--rdzv-conf=last_call_timeout=0.1,admit_delay=0.1,lease_timeout=5,reconnect_grace=1,host_name=host-" + name + ",node_id=" + name}, options...)...)
+	h.t.Cleanup(func() {
+		if h.t.Failed() {
+			_ = p.Process.Kill()
+			_ = p.Wait()
+			h.t.Logf("%s:\n%s", name, p.stderr.String())
+		}
+	})
+	return p
 }
 
 func (h *harness) bad(names ...string) {
@@ -31,16 +40,16 @@ func (h *harness) bad(names ...string) {
 // awaitRun waits for a status of the only run at an endpoint.
 func awaitRun(t *testing.T, endpoint string, wanted func(r *control.RunStatus) bool) {
 	t.Helper()
-	var last string
+	var data string
 	defer func() {
 		if t.Failed() {
-			t.Log(last)
+			t.Log(data)
 		}
 	}()
 	testkit.Eventually(t, "the status is as wanted", func() bool {
 		var st control.Status
-		code, data, _ := execute(t, "status", "--json", endpoint)
-		_, last, _ = execute(t, "status", endpoint)
+		var code int
+		code, data, _ = execute(t, "status", "--json", endpoint)
 		return code == 0 && json.Unmarshal([]byte(data), &st) == nil && len(st.Runs) == 1 && wanted(&st.Runs[0])
 	})
 }
@@ -135,6 +144,32 @@ func TestWrongCheck(t *testing.T) {
 	}
 	if codes[94] != 1 || codes[0] != 3 {
 		t.Errorf("exit codes: %v", codes)
+	}
+}
+
+// TestCheckWhileTheJobRegroups: a member that waits for another one to be replaced asks to leave, as
+// one whose workers run, and stays when that is refused.
+func TestCheckWhileTheJobRegroups(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	at := serve(t, command("serve", "--listen", "127.0.0.1:0")).addr
+	nodes := []*nodeProcess{h.watched("n0", at, "2:2", "--check=echo >> checks"), h.watched("n1", at, "2:2")}
+	h.readRound(2)
+	testkit.Check(t, nodes[1].Process.Kill())
+	nodes[1].expect(t, -int(syscall.SIGKILL))
+	awaitRun(t, at, func(r *control.RunStatus) bool { return len(r.Waiting) == 1 })
+	h.bad("n0")
+	before := len(testkit.ReadFile(t, filepath.Join(h.dir, "checks")))
+	testkit.Eventually(t, "several checks have found the node unfit", func() bool {
+		return len(testkit.ReadFile(t, filepath.Join(h.dir, "checks"))) > before+4
+	})
+	again := h.watched("n2", at, "2:2")
+	h.readRound(2)
+	h.finish()
+	nodes[0].expect(t, 0)
+	again.expect(t, 0)
+	if text := nodes[0].stderr.String(); !strings.Contains(text, "this node is not fit, and stays in the run: gpu_xid: Xid 79") || !strings.Contains(text, "1 would be left") && !strings.Contains(text, "0 would be left") {
+		t.Error(text)
 	}
 }
 
