@@ -91,7 +91,7 @@ func TestRegroupByEvent(t *testing.T) {
 func TestTearDown(t *testing.T) {
 	s := newHarness(t, 3, `case $RANK in
 		0) echo up > $SAY; exec sleep 100;;
-		1) trap 'exit 0' TERM; echo up > $SAY; while :; do sleep 0.01; done;;
+		1) trap 'exit 0' TERM; echo up > $SAY; while :; do sleep 0.1; done;;
 		2) read go < $GO; exit 7;;
 	esac`)
 	goFile := s.goFile()
@@ -145,7 +145,7 @@ func expectSignal(t *testing.T, err error, want unix.Signal) {
 // TestSignal passes the same signal on and waits for the workers.
 func TestSignal(t *testing.T) {
 	for _, sig := range []unix.Signal{unix.SIGTERM, unix.SIGINT, unix.SIGHUP, unix.SIGQUIT, unix.SIGUSR1} {
-		s := newHarness(t, 1, "trap 'echo got > $SAY; exit 0' "+strings.TrimPrefix(process.SignalName(sig), "SIG")+"; echo up > $SAY; while :; do sleep 0.01; done")
+		s := newHarness(t, 1, "trap 'echo got > $SAY; exit 0' "+strings.TrimPrefix(process.SignalName(sig), "SIG")+"; echo up > $SAY; while :; do sleep 0.1; done")
 		s.start()
 		s.hear()
 		s.agent.Signal(sig)
@@ -212,7 +212,7 @@ func TestOneRequest(t *testing.T) {
 		{unix.SIGHUP, 0, false},
 		{unix.SIGINT, byHand, true}, // the first was none from the keyboard
 	} {
-		s := newHarness(t, 1, "trap 'echo got > $SAY; read x < $GO; echo saved > $SAY; exit 0' TERM; echo up > $SAY; while :; do sleep 0.01; done")
+		s := newHarness(t, 1, "trap 'echo got > $SAY; read x < $GO; echo saved > $SAY; exit 0' TERM; echo up > $SAY; while :; do sleep 0.1; done")
 		gate := s.goFile()
 		s.spec.ShutdownTimeout = time.Hour
 		s.prepare()

@@ -31,7 +31,7 @@ func TestWatchdogRestarts(t *testing.T) {
 		"child":            `sleep 100 & timer $! 9; wait; exit 0`,
 		"child elsewhere":  `setsid sh -c 'exec sleep 100' & timer $! 9; wait; exit 0`,
 		"softly":           `timer $$ 15; exec sleep 100`,
-		"softly, ends":     `trap 'exit 0' TERM; timer $$ 15; while :; do sleep 0.01; done`,
+		"softly, ends":     `trap 'exit 0' TERM; timer $$ 15; while :; do sleep 0.1; done`,
 		"softly, stubborn": `trap '' TERM; timer $$ 15; while :; do sleep 100; done`,
 	} {
 		t.Run(name, func(t *testing.T) {

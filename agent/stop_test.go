@@ -123,7 +123,7 @@ func TestAnnouncedBeforeStop(t *testing.T) {
 func TestStopsWithOthers(t *testing.T) {
 	t.Run("signalled", func(t *testing.T) {
 		s := newHarness(t, 1, `echo $TORCHELASTIC_RESTART_COUNT > $SAY; [ $RALLYPOINT_ROUND = 2 ] && exit 0
-			trap 'exit 9' TERM; while :; do sleep 0.01; done`)
+			trap 'exit 9' TERM; while :; do sleep 0.1; done`)
 		r := newAnnouncing(2)
 		r.announced = func(bool, string) error { t.Error("it announces the stop of another node"); return nil }
 		r.use(t, s)

@@ -137,11 +137,11 @@ func (j *job) culprit(node int) string {
 
 // stubborn is a worker that says when it got SIGTERM, and ends when the test says so.
 const stubborn = `trap 'echo "$NODE.$LOCAL_RANK TERM" > $SAY; read go < $DIR/release; exit 0' TERM
-	echo "$NODE.$LOCAL_RANK up $TORCHELASTIC_RESTART_COUNT" > $SAY; while :; do sleep 0.01; done`
+	echo "$NODE.$LOCAL_RANK up $TORCHELASTIC_RESTART_COUNT" > $SAY; while :; do sleep 0.1; done`
 
 // stopped says when it got SIGTERM, and ends by it.
 const stopped = `trap 'echo "$NODE.$LOCAL_RANK TERM" > $SAY; exit 3' TERM
-	echo "$NODE.$LOCAL_RANK up $TORCHELASTIC_RESTART_COUNT" > $SAY; while :; do sleep 0.01; done`
+	echo "$NODE.$LOCAL_RANK up $TORCHELASTIC_RESTART_COUNT" > $SAY; while :; do sleep 0.1; done`
 
 // failing fails when the test says so.
 const failing = `echo "$NODE.$LOCAL_RANK up $TORCHELASTIC_RESTART_COUNT" > $SAY; read go < $DIR/fail; exit 7`

@@ -21,12 +21,12 @@ const writing = `
 echo "out of $RANK"
 printf '\033[31merr\033[0m of %s\n' $RANK >&2
 echo up > $SAY
-until [ -e fail ]; do sleep 0.02; done
+until [ -e fail ]; do sleep 0.2; done
 if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then
 	[ $RANK != 3 ] || { echo "ValueError: bad batch" >&2; exit 3; }
 	exec sleep 1000
 fi
-until [ -e finish ]; do sleep 0.02; done
+until [ -e finish ]; do sleep 0.2; done
 `
 
 // writingJob is such a job of two nodes with two workers each.

@@ -36,7 +36,7 @@ const chaosWorker = `
 	while read line; do case $line in 0::*) group=$line;; esac; done < /proc/self/cgroup
 	echo "$$ $PPID $RALLYPOINT_ROUND $GROUP_RANK $WORLD_SIZE $TORCHELASTIC_ERROR_FILE ${group:-none} sh" > $LEDGER/tmp.$$
 	mv $LEDGER/tmp.$$ $LEDGER/$RALLYPOINT_ROUND.$RANK.$$
-	until [ -e $FINISH ]; do sleep 0.05; done
+	until [ -e $FINISH ]; do sleep 0.2; done
 	exit 0`
 
 // warmChaosWorker is the same in Python, which a template can fork.
@@ -86,7 +86,7 @@ func TestChaos(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := newChaos(t)
-			c.endpoint, c.lease, c.duration = fmt.Sprintf("127.0.0.1:%d", quietPort(t)), time.Second, 20*time.Second
+			c.endpoint, c.lease, c.duration = fmt.Sprintf("127.0.0.1:%d", quietPort(t)), time.Second, 10*time.Second
 			c.serve = &serverProcess{dir: c.dir, args: append([]string{"serve", "--listen", c.endpoint, "--record", "history"}, options...)}
 			if err := c.serve.start(); err != nil {
 				t.Fatal(err)
@@ -105,7 +105,7 @@ func TestChaos(t *testing.T) {
 func TestChaosInAnEtcd(t *testing.T) {
 	t.Parallel()
 	c := newChaos(t)
-	c.endpoint, c.lease, c.duration = "etcd://"+etcd.Endpoint(t)+"?key_prefix=/chaos", 2*time.Second, 12*time.Second
+	c.endpoint, c.lease, c.duration = "etcd://"+etcd.Endpoint(t)+"?key_prefix=/chaos", 2*time.Second, 8*time.Second
 	c.record()
 	defer func() { c.recorder.kill() }()
 	c.run()
@@ -122,7 +122,7 @@ func TestChaosInADirectory(t *testing.T) {
 	if err := os.Mkdir(meet, 0o700); err != nil {
 		t.Fatal(err)
 	}
-	c.endpoint, c.lease, c.duration = "file://"+meet, 2*time.Second, 12*time.Second
+	c.endpoint, c.lease, c.duration = "file://"+meet, 2*time.Second, 8*time.Second
 	c.record()
 	defer func() { c.recorder.kill() }()
 	c.run()

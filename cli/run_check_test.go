@@ -74,7 +74,7 @@ func TestCheckAfterAFailure(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	options := elastic(t, "1:2", "--max-restarts=3", `--check=[ $RALLYPOINT_CHECK = join ] || { echo worn out; exit 1; }`)
-	bad := h.run(strings.Replace(printPlacement, "until [ -e finish ]; do sleep 0.02; done; exit 0", "until [ -e fail ]; do sleep 0.02; done; exit 3", 1), options...)
+	bad := h.run(strings.Replace(printPlacement, "until [ -e finish ]; do sleep 0.2; done; exit 0", "until [ -e fail ]; do sleep 0.2; done; exit 3", 1), options...)
 	h.readRound(1)
 	good := h.run(printPlacement, options...)
 	h.readRound(2)

@@ -13,7 +13,7 @@ import (
 )
 
 // failing is printPlacement of a worker that fails once it is told to, in each round.
-var failing = strings.Replace(printPlacement, "until [ -e finish ]; do sleep 0.02; done; exit 0", "until [ -e fail ]; do sleep 0.02; done; exit 13", 1)
+var failing = strings.Replace(printPlacement, "until [ -e finish ]; do sleep 0.2; done; exit 0", "until [ -e fail ]; do sleep 0.2; done; exit 13", 1)
 
 // TestLeave: a node whose workers keep failing leaves, a spare takes its rank, and the job goes on
 // with the restarts that the failures before have cost; wherever the nodes meet, and also if the

@@ -16,7 +16,7 @@ import (
 // round, or of the job.
 const printPlacement = `trap 'exit 0' TERM
 	echo "$RALLYPOINT_ROUND $GROUP_WORLD_SIZE $WORLD_SIZE $RANK $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RESTART_COUNT $ROLE_NAME:$ROLE_RANK/$ROLE_WORLD_SIZE" > $SAY
-	until [ -e finish ]; do sleep 0.02; done; exit 0`
+	until [ -e finish ]; do sleep 0.2; done; exit 0`
 
 // place is what one said.
 type placement struct {

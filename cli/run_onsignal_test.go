@@ -8,7 +8,7 @@ import (
 
 // told is a worker that is asked for nothing but by its file and the signal USR2.
 const told = `trap 'grep -h kind $RALLYPOINT_DIRECTIVE_FILE >$SAY' USR2; trap 'echo bye >$SAY; exit 0' TERM
-	echo ready >$SAY; while :; do sleep 0.02; done`
+	echo ready >$SAY; while :; do sleep 0.1; done`
 
 // TestSignalIsADirective: a job of one node is asked for what its signals stand for; at the
 // deadline it ends, to be queued again.

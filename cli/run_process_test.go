@@ -155,7 +155,7 @@ func TestSignalsOfCommand(t *testing.T) {
 // workers have their grace all the same.
 func TestSignalTwice(t *testing.T) {
 	h := newHarness(t)
-	p := h.run("trap 'sleep 0.2; : > saved; exit 0' TERM; echo up > $SAY; while :; do sleep 0.01; done", "--signal-exit-code")
+	p := h.run("trap 'sleep 0.2; : > saved; exit 0' TERM; echo up > $SAY; while :; do sleep 0.1; done", "--signal-exit-code")
 	h.readLine()
 	for range 2 {
 		if err := p.Process.Signal(syscall.SIGTERM); err != nil {

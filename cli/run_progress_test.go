@@ -14,7 +14,7 @@ import (
 // failAtOneStep is a job of two workers that get to the same step each time, where one fails.
 const failAtOneStep = `printf '\007\0\0\0\0\0\0\0' | dd of="$RALLYPOINT_PROGRESS_FILE" bs=1 seek=16 conv=notrunc 2>/dev/null
 	[ $RANK = 1 ] && { sleep 0.1; echo the culprit >&2; exit 3; }
-	trap 'exit 0' TERM; while :; do sleep 0.02; done`
+	trap 'exit 0' TERM; while :; do sleep 0.1; done`
 
 // TestNoProgressOfTwoNodes: both nodes end with the same code and say why, also the one
 // whose workers never failed. Nothing is left behind.
@@ -70,7 +70,7 @@ func TestLeftRecordsAreRemoved(t *testing.T) {
 	records := t.TempDir()
 	h.env = append(h.env, "RALLYPOINT_PROGRESS_DIR="+records)
 	start := func() (p *nodeProcess, folder string) {
-		p = h.run(`echo $RALLYPOINT_PROGRESS_FILE >$SAY; trap 'exit 0' TERM; while :; do sleep 0.02; done`, "--standalone")
+		p = h.run(`echo $RALLYPOINT_PROGRESS_FILE >$SAY; trap 'exit 0' TERM; while :; do sleep 0.1; done`, "--standalone")
 		return p, filepath.Dir(h.readLine())
 	}
 	killed, left := start()

@@ -34,7 +34,7 @@ const phaseWorkers = `trap 'exit 0' TERM
 	echo "$RALLYPOINT_ROUND $GROUP_WORLD_SIZE $WORLD_SIZE $RANK $MASTER_ADDR:$MASTER_PORT $TORCHELASTIC_RESTART_COUNT $ROLE_NAME:$ROLE_RANK/$ROLE_WORLD_SIZE" > $SAY
 	until [ -e finish -o -e finish.$RANK ]; do
 		[ ! -e "$RALLYPOINT_DIRECTIVE_FILE" ] || cp "$RALLYPOINT_DIRECTIVE_FILE" "told.$RALLYPOINT_ROUND.$RANK"
-		sleep 0.02
+		sleep 0.1
 	done`
 
 // newPhaseJob starts a job of so many nodes, with room for one more, and waits until as many voters

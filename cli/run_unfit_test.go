@@ -39,7 +39,7 @@ func TestUnfitNodeStaysOut(t *testing.T) {
 			h.readRound(2)
 			nodes = append(nodes, node(printPlacement, "h2", "n2"))
 			h.readRound(3)
-			bad := node(strings.Replace(printPlacement, "until [ -e finish ]; do sleep 0.02; done; exit 0", "sleep 0.2; exit 13", 1), "bad-host", "n3")
+			bad := node(strings.Replace(printPlacement, "until [ -e finish ]; do sleep 0.2; done; exit 0", "sleep 0.2; exit 13", 1), "bad-host", "n3")
 			bad.expect(t, 94)
 			h.readRound(3)
 			left := nodes

@@ -218,7 +218,7 @@ test-run-long: $(VENV_STAMP) $(GOTESTSUM) $(ETCD)  ## rallypoint run beside torc
 	$(call say,recording torchrun)
 	@rm -rf build/torchrun; $(BIN)/python agent/testdata/torchrun/record.py $(BIN)/torchrun --into build/torchrun
 	$(call say,go test: rallypoint run beside torchrun; chaos)
-	@RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=300 $(LONG_GO_TEST) -timeout 1h ./cli -run 'TestRunAsTorchrun|TestChaos|TestLogSettings'
+	@RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=300 $(LONG_GO_TEST) -timeout 1h ./cli -run 'TestRunAsTorchrun|TestChaos|TestServeIsKilled|TestLogSettings'
 	$(call say,go test: rallypoint run in network namespaces; hosts and servers that fall silent)
 	@$(LONG_GO_TEST) -tags long -parallel 4 -timeout 2h ./cli -run 'TestNetwork|TestHost|Silence|TestPeers'
 

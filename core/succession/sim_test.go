@@ -1057,7 +1057,7 @@ func TestHistories(t *testing.T) {
 		}
 		return
 	}
-	count := 500
+	count := 100
 	if text := os.Getenv("RALLYPOINT_HISTORIES"); text != "" {
 		var err error
 		if count, err = strconv.Atoi(text); err != nil {

@@ -39,12 +39,15 @@ func Go(call func() error) <-chan error {
 }
 
 // Eventually waits until cond holds, which no event tells: another process, say, makes it so.
+// What takes long is asked for less and less often, since to ask may cost a whole command.
 func Eventually(t testing.TB, what string, cond func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(Patience); !cond(); time.Sleep(time.Millisecond) {
+	pause := time.Millisecond
+	for deadline := time.Now().Add(Patience); !cond(); pause = min(pause*5/4, 50*time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited %v until %s", Patience, what)
 		}
+		time.Sleep(pause)
 	}
 }
 
