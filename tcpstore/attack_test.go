@@ -6,6 +6,7 @@ import (
 	"crypto/tls"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
@@ -338,7 +339,8 @@ func TestBadRecords(t *testing.T) {
 	length := whole.sent.Len()
 	var wg sync.WaitGroup
 	slots := make(chan struct{}, 32)
-	for i := range length {
+	const stride = 3 // each run tries other bytes
+	for i := rand.IntN(stride); i < length; i += stride {
 		for _, tape := range []*taped{{flip: i, cut: -1}, {flip: -1, cut: i}} {
 			slots <- struct{}{}
 			wg.Go(func() {

@@ -37,13 +37,16 @@ func TestClientOperations(t *testing.T) {
 				c.main.pings, c.main.missingOK = younger, younger
 				storetest.Operations(t, kind(c))
 				storetest.Queues(t, kind(c))
+				if keys := wireKeys(s); !slices.Contains(keys, "/k") {
+					t.Errorf("keys on the wire: %q", keys)
+				}
+				if !younger {
+					return // what is large goes the same way
+				}
 				largest := bytes.Repeat([]byte("0123456789"), MaxValueBytes/10)
 				testkit.Check(t, kind(c).Set(t.Context(), "big", largest))
 				if got := testkit.Must(kind(c).Get(t.Context(), "big"))(t); !bytes.Equal(got, largest) {
 					t.Errorf("the largest value came back with %d bytes", len(got))
-				}
-				if keys := wireKeys(s); !slices.Contains(keys, "/k") {
-					t.Errorf("keys on the wire: %q", keys)
 				}
 			})
 		}

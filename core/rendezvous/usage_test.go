@@ -82,7 +82,7 @@ func TestUsageIsExact(t *testing.T) {
 		values := rapid.SampledFrom([]string{"", "v", strings.Repeat("v", 300)})
 		keys := rapid.SampledFrom([]string{"a", "b", strings.Repeat("k", 100)})
 		largest := int64(0)
-		for range rapid.IntRange(1, 200).Draw(t, "requests") {
+		for range rapid.IntRange(1, 100).Draw(t, "requests") {
 			live := slices.DeleteFunc(slices.Clone(n), func(n *rigNode) bool { return n.dropped != nil })
 			if len(live) == 0 {
 				break

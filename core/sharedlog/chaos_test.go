@@ -65,7 +65,7 @@ const (
 // When that is over the nodes come together, end well, and what they made of the log keeps
 // the guarantees.
 func TestGuaranteesUnderFaults(t *testing.T) {
-	seeds := 20
+	seeds := 5
 	if long {
 		seeds = 2000
 	}

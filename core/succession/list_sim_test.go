@@ -421,7 +421,7 @@ func newListSim(seed uint64, orderly bool) *listSim {
 // TestHistoriesOfAList runs histories of a fixed list. RALLYPOINT_HISTORIES=N runs more, and
 // RALLYPOINT_SEED=N one, with its trace.
 func TestHistoriesOfAList(t *testing.T) {
-	first, last := uint64(1), uint64(40)
+	first, last := uint64(1), uint64(10)
 	if n, err := strconv.ParseUint(os.Getenv("RALLYPOINT_HISTORIES"), 10, 64); err == nil {
 		last = n
 	}
