@@ -349,7 +349,7 @@ func (t *Template) Prepare(cancel <-chan struct{}) {
 			t.log.Info(p.ready)
 			p.ready = ""
 		}
-		changed, err := p.ask(nil, nil)
+		changed, err := p.ask(nil)
 		switch {
 		case err != nil:
 			t.log.Warn("the template of the workers is replaced: " + err.Error())
@@ -363,22 +363,28 @@ func (t *Template) Prepare(cancel <-chan struct{}) {
 	}
 }
 
-// ask sends a request with files, and returns the answer.
-func (t *templateProcess) ask(request []byte, files []int) (string, error) {
+// ask sends a request and returns the answer: with sockets, to fork a worker for each; without,
+// which of the imported files has changed.
+func (t *templateProcess) ask(sockets []int) (string, error) {
 	_ = t.conn.SetDeadline(time.Now().Add(t.config.ForkPatience))
-	text := message(request)
+	if err := send(t.conn, nil, sockets); err != nil {
+		return "", err
+	}
+	return t.line()
+}
+
+// send sends a message with files.
+func send(conn *net.UnixConn, body []byte, files []int) error {
+	text := message(body)
 	var rights []byte
 	if len(files) > 0 {
 		rights = unix.UnixRights(files...)
 	}
-	_, _, err := t.conn.WriteMsgUnix(text[:4], rights, nil)
-	if err == nil {
-		_, err = t.conn.Write(text[4:])
+	_, _, err := conn.WriteMsgUnix(text[:4], rights, nil)
+	if err == nil && len(body) > 0 {
+		_, err = conn.Write(body)
 	}
-	if err != nil {
-		return "", err
-	}
-	return t.line()
+	return err
 }
 
 // importVariables are how the names of variables begin that libraries read while they are
@@ -405,74 +411,134 @@ func differing(ours, theirs []string) string {
 	return ""
 }
 
-// fork starts a worker; false: it has to start cold. It may be called without a template.
-func (t *Template) fork(w Launch) (pid int, ok bool) {
+// fork forks those of the workers that it can, and returns their pids; the others' are 0, and they
+// have to start cold. It may be called without a template.
+func (t *Template) fork(workers []Launch) []int {
+	pids := make([]int, len(workers))
 	if t == nil || t.process == nil {
-		return 0, false
+		return pids
 	}
 	select {
 	case <-t.process.done: // without an error, else there were none
 	default:
-		return 0, false
+		return pids
 	}
-	if name := differing(t.config.Environ, w.Env); name != "" {
-		t.sayCold("libraries read " + name + " while they are imported, and workers have values of their own")
-		return 0, false
+	var forks []*heldFork
+	for i, w := range workers {
+		if name := differing(t.config.Environ, w.Env); name != "" {
+			t.sayCold("libraries read " + name + " while they are imported, and workers have values of their own")
+		} else {
+			forks = append(forks, &heldFork{launch: w, pid: &pids[i]})
+		}
 	}
-	pid, err := t.forkHeld(w)
-	if err != nil {
-		t.sayCold("the template does not fork: " + err.Error())
-		t.end()
-		return 0, false
+	for batch := range slices.Chunk(forks, maxForks) {
+		if err := t.forkHeld(batch); err != nil {
+			t.sayCold("the template does not fork: " + err.Error())
+			t.end()
+			break
+		}
 	}
-	return pid, true
+	return pids
 }
 
-// forkHeld has a worker forked, makes it what one is that start starts, and lets it go.
-func (t *Template) forkHeld(w Launch) (pid int, err error) {
-	control, theirs, err := socketPair()
-	if err != nil {
-		return 0, err
+// maxForks bounds the workers of one request: each takes two descriptors for a moment.
+const maxForks = 16
+
+// heldFork is a worker that is forked and held.
+type heldFork struct {
+	launch  Launch
+	control *net.UnixConn // without a word the worker ends
+	said    int           // its pid, as it says
+	err     error
+	pid     *int // set once it is let go
+}
+
+// forkHeld has workers forked, makes them what those are that start starts, and lets them go. With
+// an error some may not be.
+func (t *Template) forkHeld(forks []*heldFork) error {
+	var sockets []int
+	var theirs []*os.File
+	closeTheirs := func() {
+		for _, file := range theirs {
+			_ = file.Close()
+		}
 	}
-	defer func() { _ = control.Close() }() // without a word the worker ends
-	t.forker.mu.Lock()                     // so that the reaper never takes it for an orphan
+	for _, h := range forks {
+		control, file, err := socketPair()
+		if err != nil {
+			closeTheirs()
+			return err
+		}
+		defer func() { _ = control.Close() }()
+		_ = control.SetDeadline(time.Now().Add(t.config.ForkPatience))
+		h.control, theirs, sockets = control, append(theirs, file), append(sockets, int(file.Fd()))
+	}
+	t.forker.mu.Lock() // so that the reaper never takes them for orphans
 	defer t.forker.mu.Unlock()
-	files := []int{int(w.Files[0]), int(w.Files[1]), int(w.Files[2]), int(theirs.Fd())}
-	env := w.Env
-	if w.Site != "" {
-		env = append(slices.Clone(env), envStage+"="+stageObserve)
+	var greetings sync.WaitGroup
+	for _, h := range forks {
+		greetings.Go(h.greet)
 	}
-	reason, err := t.process.ask([]byte(strings.Join(env, "\x00")), files)
-	_ = theirs.Close()
-	if err == nil && reason != "" {
+	reason, err := t.process.ask(sockets)
+	closeTheirs()
+	if err != nil {
+		for _, h := range forks {
+			_ = h.control.SetDeadline(time.Now())
+		}
+	} else if reason != "" {
 		err = errors.New(reason)
 	}
+	greetings.Wait()
+	for _, h := range forks {
+		if h.err == nil {
+			h.err = h.release()
+		}
+		if h.err != nil {
+			err = cmp.Or(err, h.err)
+			continue
+		}
+		*h.pid = h.said
+		t.forker.known[h.said] = true
+	}
+	return err
+}
+
+// greet tells the process which worker it is, as soon as it is there, and learns its pid.
+func (h *heldFork) greet() {
+	env := h.launch.Env
+	if h.launch.Site != "" {
+		env = append(slices.Clone(env), envStage+"="+stageObserve)
+	}
+	files := h.launch.Files
+	h.err = send(h.control, []byte(strings.Join(env, "\x00")), []int{int(files[0]), int(files[1]), int(files[2])})
+	if h.err != nil {
+		return
+	}
+	line, err := bufio.NewReaderSize(h.control, 32).ReadSlice('\n')
+	if err == nil {
+		h.said, err = strconv.Atoi(strings.TrimSpace(string(line)))
+	}
 	if err != nil {
-		return 0, err
+		h.err = fmt.Errorf("a worker does not say its pid: %w", err)
 	}
-	_ = control.SetDeadline(time.Now().Add(t.config.ForkPatience))
-	line, err := bufio.NewReaderSize(control, 32).ReadSlice('\n')
-	if err != nil {
-		return 0, fmt.Errorf("a worker does not say its pid: %w", err)
+}
+
+// release binds a worker that has said its pid to its CPUs, and lets it go.
+func (h *heldFork) release() error {
+	if stat, ok := readStat(h.said); !ok || stat.parent != os.Getpid() {
+		return fmt.Errorf("%d is no child of this process", h.said)
 	}
-	pid, err = strconv.Atoi(strings.TrimSpace(string(line)))
-	if stat, ok := readStat(pid); err != nil || !ok || stat.parent != os.Getpid() {
-		return 0, fmt.Errorf("%q is no child of this process", line)
-	}
-	if w.CPUs != nil {
+	if h.launch.CPUs != nil {
 		var set unix.CPUSet
-		for _, cpu := range w.CPUs {
+		for _, cpu := range h.launch.CPUs {
 			set.Set(cpu)
 		}
-		if err := unix.SchedSetaffinity(pid, &set); err != nil {
-			return 0, fmt.Errorf("bind to CPUs: %w", err)
+		if err := unix.SchedSetaffinity(h.said, &set); err != nil {
+			return fmt.Errorf("bind to CPUs: %w", err)
 		}
 	}
-	if _, err = control.Write([]byte("g")); err != nil {
-		return 0, err
-	}
-	t.forker.known[pid] = true
-	return pid, nil
+	_, err := h.control.Write([]byte("g"))
+	return err
 }
 
 // end ends the process.

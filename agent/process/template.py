@@ -4,8 +4,8 @@ The agent puts this file first on PYTHONPATH. In a worker that starts cold (stag
 optimizers' steps counted and stacks answered, and the interpreter runs the script.
 
 The template of a node's workers is their own command line, started early and held here, with the
-socket that it talks over at descriptor 3. It imports, says that it is ready, and forks once for
-each request. A worker returns from here as a cold one does; the template never does.
+socket that it talks over at descriptor 3. It imports, says that it is ready, and forks the workers
+of each request. A worker returns from here as a cold one does; the template never does.
 """
 
 import os
@@ -17,6 +17,7 @@ STEP, COUNTED = 2, 7  # words of the progress record
 
 # Packages that read a rank while they are imported: one template serves all ranks.
 RANKED = {"lightning", "lightning_fabric", "pytorch_lightning"}  # rank_zero_only.rank
+MAX_FORKS = 16  # of one request, as in template.go
 MAX_FILES, MAX_SIZE = 1000, 1 << 20  # of own modules that are read
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render", "/dev/accel")
 
@@ -261,7 +262,7 @@ def receive(conn, socket):
     """One message of the agent: its bytes, and the descriptors that came with it."""
     head, files = b"", []
     while len(head) < 4:
-        data, control, _, _ = conn.recvmsg(4 - len(head), socket.CMSG_SPACE(16))
+        data, control, _, _ = conn.recvmsg(4 - len(head), socket.CMSG_SPACE(4 * MAX_FORKS))
         for _, _, raw in control:
             files += [int.from_bytes(raw[i : i + 4], sys.byteorder) for i in range(0, len(raw), 4)]
         if not data:
@@ -281,8 +282,9 @@ def answer(conn, text):
     conn.sendall(text.encode("utf-8", "backslashreplace") + b"\n")
 
 
-def fork(conn, files):
-    """Forks a grandchild, which the agent adopts. True in it; it has the files."""
+def fork(conn, sockets):
+    """Forks a worker for each socket, from a process whose end has the agent adopt them. Returns
+    its socket in a worker, and None in the template."""
     try:
         child = os.fork()
     except OSError as error:
@@ -290,41 +292,44 @@ def fork(conn, files):
     if child == 0:
         conn.close()
         try:
-            if os.fork():
-                os._exit(0)
+            for fd in sockets:
+                if not os.fork():
+                    return fd
         except OSError:
             os._exit(1)
-        return True
-    for fd in files:
+        os._exit(0)
+    for fd in sockets:
         os.close(fd)
     if child > 0:
         status = os.waitpid(child, 0)[1]
         reason = "a second fork failed" if status else ""
-    answer(conn, reason)  # without a reason: the agent is the worker's parent by now
-    return False
+    answer(conn, reason)  # without a reason: the agent is the workers' parent by now
+    return None
 
 
-def become(environment, files, agent, libc):
-    """Makes a worker of this process, once the agent says so."""
+def become(conn, socket, before, after, agent, libc):
+    """Makes the worker of this process that the agent asks for, once the agent lets it go."""
     os.setsid()
-    control = files.pop()
+    request, files = receive(conn, socket)
     for target, fd in enumerate(files):
         os.dup2(fd, target)
         os.close(fd)
+    given = dict(entry.split(b"=", 1) for entry in request.split(b"\0"))
+    environment = merged(given, before, after)
     for name in list(os.environb):
         del os.environb[name]
     for name, value in environment.items():
         os.environb[name] = value
     renew()
     reseed()
-    os.write(control, b"%d\n" % os.getpid())
     try:
-        word = os.read(control, 1)
+        conn.sendall(b"%d\n" % os.getpid())
+        word = conn.recv(1)
     except OSError:
-        word = b""  # the agent has closed its end before it read the pid
+        word = b""  # the agent has closed its end
     if word != b"g":
         os._exit(1)
-    os.close(control)
+    conn.close()
     libc.prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG, SIGKILL
     if os.getppid() != agent:
         os._exit(1)
@@ -545,12 +550,16 @@ def hold():
     gc.freeze()
     answer(conn, "ready " + ", ".join(sorted({each.partition(".")[0] for each, _, _ in wanted})))
     while True:
-        request, files = receive(conn, socket)
-        if not request:
+        sockets = receive(conn, socket)[1]
+        if not sockets:
             answer(conn, next((path for path, then in known.items() if stamp(path) != then), ""))
-        elif fork(conn, files):
-            environment = dict(entry.split(b"=", 1) for entry in request.split(b"\0"))
-            become(merged(environment, before, after), files, int(agent), libc)
+            continue
+        mine = fork(conn, sockets)
+        if mine is not None:
+            for fd in sockets:
+                if fd != mine:
+                    os.close(fd)
+            become(socket.socket(fileno=mine), socket, before, after, int(agent), libc)
             observe(os.environ.pop(STAGE, "") == "observe")
             return
 

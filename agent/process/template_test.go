@@ -283,7 +283,7 @@ func TestWorkerThatDiffers(t *testing.T) {
 			t.Errorf("%s: differs %v", env, differs)
 		}
 	}
-	if _, ok := template.fork(launch("OMP_NUM_THREADS=3")); ok {
+	if pids := template.fork([]Launch{launch("OMP_NUM_THREADS=3")}); pids[0] != 0 {
 		t.Error("it was forked")
 	}
 	r.expectLog("libraries read OMP_NUM_THREADS while they are imported")
@@ -307,21 +307,24 @@ func TestManyWorkers(t *testing.T) {
 	}
 }
 
-// TestNoProcessMore: at the limit of processes workers start cold, where that has room, and the
+// TestNoProcessMore: at the limit of processes those workers start cold that have no room, and the
 // next ones are forked again.
 func TestNoProcessMore(t *testing.T) {
-	for limit, why := range map[string]string{"1": "[Errno 11] Resource temporarily unavailable", "2": "a second fork failed"} {
+	for limit, c := range map[string]struct {
+		forked int
+		why    string
+	}{"1": {0, "[Errno 11] Resource temporarily unavailable"}, "2": {0, "a second fork failed"}, "3": {1, "a second fork failed"}} {
 		group := controlGroup(t, "pids", map[string]string{"pids.max": limit})
 		r := newTemplateRig(t, countsImports, map[string]string{"lib": libModule})
 		template := r.start()
 		testkit.WriteFile(t, filepath.Join(group, "cgroup.procs"), []byte(strconv.Itoa(template.process.pid)))
-		if _, text := r.run(template, "RANK=0", "RANK=1"); strings.Count(text, "cold,") != 2 {
-			t.Errorf("the workers wrote %q", text)
+		if _, text := r.run(template, "RANK=0", "RANK=1"); strings.Count(text, "forked,") != c.forked || strings.Count(text, "cold,") != 2-c.forked {
+			t.Errorf("limit %s: the workers wrote %q", limit, text)
 		}
-		r.expectLog("workers start cold: the template does not fork: " + why)
+		r.expectLog("workers start cold: the template does not fork: " + c.why)
 		template.Prepare(nil)
 		if _, text := r.run(template, "RANK=0"); !strings.HasPrefix(text, "forked,") {
-			t.Errorf("the next worker wrote %q", text)
+			t.Errorf("limit %s: the next worker wrote %q", limit, text)
 		}
 		template.Close()
 	}
@@ -397,7 +400,7 @@ os.register_at_fork(before=fault("before"), after_in_parent=fault("parent"), aft
 `
 
 // TestFaultsInAFork: whatever happens to a template or to what it forks at any moment of a fork,
-// each worker runs once, that one cold, and nothing is left.
+// each worker runs once, and nothing is left.
 func TestFaultsInAFork(t *testing.T) {
 	for _, moment := range []string{"before 0", "parent 0", "child 1", "before 1", "parent 1", "child 2", "become 2"} {
 		for _, fault := range []string{"SIGKILL", "SIGSTOP", "OOM", "MemoryError"} {

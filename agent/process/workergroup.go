@@ -49,25 +49,30 @@ func (e *StartError) Error() string {
 // Unwrap returns the reason.
 func (e *StartError) Unwrap() error { return e.Err }
 
-// StartWorkers starts the workers one after another, each in its own session. If
-// one cannot be started, those before it are killed and the error names it. t, which may
-// be nil, forks those that can be forked.
+// StartWorkers starts the workers, each in its own session. If one cannot be started, the others
+// are killed and the error names it. t, which may be nil, forks those that can be forked.
 func StartWorkers(f *Forker, s *Reaper, t *Template, workers []Launch, log *slog.Logger) (*WorkerGroup, error) {
 	c := &WorkerGroup{log: log, forker: f, reaper: s, exits: newExits()}
-	for _, w := range workers {
-		pid, forked := t.fork(w)
-		var err error
-		if !forked {
-			pid, err = f.start(w.Argv, w.observed(), w.Files, w.CPUs)
+	var failed *StartError
+	for i, pid := range t.fork(workers) {
+		w := workers[i]
+		if pid == 0 && failed == nil {
+			var err error
+			if pid, err = f.start(w.Argv, w.observed(), w.Files, w.CPUs); err != nil {
+				failed = &StartError{w.Local, err}
+			}
 		}
-		if err != nil {
-			c.Stop(StopOptions{Signal: unix.SIGKILL, quiet: true})
-			return nil, &StartError{w.Local, err}
+		if pid == 0 {
+			continue
 		}
 		p := &Process{Local: w.Local, Pid: pid, pidfd: openPidfd(pid), exited: make(chan struct{})}
 		c.Procs = append(c.Procs, p)
 		c.running++
 		c.watches.Go(func() { p.watch(c.exits.add) })
+	}
+	if failed != nil {
+		c.Stop(StopOptions{Signal: unix.SIGKILL, quiet: true})
+		return nil, failed
 	}
 	return c, nil
 }
