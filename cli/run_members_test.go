@@ -188,28 +188,36 @@ func TestSpareNode(t *testing.T) {
 	spare.expect(t, 0)
 }
 
-// TestWarmSpare: a spare imports while it waits for a place.
+// TestWarmSpare: a spare imports while it waits, and forks its worker from that template once it
+// gets the place of a lost node.
 func TestWarmSpare(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	testkit.Check(t, os.MkdirAll(h.dir+"/site-packages", 0o700))
-	says := "import os\nwith open(os.environ['SAY'], 'w') as say: print('imports', os.environ.get('RANK'), file=say)\n"
-	testkit.WriteFile(t, h.dir+"/site-packages/lib.py", []byte(says))
-	testkit.WriteFile(t, h.dir+"/train.py", []byte("import lib\n"))
+	imports := "import os\nimporter = os.getpid()\nwith open(os.environ['SAY'], 'w') as say: print('imports', os.environ.get('RANK'), importer, file=say)\n"
+	testkit.WriteFile(t, h.dir+"/site-packages/lib.py", []byte(imports))
+	testkit.WriteFile(t, h.dir+"/train.py", []byte("import lib, os\nwith open(os.environ['SAY'], 'w') as say: print('runs', os.environ['RANK'], lib.importer, lib.importer != os.getpid(), file=say)\n"))
 	options := elastic(t, "1:1", "--rdzv-backend=rallypoint")
+	server := serve(t, command("serve", "--listen", "127.0.0.1:0")) // it outlives the node that is lost
+	options[1] = "--rdzv-endpoint=" + server.addr
 	needed := h.run(printPlacement, options...)
 	h.readRound(1)
 	spare := h.command("", options...)
 	spare.Args = append(append(spare.Args[:2:2], options...), "--warm", "train.py")
 	spare.Env = append(spare.Env, "PYTHONPATH="+h.dir+"/site-packages")
 	testkit.Check(t, spare.Start())
-	testkit.Equal(t, h.readLine(), "imports None")
+	template, ok := strings.CutPrefix(h.readLine(), "imports None ")
+	if !ok {
+		t.Fatalf("the spare's template did not import: %q", template)
+	}
 	testkit.Eventually(t, "there is a spare node", func() bool {
 		return strings.Contains(metrics(options), `rallypoint_nodes{state="spare"} 1`)
 	})
-	h.finish()
-	needed.expect(t, 0)
+	testkit.Check(t, needed.Process.Kill())
+	_ = needed.Wait()
+	testkit.Equal(t, h.readLine(), "runs 0 "+template+" True")
 	spare.expect(t, 0)
+	server.end(t)
 }
 
 // TestRoles mixes nodes of two roles with 1, 2 and 3 workers.
