@@ -1,10 +1,16 @@
 package stacks
 
 import (
+	"bufio"
 	"context"
 	"errors"
+	"os/exec"
+	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
+
+	"rallypoint/internal/testkit"
 )
 
 // pySpySays is what py-spy 0.4 writes.
@@ -45,4 +51,45 @@ func TestTrace(t *testing.T) {
 			t.Errorf("%s: %+v", text, got)
 		}
 	}
+}
+
+// TestPySpy: the py-spy of this machine, or of .venv, reads the stack of a worker without our code.
+func TestPySpy(t *testing.T) {
+	pySpy, err := exec.LookPath("py-spy")
+	if err != nil {
+		pySpy, err = exec.LookPath(filepath.Join("..", "..", ".venv", "bin", "py-spy"))
+	}
+	if err != nil {
+		t.Skip(err)
+	}
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip(err)
+	}
+	script := filepath.Join(t.TempDir(), "hang.py")
+	testkit.WriteFile(t, script, []byte("import sys\ndef data_wait():\n    print('up', flush=True)\n    sys.stdin.read()\ndata_wait()\n"))
+	cmd := exec.Command(python, script)
+	in := testkit.Must(cmd.StdinPipe())(t)
+	out := testkit.Must(cmd.StdoutPipe())(t)
+	testkit.Check(t, cmd.Start())
+	testkit.Equal(t, testkit.Must(bufio.NewReader(out).ReadString('\n'))(t), "up\n")
+	targets := []Target{{Rank: 1, Pid: cmd.Process.Pid}}
+	if out, _ := exec.Command(pySpy, "dump", "--pid", strconv.Itoa(cmd.Process.Pid)).CombinedOutput(); strings.Contains(string(out), "Permission denied") {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+		t.Skipf("py-spy may read no other process: %s", out)
+	}
+	var workers []Worker
+	testkit.Eventually(t, "py-spy reads the stack", func() bool { // on a busy machine it may need longer than Trace gives it
+		workers = Collect(t.Context(), targets, MainThread, testkit.Patience)
+		Trace(t.Context(), targets, workers, func(ctx context.Context, argv []string) ([]byte, error) {
+			return exec.CommandContext(ctx, pySpy, argv[1:]...).Output()
+		})
+		return workers[0].Source == SourcePySpy
+	})
+	if w := workers[0]; len(w.Threads) != 1 || len(w.Threads[0].Frames) < 2 || w.Threads[0].Frames[0] != (Frame{script, 4, "data_wait"}) {
+		t.Errorf("%+v", w)
+	}
+	testkit.Check(t, in.Close())
+	testkit.Check(t, cmd.Wait())
 }
