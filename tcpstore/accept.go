@@ -149,7 +149,7 @@ func (s *Server) start(nc net.Conn, t *eventloop.TLS, shard *engineShard) error 
 	}
 	c := newConn(l, shard, fd, peer)
 	c.tls = t
-	if !l.inbox.Put(func(in *inbox) { in.added = append(in.added, c) }) {
+	if !l.events.Put(func(in *inbox) { in.added = append(in.added, c) }) {
 		s.counters.open.Add(-1)
 		return unix.Close(fd)
 	}

@@ -41,7 +41,7 @@ type conn struct {
 	fd        int32
 	validated bool // while the session has no parser
 	backlog   bool // the parser has more than the beginning of a message
-	queued    bool // in loop.ready
+	queued    bool // for the loop's next turn
 	starved   bool // in loop.starved: the parser's next request has no room for its reply
 	readable  bool // there may be something to receive: the poller reports it once
 	hangup    bool // the end of the stream is there to be received
@@ -62,8 +62,8 @@ func newConn(l *loop, shard *engineShard, fd int, peer netip.AddrPort) *conn {
 	return c
 }
 
-// event handles what the poller reports.
-func (c *conn) event(events uint32) {
+// Event is eventloop.Socket's.
+func (c *conn) Event(events uint32) {
 	const end = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
 	if events&(unix.EPOLLIN|end) != 0 {
 		c.readable = true
@@ -74,6 +74,12 @@ func (c *conn) event(events uint32) {
 	if c.unsent != nil {
 		c.resume()
 	}
+	c.step()
+}
+
+// Step is eventloop.Socket's.
+func (c *conn) Step() {
+	c.queued = false
 	c.step()
 }
 

@@ -29,19 +29,16 @@ const (
 // wait for events.
 type loop struct {
 	server   *Server
-	poller   *eventloop.Poller
+	events   *eventloop.Loop[*conn, inbox]
 	config   sessionConfig
 	counters counters
 	all      []*loop // of the server
 	number   int     // in all
 
 	added    []*conn      // accepted, and not yet admitted
-	conns    []*conn      // by descriptor
 	parser   *parser      // borrowed by connections at rest
 	out      []byte       // borrowed by each connection that is being served
 	parsers  []*parser    // free
-	ready    []*conn      // have something to do without an event
-	spare    []*conn      // memory for ready
 	woken    [][]*conn    // have replies that others caused, by number of their loop
 	ending   []endingConn // by deadline
 	parts    []part       // borrowed like out
@@ -53,8 +50,6 @@ type loop struct {
 	checkSlow time.Time // when slow readers are looked for, while there are starved
 	stopping  bool
 	turns     atomic.Uint64 // iterations, for tests
-
-	inbox *eventloop.Inbox[inbox]
 }
 
 // inbox is what other goroutines have for a loop.
@@ -67,18 +62,17 @@ type inbox struct {
 // newLoops makes the loops of a server.
 func newLoops(s *Server, n int) (loops []*loop, err error) {
 	for number := range n {
-		poller, err := eventloop.NewPoller()
+		events, err := eventloop.NewLoop[*conn, inbox]()
 		if err != nil {
 			closeLoops(loops)
 			return nil, err
 		}
 		l := &loop{
 			server: s,
-			poller: poller,
+			events: events,
 			config: s.config,
 			number: number,
 			parser: &parser{buf: make([]byte, 0, keptBuffer)},
-			inbox:  eventloop.NewInbox[inbox](poller),
 			woken:  make([][]*conn, n),
 		}
 		l.config.counters, l.config.budget = &l.counters, &l.budget
@@ -94,7 +88,7 @@ func newLoops(s *Server, n int) (loops []*loop, err error) {
 // closeLoops closes the descriptors of loops that do not run any more.
 func closeLoops(loops []*loop) {
 	for _, l := range loops {
-		l.poller.Close()
+		l.events.Close()
 	}
 }
 
@@ -103,23 +97,12 @@ func closeLoops(loops []*loop) {
 // replies which all that caused for other connections.
 func (l *loop) run() {
 	for !l.stopping {
-		events, err := l.poller.Wait(len(l.ready)+len(l.added) == 0, l.deadline())
+		err := l.events.Turn(len(l.added) == 0, l.deadline(), l.readInbox)
 		if err != nil { // another part of the process has closed our descriptor
 			l.log(slog.LevelError, "tcpstore: connections are no longer served", "error", err)
 			break
 		}
 		l.turns.Add(1)
-		before := l.ready
-		l.ready = l.spare
-		for i := range events {
-			l.serve(&events[i])
-		}
-		for _, c := range before {
-			c.queued = false
-			c.step()
-		}
-		clear(before)
-		l.spare = before[:0]
 		l.admitNew(maxAdmitted)
 		l.flushWoken()
 		l.cutSlow()
@@ -139,14 +122,6 @@ func (l *loop) deadline() time.Time {
 		next = l.checkSlow
 	}
 	return next
-}
-
-func (l *loop) serve(event *unix.EpollEvent) {
-	if l.poller.Woke(event) {
-		l.readInbox(l.inbox.Take())
-	} else if c := l.conns[event.Fd]; c != nil {
-		c.event(event.Events)
-	}
 }
 
 // readInbox takes over what was in the inbox.
@@ -171,14 +146,7 @@ func (l *loop) admitNew(most int) {
 
 // add begins to serve a connection.
 func (l *loop) add(c *conn) {
-	fd := int(c.fd)
-	if fd >= len(l.conns) {
-		conns := make([]*conn, max(fd+1, 2*len(l.conns)))
-		copy(conns, l.conns)
-		l.conns = conns
-	}
-	l.conns[fd] = c
-	if err := l.poller.Add(fd); err != nil {
+	if err := l.events.Add(c.fd, c); err != nil {
 		l.log(slog.LevelWarn, "tcpstore: connection closed: it cannot be served", "peer", c.peer.String(), "error", err)
 		c.close()
 		return
@@ -193,7 +161,7 @@ func (l *loop) add(c *conn) {
 func (l *loop) queue(c *conn) {
 	if !c.queued {
 		c.queued = true
-		l.ready = append(l.ready, c)
+		l.events.Queue(c)
 	}
 }
 
@@ -218,7 +186,7 @@ func (l *loop) flushWoken() {
 				c.flush()
 			}
 		} else {
-			l.all[number].inbox.Put(func(in *inbox) { in.woken = append(in.woken, woken...) })
+			l.all[number].events.Put(func(in *inbox) { in.woken = append(in.woken, woken...) })
 		}
 		clear(woken)
 		l.woken[number] = woken[:0]
@@ -240,10 +208,8 @@ func (l *loop) expire() {
 
 // forget is the end of a connection.
 func (l *loop) forget(c *conn) {
-	fd := int(c.fd)
-	l.poller.Remove(fd)
-	l.conns[fd] = nil // before another connection can have that number
-	unix.Close(fd)
+	l.events.Remove(c.fd)
+	unix.Close(int(c.fd))
 	l.server.counters.open.Add(-1)
 }
 
@@ -286,14 +252,12 @@ func (l *loop) freeParser(p *parser) {
 
 // close closes all connections.
 func (l *loop) close() {
-	l.readInbox(l.inbox.Close())
+	l.readInbox(l.events.Shut())
 	l.admitNew(len(l.added))
-	for _, c := range l.conns {
-		switch {
-		case c == nil:
-		case c.unsent == nil:
+	for c := range l.events.All() {
+		if c.unsent == nil {
 			c.end()
-		default:
+		} else {
 			c.close()
 		}
 	}

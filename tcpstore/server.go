@@ -295,7 +295,7 @@ func (s *Server) Close() error {
 	}
 	err := s.listener.Close()
 	for _, l := range loops {
-		l.inbox.Put(func(in *inbox) { in.stop = true })
+		l.events.Put(func(in *inbox) { in.stop = true })
 	}
 	s.wg.Wait()
 	closeLoops(loops)

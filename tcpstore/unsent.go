@@ -269,8 +269,8 @@ func (l *loop) cutSlow() {
 	l.checkSlow = now.Add(slowCheck)
 	l.lineUp(now)
 	var slow []*conn
-	for _, c := range l.conns {
-		if c != nil && c.unsent != nil && now.Sub(c.unsent.since) >= l.config.slowAfter {
+	for c := range l.events.All() {
+		if c.unsent != nil && now.Sub(c.unsent.since) >= l.config.slowAfter {
 			slow = append(slow, c)
 		}
 	}

@@ -1,4 +1,4 @@
-// Package eventloop is what event loops are made of: a poller, an inbox, sockets that never
+// Package eventloop has the event loop of stores and forwarders, its poller, sockets that never
 // block, and TLS over what a loop has received.
 package eventloop
 

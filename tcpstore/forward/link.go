@@ -17,6 +17,7 @@ type link struct {
 	worker atomic.Pointer[net.TCPConn] // nil: a loop carries it, or it was cut before
 
 	// of the loop
+	loop *loop
 	ends [2]end // of the worker, of the store
 	over bool   // both sockets are closed
 	gone func() // called then
@@ -87,7 +88,7 @@ func (c *carrier) take(k *link, worker *net.TCPConn, store Conn, raw net.Conn) e
 		}
 		k.ends[i].fd = int32(fd)
 	}
-	if !l.inbox.Put(func(in *inbox) { in.added = append(in.added, k) }) {
+	if !l.events.Put(func(in *inbox) { in.added = append(in.added, k) }) {
 		return net.ErrClosed
 	}
 	return nil
@@ -121,7 +122,7 @@ func (c *carrier) stop() {
 	defer c.mu.Unlock()
 	c.stopped = true
 	if c.loop != nil {
-		c.loop.inbox.Put(func(in *inbox) { in.stop = true })
+		c.loop.events.Put(func(in *inbox) { in.stop = true })
 	}
 }
 

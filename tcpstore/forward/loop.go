@@ -29,16 +29,13 @@ const (
 // A link at rest has no buffer: it borrows the loop's, and only what a socket has no room for,
 // or the beginning of a record, is copied.
 type loop struct {
-	poller *eventloop.Poller
-	ends   []*end // by descriptor
-	ready  []*end // have something to do without an event
-	spare  []*end // memory for ready
+	events *eventloop.Loop[*end, inbox]
 	sealed []byte // records as they are received, behind the beginning of one from before
 	plain  []byte // what is in them, or comes without TLS
 	out    []byte // records to send
 	batch  batch
 
-	inbox *eventloop.Inbox[inbox]
+	stopping bool
 }
 
 // batch is what sockets are to be sent before the iteration ends. A store that gets the requests
@@ -74,42 +71,26 @@ type end struct {
 	hangup   bool // the end of the stream is there to be received
 	broken   bool // its connection has broken off: that is reported once, too
 	ended    bool // its stream has ended
-	queued   bool // in loop.ready
+	queued   bool // for the loop's next turn
 }
 
 func newLoop() (*loop, error) {
-	poller, err := eventloop.NewPoller()
+	events, err := eventloop.NewLoop[*end, inbox]()
 	if err != nil {
 		return nil, err
 	}
-	return &loop{poller: poller, inbox: eventloop.NewInbox[inbox](poller), plain: make([]byte, carried+eventloop.RecordHead+eventloop.MaxRecord)}, nil
+	return &loop{events: events, plain: make([]byte, carried+eventloop.RecordHead+eventloop.MaxRecord)}, nil
 }
 
 // run carries until the inbox says stop, and cuts all links then. An iteration serves the ends
 // that have events, and then those that had more to do before.
 func (l *loop) run() error {
-	defer l.poller.Close()
+	defer l.events.Close()
 	defer l.close()
-	for stopping := false; !stopping; {
-		events, err := l.poller.Wait(len(l.ready) == 0, time.Time{})
-		if err != nil { // another part of the process has closed our descriptor
+	for !l.stopping {
+		if err := l.events.Turn(true, time.Time{}, l.readInbox); err != nil { // another part of the process has closed our descriptor
 			return err
 		}
-		before := l.ready
-		l.ready = l.spare
-		for i := range events {
-			if l.poller.Woke(&events[i]) {
-				stopping = l.readInbox(l.inbox.Take())
-			} else if e := l.ends[events[i].Fd]; e != nil {
-				l.event(e, events[i].Events)
-			}
-		}
-		for _, e := range before {
-			e.queued = false
-			l.carry(e)
-		}
-		clear(before)
-		l.spare = before[:0]
 		l.flush()
 	}
 	return nil
@@ -117,37 +98,26 @@ func (l *loop) run() error {
 
 // close cuts all links.
 func (l *loop) close() {
-	l.readInbox(l.inbox.Close())
-	for _, e := range l.ends {
-		if e != nil {
-			l.cut(e.link, false)
-		}
+	l.readInbox(l.events.Shut())
+	for e := range l.events.All() {
+		l.cut(e.link, false)
 	}
 }
 
-// readInbox begins to carry what was in the inbox, and reports whether to stop.
-func (l *loop) readInbox(in inbox) (stop bool) {
+// readInbox begins to carry what was in the inbox.
+func (l *loop) readInbox(in inbox) {
 	for _, link := range in.added {
 		l.add(link)
 	}
-	return in.stop
+	l.stopping = in.stop
 }
 
 // add begins to carry a link. The first event of its sockets, that they have room, comes at
 // once: what TLS has received with the opening makes none of its own.
 func (l *loop) add(k *link) {
+	k.loop = l
 	for i := range k.ends {
-		e := &k.ends[i]
-		fd := int(e.fd)
-		if fd >= len(l.ends) {
-			ends := make([]*end, max(fd+1, 2*len(l.ends)))
-			copy(ends, l.ends)
-			l.ends = ends
-		}
-		l.ends[fd] = e
-	}
-	for i := range k.ends {
-		if err := l.poller.Add(int(k.ends[i].fd)); err != nil {
+		if err := l.events.Add(k.ends[i].fd, &k.ends[i]); err != nil {
 			l.cut(k, true)
 			return
 		}
@@ -158,12 +128,18 @@ func (l *loop) add(k *link) {
 func (l *loop) queue(e *end) {
 	if !e.queued {
 		e.queued = true
-		l.ready = append(l.ready, e)
+		l.events.Queue(e)
 	}
 }
 
-// event handles what the poller reports of a socket.
-func (l *loop) event(e *end, events uint32) {
+// Step is eventloop.Socket's.
+func (e *end) Step() {
+	e.queued = false
+	e.link.loop.carry(e)
+}
+
+// Event is eventloop.Socket's.
+func (e *end) Event(events uint32) {
 	const hangup = unix.EPOLLRDHUP | unix.EPOLLHUP | unix.EPOLLERR
 	if events&(unix.EPOLLIN|hangup) != 0 {
 		e.readable = true
@@ -174,6 +150,7 @@ func (l *loop) event(e *end, events uint32) {
 	if events&unix.EPOLLERR != 0 {
 		e.broken = true
 	}
+	l := e.link.loop
 	if e.broken && e.ended { // nothing is received that would tell
 		l.cut(e.link, true)
 		return
@@ -416,8 +393,7 @@ func (l *loop) cut(k *link, reset bool) {
 	k.over = true
 	for i := range k.ends {
 		e := &k.ends[i]
-		l.poller.Remove(int(e.fd))
-		l.ends[e.fd] = nil // before another connection can have that number
+		l.events.Remove(e.fd)
 		closeFD(e.fd, reset)
 		e.unsent, e.tls = nil, nil
 	}

@@ -312,7 +312,7 @@ func TestPushKeepsTheOrder(t *testing.T) {
 	defer unix.Close(pair[0])
 	defer unix.Close(pair[1])
 	l := testkit.Must(newLoop())(t)
-	defer l.poller.Close()
+	defer l.events.Close()
 	e := &end{link: &link{}, fd: int32(pair[0])}
 	var want []byte
 	for _, size := range []int{1, maxPiece, maxPiece + 1, 2, 2 * maxPiece, 1} {

@@ -32,7 +32,7 @@ func bareLink(t *testing.T, l *loop) (k *link, peers [2]int) {
 func bareLoop(t *testing.T) *loop {
 	t.Helper()
 	l := testkit.Must(newLoop())(t)
-	t.Cleanup(l.poller.Close)
+	t.Cleanup(l.events.Close)
 	return l
 }
 
