@@ -433,29 +433,7 @@ func (a *Agent) used() int {
 // untilInterrupt returns a context that ends with the first signal, or after the
 // limit if that is not 0.
 func (a *Agent) untilInterrupt(limit time.Duration) (context.Context, context.CancelFunc) {
-	return contextUntil(a.interrupts.first, limit)
-}
-
-// contextUntil returns a context that ends when c is closed, or after the limit if
-// that is not 0.
-func contextUntil(c <-chan struct{}, limit time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.Background())
-	if limit > 0 {
-		ctx, cancel = context.WithTimeout(context.Background(), limit)
-	}
-	done := make(chan struct{})
-	go func() { // ends with cancel, which waits for it
-		defer close(done)
-		select {
-		case <-c:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, func() {
-		cancel()
-		<-done
-	}
+	return until(a.interrupts.first, limit)
 }
 
 // untilRegroup returns a context that ends with the first signal, or when the
@@ -508,7 +486,7 @@ func (a *Agent) end(err error) error {
 	if a.interrupted() != nil {
 		cut = a.interrupts.second
 	}
-	ctx, cancel := contextUntil(cut, 0)
+	ctx, cancel := until(cut, 0)
 	defer cancel()
 	a.publish(telemetry.ShutDown{Ending: ending, Err: a.rdzv.Shutdown(ctx, ending, reason)})
 	return a.asRunEnded(err) // the goodbye may have come after the end of the run

@@ -294,7 +294,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 			return mustRegroup
 		}
 		select {
-		case <-a.interrupts.first:
+		case <-a.interrupts.first.Done():
 			return mustInterrupt
 		case <-t.workers.Ended():
 			a.note(t, t.workers.TakeEnded())
@@ -369,7 +369,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	t.leaves = a.leaves(v)
 	v = a.announceStop(t, v)
 	sig, grace := unix.SIGTERM, a.spec.ShutdownTimeout
-	hurry := a.interrupts.second
+	hurry := a.interrupts.second.Done()
 	stopping := telemetry.Stopping{}
 	if v != allSucceeded {
 		stopping.Why = a.whyStopping(v)

@@ -41,7 +41,7 @@ func (a *Agent) publishFailure(f *failure.Failure) {
 // untilImpatient returns a context that ends with the second signal or after the
 // limit.
 func (a *Agent) untilImpatient(limit time.Duration) (context.Context, context.CancelFunc) {
-	return contextUntil(a.interrupts.second, limit)
+	return until(a.interrupts.second, limit)
 }
 
 // readPeers reads what the nodes of the round published.

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"strconv"
@@ -34,17 +35,29 @@ type interrupts struct {
 	now      func() time.Time
 	terminal func() bool // signals come from the keyboard of a terminal
 
+	first   context.Context    // ends with the first
+	second  context.Context    // ends with another request: do not wait for anything
+	noticed context.CancelFunc // ends first
+	hurry   context.CancelFunc // ends second
+
 	mu     sync.Mutex
 	signal unix.Signal   // the first
 	at     time.Time     // of the first
 	grace  time.Duration // before SIGKILL, of the first
-	first  chan struct{} // closed by the first
-	second chan struct{} // closed by another request: do not wait for anything
-	hurry  sync.Once     // closes second
 }
 
 func newInterrupts() interrupts {
-	return interrupts{now: time.Now, terminal: inForeground, first: make(chan struct{}), second: make(chan struct{})}
+	first, noticed := context.WithCancel(context.Background())
+	second, hurry := context.WithCancel(context.Background())
+	return interrupts{now: time.Now, terminal: inForeground, first: first, noticed: noticed, second: second, hurry: hurry}
+}
+
+// until returns a context that ends with a request, or after the limit if that is not 0.
+func until(request context.Context, limit time.Duration) (context.Context, context.CancelFunc) {
+	if limit > 0 {
+		return context.WithTimeout(request, limit)
+	}
+	return context.WithCancel(request)
 }
 
 // Signal is Stop with the grace of ShutdownTimeout, unless OnSignal says what else sig asks
@@ -67,9 +80,9 @@ func (a *Agent) Stop(sig unix.Signal, grace time.Duration) {
 	switch {
 	case i.signal == 0:
 		i.signal, i.at, i.grace = sig, i.now(), grace
-		close(i.first)
+		i.noticed()
 	case i.forces(sig, grace):
-		i.hurry.Do(func() { close(i.second) })
+		i.hurry()
 	}
 }
 

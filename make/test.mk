@@ -233,16 +233,6 @@ test-libraries: .venvs/libraries/.wheel  ## The programs of docs/libraries: acce
 	$(call say,pytest of docs/libraries)
 	@.venvs/libraries/bin/python -m pytest python/tests/docs/test_libraries.py -m 'long or not long' --timeout 1000 -o faulthandler_timeout=1060 $(PYTEST_ARGS)
 
-.venvs/libraries/.wheel: build/.wheel $(LIBRARIES_STAMP)
-	$(call say,installing the wheel into .venvs/libraries)
-	@$(UV) pip install --quiet --python .venvs/libraries/bin/python --no-deps --reinstall dist/rallypoint-*.whl
-	@touch $@
-
-$(LIBRARIES_STAMP): | $(UV_STAMP)
-	$(call say,making .venvs/libraries)
-	@mkdir -p .venvs
-	$(call make_venv,.venvs/libraries,requirements/libraries.txt)
-
 # Their texts come from Debian's archive; where there is none the target says so.
 .PHONY: test-torch-suites
 test-torch-suites: .venv/.wheel  ## PyTorch's own tests of its agent and launcher, over Rallypoint

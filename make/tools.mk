@@ -101,3 +101,14 @@ $(PROMQL):
 .PHONY: promql
 promql:
 	@$(MAKE) -s $(PROMQL) || echo "no parser of Prometheus's expressions: its tests are skipped" >&2
+
+# The programs of docs/libraries.
+.venvs/libraries/.wheel: build/.wheel $(LIBRARIES_STAMP)
+	$(call say,installing the wheel into .venvs/libraries)
+	@$(UV) pip install --quiet --python .venvs/libraries/bin/python --no-deps --reinstall dist/rallypoint-*.whl
+	@touch $@
+
+$(LIBRARIES_STAMP): | $(UV_STAMP)
+	$(call say,making .venvs/libraries)
+	@mkdir -p .venvs
+	$(call make_venv,.venvs/libraries,requirements/libraries.txt)

@@ -25,6 +25,11 @@ type ControlPlane interface {
 	// SetLastRound tells the control plane what to say of this node in the next hello.
 	SetLastRound(c rendezvous.LastRound)
 
+	// CarryTraining shows with this node's heartbeats how far its workers are, where these can
+	// carry it. report may be called by any goroutine, also after Close; it does not block, and
+	// returns nil while there is nothing to say.
+	CarryTraining(report func() *training.Report)
+
 	// SeenAddr is this node's address as the control plane sees it; "" before
 	// Connect.
 	SeenAddr() string
@@ -42,13 +47,6 @@ type ControlPlane interface {
 	// of a standby; any other, and one without a standby, first serves what was answered,
 	// until no other node is connected or ctx ends.
 	Close(ctx context.Context) error
-}
-
-// TrainingCarrier is a ControlPlane that shows with this node's heartbeats how far its
-// workers are. report may be called by any goroutine, also after Close; it does not block,
-// and returns nil while there is nothing to say.
-type TrainingCarrier interface {
-	CarryTraining(report func() *training.Report)
 }
 
 // Observer receives from a control plane what changes unasked. Its methods are

@@ -196,13 +196,8 @@ func (m *Member) Keys(round uint64) store.Store {
 	return newAgentStore(m, round)
 }
 
-// CarryTraining shows the job how far this node's workers are, where the control plane can;
-// see TrainingCarrier.
-func (m *Member) CarryTraining(report func() *training.Report) {
-	if c, ok := m.control.(TrainingCarrier); ok {
-		c.CarryTraining(report)
-	}
-}
+// CarryTraining is the control plane's.
+func (m *Member) CarryTraining(report func() *training.Report) { m.control.CarryTraining(report) }
 
 // connect reaches the control plane unless that was done before.
 func (m *Member) connect(ctx context.Context) error {

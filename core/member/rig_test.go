@@ -14,6 +14,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
 )
 
 // world drives a real machine for members in one process, as a hosted control
@@ -382,6 +383,8 @@ func (p *plane) lastClaim() rendezvous.LastRound {
 	}
 	return p.claims[len(p.claims)-1]
 }
+
+func (p *plane) CarryTraining(func() *training.Report) {}
 
 func (p *plane) SeenAddr() string { return p.seen }
 func (p *plane) Hosting() bool    { return p.host }

@@ -47,20 +47,23 @@ func (r *Replica) loop() {
 	tick := time.NewTimer(0)
 	defer tick.Stop()
 	for {
-		var what any
+		var m message // nil: time has passed
 		select {
-		case what = <-r.in:
+		case m = <-r.in:
 		case <-tick.C:
 		case <-r.life.Done():
 			return
 		}
 		r.mu.Lock()
 		f := r.applier
-		err := f.take(what)
+		var err *rendezvous.Error
+		if m != nil {
+			err = m.handle(f)
+		}
 		r.countNodes(f.machine.Live())
 		f.tellProgress()
 		f.fireTimers()
-		next := f.nextLook()
+		next := f.nextDeadline()
 		news := f.news
 		f.news = nil
 		r.mu.Unlock()
@@ -76,22 +79,14 @@ func (r *Replica) loop() {
 	}
 }
 
-// take applies what a goroutine has reported; the error is final.
-func (ap *applier) take(what any) *rendezvous.Error {
-	switch what := what.(type) {
-	case Batch:
-		return ap.takeBatch(what)
-	case Snapshot:
-		return ap.load(what)
-	case heartbeats:
-		ap.evaluate(what)
-	case broken:
-		return ap.takeTrouble(what)
-	}
-	return nil
+// message is a report of a goroutine that does I/O to the one that applies. The error of handle
+// is final.
+type message interface {
+	handle(ap *applier) *rendezvous.Error
 }
 
-func (ap *applier) takeTrouble(b broken) *rendezvous.Error {
+// handle records whether the operation works, and tells the observer when that changes.
+func (b broken) handle(ap *applier) *rendezvous.Error {
 	p := ap.p
 	if b.final {
 		return asError(p.params.RunID, b.err)
@@ -113,8 +108,8 @@ func (ap *applier) takeTrouble(b broken) *rendezvous.Error {
 
 func (ap *applier) tell(news func()) { ap.news = append(ap.news, news) }
 
-// takeBatch applies entries.
-func (ap *applier) takeBatch(b Batch) *rendezvous.Error {
+// handle applies the entries.
+func (b Batch) handle(ap *applier) *rendezvous.Error {
 	for _, e := range b.Entries {
 		if e.Index <= ap.index {
 			continue
@@ -294,8 +289,8 @@ func (ap *applier) tellProgress() {
 	}
 }
 
-// nextLook is how long nothing is to be done unless something comes in.
-func (ap *applier) nextLook() time.Duration {
+// nextDeadline returns the time until the next timer, at most a minute.
+func (ap *applier) nextDeadline() time.Duration {
 	const idle = time.Minute
 	next := time.Now().Add(idle)
 	if !ap.asked.IsZero() && ap.asked.Before(next) {
@@ -326,9 +321,9 @@ func (ap *applier) maybeSave() {
 	}
 }
 
-// load goes on from a snapshot, at the beginning or because this node has fallen
+// handle continues from the snapshot, at the beginning or because this node has fallen
 // behind.
-func (ap *applier) load(s Snapshot) *rendezvous.Error {
+func (s Snapshot) handle(ap *applier) *rendezvous.Error {
 	p := ap.p
 	if s.Index <= ap.index {
 		ap.loaded = true

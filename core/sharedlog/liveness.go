@@ -105,12 +105,11 @@ type heartbeats struct {
 	shown    time.Time // when this node's own last heartbeat that got through was sent
 }
 
-// evaluate compares heartbeats with the last ones, and appends whose connection is broken and whose
-// lease has run out. If the last look was long ago, this node was stopped or is
-// overloaded, and so may the others have been; and where its own heartbeats do not get
-// through, neither may theirs: all get a new lease. What is found of a node is
-// appended at once or not at all.
-func (ap *applier) evaluate(s heartbeats) {
+// handle compares the heartbeats with the last ones, and appends which nodes have a broken
+// connection or an expired lease. If the last look was long ago, this node was stopped or is
+// overloaded, and so may the others have been; and where its own heartbeats do not get through,
+// neither may theirs: all get a new lease. A finding is appended at once or not at all.
+func (s heartbeats) handle(ap *applier) *rendezvous.Error {
 	ap.refreshRing()
 	r, now, lease := &ap.ring, time.Now(), ap.lease()
 	late := !r.looked.IsZero() && now.Sub(r.looked) > lease/2 || now.Sub(s.shown) > lease/2
@@ -145,6 +144,7 @@ func (ap *applier) evaluate(s heartbeats) {
 		}
 		ap.evaluatePeer(session, p, sign, verdict)
 	}
+	return nil
 }
 
 func (ap *applier) evaluatePeer(session rendezvous.SessionID, p *peer, sign Liveness, verdict rendezvous.LeaseVerdict) {

@@ -160,7 +160,7 @@ func (r *Replica) read() {
 	pause := newBackoff()
 	after, load := uint64(0), true
 	for {
-		var got any
+		var got message
 		var err error
 		if load {
 			var s Snapshot
@@ -220,12 +220,12 @@ func asTrouble(op string, err error) broken {
 
 // report hands something to the goroutine that applies. It reports false when the
 // plane has ended.
-func (r *Replica) report(what any) bool {
-	if b, ok := what.(broken); ok && r.reported(b) {
+func (r *Replica) report(m message) bool {
+	if b, ok := m.(broken); ok && r.reported(b) {
 		return r.life.Err() == nil
 	}
 	select {
-	case r.in <- what:
+	case r.in <- m:
 		return true
 	case <-r.life.Done():
 		return false

@@ -40,7 +40,7 @@ type Replica struct {
 	opened     bool          // guarded by connecting: the goroutines run
 	welcome    chan struct{} // closed when this node was taken in for the first time
 
-	in      chan any      // what the goroutines that do I/O have for the one that applies
+	in      chan message  // for the goroutine that applies
 	more    wake.Signal   // for the goroutine that appends
 	saving  chan Snapshot // for the one that stores snapshots
 	greeted wake.Signal   // for the goroutine of the heartbeats: the session has changed
@@ -66,10 +66,7 @@ type Replica struct {
 	applied func(index uint64, ev rendezvous.Event, effects []rendezvous.Effect)
 }
 
-var (
-	_ member.ControlPlane    = (*Replica)(nil)
-	_ member.TrainingCarrier = (*Replica)(nil)
-)
+var _ member.ControlPlane = (*Replica)(nil)
 
 // New makes a replica over a log that is not open yet; the replica closes it. The
 // Observer's methods must not block and must not call Close. A nil log discards.
@@ -81,7 +78,7 @@ func New(p params.Params, obs member.Observer, shared Log, log *slog.Logger) *Re
 		params: p, obs: obs, log: log, shared: shared,
 		label: host.Process(host.NameOf(p.HostName)), session: newSession(),
 		welcome: make(chan struct{}), failing: map[string]bool{},
-		in: make(chan any), more: wake.New(), saving: make(chan Snapshot, 1), greeted: wake.New(),
+		in: make(chan message), more: wake.New(), saving: make(chan Snapshot, 1), greeted: wake.New(),
 	}
 	pl.node, pl.incarnation = p.Identity()
 	pl.info.fill() // for requests that come before Connect
@@ -256,7 +253,7 @@ func (r *Replica) SetLastRound(c rendezvous.LastRound) {
 	r.last = c
 }
 
-// CarryTraining is member.TrainingCarrier's. Of the logs only some can show it; see
+// CarryTraining is member.ControlPlane's. Only some logs can show it; see
 // ReportCarrier.
 func (r *Replica) CarryTraining(report func() *training.Report) {
 	r.mu.Lock()

@@ -76,7 +76,7 @@ func TestFoldIsTheHostedMachine(t *testing.T) {
 				if f == late && f.index == 0 {
 					continue // it begins with the snapshot
 				}
-				if err := f.takeBatch(Batch{Entries: pieces}); err != nil {
+				if err := (Batch{Entries: pieces}).handle(f); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -97,7 +97,7 @@ func TestFoldIsTheHostedMachine(t *testing.T) {
 			}
 			if i == start {
 				read()
-				if err := late.load(Snapshot{whole.index, whole.machine.Snapshot()}); err != nil {
+				if err := (Snapshot{whole.index, whole.machine.Snapshot()}).handle(late); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -51,10 +51,7 @@ type Client struct {
 	training func() *training.Report // of CarryTraining; nil: none
 }
 
-var (
-	_ member.ControlPlane    = (*Client)(nil)
-	_ member.TrainingCarrier = (*Client)(nil)
-)
+var _ member.ControlPlane = (*Client)(nil)
 
 // New makes a client that is not connected yet; at is what p.Endpoint says. The Observer's methods are
 // called by one goroutine at a time, Connect's or the client's own; they must not
@@ -145,7 +142,7 @@ func (c *Client) SetLastRound(claim rendezvous.LastRound) {
 	c.claim = claim
 }
 
-// CarryTraining is member.TrainingCarrier's.
+// CarryTraining is member.ControlPlane's.
 func (c *Client) CarryTraining(report func() *training.Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
