@@ -88,11 +88,11 @@ type Agent struct {
 	err        error       // of the run, once it has ended
 	spare      bool        // it ended without having needed this node
 	restarts   int         // charged to the job's budget, as agreed in the last round
-	charged    bool        // a failure of this node is to be added to restarts
+	charged    bool        // add a failure of this node to restarts
 	delayed    int         // restarts whose RestartDelay has passed
 	assignment *assignment // in the last round; nil before the first
 	there      *Arrivals   // answers the liveness barriers of that round
-	again      time.Time   // when the last attempt ended that another is to follow; zero: none
+	again      time.Time   // when the last attempt ended that another one follows; zero: none
 }
 
 // assignment is this node's place in a round.
@@ -158,10 +158,9 @@ func (a *Agent) Resized() {
 	a.resized.Set()
 }
 
-// Run takes part in rounds and runs the workers until they have all succeeded,
-// until they have failed more often than MaxRestarts allows, or until Signal or
-// the end of ctx (which is SIGTERM). When it returns, no worker and nothing that a
-// worker started is there any more, and the rendezvous is ended.
+// Run takes part in rounds and runs the workers until they have all succeeded, until they have
+// failed more often than MaxRestarts allows, or until Signal or the end of ctx (which is SIGTERM).
+// When it returns, all workers and their descendants have exited, and the rendezvous has ended.
 //
 // Errors: *FailedError (workers of this node failed), *PeerError (the run ended
 // because of another node), *NoProgressError, *RequeueError, *SignalError, *StartError (workers could not be
@@ -399,7 +398,7 @@ func (a *Agent) takeRanks() error {
 				return stop
 			case a.rdzv.NodesWaiting() > 0, errors.Is(err, rendezvous.ErrRoundOver), errors.Is(err, rendezvous.ErrEvicted):
 				a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
-				return errRegroup // perhaps before NodesWaiting says so
+				return errRegroup // perhaps before NodesWaiting reports it
 			}
 			return fmt.Errorf("round %d: %w", s.Round, err)
 		}

@@ -71,8 +71,8 @@ var outcomeStates = map[outcome]string{
 // roundCauses are the causes of the round that follows an attempt.
 var roundCauses = map[outcome]progress.Cause{someFailed: progress.CauseFailure, unkillable: progress.CauseFailure, mustRegroup: progress.CauseRegroup}
 
-// awaitTemplate waits until workers can be forked, if they are to be: a cold one would import the
-// same. It ends with the round.
+// awaitTemplate waits until workers can be forked, if the node forks them: a cold one would import
+// the same. It ends with the round.
 func (a *Agent) awaitTemplate() error {
 	if a.template == nil {
 		return nil
@@ -332,7 +332,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 	}
 }
 
-// endOf is what the ended workers make of an attempt; 0: it goes on.
+// endOf returns how the ended workers decide an attempt; 0: it continues.
 func (a *Agent) endOf(t *attempt) outcome {
 	over := len(t.ended) == len(t.workers.Procs)
 	switch {

@@ -95,9 +95,9 @@ func (a *Agent) ownBudget() *budget {
 	return &b
 }
 
-// takeBudget takes what the agents have agreed on at the beginning of a round; own is what
-// this node said, job is nil if agent 0 knows no budgets. It returns a *NoProgressError if
-// the job is to end.
+// takeBudget takes what the agents have agreed on at the beginning of a round; own is what this
+// node said, job is nil if agent 0 knows no budgets. It returns a *NoProgressError if the job must
+// end.
 func (a *Agent) takeBudget(ctx context.Context, own, job *budget) error {
 	if own == nil {
 		return nil

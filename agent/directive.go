@@ -31,7 +31,7 @@ func (a *Agent) Direct(ctx context.Context, d rendezvous.Direct) error {
 const (
 	directiveTick  = 20 * time.Millisecond              // between two looks at the workers' answers
 	holdPatience   = progress.HoldLimit - 3*time.Second // for an agreement; more than a control plane waits for nodes
-	reportPatience = time.Second                        // for the answer to a report, which goes on by itself
+	reportPatience = time.Second                        // for the answer to a report, which continues in the background
 )
 
 // directives hands directives to the workers of one attempt. Its fields are those of the
@@ -53,7 +53,7 @@ type directives struct {
 	given  map[string]bool // ids of all that were agreed in this attempt: no worker gets one twice
 }
 
-// directive is one that the workers are to get.
+// directive is one that is being delivered to the workers.
 type directive struct {
 	rendezvous.DirectiveNotice
 	number   uint64
@@ -69,7 +69,7 @@ type directive struct {
 type directedWorker struct {
 	process *process.Process
 	pending []*directive // agreed and not taken, in their order; the first one is in the record
-	armed   bool         // it is there
+	armed   bool         // the record has the first of pending
 	able    bool         // the worker has shown that it knows directives
 	taken   []*directive
 	shown   *directive // in the record and the file; nil: none
@@ -330,7 +330,7 @@ func (di *directives) heldAt(number uint64) int64 {
 	return step
 }
 
-// report tells the other nodes something; a call that takes long goes on by itself.
+// report tells the other nodes something; a call that takes long continues in the background.
 func (di *directives) report(ctx context.Context, id, what string, tell func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, reportPatience)
 	defer cancel()

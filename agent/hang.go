@@ -25,7 +25,7 @@ import (
 // OnHang is what follows when the job has made no step for too long.
 type OnHang int
 
-// What follows.
+// The conclusions.
 const (
 	HangReport  OnHang = iota // it is said, with where the workers are
 	HangStacks                // and all their stacks are logged
@@ -60,10 +60,10 @@ type hangWatch struct {
 	judge     atomic.Bool    // this node tells the others
 	inquiry   stacks.Inquiry // of follow, but for Auto
 
-	standing chan struct{} // has a token when follow is to see where the workers stand
+	standing chan struct{} // has a token when follow should sample the workers
 	seeAt    time.Duration // the silence from which on it is; of look
 
-	// What look has found, for the other goroutines. alive: a worker of this node has given a sign
+	// Findings of look, for the other goroutines. alive: a worker of this node has given a sign
 	// of life in this round.
 	silent atomic.Int64 // nanoseconds
 	alive  atomic.Bool
@@ -93,7 +93,7 @@ func (a *Agent) watchHang(t *attempt) (w *hangWatch, stop func()) {
 	}
 }
 
-// farLook is when look is to be called again if nothing is suspected.
+// farLook is the time until the next call of look if nothing is suspected.
 const farLook = time.Hour
 
 // look takes how far the workers are, and says when to look again at the latest.

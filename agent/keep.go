@@ -9,7 +9,7 @@ import (
 )
 
 // mustRegroup reports whether the nodes have to form a new round. Under Spec.Keep lost nodes alone
-// are no reason: the others go on without them.
+// are no reason: the others continue without them.
 func (a *Agent) mustRegroup() bool {
 	return a.rdzv.NodesWaiting() > 0 && !(a.spec.Keep && a.rdzv.OnlyLost())
 }
@@ -20,7 +20,7 @@ func (a *Agent) keeps(t *attempt) bool {
 	return a.spec.Keep && len(t.failures) < len(t.workers.Procs)
 }
 
-// keepsWithout notes a worker that has failed while the others of the node go on.
+// keepsWithout records a worker that has failed while the others of the node run on.
 func (a *Agent) keepsWithout(t *attempt, p *process.Process) {
 	a.progress.Gone(p.Local)
 	text := a.describe(p).Summary()

@@ -28,8 +28,8 @@ import (
 // DefaultCheckTimeout bounds a check of the node.
 const DefaultCheckTimeout = 30 * time.Second
 
-// UnfitError ends a node that is not to run workers, as a check of its own says. It leaves its
-// run, which goes on without it.
+// UnfitError ends a node that its own check has found unfit to run workers. The node leaves its
+// run, which continues without it.
 type UnfitError struct {
 	Host    string
 	Verdict check.Verdict
@@ -44,7 +44,7 @@ func (e *UnfitError) Error() string {
 	return text + "; it stays out of the job until it is started again"
 }
 
-// What a check is run before, or beside, in RALLYPOINT_CHECK.
+// Values of RALLYPOINT_CHECK: what a check runs before, or beside.
 const (
 	checkJoin    = "join"
 	checkRejoin  = "rejoin"
@@ -92,8 +92,8 @@ func (a *Agent) judge(verdicts []check.Verdict) (unfit *UnfitError) {
 	return unfit
 }
 
-// checkAgain is checkNode before a rejoin: whether an unfit node leaves, the others decide, where
-// there are such as could go on without it.
+// checkAgain is checkNode before a rejoin: the other nodes decide whether an unfit node leaves, if
+// enough of them remain to continue without it.
 func (a *Agent) checkAgain() error {
 	err := a.checkNode(checkRejoin)
 	var unfit *UnfitError
@@ -111,8 +111,8 @@ func (a *Agent) checkAgain() error {
 	return a.interrupted()
 }
 
-// asksToDrain asks the job to go on without this node, whose workers have so much time to save. If
-// it is refused the node stays, and the job's status says what is wrong with it.
+// asksToDrain asks the job to continue without this node, whose workers have the given time to
+// save. If it is refused the node stays, and the job's status says what is wrong with it.
 func (a *Agent) asksToDrain(ctx context.Context, unfit *UnfitError, within time.Duration) bool {
 	err := a.rdzv.DrainUnfit(ctx, rendezvous.Direct{Within: within, For: a.spec.CheckAway, Reason: unfit.Verdict.String(), At: time.Now().UTC().Round(time.Millisecond)})
 	if err == nil {

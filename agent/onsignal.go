@@ -104,7 +104,7 @@ func (s *signalDirector) stop() {
 	s.calls.Wait()
 }
 
-// take does what a signal asks for; false if that is to end the agent.
+// take carries out a signal's request; it returns false if the signal ends the agent.
 func (s *signalDirector) take(sig unix.Signal) bool {
 	kind, ok := s.agent.spec.OnSignal[sig]
 	if !ok {

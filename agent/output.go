@@ -13,7 +13,7 @@ import (
 	"rallypoint/internal/wake"
 )
 
-// filePatience bounds how long a file system may take to give what a worker wrote: who asks
+// filePatience bounds how long a file system may take to return a worker's output: the caller
 // waits for two seconds.
 const filePatience = 1500 * time.Millisecond
 

@@ -68,5 +68,5 @@ func (a *Agent) answer(ctx context.Context, t *attempt, w *hangWatch, s store.St
 	case logs.Kind:
 		return logs.Encode(a.outputNode(ctx, t, s, q))
 	}
-	return []byte("{}") // of a newer release: who asks sees that it is not known here
+	return []byte("{}") // of a newer release: the inquirer sees that this one does not know it
 }

@@ -21,7 +21,7 @@ const (
 )
 
 // watchStore tries, some seconds after the workers were started, whether the store of
-// the round can be reached from this node, and says so if not: workers that cannot connect
+// the round can be reached from this node, and logs it if not: workers that cannot connect
 // say nothing for minutes. The function that it returns ends that. A store that they reach by
 // a loopback address of this machine is not tried: what carries them there logs it.
 //

@@ -32,7 +32,7 @@ type Rendezvous interface {
 	// stop.Round (docs/decisions/0045): they failed, or the node leaves, or asks to
 	// leave as unfit; an error says why it may not. The Generation is filled in. It
 	// counts in their NodesWaiting. AnnounceStop returns once that is known, or when ctx
-	// ends; the announcement goes on then by itself.
+	// ends; the announcement then continues in the background.
 	AnnounceStop(ctx context.Context, stop rendezvous.AnnounceStop) error
 	// Stopped returns the stop of a round that was announced first, this node's own
 	// included; its Round is 0 if none is known.

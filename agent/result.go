@@ -40,7 +40,7 @@ type WorkerResult struct {
 	ErrorFile        string // where its error file would be; "" without log files
 }
 
-// Result tells how the run ended. It is to be called after Run has returned.
+// Result tells how the run ended. Call it after Run has returned.
 func (a *Agent) Result() Result {
 	r := Result{Err: a.err, Spare: a.spare, Restarts: a.restarts, Root: -1}
 	if s := a.assignment; s != nil {

@@ -21,7 +21,7 @@ func (e *SignalError) Error() string {
 	return "Process " + strconv.Itoa(e.Pid) + " got signal: " + strconv.Itoa(int(e.Signal))
 }
 
-// What ends a job may send its signal twice at once: timeout(1) to its child and then
+// Programs that end a job may send its signal twice at once: timeout(1) to its child and then
 // to the group, an init that signals the group, a scheduler to the step and to the batch
 // script. Such signals are one request. Only a person at a terminal means something by a
 // second one soon after, and a person needs a moment for it.
@@ -86,7 +86,7 @@ func (a *Agent) Stop(sig unix.Signal, grace time.Duration) {
 	}
 }
 
-// forces tells whether a request after the first one is to kill the workers.
+// forces reports whether a request after the first one kills the workers.
 func (i *interrupts) forces(sig unix.Signal, grace time.Duration) bool {
 	passed := i.now().Sub(i.at)
 	return sig == unix.SIGKILL || grace == 0 || passed >= oneRequest ||

@@ -62,11 +62,11 @@ type Spec struct {
 	OnSignal     map[unix.Signal]rendezvous.DirectiveKind
 	DrainTimeout time.Duration
 	// Leave has this node leave the run, by a *FailedError that is Unfit, if its workers keep
-	// failing and the others can go on without it; the zero value has it restart them. It takes a
-	// rendezvous in which other nodes can take its place.
+	// failing and the others can continue without it; the zero value has it restart them. It takes
+	// a rendezvous in which other nodes can take its place.
 	Leave LeaveRule
 	// Keep has workers that fail end nothing while another worker of the node runs, and a lost node
-	// nothing for the others: scripts that repair themselves go on without them. It takes a
+	// nothing for the others: scripts that repair themselves continue without them. It takes a
 	// rendezvous with a fixed number of nodes, and excludes Leave.
 	Keep bool
 	// RestartDelay is the pause before the first restart after a failure; it doubles
@@ -116,7 +116,7 @@ type Spec struct {
 	Checks       []string
 	CheckTimeout time.Duration
 	// CheckEvery runs them beside the workers, too, and while the node waits for a place; 0: not.
-	// After two bad results in a row the job is asked to go on without the node, whose workers have
+	// After two bad results in a row it asks the job to continue without the node, whose workers have
 	// DrainTimeout to save. CheckAway is for how long an unfit node is kept out.
 	CheckEvery, CheckAway time.Duration
 

@@ -13,9 +13,9 @@ import (
 	"rallypoint/internal/host"
 )
 
-// leaves reports whether this node, of which a worker cannot be stopped, leaves the run to
-// the others: they are enough without it, a restart of the budget is left, and no node of the
-// round was lost before (docs/decisions/0118). Under Spec.Keep the others also go on without one
+// leaves reports whether this node, of which a worker cannot be stopped, leaves the run to the
+// others: they are enough without it, a restart of the budget is left, and no node of the round
+// was lost before (docs/decisions/0118). Under Spec.Keep the others also continue without one
 // whose workers have all failed, if they cannot be started again.
 func (a *Agent) leaves(v outcome) bool {
 	if a.spec.Keep && v == someFailed {

@@ -22,7 +22,7 @@ import (
 type Admin struct {
 	Addr      string        // of the control plane
 	SharedLog string        // the endpoint of the nodes' log, in place of Addr; see Locate
-	RunID     string        // "": the only one that is there
+	RunID     string        // "": the only run
 	Token     *secret.Token // of the control plane; nil: none
 	By        string        // who asks, for those who read the reason; "": UserName
 	Timeout   time.Duration // for which an etcd is tried
@@ -52,7 +52,7 @@ func UserName() string {
 func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 	by := cmp.Or(a.By, UserName())
 	if a.SharedLog != "" {
-		by = "admin " + by // a control plane says so itself
+		by = "admin " + by // a control plane adds that itself
 	}
 	ev, id := signed(ev, by)
 	wrong := ""
@@ -122,8 +122,8 @@ func signed(ev rendezvous.Event, by string) (of rendezvous.Event, id string) {
 	return nil, ""
 }
 
-// append appends the event to the nodes' log, if it changes anything. What it says of that is
-// true of the run to which the nodes apply it: a run that changes meanwhile is looked at again.
+// append appends the event to the nodes' log, if it changes anything. Its answer holds for the run
+// to which the nodes apply the event: it looks again at a run that changes meanwhile.
 func (a Admin) append(ctx context.Context, ev rendezvous.Event) (done string, err error) {
 	for {
 		done, err = a.tryAppend(ctx, ev)

@@ -117,8 +117,7 @@ func besideFile(endpoint string) (string, error) {
 	return fileEndpoint(dir), nil
 }
 
-// ownDirectory refuses a directory that another user, who may write where it is, can have put
-// there.
+// ownDirectory refuses a directory if another user may write to its parent and can have made it.
 func ownDirectory(dir string) error {
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {

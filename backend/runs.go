@@ -36,7 +36,7 @@ func Watch(endpoint, runID string) (w sharedlog.Watcher, pause time.Duration, er
 
 // Append puts an event that comes from no node, such as an eviction, into the log of a run, if
 // that is as Inspect has returned it; else the error is sharedlog.ErrMoved. When it returns the
-// event is there for good, and each node comes to it soon.
+// log has the event for good, and each node soon applies it.
 func Append(ctx context.Context, endpoint string, run sharedlog.Record, ev rendezvous.Event, timeout time.Duration) error {
 	entry, err := rendezvous.EncodeEvent(ev)
 	if err == nil {

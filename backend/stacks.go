@@ -76,8 +76,8 @@ func (a Admin) statusOfLog(ctx context.Context) (*control.RunStatus, error) {
 	return OnlyRun(runs, "the run id")
 }
 
-// OnlyRun is the run of a status that was asked for, or that is there alone; what names the
-// run's id to the user. Its error is ErrInvalid.
+// OnlyRun is the run of a status that was asked for, or the only one; what names the run's id to
+// the user. Its error is ErrInvalid.
 func OnlyRun(runs []control.RunStatus, what string) (*control.RunStatus, error) {
 	switch len(runs) {
 	case 0:

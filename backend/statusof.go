@@ -9,8 +9,8 @@ import (
 	"rallypoint/core/training"
 )
 
-// StatusOf describes a run as its record shows it. Who shows no sign of life may
-// still come back, as far as can be told from outside.
+// StatusOf describes a run as its record shows it. A node without a sign of life may still come
+// back, as far as can be told from outside.
 func StatusOf(r sharedlog.Record) (control.RunStatus, error) {
 	m, err := r.Machine()
 	if err != nil {

@@ -49,7 +49,7 @@ type textField struct {
 	to   *string
 }
 
-// texts copies the texts of a struct; NULL leaves what is there.
+// texts copies the texts of a struct; NULL leaves the present ones.
 func texts(fields ...textField) error {
 	for _, field := range fields {
 		if field.from == nil {
@@ -119,7 +119,7 @@ func listOf[T any](name string, items *C.rp_bytes, n C.size_t, convert func(stri
 	return list, nil
 }
 
-// fillBuffer hands a value out: in C memory, with a NUL behind it.
+// fillBuffer hands a value out: in C memory, followed by a NUL.
 func fillBuffer(out *C.rp_buffer, value []byte) {
 	p := C.malloc(C.size_t(len(value) + 1))
 	b := unsafe.Slice((*byte)(p), len(value)+1)

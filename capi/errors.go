@@ -27,7 +27,7 @@ const (
 	codeStart       rendezvous.Code = C.RP_ERR_START
 )
 
-// errPending says that a call is to be repeated: RP_PENDING.
+// errPending asks the caller to repeat a call: RP_PENDING.
 var errPending = errors.New("pending")
 
 // The header's numbers are those of the Go code: a difference does not compile.
@@ -153,7 +153,7 @@ func codeOf(err error) rendezvous.Code {
 			return c.code
 		}
 	}
-	var refused syscall.Errno // of a file, say: what is behind a store failed
+	var refused syscall.Errno // of a file, say: the backend of a store failed
 	if errors.As(err, &refused) {
 		return rendezvous.CodeConnection
 	}

@@ -51,7 +51,7 @@ func newMember(m backend.Node) *member {
 }
 
 // next is the member's Next. The program's own agent, which may be torch's, knows nothing of
-// liveness barriers: the library answers them, by a process that is there.
+// liveness barriers: the library answers them, since the process is alive.
 func (m *member) next(ctx context.Context) (rendezvous.Outcome, error) {
 	o, err := m.Next(ctx)
 	m.there.Stop() // of the last round, to which it showed until now that it is alive

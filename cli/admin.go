@@ -103,7 +103,7 @@ func (ar *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	return nil
 }
 
-// complete finds the run that was not named, and the directive that is to be canceled.
+// complete finds the run that was not named, and the directive to cancel.
 func (ar *adminRequest) complete(ctx context.Context, ev rendezvous.Event) (rendezvous.Event, error) {
 	cancel, canceling := ev.(rendezvous.CancelDirective)
 	canceling = canceling && cancel.ID == ""

@@ -58,7 +58,7 @@ func unreachable(addr, whose string, tried time.Duration, check string, err erro
 		return failed("no answer from %s within %v, looking for %s; its machine is down, a firewall is between, or it is overloaded (--timeout allows more); %s",
 			addr, took, whose, check)
 	}
-	if errors.Is(err, rendezvous.ErrConnection) { // it says so already
+	if errors.Is(err, rendezvous.ErrConnection) { // its text has it already
 		return failed("%w; %s", err, check)
 	}
 	return failed("cannot reach %s at %s: %w; %s", whose, addr, err, check)

@@ -93,7 +93,7 @@ func (c *configFlag) apply(flags *pflag.FlagSet) error {
 // maxConfig bounds a file of configuration, in bytes.
 const maxConfig = 64 << 10
 
-// load reads the file; nil if there is to be none.
+// load reads the file; nil without one.
 func (c *configFlag) load() (map[string]any, error) {
 	if c.path == "" {
 		c.path = os.Getenv(envConfig)

@@ -42,7 +42,7 @@ func (s *serveState) check() error {
 	)
 }
 
-// open opens the data directory, if there is to be one.
+// open opens the data directory, if one was asked for.
 func (s *serveState) open() (*control.Data, error) {
 	if s.dir == "" {
 		return nil, nil
@@ -54,7 +54,7 @@ func (s *serveState) open() (*control.Data, error) {
 	return data, nil
 }
 
-// openRecording opens the file of --record, nil if there is to be none.
+// openRecording opens the file of --record, nil without that option.
 func (s *serveState) openRecording(log *slog.Logger) (*control.TraceFile, error) {
 	if s.record == "" {
 		return nil, nil

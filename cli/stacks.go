@@ -104,7 +104,7 @@ func (s statusQuery) fetchRun(ctx context.Context) (*control.RunStatus, error) {
 	return onlyRun(st)
 }
 
-// onlyRun is the run of a status that was asked for, or that is there alone.
+// onlyRun is the run of a status that was asked for, or the only one.
 func onlyRun(st control.Status) (*control.RunStatus, error) {
 	run, err := backend.OnlyRun(st.Runs, "--rdzv-id")
 	if err != nil {

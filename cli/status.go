@@ -169,8 +169,8 @@ type statusQuery struct {
 	timeout   time.Duration
 }
 
-// fetch returns the status as it came and decoded. It blocks until the answer is
-// there, at most for the timeout.
+// fetch returns the status as it came and decoded. It blocks until the answer has arrived, at most
+// for the timeout.
 func (s statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) {
 	if s.sharedLog != "" {
 		return s.fetchFromLog(ctx)

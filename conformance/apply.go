@@ -348,7 +348,7 @@ func (c *Checker) notAsked(s *session) {
 	s.join = nil
 }
 
-// forget begins a closed run again; the numbers of its rounds go on.
+// forget begins a closed run again; the numbers of its rounds continue.
 func (c *Checker) forget() {
 	clear(c.sessions)
 	clear(c.seen)

@@ -36,17 +36,16 @@ type audited struct {
 }
 
 // cut is where a control plane went on from an older state: a copy of its data directory
-// was restored. What had come after the event of that number never was.
+// was restored. Events after the one of that number never happened.
 type cut struct {
 	offset int64
 	number uint64
 }
 
-// Read reads a history to its end and checks every run in it. A history that can be
-// read again (an io.ReaderAt, as a file is) may hold runs whose control plane went on
-// from a restored copy of its data. A torn line is passed
-// over where a kill leaves one: at the end, or before another process goes on. The
-// error says which line cannot be read.
+// Read reads a history to its end and checks every run in it. A history that can be read again (an
+// io.ReaderAt, as a file is) may hold runs whose control plane went on from a restored copy of its
+// data. A torn line is passed over where a kill leaves one: at the end, or before another process
+// continues. The error says which line cannot be read.
 func Read(history io.Reader) (*Audit, error) {
 	a := &Audit{}
 	a.past, _ = history.(io.ReaderAt)
@@ -57,7 +56,7 @@ func Read(history io.Reader) (*Audit, error) {
 }
 
 // eachRecord calls take with each record of a history and with the offset of its line. It
-// passes over a torn line at the end, or before a process goes on.
+// passes over a torn line at the end, or before a process continues.
 func eachRecord(history io.Reader, take func(offset int64, rec trace.Record)) error {
 	var torn error
 	lines := bufio.NewScanner(history)
@@ -197,7 +196,7 @@ func (a *audited) wentBack(rec trace.Record) bool {
 }
 
 // rewind brings the checker of a run to the event before rec's, by reading what came up to
-// that again. What was found until now, and which rounds there were, stays known.
+// that again. It still knows its findings until now, and which rounds there were.
 func (a *Audit) rewind(run *audited, rec trace.Record) {
 	if a.past == nil {
 		run.unchecked = fmt.Sprintf("it went on from the state after event %d, and its history cannot be read again", rec.Number-1)
@@ -252,7 +251,7 @@ func (a *audited) add(rec trace.Record) {
 		}
 		a.checker.Apply(rec.Event, rec.Effects)
 		if ev, is := rec.Event.(r.Recovered); is {
-			a.known[ev.Generation] = true // it may go on under it
+			a.known[ev.Generation] = true // it may continue under it
 		}
 	}
 }
@@ -294,8 +293,7 @@ func digest(rec trace.Record) (sum uint64) {
 	return sum + maphash.Bytes(digestSeed, event)
 }
 
-// begin restores the state of a run that begins, or that a new process goes on
-// with.
+// begin restores the state of a run that begins, or that a new process continues.
 func (a *audited) begin(rec trace.Record) {
 	machine, err := r.Restore(rec.State)
 	if err != nil {

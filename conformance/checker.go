@@ -14,7 +14,7 @@ import (
 type Violation struct {
 	Guarantee int    // 1 to 12
 	Event     int    // which one of the history, from 1
-	Text      string // what is guaranteed and what is there
+	Text      string // the guarantee and the observation
 }
 
 func (v Violation) String() string {
@@ -44,8 +44,8 @@ func New(runID string) *Checker {
 	return &Checker{runID: runID, account: newAccount(), past: newPast(), places: map[place]bool{}}
 }
 
-// Restarted tells that the run goes on with a control plane that knows nothing of
-// what was. What its rounds were stays known.
+// Restarted tells that the run continues with a control plane that knows nothing of its past. The
+// checker still knows the rounds.
 func (c *Checker) Restarted() {
 	c.account, c.twin = newAccount(), nil
 }
@@ -198,8 +198,8 @@ func (c *Checker) repeated(ev r.Event, effects []r.Effect) bool {
 	return false
 }
 
-// toldAgain checks that a node has to regroup also behind the outcome that is
-// delivered again, and returns the other effects.
+// toldAgain checks that a node has to regroup also after the outcome that is delivered again, and
+// returns the other effects.
 func (c *Checker) toldAgain(s *session, effects []r.Effect) []r.Effect {
 	last := len(effects) - 1
 	if last < 0 || text(effects[last]) != text(r.Notify{Session: s.id, Update: s.update}) {
@@ -271,7 +271,7 @@ func (c *Checker) tell(u r.MembershipUpdate) {
 func (c *Checker) reply(ev r.Event, e r.Reply, told map[*session]r.Outcome) {
 	s := c.sessions[e.Session]
 	if s == nil {
-		return // outcomes has checked it, and nothing else matters to who is gone
+		return // outcomes has checked it, and nothing else matters to a node that has left
 	}
 	if _, asked := s.asked[e.Number]; !asked {
 		c.violated(11, "node %s got an answer to request %d, which it did not make: %+v", s.node, e.Number, e)

@@ -36,7 +36,7 @@ func (c *Checker) possibleDirectives(f r.Facts) bool {
 }
 
 // learnDirectives records what the control plane before has told of directives, unless that
-// is known already. What was done here since stays done.
+// is known already. Directives that ended here since stay ended.
 func (c *Checker) learnDirectives(f r.DirectiveFacts) {
 	if f.Seq <= c.learned {
 		return

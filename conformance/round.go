@@ -147,7 +147,7 @@ func (c *Checker) checkNumber(o r.Outcome) {
 	}
 }
 
-// checkRanks checks that each rank is there once, and who has which.
+// checkRanks checks that each rank occurs once, and which node has it.
 func (c *Checker) checkRanks(told map[*session]r.Outcome, chosen, all []*session) {
 	have := map[int]*session{}
 	for _, s := range chosen {
@@ -225,7 +225,7 @@ func (c *Checker) ruled(chosen []*session) []int {
 func (c *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*session) {
 	for _, t := range c.participants {
 		if s := c.nodeOf(t.node); t.state == running && s != nil {
-			s.stale = true // the round goes on without it
+			s.stale = true // the round continues without it
 		}
 	}
 	c.forgetSteps()
@@ -242,7 +242,7 @@ func (c *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*sess
 		if rank >= 0 && rank < len(c.participants) && c.participants[rank] == nil {
 			c.participants[rank] = t
 		} else {
-			c.participants[i] = t // a violation already; go on with as many as there are
+			c.participants[i] = t // a violation already; continue with as many as there are
 		}
 		c.byNode[s.node], c.seen[s.node] = t, true
 		s.join, s.round, s.update.Facts = nil, told[s].Round, o.Facts()

@@ -25,9 +25,9 @@ func newPast() past {
 	return past{generations: map[string]bool{}, told: map[string]bool{}, steps: map[agreed]int64{}}
 }
 
-// TookOver tells that the run goes on, or begins, with a control plane in the process of
-// a node, which knows of what was only s and what the nodes report. What the rounds
-// before were stays known: the guarantees hold across them.
+// TookOver tells that the run continues, or begins, with a control plane in the process of a node,
+// which knows of the past only s and the nodes' reports. The checker still knows the rounds
+// before: the guarantees hold across them.
 func (c *Checker) TookOver(host string, s r.Succession) {
 	silent := !c.tellsFacts && s.From == c.spoke // nobody knows of a host that fell silent before it said anything
 	if c.tellsFacts {
@@ -107,7 +107,7 @@ func (c *Checker) possible(f r.Facts, last r.LastRound) bool {
 }
 
 // believed reports whether a successor acts on facts: those of the host that it succeeds,
-// or of an earlier one whose round goes on.
+// or of an earlier one whose round continues.
 func (c *Checker) believed(f r.Facts) bool {
 	if !c.succeeds() || !c.fresh || f.Generation == "" {
 		return false
@@ -115,8 +115,8 @@ func (c *Checker) believed(f r.Facts) bool {
 	return f.Generation == c.succession.Facts.Generation || f.Round > 0 && f.Round == c.round && f.Origin == c.origin
 }
 
-// learn records what follows from facts that are believed: who is dead, who has finished,
-// and that the run is closed.
+// learn records the consequences of facts that are believed: dead nodes, finished nodes, a closed
+// run.
 func (c *Checker) learn(f r.Facts) {
 	if f.Round == c.round && f.Origin == c.origin && f.World == len(c.participants) {
 		for _, rank := range f.FinishedHosts {

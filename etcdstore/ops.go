@@ -291,7 +291,7 @@ func (s *Store) awaitWrites(ctx context.Context, keys []string, start int64) err
 			return ctx.Err()
 		case err == nil:
 		case err == etcdclient.ErrCompacted:
-			// What happened meanwhile is not known any more: what is there counts.
+			// Nobody knows any more what happened meanwhile: the present value counts.
 			if start, err = s.removePresent(ctx, missing); err != nil {
 				return err
 			}
@@ -305,7 +305,7 @@ func (s *Store) awaitWrites(ctx context.Context, keys []string, start int64) err
 }
 
 // removeWritten removes keys from missing when they are written, until none is left or the
-// watch ends. start is the revision to go on from.
+// watch ends. start is the revision to continue from.
 func (s *Store) removeWritten(ctx context.Context, missing map[string]bool, start *int64, pause *backoff.Backoff) error {
 	requests := make([]etcdclient.WatchRequest, 0, len(missing))
 	for key := range missing {

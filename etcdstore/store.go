@@ -17,8 +17,8 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// Store is a [store.Store] in etcd. Keys lie as they are behind the prefix and
-// "/k/", values as they are; any number of processes may share a prefix.
+// Store is a [store.Store] in etcd. Keys lie as they are under the prefix and "/k/", values as
+// they are; any number of processes may share a prefix.
 //
 // Every operation is applied exactly once, also when the member it was sent to
 // dies before it answers, and when what was sent first gets through long after it

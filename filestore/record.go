@@ -13,7 +13,7 @@ import (
 // Stored keys (docs/spec/filestore-format.md 1).
 const (
 	keyPrefix    = "/"         // of what users store
-	deletePrefix = "-"         // of a record that deletes the key behind it
+	deletePrefix = "-"         // of a record that deletes the key after it
 	refcountKey  = "refcount/" // stores that are open
 	cleanupKey   = "cleanup/"  // stores that were closed
 )
@@ -66,7 +66,7 @@ func appendRecord(log []byte, key string, value []byte) ([]byte, error) {
 // recordScanner reads records from a part of a file in order.
 type recordScanner struct{ lockedfile.Scanner }
 
-// next returns the record at pos and moves behind it. It returns io.EOF at the
+// next returns the record at pos and moves past it. It returns io.EOF at the
 // end, lockedfile.ErrTorn if the record is not complete, and the file's errors otherwise;
 // then it stays where it is. The record is good until the next call.
 func (r *recordScanner) next() (record, error) {

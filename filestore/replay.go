@@ -79,8 +79,8 @@ func (s *Store) inTime(records int) error {
 	return nil
 }
 
-// applyRecord applies the record at pos and moves behind it. It wakes who waited for
-// it. mu is taken for each record, so that no reader waits for a long log.
+// applyRecord applies the record at pos and moves past it. It wakes the calls that waited for it.
+// mu is taken for each record, so that no reader waits for a long log.
 func (s *Store) applyRecord(r record) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

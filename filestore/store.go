@@ -31,9 +31,9 @@ type Store struct {
 	closing   chan struct{} // closed when Close begins
 	close     func() error
 
-	// turn is a token: the goroutine that has it uses the file's lock, since the lock
-	// belongs to the descriptor, not to the goroutine. What is written under turn
-	// and mu may be read under either.
+	// turn is a token: the goroutine that has it uses the file's lock, since the lock belongs to
+	// the descriptor, not to the goroutine. Fields that are written under turn and mu may be read
+	// under either.
 	turn   chan struct{}
 	limit  lockedfile.WaitLimit // of the call that has the turn
 	pos    int64                // end of the last record applied; written under turn and mu

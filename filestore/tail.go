@@ -19,7 +19,7 @@ const tornKeyMax = 1<<16 - 1
 // coverBytes is the size of a record with the key "-" and no value.
 const coverBytes = lengthBytes + len(deletePrefix) + lengthBytes
 
-// tail is what is behind the last complete record: the bytes from pos to end.
+// tail is the part of the file after the last complete record: the bytes from pos to end.
 type tail struct {
 	file     io.ReaderAt
 	pos, end int64
@@ -68,11 +68,10 @@ func looksLikeKey(key []byte) bool {
 // span is a part of a file.
 type span struct{ from, to int64 }
 
-// salvage returns the complete records in the tail that were written behind the
-// incomplete one, by processes that did not look. They are searched where the
-// writer of the incomplete one, which makes a write for each part of a record,
-// may have ended. Behind them may be another incomplete record. Without any, the
-// span is empty and at the end of the tail.
+// salvage returns the complete records in the tail that were written after the incomplete one, by
+// processes that did not look. They are searched where the writer of the incomplete one, which
+// makes a write for each part of a record, may have ended. Another incomplete record may follow
+// them. Without any, the span is empty and at the end of the tail.
 func (t tail) salvage() (span, error) {
 	none := span{t.end, t.end}
 	b, err := t.head(lengthBytes)
@@ -97,7 +96,7 @@ func (t tail) salvage() (span, error) {
 }
 
 // chain returns where the complete records end that begin at from, if they are
-// those of a FileStore and what is behind them can be the beginning of another.
+// those of a FileStore and the next bytes can be the beginning of another.
 // Else it returns from.
 func (t tail) chain(from int64) (int64, error) {
 	sc := &recordScanner{lockedfile.Scanner{Source: t.file, Pos: from, End: t.end}}
@@ -120,8 +119,8 @@ func (t tail) chain(from int64) (int64, error) {
 	}
 }
 
-// checkTail returns nil if the tail behind pos is a torn record, which can be gone
-// on from, else ErrForeign.
+// checkTail returns nil if the tail after pos is a torn record, from which reading can continue,
+// else ErrForeign.
 func (s *Store) checkTail(size int64) error {
 	t := tail{file: s.file, pos: s.pos, end: size}
 	ok, err := t.looksLikeRecord()
@@ -135,11 +134,11 @@ func (s *Store) checkTail(size int64) error {
 	return fmt.Errorf("%w: no record at offset %d", ErrForeign, s.pos)
 }
 
-// repair covers the torn record behind pos with one that means nothing, and reads
-// what is behind it, until nothing torn is left. It returns the size of the file
-// after that. The exclusive lock is held and refresh has come as far as it could.
+// repair covers the torn record after pos with one that means nothing, and reads on, until nothing
+// torn is left. It returns the size of the file after that. The exclusive lock is held and refresh
+// has come as far as it could.
 func (s *Store) repair(size int64) (int64, error) {
-	// What is overwritten must be no process's record: the position that this
+	// It must overwrite no process's record: the position that this
 	// store remembers is not enough to go by.
 	whole, err := s.endsAtRecord(s.pos)
 	if err != nil {
@@ -163,9 +162,9 @@ func (s *Store) repair(size int64) (int64, error) {
 	return size, nil
 }
 
-// overwriteTorn covers the incomplete record at the beginning of t, up to the
-// complete records behind it if there are any. The cover is one write of nine
-// bytes, which a kill can cut only where they lie on two pages.
+// overwriteTorn covers the incomplete record at the beginning of t, up to the complete records
+// after it if there are any. The cover is one write of nine bytes, which a kill can cut only where
+// they lie on two pages.
 func (s *Store) overwriteTorn(t tail) error {
 	kept, err := t.salvage()
 	if err != nil {
@@ -201,7 +200,7 @@ func (t tail) copyToEnd(f *lockedfile.File, part span) error {
 }
 
 // cover returns the first bytes of a record that takes the place of everything
-// up to to: the key "-" and, as its value, what is there. A tail that is shorter
+// up to to: the key "-" and, as its value, the present bytes. A tail that is shorter
 // than that gets longer.
 func (t tail) cover(to int64) ([]byte, error) {
 	rest := max(0, to-t.pos-int64(coverBytes))

@@ -109,7 +109,7 @@ func (t tracedHost) Close() error {
 }
 
 // openTrace opens the file for the history of a control plane in this node's process: each
-// node that hosts has its own. Without one the job goes on.
+// node that hosts has its own. Without one the job continues.
 func openTrace(path, node string, log *slog.Logger) *control.TraceFile {
 	if path == "" {
 		return nil

@@ -33,7 +33,7 @@ type Protection struct {
 
 	refusals forward.Refusals
 
-	// What tests put in place of this machine's.
+	// Replaced by tests.
 	isHere  func(ctx context.Context, host string) bool
 	address func(secret.StoreName) netip.Addr
 }
@@ -59,7 +59,7 @@ func NewProtection(p *params.Params, log *slog.Logger) (*Protection, error) {
 }
 
 // Refused counts what this node's forwarders, and what carries other nodes' to its programs,
-// have refused, by reason; all reasons are there.
+// have refused, by reason, with a 0 for those that have not occurred.
 func (p *Protection) Refused() map[string]uint64 {
 	if p == nil {
 		return (*forward.Refusals)(nil).Counts()
@@ -148,9 +148,8 @@ func (s *Sides) Close() {
 	}
 }
 
-// Serve has a server serve the workers of this machine, too, at the loopback address of a
-// store's name, at the server's port unless that is taken there. stop ends that; the server
-// goes on.
+// Serve has a server serve the workers of this machine, too, at the loopback address of a store's
+// name, at the server's port unless that is taken there. stop ends that; the server continues.
 func (p *Protection) Serve(server *tcpstore.Server, sides *Sides, name secret.StoreName) (at netip.AddrPort, stop func(), err error) {
 	l, err := forward.Bind(p.address(name), server.Addr().(*net.TCPAddr).Port, p.log)
 	if err != nil {

@@ -246,7 +246,7 @@ func (r *roundStore) Close() error {
 		s.fixed = nil
 	}
 	if !last && !r.begun {
-		k.gate.open() // the round goes on that was to be replaced
+		k.gate.open() // the round continues whose replacement was expected
 	}
 	s.mu.Unlock()
 	if !last {

@@ -74,7 +74,7 @@ func (a *acceptor) run() {
 }
 
 // acceptOne accepts a connection, unless nc is one, and hands it to a loop, or to its
-// opening. What is in nc after an error is to be tried again.
+// opening. After an error the caller tries again with the connection in nc.
 func (a *acceptor) acceptOne(nc *net.Conn) (err error) {
 	if *nc == nil {
 		if *nc, err = a.next(); err != nil {

@@ -79,7 +79,7 @@ func (c *call) size() int {
 	return size
 }
 
-// encode returns the request, with room for an acknowledgement behind it.
+// encode returns the request, with room for an acknowledgement after it.
 func (c *call) encode() []byte {
 	const ack = 16
 	return c.append(make([]byte, 0, c.size()+ack))

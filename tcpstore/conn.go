@@ -15,7 +15,7 @@ const (
 	// pauseUnsent is how many bytes of replies are collected before requests
 	// that have arrived already have to wait for their peer to read. It makes
 	// one write of any usual pipeline and keeps the memory of a peer that does
-	// not read far below MaxUnsent: a thousand of them are to be bearable. It
+	// not read far below MaxUnsent: a thousand of them must be bearable. It
 	// also bounds what a connection gets done before the others have their turn.
 	pauseUnsent = 64 << 10
 
@@ -44,8 +44,8 @@ type conn struct {
 	queued    bool // for the loop's next turn
 	starved   bool // in loop.starved: the parser's next request has no room for its reply
 	readable  bool // there may be something to receive: the poller reports it once
-	hangup    bool // the end of the stream is there to be received
-	ending    bool // refused: to be closed when unsent is sent
+	hangup    bool // the end of the stream can be received
+	ending    bool // refused: closed when unsent is sent
 	closed    bool
 	flushing  bool // guarded by shard.mu: flush is going to be called
 
@@ -83,7 +83,7 @@ func (c *conn) Step() {
 	c.step()
 }
 
-// step receives once, if it has nothing left, and carries out what is there, up to
+// step receives once, if it has nothing left, and carries out the requests in the parser, up to
 // pauseUnsent bytes of replies. If there may be more to do it has itself called
 // again. Requests wait as long as there are unsent replies.
 func (c *conn) step() {
@@ -276,7 +276,7 @@ func (c *conn) lost(errno syscall.Errno) {
 	c.close()
 }
 
-// end closes a connection whose peer is there and has been sent all there was.
+// end closes a connection whose peer is alive and has been sent all replies.
 func (c *conn) end() {
 	if c.tls != nil && !c.closed {
 		c.endTLS()

@@ -20,8 +20,8 @@ import (
 // link is one connection of a client, after the handshake. It is used by one call
 // at a time.
 //
-// It receives through raw, with system calls that do not wait. What has to be waited for is
-// awaited in the Go runtime's poller, or, until a time that is set, on the caller's thread.
+// It receives through raw, with system calls that do not wait. Waiting happens in the Go runtime's
+// poller, or, until a time that is set, on the caller's thread.
 type link struct {
 	conn      *net.TCPConn
 	raw       syscall.RawConn
@@ -129,9 +129,9 @@ func (l *link) write(b []byte) error {
 	return err
 }
 
-// tryReadReply reads a reply if the whole of it comes soon, and is short; else it leaves everything
-// to be read and returns errWouldBlock. It waits on this thread: to wake another one for a reply
-// that is there in some microseconds takes longer than the reply.
+// tryReadReply reads a reply if the whole of it comes soon, and is short; else it leaves
+// everything to be read and returns errWouldBlock. It waits on this thread: to wake another one
+// for a reply that arrives in some microseconds takes longer than the reply.
 func (l *link) tryReadReply(until time.Time, read func(input) error) error {
 	l.until = until
 	defer func() { l.until = time.Time{} }()

@@ -112,7 +112,7 @@ func (l *loop) run() {
 	l.close()
 }
 
-// deadline is when something is to be done even if nothing happens; zero: never.
+// deadline returns the time of the next timer; zero: none runs.
 func (l *loop) deadline() time.Time {
 	var next time.Time
 	if len(l.ending) > 0 {

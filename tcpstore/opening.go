@@ -59,7 +59,7 @@ func newOpenings(with Secure, side func(*tls.Conn, secret.StoreName)) *openings 
 }
 
 // begin waits until a handshake may begin. It reports false if ctx ends before; else the caller
-// calls end behind the handshake.
+// calls end after the handshake.
 func (o *openings) begin(ctx context.Context, peer net.Addr) (end func(), ok bool) {
 	turns := []chan struct{}{o.begun}
 	if !o.places.Few(peer) {

@@ -165,7 +165,7 @@ func (p *parser) validate() (done bool, err *refusal) {
 	return true, nil
 }
 
-// message goes on with the current message and reports whether it is complete.
+// message parses more of the current message and reports whether it is complete.
 func (p *parser) message() (complete bool, err *refusal) {
 	if !p.inside {
 		if p.pos == len(p.buf) {
@@ -192,7 +192,7 @@ func (p *parser) message() (complete bool, err *refusal) {
 	return true, nil
 }
 
-// argument goes on with one field and reports whether it is complete.
+// argument parses more of one field and reports whether it is complete.
 func (p *parser) argument(f field) (done bool, err *refusal) {
 	switch f {
 	case fieldUint32:
@@ -215,7 +215,7 @@ func (p *parser) argument(f field) (done bool, err *refusal) {
 	}
 }
 
-// list goes on with a counted list of keys, or of pairs of key and value.
+// list parses more of a counted list of keys, or of pairs of key and value.
 func (p *parser) list(pairs bool) (done bool, err *refusal) {
 	if !p.counted {
 		n, ok := p.uint64()
@@ -243,7 +243,7 @@ func (p *parser) list(pairs bool) (done bool, err *refusal) {
 	return true, nil
 }
 
-// text goes on with a string of at most limit bytes. The length is refused as
+// text parses more of a string of at most limit bytes. The length is refused as
 // soon as it is read.
 func (p *parser) text(limit int, what string) (done bool, err *refusal) {
 	if !p.sized {
@@ -268,7 +268,7 @@ func (p *parser) text(limit int, what string) (done bool, err *refusal) {
 	return true, nil
 }
 
-// uint64 consumes eight bytes if they are there.
+// uint64 consumes eight bytes if they have arrived.
 func (p *parser) uint64() (n uint64, ok bool) {
 	if len(p.buf)-p.pos < 8 {
 		return 0, false

@@ -67,7 +67,7 @@ type Options struct {
 	Accept Accept
 
 	// Pass is asked before each accepted connection is served, in the goroutine that accepts: it
-	// may hold it up, and others behind it, until ctx ends, and then returns an error. Nil lets it
+	// may delay it, and the ones after it, until ctx ends, and then returns an error. Nil lets it
 	// pass at once.
 	Pass func(ctx context.Context) error
 

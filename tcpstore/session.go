@@ -86,7 +86,7 @@ func (s *session) process(pause int) (drained bool, err *refusal) {
 }
 
 // takeOut returns the replies collected so far, which from now on belong to the
-// caller, and goes on collecting in spare. The caller releases the parts' buffers.
+// caller, and continues collecting in spare. The caller releases the parts' buffers.
 func (s *session) takeOut(spare []byte) (out []byte, parts []part) {
 	out, parts = s.out, s.config.parts
 	s.out, s.config.parts, s.config.size = spare[:0], nil, 0

@@ -24,7 +24,7 @@ const (
 type tlsBuffers struct{ in, out []byte }
 
 // receiveTLS gives the parser what has been received, after receiving once if nothing is left.
-// It returns false if the parser has nothing to go on with.
+// It returns false if the parser has no new bytes.
 func (c *conn) receiveTLS(p *parser) bool {
 	space := p.space()
 	if !c.tls.More() && !c.receiveRecords(p, len(space)) {
@@ -34,7 +34,7 @@ func (c *conn) receiveTLS(p *parser) bool {
 	got, err := c.tls.Read(space)
 	p.received(got)
 	switch {
-	case err == nil || got > 0: // an error comes again, behind what came before it
+	case err == nil || got > 0: // an error comes again, after the bytes before it
 	case err == io.EOF:
 		c.ended(p)
 		return false

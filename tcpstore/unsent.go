@@ -61,7 +61,7 @@ type endingConn struct {
 	deadline time.Time
 }
 
-// segment is a piece of what is to be sent.
+// segment is a piece of a reply that is being sent.
 type segment struct {
 	bytes   []byte // the rest
 	buffer  *store.Buffer
@@ -195,7 +195,7 @@ func (c *conn) drop() {
 	c.unsent = nil
 }
 
-// resume goes on with sending what the socket had no room for.
+// resume continues sending the bytes that the socket had no room for.
 func (c *conn) resume() {
 	u := c.unsent
 	if c.tls != nil {
@@ -220,8 +220,8 @@ func (c *conn) resume() {
 	c.flush()
 }
 
-// starve has a connection wait until there is room for the reply to its request. What
-// needs less room may come first, until that has gone on for Options.SlowAfter.
+// starve has a connection wait until there is room for the reply to its request. Requests that
+// need less room may come first, for at most Options.SlowAfter.
 func (l *loop) starve(c *conn) {
 	now := time.Now()
 	if len(l.starved) == 0 {
@@ -230,8 +230,7 @@ func (l *loop) starve(c *conn) {
 	l.starved = append(l.starved, starvedConn{c, now})
 }
 
-// feed goes on with connections that wait for room, in their order, as far as there is
-// some.
+// feed continues with connections that wait for room, in their order, as far as there is some.
 func (l *loop) feed() {
 	if !l.budget.freed {
 		return

@@ -19,7 +19,7 @@ type Machine struct {
 	Sys  string // where the kernel shows devices: "/sys"
 	SMI  string // the command nvidia-smi, with or without a folder
 	Kmsg string // the kernel's log: "/dev/kmsg"
-	GPUs int    // how many there are to be, where a check names no number
+	GPUs int    // how many the node should have, where a check names no number
 }
 
 // smiPatience bounds a question to the GPUs' driver, which can hang where one is broken.

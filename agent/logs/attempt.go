@@ -175,8 +175,7 @@ type Attempt struct {
 	folds map[*os.File]*folder // by the console's stream
 }
 
-// Attempt makes the folder of the next attempt. What is there of earlier ones
-// stays.
+// Attempt makes the folder of the next attempt. Folders of earlier ones stay.
 func (t *Tree) Attempt(restarts int) (*Attempt, error) {
 	a := &Attempt{tree: t, files: make(map[string]*os.File)}
 	if t.job == "" {

@@ -200,7 +200,7 @@ func (fs *foldSource) add(block []byte, now time.Time) {
 	fs.f.out = fs.f.queue.shrink(fs.f.out, &fs.f.dangling)
 }
 
-// raw passes a text on, behind what the rank wrote before.
+// raw passes a text on, after the rank's earlier output.
 func (fs *foldSource) raw(text []byte) {
 	if len(text) == 0 {
 		return

@@ -36,8 +36,8 @@ type foldGroup struct {
 	text   []byte // of the lowest rank
 }
 
-// add puts a rank's block into the first group behind the number last that has the same,
-// or into a new one, and returns its number.
+// add puts a rank's block into the first group after the number last that has the same block, or
+// into a new one, and returns its number.
 func (f *foldQueue) add(rank int, last uint64, block []byte, now time.Time) uint64 {
 	key := foldKey(block)
 	same := f.byKey[key]

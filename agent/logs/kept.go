@@ -16,9 +16,9 @@ import (
 )
 
 // Stream is what one worker writes to stdout or stderr, or what several write into one file. Its
-// end can be read while they write: of what passes the agent it is kept in memory, of what goes
-// to a file it is there. What goes to a terminal or pipe of the agent's without passing it is
-// not kept (docs/decisions/0124).
+// end can be read while they write: output that passes through the agent is kept in memory, and
+// output to a file is in that file. Output that goes straight to a terminal or pipe of the agent's
+// is not kept (docs/decisions/0124).
 type Stream struct {
 	Locals []int  // the workers that write there, by local rank
 	Name   string // see NameOut
@@ -167,7 +167,7 @@ type Part struct {
 }
 
 // Read reads of each stream what was written from its offset on, nil: from its beginning, at most
-// the last bytes of it. What a file system does not tell by the end of ctx is not waited for. base
+// the last bytes of it. It does not wait for a file system beyond the end of ctx. base
 // is the rank of the first worker.
 func Read(ctx context.Context, streams []*Stream, base int, from []int64, most int) []Part {
 	parts := make([]Part, len(streams))

@@ -182,7 +182,7 @@ func openLog(path string) (*os.File, error) {
 	return os.NewFile(uintptr(fd), path), nil
 }
 
-// canFollow makes sure that the file is there and can be copied while it is written.
+// canFollow makes sure that the file exists and can be copied while it is written.
 func canFollow(path string) error {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o666)
 	if err != nil {

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openRegular opens a file that a worker may have made. What is no regular file is an
-// error: to open or to read it might never end.
+// openRegular opens a file that a worker may have made. Anything but a regular file is an error:
+// opening or reading it might never end.
 func openRegular(path string) (*os.File, os.FileInfo, error) {
 	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
 	if err != nil {

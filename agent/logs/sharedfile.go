@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// isOneFile tells whether two descriptors are of one file, so that the order of what is
-// written to them is seen. What goes to /dev/null has no order to be seen.
+// isOneFile tells whether two descriptors are of one file, so that readers see the order of writes
+// to both. Writes to /dev/null have no order that anyone could see.
 func isOneFile(a, b int) bool {
 	var at, bt unix.Stat_t
 	if unix.Fstat(a, &at) != nil || unix.Fstat(b, &bt) != nil || at.Mode&unix.S_IFMT != bt.Mode&unix.S_IFMT {

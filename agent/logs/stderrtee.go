@@ -84,8 +84,8 @@ func (s *stderrTee) drain(fd int) (ended bool) {
 	}
 }
 
-// take keeps a text and passes it on. If more is to follow at once, the begin of
-// a last line waits for it, so that no other worker's output gets in between.
+// take keeps a text and passes it on. If more follows at once, the beginning of a last line waits
+// for it, so that no other worker's output gets in between.
 func (s *stderrTee) take(text []byte, more bool) {
 	s.ring.keep(text)
 	if len(s.held) > 0 {

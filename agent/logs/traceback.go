@@ -50,7 +50,7 @@ func (t *traceback) goesOn(line []byte) bool {
 	return indented || !t.inset
 }
 
-// takes adds a line that goes on or begins a traceback, and reports whether it does.
+// takes adds a line that continues or begins a traceback, and reports whether it does.
 func (t *traceback) takes(line []byte) bool {
 	begins := bytes.Contains(line, tracebackHead)
 	if !t.open() {

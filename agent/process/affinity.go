@@ -270,8 +270,8 @@ func parseCPUList(text string) (cpus []int, err error) {
 	return slices.Compact(cpus), nil
 }
 
-// withCPUs runs f, which starts a process from this thread, with the affinity that
-// the process is to have. The thread must be locked.
+// withCPUs runs f, which starts a process from this thread, with the affinity that the process
+// should have. The thread must be locked.
 func withCPUs(cpus []int, f func()) error {
 	if cpus == nil {
 		f()

@@ -74,10 +74,9 @@ type ParentDeathGuard struct {
 // maxReplacedGuards bounds how often a guard is replaced: where none lives, more do not help.
 const maxReplacedGuards = 10
 
-// NewParentDeathGuard starts a guard. marker is a text that only the environment of the
-// workers and their descendants holds; fifo, folder and group are what is to be
-// removed, records a folder with all that is in it. Each is "" if there is none. It returns an error if there is no shell to
-// be had.
+// NewParentDeathGuard starts a guard. marker is a text that only the environment of the workers
+// and their descendants holds; fifo, folder and group are removed at the end, and records with
+// everything in it. Each is "" if there is none. It returns an error if the machine has no shell.
 func NewParentDeathGuard(f *Forker, marker, fifo, folder, group, records string, log *slog.Logger) (*ParentDeathGuard, error) {
 	pdg := &ParentDeathGuard{forker: f, log: log,
 		argv: []string{"/bin/sh", "-c", guardScript, "rallypoint-guard", marker, fifo, folder, group, records}}
@@ -89,7 +88,7 @@ func NewParentDeathGuard(f *Forker, marker, fifo, folder, group, records string,
 	return pdg, nil
 }
 
-// start starts the process; mu is held, or nobody else has the guard yet.
+// start starts the process. The caller holds mu, or nobody else has the guard yet.
 func (pdg *ParentDeathGuard) start() (pid int, err error) {
 	read, write, err := os.Pipe()
 	if err != nil {

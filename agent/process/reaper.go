@@ -343,7 +343,7 @@ func readStat(pid int) (procStat, bool) {
 	return parseStat(text)
 }
 
-// parseStat reads the fields behind the program's name, which may hold anything.
+// parseStat reads the fields after the program's name, which may hold anything.
 func parseStat(text []byte) (procStat, bool) {
 	fields := bytes.Fields(text[bytes.LastIndexByte(text, ')')+1:])
 	if len(fields) < 4 {

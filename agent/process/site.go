@@ -7,14 +7,14 @@ import (
 	"strings"
 )
 
-// What template.py is to do: envStage has it. A worker is observed, cold or forked.
+// Tasks of template.py: envStage names one. A worker is observed, cold or forked.
 const (
 	envStage     = "RALLYPOINT_TEMPLATE"
 	stageObserve = "observe"
 )
 
 // NewSite makes a folder, in one that only this user may enter, that has an interpreter of Python
-// count the steps of torch's optimizers: see Launch.Site. What made the outer folder removes it,
+// count the steps of torch's optimizers: see Launch.Site. The caller removes the outer folder,
 // also after an error.
 func NewSite(in string) (string, error) {
 	folder, err := os.MkdirTemp(in, "rallypoint-site-")
@@ -42,7 +42,7 @@ func (w *Launch) observed() []string {
 	return withSite(w.Env, w.Site, stageObserve)
 }
 
-// withSite puts a folder first on PYTHONPATH, and says what its sitecustomize is to do.
+// withSite puts a folder first on PYTHONPATH, and names the task of its sitecustomize.
 func withSite(env []string, folder, stage string) []string {
 	path := folder
 	if given, _ := LookupEnv(env, "PYTHONPATH"); given != "" {

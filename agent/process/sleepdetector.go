@@ -10,9 +10,9 @@ import (
 // .
 const envUninterruptibleTimeout = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 
-// UninterruptibleTimeout reads TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT, in seconds, from a
-// list of NAME=value: for how long a worker may be in uninterruptible sleep. What is no
-// positive number is 0, which is off.
+// UninterruptibleTimeout reads TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT, in seconds, from a list
+// of NAME=value: for how long a worker may be in uninterruptible sleep. Anything but a positive
+// number is 0, which turns it off.
 func UninterruptibleTimeout(env []string) time.Duration {
 	text, _ := LookupEnv(env, envUninterruptibleTimeout)
 	seconds, err := strconv.ParseFloat(strings.TrimSpace(text), 64)

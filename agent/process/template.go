@@ -209,7 +209,7 @@ func (t *Template) start() (p *templateProcess, err error) {
 	return p, nil
 }
 
-// instructions are this process, what the interpreter runs, what is to be imported, and the
+// instructions are this process, the interpreter's program, the modules to import, and the
 // environment that the workers have in common.
 func (t *Template) instructions(rest []string) []string {
 	kind, name := "script", rest[0]
@@ -264,7 +264,7 @@ func (t *templateProcess) readPrinted() {
 		return
 	}
 	t.printed, _, _ = strings.Cut(string(text[:n]), "\n")
-	_ = t.conn.SetReadDeadline(time.Now()) // await says so
+	_ = t.conn.SetReadDeadline(time.Now()) // await reports it
 }
 
 // line reads an answer.
@@ -561,7 +561,7 @@ func (t *Template) end() {
 	t.forker.reap(p.pid)
 }
 
-// Close ends the template; the workers go on.
+// Close ends the template; the workers keep running.
 func (t *Template) Close() {
 	if t != nil {
 		t.lives = 0

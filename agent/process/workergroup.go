@@ -98,10 +98,9 @@ type StopOptions struct {
 	quiet      bool // no lines about single workers
 }
 
-// Stop stops the workers that still run and whatever they left behind, reaps
-// them, and returns once nothing of them is there any more.
-// A process that even SIGKILL does not end is abandoned after another grace.
-// It returns the workers that TakeEnded has not returned before.
+// Stop stops the workers that still run and whatever they left behind, reaps them, and returns
+// once they and their descendants have exited. A process that even SIGKILL does not end is
+// abandoned after another grace. It returns the workers that TakeEnded has not returned before.
 func (w *WorkerGroup) Stop(o StopOptions) []*Process {
 	for _, p := range w.Procs {
 		w.signal(p, o)
@@ -132,8 +131,8 @@ func (w *WorkerGroup) Stop(o StopOptions) []*Process {
 	return append(ended, w.TakeEnded()...)
 }
 
-// signal sends the signal of the order to the worker's group: also to what an ended
-// worker left there, unless that is to be kept.
+// signal sends the signal of the order to the worker's group: also to what an ended worker left
+// there, unless the options keep that.
 func (w *WorkerGroup) signal(p *Process, o StopOptions) {
 	if p.HasExited() {
 		if !w.reaper.keep {
@@ -206,7 +205,7 @@ func (w *WorkerGroup) awaitExits(expired <-chan struct{}) {
 	}
 }
 
-// beforeKill shows the workers that are still there, unless they are to be killed at once.
+// beforeKill shows the workers that are still there, unless the order is to kill them at once.
 func (w *WorkerGroup) beforeKill(o StopOptions) {
 	select {
 	case <-o.Hurry:

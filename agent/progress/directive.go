@@ -19,12 +19,12 @@ const EnvDirective = "RALLYPOINT_DIRECTIVE_FILE"
 // microseconds, also where the thread or its virtual machine is interrupted.
 const SettleTime = 2 * time.Millisecond
 
-// HoldLimit is how long a worker lets itself be held: one whose agent has died goes on then.
+// HoldLimit is how long a worker lets itself be held: one whose agent has died continues then.
 const HoldLimit = 10 * time.Second
 
-// Asked is what an agent asks of a worker for one directive. The word of a record has it
-// behind a first byte, the phase, which alone is written while the rest stands: one byte
-// cannot be seen half written.
+// Asked is an agent's request to a worker for one directive. The word of a record has it after a
+// first byte, the phase, which alone is written while the rest stands: nobody can see one byte
+// half written.
 type Asked struct {
 	Number uint64 // grows with each directive of an attempt, from 1; at most maxNumber
 	Kind   int    // of the directive, at most 255
@@ -35,7 +35,7 @@ type Asked struct {
 const (
 	phaseNone    = 0
 	phaseHold    = 1 // wait in the next report
-	phaseRelease = 2 // go on; the report of the step at offsetReach or of a later one takes the directive
+	phaseRelease = 2 // continue; the report of the step at offsetReach or of a later one takes the directive
 )
 
 const maxNumber = 1<<39 - 1 // so that the word is a positive number, which is easier to read in some languages
@@ -108,7 +108,7 @@ func (t *Tracker) Hold(local int, asked Asked) error {
 	return t.ask(local, func(r *record) error { return r.ask(asked, phaseHold, 0) })
 }
 
-// Release has a worker go on and take the directive in the first report of step reach or a
+// Release lets a worker continue and take the directive in the first report of step reach or a
 // later one.
 func (t *Tracker) Release(local int, asked Asked, reach int64) error {
 	return t.ask(local, func(r *record) error { return r.ask(asked, phaseRelease, reach) })
@@ -132,7 +132,7 @@ func (t *Tracker) ask(local int, write func(*record) error) error {
 	return err
 }
 
-// ask writes a phase of a directive. What the phase needs is written before it.
+// ask writes a phase of a directive. It comes after the data that the phase needs.
 func (r *record) ask(asked Asked, phase byte, reach int64) error {
 	if r.asked != asked {
 		if err := r.clear(); err != nil {
@@ -182,7 +182,7 @@ type Directive struct {
 	ID       string   `json:"id"`
 	Kind     string   `json:"kind"`
 	Named    bool     `json:"named"`
-	Step     *int64   `json:"step"`     // from which the worker is to act; nil: at once
+	Step     *int64   `json:"step"`     // from which the worker acts; nil: at once
 	Deadline *float64 `json:"deadline"` // seconds since 1970; nil: there is none
 	Target   int      `json:"target"`   // of scale: the number of nodes; 0 else
 	By       string   `json:"by"`
@@ -238,8 +238,7 @@ func (t *Tracker) direct(local int, has bool) {
 	}
 }
 
-// replaceFile puts a file in the place of another one; what cannot be written in full
-// leaves nothing behind.
+// replaceFile puts a file in the place of another one; a write that fails leaves no file.
 func replaceFile(path string, text []byte) error {
 	temp := path + "." + strconv.Itoa(os.Getpid())
 	file, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)

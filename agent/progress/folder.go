@@ -54,8 +54,8 @@ func newFolder(environ []string) (folder, error) {
 	return folder{}, errors.Join(tried...)
 }
 
-// lockFolder locks a new folder and gives it the name of one that is. What cannot be locked
-// keeps its name: no other agent removes it.
+// lockFolder locks a new folder and gives it the name of one that is. A folder that cannot be
+// locked keeps its name: no other agent removes it.
 func lockFolder(path string) folder {
 	lock, err := openFolder(unix.AT_FDCWD, path)
 	if err != nil {
@@ -93,7 +93,7 @@ func (f folder) remove() error {
 const maxLooked = 100000
 
 // removeLeft removes the folders of this user's agents that were killed together with the
-// process that watches them. What it cannot remove stays: it harms nothing.
+// process that watches them. A folder that it cannot remove stays: it harms nothing.
 func removeLeft(base string) {
 	dir, err := openFolder(unix.AT_FDCWD, base+"/.") // it may be a link itself
 	if err != nil {

@@ -22,7 +22,7 @@ const (
 )
 
 // The layout of a record; docs/progress-record.md is the contract. Numbers are little-endian and
-// aligned, so that each is stored at once. What is reserved is 0.
+// aligned, so that each is stored at once. Reserved bytes are 0.
 const (
 	recordMagic   = "rp-steps"
 	recordVersion = 1

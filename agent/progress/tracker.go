@@ -13,7 +13,7 @@ import (
 	"rallypoint/core/training"
 )
 
-// How often records are to be sampled; times of changes are so exact. While no step changes
+// How often records are sampled, which is how exact the times of changes are. While no step changes
 // the pauses grow to a part of that time: an agent whose workers take minutes for a step, or
 // report none, hardly wakes.
 const (
@@ -69,7 +69,7 @@ type worker struct {
 	counted bool // step is how many its optimizers have made
 	changed time.Time
 	busy    time.Duration // until then, by uptime, it has announced to make no step
-	gone    bool          // it has failed, and the others go on
+	gone    bool          // it has failed, and the others run on
 }
 
 func uptime() time.Duration {
@@ -78,8 +78,8 @@ func uptime() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-// NewTracker makes the folder of a run's records. If none can be made, the log says so and
-// workers get no record.
+// NewTracker makes the folder of a run's records. If it cannot, it logs that and workers get no
+// record.
 func NewTracker(environ []string, log *slog.Logger) *Tracker {
 	t := &Tracker{log: log, now: time.Now, uptime: uptime, WaitWindow: waitWindow}
 	folder, err := newFolder(environ)
@@ -116,7 +116,7 @@ func (t *Tracker) Close() {
 }
 
 // Begin makes the records of the workers of a round and returns their paths by local
-// rank; "" for a worker without one. cause is why it does not go on with the round before.
+// rank; "" for a worker without one. cause is why it does not continue the round before.
 // It ends what there was before.
 func (t *Tracker) Begin(number uint64, workers int, cause Cause) []string {
 	paths := make([]string, workers)
@@ -220,12 +220,12 @@ func (t *Tracker) changed(w *worker, now time.Time) {
 		}
 	}
 	r.changed = now
-	if !w.counted { // a count begins anew with each attempt
+	if !w.counted { // a count begins again with each attempt
 		r.highest = max(r.highest, w.step)
 	}
 }
 
-// Gone tells that a worker has failed and the others of the attempt go on: what it reported last
+// Gone records that a worker has failed while the others of the attempt run on: its last report
 // says nothing of them.
 func (t *Tracker) Gone(local int) {
 	if t == nil {
@@ -271,9 +271,9 @@ func (r *round) steps() (smallest, largest int64, reporting int) {
 	return smallest, largest, reporting
 }
 
-// Report samples the records and says how far the workers are; nil if none has reported a
-// step in the last attempt, none has failed beside others, nothing was said of a hang or of the node,
-// and no failure is to be told. After the attempt it is how far they had come.
+// Report samples the records and says how far the workers are; nil if none has reported a step in
+// the last attempt, none has failed beside others, no hang and nothing about the node was
+// reported, and no failure has to be passed on. After the attempt it is how far they had come.
 func (t *Tracker) Report() *training.Report {
 	if t == nil {
 		return nil

@@ -29,7 +29,7 @@ type waitCount struct {
 }
 
 // NoteWaits takes which workers wait for other ranks at this moment, by local rank; base is the
-// rank of the first. It is to be called some times a second, at irregular intervals. Moments at
+// rank of the first. The caller calls it some times a second, at irregular intervals. Moments at
 // which workers make no step and mean to do not count.
 func (t *Tracker) NoteWaits(base int, waiting []bool) {
 	changed, announced := t.Pulse()

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Open makes a pseudo-terminal of the size of another terminal. What is written to
-// the second end is read from the first, unchanged.
+// Open makes a pseudo-terminal of the size of another terminal. Bytes written to the second end
+// are read from the first, unchanged.
 func Open(like *os.File) (master, slave *os.File, err error) {
 	master, err = os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY|unix.O_NONBLOCK, 0)
 	if err != nil {

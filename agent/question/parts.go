@@ -10,8 +10,8 @@ import (
 	"rallypoint/internal/backoff"
 )
 
-// Parts is an answer in parts, which agents push into one queue while who has asked takes them
-// out, until that closes it.
+// Parts is an answer in parts, which agents push into one queue while the inquirer takes them out,
+// until it closes the queue.
 type Parts struct {
 	store store.Store
 	queue string
@@ -25,8 +25,8 @@ func PartsOf(s store.Store, number int64) Parts {
 	return Parts{s, keyParts + strconv.FormatInt(number, 10)}
 }
 
-// What waits in a queue is bounded: agents wait while so many parts do, and give up who takes
-// none of them for that long.
+// A queue is bounded: agents wait while it holds so many parts, and give up on an inquirer that
+// takes none of them for that long.
 const (
 	maxBehind      = 16
 	behindPatience = 30 * time.Second
@@ -35,7 +35,7 @@ const (
 
 var errBehind = errors.New("who has asked takes nothing any more")
 
-// Push hands a part over. It waits while who has asked is behind.
+// Push hands a part over. It waits while the inquirer is slower.
 func (p Parts) Push(ctx context.Context, part []byte) error {
 	for until := time.Now().Add(behindPatience); ; {
 		waiting, err := p.store.QueueLen(ctx, p.queue)
@@ -63,7 +63,7 @@ func (p Parts) AwaitClose(ctx context.Context) error {
 	return p.store.Wait(ctx, []string{p.closed()})
 }
 
-// Close tells the agents that no parts are taken any more, and removes those that are there.
+// Close tells the agents that no parts are taken any more, and removes those in the queue.
 func (p Parts) Close(ctx context.Context) error {
 	if err := p.store.Set(ctx, p.closed(), []byte("1")); err != nil {
 		return err

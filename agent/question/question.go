@@ -1,7 +1,7 @@
 // Package question asks the agents of a round something, and tells them something, through the
-// round's store, which ends with its round (docs/decisions/0115): who asks writes the question
-// under the next number, at once, so that no number is left out; each agent of the round waits
-// for the next number and writes its answer beside it; who has asked takes the answers out.
+// round's store, which ends with its round (docs/decisions/0115): the inquirer writes the question
+// under the next number, at once, so that no number is left out; each agent of the round waits for
+// the next number and writes its answer beside it; the inquirer takes the answers out.
 package question
 
 import (

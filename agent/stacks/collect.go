@@ -41,7 +41,7 @@ const (
 // Bounds of a stack file.
 const (
 	maxHeader = 64      // of its first line
-	maxText   = 1 << 18 // of what is read behind it
+	maxText   = 1 << 18 // of the text after it
 )
 
 // NewFiles makes the files into which faulthandler of so many workers writes, in a folder, named

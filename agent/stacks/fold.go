@@ -73,7 +73,7 @@ func Join(nodes []Fold) Fold {
 	return f
 }
 
-// sorted brings the threads behind the main one into one order, each stack once.
+// sorted brings the threads after the main one into one order, each stack once.
 func sorted(threads []Thread) []Thread {
 	list := slices.Clone(threads)
 	slices.SortStableFunc(list, func(a, b Thread) int {

@@ -18,7 +18,7 @@ type Hang struct {
 	Silent   time.Duration `json:"silent"`   // since the last step
 	Suspects []int         `json:"suspects"` // ranks, the first of which the sentence names first
 	Round    uint64        `json:"round"`    // of whose workers it tells
-	Restart  int           `json:"restart"`  // the rank whose worker is to be ended for it; -1: none
+	Restart  int           `json:"restart"`  // the rank whose worker is ended for it; -1: none
 	Fold
 }
 
@@ -33,10 +33,10 @@ const (
 	maxPlaces   = 3 // of ranks in a sentence
 )
 
-// NewHang makes of what the nodes of a round have answered, nil of one that has not, what all
-// surfaces say of a job that has made no step for that long. Ranks behind the largest step are
-// suspects; if there are none, those that the stacks tell from most others. hosts name the nodes, as
-// far as they are known.
+// NewHang makes the finding that all surfaces show of a job that has made no step for that long
+// from the answers of a round's nodes, nil of one that has not answered. Ranks behind the largest
+// step are suspects; if there are none, those that the stacks tell from most others. hosts name
+// the nodes, as far as they are known.
 func NewHang(silent time.Duration, nodes []*Node, hosts []string) Hang {
 	var s story
 	var folds []Fold

@@ -45,7 +45,7 @@ const (
 // BetweenLooks is the pause between two looks in a row.
 const BetweenLooks = 300 * time.Millisecond
 
-// Due reports whether the nodes are to be asked after that silence.
+// Due reports whether it is time to ask the nodes after that silence.
 func (q *Inquiry) Due(silent, limit time.Duration) bool {
 	return limit > 0 && (silent >= limit || q.Auto && silent >= limit/2)
 }

@@ -84,7 +84,7 @@ func (k kernelState) answers() (why string) {
 // stateD is uninterruptible sleep.
 const stateD = 'D'
 
-// What tells a worker without a stack from others.
+// Signs that tell a worker without a stack from others.
 const (
 	stateStopped  = "stopped"
 	stateDebugger = "in a debugger, "

@@ -67,9 +67,9 @@ type parsed struct {
 	whole   bool // the thread that took the signal has a frame, or has none at all
 }
 
-// parse reads what faulthandler writes of all threads of a process. Of a thread that is there
-// twice, since the text has two answers, the last one counts. What it does not know it skips:
-// the text may be anything.
+// parse reads faulthandler's text about all threads of a process. If a thread occurs twice, since
+// the text has two answers, the last one counts. It skips lines that it does not know: the text
+// may be anything.
 func parse(text string) parsed {
 	var p parsed
 	at := make(map[string]int) // by the thread's number in the text
@@ -126,7 +126,7 @@ func threadLine(line string) (id string, main, ok bool) {
 			return "", false, false
 		}
 	}
-	id, _, _ = strings.Cut(id, " ") // behind it may be a name
+	id, _, _ = strings.Cut(id, " ") // a name may follow
 	return id, main, len(id) <= 16
 }
 

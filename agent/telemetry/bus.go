@@ -85,7 +85,7 @@ type (
 		Text     string
 		Suspects []int
 	}
-	// Leaving says why the node is to leave its round.
+	// Leaving says why the node leaves its round.
 	Leaving struct{ Reason string }
 	// Stopping says that what is left of an attempt is being stopped, and why: "" after a
 	// success. Warning is for the log, "" for none.

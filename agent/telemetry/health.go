@@ -54,7 +54,7 @@ type Health struct {
 // healthConn is a connection; Health.mu guards what it has said.
 type healthConn struct {
 	net.Conn
-	spoke bool // its request is there
+	spoke bool // its request has arrived
 }
 
 // healthAddress reads the variable; "" is no server. A value that is no port is an
@@ -88,8 +88,8 @@ type HealthConfig struct {
 	Metrics func(*promtext.Buffer) // adds to /metrics; nil: nothing
 }
 
-// NewHealth begins to serve an agent. It returns nil, having said why, if it
-// cannot: the job goes on without.
+// NewHealth begins to serve an agent. It returns nil, having said why, if it cannot: the job runs
+// without it.
 func NewHealth(c HealthConfig) *Health {
 	value, logger := c.Address, c.Log
 	address, err := healthAddress(value)

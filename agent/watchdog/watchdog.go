@@ -202,7 +202,7 @@ func (r *requests) read(file *os.File) error {
 	return err
 }
 
-// readNow is read of what is there already; it returns how many bytes that is.
+// readNow reads what has arrived already, and returns how many bytes that is.
 func (r *requests) readNow(file *os.File) (n int) {
 	conn, err := file.SyscallConn()
 	if err != nil {

@@ -23,8 +23,8 @@ const (
 	ExitRequeue    = 95
 )
 
-// ExitStatus is the error of a command that has said all there is to say; it only
-// carries the exit code.
+// ExitStatus is the error of a command that has already reported everything; it only carries the
+// exit code.
 type ExitStatus int
 
 func (e ExitStatus) Error() string { return "exit code " + strconv.Itoa(int(e)) }

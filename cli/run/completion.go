@@ -69,7 +69,7 @@ func complete(args []string, word string, legacy bool) ([]string, cobra.ShellCom
 	for len(args) > 0 {
 		arg := args[0]
 		if arg == "--" || !looksLikeOption(arg) {
-			return nil, cobra.ShellCompDirectiveDefault // the script is there: what follows is its own
+			return nil, cobra.ShellCompDirectiveDefault // the script is given: the rest is its own
 		}
 		f, glued := namedOption(arg, legacy)
 		args = args[1:]

@@ -298,7 +298,7 @@ func shortOption(letter byte) *option {
 	return &optionTable[i]
 }
 
-// takeValue takes the argument behind an option.
+// takeValue takes the argument after an option.
 func takeValue(f *option, args []string) (value string, rest []string, err error) {
 	if len(args) == 0 || looksLikeOption(args[0]) {
 		return "", nil, usagef("argument --%s: expected one argument", f.name)

@@ -10,7 +10,7 @@ import (
 // helpColumn is where the explanations of options begin.
 const helpColumn = 34
 
-// helpIntro stands before the options, the others behind them.
+// helpIntro comes before the options, the others after them.
 const (
 	helpIntro = `Usage: rallypoint %s [options] SCRIPT [ARGS...]
 

@@ -23,7 +23,7 @@ const LevelOff slog.Level = math.MaxInt
 
 // agentLog writes log lines in torch's layout: <L><MMDD> <time> <pid>
 // rallypoint] <text>, the prefix before each line of a text; at level debug <file>:<line>
-// stands for the name. What peers have said, in an attribute, makes no line of its own.
+// stands for the name. Text from peers, in an attribute, makes no line of its own.
 type agentLog struct {
 	level slog.Level
 	mu    *sync.Mutex
@@ -56,8 +56,7 @@ func shortSource(groups []string, a slog.Attr) slog.Attr {
 
 func shortPath(file string) string { return path.Join(path.Base(path.Dir(file)), path.Base(file)) }
 
-// records makes an error of each text that is written to it, for what is to be said in
-// the format of the log.
+// records logs each text that is written to it as an error, in the format of the log.
 type records struct{ log *slog.Logger }
 
 func (r records) Write(text []byte) (int, error) {

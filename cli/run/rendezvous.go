@@ -78,7 +78,7 @@ func (c *config) setNodes(o *options, env environ) error {
 	return c.setDynamic(o, env, conf)
 }
 
-// setSecurity sets what counts for each kind of job: who may connect on this machine.
+// setSecurity sets for each kind of job which users of this machine may connect.
 func (c *config) setSecurity(env environ, conf map[string]string) error {
 	p := &c.rendezvous.params
 	p.Security = env.get(params.EnvSecurity)

@@ -111,8 +111,8 @@ func (c *config) run(ctx context.Context, log *slog.Logger, stderr io.Writer) in
 // nameProcess gives the process the name that torchrun has in ps and top.
 func nameProcess() { _ = os.WriteFile("/proc/self/comm", []byte("pt_elastic"), 0) }
 
-// keepDescriptors keeps what this process was started with, beyond the standard streams,
-// from the workers. Linux before 5.11 cannot; execute goes on without.
+// keepDescriptors keeps from the workers the descriptors that this process was started with,
+// beyond the standard streams. Linux before 5.11 cannot; execute continues without.
 func keepDescriptors() { _ = unix.CloseRange(3, math.MaxInt32, unix.CLOSE_RANGE_CLOEXEC) }
 
 // collectLater has the collector run from 8 MB on instead of 4, which an agent reaches while its
@@ -143,7 +143,7 @@ func (c *config) handleSignals(a *agent.Agent) (stop func()) {
 	}
 	for _, sig := range c.signals {
 		if sig == syscall.SIGHUP && signal.Ignored(sig) {
-			continue // started by nohup: a terminal that closes is to end nothing
+			continue // started by nohup: a terminal that closes must end nothing
 		}
 		signal.Notify(signals, sig)
 	}

@@ -99,7 +99,7 @@ func shebang(path string) (interpreter string, ok bool) {
 	return text, text != ""
 }
 
-// checkScriptFile looks for what an interpreter is to run: a file, or a folder or
+// checkScriptFile looks for the program that an interpreter will run: a file, or a folder or
 // archive with a __main__.py.
 func checkScriptFile(script string) error {
 	info, err := os.Stat(script)

@@ -52,7 +52,7 @@ func escape(c *cobra.Command) {
 }
 
 // tidy takes the month out of a page's header, since the same sources give the same
-// pages, and the sign that cobra puts behind a flag which takes no value.
+// pages, and the sign that cobra puts after a flag without a value.
 func tidy(page string) error {
 	text, err := os.ReadFile(page)
 	if err != nil {

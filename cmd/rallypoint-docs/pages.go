@@ -131,8 +131,8 @@ func usage(f *pflag.Flag) string {
 	return text + " (default " + f.DefValue + ")"
 }
 
-// paragraphs are those of a command's description. What is indented or stands between fences
-// stays as it is.
+// paragraphs are those of a command's description. Indented text and text between fences stay as
+// they are.
 func paragraphs(text string) string {
 	var b strings.Builder
 	fenced := false

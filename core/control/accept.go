@@ -26,7 +26,7 @@ const (
 
 	// patienceWhenShort is how long a connection may take to say anything while others
 	// wait. A peer that speaks our protocol or HTTP sends its first bytes with the
-	// connection, so that they are there when it is accepted.
+	// connection, so that they have arrived when it is accepted.
 	patienceWhenShort = 20 * time.Millisecond
 	shedEvery         = 5 * time.Millisecond
 )
@@ -40,8 +40,8 @@ func maxUnidentified() int64 {
 	return max(1, int64(descriptors.Limit()/2))
 }
 
-// accept serves one listener until it is closed. It does nothing else, so that who
-// is new never waits for the requests of others.
+// accept serves one listener until it is closed. It does nothing else, so that new connections
+// never wait for the requests of others.
 func (s *Server) accept(l net.Listener) {
 	check := s.userCheck(l)
 	var failed, shed time.Time // the last times; failed is zero when another one is news

@@ -144,8 +144,8 @@ func encode(ev rendezvous.Event) ([]byte, *rendezvous.Error) {
 	return b, nil
 }
 
-// restoreRuns makes the runs that were found in the data directory go on: their nodes
-// have one lease to come back, and all timers restart.
+// restoreRuns continues the runs that were found in the data directory: their nodes have one lease
+// to come back, and all timers restart.
 func (s *Server) restoreRuns(d *Data) {
 	if len(d.runs) > 0 {
 		s.log.Info("restored what was stored", "runs", len(d.runs), "file", d.Path())
@@ -157,7 +157,7 @@ func (s *Server) restoreRuns(d *Data) {
 		r.mu.Lock()
 		r.stored.last = found.seq
 		if found.broken != nil {
-			r.stored.snapshot = nil // what is there may tell what is wrong
+			r.stored.snapshot = nil // the present file may show the fault
 			r.failLocked(found.broken, found.stack)
 			r.unlock()
 			continue

@@ -1,6 +1,6 @@
 // Package control is the server of a hosted control plane: it drives one
 // rendezvous.Machine per run and speaks the protocol of docs/protocol.md with the nodes,
-// whose side is core/control/client. What both sides share is core/control/wire.
+// whose side is core/control/client. Code of both sides is in core/control/wire.
 //
 // Server accepts connections; a serverConn is one of them, from its first byte on. A run
 // applies the events of its nodes under its lock and executes the machine's effects. A

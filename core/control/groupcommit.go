@@ -52,7 +52,7 @@ func (p *pendingEvent) reads() bool {
 func (p *pendingEvent) size() int { return len(p.logged) + p.answer }
 
 // beginLocked and end count what a connection's node has asked for that may change something
-// and is not applied yet: its reads come after that. run.mu is held.
+// and is not applied yet: its reads come after that. The caller holds run.mu.
 func (p *pendingEvent) beginLocked() { p.count(1) }
 func (p *pendingEvent) end()         { p.count(-1) }
 
@@ -132,7 +132,7 @@ func (g *groupCommit) throttle() {
 }
 
 // close lets the commit that is on its way end and returns when nothing more is
-// written. What was not stored is not applied.
+// written. Events that were not stored are not applied.
 func (g *groupCommit) close() {
 	g.mu.Lock()
 	g.closed = true
@@ -167,9 +167,9 @@ func (g *groupCommit) serve() {
 	}
 }
 
-// pause waits until what could not be stored is to be tried again. What may be refused is
-// refused meanwhile, as it comes: who asks may not wait for so long. It returns what is to be
-// tried then, in order.
+// pause waits until it is time to store again what could not be stored. Meanwhile it refuses the
+// events that may be refused, as they come: their senders may not wait for so long. It returns the
+// events to try then, in order.
 func (g *groupCommit) pause(d time.Duration, retry []*pendingEvent) []*pendingEvent {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -185,7 +185,7 @@ func (g *groupCommit) pause(d time.Duration, retry []*pendingEvent) []*pendingEv
 	}
 }
 
-// takeQueue empties the queue. What is to be retried stays counted.
+// takeQueue empties the queue. Events that will be retried stay counted.
 func (g *groupCommit) takeQueue() []*pendingEvent {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -194,7 +194,7 @@ func (g *groupCommit) takeQueue() []*pendingEvent {
 	return queue
 }
 
-// drop ends events that will not be applied. What was to be forgotten is.
+// drop ends events that will not be applied. Runs that they would forget are forgotten.
 func (g *groupCommit) drop(retry []*pendingEvent) {
 	var changes []journal.WriteBatch
 	for _, e := range append(retry, g.takeQueue()...) {
@@ -219,8 +219,8 @@ func (g *groupCommit) release(size int) {
 	g.mu.Unlock()
 }
 
-// commit stores a batch and applies it. It returns what the next batch begins with:
-// reads, and after a failure what is to be tried again.
+// commit stores a batch and applies it. It returns the beginning of the next batch: reads, and
+// after a failure the events to try again.
 func (g *groupCommit) commit(batch []*pendingEvent) (retry []*pendingEvent) {
 	batch, after := g.answerReads(batch)
 	order, byRun := byRuns(batch)
@@ -257,10 +257,10 @@ func (g *groupCommit) commit(batch []*pendingEvent) (retry []*pendingEvent) {
 	return after
 }
 
-// answerReads answers the reads of a batch that the commits so far have made answerable,
-// and parts the others: rest is to be stored now. What is left for after that reads
-// behind a change of its own node, and shows it or waits. If another change of that
-// node comes behind the read, however, it has its place between them, stored as it is.
+// answerReads answers the reads of a batch that the commits so far have made answerable, and parts
+// the others: rest is stored now. A read that is left for after that follows a change of its own
+// node, and shows it or waits. If another change of that node follows the read, however, the read
+// has its place between them, stored as it is.
 func (g *groupCommit) answerReads(batch []*pendingEvent) (rest, after []*pendingEvent) {
 	toCome := map[*serverConn]int{} // changes
 	for _, e := range batch {

@@ -95,7 +95,7 @@ func notFound(w http.ResponseWriter, _ *http.Request) {
 		[]byte("not found; this is the control plane of Rallypoint, which has /, /healthz, /readyz, /metrics, /status and /status?rdzv_id=ID\n"))
 }
 
-// requester is who has sent a request of HTTP.
+// requester is the sender of an HTTP request.
 type requester struct {
 	conn   net.Conn
 	proven bool   // it knows the token
@@ -105,8 +105,8 @@ type requester struct {
 // requesterKey is the key of a request's requester.
 type requesterKey struct{}
 
-// guarded answers who may ask: everyone where there is no token, or with Config.HTTPOpen;
-// else those that have proven themselves, and this process's user on this machine who asks
+// guarded answers the requests that it may: all where there is no token, or with Config.HTTPOpen;
+// else those of requesters that have proven themselves, and of this process's user on this machine
 // by a name of ours. Whether the server lives is no secret.
 func (p *pages) guarded(next http.Handler) http.Handler {
 	cfg := &p.server.cfg

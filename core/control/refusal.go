@@ -126,7 +126,7 @@ func occurred(counts map[string]uint64) map[string]uint64 {
 	return some
 }
 
-// sampleRefusal counts a refusal and reports whether it is to be logged. A node that has
+// sampleRefusal counts a refusal and reports whether to log it. A node that has
 // said hello counts as another peer than its host.
 func (s *Server) sampleRefusal(why refusal, from net.Addr, node string) bool {
 	defer s.metrics.refused[why].Add(1)

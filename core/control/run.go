@@ -497,7 +497,7 @@ func (r *run) forgettable() bool {
 		return false
 	}
 	if _, kept := r.machine.Kept(); kept && r.broken == nil {
-		return false // who comes late has yet to learn that it has ended
+		return false // a node that comes late has yet to learn that it has ended
 	}
 	r.retire()
 	return true

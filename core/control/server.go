@@ -51,9 +51,8 @@ type Config struct {
 	// ForgetAfter is how long a run without nodes is remembered, with its round
 	// number; 0: DefaultForgetAfter.
 	ForgetAfter time.Duration
-	// Data, if set, is where runs are kept: what was acknowledged is there after
-	// any end of the process. It belongs to the caller, who closes it after the
-	// server.
+	// Data, if set, is where runs are kept: acknowledged events survive any end of the process. It
+	// belongs to the caller, who closes it after the server.
 	Data *Data
 	// TakeStore, if set, gets the connections of clients of a TCPStore, and of secret.DialStore
 	// with what was read of their TLS hello already. They are its to close. It returns when it
@@ -294,8 +293,8 @@ func (s *Server) runFor(id string, from netip.Addr) (*run, *rendezvous.Error) {
 	return r, nil
 }
 
-// countedAs is the address to which a run is counted: who has one of IPv6 mostly has all of
-// its /64.
+// countedAs is the address to which a run is counted: the owner of an IPv6 address mostly has all
+// of its /64.
 func countedAs(a netip.Addr) netip.Addr {
 	if a = a.Unmap().WithZone(""); a.Is6() {
 		p, _ := a.Prefix(64)

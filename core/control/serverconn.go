@@ -309,9 +309,9 @@ func (sc *serverConn) turnToHTTP() error {
 	return errServed
 }
 
-// serveHTTP reads a request and answers it. It closes the connection. Who has proven nothing
-// stays among those that have not said who they are: each request would keep a descriptor for
-// drainTime otherwise, and nothing bounds how many there are.
+// serveHTTP reads a request and answers it. It closes the connection. A peer that has proven
+// nothing stays among those that have not identified themselves: each request would keep a
+// descriptor for drainTime otherwise, and nothing bounds how many there are.
 func (sc *serverConn) serveHTTP(proven bool) error {
 	head, err := httpport.ReadHead(sc.frames.In)
 	sc.silent.Stop()

@@ -51,8 +51,8 @@ type ServerStatus struct {
 
 	Fingerprints []string `json:"fingerprints"` // of the token file, the first line's first; empty: there is no token
 
-	// What was refused since the start, by the reasons of /metrics; reasons that have not
-	// occurred are left out.
+	// Refusals since the start, by the reasons of /metrics; reasons that have not occurred are
+	// left out.
 	Refused           map[string]uint64 `json:"refused"`            // at this port
 	StoresRefused     map[string]uint64 `json:"stores_refused"`     // at the round stores of this process
 	ForwardersRefused map[string]uint64 `json:"forwarders_refused"` // on this process's ways to those of others
@@ -65,16 +65,16 @@ type DescriptorsStatus struct {
 	Needed int `json:"needed"` // for the nodes of the next rounds of all runs, and 64
 }
 
-// hideOthers takes out what is of other runs, or of the server as a whole: for who has the token
-// of one run.
+// hideOthers takes out what is of other runs, or of the server as a whole: for a requester with
+// the token of one run.
 func (s *ServerStatus) hideOthers() {
 	s.PID, s.Connections, s.Descriptors = 0, 0, DescriptorsStatus{}
 	s.Fingerprints = []string{}
 	s.Refused, s.StoresRefused, s.ForwardersRefused = map[string]uint64{}, map[string]uint64{}, map[string]uint64{}
 }
 
-// SuccessionStatus is what a server in the process of a node knows of who hosts, and who
-// hosts next.
+// SuccessionStatus is what a server in the process of a node knows of the present host and the
+// next one.
 type SuccessionStatus struct {
 	Role      string          `json:"role"`        // RoleHosting or RoleWaiting
 	Group     string          `json:"group"`       // of the servers that succeed each other
@@ -88,7 +88,7 @@ type SuccessionStatus struct {
 	NotBy     []string        `json:"not_by"`      // nodes that were asked to stand by and do not, and why
 	Voters    []VoterStatus   `json:"voters"`      // beside the host; none: no other node is elected when the host is silent
 	Majority  *bool           `json:"majority"`    // the host hears a majority of the voters; null: it has none, or this process does not host
-	Missing   string          `json:"missing"`     // who is missing for a majority; "": it is there
+	Missing   string          `json:"missing"`     // which voters are missing for a majority; "": none
 	Elections uint64          `json:"elections"`   // that this process has won
 	Elected   bool            `json:"elected"`     // this process hosts because the host before was silent
 	Peers     []string        `json:"peers"`       // the servers by configuration, this one included, of many runs; empty: those of nodes succeed each other
@@ -127,7 +127,7 @@ type RunStatus struct {
 	RoundAt       *time.Time        `json:"round_at"`      // when it was completed; null: not by this control plane
 	RoundStore    string            `json:"round_store"`   // its store's HOST:PORT; "": not known
 	FormingSince  *time.Time        `json:"forming_since"` // null: no round is being formed
-	NotStarted    string            `json:"not_started"`   // why no round has been completed; "" unless one is to be
+	NotStarted    string            `json:"not_started"`   // why no round has been completed; "" unless one is forming
 	Missing       Missing           `json:"missing"`
 	Members       []MemberStatus    `json:"members"` // of the last round, by rank
 	Waiting       []WaitingStatus   `json:"waiting"` // in the order in which they would be seated
@@ -228,7 +228,7 @@ type MemberStatus struct {
 	Topology string `json:"topology"` // its domain; "": none
 
 	Workers       int `json:"workers"`        // of the node; 0: it has not reported
-	FailedWorkers int `json:"failed_workers"` // of these, while the others go on (--on-failure keep)
+	FailedWorkers int `json:"failed_workers"` // of these, while the others run on (--on-failure keep)
 
 	Suspect string `json:"suspect"` // what a check of the node finds, and why it stays; "": nothing
 }
@@ -299,7 +299,7 @@ type ClosedStatus struct {
 	How    string     `json:"how"` // closed, ended successfully, failed or stopped to be queued again
 	By     string     `json:"by"`
 	Reason string     `json:"reason"`
-	At     *time.Time `json:"at"` // by the clock of who closed it
+	At     *time.Time `json:"at"` // by the clock of the process that closed it
 }
 
 // StatusChange is one line of a run's history.
@@ -309,7 +309,7 @@ type StatusChange struct {
 	Round uint64    `json:"round"` // the last completed one then; of its completion, that one
 }
 
-// The roles of who waits.
+// The roles of waiting nodes.
 const (
 	RoleMember   = "member"
 	RoleNewcomer = "newcomer"
@@ -424,8 +424,9 @@ func (r *run) status() RunStatus {
 	return st
 }
 
-// Describe makes the status of a run from its machine's. heard returns for how many
-// seconds nothing was heard of a session; nil if it is not alive or that is not known. What only a control plane knows, times and changes, is left out.
+// Describe makes the status of a run from its machine's. heard returns for how many seconds
+// nothing was heard of a session; nil if it is not alive or that is not known. It leaves out what
+// only a control plane knows: times and changes.
 func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) RunStatus {
 	st := RunStatus{
 		RunID: m.RunID, Generation: m.Generation, Phase: m.Phase,
@@ -523,7 +524,7 @@ func stamp(t time.Time) *time.Time {
 }
 
 // statusTag is the weak entity tag of a status: equal tags mean that no event has
-// changed what it tells. Ages and counts of connections go on without one. It costs a
+// changed what it tells. Ages and counts of connections change without one. It costs a
 // lock of each run and no description of it; "" if there is no such run.
 func (s *Server) statusTag(id string, one bool) string {
 	var ids []string

@@ -286,7 +286,7 @@ func (sc *serverConn) liveness(f wire.Liveness) error {
 
 // noteStandbys draws from an event that was applied what succession needs.
 func (r *run) noteStandbys(ev rendezvous.Event) {
-	if r.standbys == nil { // nor do servers of many runs need to know who has a round
+	if r.standbys == nil { // nor do servers of many runs need to know which nodes have a round
 		return
 	}
 	if ev, left := ev.(rendezvous.Leave); left {

@@ -49,7 +49,7 @@ func newHandshakes() *handshakes {
 }
 
 // secure makes the TLS handshake, if the peer's first byte begins one and there is a token.
-// What is read and written from then on goes through TLS. It returns the first byte of what
+// Later reads and writes go through TLS. It returns the first byte of what
 // comes by the connection then.
 func (sc *serverConn) secure(first byte) (byte, error) {
 	if first != wire.TLSByte || sc.server.handshakes == nil {
@@ -91,7 +91,7 @@ func (sc *serverConn) makeHandshake(h *handshakes) error {
 	return nil
 }
 
-// awaitHello waits until the peer's first record is there, as far as there is room: a
+// awaitHello waits until the peer's first record has arrived, as far as there is room: a
 // connection that sends it byte by byte costs no calculation.
 func (sc *serverConn) awaitHello() error {
 	head, err := sc.frames.In.Peek(recordHead)

@@ -52,7 +52,7 @@ func (r *run) traceBegin() {
 	}
 }
 
-// traceRestored records a run that goes on: an earlier process may have
+// traceRestored records a run that continues: an earlier process may have
 // been killed before it recorded all that it had stored.
 func (r *run) traceRestored(found storedRun) {
 	record := r.server.cfg.Trace

@@ -46,8 +46,8 @@ func (r *run) reportTraining(p *serverConn, report *training.Report) {
 	}
 }
 
-// observeStall notes that the run stalls or makes steps again, once a node says so of that round,
-// or none does any more.
+// observeStall records that the run stalls, once a node reports that of its round, or makes steps
+// again, once none does.
 func (r *run) observeStall(round uint64) {
 	r.mu.Lock()
 	defer r.unlock()
@@ -132,7 +132,7 @@ type BehindStatus struct {
 	Rank  int     `json:"rank"`
 	Node  string  `json:"node"`
 	Label string  `json:"label"`
-	Steps int64   `json:"steps"` // behind the largest
+	Steps int64   `json:"steps"` // below the largest
 	ForS  float64 `json:"for_s"` // since it moved
 }
 

@@ -39,13 +39,13 @@ type ControlPlane interface {
 
 	// HostedByNode reports whether the control plane runs in the process of a node of
 	// this job, member of the round or not, and so ends with it. False before Connect,
-	// and for a server or a log that is there for itself.
+	// and for a server or a log that no node hosts.
 	HostedByNode() bool
 
-	// Close ends the connection and all that the control plane started, unanswered calls
-	// with ErrCanceled. A hosted control plane of a run that is open goes on in the process
-	// of a standby; any other, and one without a standby, first serves what was answered,
-	// until no other node is connected or ctx ends.
+	// Close ends the connection and all that the control plane started, unanswered calls with
+	// ErrCanceled. A hosted control plane of a run that is open continues in the process of a
+	// standby; any other, and one without a standby, first serves what was answered, until no
+	// other node is connected or ctx ends.
 	Close(ctx context.Context) error
 }
 
@@ -73,7 +73,7 @@ type Call struct {
 	Err    error
 }
 
-// Wait waits for the answer until ctx ends; the request itself goes on.
+// Wait waits for the answer until ctx ends; the request itself continues.
 func (c *Call) Wait(ctx context.Context) (rendezvous.Result, error) {
 	select {
 	case <-c.Done:

@@ -9,9 +9,9 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// Directive returns the directive that this node is to know of, its ID is "" if there is
-// none, and a channel that is closed when it changes. It is the last known one while the
-// control plane is out of reach, and never blocks. Any number of goroutines may wait.
+// Directive returns the present directive, whose ID is "" if there is none, and a channel that is
+// closed when it changes. It is the last known one while the control plane is out of reach, and
+// never blocks. Any number of goroutines may wait.
 //
 // A notice with a Round asks the agent: hold the workers of that round at their next report
 // of a step and tell by ReportHeld; once it is Agreed, hand the directive to them at its
@@ -72,7 +72,7 @@ func (m *Member) give(ctx context.Context, d rendezvous.Direct, unfit bool) erro
 	}
 	d.ID = cmp.Or(d.ID, NewDirectiveID())
 	d.Reason = cutReason(d.Reason)
-	d.Nodes = slices.Clone(d.Nodes) // the request goes on when its caller has given it up
+	d.Nodes = slices.Clone(d.Nodes) // the request continues when its caller has given it up
 	if len(d.ID) > rendezvous.MaxNameLen || len(d.Nodes) > rendezvous.MaxDirectiveNodes {
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "%s: a directive has an id of at most %d bytes and names at most %d nodes", m.subject(), rendezvous.MaxNameLen, rendezvous.MaxDirectiveNodes)
 	}

@@ -24,7 +24,7 @@ const (
 type waitEnd int
 
 const (
-	waitDone     waitEnd = iota // what was waited for is there
+	waitDone     waitEnd = iota // the event has come
 	waitTimeout                 // JoinTimeout has passed
 	waitCanceled                // the caller's context has ended
 	waitStopped                 // the member is being shut down
@@ -87,10 +87,10 @@ func (j *joinWait) await(ctx context.Context, done <-chan struct{}) waitEnd {
 	}
 }
 
-// orphaned is closed when no control plane can give this node a place any more: the node
-// is a spare, and its control plane died with the node that hosted it. A node that waits
-// for a round that is being formed goes on, since the host may be started again; a spare
-// is not needed then.
+// orphaned is closed when no control plane can give this node a place any more: the node is a
+// spare, and its control plane died with the node that hosted it. A node that waits for a round
+// that is being formed keeps waiting, since the host may be started again; a spare is not needed
+// then.
 func (j *joinWait) orphaned() <-chan struct{} {
 	gone, _ := j.m.hostLost()
 	j.m.mu.Lock()

@@ -66,7 +66,7 @@ type Member struct {
 }
 
 // New makes a member that reaches its run by the control plane that connect makes;
-// connect is given what the control plane is to tell. The parameters must be valid
+// connect is given the observer of the control plane. The parameters must be valid
 // (Params.Validate). It touches no network: that is for the first Next.
 //
 // log gets what users should see: what a join waits for, its outcome, and when
@@ -96,7 +96,7 @@ func (m *Member) Expose(b *promtext.Buffer) {
 }
 
 // NodesWaiting is num_nodes_waiting: more than 0 if the nodes have to regroup,
-// because a member was lost, nodes are to be admitted, or the run has failed. It
+// because a member was lost, nodes wait to be admitted, or the run has failed. It
 // stays so until this node calls Next. It never blocks and never fails: while the
 // control plane is out of reach it is the last known number.
 func (m *Member) NodesWaiting() int {
@@ -105,8 +105,8 @@ func (m *Member) NodesWaiting() int {
 	return m.update.Waiting
 }
 
-// OnlyLost reports whether NodesWaiting is above 0 because of lost members alone: those that are
-// left may go on, if their workers can without them.
+// OnlyLost reports whether NodesWaiting is above 0 because of lost members alone: the remaining
+// ones may continue, if their workers can do without them.
 func (m *Member) OnlyLost() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -27,10 +27,10 @@ const (
 // node has a place in the next one and returns it. From then on workers can
 // connect to the round store of the outcome.
 //
-// It blocks up to JoinTimeout, connecting included. A node that waits behind a
-// running round without a place for it (a spare) has no limit; its time begins
-// again when it becomes a candidate. When ctx ends the node withdraws; if the
-// round was complete before that, Next returns the outcome all the same.
+// It blocks up to JoinTimeout, connecting included. A node that waits for a place beside a running
+// round (a spare) has no limit; its time begins again when it becomes a candidate. When ctx ends
+// the node withdraws; if the round was complete before that, Next returns the outcome all the
+// same.
 //
 // Errors: ErrTimeout, ErrConnection (the control plane was never reached in that
 // time), ErrCanceled (ctx, Shutdown or Close), ErrClosed (the run is closed, or
@@ -177,7 +177,7 @@ func (m *Member) join(ctx context.Context, w *joinWait, announce string, rs Roun
 
 // withdraw takes the join back and reports whether it had been answered before,
 // and if not, whether it is known that it was a spare's. Without an answer to
-// that, the control plane goes on to take it back by itself.
+// that, the control plane continues to take it back by itself.
 func (m *Member) withdraw(call *Call, end waitEnd) (answered, spare bool) {
 	if end != waitStopped { // else the node is about to leave altogether
 		back := m.control.Start(rendezvous.Withdraw{Join: call.Number})

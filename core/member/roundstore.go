@@ -41,9 +41,8 @@ type RoundStore interface {
 	Close() error
 }
 
-// storeHost returns the host that a join announces for this node's round store
-// ("": the control plane takes the address it sees) and the one that the store
-// is to listen on (docs/decisions/0033).
+// storeHost returns the host that a join announces for this node's round store ("": the control
+// plane takes the address it sees) and the one that the store listens on (docs/decisions/0033).
 func storeHost(p *params.Params, seen string) (announce, listen string) {
 	switch {
 	case p.AdvertiseAddr != "":

@@ -104,8 +104,8 @@ func (m *Member) leave(ctx context.Context, ending rendezvous.Ending, reason str
 	return m.waitError(ctx, err, "leave the run", limit)
 }
 
-// awaitPeers waits until no member needs what this process hosts. A control plane whose
-// node leaves an open run goes on elsewhere, or waits itself: see ControlPlane.Close.
+// awaitPeers waits until no member needs what this process hosts. A control plane whose node
+// leaves an open run continues elsewhere, or waits itself: see ControlPlane.Close.
 func (m *Member) awaitPeers(ctx context.Context, ending rendezvous.Ending) {
 	m.mu.Lock()
 	store := m.current != nil

@@ -13,7 +13,7 @@ import (
 // for that.
 const maxWeeded = 256
 
-// Accept returns the next connection of a user who may connect to a listener; a nil Check
+// Accept returns the next connection of an admitted user to a listener; a nil Check
 // returns each one. It closes the others, having told refused of them.
 //
 // Strangers may come faster than net.Listener accepts, which prepares each connection for being

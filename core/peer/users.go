@@ -24,8 +24,8 @@ func overflowUser() (uid uint32, ambiguous bool) {
 	return uid, err != nil || strings.Join(strings.Fields(string(text)), " ") != "0 0 4294967295"
 }
 
-// Ids of people in /etc/passwd; those below are services', which run only if a process of
-// theirs is there.
+// Ids of people in /etc/passwd; those below are services', which run only while they have a
+// process.
 const (
 	firstLogin = 1000
 	lastLogin  = 60000

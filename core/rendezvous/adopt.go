@@ -156,7 +156,7 @@ func (m *Machine) contradict(n *node, c LastRound) {
 	}
 }
 
-// renewGeneration goes on under a new generation once a node has shown that rounds of
+// renewGeneration continues under a new generation once a node has shown that rounds of
 // the present one may have been completed and forgotten: their numbers must not name
 // other rounds. Without a restart nothing can have been forgotten.
 func (m *Machine) renewGeneration(n *node, c LastRound) {

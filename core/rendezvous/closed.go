@@ -12,7 +12,7 @@ type ClosedKind int
 
 // The kinds.
 const (
-	ClosedAdmission ClosedKind = iota + 1 // no node joins any more; the running round goes on
+	ClosedAdmission ClosedKind = iota + 1 // no node joins any more; the running round continues
 	ClosedSuccess                         // a member's agent ended normally
 	ClosedFailed                          // all nodes stop at once
 	ClosedRequeue                         // a directive has ended the run, to be queued again: all nodes stop at once
@@ -38,7 +38,7 @@ func (c *Closing) how() string {
 	return "closed"
 }
 
-// did is how, behind a subject.
+// did is the predicate: how the run was closed.
 func (c *Closing) did() string {
 	switch c.Kind {
 	case ClosedAdmission, ClosedRequeue:
@@ -49,7 +49,7 @@ func (c *Closing) did() string {
 
 func (c *Closing) text() string { return c.textOf(c.how()) }
 
-// sentence is text behind a subject: "the run" or "it".
+// sentence is text after a subject: "the run" or "it".
 func (c *Closing) sentence() string { return c.textOf(c.did()) }
 
 func (c *Closing) textOf(how string) string {

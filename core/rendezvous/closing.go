@@ -20,10 +20,9 @@ func (m *Machine) closeRun(ev CloseRun) {
 	m.close(Closing{Kind: kind, By: by, Reason: printable.Text(ev.Reason), At: ev.At})
 }
 
-// close closes the run for good and answers every pending join. A later close
-// counts only if it says more: an ended admission may still end well or badly,
-// and a failure overrules a success for nodes that still run. What ends because a directive
-// has ended the run fails nothing.
+// close closes the run for good and answers every pending join. A later close counts only if it
+// says more: an ended admission may still end well or badly, and a failure overrules a success for
+// nodes that still run. A failure because a directive has ended the run fails nothing.
 func (m *Machine) close(c Closing) {
 	if m.closed != nil && m.closed.Kind >= c.Kind {
 		return
@@ -40,7 +39,7 @@ func (m *Machine) close(c Closing) {
 		number, s := n.join.Number, m.round.participantOf(n)
 		m.forming.dropJoin(n)
 		if c.Kind == ClosedRequeue {
-			m.notify(n, m.waitingReason) // before the answer: who is refused asks at once how the run has ended
+			m.notify(n, m.waitingReason) // before the answer: a refused node asks at once how the run has ended
 		}
 		switch {
 		case s != nil:
@@ -66,8 +65,8 @@ func (m *Machine) finish(n *node) {
 	m.out.note("node %s finished", m.names.of(n.id))
 }
 
-// endIfAllFinished closes the run when its round is over but no node that could
-// say so is left: the finished nodes went without a goodbye.
+// endIfAllFinished closes the run when its round is over but no node is left that could report it:
+// the finished nodes went without a goodbye.
 func (m *Machine) endIfAllFinished() {
 	if !m.round.finishing() || m.round.live() > 0 {
 		return
@@ -118,12 +117,12 @@ func (m *Machine) othersEnded(n *node) bool {
 }
 
 // NoRunID is the run id of a job that was given none: torchrun's default. Once its nodes are gone
-// the next node begins such a run again, since people repeat a command; what is kept of its end
-// serves to say so.
+// the next node begins such a run again, since people repeat a command; the kept part of its end
+// serves to report that.
 const NoRunID = "none"
 
-// keepClosed has the run stay closed for its time, or end that: what failed, or is to be
-// queued again, begins again as soon as its nodes are gone.
+// keepClosed has the run stay closed for its time, or end that: a run that failed, or was ended to
+// be queued again, begins again as soon as its nodes are gone.
 func (m *Machine) keepClosed() {
 	m.out.stop(Timer{Kind: TimerClosed})
 	if m.forming.policy.ClosedFor > 0 && m.closed.lasts() {
@@ -170,9 +169,9 @@ func (m *Machine) forgetClosed(ev Forget) {
 
 // beginsAgain reports whether a node that comes to a closed run without live nodes begins it
 // again. Once the run's time is over that is one that was never part of it. One that asks for it
-// need not wait for that, and of a run that is to be queued again, or has no id of its own, it may
-// be any; but not a process that was in a round: that is of the job that has ended, and has yet
-// to learn it.
+// need not wait for that, and of a run that was ended to be queued again, or has no id of its own,
+// it may be any; but not a process that was in a round: that is of the job that has ended, and has
+// yet to learn it.
 func (m *Machine) beginsAgain(h Hello) bool {
 	if h.LastRound.Round == 0 && (h.BeginAgain || m.requeued() || m.runID == NoRunID) {
 		return true
@@ -208,7 +207,7 @@ func (m *Machine) howToBeginAgain() string {
 	return "; to begin it again before " + kept.For.Round(time.Second).String() + " have passed, use another run id, the option begin_again=1, or `rallypoint admin forget`"
 }
 
-// forget starts the run afresh under the same name; round numbers go on.
+// forget starts the run afresh under the same name; round numbers continue.
 func (m *Machine) forget() {
 	for _, n := range m.nodes.sessions {
 		m.nodes.remove(n)

@@ -99,7 +99,7 @@ func (m *Machine) misfit(d Direct) *Error {
 func (m *Machine) directiveTooMuch(d Direct) *Error {
 	f := m.directives.makeFacts()
 	f.Standing = append(f.Standing, StandingFact{Direct: d})
-	for _, s := range f.Standing { // who is going to be drained
+	for _, s := range f.Standing { // nodes that will be drained
 		if !s.Kind.NamesNodes() {
 			continue
 		}
@@ -233,8 +233,8 @@ func (m *Machine) carryOut(d *directive, why string) {
 	}
 }
 
-// drain has the named nodes leave. If no other node is there the run ends, to be queued
-// again: its nodes would otherwise leave a run that waits for others until they give up.
+// drain has the named nodes leave. If there is no other node the run ends, to be queued again: its
+// nodes would otherwise leave a run that waits for others until they give up.
 func (m *Machine) drain(d *directive, why string) {
 	m.out.note("directive %s is carried out, %s", d.ID, why)
 	if m.directives.drainsAll(d) {

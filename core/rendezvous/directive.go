@@ -16,9 +16,9 @@ type DirectiveKind int
 
 // The kinds. The workers learn of each, and save, before it is carried out.
 const (
-	DirectiveSave  DirectiveKind = 1 // the workers save; the job goes on
+	DirectiveSave  DirectiveKind = 1 // the workers save; the job continues
 	DirectiveDrain DirectiveKind = 2 // the named nodes leave; they are not admitted again for a time
-	DirectiveScale DirectiveKind = 3 // the job goes on with another number of nodes
+	DirectiveScale DirectiveKind = 3 // the job continues with another number of nodes
 	DirectiveStop  DirectiveKind = 4 // the run ends, to be queued again
 )
 
@@ -31,7 +31,7 @@ type kindTraits struct {
 	endsRun   bool   // all nodes leave, also after the first has finished
 	byNode    bool   // a node gives it about itself: on a signal, in C, alone in its job
 	nodes     bool   // it names nodes, which are not admitted for a time
-	target    bool   // it has a number of nodes to go on with
+	target    bool   // it has a number of nodes to continue with
 }
 
 var directiveKinds = [...]kindTraits{
@@ -61,7 +61,7 @@ func (d DirectiveKind) EndsRound() bool { return d.traits().endsRound }
 // NamesNodes reports whether it is about the nodes that it names, and else about all.
 func (d DirectiveKind) NamesNodes() bool { return d.traits().nodes }
 
-// HasTarget reports whether it needs a number of nodes to go on with.
+// HasTarget reports whether it needs a number of nodes to continue with.
 func (d DirectiveKind) HasTarget() bool { return d.traits().target }
 
 // OfOneNode reports whether a node may give it about itself alone, as on a signal.
@@ -100,7 +100,7 @@ type Direct struct {
 	By     string
 	Reason string
 	At     time.Time // wall clock, for display only
-	Target int       `json:",omitzero"` // of a scale: the number of nodes to go on with
+	Target int       `json:",omitzero"` // of a scale: the number of nodes to continue with
 }
 
 // CancelDirective takes back a directive that has not been carried out.
@@ -257,8 +257,8 @@ type DrainedStatus struct {
 // MaxWithin bounds the deadline of a directive, and for how long a node is drained.
 const MaxWithin = 30 * 24 * time.Hour
 
-// DirectiveReport is what a node has reported of a directive in its last round. It says so
-// again in each hello, since a control plane that has taken over does not know.
+// DirectiveReport is what a node has reported of a directive in its last round. Each hello repeats
+// it, since a control plane that has taken over does not know.
 type DirectiveReport struct {
 	ID    string
 	Step  int64
@@ -268,7 +268,7 @@ type DirectiveReport struct {
 // MaxDirectiveReports is how many reports a hello carries, the last ones.
 const MaxDirectiveReports = 8
 
-// DirectiveNotice is the directive that stands, as a node is to know of it. It is
+// DirectiveNotice is the standing directive in a node's view. It is
 // level-triggered: one that is not in the notice any more needs no workers to be held. What was
 // agreed reaches the workers of its round at its step, also if it is canceled, replaced or over
 // by then, so that no worker is left out.

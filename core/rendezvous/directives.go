@@ -184,8 +184,8 @@ func (ds *directives) undrain(node, by string) {
 	ds.out.note("node %s may come back: %s", printable.Text(node), by)
 }
 
-// expire lets a node back in whose time is over. The time of one that is to leave by a drain, as
-// unfit nodes are while their workers save, has not begun.
+// expire lets a node back in whose time is over. The time of one that will leave by a drain, such
+// as an unfit node whose workers save, has not begun.
 func (ds *directives) expire(node string) {
 	if row, d := ds.drained[node], ds.standing; row != nil && row.cordoned && d != nil && slices.Contains(d.Nodes, node) {
 		ds.out.set(drainedTimer(node), row.away)
@@ -242,9 +242,9 @@ func (ds *directives) makeFacts() DirectiveFacts {
 	return f
 }
 
-// learn applies what the control plane before this one has told of directives, if
-// it is newer than what is known. What was given or taken back here since stands: an id that
-// has ended here stays so.
+// learn applies what the control plane before this one has told of directives, if it is newer than
+// what is known. Directives that were given or taken back here since stand: an id that has ended
+// here stays so.
 func (ds *directives) learn(f DirectiveFacts) {
 	if f.Seq <= ds.learned {
 		return
@@ -350,8 +350,8 @@ func (ds *directives) agree(d *directive, step int64) {
 	}
 }
 
-// agreeTimePassed goes on without an agreed step: what a silent member's workers do is not
-// known, so that no step is the same for all.
+// agreeTimePassed continues without an agreed step: nobody knows what a silent member's workers
+// do, so that no step is the same for all.
 func (ds *directives) agreeTimePassed() {
 	d := ds.standing
 	if d == nil || ds.round.agreement.phase != phaseAsking {
@@ -388,7 +388,7 @@ func (ds *directives) agreementStatus(s *DirectiveStatus) {
 	}
 }
 
-// notice is that directive as a node is to see it.
+// notice is that directive in a node's view.
 func (ds *directives) notice(n *node) DirectiveNotice {
 	d := ds.standing
 	if d == nil || n.ended {
@@ -408,7 +408,7 @@ func (ds *directives) notice(n *node) DirectiveNotice {
 	return v
 }
 
-// unsaved says who has not told that its workers have saved.
+// unsaved names the nodes that have not reported that their workers have saved.
 func (ds *directives) unsaved() string {
 	if ds.round.agreement.phase != phaseAgreed {
 		return " (no workers were told in this round)"

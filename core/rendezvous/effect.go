@@ -11,8 +11,8 @@ import (
 // Effect is one thing that the driver must do after an event, in order.
 type Effect interface{ effect() }
 
-// Welcome answers a Hello. Resumed tells that the session was known: requests
-// that were not answered yet are to be sent again with their numbers.
+// Welcome answers a Hello. Resumed tells that the session was known: the node sends requests that
+// were not answered yet again, with their numbers.
 type Welcome struct {
 	Session SessionID
 	Resumed bool
@@ -47,7 +47,7 @@ type Outcome struct {
 	HostRank   int    // rank of the member that hosts the control plane; -1: none does
 	StoreAddr  string // host of the round store
 	StorePort  int
-	Dropped    []string // members of the last round that this one goes on without, with the reason
+	Dropped    []string // members of the last round that this one continues without, with the reason
 
 	// AdvertisedAddr is the host that the rank-0 node advertises for its round store, the
 	// same on all nodes, once a node has entered the round: StoreAddr and StorePort are then
@@ -111,7 +111,7 @@ type MembershipUpdate struct {
 	// Stop is the announced stop of the node's round; its round counts in Waiting.
 	Stop RoundStop `json:",omitzero"`
 
-	// Directive is the one that the node is to know of, of those that stand.
+	// Directive is the standing one in the node's view.
 	Directive DirectiveNotice `json:",omitzero"`
 
 	// Requeue says of a closed run that it was ended by a directive, to be queued again: it
@@ -119,7 +119,7 @@ type MembershipUpdate struct {
 	Requeue bool `json:",omitzero"`
 
 	// OnlyLost says that Waiting is above 0 because of lost members alone: no other member has
-	// stopped its workers for another round. A node that goes on without them may do so.
+	// stopped its workers for another round. A node that can continue without them may do so.
 	OnlyLost bool `json:",omitzero"`
 }
 

@@ -24,7 +24,7 @@ type Hello struct {
 	InHost      bool      // the node runs in the process that hosts the control plane
 	SeenAddr    string    // the node's address as the control plane sees it
 	ServerAddr  string    // the control plane's address on the same connection
-	// BeginAgain says that a closed run without live nodes is to begin again at once.
+	// BeginAgain has a closed run without live nodes begin again at once.
 	BeginAgain bool `json:",omitempty"`
 }
 
@@ -84,7 +84,7 @@ type Join struct {
 }
 
 // Withdraw takes the join with number Join back. If that join was answered
-// before, its answer stands: the reply then says so.
+// before, its answer stands, as the reply then tells.
 type Withdraw struct {
 	Request
 	Join uint64
@@ -141,8 +141,8 @@ type TimerFired struct{ Timer Timer }
 // all connections are gone. Each node has one lease, or Grace, to come back; no round
 // completes without those that have joined while it runs.
 type Recovered struct {
-	// Generation is drawn at random by each start. The run goes on under it once a
-	// node shows that what was stored is older than the nodes; else under its own.
+	// Generation is drawn at random by each start. The run continues under it once a node shows
+	// that what was stored is older than the nodes; else under its own.
 	Generation string
 	Grace      time.Duration `json:",omitzero"` // instead of the lease; 0: the lease
 }
@@ -180,7 +180,7 @@ type GiveDirective struct {
 	Directive Direct
 
 	// Unfit says of a drain that a check has found this node unfit (docs/decisions/0131): it is kept
-	// out by its own word, from now on, if the others can go on without it. Within 0: its workers
+	// out by its own word, from now on, if the others can continue without it. Within 0: its workers
 	// have ended, and it leaves by itself.
 	Unfit bool `json:",omitzero"`
 }
@@ -188,9 +188,9 @@ type GiveDirective struct {
 func (GiveDirective) op() Op                    { return OpGiveDirective }
 func (g GiveDirective) stamped(r Request) Event { g.Request = r; return g }
 
-// ReportDirective tells what has become of a directive at a member of its round. First, that
-// the node's workers are held, and at which step; then that they have saved. What is said
-// again, of a directive that is over, or of another round, changes nothing.
+// ReportDirective reports the progress of a directive at a member of its round. First, that the
+// node's workers are held, and at which step; then that they have saved. A repeated report, one of
+// a directive that is over, and one of another round change nothing.
 type ReportDirective struct {
 	Request
 	ID         string

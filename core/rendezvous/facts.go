@@ -66,8 +66,8 @@ func (f Facts) possible(c LastRound, most int) bool {
 	return c.Round != f.Round || c.Generation != f.Origin || c.World == f.World
 }
 
-// Succession is what a control plane begins with that goes on with a run whose host's
-// process has ended. The zero value is that of a run's first one.
+// Succession is the beginning of a control plane that continues a run whose host's process has
+// ended. The zero value is that of a run's first one.
 type Succession struct {
 	Term  uint64        // 1, or 0, for the first control plane, and one more for each that follows
 	From  string        // id of the node whose process hosted the one before
@@ -217,7 +217,7 @@ type DrainedFact struct {
 
 // Bounds of what facts say of directives.
 const (
-	maxDirectiveFacts = 16 << 10 // bytes, of what stands and who is drained
+	maxDirectiveFacts = 16 << 10 // bytes, of the standing directive and the drained nodes
 	maxEndedFacts     = 16
 )
 

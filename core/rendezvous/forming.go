@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// forming is the next round: who has asked for a place in it, how many it takes, and the clocks
-// that decide when it is complete.
+// forming is the next round: the nodes that have asked for a place in it, the number of places,
+// and the clocks that decide when it is complete.
 type forming struct {
 	out   *output
 	nodes *nodes
@@ -133,7 +133,7 @@ func (f *forming) gain() int {
 func (f *forming) admits() bool { return !f.round.finishing() && f.gain() > 0 }
 
 // oversized reports whether the round has more members than the target of a scale allows:
-// the ones above it are to become spares.
+// those above it will become spares.
 func (f *forming) oversized() bool {
 	return f.target > 0 && len(f.round.participants) > f.target && f.round.live() > f.target && !f.round.finishing()
 }
@@ -201,8 +201,8 @@ const (
 	blockedByTime                  // enough have joined; more have time to come
 )
 
-// blocked decides whether the next round is complete. What people and programs are told of a
-// round that is being formed follows from this alone.
+// blocked decides whether the next round is complete. All texts and figures about a round that is
+// being formed follow from this alone.
 func (f *forming) blocked() blockedBy {
 	first := f.round.live() == 0
 	switch {
@@ -249,8 +249,8 @@ func (f *forming) disarmAll() {
 	f.out.disarm(&f.admit, TimerAdmit)
 }
 
-// dropAwaited marks the live members that the round goes on without, and names
-// them. They learn it by their update and come back as waiting nodes.
+// dropAwaited marks the live members that the round continues without, and names them. They learn
+// it by their update and come back as waiting nodes.
 func (f *forming) dropAwaited() []string {
 	if f.round.awaited() == 0 {
 		return nil

@@ -146,7 +146,7 @@ func (m *Machine) complete() {
 		}
 		number := n.join.Number
 		n.join = nil
-		n.update.Facts = outcome.Facts() // its outcome says so
+		n.update.Facts = outcome.Facts() // its outcome has them
 		o := outcome
 		o.Rank = ranks[i]
 		m.nodes.answer(n, number, o)

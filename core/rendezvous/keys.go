@@ -8,7 +8,7 @@ import (
 )
 
 // serveWoken carries on the waits that a write ended. Serving one can end
-// others (a pop, a barrier), so it goes on until none is left.
+// others (a pop, a barrier), so it repeats until none is left.
 func (m *Machine) serveWoken(space *agentStore) {
 	for len(space.woken) > 0 {
 		w := space.woken[0]

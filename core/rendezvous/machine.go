@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// StateVersion is the version of events and state. A log or snapshot written by
-// a newer version is refused. What an older program would not read, or apply
-// otherwise, needs a higher number.
+// StateVersion is the version of events and state. A log or snapshot written by a newer version is
+// refused. A change that an older program could not read, or would apply otherwise, needs a higher
+// number.
 const StateVersion = 8
 
 // Config is what the driver knows about a run before its first node.
@@ -47,7 +47,7 @@ type Machine struct {
 	runID      string
 	generation string
 
-	reserve string // generation to go on under if what was stored turns out to be old; "": none
+	reserve string // generation to continue under if the stored state turns out to be old; "": none
 	uptime  time.Duration
 
 	succession Succession
@@ -145,7 +145,7 @@ func (m *Machine) AppendAttached(list []SessionID) []SessionID {
 const causeSilent = "lost: not heard of for "
 
 // Awaits reports whether a member of the last round is taken for lost by its silence
-// alone, and may come back: to go on, or to learn that the run has ended.
+// alone, and may come back: to continue, or to learn that the run has ended.
 func (m *Machine) Awaits() bool {
 	return slices.ContainsFunc(m.round.participants, func(s *participant) bool {
 		return s.state == participantLost && strings.HasPrefix(s.cause, causeSilent)

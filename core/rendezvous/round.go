@@ -51,7 +51,7 @@ func (r *round) replace(size int) {
 	r.next, r.domains = headcount{segment: r.next.segment}, ""
 }
 
-// recount counts the live members in segments of another size. No newcomer is there.
+// recount counts the live members in segments of another size. There is no newcomer.
 func (r *round) recount(segment int) {
 	r.next = headcount{segment: segment}
 	for _, s := range r.participants {
@@ -273,7 +273,7 @@ func (r *round) lossInStop() bool {
 	return r.stop != nil && (r.tally[participantLost] > 0 || r.overtaken != "")
 }
 
-// stopFor is the announced stop as a node is to see it: members whose workers may run.
+// stopFor is the announced stop in a node's view: members whose workers may run.
 func (r *round) stopFor(n *node) RoundStop {
 	s := r.participantOf(n)
 	if r.stop == nil || s == nil || s.state != participantRunning {

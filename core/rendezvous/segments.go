@@ -290,7 +290,7 @@ func (s *seating) oldRank(c candidate) int {
 	return -1
 }
 
-// orLast puts what has no number behind all that have one.
+// orLast puts an item without a number after all that have one.
 func orLast(number int) int {
 	if number < 0 {
 		return MaxNodes

@@ -50,7 +50,7 @@ func (m *Machine) take(r Request) *node {
 }
 
 // TryRead answers a request by which nothing would change: one that was made before,
-// and one that reads keys which are there. It returns what Apply would, but leaves
+// and one that reads present keys. It returns what Apply would, but leaves
 // the machine as it is: it acknowledges nothing, and an answer that was read is not
 // kept, so that the request, should it come again, reads again. So a driver that logs
 // events need not log it, if its machine has applied every event that a node was

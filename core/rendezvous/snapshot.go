@@ -390,7 +390,7 @@ func (m *Machine) unpackView(u *pack.Unpacker) {
 	u.Close()
 }
 
-// unpackKeys fills the keys before any wait is there, so that no waiter is woken.
+// unpackKeys fills the keys before there is any wait, so that it wakes no waiter.
 func (m *Machine) unpackKeys(u *pack.Unpacker) {
 	if u.Open() > 0 {
 		m.keys = newAgentStore(m.out, store.Limits{})

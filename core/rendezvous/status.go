@@ -95,7 +95,7 @@ type IdleStatus struct {
 // ClosedStatus is who closed a run, when and why.
 type ClosedStatus struct {
 	How    string // "closed", "ended successfully", "failed" or "stopped to be queued again"
-	Did    string // the same behind a subject: "was closed"
+	Did    string // the same after a subject: "was closed"
 	By     string
 	Reason string
 	At     time.Time

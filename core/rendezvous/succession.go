@@ -32,10 +32,10 @@ func (m *Machine) facts() Facts {
 // Succession returns what the machine began with.
 func (m *Machine) Succession() Succession { return m.succession }
 
-// succeeds reports whether the machine goes on with the run of one that has ended.
+// succeeds reports whether the machine continues the run of one that has ended.
 func (m *Machine) succeeds() bool { return m.succession.Term > 1 }
 
-// canBeSucceeded reports whether another process may go on with this control plane's run:
+// canBeSucceeded reports whether another process may continue this control plane's run:
 // one that is alone, or stores what it knows, has no successor and tells no facts of
 // directives, however many nodes are drained.
 func (m *Machine) canBeSucceeded() bool { return m.succession.Term > 0 }
@@ -67,8 +67,8 @@ func (m *Machine) returnGrace() time.Duration {
 	return max(m.forming.policy.ReconnectGrace, leastGrace, min(members*gracePerNode, m.forming.policy.LeaseTimeout), members*leastGracePerNode)
 }
 
-// believes reports whether facts are of the control plane that this one succeeds, or of an
-// earlier one's round that goes on here. Any others may be a stranger's.
+// believes reports whether facts are of the control plane that this one succeeds, or of an earlier
+// one's round that continues here. Any others may be a stranger's.
 func (m *Machine) believes(f Facts) bool {
 	if !m.succeeds() || !m.round.fresh || f.Generation == "" {
 		return false

@@ -25,9 +25,9 @@ const (
 // ErrMalformed is the cause of every decoding error.
 var ErrMalformed = pack.ErrMalformed
 
-// Proof holds a MAC for each token that its sender knows, the server's only the one for the
-// token by which the peer was let in, what the connection is for and, where that does not say
-// it, what it is to reach.
+// Proof holds a MAC for each token that its sender knows, the server's only the one for the token
+// by which the peer was let in, the connection's purpose and, where that does not say it, its
+// destination.
 type Proof struct {
 	MACs    [][]byte
 	Purpose Purpose
@@ -49,7 +49,7 @@ func (pr Proof) Pack(p *pack.Packer) {
 	}
 }
 
-// ReadProof reads the fields behind the frame's kind, but for the name.
+// ReadProof reads the fields after the frame's kind, but for the name.
 func ReadProof(u *pack.Unpacker) Proof {
 	f := Proof{MACs: u.Values(MaxTokens, sha256.Size)}
 	purpose := u.Uint()
@@ -77,7 +77,7 @@ func appendFrame(dst []byte, write func(*pack.Packer)) []byte {
 	return dst
 }
 
-// readFrame reads a proof or a refusal, and no byte behind it.
+// readFrame reads a proof or a refusal, and no byte after it.
 func readFrame(r io.Reader) (proof Proof, refused bool, err error) {
 	var head [frameHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {

@@ -29,14 +29,14 @@ const (
 	OfServer Direction = "rallypoint 2: the control plane knows the token\x00" // whatever it serves
 )
 
-// Transcript is what a proof is about: one TLS connection, by a secret that only its two
-// ends can derive, and what was said on it. A proof fits no other connection, so that
-// passing it on is of no avail to who has a connection with either end.
+// Transcript is what a proof is about: one TLS connection, by a secret that only its two ends can
+// derive, and what was said on it. A proof fits no other connection, so that an attacker who has a
+// connection with either end gains nothing by passing it on.
 type Transcript struct {
 	Purpose  Purpose
 	Said     []byte // the preambles so far: the node's, and before the server's proof the server's
 	Exporter []byte // see Exporter
-	Name     []byte // of what the connection is to reach, where the purpose alone does not say it
+	Name     []byte // the destination, where the purpose alone does not say it
 }
 
 // mac is the proof that its maker knows a key.

@@ -72,12 +72,12 @@ func parseStoreName(b []byte) (StoreName, error) {
 	return n, u.Err()
 }
 
-// DialStore opens a connection to a round store, or to what stands beside one: TLS, then a
-// proof from either end that it knows the token. What comes by the result is of the store that
-// has the name, and nothing else was said by it. An error of the store is a *rendezvous.Error:
-// CodeAuth, or CodeRoundOver if it serves another round. The result is over eventloop.Records.
-// It takes until the end of ctx, or of
-// OpeningTimeout; an error then wraps the cause. Conn is the caller's to close.
+// DialStore opens a connection to a round store, or to what stands beside one: TLS, then a proof
+// from either end that it knows the token. Bytes that come by the result are the named store's,
+// and it has sent nothing else before. An error of the store is a *rendezvous.Error: CodeAuth, or
+// CodeRoundOver if it serves another round. The result is over eventloop.Records. It takes until
+// the end of ctx, or of OpeningTimeout; an error then wraps the cause. Conn is the caller's to
+// close.
 func DialStore(ctx context.Context, conn net.Conn, token *Token, name StoreName, purpose Purpose) (*tls.Conn, error) {
 	if len(name.Run) > rendezvous.MaxNameLen || len(name.Generation) > maxGeneration {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the name of %s is too long", name)
@@ -133,7 +133,7 @@ func dialStore(conn net.Conn, token *Token, name StoreName, purpose Purpose) (*t
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("the store at %s did not answer the proof: %w", addr, noEOF(err))
-	case refused: // why it says so is not believed: it has proven nothing
+	case refused: // its reason is not believed: it has proven nothing
 		return nil, rendezvous.Errorf(rendezvous.CodeAuth,
 			"authentication failed: the store at %s does not know the token in %s: give all nodes the same token", addr, token.Describe())
 	}

@@ -39,8 +39,8 @@ func ServerTLS() (*tls.Config, error) {
 	}, nil
 }
 
-// What a certificate of a server is made of, in DER, but for its key and signature: all are
-// alike. x509.CreateCertificate makes the same, and the library 50 KB larger.
+// The parts of a server's certificate, in DER, but for its key and signature: all are alike.
+// x509.CreateCertificate makes the same, and the library 50 KB larger.
 const (
 	certificateHead = "\x30\x81\xad"
 	certificateBody = "\x30\x61\xa0\x03\x02\x01\x02\x02\x01\x01\x30\x05\x06\x03\x2b\x65\x70\x30\x00" + // version 3, serial 1, Ed25519, no name
@@ -55,13 +55,13 @@ func certificate(public ed25519.PublicKey, private ed25519.PrivateKey) []byte {
 	return slices.Concat([]byte(certificateHead), body, []byte(certificateTail), ed25519.Sign(private, body))
 }
 
-// clientTLS are the settings of who connects, shared by all connections.
+// clientTLS are the settings of the connecting end, shared by all connections.
 var clientTLS = &tls.Config{
 	MinVersion: tls.VersionTLS13, CurvePreferences: clientCurves, InsecureSkipVerify: true,
 	SessionTicketsDisabled: true, DynamicRecordSizingDisabled: true,
 }
 
-// storeTLS are those of who connects to a round store, which its hello asks for (ALPN).
+// storeTLS are those of a round store's client, which asks for it in its hello (ALPN).
 var storeTLS = func() *tls.Config {
 	c := clientTLS.Clone()
 	c.NextProtos = []string{storeProtocol}
@@ -77,14 +77,14 @@ func AsksForStore(hello []byte) bool {
 	return bytes.Contains(hello, []byte(storeProtocol))
 }
 
-// ClientTLS returns the settings of who connects. The certificate is not verified: a
-// server proves itself by the proof over the connection's exporter, before anything that it
-// says is believed.
+// ClientTLS returns the settings of the connecting end. The certificate is not verified: a server
+// proves itself by the proof over the connection's exporter, before the client believes anything
+// from it.
 func ClientTLS() *tls.Config { return clientTLS.Clone() }
 
-// OpenTLS makes the TLS handshake of who connects, and may block until the connection's
-// deadline. Its last message goes out together with what is written first to the result,
-// which is to be before anything is read: a proof, which the other end awaits.
+// OpenTLS makes the TLS handshake of the connecting end, and may block until the connection's
+// deadline. Its last message goes out together with the first write to the result, which must come
+// before any read: a proof, which the other end awaits.
 func OpenTLS(conn net.Conn) (*tls.Conn, error) { return openTLS(conn, clientTLS) }
 
 func openTLS(conn net.Conn, config *tls.Config) (*tls.Conn, error) {
@@ -153,9 +153,9 @@ func Exporter(conn *tls.Conn) ([]byte, error) {
 	return state.ExportKeyingMaterial("EXPORTER-rallypoint", nil, exporterLen)
 }
 
-// ExplainTLS says what the failed TLS handshake of a client means. What it has connected to
-// is a Rallypoint of the given kind, "control plane" or "round store", or should be. One
-// without a token answers it by its preamble.
+// ExplainTLS says what the failed TLS handshake of a client means. Its peer is a Rallypoint of the
+// given kind, "control plane" or "round store", or should be. One without a token answers it by
+// its preamble.
 func ExplainTLS(err error, kind string, addr net.Addr, token *Token) error {
 	var plain tls.RecordHeaderError
 	switch {

@@ -57,11 +57,11 @@ type fileMark struct {
 	written, moved unix.Timespec
 }
 
-// OpenToken reads a token file. It is ErrInvalid if there is none, if it is no regular
-// file, if it holds no token of 32 to 512 bytes or more than two, or if another user
-// rules over it: it belongs neither to this user nor to root, its group or others may
-// write it, or others may read it and it is not root's. What root lets others read (a
-// secret that is mounted into a container) is logged as a warning. A nil log discards.
+// OpenToken reads a token file. It is ErrInvalid if there is none, if it is no regular file, if it
+// holds no token of 32 to 512 bytes or more than two, or if another user controls it: it belongs
+// neither to this user nor to root, its group or others may write it, or others may read it and it
+// is not root's. What root lets others read (a secret that is mounted into a container) is logged
+// as a warning. A nil log discards.
 func OpenToken(path string, log *slog.Logger) (*Token, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
@@ -91,7 +91,7 @@ func (t *Token) Keys() [][]byte {
 	return keys
 }
 
-// loadLocked brings the tokens up to date; mu is held but by OpenToken.
+// loadLocked brings the tokens up to date. OpenToken calls it without the lock.
 func (t *Token) loadLocked() error {
 	var st unix.Stat_t
 	if err := unix.Stat(t.path, &st); err != nil {
@@ -183,8 +183,8 @@ func readTokens(f io.Reader) ([][]byte, error) {
 // marks are the byte order marks of UTF-8 and UTF-16, which an editor writes unseen.
 var marks = [][]byte{{0xef, 0xbb, 0xbf}, {0xff, 0xfe}, {0xfe, 0xff}}
 
-// parseTokens takes a token from each line; surrounding space does not count. What looks the
-// same in an editor and is another token elsewhere is refused.
+// parseTokens takes a token from each line; surrounding space does not count. It refuses text that
+// looks the same in an editor and is another token elsewhere.
 func parseTokens(text []byte) ([][]byte, error) {
 	if bytes.IndexByte(text, 0) >= 0 || slices.ContainsFunc(marks, func(mark []byte) bool { return bytes.HasPrefix(text, mark) }) {
 		return nil, errors.New("it is no plain text, but has zero bytes or a byte order mark: save it without, or make one with `rallypoint token new`")

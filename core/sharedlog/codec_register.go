@@ -52,7 +52,7 @@ func (r *registerState) copy() *registerState {
 	return &c
 }
 
-// after returns the entries behind an index.
+// after returns the entries after an index.
 func (r *registerState) after(index uint64) (Batch, error) {
 	b := Batch{Snapshot: r.snapshot.Index}
 	if index < r.base {

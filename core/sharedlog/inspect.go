@@ -7,13 +7,13 @@ import (
 	"rallypoint/core/training"
 )
 
-// Record is what a log holds of one run at one moment, for who looks at the run
+// Record is a log's content about one run at one moment, for a process that looks at the run
 // without being part of it.
 type Record struct {
 	RunID      string
 	Generation string
 	Snapshot   Snapshot                      // zero: there is none
-	Entries    []Entry                       // behind it, in order
+	Entries    []Entry                       // after it, in order
 	Living     map[rendezvous.SessionID]bool // those that show a heartbeat
 
 	// Reports are of those among them that say how far their workers are, at most a quarter of

@@ -7,9 +7,9 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// Each node looks for heartbeats of the nodes behind it in a ring of all
-// sessions: of so many that seem healthy, and of those between that do not. So
-// each node is looked at by several others, whatever the size of the run.
+// Each node looks for heartbeats of the nodes after it in a ring of all sessions: of so many that
+// seem healthy, and of those between that do not. So each node is looked at by several others,
+// whatever the size of the run.
 const (
 	watched  = 3
 	watchAll = 8 // a run of up to so many nodes: each looks at all
@@ -211,9 +211,9 @@ func (r *Replica) live() {
 	}
 }
 
-// showHeartbeat records that a session has shown a heartbeat: it may be spoken for. One that is
-// back from a silence says so, which makes void what others are about to say of that. That is
-// no hello: the node may have been dropped, and would begin the old session again.
+// showHeartbeat records that a session has shown a heartbeat: it may be spoken for. A session that
+// is back from a silence announces it, which voids reports of the silence that others are about to
+// append. That is no hello: the node may have been dropped, and would begin the old session again.
 func (r *Replica) showHeartbeat(session rendezvous.SessionID, back bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

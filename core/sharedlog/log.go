@@ -32,11 +32,10 @@ import (
 // different: its caller gives it ReadTimeout, and an implementation returns early,
 // with any code, when it knows that waiting will not help.
 type Log interface {
-	// Open reaches the log and creates it if there is none for this run, or if what
-	// is there was left behind by nodes that are all proven gone: nodes that show no
-	// heartbeat may be cut off and come back. It returns what the replica has to know
-	// of it. It is [ErrSlow] if it may succeed when it is tried again, although the log
-	// is not out of reach.
+	// Open reaches the log and creates it if there is none for this run, or if the present one was
+	// left by nodes that are all proven gone: nodes that show no heartbeat may be cut off and come
+	// back. It returns the log's properties for the replica. It is [ErrSlow] if it may succeed when
+	// it is tried again, although the log is not out of reach.
 	Open(ctx context.Context) (Info, error)
 
 	// Append appends the entries, in this order, and returns when they are in the
@@ -45,10 +44,10 @@ type Log interface {
 	// log (or still get there); the replica appends them again, which does no harm.
 	Append(ctx context.Context, entries [][]byte) error
 
-	// Next returns the entries with an index above after, in order and without a
-	// gap, as many as are at hand; it waits until there is one, or until Batch's
-	// Snapshot has changed. It is [ErrCompacted] if entries behind after are gone:
-	// the replica then goes on from Latest.
+	// Next returns the entries with an index above after, in order and without a gap, as many as
+	// are at hand; it waits until there is one, or until Batch's Snapshot has changed. It is
+	// [ErrCompacted] if entries that follow after are gone: the replica then continues from
+	// Latest.
 	Next(ctx context.Context, after uint64) (Batch, error)
 
 	// Latest returns the latest snapshot; the zero Snapshot if there is none.
@@ -75,10 +74,9 @@ type Log interface {
 	Close(ctx context.Context) error
 }
 
-// ReportCarrier is a Log that shows beside this node's heartbeats how far its workers are,
-// for who inspects the run. CarryReport comes before a Heartbeat, by the same goroutine, and
-// does no I/O: what it is given is shown with that heartbeat and each later one. nil is no
-// report.
+// ReportCarrier is a Log that shows beside this node's heartbeats how far its workers are, for
+// processes that inspect the run. CarryReport comes before a Heartbeat, by the same goroutine, and
+// does no I/O: the report is shown with that heartbeat and each later one. nil is no report.
 type ReportCarrier interface {
 	CarryReport(r *training.Report)
 }

@@ -28,9 +28,9 @@ func (r *Replica) proposeLocked(d proposal) {
 	r.more.Set()
 }
 
-// renewLocked rebuilds the queue: a hello, and all requests that have no answer; mu
-// is held. What is being appended just now belongs to a session that is over, or
-// is applied once only. What this node was about to say of others it finds again.
+// renewLocked rebuilds the queue: a hello, and all requests that have no answer. A batch that is
+// being appended just now belongs to a session that is over, or is applied once only. This node
+// finds again what it was about to report of others.
 func (r *Replica) renewLocked() {
 	r.withdrawLocked()
 	r.queue = append(r.queue[:0:0], proposal{event: r.helloLocked()})
@@ -44,7 +44,7 @@ func (r *Replica) repeatLocked() {
 	r.reproposePendingLocked()
 }
 
-// reproposePendingLocked queues all requests that have no answer behind a queue that was made again.
+// reproposePendingLocked appends all requests that have no answer to a queue that was made again.
 func (r *Replica) reproposePendingLocked() {
 	r.epoch++
 	for _, c := range r.calls.Pending() {
@@ -124,8 +124,8 @@ func (r *Replica) appendUntil(until time.Time, batch [][]byte) error {
 	return r.shared.Append(ctx, batch)
 }
 
-// batch encodes the head of the queue. What this node has to say of others comes in
-// batches of its own, which are good until a time.
+// batch encodes the head of the queue. This node's reports about others come in batches of their
+// own, which are good until a time.
 func (r *Replica) batch() (epoch uint64, batch [][]byte, until time.Time, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

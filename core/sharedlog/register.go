@@ -22,7 +22,7 @@ import (
 // does not know counts as old.
 //
 // Methods may block and return soon after ctx has ended; they are called by
-// several goroutines at once. What is handed in and out is not changed any more.
+// several goroutines at once. Nobody changes values that were handed in or out.
 type CASRegister interface {
 	// GetState returns what is stored, and its token; nil if nothing is.
 	GetState(ctx context.Context) (state, token []byte, err error)
@@ -65,7 +65,7 @@ const (
 )
 
 // registerLog is the Log in a CASRegister: every write replaces the whole of a bounded state
-// (registerState), which holds a snapshot, the entries around and behind it, and a
+// (registerState), which holds a snapshot, the entries around and after it, and a
 // counter for each node.
 type registerLog struct {
 	backend CASRegister

@@ -41,7 +41,7 @@ func (t timer) turn(place int, step time.Duration) time.Time {
 	return t.due.Add(time.Duration(min(place, mostBehind)) * step)
 }
 
-// next is when this node is to fire a timer, if there is one.
+// next is when this node fires the next timer, if there is one.
 func (ti timers) next(place int, step time.Duration) (due time.Time, ok bool) {
 	for _, t := range ti {
 		if turn := t.turn(place, step); !t.rung && (!ok || turn.Before(due)) {

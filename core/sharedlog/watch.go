@@ -15,7 +15,7 @@ type Watcher interface {
 	// Poll returns what was written since the last call, in order; the zero Record if
 	// there is no run. The entries follow those that were returned last; if some between
 	// are gone, or the run has begun again (another Generation), they follow the Record's
-	// Snapshot. What a call does not return was written after it began.
+	// Snapshot. Entries that a call does not return were written after it began.
 	Poll(ctx context.Context) (Record, error)
 
 	// Close gives back what the Watcher holds.
@@ -63,7 +63,7 @@ func (h *history) take(r Record, before, now time.Time) error {
 	return nil
 }
 
-// begin begins again with a generation, or behind entries that are gone.
+// begin begins again with a generation, or after entries that are gone.
 func (h *history) begin(r Record, before, now time.Time) error {
 	m, err := r.start()
 	if err != nil {
@@ -84,9 +84,8 @@ const longAgo = 1000 * time.Hour
 // lastLook bounds what a Watch does after its ctx has ended.
 const lastLook = time.Second
 
-// Watch records a run until ctx ends, telling record its history; f is asked once in
-// each pause, and at the end. While what it reads is out of reach it tries on, and log says so; other
-// errors are final.
+// Watch records a run until ctx ends, telling record its history; f is asked once in each pause,
+// and at the end. While the log is out of reach it retries, and logs that; other errors are final.
 func Watch(ctx context.Context, f Watcher, pause time.Duration, record func(trace.Record), log *slog.Logger) error {
 	h := &history{record: record}
 	before := time.Now().Add(-longAgo)

@@ -123,7 +123,7 @@ func (e *Engine) Append(key string, value []byte) error {
 		return err
 	}
 	if cap(en.value)-len(en.value) < len(value) {
-		en.buffer = nil // the value moves; else readers see no byte of what is behind theirs
+		en.buffer = nil // the value moves; else readers see no byte after theirs
 	}
 	en.value = append(en.value, value...)
 	e.wakeAll(key)
@@ -271,9 +271,9 @@ func (e *Engine) charge(key string, size int64, count int) error {
 	return nil
 }
 
-// slackFactor and slackBytes bound the memory that overwriting in place may
-// leave unused behind a value: it is given back when a value has shrunk to less
-// than 1/slackFactor of its memory, unless it is only a few bytes anyway.
+// slackFactor and slackBytes bound the memory that overwriting in place may leave unused after a
+// value: it is given back when a value has shrunk to less than 1/slackFactor of its memory, unless
+// it is only a few bytes anyway.
 const (
 	slackFactor = 2
 	slackBytes  = 64

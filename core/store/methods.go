@@ -2,8 +2,8 @@ package store
 
 import "context"
 
-// Methods are the methods of a Store, except Close, each as one Request to a Doer. They are
-// to be embedded.
+// Methods are the methods of a Store, except Close, each as one Request to a Doer. Stores embed
+// them.
 type Methods struct{ doer Doer }
 
 // MethodsOf returns the methods for d.

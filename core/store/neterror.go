@@ -8,9 +8,9 @@ import (
 	"syscall"
 )
 
-// EndedByPeer reports whether err is how a connection looks that its other end has ended:
-// with unread data it shows as a reset. What this side's kernel has given up, and what this
-// side has closed, does not.
+// EndedByPeer reports whether err means that the other end has ended the connection: with unread
+// data that shows as a reset. It is false for a connection that this side's kernel has given up or
+// this side has closed.
 func EndedByPeer(err error) bool {
 	return errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE)
 }

@@ -43,7 +43,7 @@ type Message struct {
 	Forced   bool   // of MessageAskVote: the host of the term before has asked the sender to host
 	Entry    *Entry // of MessageAppend; nil: the receiver has accepted it
 
-	// What a message proves may be old when it arrives: each process dates it by its own clock.
+	// The proof in a message may be old when it arrives: each process dates it by its own clock.
 	Clock time.Duration // the sender's
 	Echo  time.Duration // of MessageAccept: the host's, in the message that this answers; of MessageAppend: the receiver's, when it last spoke to this host, if that has a majority; 0: not known
 }
@@ -269,8 +269,8 @@ func (b *Ballot) HandOn(to Voter) bool {
 	return true
 }
 
-// KeepOn ends HandOn: this host goes on. In this term it counts no proof of death any more, since the
-// one that was asked may have been elected without waiting, and nobody here knows it.
+// KeepOn ends HandOn: this host continues. In this term it counts no proof of death any more,
+// since the one that was asked may have been elected without waiting, and nobody here knows it.
 func (b *Ballot) KeepOn() { b.hands = "" }
 
 // HostEnded notes that the host's side has ended its connection to this process, which grants
@@ -611,7 +611,7 @@ func (b *Ballot) send(m Message) {
 	b.out = append(b.out, m)
 }
 
-// Messages takes what is to be sent.
+// Messages takes the messages to send.
 func (b *Ballot) Messages() []Message {
 	out := b.out
 	b.out = nil

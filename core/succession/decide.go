@@ -43,10 +43,10 @@ type View struct {
 	Term     uint64 // the highest one that is known; Lost or more
 	Evidence Evidence
 	Before   []Peer        // the standbys that succeed before this one, in order
-	Behind   []Peer        // those behind it
+	Behind   []Peer        // those after it
 	Waited   time.Duration // since the evidence was complete
 	Lease    time.Duration // how long one that lives and does not answer holds the others up
-	Votes    bool          // this standby is a voter: to take over is to stand for election
+	Votes    bool          // this standby is a voter: to take over means to stand for election
 }
 
 // Act is what a standby does.

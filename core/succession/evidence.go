@@ -15,7 +15,7 @@ type Dial int
 
 // The ends of a dial.
 const (
-	DialRefused  Dial = iota // the machine is there, and no process listens
+	DialRefused  Dial = iota // the machine answers, and no process listens
 	DialAnswered             // a process accepted it and spoke
 	DialBroken               // it was accepted, and ended by the other side before a word
 	DialSilent               // it timed out, or found no route: nothing follows

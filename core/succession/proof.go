@@ -62,9 +62,9 @@ func (b *Ballot) ProvenDead(id Voter) bool { return b.dead[id] }
 // DeadLate reports whether a voter is proven dead, too late for that to count.
 func (b *Ballot) DeadLate(id Voter) bool { return b.tooLate[id] }
 
-// Stranded reports whether by what this process knows nobody can ever be elected: it votes, and each other
-// voter is dead, one of them too late for that to count, or alive and no host. alive says so of a voter.
-// place is how many of these are before this one.
+// Stranded reports whether, as far as this process knows, nobody can ever be elected: it votes,
+// and each other voter is dead, one of them too late for that to count, or alive and no host.
+// alive reports that a voter is alive. place is how many of these are before this one.
 func (b *Ballot) Stranded(alive func(Voter) bool) (place int, stranded bool) {
 	before := true
 	for _, id := range b.accepted.Voters.All() {

@@ -35,12 +35,12 @@ type HangDetector struct {
 	largest time.Duration
 }
 
-// Begin begins a round. What was learned of the job stays.
+// Begin begins a round. It keeps what it has learned of the job.
 func (d *HangDetector) Begin(now time.Time) { d.looked, d.silent, d.steps = now, 0, 0 }
 
 // Look takes whether a step has changed since the last look, and whether the workers have
-// announced that they make none at present, which is a sign of life, too. It is to be called at
-// least every other second.
+// announced that they make none at present, which is a sign of life, too. Call it at least every
+// other second.
 func (d *HangDetector) Look(now time.Time, moved, announced bool) {
 	if passed := now.Sub(d.looked); passed > 0 && passed <= longestLook {
 		d.silent += passed

@@ -15,7 +15,7 @@ import (
 type Report struct {
 	Round     uint64
 	Workers   int // of the node
-	Reporting int // of these, those that have reported a step in this round and go on; 0 only with Stalled, Failed, Suspect or Failure
+	Reporting int // of these, those that have reported a step in this round and run on; 0 only with Stalled, Failed, Suspect or Failure
 
 	Smallest, Largest int64 // steps of the workers that report; 0 or more
 
@@ -34,7 +34,7 @@ type Report struct {
 	// have made since the workers' start.
 	Counted bool
 
-	// Failed is how many workers have failed, while the others of the node go on.
+	// Failed is how many workers have failed, while the others of the node run on.
 	Failed int
 
 	// Waits is how much of their time the workers wait for other ranks.

@@ -11,9 +11,9 @@ import (
 	"rallypoint/internal/etcdclient"
 )
 
-// Inspect reads what the runs behind the configuration's prefix have written, in the
-// order of their ids; only that of the id runID unless it is "". A run that is not
-// there is left out. Inspect writes nothing, makes no lease and is no node.
+// Inspect reads what the runs under the configuration's prefix have written, in the order of their
+// ids; only that of the id runID unless it is "". A run that does not exist is left out. Inspect
+// writes nothing, makes no lease and is no node.
 func Inspect(ctx context.Context, config etcdclient.Config, runID string) ([]sharedlog.Record, error) {
 	c, err := etcdclient.New(config)
 	if err != nil {
@@ -40,7 +40,7 @@ func Inspect(ctx context.Context, config etcdclient.Config, runID string) ([]sha
 	return records, nil
 }
 
-// runIDs returns the ids of the runs whose keys lie behind a prefix. It asks once
+// runIDs returns the ids of the runs whose keys lie under a prefix. It asks once
 // for each name there, not for all keys: other programs may keep many.
 func runIDs(ctx context.Context, c *etcdclient.Client, prefix string) (ids []string, err error) {
 	const what = "looking for runs"
@@ -121,8 +121,8 @@ func (l *Log) inspect(ctx context.Context) (record sharedlog.Record, there bool,
 }
 
 // Append appends an entry to the log of that generation of a run, for a process that
-// is no node of it, behind the entry of the index last: the error is sharedlog.ErrMoved if that
-// is not the last one. It is ErrState if the generation is not there any more.
+// is no node of it, after the entry of the index last: the error is sharedlog.ErrMoved if that
+// is not the last one. It is ErrState if the generation has gone.
 func Append(ctx context.Context, config etcdclient.Config, runID, generation string, last uint64, entry []byte) error {
 	l, err := New(config, runID, 0, "")
 	if err != nil {

@@ -1,7 +1,7 @@
 // Package etcdlog is the log of a run in an etcd ([sharedlog.Log]): [Log] for a node, and
-// [Inspect], [Append] and [Watch] for those who are none. What the entries say is package
-// sharedlog's. Log.opening is held by Open and Close; Log.mu guards the view of the run's
-// keys that a watch keeps, and is a leaf.
+// [Inspect], [Append] and [Watch] for processes that are none. The content of the entries is package
+// sharedlog's. Log.opening is held by Open and Close; Log.mu guards the view of the run's keys
+// that a watch keeps, and is a leaf.
 package etcdlog
 
 import (
@@ -62,7 +62,7 @@ type Log struct {
 	session        rendezvous.SessionID
 	heartbeatLease int64     // lease of the heartbeat; 0: none
 	runRenewed     time.Time // when the run's lease was last renewed
-	greeting       bool      // the key l/+NODE is there
+	greeting       bool      // the key l/+NODE exists
 
 	appended uint64 // of Append: how many keys
 
@@ -100,7 +100,7 @@ func New(config etcdclient.Config, runID string, lease time.Duration, ownAddr st
 	return l, nil
 }
 
-// logOf makes a log that is for reading what is there.
+// logOf makes a log for reading only.
 func logOf(config etcdclient.Config, runID string, c *etcdclient.Client) *Log {
 	return &Log{config: config, runID: runID, root: config.Prefix + "/" + url.PathEscape(runID) + "/", client: c}
 }
@@ -135,7 +135,7 @@ func (l *Log) Open(ctx context.Context) (sharedlog.Info, error) {
 	}, nil
 }
 
-// What suits etcd: it takes 1.5 MiB in one request, and a node that joins reads all
+// Limits that suit etcd: it takes 1.5 MiB in one request, and a node that joins reads all
 // entries since the last snapshot.
 const (
 	maxEntry        = 1 << 20
@@ -150,7 +150,7 @@ func (l *Log) begin(ctx context.Context) (context.Context, func()) {
 	return ctx, func() { stop(); cancel() }
 }
 
-// The keys of a run, behind its root.
+// The keys of a run, under its root.
 const (
 	keyGeneration = "gen"
 	keySnapshot   = "snap"
@@ -250,8 +250,8 @@ func (l *Log) tryJoin(ctx context.Context) error {
 	}
 }
 
-// orphans returns the sessions of the run that are there without a heartbeat, but for
-// one, and whether the run is over. What cannot be read is.
+// orphans returns the sessions of the run that have no heartbeat, but for one, and whether the run
+// is over. A run that cannot be read is.
 func (l *Log) orphans(ctx context.Context, but rendezvous.SessionID) (sessions []rendezvous.SessionID, over bool, err error) {
 	r, there, err := logOf(l.config, l.runID, l.client).inspect(ctx)
 	if err != nil && rendezvous.CodeOf(err) != rendezvous.CodeState || !there {

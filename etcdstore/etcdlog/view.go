@@ -90,7 +90,7 @@ func (v *view) applyEntries(name string, e etcdclient.Event) error {
 	return nil
 }
 
-// watchedFrom is where the keys begin that all nodes read: behind the parts of snapshots.
+// watchedFrom is where the keys begin that all nodes read: after the parts of snapshots.
 func (l *Log) watchedFrom() string { return l.root + keyEntries }
 
 // load reads the keys of the run that was entered.
@@ -166,7 +166,7 @@ func (l *Log) watchLoop() {
 	}
 }
 
-// update changes the view and wakes who waits for it.
+// update changes the view and wakes the goroutines that wait for it.
 func (l *Log) update(f func()) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -237,7 +237,7 @@ func (l *Log) pending(after uint64) (b sharedlog.Batch, changed <-chan struct{},
 	i, _ := slices.BinarySearchFunc(v.entries, after+1, func(e sharedlog.Entry, index uint64) int {
 		return int(int64(e.Index) - int64(index))
 	})
-	// What was asked for before is not asked for again.
+	// It does not ask for anything twice.
 	v.entries = slices.Delete(v.entries, 0, i)
 	v.floor = max(v.floor, after)
 	switch {

@@ -19,7 +19,7 @@ type watcher struct {
 	seen  int64  // revision of the last look at a run that has not ended; 0: none
 }
 
-// Watch makes a watcher of the run runID behind the configuration's prefix. It checks
+// Watch makes a watcher of the run runID under the configuration's prefix. It checks
 // the configuration and touches no network.
 func Watch(config etcdclient.Config, runID string) (sharedlog.Watcher, error) {
 	c, err := etcdclient.New(config)
@@ -32,8 +32,8 @@ func Watch(config etcdclient.Config, runID string) (sharedlog.Watcher, error) {
 // Close implements sharedlog.Watcher.
 func (w *watcher) Close() { w.l.client.Close() }
 
-// Poll implements sharedlog.Watcher: it reads what is there now, and what a snapshot has
-// taken the place of since the last look as it was before.
+// Poll implements sharedlog.Watcher: it reads the present keys, and, as they were before, those
+// that a snapshot has replaced since the last look.
 func (w *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 	l := w.l
 	gen, ok, err := l.currentGeneration(ctx)
@@ -163,8 +163,8 @@ func (w *watcher) ended(ctx context.Context) bool {
 	return err == nil && now.Modified != w.l.began
 }
 
-// before returns the entries that there were when a snapshot was stored; whole tells
-// whether none is missing among those behind the last one found.
+// before returns the entries at the time when a snapshot was stored; whole tells whether none is
+// missing among those after the last one found.
 func (w *watcher) before(ctx context.Context, snap snapshotKey) (entries []sharedlog.Entry, whole bool, err error) {
 	v, _, err := w.l.read(ctx, snap.modified-1)
 	if errors.Is(err, etcdclient.ErrCompacted) {

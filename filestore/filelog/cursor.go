@@ -89,7 +89,7 @@ func (c *cursor) lockForMore(limit lockedfile.WaitLimit, clock lockedfile.Clock)
 }
 
 // read reads the whole frames up to size and gives each to visit, until that says
-// to stop. What is behind the last whole frame is left.
+// to stop. It leaves bytes after the last whole frame.
 func (c *cursor) read(size int64, visit func(frame) (more bool)) error {
 	if size < c.pos {
 		return fmt.Errorf("%w: %d bytes where %d were read", lockedfile.ErrReplaced, size, c.pos)
@@ -156,8 +156,8 @@ const (
 	damagePause = time.Millisecond
 )
 
-// badBeforeWhole reads again what is at pos, and reports whether it is no frame, with a
-// whole one behind it.
+// badBeforeWhole reads again at pos, and reports whether there is no frame, with a whole one after
+// it.
 func (c *cursor) badBeforeWhole(size int64) (bool, error) {
 	sc := &frameScanner{lockedfile.Scanner{Source: c.file, Pos: c.pos, End: size}}
 	if _, err := sc.next(); err != errBadFrame {
@@ -182,7 +182,7 @@ func (c *cursor) catchUp(size int64) error {
 	return c.read(size, func(frame) bool { return true })
 }
 
-// state skips to behind the snapshot of the file and returns it; nil if the file
+// state skips the snapshot of the file and returns it; nil if the file
 // has none.
 func (c *cursor) state(size int64) (state []byte, err error) {
 	at := *c

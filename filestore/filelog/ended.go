@@ -13,10 +13,10 @@ import (
 )
 
 // ended returns the first entry of the log that takes the place of this one, which nobody has
-// open, if its run stays closed. What is left of its time is told by the clock of this
-// machine since it was started, which nobody can set, if the log was left on this machine. Else
-// a node that comes asks the times of files; one that leaves was alive while the time ran, and
-// has nothing to ask. The lock of run is held.
+// open, if its run stays closed. The rest of its time is measured by the clock of this machine
+// since it was started, which nobody can set, if the log was left on this machine. Else a node
+// that comes asks the times of files; one that leaves was alive while the time ran, and has
+// nothing to ask. The lock of run is held.
 func (l *Log) ended(leaves bool) (entry []byte, ok bool) {
 	if l.generation == "" {
 		return nil, false

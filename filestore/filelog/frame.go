@@ -17,14 +17,14 @@ import (
 //	body := u8 kind | u64 index | payload
 //
 // in little endian. The first frame is a header; a snapshot may follow; then come
-// entries, and at the end, once the log goes on in another file, a mark of that.
+// entries, and at the end, once the log continues in another file, a mark of that.
 type frameKind byte
 
 const (
 	frameHeader   frameKind = iota + 1 // payload: logHeader
 	frameSnapshot                      // what all entries up to index amount to
 	frameEntry                         // entry number index
-	frameMoved                         // the log goes on in the next file, after entry number index
+	frameMoved                         // the log continues in the next file, after entry number index
 )
 
 const (
@@ -60,7 +60,7 @@ var errBadFrame = errors.New("not a frame")
 // frameScanner reads frames from a part of a file in order.
 type frameScanner struct{ lockedfile.Scanner }
 
-// next returns the frame at the scanner's position and moves behind it. It
+// next returns the frame at the scanner's position and moves past it. It
 // returns io.EOF at the end, ErrTorn if the frame is not complete, errBadFrame if
 // it is complete and wrong, and the file's errors otherwise; then it stays where
 // it is. The frame is good until the next call.

@@ -15,8 +15,8 @@ import (
 	"rallypoint/internal/lockedfile"
 )
 
-// heartbeat is this node's heartbeat file: the node holds its lock and counts in it. The
-// count is followed by what the node reports of its workers, for who inspects the run.
+// heartbeat is this node's heartbeat file: the node holds its lock and counts in it. After the
+// count comes the node's report about its workers, for processes that inspect the run.
 type heartbeat struct {
 	session rendezvous.SessionID
 	file    *lockedfile.File
@@ -25,7 +25,7 @@ type heartbeat struct {
 
 const (
 	heartbeatBytes = 8
-	maxReport      = 1024 // bytes behind the count
+	maxReport      = 1024 // bytes after the count
 )
 
 var _ sharedlog.ReportCarrier = (*Log)(nil)

@@ -160,10 +160,10 @@ func (l *Log) living() (map[rendezvous.SessionID]bool, error) {
 	return sessions, nil
 }
 
-// Append appends an entry to the log of that generation of a run in the directory
-// dir, for a process that is no node of it, behind the entry of the index last: the error is
-// sharedlog.ErrMoved if that is not the last one. It is final (ErrState) if the generation is
-// not there any more.
+// Append appends an entry to the log of that generation of a run in the directory dir, for a
+// process that is no node of it, after the entry of the index last: the error is
+// sharedlog.ErrMoved if that is not the last one. It is final (ErrState) if the generation has
+// gone.
 func Append(ctx context.Context, dir, runID, generation string, last uint64, entry []byte) error {
 	l := New(dir, runID, nil)
 	l.generation = generation

@@ -62,7 +62,7 @@ type Log struct {
 	writer  *cursor
 
 	heartbeat *heartbeat
-	report    []byte // of this node, encoded; used by who calls Heartbeat
+	report    []byte // of this node, encoded; used by the caller of Heartbeat
 
 	closing chan struct{}
 	close   sync.Once
@@ -127,7 +127,7 @@ func (l *Log) Next(ctx context.Context, after uint64) (sharedlog.Batch, error) {
 		if err := ctx.Err(); err != nil {
 			return sharedlog.Batch{}, err
 		}
-		if l.watcher == nil { // before the read, so that no change behind it is missed
+		if l.watcher == nil { // before the read, so that no later change is missed
 			l.watcher = changewatch.New(l.reader.file.Path, l.local, l.options.Clock, l.options.PollMin, l.options.PollMax)
 		}
 		b, err := l.readNew(ctx, after)
@@ -188,8 +188,8 @@ func (l *Log) readNew(ctx context.Context, after uint64) (b sharedlog.Batch, err
 	return b, err
 }
 
-// explainMissing says why a file of the log has no name any more: a reader that is two
-// files behind finds a later one, or the run was removed.
+// explainMissing says why a file of the log has no name any more: a reader that is two files late
+// finds a later one, or the run was removed.
 func (l *Log) explainMissing(err error) error {
 	if seqs, listErr := l.list(); listErr == nil && len(seqs) > 0 {
 		return sharedlog.ErrCompacted
@@ -197,7 +197,7 @@ func (l *Log) explainMissing(err error) error {
 	return fmt.Errorf("%w: %w", lockedfile.ErrVanished, err)
 }
 
-// openNext makes the reader go on in the next file.
+// openNext makes the reader continue in the next file.
 func (l *Log) openNext(after uint64) error {
 	next, err := l.openFile(l.reader.header.seq + 1)
 	if isGone(err) {
@@ -245,7 +245,7 @@ func (l *Log) Latest(context.Context) (sharedlog.Snapshot, error) {
 	return sharedlog.Snapshot{Index: c.base, State: state}, l.explain("read", err)
 }
 
-// last opens the file in which the log goes on, at its beginning.
+// last opens the file in which the log continues, at its beginning.
 func (l *Log) last() (*cursor, error) {
 	for tries := 1; ; tries++ {
 		c, err := l.tryLast()
@@ -307,7 +307,7 @@ func (l *Log) Snapshot(ctx context.Context, s sharedlog.Snapshot) error {
 			return err
 		}
 		c.moved = true
-		if c.header.seq > 1 { // its readers have had a whole file's time to go on
+		if c.header.seq > 1 { // its readers have had a whole file's time to leave it
 			_ = unix.Unlink(l.logPath(c.header.seq - 1))
 		}
 		return nil
@@ -315,7 +315,7 @@ func (l *Log) Snapshot(ctx context.Context, s sharedlog.Snapshot) error {
 	return l.explain("store a snapshot in", err)
 }
 
-// tail appends the frames of the entries behind index to b.
+// tail appends the frames of the entries after index to b.
 func (c *cursor) tail(b []byte, index uint64) ([]byte, error) {
 	again := &cursor{file: c.file, header: c.header, pos: c.start}
 	err := again.read(c.pos, func(fr frame) bool {
@@ -377,8 +377,7 @@ func (l *Log) write(ctx context.Context, f func(c *cursor) error) error {
 	}
 }
 
-// writeHere is write in the writer's file. It does nothing if the log goes on in
-// another one.
+// writeHere is write in the writer's file. It does nothing if the log continues in another one.
 func (l *Log) writeHere(ctx context.Context, f func(c *cursor) error) (done bool, err error) {
 	c := l.writer
 	if err := c.file.Lock(l.lockLimit(ctx), l.options.Clock, unix.LOCK_EX); err != nil {
@@ -414,7 +413,7 @@ func (c *cursor) append(b []byte, index uint64) error {
 	return nil
 }
 
-// cut cuts off what was written behind pos and is no whole frame. Whole frames
+// cut removes bytes after pos that are no whole frame. Whole frames
 // stay: a reader may have seen them.
 func (c *cursor) cut() error {
 	size, err := c.size()
@@ -428,7 +427,7 @@ func (c *cursor) cut() error {
 }
 
 // lockTimeout bounds how long one call waits for a lock. Sections under it take
-// well below a millisecond: a holder that takes longer hangs, and is to be named.
+// well below a millisecond: the error names a holder that takes longer, since it hangs.
 const lockTimeout = 5 * time.Second
 
 func (l *Log) lockLimit(ctx context.Context) lockedfile.WaitLimit {

@@ -176,9 +176,9 @@ func (l *Log) makeDir() error {
 	return l.checkOwner()
 }
 
-// checkOwner refuses a run's directory of another user but root, who could put there what
-// he likes. What a new file belongs to is compared, not this process's own user: a network
-// file system may map that to another user.
+// checkOwner refuses a run's directory of another user but root, who could put anything there. It
+// compares the owner of a new file, not this process's own user: a network file system may map
+// that to another user.
 func (l *Log) checkOwner() error {
 	f, err := lockedfile.OpenFile(filepath.Join(l.dir, "new-"+rand.Text()), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, logMode)
 	if err != nil {
@@ -354,9 +354,8 @@ func (l *Log) leave(ctx context.Context) error {
 	return err
 }
 
-// leaveLimit is how long a node that leaves waits for a lock, whatever is left of ctx: its
-// holder may be a process that takes its time to die, and this node the last that is
-// there to clean up.
+// leaveLimit is how long a node that leaves waits for a lock, whatever is left of ctx: its holder
+// may be a process that takes its time to die, and this node the last one that can clean up.
 func (l *Log) leaveLimit(ctx context.Context) lockedfile.WaitLimit {
 	return lockedfile.WaitLimit{Ctx: context.WithoutCancel(ctx), Deadline: l.lockDeadline(), Waiters: int(l.nodes.Load())}
 }
@@ -367,10 +366,9 @@ const (
 	removePause = 5 * time.Millisecond
 )
 
-// removeDir removes the run's directory when this node has no file in it open:
-// NFS and FUSE keep a removed file that is open in its directory, under another name, and
-// FUSE learns only by and by that it was closed. Who has come meanwhile has put files
-// there, or comes again.
+// removeDir removes the run's directory when this node has no file in it open: NFS and FUSE keep a
+// removed file that is open in its directory, under another name, and FUSE learns late that it was
+// closed. A node that has come meanwhile has put files there, or comes again.
 func (l *Log) removeDir(ctx context.Context) {
 	for range removeTries {
 		if err := unix.Rmdir(l.dir); err == nil || l.local || isGone(err) {

@@ -57,7 +57,7 @@ func (w *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 		switch err := w.l.openNext(w.after); {
 		case err == nil:
 		case errors.Is(err, sharedlog.ErrCompacted), errors.Is(err, lockedfile.ErrVanished):
-			w.l.setReader(nil) // the next call begins behind what is missing
+			w.l.setReader(nil) // the next call begins after the missing entries
 			return r, nil
 		default:
 			return r, w.l.explain("read", err)

@@ -1,5 +1,5 @@
 // Package descriptors tells how many files and connections this process may have open, how many
-// it has, and whether what is to come will fit.
+// it has, and whether a number of further ones will fit.
 package descriptors
 
 import (

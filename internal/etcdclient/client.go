@@ -364,8 +364,8 @@ func (c *Client) List(ctx context.Context, what string, r RangeRequest) (kvs []K
 	}
 }
 
-// Grant makes a lease of at least so long. Its number is drawn here, so that a lost
-// answer leaves no second lease behind.
+// Grant makes a lease of at least so long. Its number is drawn here, so that a lost answer leaves
+// no second lease.
 func (c *Client) Grant(ctx context.Context, ttl time.Duration) (lease int64, err error) {
 	const what = "making a lease"
 	request := &pb.LeaseGrantRequest{TTL: seconds(ttl)}
@@ -460,7 +460,7 @@ var errEnded = &statusError{codes.Unavailable, "the server ended the call"}
 func seconds(d time.Duration) int64 { return int64(max(1, (d+time.Second-1)/time.Second)) }
 
 // watch is an open stream of changes. It is the stream itself, not the watcher of etcd's
-// client, which goes on by itself at another member: a watcher of a run has to know when
+// client, which continues by itself at another member: a watcher of a run has to know when
 // it is blind.
 type watch struct {
 	stream  pb.Watch_WatchClient

@@ -36,7 +36,7 @@ type Endpoint struct {
 	TLS            bool
 	User, Password string
 	RunID          string            // "": not said
-	Query          map[string]string // the options behind the question mark
+	Query          map[string]string // the options after the question mark
 }
 
 // ParseEndpoint reads an endpoint. Errors are rendezvous.ErrInvalid; they quote it
@@ -68,7 +68,7 @@ func ParseEndpoint(text string) (*Endpoint, error) {
 		}
 		at, err := params.ParseEndpoint(host, DefaultPort)
 		if err != nil || at.Port == 0 {
-			// What is no port may be a password whose @ was left out.
+			// Text that is no port may be a password whose @ was left out.
 			name, _, _ := strings.Cut(host, ":")
 			return nil, wrongEndpoint(text, fmt.Sprintf("its part %q is not HOST or HOST:PORT, with a port from 1 to 65535", name+":..."))
 		}

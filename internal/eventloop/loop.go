@@ -11,7 +11,7 @@ type Socket interface {
 	comparable
 	// Event handles what the poller reports of the socket.
 	Event(events uint32)
-	// Step goes on with what Queue was called for.
+	// Step continues the work for which the socket was queued.
 	Step()
 }
 

@@ -65,8 +65,8 @@ func NewPoller() (*Poller, error) {
 	return p, nil
 }
 
-// Add registers a descriptor. EPOLLRDHUP is there because an end of the stream
-// that arrives together with data makes no event of its own.
+// Add registers a descriptor. EPOLLRDHUP is needed because an end of the stream that arrives
+// together with data makes no event of its own.
 func (p *Poller) Add(fd int) error {
 	event := unix.EpollEvent{
 		Events: unix.EPOLLIN | unix.EPOLLOUT | unix.EPOLLRDHUP | unix.EPOLLET,

@@ -40,8 +40,8 @@ func Receive(fd int32, b []byte) (int, syscall.Errno) {
 	return transfer(unix.SYS_RECVFROM, fd, b, unix.MSG_DONTWAIT)
 }
 
-// Send writes as much as there is room for. MSG_NOSIGNAL is there because a
-// library cannot rely on its process ignoring SIGPIPE.
+// Send writes as much as there is room for. MSG_NOSIGNAL is needed because a library cannot rely
+// on its process ignoring SIGPIPE.
 func Send(fd int32, b []byte) (int, syscall.Errno) {
 	return transfer(unix.SYS_SENDTO, fd, b, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL)
 }

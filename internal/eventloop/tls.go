@@ -12,13 +12,14 @@ type TLS struct {
 	Conn    *tls.Conn
 	Records *Records // below Conn; what is written to Conn is in its Out
 	rest    []byte   // received: the beginning of a record; if more is set, perhaps whole ones
-	// more reports that Conn may have something to read before anything else is received: no
-	// event announces the rest of a record that did not fit, nor an error behind what was read.
+	// more reports that Conn may have something to read before anything else is received: no event
+	// announces the rest of a record that did not fit, nor an error after the bytes that were
+	// read.
 	more bool
 }
 
-// NewTLS makes a connection over Records, on which nothing reads or writes, one of a loop. What
-// has come with the end of its opening makes no event: the loop reads first.
+// NewTLS makes a connection over Records, on which nothing reads or writes, one of a loop. Bytes
+// that came with the end of its opening make no event: the loop reads first.
 func NewTLS(conn *tls.Conn) (*TLS, error) {
 	below := conn.NetConn()
 	for {

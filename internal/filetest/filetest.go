@@ -20,7 +20,7 @@ import (
 // tests then go by that one (testdata/two-mounts).
 const envElsewhere = "RALLYPOINT_TEST_ELSEWHERE"
 
-// Elsewhere is the path by which other processes are to find a file.
+// Elsewhere is the path by which other processes find a file.
 func Elsewhere(path string) string {
 	here, there, ok := strings.Cut(os.Getenv(envElsewhere), "=")
 	if rest, below := strings.CutPrefix(path, here+"/"); ok && below {

@@ -23,7 +23,7 @@ const (
 	Timeout = 10 * time.Second
 	// MaxHead bounds a request's first line and header, in bytes.
 	MaxHead = 16 << 10
-	// drainTime bounds reading what comes behind a request that is refused.
+	// drainTime bounds reading the bytes that follow a refused request.
 	drainTime = time.Second
 )
 
@@ -64,7 +64,7 @@ func readsOnly(method string) bool { return method == http.MethodGet || method =
 // beginning.
 func ReadHead(in *bufio.Reader) ([]byte, error) {
 	for seen := 0; ; {
-		head, _ := in.Peek(in.Buffered()) // which is there
+		head, _ := in.Peek(in.Buffered()) // which has arrived
 		if end := headEnd(head, seen); end > 0 {
 			return head[:end], nil
 		}

@@ -30,7 +30,7 @@ func (f *File) holders() (pids []int) {
 	where := fmt.Sprintf("%02x:%02x:%d", unix.Major(f.dev), unix.Minor(f.dev), f.Ino)
 	for lines := bufio.NewScanner(bytes.NewReader(table)); lines.Scan(); {
 		// 1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF
-		// Those who wait have an arrow behind the number.
+		// Waiting processes have an arrow after the number.
 		fields := strings.Fields(lines.Text())
 		if len(fields) < 6 || fields[1] != "FLOCK" || fields[5] != where {
 			continue

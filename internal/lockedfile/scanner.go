@@ -14,13 +14,13 @@ const ScanChunk = 256 << 10
 // MaxKeptBuffer is the largest buffer that is worth keeping from one call to the next.
 const MaxKeptBuffer = 64 << 10
 
-// Scanner reads a part of a file in order, for a reader of records that each say how
-// long they are. It never asks for memory by a length that a record declares, only by
-// bytes that are there.
+// Scanner reads a part of a file in order, for a reader of records that each say how long they
+// are. It never asks for memory by a length that a record declares, only by bytes that have been
+// read.
 type Scanner struct {
 	Source io.ReaderAt
 	Pos    int64  // where the next record begins
-	End    int64  // what is behind does not exist for the scanner
+	End    int64  // bytes after it do not exist for the scanner
 	Buffer []byte // memory to use, may be nil
 	Unread []byte // the bytes from Pos on that have been read
 }

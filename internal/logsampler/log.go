@@ -21,11 +21,10 @@ const (
 	maxKnown = 256
 )
 
-// Sampler decides which refusals are logged. A peer's first one for a reason is; what
-// it goes on with is summed up once a Window, in one line for each reason. So a
-// reason costs at most MaxAtOnce+1 lines in a Window, and the lines and the counts
-// in them add up to all refusals. While nothing is refused nothing runs. The
-// methods may be called by several goroutines at once.
+// Sampler decides which refusals are logged. A peer's first one for a reason is; its later ones
+// are summed up once a Window, in one line for each reason. So a reason costs at most MaxAtOnce+1
+// lines in a Window, and the lines and the counts in them add up to all refusals. While nothing is
+// refused nothing runs. The methods may be called by several goroutines at once.
 type Sampler struct {
 	after func(time.Duration, func()) (stop func() bool)
 	write func(Summary)
@@ -58,9 +57,8 @@ func New(after func(time.Duration, func()) (stop func() bool), write func(Summar
 	return &Sampler{after: after, write: write, accounts: map[string]*account{}}
 }
 
-// Note counts a refusal and reports whether the caller is to log it; if not, a
-// summary will tell of it. Reasons are few; a peer is a host, and what else tells
-// who it is.
+// Note counts a refusal and reports whether the caller should log it; if not, a summary will
+// mention it. Reasons are few; a peer is a host, and anything else that identifies it.
 func (sa *Sampler) Note(reason, peer string) bool {
 	sa.mu.Lock()
 	defer sa.mu.Unlock()
@@ -139,7 +137,7 @@ func (sa *Sampler) tell(sums []Summary) {
 }
 
 // Close writes the summaries that are due and returns when nothing runs any more.
-// What is noted afterwards is to be logged by the caller.
+// The caller logs refusals that it notes afterwards.
 func (sa *Sampler) Close() {
 	sa.mu.Lock()
 	if sa.closed {

@@ -35,8 +35,8 @@ var unpackers = sync.Pool{New: func() any {
 	return u
 }}
 
-// NewUnpacker reads body, which must not change before Release. What it reads
-// shares no memory with body.
+// NewUnpacker reads body, which must not change before Release. Its results share no memory with
+// body.
 func NewUnpacker(body []byte) *Unpacker {
 	u := unpackers.Get().(*Unpacker)
 	u.src.Reset(body)
@@ -262,7 +262,7 @@ func (u *Unpacker) Bytes(most int) []byte {
 		return nil
 	}
 	b := make([]byte, n)
-	_, _ = u.src.Read(b) // length has checked that so much is there
+	_, _ = u.src.Read(b) // length has checked that body has so much
 	return b
 }
 

@@ -76,7 +76,7 @@ func visible(value string) string {
 	return b.String()
 }
 
-// isHidden reports whether a character is to be escaped; a line feed has an escape of the format.
+// isHidden reports whether a character has to be escaped; a line feed has an escape of the format.
 func isHidden(r rune) bool { return r != '\n' && !unicode.IsPrint(r) }
 
 // Number is a value as the format writes it.

@@ -20,7 +20,7 @@ import (
 const Patience = 30 * time.Second
 
 // EndAtOnce is a variable of the environment for programs that a test starts and awaits.
-// Built with the race detector they sleep for a second before they end, unless it is there.
+// Built with the race detector they sleep for a second before they end, unless it is set.
 const EndAtOnce = "GORACE=atexit_sleep_ms=20"
 
 // Within returns a context for a test that hangs if it fails.

@@ -2,7 +2,7 @@
 package wake
 
 // Signal wakes the goroutine that receives from it: once, however often it was set before.
-// What there is to do is kept elsewhere, and looked at after the receive.
+// The work itself is kept elsewhere, and looked at after the receive.
 type Signal chan struct{}
 
 // New returns a signal that is not set.

@@ -20,7 +20,7 @@ const HelpWidth = 80
 var Columns = &runewidth.Condition{StrictEmojiNeutral: true}
 
 // Wrap breaks a text at spaces into lines of a width; all but the first are
-// indented. The first line is for behind a text of that many columns.
+// indented. The first line follows a text of that many columns.
 func Wrap(text string, width, indent int) string {
 	var lines []string
 	line, length := "", 0

@@ -69,8 +69,8 @@ func sum(text []byte) string {
 	return hex.EncodeToString(digest[:])
 }
 
-// writeImage writes an image of one layer for each of the machines. What it starts is what
-// examples/container/Containerfile starts.
+// writeImage writes an image of one layer for each of the machines. It starts the same command as
+// examples/container/Containerfile.
 func writeImage(name string, roots []string, at time.Time) error {
 	version := os.Getenv("VERSION")
 	var all bytes.Buffer

@@ -30,7 +30,7 @@ const (
 // or the beginning of a record, is copied.
 type loop struct {
 	events *eventloop.Loop[*end, inbox]
-	sealed []byte // records as they are received, behind the beginning of one from before
+	sealed []byte // records as they are received, after the beginning of an earlier one
 	plain  []byte // what is in them, or comes without TLS
 	out    []byte // records to send
 	batch  batch
@@ -38,15 +38,14 @@ type loop struct {
 	stopping bool
 }
 
-// batch is what sockets are to be sent before the iteration ends. A store that gets the requests
-// of several workers one right after the other wakes up once for them.
+// batch holds bytes that the loop sends to sockets before the iteration ends. A store that gets
+// the requests of several workers one right after the other wakes up once for them.
 type batch struct {
 	bytes  []byte
 	pieces []piece
 }
 
-// piece is what one socket is to be sent: the bytes of its batch up to end, from where the
-// piece before it ends.
+// piece is one socket's part of a batch: the bytes up to end, from where the piece before it ends.
 type piece struct {
 	to  *end
 	end int
@@ -58,7 +57,7 @@ type inbox struct {
 	added []*link
 }
 
-// end is one of the two sockets of a link. What comes from it goes to the other one.
+// end is one of the two sockets of a link. Bytes from it go to the other one.
 type end struct {
 	link  *link
 	other *end
@@ -68,7 +67,7 @@ type end struct {
 	// from other.
 	unsent   []byte
 	readable bool // there may be something to receive: the poller reports it once
-	hangup   bool // the end of the stream is there to be received
+	hangup   bool // the end of the stream can be received
 	broken   bool // its connection has broken off: that is reported once, too
 	ended    bool // its stream has ended
 	queued   bool // for the loop's next turn
@@ -161,9 +160,9 @@ func (e *end) Event(events uint32) {
 	l.carry(e)
 }
 
-// carry receives once from an end, unless the other one has no room, and sends that on. If
-// there may be more to do it has itself called again. What was received before a connection
-// broke off is not kept for another end that has no room.
+// carry receives once from an end, unless the other one has no room, and sends that on. If there
+// may be more to do it has itself called again. Bytes that were received before a connection broke
+// off are not kept for another end that has no room.
 func (l *loop) carry(e *end) {
 	if e.link.over || e.ended {
 		return
@@ -215,7 +214,7 @@ func (l *loop) receiveTLS(e *end) ([]byte, error) {
 	if !e.tls.More() {
 		n, errno := e.tls.Receive(e.fd, l.sealed, carried)
 		if err := e.received(n, errno); err != nil {
-			if err == io.EOF { // without close_notify: who is between the two machines can do that
+			if err == io.EOF { // without close_notify: an attacker between the two machines can do that
 				err = io.ErrUnexpectedEOF
 			}
 			return nil, err
@@ -372,7 +371,7 @@ func (l *loop) write(e *end, b []byte) (left []byte) {
 	return nil
 }
 
-// resume goes on with what the socket had no room for, and reports whether that is all sent.
+// resume sends the bytes that the socket had no room for, and reports whether all are sent.
 func (l *loop) resume(e *end) bool {
 	left := l.write(e, e.unsent)
 	if e.unsent = left; len(left) > 0 || e.link.over {

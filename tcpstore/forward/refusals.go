@@ -24,7 +24,7 @@ func (r *Refusals) add(why refusal) {
 	}
 }
 
-// Counts returns how many there were by reason; all reasons are there.
+// Counts returns how many there were by reason; with a 0 for those that have not occurred.
 func (r *Refusals) Counts() map[string]uint64 {
 	counts := make(map[string]uint64, refusals)
 	for why, name := range refusalNames {

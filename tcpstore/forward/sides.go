@@ -129,7 +129,7 @@ func (s *Sides) reach(conn Conn) (port int, program *net.TCPConn, err error) {
 	return port, c.(*net.TCPConn), nil
 }
 
-// admit checks whose program a connection leads to: the kernel says so once it has accepted it.
+// admit checks whose program a connection leads to: the kernel tells once the program has accepted it.
 func (s *Sides) admit(ctx context.Context, c net.Conn) error {
 	if s.opts.Admit == nil {
 		return nil

@@ -89,7 +89,7 @@ func Context(t *testing.T) context.Context {
 	return testkit.Within(t, testkit.Patience)
 }
 
-// expiringContext is a context whose deadline passes when a test says so.
+// expiringContext is a context whose deadline passes when a test ends it.
 type expiringContext struct {
 	context.Context
 	done chan struct{}

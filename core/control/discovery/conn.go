@@ -22,8 +22,8 @@ import (
 // was stopped still accepts connections, but never answers.
 const handshakeTimeout = 10 * time.Second
 
-// Conn is a connection to the server that has welcomed this node. What the server has said
-// since is read by In.
+// Conn is a connection to the server that has welcomed this node. Later frames of the server are
+// read by In.
 type Conn struct {
 	wire.PeekedConn
 	Addr    netip.AddrPort // of the server, as dialled
@@ -67,7 +67,7 @@ func (f *Finder) believe(conn net.Conn) error {
 	return nil
 }
 
-// openConn is Finder's. believe is asked about who has answered, whatever that says.
+// openConn is Finder's. It asks believe about the process that has answered, whatever the answer.
 func openConn(ctx context.Context, raw net.Conn, h wire.Hello, token *secret.Token, believe func(net.Conn) error) (*Conn, error) {
 	conn := wire.NewConn(raw)
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)

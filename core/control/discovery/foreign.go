@@ -51,8 +51,8 @@ func (w *foreignWarning) dial(ctx context.Context) (*Conn, error) {
 	return w.open(ctx, conn)
 }
 
-// open says hello on a new connection. What has taken it and is no control plane is
-// marked in the error, and named while it is silent.
+// open says hello on a new connection. The error marks a program that has taken the connection and
+// is no control plane, and names it while it is silent.
 func (w *foreignWarning) open(ctx context.Context, conn net.Conn) (*Conn, error) {
 	ended := make(chan struct{})
 	silence := time.AfterFunc(foreignAfter, func() {

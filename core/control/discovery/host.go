@@ -49,7 +49,7 @@ type HostConfig struct {
 type StartHost func(cfg HostConfig, listeners ...net.Listener) Host
 
 // startHosting listens where the election says and starts the control plane of
-// this run. An error leaves nothing behind.
+// this run. After an error nothing is left.
 func (f *Finder) startHosting(ctx context.Context, where election) error {
 	s := &f.endpoint
 	hosts := []string{""}
@@ -125,7 +125,7 @@ func ownAddrs(listening []netip.AddrPort) []netip.AddrPort {
 	return list
 }
 
-// hostAnyway hosts because the parameters say so (is_host=1). A port that is in use is
+// hostAnyway hosts because the parameters demand it (is_host=1). A port that is in use is
 // an error, unless this run's control plane is what uses it.
 func (f *Finder) hostAnyway(ctx context.Context, foreign *foreignWarning) (*Conn, error) {
 	s := &f.endpoint

@@ -226,7 +226,7 @@ func (s *search) attempt(ctx context.Context) (*Conn, error) {
 }
 
 // succeed is a standby's way: it gathers evidence and decides, again and again, until it
-// is connected. It reports false if nothing is to be decided: this node does not stand by,
+// is connected. It reports false if there is nothing to decide: this node does not stand by,
 // cannot tell, or waits for voters, and the others of the job may have founded another group.
 func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error) {
 	f := s.f
@@ -265,7 +265,8 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 			}
 			s.tellOnce(text)
 		case succession.Gather:
-			// What does not know the token has the host's port now, perhaps, and is not asked alone.
+			// A process without the token has the host's port now, perhaps: others are asked
+			// beside it.
 			if l, err = s.gather(ctx); l != nil || isRefusal(err) && !isAuth(err) {
 				return l, true, err
 			}
@@ -300,7 +301,7 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 	return nil, true, ctx.Err()
 }
 
-// proveLater goes on to prove that the host before is dead, where this node votes and has followed
+// proveLater continues to prove that the host before is dead, where this node votes and has followed
 // another before it knew: should that one die, too, its vote has to count without the first.
 func (s *search) proveLater() {
 	f := s.f
@@ -422,7 +423,7 @@ func (s *search) reach(ctx context.Context, to string, hosts bool) (*Conn, error
 }
 
 // askAll tries the server that is gone once more and all that stand by, then the endpoint. One
-// whose process is dead, most likely, has its turn behind the first standby: it may have been
+// whose process is dead, most likely, has its turn after the first standby: it may have been
 // started again while the standbys are silent.
 func (s *search) askAll(ctx context.Context) (*Conn, error) {
 	f := s.f

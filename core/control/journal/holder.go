@@ -14,7 +14,7 @@ import (
 )
 
 // Holder returns which process has a data directory; 0 if none has. The text of the lock
-// proposes it, the kernel decides: who can write there could name any process. The directory
+// proposes it, the kernel decides: anyone with write access could name any process. The directory
 // has to be one that Open takes; root may ask of another user's, too, if the process is that
 // user's.
 func Holder(dir string) (pid int, err error) {

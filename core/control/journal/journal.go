@@ -85,7 +85,7 @@ type Snapshot struct {
 	State   []byte
 }
 
-// Open makes the directory (mode 0700) and the file (0600) unless they are there,
+// Open makes the directory (mode 0700) and the file (0600) unless they exist,
 // and locks the directory until Close. A directory that another process has, one
 // that is another user's or that others may write to, and a file that is foreign,
 // torn or of a newer format, are errors that say what to do; nothing is changed then.
@@ -221,8 +221,7 @@ func (j *Journal) Size() int64 {
 	return info.Size()
 }
 
-// Close lets go of the directory. Everything that Write has returned nil for is
-// there at the next Open.
+// Close lets go of the directory. The next Open has everything that Write has returned nil for.
 func (j *Journal) Close() error {
 	err := j.file.close()
 	j.lock.release()

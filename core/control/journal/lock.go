@@ -20,7 +20,7 @@ const (
 )
 
 // lockFile is the lock of a data directory. It is the system's, so that it ends
-// with the process, however that ends; the text in it only tells who has it.
+// with the process, however that ends; the text in it only names the holder.
 type lockFile struct{ f *os.File }
 
 func takeLock(dir string, wait time.Duration) (*lockFile, error) {
@@ -61,7 +61,7 @@ func (l *lockFile) sign() {
 	_, _ = l.f.WriteAt(fmt.Appendf(nil, "pid %d on %s\n", os.Getpid(), host), 0)
 }
 
-// holder reads who has the lock.
+// holder reads which process has the lock.
 func holder(f *os.File) string {
 	text, _ := io.ReadAll(io.LimitReader(f, maxLockText))
 	if who := strings.TrimSpace(string(text)); who != "" {

@@ -33,7 +33,7 @@ type Group struct {
 	runID    string
 	node     string // this process's node
 	lease    time.Duration
-	noQuorum bool // a host goes on alone, and nobody votes
+	noQuorum bool // a host continues alone, and nobody votes
 	members  members
 	inside   string // the group's name among its servers; "": the one that nodes know
 	maxFrame int
@@ -62,7 +62,7 @@ type Group struct {
 }
 
 // members is what differs between a group of nodes, which come and go and serve one run, and Peers. A Group
-// itself is the former. Group.mu is held.
+// itself is the former. The caller holds Group.mu.
 type members interface {
 	// heardLocked returns by which name the process at the other end of a connection votes, and whether
 	// this one has to step down before it.

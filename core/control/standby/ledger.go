@@ -11,7 +11,7 @@ import (
 // Bounds of what servers of many runs keep for each other. It travels whole in one frame.
 const (
 	maxLedger     = 1 << 20           // bytes, of all runs together
-	fullLedger    = maxLedger / 4 * 3 // from here on no run begins, so that those that are there may grow
+	fullLedger    = maxLedger / 4 * 3 // from here on no run begins, so that the present ones may grow
 	ledgerPerRun  = 16                // what a run takes beside its id and its facts
 	maxLedgerRuns = maxLedger / ledgerPerRun
 )

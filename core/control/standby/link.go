@@ -60,7 +60,7 @@ func (g *Group) Dial(node string) *Link {
 	return l
 }
 
-// Opened notes that the connection is there, and tells the other side what is known here.
+// Opened records that the connection is open, and tells the other side what is known here.
 func (g *Group) Opened(l *Link, out Outbox) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

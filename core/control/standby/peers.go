@@ -30,7 +30,7 @@ type Peers struct {
 	name     string            // of the group, as nodes know it
 	refusing map[string]string // by peer: why it is none, and has been more than once
 	refused  map[string]string // the same, as it was last
-	orphan   time.Duration     // since when there has been no host, though enough servers are there
+	orphan   time.Duration     // since when there has been no host, though enough servers are up
 	ticked   time.Duration     // when that was looked at
 	gaveUp   bool              // and told to nobody yet
 	sure     time.Duration     // when the server here had a majority last, or did not host
@@ -108,7 +108,7 @@ func (p *Peers) Refused(name, why string) (news bool) {
 	return news
 }
 
-// Redial notes who has voted in a peer's place until now, before its address is dialled.
+// Redial records which process has voted in a peer's place until now, before its address is dialled.
 func (p *Peers) Redial(l *Link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -120,16 +120,16 @@ func (p *Peers) Redial(l *Link) {
 	}
 }
 
-// heardLocked: a process that answers a dial has taken the place of those before it, which are dead. One
-// that remembers another group joins the one that a majority has founded since, without it. Which of two
-// hosts goes on, the voters decide.
+// heardLocked: a process that answers a dial has taken the place of those before it, which are
+// dead. One that remembers another group joins the one that a majority has founded since, without
+// it. The voters decide which of two hosts continues.
 func (p *Peers) heardLocked(l *Link, said wire.Liveness) (voter succession.Voter, superseded bool) {
 	if id := succession.Voter(said.Voter); p.nodeOfLocked(id) == l.node {
 		voter = id
 		p.vote.replaced = append(p.vote.replaced, slices.DeleteFunc(l.before, func(id succession.Voter) bool { return id == voter })...)
 		l.before = nil
 	}
-	if l.dialed { // who has opened it need not be at the peer's address
+	if l.dialed { // its opener need not be at the peer's address
 		p.noteVoterLocked(l, voter)
 	}
 	if said.Word == uint64(succession.Hosts) && p.name != "" && said.Target.Group != p.name && !p.vote.ballot.Majority(p.vote.now()) {
@@ -480,7 +480,7 @@ func (p *Peers) waitsLocked() string {
 	return text
 }
 
-// Ready says why this server is of no use to the others yet; "": it votes, and one hosts.
+// Ready says why the others cannot use this server yet; "": it votes, and one hosts.
 func (p *Peers) Ready() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -14,7 +14,7 @@ import (
 )
 
 // vote is this process's part in the vote about who hosts. It is guarded by Group.mu, and made
-// anew with each group of servers.
+// again with each group of servers.
 type vote struct {
 	epoch    time.Time
 	voter    succession.Voter // this process; a memory that is lost votes under another name
@@ -32,7 +32,7 @@ type vote struct {
 	next  succession.Voter // this host hands on to it as soon as it has accepted all; "": it does not
 	asked bool             // it was asked to host, and counts this process no more: that votes no more once it does not host
 
-	// What was told by wakeLocked last.
+	// The last values that wakeLocked has reported.
 	confirmed uint64
 	majority  bool
 	votes     bool
@@ -169,11 +169,12 @@ func (g *Group) SetEligible(nodes []string) {
 	g.members.voteLocked()
 }
 
-// wishLocked has those vote who should: those that do and may go on, and of the others the first
-// ones that this host and they themselves have opened connections to, two or four beside the host: of
-// one that it has opened no connection to, a voter could never prove the death. Nobody waits for
-// these longer than a lease. One that votes does so until it is proven dead, has left, or was not heard
-// for a lease: while it may still count proofs of death it must not be replaced without knowing.
+// wishLocked chooses the voters: those that vote and may continue, and of the others the first
+// ones that this host and they themselves have opened connections to, two or four beside the host:
+// of one that it has opened no connection to, a voter could never prove the death. Nobody waits
+// for these longer than a lease. One that votes does so until it is proven dead, has left, or was
+// not heard for a lease: while it may still count proofs of death it must not be replaced without
+// knowing.
 func (g *Group) wishLocked() {
 	v := &g.vote
 	if !g.hosting || g.noQuorum {
@@ -315,7 +316,7 @@ func (v *vote) gone() bool {
 	return v.asked && !leads
 }
 
-// KeepOn ends HandOn: this host goes on.
+// KeepOn ends HandOn: this host continues.
 func (g *Group) KeepOn() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -510,7 +511,7 @@ func (g *Group) nodeOfLocked(id succession.Voter) string {
 
 func (g *Group) waitsLocked() string { return "" }
 
-// NoMajority says that this host has no majority, and who is missing; "" if it has one.
+// NoMajority says that this host has no majority, and which voters are missing; "" if it has one.
 func (g *Group) NoMajority() string {
 	r := g.VoteReport()
 	switch {

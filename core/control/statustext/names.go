@@ -27,8 +27,8 @@ func NamesOf(runs []control.RunStatus) Names {
 	return called
 }
 
-// Of is what a node is called: one that is not there any more by its machine, unless a node that
-// is there is called that.
+// Of returns a node's name: of one that has left, its machine's, unless a present node has that
+// name.
 func (n Names) Of(id string) string {
 	if name, known := n[id]; known {
 		return cmp.Or(name, id)

@@ -324,8 +324,8 @@ func closedText(c *control.ClosedStatus, term Terminal) string {
 	return text
 }
 
-// renderNodes shows who is in the run: members by rank, then who waits, then who
-// is idle. Of many, those that run undisturbed are left out first.
+// renderNodes shows the nodes of the run: members by rank, then waiting nodes, then idle ones. Of
+// many, those that run undisturbed are left out first.
 func renderNodes(b *strings.Builder, r *control.RunStatus, term Terminal) {
 	waits := map[string]control.WaitingStatus{}
 	for _, w := range r.Waiting {
@@ -421,8 +421,7 @@ func hostNote(host bool) string {
 	return ""
 }
 
-// processText says which process a node is: why it is not in the round before,
-// what else is to be said behind.
+// processText says which process a node is: why it is not in the round first, other remarks last.
 func processText(label, node, why, note string) string {
 	if label == node {
 		label = ""
@@ -536,7 +535,7 @@ func Present(r *control.RunStatus) int {
 	return n + waitingCount(r)
 }
 
-// waitingCount counts who waits beside the members.
+// waitingCount counts the nodes that wait beside the members.
 func waitingCount(r *control.RunStatus) int {
 	n := 0
 	for _, w := range r.Waiting {

@@ -37,7 +37,7 @@ func (t Terminal) Most(n int) int {
 	return n
 }
 
-// TerminalOf looks at what is behind a stream. Colour is for terminals only, and not
+// TerminalOf looks at a stream's device. Colour is for terminals only, and not
 // where NO_COLOR is set (no-color.org) or TERM says that there is none.
 func TerminalOf(out io.Writer) Terminal {
 	s := Terminal{Width: Unlimited, Zone: time.Local}

@@ -21,7 +21,7 @@ type Admin struct {
 	Op       AdminOp
 	RunID    string
 	Node     string // AdminOpEvict: whom
-	By       string // who asks, human-readable
+	By       string // the requester, human-readable
 	Reason   string
 	Stop     bool // AdminOpClose: all nodes stop at once
 	// Directive is for what is asked about directives.
@@ -59,8 +59,8 @@ func NewAdmin(runID string, ev rendezvous.Event) (Admin, bool) {
 	return f, f.Op != 0
 }
 
-// Event is the event that the request stands for, with the server's own words of who asks and
-// its time; nil for a request that this release does not know.
+// Event is the event that the request stands for, with the server's own words for the requester
+// and its time; nil for a request that this release does not know.
 func (a Admin) Event(by string, at time.Time) rendezvous.Event {
 	switch a.Op {
 	case AdminOpClose:

@@ -12,9 +12,9 @@ import (
 // TLSByte is what a connection begins with that speaks TLS.
 const TLSByte = 0x16
 
-// Conn is a connection that TLS may take over: of a server after some bytes of it were
-// read, of who connects before anything is. Its methods may be called by several goroutines,
-// but Secure and Open only before anything is written.
+// Conn is a connection that TLS may take over: a server's after some bytes of it were read, a
+// client's before anything is. Its methods may be called by several goroutines, but Secure and
+// Open only before anything is written.
 type Conn struct {
 	net.Conn // below TLS
 	secured  atomic.Pointer[secured]

@@ -6,13 +6,13 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// What an administrator asks for about directives.
+// Requests of an administrator about directives.
 const (
 	AdminOpDrain   AdminOp = 23 + iota // the named nodes leave within a time
 	AdminOpCancel                      // a directive that stands
 	AdminOpUndrain                     // a drained node may come back
 	AdminOpSave                        // all workers save within a time
-	AdminOpScale                       // the job goes on with another number of nodes
+	AdminOpScale                       // the job continues with another number of nodes
 	AdminOpStop                        // all workers save, and the run ends to be queued again
 	AdminOpForget                      // a closed run begins again
 	AdminOpCordon                      // a node is kept out, whether it is here or not

@@ -174,7 +174,7 @@ func AppendFrame(dst []byte, f Frame) []byte {
 	return dst
 }
 
-// parseFrame decodes a frame's body. What it returns shares no memory with body.
+// parseFrame decodes a frame's body. The result shares no memory with body.
 func parseFrame(body []byte) (Frame, error) {
 	u := pack.NewUnpacker(body)
 	defer u.Release()
@@ -189,7 +189,7 @@ func parseFrame(body []byte) (Frame, error) {
 	return f, nil
 }
 
-// readFrame reads the fields of a frame. What nodes send all the time is apart from readOther:
+// readFrame reads the fields of a frame. Frequent frames of nodes are apart from readOther:
 // a function needs a stack for all its cases together, and a server has one for each node.
 func readFrame(u *unpacker, k Kind) Frame {
 	switch k {

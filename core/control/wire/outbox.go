@@ -30,11 +30,10 @@ var (
 	ErrStuck = errors.New("it does not read what is sent to it")
 )
 
-// Outbox queues frames for one connection and writes them in order, as many as
-// there are in one write. Its methods never block and may be called under any
-// lock. It has a goroutine only while there is something to write: of a server's many
-// connections most are idle. Who has sent something ends the outbox, by Finish,
-// FinishKeeping or Cut, and waits for Ended.
+// Outbox queues frames for one connection and writes them in order, as many as there are in one
+// write. Its methods never block and may be called under any lock. It has a goroutine only while
+// there is something to write: of a server's many connections most are idle. A sender ends the
+// outbox, by Finish, FinishKeeping or Cut, and waits for Ended.
 type Outbox struct {
 	conn    net.Conn
 	limit   int                  // of unsent bytes; a longer queue cuts the connection

@@ -35,7 +35,7 @@ type Standby struct {
 	Why  string // it cannot
 }
 
-// Standbys is the list of who stands by, in the order of succession. With Invited the
+// Standbys is the list of standbys, in the order of succession. With Invited the
 // node that it is sent to is asked to stand by, whether it is in the list yet or not.
 type Standbys struct {
 	List    []StandbyNode
@@ -70,7 +70,7 @@ func (r *Redirected) Error() string {
 	return "node " + r.To.Node + " hosts the control plane, at " + r.To.Host
 }
 
-// MaxRedirects bounds how many servers in a row may send on who asks.
+// MaxRedirects bounds how many servers in a row may redirect a client.
 const MaxRedirects = 8
 
 // Probe asks a server at the endpoint of a run who it is. It is the first frame of a

@@ -16,8 +16,8 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// Operations calls what an empty store has, but for queues. The keys "a", "k", "big",
-// "barrier" and the empty one are there then. own are keys that the store itself has.
+// Operations calls all operations of an empty store but those of queues. Then it has the keys "a",
+// "k", "big", "barrier" and the empty one. own are keys that the store itself has.
 func Operations(t *testing.T, s store.Store, own ...string) {
 	t.Helper()
 	ctx := t.Context()
@@ -167,9 +167,9 @@ func Queues(t *testing.T, s store.Store) {
 	}
 }
 
-// TimeoutText wants a call that ran out of time to say so in the word that torch's stores
-// have, with the keys, and without the words of Go's contexts. Each of the further calls is
-// of a key that begins with k/1.
+// TimeoutText wants the error of a call that ran out of time to have the word of torch's stores,
+// with the keys, and without the words of Go's contexts. Each of the further calls is of a key
+// that begins with k/1.
 func TimeoutText(t *testing.T, s store.Store, further map[string]func(context.Context) error) {
 	t.Helper()
 	calls := map[string]func(context.Context) error{
