@@ -151,16 +151,16 @@ func newLogs(run *control.RunStatus, answers []*logs.Node, rank int) (*Logs, err
 }
 
 // add adds what the node of a rank has told.
-func (r *Logs) add(run *control.RunStatus, group int, n *logs.Node) {
+func (l *Logs) add(run *control.RunStatus, group int, n *logs.Node) {
 	for _, p := range n.Parts {
-		r.Streams = append(r.Streams, LogStream{p.Ranks, run.Members[group].Node, n.Host, p.Stream, p.At, logs.Text(p.Text), p.Why})
+		l.Streams = append(l.Streams, LogStream{p.Ranks, run.Members[group].Node, n.Host, p.Stream, p.At, logs.Text(p.Text), p.Why})
 	}
 }
 
 // silence names the nodes that did not answer.
-func (r *Logs) silence() string {
+func (l *Logs) silence() string {
 	var labels []string
-	for _, n := range r.Silent {
+	for _, n := range l.Silent {
 		labels = append(labels, n.Label)
 	}
 	if len(labels) == 0 {

@@ -33,13 +33,13 @@ func writeSite(folder string) error {
 
 // observed is the environment of a worker that starts cold: an interpreter that would not load what
 // the site holds gets its own.
-func (w *Launch) observed() []string {
-	options, _, ok := interpreterOptions(w.Argv)
+func (l *Launch) observed() []string {
+	options, _, ok := interpreterOptions(l.Argv)
 	isolated := func(option string) bool { return option[:1] == "-" && strings.ContainsAny(option, "EIS") }
-	if w.Site == "" || !ok || slices.ContainsFunc(options, isolated) {
-		return w.Env
+	if l.Site == "" || !ok || slices.ContainsFunc(options, isolated) {
+		return l.Env
 	}
-	return withSite(w.Env, w.Site, stageObserve)
+	return withSite(l.Env, l.Site, stageObserve)
 }
 
 // withSite puts a folder first on PYTHONPATH, and names the task of its sitecustomize.

@@ -46,23 +46,23 @@ const (
 const BetweenLooks = 300 * time.Millisecond
 
 // Due reports whether it is time to ask the nodes after that silence.
-func (q *Inquiry) Due(silent, limit time.Duration) bool {
-	return limit > 0 && (silent >= limit || q.Auto && silent >= limit/2)
+func (i *Inquiry) Due(silent, limit time.Duration) bool {
+	return limit > 0 && (silent >= limit || i.Auto && silent >= limit/2)
 }
 
 // Looks is how often they are asked in a row.
-func (q *Inquiry) Looks() int {
-	if q.Auto {
+func (i *Inquiry) Looks() int {
+	if i.Auto {
 		return looks
 	}
 	return 1
 }
 
 // Pause is how long a suspicion rests that was not confirmed.
-func (q *Inquiry) Pause(silent, limit time.Duration) time.Duration {
-	silent = q.ofAll(silent)
+func (i *Inquiry) Pause(silent, limit time.Duration) time.Duration {
+	silent = i.ofAll(silent)
 	switch {
-	case !q.Auto:
+	case !i.Auto:
 		return pauseGiven
 	case silent < limit:
 		return min(pauseEarly, limit-silent)
@@ -71,8 +71,8 @@ func (q *Inquiry) Pause(silent, limit time.Duration) time.Duration {
 }
 
 // ofAll is for how long no node has seen a sign of life, given the time of the one that judges.
-func (q *Inquiry) ofAll(silent time.Duration) time.Duration {
-	for _, n := range q.last {
+func (i *Inquiry) ofAll(silent time.Duration) time.Duration {
+	for _, n := range i.last {
 		if n != nil && n.Silent != nil {
 			silent = min(silent, *n.Silent)
 		}
@@ -82,32 +82,32 @@ func (q *Inquiry) ofAll(silent time.Duration) time.Duration {
 
 // Look takes what the nodes have answered, nil of one that has not, when the job had been silent for
 // that long.
-func (q *Inquiry) Look(silent time.Duration, nodes []*Node) {
-	if silent < q.silent { // it has stepped since
-		q.last, q.work, q.worked = nil, nil, 0
+func (i *Inquiry) Look(silent time.Duration, nodes []*Node) {
+	if silent < i.silent { // it has stepped since
+		i.last, i.work, i.worked = nil, nil, 0
 	}
-	works := q.works(nodes) // also where the stacks have told it, for the next look
-	if works || mayWork(q.last, nodes) {
-		q.worked = silent
+	works := i.works(nodes) // also where the stacks have told it, for the next look
+	if works || mayWork(i.last, nodes) {
+		i.worked = silent
 	}
-	q.last, q.silent = nodes, silent
+	i.last, i.silent = nodes, silent
 }
 
 // works reports whether a worker's process does something, wherever its stack is.
-func (q *Inquiry) works(nodes []*Node) (works bool) {
-	if q.work == nil {
-		q.work = make(map[int]Work)
+func (i *Inquiry) works(nodes []*Node) (works bool) {
+	if i.work == nil {
+		i.work = make(map[int]Work)
 	}
 	for _, n := range nodes {
 		if n == nil {
 			continue
 		}
 		for rank, now := range n.Work {
-			before, known := q.work[rank]
+			before, known := i.work[rank]
 			worked, told := now.since(before)
 			works = works || known && worked
 			if !known || told {
-				q.work[rank] = now
+				i.work[rank] = now
 			}
 		}
 	}
@@ -115,20 +115,20 @@ func (q *Inquiry) works(nodes []*Node) (works bool) {
 }
 
 // Mute reports whether a node has not answered at the last look.
-func (q *Inquiry) Mute() bool { return slices.Contains(q.last, nil) }
+func (i *Inquiry) Mute() bool { return slices.Contains(i.last, nil) }
 
 // Verdict judges by the last look, after that silence; the hang is one if the job hangs.
-func (q *Inquiry) Verdict(silent, limit time.Duration) (Verdict, Hang) {
-	if silent = q.ofAll(silent); limit == 0 || silent < limit {
+func (i *Inquiry) Verdict(silent, limit time.Duration) (Verdict, Hang) {
+	if silent = i.ofAll(silent); limit == 0 || silent < limit {
 		return NoHang, Hang{}
 	}
-	stands := q.worked == 0 || q.silent-q.worked >= limit
-	if q.Auto && silent < max(limit, hangCertain) && !stands {
+	stands := i.worked == 0 || i.silent-i.worked >= limit
+	if i.Auto && silent < max(limit, hangCertain) && !stands {
 		return NoHang, Hang{}
 	}
-	h := NewHang(silent, q.last, q.Hosts)
-	before := q.debugged
-	if q.debugged = h.debugged(); q.debugged || before { // until the debugger has let it go
+	h := NewHang(silent, i.last, i.Hosts)
+	before := i.debugged
+	if i.debugged = h.debugged(); i.debugged || before { // until the debugger has let it go
 		return Excused, Hang{}
 	}
 	return Hangs, h

@@ -38,8 +38,8 @@ type CASRegister interface {
 // is repeated, as after other errors that may pass.
 type Unreachable struct{ Err error }
 
-func (e *Unreachable) Error() string { return e.Err.Error() }
-func (e *Unreachable) Unwrap() error { return e.Err }
+func (u *Unreachable) Error() string { return u.Err.Error() }
+func (u *Unreachable) Unwrap() error { return u.Err }
 
 // Values of Info.
 const (
