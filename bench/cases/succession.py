@@ -172,6 +172,31 @@ def _crowd(n: int, repeat: int) -> Iterator[Row]:
     yield Row(NAME, f"{name}: until all have the next round", placed)
 
 
+def _vote_cost(nodes: int, pairs: int) -> Row:
+    """What the vote costs a job that ends at once: with and without, in turns."""
+    ratios = []
+    for i in range(pairs):
+        spent = {}
+        for quorum in (0, 1) if i % 2 else (1, 0):
+            endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
+            conf = f"--rdzv-conf=quorum={quorum}"
+            before = _children_cpu()
+            command = [*BINARY, f"--nnodes={nodes}", endpoint, conf, "--no-python", "true"]
+            job = [_quiet(command) for _ in range(nodes)]
+            codes = [process.wait(LIMIT) for process in job]
+            if any(codes):
+                raise BenchError(f"{NAME}: a job of true failed")
+            spent[quorum] = _children_cpu() - before
+        ratios.append(spent[1] / spent[0])
+    name = f"job of true, {nodes} nodes, start to end: CPU time, beside one with quorum=0"
+    return Row(NAME, name, Sample(ratios), "x", target=1.02)
+
+
+def _children_cpu() -> float:
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime
+
+
 class _Servers:
     """Three servers that stand in for each other, and the nodes of one job that they serve."""
 
@@ -280,6 +305,7 @@ def measure(repeat: int | None) -> list[Row]:
         Row(NAME, "host ended in order, 3 nodes, the same", _sample(3, signal.SIGTERM, repeat))
     )
     rows += [_leader_killed(n, repeat) for n in (3, 8)]
+    rows += [_vote_cost(n, 4 * repeat) for n in (3, 8)]
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[1] - 100
     for n in (n for n in CROWDS if n <= most):
         rows += _crowd(n, min(repeat, CROWD_REPEAT))
