@@ -8,6 +8,7 @@ import (
 
 	"rallypoint/agent/stacks"
 	"rallypoint/core/training"
+	"rallypoint/internal/testkit"
 )
 
 // ruleJob is a job of two nodes with two ranks each, as the rule of hangs sees it: each node looks at
@@ -43,13 +44,14 @@ type phase struct {
 
 	announced int // a rank that has said that it is busy, or -1
 	where     func(rank int, at time.Duration) stacks.Worker
-	agents    [2]bool    // are stopped
-	workers   [2]bool    // are stopped
-	asleep    [2]bool    // are suspended, and CLOCK_MONOTONIC with them
-	cut       bool       // nobody can ask another node: the store of the round is out of reach
-	rounds    bool       // a new round begins, with new workers
-	cpu       [4]float64 // the share of a core that each rank uses
-	bytes     int64      // that each worker of node 0 reads or writes a second
+	agents    [2]bool       // are stopped
+	workers   [2]bool       // are stopped
+	asleep    [2]bool       // are suspended, and CLOCK_MONOTONIC with them
+	cut       bool          // nobody can ask another node: the store of the round is out of reach
+	rounds    bool          // a new round begins, with new workers
+	wall      time.Duration // by which the wall clocks are set at its start
+	cpu       [4]float64    // the share of a core that each rank uses
+	bytes     int64         // that each worker of node 0 reads or writes a second
 }
 
 func worker(rank int, calls ...string) stacks.Worker {
@@ -110,6 +112,9 @@ func (j *ruleJob) play(p phase) {
 			n.Begin(n.clock)
 		}
 		j.inquiry, j.judge, j.looks = stacks.Inquiry{Auto: j.inquiry.Auto}, -1, 0
+	}
+	for i := range j.nodes {
+		j.nodes[i].clock = testkit.ShiftWall(j.nodes[i].clock, p.wall)
 	}
 	var stepped time.Duration
 	for passed := time.Duration(0); passed < p.lasts; passed += ruleTick {
@@ -210,7 +215,7 @@ func newRuleJob(timeout time.Duration) *ruleJob {
 	j := &ruleJob{judge: -1, inquiry: stacks.Inquiry{Auto: timeout == 0}}
 	for i := range j.nodes {
 		n := &j.nodes[i]
-		n.Timeout, n.clock = timeout, time.Unix(1e9, 0)
+		n.Timeout, n.clock = timeout, testkit.NewClock().Now()
 		n.Begin(n.clock)
 	}
 	return j
@@ -245,6 +250,7 @@ func TestNeverAFalseAlarm(t *testing.T) {
 		timeout time.Duration
 		story   []phase
 	}{
+		"the wall clock is set again and again":                 {story: slices.Concat([]phase{trains}, slices.Repeat([]phase{{lasts: second, wall: 2 * second, announced: -1}}, 50), []phase{trains})},
 		"the first step":                                        {story: []phase{waits.during(25 * minute), trains}},
 		"the first step, with a timeout":                        {timeout: 20 * second, story: []phase{waits.during(25 * minute), trains}},
 		"the first step after a restart":                        {story: []phase{trains, {lasts: ruleTick, rounds: true, announced: -1}, waits.during(9 * minute), trains}},

@@ -62,6 +62,42 @@ func TestLeaseExpires(t *testing.T) {
 	}
 }
 
+// TestLeasesAndTheWallClock: somebody sets the wall clock a day ahead and back. No node that beats
+// loses its lease by that, and a silent one does not keep it.
+func TestLeasesAndTheWallClock(t *testing.T) {
+	s := newFakeServer(t, Config{})
+	p := controltest.Params("", 2)
+	silent, alive := dialNode(t, s.addr), dialNode(t, s.addr)
+	silent.enter(testHello("silent", "s1", p))
+	alive.enter(testHello("alive", "s2", p))
+	beat := func(n *wireNode) {
+		n.send(wire.Beat{})
+		n.send(wire.Request{Number: 1, Op: 99}) // whose reply shows that the beat before it was read
+		n.next()
+	}
+	for _, by := range []time.Duration{24, -48, 24} {
+		s.clock.Advance(p.LeaseTimeout / 2)
+		s.clock.SetWall(by * time.Hour)
+		beat(silent)
+		beat(alive)
+	}
+	if n := s.rec.count(isEvent[rendezvous.LeaseExpired]); n != 0 {
+		t.Fatalf("%d leases expired while all nodes sent heartbeats", n)
+	}
+	for range 3 {
+		s.clock.SetWall(-24 * time.Hour)
+		s.clock.Advance(p.LeaseTimeout / 2)
+		beat(alive)
+	}
+	if d, ok := silent.next().(wire.Drop); !ok || d.Err.Code != rendezvous.CodeEvicted {
+		t.Errorf("the silent node got %+v, want a drop", d)
+	}
+	if n := s.rec.count(isEvent[rendezvous.LeaseExpired]); n != 1 {
+		t.Errorf("%d leases expired, want that of the silent node only", n)
+	}
+	testkit.Equal(t, len(s.log.With("was stopped or is overloaded")), 0)
+}
+
 func TestLeaseNotEvaluatedAfterOwnDelay(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	p := controltest.Params("", 2)

@@ -3,6 +3,8 @@ package training
 import (
 	"testing"
 	"time"
+
+	"rallypoint/internal/testkit"
 )
 
 // observed drives a detector as an agent does: it looks every half second.
@@ -28,6 +30,9 @@ func (o *observed) announced(d time.Duration) {
 		o.Look(o.now, false, true)
 	}
 }
+
+// set sets the wall clock, forward or back.
+func (o *observed) set(by time.Duration) { o.now = testkit.ShiftWall(o.now, by) }
 
 // steps makes so many, one after each gap.
 func (o *observed) steps(n int, gap time.Duration) {
@@ -75,15 +80,24 @@ func TestHangDetector(t *testing.T) {
 			o.Look(o.now, false, false)
 			o.quiet(59 * s)
 		}, limit: m},
-		"an agent that was starved":     {story: func(o *observed) { o.steps(9, s); o.quiet(59 * s); starved(o, 10, 20*s) }, limit: m},
-		"a clock that goes back":        {story: func(o *observed) { o.steps(9, s); o.now = o.now.Add(-time.Hour); o.quiet(59 * s) }, limit: m},
+		"an agent that was starved": {story: func(o *observed) { o.steps(9, s); o.quiet(59 * s); starved(o, 10, 20*s) }, limit: m},
+		"a clock that goes back":    {story: func(o *observed) { o.steps(9, s); o.now = o.now.Add(-time.Hour); o.quiet(59 * s) }, limit: m},
+		"the wall clock is set": {story: func(o *observed) {
+			o.steps(9, s)
+			for range 59 {
+				o.set(2 * s)
+				o.quiet(s)
+			}
+		}, limit: m},
+		"... in a hang":                 {story: func(o *observed) { o.steps(9, s); o.quiet(30 * s); o.set(-24 * time.Hour); o.quiet(30 * s) }, limit: m, suspected: true},
+		"... between steps":             {story: func(o *observed) { o.steps(9, s); o.quiet(s); o.set(24 * time.Hour); o.steps(9, s); o.quiet(m) }, limit: m, suspected: true},
 		"a timeout":                     {timeout: 20 * s, story: func(o *observed) { o.steps(3, 30*s); o.quiet(19 * s) }, limit: 20 * s},
 		"a timeout, then nothing":       {timeout: 20 * s, story: func(o *observed) { o.steps(2, s); o.quiet(20 * s) }, limit: 20 * s, suspected: true},
 		"a timeout, the first gap":      {timeout: 20 * s, story: func(o *observed) { o.steps(1, s); o.quiet(599 * s) }, limit: 10 * m},
 		"a long timeout, the first gap": {timeout: time.Hour, story: func(o *observed) { o.steps(1, s); o.quiet(601 * s) }, limit: time.Hour},
 	} {
 		t.Run(name, func(t *testing.T) {
-			o := &observed{now: time.Unix(1e9, 0)}
+			o := &observed{now: testkit.NewClock().Now()}
 			o.Timeout = c.timeout
 			o.Begin(o.now)
 			c.story(o)

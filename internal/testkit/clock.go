@@ -1,9 +1,11 @@
 package testkit
 
 import (
+	"fmt"
 	"sync"
 	"testing"
 	"time"
+	"unsafe"
 
 	"rallypoint/internal/wake"
 )
@@ -24,9 +26,9 @@ type timer struct {
 	f     func()
 }
 
-// NewClock makes a clock that stands still.
+// NewClock makes a clock that stands still. Its times have a monotonic reading, as those of time.Now.
 func NewClock() *Clock {
-	return &Clock{now: time.Unix(1e9, 0), timers: map[*timer]struct{}{}, more: wake.New()}
+	return &Clock{now: withMonotonic(time.Unix(1e9, 0)), timers: map[*timer]struct{}{}, more: wake.New()}
 }
 
 // Now returns the time that the test has set.
@@ -134,4 +136,47 @@ func (c *Clock) fireNext(end time.Time, late bool) bool {
 	c.mu.Unlock()
 	next.f()
 	return true
+}
+
+// SetWall sets the wall clock forward by whole seconds, or back, as a person or NTP does. No time
+// passes by it.
+func (c *Clock) SetWall(by time.Duration) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.now = ShiftWall(c.now, by)
+}
+
+// timeFields are those of a time.Time with a monotonic reading: a flag, 33 bits of seconds since 1885
+// and 30 of nanoseconds; the monotonic nanoseconds.
+type timeFields struct {
+	wall uint64
+	ext  int64
+	loc  *time.Location
+}
+
+const (
+	monotonicFlag = 1 << 63
+	since1885     = 2682288000 // to 1970, in seconds
+)
+
+// ShiftWall returns a time with the monotonic reading of t and another time of day: what time.Now
+// returns after the wall clock was set forward by whole seconds, or back.
+func ShiftWall(t time.Time, by time.Duration) time.Time {
+	shifted := t
+	(*timeFields)(unsafe.Pointer(&shifted)).wall += uint64(by/time.Second) << 30
+	if shifted.Sub(t) != 0 || shifted.Unix()-t.Unix() != int64(by/time.Second) {
+		panic(fmt.Sprintf("%v with another time of day is %v: this Go has another time.Time", t, shifted))
+	}
+	return shifted
+}
+
+// withMonotonic returns a time of whole seconds with a monotonic reading.
+func withMonotonic(t time.Time) time.Time {
+	with := time.Unix(0, 0)
+	f := (*timeFields)(unsafe.Pointer(&with))
+	f.wall, f.ext = monotonicFlag|uint64(t.Unix()+since1885)<<30, int64(time.Hour)
+	if !with.Equal(t) || with == t {
+		panic(fmt.Sprintf("%v with a monotonic reading is %v: this Go has another time.Time", t, with))
+	}
+	return with
 }
