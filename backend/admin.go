@@ -137,12 +137,9 @@ func (a Admin) append(ctx context.Context, ev rendezvous.Event) (done string, er
 }
 
 func (a Admin) tryAppend(ctx context.Context, ev rendezvous.Event) (done string, err error) {
-	shown, records, err := Inspect(ctx, a.SharedLog, a.RunID, a.Timeout)
+	shown, records, err := inspect(ctx, a.SharedLog, a.RunID, a.Timeout)
 	if err != nil {
 		return "", err
-	}
-	if len(records) == 0 {
-		return "", NoSuchRun(ctx, a.SharedLog, a.RunID, shown, a.Timeout)
 	}
 	run := records[0]
 	if _, forgets := ev.(rendezvous.Forget); !forgets && len(run.Living) == 0 {
@@ -157,7 +154,7 @@ func (a Admin) tryAppend(ctx context.Context, ev rendezvous.Event) (done string,
 	case !answer.Changed:
 		return answer.Text, nil
 	}
-	return answer.Text, Append(ctx, a.SharedLog, run, ev, a.Timeout)
+	return answer.Text, appendTo(ctx, a.SharedLog, run, ev, a.Timeout)
 }
 
 // foresee applies the event to a copy of the run, as each of its nodes is going to.
@@ -174,10 +171,10 @@ func foresee(run sharedlog.Record, ev rendezvous.Event) (rendezvous.Answer, erro
 	return rendezvous.Answer{}, rendezvous.Errorf(rendezvous.CodeInternal, "run %q does not answer a %T", run.RunID, ev)
 }
 
-// NoSuchRun is the error of a run that has no log at an endpoint, shown as that; it names
+// noSuchRun is the error of a run that has no log at an endpoint, shown as that; it names
 // those that do.
-func NoSuchRun(ctx context.Context, endpoint, runID, shown string, timeout time.Duration) error {
-	_, records, err := Inspect(ctx, endpoint, "", timeout)
+func noSuchRun(ctx context.Context, endpoint, runID, shown string, timeout time.Duration) error {
+	_, records, err := inspect(ctx, endpoint, "", timeout)
 	if err != nil || len(records) == 0 {
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "there is no run %q at %s, nor any other run", runID, shown)
 	}

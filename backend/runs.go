@@ -8,16 +8,19 @@ import (
 	"rallypoint/core/sharedlog"
 )
 
-// Inspect reads what runs have written at a file:// or etcd:// endpoint, in the order
-// of their ids: only that of the id runID (an etcd's URL may name it, too), all if
-// it is "". A run that is not there is left out. Inspect writes nothing and is no node.
-// It tries an etcd until the timeout. shown is the endpoint without secrets, to be displayed.
-func Inspect(ctx context.Context, endpoint, runID string, timeout time.Duration) (shown string, records []sharedlog.Record, err error) {
+// inspect reads what runs have written at a file:// or etcd:// endpoint, in the order
+// of their ids: only that of the id runID (an etcd's URL may name it, too), which must exist, all
+// if it is "". It writes nothing and is no node. It tries an etcd until the timeout. shown is the
+// endpoint without secrets, for display.
+func inspect(ctx context.Context, endpoint, runID string, timeout time.Duration) (shown string, records []sharedlog.Record, err error) {
 	l, err := logOf(endpoint, runID, timeout)
 	if err != nil {
 		return endpoint, nil, err
 	}
 	records, err = l.inspect(ctx)
+	if err == nil && len(records) == 0 && runID != "" {
+		err = noSuchRun(ctx, endpoint, runID, l.shown(), timeout)
+	}
 	return l.shown(), records, err
 }
 
@@ -34,10 +37,10 @@ func Watch(endpoint, runID string) (w sharedlog.Watcher, pause time.Duration, er
 	return l.watch()
 }
 
-// Append puts an event that comes from no node, such as an eviction, into the log of a run, if
-// that is as Inspect has returned it; else the error is sharedlog.ErrMoved. When it returns the
+// appendTo puts an event that comes from no node, such as an eviction, into the log of a run, if
+// that is as inspect has returned it; else the error is sharedlog.ErrMoved. When it returns the
 // log has the event for good, and each node soon applies it.
-func Append(ctx context.Context, endpoint string, run sharedlog.Record, ev rendezvous.Event, timeout time.Duration) error {
+func appendTo(ctx context.Context, endpoint string, run sharedlog.Record, ev rendezvous.Event, timeout time.Duration) error {
 	entry, err := rendezvous.EncodeEvent(ev)
 	if err == nil {
 		_, err = rendezvous.DecodeEvent(entry) // what no node could read would end the run

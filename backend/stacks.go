@@ -60,18 +60,9 @@ func (a Admin) Status(ctx context.Context) (*control.RunStatus, error) {
 }
 
 func (a Admin) statusOfLog(ctx context.Context) (*control.RunStatus, error) {
-	shown, records, err := Inspect(ctx, a.SharedLog, a.RunID, a.Timeout)
+	_, runs, err := Statuses(ctx, a.SharedLog, a.RunID, a.Timeout)
 	if err != nil {
 		return nil, err
-	}
-	if len(records) == 0 && a.RunID != "" {
-		return nil, NoSuchRun(ctx, a.SharedLog, a.RunID, shown, a.Timeout)
-	}
-	runs := make([]control.RunStatus, len(records))
-	for i, r := range records {
-		if runs[i], err = StatusOf(r); err != nil {
-			return nil, err
-		}
 	}
 	return OnlyRun(runs, "the run id")
 }

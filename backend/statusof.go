@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"context"
 	"time"
 
 	"rallypoint/core/control"
@@ -9,9 +10,23 @@ import (
 	"rallypoint/core/training"
 )
 
-// StatusOf describes a run as its record shows it. A node without a sign of life may still come
+// Statuses describes the runs that have written at a file:// or etcd:// endpoint, or the one of the
+// id runID unless it is "". shown is the endpoint without secrets, for display.
+func Statuses(ctx context.Context, endpoint, runID string, timeout time.Duration) (shown string, runs []control.RunStatus, err error) {
+	shown, records, err := inspect(ctx, endpoint, runID, timeout)
+	for _, r := range records {
+		run, err := statusOf(r)
+		if err != nil {
+			return shown, nil, err
+		}
+		runs = append(runs, run)
+	}
+	return shown, runs, err
+}
+
+// statusOf describes a run as its record shows it. A node without a sign of life may still come
 // back, as far as can be told from outside.
-func StatusOf(r sharedlog.Record) (control.RunStatus, error) {
+func statusOf(r sharedlog.Record) (control.RunStatus, error) {
 	m, err := r.Machine()
 	if err != nil {
 		return control.RunStatus{}, err

@@ -15,23 +15,14 @@ func (s statusQuery) fetchFromLog(ctx context.Context) ([]byte, control.Status, 
 	var st control.Status
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	shown, records, err := backend.Inspect(limited, s.sharedLog, s.run, s.timeout)
+	shown, runs, err := backend.Statuses(limited, s.sharedLog, s.run, s.timeout)
 	switch {
 	case ctx.Err() != nil:
 		return nil, st, ctx.Err()
 	case err != nil:
 		return nil, st, failure{err}
-	case s.run != "" && len(records) == 0:
-		return nil, st, failure{backend.NoSuchRun(limited, s.sharedLog, s.run, shown, s.timeout)}
 	}
-	st = control.Status{Schema: control.StatusSchema, Place: shown, Runs: []control.RunStatus{}, RunsTotal: len(records)}
-	for _, r := range records {
-		run, err := backend.StatusOf(r)
-		if err != nil {
-			return nil, st, failure{err}
-		}
-		st.Runs = append(st.Runs, run)
-	}
+	st = control.Status{Schema: control.StatusSchema, Place: shown, Runs: append([]control.RunStatus{}, runs...), RunsTotal: len(runs)}
 	slices.SortStableFunc(st.Runs, func(a, b control.RunStatus) int { // those with nodes first
 		return min(1, statustext.Present(&b)) - min(1, statustext.Present(&a))
 	})
