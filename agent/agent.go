@@ -164,8 +164,7 @@ func (a *Agent) Resized() {
 //
 // Errors: *FailedError (workers of this node failed), *PeerError (the run ended
 // because of another node), *NoProgressError, *RequeueError, *SignalError, *StartError (workers could not be
-// started), or an error of the rendezvous. A node that was not needed ends without error
-// .
+// started), or an error of the rendezvous. A node that was not needed ends without error.
 func (a *Agent) Run(ctx context.Context) error {
 	a.err = a.run(ctx)
 	a.signals.stop()

@@ -27,8 +27,7 @@ func TestRunSucceeds(t *testing.T) {
 	}
 }
 
-// TestRestartBudget runs workers that always fail: n restarts are n+1 attempts
-// .
+// TestRestartBudget runs workers that always fail: n restarts are n+1 attempts.
 func TestRestartBudget(t *testing.T) {
 	for _, n := range []int{0, 1, 3} {
 		s := newHarness(t, 1, "echo $TORCHELASTIC_RESTART_COUNT/$TORCHELASTIC_MAX_RESTARTS; exit 3")

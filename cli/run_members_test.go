@@ -75,8 +75,7 @@ func elastic(t *testing.T, nnodes string, more ...string) []string {
 }
 
 // TestJoins lets one node after another join a running job: each time the job
-// regroups, with a new master that is the same for all, and no restart is counted
-// .
+// regroups, with a new master that is the same for all, and no restart is counted.
 func TestJoins(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

@@ -55,7 +55,7 @@ func TestConnectStorm(t *testing.T) {
 	storm.Wait()
 	close(done)
 	busy.Wait()
-	if n := s.NumConns(); n != goroutines*each+4 {
+	if n := s.Stats().Connections; n != goroutines*each+4 {
 		t.Errorf("%d connections", n)
 	}
 }

@@ -352,7 +352,7 @@ func TestBadRecords(t *testing.T) {
 		}
 	}
 	wg.Wait()
-	testkit.Eventually(t, "all are closed but one", func() bool { return b.NumConns() == 1 })
+	testkit.Eventually(t, "all are closed but one", func() bool { return b.Stats().Connections == 1 })
 	if refused := b.Stats().Refused; refused["bad_record"] == 0 || refused["truncated"] == 0 || refused["handshake"] < 100 || refused["authentication"] != 0 {
 		t.Errorf("%v", refused)
 	}

@@ -234,7 +234,7 @@ func TestLastWords(t *testing.T) {
 	}
 	reads.exchange(nil, msg(0, value)[1:])
 	reads.expectClosed()
-	testkit.Eventually(t, "closed", func() bool { return s.NumConns() == 0 })
+	testkit.Eventually(t, "closed", func() bool { return s.Stats().Connections == 0 })
 	if n, _ := io.Copy(io.Discard, silent); n >= int64(len(value)) {
 		t.Errorf("the one that did not read has got %d bytes", n)
 	}
@@ -388,7 +388,7 @@ func TestConnectionIsSmall(t *testing.T) {
 	for i := range peers {
 		peers[i] = dialRaw(t, s)
 	}
-	testkit.Eventually(t, "all are there", func() bool { return s.NumConns() == n })
+	testkit.Eventually(t, "all are there", func() bool { return s.Stats().Connections == n })
 	before := heapInUse()
 	for _, r := range peers {
 		r.exchange(hello, hello[6:])

@@ -194,8 +194,8 @@ func TestCloseDuringOpenings(t *testing.T) {
 		}
 		testkit.Check(t, s.Close())
 		wg.Wait()
-		if n := s.openings.places.Taken(); n != 0 || s.NumConns() != 0 {
-			t.Errorf("%d are on their way, %d open", n, s.NumConns())
+		if n := s.openings.places.Taken(); n != 0 || s.Stats().Connections != 0 {
+			t.Errorf("%d are on their way, %d open", n, s.Stats().Connections)
 		}
 		if len(lines.With("WARN")) > 0 {
 			t.Errorf("%s", lines)

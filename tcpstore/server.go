@@ -244,9 +244,6 @@ func (s *Server) AlsoAccept(l net.Listener, accept Accept) (stop func()) {
 // Addr returns the address the server listens on.
 func (s *Server) Addr() net.Addr { return s.listener.Addr() }
 
-// NumConns returns the number of open connections, to all engines.
-func (s *Server) NumConns() int { return int(s.counters.open.Load()) }
-
 // Stats returns the server's numbers.
 func (s *Server) Stats() Stats {
 	stats := snapshot(s.allCounters())

@@ -143,8 +143,8 @@ func TestCloseEndsSlowReader(t *testing.T) {
 	}
 	waiting.expectClosed()
 	slow.expectClosed()
-	if s.NumConns() != 0 || s.Stats().Waiters != 0 {
-		t.Errorf("%d connections, %d waiters", s.NumConns(), s.Stats().Waiters)
+	if s.Stats().Connections != 0 || s.Stats().Waiters != 0 {
+		t.Errorf("%d connections, %d waiters", s.Stats().Connections, s.Stats().Waiters)
 	}
 }
 
@@ -156,7 +156,7 @@ func TestDisconnectWithdrawsWaits(t *testing.T) {
 		t.Fatalf("%d waiters", n)
 	}
 	gone.Close()
-	testkit.Eventually(t, "no waiters, no connections", func() bool { return s.Stats().Waiters == 0 && s.NumConns() == 0 })
+	testkit.Eventually(t, "no waiters, no connections", func() bool { return s.Stats().Waiters == 0 && s.Stats().Connections == 0 })
 }
 
 // TestWakeMany: one write answers the waits of many connections.
@@ -189,8 +189,8 @@ func TestSwapEngine(t *testing.T) {
 	old.exchange(msg(opCheck, 1, "/w"), []byte{1})
 	old.exchange(msg(opSet, "/w", ""), nil)
 	oldWaiting.exchange(nil, []byte{0})
-	if stats := s.Stats(); stats.Keys != 1 || stats.Bytes != 5 || s.NumConns() != 3 {
-		t.Errorf("keys %d, bytes %d, connections %d", stats.Keys, stats.Bytes, s.NumConns())
+	if stats := s.Stats(); stats.Keys != 1 || stats.Bytes != 5 || s.Stats().Connections != 3 {
+		t.Errorf("keys %d, bytes %d, connections %d", stats.Keys, stats.Bytes, s.Stats().Connections)
 	}
 }
 
@@ -206,7 +206,7 @@ func TestStats(t *testing.T) {
 	a := dialHello(t, s)
 	a.exchange(append(msg(opSet, "/k", "v"), msg(opGet, "/k")...), msg(0, "v")[1:])
 	a.Close()
-	testkit.Eventually(t, "closed", func() bool { return s.NumConns() == 0 })
+	testkit.Eventually(t, "closed", func() bool { return s.Stats().Connections == 0 })
 	stats := s.Stats()
 	if stats.Accepted != 1 || stats.Connections != 0 || stats.BytesOut != 4+9 || stats.BytesIn != 10+20+11 ||
 		stats.Ops["VALIDATE"] != 1 || stats.Ops["PING"] != 1 || stats.Ops["SET"] != 1 || stats.Ops["GET"] != 1 ||

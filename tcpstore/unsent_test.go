@@ -273,7 +273,7 @@ func TestStarvedPeersThatLeave(t *testing.T) {
 	}
 	first.Close()
 	good.exchange(msg(opGet, "/b"), msg(0, value)[1:])
-	testkit.Eventually(t, "they are gone", func() bool { return s.NumConns() == 1 })
+	testkit.Eventually(t, "they are gone", func() bool { return s.Stats().Connections == 1 })
 	good.exchange(bytes.Repeat(msg(opGet, "/a"), 3), bytes.Repeat(msg(0, value)[1:], 3))
 	l := s.loops[0]
 	s.Close()
@@ -312,7 +312,7 @@ func TestWaitsOfAllAreBounded(t *testing.T) {
 	for _, r := range all {
 		r.Close()
 	}
-	testkit.Eventually(t, "all are gone", func() bool { return s.NumConns() == 1 })
+	testkit.Eventually(t, "all are gone", func() bool { return s.Stats().Connections == 1 })
 	good.exchange(append(msg(opWait, 1, "/x"), msg(opSet, "/x", "")...), []byte{0})
 	h := s.current()
 	h.mu.Lock()

@@ -30,8 +30,8 @@ type StreamSpec struct {
 func AllRanks(s Std) StreamSpec { return StreamSpec{all: s} }
 
 // ParseStreamSpec reads the value of -r or -t: one digit 0-3 for all ranks, or
-// items RANK:DIGIT joined by commas, where a rank that is not named has none
-// . Unlike torchrun's, a rank may have more than one digit. The error
+// items RANK:DIGIT joined by commas, where a rank that is not named has none.
+// Unlike torchrun's, a rank may have more than one digit. The error
 // quotes the value.
 func ParseStreamSpec(text string) (StreamSpec, error) {
 	if s, ok := parseStd(text); ok {

@@ -129,8 +129,8 @@ func openPidfd(pid int) *os.File {
 
 var _ = [1]struct{}{}[unsafe.Sizeof(childInfo{})-unsafe.Sizeof(unix.Siginfo{})] // the two have one size
 
-// exits collects the ends of processes in the order in which they are seen
-// . It is safe for concurrent use.
+// exits collects the ends of processes in the order in which they are seen.
+// It is safe for concurrent use.
 type exits struct {
 	mu    sync.Mutex
 	queue []*Process

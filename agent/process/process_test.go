@@ -24,8 +24,7 @@ func TestLostExitCode(t *testing.T) {
 	}
 }
 
-// TestPartialStart stops the workers that were started before one that cannot be
-// .
+// TestPartialStart stops the workers that were started before one that cannot be.
 func TestPartialStart(t *testing.T) {
 	f := NewForker(nil)
 	defer f.Close()

@@ -2,8 +2,7 @@ package process
 
 import "golang.org/x/sys/unix"
 
-// SignalName is the name of a signal, such as SIGTERM; "<N/A>" if it has none
-// .
+// SignalName is the name of a signal, such as SIGTERM; "<N/A>" if it has none.
 func SignalName(sig unix.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return name

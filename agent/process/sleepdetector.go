@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// envUninterruptibleTimeout is for how many seconds a worker may be in uninterruptible sleep
-// .
+// envUninterruptibleTimeout is for how many seconds a worker may be in uninterruptible sleep.
 const envUninterruptibleTimeout = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 
 // UninterruptibleTimeout reads TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT, in seconds, from a list

@@ -49,8 +49,8 @@ func (e environ) get(name string) string {
 	return value
 }
 
-// configure checks everything that can be checked without a side effect
-// . Errors are *usageError.
+// configure checks everything that can be checked without a side effect.
+// Errors are *usageError.
 func configure(o *options, env environ) (*config, error) {
 	c := &config{signalExit: o.signalExit}
 	if o.slurm {

@@ -139,8 +139,7 @@ func TestSegmentOption(t *testing.T) {
 	}
 }
 
-// TestConfigureRefuses wrong command lines in one line that names what is wrong
-// .
+// TestConfigureRefuses wrong command lines in one line that names what is wrong.
 func TestConfigureRefuses(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
