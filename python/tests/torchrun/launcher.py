@@ -3,8 +3,9 @@
 Run by harness.Launcher with one end of a SOCK_SEQPACKET pair as argument; each message
 is a JSON object. Importing torch costs seconds of CPU time per node, so this process
 imports torchrun once and forks: the child then runs a module as `python -m` would, in a
-session of its own, and ends like any interpreter. A request without a module is for a
-fresh program instead.
+session of its own, and ends like any interpreter, except that it leaves torch's modules as
+they are: to take them apart, page by page of the fork, costs half a second. A request without a
+module is for a fresh program instead.
 
 All descendants stay below this process, also workers whose agent was killed: so what
 has to be cleaned up is exactly what is below it.
@@ -18,6 +19,7 @@ has to be cleaned up is exactly what is below it.
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -30,6 +32,7 @@ import signal
 import socket
 import sys
 import threading
+from typing import NoReturn
 
 import psutil
 
@@ -132,6 +135,18 @@ def become(request: dict) -> None:
     runpy.run_module(request["module"], run_name="__main__", alter_sys=True)
 
 
+def end(code: object) -> NoReturn:
+    """Ends this child as an interpreter ends at SystemExit, up to the teardown of its modules."""
+    if code is not None and not isinstance(code, int):
+        print(code, file=sys.stderr)
+        code = 1
+    threading._shutdown()  # type: ignore[attr-defined]  # joins what is no daemon
+    atexit._run_exitfuncs()
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os._exit((code or 0) & 0xFF)
+
+
 def enter_namespace(name: str) -> None:
     fd = os.open(f"/run/netns/{name}", os.O_RDONLY)
     libc_call("setns", fd, CLONE_NEWNET)
@@ -159,8 +174,12 @@ def main() -> None:
     request = serve(control)
     if request is None:
         kill_descendants()
-    else:
+        return
+    try:
         become(request)
+    except SystemExit as exit:
+        end(exit.code)
+    end(0)
 
 
 if __name__ == "__main__":
