@@ -179,6 +179,7 @@ func (c *Checker) welcome(ev r.Event, e r.Welcome) {
 	c.sessions[s.id] = s
 	c.tell(e.Update)
 	c.lastRound(s, h.LastRound)
+	c.unclaimed(s)
 	c.tellDirective(e.Update.Directive)
 	c.reports(s, h.LastRound)
 	c.hosts(s)
@@ -213,6 +214,13 @@ func (c *Checker) lastRound(s *session, last r.LastRound) {
 	if c.believed(f) {
 		c.raise(f.Round)
 		c.learn(f)
+	}
+}
+
+// unclaimed gives up a silent host's place if its node comes back and does not claim it.
+func (c *Checker) unclaimed(s *session) {
+	if t := c.byNode[s.node]; t != nil && t.state == unknown {
+		t.state = lost
 	}
 }
 

@@ -128,7 +128,10 @@ func (c *Checker) learn(f r.Facts) {
 		}
 		if f.HostRank >= 0 && f.Generation == c.succession.Facts.Generation {
 			t := c.participants[f.HostRank]
-			if from := c.succession.From; t.node == "" && from != "" && printable.Text(from) == from && c.byNode[from] == nil {
+			from := c.succession.From
+			live := c.nodeOf(from)
+			newcomer := live != nil && (live.join != nil || c.succession.Silent)
+			if t.node == "" && from != "" && printable.Text(from) == from && c.byNode[from] == nil && !newcomer {
 				t.node, c.byNode[from] = from, t
 			}
 			if t.state == unknown && !c.succession.Silent {

@@ -55,6 +55,11 @@ func (m *Machine) hello(h Hello) {
 	m.nodes.enter(n)
 	m.nodes.addSession(n)
 	m.adopt(n, h.LastRound)
+	if s := m.round.byNode[n.id]; s != nil && s.state == participantUnknown { // a silent host's place, which n does not claim
+		m.round.set(s, participantLost, "lost: its node came back without its place in the round")
+		m.out.note("%s %s", m.names.ofMember(s), s.cause)
+		m.assistRanks()
+	}
 	m.applyReports(n, h.LastRound)
 	m.round.noteHost(n)
 	n.update = m.updateFor(n, m.waitingReason)

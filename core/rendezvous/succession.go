@@ -106,13 +106,14 @@ func (m *Machine) learn(f Facts) {
 }
 
 // nameHost gives the place of the dead host's node its name, so that texts name it and a
-// new start of it has its rank again. One that has asked to join already is a newcomer.
+// new start of it has its rank again. One that has asked to join already is a newcomer, and so is one
+// that came without the place of a host that was only silent.
 func (m *Machine) nameHost(s *participant) {
 	from := m.succession.From
 	if s.node != "" || from == "" || printable.Text(from) != from || m.round.byNode[from] != nil {
 		return
 	}
-	if n := m.nodes.live[from]; n != nil && n.join != nil {
+	if n := m.nodes.live[from]; n != nil && (n.join != nil || m.succession.Silent) {
 		return
 	}
 	s.node = from

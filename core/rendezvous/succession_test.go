@@ -110,21 +110,26 @@ func TestSilentHostIsLost(t *testing.T) {
 	}
 }
 
-// TestSilentHostIsEvicted: nobody is waited for once a new process in the silent host's place is gone.
-func TestSilentHostIsEvicted(t *testing.T) {
+// TestSilentHostStartsAgain: its place is not waited for once a process of its name is there that does
+// not claim it, and each node is told to regroup.
+func TestSilentHostStartsAgain(t *testing.T) {
 	p := policy(1, 3)
-	r, n := hostedRound(t, p, "a", "b", "c")
-	r = r.fallsSilent(n[0], n[1], p, 4*time.Second)
-	r.follows(p, n[2])
-	r.hello("a", p)
-	if !r.runs(TimerHold) {
-		t.Error("it does not wait for a")
+	for _, facts := range []Facts{{}, {Generation: "g", Round: 0, World: 1}} { // none, and such as cannot be
+		r, n := hostedRound(t, p, "a", "b", "c")
+		r = r.fallsSilent(n[0], n[1], p, 4*time.Second)
+		r.follows(p, n[2])
+		if !r.runs(TimerHold) {
+			t.Error("it does not wait for a")
+		}
+		r.hello("a", p, func(h *Hello) { h.LastRound = LastRound{Round: 1, Rank: -1, HostRank: -1, Facts: facts} })
+		if r.runs(TimerHold) {
+			t.Error("it waits for members, of which none is missing")
+		}
+		r.wantRegroup("its node came back without its place in the round", n[1], n[2])
+		if a := r.nodes["a"]; a.notice.Waiting == 0 {
+			t.Errorf("a was told %+v", a.notice)
+		}
 	}
-	r.apply(Evict{Node: "a", By: "admin", Reason: "why"})
-	if r.runs(TimerHold) {
-		t.Error("it waits for members, of which none is missing")
-	}
-	r.wantRegroup("evicted by admin", n[1], n[2])
 }
 
 // TestFactsOfARunThatWasBegunAgain: a successor knows no more of its last round than the number, and
