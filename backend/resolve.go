@@ -136,7 +136,7 @@ func resolveEtcd(name, text string) (string, error) {
 		return text, nil
 	case "":
 		if text == "" {
-			text = "localhost" // R8
+			text = "localhost" // the reference's host where none is given
 		}
 		return SchemeEtcd + "://" + text, nil
 	}

@@ -3,7 +3,7 @@
 // convert their arguments, call the packages that do, and convert the results.
 //
 // A call comes in at a C function, which checks what must not enter Go (a forked
-// process) and what is only C (NULL, sizes of structs; guard.h), and goes on to the
+// process) and what is only C (NULL, sizes of structs; guard.h), and calls the
 // Go function of the same name with the prefix rpgo_. exports.map keeps everything
 // but rp_* out of the library's symbol table.
 //

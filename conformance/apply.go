@@ -196,7 +196,7 @@ const (
 // the report builds the one of an earlier control plane, unless another one is known
 // already that it does not follow. Nothing else comes of a report but that the next
 // round has a higher number; and if this control plane was restarted and does not know
-// a round of its own generation, that it goes on under another.
+// a round of its own generation, that it continues under another.
 //
 // A successor acts on the facts that come with a report, if they may be believed: see learn.
 // A report with facts that cannot be is worth nothing.

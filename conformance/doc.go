@@ -71,11 +71,11 @@
 //     rounds have another size. A host tells its successor what stands, what has ended,
 //     what was agreed, and who is drained.
 //
-// A history goes on with another host ([Checker.TookOver]): the guarantees are held across
+// A history continues with another host ([Checker.TookOver]): the guarantees are held across
 // a takeover. Terms grow and each host takes over from the one before, or from the last one that
 // has told nodes anything (1); the numbers and generations of all rounds stay known (1); the next
 // host begins with facts that the one before has told (9), and after every event each live node
-// was last told the facts that such a host would need (7, 9). Of the round that goes on the dead
+// was last told the facts that such a host would need (7, 9). Of the round that continues the dead
 // host's member is lost or has finished, and the others are waited for: as long as the policy
 // says, no longer than one is missing, and not without an end (5, 6).
 package conformance

@@ -34,7 +34,7 @@
 //
 // A stock writer makes four writes a record; killed between them it leaves an
 // incomplete one. Stock readers that meet it spin for ever and keep their lock.
-// A Store reads up to the last complete record and goes on.
+// A Store reads up to the last complete record and continues.
 //
 // The next writer of ours covers the torn bytes before it appends: it turns them
 // into one record that means nothing, by writing nine bytes over their beginning

@@ -130,7 +130,7 @@ func (c *Client) Close() error {
 // exchange carries out a call on the main connection. With until set it waits no longer, on
 // the thread of its caller and without seeing ctx end, and returns errWouldBlock if that was
 // not enough: if the request was sent the call keeps the connection, else it has done nothing.
-// Either way exchange is to be called again.
+// Either way the caller calls exchange again.
 func (c *Client) exchange(ctx context.Context, what *call, until time.Time) error {
 	if !what.sent {
 		if what.start.IsZero() {

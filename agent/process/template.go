@@ -503,7 +503,7 @@ func (t *Template) forkHeld(forks []*heldFork) error {
 	return err
 }
 
-// greet tells the process which worker it is, as soon as it is there, and learns its pid.
+// greet tells the process which worker it is, as soon as it runs, and learns its pid.
 func (h *heldFork) greet() {
 	env := h.launch.Env
 	if h.launch.Site != "" {

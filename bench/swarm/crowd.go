@@ -44,8 +44,8 @@ func crowdOf(addr string, words []string) error {
 	return crowd(addr, n[0], n[1], n[2], n[3])
 }
 
-// crowd besets a control plane until the input ends. It says "ready" when every client
-// is there. Who is cut off comes again. Silent ones connect and reconnect at no more
+// crowd besets a control plane until the input ends. It says "ready" when every client has
+// connected. A client that is cut off comes again. Silent ones connect and reconnect at no more
 // than a rate, in connections a second.
 func crowd(addr string, silent, slow, drips, rate int) error {
 	ctx, cancel := context.WithCancel(context.Background())

@@ -176,7 +176,7 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 		return usagef("argument --rdzv-endpoint: %v", err)
 	}
 	c.warnings = append(c.warnings, p.SetEnvironment(env.get)...)
-	if seconds, ok := conf["timeout"]; ok && conf["join_timeout"] == "" && strings.HasPrefix(o.backend, "etcd") { // R103
+	if seconds, ok := conf["timeout"]; ok && conf["join_timeout"] == "" && strings.HasPrefix(o.backend, "etcd") { // as the reference's older etcd handler does
 		if _, err := p.SetOptions(map[string]string{"join_timeout": seconds}); err != nil {
 			return usagef("argument --rdzv-conf: timeout: %v", err)
 		}

@@ -51,9 +51,9 @@ const (
 // Client speaks to a cluster by etcd's own client, and connects with the first call. It
 // is safe for concurrent use.
 //
-// One loop repeats calls: ours, which knows what may be repeated and what is to be said
-// in the end; that of etcd's client is off. So is its authentication, which costs the
-// server a bcrypt for each stream: a lease that is renewed is one.
+// One loop repeats calls: ours, which knows what may be repeated and what the error says in the
+// end; that of etcd's client is off. So is its authentication, which costs the server a bcrypt for
+// each stream: a lease that is renewed is one.
 type Client struct {
 	Config      *Config
 	dialer      *dialer

@@ -286,7 +286,7 @@ func setPrefix(c *Config, value string) string {
 func setTTL(c *Config, value string) (expected string) {
 	c.TTL, expected = parseSeconds(value)
 	if c.TTL <= 0 {
-		c.TTL = 0 // R93: the default
+		c.TTL = 0 // the default, as in the reference
 	}
 	return expected
 }

@@ -16,7 +16,7 @@ import (
 // wait. A section under the lock takes microseconds: tries come in bursts, to meet a moment
 // between two sections, and the bursts get rare while a holder hangs. Stock processes wait in the
 // kernel, which does not hand the lock over but wakes them to try again: the moment until they do
-// is there for us, too (package filestore, "Beside stock writers").
+// holds for us, too (package filestore, "Beside stock writers").
 //
 // LockBurst is the number of tries in a burst.
 //
