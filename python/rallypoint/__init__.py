@@ -171,7 +171,7 @@ if not _torch_installed():
     __all__ = [name for name in __all__ if name not in _OF_TORCH]
 
 
-if not TYPE_CHECKING:  # else checkers would believe that every name is there
+if not TYPE_CHECKING:  # else checkers would believe that every name exists
 
     def __getattr__(name: str) -> Any:
         if name in _SUBMODULES:

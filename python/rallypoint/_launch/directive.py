@@ -25,7 +25,7 @@ KINDS = {1: "save", 2: "drain", 3: "scale", 4: "stop"}
 
 _LONGEST_FILE = 1 << 24  # more than any that an agent writes
 
-# A worker whose agent has died goes on after this time, in seconds.
+# A worker whose agent has died continues after this time, in seconds.
 _LIMIT = 10.0
 _FIRST_PAUSE, _LONGEST_PAUSE = 50e-6, 2e-3
 

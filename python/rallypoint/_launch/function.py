@@ -95,7 +95,7 @@ class FunctionJob:
             )
 
     def argv(self, virtual: bool) -> list[str]:
-        """The command of each worker; ${local_rank} in it is to be replaced.
+        """The command of each worker; ${local_rank} in it will be replaced.
 
         It is the same for all workers, so that they can be forked, but for virtual local ranks:
         there only it tells a worker its true one.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from datetime import timedelta
 
 # How long one call into the library waits at most, in milliseconds. Python acts on
-# a signal only between two calls; Ctrl-C is to be answered within 0.1 s.
+# a signal only between two calls; Ctrl-C must be answered within 0.1 s.
 SLICE_MS = 50
 
 FOREVER = -1
