@@ -221,34 +221,48 @@ func TestEachPython(t *testing.T) {
 		version, err := exec.Command(path, "-c", "import sys; print(sys.version if sys.version_info >= (3, 9) else '')").Output()
 		if name, _, _ := strings.Cut(string(version), " "); err == nil && name != "" && name != "\n" && !tried[string(version)] {
 			tried[string(version)] = true
-			t.Run(name, func(t *testing.T) {
-				for _, name := range quickOdd {
-					if !long && name != "streams" {
-						continue
-					}
-					dir, by := t.TempDir(), []string{"env", "PYTHON_EXEC=" + path}
-					cold, _ := runOddBy(t, by, dir, odd[name])
-					warm, log := runOddBy(t, by, dir, odd[name], "--warm")
-					if cold != warm {
-						t.Errorf("%s, cold:\n%s\nwarm:\n%s", name, cold, warm)
-					}
-					if !strings.Contains(log, forked) || strings.Contains(log, "start cold") {
-						t.Errorf("%s is not warm:\n%s", name, log)
-					}
-				}
-				for _, option := range []string{"--warm", "--auto-progress"} {
-					dir := t.TempDir()
-					writeAll(t, dir, likeTorch)
-					result, log := runOddBy(t, []string{"env", "PYTHON_EXEC=" + path}, dir, seen, option)
-					if !strings.HasPrefix(result, "<nil>") || !strings.Contains(result, "counted 3\n") || strings.Contains(log, "start cold") {
-						t.Errorf("%s: %s\n%s", option, result, log)
-					}
-				}
-			})
+			t.Run(name, func(t *testing.T) { forksByPython(t, path) })
 		}
 	}
 	if len(tried) == 0 {
 		t.Skip("no Python from 3.9 on")
+	}
+}
+
+// TestMuslPython: an interpreter that was built for musl forks its workers as any other.
+func TestMuslPython(t *testing.T) {
+	path := os.Getenv("RALLYPOINT_TEST_MUSL_PYTHON")
+	if path == "" {
+		t.Skip("RALLYPOINT_TEST_MUSL_PYTHON names no interpreter that was built for musl")
+	}
+	testkit.Check(t, exec.Command(path, "-c", "import sysconfig; assert 'linux-musl' in sysconfig.get_config_var('SOABI')").Run())
+	forksByPython(t, path)
+}
+
+// forksByPython expects of an interpreter that its workers are forked and as cold ones.
+func forksByPython(t *testing.T, path string) {
+	t.Helper()
+	for _, name := range quickOdd {
+		if !long && name != "streams" {
+			continue
+		}
+		dir, by := t.TempDir(), []string{"env", "PYTHON_EXEC=" + path}
+		cold, _ := runOddBy(t, by, dir, odd[name])
+		warm, log := runOddBy(t, by, dir, odd[name], "--warm")
+		if cold != warm {
+			t.Errorf("%s, cold:\n%s\nwarm:\n%s", name, cold, warm)
+		}
+		if !strings.Contains(log, forked) || strings.Contains(log, "start cold") {
+			t.Errorf("%s is not warm:\n%s", name, log)
+		}
+	}
+	for _, option := range []string{"--warm", "--auto-progress"} {
+		dir := t.TempDir()
+		writeAll(t, dir, likeTorch)
+		result, log := runOddBy(t, []string{"env", "PYTHON_EXEC=" + path}, dir, seen, option)
+		if !strings.HasPrefix(result, "<nil>") || !strings.Contains(result, "counted 3\n") || strings.Contains(log, "start cold") {
+			t.Errorf("%s: %s\n%s", option, result, log)
+		}
 	}
 }
 
