@@ -115,6 +115,7 @@ type Ballot struct {
 	confirmed uint64         // this host may act on it
 	settled   uint64         // the voters may change after it: the same, but in a fixed list the dead do not count as missing
 	wish      []Voter
+	changes   bool  // it has begun the change that is under way, so that nobody can know that it is over
 	hands     Voter // it is asked to host
 	handed    bool  // one was asked in this term
 	elections uint64
@@ -325,7 +326,10 @@ func (b *Ballot) keeps(from Voter, now time.Duration) bool {
 	case b.role == leader:
 		return b.Majority(now)
 	}
-	return b.host != "" && b.host != from && !b.ended && !b.dead[b.host] && now-b.sure < b.lease*2/5
+	if b.host == "" || b.host == from || b.ended || b.dead[b.host] {
+		return false
+	}
+	return now-b.sure < b.lease*2/5 || now-b.heard < b.lease/deposeParts // what it has answered may give that host its majority
 }
 
 // outsider reports whether a process does not vote, while this one hosts and has a majority.
@@ -517,7 +521,7 @@ func (b *Ballot) lead(now time.Duration) {
 		b.peers[id] = peer{heard: now, sure: b.began, clock: clock}
 	}
 	b.role, b.host, b.began, b.ended, b.forced = leader, b.id, now, false, false
-	b.votes, b.hands, b.handed = nil, "", false
+	b.votes, b.hands, b.handed, b.changes = nil, "", false, false
 	b.confirmed, b.settled = 0, 0
 	b.since = b.accepted.Number + 1
 	b.write(b.accepted, now)
@@ -553,11 +557,11 @@ func (b *Ballot) change(now time.Duration) {
 				b.former[id] = true
 			}
 		}
-		b.since = b.accepted.Number + 1
+		b.since, b.changes = b.accepted.Number+1, false
 		b.write(Entry{Voters: Voters{Incoming: next}, Value: b.accepted.Value}, now)
 		maps.DeleteFunc(b.peers, func(id Voter, _ peer) bool { return !b.speaksTo(id) })
 	case b.wish != nil && !sameSet(b.wish, v.Incoming) && len(b.former) == 0:
-		b.since = b.accepted.Number + 1
+		b.since, b.changes = b.accepted.Number+1, true
 		b.write(Entry{Voters: Voters{Incoming: slices.Clone(b.wish), Outgoing: v.Incoming}, Value: b.accepted.Value}, now)
 	}
 }

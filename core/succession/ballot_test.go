@@ -633,6 +633,23 @@ func TestVotersChange(t *testing.T) {
 			t.Errorf("voters %v", v)
 		}
 	})
+	t.Run("a silent voter dies in it, late", func(t *testing.T) { // without the host no process can decide anything
+		g := newGroup(t, "a", "b", "c")
+		g.add("x")
+		a := g.members["a"]
+		g.deaf["b"] = true
+		g.kill("c")
+		a.Wish([]Voter{"a", "b", "x"}, g.now)
+		g.pass(lease)
+		if v := a.Accepted().Voters; !v.changing() || a.Majority(g.now) {
+			t.Fatalf("the change does not need the silent one: %v", v)
+		}
+		g.kill("b")
+		g.pass(lease / 10)
+		if v := a.Accepted().Voters; v.changing() || !a.Majority(g.now) || !a.ProvenDead("b") {
+			t.Errorf("it waits for the dead: %v, dead %v", v, a.dead)
+		}
+	})
 	t.Run("and all that were to stay are dead", func(t *testing.T) {
 		g := newGroup(t, "a", "b", "c")
 		g.kill("c")

@@ -1,6 +1,9 @@
 package succession
 
-import "testing"
+import (
+	"testing"
+	"time"
+)
 
 // TestYoungVoter: a process that has just been started in the place of another one keeps what a host
 // writes, and tells neither that host nor a candidate anything that counts for 0.4 of a lease.
@@ -73,5 +76,25 @@ func TestMajorityOfAList(t *testing.T) {
 	a.Receive(Message{Kind: MessageAccept, From: "b2", To: "a", Term: 1, Number: a.Accepted().Number, Clock: 1, Echo: now}, now)
 	if a.Confirmed() < number || !a.Majority(now) || a.Changing() {
 		t.Errorf("with the one that follows, %d of %d is confirmed; voters %+v", a.Confirmed(), number, a.Accepted().Voters)
+	}
+}
+
+// TestAnswerKeepsAHost: two groups have been founded, since memories were lost. A server that was stopped
+// reads what the host of one has sent meanwhile, and answers: that may give this host its majority for a
+// quarter of a lease from then on, in which the server follows no other.
+func TestAnswerKeepsAHost(t *testing.T) {
+	b := NewBallot("b", simLease, 0).Of(3)
+	hears := func(from Voter, term uint64, now time.Duration) {
+		b.Receive(Message{Kind: MessageAppend, From: from, To: "b", Term: term, Clock: now,
+			Entry: &Entry{Term: term, Number: 1, Voters: Voters{Incoming: []Voter{from, "b"}}}}, now)
+	}
+	hears("a", 1, simLease)
+	stopped := 2 * simLease
+	hears("a", 1, stopped)
+	if hears("c", 9, stopped+1); b.Host() != "a" {
+		t.Errorf("it follows %s at once", b.Host())
+	}
+	if hears("c", 9, stopped+simLease/deposeParts); b.Host() != "c" {
+		t.Errorf("it follows %s, who is silent", b.Host())
 	}
 }

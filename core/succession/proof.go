@@ -35,7 +35,8 @@ func (b *Ballot) Dead(id Voter, now time.Duration) {
 // needed reports whether nothing can be decided without this process, since the others that
 // live are no majority: not of those who vote, nor, in a change, of those before or after it. In
 // a change, that holds for a voter of both sets only: those who do not know of the change, or
-// know that it is over, do not ask one that is in the other set.
+// know that it is over, do not ask one that is in the other set. The host that has begun the change
+// knows that it is not over: all others need a majority of those before it.
 func (b *Ballot) needed() bool {
 	others := func(id Voter) uint64 {
 		if id == b.id || b.dead[id] {
@@ -44,6 +45,9 @@ func (b *Ballot) needed() bool {
 		return 1
 	}
 	v := b.accepted.Voters
+	if b.role == leader && b.changes {
+		return agreedIn(v.Outgoing, others, nobody) == 0
+	}
 	if v.changing() && !(slices.Contains(v.Incoming, b.id) && slices.Contains(v.Outgoing, b.id)) {
 		return false
 	}

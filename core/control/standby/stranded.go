@@ -25,7 +25,7 @@ func (g *Group) strandedLocked() {
 	now := v.now()
 	place, is := v.ballot.Stranded(func(id succession.Voter) bool {
 		for l := range g.links {
-			if l.voter == id && l.out != nil && l.word != succession.Hosts && l.word != succession.Stands {
+			if l.voter == id && l.out != nil && l.word != succession.Hosts && (l.word != succession.Stands || g.hosting) {
 				return true
 			}
 		}
