@@ -421,6 +421,18 @@ func TestSilenceOfTwoVoters(t *testing.T) {
 		j.end(2)
 		j.wantElections(1)
 	})
+	t.Run("a silent standby and a dead one", func(t *testing.T) { // a node that waits for the next round is told why
+		t.Parallel()
+		j := newLocalJob(t, 3)
+		j.signal(syscall.SIGSTOP, 2)
+		j.signal(syscall.SIGKILL, 3)
+		j.await(1, "the control plane waits for its voters")
+		j.await(1, "no majority: 1 of ")
+		j.signal(syscall.SIGCONT, 2)
+		j.readRound(2)
+		j.end(1, 3)
+		j.wantElections(0)
+	})
 	t.Run("both standbys", func(t *testing.T) {
 		t.Parallel()
 		j := newLocalJob(t, 3)

@@ -73,10 +73,13 @@ func (r *run) pushProgress() {
 	b := &r.waiting
 	b.timer = nil
 	now := r.server.clock.Now()
-	asked := false
+	asked, silent := false, ""
+	if r.quietLocked() {
+		silent = r.server.cfg.Group.NoMajority()
+	}
 	for p := range b.conns {
 		forming, pending := r.machine.Forming(p.session)
-		if !pending {
+		if !pending && silent == "" {
 			delete(b.conns, p)
 			continue
 		}
@@ -86,6 +89,10 @@ func (r *run) pushProgress() {
 		if !asked {
 			asked = true
 			newForming, newBeside := r.machine.Progress()
+			if silent != "" { // the round may be complete, and nobody is told
+				newForming = rendezvous.Progress{Headline: "the control plane waits for its voters", Detail: silent}
+				newBeside = newForming
+			}
 			b.set(&b.forming, newForming)
 			b.set(&b.beside, newBeside)
 		}
