@@ -131,8 +131,8 @@ func (f *Finder) follow(ctx context.Context, l *Conn, err error) (*Conn, error) 
 	return l, err
 }
 
-// redirectError tells of a host that was not reached, and nothing of what listens at the endpoint: it wraps
-// nothing.
+// redirectError says that a host was not reached to which a server redirects. It wraps nothing: how that dial
+// ended proves nothing about the endpoint.
 type redirectError string
 
 func (e redirectError) Error() string { return string(e) }

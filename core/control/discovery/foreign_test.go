@@ -3,16 +3,11 @@ package discovery
 import (
 	"context"
 	"fmt"
-	"log/slog"
 	"net"
 	"strings"
 	"testing"
-	"time"
 
-	"rallypoint/core/control"
 	"rallypoint/core/control/controltest"
-	"rallypoint/core/control/standby"
-	"rallypoint/core/control/wire"
 	"rallypoint/internal/testkit"
 )
 
@@ -96,10 +91,7 @@ func TestRedirectToADeadHost(t *testing.T) {
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
 	p := controltest.Params(l.Addr().String(), 2)
 	gone := fmt.Sprint("127.0.0.1:", testkit.FreePort(t))
-	group := standby.NewGroup(p.RunID, "waits", p.LeaseTimeout, false)
-	group.Follow(wire.Welcome{Group: "g", Term: 1, Addr: gone}, gone, time.Now())
-	waiting := control.Start(control.Config{RunID: p.RunID, Log: slog.New(slog.DiscardHandler), Group: group}, l)
-	defer waiting.Close()
+	startWaiting(t, l, p, "waits", "g", gone)
 
 	log, lines := testkit.NewLog(t)
 	n := newNode(t, p, controltest.NewObserver())

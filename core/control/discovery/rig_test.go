@@ -9,11 +9,13 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
@@ -128,4 +130,14 @@ func afterDials(t *testing.T, c *node, n int) context.Context {
 		return dial(ctx, to)
 	}
 	return ctx
+}
+
+// startWaiting starts the server of a node that stands by in a group, for a host at an address.
+func startWaiting(t *testing.T, l net.Listener, p params.Params, node, group, host string) *control.Server {
+	t.Helper()
+	g := standby.NewGroup(p.RunID, node, p.LeaseTimeout, false)
+	g.Follow(wire.Welcome{Group: group, Term: 1, Addr: host}, host, time.Now())
+	s := control.Start(control.Config{RunID: p.RunID, Log: slog.New(slog.DiscardHandler), Group: g}, l)
+	t.Cleanup(func() { _ = s.Close() })
+	return s
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -13,9 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/core/control"
 	"rallypoint/core/control/controltest"
-	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
@@ -129,11 +126,8 @@ func TestProbeOfAServerThatEnds(t *testing.T) {
 func TestProbeOfAnotherGroup(t *testing.T) {
 	p := controltest.Params(fmt.Sprint("127.0.0.1:", testkit.FreePort(t)), 2)
 	host := connected(t, p, controltest.NewObserver())
-	group := standby.NewGroup(p.RunID, "waits", p.LeaseTimeout, false)
-	group.Follow(wire.Welcome{Group: host.group.Current().Group, Term: 1}, p.Endpoint, time.Now())
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	waiting := control.Start(control.Config{RunID: p.RunID, Log: slog.New(slog.DiscardHandler), Group: group}, l)
-	defer waiting.Close()
+	startWaiting(t, l, p, "waits", host.group.Current().Group, p.Endpoint)
 
 	c := newNode(t, p, controltest.NewObserver())
 	c.group.Found(time.Now())
@@ -185,11 +179,8 @@ func TestLivenessIsTriedAgain(t *testing.T) {
 func TestProofIsNotLost(t *testing.T) {
 	p := controltest.Params(fmt.Sprint("127.0.0.1:", testkit.FreePort(t)), 2)
 	host := connected(t, p, controltest.NewObserver())
-	group := standby.NewGroup(p.RunID, "a", p.LeaseTimeout, false)
-	group.Follow(wire.Welcome{Group: host.group.Current().Group, Term: 1}, p.Endpoint, time.Now())
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	waiting := control.Start(control.Config{RunID: p.RunID, Log: slog.New(slog.DiscardHandler), Group: group}, l)
-	defer waiting.Close()
+	waiting := startWaiting(t, l, p, "a", host.group.Current().Group, p.Endpoint)
 
 	c := newNode(t, p, controltest.NewObserver())
 	c.group.Follow(wire.Welcome{Group: host.group.Current().Group, Term: 1}, p.Endpoint, time.Now())
