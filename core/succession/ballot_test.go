@@ -895,3 +895,18 @@ func TestHandedOnAndProof(t *testing.T) {
 		t.Error("a host that has handed on decides alone")
 	}
 }
+
+// TestLateProofInAChange: to a voter that is not the host a change may be over, so that the others decide by
+// the majority of those after it: a late death does not count while these may live.
+func TestLateProofInAChange(t *testing.T) {
+	a := NewBallot("a", lease, 0)
+	a.Receive(Message{Kind: MessageAppend, From: "h", To: "a", Term: 1, Clock: 1, Entry: &Entry{
+		Term: 1, Number: 2, Voters: Voters{Incoming: []Voter{"a", "h", "x"}, Outgoing: []Voter{"a", "h", "c"}},
+	}}, 1)
+	a.Heeded(1, 1)
+	a.Dead("c", 2)
+	a.Dead("h", lease)
+	if !a.ProvenDead("c") || a.ProvenDead("h") || !a.DeadLate("h") {
+		t.Errorf("dead %v, too late %v", a.dead, a.tooLate)
+	}
+}

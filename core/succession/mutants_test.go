@@ -51,7 +51,10 @@ var mutants = []struct {
 	}, "TestProofIsBounded"},
 	{"a change that is under way is not thought of", []string{
 		"return agreedIn(v.Incoming, others, nobody) == 0 && agreedIn(v.Outgoing, others, nobody) == 0", "return v.agreed(others, nobody) == 0",
-	}, ""},
+	}, "TestLateProofInAChange"},
+	{"a host does not know that its change is not over", []string{
+		"b.role == leader && b.changes {", "false {",
+	}, "TestVotersChange"},
 	{"an answer is as new as its arrival", []string{
 		"max(p.sure, min(m.Echo, now))", "now",
 	}, ""},
@@ -80,6 +83,9 @@ var mutants = []struct {
 	{"a voter leaves a host of a list that has a majority", []string{
 		"m.Term > b.promised && (b.keeps(m.From, now) || ", "m.Term > b.promised && (",
 	}, listTest},
+	{"a voter leaves a host of a list that counts its answer", []string{
+		" || now-b.heard < b.lease/deposeParts", "",
+	}, "TestAnswerKeepsAHost"},
 	{"the dead make a majority of a list", []string{
 		"if b.least == 0 {\n\t\treturn v.agreed", "if true {\n\t\treturn v.agreed",
 	}, listTest},
