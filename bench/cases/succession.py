@@ -60,12 +60,8 @@ class _Job:
         self.processes = []
         for i in range(nodes + guests):
             conf = "--rdzv-conf=last_call_timeout=10" + (",is_host=0" if i >= nodes else "")
-            process = subprocess.Popen(
-                [*command, conf, "--no-python", "--no-macros", "sh", "-c", _WORKER],
-                cwd=folder,
-                stdout=subprocess.DEVNULL,
-                stderr=subprocess.DEVNULL,
-            )
+            worker = ["--no-python", "--no-macros", "sh", "-c", _WORKER]
+            process = _quiet([*command, conf, *worker], folder)
             self.processes.append(process)
             if i == 0:
                 self._await_listening(endpoint)
