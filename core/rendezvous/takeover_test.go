@@ -88,7 +88,11 @@ func (s *sim) mayStillCome(ev Event) string {
 	if !s.m.succeeds() || !s.m.round.fresh || s.waited || len(s.m.round.participants) == 0 {
 		return ""
 	}
+	hello, _ := ev.(Hello)
 	for _, n := range s.sorted() {
+		if f := hello.LastRound.Facts; hello.Session == n.session && f.Generation != "" && !f.Equal(n.facts) {
+			continue // it comes, and loses its place by a false report
+		}
 		if n.moved && s.nodes[n.id] == n && !n.claim.Finished && n.claim.Round == s.m.round.number && n.claim.Generation == s.m.round.origin {
 			return n.id
 		}
