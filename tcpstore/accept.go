@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/core/peer"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/eventloop"
 )
@@ -106,6 +107,11 @@ func (a *acceptor) next() (net.Conn, error) {
 // refused counts and logs a connection that may not be served.
 func (a *acceptor) refused(from netip.AddrPort, why error) {
 	a.counters.accepted.Add(1)
+	if errors.Is(why, peer.ErrEnded) {
+		a.counters.refused[ReasonEnded].Add(1)
+		a.log.Debug("tcpstore: a connection ended before it was accepted", "peer", from.String(), "listen", a.listener.Addr().String())
+		return
+	}
 	a.counters.refused[ReasonUser].Add(1)
 	if a.refusals.Note(ReasonUser.String(), from.Addr().String()) {
 		a.log.Warn("tcpstore: connection closed: "+why.Error(),

@@ -139,7 +139,7 @@ func TestGoldenOlder(t *testing.T) {
 
 func (r recordedSession) replay(t *testing.T, split string) {
 	e := store.NewEngine(store.Limits{})
-	peers := map[string]*peer{}
+	peers := map[string]*testPeer{}
 	for _, call := range r.Calls {
 		for i := 0; i < len(call.Events); i++ {
 			name, direction, data := call.Events[i][0], call.Events[i][1], call.Events[i][2]
@@ -179,7 +179,7 @@ func TestGoldenRefused(t *testing.T) {
 		found++
 		t.Run(r.name, func(t *testing.T) {
 			refusals := map[string]bool{}
-			peers := map[string]*peer{}
+			peers := map[string]*testPeer{}
 			for _, call := range r.Calls {
 				for _, event := range call.Events {
 					name, direction, data := event[0], event[1], event[2]
@@ -213,12 +213,12 @@ func isOld(torch string) bool {
 	return strings.HasPrefix(torch, "1.") || strings.HasPrefix(torch, "2.0.") || strings.HasPrefix(torch, "2.1.")
 }
 
-// peer drives a session without a socket.
-type peer struct {
+// testPeer drives a session without a socket.
+type testPeer struct {
 	session session
 }
 
-func newPeer(e *store.Engine, config sessionConfig) *peer {
+func newPeer(e *store.Engine, config sessionConfig) *testPeer {
 	if config.maxUnsent == 0 {
 		config.maxUnsent = DefaultMaxUnsent
 	}
@@ -226,13 +226,13 @@ func newPeer(e *store.Engine, config sessionConfig) *peer {
 		config.maxWaitBytes = DefaultMaxWaitBytes
 	}
 	config.counters = &counters{}
-	p := &peer{}
+	p := &testPeer{}
 	p.session = session{parser: &parser{}, engine: e, config: &config, woken: func() {}}
 	return p
 }
 
 // takeOut returns the replies as a socket gets them.
-func (p *peer) takeOut(spare []byte) []byte {
+func (p *testPeer) takeOut(spare []byte) []byte {
 	out, parts := p.session.takeOut(spare)
 	for _, part := range slices.Backward(parts) {
 		out = slices.Insert(out, part.at, part.value...)
@@ -242,7 +242,7 @@ func (p *peer) takeOut(spare []byte) []byte {
 }
 
 // send feeds b and returns the replies.
-func (p *peer) send(b []byte) ([]byte, *refusal) {
+func (p *testPeer) send(b []byte) ([]byte, *refusal) {
 	for len(b) > 0 {
 		n := copy(p.session.parser.space(), b)
 		p.session.parser.received(n)
@@ -256,7 +256,7 @@ func (p *peer) send(b []byte) ([]byte, *refusal) {
 
 // expect feeds sent, whole or byte by byte, and compares the replies. Those of
 // LIST_KEYS are compared without regard to order.
-func (p *peer) expect(t *testing.T, what string, sent, want []byte, split string) {
+func (p *testPeer) expect(t *testing.T, what string, sent, want []byte, split string) {
 	t.Helper()
 	pieces := [][]byte{sent}
 	if split == "bytes" {

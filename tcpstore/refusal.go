@@ -29,6 +29,7 @@ const (
 	ReasonSilent                  // it did not open the connection in time
 	ReasonCrowd                   // too many connections that are not open yet
 	ReasonRecord                  // a TLS record that cannot be read
+	ReasonEnded                   // it ended before Options.Accept has looked whose it is
 	numReasons
 )
 
@@ -51,6 +52,7 @@ var reasonNames = [numReasons]string{
 	ReasonSilent:    "silent",
 	ReasonCrowd:     "handshake_overload",
 	ReasonRecord:    "bad_record",
+	ReasonEnded:     "incomplete",
 }
 
 func (r Reason) String() string { return reasonNames[r] }

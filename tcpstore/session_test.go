@@ -8,7 +8,7 @@ import (
 	"rallypoint/core/store"
 )
 
-func newHelloPeer(t *testing.T, config sessionConfig) *peer {
+func newHelloPeer(t *testing.T, config sessionConfig) *testPeer {
 	t.Helper()
 	p := newPeer(store.NewEngine(store.Limits{}), config)
 	p.expect(t, "hello", hello, hello[6:], "steps")
@@ -16,7 +16,7 @@ func newHelloPeer(t *testing.T, config sessionConfig) *peer {
 }
 
 // join adds another session on the engine of p.
-func (p *peer) join(t *testing.T) *peer {
+func (p *testPeer) join(t *testing.T) *testPeer {
 	t.Helper()
 	other := newPeer(p.session.engine, *p.session.config)
 	other.expect(t, "hello", hello, hello[6:], "steps")

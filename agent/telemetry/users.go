@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"errors"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -33,6 +34,10 @@ func newUserListener(l net.Listener, users params.LoopbackUsers, log *slog.Logge
 // Accept implements net.Listener.
 func (u *userListener) Accept() (net.Conn, error) {
 	return u.check.Accept(u.Listener, func(from netip.AddrPort, why error) {
+		if errors.Is(why, peer.ErrEnded) {
+			u.log.Debug("a connection to the health port ended before it was accepted", "address", from.String())
+			return
+		}
 		if u.refusals.Note("other_user", from.Addr().String()) {
 			u.log.Warn("the health port refused a connection: "+why.Error(), "address", from.String())
 		}

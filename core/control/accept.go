@@ -89,6 +89,11 @@ func (s *Server) acceptOne(check *peer.Check, l net.Listener) (net.Conn, error) 
 	}
 	return check.Accept(l, func(from netip.AddrPort, why error) {
 		s.metrics.accepted.Add(1)
+		if errors.Is(why, peer.ErrEnded) {
+			s.metrics.refused[refusedIncomplete].Add(1)
+			s.log.Debug("a connection ended before it was accepted", "address", from.String())
+			return
+		}
 		if s.sampleRefusal(refusedUser, net.TCPAddrFromAddrPort(from), "") {
 			s.log.Warn("closed a connection", slog.String("address", from.String()), slog.String("reason", why.Error()))
 		}

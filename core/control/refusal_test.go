@@ -124,6 +124,38 @@ func TestBrokenOffIsRefused(t *testing.T) {
 	}
 }
 
+// TestEndedBeforeItWasAccepted: a connection whose process has closed or reset it already is counted, and no
+// line warns of it; one that lives and whose user cannot be told warns.
+func TestEndedBeforeItWasAccepted(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	testkit.Check(t, err)
+	dial := func() *net.TCPConn {
+		conn, err := net.Dial("tcp", l.Addr().String())
+		testkit.Check(t, err)
+		t.Cleanup(func() { conn.Close() })
+		return conn.(*net.TCPConn)
+	}
+	dial().Close()
+	aborted := dial()
+	testkit.Check(t, aborted.SetLinger(0))
+	aborted.Close()
+	testkit.Check(t, dial().CloseWrite())
+	log, lines := testkit.NewLog(t)
+	p := controltest.Params("", 1)
+	s := Start(Config{RunID: p.RunID, Node: &p, Log: log}, l)
+	defer s.Close()
+	dialNode(t, l.Addr().String()).enter(testHello("a", "s1", p)) // which is accepted after them
+	if warned := lines.With("level=WARN"); len(warned) != 1 || !strings.Contains(warned[0], "sending side") {
+		t.Errorf("it warns: %q", warned)
+	}
+	if n := len(lines.With("level=DEBUG", "ended before")); n != 2 {
+		t.Errorf("%d lines at debug", n)
+	}
+	if counts := s.metrics.refusedByReason(); counts["incomplete"] != 2 || counts["other_user"] != 1 {
+		t.Errorf("counted: %v", counts)
+	}
+}
+
 // TestLogNamesTheRunOnce checks the lines of a server of many runs, and of one
 // run whose logger names it already.
 func TestLogNamesTheRunOnce(t *testing.T) {

@@ -86,7 +86,7 @@ func (c *Check) weed(l net.Listener, refused func(from netip.AddrPort, why error
 func (c *Check) admitBare(d *diag, fd int, from netip.AddrPort) error {
 	local, err := unix.Getsockname(fd)
 	if err != nil {
-		return errEnded
+		return ErrEnded
 	}
 	return c.judge(d, endOf(local), from, func() error { return established(fd) }, false)
 }

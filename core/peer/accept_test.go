@@ -49,7 +49,7 @@ func TestQueueOfStrangers(t *testing.T) {
 	_, _ = io.WriteString(own, "mine")
 	why := map[bool]int{}
 	conn, err := c.Accept(l, func(from netip.AddrPort, err error) {
-		why[err == errEnded]++
+		why[err == ErrEnded]++
 		if from.Addr() != netip.AddrFrom4([4]byte{127, 0, 0, 1}) || from.Port() == 0 || err == nil {
 			t.Errorf("refused: %s, %v", from, err)
 		}

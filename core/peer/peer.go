@@ -3,6 +3,7 @@
 package peer
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -21,8 +22,8 @@ var (
 	ErrOtherUser = errors.New("it is another user's connection")
 	// ErrUnknownUser tells that it cannot be learnt whose it is.
 	ErrUnknownUser = errors.New("it cannot be learnt which user's connection it is")
-
-	errEnded = fmt.Errorf("%w: it was reset, or its process has closed it already", ErrUnknownUser)
+	// ErrEnded is an ErrUnknownUser: no process has the other end any more, so that nobody is refused.
+	ErrEnded = fmt.Errorf("%w: it was reset, or its process has closed it already", ErrUnknownUser)
 )
 
 // Check decides who may connect to a listener of a job. A nil *Check admits every
@@ -112,8 +113,8 @@ func (c *Check) judge(d *diag, here, there netip.AddrPort, alive func() error, s
 	if err == nil {
 		s, err = c.lookUp(d, here, there)
 	}
-	if err == nil {
-		err = alive()
+	if err == nil || errors.Is(err, errNoSocket) {
+		err = cmp.Or(alive(), err)
 	}
 	return c.decide(s, err, server)
 }
@@ -124,12 +125,14 @@ func (c *Check) decide(s socket, err error, server bool) error {
 	switch {
 	case errors.Is(err, errUnavailable) && !c.others():
 		return nil
-	case errors.Is(err, errEnded):
-		return errEnded
+	case errors.Is(err, ErrEnded):
+		return ErrEnded
 	case err != nil:
 		return fmt.Errorf("%w: %w; loopback_check=0 turns the check off", ErrUnknownUser, err)
+	case s.inode == 0:
+		return ErrEnded
 	case !s.open() && !(server && s.held()):
-		return errEnded
+		return fmt.Errorf("%w: its process has ended its sending side already (TCP state %d)", ErrUnknownUser, s.state)
 	case s.uid == c.overflow && c.ambiguous:
 		return fmt.Errorf("%w: its user %d is none of this user namespace; loopback_check=0 turns the check off", ErrOtherUser, s.uid)
 	case s.uid == c.self || c.users.Includes(s.uid) || server && s.uid == 0:

@@ -355,6 +355,7 @@ func TestServerOfOthers(t *testing.T) {
 		{state: stateEstablished, uid: 65534, inode: 1}: ErrOtherUser,
 		{state: stateFinWait2, uid: 0}:                  ErrUnknownUser, // of a process that is gone
 		{state: 10, uid: 1000, inode: 1}:                ErrUnknownUser,
+		{state: stateCloseWait, uid: 0}:                 ErrEnded,
 	} {
 		if err := c.decide(s, nil, true); !errors.Is(err, want) {
 			t.Errorf("%+v: %v, want %v", s, err, want)
@@ -378,9 +379,13 @@ func TestWhoCannotBeTold(t *testing.T) {
 	if err := c.decide(answer, failure, false); err != nil {
 		t.Errorf("the overflow user where all are mapped: %v", err)
 	}
-	for _, s := range []socket{{state: stateEstablished, uid: 0}, {state: 4, uid: 0, inode: 1}, {state: 10, inode: 1}, {state: 6}} {
-		if answer = s; !errors.Is(c.decide(answer, failure, false), ErrUnknownUser) {
-			t.Errorf("%+v is let in", s)
+	for s, ended := range map[socket]bool{
+		{state: stateEstablished, uid: 0}: true, {state: stateFinWait1, uid: 0, inode: 1}: false, {state: stateFinWait2, inode: 1}: false,
+		{state: stateFinWait2}: true, {state: 10, inode: 1}: false, {state: 6}: true,
+	} {
+		answer = s
+		if err := c.decide(answer, failure, false); !errors.Is(err, ErrUnknownUser) || errors.Is(err, ErrEnded) != ended {
+			t.Errorf("%+v: %v", s, err)
 		}
 	}
 	answer.state, answer.inode = stateCloseWait, 1

@@ -71,7 +71,7 @@ func lookUp(d *diag, local, remote netip.AddrPort) (socket, error) {
 }
 
 // connected returns nil if this end of a connection is connected, also one whose peer has ended
-// its sending side, and errEnded if not. conn may lie above the socket's own.
+// its sending side, and ErrEnded if not. conn may lie above the socket's own.
 func connected(conn net.Conn) error {
 	for {
 		over, ok := conn.(interface{ NetConn() net.Conn })
@@ -86,10 +86,10 @@ func connected(conn net.Conn) error {
 	}
 	raw, err := held.SyscallConn()
 	if err != nil {
-		return errEnded // it was closed here
+		return ErrEnded // it was closed here
 	}
 	if failed := raw.Control(func(fd uintptr) { err = established(int(fd)) }); failed != nil {
-		return errEnded
+		return ErrEnded
 	}
 	return err
 }
@@ -101,7 +101,7 @@ func established(fd int) error {
 	case err != nil:
 		return fmt.Errorf("%w: TCP_INFO: %w", errUnavailable, err)
 	case info.State != stateEstablished && info.State != stateCloseWait:
-		return errEnded
+		return ErrEnded
 	}
 	return nil
 }

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/logsampler"
@@ -200,6 +201,11 @@ func (f *Forwarder) next(l net.Listener) (net.Conn, error) {
 		return l.Accept()
 	}
 	return f.opts.Accept(l, func(from netip.AddrPort, why error) {
+		if errors.Is(why, peer.ErrEnded) {
+			f.opts.Refusals.add(refusedEnded)
+			f.opts.Log.Debug("a connection to the workers' store ended before it was accepted", "peer", from.String(), "listen", l.Addr().String())
+			return
+		}
 		f.opts.Refusals.add(refusedUser)
 		if f.refusals.Note("other_user", from.Addr().String()) {
 			f.opts.Log.Warn("connection to the workers' store closed: "+why.Error(), "peer", from.String(), "listen", l.Addr().String())

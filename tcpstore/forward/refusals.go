@@ -9,10 +9,11 @@ const (
 	refusedUser    refusal = iota // another user's process at this node's listener
 	refusedPort                   // another node asks for a port that is none of those that are forwarded
 	refusedProgram                // another node asks for a port whose program is another user's
+	refusedEnded                  // it ended before its user was known
 	refusals
 )
 
-var refusalNames = [refusals]string{"other_user", "other_port", "other_program"}
+var refusalNames = [refusals]string{"other_user", "other_port", "other_program", "incomplete"}
 
 // Refusals counts what the forwarders and Sides of one node have refused. A nil one counts
 // nothing.
