@@ -104,7 +104,11 @@ func (f *Finder) Find(ctx context.Context) (*Conn, error) {
 	l, err := f.findOrHost(ctx)
 	if err != nil {
 		f.stopHosting()
+		f.setListening(nil)
 		f.endpoint.hosted = nil
+		if f.group != nil {
+			f.group.StepDown(wire.Redirect{}) // the next Find begins without a group
+		}
 		return nil, err
 	}
 	f.follows(l)
@@ -199,6 +203,9 @@ func (f *Finder) Leave(ctx context.Context) {
 func (f *Finder) Close() {
 	f.cancel()
 	f.helpers.Wait()
+	if f.group != nil {
+		f.group.Close()
+	}
 	f.stopHosting()
 }
 

@@ -169,9 +169,6 @@ func (f *Finder) stopHosting() {
 	hosts := []Host{f.hosting, f.waiting}
 	f.hosting, f.waiting = nil, nil
 	f.mu.Unlock()
-	if f.group != nil {
-		f.group.Close()
-	}
 	for _, host := range hosts {
 		if host != nil {
 			_ = host.Close()

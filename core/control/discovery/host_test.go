@@ -15,6 +15,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
 )
 
@@ -519,4 +520,44 @@ func TestCanceledConnectLeavesNothing(t *testing.T) {
 	if c.Hosting() || len(m.net.open) != 0 {
 		t.Error("it still listens")
 	}
+}
+
+// TestFindAgain: a search that was given up, before this node hosts or after, leaves nothing behind. The
+// next one founds a group that others join: it hosts in it, and one of them takes over.
+func TestFindAgain(t *testing.T) {
+	for name, dials := range map[string]int{"before it hosts": 0, "when it hosts": 1} {
+		t.Run(name, func(t *testing.T) {
+			p := controltest.Params(fmt.Sprint("127.0.0.1:", testkit.FreePort(t)), 2)
+			a := newNode(t, p, controltest.NewObserver())
+			n := a.network
+			controltest.WantCode(t, a.connect(afterDials(t, a, dials)), rendezvous.CodeConnection)
+			a.network = n
+			if to := a.group.Current(); a.group.Hosting() || to.Group != "" || len(a.group.Listening()) > 0 {
+				t.Errorf("it knows %+v, listens at %v", to, a.group.Listening())
+			}
+			testkit.Check(t, a.connect(controltest.Context(t)))
+			if said := a.group.Liveness(); said.Word != uint64(succession.Hosts) || said.Group == "" {
+				t.Errorf("it says %+v", said)
+			}
+			b := connected(t, p, controltest.NewObserver())
+			testkit.Eventually(t, "b stands by", func() bool { return b.group.Self() != "" && len(b.group.Report().Standbys) == 1 })
+			a.close()
+			testkit.Eventually(t, "b hosts", b.Hosting)
+		})
+	}
+}
+
+// TestFollowAgain: a search that was given up does not keep the node from standing by for the host that the next
+// one finds.
+func TestFollowAgain(t *testing.T) {
+	p := controltest.Params(fmt.Sprint("127.0.0.1:", testkit.FreePort(t)), 2)
+	b := newNode(t, p, controltest.NewObserver())
+	n := b.network
+	controltest.WantCode(t, b.connect(afterDials(t, b, 0)), rendezvous.CodeConnection)
+	b.network = n
+	a := connected(t, p, controltest.NewObserver())
+	testkit.Check(t, b.connect(controltest.Context(t)))
+	testkit.Eventually(t, "b stands by", func() bool { return b.group.Self() != "" && len(b.group.Report().Standbys) == 1 })
+	a.close()
+	testkit.Eventually(t, "b hosts", b.Hosting)
 }
