@@ -525,3 +525,44 @@ func TestNewHostDiesBeforeItHasAList(t *testing.T) {
 	c := connected(t, p, controltest.NewObserver())
 	testkit.Eventually(t, "it hosts", c.Hosting)
 }
+
+// TestNextHostDiesBeforeItHasTold: the host a dies, and b hosts: its probe tells c so. It dies before c was
+// connected to it. What c begins with is what a has told, so that it is a whose place in the round is lost.
+func TestNextHostDiesBeforeItHasTold(t *testing.T) {
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	welcomed := make(chan net.Conn, 1)
+	host := serveHellos(t, func(n *controltest.Peer, _ wire.Hello) {
+		n.Say(welcomeOf(n, "g", 1, time.Minute))
+		n.Say(wire.Standbys{Invited: true})
+		for {
+			f, err := n.Frames.NextFrame(wire.MaxFrame)
+			if err != nil {
+				return
+			}
+			if s, listens := f.(wire.Standby); listens {
+				n.Say(wire.Standbys{List: []wire.StandbyNode{{Node: "b", Addr: l.Addr().String()}, {Node: "c", Addr: s.Addr}}, Invited: true})
+				welcomed <- n.Conn
+			}
+		}
+	})
+	p := controltest.Params(host.addr, 3)
+	p.NodeID = "c"
+	b := startWaiting(t, l, p, "b", "g", host.addr)
+	c := connected(t, p, controltest.NewObserver())
+	a := <-welcomed
+	testkit.Eventually(t, "c is connected to b", func() bool { return slices.Contains(c.group.Report().Connected, "b") })
+
+	raw := testkit.Must(net.Dial("tcp", c.group.Self()))(t)
+	probe := testkit.Must(wire.Greet(t.Context(), raw, nil, time.Minute, wire.Probe{
+		RunID: p.RunID, Policy: p.Policy, Node: "b", Target: wire.Redirect{Group: "g", Term: 2, Host: l.Addr().String(), Node: "b"},
+	}))(t)
+	testkit.Must(probe.NextFrame(wire.MaxFrame))(t)
+	probe.Close()
+	testkit.Check(t, b.Close())
+	host.l.Close()
+	a.Close()
+	testkit.Eventually(t, "c hosts", c.Hosting)
+	if s := c.group.Succession(); s.From != "a" || s.Silent || s.Term != 3 {
+		t.Errorf("c begins with %+v", s)
+	}
+}

@@ -154,7 +154,7 @@ func (f *Finder) transfer(l *Conn, said wire.Transfer) wire.Frame {
 		f.Log.Warn("ignored a request to host the control plane", "term", said.Term)
 		return nil
 	}
-	next := rendezvous.Succession{Term: said.Term, Facts: f.Hello().Claim.Facts, Left: true}
+	next := rendezvous.Succession{Term: said.Term, From: l.Welcome.HostNode, Facts: f.Hello().Claim.Facts, Left: true}
 	if f.group.Votes() && !f.elect(&next) {
 		f.Log.Warn("the host leaves, but the voters do not elect this node", "term", said.Term)
 		return nil
@@ -189,7 +189,7 @@ func (f *Finder) elect(next *rendezvous.Succession) bool {
 		f.group.Stand("")
 		if term := f.group.Elected(); term > 0 {
 			next.Term = term
-			if in, err := f.group.Inherited(next.Facts.Generation, false); err == nil {
+			if in, err := f.group.Inherited(next.From, next.Facts.Generation, false); err == nil {
 				next.Facts = in.Facts
 			}
 			return true

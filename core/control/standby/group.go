@@ -138,13 +138,12 @@ func (g *Group) foundLocked(now time.Time) {
 
 // Lead makes this process the host in a term, in the place of the node that hosted, which
 // has left in order, or is silent, or whose process is dead. s tells how, and what that one told
-// last; its From, if it is "", is the node whose server this process knows. It reports false, and changes
-// nothing, if this process votes and was not elected in that term, or a later one has begun since.
+// last. It reports false, and changes nothing, if this process votes and was not elected in that
+// term, or a later one has begun since.
 func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	from, at, term := g.target.Node, g.target.Host, s.Term
-	s.From = cmp.Or(s.From, from)
 	switch elected, leads := g.vote.ballot.Hosts(); {
 	case leads && elected == term:
 	case leads, g.vote.ballot.Votes(), g.target.Term >= term:
@@ -156,7 +155,7 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	g.hosting, g.round = true, false
 	g.target = wire.Redirect{Group: g.target.Group, Term: term, Host: g.self, Node: g.node}
 	t := &g.takeover
-	t.Since, t.From, t.Took, t.Left, g.start = now, s.From, took, s.Left, s
+	t.Since, t.From, t.Took, t.Left, g.start = now, cmp.Or(s.From, from), took, s.Left, s
 	t.Total++
 	t.Spent += took
 	g.list, g.died = nil, nil // who died before has no session here

@@ -326,33 +326,47 @@ func TestHandedOn(t *testing.T) {
 }
 
 // TestInherited: the host h is dead, and c was elected and is heard no more before this process was
-// connected to it. The proof is of h: c is dead only if that is proven, whose facts the voters keep or not.
+// connected to it, though its probe may have come. The proof is of h: c is dead only if that is proven, whose
+// facts the voters keep or not. Facts that c has begun with may be of a host between the two.
 func TestInherited(t *testing.T) {
 	for _, c := range []struct {
-		wrote string // whose facts the voters keep
+		wrote string // whose facts the voters keep, one after the other
 		dead  succession.Word
 		want  Inheritance
 	}{
 		{"h", succession.Unconnected, Inheritance{From: "h", Missing: true}},
-		{"c", succession.Unconnected, Inheritance{From: "c", Missing: true, Silent: true}},
+		{"h c", succession.Unconnected, Inheritance{From: "c", Missing: true, Silent: true}},
+		{"x", succession.Unconnected, Inheritance{Missing: true, Silent: true}},
+		{"x c", succession.Unconnected, Inheritance{From: "c", Missing: true, Silent: true}},
 		{"h", succession.Dead, Inheritance{From: "h"}},
-		{"c", succession.Dead, Inheritance{From: "c"}},
+		{"h c", succession.Dead, Inheritance{From: "c"}},
+		{"x", succession.Dead, Inheritance{Missing: true, Silent: true}},
+		{"x c", succession.Dead, Inheritance{From: "c"}},
 	} {
-		g := standing(t)
-		before := g.Current()
-		link := linkTo(g, "c")
-		voters := succession.Voters{Incoming: []succession.Voter{"h", "c", succession.Voter(g.Liveness().Voter)}}
-		entry := &succession.Entry{Term: before.Term + 1, Number: 7, Voters: voters, Value: rendezvous.EncodeFacts(rendezvous.Facts{Generation: "of " + c.wrote})}
-		if !g.HearBallot(link, wire.Ballot{Group: before.Group, Message: succession.Message{
-			Kind: succession.MessageAppend, From: "c", To: succession.Voter(g.Liveness().Voter), Term: entry.Term, Entry: entry,
-		}}) {
-			t.Fatal("it does not hear the next host")
-		}
-		g.Ended(link, c.dead)
-		in, err := g.Inherited("of h", true)
-		c.want.Facts, c.want.Silence = in.Facts, in.Silence
-		if err != nil || in.Facts.Generation != "of "+c.wrote || fmt.Sprint(in) != fmt.Sprint(c.want) {
-			t.Errorf("%+v: %+v, %v", c, in, err)
+		for _, probed := range []bool{false, true} {
+			g := standing(t)
+			before := g.Current()
+			link := linkTo(g, "c")
+			voters := succession.Voters{Incoming: []succession.Voter{"h", "c", succession.Voter(g.Liveness().Voter)}}
+			last := ""
+			for i, wrote := range strings.Fields(c.wrote) {
+				last = "of " + wrote
+				entry := &succession.Entry{Term: before.Term + 1, Number: uint64(7 + i), Voters: voters, Value: rendezvous.EncodeFacts(rendezvous.Facts{Generation: last})}
+				if !g.HearBallot(link, wire.Ballot{Group: before.Group, Message: succession.Message{
+					Kind: succession.MessageAppend, From: "c", To: succession.Voter(g.Liveness().Voter), Term: entry.Term, Entry: entry,
+				}}) {
+					t.Fatal("it does not hear the next host")
+				}
+			}
+			if probed {
+				g.StepDown(wire.Redirect{Group: before.Group, Term: before.Term + 1, Host: "10.0.0.3:1", Node: "c"})
+			}
+			g.Ended(link, c.dead)
+			in, err := g.Inherited("h", "of h", true)
+			c.want.Facts, c.want.Silence = in.Facts, in.Silence
+			if err != nil || in.Facts.Generation != last || fmt.Sprint(in) != fmt.Sprint(c.want) {
+				t.Errorf("%+v, probed %v: %+v, %v", c, probed, in, err)
+			}
 		}
 	}
 }

@@ -1,6 +1,7 @@
 package standby
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"fmt"
@@ -28,6 +29,8 @@ type vote struct {
 
 	proposed time.Duration // when the last proposal was made
 	took     time.Duration // from the last one that was confirmed to its confirmation
+
+	wrote string // the node whose control plane has told what the voters keep; "": it is not known
 
 	next  succession.Voter // this host hands on to it as soon as it has accepted all; "": it does not
 	asked bool             // it was asked to host, and counts this process no more: that votes no more once it does not host
@@ -110,8 +113,18 @@ func (g *Group) HearBallot(l *Link, f wire.Ballot) bool {
 	switch {
 	case g.closed, g.vote.gone():
 		return true
-	case f.Group != g.groupLocked(), f.Message.From != l.voter, l.voter == "", !g.vote.ballot.Receive(f.Message, g.vote.now()):
+	case f.Group != g.groupLocked(), f.Message.From != l.voter, l.voter == "":
 		return false
+	}
+	before := g.vote.ballot.Accepted()
+	if !g.vote.ballot.Receive(f.Message, g.vote.now()) {
+		return false
+	}
+	switch after := g.vote.ballot.Accepted(); {
+	case after.Term != before.Term:
+		g.vote.wrote = "" // its first entry may be what it has inherited
+	case !bytes.Equal(after.Value, before.Value):
+		g.vote.wrote = l.node
 	}
 	g.members.voteLocked()
 	if l.voter == g.vote.next {
@@ -394,37 +407,37 @@ func (g *Group) Elsewhere(group string, term uint64) (to wire.Redirect, found bo
 // Inheritance is what an elected process begins with.
 type Inheritance struct {
 	Facts   rendezvous.Facts // that the voters keep
-	From    string           // the node that has written them
+	From    string           // the node whose control plane has told them; "": it is not known
 	Silent  bool             // that node may live
 	Missing bool             // the host that was heard last may live
 	Silence time.Duration    // for how long it was not heard
 }
 
-// Inherited returns that. The node of this process's last connection has told it facts of a
+// Inherited returns that. last, the node of this process's last connection, has told it facts of a
 // generation, and is dead or not. The voters may keep those of a later host, to which this process has
 // never been connected: what is known of the one says nothing of the other.
-func (g *Group) Inherited(generation string, dead bool) (in Inheritance, err error) {
+func (g *Group) Inherited(last, generation string, dead bool) (in Inheritance, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	b := g.vote.ballot
 	in.Facts, err = rendezvous.DecodeFacts(b.Accepted().Value)
-	in.From, in.Silence = g.target.Node, g.vote.now()-b.Heard()
+	in.From, in.Silence = last, g.vote.now()-b.Heard()
+	if in.Facts.Generation != generation {
+		in.From = g.vote.wrote
+	}
 	lives := func(node string) bool {
 		for l := range g.links {
 			if l.node == node && l.voter == g.vote.names[node] && l.word == succession.Dead {
 				return false // though its vote may count
 			}
 		}
-		return !b.ProvenDead(g.vote.names[node]) && !(dead && node == g.target.Node)
+		return !b.ProvenDead(g.vote.names[node]) && !(dead && node == last)
 	}
+	in.Silent = in.From == "" || lives(in.From)
+	in.Missing = in.Silent
 	if node := g.nodeOfLocked(b.HeardLast()); node != "" {
-		in.Missing = lives(node)
-		if in.Facts.Generation != generation {
-			in.From = node
-		}
+		in.Missing = in.Missing || lives(node)
 	}
-	in.Silent = lives(in.From)
-	in.Missing = in.Missing || in.Silent
 	return in, err
 }
 
