@@ -263,6 +263,7 @@ func (c *Checker) follow(ev r.Event, e r.Effect, told map[*session]r.Outcome) {
 func (c *Checker) tell(u r.MembershipUpdate) {
 	if u.Facts.Generation != "" {
 		c.tellsFacts = true
+		c.tellers[u.Facts.Generation] = c.host
 		c.told[fmt.Sprint(u.Facts)] = true
 		c.toldChange = max(c.toldChange, u.Facts.Directives.Seq)
 	}

@@ -72,8 +72,8 @@
 //     what was agreed, and who is drained.
 //
 // A history continues with another host ([Checker.TookOver]): the guarantees are held across
-// a takeover. Terms grow and each host takes over from the one before, or from the last one that
-// has told nodes anything (1); the numbers and generations of all rounds stay known (1); the next
+// a takeover. Terms grow, and each host takes over from the one that has told the facts which it
+// begins with: if it was elected, from the last one that has told nodes anything (1); the numbers and generations of all rounds stay known (1); the next
 // host begins with facts that the one before has told (9), and after every event each live node
 // was last told the facts that such a host would need (7, 9). Of the round that continues the dead
 // host's member is lost or has finished, and the others are waited for: as long as the policy

@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,9 +13,9 @@ import (
 
 // past is what stays known of a run whatever becomes of its control plane.
 type past struct {
-	host        string // node in whose process the last control plane ran; "": not known
-	term        uint64 // of that one
-	spoke       string // the last one before it that has told nodes anything; "": not known
+	host        string            // node in whose process the last control plane ran; "": not known
+	term        uint64            // of that one
+	tellers     map[string]string // generation -> node in whose process its control plane ran, which told its facts
 	generations map[string]bool
 	told        map[string]bool // facts that a control plane told
 	toldChange  uint64          // the last change of directives among them
@@ -22,22 +23,23 @@ type past struct {
 }
 
 func newPast() past {
-	return past{generations: map[string]bool{}, told: map[string]bool{}, steps: map[agreed]int64{}}
+	return past{tellers: map[string]string{}, generations: map[string]bool{}, told: map[string]bool{}, steps: map[agreed]int64{}}
 }
 
 // TookOver tells that the run continues, or begins, with a control plane in the process of a node,
 // which knows of the past only s and the nodes' reports. The checker still knows the rounds
 // before: the guarantees hold across them.
 func (c *Checker) TookOver(host string, s r.Succession) {
-	silent := !c.tellsFacts && s.From == c.spoke // nobody knows of a host that fell silent before it said anything
-	if c.tellsFacts {
-		c.spoke = c.host
-	}
+	teller, told := c.tellers[s.Facts.Generation]
 	switch known := c.term > 0; {
 	case known && s.Term <= c.term:
 		c.violated(1, "node %s hosts in term %d, after term %d of node %s", host, s.Term, c.term, c.host)
-	case known && s.Term == c.term+1 && s.From != c.host && !silent:
+	case told && s.From != teller && s.From != "":
+		c.violated(1, "node %s takes over from %q with what %q has told", host, s.From, teller)
+	case known && !told && s.From != c.host && s.From != "" && !c.hasTold(s.From):
 		c.violated(1, "node %s takes over from %q in term %d, the host before is %q", host, s.From, s.Term, c.host)
+	case told && s.Silent && s.Term == c.term+1 && c.tellsFacts && teller != c.host:
+		c.violated(1, "node %s was elected in term %d with what %q has told, and not %q, which hosted last", host, s.Term, teller, c.host)
 	case known && s.Facts.Generation != "" && c.generations[s.Facts.Generation] && !c.told[fmt.Sprint(s.Facts)] && !c.later(s.Facts):
 		c.violated(9, "node %s takes over with facts that no control plane told: %+v", host, s.Facts)
 	}
@@ -46,9 +48,14 @@ func (c *Checker) TookOver(host string, s r.Succession) {
 	c.host, c.term = host, max(s.Term, 1)
 }
 
+// hasTold reports whether a control plane in the node's process has told nodes anything.
+func (c *Checker) hasTold(node string) bool {
+	return slices.Contains(slices.Collect(maps.Values(c.tellers)), node)
+}
+
 // otherGroup forgets who has hosted: a control plane of another group is next, and the first ones of
 // that have left no history.
-func (c *Checker) otherGroup() { c.host, c.term, c.spoke, c.toldChange = "", 0, "", 0 }
+func (c *Checker) otherGroup() { c.host, c.term, c.toldChange = "", 0, 0 }
 
 // Founded tells that a node has founded a group of its own, which knows nothing of what was.
 func (c *Checker) Founded(host string) {

@@ -109,7 +109,8 @@ func TestSilentBeforeItsFirstWord(t *testing.T) {
 		if spoke {
 			s.follow("2", p, report(first, 1), true)
 		}
-		s.successor("3", "1", p, report(first, 2))
+		s.takeOver("3", r.Succession{Term: 3, From: "1", Facts: first.Facts(), Silent: true})
+		s.follow("3", p, report(first, 2), true)
 		if j := lifeAcross(s.records); (len(j.Violations()) > 0) != spoke {
 			t.Errorf("it has told its node something: %v; found %v", spoke, j.Violations())
 		}
@@ -178,6 +179,7 @@ func TestEachGuaranteeCanBeBrokenByASuccessor(t *testing.T) {
 		change    func([]trace.Record) []trace.Record
 	}{
 		{1, "a term comes twice", begins(17, func(_ *string, s *r.Succession) { s.Term = 2 })},
+		{1, "it succeeds the host before the one that has told it", begins(17, func(_ *string, s *r.Succession) { s.From = "1" })},
 		{1, "it succeeds a node that did not host", begins(9, func(_ *string, s *r.Succession) { s.From = "3" })},
 		{1, "a number is used again", effects(15, outcome(func(_ r.SessionID, o *r.Outcome) { o.Round = 1 }))},
 		{1, "a round of an earlier host is completed again", effects(15, outcome(func(_ r.SessionID, o *r.Outcome) { o.Generation, o.Round = "g", 1 }))},

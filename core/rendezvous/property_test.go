@@ -53,9 +53,8 @@ type sim struct {
 
 	waited bool // the present host has waited for members for long enough
 
-	host   string // node whose process hosts the control plane; "": it is a server
-	term   uint64
-	hostOf map[string]string // generation -> node whose process hosted that control plane
+	host string // node whose process hosts the control plane; "": it is a server
+	term uint64
 }
 
 func newSim(t *rapid.T) *sim {
@@ -127,6 +126,7 @@ func (s *sim) do(ev Event) {
 	missing := s.mayStillCome(ev)
 	lean := s.leanly(ev)
 	effects := s.apply(ev)
+	s.hosts[s.m.generation] = s.host
 	logged, err := EncodeEvent(ev)
 	if err != nil {
 		s.t.Fatalf("%+v: %v", ev, err)

@@ -26,7 +26,8 @@ type rig struct {
 	changes []string
 	effects []Effect // of the last event
 	checker Checker
-	steps   map[string]int64 // agreed, by directive and round
+	steps   map[string]int64  // agreed, by directive and round
+	hosts   map[string]string // generation -> node in whose process that control plane ran
 }
 
 // Checker holds what the rig records against the guarantees. conformance has it, and
@@ -70,7 +71,7 @@ type belief struct {
 
 func newRig(t tester, uptime time.Duration) *rig {
 	return &rig{
-		t: t, nodes: map[string]*rigNode{}, timers: map[Timer]time.Duration{}, checker: NewChecker("job"), steps: map[string]int64{},
+		t: t, nodes: map[string]*rigNode{}, timers: map[Timer]time.Duration{}, checker: NewChecker("job"), steps: map[string]int64{}, hosts: map[string]string{},
 		m: New(Config{RunID: "job", Generation: fmt.Sprintf("g%p", t), Uptime: uptime}),
 	}
 }

@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"testing"
@@ -37,9 +38,10 @@ func hostedRound(t *testing.T, p Policy, ids ...string) (r *rig, n []*rigNode) {
 // dies kills the host's process. The process of next hosts on, with what it was told.
 func (r *rig) dies(host, next *rigNode, p Policy) *rig {
 	r.t.Helper()
-	s := Succession{Term: max(r.m.succession.Term, 1) + 1, From: host.id, Facts: next.facts}
+	r.hosts[r.m.generation] = host.id
+	s := Succession{Term: max(r.m.succession.Term, 1) + 1, From: cmp.Or(r.hosts[next.facts.Generation], host.id), Facts: next.facts}
 	fresh := &rig{
-		t: r.t, nodes: r.nodes, timers: map[Timer]time.Duration{}, checker: r.checker, steps: r.steps,
+		t: r.t, hosts: r.hosts, nodes: r.nodes, timers: map[Timer]time.Duration{}, checker: r.checker, steps: r.steps,
 		m: New(Config{RunID: "job", Generation: r.m.generation + "+", Succession: s}),
 	}
 	delete(r.nodes, host.id)
@@ -52,9 +54,10 @@ func (r *rig) dies(host, next *rigNode, p Policy) *rig {
 // fallsSilent has the process of next elected while the host is silent, which lives.
 func (r *rig) fallsSilent(host, next *rigNode, p Policy, left time.Duration) *rig {
 	r.t.Helper()
+	r.hosts[r.m.generation] = host.id
 	s := Succession{Term: max(r.m.succession.Term, 1) + 1, From: host.id, Facts: next.facts, Silent: true, Grace: left}
 	fresh := &rig{
-		t: r.t, nodes: r.nodes, timers: map[Timer]time.Duration{}, checker: r.checker, steps: r.steps,
+		t: r.t, hosts: r.hosts, nodes: r.nodes, timers: map[Timer]time.Duration{}, checker: r.checker, steps: r.steps,
 		m: New(Config{RunID: "job", Generation: r.m.generation + "+", Succession: s}),
 	}
 	fresh.checker.TookOver(next.id, s)
