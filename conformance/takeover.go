@@ -98,7 +98,7 @@ func (c *Checker) possible(f r.Facts, last r.LastRound) bool {
 		return true // there are none
 	}
 	switch {
-	case f.World < 0 || f.World > c.policy.Max || f.Round > mostAdopted:
+	case f.World < 0 || f.World > c.policy.Max || f.Round > mostAdopted+mostRaised:
 	case f.Round == 0 && (f.World > 0 || f.Finished):
 	case f.HostRank >= f.World || f.HostRank < -1:
 	case len(f.FinishedHosts) > 64 || len(f.FinishedHosts) > 0 && !f.Finished:

@@ -52,7 +52,7 @@ func (f Facts) possible(c LastRound, most int) bool {
 		last = rank
 	}
 	switch {
-	case f.Round > maxRound, f.World < 0, f.World > most, f.Round == 0 && f.World > 0:
+	case f.Round > maxRound+maxFloor, f.World < 0, f.World > most, f.Round == 0 && f.World > 0:
 		return false
 	case f.HostRank < -1, f.HostRank >= f.World, len(f.FinishedHosts) > maxFinishedHosts:
 		return false
@@ -174,7 +174,8 @@ type LastRound struct {
 
 // Bounds of the rounds that nodes report. A round of an earlier control plane may be
 // adopted up to maxRound, so that numbers never overflow; any other report raises the
-// next number to maxFloor at most, so that rounds above it remain that can be adopted.
+// next number to maxFloor at most, so that rounds above it remain that can be adopted. Facts are
+// of rounds that follow an adopted one, of which there are fewer than maxFloor.
 const (
 	maxRound = 1 << 63
 	maxFloor = 1 << 48

@@ -60,6 +60,7 @@ type rigNode struct {
 	facts    Facts    // told last
 	seen     []belief // what it was told before, oldest first
 	moved    bool     // it has to follow the control plane to its next host
+	lied     bool     // its round was not believed for a false report, and it has had no other since
 }
 
 // belief is what a node knows of its run at a time.
@@ -118,7 +119,7 @@ func (r *rig) deliver(e Effect) {
 			n.remember(e.Number)
 			n.replies[e.Number] = e
 			if o, ok := e.Result.(Outcome); ok {
-				n.claim, n.facts = o.LastRound(), o.Facts()
+				n.claim, n.facts, n.lied = o.LastRound(), o.Facts(), false
 			}
 		}
 	case Notify:

@@ -101,7 +101,7 @@ func (s *sim) mayStillCome(ev Event) string {
 // mustKnow checks that the next host, with a node that was told everything, knows what the
 // one before knew, before any other node has come.
 func (s *sim) mustKnow(old *Machine, next *rigNode) {
-	if !next.facts.Equal(old.facts()) || !s.m.succession.Facts.Equal(next.facts) {
+	if next.lied || !next.facts.Equal(old.facts()) || !s.m.succession.Facts.Equal(next.facts) {
 		return
 	}
 	twin := New(Config{RunID: "job", Generation: "twin", Succession: s.m.succession})
@@ -155,6 +155,7 @@ func (s *sim) follow(t *rapid.T, n *rigNode) {
 		c.Facts = Facts{}
 	case 1:
 		c.Facts = s.falseFacts(t)
+		n.lied = true
 	}
 	h := Hello{Session: n.session, Node: n.id, Policy: s.policy, SeenAddr: "10.0.0.1", LastRound: c, InHost: n.inHost}
 	s.do(h)
