@@ -183,7 +183,7 @@ LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --a
 	--custom-compile-command 'make lock' $(NOT_NEEDED:%=--no-emit-package %)
 
 .PHONY: reference
-reference: .venv/.wheel build/rallypoint-docs  ## Write from docstrings and tables of options: docs/python.md, docs/commands, docs/options.md
+reference: .venv/.wheel python/rallypoint/_native/abi.py build/rallypoint-docs  ## Write from docstrings and tables of options: docs/python.md, docs/commands, docs/options.md
 	@$(BIN)/python python/reference.py >build/python.md
 	@mv build/python.md docs/python.md
 	@mkdir -p docs/commands; rm -f docs/commands/*.md; build/rallypoint-docs pages docs

@@ -449,7 +449,7 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	root := own.Root()
 	a.publish(telemetry.AttemptFailed{Root: root, Overdue: strings.HasPrefix(root.Message, overdueMessage)})
 	if err := a.requeued(nil); err != nil {
-		a.log.Warn("the failure is not counted, the run has ended before: " + root.Summary())
+		a.log.Warn("the failure is not counted, because the run had already ended: " + root.Summary())
 		return false, err
 	}
 	switch {
@@ -462,7 +462,7 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 		return true, a.interrupted()
 	}
 	if err := a.requeued(nil); err != nil { // by its deadline, while this node waited for news
-		a.log.Warn("the failure is not counted, the run has ended by now: " + root.Summary())
+		a.log.Warn("the failure is not counted, because the run has ended meanwhile: " + root.Summary())
 		return false, err
 	}
 	if stop := a.interrupted(); stop != nil {

@@ -128,7 +128,7 @@ func (a *Agent) awaitIdle(ctx context.Context) {
 	defer cancel()
 	err := a.assignment.meet(ctx, idleKey, idleAllKey)
 	if err != nil && !errors.Is(err, rendezvous.ErrRoundOver) {
-		a.log.Debug("not all nodes have said that they end for want of progress: " + err.Error())
+		a.log.Debug("not all nodes have confirmed that they stop for lack of progress: " + err.Error())
 	}
 }
 
@@ -220,7 +220,7 @@ func readBudget(ctx context.Context, s store.Store) (*budget, error) {
 	}
 	var b budget
 	if json.Unmarshal(text, &b) != nil || b.Idle < 0 || b.Idle > math.MaxInt32 {
-		return nil, fmt.Errorf("the budget %.80q of agent 0 is none", text)
+		return nil, fmt.Errorf("agent 0 gave %.80q, which is not a restart budget", text)
 	}
 	return &b, nil
 }

@@ -57,7 +57,7 @@ func (w *checkWatch) follow(ctx context.Context) {
 			continue
 		}
 		if err != nil {
-			a.log.Warn("this node is not examined: " + err.Error())
+			a.log.Warn("the checks of this node do not run: " + err.Error())
 			continue
 		}
 		unfit := a.judge(verdicts)

@@ -172,7 +172,7 @@ func (di *directives) look(ctx context.Context) {
 	for _, d := range di.agreed {
 		if !d.announced && di.allHave(d) {
 			d.announced = true
-			di.log.Info(fmt.Sprintf("directive %s: the workers of this node have it%s", d.ID, atStep(d.Step)))
+			di.log.Info(fmt.Sprintf("directive %s: delivered to the workers of this node%s", d.ID, atStep(d.Step)))
 		}
 		if !d.saved && di.allSaved(d) {
 			d.saved = true
@@ -221,14 +221,14 @@ func (di *directives) arm(local int, answer progress.Answer, err error) {
 	d := w.pending[0]
 	if err == nil {
 		if failed := di.records.WriteDirective(local, d.file()); failed != nil {
-			di.refuse(w, fmt.Sprintf("directive %s: the worker of local rank %d learns what it asks for, and not by whom and why: %v", d.ID, local, failed))
+			di.refuse(w, fmt.Sprintf("directive %s: the worker of local rank %d sees the request, but not its author and reason: %v", d.ID, local, failed))
 		}
 		err = di.records.Release(local, d.ask(), max(d.Step, 0))
 		w.shown = d
 	}
 	w.armed = err == nil
 	if err != nil {
-		di.refuse(w, fmt.Sprintf("directive %s: the worker of local rank %d cannot be told of it but by a signal: %v", d.ID, local, err))
+		di.refuse(w, fmt.Sprintf("directive %s: only a signal can notify the worker of local rank %d: %v", d.ID, local, err))
 	}
 	if err != nil || !answer.Holds || answer.Step < 0 {
 		di.taken(w) // no report of a step may ever come to hand it over

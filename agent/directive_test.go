@@ -266,7 +266,7 @@ func TestDirectiveAtOneStep(t *testing.T) {
 	d.want(d.rdzv.saved, "d1 in round 1")
 	d.rdzv.say(rendezvous.DirectiveNotice{})
 	testkit.Eventually(t, "nothing is asked any more", func() bool { return d.workers[0].word(24) == 0 && d.workers[3].file() == nil })
-	for _, part := range []string{"the workers of this node have it, at step 15", "the workers of this node have saved"} {
+	for _, part := range []string{"delivered to the workers of this node, at step 15", "the workers of this node have saved"} {
 		if !strings.Contains(d.log.String(), part) {
 			t.Errorf("the log does not say %q: %s", part, d.log)
 		}
@@ -381,7 +381,7 @@ func TestTwoDirectives(t *testing.T) {
 	}
 }
 
-// TestSavedWhileTheNextIsAsked: what a worker says of the first directive counts, also when its
+// TestSavedWhileTheNextIsAsked: a worker's answer to the first directive counts, also when its
 // record asks for the next one already.
 func TestSavedWhileTheNextIsAsked(t *testing.T) {
 	d := newDirected(t, 1, nil)
@@ -408,7 +408,7 @@ func TestSavedWhileTheNextIsAsked(t *testing.T) {
 	d.want(d.rdzv.saved, "d2 in round 1")
 }
 
-// TestAgreedOnceHandedOver: what was agreed is handed over, whatever the nodes say then.
+// TestAgreedOnceHandedOver: the agreed step is handed over, whatever the nodes say then.
 func TestAgreedOnceHandedOver(t *testing.T) {
 	d := newDirected(t, 1, nil)
 	d.workers[0].report(5)
@@ -461,7 +461,7 @@ func TestDeadlineWhileHeld(t *testing.T) {
 	testkit.Eventually(t, "the log says "+text, func() bool { return strings.Contains(d.log.String(), text) })
 }
 
-// TestWorkerEndsBeforeItsStep: the others go on, and what they have saved counts.
+// TestWorkerEndsBeforeItsStep: the others continue, and what they have saved counts.
 func TestWorkerEndsBeforeItsStep(t *testing.T) {
 	d := newDirected(t, 2, nil)
 	d.workers[0].report(5)
@@ -492,7 +492,7 @@ func TestRoundEndsWhileHeld(t *testing.T) {
 	<-d.done
 }
 
-// TestEndingDirectiveStands: what ends the attempt is not taken back from workers that have
+// TestEndingDirectiveStands: a directive that ends the attempt is not taken back from workers that have
 // saved, when the nodes know it no more: they would train on until they are stopped.
 func TestEndingDirectiveStands(t *testing.T) {
 	records := progress.NewTracker([]string{progress.EnvDir + "=" + t.TempDir()}, slog.New(slog.DiscardHandler))
@@ -538,7 +538,7 @@ func TestDirectiveFileInTheWay(t *testing.T) {
 	if got := d.steps(0, 6, 9); fmt.Sprint(got) != "[6]" {
 		t.Errorf("it got it at %v", got)
 	}
-	if !strings.Contains(d.log.String(), "learns what it asks for, and not by whom and why: ") || !strings.Contains(d.log.String(), "directive: file exists") {
+	if !strings.Contains(d.log.String(), "sees the request, but not its author and reason: ") || !strings.Contains(d.log.String(), "directive: file exists") {
 		t.Errorf("the log has %s", d.log)
 	}
 }

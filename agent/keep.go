@@ -36,6 +36,6 @@ func (a *Agent) kept(t *attempt) []failure.Failure {
 		return nil
 	}
 	failures := a.failures(t)
-	a.log.Warn(fmt.Sprintf("%s of this node failed, and it succeeded by the others:\n%s", wording.Count(len(failures), "worker", "workers"), failure.Report(a.name, failures, "")))
+	a.log.Warn(fmt.Sprintf("%s of this node failed; the node succeeded because the others did:\n%s", wording.Count(len(failures), "worker", "workers"), failure.Report(a.name, failures, "")))
 	return failures
 }

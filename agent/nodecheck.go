@@ -67,7 +67,7 @@ func (a *Agent) checkNode(before string) error {
 		return stop
 	}
 	if err != nil {
-		a.log.Warn("this node is not examined: " + err.Error())
+		a.log.Warn("the checks of this node do not run: " + err.Error())
 		return nil
 	}
 	if unfit := a.judge(verdicts); unfit != nil {
@@ -119,7 +119,7 @@ func (a *Agent) asksToDrain(ctx context.Context, unfit *UnfitError, within time.
 		unfit.Away = a.spec.CheckAway
 		return true
 	}
-	a.log.Warn(fmt.Sprintf("this node is not fit, and stays in the run: %s: %v", unfit.Verdict, err))
+	a.log.Warn(fmt.Sprintf("this node is not fit, but stays in the run: %s: %v", unfit.Verdict, err))
 	if rendezvous.CodeOf(err) == rendezvous.CodeInvalid {
 		a.progress.SetSuspect(fmt.Sprintf("%s (it stays: %v)", unfit.Verdict, err))
 		a.status.Take(telemetry.State{}, telemetry.Stays{})

@@ -16,9 +16,9 @@ func (s *Spec) SetOnFailure(text, fixed string, least, most int) error {
 	rule, ok := parseOnFailure(text)
 	switch {
 	case text == "keep" && fixed != "":
-		return fmt.Errorf("the nodes of a %s job do not learn of each other's loss, so none can continue without another; for keep, %s", fixed, endpoint)
+		return fmt.Errorf("the nodes of a %s job do not notice when another is lost, so they cannot continue without it; for keep, %s", fixed, endpoint)
 	case text == "keep" && least != most:
-		return fmt.Errorf("keep takes a fixed number of nodes, such as %d, not %d:%d: in a range a node that comes or is lost restarts the workers of all", most, least, most)
+		return fmt.Errorf("keep takes a fixed number of nodes, such as %d, not %d:%d: with a range, a node that joins or is lost restarts the workers of all nodes", most, least, most)
 	case text == "keep":
 		s.Keep = true
 		return nil

@@ -42,7 +42,7 @@ func ParseOnSignal(text string) (map[unix.Signal]rendezvous.DirectiveKind, error
 			return nil, err
 		}
 		if slices.Contains(ownSignals, sig) {
-			return nil, fmt.Errorf("signal %s comes to programs by itself and cannot ask for anything; use another one, such as USR1", name)
+			return nil, fmt.Errorf("programs also receive signal %s for other reasons, so it cannot make a request; use another one, such as USR1", name)
 		}
 		if other, twice := actions[sig]; twice {
 			return nil, fmt.Errorf("signal %s is given twice, first for %v, in %q", name, other, text)

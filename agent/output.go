@@ -42,7 +42,7 @@ func (a *Agent) outputNode(ctx context.Context, t *attempt, s store.Store, q que
 		n.Parts = append(n.Parts, a.culprit.parts...)
 	case r.Follow && len(streams) > 0:
 		if !t.followers.add(s, q.Number, streams, n) {
-			n.Refused = fmt.Sprintf("%d follow its workers' output already", maxFollowers)
+			n.Refused = fmt.Sprintf("%d clients already follow its workers' output", maxFollowers)
 		}
 	case len(streams) > 0:
 		limited, cancel := context.WithTimeout(ctx, filePatience)

@@ -53,7 +53,7 @@ func (a *Agent) reapOverdue(t *attempt, o watchdog.Overdue) {
 	timer := &o.Timers[o.Fatal]
 	p := t.workers.WorkerOf(timer.Pid)
 	if p == nil {
-		a.log.Info(fmt.Sprintf("the timer %q of process %d has expired; no worker is or has such a process any more", timer.Scope, timer.Pid))
+		a.log.Info(fmt.Sprintf("the timer %q of process %d has expired, but the process no longer belongs to a worker", timer.Scope, timer.Pid))
 		return
 	}
 	late := max(time.Since(timer.At), 0).Round(time.Millisecond)

@@ -26,7 +26,7 @@ func (a *Agent) asRunEnded(err error) error {
 	if requeued == nil || errors.As(err, new(*RequeueError)) || errors.Is(err, rendezvous.ErrGraceful) || errors.Is(err, rendezvous.ErrUnfit) {
 		return err
 	}
-	a.log.Warn("what this node would end with does not count, the run has ended before: " + briefly(err))
+	a.log.Warn("this node's own result does not count, because the run had already ended: " + briefly(err))
 	return requeued
 }
 

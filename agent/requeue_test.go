@@ -18,7 +18,7 @@ import (
 // its worker has failed already.
 type requeuing struct {
 	*rounds
-	after int64 // so many looks that find it running; -1: it goes on
+	after int64 // so many looks that find it running; -1: it continues
 	looks atomic.Int64
 }
 
@@ -33,16 +33,16 @@ func (r *requeuing) Closed() bool { return r.after >= 0 && r.looks.Load() >= r.a
 
 // TestFailureBesideRequeue: how the run has ended decides, whatever worker fails then: the
 // node of the failure ends as the others do, also if the directive is carried out while it
-// waits for the cause of its failure. A failure in a run that goes on is one.
+// waits for the cause of its failure. A failure in a run that continues is one.
 func TestFailureBesideRequeue(t *testing.T) {
 	for name, c := range map[string]struct {
 		after    int64
 		restarts int
 		says     string
 	}{
-		"before the failure":                {0, 0, "the failure is not counted, the run has ended before: "},
-		"before the failure, restarts left": {0, 3, "the failure is not counted, the run has ended before: "},
-		"while the node waits for news":     {1, 0, "the failure is not counted, the run has ended by now: "},
+		"before the failure":                {0, 0, "the failure is not counted, because the run had already ended: "},
+		"before the failure, restarts left": {0, 3, "the failure is not counted, because the run had already ended: "},
+		"while the node waits for news":     {1, 0, "the failure is not counted, because the run has ended meanwhile: "},
 		"never":                             {-1, 0, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -131,7 +131,7 @@ func TestRequeueBeforeTheGoodbye(t *testing.T) {
 			if !errors.As(err, new(*RequeueError)) || errors.As(err, new(*FailedError)) || !strings.Contains(err.Error(), "by admin carol") {
 				t.Errorf("it ended with %v", err)
 			}
-			if !strings.Contains(log.String(), "does not count, the run has ended before") {
+			if !strings.Contains(log.String(), "does not count, because the run had already ended") {
 				t.Errorf("the log says %s", log)
 			}
 			if r := a.Result(); r.Err != err || len(r.Failures) > 0 {

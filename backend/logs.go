@@ -125,7 +125,7 @@ func newLogs(run *control.RunStatus, answers []*logs.Node, rank int) (*Logs, err
 			r.Silent = append(r.Silent, SilentNode{m.Rank, m.Node, m.Label})
 			continue
 		case n.Parts == nil:
-			return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "node %s is of a release whose agents do not tell what their workers write", m.Label)
+			return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the agent of node %s is too old to show its workers' output", m.Label)
 		case n.Refused != "":
 			return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "node %s refuses: %s", m.Label, n.Refused)
 		}
@@ -139,13 +139,13 @@ func newLogs(run *control.RunStatus, answers []*logs.Node, rank int) (*Logs, err
 	slices.SortStableFunc(r.Streams, func(a, b LogStream) int { return cmp.Compare(a.Ranks[0], b.Ranks[0]) })
 	switch {
 	case rank >= 0 && last < first:
-		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "no node of run %q has answered, so rank %d is not found%s", run.RunID, rank, r.silence())
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "no node of run %q has answered, so rank %d was not found%s", run.RunID, rank, r.silence())
 	case rank >= 0 && !known:
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "run %q has no rank %d: ranks %d to %d have answered%s", run.RunID, rank, first, last, r.silence())
 	case rank == LogsCulprit && r.Round == 0:
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "no worker of the nodes of run %q is known to have failed%s%s", run.RunID, r.silence(), stalledHint(run))
 	case rank == LogsCulprit && run.LastFailure != nil && r.Round < run.LastFailure.Round:
-		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the node whose worker failed first in round %d of run %q does not tell what it wrote: it has left%s", run.LastFailure.Round, run.RunID, r.silence())
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the node whose worker failed first in round %d of run %q has left, so what the worker wrote is not available%s", run.LastFailure.Round, run.RunID, r.silence())
 	}
 	return r, nil
 }

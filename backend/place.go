@@ -143,7 +143,7 @@ func logOf(endpoint, runID string, timeout time.Duration) (runLog, error) {
 		return nil, err
 	}
 	if p.log == nil {
-		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the nodes at %s share no log: they have a control plane", params.QuotableEndpoint(endpoint))
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the nodes at %s have a control plane, so they share no log", params.QuotableEndpoint(endpoint))
 	}
 	return p.log(endpoint, runID, timeout)
 }

@@ -40,7 +40,7 @@ func Canonical(name string) (string, error) {
 	if slices.Contains([]string{NameAny, NameFile, NameEtcd, NameStatic}, name) {
 		return name, nil
 	}
-	return "", rendezvous.Errorf(rendezvous.CodeInvalid, "unknown backend %q; there are rallypoint, rallypoint-file, rallypoint-etcd, "+
+	return "", rendezvous.Errorf(rendezvous.CodeInvalid, "unknown backend %q; choose one of rallypoint, rallypoint-file, rallypoint-etcd, "+
 		"rallypoint-static, etcd, static and c10d. A backend that is registered with torch needs torch's agent: torchrun --rdzv-backend=%s, or torch's own elastic_launch (docs/deviations.md)", name, name)
 }
 
@@ -124,7 +124,7 @@ func ownDirectory(dir string) error {
 		return &fs.PathError{Op: "lstat", Path: dir, Err: err}
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || st.Mode&0o022 != 0 || st.Uid != 0 && int(st.Uid) != os.Geteuid() {
-		return fmt.Errorf("%s is no directory that this user alone may write to", dir)
+		return fmt.Errorf("%s is not a directory that only this user can write to", dir)
 	}
 	return nil
 }

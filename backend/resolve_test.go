@@ -68,7 +68,7 @@ func TestFileOfTorch(t *testing.T) {
 	linked := filepath.Join(dir, "linked")
 	testkit.Check(t, os.Symlink(dir, linked+".rallypoint"))
 	for path, says := range map[string]string{
-		filepath.Join(dir, "none", "f"): "all nodes have to share its folder", foreign: "alone may write", linked: "alone may write",
+		filepath.Join(dir, "none", "f"): "all nodes have to share its folder", foreign: "only this user can write", linked: "only this user can write",
 	} {
 		if _, _, err := Resolve("", path, options); !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), says) {
 			t.Errorf("%s: %v", path, err)
@@ -88,12 +88,12 @@ func parse(text string) map[string]string {
 
 func TestResolveRefuses(t *testing.T) {
 	for _, c := range []struct{ name, endpoint, says string }{
-		{"zookeeper", "h:1", `unknown backend "zookeeper"; there are rallypoint, `},
+		{"zookeeper", "h:1", `unknown backend "zookeeper"; choose one of rallypoint, `},
 		{"rallypoint-file", "h:1", `"h:1" is not one of rallypoint-file: write file:///DIRECTORY`},
 		{"rallypoint-file", "", "is not one of rallypoint-file"},
 		{"etcd", "file:///d", "is not one of etcd: write etcd://HOST"},
 		{"rallypoint-etcd", "https://user:secret@h", "is not one of rallypoint-etcd"},
-		{"rallypoint-static", "", "host:port of its node 0, and it is missing"},
+		{"rallypoint-static", "", "a static job needs host:port of its node 0"},
 		{"static", "file:///d", "is not one of rallypoint-static: write HOST:PORT of node 0"},
 	} {
 		_, _, err := Resolve(c.name, c.endpoint, nil)

@@ -50,11 +50,11 @@ func (a Admin) Status(ctx context.Context) (*control.RunStatus, error) {
 	case err != nil:
 		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "the control plane at %s cannot be asked: %v", a.Addr, err)
 	case code == http.StatusForbidden:
-		return nil, rendezvous.Errorf(rendezvous.CodeAuth, "the control plane at %s wants a token", a.Addr)
+		return nil, rendezvous.Errorf(rendezvous.CodeAuth, "the control plane at %s requires a token", a.Addr)
 	case code == http.StatusNotFound && json.Unmarshal(body, &none) == nil && none.Error != "":
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "%s", none.Error)
 	case code != http.StatusOK || json.Unmarshal(body, &st) != nil || st.Schema < 1:
-		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "what listens at %s answers HTTP with code %d, but tells no status of run %q", a.Addr, code, run)
+		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "the server at %s answers HTTP with code %d, but without a status of run %q", a.Addr, code, run)
 	}
 	return OnlyRun(st.Runs, "the run id")
 }

@@ -12,7 +12,7 @@ import (
 // staticScheme begins the endpoint of a static job: static://HOST:PORT of node 0.
 const staticScheme = SchemeStatic + "://"
 
-var errNoStaticEndpoint = rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoint of a static job is host:port of its node 0, and it is missing")
+var errNoStaticEndpoint = rendezvous.Errorf(rendezvous.CodeInvalid, "the endpoint is missing: a static job needs host:port of its node 0")
 
 // openStatic makes a member of a job whose nodes are known beforehand, torch's static backend
 // (docs/decisions/0123): the node of rank 0 hosts the control plane at the endpoint, and serves

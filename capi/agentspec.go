@@ -223,7 +223,7 @@ func setPreload(spec *agent.Spec, config *C.rp_agent_config) (err error) {
 	}
 	for _, name := range spec.Preload {
 		if !process.IsModuleName(name) {
-			return invalid("preload holds %q, which is no name of a module", name)
+			return invalid("preload holds %q, which is not the name of a module", name)
 		}
 	}
 	return nil

@@ -51,7 +51,7 @@ func drains(t *testing.T, endpoint string) {
 	admin(0, "is canceled", "cancel", "--directive", id)
 	status("Directive: ", false)
 	admin(1, "none is standing", "cancel", "--directive", id)
-	id = strings.Fields(admin(0, "no other node is there: the run ends then, to be queued again", "drain", "--node", "a", "--node", "b", "--within", "1h"))[1]
+	id = strings.Fields(admin(0, "no other node is left, so the run then ends and should be queued again", "drain", "--node", "a", "--node", "b", "--within", "1h"))[1]
 	admin(0, "is canceled", "cancel", "--directive", id)
 	admin(0, "leaves when all have saved, in 2m0s at the latest", "drain", "--node", "b")
 	admin(0, "is canceled", "cancel")

@@ -168,7 +168,7 @@ func TestCheckWhileTheJobRegroups(t *testing.T) {
 	h.finish()
 	nodes[0].expect(t, 0)
 	again.expect(t, 0)
-	if text := nodes[0].stderr.String(); !strings.Contains(text, "this node is not fit, and stays in the run: gpu_xid: Xid 79") || !strings.Contains(text, "1 would be left") && !strings.Contains(text, "0 would be left") {
+	if text := nodes[0].stderr.String(); !strings.Contains(text, "this node is not fit, but stays in the run: gpu_xid: Xid 79") || !strings.Contains(text, "1 would be left") && !strings.Contains(text, "0 would be left") {
 		t.Error(text)
 	}
 }

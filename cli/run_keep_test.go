@@ -103,7 +103,7 @@ func TestKeep(t *testing.T) {
 		k.end(0, 0)
 		text := k.nodes[bad].stderr.String()
 		for _, want := range []string{fmt.Sprintf("worker of rank %d ", rank), "exited with code 9; 1 of 2 workers of this node continue without it (--on-failure keep)",
-			"1 worker of this node failed, and it succeeded by the others:\n", "exitcode  : 9"} {
+			"1 worker of this node failed; the node succeeded because the others did:\n", "exitcode  : 9"} {
 			if !strings.Contains(text, want) {
 				t.Errorf("no %q in\n%s", want, text)
 			}
@@ -111,7 +111,7 @@ func TestKeep(t *testing.T) {
 	}
 }
 
-// TestKeepWithoutANode: the nodes that are left go on without one that is lost, and without one
+// TestKeepWithoutANode: the nodes that are left continue without one that is lost, and without one
 // whose workers have all failed and cannot be started again; that one exits with 1. A spare gets no
 // place.
 func TestKeepWithoutANode(t *testing.T) {

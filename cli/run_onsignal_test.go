@@ -40,8 +40,8 @@ func TestSignalIsADirective(t *testing.T) {
 	}
 }
 
-// TestDrainBySignal: of two nodes one leaves by a signal, and the other goes on without it;
-// when that one is drained, too, the job is to be queued again.
+// TestDrainBySignal: of two nodes one leaves by a signal, and the other continues without it;
+// when that one is drained, too, the job should be queued again.
 func TestDrainBySignal(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -75,7 +75,7 @@ func TestDrainBySignal(t *testing.T) {
 	}
 }
 
-// TestWrongOnSignal: what cannot be meant is refused before anything starts.
+// TestWrongOnSignal: impossible values are refused before anything starts.
 func TestWrongOnSignal(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

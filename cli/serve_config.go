@@ -135,11 +135,11 @@ func trusted(file *os.File) error {
 	}
 	switch self := os.Geteuid(); {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return errors.New("it is no regular file")
+		return errors.New("it is not a regular file")
 	case st.Uid != 0 && int(st.Uid) != self:
 		return fmt.Errorf("it belongs to user %d, this process to user %d; it has to belong to this user or to root", st.Uid, self)
 	case st.Mode&(unix.S_IWGRP|unix.S_IWOTH) != 0:
-		return fmt.Errorf("its mode is %04o: others than its owner may write it; chmod go-w it", st.Mode&0o7777)
+		return fmt.Errorf("users other than its owner may write to it (mode %04o); run chmod go-w on it", st.Mode&0o7777)
 	}
 	return nil
 }

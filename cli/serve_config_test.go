@@ -106,7 +106,7 @@ func TestConfigRefuses(t *testing.T) {
 		"http-name: [a, 1]\n":                        "expected text or a list of texts",
 		"http-name: {a: b}\n":                        "neither a value nor a list",
 		"log-level: loud\n":                          `--log-level is "loud"`,
-		"listen: h:1\nlisten: h:2\n":                 `the key "listen" is there twice`,
+		"listen: h:1\nlisten: h:2\n":                 `the key "listen" appears twice`,
 		"listen:\n":                                  `"listen" has no value`,
 		"listen\n":                                   "expected lines of KEY: VALUE",
 		"# " + strings.Repeat("x", maxConfig) + "\n": "has more than",
@@ -136,7 +136,7 @@ func TestConfigIsTrusted(t *testing.T) {
 		if err := os.Chmod(path, mode); err != nil {
 			t.Fatal(err)
 		}
-		refused("others than its owner may write it")
+		refused("users other than its owner may write to it")
 	}
 	if err := os.Chmod(path, 0o644); err != nil {
 		t.Fatal(err)
@@ -151,12 +151,12 @@ func TestConfigIsTrusted(t *testing.T) {
 		}
 	}
 	path = filepath.Dir(path)
-	refused("it is no regular file")
+	refused("it is not a regular file")
 	path += "/fifo"
 	if err := unix.Mkfifo(path, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	refused("it is no regular file")
+	refused("it is not a regular file")
 	path += "/none"
 	refused("cannot read the configuration " + path + ": not a directory\n")
 }
@@ -189,7 +189,7 @@ func TestLogFormat(t *testing.T) {
 	}
 }
 
-// TestRunLogsInJSON: what the agent says, from the first line to the report.
+// TestRunLogsInJSON: the agent's lines, from the first one to the report.
 func TestRunLogsInJSON(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

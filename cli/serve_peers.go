@@ -45,7 +45,7 @@ func (p *servePeers) addFlags(flags *pflag.FlagSet) {
 func (p *servePeers) group(ctx context.Context, listen listenAddr, dataDir string) (*standby.Peers, error) {
 	if p.list == "" {
 		if p.self != "" {
-			return nil, errors.New("--self says which of --peers this server is, and there is no --peers")
+			return nil, errors.New("--self names this server among --peers, but --peers is missing")
 		}
 		return nil, nil
 	}
@@ -54,9 +54,9 @@ func (p *servePeers) group(ctx context.Context, listen listenAddr, dataDir strin
 	case err != nil:
 		return nil, fmt.Errorf("--peers: %w", err)
 	case len(list) != 3 && len(list) != 5:
-		return nil, fmt.Errorf("--peers names %d servers, it must name three or five: with two or four, no more may be lost than with one or three", len(list))
+		return nil, fmt.Errorf("--peers names %d servers, it must name three or five: two or four survive no more losses than one or three", len(list))
 	case dataDir != "":
-		return nil, errors.New("--data-dir and --peers exclude each other: the peers keep what a job needs in each other's memory, and a server that came back with an old directory would know less than they do; leave --data-dir out, or --peers")
+		return nil, errors.New("--data-dir and --peers exclude each other: peers keep the state of each job in each other's memory, and a server that restarted from an old directory would know less than they do; leave one of them out")
 	case p.election < leastElection:
 		return nil, fmt.Errorf("--election-timeout is %v, it must be at least %v", p.election, leastElection)
 	}
@@ -81,9 +81,9 @@ func (p *servePeers) own(ctx context.Context, list params.Servers, listen listen
 		case err != nil:
 			return "", fmt.Errorf("--self: %w", err)
 		case !slices.Contains(list, at):
-			return "", fmt.Errorf("--self is %s, which is none of --peers %s: write it as it stands there", at, list)
+			return "", fmt.Errorf("--self is %s, which is not one of --peers %s: write it exactly as in that list", at, list)
 		case at.Port != listen.Port:
-			return "", fmt.Errorf("--self has port %d, and --listen %d: they must be one", at.Port, listen.Port)
+			return "", fmt.Errorf("--self has port %d, and --listen %d: they must be equal", at.Port, listen.Port)
 		}
 		return at.String(), nil
 	}
@@ -97,9 +97,9 @@ func (p *servePeers) own(ctx context.Context, list params.Servers, listen listen
 	case len(found) == 1:
 		return found[0], nil
 	case len(found) > 1:
-		return "", fmt.Errorf("--peers names this server more than once: %s; say which one it is by --self", strings.Join(found, " and "))
+		return "", fmt.Errorf("--peers names this server more than once: %s; choose one with --self", strings.Join(found, " and "))
 	}
-	return "", fmt.Errorf("--peers %s does not name this server: none of them has the port %d of --listen and an address of this machine that it listens on; correct --listen (0.0.0.0:%d is every interface) or --peers, or say which one it is by --self",
+	return "", fmt.Errorf("--peers %s does not name this server: none of them has the port %d of --listen and an address of this machine that it listens on; correct --listen (0.0.0.0:%d is every interface) or --peers, or name this server with --self",
 		list, listen.Port, listen.Port)
 }
 

@@ -28,11 +28,11 @@ func TestWrongUsageOfPeers(t *testing.T) {
 		{"serve --peers 127.0.0.1,10.255.0.1,10.255.0.2 --data-dir d", "--data-dir and --peers exclude each other"},
 		{"serve --peers 10.255.0.1,10.255.0.2,10.255.0.3", "does not name this server"},
 		{"serve --peers 127.0.0.1,10.255.0.2,10.255.0.3 --listen 127.0.0.1:29401", "does not name this server"},
-		{"serve --peers 127.0.0.1,localhost,10.255.0.3", "names this server more than once: 127.0.0.1:29400 and localhost:29400; say which one it is by --self"},
-		{"serve --peers 127.0.0.1,10.255.0.2,10.255.0.3 --self 10.255.0.9", "which is none of --peers"},
+		{"serve --peers 127.0.0.1,localhost,10.255.0.3", "names this server more than once: 127.0.0.1:29400 and localhost:29400; choose one with --self"},
+		{"serve --peers 127.0.0.1,10.255.0.2,10.255.0.3 --self 10.255.0.9", "which is not one of --peers"},
 		{"serve --peers 127.0.0.1,10.255.0.2,10.255.0.3:5 --self 10.255.0.3:5", "--self has port 5, and --listen 29400"},
 		{"serve --peers 127.0.0.1,10.255.0.2,10.255.0.3 --election-timeout 1ms", "must be at least 100ms"},
-		{"serve --self a", "there is no --peers"},
+		{"serve --self a", "--peers is missing"},
 	})
 }
 

@@ -142,11 +142,11 @@ func missingKeys(ctx context.Context, c *tcpstore.Client, keys []string) string 
 	}
 	switch n := len(missing); {
 	case n == 0: // written meanwhile, or the store does not answer any more
-		return fmt.Sprintf("not all keys were there in time: %q", keys[:min(len(keys), shown)])
+		return fmt.Sprintf("some keys were not set in time: %q", keys[:min(len(keys), shown)])
 	case n == 1:
-		return fmt.Sprintf("the key %q is not there", missing[0])
+		return fmt.Sprintf("the key %q does not exist", missing[0])
 	case n > shown:
-		return fmt.Sprintf("%d of %d keys are not there: %q and %d more", n, len(keys), missing[:shown], n-shown)
+		return fmt.Sprintf("%d of %d keys do not exist: %q and %d more", n, len(keys), missing[:shown], n-shown)
 	}
-	return fmt.Sprintf("%d of %d keys are not there: %q", len(missing), len(keys), missing)
+	return fmt.Sprintf("%d of %d keys do not exist: %q", len(missing), len(keys), missing)
 }

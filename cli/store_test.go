@@ -77,10 +77,10 @@ func TestStoreErrors(t *testing.T) {
 	closed.Close()
 	execute(t, "store", "set", s.addr, "there", "x")
 	for _, c := range []struct{ args, says string }{
-		{"get %s missing --timeout 100ms", `the key "missing" is not there; waited for 100ms at ` + s.addr},
-		{"wait %s there missing --timeout 100ms", `the key "missing" is not there`},
-		{"wait %s a b c d e f g --timeout 100ms", `7 of 7 keys are not there: ["a" "b" "c" "d" "e"] and 2 more`},
-		{"wait %s there a b --timeout 100ms", `2 of 3 keys are not there: ["a" "b"]`},
+		{"get %s missing --timeout 100ms", `the key "missing" does not exist; waited for 100ms at ` + s.addr},
+		{"wait %s there missing --timeout 100ms", `the key "missing" does not exist`},
+		{"wait %s a b c d e f g --timeout 100ms", `7 of 7 keys do not exist: ["a" "b" "c" "d" "e"] and 2 more`},
+		{"wait %s there a b --timeout 100ms", `2 of 3 keys do not exist: ["a" "b"]`},
 		{"delete %s missing", `there is no key "missing" at ` + s.addr},
 		{"add %s there", "is the value a number?"},
 		{"get " + closed.Addr().String() + " k --timeout 1s", "nothing listens at " + closed.Addr().String()},

@@ -34,10 +34,10 @@ func TestToken(t *testing.T) {
 	}{
 		{job("--token-file", good), 0, ""},
 		{job("--rdzv-conf", "token_file="+good), 0, ""},
-		{job(), 1, "wants a token"},
+		{job(), 1, "requires a token"},
 		{job("--token-file", other), 1, "does not know the token in " + other},
 		{job("--token-file", good+"x"), 2, "no such file"},
-		{closeJob(), 1, "wants a token"},
+		{closeJob(), 1, "requires a token"},
 		{closeJob("--token-file", other), 1, "does not know the token"},
 		{closeJob("--token-file", good+"x"), 1, "no such file"},
 		{closeJob("--token-file", good), 0, ""},
@@ -80,7 +80,7 @@ func TestToken(t *testing.T) {
 		t.Errorf("%d %q", code, stderr)
 	}
 	code, _, stderr = execute(t, "serve", "--listen", "127.0.0.1:0", "--token-file", filepath.Dir(good))
-	if code != 1 || !strings.Contains(stderr, "it is no regular file") {
+	if code != 1 || !strings.Contains(stderr, "it is not a regular file") {
 		t.Errorf("%d %q", code, stderr)
 	}
 }

@@ -199,7 +199,7 @@ func (a *audited) wentBack(rec trace.Record) bool {
 // that again. It still knows its findings until now, and which rounds there were.
 func (a *Audit) rewind(run *audited, rec trace.Record) {
 	if a.past == nil {
-		run.unchecked = fmt.Sprintf("it went on from the state after event %d, and its history cannot be read again", rec.Number-1)
+		run.unchecked = fmt.Sprintf("it continued from the state after event %d, and its history cannot be read again", rec.Number-1)
 		return
 	}
 	run.cuts = append(run.cuts, cut{a.offset, rec.Number - 1})
@@ -210,7 +210,7 @@ func (a *Audit) rewind(run *audited, rec trace.Record) {
 		}
 	})
 	if err != nil || old.last != rec.Number-1 {
-		run.unchecked = fmt.Sprintf("it went on from the state after event %d, and up to there only %d events could be read again (%v)", rec.Number-1, old.last, err)
+		run.unchecked = fmt.Sprintf("it continued from the state after event %d, and up to there only %d events could be read again (%v)", rec.Number-1, old.last, err)
 		return
 	}
 	old.checker.violations = run.checker.violations

@@ -79,7 +79,7 @@ func (c *Checker) checkMoment(o r.Outcome, all []*session) {
 	case awaited > 0 && !c.due[r.TimerRegroup]:
 		c.violated(6, "round %d was completed without %d live members of round %d", o.Round, awaited, c.round)
 	case (awaited == 0) != (len(o.Dropped) == 0):
-		c.violated(6, "round %d goes on without %d live members and names %q", o.Round, awaited, o.Dropped)
+		c.violated(6, "round %d continues without %d live members and names %q", o.Round, awaited, o.Dropped)
 	}
 }
 

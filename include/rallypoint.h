@@ -1127,7 +1127,7 @@ enum rp_agent_state {
     RP_AGENT_STOPPED = 4,     /* by rp_agent_stop or rp_agent_close */
     RP_AGENT_NOT_NEEDED = 5,  /* the run ended well without this node */
     RP_AGENT_BROKEN = 6,      /* any other error, that of rp_agent_run */
-    RP_AGENT_REQUEUED = 7,    /* a directive has ended the run: it is to be queued again */
+    RP_AGENT_REQUEUED = 7,    /* a directive has ended the run: queue it again */
     RP_AGENT_NO_PROGRESS = 8  /* max_no_progress rounds ended without a higher step */
 };
 

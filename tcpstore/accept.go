@@ -140,7 +140,7 @@ func (s *Server) start(nc net.Conn, t *eventloop.TLS, shard *engineShard) error 
 	peer := peerOf(nc)
 	fd, err := eventloop.TakeOver(nc)
 	if errors.Is(err, errors.ErrUnsupported) {
-		s.log.Warn("tcpstore: connection closed: it is no socket", "peer", nc.RemoteAddr().String(), "listen", s.Addr().String())
+		s.log.Warn("tcpstore: connection closed: it is not a socket", "peer", nc.RemoteAddr().String(), "listen", s.Addr().String())
 		return nc.Close()
 	}
 	if err != nil {

@@ -156,7 +156,7 @@ func limitDescriptors(t *testing.T) (restore func()) {
 	return restore
 }
 
-// pipes accepts connections that are no sockets.
+// pipes accepts connections that are not a sockets.
 type pipes struct {
 	net.Listener
 	conns chan net.Conn
@@ -181,7 +181,7 @@ func TestNoSocket(t *testing.T) {
 	lines, logger := newLog()
 	s := Serve(p, store.NewEngine(store.Limits{}), Options{Logger: logger})
 	defer s.Close()
-	if line := lines.Next(t); !strings.Contains(line, "no socket") {
+	if line := lines.Next(t); !strings.Contains(line, "not a socket") {
 		t.Errorf("the line is %s", line)
 	}
 	if _, err := ours.Read(make([]byte, 1)); err == nil {

@@ -91,7 +91,7 @@ func mostOpenings() int {
 
 var (
 	errPlain = errors.New("it does not speak TLS")
-	errCrowd = errors.New("too many other connections are not open yet, all in all or of its machine")
+	errCrowd = errors.New("too many other connections are still opening, in total or from its machine")
 )
 
 // open accepts a connection, or closes it, in a goroutine of its own: no other one waits for it.
@@ -231,5 +231,5 @@ func openingRefusal(err error) *refusal {
 	case errors.Is(err, secret.ErrMalformed), errors.Is(err, secret.ErrForeign):
 		return refuse(ReasonMalformed, "%s", text)
 	}
-	return refuse(ReasonHandshake, "it has ended before it was open: %s", text)
+	return refuse(ReasonHandshake, "it ended before it was open: %s", text)
 }

@@ -54,7 +54,7 @@ func (m Machine) Look(ctx context.Context, text string) (Verdict, error) {
 	case kind == "nic" && rest != "" && !strings.ContainsAny(rest, "/\x00") && rest != "." && rest != "..":
 		return m.nic(rest), nil
 	}
-	return Verdict{}, fmt.Errorf("%q is none of gpu[:N], xid[:N,N], disk:PATH[:FREE] and nic:NAME", text)
+	return Verdict{}, fmt.Errorf("%q is not one of gpu[:N], xid[:N,N], disk:PATH[:FREE] and nic:NAME", text)
 }
 
 func unfit(reason, format string, args ...any) Verdict {
@@ -170,7 +170,7 @@ func judgeGPUs(answer string, least int) Verdict {
 		}
 	}
 	if found < least {
-		return unfit("gpu_missing", "%d of %d GPUs are there", found, least)
+		return unfit("gpu_missing", "found %d of %d GPUs", found, least)
 	}
 	return Verdict{State: Fit}
 }

@@ -50,12 +50,12 @@ func TestLook(t *testing.T) {
 		{"", "disk:/sys", Unknown, " open /sys/"},
 		{"", "gpu", Unknown, " nvidia-smi: "},
 		{"echo '0, 0, No'; echo '1, [N/A], [N/A]'", "gpu", Fit, " "},
-		{"echo '0, 0, No'; echo '1, 0, No'", "gpu:3", Unfit, "gpu_missing 2 of 3 GPUs are there"},
+		{"echo '0, 0, No'; echo '1, 0, No'", "gpu:3", Unfit, "gpu_missing found 2 of 3 GPUs"},
 		{"echo '0, 0, No'; echo '1, 12, No'", "gpu", Unfit, "gpu_ecc GPU 1 has 12 uncorrected memory errors"},
 		{"echo '0, 0, Yes'; echo '1, 0, No'", "gpu:1", Unfit, "gpu_row_remap GPU 0 waits"},
 		{"echo 'Unable to determine the device handle: GPU is lost'; exit 15", "gpu", Unfit, "gpu_lost Unable to"},
 		{"echo 'could not communicate with the driver'; exit 9", "gpu", Unknown, " nvidia-smi: exit status 9: could not"},
-		{"echo", "gpu", Unfit, "gpu_missing 0 of 2 GPUs are there"},
+		{"echo", "gpu", Unfit, "gpu_missing found 0 of 2 GPUs"},
 	} {
 		v, err := machine(t, c.smi).Look(t.Context(), c.check)
 		if got := v.Reason + " " + v.Text; err != nil || v.State != c.state || !strings.HasPrefix(got, c.says) {

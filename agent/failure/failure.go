@@ -176,7 +176,7 @@ func parseErrorFile(text []byte) (message string, seconds int64, err error) {
 func parseSeconds(text json.RawMessage) (int64, error) {
 	seconds, err := strconv.ParseFloat(strings.TrimSpace(strings.Trim(string(text), `"`)), 64)
 	if err != nil || seconds < 0 || seconds > 1<<40 {
-		return 0, fmt.Errorf("its timestamp %.80q is no number of seconds", text)
+		return 0, fmt.Errorf("its timestamp %.80q is not a number of seconds", text)
 	}
 	return int64(seconds), nil
 }

@@ -92,7 +92,7 @@ func TestKeptInFiles(t *testing.T) {
 	path := k.attempt.Plan.Workers[1].out
 	testkit.Check(t, os.Remove(path))
 	testkit.Check(t, unix.Mkfifo(path, 0o600))
-	if p := k.read(list, nil, Kept)[0]; !strings.Contains(p.Why, "no regular file") {
+	if p := k.read(list, nil, Kept)[0]; !strings.Contains(p.Why, "not a regular file") {
 		t.Errorf("of a FIFO: %+v", p)
 	}
 }
@@ -134,7 +134,7 @@ func TestKeptOfTheAgent(t *testing.T) {
 	}
 }
 
-// TestKeptOnItsWay: what passes the agent is kept while it passes, each rank's by itself; where
+// TestKeptOnItsWay: output that passes the agent is kept while it passes, each rank's by itself; where
 // stdout and stderr pass as one they are one stream.
 func TestKeptOnItsWay(t *testing.T) {
 	console := testkit.Must(os.Create(filepath.Join(t.TempDir(), "console")))(t)

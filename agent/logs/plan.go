@@ -194,7 +194,7 @@ func canFollow(path string) error {
 		return err
 	}
 	if info.Mode&unix.S_IFMT != unix.S_IFREG {
-		return fmt.Errorf("%s is no regular file", path)
+		return fmt.Errorf("%s is not a regular file", path)
 	}
 	return nil
 }

@@ -17,7 +17,7 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 	}
 	info, err := file.Stat()
 	if err == nil && !info.Mode().IsRegular() {
-		err = fmt.Errorf("%s is no regular file", path)
+		err = fmt.Errorf("%s is not a regular file", path)
 	}
 	if err != nil {
 		_ = file.Close()

@@ -260,7 +260,7 @@ func parseCPUList(text string) (cpus []int, err error) {
 			high, err2 = strconv.Atoi(last)
 		}
 		if err1 != nil || err2 != nil || low < 0 || high < low || high > maxCPU {
-			return nil, fmt.Errorf("%q is no list of CPUs", text)
+			return nil, fmt.Errorf("%q is not a list of CPUs", text)
 		}
 		for cpu := low; cpu <= high; cpu++ {
 			cpus = append(cpus, cpu)

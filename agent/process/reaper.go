@@ -172,7 +172,7 @@ func (r *Reaper) endOrphans(groups []int, sig unix.Signal, expired <-chan struct
 			break
 		}
 	}
-	r.log.Error("processes that the workers started are still there and cannot be stopped")
+	r.log.Error("processes that the workers started are still running and cannot be stopped")
 }
 
 func isClosed(c <-chan struct{}) bool {

@@ -168,7 +168,7 @@ func (t *Template) start() (p *templateProcess, err error) {
 	options, rest, ok := interpreterOptions(argv)
 	program, err := LookUp(argv[0], t.config.Environ)
 	if !ok || err != nil {
-		return nil, errors.Join(errors.New("the command line is none of Python with a script or a module"), err)
+		return nil, errors.Join(errors.New("the command line does not run a script or a module with Python"), err)
 	}
 	p = &templateProcess{config: &t.config, done: make(chan struct{}), began: time.Now()}
 	if p.folder, err = os.MkdirTemp(t.config.Folder, "rallypoint-template-"); err != nil {
@@ -300,17 +300,17 @@ func (t *templateProcess) await() error {
 	t.prints.Wait() // the interpreter closes its streams before it is ready
 	switch {
 	case t.printed != "":
-		return fmt.Errorf("the imports print: %s", t.printed)
+		return fmt.Errorf("the imports printed: %s", t.printed)
 	case t.open:
-		return errors.New("the imports have left a process")
+		return errors.New("the imports left a process running")
 	case refused:
 		return errors.New(reason)
 	case late:
-		return fmt.Errorf("the imports have not ended within %v (--preload-timeout)", t.config.Timeout)
+		return fmt.Errorf("the imports did not finish within %v (--preload-timeout)", t.config.Timeout)
 	case err != nil && first == "":
 		return errors.New("the interpreter does not load sitecustomize from PYTHONPATH: it has -I, -E or -S, or is not CPython")
 	case err != nil:
-		return errors.New("the interpreter ended while it imported")
+		return errors.New("the interpreter ended during the imports")
 	}
 	names := "nothing"
 	if list := strings.TrimSpace(strings.TrimPrefix(second, "ready")); list != "" {
@@ -433,7 +433,7 @@ func (t *Template) fork(workers []Launch) []int {
 	}
 	for batch := range slices.Chunk(forks, maxForks) {
 		if err := t.forkHeld(batch); err != nil {
-			t.sayCold("the template does not fork: " + err.Error())
+			t.sayCold("the template failed to fork: " + err.Error())
 			t.end()
 			break
 		}
@@ -519,14 +519,14 @@ func (h *heldFork) greet() {
 		h.said, err = strconv.Atoi(strings.TrimSpace(string(line)))
 	}
 	if err != nil {
-		h.err = fmt.Errorf("a worker does not say its pid: %w", err)
+		h.err = fmt.Errorf("a worker did not report its pid: %w", err)
 	}
 }
 
 // release binds a worker that has said its pid to its CPUs, and lets it go.
 func (h *heldFork) release() error {
 	if stat, ok := readStat(h.said); !ok || stat.parent != os.Getpid() {
-		return fmt.Errorf("%d is no child of this process", h.said)
+		return fmt.Errorf("%d is not a child of this process", h.said)
 	}
 	if h.launch.CPUs != nil {
 		var set unix.CPUSet

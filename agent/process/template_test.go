@@ -145,14 +145,14 @@ const noNamespace = "no namespace of mounts can be made"
 // TestTemplateRefuses lists what cannot be forked: its workers start cold, and the log says why once.
 func TestTemplateRefuses(t *testing.T) {
 	for _, c := range []struct{ name, lib, why string }{
-		{"prints", "print('hello')", "the imports print: hello"},
-		{"warns", "import sys; sys.stderr.write('beware\\n')", "the imports print: beware"},
+		{"prints", "print('hello')", "the imports printed: hello"},
+		{"warns", "import sys; sys.stderr.write('beware\\n')", "the imports printed: beware"},
 		{"raises", "1/0", "importing lib failed: ZeroDivisionError: division by zero"},
 		{"is missing in part", "import no_such_module", "importing lib failed: No module named 'no_such_module'"},
 		{"leaves", "import sys; sys.exit(3)", "importing lib failed: SystemExit: 3"},
-		{"leaves hard", "import os; os._exit(0)", "the interpreter ended while it imported"},
-		{"is killed", "import os; os.kill(os.getpid(), 9)", "the interpreter ended while it imported"},
-		{"runs out of memory", "open(os.environ['GROUP'] + '/cgroup.procs', 'w').write(str(os.getpid()))\nb'x' * (256 << 20)", "the interpreter ended while it imported"},
+		{"leaves hard", "import os; os._exit(0)", "the interpreter ended during the imports"},
+		{"is killed", "import os; os.kill(os.getpid(), 9)", "the interpreter ended during the imports"},
+		{"runs out of memory", "open(os.environ['GROUP'] + '/cgroup.procs', 'w').write(str(os.getpid()))\nb'x' * (256 << 20)", "the interpreter ended during the imports"},
 		{"starts a thread", "import threading, time; threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", "started 1 threads"},
 		{"leaves a child", "import subprocess; p = subprocess.Popen(['sleep', '1000'])", "an import has left a child process"},
 		{"takes all memory", "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY)); b'x' * (10 << 30)", "importing lib failed: MemoryError"},
@@ -160,7 +160,7 @@ func TestTemplateRefuses(t *testing.T) {
 		{"opens a GPU", fakeGPU, "the imports have opened /dev/nvidia0"},
 		{"initialises CUDA", "import sys, types\nsys.modules['torch'] = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))", "the imports have initialised CUDA"},
 		{"breaks the interpreter", "os.listdir = None", "preparing the imports failed: TypeError: 'NoneType' object is not callable"},
-		{"leaves a daemon", "import os\nif not os.fork():\n  os.setsid()\n  if os.fork(): os._exit(0)\n  os.closerange(2, 1001); import time; time.sleep(1000)\nos.wait()", "the imports have left a process"},
+		{"leaves a daemon", "import os\nif not os.fork():\n  os.setsid()\n  if os.fork(): os._exit(0)\n  os.closerange(2, 1001); import time; time.sleep(1000)\nos.wait()", "the imports left a process running"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			group := ""
@@ -206,7 +206,7 @@ func TestTemplateThatHangs(t *testing.T) {
 	r := newTemplateRig(t, "import lib", map[string]string{"lib": "import time; time.sleep(1000)"})
 	r.config.Timeout = time.Second
 	r.start()
-	r.expectLog("workers start cold: the imports have not ended within 1s (--preload-timeout)")
+	r.expectLog("workers start cold: the imports did not finish within 1s (--preload-timeout)")
 }
 
 // TestTemplateNeverRunsTheScript where the interpreter does not load what holds it.
@@ -242,7 +242,7 @@ func TestTemplateThatEnded(t *testing.T) {
 	if _, text := r.run(template, "RANK=0", "RANK=1"); strings.Count(text, "cold,") != 2 {
 		t.Errorf("the workers wrote %q", text)
 	}
-	r.expectLog("workers start cold: the template does not fork")
+	r.expectLog("workers start cold: the template failed to fork")
 }
 
 // TestStoppedTemplate costs the patience, once.
@@ -321,7 +321,7 @@ func TestNoProcessMore(t *testing.T) {
 		if _, text := r.run(template, "RANK=0", "RANK=1"); strings.Count(text, "forked,") != c.forked || strings.Count(text, "cold,") != 2-c.forked {
 			t.Errorf("limit %s: the workers wrote %q", limit, text)
 		}
-		r.expectLog("workers start cold: the template does not fork: " + c.why)
+		r.expectLog("workers start cold: the template failed to fork: " + c.why)
 		template.Prepare(nil)
 		if _, text := r.run(template, "RANK=0"); !strings.HasPrefix(text, "forked,") {
 			t.Errorf("limit %s: the next worker wrote %q", limit, text)

@@ -33,7 +33,7 @@ const (
 	behindPause    = 100 * time.Millisecond
 )
 
-var errBehind = errors.New("who has asked takes nothing any more")
+var errBehind = errors.New("the asking process no longer reads the answer")
 
 // Push hands a part over. It waits while the inquirer is slower.
 func (p Parts) Push(ctx context.Context, part []byte) error {

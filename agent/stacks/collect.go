@@ -72,7 +72,7 @@ type header struct {
 	length  int64 // of the line
 }
 
-var errNoHeader = errors.New("no code of Rallypoint is in the process")
+var errNoHeader = errors.New("the process has not loaded Rallypoint")
 
 // readHeader reads the first line. A worker may have written anything.
 func readHeader(file *os.File) (h header, err error) {
@@ -86,7 +86,7 @@ func readHeader(file *os.File) (h header, err error) {
 	}
 	line, _, whole := strings.Cut(string(b[:n]), "\n")
 	fields := strings.Split(line, " ")
-	spoiled := errors.New("the worker has spoiled its stack file")
+	spoiled := errors.New("the worker has overwritten its stack file")
 	if !whole || len(fields) != 3 || fields[0] != "rallypoint-stacks" {
 		return h, spoiled
 	}

@@ -77,7 +77,7 @@ func (w *worker) collect(patience time.Duration) Worker {
 	return Collect(context.Background(), []Target{w.Target}, MainThread, patience)[0]
 }
 
-// unharmed checks that the worker goes on and ends well.
+// unharmed checks that the worker continues and ends well.
 func (w *worker) unharmed() {
 	w.t.Helper()
 	testkit.Check(w.t, w.stdin.Close())
@@ -94,7 +94,7 @@ def data_wait():
     print("end", flush=True)
 `
 
-// TestStackOfWorker: asked twice, a worker says twice where it is, and goes on.
+// TestStackOfWorker: asked twice, a worker says twice where it is, and continues.
 func TestStackOfWorker(t *testing.T) {
 	w := startWorker(t, "import sys\n"+waits+"data_wait()\n")
 	for range 2 {
@@ -143,8 +143,8 @@ func TestWorkersThatDoNotAnswer(t *testing.T) {
 		"blocked":     {"import signal; signal.pthread_sigmask(signal.SIG_BLOCK, [61])", "has blocked signal 61"},
 		"closed":      {"import os; os.closerange(3, 4096)", "has closed its stack file"},
 		"replaced":    {"import os; n = int(open(os.environ['STACKS']).read().split()[2]); os.dup2(os.open('/dev/null', os.O_WRONLY), n)", "has closed its stack file"},
-		"overwritten": {"import os; open(os.environ['STACKS'], 'w').write('x' * 100)", "spoiled its stack file"},
-		"emptied":     {"import os; os.truncate(os.environ['STACKS'], 0)", "no code of Rallypoint"},
+		"overwritten": {"import os; open(os.environ['STACKS'], 'w').write('x' * 100)", "overwritten its stack file"},
+		"emptied":     {"import os; os.truncate(os.environ['STACKS'], 0)", "has not loaded Rallypoint"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -94,7 +94,7 @@ func NewHealth(c HealthConfig) *Health {
 	value, logger := c.Address, c.Log
 	address, err := healthAddress(value)
 	if err != nil {
-		logger.Info(fmt.Sprintf("%s is %q, which is no port: there is no health server", EnvHealthPort, value))
+		logger.Info(fmt.Sprintf("%s is %q, which is not a port: the health server is off", EnvHealthPort, value))
 		return nil
 	}
 	if address == "" {
@@ -102,7 +102,7 @@ func NewHealth(c HealthConfig) *Health {
 	}
 	listener, err := net.Listen("tcp", address)
 	if err != nil {
-		logger.Warn("there is no health server: " + err.Error())
+		logger.Warn("the health server is off: " + err.Error())
 		return nil
 	}
 	h := &Health{

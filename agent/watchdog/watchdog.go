@@ -161,9 +161,9 @@ func (w *Watchdog) run() {
 func (w *Watchdog) accept(running timers, input *requests) {
 	for line := range input.lines() {
 		if t, err := parseTimer(line); err != nil {
-			w.log.Warn(fmt.Sprintf("a timer request %.200q is left out: %v", line, err))
+			w.log.Warn(fmt.Sprintf("ignoring the timer request %.200q: %v", line, err))
 		} else if !running.take(t) {
-			w.log.Warn(fmt.Sprintf("process %d has a timer too many: it is left out", t.Pid))
+			w.log.Warn(fmt.Sprintf("process %d has too many timers: ignoring one", t.Pid))
 		}
 	}
 }

@@ -147,7 +147,7 @@ func (c *config) setWarm(o *options, env environ) (err error) {
 	}
 	for _, name := range o.preload {
 		if !process.IsModuleName(name) {
-			return usagef("argument --preload: %q is no name of a module", name)
+			return usagef("argument --preload: %q is not the name of a module", name)
 		}
 	}
 	warm, counts, program := o.warm || env.get(envWarm) == "1", env.get(envAutoProgress), o.noPython && !o.runPath
@@ -310,7 +310,7 @@ func seconds(name string, x float64, positive bool) (time.Duration, error) {
 func secondsOf(variable, text string) (time.Duration, error) {
 	x, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
 	if err != nil {
-		return 0, usagef("environment variable %s: %q is no number of seconds", variable, text)
+		return 0, usagef("environment variable %s: %q is not a number of seconds", variable, text)
 	}
 	return seconds(variable, x, false)
 }

@@ -270,7 +270,7 @@ func TestHangOptions(t *testing.T) {
 	}
 }
 
-// TestCheckEvery: what there is nothing to run for, or has nobody to take the node's place, is refused.
+// TestCheckEvery refuses a period without a check to run, or without a node to take this one's place.
 func TestCheckEvery(t *testing.T) {
 	const elastic = "--rdzv-endpoint=127.0.0.1:1 --nnodes=1:2 --check=true "
 	c, err := configured(t, elastic+"--check-every=60 --check-away=2d x.py")
@@ -295,7 +295,7 @@ func TestCheckEvery(t *testing.T) {
 	}
 }
 
-// TestOnFailure: what is no policy, or has nobody to take the node's place, is refused before
+// TestOnFailure: an unknown policy, or one without a node to take this one's place, is refused before
 // anything starts.
 func TestOnFailure(t *testing.T) {
 	const elastic = "--rdzv-endpoint=127.0.0.1:1 --nnodes=1:2 --on-failure="
@@ -313,7 +313,7 @@ func TestOnFailure(t *testing.T) {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
-	if _, err := configured(t, elastic+"keep x.py"); err == nil || !strings.Contains(err.Error(), "argument --on-failure: keep takes a fixed number of nodes, such as 2, not 1:2: in a range") {
+	if _, err := configured(t, elastic+"keep x.py"); err == nil || !strings.Contains(err.Error(), "argument --on-failure: keep takes a fixed number of nodes, such as 2, not 1:2: with a range") {
 		t.Errorf("keep with a range: %v", err)
 	}
 	if c, err := configured(t, elastic+"keep --nnodes=2 x.py"); err != nil || !c.spec.Keep || c.spec.Leave != (agent.LeaveRule{}) {
@@ -323,7 +323,7 @@ func TestOnFailure(t *testing.T) {
 		if _, err := configured(t, options+" --on-failure=leave x.py"); err == nil || !strings.Contains(err.Error(), "leaves a "+kind+" job; use") {
 			t.Errorf("%s: %v", kind, err)
 		}
-		if _, err := configured(t, options+" --on-failure=keep x.py"); err == nil || !strings.Contains(err.Error(), "the nodes of a "+kind+" job do not learn of each other's loss") {
+		if _, err := configured(t, options+" --on-failure=keep x.py"); err == nil || !strings.Contains(err.Error(), "the nodes of a "+kind+" job do not notice when another is lost") {
 			t.Errorf("keep, %s: %v", kind, err)
 		}
 	}

@@ -12,7 +12,7 @@ func (c *config) setConsole(o *options, _ environ) error {
 		for text := range strings.SplitSeq(o.jobRanks, ",") {
 			rank, err := strconv.Atoi(strings.TrimSpace(text))
 			if err != nil || rank < 0 {
-				return usagef("argument --ranks-filter: %q is no list of ranks, such as 0,8", o.jobRanks)
+				return usagef("argument --ranks-filter: %q is not a list of ranks, such as 0,8", o.jobRanks)
 			}
 			l.GlobalRanks = append(l.GlobalRanks, rank)
 		}

@@ -269,12 +269,12 @@ func forksByPython(t *testing.T, path string) {
 // TestWhatCannotBeWarm starts cold, and says so in one line.
 func TestWhatCannotBeWarm(t *testing.T) {
 	for _, c := range []struct{ text, options, why string }{
-		{"import this", "", "the imports print: The Zen of Python"},
+		{"import this", "", "the imports printed: The Zen of Python"},
 		{"# args: odd.py ${local_rank}\nimport os", "--nproc-per-node=2", "their command lines differ"},
 		{"# args: --no-python true\n", "", "--no-python runs a program without an interpreter"},
 		{"import os", "--keep-daemons", "with --keep-daemons"},
 		{"import os", "--preload=no_such", "importing no_such failed"},
-		{"import json", "--preload-timeout=0.001", "have not ended within 1ms"},
+		{"import json", "--preload-timeout=0.001", "did not finish within 1ms"},
 	} {
 		t.Run(c.why, func(t *testing.T) {
 			t.Parallel()

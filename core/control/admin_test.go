@@ -49,7 +49,7 @@ func TestAdminClose(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	wantParts(t, done, `run "run" is closed: no more nodes join it`, "round 1 goes on with 2 nodes", "1 node that waited was refused")
+	wantParts(t, done, `run "run" is closed: no more nodes join it`, "round 1 continues with 2 nodes", "1 node that waited was refused")
 	for _, n := range []*wireNode{a, b} {
 		f := n.next()
 		if got, ok := f.(wire.Notice); !ok || !got.Notice.Closed || got.Notice.Waiting != 0 {

@@ -123,7 +123,7 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 		switch {
 		case a.only != "" && !isProbe(r) && !p.opened(a, r):
 			p.server.metrics.refused[refusedAuth].Add(1)
-			httpport.Answer(w, http.StatusForbidden, httpport.PlainText, fmt.Appendf(nil, "authentication failed: the token opens run %q only, if it is there: ask for /status?rdzv_id= of it\n", printable.Text(a.only)))
+			httpport.Answer(w, http.StatusForbidden, httpport.PlainText, fmt.Appendf(nil, "authentication failed: the token opens run %q only: ask for /status?rdzv_id= with that run id\n", printable.Text(a.only)))
 		case a.proven, isProbe(r):
 			next.ServeHTTP(w, r)
 		case !a.near() || own.Admit(a.conn) != nil:

@@ -86,7 +86,7 @@ func TestTokenRefuses(t *testing.T) {
 		path   string
 		advice string
 	}{
-		"none":  {"", "wants a token: give its file by token_file, --token-file or RALLYPOINT_TOKEN_FILE"},
+		"none":  {"", "requires a token: give its file by token_file, --token-file or RALLYPOINT_TOKEN_FILE"},
 		"wrong": {other, "does not know the token in " + other},
 	} {
 		c := newTestClient(t, withToken(s.addr, test.path, 2), controltest.NewObserver())
@@ -108,7 +108,7 @@ func TestTokenRefuses(t *testing.T) {
 		t.Errorf("%q, %v", done, err)
 	}
 
-	// The control plane has no token, but the node has: it must not go on.
+	// The control plane has no token, but the node has: it must not continue.
 	open, addr := testServer(t, Config{})
 	c := newTestClient(t, withToken(addr, good, 2), controltest.NewObserver())
 	err := c.Connect(controltest.Context(t))

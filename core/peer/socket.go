@@ -82,7 +82,7 @@ func connected(conn net.Conn) error {
 	}
 	held, ok := conn.(syscall.Conn)
 	if !ok {
-		return errors.New("it is no socket")
+		return errors.New("it is not a socket")
 	}
 	raw, err := held.SyscallConn()
 	if err != nil {

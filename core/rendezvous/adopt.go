@@ -265,7 +265,7 @@ func (n *node) graceCause() string {
 // takeOver makes the last round of the control plane before the present one. Its members
 // are unknown until they come.
 func (m *Machine) takeOver() {
-	m.out.note("the control plane goes on here, in term %d, after that of node %s", m.succession.Term, m.names.of(printable.Text(m.succession.From)))
+	m.out.note("the control plane continues here, in term %d; node %s hosted it before", m.succession.Term, m.names.of(printable.Text(m.succession.From)))
 	f := m.succession.Facts
 	if f.Generation == "" || !f.possible(LastRound{}, m.forming.policy.Max) {
 		return

@@ -182,9 +182,9 @@ func drainText(was *Status, d Direct) string {
 	}
 	switch {
 	case left.nodes == 0 && members == 0:
-		done += "; no other node is there: the next ones that come begin the job"
+		done += "; no other node is left: the next nodes to join begin the job"
 	case left.nodes == 0:
-		done += "; no other node is there: the run ends then, to be queued again"
+		done += "; no other node is left, so the run then ends and should be queued again"
 	case left.usable < was.Policy.Min:
 		done += fmt.Sprintf("; the others are too few then (%d of at least %d) and wait for replacements", left.usable, was.Policy.Min)
 	}
@@ -206,7 +206,7 @@ func (m *Machine) closedAnswer(was Census, stop bool) string {
 	case running > 0 && stop:
 		done += fmt.Sprintf("; its %s of round %d must stop", wording.Count(running, "node", "nodes"), was.Round)
 	case running > 0:
-		done += fmt.Sprintf("; round %d goes on with %s", was.Round, wording.Count(running, "node", "nodes"))
+		done += fmt.Sprintf("; round %d continues with %s", was.Round, wording.Count(running, "node", "nodes"))
 	}
 	if refused > 0 {
 		done += fmt.Sprintf("; %s refused", wording.Count(refused, "node that waited was", "nodes that waited were"))

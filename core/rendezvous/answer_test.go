@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// TestAnswersOfAnEndingJob: what is not carried out any more, since a node has finished, is
+// TestAnswersOfAnEndingJob: a request that cannot be carried out any more, since a node has finished, is
 // not announced to the administrator as if it were.
 func TestAnswersOfAnEndingJob(t *testing.T) {
 	was := &Status{RunID: "job", Policy: Policy{Min: 1, Max: 2, NodeUnit: 1}, Members: []MemberStatus{
@@ -41,9 +41,9 @@ func TestAnswerToADrain(t *testing.T) {
 		{was, "node b, rank 1 of round 3, leaves when all have saved, in 1m0s at the latest, and may come back when it is undrained", []string{"b"}},
 		{was, "node a, rank 0 of round 3; node c, which waited for a place, leave when all have saved, in 1m0s at the latest, and may come back when it is undrained; " +
 			"the others are too few then (1 of at least 2) and wait for replacements", []string{"a", "c"}},
-		{was, "; no other node is there: the run ends then, to be queued again", []string{"c", "b", "a"}},
+		{was, "; no other node is left, so the run then ends and should be queued again", []string{"c", "b", "a"}},
 		{was, "node c, which waited for a place, leaves now, and may come back when it is undrained", []string{"c"}},
-		{unformed, "; no other node is there: the next ones that come begin the job", []string{"c"}},
+		{unformed, "; no other node is left: the next nodes to join begin the job", []string{"c"}},
 	} {
 		done := directiveText(c.was, Direct{ID: "d1", Kind: DirectiveDrain, Nodes: c.nodes, Within: time.Minute})
 		if !strings.HasSuffix(done, c.want) {

@@ -354,13 +354,13 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 	u.Close()
 	switch {
 	case m.nodes.sessions[n.session] != nil:
-		u.Fail("session %q is there twice", n.session)
+		u.Fail("session %q appears twice", n.session)
 	case !n.ended && m.nodes.live[n.id] != nil:
-		u.Fail("node %q is there twice", n.id)
+		u.Fail("node %q appears twice", n.id)
 	case n.join != nil && n.ended:
-		u.Fail("node %q has left and joins", n.id)
+		u.Fail("node %q has left but is joining", n.id)
 	case m.forming.policy.Max == 0:
-		u.Fail("node %q is there, but no policy", n.id)
+		u.Fail("there is node %q, but no policy", n.id)
 	}
 	if u.Err() != nil {
 		return

@@ -57,7 +57,7 @@ type fileMark struct {
 	written, moved unix.Timespec
 }
 
-// OpenToken reads a token file. It is ErrInvalid if there is none, if it is no regular file, if it
+// OpenToken reads a token file. It is ErrInvalid if there is none, if it is not a regular file, if it
 // holds no token of 32 to 512 bytes or more than two, or if another user controls it: it belongs
 // neither to this user nor to root, its group or others may write it, or others may read it and it
 // is not root's. What root lets others read (a secret that is mounted into a container) is logged
@@ -135,7 +135,7 @@ func checkFile(st *unix.Stat_t, self int) error {
 	mode := st.Mode & 0o7777
 	switch {
 	case st.Mode&unix.S_IFMT != unix.S_IFREG:
-		return errors.New("it is no regular file")
+		return errors.New("it is not a regular file")
 	case st.Uid != 0 && int(st.Uid) != self:
 		return fmt.Errorf("it belongs to user %d, this process to user %d: a token belongs to who uses it, or to root", st.Uid, self)
 	case st.Mode&unix.S_IWOTH != 0:

@@ -160,7 +160,7 @@ func TestTokenFileOfOthers(t *testing.T) {
 	}
 }
 
-// TestTokenFileIsNone: what is no file is refused at once, nothing is read of it.
+// TestTokenFileIsNone: anything but a file is refused at once, and nothing is read of it.
 func TestTokenFileIsNone(t *testing.T) {
 	fifo := filepath.Join(t.TempDir(), "fifo")
 	if err := unix.Mkfifo(fifo, 0o600); err != nil {
@@ -168,11 +168,11 @@ func TestTokenFileIsNone(t *testing.T) {
 	}
 	for _, path := range []string{fifo, t.TempDir(), "/dev/null"} {
 		_, err := OpenToken(path, nil)
-		wantInvalid(t, err, path, "it is no regular file")
+		wantInvalid(t, err, path, "it is not a regular file")
 	}
 }
 
-// FuzzTokens reads any file as a token file: what is taken is within the limits.
+// FuzzTokens reads any file as a token file: an accepted one is within the limits.
 func FuzzTokens(f *testing.F) {
 	f.Add([]byte(goodToken + "\n" + otherToken + "\n"))
 	f.Add([]byte(" \n\n"))

@@ -77,7 +77,7 @@ func TestGoodbyeBehindASnapshot(t *testing.T) {
 					t.Error(err)
 				}
 				if reason, requeued := nodes[1].Requeued(); !requeued {
-					t.Errorf("it does not know that the run is to be queued again (%s)", reason)
+					t.Errorf("it does not know that the run should be queued again (%s)", reason)
 				}
 			})
 		})

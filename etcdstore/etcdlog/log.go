@@ -259,7 +259,7 @@ func (l *Log) orphans(ctx context.Context, but rendezvous.SessionID) (sessions [
 	}
 	sessions, over, err = r.Orphans(but)
 	if err != nil {
-		l.config.Log().Debug("what is left of the run cannot be read", "error", err)
+		l.config.Log().Debug("cannot read what is left of the run", "error", err)
 	}
 	return sessions, over, nil
 }
@@ -288,7 +288,7 @@ func (l *Log) takeOver(ctx context.Context, old etcdclient.KeyValue, orphans []r
 	if err != nil || !r.Succeeded {
 		return false, err
 	}
-	l.config.Log().Warn("no node of the run shows a sign of life; they are taken for lost, and join again should they live", "run", l.runID)
+	l.config.Log().Warn("no node of the run shows a sign of life: all are declared lost, and any that still run join again", "run", l.runID)
 	err = l.joined(old)
 	l.runRenewed = time.Time{} // its lease may not have been renewed for long
 	return true, err

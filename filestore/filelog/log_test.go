@@ -59,7 +59,7 @@ func appendTexts(t testing.TB, l *Log, texts ...string) {
 	testkit.Check(t, l.Append(testkit.Within(t, logPatience), entries))
 }
 
-// readTexts reads the next n entries behind after.
+// readTexts reads the next n entries that follow after.
 func readTexts(t testing.TB, l *Log, after uint64, n int) []string {
 	t.Helper()
 	var texts []string
@@ -111,8 +111,8 @@ func TestLogNextEndsWithItsContext(t *testing.T) {
 	}
 }
 
-// Readers at all positions go on over snapshots; one that starts late gets the
-// snapshot and what is behind it.
+// Readers at all positions continue over snapshots; one that starts late gets the
+// snapshot and what follows it.
 func TestLogSnapshots(t *testing.T) {
 	dir := t.TempDir()
 	l, slow := openLog(t, dir, nil), openLog(t, dir, nil)
@@ -329,7 +329,7 @@ func TestLogRefuses(t *testing.T) {
 		l.crash()
 		return err
 	}
-	t.Run("no directory", func(t *testing.T) {
+	t.Run("not a directory", func(t *testing.T) {
 		dir := filepath.Join(t.TempDir(), "missing")
 		wantLogError(t, open(dir), rendezvous.ErrInvalid, dir, "mount it")
 	})
@@ -361,7 +361,7 @@ func TestLogRefuses(t *testing.T) {
 	t.Run("a link", func(t *testing.T) {
 		dir := t.TempDir()
 		testkit.Check(t, os.Symlink(t.TempDir(), filepath.Join(dir, "rallypoint-job")))
-		wantLogError(t, open(dir), rendezvous.ErrState, "no directory")
+		wantLogError(t, open(dir), rendezvous.ErrState, "not a directory")
 	})
 	t.Run("another release", func(t *testing.T) {
 		dir := t.TempDir()

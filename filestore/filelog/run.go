@@ -167,7 +167,7 @@ func (l *Log) makeDir() error {
 	case err != nil:
 		return err
 	case !st.IsDir():
-		return fmt.Errorf("%w: %s is no directory", lockedfile.ErrForeign, l.dir)
+		return fmt.Errorf("%w: %s is not a directory", lockedfile.ErrForeign, l.dir)
 	case st.Mode().Perm()&0o022 != 0:
 		return fmt.Errorf("%w: %s may be written to by others (mode %v)", lockedfile.ErrForeign, l.dir, st.Mode().Perm())
 	case made == nil:

@@ -40,7 +40,7 @@ func Read(text []byte) (map[string]any, error) {
 			return nil, fmt.Errorf("line %d: a key is no text", key.Line)
 		}
 		if _, twice := settings[key.Value]; twice {
-			return nil, fmt.Errorf("line %d: the key %q is there twice", key.Line, key.Value)
+			return nil, fmt.Errorf("line %d: the key %q appears twice", key.Line, key.Value)
 		}
 		read, err := plain(value, true)
 		if err != nil {

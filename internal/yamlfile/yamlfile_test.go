@@ -24,7 +24,7 @@ func TestRead(t *testing.T) {
 
 func TestReadRefuses(t *testing.T) {
 	for text, why := range map[string]string{
-		"a: 1\na: 2\n":              `line 2: the key "a" is there twice`,
+		"a: 1\na: 2\n":              `line 2: the key "a" appears twice`,
 		"a:\n":                      `"a" has no value`,
 		"a: {b: 1}\n":               `line 1: "a" is neither a value nor a list`,
 		"a: [[1]]\n":                "neither a value nor a list",

@@ -42,7 +42,7 @@ func run(args []string) error {
 	}
 	seconds, err := strconv.ParseInt(os.Getenv("SOURCE_DATE_EPOCH"), 10, 64)
 	if err != nil {
-		return fmt.Errorf("SOURCE_DATE_EPOCH is no number of seconds: %w", err)
+		return fmt.Errorf("SOURCE_DATE_EPOCH is not a number of seconds: %w", err)
 	}
 	at := time.Unix(seconds, 0).UTC()
 	switch command, args := args[0], args[1:]; command {

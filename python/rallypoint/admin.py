@@ -597,6 +597,6 @@ def _milliseconds(name: str, time: Time) -> int:
     """A time for the library, which says what is wrong with one that is negative."""
     value: float = library.seconds(time)
     if not math.isfinite(value):
-        raise invalid(f"{name} is {value}, which is no time")
+        raise invalid(f"{name} is {value}, which is not a time")
     value = max(-1e12, min(value, 1e12)) * 1000
     return math.floor(value) if value < 0 else math.ceil(value)

@@ -425,7 +425,7 @@ class DynamicRendezvousHandler(RallypointHandler):
             raise invalid(what)
         if store is not None and not isinstance(store, dist.Store):
             if not isinstance(store, Store):
-                raise invalid(f"{store!r} is no torch.distributed.Store")
+                raise invalid(f"{store!r} is not a torch.distributed.Store")
             store = TorchStore(store)
         heartbeat = getattr(timeout, "heartbeat", None)
         if heartbeat not in (None, _HEARTBEAT):

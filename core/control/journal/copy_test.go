@@ -12,7 +12,7 @@ import (
 )
 
 // TestCopyWhileItIsWritten: each copy is the file as it was at one moment between two
-// writes, never half of one, and the journal goes on.
+// writes, never half of one, and the journal continues.
 func TestCopyWhileItIsWritten(t *testing.T) {
 	dir, copies := t.TempDir(), t.TempDir()
 	j := open(t, dir)
@@ -71,7 +71,7 @@ func TestCopyWhileItIsWritten(t *testing.T) {
 	}
 }
 
-// TestCopyIsWholeOrNotThere: what cannot be copied leaves nothing, and what was there.
+// TestCopyIsWholeOrNotThere: a failed copy leaves nothing of its own, and the earlier copy as it was.
 func TestCopyIsWholeOrNotThere(t *testing.T) {
 	j := open(t, t.TempDir())
 	defer j.Close()
@@ -110,7 +110,7 @@ func TestHolder(t *testing.T) {
 	if err := unix.Mkfifo(lock, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Holder(dir); err == nil || !strings.Contains(err.Error(), "no regular file") {
+	if _, err := Holder(dir); err == nil || !strings.Contains(err.Error(), "not a regular file") {
 		t.Errorf("of a FIFO: %v", err)
 	}
 	if err := os.Remove(lock); err != nil {

@@ -66,7 +66,7 @@ func openLock(dir string) (*os.File, error) {
 		return nil, fmt.Errorf("data directory %s: %w", dir, err)
 	}
 	if info, err := f.Stat(); err != nil || !info.Mode().IsRegular() {
-		return nil, errors.Join(fmt.Errorf("data directory %s: its %s is no regular file", dir, lockName), err, f.Close())
+		return nil, errors.Join(fmt.Errorf("data directory %s: its %s is not a regular file", dir, lockName), err, f.Close())
 	}
 	return f, nil
 }

@@ -16,7 +16,7 @@ func checkDir(dir string) error {
 	case err != nil:
 		return fmt.Errorf("data directory %s: %w", dir, err)
 	case !info.IsDir():
-		return fmt.Errorf("data directory %s is no directory; give another --data-dir", dir)
+		return fmt.Errorf("data directory %s is not a directory; give another --data-dir", dir)
 	}
 	fault := foreign(info, dir)
 	switch {

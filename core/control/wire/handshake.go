@@ -140,7 +140,7 @@ func (ch ClientHandshake) Explain(refusal *rendezvous.Error, theirs Preamble) *r
 	}
 	if ch.Token == nil {
 		return rendezvous.Errorf(rendezvous.CodeAuth,
-			"%s: the control plane at %s wants a token: give its file by token_file, --token-file or RALLYPOINT_TOKEN_FILE", refusal.Text, ch.Addr)
+			"%s: the control plane at %s requires a token: give its file by token_file, --token-file or RALLYPOINT_TOKEN_FILE", refusal.Text, ch.Addr)
 	}
 	return rendezvous.Errorf(rendezvous.CodeAuth, "%s: the control plane at %s does not know the token in %s: give all nodes the control plane's token",
 		refusal.Text, ch.Addr, ch.Token.Describe())

@@ -92,7 +92,7 @@ class elastic_launch:
             KeyboardInterrupt: the same for Ctrl-C, if SIGINT is not in signals_to_handle.
             InvalidError: something is wrong with the configuration or entry point.
             FileNotFoundError: there is no such program.
-            RequeueError: a directive has ended the job, which is to be queued again; a program
+            RequeueError: a directive has ended the job, which should be queued again; a program
                 then ends by sys.exit(95), as `rallypoint run` does.
             NoProgressError: max_no_progress rounds brought no higher step; there it is 93.
             ClosedError, DeadlineError, ConnectionFailedError, RallypointError: the nodes
@@ -180,7 +180,7 @@ def _signal_number(name: str | None) -> int:
     try:
         return int(signal.Signals["SIG" + name.upper().removeprefix("SIG")])
     except KeyError:
-        raise invalid(f"directive_signal is {name!r}, which is no signal of this system") from None
+        raise invalid(f"directive_signal is {name!r}, which this system does not have") from None
 
 
 def _own(config: Any) -> LaunchConfig:

@@ -50,7 +50,7 @@ def _map(path: str) -> mmap.mmap:
         os.close(fd)
     version, size = (int.from_bytes(record[i : i + 4], "little") for i in (8, 12))
     if record[:8] != _MAGIC:
-        raise ValueError("it is no progress record")
+        raise ValueError("it is not a progress record")
     if (version, size) != (_VERSION, _SIZE):
         raise ValueError(
             f"it is a progress record of version {version} with {size} bytes, "

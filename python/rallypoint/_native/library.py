@@ -65,8 +65,8 @@ def load() -> ctypes.CDLL:
         return _open()
     if _forked:
         raise ForkedError(
-            "this process was forked after Rallypoint was used, which only the parent can go on "
-            "to use: use it after the fork, or start the process with spawn",
+            "this process was forked after its parent used Rallypoint, and only the parent can "
+            "continue to use it: use it after the fork only, or start the process with spawn",
             Code.FORKED,
         ) from None
     return _library
@@ -208,9 +208,7 @@ class Handle:
         return again
 
     def __copy__(self) -> Any:
-        raise TypeError(
-            f"{self!r} cannot be copied: threads may share it, and another one is to be opened"
-        )
+        raise TypeError(f"{self!r} cannot be copied: threads may share it; open another one")
 
     def __deepcopy__(self, memo: object) -> Any:
         return self.__copy__()

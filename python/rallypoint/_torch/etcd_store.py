@@ -81,7 +81,7 @@ def _endpoint(client: Any, options: dict[str, object]) -> tuple[str, dict[str, o
     host, port = getattr(client, "host", None), getattr(client, "port", None)
     if not isinstance(host, str) or not isinstance(port, int):
         raise invalid(
-            f"{client!r} is no client of an etcd: give EtcdServer.get_client(), one of the package "
+            f"{client!r} is not an etcd client: give EtcdServer.get_client(), one of the package "
             "python-etcd, or an endpoint such as etcd://host:2379"
         )
     found: dict[str, object] = {

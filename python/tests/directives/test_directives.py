@@ -405,7 +405,7 @@ def test_a_launch_that_gets_nowhere_ends(tmp_path: Path) -> None:
 
 def test_options_of_a_launch_that_cannot_be_meant(tmp_path: Path) -> None:
     for wrong, text in (
-        ({"directive_signal": "NOPE"}, "'NOPE', which is no signal"),
+        ({"directive_signal": "NOPE"}, "'NOPE', which this system does not have"),
         ({"max_no_progress": -1}, "the number of rounds without progress is -1"),
         ({"restart_window": -1}, "restart_window must be non-negative"),
         ({"hang_timeout": 0}, "hang_timeout must be auto, off or more than 0 seconds, got 0"),

@@ -193,7 +193,7 @@ def assign_ranks(info: Any, workers: int = 2) -> list[tuple[int, int, int, int]]
     return [(w.global_rank, w.world_size, w.role_rank, w.role_world_size) for w in assigned]
 
 
-# The others soon go on without a node, and soon admit it again.
+# The others soon continue without a node, and soon admit it again.
 SHORT: dict[str, object] = {"regroup_timeout": 0.2, "admit_delay": 0.05}
 
 
@@ -350,7 +350,10 @@ def test_token(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("RALLYPOINT_TOKEN_FILE", "")
     infos = run.round(first, second)
     assert sorted(i.rank for i in infos) == [0, 1]
-    for config, says in (({}, "wants a token"), ({"token_file": other}, "does not know the token")):
+    for config, says in (
+        ({}, "requires a token"),
+        ({"token_file": other}, "does not know the token"),
+    ):
         with pytest.raises(torch_api.RendezvousError, match=says) as caught:
             run.handler(2, 2, **config).next_rendezvous()
         assert isinstance(caught.value, RallypointError)

@@ -101,7 +101,7 @@ def test_no_grace(tmp_path: Path) -> None:
         ({"role": "a\0b"}, "NUL"),
         ({"on_failure": "stay"}, '"stay" must be restart, keep, or leave'),
         ({"on_failure": "leave"}, "one that leaves a standalone job"),
-        ({"on_failure": "keep"}, "the nodes of a standalone job do not learn"),
+        ({"on_failure": "keep"}, "the nodes of a standalone job do not notice"),
         (
             {"on_failure": "keep", "rdzv_endpoint": "127.0.0.1:1", "max_nodes": 2},
             "keep takes a fixed number of nodes, such as 2, not 1:2",

@@ -22,7 +22,7 @@ COPIES = [copy.copy, copy.deepcopy]
 
 def refuses(thing: Any, *, pickled: bool) -> None:
     for duplicate in COPIES:
-        with pytest.raises(TypeError, match=r"cannot be copied: .*another one is to be opened"):
+        with pytest.raises(TypeError, match=r"cannot be copied: .*open another one"):
             duplicate(thing)
     if pickled:
         with pytest.raises(TypeError, match=r"cannot be pickled: .*Make one in the process"):

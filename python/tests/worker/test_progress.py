@@ -153,7 +153,7 @@ def test_without_a_record_nothing_happens(given: str | None) -> None:
     [
         ({"version": 2}, "it is a progress record of version 2 with 64 bytes, this release knows"),
         ({"size": 128}, "it is a progress record of version 1 with 128 bytes, this release knows"),
-        ({"magic": b"another!"}, "it is no progress record"),
+        ({"magic": b"another!"}, "it is not a progress record"),
     ],
 )
 def test_a_record_of_another_kind_is_left_alone(

@@ -116,7 +116,7 @@ def test_launches_that_fork(tmp_path: Path) -> None:
     assert warm.count("True, True") == 2, ended.stdout
     assert virtual == cold  # the workers' command lines differ
     assert command == "{0: None, 1: None}"
-    assert [text for text in wrong if "is no name of a module" in text] == wrong
+    assert [text for text in wrong if "is not the name of a module" in text] == wrong
     assert len(wrong) == 2
 
 
