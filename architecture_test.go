@@ -92,7 +92,7 @@ var jitter = []string{
 	"internal/backoff/backoff.go Below",
 }
 
-// TestIdentitiesAreDrawnByTheSystem: what names something comes from crypto/rand.
+// TestIdentitiesAreDrawnByTheSystem: identities come from crypto/rand.
 // math/rand is for pauses alone: processes that load the library after a fork of one
 // parent draw the same numbers from it, since the runtime's seed is the kernel's
 // auxiliary vector, which a fork copies.

@@ -45,7 +45,7 @@ func (a *agreeing) ReportHeld(_ context.Context, _ uint64, id string, step int64
 	return nil
 }
 
-// report has a worker report a step, or go on in a report in which it is held.
+// report has a worker report a step, or continue in a report in which it is held.
 func (a *agreeing) report(w *scripted, step int64) {
 	w.set(40, 1)
 	w.step = step
@@ -69,7 +69,7 @@ func (a *agreeing) report(w *scripted, step int64) {
 	w.took[id] = step
 }
 
-// settle has the agent do what it does at each look, and those go on that are held no more.
+// settle has the agent do what it does at each look, and workers that are no longer held continue.
 func (a *agreeing) settle() {
 	a.f.take(a.notice)
 	a.f.look(a.t.Context())

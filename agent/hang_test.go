@@ -57,7 +57,7 @@ while True:
     select.select([], [], [], 0.01)
 `
 
-// hangHarness is an agent of four such workers. hang has them hang; resume has them go on.
+// hangHarness is an agent of four such workers. hang has them hang; resume lets them continue.
 func hangHarness(t *testing.T, onHang OnHang, restarts int, notify func(Event), environ ...string) (s *harness, log *testkit.Log, hang, resume func()) {
 	t.Helper()
 	s = pythonWorkers(t, 4, false, hangingStep)

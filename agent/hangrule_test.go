@@ -312,7 +312,7 @@ func (p phase) stopped(first, second, agents bool) phase {
 	return p
 }
 
-// TestHangsAreNamed: what is a hang is called one, after the limit and with those that the others
+// TestHangsAreNamed: a hang is reported as one, after the limit and with those that the others
 // wait for.
 func TestHangsAreNamed(t *testing.T) {
 	t.Parallel()

@@ -121,7 +121,7 @@ func TestHealth(t *testing.T) {
 	_ = s.wait()
 }
 
-// TestHealthPortIsTaken goes on without.
+// TestHealthPortIsTaken: the agent runs without the port.
 func TestHealthPortIsTaken(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

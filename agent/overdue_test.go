@@ -24,7 +24,7 @@ func withWatchdog(s *harness) (path string) {
 }
 
 // TestWatchdogRestarts: an expired timer is a worker failure, of the worker itself
-// or of a child of it; the agent goes on, and the FIFO is gone at the end.
+// or of a child of it; the agent continues, and the FIFO is gone at the end.
 func TestWatchdogRestarts(t *testing.T) {
 	for name, script := range map[string]string{
 		"worker":           `timer $$ 9; exec sleep 100`,

@@ -18,7 +18,7 @@ first() { printf '\0\0\0\0\0\0\0\0' | dd of="$RALLYPOINT_PROGRESS_FILE" bs=1 see
 `
 
 // TestProgressOfWorkers: the steps of real workers in two rounds, as the rendezvous carries
-// them and the health port shows them; the second round begins behind the first.
+// them and the health port shows them; the second round begins below the first.
 func TestProgressOfWorkers(t *testing.T) {
 	s := newHarness(t, 2, reportStep+`
 		if [ $TORCHELASTIC_RESTART_COUNT = 0 ]; then first $((40 + LOCAL_RANK)); else first $((30 + LOCAL_RANK)); fi

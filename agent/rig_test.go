@@ -247,7 +247,7 @@ func (h *harness) hearPids(n int) []int {
 	return pids
 }
 
-// expectGone fails if one of the processes is there.
+// expectGone fails if one of the processes still exists.
 func expectGone(t *testing.T, pids []int) {
 	t.Helper()
 	for _, pid := range pids {

@@ -118,7 +118,7 @@ func TestAnnouncedBeforeStop(t *testing.T) {
 	}
 }
 
-// TestStopsWithOthers: what ends by an announced stop, or after it, has not failed, costs no
+// TestStopsWithOthers: an attempt that ends by an announced stop, or after it, has not failed, costs no
 // restart and is announced no further.
 func TestStopsWithOthers(t *testing.T) {
 	t.Run("signalled", func(t *testing.T) {

@@ -16,7 +16,7 @@ import (
 
 // TestCutOffInAgreement: a member's way to the others breaks, or lets nothing through, in
 // each phase of an agreement. What it has said before stands, what it says meanwhile arrives
-// when the way is there again, and no member hears of a second step.
+// when the network is back, and no member hears of a second step.
 func TestCutOffInAgreement(t *testing.T) {
 	for name, f := range map[string]struct{ begin, end func(*etcdtest.Link) }{
 		"broken": {(*etcdtest.Link).Close, (*etcdtest.Link).Open},
@@ -83,7 +83,7 @@ func agreesWhileCutOff(t *testing.T, direct, cut *run, begin, end func()) {
 		}
 		in("agreed", begin)
 		saved := func() error { return far.ReportSaved(t.Context(), number, phase) }
-		first := testkit.Go(saved) // goes on by itself if it fails
+		first := testkit.Go(saved) // continues by itself if it fails
 		in("agreed", end)
 		<-first
 		arrives(saved)

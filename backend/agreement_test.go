@@ -114,7 +114,7 @@ func TestLateReports(t *testing.T) {
 }
 
 // TestDrainedHost: the drained node hosts the control plane and has rank 0. It leaves in
-// order: its control plane goes on in another node's process, with the directive that stands.
+// order: its control plane continues in another node's process, with the directive that stands.
 func TestDrainedHost(t *testing.T) {
 	addr := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))
 	r := &run{t, at(addr)}

@@ -112,7 +112,7 @@ func TestRunWithoutAnIDBeginsAgain(t *testing.T) {
 	})
 }
 
-// Guarantee 9: what has failed begins again at once.
+// Guarantee 9: a failed run begins again at once.
 func TestFailedRunBeginsAgain(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
 		nodes := r.nodes(2, 1, 3, "target=2")

@@ -312,7 +312,7 @@ func TestRoundsGrow(t *testing.T) {
 	})
 }
 
-// Guarantee 1: who withdraws in time is not in the round.
+// Guarantee 1: a node that withdraws in time is not in the round.
 func TestWithdraw(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
 		nodes := r.nodes(3, 2, 2)
@@ -441,7 +441,7 @@ func TestNoRegroupAfterAFinish(t *testing.T) {
 	})
 }
 
-// Guarantee 9: leaving closes nothing, succeeding and failing do; who comes then is
+// Guarantee 9: leaving closes nothing, succeeding and failing do; a node that comes then is
 // told who closed, and why.
 func TestEndings(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {

@@ -16,7 +16,7 @@ import (
 	"rallypoint/tcpstore"
 )
 
-// TestStacksInEachPlace: wherever nodes meet, who has the job's rights learns where its workers
+// TestStacksInEachPlace: wherever nodes meet, a user with the job's rights learns where its workers
 // are, and what they wrote, and changes nothing of the run; a stranger learns nothing.
 func TestStacksInEachPlace(t *testing.T) {
 	for _, m := range meetings {

@@ -99,7 +99,7 @@ func TestStaticRounds(t *testing.T) {
 	}
 }
 
-// TestStaticLoss: the others hear of a node that is lost, and go on with one that takes its place.
+// TestStaticLoss: the others hear of a node that is lost, and continue with one that takes its place.
 func TestStaticLoss(t *testing.T) {
 	port := testkit.FreePort(t)
 	nodes := staticNodes(t, port, 2)
@@ -182,7 +182,7 @@ func TestStaticMissing(t *testing.T) {
 }
 
 // TestStaticEarlierRun leaves a run alone that an earlier start with the same name and rank has
-// still, and takes part once its own is there.
+// still, and takes part once its own exists.
 func TestStaticEarlierRun(t *testing.T) {
 	port := testkit.FreePort(t)
 	earlier := staticNodes(t, port, 2)

@@ -273,7 +273,7 @@ func TestLeaveAnnounced(t *testing.T) {
 		j.start(r.node("n1", 1, 2, "last_call_timeout=2"), 0, again+stopped)
 		j.want("0.0 up 0", "0.1 up 0", "1.0 up 0", "1.1 up 0")
 		j.agents[0].Signal(unix.SIGTERM)
-		// Node 1 is in round 2 while both workers of node 0 are there.
+		// Node 1 is in round 2 while both workers of node 0 run.
 		j.want("0.0 TERM", "0.1 TERM", "1.0 TERM", "1.0 up 0", "1.1 TERM", "1.1 up 0")
 		if err := j.wait(1); err != nil {
 			t.Errorf("node 1: %v", err)

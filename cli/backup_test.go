@@ -16,9 +16,9 @@ import (
 	"rallypoint/core/control/journal"
 )
 
-// TestBackupOfARunningServer copies the directory of a server whose jobs go on, loses the
+// TestBackupOfARunningServer copies the directory of a server whose jobs continue, loses the
 // directory and the server, and starts another one on the copy: the job keeps its round
-// when nothing has happened since, and goes on to its end.
+// when nothing has happened since, and continues to its end.
 func TestBackupOfARunningServer(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

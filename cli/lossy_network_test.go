@@ -19,7 +19,7 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// How often what was not lost arrives twice, or behind the packet that was sent after it.
+// How often what was not lost arrives twice, or after the packet that was sent after it.
 const doubled, overtaken = 0.01, 0.02
 
 // lossyLink is what joins the machines of a network: each has one device, whose other end
@@ -168,7 +168,7 @@ func (l *lossyLink) lose(share float64) { l.share.Store(math.Float64bits(share))
 // carry carries what a machine sends until the link is closed.
 func (l *lossyLink) carry(from *os.File, random *rand.Rand) {
 	var buffer [1 << 16]byte
-	var late []byte // goes behind the next packet
+	var late []byte // is sent after the next packet
 	for {
 		n, err := from.Read(buffer[:])
 		if err != nil {

@@ -26,7 +26,7 @@ const envChaos = "RALLYPOINT_CHAOS"
 
 const chaosWorkers = 2
 
-// chaosWorker says that it is there, first in its log and then in a file of its
+// chaosWorker says that it runs, first in its log and then in a file of its
 // own, leaves two descendants, and waits for the end of the test.
 const chaosWorker = `
 	trap 'exit 0' TERM
@@ -75,10 +75,10 @@ type chaos struct {
 
 // TestChaos kills and stops agents, workers, their templates and the control plane of a job of
 // some nodes at random moments; checks find nodes unfit, and others leave by their own word, and
-// come again. The job goes on each time; in the end what the control
+// come again. The job continues each time; in the end what the control
 // plane has recorded keeps the guarantees (conformance says how each is checked), each
 // worker has stood where that has placed its agent, and nothing of the job is left but the
-// log of each attempt. A control plane that is killed goes on from its data directory, or
+// log of each attempt. A control plane that is killed continues from its data directory, or
 // from what the agents bring back.
 func TestChaos(t *testing.T) {
 	t.Parallel()
@@ -363,7 +363,7 @@ func (c *chaos) injectFault(random *rand.Rand) {
 	case 3:
 		c.freeze(c.worker(random), random)
 	case 4:
-		if c.serve == nil { // another agent comes when the others go on already
+		if c.serve == nil { // another agent comes when the others continue already
 			c.kill(agent, syscall.SIGKILL)
 			time.Sleep(time.Duration(random.IntN(3000)) * time.Millisecond)
 			c.restartNode(node)
@@ -376,7 +376,7 @@ func (c *chaos) injectFault(random *rand.Rand) {
 			c.t.Fatal(err)
 		}
 	case 5:
-		if strings.HasPrefix(c.endpoint, "file:") && random.IntN(3) == 0 { // it goes on in its file
+		if strings.HasPrefix(c.endpoint, "file:") && random.IntN(3) == 0 { // it continues in its file
 			c.recorder.kill()
 			c.record()
 			return
@@ -404,7 +404,7 @@ func (c *chaos) injectFault(random *rand.Rand) {
 	}
 }
 
-// template is a node's template, or a worker of one that has not said yet that it is there; 0 if
+// template is a node's template, or a worker of one that has not yet said that it runs; 0 if
 // there is none just now.
 func (c *chaos) template(random *rand.Rand) int {
 	var said, held []int
@@ -552,7 +552,7 @@ func (c *chaos) killAll() {
 // checkLogs looks for what each worker wrote first in the log of its attempt.
 func (c *chaos) checkLogs() {
 	entries := c.ledger()
-	if len(entries) < 2*len(c.nodes)*chaosWorkers && !c.keep { // which may go on with what is left
+	if len(entries) < 2*len(c.nodes)*chaosWorkers && !c.keep { // which may continue with what is left
 		c.t.Errorf("only %d workers were started: nothing was tried", len(entries))
 	}
 	checked, starts := 0, map[string]int{}

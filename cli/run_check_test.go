@@ -53,7 +53,7 @@ func TestCheckOfANode(t *testing.T) {
 	}
 }
 
-// TestCheckLeavesNothing: what a check has started ends with it, before a worker starts.
+// TestCheckLeavesNothing: processes that a check has started end with it, before a worker starts.
 func TestCheckLeavesNothing(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
@@ -69,7 +69,7 @@ func TestCheckLeavesNothing(t *testing.T) {
 }
 
 // TestCheckAfterAFailure: the node whose worker fails is examined again, and leaves; the other
-// goes on.
+// continues.
 func TestCheckAfterAFailure(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

@@ -179,7 +179,7 @@ func awaitFiles(t *testing.T, dir string, n int) {
 	})
 }
 
-// tree reads all files below a folder; an empty folder is there with a slash.
+// tree reads all files below a folder; an empty folder is listed with a slash.
 func tree(t *testing.T, root string) map[string]*string {
 	t.Helper()
 	found := map[string]*string{}

@@ -15,7 +15,7 @@ import (
 // failing is printPlacement of a worker that fails once it is told to, in each round.
 var failing = strings.Replace(printPlacement, "until [ -e finish ]; do sleep 0.2; done; exit 0", "until [ -e fail ]; do sleep 0.2; done; exit 13", 1)
 
-// TestLeave: a node whose workers keep failing leaves, a spare takes its rank, and the job goes on
+// TestLeave: a node whose workers keep failing leaves, a spare takes its rank, and the job continues
 // with the restarts that the failures before have cost; wherever the nodes meet, and also if the
 // node is the job's host.
 func TestLeave(t *testing.T) {
@@ -52,7 +52,7 @@ func TestLeave(t *testing.T) {
 			status := func(wanted func(r control.RunStatus) bool) (r control.RunStatus) {
 				testkit.Eventually(t, "the status is as wanted", func() bool {
 					var st control.Status
-					code, text, _ := execute(t, "status", "--json", endpoint) // before a host is there, and while it changes, nothing listens
+					code, text, _ := execute(t, "status", "--json", endpoint) // before there is a host, and while it changes, nothing listens
 					if code != 0 || json.Unmarshal([]byte(text), &st) != nil || len(st.Runs) != 1 {
 						return false
 					}

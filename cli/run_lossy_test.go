@@ -348,7 +348,7 @@ func TestNetworkLossBurst(t *testing.T) {
 }
 
 // TestNetworkLossAtTakeover has the link lose the first packet by which a survivor turns to the
-// next host, which the kernel sends again after a second, and the first one behind it: the
+// next host, which the kernel sends again after a second, and the first one after it: the
 // survivor is not lost to the round.
 func TestNetworkLossAtTakeover(t *testing.T) {
 	if !long {

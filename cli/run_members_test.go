@@ -56,7 +56,7 @@ func (h *harness) readRound(nodes int) []placement {
 
 func (h *harness) finish() {
 	h.t.Helper()
-	if err := syscall.Mkfifo(h.dir+"/finish", 0o600); err != nil { // anything that is there
+	if err := syscall.Mkfifo(h.dir+"/finish", 0o600); err != nil { // any existing file
 		h.t.Fatal(err)
 	}
 }
@@ -96,7 +96,7 @@ func TestJoins(t *testing.T) {
 	}
 }
 
-// TestReplacedNode kills a node of two; the other goes on alone, and with the one
+// TestReplacedNode kills a node of two; the other continues alone, and with the one
 // that comes in its place.
 func TestReplacedNode(t *testing.T) {
 	t.Parallel()

@@ -106,7 +106,7 @@ func (sj *spreadJob) awaitTwoRounds() {
 }
 
 // TestNetworkHostIsCutOffWithoutQuorum: the host's link is dead for longer than two leases, so that all
-// give their connections up. The host goes on alone, no standby takes over, and all are in
+// give their connections up. The host continues alone, no standby takes over, and all are in
 // one round when the link is back.
 func TestNetworkHostIsCutOffWithoutQuorum(t *testing.T) {
 	t.Parallel()
@@ -125,7 +125,7 @@ func TestNetworkHostIsCutOffWithoutQuorum(t *testing.T) {
 }
 
 // TestNetworkOneWay: packets between the host and one node get through in one direction alone.
-// The others go on without that node, and it is back when the link is whole.
+// The others continue without that node, and it is back when the link is whole.
 func TestNetworkOneWay(t *testing.T) {
 	for name, way := range map[string][2]int{"to the host": {1, 3}, "from the host": {3, 1}} {
 		t.Run(name, func(t *testing.T) {
@@ -222,7 +222,7 @@ func TestNetworkLies(t *testing.T) {
 
 // TestNetworkRestartedUnderTheName: the host is killed, and the endpoint's name leads to
 // another machine from then on, where a node is started in its place. It joins the job that
-// goes on elsewhere, and newcomers find that by the name again.
+// continues elsewhere, and newcomers find that by the name again.
 func TestNetworkRestartedUnderTheName(t *testing.T) {
 	t.Parallel()
 	j := newSpreadJob(t, 3, 4)

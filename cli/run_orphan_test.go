@@ -39,7 +39,7 @@ func TestSpareOfADeadHost(t *testing.T) {
 // TestHostThatLeftIsKilled tells the agent that hosts the control plane to end, whereupon
 // the others regroup without it, and kills it while one of these waits in its exit barrier:
 // that ends after a lease, as if the host were still a member. No other node stands by:
-// else the control plane would go on there.
+// else the control plane would continue there.
 func TestHostThatLeftIsKilled(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

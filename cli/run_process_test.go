@@ -170,7 +170,7 @@ func TestSignalTwice(t *testing.T) {
 	}
 }
 
-// TestNohup goes on after a SIGHUP that its parent ignores.
+// TestNohup continues after a SIGHUP that its parent ignores.
 func TestNohup(t *testing.T) {
 	h := newHarness(t)
 	p := &nodeProcess{Cmd: exec.Command("sh", "-c", "trap '' HUP; exec \"$0\" \"$@\"", os.Args[0], "run", "--no-python", "sh", "-c", "echo up > $SAY; exec sleep 100")}
@@ -190,7 +190,7 @@ func TestNohup(t *testing.T) {
 	}
 }
 
-// TestReaderIsGone: run goes on after the reader of its stderr is gone.
+// TestReaderIsGone: run continues after the reader of its stderr is gone.
 func TestReaderIsGone(t *testing.T) {
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -284,7 +284,7 @@ func TestTwoStaticNodes(t *testing.T) {
 }
 
 // TestOrderOfStreams: where a worker's stdout and stderr are one file, a terminal or a
-// pipe, what it writes is there in its order, as under torchrun.
+// pipe, its output arrives in order, as under torchrun.
 func TestOrderOfStreams(t *testing.T) {
 	const lines = 500
 	var want strings.Builder

@@ -159,8 +159,8 @@ func TestNetworkSilenceOfAMinority(t *testing.T) {
 
 // TestNetworkSilenceLies: a firewall ends all connections to the host and refuses new ones, at all
 // standbys. Either one of them is elected, and the host is a node of its round; or they hear the
-// host by its own connections to them, and it goes on alone until the firewall is gone. There
-// are never two that go on.
+// host by its own connections to them, and it continues alone until the firewall is gone. There
+// are never two that continue.
 func TestNetworkSilenceLies(t *testing.T) {
 	onlyLong(t)
 	t.Parallel()

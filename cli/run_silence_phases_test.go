@@ -23,7 +23,7 @@ type phaseJob struct {
 	*recordedJob
 	lease   time.Duration
 	silence func(machines ...int)
-	back    func() // all that are silent go on
+	back    func() // all that are silent continue
 	add     func() // starts one node more
 	run     func(args ...string) (code int, stdout, stderr string)
 	addrs   []string // where nodes' control planes listen; the one that hosted last comes first
@@ -258,7 +258,7 @@ var silentPhases = []struct {
 }
 
 // TestNetworkSilenceInPhases: while the job does something of many steps the host, or the node that is
-// about to host, is stopped or cut off, for parts of a lease or for some, and goes on. All come
+// about to host, is stopped or cut off, for parts of a lease or for some, and continues. All come
 // back to one round under one host, and end well; no two hosts have completed rounds.
 func TestNetworkSilenceInPhases(t *testing.T) {
 	onlyLong(t)

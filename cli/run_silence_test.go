@@ -352,7 +352,7 @@ func TestSilenceAndATokenChange(t *testing.T) {
 }
 
 // TestSilenceBeyondALease: the host is stopped until the others are in a round without it,
-// and for two leases more. It is a node of the next one when it goes on.
+// and for two leases more. It is a node of the next one when it continues.
 func TestSilenceBeyondALease(t *testing.T) {
 	onlyLong(t)
 	t.Parallel()
@@ -371,7 +371,7 @@ func TestSilenceBeyondALease(t *testing.T) {
 	}
 }
 
-// TestSilenceForGood: the host, and one of five voters with it, never goes on before the job
+// TestSilenceForGood: the host, and one of five voters with it, never continues before the job
 // ends: the others are in the next round, and end well. What wakes up then ends, too.
 func TestSilenceForGood(t *testing.T) {
 	t.Parallel()
@@ -403,7 +403,7 @@ func TestSilenceForGood(t *testing.T) {
 }
 
 // TestSilenceOfTwoVoters: of three voters two are silent, the host among them or not. Nobody
-// hosts, or the host says nothing; workers run. With one back it goes on.
+// hosts, or the host says nothing; workers run. With one back it continues.
 func TestSilenceOfTwoVoters(t *testing.T) {
 	onlyLong(t)
 	t.Parallel()
@@ -463,7 +463,7 @@ func TestSilenceOfTwoVoters(t *testing.T) {
 }
 
 // TestSilenceOfAVoterAndAKill: the host is killed and one of two standbys is silent. The other
-// waits for it, says so, and they go on together.
+// waits for it, says so, and they continue together.
 func TestSilenceOfAVoterAndAKill(t *testing.T) {
 	onlyLong(t)
 	t.Parallel()
@@ -488,7 +488,7 @@ func TestSilenceOfAVoterAndAKill(t *testing.T) {
 }
 
 // TestSilenceOfAVoterAndATransfer: the host is terminated while one of five voters is silent: it
-// hands the control plane on, and the others go on without either.
+// hands the control plane on, and the others continue without either.
 func TestSilenceOfAVoterAndATransfer(t *testing.T) {
 	onlyLong(t)
 	t.Parallel()

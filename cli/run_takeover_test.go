@@ -76,7 +76,7 @@ func TestHostAndFirstStandbyKilled(t *testing.T) {
 	}
 }
 
-// TestHostTerminated ends the host in order: its control plane goes on elsewhere before it
+// TestHostTerminated ends the host in order: its control plane continues elsewhere before it
 // goes, and it does not wait for the others' end.
 func TestHostTerminated(t *testing.T) {
 	t.Parallel()
@@ -131,7 +131,7 @@ func withoutQuorum(options []string) []string {
 }
 
 // TestHostStopped stops the host's process until its silence was noticed: where nobody votes no
-// node takes over, and the job goes on when it goes on.
+// node takes over, and the job continues when that node does.
 func TestHostStopped(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

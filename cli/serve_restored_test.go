@@ -8,7 +8,7 @@ import (
 )
 
 // TestServeOnARestoredCopy starts `rallypoint serve` on a copy of its data directory that
-// was made before the job lost a node: the job regroups under a number of its own, goes on
+// was made before the job lost a node: the job regroups under a number of its own, continues
 // to its end, and the history of it all keeps the guarantees.
 func TestServeOnARestoredCopy(t *testing.T) {
 	t.Parallel()

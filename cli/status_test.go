@@ -202,7 +202,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchOutlivesTheControlPlane shows its absence and goes on.
+// TestWatchOutlivesTheControlPlane shows its absence and continues.
 func TestWatchOutlivesTheControlPlane(t *testing.T) {
 	for _, asJSON := range []bool{false, true} {
 		s := serve(t, command("serve", "--listen", "127.0.0.1:0"))

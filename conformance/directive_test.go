@@ -9,7 +9,7 @@ import (
 	"rallypoint/core/trace"
 )
 
-// directing is a round that saves, and then goes on without the node that is drained.
+// directing is a round that saves, and then continues without the node that is drained.
 func directing(t *testing.T) []trace.Record {
 	p := policy(2, 3)
 	s := newScript(t, p)

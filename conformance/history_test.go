@@ -145,7 +145,7 @@ func racks(t *testing.T) []trace.Record {
 	return s.records
 }
 
-// failing is a run that cannot go on after a loss, since others have finished, and is
+// failing is a run that cannot continue after a loss, since others have finished, and is
 // closed and then stopped by a person.
 func failing(t *testing.T) []trace.Record {
 	p := policy(3, 4)

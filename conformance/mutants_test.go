@@ -23,7 +23,7 @@ func effects(at int, change func([]r.Effect) []r.Effect) func([]trace.Record) []
 // nothing is what a control plane does that sleeps.
 func nothing([]r.Effect) []r.Effect { return nil }
 
-// each changes the effects of a kind; what is nil is left out.
+// each changes the effects of a kind; nil ones are left out.
 func each[E r.Effect](change func(E) r.Effect) func([]r.Effect) []r.Effect {
 	return func(list []r.Effect) (out []r.Effect) {
 		found := false
@@ -349,7 +349,7 @@ func TestWhatMayHaveBeenInTime(t *testing.T) {
 	}
 }
 
-// TestFollowerThatWasKilled goes on: the timers that it finds set were set before it began,
+// TestFollowerThatWasKilled continues: the timers that it finds set were set before it began,
 // as far as it knows.
 func TestFollowerThatWasKilled(t *testing.T) {
 	const longAgo = 1e6

@@ -11,7 +11,7 @@ import (
 	"rallypoint/core/trace"
 )
 
-// restore goes on from the state that the machine had after an event: as a server records
+// restore continues from the state that the machine had after an event: as a server records
 // it that was started on a copy of its data.
 func (s *script) restore(after int, generation string) {
 	s.t.Helper()
@@ -30,7 +30,7 @@ func (s *script) restore(after int, generation string) {
 	s.do(r.Recovered{Generation: generation})
 }
 
-// wentBack is a run of three rounds that went on from a copy made in the first one.
+// wentBack is a run of three rounds that continued from a copy made in the first one.
 func wentBack(t *testing.T) *script {
 	p := policy(2, 2)
 	s := newScript(t, p)

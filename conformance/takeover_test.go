@@ -11,7 +11,7 @@ import (
 	"rallypoint/core/trace"
 )
 
-// successor goes on with a history in another node's process, which brings what it knows.
+// successor continues with a history in another node's process, which brings what it knows.
 func (s *script) successor(node, from string, p r.Policy, last r.LastRound) {
 	s.takeOver(node, r.Succession{Term: max(s.m.Succession().Term, 1) + 1, From: from, Facts: last.Facts})
 	s.follow(node, p, last, true)

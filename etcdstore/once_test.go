@@ -296,7 +296,7 @@ func TestRefusedTriesDoNothingLater(t *testing.T) {
 	for calls, come := 0, true; come; calls++ {
 		key := fmt.Sprint("key", calls)
 		s := testkit.Must(Open(ctx, config))(t)
-		testkit.Check(t, s.Set(ctx, "place", nil)) // the place for notes is there
+		testkit.Check(t, s.Set(ctx, "place", nil)) // the place for notes exists
 		n := etcdtest.MakeLossy(s.client, t)
 		come = false
 		var held *etcdtest.UnaryCall

@@ -37,7 +37,7 @@ func changeOnce(ctx context.Context, t *testing.T, s *Store, i int, count *int64
 	return true
 }
 
-// A store goes on, and applies everything once, while the leader changes, a member
+// A store continues, and applies everything once, while the leader changes, a member
 // is stopped, and a member is killed.
 func TestStoreSurvivesTheClustersTroubles(t *testing.T) {
 	t.Parallel()

@@ -185,7 +185,7 @@ func TestBesideTirelessWriters(t *testing.T) {
 }
 
 // Writers are killed at any moment: nothing that was acknowledged is lost, no value
-// is half, and others go on.
+// is half, and others continue.
 func TestKilledWriters(t *testing.T) {
 	rounds := 12
 	if testing.Short() {

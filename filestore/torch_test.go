@@ -65,7 +65,7 @@ func startTorch(t testing.TB) *torch {
 	return p
 }
 
-// ask begins an operation; answer is to be called for it.
+// ask begins an operation; call answer for it.
 func (to *torch) ask(operation string, args ...any) {
 	to.t.Helper()
 	for i, arg := range args {
@@ -317,7 +317,7 @@ func torchUsers(t *testing.T, p *torch) {
 	}
 }
 
-// A stock process that was there before the torn record reads on behind its
+// A stock process that ran before the torn record reads on after its
 // cover, and one that comes later reads all.
 func torchTorn(t *testing.T, p *torch) {
 	for _, torn := range []string{
@@ -345,7 +345,7 @@ func torchTorn(t *testing.T, p *torch) {
 	}
 }
 
-// Records that a stock process wrote behind a torn one without reading are there
+// Records that a stock process wrote after a torn one without reading exist
 // for it and for us once the torn one is covered.
 func torchCover(t *testing.T, p *torch) {
 	for _, torn := range []string{"\x02\x00\x00\x00", "\x02\x00\x00\x00/t\x00\x10\x00\x00"} {
@@ -366,7 +366,7 @@ func torchCover(t *testing.T, p *torch) {
 }
 
 // A stock process that meets a torn record spins and keeps its lock: our writers
-// say who it is, and go on once it is gone.
+// say who it is, and continue once it is gone.
 func torchHangs(t *testing.T, p *torch) {
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)

@@ -89,7 +89,7 @@ func TestTornEverywhere(t *testing.T) {
 	}
 }
 
-// A torn record appears under a store that is open: reading goes on, the next
+// A torn record appears under a store that is open: reading continues, the next
 // write covers it, and a store that has seen the torn bytes sees what follows.
 func TestTornUnderOpenStores(t *testing.T) {
 	for _, torn := range [][]byte{
@@ -146,7 +146,7 @@ func TestTornWhileWaiting(t *testing.T) {
 	testkit.Check(t, <-done)
 }
 
-// What a stock process appended behind the torn record of another, without
+// What a stock process appended after the torn record of another, without
 // reading, is kept if the other was killed between two writes.
 func TestRecordsBehindTorn(t *testing.T) {
 	behind := slices.Concat(rec("/a", "1"), rec("-/b", ""), rec("/c", "three"))
@@ -173,7 +173,7 @@ func TestRecordsBehindTorn(t *testing.T) {
 	}
 }
 
-// Torn records behind torn records, among them what a store leaves that is killed
+// Torn records after torn records, among them what a store leaves that is killed
 // while it copies records before it covers them.
 func TestTornTwice(t *testing.T) {
 	behind := rec("/a", "1")

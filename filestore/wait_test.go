@@ -183,7 +183,7 @@ func lockOf(t *testing.T, path string, how int) (unlock func()) {
 	return func() { _ = f.Close() }
 }
 
-// While another holds the lock, reads of what is known go on, and every wait for
+// While another holds the lock, reads of what is known continue, and every wait for
 // the lock ends with its context or with Close.
 func TestLockHeld(t *testing.T) {
 	path := newPath(t)
@@ -244,7 +244,7 @@ func TestLockIsGivenBack(t *testing.T) {
 	testkit.Check(t, <-done)
 }
 
-// A full disk: the write fails, nothing of it stays, and the store goes on.
+// A full disk: the write fails, nothing of it stays, and the store continues.
 func TestFullDisk(t *testing.T) {
 	path := newPath(t)
 	s := mustOpen(t, path, NeverRemove, nil)

@@ -167,7 +167,7 @@ func descriptors(t *testing.T) int {
 }
 
 // wantPause stops a process in which a request is then under way: it waits, and has its answer
-// when the process goes on. A connection that comes meanwhile is served then, too.
+// when the process continues. A connection that comes meanwhile is served then, too.
 func wantPause(t *testing.T, p *process, at rendezvous.Outcome, c *tcpstore.Client) {
 	t.Helper()
 	p.stop()
@@ -537,7 +537,7 @@ func echoesStore(t *testing.T, o rendezvous.Outcome) bool {
 }
 
 // lossy is a network that loses one segment in ten, as TCP shows it to programs: nothing is
-// missing, but what was lost comes late, and all behind it, too.
+// missing, but what was lost comes late, and all after it, too.
 func lossy(t *testing.T, target string, seed uint64) (addr string) {
 	t.Helper()
 	const segment, late = 1448, 20 * time.Millisecond

@@ -149,7 +149,7 @@ func TestProtectedStore(t *testing.T) {
 	}
 }
 
-// TestRoundsChange has a round begin while workers of the last one are there: each finds its
+// TestRoundsChange has a round begin while workers of the last one run: each finds its
 // own round's store, and what belongs to the last one ends with it.
 func TestRoundsChange(t *testing.T) {
 	for _, fixed := range []bool{false, true} {
@@ -429,7 +429,7 @@ func echoes(t *testing.T, o rendezvous.Outcome, port int) bool {
 }
 
 // TestSidePorts: workers of another node reach what rank 0 opens at the ports above the
-// store's and at those of forward_ports, once it is there, and nothing else of that node.
+// store's and at those of forward_ports, once it listens, and nothing else of that node.
 func TestSidePorts(t *testing.T) {
 	token := testkit.TokenFile(t)
 	extra := testkit.FreePort(t)
@@ -523,7 +523,7 @@ func TestSideOfAnotherRound(t *testing.T) {
 	wantClosed(t, "a side port of the round before", near)
 }
 
-// TestSidePortsOfTheNextRound: at a fixed port, whose server goes on, a connection to a side port
+// TestSidePortsOfTheNextRound: at a fixed port, whose server continues, a connection to a side port
 // ends when the next round begins.
 func TestSidePortsOfTheNextRound(t *testing.T) {
 	token, port := testkit.TokenFile(t), testkit.FreePort(t)

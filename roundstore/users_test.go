@@ -47,7 +47,7 @@ func TestOtherUser(t *testing.T) {
 			_, _ = io.WriteString(stranger, "GET /status HTTP/1.0\r\n\r\n")
 			wantClosed(t, addr, stranger)
 		}
-		for range 10 { // which are there and gone: some of them before anyone looks
+		for range 10 { // which come and go at once: some of them before anyone looks
 			peertest.Dial(t, peertest.Stranger, addr).Close()
 		}
 	}

@@ -189,7 +189,7 @@ func TestOldKey(t *testing.T) {
 				for range 5 {
 					open = append(open, dialTLSHello(t, s, client))
 				}
-				for i, r := range open { // those of earlier keys go on
+				for i, r := range open { // those of earlier keys continue
 					key := fmt.Sprint("/", i)
 					r.exchange(append(msg(opSet, key, "v"), msg(opGet, key)...), msg(0, "v")[1:])
 				}
@@ -204,8 +204,8 @@ func TestOldKey(t *testing.T) {
 	}
 }
 
-// TestStaleRound: who has the token and names another round is told both, and gets to no
-// engine; what is open stays with the engine of its round.
+// TestStaleRound: a client that has the token and names another round is told both, and reaches no
+// engine; open connections stay with the engine of their round.
 func TestStaleRound(t *testing.T) {
 	b := newBesetServer(t)
 	before := dialTLSHello(t, b.Server, b.token)
@@ -304,7 +304,7 @@ func (b *besetServer) attempt(t *testing.T, tape *taped) bool {
 	return err == nil
 }
 
-// TestBadRecords: what is no TLS, is too long, cut or changed on the way ends its connection
+// TestBadRecords: bytes that are no TLS, too long, cut or changed on the way end their connection
 // and nothing else.
 func TestBadRecords(t *testing.T) {
 	b := newBesetServer(t)
@@ -381,7 +381,7 @@ func TestReplay(t *testing.T) {
 		r := b.Stats().Refused
 		return r["handshake"]+r["plain"] == uint64(records)
 	})
-	// The same records, behind an opening of the attacker's own.
+	// The same records, after an opening of the attacker's own.
 	r := dialTLS(t, b.Server, b.token, nil)
 	var app []byte
 	for from := 0; from < len(said); from += eventloop.RecordHead + eventloop.BodyLen(said[from:]) {
@@ -395,8 +395,8 @@ func TestReplay(t *testing.T) {
 	}
 }
 
-// TestProofPassedOn has a man in the middle, who has a TLS connection with either end: a
-// node's proof, passed on, opens nothing, whatever he puts behind it.
+// TestProofPassedOn has a man in the middle with a TLS connection to either end: a
+// node's proof, passed on, opens nothing, whatever the attacker sends after it.
 func TestProofPassedOn(t *testing.T) {
 	b := newBesetServer(t)
 	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)

@@ -10,7 +10,7 @@ import (
 
 // TestBadClients: among peers that are silent, do not read, or send a request byte
 // by byte, good ones get all their answers and the server stays small. Later the
-// bad ones can go on as if nothing had been.
+// bad ones can continue undisturbed.
 func TestBadClients(t *testing.T) {
 	const silent, slow, gets, drips, good, requests = 500, 100, 64, 10, 8, 200
 	s, lines := newServer(t, Options{})

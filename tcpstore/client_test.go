@@ -79,7 +79,7 @@ func TestClientSizes(t *testing.T) {
 }
 
 // TestClientWaits starts every call that waits and ends it by what it waits for,
-// by its context (after which its connection goes on), and by Close.
+// by its context (after which its connection continues), and by Close.
 func TestClientWaits(t *testing.T) {
 	calls := map[string]func(context.Context, *Client) error{
 		"get":       func(ctx context.Context, c *Client) error { _, err := c.Get(ctx, "k"); return err },

@@ -126,7 +126,7 @@ func TestKeyUpdate(t *testing.T) {
 		testkit.Must(r.below.Write(w.record(23, string(appendPing(nil, 7)))))(t)
 		r.exchange(nil, []byte{7, 0, 0, 0})
 	}
-	// In one write with requests before and behind it, and cut.
+	// In one write with requests before and after it, and cut.
 	sent := append(w.record(23, string(appendPing(nil, 8))), w.keyUpdate(1)...)
 	sent = append(append(sent, w.keyUpdate(0)...), w.record(23, string(appendPing(nil, 9)))...)
 	for _, b := range sent {

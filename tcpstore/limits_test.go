@@ -14,7 +14,7 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// TestOpeningTimeIsOne: what is late with its first record has that less for the rest. Its
+// TestOpeningTimeIsOne: a client that is late with its first record has that less for the rest. Its
 // place is one of those that strangers can hold.
 func TestOpeningTimeIsOne(t *testing.T) {
 	s, _ := newSecureServer(t, Options{})
@@ -25,7 +25,7 @@ func TestOpeningTimeIsOne(t *testing.T) {
 		defer near.Close()
 		go func() {
 			time.Sleep(secret.OpeningTimeout - time.Second)
-			_, _ = far.Write([]byte{tlsByte, 3, 1, 0, 4, 1, 0, 0, 9}) // a whole record, of a hello that goes on
+			_, _ = far.Write([]byte{tlsByte, 3, 1, 0, 4, 1, 0, 0, 9}) // a whole record, of a hello that continues
 		}()
 		began := time.Now()
 		_, _, _, err := s.secure(near)

@@ -222,7 +222,7 @@ func TestClientQueueWokenAtTimeout(t *testing.T) {
 }
 
 // TestClientQueueNamedAsKey: a key of the queue's name ends each wait at once, and
-// the pop goes on until there is an item.
+// the pop continues until there is an item.
 func TestClientQueueNamedAsKey(t *testing.T) {
 	s, _ := newServer(t, Options{})
 	c, ctx := newClient(t, s), t.Context()

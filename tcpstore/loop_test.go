@@ -177,7 +177,7 @@ func TestSlowReaders(t *testing.T) {
 	}
 }
 
-// TestReplyWaitsForSlowReader: what others cause meanwhile comes after what is
+// TestReplyWaitsForSlowReader: replies that others cause meanwhile come after those that are
 // unsent.
 func TestReplyWaitsForSlowReader(t *testing.T) {
 	s, _ := newServer(t, Options{})

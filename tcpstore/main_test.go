@@ -38,7 +38,7 @@ func newServer(t *testing.T, opts Options) (*Server, *testkit.Log) {
 	return s, lines
 }
 
-// raw is a connection without a client behind it.
+// raw is a connection without a client.
 type raw struct {
 	*net.TCPConn
 	t *testing.T

@@ -80,7 +80,7 @@ func (b *besetServer) dialHandshakeFrom(t *testing.T, from string) rawTLS {
 	return r
 }
 
-// TestHandshakesOfOneSource: one that goes on for ever takes neither all handshakes nor all
+// TestHandshakesOfOneSource: one that continues for ever takes neither all handshakes nor all
 // places before them.
 func TestHandshakesOfOneSource(t *testing.T) {
 	o := newOpenings(Secure{}, nil)

@@ -91,7 +91,7 @@ func TestParserAnySplit(t *testing.T) {
 	}
 }
 
-// feedMoved is feed, but after each piece another parser goes on.
+// feedMoved is feed, but after each piece another parser continues.
 func feedMoved(b []byte, piece int) (requests []string, err *refusal) {
 	p, spare := &parser{}, &parser{}
 	for part := range slices.Chunk(b, piece) {

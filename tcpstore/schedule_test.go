@@ -47,7 +47,7 @@ func drawScript(t *rapid.T, prefix string) script {
 			request = msg(op, 2, key, prefix+"none")
 		case opMultiGet:
 			request = msg(op, 3, key, prefix+"0", prefix+"none")
-		case opWait: // it is there
+		case opWait: // the key exists
 			request = append(msg(opSet, key, value), msg(op, 1, key)...)
 		case opPing:
 			request = appendPing(nil, uint32(size))

@@ -55,7 +55,7 @@ func TestDualStack(t *testing.T) {
 	}
 }
 
-// TestBadPeers: each is closed with one line, and the others go on. The bad ones
+// TestBadPeers: each is closed with one line, and the others continue. The bad ones
 // are different hosts, of which each is logged.
 func TestBadPeers(t *testing.T) {
 	s, lines := newServer(t, Options{})

@@ -28,7 +28,7 @@ func (h *held) Write(b []byte) (int, error) {
 }
 
 // TestRecordsTampered: of a session whose records a machine in the middle drops, swaps or repeats,
-// or among which it puts others, nothing is carried out behind the first that is not as it was sent.
+// or among which it puts others, nothing is carried out after the first that is not as it was sent.
 func TestRecordsTampered(t *testing.T) {
 	plain := func(kind byte, body string) []byte {
 		return append([]byte{kind, 3, 3, 0, byte(len(body))}, body...)

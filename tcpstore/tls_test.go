@@ -47,7 +47,7 @@ func newSecureServer(t testing.TB, opts Options) (*Server, *testkit.Log) {
 	return s, lines
 }
 
-// rawTLS is a connection without a client behind it.
+// rawTLS is a connection without a client.
 type rawTLS struct {
 	*tls.Conn
 	below *net.TCPConn
@@ -217,7 +217,7 @@ func dialHandshake(t testing.TB, s *Server) rawTLS {
 	return r
 }
 
-// TestTLSFirstRequestWithProof: what comes in one record with the proof is answered, though
+// TestTLSFirstRequestWithProof: a request in one record with the proof is answered, though
 // it makes no event.
 func TestTLSFirstRequestWithProof(t *testing.T) {
 	s, _ := newSecureServer(t, Options{})
@@ -231,7 +231,7 @@ func TestTLSFirstRequestWithProof(t *testing.T) {
 	}
 }
 
-// TestTLSHalfClose: who has ended its stream gets all replies, and is closed.
+// TestTLSHalfClose: a client that has ended its stream gets all replies, and is closed.
 func TestTLSHalfClose(t *testing.T) {
 	s, lines := newSecureServer(t, Options{})
 	token := openToken(t, goodKey)
@@ -371,7 +371,7 @@ func TestTLSNarrowSocket(t *testing.T) {
 	heldNothing(t, s)
 }
 
-// TestTLSReplyWaitsForSlowReader: what others cause meanwhile comes after what is unsent.
+// TestTLSReplyWaitsForSlowReader: replies that others cause meanwhile come after the unsent ones.
 func TestTLSReplyWaitsForSlowReader(t *testing.T) {
 	s, _ := newSecureServer(t, Options{})
 	token := openToken(t, goodKey)

@@ -61,7 +61,7 @@ func awaitOps(t *testing.T, s *Server, op opcode, n int) {
 	testkit.Eventually(t, fmt.Sprint(n, " ", op), func() bool { return s.Stats().Ops[op.String()] >= uint64(n) })
 }
 
-// TestUnsentValuesAreShared: who reads slowly costs no copy of the value, and gets the
+// TestUnsentValuesAreShared: a slow reader costs no copy of the value, and gets the
 // one that it asked for, whatever has become of it.
 func TestUnsentValuesAreShared(t *testing.T) {
 	eachLoops(t, func(t *testing.T, loops int) {
@@ -116,7 +116,7 @@ func TestUnsentSumIsBounded(t *testing.T) {
 			request, size := setUp(good)
 			before := heapInUse()
 			all := deaf(t, s, readers, request)
-			for i := range 100 { // what is small goes on meanwhile
+			for i := range 100 { // small requests continue meanwhile
 				key := fmt.Sprint("/small/", i%5)
 				good.exchange(append(msg(opSet, key, "v"), msg(opGet, key)...), msg(0, "v")[1:])
 			}
@@ -163,7 +163,7 @@ func TestSlowReadersAreCutOff(t *testing.T) {
 	}
 }
 
-// TestTricklingReadersAreCutOff: who holds much has to read much.
+// TestTricklingReadersAreCutOff: a client with many unsent bytes has to read many.
 func TestTricklingReadersAreCutOff(t *testing.T) {
 	const size = 8 << 20
 	s, _ := newCrampedServer(t, Options{MaxUnsentSum: size, SlowAfter: 300 * time.Millisecond})

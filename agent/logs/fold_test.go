@@ -104,8 +104,8 @@ func TestFold(t *testing.T) {
 		line{0, "\x1b[31mred\x1b[0m\n"}, line{2, "\x1b[31mred\x1b[0m\n"})
 }
 
-// TestFoldLeavesBarsAlone: what draws over itself comes at once and as it was written,
-// behind what its rank wrote before.
+// TestFoldLeavesBarsAlone: a line that draws over itself comes at once and as it was written,
+// after what its rank wrote before.
 func TestFoldLeavesBarsAlone(t *testing.T) {
 	r := newFoldRig(0, 1)
 	r.write(1, "epoch 1\n")

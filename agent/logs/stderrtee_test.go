@@ -62,7 +62,7 @@ func TestStderrTee(t *testing.T) {
 	})
 }
 
-// TestStderrTeeKeepsLinesWhole where one read does not take all that is there.
+// TestStderrTeeKeepsLinesWhole where one read does not take all that has been written.
 func TestStderrTeeKeepsLinesWhole(t *testing.T) {
 	var parts []string
 	tee := &stderrTee{pass: func(text []byte) { parts = append(parts, string(text)) }}

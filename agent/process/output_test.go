@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestOutput: what a program writes is returned; one that does not end is killed with its
+// TestOutput: a program's output is returned; one that does not end is killed with its
 // context. Neither is left behind.
 func TestOutput(t *testing.T) {
 	f := NewForker(nil)

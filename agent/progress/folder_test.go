@@ -56,7 +56,7 @@ func TestLeftFolders(t *testing.T) {
 	}
 }
 
-// TestFolderInAFIFO: what is no folder is none, and nothing waits for it.
+// TestFolderInAFIFO: a FIFO is not taken for a folder, and nothing waits for it.
 func TestFolderInAFIFO(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fifo")
 	testkit.Check(t, unix.Mkfifo(path, 0o600))

@@ -134,7 +134,7 @@ func TestCountedSteps(t *testing.T) {
 }
 
 // TestReports follows two workers through two rounds. In the second one the steps begin
-// behind those of the first.
+// after those of the first.
 func TestReports(t *testing.T) {
 	const s = time.Second
 	r := newRig(t)
@@ -227,7 +227,7 @@ func TestStandstill(t *testing.T) {
 	want(110 * time.Second)
 }
 
-// TestGone: what a worker that has failed reported last says nothing of those that go on: it is not
+// TestGone: the last report of a failed worker says nothing of those that continue: it is not
 // behind, does not stand still, and is neither busy nor held.
 func TestGone(t *testing.T) {
 	r := newRig(t)
@@ -356,7 +356,7 @@ func TestNoFolder(t *testing.T) {
 	}
 }
 
-// TestFolderInTheWay: what is there is neither used nor removed.
+// TestFolderInTheWay: whatever is in its place is neither used nor removed.
 func TestFolderInTheWay(t *testing.T) {
 	r := newRig(t)
 	victim := filepath.Join(r.dir, "victim")

@@ -10,7 +10,7 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// TestParts: parts come in their order while they are taken; who closes ends the wait of the
+// TestParts: parts come in their order while they are taken; closing ends the wait of the
 // agents, and leaves one small key.
 func TestParts(t *testing.T) {
 	s := store.NewMemory(store.NewEngine(store.Limits{}))
@@ -32,7 +32,7 @@ func TestParts(t *testing.T) {
 	testkit.Equal(t, testkit.Must(s.NumKeys(ctx))(t), 1)
 }
 
-// TestPartsThatNobodyTakes: an agent that has pushed so many waits, goes on when one is taken, and
+// TestPartsThatNobodyTakes: an agent that has pushed so many waits, continues when one is taken, and
 // gives up in the end.
 func TestPartsThatNobodyTakes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {

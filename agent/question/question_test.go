@@ -25,7 +25,7 @@ func TestQuestionsAreNumberedWithoutGaps(t *testing.T) {
 	}
 }
 
-// TestAnAgentThatComesLateAnswers: what was asked and told in a round's store before a node has
+// TestAnAgentThatComesLateAnswers: a question asked in a round's store before a node has
 // connected to it is answered and heard, in order, and so is what comes after.
 func TestAnAgentThatComesLateAnswers(t *testing.T) {
 	s := store.NewMemory(store.NewEngine(store.Limits{}))

@@ -85,7 +85,7 @@ func TestThreadsInAnyOrder(t *testing.T) {
 	}
 }
 
-// TestFoldIsBounded: what is cut is said; the largest group stays, and the smallest ones.
+// TestFoldIsBounded: the fold says how much it cuts, and keeps the largest group and the smallest ones.
 func TestFoldIsBounded(t *testing.T) {
 	var workers []Worker
 	for rank := range 200 {

@@ -11,7 +11,7 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// TestMayWork: by its stacks, who moves, compiles or writes a checkpoint may work; who stands does not.
+// TestMayWork: a worker whose stacks move, compile or write a checkpoint may work; one that stands does not.
 func TestMayWork(t *testing.T) {
 	stand := []*Node{on("a", 7, waiting(0), frames(1, "train.py:load")), nil}
 	dark := []*Node{on("a", 7, Worker{Rank: 0, State: "running", Why: "x"})}
@@ -96,7 +96,7 @@ func TestWorkSince(t *testing.T) {
 	}
 }
 
-// TestWorks: what this process has done is read; of one that is gone nothing is known.
+// TestWorks reads this process's CPU time; of a process that is gone nothing is known.
 func TestWorks(t *testing.T) {
 	own := Target{Rank: 3, Pid: os.Getpid()}
 	before := Works([]Target{own})

@@ -10,7 +10,7 @@ import (
 )
 
 // TestSentencesOfTheHandler: torch's handler in Python records the same steps in the same
-// words as an agent does, but for the nodes that a round goes on without, which the C ABI
+// words as an agent does, but for the nodes that a round continues without, which the C ABI
 // does not tell it.
 func TestSentencesOfTheHandler(t *testing.T) {
 	const begin = "The node '%'"

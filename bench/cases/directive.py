@@ -26,7 +26,7 @@ BINARY = str(ROOT / "build" / "rallypoint")
 WORKERS, PAUSE = 8, 0.05
 CROWD, CROWD_TARGET = 1000, 0.2
 
-# The one of rank 0 fails when the file is there.
+# Rank 0's fails when the file exists.
 _FAILING = """
 trap 'exit 0' TERM
 : >up.$RANK

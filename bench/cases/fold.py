@@ -45,7 +45,7 @@ with open(f"{folder}/{rank}", "w") as file:
 
 def measure(repeat: int | None, reference: bool) -> list[Row]:
     plain, alike, apart, cpu = Sample(), Sample(), Sample(), Sample()
-    for _ in range(repeat or REPEAT):  # by turns: what else the machine does meets all alike
+    for _ in range(repeat or REPEAT):  # by turns, so that other load on the machine meets all alike
         plain.values.append(_talk("alike")[0])
         took, busy = _talk("alike", "--fold-logs")
         alike.values.append(took)

@@ -124,7 +124,7 @@ def _job(flag: str, script: Path) -> str:
 
 
 def _memory() -> str | None:
-    """Where agents make records, if it is there."""
+    """Where agents make records, if it exists."""
     return "/dev/shm" if os.access("/dev/shm", os.W_OK | os.X_OK) else None
 
 

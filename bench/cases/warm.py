@@ -139,7 +139,7 @@ def _job(command: Sequence[str]) -> tuple[float, float]:
 
 
 def _memory(command: Sequence[str]) -> float:
-    """The memory of all that an agent has started, in MB; what is shared counts once."""
+    """The memory of all that an agent has started, in MB; shared memory counts once."""
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "train.py").write_text(_REST)
         agent = subprocess.Popen(

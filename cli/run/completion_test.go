@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// TestCompletion asks each shell that is there whether it understands its script.
+// TestCompletion asks each installed shell whether it understands its script.
 func TestCompletion(t *testing.T) {
 	root := &cobra.Command{Use: "rallypoint"}
 	root.AddCommand(New(), NewLaunch(), &cobra.Command{Use: "store", Run: func(*cobra.Command, []string) {}})

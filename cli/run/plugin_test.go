@@ -128,7 +128,7 @@ func runPlugin(t *testing.T, class, patience string, args ...string) (code int, 
 	return cmd.ProcessState.ExitCode(), out.String(), err.String(), dir
 }
 
-// hostile puts modules into a folder that no interpreter is to take from there.
+// hostile puts modules into a folder from which no interpreter must import them.
 func hostile(t *testing.T, dir string) {
 	t.Helper()
 	for _, module := range []string{"enum", "json", "logging", "importlib", "runpy", "torch", "traceback"} {

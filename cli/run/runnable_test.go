@@ -39,7 +39,7 @@ func writeScripts(t *testing.T) (dir string) {
 	return dir
 }
 
-// TestScriptIsChecked: what is missing or cannot be run is found out before this node
+// TestScriptIsChecked: a script that is missing or cannot run is found before this node
 // meets another.
 func TestScriptIsChecked(t *testing.T) {
 	dir := writeScripts(t)

@@ -76,8 +76,8 @@ func (g *guardedServer) wantUnharmed(t *testing.T) {
 // attackHello is what an intruder would say.
 func attackHello() wire.Hello { return testHello("intruder", "intruder", controltest.Params("", 2)) }
 
-// TestProofPassedOn has a man in the middle, who has a TLS connection with either end: a
-// node's proof, passed on, opens nothing, whatever he puts behind it.
+// TestProofPassedOn has a man in the middle with a TLS connection to either end: a
+// node's proof, passed on, opens nothing, whatever the attacker sends after it.
 func TestProofPassedOn(t *testing.T) {
 	g := newGuardedServer(t)
 	settings, err := secret.ServerTLS()
@@ -136,7 +136,7 @@ func TestProofPassedOn(t *testing.T) {
 	g.wantUnharmed(t)
 }
 
-// proofLen is the length of the frame behind a preamble.
+// proofLen is the length of the frame after a preamble.
 func proofLen(b []byte) int {
 	return 4 + int(b[wire.PreambleLen]) + int(b[wire.PreambleLen+1])<<8
 }
@@ -177,7 +177,7 @@ func dialTaped(t *testing.T, addr string) *taped {
 }
 
 // openAs opens a connection with the right token and sends a first frame; the answer is the
-// frame behind the server's proof.
+// frame after the server's proof.
 func openAs(conn net.Conn, token *secret.Token, first wire.Frame) (wire.Frame, error) {
 	opened := wire.NewConn(conn)
 	frames := wire.FrameReader{In: bufio.NewReader(opened)}
@@ -218,7 +218,7 @@ func TestReplay(t *testing.T) {
 	g.wantUnharmed(t)
 }
 
-// TestDowngrade: the server goes on neither in plain nor by an older TLS.
+// TestDowngrade: the server continues neither in plain nor by an older TLS.
 func TestDowngrade(t *testing.T) {
 	g := newGuardedServer(t)
 	for name, preamble := range map[string]wire.Preamble{"without a token": {High: 1, Low: 1}, "of an older release": guarded} {
@@ -589,8 +589,8 @@ func TestHost(t *testing.T) {
 	g.wantUnharmed(t)
 }
 
-// TestProofForAStore: who has the right token and looks for a round store, or a port beside it, and is
-// led to the control plane by a machine in the middle, gets nothing from it, nor it from him.
+// TestProofForAStore: a client that has the right token and looks for a round store, or a port beside it, and is
+// led to the control plane by a machine in the middle, gets nothing from it, and it learns nothing from the client.
 func TestProofForAStore(t *testing.T) {
 	g := newGuardedServer(t)
 	for _, purpose := range []secret.Purpose{secret.PurposeStore, secret.PurposeSide} {

@@ -119,7 +119,7 @@ func joinTogether(t *testing.T, number uint64, nodes ...*wireNode) {
 }
 
 // TestStrangersMakeRoom: connections that have not said who they are never have more than
-// their part of the descriptors, and give way as soon as others wait: who waits behind two
+// their part of the descriptors, and give way as soon as others wait: a client that waits after two
 // crowds of silent ones is answered after two moments.
 func TestStrangersMakeRoom(t *testing.T) {
 	const most = 8

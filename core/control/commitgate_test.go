@@ -70,7 +70,7 @@ func (cg *commitGate) next(t *testing.T) *heldCommit {
 	}
 }
 
-// store lets the commit go on to the disk.
+// store lets the commit continue to the disk.
 func (h *heldCommit) store() { h.goes <- true }
 
 // keys are the operations on keys that the commit stores.

@@ -277,7 +277,7 @@ func meetAmong(t *testing.T, addr, id string) {
 }
 
 // TestOutOfDescriptors: where silent connections take all descriptors they are cut
-// off early, so that a node gets in, which goes on undisturbed. The log has a line
+// off early, so that a node gets in, which continues undisturbed. The log has a line
 // or two about it, and the process does not spin.
 func TestOutOfDescriptors(t *testing.T) {
 	const descriptors, silent = 64, 300

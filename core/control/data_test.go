@@ -386,7 +386,7 @@ func TestFullDisk(t *testing.T) {
 	}
 	held := members[0].key(store.OpAdd, 1, "sum")
 
-	// Room is made: what waited is done.
+	// Room is made: waiting requests are carried out.
 	d.stop()
 	d.o.MaxSize = 0
 	d.start()

@@ -166,7 +166,7 @@ func TestQuotaOfConnections(t *testing.T) {
 	}
 }
 
-// TestMemoryOfShortRuns has many runs come and go. What is left of each must not
+// TestMemoryOfShortRuns has many runs come and go. The rest of each must not
 // add up.
 func TestMemoryOfShortRuns(t *testing.T) {
 	runs := 1000

@@ -17,7 +17,7 @@ import (
 const opSet = 1
 
 // TestNothingPlain listens to what a node and a control plane say: with a token none of
-// what was planted is to be seen, without one all of it.
+// the planted texts must show, without one all of them.
 func TestNothingPlain(t *testing.T) {
 	planted := []string{"planted-run", "planted-node", "planted-key", "planted-value", "planted-reason"}
 	for name, keys := range map[string][]string{"with a token": {goodToken}, "without": nil} {

@@ -69,7 +69,7 @@ func (s *Server) keptOf(id string) int64 {
 	return r.keptBytesLocked()
 }
 
-// TestBytesOfARun: what a run keeps is bounded, who exceeds it learns of it, and others do not notice.
+// TestBytesOfARun: a run's memory is bounded, a node that exceeds it gets an error, and others do not notice.
 func TestBytesOfARun(t *testing.T) {
 	const most = 8 << 20
 	s, addr := testServer(t, Config{Quota: Quota{Bytes: most}})
@@ -137,7 +137,7 @@ func TestBytesOfAllRuns(t *testing.T) {
 	newTenant(t, addr, "new", 1)
 }
 
-// TestUnsentBytesCount: what nodes that do not read are to be sent counts, until they are gone.
+// TestUnsentBytesCount: bytes queued for nodes that do not read count until these are gone.
 func TestUnsentBytesCount(t *testing.T) {
 	listener := newPipes()
 	const most = 4 << 20
@@ -277,7 +277,7 @@ func TestARunWithoutARoundIsForgotten(t *testing.T) {
 	}
 }
 
-// TestRunsOfAnAddress: who has begun many runs begins no more, and others do.
+// TestRunsOfAnAddress: an address that has begun many runs begins no more, and others do.
 func TestRunsOfAnAddress(t *testing.T) {
 	s := newFakeServer(t, Config{Quota: Quota{RunsPerAddress: 3}})
 	begin := func(from, id string) wire.Frame {

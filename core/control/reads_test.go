@@ -100,7 +100,7 @@ func TestReadsDoNotWaitForTheDisk(t *testing.T) {
 	// A key that is not there is waited for, and the wait is kept.
 	reader.ask(10, keyOp(store.OpGet, "fresh"))
 	reader.wantSilence()
-	reader.ask(11, keyOp(store.OpGet, "k")) // which is not behind it
+	reader.ask(11, keyOp(store.OpGet, "k")) // which does not wait for it
 	reader.wantResult(11, "[1] [] 0 false")
 	first.store()
 	writer.wantReply(4)
@@ -183,7 +183,7 @@ func readWithACommit(t *testing.T, d *durable, writer, reader *wireNode) {
 	writer.wantResult(11, "[] [] 3 false")
 }
 
-// TestReadsOnAFullDisk are answered, also those behind a join that is refused.
+// TestReadsOnAFullDisk are answered, also those after a join that is refused.
 func TestReadsOnAFullDisk(t *testing.T) {
 	log, lines := testkit.NewLog(t)
 	d := newDurable(t, Config{Log: log})
@@ -236,7 +236,7 @@ type shelf struct {
 	nodes   []*tally
 	held    *heldCommit
 	batch   []*tally // whose adds are in held
-	waiting []*tally // whose adds wait behind it
+	waiting []*tally // whose adds wait for it
 }
 
 func (s *shelf) draw() *tally { return rapid.SampledFrom(s.nodes).Draw(s.T, "node") }
@@ -254,7 +254,7 @@ func (s *shelf) ask(n, of *tally, op store.Op) tallied {
 }
 
 // add has a node change something. The first change is on its way to the disk at
-// once, those behind it wait.
+// once, those after it wait.
 func (s *shelf) add(t *rapid.T) {
 	n := s.draw()
 	n.added++
@@ -267,7 +267,7 @@ func (s *shelf) add(t *rapid.T) {
 	s.waiting = append(s.waiting, n)
 }
 
-// read has a node read: behind a change of its own that is not stored it receives
+// read has a node read: after a change of its own that is not stored it receives
 // nothing, else what is stored, at once.
 func (s *shelf) read(t *rapid.T) {
 	n, of := s.draw(), s.draw()
@@ -369,7 +369,7 @@ func (s *shelf) crash(t *rapid.T) {
 // TestNoAnswerIsContradicted holds every commit of a server back, lets nodes add and
 // read in any order, lets commits through, and kills the server at any point with the
 // commit on the disk or not. A node receives at once what is stored, and what is not
-// when it is; no later answer, of that server or the next one, goes behind an earlier
+// when it is; no later answer, of that server or the next one, goes after an earlier
 // one.
 func TestNoAnswerIsContradicted(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {

@@ -15,7 +15,7 @@ import (
 )
 
 // TestServerRestartedOnTheSamePort has the clients come back with their claims;
-// rounds go on above the highest that any of them knew.
+// rounds continue above the highest that any of them knew.
 func TestServerRestartedOnTheSamePort(t *testing.T) {
 	const n = 3
 	addr := fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))

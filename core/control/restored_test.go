@@ -78,7 +78,7 @@ func regroups(text string) func(any) bool {
 	}
 }
 
-// TestARestoredCopyOfTheData goes on from a copy that is two rounds old, in the first of
+// TestARestoredCopyOfTheData continues from a copy that is two rounds old, in the first of
 // which a member was lost: the members have to regroup, the lost one is not waited for
 // longer than a lease, and no number names two rounds.
 func TestARestoredCopyOfTheData(t *testing.T) {
@@ -121,7 +121,7 @@ func TestARestoredCopyOfTheData(t *testing.T) {
 	if after.Round != 4 || after.Generation == first.Generation || after.World != 2 {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
-	d.restart() // it goes on under the new generation
+	d.restart() // it continues under the new generation
 	members[0].add(t, "sum", 1)
 	if again := nextRound(t, members...); again.Round != 5 || again.Generation != after.Generation {
 		t.Errorf("after %+v, again %+v", after, again)

@@ -344,7 +344,7 @@ func TestProgressOfWaitingNodes(t *testing.T) {
 	if !ok || !strings.Contains(first.Progress.Headline, "1 of 3") {
 		t.Fatalf("got %+v, want progress", first)
 	}
-	// Unchanged, it is not told again: what comes next tells of b.
+	// Unchanged, it is not told again: the next message tells of b.
 	s.clock.Advance(3 * wire.ProgressEvery)
 	b := dialNode(t, s.addr)
 	b.enter(testHello("b", "s2", p))

@@ -69,7 +69,7 @@ func TestStatusAsText(t *testing.T) {
 	}
 }
 
-// TestStatusTag: while nothing changes, who has the answer gets no other; each change
+// TestStatusTag: while nothing changes, a client that has the answer gets no other; each change
 // brings another tag, of that run and of all runs.
 func TestStatusTag(t *testing.T) {
 	s := newFakeServer(t, Config{})
@@ -125,7 +125,7 @@ func TestStatusTag(t *testing.T) {
 	}
 }
 
-// TestChangesNameTheirRound: what happened before a round is complete bears the number of
+// TestChangesNameTheirRound: a change before a round is complete bears the number of
 // the one before, its completion its own.
 func TestChangesNameTheirRound(t *testing.T) {
 	s := newFakeServer(t, Config{})

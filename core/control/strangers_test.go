@@ -177,7 +177,7 @@ func lie(l net.Listener, settings *tls.Config, lies []wire.Frame, heard chan<- s
 	}
 }
 
-// TestIntruderInTheHostsPlace: what takes the port of a host that has died and does not know the
+// TestIntruderInTheHostsPlace: a program that takes the port of a host that has died and does not know the
 // token, whatever it says there, ends no node and moves none; when it is gone, or where it came
 // too late, a standby takes over.
 func TestIntruderInTheHostsPlace(t *testing.T) {
@@ -245,7 +245,7 @@ func TestIntruderInTheHostsPlace(t *testing.T) {
 	}
 }
 
-// TestPagesOfStrangersCount: who asks for a page and has proven nothing is among the strangers,
+// TestPagesOfStrangersCount: a client that asks for a page and has proven nothing is among the strangers,
 // who have half of the descriptors at most, until the connection is closed. One that has proven
 // itself is not.
 func TestPagesOfStrangersCount(t *testing.T) {

@@ -46,7 +46,7 @@ func TestHostKilledDuringATransfer(t *testing.T) {
 			wg.Wait()
 			left := nodes[test.dead:]
 			regroup(t, left)
-			// Of those behind a next host that has begun any may go first: it may have put them in an
+			// After a next host that has begun, any standby may be next: it may have put them in an
 			// order of its own, and who was told that it hosts, and not more, cannot tell of its death.
 			if got := hosts(left); len(got) != 1 || got[0] != left[0].name && test.dead == 1 {
 				t.Errorf("hosts: %v, want one, the first of those left unless it died as well: %s", got, left[0].name)
@@ -75,7 +75,7 @@ func (p *plane) atExitBarrier() (wait *member.Call) {
 }
 
 // TestHostKilledWhileMembersAreInTheExitBarrier: two of four have finished, the host among
-// them, when it is killed. The others' waits go on at the next host, no node regroups, and
+// them, when it is killed. The others' waits continue at the next host, no node regroups, and
 // all leave the barrier once the last one has finished.
 func TestHostKilledWhileMembersAreInTheExitBarrier(t *testing.T) {
 	nodes := form(t, elastic(t, 4), 4)

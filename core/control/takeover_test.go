@@ -226,7 +226,7 @@ func hosts(nodes []*plane) (names []string) {
 }
 
 // TestEachNextHostIsKilled kills the host of seven nodes, then the next one, down to the
-// last. Round numbers go on under a generation for each host.
+// last. Round numbers continue under a generation for each host.
 func TestEachNextHostIsKilled(t *testing.T) {
 	nodes := form(t, elastic(t, 7), 7)
 	rounds := map[string]bool{}
@@ -392,7 +392,7 @@ func hostKilled(t *testing.T) (p params.Params, left []*plane) {
 	return p, nodes[1:]
 }
 
-// TestRestartedHostJoins starts the host again at the endpoint while its job goes on
+// TestRestartedHostJoins starts the host again at the endpoint while its job continues
 // elsewhere: it yields and joins, and newcomers find the job there.
 func TestRestartedHostJoins(t *testing.T) {
 	p, nodes := hostKilled(t)
@@ -428,7 +428,7 @@ func TestRestartedHostYieldsAtOnce(t *testing.T) {
 	}
 }
 
-// TestRestartedHostOfASmallerJob does the same while the others go on without it.
+// TestRestartedHostOfASmallerJob does the same while the others continue without it.
 func TestRestartedHostOfASmallerJob(t *testing.T) {
 	p := elastic(t, 3)
 	p.AdmitDelay = time.Millisecond

@@ -57,7 +57,7 @@ func TestDirectiveWakesAll(t *testing.T) {
 	})
 }
 
-// TestReportsWithoutControlPlane go on by themselves, and are in the next hello.
+// TestReportsWithoutControlPlane: reports are kept without their caller, and are in the next hello.
 func TestReportsWithoutControlPlane(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(2, 2, 2)
@@ -97,7 +97,7 @@ func TestReportsWithoutControlPlane(t *testing.T) {
 	})
 }
 
-// TestDirectGivenUp goes on by itself with what it was given: its caller may use the list of
+// TestDirectGivenUp: the call continues by itself with its arguments: its caller may use the list of
 // nodes again.
 func TestDirectGivenUp(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {

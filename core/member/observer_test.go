@@ -52,7 +52,7 @@ func TestLostMemberIsAnnouncedUntilNext(t *testing.T) {
 }
 
 // An update that was on its way when the node asked to join is about the round it
-// left; one that comes behind the outcome is about the new round.
+// left; one that comes after the outcome is about the new round.
 func TestNoticesAroundAnOutcome(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.nodes(3, 1, 3)

@@ -438,7 +438,7 @@ func TestOtherLogins(t *testing.T) {
 	}
 }
 
-// FuzzDiagReply reads any answer: what is taken is the socket that was asked for, of an
+// FuzzDiagReply reads any answer: an accepted one is of the socket that was asked for, of an
 // answer that has all of it.
 func FuzzDiagReply(f *testing.F) {
 	local, remote := netip.MustParseAddrPort("127.0.0.1:1234"), netip.MustParseAddrPort("127.0.0.1:4321")

@@ -69,7 +69,7 @@ func bindAny(_, _ string, c syscall.RawConn) error {
 	return errors.Join(err, failed)
 }
 
-// TestRouteReply: what an address that is asked about is.
+// TestRouteReply reads what kind of address the asked one is.
 func TestRouteReply(t *testing.T) {
 	for addr, want := range map[string]bool{"127.5.6.7": true, "::1": true, "198.51.100.7": false, "2001:db8::7": false} {
 		if here, err := routedHere(netip.MustParseAddr(addr)); err != nil || here != want {

@@ -148,7 +148,7 @@ func TestUnacknowledgedAnswersAreBounded(t *testing.T) {
 	}
 }
 
-// TestAnswerWithoutAChange: what reads keys that are there.
+// TestAnswerWithoutAChange: reads of existing keys.
 func TestAnswerWithoutAChange(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 1), "a")[0]
@@ -196,7 +196,7 @@ func TestAnswerWithoutAChange(t *testing.T) {
 	}
 }
 
-// TestAnswerAgainWithoutAChange: what was asked before.
+// TestAnswerAgainWithoutAChange repeats an earlier request.
 func TestAnswerAgainWithoutAChange(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(1, 1), "a")[0]

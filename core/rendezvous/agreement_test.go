@@ -157,7 +157,7 @@ func TestStopInAgreement(t *testing.T) {
 	r.apply(saveOf("s1", time.Hour))
 	r.held(n[0], "s1", 7)
 	r.apply(AnnounceStop{Request: n[1].request(), Generation: n[1].claim.Generation, Round: 1, Reason: "it crashed"})
-	r.wantAsked("s1", 0, n...) // workers that are held go on
+	r.wantAsked("s1", 0, n...) // workers that are held continue
 	r.held(n[1], "s1", 8)
 	r.wantAsked("s1", 0, n...)
 	for _, x := range n {
@@ -279,7 +279,7 @@ func TestDrainOfAll(t *testing.T) {
 	r.group(p, "a", "b")
 }
 
-// TestDrainGoesOnWithSpares: who is not named takes the places.
+// TestDrainGoesOnWithSpares: nodes that are not named take the places.
 func TestDrainGoesOnWithSpares(t *testing.T) {
 	p := policy(2, 2)
 	r := newRig(t, -1)
@@ -301,7 +301,7 @@ func TestDrainGoesOnWithSpares(t *testing.T) {
 	r.wantRound(spares...)
 }
 
-// TestScale: the job goes on with fewer nodes, the ones above are spares; then with more.
+// TestScale: the job continues with fewer nodes, the ones above are spares; then with more.
 func TestScale(t *testing.T) {
 	p := policy(2, 6)
 	p.NodeUnit = 2
@@ -393,7 +393,7 @@ func TestStopOfFinishedJob(t *testing.T) {
 	}
 }
 
-// TestAgreementAcrossTakeover: the next host goes on where the dead one was, in each phase:
+// TestAgreementAcrossTakeover: the next host continues where the dead one was, in each phase:
 // what members say again in their hello counts, and the step of a round stays.
 func TestAgreementAcrossTakeover(t *testing.T) {
 	p := policy(1, 3)
@@ -533,7 +533,7 @@ func TestTooManyToTell(t *testing.T) {
 	}
 }
 
-// TestFalseDirectiveFacts: what cannot be is not believed.
+// TestFalseDirectiveFacts: impossible facts are refused.
 func TestFalseDirectiveFacts(t *testing.T) {
 	good := StandingFact{Direct: saveOf("s1", time.Hour), Round: 1, Step: 7}
 	for name, change := range map[string]func(*DirectiveFacts){
@@ -563,7 +563,7 @@ func TestFalseDirectiveFacts(t *testing.T) {
 	}
 }
 
-// TestAgreementAcrossRestart: a control plane that has stored what it did goes on in the
+// TestAgreementAcrossRestart: a control plane that has stored what it did continues in the
 // agreement; a member whose answer it has lost says it again when it comes back.
 func TestAgreementAcrossRestart(t *testing.T) {
 	p := policy(2, 2)

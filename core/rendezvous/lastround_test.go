@@ -422,7 +422,7 @@ func (s *sim) stranger(t *rapid.T) {
 }
 
 // others is the state but for what a stranger may change: the next round's number, and
-// that it is there.
+// that it runs.
 func (m *Machine) others() []byte {
 	floor, live, sessions := m.round.floor, m.nodes.live, m.nodes.sessions
 	m.round.floor, m.nodes.live, m.nodes.sessions = 0, map[string]*node{}, map[SessionID]*node{}

@@ -58,7 +58,7 @@ func TestRestoredMachineGoesOn(t *testing.T) {
 }
 
 // TestRecoveredNodesComeBack restarts a control plane that has stored its state:
-// who comes back within a lease goes on as if nothing had been, who does not is
+// a node that comes back within a lease continues as before, one that does not is
 // lost.
 func TestRecoveredNodesComeBack(t *testing.T) {
 	r := newRig(t, -1)
@@ -188,7 +188,7 @@ func FuzzRestore(f *testing.F) {
 		if !bytes.Equal(state, twin.Snapshot()) {
 			t.Fatal("a restored machine is another one")
 		}
-		// Whatever was accepted must be able to go on.
+		// Whatever was accepted must be able to continue.
 		m.Status()
 		m.Progress()
 		m.Apply(Recovered{})

@@ -218,7 +218,7 @@ func TestUnfitNodeStays(t *testing.T) {
 	}
 }
 
-// TestStopInSnapshot: what was announced is part of the state.
+// TestStopInSnapshot: an announced stop is part of the state.
 func TestStopInSnapshot(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(2, 2), "a", "b")

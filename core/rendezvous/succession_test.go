@@ -113,7 +113,7 @@ func TestSilentHostIsLost(t *testing.T) {
 	}
 }
 
-// TestSilentHostStartsAgain: its place is not waited for once a process of its name is there that does
+// TestSilentHostStartsAgain: its place is not waited for once a process of its name runs that does
 // not claim it, and each node is told to regroup.
 func TestSilentHostStartsAgain(t *testing.T) {
 	p := policy(1, 3)
@@ -288,7 +288,7 @@ func TestHostKilledInRankAssignment(t *testing.T) {
 	r.wantRound(n[1], n[2])
 }
 
-// TestHostKilledAfterItsWorkersHaveFinished has the others go on, and end well: also after
+// TestHostKilledAfterItsWorkersHaveFinished has the others continue, and end well: also after
 // the death of the next host, whose workers have finished as well.
 func TestHostKilledAfterItsWorkersHaveFinished(t *testing.T) {
 	p := policy(1, 3)
@@ -486,8 +486,8 @@ func TestHostAndStandbyKilledAtOnce(t *testing.T) {
 	}
 }
 
-// TestEachNextHostIsKilled goes on down to one node, with a round each, and with none where
-// a host dies before its nodes are there.
+// TestEachNextHostIsKilled continues down to one node, with a round each, and with none where
+// a host dies before its nodes have come.
 func TestEachNextHostIsKilled(t *testing.T) {
 	p := policy(1, 5)
 	r, n := hostedRound(t, p, "a", "b", "c", "d", "e")

@@ -120,7 +120,7 @@ func TestSpareOfAnotherRack(t *testing.T) {
 	r.wantPending(a[1])
 }
 
-// TestRoundWithoutABrokenSegment goes on with the others if they are enough, and takes the segment
+// TestRoundWithoutABrokenSegment continues with the others if they are enough, and takes the segment
 // in again when it is whole.
 func TestRoundWithoutABrokenSegment(t *testing.T) {
 	r := newRig(t, time.Hour)
@@ -247,7 +247,7 @@ func TestManyDomains(t *testing.T) {
 	}
 }
 
-// TestSegmentsAreChecked: what does not fit them is refused by a text that names it.
+// TestSegmentsAreChecked: numbers that do not fit them are refused by a text that names them.
 func TestSegmentsAreChecked(t *testing.T) {
 	for _, c := range []struct {
 		change func(*Policy)

@@ -17,7 +17,7 @@ func (r *rig) checked(n *rigNode, within time.Duration) *Error {
 }
 
 // TestWrongCheckOnAllNodes: of 16 nodes on which a check turns bad 2 leave, once their workers have
-// had their time, and 14 go on.
+// had their time, and 14 continue.
 func TestWrongCheckOnAllNodes(t *testing.T) {
 	r := newRig(t, -1)
 	var ids []string

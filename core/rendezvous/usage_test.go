@@ -11,7 +11,7 @@ import (
 	"rallypoint/core/store"
 )
 
-// recount is Usage from what is there.
+// recount computes Usage from the present state.
 func (m *Machine) recount() (u Usage) {
 	for _, n := range m.nodes.sessions {
 		u.Sessions += n.cost()
@@ -72,7 +72,7 @@ func (m *Machine) checkUsage(t tester) {
 }
 
 // TestUsageIsExact has nodes of a run with little room do what they can to take more, and end in
-// any order: check holds what is counted against what is there after each event.
+// any order: check compares the count with the present state after each event.
 func TestUsageIsExact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		const most = 16 << 10
@@ -211,7 +211,7 @@ func TestWhoTakesMostIsLost(t *testing.T) {
 	for range 100 {
 		r.key(n[0], store.OpAdd, 1, "k")
 	}
-	r.m.Limit(Limits{Bytes: 4 << 10}) // less than is there
+	r.m.Limit(Limits{Bytes: 4 << 10}) // less than is in use
 	if reply := r.key(n[1], store.OpCheck, 0, "k"); reply.Err != nil || n[1].dropped != nil {
 		t.Errorf("who holds little: %v, %v", reply.Err, n[1].dropped)
 	}
@@ -220,7 +220,7 @@ func TestWhoTakesMostIsLost(t *testing.T) {
 	}
 }
 
-// TestRefusedRequestIsAppliedOnce: what a driver refuses has one answer, and a request that was
+// TestRefusedRequestIsAppliedOnce: a request that a driver refuses has one answer, and one that was
 // applied before keeps the answer that it has.
 func TestRefusedRequestIsAppliedOnce(t *testing.T) {
 	r := newRig(t, -1)

@@ -7,7 +7,7 @@ import (
 )
 
 // TestPlaces: one source takes three quarters of the places, others have the rest, and what is
-// given back is there again.
+// given back is available again.
 func TestPlaces(t *testing.T) {
 	const most = 64
 	of := func(ip string) net.Addr { return &net.TCPAddr{IP: net.ParseIP(ip), Port: 1} }

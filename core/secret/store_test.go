@@ -58,8 +58,8 @@ func accepting(t testing.TB, conn net.Conn, token *Token, purpose Purpose, name 
 	return done
 }
 
-// TestStoreOpening: both ends have proved the token and agree on the round; what is said
-// behind the proof is there.
+// TestStoreOpening: both ends have proved the token and agree on the round; data sent
+// after the proof arrives.
 func TestStoreOpening(t *testing.T) {
 	for name, keys := range map[string][2][]string{
 		"one token":         {{goodToken}, {goodToken}},
@@ -88,7 +88,7 @@ func TestStoreOpening(t *testing.T) {
 	}
 }
 
-// TestStoreRecordsAreFull: what either end sends goes in records of full size from the first. Those
+// TestStoreRecordsAreFull: either end sends records of full size from the first. Those
 // that crypto/tls would begin with are a segment each, and cost as much to seal.
 func TestStoreRecordsAreFull(t *testing.T) {
 	near, far := pair(t)
@@ -114,7 +114,7 @@ func TestStoreRecordsAreFull(t *testing.T) {
 	}
 }
 
-// TestStoreRefusals: a stranger learns one sentence, who has the token why.
+// TestStoreRefusals: a stranger gets one sentence, a client with the token the reason.
 func TestStoreRefusals(t *testing.T) {
 	long := StoreName{Run: strings.Repeat("r", rendezvous.MaxNameLen), Generation: strings.Repeat("g", maxGeneration), Round: 1 << 62}
 	for name, test := range map[string]struct {

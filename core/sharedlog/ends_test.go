@@ -28,7 +28,7 @@ func TestRecoveryComesAfterLoss(t *testing.T) {
 				t.Errorf("not told: %v", err)
 			}
 		}
-		go p.report(broken{"append", nil, false}) // all goes on well: it need not be reported
+		go p.report(broken{"append", nil, false}) // all continues well: it need not be reported
 		synctest.Wait()
 		select {
 		case got := <-p.in:
@@ -41,7 +41,7 @@ func TestRecoveryComesAfterLoss(t *testing.T) {
 // slowLog is a log that is slow to show a heartbeat and to be read.
 type slowLog struct {
 	*memoryLog
-	beat, read chan struct{} // closed to let it go on
+	beat, read chan struct{} // closed to let it continue
 	closed     chan struct{}
 }
 

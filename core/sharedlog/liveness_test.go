@@ -12,7 +12,7 @@ import (
 )
 
 // TestNodesThatCannotShowThemselves: when the heartbeats of all nodes fail for longer than a
-// lease, none of them is lost, also where what is there can still be read.
+// lease, none of them is lost, also where existing files can still be read.
 func TestNodesThatCannotShowThemselves(t *testing.T) {
 	v := &value{takes: time.Millisecond}
 	kept := &leases{shown: map[rendezvous.SessionID]time.Time{}}
@@ -122,7 +122,7 @@ func (s strayWord) Append(ctx context.Context, entries [][]byte) error {
 	return nil
 }
 
-// TestStrayWordOfANodeThatIsBack: what was found of a silent node comes to nothing when it gets
+// TestStrayWordOfANodeThatIsBack: the finding about a silent node has no effect when it gets
 // into the log after the node is back, whether or not that has anything to ask.
 func TestStrayWordOfANodeThatIsBack(t *testing.T) {
 	for name, work := range map[string]bool{"at work": true, "idle": false} {

@@ -71,7 +71,7 @@ func expireLease(l Log) Log {
 
 // swapJoins hands out the first two joins in each other's place.
 func swapJoins(l Log) Log {
-	var held []Entry // the first join, until the second is there
+	var held []Entry // the first join, until the second has come
 	return wrongLog{Log: l, next: func(list []Entry) (out []Entry) {
 		for _, e := range list {
 			switch {

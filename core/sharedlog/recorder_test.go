@@ -24,7 +24,7 @@ type recorded struct {
 	audit   conformance.Audit
 	numbers map[uint64]uint64 // of the events, by their entries' indexes
 	last    uint64            // index
-	late    []uint64          // entries that no node had applied before one behind them was
+	late    []uint64          // entries that no node had applied before one after them was
 }
 
 func newRecorder() *recorder {

@@ -226,7 +226,7 @@ func TestKeys(t *testing.T) {
 	})
 }
 
-// A killed node is announced within the grace, and the rest goes on.
+// A killed node is announced within the grace, and the rest continues.
 func TestKilled(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
 		nodes := w.some(3, 2, 3)
@@ -353,7 +353,7 @@ func TestLateAccusation(t *testing.T) {
 // slowWord is a log that takes its time with the word that a lease has ended.
 type slowWord struct {
 	Log
-	said chan struct{} // closed: it goes on
+	said chan struct{} // closed: it continues
 }
 
 func (s slowWord) Append(ctx context.Context, entries [][]byte) error {

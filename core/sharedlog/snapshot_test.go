@@ -9,7 +9,7 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// Snapshots are made, and nodes that come late or fall behind go on from them.
+// Snapshots are made, and nodes that come late or fall behind continue from them.
 func TestSnapshots(t *testing.T) {
 	runCluster(t, func(t *testing.T, w *cluster) {
 		w.memory.info.SnapshotEntries = 20

@@ -56,7 +56,7 @@ func drawEvent(t *rapid.T) rendezvous.Event {
 	return keys(store.OpSet, []byte("v"))
 }
 
-// A node that reads the log in any pieces, and one that goes on from a snapshot in
+// A node that reads the log in any pieces, and one that continues from a snapshot in
 // the middle, come to the state, answers included, of a control plane that applies
 // the same events itself: to the byte.
 func TestFoldIsTheHostedMachine(t *testing.T) {

@@ -23,7 +23,7 @@ func (l *lateRun) Poll(context.Context) (Record, error) {
 
 func (*lateRun) Close() {}
 
-// TestWatchLooksAtTheEnd: what was written until a Watch is told to end is recorded.
+// TestWatchLooksAtTheEnd: all entries written until a Watch is told to end are recorded.
 func TestWatchLooksAtTheEnd(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	log, _ := testkit.NewLog(t)

@@ -19,7 +19,7 @@ func TestAwaitContinuesAWait(t *testing.T) {
 		t.Fatalf("pending: %q", pending)
 	}
 	e := NewEngine(Limits{})
-	if err := e.Set("b", nil); err != nil { // is there already: the wait counts writes
+	if err := e.Set("b", nil); err != nil { // exists already: the wait counts writes
 		t.Fatal(err)
 	}
 	woken := 0

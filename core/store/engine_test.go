@@ -336,7 +336,7 @@ func TestLimits(t *testing.T) {
 	}
 }
 
-// TestBuffersAreCopied: what is handed in may be changed afterwards.
+// TestBuffersAreCopied: the caller may change its buffers afterwards.
 func TestBuffersAreCopied(t *testing.T) {
 	e := newEngine()
 	b := []byte("value")

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-// TestShare: what a reader has does not change, whatever is written, and the memory is
+// TestShare: a reader's value does not change, whatever is written, and the memory is
 // used again once it has no reader.
 func TestShare(t *testing.T) {
 	e := NewEngine(Limits{})

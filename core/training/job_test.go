@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// TestJob follows a run through rounds. The steps of the second one begin behind those of
+// TestJob follows a run through rounds. The steps of the second one begin below those of
 // the first.
 func TestJob(t *testing.T) {
 	const s = time.Second
@@ -34,7 +34,7 @@ func TestJob(t *testing.T) {
 	take(Report{Round: 1, Largest: 8, SinceChange: 4 * s, PerStep: 7 * s}, 0, NoCause)
 	want(Census{true, 9, 3 * s, 2 * s})
 
-	// The last report of the round comes when the next one is there already.
+	// The last report of the round comes after the next one has begun.
 	j.Begin(2, NodeLost)
 	j.Begin(2, NodeLost)
 	want(Census{})

@@ -28,7 +28,7 @@ func TestRuns(t *testing.T) {
 	big := strings.Repeat("x", 2*partSize+1)
 	testkit.Check(t, l.Snapshot(ctx, sharedlog.Snapshot{Index: r.after, State: []byte(big)}))
 	appendText(t, l, "3")
-	// Keys of others behind the same prefix.
+	// Keys of others under the same prefix.
 	store := testkit.Must(etcdstore.Open(ctx, config))(t)
 	defer store.Close()
 	testkit.Check(t, store.Set(ctx, "gen", []byte("mine")))
@@ -55,7 +55,7 @@ func TestRuns(t *testing.T) {
 	testkit.Equal(t, len(testkit.Must(Inspect(ctx, config, "another"))(t)), 0)
 }
 
-// What comes from outside is an entry like any other, behind the one that it is to follow, also if
+// An entry from outside is like any other, after the one that it must follow, also if
 // what was appended since then is in a snapshot alone.
 func TestAppendFromOutside(t *testing.T) {
 	config := shared.Config(t)

@@ -295,7 +295,7 @@ func TestLogOfTheDead(t *testing.T) {
 	testkit.Check(t, old.Heartbeat(ctx, "old", time.Second))
 	appendText(t, old, "1")
 	generation := testkit.Must(old.Open(ctx))(t).Generation
-	// No more beats: the node is stopped. A second one enters while its sign is there.
+	// No more beats: the node is stopped. A second one enters while its sign exists.
 	second := aLog(t, config)
 	testkit.Equal(t, testkit.Must(second.Open(ctx))(t).Generation, generation)
 	testkit.Check(t, second.Close(ctx))

@@ -121,7 +121,7 @@ func TestCutOffNodesAreJoined(t *testing.T) {
 }
 
 // One node of three leaves while the other two are cut off, before or after it has taken
-// them for lost: it takes nothing away, and they go on. Nor does one that enters then
+// them for lost: it takes nothing away, and they continue. Nor does one that enters then
 // and leaves again.
 func TestLeavingTakesNothingFromCutOffNodes(t *testing.T) {
 	t.Parallel()

@@ -117,7 +117,7 @@ func TestGuaranteesOfTheOlderHandler(t *testing.T) {
 }
 
 // A node that is stopped for longer than its lease is lost, learns that when it
-// goes on, and comes back; one that is stopped shortly is not.
+// continues, and comes back; one that is stopped shortly is not.
 func TestStoppedNode(t *testing.T) {
 	t.Parallel()
 	config := shared.Config(t)

@@ -105,7 +105,7 @@ func duringRefusals(ctx context.Context, t *testing.T, s *etcdstore.Store, l *Lo
 }
 
 // The server's certificate is exchanged before this side knows its authority, and the
-// client's own before the server takes it: jobs go on.
+// client's own before the server takes it: jobs continue.
 func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 	t.Parallel()
 	a, next := newAuthority(t), newAuthority(t)
@@ -191,7 +191,7 @@ func TestExpiredTokenBlindsNoWatch(t *testing.T) {
 	awaitSign(t, l, "killed", sharedlog.LivenessExpired)
 }
 
-// Calls and watches go on by the one endpoint of three that is good.
+// Calls and watches continue by the one endpoint of three that is good.
 func TestBadEndpointsOfThree(t *testing.T) {
 	t.Parallel()
 	config := shared.Config(t)

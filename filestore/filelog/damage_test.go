@@ -85,7 +85,7 @@ func TestLogMomentaryDamage(t *testing.T) {
 	c := testkit.Must(l.openFile(1))(t)
 	defer c.close()
 	size := testkit.Must(c.size())(t)
-	testkit.Check(t, c.checkDamage(size)) // whatever was there, now a frame is, with another behind it
+	testkit.Check(t, c.checkDamage(size)) // whatever was there before, now there is a frame, and another after it
 	at := *c
 	at.pos = size
 	testkit.Check(t, at.checkDamage(size+100)) // it was cut off
@@ -117,7 +117,7 @@ func TestLogMomentaryDamage(t *testing.T) {
 	}
 }
 
-// A node that was idle while others stored snapshots finds its file gone, and goes on in
+// A node that was idle while others stored snapshots finds its file gone, and continues in
 // the one where the log does.
 func TestLogStaleFiles(t *testing.T) {
 	dir := t.TempDir()

@@ -160,7 +160,7 @@ func TestInspectDoesNotWait(t *testing.T) {
 	}
 }
 
-// What comes from outside is an entry like any other, behind the one that it is to follow; it
+// An entry from outside is like any other, after the one that it must follow; it
 // gets into no later run.
 func TestAppendFromOutside(t *testing.T) {
 	dir := t.TempDir()

@@ -53,7 +53,7 @@ func playAppend(dir, name string) error {
 }
 
 // readToEnd returns the log's entries up to "end"; behind tells that it was too slow, and
-// went on from a snapshot.
+// continued from a snapshot.
 func readToEnd(t *testing.T, l *Log, behind *atomic.Bool) (texts []string) {
 	var after uint64
 	for {

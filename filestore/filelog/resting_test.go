@@ -14,7 +14,7 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// standingClock stands until it is moved; what waits by it waits for no time, and counts.
+// standingClock stands until it is moved; waits by it take no time, and are counted.
 type standingClock struct {
 	now   atomic.Pointer[time.Time]
 	waits atomic.Int64

@@ -106,7 +106,7 @@ func TestWatch(t *testing.T) {
 	}
 }
 
-// TestWatchFallsBehind: what was dropped meanwhile is missed, and that shows.
+// TestWatchFallsBehind: the watch misses the entries that were dropped meanwhile, and says so.
 func TestWatchFallsBehind(t *testing.T) {
 	dir := t.TempDir()
 	l := openLog(t, dir, nil)

@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// TestFirst: the first answer counts, what comes after it is given back, and without one all errors are
+// TestFirst: the first answer counts, later ones are given back, and without one all errors are
 // returned.
 func TestFirst(t *testing.T) {
 	errFinal := errors.New("final")

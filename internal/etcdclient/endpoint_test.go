@@ -73,7 +73,7 @@ func TestErrorsHidePasswords(t *testing.T) {
 	}
 }
 
-// The older handler's URL says everything itself; what is said beside it must agree.
+// The older handler's URL says everything itself; other settings must agree with it.
 func TestEndpointOfTheOlderHandler(t *testing.T) {
 	const text = "etcd://h:2379/job?min_workers=1&max_workers=3&timeout=60&last_call_timeout=0.5&etcd_prefix=/torchelastic/p2p/"
 	nodeParams := func(change func(*params.Params)) params.Params {

@@ -12,7 +12,7 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// TestPut: what is put wakes the loop once until it has taken it; nothing is lost at the end.
+// TestPut: put items wake the loop once until it has taken them; nothing is lost at the end.
 func TestPut(t *testing.T) {
 	l := testkit.Must(NewLoop[*socket, []int]())(t)
 	defer l.Close()

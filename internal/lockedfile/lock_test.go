@@ -21,7 +21,7 @@ func (p *pauses) After(d time.Duration) <-chan time.Time {
 	return now
 }
 
-// TestPaceOfACrowd: who is one of many tries rarely, and with pauses that differ; who is one of
+// TestPaceOfACrowd: one of many tries rarely, and with pauses that differ; one of
 // few tries often.
 func TestPaceOfACrowd(t *testing.T) {
 	f, err := OpenFile(filepath.Join(t.TempDir(), "file"), unix.O_RDWR|unix.O_CREAT, 0o600)

@@ -46,7 +46,7 @@ type far struct {
 
 	mu    sync.Mutex
 	ports []int // as they were dialed
-	err   error // of dialing, if it is to fail
+	err   error // of dialing, if it must fail
 }
 
 func newFar(t *testing.T, secured bool, serve func(Conn)) *far {
@@ -264,7 +264,7 @@ func (f *Forwarder) open() int {
 	return len(f.links)
 }
 
-// TestForwarderHalfClose has either end say that it is done while the other goes on.
+// TestForwarderHalfClose has either end say that it is done while the other continues.
 func TestForwarderHalfClose(t *testing.T) {
 	both(t, func(t *testing.T, secured bool) {
 		heard := make(chan string, 1)
@@ -423,7 +423,7 @@ func TestForwarderCloses(t *testing.T) {
 // then.
 func TestForwarderOutOfDescriptors(t *testing.T) {
 	f, lines := newForwarder(t, newFar(t, false, echo))
-	c := worker(t, f.Addr()) // its own descriptor is there before
+	c := worker(t, f.Addr()) // its own descriptor is opened before
 	var old syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &old); err != nil {
 		t.Fatal(err)

@@ -123,7 +123,7 @@ func TestForwarderSlowWorker(t *testing.T) {
 	})
 }
 
-// TestForwarderHalfCloseBehindMuch: the end of a stream comes behind all that was sent before,
+// TestForwarderHalfCloseBehindMuch: the end of a stream comes after all that was sent before,
 // however long that waits.
 func TestForwarderHalfCloseBehindMuch(t *testing.T) {
 	both(t, func(t *testing.T, secured bool) {
@@ -215,7 +215,7 @@ type together struct {
 func (t *together) Write(b []byte) (int, error) { return t.held.Write(b) }
 
 func (t *together) flush() {
-	_ = t.SetWriteDeadline(time.Now().Add(guard)) // crypto/tls lets no write come behind its end
+	_ = t.SetWriteDeadline(time.Now().Add(guard)) // crypto/tls lets no write follow its end
 	_, _ = t.held.WriteTo(t.Conn)
 }
 

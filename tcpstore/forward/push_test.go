@@ -88,7 +88,7 @@ func TestBatchOfAClosedSocket(t *testing.T) {
 	}
 }
 
-// TestPushToASlowSocket: pieces behind those that a socket has no room for wait their turn, and are
+// TestPushToASlowSocket: pieces after those that a socket has no room for wait their turn, and are
 // not kept without end.
 func TestPushToASlowSocket(t *testing.T) {
 	l := bareLoop(t)
@@ -117,7 +117,7 @@ func TestPushToASlowSocket(t *testing.T) {
 			break
 		}
 		if l.resume(e) {
-			push(3) // behind what has waited
+			push(3) // after what has waited
 			l.flush()
 		}
 	}
@@ -132,7 +132,7 @@ func TestPushToASlowSocket(t *testing.T) {
 	}
 }
 
-// TestForwarderOfABrokenRecordBehindAnother: what was good before a record that cannot be read gets
+// TestForwarderOfABrokenRecordBehindAnother: good data before a record that cannot be read gets
 // to the worker.
 func TestForwarderOfABrokenRecordBehindAnother(t *testing.T) {
 	config := testkit.Must(secret.ServerTLS())(t)
@@ -165,7 +165,7 @@ func TestForwarderOfAForgedEnd(t *testing.T) {
 }
 
 // TestForwarderOfASilentReset: a connection that breaks where nothing is received from it ends its
-// link: behind the end of its stream, and while the other end does not read.
+// link: after the end of its stream, and while the other end does not read.
 func TestForwarderOfASilentReset(t *testing.T) {
 	both(t, func(t *testing.T, secured bool) {
 		ended, filled, next := make(chan struct{}), make(chan struct{}), make(chan struct{})

@@ -89,7 +89,7 @@ func TestBeats(t *testing.T) {
 	}
 }
 
-// TestHelloAfterAnOutcome: a node that is dropped right behind its outcome says hello with
+// TestHelloAfterAnOutcome: a node that is dropped right after its outcome says hello with
 // the round that this was, also if its member has not taken it up yet.
 func TestHelloAfterAnOutcome(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -130,7 +130,7 @@ func TestHelloAfterAnOutcome(t *testing.T) {
 	}
 }
 
-// fakeControlPlane reads one hello, sends the preamble and lets the test go on;
+// fakeControlPlane reads one hello, sends the preamble and lets the test continue;
 // it serves one connection.
 func fakeControlPlane(t *testing.T, serve func(n *controltest.Peer)) string {
 	t.Helper()

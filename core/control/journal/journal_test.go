@@ -108,7 +108,7 @@ func TestOneProcessAtATime(t *testing.T) {
 		!strings.Contains(err.Error(), "--data-dir") {
 		t.Errorf("a second one: %v", err)
 	}
-	write(t, j, WriteBatch{Run: 1, Snapshot: &Snapshot{ID: "one"}}) // the first one goes on
+	write(t, j, WriteBatch{Run: 1, Snapshot: &Snapshot{ID: "one"}}) // the first one continues
 	j = again(t, j)
 	j.Close()
 }
@@ -203,7 +203,7 @@ func TestFilesThatAreRefused(t *testing.T) {
 }
 
 // TestDamagedFiles changes bytes anywhere: the file is refused, or what was
-// stored is there as it was.
+// stored is unchanged.
 func TestDamagedFiles(t *testing.T) {
 	dir := t.TempDir()
 	j := open(t, dir)

@@ -312,7 +312,7 @@ func BenchmarkFrames(b *testing.B) {
 	})
 }
 
-// TestLongFramesAreReserved: what a long frame takes is asked for as it comes in, and given back
+// TestLongFramesAreReserved: memory for a long frame is reserved as it comes in, and given back
 // when it was read, or will not be.
 func TestLongFramesAreReserved(t *testing.T) {
 	long := AppendFrame(nil, Request{Number: 1, Op: rendezvous.OpKey, Event: rendezvous.KeyRequest{Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, 1<<20)}}})

@@ -108,7 +108,7 @@ func TestOutboxEnds(t *testing.T) {
 	}
 }
 
-// TestOutboxesShareSums: what waits to be sent is in the sums until it is sent, or thrown away.
+// TestOutboxesShareSums: unsent bytes are in the sums until they are sent, or thrown away.
 func TestOutboxesShareSums(t *testing.T) {
 	var all, some atomic.Int64
 	want := func(a, b int64) {

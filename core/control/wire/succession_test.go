@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// TestBoundsOfSuccession: what no peer sends is refused before it takes memory.
+// TestBoundsOfSuccession: lengths that no peer sends are refused before they take memory.
 func TestBoundsOfSuccession(t *testing.T) {
 	many := Standbys{}
 	servers := make([]string, maxServers+1)

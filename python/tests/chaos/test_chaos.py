@@ -85,7 +85,7 @@ class Chaos:
         self.starts = self.kills = 0
 
     def serve(self) -> None:
-        """Starts the control plane, which goes on from what it has stored."""
+        """Starts the control plane, which continues from what it has stored."""
         self.server = self._spawn(
             self.home, str(RALLYPOINT), "serve", "--listen", f"{self.address}:{PORT}",
             "--data-dir", str(self.folder / "data"), "--record", str(self.record), log="server",
@@ -334,7 +334,7 @@ def check_refused(chaos: Chaos, home: str, *words: str, least: int = LEAST) -> N
 
 
 def close(chaos: Chaos, reason: str) -> None:
-    """No node joins any more; the round goes on."""
+    """No node joins any more; the round continues."""
     subprocess.run(
         ["ip", "netns", "exec", chaos.home, str(RALLYPOINT), "admin", "close",
          f"{chaos.address}:{PORT}", "--rdzv-id=chaos", f"--reason={reason}"],

@@ -1,4 +1,4 @@
-"""The checks of the chaos find what they are there for."""
+"""The checks of the chaos find what they look for."""
 
 from __future__ import annotations
 

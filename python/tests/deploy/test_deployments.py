@@ -184,7 +184,7 @@ exit "$worst\"""",
 
 @pytest.mark.parametrize("code", [0, 1, 95])
 def test_sbatch_that_is_stopped_in_order(code: int, tmp_path: Path) -> None:
-    """The signal of --signal=B: goes on to the step, and ends the wait for it only once."""
+    """The signal of --signal=B: continues to the step, and ends the wait for it only once."""
     script = EXAMPLES / "slurm" / "drain.sbatch"
     scripts = {
         "scontrol": 'echo "$@" >> requeued',

@@ -203,7 +203,7 @@ def test_an_agent_that_comes_back_costs_no_step(
 def test_an_agent_that_dies_takes_the_directive_with_it(
     job: Phases, phase: Callable[[Phases, Callable[[], None]], None]
 ) -> None:
-    """The other node goes on from what was saved last; nothing stands any more."""
+    """The other node continues from what was saved last; nothing stands any more."""
 
     job.until(10)
     phase(job, job.nodes[1].kill)
@@ -218,7 +218,7 @@ def test_an_agent_that_dies_takes_the_directive_with_it(
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_drain_that_is_canceled_in_the_agreement(job: Phases) -> None:
-    """The workers that are held for it go on; the next one is agreed as if it had not been."""
+    """The workers that are held for it continue; the next one is agreed as if it had not been."""
     job.until(10)
     job.nodes[1].send_signal(signal.SIGSTOP)
     lost = admin.drain(job.endpoint, "job", "n1", reason="a test", within=60)
@@ -237,7 +237,7 @@ def test_a_drain_that_is_canceled_in_the_agreement(job: Phases) -> None:
 @pytest.mark.long
 @pytest.mark.timeout(300)
 def test_a_deadline_during_the_save(job: Phases) -> None:
-    """The node leaves without its save: its workers are ended, and the others go on."""
+    """The node leaves without its save: its workers are ended, and the others continue."""
     gate = job.gate("save.1")
     job.until(10)
     admin.drain(job.endpoint, "job", "n1", reason="a test", within=5)

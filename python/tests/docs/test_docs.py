@@ -110,7 +110,7 @@ def test_pictures_show_everywhere(picture: Path) -> None:
 
 
 def test_tests_of_deviations() -> None:
-    """Each test that a row names is there."""
+    """Each test that a row names exists."""
     named = re.findall(r"`((?:Test|test_)\w+)(?:\.py)?`", (ROOT / "docs/deviations.md").read_text())
     python = sorted((ROOT / "python/tests").rglob("*.py"))
     go = [p for d in ROOT.glob("[a-z]*") if d.is_dir() for p in d.rglob("*_test.go")]

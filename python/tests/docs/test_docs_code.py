@@ -129,7 +129,7 @@ def problems(words: list[str]) -> Iterator[str]:
 
 @pytest.mark.parametrize(("page", "block"), SHELL, ids=ids(SHELL))
 def test_shell(page: str, block: str) -> None:
-    """bash takes the block; the commands have the options, the files and targets are there."""
+    """bash takes the block; the commands have the options, the files and targets exist."""
     parsed = subprocess.run(["bash", "-n", "-c", block], capture_output=True, text=True)
     assert parsed.returncode == 0, parsed.stderr
     if "torchrun" in block:

@@ -69,7 +69,7 @@ def test_docstring(name: str, thing: Any) -> None:
 
 
 def test_an_example_ends_where_arguments_begin() -> None:
-    """An open fence swallows the sections behind it, and is refused."""
+    """An open fence swallows the sections after it, and is refused."""
     text = "What.\n\nExample:\n    a = 1\n\nArgs:\n    b: what.\n\nExample:\n    c = 2"
     module = reference()
     page = "\n".join(module.prose(text))

@@ -47,7 +47,7 @@ class Process:
         )
 
     def tell(self) -> None:
-        """Lets it go on that reads a line."""
+        """Lets the process that reads a line continue."""
         assert self.process.stdin is not None
         self.process.stdin.write("\n")
         self.process.stdin.flush()
@@ -173,7 +173,7 @@ class TestProcesses:
             assert node.end()[0] == 0
 
     def test_fork(self, run: Run) -> None:
-        """A forked child's handler raises; the parent's goes on."""
+        """A forked child's handler raises; the parent's continues."""
         code = """
             handler = make()
             handler.next_rendezvous()

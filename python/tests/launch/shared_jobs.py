@@ -36,7 +36,7 @@ def meet(*shared: Any) -> str:
 
 
 def fill(tensors: Any, plain: Any) -> None:
-    """Writes to shared tensors; the first attempt fails, what it wrote stays."""
+    """Writes to shared tensors; the first attempt fails, but its data stays."""
     rank = int(os.environ["RANK"])
     if attempt() == 0:
         plain[rank] = rank

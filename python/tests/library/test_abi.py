@@ -149,7 +149,7 @@ def test_struct_size_is_filled_in(cls: type[ctypes.Structure]) -> None:
 
 
 def test_agent_config_of_an_older_caller() -> None:
-    """A struct that ends before later fields is taken; what follows it is not read."""
+    """A struct that ends before later fields is taken; the bytes after it are not read."""
     config = abi.AgentConfig(
         workers=1, argv=(ctypes.c_char_p * 1)(b"true"), argv_len=1, events_fd=-1
     )

@@ -62,7 +62,7 @@ def test_siblings_draw_other_names(tmp_path: Path) -> None:
 
 
 def test_siblings_leave_each_other_alone(tmp_path: Path) -> None:
-    """They end one after another, and none takes workers of those that go on with it."""
+    """They end one after another, and none takes workers of those that continue with it."""
     codes = answers_of(
         """
         def launch(number):

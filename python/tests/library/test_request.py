@@ -121,7 +121,7 @@ def test_values_that_ctypes_would_cut(store: Store, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_wait_is_taken_up(store: Store) -> None:
-    """A call that has to wait goes on in the background, and ends when it can."""
+    """A call that has to wait continues in the background, and ends when it can."""
     with ThreadPoolExecutor(4) as pool:
         calls = [
             pool.submit(store.get, "late"),
@@ -193,7 +193,7 @@ def test_ctrl_c_ends_the_wait_for_a_lock(run_python) -> None:  # type: ignore[no
 
 
 def test_ctrl_c_ends_the_wait_of_close(run_python) -> None:  # type: ignore[no-untyped-def]
-    """Which goes on: the file is left as soon as its lock is free."""
+    """The call continues: the file is left as soon as its lock is free."""
     run_python(
         """
         import fcntl, os, signal, tempfile, threading, time
@@ -243,7 +243,7 @@ def server() -> Iterator[tuple[int, int]]:
 
 
 def test_an_answer_that_is_late(server: tuple[int, int]) -> None:
-    """The call goes on in the background, and is made once."""
+    """The call continues in the background, and is made once."""
     pid, port = server
     with connect_store("127.0.0.1", port, 20) as store, ThreadPoolExecutor(1) as pool:
         store.set("k", "v" * 100_000)
@@ -252,7 +252,7 @@ def test_an_answer_that_is_late(server: tuple[int, int]) -> None:
             os.waitid(os.P_PID, pid, os.WSTOPPED)
             added = pool.submit(store.add, "n", 1)
             with pytest.raises(DeadlineError):
-                store.check(["k"], timeout=0.1)  # behind it
+                store.check(["k"], timeout=0.1)  # waits for it
             assert not added.done()
             os.kill(pid, signal.SIGCONT)
             assert added.result(20) == n

@@ -1,4 +1,4 @@
-"""Python's own handlers of signals go on working with the library in the process."""
+"""Python's own handlers of signals keep working with the library in the process."""
 
 from __future__ import annotations
 

@@ -271,7 +271,7 @@ CASES = {
         labels={"instance": "gpu-3:9000"},
         summary="The job of gpu-3:9000 ends at the next failure of a worker",
         silent=(
-            # A job that is to end at its first failure.
+            # A job that ends at its first failure.
             restarts("0x40", "0x40"),
         ),
     ),

@@ -27,7 +27,7 @@ NEEDS_PROMQL = pytest.mark.skipif(
 
 # What Prometheus makes itself of every target.
 PROMETHEUS_OWN = {"up": {"job": set[str](), "instance": set[str]()}}
-# What workers report, so that the metrics of training are there.
+# What workers report, so that there are metrics of training.
 WORKER = "import rallypoint, time; rallypoint.progress(7); time.sleep(600)"
 SAMPLE = re.compile(r"^(\w+)(?:\{(.*)\})? \S+$")
 LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')

@@ -42,7 +42,7 @@ needs_discovery = pytest.mark.skipif(
     not hasattr(discovery, "_register_out_of_tree_handlers"), reason="torch 2.5"
 )
 
-# A worker ends when its gate is there, which the test makes once it was seen alive.
+# A worker ends when its gate exists, which the test makes once it was seen alive.
 GATED = "while [ ! -e $0/$TORCHELASTIC_RESTART_COUNT ]; do sleep 0.02; done; "
 
 

@@ -258,7 +258,7 @@ def test_wait_for_workers(server: StoreServer) -> None:
 
 
 def test_small_timeouts_look_at_least_once(server: StoreServer) -> None:
-    """torch's agent asks with 1 ms; what is there must be found however far the server is."""
+    """torch's agent asks with 1 ms; existing keys must be found however far the server is."""
     with connect_store("127.0.0.1", server.port, 20) as store:
         wrapped = TorchStore(store)
         wrapped.set("k", "v")

@@ -295,7 +295,7 @@ def test_store_backend_keeps_the_contract(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("content", ["non_base64", "abc", "\u00fc", "bm90IG91cnM="])
 def test_a_store_with_something_else(content: str) -> None:
-    """A key that is not ours ends a join with what is there, and is left as it is."""
+    """A key that is not ours ends a join with its content in the error, and is left as it is."""
     pytest.importorskip("torch")
     store = stores()["HashStore"](Path())
     store.set("key", content)

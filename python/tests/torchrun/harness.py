@@ -234,7 +234,7 @@ class Node:
         self._signal_all(signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """Lets a frozen node go on."""
+        """Lets a frozen node continue."""
         self._signal_all(signal.SIGCONT)
 
     def _signal_all(self, number: int) -> None:

@@ -19,7 +19,7 @@ pytest.importorskip("sklearn")
 
 DIGITS = Path(__file__).parents[3] / "examples" / "digits"
 
-# In this order; what else the timeline holds does not matter here.
+# In this order; other entries of the timeline do not matter here.
 ORDER = [
     "started",
     "joined",
@@ -83,7 +83,7 @@ def test_a_node_is_lost_and_another_one_joins(launcher: str, endpoint: str) -> N
     assert finished["nodes"] == grown["nodes"]
     assert joined["round"] < regrouped["round"] < grown["round"]
     assert (by_two["world_size"], by_three["world_size"]) == (2, 3)
-    # Both rounds went on from a checkpoint and none from the beginning.
+    # Both rounds continued from a checkpoint and none from the beginning.
     assert 0 < by_two["epoch"] <= by_three["epoch"]
 
 

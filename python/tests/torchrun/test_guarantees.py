@@ -71,7 +71,7 @@ def test_any_node_is_killed(meet: Any, rank: int) -> None:
 
 
 def test_a_frozen_node_comes_back(meet: Any) -> None:
-    """Its lease ends; when it goes on, it learns that and rejoins."""
+    """Its lease ends; when it continues, it learns that and rejoins."""
     job = meet("2:3", conf={"lease_timeout": 2})
     job.start("A", "B", "C")
     first = job.await_round("A", "B", "C")

@@ -39,7 +39,7 @@ def test_a_node_is_killed(new_job: NewJob, lost: str) -> None:
 
 @pytest.mark.parametrize("lost", ["C", "A"], ids=["rank 1", "host"])
 def test_only_the_agent_is_killed(new_job: NewJob, lost: str) -> None:
-    """Its worker goes on as an orphan, which must not keep the others waiting."""
+    """Its worker continues as an orphan, which must not keep the others waiting."""
     job = new_job("2:3")
     start_ranked(job, **RANKS)
     first = job.await_round("A", "B", "C")
@@ -109,7 +109,7 @@ def test_a_node_is_killed_before_ranks_are_assigned(new_job: NewJob, lost: str) 
     ],
 )
 def test_a_node_is_stopped_before_ranks_are_assigned(new_job: NewJob, late: str, call: str) -> None:
-    """Its round is over when it goes on: it gets through to the next one, and loses no restart."""
+    """Its round is over when it continues; it reaches the next one and loses no restart."""
     job = new_job("2:3", conf={"lease_timeout": 2})
     job.start("A", conf={"node_rank": RANKS["A"]})
     job.await_listening("A")
@@ -144,7 +144,7 @@ def test_a_node_is_killed_while_others_wait_at_the_exit(new_job: NewJob) -> None
     "frozen", ["B", pytest.param("C", marks=pytest.mark.long)], ids=["rank 0", "rank 1"]
 )
 def test_a_frozen_node_comes_back(new_job: NewJob, frozen: str) -> None:
-    """Beyond its lease it is lost; when it goes on, it rejoins.
+    """Beyond its lease it is lost; when it continues, it rejoins.
 
     Rank 0 then still holds the store of a round that the others have left.
     """
@@ -181,7 +181,7 @@ def test_a_spare_fills_the_hole(new_job: NewJob) -> None:
 
 
 def test_the_host_is_killed_and_started_again(new_job: NewJob) -> None:
-    """The others go on under another host; the one that comes to the endpoint joins them."""
+    """The others continue under another host; the one that comes to the endpoint joins them."""
     job = new_job("2:3", conf={"lease_timeout": 3})
     start_ranked(job, A=0, B=1, C=2)
     first = job.await_round("A", "B", "C")
@@ -199,7 +199,7 @@ def test_the_host_is_killed_and_started_again(new_job: NewJob) -> None:
 
 
 def test_the_host_comes_back_and_another_node_does_not(new_job: NewJob) -> None:
-    """The host and another node die: the last one hosts, and goes on with the one that comes."""
+    """The host and another node die: the last one hosts, and continues with the one that comes."""
     job = new_job("2:3", conf={"lease_timeout": 3})
     start_ranked(job, A=0, B=1, C=2)
     first = job.await_round("A", "B", "C")
@@ -254,7 +254,7 @@ def test_a_frozen_host_costs_nothing(new_job: NewJob) -> None:
 
 
 def test_a_replacement_is_waited_for(new_job: NewJob) -> None:
-    """Fewer than the minimum are left: they say who is missing, and go on when one comes."""
+    """Fewer than the minimum are left: they say who is missing, and continue when one comes."""
     job = new_job("3")
     start_ranked(job, **RANKS)
     first = job.await_round("A", "B", "C")

@@ -32,7 +32,7 @@ def serve(job: Job, name: str = "serve") -> Node:
 
 
 def test_any_node_is_killed(new_served: NewServed) -> None:
-    """Whichever node is killed: those that are left go on, down to one."""
+    """Whichever node is killed: those that are left continue, down to one."""
     job = new_served("1:3")
     job.start("A", "B", "C")
     last = job.await_round("A", "B", "C")
@@ -63,7 +63,7 @@ def test_the_server_is_restarted(new_served: NewServed) -> None:
 
 
 def test_a_job_is_stopped_and_goes_on_later(new_served: NewServed) -> None:
-    """SIGTERM to all nodes, as schedulers do, leaves the run open; rounds go on above."""
+    """SIGTERM to all nodes, as schedulers do, leaves the run open; rounds continue above."""
     job = new_served("2", max_restarts=3)
     job.start("A", "B")
     first = job.await_round("A", "B")

@@ -35,7 +35,7 @@ def token(tmp_path: Path) -> Path:
 
 
 class Capture:
-    """All packets that a network namespace's device sends and gets, as far as they are there."""
+    """All packets that a network namespace's device sends and gets, as far as captured."""
 
     def __init__(self, namespace: str, device: str) -> None:
         inside = os.open(f"/run/netns/{namespace}", os.O_RDONLY)
@@ -172,7 +172,7 @@ def test_nothing_plain(
     token: Path,
     tmp_path: Path,
 ) -> None:
-    """Two machines: what goes between them of the store holds no key and no value."""
+    """Two machines: the store's packets between them hold no key and no value."""
     network, capture = machines
     here, there = network.namespaces
     real = "10.99.0.1"

@@ -220,7 +220,7 @@ def test_message_of_a_signal_is_enriched(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_signal_in_a_crash(error_file: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """`record` makes the process show where it was; if it cannot, it goes on (A86)."""
+    """`record` makes the process show where it was; if it cannot, it continues (A86)."""
     code = """
 import os, sys, rallypoint
 @rallypoint.record

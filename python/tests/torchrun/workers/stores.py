@@ -27,7 +27,7 @@ second.set("large", b"x" * (1 << 20))
 assert len(second.get("large")) == 1 << 20
 
 emit("used")
-kept = []  # rank 0's are there until it ends
+kept = []  # rank 0's exist until it ends
 for side in range(int(os.environ.get("RALLYPOINT_TEST_SIDES", "0"))):
     own = dist.TCPStore(
         address, port + 1 + side, is_master=rank == 0, wait_for_workers=False, timeout=LIMIT
