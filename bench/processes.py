@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import multiprocessing
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -37,6 +38,12 @@ def output_of(*command: object) -> str:
     if done.returncode:
         raise BenchError(f"{command[0]}: {done.stderr}")
     return done.stdout
+
+
+def children_cpu() -> float:
+    """Seconds of CPU time that ended children have used: other load changes it less than time."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def compiled(source: Path, library: Path, folder: Path) -> Path:

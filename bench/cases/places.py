@@ -11,7 +11,6 @@ job with a control plane that its first node hosts.
 from __future__ import annotations
 
 import os
-import resource
 import shutil
 import subprocess
 import tempfile
@@ -19,7 +18,7 @@ import time
 from collections.abc import Callable, Sequence
 
 from backends import OURS, REFERENCE, Settings, meet, serve_torchs_store
-from processes import BenchError, Group, free_port
+from processes import BenchError, Group, children_cpu, free_port
 from result import Row, Sample
 
 from cases.etcd import BINARY as ETCD
@@ -93,7 +92,7 @@ def _jobs(place: str, endpoint: str, repeat: int | None) -> list[Row]:
 def _job(n: int, endpoint: str, run: str) -> tuple[float, float]:
     """The CPU time of a node in milliseconds, and the seconds until all have ended."""
     command = [*BINARY, f"--rdzv-endpoint={endpoint}", f"--rdzv-id={run}", f"--nnodes={n}"]
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    before, began = children_cpu(), time.monotonic()
     nodes = [
         subprocess.Popen(
             [*command, "--no-python", "true"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -106,10 +105,9 @@ def _job(n: int, endpoint: str, run: str) -> tuple[float, float]:
         for node in nodes:
             node.kill()
             node.wait()
-    took, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    took, used = time.monotonic() - began, children_cpu() - before
     if any(codes):
         raise BenchError(f"{n} nodes at {endpoint}: exit codes {codes}")
-    used = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     return used / n * 1e3, took
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import resource
 import secrets
 import statistics
 import tempfile
@@ -10,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from backends import OURS
+from processes import children_cpu
 from result import Row, Sample
 
 from cases.rendezvous import REPEAT, rendezvous
@@ -32,18 +32,12 @@ def measure(counts: Sequence[int], repeat: int | None) -> list[Row]:
             cost: dict[int, list[float]] = {id(secured): [], id(plain): []}
             for _ in range(times):  # by turns, so that both see the same machine
                 for sample, options in ((plain, None), (secured, with_token)):
-                    before = _cpu()
+                    before = children_cpu()
                     sample.values.append(rendezvous(OURS, n, options))
-                    cost[id(sample)].append(_cpu() - before)
+                    cost[id(sample)].append(children_cpu() - before)
             row = Row(NAME, f"rendezvous of {n} nodes with a token", secured, floor=plain)
             row.target, row.target_why = MOST * (plain.median or 0), f"{MOST:g} x without"
             used = [statistics.median(cost[id(sample)]) for sample in (secured, plain)]
             secured.note = f"CPU of all nodes {used[0]:.2f} s, without {used[1]:.2f} s"
             rows.append(row)
     return rows
-
-
-def _cpu() -> float:
-    """Seconds that ended children have used: on a machine with others on it they vary less."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime

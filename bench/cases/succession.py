@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
-from processes import BenchError, free_port
+from processes import BenchError, children_cpu, free_port
 from result import Row, Sample
 
 from cases.launch import BINARY
@@ -176,21 +176,16 @@ def _vote_cost(nodes: int, pairs: int) -> Row:
         for quorum in (0, 1) if i % 2 else (1, 0):
             endpoint = f"--rdzv-endpoint=127.0.0.1:{free_port()}"
             conf = f"--rdzv-conf=quorum={quorum}"
-            before = _children_cpu()
+            before = children_cpu()
             command = [*BINARY, f"--nnodes={nodes}", endpoint, conf, "--no-python", "true"]
             job = [_quiet(command) for _ in range(nodes)]
             codes = [process.wait(LIMIT) for process in job]
             if any(codes):
                 raise BenchError(f"{NAME}: a job of true failed")
-            spent[quorum] = _children_cpu() - before
+            spent[quorum] = children_cpu() - before
         ratios.append(spent[1] / spent[0])
     name = f"job of true, {nodes} nodes, start to end: CPU time, beside one with quorum=0"
     return Row(NAME, name, Sample(ratios), "x", target=1.02)
-
-
-def _children_cpu() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 class _Servers:
