@@ -53,7 +53,7 @@ test-go: $(GOTESTSUM) $(ETCD)  ## go test -race ./...
 	$(call say,go test -race ./...)
 	@rm -f build/again.txt; mkdir -p build
 	@CGO_ENABLED=1 $(GOTESTSUM) --format standard-quiet --hide-summary=skipped --rerun-fails=1 --rerun-fails-max-failures=5 \
-	--rerun-fails-abort-on-data-race --rerun-fails-report=build/again.txt --packages=./... -- -race -vet=off -p 3 -parallel 6 -timeout 8m $(GOTEST_ARGS)
+	--rerun-fails-abort-on-data-race --rerun-fails-report=build/again.txt --packages=./... -- -race -vet=off -ldflags=-s -p 3 -parallel 6 -timeout 8m $(GOTEST_ARGS)
 	@[ ! -s build/again.txt ] || { echo "==> passed only when run again:"; cat build/again.txt; cut -d: -f1 build/again.txt | $(note_flaky); }
 
 # The names of tests that were run once more, a line each time.
