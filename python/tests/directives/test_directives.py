@@ -62,7 +62,9 @@ class Record:
         os.pwrite(self.fd, bytes(7), 25)
 
     def tell(self, **fields: object) -> None:
-        self.file.write_text(json.dumps(fields))
+        new = self.file.with_suffix(".new")
+        new.write_text(json.dumps(fields))
+        new.replace(self.file)  # as an agent does: a worker finds all of it
 
     def until(self, answer: tuple[int, int], step: int | None = None) -> None:
         while self.answer != answer or (step is not None and self.step != step):
