@@ -11,7 +11,7 @@ import (
 
 // TestOnlyRun: one run needs no name, of several each is named to the user.
 func TestOnlyRun(t *testing.T) {
-	a, b := control.RunStatus{RunID: "a"}, control.RunStatus{RunID: "b"}
+	a, b := control.RunStatus{RunStatus: rendezvous.RunStatus{RunID: "a"}}, control.RunStatus{RunStatus: rendezvous.RunStatus{RunID: "b"}}
 	if run, err := backend.OnlyRun([]control.RunStatus{b}, "the run id"); err != nil || run.RunID != "b" {
 		t.Errorf("one run: %v, %v", run, err)
 	}

@@ -31,24 +31,14 @@ func statusOf(r sharedlog.Record) (control.RunStatus, error) {
 	if err != nil {
 		return control.RunStatus{}, err
 	}
-	s := m.Status()
-	broken := func(session rendezvous.SessionID, reconnecting bool) bool {
-		return reconnecting || session != "" && !r.Living[session]
+	st := control.Describe(m.Status())
+	for node := range st.AllNodes() {
+		node.Reconnecting = node.Reconnecting || node.Session != "" && !r.Living[node.Session]
 	}
-	for i := range s.Waiting {
-		s.Waiting[i].Reconnect = broken(s.Waiting[i].Session, s.Waiting[i].Reconnect)
-	}
-	for i := range s.Idle {
-		s.Idle[i].Reconnect = broken(s.Idle[i].Session, s.Idle[i].Reconnect)
-	}
-	for i := range s.Members {
-		s.Members[i].Reconnect = broken(s.Members[i].Session, s.Members[i].Reconnect)
-	}
-	st := control.Describe(s, func(rendezvous.SessionID) *float64 { return nil })
 	for i := range st.Members {
-		st.Members[i].Alive = st.Members[i].Alive && r.Living[s.Members[i].Session]
+		st.Members[i].Alive = r.Living[st.Members[i].Session]
 	}
-	control.DescribeProgress(&st, s, time.Now(), func(session rendezvous.SessionID) (*training.Report, time.Duration) {
+	control.DescribeProgress(&st, time.Now(), func(session rendezvous.SessionID) (*training.Report, time.Duration) {
 		return r.Reports[session], 0
 	})
 	return st, nil

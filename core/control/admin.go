@@ -27,7 +27,7 @@ func (s *Server) executeAdmin(f wire.Admin, from string) wire.AdminAnswer {
 	if r == nil {
 		return wire.AdminAnswer{Err: s.unknownRun(f.RunID)}
 	}
-	ev := f.Event(by, *stamp(s.clock.Now()))
+	ev := f.Event(by, *rendezvous.StatusTime(s.clock.Now()))
 	if ev == nil {
 		return wire.AdminAnswer{Err: rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the control plane at %s does not know admin request %d: it is older than this command", s.Addr(), f.Op)}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
 	"rallypoint/internal/pack"
 )
 
@@ -34,7 +35,7 @@ func (ch *changelog) put(i uint64, c StatusChange) {
 
 // newChange is a change as it is kept.
 func newChange(at time.Time, round uint64, text string) StatusChange {
-	return StatusChange{At: *stamp(at), Text: pack.CutText(text, maxChangeText), Round: round}
+	return StatusChange{At: *rendezvous.StatusTime(at), Text: pack.CutText(text, maxChangeText), Round: round}
 }
 
 // add keeps a change; the oldest one gives way.
@@ -58,7 +59,7 @@ func (ch *changelog) arrive(at time.Time, round uint64, name string) {
 	} else {
 		last := (ch.total - 1) % maxChanges
 		c := ch.ring[last]
-		c.At, c.Text = *stamp(at), pack.CutText(fmt.Sprintf("%d nodes came, the last one: %s", came, name), maxChangeText)
+		c.At, c.Text = *rendezvous.StatusTime(at), pack.CutText(fmt.Sprintf("%d nodes came, the last one: %s", came, name), maxChangeText)
 		ch.put(last, c)
 	}
 	ch.came = came

@@ -73,7 +73,7 @@ func TestHTTP(t *testing.T) {
 		if err := json.Unmarshal([]byte(body), &st); err != nil || code != 200 || len(st.Runs) != 1 {
 			t.Fatalf("%s: %d %q, %v", path, code, body, err)
 		}
-		if r := st.Runs[0]; len(r.Members) != 0 || r.Counts != (CountsStatus{Running: 2}) || strings.Contains(body, "null,\"waiting") || !strings.Contains(body, `"members":[]`) {
+		if r := st.Runs[0]; len(r.Members) != 0 || r.Counts != (rendezvous.CountsStatus{Running: 2}) || strings.Contains(body, "null,\"waiting") || !strings.Contains(body, `"members":[]`) {
 			t.Errorf("%s: %s", path, body)
 		}
 	}

@@ -3,8 +3,8 @@ package control
 import (
 	"fmt"
 	"hash/fnv"
+	"iter"
 	"maps"
-	"math"
 	"net/http"
 	"os"
 	"slices"
@@ -115,34 +115,18 @@ const (
 	RoleWaiting = "waiting"
 )
 
-// RunStatus is one run.
+// RunStatus is one run: what its machine knows, and what only the server does.
 type RunStatus struct {
-	RunID         string            `json:"run_id"`
-	Generation    string            `json:"generation"`
-	Phase         rendezvous.Phase  `json:"phase"`
-	State         string            `json:"state"` // the phase, or what tells more of it: stalled, or restarting after a failure
-	Nodes         NodeRange         `json:"nodes"`
-	LeaseTimeoutS float64           `json:"lease_timeout_s"`
-	Round         uint64            `json:"round"`         // last completed; 0: none
-	RoundAt       *time.Time        `json:"round_at"`      // when it was completed; null: not by this control plane
-	RoundStore    string            `json:"round_store"`   // its store's HOST:PORT; "": not known
-	FormingSince  *time.Time        `json:"forming_since"` // null: no round is being formed
-	NotStarted    string            `json:"not_started"`   // why no round has been completed; "" unless one is forming
-	Missing       Missing           `json:"missing"`
-	Members       []MemberStatus    `json:"members"` // of the last round, by rank
-	Waiting       []WaitingStatus   `json:"waiting"` // in the order in which they would be seated
-	Idle          []IdleStatus      `json:"idle"`    // connected, but neither
-	Finished      []string          `json:"finished"`
-	Counts        CountsStatus      `json:"counts"` // of the lists above, also where they are left out
-	Closed        *ClosedStatus     `json:"closed"` // null: open
-	Changes       []StatusChange    `json:"changes"`
-	ChangesTotal  uint64            `json:"changes_total"` // more than Changes has once old ones were forgotten
-	Progress      *ProgressStatus   `json:"progress"`      // null: no worker has reported a step in the last round
-	Directives    []DirectiveStatus `json:"directives"`    // that stand, in the order in which they were given
-	Drained       []DrainedStatus   `json:"drained"`       // nodes that are not admitted, by id
-	ScaledTo      int               `json:"scaled_to"`     // nodes that the last scale has asked for; 0: none has
-	Stopping      string            `json:"stopping"`      // who announced the stop of the last round, and why; "": no node has
-	KeptBytes     int64             `json:"kept_bytes"`    // about, with what waits to be sent to its nodes; 0: no server keeps it
+	rendezvous.RunStatus
+	RoundAt      *time.Time      `json:"round_at"`      // when the last round was completed; null: not by this control plane
+	FormingSince *time.Time      `json:"forming_since"` // null: no round is being formed
+	Members      []MemberStatus  `json:"members"`       // of the last round, by rank
+	Waiting      []WaitingStatus `json:"waiting"`       // in the order in which they would be seated
+	Idle         []IdleStatus    `json:"idle"`          // connected, but neither
+	Changes      []StatusChange  `json:"changes"`
+	ChangesTotal uint64          `json:"changes_total"` // more than Changes has once old ones were forgotten
+	Progress     *ProgressStatus `json:"progress"`      // null: no worker has reported a step in the last round
+	KeptBytes    int64           `json:"kept_bytes"`    // about, with what waits to be sent to its nodes; 0: no server keeps it
 
 	// Stalled says that the last round makes no step any more, and where its workers are, as its
 	// nodes say it; "": it does, as far as is known.
@@ -151,34 +135,22 @@ type RunStatus struct {
 	// LastFailure is the last change by which a node announced that its workers had failed; null:
 	// none is known. Where there is no control plane, or it has not seen it, a node reports it.
 	LastFailure *StatusChange `json:"last_failure"`
-
-	RoundGeneration string `json:"round_generation"` // the generation that completed the round: a takeover keeps it
 }
 
-// CountsStatus counts the nodes of a run.
-type CountsStatus struct {
-	Running   int `json:"running"` // members of the last round, by state
-	Unknown   int `json:"unknown"`
-	Rejoined  int `json:"rejoined"`
-	Finished  int `json:"finished"`
-	Lost      int `json:"lost"`
-	Newcomers int `json:"newcomers"` // that wait for a place
-	Spares    int `json:"spares"`
-	Idle      int `json:"idle"`
-}
-
-// count counts the nodes of the lists. A member that waits for the next round is one.
-func (r *RunStatus) count() CountsStatus {
-	n := make(map[string]int) // by state of members and role of others
-	for _, m := range r.Members {
-		n[m.State]++
-	}
-	for _, w := range r.Waiting {
-		n[w.Role]++
-	}
-	return CountsStatus{
-		Running: n["running"], Unknown: n["unknown"], Rejoined: n["rejoined"], Finished: n["finished"], Lost: n["lost"],
-		Newcomers: n[RoleNewcomer], Spares: n[RoleSpare], Idle: len(r.Idle),
+// AllNodes are the nodes of the run's lists, and what the server knows of the connection of each; a
+// member that waits for the next round is there twice.
+func (r *RunStatus) AllNodes() iter.Seq2[*rendezvous.NodeStatus, *ConnectionStatus] {
+	return func(yield func(*rendezvous.NodeStatus, *ConnectionStatus) bool) {
+		more := true
+		for i := 0; more && i < len(r.Members); i++ {
+			more = yield(&r.Members[i].NodeStatus, &r.Members[i].ConnectionStatus)
+		}
+		for i := 0; more && i < len(r.Waiting); i++ {
+			more = yield(&r.Waiting[i].NodeStatus, &r.Waiting[i].ConnectionStatus)
+		}
+		for i := 0; more && i < len(r.Idle); i++ {
+			more = yield(&r.Idle[i].NodeStatus, &r.Idle[i].ConnectionStatus)
+		}
 	}
 }
 
@@ -191,115 +163,34 @@ func (s *Status) shorten(brief bool) {
 	}
 }
 
-// NodeRange is how many nodes a round may have.
-type NodeRange struct {
-	Min    int `json:"min"` // all 0: no node was here yet
-	Max    int `json:"max"`
-	Unit   int `json:"unit"`
-	Target int `json:"target"` // 0: max
-
-	Segment int `json:"segment"` // so many consecutive ranks are on nodes of one topology domain
-}
-
-// Missing is what the forming round lacks; all zero if none is formed.
-type Missing struct {
-	Min    int    `json:"min"`    // nodes to min
-	Target int    `json:"target"` // nodes to target, or to max without one
-	Who    string `json:"who"`    // names or node ranks where they are known
+// ConnectionStatus is what the server knows of a node's connection.
+type ConnectionStatus struct {
+	LeaseAgeS   *float64 `json:"lease_age_s"` // since it was last heard; null: not alive, or there is no server
+	Fingerprint string   `json:"fingerprint"` // of the token by which it was let in; "": none
 }
 
 // MemberStatus is one member of the last round.
 type MemberStatus struct {
-	Name         string   `json:"name"` // what people call it: its machine, or the id where nodes share that
-	Rank         int      `json:"rank"`
-	Node         string   `json:"node"` // "" for one that has not returned since the control plane was restarted
-	Label        string   `json:"label"`
-	Address      string   `json:"address"`
-	State        string   `json:"state"` // running, unknown, rejoined, finished or lost
-	Cause        string   `json:"cause"` // why it was lost
-	Host         bool     `json:"host"`  // its process hosts the control plane
-	Alive        bool     `json:"alive"`
-	Reconnecting bool     `json:"reconnecting"`
-	LeaseAgeS    *float64 `json:"lease_age_s"` // since it was last heard; null: not alive, or there is no server
-
-	Progress    *NodeProgressStatus `json:"progress"`    // null: its workers have reported no step in this round
-	Fingerprint string              `json:"fingerprint"` // of the token by which its connection was let in; "": none
-
-	Topology string `json:"topology"` // its domain; "": none
-
-	Workers       int `json:"workers"`        // of the node; 0: it has not reported
-	FailedWorkers int `json:"failed_workers"` // of these, while the others run on (--on-failure keep)
-
-	Suspect string `json:"suspect"` // what a check of the node finds, and why it stays; "": nothing
+	rendezvous.MemberStatus
+	ConnectionStatus
+	Progress      *NodeProgressStatus `json:"progress"`       // null: its workers have reported no step in this round
+	Workers       int                 `json:"workers"`        // of the node; 0: it has not reported
+	FailedWorkers int                 `json:"failed_workers"` // of these, while the others run on (--on-failure keep)
+	Suspect       string              `json:"suspect"`        // what a check of the node finds, and why it stays; "": nothing
 }
 
 // WaitingStatus is one pending join.
 type WaitingStatus struct {
-	Name         string     `json:"name"`
-	Node         string     `json:"node"`
-	Label        string     `json:"label"`
-	Address      string     `json:"address"`
-	Role         string     `json:"role"`      // member (of the last round), newcomer or spare
-	NodeRank     int        `json:"node_rank"` // that it asks for; -1: any
-	Since        *time.Time `json:"since"`
-	WaitingS     float64    `json:"waiting_s"`
-	Reconnecting bool       `json:"reconnecting"`
-	LeaseAgeS    *float64   `json:"lease_age_s"`
-	Fingerprint  string     `json:"fingerprint"`
-
-	Topology string `json:"topology"` // its domain; "": none
+	rendezvous.WaitingStatus
+	Since    *time.Time `json:"since"`
+	WaitingS float64    `json:"waiting_s"`
+	ConnectionStatus
 }
 
 // IdleStatus is a node that is here but asks for nothing.
 type IdleStatus struct {
-	Name         string   `json:"name"`
-	Node         string   `json:"node"`
-	Label        string   `json:"label"`
-	Address      string   `json:"address"`
-	Reason       string   `json:"reason"` // why it lost its place; "" if it had none
-	Reconnecting bool     `json:"reconnecting"`
-	LeaseAgeS    *float64 `json:"lease_age_s"`
-	Fingerprint  string   `json:"fingerprint"`
-
-	Topology string `json:"topology"` // its domain; "": none
-}
-
-// DirectiveStatus is a directive that stands.
-type DirectiveStatus struct {
-	ID      string    `json:"id"`
-	Kind    string    `json:"kind"` // save, drain, scale or stop
-	Nodes   []string  `json:"nodes"`
-	WithinS float64   `json:"within_s"` // from At to its deadline
-	At      time.Time `json:"at"`
-	By      string    `json:"by"`
-	Reason  string    `json:"reason"`
-
-	Target  int      `json:"target"`  // of a scale; 0: it is none
-	Phase   string   `json:"phase"`   // waiting, agreeing or agreed
-	Round   uint64   `json:"round"`   // whose members are asked or have agreed; 0 while it waits
-	Step    *int64   `json:"step"`    // at which the workers get it; null: none is agreed, or they get it at once
-	Members int      `json:"members"` // running ones of the round
-	Saved   int      `json:"saved"`   // of these, whose workers have saved
-	Missing []string `json:"missing"` // some of those that have not said yet what the phase waits for
-}
-
-// DrainedStatus is a node that is not admitted.
-type DrainedStatus struct {
-	Node   string `json:"node"`
-	By     string `json:"by"`
-	Reason string `json:"reason"`
-	Cause  string `json:"cause"` // admin or failures
-
-	// Cordoned tells that a node whose workers ran stays until its round ends.
-	Cordoned bool `json:"cordoned"`
-}
-
-// ClosedStatus is how a run was closed.
-type ClosedStatus struct {
-	How    string     `json:"how"` // closed, ended successfully, failed or stopped to be queued again
-	By     string     `json:"by"`
-	Reason string     `json:"reason"`
-	At     *time.Time `json:"at"` // by the clock of the process that closed it
+	rendezvous.IdleStatus
+	ConnectionStatus
 }
 
 // StatusChange is one line of a run's history.
@@ -308,13 +199,6 @@ type StatusChange struct {
 	Text  string    `json:"text"`
 	Round uint64    `json:"round"` // the last completed one then; of its completion, that one
 }
-
-// The roles of waiting nodes.
-const (
-	RoleMember   = "member"
-	RoleNewcomer = "newcomer"
-	RoleSpare    = "spare"
-)
 
 // MaxStatusRuns bounds the runs that one Status describes.
 const MaxStatusRuns = 256
@@ -372,7 +256,7 @@ func (s *Server) serverStatus() *ServerStatus {
 	return &ServerStatus{
 		ID: s.id, Version: rallypoint.Version(), Protocol: wire.ProtocolVersion, Address: s.Addr().String(),
 		Host: s.host, PID: os.Getpid(), OnlyRun: s.cfg.RunID,
-		StartedAt: *stamp(began), Now: *stamp(now), Connections: connections, KeptBytes: s.keptBytes(), Succession: s.successionStatus(),
+		StartedAt: *rendezvous.StatusTime(began), Now: *rendezvous.StatusTime(now), Connections: connections, KeptBytes: s.keptBytes(), Succession: s.successionStatus(),
 		Descriptors:  DescriptorsStatus{descriptors.Limit(), descriptors.Open(), int(s.awaited.Load()) + descriptors.Spare},
 		Fingerprints: s.fingerprints(),
 		Refused:      s.metrics.refusedByReason(), StoresRefused: occurred(stores), ForwardersRefused: occurred(forwarders),
@@ -405,76 +289,44 @@ func (r *run) busy() bool {
 func (r *run) status() RunStatus {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	m, stats := r.describe(), &r.stats
-	st := Describe(m, r.leaseAge)
-	st.FormingSince, st.KeptBytes = stamp(stats.forming), r.keptBytesLocked()
+	st, stats := Describe(r.describe()), &r.stats
+	st.FormingSince, st.KeptBytes = rendezvous.StatusTime(stats.forming), r.keptBytesLocked()
 	st.Changes, st.ChangesTotal = stats.changelog.list(), stats.changelog.total
 	st.LastFailure = stats.failure
-	if stats.round == m.Round {
-		st.RoundAt = stamp(stats.roundAt)
+	if stats.round == st.Round {
+		st.RoundAt = rendezvous.StatusTime(stats.roundAt)
 	}
-	r.describeProgressLocked(&st, m)
-	r.addFingerprintsLocked(m, &st)
+	for node, conn := range st.AllNodes() {
+		conn.LeaseAgeS = r.leaseAge(node.Session)
+		if c := r.conns[node.Session]; c != nil && !r.server.cfg.HTTPOpen {
+			conn.Fingerprint = c.key
+		}
+	}
+	r.describeProgressLocked(&st)
 	now := r.server.clock.Now()
-	for i, j := range m.Waiting {
-		if p, ok := stats.joins[j.Session]; ok {
-			st.Waiting[i].Since, st.Waiting[i].WaitingS = stamp(p.since), seconds(now.Sub(p.since))
+	for i, w := range st.Waiting {
+		if p, ok := stats.joins[w.Session]; ok {
+			st.Waiting[i].Since, st.Waiting[i].WaitingS = rendezvous.StatusTime(p.since), rendezvous.StatusSeconds(now.Sub(p.since))
 		}
 	}
 	return st
 }
 
-// Describe makes the status of a run from its machine's. heard returns for how many seconds
-// nothing was heard of a session; nil if it is not alive or that is not known. It leaves out what
-// only a control plane knows: times and changes.
-func Describe(m rendezvous.Status, heard func(rendezvous.SessionID) *float64) RunStatus {
+// Describe makes the status of a run from its machine's. It leaves out what only a server knows.
+func Describe(m rendezvous.Status) RunStatus {
 	st := RunStatus{
-		RunID: m.RunID, Generation: m.Generation, Phase: m.Phase,
-		Nodes:         NodeRange{m.Policy.Min, m.Policy.Max, m.Policy.NodeUnit, m.Policy.Target, max(m.Policy.Segment, min(m.Policy.Max, 1))},
-		LeaseTimeoutS: seconds(m.Policy.LeaseTimeout),
-		Round:         m.Round, RoundStore: m.Store, RoundGeneration: m.Origin, NotStarted: m.NotStarted,
-		Missing:  Missing{m.Lack, m.LackFull, m.Missing},
-		Members:  make([]MemberStatus, 0, len(m.Members)),
-		Waiting:  make([]WaitingStatus, 0, len(m.Waiting)),
-		Idle:     make([]IdleStatus, 0, len(m.Idle)),
-		Finished: []string{},
-		Changes:  []StatusChange{},
-		Stopping: m.Stopping, State: string(m.Phase),
-
-		Directives: []DirectiveStatus{},
-		Drained:    []DrainedStatus{},
-		ScaledTo:   m.ScaledTo,
+		RunStatus: m.RunStatus,
+		Members:   make([]MemberStatus, len(m.Members)), Waiting: make([]WaitingStatus, len(m.Waiting)), Idle: make([]IdleStatus, len(m.Idle)),
+		Changes: []StatusChange{},
 	}
-	for _, d := range m.Directives {
-		st.Directives = append(st.Directives, directiveStatus(d))
+	for i, s := range m.Members {
+		st.Members[i].MemberStatus = s
 	}
-	for _, d := range m.Drained {
-		st.Drained = append(st.Drained, DrainedStatus{Node: d.Node, By: d.By, Reason: d.Reason, Cause: d.Cause.String(), Cordoned: d.Cordoned})
+	for i, s := range m.Waiting {
+		st.Waiting[i].WaitingStatus = s
 	}
-	for _, s := range m.Members {
-		st.Members = append(st.Members, MemberStatus{
-			Rank: s.Rank, Name: s.Name, Node: s.Node, Label: s.Label, Address: s.Addr, State: s.State, Cause: s.Cause,
-			Topology: s.Topology, Host: s.Host, Alive: s.Session != "", Reconnecting: s.Reconnect, LeaseAgeS: heard(s.Session),
-		})
-		if s.State == "finished" {
-			st.Finished = append(st.Finished, s.Node)
-		}
-	}
-	for _, j := range m.Waiting {
-		st.Waiting = append(st.Waiting, WaitingStatus{
-			Name: j.Name, Node: j.Node, Label: j.Label, Address: j.Addr, Topology: j.Topology, Role: roleOf(j), NodeRank: j.NodeRank,
-			Reconnecting: j.Reconnect, LeaseAgeS: heard(j.Session),
-		})
-	}
-	for _, i := range m.Idle {
-		st.Idle = append(st.Idle, IdleStatus{Name: i.Name, Node: i.Node, Label: i.Label, Address: i.Addr, Topology: i.Topology, Reason: i.Reason, Reconnecting: i.Reconnect, LeaseAgeS: heard(i.Session)})
-	}
-	st.Counts = st.count()
-	if m.Restarting && (m.Phase == rendezvous.PhaseRunning || m.Phase == rendezvous.PhaseRegroup) {
-		st.State = "restarting"
-	}
-	if c := m.Closed; c != nil {
-		st.Closed = &ClosedStatus{c.How, c.By, c.Reason, stamp(c.At)}
+	for i, s := range m.Idle {
+		st.Idle[i].IdleStatus = s
 	}
 	return st
 }
@@ -484,20 +336,11 @@ func (r *run) describe() rendezvous.Status {
 	if r.broken == nil {
 		return r.machine.Status()
 	}
-	return rendezvous.Status{
-		RunID: r.id, Round: r.stats.census.Round, Phase: rendezvous.PhaseClosed,
-		Closed: &rendezvous.ClosedStatus{How: "failed", By: "the control plane", Reason: r.broken.Text},
-	}
-}
-
-func roleOf(j rendezvous.JoinStatus) string {
-	switch {
-	case j.Member:
-		return RoleMember
-	case j.Spare:
-		return RoleSpare
-	}
-	return RoleNewcomer
+	return rendezvous.Status{RunStatus: rendezvous.RunStatus{
+		RunID: r.id, Round: r.stats.census.Round, Phase: rendezvous.PhaseClosed, State: string(rendezvous.PhaseClosed),
+		Closed:   &rendezvous.ClosedStatus{How: "failed", By: "the control plane", Reason: r.broken.Text},
+		Finished: []string{}, Directives: []rendezvous.DirectiveStatus{}, Drained: []rendezvous.DrainedStatus{},
+	}}
 }
 
 // leaseAge returns for how many seconds nothing was heard of a session, nil if it
@@ -507,20 +350,7 @@ func (r *run) leaseAge(session rendezvous.SessionID) *float64 {
 	if !ok {
 		return nil
 	}
-	age := seconds(d)
-	return &age
-}
-
-// seconds rounds to a millisecond.
-func seconds(d time.Duration) float64 { return math.Round(d.Seconds()*1000) / 1000 }
-
-// stamp returns a time in UTC, to a millisecond; nil for none.
-func stamp(t time.Time) *time.Time {
-	if t.IsZero() {
-		return nil
-	}
-	t = t.UTC().Round(time.Millisecond)
-	return &t
+	return new(rendezvous.StatusSeconds(d))
 }
 
 // statusTag is the weak entity tag of a status: equal tags mean that no event has
@@ -562,22 +392,4 @@ func hasTag(r *http.Request, tag string) bool {
 		}
 	}
 	return false
-}
-
-// directiveStatus is a directive as /status has it.
-func directiveStatus(d rendezvous.DirectiveStatus) DirectiveStatus {
-	s := DirectiveStatus{
-		ID: d.ID, Kind: d.Kind, Nodes: d.Nodes, WithinS: seconds(d.Within), At: d.At, By: d.By, Reason: d.Reason,
-		Target: d.Target, Phase: string(d.Phase), Round: d.Round, Members: d.Members, Saved: d.Saved, Missing: d.Missing,
-	}
-	if s.Nodes == nil {
-		s.Nodes = []string{}
-	}
-	if s.Missing == nil {
-		s.Missing = []string{}
-	}
-	if d.Step >= 0 {
-		s.Step = &d.Step
-	}
-	return s
 }

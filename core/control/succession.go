@@ -411,13 +411,13 @@ func (s *Server) successionStatus() *SuccessionStatus {
 	v := g.VoteReport()
 	st.Elections, st.Elected = v.Elections, v.Silent
 	for _, n := range v.Voters {
-		st.Voters = append(st.Voters, VoterStatus{n.Node, n.Reachable, seconds(n.Heard)})
+		st.Voters = append(st.Voters, VoterStatus{n.Node, n.Reachable, rendezvous.StatusSeconds(n.Heard)})
 	}
 	if v.Hosting && len(v.Voters) > 0 {
 		st.Majority = &v.Majority
 	}
 	if r.Hosting {
-		st.Role, st.Since, st.TookOver, st.TookOverS = RoleHosting, stamp(r.Takeover.Since), r.Takeover.From, seconds(r.Takeover.Took)
+		st.Role, st.Since, st.TookOver, st.TookOverS = RoleHosting, rendezvous.StatusTime(r.Takeover.Since), r.Takeover.From, rendezvous.StatusSeconds(r.Takeover.Took)
 	}
 	for _, n := range r.Standbys {
 		if s.cfg.Peers != nil {

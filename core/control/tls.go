@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"rallypoint/core/control/wire"
-	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/internal/printable"
 )
@@ -184,26 +183,4 @@ func (s *Server) fingerprints() []string {
 		return []string{}
 	}
 	return s.cfg.Token.Fingerprints()
-}
-
-// addFingerprintsLocked adds to a run's status by which token each node was let in.
-func (r *run) addFingerprintsLocked(m rendezvous.Status, st *RunStatus) {
-	if r.server.cfg.HTTPOpen {
-		return
-	}
-	of := func(session rendezvous.SessionID) string {
-		if p := r.conns[session]; p != nil {
-			return p.key
-		}
-		return ""
-	}
-	for i, s := range m.Members {
-		st.Members[i].Fingerprint = of(s.Session)
-	}
-	for i, j := range m.Waiting {
-		st.Waiting[i].Fingerprint = of(j.Session)
-	}
-	for i, n := range m.Idle {
-		st.Idle[i].Fingerprint = of(n.Session)
-	}
 }

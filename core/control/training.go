@@ -151,36 +151,37 @@ type NodeProgressStatus struct {
 // DescribeProgress fills in how far a run's members are, which Describe leaves out, and the last
 // failure, if it is not known. report returns the last report of a session and its age; nil if
 // there is none.
-func DescribeProgress(st *RunStatus, m rendezvous.Status, now time.Time, report func(rendezvous.SessionID) (*training.Report, time.Duration)) {
+func DescribeProgress(st *RunStatus, now time.Time, report func(rendezvous.SessionID) (*training.Report, time.Duration)) {
 	var nodes []training.NodeReport
 	var ranks []int
-	for i, s := range m.Members {
-		if s.Session == "" {
+	for i := range st.Members {
+		m := &st.Members[i]
+		if m.Session == "" {
 			continue
 		}
-		r, age := report(s.Session)
-		if r == nil || r.Round != m.Round {
+		r, age := report(m.Session)
+		if r == nil || r.Round != st.Round {
 			continue
 		}
 		if f := r.Failure; f.Round > 0 && st.LastFailure == nil {
 			failure := newChange(now.Add(-age-f.Age), f.Round, fmt.Sprintf("round %d stops: %s", f.Round, f.Text))
 			st.LastFailure = &failure
 		}
-		running := st.Members[i].State == "running"
+		running := m.State == "running"
 		if running && st.Stalled == "" {
 			st.Stalled = r.Stalled
 			if st.Stalled != "" && st.State == string(rendezvous.PhaseRunning) {
 				st.State = "stalled"
 			}
 		}
-		st.Members[i].Workers, st.Members[i].FailedWorkers, st.Members[i].Suspect = r.Workers, r.Failed, r.Suspect
+		m.Workers, m.FailedWorkers, m.Suspect = r.Workers, r.Failed, r.Suspect
 		if r.Reporting == 0 {
 			continue
 		}
 		n := training.NodeReport{Report: *r, Age: max(0, age)}
-		st.Members[i].Progress = &NodeProgressStatus{
-			Step: n.Largest, SmallestStep: n.Smallest, SecondsPerStep: stepSeconds(n.PerStep), ChangeAgeS: seconds(n.Change()),
-			SlowestAgeS: seconds(n.Stalled()), Workers: n.Workers, Reporting: n.Reporting, Counted: n.Counted,
+		m.Progress = &NodeProgressStatus{
+			Step: n.Largest, SmallestStep: n.Smallest, SecondsPerStep: stepSeconds(n.PerStep), ChangeAgeS: rendezvous.StatusSeconds(n.Change()),
+			SlowestAgeS: rendezvous.StatusSeconds(n.Stalled()), Workers: n.Workers, Reporting: n.Reporting, Counted: n.Counted,
 		}
 		if running {
 			nodes, ranks = append(nodes, n), append(ranks, i)
@@ -191,13 +192,13 @@ func DescribeProgress(st *RunStatus, m rendezvous.Status, now time.Time, report 
 		return
 	}
 	st.Progress = &ProgressStatus{
-		Step: sum.Step, SmallestStep: sum.Smallest, SecondsPerStep: stepSeconds(sum.PerStep), ChangeAgeS: seconds(sum.Change), Nodes: sum.Nodes, Counted: sum.Counted,
+		Step: sum.Step, SmallestStep: sum.Smallest, SecondsPerStep: stepSeconds(sum.PerStep), ChangeAgeS: rendezvous.StatusSeconds(sum.Change), Nodes: sum.Nodes, Counted: sum.Counted,
 	}
 	if sum.Behind >= 0 {
 		s, n := &st.Members[ranks[sum.Behind]], &nodes[sum.Behind]
-		st.Progress.Behind = &BehindStatus{Rank: s.Rank, Node: s.Node, Label: s.Label, Steps: sum.Step - n.Smallest, ForS: seconds(n.Stalled())}
+		st.Progress.Behind = &BehindStatus{Rank: s.Rank, Node: s.Node, Label: s.Label, Steps: sum.Step - n.Smallest, ForS: rendezvous.StatusSeconds(n.Stalled())}
 	}
-	if slow := sum.Slow; slow.Index >= 0 && len(nodes) == len(m.Members) { // of each node it is known how much its workers wait
+	if slow := sum.Slow; slow.Index >= 0 && len(nodes) == len(st.Members) { // of each node it is known how much its workers wait
 		s := &st.Members[ranks[slow.Index]]
 		st.Progress.Slow = &SlowStatus{Rank: slow.Rank, Node: s.Node, Label: s.Label, Waits: slow.Waits, Others: slow.Others, Text: slow.Text(cmp.Or(s.Node, s.Label))}
 	}
@@ -208,13 +209,13 @@ func stepSeconds(d time.Duration) float64 {
 	if d < time.Second {
 		return d.Round(time.Microsecond).Seconds()
 	}
-	return seconds(d)
+	return rendezvous.StatusSeconds(d)
 }
 
 // describeProgressLocked is DescribeProgress of a run of this server.
-func (r *run) describeProgressLocked(st *RunStatus, m rendezvous.Status) {
+func (r *run) describeProgressLocked(st *RunStatus) {
 	now := r.server.clock.Now()
-	DescribeProgress(st, m, now, func(session rendezvous.SessionID) (*training.Report, time.Duration) {
+	DescribeProgress(st, now, func(session rendezvous.SessionID) (*training.Report, time.Duration) {
 		p := r.conns[session]
 		if p == nil {
 			return nil, 0

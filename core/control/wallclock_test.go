@@ -21,7 +21,7 @@ var wallClock = map[string]string{
 	"internal/pack/unpacker.go UTC":         "the same",
 	"core/rendezvous/closed.go UTC":         "the same",
 	"core/rendezvous/directive.go UTC":      "until when a directive stands, as a text",
-	"core/control/status.go UTC":            "times of the status, by the server's clock alone",
+	"core/rendezvous/status.go UTC":         "times of the status, by the server's clock alone",
 	"core/control/metricspage.go UnixMilli": "when the server started",
 	"core/control/wire/stream.go Unix":      "a deadline in the past, which ends a connection's I/O",
 	"core/params/params.go UnixNano":        "incarnation of a named node: TestNamedNodeWhoseClockWentBack",

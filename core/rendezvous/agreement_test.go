@@ -79,7 +79,7 @@ func TestAgreement(t *testing.T) {
 	r.saved(n[0], "s1")
 	r.saved(n[0], "s1")
 	r.saved(n[1], "s1")
-	if s := r.m.Status().Directives[0]; s.Phase != DirectiveAgreed || s.Step != 44 || s.Saved != 2 || fmt.Sprint(s.Missing) != "[c]" {
+	if s := r.m.Status().Directives[0]; s.Phase != DirectiveAgreed || *s.Step != 44 || s.Saved != 2 || fmt.Sprint(s.Missing) != "[c]" {
 		t.Errorf("the status is %+v", s)
 	}
 	r.saved(n[2], "s1")

@@ -165,7 +165,7 @@ func drainText(was *Status, d Direct) string {
 	} else {
 		done += ", and may come back when it is undrained"
 	}
-	left, members := headcount{segment: was.Policy.segment()}, 0
+	left, members := headcount{segment: was.Nodes.Segment}, 0
 	for _, m := range was.Members {
 		if m.State == "lost" {
 			continue
@@ -176,7 +176,7 @@ func drainText(was *Status, d Direct) string {
 		}
 	}
 	for _, j := range was.Waiting {
-		if !j.Member && !slices.Contains(d.Nodes, j.Node) {
+		if j.Role != RoleMember && !slices.Contains(d.Nodes, j.Node) {
 			left.add(j.Topology, 1)
 		}
 	}
@@ -185,8 +185,8 @@ func drainText(was *Status, d Direct) string {
 		done += "; no other node is left: the next nodes to join begin the job"
 	case left.nodes == 0:
 		done += "; no other node is left, so the run then ends and should be queued again"
-	case left.usable < was.Policy.Min:
-		done += fmt.Sprintf("; the others are too few then (%d of at least %d) and wait for replacements", left.usable, was.Policy.Min)
+	case left.usable < was.Nodes.Min:
+		done += fmt.Sprintf("; the others are too few then (%d of at least %d) and wait for replacements", left.usable, was.Nodes.Min)
 	}
 	return done
 }

@@ -6,11 +6,14 @@ import (
 	"time"
 )
 
+// liveNode is a live node whose session has the name of its id.
+func liveNode(id string) NodeStatus { return NodeStatus{Name: id, Node: id, Session: SessionID(id)} }
+
 // TestAnswersOfAnEndingJob: a request that cannot be carried out any more, since a node has finished, is
 // not announced to the administrator as if it were.
 func TestAnswersOfAnEndingJob(t *testing.T) {
-	was := &Status{RunID: "job", Policy: Policy{Min: 1, Max: 2, NodeUnit: 1}, Members: []MemberStatus{
-		{Name: "a", Node: "a", Session: "1", State: "finished"}, {Name: "b", Node: "b", Session: "2", State: "running"},
+	was := &Status{RunStatus: RunStatus{RunID: "job", Nodes: NodeRange{1, 2, 1, 0, 1}}, Members: []MemberStatus{
+		{NodeStatus: liveNode("a"), State: "finished"}, {NodeStatus: liveNode("b"), State: "running"},
 	}}
 	for _, d := range []Direct{
 		{ID: "d1", Kind: DirectiveDrain, Nodes: []string{"b"}, Within: time.Minute},
@@ -28,11 +31,11 @@ func TestAnswersOfAnEndingJob(t *testing.T) {
 // TestAnswerToADrain names the nodes, and says what follows.
 func TestAnswerToADrain(t *testing.T) {
 	was := &Status{
-		RunID: "job", Round: 3, Policy: Policy{Min: 2, Max: 3, NodeUnit: 1},
-		Members: []MemberStatus{{Name: "a", Node: "a", Session: "1", State: "running"}, {Name: "b", Node: "b", Rank: 1, Session: "2", State: "running"}},
-		Waiting: []JoinStatus{{Name: "c", Node: "c"}},
+		RunStatus: RunStatus{RunID: "job", Round: 3, Nodes: NodeRange{2, 3, 1, 0, 1}},
+		Members:   []MemberStatus{{NodeStatus: liveNode("a"), State: "running"}, {NodeStatus: liveNode("b"), Rank: 1, State: "running"}},
+		Waiting:   []WaitingStatus{{NodeStatus: liveNode("c"), Role: RoleNewcomer}},
 	}
-	unformed := &Status{RunID: "job", Policy: was.Policy, Waiting: was.Waiting}
+	unformed := &Status{RunStatus: RunStatus{RunID: "job", Nodes: was.Nodes}, Waiting: was.Waiting}
 	for _, c := range []struct {
 		was   *Status
 		want  string
@@ -54,9 +57,9 @@ func TestAnswerToADrain(t *testing.T) {
 
 // TestUndrainBeforeTheDrain: who wants to keep a node that is still to leave is told what does it.
 func TestUndrainBeforeTheDrain(t *testing.T) {
-	was := &Status{RunID: "job", Directives: []DirectiveStatus{
+	was := &Status{RunStatus: RunStatus{RunID: "job", Directives: []DirectiveStatus{
 		{ID: "d1", Kind: "save"}, {ID: "d2", Kind: "drain", Nodes: []string{"a", "b"}},
-	}}
+	}}}
 	_, err := undrainText(was, "b")
 	if err == nil || err.Code != CodeInvalid || !strings.HasSuffix(err.Text, "directive d2 is to drain it: cancel that") {
 		t.Error(err)
@@ -73,7 +76,7 @@ func TestSaveWithoutWorkers(t *testing.T) {
 		"running":  `directive d1 of run "job": its workers save, within 1m0s`,
 		"rejoined": `directive d1 of run "job": its workers save, within 1m0s; none run now, those of the next round do if it begins by then`,
 	} {
-		was := &Status{RunID: "job", Members: []MemberStatus{{Node: "a", State: state}}}
+		was := &Status{RunStatus: RunStatus{RunID: "job"}, Members: []MemberStatus{{NodeStatus: liveNode("a"), State: state}}}
 		if done := directiveText(was, save); done != want {
 			t.Errorf("%s: %q", state, done)
 		}

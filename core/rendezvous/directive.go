@@ -220,21 +220,21 @@ func (d *Direct) until() string {
 
 // DirectiveStatus is a standing directive.
 type DirectiveStatus struct {
-	ID     string
-	Kind   string
-	Nodes  []string
-	Within time.Duration
-	By     string
-	Reason string
-	At     time.Time
-	Target int // of a scale
+	ID      string    `json:"id"`
+	Kind    string    `json:"kind"` // save, drain, scale or stop
+	Nodes   []string  `json:"nodes"`
+	WithinS float64   `json:"within_s"` // from At to its deadline
+	At      time.Time `json:"at"`
+	By      string    `json:"by"`
+	Reason  string    `json:"reason"`
+	Target  int       `json:"target"` // of a scale; 0: it is none
 
-	Phase   DirectivePhase
-	Round   uint64   // whose members are asked or have agreed; 0 while it waits
-	Step    int64    // that they agreed on; -1: none, the workers get it at once
-	Members int      // running ones of the round
-	Saved   int      // of these, whose workers have saved
-	Missing []string // some of those that have not said yet what the phase waits for
+	Phase   DirectivePhase `json:"phase"`
+	Round   uint64         `json:"round"`   // whose members are asked or have agreed; 0 while it waits
+	Step    *int64         `json:"step"`    // that they agreed on; null: none, the workers get it at once
+	Members int            `json:"members"` // running ones of the round
+	Saved   int            `json:"saved"`   // of these, whose workers have saved
+	Missing []string       `json:"missing"` // some of those that have not said yet what the phase waits for
 }
 
 // DirectivePhase is how far a directive is in the running round.
@@ -249,9 +249,11 @@ const (
 
 // DrainedStatus is a node that is not admitted.
 type DrainedStatus struct {
-	Node, By, Reason string
-	Cause            DrainCause
-	Cordoned         bool
+	Node     string `json:"node"`
+	By       string `json:"by"`
+	Reason   string `json:"reason"`
+	Cause    string `json:"cause"`    // a DrainCause
+	Cordoned bool   `json:"cordoned"` // a node whose workers ran stays until its round ends
 }
 
 // MaxWithin bounds the deadline of a directive, and for how long a node is drained.

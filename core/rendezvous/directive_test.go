@@ -47,7 +47,7 @@ func TestDrain(t *testing.T) {
 	if back.welcomed || back.refused == nil || back.refused.Code != CodeGraceful || !strings.Contains(back.refused.Text, "admin undrain") {
 		t.Errorf("the drained node came back and was told %+v", back.refused)
 	}
-	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0] != (DrainedStatus{"b", "admin carol", "its disk", CauseAdmin, false}) {
+	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0] != (DrainedStatus{"b", "admin carol", "its disk", "admin", false}) {
 		t.Errorf("drained: %+v", s.Drained)
 	}
 	r.fire(TimerDrained)

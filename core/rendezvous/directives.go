@@ -305,10 +305,11 @@ func (ds *directives) learnStanding(s StandingFact) {
 
 // status lists what stands, and the drained nodes by id.
 func (ds *directives) status() (standing []DirectiveStatus, away []DrainedStatus) {
+	standing, away = []DirectiveStatus{}, []DrainedStatus{}
 	if d := ds.standing; d != nil {
 		s := DirectiveStatus{
-			ID: d.ID, Kind: d.Kind.String(), Nodes: slices.Clone(d.Nodes), Within: d.Within, By: d.By, Reason: d.Reason, At: d.At, Target: d.Target,
-			Phase: DirectiveWaiting, Step: -1,
+			ID: d.ID, Kind: d.Kind.String(), Nodes: append([]string{}, d.Nodes...), WithinS: StatusSeconds(d.Within), At: d.At, By: d.By, Reason: d.Reason,
+			Target: d.Target, Phase: DirectiveWaiting, Missing: []string{},
 		}
 		if ds.round.agreement.phase != phaseWaiting {
 			ds.agreementStatus(&s)
@@ -316,7 +317,8 @@ func (ds *directives) status() (standing []DirectiveStatus, away []DrainedStatus
 		standing = append(standing, s)
 	}
 	for _, node := range slices.Sorted(maps.Keys(ds.drained)) {
-		away = append(away, DrainedStatus{Node: node, By: ds.drained[node].by, Reason: ds.drained[node].reason, Cause: ds.drained[node].cause, Cordoned: ds.drained[node].cordoned})
+		row := ds.drained[node]
+		away = append(away, DrainedStatus{node, row.by, row.reason, row.cause.String(), row.cordoned})
 	}
 	return standing, away
 }
@@ -379,12 +381,14 @@ func (ds *directives) report(n *node, r DirectiveReport) {
 // agreementStatus says how far the directive that stands is in the running round.
 func (ds *directives) agreementStatus(s *DirectiveStatus) {
 	s.Members = ds.round.awaited()
-	switch ds.round.agreement.phase {
+	switch a := &ds.round.agreement; a.phase {
 	case phaseAsking:
-		s.Phase, s.Round, s.Missing = DirectiveAgreeing, ds.round.number, ds.round.missingOf(&ds.round.agreement.held)
+		s.Phase, s.Round, s.Missing = DirectiveAgreeing, ds.round.number, ds.round.missingOf(&a.held)
 	case phaseAgreed:
-		s.Phase, s.Round, s.Step = DirectiveAgreed, ds.round.number, ds.round.agreement.step
-		s.Saved, s.Missing = ds.round.agreement.saved.running, ds.round.missingOf(&ds.round.agreement.saved)
+		s.Phase, s.Round, s.Saved, s.Missing = DirectiveAgreed, ds.round.number, a.saved.running, ds.round.missingOf(&a.saved)
+		if a.step >= 0 {
+			s.Step = new(a.step)
+		}
 	}
 }
 

@@ -122,8 +122,8 @@ func TestFreshHostAdoptsReturningMembers(t *testing.T) {
 	}
 	r.returns(n[0], p)
 	before, after := old.m.Status(), r.m.Status()
-	if after.Store == "" || after.Store != before.Store || after.Origin != before.Generation {
-		t.Errorf("the round's store is %q of %q, it was %q of %q", after.Store, after.Origin, before.Store, before.Generation)
+	if after.RoundStore == "" || after.RoundStore != before.RoundStore || after.RoundGeneration != before.Generation {
+		t.Errorf("the round's store is %q of %q, it was %q of %q", after.RoundStore, after.RoundGeneration, before.RoundStore, before.Generation)
 	}
 	if r.m.round.awaited() != 3 || r.m.Round() != 1 {
 		t.Fatalf("round %d, %d members", r.m.Round(), r.m.round.awaited())

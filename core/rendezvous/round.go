@@ -283,7 +283,8 @@ func (r *round) stopFor(n *node) RoundStop {
 }
 
 // missingOf names some of the members that are not in a set and belong into it.
-func (r *round) missingOf(set *ranks) (names []string) {
+func (r *round) missingOf(set *ranks) []string {
+	names := []string{}
 	for _, s := range r.participants {
 		if (s.state == participantRunning || s.state == participantUnknown) && !set.contains(s.rank) {
 			if names = append(names, r.names.ofMember(s)); len(names) == maxNames {

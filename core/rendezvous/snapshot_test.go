@@ -223,7 +223,7 @@ func TestSnapshotOfVersion3(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := m.Status()
-	if s.Round != 1 || len(s.Members) != 2 || s.Closed == nil || s.Closed.Reason != "why" || s.Policy.ClosedFor != 0 || s.Policy.Max != 2 {
+	if s.Round != 1 || len(s.Members) != 2 || s.Closed == nil || s.Closed.Reason != "why" || m.Policy().ClosedFor != 0 || s.Nodes.Max != 2 {
 		t.Errorf("%+v", s)
 	}
 	if kept, ok := m.Kept(); ok {

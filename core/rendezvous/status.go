@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -9,29 +10,63 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// Status is what a run looks like to people and programs. The driver adds what
-// only it knows: ages and the history.
+// Status is what the machine knows of a run and its nodes. The document of GET /status has all of
+// it, by these names (docs/status.md), and a server adds what only it knows. Lists are never nil.
 type Status struct {
-	RunID      string
-	Generation string
-	Round      uint64 // last completed; 0: none yet
-	Origin     string // generation in which that was completed
-	Store      string // HOST:PORT of its store; "": not known
-	Phase      Phase
-	Policy     Policy
-	Members    []MemberStatus    // of the last round, by rank
-	Waiting    []JoinStatus      // pending joins, in the order in which they would be seated
-	Idle       []IdleStatus      // live nodes that are neither, by id
-	Lack       int               // nodes that the forming round lacks for min; 0 in other phases
-	LackFull   int               // the same for the target of the last scale; without one for target, or for max
-	Missing    string            // who or how many the forming round lacks; "" in other phases
-	NotStarted string            // why no round has been completed, in one sentence; "" unless one is being formed
-	Closed     *ClosedStatus     // nil while the run is open
-	Restarting bool              // workers of the last round failed, and the next one is not complete
-	Stopping   string            // who announced the stop of the last round, and why; "" if none is announced
-	Directives []DirectiveStatus // that stand, in the order in which they were given
-	Drained    []DrainedStatus   // nodes that are not admitted, by id
-	ScaledTo   int               // the number of nodes that the last scale has asked for; 0: none has
+	RunStatus
+	Members []MemberStatus  // of the last round, by rank
+	Waiting []WaitingStatus // pending joins, in the order in which they would be seated
+	Idle    []IdleStatus    // live nodes that are neither, by id
+}
+
+// RunStatus is a run without its nodes.
+type RunStatus struct {
+	RunID           string            `json:"run_id"`
+	Generation      string            `json:"generation"`
+	Phase           Phase             `json:"phase"`
+	State           string            `json:"state"` // the phase, or what tells more of it: restarting after a failure, or stalled as its nodes report it
+	Nodes           NodeRange         `json:"nodes"`
+	LeaseTimeoutS   float64           `json:"lease_timeout_s"`
+	Round           uint64            `json:"round"`            // last completed; 0: none
+	RoundGeneration string            `json:"round_generation"` // that completed the round: a takeover keeps it
+	RoundStore      string            `json:"round_store"`      // its store's HOST:PORT; "": not known
+	NotStarted      string            `json:"not_started"`      // why no round has been completed, in one sentence; "" unless one is forming
+	Missing         Missing           `json:"missing"`
+	Finished        []string          `json:"finished"` // members, by id
+	Counts          CountsStatus      `json:"counts"`   // of the nodes, also where their lists are left out
+	Closed          *ClosedStatus     `json:"closed"`   // null: open
+	Directives      []DirectiveStatus `json:"directives"`
+	Drained         []DrainedStatus   `json:"drained"`   // nodes that are not admitted, by id
+	ScaledTo        int               `json:"scaled_to"` // nodes that the last scale has asked for; 0: none has
+	Stopping        string            `json:"stopping"`  // who announced the stop of the last round, and why; "": no node has
+}
+
+// NodeRange is how many nodes a round may have.
+type NodeRange struct {
+	Min     int `json:"min"` // all 0: no node was here yet
+	Max     int `json:"max"`
+	Unit    int `json:"unit"`
+	Target  int `json:"target"`  // 0: max
+	Segment int `json:"segment"` // so many consecutive ranks are on nodes of one topology domain
+}
+
+// Missing is what the forming round lacks; all zero if none is formed.
+type Missing struct {
+	Min    int    `json:"min"`    // nodes to min
+	Target int    `json:"target"` // nodes to the target of the last scale; without one to target, or to max
+	Who    string `json:"who"`    // names or node ranks where they are known
+}
+
+// CountsStatus counts the nodes of a run.
+type CountsStatus struct {
+	Running   int `json:"running"` // members of the last round, by state
+	Unknown   int `json:"unknown"`
+	Rejoined  int `json:"rejoined"`
+	Finished  int `json:"finished"`
+	Lost      int `json:"lost"`
+	Newcomers int `json:"newcomers"` // that wait for a place
+	Spares    int `json:"spares"`
+	Idle      int `json:"idle"`
 }
 
 // Phase is where a run stands.
@@ -50,98 +85,138 @@ const (
 // Phases are all phases, in the order of a run's life.
 var Phases = []Phase{PhaseEmpty, PhaseForming, PhaseRunning, PhaseRegroup, PhaseFinishing, PhaseClosed}
 
-// MemberStatus is one member of the last round.
-type MemberStatus struct {
-	Rank      int
-	Name      string // what texts call it
-	Node      string // "" for a member of an earlier control plane that has not returned
-	Label     string
-	Topology  string // its domain; "": none
-	Addr      string
-	Session   SessionID // zero unless the node is alive
-	State     string    // running, unknown, rejoined, finished or lost
-	Cause     string    // why it was lost
-	Host      bool      // its process hosts the control plane
-	Reconnect bool      // its connection broke and its grace runs
+// NodeStatus is what a member, a waiting node and an idle one have in common.
+type NodeStatus struct {
+	Name         string    `json:"name"` // what texts call it: its machine, or the id where nodes share that
+	Node         string    `json:"node"` // "" for a member of an earlier control plane that has not returned
+	Label        string    `json:"label"`
+	Address      string    `json:"address"`
+	Topology     string    `json:"topology"`     // its domain; "": none
+	Reconnecting bool      `json:"reconnecting"` // its connection broke and its grace runs
+	Session      SessionID `json:"-"`            // "" unless the node is alive
 }
 
-// JoinStatus is one pending join.
-type JoinStatus struct {
-	Name      string // what texts call it
-	Node      string
-	Label     string
-	Topology  string // its domain; "": none
-	Addr      string
-	Session   SessionID
-	NodeRank  int  // preferred; -1: none
-	Member    bool // of the last round
-	Spare     bool // the running round has no place for it
-	Reconnect bool // its connection broke and its grace runs
+// MemberStatus is one member of the last round.
+type MemberStatus struct {
+	Rank int `json:"rank"`
+	NodeStatus
+	Alive bool   `json:"alive"`
+	State string `json:"state"` // running, unknown, rejoined, finished or lost
+	Cause string `json:"cause"` // why it was lost
+	Host  bool   `json:"host"`  // its process hosts the control plane
 }
+
+// WaitingStatus is one pending join.
+type WaitingStatus struct {
+	NodeStatus
+	Role     string `json:"role"`
+	NodeRank int    `json:"node_rank"` // that it asks for; -1: any
+}
+
+// The roles of waiting nodes.
+const (
+	RoleMember   = "member" // of the last round
+	RoleNewcomer = "newcomer"
+	RoleSpare    = "spare" // the round has no place for it
+)
 
 // IdleStatus is a live node that is no member of the last round and does not ask
 // for a place.
 type IdleStatus struct {
-	Name      string // what texts call it
-	Node      string
-	Label     string
-	Topology  string // its domain; "": none
-	Addr      string
-	Session   SessionID
-	Reason    string // why it has no place any more; "" if it never had one
-	Reconnect bool   // its connection broke and its grace runs
+	NodeStatus
+	Reason string `json:"reason"` // why it has no place any more; "" if it never had one
 }
 
 // ClosedStatus is who closed a run, when and why.
 type ClosedStatus struct {
-	How    string // "closed", "ended successfully", "failed" or "stopped to be queued again"
-	Did    string // the same after a subject: "was closed"
-	By     string
-	Reason string
-	At     time.Time
+	How    string     `json:"how"` // closed, ended successfully, failed or stopped to be queued again
+	By     string     `json:"by"`
+	Reason string     `json:"reason"`
+	At     *time.Time `json:"at"` // by the clock of the process that closed it
 }
 
 var participantStateNames = [participantStates]string{"running", "unknown", "rejoined", "finished", "lost"}
 
 // Status describes the run. It costs O(n log n) for n nodes.
 func (m *Machine) Status() Status {
-	s := Status{RunID: m.runID, Generation: m.generation, Round: m.round.number, Origin: m.round.origin, Store: m.round.store, Phase: m.phase(), Policy: m.forming.policy}
+	p, tally, forming := &m.forming.policy, &m.round.tally, m.phase().Forming()
+	s := Status{
+		RunStatus: RunStatus{
+			RunID: m.runID, Generation: m.generation, Phase: m.phase(), State: string(m.phase()),
+			Nodes:         NodeRange{p.Min, p.Max, p.NodeUnit, p.Target, max(p.Segment, min(p.Max, 1))},
+			LeaseTimeoutS: StatusSeconds(p.LeaseTimeout),
+			Round:         m.round.number, RoundGeneration: m.round.origin, RoundStore: m.round.store,
+			NotStarted: m.notStarted(), Finished: []string{}, ScaledTo: m.forming.target,
+			Counts: CountsStatus{
+				Running: tally[participantRunning], Unknown: tally[participantUnknown], Rejoined: tally[participantRejoined],
+				Finished: tally[participantFinished], Lost: tally[participantLost],
+			},
+		},
+		Members: make([]MemberStatus, 0, len(m.round.participants)), Waiting: []WaitingStatus{}, Idle: []IdleStatus{},
+	}
 	for _, member := range m.round.participants {
-		ms := MemberStatus{Rank: member.rank, Name: m.names.ofMember(member), Node: member.node, Label: member.label, Topology: member.domain, State: participantStateNames[member.state], Cause: member.cause, Host: member.host}
+		ms := MemberStatus{
+			Rank: member.rank, State: participantStateNames[member.state], Cause: member.cause, Host: member.host,
+			NodeStatus: NodeStatus{Name: m.names.ofMember(member), Node: member.node, Label: member.label, Topology: member.domain},
+		}
 		if n := m.nodes.live[member.node]; n != nil && m.round.participantOf(n) == member {
-			ms.Label, ms.Addr, ms.Session, ms.Reconnect = n.label, n.seenAddr, n.session, n.grace
+			ms.Label, ms.Address, ms.Session, ms.Reconnecting, ms.Alive = n.label, n.seenAddr, n.session, n.grace, true
+		}
+		if member.state == participantFinished {
+			s.Finished = append(s.Finished, member.node)
 		}
 		s.Members = append(s.Members, ms)
 	}
-	forming := s.Phase.Forming()
 	for i, n := range m.forming.candidates() {
-		s.Waiting = append(s.Waiting, JoinStatus{
-			Name: m.names.of(n.id), Node: n.id, Label: n.label, Topology: n.domain, Addr: n.seenAddr, Session: n.session, NodeRank: n.join.NodeRank,
-			Member: m.round.participantOf(n) != nil, Reconnect: n.grace,
-			Spare: forming && i >= m.forming.places() || !forming && !m.forming.admits(),
-		})
+		w := WaitingStatus{m.nodeStatus(n), RoleNewcomer, n.join.NodeRank}
+		switch {
+		case m.round.participantOf(n) != nil:
+			w.Role = RoleMember
+		case forming && i >= m.forming.places(), !forming && !m.forming.admits():
+			w.Role = RoleSpare
+			s.Counts.Spares++
+		default:
+			s.Counts.Newcomers++
+		}
+		s.Waiting = append(s.Waiting, w)
 	}
 	for _, n := range m.nodes.live {
 		if n.join == nil && m.round.participantOf(n) == nil {
-			s.Idle = append(s.Idle, IdleStatus{m.names.of(n.id), n.id, n.label, n.domain, n.seenAddr, n.session, n.stale, n.grace})
+			s.Idle = append(s.Idle, IdleStatus{m.nodeStatus(n), n.stale})
 		}
 	}
 	slices.SortFunc(s.Idle, func(a, b IdleStatus) int { return strings.Compare(a.Node, b.Node) })
+	s.Counts.Idle = len(s.Idle)
 	if forming {
-		c := m.Census()
-		s.Lack, s.LackFull = c.Lack, c.LackFull
-		s.Missing = m.forming.missing()
+		s.Missing = Missing{m.forming.lack(), m.forming.lackFull(), m.forming.missing()}
 	}
-	s.NotStarted = m.notStarted()
 	s.Directives, s.Drained = m.directives.status()
-	s.ScaledTo = m.forming.target
 	if m.round.stop != nil {
-		s.Stopping, s.Restarting = m.round.stopReason(), !m.round.stop.leaving
+		s.Stopping = m.round.stopReason()
+		if !m.round.stop.leaving && (s.Phase == PhaseRunning || s.Phase == PhaseRegroup) {
+			s.State = "restarting"
+		}
 	}
 	if c := m.closed; c != nil {
-		s.Closed = &ClosedStatus{How: c.how(), Did: c.did(), By: c.By, Reason: c.Reason, At: c.At}
+		s.Closed = &ClosedStatus{c.how(), c.By, c.Reason, StatusTime(c.At)}
 	}
 	return s
+}
+
+// nodeStatus describes a live node.
+func (m *Machine) nodeStatus(n *node) NodeStatus {
+	return NodeStatus{m.names.of(n.id), n.id, n.label, n.seenAddr, n.domain, n.grace, n.session}
+}
+
+// StatusSeconds is a duration in seconds, rounded to a millisecond, as statuses have it.
+func StatusSeconds(d time.Duration) float64 { return math.Round(d.Seconds()*1000) / 1000 }
+
+// StatusTime is a time in UTC, rounded to a millisecond, as statuses have it; nil for none.
+func StatusTime(t time.Time) *time.Time {
+	if t.IsZero() {
+		return nil
+	}
+	return new(t.UTC().Round(time.Millisecond))
 }
 
 // Forming reports whether a round is being formed.
@@ -258,7 +333,7 @@ func findNode(s *Status, node string) (string, *Error) {
 		if j.Node == node {
 			return fmt.Sprintf("node %s, which waited for a place,", j.Name), nil
 		}
-		if !j.Member {
+		if j.Role != RoleMember {
 			alive = append(alive, j.Name)
 		}
 	}

@@ -28,7 +28,7 @@ func TestCensusAgreesWithStatus(t *testing.T) {
 
 func compareCensus(m *Machine) error {
 	c, s := m.Census(), m.Status()
-	want := Census{Phase: s.Phase, Round: s.Round, Live: len(m.nodes.live), Lack: s.Lack, LackFull: s.LackFull, Idle: len(s.Idle)}
+	want := Census{Phase: s.Phase, Round: s.Round, Live: len(m.nodes.live), Lack: s.Missing.Min, LackFull: s.Missing.Target, Idle: len(s.Idle)}
 	for _, member := range s.Members {
 		switch member.State {
 		case "running":
@@ -46,14 +46,17 @@ func compareCensus(m *Machine) error {
 			want.Lost++
 		}
 	}
-	for _, j := range s.Waiting {
-		switch {
-		case j.Member:
-		case j.Spare:
+	for _, w := range s.Waiting {
+		switch w.Role {
+		case RoleSpare:
 			want.Spare++
-		default:
+		case RoleNewcomer:
 			want.Waiting++
 		}
+	}
+	counts := CountsStatus{c.Running, c.Unknown, c.Rejoined, c.Finished, c.Lost, c.Waiting, c.Spare, len(s.Idle)}
+	if s.Counts != counts || len(s.Finished) != c.Finished {
+		return fmt.Errorf("the status counts %+v, and %d finished, it lists %+v", s.Counts, len(s.Finished), counts)
 	}
 	if s.Closed != nil {
 		want.Ended = s.Closed.How
@@ -61,8 +64,8 @@ func compareCensus(m *Machine) error {
 	if c != want {
 		return fmt.Errorf("the census is %+v, the status says %+v: %+v", c, want, s)
 	}
-	if forming := s.Phase.Forming(); (s.NotStarted != "") != (forming || s.Phase == PhaseEmpty) || (s.Missing != "") && !forming {
-		return fmt.Errorf("phase %s, not started: %q, missing: %q", s.Phase, s.NotStarted, s.Missing)
+	if forming := s.Phase.Forming(); (s.NotStarted != "") != (forming || s.Phase == PhaseEmpty) || (s.Missing != Missing{}) && !forming {
+		return fmt.Errorf("phase %s, not started: %q, missing: %+v", s.Phase, s.NotStarted, s.Missing)
 	}
 	return nil
 }
@@ -116,13 +119,37 @@ func TestNotStarted(t *testing.T) {
 	}
 }
 
+// TestStateOfARun: a run restarts from the announced failure of workers until the next round is
+// complete, unless members have finished or it is closed.
+func TestStateOfARun(t *testing.T) {
+	for want, follows := range map[string]func(r *rig, n []*rigNode){
+		"restarting": func(*rig, []*rigNode) {},
+		"finishing":  func(r *rig, n []*rigNode) { r.finish(n[2]) },
+		"closed":     func(r *rig, _ []*rigNode) { r.apply(CloseRun{By: "admin", Reason: "why"}) },
+	} {
+		r := newRig(t, -1)
+		n := r.group(policy(2, 3), "a", "b", "c")
+		r.announce(n[0], false, "rank 1 exited with code 7")
+		follows(r, n)
+		if s := r.m.Status(); s.State != want {
+			t.Errorf("%s: phase %s, state %s", want, s.Phase, s.State)
+		}
+		if want == "restarting" {
+			r.join(n[0])
+			if s := r.m.Status(); s.Phase != PhaseRegroup || s.State != want {
+				t.Errorf("phase %s, state %s", s.Phase, s.State)
+			}
+		}
+	}
+}
+
 func TestStatusOfNodes(t *testing.T) {
 	r := newRig(t, -1)
 	n := r.group(policy(2, 3), "a", "b")
 	r.apply(Disconnect{Session: n[1].session})
 	r.hello("idle", policy(2, 3))
 	s := r.m.Status()
-	if len(s.Members) != 2 || s.Members[0].Reconnect || !s.Members[1].Reconnect || s.Members[1].Label != "b" || len(s.Idle) != 1 || s.Idle[0].Node != "idle" {
+	if len(s.Members) != 2 || s.Members[0].Reconnecting || !s.Members[1].Reconnecting || s.Members[1].Label != "b" || len(s.Idle) != 1 || s.Idle[0].Node != "idle" {
 		t.Errorf("%+v", s)
 	}
 	labelled := r.hello("c", policy(2, 3), func(h *Hello) { h.Label = "host pid 7" })
@@ -131,7 +158,7 @@ func TestStatusOfNodes(t *testing.T) {
 	r.join(n[0])
 	r.lost(labelled)
 	s = r.m.Status()
-	if m := s.Members[1]; m.Node != "c" || m.Label != "host pid 7" || m.State != "lost" || m.Session != "" {
+	if m := s.Members[1]; m.Node != "c" || m.Label != "host pid 7" || m.State != "lost" || m.Session != "" || m.Alive {
 		t.Errorf("a lost member is %+v", m)
 	}
 }
@@ -155,8 +182,8 @@ func TestCountsAfterAScale(t *testing.T) {
 	want := func(waiting, spare, full int, missing, headline string) {
 		t.Helper()
 		c, s := r.m.Census(), r.m.Status()
-		if c.Waiting != waiting || c.Spare != spare || c.LackFull != full || s.Missing != missing {
-			t.Errorf("%+v, missing %q", c, s.Missing)
+		if c.Waiting != waiting || c.Spare != spare || c.LackFull != full || s.Missing.Who != missing {
+			t.Errorf("%+v, missing %+v", c, s.Missing)
 		}
 		if forming, _ := r.m.Progress(); forming.Headline != headline {
 			t.Errorf("who joins is told %+v", forming)

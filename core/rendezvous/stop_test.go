@@ -43,8 +43,8 @@ func TestAnnouncedStop(t *testing.T) {
 			t.Errorf("the reason is %q", node.notice.Reason)
 		}
 	}
-	if got := r.m.Status(); got.Stopping != "node b failed: rank 3 exited with code 7" || !got.Restarting {
-		t.Errorf("the status says %q, restarting %v", got.Stopping, got.Restarting)
+	if got := r.m.Status(); got.Stopping != "node b failed: rank 3 exited with code 7" || got.State != "restarting" {
+		t.Errorf("the status says %q, state %q", got.Stopping, got.State)
 	}
 	r.announce(n[2], false, "later")
 	r.wantStop(n[0], want)
@@ -55,7 +55,7 @@ func TestAnnouncedStop(t *testing.T) {
 		r.join(node)
 	}
 	o := r.wantRound(n...)
-	if r.m.Status().Restarting {
+	if r.m.Status().State == "restarting" {
 		t.Error("it still restarts")
 	}
 	for _, node := range n {
@@ -103,7 +103,7 @@ func TestLeavingAnnounced(t *testing.T) {
 	r.wantStop(n[0], want)
 	r.wantStop(n[1], want)
 	r.wantStop(n[2], RoundStop{})
-	if r.m.Status().Restarting {
+	if r.m.Status().State == "restarting" {
 		t.Error("it restarts, but no worker has failed")
 	}
 	if reason := n[0].notice.Reason; !strings.Contains(reason, "c (is leaving: got signal 15)") {
@@ -151,7 +151,7 @@ func TestUnfitNodeLeaves(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.wantStop(n[0], RoundStop{Round: 1, Rank: rank, Leaving: true, Reason: "rank 1 exited with code 13", Lost: true})
-	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0] != (DrainedStatus{"b", "node b", "rank 1 exited with code 13", CauseFailures, false}) {
+	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0] != (DrainedStatus{"b", "node b", "rank 1 exited with code 13", "failures", false}) {
 		t.Errorf("kept out: %+v", s.Drained)
 	}
 	join := Join{Request: n[1].request(), NodeRank: -1, RankHint: -1}

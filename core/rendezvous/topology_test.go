@@ -62,16 +62,16 @@ func TestNoWholeSegment(t *testing.T) {
 	if want := "0 of at least 8 nodes are here in whole segments of 8, 1 more needed: rack0 has 7 of 8, rack2 has 7 of 8, rack1 has 6 of 8, rack3 has 6 of 8"; s.NotStarted != want {
 		t.Errorf("not started: %q, want %q", s.NotStarted, want)
 	}
-	if s.Lack != 1 || s.LackFull != 1+1+2+2 || s.Missing != "6" {
-		t.Errorf("lack %d and %d, missing %q", s.Lack, s.LackFull, s.Missing)
+	if s.Missing != (Missing{1, 1 + 1 + 2 + 2, "6"}) {
+		t.Errorf("missing %+v", s.Missing)
 	}
 	forming, _ := r.m.Progress()
 	if want := "26 of 32 nodes here (at least 8 needed); rack0 has 7 of 8, rack2 has 7 of 8, rack1 has 6 of 8, rack3 has 6 of 8"; forming.Headline != want {
 		t.Errorf("progress %q, want %q", forming.Headline, want)
 	}
 	r.rack(p, "rack0", 7, 8)
-	if s := r.m.Status(); s.Lack != 0 || !strings.HasPrefix(s.NotStarted, "enough nodes are here (8)") {
-		t.Errorf("%d are lacking: %s", s.Lack, s.NotStarted)
+	if s := r.m.Status(); s.Missing.Min != 0 || !strings.HasPrefix(s.NotStarted, "enough nodes are here (8)") {
+		t.Errorf("%d are lacking: %s", s.Missing.Min, s.NotStarted)
 	}
 	r.fire(TimerLastCall)
 	if o := r.m.Status(); len(o.Members) != 8 || len(o.Waiting) != 19 {
@@ -110,8 +110,8 @@ func TestSpareOfAnotherRack(t *testing.T) {
 	r.lost(a[0])
 	r.rejoin(a[1], b[0], b[1])
 	r.wantPending(a[1], b[0], b[1], c[0])
-	if s := r.m.Status(); s.Lack != 1 || !strings.Contains(s.NotStarted, "2 of at least 4 nodes are here in whole segments of 2, 1 more needed: a has 1 of 2, c has 1 of 2") {
-		t.Errorf("%d are lacking: %s", s.Lack, s.NotStarted)
+	if s := r.m.Status(); s.Missing.Min != 1 || !strings.Contains(s.NotStarted, "2 of at least 4 nodes are here in whole segments of 2, 1 more needed: a has 1 of 2, c has 1 of 2") {
+		t.Errorf("%d are lacking: %s", s.Missing.Min, s.NotStarted)
 	}
 	c = append(c, r.rack(p, "c", 1, 2)...)
 	r.wantRound(slices.Concat(b, c)...)

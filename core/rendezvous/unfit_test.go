@@ -39,7 +39,7 @@ func TestWrongCheckOnAllNodes(t *testing.T) {
 		t.Fatalf("%d may leave; kept out: %+v; standing %+v", out, s.Drained, s.Directives)
 	}
 	for _, d := range s.Drained {
-		if d.Cause != CauseCheck || !d.Cordoned || d.By != "node "+d.Node {
+		if d.Cause != CauseCheck.String() || !d.Cordoned || d.By != "node "+d.Node {
 			t.Errorf("%+v", d)
 		}
 	}
@@ -52,7 +52,7 @@ func TestWrongCheckOnAllNodes(t *testing.T) {
 			t.Errorf("it came back and was told %+v", back.refused)
 		}
 	}
-	if s := r.m.Status(); len(s.Drained) != 2 || s.Drained[0].Cause != CauseCheck || s.Drained[0].Cordoned {
+	if s := r.m.Status(); len(s.Drained) != 2 || s.Drained[0].Cause != CauseCheck.String() || s.Drained[0].Cordoned {
 		t.Errorf("kept out: %+v", s.Drained)
 	}
 	for _, node := range n[2:] {
@@ -157,7 +157,7 @@ func TestUnfitNodeSavesForLong(t *testing.T) {
 		t.Fatalf("%+v", s)
 	}
 	r.fire(TimerDirective)
-	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0].Cordoned || s.Drained[0].Cause != CauseCheck {
+	if s := r.m.Status(); len(s.Drained) != 1 || s.Drained[0].Cordoned || s.Drained[0].Cause != CauseCheck.String() {
 		t.Fatalf("%+v", s.Drained)
 	}
 	r.fire(TimerDrained)

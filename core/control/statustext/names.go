@@ -14,13 +14,7 @@ type Names map[string]string
 func NamesOf(runs []control.RunStatus) Names {
 	called := Names{}
 	for i := range runs {
-		for _, m := range runs[i].Members {
-			called[m.Node] = m.Name
-		}
-		for _, w := range runs[i].Waiting {
-			called[w.Node] = w.Name
-		}
-		for _, n := range runs[i].Idle {
+		for n := range runs[i].AllNodes() {
 			called[n.Node] = n.Name
 		}
 	}

@@ -150,7 +150,7 @@ func renderRuns(b *strings.Builder, st *control.Status, term Terminal) {
 	for i := range st.Runs {
 		r := &st.Runs[i]
 		phase, style := shownState(r)
-		t.Add(style, cut(Clean(r.RunID), term.Most(maxRunName)), phase, roundText(r.Round), fmt.Sprint(Present(r)), rangeText(control.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
+		t.Add(style, cut(Clean(r.RunID), term.Most(maxRunName)), phase, roundText(r.Round), fmt.Sprint(Present(r)), rangeText(rendezvous.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
 			blankZero(waitingCount(r)), headline(r, term))
 	}
 	t.StyledColumn = 1
@@ -248,7 +248,7 @@ func renderRun(b *strings.Builder, r *control.RunStatus, called Names, now time.
 }
 
 // directiveText says what a directive asks for, and when.
-func directiveText(d *control.DirectiveStatus, called Names, now time.Time) string {
+func directiveText(d *rendezvous.DirectiveStatus, called Names, now time.Time) string {
 	left := max(0, d.At.Add(time.Duration(d.WithinS*float64(time.Second))).Sub(now)).Round(time.Second)
 	what := d.Kind
 	switch {
@@ -261,8 +261,8 @@ func directiveText(d *control.DirectiveStatus, called Names, now time.Time) stri
 }
 
 // phaseText says how far a directive is.
-func phaseText(d *control.DirectiveStatus) string {
-	switch rendezvous.DirectivePhase(d.Phase) {
+func phaseText(d *rendezvous.DirectiveStatus) string {
+	switch d.Phase {
 	case rendezvous.DirectiveAgreeing:
 		return "; agreeing: waits for " + strings.Join(d.Missing, ", ")
 	case rendezvous.DirectiveAgreed:
@@ -313,7 +313,7 @@ func finishedText(r *control.RunStatus, called Names, most int) string {
 	return text
 }
 
-func closedText(c *control.ClosedStatus, term Terminal) string {
+func closedText(c *rendezvous.ClosedStatus, term Terminal) string {
 	text := c.How + " by " + c.By
 	if c.At != nil {
 		text += " at " + c.At.In(term.Zone).Format(time.DateTime)
@@ -339,7 +339,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term Terminal) {
 	left := 0
 	for _, m := range r.Members {
 		w, rejoined := waits[m.Node]
-		rejoined = rejoined && w.Role == control.RoleMember
+		rejoined = rejoined && w.Role == rendezvous.RoleMember
 		if rejoined {
 			total--
 		}
@@ -372,7 +372,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term Terminal) {
 // returns how many are left out.
 func (t *Table) addOthers(r *control.RunStatus, most, widest int) (left int) {
 	for _, w := range r.Waiting {
-		if w.Role == control.RoleMember {
+		if w.Role == rendezvous.RoleMember {
 			continue
 		}
 		if len(t.rows) >= most {
@@ -512,7 +512,7 @@ func roundText(round uint64) string {
 }
 
 // rangeText is how many nodes a round may have, as --nnodes takes it.
-func rangeText(n control.NodeRange) string {
+func rangeText(n rendezvous.NodeRange) string {
 	switch {
 	case n.Max == 0:
 		return "?"
@@ -539,7 +539,7 @@ func Present(r *control.RunStatus) int {
 func waitingCount(r *control.RunStatus) int {
 	n := 0
 	for _, w := range r.Waiting {
-		if w.Role != control.RoleMember {
+		if w.Role != rendezvous.RoleMember {
 			n++
 		}
 	}
@@ -569,7 +569,7 @@ func stateStyle(state string, reconnecting bool) Style {
 		return green
 	case state == "lost":
 		return red
-	case state == "idle", state == control.RoleSpare:
+	case state == "idle", state == rendezvous.RoleSpare:
 		return faint
 	}
 	return yellow
@@ -639,7 +639,7 @@ func connectedNodes(runs []control.RunStatus) []connectedNode {
 			}
 		}
 		for _, w := range r.Waiting {
-			if w.Role != control.RoleMember && !w.Reconnecting {
+			if w.Role != rendezvous.RoleMember && !w.Reconnecting {
 				nodes = append(nodes, connectedNode{w.Node, w.Fingerprint})
 			}
 		}

@@ -45,11 +45,26 @@ func sampleServer(runs ...control.RunStatus) control.Status {
 	}
 }
 
+func memberOf(node string) (m control.MemberStatus) {
+	m.Node = node
+	return m
+}
+
 func memberRow(rank int, state string) control.MemberStatus {
-	return control.MemberStatus{
-		Rank: rank, Node: fmt.Sprintf("node-%c", 'a'+rank), Label: fmt.Sprintf("trainer%d pid %d", rank, 4000+rank),
-		Address: fmt.Sprintf("10.0.0.%d", 5+rank), State: state, LeaseAgeS: age(0.3 + float64(rank)),
-	}
+	m := memberOf(fmt.Sprintf("node-%c", 'a'+rank))
+	m.Rank, m.State, m.LeaseAgeS = rank, state, age(0.3+float64(rank))
+	m.Label, m.Address = fmt.Sprintf("trainer%d pid %d", rank, 4000+rank), fmt.Sprintf("10.0.0.%d", 5+rank)
+	return m
+}
+
+func waitingRow(node, role string) (w control.WaitingStatus) {
+	w.Node, w.Role, w.NodeRank = node, role, -1
+	return w
+}
+
+func idleRow(node string) (n control.IdleStatus) {
+	n.Node = node
+	return n
 }
 
 func lost(rank int, cause string) control.MemberStatus {
@@ -67,16 +82,18 @@ func sampleRuns() map[string]control.RunStatus {
 }
 
 func formingRun() control.RunStatus {
+	waits, idle := waitingRow("node-a", rendezvous.RoleNewcomer), idleRow("node-z")
+	waits.Label, waits.Address, waits.NodeRank = "trainer0 pid 4242", "10.0.0.5", 0
+	waits.Since, waits.WaitingS, waits.LeaseAgeS = before(31*time.Second), 31, age(1.24)
+	idle.Label, idle.Address, idle.LeaseAgeS = "trainer9 pid 1", "fd00::9", age(0.1)
+	idle.Reason = "it was dropped from round 3: it did not rejoin within regroup_timeout"
 	return control.RunStatus{
-		RunID: "job7", Phase: rendezvous.PhaseForming, Nodes: control.NodeRange{Min: 3, Max: 4, Unit: 1}, LeaseTimeoutS: 10,
-		FormingSince: before(31 * time.Second), Missing: control.Missing{Min: 2, Target: 3, Who: "node ranks 1, 2, 3"},
-		NotStarted: "1 of at least 3 nodes are here, 2 more needed; no node has come for node rank 1, 2, 3",
-		Waiting: []control.WaitingStatus{{
-			Node: "node-a", Label: "trainer0 pid 4242", Address: "10.0.0.5", Role: control.RoleNewcomer, NodeRank: 0,
-			Since: before(31 * time.Second), WaitingS: 31, LeaseAgeS: age(1.24),
-		}},
-		Idle: []control.IdleStatus{{Node: "node-z", Label: "trainer9 pid 1", Address: "fd00::9", LeaseAgeS: age(0.1),
-			Reason: "it was dropped from round 3: it did not rejoin within regroup_timeout"}},
+		RunStatus: rendezvous.RunStatus{
+			RunID: "job7", Phase: rendezvous.PhaseForming, Nodes: rendezvous.NodeRange{Min: 3, Max: 4, Unit: 1}, LeaseTimeoutS: 10,
+			Missing:    rendezvous.Missing{Min: 2, Target: 3, Who: "node ranks 1, 2, 3"},
+			NotStarted: "1 of at least 3 nodes are here, 2 more needed; no node has come for node rank 1, 2, 3",
+		},
+		FormingSince: before(31 * time.Second), Waiting: []control.WaitingStatus{waits}, Idle: []control.IdleStatus{idle},
 	}
 }
 
@@ -85,14 +102,17 @@ func runningRun() control.RunStatus {
 	host.Host = true
 	away := memberRow(2, "running")
 	away.Reconnecting, away.LeaseAgeS = true, age(0.8)
+	spare := waitingRow("node-d", rendezvous.RoleSpare)
+	spare.Label, spare.Address = "trainer3 pid 77", "10.0.0.8"
+	spare.Since, spare.WaitingS, spare.LeaseAgeS = before(26*time.Hour), 26*3600, age(2.5)
 	return control.RunStatus{
-		RunID: "a run with a long name that does not fit into its column", Phase: rendezvous.PhaseRunning,
-		Nodes: control.NodeRange{Min: 2, Max: 4, Unit: 1}, Round: 3, RoundAt: before(125 * time.Second), RoundStore: "10.0.0.5:41231",
+		RunStatus: rendezvous.RunStatus{
+			RunID: "a run with a long name that does not fit into its column", Phase: rendezvous.PhaseRunning,
+			Nodes: rendezvous.NodeRange{Min: 2, Max: 4, Unit: 1}, Round: 3, RoundStore: "10.0.0.5:41231",
+		},
+		RoundAt: before(125 * time.Second),
 		Members: []control.MemberStatus{host, lost(1, "lost: not heard of for 10s"), away},
-		Waiting: []control.WaitingStatus{{
-			Node: "node-d", Label: "trainer3 pid 77", Address: "10.0.0.8", Role: control.RoleSpare, NodeRank: -1,
-			Since: before(26 * time.Hour), WaitingS: 26 * 3600, LeaseAgeS: age(2.5),
-		}},
+		Waiting: []control.WaitingStatus{spare},
 		Changes: []control.StatusChange{
 			change(25*time.Hour, "round 2 is complete: 4 of 4 nodes, 0 waiting"),
 			change(125*time.Second, "round 3 is complete: 3 of 4 nodes, 1 waiting"),
@@ -107,14 +127,18 @@ func runningRun() control.RunStatus {
 
 func regroupingRun() control.RunStatus {
 	back := memberRow(0, "rejoined")
+	waits := waitingRow(back.Node, rendezvous.RoleMember)
+	waits.NodeStatus, waits.Since, waits.WaitingS, waits.LeaseAgeS = back.NodeStatus, before(3*time.Second), 3, age(0.3)
+	gone := memberOf("")
+	gone.Rank, gone.State = 2, "unknown"
 	return control.RunStatus{
-		RunID: "job8", Phase: rendezvous.PhaseRegroup, Nodes: control.NodeRange{Min: 2, Max: 4, Unit: 1}, Round: 7, RoundAt: before(10 * time.Minute),
-		RoundStore: "[fd00::5]:41231", FormingSince: before(3 * time.Second), Missing: control.Missing{Min: 1, Target: 3, Who: "node-b of round 7"},
-		NotStarted: "it regroups after round 7 and waits at most regroup_timeout (1m30s) for members that have not rejoined: node-b of round 7",
-		Members:    []control.MemberStatus{back, memberRow(1, "running"), {Rank: 2, State: "unknown"}},
-		Waiting: []control.WaitingStatus{{
-			Node: back.Node, Label: back.Label, Address: back.Address, Role: control.RoleMember, NodeRank: -1, Since: before(3 * time.Second), WaitingS: 3, LeaseAgeS: age(0.3),
-		}},
+		RunStatus: rendezvous.RunStatus{
+			RunID: "job8", Phase: rendezvous.PhaseRegroup, Nodes: rendezvous.NodeRange{Min: 2, Max: 4, Unit: 1}, Round: 7, RoundStore: "[fd00::5]:41231",
+			Missing:    rendezvous.Missing{Min: 1, Target: 3, Who: "node-b of round 7"},
+			NotStarted: "it regroups after round 7 and waits at most regroup_timeout (1m30s) for members that have not rejoined: node-b of round 7",
+		},
+		RoundAt: before(10 * time.Minute), FormingSince: before(3 * time.Second),
+		Members: []control.MemberStatus{back, memberRow(1, "running"), gone}, Waiting: []control.WaitingStatus{waits},
 	}
 }
 
@@ -126,8 +150,10 @@ func at(m control.MemberStatus, smallest, largest int64) control.MemberStatus {
 
 func stalledRun() control.RunStatus {
 	return control.RunStatus{
-		RunID: "job10", Phase: rendezvous.PhaseRunning, State: "stalled", Nodes: control.NodeRange{Min: 2, Max: 2, Unit: 1}, Round: 1, RoundAt: before(2 * time.Hour),
-		RoundStore: "10.0.0.5:41231", Members: []control.MemberStatus{at(memberRow(0, "running"), 41200, 41200), at(memberRow(1, "running"), 41199, 41200)},
+		RunStatus: rendezvous.RunStatus{
+			RunID: "job10", Phase: rendezvous.PhaseRunning, State: "stalled", Nodes: rendezvous.NodeRange{Min: 2, Max: 2, Unit: 1}, Round: 1, RoundStore: "10.0.0.5:41231",
+		},
+		RoundAt: before(2 * time.Hour), Members: []control.MemberStatus{at(memberRow(0, "running"), 41200, 41200), at(memberRow(1, "running"), 41199, 41200)},
 		Stalled:  "no step for 65 s: rank 3 (gpu-b) is at train.py:41 load_batch; 7 others wait in all_reduce",
 		Progress: &control.ProgressStatus{Step: 41200, SmallestStep: 41199, SecondsPerStep: 0.1, ChangeAgeS: 80, Nodes: 2},
 	}
@@ -135,8 +161,11 @@ func stalledRun() control.RunStatus {
 
 func finishingRun() control.RunStatus {
 	return control.RunStatus{
-		RunID: "job9", Phase: rendezvous.PhaseFinishing, Nodes: control.NodeRange{Min: 2, Max: 2, Unit: 1}, Round: 1, RoundAt: before(2 * time.Hour),
-		RoundStore: "10.0.0.5:41231", Members: []control.MemberStatus{memberRow(0, "finished"), memberRow(1, "running")}, Finished: []string{"node-a"},
+		RunStatus: rendezvous.RunStatus{
+			RunID: "job9", Phase: rendezvous.PhaseFinishing, Nodes: rendezvous.NodeRange{Min: 2, Max: 2, Unit: 1}, Round: 1, RoundStore: "10.0.0.5:41231",
+			Finished: []string{"node-a"},
+		},
+		RoundAt: before(2 * time.Hour), Members: []control.MemberStatus{memberRow(0, "finished"), memberRow(1, "running")},
 		Changes: []control.StatusChange{change(time.Second, "node node-a (trainer0 pid 4000) finished")}, ChangesTotal: 1,
 		Progress: &control.ProgressStatus{Step: 1000000, SmallestStep: 1000000, SecondsPerStep: 0.25, ChangeAgeS: 0.1, Nodes: 1},
 	}
@@ -144,28 +173,35 @@ func finishingRun() control.RunStatus {
 
 func closedRun() control.RunStatus {
 	return control.RunStatus{
-		RunID: "job10", Phase: rendezvous.PhaseClosed, Nodes: control.NodeRange{Min: 1, Max: 8, Unit: 1, Target: 4}, Round: 2, RoundAt: before(72 * time.Hour),
+		RunStatus: rendezvous.RunStatus{
+			RunID: "job10", Phase: rendezvous.PhaseClosed, Nodes: rendezvous.NodeRange{Min: 1, Max: 8, Unit: 1, Target: 4}, Round: 2,
+			Closed: &rendezvous.ClosedStatus{How: "failed", By: "node-a (trainer0 pid 4000)", Reason: "exit code 3 of local rank 5", At: before(time.Minute)},
+		},
+		RoundAt: before(72 * time.Hour),
 		Members: []control.MemberStatus{lost(0, "left: exit code 3"), lost(1, "evicted by admin root@ops (10.0.0.1): its GPU is broken")},
-		Closed:  &control.ClosedStatus{How: "failed", By: "node-a (trainer0 pid 4000)", Reason: "exit code 3 of local rank 5", At: before(time.Minute)},
 		Changes: []control.StatusChange{change(time.Minute, "the run failed by node-a (trainer0 pid 4000): exit code 3")}, ChangesTotal: 1,
 	}
 }
 
 // hostileRun has texts that a terminal would obey.
 func hostileRun() control.RunStatus {
+	waits := waitingRow("\x1b]0;title\x07", rendezvous.RoleNewcomer)
+	waits.Label, waits.Address = "tab\there\r\n", "\x00"
 	return control.RunStatus{
-		RunID: "\x1b[31mred\x1b[0m", Phase: rendezvous.PhaseForming, NotStarted: "line\nbreak\x07",
-		Waiting: []control.WaitingStatus{{Node: "\x1b]0;title\x07", Label: "tab\there\r\n", Address: "\x00", Role: control.RoleNewcomer, NodeRank: -1}},
-		Changes: []control.StatusChange{change(0, "a\x1b[2Jb\u202e")}, ChangesTotal: 1,
+		RunStatus: rendezvous.RunStatus{RunID: "\x1b[31mred\x1b[0m", Phase: rendezvous.PhaseForming, NotStarted: "line\nbreak\x07"},
+		Waiting:   []control.WaitingStatus{waits},
+		Changes:   []control.StatusChange{change(0, "a\x1b[2Jb\u202e")}, ChangesTotal: 1,
 	}
 }
 
 func largeRun() control.RunStatus {
 	run := control.RunStatus{
-		RunID: "large", Phase: rendezvous.PhaseRunning, Nodes: control.NodeRange{Min: 500, Max: 1000, Unit: 1}, Round: 1, RoundAt: before(time.Hour), RoundStore: "h:1",
+		RunStatus: rendezvous.RunStatus{RunID: "large", Phase: rendezvous.PhaseRunning, Nodes: rendezvous.NodeRange{Min: 500, Max: 1000, Unit: 1}, Round: 1, RoundStore: "h:1"},
+		RoundAt:   before(time.Hour),
 	}
 	for rank := range 1000 {
-		m := control.MemberStatus{Rank: rank, Node: fmt.Sprintf("node-%04d-with-a-long-name-too", rank), Label: "pid 1", Address: "10.1.2.3", State: "running", LeaseAgeS: age(1)}
+		m := memberOf(fmt.Sprintf("node-%04d-with-a-long-name-too", rank))
+		m.Rank, m.Label, m.Address, m.State, m.LeaseAgeS = rank, "pid 1", "10.1.2.3", "running", age(1)
 		if rank%300 == 299 {
 			m.State, m.Cause, m.LeaseAgeS = "lost", "lost: connection closed", nil
 		}
@@ -188,7 +224,9 @@ func withToken(st control.Status) control.Status {
 	for i := range r.Waiting {
 		r.Waiting[i].Fingerprint = "99aabbcc"
 	}
-	r.Idle = append(r.Idle, control.IdleStatus{Node: "node-x", Label: "trainer7 pid 3", Address: "10.0.0.12", LeaseAgeS: age(1)})
+	x := idleRow("node-x")
+	x.Label, x.Address, x.LeaseAgeS = "trainer7 pid 3", "10.0.0.12", age(1)
+	r.Idle = append(r.Idle, x)
 	return st
 }
 
@@ -273,7 +311,7 @@ var wideNames = strings.NewReplacer("訓", "xx", "練", "xx", "機", "xx", "한"
 // TestStatusTableOfWideNames: CJK characters and emoji have two columns, combining marks
 // none, and the columns of the table stay in line.
 func TestStatusTableOfWideNames(t *testing.T) {
-	st := control.Status{Schema: 1, RunsTotal: 1, Runs: []control.RunStatus{{RunID: "訓練", Phase: rendezvous.PhaseRunning, Round: 1, Nodes: control.NodeRange{Min: 5, Max: 5}}}}
+	st := control.Status{Schema: 1, RunsTotal: 1, Runs: []control.RunStatus{{RunStatus: rendezvous.RunStatus{RunID: "訓練", Phase: rendezvous.PhaseRunning, Round: 1, Nodes: rendezvous.NodeRange{Min: 5, Max: 5}}}}}
 	for i, name := range []string{"node-a", "訓練機", "한글", "🚀🚀", "e\u0301te\u0301", strings.Repeat("機", 30)} {
 		m := memberRow(i, "running")
 		m.Node, m.Label = name, name+" pid 7 "+strings.Repeat("訓", 60)
@@ -308,7 +346,7 @@ func TestStatusTableOfWideNames(t *testing.T) {
 // TestStatusPipedIsWhole: what is no terminal gets every node, change and word.
 func TestStatusPipedIsWhole(t *testing.T) {
 	id, text := strings.Repeat("job", 30), strings.Repeat("a long reason ", 40)
-	r := control.RunStatus{RunID: id, Phase: rendezvous.PhaseRunning, Round: 1, Nodes: control.NodeRange{Min: 1, Max: 99}, ChangesTotal: 30}
+	r := control.RunStatus{RunStatus: rendezvous.RunStatus{RunID: id, Phase: rendezvous.PhaseRunning, Round: 1, Nodes: rendezvous.NodeRange{Min: 1, Max: 99}}, ChangesTotal: 30}
 	var want []string
 	for i := range 60 {
 		m := memberRow(i, "running")
@@ -367,11 +405,18 @@ func TestCutAndPad(t *testing.T) {
 func TestTokenText(t *testing.T) {
 	term := Terminal{Width: Unlimited, Zone: time.UTC}
 	sample := func(fingerprints ...string) control.Status {
-		r := control.RunStatus{Finished: []string{"done"}, Idle: []control.IdleStatus{{Node: "done"}}, Waiting: []control.WaitingStatus{{Node: "node-0", Role: control.RoleMember}}}
-		for i, f := range fingerprints {
-			r.Members = append(r.Members, control.MemberStatus{Node: fmt.Sprintf("node-%d", i), Alive: true, Fingerprint: f})
+		r := control.RunStatus{
+			RunStatus: rendezvous.RunStatus{Finished: []string{"done"}},
+			Idle:      []control.IdleStatus{idleRow("done")}, Waiting: []control.WaitingStatus{waitingRow("node-0", rendezvous.RoleMember)},
 		}
-		r.Members = append(r.Members, control.MemberStatus{Node: "away", Alive: true, Reconnecting: true}, control.MemberStatus{Node: "gone", State: "lost"})
+		for i, f := range fingerprints {
+			m := memberOf(fmt.Sprintf("node-%d", i))
+			m.Alive, m.Fingerprint = true, f
+			r.Members = append(r.Members, m)
+		}
+		away, gone := memberOf("away"), memberOf("gone")
+		away.Alive, away.Reconnecting, gone.State = true, true, "lost"
+		r.Members = append(r.Members, away, gone)
 		st := sampleServer(r)
 		st.Server.Fingerprints = []string{"aa", "bb"}
 		return st
