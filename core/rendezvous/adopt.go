@@ -19,7 +19,7 @@ func (m *Machine) begin() {
 	switch {
 	case !m.round.fresh || m.uptime < 0:
 		return
-	case m.succeeds():
+	case m.succession.succeeds():
 		m.uptime = -1
 		m.takeOver()
 		return
@@ -37,7 +37,7 @@ func (m *Machine) endHold() {
 	m.forming.holding = false
 	for _, s := range m.round.participants {
 		if s.state == participantUnknown {
-			m.round.set(s, participantLost, m.causeAway())
+			m.round.set(s, participantLost, m.succession.causeAway())
 			m.out.note("%s %s", m.names.ofMember(s), s.cause)
 		}
 	}
@@ -45,8 +45,8 @@ func (m *Machine) endHold() {
 }
 
 // causeAway is why members are lost that did not come back to a fresh control plane.
-func (m *Machine) causeAway() string {
-	if m.succeeds() {
+func (s *Succession) causeAway() string {
+	if s.succeeds() {
 		return "lost: did not come to the control plane's next host"
 	}
 	return CauseRestart
@@ -81,12 +81,12 @@ func (m *Machine) adoptRound(n *node, c LastRound) {
 		return
 	}
 	switch {
-	case c.Generation == m.round.origin && c.Round == m.round.number && m.returnParticipant(n, c):
+	case c.Generation == m.round.origin && c.Round == m.round.number && m.round.returnParticipant(n, c):
 		m.round.store = cmp.Or(m.round.store, c.Store)
 		return
 	case m.adoptable(c.Generation, c.Round) && c.valid(m.forming.policy.Max):
 		m.rebuild(c)
-		m.returnParticipant(n, c)
+		m.round.returnParticipant(n, c)
 		return
 	case c.Generation == m.generation && m.round.isNews(c):
 		m.renewGeneration(n, c)
@@ -106,7 +106,7 @@ func (m *Machine) adoptRound(n *node, c LastRound) {
 // whose rounds may be reported.
 func (m *Machine) adoptable(generation string, round uint64) bool {
 	follows := len(m.round.participants) == 0 || generation == m.round.origin || m.round.tally[participantUnknown] > 0
-	if known := m.succession.Facts.Generation; known != "" && m.succeeds() {
+	if known := m.succession.Facts.Generation; known != "" && m.succession.succeeds() {
 		follows = generation == m.round.origin || generation == known
 	}
 	return m.round.fresh && follows && generation != m.generation && round > m.round.number
@@ -191,29 +191,29 @@ func (m *Machine) renewGeneration(n *node, c LastRound) {
 }
 
 // returnParticipant gives a returning node the still unknown place that it names.
-func (m *Machine) returnParticipant(n *node, c LastRound) bool {
-	if c.Rank < 0 || c.Rank >= len(m.round.participants) {
+func (r *round) returnParticipant(n *node, c LastRound) bool {
+	if c.Rank < 0 || c.Rank >= len(r.participants) {
 		return false
 	}
-	s := m.round.participants[c.Rank]
+	s := r.participants[c.Rank]
 	if finished := s.state == participantFinished && s.node == "" && c.Finished; s.state != participantUnknown && !finished {
 		return false
 	}
-	if named := m.round.byNode[n.id]; named != nil && named != s && named.state == participantUnknown {
-		m.round.untie(named) // it was taken for the silent host's
+	if named := r.byNode[n.id]; named != nil && named != s && named.state == participantUnknown {
+		r.untie(named) // it was taken for the silent host's
 		named.node = ""
 	}
-	m.round.untie(s)
+	r.untie(s)
 	s.node, s.label, s.host = n.id, n.label, false
-	m.round.setDomain(s, n.domain)
-	m.round.tie(s)
-	m.round.see(n.id)
+	r.setDomain(s, n.domain)
+	r.tie(s)
+	r.see(n.id)
 	state := participantRunning
 	if c.Finished {
 		state = participantFinished
 	}
-	m.round.set(s, state, "")
-	m.out.note("node %s came back as rank %d of round %d", m.names.of(n.id), s.rank, m.round.number)
+	r.set(s, state, "")
+	r.out.note("node %s came back as rank %d of round %d", r.names.of(n.id), s.rank, r.number)
 	return true
 }
 

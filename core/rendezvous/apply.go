@@ -47,7 +47,7 @@ func (m *Machine) applyRequest(n *node, ev Event) {
 		}
 		m.giveDirective(n, ev)
 	case ReportDirective:
-		m.reportDirective(n, ev)
+		m.directives.noteReport(n, ev)
 		m.nodes.answer(n, ev.Number, nil)
 	case AnnounceStop:
 		if err := m.announceStop(n, ev); err != nil {

@@ -39,7 +39,7 @@ func (m *Machine) close(c Closing) {
 		number, s := n.join.Number, m.round.participantOf(n)
 		m.forming.dropJoin(n)
 		if c.Kind == ClosedRequeue {
-			m.notify(n, m.waitingReason) // before the answer: a refused node asks at once how the run has ended
+			m.notify(n, m.forming.waitingReason) // before the answer: a refused node asks at once how the run has ended
 		}
 		switch {
 		case s != nil:

@@ -113,7 +113,7 @@ func (m *Machine) directiveTooMuch(d Direct) *Error {
 // tooMuchToTell refuses facts out of bounds: what they tell must not be lost with the control
 // plane's host.
 func (m *Machine) tooMuchToTell(f DirectiveFacts) *Error {
-	if !m.canBeSucceeded() {
+	if !m.succession.canBeSucceeded() {
 		return nil
 	}
 	f.Ended, f.Seq = nil, m.directives.seq+1
@@ -171,10 +171,10 @@ func (m *Machine) settleDirective() {
 	}
 }
 
-// reportDirective records what a member says of a directive.
-func (m *Machine) reportDirective(n *node, ev ReportDirective) {
-	if ev.Round == m.round.number && ev.Generation == m.round.origin && !m.round.disowned() {
-		m.directives.report(n, DirectiveReport{ID: ev.ID, Step: ev.Step, Saved: ev.Saved})
+// noteReport records what a member says of a directive.
+func (ds *directives) noteReport(n *node, ev ReportDirective) {
+	if ev.Round == ds.round.number && ev.Generation == ds.round.origin && !ds.round.disowned() {
+		ds.report(n, DirectiveReport{ID: ev.ID, Step: ev.Step, Saved: ev.Saved})
 	}
 }
 

@@ -62,7 +62,7 @@ func (m *Machine) hello(h Hello) {
 	}
 	m.applyReports(n, h.LastRound)
 	m.round.noteHost(n)
-	n.update = m.updateFor(n, m.waitingReason)
+	n.update = m.updateFor(n, m.forming.waitingReason)
 	told := n.update
 	told.Reason = cmp.Or(told.Reason, again)
 	m.out.emit(Welcome{Session: n.session, Update: told})
@@ -78,10 +78,10 @@ func (m *Machine) resume(n *node, h Hello) {
 	n.seenAddr, n.serverAddr, n.inHost = h.SeenAddr, h.ServerAddr, h.InHost
 	m.nodes.usage.Sessions += n.cost()
 	m.round.noteHost(n)
-	m.setGrace(n, false)
+	m.forming.setGrace(n, false)
 	m.reclaim(n, h.LastRound)
 	m.applyReports(n, h.LastRound)
-	n.update = m.updateFor(n, m.waitingReason)
+	n.update = m.updateFor(n, m.forming.waitingReason)
 	m.out.emit(Welcome{Session: n.session, Resumed: true, Update: n.update})
 }
 
@@ -131,28 +131,28 @@ func (m *Machine) disconnect(ev Disconnect) {
 	case ev.Dead || m.forming.policy.ReconnectGrace == 0:
 		m.lose(n, "lost: connection closed")
 	default:
-		m.setGrace(n, true)
+		m.forming.setGrace(n, true)
 	}
 }
 
-func (m *Machine) setGrace(n *node, grace bool) {
+func (f *forming) setGrace(n *node, grace bool) {
 	switch {
 	case n.grace == grace:
 	case grace:
-		m.beginGrace(n, m.forming.policy.ReconnectGrace)
+		f.beginGrace(n, f.policy.ReconnectGrace)
 	default:
-		m.forming.uncountJoin(n)
+		f.uncountJoin(n)
 		n.grace, n.recovering = false, false
-		m.forming.countJoin(n)
-		m.out.stop(Timer{Kind: TimerGrace, Session: n.session})
+		f.countJoin(n)
+		f.out.stop(Timer{Kind: TimerGrace, Session: n.session})
 	}
 }
 
-func (m *Machine) beginGrace(n *node, after time.Duration) {
-	m.forming.uncountJoin(n)
+func (f *forming) beginGrace(n *node, after time.Duration) {
+	f.uncountJoin(n)
 	n.grace = true
-	m.forming.countJoin(n)
-	m.out.set(Timer{Kind: TimerGrace, Session: n.session}, after)
+	f.countJoin(n)
+	f.out.set(Timer{Kind: TimerGrace, Session: n.session}, after)
 }
 
 // recovered gives every node one lease, or what the event says, to come back.
@@ -165,8 +165,8 @@ func (m *Machine) recovered(ev Recovered) {
 	}
 	for _, session := range slices.Sorted(maps.Keys(m.nodes.sessions)) {
 		n := m.nodes.sessions[session]
-		m.setGrace(n, false)
-		m.beginGrace(n, grace)
+		m.forming.setGrace(n, false)
+		m.forming.beginGrace(n, grace)
 		n.recovering = true
 	}
 }

@@ -53,18 +53,18 @@ func (m *Machine) withdraw(n *node, ev Withdraw) {
 	if m.round.participantOf(n) != nil {
 		m.out.note("node %s gave up waiting for the next round", m.names.of(n.id))
 	}
-	m.refuseJoin(n, Errorf(CodeCanceled, "run %q: node %s withdrew", m.runID, m.names.of(n.id)), "gave up waiting for the next round")
+	m.forming.refuseJoin(n, Errorf(CodeCanceled, "run %q: node %s withdrew", m.runID, m.names.of(n.id)), "gave up waiting for the next round")
 	m.nodes.answer(n, ev.Number, Withdrawn{Progress: progress})
 }
 
 // refuseJoin answers a pending join by an error. A member is lost to the regroup: its workers are
 // stopped already.
-func (m *Machine) refuseJoin(n *node, err *Error, cause string) {
-	m.nodes.fail(n, n.join.Number, err)
-	m.forming.dropJoin(n)
-	m.nodes.touch(n)
-	if s := m.round.participantOf(n); s != nil {
-		m.round.set(s, participantLost, cause)
+func (f *forming) refuseJoin(n *node, err *Error, cause string) {
+	f.nodes.fail(n, n.join.Number, err)
+	f.dropJoin(n)
+	f.nodes.touch(n)
+	if s := f.round.participantOf(n); s != nil {
+		f.round.set(s, participantLost, cause)
 	}
 }
 
@@ -130,7 +130,7 @@ func (m *Machine) complete() {
 			first = n
 		}
 	}
-	if m.forming.policy.segment() > 1 && m.canBeSucceeded() {
+	if m.forming.policy.segment() > 1 && m.succession.canBeSucceeded() {
 		m.round.domains = domainsOf(m.round.participants)
 	}
 	outcome := Outcome{
@@ -165,7 +165,7 @@ func (m *Machine) refuseRejoined() {
 		if s.state != participantRejoined {
 			continue
 		}
-		m.refuseJoin(m.nodes.live[s.node], err, "could not regroup after others had finished")
+		m.forming.refuseJoin(m.nodes.live[s.node], err, "could not regroup after others had finished")
 	}
 }
 

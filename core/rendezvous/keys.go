@@ -40,14 +40,14 @@ func (m *Machine) applyKey(space *agentStore, w *keyWait) (ok bool) {
 
 // cancelWait ends a wait of the node; the wait itself is answered too, so that
 // each request has one answer.
-func (m *Machine) cancelWait(n *node, r KeyRequest) {
+func (ns *nodes) cancelWait(n *node, r KeyRequest) {
 	number := uint64(r.Amount)
 	_, ok := n.waits[number]
 	if ok {
-		m.nodes.dropWait(n, number)
-		m.nodes.fail(n, number, Errorf(CodeCanceled, "the wait was canceled"))
+		ns.dropWait(n, number)
+		ns.fail(n, number, Errorf(CodeCanceled, "the wait was canceled"))
 	}
-	m.nodes.answer(n, r.Number, KeyResult{Ready: ok})
+	ns.answer(n, r.Number, KeyResult{Ready: ok})
 }
 
 // endWaits ends the waits of a node that is no member any more.

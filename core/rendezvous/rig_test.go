@@ -409,7 +409,7 @@ func (m *Machine) check(t tester) {
 		if n.join != nil {
 			continue // it is blocked in its join and told with the outcome
 		}
-		if want := m.updateFor(n, m.waitingReason); (want.Waiting > 0) != (n.update.Waiting > 0) || want.Closed != n.update.Closed || want.Stop != n.update.Stop || want.Directive != n.update.Directive || want.Requeue != n.update.Requeue || !want.Facts.Equal(n.update.Facts) {
+		if want := m.updateFor(n, m.forming.waitingReason); (want.Waiting > 0) != (n.update.Waiting > 0) || want.Closed != n.update.Closed || want.Stop != n.update.Stop || want.Directive != n.update.Directive || want.Requeue != n.update.Requeue || !want.Facts.Equal(n.update.Facts) {
 			t.Fatalf("node %s was told %+v, it should know %+v", n.id, n.update, want)
 		}
 	}

@@ -19,15 +19,15 @@ func (m *Machine) Usage() Usage {
 		u.Waits += waits
 		u.Keys = m.keys.engine.Memory() - waits
 	}
-	u.Names = m.round.cost() + m.costOfNames()
+	u.Names = m.round.cost() + m.directives.cost()
 	return u
 }
 
-// costOfNames is the part of Usage.Names that directives and drained nodes take.
-func (m *Machine) costOfNames() int64 {
-	cost := drainedCost*int64(len(m.directives.drained)) + MaxNameLen*int64(len(m.directives.past))
-	if m.directives.standing != nil {
-		cost += costOfDirective(m.directives.standing.Direct)
+// cost is the part of Usage.Names that directives and drained nodes take.
+func (ds *directives) cost() int64 {
+	cost := drainedCost*int64(len(ds.drained)) + MaxNameLen*int64(len(ds.past))
+	if ds.standing != nil {
+		cost += costOfDirective(ds.standing.Direct)
 	}
 	return cost
 }

@@ -106,7 +106,7 @@ func (m *Machine) CatchUp(session SessionID, before *Machine, claim LastRound) (
 		return nil, MembershipUpdate{}, false
 	}
 	answers = slices.SortedFunc(maps.Values(n.answered), func(a, b Reply) int { return cmp.Compare(a.Number, b.Number) })
-	return answers, m.updateFor(n, m.waitingReason), true
+	return answers, m.updateFor(n, m.forming.waitingReason), true
 }
 
 // orphanedJoin reports whether a live node has no part in a round, waits for none, and
@@ -153,7 +153,7 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 		return
 	}
 	if r.Op == store.OpCancelWait {
-		m.cancelWait(n, r)
+		m.nodes.cancelWait(n, r)
 		return
 	}
 	if err := m.room(r); err != nil {

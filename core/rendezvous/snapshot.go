@@ -18,21 +18,21 @@ func (m *Machine) Snapshot() []byte {
 		p.List(14)
 		p.Uint(StateVersion)
 		m.packRun(p)
-		m.packTimers(p)
+		m.forming.packTimers(p)
 		m.round.packParticipants(p)
 		p.List(len(sessions))
 		for _, session := range sessions {
-			m.packNode(p, m.nodes.sessions[session])
+			m.nodes.sessions[session].pack(p)
 		}
 		p.Texts(slices.Sorted(maps.Keys(m.round.seen)))
-		m.packClosing(p)
+		m.closed.pack(p)
 		p.List(len(m.nodes.awaitingPeers))
 		for _, n := range m.nodes.awaitingPeers {
 			p.Text(string(n.session))
 		}
-		m.packView(p)
-		m.packKeys(p)
-		m.packWaits(p)
+		m.viewed.pack(p)
+		m.keys.pack(p)
+		m.nodes.packWaits(p)
 		m.round.packStop(p)
 		m.packSuccession(p)
 		m.directives.pack(p)
@@ -61,16 +61,16 @@ func (m *Machine) packRun(p *pack.Packer) {
 	p.Text(m.round.store)
 }
 
-func (m *Machine) packTimers(p *pack.Packer) {
+func (f *forming) packTimers(p *pack.Packer) {
 	p.List(3)
-	p.Uint(m.out.seq)
-	alarms := m.forming.deadlines()
+	p.Uint(f.out.seq)
+	alarms := f.deadlines()
 	p.List(2 * len(alarms))
 	for _, a := range alarms {
 		p.Bool(a.armed)
 		p.Bool(a.due)
 	}
-	timers := m.Timers()
+	timers := f.out.timers()
 	p.List(len(timers))
 	for _, t := range timers {
 		p.List(2)
@@ -98,7 +98,7 @@ func (r *round) packParticipants(p *pack.Packer) {
 	}
 }
 
-func (m *Machine) packNode(p *pack.Packer, n *node) {
+func (n *node) pack(p *pack.Packer) {
 	p.List(20)
 	p.Text(string(n.session))
 	p.Text(n.id)
@@ -139,8 +139,7 @@ func (m *Machine) packNode(p *pack.Packer, n *node) {
 	p.Text(n.domain)
 }
 
-func (m *Machine) packClosing(p *pack.Packer) {
-	c := m.closed
+func (c *Closing) pack(p *pack.Packer) {
 	if c == nil {
 		p.None()
 		return
@@ -152,25 +151,25 @@ func (m *Machine) packClosing(p *pack.Packer) {
 	p.Time(c.At)
 }
 
-func (m *Machine) packView(p *pack.Packer) {
+func (v *view) pack(p *pack.Packer) {
 	p.List(9)
-	p.Bool(m.viewed.waiting)
-	p.Int(int(m.viewed.closed))
-	p.Uint(m.viewed.round)
-	p.Bool(m.viewed.stop)
-	p.Bool(m.viewed.lost)
+	p.Bool(v.waiting)
+	p.Int(int(v.closed))
+	p.Uint(v.round)
+	p.Bool(v.stop)
+	p.Bool(v.lost)
 	p.Text("") // of version 2
-	p.Uint(m.viewed.directives)
-	p.Bool(m.viewed.only)
-	p.Bool(m.viewed.domains)
+	p.Uint(v.directives)
+	p.Bool(v.only)
+	p.Bool(v.domains)
 }
 
-func (m *Machine) packKeys(p *pack.Packer) {
-	if m.keys == nil {
+func (a *agentStore) pack(p *pack.Packer) {
+	if a == nil {
 		p.None()
 		return
 	}
-	e := m.keys.engine
+	e := a.engine
 	p.List(2)
 	p.List(2 * e.NumKeys())
 	for key, value := range e.All() {
@@ -190,9 +189,9 @@ func (m *Machine) packKeys(p *pack.Packer) {
 
 // packWaits writes the waits for keys in the order of their registration, which
 // is the order in which a key's write ends them.
-func (m *Machine) packWaits(p *pack.Packer) {
+func (ns *nodes) packWaits(p *pack.Packer) {
 	var waits []*keyWait
-	for _, n := range m.nodes.sessions {
+	for _, n := range ns.sessions {
 		waits = slices.AppendSeq(waits, maps.Values(n.waits))
 	}
 	slices.SortFunc(waits, func(a, b *keyWait) int { return cmp.Compare(a.seq, b.seq) })
@@ -221,15 +220,15 @@ func Restore(b []byte) (*Machine, error) {
 	}
 	m := New(Config{})
 	m.unpackRun(u)
-	m.unpackTimers(u)
+	m.forming.unpackTimers(u)
 	m.round.unpackParticipants(u)
 	for range u.Each() {
-		m.unpackNode(u)
+		m.forming.unpackNode(u)
 	}
 	for _, id := range unpackTexts(u) {
 		m.round.see(id)
 	}
-	m.unpackClosing(u)
+	m.closed = unpackClosing(u)
 	for range u.Each() {
 		n := m.nodes.sessions[SessionID(u.Text(maxText))]
 		if n == nil {
@@ -238,10 +237,10 @@ func Restore(b []byte) (*Machine, error) {
 		}
 		m.nodes.awaitingPeers = append(m.nodes.awaitingPeers, n)
 	}
-	m.unpackView(u)
-	m.unpackKeys(u)
+	m.viewed.unpack(u)
+	m.keys = unpackKeys(u, m.out, m.limits.Keys)
 	for range u.Each() {
-		m.unpackWait(u)
+		m.nodes.unpackWait(u, m.keys)
 	}
 	m.round.unpackStop(u)
 	m.unpackSuccession(u)
@@ -274,11 +273,11 @@ func (m *Machine) unpackRun(u *pack.Unpacker) {
 	}
 }
 
-func (m *Machine) unpackTimers(u *pack.Unpacker) {
+func (f *forming) unpackTimers(u *pack.Unpacker) {
 	u.Open()
-	m.out.seq = u.Uint()
+	f.out.seq = u.Uint()
 	u.Open()
-	for _, a := range m.forming.deadlines() {
+	for _, a := range f.deadlines() {
 		a.armed, a.due = u.Bool(), u.Bool()
 	}
 	u.Close()
@@ -288,10 +287,10 @@ func (m *Machine) unpackTimers(u *pack.Unpacker) {
 		u.Close()
 		running := runningTimer{t.Seq, after}
 		t.Seq = 0
-		if _, twice := m.out.running[t]; twice || running.seq == 0 || running.seq > m.out.seq {
+		if _, twice := f.out.running[t]; twice || running.seq == 0 || running.seq > f.out.seq {
 			u.Fail("a timer that cannot run: %+v", t)
 		}
-		m.out.running[t] = running
+		f.out.running[t] = running
 	}
 	u.Close()
 }
@@ -325,7 +324,7 @@ func (r *round) unpackParticipants(u *pack.Unpacker) {
 	}
 }
 
-func (m *Machine) unpackNode(u *pack.Unpacker) {
+func (f *forming) unpackNode(u *pack.Unpacker) {
 	u.Open()
 	n := &node{
 		session: SessionID(u.Text(maxText)), id: u.Text(maxText), label: u.Text(maxText), incarnation: u.Uint(), inHost: u.Bool(),
@@ -343,58 +342,59 @@ func (m *Machine) unpackNode(u *pack.Unpacker) {
 	for range u.Each() {
 		u.Open()
 		number := u.Uint()
-		m.nodes.keep(n, Reply{Session: n.session, Number: number, Err: UnpackError(u), Result: UnpackResult(u)})
+		f.nodes.keep(n, Reply{Session: n.session, Number: number, Err: UnpackError(u), Result: UnpackResult(u)})
 		u.Close()
 	}
 	for range u.Each() {
-		m.nodes.addAwait(n, u.Uint())
+		f.nodes.addAwait(n, u.Uint())
 	}
 	n.update = UnpackMembershipUpdate(u)
 	n.heard, n.hostName, n.domain = u.Uint(), u.Text(maxText), u.Text(maxText)
 	u.Close()
 	switch {
-	case m.nodes.sessions[n.session] != nil:
+	case f.nodes.sessions[n.session] != nil:
 		u.Fail("session %q appears twice", n.session)
-	case !n.ended && m.nodes.live[n.id] != nil:
+	case !n.ended && f.nodes.live[n.id] != nil:
 		u.Fail("node %q appears twice", n.id)
 	case n.join != nil && n.ended:
 		u.Fail("node %q has left but is joining", n.id)
-	case m.forming.policy.Max == 0:
+	case f.policy.Max == 0:
 		u.Fail("there is node %q, but no policy", n.id)
 	}
 	if u.Err() != nil {
 		return
 	}
-	m.nodes.addSession(n)
+	f.nodes.addSession(n)
 	if !n.ended {
-		m.nodes.enter(n)
+		f.nodes.enter(n)
 	}
-	m.forming.countJoin(n)
+	f.countJoin(n)
 }
 
-func (m *Machine) unpackClosing(u *pack.Unpacker) {
+func unpackClosing(u *pack.Unpacker) (c *Closing) {
 	if u.Open() > 0 {
-		m.closed = &Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxText), Reason: u.Text(maxText), At: u.Time()}
-		if m.closed.Kind < ClosedAdmission || m.closed.Kind > ClosedRequeue {
-			u.Fail("closed in the way %d", m.closed.Kind)
+		c = &Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxText), Reason: u.Text(maxText), At: u.Time()}
+		if c.Kind < ClosedAdmission || c.Kind > ClosedRequeue {
+			u.Fail("closed in the way %d", c.Kind)
 		}
 	}
 	u.Close()
+	return c
 }
 
-func (m *Machine) unpackView(u *pack.Unpacker) {
+func (v *view) unpack(u *pack.Unpacker) {
 	u.Open()
-	m.viewed = view{waiting: u.Bool(), closed: ClosedKind(u.Int()), round: u.Uint(), stop: u.Bool(), lost: u.Bool()}
+	*v = view{waiting: u.Bool(), closed: ClosedKind(u.Int()), round: u.Uint(), stop: u.Bool(), lost: u.Bool()}
 	_ = u.Text(maxText)
-	m.viewed.directives, m.viewed.only, m.viewed.domains = u.Uint(), u.Bool(), u.Bool()
+	v.directives, v.only, v.domains = u.Uint(), u.Bool(), u.Bool()
 	u.Close()
 }
 
 // unpackKeys fills the keys before there is any wait, so that it wakes no waiter.
-func (m *Machine) unpackKeys(u *pack.Unpacker) {
+func unpackKeys(u *pack.Unpacker, out *output, limits store.Limits) (a *agentStore) {
 	if u.Open() > 0 {
-		m.keys = newAgentStore(m.out, store.Limits{})
-		e := m.keys.engine
+		a = newAgentStore(out, store.Limits{})
+		e := a.engine
 		for n := u.Open() / 2; n > 0 && u.Err() == nil; n-- {
 			if err := e.Set(u.Text(maxValue), u.Bytes(maxValue)); err != nil {
 				u.Fail("%v", err)
@@ -410,22 +410,23 @@ func (m *Machine) unpackKeys(u *pack.Unpacker) {
 			}
 		}
 		u.Close()
-		e.Limit(m.limits.Keys)
+		e.Limit(limits)
 	}
 	u.Close()
+	return a
 }
 
-func (m *Machine) unpackWait(u *pack.Unpacker) {
+func (ns *nodes) unpackWait(u *pack.Unpacker, keys *agentStore) {
 	u.Open()
 	session, number := SessionID(u.Text(maxText)), u.Uint()
 	req, _ := UnpackArguments(u, OpKey).(KeyRequest)
 	pending := unpackTexts(u)
 	u.Close()
-	n := m.nodes.sessions[session]
+	n := ns.sessions[session]
 	switch {
 	case u.Err() != nil:
 		return
-	case n == nil || n.ended || m.keys == nil || n.waits[number] != nil || len(pending) == 0:
+	case n == nil || n.ended || keys == nil || n.waits[number] != nil || len(pending) == 0:
 		u.Fail("a wait of session %q that cannot be", session)
 		return
 	}
@@ -435,9 +436,9 @@ func (m *Machine) unpackWait(u *pack.Unpacker) {
 	}
 	req.Request = Request{Session: session, Number: number}
 	w := &keyWait{node: n, req: req}
-	m.keys.register(w)
+	keys.register(w)
 	w.engine.Await(pending, &w.waiter)
-	m.nodes.addWait(w)
+	ns.addWait(w)
 }
 
 // checkSeats refuses members and joins that contradict each other.

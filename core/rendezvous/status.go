@@ -168,7 +168,7 @@ func (m *Machine) Status() Status {
 		s.Members = append(s.Members, ms)
 	}
 	for i, n := range m.forming.candidates() {
-		w := WaitingStatus{m.nodeStatus(n), RoleNewcomer, n.join.NodeRank}
+		w := WaitingStatus{m.nodes.status(n), RoleNewcomer, n.join.NodeRank}
 		switch {
 		case m.round.participantOf(n) != nil:
 			w.Role = RoleMember
@@ -182,7 +182,7 @@ func (m *Machine) Status() Status {
 	}
 	for _, n := range m.nodes.live {
 		if n.join == nil && m.round.participantOf(n) == nil {
-			s.Idle = append(s.Idle, IdleStatus{m.nodeStatus(n), n.stale})
+			s.Idle = append(s.Idle, IdleStatus{m.nodes.status(n), n.stale})
 		}
 	}
 	slices.SortFunc(s.Idle, func(a, b IdleStatus) int { return strings.Compare(a.Node, b.Node) })
@@ -203,9 +203,9 @@ func (m *Machine) Status() Status {
 	return s
 }
 
-// nodeStatus describes a live node.
-func (m *Machine) nodeStatus(n *node) NodeStatus {
-	return NodeStatus{m.names.of(n.id), n.id, n.label, n.seenAddr, n.domain, n.grace, n.session}
+// status describes a live node.
+func (ns *nodes) status(n *node) NodeStatus {
+	return NodeStatus{ns.names.of(n.id), n.id, n.label, n.seenAddr, n.domain, n.grace, n.session}
 }
 
 // StatusSeconds is a duration in seconds, rounded to a millisecond, as statuses have it.

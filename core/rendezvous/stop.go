@@ -21,7 +21,7 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 	var stays *Error
 	if ev.Away != 0 {
 		row := drained{by: "node " + m.names.of(n.id), reason: ev.Reason, away: ev.Away, cause: CauseFailures}
-		key := m.ownKey(n)
+		key := m.nodes.ownKey(n)
 		if stays = m.unfitRefusal(n, key, row); stays == nil {
 			ev.Leaving = true
 			m.directives.keepOut(key, row)
@@ -52,8 +52,8 @@ const ownWordShare = 8
 
 // ownKey is the name by which a node is kept out by its own word: its host's, on which it may
 // come back under another id, unless another live node has that host's name, too.
-func (m *Machine) ownKey(n *node) string {
-	others := slices.DeleteFunc(m.nodes.named(n.hostName), func(other *node) bool { return other == n }) // n may have left
+func (ns *nodes) ownKey(n *node) string {
+	others := slices.DeleteFunc(ns.named(n.hostName), func(other *node) bool { return other == n }) // n may have left
 	if n.hostName == "" || len(others) > 0 {
 		return n.id
 	}
@@ -116,7 +116,7 @@ func (m *Machine) drainUnfit(n *node, number uint64, d Direct) {
 		m.nodes.answer(n, number, nil)
 		return
 	}
-	s, key := m.round.participantOf(n), m.ownKey(n)
+	s, key := m.round.participantOf(n), m.nodes.ownKey(n)
 	d.Nodes = []string{key}
 	runs := d.Within > 0 && s != nil && s.state == participantRunning && !m.directives.covered(&d)
 	row := drained{by: d.By, reason: d.Reason, away: d.For, cause: CauseCheck, cordoned: runs}
@@ -140,7 +140,7 @@ func (m *Machine) drainUnfit(n *node, number uint64, d Direct) {
 	if runs {
 		m.direct(d)
 	} else if n.join != nil { // it asked while its workers ran, and has stopped them since
-		m.refuseJoin(n, m.drainedError(n.id, m.directives.rowOf(n.id, n.hostName)), "is not fit: "+d.Reason)
+		m.forming.refuseJoin(n, m.drainedError(n.id, m.directives.rowOf(n.id, n.hostName)), "is not fit: "+d.Reason)
 	}
 	m.nodes.answer(n, number, nil)
 }

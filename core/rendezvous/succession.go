@@ -17,7 +17,7 @@ func (m *Machine) facts() Facts {
 		Generation: m.generation, Origin: m.round.origin, Round: m.round.number, World: len(m.round.participants), HostRank: m.round.hostRank,
 		Domains: m.round.domains, Finished: m.round.finishing(), FinishedHosts: m.round.finishedHosts,
 	}
-	if m.canBeSucceeded() {
+	if m.succession.canBeSucceeded() {
 		f.Directives = m.directives.facts()
 		if f.Directives.EndedRound > f.Round { // of a run that was begun again, whose rounds this machine does not know
 			f.Directives.EndedRound = 0
@@ -33,12 +33,12 @@ func (m *Machine) facts() Facts {
 func (m *Machine) Succession() Succession { return m.succession }
 
 // succeeds reports whether the machine continues the run of one that has ended.
-func (m *Machine) succeeds() bool { return m.succession.Term > 1 }
+func (s *Succession) succeeds() bool { return s.Term > 1 }
 
 // canBeSucceeded reports whether another process may continue this control plane's run:
 // one that is alone, or stores what it knows, has no successor and tells no facts of
 // directives, however many nodes are drained.
-func (m *Machine) canBeSucceeded() bool { return m.succession.Term > 0 }
+func (s *Succession) canBeSucceeded() bool { return s.Term > 0 }
 
 // leastGrace is how long a successor waits at least for the members of a round: their
 // proof that the host is dead takes 100 ms, their search for the successor about as long, and a
@@ -58,7 +58,7 @@ const (
 // earlier one completed.
 func (m *Machine) returnGrace() time.Duration {
 	switch {
-	case !m.succeeds():
+	case !m.succession.succeeds():
 		return m.forming.policy.LeaseTimeout
 	case m.succession.Grace > 0:
 		return m.succession.Grace
@@ -70,7 +70,7 @@ func (m *Machine) returnGrace() time.Duration {
 // believes reports whether facts are of the control plane that this one succeeds, or of an earlier
 // one's round that continues here. Any others may be a stranger's.
 func (m *Machine) believes(f Facts) bool {
-	if !m.succeeds() || !m.round.fresh || f.Generation == "" {
+	if !m.succession.succeeds() || !m.round.fresh || f.Generation == "" {
 		return false
 	}
 	return f.Generation == m.succession.Facts.Generation || f.Round > 0 && f.Round == m.round.number && f.Origin == m.round.origin
@@ -88,7 +88,7 @@ func (m *Machine) learn(f Facts) {
 		if f.HostRank >= 0 && f.Generation == m.succession.Facts.Generation {
 			m.nameHost(m.round.participants[f.HostRank])
 			if !m.succession.Silent {
-				m.accountFor(f.HostRank, participantLost, m.causeHost())
+				m.accountFor(f.HostRank, participantLost, m.succession.causeHost())
 			}
 		}
 		m.round.finishReported = m.round.finishReported || f.Finished
@@ -121,8 +121,8 @@ func (m *Machine) nameHost(s *participant) {
 }
 
 // causeHost is why the member is lost whose process hosted before.
-func (m *Machine) causeHost() string {
-	if m.succession.Left {
+func (s *Succession) causeHost() string {
+	if s.Left {
 		return "left, and handed the control plane on"
 	}
 	return "lost: its process ended, which hosted the control plane"

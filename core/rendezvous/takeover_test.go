@@ -83,7 +83,7 @@ func (s *sim) mayStillCome(ev Event) string {
 	if fired, is := ev.(TimerFired); is && fired.Timer.Kind == TimerHold {
 		s.waited = true
 	}
-	if !s.m.succeeds() || !s.m.round.fresh || s.waited || len(s.m.round.participants) == 0 {
+	if !s.m.succession.succeeds() || !s.m.round.fresh || s.waited || len(s.m.round.participants) == 0 {
 		return ""
 	}
 	hello, _ := ev.(Hello)

@@ -18,7 +18,7 @@ func (m *Machine) settleViews() {
 	if now == m.viewed && len(m.nodes.touched) == 0 {
 		return
 	}
-	reason := sync.OnceValue(m.waitingReason) // the same for all, and it costs as much as the round has members
+	reason := sync.OnceValue(m.forming.waitingReason) // the same for all, and it costs as much as the round has members
 	if now != m.viewed {
 		m.viewed = now
 		for _, n := range m.nodes.live {
@@ -120,26 +120,26 @@ func (m *Machine) onlyLostFor(n *node) bool {
 	return s != nil && s.state == participantRunning && m.onlyLost()
 }
 
-func (m *Machine) waitingReason() string {
+func (f *forming) waitingReason() string {
 	var parts []string
-	if m.round.stop != nil && !m.round.stop.leaving { // else its node is lost, for that reason
-		parts = append(parts, m.round.stopReason())
+	if f.round.stop != nil && !f.round.stop.leaving { // else its node is lost, for that reason
+		parts = append(parts, f.round.stopReason())
 	}
-	if m.round.overtaken != "" {
-		parts = append(parts, m.round.overtaken)
+	if f.round.overtaken != "" {
+		parts = append(parts, f.round.overtaken)
 	}
-	if lost := m.round.tally[participantLost]; lost > 0 {
-		parts = append(parts, "lost: "+m.round.inState(participantLost))
+	if lost := f.round.tally[participantLost]; lost > 0 {
+		parts = append(parts, "lost: "+f.round.inState(participantLost))
 	}
-	if m.round.tally[participantRejoined] > 0 {
-		parts = append(parts, "regrouping already: "+m.round.inState(participantRejoined))
+	if f.round.tally[participantRejoined] > 0 {
+		parts = append(parts, "regrouping already: "+f.round.inState(participantRejoined))
 	}
-	if m.forming.oversized() {
-		parts = append(parts, fmt.Sprintf("the job continues with %s", wording.Count(m.forming.target, "node", "nodes")))
+	if f.oversized() {
+		parts = append(parts, fmt.Sprintf("the job continues with %s", wording.Count(f.target, "node", "nodes")))
 	}
-	if m.forming.admit.due && m.forming.gain() > 0 {
-		grown := len(m.round.participants) + m.forming.gain()
-		parts = append(parts, fmt.Sprintf("the job grows to %d nodes; waiting for a place: %s", grown, m.forming.waitingNames()))
+	if f.admit.due && f.gain() > 0 {
+		grown := len(f.round.participants) + f.gain()
+		parts = append(parts, fmt.Sprintf("the job grows to %d nodes; waiting for a place: %s", grown, f.waitingNames()))
 	}
 	return strings.Join(parts, "; ")
 }

@@ -26,7 +26,7 @@ func (m *Machine) recount() (u Usage) {
 	for id := range m.round.seen {
 		u.Names += seenCost + int64(len(id))
 	}
-	u.Names += participantCost*int64(len(m.round.participants)) + m.costOfNames()
+	u.Names += participantCost*int64(len(m.round.participants)) + m.directives.cost()
 	if m.keys == nil {
 		return u
 	}
