@@ -29,7 +29,7 @@ func (m *Machine) request(ev Event) {
 		m.out.emit(m.requestDirective(ev))
 		return
 	case CancelDirective:
-		if a.Err = m.cancelRefusal(ev.ID); a.Err == nil {
+		if a.Err = m.directives.cancelRefusal(ev.ID); a.Err == nil {
 			a.Text = fmt.Sprintf("directive %s of run %q is canceled", ev.ID, m.runID)
 			m.directives.cancel(ev)
 		}
@@ -43,7 +43,7 @@ func (m *Machine) request(ev Event) {
 			m.directives.undrain(ev.Node, "undrained by "+printable.Text(ev.By)+": "+printable.Text(ev.Reason))
 		}
 	case Forget:
-		if a.Err = m.forgettable(); a.Err == nil {
+		if a.Err = m.nodes.forgettable(); a.Err == nil {
 			a.Text = fmt.Sprintf("run %q is forgotten: the next node begins it again", m.runID)
 			m.forgetClosed(ev)
 		}
@@ -86,15 +86,15 @@ func (m *Machine) requestDirective(d Direct) Answer {
 	return Answer{Text: text, Changed: true}
 }
 
-func (m *Machine) cancelRefusal(id string) *Error {
-	if m.directives.as(id) != nil {
+func (ds *directives) cancelRefusal(id string) *Error {
+	if ds.as(id) != nil {
 		return nil
 	}
 	var ids []string
-	if d := m.directives.standing; d != nil {
+	if d := ds.standing; d != nil {
 		ids = []string{d.ID}
 	}
-	return Errorf(CodeInvalid, "no directive %q of run %q stands; %s", id, m.runID, listed(ids, "standing"))
+	return Errorf(CodeInvalid, "no directive %q of run %q stands; %s", id, ds.round.run.runID, listed(ids, "standing"))
 }
 
 // directiveText says what a directive does that nothing speaks against.

@@ -24,7 +24,7 @@ func (m *Machine) applyRequest(n *node, ev Event) {
 	case Join:
 		m.join(n, ev)
 	case Withdraw:
-		m.withdraw(n, ev)
+		m.forming.withdraw(n, ev)
 	case Leave:
 		m.leave(n, ev)
 	case CloseRun:
@@ -97,7 +97,7 @@ func (m *Machine) settle() {
 		if m.forming.evaluate() {
 			m.complete()
 		} else if m.round.finishing() {
-			m.refuseRejoined()
+			m.forming.refuseRejoined()
 		}
 		m.endIfAllFinished() // the last members may have been refused a regroup
 	}

@@ -26,6 +26,13 @@ type Closing struct {
 	At     time.Time
 }
 
+// run is what a run is called, and how it was closed.
+type run struct {
+	out    *output
+	runID  string
+	closed *Closing // nil: it is open
+}
+
 func (c *Closing) how() string {
 	switch c.Kind {
 	case ClosedSuccess:

@@ -30,7 +30,7 @@ func (m *Machine) close(c Closing) {
 	m.closed = &c
 	m.out.note("the run %s", c.sentence())
 	m.forming.disarmAll()
-	m.keepClosed()
+	m.forming.keepClosed()
 	m.forming.endHoldIfComplete() // else it still ends what is known of missing members
 	if m.directives.standing != nil {
 		m.directives.end(m.directives.standing)
@@ -46,7 +46,7 @@ func (m *Machine) close(c Closing) {
 			m.round.set(s, participantLost, "could not regroup after the run was closed")
 			m.nodes.fail(n, number, m.closedError())
 		case c.Kind == ClosedSuccess:
-			m.nodes.fail(n, number, m.endedError(n))
+			m.nodes.fail(n, number, m.round.endedError(n))
 		default:
 			m.nodes.fail(n, number, m.closedError())
 		}
@@ -89,7 +89,7 @@ func (m *Machine) settleAwaitPeers() {
 		if m.nodes.sessions[n.session] != n {
 			return true
 		}
-		if !m.othersEnded(n) {
+		if !m.round.othersEnded(n) {
 			return false
 		}
 		for _, number := range n.linger {
@@ -104,12 +104,12 @@ func (m *Machine) settleAwaitPeers() {
 // finished, left or is lost. Members of a later round need the control plane's
 // host, but no longer this node's round store; a host that leaves an open run hands the
 // control plane on.
-func (m *Machine) othersEnded(n *node) bool {
-	own := m.round.byNode[n.id]
-	if own == nil && (!n.inHost || m.closed == nil) {
+func (r *round) othersEnded(n *node) bool {
+	own := r.byNode[n.id]
+	if own == nil && (!n.inHost || r.run.closed == nil) {
 		return true
 	}
-	others := m.round.live()
+	others := r.live()
 	if own != nil && own.live() {
 		others--
 	}
@@ -123,21 +123,21 @@ const NoRunID = "none"
 
 // keepClosed has the run stay closed for its time, or end that: a run that failed, or was ended to
 // be queued again, begins again as soon as its nodes are gone.
-func (m *Machine) keepClosed() {
-	m.out.stop(Timer{Kind: TimerClosed})
-	if m.forming.policy.ClosedFor > 0 && m.closed.lasts() {
-		m.out.set(Timer{Kind: TimerClosed}, m.forming.policy.ClosedFor)
+func (f *forming) keepClosed() {
+	f.out.stop(Timer{Kind: TimerClosed})
+	if f.policy.ClosedFor > 0 && f.round.run.closed.lasts() {
+		f.out.set(Timer{Kind: TimerClosed}, f.policy.ClosedFor)
 	}
 }
 
 // Kept returns as what and for how long the run stays closed, of which some may have passed;
 // false if it is open, or may begin again.
-func (m *Machine) Kept() (Ended, bool) {
-	running, ok := m.out.running[Timer{Kind: TimerClosed}]
-	if !ok || m.closed == nil {
+func (r *run) Kept() (Ended, bool) {
+	running, ok := r.out.running[Timer{Kind: TimerClosed}]
+	if !ok || r.closed == nil {
 		return Ended{}, false
 	}
-	return Ended{Closing: m.closed.cut(), For: running.after}, true
+	return Ended{Closing: r.closed.cut(), For: running.after}, true
 }
 
 // goOnClosed applies Ended: to a run that nothing else has happened to.
@@ -152,12 +152,12 @@ func (m *Machine) goOnClosed(ev Ended) {
 }
 
 // forgettable returns why an administrator cannot have the run begin again, nil if he can.
-func (m *Machine) forgettable() *Error {
+func (ns *nodes) forgettable() *Error {
 	switch {
-	case m.closed == nil:
-		return Errorf(CodeInvalid, "run %q is open: there is nothing to forget", m.runID)
-	case len(m.nodes.live) > 0:
-		return Errorf(CodeInvalid, "run %q is closed, but nodes of it are alive; wait until they have ended", m.runID)
+	case ns.run.closed == nil:
+		return Errorf(CodeInvalid, "run %q is open: there is nothing to forget", ns.run.runID)
+	case len(ns.live) > 0:
+		return Errorf(CodeInvalid, "run %q is closed, but nodes of it are alive; wait until they have ended", ns.run.runID)
 	}
 	return nil
 }
@@ -172,36 +172,36 @@ func (m *Machine) forgetClosed(ev Forget) {
 // need not wait for that, and of a run that was ended to be queued again, or has no id of its own,
 // it may be any; but not a process that was in a round: that is of the job that has ended, and has
 // yet to learn it.
-func (m *Machine) beginsAgain(h Hello) bool {
-	if h.LastRound.Round == 0 && (h.BeginAgain || m.requeued() || m.runID == NoRunID) {
+func (r *round) beginsAgain(h Hello) bool {
+	if h.LastRound.Round == 0 && (h.BeginAgain || r.run.requeued() || r.run.runID == NoRunID) {
 		return true
 	}
-	_, part := m.round.seen[h.Node]
-	_, kept := m.Kept()
+	_, part := r.seen[h.Node]
+	_, kept := r.run.Kept()
 	return !part && !kept
 }
 
 // closedError tells a joiner who closed the run, when and why.
-func (m *Machine) closedError() *Error {
-	return Errorf(CodeClosed, "run %q is closed: %s%s", m.runID, m.closed.text(), m.howToBeginAgain())
+func (r *run) closedError() *Error {
+	return Errorf(CodeClosed, "run %q is closed: %s%s", r.runID, r.closed.text(), r.howToBeginAgain())
 }
 
 // endedError tells a node that comes when the run has ended: after a success it was not needed,
 // unless it is a member that cannot regroup.
-func (m *Machine) endedError(n *node) *Error {
-	if s := m.round.participantOf(n); m.closed.Kind != ClosedSuccess || s != nil && s.state != participantFinished {
-		return m.closedError()
+func (r *round) endedError(n *node) *Error {
+	if s := r.participantOf(n); r.run.closed.Kind != ClosedSuccess || s != nil && s.state != participantFinished {
+		return r.run.closedError()
 	}
-	return Errorf(CodeGraceful, "run %q ended without needing node %s: it %s%s", m.runID, m.names.of(n.id), m.closed.sentence(), m.howToBeginAgain())
+	return Errorf(CodeGraceful, "run %q ended without needing node %s: it %s%s", r.run.runID, r.names.of(n.id), r.run.closed.sentence(), r.run.howToBeginAgain())
 }
 
 // howToBeginAgain ends an error of a run that stays closed for a time.
-func (m *Machine) howToBeginAgain() string {
-	kept, ok := m.Kept()
+func (r *run) howToBeginAgain() string {
+	kept, ok := r.Kept()
 	switch {
 	case !ok:
 		return ""
-	case m.runID == NoRunID:
+	case r.runID == NoRunID:
 		return "; a node that comes once all its nodes are gone begins it again"
 	}
 	return "; to begin it again before " + kept.For.Round(time.Second).String() + " have passed, use another run id, the option begin_again=1, or `rallypoint admin forget`"

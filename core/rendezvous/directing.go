@@ -146,8 +146,8 @@ func (m *Machine) direct(ev Direct) {
 
 // canAgree reports whether the round can agree on a directive: its members run, and none of
 // them is about to stop its workers.
-func (m *Machine) canAgree() bool {
-	return m.closed == nil && m.round.stop == nil && m.round.overtaken == "" && m.round.tally[participantRunning] > 0
+func (r *round) canAgree() bool {
+	return r.run.closed == nil && r.stop == nil && r.overtaken == "" && r.tally[participantRunning] > 0
 }
 
 // settleDirective does what follows from the reports: it asks the members of a round that can
@@ -157,7 +157,7 @@ func (m *Machine) settleDirective() {
 	if d == nil {
 		return
 	}
-	switch canAgree := m.canAgree(); {
+	switch canAgree := m.round.canAgree(); {
 	case m.round.allSaved():
 		m.carryOut(d, "all have saved")
 	case m.round.agreement.phase == phaseWaiting && canAgree:
@@ -179,15 +179,15 @@ func (ds *directives) noteReport(n *node, ev ReportDirective) {
 }
 
 // applyReports records what the node of a hello says that it has reported in its last round.
-func (m *Machine) applyReports(n *node, c LastRound) {
-	if c.Round != m.round.number || c.Generation != m.round.origin || m.round.disowned() {
+func (ds *directives) applyReports(n *node, c LastRound) {
+	if c.Round != ds.round.number || c.Generation != ds.round.origin || ds.round.disowned() {
 		return
 	}
-	if d := m.directives.standing; d != nil && m.round.agreement.phase == phaseWaiting && m.canAgree() {
-		m.directives.ask(d) // the first member that comes to a successor answers what it has not asked yet
+	if d := ds.standing; d != nil && ds.round.agreement.phase == phaseWaiting && ds.round.canAgree() {
+		ds.ask(d) // the first member that comes to a successor answers what it has not asked yet
 	}
 	for _, r := range c.Reports {
-		m.directives.report(n, r)
+		ds.report(n, r)
 	}
 }
 
@@ -317,7 +317,7 @@ func (m *Machine) cordon(ev Cordon) string {
 }
 
 // drainedError refuses a node that is kept out: with CodeUnfit if it left by its own word.
-func (m *Machine) drainedError(node string, d *drained) *Error {
+func (ds *directives) drainedError(node string, d *drained) *Error {
 	code, how := CodeGraceful, "it was drained by "+d.by
 	switch {
 	case d.cause != CauseAdmin:
@@ -325,5 +325,5 @@ func (m *Machine) drainedError(node string, d *drained) *Error {
 	case d.cordoned:
 		how = "it was cordoned by " + d.by
 	}
-	return Errorf(code, "run %q continues without node %s: %s: %s; `rallypoint admin undrain` admits it again", m.runID, node, how, d.reason)
+	return Errorf(code, "run %q continues without node %s: %s: %s; `rallypoint admin undrain` admits it again", ds.round.run.runID, node, how, d.reason)
 }

@@ -26,13 +26,13 @@ func (m *Machine) hello(h Hello) {
 		return
 	}
 	again := ""
-	if m.closed != nil && len(m.nodes.live) == 0 && m.beginsAgain(h) {
+	if m.closed != nil && len(m.nodes.live) == 0 && m.round.beginsAgain(h) {
 		again = "the run begins again; it " + m.closed.sentence()
 		m.out.note("%s", again)
 		m.forget()
 	}
 	if row := m.directives.rowOf(h.Node, printable.Text(h.HostName)); row != nil && !(row.cordoned && h.LastRound.Round > 0) {
-		m.out.emit(Refuse{h.Session, m.drainedError(h.Node, row)})
+		m.out.emit(Refuse{h.Session, m.directives.drainedError(h.Node, row)})
 		return
 	}
 	if err := m.acceptPolicy(h); err != nil {
@@ -60,7 +60,7 @@ func (m *Machine) hello(h Hello) {
 		m.out.note("%s %s", m.names.ofMember(s), s.cause)
 		m.assistRanks()
 	}
-	m.applyReports(n, h.LastRound)
+	m.directives.applyReports(n, h.LastRound)
 	m.round.noteHost(n)
 	n.update = m.updateFor(n, m.forming.waitingReason)
 	told := n.update
@@ -80,7 +80,7 @@ func (m *Machine) resume(n *node, h Hello) {
 	m.round.noteHost(n)
 	m.forming.setGrace(n, false)
 	m.reclaim(n, h.LastRound)
-	m.applyReports(n, h.LastRound)
+	m.directives.applyReports(n, h.LastRound)
 	n.update = m.updateFor(n, m.forming.waitingReason)
 	m.out.emit(Welcome{Session: n.session, Resumed: true, Update: n.update})
 }

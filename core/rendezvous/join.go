@@ -14,16 +14,16 @@ func (m *Machine) join(n *node, j Join) {
 		return
 	}
 	if m.closed != nil {
-		m.nodes.fail(n, j.Number, m.endedError(n))
+		m.nodes.fail(n, j.Number, m.round.endedError(n))
 		return
 	}
 	if row := m.directives.rowOf(n.id, n.hostName); row != nil { // it left as unfit, or was cordoned while its workers ran
-		m.nodes.fail(n, j.Number, m.drainedError(n.id, row))
+		m.nodes.fail(n, j.Number, m.directives.drainedError(n.id, row))
 		return
 	}
 	s := m.round.participantOf(n)
 	if s != nil && m.round.finishing() {
-		m.nodes.fail(n, j.Number, m.finishedError())
+		m.nodes.fail(n, j.Number, m.round.finishedError())
 		return
 	}
 	if n.join != nil {
@@ -44,17 +44,17 @@ func (m *Machine) join(n *node, j Join) {
 
 // withdraw takes a join back. The join is answered, too, so that a node which comes
 // back with it does not join again.
-func (m *Machine) withdraw(n *node, ev Withdraw) {
+func (f *forming) withdraw(n *node, ev Withdraw) {
 	if n.join == nil || n.join.Number != ev.Join {
-		m.nodes.answer(n, ev.Number, Withdrawn{Completed: true})
+		f.nodes.answer(n, ev.Number, Withdrawn{Completed: true})
 		return
 	}
-	progress := m.forming.waitsFor()
-	if m.round.participantOf(n) != nil {
-		m.out.note("node %s gave up waiting for the next round", m.names.of(n.id))
+	progress := f.waitsFor()
+	if f.round.participantOf(n) != nil {
+		f.out.note("node %s gave up waiting for the next round", f.nodes.names.of(n.id))
 	}
-	m.forming.refuseJoin(n, Errorf(CodeCanceled, "run %q: node %s withdrew", m.runID, m.names.of(n.id)), "gave up waiting for the next round")
-	m.nodes.answer(n, ev.Number, Withdrawn{Progress: progress})
+	f.refuseJoin(n, Errorf(CodeCanceled, "run %q: node %s withdrew", f.round.run.runID, f.nodes.names.of(n.id)), "gave up waiting for the next round")
+	f.nodes.answer(n, ev.Number, Withdrawn{Progress: progress})
 }
 
 // refuseJoin answers a pending join by an error. A member is lost to the regroup: its workers are
@@ -69,10 +69,10 @@ func (f *forming) refuseJoin(n *node, err *Error, cause string) {
 }
 
 // finishedError tells a member that the round cannot be formed again.
-func (m *Machine) finishedError() *Error {
-	text := fmt.Sprintf("run %q cannot regroup after round %d: finished: %s", m.runID, m.round.number, m.round.finishedNames())
-	if m.round.tally[participantLost] > 0 {
-		text += "; lost: " + m.round.inState(participantLost)
+func (r *round) finishedError() *Error {
+	text := fmt.Sprintf("run %q cannot regroup after round %d: finished: %s", r.run.runID, r.number, r.finishedNames())
+	if r.tally[participantLost] > 0 {
+		text += "; lost: " + r.inState(participantLost)
 	}
 	return &Error{CodeClosed, text}
 }
@@ -156,16 +156,16 @@ func (m *Machine) complete() {
 }
 
 // refuseRejoined answers the joins of members that can no longer regroup.
-func (m *Machine) refuseRejoined() {
-	if m.round.tally[participantRejoined] == 0 {
+func (f *forming) refuseRejoined() {
+	if f.round.tally[participantRejoined] == 0 {
 		return
 	}
-	err := m.finishedError()
-	for _, s := range m.round.participants {
+	err := f.round.finishedError()
+	for _, s := range f.round.participants {
 		if s.state != participantRejoined {
 			continue
 		}
-		m.forming.refuseJoin(m.nodes.live[s.node], err, "could not regroup after others had finished")
+		f.refuseJoin(f.nodes.live[s.node], err, "could not regroup after others had finished")
 	}
 }
 

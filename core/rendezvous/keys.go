@@ -19,21 +19,21 @@ func (m *Machine) serveWoken(space *agentStore) {
 		} else if err := m.room(w.req); err != nil {
 			m.nodes.fail(w.node, w.req.Number, err)
 		} else {
-			m.applyKey(space, w)
+			m.nodes.applyKey(space, w)
 		}
 	}
 }
 
 // applyKey does the operation, or leaves it waiting; ok is false if it failed.
-func (m *Machine) applyKey(space *agentStore, w *keyWait) (ok bool) {
+func (ns *nodes) applyKey(space *agentStore, w *keyWait) (ok bool) {
 	result, done, err := space.apply(w)
 	switch {
 	case err != nil:
-		m.nodes.fail(w.node, w.req.Number, keyError(m.runID, w.req, err))
+		ns.fail(w.node, w.req.Number, keyError(ns.run.runID, w.req, err))
 	case done:
-		m.nodes.answer(w.node, w.req.Number, result)
+		ns.answer(w.node, w.req.Number, result)
 	default:
-		m.nodes.addWait(w)
+		ns.addWait(w)
 	}
 	return err == nil
 }

@@ -3,9 +3,9 @@
 // [Machine] is the heart: one pure state machine per run, without clock,
 // goroutine or I/O. Its driver (the hosted server, a shared log) feeds it events in
 // one order and carries out the effects it returns; the twelve guarantees of
-// docs/design.md are properties of this machine alone. Its state is five types, each with
-// pointers to those below it only: nodes, round, forming, directives and agentStore. The files
-// stand in floors, too: a file uses those below it, and apply.go is on top.
+// docs/design.md are properties of this machine alone. Its state is six types, each with
+// pointers to those below it only: run, nodes, round, forming, directives and agentStore. The
+// files stand in floors, too: a file uses those below it, and apply.go is on top.
 //
 // One node's side, with the calls that an agent needs, is package core/member.
 package rendezvous
@@ -37,6 +37,7 @@ type Config struct {
 // Machine is the state of one run, and does what takes several of its parts. Apply it one event
 // at a time; it is not safe for concurrent use.
 type Machine struct {
+	*run
 	out        *output
 	names      *names
 	nodes      *nodes
@@ -44,15 +45,12 @@ type Machine struct {
 	forming    *forming
 	directives *directives
 
-	runID      string
 	generation string
-
-	reserve string // generation to continue under if the stored state turns out to be old; "": none
-	uptime  time.Duration
+	reserve    string // generation to continue under if the stored state turns out to be old; "": none
+	uptime     time.Duration
 
 	succession Succession
 
-	closed *Closing
 	keys   *agentStore // of the last round; nil: it has none yet
 	limits Limits
 
@@ -66,17 +64,17 @@ func New(c Config) *Machine {
 		uptime = 0 // it has not begun yet
 	}
 	out := &output{running: map[Timer]runningTimer{}}
-	names := newNames()
-	nodes, round := newNodes(out, names), newRound(out, names)
+	names, run := newNames(), &run{out: out, runID: c.RunID}
+	nodes, round := newNodes(out, names, run), newRound(out, names, run)
 	forming := &forming{out: out, nodes: nodes, round: round}
 	return &Machine{
+		run:        run,
 		out:        out,
 		names:      names,
 		nodes:      nodes,
 		round:      round,
 		forming:    forming,
 		directives: &directives{out: out, nodes: nodes, round: round, forming: forming, drained: map[string]*drained{}},
-		runID:      c.RunID,
 		generation: c.Generation,
 		uptime:     uptime,
 		succession: c.Succession,

@@ -12,6 +12,7 @@ import (
 type nodes struct {
 	out   *output
 	names *names
+	run   *run
 
 	live     map[string]*node    // by id: those that have not ended
 	sessions map[SessionID]*node // the same, and those that ended and await their peers
@@ -21,8 +22,8 @@ type nodes struct {
 	usage         Usage   // but for Keys
 }
 
-func newNodes(out *output, names *names) *nodes {
-	return &nodes{out: out, names: names, live: map[string]*node{}, sessions: map[SessionID]*node{}}
+func newNodes(out *output, names *names, run *run) *nodes {
+	return &nodes{out: out, names: names, run: run, live: map[string]*node{}, sessions: map[SessionID]*node{}}
 }
 
 // enter adds a live node, and part takes it out.

@@ -457,7 +457,7 @@ func (m *Machine) checkDirectives(t tester) {
 	if _, armed := m.out.running[directiveTimer(d.ID)]; !armed || len(m.out.timersOf(TimerDirective)) > maxDeadlines {
 		t.Fatalf("directive %s has the deadlines %+v", d.ID, m.out.timersOf(TimerDirective))
 	}
-	if m.round.agreement.phase == phaseWaiting && m.canAgree() {
+	if m.round.agreement.phase == phaseWaiting && m.round.canAgree() {
 		t.Fatalf("nobody is asked about directive %s", d.ID)
 	}
 	if m.closed != nil {

@@ -10,6 +10,7 @@ import (
 type round struct {
 	out   *output
 	names *names
+	run   *run
 
 	origin string // generation in which it was completed
 	number uint64 // 0: there is none yet
@@ -35,8 +36,8 @@ type round struct {
 	seenBytes int64               // about what these take
 }
 
-func newRound(out *output, names *names) *round {
-	return &round{out: out, names: names, fresh: true, hostRank: -1, byNode: map[string]*participant{}, seen: map[string]struct{}{}}
+func newRound(out *output, names *names, run *run) *round {
+	return &round{out: out, names: names, run: run, fresh: true, hostRank: -1, byNode: map[string]*participant{}, seen: map[string]struct{}{}}
 }
 
 // replace has another round take the place of this one, with so many members, whose

@@ -72,7 +72,7 @@ func (m *Machine) TryRead(ev Event) (effects []Effect, ok bool) {
 		return nil, false
 	}
 	reply := Reply{Session: n.session, Number: r.Number}
-	if reply.Err = m.keyRefusal(n, k); reply.Err != nil {
+	if reply.Err = m.round.keyRefusal(n, k); reply.Err != nil {
 		return []Effect{reply}, true
 	}
 	if m.keys == nil {
@@ -102,7 +102,7 @@ func (m *Machine) CatchUp(session SessionID, before *Machine, claim LastRound) (
 	if n == nil {
 		return nil, MembershipUpdate{}, false
 	}
-	if was := before.nodes.sessions[session]; was != nil && (n.acked < was.acked || claim.Round > 0 && m.orphanedJoin(n)) {
+	if was := before.nodes.sessions[session]; was != nil && (n.acked < was.acked || claim.Round > 0 && m.round.orphanedJoin(n)) {
 		return nil, MembershipUpdate{}, false
 	}
 	answers = slices.SortedFunc(maps.Values(n.answered), func(a, b Reply) int { return cmp.Compare(a.Number, b.Number) })
@@ -111,8 +111,8 @@ func (m *Machine) CatchUp(session SessionID, before *Machine, claim LastRound) (
 
 // orphanedJoin reports whether a live node has no part in a round, waits for none, and
 // was not told to.
-func (m *Machine) orphanedJoin(n *node) bool {
-	return m.closed == nil && !n.ended && n.join == nil && n.stale == "" && m.round.participantOf(n) == nil
+func (r *round) orphanedJoin(n *node) bool {
+	return r.run.closed == nil && !n.ended && n.join == nil && n.stale == "" && r.participantOf(n) == nil
 }
 
 // CauseOverLimit begins the cause of the loss of a node that holds too much of its run's limit.
@@ -135,7 +135,7 @@ func (m *Machine) loseHogs() {
 // keyRequest applies one operation on the agents' keys. Only members of the last
 // round have keys, and only those of that round.
 func (m *Machine) keyRequest(n *node, r KeyRequest) {
-	if err := m.keyRefusal(n, r); err != nil {
+	if err := m.round.keyRefusal(n, r); err != nil {
 		m.nodes.fail(n, r.Number, err)
 		return
 	}
@@ -160,16 +160,16 @@ func (m *Machine) keyRequest(n *node, r KeyRequest) {
 		m.nodes.fail(n, r.Number, err)
 		return
 	}
-	if m.applyKey(space, &keyWait{node: n, req: r}) {
+	if m.nodes.applyKey(space, &keyWait{node: n, req: r}) {
 		m.noteKey(n, r)
 	}
 	m.serveWoken(space)
 }
 
 // keyRefusal returns why the node may not do the operation, nil if it may.
-func (m *Machine) keyRefusal(n *node, r KeyRequest) *Error {
-	if r.Round != m.round.number || m.round.participantOf(n) == nil || m.round.disowned() {
-		return Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", m.runID, m.names.of(n.id), r.Round)
+func (r *round) keyRefusal(n *node, k KeyRequest) *Error {
+	if k.Round != r.number || r.participantOf(n) == nil || r.disowned() {
+		return Errorf(CodeRoundOver, "run %q: node %s is not a member of round %d any more", r.run.runID, r.names.of(n.id), k.Round)
 	}
-	return checkKeyRequest(r)
+	return checkKeyRequest(k)
 }

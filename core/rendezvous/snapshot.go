@@ -247,7 +247,7 @@ func Restore(b []byte) (*Machine, error) {
 	m.directives.unpack(u)
 	u.Close()
 	u.End()
-	m.checkSeats(u)
+	m.forming.checkSeats(u)
 	if err := u.Err(); err != nil {
 		return nil, Errorf(CodeState, "not a state of a rendezvous: %v", err)
 	}
@@ -442,28 +442,28 @@ func (ns *nodes) unpackWait(u *pack.Unpacker, keys *agentStore) {
 }
 
 // checkSeats refuses members and joins that contradict each other.
-func (m *Machine) checkSeats(u *pack.Unpacker) {
+func (f *forming) checkSeats(u *pack.Unpacker) {
 	if u.Err() != nil {
 		return
 	}
-	if m.round.hostRank < -1 || m.round.hostRank >= len(m.round.participants) {
-		u.Fail("rank %d of %d hosts the control plane", m.round.hostRank, len(m.round.participants))
+	if f.round.hostRank < -1 || f.round.hostRank >= len(f.round.participants) {
+		u.Fail("rank %d of %d hosts the control plane", f.round.hostRank, len(f.round.participants))
 	}
-	for i, rank := range m.round.finishedHosts {
-		if rank < 0 || rank >= len(m.round.participants) || i > 0 && rank <= m.round.finishedHosts[i-1] || m.round.participants[rank].state != participantFinished {
+	for i, rank := range f.round.finishedHosts {
+		if rank < 0 || rank >= len(f.round.participants) || i > 0 && rank <= f.round.finishedHosts[i-1] || f.round.participants[rank].state != participantFinished {
 			u.Fail("rank %d hosted the control plane and has finished", rank)
 			return
 		}
 	}
-	if m.closed != nil && m.forming.joined.nodes > 0 {
-		u.Fail("%d nodes join a closed run", m.forming.joined.nodes)
+	if f.round.run.closed != nil && f.joined.nodes > 0 {
+		u.Fail("%d nodes join a closed run", f.joined.nodes)
 	}
-	for _, s := range m.round.participants {
-		n := m.nodes.live[s.node]
+	for _, s := range f.round.participants {
+		n := f.nodes.live[s.node]
 		switch {
-		case s.state == participantRejoined && (n == nil || n.join == nil || m.round.byNode[s.node] != s):
+		case s.state == participantRejoined && (n == nil || n.join == nil || f.round.byNode[s.node] != s):
 			u.Fail("rank %d has rejoined, but its node does not join", s.rank)
-		case s.state == participantRunning && (n == nil || n.join != nil || m.round.byNode[s.node] != s):
+		case s.state == participantRunning && (n == nil || n.join != nil || f.round.byNode[s.node] != s):
 			u.Fail("rank %d runs, but its node does not", s.rank)
 		}
 	}

@@ -139,14 +139,14 @@ var participantStateNames = [participantStates]string{"running", "unknown", "rej
 
 // Status describes the run. It costs O(n log n) for n nodes.
 func (m *Machine) Status() Status {
-	p, tally, forming := &m.forming.policy, &m.round.tally, m.phase().Forming()
+	p, tally, forming := &m.forming.policy, &m.round.tally, m.forming.phase().Forming()
 	s := Status{
 		RunStatus: RunStatus{
-			RunID: m.runID, Generation: m.generation, Phase: m.phase(), State: string(m.phase()),
+			RunID: m.runID, Generation: m.generation, Phase: m.forming.phase(), State: string(m.forming.phase()),
 			Nodes:         NodeRange{p.Min, p.Max, p.NodeUnit, p.Target, max(p.Segment, min(p.Max, 1))},
 			LeaseTimeoutS: StatusSeconds(p.LeaseTimeout),
 			Round:         m.round.number, RoundGeneration: m.round.origin, RoundStore: m.round.store,
-			NotStarted: m.notStarted(), Finished: []string{}, ScaledTo: m.forming.target,
+			NotStarted: m.forming.notStarted(), Finished: []string{}, ScaledTo: m.forming.target,
 			Counts: CountsStatus{
 				Running: tally[participantRunning], Unknown: tally[participantUnknown], Rejoined: tally[participantRejoined],
 				Finished: tally[participantFinished], Lost: tally[participantLost],
@@ -222,35 +222,35 @@ func StatusTime(t time.Time) *time.Time {
 // Forming reports whether a round is being formed.
 func (p Phase) Forming() bool { return p == PhaseForming || p == PhaseRegroup }
 
-func (m *Machine) phase() Phase {
+func (f *forming) phase() Phase {
 	switch {
-	case m.closed != nil:
+	case f.round.run.closed != nil:
 		return PhaseClosed
-	case m.round.finishing():
+	case f.round.finishing():
 		return PhaseFinishing
-	case m.round.tally[participantRejoined] > 0:
+	case f.round.tally[participantRejoined] > 0:
 		return PhaseRegroup
-	case m.round.live() > 0:
+	case f.round.live() > 0:
 		return PhaseRunning
-	case m.forming.joined.nodes > 0:
+	case f.joined.nodes > 0:
 		return PhaseForming
 	}
 	return PhaseEmpty
 }
 
 // notStarted says what keeps the next round from being completed.
-func (m *Machine) notStarted() string {
-	switch m.phase() {
+func (f *forming) notStarted() string {
+	switch f.phase() {
 	case PhaseEmpty:
-		if len(m.nodes.live) == 0 {
+		if len(f.nodes.live) == 0 {
 			return "no node is here"
 		}
-		return fmt.Sprintf("no node has asked for a place; %s connected", wording.Count(len(m.nodes.live), "node is", "nodes are"))
+		return fmt.Sprintf("no node has asked for a place; %s connected", wording.Count(len(f.nodes.live), "node is", "nodes are"))
 	case PhaseForming, PhaseRegroup:
-		if text := m.forming.mismatch.text; text != "" {
-			return m.forming.notComplete() + "; " + text
+		if text := f.mismatch.text; text != "" {
+			return f.notComplete() + "; " + text
 		}
-		return m.forming.notComplete()
+		return f.notComplete()
 	}
 	return ""
 }
@@ -277,7 +277,7 @@ type Census struct {
 // Census counts the nodes.
 func (m *Machine) Census() Census {
 	c := Census{
-		Phase: m.phase(), Round: m.round.number, Live: len(m.nodes.live),
+		Phase: m.forming.phase(), Round: m.round.number, Live: len(m.nodes.live),
 		Running: m.round.tally[participantRunning], Unknown: m.round.tally[participantUnknown], Rejoined: m.round.tally[participantRejoined],
 		Finished: m.round.tally[participantFinished], Lost: m.round.tally[participantLost],
 	}

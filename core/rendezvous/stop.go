@@ -140,7 +140,7 @@ func (m *Machine) drainUnfit(n *node, number uint64, d Direct) {
 	if runs {
 		m.direct(d)
 	} else if n.join != nil { // it asked while its workers ran, and has stopped them since
-		m.forming.refuseJoin(n, m.drainedError(n.id, m.directives.rowOf(n.id, n.hostName)), "is not fit: "+d.Reason)
+		m.forming.refuseJoin(n, m.directives.drainedError(n.id, m.directives.rowOf(n.id, n.hostName)), "is not fit: "+d.Reason)
 	}
 	m.nodes.answer(n, number, nil)
 }

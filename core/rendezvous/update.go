@@ -10,7 +10,7 @@ import (
 
 // settleViews sends an update to every live node whose view has changed.
 func (m *Machine) settleViews() {
-	now := view{waiting: m.nodesWaiting() > 0, only: m.onlyLost(), round: m.round.number, stop: m.round.stop != nil, lost: m.round.lossInStop(), directives: m.directives.seq,
+	now := view{waiting: m.forming.nodesWaiting() > 0, only: m.directives.onlyLost(), round: m.round.number, stop: m.round.stop != nil, lost: m.round.lossInStop(), directives: m.directives.seq,
 		generation: m.generation, host: m.round.hostRank, finished: m.round.finishing(), finishedHosts: len(m.round.finishedHosts), domains: m.round.domains != ""}
 	if m.closed != nil {
 		now.closed = m.closed.Kind
@@ -37,8 +37,8 @@ func (m *Machine) settleViews() {
 // successor has to know.
 func (m *Machine) notify(n *node, reason func() string) {
 	was := n.update
-	if (m.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.round.stopFor(n) == was.Stop &&
-		m.directives.notice(n) == was.Directive && m.requeued() == was.Requeue && m.onlyLostFor(n) == was.OnlyLost && m.facts().Equal(was.Facts) {
+	if (m.forming.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.round.stopFor(n) == was.Stop &&
+		m.directives.notice(n) == was.Directive && m.requeued() == was.Requeue && m.directives.onlyLostFor(n) == was.OnlyLost && m.facts().Equal(was.Facts) {
 		return
 	}
 	n.update = m.updateFor(n, reason)
@@ -46,11 +46,11 @@ func (m *Machine) notify(n *node, reason func() string) {
 }
 
 // requeued reports whether a directive has ended the run.
-func (m *Machine) requeued() bool { return m.closed != nil && m.closed.Kind == ClosedRequeue }
+func (r *run) requeued() bool { return r.closed != nil && r.closed.Kind == ClosedRequeue }
 
 // updateFor computes a node's view: guarantees 7, 8 and 9. reason is waitingReason.
 func (m *Machine) updateFor(n *node, reason func() string) MembershipUpdate {
-	notice := MembershipUpdate{Waiting: m.waitingFor(n), Closed: m.closed != nil, Stop: m.round.stopFor(n), Directive: m.directives.notice(n), Requeue: m.requeued(), OnlyLost: m.onlyLostFor(n), Facts: m.facts()}
+	notice := MembershipUpdate{Waiting: m.forming.waitingFor(n), Closed: m.closed != nil, Stop: m.round.stopFor(n), Directive: m.directives.notice(n), Requeue: m.requeued(), OnlyLost: m.directives.onlyLostFor(n), Facts: m.facts()}
 	switch {
 	case m.closed != nil:
 		notice.Reason = "the run " + m.closed.sentence()
@@ -63,16 +63,16 @@ func (m *Machine) updateFor(n *node, reason func() string) MembershipUpdate {
 	return notice
 }
 
-func (m *Machine) waitingFor(n *node) int {
-	if m.closed != nil {
-		switch m.closed.Kind {
+func (f *forming) waitingFor(n *node) int {
+	if f.round.run.closed != nil {
+		switch f.round.run.closed.Kind {
 		case ClosedSuccess:
 			return 0
 		case ClosedFailed, ClosedRequeue:
 			return 1
 		}
 	}
-	s := m.round.participantOf(n)
+	s := f.round.participantOf(n)
 	switch {
 	case n.join != nil:
 		return 0
@@ -81,43 +81,43 @@ func (m *Machine) waitingFor(n *node) int {
 	case s == nil || s.state != participantRunning:
 		return 0
 	}
-	return m.nodesWaiting()
+	return f.nodesWaiting()
 }
 
 // nodesWaiting is what a running member sees as num_nodes_waiting.
-func (m *Machine) nodesWaiting() int {
-	if m.round.awaited() == 0 {
+func (f *forming) nodesWaiting() int {
+	if f.round.awaited() == 0 {
 		return 0
 	}
-	count := m.round.tally[participantLost] + m.round.tally[participantRejoined]
-	if m.round.overtaken != "" {
+	count := f.round.tally[participantLost] + f.round.tally[participantRejoined]
+	if f.round.overtaken != "" {
 		count++
 	}
-	if m.round.stop != nil {
+	if f.round.stop != nil {
 		count++
 	}
-	if m.forming.oversized() && m.closed == nil {
+	if f.oversized() && f.round.run.closed == nil {
 		count++
 	}
-	if m.forming.admit.due && m.closed == nil {
-		count += m.forming.gain()
+	if f.admit.due && f.round.run.closed == nil {
+		count += f.gain()
 	}
 	return count
 }
 
 // onlyLost reports whether running members see nodes waiting because of lost ones alone. Spares
 // that wait for the lost ones' places end nothing either.
-func (m *Machine) onlyLost() bool {
-	open := m.closed == nil || m.closed.Kind == ClosedAdmission
-	r := m.round
+func (ds *directives) onlyLost() bool {
+	open := ds.round.run.closed == nil || ds.round.run.closed.Kind == ClosedAdmission
+	r := ds.round
 	return open && r.tally[participantLost] > 0 && r.tally[participantRejoined] == 0 && r.overtaken == "" &&
-		(r.stop == nil || r.stop.leaving) && m.directives.endedRound != r.number && !m.forming.oversized()
+		(r.stop == nil || r.stop.leaving) && ds.endedRound != r.number && !ds.forming.oversized()
 }
 
 // onlyLostFor is onlyLost as a node sees it.
-func (m *Machine) onlyLostFor(n *node) bool {
-	s := m.round.participantOf(n)
-	return s != nil && s.state == participantRunning && m.onlyLost()
+func (ds *directives) onlyLostFor(n *node) bool {
+	s := ds.round.participantOf(n)
+	return s != nil && s.state == participantRunning && ds.onlyLost()
 }
 
 func (f *forming) waitingReason() string {
