@@ -19,8 +19,10 @@ from __future__ import annotations
 import ctypes
 import math
 import os
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable
+from functools import wraps
+from inspect import Parameter, signature
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ._answers import (
     Answer,
@@ -49,6 +51,8 @@ if TYPE_CHECKING:
 
     Time = Union[float, timedelta]
     Path = Union[str, os.PathLike[str], None]
+
+_T = TypeVar("_T")
 
 __all__ = [
     "Answer",
@@ -383,214 +387,32 @@ class Run:
         return Answer(text, *given)
 
 
-def status(
-    endpoint: str, run_id: str | None = None, *, token_file: Path = None, timeout: Time = 5
-) -> Status:
-    """The same as Run.status."""
-    return Run(endpoint, run_id, token_file=token_file, timeout=timeout).status()
+def _function(method: Callable[..., _T]) -> Callable[..., _T]:
+    """A function that sends one request: it takes Run's arguments, and those of the method."""
+    run, own = signature(Run).parameters, list(signature(method).parameters.values())[1:]
+    named = [p for p in own if p.kind is not Parameter.KEYWORD_ONLY]
+    first = [run["endpoint"], run["run_id"]]
+    if named and named[0].default is Parameter.empty:
+        first[1] = first[1].replace(default=Parameter.empty)
+    options = [p for p in run.values() if p.kind is Parameter.KEYWORD_ONLY]
+
+    @wraps(method)
+    def function(endpoint: str, run_id: str | None = None, *args: object, **more: object) -> _T:
+        bound: dict[str, Any] = {p.name: more.pop(p.name) for p in options if p.name in more}
+        return method(Run(endpoint, run_id, **bound), *args, **more)
+
+    ask = [p for p in own if p.kind is Parameter.KEYWORD_ONLY]
+    function.__signature__ = signature(method).replace(parameters=first + named + ask + options)  # type: ignore[attr-defined]
+    function.__qualname__ = function.__name__
+    function.__doc__ = f"The same as Run.{function.__name__}."
+    return function
 
 
-def stacks(
-    endpoint: str, run_id: str | None = None, *, token_file: Path = None, timeout: Time = 5
-) -> Stacks:
-    """The same as Run.stacks."""
-    return Run(endpoint, run_id, token_file=token_file, timeout=timeout).stacks()
-
-
-def logs(
-    endpoint: str,
-    run_id: str | None = None,
-    rank: int | None = None,
-    *,
-    culprit: bool = False,
-    token_file: Path = None,
-    timeout: Time = 5,
-) -> Logs:
-    """The same as Run.logs."""
-    return Run(endpoint, run_id, token_file=token_file, timeout=timeout).logs(rank, culprit=culprit)
-
-
-def save(
-    endpoint: str,
-    run_id: str | None = None,
-    *,
-    reason: str | None = None,
-    within: Time = 120,
-    directive: str | None = None,
-    by: str | None = None,
-    token_file: Path = None,
-    timeout: Time = 5,
-) -> Answer:
-    """The same as Run.save."""
-    return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).save(
-        reason=reason, within=within, directive=directive
-    )
-
-
-def drain(
-    endpoint: str,
-    run_id: str | None,
-    nodes: str | Iterable[str],
-    *,
-    reason: str | None = None,
-    within: Time = 120,
-    away: Time = 0,
-    directive: str | None = None,
-    by: str | None = None,
-    token_file: Path = None,
-    timeout: Time = 5,
-) -> Answer:
-    """The same as Run.drain."""
-    return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).drain(
-        nodes, reason=reason, within=within, away=away, directive=directive
-    )
-
-
-def scale(
-    endpoint: str,
-    run_id: str | None,
-    target: int,
-    *,
-    reason: str | None = None,
-    within: Time = 120,
-    directive: str | None = None,
-    by: str | None = None,
-    token_file: Path = None,
-    timeout: Time = 5,
-) -> Answer:
-    """The same as Run.scale."""
-    return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).scale(
-        target, reason=reason, within=within, directive=directive
-    )
-
-
-def stop(
-    endpoint: str,
-    run_id: str | None = None,
-    *,
-    reason: str | None = None,
-    within: Time = 120,
-    directive: str | None = None,
-    by: str | None = None,
-    token_file: Path = None,
-    timeout: Time = 5,
-) -> Answer:
-    """The same as Run.stop."""
-    return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).stop(
-        reason=reason, within=within, directive=directive
-    )
-
-
-def cancel(
-    endpoint: str,
-    run_id: str | None,
-    directive: str,
-    *,
-    reason: str | None = None,
-    by: str | None = None,
-    token_file: Path = None,
-    timeout: Time = 5,
-) -> Answer:
-    """The same as Run.cancel."""
-    return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).cancel(
-        directive, reason=reason
-    )
-
-
-def cordon(
-    endpoint: str,
-    run_id: str | None,
-    node: str,
-    *,
-    reason: str | None = None,
-    away: Time = 0,
-    by: str | None = None,
-    token_file: Path = None,
-    timeout: Time = 5,
-) -> Answer:
-    """The same as Run.cordon."""
-    return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).cordon(
-        node, reason=reason, away=away
-    )
-
-
-def uncordon(
-    endpoint: str,
-    run_id: str | None,
-    node: str,
-    *,
-    reason: str | None = None,
-    by: str | None = None,
-    token_file: Path = None,
-    timeout: Time = 5,
-) -> Answer:
-    """The same as Run.uncordon."""
-    return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).uncordon(
-        node, reason=reason
-    )
-
-
-def undrain(
-    endpoint: str,
-    run_id: str | None,
-    node: str,
-    *,
-    reason: str | None = None,
-    by: str | None = None,
-    token_file: Path = None,
-    timeout: Time = 5,
-) -> Answer:
-    """The same as Run.undrain."""
-    return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).undrain(
-        node, reason=reason
-    )
-
-
-def evict(
-    endpoint: str,
-    run_id: str | None,
-    node: str,
-    *,
-    reason: str | None = None,
-    by: str | None = None,
-    token_file: Path = None,
-    timeout: Time = 5,
-) -> Answer:
-    """The same as Run.evict."""
-    return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).evict(
-        node, reason=reason
-    )
-
-
-def close(
-    endpoint: str,
-    run_id: str | None = None,
-    *,
-    reason: str | None = None,
-    fail: bool = False,
-    by: str | None = None,
-    token_file: Path = None,
-    timeout: Time = 5,
-) -> Answer:
-    """The same as Run.close."""
-    return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).close(
-        reason=reason, fail=fail
-    )
-
-
-def forget(
-    endpoint: str,
-    run_id: str | None = None,
-    *,
-    reason: str | None = None,
-    by: str | None = None,
-    token_file: Path = None,
-    timeout: Time = 5,
-) -> Answer:
-    """The same as Run.forget."""
-    return Run(endpoint, run_id, by=by, token_file=token_file, timeout=timeout).forget(
-        reason=reason
-    )
+status, stacks, logs = _function(Run.status), _function(Run.stacks), _function(Run.logs)
+save, drain, scale = _function(Run.save), _function(Run.drain), _function(Run.scale)
+stop, cancel, close = _function(Run.stop), _function(Run.cancel), _function(Run.close)
+cordon, uncordon = _function(Run.cordon), _function(Run.uncordon)
+undrain, evict, forget = _function(Run.undrain), _function(Run.evict), _function(Run.forget)
 
 
 def _milliseconds(name: str, time: Time) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import socket
 import subprocess
 import sys
@@ -128,7 +129,7 @@ def test_what_does_not_fit_the_job_does_nothing(place: str, nodes: list[Member])
         (lambda: save(within=-1), "the deadline is in -1s, it must be between 0 and"),
         (lambda: save(within=-0.0001), "the deadline is in -1ms"),
         (lambda: save(within=1e300), "it must be between 0 and"),
-        (lambda: save(within=float("nan")), "no time"),
+        (lambda: save(within=float("nan")), "not a time"),
         (lambda: save(within=0), "a save needs time"),
         (lambda: save(directive="a\nb"), "all of them printable"),
         (lambda: save(directive="x" * 3000), "at most"),
@@ -320,3 +321,17 @@ def test_a_run_shows_no_password() -> None:
     assert repr(admin.Run("etcd://u:secret@e1:2379", "job")) == (
         "rallypoint.admin.Run('etcd://e1:2379', 'job')"
     )
+
+
+def test_functions_take_what_run_and_its_methods_take() -> None:
+    """help() and editors show the arguments of both, and a wrong one is refused by its name."""
+    for name in ("drain", "logs", "save"):
+        assert getattr(admin, name).__name__ == name
+    assert " ".join(inspect.signature(admin.drain).parameters) == (
+        "endpoint run_id nodes reason within away directive by token_file timeout"
+    )
+    assert inspect.signature(admin.drain).parameters["run_id"].default is inspect.Parameter.empty
+    assert inspect.signature(admin.logs).parameters["run_id"].default is None
+    for call in (lambda: admin.drain("h:1", "job"), lambda: admin.save("h:1", when=1)):
+        with pytest.raises(TypeError, match=r"nodes|when"):
+            call()

@@ -369,7 +369,7 @@ def test_etcd_store_of_a_client(etcd: rallypoint.EtcdServer) -> None:
     assert etcd.get_endpoint() in repr(first) and "/promises" in repr(first)
     again = pickle.loads(pickle.dumps(client))
     assert not again.check(["key"])
-    with pytest.raises(rallypoint.InvalidError, match="no client"):
+    with pytest.raises(rallypoint.InvalidError, match="not an etcd client"):
         EtcdStore(object(), "/promises")
     for store in (first, second, third, client, again):
         store.close()
