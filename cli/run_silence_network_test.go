@@ -124,6 +124,29 @@ func TestNetworkSilenceForGood(t *testing.T) {
 	}
 }
 
+// TestNetworkSilenceUntilTheEnd: the host is cut off until the job has ended without it. When the
+// network is whole, it learns that the others' processes are gone, and ends.
+func TestNetworkSilenceUntilTheEnd(t *testing.T) {
+	onlyLong(t)
+	t.Parallel()
+	j := newVotingJob(t, 3)
+	j.net.cut(1, 0)
+	j.readRound(2)
+	j.finish()
+	for _, p := range j.nodes[1:] {
+		if code := p.end(); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+	}
+	time.Sleep(2 * networkLease) // what is tested
+	j.net.mend()
+	j.await(1, "nobody is left")
+	if code := j.nodes[0].end(); code != 0 {
+		t.Errorf("the host: exit code %d", code)
+	}
+	j.audit(2)
+}
+
 // TestNetworkSilenceToOneVoter: the host and one voter are cut off from each other, and hear the
 // third: no other node is elected, and the host continues without that voter.
 func TestNetworkSilenceToOneVoter(t *testing.T) {

@@ -5,8 +5,10 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
 )
@@ -88,3 +90,37 @@ func TestBadBallots(t *testing.T) {
 		t.Errorf("%+v", r)
 	}
 }
+
+// TestDesertedHost: a host whose voters have fallen silent, and whose machines refuse connections by now, ends. Its
+// calls fail by what it knows; its workers may end their work.
+func TestDesertedHost(t *testing.T) {
+	p := elastic(t, 3)
+	p.LeaseTimeout = time.Second
+	a := newPlane(t, "a", p).connect()
+	g := a.server().cfg.Group
+	links := map[string]*standby.Link{"b": g.Dial("b"), "c": g.Dial("c")}
+	for node, other := range map[string]string{"b": "c", "c": "b"} {
+		g.Opened(links[node], discard{})
+		g.Hear(links[node], wire.Liveness{RunID: "run", Group: g.Current().Group, Node: node, Voter: node, Linked: []string{other}})
+	}
+	g.SetEligible([]string{"b", "c"})
+	if !g.Votes() {
+		t.Fatal("no voters")
+	}
+	for _, l := range links {
+		g.Ended(l, succession.Unconnected)
+		g.Refused(l, true)
+	}
+	_, err := a.Start(rendezvous.AwaitPeers{}).Wait(controltest.Context(t))
+	controltest.WantCode(t, err, rendezvous.CodeConnection, "nobody is left")
+	if _, err = a.Start(controltest.Join()).Wait(controltest.Context(t)); rendezvous.CodeOf(err) != rendezvous.CodeConnection || a.Hosting() {
+		t.Errorf("%v; hosts %v", err, a.Hosting())
+	}
+	if slices.ContainsFunc(a.obs.All(), controltest.IsDropped) {
+		t.Error("the node was taken out of the run")
+	}
+}
+
+type discard struct{}
+
+func (discard) Send(wire.Frame) bool { return true }

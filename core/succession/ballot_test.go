@@ -493,14 +493,17 @@ func TestProofIsBounded(t *testing.T) {
 	t.Run("long ago", func(t *testing.T) {
 		g, c := cutOff(t, lease*6/10, "a", "b", "c")
 		c.Dead("a", g.now)
-		if _, stranded := c.Stranded(nobody); stranded {
+		if _, stranded, _ := c.Stranded(nobody, nobody); stranded {
 			t.Error("stranded while one other voter may live")
+		}
+		if _, stranded, proven := c.Stranded(nobody, func(id Voter) bool { return id == "b" }); !stranded || proven {
+			t.Errorf("the other voter is only gone: stranded %v, proven %v", stranded, proven)
 		}
 		c.Dead("b", g.now)
 		c.Stand(false, g.now)
 		g.pass(3 * lease)
 		g.wantHost("", 0)
-		if place, stranded := c.Stranded(nobody); !stranded || place != 0 {
+		if place, stranded, proven := c.Stranded(nobody, nobody); !stranded || !proven || place != 0 {
 			t.Errorf("the last of three: place %d, stranded %v", place, stranded)
 		}
 	})
@@ -521,7 +524,7 @@ func TestProofIsBounded(t *testing.T) {
 		for _, id := range []Voter{"b", "d"} {
 			e.Dead(id, g.now)
 		}
-		if place, stranded := e.Stranded(func(id Voter) bool { return id == "c" }); !stranded || place != 1 {
+		if place, stranded, proven := e.Stranded(func(id Voter) bool { return id == "c" }, nobody); !stranded || !proven || place != 1 {
 			t.Errorf("one other is alive: place %d, stranded %v", place, stranded)
 		}
 		e.Dead("c", g.now)

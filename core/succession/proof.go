@@ -67,10 +67,12 @@ func (b *Ballot) ProvenDead(id Voter) bool { return b.dead[id] }
 func (b *Ballot) DeadLate(id Voter) bool { return b.tooLate[id] }
 
 // Stranded reports whether, as far as this process knows, nobody can ever be elected: it votes,
-// and each other voter is dead, one of them too late for that to count, or alive and no host.
-// alive reports that a voter is alive. place is how many of these are before this one.
-func (b *Ballot) Stranded(alive func(Voter) bool) (place int, stranded bool) {
+// and each other voter is dead, one of them too late for that to count, or gone, or alive and no host.
+// alive reports that a voter is alive, gone that nothing listens where it did. place is how many are
+// alive before this one; proven tells that none is only gone.
+func (b *Ballot) Stranded(alive, gone func(Voter) bool) (place int, stranded, proven bool) {
 	before := true
+	proven = true
 	for _, id := range b.accepted.Voters.All() {
 		switch {
 		case id == b.id:
@@ -78,11 +80,13 @@ func (b *Ballot) Stranded(alive func(Voter) bool) (place int, stranded bool) {
 		case b.tooLate[id]:
 			stranded = true
 		case b.dead[id]:
+		case gone(id):
+			stranded, proven = true, false
 		case !alive(id):
-			return 0, false
+			return 0, false, false
 		case before:
 			place++
 		}
 	}
-	return place, stranded && b.Votes()
+	return place, stranded && b.Votes(), proven
 }

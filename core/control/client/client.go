@@ -292,7 +292,9 @@ func (c *Client) giveUp(err error) {
 		return
 	}
 	c.fail(refusal)
-	c.obs.Dropped(refusal)
+	if refusal.Code != rendezvous.CodeConnection { // else nobody has taken this node out of the run: its workers may end their work
+		c.obs.Dropped(refusal)
+	}
 }
 
 // read serves one connection until it breaks; dropped tells that the control

@@ -61,6 +61,7 @@ type Finder struct {
 	warning string
 	leaving bool // this node goes, and its control plane with it
 
+	deserted  bool   // this node has hosted, and nobody is left who could elect the next host
 	current   *Conn  // the last one that was found; nil: a search is under way
 	left      error  // why current was ended here; nil: it was not
 	onElected func() // ends a wait of the search; nil: there was none
@@ -126,18 +127,23 @@ func (f *Finder) Find(ctx context.Context) (*Conn, error) {
 // refusal, or tells that the search has ended with ctx or for Leave.
 func (f *Finder) Again(ctx context.Context, l *Conn, cause error, told bool) (*Conn, error) {
 	f.mu.Lock()
-	leaving := f.leaving
+	leaving, deserted := f.leaving, f.deserted
 	if f.left != nil {
 		cause = f.left
 	}
-	f.current, f.left = nil, nil
+	f.current, f.left, f.deserted = nil, nil, false
 	f.mu.Unlock()
 	if leaving || !f.pace(ctx, l, cause) {
 		return nil, context.Canceled
 	}
 	f.resign()
 	s := f.newSearch(l, cause)
-	l, err := s.reconnect(ctx, cause, told)
+	var err error
+	if deserted {
+		l, err = s.lastLook(ctx)
+	} else {
+		l, err = s.reconnect(ctx, cause, told)
+	}
 	if err != nil {
 		return nil, err
 	}

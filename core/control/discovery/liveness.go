@@ -64,6 +64,7 @@ func (f *Finder) watchStandby(ctx context.Context, s wire.StandbyNode) {
 	for ctx.Err() == nil {
 		err := f.serveLiveness(ctx, addr, link, func() {})
 		f.group.Ended(link, succession.Unconnected)
+		f.group.Refused(link, errors.Is(err, syscall.ECONNREFUSED))
 		ended := store.EndedByPeer(err) || link.EndedByPeer()
 		owed = ended || owed && errors.Is(err, errNoLiveness)
 		if ended || owed && errors.Is(err, syscall.ECONNREFUSED) {

@@ -121,6 +121,18 @@ func (s *search) reconnect(ctx context.Context, err error, told bool) (*Conn, er
 	}
 }
 
+// lastLook is reconnect of a node whose own server has stepped down, since nobody is left who elects a host:
+// it asks once. The error is a refusal.
+func (s *search) lastLook(ctx context.Context) (*Conn, error) {
+	l, err := s.attempt(ctx)
+	if err == nil || isRefusal(err) || ctx.Err() != nil {
+		return l, err
+	}
+	s.f.group.Close()
+	return nil, rendezvous.Errorf(rendezvous.CodeConnection,
+		"run %q: nobody is left who could host it: it was taken over while this node was cut off and has ended, or the other nodes have died; to continue it, start its nodes again", s.f.Params.RunID)
+}
+
 func (s *search) reportLoss(err error) {
 	s.f.Observer.ConnectionChanged(rendezvous.Errorf(rendezvous.CodeConnection, "run %q: %v", s.f.Params.RunID, err))
 }

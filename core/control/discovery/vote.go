@@ -25,6 +25,12 @@ func (f *Finder) obey() {
 	if to, stranded := f.group.Overtaken(); stranded {
 		f.stepDown(to, "its voters are dead, and may have chosen others while this node was stopped")
 	}
+	if to, why := f.group.Deserted(); why != "" {
+		f.mu.Lock()
+		f.deserted = true
+		f.mu.Unlock()
+		f.stepDown(to, why)
+	}
 	elected := f.group.Elected() > 0
 	f.mu.Lock()
 	host, l, cancel, handedOn := f.hosting, f.current, f.onElected, f.handedOn
@@ -90,8 +96,11 @@ func (s *search) lead(ctx context.Context, term uint64) (*Conn, error) {
 // members' on their way to the next host.
 const leastSeat = 4
 
-// HasVoters reports whether others may elect a host in the place of one that is silent: not of no finder.
-func (f *Finder) HasVoters() bool { return f != nil && f.group != nil && f.group.Voters() != nil }
+// HasVoters reports whether others may elect a host in the place of one that is silent: not of no finder. A
+// host that has lost its voters is still one of them.
+func (f *Finder) HasVoters() bool {
+	return f != nil && f.group != nil && (f.group.Voters() != nil || f.group.Votes())
+}
 
 // LookElsewhere asks the standbys who hosts, since the host of a connection is silent; it
 // does not wait. The connection is kept until one of them names a host of a later term.

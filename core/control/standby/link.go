@@ -18,18 +18,19 @@ const maxLinks = 4 * succession.MaxStandbys
 // Link is one liveness connection between this standby and another, or what is left of it.
 // It is guarded by Group.mu.
 type Link struct {
-	node   string
-	voter  succession.Voter   // "": it has not said yet
-	votes  bool               // by its own word
-	linked []string           // nodes to which it has opened a connection, by its own word
-	spoke  bool               // the other side has said something on it, or on the one before
-	dialed bool               // this process opens it: its end and refused dials prove a death
-	before []succession.Voter // in the same place, before it was dialed
-	out    Outbox             // nil: it is not open
-	word   succession.Word
-	term   uint64
-	target wire.Redirect
-	silent silentConn // of the goroutine that serves the link
+	node    string
+	voter   succession.Voter   // "": it has not said yet
+	votes   bool               // by its own word
+	linked  []string           // nodes to which it has opened a connection, by its own word
+	spoke   bool               // the other side has said something on it, or on the one before
+	refuses bool               // it has spoken, and the last dial to its address was refused
+	dialed  bool               // this process opens it: its end and refused dials prove a death
+	before  []succession.Voter // in the same place, before it was dialed
+	out     Outbox             // nil: it is not open
+	word    succession.Word
+	term    uint64
+	target  wire.Redirect
+	silent  silentConn // of the goroutine that serves the link
 }
 
 // Accept takes a liveness connection that another standby has opened; nil if there are too
@@ -74,6 +75,13 @@ func (g *Group) WasOpen(l *Link) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return l.spoke
+}
+
+// Refused notes whether the last dial was refused. Where the other side has spoken before, nothing listens now.
+func (g *Group) Refused(l *Link, refused bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l.refuses = refused && l.spoke
 }
 
 // Ended notes that the connection is gone.

@@ -470,6 +470,68 @@ func TestFoundAnew(t *testing.T) {
 	}
 }
 
+// TestDeserted: a host whose voters have fallen silent hosts on, however long; when all of them refuse connections
+// for a lease it says so. It founds no other group: they may be behind a firewall.
+func TestDeserted(t *testing.T) {
+	const lease = 10 * time.Second
+	g := NewGroup("run", "a", lease, false)
+	g.SetSelf("10.0.0.1:1", "")
+	g.Found(time.Now())
+	b, c := linkTo(g, "b", "a", "c"), linkTo(g, "c", "a", "b")
+	never := g.Dial("d") // whose port a firewall refused from the beginning
+	if g.SetEligible([]string{"b", "c"}); !g.Votes() {
+		t.Fatal("no voters")
+	}
+	pass := func(d time.Duration) {
+		for ; d > 0; d -= g.Beat() {
+			g.vote.epoch = g.vote.epoch.Add(-g.Beat())
+			g.Tick()
+		}
+	}
+	for _, step := range []struct {
+		what string
+		do   func()
+		want bool
+	}{
+		{"both are silent", func() {
+			g.Ended(b, succession.Unconnected)
+			g.Ended(c, succession.Unconnected)
+			g.Refused(never, true)
+			pass(6 * lease)
+		}, false},
+		{"one is gone", func() { g.Refused(b, true); pass(6 * lease) }, false},
+		{"both are gone, for less than a lease", func() { g.Refused(c, true); pass(lease - g.Beat()) }, false},
+		{"one is silent again", func() { g.Refused(c, false); pass(lease) }, false},
+		{"this process was stopped", func() {
+			g.Refused(c, true)
+			pass(lease / 2)
+			g.vote.epoch = g.vote.epoch.Add(-time.Minute)
+			pass(lease)
+		}, false},
+		{"both are gone for a lease", func() { pass(2 * g.Beat()) }, true},
+	} {
+		step.do()
+		_, why := g.Deserted()
+		if (why != "") != step.want {
+			t.Fatalf("%s: %q", step.what, why)
+		}
+		if step.want && !(strings.Contains(why, `"b", "c"`) && strings.Contains(why, "refuse")) {
+			t.Error(why)
+		}
+	}
+	if _, overtaken := g.Overtaken(); overtaken {
+		t.Error("it takes them for dead")
+	}
+	g.StepDown(wire.Redirect{Group: g.Current().Group})
+	pass(10 * lease)
+	if why, founded := g.FoundAnew(time.Now()); founded {
+		t.Errorf("it founds another group: %s", why)
+	}
+	if _, why := g.Deserted(); why != "" {
+		t.Errorf("it hosts no more: %s", why)
+	}
+}
+
 // TestVotersDialLater: in a job's first beat a standby dials those before it and the host nobody, as if
 // nobody voted.
 func TestVotersDialLater(t *testing.T) {
