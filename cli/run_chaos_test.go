@@ -74,7 +74,7 @@ type chaos struct {
 }
 
 // TestChaos kills and stops agents, workers, their templates and the control plane of a job of
-// some nodes at random moments; checks find nodes unfit, and others leave by their own word, and
+// some nodes at random moments; checks find nodes unfit, and others leave at their own request, and
 // come again. The job continues each time; in the end what the control
 // plane has recorded keeps the guarantees (conformance says how each is checked), each
 // worker has stood where that has placed its agent, and nothing of the job is left but the

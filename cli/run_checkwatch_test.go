@@ -121,7 +121,7 @@ func TestWrongCheck(t *testing.T) {
 			for _, m := range r.Members {
 				if m.Suspect != "" {
 					n++
-					if !strings.HasPrefix(m.Suspect, "gpu_xid: Xid 79 (it stays: ") || !strings.Contains(m.Suspect, "1 of at most 1 nodes are out by their own word already") {
+					if !strings.HasPrefix(m.Suspect, "gpu_xid: Xid 79 (it stays: ") || !strings.Contains(m.Suspect, "1 of at most 1 nodes are out at their own request already") {
 						t.Errorf("%q", m.Suspect)
 					}
 				}

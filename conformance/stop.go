@@ -39,7 +39,7 @@ func (c *Checker) announceStop(ev r.AnnounceStop, effects []r.Effect) {
 	}
 }
 
-// ownWordShare is the inverse of the share of a run's nodes that may be out by their own word.
+// ownWordShare is the inverse of the share of a run's nodes that may be out at their own request.
 const ownWordShare = 8
 
 // leavesUnfit checks that a node may leave by its own word because its workers keep failing, and

@@ -116,7 +116,7 @@ var optionTable = []option{
 	{name: "master-port", group: groupNodes, meta: "PORT", help: "its port (default 29500)", number: func(o *options) *int { return &o.masterPort }},
 	{name: "local-addr", group: groupNodes, meta: "HOST", help: "address by which other nodes reach this one", text: func(o *options) *string { return &o.localAddr }},
 
-	{name: "segment", group: groupNodes, ours: true, meta: "N", help: "keep each block of N ranks on nodes of one --topology domain (default 1)", number: func(o *options) *int { return &o.segment }},
+	{name: "segment", group: groupNodes, ours: true, meta: "N", help: "keep the ranks of each N consecutive nodes in one --topology domain (default 1)", number: func(o *options) *int { return &o.segment }},
 	{name: "topology", group: groupNodes, ours: true, meta: "DOMAIN", help: "rack or NVLink domain of this node", text: func(o *options) *string { return &o.topology }},
 
 	{name: "token-file", group: groupNodes, noPET: true, ours: true, meta: "FILE", help: "token that the control plane and its nodes share (default $RALLYPOINT_TOKEN_FILE)", text: func(o *options) *string { return &o.tokenFile }},

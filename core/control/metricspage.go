@@ -114,7 +114,7 @@ func (s *Server) exposeRuns(e *promtext.Buffer, all []runCensus) {
 	for j, state := range nodeStates {
 		e.Sample("rallypoint_nodes", float64(states[j]), "state", state.name)
 	}
-	e.Family("rallypoint_nodes_out", "gauge", "Nodes and hosts that are kept out of a run, by cause: drained or cordoned by an administrator, or by their own word.")
+	e.Family("rallypoint_nodes_out", "gauge", "Nodes and hosts that are kept out of a run, by cause: drained or cordoned by an administrator, or at their own request.")
 	for _, cause := range rendezvous.DrainCauses {
 		e.Sample("rallypoint_nodes_out", float64(out[cause]), "cause", cause.String())
 	}

@@ -60,7 +60,7 @@ func NewDirectiveID() string { return rand.Text()[:8] }
 func (m *Member) Direct(ctx context.Context, d rendezvous.Direct) error { return m.give(ctx, d, false) }
 
 // DrainUnfit is Direct of a drain of this node, because a check has found it unfit: it is kept out
-// for d.For by its own word. The error of code CodeInvalid says why the node stays.
+// for d.For at its own request. The error of code CodeInvalid says why the node stays.
 func (m *Member) DrainUnfit(ctx context.Context, d rendezvous.Direct) error {
 	d.Kind, d.Nodes = rendezvous.DirectiveDrain, nil
 	return m.give(ctx, d, true)

@@ -301,7 +301,7 @@ func (d *directive) agreeTime() time.Duration { return min(agreeTime, (d.Within+
 // DrainCause is why a node is kept out. The numbers stand in logs and snapshots.
 type DrainCause int
 
-// The causes. A node that was not drained by an administrator is out by its own word.
+// The causes. A node that was not drained by an administrator is out at its own request.
 const (
 	CauseAdmin    DrainCause = 0 // a drain
 	CauseFailures DrainCause = 1 // its workers kept failing

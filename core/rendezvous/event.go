@@ -180,7 +180,7 @@ type GiveDirective struct {
 	Directive Direct
 
 	// Unfit says of a drain that a check has found this node unfit (docs/decisions/0131): it is kept
-	// out by its own word, from now on, if the others can continue without it. Within 0: its workers
+	// out at its own request, from now on, if the others can continue without it. Within 0: its workers
 	// have ended, and it leaves by itself.
 	Unfit bool `json:",omitzero"`
 }

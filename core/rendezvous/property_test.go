@@ -62,7 +62,7 @@ func newSim(t *rapid.T) *sim {
 	unit := max(segment, rapid.SampledFrom([]int{1, 1, 1, 2}).Draw(t, "unit"))
 	low := unit * rapid.IntRange(1, 3).Draw(t, "min")
 	more := unit * rapid.IntRange(0, 3).Draw(t, "more")
-	if rapid.IntRange(0, 5).Draw(t, "wide") == 0 { // two nodes may be out by their own word
+	if rapid.IntRange(0, 5).Draw(t, "wide") == 0 { // two nodes may be out at their own request
 		more += 2 * ownWordShare
 	}
 	p := policy(low, low+more)

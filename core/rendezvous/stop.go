@@ -50,7 +50,7 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 // word: a fault of the training script looks like one of each node in turn.
 const ownWordShare = 8
 
-// ownKey is the name by which a node is kept out by its own word: its host's, on which it may
+// ownKey is the name by which a node is kept out at its own request: its host's, on which it may
 // come back under another id, unless another live node has that host's name, too.
 func (ns *nodes) ownKey(n *node) string {
 	others := slices.DeleteFunc(ns.named(n.hostName), func(other *node) bool { return other == n }) // n may have left
@@ -75,7 +75,7 @@ func (m *Machine) unfitRefusal(n *node, key string, row drained) *Error {
 	}
 }
 
-// ownWordRefusal says why a node cannot be kept out by its own word now; nil if it can. Neither a
+// ownWordRefusal says why a node cannot be kept out at its own request now; nil if it can. Neither a
 // check that is wrong nor a script that fails may take out more than a share of the nodes.
 func (m *Machine) ownWordRefusal(n *node, key string, row drained) *Error {
 	most, out := max(1, m.forming.policy.Max/ownWordShare), 0
@@ -100,7 +100,7 @@ func (m *Machine) ownWordRefusal(n *node, key string, row drained) *Error {
 	case left.usable < m.forming.policy.Min:
 		return Errorf(CodeInvalid, "%d would be left, at least %d are needed", left.usable, m.forming.policy.Min)
 	case out >= most:
-		return Errorf(CodeInvalid, "%d of at most %d nodes are out by their own word already: the job itself may be the cause", out, most)
+		return Errorf(CodeInvalid, "%d of at most %d nodes are out at their own request already: the job itself may be the cause", out, most)
 	}
 	f := m.directives.makeFacts()
 	f.Drained = append(f.Drained, row.fact(key))

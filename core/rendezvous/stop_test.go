@@ -191,7 +191,7 @@ func TestUnfitNodeStays(t *testing.T) {
 		"another failed":      {policy(1, 3), func(r *rig, n []*rigNode) { r.announce(n[0], false, "its disk") }, "node a failed: its disk"},
 		"another was lost":    {policy(1, 3), func(r *rig, n []*rigNode) { r.lost(n[2]) }, "the round lost a node before, which may be the cause: c"},
 		"finishing":           {policy(1, 3), func(r *rig, n []*rigNode) { r.apply(Finish{Request: n[0].request()}) }, "the job is finishing"},
-		"its share is out":    {policy(1, 3), func(r *rig, n []*rigNode) { r.m.directives.drained["x"] = &drained{cause: CauseFailures} }, "1 of at most 1 nodes are out by their own word"},
+		"its share is out":    {policy(1, 3), func(r *rig, n []*rigNode) { r.m.directives.drained["x"] = &drained{cause: CauseFailures} }, "1 of at most 1 nodes are out at their own request"},
 		"others were drained": {policy(1, 3), func(r *rig, n []*rigNode) { r.m.directives.drained["x"] = &drained{} }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

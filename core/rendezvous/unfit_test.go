@@ -30,7 +30,7 @@ func TestWrongCheckOnAllNodes(t *testing.T) {
 		err := r.checked(node, time.Minute)
 		if err == nil {
 			out++
-		} else if !strings.Contains(err.Text, "2 of at most 16 nodes are out by their own word already") && !strings.Contains(err.Text, "2 of at most 2 nodes") {
+		} else if !strings.Contains(err.Text, "2 of at most 16 nodes are out at their own request already") && !strings.Contains(err.Text, "2 of at most 2 nodes") {
 			t.Errorf("node %d was told %v", i, err)
 		}
 	}
@@ -91,7 +91,7 @@ func TestUnfitByCheck(t *testing.T) {
 			r.apply(Direct{ID: "s", Kind: DirectiveDrain, Nodes: []string{"c"}, Within: time.Hour, By: "x", Reason: "y"})
 		}, "", "b", 1},
 		"an administrator was first": {policy(1, 3), time.Minute, [3]string{}, func(r *rig, n []*rigNode) { r.apply(Cordon{Node: "b", By: "x", Reason: "y"}) }, "", "", 0},
-		"its share is out":           {policy(1, 3), time.Minute, [3]string{}, func(r *rig, n []*rigNode) { r.m.directives.drained["x"] = &drained{cause: CauseFailures} }, "1 of at most 1 nodes are out by their own word", "", 0},
+		"its share is out":           {policy(1, 3), time.Minute, [3]string{}, func(r *rig, n []*rigNode) { r.m.directives.drained["x"] = &drained{cause: CauseFailures} }, "1 of at most 1 nodes are out at their own request", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, -1)

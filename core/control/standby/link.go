@@ -20,8 +20,8 @@ const maxLinks = 4 * succession.MaxStandbys
 type Link struct {
 	node    string
 	voter   succession.Voter   // "": it has not said yet
-	votes   bool               // by its own word
-	linked  []string           // nodes to which it has opened a connection, by its own word
+	votes   bool               // as it says
+	linked  []string           // nodes to which it has opened a connection, as it says
 	spoke   bool               // the other side has said something on it, or on the one before
 	refuses bool               // it has spoken, and the last dial to its address was refused
 	dialed  bool               // this process opens it: its end and refused dials prove a death
