@@ -131,7 +131,9 @@ func (c *Checker) learn(f r.Facts) {
 			if t.state == unknown || t.state == lost && c.nodeOf(t.node) == nil {
 				t.state = finished
 			}
-			c.hostFinished(rank)
+			if t.state == finished { // else it came back, and has not finished there
+				c.hostFinished(rank)
+			}
 		}
 		if f.HostRank >= 0 && f.Generation == c.succession.Facts.Generation {
 			t := c.participants[f.HostRank]
