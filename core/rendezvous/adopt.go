@@ -65,11 +65,11 @@ func (m *Machine) adopt(n *node, c LastRound) {
 		}
 		return
 	}
-	if m.believes(f) && f.Round > c.Round && f.World > 0 && m.adoptable(f.Origin, f.Round) {
+	if m.round.believes(f) && f.Round > c.Round && f.World > 0 && m.round.adoptable(f.Origin, f.Round) {
 		m.rebuild(f.lastRound())
 	}
 	m.adoptRound(n, c)
-	if m.believes(f) {
+	if m.round.believes(f) {
 		m.round.raiseFloor(f.Round)
 		m.learn(f)
 	}
@@ -84,7 +84,7 @@ func (m *Machine) adoptRound(n *node, c LastRound) {
 	case c.Generation == m.round.origin && c.Round == m.round.number && m.round.returnParticipant(n, c):
 		m.round.store = cmp.Or(m.round.store, c.Store)
 		return
-	case m.adoptable(c.Generation, c.Round) && c.valid(m.forming.policy.Max):
+	case m.round.adoptable(c.Generation, c.Round) && c.valid(m.forming.policy.Max):
 		m.rebuild(c)
 		m.round.returnParticipant(n, c)
 		return
@@ -104,12 +104,12 @@ func (m *Machine) adoptRound(n *node, c LastRound) {
 // are missing. Once those are accounted for, the adopted round is under way, and a
 // report of another generation may be a stranger's. A successor knows from the beginning
 // whose rounds may be reported.
-func (m *Machine) adoptable(generation string, round uint64) bool {
-	follows := len(m.round.participants) == 0 || generation == m.round.origin || m.round.tally[participantUnknown] > 0
-	if known := m.succession.Facts.Generation; known != "" && m.succession.succeeds() {
-		follows = generation == m.round.origin || generation == known
+func (r *round) adoptable(generation string, round uint64) bool {
+	follows := len(r.participants) == 0 || generation == r.origin || r.tally[participantUnknown] > 0
+	if known := r.run.succession.Facts.Generation; known != "" && r.run.succession.succeeds() {
+		follows = generation == r.origin || generation == known
 	}
-	return m.round.fresh && follows && generation != m.generation && round > m.round.number
+	return r.fresh && follows && generation != r.run.generation && round > r.number
 }
 
 // reclaim applies what a node that is known says of its round when it comes back.
@@ -123,15 +123,15 @@ func (m *Machine) reclaim(n *node, c LastRound) {
 		m.contradict(n, c)
 	case c.Finished && c.Generation == m.round.origin && c.Round == m.round.number:
 		m.finish(n)
-	case n.join == nil && m.round.participantOf(n) == nil && m.isForeign(c):
+	case n.join == nil && m.round.participantOf(n) == nil && m.round.isForeign(c):
 		n.stale = fmt.Sprintf("it was in round %d, of which this control plane knows nothing", c.Round)
 	}
 }
 
 // isForeign reports whether a claim is of a round that was neither completed nor adopted
 // here, though others may have told of it already.
-func (m *Machine) isForeign(c LastRound) bool {
-	return c.Round > m.round.number || c.Round != 0 && c.Generation != m.round.origin && c.Generation != m.generation
+func (r *round) isForeign(c LastRound) bool {
+	return c.Round > r.number || c.Round != 0 && c.Generation != r.origin && c.Generation != r.run.generation
 }
 
 // contradict ends what this control plane believes of a node that has been in a later
@@ -241,14 +241,14 @@ func (m *Machine) rebuild(c LastRound) {
 	}
 	m.round.tally[participantUnknown] = c.World
 	// Facts of the same round know better, which learn applies.
-	if same := c.Facts.Round == c.Round && c.Facts.Origin == c.Generation && m.believes(c.Facts); !same && !m.succession.Silent && c.HostRank >= 0 && c.HostRank != c.Rank {
+	if same := c.Facts.Round == c.Round && c.Facts.Origin == c.Generation && m.round.believes(c.Facts); !same && !m.succession.Silent && c.HostRank >= 0 && c.HostRank != c.Rank {
 		m.round.set(m.round.participants[c.HostRank], participantLost, "lost: it hosted the control plane, which was restarted")
 	}
 	for _, n := range pending {
 		m.forming.countJoin(n)
 	}
 	if m.round.tally[participantUnknown] > 0 {
-		m.forming.hold(m.returnGrace())
+		m.forming.hold(m.forming.returnGrace())
 	}
 }
 

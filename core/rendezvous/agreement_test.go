@@ -311,7 +311,7 @@ func TestScale(t *testing.T) {
 		return Direct{ID: id, Kind: DirectiveScale, Target: target, Within: time.Minute, By: "admin", Reason: "why"}
 	}
 	for _, bad := range []int{1, 3, 8} {
-		if err := r.m.misfit(scale("x", bad)); err == nil || err.Code != CodeInvalid {
+		if err := r.m.directives.misfit(scale("x", bad)); err == nil || err.Code != CodeInvalid {
 			t.Errorf("a target of %d: %v", bad, err)
 		}
 		if effects := r.apply(scale("x", bad)); !refused(effects) {
@@ -491,7 +491,7 @@ func TestNodesDirective(t *testing.T) {
 		}
 	}
 	empty := New(Config{RunID: "job", Generation: "g", Uptime: -1})
-	if err := empty.misfit(Direct{Kind: DirectiveScale}); err == nil || err.Code != CodeInvalid {
+	if err := empty.directives.misfit(Direct{Kind: DirectiveScale}); err == nil || err.Code != CodeInvalid {
 		t.Errorf("a scale of a run without nodes: %v", err)
 	}
 	if r.m.directives.standing != nil || len(r.m.directives.past) > 0 {
@@ -520,7 +520,7 @@ func TestTooManyToTell(t *testing.T) {
 	}
 	d := drainOf("d1", time.Hour, 0, nodes...)
 	r, _ := hostedRound(t, policy(1, 2), "a", "b")
-	if err := r.m.misfit(d); err == nil || err.Code != CodeTooLarge || !strings.Contains(err.Text, "name fewer nodes") {
+	if err := r.m.directives.misfit(d); err == nil || err.Code != CodeTooLarge || !strings.Contains(err.Text, "name fewer nodes") {
 		t.Errorf("%v", err)
 	}
 	if effects := r.m.Apply(d); !refused(effects) {
@@ -528,7 +528,7 @@ func TestTooManyToTell(t *testing.T) {
 	}
 	r = newRig(t, -1)
 	r.group(policy(1, 2), "a", "b")
-	if err := r.m.misfit(d); err != nil {
+	if err := r.m.directives.misfit(d); err != nil {
 		t.Errorf("a control plane that is there for itself: %v", err)
 	}
 }

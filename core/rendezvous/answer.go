@@ -34,7 +34,7 @@ func (m *Machine) request(ev Event) {
 			m.directives.cancel(ev)
 		}
 	case Cordon:
-		if a.Err = m.cordonRefusal(ev); a.Err == nil {
+		if a.Err = m.directives.cordonRefusal(ev); a.Err == nil {
 			a.Text = m.cordon(ev)
 		}
 	case Undrain:

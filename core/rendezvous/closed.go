@@ -26,11 +26,14 @@ type Closing struct {
 	At     time.Time
 }
 
-// run is what a run is called, and how it was closed.
+// run is what all parts know of the run: its names, what its control plane began with, and how
+// it was closed.
 type run struct {
-	out    *output
-	runID  string
-	closed *Closing // nil: it is open
+	out        *output
+	runID      string
+	generation string
+	succession Succession
+	closed     *Closing // nil: it is open
 }
 
 func (c *Closing) how() string {

@@ -33,7 +33,7 @@ func (m *Machine) giveDirective(n *node, ev GiveDirective) {
 // directiveRefusal says why a directive that is not known yet cannot be given to the run as it
 // is, by a node or by an administrator; nil if it can.
 func (m *Machine) directiveRefusal(d Direct) *Error {
-	if err := m.misfit(d); err != nil {
+	if err := m.directives.misfit(d); err != nil {
 		return Errorf(err.Code, "run %q: %s", m.runID, err.Text)
 	}
 	for _, node := range d.Nodes {
@@ -54,13 +54,13 @@ func (m *Machine) directiveRefusal(d Direct) *Error {
 }
 
 // misfit says why a directive cannot stand in this run, whatever its nodes are; nil if it can.
-func (m *Machine) misfit(d Direct) *Error {
-	p := m.forming.policy
+func (ds *directives) misfit(d Direct) *Error {
+	p := ds.forming.policy
 	switch {
 	case d.ID == "":
 		return Errorf(CodeInvalid, "a directive without an id")
-	case m.closed != nil:
-		return Errorf(CodeClosed, "it is closed: it %s", m.closed.sentence())
+	case ds.round.run.closed != nil:
+		return Errorf(CodeClosed, "it is closed: it %s", ds.round.run.closed.sentence())
 	case d.Within < 0 || d.Within > MaxWithin:
 		return Errorf(CodeInvalid, "the deadline is in %v, it must be between 0 and %v from now", d.Within, MaxWithin)
 	case d.Kind.traits().name == "":
@@ -92,12 +92,12 @@ func (m *Machine) misfit(d Direct) *Error {
 	case d.Kind.HasTarget() && d.Target%p.segment() != 0:
 		return Errorf(CodeInvalid, "the target is %d, it must be a multiple of segment (%d)", d.Target, p.Segment)
 	}
-	return m.directiveTooMuch(d)
+	return ds.directiveTooMuch(d)
 }
 
 // directiveTooMuch refuses a directive with which the facts would grow out of bounds.
-func (m *Machine) directiveTooMuch(d Direct) *Error {
-	f := m.directives.makeFacts()
+func (ds *directives) directiveTooMuch(d Direct) *Error {
+	f := ds.makeFacts()
 	f.Standing = append(f.Standing, StandingFact{Direct: d})
 	for _, s := range f.Standing { // nodes that will be drained
 		if !s.Kind.NamesNodes() {
@@ -107,16 +107,16 @@ func (m *Machine) directiveTooMuch(d Direct) *Error {
 			f.Drained = append(f.Drained, DrainedFact{Node: node, By: s.By, Reason: s.Reason, For: s.For})
 		}
 	}
-	return m.tooMuchToTell(f)
+	return ds.tooMuchToTell(f)
 }
 
 // tooMuchToTell refuses facts out of bounds: what they tell must not be lost with the control
 // plane's host.
-func (m *Machine) tooMuchToTell(f DirectiveFacts) *Error {
-	if !m.succession.canBeSucceeded() {
+func (ds *directives) tooMuchToTell(f DirectiveFacts) *Error {
+	if !ds.round.run.succession.canBeSucceeded() {
 		return nil
 	}
-	f.Ended, f.Seq = nil, m.directives.seq+1
+	f.Ended, f.Seq = nil, ds.seq+1
 	if size := len(pack.Append(nil, func(p *pack.Packer) { packDirectiveFacts(p, f) })); size > maxDirectiveFacts {
 		return Errorf(CodeTooLarge, "with it, the run's directives and drained nodes would have %d bytes; a control plane in a node's process hands at most %d on to "+
 			"its next host: name fewer nodes at a time, undrain some, give a shorter reason, or meet at `rallypoint serve`", size, maxDirectiveFacts)
@@ -268,19 +268,19 @@ func (m *Machine) endGone() {
 }
 
 // cordonRefusal says why a node cannot be cordoned; nil if it can.
-func (m *Machine) cordonRefusal(ev Cordon) *Error {
+func (ds *directives) cordonRefusal(ev Cordon) *Error {
 	switch {
-	case m.closed != nil:
-		return Errorf(CodeClosed, "run %q is closed: it %s", m.runID, m.closed.sentence())
+	case ds.round.run.closed != nil:
+		return Errorf(CodeClosed, "run %q is closed: it %s", ds.round.run.runID, ds.round.run.closed.sentence())
 	case ev.Node == "" || printable.Text(ev.Node) != ev.Node:
-		return Errorf(CodeInvalid, "run %q: %q is no name of a node", m.runID, ev.Node)
+		return Errorf(CodeInvalid, "run %q: %q is no name of a node", ds.round.run.runID, ev.Node)
 	case ev.For < 0 || ev.For > MaxWithin:
-		return Errorf(CodeInvalid, "run %q: a node is cordoned for %v, it must be between 0 (until it is uncordoned) and %v", m.runID, ev.For, MaxWithin)
+		return Errorf(CodeInvalid, "run %q: a node is cordoned for %v, it must be between 0 (until it is uncordoned) and %v", ds.round.run.runID, ev.For, MaxWithin)
 	}
-	f := m.directives.makeFacts()
+	f := ds.makeFacts()
 	f.Drained = append(f.Drained, cordonRow(ev).fact(ev.Node))
-	if err := m.tooMuchToTell(f); err != nil {
-		return Errorf(err.Code, "run %q: %s", m.runID, err.Text)
+	if err := ds.tooMuchToTell(f); err != nil {
+		return Errorf(err.Code, "run %q: %s", ds.round.run.runID, err.Text)
 	}
 	return nil
 }

@@ -45,11 +45,8 @@ type Machine struct {
 	forming    *forming
 	directives *directives
 
-	generation string
-	reserve    string // generation to continue under if the stored state turns out to be old; "": none
-	uptime     time.Duration
-
-	succession Succession
+	reserve string // generation to continue under if the stored state turns out to be old; "": none
+	uptime  time.Duration
 
 	keys   *agentStore // of the last round; nil: it has none yet
 	limits Limits
@@ -64,7 +61,7 @@ func New(c Config) *Machine {
 		uptime = 0 // it has not begun yet
 	}
 	out := &output{running: map[Timer]runningTimer{}}
-	names, run := newNames(), &run{out: out, runID: c.RunID}
+	names, run := newNames(), &run{out: out, runID: c.RunID, generation: c.Generation, succession: c.Succession}
 	nodes, round := newNodes(out, names, run), newRound(out, names, run)
 	forming := &forming{out: out, nodes: nodes, round: round}
 	return &Machine{
@@ -75,9 +72,7 @@ func New(c Config) *Machine {
 		round:      round,
 		forming:    forming,
 		directives: &directives{out: out, nodes: nodes, round: round, forming: forming, drained: map[string]*drained{}},
-		generation: c.Generation,
 		uptime:     uptime,
-		succession: c.Succession,
 		limits:     c.Limits.withDefaults(),
 	}
 }

@@ -22,7 +22,7 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 	if ev.Away != 0 {
 		row := drained{by: "node " + m.names.of(n.id), reason: ev.Reason, away: ev.Away, cause: CauseFailures}
 		key := m.nodes.ownKey(n)
-		if stays = m.unfitRefusal(n, key, row); stays == nil {
+		if stays = m.directives.unfitRefusal(n, key, row); stays == nil {
 			ev.Leaving = true
 			m.directives.keepOut(key, row)
 			m.directives.own = true
@@ -62,14 +62,14 @@ func (ns *nodes) ownKey(n *node) string {
 
 // unfitRefusal says why a node whose workers keep failing stays in the run; nil if it may
 // leave as unfit. Each reason is one of this failure only: the node may ask at the next.
-func (m *Machine) unfitRefusal(n *node, key string, row drained) *Error {
-	switch err := m.ownWordRefusal(n, key, row); {
-	case m.closed != nil || m.round.finishing():
+func (ds *directives) unfitRefusal(n *node, key string, row drained) *Error {
+	switch err := ds.ownWordRefusal(n, key, row); {
+	case ds.round.run.closed != nil || ds.round.finishing():
 		return err
-	case m.round.stop != nil:
-		return Errorf(CodeInvalid, "another stop of the round was announced before, which may be the cause: %s", m.round.stopReason())
-	case m.round.tally[participantLost] > 0 || m.round.overtaken != "":
-		return Errorf(CodeInvalid, "the round lost a node before, which may be the cause: %s", m.round.inState(participantLost))
+	case ds.round.stop != nil:
+		return Errorf(CodeInvalid, "another stop of the round was announced before, which may be the cause: %s", ds.round.stopReason())
+	case ds.round.tally[participantLost] > 0 || ds.round.overtaken != "":
+		return Errorf(CodeInvalid, "the round lost a node before, which may be the cause: %s", ds.round.inState(participantLost))
 	default:
 		return err
 	}
@@ -77,15 +77,15 @@ func (m *Machine) unfitRefusal(n *node, key string, row drained) *Error {
 
 // ownWordRefusal says why a node cannot be kept out at its own request now; nil if it can. Neither a
 // check that is wrong nor a script that fails may take out more than a share of the nodes.
-func (m *Machine) ownWordRefusal(n *node, key string, row drained) *Error {
-	most, out := max(1, m.forming.policy.Max/ownWordShare), 0
-	left := headcount{segment: m.forming.policy.segment()}
-	for _, other := range m.nodes.live {
-		if other != n && m.directives.rowOf(other.id, other.hostName) == nil {
+func (ds *directives) ownWordRefusal(n *node, key string, row drained) *Error {
+	most, out := max(1, ds.forming.policy.Max/ownWordShare), 0
+	left := headcount{segment: ds.forming.policy.segment()}
+	for _, other := range ds.nodes.live {
+		if other != n && ds.rowOf(other.id, other.hostName) == nil {
 			left.add(other.domain, 1)
 		}
 	}
-	for _, d := range m.directives.drained {
+	for _, d := range ds.drained {
 		if d.cause != CauseAdmin {
 			out++
 		}
@@ -93,18 +93,18 @@ func (m *Machine) ownWordRefusal(n *node, key string, row drained) *Error {
 	switch {
 	case row.away <= 0 || row.away > MaxWithin:
 		return Errorf(CodeInvalid, "a node is kept out for %v, it must be above 0 and at most %v", row.away, MaxWithin)
-	case m.closed != nil:
-		return Errorf(CodeInvalid, "the job %s", m.closed.sentence())
-	case m.round.finishing():
+	case ds.round.run.closed != nil:
+		return Errorf(CodeInvalid, "the job %s", ds.round.run.closed.sentence())
+	case ds.round.finishing():
 		return Errorf(CodeInvalid, "the job is finishing")
-	case left.usable < m.forming.policy.Min:
-		return Errorf(CodeInvalid, "%d would be left, at least %d are needed", left.usable, m.forming.policy.Min)
+	case left.usable < ds.forming.policy.Min:
+		return Errorf(CodeInvalid, "%d would be left, at least %d are needed", left.usable, ds.forming.policy.Min)
 	case out >= most:
 		return Errorf(CodeInvalid, "%d of at most %d nodes are out at their own request already: the job itself may be the cause", out, most)
 	}
-	f := m.directives.makeFacts()
+	f := ds.makeFacts()
 	f.Drained = append(f.Drained, row.fact(key))
-	return m.tooMuchToTell(f)
+	return ds.tooMuchToTell(f)
 }
 
 // drainUnfit answers a node that a check has found unfit. It is kept out from now on; while its
@@ -120,7 +120,7 @@ func (m *Machine) drainUnfit(n *node, number uint64, d Direct) {
 	d.Nodes = []string{key}
 	runs := d.Within > 0 && s != nil && s.state == participantRunning && !m.directives.covered(&d)
 	row := drained{by: d.By, reason: d.Reason, away: d.For, cause: CauseCheck, cordoned: runs}
-	err := m.ownWordRefusal(n, key, row)
+	err := m.directives.ownWordRefusal(n, key, row)
 	if d.Kind != DirectiveDrain {
 		err = Errorf(CodeInvalid, "a node that is unfit is drained, it cannot ask for a %v", d.Kind)
 	}

@@ -56,24 +56,24 @@ const (
 
 // returnGrace is how long a control plane waits for the missing members of a round that an
 // earlier one completed.
-func (m *Machine) returnGrace() time.Duration {
+func (f *forming) returnGrace() time.Duration {
 	switch {
-	case !m.succession.succeeds():
-		return m.forming.policy.LeaseTimeout
-	case m.succession.Grace > 0:
-		return m.succession.Grace
+	case !f.round.run.succession.succeeds():
+		return f.policy.LeaseTimeout
+	case f.round.run.succession.Grace > 0:
+		return f.round.run.succession.Grace
 	}
-	members := time.Duration(len(m.round.participants))
-	return max(m.forming.policy.ReconnectGrace, leastGrace, min(members*gracePerNode, m.forming.policy.LeaseTimeout), members*leastGracePerNode)
+	members := time.Duration(len(f.round.participants))
+	return max(f.policy.ReconnectGrace, leastGrace, min(members*gracePerNode, f.policy.LeaseTimeout), members*leastGracePerNode)
 }
 
 // believes reports whether facts are of the control plane that this one succeeds, or of an earlier
 // one's round that continues here. Any others may be a stranger's.
-func (m *Machine) believes(f Facts) bool {
-	if !m.succession.succeeds() || !m.round.fresh || f.Generation == "" {
+func (r *round) believes(f Facts) bool {
+	if !r.run.succession.succeeds() || !r.fresh || f.Generation == "" {
 		return false
 	}
-	return f.Generation == m.succession.Facts.Generation || f.Round > 0 && f.Round == m.round.number && f.Origin == m.round.origin
+	return f.Generation == r.run.succession.Facts.Generation || f.Round > 0 && f.Round == r.number && f.Origin == r.origin
 }
 
 // learn applies facts that are believed.

@@ -655,7 +655,7 @@ func TestGraceOfACrowd(t *testing.T) {
 	} {
 		m := New(Config{RunID: "job", Succession: Succession{Term: 2}})
 		m.forming.policy, m.round.participants = policy(1, 4), make([]*participant, members)
-		if got := m.returnGrace(); got != want {
+		if got := m.forming.returnGrace(); got != want {
 			t.Errorf("%d members: %v, want %v", members, got, want)
 		}
 	}
