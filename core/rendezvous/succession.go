@@ -7,9 +7,7 @@ import (
 )
 
 // Facts returns what a successor has to know, and the nodes for it.
-func (m *Machine) Facts() Facts { return m.facts() }
-
-func (m *Machine) facts() Facts {
+func (m *Machine) Facts() Facts {
 	if m.generation == "" {
 		return Facts{}
 	}

@@ -101,7 +101,7 @@ func (s *sim) mayStillCome(ev Event) string {
 // mustKnow checks that the next host, with a node that was told everything, knows what the
 // one before knew, before any other node has come.
 func (s *sim) mustKnow(old *Machine, next *rigNode) {
-	if next.lied || !next.facts.Equal(old.facts()) || !s.m.succession.Facts.Equal(next.facts) {
+	if next.lied || !next.facts.Equal(old.Facts()) || !s.m.succession.Facts.Equal(next.facts) {
 		return
 	}
 	twin := New(Config{RunID: "job", Generation: "twin", Succession: s.m.succession})

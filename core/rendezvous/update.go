@@ -38,7 +38,7 @@ func (m *Machine) settleViews() {
 func (m *Machine) notify(n *node, reason func() string) {
 	was := n.update
 	if (m.forming.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.round.stopFor(n) == was.Stop &&
-		m.directives.notice(n) == was.Directive && m.requeued() == was.Requeue && m.directives.onlyLostFor(n) == was.OnlyLost && m.facts().Equal(was.Facts) {
+		m.directives.notice(n) == was.Directive && m.requeued() == was.Requeue && m.directives.onlyLostFor(n) == was.OnlyLost && m.Facts().Equal(was.Facts) {
 		return
 	}
 	n.update = m.updateFor(n, reason)
@@ -50,7 +50,7 @@ func (r *run) requeued() bool { return r.closed != nil && r.closed.Kind == Close
 
 // updateFor computes a node's view: guarantees 7, 8 and 9. reason is waitingReason.
 func (m *Machine) updateFor(n *node, reason func() string) MembershipUpdate {
-	notice := MembershipUpdate{Waiting: m.forming.waitingFor(n), Closed: m.closed != nil, Stop: m.round.stopFor(n), Directive: m.directives.notice(n), Requeue: m.requeued(), OnlyLost: m.directives.onlyLostFor(n), Facts: m.facts()}
+	notice := MembershipUpdate{Waiting: m.forming.waitingFor(n), Closed: m.closed != nil, Stop: m.round.stopFor(n), Directive: m.directives.notice(n), Requeue: m.requeued(), OnlyLost: m.directives.onlyLostFor(n), Facts: m.Facts()}
 	switch {
 	case m.closed != nil:
 		notice.Reason = "the run " + m.closed.sentence()
