@@ -137,13 +137,13 @@ func (a Admin) append(ctx context.Context, ev rendezvous.Event) (done string, er
 }
 
 func (a Admin) tryAppend(ctx context.Context, ev rendezvous.Event) (done string, err error) {
-	shown, records, err := inspect(ctx, a.SharedLog, a.RunID, a.Timeout)
+	l, records, err := inspect(ctx, a.SharedLog, a.RunID, a.Timeout)
 	if err != nil {
 		return "", err
 	}
 	run := records[0]
 	if _, forgets := ev.(rendezvous.Forget); !forgets && len(run.Living) == 0 {
-		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "no node of run %q at %s is alive: there is no node left to tell", run.RunID, shown)
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "no node of run %q at %s is alive: there is no node left to tell", run.RunID, l.shown())
 	}
 	answer, err := foresee(run, ev)
 	switch {
@@ -154,7 +154,7 @@ func (a Admin) tryAppend(ctx context.Context, ev rendezvous.Event) (done string,
 	case !answer.Changed:
 		return answer.Text, nil
 	}
-	return answer.Text, appendTo(ctx, a.SharedLog, run, ev, a.Timeout)
+	return answer.Text, appendTo(ctx, l, run, ev)
 }
 
 // foresee applies the event to a copy of the run, as each of its nodes is going to.

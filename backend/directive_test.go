@@ -33,11 +33,11 @@ func TestDrain(t *testing.T) {
 	t.Run("file", func(t *testing.T) {
 		endpoint := "file://" + t.TempDir()
 		testDrain(t, &run{t, at(endpoint)}, func(ctx context.Context, ev rendezvous.Event) error {
-			_, records, err := inspect(ctx, endpoint, "job", patience)
+			l, records, err := inspect(ctx, endpoint, "job", patience)
 			if err != nil || len(records) != 1 {
 				return fmt.Errorf("%d runs, %w", len(records), err)
 			}
-			return appendTo(ctx, endpoint, records[0], ev, patience)
+			return appendTo(ctx, l, records[0], ev)
 		})
 	})
 }

@@ -10,18 +10,17 @@ import (
 
 // inspect reads what runs have written at a file:// or etcd:// endpoint, in the order
 // of their ids: only that of the id runID (an etcd's URL may name it, too), which must exist, all
-// if it is "". It writes nothing and is no node. It tries an etcd until the timeout. shown is the
-// endpoint without secrets, for display.
-func inspect(ctx context.Context, endpoint, runID string, timeout time.Duration) (shown string, records []sharedlog.Record, err error) {
-	l, err := logOf(endpoint, runID, timeout)
-	if err != nil {
-		return endpoint, nil, err
+// if it is "". It writes nothing and is no node. It tries an etcd until the timeout. l is the log
+// that they are in.
+func inspect(ctx context.Context, endpoint, runID string, timeout time.Duration) (l runLog, records []sharedlog.Record, err error) {
+	if l, err = logOf(endpoint, runID, timeout); err != nil {
+		return nil, nil, err
 	}
 	records, err = l.inspect(ctx)
 	if err == nil && len(records) == 0 && runID != "" {
 		err = noSuchRun(ctx, endpoint, runID, l.shown(), timeout)
 	}
-	return l.shown(), records, err
+	return l, records, err
 }
 
 // watchPatience is how long an etcd is tried for before a look fails.
@@ -40,17 +39,13 @@ func Watch(endpoint, runID string) (w sharedlog.Watcher, pause time.Duration, er
 // appendTo puts an event that comes from no node, such as an eviction, into the log of a run, if
 // that is as inspect has returned it; else the error is sharedlog.ErrMoved. When it returns the
 // log has the event for good, and each node soon applies it.
-func appendTo(ctx context.Context, endpoint string, run sharedlog.Record, ev rendezvous.Event, timeout time.Duration) error {
+func appendTo(ctx context.Context, l runLog, run sharedlog.Record, ev rendezvous.Event) error {
 	entry, err := rendezvous.EncodeEvent(ev)
 	if err == nil {
 		_, err = rendezvous.DecodeEvent(entry) // what no node could read would end the run
 	}
 	if err != nil {
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: the request cannot be written: %v", run.RunID, err)
-	}
-	l, err := logOf(endpoint, run.RunID, timeout)
-	if err != nil {
-		return err
 	}
 	return l.append(ctx, run, entry)
 }

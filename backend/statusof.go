@@ -13,15 +13,18 @@ import (
 // Statuses describes the runs that have written at a file:// or etcd:// endpoint, or the one of the
 // id runID unless it is "". shown is the endpoint without secrets, for display.
 func Statuses(ctx context.Context, endpoint, runID string, timeout time.Duration) (shown string, runs []control.RunStatus, err error) {
-	shown, records, err := inspect(ctx, endpoint, runID, timeout)
+	l, records, err := inspect(ctx, endpoint, runID, timeout)
+	if err != nil {
+		return "", nil, err
+	}
 	for _, r := range records {
 		run, err := statusOf(r)
 		if err != nil {
-			return shown, nil, err
+			return "", nil, err
 		}
 		runs = append(runs, run)
 	}
-	return shown, runs, err
+	return l.shown(), runs, nil
 }
 
 // statusOf describes a run as its record shows it. A node without a sign of life may still come
