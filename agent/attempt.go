@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -106,7 +107,7 @@ func (a *Agent) start() (*attempt, error) {
 		}
 		return nil, &process.StartError{LocalRank: -1, Err: err}
 	}
-	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*process.Process), followers: newFollowers()}
+	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*process.Process), followers: &followers{ended: make(chan struct{}), stops: make(map[int64]context.CancelFunc)}}
 	t.oom.Reset()
 	launches, names, err := a.launches(t, sets)
 	if err == nil {
@@ -228,7 +229,7 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]process.Launch, []lo
 			if w.Out != nil {
 				files[1] = w.Out.Fd()
 			}
-		case a.teesStderr():
+		case !a.spec.KeepDaemons: // daemons outlive this process, through which the workers' stderr goes here
 			if err := t.logs.TeeStderr(&w, int(files[1]), a.console, a.spec.Stderr); err != nil {
 				return nil, nil, err
 			}
@@ -540,10 +541,6 @@ func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error)
 	return f, err
 }
 
-// teesStderr reports whether the workers' stderr goes through this process: not with
-// daemons, which outlive it.
-func (a *Agent) teesStderr() bool { return !a.spec.KeepDaemons }
-
 // publishEnds publishes how the workers ended.
 func (a *Agent) publishEnds(t *attempt, failures []failure.Failure) {
 	a.ran = time.Since(a.began)
@@ -554,10 +551,7 @@ func (a *Agent) publishEnds(t *attempt, failures []failure.Failure) {
 // for them. Nothing but a signal makes it fail.
 func (a *Agent) exitBarrier() error {
 	a.publish(telemetry.Finishing{})
-	limit, wait := a.spec.ExitBarrierTimeout, a.spec.ExitBarrierTimeout > 0
-	if !wait {
-		limit = leastReport
-	}
+	limit, wait := cmp.Or(a.spec.ExitBarrierTimeout, a.spec.ReportTimeout), a.spec.ExitBarrierTimeout > 0
 	if a.assignment.groups > 1 && wait {
 		slow := time.AfterFunc(quickBarrier, func() {
 			a.log.Info(fmt.Sprintf("the workers of this node succeeded; waiting for the other nodes, at most %v", limit))
@@ -582,9 +576,6 @@ func (a *Agent) exitBarrier() error {
 
 // quickBarrier is how long the exit barrier takes without a word.
 const quickBarrier = time.Second
-
-// leastReport is how long a message to the other nodes may take.
-const leastReport = 5 * time.Second
 
 func (a *Agent) awaitExitBarrier(ctx context.Context, wait bool) error {
 	if !wait {
@@ -612,12 +603,9 @@ func (a *Agent) refused(err error) error {
 	return &PeerError{Err: err, Name: a.name, Failures: a.assignment.peers, Next: next}
 }
 
-// stdio gives the agent's own streams their defaults.
-func (s *Spec) stdio() {
-	if s.Stdout == nil {
-		s.Stdout = os.Stdout
-	}
-	if s.Stderr == nil {
-		s.Stderr = os.Stderr
-	}
+// setDefaults gives the agent's own streams, and its messages' limit, their defaults.
+func (s *Spec) setDefaults() {
+	s.ReportTimeout = cmp.Or(s.ReportTimeout, 5*time.Second)
+	s.Stdout = cmp.Or(s.Stdout, os.Stdout)
+	s.Stderr = cmp.Or(s.Stderr, os.Stderr)
 }

@@ -76,12 +76,9 @@ func agreeBudget(infos []*budget) budget {
 	return job
 }
 
-// budgeted reports whether the job has a budget that agents agree on beside the count.
-func (s *Spec) budgeted() bool { return s.RestartWindow > 0 || s.MaxNoProgress > 0 }
-
 // ownBudget is what this node says of the rounds before the next; nil without a budget.
 func (a *Agent) ownBudget() *budget {
-	if !a.spec.budgeted() {
+	if a.spec.RestartWindow <= 0 && a.spec.MaxNoProgress <= 0 { // the count alone
 		return nil
 	}
 	b := a.budget
@@ -124,7 +121,7 @@ func (a *Agent) takeBudget(ctx context.Context, own, job *budget) error {
 // awaitIdle waits until all agents of the round know that it is not to be: the first that
 // ends the run would make it a failure of a peer for the others.
 func (a *Agent) awaitIdle(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, leastReport)
+	ctx, cancel := context.WithTimeout(ctx, a.spec.ReportTimeout)
 	defer cancel()
 	err := a.assignment.meet(ctx, idleKey, idleAllKey)
 	if err != nil && !errors.Is(err, rendezvous.ErrRoundOver) {

@@ -29,7 +29,7 @@ func (a *Agent) publishFirst(t *attempt, v outcome) (wait func()) {
 
 // publishFailure publishes a failure to the other nodes.
 func (a *Agent) publishFailure(f *failure.Failure) {
-	ctx, cancel := a.untilImpatient(leastReport)
+	ctx, cancel := a.untilImpatient(a.spec.ReportTimeout)
 	defer cancel()
 	s := a.announcedStop()
 	first := s.Round != 0 && !s.Leaving && s.Rank == a.assignment.group
@@ -49,7 +49,7 @@ func (a *Agent) readPeers() {
 	if a.assignment.groups < 2 {
 		return
 	}
-	ctx, cancel := a.untilImpatient(leastReport)
+	ctx, cancel := a.untilImpatient(a.spec.ReportTimeout)
 	defer cancel()
 	a.awaitCulprit(ctx)
 	published := failure.ReadPublished(ctx, a.assignment.keys, a.assignment.Round)

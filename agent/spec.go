@@ -85,6 +85,9 @@ type Spec struct {
 	// does not wait.
 	ExitBarrierTimeout time.Duration
 
+	// ReportTimeout bounds each message to the other nodes; 0: 5 s.
+	ReportTimeout time.Duration
+
 	// LostNodeTimeout bounds the wait for news of a lost node after a failure that
 	// the budget does not cover; 0 does not wait. It should be lease_timeout plus
 	// reconnect_grace.

@@ -37,6 +37,7 @@ type job struct {
 	errs   []error                                                     // valid once done is closed
 	to     logs.StreamSpec                                             // see logs.Spec.Redirects
 	dial   func(ctx context.Context, addr string) (store.Store, error) // see agent.Spec
+	report time.Duration                                               // see agent.Spec.ReportTimeout
 }
 
 func newJob(t *testing.T) *job {
@@ -73,7 +74,7 @@ func (j *job) start(rdzv agent.Rendezvous, restarts int, script string) {
 		Environ:         []string{"PATH=" + os.Getenv("PATH"), "DIR=" + j.dir, "SAY=" + filepath.Join(j.dir, "say"), "NODE=" + node},
 		MonitorInterval: 10 * time.Millisecond, ShutdownTimeout: time.Hour, ExitBarrierTimeout: time.Minute, LostNodeTimeout: time.Minute,
 	}
-	spec.DialStore = j.dial
+	spec.DialStore, spec.ReportTimeout = j.dial, j.report
 	spec.Logs.Redirects = j.to
 	spec.Logs.Dir = filepath.Join(j.dir, "logs"+node)
 	a, err := agent.New(spec, "script", rdzv, slog.New(slog.NewTextHandler(testWriter{j.t, "agent " + node}, nil)))
@@ -299,8 +300,9 @@ func TestCutOffFailure(t *testing.T) {
 	direct, cut := &run{t, at(l.Addr().String())}, &run{t, at(link.Endpoint)}
 
 	j := newJob(t)
+	j.report = 500 * time.Millisecond
 	fail := j.fifo("fail")
-	options := []string{"last_call_timeout=2", "reconnect_grace=0.1", "join_timeout=5", "close_timeout=1"}
+	options := []string{"reconnect_grace=0.1", "join_timeout=2", "close_timeout=0.1"}
 	j.start(cut.node("n0", 1, 2, options...), 1, `[ $LOCAL_RANK = 0 ] || { `+failing+`
 		}
 		`+stopped)

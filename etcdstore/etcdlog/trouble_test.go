@@ -73,7 +73,7 @@ func TestGatewayWithoutBackend(t *testing.T) {
 		done := make(chan error, 2)
 		go func() { done <- s.Set(ctx, "k", []byte(fmt.Sprint(status))) }()
 		go func() { done <- l.Append(ctx, [][]byte{[]byte("x")}) }()
-		for g.answered.Load() < before+8 {
+		for g.answered.Load() < before+4 {
 			time.Sleep(10 * time.Millisecond)
 		}
 		g.instead.Store(0)
