@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -59,9 +60,7 @@ func (a *Agent) reapOverdue(t *attempt, o watchdog.Overdue) {
 	late := max(time.Since(timer.At), 0).Round(time.Millisecond)
 	a.log.Error(fmt.Sprintf("the timer %q of process %d expired %v ago: ending the worker of local rank %d with %s",
 		timer.Scope, timer.Pid, late, p.Local, process.SignalName(timer.Signal)))
-	if p.Fault == "" {
-		p.Fault = fmt.Sprintf(overdueMessage+" %q of process %d expired, %v overdue. ", timer.Scope, timer.Pid, late)
-	}
+	p.Fault = cmp.Or(p.Fault, fmt.Sprintf(overdueMessage+" %q of process %d expired, %v overdue. ", timer.Scope, timer.Pid, late))
 	if timer.Pid != p.Pid {
 		_ = unix.Kill(timer.Pid, timer.Signal) // read as the worker's descendant just now
 	}

@@ -3,6 +3,7 @@ package backend
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"net"
 	"net/netip"
 	"os"
@@ -52,9 +53,7 @@ func addressOf(i *net.Interface) string {
 		if prefix.Addr().Is4() {
 			return prefix.Addr().String()
 		}
-		if found == "" {
-			found = prefix.Addr().String()
-		}
+		found = cmp.Or(found, prefix.Addr().String())
 	}
 	return found
 }

@@ -5,6 +5,7 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"errors"
 	"math"
 	"os"
@@ -149,9 +150,7 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 	if err != nil {
 		return spec, "", err
 	}
-	if name == "" {
-		name = agent.EntryPoint(spec.Argv, "")
-	}
+	name = cmp.Or(name, agent.EntryPoint(spec.Argv, ""))
 	for _, field := range []struct {
 		name   string
 		from   C.int64_t

@@ -5,6 +5,7 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"strings"
 	"sync"
@@ -101,10 +102,7 @@ func run(f func(*C.rp_backend_reply, *C.rp_error) C.int32_t) (reply, error) {
 		if code == C.RP_PENDING || name == "UNKNOWN" {
 			return reply{}, invalid("a function of the backend returned %d, which is the number of no error", int32(code))
 		}
-		text := C.GoString(&failure.message[0])
-		if text == "" {
-			text = "the backend said no more than " + name
-		}
+		text := cmp.Or(C.GoString(&failure.message[0]), "the backend said no more than "+name)
 		err := &rendezvous.Error{Code: rendezvous.Code(code), Text: strings.ToValidUTF8(text, "?")}
 		if failure.retryable < 0 {
 			return reply{}, &sharedlog.Unreachable{Err: err}

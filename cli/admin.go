@@ -34,7 +34,7 @@ on this machine.`,
 			return fmt.Errorf("a command is missing: %s or %s", strings.Join(names[:last], ", "), names[last])
 		},
 	}
-	commands := append([]*cobra.Command{newAdminClose(log), newAdminEvict(log)}, newAdminDirectives(log)...)
+	commands := []*cobra.Command{newAdminClose(log), newAdminEvict(log), newAdminSave(log), newAdminDrain(log), newAdminScale(log), newAdminStop(log)}
 	commands = append(commands, newAdminCancel(log), newAdminCordon(log), newAdminUndrain(log), newAdminForget(log), newAdminBackup())
 	for _, command := range commands {
 		names = append(names, command.Name())

@@ -10,11 +10,6 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// newAdminDirectives returns the commands that give a job a directive.
-func newAdminDirectives(log *logging) []*cobra.Command {
-	return []*cobra.Command{newAdminSave(log), newAdminDrain(log), newAdminScale(log), newAdminStop(log)}
-}
-
 func newAdminDrain(log *logging) *cobra.Command {
 	var nodes []string
 	var within, away time.Duration

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
 	"io"
 	"strings"
@@ -26,10 +27,7 @@ var commandGroups = []struct {
 // last, where a terminal still shows them, examples.
 func helpOf(cmd *cobra.Command, _ []string) {
 	out := cmd.OutOrStdout()
-	text := cmd.Long
-	if text == "" {
-		text = cmd.Short
-	}
+	text := cmp.Or(cmd.Long, cmd.Short)
 	fmt.Fprintf(out, "%s\n\n", reflow(text))
 	writeUsage(out, cmd)
 }

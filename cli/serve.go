@@ -64,7 +64,7 @@ func newServe(log *logging) *cobra.Command {
 		RunE: func(cmd *cobra.Command, _ []string) error { return o.serve(cmd, log) },
 	}
 	o.addFlags(cmd)
-	config.addTo(cmd)
+	cmd.Flags().StringVar(&config.path, "config", "", "YAML `FILE` with options: lines such as \"listen: 0.0.0.0:29400\" (default $"+envConfig+", else none)")
 	return cmd
 }
 

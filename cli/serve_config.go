@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -10,7 +11,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 	"golang.org/x/sys/unix"
 
@@ -23,10 +23,6 @@ import (
 type configFlag struct{ path string }
 
 const envConfig = "RALLYPOINT_CONFIG"
-
-func (c *configFlag) addTo(cmd *cobra.Command) {
-	cmd.Flags().StringVar(&c.path, "config", "", "YAML `FILE` with options: lines such as \"listen: 0.0.0.0:29400\" (default $"+envConfig+", else none)")
-}
 
 // unconfigured are the flags that neither a variable nor a file gives.
 var unconfigured = []string{"config", "help"}
@@ -95,9 +91,7 @@ const maxConfig = 64 << 10
 
 // load reads the file; nil without one.
 func (c *configFlag) load() (map[string]any, error) {
-	if c.path == "" {
-		c.path = os.Getenv(envConfig)
-	}
+	c.path = cmp.Or(c.path, os.Getenv(envConfig))
 	if c.path == "" {
 		return nil, nil
 	}

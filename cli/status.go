@@ -94,7 +94,8 @@ func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) e
 	if q.token, err = s.token.open(log, q.sharedLog); err != nil {
 		return err
 	}
-	show := newStatusPrinter(cmd.OutOrStdout(), s.json, s.watched)
+	out := cmd.OutOrStdout()
+	show := &statusPrinter{out: out, json: s.json, compact: s.watched, terminal: statustext.TerminalOf(out)}
 	if s.watched {
 		ticker := time.NewTicker(watchEvery)
 		defer ticker.Stop()
@@ -104,7 +105,7 @@ func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) e
 	if err != nil {
 		return failure{err}
 	}
-	if err := show.print(raw, st); err != nil || !s.workers {
+	if err := show.printText(string(show.text(raw, st))); err != nil || !s.workers {
 		return err
 	}
 	run, err := onlyRun(st)
@@ -126,15 +127,6 @@ type statusPrinter struct {
 	json     bool
 	compact  bool // one line of JSON each
 	terminal statustext.Terminal
-}
-
-func newStatusPrinter(out io.Writer, asJSON, watched bool) *statusPrinter {
-	return &statusPrinter{out: out, json: asJSON, compact: watched, terminal: statustext.TerminalOf(out)}
-}
-
-// print writes one status: raw as it came, st decoded.
-func (s *statusPrinter) print(raw []byte, st control.Status) error {
-	return s.printText(string(s.text(raw, st)))
 }
 
 func (s *statusPrinter) printText(text string) error {

@@ -88,7 +88,7 @@ as 0. AMOUNT 0 prints the number, and creates the key.`,
 			if err != nil {
 				return err
 			}
-			return printLine(cmd, fmt.Sprint(sum))
+			return printText(cmd, fmt.Sprintln(sum))
 		}, nil)
 	})
 }
@@ -164,8 +164,6 @@ func newStoreDelete(log *logging) *cobra.Command {
 		}, nil)
 	})
 }
-
-func printLine(cmd *cobra.Command, line string) error { return printText(cmd, line+"\n") }
 
 func printText(cmd *cobra.Command, text string) error {
 	if _, err := fmt.Fprint(cmd.OutOrStdout(), text); err != nil {

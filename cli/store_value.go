@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -83,10 +84,8 @@ func parseAmount(text string) (int64, error) {
 
 // emptyKey refuses a key that is most likely a variable without a value.
 func emptyKey(keys []string) error {
-	for _, key := range keys {
-		if key == "" {
-			return errors.New("KEY is empty")
-		}
+	if slices.Contains(keys, "") {
+		return errors.New("KEY is empty")
 	}
 	return nil
 }

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -36,10 +37,7 @@ func (t *tokenFlag) open(log *logging, sharedLog string) (*secret.Token, error) 
 
 // read reads the file, wherever the job meets; nil is no token.
 func (t *tokenFlag) read(log *logging) (*secret.Token, error) {
-	path := t.path
-	if path == "" {
-		path = os.Getenv(params.EnvTokenFile)
-	}
+	path := cmp.Or(t.path, os.Getenv(params.EnvTokenFile))
 	if path == "" {
 		return nil, nil
 	}

@@ -296,8 +296,6 @@ func (a *account) setTimer(e r.SetTimer) {
 	}
 }
 
-func (a *account) stopTimer(t r.Timer) { delete(a.timers, nameOf(t)) }
-
 func (a *account) runs(kind r.TimerKind) bool { return a.timers[r.Timer{Kind: kind}].running }
 
 // settle lets a timer that has run out count only as long as there is a reason

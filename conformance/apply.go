@@ -426,7 +426,7 @@ func (c *Checker) dropped(ev r.Event, e r.Drop) {
 		c.violated(6, "session %s was dropped, which is not there", e.Session)
 		return
 	}
-	if !c.grounds(ev, s) && !c.drains(s) && !hogs(ev, s, e) {
+	if !c.grounds(ev, s) && !c.leaving[s.node] && !hogs(ev, s, e) {
 		c.violated(6, "node %s was given up at %T %+v", s.node, ev, ev)
 	}
 	c.errs = append(c.errs, failure{err: e.Err, ev: ev, session: s})

@@ -255,7 +255,7 @@ func (c *Checker) follow(ev r.Event, e r.Effect, told map[*session]r.Outcome) {
 	case r.SetTimer:
 		c.setTimer(e)
 	case r.StopTimer:
-		c.stopTimer(e.Timer)
+		delete(c.timers, nameOf(e.Timer))
 	}
 }
 

@@ -350,9 +350,6 @@ func (c *Checker) endGone() {
 	}
 }
 
-// drains reports whether a node is given up because a directive drains it at this event.
-func (c *Checker) drains(s *session) bool { return c.leaving[s.node] }
-
 // named are the live nodes that a name stands for: by its id, or its host.
 func (c *Checker) named(name string) (list []*session) {
 	for _, s := range c.nodes() {

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"fmt"
 	"maps"
 	"slices"
@@ -215,9 +216,7 @@ func (c *Checker) checkFacts(s *session) {
 			want.FinishedHosts = append(want.FinishedHosts, rank)
 		}
 	}
-	if want.Generation == "" {
-		want.Generation = f.Generation
-	}
+	want.Generation = cmp.Or(want.Generation, f.Generation)
 	c.checkDirectiveFacts(s)
 	got := f
 	got.Closed, got.Directives = r.Closing{}, r.DirectiveFacts{}

@@ -2,6 +2,7 @@ package etcdstore
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -265,9 +266,7 @@ func (s *Store) fetch(ctx context.Context, name string, keys []string, keysOnly 
 		if err != nil {
 			return nil, 0, err
 		}
-		if revision == 0 {
-			revision = r.Revision
-		}
+		revision = cmp.Or(revision, r.Revision)
 		for i := range part {
 			kv, _ := r.Result(i).First()
 			kvs = append(kvs, kv)

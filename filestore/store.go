@@ -9,7 +9,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"sync"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -367,9 +366,4 @@ func (s *Store) failed() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.failure
-}
-
-// elapsed says for how long a call that began at start has been tried.
-func (s *Store) elapsed(start time.Time) time.Duration {
-	return s.options.Clock.Now().Sub(start).Round(time.Millisecond)
 }

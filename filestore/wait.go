@@ -61,7 +61,7 @@ func (s *Store) await(ctx context.Context, f func(w *store.Waiter) (done bool)) 
 
 // waited is the error of a wait since start that err has ended.
 func (s *Store) waited(err error, start time.Time) error {
-	return fmt.Errorf("waited %v: %w", s.elapsed(start), err)
+	return fmt.Errorf("waited %v: %w", s.options.Clock.Now().Sub(start).Round(time.Millisecond), err)
 }
 
 // addWaiterLocked counts one more call that waits and returns the watch.

@@ -56,10 +56,6 @@ type portListener struct {
 	closed  chan struct{}
 }
 
-func (p *controlPort) listen() net.Listener {
-	return &portListener{controlPort: p, closed: make(chan struct{})}
-}
-
 // Accept returns the next connection.
 func (l *portListener) Accept() (net.Conn, error) {
 	select {

@@ -6,6 +6,7 @@
 package roundstore
 
 import (
+	"cmp"
 	"log/slog"
 	"net"
 	"net/netip"
@@ -50,9 +51,7 @@ func NewMember(p params.Params, log *slog.Logger, hosted bool, connect func(memb
 	if err := check(p); err != nil {
 		return nil, err
 	}
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	warning, err := p.CheckSecurity(params.QuotableEndpoint(p.Endpoint), hosted)
 	if err != nil {
 		return nil, err

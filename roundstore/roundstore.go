@@ -120,7 +120,7 @@ func (r *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 	opts := tcpstore.Options{Logger: r.log, NormalizeAttemptKeys: true}
 	var l net.Listener
 	if beside != nil && port == beside.addr.Port {
-		l = beside.listen() // whose users the control plane has checked
+		l = &portListener{controlPort: beside, closed: make(chan struct{})} // whose users the control plane has checked
 	} else {
 		if l, err = listen(ctx, host, port); err != nil {
 			return nil, err

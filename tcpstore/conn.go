@@ -145,7 +145,7 @@ func (c *conn) process(p *parser) (drained bool, refused *refusal) {
 	s.parser = p
 	s.out, s.config.parts = append(l.borrowBuffer(), s.out...), l.parts[:0]
 	pause := pauseUnsent
-	if l.budget.full() {
+	if l.budget.held >= l.budget.limit {
 		pause = smallReply
 	}
 	drained, refused = s.process(pause)

@@ -86,8 +86,6 @@ func (b *budget) has(n int) bool {
 	return b == nil || !b.queue && (b.held == 0 || b.held+n <= b.limit)
 }
 
-func (b *budget) full() bool { return b.held >= b.limit }
-
 func (b *budget) charge(n int) { b.held += n }
 
 func (b *budget) release(n int) {

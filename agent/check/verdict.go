@@ -3,6 +3,7 @@ package check
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -76,9 +77,7 @@ func Judge(code int, output []byte, name string) Verdict {
 		}
 		return v
 	}
-	if v.Text == "" {
-		v.Text = ending(code)
-	}
+	v.Text = cmp.Or(v.Text, ending(code))
 	return Verdict{Text: v.Text}
 }
 

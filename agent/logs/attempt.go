@@ -4,6 +4,7 @@
 package logs
 
 import (
+	"cmp"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
@@ -87,10 +88,7 @@ func NewTree(spec *Spec, runID string, log *slog.Logger) (*Tree, error) {
 	}
 	base := spec.Dir
 	if base == "" {
-		temp := spec.TempDir
-		if temp == "" {
-			temp = os.TempDir()
-		}
+		temp := cmp.Or(spec.TempDir, os.TempDir())
 		made, err := makeUnique(temp, "torchelastic_")
 		switch {
 		case err != nil && spec.isSilent():

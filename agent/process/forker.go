@@ -1,6 +1,7 @@
 package process
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"os"
@@ -148,10 +149,8 @@ func LookUp(name string, env []string) (string, error) {
 	}
 	path, _ := LookupEnv(env, "PATH")
 	var denied error
-	for _, folder := range strings.Split(path, ":") {
-		if folder == "" {
-			folder = "."
-		}
+	for folder := range strings.SplitSeq(path, ":") {
+		folder = cmp.Or(folder, ".")
 		file := folder + "/" + name
 		info, err := os.Stat(file)
 		switch {

@@ -367,7 +367,7 @@ func ownChildren() []int {
 		if err != nil {
 			continue
 		}
-		for _, field := range bytes.Fields(text) {
+		for field := range bytes.FieldsSeq(text) {
 			if pid, err := strconv.Atoi(string(field)); err == nil {
 				children = append(children, pid)
 			}

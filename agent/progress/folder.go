@@ -1,6 +1,7 @@
 package progress
 
 import (
+	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -137,9 +138,7 @@ func bases(environ []string) []string {
 		return []string{dir}
 	}
 	temp, _ := process.LookupEnv(environ, "TMPDIR")
-	if temp == "" {
-		temp = os.TempDir()
-	}
+	temp = cmp.Or(temp, os.TempDir())
 	if unix.Access(memoryDir, unix.W_OK) == nil {
 		return []string{memoryDir, temp}
 	}

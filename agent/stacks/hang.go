@@ -3,6 +3,7 @@ package stacks
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strings"
@@ -56,9 +57,7 @@ func NewHang(silent time.Duration, nodes []*Node, hosts []string) Hang {
 				s.hosts[rank] = n.Host
 			}
 		}
-		for rank, step := range n.Steps {
-			steps[rank] = step
-		}
+		maps.Copy(steps, n.Steps)
 	}
 	s.fold = Join(folds)
 	s.late = behind(steps)
@@ -101,12 +100,7 @@ func (s *story) suspects() []int {
 	if len(s.late) == 0 {
 		return s.fold.Suspects()
 	}
-	ranks := []int{}
-	for rank := range s.late {
-		ranks = append(ranks, rank)
-	}
-	slices.Sort(ranks)
-	return ranks
+	return slices.Sorted(maps.Keys(s.late))
 }
 
 // text says where the suspects are and where most others, or where all are.

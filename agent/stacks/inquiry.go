@@ -1,6 +1,7 @@
 package stacks
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -139,9 +140,7 @@ func (i *Inquiry) Verdict(silent, limit time.Duration) (Verdict, Hang) {
 func mayWork(first, second []*Node) bool {
 	before := make(map[int]string)
 	for _, n := range first {
-		for rank, at := range n.places() {
-			before[rank] = at
-		}
+		maps.Copy(before, n.places())
 	}
 	var folds []Fold
 	for _, n := range second {

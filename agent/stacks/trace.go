@@ -4,6 +4,7 @@
 package stacks
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 
@@ -53,12 +54,7 @@ type Thread struct {
 
 // user reports whether a thread has a frame of the user's.
 func (t Thread) user() bool {
-	for _, f := range t.Frames {
-		if f.User() {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(t.Frames, Frame.User)
 }
 
 // parsed is a text of faulthandler.

@@ -26,12 +26,7 @@ func waitChannel(path string) []byte {
 // KernelTellsWaits reports whether the kernel says where threads wait. Of this process some always do.
 func KernelTellsWaits() bool {
 	paths, _ := filepath.Glob("/proc/self/task/*/wchan")
-	for _, path := range paths {
-		if text := waitChannel(path); len(text) > 0 && string(text) != "0" {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(paths, func(path string) bool { text := string(waitChannel(path)); return text != "" && text != "0" })
 }
 
 // plainDevices are those that compute nothing.

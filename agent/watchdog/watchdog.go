@@ -3,6 +3,7 @@ package watchdog
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -35,9 +36,7 @@ func FIFOPath(env []string) string {
 		return path
 	}
 	folder, _ := process.LookupEnv(env, "TMPDIR")
-	if folder == "" {
-		folder = "/tmp"
-	}
+	folder = cmp.Or(folder, "/tmp")
 	return strings.TrimSuffix(folder, "/") + "/watchdog_timer_" + uuid.New()
 }
 

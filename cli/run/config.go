@@ -213,7 +213,7 @@ func (c *config) setCPUs(o *options, env environ) error {
 	if o.numaBinding == "" {
 		return nil
 	}
-	devices := pciDevices(defaultInterpreter(env))
+	devices := strings.Fields(askTorch(defaultInterpreter(env), "accelerator", pciQuestion))
 	if len(devices) == 0 {
 		return usagef("argument --numa-binding: No accelerator available for NUMA binding")
 	}
@@ -319,10 +319,7 @@ func (c *config) setLogs(o *options, env environ) error {
 	l := &c.spec.Logs
 	l.Dir, l.TempDir = o.logDir, env.get("TMPDIR")
 	l.OutFilters, l.ErrFilters = o.outFilters, o.errFilters
-	l.PrefixTemplate = o.prefixTemplate
-	if l.PrefixTemplate == "" {
-		l.PrefixTemplate = env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE")
-	}
+	l.PrefixTemplate = cmp.Or(o.prefixTemplate, env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"))
 	var err error
 	if l.Redirects, err = logs.ParseStreamSpec(o.redirects); err != nil {
 		return usagef("argument --redirects: %v", err)

@@ -143,11 +143,6 @@ if torch.accelerator.is_available():
         p = m.get_device_properties(i)
         print("%04x:%02x:%02x.0" % (p.pci_domain_id, p.pci_bus_id, p.pci_device_id))`
 
-// pciDevices are the PCI addresses of the accelerators.
-func pciDevices(interpreter string) []string {
-	return strings.Fields(askTorch(interpreter, "accelerator", pciQuestion))
-}
-
 // askTorch asks a child interpreter, where a driver has left its files: torch alone
 // knows what its build and the environment make of the devices.
 func askTorch(interpreter, module, question string) string {

@@ -188,10 +188,7 @@ func withOptions(page string) (string, error) {
 	}
 	table := "| name | default | meaning |\n| --- | --- | --- |\n"
 	for _, o := range params.Options() {
-		fallback := o.Default
-		if fallback == "" {
-			fallback = "none"
-		}
+		fallback := cmp.Or(o.Default, "none")
 		table += fmt.Sprintf("| `%s` | %s | %s |\n", o.Name, cell(fallback), cell(o.Help))
 	}
 	return before + optionsBegin + table + optionsEnd + after, nil

@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -99,8 +100,6 @@ func (s *shutdownGate) close() {
 
 // processName names this process to users on other machines.
 func processName(hostname string) string {
-	if hostname == "" {
-		hostname = "unknown"
-	}
+	hostname = cmp.Or(hostname, "unknown")
 	return fmt.Sprintf("host %s, pid %d", hostname, os.Getpid())
 }

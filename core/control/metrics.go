@@ -122,9 +122,6 @@ func (c *closedCounts) add(how string) {
 	}
 }
 
-// label turns a human-readable name into the value of a label.
-func label(name string) string { return strings.ReplaceAll(name, " ", "_") }
-
 // roundBuckets are the upper bounds of the round histogram, in seconds: from what
 // a quick join takes to the default join_timeout and more.
 var roundBuckets = [...]float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800}

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"time"
 	"unicode/utf8"
@@ -181,7 +182,7 @@ func (s *Server) exposeData(e *promtext.Buffer) {
 func exposeCounts(e *promtext.Buffer, name, labelName string, counts []atomic.Uint64, values []string) {
 	for i := range counts {
 		if values[i] != "" {
-			e.Sample(name, float64(counts[i].Load()), labelName, label(values[i]))
+			e.Sample(name, float64(counts[i].Load()), labelName, strings.ReplaceAll(values[i], " ", "_"))
 		}
 	}
 }

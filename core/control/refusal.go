@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"errors"
 	"io"
 	"maps"
@@ -130,10 +131,7 @@ func occurred(counts map[string]uint64) map[string]uint64 {
 // said hello counts as another peer than its host.
 func (s *Server) sampleRefusal(why refusal, from net.Addr, node string) bool {
 	defer s.metrics.refused[why].Add(1)
-	peer := wire.AddrOf(from)
-	if peer == "" {
-		peer = from.String()
-	}
+	peer := cmp.Or(wire.AddrOf(from), from.String())
 	if node != "" {
 		peer += ", node " + node
 	}

@@ -158,15 +158,9 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	if cfg.Clock == nil {
 		cfg.Clock = RealClock{}
 	}
-	if cfg.Log == nil {
-		cfg.Log = slog.New(slog.DiscardHandler)
-	}
-	if cfg.maxUnidentified == 0 {
-		cfg.maxUnidentified = maxUnidentified()
-	}
-	if cfg.ForgetAfter == 0 {
-		cfg.ForgetAfter = DefaultForgetAfter
-	}
+	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
+	cfg.maxUnidentified = cmp.Or(cfg.maxUnidentified, maxUnidentified())
+	cfg.ForgetAfter = cmp.Or(cfg.ForgetAfter, DefaultForgetAfter)
 	cfg.Quota = cfg.Quota.withDefaults()
 	if cfg.Peers != nil {
 		cfg.Group = cfg.Peers.Group

@@ -219,7 +219,7 @@ func (sc *serverConn) handshake(first byte) error {
 	}
 	start, err := sc.frames.In.Peek(wire.PreambleLen)
 	if err != nil {
-		return fmt.Errorf("it began with %s and no more: %w", wire.HexStart(start), wire.NoEOF(err))
+		return fmt.Errorf("it began with %s and no more: %w", secret.HexStart(start), wire.NoEOF(err))
 	}
 	theirs, err := wire.ParsePreamble(start)
 	if err != nil {

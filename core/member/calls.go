@@ -2,6 +2,7 @@ package member
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 
 	"rallypoint/core/rendezvous"
@@ -47,12 +48,7 @@ func (c *Calls) Acked() uint64 { return c.acked }
 
 // Pending returns the pending requests in the order of their numbers.
 func (c *Calls) Pending() []*PendingCall {
-	list := make([]*PendingCall, 0, len(c.pending))
-	for _, p := range c.pending {
-		list = append(list, p)
-	}
-	slices.SortFunc(list, func(a, b *PendingCall) int { return cmp.Compare(a.Call.Number, b.Call.Number) })
-	return list
+	return slices.SortedFunc(maps.Values(c.pending), func(a, b *PendingCall) int { return cmp.Compare(a.Call.Number, b.Call.Number) })
 }
 
 // Clear forgets all pending requests and returns them.

@@ -1,6 +1,7 @@
 package params
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"net"
@@ -79,9 +80,7 @@ func ParseEndpoint(endpoint string, defaultPort int) (at HostPort, err error) {
 	if QuotableEndpoint(text) != text {
 		return at, endpointError(QuotableEndpoint(text), "there is no user, and there are no options, in an endpoint of this kind")
 	}
-	if text == "" {
-		text = "localhost"
-	}
+	text = cmp.Or(text, "localhost")
 	host, portText, given := splitEndpoint(text)
 	port := defaultPort
 	if given {

@@ -29,12 +29,7 @@ type UIDRange struct{ First, Last uint32 }
 
 // Includes reports whether uid is one of the further users.
 func (l LoopbackUsers) Includes(uid uint32) bool {
-	for _, r := range l.Also {
-		if r.First <= uid && uid <= r.Last {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(l.Also, func(r UIDRange) bool { return r.First <= uid && uid <= r.Last })
 }
 
 // maxUIDRanges bounds the option allow_uid.

@@ -7,6 +7,7 @@ package secret
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -63,9 +64,7 @@ type fileMark struct {
 // is not root's. What root lets others read (a secret that is mounted into a container) is logged
 // as a warning. A nil log discards.
 func OpenToken(path string, log *slog.Logger) (*Token, error) {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	t := &Token{path: path, log: log}
 	if err := t.loadLocked(); err != nil {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the token file %s: %v", path, err)

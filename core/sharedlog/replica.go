@@ -1,6 +1,7 @@
 package sharedlog
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -71,9 +72,7 @@ var _ member.ControlPlane = (*Replica)(nil)
 // New makes a replica over a log that is not open yet; the replica closes it. The
 // Observer's methods must not block and must not call Close. A nil log discards.
 func New(p params.Params, obs member.Observer, shared Log, log *slog.Logger) *Replica {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	pl := &Replica{
 		params: p, obs: obs, log: log, shared: shared,
 		label: host.Process(host.NameOf(p.HostName)), session: newSession(),

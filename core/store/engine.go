@@ -233,7 +233,7 @@ func (e *Engine) put(key string, value []byte) error {
 	if err := e.charge(key, int64(len(value)-len(en.value)), 0); err != nil {
 		return err
 	}
-	if en.buffer.inUse() {
+	if b := en.buffer; b != nil && b.readers.Load() > 0 {
 		en.value, en.buffer = bytes.Clone(value), nil
 		return nil
 	}

@@ -9,8 +9,6 @@ type Buffer struct{ readers atomic.Int32 }
 // Release ends one reader's use. Unlike the engine's methods it needs no lock.
 func (b *Buffer) Release() { b.readers.Add(-1) }
 
-func (b *Buffer) inUse() bool { return b != nil && b.readers.Load() > 0 }
-
 // Share returns the value of key, which must exist, without copying it. The caller may
 // read it, whatever is written to the engine meanwhile, until it releases the buffer:
 // once for each Share.

@@ -30,10 +30,6 @@ type entryPart struct {
 	last   uint64 // index of its last entry
 }
 
-func newView(root string) *view {
-	return &view{root: root, heartbeats: make(map[string]bool), keys: make(map[string][]entryPart)}
-}
-
 // An index is the revision of the transaction that appended the entry, and the
 // entry's place in it.
 const placeBits = 16
@@ -122,7 +118,7 @@ func (l *Log) read(ctx context.Context, at int64) (v *view, alive bool, err erro
 		return nil, false, err
 	}
 	etcdclient.SortByRevision(kvs)
-	v = newView(l.root)
+	v = &view{root: l.root, heartbeats: make(map[string]bool), keys: make(map[string][]entryPart)}
 	for _, kv := range kvs {
 		alive = alive || kv.Key == l.root+keyGeneration && kv.Modified == l.began
 		if err := v.apply(etcdclient.Event{KV: kv}); err != nil {

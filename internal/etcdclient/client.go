@@ -1,6 +1,7 @@
 package etcdclient
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/binary"
@@ -353,9 +354,7 @@ func (c *Client) List(ctx context.Context, what string, r RangeRequest) (kvs []K
 		if err != nil {
 			return nil, 0, err
 		}
-		if r.Revision == 0 {
-			r.Revision = page.Revision
-		}
+		r.Revision = cmp.Or(r.Revision, page.Revision)
 		kvs = append(kvs, page.KVs...)
 		if !page.more || len(page.KVs) == 0 {
 			return kvs, r.Revision, nil

@@ -83,7 +83,7 @@ func ParseEndpoint(text string) (*Endpoint, error) {
 		return nil, wrongEndpoint(text, "its options hold a bad % escape, or a semicolon")
 	}
 	for name, list := range values {
-		if optionTable[name] == nil && values.Has("password") && !ownOption(name) {
+		if optionTable[name] == nil && values.Has("password") && !slices.Contains(ownOptions, name) {
 			return nil, wrongEndpoint(text, "one of its options is not known; write an & in a password as %26")
 		}
 		if len(list) > 1 {
@@ -191,8 +191,6 @@ func (e *Endpoint) Apply(p *params.Params) error {
 
 // ownOptions are those of an endpoint that are no options of an etcd.
 var ownOptions = []string{"min_workers", "max_workers", "timeout", "last_call_timeout"}
-
-func ownOption(name string) bool { return slices.Contains(ownOptions, name) }
 
 func queryNames() []string {
 	return append(slices.Clone(ownOptions), slices.Sorted(maps.Keys(optionTable))...)

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -32,7 +33,7 @@ func StartProcess(program string, args []string, out io.Writer) (*Process, error
 	p.cmd.WaitDelay = time.Second
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 	for _, entry := range os.Environ() {
-		if !isEtcdVariable(entry) {
+		if !strings.HasPrefix(entry, "ETCD_") { // which would change what the flags say
 			p.cmd.Env = append(p.cmd.Env, entry)
 		}
 	}
@@ -44,10 +45,6 @@ func StartProcess(program string, args []string, out io.Writer) (*Process, error
 	}
 	return p, nil
 }
-
-// isEtcdVariable reports whether an entry of the environment would change what
-// etcd's flags say.
-func isEtcdVariable(entry string) bool { return len(entry) > 5 && entry[:5] == "ETCD_" }
 
 // run starts the program and waits for its end on one thread: Linux sends the
 // parent-death signal when the thread that forked ends.

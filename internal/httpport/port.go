@@ -3,6 +3,7 @@ package httpport
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,9 +58,6 @@ func BeginsHTTP(in *bufio.Reader, first byte) bool {
 	return slices.Contains([]string{"GET ", "HEAD", "POST", "PUT ", "PATC", "OPTI", "DELE", "TRAC", "CONN"}, string(start))
 }
 
-// readsOnly reports whether a method asks for a page.
-func readsOnly(method string) bool { return method == http.MethodGet || method == http.MethodHead }
-
 // ReadHead returns a request's first line and header, of which in has the
 // beginning.
 func ReadHead(in *bufio.Reader) ([]byte, error) {
@@ -112,7 +110,7 @@ func (h *Port) Serve(ctx context.Context, conn net.Conn, head []byte) error {
 	case err != nil:
 		p.fail(http.StatusBadRequest)
 		err = fmt.Errorf("%w: %w", pack.ErrMalformed, err)
-	case !readsOnly(r.Method):
+	case r.Method != http.MethodGet && r.Method != http.MethodHead:
 		p.allow(r.Method)
 		h.drained(p, conn)
 		return nil
@@ -181,9 +179,7 @@ type page struct {
 func (p *page) Header() http.Header { return p.header }
 
 func (p *page) WriteHeader(code int) {
-	if p.code == 0 {
-		p.code = code
-	}
+	p.code = cmp.Or(p.code, code)
 }
 
 func (p *page) Write(b []byte) (int, error) {

@@ -33,7 +33,7 @@ func localLockOption(table []byte, major, minor uint32) string {
 		if !ok || len(fields) < 3 || len(types) < 3 || fields[2] != device || !strings.HasPrefix(types[0], "nfs") {
 			continue
 		}
-		for _, option := range strings.Split(types[2], ",") {
+		for option := range strings.SplitSeq(types[2], ",") {
 			switch option {
 			case "nolock", "local_lock=flock", "local_lock=all":
 				return option

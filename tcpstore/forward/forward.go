@@ -8,8 +8,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -134,10 +136,7 @@ func (f *Forwarder) Close() error {
 	f.closed = true
 	f.stop()
 	listeners := f.listeners
-	links := make([]*link, 0, len(f.links))
-	for l := range f.links {
-		links = append(links, l)
-	}
+	links := slices.Collect(maps.Keys(f.links))
 	f.mu.Unlock()
 	if !first {
 		f.wg.Wait()

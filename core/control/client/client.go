@@ -1,6 +1,7 @@
 package client
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -59,9 +60,7 @@ var _ member.ControlPlane = (*Client)(nil)
 // plane in this process by start; without one it never does, whatever
 // Params.IsHost says.
 func New(p params.Params, at params.Servers, obs member.Observer, log *slog.Logger, start discovery.StartHost) *Client {
-	if log == nil {
-		log = slog.New(slog.DiscardHandler)
-	}
+	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	c := &Client{params: p, obs: obs, session: rendezvous.SessionID(rand.Text()), label: host.Process(host.NameOf(p.HostName))}
 	c.node, c.incarnation = p.Identity()
 	c.finder = discovery.New(discovery.Config{Params: p, Servers: at, Node: c.node, Observer: obs, Log: log, Start: start, Hello: c.hello})
@@ -275,10 +274,7 @@ func (c *Client) resumed(w, last wire.Welcome, dropped bool) {
 	succeeded := w.Group != "" && w.Group == last.Group && w.Term > last.Term // it knows the round from those who come
 	lost := !succeeded && (w.Server == last.Server || w.Notice.Waiting > 0)
 	if !w.Resumed && claim.Round > 0 && lost && !dropped {
-		reason := w.Notice.Reason
-		if reason == "" {
-			reason = "it was away for too long"
-		}
+		reason := cmp.Or(w.Notice.Reason, "it was away for too long")
 		c.obs.Dropped(rendezvous.Errorf(rendezvous.CodeEvicted, "run %q: node %s is not in round %d any more: %s",
 			c.params.RunID, c.node, claim.Round, reason))
 	}

@@ -1,6 +1,7 @@
 package journal
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -24,9 +25,7 @@ const (
 type lockFile struct{ f *os.File }
 
 func takeLock(dir string, wait time.Duration) (*lockFile, error) {
-	if wait == 0 {
-		wait = lockWait
-	}
+	wait = cmp.Or(wait, lockWait)
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
 	if err != nil {

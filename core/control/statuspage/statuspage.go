@@ -43,12 +43,7 @@ func hashOf(element string) string {
 // Wanted reports whether a request asks for a page and not for text: a browser that
 // follows a link says text/html, curl and scrapers do not.
 func Wanted(r *http.Request) bool {
-	for _, accept := range r.Header.Values("Accept") {
-		if strings.Contains(accept, "text/html") {
-			return true
-		}
-	}
-	return false
+	return strings.Contains(strings.Join(r.Header.Values("Accept"), ","), "text/html")
 }
 
 // Serve answers with the page.

@@ -210,7 +210,7 @@ func readOther(u *unpacker, k Kind) Frame {
 	case KindRefuse:
 		return Refuse{rendezvous.UnpackError(u)}
 	case KindReply:
-		return readReply(u)
+		return Reply{Number: u.Uint(), Err: rendezvous.UnpackError(u), Result: rendezvous.UnpackResult(u)}
 	case KindNotice:
 		return Notice{rendezvous.UnpackMembershipUpdate(u)}
 	case KindProgress:
@@ -331,10 +331,6 @@ func (r Reply) pack(p *packer) {
 	p.Uint(r.Number)
 	packError(p, r.Err)
 	packResult(p, r.Result)
-}
-
-func readReply(u *unpacker) Reply {
-	return Reply{Number: u.Uint(), Err: rendezvous.UnpackError(u), Result: rendezvous.UnpackResult(u)}
 }
 
 func (n Notice) pack(p *packer) {

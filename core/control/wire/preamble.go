@@ -28,9 +28,6 @@ const (
 // ParsePreamble reads a preamble.
 func ParsePreamble(b []byte) (Preamble, error) { return secret.ParsePreamble(b) }
 
-// HexStart returns the first bytes of a message in hexadecimal, for the log.
-func HexStart(b []byte) string { return secret.HexStart(b) }
-
 // Negotiate returns the version to speak with a peer, false if there is none.
 func Negotiate(peer Preamble) (byte, bool) {
 	version := min(peer.High, ProtocolVersion)
