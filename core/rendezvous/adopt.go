@@ -265,7 +265,8 @@ func (n *node) graceCause() string {
 // takeOver makes the last round of the control plane before the present one. Its members
 // are unknown until they come.
 func (m *Machine) takeOver() {
-	m.out.note("the control plane continues here, in term %d; node %s hosted it before", m.succession.Term, m.names.of(printable.Text(m.succession.From)))
+	before := cmp.Or(m.names.of(printable.Text(m.succession.From)), "another node")
+	m.out.note("the control plane continues here, in term %d; %s hosted it before", m.succession.Term, before)
 	f := m.succession.Facts
 	if f.Generation == "" || !f.possible(LastRound{}, m.forming.policy.Max) {
 		return
