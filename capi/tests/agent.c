@@ -90,7 +90,7 @@ static void configuration(void) {
     config.on_failure = "leave";
     expect_invalid(&config, "one that leaves a standalone job");
     config.on_failure = "keep";
-    expect_invalid(&config, "the nodes of a standalone job do not learn");
+    expect_invalid(&config, "the nodes of a standalone job do not notice");
     config = good;
     config.checks = (const char *const[]){"true"};
     config.checks_len = 1;
