@@ -178,7 +178,7 @@ def test_from_backend_ignores_a_heartbeat() -> None:
 
 def test_from_backend_refuses() -> None:
     make = rallypoint.DynamicRendezvousHandler.from_backend
-    with pytest.raises(rallypoint.InvalidError, match=r"no torch\.distributed\.Store"):
+    with pytest.raises(rallypoint.InvalidError, match=r"not a torch\.distributed\.Store"):
         make("job", object(), Value(), 1, 1)
     make("job", None, Value(), 1, 1, timeout=RendezvousTimeout())._member.close()
 
