@@ -21,6 +21,11 @@ Starts = list[list[str]]
 P = ParamSpec("P")
 
 
+def starts_in(history: Path) -> Starts:
+    """The starts so far. The last line may be half written: a reader does not wait for a writer."""
+    return [line.split() for line in history.read_text().rpartition("\n")[0].splitlines()]
+
+
 def judged(judge: Callable[P, None]) -> Callable[P, None]:
     """Makes what a check asserts final: the test is not run again."""
 

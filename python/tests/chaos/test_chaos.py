@@ -163,7 +163,7 @@ class Chaos:
         return run
 
     def starts_of(self) -> list[list[str]]:
-        return [line.split() for line in self.history.read_text().splitlines()]
+        return checks.starts_in(self.history)
 
     def together(self) -> bool:
         """Whether the last round is one of all nodes, and they have all started in it."""

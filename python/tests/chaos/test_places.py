@@ -35,7 +35,7 @@ from typing import Any
 
 import psutil
 import pytest
-from chaos.checks import audit, check, check_places, generations, in_order
+from chaos.checks import audit, check, check_places, generations, in_order, starts_in
 from chaos.node import LOADED
 from conftest import etcd_of
 from harness import free_port
@@ -492,7 +492,7 @@ class Job:
         self.parent.close()
 
     def starts_of(self) -> list[list[str]]:
-        return [line.split() for line in self.history.read_text().splitlines()]
+        return starts_in(self.history)
 
     def tail(self) -> str:
         logs = sorted(self.folder.glob("*.log"))
