@@ -72,10 +72,11 @@
 //     what was agreed, and who is drained.
 //
 // A history continues with another host ([Checker.TookOver]): the guarantees are held across
-// a takeover. Terms grow, and each host takes over from the one that has told the facts which it
-// begins with: if it was elected, from the last one that has told nodes anything (1); the numbers and generations of all rounds stay known (1); the next
-// host begins with facts that the one before has told (9), and after every event each live node
-// was last told the facts that such a host would need (7, 9). Of the round that continues the dead
+// a takeover. Terms grow. Each host names as the host before the one that told the facts with
+// which it begins; one that was elected begins with those of the last host that has told nodes
+// anything (1). The numbers and generations of all rounds stay known (1). The next host begins
+// with facts that the one before has told (9), and after every event each live node was last
+// told the facts that such a host would need (7, 9). Of the round that continues the dead
 // host's member is lost or has finished, and the others are waited for: as long as the policy
 // says, no longer than one is missing, and not without an end (5, 6).
 package conformance
