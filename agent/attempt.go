@@ -107,7 +107,7 @@ func (a *Agent) start() (*attempt, error) {
 		}
 		return nil, &process.StartError{LocalRank: -1, Err: err}
 	}
-	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*process.Process), followers: &followers{ended: make(chan struct{}), stops: make(map[int64]context.CancelFunc)}}
+	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*process.Process), followers: newFollowers()}
 	t.oom.Reset()
 	launches, names, err := a.launches(t, sets)
 	if err == nil {

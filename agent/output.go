@@ -85,6 +85,10 @@ type followers struct {
 	stops map[int64]context.CancelFunc // by the question's number
 }
 
+func newFollowers() *followers {
+	return &followers{ended: make(chan struct{}), stops: make(map[int64]context.CancelFunc)}
+}
+
 // end pushes what was written last, and ends them all.
 func (f *followers) end() {
 	close(f.ended)

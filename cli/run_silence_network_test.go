@@ -105,10 +105,8 @@ func TestNetworkSilenceBeyondALease(t *testing.T) {
 	}
 }
 
-// TestNetworkSilenceForGood: the host is cut off until the job has ended without it.
-func TestNetworkSilenceForGood(t *testing.T) {
-	onlyLong(t)
-	t.Parallel()
+// endWithoutTheHost is a job of three whose host was cut off, and that the others have ended.
+func endWithoutTheHost(t *testing.T) *spreadJob {
 	j := newVotingJob(t, 3)
 	j.net.cut(1, 0)
 	j.readRound(2)
@@ -118,6 +116,14 @@ func TestNetworkSilenceForGood(t *testing.T) {
 			t.Errorf("exit code %d", code)
 		}
 	}
+	return j
+}
+
+// TestNetworkSilenceForGood: the host is cut off until the job has ended without it.
+func TestNetworkSilenceForGood(t *testing.T) {
+	onlyLong(t)
+	t.Parallel()
+	j := endWithoutTheHost(t)
 	j.wantElections(1)
 	if n := j.started(); n > 0 {
 		t.Errorf("%d more workers were started", n)
@@ -129,15 +135,7 @@ func TestNetworkSilenceForGood(t *testing.T) {
 func TestNetworkSilenceUntilTheEnd(t *testing.T) {
 	onlyLong(t)
 	t.Parallel()
-	j := newVotingJob(t, 3)
-	j.net.cut(1, 0)
-	j.readRound(2)
-	j.finish()
-	for _, p := range j.nodes[1:] {
-		if code := p.end(); code != 0 {
-			t.Errorf("exit code %d", code)
-		}
-	}
+	j := endWithoutTheHost(t)
 	time.Sleep(2 * networkLease) // what is tested
 	j.net.mend()
 	j.await(1, "nobody is left")

@@ -191,7 +191,7 @@ func (fs *foldSource) line(line []byte, now time.Time) {
 func (fs *foldSource) endBlock(now time.Time) {
 	if fs.block.open() {
 		fs.add(fs.block.text, now)
-		fs.block = traceback{text: fs.block.text[:0]}
+		fs.block.reset()
 	}
 }
 

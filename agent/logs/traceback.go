@@ -31,6 +31,8 @@ var (
 
 func (t *traceback) open() bool { return len(t.text) > 0 }
 
+func (t *traceback) reset() { *t = traceback{text: t.text[:0]} }
+
 // goesOn reports whether a line belongs to the traceback that is open.
 func (t *traceback) goesOn(line []byte) bool {
 	body, ok := bytes.CutPrefix(line, t.prefix)

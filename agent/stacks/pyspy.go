@@ -18,7 +18,7 @@ func Trace(ctx context.Context, targets []Target, workers []Worker, run func(ctx
 	defer cancel()
 	for i := range workers {
 		w := &workers[i]
-		if w.Source != SourceKernel || (Group{Threads: w.Threads, State: w.State, Why: w.Why}).tells() || w.State == stateEnded || ctx.Err() != nil {
+		if w.Source != SourceKernel || w.tells() || w.State == stateEnded || ctx.Err() != nil {
 			continue
 		}
 		text, err := run(ctx, []string{"py-spy", "dump", "--nonblocking", "--json", "--pid", strconv.Itoa(targets[i].Pid)})
@@ -55,4 +55,9 @@ func parsePySpy(text []byte, pid int) []Thread {
 		return []Thread{t}
 	}
 	return nil
+}
+
+// tells reports what Group.tells does, of one worker.
+func (w *Worker) tells() bool {
+	return Group{Threads: w.Threads, State: w.State, Why: w.Why}.tells()
 }

@@ -45,6 +45,10 @@ func (p *progressNotifier) set(t *progressText, text rendezvous.Progress) {
 	}
 }
 
+func (p *progressNotifier) interval() time.Duration {
+	return min(max(time.Duration(len(p.conns))*progressPerNode, wire.ProgressEvery), progressRarely)
+}
+
 func (r *run) startWaiting(p *serverConn) {
 	p.waitingSince, p.lastSent = r.server.clock.Now(), 0
 	r.waiting.conns[p] = struct{}{}
@@ -102,6 +106,6 @@ func (r *run) pushProgress() {
 		}
 	}
 	if len(b.conns) > 0 {
-		r.armProgress(min(max(time.Duration(len(b.conns))*progressPerNode, wire.ProgressEvery), progressRarely))
+		r.armProgress(b.interval())
 	}
 }
