@@ -280,10 +280,17 @@ func (s *shelf) read(t *rapid.T) {
 	s.answer(n, 1)
 }
 
-// answer takes the next answers of a node, and judges them.
+// answer takes the answers to the next requests of a node, and judges them. They may come in
+// another order: a read that waits for a change of its node is answered after that is applied,
+// and a read that the server receives in between is answered at once.
 func (s *shelf) answer(n *tally, count int) {
+	replies := map[uint64]wire.Reply{}
+	for range count {
+		r := n.nextReply()
+		replies[r.Number] = r
+	}
 	for _, q := range n.asked[:count] {
-		r := n.wantReply(q.number)
+		r := replies[q.number]
 		k, ok := r.Result.(rendezvous.KeyResult)
 		got := k.Number
 		if len(k.Values) == 1 {

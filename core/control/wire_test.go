@@ -158,13 +158,23 @@ func (wn *wireNode) awaitEnd() {
 // wantReply wants the next frame to be the reply to a number.
 func (wn *wireNode) wantReply(number uint64) wire.Reply {
 	wn.t.Helper()
+	r := wn.nextReply()
+	if r.Number != number {
+		wn.t.Fatalf("got %+v, want the reply to %d", r, number)
+	}
+	return r
+}
+
+// nextReply wants the next frame to be a reply.
+func (wn *wireNode) nextReply() wire.Reply {
+	wn.t.Helper()
 	f := wn.next()
 	for wire.NameOf(f) == wire.KindNames[wire.KindProgress] { // of a join that took a while
 		f = wn.next()
 	}
 	r, ok := f.(wire.Reply)
-	if !ok || r.Number != number {
-		wn.t.Fatalf("got %+v, want the reply to %d", f, number)
+	if !ok {
+		wn.t.Fatalf("got %+v, want a reply", f)
 	}
 	return r
 }

@@ -11,11 +11,13 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/params"
 	"rallypoint/core/peer/peertest"
+	"rallypoint/internal/testkit"
 )
 
 // routedFrom are addresses that are a machine's only by its routes, and that any of its users may
@@ -40,6 +42,7 @@ func routed() error {
 		if err != nil {
 			return err
 		}
+		awaitRoute(l.Addr())
 		failed := make(chan error, 1)
 		go func() {
 			runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
@@ -57,6 +60,18 @@ func routed() error {
 		fmt.Println(NewCheck(&p, l.Addr()).Admit(conn))
 	}
 	return nil
+}
+
+// awaitRoute returns when an address of this machine can be reached: the kernel adds the route of a
+// new IPv6 address after it has added the address.
+func awaitRoute(to net.Addr) {
+	deadline := time.Now().Add(testkit.Patience)
+	for time.Now().Before(deadline) {
+		if here, _ := routedHere(to.(*net.TCPAddr).AddrPort().Addr()); here {
+			return
+		}
+		time.Sleep(time.Millisecond)
+	}
 }
 
 // bindAny lets a socket be bound to an address that no interface has, as any user may.

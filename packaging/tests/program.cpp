@@ -56,6 +56,7 @@ void every_operation(rallypoint::Store &s) {
     EXPECT(s.get("part/k") == "inner");
     s.set_timeout(10ms);
     EXPECT(code_of([&] { s.get("never"); }) == RP_ERR_TIMEOUT);
+    s.set_timeout(10s);
 }
 
 bool readable(int fd, rallypoint::Duration timeout) {
