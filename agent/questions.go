@@ -58,7 +58,7 @@ func (a *Agent) answer(ctx context.Context, t *attempt, w *hangWatch, s store.St
 		}
 		return a.stackNode(ctx, t, w).Encode()
 	case stacks.KindHang:
-		if w.judge.Load() { // by whom it was told; the job may step again by now
+		if w.judge.Load() { // this node has told it; the job may step again by now
 			return nil
 		}
 		if h, err := stacks.DecodeHang(q.Text); err == nil && ctx.Err() == nil {

@@ -44,11 +44,11 @@ func UserName() string {
 	return user + "@" + host
 }
 
-// Ask has the run apply an event that comes from no node: a Direct, CancelDirective,
-// Undrain, Evict, CloseRun or Forget; who asks and when is filled in, and the id of a directive that has
-// none. At a control plane it is a request, else an entry in the log that the nodes share. The
-// error says why nothing was done: ErrInvalid for what does not fit the run, or a run that is not
-// there, ErrConnection, ErrAuth. It blocks until ctx ends at most.
+// Ask has the run apply an event that comes from no node: a Direct, CancelDirective, Undrain, Evict,
+// CloseRun or Forget. Ask fills in who asks, the time, and the id of a directive that has none. At a
+// control plane it is a request, else an entry in the log that the nodes share. The error says why
+// nothing was done: ErrInvalid for what does not fit the run, or a run that is not there, ErrConnection,
+// ErrAuth. It blocks until ctx ends at most.
 func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 	by := cmp.Or(a.By, UserName())
 	if a.SharedLog != "" {

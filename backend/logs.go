@@ -169,7 +169,8 @@ func (l *Logs) silence() string {
 	return fmt.Sprintf("; %s did not answer within %v", wording.Names(labels), logsPatience)
 }
 
-// stalledHint says whom to ask about in a job that hangs, in which no worker has failed.
+// stalledHint names the ranks to ask about in a job that hangs, where no worker has
+// failed.
 func stalledHint(run *control.RunStatus) string {
 	if run.Stalled == "" {
 		return ""

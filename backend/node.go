@@ -8,7 +8,7 @@ import (
 	"rallypoint/core/params"
 )
 
-// Node is a node's rendezvous: what an agent needs, and what programs do that are
+// Node is a node's rendezvous: what an agent needs, and what programs need that are
 // agents themselves. *member.Member describes the methods.
 type Node interface {
 	agent.Rendezvous

@@ -30,7 +30,7 @@ func startListener(callback C.rp_log_callback, user C.uintptr_t) *listener {
 		stop:     make(chan struct{}),
 		stopped:  make(chan struct{}),
 	}
-	l.wake.Set() // records may be there already
+	l.wake.Set() // there may be records already
 	go l.run()
 	return l
 }

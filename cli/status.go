@@ -78,7 +78,7 @@ and step of each worker, and where it is in its code.
 	return cmd
 }
 
-// run shows the status once, or again and again until the command is interrupted.
+// run shows the status once, or repeatedly until the command is interrupted.
 func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) error {
 	q := &s.query
 	var err error

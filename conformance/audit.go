@@ -35,17 +35,17 @@ type audited struct {
 	unchecked string   // why it was not checked any further; "": it was
 }
 
-// cut is where a control plane went on from an older state: a copy of its data directory
-// was restored. Events after the one of that number never happened.
+// cut is where a control plane continued from an older state: a copy of its data
+// directory was restored. Events after the one of that number never happened.
 type cut struct {
 	offset int64
 	number uint64
 }
 
 // Read reads a history to its end and checks every run in it. A history that can be read again (an
-// io.ReaderAt, as a file is) may hold runs whose control plane went on from a restored copy of its
-// data. A torn line is passed over where a kill leaves one: at the end, or before another process
-// continues. The error says which line cannot be read.
+// io.ReaderAt, as a file is) may hold runs whose control plane continued from a restored copy of
+// its data. A torn line is passed over where a kill leaves one: at the end, or before another
+// process continues. The error says which line cannot be read.
 func Read(history io.Reader) (*Audit, error) {
 	a := &Audit{}
 	a.past, _ = history.(io.ReaderAt)
@@ -83,9 +83,9 @@ func eachRecord(history io.Reader, take func(offset int64, rec trace.Record)) er
 }
 
 // ReadAll reads the histories of all processes that have hosted one run, or several, as
-// one: the terms of those who hosted, and whom each has succeeded, order what is in them. A
-// host that was started again has founded a group of its own, until it steps down: that one
-// comes before the group that went on. One history alone is read by Read; of several each
+// one: they are ordered by the hosts' terms and by the host that each has succeeded. A host
+// that was started again has founded a group of its own, until it steps down: that one
+// comes before the group that continued. One history alone is read by Read; of several each
 // is an io.ReaderAt.
 func ReadAll(histories ...io.Reader) (*Audit, error) {
 	if len(histories) == 1 {

@@ -209,7 +209,7 @@ func (c *Checker) toldAgain(s *session, effects []r.Effect) []r.Effect {
 	return effects[:last]
 }
 
-// outcomes returns the outcomes that an event has, by whom they were given to, and
+// outcomes returns the outcomes that an event has, by the session that got them, and
 // checks that they answer joins.
 func (c *Checker) outcomes(effects []r.Effect) map[*session]r.Outcome {
 	told := map[*session]r.Outcome{}
@@ -365,10 +365,10 @@ func requestOf(ev r.Event) (r.Request, bool) {
 	return q, q.Session != ""
 }
 
-// At checks when a timer was set and when it ran out, and when a node was last heard
-// of before its lease ended, in one clock's time; it comes before the Apply of each
-// event. The event came at now or up to slack earlier: what may have been in time is
-// not checked. It is for histories that have times.
+// At checks when a timer was set and when it ran out, and when a node was last heard of
+// before its lease ended, in one clock's time; it comes before the Apply of each event.
+// The event came at now or up to slack earlier: if it may have been in time, nothing is
+// checked. It is for histories that have times.
 func (c *Checker) At(now, slack time.Duration, ev r.Event) {
 	c.now = now - slack
 	switch ev := ev.(type) {

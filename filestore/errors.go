@@ -7,8 +7,8 @@ import (
 	"rallypoint/internal/lockedfile"
 )
 
-// Errors about the file, after which every call on the Store returns the same
-// one: what is at the path is no longer the store.
+// Errors about the file, after which every call on the Store returns the same one: the
+// file at the path is no longer the store.
 var (
 	// ErrVanished is returned by every call once nothing is at the path: the
 	// file or a directory above it was removed or renamed.

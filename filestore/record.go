@@ -39,7 +39,7 @@ func (r record) deletes() (key []byte, ok bool) {
 	return nil, false
 }
 
-// apply does to e what the record says.
+// apply applies the record to e.
 func (r record) apply(e *store.Engine) {
 	if key, ok := r.deletes(); ok {
 		e.Delete(text(key))

@@ -89,10 +89,10 @@ func (s *Store) applyRecord(r record) {
 	s.anchor = append(s.anchor[:0], r.raw[max(0, len(r.raw)-anchorBytes):]...)
 }
 
-// write appends log, which is whole records, at size, the size of the file, and
-// applies it. The exclusive lock is held and everything before was read. If the
-// file cannot take it all, nothing stays of it: what is cut off then was written
-// under this lock, so that no reader has seen it.
+// write appends log, which is whole records, at size, the size of the file, and applies
+// it. The exclusive lock is held and everything before was read. If the file cannot take
+// it all, the part that was written is cut off: no reader has seen it, because it was
+// written under this lock.
 func (s *Store) write(log []byte, size int64) error {
 	if _, err := s.file.WriteAt(log, size); err != nil {
 		return errors.Join(err, s.file.Truncate(size))

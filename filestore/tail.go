@@ -41,7 +41,7 @@ func (t tail) looksLikeRecord() (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	var length [lengthBytes]byte // what is missing of it is taken for 0
+	var length [lengthBytes]byte // missing bytes count as 0
 	copy(length[:], b)
 	size := int64(binary.LittleEndian.Uint32(length[:]))
 	if size > tornKeyMax {

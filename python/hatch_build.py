@@ -94,7 +94,7 @@ def link_to(library: Path, link: Path) -> None:
 class CustomBuildHook(BuildHookInterface):
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         root = Path(self.root)
-        self.folder = tempfile.TemporaryDirectory(prefix="rallypoint-")  # until the wheel is there
+        self.folder = tempfile.TemporaryDirectory(prefix="rallypoint-")  # until the wheel is built
         command = os.environ.get("RALLYPOINT_COMMAND")
         ready = command or os.environ.get("RALLYPOINT_LIB")
         if ready:

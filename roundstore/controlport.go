@@ -11,7 +11,7 @@ import (
 // too (docs/decisions/0123): what clients of a store open there.
 type controlPort struct {
 	addr  *net.TCPAddr
-	plain bool          // what comes by TLS is for no store
+	plain bool          // a connection by TLS is for no store
 	conns chan net.Conn // without room: the peer of one that waits here is at the control plane's cost
 }
 

@@ -23,7 +23,7 @@ const (
 // and stays silent, such as a server of torch 2.1, would hold the client for ever.
 const handshakeTimeout = 10 * time.Second
 
-// connect connects and makes the handshake, again and again until ctx ends or the client
+// connect connects and makes the handshake. It tries again until ctx ends or the client
 // is closed.
 func (c *Client) connect(ctx context.Context) (*link, error) {
 	start := time.Now()

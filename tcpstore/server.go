@@ -41,11 +41,11 @@ type Options struct {
 	// requests and reads no replies is not served on long before that.
 	MaxUnsent int
 
-	// MaxUnsentSum bounds the same over all connections, 0 is DefaultMaxUnsentSum.
-	// A value that many replies have is counted once. A request whose reply has no room
-	// (one of a few KiB always has) waits until others have read theirs, and who then
-	// does not read for SlowAfter is closed. Replies that need less room may come first
-	// for SlowAfter.
+	// MaxUnsentSum bounds the same over all connections, 0 is DefaultMaxUnsentSum. A
+	// value that many replies have is counted once. A request whose reply has no room
+	// (one of a few KiB always has) waits until others have read theirs. A connection
+	// that then does not read for SlowAfter is closed. Replies that need less room may
+	// come first for SlowAfter.
 	MaxUnsentSum int
 
 	// SlowAfter is how long a peer may take to read 64 KiB of its replies, or a 16th of
@@ -211,10 +211,10 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 	return s
 }
 
-// AlsoAccept serves plain connections from l, too, on the same loops and engine: from the
-// workers of this machine, whom accept lets in (Options.Accept), at a server whose own listener
-// takes TLS. It serves until stop is called, which closes l and may be called again, or until
-// Close; both wait until nothing is accepted any more. What was accepted stays open.
+// AlsoAccept serves plain connections from l, too, on the same loops and engine: from those
+// workers of this machine that Options.Accept lets in, at a server whose own listener takes
+// TLS. It serves until stop is called, which closes l and may be called again, or until Close;
+// both wait until nothing is accepted any more. Accepted connections stay open.
 func (s *Server) AlsoAccept(l net.Listener, accept Accept) (stop func()) {
 	done, cancel := context.WithCancel(s.done)
 	a := &acceptor{Server: s, listener: l, accept: accept, done: done}

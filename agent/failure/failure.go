@@ -122,7 +122,8 @@ func (f *Failure) readErrorFile(path string) error {
 	}
 	f.ErrorFile, f.Data, f.Message = path, text, message
 	f.Time = time.Unix(seconds, 0)
-	// The file knows only the second. Within it, what was seen first counts.
+	// The file holds whole seconds. Within a second, the order in which the agent saw
+	// them decides.
 	if end := f.Time.Add(time.Second - 1); end.Before(f.order) {
 		f.order = end
 	}

@@ -149,8 +149,8 @@ func firstBytes(text string, most int) string {
 	return strings.ToValidUTF8(text[:most], "") + "..."
 }
 
-// parsePeers reads the lines of failuresKey that are of a round, in the order of
-// their numbers; what is not understood is left out.
+// parsePeers reads the lines of failuresKey that are of a round, in the order of their
+// numbers. It skips those that it does not understand.
 func parsePeers(text []byte, round uint64) []Failure {
 	var published []peerFailure
 	for line := range bytes.Lines(text[:min(len(text), maxPeersText)]) {

@@ -69,7 +69,7 @@ func (p *printer) print(text []byte) error {
 	return err
 }
 
-// copy writes text as it is; a line that a printer left open is ended before. What
+// copy writes text as it is; a line that a printer left open is ended before. Output that
 // cannot be written is lost.
 func (c *Console) copy(dst io.Writer, text []byte) {
 	c.mu.Lock()

@@ -32,7 +32,7 @@ type folder struct {
 	sources  []*foldSource
 	queue    foldQueue
 	out      []byte // not written yet; reused
-	dangling bool   // what was written last has not ended its line
+	dangling bool   // the last write did not end its line
 	idle     bool   // nothing waits: run has no deadline
 }
 
@@ -124,7 +124,7 @@ func (f *folder) expire(now time.Time) (next time.Duration, pending bool) {
 	return next, pending
 }
 
-// write writes what is ready; what cannot be written is lost.
+// write writes what is ready. Output that cannot be written is lost.
 func (f *folder) write() {
 	if len(f.out) > 0 {
 		f.c.copy(f.dst, f.out)

@@ -45,7 +45,7 @@ type source interface {
 // fileEnd is a file into which workers write.
 type fileEnd struct {
 	path     string
-	start    int64  // what is before was written by others; offsets count from here
+	start    int64  // others wrote the bytes before it; offsets count from here
 	dev, ino uint64 // of the file; ino 0: whichever has the path
 }
 

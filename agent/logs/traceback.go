@@ -11,7 +11,7 @@ type traceback struct {
 	text   []byte
 	prefix []byte // before each line
 	inset  bool   // of an exception group: all of it is indented
-	over   bool   // the line of the exception was there
+	over   bool   // the line of the exception was read
 }
 
 // TracebackHead begins a traceback of Python.

@@ -129,8 +129,8 @@ func (r *Reaper) adopted(pid int, stat procStat) bool {
 		(r.marker == "" || os.Getpid() != 1)
 }
 
-// maxPasses bounds how often endOrphans looks again: what forks faster than it is
-// killed is left to the parent-death signals and to the system.
+// maxPasses bounds how often endOrphans looks again: a program that forks faster than it
+// is killed is left to the parent-death signals and to the system.
 const maxPasses = 100
 
 // endOrphans sends sig to what the groups' leaders, now reaped, left behind, waits for
@@ -250,8 +250,8 @@ func (r *Reaper) left(groups []int) []*orphan {
 		if pidfd == nil {
 			continue
 		}
-		// Read after the descriptor was opened: if the number was given away in
-		// between, what is signalled is the old process, which is gone.
+		// Read after the descriptor was opened: if another process has got the number in
+		// between, the descriptor still names the old one, which is gone.
 		stat, ok := readStat(pid)
 		ours := slices.Contains(groups, stat.group) || r.adopted(pid, stat) || r.forker.group.has(pid) ||
 			isMarked(pid, r.marker)

@@ -205,7 +205,7 @@ func (w *WorkerGroup) awaitExits(expired <-chan struct{}) {
 	}
 }
 
-// beforeKill shows the workers that are still there, unless the order is to kill them at once.
+// beforeKill shows the workers that have not ended, unless they are killed at once anyway.
 func (w *WorkerGroup) beforeKill(o StopOptions) {
 	select {
 	case <-o.Hurry:
@@ -236,7 +236,7 @@ func (w *WorkerGroup) forceExits(o StopOptions) {
 // also without a grace the kernel needs a moment.
 const leastDeathWait = 10 * time.Second
 
-// awaitDeath waits for killed workers; what does not go is abandoned.
+// awaitDeath waits for killed workers, and abandons those that do not end.
 func (w *WorkerGroup) awaitDeath(grace time.Duration) {
 	grace = max(grace, leastDeathWait)
 	limit := time.NewTimer(grace)

@@ -72,7 +72,7 @@ func lockFolder(path string) folder {
 	return folder{path + lockedSuffix, lock}
 }
 
-// openFolder opens a folder, and nothing else: what may block is none.
+// openFolder opens a folder, and fails for anything else: opening a FIFO could block.
 func openFolder(base int, name string) (*os.File, error) {
 	fd, err := unix.Openat(base, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
 	if err != nil {

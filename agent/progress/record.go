@@ -58,8 +58,8 @@ type record struct {
 	whole   words // what was read last
 }
 
-// newRecord makes the file, which must not be there, with a record without a step. A file that
-// is only made longer would not do: a worker whose store needs a page that a full file system
+// newRecord makes the file, which must not exist, with a record without a step. A file that is
+// only made longer would not do: a worker whose store needs a page that a full file system
 // cannot give is ended by SIGBUS.
 func newRecord(path string) (*record, error) {
 	file, err := ownfile.Create(path, blank())
@@ -112,7 +112,8 @@ func (r *record) read() (words, error) {
 		return words{step: noStep}, err
 	}
 	defer func() { _ = file.Close() }()
-	// The kernel does not promise to copy a word at once: what two reads agree on is whole.
+	// The kernel does not promise to copy a word at once: a value is whole if two reads
+	// agree on it.
 	last := r.whole
 	for range readTries {
 		again, err := readOnce(file)

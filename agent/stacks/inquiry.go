@@ -40,7 +40,7 @@ const (
 	pauseEarly  = 4 * time.Second // before the limit
 	pauseAuto   = 10 * time.Second
 	pauseGiven  = time.Second      // where a timeout is given
-	hangCertain = 30 * time.Minute // of silence: what workers do is no excuse any more
+	hangCertain = 30 * time.Minute // of standstill, after which no sign of work counts
 )
 
 // BetweenLooks is the pause between two looks in a row.

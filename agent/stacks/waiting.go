@@ -11,8 +11,8 @@ import (
 
 // WaitsForThread reports whether the main thread of a process waits for another thread: in a futex.
 // So does a worker in a collective of gloo, whose threads exchange the data, until the last rank
-// has come. One that computes, sleeps, reads from a disk or a pipe, or that looks for the end of a
-// collective again and again, as those of NCCL and MPI do, does not.
+// has come. One that computes, sleeps, reads from a disk or a pipe, or that polls for the end of a
+// collective, as NCCL and MPI do, does not.
 func WaitsForThread(pid int) bool {
 	return bytes.Contains(waitChannel(fmt.Sprintf("/proc/%d/wchan", pid)), []byte("futex"))
 }

@@ -39,5 +39,5 @@ type Sink interface{ Record(event []byte) }
 // LineSink writes each event as a line.
 type LineSink struct{ W io.Writer }
 
-// Record implements Sink; what cannot be written is lost.
+// Record implements Sink. A line that cannot be written is lost.
 func (l LineSink) Record(event []byte) { _, _ = l.W.Write(append(event[:len(event):len(event)], '\n')) }

@@ -62,8 +62,7 @@ type Watchdog struct {
 	expired []Overdue
 }
 
-// Serve makes the FIFO, in the place of a file that may be there, and
-// serves it until Stop.
+// Serve makes the FIFO, replacing any file at its path, and serves it until Stop.
 func Serve(path string, log *slog.Logger) (*Watchdog, error) {
 	fifo, err := newFIFO(path)
 	if err != nil {
@@ -187,8 +186,8 @@ func (w *Watchdog) report(expired [][]Timer) {
 	w.wake.Set()
 }
 
-// requests cuts what comes through the FIFO into lines. A line is at most PIPE_BUF
-// long, or it could not have been written in one piece; what is longer is dropped.
+// requests cuts what comes through the FIFO into lines. A line is at most PIPE_BUF long,
+// or it could not have been written in one piece. Longer ones are dropped.
 type requests struct {
 	buf  [16 << 10]byte
 	n    int

@@ -36,9 +36,9 @@ type errHelper string
 
 func (e errHelper) Error() string { return string(e) }
 
-// startHelper starts an interpreter with a script that keeps a plug-in, and waits
-// until it has it. It does so before the process has other children. The error is an
-// errHelper if the interpreter or the plug-in is to blame.
+// startHelper starts an interpreter with a script that keeps a plug-in, and waits until
+// it has it. It does so before the process has other children. The error is an errHelper
+// if the interpreter or the plug-in has failed.
 func startHelper(interpreter, script string, env []string, args ...string) (*helper, error) {
 	if _, err := exec.LookPath(interpreter); err != nil {
 		return nil, errHelper("Python was not asked: " + err.Error())

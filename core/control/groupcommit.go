@@ -17,8 +17,8 @@ const (
 	firstRetry = 100 * time.Millisecond
 	lastRetry  = 2 * time.Second
 
-	// maxQueued bounds the bytes that wait for a commit, with those of the answers; who
-	// sends more is not read from meanwhile.
+	// maxQueued bounds the bytes that wait for a commit, with those of the answers.
+	// Meanwhile the server reads nothing from a connection that sends more.
 	maxQueued = 64 << 20
 
 	// A run's state is stored again when the events since have as many bytes as it
@@ -168,8 +168,8 @@ func (g *groupCommit) serve() {
 }
 
 // pause waits until it is time to store again what could not be stored. Meanwhile it refuses the
-// events that may be refused, as they come: their senders may not wait for so long. It returns the
-// events to try then, in order.
+// events that may be refused, as they come: their senders may not want to wait that long. It
+// returns the events to try then, in order.
 func (g *groupCommit) pause(d time.Duration, retry []*pendingEvent) []*pendingEvent {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

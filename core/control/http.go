@@ -138,8 +138,8 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 	})
 }
 
-// opened reports whether a request is for the run, which has to be there, that its sender's
-// token opens.
+// opened reports whether a request is for the run that its sender's token opens. The run
+// must exist.
 func (p *pages) opened(a requester, r *http.Request) bool {
 	query := r.URL.Query()
 	return r.URL.Path == "/status" && query.Has("rdzv_id") && query.Get("rdzv_id") == a.only && p.server.lookUp(a.only) != nil

@@ -448,7 +448,7 @@ func (sc *serverConn) report(err error) {
 		level, text = slog.LevelDebug, "a connection ended"
 	case sc.run != nil && !errors.Is(err, wire.ErrMalformed):
 		level, text = slog.LevelInfo, "a node's connection broke"
-		if sc.server.cfg.Node != nil { // whose log says it when the node is lost
+		if sc.server.cfg.Node != nil { // that node logs it once the other is lost
 			level = slog.LevelDebug
 		}
 	case err == io.EOF: // a probe of the port

@@ -138,7 +138,7 @@ type RunStatus struct {
 }
 
 // AllNodes are the nodes of the run's lists, and what the server knows of the connection of each; a
-// member that waits for the next round is there twice.
+// member that waits for the next round is listed twice.
 func (r *RunStatus) AllNodes() iter.Seq2[*rendezvous.NodeStatus, *ConnectionStatus] {
 	return func(yield func(*rendezvous.NodeStatus, *ConnectionStatus) bool) {
 		more := true

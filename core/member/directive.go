@@ -16,8 +16,9 @@ import (
 // A notice with a Round asks the agent: hold the workers of that round at their next report
 // of a step and tell by ReportHeld; once it is Agreed, hand the directive to them at its
 // Step, and tell by ReportSaved when they have saved. A notice without it, or with another
-// ID, before it was agreed takes that back: the workers go on. What was agreed is handed to
-// all workers of its round, also if the notice is about another directive or none by then.
+// ID, before it was agreed takes that back: the workers continue. An agreed step is handed
+// to all workers of its round, even if the notice is about another directive or none by
+// then.
 func (m *Member) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

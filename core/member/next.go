@@ -307,8 +307,8 @@ func (m *Member) joinPendingLocked() bool {
 // ownError gives an error of the control plane a code if it has none.
 func (m *Member) ownError(err error) error { return m.withCode(rendezvous.CodeOf(err), err) }
 
-// unreachableError is why the control plane is out of reach, as an error: what a log says of
-// its connection may have no code of its own.
+// unreachableError is why the control plane is out of reach, as an error: the error of its
+// connection may have no code.
 func (m *Member) unreachableError(lost error) error {
 	return m.withCode(rendezvous.CodeConnection, lost)
 }

@@ -8,9 +8,9 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// Shutdown ends this node's part in the run. It ends a Next that waits, tells the
-// control plane how the node ends (see Ending for who closes the run by that),
-// waits for its peers, and releases everything.
+// Shutdown ends this node's part in the run. It ends a Next that waits, tells the control
+// plane how the node ends (Ending tells which nodes close the run by that), waits for its
+// peers, and releases everything.
 //
 // Waiting for peers: if this process hosts the control plane or the store of the round,
 // Shutdown waits until every other member has finished, left or is lost. The

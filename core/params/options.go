@@ -455,8 +455,8 @@ func (p *Params) SetEnvironment(getenv func(string) string) (warnings []string) 
 	return warnings
 }
 
-// parseRank returns -1 and what is expected if text is no rank below limit; a
-// limit of 0 is none.
+// parseRank returns -1 and a description of what it expects if text is no rank below
+// limit. A limit of 0 means none.
 func parseRank(text string, limit int) (rank int, expected string) {
 	rank = -1
 	expected = setInt(&rank, text, 0)

@@ -11,7 +11,7 @@ import (
 // defaultOverflow is the overflow user id of Linux unless it is configured.
 const defaultOverflow = 65534
 
-// overflowUser returns the id that the kernel tells of a user whom this process's user
+// overflowUser returns the id by which the kernel shows users that this process's user
 // namespace does not map, and whether there may be such users.
 func overflowUser() (uid uint32, ambiguous bool) {
 	uid = defaultOverflow

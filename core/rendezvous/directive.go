@@ -270,15 +270,15 @@ type DirectiveReport struct {
 // MaxDirectiveReports is how many reports a hello carries, the last ones.
 const MaxDirectiveReports = 8
 
-// DirectiveNotice is the standing directive in a node's view. It is
-// level-triggered: one that is not in the notice any more needs no workers to be held. What was
-// agreed reaches the workers of its round at its step, also if it is canceled, replaced or over
-// by then, so that no worker is left out.
+// DirectiveNotice is the standing directive in a node's view. It is level-triggered: one that
+// is not in the notice any more needs no workers to be held. An agreed step reaches all workers
+// of its round, even if the directive is canceled, replaced or over by then, so that no worker
+// is left out.
 type DirectiveNotice struct {
 	ID     string        // "": none stands
 	Kind   DirectiveKind //
 	Named  bool          // this node leaves, or the run ends
-	Text   string        // what it asks for, by whom, why; human-readable
+	Text   string        // what it asks for, who gave it, why; human-readable
 	Within time.Duration // from when it was given to its deadline
 
 	// Round is the one whose members hold their workers and report (ReportDirective), or

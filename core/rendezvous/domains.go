@@ -135,7 +135,7 @@ func parseDomains(text string) (runs []domainRun, ranks int) {
 	return runs, ranks
 }
 
-// ranksOf is the number of members of which the text tells the domains; -1 if it cannot be.
+// ranksOf is the number of members whose domains the text lists; -1 if it lists none.
 func ranksOf(text string) int {
 	_, ranks := parseDomains(text)
 	return ranks

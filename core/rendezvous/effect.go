@@ -141,7 +141,7 @@ type Drop struct {
 	Err     *Error
 }
 
-// SetTimer asks for a TimerFired after so long, replacing a timer of that name.
+// SetTimer asks for a TimerFired after a delay, replacing a timer of that name.
 type SetTimer struct {
 	Timer Timer
 	After time.Duration

@@ -188,7 +188,7 @@ func (l LastRound) valid(most int) bool {
 
 // DirectiveFacts are the directives as a successor has to know them.
 type DirectiveFacts struct {
-	Seq      uint64         // of the last change; what has a higher one is newer. 0: there is none
+	Seq      uint64         // of the last change: higher is newer. 0: there is none
 	Target   int            // of the last scale; 0: there was none
 	Standing []StandingFact // at most one; several of a release before
 	Ended    []string       // ids of the last ones that do not stand any more

@@ -20,7 +20,7 @@ type LeaseVerdict int
 const (
 	LeaseRenewed   LeaseVerdict = iota // the node has a full lease from now on
 	LeaseHolds                         // it was heard within its lease
-	LeaseUndecided                     // it is silent, but what has arrived may be its sign of life
+	LeaseUndecided                     // it is silent, but unread input may hold its sign of life
 	LeaseSuspected                     // this look is the first to find it silent
 	LeaseOver                          // it is lost
 )

@@ -81,7 +81,7 @@ func (m *Machine) TryRead(ev Event) (effects []Effect, ok bool) {
 	if reply.Err = m.room(k); reply.Err != nil {
 		return []Effect{reply}, true
 	}
-	result, ready, _ := m.keys.engine.Apply(k.onStore(), nil) // what reads does not fail
+	result, ready, _ := m.keys.engine.Apply(k.onStore(), nil) // reads do not fail
 	if !ready {
 		return nil, false
 	}

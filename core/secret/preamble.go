@@ -37,7 +37,8 @@ func (p Preamble) Bytes() []byte {
 	return []byte{Magic[0], Magic[1], Magic[2], Magic[3], p.High, p.Low, flags, 0}
 }
 
-// ParsePreamble reads what Bytes wrote; what does not begin as it should is ErrForeign.
+// ParsePreamble reads what Bytes wrote. The error is ErrForeign for bytes that begin
+// otherwise.
 func ParsePreamble(b []byte) (Preamble, error) {
 	if len(b) < PreambleLen || [4]byte(b[:4]) != Magic {
 		return Preamble{}, fmt.Errorf("%w: it begins with %s", ErrForeign, HexStart(b))

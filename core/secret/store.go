@@ -152,11 +152,11 @@ func dialStore(conn net.Conn, token *Token, name StoreName, purpose Purpose) (*t
 	return secured, nil
 }
 
-// AcceptStore is the other end of DialStore, for the purposes that may takes: name says what is
-// served, once the peer has proven itself; another peer learns nothing but "authentication
-// failed". The error wraps one of ErrHandshake, ErrUnproven, ErrOtherRound, ErrMalformed, or is
-// that of the connection; it names the token's file and fingerprint, and is for the log of this
-// side.
+// AcceptStore is the other end of DialStore, for the purposes that may takes: name tells a peer
+// that has proven itself what is served. Any other peer gets "authentication failed", and
+// nothing else. The error wraps one of ErrHandshake, ErrUnproven, ErrOtherRound, ErrMalformed,
+// or is that of the connection; it names the token's file and fingerprint, and is for the log
+// of this side.
 func AcceptStore(ctx context.Context, conn net.Conn, config *tls.Config, token *Token, may func(Purpose) bool, name func() StoreName) (*tls.Conn, error) {
 	return within(ctx, conn, func() (*tls.Conn, error) { return acceptStore(conn, config, token, may, name) })
 }

@@ -71,8 +71,8 @@ var storeTLS = func() *tls.Config {
 const storeProtocol = "rallypoint-store"
 
 // AsksForStore reports whether a TLS hello is that of DialStore, so that a port which serves a
-// control plane, too, finds out what a connection is for. That is no matter of trust: the proof
-// is for one purpose.
+// control plane, too, finds out what a connection is for. Trust does not depend on it: the
+// proof is for one purpose.
 func AsksForStore(hello []byte) bool {
 	return bytes.Contains(hello, []byte(storeProtocol))
 }

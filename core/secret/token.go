@@ -60,9 +60,9 @@ type fileMark struct {
 
 // OpenToken reads a token file. It is ErrInvalid if there is none, if it is not a regular file, if it
 // holds no token of 32 to 512 bytes or more than two, or if another user controls it: it belongs
-// neither to this user nor to root, its group or others may write it, or others may read it and it
-// is not root's. What root lets others read (a secret that is mounted into a container) is logged
-// as a warning. A nil log discards.
+// neither to this user nor to root, its group or others may write it, or others may read it and it is
+// not root's. If root's file can be read by others, as a secret that is mounted into a container, a
+// warning is logged. A nil log discards.
 func OpenToken(path string, log *slog.Logger) (*Token, error) {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	t := &Token{path: path, log: log}

@@ -34,8 +34,8 @@ const (
 	maxRegisterEntries = 1 << 16
 	maxRegisterBeats   = 1 << 13 // nodes that died leave theirs behind: the oldest go first
 
-	// keptEntries is how many entries before a snapshot are kept for readers that
-	// are a little behind it.
+	// keptEntries is how many entries before a snapshot are kept for readers that lag a
+	// little.
 	keptEntries = 64
 )
 

@@ -61,7 +61,7 @@ func (ap *applier) place() int {
 	return i
 }
 
-// toWatch is whom to look at now.
+// toWatch are the nodes to look at now.
 func (ap *applier) toWatch() []rendezvous.SessionID {
 	r := &ap.ring
 	start := ap.place()

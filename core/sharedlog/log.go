@@ -170,7 +170,7 @@ const MaxEntry = 4 << 20
 // ErrCompacted is returned by Next when the entries asked for are gone.
 var ErrCompacted = errors.New("the entries were dropped after a snapshot")
 
-// ErrMoved is why an entry that was to follow a certain one is not appended: another one does.
+// ErrMoved is the error of an append after a certain entry that another entry follows already.
 var ErrMoved = errors.New("another entry was appended before")
 
 // ErrSlow is matched by what Open returns when it took longer than a heartbeat lasts.

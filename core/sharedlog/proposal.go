@@ -16,8 +16,8 @@ import (
 type proposal struct {
 	event  rendezvous.Event
 	number uint64 // of a request; 0: the event is complete
-	// Of whom this node has heard nothing, and until when that may be said; "": the event
-	// is about something else.
+	// The session that the event accuses of silence, and until when that may be said; "": it
+	// accuses none.
 	accused rendezvous.SessionID
 	until   time.Time
 }
@@ -65,7 +65,7 @@ func (r *Replica) withdrawLocked() {
 		}
 	}
 	if len(rest) < len(r.queue) {
-		r.epoch++ // what is being appended just now may be appended again
+		r.epoch++ // an append that is under way may be repeated
 		r.queue = rest
 	}
 }
@@ -236,7 +236,7 @@ func (r *Replica) report(m message) bool {
 // said last.
 func (r *Replica) reported(b broken) bool {
 	if b.err != nil && r.life.Err() != nil {
-		return true // what fails because it ends is no trouble
+		return true // failures because it ends are no trouble
 	}
 	r.mu.Lock()
 	defer r.mu.Unlock()

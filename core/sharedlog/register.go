@@ -179,9 +179,9 @@ func (r *registerLog) installLocked(state *registerState, token []byte) {
 	r.stamp++
 }
 
-// update changes the state by change, again and again until that is stored; it
-// shows a heartbeat at the same time. change may be called often and says
-// whether there is anything to store.
+// update changes the state by change, and tries again until that is stored; it shows a
+// heartbeat at the same time. change may be called several times. It reports whether
+// there is anything to store.
 func (r *registerLog) update(ctx context.Context, change func(*registerState) bool) error {
 	select {
 	case r.turn <- struct{}{}:

@@ -57,7 +57,7 @@ type Replica struct {
 	epoch   uint64               // counts the times that queue was made again
 	final   *rendezvous.Error
 	closing bool
-	failing map[string]bool // what of the goroutines that do I/O was said last
+	failing map[string]bool // the last message about the goroutines that do I/O
 
 	incarnation uint64
 	training    func() *training.Report // of CarryTraining; nil: none

@@ -57,7 +57,7 @@ func NewEngine(limits Limits) *Engine {
 	}
 }
 
-// Limit changes the limits; what is above them stays.
+// Limit changes the limits. Content above them stays.
 func (e *Engine) Limit(l Limits) { e.limits = l }
 
 // Set stores value under key and wakes the waiters of key. It fails only with

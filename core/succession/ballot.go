@@ -218,8 +218,8 @@ func (b *Ballot) Tick(now time.Duration) {
 	}
 }
 
-// late reports whether this process was stopped: what was sent to it meanwhile may not have been
-// read. It then waits for a host as if it had heard one now.
+// late reports whether this process was stopped: it may not have read yet what it was sent
+// meanwhile. It then waits for a host as if it had heard one now.
 func (b *Ballot) late(now time.Duration) bool {
 	late := now-b.ticked > Beat(b.lease)+b.lease/lateParts
 	b.ticked = now
@@ -365,7 +365,7 @@ func (b *Ballot) receiveAppend(m Message, now time.Duration) {
 }
 
 // askedForVote grants a vote to a process whose entry is not older than the own one, unless
-// this one has heard the host lately: nobody is deposed whom a majority hears.
+// this one has heard the host lately: no host is deposed that a majority hears.
 func (b *Ballot) askedForVote(m Message, now time.Duration) {
 	theirs := Entry{Term: m.Entered, Number: m.Number}
 	hears := b.role == leader && b.hasMajority(now, b.lease/deposeParts) ||
@@ -513,8 +513,8 @@ func (b *Ballot) won(dead func(Voter) bool) bool {
 	return b.accepted.Voters.agreed(granted, dead) > 0
 }
 
-// lead begins to host: what was accepted is written once more, in the own term, so that it
-// is known when a majority has it.
+// lead begins to host: it writes the accepted entry once more, in its own term, and so
+// learns when a majority has it.
 func (b *Ballot) lead(now time.Duration) {
 	b.peers, b.former, b.wish = map[Voter]peer{}, map[Voter]bool{}, nil
 	for id, clock := range b.votes {

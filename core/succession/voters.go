@@ -123,7 +123,7 @@ const (
 	beatParts   = 20 // the host's word to each voter, and the least time between two ticks
 	standParts  = 2  // a voter stands when it has not heard the host for so long
 	lateParts   = 10 // a voter whose clock is so late has heard nothing that counts
-	deposeParts = 4  // no later term ends one that is younger; a host without a majority for so long says nothing
+	deposeParts = 4  // no later term ends one that is younger; a host that has had no majority for this long tells nothing
 )
 
 // GiveUp is for how many leases the processes of a fixed list keep a memory by which they, though enough of

@@ -22,7 +22,7 @@ type Record struct {
 	Run string    `json:"run"` // run id
 	// Seconds since the recording process began, by its monotonic clock; 0: not known.
 	Seconds float64 `json:"seconds"`
-	// Slack is how many seconds earlier than that the event may have come: who follows
+	// Slack is how many seconds earlier than that the event may have come: a follower of
 	// a log knows only between which two looks an entry was written, or a State arose.
 	Slack float64 `json:"slack,omitempty"`
 	// Number counts the events of a run from 1. Those that a control plane with a

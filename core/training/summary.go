@@ -38,8 +38,8 @@ const (
 )
 
 // Summarize sums up the reports of the nodes that run in one round; false without any. Of
-// several nodes that are behind it names the one with the smallest step, of these the one
-// that has stood for longest.
+// several nodes that lag it names the one with the smallest step, of these the one that
+// has stood for longest.
 func Summarize(nodes []NodeReport) (Summary, bool) {
 	if len(nodes) == 0 {
 		return Summary{}, false

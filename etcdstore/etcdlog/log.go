@@ -374,7 +374,7 @@ func (l *Log) append(ctx context.Context, entries [][]byte, conditions ...etcdcl
 	if _, there := r.Result(1).First(); !there && len(conditions) > 0 {
 		return sharedlog.ErrMoved
 	}
-	return nil // it was there: the answer to the first try was lost
+	return nil // it existed: the answer to the first try was lost
 }
 
 // Heartbeat implements sharedlog.Log.

@@ -10,9 +10,9 @@ import (
 	"rallypoint/internal/etcdclient"
 )
 
-// watcher is a sharedlog.Watcher of a run in etcd. It writes nothing and makes no
-// lease. With the last node of a run all its keys go; what was written since the last look
-// is then read as it was before.
+// watcher is a sharedlog.Watcher of a run in etcd. It writes nothing and makes no lease.
+// When its last node leaves, all keys of a run are deleted. The watcher then reads at an
+// earlier revision what was written since the last look.
 type watcher struct {
 	l     *Log
 	after uint64 // index of the last entry
@@ -126,8 +126,8 @@ func (w *watcher) lastEntries(ctx context.Context) ([]sharedlog.Entry, error) {
 	return append(old, v.entries...), err
 }
 
-// lastRevision looks for the last revision at which the run was there that has ended since
-// the last look. The etcd may have dropped it.
+// lastRevision looks for the last revision at which a run existed that has ended since the
+// last look. The etcd may have dropped it.
 func (w *watcher) lastRevision(ctx context.Context) (int64, error) {
 	at := func(revision int64) (there bool, now int64, err error) {
 		found, err := w.l.client.Get(ctx, "reading the run as it was", etcdclient.RangeRequest{Key: w.l.root + keyGeneration, Revision: revision})

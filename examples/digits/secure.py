@@ -199,7 +199,7 @@ class Secured(Hosted):
         machine = self._at("Y")
         what = f"Y, with another token, opens the round store {place}"
         line = rf"closed: .*peer={re.escape(machine.address)}:.*reason=authentication"
-        # As a node of a job without a control plane: its first step is to the store.
+        # As a node of a job without a control plane: it connects to the store first.
         join = [RALLYPOINT, "run", "--nnodes=2", "--node-rank=1", "--rdzv-backend=static",
                 f"--rdzv-endpoint={place}", "--no-python", "true"]  # fmt: skip
         yield self._attempt(what, machine, join, node, line)

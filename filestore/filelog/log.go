@@ -35,10 +35,9 @@ import (
 // another's beat file knows that the other has died. A process that was forked from
 // a node and outlives it keeps its locks; then the counter that stands still tells.
 //
-// Entries are appended under the lock, in one write, behind the last whole one:
-// what a killed writer has left behind that is cut off first (it was never
-// acknowledged). A snapshot begins a new file; the last mark of the old one sends its
-// readers there.
+// Entries are appended under the lock, in one write, after the last whole one. The rest
+// of an entry that a killed writer left is cut off first: it was never acknowledged. A
+// snapshot begins a new file; the last mark of the old one sends its readers there.
 //
 // Nothing is synced to the disk: entries survive the death of every process, and
 // that of the machines as far as the file system does.
@@ -79,8 +78,7 @@ const (
 	heartbeatReadIntervalRemote = 500 * time.Millisecond
 )
 
-// New makes the log of a run in the directory dir, which must be there. It
-// touches no file.
+// New makes the log of a run in the directory dir, which must exist. It touches no file.
 func New(dir, runID string, options *Options) *Log {
 	return &Log{
 		dir: filepath.Join(dir, runDir(runID)), parent: dir, runID: runID, options: options.withDefaults(),

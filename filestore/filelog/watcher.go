@@ -20,8 +20,8 @@ type watcher struct {
 	over  string // the generation whose files were removed
 }
 
-// Watch makes a watcher of the run runID in the directory dir, which must be there; the
-// run may begin later.
+// Watch makes a watcher of the run runID in the directory dir, which must exist; the run
+// may begin later.
 func Watch(dir, runID string) sharedlog.Watcher {
 	l := New(dir, runID, nil)
 	l.readOnly = true

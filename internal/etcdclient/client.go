@@ -126,9 +126,9 @@ func (c *Client) Addresses() (local, remote string) { return c.dialer.addresses(
 // Close ends the streams and connections. Calls under way fail.
 func (c *Client) Close() { _ = c.Etcd.Close() }
 
-// Call makes a call, again and again until it succeeds, fails for good, or ctx
-// or the configured timeout ends. A call whose repetition would change something
-// twice must protect itself by its conditions. what says what it is for.
+// Call makes a call, and repeats it until it succeeds, fails for good, or ctx or the
+// configured timeout ends. A call whose repetition would change something twice must
+// protect itself by its conditions. what says what it is for.
 func (c *Client) Call(ctx context.Context, what string, f func(ctx context.Context) error) error {
 	started := time.Now()
 	ctx, cancel := context.WithTimeout(ctx, c.Config.timeout())
@@ -169,8 +169,8 @@ func (c *Client) fail(what string, started time.Time, last, ended error) error {
 	return Explain(c.Config, what, time.Since(started), last)
 }
 
-// Attempt makes a call once, at most for so long, or half of what is left for all
-// attempts: a member that hangs must not use it up.
+// Attempt makes a call once, for at most d or half of what is left for all attempts: a
+// member that hangs must not use it up.
 func (c *Client) Attempt(whole context.Context, limit time.Duration, f func(ctx context.Context) error) error {
 	if end, ok := whole.Deadline(); ok {
 		if left := time.Until(end); left > FirstAttempt/2 {

@@ -25,11 +25,11 @@ const maxEvents = 256
 // once for all that it may need. That saves the kernel from looking at each
 // connection twice for a request, and an epoll_ctl whenever a peer reads slowly.
 //
-// Its epoll descriptor is itself watched by the poller of the Go runtime: to
-// sleep is to park the goroutine. An epoll_wait that blocks would hold a thread
-// for each loop; the runtime's monitor would take the processor away from it, and
-// it would have to get it back. That costs more than looking twice: with one or
-// eight connections about a tenth of a request.
+// Its epoll descriptor is itself watched by the poller of the Go runtime: sleeping parks
+// the goroutine. An epoll_wait that blocks would hold a thread for each loop; the
+// runtime's monitor would take the processor away from it, and it would have to get it
+// back. That costs more than looking twice: with one or eight connections about a tenth
+// of a request.
 type Poller struct {
 	file   *os.File // epoll
 	raw    syscall.RawConn

@@ -10,7 +10,7 @@ import (
 // TLS is an open TLS connection of a loop. While it is idle it has no buffer.
 type TLS struct {
 	Conn    *tls.Conn
-	Records *Records // below Conn; what is written to Conn is in its Out
+	Records *Records // below Conn; its Out holds what is written to Conn
 	rest    []byte   // received: the beginning of a record; if more is set, perhaps whole ones
 	// more reports that Conn may have something to read before anything else is received: no event
 	// announces the rest of a record that did not fit, nor an error after the bytes that were

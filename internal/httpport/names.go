@@ -34,8 +34,8 @@ func (n Names) Foreign(r *http.Request) bool {
 	return !n.Own(r) && fromBrowser(r.Header)
 }
 
-// Own reports whether a request's Host is an address, or a name that is this machine's. A
-// name without a dot is none: whoever answers for names on the network gives it to whom he likes.
+// Own reports whether a request's Host is an address, or a name that is this machine's. A name
+// without a dot is none: whoever answers for names on the network decides which machine it names.
 func (n Names) Own(r *http.Request) bool {
 	host := canonical(hostOf(r.Host))
 	switch {

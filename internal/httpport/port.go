@@ -35,8 +35,8 @@ var (
 	ErrLongHead = fmt.Errorf("%w: an HTTP header of more than %d bytes", pack.ErrMalformed, MaxHead)
 )
 
-// Port answers connections that speak HTTP, one request each. Whether the process lives
-// is answered whatever else is going on.
+// Port answers connections that speak HTTP, one request each. The question whether the
+// process lives is always answered.
 type Port struct {
 	pages  http.Handler
 	log    *slog.Logger

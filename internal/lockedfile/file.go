@@ -179,8 +179,8 @@ func (f *File) Rename(path string) error {
 	return err
 }
 
-// Close gives the descriptor, and with it the lock, back. Not repeated on EINTR:
-// Linux has closed it by then.
+// Close gives the descriptor, and with it the lock, back. Not repeated on EINTR: Linux
+// closes the descriptor all the same.
 func (f *File) Close() {
 	f.life.Lock()
 	defer f.life.Unlock()

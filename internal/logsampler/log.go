@@ -1,5 +1,5 @@
-// Package logsampler bounds what a log says of input that is refused, however often
-// it comes and from however many peers.
+// Package logsampler bounds what is logged about refused input, however often it comes
+// and from however many peers.
 package logsampler
 
 import (

@@ -18,10 +18,10 @@ var ErrMalformed = errors.New("malformed data")
 // maxDepth bounds how deep unknown fields may nest.
 const maxDepth = 8
 
-// Unpacker reads the values of one record that is wholly in memory. The first
-// error sticks and makes every later value zero. A list may be shorter than its
-// reader asks for (an older peer): missing values are zero; or longer (a newer
-// one): what is left over is skipped.
+// Unpacker reads the values of one record that is wholly in memory. The first error
+// sticks and makes every later value zero. A list may be shorter than its reader asks for
+// (an older peer): missing values are zero. It may be longer (a newer one): the rest is
+// skipped.
 type Unpacker struct {
 	src  bytes.Reader
 	dec  *msgpack.Decoder

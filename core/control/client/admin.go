@@ -19,11 +19,12 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// Ask has the control plane at addr ("host:port", or the list of its servers with commas) apply an event to a run that comes from no
-// node: a CloseRun, Evict, Direct, CancelDirective, Cordon or Undrain, with who asks and the reason,
-// which the nodes receive. The control plane sets the time, and puts before who asks that it is
-// an administrator, and behind it the address that the request comes from. Ask follows a server
-// in waiting to the one that hosts, and blocks until the answer has come or ctx ends.
+// Ask has the control plane at addr ("host:port", or the list of its servers with commas) apply an
+// event to a run that comes from no node: a CloseRun, Evict, Direct, CancelDirective, Cordon or
+// Undrain, with the name of the sender and the reason, which the nodes receive. The control plane
+// sets the time, and completes the sender's name: "administrator" before it, and after it the
+// address from which the request comes. Ask follows a server in waiting to the one that hosts, and
+// blocks until the answer has come or ctx ends.
 //
 // It returns what was done, in one sentence; a run that was closed already is none to do
 // anything about. Asking again does no harm: the ID of a Direct makes a repetition do nothing.

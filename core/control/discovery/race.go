@@ -32,8 +32,8 @@ type helloAnswer struct {
 }
 
 // race says hello to servers until one welcomes this node, and follows redirects. Each
-// address is asked once; where a host may be started again, again and again while it refuses
-// and others keep silent. The error is that of the host, if it was asked, else of the first.
+// address is asked once; where a host may be started again, repeatedly while it refuses and
+// the others are silent. The error is that of the host, if it was asked, else of the first.
 func (s *search) race(ctx context.Context, to []netip.AddrPort) (*Conn, error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -32,7 +32,7 @@ const (
 	// beside what all nodes of the job take. It doubles with each one that has no answer, up
 	// to handshakeTimeout.
 	firstAnswer = 2 * time.Second
-	// silenceEvery is how often the log tells that the host is silent.
+	// silenceEvery is how often the silence of the host is logged.
 	silenceEvery = 10 * time.Second
 )
 
@@ -237,8 +237,8 @@ func (s *search) attempt(ctx context.Context) (*Conn, error) {
 	return s.askAll(ctx)
 }
 
-// succeed is a standby's way: it gathers evidence and decides, again and again, until it
-// is connected. It reports false if there is nothing to decide: this node does not stand by,
+// succeed is a standby's way: it gathers evidence and decides, in a loop until it is
+// connected. It reports false if there is nothing to decide: this node does not stand by,
 // cannot tell, or waits for voters, and the others of the job may have founded another group.
 func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error) {
 	f := s.f

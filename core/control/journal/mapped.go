@@ -74,8 +74,8 @@ func (m *mapped) checkSize() {
 	m.size = info.Size()
 }
 
-// close closes the file, and so gives back bbolt's lock on it. It never waits for
-// bbolt after a fault; what was mapped stays so until the process ends.
+// close closes the file, and so gives back bbolt's lock on it. It never waits for bbolt
+// after a fault. The mapping then stays until the process ends.
 func (m *mapped) close() error {
 	err := m.call(func() error {
 		if m.db == nil { // bbolt.Open has closed the file, or a fault has kept it from that

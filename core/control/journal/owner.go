@@ -42,9 +42,9 @@ func foreign(info os.FileInfo, dir string) string {
 	return ""
 }
 
-// ownerOfNew returns to whom a file belongs that this process makes in a directory: a
-// network file system may take it for another user. If it can make none there, that is
-// root, who is trusted anyway.
+// ownerOfNew returns the owner of a file that this process makes in a directory: a
+// network file system may map the process to another user. If it can make none there,
+// that is root, who is trusted anyway.
 func ownerOfNew(dir string) uint32 {
 	f, err := os.OpenFile(filepath.Join(dir, "new-"+rand.Text()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

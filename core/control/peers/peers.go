@@ -32,10 +32,10 @@ type Config struct {
 	Token  *secret.Token // nil: none
 	Host   Host
 	Log    *slog.Logger
-	silent time.Duration // how often the log says what is waited for; 0: silentEvery
+	silent time.Duration // how often the server logs what it waits for; 0: silentEvery
 }
 
-// silentEvery is how often the log says for what a server waits that hears of no host.
+// silentEvery is how often a server that hears of no host logs what it waits for.
 const silentEvery = 10 * time.Second
 
 // Peers are the connections of this server to the others, and its part in their vote.

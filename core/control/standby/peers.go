@@ -355,9 +355,9 @@ func (p *Peers) targetLocked() {
 	}
 }
 
-// Succeed makes this server host, which the others have elected, and returns the runs that it
-// begins with, in order. It reports false if it was not elected, or has no majority. An error is of what the
-// voters have kept: what of it cannot be read is left out.
+// Succeed makes this server host, which the others have elected, and returns the runs that it begins with,
+// in order. It reports false if it was not elected, or has no majority. An error is about
+// the list that the voters have kept: the parts that cannot be read are left out.
 func (p *Peers) Succeed(now time.Time) (runs []string, led bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -51,8 +51,8 @@ func (g *Group) strandedLocked() {
 func (s *stranded) lasted() time.Duration { return s.ticked - s.since - s.idle }
 
 // Stranded reports how long this process has run since no host could be elected any more, for the voters are
-// dead, and for how long it waits in all before it founds another group: somebody who was chosen in the
-// meantime has so long to be found.
+// dead, and for how long it waits in all before it founds another group: that is how long it looks for a
+// host that was elected in the meantime.
 func (g *Group) Stranded() (since, patience time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

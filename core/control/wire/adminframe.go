@@ -20,7 +20,7 @@ type Admin struct {
 	Software string
 	Op       AdminOp
 	RunID    string
-	Node     string // AdminOpEvict: whom
+	Node     string // AdminOpEvict: the node
 	By       string // the requester, human-readable
 	Reason   string
 	Stop     bool // AdminOpClose: all nodes stop at once

@@ -214,8 +214,7 @@ func (o *Outbox) FinishKeeping() {
 // Ended is closed when nothing is written any more, after one of Finish, FinishKeeping and Cut.
 func (o *Outbox) Ended() <-chan struct{} { return o.ended }
 
-// Cut closes the connection at once; what is queued is lost. The first cause is
-// kept.
+// Cut closes the connection at once. Queued frames are lost. The first cause is kept.
 func (o *Outbox) Cut(cause error) {
 	o.mu.Lock()
 	o.cutLocked(cause)

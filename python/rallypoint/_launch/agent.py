@@ -351,7 +351,7 @@ class Signals:
                 log.logger.warning("Signal %s is not known on this system", name)
                 continue
             if number == signal.SIGHUP and signal.getsignal(number) is signal.SIG_IGN:
-                continue  # started by nohup: a terminal that closes is to end nothing
+                continue  # started by nohup: closing the terminal must end nothing
             try:
                 self._before[number] = signal.signal(number, self._pass_on)
             except (OSError, ValueError) as e:

@@ -79,7 +79,7 @@ def _pack(objects: tuple[object, ...]) -> _Payload:
     before = spawning.get_spawning_popen()
     spawning.set_spawning_popen(payload)  # of this thread
     try:
-        # What is named in shared memory must outlive the worker that opens it: one tracker for all.
+        # Named shared memory must outlive the worker that opens it: one tracker for all.
         tracker: Any = resource_tracker.getfd()
         payload.duplicate_for_child(tracker)
         for thing in objects:
