@@ -22,7 +22,7 @@ import (
 // Ask has the control plane at addr ("host:port", or the list of its servers with commas) apply an
 // event to a run that comes from no node: a CloseRun, Evict, Direct, CancelDirective, Cordon or
 // Undrain, with the name of the sender and the reason, which the nodes receive. The control plane
-// sets the time, and completes the sender's name: "administrator" before it, and after it the
+// sets the time, and completes the sender's name: "admin" before it, and after it the
 // address from which the request comes. Ask follows a server in waiting to the one that hosts, and
 // blocks until the answer has come or ctx ends.
 //
