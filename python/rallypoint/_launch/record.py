@@ -110,7 +110,7 @@ class ErrorHandler:
             error_file: path of the worker's error file.
 
         Returns:
-            What is to be shown; here the same text.
+            The text to show; here it is the same text.
         """
         return message
 
