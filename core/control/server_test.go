@@ -36,6 +36,22 @@ func newFakeServer(t *testing.T, cfg Config) *fakeServer {
 	return f
 }
 
+// awaitWritten waits until the server has written all that it has to say. If a test moves the clock
+// while the server's goroutine is still about to return from a write, the peer seems not to read.
+func (f *fakeServer) awaitWritten(t *testing.T) {
+	t.Helper()
+	testkit.Eventually(t, "all is written", func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for sc := range f.conns {
+			if sc.out.Unsent() > 0 {
+				return false
+			}
+		}
+		return true
+	})
+}
+
 func TestLeaseExpires(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	p := controltest.Params("", 2)
@@ -45,6 +61,7 @@ func TestLeaseExpires(t *testing.T) {
 		t.Errorf("lease %v, want %v", time.Duration(w.Lease), p.LeaseTimeout)
 	}
 	alive.enter(testHello("alive", "s2", p))
+	s.awaitWritten(t)
 	for range 6 {
 		s.clock.Advance(p.LeaseTimeout / 4)
 		// The reply shows that the beat before it was read.
@@ -84,6 +101,7 @@ func TestLeasesAndTheWallClock(t *testing.T) {
 	if n := s.rec.count(isEvent[rendezvous.LeaseExpired]); n != 0 {
 		t.Fatalf("%d leases expired while all nodes sent heartbeats", n)
 	}
+	s.awaitWritten(t)
 	for range 3 {
 		s.clock.SetWall(-24 * time.Hour)
 		s.clock.Advance(p.LeaseTimeout / 2)
