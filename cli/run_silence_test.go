@@ -77,7 +77,8 @@ func (rj *recordedJob) end(hosts int, failed ...int) {
 	rj.ended(hosts, failed...)
 }
 
-// anyHosts does not count them.
+// anyHosts does not count them: a node that is started again founds a group and steps down, or
+// learns first that another node hosts.
 const anyHosts = -1
 
 // ended is end where the workers end by themselves.
