@@ -52,6 +52,14 @@ func (s *Succession) causeAway() string {
 	return CauseRestart
 }
 
+// causeHost is why the member is lost whose process hosted before.
+func (s *Succession) causeHost() string {
+	if s.Left {
+		return "left, and handed the control plane on"
+	}
+	return "lost: its process ended, which hosted the control plane"
+}
+
 // adopt applies what a node that says hello for the first time reports of the round it
 // was in. A report gives the node its place, or makes the round of an earlier control
 // plane known again. Any other report leaves the running round alone: it raises the
@@ -276,4 +284,59 @@ func (m *Machine) takeOver() {
 	}
 	m.round.raiseFloor(f.Round)
 	m.learn(f)
+}
+
+// learn applies facts that are believed.
+func (m *Machine) learn(f Facts) {
+	if f.Round == m.round.number && f.Origin == m.round.origin && f.World == len(m.round.participants) {
+		for _, rank := range f.FinishedHosts {
+			m.accountFor(rank, participantFinished, "")
+			if m.round.participants[rank].state == participantFinished {
+				m.round.addFinishedHost(rank)
+			}
+		}
+		if f.HostRank >= 0 && f.Generation == m.succession.Facts.Generation {
+			m.nameHost(m.round.participants[f.HostRank])
+			if !m.succession.Silent {
+				m.accountFor(f.HostRank, participantLost, m.succession.causeHost())
+			}
+		}
+		m.round.finishReported = m.round.finishReported || f.Finished
+		m.round.learnDomains(f.Domains)
+	}
+	if c := f.Closed; c.Kind != 0 {
+		c.By, c.Reason = printable.Text(c.By), printable.Text(c.Reason)
+		m.close(c)
+	}
+	if m.closed != nil {
+		f.Directives.Standing = nil // none stands in a closed run
+	}
+	m.directives.learn(f.Directives)
+	m.forming.endHoldIfComplete()
+}
+
+// nameHost gives the place of the dead host's node its name, so that texts name it and a
+// new start of it has its rank again. One that has asked to join already is a newcomer, and so is one
+// that came without the place of a host that was only silent.
+func (m *Machine) nameHost(s *participant) {
+	from := m.succession.From
+	if s.node != "" || from == "" || printable.Text(from) != from || m.round.byNode[from] != nil {
+		return
+	}
+	if n := m.nodes.live[from]; n != nil && (n.join != nil || m.succession.Silent) {
+		return
+	}
+	s.node = from
+	m.round.tie(s)
+}
+
+// accountFor says what became of a member that does not come back.
+func (m *Machine) accountFor(rank int, state participantState, cause string) {
+	s := m.round.participants[rank]
+	if s.state == participantUnknown || s.state == participantLost && state == participantFinished && m.nodes.live[s.node] == nil {
+		m.round.set(s, state, cause)
+		if cause != "" {
+			m.out.note("%s %s", m.names.ofMember(s), cause)
+		}
+	}
 }

@@ -45,7 +45,11 @@ func (m *Machine) applyRequest(n *node, ev Event) {
 			m.nodes.fail(n, ev.Number, err)
 			break
 		}
-		m.giveDirective(n, ev)
+		if ev.Unfit {
+			m.drainUnfit(n, ev)
+		} else {
+			m.giveDirective(n, ev)
+		}
 	case ReportDirective:
 		m.directives.noteReport(n, ev)
 		m.nodes.answer(n, ev.Number, nil)

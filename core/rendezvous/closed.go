@@ -26,16 +26,6 @@ type Closing struct {
 	At     time.Time
 }
 
-// run is what all parts know of the run: its names, what its control plane began with, and how
-// it was closed.
-type run struct {
-	out        *output
-	runID      string
-	generation string
-	succession Succession
-	closed     *Closing // nil: it is open
-}
-
 func (c *Closing) how() string {
 	switch c.Kind {
 	case ClosedSuccess:

@@ -2,7 +2,6 @@ package rendezvous
 
 import (
 	"slices"
-	"time"
 
 	"rallypoint/internal/printable"
 )
@@ -116,11 +115,6 @@ func (r *round) othersEnded(n *node) bool {
 	return others == 0
 }
 
-// NoRunID is the run id of a job that was given none: torchrun's default. Once its nodes are gone
-// the next node begins such a run again, since people repeat a command; the kept part of its end
-// serves to report that.
-const NoRunID = "none"
-
 // keepClosed has the run stay closed for its time, or end that: a run that failed, or was ended to
 // be queued again, begins again as soon as its nodes are gone.
 func (f *forming) keepClosed() {
@@ -128,16 +122,6 @@ func (f *forming) keepClosed() {
 	if f.policy.ClosedFor > 0 && f.round.run.closed.lasts() {
 		f.out.set(Timer{Kind: TimerClosed}, f.policy.ClosedFor)
 	}
-}
-
-// Kept returns as what and for how long the run stays closed, of which some may have passed;
-// false if it is open, or may begin again.
-func (r *run) Kept() (Ended, bool) {
-	running, ok := r.out.running[Timer{Kind: TimerClosed}]
-	if !ok || r.closed == nil {
-		return Ended{}, false
-	}
-	return Ended{Closing: r.closed.cut(), For: running.after}, true
 }
 
 // goOnClosed applies Ended: to a run that nothing else has happened to.
@@ -181,11 +165,6 @@ func (r *round) beginsAgain(h Hello) bool {
 	return !part && !kept
 }
 
-// closedError tells a joiner who closed the run, when and why.
-func (r *run) closedError() *Error {
-	return Errorf(CodeClosed, "run %q is closed: %s%s", r.runID, r.closed.text(), r.howToBeginAgain())
-}
-
 // endedError tells a node that comes when the run has ended: after a success it was not needed,
 // unless it is a member that cannot regroup.
 func (r *round) endedError(n *node) *Error {
@@ -193,18 +172,6 @@ func (r *round) endedError(n *node) *Error {
 		return r.run.closedError()
 	}
 	return Errorf(CodeGraceful, "run %q ended without needing node %s: it %s%s", r.run.runID, r.names.of(n.id), r.run.closed.sentence(), r.run.howToBeginAgain())
-}
-
-// howToBeginAgain ends an error of a run that stays closed for a time.
-func (r *run) howToBeginAgain() string {
-	kept, ok := r.Kept()
-	switch {
-	case !ok:
-		return ""
-	case r.runID == NoRunID:
-		return "; a node that comes once all its nodes are gone begins it again"
-	}
-	return "; to begin it again before " + kept.For.Round(time.Second).String() + " have passed, use another run id, the option begin_again=1, or `rallypoint admin forget`"
 }
 
 // forget starts the run afresh under the same name; round numbers continue.

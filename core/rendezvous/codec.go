@@ -29,6 +29,19 @@ func UnpackError(u *pack.Unpacker) *Error {
 	return &Error{Code: Code(code), Text: text}
 }
 
+// packName writes what is read with MaxNameLen.
+func packName[T ~string](p *pack.Packer, name T) {
+	p.Fit(len(name), MaxNameLen, "bytes of a name")
+	p.Text(string(name))
+}
+
+func packNames(p *pack.Packer, list []string) {
+	p.List(len(list))
+	for _, name := range list {
+		packName(p, name)
+	}
+}
+
 // PackPolicy writes a policy.
 func PackPolicy(p *pack.Packer, v Policy) {
 	p.List(13)
@@ -252,4 +265,149 @@ func unpackRoundStop(u *pack.Unpacker) (v RoundStop) {
 	}
 	u.Close()
 	return v
+}
+
+// EncodeFacts returns facts as the voters for a next host keep them.
+func EncodeFacts(f Facts) []byte {
+	return pack.Append(nil, func(p *pack.Packer) { packFacts(p, f) })
+}
+
+// DecodeFacts reads what EncodeFacts wrote.
+func DecodeFacts(b []byte) (Facts, error) {
+	if len(b) == 0 {
+		return Facts{}, nil
+	}
+	u := pack.NewUnpacker(b)
+	defer u.Release()
+	f := unpackFacts(u)
+	u.End()
+	return f, u.Err()
+}
+
+// packFacts writes facts.
+func packFacts(p *pack.Packer, f Facts) {
+	if f.Generation == "" {
+		p.None()
+		return
+	}
+	p.List(10)
+	packName(p, f.Generation)
+	packName(p, f.Origin)
+	p.Uint(f.Round)
+	p.Int(f.World)
+	p.Int(f.HostRank)
+	p.Bool(f.Finished)
+	packRanks(p, f.FinishedHosts)
+	c := f.Closed.cut()
+	p.List(4)
+	p.Int(int(c.Kind))
+	p.Text(c.By)
+	p.Text(c.Reason)
+	p.Time(c.At)
+	packDirectiveFacts(p, f.Directives)
+	p.Text(f.Domains)
+}
+
+// unpackFacts reads what packFacts wrote.
+func unpackFacts(u *pack.Unpacker) (f Facts) {
+	if u.Open() > 0 {
+		f = Facts{
+			Generation: u.Text(MaxNameLen), Origin: u.Text(MaxNameLen), Round: u.Uint(), World: u.Int(),
+			HostRank: u.IntOr(-1), Finished: u.Bool(), FinishedHosts: unpackRanks(u),
+		}
+		u.Open()
+		f.Closed = Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxClosingBy), Reason: u.Text(maxClosingReason), At: u.Time()}
+		u.Close()
+		f.Directives = unpackDirectiveFacts(u)
+		f.Domains = u.Text(maxDomains)
+	}
+	u.Close()
+	return f
+}
+
+func packRanks(p *pack.Packer, ranks []int) {
+	p.Fit(len(ranks), maxFinishedHosts, "hosts that have finished")
+	p.List(len(ranks))
+	for _, rank := range ranks {
+		p.Int(rank)
+	}
+}
+
+func unpackRanks(u *pack.Unpacker) []int {
+	return pack.ListOf(u, maxFinishedHosts, "hosts that have finished", u.Int)
+}
+
+func packDirectiveFacts(p *pack.Packer, f DirectiveFacts) {
+	if f.Seq == 0 {
+		p.None()
+		return
+	}
+	p.List(6)
+	p.Uint(f.Seq)
+	p.Int(f.Target)
+	p.Fit(len(f.Standing), manyStanding, "directives that stand")
+	p.List(len(f.Standing))
+	for _, d := range f.Standing {
+		p.List(11)
+		packDirectFields(p, d.Direct)
+		p.Uint(d.Round)
+		p.Int64(d.Step)
+	}
+	p.Fit(len(f.Ended), maxEndedFacts, "directives that have ended")
+	packNames(p, f.Ended)
+	p.Fit(len(f.Drained), maxDirectiveFacts, "drained nodes")
+	p.List(len(f.Drained))
+	for _, d := range f.Drained {
+		p.List(6)
+		packName(p, d.Node)
+		p.Cut(d.By, MaxNameLen)
+		p.Cut(d.Reason, MaxNameLen)
+		p.Duration(d.For)
+		p.Int(int(d.Cause))
+		p.Bool(d.Cordoned)
+	}
+	p.Uint(f.EndedRound)
+}
+
+func unpackDirectiveFacts(u *pack.Unpacker) (f DirectiveFacts) {
+	if u.Open() > 0 {
+		f.Seq, f.Target = u.Uint(), u.Int()
+		f.Standing = pack.Lists(u, manyStanding, "directives that stand", func() StandingFact {
+			return StandingFact{Direct: unpackDirect(u), Round: u.Uint(), Step: u.Int64()}
+		})
+		f.Ended = u.Texts(maxEndedFacts, MaxNameLen)
+		f.Drained = pack.Lists(u, maxDirectiveFacts, "drained nodes", func() DrainedFact {
+			return DrainedFact{Node: u.Text(MaxNameLen), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), For: u.Duration(), Cause: DrainCause(u.Int()), Cordoned: u.Bool()}
+		})
+		f.EndedRound = u.Uint()
+	}
+	u.Close()
+	return f
+}
+
+// packDirect writes what a directive says, as one list.
+func packDirect(p *pack.Packer, d Direct) {
+	p.List(9)
+	packDirectFields(p, d)
+}
+
+func packDirectFields(p *pack.Packer, d Direct) {
+	packName(p, d.ID)
+	p.Int(int(d.Kind))
+	p.Fit(len(d.Nodes), MaxDirectiveNodes, "nodes of a directive")
+	packNames(p, d.Nodes)
+	p.Duration(d.Within)
+	p.Duration(d.For)
+	p.Cut(d.By, MaxNameLen)
+	p.Cut(d.Reason, MaxNameLen)
+	p.Time(d.At)
+	p.Int(d.Target)
+}
+
+// unpackDirect reads the values of packDirect from a list that is open.
+func unpackDirect(u *pack.Unpacker) Direct {
+	return Direct{
+		ID: u.Text(MaxNameLen), Kind: DirectiveKind(u.Int()), Nodes: u.Texts(MaxDirectiveNodes, MaxNameLen),
+		Within: u.Duration(), For: u.Duration(), By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen), At: u.Time(), Target: u.Int(),
+	}
 }

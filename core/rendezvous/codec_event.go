@@ -5,59 +5,12 @@ import (
 	"rallypoint/internal/pack"
 )
 
-// Op numbers the events in logs, and of these the requests on the wire, too;
-// append-only.
-type Op uint64
-
-// The operations.
-const (
-	OpJoin Op = iota + 1
-	OpWithdraw
-	OpLeave
-	OpClose
-	OpFinish
-	OpAwaitPeers
-	OpKey // the last of those that a node may ask for, but for OpAnnounceStop
-
-	opHello
-	opDisconnect
-	opLeaseExpired
-	opEvict
-	opTimerFired
-	opRecovered
-
-	OpAnnounceStop Op = 23 // a request, too
-	opDirect       Op = 24
-	opCancel       Op = 25
-	opUndrain      Op = 26
-
-	OpReportDirective Op = 27 // a request, too
-	OpGiveDirective   Op = 28 // a request, too
-
-	opForget Op = 29
-	opEnded  Op = 30
-	opCordon Op = 31
-)
-
 // Limits of what a request holds.
 const (
 	MaxKeyLen   = 64 << 10 // bytes of a key
 	MaxValueLen = 2 << 20  // bytes of a value
 	MaxKeys     = 1 << 16  // keys and values of one request, each
 )
-
-// OpOf returns the number of an event, 0 for nil.
-func OpOf(ev Event) Op {
-	if ev == nil {
-		return 0
-	}
-	return ev.op()
-}
-
-// IsRequest reports whether nodes number the operation and ask for it.
-func (o Op) IsRequest() bool {
-	return o >= OpJoin && o <= OpKey || o == OpAnnounceStop || o == OpReportDirective || o == OpGiveDirective
-}
 
 // PackArguments writes what an event says, as one list; the common part of a
 // request is not in it.
@@ -289,19 +242,6 @@ func unpackOther(u *pack.Unpacker, op Op) Event {
 	return nil
 }
 
-// packName writes what is read with MaxNameLen.
-func packName[T ~string](p *pack.Packer, name T) {
-	p.Fit(len(name), MaxNameLen, "bytes of a name")
-	p.Text(string(name))
-}
-
-func packNames(p *pack.Packer, list []string) {
-	p.List(len(list))
-	for _, name := range list {
-		packName(p, name)
-	}
-}
-
 func unpackSession(u *pack.Unpacker) SessionID { return SessionID(u.Text(MaxNameLen)) }
 
 func packTimer(p *pack.Packer, t Timer) {
@@ -390,3 +330,8 @@ func stateVersion(u *pack.Unpacker, what string) *Error {
 	}
 	return nil
 }
+
+// StateVersion is the version of events and state. A log or snapshot written by a newer version is
+// refused. A change that an older program could not read, or would apply otherwise, needs a higher
+// number.
+const StateVersion = 8

@@ -13,10 +13,6 @@ import (
 func (m *Machine) giveDirective(n *node, ev GiveDirective) {
 	d := ev.Directive
 	d.By = "node " + m.names.of(n.id)
-	if ev.Unfit {
-		m.drainUnfit(n, ev.Number, d)
-		return
-	}
 	if d.Kind.NamesNodes() && len(d.Nodes) == 0 {
 		d.Nodes = []string{n.id}
 	}

@@ -126,11 +126,6 @@ type Cordon struct {
 	Reason string
 }
 
-func (Cordon) op() Op          { return opCordon }
-func (Direct) op() Op          { return opDirect }
-func (CancelDirective) op() Op { return opCancel }
-func (Undrain) op() Op         { return opUndrain }
-
 // directive is the one that stands. Each TimerDirective that runs is a deadline of it, its own
 // or that of one that has joined it.
 type directive struct {

@@ -303,26 +303,6 @@ func (ds *directives) learnStanding(s StandingFact) {
 	}
 }
 
-// status lists what stands, and the drained nodes by id.
-func (ds *directives) status() (standing []DirectiveStatus, away []DrainedStatus) {
-	standing, away = []DirectiveStatus{}, []DrainedStatus{}
-	if d := ds.standing; d != nil {
-		s := DirectiveStatus{
-			ID: d.ID, Kind: d.Kind.String(), Nodes: append([]string{}, d.Nodes...), WithinS: StatusSeconds(d.Within), At: d.At, By: d.By, Reason: d.Reason,
-			Target: d.Target, Phase: DirectiveWaiting, Missing: []string{},
-		}
-		if ds.round.agreement.phase != phaseWaiting {
-			ds.agreementStatus(&s)
-		}
-		standing = append(standing, s)
-	}
-	for _, node := range slices.Sorted(maps.Keys(ds.drained)) {
-		row := ds.drained[node]
-		away = append(away, DrainedStatus{node, row.by, row.reason, row.cause.String(), row.cordoned})
-	}
-	return standing, away
-}
-
 // forgetAgreement drops what the members of a round have said when it is over: the next one
 // agrees again.
 func (ds *directives) forgetAgreement() {
@@ -375,20 +355,6 @@ func (ds *directives) report(n *node, r DirectiveReport) {
 		ds.round.agreement.step = max(ds.round.agreement.step, r.Step)
 	case ds.round.agreement.phase == phaseAgreed && r.Saved:
 		ds.round.agreement.saved.add(s.rank)
-	}
-}
-
-// agreementStatus says how far the directive that stands is in the running round.
-func (ds *directives) agreementStatus(s *DirectiveStatus) {
-	s.Members = ds.round.awaited()
-	switch a := &ds.round.agreement; a.phase {
-	case phaseAsking:
-		s.Phase, s.Round, s.Missing = DirectiveAgreeing, ds.round.number, ds.round.missingOf(&a.held)
-	case phaseAgreed:
-		s.Phase, s.Round, s.Saved, s.Missing = DirectiveAgreed, ds.round.number, a.saved.running, ds.round.missingOf(&a.saved)
-		if a.step >= 0 {
-			s.Step = new(a.step)
-		}
 	}
 }
 

@@ -98,23 +98,6 @@ func (h *headcount) partial() string {
 // maxDomains bounds the text by which facts tell the domains of a round's segments.
 const maxDomains = 16 << 10
 
-// domainsOf tells the domains of a round's members by rank: one line for those that follow each
-// other in one domain, their number and its name; "" if that is too long.
-func domainsOf(participants []*participant) string {
-	var text strings.Builder
-	for i := 0; i < len(participants); {
-		domain, from := participants[i].domain, i
-		for i < len(participants) && participants[i].domain == domain {
-			i++
-		}
-		fmt.Fprintf(&text, "%d %s\n", i-from, domain)
-		if text.Len() > maxDomains {
-			return ""
-		}
-	}
-	return text.String()
-}
-
 // domainRun is members that follow each other in one domain.
 type domainRun struct {
 	ranks  int
@@ -139,23 +122,4 @@ func parseDomains(text string) (runs []domainRun, ranks int) {
 func ranksOf(text string) int {
 	_, ranks := parseDomains(text)
 	return ranks
-}
-
-// learnDomains takes the domains of those members whose nodes have not said theirs, from what
-// an earlier control plane has told of this round.
-func (r *round) learnDomains(text string) {
-	runs, ranks := parseDomains(text)
-	if text == "" || ranks != len(r.participants) {
-		return
-	}
-	r.domains = text
-	rest := r.participants
-	for _, run := range runs {
-		for _, s := range rest[:run.ranks] {
-			if s.domain == "" {
-				r.setDomain(s, run.domain)
-			}
-		}
-		rest = rest[run.ranks:]
-	}
 }

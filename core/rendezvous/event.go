@@ -10,6 +10,40 @@ import (
 // an entry of a log holds one of them.
 type Event interface{ op() Op }
 
+// Op numbers the events in logs, and of these the requests on the wire, too;
+// append-only.
+type Op uint64
+
+// The operations.
+const (
+	OpJoin Op = iota + 1
+	OpWithdraw
+	OpLeave
+	OpClose
+	OpFinish
+	OpAwaitPeers
+	OpKey // the last of those that a node may ask for, but for OpAnnounceStop
+
+	opHello
+	opDisconnect
+	opLeaseExpired
+	opEvict
+	opTimerFired
+	opRecovered
+
+	OpAnnounceStop Op = 23 // a request, too
+	opDirect       Op = 24
+	opCancel       Op = 25
+	opUndrain      Op = 26
+
+	OpReportDirective Op = 27 // a request, too
+	OpGiveDirective   Op = 28 // a request, too
+
+	opForget Op = 29
+	opEnded  Op = 30
+	opCordon Op = 31
+)
+
 // Hello announces a node, or a known session on a new connection.
 type Hello struct {
 	Session     SessionID
@@ -62,6 +96,19 @@ func RequestOf(ev Event) (Request, bool) {
 		return ev.part(), true
 	}
 	return Request{}, false
+}
+
+// OpOf returns the number of an event, 0 for nil.
+func OpOf(ev Event) Op {
+	if ev == nil {
+		return 0
+	}
+	return ev.op()
+}
+
+// IsRequest reports whether nodes number the operation and ask for it.
+func (o Op) IsRequest() bool {
+	return o >= OpJoin && o <= OpKey || o == OpAnnounceStop || o == OpReportDirective || o == OpGiveDirective
 }
 
 // Stamp returns the request ev with its common part set to r; nil if ev is no
@@ -147,21 +194,25 @@ type Recovered struct {
 	Grace      time.Duration `json:",omitzero"` // instead of the lease; 0: the lease
 }
 
-func (Forget) op() Op       { return opForget }
-func (Ended) op() Op        { return opEnded }
-func (Hello) op() Op        { return opHello }
-func (Recovered) op() Op    { return opRecovered }
-func (Disconnect) op() Op   { return opDisconnect }
-func (LeaseExpired) op() Op { return opLeaseExpired }
-func (Join) op() Op         { return OpJoin }
-func (Withdraw) op() Op     { return OpWithdraw }
-func (Leave) op() Op        { return OpLeave }
-func (CloseRun) op() Op     { return OpClose }
-func (Evict) op() Op        { return opEvict }
-func (Finish) op() Op       { return OpFinish }
-func (AwaitPeers) op() Op   { return OpAwaitPeers }
-func (KeyRequest) op() Op   { return OpKey }
-func (TimerFired) op() Op   { return opTimerFired }
+func (Forget) op() Op          { return opForget }
+func (Ended) op() Op           { return opEnded }
+func (Hello) op() Op           { return opHello }
+func (Recovered) op() Op       { return opRecovered }
+func (Disconnect) op() Op      { return opDisconnect }
+func (LeaseExpired) op() Op    { return opLeaseExpired }
+func (Join) op() Op            { return OpJoin }
+func (Withdraw) op() Op        { return OpWithdraw }
+func (Leave) op() Op           { return OpLeave }
+func (CloseRun) op() Op        { return OpClose }
+func (Evict) op() Op           { return opEvict }
+func (Finish) op() Op          { return OpFinish }
+func (AwaitPeers) op() Op      { return OpAwaitPeers }
+func (KeyRequest) op() Op      { return OpKey }
+func (TimerFired) op() Op      { return opTimerFired }
+func (Cordon) op() Op          { return opCordon }
+func (Direct) op() Op          { return opDirect }
+func (CancelDirective) op() Op { return opCancel }
+func (Undrain) op() Op         { return opUndrain }
 
 func (j Join) stamped(r Request) Event       { j.Request = r; return j }
 func (w Withdraw) stamped(r Request) Event   { w.Request = r; return w }

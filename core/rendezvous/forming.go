@@ -30,6 +30,9 @@ type forming struct {
 	admit    deadline // waiting newcomers are announced when it is due
 }
 
+// mismatch is a node that was refused because of its policy, and that in words.
+type mismatch struct{ node, text string }
+
 // setPolicy has the policy of a node count. No node has a pending join.
 func (f *forming) setPolicy(p Policy, by string) {
 	f.policy, f.policyBy = p, by

@@ -85,9 +85,6 @@ func (m *Machine) resume(n *node, h Hello) {
 	m.out.emit(Welcome{Session: n.session, Resumed: true, Update: n.update})
 }
 
-// mismatch is a node that was refused because of its policy, and that in words.
-type mismatch struct{ node, text string }
-
 // acceptPolicy takes the policy of the run's first live node and compares that
 // of the others with it.
 func (m *Machine) acceptPolicy(h Hello) *Error {

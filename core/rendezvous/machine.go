@@ -16,11 +16,6 @@ import (
 	"time"
 )
 
-// StateVersion is the version of events and state. A log or snapshot written by a newer version is
-// refused. A change that an older program could not read, or would apply otherwise, needs a higher
-// number.
-const StateVersion = 8
-
 // Config is what the driver knows about a run before its first node.
 type Config struct {
 	RunID      string

@@ -5,6 +5,18 @@ import (
 	"strings"
 )
 
+// MaxNameLen bounds run ids, node ids, session ids, addresses and reasons, in
+// bytes. Longer ones are refused (names) or cut (reasons).
+const MaxNameLen = 512
+
+// SessionID names one process's life with the control plane. It is drawn at
+// random by the node and outlives its connections.
+type SessionID string
+
+// maxNames bounds how many nodes a text or a progress report names, so that
+// neither grows with the size of the job.
+const maxNames = 8
+
 // nodeSuffix is the length of what NodeID appends to a machine's name, without the dash.
 const nodeSuffix = 6
 
@@ -56,10 +68,10 @@ func (ns *names) of(id string) string {
 	return machine
 }
 
-// ofMember is what texts call a member of the last round.
-func (ns *names) ofMember(s *participant) string {
-	if s.node == "" {
-		return fmt.Sprintf("the node of rank %d", s.rank)
+// nameSome lists the first of so many names.
+func nameSome(names []string, all int) string {
+	if more := all - len(names); more > 0 {
+		names = append(names, fmt.Sprintf("and %d more", more))
 	}
-	return ns.of(s.node)
+	return strings.Join(names, ", ")
 }

@@ -136,15 +136,3 @@ func notNegative(name string, d time.Duration) error {
 	}
 	return nil
 }
-
-// MaxNameLen bounds run ids, node ids, session ids, addresses and reasons, in
-// bytes. Longer ones are refused (names) or cut (reasons).
-const MaxNameLen = 512
-
-// SessionID names one process's life with the control plane. It is drawn at
-// random by the node and outlives its connections.
-type SessionID string
-
-// maxNames bounds how many nodes a text or a progress report names, so that
-// neither grows with the size of the job.
-const maxNames = 8

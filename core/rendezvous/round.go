@@ -103,6 +103,14 @@ func (p *participant) live() bool {
 	return p.state != participantFinished && p.state != participantLost
 }
 
+// ofMember is what texts call a member of the last round.
+func (ns *names) ofMember(s *participant) string {
+	if s.node == "" {
+		return fmt.Sprintf("the node of rank %d", s.rank)
+	}
+	return ns.of(s.node)
+}
+
 // tie makes a participant the member that its node is.
 func (r *round) tie(s *participant) {
 	r.byNode[s.node] = s
@@ -154,6 +162,42 @@ func (r *round) setDomain(s *participant, domain string) {
 		r.next.add(domain, 1)
 	}
 	s.domain = domain
+}
+
+// domainsOf tells the domains of a round's members by rank: one line for those that follow each
+// other in one domain, their number and its name; "" if that is too long.
+func domainsOf(participants []*participant) string {
+	var text strings.Builder
+	for i := 0; i < len(participants); {
+		domain, from := participants[i].domain, i
+		for i < len(participants) && participants[i].domain == domain {
+			i++
+		}
+		fmt.Fprintf(&text, "%d %s\n", i-from, domain)
+		if text.Len() > maxDomains {
+			return ""
+		}
+	}
+	return text.String()
+}
+
+// learnDomains takes the domains of those members whose nodes have not said theirs, from what
+// an earlier control plane has told of this round.
+func (r *round) learnDomains(text string) {
+	runs, ranks := parseDomains(text)
+	if text == "" || ranks != len(r.participants) {
+		return
+	}
+	r.domains = text
+	rest := r.participants
+	for _, run := range runs {
+		for _, s := range rest[:run.ranks] {
+			if s.domain == "" {
+				r.setDomain(s, run.domain)
+			}
+		}
+		rest = rest[run.ranks:]
+	}
 }
 
 // awaited is the number of live members that have not rejoined.
@@ -311,14 +355,6 @@ func (r *round) all(set *ranks) bool {
 // lost a member, or regroups, not all can have: the next one agrees again.
 func (r *round) allSaved() bool {
 	return r.agreement.phase == phaseAgreed && r.tally[participantLost]+r.tally[participantRejoined] == 0 && r.all(&r.agreement.saved)
-}
-
-// nameSome lists the first of so many names.
-func nameSome(names []string, all int) string {
-	if more := all - len(names); more > 0 {
-		names = append(names, fmt.Sprintf("and %d more", more))
-	}
-	return strings.Join(names, ", ")
 }
 
 // priority orders members by rank before all other nodes.

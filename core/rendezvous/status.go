@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -206,6 +207,40 @@ func (m *Machine) Status() Status {
 // status describes a live node.
 func (ns *nodes) status(n *node) NodeStatus {
 	return NodeStatus{ns.names.of(n.id), n.id, n.label, n.seenAddr, n.domain, n.grace, n.session}
+}
+
+// status lists what stands, and the drained nodes by id.
+func (ds *directives) status() (standing []DirectiveStatus, away []DrainedStatus) {
+	standing, away = []DirectiveStatus{}, []DrainedStatus{}
+	if d := ds.standing; d != nil {
+		s := DirectiveStatus{
+			ID: d.ID, Kind: d.Kind.String(), Nodes: append([]string{}, d.Nodes...), WithinS: StatusSeconds(d.Within), At: d.At, By: d.By, Reason: d.Reason,
+			Target: d.Target, Phase: DirectiveWaiting, Missing: []string{},
+		}
+		if ds.round.agreement.phase != phaseWaiting {
+			ds.agreementStatus(&s)
+		}
+		standing = append(standing, s)
+	}
+	for _, node := range slices.Sorted(maps.Keys(ds.drained)) {
+		row := ds.drained[node]
+		away = append(away, DrainedStatus{node, row.by, row.reason, row.cause.String(), row.cordoned})
+	}
+	return standing, away
+}
+
+// agreementStatus says how far the directive that stands is in the running round.
+func (ds *directives) agreementStatus(s *DirectiveStatus) {
+	s.Members = ds.round.awaited()
+	switch a := &ds.round.agreement; a.phase {
+	case phaseAsking:
+		s.Phase, s.Round, s.Missing = DirectiveAgreeing, ds.round.number, ds.round.missingOf(&a.held)
+	case phaseAgreed:
+		s.Phase, s.Round, s.Saved, s.Missing = DirectiveAgreed, ds.round.number, a.saved.running, ds.round.missingOf(&a.saved)
+		if a.step >= 0 {
+			s.Step = new(a.step)
+		}
+	}
 }
 
 // StatusSeconds is a duration in seconds, rounded to a millisecond, as statuses have it.

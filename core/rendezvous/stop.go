@@ -110,10 +110,11 @@ func (ds *directives) ownWordRefusal(n *node, key string, row drained) *Error {
 // drainUnfit answers a node that a check has found unfit. It is kept out from now on; while its
 // workers run it stays until they have saved, by a drain of it. One that is out already, or that a
 // directive has leave anyway, has what it asks for.
-func (m *Machine) drainUnfit(n *node, number uint64, d Direct) {
-	d.Reason = printable.Text(d.Reason)
+func (m *Machine) drainUnfit(n *node, ev GiveDirective) {
+	d := ev.Directive
+	d.By, d.Reason = "node "+m.names.of(n.id), printable.Text(d.Reason)
 	if m.directives.knows(d.ID) || m.directives.rowOf(n.id, n.hostName) != nil {
-		m.nodes.answer(n, number, nil)
+		m.nodes.answer(n, ev.Number, nil)
 		return
 	}
 	s, key := m.round.participantOf(n), m.nodes.ownKey(n)
@@ -130,7 +131,7 @@ func (m *Machine) drainUnfit(n *node, number uint64, d Direct) {
 		err = m.directiveRefusal(d)
 	}
 	if err != nil {
-		m.nodes.fail(n, number, err)
+		m.nodes.fail(n, ev.Number, err)
 		return
 	}
 	m.directives.keepOut(key, row)
@@ -142,5 +143,5 @@ func (m *Machine) drainUnfit(n *node, number uint64, d Direct) {
 	} else if n.join != nil { // it asked while its workers ran, and has stopped them since
 		m.forming.refuseJoin(n, m.directives.drainedError(n.id, m.directives.rowOf(n.id, n.hostName)), "is not fit: "+d.Reason)
 	}
-	m.nodes.answer(n, number, nil)
+	m.nodes.answer(n, ev.Number, nil)
 }

@@ -1,10 +1,6 @@
 package rendezvous
 
-import (
-	"time"
-
-	"rallypoint/internal/printable"
-)
+import "time"
 
 // Facts returns what a successor has to know, and the nodes for it.
 func (m *Machine) Facts() Facts {
@@ -29,14 +25,6 @@ func (m *Machine) Facts() Facts {
 
 // Succession returns what the machine began with.
 func (m *Machine) Succession() Succession { return m.succession }
-
-// succeeds reports whether the machine continues the run of one that has ended.
-func (s *Succession) succeeds() bool { return s.Term > 1 }
-
-// canBeSucceeded reports whether another process may continue this control plane's run:
-// one that is alone, or stores what it knows, has no successor and tells no facts of
-// directives, however many nodes are drained.
-func (s *Succession) canBeSucceeded() bool { return s.Term > 0 }
 
 // leastGrace is how long a successor waits at least for the members of a round: their
 // proof that the host is dead takes 100 ms, their search for the successor about as long, and a
@@ -72,67 +60,4 @@ func (r *round) believes(f Facts) bool {
 		return false
 	}
 	return f.Generation == r.run.succession.Facts.Generation || f.Round > 0 && f.Round == r.number && f.Origin == r.origin
-}
-
-// learn applies facts that are believed.
-func (m *Machine) learn(f Facts) {
-	if f.Round == m.round.number && f.Origin == m.round.origin && f.World == len(m.round.participants) {
-		for _, rank := range f.FinishedHosts {
-			m.accountFor(rank, participantFinished, "")
-			if m.round.participants[rank].state == participantFinished {
-				m.round.addFinishedHost(rank)
-			}
-		}
-		if f.HostRank >= 0 && f.Generation == m.succession.Facts.Generation {
-			m.nameHost(m.round.participants[f.HostRank])
-			if !m.succession.Silent {
-				m.accountFor(f.HostRank, participantLost, m.succession.causeHost())
-			}
-		}
-		m.round.finishReported = m.round.finishReported || f.Finished
-		m.round.learnDomains(f.Domains)
-	}
-	if c := f.Closed; c.Kind != 0 {
-		c.By, c.Reason = printable.Text(c.By), printable.Text(c.Reason)
-		m.close(c)
-	}
-	if m.closed != nil {
-		f.Directives.Standing = nil // none stands in a closed run
-	}
-	m.directives.learn(f.Directives)
-	m.forming.endHoldIfComplete()
-}
-
-// nameHost gives the place of the dead host's node its name, so that texts name it and a
-// new start of it has its rank again. One that has asked to join already is a newcomer, and so is one
-// that came without the place of a host that was only silent.
-func (m *Machine) nameHost(s *participant) {
-	from := m.succession.From
-	if s.node != "" || from == "" || printable.Text(from) != from || m.round.byNode[from] != nil {
-		return
-	}
-	if n := m.nodes.live[from]; n != nil && (n.join != nil || m.succession.Silent) {
-		return
-	}
-	s.node = from
-	m.round.tie(s)
-}
-
-// causeHost is why the member is lost whose process hosted before.
-func (s *Succession) causeHost() string {
-	if s.Left {
-		return "left, and handed the control plane on"
-	}
-	return "lost: its process ended, which hosted the control plane"
-}
-
-// accountFor says what became of a member that does not come back.
-func (m *Machine) accountFor(rank int, state participantState, cause string) {
-	s := m.round.participants[rank]
-	if s.state == participantUnknown || s.state == participantLost && state == participantFinished && m.nodes.live[s.node] == nil {
-		m.round.set(s, state, cause)
-		if cause != "" {
-			m.out.note("%s %s", m.names.ofMember(s), cause)
-		}
-	}
 }

@@ -45,9 +45,6 @@ func (m *Machine) notify(n *node, reason func() string) {
 	m.out.emit(Notify{Session: n.session, Update: n.update})
 }
 
-// requeued reports whether a directive has ended the run.
-func (r *run) requeued() bool { return r.closed != nil && r.closed.Kind == ClosedRequeue }
-
 // updateFor computes a node's view: guarantees 7, 8 and 9. reason is waitingReason.
 func (m *Machine) updateFor(n *node, reason func() string) MembershipUpdate {
 	notice := MembershipUpdate{Waiting: m.forming.waitingFor(n), Closed: m.closed != nil, Stop: m.round.stopFor(n), Directive: m.directives.notice(n), Requeue: m.requeued(), OnlyLost: m.directives.onlyLostFor(n), Facts: m.Facts()}
