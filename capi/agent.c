@@ -2,7 +2,7 @@
 #include "guard.h"
 
 int32_t rp_agent_open(const rp_agent_config *config, rp_agent *agent, rp_error *err) {
-    rp_agent_config full; /* what an older caller does not have is 0 */
+    rp_agent_config full; /* fields that an older caller does not have are 0 */
     TRY(enter(err));
     TRY(readable_since(config, offsetof(rp_agent_config, numa_binding), sizeof full, err));
     memset(&full, 0, sizeof full);

@@ -15,13 +15,13 @@
 #define KNOWS_DIRECTIVES 1
 
 /* The first byte of the agent's word is the phase, that of the answer the worker's state;
- * behind it both have the same: kind, whether the node is named, number. */
+ * after it both have the same: kind, whether the node is named, number. */
 #define FIRST_BYTE UINT64_C(0xff)
 
 enum { PHASE_HOLD = 1, PHASE_RELEASE = 2 };
 enum { STATE_NONE = 0, STATE_HELD = 1, STATE_TAKEN = 2, STATE_SAVED = 3 };
 
-/* A worker whose agent has died goes on after this time. */
+/* A worker whose agent has died continues after this time. */
 #define HOLD_LIMIT_NS (10 * INT64_C(1000000000))
 #define FIRST_PAUSE_NS 50000
 #define LONGEST_PAUSE_NS 2000000
@@ -124,7 +124,7 @@ static const char *find_field(const char *json, const char *name) {
     return found != NULL ? found + strlen(quoted) : "";
 }
 
-/* Appends a character as UTF-8 if it fits with a NUL behind it. */
+/* Appends a character as UTF-8 if it fits with a NUL after it. */
 static char *append_character(char *at, const char *end, unsigned long c) {
     char bytes[4];
     size_t n = 0;
@@ -145,7 +145,7 @@ static char *append_character(char *at, const char *end, unsigned long c) {
     return at + n;
 }
 
-/* The bytes of a character of UTF-8 from this one on: its first, or one behind it. */
+/* The bytes of a character of UTF-8 from this one on: its first, or a later one. */
 static int character_length(unsigned char byte) {
     return byte >= 0xf0 ? 4 : byte >= 0xe0 ? 3 : byte >= 0xc0 ? 2 : 1;
 }
@@ -214,7 +214,7 @@ static void copy_text(const char *json, const char *name, char *text, size_t siz
     *at = 0;
 }
 
-/* Reads what the directive file says beyond the record. */
+/* Reads what the directive file holds beyond the record. */
 static void read_file(rp_directive *directive, uint64_t number) {
     const char *path = getenv("RALLYPOINT_DIRECTIVE_FILE");
     char json[8192];

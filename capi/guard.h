@@ -58,7 +58,7 @@ static inline int32_t readable(const void *data, size_t known, rp_error *err) {
 
 /*
  * Checks a struct of the caller that is written: `known` is the size of its first version,
- * and fields behind that are written only where there is room.
+ * and later fields are written only where there is room.
  */
 static inline int32_t writable(const void *data, size_t known, rp_error *err) {
     if (data == NULL) {

@@ -104,8 +104,8 @@ int32_t rp_progress(int64_t step, rp_error *err) {
 /* How many stretches are not over. */
 static int32_t busy_depth;
 
-/* Makes the worker busy until that or, if it is so already, a bit longer than it said: who ends
- * a stretch sees by the change that another one has begun. */
+/* Makes the worker busy until then or, if it is busy already, a bit longer than it said: by
+ * the change, the code that ends a stretch sees that another one has begun. */
 static void announce(progress_record *record, uint64_t until) {
     uint64_t word = __atomic_load_n(&record->knows, __ATOMIC_ACQUIRE), next;
     do {

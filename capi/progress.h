@@ -20,7 +20,7 @@ typedef struct progress_record {
     uint64_t reserved;
 } progress_record;
 
-/* Where reports go. What is published is there until the process ends. */
+/* Where reports go. The published record stays until the process ends. */
 typedef struct progress_target {
     progress_record *record;
     char refused[256]; /* why reports are not recorded; "" if that is no error */

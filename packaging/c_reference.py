@@ -1,7 +1,8 @@
 """Writes docs/c.md, the reference of the C interface, from rallypoint.h.
 
-python packaging/c_reference.py, which `make docs` runs. What comes before the functions
-is packaging/c_reference.head.md; everything else is the header's own words.
+python packaging/c_reference.py, which `make docs` runs. The text before the
+functions is packaging/c_reference.head.md; everything else is the header's own
+words.
 python/tests/docs/test_docs_c.py holds the page against the header.
 """
 
@@ -18,7 +19,7 @@ TARGET = ROOT / "docs" / "c.md"
 
 
 def text_of(comment: str) -> str:
-    """A comment as Markdown: its lines without stars; what is indented stays as it is."""
+    """A comment as Markdown: its lines without stars. Indented lines stay as they are."""
     text = comment.removeprefix("/*").removesuffix("*/")
     lines = [re.sub(r"^\s?\* ?", "", line) for line in text.strip("\n").splitlines()]
     return "\n".join(line.rstrip() for line in lines).strip()

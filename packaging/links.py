@@ -27,7 +27,7 @@ def external() -> dict[str, list[str]]:
 
 
 def problem(link: str) -> str:
-    """What is wrong with a link; "" if its page is there."""
+    """What is wrong with a link; "" if its page exists."""
     request = urllib.request.Request(link, headers={"User-Agent": "Mozilla/5.0 (link check)"})
     try:
         with urllib.request.urlopen(request, timeout=SECONDS) as answer:

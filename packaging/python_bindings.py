@@ -31,8 +31,8 @@ def constants(found: dict[str, int]) -> list[str]:
 def ctype(variable: header.Variable, handed_in: bool) -> str:
     """The type of ctypes.
 
-    Bytes that are handed in (const void *) may be given as bytes. What comes from the library
-    may hold a NUL, where ctypes would stop, and is an address.
+    Bytes that are handed in (const void *) may be given as bytes. A string from
+    the library may hold a NUL, where ctypes would stop, so it is an address.
     """
     base = variable.type.rstrip("*")
     stars = len(variable.type) - len(base)

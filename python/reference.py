@@ -245,7 +245,7 @@ def entry(name: str) -> Iterator[str]:
 
 
 def enumeration(cls: type[enum.Enum]) -> Iterator[str]:
-    """The members with the comments behind them."""
+    """The members with the comments after them."""
     source = inspect.getsource(cls)
     yield "| name | number | meaning |"
     yield "| --- | --- | --- |"

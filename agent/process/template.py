@@ -27,7 +27,7 @@ class Refused(Exception):
 
 
 class EnvironmentChanges(Exception):
-    """What is imported from here on may depend on what the script has put into its environment."""
+    """Later imports may depend on what the script has put into its environment."""
 
 
 class Reader:

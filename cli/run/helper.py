@@ -1,9 +1,9 @@
 """What a child interpreter that keeps a plug-in begins with.
 
-It talks to its parent over the socket at 0 and 1: a line "ok" and its process id once `ready` is
-called, or what is wrong, by `refuse`. It goes on without its parent, which takes every child of its
-own for a worker's. What a plug-in does in one go may take PATIENCE seconds; then the process shows on
-stderr where it hangs, and ends. What a plug-in prints goes to stderr.
+It talks to the launcher over the socket at 0 and 1: a line "ok" and its process id once `ready` is
+called, or what is wrong, by `refuse`. It forks first, so that it is no child of the launcher, which
+takes every child of its own for a worker's. What a plug-in does in one go may take PATIENCE seconds;
+then the process shows on stderr where it hangs, and ends. What a plug-in prints goes to stderr.
 """
 import sys
 

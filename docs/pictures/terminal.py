@@ -4,9 +4,10 @@
 
 With an argument the command itself is the first line. Each line read is passed on to the
 standard error as it comes, and appears in the picture after the same time; a pause of more than
-two seconds is shown as two. It plays by CSS alone, again and again, and stands still with all
-lines where less motion is asked for or nothing plays. Lines that show a time at their start are
-set off by colour; what is longer than the window is cut with an ellipsis.
+two seconds is shown as two. It plays by CSS alone, in a loop. Where the reader
+prefers less motion, or nothing plays, it stands still and shows all lines. Lines
+that begin with a time are set off by colour. Lines longer than the window are
+cut with an ellipsis.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A checkpoint file that is always whole and that an older round cannot overwrite.
 
-When a node is cut off, its workers may go on for a while without knowing that the others
+When a node is cut off, its workers may continue for a while without knowing that the others
 have regrouped. Such an orphan must not overwrite what the newer round has written. So
 each checkpoint records the round of its writer, and a write is refused if the file is
 already of a later one. A round that resumes marks the file as its own before it trains,

@@ -1,8 +1,8 @@
 """Loses a node in the middle of a training run, gets another one, and finishes.
 
 Starts three nodes on this machine, each by torchrun or by `rallypoint run`, kills one of
-them (agent and worker, with SIGKILL; where one hosts the control plane, that one), lets the
-other two go on from the checkpoint, adds a new node, and waits until all three finish
+them (agent and worker, with SIGKILL; where one hosts the control plane, that one), lets
+the other two continue from the checkpoint, adds a new node, and waits until all three finish
 together. Everything stays on 127.0.0.1. The nodes meet at a port that one of them hosts, in
 a shared directory or in an etcd: between these only the endpoint differs.
 

@@ -11,7 +11,7 @@ import torch
 
 
 def prepare_digits(path: Path) -> None:
-    """Writes the data to `path` unless it is there.
+    """Writes the data to `path` unless it exists.
 
     Only scikit-learn's file is read: importing scikit-learn takes seconds.
     """

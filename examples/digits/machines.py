@@ -33,7 +33,7 @@ class Machine:
 
     @property
     def prefix(self) -> list[str]:
-        """What comes before a command that is to run there."""
+        """The prefix of a command that runs there."""
         return ["ip", "netns", "exec", self.namespace]
 
 
@@ -72,7 +72,7 @@ class Machines:
         return name
 
     def close(self) -> None:
-        """Removes them; what runs there must have ended."""
+        """Removes them. All processes there must have ended."""
         self._undo.close()
 
 

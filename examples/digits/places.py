@@ -15,7 +15,7 @@ RUN_ID = "digits"
 
 
 class Place(abc.ABC):
-    """A place that is there from its making until close()."""
+    """A place that exists until close()."""
 
     endpoint: str
     script = Path(__file__).with_name("train.py")
@@ -35,7 +35,7 @@ class Place(abc.ABC):
         """Whether the node's agent has come there."""
 
     def spare(self, nodes: Sequence[Node]) -> tuple[Node, str] | None:
-        """Which of the nodes, given by rank, is to be lost, and why that one; None: not yet known.
+        """The node to lose, by its rank, and why that one; None: not known yet.
 
         Without a host any will do: it is the one of rank 0, which holds the workers' store.
         """

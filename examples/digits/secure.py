@@ -33,7 +33,7 @@ class OpenError(Exception):
 
 @dataclasses.dataclass
 class Attempt:
-    """An intruder's program, and the line with which a node is to refuse it."""
+    """An intruder's program, and the line with which a node must refuse it."""
 
     what: str
     process: subprocess.Popen[str]

@@ -14,7 +14,7 @@ class Timeline:
     """Prints what happens as it happens, and keeps it for --json.
 
     With `as_json` nothing is printed until `print_json`. At a terminal the last line is a
-    progress bar that is drawn again and again; elsewhere each tenth of the way is a line.
+    progress bar that is redrawn; elsewhere each tenth of the way is a line.
     """
 
     def __init__(self, as_json: bool = False) -> None:
@@ -47,7 +47,7 @@ class Timeline:
             self._print(bar)
 
     def waiting(self, what: str) -> None:
-        """Shows what is waited for and for how long; to be called again and again."""
+        """Shows what the demo waits for and for how long. Call it repeatedly."""
         now = time.time()
         if what != self._waiting:
             self._waiting, self._waited_since, self._said_waiting = what, now, now

@@ -6,8 +6,8 @@ Started by torchrun with any rendezvous backend, for example
         --max-restarts=3 train.py --folder=shared
 
 When nodes come or go torchrun stops the workers and starts them again. This script then
-goes on from the checkpoint that rank 0 writes after each epoch, so an epoch is the most
-that is lost. The global batch stays the same whatever the number of nodes, so the
+continues from the checkpoint that rank 0 writes after each epoch, so a failure costs at
+most an epoch. The global batch stays the same whatever the number of nodes, so the
 result does not depend on when nodes came and went, but for rounding.
 
 Everything is kept in --folder, which all nodes must see.
@@ -129,7 +129,7 @@ def resume(
 ) -> int:
     """Loads what rank 0 finds in the checkpoint into all ranks; returns the epoch to do next.
 
-    Only rank 0 reads the file, so that all ranks go on from the same epoch even if an
+    Only rank 0 reads the file, so that all ranks continue from the same epoch even if an
     orphan of an older round replaces it at this moment.
     """
     data = broadcast(checkpoint.claim() if checkpoint else b"")

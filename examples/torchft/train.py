@@ -1,4 +1,4 @@
-"""A replica group of torchft: trains in step with the groups that are there.
+"""A replica group of torchft: trains in step with the other groups.
 
 The group is a run of Rallypoint, whose id is its name. When its worker dies, the run starts it
 again, and it fetches the model from a group that lives.

@@ -38,7 +38,7 @@ class Descriptor:
         self._index = index
 
     def detach(self) -> int:
-        """The descriptor in the worker; the caller is to close it. For one call."""
+        """The descriptor in the worker; the caller closes it. For one call."""
         return _received[self._index]
 
 

@@ -134,7 +134,7 @@ def _has(words: memoryview, about: int) -> bool:
 
 
 def _read(word: int, reach: int) -> Directive:
-    """The directive of a word, with what its file says beyond the record."""
+    """The directive of a word, with what its file holds beyond the record."""
     kind = word >> 8 & 0xFF
     bare = Directive(
         id="", kind=KINDS.get(kind, f"kind {kind}"), step=reach, named=bool(word >> 16 & 1)

@@ -185,7 +185,7 @@ def bare(name: str) -> Any:
 
 
 def failure(name: str, code: int, err: abi.Error) -> RallypointError:
-    """What a function that has returned `code` and filled `err` is to raise."""
+    """The exception for a function that has returned `code` and filled `err`."""
     message = err.message.decode("utf-8", "replace") if err.code == code else f"{name} failed"
     return make_error(code, message, bool(err.retryable))
 
@@ -222,7 +222,7 @@ def name(thing: object) -> str:
 
 
 def without_password(endpoint: str) -> str:
-    """An endpoint for messages: what stands before the last @ of an address is left out."""
+    """An endpoint for messages, without the part of an address before its last @."""
     if endpoint.lower().startswith("file:"):
         return endpoint
     scheme, mark, rest = endpoint.rpartition("://")

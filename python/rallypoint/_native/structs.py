@@ -9,7 +9,7 @@ from .._errors import InvalidError, invalid
 
 
 def out_of_range(name: str, number: int) -> InvalidError:
-    """What is raised for a number that C's type for it cannot hold."""
+    """The error for a number that C's type for it cannot hold."""
     bits = int(number).bit_length()
     what = str(number) if bits <= 128 else f"a number of {bits} bits"
     return invalid(f"{name} is {what}, which is out of range")

@@ -115,8 +115,8 @@ class AgentStore(TorchStore):
 
     When the round is over for this node, because the others regrouped without it or
     dropped it, the keys by which torch's agents assign ranks are answered as if
-    every node were like this one, and those of the exit barrier at once; what is written
-    to them is dropped. All other keys raise the code ROUND_OVER then, as does
+    every node were like this one, and those of the exit barrier at once; writes
+    to them are dropped. All other keys raise the code ROUND_OVER then, as does
     rallypoint.Store for any.
     """
 

@@ -36,7 +36,7 @@ class Reporter:
             step: 0 or more.
 
         Returns:
-            Whether all workers are to save now, and to call confirm then.
+            Whether all workers should save now, and then call confirm.
         """
         self.back()
         self._directive = progress(step) or self._directive
