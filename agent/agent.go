@@ -21,8 +21,8 @@ import (
 	"rallypoint/agent/telemetry"
 	"rallypoint/agent/watchdog"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/store"
 	"rallypoint/core/training"
+	"rallypoint/internal/background"
 	"rallypoint/internal/descriptors"
 	"rallypoint/internal/host"
 	"rallypoint/internal/ownfile"
@@ -93,15 +93,6 @@ type Agent struct {
 	assignment *assignment // in the last round; nil before the first
 	there      *Arrivals   // answers the liveness barriers of that round
 	again      time.Time   // when the last attempt ended that another one follows; zero: none
-}
-
-// assignment is this node's place in a round.
-type assignment struct {
-	rendezvous.Outcome
-	group, groups int
-	ranks         ranks
-	keys          store.Store
-	peers         []failure.Failure // of all nodes in the order of the store, as far as they were read
 }
 
 // New makes an agent. name is the entry point's in reports (see EntryPoint). log
@@ -428,19 +419,12 @@ func (a *Agent) used() int {
 	return a.restarts
 }
 
-// untilInterrupt returns a context that ends with the first signal, or after the
-// limit if that is not 0.
-func (a *Agent) untilInterrupt(limit time.Duration) (context.Context, context.CancelFunc) {
-	return until(a.interrupts.first, limit)
-}
-
 // untilRegroup returns a context that ends with the first signal, or when the
 // nodes have to regroup.
 func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
 	ctx, cancel := a.untilInterrupt(0)
-	done := make(chan struct{})
-	go func() { // ends with cancel, which waits for it
-		defer close(done)
+	return ctx, background.Run(ctx, func(ctx context.Context) {
+		defer cancel()
 		tick := time.NewTicker(a.spec.MonitorInterval)
 		defer tick.Stop()
 		for a.rdzv.NodesWaiting() == 0 {
@@ -450,12 +434,7 @@ func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
 				return
 			}
 		}
-		cancel()
-	}()
-	return ctx, func() {
-		cancel()
-		<-done
-	}
+	})
 }
 
 // end ends this node's part in the run, and returns how that ends. A signal cuts short

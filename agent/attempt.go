@@ -370,7 +370,6 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	t.leaves = a.leaves(v)
 	v = a.announceStop(t, v)
 	sig, grace := unix.SIGTERM, a.spec.ShutdownTimeout
-	hurry := a.interrupts.second.Done()
 	stopping := telemetry.Stopping{}
 	if v != allSucceeded {
 		stopping.Why = a.whyStopping(v)
@@ -387,7 +386,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	a.publish(stopping)
 	published := a.publishFirst(t, v)
 	began := time.Now()
-	a.note(t, t.workers.Stop(process.StopOptions{Signal: sig, Grace: grace, Hurry: hurry, BeforeKill: a.lastStacks(t)}))
+	a.note(t, t.workers.Stop(process.StopOptions{Signal: sig, Grace: grace, Hurry: a.interrupts.second, BeforeKill: a.lastStacks(t)}))
 	if v != allSucceeded && v != mustInterrupt {
 		a.stepDone(telemetry.StepStop, began, nil)
 	}
@@ -436,8 +435,7 @@ func (a *Agent) whyStopping(v outcome) string {
 		return a.interrupted().Error()
 	case mustRegroup:
 		return a.rdzv.Reason()
-	}
-	if v == unkillable {
+	case unkillable:
 		return "a worker cannot be stopped any more"
 	}
 	return "a worker failed"

@@ -6,6 +6,7 @@ import (
 	"sync"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/background"
 	"rallypoint/internal/backoff"
 )
 
@@ -28,16 +29,7 @@ func (a *Agent) watchChecks() (stop func()) {
 	if a.spec.CheckEvery == 0 || len(a.spec.Checks) == 0 {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { // ends with stop
-		defer close(done)
-		a.checks.follow(ctx)
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
+	return background.Run(context.Background(), a.checks.follow)
 }
 
 func (w *checkWatch) follow(ctx context.Context) {

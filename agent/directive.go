@@ -13,6 +13,7 @@ import (
 	"rallypoint/agent/process"
 	"rallypoint/agent/progress"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/background"
 )
 
 // errNotRunning is why no directive is given while there are no workers to save.
@@ -84,16 +85,7 @@ func (a *Agent) followDirectives(t *attempt) (stop func()) {
 	for _, p := range t.workers.Procs {
 		f.workers = append(f.workers, directedWorker{process: p})
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { // ends with stop
-		defer close(done)
-		f.follow(ctx)
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
+	return background.Run(context.Background(), f.follow)
 }
 
 func (di *directives) follow(ctx context.Context) {

@@ -5,9 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"slices"
-	"strconv"
 	"sync/atomic"
 	"time"
 
@@ -18,8 +16,10 @@ import (
 	"rallypoint/agent/stacks"
 	"rallypoint/agent/telemetry"
 	"rallypoint/core/store"
+	"rallypoint/internal/background"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/host"
+	"rallypoint/internal/wake"
 )
 
 // OnHang is what follows when the job has made no step for too long.
@@ -53,14 +53,14 @@ type hangWatch struct {
 	a *Agent
 	t *attempt
 
-	changed   time.Time     // of a step, as it was seen last
-	suspected chan struct{} // has a token while the job is suspected
-	resumed   chan struct{} // has one when it steps again after it was told to hang
+	changed   time.Time   // of a step, as it was seen last
+	suspected wake.Signal // set while the job is suspected
+	resumed   wake.Signal // set when it steps again after it was told to hang
 	heard     chan stacks.Hang
 	judge     atomic.Bool    // this node tells the others
 	inquiry   stacks.Inquiry // of follow, but for Auto
 
-	standing chan struct{} // has a token when follow should sample the workers
+	standing wake.Signal   // set when follow should sample the workers
 	seeAt    time.Duration // the silence from which on it is; of look
 
 	// Findings of look, for the other goroutines. alive: a worker of this node has given a sign
@@ -74,22 +74,15 @@ type hangWatch struct {
 // watchHang begins to watch; stop ends it.
 func (a *Agent) watchHang(t *attempt) (w *hangWatch, stop func()) {
 	w = &hangWatch{
-		a: a, t: t, suspected: make(chan struct{}, 1), resumed: make(chan struct{}, 1), heard: make(chan stacks.Hang),
-		standing: make(chan struct{}, 1), seeAt: progress.LeastStandstill, inquiry: stacks.Inquiry{Auto: a.spec.HangTimeout == 0},
+		a: a, t: t, suspected: wake.New(), resumed: wake.New(), heard: make(chan stacks.Hang),
+		standing: wake.New(), seeAt: progress.LeastStandstill, inquiry: stacks.Inquiry{Auto: a.spec.HangTimeout == 0},
 	}
 	a.hangs.Begin(time.Now())
 	a.stood.Store(nil)
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { // ends with stop
-		defer close(done)
-		w.follow(ctx)
-	}()
-	answered := a.answerQuestions(t, w)
+	unfollow, unanswer := background.Run(context.Background(), w.follow), a.answerQuestions(t, w)
 	return w, func() {
-		cancel()
-		<-done
-		answered()
+		unfollow()
+		unanswer()
 	}
 }
 
@@ -119,26 +112,19 @@ func (w *hangWatch) look() (again time.Duration) {
 		w.a.stood.Store(nil)
 	case d.Silent() >= w.seeAt && a.progress.Standstill() > 0:
 		w.seeAt = 2 * d.Silent()
-		wakeUp(w.standing)
+		w.standing.Set()
 	}
 	switch {
 	case moved && w.t.hang != nil:
 		w.take(stacks.Resumed())
-		wakeUp(w.resumed)
+		w.resumed.Set()
 	case w.inquiry.Due(d.Silent(), d.Limit()) && w.t.hang == nil:
-		wakeUp(w.suspected)
+		w.suspected.Set()
 	}
 	if left > 0 {
 		return left
 	}
 	return farLook
-}
-
-func wakeUp(c chan<- struct{}) {
-	select {
-	case c <- struct{}{}:
-	default:
-	}
 }
 
 // take takes that the job hangs, or that it steps again.
@@ -388,7 +374,7 @@ func (r *roundStores) dial(ctx context.Context) (store.Store, error) {
 	}
 	limited, cancel := context.WithTimeout(ctx, hangPatience)
 	defer cancel()
-	conn, err := r.a.spec.DialStore(limited, net.JoinHostPort(r.a.assignment.StoreAddr, strconv.Itoa(r.a.assignment.StorePort)))
+	conn, err := r.a.spec.DialStore(limited, r.a.assignment.StoreEndpoint())
 	if err != nil {
 		return nil, fmt.Errorf("the store of round %d: %w", r.a.assignment.Round, err)
 	}

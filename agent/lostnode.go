@@ -11,8 +11,8 @@ func (a *Agent) lostNode() bool {
 	}
 	ctx, cancel := a.untilInterrupt(max(a.spec.LostNodeTimeout, 1))
 	defer cancel()
-	arrived := a.openBarrier(ctx)
-	defer arrived.stop()
+	arrived, stop := a.openBarrier(ctx)
+	defer stop()
 	tick := time.NewTicker(a.spec.MonitorInterval)
 	defer tick.Stop()
 	for {
@@ -23,7 +23,7 @@ func (a *Agent) lostNode() bool {
 			return !a.rdzv.Closed()
 		}
 		select {
-		case <-arrived.done:
+		case <-arrived:
 			return a.lossSeen() && !a.rdzv.Closed()
 		case <-ctx.Done():
 			return a.lossSeen() && !a.rdzv.Closed()

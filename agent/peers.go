@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"context"
 	"slices"
-	"time"
 
 	"rallypoint/agent/failure"
 )
@@ -36,12 +34,6 @@ func (a *Agent) publishFailure(f *failure.Failure) {
 	if err := f.Publish(ctx, a.assignment.keys, a.assignment.Round, a.assignment.group, first); err != nil {
 		a.log.Warn("cannot tell the other nodes of the failure: " + err.Error())
 	}
-}
-
-// untilImpatient returns a context that ends with the second signal or after the
-// limit.
-func (a *Agent) untilImpatient(limit time.Duration) (context.Context, context.CancelFunc) {
-	return until(a.interrupts.second, limit)
 }
 
 // readPeers reads what the nodes of the round published.

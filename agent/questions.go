@@ -2,8 +2,6 @@ package agent
 
 import (
 	"context"
-	"net"
-	"strconv"
 	"sync"
 	"time"
 
@@ -27,7 +25,7 @@ func (a *Agent) answerQuestions(t *attempt, w *hangWatch) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	answered := make(chan struct{})
-	where, group := net.JoinHostPort(a.assignment.StoreAddr, strconv.Itoa(a.assignment.StorePort)), a.assignment.group
+	where, group := a.assignment.StoreEndpoint(), a.assignment.group
 	t.questions.Go(func() { // ends with stop, and with those who follow
 		answering := sync.OnceFunc(func() { close(answered) })
 		defer answering()

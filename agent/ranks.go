@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strconv"
 
+	"rallypoint/agent/failure"
 	"rallypoint/agent/telemetry"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
@@ -34,6 +35,15 @@ type roleInfo struct {
 	Restarts       int     `json:"restarts"`
 	Host           string  `json:"host"`
 	Budget         *budget `json:"budget,omitempty"` // nil: none
+}
+
+// assignment is this node's place in a round.
+type assignment struct {
+	rendezvous.Outcome
+	group, groups int
+	ranks         ranks
+	keys          store.Store
+	peers         []failure.Failure // of all nodes in the order of the store, as far as they were read
 }
 
 // identicalRanks are the ranks if all agents have the same role and as many

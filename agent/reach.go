@@ -4,9 +4,9 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"strconv"
 	"time"
 
+	"rallypoint/internal/background"
 	"rallypoint/internal/backoff"
 )
 
@@ -31,11 +31,8 @@ func (a *Agent) watchStore() (stop func()) {
 	if s := a.assignment; s.AdvertisedAddr != "" && s.AdvertisedAddr != s.StoreAddr {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { // ends with stop
-		defer close(done)
-		where := net.JoinHostPort(a.assignment.StoreAddr, strconv.Itoa(a.assignment.StorePort))
+	return background.Run(context.Background(), func(ctx context.Context) {
+		where := a.assignment.StoreEndpoint()
 		var took time.Duration
 		for tries := 1; ; tries++ {
 			if !backoff.Sleep(ctx, a.reachAfter) {
@@ -57,11 +54,7 @@ func (a *Agent) watchStore() (stop func()) {
 				return
 			}
 		}
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
+	})
 }
 
 // dialStore connects as workers do.

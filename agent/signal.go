@@ -60,6 +60,18 @@ func until(request context.Context, limit time.Duration) (context.Context, conte
 	return context.WithCancel(request)
 }
 
+// untilInterrupt returns a context that ends with the first signal, or after the
+// limit if that is not 0.
+func (a *Agent) untilInterrupt(limit time.Duration) (context.Context, context.CancelFunc) {
+	return until(a.interrupts.first, limit)
+}
+
+// untilImpatient returns a context that ends with the second signal or after the
+// limit.
+func (a *Agent) untilImpatient(limit time.Duration) (context.Context, context.CancelFunc) {
+	return until(a.interrupts.second, limit)
+}
+
 // Signal is Stop with the grace of ShutdownTimeout, unless OnSignal says what else sig asks
 // for.
 func (a *Agent) Signal(sig unix.Signal) {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"rallypoint/agent/stacks"
+	"rallypoint/internal/background"
 	"rallypoint/internal/backoff"
 )
 
@@ -23,10 +24,7 @@ func (a *Agent) watchWaits(t *attempt) (stop func()) {
 	if a.progress.Folder() == "" || a.assignment.ranks.world < 2 || !stacks.KernelTellsWaits() {
 		return func() {}
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { // ends with stop
-		defer close(done)
+	return background.Run(context.Background(), func(ctx context.Context) {
 		waiting := make([]bool, len(t.workers.Procs))
 		pause := waitLookIdle
 		for look := 0; backoff.Sleep(ctx, backoff.Jitter(pause)); {
@@ -45,9 +43,5 @@ func (a *Agent) watchWaits(t *attempt) (stop func()) {
 			a.progress.NoteWaits(a.assignment.ranks.base, waiting)
 			look++
 		}
-	}()
-	return func() {
-		cancel()
-		<-done
-	}
+	})
 }

@@ -12,7 +12,6 @@ import (
 	"rallypoint/backend"
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/secret"
 )
 
 func newAdmin(log *logging) *cobra.Command {
@@ -45,13 +44,9 @@ on this machine.`,
 
 // adminRequest is what an administrator's command asks for.
 type adminRequest struct {
-	addr      string
-	sharedLog string // endpoint without a control plane, in place of addr; "": none
-	run       string
-	reason    string
-	timeout   time.Duration
-	file      tokenFlag
-	token     *secret.Token // nil: none; set by prepare
+	statusQuery
+	reason string
+	file   tokenFlag
 }
 
 func (ar *adminRequest) addFlags(cmd *cobra.Command) {
@@ -64,13 +59,9 @@ func (ar *adminRequest) addFlags(cmd *cobra.Command) {
 
 // prepare checks what was given.
 func (ar *adminRequest) prepare(endpoint string, log *logging) (err error) {
-	if ar.addr, ar.sharedLog, err = backend.Locate(endpoint); err != nil {
-		return err
+	if err = ar.locate(endpoint); err == nil {
+		ar.token, err = ar.file.open(log, ar.sharedLog)
 	}
-	if err := positive("--timeout", ar.timeout); err != nil {
-		return err
-	}
-	ar.token, err = ar.file.open(log, ar.sharedLog)
 	return err
 }
 
@@ -97,10 +88,7 @@ func (ar *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	default:
 		return unreachable(ar.addr, "a control plane", time.Since(start), checkControl, err)
 	}
-	if _, err := fmt.Fprintln(cmd.OutOrStdout(), statustext.Clean(answer.Text)); err != nil {
-		return failed("printing what was done: %w", err)
-	}
-	return nil
+	return printTo(cmd.OutOrStdout(), "what was done", statustext.Clean(answer.Text)+"\n")
 }
 
 // complete finds the run that was not named, and the directive to cancel.
@@ -110,7 +98,7 @@ func (ar *adminRequest) complete(ctx context.Context, ev rendezvous.Event) (rend
 	if ar.run != "" && !canceling {
 		return ev, nil
 	}
-	run, err := statusQuery{addr: ar.addr, sharedLog: ar.sharedLog, run: ar.run, token: ar.token, timeout: ar.timeout}.fetchRun(ctx)
+	run, err := ar.fetchRun(ctx)
 	if err != nil {
 		return nil, err
 	}

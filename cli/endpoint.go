@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -34,6 +35,14 @@ func wantArgs(names ...string) cobra.PositionalArgs {
 		}
 		return nil
 	}
+}
+
+// printTo writes a text to the output of a command; what names it in the error.
+func printTo(out io.Writer, what, text string) error {
+	if _, err := io.WriteString(out, text); err != nil {
+		return failed("printing %s: %w", what, err)
+	}
+	return nil
 }
 
 // positive refuses a time limit that is none.

@@ -15,6 +15,7 @@ import (
 	"rallypoint/core/control"
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/backoff"
 	"rallypoint/internal/wording"
 )
 
@@ -80,7 +81,7 @@ func (s statusQuery) showLogs(cmd *cobra.Command, rank int, asJSON bool) error {
 	if err != nil {
 		return failure{err}
 	}
-	return printAnswer(cmd, "output", r, logsText(r), asJSON)
+	return printAnswer(cmd, "the output", r, logsText(r), asJSON)
 }
 
 // logsText shows what was answered; all texts in it are printable.
@@ -106,7 +107,7 @@ func logsText(r *backend.Logs) string {
 			unknown[key] = append(unknown[key], s.Ranks...)
 			continue
 		}
-		head := ranksText(s.Ranks) + " on " + s.Host + ": " + s.Stream
+		head := stacks.RanksText(s.Ranks) + " on " + s.Host + ": " + s.Stream
 		if len(s.Ranks) > 1 {
 			head += ", one file"
 		}
@@ -117,20 +118,13 @@ func logsText(r *backend.Logs) string {
 	}
 	for _, key := range order {
 		stream, why, _ := strings.Cut(key, "\x00")
-		fmt.Fprintf(&notes, "%s of %s: %s\n", stream, ranksText(unknown[key]), why)
+		fmt.Fprintf(&notes, "%s of %s: %s\n", stream, stacks.RanksText(unknown[key]), why)
 	}
 	writeSilent(&notes, r.Silent)
 	if notes.Len() > 0 {
 		b.WriteString("\n" + notes.String())
 	}
 	return b.String()
-}
-
-func ranksText(ranks []int) string {
-	if len(ranks) == 1 {
-		return fmt.Sprintf("rank %d", ranks[0])
-	}
-	return "ranks " + stacks.RankList(ranks)
 }
 
 func writeSilent(w io.Writer, nodes []backend.SilentNode) {
@@ -200,9 +194,7 @@ func (s statusQuery) nextRound(ctx context.Context, after uint64) (*control.RunS
 		case same == followTries:
 			return nil, failed("the store of round %d at %s no longer answers, though the round runs; try again", run.Round, statustext.Clean(run.RoundStore))
 		}
-		select {
-		case <-time.After(followPause):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, followPause) {
 			return nil, nil
 		}
 	}

@@ -65,18 +65,14 @@ func (s statusQuery) showStacks(cmd *cobra.Command, asJSON bool) error {
 	if err != nil {
 		return failure{err}
 	}
-	return printAnswer(cmd, "stacks", r, stacksText(r), asJSON)
+	return printAnswer(cmd, "the stacks", r, stacksText(r), asJSON)
 }
 
 // reach sets where the agents are asked, and with which token.
 func (s *statusQuery) reach(endpoint string, token *tokenFlag, log *logging) (err error) {
-	if s.addr, s.sharedLog, err = backend.Locate(endpoint); err != nil {
-		return err
+	if err = s.locate(endpoint); err == nil {
+		s.token, err = token.read(log)
 	}
-	if err := positive("--timeout", s.timeout); err != nil {
-		return err
-	}
-	s.token, err = token.read(log)
 	return err
 }
 
@@ -89,10 +85,7 @@ func printAnswer(cmd *cobra.Command, what string, answer any, text string, asJSO
 		}
 		text = string(b) + "\n"
 	}
-	if _, err := fmt.Fprint(cmd.OutOrStdout(), text); err != nil {
-		return failed("printing the %s: %w", what, err)
-	}
-	return nil
+	return printTo(cmd.OutOrStdout(), what, text)
 }
 
 // fetchRun returns the run that is asked for, or the only one. It blocks as fetch does.
@@ -136,9 +129,7 @@ func workersText(run *control.RunStatus, r *backend.Stacks, term statustext.Term
 	var b strings.Builder
 	b.WriteString("\nWorkers\n")
 	t.Write(&b, term)
-	for _, n := range r.Silent {
-		fmt.Fprintf(&b, "node %d (%s) did not answer\n", n.Rank, statustext.Clean(n.Label))
-	}
+	writeSilent(&b, r.Silent)
 	return b.String()
 }
 
@@ -147,9 +138,7 @@ func stacksText(r *backend.Stacks) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "run %s, round %d: %s on %s\n%s\n", statustext.Clean(r.RunID), r.Round, wording.Count(r.Ranks, "rank", "ranks"),
 		wording.Count(r.Nodes, "node", "nodes"), r.Verdict)
-	for _, n := range r.Silent {
-		fmt.Fprintf(&b, "node %d (%s) did not answer\n", n.Rank, statustext.Clean(n.Label))
-	}
+	writeSilent(&b, r.Silent)
 	if len(r.Groups) > 0 {
 		b.WriteByte('\n')
 		b.WriteString(r.Text())

@@ -81,11 +81,8 @@ and step of each worker, and where it is in its code.
 // run shows the status once, or repeatedly until the command is interrupted.
 func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) error {
 	q := &s.query
-	var err error
-	if q.addr, q.sharedLog, err = backend.Locate(endpoint); err != nil {
-		return err
-	}
-	if err := positive("--timeout", q.timeout); err != nil {
+	err := q.locate(endpoint)
+	if err != nil {
 		return err
 	}
 	if s.workers && (s.json || s.watched) {
@@ -105,7 +102,7 @@ func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) e
 	if err != nil {
 		return failure{err}
 	}
-	if err := show.printText(string(show.text(raw, st))); err != nil || !s.workers {
+	if err := printTo(out, "the status", string(show.text(raw, st))); err != nil || !s.workers {
 		return err
 	}
 	run, err := onlyRun(st)
@@ -118,7 +115,7 @@ func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) e
 	if err != nil {
 		return failure{err}
 	}
-	return show.printText(workersText(run, r, show.terminal))
+	return printTo(out, "the status", workersText(run, r, show.terminal))
 }
 
 // statusPrinter shows statuses on one stream.
@@ -127,13 +124,6 @@ type statusPrinter struct {
 	json     bool
 	compact  bool // one line of JSON each
 	terminal statustext.Terminal
-}
-
-func (s *statusPrinter) printText(text string) error {
-	if _, err := io.WriteString(s.out, text); err != nil {
-		return failed("printing the status: %w", err)
-	}
-	return nil
 }
 
 func (s *statusPrinter) text(raw []byte, st control.Status) []byte {
@@ -159,6 +149,14 @@ type statusQuery struct {
 	run       string // "": all runs
 	token     *secret.Token
 	timeout   time.Duration
+}
+
+// locate sets where to ask, and checks for how long.
+func (s *statusQuery) locate(endpoint string) (err error) {
+	if s.addr, s.sharedLog, err = backend.Locate(endpoint); err != nil {
+		return err
+	}
+	return positive("--timeout", s.timeout)
 }
 
 // fetch returns the status as it came and decoded. It blocks until the answer has arrived, at most
@@ -252,8 +250,8 @@ func watch(ctx context.Context, q statusQuery, show *statusPrinter, ticks <-chan
 		default:
 			text = time.Now().In(show.terminal.Zone).Format(time.TimeOnly) + "  " + wording.Wrap(err.Error(), show.terminal.Width, 10) + "\n"
 		}
-		if _, err := show.out.Write([]byte(frameOf(text, first, show))); err != nil {
-			return failed("printing the status: %w", err)
+		if err := printTo(show.out, "the status", frameOf(text, first, show)); err != nil {
+			return err
 		}
 		first = false
 		select {

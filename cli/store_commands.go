@@ -88,7 +88,7 @@ as 0. AMOUNT 0 prints the number, and creates the key.`,
 			if err != nil {
 				return err
 			}
-			return printText(cmd, fmt.Sprintln(sum))
+			return printTo(cmd.OutOrStdout(), "the answer", fmt.Sprintln(sum))
 		}, nil)
 	})
 }
@@ -137,7 +137,7 @@ listed. torch's own stores support this since torch 2.10.`,
 					text.WriteString(strings.ReplaceAll(quoted(key), "\n", `\n`) + "\n")
 				}
 			}
-			return printText(cmd, text.String())
+			return printTo(cmd.OutOrStdout(), "the answer", text.String())
 		}, nil)
 	})
 	cmd.Flags().StringVar(&prefix, "prefix", "", "only keys that begin with `TEXT`")
@@ -163,11 +163,4 @@ func newStoreDelete(log *logging) *cobra.Command {
 			return err
 		}, nil)
 	})
-}
-
-func printText(cmd *cobra.Command, text string) error {
-	if _, err := fmt.Fprint(cmd.OutOrStdout(), text); err != nil {
-		return failed("printing the answer: %w", err)
-	}
-	return nil
 }

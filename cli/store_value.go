@@ -39,10 +39,7 @@ func (v *valueFormat) print(out io.Writer, value []byte) error {
 			text += "\n"
 		}
 	}
-	if _, err := io.WriteString(out, text); err != nil {
-		return failed("printing the value: %w", err)
-	}
-	return nil
+	return printTo(out, "the value", text)
 }
 
 // quoted returns a text as it is if all of it can be shown, else quoted.

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -20,8 +19,5 @@ func newVersion() *cobra.Command {
 }
 
 func printVersion(w io.Writer) error {
-	if _, err := fmt.Fprintln(w, "rallypoint", rallypoint.Version()); err != nil {
-		return failed("printing the version: %w", err)
-	}
-	return nil
+	return printTo(w, "the version", "rallypoint "+rallypoint.Version()+"\n")
 }

@@ -7,10 +7,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/internal/pack"
 	"rallypoint/internal/printable"
 )
 
@@ -100,13 +100,4 @@ func validReason(reason string) bool {
 }
 
 // bounded makes a text fit for a terminal, and cuts it between two characters.
-func bounded(text string) string {
-	text = printable.Text(strings.ToValidUTF8(text[:min(len(text), maxText)], "?"))
-	for len(text) > maxText {
-		text = text[:maxText]
-		for !utf8.ValidString(text) {
-			text = text[:len(text)-1]
-		}
-	}
-	return text
-}
+func bounded(text string) string { return pack.CutText(printable.Text(text), maxText) }

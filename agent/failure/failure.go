@@ -21,55 +21,56 @@ import (
 // noTraceback is the message of a failure of which only the exit code is known.
 const noTraceback = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
-// Failure is one worker that ended badly.
+// Failure is one worker that ended badly. The nodes of a round tell each other what has a name in
+// JSON.
 type Failure struct {
-	Rank      int    // global
-	LocalRank int    // on its node
-	Pid       int    // on its node
-	ExitCode  int    // negative: minus the signal
-	Host      string // of the worker
+	Rank      int    `json:"rank"`       // global
+	LocalRank int    `json:"local_rank"` // on its node
+	Pid       int    `json:"pid"`        // on its node
+	ExitCode  int    `json:"exit_code"`  // negative: minus the signal
+	Host      string `json:"host"`       // of the worker
 
 	// Time is when it failed: by its error file (whole seconds) or, without one,
 	// when the agent saw its end.
-	Time time.Time
+	Time time.Time `json:"time"`
 
-	ErrorFile string // "<N/A>" if it wrote none
-	Data      []byte // the error file; nil if there is none
-	Message   string // for the report; the traceback if the error file has one
+	ErrorFile string `json:"error_file"` // "<N/A>" if it wrote none
+	Data      []byte `json:"-"`          // the error file; nil if there is none
+	Message   string `json:"message"`    // for the report; the traceback if the error file has one
 
 	// Terminated tells that the worker ended by the agent's own signal, so that
 	// it is not the cause of anything.
-	Terminated bool
+	Terminated bool `json:"-"`
 
 	// OOM tells that the worker was killed by the kernel because memory ran out: by
 	// SIGKILL, when the kernel counted such a kill.
-	OOM bool
+	OOM bool `json:"oom,omitempty"`
 
 	// Asleep tells that the agent gave the worker up, since no signal could end it.
-	Asleep bool
+	Asleep bool `json:"-"`
 
 	// Stderr is the end of what the worker wrote to stderr, at most 64 KiB; nil if
 	// it is not known.
-	Stderr []byte
+	Stderr []byte `json:"-"`
 
 	// SharedOutput tells that Stderr is the end of a file that also has the stdout of the
 	// worker and the output of the node's other workers.
-	SharedOutput bool
+	SharedOutput bool `json:"shared_output,omitempty"`
 
 	// Stack is where the worker was when it was killed, or when the job hung, in lines; "" if
 	// that is not known.
-	Stack string
+	Stack string `json:"stack,omitempty"`
 
 	// Hang says that the job had made no step before the failure, and where its workers were;
 	// "" if it had. The worker that failed then is the first to give up, not the cause.
-	Hang string
+	Hang string `json:"hang,omitempty"`
 
 	// Still is for how long the job had made no step before the failure, where that was long and
 	// nobody had said yet that it hung; else 0. The worker may have waited for another then.
-	Still time.Duration
+	Still time.Duration `json:"still,omitempty"` // nanoseconds
 
 	// Stood says with Still where the workers of the job were meanwhile; "" if that is not known.
-	Stood string
+	Stood string `json:"stood,omitempty"`
 
 	order time.Time // Time as it sorts, to less than a second
 	group int       // of a failure that was read from the store: the node's rank

@@ -37,25 +37,11 @@ const (
 
 // peerFailure is a Failure as nodes tell it to each other.
 type peerFailure struct {
-	Number       int64     `json:"number"`
-	Round        uint64    `json:"round"`
-	Group        int       `json:"group"`
-	Rank         int       `json:"rank"`
-	LocalRank    int       `json:"local_rank"`
-	Pid          int       `json:"pid"`
-	ExitCode     int       `json:"exit_code"`
-	Host         string    `json:"host"`
-	Time         time.Time `json:"time"`
-	ErrorFile    string    `json:"error_file"`
-	Message      string    `json:"message"`
-	Stderr       string    `json:"stderr,omitempty"`
-	SharedOutput bool      `json:"shared_output,omitempty"`
-	OOM          bool      `json:"oom,omitempty"`
-	Hang         string    `json:"hang,omitempty"`
-	Stack        string    `json:"stack,omitempty"`
-
-	Still time.Duration `json:"still,omitempty"` // nanoseconds
-	Stood string        `json:"stood,omitempty"`
+	Number int64  `json:"number"`
+	Round  uint64 `json:"round"`
+	Group  int    `json:"group"`
+	Failure
+	Stderr string `json:"stderr,omitempty"`
 }
 
 // Publish tells the other nodes of a round, by its store, of a failure of this one,
@@ -66,14 +52,13 @@ func (f *Failure) Publish(ctx context.Context, keys store.Store, round uint64, g
 	if err != nil || number > maxPeers {
 		return err
 	}
-	p := peerFailure{
-		Number: number, Round: round, Group: group,
-		Rank: f.Rank, LocalRank: f.LocalRank, Pid: f.Pid, ExitCode: f.ExitCode, Host: f.Host, Time: f.Time,
-		ErrorFile: f.ErrorFile, Message: lastBytes(f.Message, maxCollateral), OOM: f.OOM,
-	}
+	p := peerFailure{Number: number, Round: round, Group: group, Failure: *f}
 	if first || number == 1 {
-		p.Message, p.Stderr, p.SharedOutput = lastBytes(f.Message, maxRootCause), lastBytes(string(f.Stderr), maxRootCause), f.SharedOutput
-		p.Hang, p.Stack, p.Still, p.Stood = firstBytes(f.Hang, maxHang), firstBytes(f.Stack, maxStack), f.Still, firstBytes(f.Stood, maxHang)
+		p.Message, p.Stderr = lastBytes(f.Message, maxRootCause), lastBytes(string(f.Stderr), maxRootCause)
+		p.Hang, p.Stack, p.Stood = firstBytes(f.Hang, maxHang), firstBytes(f.Stack, maxStack), firstBytes(f.Stood, maxHang)
+	} else {
+		p.Message = lastBytes(f.Message, maxCollateral)
+		p.SharedOutput, p.Hang, p.Stack, p.Still, p.Stood = false, "", "", 0, ""
 	}
 	text, err := json.Marshal(p)
 	if err != nil {
@@ -162,11 +147,12 @@ func parsePeers(text []byte, round uint64) []Failure {
 	slices.SortStableFunc(published, func(a, b peerFailure) int { return int(a.Number - b.Number) })
 	var failures []Failure
 	for i, p := range published {
-		failures = append(failures, Failure{
-			Rank: p.Rank, LocalRank: p.LocalRank, Pid: p.Pid, ExitCode: p.ExitCode,
-			Host: printable.Text(lastBytes(p.Host, maxCollateral)), Time: p.Time, ErrorFile: printable.Text(lastBytes(p.ErrorFile, unix.PathMax)),
-			Message: plainLines(lastBytes(p.Message, maxRootCause)), OOM: p.OOM, Hang: printable.Text(firstBytes(p.Hang, maxHang)), Stack: plainLines(firstBytes(p.Stack, maxStack)), Still: p.Still, Stood: printable.Text(firstBytes(p.Stood, maxHang)), Stderr: []byte(lastBytes(p.Stderr, maxRootCause)), SharedOutput: p.SharedOutput, group: p.Group, order: time.Unix(0, int64(i)),
-		})
+		f := p.Failure
+		f.Host, f.ErrorFile = printable.Text(lastBytes(f.Host, maxCollateral)), printable.Text(lastBytes(f.ErrorFile, unix.PathMax))
+		f.Message, f.Stderr = plainLines(lastBytes(f.Message, maxRootCause)), []byte(lastBytes(p.Stderr, maxRootCause))
+		f.Hang, f.Stack, f.Stood = printable.Text(firstBytes(f.Hang, maxHang)), plainLines(firstBytes(f.Stack, maxStack)), printable.Text(firstBytes(f.Stood, maxHang))
+		f.group, f.order = p.Group, time.Unix(0, int64(i))
+		failures = append(failures, f)
 	}
 	return failures
 }

@@ -78,7 +78,7 @@ func FuzzPeers(f *testing.F) {
 // without anything that a terminal would obey.
 func TestPeersCannotWriteToTheTerminal(t *testing.T) {
 	const evil = "x\x1b]0;owned\x07\x1b[31my\r\n  z"
-	text, err := json.Marshal(peerFailure{Round: 1, ExitCode: 1, Host: evil, ErrorFile: evil, Message: evil, Stderr: evil})
+	text, err := json.Marshal(peerFailure{Round: 1, Failure: Failure{ExitCode: 1, Host: evil, ErrorFile: evil, Message: evil}, Stderr: evil})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -102,7 +102,7 @@ func TestPeersCannotWriteToTheTerminal(t *testing.T) {
 // and does nothing to a terminal.
 func TestPeersAreBounded(t *testing.T) {
 	long := strings.Repeat("\x1b[2Jx", maxPeersText/20) // four of them, each as JSON twice as long
-	text, err := json.Marshal(peerFailure{Round: 1, Host: long, ErrorFile: long, Message: long, Stderr: long})
+	text, err := json.Marshal(peerFailure{Round: 1, Failure: Failure{Host: long, ErrorFile: long, Message: long}, Stderr: long})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,7 +111,7 @@ func TestPeersAreBounded(t *testing.T) {
 	}
 	const some = 40 << 10
 	long = long[:some]
-	if text, err = json.Marshal(peerFailure{Round: 1, Host: long, ErrorFile: long, Message: long, Stderr: long}); err != nil {
+	if text, err = json.Marshal(peerFailure{Round: 1, Failure: Failure{Host: long, ErrorFile: long, Message: long}, Stderr: long}); err != nil {
 		t.Fatal(err)
 	}
 	got := parsePeers(bytes.Repeat(append(text, '\n'), 2*maxPeersText/len(text)), 1)

@@ -207,7 +207,7 @@ func (w *Worker) LastStderr() (text []byte, shared bool) {
 	case w.tee != nil:
 		return w.tee.last(), false
 	case w.ErrFile != "":
-		return lastOfFile(w.ErrFile), false
+		return (&fileEnd{path: w.ErrFile}).last(), false
 	}
 	text = w.Shared.last()
 	return text, len(text) > 0

@@ -10,7 +10,7 @@ import (
 // attempt up.
 func TestOnlyFilesAreTailed(t *testing.T) {
 	filetest.AtFIFO(t, func(path string) {
-		if text := lastOfFile(path); text != nil {
+		if text := (&fileEnd{path: path}).last(); text != nil {
 			t.Errorf("the last lines of a FIFO: %q", text)
 		}
 	})

@@ -48,12 +48,7 @@ func (p *printer) print(text []byte) error {
 	default:
 		p.buf = append(p.buf, '\n')
 	}
-	for len(text) > 0 {
-		line := text
-		if i := bytes.IndexByte(text, '\n'); i >= 0 {
-			line = text[:i+1]
-		}
-		text = text[len(line):]
+	for line := range bytes.Lines(text) {
 		if fresh {
 			p.buf = append(p.buf, p.prefix...)
 		}

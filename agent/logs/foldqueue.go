@@ -1,6 +1,7 @@
 package logs
 
 import (
+	"bytes"
 	"slices"
 	"sort"
 	"strconv"
@@ -136,20 +137,12 @@ func (f *foldGroup) appendTo(out []byte) []byte {
 	start := len(out)
 	out = append(appendRanks(append(out, '['), f.ranks), "] "...)
 	end := len(out)
-	for i := 0; i < len(f.text); {
-		j := i
-		for j < len(f.text) && f.text[j] != '\n' {
-			j++
-		}
-		if i > 0 {
+	for line := range bytes.Lines(f.text) {
+		if len(out) > end {
 			out = append(out, out[start:end]...)
 		}
-		line := f.text[i:j]
-		if n := len(line); n > 0 && line[n-1] == '\r' {
-			line = line[:n-1]
-		}
+		line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
 		out = append(appendValid(out, line), '\n')
-		i = j + 1
 	}
 	return out
 }

@@ -46,6 +46,7 @@ type source interface {
 type fileEnd struct {
 	path     string
 	start    int64  // others wrote the bytes before it; offsets count from here
+	end      int64  // others wrote the bytes after it; 0: nobody did
 	dev, ino uint64 // of the file; ino 0: whichever has the path
 }
 
@@ -62,6 +63,9 @@ func (f *fileEnd) read(from int64, most int) (text []byte, at int64, err error) 
 		}
 	}
 	size, start := info.Size(), f.start
+	if f.end > 0 {
+		size = min(size, f.end)
+	}
 	if start > size { // it was cut meanwhile
 		start = 0
 	}
@@ -75,6 +79,15 @@ func (f *fileEnd) read(from int64, most int) (text []byte, at int64, err error) 
 		err = nil
 	}
 	return text[:n], at, err
+}
+
+// last returns the last Kept bytes; nil if they cannot be read, as of a FIFO or device.
+func (f *fileEnd) last() []byte {
+	text, _, err := f.read(0, Kept)
+	if err != nil {
+		return nil
+	}
+	return text
 }
 
 // identity is what a descriptor's file is known by; ino is 0 if it is no regular one.
@@ -127,7 +140,7 @@ func (a *Attempt) Streams(workers []Worker, files [][]uintptr) []*Stream {
 			case ino != 0:
 				var info unix.Stat_t
 				_ = unix.Fstat(std.fd, &info)
-				add([2]uint64{dev, ino}, local, std.name, "", &fileEnd{fmt.Sprintf("/proc/self/fd/%d", std.fd), info.Size, dev, ino})
+				add([2]uint64{dev, ino}, local, std.name, "", &fileEnd{path: fmt.Sprintf("/proc/self/fd/%d", std.fd), start: info.Size, dev: dev, ino: ino})
 			default:
 				why := "it goes to " + kindOf(std.fd) + " without passing the agent; -r, -t and --fold-logs keep it"
 				add([2]any{local, std.name}, local, std.name, why, nil)

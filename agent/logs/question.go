@@ -113,13 +113,13 @@ func Ask(ctx context.Context, s store.Store, nodes int, r Request, cleanup time.
 	return number, answers, nil
 }
 
-// drawing is what a terminal obeys: colours, moves of the cursor, titles of windows.
-var drawing = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_=>78])`)
+// Drawing is what a terminal obeys: colours, moves of the cursor, titles of windows.
+var Drawing = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_=>78])`)
 
 // Text makes what a worker wrote fit for a terminal: lines of visible characters, without
 // colours. Of a line that was redrawn, such as a progress bar, it keeps the last drawing.
 func Text(text []byte) string {
-	lines := strings.Split(drawing.ReplaceAllString(string(text), ""), "\n")
+	lines := strings.Split(Drawing.ReplaceAllString(string(text), ""), "\n")
 	for i, line := range lines {
 		line = strings.TrimRight(line, "\r")
 		if at := strings.LastIndexByte(line, '\r'); at >= 0 {

@@ -2,7 +2,6 @@ package logs
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"sync"
 
@@ -60,26 +59,8 @@ func (s *sharedFile) last() []byte {
 	if s == nil {
 		return nil
 	}
-	// The descriptor may be one that is only for writing.
-	file, info, err := openRegular(fmt.Sprintf("/proc/self/fd/%d", s.file.Fd()))
-	if err != nil {
-		return nil
-	}
-	defer func() { _ = file.Close() }()
 	s.mu.Lock()
-	from, to := s.from, s.to
+	part := fileEnd{path: fmt.Sprintf("/proc/self/fd/%d", s.file.Fd()), start: s.from, end: s.to} // the descriptor may be for writing alone
 	s.mu.Unlock()
-	if to == 0 || to > info.Size() {
-		to = info.Size()
-	}
-	if from > to { // it was cut meanwhile
-		from = 0
-	}
-	from = max(from, to-Kept)
-	text := make([]byte, to-from)
-	n, err := file.ReadAt(text, from)
-	if err != nil && err != io.EOF {
-		return nil
-	}
-	return text[:n]
+	return part.last()
 }

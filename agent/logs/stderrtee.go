@@ -138,13 +138,3 @@ func (s *stderrTee) stop() {
 	_ = s.last()
 	_ = s.read.Close()
 }
-
-// lastOfFile returns the last Kept bytes of a file; nil if it cannot be read, or is
-// a FIFO or device.
-func lastOfFile(path string) []byte {
-	text, _, err := (&fileEnd{path: path}).read(0, Kept)
-	if err != nil {
-		return nil
-	}
-	return text
-}

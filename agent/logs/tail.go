@@ -5,11 +5,8 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"rallypoint/internal/changewatch"
 )
@@ -47,16 +44,7 @@ type sink interface{ print(text []byte) error }
 
 // add begins to copy a file, which must exist.
 func (t *tails) add(job tail) {
-	file, err := os.Open(job.path)
-	if err == nil {
-		var info os.FileInfo
-		if info, err = file.Stat(); err == nil && info.IsDir() {
-			err = unix.EISDIR
-		}
-		if err != nil {
-			_ = file.Close()
-		}
-	}
+	file, _, err := openRegular(job.path)
 	if err != nil {
 		t.log.Error("cannot follow a log file: " + err.Error())
 		return

@@ -277,17 +277,26 @@ func withCPUs(cpus []int, f func()) error {
 		f()
 		return nil
 	}
-	var before, during unix.CPUSet
+	var before unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {
 		return fmt.Errorf("read the affinity: %w", err)
 	}
-	for _, cpu := range cpus {
-		during.Set(cpu)
-	}
-	if err := unix.SchedSetaffinity(0, &during); err != nil {
-		return fmt.Errorf("bind to CPUs: %w", err)
+	if err := bindTo(0, cpus); err != nil {
+		return err
 	}
 	defer func() { _ = unix.SchedSetaffinity(0, &before) }()
 	f()
+	return nil
+}
+
+// bindTo binds a thread to CPUs; 0 is the calling one.
+func bindTo(thread int, cpus []int) error {
+	var set unix.CPUSet
+	for _, cpu := range cpus {
+		set.Set(cpu)
+	}
+	if err := unix.SchedSetaffinity(thread, &set); err != nil {
+		return fmt.Errorf("bind to CPUs: %w", err)
+	}
 	return nil
 }

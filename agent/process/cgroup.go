@@ -46,12 +46,7 @@ func NewCgroup() *Cgroup {
 // cgroupPlace finds where the groups of v2 are mounted, and the group of the
 // process, from its cgroup and mountinfo files.
 func cgroupPlace(cgroups, mounts string) (mount, group string, ok bool) {
-	for line := range strings.Lines(cgroups) {
-		if group, ok = strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			break
-		}
-	}
-	if !ok || !strings.HasPrefix(group, "/") || strings.Contains(group, "/..") {
+	if group, ok = GroupOf(cgroups); !ok || !strings.HasPrefix(group, "/") || strings.Contains(group, "/..") {
 		return "", "", false // none, or outside of what is mounted here
 	}
 	for line := range strings.Lines(mounts) {
@@ -91,12 +86,18 @@ func (c *Cgroup) has(pid int) bool {
 	if err != nil {
 		return false
 	}
-	for line := range strings.Lines(string(text)) {
-		if name, ok := strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
-			return name == c.name || strings.HasPrefix(name, c.name+"/")
+	name, ok := GroupOf(string(text))
+	return ok && (name == c.name || strings.HasPrefix(name, c.name+"/"))
+}
+
+// GroupOf is the group of v2 in a process's cgroup file.
+func GroupOf(cgroups string) (group string, ok bool) {
+	for line := range strings.Lines(cgroups) {
+		if group, ok = strings.CutPrefix(strings.TrimSpace(line), "0::"); ok {
+			break
 		}
 	}
-	return false
+	return group, ok
 }
 
 // Folder is the path of the group; "" if there is none.

@@ -1,7 +1,6 @@
 package process
 
 import (
-	"bufio"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -71,14 +70,12 @@ func memoryGroups(file string) (groups []memoryGroup) {
 }
 
 func (o *OOMCounter) read() (kills uint64, ok bool) {
-	file, err := os.Open(o.path)
+	text, err := os.ReadFile(o.path)
 	if err != nil {
 		return 0, false
 	}
-	defer func() { _ = file.Close() }()
-	lines := bufio.NewScanner(file)
-	for lines.Scan() {
-		if text, found := strings.CutPrefix(lines.Text(), "oom_kill "); found {
+	for line := range strings.Lines(string(text)) {
+		if text, found := strings.CutPrefix(line, "oom_kill "); found {
 			kills, err = strconv.ParseUint(strings.TrimSpace(text), 10, 64)
 			return kills, err == nil
 		}

@@ -34,10 +34,15 @@ func (f *Forker) Output(ctx context.Context, argv, env []string) ([]byte, error)
 	defer unhook()
 	text, err := io.ReadAll(io.LimitReader(read, maxOutput))
 	_ = unix.Kill(-pid, unix.SIGKILL)
+	f.awaitKilled(pid)
+	return text, err
+}
+
+// awaitKilled waits for the end of a killed child, and reaps it.
+func (f *Forker) awaitKilled(pid int) {
 	if pidfd := openPidfd(pid); pidfd != nil {
 		(&orphan{pid, pid, pidfd}).await(nil)
 		_ = pidfd.Close()
 	}
 	f.reap(pid)
-	return text, err
 }

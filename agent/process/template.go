@@ -529,12 +529,8 @@ func (h *heldFork) release() error {
 		return fmt.Errorf("%d is not a child of this process", h.said)
 	}
 	if h.launch.CPUs != nil {
-		var set unix.CPUSet
-		for _, cpu := range h.launch.CPUs {
-			set.Set(cpu)
-		}
-		if err := unix.SchedSetaffinity(h.said, &set); err != nil {
-			return fmt.Errorf("bind to CPUs: %w", err)
+		if err := bindTo(h.said, h.launch.CPUs); err != nil {
+			return err
 		}
 	}
 	_, err := h.control.Write([]byte("g"))
@@ -553,12 +549,7 @@ func (t *Template) end() {
 	_ = p.conn.Close()
 	<-p.done
 	p.prints.Wait()
-	pidfd := openPidfd(p.pid)
-	if pidfd != nil {
-		(&orphan{p.pid, p.pid, pidfd}).await(nil)
-		_ = pidfd.Close()
-	}
-	t.forker.reap(p.pid)
+	t.forker.awaitKilled(p.pid)
 }
 
 // Close ends the template; the workers keep running.

@@ -1,6 +1,8 @@
 package process
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -91,7 +93,7 @@ func (w *WorkerGroup) TakeEnded() []*Process {
 type StopOptions struct {
 	Signal unix.Signal
 	Grace  time.Duration   // between the signal and SIGKILL, one for all workers; 0: none
-	Hurry  <-chan struct{} // once it is closed: SIGKILL at once
+	Hurry  context.Context // when it ends: SIGKILL at once; nil: it does not
 	// BeforeKill is called with the workers that have not ended within Grace, before they are
 	// killed; nil: nothing is.
 	BeforeKill func([]*Process)
@@ -105,20 +107,10 @@ func (w *WorkerGroup) Stop(o StopOptions) []*Process {
 	for _, p := range w.Procs {
 		w.signal(p, o)
 	}
-	deadline := time.NewTimer(o.Grace)
-	defer deadline.Stop()
-	expired := make(chan struct{})
-	settled := make(chan struct{})
-	defer close(settled)
-	go func() { // one channel for deadline and hurry; ends with stop
-		select {
-		case <-deadline.C:
-			close(expired)
-		case <-o.Hurry:
-			close(expired)
-		case <-settled:
-		}
-	}()
+	o.Hurry = cmp.Or(o.Hurry, context.Background())
+	grace, cancel := context.WithTimeout(o.Hurry, o.Grace)
+	defer cancel()
+	expired := grace.Done()
 	if o.Signal != unix.SIGKILL {
 		w.awaitExits(expired)
 		w.beforeKill(o)
@@ -207,10 +199,8 @@ func (w *WorkerGroup) awaitExits(expired <-chan struct{}) {
 
 // beforeKill shows the workers that have not ended, unless they are killed at once anyway.
 func (w *WorkerGroup) beforeKill(o StopOptions) {
-	select {
-	case <-o.Hurry:
+	if o.Hurry.Err() != nil {
 		return
-	default:
 	}
 	left := slices.DeleteFunc(slices.Clone(w.Procs), (*Process).HasExited)
 	if o.BeforeKill != nil && o.Grace > 0 && len(left) > 0 {

@@ -74,9 +74,6 @@ var errNoRecord = errors.New("it has no progress record")
 
 // Answer reads what a worker says; an error if it has no record.
 func (t *Tracker) Answer(local int) (Answer, error) {
-	if t == nil {
-		return Answer{Step: noStep}, errNoRecord
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r, err := t.record(local)
@@ -120,9 +117,6 @@ func (t *Tracker) Clear(local int) error {
 }
 
 func (t *Tracker) ask(local int, write func(*record) error) error {
-	if t == nil {
-		return errNoRecord
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	r, err := t.record(local)
@@ -192,9 +186,6 @@ type Directive struct {
 
 // DirectivePath is where a worker finds its directive; "" if it has no record.
 func (t *Tracker) DirectivePath(local int) string {
-	if t == nil {
-		return ""
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if local >= len(t.records) {
@@ -208,9 +199,7 @@ func directivePath(r *record) string { return r.file.Path() + ".directive" }
 // WriteDirective replaces a worker's directive file at once; nil removes it.
 func (t *Tracker) WriteDirective(local int, d *Directive) error {
 	path := t.DirectivePath(local)
-	if t != nil {
-		t.direct(local, d != nil)
-	}
+	t.direct(local, d != nil)
 	switch {
 	case path == "":
 		return errNoRecord

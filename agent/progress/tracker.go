@@ -23,7 +23,8 @@ const (
 )
 
 // Tracker follows the workers of one node through the rounds of its run. It is safe for
-// concurrent use; its lock is held while records are read, which does not block.
+// concurrent use; its lock is held while records are read, which does not block. A nil Tracker
+// has nothing to report.
 type Tracker struct {
 	// WaitWindow is how long workers are watched before it is known how much they wait, see
 	// NoteWaits. It is set before the first round.
@@ -93,17 +94,11 @@ func NewTracker(environ []string, log *slog.Logger) *Tracker {
 
 // Folder is where the records lie; "" if there are none.
 func (t *Tracker) Folder() string {
-	if t == nil {
-		return ""
-	}
 	return t.folder.path
 }
 
 // Close removes all records. The last report stays.
 func (t *Tracker) Close() {
-	if t == nil {
-		return
-	}
 	t.End()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -120,9 +115,6 @@ func (t *Tracker) Close() {
 // It ends what there was before.
 func (t *Tracker) Begin(number uint64, workers int, cause Cause) []string {
 	paths := make([]string, workers)
-	if t == nil {
-		return paths
-	}
 	t.End()
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -149,9 +141,6 @@ func (t *Tracker) Begin(number uint64, workers int, cause Cause) []string {
 
 // End takes a last sample of the running attempt and removes its records.
 func (t *Tracker) End() {
-	if t == nil {
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sampleLocked()
@@ -164,9 +153,6 @@ func (t *Tracker) End() {
 
 // Sample reads the workers' records, and says when to do it again.
 func (t *Tracker) Sample() (again time.Duration) {
-	if t == nil {
-		return longestSample
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sampleLocked()
@@ -228,9 +214,6 @@ func (t *Tracker) changed(w *worker, now time.Time) {
 // Gone records that a worker has failed while the others of the attempt run on: its last report
 // says nothing of them.
 func (t *Tracker) Gone(local int) {
-	if t == nil {
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.round != nil && local < len(t.round.workers) {
@@ -318,9 +301,6 @@ func (t *Tracker) Report() *training.Report {
 // SetStalled makes a sentence a part of the reports of this attempt: the job makes no step any
 // more; "": it does again.
 func (t *Tracker) SetStalled(text string) {
-	if t == nil {
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.stalled = text
@@ -329,9 +309,6 @@ func (t *Tracker) SetStalled(text string) {
 // SetFailure makes the last failure a part of the reports from now on, of the age that it has; one
 // of round 0: none is told.
 func (t *Tracker) SetFailure(f training.Failure) {
-	if t == nil {
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.failure, t.failureAt = f, t.now().Add(-f.Age)
@@ -340,9 +317,6 @@ func (t *Tracker) SetFailure(f training.Failure) {
 // SetSuspect makes a sentence a part of the reports of this node: a check finds it unfit, and it
 // stays; "": that is over.
 func (t *Tracker) SetSuspect(text string) {
-	if t == nil {
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.suspect = text
@@ -355,9 +329,6 @@ const maxBusy = uint64(math.MaxInt64 / time.Millisecond)
 // none has, and whether workers make none at present and mean to: they have a directive, or have
 // announced it.
 func (t *Tracker) Pulse() (changed time.Time, announced bool) {
-	if t == nil {
-		return time.Time{}, false
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.round == nil {
@@ -395,9 +366,6 @@ func (t *Tracker) Standstill() time.Duration {
 // are left out: ranks with different ones have different counts at one step.
 func (t *Tracker) Steps() map[int]int64 {
 	steps := make(map[int]int64)
-	if t == nil {
-		return steps
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sampleLocked()
@@ -415,9 +383,6 @@ func (t *Tracker) Steps() map[int]int64 {
 // that round, 0 before the first. recorded is false if the step cannot be known; it is -1 if
 // none was reported.
 func (t *Tracker) Highest() (number uint64, step int64, recorded bool) {
-	if t == nil {
-		return 0, noStep, false
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.sampleLocked()

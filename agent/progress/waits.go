@@ -68,9 +68,6 @@ func (t *Tracker) NoteWaits(base int, waiting []bool) {
 
 // ForgetWaits drops what NoteWaits took.
 func (t *Tracker) ForgetWaits() {
-	if t == nil {
-		return
-	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.round != nil {

@@ -155,10 +155,6 @@ func (s *story) text(suspects []int) string {
 
 // place says where some ranks are.
 func (s *story) place(g Group) string {
-	name := "rank "
-	if len(g.Ranks) > 1 {
-		name = "ranks "
-	}
 	host := s.hosts[g.Ranks[0]]
 	late := s.late[g.Ranks[0]]
 	for _, rank := range g.Ranks {
@@ -169,7 +165,7 @@ func (s *story) place(g Group) string {
 			late = 0
 		}
 	}
-	text := name + RankList(g.Ranks)
+	text := RanksText(g.Ranks)
 	if host != "" {
 		text += " (" + host + ")"
 	}

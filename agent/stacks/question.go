@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"time"
 
@@ -219,12 +220,7 @@ func (f *Fold) check() error {
 }
 
 func possible(ranks []int) bool {
-	for _, rank := range ranks {
-		if rank < 0 || rank > maxRank {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(ranks, func(rank int) bool { return rank < 0 || rank > maxRank })
 }
 
 func bounded(text string) string { return pack.CutText(printable.Text(text), maxFile) }

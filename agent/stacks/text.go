@@ -24,6 +24,14 @@ func RankList(ranks []int) string {
 	return strings.Join(parts, ", ")
 }
 
+// RanksText is "rank 3", or RankList of several.
+func RanksText(ranks []int) string {
+	if len(ranks) == 1 {
+		return "rank " + strconv.Itoa(ranks[0])
+	}
+	return "ranks " + RankList(ranks)
+}
+
 // Text is what is known of a group, in lines that end in a line feed: of each thread the
 // innermost call first, with a mark before those of the user's own code.
 func (g Group) Text() string {
@@ -87,15 +95,11 @@ func (f *Fold) Text() string {
 		if i > 0 {
 			b.WriteByte('\n')
 		}
-		name := "ranks "
-		if len(g.Ranks) == 1 {
-			name = "rank "
-		}
 		suspect := ""
 		if outlier && f.suspect(g, all) {
 			suspect = " (suspect)"
 		}
-		fmt.Fprintf(&b, "%s%s%s\n%s", name, RankList(g.Ranks), suspect, g.Text())
+		fmt.Fprintf(&b, "%s%s\n%s", RanksText(g.Ranks), suspect, g.Text())
 	}
 	if f.FramesCut {
 		b.WriteString("\nouter calls were left out where stacks are deep\n")

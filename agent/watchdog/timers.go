@@ -1,11 +1,11 @@
 package watchdog
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -103,10 +103,7 @@ func (ts timers) expire(now time.Time) [][]Timer {
 	var expired [][]Timer
 	for _, list := range byPid {
 		slices.SortFunc(list, func(a, b Timer) int {
-			if c := a.At.Compare(b.At); c != 0 {
-				return c
-			}
-			return strings.Compare(a.Scope, b.Scope)
+			return cmp.Or(a.At.Compare(b.At), cmp.Compare(a.Scope, b.Scope))
 		})
 		expired = append(expired, list)
 	}

@@ -35,14 +35,7 @@ type config struct {
 // environ is the process's environment as a list and as a look-up.
 type environ []string
 
-func (e environ) lookup(name string) (string, bool) {
-	for i := len(e) - 1; i >= 0; i-- {
-		if value, ok := strings.CutPrefix(e[i], name+"="); ok {
-			return value, true
-		}
-	}
-	return "", false
-}
+func (e environ) lookup(name string) (string, bool) { return process.LookupEnv(e, name) }
 
 func (e environ) get(name string) string {
 	value, _ := e.lookup(name)

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/process"
 )
 
 // localWorkers is the number of workers that --nproc-per-node means.
@@ -70,22 +72,19 @@ func cpuQuota(file, root string) (quota float64, ok bool) {
 	if err != nil {
 		return 0, false
 	}
-	for line := range strings.Lines(string(text)) {
-		path, v2 := strings.CutPrefix(strings.TrimSpace(line), "0::")
-		if !v2 {
-			continue
-		}
-		for {
-			if q, set := readQuota(filepath.Join(root, path, "cpu.max")); set && (!ok || q < quota) {
-				quota, ok = q, true
-			}
-			if path == "/" || path == "." || path == "" {
-				return quota, ok
-			}
-			path = filepath.Dir(path)
-		}
+	path, v2 := process.GroupOf(string(text))
+	if !v2 {
+		return 0, false
 	}
-	return 0, false
+	for {
+		if q, set := readQuota(filepath.Join(root, path, "cpu.max")); set && (!ok || q < quota) {
+			quota, ok = q, true
+		}
+		if path == "/" || path == "." || path == "" {
+			return quota, ok
+		}
+		path = filepath.Dir(path)
+	}
 }
 
 // readQuota reads a cpu.max file: "<quota or max> <period>".

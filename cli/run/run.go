@@ -25,6 +25,7 @@ import (
 	"rallypoint/agent"
 	"rallypoint/backend"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/background"
 	"rallypoint/internal/wording"
 	"rallypoint/tcpstore"
 )
@@ -137,7 +138,6 @@ func surviveBrokenPipes() (restore func()) {
 func (c *config) handleSignals(a *agent.Agent) (stop func()) {
 	signals, resized := make(chan os.Signal, 4), make(chan os.Signal, 1)
 	signal.Notify(resized, syscall.SIGWINCH)
-	done, ended := make(chan struct{}), make(chan struct{})
 	for sig := range c.spec.OnSignal {
 		signal.Notify(signals, sig)
 	}
@@ -147,8 +147,7 @@ func (c *config) handleSignals(a *agent.Agent) (stop func()) {
 		}
 		signal.Notify(signals, sig)
 	}
-	go func() {
-		defer close(ended)
+	unfollow := background.Run(context.Background(), func(ctx context.Context) {
 		for {
 			select {
 			case sig := <-signals:
@@ -157,16 +156,15 @@ func (c *config) handleSignals(a *agent.Agent) (stop func()) {
 				}
 			case <-resized:
 				a.Resized()
-			case <-done:
+			case <-ctx.Done():
 				return
 			}
 		}
-	}()
+	})
 	return func() {
 		signal.Stop(signals)
 		signal.Stop(resized)
-		close(done)
-		<-ended
+		unfollow()
 	}
 }
 

@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"strconv"
 	"strings"
 )
@@ -25,7 +26,7 @@ func (o *options) fillFromSlurm(env environ) error {
 	if gpus := env.get("SLURM_GPUS_ON_NODE"); gpus != "" {
 		o.fill("nproc-per-node", gpus)
 	}
-	nodes := env.first("SLURM_STEP_NUM_NODES", "SLURM_JOB_NUM_NODES", "SLURM_NNODES")
+	nodes := cmp.Or(env.get("SLURM_STEP_NUM_NODES"), env.get("SLURM_JOB_NUM_NODES"), env.get("SLURM_NNODES"))
 	if nodes != "" {
 		o.fill("nnodes", nodes)
 	}
@@ -35,7 +36,7 @@ func (o *options) fillFromSlurm(env environ) error {
 		return err // one node needs no endpoint
 	}
 	if !o.given["rdzv-endpoint"] && !o.given["master-addr"] {
-		list := env.first("SLURM_STEP_NODELIST", "SLURM_JOB_NODELIST", "SLURM_NODELIST")
+		list := cmp.Or(env.get("SLURM_STEP_NODELIST"), env.get("SLURM_JOB_NODELIST"), env.get("SLURM_NODELIST"))
 		host, ok := firstHost(list)
 		if !ok {
 			return usagef("argument --slurm: the list of nodes is %.200q, of which the first cannot be told; give --rdzv-endpoint", list)
@@ -62,16 +63,6 @@ func (o *options) fill(name, value string) {
 			o.given[name] = true
 		}
 	}
-}
-
-// first is the first of the variables that is set.
-func (e environ) first(names ...string) string {
-	for _, name := range names {
-		if value := e.get(name); value != "" {
-			return value
-		}
-	}
-	return ""
 }
 
 // slurmRunID names a step, and each time that its job is started again another run:

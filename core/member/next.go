@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
-	"strconv"
 	"strings"
 	"time"
 
@@ -234,9 +232,9 @@ func (m *Member) enter(ctx context.Context, o rendezvous.Outcome, rs RoundStore)
 	if err != nil {
 		return here, m.ownError(err)
 	}
-	at := net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort))
+	at := o.StoreEndpoint()
 	line := fmt.Sprintf("round %d: rank %d of %d, store at %s", o.Round, o.Rank, o.World, at)
-	if local := net.JoinHostPort(here.StoreAddr, strconv.Itoa(here.StorePort)); local != at {
+	if local := here.StoreEndpoint(); local != at {
 		line += ", for the workers of this node at " + local
 	}
 	if len(o.Dropped) > 0 {

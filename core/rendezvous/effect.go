@@ -88,9 +88,14 @@ func (o Outcome) LastRound() LastRound {
 	return LastRound{Generation: o.Generation, Round: o.Round, Rank: o.Rank, World: o.World, HostRank: o.HostRank, Store: o.store()}
 }
 
-// store is the round's store as HOST:PORT; "" for one whose host no report can name.
+// StoreEndpoint is the round's store as HOST:PORT.
+func (o Outcome) StoreEndpoint() string {
+	return net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort))
+}
+
+// store is StoreEndpoint; "" for one whose host no report can name.
 func (o Outcome) store() string {
-	if store := net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort)); o.StoreAddr != "" && len(store) <= MaxNameLen {
+	if store := o.StoreEndpoint(); o.StoreAddr != "" && len(store) <= MaxNameLen {
 		return store
 	}
 	return ""

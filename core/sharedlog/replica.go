@@ -13,6 +13,7 @@ import (
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/training"
+	"rallypoint/internal/backoff"
 	"rallypoint/internal/host"
 	"rallypoint/internal/wake"
 )
@@ -111,10 +112,7 @@ func (r *Replica) Connect(ctx context.Context) error {
 		switch {
 		case slow:
 			r.log.Warn("entering the run is tried again", "error", err)
-			select {
-			case <-time.After(beatPause):
-			case <-whole.Done():
-			}
+			backoff.Sleep(whole, beatPause)
 		case err != nil:
 			return err
 		}
@@ -152,9 +150,7 @@ func (r *Replica) open(ctx context.Context) error {
 		if ctx.Err() != nil || errors.As(err, &own) && !own.Code.Retryable() {
 			return err
 		}
-		select {
-		case <-time.After(beatPause):
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, beatPause) {
 			return err
 		}
 	}

@@ -18,6 +18,7 @@ import (
 	"rallypoint/core/sharedlog"
 	"rallypoint/internal/changewatch"
 	"rallypoint/internal/lockedfile"
+	"rallypoint/internal/wake"
 )
 
 // Log is a sharedlog.Log in a directory that all nodes of a run share:
@@ -55,7 +56,7 @@ type Log struct {
 	watcher    changewatch.Watcher
 	changed    bool // the last read of Next has found something
 	nodes      atomic.Int64
-	appended   chan struct{} // a token: this node has appended, and its reader need not rest
+	appended   wake.Signal // this node has appended, and its reader need not rest
 
 	writing chan struct{} // a token: the goroutine that has it uses writer
 	writer  *cursor
@@ -82,7 +83,7 @@ const (
 func New(dir, runID string, options *Options) *Log {
 	return &Log{
 		dir: filepath.Join(dir, runDir(runID)), parent: dir, runID: runID, options: options.withDefaults(),
-		writing: make(chan struct{}, 1), closing: make(chan struct{}), appended: make(chan struct{}, 1),
+		writing: make(chan struct{}, 1), closing: make(chan struct{}), appended: wake.New(),
 	}
 }
 
@@ -112,10 +113,7 @@ func (l *Log) Append(ctx context.Context, entries [][]byte) error {
 		}
 		return c.append(b, index)
 	})
-	select {
-	case l.appended <- struct{}{}:
-	default:
-	}
+	l.appended.Set()
 	return l.explain("append to", err)
 }
 
