@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/bits"
 	"slices"
+	"unsafe"
 )
 
 // Sizes of a parser's memory.
@@ -335,3 +336,9 @@ func (p *parser) finish() {
 
 // again makes the request that next has just returned the next one once more.
 func (p *parser) again() { p.start, p.pos = p.last, p.last }
+
+// view returns b as a string that shares its memory. The engine copies the keys
+// it keeps, so none of them outlives b.
+func view(b []byte) string {
+	return unsafe.String(unsafe.SliceData(b), len(b))
+}

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"slices"
 	"time"
-	"unsafe"
 
 	"rallypoint/core/store"
 )
@@ -383,12 +382,6 @@ func (s *session) replyText(req *request, value []byte) *refusal {
 	}
 	s.out = appendText(s.out, value)
 	return nil
-}
-
-// view returns b as a string that shares its memory. The engine copies the keys
-// it keeps, so none of them outlives b.
-func view(b []byte) string {
-	return unsafe.String(unsafe.SliceData(b), len(b))
 }
 
 func boolByte(b bool) byte {

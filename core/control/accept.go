@@ -114,13 +114,6 @@ func (s *Server) admit(conn net.Conn) {
 	s.wg.Go(p.serve)
 }
 
-func (s *Server) forgetConn(p *serverConn) {
-	p.markIdentified()
-	s.mu.Lock()
-	delete(s.conns, p)
-	s.mu.Unlock()
-}
-
 // shed ends connections that have not said who they are, so that those who wait to be
 // accepted need not wait until helloTimeout: those that have said nothing; if there are
 // none, the older half of the others, a proof or a long hello being perhaps on its way

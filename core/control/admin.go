@@ -4,7 +4,6 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/pack"
-	"rallypoint/internal/wording"
 )
 
 // executeAdmin executes an administrator's request from an address. Every peer that
@@ -34,17 +33,6 @@ func (s *Server) executeAdmin(f wire.Admin, from string) wire.AdminAnswer {
 	}
 	done, err := r.applyAdmin(ev)
 	return wire.AdminAnswer{Done: done, Err: err}
-}
-
-// unknownRun is the error of a request for a run that is not there; it names
-// those that are.
-func (s *Server) unknownRun(id string) *rendezvous.Error {
-	names := s.runIDs()
-	there := "it knows no run yet"
-	if len(names) > 0 {
-		there = "it knows " + wording.Names(names)
-	}
-	return rendezvous.Errorf(rendezvous.CodeInvalid, "the control plane at %s (%s) knows no run %q: %s", s.Addr(), s.process, id, there)
 }
 
 // unusableLocked returns why no request can be made of the run, nil if one can.

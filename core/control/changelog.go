@@ -74,3 +74,10 @@ func (ch *changelog) list() []StatusChange {
 	list := append(make([]StatusChange, 0, len(ch.ring)), ch.ring[first:]...)
 	return append(list, ch.ring[:first]...)
 }
+
+// StatusChange is one line of a run's history.
+type StatusChange struct {
+	At    time.Time `json:"at"`
+	Text  string    `json:"text"`
+	Round uint64    `json:"round"` // the last completed one then; of its completion, that one
+}

@@ -13,31 +13,12 @@ import (
 	rallypoint "rallypoint"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/training"
 	"rallypoint/internal/promtext"
 )
 
 // maxRunLabels bounds the runs that have metrics of their own, which are the
 // oldest with live nodes: a label's values must be few (docs/metrics.md).
 const maxRunLabels = 100
-
-// runCensus is one run in a scrape.
-type runCensus struct {
-	rendezvous.Census
-	id         string
-	seq        uint64 // order of creation
-	connected  int
-	formingFor time.Duration
-	training   training.Census
-	stalled    bool
-	kept       int64
-}
-
-func (r *run) takeCensus() runCensus {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return runCensus{r.stats.census, r.id, r.seq, len(r.conns), r.formingFor(), r.training.Census(r.server.clock.Now()), !r.stats.stalled.IsZero(), r.keptBytesLocked()}
-}
 
 // metricsPage writes the metrics (docs/metrics.md). It costs O(1) for each run.
 func (s *Server) metricsPage() []byte {

@@ -530,3 +530,70 @@ func (sc *serverConn) readFrames() error {
 		}
 	}
 }
+
+// refusalOf tells why a connection that has ended with err was refused; greeted
+// tells that its hello was accepted. A peer that breaks off before that
+// has not said enough to be let in.
+func refusalOf(err error, greeted bool) refusal {
+	var e *rendezvous.Error
+	switch {
+	case err == nil, err == io.EOF:
+		return refusedNothing
+	case errors.Is(err, errTCPStore):
+		return refusedTCPStore
+	case errors.Is(err, errTLS):
+		return refusedTLS
+	case errors.Is(err, errHandshakes):
+		return refusedHandshakes
+	case errors.Is(err, wire.ErrForeign):
+		return refusedForeign
+	case errors.Is(err, wire.ErrMalformed):
+		return refusedMalformed
+	case errors.Is(err, errSilent), errors.Is(err, errShed), errors.Is(err, errUnproven):
+		return refusedSilent
+	case errors.Is(err, errHandshake):
+		return refusedHandshake
+	case errors.Is(err, errNoRoom):
+		return refusedQuota
+	case errors.Is(err, wire.ErrSlow), errors.Is(err, wire.ErrStuck):
+		return refusedSlow
+	case errors.Is(err, httpport.ErrCrowded):
+		return refusedHTTP
+	case errors.Is(err, errNotStored):
+		return refusedUnstored
+	case errors.Is(err, errRefused) && errors.As(err, &e):
+		return refusalOfHello(e.Code)
+	case greeted, errors.Is(err, errRefused), errors.Is(err, errServed), errors.Is(err, errRedirected), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
+		return refusedNothing
+	}
+	return refusedIncomplete
+}
+
+func refusalOfHello(c rendezvous.Code) refusal {
+	switch c {
+	case rendezvous.CodeAuth:
+		return refusedAuth
+	case rendezvous.CodeState:
+		return refusedVersion
+	case rendezvous.CodeMismatch:
+		return refusedMismatch
+	case rendezvous.CodeTenant:
+		return refusedOtherRun
+	case rendezvous.CodeNodeInUse:
+		return refusedNodeInUse
+	case rendezvous.CodeTooLarge:
+		return refusedQuota
+	case rendezvous.CodeConnection:
+		return refusedUnstored
+	case rendezvous.CodeGraceful, rendezvous.CodeUnfit:
+		return refusedDrained
+	}
+	return refusedHello
+}
+
+func (s *Server) forgetConn(p *serverConn) {
+	p.markIdentified()
+	s.mu.Lock()
+	delete(s.conns, p)
+	s.mu.Unlock()
+}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
 )
 
 // stats is what a run knows of its past and of times, for status and metrics: its machine
@@ -147,4 +148,22 @@ func (r *run) silence(session rendezvous.SessionID) (time.Duration, bool) {
 		return r.server.clock.Now().Sub(t.set), true
 	}
 	return 0, false
+}
+
+// runCensus is one run in a scrape.
+type runCensus struct {
+	rendezvous.Census
+	id         string
+	seq        uint64 // order of creation
+	connected  int
+	formingFor time.Duration
+	training   training.Census
+	stalled    bool
+	kept       int64
+}
+
+func (r *run) takeCensus() runCensus {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return runCensus{r.stats.census, r.id, r.seq, len(r.conns), r.formingFor(), r.training.Census(r.server.clock.Now()), !r.stats.stalled.IsZero(), r.keptBytesLocked()}
 }

@@ -15,6 +15,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/descriptors"
+	"rallypoint/internal/wording"
 )
 
 // StatusSchema is the version of Status. Fields are only added to it: a program
@@ -191,13 +192,6 @@ type WaitingStatus struct {
 type IdleStatus struct {
 	rendezvous.IdleStatus
 	ConnectionStatus
-}
-
-// StatusChange is one line of a run's history.
-type StatusChange struct {
-	At    time.Time `json:"at"`
-	Text  string    `json:"text"`
-	Round uint64    `json:"round"` // the last completed one then; of its completion, that one
 }
 
 // MaxStatusRuns bounds the runs that one Status describes.
@@ -392,4 +386,15 @@ func hasTag(r *http.Request, tag string) bool {
 		}
 	}
 	return false
+}
+
+// unknownRun is the error of a request for a run that is not there; it names
+// those that are.
+func (s *Server) unknownRun(id string) *rendezvous.Error {
+	names := s.runIDs()
+	there := "it knows no run yet"
+	if len(names) > 0 {
+		there = "it knows " + wording.Names(names)
+	}
+	return rendezvous.Errorf(rendezvous.CodeInvalid, "the control plane at %s (%s) knows no run %q: %s", s.Addr(), s.process, id, there)
 }
