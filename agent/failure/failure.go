@@ -21,8 +21,8 @@ import (
 // noTraceback is the message of a failure of which only the exit code is known.
 const noTraceback = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
-// Failure is one worker that ended badly. The nodes of a round tell each other what has a name in
-// JSON.
+// Failure is one worker that ended badly. The nodes of a round send each other the fields that
+// have a name in JSON.
 type Failure struct {
 	Rank      int    `json:"rank"`       // global
 	LocalRank int    `json:"local_rank"` // on its node
