@@ -32,9 +32,9 @@ func (a *Agent) outputNode(ctx context.Context, t *attempt, s store.Store, q que
 	}
 	base := a.assignment.ranks.base
 	n := logs.Node{Host: host.NameOf(a.spec.Host), First: base, Workers: a.spec.Workers, Round: a.assignment.Round, Parts: []logs.Part{}}
-	streams := logs.Among(t.streams, r.Rank-base)
-	if r.Rank < 0 {
-		streams = t.streams
+	streams := t.streams
+	if r.Rank >= 0 {
+		streams = logs.Among(t.streams, r.Rank-base)
 	}
 	switch {
 	case r.Culprit:

@@ -262,11 +262,9 @@ func Watch(ctx context.Context, streams []*Stream, news wake.Signal) {
 	files.Close()
 }
 
-// Among are the streams into which a worker writes; a negative one stands for all.
+// Among returns the streams into which the worker of a local rank writes; none if the node has no
+// such worker.
 func Among(streams []*Stream, local int) []*Stream {
-	if local < 0 {
-		return streams
-	}
 	var list []*Stream
 	for _, s := range streams {
 		if slices.Contains(s.Locals, local) {
