@@ -211,7 +211,7 @@ func (a *Agent) restartsText() string {
 // readBudget reads what agent 0 made of all budgets before it assigned the ranks; nil if it
 // wrote nothing that can be read.
 func readBudget(ctx context.Context, s store.Store) (*budget, error) {
-	text, err := getIfThere(ctx, s, budgetKey)
+	text, err := store.TryGet(ctx, s, budgetKey)
 	if err != nil || text == nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"slices"
+	"sync"
 
 	"rallypoint/agent/failure"
 )
@@ -14,15 +15,14 @@ func (a *Agent) publishFirst(t *attempt, v outcome) (wait func()) {
 	}
 	f := *a.firstFailure(t)
 	failed := slices.Clone(t.failures)
-	done := make(chan struct{})
-	go func() { // ends by the limit of publishFailure
-		defer close(done)
+	var published sync.WaitGroup
+	published.Go(func() { // ends by the limit of publishFailure
 		if len(failed) > 0 {
 			f, _ = a.failure(t, failed[0]) // its error is logged with the report
 		}
 		a.publishFailure(&f)
-	}()
-	return func() { <-done }
+	})
+	return published.Wait
 }
 
 // publishFailure publishes a failure to the other nodes.

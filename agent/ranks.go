@@ -99,20 +99,11 @@ func agreeRanks(ctx context.Context, s store.Store, own roleInfo, groups int) (r
 // agreedRestarts reads what agent 0 wrote before it assigned the ranks; 0 if it
 // wrote nothing.
 func agreedRestarts(ctx context.Context, s store.Store) (int, error) {
-	text, err := getIfThere(ctx, s, restartsKey)
+	text, err := store.TryGet(ctx, s, restartsKey)
 	if err != nil || text == nil {
 		return 0, err
 	}
 	return strconv.Atoi(string(text))
-}
-
-// getIfThere returns the value of a key that need not exist; nil if it does not.
-func getIfThere(ctx context.Context, s store.Store, key string) ([]byte, error) {
-	there, err := s.Check(ctx, []string{key})
-	if err != nil || !there {
-		return nil, err
-	}
-	return s.Get(ctx, key)
 }
 
 // assignRanks is agent 0's part.

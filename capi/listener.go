@@ -4,9 +4,11 @@ package main
 import "C"
 
 import (
+	"context"
 	"sync"
 	"unsafe"
 
+	"rallypoint/internal/background"
 	"rallypoint/internal/wake"
 )
 
@@ -15,40 +17,27 @@ type listener struct {
 	callback C.rp_log_callback
 	user     C.uintptr_t // the program's pointer, which may be none
 	wake     wake.Signal
-	stop     chan struct{}
-	stopped  chan struct{}
+	stop     func()
 }
 
 // listening is held while the listener is exchanged.
 var listening sync.Mutex
 
 func startListener(callback C.rp_log_callback, user C.uintptr_t) *listener {
-	l := &listener{
-		callback: callback,
-		user:     user,
-		wake:     wake.New(),
-		stop:     make(chan struct{}),
-		stopped:  make(chan struct{}),
-	}
+	l := &listener{callback: callback, user: user, wake: wake.New()}
 	l.wake.Set() // there may be records already
-	go l.run()
+	l.stop = background.Run(context.Background(), l.run)
 	return l
 }
 
-func (l *listener) run() {
-	defer close(l.stopped)
+func (l *listener) run(ctx context.Context) {
 	for {
 		select {
 		case <-l.wake:
-		case <-l.stop:
+		case <-ctx.Done():
 			return
 		}
-		for {
-			select {
-			case <-l.stop:
-				return
-			default:
-			}
+		for ctx.Err() == nil {
 			r, dropped, ok := takeRecord()
 			if !ok {
 				break
@@ -71,8 +60,7 @@ func rpgo_log_set_callback(callback C.rp_log_callback, user C.uintptr_t, err *C.
 		logs.listener = nil
 		logs.Unlock()
 		if old != nil {
-			close(old.stop)
-			<-old.stopped
+			old.stop()
 		}
 		if callback != nil {
 			logs.Lock()

@@ -12,6 +12,7 @@ import (
 	"rallypoint/backend"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/background"
 	"rallypoint/internal/wake"
 )
 
@@ -25,28 +26,26 @@ type member struct {
 	closing   singleFlight[struct{}]
 	news      signal      // set when there is something to look at again
 	changed   wake.Signal // the same for an agent that the member was given to
-	stop      chan struct{}
-	stopped   chan struct{}
-	release   func() // gives the program its backend back; nil: it has none
+	stop      func()      // ends what tells of news
+	release   func()      // gives the program its backend back; nil: it has none
 }
 
 // newMember starts what tells of m's news.
 func newMember(m backend.Node) *member {
-	o := &member{Node: m, changed: wake.New(), stop: make(chan struct{}), stopped: make(chan struct{})}
+	o := &member{Node: m, changed: wake.New()}
 	o.join.ended, o.finishing.ended = o.news.set, o.news.set
 	o.shutdown.ended, o.closing.ended = o.news.set, o.news.set
-	go func() {
-		defer close(o.stopped)
+	o.stop = background.Run(context.Background(), func(ctx context.Context) {
 		for {
 			select {
 			case <-o.Changed():
 				o.news.set()
 				o.changed.Set()
-			case <-o.stop:
+			case <-ctx.Done():
 				return
 			}
 		}
-	}()
+	})
 	return o
 }
 
@@ -78,8 +77,7 @@ func (m *member) Close() error {
 	m.finishing.close()
 	m.shutdown.close()
 	m.closing.close()
-	close(m.stop)
-	<-m.stopped
+	m.stop()
 	m.news.close()
 	err := m.Node.Close()
 	if m.release != nil {

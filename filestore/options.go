@@ -1,6 +1,7 @@
 package filestore
 
 import (
+	"cmp"
 	"log/slog"
 	"time"
 
@@ -50,18 +51,9 @@ func (o *Options) withDefaults() Options {
 	if o != nil {
 		full = *o
 	}
-	if full.PollMin <= 0 {
-		full.PollMin = time.Millisecond
-	}
-	if full.PollMax <= 0 {
-		full.PollMax = 50 * time.Millisecond
-	}
-	full.PollMax = max(full.PollMax, full.PollMin)
-	if full.CloseTimeout <= 0 {
-		full.CloseTimeout = 5 * time.Second
-	}
-	if full.Clock == nil {
-		full.Clock = RealClock{}
-	}
+	full.PollMin = cmp.Or(full.PollMin, time.Millisecond)
+	full.PollMax = max(cmp.Or(full.PollMax, 50*time.Millisecond), full.PollMin)
+	full.CloseTimeout = cmp.Or(full.CloseTimeout, 5*time.Second)
+	full.Clock = cmp.Or[Clock](full.Clock, RealClock{})
 	return full
 }

@@ -1,6 +1,7 @@
 package tcpstore
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -85,16 +86,13 @@ func Dial(ctx context.Context, addr string, opts ClientOptions) (*Client, error)
 	}
 	c := &Client{
 		addr:        addr,
-		log:         opts.Logger,
+		log:         cmp.Or(opts.Logger, slog.Default()),
 		leased:      make(chan struct{}, 1),
 		links:       make(map[*link]struct{}),
 		cancelGrace: defaultCancelGrace,
 	}
 	c.Methods = store.MethodsOf(c)
 	c.done, c.stop = context.WithCancel(context.Background())
-	if c.log == nil {
-		c.log = slog.Default()
-	}
 	start := time.Now()
 	l, err := c.connect(ctx)
 	if err != nil {

@@ -183,7 +183,7 @@ func Listen(addr string, e *store.Engine, opts Options) (*Server, error) {
 // and e belong to the server from now on.
 func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 	s := &Server{
-		log:      opts.Logger,
+		log:      cmp.Or(opts.Logger, slog.Default()),
 		listener: l,
 		shard:    &engineShard{engine: e},
 		numLoops: max(1, opts.Loops),
@@ -191,18 +191,12 @@ func Serve(l net.Listener, e *store.Engine, opts Options) *Server {
 	if opts.Secure != nil {
 		s.openings = newOpenings(*opts.Secure, opts.Side)
 	}
-	if s.log == nil {
-		s.log = slog.Default()
-	}
 	s.config = sessionConfig{
 		normalizeAttemptKeys: opts.NormalizeAttemptKeys,
-		maxUnsent:            opts.MaxUnsent,
+		maxUnsent:            cmp.Or(opts.MaxUnsent, DefaultMaxUnsent),
+		slowAfter:            cmp.Or(opts.SlowAfter, DefaultSlowAfter),
+		maxWaitBytes:         cmp.Or(opts.MaxWaitBytes, DefaultMaxWaitBytes),
 	}
-	if s.config.maxUnsent <= 0 {
-		s.config.maxUnsent = DefaultMaxUnsent
-	}
-	s.config.slowAfter = cmp.Or(opts.SlowAfter, DefaultSlowAfter)
-	s.config.maxWaitBytes = cmp.Or(opts.MaxWaitBytes, DefaultMaxWaitBytes)
 	s.maxUnsentSum = cmp.Or(opts.MaxUnsentSum, DefaultMaxUnsentSum)
 	s.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }, s.sumUp)
 	s.done, s.stop = context.WithCancel(context.Background())

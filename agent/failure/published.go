@@ -70,12 +70,8 @@ func (f *Failure) Publish(ctx context.Context, keys store.Store, round uint64, g
 // ReadPublished reads what the nodes of a round published, the first failure first; nil
 // if there is nothing or the store does not answer.
 func ReadPublished(ctx context.Context, keys store.Store, round uint64) []Failure {
-	there, err := keys.Check(ctx, []string{failuresKey})
-	if err != nil || !there {
-		return nil
-	}
-	text, err := keys.Get(ctx, failuresKey)
-	if err != nil {
+	text, err := store.TryGet(ctx, keys, failuresKey)
+	if err != nil || text == nil {
 		return nil
 	}
 	return parsePeers(text, round)

@@ -114,11 +114,7 @@ func Tell(ctx context.Context, s store.Store, kind string, text []byte) (int64, 
 
 // lastNumber is a number that was used, about the last one; 0: it is not known.
 func lastNumber(ctx context.Context, s store.Store) (int64, error) {
-	there, err := s.Check(ctx, []string{keyLast})
-	if err != nil || !there {
-		return 0, err
-	}
-	text, err := s.Get(ctx, keyLast)
+	text, err := store.TryGet(ctx, s, keyLast)
 	if err != nil {
 		return 0, err
 	}
@@ -126,7 +122,8 @@ func lastNumber(ctx context.Context, s store.Store) (int64, error) {
 	if err != nil || number < 1 {
 		return 0, nil
 	}
-	if there, err = s.Check(ctx, []string{questionKey(number)}); !there {
+	there, err := s.Check(ctx, []string{questionKey(number)})
+	if !there {
 		number = 0
 	}
 	return number, err

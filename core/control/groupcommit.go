@@ -1,6 +1,7 @@
 package control
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"time"
@@ -8,6 +9,7 @@ import (
 	"rallypoint/core/control/journal"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/background"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/wake"
 )
@@ -92,8 +94,7 @@ type groupCommit struct {
 	closed  bool
 
 	wake wake.Signal
-	stop chan struct{}
-	ends chan struct{}
+	stop func()
 
 	// Of its goroutine.
 	failing   bool
@@ -102,7 +103,7 @@ type groupCommit struct {
 }
 
 func newGroupCommit(s *Server, d *Data) *groupCommit {
-	w := &groupCommit{server: s, data: d, wake: wake.New(), stop: make(chan struct{}), ends: make(chan struct{})}
+	w := &groupCommit{server: s, data: d, wake: wake.New()}
 	w.notFull.L = &w.mu
 	return w
 }
@@ -138,18 +139,18 @@ func (g *groupCommit) close() {
 	g.closed = true
 	g.notFull.Broadcast()
 	g.mu.Unlock()
-	close(g.stop)
-	<-g.ends
+	g.stop()
 }
 
-// serve is the goroutine that commits.
-func (g *groupCommit) serve() {
-	defer close(g.ends)
+// start starts the goroutine that commits.
+func (g *groupCommit) start() { g.stop = background.Run(context.Background(), g.serve) }
+
+func (g *groupCommit) serve(ctx context.Context) {
 	pauses := backoff.New(firstRetry, lastRetry)
 	var retry []*pendingEvent
 	for {
 		select {
-		case <-g.stop:
+		case <-ctx.Done():
 			g.drop(retry)
 			return
 		case <-g.wake:
@@ -160,7 +161,7 @@ func (g *groupCommit) serve() {
 			pauses.Reset()
 			continue
 		}
-		retry = g.pause(pauses.Next(), retry)
+		retry = g.pause(ctx, pauses.Next(), retry)
 		if len(retry) > 0 || len(g.snapshots) > 0 {
 			g.wake.Set()
 		}
@@ -170,14 +171,14 @@ func (g *groupCommit) serve() {
 // pause waits until it is time to store again what could not be stored. Meanwhile it refuses the
 // events that may be refused, as they come: their senders may not want to wait that long. It
 // returns the events to try then, in order.
-func (g *groupCommit) pause(d time.Duration, retry []*pendingEvent) []*pendingEvent {
+func (g *groupCommit) pause(ctx context.Context, d time.Duration, retry []*pendingEvent) []*pendingEvent {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
 	for {
 		select {
 		case <-timer.C:
 			return retry
-		case <-g.stop:
+		case <-ctx.Done():
 			return retry
 		case <-g.wake:
 			retry = append(retry, g.refuse(g.takeQueue())...)

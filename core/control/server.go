@@ -155,9 +155,7 @@ type Server struct {
 // Start serves the listeners, which belong to the server from now on. It returns
 // at once; Close ends it.
 func Start(cfg Config, listeners ...net.Listener) *Server {
-	if cfg.Clock == nil {
-		cfg.Clock = RealClock{}
-	}
+	cfg.Clock = cmp.Or[Clock](cfg.Clock, RealClock{})
 	cfg.Log = cmp.Or(cfg.Log, slog.New(slog.DiscardHandler))
 	cfg.maxUnidentified = cmp.Or(cfg.maxUnidentified, maxUnidentified())
 	cfg.ForgetAfter = cmp.Or(cfg.ForgetAfter, DefaultForgetAfter)
@@ -187,7 +185,7 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	if cfg.Data != nil {
 		s.commits = newGroupCommit(s, cfg.Data)
 		s.restoreRuns(cfg.Data)
-		go s.commits.serve()
+		s.commits.start()
 	}
 	s.mu.Lock()
 	s.sweepLaterLocked()

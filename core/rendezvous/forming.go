@@ -104,18 +104,12 @@ func (f *forming) seats(n int) int {
 
 // enough returns the number of nodes at which the first round completes at once.
 func (f *forming) enough() int {
-	if f.target > 0 {
-		return f.target
-	}
-	return f.policy.enough()
+	return cmp.Or(f.target, f.policy.enough())
 }
 
 // places is how many nodes a round has at most: max, or the target of the last scale.
 func (f *forming) places() int {
-	if f.target > 0 {
-		return f.target
-	}
-	return f.policy.Max
+	return cmp.Or(f.target, f.policy.Max)
 }
 
 // lack is how many more nodes min needs at least.

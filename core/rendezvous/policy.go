@@ -116,10 +116,7 @@ func (p *Policy) seats(n int) int {
 
 // enough returns the number of nodes at which the first round completes at once.
 func (p *Policy) enough() int {
-	if p.Target > 0 {
-		return p.Target
-	}
-	return p.Max
+	return cmp.Or(p.Target, p.Max)
 }
 
 // CheckPositive reports a duration that is not greater than 0, or too long, as ErrInvalid.

@@ -1,6 +1,7 @@
 package sharedlog
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -84,10 +85,7 @@ func (ap *applier) toWatch() []rendezvous.SessionID {
 }
 
 func (ap *applier) lease() time.Duration {
-	if lease := ap.machine.Policy().LeaseTimeout; lease > 0 {
-		return lease
-	}
-	return ap.p.params.LeaseTimeout
+	return cmp.Or(ap.machine.Policy().LeaseTimeout, ap.p.params.LeaseTimeout)
 }
 
 // greet begins to watch a node that has said hello, or has said it again.

@@ -331,16 +331,8 @@ const (
 )
 
 func (i *Info) fill() {
-	if i.SnapshotEntries <= 0 {
-		i.SnapshotEntries = defaultSnapshotEntries
-	}
-	if i.SnapshotBytes <= 0 {
-		i.SnapshotBytes = defaultSnapshotBytes
-	}
-	if i.MaxEntry <= 0 {
-		i.MaxEntry = MaxEntry
-	}
-	if i.HeartbeatReadInterval <= 0 {
-		i.HeartbeatReadInterval = defaultLookEvery
-	}
+	i.SnapshotEntries = cmp.Or(i.SnapshotEntries, defaultSnapshotEntries)
+	i.SnapshotBytes = cmp.Or(i.SnapshotBytes, defaultSnapshotBytes)
+	i.MaxEntry = cmp.Or(i.MaxEntry, MaxEntry)
+	i.HeartbeatReadInterval = cmp.Or(i.HeartbeatReadInterval, defaultLookEvery)
 }

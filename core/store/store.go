@@ -77,6 +77,15 @@ type Store interface {
 	Close() error
 }
 
+// TryGet returns the value of a key without waiting for it: nil if it does not exist.
+func TryGet(ctx context.Context, s Store, key string) ([]byte, error) {
+	there, err := s.Check(ctx, []string{key})
+	if err != nil || !there {
+		return nil, err
+	}
+	return s.Get(ctx, key)
+}
+
 // GenericBarrier is the barrier that PyTorch builds from Add, Set and Wait for
 // every store without one of its own, and for its PrefixStore whatever is below
 // it. It meets only barriers made the same way (docs/spec/tcpstore-wire.md 4.5).

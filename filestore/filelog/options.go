@@ -1,6 +1,7 @@
 package filelog
 
 import (
+	"cmp"
 	"time"
 
 	"rallypoint/internal/lockedfile"
@@ -36,15 +37,8 @@ func (o *Options) withDefaults() Options {
 	if o != nil {
 		full = *o
 	}
-	if full.PollMin <= 0 {
-		full.PollMin = defaultPollMin
-	}
-	if full.PollMax <= 0 {
-		full.PollMax = defaultPollMax
-	}
-	full.PollMax = max(full.PollMax, full.PollMin)
-	if full.Clock == nil {
-		full.Clock = lockedfile.RealClock{}
-	}
+	full.PollMin = cmp.Or(full.PollMin, defaultPollMin)
+	full.PollMax = max(cmp.Or(full.PollMax, defaultPollMax), full.PollMin)
+	full.Clock = cmp.Or[lockedfile.Clock](full.Clock, lockedfile.RealClock{})
 	return full
 }

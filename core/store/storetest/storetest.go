@@ -46,6 +46,12 @@ func Operations(t *testing.T, s store.Store, own ...string) {
 	if !testkit.Must(s.Check(ctx, []string{"a", "b"}))(t) || testkit.Must(s.Check(ctx, []string{"zz"}))(t) || !testkit.Must(s.Check(ctx, nil))(t) {
 		t.Error("check")
 	}
+	if got := testkit.Must(store.TryGet(ctx, s, "a"))(t); string(got) != "x" {
+		t.Errorf("try_get: %q", got)
+	}
+	if got := testkit.Must(store.TryGet(ctx, s, "zz"))(t); got != nil {
+		t.Errorf("try_get of a missing key: %q", got)
+	}
 	testkit.Check(t, s.Wait(ctx, []string{"a", "b"}))
 	testkit.Check(t, s.Wait(ctx, nil))
 	if !testkit.Must(s.Delete(ctx, "b"))(t) || testkit.Must(s.Delete(ctx, "b"))(t) {
