@@ -50,9 +50,9 @@ type Spec struct {
 	// step of a worker than the round before; see rallypoint.progress. Rounds in which a node
 	// could not record steps do not count. 0: never.
 	MaxNoProgress int
-	// HangTimeout is the time without a step of any worker after which the job is said to hang;
-	// 0: what the time between its steps tells (training.HangDetector); HangOff: never. OnHang is
-	// what follows. Give all nodes the same.
+	// HangTimeout is the time without a step of any worker after which the job counts as hanging.
+	// 0 derives it from the time between steps (training.HangDetector), HangOff turns it off.
+	// OnHang says what follows. All nodes need the same values.
 	HangTimeout time.Duration
 	OnHang      OnHang
 	// DirectiveSignal is sent to each worker that has been given a directive; 0: none.

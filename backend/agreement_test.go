@@ -50,8 +50,8 @@ func agrees(t *testing.T, round uint64, id string, kind rendezvous.DirectiveKind
 	}
 }
 
-// TestDirectives: members agree on the step of a save, then of a drain that takes the place of
-// another save; the drained node leaves and a spare has its place; a drain of all ends the run,
+// TestDirectives: members agree on the step of a save, then of a drain that replaces another
+// save. The drained node leaves and a spare takes its place. A drain of all nodes ends the run,
 // to be queued again.
 func TestDirectives(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {

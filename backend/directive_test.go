@@ -14,8 +14,8 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// TestDrain: a node that is drained leaves at the deadline and ends well; a spare takes its
-// place without a restart; and it is refused when it comes back, until it is undrained.
+// TestDrain: a drained node leaves at the deadline and exits with 0, and a spare takes its place
+// without a restart. The node is refused when it comes back, until it is undrained.
 func TestDrain(t *testing.T) {
 	t.Run("hosted", func(t *testing.T) {
 		l, err := net.Listen("tcp", "127.0.0.1:0")

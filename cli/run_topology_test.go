@@ -13,8 +13,8 @@ import (
 )
 
 // TestSegmentsFollowTheTopology has eight nodes in four racks, in segments of two. The round
-// waits for the rack that lacks a node, and says so; each segment is in one rack; and when a node
-// is killed, the spare of its rack takes its rank, while all others keep theirs and the spare of
+// waits for the rack that lacks a node, and logs that. Each segment is in one rack. When a node
+// is killed, the spare of its rack takes its rank. All others keep theirs, and the spare of
 // another rack waits.
 func TestSegmentsFollowTheTopology(t *testing.T) {
 	for name, endpoint := range map[string]func(t *testing.T) string{

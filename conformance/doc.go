@@ -62,11 +62,11 @@
 //     each addition once, and a repeated request changes nothing.
 //
 //  12. After each event all live nodes were last told of the same directive, one that
-//     stands, and of none if none does; members of the running round, and no others,
-//     are asked about it. Nodes learn a step once all running members have reported; it is
-//     the largest of what they have; no directive has two in a round, whatever control
-//     plane tells them. What a directive asks for comes at its deadline or when all
-//     members of a whole round have saved, and not before: the nodes that it drains are
+//     stands, and of none if none does; members of the running round, and no others, are
+//     asked about it. Nodes learn a step once all running members have reported. It is the
+//     largest step that they reported, and a directive has only one in a round, whichever
+//     control plane announces it. What a directive asks for comes at its deadline or when
+//     all members of a whole round have saved, and not before: the nodes that it drains are
 //     given up and refused until that is over, the run is closed to be queued again, or
 //     rounds have another size. A host tells its successor what stands, what has ended,
 //     what was agreed, and who is drained.

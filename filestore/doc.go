@@ -32,43 +32,43 @@
 //
 // # Torn records
 //
-// A stock writer makes four writes a record; killed between them it leaves an
-// incomplete one. Stock readers that meet it spin for ever and keep their lock.
-// A Store reads up to the last complete record and continues.
+// A stock writer needs four writes for a record. If it is killed between them, it
+// leaves an incomplete one. Stock readers that reach it spin forever and keep their
+// lock. A Store reads up to the last complete record and continues.
 //
 // The next writer of ours covers the torn bytes before it appends: it turns them
 // into one record that means nothing, by writing nine bytes over their beginning
 // (the key "-", which deletes the entry with the empty name, and a length that
 // makes the rest its value). The file is never cut. This is safe while stock
-// processes share it, because
+// processes share it:
 //
-//   - under the exclusive lock no process is in the middle of writing or reading;
-//   - no process's position lies behind the last complete record, since a stock
-//     reader takes its new position only after it came to the end, and no byte
-//     before that position changes;
-//   - the record of the killed writer was never acknowledged;
-//   - each step leaves either the torn record or a complete one, so that a Store
+//   - Under the exclusive lock no process is in the middle of writing or reading.
+//   - No process's position is past the last complete record, since a stock reader
+//     advances its position only after it has reached the end, and no byte before
+//     that position changes.
+//   - The record of the killed writer was never acknowledged.
+//   - Each step leaves either the torn record or a complete one. So a Store that is
 //     killed meanwhile does no harm, and no invented value is ever visible.
 //
-// A stock process that writes without reading (set, delete_key) may have put
-// whole records behind the torn one before any reader came. Those that stand
-// behind one of its lengths are kept if that length reaches beyond the end of the
-// file. Else the log is read out of step from there on, by stock readers as well:
-// a Store either reads what they read or says [ErrForeign].
+// A stock process that writes without reading (set, delete_key) may have appended
+// whole records to the torn one before any reader noticed it. Records that follow
+// one of its lengths are kept if that length reaches beyond the end of the file.
+// Otherwise all readers, stock ones included, lose the record boundaries from there
+// on. A Store then either reads what they read or fails with [ErrForeign].
 //
 // # Differences from the reference
 //
 //   - Append appends. The reference's append compares and sets in a way that
 //     takes a value equal to the one appended for its own success, so that the
 //     second of two equal appends is lost.
-//   - Delete reports whether the key existed; the reference always says that it
-//     did. The record is written either way, as there.
+//   - Delete reports whether the key existed. The reference always reports that it
+//     did. Both write the record either way.
 //   - Wait counts each key as soon as it was written once, as the Store interface
-//     asks, even if it was deleted before the call looked; the reference wants
-//     all keys there at one moment.
+//     asks, even if it was deleted before the call looked. The reference waits
+//     until all keys exist at the same time.
 //   - MultiSet writes all its records under one lock, in one write.
 //   - The counters of a closing Store change in one step, and the file is removed
 //     before the lock is released, so that a process that waits for the lock to
 //     open it sees that it is gone.
-//   - Deadlines are exact; the reference counts whole seconds.
+//   - Deadlines are exact. The reference counts whole seconds.
 package filestore

@@ -65,7 +65,7 @@ type socket struct {
 	host   string
 	port   int
 	users  int    // guarded by RoundStores.mu
-	local  func() // ends the listener for this machine's workers; nil: there is none; guarded by RoundStores.mu
+	local  func() // ends the listener for this machine's workers, nil if there is none; guarded by RoundStores.mu
 }
 
 // roundStore is one member.RoundStore.

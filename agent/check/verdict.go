@@ -51,9 +51,9 @@ func (v Verdict) String() string {
 	return v.Reason + ": " + v.Text
 }
 
-// Judge makes the verdict of a command that has ended: code is its exit code, or minus the signal
-// that ended it; name is its base name, the reason where it gives none; output is what it wrote
-// to stdout, of which the last line counts.
+// Judge makes the verdict of a command that has ended. code is its exit code, or minus the signal
+// that ended it. The reason is the last line of output, its stdout, or name, its base name, if it
+// wrote none.
 func Judge(code int, output []byte, name string) Verdict {
 	v := Verdict{Reason: name}
 	line := lastLine(output)

@@ -1,7 +1,8 @@
-// Package question asks the agents of a round something, and tells them something, through the
-// round's store, which ends with its round (docs/decisions/0115): the inquirer writes the question
-// under the next number, at once, so that no number is left out; each agent of the round waits for
-// the next number and writes its answer beside it; the inquirer takes the answers out.
+// Package question asks the agents of a round something, or tells them something, through the
+// round's store (docs/decisions/0115). The inquirer writes the question under the next number
+// with one operation, so that no number is skipped. Each agent of the round waits for the next
+// number and writes its answer next to it. The inquirer removes the answers. All of it ends with
+// the round's store.
 package question
 
 import (

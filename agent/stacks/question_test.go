@@ -25,8 +25,8 @@ func answer(ctx context.Context, s store.Store, group int, collect func() Node, 
 	})
 }
 
-// TestQuestion: two of three nodes answer; asked again, they answer again; nothing but the
-// small questions stays in the store.
+// TestQuestion: two of three nodes answer, and answer again when asked again. Only the small
+// questions stay in the store.
 func TestQuestion(t *testing.T) {
 	s := store.NewMemory(store.NewEngine(store.Limits{}))
 	defer s.Close()

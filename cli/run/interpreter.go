@@ -17,10 +17,10 @@ type interpreter struct {
 	note bool   // it is not the one that a reader would expect: worth a warning
 }
 
-// chooseInterpreter takes the Python of the active environment: that of
-// $VIRTUAL_ENV; else the one that has this command installed, if it has; else the
-// first in PATH. A command in an environment of its own, as `uv tool install` and
-// pipx make them, has no packages but its own there: its interpreter comes last.
+// chooseInterpreter returns the Python of the active environment: that of $VIRTUAL_ENV, else the
+// one in which this command is installed, else the first in PATH. If the command has an
+// environment to itself (`uv tool install`, pipx), that environment has no other packages, so its
+// interpreter is the last choice.
 func chooseInterpreter(env environ) interpreter {
 	own := env.get(envInterpreter)
 	if active := env.get("VIRTUAL_ENV"); active != "" {

@@ -32,8 +32,8 @@ type metrics struct {
 	committed      atomic.Uint64
 }
 
-// Names of what is counted by kind; the place in a list is the number on the
-// wire, 0 is what this version does not know; a number without a name is no request.
+// Names of what is counted by kind. The index in a list is the number on the wire. 0 stands for
+// what this version does not know, and a number without a name is no request.
 var (
 	opNames = [...]string{"unknown", "join", "withdraw", "leave", "close", "finish", "linger", "key",
 		rendezvous.OpAnnounceStop: "announce_stop", rendezvous.OpReportDirective: "report_directive",

@@ -97,9 +97,9 @@ func LoopbackEndpoint(endpoint string) bool {
 	})
 }
 
-// CheckSecurity returns a warning for the log of a job of several machines that is
-// not protected; it is an error with RALLYPOINT_SECURITY=require. place
-// is where the nodes meet; hosted tells that a control plane listens there.
+// CheckSecurity returns a warning for the log if a job of several machines is not protected, or
+// an error with RALLYPOINT_SECURITY=require. place is the endpoint, and hosted tells whether a
+// control plane listens there.
 func (p *Params) CheckSecurity(place string, hosted bool) (warning string, err error) {
 	if p.Security != "" && p.Security != SecurityRequire {
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "environment variable %s=%.80q: expected %q, or nothing", EnvSecurity, p.Security, SecurityRequire)

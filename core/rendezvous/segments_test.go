@@ -254,10 +254,10 @@ func TestSparesOfTheDomain(t *testing.T) {
 	})
 }
 
-// assignRanks is the rule of guarantee 10 alone, for nodes that all get a rank, which is 0..n-1, each once: a unique explicit
-// preference; then the old rank if it is free; then a unique hint if it is free;
-// the rest fill the holes by old rank, then by arrival. The result is aligned with
-// the requests and depends on nothing else.
+// assignRanks is the rule of guarantee 10 alone, for nodes that all get a rank, 0..n-1, each
+// once. A unique explicit preference comes first, then the old rank if it is free, then a unique
+// hint if it is free. The rest fill the holes by old rank, then by arrival. The result is aligned
+// with the requests and depends on nothing else.
 func assignRanks(claims []rankRequest) []int {
 	n := len(claims)
 	ranks := make([]int, n)

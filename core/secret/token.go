@@ -1,8 +1,8 @@
-// Package secret is what a control plane and its nodes prove to each other: that they know
-// the token. [Token] is its file, read again when it changes; [Transcript] makes and checks
-// proofs, each bound to one TLS connection; [DialStore] and [AcceptStore] open connections to
-// round stores by it, and package wire those to a control plane. [RunKey] derives a token for
-// one run. It keeps no connection of its own; its locks are leaves.
+// Package secret lets a control plane and its nodes prove to each other that they know the token.
+// [Token] is the token's file, which is read again when it changes. [Transcript] makes and checks
+// proofs, each bound to one TLS connection. [DialStore] and [AcceptStore] use it to open
+// connections to round stores, package wire those to a control plane. [RunKey] derives a token
+// for one run. The package keeps no connections, and takes no other lock while it holds one.
 package secret
 
 import (

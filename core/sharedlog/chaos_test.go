@@ -57,13 +57,12 @@ const (
 	endBarrier         = "torchelastic/agent/terminal_state"
 )
 
-// TestGuaranteesUnderFaults hurts a run of some nodes at random: nodes die, are stopped
-// for less and for more than their lease, come and go; writes to the log are lost, get in
-// though they fail, get in in part, or get in much later again; the log is out of reach;
-// snapshots take the place of entries; people evict nodes, take living ones for dead, and
-// give directives; nodes ask to leave as unfit, and others come in their place.
-// When that is over the nodes come together, end well, and what they made of the log keeps
-// the guarantees.
+// TestGuaranteesUnderFaults injects random faults into a run of a few nodes. Nodes die, are
+// stopped for less and for more than their lease, come and go. Writes to the log are lost,
+// succeed although an error is returned, succeed in part, or take effect much later. The log is
+// unreachable. Snapshots replace entries. Administrators evict nodes, declare live ones dead, and
+// give directives. Nodes ask to leave as unfit, and others replace them. After that the nodes
+// form a round and finish, and their log keeps the guarantees.
 func TestGuaranteesUnderFaults(t *testing.T) {
 	seeds := 5
 	if long {

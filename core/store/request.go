@@ -63,7 +63,7 @@ func (o Op) Reads() bool {
 type Request struct {
 	Op     Op
 	Keys   []string // one, or those of Check, Wait, MultiGet and MultiSet
-	Values [][]byte // one of Set, Append and QueuePush; expected and desired of CompareSet; MultiSet's
+	Values [][]byte // one of Set, Append and QueuePush, expected and desired of CompareSet, those of MultiSet
 	Number int64    // delta of Add, world size of Barrier
 	Block  bool     // of QueuePop
 }

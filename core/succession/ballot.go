@@ -45,7 +45,10 @@ type Message struct {
 
 	// The proof in a message may be old when it arrives: each process dates it by its own clock.
 	Clock time.Duration // the sender's
-	Echo  time.Duration // of MessageAccept: the host's, in the message that this answers; of MessageAppend: the receiver's, when it last spoke to this host, if that has a majority; 0: not known
+	// Echo is another clock, 0 if it is not known. In MessageAccept it is the host's, from the
+	// message that this answers. In MessageAppend it is the receiver's when it last spoke to this
+	// host, if that has a majority.
+	Echo time.Duration
 }
 
 // maxNumber bounds the numbers that are believed, so that none runs over.

@@ -14,9 +14,9 @@ import (
 	"time"
 )
 
-// The simulator runs one group of processes in virtual time: a network that drops, delays,
-// duplicates, reorders and is cut; processes that pause, are killed and join; hosts that
-// propose values and change the voters as the control plane does. One seed is one history.
+// The simulator runs one group of processes in virtual time. Its network drops, delays,
+// duplicates and reorders messages, and is partitioned. Processes pause, are killed and join.
+// Hosts propose values and change the voters as the control plane does. One seed is one history.
 //
 // It holds for each history:
 //

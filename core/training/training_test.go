@@ -122,8 +122,8 @@ func TestFailureReports(t *testing.T) {
 	}
 }
 
-// TestStalledReports: a report says that the job is stalled also where no worker has reported a
-// step; what it says is short and fit for a terminal; one of an older release says nothing of it.
+// TestStalledReports: a report can say that the job is stalled even if no worker has reported a
+// step. Its text is short and printable. A report of an older release has none.
 func TestStalledReports(t *testing.T) {
 	r := Report{Round: 7, Workers: 8, Stalled: "a\x1b[2Jb" + strings.Repeat("x", 9999)}
 	got := Decode(Encode(&r))

@@ -16,8 +16,8 @@ import (
 //	u32 length of the body | u32 CRC-32C of the body | body
 //	body := u8 kind | u64 index | payload
 //
-// in little endian. The first frame is a header; a snapshot may follow; then come
-// entries, and at the end, once the log continues in another file, a mark of that.
+// in little endian. The first frame is a header. A snapshot may follow, then come the entries.
+// The last frame is a mark if the log continues in another file.
 type frameKind byte
 
 const (

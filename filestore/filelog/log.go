@@ -29,16 +29,16 @@ import (
 //	    log-GENERATION-NUMBER   the entries; its lock is held to append
 //	    beat-GENERATION-SESSION one node's counter, locked by it for as long as it lives
 //
-// A lock is flock(2): the kernel gives it back when its holder dies, however it
-// dies. So a node that opens the log knows whether the run that left it is alive: if
-// no process holds live-GENERATION, the log is a dead run's, and a new generation
-// begins, with names that the old files cannot be taken for. And a node that can lock
-// another's beat file knows that the other has died. A process that was forked from
-// a node and outlives it keeps its locks; then the counter that stands still tells.
+// A lock is flock(2): the kernel gives it back when its holder dies, however it dies. So a node
+// that opens the log knows whether the run that wrote it is alive: if no process holds
+// live-GENERATION, the run is dead, and a new generation begins, whose names differ from those of
+// the old files. A node that can lock another's beat file knows that the other has died. A
+// process that was forked from a node and outlives it keeps its locks. Then the other nodes
+// notice that the counter has stopped.
 //
-// Entries are appended under the lock, in one write, after the last whole one. The rest
-// of an entry that a killed writer left is cut off first: it was never acknowledged. A
-// snapshot begins a new file; the last mark of the old one sends its readers there.
+// Entries are appended under the lock, in one write, after the last whole one. If a killed writer
+// left part of an entry, that is cut off first, since it was never acknowledged. A snapshot
+// begins a new file, and a mark at the end of the old one sends its readers there.
 //
 // Nothing is synced to the disk: entries survive the death of every process, and
 // that of the machines as far as the file system does.

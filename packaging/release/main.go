@@ -1,6 +1,6 @@
-// Command release writes the archives of a release, which are the same bytes on every
-// machine: `make release` runs it. Compression is Go's own, whose version .go-version pins;
-// times are SOURCE_DATE_EPOCH; owners are root.
+// Command release writes the archives of a release, which are the same bytes on every machine.
+// `make release` runs it. Compression is Go's own, whose version .go-version pins. All times are
+// SOURCE_DATE_EPOCH and all owners root.
 //
 //	release tar FOLDER FILE.tar.gz         the folder, under its own name
 //	release pack FILE.whl|FILE.tar.gz ...  compresses again what another tool has written

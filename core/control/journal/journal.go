@@ -2,11 +2,10 @@
 // run a snapshot and the events since, in one bbolt file of a directory that one
 // process has at a time. It knows nothing of what the bytes mean.
 //
-// Layout of the file, format 1 (docs/decisions/0017): the bucket "meta"
-// says what the file is; "runs" maps a run's number to its id, snapshot and the
-// number of the last event in that; "log" maps a run's number and an event's to
-// the event. Numbers are 8 bytes, big endian; each value of the latter two begins
-// with the CRC-32C of its key and the rest.
+// The file has three buckets (format 1, docs/decisions/0017). "meta" identifies the file. "runs"
+// maps a run's number to its id, its snapshot and the number of the last event in that. "log"
+// maps the numbers of a run and an event to the event. Numbers are 8 bytes, big endian. Each
+// value of the last two begins with the CRC-32C of its key and the rest.
 package journal
 
 import (
