@@ -39,7 +39,7 @@ func (m Machine) Look(ctx context.Context, text string) (Verdict, error) {
 			}
 		}
 		return m.gpus(ctx, n), nil
-	case kind == "xid" && (!given || xidList.MatchString(rest)):
+	case kind == "xid" && (!given || xidList().MatchString(rest)):
 		return m.xids(rest), nil
 	case kind == "disk" && rest != "":
 		path, least := rest, uint64(0)

@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 
 	"golang.org/x/sys/unix"
 )
@@ -46,8 +47,9 @@ func (m Machine) xids(list string) Verdict {
 	return judgeXids(log, fatal)
 }
 
-// xidList matches numbers with commas between them.
-var xidList = regexp.MustCompile(`^[1-9]\d{0,5}(,[1-9]\d{0,5}){0,31}$`)
+// xidList matches numbers with commas between them. It is compiled when it is first needed, since
+// what a package compiles costs each command's start.
+var xidList = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[1-9]\d{0,5}(,[1-9]\d{0,5}){0,31}$`) })
 
 // maxKernelLog bounds what is read of the kernel's log, whose buffer is smaller.
 const maxKernelLog = 64 << 20

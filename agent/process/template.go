@@ -44,10 +44,11 @@ type TemplateConfig struct {
 	OutputPatience time.Duration // how long one that is ready or killed may keep its streams open; 0: defaultOutputPatience
 }
 
-var moduleName = regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`)
+// moduleName is compiled when it is first needed: what a package compiles costs each command's start.
+var moduleName = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[\pL_][\pL\pN_]*(\.[\pL_][\pL\pN_]*)*$`) })
 
 // IsModuleName tells whether a text can name a module of Python.
-func IsModuleName(text string) bool { return moduleName.MatchString(text) }
+func IsModuleName(text string) bool { return moduleName().MatchString(text) }
 
 // Template is the workers' interpreter, started early and held: it imports once and forks the
 // workers, which are this process's children then as if it had started them (decision 0108). Where
