@@ -173,7 +173,7 @@ func TestRestartsLeakNothing(t *testing.T) {
 	}
 	defer null.Close()
 	s.spec.Stdout, s.spec.Stderr = null, null
-	s.spec.MaxRestarts = 200
+	s.spec.MaxRestarts = 60
 	before := testkit.Descriptors(t)
 	s.failed(s.run())
 	if after := testkit.Descriptors(t); after > before {

@@ -308,7 +308,7 @@ func outputOf(result rendezvous.Result, err error) kvOutput {
 func TestExactlyOnceThroughCutsAndKills(t *testing.T) {
 	t.Parallel()
 	const nodes = 5
-	operations := 120
+	operations := 70
 	if long {
 		operations = 1500
 	}
@@ -373,7 +373,7 @@ func (c *connectedMember) perform(t *testing.T, in kvInput) (kvOutput, bool) {
 func TestJoinsAreAppliedOnce(t *testing.T) {
 	t.Parallel()
 	const nodes = 4
-	rounds := uint64(25)
+	rounds := uint64(12)
 	if long {
 		rounds = 300
 	}
