@@ -15,12 +15,13 @@ quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' 
 	@$(GO) test -timeout 2m $(GOTEST_ARGS) $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./... | grep -vE '^rallypoint/($(SLOW))(/|$$)')
 
 # Four at a time, the longest first: most tests wait for other processes, not for a processor.
-# Where python3 is a shim (pyenv) it starts a shell for each of hundreds of interpreters: the
-# interpreter itself comes first on PATH.
+# They start hundreds of interpreters. python3 may be a shim that starts a shell (pyenv), and what
+# is installed there may have files of paths that each interpreter reads; so one with nothing
+# installed comes first on PATH.
 .PHONY: test
 test:  ## All quick tests
-	@real=$$($(PYTHON) -c 'import sys; print(sys.executable)'); PATH="$${real%/*}:$$PATH" \
-	$(MAKE) -j4 test-python-torchrun-1 test-go test-python-torchrun-2 test-python-files test-python-jobs test-c test-install test-free-threaded
+	@real=$$($(PYTHON) -c 'import sys; print(sys.executable)'); $$real -m venv --without-pip --clear build/python; PATH="$(CURDIR)/build/python/bin:$$PATH" \
+	$(MAKE) -j4 PYTHON="$$real" test-python-torchrun-1 test-go test-python-torchrun-2 test-python-files test-python-jobs test-c test-install test-free-threaded
 
 # FREE_THREADED names the interpreter, FETCH=1 lets uv fetch one.
 .PHONY: test-free-threaded
