@@ -110,6 +110,7 @@ func TestLeasesAndTheWallClock(t *testing.T) {
 	if d, ok := silent.next().(wire.Drop); !ok || d.Err.Code != rendezvous.CodeEvicted {
 		t.Errorf("the silent node got %+v, want a drop", d)
 	}
+	s.rec.await(t, "a lease expires", 1, isEvent[rendezvous.LeaseExpired])
 	if n := s.rec.count(isEvent[rendezvous.LeaseExpired]); n != 1 {
 		t.Errorf("%d leases expired, want that of the silent node only", n)
 	}
