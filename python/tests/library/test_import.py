@@ -117,7 +117,7 @@ def test_entry_point() -> None:
 @needs_discovery
 def test_plugin_is_lazy(run_python) -> None:  # type: ignore[no-untyped-def]
     """Discovery loads neither the library nor the handler (R25)."""
-    run_python(
+    out = run_python(
         """
         import sys
         import torch.distributed.elastic.rendezvous.registry as registry
@@ -126,21 +126,11 @@ def test_plugin_is_lazy(run_python) -> None:  # type: ignore[no-untyped-def]
         assert "rallypoint._entrypoint" in sys.modules
         for name in ("_native", "_stores", "_rendezvous", "_torch", "_launch", "handler"):
             assert f"rallypoint.{name}" not in sys.modules, name
-        # A second discovery is no conflict (R24).
-        registry._register_out_of_tree_handlers()
-        assert known._registry["rallypoint"] is creator
-        """
-    )
-
-
-@needs_discovery
-def test_second_discovery_does_not_warn(run_python) -> None:  # type: ignore[no-untyped-def]
-    out = run_python(
-        """
-        import logging, sys
-        import torch.distributed.elastic.rendezvous.registry as registry
+        # A second discovery is no conflict (R24), and does not warn.
+        import logging
         logging.basicConfig(stream=sys.stdout, level=logging.WARNING)
         registry._register_out_of_tree_handlers()
+        assert known._registry["rallypoint"] is creator
         """
     )
     assert "rallypoint" not in out

@@ -52,8 +52,8 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     ("launcher", "endpoint"),
     [
-        ("torchrun", "hosted"),
-        pytest.param("rallypoint run", "hosted", marks=pytest.mark.long),
+        ("rallypoint run", "hosted"),
+        pytest.param("torchrun", "hosted", marks=pytest.mark.long),
         pytest.param("torchrun", "file", marks=pytest.mark.long),
         pytest.param(
             "torchrun",

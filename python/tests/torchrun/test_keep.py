@@ -56,7 +56,7 @@ def test_the_others_go_on(new_job: NewJob, tmp_path: Path) -> None:
     job = new_job("2", max_restarts=0, worker=worker, nproc=2)
     names = ["n0", "n1"]
     for name in names:
-        job.launch(name, [*COMMAND, "run", "--on-failure=keep", *job.arguments()])
+        job.launch(name, [*COMMAND, "run", "--warm", "--on-failure=keep", *job.arguments()])
     assert job.await_end(*names) == [0, 0]
     logs = "".join(job.nodes[name].output() for name in names)
     for rank in range(3):

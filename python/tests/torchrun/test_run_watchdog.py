@@ -32,7 +32,7 @@ def test_expired_timer_restarts_the_workers(tmp_path: Path) -> None:
     script.write_text(WORKER)
     environment = {k: v for k, v in os.environ.items() if not FOREIGN.match(k)}
     done = subprocess.run(
-        [*COMMAND, "run", "--nproc-per-node=2", "--max-restarts=1", str(script)],
+        [*COMMAND, "run", "--warm", "--nproc-per-node=2", "--max-restarts=1", str(script)],
         env={**environment, "TORCHELASTIC_ENABLE_FILE_TIMER": "1", "TMPDIR": str(tmp_path)},
         capture_output=True,
         text=True,

@@ -133,7 +133,8 @@ def start(job: Job, how: str, name: str, netns: str | None = None, **env: str) -
 
 @pytest.mark.parametrize("how", [pytest.param("torchrun", marks=pytest.mark.long), "run"])
 def test_on_one_machine(how: str, new_job: NewJob, token: Path) -> None:
-    job = new_job("2", worker=STORES, env={"RALLYPOINT_TOKEN_FILE": str(token)})
+    env = {"RALLYPOINT_TOKEN_FILE": str(token), "RALLYPOINT_TEST_DDP": "1"}
+    job = new_job("2", worker=STORES, env=env)
     for name in "A", "B":
         start(job, how, name)
     check(job, "A", "B", real="127.0.0.1")

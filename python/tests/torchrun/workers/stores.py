@@ -1,7 +1,8 @@
 """A worker that uses its stores in the ways that scripts do, and reports like worker.py.
 
-DDP, new_group and objects over gloo, a value of 1 MiB, a second client of the round's store,
-and a store of rank 0's own at each of the ports MASTER_PORT+1 to +3.
+new_group and objects over gloo, a value of 1 MiB, a second client of the round's store, and, where
+the environment asks for them, a store of rank 0's own at each of the ports MASTER_PORT+1 to +3, and
+DDP, which takes as long to import as the rest of torch.
 """
 
 import os
@@ -39,11 +40,10 @@ for side in range(int(os.environ.get("RALLYPOINT_TEST_SIDES", "0"))):
 
 dist.init_process_group("gloo")
 emit("grouped")
-from torch.nn.parallel import DistributedDataParallel  # noqa: E402 - takes long where it is slow
-
-model = DistributedDataParallel(torch.nn.Linear(4, 1))
-for _ in range(3):
-    model(torch.ones(2, 4)).sum().backward()
+if os.environ.get("RALLYPOINT_TEST_DDP"):
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 1))
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
 gathered: list[object] = [None] * world
 dist.all_gather_object(gathered, rank)
 dist.barrier(dist.new_group(list(range(world)), backend="gloo"))
