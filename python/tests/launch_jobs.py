@@ -218,6 +218,11 @@ def rpc_answer(number: int) -> tuple[str, int, int]:
     return os.environ["ROLE_NAME"], rank(), number
 
 
+def torch_rpc_and_sum() -> tuple[list[tuple[str, int, int]], int]:
+    """First the one, then the other by tcp://: torch is imported once."""
+    return torch_rpc(), torch_sum("tcp")
+
+
 def torch_rpc() -> list[tuple[str, int, int]]:
     """The master asks each worker; the workers wait for the end of it."""
     import torch.distributed.rpc as rpc

@@ -275,7 +275,7 @@ def notebook(code: str) -> subprocess.CompletedProcess[str]:
 
 
 REFUSED = """
-    import threading, torch
+    import logging, threading, torch
     from rallypoint import ChildFailedError, InvalidError, LaunchConfig, elastic_launch
 
     def fails():
@@ -298,6 +298,7 @@ REFUSED = """
     torch.cuda.is_initialized = lambda: True
     launch(start_method="fork")
     torch.cuda.is_initialized = lambda: False
+    logging.disable()  # torch imports its compiler to log the failure
     launch(start_method="fork")
 """
 

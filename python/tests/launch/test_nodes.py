@@ -48,7 +48,10 @@ def test_different_numbers_of_workers() -> None:
     "backend",
     ["rallypoint", *(pytest.param(b, marks=pytest.mark.long) for b in ("etcd", "static"))],
 )
-@pytest.mark.parametrize("way", ["rpc", "tcp", pytest.param("env", marks=pytest.mark.long)])
+@pytest.mark.parametrize(
+    "way",
+    ["rpc and tcp", *(pytest.param(way, marks=pytest.mark.long) for way in ("rpc", "tcp", "env"))],
+)
 def test_torch_meets(
     backend: str, way: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -61,8 +64,14 @@ def test_torch_meets(
         config.role, config.local_addr = role, "127.0.0.1"
         if backend == "etcd":
             config.rdzv_endpoint = request.getfixturevalue("etcd").get_endpoint()
-            config.run_id = way
-    if way == "rpc":
+            config.run_id = way.replace(" ", "-")
+    if way == "rpc and tcp":
+        first, second = launch_all(configs, jobs.torch_rpc_and_sum)
+        assert (first.result(), second.result()) == (
+            {0: ([("worker", 1, 0)], 1)},
+            {1: ([], 1)},
+        )
+    elif way == "rpc":
         first, second = launch_all(configs, jobs.torch_rpc)
         assert (first.result(), second.result()) == ({0: [("worker", 1, 0)]}, {1: []})
     else:
