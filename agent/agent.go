@@ -95,8 +95,8 @@ type Agent struct {
 	again      time.Time   // when the last attempt ended that another one follows; zero: none
 }
 
-// New makes an agent. name is the entry point's in reports (see EntryPoint). log
-// gets what users should see. The agent owns the rendezvous: Run ends it.
+// New makes an agent. name is the entry point's in reports (see EntryPoint). log receives
+// messages for users. The agent owns the rendezvous, and Run ends it.
 func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, error) {
 	if err := spec.Validate(); err != nil {
 		return nil, err
@@ -228,7 +228,8 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	return err
 }
 
-// makeSite makes what has the workers count their optimizers' steps; their records are beside it.
+// makeSite writes the Python module that counts the workers' optimizer steps, next to their
+// progress records.
 func (a *Agent) makeSite() {
 	if !a.spec.CountSteps || a.progress.Folder() == "" {
 		return
@@ -399,8 +400,8 @@ func (a *Agent) takeRanks() error {
 	return a.takeBudget(ctx, own, s.ranks.budget)
 }
 
-// warnOfShortage warns once, on the node whose process has the round's store, if the workers'
-// connections to it will not fit.
+// warnOfShortage warns once, on the node that runs the round's store, if the workers' connections
+// will exceed its descriptor limit.
 func (a *Agent) warnOfShortage() {
 	if a.short || a.assignment.group != 0 {
 		return
@@ -437,8 +438,7 @@ func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
 	})
 }
 
-// end ends this node's part in the run, and returns how that ends. A signal cuts short
-// what it waits for.
+// end ends this node's part in the run and returns the result. A signal cuts its waits short.
 func (a *Agent) end(err error) error {
 	a.publish(telemetry.Ending{})
 	ending, reason := rendezvous.EndLeave, ""

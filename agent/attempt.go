@@ -267,8 +267,8 @@ func (a *Agent) startLine(t *attempt) string {
 	return text
 }
 
-// supervise waits for what ends the attempt. The workers' ends come by
-// event, and so do changes of the rendezvous.
+// supervise waits until something ends the attempt. Exits of workers and changes of the
+// rendezvous are events.
 func (a *Agent) supervise(t *attempt) outcome {
 	var tick, look <-chan time.Time
 	if a.spec.Metrics != nil { // which has a number for each interval
@@ -364,7 +364,7 @@ func (a *Agent) note(t *attempt, ended []*process.Process) {
 	}
 }
 
-// finish stops what is left of the attempt and decides what comes next.
+// finish stops the rest of the attempt and decides what comes next.
 func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	t.still = a.progress.Standstill()
 	t.leaves = a.leaves(v)
@@ -582,8 +582,7 @@ func (a *Agent) awaitExitBarrier(ctx context.Context, wait bool) error {
 	return a.assignment.meet(ctx, rendezvous.ExitBarrierCount, rendezvous.ExitBarrierLast)
 }
 
-// refused completes an error of the rendezvous by what other nodes wrote about
-// their failures.
+// refused adds to an error of the rendezvous the failures that other nodes published.
 func (a *Agent) refused(err error) error {
 	if requeued := a.requeued(err); requeued != nil {
 		return requeued

@@ -13,23 +13,24 @@ import (
 	"rallypoint/core/store"
 )
 
-// Keys of a round by which its agents agree on what ends the job: budgetKey holds what
-// agent 0 made of all role infos, where one of them has a budget; idleKey counts the agents
-// that stop because of it, and idleAllKey is written by the last of them.
+// Keys of a round by which its agents agree on what ends the job: budgetKey holds the job's
+// budget, which agent 0 makes if a role info has one. idleKey counts the agents that stop because
+// of it, and the last of them writes idleAllKey.
 const (
 	budgetKey  = "rallypoint/budget"
 	idleKey    = "rallypoint/no_progress"
 	idleAllKey = idleKey + "/all"
 )
 
-// maxWindowRestarts bounds a budget by window: so many ages travel with each role info.
+// maxWindowRestarts limits the restarts of a budget with a window, since each role info carries
+// the age of each.
 const maxWindowRestarts = 1000
 
 // noStep is the step of a round in which no worker reported one.
 const noStep = -1
 
-// budget is what an agent knows of the job's restarts and rounds, beside their count. Each
-// agent hands its own to agent 0, which answers with the job's.
+// budget is what an agent knows about the job's restarts and rounds besides their count. Each
+// agent sends its own to agent 0, which replies with the job's.
 type budget struct {
 	// Ages are those of the restarts inside the window, in seconds; none without a window.
 	Ages []float64 `json:"restart_ages,omitempty"`
@@ -44,9 +45,9 @@ type budget struct {
 	Asked    bool  `json:"asked,omitempty"`    // to regroup, by a drain or a scale: no worker of this node failed
 }
 
-// agreeBudget makes the job's budget of what the agents know; nil stands for an agent that
-// knows none. Steps are those of the agents that were in the last round: a spare that comes
-// back knows those of another one.
+// agreeBudget combines the agents' budgets into the job's; nil stands for an agent without one.
+// Steps come only from agents that were in the last round, since a returning spare knows those of
+// an earlier one.
 func agreeBudget(infos []*budget) budget {
 	job := budget{Step: noStep}
 	for _, b := range infos {
@@ -76,7 +77,7 @@ func agreeBudget(infos []*budget) budget {
 	return job
 }
 
-// ownBudget is what this node says of the rounds before the next; nil without a budget.
+// ownBudget returns what this node reports about the rounds so far; nil without a budget.
 func (a *Agent) ownBudget() *budget {
 	if a.spec.RestartWindow <= 0 && a.spec.MaxNoProgress <= 0 { // the count alone
 		return nil
@@ -92,9 +93,9 @@ func (a *Agent) ownBudget() *budget {
 	return &b
 }
 
-// takeBudget takes what the agents have agreed on at the beginning of a round; own is what this
-// node said, job is nil if agent 0 knows no budgets. It returns a *NoProgressError if the job must
-// end.
+// takeBudget adopts the budget that the agents agreed on at the beginning of a round. own is what
+// this node reported, and job is nil if agent 0 knows no budgets. It returns a *NoProgressError
+// if the job must end.
 func (a *Agent) takeBudget(ctx context.Context, own, job *budget) error {
 	if own == nil {
 		return nil
@@ -208,8 +209,8 @@ func (a *Agent) restartsText() string {
 	return fmt.Sprintf("%d of %d restarts", a.restarts, a.spec.MaxRestarts)
 }
 
-// readBudget reads what agent 0 made of all budgets before it assigned the ranks; nil if it
-// wrote nothing that can be read.
+// readBudget reads the budget that agent 0 wrote before it assigned the ranks; nil if it wrote
+// none.
 func readBudget(ctx context.Context, s store.Store) (*budget, error) {
 	text, err := store.TryGet(ctx, s, budgetKey)
 	if err != nil || text == nil {
@@ -240,7 +241,7 @@ func writeBudget(ctx context.Context, s store.Store, infos []roleInfo) error {
 	return err
 }
 
-// NoProgressError ends a run whose rounds get nowhere (Spec.MaxNoProgress). All nodes of the
+// NoProgressError ends a run whose rounds make no progress (Spec.MaxNoProgress). All nodes of the
 // round end with it.
 type NoProgressError struct {
 	Rounds   int               // that ended in a row without a higher step than the one before

@@ -74,7 +74,8 @@ func (w *checkWatch) follow(ctx context.Context) {
 	}
 }
 
-// when is what the checks would run beside; "": they would be in the way.
+// when returns the value of RALLYPOINT_CHECK for checks that start now, "" if they would disturb
+// the node.
 func (w *checkWatch) when() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -87,8 +88,8 @@ func (w *checkWatch) when() string {
 	return ""
 }
 
-// giveUp ends the wait for a place. A member of the last round does not give up by itself: the others
-// count on it, and a check may turn bad on all of them while they regroup.
+// giveUp ends the wait for a place. A member of the last round does not give up on its own: the
+// others count on it, and a check may fail on all nodes while they regroup.
 func (w *checkWatch) giveUp(unfit *UnfitError) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -102,8 +103,8 @@ func (w *checkWatch) giveUp(unfit *UnfitError) bool {
 	return true
 }
 
-// wait tells that the node waits for a place, until the function that it returns is called with the
-// end of that, for which it returns what the node ends with.
+// wait notes that the node waits for a place. end takes the error with which the wait ended, and
+// returns the one with which the node ends.
 func (w *checkWatch) wait(cancel context.CancelFunc, member bool) (end func(err error) error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -122,7 +123,7 @@ func (w *checkWatch) wait(cancel context.CancelFunc, member bool) (end func(err 
 	}
 }
 
-// leaving is why the node leaves; nil: it stays.
+// leaving returns why the node leaves, nil if it stays.
 func (w *checkWatch) leaving() *UnfitError {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -66,7 +66,7 @@ type directive struct {
 	announced bool      // that all workers have it was logged
 }
 
-// directedWorker is what one worker knows.
+// directedWorker is what one worker has been told.
 type directedWorker struct {
 	process *process.Process
 	pending []*directive // agreed and not taken, in their order; the first one is in the record
@@ -111,7 +111,7 @@ func (di *directives) follow(ctx context.Context) {
 	}
 }
 
-// take applies what the nodes say of a directive.
+// take applies the nodes' state of a directive.
 func (di *directives) take(n rendezvous.DirectiveNotice) {
 	if di.asked != nil && (di.asked.ID != n.ID || n.Round != di.round) {
 		di.letGo()
@@ -148,7 +148,7 @@ func (di *directives) letGo() {
 	di.asked = nil
 }
 
-// look reads what the workers answer, and hands over what was agreed.
+// look reads the workers' answers and gives them the agreed directives.
 func (di *directives) look(ctx context.Context) {
 	for local := range di.workers {
 		w := &di.workers[local]
@@ -223,7 +223,7 @@ func (di *directives) arm(local int, answer progress.Answer, err error) {
 		di.refuse(w, fmt.Sprintf("directive %s: only a signal can notify the worker of local rank %d: %v", d.ID, local, err))
 	}
 	if err != nil || !answer.Holds || answer.Step < 0 {
-		di.taken(w) // no report of a step may ever come to hand it over
+		di.taken(w) // the worker may never report a step at which to give it the directive
 	}
 }
 
@@ -331,10 +331,10 @@ func (di *directives) report(ctx context.Context, id, what string, tell func(con
 	}
 }
 
-// drop forgets the agreed directives that are over: their deadline has passed, or all
-// workers have them and the nodes have none, or another one after all have saved. One that
-// ends the attempt stands for the workers until their end: what they trained after it, they
-// would train again.
+// drop forgets the agreed directives that are over: their deadline has passed, or all workers
+// have them and the nodes have none, or have another one after all have saved. A directive that
+// ends the attempt stays in effect until the workers exit, because they would have to repeat what
+// they trained after it.
 func (di *directives) drop(standing string) {
 	if di.ending() {
 		return
@@ -372,12 +372,12 @@ func (di *directives) forget(local int, d *directive) {
 	}
 }
 
-// ask is what the worker's record says.
+// ask returns the directive as it is written to the worker's record.
 func (d *directive) ask() progress.Asked {
 	return progress.Asked{Number: d.number, Kind: int(d.Kind), Named: d.Named}
 }
 
-// file is what the worker's directive file says.
+// file returns the directive as it is written to the worker's directive file.
 func (d *directive) file() *progress.Directive {
 	file := &progress.Directive{
 		Number: d.number, ID: d.ID, Kind: d.Kind.String(), Named: d.Named, Target: d.Target, By: d.By, Reason: d.Reason, Text: d.Text,

@@ -21,7 +21,7 @@ import (
 // which other nodes and other jobs can use, whatever MASTER_ADDR is on this node.
 const EnvMasterAddr = "RALLYPOINT_MASTER_ADDR"
 
-// place is where one worker stands in its round, as its environment tells it.
+// place is one worker's place in its round, as its environment describes it.
 type place struct {
 	local, localWorld   int
 	group, groups       int
@@ -37,7 +37,7 @@ type place struct {
 	restarts, maxBudget int
 }
 
-// additions are the variables that a worker gets beside its own; of those with the same name the last one
+// additions are the variables that a worker gets in addition to its own; the last one of a name
 // counts.
 func additions(s *Spec, p place) [][2]string {
 	set := [][2]string{
@@ -105,8 +105,8 @@ func protectedDefaults(environ []string, p place) (set [][2]string) {
 // envConf is torchrun's variable for --rdzv-conf.
 const envConf = "PET_RDZV_CONF"
 
-// withoutToken takes out of an environment where the token's file is: workers have no use for
-// it, and what they start even less.
+// withoutToken removes the path of the token's file from an environment: neither workers nor
+// their children need it.
 func withoutToken(environ []string) []string {
 	env := make([]string, 0, len(environ))
 	for _, entry := range environ {

@@ -8,8 +8,8 @@ import (
 	"rallypoint/agent/telemetry"
 )
 
-// EventKind says what an Event is about. Numbers are append-only: they are those of
-// the C ABI.
+// EventKind is the kind of an Event. The C ABI has the same numbers, so new ones are only
+// appended.
 type EventKind int
 
 // The kinds of events.

@@ -42,13 +42,13 @@ const HangOff = -time.Second
 const (
 	hangPatience = 5 * time.Second // for all nodes' answers
 
-	stoodPatience = 200 * time.Millisecond // by which a failure after a standstill is told later
+	stoodPatience = 200 * time.Millisecond // by which the report of a failure after a standstill is delayed
 	stoodAnswers  = 150 * time.Millisecond // of these, for the answers
 )
 
-// hangWatch looks whether the job makes steps while the workers of an attempt run. The first
-// node of a round that suspects a hang asks all agents where their workers are and tells them
-// what it makes of that (docs/decisions/0111). look and take are called by supervise alone.
+// hangWatch watches whether the job makes steps while the workers of an attempt run. The first
+// node of a round that suspects a hang asks all agents where their workers are and tells them its
+// verdict (docs/decisions/0111). Only supervise calls look and take.
 type hangWatch struct {
 	a *Agent
 	t *attempt
@@ -221,10 +221,10 @@ func (w *hangWatch) lookBack() {
 	t.stood, t.lastStacks = h.Text, slices.Clone(h.Groups)
 }
 
-// resignPatience bounds how long a judge whose workers have ended tells that another may judge.
+// resignPatience limits how long a judge whose workers have ended tries to give up its role.
 const resignPatience = time.Second
 
-// resign lets another node judge, whose workers may hang while those of this one have succeeded.
+// resign lets another node judge: its workers may hang after those of this node have succeeded.
 func (w *hangWatch) resign(s *roundStores) {
 	if s.conn == nil || !w.judge.Load() {
 		return
@@ -348,7 +348,7 @@ func (w *hangWatch) tell(ctx context.Context, s *roundStores, h stacks.Hang) boo
 	return true
 }
 
-// hear hands on what this node was told.
+// hear passes on the judge's verdict.
 func (w *hangWatch) hear(ctx context.Context, h stacks.Hang) {
 	if h.Round != w.a.assignment.Round {
 		return
@@ -388,7 +388,7 @@ func (r *roundStores) close() {
 	}
 }
 
-// stackNode is what this node answers: where its workers are, and how far.
+// stackNode is this node's answer: where its workers are, and their steps.
 func (a *Agent) stackNode(ctx context.Context, t *attempt, w *hangWatch) stacks.Node {
 	targets := a.stackTargets(t.workers.Procs)
 	workers := stacks.Collect(ctx, targets, stacks.MainThread, stacks.Patience)

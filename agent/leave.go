@@ -10,8 +10,8 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// LeaveRule has a node leave the run as unfit whose workers keep failing; the zero value keeps
-// it in (docs/decisions/0121).
+// LeaveRule makes a node whose workers keep failing leave the run as unfit (docs/decisions/0121).
+// With the zero value it stays.
 type LeaveRule struct {
 	Failures int           // of the node's workers within Window, each the first of its round; > 0
 	Window   time.Duration // and how long the node is kept out then; at most rendezvous.MaxWithin
@@ -44,8 +44,8 @@ func (a *Agent) asksToLeave(t *attempt, v outcome) bool {
 	return len(a.strikes) >= rule.Failures
 }
 
-// answeredStop takes what became of the announcement: err answers a node that asked to leave.
-// A failure that followed another node's stop or loss does not count.
+// answeredStop handles the reply to the announcement of a stop: err answers a node that asked to
+// leave. A failure that followed another node's stop or loss does not count.
 func (a *Agent) answeredStop(t *attempt, asked bool, err error) {
 	if s := a.announcedStop(); t.struck && s.Round != 0 && (s.Rank != a.assignment.group || s.Lost) {
 		a.strikes = a.strikes[:len(a.strikes)-1]

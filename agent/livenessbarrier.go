@@ -20,10 +20,10 @@ const (
 // does nothing.
 type Arrivals struct{ stop func() }
 
-// AnswerBarriers begins to answer for one of so many nodes of a round, which has these keys;
-// Stop ends it. An Agent does so by itself. It is for nodes whose agent is another one, as
-// torch's: without their answers a node whose workers have failed waits until each node that
-// could be lost would have been declared so.
+// AnswerBarriers answers the liveness barriers of a round with that many nodes and these keys,
+// until Stop. An Agent does so itself; this is for nodes with another agent, such as torch's.
+// Without its answers, a node whose workers have failed waits as long as it takes to declare any
+// lost node lost.
 func AnswerBarriers(keys store.Store, groups int) *Arrivals {
 	if groups < 2 {
 		return nil

@@ -44,7 +44,7 @@ func (e *UnfitError) Error() string {
 	return text + "; it stays out of the job until it is started again"
 }
 
-// Values of RALLYPOINT_CHECK: what a check runs before, or beside.
+// Values of RALLYPOINT_CHECK: when a check runs.
 const (
 	checkJoin    = "join"
 	checkRejoin  = "rejoin"
@@ -111,8 +111,8 @@ func (a *Agent) checkAgain() error {
 	return a.interrupted()
 }
 
-// asksToDrain asks the job to continue without this node, whose workers have the given time to
-// save. If it is refused the node stays, and the job's status says what is wrong with it.
+// asksToDrain asks the job to continue without this node, whose workers get the given time to
+// save. If the job refuses, the node stays, and the job's status shows what is wrong with it.
 func (a *Agent) asksToDrain(ctx context.Context, unfit *UnfitError, within time.Duration) bool {
 	err := a.rdzv.DrainUnfit(ctx, rendezvous.Direct{Within: within, For: a.spec.CheckAway, Reason: unfit.Verdict.String(), At: time.Now().UTC().Round(time.Millisecond)})
 	if err == nil {
@@ -127,11 +127,11 @@ func (a *Agent) asksToDrain(ctx context.Context, unfit *UnfitError, within time.
 	return false
 }
 
-// EnvCheckMark names the variable by which what a check beside workers has started is found.
+// EnvCheckMark names the variable that marks all processes of a check that runs while workers do.
 const EnvCheckMark = "RALLYPOINT_CHECK_MARK"
 
-// runChecks runs the checks, until ctx ends, as a group of workers, whose means end all that they
-// have started: also beside the workers of an attempt.
+// runChecks runs the checks as a group of workers until ctx ends, so that all their processes end
+// as those of workers do. It also works while an attempt's workers run.
 func (a *Agent) runChecks(ctx context.Context, before string) ([]check.Verdict, error) {
 	null, err := os.Open(os.DevNull)
 	if err != nil {
@@ -213,7 +213,7 @@ func awaitChecks(ctx context.Context, group *process.WorkerGroup) {
 // outputPatience bounds how long the output of checks is read that have ended.
 const outputPatience = time.Second
 
-// tail keeps the end of what is written to it.
+// tail keeps the last bytes written to it.
 type tail []byte
 
 const tailSize = 4096

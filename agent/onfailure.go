@@ -9,8 +9,8 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// SetOnFailure takes what the node does whose workers fail: restart, keep, or leave[:N[/TIME]].
-// fixed is what the job is called if its nodes are known beforehand, such as "static", else "".
+// SetOnFailure sets what a node does when its workers fail: restart, keep, or leave[:N[/TIME]].
+// fixed is the word for a job whose nodes are known in advance, such as "static", else "".
 func (s *Spec) SetOnFailure(text, fixed string, least, most int) error {
 	const endpoint = "use HOST:PORT, a directory or an etcd"
 	rule, ok := parseOnFailure(text)

@@ -26,13 +26,13 @@ func signalActions() map[string]rendezvous.DirectiveKind {
 	return actions
 }
 
-// ownSignals come to every process by themselves, or to the Go runtime, so that they ask for
-// nothing.
+// ownSignals are sent to any process without a user's request, or used by the Go runtime, so they
+// cannot ask for anything.
 var ownSignals = []unix.Signal{
 	unix.SIGCHLD, unix.SIGURG, unix.SIGPIPE, unix.SIGWINCH, unix.SIGPROF, unix.SIGBUS, unix.SIGFPE, unix.SIGILL, unix.SIGSEGV, unix.SIGSYS, unix.SIGTRAP,
 }
 
-// ParseOnSignal reads what signals ask the job for, as in "USR1:save,TERM:drain".
+// ParseOnSignal parses which signal asks the job for what, as in "USR1:save,TERM:drain".
 func ParseOnSignal(text string) (map[unix.Signal]rendezvous.DirectiveKind, error) {
 	known, actions := signalActions(), make(map[unix.Signal]rendezvous.DirectiveKind)
 	for item := range strings.SplitSeq(text, ",") {
@@ -95,7 +95,7 @@ func newSignalDirector(a *Agent) *signalDirector {
 	return d
 }
 
-// stop ends what is under way and waits for it.
+// stop cancels pending requests and waits for them.
 func (s *signalDirector) stop() {
 	s.mu.Lock()
 	s.ended = true

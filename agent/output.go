@@ -24,7 +24,7 @@ type culprit struct {
 	parts   []logs.Part // what it wrote last
 }
 
-// outputNode is what this node answers about what its workers wrote.
+// outputNode is this node's answer about its workers' output.
 func (a *Agent) outputNode(ctx context.Context, t *attempt, s store.Store, q question.Question) logs.Node {
 	r, err := logs.DecodeRequest(q.Text)
 	if err != nil {
@@ -52,8 +52,8 @@ func (a *Agent) outputNode(ctx context.Context, t *attempt, s store.Store, q que
 	return n
 }
 
-// keepCulprit keeps what the worker wrote last that failed first, before any of another node;
-// its files have been closed.
+// keepCulprit keeps the last output of the worker that failed first, if none of another node
+// failed before. The worker's files have been closed.
 func (a *Agent) keepCulprit(t *attempt) {
 	s := a.announcedStop()
 	if t.failure == "" || len(t.failures) == 0 || s.Round != 0 && (s.Leaving || s.Rank != a.assignment.group) {
@@ -67,16 +67,16 @@ func (a *Agent) keepCulprit(t *attempt) {
 	}
 }
 
-// Times and bounds of those who follow what workers write.
+// Times and limits of clients that follow the workers' output.
 const (
-	followRest   = 100 * time.Millisecond // between two pushes, which have what came meanwhile
-	followLast   = 300 * time.Millisecond // for what was written last, when the workers have ended
+	followRest   = 100 * time.Millisecond // between two messages, each with the output since the last
+	followLast   = 300 * time.Millisecond // for the last output after the workers have ended
 	followFirst  = 4 << 10                // bytes of each stream that come first
 	followBytes  = 256 << 10              // of a push
 	maxFollowers = 4                      // of a node
 )
 
-// followers are those who follow what the workers of an attempt write.
+// followers are the clients that follow the output of an attempt's workers.
 type followers struct {
 	ended chan struct{} // closed when the workers have ended
 	wg    sync.WaitGroup
@@ -89,7 +89,7 @@ func newFollowers() *followers {
 	return &followers{ended: make(chan struct{}), stops: make(map[int64]context.CancelFunc)}
 }
 
-// end pushes what was written last, and ends them all.
+// end sends the last output and ends all followers.
 func (f *followers) end() {
 	close(f.ended)
 	timer := time.AfterFunc(followLast, func() {
@@ -109,8 +109,9 @@ func (f *followers) wait() {
 	f.wg.Wait()
 }
 
-// add pushes what the workers write to streams to an asker, beginning with the last bytes of each,
-// until it leaves or the workers have ended. It returns false if too many follow already.
+// add sends a client what the workers write to streams, beginning with the last bytes of each,
+// until it leaves or the workers have ended. It returns false if there are too many followers
+// already.
 func (f *followers) add(s store.Store, number int64, streams []*logs.Stream, node logs.Node) bool {
 	ctx, cancel := context.WithCancel(context.Background())
 	f.mu.Lock()

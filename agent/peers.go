@@ -36,7 +36,7 @@ func (a *Agent) publishFailure(f *failure.Failure) {
 	}
 }
 
-// readPeers reads what the nodes of the round published.
+// readPeers reads the failures that the nodes of the round published.
 func (a *Agent) readPeers() {
 	if a.assignment.groups < 2 {
 		return

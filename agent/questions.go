@@ -17,8 +17,8 @@ import (
 // question that comes earlier waits in the store.
 const answerAfter = time.Second
 
-// answerQuestions answers what is asked of the workers of an attempt in the store of its round,
-// and hears there that the job hangs, until the function that it returns is called.
+// answerQuestions answers questions about the workers of an attempt in the store of its round,
+// and receives verdicts on hangs there, until the returned function is called.
 func (a *Agent) answerQuestions(t *attempt, w *hangWatch) (stop func()) {
 	if a.spec.DialStore == nil {
 		return func() {}
@@ -47,7 +47,7 @@ func (a *Agent) answerQuestions(t *attempt, w *hangWatch) (stop func()) {
 	}
 }
 
-// answer answers one question; nil: it wants no answer.
+// answer answers one question, with nil if it needs no answer.
 func (a *Agent) answer(ctx context.Context, t *attempt, w *hangWatch, s store.Store, q question.Question) []byte {
 	switch q.Kind {
 	case stacks.Kind:

@@ -17,8 +17,8 @@ import (
 // numbers in rendezvous.AssignedRanksPrefix.
 const restartsKey = "rallypoint/restarts"
 
-// ranks is what the workers of one agent are numbered by: worker k has Base + k
-// among all and RoleBase + k among those of its role.
+// ranks are the numbers of one agent's workers: worker k has base + k among all and roleBase + k
+// among those of its role.
 type ranks struct {
 	base, world         int
 	roleBase, roleWorld int
@@ -26,8 +26,8 @@ type ranks struct {
 	budget              *budget // the same; nil: none
 }
 
-// roleInfo is what each agent says of itself. Restarts, Host and Budget are ours; torch's
-// agents ignore it.
+// roleInfo is what each agent publishes about itself. Restarts, Host and Budget are our
+// additions, which torch's agents ignore.
 type roleInfo struct {
 	Role           string  `json:"role"`
 	Rank           int     `json:"rank"`
@@ -171,8 +171,7 @@ func (a *assignment) meet(ctx context.Context, count, last string) error {
 	return err
 }
 
-// members reads what the agents of the round say of themselves; nil if its store does not
-// answer.
+// members reads the role infos of the round's agents; nil if its store does not answer.
 func (a *assignment) members(ctx context.Context) []telemetry.MemberStatus {
 	names := make([]string, a.groups)
 	for i := range names {

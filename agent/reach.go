@@ -10,9 +10,10 @@ import (
 	"rallypoint/internal/backoff"
 )
 
-// How long workers have run before the agent tries whether their store can be reached
-// from this node, how long it tries, how often, and how long it keeps the connection: a store that
-// checks whose connections it gets may look late, and takes one that is closed by then for a stranger's.
+// The agent tries to reach the round's store from this node once its workers have run for
+// reachAfter: reachTries times, reachPatience each. It keeps the connection open for reachHold,
+// because a store that checks the user of its clients may check late, and counts a connection
+// that is closed by then as a stranger's.
 const (
 	reachAfter    = 5 * time.Second
 	reachPatience = 5 * time.Second
@@ -20,10 +21,10 @@ const (
 	reachHold     = 5 * time.Second
 )
 
-// watchStore tries, some seconds after the workers were started, whether the store of
-// the round can be reached from this node, and logs it if not: workers that cannot connect
-// say nothing for minutes. The function that it returns ends that. A store that they reach by
-// a loopback address of this machine is not tried: what carries them there logs it.
+// watchStore checks, some seconds after the workers were started, whether this node can reach the
+// round's store, and logs a warning if not, since workers that cannot connect print nothing for
+// minutes. The returned function ends that. It does not check a store that workers reach through
+// a loopback address of this machine: the forwarder there logs failures.
 //
 // One failed try says nothing: in a process that was stopped (SIGSTOP) meanwhile it may come before
 // the news that the round and its store are over.

@@ -9,9 +9,9 @@ import (
 	"rallypoint/internal/promtext"
 )
 
-// Rendezvous is what an agent needs of one. *member.Member describes the methods; only Next,
+// Rendezvous is what an agent needs of one. *member.Member documents the methods. Only Next,
 // Finish, Shutdown and those that report to the job block, and only Next, Keys, Finish and
-// Shutdown are for one goroutine.
+// Shutdown must be called from one goroutine.
 type Rendezvous interface {
 	Next(ctx context.Context) (rendezvous.Outcome, error)
 	Keys(round uint64) store.Store
@@ -22,8 +22,8 @@ type Rendezvous interface {
 	OnlyLost() bool
 	Closed() bool
 	Reason() string
-	// Changed holds a token when NodesWaiting or Closed may have changed. One that is not
-	// taken stands for all changes since.
+	// Changed holds a token when NodesWaiting or Closed may have changed. A token that was not
+	// taken covers all later changes.
 	Changed() <-chan struct{}
 	// MinNodes is the fewest nodes of a round; 0 if the job's nodes are fixed.
 	MinNodes() int
@@ -38,11 +38,11 @@ type Rendezvous interface {
 	// included; its Round is 0 if none is known.
 	Stopped(round uint64) rendezvous.RoundStop
 
-	// Direct gives the run a directive; the others carry out what was given
+	// Direct gives the run a directive. The other methods carry directives out
 	// (docs/decisions/0080).
 	Direct(ctx context.Context, d rendezvous.Direct) error
-	// DrainUnfit asks to drain this node, which a check has found unfit: an error says why it
-	// stays. Without a time its workers have ended, and it leaves by itself.
+	// DrainUnfit asks to drain this node, which a check has found unfit. An error tells why it
+	// stays. A time of 0 means that its workers have ended and it leaves on its own.
 	DrainUnfit(ctx context.Context, d rendezvous.Direct) error
 	Directive() (rendezvous.DirectiveNotice, <-chan struct{})
 	ReportHeld(ctx context.Context, round uint64, id string, step int64) error

@@ -19,8 +19,8 @@ func (e *RequeueError) Error() string { return "the job has ended: " + e.Reason 
 // Unwrap returns the error of the rendezvous.
 func (e *RequeueError) Unwrap() error { return e.Err }
 
-// asRunEnded returns how this node ends whose rounds ended by err. If a directive has ended the
-// run, that is so for every node, whatever failed here meanwhile (docs/decisions/0081).
+// asRunEnded returns how this node ends after err has ended its rounds. If a directive has ended
+// the run, every node ends that way, whatever has failed on it meanwhile (docs/decisions/0081).
 func (a *Agent) asRunEnded(err error) error {
 	requeued := a.requeued(nil)
 	if requeued == nil || errors.As(err, new(*RequeueError)) || errors.Is(err, rendezvous.ErrGraceful) || errors.Is(err, rendezvous.ErrUnfit) {

@@ -27,7 +27,7 @@ const (
 	MaxRestartDelay = 5 * time.Minute
 )
 
-// Spec is what one agent runs. Nothing in it changes while the agent runs.
+// Spec says what one agent runs. It does not change while the agent runs.
 type Spec struct {
 	RunID string
 	Role  string
@@ -43,12 +43,12 @@ type Spec struct {
 	VirtualRank bool     // each worker is local rank 0 with one GPU
 
 	MaxRestarts int // of the whole job's workers, >= 0
-	// RestartWindow makes MaxRestarts a budget by window: so many restarts in any time of
-	// that length, however many in all. 0: in the whole run.
+	// RestartWindow makes MaxRestarts the limit for any period of that length, without a limit
+	// for the whole run. 0: MaxRestarts is for the whole run.
 	RestartWindow time.Duration
-	// MaxNoProgress ends the run after so many rounds in a row that ended without a higher
-	// step of a worker than the round before; see rallypoint.progress. Rounds in which a node
-	// could not record steps do not count. 0: never.
+	// MaxNoProgress ends the run after that many rounds in a row in which no worker reported a
+	// higher step than in the round before (rallypoint.progress). Rounds in which a node could
+	// not record steps do not count. 0: never.
 	MaxNoProgress int
 	// HangTimeout is the time without a step of any worker after which the job counts as hanging.
 	// 0 derives it from the time between steps (training.HangDetector), HangOff turns it off.
@@ -101,10 +101,10 @@ type Spec struct {
 	// process, for every worker. See BindCPUs.
 	CPUs [][]int
 
-	// Warm has the workers forked from a template that has imported Preload, or, if that is
-	// nil, what the script imports at its top, within PreloadTimeout (0: the default). Where
-	// that cannot be they start cold, and the log says why. It takes Subreaper, and an
-	// interpreter of Python in Argv.
+	// Warm has the workers forked from a template that has imported Preload, or, if that is nil,
+	// what the script imports at its top, within PreloadTimeout (0: the default). If that is not
+	// possible, they start cold, and the log says why. It requires Subreaper, and a Python
+	// interpreter in Argv.
 	Warm           bool
 	Preload        []string
 	PreloadTimeout time.Duration
@@ -118,23 +118,25 @@ type Spec struct {
 	// has CheckTimeout.
 	Checks       []string
 	CheckTimeout time.Duration
-	// CheckEvery runs them beside the workers, too, and while the node waits for a place; 0: not.
-	// After two bad results in a row it asks the job to continue without the node, whose workers have
-	// DrainTimeout to save. CheckAway is for how long an unfit node is kept out.
+	// CheckEvery also repeats them while the workers run and while the node waits for a place; 0:
+	// it does not. After two bad results in a row the node asks the job to continue without it,
+	// and its workers get DrainTimeout to save. CheckAway is how long the job keeps an unfit node
+	// out.
 	CheckEvery, CheckAway time.Duration
 
 	// Subreaper makes this process adopt and end the detached descendants of its
 	// workers. Only a process may ask for it that starts no other children.
 	Subreaper bool
 
-	// KeepDaemons leaves alone what the workers started and left behind.
+	// KeepDaemons lets processes that workers leave behind run on.
 	KeepDaemons bool
 
-	// LoopbackUsers are whose processes may ask the health port at a loopback address.
+	// LoopbackUsers are the users whose processes may query the health port at a loopback
+	// address.
 	LoopbackUsers params.LoopbackUsers
 
-	// DialStore connects to the store of a round as a worker does, and tries until ctx ends. By
-	// it the agent answers where its workers are; nil: nobody can ask it.
+	// DialStore connects to the store of a round as a worker does, and tries until ctx ends. The
+	// agent uses it to answer questions about its workers. With nil nobody can ask.
 	DialStore func(ctx context.Context, addr string) (store.Store, error)
 
 	Logs           logs.Spec

@@ -13,10 +13,10 @@ import (
 	"rallypoint/internal/host"
 )
 
-// leaves reports whether this node, of which a worker cannot be stopped, leaves the run to the
-// others: they are enough without it, a restart of the budget is left, and no node of the round
-// was lost before (docs/decisions/0118). Under Spec.Keep the others also continue without one
-// whose workers have all failed, if they cannot be started again.
+// leaves reports whether this node, which cannot stop one of its workers, leaves the run to the
+// others: there are enough of them, a restart is left in the budget, and no node of the round was
+// lost before (docs/decisions/0118). Under Spec.Keep the others also continue without one whose
+// workers have all failed, if they cannot be started again.
 func (a *Agent) leaves(v outcome) bool {
 	if a.spec.Keep && v == someFailed {
 		return a.assignment.groups > 1 && (a.counted() >= a.spec.MaxRestarts || a.rdzv.NodesWaiting() > 0)
@@ -92,7 +92,7 @@ func (a *Agent) reportedFailure() training.Failure {
 // worker's log is being read: the file system may be a remote one that has failed.
 const readPatience = 100 * time.Millisecond
 
-// announcedFailure is the first failure of an attempt with what its worker wrote last.
+// announcedFailure is the first failure of an attempt with the last output of its worker.
 func (a *Agent) announcedFailure(t *attempt) *failure.Failure {
 	f := a.firstFailure(t)
 	if len(t.failures) == 0 {
@@ -151,8 +151,8 @@ func (a *Agent) describe(p *process.Process) *failure.Failure {
 	return f
 }
 
-// lossSeen reports whether a node of the round was lost, as far as is known now. It is
-// asked after a failure of this node, whose own announcement makes nodes wait, too.
+// lossSeen reports whether a node of the round is known to be lost. It is called after a failure
+// of this node, whose own announcement also makes nodes wait.
 func (a *Agent) lossSeen() bool {
 	if a.rdzv.NodesWaiting() == 0 {
 		return false

@@ -9,17 +9,17 @@ import (
 	"rallypoint/internal/backoff"
 )
 
-// Looks at whether workers wait: so often while they make steps, else less, and every so many of
-// them whether they use a device.
+// How often the agent samples whether workers wait, while they make steps and else, and after how
+// many samples it checks whether they use a device.
 const (
 	waitLook       = 200 * time.Millisecond
 	waitLookIdle   = 2 * time.Second
 	looksForDevice = 300
 )
 
-// watchWaits sees how much of their time the workers of an attempt wait for other ranks, until the
-// function that it returns is called or a worker ends. Of workers that use a device nothing is
-// known (docs/decisions/0125).
+// watchWaits measures how much of their time the workers of an attempt wait for other ranks,
+// until the returned function is called or a worker ends. It cannot measure workers that use a
+// device (docs/decisions/0125).
 func (a *Agent) watchWaits(t *attempt) (stop func()) {
 	if a.progress.Folder() == "" || a.assignment.ranks.world < 2 || !stacks.KernelTellsWaits() {
 		return func() {}
