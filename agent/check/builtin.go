@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Machine is what the built-in checks look at.
+// Machine is the part of a machine that the built-in checks read.
 type Machine struct {
 	Sys  string // where the kernel shows devices: "/sys"
 	SMI  string // the command nvidia-smi, with or without a folder
@@ -25,8 +25,9 @@ type Machine struct {
 // smiPatience bounds a question to the GPUs' driver, which can hang where one is broken.
 const smiPatience = 20 * time.Second
 
-// Look carries out a built-in check: gpu[:N], xid[:N,N], disk:PATH[:FREE] or nic:NAME. The error says what is
-// wrong with its text. It blocks as long as a file system, or 20 s of the GPUs' driver.
+// Look runs a built-in check: gpu[:N], xid[:N,N], disk:PATH[:FREE] or nic:NAME. An error says
+// what is wrong with the text of the check. It blocks as long as a file system does, or up to 20
+// s for the GPUs' driver.
 func (m Machine) Look(ctx context.Context, text string) (Verdict, error) {
 	kind, rest, given := strings.Cut(text, ":")
 	switch {
@@ -151,8 +152,8 @@ func (m Machine) gpus(ctx context.Context, least int) Verdict {
 	return judgeGPUs(string(output), least)
 }
 
-// judgeGPUs reads the answer of nvidia-smi: a line a GPU of index, errors and "Yes" or "1" where
-// memory waits for a reset; what a GPU does not know is in brackets.
+// judgeGPUs parses the answer of nvidia-smi: a line per GPU with its index, its errors, and "Yes"
+// or "1" if memory waits for a reset. A value that a GPU does not know is in brackets.
 func judgeGPUs(answer string, least int) Verdict {
 	found := 0
 	for line := range strings.Lines(answer) {

@@ -1,4 +1,4 @@
-// Package check reads what a command that examines a node says of it.
+// Package check reads the verdict of a command that examines a node.
 package check
 
 import (
@@ -21,7 +21,7 @@ const (
 	codeUnfit = 1
 )
 
-// State is what a check finds.
+// State is the finding of a check.
 type State int
 
 // The states. The zero value takes no node out.

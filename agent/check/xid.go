@@ -20,13 +20,14 @@ import (
 // not answer.
 var fatalXids = []int{48, 64, 79, 95, 119, 120}
 
-// recoveryXid is the driver's word of what a GPU needs, since R570: it goes before any list.
+// recoveryXid is the Xid with which the driver, since R570, says what a GPU needs. It takes
+// precedence over any list.
 const recoveryXid = 154
 
 // xidLine is a line of NVIDIA's driver: the GPU, the number, and the text.
 var xidLine = regexp.MustCompile(`NVRM: Xid \(PCI:([0-9A-Fa-f:.]{1,32})\): (\d{1,6})(?:, ?(.*))?`)
 
-// recovery is what a GPU needs from now on.
+// recovery is the action that a GPU needs from now on.
 var recovery = regexp.MustCompile(`recovery action changed from .* to 0x[0-9A-Fa-f]+ \(([^)]*)\)`)
 
 // xids reads the kernel's log since the machine was started for errors after which a GPU cannot
@@ -51,10 +52,10 @@ func (m Machine) xids(list string) Verdict {
 // what a package compiles costs each command's start.
 var xidList = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[1-9]\d{0,5}(,[1-9]\d{0,5}){0,31}$`) })
 
-// maxKernelLog bounds what is read of the kernel's log, whose buffer is smaller.
+// maxKernelLog is the most that is read from the kernel's log, whose buffer is smaller.
 const maxKernelLog = 64 << 20
 
-// kernelLog reads what is in the kernel's log now.
+// kernelLog returns the present content of the kernel's log.
 func kernelLog(path string) ([]byte, error) {
 	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
 	if err != nil {

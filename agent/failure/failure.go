@@ -1,5 +1,5 @@
-// Package failure describes a worker that ended badly: what its error file says, which
-// failure caused the others, the report, and what the nodes of a round tell each other.
+// Package failure describes failed workers: their error files, which failure caused the others,
+// the report, and the failures that the nodes of a round publish to each other.
 package failure
 
 import (
@@ -21,8 +21,7 @@ import (
 // noTraceback is the message of a failure of which only the exit code is known.
 const noTraceback = "To enable traceback see: https://pytorch.org/docs/stable/elastic/errors.html"
 
-// Failure is one worker that ended badly. The nodes of a round send each other the fields that
-// have a name in JSON.
+// Failure is one failed worker. The nodes of a round publish the fields that have a name in JSON.
 type Failure struct {
 	Rank      int    `json:"rank"`       // global
 	LocalRank int    `json:"local_rank"` // on its node
@@ -49,8 +48,7 @@ type Failure struct {
 	// Asleep tells that the agent gave the worker up, since no signal could end it.
 	Asleep bool `json:"-"`
 
-	// Stderr is the end of what the worker wrote to stderr, at most 64 KiB; nil if
-	// it is not known.
+	// Stderr is the end of the worker's stderr, at most 64 KiB; nil if it is not known.
 	Stderr []byte `json:"-"`
 
 	// SharedOutput tells that Stderr is the end of a file that also has the stdout of the
@@ -85,9 +83,9 @@ func (f *Failure) SignalName() string {
 	return process.SignalName(unix.Signal(-f.ExitCode))
 }
 
-// Complete fills in what follows from the worker's end, seen at f.Time, and from
-// its error file. An error file that cannot be understood is an error; f is then
-// as if there were none.
+// Complete fills in the fields that follow from the worker's exit, seen at f.Time, and from its
+// error file. An error file that cannot be parsed is an error, and f is then as if there were
+// none.
 func (f *Failure) Complete(errorFile string) error {
 	f.order = f.Time
 	f.ErrorFile = process.NotAvailable
@@ -105,7 +103,7 @@ func (f *Failure) Complete(errorFile string) error {
 	return err
 }
 
-// readErrorFile takes what the worker wrote about its failure.
+// readErrorFile reads the worker's error file.
 func (f *Failure) readErrorFile(path string) error {
 	if path == "" {
 		return nil
@@ -207,7 +205,7 @@ func RootCause(failures []Failure) int {
 	return root
 }
 
-// Worker names the worker that failed, but for its host.
+// Worker names the failed worker without its host.
 func (f *Failure) Worker() string {
 	return fmt.Sprintf("worker of rank %d (local rank %d, pid %d", f.Rank, f.LocalRank, f.Pid)
 }
@@ -253,7 +251,7 @@ func (f *Failure) stillText() string {
 	return "the job had made no step for " + wording.Seconds(f.Still) + " before"
 }
 
-// RawError is the error file, or what stands for one.
+// RawError is the content of the error file, or its replacement.
 func (f *Failure) RawError() string {
 	switch {
 	case f.Data != nil:
@@ -264,5 +262,5 @@ func (f *Failure) RawError() string {
 	return `{"message": "<NONE>", "errorTraits": {"category": "system_terminated_error", "retryability": "False"}}`
 }
 
-// maxErrorFile bounds what is read of a worker's error file, in bytes.
+// maxErrorFile is the most that is read of a worker's error file, in bytes.
 const maxErrorFile = 64 << 20

@@ -19,9 +19,9 @@ func plainLines(text string) string {
 	return printable.Lines(strings.ReplaceAll(logs.Drawing.ReplaceAllString(text, ""), "\r\n", "\n"))
 }
 
-// tailLines makes the last lines of an output fit to be shown: at most most of
-// them, of what a line was overwritten with by \r only the last, without colours
-// and control characters. more reports whether there were others before.
+// tailLines returns the last lines of an output in printable form, at most most of them, without
+// colours and control characters. Of a line that was overwritten by \r it keeps the last version.
+// more reports whether there were lines before.
 func tailLines(text []byte, most int) (shown []string, more bool) {
 	plain := logs.Drawing.ReplaceAllString(strings.ToValidUTF8(string(text), "\uFFFD"), "")
 	all := strings.Split(strings.TrimRight(plain, "\r\n \t"), "\n")

@@ -6,9 +6,9 @@ import (
 	"os"
 )
 
-// Propagate writes the worker's error file to path, the one that the agent itself was
-// given, with the worker's exit code in its message: what started the agent finds it
-// there. Without an error file of the worker it writes nothing.
+// Propagate writes the worker's error file to path, where the agent's own parent looks for the
+// agent's error file, with the worker's exit code in the message. Without an error file of the
+// worker it writes nothing.
 func (f *Failure) Propagate(path string) error {
 	if f.Data == nil || path == "" {
 		return nil

@@ -14,11 +14,10 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// The nodes of a round collect their failures in its store, each its first one as
-// soon as the node sees it: a node counts itself and appends a line with the number
-// it got. So the order is that of one clock, the server's, whatever the clocks of
-// the nodes say, and the first is the root cause, unless the nodes know by an
-// announced stop who failed first (CulpritFirst).
+// The nodes of a round collect their failures in its store. Each publishes its first one as soon
+// as it sees it: it increments a counter and appends a line with the result. So one server
+// decides the order, independently of the nodes' clocks. The first failure is the root cause,
+// unless an announced stop tells which node failed first (CulpritFirst).
 const (
 	failuresKey     = "rallypoint/failures"
 	failureCountKey = failuresKey + "/count"
@@ -44,9 +43,8 @@ type peerFailure struct {
 	Stderr string `json:"stderr,omitempty"`
 }
 
-// Publish tells the other nodes of a round, by its store, of a failure of this one,
-// whose rank is group. first says that no node has announced one before; else that is known
-// by the number alone.
+// Publish publishes a failure of this node, whose rank is group, in the store of the round. first
+// says that no node has announced a failure before; otherwise only the number decides that.
 func (f *Failure) Publish(ctx context.Context, keys store.Store, round uint64, group int, first bool) error {
 	number, err := keys.Add(ctx, failureCountKey, 1)
 	if err != nil || number > maxPeers {
@@ -67,8 +65,8 @@ func (f *Failure) Publish(ctx context.Context, keys store.Store, round uint64, g
 	return keys.Append(ctx, failuresKey, append(text, '\n'))
 }
 
-// ReadPublished reads what the nodes of a round published, the first failure first; nil
-// if there is nothing or the store does not answer.
+// ReadPublished returns the failures that the nodes of a round published, the first one first;
+// nil if there are none or the store does not answer.
 func ReadPublished(ctx context.Context, keys store.Store, round uint64) []Failure {
 	text, err := store.TryGet(ctx, keys, failuresKey)
 	if err != nil || text == nil {

@@ -11,9 +11,9 @@ import (
 // maxReportWidth is the longest border of a report.
 const maxReportWidth = 60
 
-// Report lays failures out as the reference does, byte for byte. It begins
-// with a line feed and ends without one. next says what is done about them, in one more line of
-// the root cause; "" for none.
+// Report lays failures out as the reference does, byte for byte. It begins with a line feed and
+// ends without one. next, which says what the agent does about them, is one more line of the root
+// cause unless it is "".
 func Report(name string, failures []Failure, next string) string {
 	title := name + " FAILED"
 	root := RootCause(failures)
@@ -48,8 +48,8 @@ func Report(name string, failures []Failure, next string) string {
 // maxStderrLines is how many of a worker's last lines a report shows.
 const maxStderrLines = 50
 
-// stderrLines is what the worker of the root cause said last, as more lines of its
-// record. It is left out where the worker's own traceback is shown.
+// stderrLines are the last lines of the root cause's stderr, for its record. They are left out if
+// the record has the worker's own traceback.
 func (f *Failure) stderrLines() string {
 	if f.ErrorFile != process.NotAvailable {
 		return ""
@@ -81,7 +81,7 @@ func (f *Failure) hangLines() string {
 	return "\n  hang      : the job hung before this failure: " + f.Hang
 }
 
-// stackLines is where a worker was that had to be killed, or whose job hung, as more lines of its record.
+// stackLines are the stack of a worker that had to be killed, or whose job hung, for its record.
 func (f *Failure) stackLines() string {
 	if f.Stack == "" {
 		return ""

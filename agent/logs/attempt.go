@@ -55,8 +55,8 @@ type Spec struct {
 	// also goes to filtered_stdout.log or filtered_stderr.log.
 	OutFilters, ErrFilters []string
 
-	// Planner decides where each attempt's output goes, instead of all but
-	// PrefixTemplate and which filters there are; nil: this Spec alone decides.
+	// Planner decides where each attempt's output goes. With it, only PrefixTemplate and the set
+	// of filters come from this Spec. nil: this Spec decides everything.
 	Planner *Planner
 }
 
@@ -116,8 +116,8 @@ func NewTree(spec *Spec, runID string, log *slog.Logger) (*Tree, error) {
 // uniqueLen is how many random characters a unique folder's name ends with.
 const uniqueLen = 8
 
-// jobPrefix is what the name of a run's log folder begins with: the run id, of which a
-// long one is cut, with a hash of the whole, since a file name has 255 bytes at most.
+// jobPrefix is the beginning of a run's log folder's name: the run id. A long one is cut and gets
+// a hash of the whole, since a file name has at most 255 bytes.
 func jobPrefix(runID string) string {
 	const most = 160
 	name := strings.ReplaceAll(runID, "/", "_")
@@ -139,8 +139,7 @@ func makeUnique(parent, prefix string) (string, error) {
 	}
 }
 
-// Close removes what was made for this run if it holds no file with content and
-// was not asked for.
+// Close removes the folder of this run if the user did not name it and no file in it has content.
 func (t *Tree) Close() {
 	if t.Base == "" {
 		return
@@ -200,8 +199,8 @@ type Worker struct {
 	Shared    *sharedFile // that both stdout and stderr go to; nil if none
 }
 
-// LastStderr is the end of what the worker wrote to stderr, as far as it is known; with
-// shared of what was written to the file that it shares with others.
+// LastStderr returns the end of the worker's stderr, as far as it is known, or, with shared, the
+// end of the file that it shares with others.
 func (w *Worker) LastStderr() (text []byte, shared bool) {
 	switch {
 	case w.tee != nil:
@@ -315,9 +314,9 @@ func (a *Attempt) TeeStderr(w *Worker, out int, c *Console, to *os.File) error {
 	return nil
 }
 
-// FoldConsole makes what a worker writes to the agent's own streams pass through the agent,
-// which folds it. Streams that are one file there are one for the worker, so that their
-// order stays.
+// FoldConsole routes what a worker writes to the agent's own streams through the agent, which
+// folds it. If the agent's streams are one file, the worker gets one stream, too, so that the
+// order is kept.
 func (a *Attempt) FoldConsole(w *Worker, rank int, c *Console, out, err *os.File) error {
 	joined := w.Out == nil && w.Err == nil && isOneFile(int(out.Fd()), int(err.Fd()))
 	through := func(to *os.File) (*stderrTee, *os.File, error) {
@@ -354,9 +353,9 @@ func (a *Attempt) folder(c *Console, dst *os.File) *folder {
 	return f
 }
 
-// StandardStreams is what workers have as stdin, stdout and stderr if those are not redirected:
-// this process's, or /dev/null in the place of one that was closed. Its number may be
-// that of something private by now, which is marked as not to be inherited.
+// StandardStreams are the workers' stdin, stdout and stderr if those are not redirected: this
+// process's, or /dev/null for one that is closed. A closed one's number may by now belong to a
+// private file, which is marked close-on-exec.
 func (a *Attempt) StandardStreams() ([]uintptr, error) {
 	files := []uintptr{0, 1, 2}
 	for i, fd := range files {
@@ -380,7 +379,7 @@ func (a *Attempt) Resized() {
 	}
 }
 
-// Started closes what only the workers need, once they have been started.
+// Started closes the files that only the workers need, once they have been started.
 func (a *Attempt) Started() {
 	for _, pipe := range a.pipes {
 		_ = pipe.Close()
@@ -438,7 +437,7 @@ func (a *Attempt) Follow(c *Console, out, err *os.File, workers []Names) error {
 	return nil
 }
 
-// Close copies what is left and closes everything; the workers must have ended.
+// Close copies the remaining output and closes everything. The workers must have ended.
 func (a *Attempt) Close() {
 	a.Started()
 	for _, t := range a.tees {

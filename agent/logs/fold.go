@@ -63,7 +63,7 @@ func (f *folder) source(rank int) *foldSource {
 	return s
 }
 
-// stop writes what is left; no source may be used any more.
+// stop writes the remaining output. Its sources must not be used afterwards.
 func (f *folder) stop() {
 	close(f.done)
 	<-f.ended
@@ -77,7 +77,7 @@ func (f *folder) stop() {
 	f.write()
 }
 
-// run passes on what has waited long enough.
+// run writes lines that have waited long enough.
 func (f *folder) run() {
 	defer close(f.ended)
 	timer := time.NewTimer(foldWindow)
@@ -124,7 +124,7 @@ func (f *folder) expire(now time.Time) (next time.Duration, pending bool) {
 	return next, pending
 }
 
-// write writes what is ready. Output that cannot be written is lost.
+// write writes the lines that are ready. Output that cannot be written is lost.
 func (f *folder) write() {
 	if len(f.out) > 0 {
 		f.c.copy(f.dst, f.out)
@@ -132,7 +132,7 @@ func (f *folder) write() {
 	}
 }
 
-// print takes what the rank wrote; it may end within a line.
+// print adds output of the rank, which may end within a line.
 func (fs *foldSource) print(text []byte) error {
 	f := fs.f
 	f.mu.Lock()

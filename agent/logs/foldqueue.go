@@ -10,7 +10,7 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// Limits of what waits in a queue: beyond them the oldest does not wait any more.
+// Limits of a queue. Beyond them the oldest line is written without further waiting.
 const (
 	maxFolded = 4 << 20 // bytes
 	maxGroups = 1 << 14

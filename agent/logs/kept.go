@@ -37,8 +37,8 @@ const (
 
 // source is where the end of a stream is.
 type source interface {
-	// read returns what was written from an offset on, at most the last bytes of it, and the
-	// offset at which that begins.
+	// read returns the bytes from an offset on, at most the last most of them, and the offset of
+	// the first.
 	read(from int64, most int) (text []byte, at int64, err error)
 }
 
@@ -90,7 +90,8 @@ func (f *fileEnd) last() []byte {
 	return text
 }
 
-// identity is what a descriptor's file is known by; ino is 0 if it is no regular one.
+// identity returns the device and inode of a descriptor's file; ino is 0 if it is not a regular
+// one.
 func identity(fd int) (dev, ino uint64) {
 	var info unix.Stat_t
 	if unix.Fstat(fd, &info) != nil || info.Mode&unix.S_IFMT != unix.S_IFREG {
@@ -150,7 +151,7 @@ func (a *Attempt) Streams(workers []Worker, files [][]uintptr) []*Stream {
 	return list
 }
 
-// kindOf says what a descriptor is that is no regular file.
+// kindOf names the kind of a descriptor that is not a regular file.
 func kindOf(fd int) string {
 	var info unix.Stat_t
 	if unix.Fstat(fd, &info) != nil {
@@ -179,8 +180,8 @@ type Part struct {
 	Why    string `json:"why"` // it is not known; "" if it is
 }
 
-// Read reads of each stream what was written from its offset on, nil: from its beginning, at most
-// the last bytes of it. It does not wait for a file system beyond the end of ctx. base
+// Read returns for each stream the bytes from its offset on (from the beginning if from is nil),
+// at most the last most of them. It does not wait for a file system beyond the end of ctx. base
 // is the rank of the first worker.
 func Read(ctx context.Context, streams []*Stream, base int, from []int64, most int) []Part {
 	parts := make([]Part, len(streams))
@@ -230,7 +231,7 @@ func Read(ctx context.Context, streams []*Stream, base int, from []int64, most i
 }
 
 // Watch sets a signal whenever something may have been written to streams, until ctx ends, and
-// once from when on that is told.
+// once when it has begun to watch.
 func Watch(ctx context.Context, streams []*Stream, news wake.Signal) {
 	files := changewatch.NewFiles()
 	var wg sync.WaitGroup

@@ -5,8 +5,8 @@ import "bytes"
 // maxPartial is how much of an unfinished line is held back at most.
 const maxPartial = 64 << 10
 
-// lines cuts what a worker writes into whole lines. Line ends are \n, \r and
-// \r\n, and come out as \n.
+// lines splits a worker's output into whole lines. Line ends are \n, \r and \r\n, and come out as
+// \n.
 type lines struct {
 	partial []byte // begun, not ended
 	afterCR bool   // the next \n belongs to a \r that was a line end already
@@ -41,7 +41,7 @@ func (l *lines) add(text []byte) []byte {
 	return out
 }
 
-// rest returns what is held back of an unfinished line.
+// rest returns the unfinished line that is held back.
 func (l *lines) rest() []byte {
 	rest := l.partial
 	l.partial = nil

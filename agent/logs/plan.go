@@ -28,8 +28,8 @@ type Paths struct {
 	ErrorFile      string // "": none
 }
 
-// Show keeps the output of all ranks but some from the console; base is the rank of the
-// first worker, nil stands for all ranks.
+// Show limits the console to the output of some ranks; nil stands for all. base is the rank of
+// the first worker.
 func (p *Plan) Show(ranks []int, base int) {
 	if ranks == nil {
 		return
@@ -66,8 +66,8 @@ func NewPlanner(conn *os.File, patience time.Duration) *Planner {
 	return &Planner{conn, patience}
 }
 
-// maxAnswer bounds what is read of an answer, in bytes: five paths and all variables
-// of a thousand workers and more.
+// maxAnswer is the most that is read of an answer, in bytes: room for five paths and all
+// variables of more than a thousand workers.
 const maxAnswer = 16 << 20
 
 // logsDest is an answer.
@@ -167,8 +167,8 @@ func (l *logsDest) plan(envs []map[string]string) (*Plan, []map[string]string, e
 	return plan, changed, nil
 }
 
-// openLog opens a file for what a worker writes, or for filtered lines. A path that is
-// a FIFO without a reader is an error: one would have to wait for it.
+// openLog opens a file for a worker's output, or for filtered lines. A FIFO without a reader is
+// an error, since opening it would block.
 func openLog(path string) (*os.File, error) {
 	fd, err := unix.Open(path, unix.O_WRONLY|unix.O_CREAT|unix.O_TRUNC|unix.O_CLOEXEC|unix.O_NONBLOCK, 0o666)
 	if err == nil {

@@ -15,10 +15,10 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// Kind is the kind of question that asks the agents of a round for what their workers wrote.
+// Kind is the kind of question that asks the agents of a round for their workers' output.
 const Kind = "logs"
 
-// Request is what is asked for.
+// Request is a question's text.
 type Request struct {
 	Rank    int  `json:"rank"`    // negative: of all ranks
 	Culprit bool `json:"culprit"` // of the worker that failed first, in the last round in which one has
@@ -26,7 +26,7 @@ type Request struct {
 	Bytes   int  `json:"bytes"`   // of a node at most
 }
 
-// Node is what a node answers.
+// Node is a node's answer.
 type Node struct {
 	Host    string `json:"host"`
 	First   int    `json:"first"` // rank of its workers
@@ -37,7 +37,7 @@ type Node struct {
 	Parts   []Part `json:"logs"`    // null of a node of an older release
 }
 
-// Bounds of what a node answers.
+// Limits of a node's answer.
 const (
 	MaxNodeBytes = 4 << 20 // of the streams
 	maxNode      = 8 << 20 // as JSON
@@ -92,8 +92,8 @@ func DecodeNode(text []byte) (n Node, err error) {
 	return n, nil
 }
 
-// Ask asks the agents of a round of so many nodes, and returns the question's number and what
-// each has answered; see question.Ask.
+// Ask asks the agents of a round with that many nodes, and returns the question's number and
+// their answers; see question.Ask.
 func Ask(ctx context.Context, s store.Store, nodes int, r Request, cleanup time.Duration) (number int64, answers []*Node, err error) {
 	number, texts, err := question.Ask(ctx, s, nodes, Kind, Encode(r), cleanup)
 	if err != nil {
@@ -113,11 +113,11 @@ func Ask(ctx context.Context, s store.Store, nodes int, r Request, cleanup time.
 	return number, answers, nil
 }
 
-// Drawing is what a terminal obeys: colours, moves of the cursor, titles of windows.
+// Drawing matches the control sequences of terminals: colours, cursor movements, window titles.
 var Drawing = regexp.MustCompile(`\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_=>78])`)
 
-// Text makes what a worker wrote fit for a terminal: lines of visible characters, without
-// colours. Of a line that was redrawn, such as a progress bar, it keeps the last drawing.
+// Text makes a worker's output printable: lines of visible characters, without colours. Of a line
+// that was redrawn, such as a progress bar, it keeps the last version.
 func Text(text []byte) string {
 	lines := strings.Split(Drawing.ReplaceAllString(string(text), ""), "\n")
 	for i, line := range lines {

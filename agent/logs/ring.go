@@ -11,8 +11,8 @@ import (
 // Kept is how much of the end of a worker's stream is kept, in bytes.
 const Kept = 64 << 10
 
-// ring keeps the last Kept bytes of what passes the agent. Its methods are safe for concurrent
-// use.
+// ring keeps the last Kept bytes of the output that passes through the agent. Its methods are
+// safe for concurrent use.
 type ring struct {
 	mu       sync.Mutex
 	bytes    []byte // the last ones, oldest at next once it is full

@@ -21,9 +21,9 @@ func isOneFile(a, b int) bool {
 	return at.Dev == bt.Dev && at.Ino == bt.Ino
 }
 
-// sharedFile is the part of a file that was written while a worker ran, whose stdout and
-// stderr both go there, as those of the others do. A nil sharedFile is none. Its methods
-// are safe for concurrent use.
+// sharedFile is the part of a file that was written while a worker ran. The stdout and stderr of
+// all workers go to that file. A nil sharedFile stands for none. Its methods are safe for
+// concurrent use.
 type sharedFile struct {
 	file *os.File
 
@@ -31,7 +31,7 @@ type sharedFile struct {
 	from, to int64 // 0: to the end
 }
 
-// newSharedFile returns nil for what is no regular file.
+// newSharedFile returns nil if the file is not a regular one.
 func newSharedFile(file *os.File) *sharedFile {
 	info, err := file.Stat()
 	if err != nil || !info.Mode().IsRegular() {

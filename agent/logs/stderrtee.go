@@ -11,8 +11,8 @@ import (
 	"rallypoint/agent/pty"
 )
 
-// stderrTee stands between a worker's stderr and the agent's own: it passes everything
-// on at once and unchanged, and keeps its end. Its methods are safe for concurrent use.
+// stderrTee copies a worker's stderr to the agent's own, immediately and unchanged, and keeps the
+// end of it. Its methods are safe for concurrent use.
 type stderrTee struct {
 	read *os.File
 	pass func([]byte)
@@ -25,9 +25,9 @@ type stderrTee struct {
 	held []byte // the begin of a line that a full buffer cut
 }
 
-// newStderrTee makes a tee and returns the end that the worker writes to: a terminal if to
-// is one, so that programs see no difference, else a pipe. pass gets what comes, one
-// call at a time. stop ends it.
+// newStderrTee makes a tee and returns the end that the worker writes to: a terminal if to is
+// one, so that programs see no difference, else a pipe. It calls pass with each piece of output,
+// one call at a time, until stop.
 func newStderrTee(to *os.File, pass func([]byte)) (t *stderrTee, write *os.File, err error) {
 	var read *os.File
 	tty := pty.IsTerminal(to)
@@ -61,7 +61,7 @@ func (s *stderrTee) run() {
 // teeBuffers are lent to tees while they read, so that idle ones cost nothing.
 var teeBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
-// drain takes what is in the pipe now, and reports whether its end was reached.
+// drain reads the present content of the pipe, and reports whether it reached the end.
 func (s *stderrTee) drain(fd int) (ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -103,10 +103,10 @@ func (s *stderrTee) take(text []byte, more bool) {
 	}
 }
 
-// ttyPatience is how long a pseudo-terminal may take to hand over what was written.
+// ttyPatience is how long a pseudo-terminal may take to deliver what was written.
 const ttyPatience = 100 * time.Millisecond
 
-// settle waits until a pseudo-terminal has handed over what an ended worker wrote.
+// settle waits until a pseudo-terminal has delivered everything that an ended worker wrote.
 func (s *stderrTee) settle() {
 	if !s.tty {
 		return
@@ -119,8 +119,7 @@ func (s *stderrTee) settle() {
 	}
 }
 
-// last returns the last Kept bytes of what was written until now, by a worker
-// that has ended.
+// last returns the last Kept bytes that a worker, which has ended, wrote.
 func (s *stderrTee) last() []byte {
 	s.settle()
 	if conn, err := s.read.SyscallConn(); err == nil {
@@ -129,8 +128,8 @@ func (s *stderrTee) last() []byte {
 	return s.ring.last()
 }
 
-// stop passes on what was written until now and ends the tee, whether or not
-// another process still holds the other end. last may be called afterwards.
+// stop copies what was written so far and ends the tee, even if another process still holds the
+// other end. last may be called afterwards.
 func (s *stderrTee) stop() {
 	s.settle()
 	_ = s.read.SetReadDeadline(time.Now())

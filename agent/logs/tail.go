@@ -39,7 +39,7 @@ type tail struct {
 	needles [][]byte // a line that holds any of them goes to filter, too
 }
 
-// sink takes what a worker wrote.
+// sink receives a worker's output.
 type sink interface{ print(text []byte) error }
 
 // add begins to copy a file, which must exist.
@@ -58,8 +58,7 @@ func (t *tails) add(job tail) {
 	})
 }
 
-// stop copies what the workers have written until now and ends. The workers
-// must have ended.
+// stop copies the rest of the workers' output and ends. The workers must have ended.
 func (t *tails) stop() {
 	close(t.done)
 	t.wg.Wait()
@@ -110,7 +109,7 @@ func (t *tails) follow(file io.Reader, changed <-chan struct{}, job *tail) error
 	}
 }
 
-// poll stands in for a file that is not watched.
+// poll replaces the watch of a file that cannot be watched.
 func poll(changed <-chan struct{}) <-chan time.Time {
 	if changed != nil {
 		return nil

@@ -17,7 +17,7 @@ type traceback struct {
 // TracebackHead begins a traceback of Python.
 const TracebackHead = "Traceback (most recent call last):"
 
-// RankPrefix is what torch writes before each line of a traceback.
+// RankPrefix matches the prefix that torch writes before each line of a traceback.
 var RankPrefix = regexp.MustCompile(`^\[rank\d+\]: ?`)
 
 var (

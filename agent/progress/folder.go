@@ -16,8 +16,8 @@ import (
 	"rallypoint/agent/process"
 )
 
-// memoryDir is where records are made if nothing else is said: a store into a page that
-// lies in memory never waits for a disk or a network.
+// memoryDir is the default place of the records: a write to a page in memory never waits for a
+// disk or a network.
 const memoryDir = "/dev/shm"
 
 // The names of folders. One with the ending is locked (flock(2)) for as long as its agent lives:

@@ -58,9 +58,9 @@ type record struct {
 	whole   words // what was read last
 }
 
-// newRecord makes the file, which must not exist, with a record without a step. A file that is
-// only made longer would not do: a worker whose store needs a page that a full file system
-// cannot give is ended by SIGBUS.
+// newRecord makes the file, which must not exist, with a record without a step. Extending the
+// file without writing is not enough: a worker that writes to a page for which a full file system
+// has no room is killed by SIGBUS.
 func newRecord(path string) (*record, error) {
 	file, err := ownfile.Create(path, blank())
 	if err != nil {
@@ -83,7 +83,7 @@ func blank() []byte {
 // readTries bounds how often a record is read that changes while it is read.
 const readTries = 5
 
-// words are what a worker writes.
+// words are the values that a worker writes.
 type words struct {
 	step          int64 // noStep: none
 	answer, knows uint64
@@ -98,7 +98,7 @@ func (w words) at() (step int64, counted bool) {
 	return w.step, false
 }
 
-// read returns what the worker wrote. An error is final: the record was spoiled.
+// read returns the worker's words. An error is final: the record was corrupted.
 func (r *record) read() (words, error) {
 	if r.refused != nil {
 		return words{step: noStep}, r.refused
@@ -138,7 +138,7 @@ func readOnce(file *os.File) (words, error) {
 	return parse(b[:])
 }
 
-// parse returns what the worker wrote into a record.
+// parse returns the worker's words in a record.
 func parse(b []byte) (words, error) {
 	version, size := binary.LittleEndian.Uint32(b[offsetVersion:]), binary.LittleEndian.Uint32(b[offsetSize:])
 	step := int64(binary.LittleEndian.Uint64(b[offsetStep:]))

@@ -13,9 +13,9 @@ import (
 	"rallypoint/core/training"
 )
 
-// How often records are sampled, which is how exact the times of changes are. While no step changes
-// the pauses grow to a part of that time: an agent whose workers take minutes for a step, or
-// report none, hardly wakes.
+// How often records are sampled, which is the precision of the times of changes. While no step
+// changes, the intervals grow in proportion to that time, so an agent whose workers take minutes
+// per step, or report none, hardly wakes.
 const (
 	SampleInterval = 500 * time.Millisecond
 	longestSample  = 2 * time.Second
@@ -49,7 +49,7 @@ type Tracker struct {
 	failureAt time.Time
 }
 
-// round is what is known of one attempt.
+// round is the state of one attempt.
 type round struct {
 	number   uint64
 	cause    Cause
@@ -64,7 +64,7 @@ type round struct {
 	waits    waits
 }
 
-// worker is what is known of one worker's steps.
+// worker is the state of one worker's steps.
 type worker struct {
 	step    int64
 	counted bool // step is how many its optimizers have made
@@ -110,9 +110,9 @@ func (t *Tracker) Close() {
 	t.closed = true
 }
 
-// Begin makes the records of the workers of a round and returns their paths by local
-// rank; "" for a worker without one. cause is why it does not continue the round before.
-// It ends what there was before.
+// Begin makes the records of the workers of a round and returns their paths by local rank; "" for
+// a worker without one. cause is why the round does not continue the one before. It ends the
+// previous round.
 func (t *Tracker) Begin(number uint64, workers int, cause Cause) []string {
 	paths := make([]string, workers)
 	t.End()
@@ -254,9 +254,9 @@ func (r *round) steps() (smallest, largest int64, reporting int) {
 	return smallest, largest, reporting
 }
 
-// Report samples the records and says how far the workers are; nil if none has reported a step in
-// the last attempt, none has failed beside others, no hang and nothing about the node was
-// reported, and no failure has to be passed on. After the attempt it is how far they had come.
+// Report samples the records and returns the workers' progress, after the attempt their last one.
+// It returns nil if there is nothing to report: no step in the last attempt, no worker that
+// failed while others continue, no hang, no remark on the node, and no failure to pass on.
 func (t *Tracker) Report() *training.Report {
 	if t == nil {
 		return nil
@@ -306,8 +306,8 @@ func (t *Tracker) SetStalled(text string) {
 	t.stalled = text
 }
 
-// SetFailure makes the last failure a part of the reports from now on, of the age that it has; one
-// of round 0: none is told.
+// SetFailure adds the last failure, and its age, to later reports. A failure of round 0 stands
+// for none.
 func (t *Tracker) SetFailure(f training.Failure) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -322,7 +322,7 @@ func (t *Tracker) SetSuspect(text string) {
 	t.suspect = text
 }
 
-// maxBusy keeps what a worker says within what a time.Duration holds.
+// maxBusy limits a worker's value to the range of time.Duration.
 const maxBusy = uint64(math.MaxInt64 / time.Millisecond)
 
 // Pulse tells when a step changed last in this attempt, as far as samples have seen it, zero if
@@ -339,7 +339,7 @@ func (t *Tracker) Pulse() (changed time.Time, announced bool) {
 	return t.round.changed, len(t.directed) > 0 || slices.ContainsFunc(t.round.workers, busy)
 }
 
-// Bounds of a standstill: so long without a step, and so many times the time of one.
+// A job stands still after this long without a step, and this many times the duration of a step.
 const (
 	LeastStandstill = 3 * time.Second
 	stillSteps      = 10

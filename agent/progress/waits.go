@@ -19,7 +19,7 @@ type waits struct {
 	shares       []float64 // of the time, by local rank; nil: not known yet
 }
 
-// waitCount is what was seen in one window.
+// waitCount counts the samples of one window.
 type waitCount struct {
 	begun   time.Time
 	looks   int
@@ -66,7 +66,7 @@ func (t *Tracker) NoteWaits(base int, waiting []bool) {
 	w.last, w.window = *c, waitCount{}
 }
 
-// ForgetWaits drops what NoteWaits took.
+// ForgetWaits drops the samples that NoteWaits took.
 func (t *Tracker) ForgetWaits() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -75,8 +75,8 @@ func (t *Tracker) ForgetWaits() {
 	}
 }
 
-// Waits is the share of its time that each worker of the last attempt waits for other ranks, from
-// the rank base on; none: it is not known.
+// Waits returns the share of time for which each worker of the last attempt, from rank base on,
+// waits for other ranks; none if it is not known.
 func (t *Tracker) Waits() (base int, shares []float64) {
 	if t == nil {
 		return 0, nil

@@ -25,8 +25,8 @@ func PartsOf(s store.Store, number int64) Parts {
 	return Parts{s, keyParts + strconv.FormatInt(number, 10)}
 }
 
-// A queue is bounded: agents wait while it holds so many parts, and give up on an inquirer that
-// takes none of them for that long.
+// A queue is bounded: agents wait while it holds this many parts, and give up on an inquirer that
+// takes none of them for this long.
 const (
 	maxBehind      = 16
 	behindPatience = 30 * time.Second

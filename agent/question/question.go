@@ -24,7 +24,7 @@ const (
 	keyAnswer   = "rallypoint/stacks/answer/"
 )
 
-// Question is what was asked, or told.
+// Question is a question, or a message.
 type Question struct {
 	Number int64
 	Kind   string // one word
@@ -58,9 +58,10 @@ func Answer(ctx context.Context, s store.Store, group int, answer func(context.C
 // rest is the least time between two answers of an agent, whoever asks.
 const rest = 200 * time.Millisecond
 
-// Ask asks the agents of a round of so many nodes, and returns the question's number and what
-// each has answered by the end of ctx, or as soon as all have; nil of a node that has not. An
-// error says that the store could not be asked. cleanup bounds what follows ctx.
+// Ask asks the agents of a round with that many nodes. It returns the question's number and the
+// answers, as soon as there are all of them or ctx ends, with nil for a node that has not
+// answered. It returns an error if the store could not be asked. cleanup limits the time that it
+// takes after the end of ctx.
 func Ask(ctx context.Context, s store.Store, nodes int, kind string, text []byte, cleanup time.Duration) (number int64, answers [][]byte, err error) {
 	if number, err = Tell(ctx, s, kind, text); err != nil {
 		return 0, nil, err
