@@ -42,7 +42,7 @@ on this machine.`,
 	return cmd
 }
 
-// adminRequest is what an administrator's command asks for.
+// adminRequest is the request of an administrator's command.
 type adminRequest struct {
 	statusQuery
 	reason string
@@ -57,7 +57,7 @@ func (ar *adminRequest) addFlags(cmd *cobra.Command) {
 	ar.file.addTo(cmd)
 }
 
-// prepare checks what was given.
+// prepare checks the arguments.
 func (ar *adminRequest) prepare(endpoint string, log *logging) (err error) {
 	if err = ar.locate(endpoint); err == nil {
 		ar.token, err = ar.file.open(log, ar.sharedLog)
@@ -65,7 +65,7 @@ func (ar *adminRequest) prepare(endpoint string, log *logging) (err error) {
 	return err
 }
 
-// ask carries the request out, and prints what was done.
+// ask sends the request and prints the result.
 func (ar *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(cmd.Context(), ar.timeout)
@@ -116,8 +116,8 @@ func (ar *adminRequest) complete(ctx context.Context, ev rendezvous.Event) (rend
 	return nil, failed("%d directives of run %q stand: --directive names one", len(run.Directives), statustext.Clean(run.RunID)) // an older server's
 }
 
-// newAdminRequest completes the command of a request: what it asks for is the event that its
-// own flags and the reason make.
+// newAdminRequest completes the command of a request, whose event is made of the command's own
+// flags and the reason.
 func newAdminRequest(log *logging, cmd *cobra.Command, event func(reason string) (rendezvous.Event, error)) *cobra.Command {
 	var o adminRequest
 	cmd.Args = wantArgs("ENDPOINT")

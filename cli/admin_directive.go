@@ -77,7 +77,7 @@ have it leave earlier, after its workers have saved, use "admin drain".
 // defaultWithin is the time that a directive leaves the workers to save.
 const defaultWithin = 120 * time.Second
 
-// newAdminDirective completes the command that gives all nodes of a job a directive; deadline
+// newAdminDirective completes the command that gives a job a directive for all nodes. deadline
 // says what its deadline is for.
 func newAdminDirective(log *logging, kind rendezvous.DirectiveKind, deadline string, cmd *cobra.Command) *cobra.Command {
 	var within time.Duration
@@ -100,7 +100,7 @@ func newAdminDirective(log *logging, kind rendezvous.DirectiveKind, deadline str
 	return cmd
 }
 
-// howTold explains what all directives do first.
+// howTold explains the first part of every directive.
 const howTold = `Ranks that report their steps (rallypoint.progress) get it at the same training
 step and save; other ranks get it immediately.`
 

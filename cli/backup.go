@@ -25,10 +25,10 @@ import (
 )
 
 const (
-	// backupName is the copy that `serve` makes beside its data file when it is asked to.
+	// backupName is the copy that `serve` makes next to its data file on request.
 	backupName = "backup.db"
-	// backupSignal asks it. Only its own user and root can send it, which are those who
-	// can read the directory anyway.
+	// backupSignal is the request. Only the server's own user and root can send it, and they can
+	// read the directory anyway.
 	backupSignal = syscall.SIGUSR1
 	backupEvery  = 20 * time.Millisecond
 )
@@ -200,8 +200,8 @@ func askForBackup(dir string, pid int) error {
 	return unix.PidfdSendSignal(fd, backupSignal, nil, 0)
 }
 
-// fetchBackup copies what the server has made, which is nothing but a file of the directory's
-// owner: root may read of another user's directory.
+// fetchBackup copies the file that the server has made. It accepts only a file of the directory's
+// owner, because root may run it on another user's directory.
 func fetchBackup(ctx context.Context, made, to string) error {
 	in, err := lockedfile.OpenFile(made, os.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {

@@ -56,14 +56,15 @@ func Process(args []string, stdout, stderr io.Writer) int {
 	return Main(ctx, args, stdout, stderr)
 }
 
-// failure is an error of what a command does, as opposed to how it was called.
+// failure is an error in carrying a command out, as opposed to wrong usage.
 type failure struct{ error }
 
 func (f failure) Unwrap() error { return f.error }
 
 func failed(format string, args ...any) error { return failure{fmt.Errorf(format, args...)} }
 
-// Command returns the command for those who describe it, as its manual pages do.
+// Command returns the command for programs that describe it, such as the generator of the manual
+// pages.
 func Command() *cobra.Command {
 	root := newRoot(&logging{out: io.Discard})
 	for _, c := range root.Commands() {
@@ -124,8 +125,8 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 	return root
 }
 
-// refuseOthers makes wrong usage of what cobra adds to a command an error: "help" of what
-// is not there, "completion" for no or another shell.
+// refuseOthers turns wrong usage of the commands that cobra adds into an error: "help" for an
+// unknown command, "completion" for no or an unknown shell.
 func refuseOthers(root *cobra.Command) {
 	root.InitDefaultHelpCmd()
 	root.InitDefaultCompletionCmd()
@@ -154,11 +155,11 @@ func refuseOthers(root *cobra.Command) {
 	}
 }
 
-// valueKinds are what flags take, by pflag's name of their type.
+// valueKinds describe the values of flags, by pflag's name of their type.
 var valueKinds = map[string]string{"int": "a whole number", "duration": "a time with its unit, such as 30s, 5m or 2h"}
 
-// suggestFlag says what a flag takes whose value is wrong, and adds to the error of an unknown
-// flag the one that was meant, perhaps.
+// suggestFlag adds to the error of a wrong value what the flag takes, and to that of an unknown
+// flag the one that was probably meant.
 func suggestFlag(cmd *cobra.Command, err error) error {
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
 		if must := valueKinds[invalid.GetFlag().Value.Type()]; must != "" {
@@ -178,7 +179,7 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w%s", err, run.Suggestion(unknown.GetSpecifiedName(), names))
 }
 
-// noCommand refuses what is none of a command's own commands.
+// noCommand refuses an unknown subcommand.
 func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil

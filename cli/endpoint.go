@@ -37,7 +37,7 @@ func wantArgs(names ...string) cobra.PositionalArgs {
 	}
 }
 
-// printTo writes a text to the output of a command; what names it in the error.
+// printTo writes a text to a command's output. what names the text in the error.
 func printTo(out io.Writer, what, text string) error {
 	if _, err := io.WriteString(out, text); err != nil {
 		return failed("printing %s: %w", what, err)
@@ -53,8 +53,8 @@ func positive[T ~int | ~int64](flag string, n T) error {
 	return nil
 }
 
-// unreachable is the error of a connection that could not be made; whose names
-// what was looked for, check what to do.
+// unreachable is the error of a failed connection. whose names what was looked for, and check
+// says what to do.
 func unreachable(addr, whose string, tried time.Duration, check string, err error) error {
 	var dns *net.DNSError
 	took := tried.Round(10 * time.Millisecond)
@@ -78,11 +78,10 @@ func isTimeout(err error) bool {
 	return errors.As(err, &e) && e.Timeout()
 }
 
-// probeTimeout bounds looking what a server is that does not speak what was
-// expected.
+// probeTimeout limits the attempt to identify a server that does not speak the expected protocol.
 const probeTimeout = time.Second
 
-// isTCPStore reports whether what listens there speaks the TCPStore protocol.
+// isTCPStore reports whether the server there speaks the TCPStore protocol.
 func isTCPStore(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
@@ -94,7 +93,7 @@ func isTCPStore(ctx context.Context, addr string) bool {
 	return true
 }
 
-// isControlPlane reports whether what listens there is a Rallypoint control plane.
+// isControlPlane reports whether the server there is a Rallypoint control plane.
 func isControlPlane(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

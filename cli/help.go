@@ -23,8 +23,8 @@ var commandGroups = []struct {
 	{"More", []string{"completion", "version", "help", "rdzv-conf"}},
 }
 
-// helpOf writes the help of a command: what it does, how it is called, its options, and
-// last, where a terminal still shows them, examples.
+// helpOf writes the help of a command: its purpose, usage and options, and last, where a terminal
+// still shows them, the examples.
 func helpOf(cmd *cobra.Command, _ []string) {
 	out := cmd.OutOrStdout()
 	text := cmp.Or(cmd.Long, cmd.Short)

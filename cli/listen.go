@@ -16,8 +16,8 @@ import (
 // listenAddr is the value of --listen; without a host it is the wildcard.
 type listenAddr struct{ params.HostPort }
 
-// parseListen takes what an endpoint may be, :PORT for the wildcard, and a PORT alone,
-// which is one of this machine only, as the default is.
+// parseListen accepts an endpoint, :PORT for the wildcard address, and a PORT alone, which
+// listens on this machine only, as the default does.
 func parseListen(text string, defaultPort int) (listenAddr, error) {
 	endpoint, wildcard := text, strings.HasPrefix(text, ":") && strings.Count(text, ":") == 1
 	switch {
@@ -42,7 +42,7 @@ func isNumber(text string) bool {
 	return text != "" && strings.Trim(text, "0123456789") == ""
 }
 
-// open listens there; config says what the connections get.
+// open listens there, with config for the connections.
 func (la listenAddr) open(ctx context.Context, config net.ListenConfig) (net.Listener, error) {
 	network := "tcp"
 	if ip, err := netip.ParseAddr(la.Host); err == nil && ip.Is4() {

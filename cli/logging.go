@@ -15,7 +15,7 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// logging is what the flags say about the log.
+// logging has the flags about the log.
 type logging struct {
 	out    io.Writer
 	name   string
@@ -55,8 +55,8 @@ func (l *logging) check() error {
 	return nil
 }
 
-// chosenFormat is the format of the log, and what has chosen it. It is known before the
-// flags are checked, since their errors are written in it.
+// chosenFormat is the format of the log, and the option that has chosen it. It is known before
+// the flags are checked, since errors about them are written in it.
 func (l *logging) chosenFormat() (source, format string) {
 	source, format = "--log-format", l.format
 	if format == "" {

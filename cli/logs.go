@@ -69,7 +69,7 @@ its file with --token-file.`,
 	return cmd
 }
 
-// showLogs asks the agents of a run what its workers wrote, and prints it.
+// showLogs asks the agents of a run for their workers' output, and prints it.
 func (s statusQuery) showLogs(cmd *cobra.Command, rank int, asJSON bool) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
 	defer cancel()
@@ -84,7 +84,7 @@ func (s statusQuery) showLogs(cmd *cobra.Command, rank int, asJSON bool) error {
 	return printAnswer(cmd, "the output", r, logsText(r), asJSON)
 }
 
-// logsText shows what was answered; all texts in it are printable.
+// logsText formats the answers, whose texts are all printable.
 func logsText(r *backend.Logs) string {
 	var b, notes strings.Builder
 	fmt.Fprintf(&b, "run %s, round %d", statustext.Clean(r.RunID), r.Round)
@@ -133,7 +133,7 @@ func writeSilent(w io.Writer, nodes []backend.SilentNode) {
 	}
 }
 
-// followLogs prints what the workers of a run write, in this round and those that follow, until
+// followLogs prints new output of a run's workers, in this round and the following ones, until
 // the run has ended or the user interrupts it.
 func (s statusQuery) followLogs(cmd *cobra.Command, rank int) error {
 	out, notes := cmd.OutOrStdout(), cmd.ErrOrStderr()
@@ -168,11 +168,11 @@ func (s statusQuery) followLogs(cmd *cobra.Command, rank int) error {
 // followPause is how often a run is looked at that forms its next round.
 const followPause = time.Second
 
-// followTries is how often a round may be found to run whose store has ended.
+// followTries is how often the control plane may name a round whose store has ended.
 const followTries = 10
 
-// nextRound waits for a round of the run that comes after another one, 0: for any; nil: the run
-// has ended.
+// nextRound waits for a round of the run after the given one, after 0 for any. It returns nil if
+// the run has ended.
 func (s statusQuery) nextRound(ctx context.Context, after uint64) (*control.RunStatus, error) {
 	for same := 0; ; same++ {
 		limited, cancel := context.WithTimeout(ctx, s.timeout)

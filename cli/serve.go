@@ -68,7 +68,7 @@ func newServe(log *logging) *cobra.Command {
 	return cmd
 }
 
-// serveOptions are what serve takes.
+// serveOptions are the options of serve.
 type serveOptions struct {
 	listen    string
 	token     tokenFlag

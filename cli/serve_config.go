@@ -168,7 +168,7 @@ func textsOf(flag *pflag.Flag, value any) ([]string, error) {
 	return texts, nil
 }
 
-// expectedBy says what a flag takes.
+// expectedBy describes the values of a flag.
 func expectedBy(flag *pflag.Flag) string {
 	switch flag.Value.Type() {
 	case "bool":

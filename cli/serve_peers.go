@@ -20,8 +20,8 @@ import (
 	"rallypoint/internal/host"
 )
 
-// leasePerElection is how many election timeouts the lease of the servers has: a voter stands when it
-// has heard no host for half of it.
+// leasePerElection is the servers' lease in election timeouts: a voter becomes a candidate when
+// it has heard from no host for half the lease.
 const leasePerElection = 2
 
 // leastElection bounds --election-timeout: below it, a busy machine ends terms.
@@ -40,8 +40,8 @@ func (p *servePeers) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&p.election, "election-timeout", 5*time.Second, "`TIME` after which the peers replace a leader that is silent; one that is dead is replaced at once; the same on each")
 }
 
-// group returns what this server knows of its peers at the beginning; nil: it has none. dataDir is
-// the value of --data-dir.
+// group returns this server's view of its peers at the start, nil if it has none. dataDir is the
+// value of --data-dir.
 func (p *servePeers) group(ctx context.Context, listen listenAddr, dataDir string) (*standby.Peers, error) {
 	if p.list == "" {
 		if p.self != "" {

@@ -11,7 +11,7 @@ import (
 	"rallypoint/core/control/journal"
 )
 
-// serveState is what `serve` remembers, where, for how long and how much of it.
+// serveState says where `serve` keeps its state, for how long, and how much of it.
 type serveState struct {
 	dir         string
 	record      string

@@ -53,7 +53,7 @@ its file with --token-file.`,
 	return cmd
 }
 
-// showStacks asks the agents of a run, and prints what they answer.
+// showStacks asks the agents of a run for their workers' stacks, and prints them.
 func (s statusQuery) showStacks(cmd *cobra.Command, asJSON bool) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
 	defer cancel()
@@ -76,7 +76,7 @@ func (s *statusQuery) reach(endpoint string, token *tokenFlag, log *logging) (er
 	return err
 }
 
-// printAnswer prints what agents have answered: as JSON, or as text.
+// printAnswer prints the agents' answers as JSON or as text.
 func printAnswer(cmd *cobra.Command, what string, answer any, text string, asJSON bool) error {
 	if asJSON {
 		b, err := json.MarshalIndent(answer, "", "  ")
@@ -133,7 +133,7 @@ func workersText(run *control.RunStatus, r *backend.Stacks, term statustext.Term
 	return b.String()
 }
 
-// stacksText shows what was answered; all texts in it are printable.
+// stacksText formats the answers, whose texts are all printable.
 func stacksText(r *backend.Stacks) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "run %s, round %d: %s on %s\n%s\n", statustext.Clean(r.RunID), r.Round, wording.Count(r.Ranks, "rank", "ranks"),

@@ -26,7 +26,7 @@ import (
 // watchEvery is how often --watch looks.
 const watchEvery = time.Second
 
-// statusCommand is what the flags of status say.
+// statusCommand has the flags of status.
 type statusCommand struct {
 	query         statusQuery
 	token         tokenFlag
@@ -139,7 +139,7 @@ func (s *statusPrinter) text(raw []byte, st control.Status) []byte {
 	return b.Bytes()
 }
 
-// checkControl is what to do about a control plane that does not answer.
+// checkControl says what to do about a control plane that does not answer.
 const checkControl = `check that the job's first node or "rallypoint serve" runs, and that this is the job's --rdzv-endpoint; where that node has died, ask another node of the job: one of them hosts`
 
 // statusQuery asks a control plane for its status.

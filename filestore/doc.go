@@ -21,14 +21,15 @@
 //
 // # Beside stock writers
 //
-// Stock processes wait for the lock in the kernel, ours try for it. That costs ours
-// little. Beside two stock processes that add without a pause, on a busy machine of two
-// processors, one of ours did 15 to 40 % of all adds (a fair share: 33) and waited 0.2 to
-// 1.9 s at worst, the stock ones 0.2 to 0.9 s; beside four 18 to 61 % (20), 0.4 to 2.7 s,
-// the stock ones 0.4 to 1.8 s. Waits as long as that are for a process that the kernel
-// has put aside while it holds the lock. With a thread that waits in the kernel as well,
-// and is left behind when its call ends, it was 24 to 46 % and 0.3 to 2.4 s, 30 to 74 %
-// and 0.5 to 2.8 s: no better, so that none is kept.
+// Stock processes wait for the lock in the kernel, ours retry. That costs ours
+// little. Next to two stock processes that add without a pause, on a busy machine
+// with two processors, one of ours did 15 to 40 % of all adds (a fair share: 33)
+// and waited 0.2 to 1.9 s at worst, the stock ones 0.2 to 0.9 s. Next to four it
+// did 18 to 61 % (20) and waited 0.4 to 2.7 s, the stock ones 0.4 to 1.8 s. Such
+// long waits occur when the kernel preempts a process that holds the lock. A
+// variant with a thread that also waits in the kernel, and is abandoned when its
+// call ends, was no better (24 to 46 % and 0.3 to 2.4 s, 30 to 74 % and 0.5 to 2.8
+// s), so there is none.
 //
 // # Torn records
 //

@@ -10,12 +10,12 @@ import (
 // Errors about the file, after which every call on the Store returns the same one: the
 // file at the path is no longer the store.
 var (
-	// ErrVanished is returned by every call once nothing is at the path: the
-	// file or a directory above it was removed or renamed.
+	// ErrVanished is returned by every call once the path does not exist: the file or a directory
+	// above it was removed or renamed.
 	ErrVanished = lockedfile.ErrVanished
 
-	// ErrReplaced is returned by every call once the path names another file, or
-	// once the file does not hold any more what was read from it.
+	// ErrReplaced is returned by every call once the path names another file, or the file no
+	// longer has the content that was read from it.
 	ErrReplaced = lockedfile.ErrReplaced
 
 	// ErrForeign is returned by Open and by every call that reads something that

@@ -207,7 +207,7 @@ func (s *Store) noQueues(ctx context.Context, op, key string) error {
 	return s.explain(err, op, key)
 }
 
-// explain puts what was done, to which file and keys, in front of err.
+// explain puts the operation, the file and the keys in front of err.
 func (s *Store) explain(err error, op string, keys ...string) error {
 	if err == nil {
 		return nil

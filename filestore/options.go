@@ -34,8 +34,8 @@ type Options struct {
 	// Log gets a warning about a file that others rule over. Default: nil, none.
 	Log *slog.Logger
 
-	// Clock is what polls, back-offs and CloseTimeout go by. Default: the
-	// machine's. The deadlines of contexts are their own.
+	// Clock drives polls, back-offs and CloseTimeout, but not the deadlines of contexts. Default:
+	// the machine's.
 	Clock Clock
 }
 

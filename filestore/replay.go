@@ -14,8 +14,9 @@ import (
 // read on: a file that was rewritten in place is found out by it.
 const anchorBytes = 16
 
-// refreshLocked applies what was appended to the log up to size, the size of the file.
-// The lock is held, shared or exclusively. An incomplete last record is left.
+// refreshLocked applies the records that were appended to the log, up to size, the size of the
+// file. The caller holds the lock, shared or exclusively. An incomplete last record is left
+// alone.
 func (s *Store) refreshLocked(size int64) error {
 	if size == s.pos {
 		return nil

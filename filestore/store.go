@@ -48,8 +48,8 @@ type Store struct {
 	watches sync.WaitGroup
 }
 
-// Open opens the store in the file at path, which it creates if there is none (in
-// a directory that must exist), and counts it as one more user of the file.
+// Open opens the store in the file at path, creating it if necessary (in a directory that must
+// exist), and counts it as one more user of the file.
 //
 // worldSize says when the file is removed: by the Close after which no store is
 // open, if at least worldSize were closed over the life of the file. 0 stands for
@@ -83,7 +83,7 @@ func Open(ctx context.Context, path string, worldSize int, options *Options) (*S
 // way, it is a file system on which a path does not lead to the file it opens.
 const maxOpenTries = 100
 
-// fileMode is what the reference creates files with, less the umask.
+// fileMode is the mode with which the reference creates files, less the umask.
 const fileMode = 0o644
 
 func open(ctx context.Context, path string, worldSize int, options Options) (*Store, error) {
@@ -131,7 +131,7 @@ func (s *Store) abandon() {
 	}
 }
 
-// warnOfOthers says that other users can change what the store holds.
+// warnOfOthers warns if other users can change the content of the store.
 func (s *Store) warnOfOthers() {
 	var st unix.Stat_t
 	if s.options.Log == nil || s.file.Stat(&st) != nil {
@@ -173,7 +173,7 @@ func (s *Store) shutDown() error {
 	return fmt.Errorf("file store %s: close: %w", s.file.Path, err)
 }
 
-// leave writes what a closing store writes and removes the file if it is due.
+// leave writes a closing store's counters and removes the file if that is due.
 func (s *Store) leave(size int64) error {
 	cleanups, users := int64(0), int64(0)
 	err := s.append(context.Background(), size, func(log []byte) ([]byte, error) {
@@ -247,9 +247,9 @@ func (s *Store) viewAt(size int64, f func()) bool {
 	return true
 }
 
-// updateLocked appends to the file what f returns, which gets a buffer to append to and
-// sees the engine after everything that is in the file. Nothing is
-// written if f returns nothing or an error.
+// updateLocked appends the result of f to the file. f gets a buffer to append to, and sees the
+// engine with everything in the file applied. Nothing is written if f returns nothing or an
+// error.
 func (s *Store) updateLocked(ctx context.Context, f func(log []byte) ([]byte, error)) error {
 	if err := s.checkOpen(ctx); err != nil {
 		return err

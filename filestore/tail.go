@@ -12,8 +12,8 @@ import (
 // The incomplete end of a log: see the package's comment for what is done about
 // it and why that is safe.
 
-// tornKeyMax is the largest key that is believed in an incomplete record. In what
-// is no FileStore's file, the first length is mostly larger.
+// tornKeyMax is the largest plausible key in an incomplete record. In a file that is not a
+// FileStore's, the first length is mostly larger.
 const tornKeyMax = 1<<16 - 1
 
 // coverBytes is the size of a record with the key "-" and no value.

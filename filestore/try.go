@@ -20,8 +20,8 @@ type tryKey struct{}
 
 func isTry(ctx context.Context) bool { return ctx.Value(tryKey{}) != nil }
 
-// mayWait returns why a call must not begin what may take long, if so: store.ErrTimeout if it
-// is one of TryDo.
+// mayWait returns an error if a call must not begin an operation that may take long:
+// store.ErrTimeout in a call of TryDo.
 func mayWait(ctx context.Context) error {
 	if isTry(ctx) {
 		return store.ErrTimeout

@@ -9,9 +9,9 @@ import (
 	"rallypoint/internal/changewatch"
 )
 
-// watch keeps a store up to date while calls wait for what others write. There
-// is at most one per store, in a goroutine of its own, which begins with the
-// first call that waits and ends with the last, or with Close.
+// watch keeps a store up to date while calls wait for other processes' writes. There is at most
+// one per store, in its own goroutine, which starts with the first waiting call and ends with the
+// last, or with Close.
 type watch struct {
 	ctx    context.Context
 	cancel context.CancelFunc
@@ -97,8 +97,8 @@ func (s *Store) endWatchLocked() {
 	}
 }
 
-// watchLoop reads the log on whenever it has grown, which wakes the calls that wait
-// for what is in it, until w is cancelled or the file fails.
+// watchLoop reads the log whenever it has grown, which wakes the calls that wait for its records,
+// until w is cancelled or the file fails.
 func (s *Store) watchLoop(w *watch) {
 	defer s.watches.Done()
 	watcher := changewatch.New(s.file.Path, s.local, s.options.Clock, s.options.PollMin, s.options.PollMax)

@@ -42,7 +42,7 @@ func BindCPUs(mode string, devices []string, workers int) ([][]int, error) {
 	return t.bind(mode, devices, workers)
 }
 
-// topology is what the system says of the machine's CPUs.
+// topology is the machine's CPUs as the kernel describes them.
 type topology struct {
 	root    string // of sysfs
 	allowed []int
@@ -140,8 +140,8 @@ func (t *topology) socketCPUs(cpu int) (all []int, err error) {
 	return all, nil
 }
 
-// share is the place-th of count equal shares of the physical cores; the first
-// ones get what is left over.
+// share is the place-th of count equal shares of the physical cores. The first shares get the
+// remainder.
 func (t *topology) share(cpus []int, place, count int) ([]int, error) {
 	cores, err := t.group(cpus, func(cpu int) ([]int, error) {
 		return t.list(fmt.Sprintf("devices/system/cpu/cpu%d/topology/thread_siblings_list", cpu))
@@ -244,7 +244,7 @@ func (t *topology) list(name string) ([]int, error) {
 	return parseCPUList(text)
 }
 
-// maxCPU bounds what a list may name.
+// maxCPU is the highest number in a list of CPUs.
 const maxCPU = 1 << 16
 
 // parseCPUList reads a list such as 0-2,4.

@@ -37,8 +37,8 @@ type forkAnswer struct {
 	err error
 }
 
-// NewForker starts the forking thread; Close ends it. group, which may be nil, gets what
-// the Forker starts.
+// NewForker starts the forking thread, which Close ends. group, which may be nil, gets the
+// processes that the Forker starts.
 func NewForker(group *Cgroup) *Forker {
 	f := &Forker{group: group, requests: make(chan forkRequest), done: make(chan struct{}), known: make(map[int]bool), kept: make(map[int]bool)}
 	go f.run()

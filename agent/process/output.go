@@ -10,12 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// maxOutput bounds what Output returns.
+// maxOutput limits the result of Output.
 const maxOutput = 1 << 20
 
-// Output runs a program, which ends with ctx at the latest, and returns what it writes to
-// stdout. The reaper leaves it alone; no worker may be stopped meanwhile. Its exit code does
-// not count.
+// Output runs a program until it exits or ctx ends, and returns its stdout. The exit code does
+// not count. The reaper leaves the program alone, and no worker may be stopped meanwhile.
 func (f *Forker) Output(ctx context.Context, argv, env []string) ([]byte, error) {
 	null, err1 := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	read, write, err2 := os.Pipe()

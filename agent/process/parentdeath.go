@@ -51,10 +51,10 @@ done
 clean "$2" "$3" "$4" "$5"
 `
 
-// ParentDeathGuard is a small process that ends the descendants of the workers if the agent
-// is killed: the parent-death signal reaches only the workers themselves. One that ends by
-// itself, because a person or a lack of memory killed it, is replaced. A nil guard does
-// nothing. It is for one goroutine.
+// ParentDeathGuard is a small process that ends the descendants of the workers if the agent is
+// killed: the parent-death signal reaches only the workers themselves. A guard that was killed,
+// by a user or for lack of memory, is replaced. A nil guard does nothing. It is for one
+// goroutine.
 type ParentDeathGuard struct {
 	forker   *Forker
 	argv     []string
@@ -119,8 +119,8 @@ func (pdg *ParentDeathGuard) follow(pid int) {
 	}
 }
 
-// replace starts another process in the place of one that has ended, which learns what that
-// one knew. It returns 0 if there is no other: Close ended it, or it cannot be replaced.
+// replace starts a new process for a guard that has ended, and passes the old one's knowledge on.
+// It returns 0 if there is no new one: Close ended the old one, or it cannot be replaced.
 func (pdg *ParentDeathGuard) replace(left int) (pid int) {
 	pdg.mu.Lock()
 	defer pdg.mu.Unlock()
@@ -141,7 +141,7 @@ func (pdg *ParentDeathGuard) replace(left int) (pid int) {
 	return pid
 }
 
-// startingLine stands for groups that are not known yet.
+// startingLine is the line for groups that are not known yet.
 const startingLine = "starting"
 
 // Starting tells the guard that workers are being started, whose groups are not
@@ -185,7 +185,7 @@ func (pdg *ParentDeathGuard) tell() {
 	_, _ = pdg.pipe.WriteString(pdg.told)
 }
 
-// Close ends the guard and waits for its end.
+// Close ends the guard and waits until it has exited.
 func (pdg *ParentDeathGuard) Close() {
 	if pdg == nil {
 		return

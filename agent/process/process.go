@@ -113,8 +113,8 @@ func exitCode(pid, options int) (code int, done bool, lost error) {
 	}
 }
 
-// openPidfd returns a descriptor that becomes readable when the child ends; nil
-// if there is none to be had.
+// openPidfd returns a descriptor that becomes readable when the child exits; nil if the kernel
+// gives none.
 func openPidfd(pid int) *os.File {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {

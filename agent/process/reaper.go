@@ -14,11 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reaper ends what workers leave behind: members of their process groups, and
-// descendants that went into sessions of their own. Those are in the
-// workers' control group, if there is one, and this process's children where it is a
-// child subreaper; else they are found by the marker, which they have in their
-// environment unless they changed that.
+// Reaper ends the processes that workers leave behind: members of their process groups, and
+// descendants with sessions of their own. It finds the latter in the workers' control group, if
+// there is one, and among this process's children if it is a child subreaper, else by the marker
+// in their environment, unless they have changed that.
 type Reaper struct {
 	log       *slog.Logger
 	forker    *Forker
@@ -71,7 +70,8 @@ func NewReaper(f *Forker, subreaper, keep bool, marker string, log *slog.Logger)
 	return s
 }
 
-// Close ends the reaper. A subreaper is none any more, and has reaped what has ended.
+// Close ends the reaper. This process is no longer a subreaper, and all children that have exited
+// are reaped.
 func (r *Reaper) Close() {
 	close(r.done)
 	if r.subreaper {
@@ -133,9 +133,8 @@ func (r *Reaper) adopted(pid int, stat procStat) bool {
 // is killed is left to the parent-death signals and to the system.
 const maxPasses = 100
 
-// endOrphans sends sig to what the groups' leaders, now reaped, left behind, waits for
-// its end until expired is closed, and kills the rest. It returns when nothing is
-// left.
+// endOrphans sends sig to the processes that the groups' leaders, now reaped, left behind, waits
+// for them until expired is closed, and kills the rest. It returns when none is left.
 func (r *Reaper) endOrphans(groups []int, sig unix.Signal, expired <-chan struct{}) {
 	if r.keep {
 		return
@@ -227,7 +226,7 @@ func (o *orphan) await(expired <-chan struct{}) bool {
 	}
 }
 
-// left returns what of the groups and of the adopted processes is alive.
+// left returns the live processes of the groups and those that were adopted.
 func (r *Reaper) left(groups []int) []*orphan {
 	var pids []int
 	for _, group := range groups {
@@ -288,7 +287,7 @@ func markedProcesses(marker string) []int {
 	return processesWith(func(pid int) bool { return isMarked(pid, marker) })
 }
 
-// endMarked kills the processes that have the marker in their environment, until there is none.
+// endMarked kills the processes that have the marker in their environment, until none is left.
 func endMarked(marker string) {
 	for range maxPasses {
 		found := false
@@ -327,7 +326,7 @@ func groupMembers(groups []int) []int {
 	})
 }
 
-// procStat is what we need of /proc/<pid>/stat.
+// procStat has the fields of /proc/<pid>/stat that the reaper needs.
 type procStat struct {
 	state   byte
 	parent  int

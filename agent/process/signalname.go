@@ -18,5 +18,5 @@ func SignalName(sig unix.Signal) string {
 	return NotAvailable
 }
 
-// NotAvailable stands where there is nothing to show.
+// NotAvailable is shown in place of a missing value.
 const NotAvailable = "<N/A>"

@@ -31,8 +31,8 @@ func writeSite(folder string) error {
 	return os.WriteFile(filepath.Join(folder, "sitecustomize.py"), []byte(templateScript), 0o600)
 }
 
-// observed is the environment of a worker that starts cold: an interpreter that would not load what
-// the site holds gets its own.
+// observed is the environment of a worker that starts cold. It has the site, unless the
+// interpreter's options make it ignore that.
 func (l *Launch) observed() []string {
 	options, _, ok := interpreterOptions(l.Argv)
 	isolated := func(option string) bool { return option[:1] == "-" && strings.ContainsAny(option, "EIS") }

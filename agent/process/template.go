@@ -144,8 +144,8 @@ func (t *Template) begin() {
 	}()
 }
 
-// interpreterOptions are the options of an interpreter's command line, and what follows
-// them; false where these cannot be told apart.
+// interpreterOptions splits an interpreter's command line into its options and the rest; false if
+// that is not possible.
 func interpreterOptions(argv []string) (options, rest []string, ok bool) {
 	for i := 1; i < len(argv); i++ {
 		arg := argv[i]
@@ -224,7 +224,8 @@ func (t *Template) instructions(rest []string) []string {
 	return append(text, t.config.Environ...)
 }
 
-// environment is that of the workers, with what makes their interpreter a template.
+// environment is the workers' environment with the variables that make their interpreter a
+// template.
 func (t *Template) environment(folder, stage string) []string {
 	env := withSite(t.config.Environ, folder, stage)
 	if t.config.Marker != "" {
@@ -255,7 +256,7 @@ func message(text []byte) []byte {
 	return append([]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}, text...)
 }
 
-// readPrinted reads what the imports print, and ends a process that prints anything.
+// readPrinted reads the output of the imports, and ends a process that prints anything.
 func (t *templateProcess) readPrinted() {
 	defer func() { _ = t.output.Close() }()
 	text := make([]byte, 512)
@@ -454,8 +455,8 @@ type heldFork struct {
 	pid     *int // set once it is let go
 }
 
-// forkHeld has workers forked, makes them what those are that start starts, and lets them go. With
-// an error some may not be.
+// forkHeld forks workers, gives them the same state as those that start starts, and lets them
+// run. On an error some may not have been forked.
 func (t *Template) forkHeld(forks []*heldFork) error {
 	var sockets []int
 	var theirs []*os.File

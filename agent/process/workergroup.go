@@ -23,7 +23,7 @@ type WorkerGroup struct {
 	running int // not taken from exits yet
 }
 
-// Launch is what one worker is started with.
+// Launch describes one worker to start.
 type Launch struct {
 	Local int
 	Argv  []string
@@ -94,8 +94,8 @@ type StopOptions struct {
 	Signal unix.Signal
 	Grace  time.Duration   // between the signal and SIGKILL, one for all workers; 0: none
 	Hurry  context.Context // when it ends: SIGKILL at once; nil: it does not
-	// BeforeKill is called with the workers that have not ended within Grace, before they are
-	// killed; nil: nothing is.
+	// BeforeKill, unless it is nil, is called with the workers that have not exited within Grace,
+	// before they are killed.
 	BeforeKill func([]*Process)
 	quiet      bool // no lines about single workers
 }
@@ -123,8 +123,8 @@ func (w *WorkerGroup) Stop(o StopOptions) []*Process {
 	return append(ended, w.TakeEnded()...)
 }
 
-// signal sends the signal of the order to the worker's group: also to what an ended worker left
-// there, unless the options keep that.
+// signal sends the options' signal to the worker's process group, also if the worker itself has
+// exited, unless the options keep what it left there.
 func (w *WorkerGroup) signal(p *Process, o StopOptions) {
 	if p.HasExited() {
 		if !w.reaper.keep {
@@ -146,9 +146,9 @@ func (w *WorkerGroup) KeepAside() {
 	}
 }
 
-// EndAside is Stop, at once, of a group that runs beside another one: it ends the processes, their
-// process groups, and what has marker in its environment, which only descendants of the group may
-// have.
+// EndAside is an immediate Stop of a group that runs alongside another one. It ends the
+// processes, their process groups, and all processes with marker in their environment, which only
+// descendants of the group may have.
 func (w *WorkerGroup) EndAside(marker string) {
 	for _, p := range w.Procs {
 		p.Stopped = !p.HasExited()
@@ -248,7 +248,7 @@ func (w *WorkerGroup) awaitDeath(grace time.Duration) {
 	}
 }
 
-// reap takes the workers' exit status, and ends what they left behind.
+// reap collects the workers' exit status, and ends the processes that they left behind.
 func (w *WorkerGroup) reap(sig unix.Signal, expired <-chan struct{}) {
 	groups := make([]int, 0, len(w.Procs))
 	for _, p := range w.Procs {

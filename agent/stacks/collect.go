@@ -44,8 +44,8 @@ const (
 	maxText   = 1 << 18 // of the text after it
 )
 
-// NewFiles makes the files into which faulthandler of so many workers writes, in a folder, named
-// after their round; all or none.
+// NewFiles makes the files into which the workers' faulthandler writes, one for each, in a
+// folder, named after the round. It makes all or none.
 func NewFiles(folder string, round uint64, workers int) ([]*ownfile.File, error) {
 	var files []*ownfile.File
 	for local := range workers {
@@ -116,10 +116,10 @@ type asked struct {
 	answer parsed
 }
 
-// Collect asks workers for their stacks and returns what is known of each within patience, or
-// until ctx ends: a worker that does not answer with its kernel state. No worker is harmed: one
-// gets the signal only if it handles it, is not stopped nor held by a debugger, and still has
-// its stack file open where faulthandler writes.
+// Collect asks workers for their stacks and returns what is known of each after patience, or when
+// ctx ends. Of a worker that does not answer it returns the kernel's state. No worker is harmed:
+// it gets the signal only if it handles it, is neither stopped nor held by a debugger, and still
+// has its stack file open where faulthandler writes.
 func Collect(ctx context.Context, targets []Target, q Question, patience time.Duration) []Worker {
 	list := make([]*asked, len(targets))
 	for i, t := range targets {

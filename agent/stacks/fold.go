@@ -136,8 +136,8 @@ func merge(groups []Group) []Group {
 	return list
 }
 
-// shrink cuts what is above the bounds: outer frames first, then groups. The groups that stay
-// are the largest one, which shows what all others wait in, and the smallest ones.
+// shrink drops what exceeds the limits: outer frames first, then groups. It keeps the largest
+// group, which shows where all others wait, and the smallest ones.
 func (f *Fold) shrink(limit int) {
 	f.drop(MaxGroups)
 	for frames := MaxFrames / 2; f.size() > limit && frames >= 4; frames /= 2 {
@@ -156,7 +156,7 @@ func (f *Fold) shrink(limit int) {
 	slices.Sort(f.RanksCut)
 }
 
-// drop leaves so many groups, at least one.
+// drop leaves this many groups, at least one.
 func (f *Fold) drop(most int) {
 	n := len(f.Groups)
 	if n <= most {
@@ -170,7 +170,7 @@ func (f *Fold) drop(most int) {
 	f.Groups = append(f.Groups[:max(most-1, 0)], last)
 }
 
-// cutFrames leaves so many frames of each thread, the innermost ones.
+// cutFrames leaves this many frames of each thread, the innermost ones.
 func (f *Fold) cutFrames(most int) {
 	for i := range f.Groups {
 		threads := slices.Clone(f.Groups[i].Threads)
@@ -202,8 +202,8 @@ func (f *Fold) Ranks() int {
 	return n
 }
 
-// Suspects are the ranks of groups that have a quarter of the ranks or fewer, where most ranks
-// are in one group; none: no rank stands out.
+// Suspects are the ranks in groups of at most a quarter of the ranks, if most ranks are in one
+// group. There are none if no rank stands out.
 func (f *Fold) Suspects() []int {
 	suspects := []int{}
 	all := f.Ranks() + len(f.RanksCut)
@@ -221,8 +221,8 @@ func (f *Fold) Suspects() []int {
 
 func (f *Fold) suspect(g Group, all int) bool { return 4*len(g.Ranks) <= all && g.tells() }
 
-// tells reports whether what is known of a group tells it from others: whether a worker without
-// a stack runs or sleeps at one moment says nothing.
+// tells reports whether a group's state distinguishes it from others. Whether a worker without a
+// stack runs or sleeps at one moment does not.
 func (g Group) tells() bool {
 	return len(g.Threads) > 0 || g.Why == whyLate || strings.HasPrefix(g.State, stateStopped) || strings.HasPrefix(g.State, stateDebugger)
 }

@@ -34,10 +34,10 @@ const (
 	maxPlaces   = 3 // of ranks in a sentence
 )
 
-// NewHang makes the finding that all surfaces show of a job that has made no step for that long
-// from the answers of a round's nodes, nil of one that has not answered. Ranks behind the largest
-// step are suspects; if there are none, those that the stacks tell from most others. hosts name
-// the nodes, as far as they are known.
+// NewHang makes the finding about a job that has made no step for that long, which logs, status
+// and page all show. Its answers are those of a round's nodes, nil for one that has not answered.
+// Ranks with a step below the largest are suspects, and if there are none, ranks whose stacks
+// differ from those of most others. hosts are the names of the nodes, as far as they are known.
 func NewHang(silent time.Duration, nodes []*Node, hosts []string) Hang {
 	var s story
 	var folds []Fold
@@ -68,8 +68,8 @@ func NewHang(silent time.Duration, nodes []*Node, hosts []string) Hang {
 	return h
 }
 
-// behind is how many steps ranks are behind the largest; none where these are several and more
-// than a quarter: then others are ahead, or the ranks do not keep step.
+// behind returns how many steps ranks are behind the largest. It returns none if several ranks,
+// more than a quarter, are behind: then the others are ahead, or the ranks do not step together.
 func behind(steps map[int]int64) map[int]int64 {
 	largest := int64(-1)
 	for _, step := range steps {
@@ -87,7 +87,7 @@ func behind(steps map[int]int64) map[int]int64 {
 	return late
 }
 
-// story is what a sentence is made of.
+// story has the parts of the sentence.
 type story struct {
 	fold  Fold
 	hosts map[int]string // of ranks
@@ -206,8 +206,8 @@ func (g Group) among(ranks []int, are bool) Group {
 	return g
 }
 
-// stand says where a group is, of one rank or of several: in the user's line if that runs, else
-// in the call that waits.
+// stand says where a group of one or several ranks is: in the user's line if that runs, else in
+// the call that waits.
 func (g Group) stand(several bool) string {
 	verb := func(one, many string) string {
 		if several {
@@ -240,13 +240,13 @@ func called(frames []Frame) string {
 	return frames[max(0, slices.IndexFunc(frames, public))].Function
 }
 
-// wait is stand without the line that calls what waits.
+// wait is stand without the line that makes the waiting call.
 func (g Group) wait(several bool) string {
 	text, _, _ := strings.Cut(g.stand(several), callingLine)
 	return text
 }
 
-// callingLine comes before the user's line that calls what waits.
+// callingLine precedes the user's line that makes the waiting call.
 const callingLine = ", called in "
 
 // NewStood is NewHang of a job that has ended by a failure since; its text is empty if of no worker
@@ -259,7 +259,8 @@ func NewStood(silent time.Duration, nodes []*Node) Hang {
 	return h
 }
 
-// DecodeHang reads what Tell wrote, which may be anything: workers can write into the store, too.
+// DecodeHang parses a finding that Tell wrote. It must expect any bytes, since workers can write
+// to the store, too.
 func DecodeHang(text []byte) (h Hang, err error) {
 	if len(text) > maxHang {
 		return h, fmt.Errorf("a hang of %d bytes, at most %d are allowed", len(text), maxHang)

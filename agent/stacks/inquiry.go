@@ -24,7 +24,7 @@ type Inquiry struct {
 	debugged bool          // a worker was in a debugger at the last verdict
 }
 
-// Verdict is what an inquiry comes to.
+// Verdict is the result of an inquiry.
 type Verdict int
 
 // The verdicts.
@@ -81,7 +81,7 @@ func (i *Inquiry) ofAll(silent time.Duration) time.Duration {
 	return silent
 }
 
-// Look takes what the nodes have answered, nil of one that has not, when the job had been silent for
+// Look takes the nodes' answers, nil for a node without one, when the job has made no step for
 // that long.
 func (i *Inquiry) Look(silent time.Duration, nodes []*Node) {
 	if silent < i.silent { // it has stepped since
@@ -135,8 +135,9 @@ func (i *Inquiry) Verdict(silent, limit time.Duration) (Verdict, Hang) {
 	return Hangs, h
 }
 
-// mayWork reports whether workers may do what takes long, as far as stacks of two moments tell:
-// one of them has moved between, compiles, or writes a checkpoint; or nothing is known of any.
+// mayWork reports whether workers may be busy with something that takes long, judging by stacks
+// of two moments: one of them has moved in between, compiles, or writes a checkpoint, or nothing
+// is known of any.
 func mayWork(first, second []*Node) bool {
 	before := make(map[int]string)
 	for _, n := range first {
@@ -173,8 +174,7 @@ func (n *Node) places() map[int]string {
 	return places
 }
 
-// placed reports whether it is known of a group that it does not move by itself: it has a stack, or
-// is stopped.
+// placed reports whether a group is known to stay where it is: it has a stack, or is stopped.
 func (g Group) placed() bool { return len(g.Threads) > 0 || strings.HasPrefix(g.State, stateStopped) }
 
 // calls reports whether a call of some worker is in a file of which one of these is a part.

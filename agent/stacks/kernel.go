@@ -21,7 +21,7 @@ type kernelState struct {
 	channel string // where in the kernel its main thread waits; "": nowhere, or the kernel does not say
 }
 
-// maxStatus bounds what is read of a file in /proc.
+// maxStatus is the most that is read of a file in /proc.
 const maxStatus = 1 << 14
 
 // readKernel asks the kernel for the state of a process.
@@ -67,8 +67,8 @@ func parseStatus(text []byte) (k kernelState) {
 // has reports whether a mask of signals has that of a question.
 func has(mask uint64, q Question) bool { return mask&(1<<(q-1)) != 0 }
 
-// answers reports whether a process in this state may answer a signal by itself, without
-// anything else happening to it: else why not.
+// answers reports whether a process in this state can answer a signal on its own, and if not,
+// why.
 func (k kernelState) answers() (why string) {
 	switch {
 	case k.state == 0 || k.state == 'Z' || k.state == 'X':

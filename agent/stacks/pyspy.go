@@ -10,9 +10,9 @@ import (
 // pySpyPatience bounds all of Trace.
 const pySpyPatience = 2 * time.Second
 
-// Trace completes what Collect knows of workers without a stack by py-spy, which reads the
-// memory of a process and does not stop it; run runs a command. Where it is not installed, or
-// may not read, nothing changes.
+// Trace adds the stacks that Collect did not get by py-spy, which reads the memory of a process
+// without stopping it. run runs a command. Without py-spy, or its permission to read, nothing
+// changes.
 func Trace(ctx context.Context, targets []Target, workers []Worker, run func(ctx context.Context, argv []string) ([]byte, error)) {
 	ctx, cancel := context.WithTimeout(ctx, pySpyPatience)
 	defer cancel()
@@ -57,7 +57,7 @@ func parsePySpy(text []byte, pid int) []Thread {
 	return nil
 }
 
-// tells reports what Group.tells does, of one worker.
+// tells is Group.tells for one worker.
 func (w *Worker) tells() bool {
 	return Group{Threads: w.Threads, State: w.State, Why: w.Why}.tells()
 }

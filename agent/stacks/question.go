@@ -16,15 +16,15 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// The kinds of what the agents of a round are asked and told: where the workers are; that the job
-// hangs, or steps again.
+// The kinds of questions and messages to the agents of a round: where the workers are, and that
+// the job hangs or steps again.
 const (
 	Kind     = "stacks"
 	KindHang = "hang"
 )
 
-// The keys of a round: which node tells the others of a hang; which one finds out where the workers
-// stood before one of them failed, and what it has found.
+// The keys of a round: the node that judges hangs, the node that finds out where the workers were
+// before one of them failed, and its result.
 const (
 	keyJudge  = "rallypoint/stacks/judge/"
 	keyFinder = "rallypoint/stacks/finder/"
@@ -40,7 +40,7 @@ const (
 	Before When = "before" // as they were seen last while they made no step; now if they were not
 )
 
-// Node is what a node answers.
+// Node is a node's answer.
 type Node struct {
 	Fold
 	Host   string         `json:"host"`
@@ -81,8 +81,8 @@ func (n Node) Encode() []byte {
 	return text
 }
 
-// Ask asks the agents of a round of so many nodes where their workers are; see question.Ask. Those
-// of an older release answer where they are now.
+// Ask asks the agents of a round with that many nodes where their workers are; see question.Ask.
+// Agents of an older release ignore when, and answer where they are now.
 func Ask(ctx context.Context, s store.Store, nodes int, when When, cleanup time.Duration) ([]*Node, error) {
 	_, texts, err := question.Ask(ctx, s, nodes, Kind, []byte(when), cleanup)
 	if err != nil {
@@ -151,7 +151,7 @@ func Stood(ctx context.Context, s store.Store, round uint64, group int, find fun
 	return h, nil
 }
 
-// Bounds of what an answer may hold.
+// Limits of an answer.
 const (
 	maxAnswer = 4 * MaxNodeBytes
 	maxRank   = 1 << 24
@@ -185,7 +185,7 @@ func decode(text []byte) (*Node, error) {
 	return &n, n.check()
 }
 
-// check bounds what a fold from elsewhere may hold.
+// check enforces the limits on a fold from another node.
 func (f *Fold) check() error {
 	if len(f.Groups) > MaxGroups || f.GroupsCut < 0 {
 		return fmt.Errorf("an answer of %d groups", len(f.Groups))

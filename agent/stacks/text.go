@@ -32,8 +32,8 @@ func RanksText(ranks []int) string {
 	return "ranks " + RankList(ranks)
 }
 
-// Text is what is known of a group, in lines that end in a line feed: of each thread the
-// innermost call first, with a mark before those of the user's own code.
+// Text describes a group in lines that end in a line feed: each thread's innermost call first,
+// with a mark before the calls of the user's own code.
 func (g Group) Text() string {
 	var b strings.Builder
 	if len(g.Threads) == 0 {
@@ -64,7 +64,7 @@ func (g Group) Text() string {
 	return b.String()
 }
 
-// Where is the line of a group: the user's code that runs and what that waits in.
+// Where describes a group in one line: the user's code that runs and the call in which it waits.
 func (g Group) Where() string {
 	if len(g.Threads) == 0 {
 		return g.State

@@ -9,10 +9,10 @@ import (
 	"strings"
 )
 
-// WaitsForThread reports whether the main thread of a process waits for another thread: in a futex.
-// So does a worker in a collective of gloo, whose threads exchange the data, until the last rank
-// has come. One that computes, sleeps, reads from a disk or a pipe, or that polls for the end of a
-// collective, as NCCL and MPI do, does not.
+// WaitsForThread reports whether the main thread of a process waits for another thread: in a
+// futex. A worker in a gloo collective, whose threads exchange the data, does so until the last
+// rank has arrived. A worker that computes, sleeps, reads from a disk or a pipe, or polls for the
+// end of a collective, as with NCCL and MPI, does not.
 func WaitsForThread(pid int) bool {
 	return bytes.Contains(waitChannel(fmt.Sprintf("/proc/%d/wchan", pid)), []byte("futex"))
 }

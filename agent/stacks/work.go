@@ -18,9 +18,10 @@ type Work struct {
 	Bytes int64         `json:"bytes"` // that it has read and written
 }
 
-// A process works that uses so much of a core, or reads and writes so much a second. What waits in a
-// collective, sleeps or answers for its stack does not reach this (docs/decisions/0140). It is
-// measured over workSpan at least: the kernel counts in hundredths of a second.
+// A process works if it uses this share of a core, or reads and writes this much per second. A
+// process that waits in a collective, sleeps or dumps its stack stays below
+// (docs/decisions/0140). The measurement takes at least workSpan, because the kernel counts in
+// hundredths of a second.
 const (
 	workCPU   = 0.03
 	workBytes = 64 << 10
@@ -37,8 +38,8 @@ func (w Work) since(before Work) (worked, told bool) {
 	return (w.CPU-before.CPU).Seconds() >= workCPU*span.Seconds() || float64(w.Bytes-before.Bytes) >= workBytes*span.Seconds(), true
 }
 
-// Works is what the workers' processes have done, by rank. The CPU time of one that uses a device is
-// left out: it waits for the device in a loop, also while that waits for other ranks.
+// Works returns what the workers' processes have done, by rank. It leaves out the CPU time of a
+// process that uses a device, which polls the device even while that waits for other ranks.
 func Works(targets []Target) map[int]Work {
 	works := make(map[int]Work)
 	var now unix.Timespec

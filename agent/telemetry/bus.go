@@ -1,6 +1,6 @@
-// Package telemetry reports what an agent does: the agent publishes each message once, and
-// sinks make of it the status and metrics of the health port, torch's events, its
-// events of the rendezvous, its metrics, and lines of the log.
+// Package telemetry reports what an agent does. The agent publishes each message once, and sinks
+// turn it into the status and metrics of the health port, torch's events, rendezvous events and
+// metrics, and lines of the log.
 package telemetry
 
 import (
@@ -14,7 +14,7 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// Run is what stays the same for a whole run.
+// Run has the constants of a run.
 type Run struct {
 	ID, Role    string
 	Host        string // name of the machine; "": the kernel's
@@ -29,10 +29,10 @@ type Run struct {
 	Log        *slog.Logger
 }
 
-// remaining is what is left of the budget of restarts.
+// remaining is the number of restarts left in the budget.
 func (r *Run) remaining(s State) int { return r.MaxRestarts - s.Restarts + s.Expired }
 
-// State is where the run stands when a message is published.
+// State is the state of the run when a message is published.
 type State struct {
 	Place    *Place        // nil before the first round
 	Restarts int           // charged to the job's budget, as agreed in the last round
@@ -87,8 +87,8 @@ type (
 	}
 	// Leaving says why the node leaves its round.
 	Leaving struct{ Reason string }
-	// Stopping says that what is left of an attempt is being stopped, and why: "" after a
-	// success. Warning is for the log, "" for none.
+	// Stopping says that the agent stops the rest of an attempt, and why, "" after a success.
+	// Warning is for the log, "" for none.
 	Stopping struct{ Why, Warning string }
 	// AttemptFailed has the failure that caused the others; Overdue: it is by the watchdog.
 	AttemptFailed struct {
@@ -119,8 +119,8 @@ type (
 		Ending rendezvous.Ending
 		Err    error
 	}
-	// Measured has what the run comes to; Failed: its workers failed. It is for a run whose
-	// workers have ended by themselves.
+	// Measured has the result of a run whose workers have exited on their own. Failed says that
+	// they failed.
 	Measured struct{ Failed bool }
 	// StepDone says how long a step took, and whether it failed.
 	StepDone struct {
@@ -167,8 +167,7 @@ type Consumer interface {
 // Bus hands messages to consumers, in order. It is for one goroutine.
 type Bus struct{ consumers []Consumer }
 
-// NewBus returns a bus for the sinks of a run, for its status, and for others, which may be
-// nil.
+// NewBus returns a bus for the sinks of a run, its status, and other consumers, which may be nil.
 func NewBus(run *Run, status *StatusTracker, others ...Consumer) *Bus {
 	b := &Bus{consumers: []Consumer{&logLines{run}, status}}
 	if run.RdzvEvents != nil {

@@ -51,7 +51,7 @@ type Health struct {
 	conns []*healthConn // the oldest first
 }
 
-// healthConn is a connection; Health.mu guards what it has said.
+// healthConn is a connection. Health.mu guards its state.
 type healthConn struct {
 	net.Conn
 	spoke bool // its request has arrived
@@ -74,7 +74,7 @@ func healthAddress(value string) (string, error) {
 	return value, err
 }
 
-// HealthConfig is what a Health serves.
+// HealthConfig configures a Health.
 type HealthConfig struct {
 	Address   string // the value of EnvHealthPort; "": none
 	Status    *StatusTracker
@@ -115,7 +115,7 @@ func NewHealth(c HealthConfig) *Health {
 	return h
 }
 
-// Close ends the server at once, and waits for its answers to end.
+// Close stops the server at once, and waits for its handlers.
 func (h *Health) Close() {
 	if h == nil {
 		return
@@ -161,8 +161,8 @@ func (h *Health) accept() {
 	}
 }
 
-// admit gives a connection a place. If there is none, the oldest makes room that has not sent
-// its request yet; if each has, the new one is closed.
+// admit gives a connection a place. If there is none, it closes the oldest connection that has
+// not sent its request yet, or the new one if all have.
 func (h *Health) admit(conn net.Conn) *healthConn {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -208,7 +208,7 @@ func named(next http.Handler, address string) http.Handler {
 	return httpport.NewNames(host).Guard(next, "", func() {})
 }
 
-// healthPages are what the port answers.
+// healthPages are the pages of the port.
 func healthPages(c *HealthConfig) http.Handler {
 	mux := http.NewServeMux()
 	healthz := func(w http.ResponseWriter, r *http.Request) {
@@ -245,9 +245,8 @@ func healthPages(c *HealthConfig) http.Handler {
 	return mux
 }
 
-// healthy reports what is wrong with the agent itself. To wait for other nodes, as
-// long as it takes, is healthy; so are workers that hang, which are the watchdog's
-// business.
+// healthy returns what is wrong with the agent itself. An agent that waits for other nodes,
+// however long, is healthy, and so is one whose workers hang, which is the watchdog's business.
 func (h *HealthConfig) healthy(ctx context.Context) error {
 	s, _ := h.Status.read()
 	switch s.Phase {

@@ -94,8 +94,8 @@ const (
 	StateFailed    = "FAILED"
 )
 
-// result measures a run whose workers have ended, each number 0 or 1 but for
-// the flakiness: the share of the budget that was used, in percent.
+// result measures a run whose workers have exited. Each number is 0 or 1, except the flakiness,
+// which is the used share of the budget in percent.
 func (me *metrics) result(s State, failed bool) {
 	budget, left := me.run.MaxRestarts, me.run.remaining(s)
 	flakiness := 100

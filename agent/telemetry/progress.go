@@ -46,8 +46,8 @@ func (st *StatusTracker) FollowProgress(t *progress.Tracker) {
 	st.progress = t
 }
 
-// progressMetrics writes what is known of the workers' steps; nothing before the first, but
-// whether the job has hung.
+// progressMetrics writes the metrics of the workers' steps, before the first step only whether
+// the job has hung.
 func (st *StatusTracker) progressMetrics(m *promtext.Buffer, p *ProgressStatus, stalled string) {
 	hung := 0.0
 	if stalled != "" {

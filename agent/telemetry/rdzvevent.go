@@ -65,9 +65,9 @@ func (r *rdzvEvents) Take(s State, message Message) {
 	}
 }
 
-// record completes an event of the rendezvous and hands it to the sink. The name is what
-// torch's handler calls the step. Without a message it is made from a format, to which the
-// node's name and the run id come first.
+// record completes a rendezvous event and passes it to the sink. The name is the one that torch's
+// handler uses for the step. An event without a message gets one from a format, whose first
+// arguments are the node's name and the run id.
 //
 // The handler in Python says the same of its own steps (python/rallypoint/handler.py).
 func (r *rdzvEvents) record(event rdzvEvent, format string, args ...any) {

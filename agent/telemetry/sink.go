@@ -7,12 +7,11 @@ import (
 	"time"
 )
 
-// sinkPatience is how long an event may wait for a reader that is behind by all that a
-// pipe holds.
+// sinkPatience is how long an event may wait for a reader that has let the pipe fill up.
 const sinkPatience = time.Second
 
-// PipeSink writes events as lines to a pipe or socket whose reader may be slow, hang
-// or be gone: then the events from there on are lost. It is for one goroutine.
+// PipeSink writes events as lines to a pipe or socket. If the reader is too slow, hangs or is
+// gone, later events are lost. It is for one goroutine.
 type PipeSink struct {
 	File *os.File // which has deadlines
 	Lost func(error)

@@ -18,7 +18,7 @@ import (
 	"rallypoint/internal/promtext"
 )
 
-// phase is what an agent does at present, as its health port says it.
+// phase is the agent's present activity, as its health port names it.
 type phase string
 
 // The phases.
@@ -34,7 +34,7 @@ const (
 
 var phases = []phase{PhaseStarting, PhaseJoining, PhaseAssigning, PhaseRunning, PhaseStopping, PhaseFinishing, PhaseEnding}
 
-// Status is what GET /status answers.
+// Status is the answer to GET /status.
 type Status struct {
 	RunID     string          `json:"run_id"`
 	Role      string          `json:"role"`
@@ -76,8 +76,8 @@ type WorkerStatus struct {
 	ExitCode  *int   `json:"exit_code,omitempty"` // negative: minus the signal
 }
 
-// StatusTracker is a Consumer that holds what the agent does, for the health port. It is safe
-// for concurrent use; its lock is a leaf.
+// StatusTracker is a Consumer that keeps the agent's status for the health port. It is safe for
+// concurrent use, and takes no other lock while it holds its own.
 type StatusTracker struct {
 	mu       sync.Mutex
 	status   Status
@@ -90,7 +90,7 @@ type StatusTracker struct {
 	left     int               // of the budget
 }
 
-// stepTotal sums up what a step took each time.
+// stepTotal sums up the durations of a step.
 type stepTotal struct {
 	count, failed uint64
 	took          time.Duration
@@ -181,7 +181,7 @@ func (st *StatusTracker) exited(p *process.Process) {
 	})
 }
 
-// failed notes what caused an attempt to fail.
+// failed notes why an attempt failed.
 func (st *StatusTracker) failed(f *failure.Failure, overdue bool) {
 	cause := causeExit
 	switch {
@@ -236,7 +236,7 @@ func (st *StatusTracker) full(ctx context.Context) Status {
 	return s
 }
 
-// metrics writes what Prometheus reads (docs/metrics.md), and what more writes unless it is nil.
+// metrics writes the Prometheus metrics (docs/metrics.md), then calls more unless it is nil.
 func (st *StatusTracker) metrics(more func(*promtext.Buffer)) []byte {
 	s, _ := st.read()
 	st.mu.Lock()

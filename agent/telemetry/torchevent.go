@@ -104,7 +104,7 @@ func (te *torchEvents) Take(s State, message Message) {
 	}
 }
 
-// watchdog records what the watchdog did.
+// watchdog records an action of the watchdog.
 func (te *torchEvents) watchdog(s State, m WatchdogActed) {
 	d := &watchdogDetail{Event: m.Name}
 	if t := m.Timer; t != nil {

@@ -63,7 +63,7 @@ func parseTimer(line []byte) (Timer, error) {
 // release tells whether the request is one of release.
 func (t *Timer) release() bool { return t.At.IsZero() }
 
-// timers are those that are running. Pure: the caller says what time it is.
+// timers are the running timers. The caller passes the time.
 type timers map[timerKey]Timer
 
 // take applies a request: a second acquire replaces the first. It reports false if

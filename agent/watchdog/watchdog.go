@@ -122,7 +122,7 @@ func (w *Watchdog) Stop() {
 // wall-clock time, which may be set.
 const clockCheck = time.Second
 
-// maxFIFO bounds what is read before timers are evaluated: all that a FIFO may hold.
+// maxFIFO limits how much is read before timers are evaluated, to the largest capacity of a FIFO.
 const maxFIFO = 1 << 20
 
 func (w *Watchdog) run() {
@@ -166,7 +166,7 @@ func (w *Watchdog) accept(running timers, input *requests) {
 	}
 }
 
-// report queues what has expired.
+// report queues processes with expired timers.
 func (w *Watchdog) report(expired [][]Timer) {
 	if len(expired) == 0 {
 		return
@@ -186,8 +186,8 @@ func (w *Watchdog) report(expired [][]Timer) {
 	w.wake.Set()
 }
 
-// requests cuts what comes through the FIFO into lines. A line is at most PIPE_BUF long,
-// or it could not have been written in one piece. Longer ones are dropped.
+// requests splits the input from the FIFO into lines. A line has at most PIPE_BUF bytes, since
+// longer writes are not atomic. Longer lines are dropped.
 type requests struct {
 	buf  [16 << 10]byte
 	n    int
@@ -200,7 +200,7 @@ func (r *requests) read(file *os.File) error {
 	return err
 }
 
-// readNow reads what has arrived already, and returns how many bytes that is.
+// readNow reads the input that has already arrived, and returns its length.
 func (r *requests) readNow(file *os.File) (n int) {
 	conn, err := file.SyscallConn()
 	if err != nil {

@@ -132,8 +132,8 @@ const (
 	envAutoProgress = "RALLYPOINT_AUTO_PROGRESS"
 )
 
-// setWarm takes whether the workers are forked, and from what (decision 0108), and whether their
-// optimizers' steps are counted (0119).
+// setWarm sets whether the workers are forked, and from which imports (decision 0108), and
+// whether optimizer steps are counted (0119).
 func (c *config) setWarm(o *options, env environ) (err error) {
 	if c.spec.PreloadTimeout, err = seconds("--preload-timeout", o.preloadTimeout, true); err != nil {
 		return err
@@ -157,7 +157,7 @@ func (c *config) setWarm(o *options, env environ) (err error) {
 	return nil
 }
 
-// setChecks takes what examines the node.
+// setChecks sets the commands that examine the node.
 func (c *config) setChecks(o *options, _ environ) (err error) {
 	for _, command := range o.checks {
 		if strings.TrimSpace(command) == "" || strings.Contains(command, "\x00") {
@@ -257,7 +257,7 @@ const (
 	envOnHang      = "RALLYPOINT_ON_HANG"
 )
 
-// setHangs takes when a job is said to hang, and what follows (decision 0111).
+// setHangs sets when a job counts as hanging, and what happens then (decision 0111).
 func (c *config) setHangs(o *options, env environ) error {
 	name, text := "argument --hang-timeout", o.hangTimeout
 	if !o.given["hang-timeout"] {
@@ -286,7 +286,7 @@ func (c *config) setHangs(o *options, env environ) error {
 	return nil
 }
 
-// maxSeconds keeps durations within what a time.Duration holds.
+// maxSeconds keeps durations within the range of time.Duration.
 const maxSeconds = 10 * 365 * 24 * 3600
 
 func seconds(name string, x float64, positive bool) (time.Duration, error) {
@@ -365,7 +365,7 @@ func (c *config) setSignals(o *options) {
 	}
 }
 
-// setEnviron prepares what the workers inherit.
+// setEnviron prepares the workers' environment.
 func (c *config) setEnviron(o *options, env environ) {
 	for _, entry := range env {
 		if !strings.HasPrefix(entry, envInterpreter+"=") && !strings.HasPrefix(entry, envSignals+"=") {

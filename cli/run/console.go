@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// setConsole takes what of the workers' output reaches the console, and how.
+// setConsole sets which of the workers' output reaches the console, and how.
 func (c *config) setConsole(o *options, _ environ) error {
 	l := &c.spec.Logs
 	if o.jobRanks != "" {

@@ -14,9 +14,9 @@ import (
 //go:embed event_handler.py
 var eventHandlerScript string
 
-// setEvents connects the agent to the handlers of its events, and of those of the
-// rendezvous, which torch hands to the handler dynamic_rendezvous: one that drops
-// them, unless the program has put another in its place. close hands over what is left.
+// setEvents connects the agent to the handlers of its events and of the rendezvous events. Torch
+// gives the latter to the handler dynamic_rendezvous, which drops them unless the program has
+// replaced it. close delivers the remaining events.
 func (c *config) setEvents(o *options, interpreter string, env []string, stderr io.Writer, log *slog.Logger) (close func(), err error) {
 	name := o.eventHandler
 	if name == "dynamic_rendezvous" {
@@ -35,8 +35,8 @@ func (c *config) setEvents(o *options, interpreter string, env []string, stderr 
 	return func() { closeEvents(); closeRdzv() }, nil
 }
 
-// eventSink is where events go: nowhere, to stderr, or to a handler that torch knows
-// under a name. option is what named it.
+// eventSink returns where events go: nowhere, to stderr, or to a handler that torch knows by that
+// name. option is the option with the name.
 func eventSink(option, name, interpreter string, env []string, stderr io.Writer, log *slog.Logger) (sink telemetry.Sink, close func(), err error) {
 	switch name {
 	case "null":

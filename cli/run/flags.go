@@ -12,9 +12,8 @@ import (
 	"rallypoint/agent/process"
 )
 
-// options is the command line of `rallypoint run` with its defaults and its
-// PET_* variables applied, as it was written: nothing is checked yet beyond the
-// types (docs/spec/agent.md A1-A5).
+// options is the command line of `rallypoint run` with defaults and PET_* variables applied. Only
+// the types of the values are checked so far (docs/spec/agent.md A1-A5).
 type options struct {
 	nnodes, nproc                                string
 	backend, endpoint, id, conf                  string
@@ -219,8 +218,7 @@ func parseOptions(args []string, getenv func(string) (string, bool), legacy bool
 	return o, err
 }
 
-// parseArgs sets what the options before the first positional say and returns the
-// rest.
+// parseArgs applies the options before the first positional argument and returns the rest.
 func (o *options) parseArgs(args []string) (rest []string, err error) {
 	for len(args) > 0 {
 		arg := args[0]
@@ -241,7 +239,8 @@ func (o *options) parseArgs(args []string) (rest []string, err error) {
 	return nil, nil
 }
 
-// negativeNumber is what argparse takes as a value although it begins with a dash.
+// negativeNumber matches the numbers that argparse accepts as values although they begin with a
+// dash.
 var negativeNumber = regexp.MustCompile(`^-\d+$|^-\d*\.\d+$`)
 
 func (o *options) parseLong(args []string) (rest []string, err error) {
@@ -289,7 +288,7 @@ func (o *options) parseShort(args []string) (rest []string, err error) {
 	return args, nil
 }
 
-// shortOption is the option of one letter; nil if there is none.
+// shortOption returns the option with this letter, nil if there is none.
 func shortOption(letter byte) *option {
 	i := slices.IndexFunc(optionTable, func(f option) bool { return f.short != 0 && f.short == letter })
 	if i < 0 {
@@ -370,7 +369,7 @@ func (op *option) setFromEnvironment(o *options, variable, value string) error {
 	return nil
 }
 
-// convert sets the option; it returns what it expects if the value is not that.
+// convert sets the option. If the value is wrong, it returns what the option expects.
 func (op *option) convert(o *options, value string) (expected string) {
 	switch {
 	case op.text != nil:

@@ -101,7 +101,7 @@ func variablesText() string {
 	return b.String()
 }
 
-// writeEntry writes an explanation beside its name, or below one that leaves it no room.
+// writeEntry writes an explanation next to its name, or below it if the name is too long.
 func writeEntry(b *strings.Builder, name, help string) {
 	if len(name) >= helpColumn {
 		b.WriteString(name + "\n")

@@ -15,7 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// helperScript is what the script of each helper begins with.
+// helperScript is the beginning of each helper's script.
 //
 //go:embed helper.py
 var helperScript string

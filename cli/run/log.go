@@ -21,9 +21,9 @@ const EnvLogLevel = "RALLYPOINT_LOG"
 // LevelOff is above the level of every record.
 const LevelOff slog.Level = math.MaxInt
 
-// agentLog writes log lines in torch's layout: <L><MMDD> <time> <pid>
-// rallypoint] <text>, the prefix before each line of a text; at level debug <file>:<line>
-// stands for the name. Text from peers, in an attribute, makes no line of its own.
+// agentLog writes log lines in torch's layout, <L><MMDD> <time> <pid> rallypoint] <text>, with
+// the prefix before each line of a text. At level debug the name is <file>:<line>. Text from
+// peers is in attributes and cannot start a line.
 type agentLog struct {
 	level slog.Level
 	mu    *sync.Mutex
@@ -64,9 +64,8 @@ func (r records) Write(text []byte) (int, error) {
 	return len(text), nil
 }
 
-// agentLevel is the threshold that LOGLEVEL or RALLYPOINT_LOG gives; without them a job of
-// several nodes shows what it waits for and why it changes, a job of one node only
-// warnings.
+// agentLevel is the level that LOGLEVEL or RALLYPOINT_LOG sets. The default for a job of several
+// nodes shows what it waits for and why it changes, that for a job of one node only warnings.
 func agentLevel(level string, several bool) slog.Level {
 	switch strings.ToUpper(strings.TrimSpace(level)) {
 	case "DEBUG", "NOTSET":

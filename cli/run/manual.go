@@ -45,7 +45,7 @@ func HideInherited(launcher *cobra.Command, inherited *pflag.FlagSet) {
 	})
 }
 
-// described stands for the value of a flag that is only described.
+// described is the value of a flag in the manual, which is never set.
 type described struct{}
 
 func (described) String() string   { return "" }

@@ -108,8 +108,8 @@ func readQuota(path string) (cpus float64, ok bool) {
 // devicePatience bounds how long an interpreter may take to import torch.
 const devicePatience = 2 * time.Minute
 
-// deviceFiles are what the drivers of accelerators make. A machine without any has
-// none.
+// deviceFiles are the device files that accelerators' drivers make. A machine without
+// accelerators has none.
 var deviceFiles = map[string][]string{
 	"cuda":        {"/dev/nvidia[0-9]*", "/dev/kfd"},
 	"xpu":         {"/dev/dri/renderD*"},
@@ -142,8 +142,8 @@ if torch.accelerator.is_available():
         p = m.get_device_properties(i)
         print("%04x:%02x:%02x.0" % (p.pci_domain_id, p.pci_bus_id, p.pci_device_id))`
 
-// askTorch asks a child interpreter, where a driver has left its files: torch alone
-// knows what its build and the environment make of the devices.
+// askTorch asks torch in a child interpreter if there are device files: only torch knows which
+// devices its build and the environment allow.
 func askTorch(interpreter, module, question string) string {
 	there := 0
 	for _, pattern := range deviceFiles[module] {

@@ -1,6 +1,6 @@
 package run
 
-// setOnFailure takes what a node does whose workers fail.
+// setOnFailure sets what a node does when its workers fail.
 func (c *config) setOnFailure(o *options, _ environ) error {
 	fixed := ""
 	if c.rendezvous.kind != kindDynamic {

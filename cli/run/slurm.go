@@ -10,8 +10,8 @@ import (
 // that those which share a machine rarely share one.
 const slurmPorts = 1000
 
-// fillFromSlurm sets what neither the command line nor a PET_ variable names from the
-// variables that srun gives its tasks: one task on each node is one node of the job.
+// fillFromSlurm sets options that neither the command line nor a PET_ variable gives from the
+// variables that srun gives its tasks. One task on each node is one node of the job.
 func (o *options) fillFromSlurm(env environ) error {
 	job, err := strconv.ParseUint(env.get("SLURM_JOB_ID"), 10, 64)
 	if err != nil {

@@ -71,10 +71,10 @@ func (c *cursor) size() (int64, error) {
 	return st.Size, err
 }
 
-// lockForMore locks a file that other machines write to, to read it, if that may be worth it: a
-// node that is stopped while it has the lock stops the run, so one that waits for news takes it
-// when there are some; and now and then, since not every file system shows a file's size
-// without it. The caller unlocks what is locked.
+// lockForMore locks a file that other machines write to for reading, if there may be something to
+// read. A node that is stopped while it holds the lock stops the whole run. So a node takes the
+// lock only if the file has grown, and from time to time, since not every file system shows a
+// file's size without a lock. The caller unlocks a file that was locked.
 func (c *cursor) lockForMore(limit lockedfile.WaitLimit, clock lockedfile.Clock) (locked bool, err error) {
 	if clock.Now().Sub(c.locked) < changewatch.RecheckInterval {
 		if size, err := c.file.SizeAtServer(); err == nil && size == c.pos {
@@ -121,7 +121,7 @@ func (c *cursor) read(size int64, visit func(frame) (more bool)) error {
 	return nil
 }
 
-// checkOrder checks that a frame may stand where it does.
+// checkOrder checks that a frame is allowed at its position.
 func (c *cursor) checkOrder(fr frame) error {
 	switch {
 	case fr.kind == frameSnapshot && c.index == 0:
@@ -136,11 +136,11 @@ func (c *cursor) checkOrder(fr frame) error {
 	return nil
 }
 
-// checkDamage decides about complete bytes at pos that are no frame. If a whole frame
-// follows them, something has happened to the file that is not the death of a
-// writer; else they are the end of what one wrote that died, with its machine
-// perhaps, and the next writer cuts them off. A reader without the lock that meets
-// one at it may see anything, but only for a moment: damage stays.
+// checkDamage decides about complete bytes at pos that are no frame. If a whole frame follows
+// them, the file is damaged, and not by the death of a writer. Otherwise they are the last write
+// of a process that died, perhaps with its machine, and the next writer cuts them off. A reader
+// without the lock may see anything while another node writes, but only for a moment, whereas
+// damage stays.
 func (c *cursor) checkDamage(size int64) error {
 	for range damageReads {
 		if damaged, err := c.badBeforeWhole(size); !damaged || err != nil {
@@ -168,7 +168,7 @@ func (c *cursor) badBeforeWhole(size int64) (bool, error) {
 	return err == nil, unreadable(err)
 }
 
-// unreadable returns those errors of a frameScanner that say nothing of what is in the file.
+// unreadable returns the errors of a frameScanner that are not about the content of the file.
 func unreadable(err error) error {
 	switch err {
 	case io.EOF, lockedfile.ErrTorn, errBadFrame:

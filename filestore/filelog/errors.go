@@ -14,12 +14,11 @@ import (
 	"rallypoint/internal/lockedfile"
 )
 
-// ErrDamaged is returned by a Log whose file holds something that no node wrote,
-// between what nodes wrote.
+// ErrDamaged is returned by a Log whose file has foreign bytes between the frames of nodes.
 var ErrDamaged = errors.New("the file is damaged")
 
-// explain makes an error one that says what was tried where, and what to do about
-// it. Those that no repetition heals are final (see sharedlog.Log).
+// explain adds to an error what was tried where, and what to do about it. Errors that no retry
+// can fix become final (see sharedlog.Log).
 func (l *Log) explain(what string, err error) error {
 	switch {
 	case err == nil, errors.As(err, new(*rendezvous.Error)), errors.Is(err, sharedlog.ErrCompacted), errors.Is(err, sharedlog.ErrMoved), errors.Is(err, context.Canceled):

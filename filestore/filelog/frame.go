@@ -54,7 +54,7 @@ func appendFrame(b []byte, kind frameKind, index uint64, payload []byte) []byte 
 	return b
 }
 
-// errBadFrame is what is returned for bytes that are all there and are no frame.
+// errBadFrame is the error for complete bytes that are not a frame.
 var errBadFrame = errors.New("not a frame")
 
 // frameScanner reads frames from a part of a file in order.
@@ -84,7 +84,7 @@ func (f *frameScanner) next() (frame, error) {
 	return frame{frameKind(body[0]), binary.LittleEndian.Uint64(body[1:]), body[bodyHeadBytes:]}, nil
 }
 
-// logHeader says what a file is.
+// logHeader identifies a file.
 type logHeader struct {
 	runID      string
 	generation string

@@ -110,8 +110,8 @@ func (l *Log) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID)
 	return list, nil
 }
 
-// readHeartbeat reads one file. It opens the file each time: that is what makes a
-// network file system show what is in it now.
+// readHeartbeat reads one file. It opens the file each time, which makes a network file system
+// show its present content.
 func (l *Log) readHeartbeat(session rendezvous.SessionID) (sharedlog.Liveness, error) {
 	broken := sharedlog.Liveness{State: sharedlog.LivenessDisconnected}
 	f, err := lockedfile.OpenFile(l.heartbeatPath(session), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
@@ -136,8 +136,8 @@ func (l *Log) readHeartbeat(session rendezvous.SessionID) (sharedlog.Liveness, e
 	return sharedlog.Liveness{Heartbeats: binary.LittleEndian.Uint64(count[:])}, nil
 }
 
-// readReport reads what a living node reports of its workers; nil if it says nothing, or
-// nothing that this release knows.
+// readReport reads a live node's report about its workers; nil if there is none, or none that
+// this release can read.
 func (l *Log) readReport(session rendezvous.SessionID) *training.Report {
 	f, err := lockedfile.OpenFile(l.heartbeatPath(session), unix.O_RDONLY|unix.O_NOFOLLOW, 0)
 	if err != nil {

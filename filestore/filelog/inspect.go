@@ -18,9 +18,9 @@ import (
 	"rallypoint/internal/lockedfile"
 )
 
-// Inspect reads what the runs in the directory dir have written there, in the order
-// of their ids; only that of the id runID unless it is "". A run that is not there,
-// or just comes or goes, is left out; of all runs also those of other users.
+// Inspect reads the runs in the directory dir in the order of their ids, or only the run runID
+// unless that is "". It leaves out a run that does not exist, or is just being made or removed,
+// and, if it reads all, those of other users.
 //
 // It takes no part in any run: it creates and writes nothing, and locks nothing but
 // heartbeat files, each shared and for as long as it takes to see that no node holds
@@ -63,7 +63,7 @@ func Inspect(dir, runID string) ([]sharedlog.Record, error) {
 func (l *Log) inspect() (sharedlog.Record, error) {
 	for tries := 1; ; tries++ {
 		r, err := l.tryInspect()
-		// A snapshot, or another generation, may take the place of what is read.
+		// A snapshot, or another generation, may replace the file meanwhile.
 		if err == nil || !isGone(err) && !errors.Is(err, lockedfile.ErrVanished) && !errors.Is(err, lockedfile.ErrReplaced) {
 			return r, err
 		}

@@ -150,7 +150,7 @@ func (l *Log) Next(ctx context.Context, after uint64) (sharedlog.Batch, error) {
 // batchBytes is about how much one Batch holds at most.
 const batchBytes = 1 << 20
 
-// readNew reads what is new.
+// readNew reads the new entries.
 func (l *Log) readNew(ctx context.Context, after uint64) (b sharedlog.Batch, err error) {
 	c := l.reader
 	if !l.local { // else the size that is seen may be an old one

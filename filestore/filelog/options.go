@@ -20,8 +20,8 @@ type Options struct {
 	// that is not known to be local.
 	Remote bool
 
-	// Clock is what polls and back-offs go by. Default: the machine's. The deadlines of
-	// contexts are their own.
+	// Clock drives polls and back-offs, but not the deadlines of contexts. Default: the
+	// machine's.
 	Clock lockedfile.Clock
 }
 

@@ -10,16 +10,16 @@ import (
 // SetNodes implements sharedlog.NodeCounter.
 func (l *Log) SetNodes(n int) { l.nodes.Store(int64(n)) }
 
-// A change wakes all nodes at once, and each has something to append soon afterwards: of many
-// nodes that all read each entry by itself, each costs more the more there are. So they rest
-// before they read, longer the more there are.
+// A change wakes all nodes at once, and each soon has something to append. If every node read
+// each entry separately, the cost per node would grow with their number. So nodes rest before
+// they read, the longer the more nodes there are.
 const (
 	restFrom    = 9 // fewer nodes do not rest
 	restPerNode = 700 * time.Microsecond
 	longestRest = 90 * time.Millisecond // of 128 nodes; above, a warning names the hosted endpoint
 )
 
-// restTime returns how long a reader of so many nodes rests after a wake, at most.
+// restTime returns how long a reader among that many nodes rests at most after a wake-up.
 func restTime(nodes int64) time.Duration {
 	if nodes < restFrom {
 		return 0

@@ -21,7 +21,7 @@ import (
 	"rallypoint/internal/lockedfile"
 )
 
-// Modes of what a log creates: for its user alone.
+// Modes of a log's files and directories: for its user alone.
 const (
 	logMode    = 0o600
 	logDirMode = 0o700
@@ -85,8 +85,7 @@ func (l *Log) list() ([]uint64, error) {
 // its way, it is a file system on which a path does not lead to the file it opens.
 const openTries = 100
 
-// join makes this node one of those that use the log, and makes the log if there
-// is none that lives.
+// join makes this node a user of the log, and makes a log if there is no live one.
 func (l *Log) join(ctx context.Context) error {
 	for tries := 1; ; tries++ {
 		err := l.tryJoin(ctx)
@@ -139,7 +138,7 @@ func (l *Log) tryJoin(ctx context.Context) error {
 	return err
 }
 
-// release closes what keeps the log open.
+// release closes the descriptors that keep the log open.
 func (l *Log) release() {
 	l.closeFiles()
 	if l.live != nil {
@@ -176,9 +175,9 @@ func (l *Log) makeDir() error {
 	return l.checkOwner()
 }
 
-// checkOwner refuses a run's directory of another user but root, who could put anything there. It
-// compares the owner of a new file, not this process's own user: a network file system may map
-// that to another user.
+// checkOwner refuses a run's directory if it belongs to another user than root, who could put
+// anything there. It compares the owner of a new file, not this process's own user: a network
+// file system may map that to another user.
 func (l *Log) checkOwner() error {
 	f, err := lockedfile.OpenFile(filepath.Join(l.dir, "new-"+rand.Text()), unix.O_WRONLY|unix.O_CREAT|unix.O_EXCL|unix.O_NOFOLLOW, logMode)
 	if err != nil {
@@ -200,7 +199,7 @@ func (l *Log) checkOwner() error {
 	return nil
 }
 
-// lockRun opens the file "run" and locks it, as who opens and who leaves do.
+// lockRun opens and locks the file "run", for nodes that open or leave the log.
 func (l *Log) lockRun(p lockedfile.WaitLimit) (*lockedfile.File, error) {
 	run, err := lockedfile.OpenFile(filepath.Join(l.dir, "run"), unix.O_RDWR|unix.O_CREAT|unix.O_NOFOLLOW, logMode)
 	if err != nil {
@@ -292,8 +291,8 @@ func (l *Log) lockLive(taken func(*lockedfile.File) (bool, error)) (bool, error)
 	return taken(live)
 }
 
-// beginGeneration makes a log under a new name, empty but for a first entry unless that is
-// nil, and removes what is left of older ones. The lock of run is held.
+// beginGeneration makes a log under a new name, with one entry unless that is nil, and removes
+// the files of older ones. The caller holds the lock of run.
 func (l *Log) beginGeneration(run *lockedfile.File, first []byte) error {
 	l.generation = rand.Text()
 	if err := l.clear("run"); err != nil {

@@ -11,9 +11,9 @@ import (
 	"rallypoint/internal/lockedfile"
 )
 
-// watcher is a sharedlog.Watcher of a run in a directory. It creates and writes
-// nothing. On this machine's own file systems it locks nothing; on others it locks the
-// log, shared, to read what is new, as nodes do.
+// watcher is a sharedlog.Watcher of a run in a directory. It creates and writes nothing. On local
+// file systems it locks nothing. On others it locks the log, shared, to read new entries, as
+// nodes do.
 type watcher struct {
 	l     *Log
 	after uint64 // index of the last entry
@@ -65,7 +65,7 @@ func (w *watcher) Poll(ctx context.Context) (r sharedlog.Record, err error) {
 	}
 }
 
-// read reads what is new in the file, and tells whether the file was removed before.
+// read reads the new entries of the file, and reports whether the file was removed before.
 func (w *watcher) read(ctx context.Context, r *sharedlog.Record) (gone bool, err error) {
 	c := w.l.reader
 	if !w.l.local { // else the size that is seen may be an old one
