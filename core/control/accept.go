@@ -34,8 +34,8 @@ const (
 // errCrowd is why the port accepts no connection for a moment.
 var errCrowd = errors.New("connections that have not said who they are have half of the descriptors")
 
-// maxUnidentified is how many connections may be open that have not said who they are: half
-// of the descriptors, so that nodes, and all else that the process does, have the rest.
+// maxUnidentified is how many connections may be open before they have identified themselves:
+// half of the descriptors. Nodes, and everything else in the process, have the rest.
 func maxUnidentified() int64 {
 	return max(1, int64(descriptors.Limit()/2))
 }
@@ -81,8 +81,8 @@ func (s *Server) accept(l net.Listener) {
 	}
 }
 
-// acceptOne accepts a connection of a user who may connect. One of another user is closed
-// before a byte of it is read.
+// acceptOne accepts a connection of an allowed user. It closes one of another user before it
+// reads a byte.
 func (s *Server) acceptOne(check *peer.Check, l net.Listener) (net.Conn, error) {
 	if s.unidentified.Load() >= s.cfg.maxUnidentified {
 		return nil, errCrowd
@@ -114,10 +114,10 @@ func (s *Server) admit(conn net.Conn) {
 	s.wg.Go(p.serve)
 }
 
-// shed ends connections that have not said who they are, so that those who wait to be
-// accepted need not wait until helloTimeout: those that have said nothing; if there are
-// none, the older half of the others, a proof or a long hello being perhaps on its way
-// in the rest. It reports whether it has ended any.
+// shed closes connections that have not identified themselves, so that new ones need not wait
+// until helloTimeout. It closes those that have sent nothing. If there are none, it closes the
+// older half of the others, since a proof or a long hello may be on its way in the rest. It
+// reports whether it has closed any.
 func (s *Server) shed() (any bool) {
 	now := s.clock.Now()
 	var silent, slow []*serverConn
@@ -146,7 +146,7 @@ func (s *Server) shed() (any bool) {
 	return any
 }
 
-// userCheck decides whose connections a listener takes; nil: everyone's, as with a server
+// userCheck decides whose connections a listener accepts. nil accepts everyone's, as for a server
 // of many runs, which many users share.
 func (s *Server) userCheck(l net.Listener) *peer.Check {
 	if s.cfg.Node == nil {

@@ -9,8 +9,7 @@ import (
 	"rallypoint/internal/pack"
 )
 
-// Limits of what a run remembers of its past: enough to explain its present
-// state, and at most 32 KiB.
+// Limits of a run's change log: enough to explain its present state, and at most 32 KiB.
 const (
 	maxChanges    = 64
 	maxChangeText = wire.MaxName
@@ -24,7 +23,7 @@ type changelog struct {
 	bytes int    // about what the ring takes
 }
 
-// changeCost is about what a change takes beside its text.
+// changeCost is about the memory of a change without its text.
 const changeCost = 64
 
 // put stores a change in its place of the ring.
@@ -50,8 +49,8 @@ func (ch *changelog) add(at time.Time, round uint64, text string) {
 	ch.came = 0
 }
 
-// arrive keeps that a node came. Those that come one after the other are one
-// change, so that they leave room for what explains more.
+// arrive records the arrival of a node. Consecutive arrivals are one change, to leave room for
+// changes that explain more.
 func (ch *changelog) arrive(at time.Time, round uint64, name string) {
 	came := ch.came + 1
 	if came == 1 {

@@ -10,8 +10,8 @@ type Clock interface {
 	AfterFunc(d time.Duration, f func()) Stopper
 }
 
-// Stopper stops what AfterFunc has started; it reports false if that has run or
-// is running.
+// Stopper stops a function that AfterFunc has scheduled. It reports false if the function has run
+// or is running.
 type Stopper = interface{ Stop() bool }
 
 // RealClock is the machine's clock.

@@ -27,14 +27,14 @@ type storedRun struct {
 	stack   []byte
 	seq     uint64 // number of its last event
 
-	// For Config.Trace: what the machine was made of.
+	// For Config.Trace: the state with which the machine began.
 	snapshot []byte
 	through  uint64 // number of the last event in it
 	events   [][]byte
 }
 
-// OpenData opens a data directory, makes it if need be, and reads the runs in
-// it. An error says what is wrong with the directory or its file and what to do.
+// OpenData opens a data directory, makes it if necessary, and reads the runs in it. An error says
+// what is wrong with the directory or its file and what to do.
 func OpenData(dir string, o journal.Options) (*Data, error) {
 	j, err := journal.Open(dir, o)
 	if err != nil {
@@ -83,7 +83,7 @@ func (d *Data) unreadable(id string, err error) error {
 	return fmt.Errorf("data file %s, run %q: %w; use the release that wrote it or a newer one, or give another --data-dir", d.journal.Path(), id, err)
 }
 
-// replay applies an event whose effects were carried out long ago.
+// replay applies an event without its effects, which were executed long ago.
 func replay(m *rendezvous.Machine, id string, ev rendezvous.Event) (broken *rendezvous.Error, stack []byte) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -106,14 +106,14 @@ func (d *Data) Copy(path string) error { return d.journal.Copy(path) }
 // Close lets go of the directory.
 func (d *Data) Close() error { return d.journal.Close() }
 
-// brokenRun is the answer of a run whose machine has panicked.
+// brokenRun is the error that a run answers after its machine has panicked.
 func brokenRun(id string, what any) *rendezvous.Error {
 	return rendezvous.Errorf(rendezvous.CodeInternal,
 		"run %q is broken by a defect of Rallypoint (%v); other runs continue; use another --rdzv-id, and report what the control plane has logged", id, what)
 }
 
-// stored is what a run knows of its share of the data directory. It belongs to
-// the goroutine of groupCommit once the run has begun.
+// stored is a run's state in the data directory. It belongs to the goroutine of groupCommit once
+// the run has begun.
 type stored struct {
 	last     uint64            // number of the last event that is stored
 	since    int               // bytes of events that were stored since the last snapshot

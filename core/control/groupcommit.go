@@ -50,11 +50,11 @@ func (p *pendingEvent) reads() bool {
 	return ok && k.Op.Reads()
 }
 
-// size is what the event counts in the queue.
+// size is the event's share of the queue's bytes.
 func (p *pendingEvent) size() int { return len(p.logged) + p.answer }
 
-// beginLocked and end count what a connection's node has asked for that may change something
-// and is not applied yet: its reads come after that. The caller holds run.mu.
+// beginLocked and end count the requests of a connection's node that may change something and are
+// not applied yet. The node's reads come after them. The caller holds run.mu.
 func (p *pendingEvent) beginLocked() { p.count(1) }
 func (p *pendingEvent) end()         { p.count(-1) }
 
@@ -75,14 +75,13 @@ func (p *pendingEvent) wait() *rendezvous.Error {
 // groupCommit stores the events of all runs before they are applied: one commit holds
 // the events that came while the one before was on its way to the disk.
 //
-// So a run's machine shows nothing that is not on the disk. A request that changes
-// nothing (rendezvous.Machine.TryRead) is answered from it at once, whatever waits to be
-// stored: it was asked before any of that was answered, and a server that is started
-// again on the same data knows all that the answer showed. Two kinds of reads come here
-// nevertheless: one whose node has itself asked for changes that are not applied yet,
-// since it has to see them, and one that has to wait for a key, since the wait is state.
-// Each is tried again when the commit before it is applied, and only then stored; see
-// answerReads.
+// So a run's machine shows nothing that is not on the disk. A request that changes nothing
+// (rendezvous.Machine.TryRead) is answered from it at once, even if changes wait to be stored: it
+// was asked before any of those was answered, and a server that is restarted on the same data
+// knows everything that the answer showed. Two kinds of reads are queued nevertheless: reads of a
+// node whose own changes are not applied yet, since it has to see them, and reads that wait for a
+// key, since the wait is state. Each is tried again when the commit before it is applied, and
+// only then stored; see answerReads.
 type groupCommit struct {
 	server *Server
 	data   *Data

@@ -26,10 +26,10 @@ import (
 // address from which the request comes. Ask follows a server in waiting to the one that hosts, and
 // blocks until the answer has come or ctx ends.
 //
-// It returns what was done, in one sentence; a run that was closed already is none to do
-// anything about. Asking again does no harm: the ID of a Direct makes a repetition do nothing.
-// What does not fit the run, and an unknown run, are ErrInvalid; an unreachable control plane
-// is ErrConnection, a token that it does not know ErrAuth. A nil token is none.
+// It returns what was done, in one sentence. For a run that is closed already it does nothing.
+// Asking again does no harm, since a Direct has an ID. It returns ErrInvalid for a request that
+// does not fit the run and for an unknown run, ErrConnection for an unreachable control plane,
+// and ErrAuth for a token that the control plane does not know. A nil token stands for none.
 func Ask(ctx context.Context, addr string, token *secret.Token, runID string, ev rendezvous.Event) (string, error) {
 	f, ok := wire.NewAdmin(runID, ev)
 	if !ok {

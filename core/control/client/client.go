@@ -54,11 +54,10 @@ type Client struct {
 
 var _ member.ControlPlane = (*Client)(nil)
 
-// New makes a client that is not connected yet; at is what p.Endpoint says. The Observer's methods are
-// called by one goroutine at a time, Connect's or the client's own; they must not
-// block and must not call Close. A nil log discards. The client starts a control
-// plane in this process by start; without one it never does, whatever
-// Params.IsHost says.
+// New makes a client that is not connected yet. at is the parsed p.Endpoint. One goroutine at a
+// time, Connect's or the client's own, calls the Observer's methods, which must not block and
+// must not call Close. A nil log discards. The client calls start to start a control plane in
+// this process. If that is nil, it never does, whatever Params.IsHost says.
 func New(p params.Params, at params.Servers, obs member.Observer, log *slog.Logger, start discovery.StartHost) *Client {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	c := &Client{params: p, obs: obs, session: rendezvous.SessionID(rand.Text()), label: host.Process(host.NameOf(p.HostName))}
@@ -68,11 +67,10 @@ func New(p params.Params, at params.Servers, obs member.Observer, log *slog.Logg
 	return c
 }
 
-// Connect is member.ControlPlane's. Refusals (ErrInvalid, ErrMismatch, ErrTenant,
-// ErrNodeInUse, ErrAuth, ErrState for an incompatible release) are returned at once. When
-// ctx ends first the error is ErrConnection after its deadline, ErrCanceled
-// otherwise; it says what was tried, and Connect may be called again. Once it
-// has succeeded, calling it again does nothing.
+// Connect implements member.ControlPlane. It returns refusals (ErrInvalid, ErrMismatch,
+// ErrTenant, ErrNodeInUse, ErrAuth, ErrState for an incompatible release) at once. If ctx ends
+// first, the error is ErrConnection after its deadline, else ErrCanceled. It says what was tried,
+// and Connect may be called again. After a success another call does nothing.
 func (c *Client) Connect(ctx context.Context) error {
 	c.connecting.Lock()
 	defer c.connecting.Unlock()
@@ -208,7 +206,7 @@ func (c *Client) fail(err *rendezvous.Error) {
 	}
 }
 
-// hello returns what this node says of itself now.
+// hello returns this node's present hello.
 func (c *Client) hello() wire.Hello {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -222,7 +220,7 @@ func (c *Client) hello() wire.Hello {
 	}
 }
 
-// adopt makes a connection the current one and sends again what has no answer yet.
+// adopt makes a connection the current one and repeats the requests that have no answer yet.
 func (c *Client) adopt(found *discovery.Conn) *conn {
 	l := newConn(found, c.finder)
 	c.mu.Lock()
@@ -259,7 +257,7 @@ func (c *Client) loop(l *conn) {
 	}
 }
 
-// ended reports whether nothing is answered any more.
+// ended reports whether no request will be answered any more.
 func (c *Client) ended() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -24,8 +24,8 @@ import (
 // control plane that gives none for two leases hangs, and the connection is given
 // up.
 //
-// Where standbys may elect another host, beats come twice as often and each asks for an echo: a
-// node that hears nothing for some 0.6 of a lease asks them who hosts.
+// If standbys may elect another host, heartbeats are sent twice as often and each asks for an
+// echo. A node that hears nothing for about 0.6 of a lease asks the standbys who hosts.
 const (
 	beatsPerLease = 3
 	lookAfter     = 3                 // beats since bytes came last, where there are voters
@@ -111,7 +111,7 @@ func (c *conn) sendBeat(lease time.Duration) (parts int) {
 	return parts
 }
 
-// carryTraining makes beats carry what report says.
+// carryTraining adds the result of report to heartbeats.
 func (c *conn) carryTraining(report func() *training.Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -147,8 +147,8 @@ type endedError struct{ by net.Addr }
 func (e *endedError) Error() string { return e.by.String() + " closed the connection" }
 func (e *endedError) Unwrap() error { return io.EOF }
 
-// brokenBy says why reading ended, in terms of the connection. Where a server has named another
-// one, what became of a write meanwhile does not count.
+// brokenBy says why reading ended, in terms of the connection. If the server has named another
+// one, the result of a concurrent write does not matter.
 func (c *conn) brokenBy(err error) error {
 	if to := (*wire.Redirected)(nil); errors.As(err, &to) {
 		return err

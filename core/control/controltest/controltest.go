@@ -1,5 +1,5 @@
-// Package controltest is what the tests of both ends of the control plane share: an
-// observer, parameters, contexts, and calls. Only tests import it.
+// Package controltest has helpers for the tests of both ends of the control plane: an observer,
+// parameters, contexts, and calls. Only tests import it.
 package controltest
 
 import (

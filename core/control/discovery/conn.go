@@ -33,7 +33,7 @@ type Conn struct {
 	standsBy bool // the host has received where this node stands by
 }
 
-// hello returns what this node says of itself now.
+// hello returns this node's present hello.
 func (f *Finder) hello() wire.Hello {
 	h := f.Hello()
 	hosts := f.Hosting()
@@ -57,8 +57,9 @@ func (f *Finder) openConn(ctx context.Context, raw net.Conn) (*Conn, error) {
 	return openConn(ctx, raw, f.hello(), f.token, f.believe)
 }
 
-// believe asks whose process has answered. A job of one machine that has no token is safe from
-// other users only if it neither serves them nor follows one of them who was quicker to listen.
+// believe checks which user's process has answered. A job on one machine without a token is safe
+// from other users only if it neither serves them nor follows a server of theirs that was the
+// first to listen.
 func (f *Finder) believe(conn net.Conn) error {
 	if err := f.servers.AdmitServer(conn); err != nil {
 		return fmt.Errorf("what answers at %s may be another user's: %w; is_host=0 is for a control plane that users share, a token for all else",

@@ -87,8 +87,8 @@ func (f *Finder) resolve(ctx context.Context) error {
 	return nil
 }
 
-// resolveList brings the addresses of a list of servers up to date. A server whose name is not
-// known is left out: it may be down, and its name with it.
+// resolveList updates the addresses of a list of servers. It leaves out a server whose name does
+// not resolve, since the name of a server that is down may be gone with it.
 func (f *Finder) resolveList(ctx context.Context) error {
 	s := &f.endpoint
 	type answer struct {

@@ -43,7 +43,7 @@ func (f *Finder) findOrHost(ctx context.Context) (*Conn, error) {
 	}
 }
 
-// checkPort refuses an endpoint whose port only this process could know.
+// checkPort refuses an endpoint with a port that only this process could know.
 func (f *Finder) checkPort() error {
 	host := f.Params.IsHost
 	switch {
@@ -147,8 +147,8 @@ func (f *Finder) noteLoopback() {
 	f.mu.Unlock()
 }
 
-// Hint adds to what a node waits for what is odd about the endpoint: a node that is
-// missing may look for it on its own machine.
+// Hint adds a peculiarity of the endpoint to what a node waits for: a missing node may look for
+// the endpoint on its own machine.
 func (f *Finder) Hint(p rendezvous.Progress) rendezvous.Progress {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -196,8 +196,8 @@ func (f *Finder) compared() string {
 	return strings.Join(parts, "; ")
 }
 
-// connectProgress tells the observer what findOrHost waits for, in the rhythm of a
-// server's progress.
+// connectProgress tells the observer what findOrHost waits for, at the intervals of a server's
+// progress.
 type connectProgress struct {
 	f     *Finder
 	start time.Time

@@ -27,7 +27,8 @@ type Config struct {
 	Log      *slog.Logger
 	Start    StartHost // starts a control plane in this process; nil: never
 
-	// Hello is what the node says of itself now. The finder adds what it knows of the servers.
+	// Hello returns the node's present hello, to which the finder adds its knowledge of the
+	// servers.
 	Hello func() wire.Hello
 }
 
@@ -92,8 +93,8 @@ func New(cfg Config) *Finder {
 	return f
 }
 
-// Find finds the control plane or starts to host it. Refusals are *rendezvous.Errors; when
-// ctx ends first the error says what was tried, and Find may be called again.
+// Find finds the control plane or starts to host it. Refusals are *rendezvous.Errors. If ctx ends
+// first, the error says what was tried, and Find may be called again.
 func (f *Finder) Find(ctx context.Context) (*Conn, error) {
 	if f.Params.TokenFile != "" && f.token == nil {
 		token, err := secret.OpenToken(f.Params.TokenFile, f.Log)
@@ -163,8 +164,8 @@ func (f *Finder) follows(l *Conn) {
 	}
 }
 
-// Answer returns the answer to a frame by which the host tells of those that stand by, or
-// asks this node to; nil: it has none.
+// Answer returns the reply to a frame with which the host lists the standbys, or asks this node
+// to be one; nil if there is none.
 func (f *Finder) Answer(l *Conn, said wire.Frame) wire.Frame {
 	if f.group == nil {
 		return nil
@@ -204,8 +205,8 @@ func (f *Finder) Leave(ctx context.Context) {
 	}
 }
 
-// Close ends what runs in this process: liveness connections, probing, and the server. The
-// search has ended.
+// Close ends the liveness connections, the probing, and the server in this process. The search
+// must have ended.
 func (f *Finder) Close() {
 	f.cancel()
 	f.helpers.Wait()
@@ -215,7 +216,7 @@ func (f *Finder) Close() {
 	f.stopHosting()
 }
 
-// called is what log lines call a node: its machine, unless it is this node's, too.
+// called is a node's name in log lines: its machine, unless that is this node's, too.
 func (f *Finder) called(node string) string {
 	if machine := rendezvous.MachineOf(node); machine != rendezvous.MachineOf(f.Node) {
 		return machine

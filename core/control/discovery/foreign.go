@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// foreignAfter is how long what listens at the endpoint may take to answer as a control
-// plane does, before the log says that it may be another program.
+// foreignAfter is how long the program at the endpoint may take to answer like a control plane
+// before the log says that it may be another program.
 const foreignAfter = 1200 * time.Millisecond
 
 // foreignError is of a connection that was taken, but not by a control plane: another

@@ -19,8 +19,8 @@ import (
 
 // Host is a control plane that runs in this process.
 type Host interface {
-	// WaitIdle returns nil once no node is connected but those whose session is
-	// named, or the error of ctx.
+	// WaitIdle returns nil once no node is connected except those with the given sessions, or the
+	// error of ctx.
 	WaitIdle(ctx context.Context, except ...rendezvous.SessionID) error
 	// Close ends all connections and returns when the control plane has ended.
 	Close() error
@@ -30,11 +30,11 @@ type Host interface {
 	// StepDown sends all nodes to another server and makes this one wait; why is for the
 	// log.
 	StepDown(to wire.Redirect, why string)
-	// Confirmed says to nodes what the voters have accepted meanwhile. It does not block.
+	// Confirmed sends nodes what the voters have accepted meanwhile. It does not block.
 	Confirmed()
 }
 
-// HostConfig says what a control plane in this process serves.
+// HostConfig configures a control plane in this process.
 type HostConfig struct {
 	Params    params.Params  // of the node that hosts; its run is the one that the control plane takes
 	Node      string         // that node's id
@@ -48,8 +48,8 @@ type HostConfig struct {
 // StartHost starts a control plane in this process. The listeners belong to it.
 type StartHost func(cfg HostConfig, listeners ...net.Listener) Host
 
-// startHosting listens where the election says and starts the control plane of
-// this run. After an error nothing is left.
+// startHosting listens where the election says and starts the control plane of this run. On an
+// error it leaves nothing behind.
 func (f *Finder) startHosting(ctx context.Context, where election) error {
 	s := &f.endpoint
 	hosts := []string{""}
@@ -125,8 +125,8 @@ func ownAddrs(listening []netip.AddrPort) []netip.AddrPort {
 	return list
 }
 
-// hostAnyway hosts because the parameters demand it (is_host=1). A port that is in use is
-// an error, unless this run's control plane is what uses it.
+// hostAnyway hosts because the parameters demand it (is_host=1). A port that is in use is an
+// error, unless this run's control plane uses it.
 func (f *Finder) hostAnyway(ctx context.Context, foreign *foreignWarning) (*Conn, error) {
 	s := &f.endpoint
 	if err := f.resolve(ctx); isRefusal(err) {

@@ -80,8 +80,8 @@ func (f *Finder) watchStandby(ctx context.Context, s wire.StandbyNode) {
 	}
 }
 
-// redial is the pause before a standby that could not be reached is dialled again. Where there are
-// voters nobody waits for TCP to repeat what was lost in a cut.
+// redial is the pause before a standby that could not be reached is dialled again. With voters it
+// is short, so that nobody waits for TCP to resend packets that were lost in a partition.
 func (f *Finder) redial() time.Duration {
 	if f.HasVoters() {
 		return f.group.Beat()
@@ -92,8 +92,8 @@ func (f *Finder) redial() time.Duration {
 // lookPatience bounds the last look at the other standbys before a takeover.
 const lookPatience = 300 * time.Millisecond
 
-// look asks the standbys to which there is no connection who hosts, once: one of them may
-// have taken over while this process was stopped. The result ends the connections.
+// look asks once, of all standbys without a connection, who hosts: one of them may have taken
+// over while this process was stopped. The returned function closes the connections.
 func (f *Finder) look(ctx context.Context) (end func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup

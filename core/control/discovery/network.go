@@ -15,7 +15,7 @@ import (
 	"rallypoint/internal/host"
 )
 
-// network is what a client asks of the machine it runs on; tests replace it.
+// network is the client's access to the machine that it runs on. Tests replace it.
 type network struct {
 	resolve func(ctx context.Context, host string) ([]netip.Addr, error)
 	locals  func() ([]netip.Addr, error) // addresses of the interfaces

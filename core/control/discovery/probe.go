@@ -115,8 +115,8 @@ func (p *prober) own(addr netip.AddrPort) bool {
 	return p.f.group.Self() == addr.String() || slices.Contains(ownAddrs(p.f.group.Listening()), addr)
 }
 
-// probe asks the server at an address who it is. It returns when there is none, or when
-// one that belongs to the group is gone again; that it reports.
+// probe asks the server at an address who it is. It returns if there is none, or when a server of
+// the group is gone again, which it reports.
 func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 	f := p.f
 	dctx, cancel := context.WithTimeout(ctx, probeSeldom)
@@ -188,7 +188,7 @@ func (p *prober) isCut(addr netip.AddrPort, now bool) (before bool) {
 	return before
 }
 
-// refused logs, once for the same reason, that what is at the endpoint does not yield.
+// refused logs, once for each reason, that the server at the endpoint does not step down.
 func (p *prober) refused(addr netip.AddrPort, why string) {
 	p.mu.Lock()
 	told := p.told

@@ -20,17 +20,16 @@ import (
 )
 
 const (
-	// evidencePatience bounds one fresh dial to a host whose connection has ended, hello
-	// included.
+	// evidencePatience limits one new dial to a host whose connection has ended, hello included.
 	evidencePatience = 2 * time.Second
-	// recheck is how often a standby that waits, and a node whose servers keep silent, looks at
-	// the host once more.
+	// recheck is how often a waiting standby, and a node whose servers are silent, dials the host
+	// again.
 	recheck = 200 * time.Millisecond
 	// askEvery is how often a standby that waits for voters asks all servers, and the endpoint.
 	askEvery = time.Second
-	// firstAnswer is about how long a server that is found again may take to answer a hello,
-	// beside what all nodes of the job take. It doubles with each one that has no answer, up
-	// to handshakeTimeout.
+	// firstAnswer is about how long a server that is found again may take to answer a hello, in
+	// addition to the time for all nodes of the job. It doubles with each unanswered hello, up to
+	// handshakeTimeout.
 	firstAnswer = 2 * time.Second
 	// silenceEvery is how often the silence of the host is logged.
 	silenceEvery = 10 * time.Second
@@ -121,8 +120,8 @@ func (s *search) reconnect(ctx context.Context, err error, told bool) (*Conn, er
 	}
 }
 
-// lastLook is reconnect of a node whose own server has stepped down, since nobody is left who elects a host:
-// it asks once. The error is a refusal.
+// lastLook replaces reconnect on a node whose own server has stepped down because no voters are
+// left: it asks once. Its error is a refusal.
 func (s *search) lastLook(ctx context.Context) (*Conn, error) {
 	l, err := s.attempt(ctx)
 	if err == nil || isRefusal(err) || ctx.Err() != nil {
@@ -434,9 +433,9 @@ func (s *search) reach(ctx context.Context, to string, hosts bool) (*Conn, error
 	return s.race(ctx, list)
 }
 
-// askAll tries the server that is gone once more and all that stand by, then the endpoint. One
-// whose process is dead, most likely, has its turn after the first standby: it may have been
-// started again while the standbys are silent.
+// askAll tries the lost server again and all standbys, then the endpoint. A server whose process
+// is most likely dead comes after the first standby: it may have been started again while the
+// standbys are silent.
 func (s *search) askAll(ctx context.Context) (*Conn, error) {
 	f := s.f
 	if !s.asked {
@@ -474,8 +473,8 @@ func (s *search) askAll(ctx context.Context) (*Conn, error) {
 	return l, err
 }
 
-// notice tells from time to time that the host is silent, and what that means; and it sees
-// a host that was silent die.
+// notice logs from time to time that the host is silent, and what that means. It also notices
+// when a silent host dies.
 func (s *search) notice() {
 	err := s.hostErr
 	var moved *wire.Redirected
@@ -519,9 +518,9 @@ func (f *Finder) sayHello(ctx context.Context, addr netip.AddrPort) (*Conn, erro
 	if err != nil {
 		return nil, err
 	}
-	// A kernel whose queue of new connections is full drops them, those that this side takes
-	// for open included, and retries in step with all others of the crowd. A new connection
-	// after a random time is let in sooner.
+	// A kernel whose queue of new connections is full drops them, including those that are open
+	// for this side, whose retries coincide with those of all other nodes. A new connection after
+	// a random time is accepted sooner.
 	patience := backoff.Jitter((firstAnswer + min(f.crowdTime(), handshakeTimeout)) << min(f.unanswered.Load(), 8))
 	helloCtx, cancelHello := context.WithTimeout(ctx, min(patience, handshakeTimeout))
 	defer cancelHello()

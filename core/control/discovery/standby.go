@@ -57,7 +57,7 @@ func (f *Finder) resign() {
 	}
 }
 
-// listed takes the host's list of standbys, and what it asks of this node.
+// listed takes the host's list of standbys, and its invitation to this node.
 func (f *Finder) listed(l *Conn, said wire.Standbys) wire.Frame {
 	f.mu.Lock()
 	hosting, waiting := f.hosting != nil, f.waiting != nil
@@ -95,8 +95,8 @@ func (f *Finder) standBy(l *Conn) wire.Standby {
 	f.stopWaiting()
 	ctx, cancel := context.WithTimeout(f.life, evidencePatience)
 	defer cancel()
-	// Not where the host listens, or has a moment ago: what answers there would be this
-	// process, and no refused dial could prove that the host's is dead.
+	// Not at the host's present or recent address: there this process would answer, and no
+	// refused dial could prove that the host's is dead.
 	at := netip.AddrPortFrom(own, uint16(f.endpoint.Port))
 	var listener net.Listener
 	err := errHostsPort
@@ -174,8 +174,8 @@ func (f *Finder) transfer(l *Conn, said wire.Transfer) wire.Frame {
 // plane on to.
 const electPatience = time.Second
 
-// elect has the voters elect this node, since the host asks for it, and notes the term and what
-// the voters keep.
+// elect has the voters elect this node at the host's request, and notes the term and the facts
+// that the voters keep.
 func (f *Finder) elect(next *rendezvous.Succession) bool {
 	f.mu.Lock()
 	f.handedOn = true

@@ -17,7 +17,7 @@ import (
 
 var errElected = errors.New("this node was elected to host the control plane")
 
-// obey does what follows from the vote about who hosts (docs/decisions/0138), once each.
+// obey acts on the results of the vote about who hosts (docs/decisions/0138), once on each.
 func (f *Finder) obey() {
 	if to, deposed := f.group.Deposed(); deposed {
 		f.stepDown(to, fmt.Sprintf("another node was elected in term %d while this one was silent", to.Term))
@@ -50,7 +50,7 @@ func (f *Finder) obey() {
 	}
 }
 
-// leave ends a connection to a host that another one has succeeded; Again is told why.
+// leave closes the connection to a host that has a successor. Again gets the reason.
 func (f *Finder) leave(l *Conn, why error) {
 	f.mu.Lock()
 	current := l != nil && f.current == l && f.left == nil
@@ -102,8 +102,8 @@ func (f *Finder) HasVoters() bool {
 	return f != nil && f.group != nil && (f.group.Voters() != nil || f.group.Votes())
 }
 
-// LookElsewhere asks the standbys who hosts, since the host of a connection is silent; it
-// does not wait. The connection is kept until one of them names a host of a later term.
+// LookElsewhere asks the standbys who hosts because the host of a connection is silent. It does
+// not wait. The connection is kept until a standby names a host of a later term.
 func (f *Finder) LookElsewhere(l *Conn) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -147,7 +147,7 @@ func (f *Finder) askPatience() time.Duration {
 	return max(f.Params.LeaseTimeout/10, 200*time.Millisecond)
 }
 
-// whoHosts asks a standby who hosts; a zero answer if it gives none.
+// whoHosts asks a standby who hosts. The answer is zero if the standby gives none.
 func (f *Finder) whoHosts(ctx context.Context, addr netip.AddrPort) (to wire.Redirect) {
 	raw, err := f.network.dial(ctx, addr)
 	if err != nil {
