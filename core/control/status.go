@@ -138,8 +138,8 @@ type RunStatus struct {
 	LastFailure *StatusChange `json:"last_failure"`
 }
 
-// AllNodes are the nodes of the run's lists, and what the server knows of the connection of each; a
-// member that waits for the next round is listed twice.
+// AllNodes iterates over the nodes in the run's lists, and the server's view of each node's
+// connection. A member that waits for the next round comes twice.
 func (r *RunStatus) AllNodes() iter.Seq2[*rendezvous.NodeStatus, *ConnectionStatus] {
 	return func(yield func(*rendezvous.NodeStatus, *ConnectionStatus) bool) {
 		more := true
@@ -164,7 +164,7 @@ func (s *Status) shorten(brief bool) {
 	}
 }
 
-// ConnectionStatus is what the server knows of a node's connection.
+// ConnectionStatus is the server's view of a node's connection.
 type ConnectionStatus struct {
 	LeaseAgeS   *float64 `json:"lease_age_s"` // since it was last heard; null: not alive, or there is no server
 	Fingerprint string   `json:"fingerprint"` // of the token by which it was let in; "": none
@@ -220,7 +220,7 @@ func (s *Server) Status() Status {
 	return s.describe(runs)
 }
 
-// RunStatus is Status for one run; false if there is none of that id.
+// RunStatus is Status for one run; false if there is no run with that id.
 func (s *Server) RunStatus(id string) (Status, bool) {
 	r := s.lookUp(id)
 	if r == nil {
@@ -257,7 +257,7 @@ func (s *Server) serverStatus() *ServerStatus {
 	}
 }
 
-// lookUp returns the run of that id, nil if there is none.
+// lookUp returns the run with that id, nil if there is none.
 func (s *Server) lookUp(id string) *run {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -306,7 +306,8 @@ func (r *run) status() RunStatus {
 	return st
 }
 
-// Describe makes the status of a run from its machine's. It leaves out what only a server knows.
+// Describe makes the status of a run from its machine's. It leaves out the fields that only a
+// server can fill in.
 func Describe(m rendezvous.Status) RunStatus {
 	st := RunStatus{
 		RunStatus: m.RunStatus,
@@ -347,9 +348,9 @@ func (r *run) leaseAge(session rendezvous.SessionID) *float64 {
 	return new(rendezvous.StatusSeconds(d))
 }
 
-// statusTag is the weak entity tag of a status: equal tags mean that no event has
-// changed what it tells. Ages and counts of connections change without one. It costs a
-// lock of each run and no description of it; "" if there is no such run.
+// statusTag is the weak entity tag of a status, "" if there is no such run. If the tag is the
+// same, no event has changed the status; ages and counts of connections change without one. It
+// locks each run, but does not describe it.
 func (s *Server) statusTag(id string, one bool) string {
 	var ids []string
 	if one {

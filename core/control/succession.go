@@ -72,8 +72,8 @@ func (s *Server) waitsFor(run string) (host wire.Redirect, waits bool) {
 	return host, !serve
 }
 
-// redirect ends a connection. A node that does not know the frame finds the server that
-// hosts by itself, or not.
+// redirect ends a connection. A node that does not know the frame has to find the host on its
+// own.
 func (sc *serverConn) redirect(to wire.Redirect) error {
 	if sc.arrival.Follows {
 		sc.out.Send(to)
@@ -82,8 +82,7 @@ func (sc *serverConn) redirect(to wire.Redirect) error {
 	return errRedirected
 }
 
-// noteFollows notes what a hello says of the node's part in succession; before the hello is
-// applied.
+// noteFollows notes a hello's fields about succession, before the hello is applied.
 func (sc *serverConn) noteFollows(h wire.Hello) {
 	sc.arrival = standby.Arrival{
 		Session: h.Session, Node: h.Node, Label: sc.label, Machine: h.Machine, Out: sc.out,
@@ -107,7 +106,7 @@ func localAddr(conn net.Conn) string {
 	return standby.PlainAddr(tcp.AddrPort()).String()
 }
 
-// standbyListens takes what a node says of its listener.
+// standbyListens takes a node's message about its listener.
 func (r *run) standbyListens(p *serverConn, f wire.Standby) {
 	r.mu.Lock()
 	wrong := ""
@@ -157,7 +156,7 @@ func (s *Server) awaitSentOn() {
 	}
 }
 
-// sendAway ends the service of a run whose control plane is elsewhere.
+// sendAway stops serving a run whose control plane is elsewhere.
 func (r *run) sendAway(to wire.Redirect) {
 	r.mu.Lock()
 	defer r.unlock()
@@ -284,7 +283,7 @@ func (sc *serverConn) liveness(f wire.Liveness) error {
 	}
 }
 
-// noteStandbys draws from an event that was applied what succession needs.
+// noteStandbys notes what succession needs from an event that was applied.
 func (r *run) noteStandbys(ev rendezvous.Event) {
 	if r.standbys == nil { // nor do servers of many runs need to know which nodes have a round
 		return
@@ -297,7 +296,7 @@ func (r *run) noteStandbys(ev rendezvous.Event) {
 	}
 }
 
-// succession is what a run begins with.
+// succession returns the succession with which a run begins.
 func (s *Server) succession(run string) rendezvous.Succession {
 	switch {
 	case s.cfg.Peers != nil:

@@ -19,10 +19,11 @@ import (
 const (
 	// handshakeTimeout is how long a connection that speaks TLS may take to prove itself.
 	handshakeTimeout = 5 * time.Second
-	// maxUnproven bounds the connections whose TLS handshake has begun and that have not
-	// proven themselves; one more is closed, also one more of a source that has most of them.
+	// maxUnproven limits the connections that have begun a TLS handshake and have not
+	// authenticated. Any more are closed, and so is another one of a source that already has most
+	// of them.
 	maxUnproven = 256
-	// recordHead is the length of what a TLS record begins with, its size last.
+	// recordHead is the length of a TLS record's header, which ends with the record's size.
 	recordHead = 5
 )
 
@@ -33,7 +34,7 @@ var (
 	errUnproven   = errors.New("it did not prove that it knows the token within " + handshakeTimeout.String())
 )
 
-// handshakes bounds what TLS handshakes cost a server.
+// handshakes limits a server's cost of TLS handshakes.
 type handshakes struct {
 	config   *tls.Config // nil: there is no certificate
 	failure  error       // why
@@ -47,9 +48,8 @@ func newHandshakes() *handshakes {
 	return h
 }
 
-// secure makes the TLS handshake, if the peer's first byte begins one and there is a token.
-// Later reads and writes go through TLS. It returns the first byte of what
-// comes by the connection then.
+// secure makes the TLS handshake if the peer's first byte begins one and there is a token. Later
+// reads and writes go through TLS. It returns the first byte of the connection's content.
 func (sc *serverConn) secure(first byte) (byte, error) {
 	if first != wire.TLSByte || sc.server.handshakes == nil {
 		return first, nil
@@ -176,8 +176,8 @@ func (sc *serverConn) authenticate(theirs, ours wire.Preamble) error {
 	return nil
 }
 
-// fingerprints are those of the server's token; none without one, or where strangers read
-// them.
+// fingerprints returns those of the server's token; none without a token, or if strangers can
+// read them.
 func (s *Server) fingerprints() []string {
 	if s.cfg.Token == nil || s.cfg.HTTPOpen {
 		return []string{}

@@ -25,8 +25,8 @@ func (r *received) stalledIn(round uint64) string {
 	return r.Stalled
 }
 
-// reportTraining takes what a node's heartbeat says of its workers; nil: that none has reported
-// a step, and that they are not said to hang.
+// reportTraining takes a node's report about its workers from a heartbeat. nil means that none
+// has reported a step, and that they are not known to hang.
 func (r *run) reportTraining(p *serverConn, report *training.Report) {
 	was := p.training.Load()
 	if report == nil {
@@ -127,7 +127,7 @@ type SlowStatus struct {
 	Text   string  `json:"text"`
 }
 
-// BehindStatus is a node whose slowest worker has not moved while others have.
+// BehindStatus is a node whose slowest worker has made no step while others have.
 type BehindStatus struct {
 	Rank  int     `json:"rank"`
 	Node  string  `json:"node"`
@@ -148,9 +148,9 @@ type NodeProgressStatus struct {
 	Counted        bool    `json:"counted"`
 }
 
-// DescribeProgress fills in how far a run's members are, which Describe leaves out, and the last
-// failure, if it is not known. report returns the last report of a session and its age; nil if
-// there is none.
+// DescribeProgress fills in the progress of a run's members, which Describe leaves out, and the
+// last failure, if it is not known. report returns the last report of a session and its age; nil
+// if there is none.
 func DescribeProgress(st *RunStatus, now time.Time, report func(rendezvous.SessionID) (*training.Report, time.Duration)) {
 	var nodes []training.NodeReport
 	var ranks []int

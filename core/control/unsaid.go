@@ -10,9 +10,9 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// unsaid is what nodes are not told yet: what follows from facts that a majority of the voters
-// has not accepted (docs/decisions/0138). It is in order. Timers, and what only this process
-// sees, do not wait.
+// unsaid is the queue of messages to nodes that follow from facts which a majority of the voters
+// has not accepted yet (docs/decisions/0138). It is in order. Timers, and state that only this
+// process sees, do not wait.
 type unsaid struct {
 	facts  rendezvous.Facts // that were proposed last
 	number uint64           // of that proposal; 0: there was none, or this process was deposed then
@@ -27,10 +27,11 @@ type unsaidWord struct {
 	drop   func() // instead: another process hosts; nil: nothing
 }
 
-// votes reports whether what the run's nodes are told needs a majority.
+// votes reports whether messages to the run's nodes need a majority.
 func (r *run) votes() bool { return r.server.cfg.Group != nil && r.server.cfg.Group.Quorum() }
 
-// proposeLocked gives the voters what the nodes are about to be told, if that has changed.
+// proposeLocked proposes to the voters the facts that the nodes are about to be told, if they
+// have changed.
 func (r *run) proposeLocked() {
 	u := &r.unsaid
 	if !r.votes() {
@@ -46,8 +47,8 @@ func (r *run) proposeLocked() {
 	}
 }
 
-// quietLocked reports whether nothing may be said now: by a host that is not sure to be one, or
-// before what is said already.
+// quietLocked reports whether messages must wait: the host is not sure to be one, or earlier
+// messages still wait.
 func (r *run) quietLocked() bool {
 	return r.votes() && (len(r.unsaid.queue) > 0 || !r.server.cfg.Group.MaySay(r.unsaid.number))
 }
@@ -67,8 +68,8 @@ func (r *run) sayLocked(say func()) {
 	say()
 }
 
-// saidLocked returns a channel that is closed once all of now is said, or dropped; nil if nothing
-// waits.
+// saidLocked returns a channel that is closed once all messages that wait now are sent or
+// dropped; nil if none waits.
 func (r *run) saidLocked() <-chan struct{} {
 	if !r.quietLocked() {
 		return nil
@@ -113,7 +114,7 @@ func (q *quietRuns) list() []*run {
 	return slices.SortedFunc(maps.Keys(q.runs), func(a, b *run) int { return cmp.Compare(a.seq, b.seq) })
 }
 
-// dropUnsaidLocked forgets what was not said: another process hosts.
+// dropUnsaidLocked drops the messages that wait, since another process hosts.
 func (r *run) dropUnsaidLocked() {
 	for _, w := range r.unsaid.queue {
 		if w.drop != nil {
@@ -124,8 +125,9 @@ func (r *run) dropUnsaidLocked() {
 	r.server.quiet.drop(r)
 }
 
-// Confirmed says what the voters have accepted meanwhile, tells nodes who votes, and gives up nodes
-// whose processes were proven dead. The process calls it when its Group has changed.
+// Confirmed sends the messages whose facts the voters have accepted meanwhile, tells nodes who
+// votes, and gives up nodes whose processes were proven dead. The process calls it when its Group
+// has changed.
 func (s *Server) Confirmed() {
 	for _, r := range s.quiet.list() {
 		r.confirmed()
@@ -149,7 +151,7 @@ func (s *Server) Confirmed() {
 	}
 }
 
-// confirmed says what the voters have accepted meanwhile.
+// confirmed sends the messages whose facts the voters have accepted meanwhile.
 func (r *run) confirmed() {
 	s := r.server
 	r.mu.Lock()
@@ -175,10 +177,10 @@ func (r *run) confirmed() {
 }
 
 // sayPatience is how long an administrator's answer may wait for the voters: less than its client
-// waits for it, which else would not learn why there is none.
+// waits, which would otherwise not learn why there is none.
 const sayPatience = 3 * time.Second
 
-// awaitSaid waits until what an administrator asked for is said.
+// awaitSaid waits until the messages that follow from an administrator's request are sent.
 func (s *Server) awaitSaid(said <-chan struct{}) *rendezvous.Error {
 	if said == nil {
 		return nil

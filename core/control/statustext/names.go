@@ -7,7 +7,7 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// Names is what people call the nodes of a status, by id.
+// Names are the names of a status's nodes in texts, by id.
 type Names map[string]string
 
 // NamesOf returns the names of the nodes of runs.

@@ -8,7 +8,7 @@ import (
 	"rallypoint/core/control"
 )
 
-// A job whose steps come less often than this is shown to stand.
+// A job whose steps take longer than this is shown as standing still.
 const (
 	leastStandS = 5
 	standSteps  = 3
@@ -47,7 +47,7 @@ func progressText(p *control.ProgressStatus, called Names) string {
 	return strings.Join(parts, " · ")
 }
 
-// Grouped is a number whose digits stand in groups of three.
+// Grouped formats a number with its digits in groups of three.
 func Grouped(n int64) string {
 	text := strconv.FormatInt(n, 10)
 	var b strings.Builder

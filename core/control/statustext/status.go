@@ -1,5 +1,5 @@
-// Package statustext shows the status of a control plane as text, for terminals and for what asks
-// its port for no page.
+// Package statustext formats the status of a control plane as text, for terminals and for clients
+// of its port that ask for no page.
 package statustext
 
 import (
@@ -15,7 +15,7 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// Limits of what a terminal shows of a run; a pipe or file gets all, as JSON does.
+// Limits of a run's description on a terminal. A pipe or file gets everything, as JSON does.
 const (
 	maxRows    = 40 // nodes
 	maxShown   = 10 // changes
@@ -282,8 +282,8 @@ func remark(b *strings.Builder, title, text string, term Terminal) {
 	}
 }
 
-// missingText counts what the forming round lacks; who that is, why it has not
-// started says.
+// missingText counts the nodes that the forming round lacks. The reason why it has not started
+// names them.
 func missingText(r *control.RunStatus) string {
 	m := r.Missing
 	var parts []string
@@ -535,7 +535,7 @@ func Present(r *control.RunStatus) int {
 	return n + waitingCount(r)
 }
 
-// waitingCount counts the nodes that wait beside the members.
+// waitingCount counts the waiting nodes that are not members.
 func waitingCount(r *control.RunStatus) int {
 	n := 0
 	for _, w := range r.Waiting {
@@ -575,8 +575,8 @@ func stateStyle(state string, reconnecting bool) Style {
 	return yellow
 }
 
-// refusedText says what the process of a server has refused since it started, by reason; "" if
-// nothing.
+// refusedText says how many connections the server's process has refused since it started, by
+// reason; "" if none.
 func refusedText(s *control.ServerStatus) string {
 	if s == nil {
 		return ""
@@ -593,9 +593,9 @@ func refusedText(s *control.ServerStatus) string {
 	return strings.Join(parts, ", ")
 }
 
-// tokenText names the server's token by its fingerprints and says which nodes have proven
-// that they know it; "" if there is none. A node whose connection is broken has proven
-// nothing yet to the server that waits for it.
+// tokenText names the server's token by its fingerprints and says which nodes have proven that
+// they know it; "" without a token. A node with a broken connection has not proven anything to
+// this server yet.
 func tokenText(st *control.Status, called Names, term Terminal) string {
 	if st.Server == nil || len(st.Server.Fingerprints) == 0 {
 		return ""

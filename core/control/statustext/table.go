@@ -6,8 +6,7 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// Table is text in columns. The last column takes what room is left, and is cut
-// there.
+// Table is text in columns. The last column takes the remaining width, and is cut to it.
 type Table struct {
 	Columns      []Column
 	rows         []row

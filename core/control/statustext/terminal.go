@@ -14,7 +14,7 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// Terminal is what human-readable text is made for.
+// Terminal describes the terminal for which text is formatted.
 type Terminal struct {
 	Interactive bool
 	Colour      bool
@@ -22,8 +22,8 @@ type Terminal struct {
 	Zone        *time.Location
 }
 
-// Widths in columns: of what is no terminal, which is for programs and files and loses
-// nothing, and the least that the tables are made for.
+// Widths in columns: of output that is not a terminal, which loses nothing, and the narrowest for
+// which the tables are made.
 const (
 	Unlimited  = math.MaxInt
 	leastWidth = 60
@@ -77,8 +77,7 @@ func (t Terminal) apply(p Style, text string) string {
 	return string(p) + text + "\x1b[0m"
 }
 
-// Clean makes what came from elsewhere fit to be shown: one line, and nothing
-// that a terminal would obey.
+// Clean makes a text from elsewhere printable: one line without control sequences.
 func Clean(text string) string {
 	return strings.Map(func(r rune) rune {
 		switch {

@@ -6,7 +6,7 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// AdminOp numbers what an administrator may ask for; append-only.
+// AdminOp numbers the requests of administrators. New ones are only appended.
 type AdminOp uint64
 
 const (
@@ -24,7 +24,7 @@ type Admin struct {
 	By       string // the requester, human-readable
 	Reason   string
 	Stop     bool // AdminOpClose: all nodes stop at once
-	// Directive is for what is asked about directives.
+	// Directive is for requests about directives.
 	Directive Directive
 }
 

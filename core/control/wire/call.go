@@ -10,11 +10,12 @@ import (
 	"rallypoint/core/secret"
 )
 
-// callPatience bounds what is said on a Call until the caller gives another deadline: a process that was
+// callPatience is the deadline of a Call until the caller sets another: a process that was
 // stopped still accepts connections, but never answers.
 const callPatience = 10 * time.Second
 
-// Call is a connection to another process that hosts or may host, which has been told who calls.
+// Call is a connection to another process that hosts or may host, on which this process has
+// identified itself.
 type Call struct {
 	*Conn
 	FrameReader
@@ -23,9 +24,9 @@ type Call struct {
 	theirs    Preamble
 }
 
-// Greet says the first frame on a new connection, once each side has proven that it knows the
-// token. It closes the connection on an error; the end of ctx closes it, too. lease bounds for how long
-// what was sent may be lost.
+// Greet sends the first frame on a new connection, once each side has proven that it knows the
+// token. It closes the connection on an error and when ctx ends. lease limits for how long sent
+// data may stay unacknowledged.
 func Greet(ctx context.Context, raw net.Conn, token *secret.Token, lease time.Duration, first Frame) (*Call, error) {
 	c := &Call{Conn: NewConn(raw), handshake: ClientHandshake{Token: token, Addr: raw.RemoteAddr()}}
 	c.stop = context.AfterFunc(ctx, func() { c.Conn.Close() })

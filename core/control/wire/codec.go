@@ -15,8 +15,8 @@ type (
 // ErrMalformed is the cause of every decoding error.
 var ErrMalformed = pack.ErrMalformed
 
-// The machine's records travel as it keeps them, but for texts: those are cut to
-// what a frame may hold, and made valid.
+// The machine's records are sent as it keeps them, except for texts, which are cut to the limits
+// of a frame and made valid.
 
 func packError(p *packer, err *rendezvous.Error) {
 	if err != nil {

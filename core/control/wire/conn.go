@@ -9,7 +9,7 @@ import (
 	"rallypoint/core/secret"
 )
 
-// TLSByte is what a connection begins with that speaks TLS.
+// TLSByte is the first byte of a connection that speaks TLS.
 const TLSByte = 0x16
 
 // Conn is a connection that TLS may take over: a server's after some bytes of it were read, a
@@ -33,8 +33,7 @@ func NewConn(raw net.Conn) *Conn {
 	return &Conn{Conn: raw}
 }
 
-// Secure sends all that follows by a TLS connection over this one, whose handshake is
-// complete.
+// Secure switches to a TLS connection over this one, whose handshake is complete.
 func (c *Conn) Secure(conn *tls.Conn) error {
 	exporter, err := secret.Exporter(conn)
 	if err != nil {
@@ -53,7 +52,7 @@ func (c *Conn) Exporter() []byte {
 	return nil
 }
 
-// Read reads what the peer has sent, by TLS once that has taken over.
+// Read reads what the peer has sent, through TLS after Secure.
 func (c *Conn) Read(b []byte) (int, error) {
 	if s := c.secured.Load(); s != nil {
 		return s.conn.Read(b)

@@ -25,8 +25,8 @@ var directiveOps = map[rendezvous.DirectiveKind]AdminOp{
 	rendezvous.DirectiveScale: AdminOpScale, rendezvous.DirectiveStop: AdminOpStop,
 }
 
-// AdminOpNames returns the names of what an administrator asks for, by number: "" is no
-// request, 0 what this version does not know.
+// AdminOpNames returns the names of administrators' requests, by number: "" is no request, and 0
+// stands for those that this version does not know.
 func AdminOpNames() [endOfAdminOps]string {
 	names := [endOfAdminOps]string{
 		"unknown", AdminOpClose: "close", AdminOpEvict: "evict", AdminOpCancel: "cancel", AdminOpUndrain: "undrain", AdminOpCordon: "cordon", AdminOpForget: "forget",

@@ -1,6 +1,6 @@
-// Package wire is what a node and a control plane share: the frames of the protocol
-// (docs/protocol.md), their encoding, the preamble and the handshake, and the queue of
-// what one connection has to send.
+// Package wire is the code that a node and a control plane share: the frames of the protocol
+// (docs/protocol.md), their encoding, the preamble and the handshake, and the send queue of a
+// connection.
 //
 // Frames are encoded by internal/pack. FrameReader cuts a byte stream into frames and
 // sanitizes the texts in them; Outbox writes frames in order. Outbox.mu is a leaf.

@@ -19,7 +19,7 @@ const (
 	MaxProofFrame = secret.MaxProofFrame // before the peer has proven that it knows the token
 )
 
-// Limits of what a frame holds.
+// Limits of a frame's fields.
 const (
 	MaxName     = rendezvous.MaxNameLen
 	maxText     = 16 << 10 // errors, reasons and progress, which name a bounded number of nodes
@@ -57,8 +57,8 @@ type Frame interface {
 	kind() Kind // 0 for one of a newer version
 }
 
-// Hello opens a connection. Group, Term and Servers are what the node knows of the
-// servers of its run: the last one that it followed, and who stands by.
+// Hello opens a connection. Group, Term and Servers are the node's knowledge of the servers of
+// its run: the last one that it followed, and the standbys.
 type Hello struct {
 	Version     uint64
 	Features    []string
@@ -102,7 +102,7 @@ type Welcome struct {
 // Refuse rejects a hello. Its layout is the same in every version.
 type Refuse struct{ Err *rendezvous.Error }
 
-// Request carries one numbered event; its Request part travels beside it.
+// Request carries one numbered event. The event's Request part is a field of its own.
 type Request struct {
 	Number uint64
 	Acked  uint64
@@ -231,7 +231,7 @@ func readOther(u *unpacker, k Kind) Frame {
 	return Unknown{k}
 }
 
-// head writes the list's length and the kind; fields counts what follows.
+// head writes the list's length and the kind. fields is the number of fields that follow.
 func head(p *packer, k Kind, fields int) {
 	p.List(1 + fields)
 	p.Uint(uint64(k))
@@ -359,8 +359,8 @@ func (b Beat) pack(p *packer) {
 func (Goodbye) pack(p *packer)   { head(p, KindGoodbye, 0) }
 func (u Unknown) pack(p *packer) { head(p, u.Kind, 0) }
 
-// How often a waiting node hears what it waits for: not before ProgressFirst, so
-// that a quick join costs nothing; then at most once in ProgressEvery.
+// How often a waiting node learns what it waits for: not before ProgressFirst, so that a quick
+// join costs nothing, then at most once in ProgressEvery.
 const (
 	ProgressFirst = 500 * time.Millisecond
 	ProgressEvery = time.Second

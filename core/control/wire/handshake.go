@@ -114,8 +114,8 @@ func (ch ClientHandshake) readPreamble(frames *FrameReader) (Preamble, error) {
 	return theirs, nil
 }
 
-// unproven is what a refusal means whose sender has proven nothing: why it refuses is not
-// believed, or what stands in the place of a control plane could end a node by it.
+// unproven is the error for a refusal whose sender has not authenticated. Its reason does not
+// count, or any program in place of a control plane could end a node with it.
 func (ch ClientHandshake) unproven(theirs Preamble) *rendezvous.Error {
 	if _, ok := Negotiate(theirs); ok {
 		return ch.Explain(ErrAuth, theirs)

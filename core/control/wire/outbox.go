@@ -66,8 +66,8 @@ func NewOutbox(conn net.Conn, limit int, sent *Traffic, uptime func() time.Durat
 	return o
 }
 
-// CountIn adds what waits to be sent, from now on and until it is sent, to a sum that several
-// outboxes share.
+// CountIn adds the bytes that wait to be sent, from now on and until they are sent, to a sum that
+// several outboxes share.
 func (o *Outbox) CountIn(sum *atomic.Int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -93,9 +93,9 @@ func (o *Outbox) Send(f Frame) bool {
 // since its node could never take it.
 func (o *Outbox) SendReply(f Reply) bool { return o.SendReplyLate(f, 0) }
 
-// SendReplyLate is SendReply of one that its node does not wait for, so that it may be
-// written together with the next frame, if that comes within a time: a write costs many times
-// what the frame does.
+// SendReplyLate is SendReply for a reply that no node waits for. It is written together with the
+// next frame if that comes within the given time, since a write costs many times as much as the
+// frame.
 func (o *Outbox) SendReplyLate(f Reply, within time.Duration) bool {
 	return o.send(KindReply, within, func(buf []byte) []byte {
 		from := len(buf)
@@ -143,7 +143,7 @@ func (o *Outbox) Hold(b []byte) {
 	o.mu.Unlock()
 }
 
-// startLocked has what is queued written.
+// startLocked starts writing the queue.
 func (o *Outbox) startLocked() {
 	if !o.running {
 		o.running = true
@@ -190,7 +190,7 @@ func (o *Outbox) queue(add func([]byte) []byte) bool {
 	return true
 }
 
-// Finish has what is queued written and then ends the writing side.
+// Finish writes the queue and then ends the writing side.
 func (o *Outbox) Finish() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -202,7 +202,7 @@ func (o *Outbox) Finish() {
 	}
 }
 
-// FinishKeeping has what is queued written; the connection stays open.
+// FinishKeeping writes the queue. The connection stays open.
 func (o *Outbox) FinishKeeping() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -211,7 +211,7 @@ func (o *Outbox) FinishKeeping() {
 	o.drained.Broadcast()
 }
 
-// Ended is closed when nothing is written any more, after one of Finish, FinishKeeping and Cut.
+// Ended is closed when no more will be written, after one of Finish, FinishKeeping and Cut.
 func (o *Outbox) Ended() <-chan struct{} { return o.ended }
 
 // Cut closes the connection at once. Queued frames are lost. The first cause is kept.
@@ -266,7 +266,7 @@ func (o *Outbox) Stuck() time.Duration {
 	return 0
 }
 
-// ResetStuck restarts what Stuck counts.
+// ResetStuck restarts the time of Stuck.
 func (o *Outbox) ResetStuck() {
 	if since := o.since.Load(); since != 0 {
 		o.since.CompareAndSwap(since, int64(o.uptime()))
@@ -280,8 +280,8 @@ func (o *Outbox) Cause() error {
 	return o.err
 }
 
-// run writes until nothing is queued. If nothing more will be, it ends the writing side only,
-// so that the peer can still read what was written.
+// run writes until the queue is empty. If the outbox is closing, it then ends the writing side
+// only, so that the peer can still read what was written.
 func (o *Outbox) run() {
 	for {
 		buf, more := o.take()
@@ -294,7 +294,7 @@ func (o *Outbox) run() {
 	}
 }
 
-// take takes what is queued. If that is nothing, run ends, and an outbox that is closing has ended.
+// take empties the queue. If it was empty, run ends, and an outbox that is closing has ended.
 func (o *Outbox) take() (buf []byte, more bool) {
 	o.mu.Lock()
 	o.stopLateLocked()

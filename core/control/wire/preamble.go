@@ -2,8 +2,7 @@ package wire
 
 import "rallypoint/core/secret"
 
-// Preamble and what belongs to it are the same for each kind of connection that a token
-// protects.
+// The preamble is the same for every kind of connection that a token protects.
 type Preamble = secret.Preamble
 
 // PreambleLen is the length of a preamble.

@@ -27,8 +27,8 @@ func Unread(conn net.Conn) int { return queued(conn, unix.TIOCINQ) }
 // Untaken returns how many sent bytes the peer has not acknowledged yet.
 func Untaken(conn net.Conn) int { return queued(conn, unix.TIOCOUTQ) }
 
-// EndedByPeer reports whether the peer has ended a connection: what it has sent before may wait to be
-// read, and nothing follows.
+// EndedByPeer reports whether the peer has ended a connection. Earlier data may still wait to be
+// read, but no more will come.
 func EndedByPeer(conn net.Conn) (ended bool) {
 	withDescriptor(conn, func(fd int) {
 		look := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
@@ -49,7 +49,7 @@ func queued(conn net.Conn, which uint) (bytes int) {
 }
 
 // PeekFirst waits for the first byte of a connection and leaves it there. It returns an error at
-// the connection's end or deadline, and for what is no socket.
+// the connection's end or deadline, and for a connection that is not a socket.
 func PeekFirst(conn net.Conn) (byte, error) {
 	sc, ok := conn.(syscall.Conn)
 	if !ok {
@@ -114,13 +114,12 @@ func AddrOf(a net.Addr) string {
 // calls on either side: leases and TCP_USER_TIMEOUT find a dead peer sooner.
 const NoKeepAlive = -1
 
-// sendAgainSteadily makes the kernel send what the peer of a socket does not acknowledge again
-// six times at one pace, before it waits twice as long for each next time: on a network that
-// loses packets a few losses in a row would else keep a node silent for longer than its lease.
-// Linux does so for connections with little under way, as these are, whose congestion control
-// takes a loss for a sign: Reno does, which every kernel has and every user may choose, and BBR
-// does not. It is the Control of a dialer, and of a listener, from which its connections have
-// it. A system that cannot goes without.
+// sendAgainSteadily makes the kernel resend unacknowledged data six times at a constant interval
+// before it begins to double the interval. Otherwise a few losses in a row, on a lossy network,
+// would keep a node silent for longer than its lease. Linux does so for connections with little
+// data in flight, such as these, if their congestion control reacts to losses. Reno, which every
+// kernel has and every user may choose, does; BBR does not. It is the Control of a dialer, and of
+// a listener, whose connections inherit the option. On a system without it nothing changes.
 func sendAgainSteadily(_, _ string, socket syscall.RawConn) error {
 	return socket.Control(func(fd uintptr) {
 		_ = unix.SetsockoptString(int(fd), unix.IPPROTO_TCP, unix.TCP_CONGESTION, "reno")

@@ -21,8 +21,8 @@ const firstChunk = 4 << 10
 // FrameReader cuts a stream into frames. It is used by one goroutine.
 type FrameReader struct {
 	In *bufio.Reader
-	// Reserve, if set, is told by how much the memory of a long frame grows while it comes in,
-	// and shrinks after it. An error ends the frame, and the reader.
+	// Reserve, if set, is called with the growth of a long frame's memory while it arrives, and
+	// with the decrease after it. An error ends the frame, and the reader.
 	Reserve func(by int) error
 
 	body     []byte

@@ -19,11 +19,11 @@ const (
 	KindBallot   Kind = 22
 )
 
-// FeatureSuccession is that a node follows a Redirect and can stand by, and that a server
-// in the process of a node has successors.
+// FeatureSuccession says that a node follows a Redirect and can be a standby, and that a server
+// in a node's process has successors.
 const FeatureSuccession = "succession"
 
-// FeatureStandby is that a node can stand by.
+// FeatureStandby says that a node can be a standby.
 const FeatureStandby = "standby"
 
 // maxStandbys bounds a list of standbys.
@@ -35,8 +35,8 @@ type Standby struct {
 	Why  string // it cannot
 }
 
-// Standbys is the list of standbys, in the order of succession. With Invited the
-// node that it is sent to is asked to stand by, whether it is in the list yet or not.
+// Standbys is the list of standbys, in the order of succession. Invited asks the receiver to be a
+// standby, whether it is in the list yet or not.
 type Standbys struct {
 	List    []StandbyNode
 	Invited bool
@@ -60,7 +60,7 @@ type Redirect struct {
 	Servers []string // listeners of the standbys, in order
 }
 
-// Redirected is the error of a connection whose server has named another one.
+// Redirected is the error of a connection on which the server has named another one.
 type Redirected struct{ To Redirect }
 
 func (r *Redirected) Error() string {
@@ -108,14 +108,14 @@ type Liveness struct {
 	Linked []string // nodes to which it has such a connection
 }
 
-// Ballot is what one voter tells another, on their liveness connection.
+// Ballot is a message from one voter to another, on their liveness connection.
 type Ballot struct {
 	Group   string
 	Message succession.Message
 }
 
-// maxFacts bounds what the voters keep for their hosts: of many runs, for what a process reads of
-// a run's host alone the frame's length is the bound.
+// maxFacts limits the facts that voters keep for a host of many runs. For those of a single run's
+// host the length of a frame is the limit.
 const maxFacts = 1 << 20
 
 // Transfer asks the first standby to host in a term, and is its answer that it does.

@@ -2,8 +2,8 @@ package wire
 
 import "sync/atomic"
 
-// Traffic counts what the connections of a process carry. It only grows, and any
-// goroutine may use it.
+// Traffic counts the frames and bytes of a process's connections. It only grows, and is safe for
+// concurrent use.
 type Traffic struct {
 	BytesIn   atomic.Uint64
 	BytesOut  atomic.Uint64
