@@ -21,6 +21,12 @@ MAX_FORKS = 16  # of one request, as in template.go
 MAX_FILES, MAX_SIZE = 1000, 1 << 20  # of own modules that are read
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render", "/dev/accel")
 
+# The first optimizer of torch that a process makes imports torch's compiler, for seconds. That reads
+# variables with such names while it is imported.
+OPTIMIZERS = "torch.optim.optimizer"
+COMPILER = "torch._dynamo"
+COMPILER_VARIABLES = (b"TORCHDYNAMO", b"TORCHINDUCTOR", b"TORCH_COMPILE", b"TORCH_DYNAMO", b"TRITON_")
+
 
 class Refused(Exception):
     """Why the workers have to start cold."""
@@ -37,6 +43,7 @@ class Reader:
         self.own = own  # the folder that will be first on sys.path
         self.seen = set()
         self.wanted = []  # (name, names after `from`, whether a failure is caught)
+        self.configures = False  # it may set variables that torch's compiler reads
 
     def find(self, name):
         """The specs of a module and of its packages, as far as they are found; imports none."""
@@ -85,6 +92,8 @@ class Reader:
             tree = compile(text, path, "exec", 0x400, dont_inherit=True)  # ast.PyCF_ONLY_AST
         except (OSError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
             return  # the worker will say what is wrong
+        if any(name in text for name in COMPILER_VARIABLES):
+            self.configures = True
         if len(text) <= MAX_SIZE:
             self.body(tree.body, package, caught)
 
@@ -105,6 +114,7 @@ class Reader:
             elif kind in ("Try", "TryStar"):
                 self.body(node.body, package, True)
             elif changes_environment(node):
+                self.configures = True
                 raise EnvironmentChanges
 
 
@@ -157,7 +167,8 @@ def writes_environment(node):
 
 
 def wanted_by(kind, name):
-    """What a script, or a module as -m runs it, imports at its top; and its own folder."""
+    """What a script, or a module as -m runs it, imports at its top; its own folder; and whether it
+    may set variables for torch's compiler."""
     own = os.getcwd()
     if kind == "script":
         folder = os.path.isdir(name)
@@ -174,7 +185,7 @@ def wanted_by(kind, name):
     for path in list(sys.path_importer_cache):
         if path == own or path.startswith(own + os.sep):
             del sys.path_importer_cache[path]
-    return reader.wanted, own
+    return reader.wanted, own, reader.configures
 
 
 def preload(wanted):
@@ -219,15 +230,6 @@ def check_process():
     if not child:
         os._exit(0)
     os.waitpid(child, 0)
-    for _ in range(100):  # a thread that was joined is listed for a moment
-        threads = len(os.listdir("/proc/self/task"))
-        if threads == 1:
-            break
-        __import__("time").sleep(0.002)
-    else:
-        raise Refused(
-            "the imports have started %d threads, which a fork would not have" % (threads - 1)
-        )
     for fd in os.listdir("/proc/self/fd"):
         try:
             path = os.readlink("/proc/self/fd/" + fd)
@@ -238,6 +240,16 @@ def check_process():
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         raise Refused("the imports have initialised CUDA")
+    for _ in range(100):  # a thread that was joined is listed for a moment
+        threads = len(os.listdir("/proc/self/task"))
+        if threads == 1:
+            break
+        __import__("time").sleep(0.002)
+    else:
+        raise Refused(
+            "the imports have started %s, which a fork would not have"
+            % ("a thread" if threads == 2 else "%d threads" % (threads - 1))
+        )
 
 
 def stamps():
@@ -371,13 +383,11 @@ def answer_stacks():
 class OptimizerImport:
     """A finder of modules that has done with what it is given once torch's optimizer is imported."""
 
-    NAME = "torch.optim.optimizer"
-
     def __init__(self, done):
         self.done = done
 
     def find_spec(self, name, path=None, target=None):
-        if name != self.NAME:
+        if name != OPTIMIZERS:
             return None
         sys.meta_path.remove(self)
         for finder in sys.meta_path:
@@ -447,7 +457,7 @@ def count_steps():
             return
         os.register_at_fork(after_in_child=handle.remove)  # a worker's child counts nothing
 
-    module = sys.modules.get(OptimizerImport.NAME)
+    module = sys.modules.get(OPTIMIZERS)
     if module is not None:
         register(module)
     else:
@@ -526,10 +536,12 @@ def hold():
     before = dict(entry.split(b"=", 1) for entry in instructions[4 + int(count) :])
     try:
         libc = import_ctypes().CDLL(None)
-        wanted, own = wanted_by(kind, name)
+        wanted, own, configures = wanted_by(kind, name)
         if names:
             wanted = [(each, (), False) for each in names]
         preload(wanted)
+        if OPTIMIZERS in sys.modules and not names and not configures:
+            preload([(COMPILER, (), True)])
         check_names(modules, own)
         check_process()
         sys.stdout.flush()

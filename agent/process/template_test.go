@@ -153,11 +153,12 @@ func TestTemplateRefuses(t *testing.T) {
 		{"leaves hard", "import os; os._exit(0)", "the interpreter ended during the imports"},
 		{"is killed", "import os; os.kill(os.getpid(), 9)", "the interpreter ended during the imports"},
 		{"runs out of memory", "open(os.environ['GROUP'] + '/cgroup.procs', 'w').write(str(os.getpid()))\nb'x' * (256 << 20)", "the interpreter ended during the imports"},
-		{"starts a thread", "import threading, time; threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", "started 1 threads"},
+		{"starts a thread", "import threading, time; threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", "the imports have started a thread, which a fork would not have"},
 		{"leaves a child", "import subprocess; p = subprocess.Popen(['sleep', '1000'])", "an import has left a child process"},
 		{"takes all memory", "import resource; resource.setrlimit(resource.RLIMIT_AS, (1 << 30, resource.RLIM_INFINITY)); b'x' * (10 << 30)", "importing lib failed: MemoryError"},
 		{"may start no process", "import resource; resource.setrlimit(resource.RLIMIT_NPROC, (0, 0)); os.getuid() or os.setresuid(65534, 65534, 65534)", "it cannot fork: [Errno 11] Resource temporarily unavailable"},
 		{"opens a GPU", fakeGPU, "the imports have opened /dev/nvidia0"},
+		{"opens a GPU and starts a thread", fakeGPU + "\nimport threading, time; threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()", "the imports have opened /dev/nvidia0"},
 		{"initialises CUDA", "import sys, types\nsys.modules['torch'] = types.SimpleNamespace(cuda=types.SimpleNamespace(is_initialized=lambda: True))", "the imports have initialised CUDA"},
 		{"breaks the interpreter", "os.listdir = None", "preparing the imports failed: TypeError: 'NoneType' object is not callable"},
 		{"leaves a daemon", "import os\nif not os.fork():\n  os.setsid()\n  if os.fork(): os._exit(0)\n  os.closerange(2, 1001); import time; time.sleep(1000)\nos.wait()", "the imports left a process running"},
@@ -186,6 +187,34 @@ func TestTemplateRefuses(t *testing.T) {
 			if n := strings.Count(r.log.String(), "\n"); n != 1 {
 				t.Errorf("%d lines:\n%s", n, r.log.String())
 			}
+		})
+	}
+}
+
+// TestCompilerIsImported with torch, whose first optimizer would import it in each worker, unless
+// something tells that the script or --preload wants it otherwise.
+func TestCompilerIsImported(t *testing.T) {
+	const script = "import torch, os, sys\nwith open(os.environ['OUT'], 'a') as out: print('torch._dynamo' in sys.modules, file=out)\nos._exit(3)\n"
+	const torch = "import types\ncuda = types.SimpleNamespace(is_initialized=lambda: False)\ndefault_generator = types.SimpleNamespace(seed=lambda: None)\n"
+	for _, c := range []struct {
+		name, script, torch, compiler string
+		preload                       []string
+		want                          string
+	}{
+		{"a script that trains", script, torch + "from .optim import optimizer\n", "", nil, "True\n"},
+		{"torch without optimizers", script, torch, "", nil, "False\n"},
+		{"no compiler", script, torch + "from .optim import optimizer\n", "raise ImportError", nil, "False\n"},
+		{"it sets a variable", "import torch\ndef f(): torch.environment('TORCHDYNAMO_DISABLE')\n" + script, torch + "from .optim import optimizer\n", "", nil, "False\n"},
+		{"it changes its environment", "import torch, os\nos.environ['X'] = '1'\n" + script, torch + "from .optim import optimizer\n", "", nil, "False\n"},
+		{"--preload", script, torch + "from .optim import optimizer\n", "", []string{"torch"}, "False\n"},
+	} {
+		t.Run(c.name, func(t *testing.T) { // a reaper at a time
+			r := newTemplateRig(t, c.script, map[string]string{"torch/__init__": c.torch, "torch/optim/__init__": "", "torch/optim/optimizer": "", "torch/_dynamo": c.compiler})
+			r.config.Preload = c.preload
+			if procs, text := r.run(r.start(), "RANK=0"); text != c.want || procs[0].Code != 3 {
+				t.Errorf("%q, exit code %d, expected %q:\n%s", text, procs[0].Code, c.want, r.log.String())
+			}
+			r.expectLog("workers are forked from a template")
 		})
 	}
 }
