@@ -7,8 +7,11 @@ defines. A forked one has it. What else it has makes a fork dangerous, and is re
 from __future__ import annotations
 
 import dataclasses
+import os
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Callable
 
 from .._entrypoint import creator_factory
@@ -37,12 +40,13 @@ def launch(config: LaunchConfig, function: Callable[..., Any], args: list[Any]) 
             "function into a module, whose workers are fresh interpreters"
         )
     known = {field.name for field in dataclasses.fields(TorchConfig)}
+    plain = LaunchConfig(0, 0, 0)  # a size that no job has
     ours = {
         field.name: getattr(config, field.name)
         for field in dataclasses.fields(LaunchConfig)
-        if getattr(config, field.name) != _default(field)
+        if getattr(config, field.name) != getattr(plain, field.name)
     }
-    if extra := sorted(ours.keys() - known - {"exit_barrier_timeout"}):
+    if extra := sorted(ours.keys() - known):
         raise invalid(
             f"start_method is fork, where torch's launcher has no {', '.join(extra)}: put the "
             "function into a module"
@@ -54,7 +58,8 @@ def launch(config: LaunchConfig, function: Callable[..., Any], args: list[Any]) 
         given["rdzv_endpoint"] = "127.0.0.1:0"
     rendezvous_handler_registry.register("rallypoint", creator_factory())
     try:
-        returned: dict[int, Any] = launch_agent(TorchConfig(**given), function, args)
+        with _gpus_by_nvml():
+            returned: dict[int, Any] = launch_agent(TorchConfig(**given), function, args)
     except TorchFailed as e:
         raise ChildFailedError(e.name, e.failures) from None
     except TorchSignal as e:
@@ -62,10 +67,19 @@ def launch(config: LaunchConfig, function: Callable[..., Any], args: list[Any]) 
     return returned
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
-    if field.default_factory is not dataclasses.MISSING:
-        return field.default_factory()
-    return field.default
+@contextmanager
+def _gpus_by_nvml() -> Iterator[None]:
+    """Has torch's launcher ask NVML whether there are GPUs, which it does before it forks. If it
+    asked CUDA, no forked process could use one."""
+    name = "PYTORCH_NVML_BASED_CUDA_CHECK"
+    given = os.environ.get(name)
+    os.environ[name] = "1"
+    try:
+        yield
+    finally:
+        os.environ.pop(name, None)
+        if given is not None:
+            os.environ[name] = given
 
 
 def _unsafe() -> str:

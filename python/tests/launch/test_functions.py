@@ -267,6 +267,31 @@ def test_function_of_a_notebook(package: str) -> None:
     assert done.stdout == "{0: 40, 1: 41}\n", done.stderr
 
 
+EARLIER = """
+    import os
+    import torch
+    from torch.distributed.launcher import api
+
+    def available():
+        print("asked", os.environ.get("PYTORCH_NVML_BASED_CUDA_CHECK"))
+        return False
+
+    torch.accelerator.is_available = available
+    api.LaunchConfig.__dataclass_fields__.pop("shutdown_timeout", None)
+"""
+
+
+def test_notebook_with_an_earlier_torch() -> None:
+    """Its launcher has fewer options, and asks for GPUs before it forks: not so that a forked
+    process could use none."""
+    pytest.importorskip("torch", minversion="2.6")  # which has torch.accelerator
+    code = NOTEBOOK.format(package="rallypoint", port=free_port())
+    done = notebook(textwrap.dedent(EARLIER) + textwrap.dedent(code))
+    *asked, results = done.stdout.splitlines() or [""]
+    assert results == "{0: 40, 1: 41}", done.stderr
+    assert set(asked) <= {"asked 1"}
+
+
 def notebook(code: str) -> subprocess.CompletedProcess[str]:
     """Runs a program that is no file, as a notebook is none."""
     return subprocess.run(
