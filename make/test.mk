@@ -228,6 +228,15 @@ test-python-long: .venv/.wheel build/rallypoint $(ETCD)  ## pytest -m long
 	$(call say,pytest -m long)
 	@$(BIN)/python -m pytest python/tests -m long --timeout 1800 -o faulthandler_timeout=1860 $(PYTEST_ARGS)
 
+# .venv leaves out packages that only a machine with a GPU loads: name an interpreter that has torch
+# for GPUs, pytest, pytest-timeout and the wheel.
+GPU_PYTHON ?= $(BIN)/python
+
+.PHONY: test-gpu
+test-gpu: build/.wheel build/rallypoint  ## pytest -m gpu, on a machine with a GPU; GPU_PYTHON names its Python
+	$(call say,pytest -m gpu)
+	@$(GPU_PYTHON) -m pytest python/tests/gpu -m gpu $(PYTEST_ARGS)
+
 # The pages in docs/libraries, with the libraries that they are about.
 .PHONY: test-libraries
 test-libraries: .venvs/libraries/.wheel  ## The programs of docs/libraries: accelerate, Lightning, Ray and others
