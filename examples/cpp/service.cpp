@@ -17,6 +17,7 @@ namespace {
 // Serves in one round. True: it is over for good; false: the nodes have to regroup.
 bool serve(rallypoint::Member &member, const rallypoint::Outcome &place) {
     auto store = rallypoint::Store::connect(place.store_addr, place.store_port, 10s);
+    store.set_timeout(5s); // it may be lost with its node, whose loss is known sooner
     const std::string mine = "requests/" + std::to_string(place.rank);
     store.add("instances", 1);
     for (;;) {
