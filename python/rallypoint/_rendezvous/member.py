@@ -6,7 +6,6 @@ import atexit
 import ctypes
 import dataclasses
 import enum
-import os
 import select
 import threading
 import weakref
@@ -320,12 +319,11 @@ class Member(library.Handle):
 
 
 _open: weakref.WeakSet[Member] = weakref.WeakSet()
-_owner = os.getpid()
 
 
 @atexit.register
 def _leave_all() -> None:
-    if library.forked() or os.getpid() != _owner or not library.loaded():
+    if library.forked() or not library.loaded():
         return
     for member in list(_open):
         try:

@@ -2,85 +2,121 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import textwrap
 import threading
 import time
+from collections.abc import Iterator
 
+import pytest
 from handler.harness import PATIENCE, Run, listens
 from harness import until
 
-NODE = """
-import os, signal, sys, time
+# An interpreter that imports torch once, and forks each node: that has the streams that come with
+# its code. The library is not loaded before. One node at a time runs.
+TEMPLATE = """
+import json, os, signal, socket, sys, time
 from torch.distributed.elastic.rendezvous import RendezvousParameters
 from rallypoint.handler import create_handler
 
 def make(**config):
     settings = dict(last_call_timeout=0.2, lease_timeout=2, join_timeout=100)
     return create_handler(RendezvousParameters(
-        "rallypoint", sys.argv[1], "the-run", int(sys.argv[2]), 2, None, **{**settings, **config}))
+        "rallypoint", endpoint, "the-run", min_nodes, 2, None, **{**settings, **config}))
 
-print("loaded")
+assert "librallypoint" not in open("/proc/self/maps").read()
+control = socket.socket(fileno=int(sys.argv[1]))
+while True:
+    request, streams, _, _ = socket.recv_fds(control, 1 << 16, 3)
+    if not request:
+        sys.exit()
+    pid = os.fork()
+    if not pid:
+        break
+    for stream in streams:
+        os.close(stream)
+    control.send(b"%d" % pid)
+    control.recv(1)  # the pid is the node's until then
+    control.send(b"%d" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+control.close()
+for target, stream in enumerate(streams):
+    os.dup2(stream, target)
+    os.close(stream)
+endpoint, min_nodes, code = json.loads(request)
+exec(code)
 """
 
 
-class Process:
-    """A node in an interpreter of its own, whose lines can be awaited."""
-
-    def __init__(self, run: Run, min_nodes: int, code: str) -> None:
-        self.process = subprocess.Popen(
-            [
-                sys.executable,
-                "-u",
-                "-c",
-                NODE + textwrap.dedent(code),
-                run.endpoint,
-                str(min_nodes),
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+@pytest.fixture(scope="module")
+def template() -> Iterator[socket.socket]:
+    """The connection to a process that runs TEMPLATE."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with ours, theirs:
+        process = subprocess.Popen(
+            [sys.executable, "-u", "-c", TEMPLATE, str(theirs.fileno())],
+            pass_fds=[theirs.fileno()],
         )
+        theirs.close()
+        ours.settimeout(PATIENCE)
+        yield ours
+    assert process.wait(PATIENCE) == 0
+
+
+class Process:
+    """A node in a process of its own, whose lines can be awaited."""
+
+    def __init__(self, template: socket.socket, run: Run, min_nodes: int, code: str) -> None:
+        pipes = [os.pipe() for _ in range(3)]
+        (stdin, self._stdin), (out, stdout), (err, stderr) = pipes
+        self._out, self._err = os.fdopen(out), os.fdopen(err)
+        request = json.dumps([run.endpoint, min_nodes, textwrap.dedent(code)]).encode()
+        socket.send_fds(template, [request], [stdin, stdout, stderr])
+        for stream in (stdin, stdout, stderr):
+            os.close(stream)
+        self.pid = int(template.recv(100))
+        self._template = template
+        self._code: int | None = None
 
     def tell(self) -> None:
         """Lets the process that reads a line continue."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        os.write(self._stdin, b"\n")
 
     def await_line(self, line: str) -> float:
         """Waits until it prints the line; the time when it did."""
-        assert self.process.stdout is not None
-        for got in self.process.stdout:
+        for got in self._out:
             if got.strip() == line:
                 return time.monotonic()
-        raise AssertionError(f"it ended without {line!r}: {self.process.communicate()[1]}")
+        raise AssertionError(f"it ended without {line!r}: {self._err.read()}")
 
     def end(self) -> tuple[int, str]:
         """Waits for its end: the exit code and what it wrote to stderr."""
-        _, err = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, err
+        if self._code is None:
+            self._template.send(b".")
+            self._code = int(self._template.recv(100))
+        return self._code, self._err.read()
+
+    def kill(self) -> None:
+        if self._code is None:
+            os.kill(self.pid, signal.SIGKILL)
 
     def __enter__(self) -> Process:
-        """Awaits that it has loaded torch: no time of a test begins before."""
-        try:
-            self.await_line("loaded")
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.process.kill()
-        self.process.communicate()
+        self.kill()
+        self.end()
+        os.close(self._stdin)
+        self._out.close()
+        self._err.close()
 
 
 class TestProcesses:
-    def test_interrupt(self, run: Run) -> None:
+    def test_interrupt(self, template: socket.socket, run: Run) -> None:
         """Ctrl-C is answered within 0.1 s; the node withdraws and may join again."""
         code = """
             import threading
@@ -102,7 +138,7 @@ class TestProcesses:
             print(info.world_size)
             handler.shutdown()
             """
-        with Process(run, 2, code) as node:
+        with Process(template, run, 2, code) as node:
             node.await_line("interrupted")
             node.await_line("interrupted")
             other = run.handler(2, 2)
@@ -112,7 +148,7 @@ class TestProcesses:
             assert other.shutdown()
             assert node.end()[0] == 0
 
-    def test_exit_without_shutdown(self, run: Run) -> None:
+    def test_exit_without_shutdown(self, template: socket.socket, run: Run) -> None:
         """As after a signal: the others learn it at once, not after the grace."""
         code = """
             sys.stdin.readline()
@@ -120,7 +156,7 @@ class TestProcesses:
             handler.next_rendezvous()
             print("in")
             """
-        with Process(run, 2, code) as node:
+        with Process(template, run, 2, code) as node:
             handler = run.handler(2, 2)
             [joining] = run.join(handler)
             until(lambda: listens(run.endpoint))  # it hosts
@@ -132,7 +168,7 @@ class TestProcesses:
             assert not handler.is_closed()
             assert node.end()[0] == 0
 
-    def test_killed(self, run: Run) -> None:
+    def test_killed(self, template: socket.socket, run: Run) -> None:
         code = """
             sys.stdin.readline()
             handler = make()
@@ -140,19 +176,19 @@ class TestProcesses:
             print("in")
             time.sleep(100)
             """
-        with Process(run, 2, code) as node:
+        with Process(template, run, 2, code) as node:
             handler = run.handler(2, 2)
             [joining] = run.join(handler)
             until(lambda: listens(run.endpoint))  # it hosts
             node.tell()
             node.await_line("in")
             joining.result(PATIENCE)
-            node.process.kill()
+            node.kill()
             until(lambda: handler.num_nodes_waiting() > 0)
             assert "connection closed" in handler._member.reason()  # after the grace
             handler.shutdown()
 
-    def test_stopped_by_sigterm(self, run: Run) -> None:
+    def test_stopped_by_sigterm(self, template: socket.socket, run: Run) -> None:
         """torch's agent turns SIGTERM into an exception; next_rendezvous lets it out."""
         code = """
             class Stop(BaseException): pass
@@ -165,14 +201,14 @@ class TestProcesses:
             except Stop:
                 print("stopped")
             """
-        with Process(run, 2, code) as node:
+        with Process(template, run, 2, code) as node:
             node.await_line("ready")
             until(lambda: listens(run.endpoint))
-            node.process.send_signal(signal.SIGTERM)
+            os.kill(node.pid, signal.SIGTERM)
             node.await_line("stopped")
             assert node.end()[0] == 0
 
-    def test_fork(self, run: Run) -> None:
+    def test_fork(self, template: socket.socket, run: Run) -> None:
         """A forked child's handler raises; the parent's continues."""
         code = """
             handler = make()
@@ -195,7 +231,7 @@ class TestProcesses:
             assert handler.num_nodes_waiting() == 0
             assert handler.shutdown() is True
             """
-        with Process(run, 1, code) as node:
+        with Process(template, run, 1, code) as node:
             code, err = node.end()
             assert code == 0, err
 
