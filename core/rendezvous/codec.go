@@ -299,11 +299,7 @@ func packFacts(p *pack.Packer, f Facts) {
 	p.Bool(f.Finished)
 	packRanks(p, f.FinishedHosts)
 	c := f.Closed.cut()
-	p.List(4)
-	p.Int(int(c.Kind))
-	p.Text(c.By)
-	p.Text(c.Reason)
-	p.Time(c.At)
+	c.pack(p)
 	packDirectiveFacts(p, f.Directives)
 	p.Text(f.Domains)
 }

@@ -86,8 +86,8 @@ func askFrom(ctx context.Context, addr string, token *secret.Token, f wire.Admin
 // leadsNowhere says why the redirect of the server at an address cannot be followed; "" if it
 // can.
 func leadsNowhere(from string, to wire.Redirect) string {
-	addr, err := netip.ParseAddrPort(to.Host)
-	if err != nil || addr.Addr().IsUnspecified() || addr.Addr().IsMulticast() || addr.Port() == 0 {
+	addr := to.Addr()
+	if !addr.IsValid() {
 		return fmt.Sprintf("node %s is said to host the control plane at %q, which is no address", printable.Text(to.Node), to.Host)
 	}
 	host, _, _ := net.SplitHostPort(from)

@@ -120,7 +120,7 @@ func (f *Finder) follow(ctx context.Context, l *Conn, err error) (*Conn, error) 
 	var moved *wire.Redirected
 	if errors.As(err, &moved) {
 		f.resign() // another server may have found the one of this process before this hello did
-		if addr, err := netip.ParseAddrPort(f.accept(moved.To)); err == nil {
+		if addr := f.accept(moved.To); addr.IsValid() {
 			l, err = (&search{f: f}).race(ctx, []netip.AddrPort{addr})
 			if err != nil && !isRefusal(err) {
 				err = redirectError(fmt.Sprintf("a node of the run redirects to its host at %s: %v", addr, err))

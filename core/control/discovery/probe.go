@@ -157,7 +157,7 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 		}
 		return false
 	case answer.Target.Group != mine.Group: // it waits in another group, whose host is not where this one looks
-		if host, err := netip.ParseAddrPort(answer.Target.Host); err == nil && !host.Addr().IsUnspecified() && host != addr {
+		if host := answer.Target.Addr(); host.IsValid() && host != addr {
 			p.look(ctx, host)
 		}
 		return false

@@ -134,11 +134,11 @@ func (r *race) failed(a helloAnswer) (follows bool) {
 		r.refused = append(r.refused, a.addr) // it will know, while others are silent
 	case errors.As(a.err, &moved):
 		r.redirects[a.addr] = true
-		addr, err := netip.ParseAddrPort(r.s.f.accept(moved.To))
-		if err == nil && r.redirects[addr] {
+		addr := r.s.f.accept(moved.To)
+		if r.redirects[addr] {
 			r.s.f.ignored(inACircle, moved.To)
 		}
-		if err == nil && r.hops < wire.MaxRedirects {
+		if addr.IsValid() && r.hops < wire.MaxRedirects {
 			r.hops++
 			return r.start(addr)
 		}

@@ -49,12 +49,12 @@ type search struct {
 	addr     netip.AddrPort // of the server that was dialled
 	begun    time.Time
 	evidence succession.Evidence
-	proven   time.Time // when the evidence was complete; zero: it is not
-	to       string    // where the last redirect points to; "": nowhere
-	orderly  bool      // the server itself has named its successor
-	asked    bool      // all that stand by were asked once
-	told     string    // why no takeover follows, as it was logged last
-	silent   time.Time // when the log told last that the host is silent
+	proven   time.Time      // when the evidence was complete; zero: it is not
+	to       netip.AddrPort // where the last redirect points to; zero: nowhere
+	orderly  bool           // the server itself has named its successor
+	asked    bool           // all that stand by were asked once
+	told     string         // why no takeover follows, as it was logged last
+	silent   time.Time      // when the log told last that the host is silent
 	first    bool
 	hostErr  error  // how the last hello to the host that is gone has ended
 	unlook   func() // ends what look has opened; nil: it was not called
@@ -155,17 +155,16 @@ func (f *Finder) pace(ctx context.Context, l *Conn, cause error) bool {
 	return f.pause.Wait(ctx)
 }
 
-// accept returns where a redirect leads; "" if it leads nowhere: it names no address, this
-// process, or an earlier server of the group.
-func (f *Finder) accept(to wire.Redirect) string {
+// accept returns where a redirect leads; the zero address if it leads nowhere: it names no
+// address, this process, or an earlier server of the group.
+func (f *Finder) accept(to wire.Redirect) netip.AddrPort {
 	if to.Host == "" || f.group == nil {
-		return ""
+		return netip.AddrPort{}
 	}
-	wrong := ""
-	addr, err := netip.ParseAddrPort(to.Host)
+	wrong, addr := "", to.Addr()
 	current := f.group.Current()
 	switch {
-	case err != nil || addr.Addr().IsUnspecified() || addr.Addr().IsMulticast() || addr.Port() == 0:
+	case !addr.IsValid():
 		wrong = "its address is none"
 	case !succession.Believable(to.Term):
 		wrong = fmt.Sprintf("there is no term %d", to.Term)
@@ -176,9 +175,9 @@ func (f *Finder) accept(to wire.Redirect) string {
 	}
 	if wrong != "" {
 		f.ignored(wrong, to)
-		return ""
+		return netip.AddrPort{}
 	}
-	return to.Host
+	return addr
 }
 
 const inACircle = "it points back to a server that sends this node on"
@@ -217,12 +216,10 @@ func (s *search) attempt(ctx context.Context) (*Conn, error) {
 		f.group.Lost(s.evidence, s.last.Group, s.last.Term)
 		f.group.Ask()
 	}
-	if to := s.to; to != "" {
-		s.to = ""
-		if addr, err := netip.ParseAddrPort(to); err == nil {
-			if l, err := s.race(ctx, []netip.AddrPort{addr}); err == nil {
-				return l, nil
-			}
+	if to := s.to; to.IsValid() {
+		s.to = netip.AddrPort{}
+		if l, err := s.race(ctx, []netip.AddrPort{to}); err == nil {
+			return l, nil
 		}
 	}
 	l, decided, err := s.succeed(ctx)

@@ -226,7 +226,7 @@ func TestRedirectsToNoHost(t *testing.T) {
 		"its term 2 is over":                {Group: "g", Term: 2, Host: "10.0.0.3:1"},
 	} {
 		for range 3 {
-			if got := c.accept(to); got != "" {
+			if got := c.accept(to); got.IsValid() {
 				t.Errorf("%+v leads to %s", to, got)
 			}
 		}
@@ -235,11 +235,11 @@ func TestRedirectsToNoHost(t *testing.T) {
 		}
 	}
 	for _, to := range []wire.Redirect{{Group: "g", Term: 4, Host: "10.0.0.3:1"}, {Group: "other", Term: 1, Host: "10.0.0.3:1"}} {
-		if c.accept(to) != to.Host {
+		if c.accept(to).String() != to.Host {
 			t.Errorf("%+v leads nowhere", to)
 		}
 	}
-	if c.accept(wire.Redirect{Group: "g", Term: 4}) != "" {
+	if c.accept(wire.Redirect{Group: "g", Term: 4}).IsValid() {
 		t.Error("a redirect without an address leads somewhere")
 	}
 }

@@ -2,7 +2,7 @@ package wire
 
 import "rallypoint/core/secret"
 
-// The preamble is the same for every kind of connection that a token protects.
+// Preamble is the same for every kind of connection that a token protects.
 type Preamble = secret.Preamble
 
 // PreambleLen is the length of a preamble.

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"net/netip"
+
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
 	"rallypoint/internal/pack"
@@ -58,6 +60,15 @@ type Redirect struct {
 	Host    string   // "ip:port"; "": it is not known yet who hosts
 	Node    string   // that hosts, human-readable
 	Servers []string // listeners of the standbys, in order
+}
+
+// Addr returns the host's address; the zero one if Host is none to which a node can connect.
+func (r Redirect) Addr() netip.AddrPort {
+	addr, err := netip.ParseAddrPort(r.Host)
+	if err != nil || addr.Addr().IsUnspecified() || addr.Addr().IsMulticast() || addr.Port() == 0 {
+		return netip.AddrPort{}
+	}
+	return addr
 }
 
 // Redirected is the error of a connection on which the server has named another one.
