@@ -5,23 +5,12 @@ import (
 	"errors"
 	"net"
 	"net/netip"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/peer"
-	"rallypoint/internal/backoff"
+	"rallypoint/internal/acceptloop"
 	"rallypoint/internal/eventloop"
-)
-
-// Pauses after a failed accept, which is nearly always a lack of descriptors.
-const (
-	firstAcceptPause = 5 * time.Millisecond
-	lastAcceptPause  = time.Second
-
-	// acceptSettled is how long accepting goes well before a failure is news
-	// again: at the limit of descriptors it fails after each connection.
-	acceptSettled = 10 * time.Second
 )
 
 // acceptor accepts from one listener of a server, in a goroutine of its own, so that new
@@ -37,40 +26,15 @@ type acceptor struct {
 
 // run accepts until done ends.
 func (a *acceptor) run() {
-	listen := a.listener.Addr().String()
 	var nc net.Conn // accepted, but not in a loop yet
 	defer func() {
 		if nc != nil {
 			nc.Close()
 		}
 	}()
-	var failed time.Time // the last time, while that is news; else zero
-	pause := backoff.New(firstAcceptPause, lastAcceptPause)
-	for {
-		err := a.acceptOne(&nc)
-		switch {
-		case err == nil:
-			pause.Reset()
-			if !failed.IsZero() && time.Since(failed) > acceptSettled {
-				failed = time.Time{}
-				a.log.Info("tcpstore: connections are accepted again", "listen", listen)
-			}
-		case a.done.Err() != nil:
-			return
-		case errors.Is(err, net.ErrClosed):
-			a.log.Error("tcpstore: the listener was closed from outside; no new connections are served",
-				"listen", listen)
-			return
-		default:
-			if failed.IsZero() {
-				a.log.Warn("tcpstore: cannot accept connections; they wait, and those that are open are served",
-					"listen", listen, "error", err)
-			}
-			failed = time.Now()
-			if !pause.Wait(a.done) {
-				return
-			}
-		}
+	log := a.log.With("listen", a.listener.Addr().String())
+	if acceptloop.Run(a.done, log, "connections to the TCPStore", func() error { return a.acceptOne(&nc) }) != nil {
+		log.Error("tcpstore: the listener was closed from outside; no new connections are served")
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"rallypoint/core/secret"
+	"rallypoint/internal/acceptloop"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/descriptors"
 	"rallypoint/internal/eventloop"
@@ -184,7 +185,7 @@ func readHello(r io.Reader) ([]byte, error) {
 // startWhenPossible hands an open connection to a loop. It waits while the process has no
 // descriptor for that.
 func (s *Server) startWhenPossible(nc net.Conn, t *eventloop.TLS, shard *engineShard) {
-	pause := backoff.New(firstAcceptPause, lastAcceptPause)
+	pause := backoff.New(acceptloop.FirstPause, acceptloop.LastPause)
 	for s.start(nc, t, shard) != nil {
 		if !pause.Wait(s.done) {
 			nc.Close()

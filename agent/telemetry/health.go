@@ -16,7 +16,7 @@ import (
 	"time"
 
 	"rallypoint/core/params"
-	"rallypoint/internal/backoff"
+	"rallypoint/internal/acceptloop"
 	"rallypoint/internal/httpport"
 	"rallypoint/internal/promtext"
 )
@@ -111,7 +111,7 @@ func NewHealth(c HealthConfig) *Health {
 	}
 	h.life, h.end = context.WithCancel(context.Background())
 	logger.Info("health, status and metrics: http://" + listener.Addr().String())
-	h.serving.Go(h.accept)
+	h.serving.Go(func() { h.accept(logger) })
 	return h
 }
 
@@ -143,22 +143,17 @@ func (h *Health) cut(which func(*healthConn) bool) {
 	}
 }
 
-// accept takes connections until the listener is closed. One that cannot be accepted, mostly
-// for want of a descriptor, is tried for again.
-func (h *Health) accept() {
-	pause := backoff.New(5*time.Millisecond, time.Second)
-	for {
+// accept accepts connections until the listener is closed.
+func (h *Health) accept(log *slog.Logger) {
+	_ = acceptloop.Run(h.life, log, "connections to the health port", func() error {
 		conn, err := h.listener.Accept()
-		switch {
-		case err == nil:
-			pause.Reset()
+		if err == nil {
 			if c := h.admit(conn); c != nil {
 				h.serving.Go(func() { h.serve(c) })
 			}
-		case errors.Is(err, net.ErrClosed), !pause.Wait(h.life):
-			return
 		}
-	}
+		return err
+	})
 }
 
 // admit gives a connection a place. If there is none, it closes the oldest connection that has

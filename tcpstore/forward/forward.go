@@ -17,7 +17,7 @@ import (
 
 	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
-	"rallypoint/internal/backoff"
+	"rallypoint/internal/acceptloop"
 	"rallypoint/internal/logsampler"
 	"rallypoint/tcpstore"
 )
@@ -30,10 +30,6 @@ const (
 	// unreachableAfter is how long attempts have to fail before that is logged as a warning: a
 	// store that opens after its first worker has come is no reason for one.
 	unreachableAfter = 5 * time.Second
-
-	// Pauses after a failed accept, which is nearly always a lack of descriptors.
-	firstAcceptPause = 5 * time.Millisecond
-	lastAcceptPause  = time.Second
 )
 
 // Conn is a connection to the store: a *tls.Conn of secret.DialStore or a *net.TCPConn.
@@ -168,30 +164,16 @@ func (f *Forwarder) serve(l net.Listener, port int) {
 }
 
 func (f *Forwarder) accept(l net.Listener, port int) {
-	pause := backoff.New(firstAcceptPause, lastAcceptPause)
-	failing := false
-	for {
+	log := f.opts.Log.With("listen", l.Addr().String())
+	err := acceptloop.Run(f.life, log, "connections of this node's workers", func() error {
 		conn, err := f.next(l)
-		switch {
-		case err == nil:
-			pause.Reset()
+		if err == nil {
 			f.take(conn.(*net.TCPConn), port)
-			failing = false
-		case f.life.Err() != nil:
-			return
-		case errors.Is(err, net.ErrClosed):
-			f.opts.Log.Error("the listener for this node's workers was closed from outside; no new connections are carried to the store",
-				"listen", l.Addr().String(), "store", f.opts.Store)
-			return
-		default:
-			if !failing {
-				f.opts.Log.Warn("cannot accept connections of this node's workers; they wait", "listen", l.Addr().String(), "error", err)
-			}
-			failing = true
-			if !pause.Wait(f.life) {
-				return
-			}
 		}
+		return err
+	})
+	if err != nil {
+		log.Error("the listener for this node's workers was closed from outside; no new connections are carried to the store", "store", f.opts.Store)
 	}
 }
 
