@@ -83,8 +83,8 @@ func (a *acceptor) refused(from netip.AddrPort, why error) {
 	}
 }
 
-// start hands an accepted connection to a loop, one that is open with what TLS needs and the
-// shard that it has named. If that fails it can be called again with the same.
+// start hands an accepted connection to a loop. A TLS connection comes with its state and the
+// shard that it has named. If start fails, it can be called again with the same arguments.
 func (s *Server) start(nc net.Conn, t *eventloop.TLS, shard *engineShard) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -8,7 +8,7 @@ import (
 	"rallypoint/internal/backoff"
 )
 
-// call is one request of a client to its server on the main connection, and what has come of it.
+// call is one request of a client to its server on the main connection, and its result.
 type call struct {
 	name   string // of the Store's operation
 	op     opcode
@@ -236,7 +236,7 @@ func (c *call) mustWait(r store.Request) bool {
 	return false
 }
 
-// complete makes what follows the reply to the first request of an operation.
+// complete carries out the rest of an operation after the reply to its first request.
 func (c *Client) complete(ctx context.Context, r store.Request, what *call) (store.Reply, error) {
 	if r.Op == store.OpQueuePop && what.reply.Number <= 0 {
 		if r.Block {

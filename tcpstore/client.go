@@ -23,7 +23,7 @@ type ClientOptions struct {
 // Client is a store.Store over the network. It works with Server and with the
 // servers of torch 2.2 and newer (queues: 2.8, ListKeys: 2.10, Barrier: 2.12).
 //
-// It differs from torch's client in what happens around failures:
+// It differs from torch's client in its behaviour on failures:
 //
 //   - Every write is answered before the call returns: requests without a reply
 //     are sent together with one that has, in the same packet.
@@ -69,9 +69,9 @@ var (
 )
 
 const (
-	// defaultCancelGrace is how long a call whose context has ended waits for the
-	// reply to CANCEL_WAIT, to save the connection. It is part of what answering
-	// an interrupt may take in all, 0.1 s.
+	// defaultCancelGrace is how long a call whose context has ended waits for the reply to
+	// CANCEL_WAIT, to save the connection. It is part of the 0.1 s in which an interrupt must be
+	// answered.
 	defaultCancelGrace = 50 * time.Millisecond
 
 	// maxIdle is how many connections of waiting calls are kept for the next.
@@ -103,7 +103,7 @@ func Dial(ctx context.Context, addr string, opts ClientOptions) (*Client, error)
 	return c, nil
 }
 
-// Connect is Dial as a store.Store whose connections log nothing.
+// Connect is Dial that returns a store.Store and logs nothing.
 func Connect(ctx context.Context, addr string) (store.Store, error) {
 	c, err := Dial(ctx, addr, ClientOptions{Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
@@ -241,9 +241,9 @@ func (c *Client) reconnect(ctx context.Context) (err error) {
 	return err
 }
 
-// block carries out a call whose reply is a single byte that may come late, on a
-// connection of its own. If ctx ends first the wait is cancelled. A wait that is
-// over by then counts as done (docs/spec/tcpstore-wire.md 4.4).
+// block carries out a call whose reply is a single byte that may take long, on its own
+// connection. If ctx ends first, the wait is cancelled. A wait that is over by then counts as
+// done (docs/spec/tcpstore-wire.md 4.4).
 func (c *Client) block(ctx context.Context, what *call) error {
 	start := time.Now()
 	if err := checkSize(what); err != nil {
@@ -329,8 +329,8 @@ func (c *Client) ended(ctx context.Context) bool {
 	return c.done.Err() != nil || ctx.Err() != nil
 }
 
-// failed makes the error of a call. The end of the client and that of the context
-// come before what they did to the connection.
+// failed makes the error of a call. The end of the client or the context takes precedence over
+// the connection error that it caused.
 func (c *Client) failed(ctx context.Context, what *call, start time.Time, err error) error {
 	ended := store.ContextError(ctx)
 	switch {
@@ -362,7 +362,7 @@ func refusals(what *call) string {
 	}
 }
 
-// checkSize refuses what a server would close the connection for.
+// checkSize refuses a request for which a server would close the connection.
 func checkSize(what *call) error {
 	if what.op == opMultiSet && len(what.keys) != len(what.values) {
 		return store.ErrArguments

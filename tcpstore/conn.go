@@ -12,11 +12,10 @@ import (
 )
 
 const (
-	// pauseUnsent is how many bytes of replies are collected before requests
-	// that have arrived already have to wait for their peer to read. It makes
-	// one write of any usual pipeline and keeps the memory of a peer that does
-	// not read far below MaxUnsent: a thousand of them must be bearable. It
-	// also bounds what a connection gets done before the others have their turn.
+	// pauseUnsent is how many bytes of replies are collected before further requests have to wait
+	// until their peer reads. Any usual pipeline fits into one write, and a peer that does not
+	// read stays far below MaxUnsent, so that a thousand of them are affordable. It also limits
+	// how much work a connection gets before it is the others' turn.
 	pauseUnsent = 64 << 10
 
 	// refusalGrace bounds how long a refused peer may take to read the replies to
@@ -24,13 +23,12 @@ const (
 	refusalGrace = time.Second
 )
 
-// conn moves the bytes between a socket and its session. It belongs to the
-// goroutine of its loop, except for what says otherwise.
+// conn moves the bytes between a socket and its session. It belongs to the goroutine of its loop,
+// except where a comment says otherwise.
 //
-// At rest it has no buffers: it borrows one of the loop's to read into and one to
-// collect replies in, and only what is left over after that, which is rare, is
-// copied. So a silent connection needs a few hundred bytes, and the buffers in
-// use stay in the processor's cache.
+// An idle connection has no buffers. It borrows one from the loop to read into and one to collect
+// replies in, and copies only the remainder, which is rare. So an idle connection needs a few
+// hundred bytes, and the buffers in use stay in the processor's cache.
 type conn struct {
 	loop    *loop
 	shard   *engineShard
@@ -138,7 +136,7 @@ func (c *conn) step() {
 	}
 }
 
-// process carries out what the parser has and sends the replies.
+// process carries out the parser's requests and sends the replies.
 func (c *conn) process(p *parser) (drained bool, refused *refusal) {
 	s, l := &c.session, c.loop
 	c.shard.mu.Lock()
@@ -158,8 +156,7 @@ func (c *conn) process(p *parser) (drained bool, refused *refusal) {
 	return drained, refused
 }
 
-// settle puts the connection at rest, or keeps what is left in a parser of its
-// own.
+// settle makes the connection idle, or keeps the remaining input in its own parser.
 func (c *conn) settle(p *parser, drained bool) {
 	shared := p == c.loop.parser
 	c.validated = p.validated
@@ -276,7 +273,7 @@ func (c *conn) lost(errno syscall.Errno) {
 	c.close()
 }
 
-// end closes a connection whose peer is alive and has been sent all replies.
+// end closes a connection whose peer is alive and to which all replies were sent.
 func (c *conn) end() {
 	if c.tls != nil && !c.closed {
 		c.endTLS()

@@ -87,7 +87,7 @@ func dialOnce(ctx context.Context, addr string, ping bool) (*link, error) {
 	return l, nil
 }
 
-// handshake sends what opens a connection, and reads the replies.
+// handshake sends the opening messages of a connection, and reads the replies.
 func (l *link) handshake(ctx context.Context, ping bool) error {
 	hello := appendHello(nil)
 	if ping {

@@ -6,10 +6,9 @@
 // give. Clients of torch 2.1 and older number their operations differently and
 // are refused.
 //
-// From the inside out: parser cuts a byte stream into requests, session carries
-// them out on a store.Engine and collects the replies, conn moves the bytes
-// between a socket and its session, loop serves many conns in one goroutine, and
-// Server accepts connections for its loops. Only conn and Client read and write
-// sockets. With a token (Options.Secure) openings take a connection in by TLS and a
-// proof, and an eventloop.TLS stands between its conn and the socket.
+// From the inside out: parser cuts a byte stream into requests, session carries them out on a
+// store.Engine and collects the replies, conn moves the bytes between a socket and its session,
+// loop serves many conns in one goroutine, and Server accepts connections for its loops. Only
+// conn and Client read and write sockets. With a token (Options.Secure) openings admit a
+// connection by TLS and a proof, and an eventloop.TLS is between its conn and the socket.
 package tcpstore

@@ -46,7 +46,7 @@ func newLink(conn *net.TCPConn) (*link, error) {
 	return l, nil
 }
 
-// input is what replies are read from.
+// input is the buffered stream of replies.
 type input interface {
 	io.Reader
 	io.ByteReader

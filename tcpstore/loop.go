@@ -52,7 +52,7 @@ type loop struct {
 	turns     atomic.Uint64 // iterations, for tests
 }
 
-// inbox is what other goroutines have for a loop.
+// inbox has the messages of other goroutines to a loop.
 type inbox struct {
 	stop  bool
 	added []*conn
@@ -124,7 +124,7 @@ func (l *loop) deadline() time.Time {
 	return next
 }
 
-// readInbox takes over what was in the inbox.
+// readInbox handles the messages in the inbox.
 func (l *loop) readInbox(in inbox) {
 	l.stopping = in.stop
 	l.added = append(l.added, in.added...)

@@ -25,7 +25,7 @@ const (
 	// maxOpenings bounds the connections that are not open yet, where a quarter of the
 	// descriptors is not less; one more is closed. Each has a goroutine.
 	maxOpenings = 4096
-	// maxHandshakes bounds those of them whose TLS handshake has begun; others wait.
+	// maxHandshakes limits those that have begun their TLS handshake. Others wait.
 	maxHandshakes = 256
 	// maxCrowd bounds those of them of sources that have more than a few: they wait for each
 	// other, so that one machine alone keeps no other out.
@@ -37,7 +37,7 @@ const (
 	maxHello = 2 << 10
 )
 
-// Secure is what a Server needs to accept connections by TLS and a proof
+// Secure has the options of a Server that accepts connections by TLS and a proof
 // (secret.DialStore).
 type Secure struct {
 	Token  *secret.Token
@@ -84,8 +84,8 @@ func (o *openings) begin(ctx context.Context, peer net.Addr) (end func(), ok boo
 	return end, true
 }
 
-// mostOpenings leaves descriptors to those that are open, and to all else that the process
-// does: a control plane in it takes up to half of them for its own strangers.
+// mostOpenings leaves descriptors for open connections and for the rest of the process. A control
+// plane in it takes up to half of them for its own unidentified connections.
 func mostOpenings() int {
 	return max(1, min(maxOpenings, descriptors.Limit()/4))
 }
@@ -210,8 +210,8 @@ func (s *Server) refuseOpening(nc net.Conn, err error) {
 	})
 }
 
-// openingRefusal says why a connection is not let in; nil: it has ended without sending a byte,
-// as a check of the port does.
+// openingRefusal says why a connection is not admitted. It returns nil for one that has ended
+// without sending a byte, such as a check of the port.
 func openingRefusal(err error) *refusal {
 	text := printable.Text(strings.ReplaceAll(err.Error(), "\n", ": "))
 	switch {

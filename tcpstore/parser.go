@@ -13,8 +13,8 @@ const (
 	// (docs/spec/tcpstore-wire.md 6: sends of about 1440 bytes).
 	firstBuffer = 4 << 10
 
-	// leastBuffer is what is kept for a message of which only a few bytes have
-	// arrived: ten thousand peers can stop there.
+	// leastBuffer is the size of the buffer for a message of which only a few bytes have arrived:
+	// ten thousand peers may stop there.
 	leastBuffer = 1 << 10
 
 	// minRead is the least room offered to a read, so that a nearly full buffer
@@ -112,7 +112,7 @@ func (p *parser) space() []byte {
 	return p.buf[len(p.buf):cap(p.buf)]
 }
 
-// received adds the first n bytes of what space returned to the stream.
+// received adds the first n bytes of the memory that space returned to the stream.
 func (p *parser) received(n int) {
 	p.buf = p.buf[:len(p.buf)+n]
 }

@@ -9,7 +9,7 @@ import (
 	"rallypoint/core/store"
 )
 
-// sessionConfig is what the sessions of a loop share.
+// sessionConfig is the configuration that the sessions of a loop share.
 type sessionConfig struct {
 	normalizeAttemptKeys bool
 	maxUnsent            int
@@ -24,9 +24,8 @@ type sessionConfig struct {
 	size  int // of the parts' values
 }
 
-// session is the server's side of one connection without its socket: it parses
-// what came in, carries it out on the engine and collects the replies in out, with
-// large values in parts.
+// session is the server's side of one connection without its socket. It parses the input, carries
+// out the requests on the engine and collects the replies in out, with large values in parts.
 //
 // The caller reads into parser.space without any lock; process, takeOut and close
 // need the lock that guards the engine. Waits of this session that are ended by
@@ -54,10 +53,10 @@ type wait struct {
 	bytes      int
 }
 
-// process carries out complete requests until there are none left (drained) or
-// the replies have reached pause bytes. A refusal ends the session: the caller sends
-// what is in out, as far as that is possible, and closes. Not so noRoom: the request
-// has had no effect and is the next one again.
+// process carries out complete requests until there are none left (drained) or the replies have
+// reached pause bytes. A refusal ends the session: the caller sends the content of out, as far as
+// possible, and closes the connection. noRoom does not: the request has had no effect and will be
+// processed again.
 func (s *session) process(pause int) (drained bool, err *refusal) {
 	for len(s.out)+s.config.size < pause {
 		validated := s.parser.validated
@@ -309,9 +308,9 @@ func (w *wait) answer() {
 	s.woken()
 }
 
-// remember keeps a registered wait. All pending ones of a peer are bounded as one
-// request is, since it may send WAIT after WAIT without reading, and those of all peers
-// by what they take.
+// remember keeps a registered wait. The pending waits of one peer together have the limit of one
+// request, since it may send WAIT after WAIT without reading. Those of all peers have a limit in
+// bytes.
 func (s *session) remember(req *request, w *wait) *refusal {
 	w.prev, w.next = nil, s.pending
 	if w.next != nil {

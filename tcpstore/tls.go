@@ -20,11 +20,11 @@ const (
 	keptRecords = 2 * tlsWrite
 )
 
-// tlsBuffers is a loop's memory that its connections borrow: in to receive into, out for what they send.
+// tlsBuffers is memory of a loop that its connections borrow, in to receive and out to send.
 type tlsBuffers struct{ in, out []byte }
 
-// receiveTLS gives the parser what has been received, after receiving once if nothing is left.
-// It returns false if the parser has no new bytes.
+// receiveTLS gives the parser the received data, after receiving once if there is none. It
+// returns false if the parser has no new bytes.
 func (c *conn) receiveTLS(p *parser) bool {
 	space := p.space()
 	if !c.tls.More() && !c.receiveRecords(p, len(space)) {
@@ -74,7 +74,7 @@ func (c *conn) receiveRecords(p *parser, space int) bool {
 	return true
 }
 
-// borrowRecords has TLS collect what it sends in memory of the loop, until returnRecords.
+// borrowRecords makes TLS collect its output in the loop's memory, until returnRecords.
 func (c *conn) borrowRecords() {
 	if c.tls.Records.Out == nil {
 		c.tls.Records.Out = c.loop.tls.out[:0]
@@ -105,7 +105,7 @@ func (c *conn) sendTLS(segments []segment) {
 	}
 }
 
-// resumeTLS continues to send what the socket had no room for.
+// resumeTLS continues to send the bytes for which the socket had no room.
 func (c *conn) resumeTLS(u *unsent) {
 	left := u.records
 	for len(left) > 0 {
@@ -124,8 +124,8 @@ func (c *conn) resumeTLS(u *unsent) {
 	}
 }
 
-// pushTLS writes what TLS itself has to send and then the segments, as much as the socket takes, and
-// returns the rest. If the peer is lost it closes the connection.
+// pushTLS writes TLS's own output and then the segments, as much as the socket takes, and returns
+// the rest. If the peer is lost, it closes the connection.
 func (c *conn) pushTLS(segments []segment) (rest []segment, left []byte) {
 	t := c.tls
 	for {

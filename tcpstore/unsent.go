@@ -12,16 +12,16 @@ import (
 var noRoom = &refusal{text: "too much waits to be sent to all connections"}
 
 const (
-	// shareFrom is the size from which a value is sent from where it is stored instead
-	// of being copied: one copy serves all who read it at a time.
+	// shareFrom is the size from which a value is sent without copying it: one copy serves all
+	// peers that read it at the same time.
 	shareFrom = 16 << 10
 
 	// smallReply is the largest reply that needs no room in the budget. A connection for
 	// which that waits costs less than its socket does in the kernel.
 	smallReply = 4 << 10
 
-	// slowChunk is what a peer has to take within Options.SlowAfter, or one slowPart-th of
-	// its replies if that is more.
+	// slowChunk is how many bytes a peer has to read within Options.SlowAfter, or one slowPart-th
+	// of its replies if that is more.
 	slowChunk = 64 << 10
 	slowPart  = 16
 
@@ -39,7 +39,7 @@ type part struct {
 	buffer *store.Buffer
 }
 
-// unsent is what a connection could not send yet.
+// unsent is the output that a connection could not send yet.
 type unsent struct {
 	segments []segment
 	held     int // bytes of the budget that segments take, without their buffers
@@ -125,8 +125,8 @@ func (b *budget) doneAll(segments []segment) {
 	}
 }
 
-// send sends out, which it borrows, with parts in it, and keeps what the socket has no
-// room for.
+// send sends out, which it borrows, with parts in it, and keeps the bytes for which the socket
+// has no room.
 func (c *conn) send(out []byte, parts []part) {
 	if len(parts) == 0 && c.tls == nil {
 		rest := c.push(out)
@@ -183,7 +183,7 @@ func (c *conn) keep(rest []segment) {
 	c.unsent = u
 }
 
-// drop forgets what is unsent.
+// drop discards the unsent output.
 func (c *conn) drop() {
 	if c.unsent == nil {
 		return
@@ -253,8 +253,8 @@ func (l *loop) lineUp(now time.Time) {
 	l.budget.queue = now.Sub(l.starved[0].asked) >= l.config.slowAfter
 }
 
-// cutSlow closes connections whose peers do not read while others wait for room, those
-// first that have not read for the longest time.
+// cutSlow closes connections whose peers do not read while others wait for room, starting with
+// the one that has not read for the longest time.
 func (l *loop) cutSlow() {
 	if len(l.starved) == 0 {
 		return

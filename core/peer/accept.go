@@ -16,9 +16,9 @@ const maxWeeded = 256
 // Accept returns the next connection of an admitted user to a listener; a nil Check
 // returns each one. It closes the others, having told refused of them.
 //
-// Strangers may come faster than net.Listener accepts, which prepares each connection for being
-// served: the kernel's queue is full then, and the job's own processes wait. So those that queue
-// behind a refused one are taken and judged by their bare descriptors.
+// Strangers may connect faster than net.Listener accepts, because it prepares each connection for
+// use. Then the kernel's queue is full, and the job's own processes wait. So connections that
+// queue after a refused one are accepted and judged as bare descriptors.
 func (c *Check) Accept(l net.Listener, refused func(from netip.AddrPort, why error)) (net.Conn, error) {
 	for {
 		conn, err := l.Accept()
@@ -38,8 +38,8 @@ func (c *Check) Accept(l net.Listener, refused func(from netip.AddrPort, why err
 	}
 }
 
-// weed refuses what waits at a listener of a loopback address, up to a connection that is
-// admitted; nil: there is none.
+// weed refuses the connections that wait at a listener of a loopback address, up to one that is
+// admitted, which it returns; nil if there is none.
 func (c *Check) weed(l net.Listener, refused func(from netip.AddrPort, why error)) net.Conn {
 	held, ok := l.(syscall.Conn)
 	if !ok || !c.near {

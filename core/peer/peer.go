@@ -20,7 +20,7 @@ import (
 var (
 	// ErrOtherUser tells that a connection is another user's.
 	ErrOtherUser = errors.New("it is another user's connection")
-	// ErrUnknownUser tells that it cannot be learnt whose it is.
+	// ErrUnknownUser says that the connection's user cannot be determined.
 	ErrUnknownUser = errors.New("it cannot be learnt which user's connection it is")
 	// ErrEnded is an ErrUnknownUser: no process has the other end any more, so that nobody is refused.
 	ErrEnded = fmt.Errorf("%w: it was reset, or its process has closed it already", ErrUnknownUser)
@@ -39,8 +39,8 @@ type Check struct {
 	routed func(netip.Addr) (bool, error) // this machine is where packets to an address go
 	locals func() ([]net.Addr, error)     // addresses of its interfaces, also link-local ones
 	others func() bool                    // other users may have processes on this machine
-	// overflow is the id that stands for each user that this process's user namespace does
-	// not map; ambiguous tells that there may be such users.
+	// overflow is the id of all users that this process's user namespace does not map. ambiguous
+	// says that there may be such users.
 	overflow  uint32
 	ambiguous bool
 }
@@ -75,13 +75,14 @@ func NewLoopbackCheck(users params.LoopbackUsers) *Check {
 	return c
 }
 
-// Admit reports whose connection an accepted one is, if it is none of the users who may
-// connect. It reads nothing from the connection, and takes no part of it. One that has ended
-// is refused, though bytes may have come by it.
+// Admit returns an error that names the user of an accepted connection if that user may not
+// connect. It neither reads from nor writes to the connection. It refuses a connection that has
+// ended, even if bytes have arrived on it.
 func (c *Check) Admit(conn net.Conn) error { return c.ask(conn, false) }
 
-// AdmitServer reports whose process has answered on a connection that this one has opened, if
-// that is neither root's nor of the users who may connect. One that has ended is refused.
+// AdmitServer returns an error that names the user whose process has answered on a connection
+// from this one, unless that is root or a user who may connect. It refuses a connection that has
+// ended.
 func (c *Check) AdmitServer(conn net.Conn) error { return c.ask(conn, true) }
 
 func (c *Check) ask(conn net.Conn, server bool) error {
@@ -102,11 +103,11 @@ func (c *Check) ask(conn net.Conn, server bool) error {
 	return c.judge(&d, here, there, func() error { return connected(conn) }, server)
 }
 
-// judge asks the kernel whose the other end of a connection is, and then whether this end is
-// connected still. While it is, only its peer is connected from the addresses that were asked
-// about; of a connection that was reset Linux delivers what came before, and any process may have
-// its addresses by now. alive, which tells whether this end is connected, is asked first, too: it is the cheaper
-// question.
+// judge asks the kernel which user has the other end of a connection, and then whether this end
+// is still connected. While it is, only its peer can be connected from the addresses in question.
+// On a connection that was reset, Linux still delivers earlier data, but any process may have its
+// addresses by now. alive reports whether this end is connected. It is also called first, because
+// it is cheaper.
 func (c *Check) judge(d *diag, here, there netip.AddrPort, alive func() error, server bool) error {
 	var s socket
 	err := alive()
@@ -119,8 +120,8 @@ func (c *Check) judge(d *diag, here, there netip.AddrPort, alive func() error, s
 	return c.decide(s, err, server)
 }
 
-// decide judges what the kernel has told of the other end, a server's or a client's, or the
-// error of asking. Of a socket that is not there as it should be the kernel tells nothing.
+// decide judges the kernel's answer about the other end, a server's or a client's, or its error.
+// The kernel gives no answer about a socket that is not in the expected state.
 func (c *Check) decide(s socket, err error, server bool) error {
 	switch {
 	case errors.Is(err, errUnavailable) && !c.others():

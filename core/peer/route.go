@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// routedHere reports whether the kernel takes what is sent to an address for this machine's own.
-// The addresses of its interfaces are not all: a route may make a whole network local, such as those
-// that load balancers send on to a machine, and then any user may connect from each of its addresses.
+// routedHere reports whether the kernel treats an address as this machine's own. The addresses of
+// its interfaces are not enough: a route may make a whole network local, for example that of a
+// load balancer, and then any user may connect from each address in it.
 func routedHere(a netip.Addr) (bool, error) {
 	fd, err := unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.NETLINK_ROUTE)
 	if err != nil {

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is what the kernel tells of one end of a connection.
+// socket is the kernel's description of one end of a connection.
 type socket struct {
 	state uint8
 	uid   uint32 // of the process that made it, in this process's user namespace
@@ -38,8 +38,7 @@ func (s socket) held() bool {
 }
 
 var (
-	// errUnavailable tells that the kernel, or a sandbox before it, does not tell whose a
-	// socket is.
+	// errUnavailable says that the kernel, or a sandbox, does not reveal a socket's user.
 	errUnavailable = errors.New("the kernel does not tell of sockets here")
 	// errNoSocket tells that there is no such socket.
 	errNoSocket = errors.New("there is no such socket")
@@ -49,8 +48,8 @@ var (
 // "no such socket" may mean that a module of the kernel is missing.
 var diagAnswers atomic.Bool
 
-// lookUp finds the other end of a connection whose ends are local, this process's, and
-// remote, by d if the kernel answers that.
+// lookUp finds the other end of a connection between local, this process's end, and remote. It
+// uses d if the kernel answers that.
 func lookUp(d *diag, local, remote netip.AddrPort) (socket, error) {
 	s, err := d.find(local, remote)
 	switch {
@@ -70,8 +69,8 @@ func lookUp(d *diag, local, remote netip.AddrPort) (socket, error) {
 	return socket{}, fmt.Errorf("%w: neither NETLINK_SOCK_DIAG nor /proc/net/tcp can be used: %w; %w", errUnavailable, err, scanned)
 }
 
-// connected returns nil if this end of a connection is connected, also one whose peer has ended
-// its sending side, and ErrEnded if not. conn may lie above the socket's own.
+// connected returns nil if this end of a connection is connected, even if its peer has closed its
+// sending side, else ErrEnded. conn may be a wrapper of the socket's connection.
 func connected(conn net.Conn) error {
 	for {
 		over, ok := conn.(interface{ NetConn() net.Conn })

@@ -16,8 +16,8 @@ import (
 // is connected to an IPv4 address is in the second one.
 var tables = [...]string{"/proc/self/net/tcp", "/proc/self/net/tcp6"}
 
-// scanTables is what finds a socket where NETLINK_SOCK_DIAG cannot be used. It costs a
-// look at each socket of the machine.
+// scanTables finds a socket if NETLINK_SOCK_DIAG cannot be used. It reads the list of all sockets
+// of the machine.
 func scanTables(local, remote netip.AddrPort) (socket, error) {
 	var failed error
 	for _, name := range tables {

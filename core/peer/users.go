@@ -32,8 +32,8 @@ const (
 )
 
 // otherUsers reports whether users other than this process's and root have, or may have,
-// processes on this machine. It is asked only where the kernel does not tell whose a
-// connection is, and says yes if it cannot tell.
+// processes on this machine. It is called only if the kernel does not reveal a connection's user,
+// and returns true if it cannot tell.
 func otherUsers() bool {
 	self := uint32(os.Geteuid())
 	return otherLogins(passwdFile, self) || otherProcesses(self)

@@ -60,7 +60,7 @@ func ReadProof(u *pack.Unpacker) Proof {
 	return f
 }
 
-// ErrDenied is all that is said to a peer that has not proven that it knows the token.
+// ErrDenied is the only answer to a peer that has not proven that it knows the token.
 var ErrDenied = rendezvous.Errorf(rendezvous.CodeAuth, "authentication failed")
 
 func packRefusal(p *pack.Packer) {
@@ -69,7 +69,7 @@ func packRefusal(p *pack.Packer) {
 	rendezvous.PackError(p, ErrDenied)
 }
 
-// appendFrame appends a frame whose body write packs.
+// appendFrame appends a frame with the body that write packs.
 func appendFrame(dst []byte, write func(*pack.Packer)) []byte {
 	from := len(dst)
 	dst = pack.Append(append(dst, make([]byte, frameHead)...), write)

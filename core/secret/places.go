@@ -23,7 +23,7 @@ type Places struct {
 // NewPlaces makes the places of one server.
 func NewPlaces(most int) *Places { return &Places{most: most, of: map[netip.Addr]int{}} }
 
-// Take takes a place for a peer, to be given back; false: there is none for it.
+// Take takes a place for a peer, which must be given back. It returns false if there is none.
 func (p *Places) Take(peer net.Addr) bool {
 	source := sourceOf(peer)
 	p.mu.Lock()
@@ -61,7 +61,8 @@ func (p *Places) Taken() int {
 	return p.taken
 }
 
-// sourceOf is what a machine has of its own: an address, of IPv6 the network of 64 bits.
+// sourceOf is the part of an address that identifies a machine: all of it, or the /64 network of
+// an IPv6 address.
 func sourceOf(peer net.Addr) netip.Addr {
 	tcp, ok := peer.(*net.TCPAddr)
 	if !ok {

@@ -17,9 +17,8 @@ const PreambleLen = 8
 // TLS (0x16) or HTTP (a letter) begin with, and no UTF-8 text has it there.
 var Magic = [4]byte{0xd5, 'R', 'P', 'T'}
 
-// Preamble is what a peer says of its versions; the server's answer carries the
-// chosen one as high. With Token the peer wants a proof that the other knows the
-// token, and offers its own.
+// Preamble announces a peer's versions. In the server's answer, high is the chosen one. With
+// Token the peer demands a proof that the other knows the token, and offers its own.
 type Preamble struct {
 	High, Low byte
 	Token     bool
@@ -28,7 +27,7 @@ type Preamble struct {
 // flagToken is the bit of Preamble.Token in the flags.
 const flagToken = 1
 
-// Bytes is what is sent.
+// Bytes returns the encoded preamble.
 func (p Preamble) Bytes() []byte {
 	flags := byte(0)
 	if p.Token {
@@ -37,8 +36,7 @@ func (p Preamble) Bytes() []byte {
 	return []byte{Magic[0], Magic[1], Magic[2], Magic[3], p.High, p.Low, flags, 0}
 }
 
-// ParsePreamble reads what Bytes wrote. The error is ErrForeign for bytes that begin
-// otherwise.
+// ParsePreamble decodes a preamble. The error is ErrForeign if the bytes begin differently.
 func ParsePreamble(b []byte) (Preamble, error) {
 	if len(b) < PreambleLen || [4]byte(b[:4]) != Magic {
 		return Preamble{}, fmt.Errorf("%w: it begins with %s", ErrForeign, HexStart(b))

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// Purpose says what a proven connection is for, so that none can be used as another.
-// Append-only.
+// Purpose says what an authenticated connection is for, so that it cannot be used for anything
+// else. New purposes are only appended.
 type Purpose byte
 
 // The purposes.
@@ -29,9 +29,9 @@ const (
 	OfServer Direction = "rallypoint 2: the control plane knows the token\x00" // whatever it serves
 )
 
-// Transcript is what a proof is about: one TLS connection, by a secret that only its two ends can
-// derive, and what was said on it. A proof fits no other connection, so that an attacker who has a
-// connection with either end gains nothing by passing it on.
+// Transcript is what a proof covers: one TLS connection, through a secret that only its two ends
+// can derive, and the messages on it. A proof is not valid on another connection, so an attacker
+// with a connection to either end gains nothing by relaying it.
 type Transcript struct {
 	Purpose  Purpose
 	Said     []byte // the preambles so far: the node's, and before the server's proof the server's

@@ -12,8 +12,9 @@ type Slots chan struct{}
 // NewSlots makes the slots of one server.
 func NewSlots() Slots { return make(Slots, max(1, runtime.GOMAXPROCS(0)-1)) }
 
-// SlotConn is what a TLS connection of a server reads and writes: first what was read of it
-// already. It holds a slot while the handshake calculates, not while it waits for its peer.
+// SlotConn is the connection below a server's TLS connection. It first returns the bytes that
+// were already read. It holds a slot while the handshake computes, but not while it waits for the
+// peer.
 type SlotConn struct {
 	net.Conn
 	said  []byte

@@ -52,7 +52,7 @@ func (s StoreName) String() string {
 		strconv.Quote(printable.Text(s.Run)), printable.Text(s.Generation))
 }
 
-// pack is what travels of a name, and is proven.
+// pack encodes a name as it is sent, and as proofs cover it.
 func (s StoreName) pack() []byte {
 	return pack.Append(nil, func(p *pack.Packer) {
 		p.List(3)
@@ -72,12 +72,11 @@ func parseStoreName(b []byte) (StoreName, error) {
 	return n, u.Err()
 }
 
-// DialStore opens a connection to a round store, or to what stands beside one: TLS, then a proof
-// from either end that it knows the token. Bytes that come by the result are the named store's,
-// and it has sent nothing else before. An error of the store is a *rendezvous.Error: CodeAuth, or
-// CodeRoundOver if it serves another round. The result is over eventloop.Records. It takes until
-// the end of ctx, or of OpeningTimeout; an error then wraps the cause. Conn is the caller's to
-// close.
+// DialStore opens a connection to a round store, or to a port next to it: TLS, then a proof from
+// each end that it knows the token. All bytes that the result returns come from the named store.
+// An error of the store is a *rendezvous.Error: CodeAuth, or CodeRoundOver if it serves another
+// round. The result is over eventloop.Records. DialStore gives up when ctx ends, or after
+// OpeningTimeout, with an error that wraps the cause. The caller closes the connection.
 func DialStore(ctx context.Context, conn net.Conn, token *Token, name StoreName, purpose Purpose) (*tls.Conn, error) {
 	if len(name.Run) > rendezvous.MaxNameLen || len(name.Generation) > maxGeneration {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the name of %s is too long", name)
@@ -152,11 +151,10 @@ func dialStore(conn net.Conn, token *Token, name StoreName, purpose Purpose) (*t
 	return secured, nil
 }
 
-// AcceptStore is the other end of DialStore, for the purposes that may takes: name tells a peer
-// that has proven itself what is served. Any other peer gets "authentication failed", and
-// nothing else. The error wraps one of ErrHandshake, ErrUnproven, ErrOtherRound, ErrMalformed,
-// or is that of the connection; it names the token's file and fingerprint, and is for the log
-// of this side.
+// AcceptStore is the other end of DialStore, for the purposes that may accepts. name tells an
+// authenticated peer what is served. Any other peer only gets "authentication failed". The error
+// wraps one of ErrHandshake, ErrUnproven, ErrOtherRound, ErrMalformed, or is the connection's. It
+// names the token's file and fingerprint, and is for this side's log.
 func AcceptStore(ctx context.Context, conn net.Conn, config *tls.Config, token *Token, may func(Purpose) bool, name func() StoreName) (*tls.Conn, error) {
 	return within(ctx, conn, func() (*tls.Conn, error) { return acceptStore(conn, config, token, may, name) })
 }

@@ -16,10 +16,10 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// Curves of the key exchange; in FIPS mode crypto/tls leaves out what is not allowed there.
-// The hybrid default of crypto/tls makes a handshake 1.7 times as dear, to protect what is
-// worth nothing in a year. Who connects asks for P-256 (docs/decisions/0068): crypto/tls goes
-// by an order of its own, not by that of a list.
+// Curves of the key exchange. In FIPS mode crypto/tls leaves out those that are not allowed. The
+// hybrid default of crypto/tls makes a handshake 1.7 times as expensive, to protect data that is
+// worthless in a year. A client asks for P-256 only (docs/decisions/0068), because crypto/tls
+// uses its own order, not that of a list.
 var (
 	serverCurves = []tls.CurveID{tls.CurveP256, tls.X25519}
 	clientCurves = []tls.CurveID{tls.CurveP256}
@@ -39,8 +39,9 @@ func ServerTLS() (*tls.Config, error) {
 	}, nil
 }
 
-// The parts of a server's certificate, in DER, but for its key and signature: all are alike.
-// x509.CreateCertificate makes the same, and the library 50 KB larger.
+// The parts of a server's certificate in DER, without its key and signature. They are the same
+// for all servers. x509.CreateCertificate would make the same certificate, but the library 50 KB
+// larger.
 const (
 	certificateHead = "\x30\x81\xad"
 	certificateBody = "\x30\x61\xa0\x03\x02\x01\x02\x02\x01\x01\x30\x05\x06\x03\x2b\x65\x70\x30\x00" + // version 3, serial 1, Ed25519, no name
@@ -70,8 +71,8 @@ var storeTLS = func() *tls.Config {
 
 const storeProtocol = "rallypoint-store"
 
-// AsksForStore reports whether a TLS hello is that of DialStore, so that a port which serves a
-// control plane, too, finds out what a connection is for. Trust does not depend on it: the
+// AsksForStore reports whether a TLS hello is DialStore's, so that a port that also serves a
+// control plane can tell what a connection is for. Security does not depend on it, since each
 // proof is for one purpose.
 func AsksForStore(hello []byte) bool {
 	return bytes.Contains(hello, []byte(storeProtocol))
@@ -99,8 +100,8 @@ func openTLS(conn net.Conn, config *tls.Config) (*tls.Conn, error) {
 	return secured, nil
 }
 
-// clientConn is the connection below the TLS connection of a client. In the handshake it
-// holds what is written until something is read, so that both ends handle fewer packets.
+// clientConn is the connection below the TLS connection of a client. During the handshake it
+// holds written data back until something is read, so that both ends handle fewer packets.
 type clientConn struct {
 	net.Conn
 	shaking bool
@@ -153,9 +154,9 @@ func Exporter(conn *tls.Conn) ([]byte, error) {
 	return state.ExportKeyingMaterial("EXPORTER-rallypoint", nil, exporterLen)
 }
 
-// ExplainTLS says what the failed TLS handshake of a client means. Its peer is a Rallypoint of the
-// given kind, "control plane" or "round store", or should be. One without a token answers it by
-// its preamble.
+// ExplainTLS says what a client's failed TLS handshake means. The peer should be a Rallypoint of
+// the given kind, "control plane" or "round store". A peer without a token answers the handshake
+// with its preamble.
 func ExplainTLS(err error, kind string, addr net.Addr, token *Token) error {
 	var plain tls.RecordHeaderError
 	switch {

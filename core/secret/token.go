@@ -35,11 +35,10 @@ const (
 	tokenFresh = time.Second
 )
 
-// Token is the secret that a control plane and its nodes share, kept in a file: a
-// token a line, at most two. A peer that knows one of them is let in and is believed
-// to be the control plane. The file is read again when it changes, so that a
-// token can be changed while jobs run. A nil *Token stands for none. Its methods
-// are safe for concurrent use.
+// Token is the secret that a control plane and its nodes share, kept in a file: a token a line,
+// at most two. A peer that knows one of them is admitted, and can act as the control plane. The
+// file is read again when it changes, so that a token can be changed while jobs run. A nil *Token
+// stands for none. Its methods are safe for concurrent use.
 type Token struct {
 	path string
 	log  *slog.Logger
@@ -58,11 +57,11 @@ type fileMark struct {
 	written, moved unix.Timespec
 }
 
-// OpenToken reads a token file. It is ErrInvalid if there is none, if it is not a regular file, if it
-// holds no token of 32 to 512 bytes or more than two, or if another user controls it: it belongs
-// neither to this user nor to root, its group or others may write it, or others may read it and it is
-// not root's. If root's file can be read by others, as a secret that is mounted into a container, a
-// warning is logged. A nil log discards.
+// OpenToken reads a token file. The error is ErrInvalid if there is no such file, if it is not a
+// regular one, if it has no token of 32 to 512 bytes or more than two, or if another user
+// controls it: its owner is neither this user nor root, its group or others can write to it, or
+// others can read it and it is not root's. It logs a warning if others can read root's file, such
+// as a secret that is mounted into a container. A nil log discards.
 func OpenToken(path string, log *slog.Logger) (*Token, error) {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	t := &Token{path: path, log: log}
@@ -75,8 +74,8 @@ func OpenToken(path string, log *slog.Logger) (*Token, error) {
 // Path returns the name of the file.
 func (t *Token) Path() string { return t.path }
 
-// Keys returns the tokens that count now, the first line first. A file that
-// has become unreadable is logged once, and what it held before counts on.
+// Keys returns the tokens that are valid now, the first line first. If the file has become
+// unreadable, that is logged once, and the previous tokens stay valid.
 func (t *Token) Keys() [][]byte {
 	t.mu.Lock()
 	err := t.loadLocked()

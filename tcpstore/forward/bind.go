@@ -73,5 +73,5 @@ func Share(c syscall.RawConn) error {
 	return errors.Join(err, failed)
 }
 
-// isFinal reports whether a store refuses this node for a reason that does not pass by itself.
+// isFinal reports whether a store refuses this node for a reason that is not temporary.
 func isFinal(err error) bool { return rendezvous.CodeOf(err) == rendezvous.CodeAuth }

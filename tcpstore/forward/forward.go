@@ -59,10 +59,10 @@ type Options struct {
 	Refusals *Refusals
 }
 
-// Forwarder is one node's way to a store of another. It closes what the store closes, carries
-// half-closes and resets, and resets a connection at once if it cannot reach the store, so
-// that torch's client tries again. A connection that breaks is not resumed. Its methods are
-// safe for concurrent use.
+// Forwarder connects one node's workers to a store on another node. It closes connections that
+// the store closes, passes half-closes and resets on, and resets a connection at once if it
+// cannot reach the store, so that torch's client tries again. A connection that breaks is not
+// resumed. Its methods are safe for concurrent use.
 type Forwarder struct {
 	opts     Options
 	addr     netip.AddrPort
@@ -151,7 +151,7 @@ func (f *Forwarder) Close() error {
 	return err
 }
 
-// serve accepts from a listener whose connections lead to port of the store's node.
+// serve accepts connections from a listener and forwards them to port of the store's node.
 func (f *Forwarder) serve(l net.Listener, port int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -12,12 +12,12 @@ import (
 )
 
 const (
-	// carried bounds what is carried of one connection before others have their turn.
+	// carried is the most that one connection forwards before it is the others' turn.
 	carried = 64 << 10
 	// keptRecords bounds the memory that a loop keeps for records to send.
 	keptRecords = 2 * carried
-	// maxUnsent bounds what waits for one socket: what was carried, and what TLS answers to a
-	// peer that does not read it.
+	// maxUnsent limits the bytes that wait for one socket: forwarded data, and TLS's own answers
+	// to a peer that does not read.
 	maxUnsent = 4 * carried
 	// maxPiece bounds the bytes of a piece of a batch, and maxPieces how many a batch has: the
 	// first one waits for the last.
@@ -25,9 +25,9 @@ const (
 	maxPieces = 32
 )
 
-// loop carries the bytes of links, all in one goroutine, which blocks only to wait for events.
-// A link at rest has no buffer: it borrows the loop's, and only what a socket has no room for,
-// or the beginning of a record, is copied.
+// loop forwards the bytes of all links in one goroutine, which blocks only to wait for events. An
+// idle link has no buffer. It borrows the loop's, and copies only bytes for which a socket has no
+// room, or the beginning of a record.
 type loop struct {
 	events *eventloop.Loop[*end, inbox]
 	sealed []byte // records as they are received, after the beginning of an earlier one
@@ -51,7 +51,7 @@ type piece struct {
 	end int
 }
 
-// inbox is what other goroutines have for a loop.
+// inbox has the messages of other goroutines to a loop.
 type inbox struct {
 	stop  bool
 	added []*link
@@ -63,7 +63,7 @@ type end struct {
 	other *end
 	tls   *eventloop.TLS // nil: the connection is plain
 	fd    int32
-	// unsent is what its socket has no room for. As long as there is any nothing is received
+	// unsent are bytes for which its socket has no room. While there are any, nothing is received
 	// from other.
 	unsent   []byte
 	readable bool // there may be something to receive: the poller reports it once
@@ -103,7 +103,7 @@ func (l *loop) close() {
 	}
 }
 
-// readInbox begins to carry what was in the inbox.
+// readInbox adds the links in the inbox.
 func (l *loop) readInbox(in inbox) {
 	for _, link := range in.added {
 		l.add(link)
@@ -111,8 +111,8 @@ func (l *loop) readInbox(in inbox) {
 	l.stopping = in.stop
 }
 
-// add begins to carry a link. The first event of its sockets, that they have room, comes at
-// once: what TLS has received with the opening makes none of its own.
+// add begins to forward a link. Its sockets' first event, that they have room, comes at once. So
+// data that TLS received with the opening, which makes no event, is noticed.
 func (l *loop) add(k *link) {
 	k.loop = l
 	for i := range k.ends {
@@ -195,7 +195,7 @@ func (l *loop) carry(e *end) {
 	}
 }
 
-// receive receives once, and returns what that was, in memory of the loop. Nothing may have come.
+// receive receives once and returns the bytes, possibly none, in the loop's memory.
 func (l *loop) receive(e *end) ([]byte, error) {
 	if e.tls != nil {
 		return l.receiveTLS(e)
@@ -232,8 +232,8 @@ func (l *loop) receiveTLS(e *end) ([]byte, error) {
 	return l.plain[:n], err
 }
 
-// received notes what a receive has returned. If it returns no error n bytes have come; none
-// if n is negative.
+// received handles the result of a receive. If it returns no error, n bytes have arrived, none if
+// n is negative.
 func (e *end) received(n int, errno syscall.Errno) error {
 	switch {
 	case errno == unix.EAGAIN:
@@ -248,8 +248,8 @@ func (e *end) received(n int, errno syscall.Errno) error {
 	return nil
 }
 
-// lent returns memory for records to send; collected returns what is in it, until it is lent
-// again.
+// lent returns memory for records to send. collected returns its content, which is valid until
+// the next lent.
 func (l *loop) lent() []byte {
 	if cap(l.out) == 0 || cap(l.out) > keptRecords {
 		l.out = make([]byte, 0, eventloop.RecordHead+eventloop.MaxRecord)
@@ -263,7 +263,7 @@ func (l *loop) collected(e *end) []byte {
 	return l.out
 }
 
-// send sends bytes to an end, by TLS if that is what it speaks.
+// send sends bytes to an end, through TLS if the end uses it.
 func (l *loop) send(e *end, b []byte) {
 	if e.tls == nil {
 		l.push(e, b)

@@ -15,8 +15,8 @@ const (
 
 var refusalNames = [refusals]string{"other_user", "other_port", "other_program", "incomplete"}
 
-// Refusals counts what the forwarders and Sides of one node have refused. A nil one counts
-// nothing.
+// Refusals counts the connections that the forwarders and Sides of one node have refused. A nil
+// one counts nothing.
 type Refusals struct{ counts [refusals]atomic.Uint64 }
 
 func (r *Refusals) add(why refusal) {

@@ -18,11 +18,11 @@ import (
 )
 
 const (
-	// sideTimeout bounds what comes before the first byte of a connection to another port.
+	// sideTimeout limits the time before the first byte of a connection to another port.
 	sideTimeout = 5 * time.Second
 
-	// ownerPatience is how long a program may take to accept a connection: until then the
-	// kernel does not tell whose it is.
+	// ownerPatience is how long a program may take to accept a connection, before which the
+	// kernel does not reveal its user.
 	ownerPatience = 2 * time.Second
 )
 
@@ -42,8 +42,8 @@ type SidesOptions struct {
 	Refusals *Refusals // counts what May and Admit have refused; nil: nothing does
 }
 
-// Sides carries what the forwarders of other nodes bring for other ports of the store's node
-// to the programs there. A connection for which there is none is reset.
+// Sides forwards the connections that other nodes' forwarders open to other ports of the store's
+// node to the programs there. It resets a connection for which there is no program.
 type Sides struct {
 	opts    SidesOptions
 	life    context.Context
@@ -129,7 +129,8 @@ func (s *Sides) reach(conn Conn) (port int, program *net.TCPConn, err error) {
 	return port, c.(*net.TCPConn), nil
 }
 
-// admit checks whose program a connection leads to: the kernel tells once the program has accepted it.
+// admit checks the user of the program at the other end of a connection, which the kernel reveals
+// once the program has accepted it.
 func (s *Sides) admit(ctx context.Context, c net.Conn) error {
 	if s.opts.Admit == nil {
 		return nil
