@@ -28,7 +28,7 @@ type Admin struct {
 	Timeout   time.Duration // for which an etcd is tried
 }
 
-// Answer is what a run was asked for.
+// Answer is the result of a request to a run.
 type Answer struct {
 	Text      string // what is done, in one sentence
 	Directive string // id of the one that was given; "": none was
@@ -88,11 +88,11 @@ func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 	return Answer{Text: done, Directive: id}, nil
 }
 
-// NoReason is what the nodes of a job receive from an administrator who gives no reason.
+// NoReason is the reason that the nodes of a job receive if the administrator gives none.
 const NoReason = "no reason given"
 
-// signed fills in who asks and when, and the reason where none is given. It returns the id of a
-// directive beside the event; nil for one that is for no administrator.
+// signed fills in who asks and when, and the reason if there is none. It returns the event and a
+// directive's id; a nil event if administrators may not send it.
 func signed(ev rendezvous.Event, by string) (of rendezvous.Event, id string) {
 	at := time.Now().UTC().Round(time.Millisecond)
 	reason := func(given string) string { return cmp.Or(strings.TrimSpace(given), NoReason) }

@@ -12,10 +12,10 @@ import (
 	"rallypoint/internal/etcdclient"
 )
 
-// Complete sets what the endpoint itself says of a node's parameters: of an etcd's URL
-// the run id and the options (docs/spec/rendezvous.md R103), and the user. What p says
-// already must agree. p.Endpoint is then the hosts alone, to be displayed. Open
-// does the same; a caller who needs it before calls this, after SetOptions.
+// Complete sets the parameters that the endpoint itself contains: the run id, the options and the
+// user in an etcd's URL (docs/spec/rendezvous.md R103). Parameters that p has already must agree.
+// p.Endpoint is then only the hosts, for display. Open does the same. A caller that needs the
+// result earlier calls this after SetOptions.
 func Complete(p *params.Params) error {
 	if scheme := Scheme(p.Endpoint); scheme != SchemeEtcd && scheme != SchemeEtcds {
 		return nil

@@ -18,9 +18,9 @@ type LogLine struct {
 	Text   string
 }
 
-// FollowLogs shows what the workers of a run's round write, a rank or LogsAll, from the last lines
-// on, until ctx ends or the round does. begun gets first what AskLogs returns, without the streams.
-// See AskLogs.
+// FollowLogs delivers the output of the workers of a run's round, of one rank or LogsAll, from
+// the last lines on, until ctx or the round ends. begun first gets the result of AskLogs without
+// its streams. See AskLogs.
 func FollowLogs(ctx context.Context, run *control.RunStatus, token *secret.Token, rank int, begun func(*Logs), show func(LogLine)) error {
 	r, parts, stop, err := askLogs(ctx, run, token, rank, true)
 	if err != nil {

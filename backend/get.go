@@ -17,8 +17,7 @@ import (
 	"rallypoint/core/secret"
 )
 
-// maxPage bounds what is read of an HTTP answer: the status of 10 000 nodes has
-// 2 MB.
+// maxPage is the most that is read of an HTTP answer. The status of 10 000 nodes has 2 MB.
 const maxPage = 256 << 20
 
 // Get fetches a page on a connection of its own, without a proxy: a control

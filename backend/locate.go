@@ -9,10 +9,10 @@ import (
 	"rallypoint/core/params"
 )
 
-// Locate returns where the runs of an endpoint are seen from outside: the address of
-// their control plane (with commas those of its servers) or, where nodes meet without one, the endpoint of their shared log
-// with what it leaves open filled in. It touches nothing. The errors call the endpoint
-// ENDPOINT, the argument of the commands.
+// Locate returns where programs outside a job can see the runs of an endpoint: the address of
+// their control plane (or a comma-separated list of its servers) or, without a control plane, the
+// endpoint of their shared log with defaults filled in. It opens nothing. The errors call the
+// endpoint ENDPOINT, as the commands do.
 func Locate(endpoint string) (addr, sharedLog string, err error) {
 	p, err := placeOf(endpoint)
 	switch {

@@ -18,13 +18,13 @@ import (
 // LogsSchema is the version of Logs. Fields are only added to it.
 const LogsSchema = 1
 
-// Which ranks' output is asked for, beside one of them.
+// The ranks to ask about, other than a single one.
 const (
 	LogsAll     = -1
 	LogsCulprit = -2 // of the worker that failed first, in the last round in which one has
 )
 
-// Logs is what the workers of a run wrote last. Lists are never nil.
+// Logs is the last output of a run's workers. Lists are never nil.
 type Logs struct {
 	Schema  int          `json:"schema"`
 	RunID   string       `json:"run_id"`
@@ -54,7 +54,7 @@ const (
 	logsPatience = 2 * time.Second
 )
 
-// Logs asks the agents of the run what its workers wrote last; see AskLogs.
+// Logs asks the agents of the run for the last output of its workers; see AskLogs.
 func (a Admin) Logs(ctx context.Context, rank int) (*Logs, error) {
 	run, err := a.Status(ctx)
 	if err != nil {
@@ -63,8 +63,8 @@ func (a Admin) Logs(ctx context.Context, rank int) (*Logs, error) {
 	return AskLogs(ctx, run, a.Token, rank)
 }
 
-// AskLogs asks the agents of a run's round what its workers wrote last: a rank's, or see LogsAll.
-// A node that has not answered after logsPatience is named. See openRound.
+// AskLogs asks the agents of a run's round for the last output of its workers, of one rank or as
+// LogsAll says. It names nodes that have not answered after logsPatience. See openRound.
 func AskLogs(ctx context.Context, run *control.RunStatus, token *secret.Token, rank int) (*Logs, error) {
 	r, _, stop, err := askLogs(ctx, run, token, rank, false)
 	if err != nil {
@@ -150,7 +150,7 @@ func newLogs(run *control.RunStatus, answers []*logs.Node, rank int) (*Logs, err
 	return r, nil
 }
 
-// add adds what the node of a rank has told.
+// add adds a node's answer.
 func (l *Logs) add(run *control.RunStatus, group int, n *logs.Node) {
 	for _, p := range n.Parts {
 		l.Streams = append(l.Streams, LogStream{p.Ranks, run.Members[group].Node, n.Host, p.Stream, p.At, logs.Text(p.Text), p.Why})

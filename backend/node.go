@@ -8,8 +8,8 @@ import (
 	"rallypoint/core/params"
 )
 
-// Node is a node's rendezvous: what an agent needs, and what programs need that are
-// agents themselves. *member.Member describes the methods.
+// Node is a node's rendezvous, for an agent and for programs that are agents themselves.
+// *member.Member documents the methods.
 type Node interface {
 	agent.Rendezvous
 	Params() params.Params

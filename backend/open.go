@@ -14,8 +14,8 @@ import (
 	"rallypoint/roundstore"
 )
 
-// Check returns the endpoint with what it leaves open filled in. It touches
-// nothing. A wrong one is ErrInvalid, which quotes it and says how to write it.
+// Check returns the endpoint with defaults filled in. It opens nothing. The error for a wrong
+// endpoint is ErrInvalid, which quotes it and says how to write it.
 func Check(endpoint string) (string, error) {
 	p, err := placeOf(endpoint)
 	if err != nil {
@@ -83,8 +83,8 @@ func node[T Node](n T, err error) (Node, error) {
 	return n, nil
 }
 
-// OpenRegister makes the member that p describes, whose run meets in a register; see
-// sharedlog.NewRegisterLog. p.Endpoint is a name to be displayed.
+// OpenRegister makes the member that p describes, whose run uses a register; see
+// sharedlog.NewRegisterLog. p.Endpoint is a name for display.
 func OpenRegister(p params.Params, r sharedlog.CASRegister, log *slog.Logger) (*member.Member, error) {
 	p.ClosedFor = 0 // no clock of the register tells when that is over
 	return openLog(p, log, func() sharedlog.Log { return sharedlog.NewRegisterLog(r, p.RunID) })

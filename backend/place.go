@@ -23,18 +23,18 @@ const (
 	SchemeEtcds  = etcdclient.SchemeTLS
 )
 
-// place is what an endpoint's scheme stands for: where the nodes of runs meet, and where these
-// are seen from outside. The functions take an endpoint of that scheme.
+// place is the meaning of an endpoint's scheme: where the nodes of runs meet, and where other
+// programs can see the runs. The functions take an endpoint of that scheme.
 type place struct {
-	// check returns the endpoint with what it leaves open filled in. It touches nothing.
+	// check returns the endpoint with defaults filled in. It opens nothing.
 	check func(endpoint string) (string, error)
 	// open makes a node. A wrong p.Endpoint is ErrInvalid.
 	open func(p params.Params, log *slog.Logger) (Node, error)
-	// address returns the address of the control plane; nil: nodes meet without one.
+	// address returns the address of the control plane; nil if there is none.
 	address func(endpoint string) (string, error)
-	// log returns the log that the nodes of a run share, to be read and appended to from outside,
-	// or of all runs where runID is ""; nil: they have a control plane. An etcd is tried until
-	// the timeout. It touches nothing.
+	// log returns the log that the nodes of a run share, or of all runs if runID is "", for
+	// programs outside the job to read and append to. log is nil if there is a control plane.
+	// Calls to an etcd are retried until the timeout. It opens nothing.
 	log func(endpoint, runID string, timeout time.Duration) (runLog, error)
 }
 
@@ -108,7 +108,7 @@ var inEtcd = place{
 	},
 }
 
-// Scheme returns what stands before "://" in an endpoint, in lower case; "" for
+// Scheme returns the scheme of an endpoint, the part before "://", in lower case; "" for
 // host[:port].
 func Scheme(endpoint string) string {
 	scheme, _, ok := strings.Cut(strings.TrimSpace(endpoint), "://")
@@ -118,14 +118,14 @@ func Scheme(endpoint string) string {
 	return strings.ToLower(scheme)
 }
 
-// afterScheme returns what stands after "://".
+// afterScheme returns the part after "://".
 func afterScheme(endpoint string) string {
 	_, rest, _ := strings.Cut(strings.TrimSpace(endpoint), "://")
 	return rest
 }
 
-// placeOf returns the place that an endpoint's scheme stands for. Another one is ErrInvalid, which
-// quotes the endpoint and says how to write it.
+// placeOf returns the place of an endpoint's scheme. The error for an unknown scheme is
+// ErrInvalid, which quotes the endpoint and says how to write it.
 func placeOf(endpoint string) (place, error) {
 	scheme := Scheme(endpoint)
 	p, ok := places[scheme]

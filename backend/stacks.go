@@ -27,8 +27,8 @@ func (a Admin) Stacks(ctx context.Context) (*Stacks, error) {
 	return AskStacks(ctx, run, a.Token)
 }
 
-// Status returns how the run stands. It blocks until ctx ends at most.
-// Errors: ErrInvalid (there is no such run, or there are several), ErrConnection, ErrAuth.
+// Status returns the status of the run. It blocks until ctx ends at most. Errors: ErrInvalid
+// (there is no such run, or there are several), ErrConnection, ErrAuth.
 func (a Admin) Status(ctx context.Context) (*control.RunStatus, error) {
 	if a.SharedLog != "" {
 		return a.statusOfLog(ctx)
@@ -67,8 +67,8 @@ func (a Admin) statusOfLog(ctx context.Context) (*control.RunStatus, error) {
 	return OnlyRun(runs, "the run id")
 }
 
-// OnlyRun is the run of a status that was asked for, or the only one; what names the run's id to
-// the user. Its error is ErrInvalid.
+// OnlyRun returns the requested run of a status, or the only one. what is the user's name for the
+// run's id. Its error is ErrInvalid.
 func OnlyRun(runs []control.RunStatus, what string) (*control.RunStatus, error) {
 	switch len(runs) {
 	case 0:
@@ -116,7 +116,7 @@ type SilentNode struct {
 	Label string `json:"label"`
 }
 
-// cleanup bounds what an asker does when its time is over.
+// cleanup limits the work of an asker after its time is over.
 const cleanup = 5 * time.Second
 
 // openRound opens the store of a run's round, through which its agents are asked; stop closes it.
@@ -145,8 +145,8 @@ func notAsked(run *control.RunStatus, err error) error {
 	return rendezvous.Errorf(rendezvous.CodeConnection, "the agents of run %q could not be asked in the store of round %d at %s: %v", run.RunID, run.Round, run.RoundStore, err)
 }
 
-// AskStacks asks the agents of a run's round where their workers are, beside whatever else the
-// run was asked for, and returns what they have answered by the end of ctx. See openRound.
+// AskStacks asks the agents of a run's round where their workers are, independently of other
+// requests, and returns the answers that have arrived by the end of ctx. See openRound.
 func AskStacks(ctx context.Context, run *control.RunStatus, token *secret.Token) (*Stacks, error) {
 	s, stop, err := openRound(ctx, run, token)
 	if err != nil {
@@ -181,7 +181,7 @@ func AskStacks(ctx context.Context, run *control.RunStatus, token *secret.Token)
 	return r, nil
 }
 
-// verdict is what the stacks say, in one sentence.
+// verdict sums up the stacks in one sentence.
 func (s *Stacks) verdict() string {
 	switch n := len(s.Groups); {
 	case n == 0:

@@ -22,9 +22,9 @@ import (
 	"rallypoint/core/secret"
 )
 
-// Open makes the member that p describes. It touches no network and starts
-// nothing: that is for the member's first Next. A wrong parameter, endpoint,
-// local address or token file is ErrInvalid. log gets what users should see; nil is none.
+// Open makes the member that p describes. It uses no network and starts nothing before the
+// member's first Next. The error for a wrong parameter, endpoint, local address or token file is
+// ErrInvalid. log receives messages for users; nil discards them.
 //
 // The caller ends the member by Shutdown or Close.
 func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
@@ -35,7 +35,7 @@ func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
 	return OpenAt(p, at, log)
 }
 
-// OpenAt is Open of a member whose endpoint is read already.
+// OpenAt is Open for an endpoint that is already parsed.
 func OpenAt(p params.Params, at params.Servers, log *slog.Logger) (*member.Member, error) {
 	return NewMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
 		return client.New(p, at, o, log, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {

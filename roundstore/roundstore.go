@@ -147,7 +147,7 @@ func (r *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 // Port implements member.RoundStore.
 func (r *roundStore) Port() int { return r.socket.server.Addr().(*net.TCPAddr).Port }
 
-// protection returns what protects the stores; it is made once.
+// protection returns the stores' protection, which it makes once.
 func (r *RoundStores) protection() (*Protection, error) {
 	r.protecting.Lock()
 	defer r.protecting.Unlock()
@@ -297,9 +297,9 @@ func explain(err error, port int) error {
 	return rendezvous.Errorf(rendezvous.CodeConnection, "cannot open the store for the round's workers: %v", err)
 }
 
-// resolve returns the one address that host stands for. A name of several
-// addresses has none, since workers may take any of them; nor has one that is
-// loopback here, since it is another address elsewhere.
+// resolve returns the only address of host. It returns none for a name with several addresses,
+// since workers may use any of them, and for a name that is loopback here, since that is another
+// machine elsewhere.
 func resolve(ctx context.Context, host string) (addr netip.Addr, ok bool) {
 	if host == "" {
 		return addr, false

@@ -101,8 +101,7 @@ func (j *joinWait) orphaned() <-chan struct{} {
 	return gone
 }
 
-// updateDeadline applies what has changed: whether the limit counts, and when the next
-// line is due.
+// updateDeadline updates whether the limit counts, and when the next line is due.
 func (j *joinWait) updateDeadline() {
 	m := j.m
 	m.mu.Lock()
@@ -195,7 +194,7 @@ func (j *joinWait) failure(ctx context.Context, end waitEnd) error {
 		"Check that the missing nodes were started with this run id and endpoint, or allow more time with join_timeout", what, status)
 }
 
-// brief is an error's text without the name of the run, which is said already.
+// brief is an error's text without the name of the run, which the line has already.
 func (m *Member) brief(err error) string {
 	return strings.TrimPrefix(err.Error(), fmt.Sprintf("run %q: ", m.params.RunID))
 }

@@ -20,7 +20,7 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// Member is one node's side of a rendezvous: what an agent calls.
+// Member is one node's side of a rendezvous, which an agent calls.
 //
 // All methods are safe for concurrent use. Those that block take a context and
 // return soon after it ends. A Member that is not needed any more must be ended
@@ -69,8 +69,8 @@ type Member struct {
 // connect is given the observer of the control plane. The parameters must be valid
 // (Params.Validate). It touches no network: that is for the first Next.
 //
-// log gets what users should see: what a join waits for, its outcome, and when
-// the control plane is lost or the nodes have to regroup.
+// log receives messages for users: what a join waits for, its outcome, and when the control plane
+// is lost or the nodes have to regroup.
 func New(p params.Params, connect func(Observer) ControlPlane, stores RoundStores, log *slog.Logger) *Member {
 	m := &Member{
 		params: p, stores: stores, log: log,
@@ -121,17 +121,17 @@ func (m *Member) Closed() bool {
 	return m.update.Closed
 }
 
-// Reason says why NodesWaiting or Closed is what it is; "" if there
-// is nothing to say. It never blocks.
+// Reason explains the present NodesWaiting or Closed; "" if there is nothing to explain. It never
+// blocks.
 func (m *Member) Reason() string {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.update.Reason
 }
 
-// Changed returns a channel that gets a token when NodesWaiting or Closed may have
-// changed. It has room for one, which stands for all changes until it is taken, so
-// that one receiver misses nothing; it is always the same channel.
+// Changed returns a channel that gets a token when NodesWaiting or Closed may have changed. It
+// has room for one token, which covers all changes until it is taken, so that one receiver misses
+// nothing. It is always the same channel.
 func (m *Member) Changed() <-chan struct{} { return m.news }
 
 // SetClosed ends admission to the run for good and leaves the running round
@@ -152,7 +152,7 @@ func (m *Member) SetClosed(ctx context.Context, reason string) error {
 	return nil
 }
 
-// ask connects and makes a request, for at most CloseTimeout; what says what for.
+// ask connects and makes a request, for at most CloseTimeout. what describes it in errors.
 func (m *Member) ask(ctx context.Context, request rendezvous.Event, what string) error {
 	ctx, cancel := m.withTimeout(ctx, m.params.CloseTimeout)
 	defer cancel()
@@ -188,10 +188,9 @@ func (m *Member) Finish(ctx context.Context) error {
 	return nil
 }
 
-// Keys returns the store that the agents of a round share. Its keys live in the
-// control plane and are forgotten when the next round is complete; its calls
-// survive a lost connection. Only members of the round may use it, others get
-// ErrRoundOver. It does not reach anything by itself.
+// Keys returns the store that the agents of a round share. The control plane holds its keys until
+// the next round is complete. Its calls survive a lost connection. Only members of the round may
+// use it, others get ErrRoundOver. Keys itself connects to nothing.
 func (m *Member) Keys(round uint64) store.Store {
 	return newAgentStore(m, round)
 }
@@ -242,8 +241,7 @@ func withTimeout(ctx context.Context, limit time.Duration, other context.Context
 	}
 }
 
-// waitError turns the error of a call that was bounded by ctx into one that says
-// what was tried.
+// waitError turns the error of a call with the deadline of ctx into one that says what was tried.
 func (m *Member) waitError(ctx context.Context, err error, what string, limit time.Duration) error {
 	if ctx.Err() == nil {
 		return m.ownError(err)

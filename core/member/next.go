@@ -16,8 +16,8 @@ const (
 	// hold up a caller that withdrew; an answer takes one round trip.
 	withdrawPatience = 2 * time.Second
 
-	// rejoinPause comes before a join that repeats one whose node was dropped
-	// while it waited, so that a node which is dropped each time asks seldom.
+	// rejoinPause is the pause before a node repeats a join during which it was dropped, so that
+	// a node that is dropped each time asks seldom.
 	rejoinPause = time.Second
 )
 
@@ -68,8 +68,8 @@ func (m *Member) Next(ctx context.Context) (rendezvous.Outcome, error) {
 	return o, err
 }
 
-// errSpare ends a join whose time was over before its node heard that it is a
-// spare, whose time is not limited.
+// errSpare ends a join whose time ran out before the node learned that it is a spare, for which
+// there is no limit.
 var errSpare = errors.New("a spare")
 
 // joinUntil joins, and again if the node was dropped while it waited (its
@@ -141,8 +141,8 @@ func (m *Member) openStore(ctx context.Context, host string) (RoundStore, error)
 	return rs, nil
 }
 
-// join asks once for a place and waits for the answer. known is what it waits
-// for as far as is known before.
+// join asks once for a place and waits for the answer. known is what it is known to wait for
+// beforehand.
 func (m *Member) join(ctx context.Context, w *joinWait, announce string, rs RoundStore, known rendezvous.Progress) (rendezvous.Outcome, error) {
 	m.beginJoin(known)
 	defer m.endJoin()

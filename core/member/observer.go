@@ -8,16 +8,15 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// observer takes what the control plane tells a member. It keeps the last state, wakes a
-// join that waits, and logs what people should know.
+// observer receives the control plane's messages to a member. It keeps the last state, wakes a
+// join that waits, and logs what users should know.
 type observer struct{ m *Member }
 
 // Updated replaces the node's view.
 //
-// While a join waits for its answer, nodes that wait are those of the round that
-// this node has left already: they are not its business. A control plane hands over
-// updates and answers in one order, so that an update which comes after the
-// answer belongs to the new round.
+// While a join waits for its answer, the waiting nodes belong to the round that this node has
+// already left, so it ignores them. A control plane delivers updates and answers in order, so an
+// update after the answer belongs to the new round.
 func (o observer) Updated(n rendezvous.MembershipUpdate) {
 	m := o.m
 	if !n.Closed && n.Waiting == 0 && n.Reason != "" {
@@ -54,7 +53,7 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 	}
 }
 
-// whileJoiningView is the update as a node that waits for its next round takes it.
+// whileJoiningView is the update as seen by a node that waits for its next round.
 func whileJoiningView(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate {
 	if !n.Closed {
 		n.Waiting, n.OnlyLost, n.Reason, n.Stop = 0, false, "", rendezvous.RoundStop{}
@@ -63,7 +62,7 @@ func whileJoiningView(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate
 	return n
 }
 
-// Progressed says what the pending join waits for.
+// Progressed receives what the pending join waits for.
 func (o observer) Progressed(p rendezvous.Progress) {
 	m := o.m
 	m.mu.Lock()

@@ -82,8 +82,8 @@ func (m *Member) quiesce() bool {
 	return m.connected
 }
 
-// leave says goodbye. A control plane that is out of reach for a whole lease has
-// dropped this node by itself, so there is no peer to tell.
+// leave says goodbye. A control plane that is unreachable for a whole lease has dropped this node
+// anyway, so there is no need to tell it.
 func (m *Member) leave(ctx context.Context, ending rendezvous.Ending, reason string) error {
 	if ending == rendezvous.EndSuccess {
 		m.setFinished(m.lastRound())
@@ -132,7 +132,7 @@ func (m *Member) awaitPeers(ctx context.Context, ending rendezvous.Ending) {
 	}
 }
 
-// release closes what the member holds, and wakes all that wait for it.
+// release closes the member's resources, and wakes all that wait for it.
 func (m *Member) release(ctx context.Context, err error) error {
 	planeErr := m.control.Close(ctx)
 	if err == nil && ctx.Err() == nil && planeErr != nil {
@@ -151,7 +151,7 @@ func (m *Member) release(ctx context.Context, err error) error {
 	return err
 }
 
-// cutReason keeps a reason within what the control plane takes.
+// cutReason cuts a reason to the control plane's limit.
 func cutReason(reason string) string {
 	if len(reason) <= rendezvous.MaxNameLen {
 		return reason

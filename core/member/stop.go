@@ -11,9 +11,9 @@ import (
 // announcement of a round counts; for a round that is over it does nothing. The error of one
 // with Away says why the node may not leave as unfit.
 //
-// It returns once the control plane knows, or when ctx ends: the announcement then
-// continues by itself, even over a reconnect. While the control plane is out of reach it
-// returns at once with the reason.
+// It returns once the control plane knows, or when ctx ends. Then the announcement continues in
+// the background, even over a reconnect. While the control plane is unreachable, it returns at
+// once with the reason.
 func (m *Member) AnnounceStop(ctx context.Context, stop rendezvous.AnnounceStop) error {
 	if m.isStopped() {
 		return m.stoppedError()

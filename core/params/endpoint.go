@@ -160,8 +160,8 @@ func validHost(host string) bool {
 	return true
 }
 
-// isIPv6 reports whether text is an IPv6 address. A zone that holds a colon is
-// not taken: what follows the colon is meant as the port.
+// isIPv6 reports whether text is an IPv6 address. It rejects a zone with a colon, after which a
+// port is meant.
 func isIPv6(text string) bool {
 	addr, err := netip.ParseAddr(text)
 	if err != nil || !addr.Is6() {

@@ -22,8 +22,8 @@ const (
 	minKeepAliveAttempts     = 2
 )
 
-// SetOptions sets what options says; options are the pairs of --rdzv-conf. It takes those
-// that Options lists, all options of torch's dynamic handler, and those of an etcd, which join
+// SetOptions sets parameters from options, the pairs of --rdzv-conf. It accepts those that
+// Options lists, all options of torch's dynamic handler, and those of an etcd, which it adds to
 // BackendOptions.
 //
 // An option of another name is never an error: it gets a warning with the name
@@ -185,7 +185,7 @@ var optionTable = []option{
 	{Option{Name: "etcd_prefix"}, backendOption("etcd_prefix")},
 	{Option{Name: "ttl"}, backendOption("ttl")},
 
-	// Without effect, but checked; torchrun adds the last two by itself.
+	// Without effect, but checked. torchrun itself adds the last two.
 	{Option{Name: "heartbeat_timeout"}, timeout(unused)},
 	{Option{Name: "heartbeat"}, timeout(unused)},
 	{Option{Name: "cas_backoff_max_seconds"}, delay(unused)},
@@ -405,8 +405,8 @@ var rankHints = []struct {
 	{"PMI_RANK", "MPI_LOCALNRANKS"},                        // Hydra: MPICH, Intel MPI
 }
 
-// SetEnvironment takes what the environment says of this node's rank and of the
-// token file. getenv is os.Getenv or of its kind.
+// SetEnvironment takes this node's rank and the token file from the environment. getenv is
+// os.Getenv or similar.
 //
 // PET_NODE_RANK is taken as NodeRank if that is not set. The first of these that
 // is set is taken as RankHint, if that is not set: SLURM_NODEID,

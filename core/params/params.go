@@ -1,5 +1,5 @@
-// Package params is what one node brings to a rendezvous: its parameters, the options
-// and variables that set them, and how an endpoint reads.
+// Package params has the parameters of one node in a rendezvous, the options and variables that
+// set them, and the syntax of endpoints.
 package params
 
 import (
@@ -76,8 +76,8 @@ func Default() Params {
 	}
 }
 
-// EventLevel is the level at which this process logs what happens to its run's control plane:
-// an agent of ours logs what that means for its workers. No parameters are nobody's.
+// EventLevel is the level at which this process logs events of its run's control plane. It is
+// lower in an agent of ours, which logs what they mean for its workers. The receiver may be nil.
 func (p *Params) EventLevel() slog.Level {
 	if p != nil && p.Supervised {
 		return slog.LevelDebug

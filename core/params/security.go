@@ -10,15 +10,15 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// EnvSecurity says what happens to a job of several machines without a token: "" warns,
-// SecurityRequire refuses it.
+// EnvSecurity names the variable that decides about a job of several machines without a token: ""
+// warns, SecurityRequire refuses it.
 const (
 	EnvSecurity     = "RALLYPOINT_SECURITY"
 	SecurityRequire = "require"
 )
 
-// LoopbackUsers says whose processes may connect to the loopback listeners of a job. The
-// zero value: those of the user that this process runs as.
+// LoopbackUsers says which users' processes may connect to the loopback listeners of a job. The
+// zero value admits the user of this process.
 type LoopbackUsers struct {
 	Also   []UIDRange // further users
 	Anyone bool       // no check

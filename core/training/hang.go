@@ -14,8 +14,9 @@ const (
 	largestFactor = 3
 	gapsKept      = 20
 
-	// A look that comes later than that adds no silence: an observer that was suspended, stopped or
-	// starved has not seen what happened meanwhile, and the workers may have been stopped with it.
+	// A look that comes later than that adds no silence: an observer that was suspended, stopped
+	// or starved has missed what happened meanwhile, and the workers may have been stopped with
+	// it.
 	longestLook = 5 * time.Second
 )
 

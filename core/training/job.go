@@ -5,9 +5,9 @@ import (
 	"time"
 )
 
-// Job is how far a run is, as its nodes' reports tell it. It is kept beside the run's
-// machine and stored nowhere: the next heartbeats tell it again. Its lock is a leaf, so that
-// a heartbeat waits for nothing that the run does.
+// Job is the progress of a run according to its nodes' reports. It is kept next to the run's
+// machine and never stored, since the next heartbeats report it again. Its holder takes no other
+// lock, so a heartbeat does not wait for anything else in the run.
 type Job struct {
 	mu       sync.Mutex
 	round    uint64 // the last completed one

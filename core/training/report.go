@@ -1,6 +1,6 @@
-// Package training holds what nodes tell each other of their workers' training steps:
-// one node's report, which travels with its heartbeats, and what the reports of all
-// nodes amount to. docs/progress.md has the words.
+// Package training has the nodes' reports about their workers' training steps: one node's report,
+// which its heartbeats carry, and the summary of all nodes' reports. docs/progress.md defines the
+// words.
 package training
 
 import (
@@ -40,7 +40,8 @@ type Report struct {
 	// Waits is how much of their time the workers wait for other ranks.
 	Waits Waits
 
-	// Suspect says what a check of the node finds, and why the node stays all the same; "": nothing.
+	// Suspect says what a check of the node has found, and why the node stays nevertheless; "" if
+	// nothing.
 	Suspect string
 
 	// Failure is the last one that has ended a round of the job; its Round is 0 if there was none, or
@@ -62,7 +63,7 @@ func (r *Report) Valid() bool {
 		plausible(r.SinceFirst) && plausible(r.SinceChange) && plausible(r.SinceSlowest) && plausible(r.PerStep) && plausible(r.Gap) && plausible(r.Failure.Age) && r.Waits.valid()
 }
 
-// Limits of what a report may say.
+// Limits of a report's fields.
 const (
 	maxWorkers = 1 << 20
 	maxAge     = 100 * 365 * 24 * time.Hour
@@ -100,7 +101,7 @@ func Pack(p *pack.Packer, r *Report) {
 	p.Cut(r.Suspect, maxStalled)
 }
 
-// Unpack reads what Pack wrote; nil where there is no report, or one that is not valid.
+// Unpack decodes the result of Pack; nil if there is no report, or an invalid one.
 func Unpack(u *pack.Unpacker) *Report {
 	if u.Open() == 0 {
 		u.Close()
@@ -127,7 +128,7 @@ func Encode(r *Report) []byte {
 	return pack.Append(nil, func(p *pack.Packer) { Pack(p, r) })
 }
 
-// Decode reads what Encode wrote; nil for anything else.
+// Decode decodes the result of Encode; nil for anything else.
 func Decode(data []byte) *Report {
 	u := pack.NewUnpacker(data)
 	defer u.Release()

@@ -90,7 +90,7 @@ func slowRank(nodes []NodeReport) SlowRank {
 	return s
 }
 
-// Text is what all surfaces say of it; node names its node.
+// Text is the sentence about it in logs, status and page. node is the name of its node.
 func (s SlowRank) Text(node string) string {
 	return fmt.Sprintf("rank %d (%s) slows the job down: it waits for others %.0f %% of the time, each other rank at least %.0f %%", s.Rank, node, 100*s.Waits, 100*s.Others)
 }
