@@ -9,13 +9,15 @@ import (
 	"rallypoint/agent"
 )
 
-// resultOf returns what a run came to; errPending before its end.
-func resultOf(id C.uint64_t) (*agent.Result, error) {
-	a, err := lookUp[*openAgent](id)
-	if err != nil {
-		return nil, err
-	}
-	return a.result()
+// onResult is on for the result of an agent's run; errPending before its end.
+func onResult(id C.uint64_t, out *C.rp_error, body func(*agent.Result) error) C.int32_t {
+	return on(id, out, func(a *openAgent) error {
+		r, err := a.result()
+		if err != nil {
+			return err
+		}
+		return body(r)
+	})
 }
 
 // stateOf says how a run ended.
@@ -42,11 +44,7 @@ func stateOf(r *agent.Result) (state, signal int) {
 
 //export rpgo_agent_get_result
 func rpgo_agent_get_result(id C.uint64_t, out *C.rp_agent_result, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		r, err := resultOf(id)
-		if err != nil {
-			return err
-		}
+	return onResult(id, err, func(r *agent.Result) error {
 		state, sig := stateOf(r)
 		out.state, out.signal = C.int32_t(state), C.int32_t(sig)
 		out.round, out.restarts = C.uint64_t(r.Round), C.int32_t(r.Restarts)
@@ -61,11 +59,7 @@ func rpgo_agent_get_result(id C.uint64_t, out *C.rp_agent_result, err *C.rp_erro
 
 //export rpgo_agent_get_worker
 func rpgo_agent_get_worker(id C.uint64_t, local C.int32_t, out *C.rp_worker_result, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		r, err := resultOf(id)
-		if err != nil {
-			return err
-		}
+	return onResult(id, err, func(r *agent.Result) error {
 		if local < 0 || int(local) >= len(r.Workers) {
 			return invalid("there is no worker of local rank %d: %d were started", int32(local), len(r.Workers))
 		}
@@ -82,11 +76,7 @@ func rpgo_agent_get_worker(id C.uint64_t, local C.int32_t, out *C.rp_worker_resu
 
 //export rpgo_agent_get_failure
 func rpgo_agent_get_failure(id C.uint64_t, index C.int32_t, out *C.rp_failure, err *C.rp_error) C.int32_t {
-	return export(err, func() error {
-		r, err := resultOf(id)
-		if err != nil {
-			return err
-		}
+	return onResult(id, err, func(r *agent.Result) error {
 		if index < 0 || int(index) >= len(r.Failures) {
 			return invalid("there is no failure %d: %d were noticed", int32(index), len(r.Failures))
 		}
