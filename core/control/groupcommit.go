@@ -167,9 +167,9 @@ func (g *groupCommit) serve(ctx context.Context) {
 	}
 }
 
-// pause waits until it is time to store again what could not be stored. Meanwhile it refuses the
-// events that may be refused, as they come: their senders may not want to wait that long. It
-// returns the events to try then, in order.
+// pause waits until it is time to retry a failed commit. Meanwhile it refuses new events that may
+// be refused, whose senders may not want to wait that long. It returns the events to try then, in
+// order.
 func (g *groupCommit) pause(ctx context.Context, d time.Duration, retry []*pendingEvent) []*pendingEvent {
 	timer := time.NewTimer(d)
 	defer timer.Stop()
@@ -310,7 +310,7 @@ func byRuns(batch []*pendingEvent) (order []*run, byRun map[*run][]*pendingEvent
 	return order, byRun
 }
 
-// changes is what a batch and the snapshots that are due write.
+// changes returns the writes of a batch and of the snapshots that are due.
 func (g *groupCommit) changes(order []*run, byRun map[*run][]*pendingEvent) []journal.WriteBatch {
 	var changes []journal.WriteBatch
 	for _, r := range g.snapshots {
@@ -356,8 +356,8 @@ func (g *groupCommit) apply(r *run, entries []*pendingEvent) {
 	}
 }
 
-// failed refuses what can be refused, and keeps the rest for another try. Nothing
-// of the batch was applied.
+// failed refuses the events that can be refused, and returns the rest for another try. None of
+// the batch was applied.
 func (g *groupCommit) failed(batch []*pendingEvent, cause error) (retry []*pendingEvent) {
 	g.server.metrics.commitFailures.Add(1)
 	if !g.failing {

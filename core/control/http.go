@@ -25,7 +25,7 @@ const (
 	maxReports = 2
 )
 
-// pages are what the port answers to HTTP.
+// pages are the port's HTTP pages.
 type pages struct {
 	server  *Server
 	names   httpport.Names

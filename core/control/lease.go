@@ -53,10 +53,10 @@ func (r *run) armLeases(after time.Duration) {
 	l.timer = r.server.clock.AfterFunc(after, func() { r.callback(r.checkLeases) })
 }
 
-// checkLeases drops the nodes whose lease has run out. If it comes late itself,
-// this process was stopped or is overloaded, and what the nodes sent may not have
-// been read: then all leases restart. A node that does not read what is sent to it is
-// not read from either (wire.Outbox.AwaitDrained), so that its connection ends after a lease.
+// checkLeases drops the nodes whose lease has run out. If it runs late, this process was stopped
+// or is overloaded, and may not have read the nodes' messages. Then all leases restart. The
+// server does not read from a node that does not read either (wire.Outbox.AwaitDrained), so that
+// its connection ends after a lease.
 func (r *run) checkLeases() {
 	now := r.server.clock.Now()
 	lease := r.machine.Policy().LeaseTimeout

@@ -122,8 +122,8 @@ func (c *closedCounts) add(how string) {
 	}
 }
 
-// roundBuckets are the upper bounds of the round histogram, in seconds: from what
-// a quick join takes to the default join_timeout and more.
+// roundBuckets are the upper bounds of the round histogram, in seconds: from the time of a quick
+// join to beyond the default join_timeout.
 var roundBuckets = [...]float64{0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1800}
 
 // commitBuckets are the same for commits to the data directory: from a disk with

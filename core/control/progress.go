@@ -7,8 +7,8 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// With more than a thousand waiting nodes, the server tells each what it waits for less
-// often: one millisecond per waiting node apart, at most progressRarely.
+// With more than a thousand waiting nodes, each learns less often what it waits for: at intervals
+// of one millisecond per waiting node, at most progressRarely.
 const (
 	progressPerNode = time.Millisecond
 	progressRarely  = 10 * time.Second
@@ -68,7 +68,7 @@ func (r *run) armProgress(after time.Duration) {
 	r.waiting.timer = r.server.clock.AfterFunc(after, func() { r.callback(r.pushProgress) })
 }
 
-// pushProgress sends the nodes that wait what has changed.
+// pushProgress sends the changes to the nodes that wait.
 func (r *run) pushProgress() {
 	b := &r.waiting
 	b.timer = nil

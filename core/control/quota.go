@@ -11,8 +11,8 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// Quota bounds what one run, and all together, may take of a server. A zero field is the
-// default.
+// Quota limits the resources that one run, and all runs together, may use of a server. A zero
+// field is the default.
 type Quota struct {
 	Nodes       int   // live nodes, spares too
 	Connections int   // open connections of nodes
@@ -44,7 +44,7 @@ func (q Quota) withDefaults() Quota {
 	}
 }
 
-// limits is what the machine itself keeps to.
+// limits are the limits that the machine itself enforces.
 func (q Quota) limits() rendezvous.Limits {
 	return rendezvous.Limits{Keys: store.Limits{MaxBytes: q.KeyBytes, MaxEntries: q.Keys}, Bytes: q.Bytes}
 }
@@ -82,10 +82,10 @@ func (r *run) overQuotaLocked(h rendezvous.Hello) *rendezvous.Error {
 	return nil
 }
 
-// runCost is about what a run takes of memory beside what its machine counts and its history.
+// runCost is about the memory of a run without its history and what its machine counts.
 const runCost = 8 << 10
 
-// accountLocked counts what the run keeps to the server's sum.
+// accountLocked adds the run's memory to the server's sum.
 func (r *run) accountLocked() {
 	kept := int64(0)
 	if !r.gone {
@@ -115,14 +115,14 @@ func (r *run) awaitLocked() {
 	}
 }
 
-// keptBytes is what all runs keep, with what is on its way to and from their nodes.
+// keptBytes is the memory of all runs, including messages to and from their nodes.
 func (s *Server) keptBytes() int64 { return s.kept.Load() + s.unsent.Load() + s.arriving.Load() }
 
 // keptBytesLocked is the same of one run.
 func (r *run) keptBytesLocked() int64 { return r.kept + r.unsent.Load() + r.arriving.Load() }
 
-// overBytesLocked says why the run must not take so many bytes more; "": it may. When all runs have
-// taken what they may together, those are refused that have more than an equal share.
+// overBytesLocked says why the run must not use that many more bytes; "" if it may. When all runs
+// together have reached their limit, those with more than an equal share are refused.
 func (r *run) overBytesLocked(more int64) string {
 	s, q := r.server, r.server.cfg.Quota
 	own := r.keptBytesLocked()
@@ -146,7 +146,7 @@ func (r *run) describeKept() string {
 		r.keptBytesLocked(), u.Keys, u.Answers, u.Waits, r.unsent.Load(), r.arriving.Load())
 }
 
-// answerBytesLocked is what the answer to a request adds to what waits for a commit.
+// answerBytesLocked is how much the answer to a request adds to the bytes that wait for a commit.
 func (r *run) answerBytesLocked(ev rendezvous.Event) int {
 	if r.broken != nil {
 		return 0

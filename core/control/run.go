@@ -213,8 +213,8 @@ func (r *run) request(p *serverConn, f wire.Request) {
 	}
 }
 
-// answerLocked answers a request by which nothing changes, at once: what it shows is on the
-// disk, if there is one, and nothing of it need be stored (groupCommit says why). It reports
+// answerLocked answers a request that changes nothing, at once: the state in the answer is on the
+// disk, if there is one, and the request itself need not be stored (see groupCommit). It reports
 // false if the request has to be applied.
 func (r *run) answerLocked(ev rendezvous.Event) (done bool) {
 	if r.gone || r.broken != nil {
@@ -345,7 +345,7 @@ func (r *run) execute(e rendezvous.Effect) {
 	}
 }
 
-// unlock releases mu and logs what has changed.
+// unlock releases mu and logs the changes.
 func (r *run) unlock() {
 	changes, warnings, failure := r.changes, r.warnings, r.failure
 	r.changes, r.warnings, r.failure = nil, nil, nil
@@ -440,7 +440,7 @@ func (r *run) fired(t rendezvous.Timer) {
 	})
 }
 
-// callback runs what a clock has started: under mu, and not after the end.
+// callback runs a function of a timer under mu, unless the run has ended.
 func (r *run) callback(f func()) {
 	if !r.server.gate.enter() {
 		return
@@ -480,8 +480,8 @@ func (r *run) stopClocks() {
 	r.waiting.stop()
 }
 
-// forgettable reports whether the run has been without a node for so long that
-// it may be forgotten, and if so retires it.
+// forgettable reports whether the run has been without a node for long enough to be forgotten,
+// and if so retires it.
 func (r *run) forgettable() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -539,8 +539,8 @@ func (r *run) recoverRunLocked() {
 	}
 }
 
-// failLocked ends the service of a run whose machine has panicked: its state cannot be
-// trusted any more. The other runs are not affected.
+// failLocked stops serving a run whose machine has panicked, since its state is no longer
+// reliable. Other runs are not affected.
 func (r *run) failLocked(what any, stack []byte) {
 	r.failure = &failure{what, stack}
 	err, known := what.(*rendezvous.Error)

@@ -24,7 +24,7 @@ import (
 	"rallypoint/internal/promtext"
 )
 
-// Config is what a Server is started with. The zero value serves any run.
+// Config configures a Server. The zero value serves any run.
 type Config struct {
 	// RunID is the one run that an embedded server takes; the hello of another is
 	// refused. Empty for a server of many runs.
@@ -36,13 +36,12 @@ type Config struct {
 	// address, so that a fresh run has to wait for them (docs/decisions/0014). False for
 	// a port that the system chose.
 	Fixed bool
-	// Token, if set, is what nodes and administrators have to know. HTTP then
-	// answers peers on this machine only, but for /healthz, or every client with
-	// HTTPOpen.
+	// Token, if set, is the token that nodes and administrators must know. HTTP then answers only
+	// peers on this machine, except for /healthz, or every client with HTTPOpen.
 	Token    *secret.Token
 	HTTPOpen bool
-	// HTTPNames are names of this server, beside the machine's own, by which browsers
-	// may ask it (internal/httpport).
+	// HTTPNames are further names of this server, beside the machine's own, that browsers may use
+	// (internal/httpport).
 	HTTPNames []string
 	// Clock defaults to RealClock.
 	Clock Clock
@@ -51,31 +50,30 @@ type Config struct {
 	// ForgetAfter is how long a run without nodes is remembered, with its round
 	// number; 0: DefaultForgetAfter.
 	ForgetAfter time.Duration
-	// Data, if set, is where runs are kept: acknowledged events survive any end of the process. It
+	// Data, if set, stores the runs: acknowledged events survive any end of the process. It
 	// belongs to the caller, who closes it after the server.
 	Data *Data
-	// TakeStore, if set, gets the connections of clients of a TCPStore, and of secret.DialStore
-	// with what was read of their TLS hello already. They are its to close. It returns when it
-	// has the connection where that belongs, or stop is closed. It is called by several
-	// goroutines.
+	// TakeStore, if set, gets the connections of TCPStore clients, and those of secret.DialStore
+	// with the bytes of their TLS hello that were already read. It has to close them. It returns
+	// when it has handed the connection on, or stop is closed. Several goroutines call it.
 	TakeStore func(conn net.Conn, said []byte, stop <-chan struct{})
 	// Log gets one line for each change of a run, and lines about connections that
 	// are refused, few however many those are (internal/logsampler). The lines of a
 	// server of many runs name the run; with RunID set they do not, for the logger
 	// of one run may do so itself. Nil is none.
 	Log *slog.Logger
-	// Metrics, if set, adds what else this process has to tell to /metrics. It is
-	// called by several goroutines.
+	// Metrics, if set, adds further metrics of this process to /metrics. Several goroutines call
+	// it.
 	Metrics func(*promtext.Buffer)
-	// Text, if set, is what GET / answers to programs that ask for no page: a status as text. It is
-	// called by several goroutines.
+	// Text, if set, formats the status as text, for the answer of GET / to programs that do not
+	// ask for a page. Several goroutines call it.
 	Text func(Status) string
 	// Refused, if set, counts the connections that round stores and forwarders in this
 	// process have refused, by reason, for the status. It is called by several goroutines.
 	Refused func() (stores, forwarders map[string]uint64)
-	// Group, if set, is what this process knows of the servers of its run, which succeed
-	// each other (docs/decisions/0041). While it does not host, the server is in waiting:
-	// it sends nodes to the one that does. RunID is set, too, unless there are Peers.
+	// Group, if set, is this process's view of the servers of its run, which succeed each other
+	// (docs/decisions/0041). While it does not host, the server redirects nodes to the host.
+	// RunID is set, too, unless there are Peers.
 	Group *standby.Group
 	// Peers, if set, are the servers of many runs that succeed each other, and in Group's place
 	// (docs/decisions/0139).
@@ -96,7 +94,7 @@ type Config struct {
 
 // Limits of a server.
 const (
-	// helloTimeout is how long a connection may take to say who it is.
+	// helloTimeout is how long a connection may take to identify itself.
 	helloTimeout = 10 * time.Second
 	// sweepEvery is how often runs to be forgotten are looked for, at least.
 	sweepEvery = 10 * time.Second
@@ -199,9 +197,8 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 // Addr returns the address of the first listener.
 func (s *Server) Addr() net.Addr { return s.listeners[0].Addr() }
 
-// Close ends all connections, lets what was queued for them be written for at
-// most a second, and returns when every goroutine has ended. Calling it again
-// does nothing but wait.
+// Close ends all connections, after writing their queued frames for at most a second, and returns
+// when every goroutine has ended. Another call only waits.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	if s.closed {
@@ -235,8 +232,8 @@ func (s *Server) Close() error {
 	return nil
 }
 
-// WaitIdle returns nil once no node is connected but those whose session is
-// named, or the error of ctx.
+// WaitIdle returns nil once no node is connected except those with the given sessions, or the
+// error of ctx.
 func (s *Server) WaitIdle(ctx context.Context, except ...rendezvous.SessionID) error {
 	return s.tracker.wait(ctx, except)
 }
@@ -337,7 +334,7 @@ func (s *Server) sweep() (forgotten []*run) {
 	return forgotten
 }
 
-// discard takes back a run whose first hello was refused.
+// discard removes a run whose first hello was refused.
 func (s *Server) discard(r *run) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -349,7 +346,7 @@ func (s *Server) discard(r *run) {
 // running is how long the server has run.
 func (s *Server) running() time.Duration { return s.clock.Now().Sub(s.started) }
 
-// uptime is what rendezvous.Config.Uptime asks for.
+// uptime implements rendezvous.Config.Uptime.
 func (s *Server) uptime() time.Duration {
 	switch g := s.cfg.Group; {
 	case !s.cfg.Fixed || s.cfg.Data != nil && !s.cfg.Data.journal.Fresh():

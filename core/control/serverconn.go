@@ -37,11 +37,11 @@ var (
 		"start all nodes with --rdzv-backend=rallypoint, and point MASTER_PORT elsewhere")
 )
 
-// tcpStoreByte is what a connection of a TCPStore client begins with.
+// tcpStoreByte is the first byte of a TCPStore client's connection.
 const tcpStoreByte = 0x00
 
-// maxUnsent bounds what a server holds for one connection: room for a few frames
-// of the largest size. A node for which there is more to say is cut off.
+// maxUnsent is the most that a server queues for one connection: room for a few frames of the
+// largest size. A node with a longer queue is cut off.
 const maxUnsent = 4 * wire.MaxFrame
 
 // drainTime is how long the server still reads from a connection whose end it has announced, so
@@ -159,8 +159,8 @@ func (sc *serverConn) serve() {
 	sc.conn.Close()
 }
 
-// storeClient reports whether the peer wants a round store that shares this port, and what was
-// read of it already; nothing of a plain one.
+// storeClient reports whether the peer is a client of a round store that shares this port, and
+// the bytes that were already read from it; none from a plain connection.
 func (sc *serverConn) storeClient() (said []byte, is bool) {
 	if sc.server.cfg.TakeStore == nil {
 		return nil, false
@@ -181,7 +181,7 @@ func (sc *serverConn) storeClient() (said []byte, is bool) {
 	return bytes.Clone(hello), true
 }
 
-// end makes serve return soon, after what is queued was written.
+// end makes serve return soon, after the queue was written.
 func (sc *serverConn) end() {
 	if sc.passed.Load() {
 		sc.conn.Close()
@@ -291,7 +291,7 @@ func (sc *serverConn) dispatch(f wire.Frame) error {
 	return fmt.Errorf("%w: a frame %q before the hello", wire.ErrMalformed, wire.NameOf(f))
 }
 
-// foreign refuses what a peer wants of another run than the one that its token opens.
+// foreign refuses a request about another run than the one that the peer's token opens.
 func (sc *serverConn) foreign(run string) *rendezvous.Error {
 	if sc.only == "" || run == sc.only {
 		return nil
@@ -333,14 +333,14 @@ func (sc *serverConn) serveHTTP(proven bool) error {
 	return err
 }
 
-// identified notes that the peer has said who it is, or what it wants.
+// identified notes that the peer has identified itself, or said what it wants.
 func (sc *serverConn) identified() {
 	sc.silent.Stop()
 	sc.markIdentified()
 }
 
-// markIdentified and markUnidentified count the connections whose peer has not said who
-// it is; shed ends those first.
+// markIdentified and markUnidentified count the connections whose peer has not identified itself,
+// which shed closes first.
 func (sc *serverConn) markIdentified() {
 	if sc.unidentified.Swap(false) {
 		sc.server.unidentified.Add(-1)
@@ -398,8 +398,8 @@ func (sc *serverConn) enter(h wire.Hello) error {
 	}
 }
 
-// reserve counts what a frame takes that is coming in. A node that its run has no room for is
-// cut off.
+// reserve counts the memory of an incoming frame. A node for which its run has no room is cut
+// off.
 func (sc *serverConn) reserve(by int) error {
 	r := sc.run
 	if by > 0 {
@@ -491,8 +491,8 @@ func (sc *serverConn) welcomeLocked(w rendezvous.Welcome, lease time.Duration) {
 	sc.out.Send(answer)
 }
 
-// readFrames serves the node until its connection ends. It reads nothing more
-// while the node does not read what it has been answered.
+// readFrames serves the node until its connection ends. It stops reading while the node does not
+// read its answers.
 func (sc *serverConn) readFrames() error {
 	for {
 		if sc.out.AwaitDrained() {

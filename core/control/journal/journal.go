@@ -1,6 +1,6 @@
-// Package journal keeps what a hosted control plane has acknowledged: for each
-// run a snapshot and the events since, in one bbolt file of a directory that one
-// process has at a time. It knows nothing of what the bytes mean.
+// Package journal keeps what a hosted control plane has acknowledged: for each run a snapshot and
+// the events since, in one bbolt file of a directory that one process has at a time. It does not
+// interpret the bytes.
 //
 // The file has three buckets (format 1, docs/decisions/0017). "meta" identifies the file. "runs"
 // maps a run's number to its id, its snapshot and the number of the last event in that. "log"
@@ -39,10 +39,10 @@ var (
 	formatKey  = []byte("format")
 )
 
-// checksums is made on first use: most who load the library never store anything.
+// checksums is made on first use, since most programs that load the library never store anything.
 var checksums = sync.OnceValue(func() *crc32.Table { return crc32.MakeTable(crc32.Castagnoli) })
 
-// Options of a journal; the zero value is what a server uses.
+// Options of a journal. A server uses the zero value.
 type Options struct {
 	// LockWait is how long to wait for another process to let go of the
 	// directory; 0: 2 s.
@@ -59,7 +59,7 @@ type Journal struct {
 	fresh bool
 }
 
-// Run is what a journal holds of one run.
+// Run is one run in a journal.
 type Run struct {
 	Number   uint64 // names the run in this journal; never used again
 	ID       string
@@ -68,7 +68,7 @@ type Run struct {
 	Events   [][]byte // those after it, in order
 }
 
-// WriteBatch is what Write does to one run, in the order of the fields.
+// WriteBatch has the changes of Write to one run, in the order of the fields.
 type WriteBatch struct {
 	Run      uint64
 	Snapshot *Snapshot // replaces the one before and the events that are in it
@@ -84,10 +84,10 @@ type Snapshot struct {
 	State   []byte
 }
 
-// Open makes the directory (mode 0700) and the file (0600) unless they exist,
-// and locks the directory until Close. A directory that another process has, one
-// that is another user's or that others may write to, and a file that is foreign,
-// torn or of a newer format, are errors that say what to do; nothing is changed then.
+// Open makes the directory (mode 0700) and the file (0600) unless they exist, and locks the
+// directory until Close. It is an error if another process has the directory, if it belongs to
+// another user or others can write to it, or if the file is foreign, torn or of a newer format.
+// The error says what to do, and nothing is changed.
 func Open(dir string, o Options) (j *Journal, err error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("data directory %s: %w", dir, err)

@@ -10,10 +10,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapped is a bbolt file. bbolt maps it, so that what happens to the file (it is
-// truncated, its disk fails) is a fault of memory anywhere in bbolt's code, which may
-// hold its locks then, for ever. After a fault nothing of bbolt is called again: every
-// call returns the fault at once. Its methods are safe for concurrent use.
+// mapped is a bbolt file. bbolt maps it into memory, so if the file is truncated or its disk
+// fails, a memory fault occurs anywhere in bbolt's code, which may hold its locks forever. After
+// a fault bbolt is not called again, and every call returns the fault at once. Its methods are
+// safe for concurrent use.
 type mapped struct {
 	db   *bbolt.DB
 	file *os.File // bbolt's; closed behind its back after a fault
@@ -23,7 +23,7 @@ type mapped struct {
 	fault *faultError
 }
 
-// faultError is a fault of a mapped file, or a panic of bbolt over what is in it.
+// faultError is a fault of a mapped file, or a panic of bbolt about its content.
 type faultError struct{ what any }
 
 func (e *faultError) Error() string { return fmt.Sprintf("the mapped file has a fault: %v", e.what) }
@@ -51,8 +51,8 @@ func (m *mapped) view(f func(*bbolt.Tx) error) error {
 	return m.call(func() error { return m.db.View(f) })
 }
 
-// update writes. A file that is cut off while bbolt writes grows again by what is written, and
-// has a hole where the rest was: so the size is looked at on both sides of a write.
+// update writes. A file that is truncated while bbolt writes grows again with the write, and has
+// a hole in place of the rest. So update checks the size before and after a write.
 func (m *mapped) update(f func(*bbolt.Tx) error) error {
 	return m.call(func() error {
 		m.checkSize()

@@ -8,8 +8,8 @@ import (
 	"syscall"
 )
 
-// checkDir refuses a data directory of another user but root, and one that others may
-// write to: they could put there what they like, and cut off what is mapped.
+// checkDir refuses a data directory that belongs to another user than root, or to which others
+// can write: they could put anything there, and truncate the mapped file.
 func checkDir(dir string) error {
 	info, err := os.Stat(dir)
 	switch {
@@ -29,8 +29,8 @@ func checkDir(dir string) error {
 	return fmt.Errorf("data directory %s %s; give another --data-dir", dir, fault)
 }
 
-// foreign says what makes a file or directory one that others rule over; "" is
-// nothing. In dir this process may make files.
+// foreign says why other users control a file or directory; "" if they do not. This process can
+// make files in dir.
 func foreign(info os.FileInfo, dir string) string {
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
 		return fmt.Sprintf("may be written to by others (mode %04o)", mode)
@@ -42,9 +42,9 @@ func foreign(info os.FileInfo, dir string) string {
 	return ""
 }
 
-// ownerOfNew returns the owner of a file that this process makes in a directory: a
-// network file system may map the process to another user. If it can make none there,
-// that is root, who is trusted anyway.
+// ownerOfNew returns the owner of a new file of this process in a directory: a network file
+// system may map the process to another user. If it cannot make one there, it returns root, which
+// is trusted anyway.
 func ownerOfNew(dir string) uint32 {
 	f, err := os.OpenFile(filepath.Join(dir, "new-"+rand.Text()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {

@@ -55,9 +55,9 @@ func (p *Peers) keep(name string, at params.HostPort) {
 	}
 }
 
-// stay connects to a peer, again at once whenever the peer's side has ended the connection: then fresh
-// dials to its address prove its death, or reach the process in its place. end is what is known of the last
-// one. It reports whether there was a connection.
+// stay connects to a peer, and again at once whenever the peer's side has ended the connection.
+// Then new dials to its address prove its death, or reach the process in its place. end describes
+// the end of the last connection. stay reports whether there was a connection.
 func (p *Peers) stay(name string, addr netip.AddrPort, link *standby.Link, end *succession.Evidence) (opened bool) {
 	for tries := 0; p.life.Err() == nil && tries < 2*succession.Dials; tries++ {
 		p.Group.Redial(link)
@@ -151,8 +151,8 @@ func (p *Peers) serve(name string, addr netip.AddrPort, link *standby.Link, raw 
 	return false, err
 }
 
-// refusedBy says why what has answered a greeting, or ended the connection, is no peer; "": there is
-// another reason.
+// refusedBy says why the process that has answered a greeting, or ended the connection, is not a
+// peer; "" if the reason is another.
 func refusedBy(name string, addr netip.AddrPort, said wire.Liveness, err error) string {
 	switch {
 	case rendezvous.CodeOf(err) == rendezvous.CodeAuth:

@@ -19,7 +19,7 @@ import (
 type Host interface {
 	// Begin makes it host the runs that it was told of by the one before.
 	Begin(runs []string)
-	// Confirmed says to nodes what the voters have accepted meanwhile. It does not block.
+	// Confirmed sends nodes what the voters have accepted meanwhile. It does not block.
 	Confirmed()
 	// StepDown sends all nodes to another server; why is for the log.
 	StepDown(to wire.Redirect, why string)
@@ -35,7 +35,7 @@ type Config struct {
 	silent time.Duration // how often the server logs what it waits for; 0: silentEvery
 }
 
-// silentEvery is how often a server that hears of no host logs what it waits for.
+// silentEvery is how often a server without a host logs what it waits for.
 const silentEvery = 10 * time.Second
 
 // Peers are the connections of this server to the others, and its part in their vote.
@@ -72,7 +72,7 @@ func (p *Peers) Close() {
 	p.running.Wait()
 }
 
-// obey does what follows from the vote, once each.
+// obey acts on each result of the vote once.
 func (p *Peers) obey() {
 	if to, deposed := p.Group.Deposed(); deposed {
 		why := fmt.Sprintf("%s was elected in term %d", to.Node, to.Term)
@@ -117,7 +117,7 @@ func (p *Peers) begin() {
 	p.Host.Begin(runs)
 }
 
-// teller says from time to time for what a server waits.
+// teller logs from time to time what a server waits for.
 type teller struct {
 	p     *Peers
 	since time.Time // it has waited, or the log has said so

@@ -15,7 +15,7 @@ import (
 	"rallypoint/core/succession"
 )
 
-// HoldHello is how long a server in waiting keeps a hello while it is found out who hosts.
+// HoldHello is how long a server that does not host keeps a hello while it finds out who does.
 const HoldHello = time.Second
 
 // Machine is the boot id of this machine's kernel; "" if it is not known.
@@ -27,8 +27,8 @@ var Machine = sync.OnceValue(func() string {
 	return strings.TrimSpace(string(id))
 })
 
-// Group is what this process knows of the servers of its run. Its methods are safe for
-// concurrent use and do not block.
+// Group is this process's view of the servers of its run. Its methods are safe for concurrent use
+// and do not block.
 type Group struct {
 	runID    string
 	node     string // this process's node
@@ -67,9 +67,10 @@ type members interface {
 	// heardLocked returns by which name the process at the other end of a connection votes, and whether
 	// this one has to step down before it.
 	heardLocked(l *Link, said wire.Liveness) (voter succession.Voter, superseded bool)
-	// wishLocked has those vote, and this process stand, who should by the connections that there are.
+	// wishLocked makes the processes vote, and this process stand, that should according to the
+	// present connections.
 	wishLocked()
-	// voteLocked sends what the ballot has to say, and wakes those that wait for what it decides.
+	// voteLocked sends the ballot's messages, and wakes those that wait for its decisions.
 	voteLocked()
 	sendLocked(m succession.Message)
 	// proposeLocked and saidLocked do the work of Propose and MaySay.
@@ -77,9 +78,9 @@ type members interface {
 	saidLocked(number uint64) bool
 	// leaveLocked is for StepDown: this process follows another server.
 	leaveLocked(to wire.Redirect)
-	// livenessLocked returns what this process tells the others of itself.
+	// livenessLocked returns this process's message about itself to the others.
 	livenessLocked() wire.Liveness
-	// nodeOfLocked returns whose process a voter is; "": it is not known.
+	// nodeOfLocked returns the node of a voter; "" if it is not known.
 	nodeOfLocked(id succession.Voter) string
 	// votersLocked is for Voters.
 	votersLocked() []string
@@ -136,10 +137,10 @@ func (g *Group) foundLocked(now time.Time) {
 	g.wakeLocked()
 }
 
-// Lead makes this process the host in a term, in the place of the node that hosted, which
-// has left in order, or is silent, or whose process is dead. s tells how, and what that one told
-// last. It reports false, and changes nothing, if this process votes and was not elected in that
-// term, or a later one has begun since.
+// Lead makes this process the host in a term, as the successor of a node that has left, is
+// silent, or whose process is dead. s says which, and has that node's last facts. It reports
+// false, and changes nothing, if this process votes and was not elected in that term, or if a
+// later term has begun.
 func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -187,8 +188,8 @@ func (g *Group) Follow(w wire.Welcome, dialled string, said time.Time) {
 	g.tellLocked()
 }
 
-// Lost notes that the connection to the host of a term is gone, and what this process can
-// tell of it.
+// Lost notes that the connection to the host of a term has ended, with this process's evidence
+// about the host.
 func (g *Group) Lost(e succession.Evidence, group string, term uint64) {
 	word := succession.Abstains
 	if e.Ended && e.Direct {
@@ -252,8 +253,8 @@ func (g *Group) renewVoteLocked(group string) {
 	}
 }
 
-// Admit says what a server does with a hello: it serves, or sends the node on. known is
-// false while it is being found out who hosts.
+// Admit decides what a server does with a hello: it serves or redirects the node. known is false
+// until it is known who hosts.
 func (g *Group) Admit() (to wire.Redirect, serve, known bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -296,7 +297,7 @@ func (g *Group) Hosting() bool {
 	return g.hosting
 }
 
-// Current returns who hosts as far as is known, and who stands by.
+// Current returns the host, as far as it is known, and the standbys.
 func (g *Group) Current() wire.Redirect {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -318,7 +319,7 @@ func (g *Group) servers() []string {
 	return list
 }
 
-// Succession is what the machine of the run begins with here.
+// Succession returns the succession with which the run's machine begins here.
 func (g *Group) Succession() rendezvous.Succession {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -332,7 +333,7 @@ func (g *Group) SetRound() {
 	g.round = true
 }
 
-// Standing is what this process tells another server of its run.
+// Standing is this process's answer to another server of its run.
 func (g *Group) Standing() succession.Standing {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -357,7 +358,7 @@ func (g *Group) SetSelf(addr, why string) {
 	g.wakeLocked()
 }
 
-// Self is where the own server listens; "" if there is none.
+// Self is the address of this process's server; "" if there is none.
 func (g *Group) Self() string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -468,8 +469,8 @@ func (g *Group) placeLocked() int {
 	return slices.IndexFunc(g.list, func(s wire.StandbyNode) bool { return s.Node == g.node })
 }
 
-// View is what this standby knows when it decides, whose connection to the host of a term is
-// lost; false if it does not stand by.
+// View is this standby's view when it decides after losing its connection to the host of a term;
+// false if it is not a standby.
 func (g *Group) View(e succession.Evidence, lost uint64, waited time.Duration) (v succession.View, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -525,7 +526,7 @@ func (g *Group) addrLocked(node string) string {
 // Serves reports whether this is the group of a run's nodes.
 func (g *Group) Serves(run string) bool { return g != nil && run == g.runID }
 
-// MaxFrame bounds what is read from a liveness connection that has been accepted.
+// MaxFrame limits the frames from an accepted liveness connection.
 func (g *Group) MaxFrame() int { return g.maxFrame }
 
 // groupLocked names the group among its servers.
@@ -542,7 +543,7 @@ func (g *Group) Close() {
 	}
 }
 
-// Report is what status and metrics tell of a group.
+// Report describes a group for status and metrics.
 type Report struct {
 	Group, Node, Host, HostNode string
 	Term                        uint64

@@ -8,7 +8,8 @@ import (
 	"rallypoint/internal/pack"
 )
 
-// Bounds of what servers of many runs keep for each other. It travels whole in one frame.
+// Limits of the facts that servers of many runs keep for each other. All of them are sent in one
+// frame.
 const (
 	maxLedger     = 1 << 20           // bytes, of all runs together
 	fullLedger    = maxLedger / 4 * 3 // from here on no run begins, so that the present ones may grow
@@ -81,7 +82,7 @@ func (l *ledger) encode() []byte {
 	})
 }
 
-// decodeLedger reads what encode wrote. Facts that cannot be read are an error.
+// decodeLedger decodes the result of encode. Facts that cannot be decoded are an error.
 func decodeLedger(value []byte) (l ledger, err error) {
 	l.facts = map[string][]byte{}
 	if len(value) == 0 {

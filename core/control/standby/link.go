@@ -8,15 +8,15 @@ import (
 	"rallypoint/core/succession"
 )
 
-// Outbox is what a frame is queued on: it does not block. Frames are queued under Group.mu,
-// or an older word could pass a newer one and stay.
+// Outbox is a connection's send queue, which does not block. Frames are queued under Group.mu, or
+// an older message could overtake a newer one.
 type Outbox interface{ Send(f wire.Frame) bool }
 
 // maxLinks bounds the liveness connections that a process accepts and opens.
 const maxLinks = 4 * succession.MaxStandbys
 
-// Link is one liveness connection between this standby and another, or what is left of it.
-// It is guarded by Group.mu.
+// Link is one liveness connection between this standby and another, or the memory of one that has
+// ended. Group.mu guards it.
 type Link struct {
 	node    string
 	voter   succession.Voter   // "": it has not said yet
@@ -33,8 +33,8 @@ type Link struct {
 	silent  silentConn // of the goroutine that serves the link
 }
 
-// Accept takes a liveness connection that another standby has opened; nil if there are too
-// many, or it is of another group, which is told.
+// Accept takes a liveness connection that another standby has opened. It returns nil if there are
+// too many, or if it is of another group, which it tells the standby.
 func (g *Group) Accept(f wire.Liveness, out Outbox) *Link {
 	g.mu.Lock()
 	if g.closed || len(g.links) >= maxLinks || f.RunID != g.runID || f.Group == "" || f.Group != g.groupLocked() {
@@ -61,7 +61,7 @@ func (g *Group) Dial(node string) *Link {
 	return l
 }
 
-// Opened records that the connection is open, and tells the other side what is known here.
+// Opened records that the connection is open, and sends the other side this process's knowledge.
 func (g *Group) Opened(l *Link, out Outbox) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -127,8 +127,8 @@ func (g *Group) Stranger(l *Link, f wire.Liveness) bool {
 	return true
 }
 
-// nameLocked notes by which name a node votes. Of many nodes that come and go those are forgotten whose
-// death decides nothing any more.
+// nameLocked notes the name under which a node votes. It forgets nodes whose death no longer
+// decides anything, since many may come and go.
 func (g *Group) nameLocked(node string, voter succession.Voter) {
 	names := g.vote.names
 	if names[node] == "" && len(names) >= maxLinks {
@@ -151,8 +151,8 @@ func (g *Group) noteVoterLocked(l *Link, voter succession.Voter) {
 	}
 }
 
-// Hear takes what the other standby says. If it says that a server of a later term hosts
-// while this process does, this process has to step down: the result tells where to.
+// Hear takes the other standby's message. If that names a host of a later term while this process
+// hosts, this process has to step down, and the result says in favour of whom.
 func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
@@ -205,7 +205,7 @@ func (g *Group) Ask() {
 	}
 }
 
-// tellLocked sends what has changed here to the other standbys.
+// tellLocked sends this process's changes to the other standbys.
 func (g *Group) tellLocked() {
 	own := g.members.livenessLocked()
 	for l := range g.links {
@@ -215,7 +215,7 @@ func (g *Group) tellLocked() {
 	}
 }
 
-// Liveness is what this process says of itself.
+// Liveness is this process's message about itself.
 func (g *Group) Liveness() wire.Liveness {
 	g.mu.Lock()
 	defer g.mu.Unlock()

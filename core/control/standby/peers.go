@@ -393,7 +393,7 @@ func (p *Peers) Succeed(now time.Time) (runs []string, led bool, err error) {
 	return runs, true, err
 }
 
-// SuccessionOf is what the machine of a run begins with at this server.
+// SuccessionOf returns the succession with which the machine of a run begins at this server.
 func (p *Peers) SuccessionOf(run string) rendezvous.Succession {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -418,7 +418,7 @@ func (p *Peers) Full() string {
 		wording.Count(len(p.ledger.facts), "run", "runs"), p.ledger.size>>10, maxLedger>>10)
 }
 
-// Forget takes a run out of what the servers keep.
+// Forget removes a run from the ledger.
 func (p *Peers) Forget(run string) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -428,8 +428,8 @@ func (p *Peers) Forget(run string) {
 	}
 }
 
-// Lame reports whether this server hosts and has had no majority for a lease: it has nothing to say
-// to nodes that wait for its word, and they may look elsewhere.
+// Lame reports whether this server hosts and has had no majority for a lease. Nodes that wait for
+// it should then look elsewhere.
 func (p *Peers) Lame() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -440,8 +440,8 @@ func (p *Peers) Lame() bool {
 	return now-p.sure >= p.lease
 }
 
-// proposeLocked gives the voters what has changed, once they have accepted what they were given
-// before.
+// proposeLocked proposes the changes to the voters, once they have accepted the previous
+// proposal.
 func (l *ledger) proposeLocked(b *succession.Ballot, now time.Duration) {
 	if l.number > 0 && b.Confirmed() >= l.number {
 		l.said, l.number = l.sent, 0

@@ -32,8 +32,8 @@ type entry struct {
 	why  string // it does not listen
 }
 
-// Registry is the host's list of the nodes that stand by. It is guarded by its user's lock,
-// and costs a constant amount of work for most nodes that come and go.
+// Registry is the host's list of standbys. Its user's lock guards it. Most nodes that come and go
+// cost it a constant amount of work.
 type Registry struct {
 	group   *Group
 	nodes   map[rendezvous.SessionID]*entry
@@ -48,7 +48,7 @@ func NewRegistry(g *Group) *Registry {
 	return &Registry{group: g, nodes: map[rendezvous.SessionID]*entry{}}
 }
 
-// Arrive notes a node whose hello was accepted, also again on another connection.
+// Arrive notes a node whose hello was accepted, possibly again on another connection.
 func (r *Registry) Arrive(a Arrival) {
 	if old := r.nodes[a.Session]; old != nil {
 		r.count(old, -1)
@@ -118,8 +118,8 @@ func (r *Registry) Sessions(node string) (sessions []rendezvous.SessionID) {
 	return sessions
 }
 
-// Listens notes where a node that was invited listens, or why it does not. The result
-// says what is wrong with what it says; "" if nothing is.
+// Listens notes where an invited node listens, or why it does not. The result says what is wrong
+// with its message; "" if nothing is.
 func (r *Registry) Listens(session rendezvous.SessionID, f wire.Standby) (wrong string) {
 	e := r.nodes[session]
 	switch addr, err := netip.ParseAddrPort(f.Addr); {
@@ -138,7 +138,8 @@ func (r *Registry) Listens(session rendezvous.SessionID, f wire.Standby) (wrong 
 	return ""
 }
 
-// First returns the first standby that listens, and votes if any does; a nil out: there is none.
+// First returns the first standby that listens, and that votes if any does; out is nil if there
+// is none.
 func (r *Registry) First() (session rendezvous.SessionID, out Outbox, node string) {
 	voters := r.group.Voters()
 	for _, e := range r.chosen {
@@ -149,7 +150,7 @@ func (r *Registry) First() (session rendezvous.SessionID, out Outbox, node strin
 	return "", nil, ""
 }
 
-// Whys says of each node that was asked to stand by and does not, why.
+// Whys returns, for each node that was asked to be a standby and is not, the reason.
 func (r *Registry) Whys() (list []string) {
 	for _, e := range r.chosen {
 		if e.addr == "" && e.why != "" {
@@ -210,7 +211,7 @@ func (r *Registry) eligible() (nodes []string) {
 	return nodes
 }
 
-// Refresh tells the nodes who votes, if that has changed.
+// Refresh tells the nodes which of them vote, if that has changed.
 func (r *Registry) Refresh() {
 	if !slices.Equal(r.group.Voters(), r.voters) {
 		r.push()

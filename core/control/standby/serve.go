@@ -12,7 +12,7 @@ import (
 	"rallypoint/core/store"
 )
 
-// maxUnsent bounds what waits to be sent to a process that does not read.
+// maxUnsent limits the bytes that wait for a process that does not read.
 const maxUnsent = 4 * wire.MaxFrame
 
 // Serve serves a connection that was opened for a link, until it ends or nothing comes on it any more: then it is
@@ -76,8 +76,8 @@ func (g *Group) Serve(l *Link, conn *wire.Call, check func(wire.Liveness) error,
 // goroutine that serves the link.
 func (l *Link) EndedByPeer() bool { return l.silent.endedByPeer() }
 
-// silentConn is a connection that nothing has come on for too long. It is kept beside the attempts to
-// open another one, since only an established connection proves a death by its end.
+// silentConn is a connection that has been silent for too long. It is kept while others are
+// attempted, since only the end of an established connection proves a death.
 type silentConn struct {
 	conn  *wire.Call
 	ended chan error // has room for one

@@ -93,7 +93,7 @@ func (g *Group) Overtaken() (to wire.Redirect, overtaken bool) {
 	return g.nowhereLocked(), g.hosting && since >= patience
 }
 
-// nowhereLocked is where nodes go whose host knows of no other.
+// nowhereLocked is the redirect for nodes whose host knows of no other.
 func (g *Group) nowhereLocked() wire.Redirect {
 	return wire.Redirect{Group: g.target.Group, Term: g.target.Term, Servers: g.servers()}
 }

@@ -14,8 +14,8 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// vote is this process's part in the vote about who hosts. It is guarded by Group.mu, and made
-// again with each group of servers.
+// vote is this process's part in the vote about who hosts. Group.mu guards it, and each group of
+// servers has a new one.
 type vote struct {
 	epoch    time.Time
 	voter    succession.Voter // this process; a memory that is lost votes under another name
@@ -54,8 +54,8 @@ func (g *Group) Quorum() bool { return !g.noQuorum }
 // Beat is how often Tick is called. However long the lease is, voters find each other within a second.
 func (g *Group) Beat() time.Duration { return min(succession.Beat(g.lease), time.Second) }
 
-// TakePart lets time pass for the vote until ctx ends, and has this process do what that decides: obey is
-// called at each change, beat each Beat.
+// TakePart drives the vote's clock until ctx ends, and carries its decisions out: it calls obey
+// at each change, and beat each Beat.
 func (g *Group) TakePart(ctx context.Context, obey, beat func()) {
 	next := time.NewTimer(g.Beat())
 	defer next.Stop()
@@ -165,7 +165,7 @@ func (g *Group) sendLocked(m succession.Message) {
 	}
 }
 
-// SetEligible notes which nodes may vote beside this host, in order: those that listen, one of
+// SetEligible notes which nodes may vote besides this host, in order: those that listen, one on
 // each machine.
 func (g *Group) SetEligible(nodes []string) {
 	g.mu.Lock()
