@@ -14,7 +14,7 @@ const (
 	barrierLast  = "torchelastic/agent/terminal_state/last_member"
 )
 
-// account is what a checker knows of a run.
+// account is a checker's knowledge of a run.
 type account struct {
 	policy     r.Policy
 	policyBy   string
@@ -132,7 +132,7 @@ type timer struct {
 	set     time.Duration
 }
 
-// sum is what a key holds that was only added to.
+// sum is the value of a key that was only changed by additions.
 type sum struct {
 	value int64
 	known bool

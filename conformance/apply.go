@@ -8,7 +8,7 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// apply records what an event says by itself.
+// apply records the content of an event, without its effects.
 func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 	switch ev := ev.(type) {
 	case r.Hello:
@@ -191,12 +191,11 @@ const (
 	mostRaised  = 1 << 48
 )
 
-// lastRound records what a new session's node says of the round that it was in: it has its
-// place again if that is known and free. If this control plane has completed no round,
-// the report builds the one of an earlier control plane, unless another one is known
-// already that it does not follow. Nothing else comes of a report but that the next
-// round has a higher number; and if this control plane was restarted and does not know
-// a round of its own generation, that it continues under another.
+// lastRound records the report of a new session's node about its last round. The node gets its
+// place back if that is known and free. If this control plane has completed no round, the report
+// builds the round of an earlier control plane, unless another one is already known that it does
+// not follow. Otherwise a report only raises the number of the next round. A restarted control
+// plane that does not know a round of its own generation also continues under another one.
 //
 // A successor acts on the facts that come with a report, if they may be believed: see learn.
 // A report with facts that cannot be is worth nothing.
@@ -232,7 +231,7 @@ func (c *Checker) follows(generation string) bool {
 	return (c.generation == "" || generation != c.generation) && (len(c.participants) == 0 || generation == c.origin || c.count(unknown) > 0)
 }
 
-// ownRound records what a report says of its node's own round.
+// ownRound records a report about its node's own round.
 func (c *Checker) ownRound(s *session, last r.LastRound) {
 	if last.Round == 0 {
 		return
@@ -279,9 +278,9 @@ func (c *Checker) raise(round uint64) {
 	}
 }
 
-// returned records what the node of a known session says. One that was in a later round
-// than any that this control plane has heard of is a member of the known one no more;
-// after a restart, no node is. One that is in no round here has to rejoin from another.
+// returned records the report of a known session's node. A node that was in a later round than
+// any known here is no longer a member of the known round. After a restart no node is. A node
+// that is in no round here has to rejoin from another.
 func (c *Checker) returned(s *session, last r.LastRound) {
 	switch {
 	case c.ended():
@@ -311,9 +310,9 @@ func (c *Checker) foreign(last r.LastRound) bool {
 	return last.Round > c.round || last.Round != 0 && last.Generation != c.origin && last.Generation != c.generation
 }
 
-// wentBack records that the state of a restarted control plane is older than its nodes:
-// the round that it knows is over, the next ones have another generation, and what nodes
-// that are not back yet had asked they ask again, unless it was answered.
+// wentBack records that the state of a restarted control plane is older than its nodes'. The
+// round that it knows is over, and the next ones have another generation. Nodes that are not back
+// yet repeat their requests, unless those were answered.
 func (c *Checker) wentBack() {
 	if c.reserve != "" {
 		c.generation, c.reserve = c.reserve, ""

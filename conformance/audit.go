@@ -15,7 +15,7 @@ import (
 	"rallypoint/core/trace"
 )
 
-// Audit is what was found in a history of many runs.
+// Audit is the result of checking a history of many runs.
 type Audit struct {
 	runs   map[string]*audited
 	ids    []string    // in the order of their beginning
@@ -42,10 +42,10 @@ type cut struct {
 	number uint64
 }
 
-// Read reads a history to its end and checks every run in it. A history that can be read again (an
-// io.ReaderAt, as a file is) may hold runs whose control plane continued from a restored copy of
-// its data. A torn line is passed over where a kill leaves one: at the end, or before another
-// process continues. The error says which line cannot be read.
+// Read reads a history to its end and checks every run in it. A history that can be read again
+// (an io.ReaderAt, such as a file) may have runs whose control plane continued from a restored
+// copy of its data. Read skips a torn line where a kill may leave one: at the end, or before
+// another process continues. An error says which line cannot be read.
 func Read(history io.Reader) (*Audit, error) {
 	a := &Audit{}
 	a.past, _ = history.(io.ReaderAt)
@@ -135,7 +135,7 @@ func ordered(parts []part) (list []part) {
 	return slices.Concat(groups...)
 }
 
-// part is what one control plane has recorded of a run.
+// part is one control plane's records of a run.
 type part struct {
 	run        string
 	group      string // "": not known
@@ -195,8 +195,8 @@ func (a *audited) wentBack(rec trace.Record) bool {
 		digest(rec) != a.digests[rec.Number-1]
 }
 
-// rewind brings the checker of a run to the event before rec's, by reading what came up to
-// that again. It still knows its findings until now, and which rounds there were.
+// rewind takes the checker of a run back to the event before rec's, by reading everything up to
+// that again. The checker keeps its findings, and its knowledge of the rounds.
 func (a *Audit) rewind(run *audited, rec trace.Record) {
 	if a.past == nil {
 		run.unchecked = fmt.Sprintf("it continued from the state after event %d, and its history cannot be read again", rec.Number-1)
@@ -220,7 +220,8 @@ func (a *Audit) rewind(run *audited, rec trace.Record) {
 	run.checker, run.last, run.known, run.digests, run.unchecked = old.checker, old.last, old.known, old.digests, old.unchecked
 }
 
-// abandoned reports whether a record is of what never was.
+// abandoned reports whether a record is of an event that a restored control plane no longer
+// knows.
 func (a *audited) abandoned(rec trace.Record, offset int64) bool {
 	return slices.ContainsFunc(a.cuts, func(c cut) bool { return offset < c.offset && rec.Number > c.number })
 }
@@ -267,8 +268,8 @@ func (a *audited) again(rec trace.Record) {
 
 var digestSeed = maphash.MakeSeed()
 
-// digest tells events, and what was done at them in whatever order, apart. It does not
-// put values into words: they may be large.
+// digest distinguishes events with their effects, in whatever order. It does not format values,
+// which may be large.
 func digest(rec trace.Record) (sum uint64) {
 	for _, e := range rec.Effects {
 		var h maphash.Hash

@@ -50,8 +50,8 @@ func (c *Checker) Restarted() {
 	c.account, c.twin = newAccount(), nil
 }
 
-// Replay has a machine in the state before the next event do what the recorded one
-// did, and compares the two.
+// Replay applies the following events to a machine in the state before them, and compares its
+// effects with the recorded ones.
 func (c *Checker) Replay(twin *r.Machine) {
 	c.twin, c.generation = twin, twin.Generation()
 	if c.generations[c.generation] {
@@ -60,7 +60,7 @@ func (c *Checker) Replay(twin *r.Machine) {
 	c.generations[c.generation] = true
 }
 
-// Violations returns what was found so far.
+// Violations returns the findings so far.
 func (c *Checker) Violations() []Violation { return c.violations }
 
 // Rounds returns how many rounds were completed.
@@ -70,7 +70,7 @@ func (c *Checker) violated(guarantee int, format string, args ...any) {
 	c.violations = append(c.violations, Violation{guarantee, c.events, fmt.Sprintf(format, args...)})
 }
 
-// Apply takes the next event and what was done at it, in order.
+// Apply takes the next event and its effects, in order.
 func (c *Checker) Apply(ev r.Event, effects []r.Effect) {
 	c.events++
 	if c.twin != nil {
@@ -98,8 +98,8 @@ func (c *Checker) Apply(ev r.Event, effects []r.Effect) {
 	c.checkClosed(ev)
 }
 
-// Answered takes a request that was answered without a change, after the last event,
-// and what its node was told: the answer that it has had, or one that reads keys.
+// Answered takes a request that was answered after the last event without a change, and its
+// answer: the one that was given before, or one that reads keys.
 func (c *Checker) Answered(ev r.Event, effects []r.Effect) {
 	if c.twin != nil {
 		if again, ok := c.twin.TryRead(ev); !ok || !same(effects, again) {
@@ -143,7 +143,7 @@ func answerOf(effects []r.Effect) (reply r.Reply, ok bool) {
 	return reply, ok
 }
 
-// answeredAgain checks what came of a request that has had its answer.
+// answeredAgain checks the effects of a request that was already answered.
 func (c *Checker) answeredAgain(s *session, answer r.Reply, effects []r.Effect) {
 	guarantee := 11
 	if _, joined := answer.Result.(r.Outcome); joined {
@@ -157,8 +157,8 @@ func (c *Checker) answeredAgain(s *session, answer r.Reply, effects []r.Effect) 
 	}
 }
 
-// repeated checks a request whose number was seen before: nothing may come of it
-// but its answer, if that is not acknowledged.
+// repeated checks a request with a known number. Its only effect may be its answer, if that is
+// not acknowledged.
 func (c *Checker) repeated(ev r.Event, effects []r.Effect) bool {
 	q, ok := requestOf(ev)
 	if !ok {
@@ -359,16 +359,17 @@ func drops(effects []r.Effect, session r.SessionID) bool {
 	})
 }
 
-// requestOf returns the common part of a request; false for what no node asks.
+// requestOf returns the common part of a request; false for an event that is not a node's
+// request.
 func requestOf(ev r.Event) (r.Request, bool) {
 	q, _ := r.RequestOf(ev)
 	return q, q.Session != ""
 }
 
-// At checks when a timer was set and when it ran out, and when a node was last heard of
-// before its lease ended, in one clock's time; it comes before the Apply of each event.
-// The event came at now or up to slack earlier: if it may have been in time, nothing is
-// checked. It is for histories that have times.
+// At checks, for histories with times, when a timer was set and when it ran out, and when a node
+// was last heard of before its lease ended, all by one clock. It is called before the Apply of
+// each event. The event came at now or up to slack earlier, and passes if it may have been in
+// time.
 func (c *Checker) At(now, slack time.Duration, ev r.Event) {
 	c.now = now - slack
 	switch ev := ev.(type) {
@@ -392,14 +393,14 @@ func (c *Checker) At(now, slack time.Duration, ev r.Event) {
 	}
 }
 
-// shortestSilence is the part of a lease that at least lies between a node's last
-// request and the end of its lease. It is not all of it where others judge the lease by
-// signs of life that a node shows four times in a lease, beside its requests.
+// shortestSilence is the least part of a lease between a node's last request and the end of its
+// lease. It is not the whole lease if other nodes judge it by heartbeats, which a node sends four
+// times per lease besides its requests.
 //
-// That holds however late the event comes, if it says what was heard of the node: all that
-// was heard was heard before the silence, and what was not makes the event void. One that
-// does not say so is of a server, or of an older history; it may come when the node has been
-// back for as long as it takes to write it.
+// That holds however late the event comes, if it says how much was heard of the node: everything
+// that was heard came before the silence, and anything newer makes the event void. An event
+// without that number is of a server, or of an older history. It may come when the node has been
+// back for as long as it takes to write the event.
 const shortestSilence = 2
 
 // refuted reports whether a node has said something that was not heard when it was found
@@ -426,7 +427,7 @@ func (c *Checker) hear(ev r.Event) {
 	}
 }
 
-// tolerance is what a recorded time may be off.
+// tolerance is the error that a recorded time may have.
 const tolerance = time.Millisecond
 
 // timerGuarantee is the guarantee that a timer's duration belongs to.

@@ -16,11 +16,11 @@ type drain struct {
 	cordoned   bool // it stays until its round ends
 }
 
-// most is how many ids are known of directives that do not stand any more, and how many
-// directives can have brought the deadline nearer.
+// most is how many ids of ended directives are kept, and how many directives can have moved the
+// deadline closer.
 const most = 64
 
-// standing is the directive that stands, and what is known of it in the running round.
+// standing is the pending directive, and its state in the running round.
 type standing struct {
 	r.Direct
 	asked  bool // members were asked about it, or told of the step
@@ -32,7 +32,7 @@ type standing struct {
 	nearer int // directives that have brought its deadline nearer
 }
 
-// agreed is what a directive's step is known by, whatever control plane tells it.
+// agreed is the key of a directive's step, whichever control plane announces it.
 type agreed struct {
 	id, origin string
 	round      uint64
@@ -41,7 +41,7 @@ type agreed struct {
 // kinds are the kinds that there are, from the weakest to the strongest.
 var kinds = []r.DirectiveKind{r.DirectiveSave, r.DirectiveScale, r.DirectiveDrain, r.DirectiveStop}
 
-// beside is what becomes of a directive while another one stands.
+// beside is what happens to a directive while another one is pending.
 type beside int
 
 const (
@@ -70,7 +70,8 @@ func (c *Checker) besides(d r.Direct) beside {
 	return besideJoins
 }
 
-// covered reports whether a stronger directive stands, by which all nodes leave that this one names.
+// covered reports whether a stronger directive is pending that makes all nodes leave which this
+// one names.
 func (c *Checker) covered(d r.Direct) bool {
 	s := c.standing
 	if s == nil || slices.Index(kinds, d.Kind) < 0 || slices.Index(kinds, s.Kind) <= slices.Index(kinds, d.Kind) {
@@ -90,7 +91,7 @@ func together(a, b []string) []string {
 	return all
 }
 
-// join adds a directive to the one that stands.
+// join adds a directive to the pending one.
 func (s *standing) join(d r.Direct) {
 	s.Nodes = together(s.Nodes, d.Nodes)
 	s.By, s.Reason = addText(s.By, ", ", d.By), addText(s.Reason, "; ", d.Reason)
@@ -137,7 +138,7 @@ func (c *Checker) usable(d r.Direct) bool {
 	return (d.Kind != r.DirectiveScale || c.fitting(d.Target)) && (c.drainsNoMember(d) || c.besides(d) != besideRefused)
 }
 
-// sound reports whether a directive can stand in a run of any size.
+// sound reports whether a directive is possible in a run of any size.
 func (c *Checker) sound(d r.Direct) bool {
 	return d.ID != "" && printable.Text(d.ID) == d.ID && slices.Contains(kinds, d.Kind) && d.Within >= 0 && d.For >= 0 && d.Target >= 0 && (d.Kind == r.DirectiveScale) == (d.Target > 0)
 }
@@ -173,7 +174,7 @@ func (c *Checker) stand(ev r.Direct) {
 	}
 }
 
-// place has a directive stand, join the one that does, or end.
+// place makes a directive the pending one, joins it to that, or ends it.
 func (c *Checker) place(d r.Direct) {
 	switch c.besides(d) {
 	case besideReplaces:
@@ -216,7 +217,7 @@ func (c *Checker) given(ev r.GiveDirective, effects []r.Effect) {
 	c.direct(d)
 }
 
-// stands returns the directive that stands if that is its id, else nil.
+// stands returns the pending directive if it has this id, else nil.
 func (a *account) stands(id string) *standing {
 	if a.standing != nil && a.standing.ID == id {
 		return a.standing
@@ -224,7 +225,7 @@ func (a *account) stands(id string) *standing {
 	return nil
 }
 
-// endDirective has nothing stand any more.
+// endDirective ends the pending directive.
 func (a *account) endDirective() {
 	if a.standing != nil {
 		a.noteEnded(a.standing.ID)
@@ -244,7 +245,7 @@ func (a *account) forgetSteps() {
 	}
 }
 
-// carryOut records what follows from a directive whose time has come.
+// carryOut records the consequences of a directive whose time has come.
 func (c *Checker) carryOut(d *standing) {
 	c.own = true
 	if d == c.standing {
@@ -295,7 +296,7 @@ func (c *Checker) drainsAll(d *standing) bool {
 	return true
 }
 
-// reported records what a member says of a directive.
+// reported records a member's report about a directive.
 func (c *Checker) reported(s *session, generation string, round uint64, report r.DirectiveReport) {
 	d, t := c.stands(report.ID), c.participantOf(s)
 	if d == nil || t == nil || t.state != running || round != c.round || generation != c.origin || c.disowned() || report.Step < -1 {
@@ -315,7 +316,7 @@ func (c *Checker) reported(s *session, generation string, round uint64, report r
 	}
 }
 
-// reports records what the node of a hello says again of its last round.
+// reports records the reports that a hello repeats about its node's last round.
 func (c *Checker) reports(s *session, last r.LastRound) {
 	for _, report := range last.Reports {
 		c.reported(s, last.Generation, last.Round, report)
@@ -343,14 +344,14 @@ func (c *Checker) every(set map[*participant]bool) bool {
 	return true
 }
 
-// endGone ends a drain of which the last round was told and whose nodes are all gone.
+// endGone ends a drain that the last round knew and whose nodes are all gone.
 func (c *Checker) endGone() {
 	if d := c.standing; d != nil && d.Kind == r.DirectiveDrain && d.asked && !slices.ContainsFunc(d.Nodes, func(name string) bool { return len(c.named(name)) > 0 }) {
 		c.carryOut(d)
 	}
 }
 
-// named are the live nodes that a name stands for: by its id, or its host.
+// named are the live nodes of a name, which is a node's id or a host.
 func (c *Checker) named(name string) (list []*session) {
 	for _, s := range c.nodes() {
 		if s.isNamed([]string{name}) {
@@ -373,7 +374,7 @@ func (c *Checker) keepOut(node string, row drain) {
 	c.drained[node] = row
 }
 
-// cordon records that a node is kept out, and who leaves for it.
+// cordon records that a node is kept out, and which nodes leave because of it.
 func (c *Checker) cordon(ev r.Cordon) {
 	if c.ended() || ev.Node == "" || printable.Text(ev.Node) != ev.Node || ev.For < 0 || ev.For > r.MaxWithin {
 		return
@@ -415,8 +416,8 @@ func (c *Checker) refusesDrained(h r.Hello, refused *r.Error) bool {
 	return true
 }
 
-// tellDirective records what a node learns of a directive, and checks that its members
-// agree on one step a round.
+// tellDirective records what a node learns about a directive, and checks that the members agree
+// on one step per round.
 func (c *Checker) tellDirective(v r.DirectiveNotice) {
 	d := c.stands(v.ID)
 	if v.Round == 0 || d == nil || v.Round != c.round {
@@ -437,8 +438,8 @@ func (c *Checker) tellDirective(v r.DirectiveNotice) {
 	d.agreed, d.step = true, v.Step
 }
 
-// checkDirective checks that all nodes know of the directive that stands, and that members and
-// no others are asked about it.
+// checkDirective checks that all nodes know the pending directive, and that only members are
+// asked about it.
 func (c *Checker) checkDirective() {
 	var shown r.DirectiveNotice
 	var first *session

@@ -10,7 +10,7 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// Bounds of what facts say of directives.
+// Limits of the directives in facts.
 const (
 	mostEnded = 16
 	longest   = 10 * 365 * 24 * time.Hour
@@ -35,8 +35,8 @@ func (c *Checker) possibleDirectives(f r.Facts) bool {
 	return len(list.Standing) <= most && len(list.Ended) <= mostEnded && list.Target >= 0 && list.Target <= c.policy.Max && list.Seq <= mostAdopted && list.EndedRound <= f.Round
 }
 
-// learnDirectives records what the control plane before has told of directives, unless that
-// is known already. Directives that ended here since stay ended.
+// learnDirectives records the previous control plane's facts about directives, unless they are
+// already known. Directives that have ended here since stay ended.
 func (c *Checker) learnDirectives(f r.DirectiveFacts) {
 	if f.Seq <= c.learned {
 		return
@@ -86,8 +86,8 @@ func machines(by string) string {
 	return strings.Join(who, ", ")
 }
 
-// checkDirectiveFacts checks that a node was told of directives what a successor has to know,
-// if there can be one.
+// checkDirectiveFacts checks that a node was told all facts about directives that a successor
+// needs, if there can be one.
 func (c *Checker) checkDirectiveFacts(s *session) {
 	f := s.update.Facts.Directives
 	if c.succession.Term == 0 || f.Seq == 0 && c.standing == nil && len(c.directed)+len(c.drained) == 0 && c.target == 0 {

@@ -8,7 +8,7 @@ import (
 	r "rallypoint/core/rendezvous"
 )
 
-// completed checks a new round, whose outcomes these are, and records it.
+// completed checks and records a new round with these outcomes.
 func (c *Checker) completed(told map[*session]r.Outcome) {
 	all := c.candidates()
 	chosen := slices.DeleteFunc(slices.Clone(all), func(s *session) bool { _, ok := told[s]; return !ok })

@@ -10,8 +10,7 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// vanished closes a run whose finished members are all gone, and which no other node
-// can end.
+// vanished closes a run whose finished members are all gone, so that no other node can end it.
 func (c *Checker) vanished() {
 	if c.ended() || !c.finishing() || c.live() > 0 {
 		return
@@ -28,7 +27,7 @@ func (c *Checker) vanished() {
 	c.close(end)
 }
 
-// checkState checks what must hold after every event.
+// checkState checks the invariants after every event.
 func (c *Checker) checkState() {
 	if c.ended() && len(c.joiners()) > 0 {
 		c.violated(9, "%d joins are pending in a closed run", len(c.joiners()))
@@ -50,8 +49,8 @@ func (c *Checker) checkState() {
 	}
 }
 
-// checkUpdate checks what a node learned last. One that waits in a join learns it
-// by its outcome.
+// checkUpdate checks the last update of a node. One that waits in a join gets its news with the
+// outcome.
 func (c *Checker) checkUpdate(s *session) {
 	if s.join != nil {
 		return
@@ -108,7 +107,7 @@ func (c *Checker) onlyLost(s *session) bool {
 	return c.count(lost) > 0 && !others
 }
 
-// checkTimers checks that what must happen at the latest will: its timer runs.
+// checkTimers checks that every deadline has a running timer.
 func (c *Checker) checkTimers() {
 	for name, t := range c.timers {
 		if want, ok := c.lasts(name); ok && t.after != want {
@@ -139,8 +138,8 @@ func (c *Checker) checkTimers() {
 	}
 }
 
-// lasts is how long a timer runs. The graces after a restart are leases, and what
-// a hold lasts depends on when the control plane began.
+// lasts is how long a timer runs. The graces after a restart are leases, and the length of a hold
+// depends on when the control plane started.
 func (c *Checker) lasts(t r.Timer) (time.Duration, bool) {
 	switch t.Kind {
 	case r.TimerLastCall:

@@ -134,8 +134,8 @@ func refusalOf(effects []r.Effect, q r.Request) string {
 	return ""
 }
 
-// checkStop checks that a member whose workers may run knows of the stop of its round,
-// and no other node of any.
+// checkStop checks that members whose workers may run know the stop of their round, and that
+// other nodes know of none.
 func (c *Checker) checkStop(s *session) {
 	var want r.RoundStop
 	if t := c.participantOf(s); t != nil && t.state == running && c.stop.Round > 0 {

@@ -12,7 +12,7 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// past is what stays known of a run whatever becomes of its control plane.
+// past is the knowledge of a run that survives its control planes.
 type past struct {
 	host        string            // node in whose process the last control plane ran; "": not known
 	term        uint64            // of that one
@@ -54,19 +54,19 @@ func (c *Checker) hasTold(node string) bool {
 	return slices.Contains(slices.Collect(maps.Values(c.tellers)), node)
 }
 
-// otherGroup forgets who has hosted: a control plane of another group is next, and the first ones of
-// that have left no history.
+// otherGroup forgets who has hosted: the next control plane is of another group, whose first ones
+// have left no history.
 func (c *Checker) otherGroup() { c.host, c.term, c.toldChange = "", 0, 0 }
 
-// Founded tells that a node has founded a group of its own, which knows nothing of what was.
+// Founded says that a node has founded its own group, which knows nothing of the past.
 func (c *Checker) Founded(host string) {
 	c.Restarted()
 	c.host, c.term = host, 1
 }
 
-// later reports whether facts say more than is known of the last control plane, which may
-// have been killed before it recorded what it told, or have fallen silent between telling the voters
-// and telling the nodes.
+// later reports whether facts contain more than is known of the last control plane. It may have
+// been killed before it recorded them, or have become silent after telling the voters and before
+// telling the nodes.
 func (c *Checker) later(f r.Facts) bool {
 	return f.Round > c.round || f.Round == c.round && (f.HostRank != c.hostRank || f.Finished && !c.finishing() ||
 		len(f.FinishedHosts) > len(c.finishedHosts) || closedKind(f.Closed.Kind) > c.closing.kind || f.Directives.Seq > c.toldChange)
@@ -74,8 +74,8 @@ func (c *Checker) later(f r.Facts) bool {
 
 func (c *Checker) succeeds() bool { return c.succession.Term > 1 }
 
-// begin records what a control plane knows before its first node has said anything: as a
-// successor, the round that the dead host had told its process of.
+// begin records what a control plane knows before its first node says hello: as a successor, the
+// round that the dead host had reported to its process.
 func (c *Checker) begin() {
 	if c.begun || !c.fresh || !c.succeeds() {
 		return
@@ -92,8 +92,8 @@ func (c *Checker) begin() {
 	c.learn(f)
 }
 
-// possible reports whether facts can be true of a run of this size, and fit what the node
-// that brings them says of its round.
+// possible reports whether facts can be true for a run of this size, and fit the round of the
+// node that brings them.
 func (c *Checker) possible(f r.Facts, last r.LastRound) bool {
 	if f.Generation == "" {
 		return true // there are none
@@ -201,7 +201,7 @@ func (c *Checker) hosts(s *session) {
 // finishing reports whether a member of the last round has finished, known or not.
 func (a *account) finishing() bool { return a.count(finished) > 0 || a.finishReported }
 
-// checkFacts checks that a node was told what a successor has to know.
+// checkFacts checks that a node was told all facts that a successor needs.
 func (c *Checker) checkFacts(s *session) {
 	f := s.update.Facts
 	if f.Generation == "" && !c.tellsFacts {

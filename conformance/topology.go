@@ -154,7 +154,7 @@ func domainText(participants []*participant) (text string) {
 	return text
 }
 
-// toldDomains reads what domainText has written; nil if it is not of so many members.
+// toldDomains decodes the result of domainText; nil if it is not for that many members.
 func toldDomains(text string, world int) (domains []string) {
 	for line := range strings.Lines(text) {
 		number, domain, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
@@ -170,7 +170,7 @@ func toldDomains(text string, world int) (domains []string) {
 	return domains
 }
 
-// learnDomains records what facts tell of the domains of members that have not said theirs.
+// learnDomains records the domains that facts give for members that have not reported theirs.
 func (a *account) learnDomains(text string) {
 	for i, domain := range toldDomains(text, len(a.participants)) {
 		if t := a.participants[i]; t.domain == "" {
