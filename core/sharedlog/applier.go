@@ -8,8 +8,8 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// applier is the run as this node knows it: what all entries up to index amount to.
-// It is guarded by Replica.mu.
+// applier is this node's state of the run: the result of all entries up to index. Replica.mu
+// guards it.
 type applier struct {
 	p       *Replica
 	machine *rendezvous.Machine
@@ -41,8 +41,8 @@ func newMachine(runID, generation string) *rendezvous.Machine {
 	return rendezvous.New(rendezvous.Config{RunID: runID, Generation: generation, Uptime: -1})
 }
 
-// loop applies what the other goroutines read and see, until the replica ends. It
-// alone calls the observer.
+// loop applies what the other goroutines read and observe, until the replica ends. Only it calls
+// the observer.
 func (r *Replica) loop() {
 	tick := time.NewTimer(0)
 	defer tick.Stop()
@@ -302,8 +302,8 @@ func (ap *applier) nextDeadline() time.Duration {
 	return max(0, time.Until(next))
 }
 
-// maybeSave makes a snapshot if one is due. The first node in the ring does it;
-// the others stand by in case that it does not.
+// maybeSave makes a snapshot if one is due. The first node in the ring makes it, and the others
+// only if that one does not.
 func (ap *applier) maybeSave() {
 	p := ap.p
 	place := min(ap.place(), 8)

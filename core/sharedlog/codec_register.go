@@ -9,8 +9,7 @@ import (
 	"rallypoint/internal/pack"
 )
 
-// registerState is what a register holds. A state is never changed once it was stored or
-// seen.
+// registerState is the content of a register. A state does not change once it was stored or read.
 type registerState struct {
 	runID      string
 	generation string
@@ -92,7 +91,7 @@ func (r *registerState) beat(session, last rendezvous.SessionID) {
 	r.beats = r.beats[max(0, len(r.beats)-maxRegisterBeats):]
 }
 
-// sign is what the state shows of a node: one that has no counter took it back.
+// sign is a node's sign of life in the state. A node without a counter has removed it.
 func (r *registerState) sign(session rendezvous.SessionID) Liveness {
 	for _, b := range r.beats {
 		if b.session == session {
@@ -122,7 +121,7 @@ func (r *registerState) encode() []byte {
 	})
 }
 
-// decodeRegister reads what encode wrote. It takes nothing on trust.
+// decodeRegister decodes the result of encode, and checks everything.
 func decodeRegister(data []byte) (*registerState, error) {
 	if len(data) > maxRegister {
 		return nil, fmt.Errorf("it has %d bytes, at most %d are allowed", len(data), maxRegister)

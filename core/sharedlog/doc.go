@@ -2,12 +2,11 @@
 // ours: a [Replica] whose nodes all apply the same totally ordered [Log] of events
 // into a machine of their own.
 //
-// A node's requests are appended to the log and answered when their entry is
-// applied; what the machine has for other nodes is theirs to apply. No node's clock
-// decides for others: a timer that runs out, a lease that ends and a broken
-// connection are entries, too, appended by the first node that notices, and applying one
-// twice changes nothing. A lease is judged by each observer's own monotonic time
-// since it last saw the node's beat change.
+// A node's requests are appended to the log and answered when their entry is applied. Effects for
+// other nodes are left to those nodes. No node's clock decides for others: a timer that runs out,
+// a lease that ends and a broken connection are entries, too. The first node that notices appends
+// the entry, and applying it twice changes nothing. Each observer judges a lease by its own
+// monotonic time since it last saw the node's heartbeat change.
 //
 // The logs are a file under a lock (filestore/filelog), the revisions of an etcd
 // (etcdstore/etcdlog), and a register with compare-and-set ([NewRegisterLog]).

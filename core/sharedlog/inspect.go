@@ -21,7 +21,7 @@ type Record struct {
 	Reports map[rendezvous.SessionID]*training.Report
 }
 
-// Last is the index of the last entry, also if a snapshot has replaced it; 0: there is none.
+// Last is the index of the last entry, even if a snapshot has replaced it; 0 if there is none.
 func (r Record) Last() uint64 {
 	if n := len(r.Entries); n > 0 {
 		return max(r.Snapshot.Index, r.Entries[n-1].Index)

@@ -8,8 +8,8 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// Each node looks for heartbeats of the nodes after it in a ring of all sessions: of so many that
-// seem healthy, and of those between that do not. So each node is looked at by several others,
+// Each node watches the heartbeats of the nodes after it in a ring of all sessions: of a fixed
+// number that seem healthy, and of all between that do not. So several others watch each node,
 // whatever the size of the run.
 const (
 	watched  = 3
@@ -28,7 +28,7 @@ type ring struct {
 	late     time.Time // when nothing could be said of the others for the last time; zero: never
 }
 
-// peer is what this node knows of another one's life.
+// peer is this node's knowledge of another node's liveness.
 type peer struct {
 	beats   uint64
 	words   uint64    // its hellos and requests: each is a sign of life as good as a heartbeat
@@ -95,7 +95,7 @@ func (ap *applier) greet(session rendezvous.SessionID) {
 	ap.ring.peers[session] = &peer{words: ap.machine.Heard(session), heard: now, spoke: now, looked: now}
 }
 
-// heartbeats is what one look has shown.
+// heartbeats is the result of one read.
 type heartbeats struct {
 	sessions []rendezvous.SessionID
 	list     []Liveness
@@ -159,7 +159,7 @@ func (ap *applier) evaluatePeer(session rendezvous.SessionID, p *peer, sign Live
 	}
 }
 
-// declareFailed appends what was found of a silent node.
+// declareFailed appends the finding about a silent node.
 func (ap *applier) declareFailed(p *peer, ev rendezvous.Event, session rendezvous.SessionID) {
 	p.gone = true
 	ap.p.proposeLocked(proposal{event: ev, accused: session, until: ap.ring.looked.Add(ap.lease() / beatsPerLease)})

@@ -9,9 +9,8 @@ import (
 	"rallypoint/core/training"
 )
 
-// Log is a totally ordered log of entries that all nodes of one run share, with
-// the heartbeats of these nodes beside it. An implementation is made for one
-// run and one node.
+// Log is a totally ordered log of entries that all nodes of one run share, with the heartbeats of
+// these nodes. An implementation is for one run and one node.
 //
 // The total order is all that a log promises about time: two nodes that have both
 // read up to an index have read the same entries. An index is any number that
@@ -50,12 +49,12 @@ type Log interface {
 	// Latest.
 	Next(ctx context.Context, after uint64) (Batch, error)
 
-	// Latest returns the latest snapshot; the zero Snapshot if there is none.
+	// Latest returns the latest snapshot, or the zero Snapshot.
 	Latest(ctx context.Context) (Snapshot, error)
 
-	// Snapshot stores what the entries up to s.Index amount to, so that entries up
-	// to there can be dropped. To keep some of the last ones spares slow readers a
-	// Latest. If there is a later snapshot already, Snapshot does nothing.
+	// Snapshot stores the state after the entries up to s.Index, so that these can be dropped.
+	// Keeping the last few spares slow readers a Latest. If there is a later snapshot already,
+	// Snapshot does nothing.
 	Snapshot(ctx context.Context, s Snapshot) error
 
 	// Heartbeat shows the others that this node is alive under the name session. It
@@ -74,9 +73,10 @@ type Log interface {
 	Close(ctx context.Context) error
 }
 
-// ReportCarrier is a Log that shows beside this node's heartbeats how far its workers are, for
-// processes that inspect the run. CarryReport comes before a Heartbeat, by the same goroutine, and
-// does no I/O: the report is shown with that heartbeat and each later one. nil is no report.
+// ReportCarrier is a Log that publishes the progress of this node's workers with its heartbeats,
+// for processes that inspect the run. The goroutine that calls Heartbeat calls CarryReport
+// before. CarryReport does no I/O: that heartbeat and each later one carry the report. nil is no
+// report.
 type ReportCarrier interface {
 	CarryReport(r *training.Report)
 }
@@ -87,7 +87,7 @@ type NodeCounter interface {
 	SetNodes(n int)
 }
 
-// Info is what a log says of itself when it is opened.
+// Info describes a log that was opened.
 type Info struct {
 	// Generation names this log, the same for all nodes that meet in it and never
 	// used before: it is drawn at random by the node that creates the log.
@@ -133,13 +133,13 @@ type Entry struct {
 	Data  []byte // not changed any more, neither by the log nor by its reader
 }
 
-// Snapshot is what all entries up to Index amount to.
+// Snapshot is the state after all entries up to Index.
 type Snapshot struct {
 	Index uint64
 	State []byte
 }
 
-// Liveness is what one node sees of another one's life.
+// Liveness is one node's view of another node's heartbeat.
 type Liveness struct {
 	State LivenessState
 	// Heartbeats is any number that changes with each heartbeat, while State is
@@ -147,7 +147,7 @@ type Liveness struct {
 	Heartbeats uint64
 }
 
-// LivenessState is what a log can tell of a node.
+// LivenessState is what a log knows about a node's process.
 type LivenessState int
 
 // The states.
@@ -173,5 +173,5 @@ var ErrCompacted = errors.New("the entries were dropped after a snapshot")
 // ErrMoved is the error of an append after a certain entry that another entry follows already.
 var ErrMoved = errors.New("another entry was appended before")
 
-// ErrSlow is matched by what Open returns when it took longer than a heartbeat lasts.
+// ErrSlow matches the error of an Open that took longer than a heartbeat lasts.
 var ErrSlow = errors.New("too slow for the lease")

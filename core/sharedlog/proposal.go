@@ -29,8 +29,8 @@ func (r *Replica) proposeLocked(d proposal) {
 }
 
 // renewLocked rebuilds the queue: a hello, and all requests that have no answer. A batch that is
-// being appended just now belongs to a session that is over, or is applied once only. This node
-// finds again what it was about to report of others.
+// just being appended belongs to an old session, or is applied only once. This node will notice
+// again what it was about to report about others.
 func (r *Replica) renewLocked() {
 	r.withdrawLocked()
 	r.queue = append(r.queue[:0:0], proposal{event: r.helloLocked()})
@@ -53,8 +53,8 @@ func (r *Replica) reproposePendingLocked() {
 	r.more.Set()
 }
 
-// withdrawLocked takes back what this node was about to say of silent nodes, and watches them
-// on. Time has passed since it was judged, in which they may have come back.
+// withdrawLocked drops this node's proposals about silent nodes, and continues to watch them:
+// they may have come back since it judged them.
 func (r *Replica) withdrawLocked() {
 	rest := r.queue[:0:0]
 	for _, d := range r.queue {
@@ -70,10 +70,10 @@ func (r *Replica) withdrawLocked() {
 	}
 }
 
-// appendAtOnce bounds what is appended by one call.
+// appendAtOnce limits the bytes of one append.
 const appendAtOnce = 256
 
-// append appends what is queued, in order, until the replica ends.
+// append appends the queue, in order, until the replica ends.
 func (r *Replica) append() {
 	pause := newBackoff()
 	for {
@@ -111,7 +111,7 @@ func (r *Replica) append() {
 	}
 }
 
-// appendUntil appends what may be said until then only; the zero time is for ever.
+// appendUntil appends entries that are valid only until then; the zero time means always.
 func (r *Replica) appendUntil(until time.Time, batch [][]byte) error {
 	if until.IsZero() {
 		return r.shared.Append(r.life, batch)
@@ -155,7 +155,7 @@ func (r *Replica) batch() (epoch uint64, batch [][]byte, until time.Time, err er
 	return r.epoch, batch, until, nil
 }
 
-// read hands over what is in the log, from the latest snapshot on.
+// read delivers the entries of the log, from the latest snapshot on.
 func (r *Replica) read() {
 	pause := newBackoff()
 	after, load := uint64(0), true

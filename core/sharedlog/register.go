@@ -16,20 +16,19 @@ import (
 	"rallypoint/internal/wake"
 )
 
-// CASRegister is one value, shared by all nodes of a run, that can be compared and
-// set (docs/spec/rendezvous.md R80). A token stands for what was stored when it
-// was handed out; nil stands for nothing. Tokens are opaque, one that the backend
-// does not know counts as old.
+// CASRegister is one value, shared by all nodes of a run, with compare-and-set
+// (docs/spec/rendezvous.md R80). A token identifies the value that was stored when the token was
+// returned; nil stands for no value. Tokens are opaque, and an unknown one counts as old.
 //
 // Methods may block and return soon after ctx has ended; they are called by
 // several goroutines at once. Nobody changes values that were handed in or out.
 type CASRegister interface {
-	// GetState returns what is stored, and its token; nil if nothing is.
+	// GetState returns the stored value and its token; nil if there is none.
 	GetState(ctx context.Context) (state, token []byte, err error)
 
-	// SetState stores state if token stands for what is stored, and if it is nil,
-	// if nothing is. It returns what is stored afterwards, its token, and whether
-	// that is because of this call. After an error that is unknown.
+	// SetState stores state if token identifies the stored value, or is nil and there is none. It
+	// returns the value that is stored afterwards, its token, and whether this call has stored
+	// it. After an error that is unknown.
 	SetState(ctx context.Context, state, token []byte) (now, nowToken []byte, ok bool, err error)
 }
 
@@ -134,8 +133,8 @@ func (r *registerLog) look(ctx context.Context) error {
 	return r.observe(state, token, time.Since(began), stamp)
 }
 
-// observe adopts what the backend has shown, unless a newer state was seen since
-// stamp: an answer may be late.
+// observe adopts the backend's answer, unless a newer state was seen since stamp, because an
+// answer may be late.
 func (r *registerLog) observe(data, token []byte, took time.Duration, stamp uint64) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -354,7 +353,7 @@ func (r *registerLog) Close(ctx context.Context) error {
 	return r.update(ctx, func(*registerState) bool { return true })
 }
 
-// recent is what the last few operations took.
+// recent has the durations of the last few operations.
 type recent struct {
 	took [8]time.Duration
 	n    int
@@ -365,7 +364,7 @@ func (r *recent) add(d time.Duration) {
 	r.n++
 }
 
-// mean is what an operation has taken; 0 without any.
+// mean is the mean duration of an operation; 0 without any.
 func (r *recent) mean() time.Duration {
 	sum := time.Duration(0)
 	for _, d := range r.took {
@@ -374,9 +373,8 @@ func (r *recent) mean() time.Duration {
 	return sum / time.Duration(max(1, min(r.n, len(r.took))))
 }
 
-// least is what an operation takes when nothing comes between: on a machine with more
-// to do than it can, most of what one seems to take is waiting for a turn. 0 without
-// any.
+// least is the duration of an undisturbed operation; 0 without any. On an overloaded machine most
+// of an operation's apparent duration is waiting for the CPU.
 func (r *recent) least() time.Duration {
 	if r.n == 0 {
 		return 0

@@ -20,7 +20,7 @@ import (
 
 var errReplicaClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the rendezvous was closed by this process")
 
-// Replica is a node's way to a run whose nodes share a log: a member.ControlPlane.
+// Replica connects a node to a run whose nodes share a log. It is a member.ControlPlane.
 //
 // Connect opens the log and says hello in it; from then on one goroutine applies the
 // entries and calls the Observer, and four do the log's I/O: one reads, one
@@ -63,8 +63,8 @@ type Replica struct {
 	incarnation uint64
 	training    func() *training.Report // of CarryTraining; nil: none
 
-	// applied, unless it is nil, receives each entry that was applied and what it amounts
-	// to, under mu. Set before Connect.
+	// applied, unless it is nil, receives each applied entry and its effects, under mu. Set
+	// before Connect.
 	applied func(index uint64, ev rendezvous.Event, effects []rendezvous.Effect)
 }
 
@@ -175,7 +175,7 @@ func (r *Replica) countNodes(alive int) {
 	}
 }
 
-// unreached says what was tried; a final error says it itself.
+// unreached says what was tried. A final error says that itself.
 func (r *Replica) unreached(ctx context.Context, err error, began time.Time) error {
 	switch {
 	case r.life.Err() != nil:
@@ -189,7 +189,7 @@ func (r *Replica) unreached(ctx context.Context, err error, began time.Time) err
 	return rendezvous.Errorf(rendezvous.CodeCanceled, "run %q: canceled while it was opening %s: %v", r.params.RunID, r.params.Endpoint, err)
 }
 
-// ended is why nothing is answered any more.
+// ended returns why the replica answers no more requests.
 func (r *Replica) ended() error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -218,7 +218,7 @@ func (r *Replica) Start(ev rendezvous.Event) *member.Call {
 	return c.Call
 }
 
-// checkRequest refuses what the log would not take.
+// checkRequest refuses a request that the log would not accept.
 func (r *Replica) checkRequest(ev rendezvous.Event) *rendezvous.Error {
 	stamped := rendezvous.Stamp(ev, rendezvous.Request{Session: r.session})
 	if stamped == nil {
@@ -256,7 +256,7 @@ func (r *Replica) CarryTraining(report func() *training.Report) {
 	r.training = report
 }
 
-// SeenAddr is member.ControlPlane's: what the log's Info says.
+// SeenAddr implements member.ControlPlane with the log's Info.
 func (r *Replica) SeenAddr() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -314,7 +314,7 @@ func (r *Replica) fail(err *rendezvous.Error) {
 	}
 }
 
-// helloLocked is what this node says of itself now.
+// helloLocked returns this node's present hello.
 func (r *Replica) helloLocked() rendezvous.Hello {
 	return rendezvous.Hello{
 		Session: r.session, Node: r.node, Incarnation: r.incarnation, Named: r.params.NodeID != "",
@@ -323,7 +323,7 @@ func (r *Replica) helloLocked() rendezvous.Hello {
 	}
 }
 
-// Defaults of what a log may leave open.
+// Defaults of a log's Info.
 const (
 	defaultSnapshotEntries = 4096
 	defaultSnapshotBytes   = 8 << 20

@@ -9,22 +9,21 @@ import (
 	"rallypoint/core/trace"
 )
 
-// Watcher reads what the nodes of one run write, entry by entry, without being one of
-// them. It is for one goroutine.
+// Watcher reads the entries of one run's nodes without being one of them. It is for one
+// goroutine.
 type Watcher interface {
-	// Poll returns what was written since the last call, in order; the zero Record if
-	// there is no run. The entries follow those that were returned last; if some between
-	// are gone, or the run has begun again (another Generation), they follow the Record's
-	// Snapshot. Entries that a call does not return were written after it began.
+	// Poll returns the entries since the last call, in order, or the zero Record if there is no
+	// run. They follow the entries that were returned last. If some in between are gone, or the
+	// run has begun again (another Generation), they follow the Record's Snapshot. Entries that a
+	// call does not return were written after it began.
 	Poll(ctx context.Context) (Record, error)
 
-	// Close gives back what the Watcher holds.
+	// Close releases the Watcher's resources.
 	Close()
 }
 
-// history makes the history of a run of what a Watcher finds: the records that
-// conformance checks. All nodes apply the same entries, and so does it: what the
-// machine does here it does at each of them.
+// history makes the history of a run, the records that conformance checks, from the results of a
+// Watcher. It applies the same entries as all nodes, so its machine does the same as theirs.
 type history struct {
 	record     func(trace.Record)
 	generation string // "": nothing was found yet

@@ -6,8 +6,8 @@ import (
 )
 
 // Apply carries out a request as far as it goes at once. If it has to wait, Apply registers w and
-// returns done false; once w is woken, a Wait and a Barrier are complete, and the caller applies
-// anything else again. Without w nothing is registered, and a Barrier, which would count its
+// returns done false. Once w is woken, a Wait and a Barrier are complete, and the caller applies
+// any other request again. Without w nothing is registered, and a Barrier, which would count its
 // caller, changes nothing. The lists of r must fit its operation, and the values in the reply
 // belong to the caller. The Number in the reply to a QueuePop is that of the items before it.
 func (e *Engine) Apply(r Request, w *Waiter) (reply Reply, done bool, err error) {

@@ -10,7 +10,7 @@ import (
 	"strings"
 )
 
-// Limits bounds what an Engine holds. A zero field is no limit.
+// Limits are the limits of an Engine's content. A zero field is no limit.
 type Limits struct {
 	// MaxBytes bounds Engine.Bytes.
 	MaxBytes int64
@@ -182,9 +182,9 @@ func (e *Engine) Keys() []string {
 	return slices.Sorted(maps.Keys(e.keys))
 }
 
-// All yields all keys with their values, sorted by key. Setting them in another
-// engine, and pushing what Queues yields, makes a copy. The engine must not be
-// written to meanwhile; values have the life of Get's.
+// All yields all keys with their values, sorted by key. Setting them in another engine, and
+// pushing the items that Queues yields, makes a copy. The engine must not be written to
+// meanwhile. The values are valid as long as those of Get.
 func (e *Engine) All() iter.Seq2[string, []byte] {
 	return func(yield func(string, []byte) bool) {
 		for _, key := range e.Keys() {

@@ -102,8 +102,8 @@ func (m *Memory) begin(ctx context.Context, r Request, w *Waiter) (reply Reply, 
 	return reply, done, nil
 }
 
-// resume carries on a request whose waiter was woken. It waits again, or not if that has
-// ended. A push wakes one QueuePop only, which takes the item whatever has ended meanwhile.
+// resume continues a request whose waiter was woken. It waits again, unless the wait has ended. A
+// push wakes only one QueuePop, which takes the item even if its context has ended meanwhile.
 func (m *Memory) resume(r Request, w *Waiter, ended bool) (reply Reply, done bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

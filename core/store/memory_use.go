@@ -1,7 +1,7 @@
 package store
 
-// About what keys and items cost in memory beside their bytes: a key with its entry, an item
-// in its queue, and a queue.
+// The approximate memory of a key with its entry, an item in a queue, and a queue, in addition to
+// their bytes.
 const (
 	entryCost = 160
 	itemCost  = 48

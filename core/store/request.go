@@ -68,7 +68,7 @@ type Request struct {
 	Block  bool     // of QueuePop
 }
 
-// Reply is what a Store's method returned.
+// Reply is the result of a Store's method.
 type Reply struct {
 	Values [][]byte // one of Get, CompareSet and QueuePop; MultiGet's
 	Keys   []string // of ListKeys
@@ -82,12 +82,12 @@ type Doer interface {
 	Do(ctx context.Context, r Request) (Reply, error)
 }
 
-// Trier is a Store for callers that must be back soon: it does what it can at once.
+// Trier is a Store for callers that must return soon: it does what is possible at once.
 type Trier interface {
-	// TryDo does not wait for anything but the answer of a server and for the connection to
-	// it, and for these no longer than about patience, blocking the thread and without seeing
-	// ctx end. If that is not enough, pending is not nil, and the request was not begun or
-	// waits for its answer: the caller must call pending.
+	// TryDo waits only for the answer of a server and for the connection to it, for about
+	// patience at most. Meanwhile it blocks the thread and does not notice the end of ctx. If
+	// that time is not enough, pending is not nil: the request was not started or waits for its
+	// answer, and the caller must call pending.
 	TryDo(ctx context.Context, r Request, patience time.Duration) (reply Reply, pending Pending, err error)
 }
 

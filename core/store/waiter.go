@@ -36,8 +36,8 @@ type registration struct {
 	prev, next *registration
 }
 
-// About what waiting costs in memory: a waiter with what its owner has of it, one of its
-// keys, and the list of a key without its name.
+// The approximate memory of a waiter including its owner's part, of one of its keys, and of a
+// key's list without its name.
 const (
 	waiterCost       = 160
 	registrationCost = 32

@@ -6,8 +6,8 @@ import (
 	"time"
 )
 
-// Entry is what the voters keep: the one value of the last host that a majority may have
-// accepted, and who votes. A later entry stands in the place of an earlier one.
+// Entry is the voters' memory: the one value of the last host that a majority may have accepted,
+// and the set of voters. A later entry replaces an earlier one.
 type Entry struct {
 	Term   uint64 // of the host that wrote it; 0: there is none
 	Number uint64 // grows with each entry, over all terms
@@ -15,12 +15,12 @@ type Entry struct {
 	Value  []byte
 }
 
-// after reports whether an entry stands in the place of another one.
+// after reports whether an entry replaces another one.
 func (e Entry) after(f Entry) bool {
 	return e.Term > f.Term || e.Term == f.Term && e.Number > f.Number
 }
 
-// MessageKind is what a message says.
+// MessageKind is the kind of a message.
 type MessageKind uint8
 
 // The kinds.
@@ -32,7 +32,7 @@ const (
 	MessageTermOver                        // no: I have promised Term
 )
 
-// Message is what one voter tells another.
+// Message is a message from one voter to another.
 type Message struct {
 	Kind     MessageKind
 	From, To Voter
@@ -65,7 +65,7 @@ func (m Message) possible() bool {
 	return true
 }
 
-// role is what a process does in its term.
+// role is a process's role in its term.
 type role uint8
 
 const (
@@ -75,10 +75,10 @@ const (
 	leader            // it hosts
 )
 
-// Ballot is one process's part in the vote about who hosts, and its copy of what the hosts have
-// to know of each other. It is pure: the time comes with each call and must not run back;
-// messages are taken by Messages. It follows Raft, with one entry in the place of a log, and
-// one rule more: a voter that is proven dead does not count (docs/decisions/0138).
+// Ballot is one process's part in the vote about who hosts, and its copy of the facts that one
+// host passes to the next. It is pure: each call gets the time, which must not go back, and
+// Messages returns the messages to send. It follows Raft, with one entry instead of a log, and
+// one additional rule: a voter that is proven dead does not count (docs/decisions/0138).
 //
 // It is not safe for concurrent use.
 type Ballot struct {
@@ -126,7 +126,7 @@ type Ballot struct {
 	out []Message
 }
 
-// peer is what a host knows of a process that it speaks to.
+// peer is a host's state of a process that it communicates with.
 type peer struct {
 	reached uint64        // the number that it has accepted in this term
 	heard   time.Duration // when it was last heard; 0: not yet
@@ -172,7 +172,7 @@ func (b *Ballot) Found(voters []Voter) bool {
 // Changing reports whether the voters are being changed, as far as this process knows.
 func (b *Ballot) Changing() bool { return b.accepted.Voters.changing() }
 
-// Founded reports whether this process knows what a host has written.
+// Founded reports whether this process knows an entry of a host.
 func (b *Ballot) Founded() bool { return b.accepted.Term > 0 }
 
 // Lead makes the process the host of a term without a vote, as its only voter: it founds the
@@ -233,8 +233,8 @@ func (b *Ballot) late(now time.Duration) bool {
 	return late
 }
 
-// patience is how long this voter does not hear its host before it stands: each a beat
-// later than the one before it.
+// patience is how long this voter waits for its silent host before it stands: each voter a beat
+// longer than the one before it.
 func (b *Ballot) patience() time.Duration {
 	place := 0
 	for _, id := range b.accepted.Voters.All() {
@@ -248,8 +248,8 @@ func (b *Ballot) patience() time.Duration {
 	return b.lease/standParts + time.Duration(place)*Beat(b.lease)
 }
 
-// Stand makes the process stand now: the death of the host is proven, or, if asked, the host
-// wants it to host. It reports false if this process does not vote.
+// Stand makes the process stand now, because the host is proven dead or, if asked, because the
+// host wants it to take over. It reports false if this process does not vote.
 func (b *Ballot) Stand(asked bool, now time.Duration) bool {
 	if !b.accepted.Voters.Has(b.id) || b.role == leader || b.Young(now) {
 		return false
@@ -262,9 +262,9 @@ func (b *Ballot) Stand(asked bool, now time.Duration) bool {
 	return true
 }
 
-// HandOn has this host write nothing more until KeepOn, so that another voter, which it asks to
-// stand, can be elected. It reports false, and changes nothing, while that one has not accepted
-// all, or a change of voters is under way.
+// HandOn stops this host's writes until KeepOn, so that another voter, which it asks to stand,
+// can be elected. It reports false, and changes nothing, if that voter has not accepted
+// everything, or a change of voters is under way.
 func (b *Ballot) HandOn(to Voter) bool {
 	if b.role != leader || b.accepted.Voters.changing() || b.peers[to].reached < b.accepted.Number {
 		return false
@@ -281,8 +281,8 @@ func (b *Ballot) KeepOn() { b.hands = "" }
 // its vote from now on to another one that asks.
 func (b *Ballot) HostEnded() { b.ended = true }
 
-// Receive takes what another process says. It reports false, and drops it, if no process that
-// follows the protocol can have said that to this one.
+// Receive takes another process's message. It reports false, and drops the message, if no process
+// that follows the protocol can have sent it to this one.
 func (b *Ballot) Receive(m Message, now time.Duration) bool {
 	if m.To != b.id || m.From == b.id || !m.possible() {
 		return false
@@ -413,7 +413,7 @@ func (b *Ballot) rest() {
 	b.forced = false
 }
 
-// stand asks for pre-votes, or once more for what has not been answered.
+// stand asks for pre-votes, or repeats requests that were not answered.
 func (b *Ballot) stand(now time.Duration) {
 	if b.role != follower && now-b.stood >= b.lease/deposeParts {
 		b.rest() // the vote was split, answers were lost, or are too old
@@ -443,7 +443,7 @@ func (b *Ballot) canvass() {
 	}
 }
 
-// settle does what follows from what has been counted.
+// settle acts on the counted votes.
 func (b *Ballot) settle(now time.Duration) {
 	switch b.role {
 	case preCandidate, candidate:
@@ -693,7 +693,8 @@ func (b *Ballot) Resign(now time.Duration) {
 // Heard returns when the host of an earlier term, or of this one, was last heard.
 func (b *Ballot) Heard() time.Duration { return b.heard }
 
-// HeardLast returns the host that was heard last beside this process; "": none was.
+// HeardLast returns the last host, other than this process, from which a message came; "" if
+// there was none.
 func (b *Ballot) HeardLast() Voter { return b.last }
 
 // Majority reports whether this host may judge and speak: enough voters have heard it within a

@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-// Word is what is known of another standby.
+// Word is the known state of another standby.
 type Word int
 
 // The words.
@@ -37,7 +37,7 @@ type Peer struct {
 	Votes bool // it is a voter
 }
 
-// View is what one standby knows when it decides.
+// View is one standby's knowledge when it decides.
 type View struct {
 	Lost     uint64 // the term of the host whose connection is gone
 	Term     uint64 // the highest one that is known; Lost or more
@@ -49,7 +49,7 @@ type View struct {
 	Votes    bool          // this standby is a voter: to take over means to stand for election
 }
 
-// Act is what a standby does.
+// Act is an action of a standby.
 type Act int
 
 // The acts.
@@ -61,7 +61,7 @@ const (
 	TakeOver            // this node hosts, in Decision.Term
 )
 
-// Decision is what follows from a View.
+// Decision is the result of Decide.
 type Decision struct {
 	Act  Act
 	Node string
@@ -69,7 +69,7 @@ type Decision struct {
 	Why  string // human-readable
 }
 
-// Decide says what a standby does whose connection to the host is gone.
+// Decide says what a standby does after losing its connection to the host.
 func Decide(v View) Decision {
 	if found, ok := successor(v); ok {
 		return found
@@ -138,7 +138,7 @@ func successor(v View) (found Decision, ok bool) {
 	return found, found.Act == Follow
 }
 
-// Standing is what a server of a run tells another server of it.
+// Standing is what a server of a run tells another server about itself.
 type Standing struct {
 	Group string // drawn by the founder
 	Term  uint64

@@ -1,5 +1,5 @@
-// Package succession decides who hosts the control plane of a job when the process that
-// hosts it has died, or leaves. It is pure: evidence in, decision out (docs/decisions/0040).
+// Package succession decides who hosts the control plane of a job when its host has died or
+// leaves. It is pure: evidence in, decision out (docs/decisions/0040).
 //
 // A standby takes over only if the host's death is proven: the host's side ended the
 // established connection, fresh dials to the same address were refused, and no other

@@ -21,7 +21,7 @@ const (
 	DialSilent               // it timed out, or found no route: nothing follows
 )
 
-// Evidence is what one node has seen of the host's death.
+// Evidence is one node's evidence of the host's death.
 type Evidence struct {
 	Ended   bool // the host's side ended the established connection (FIN or RST)
 	Direct  bool // the address dialled is the one that the host sees itself on that connection

@@ -2,7 +2,7 @@ package succession
 
 import "slices"
 
-// MaxStandbys is how many nodes stand by.
+// MaxStandbys is the largest number of standbys.
 const MaxStandbys = 5
 
 // MaxTerm bounds the terms that are believed: each host adds one to its predecessor's, so
@@ -12,7 +12,7 @@ const MaxTerm = 1 << 32
 // Believable reports whether a term may be that of a host.
 func Believable(term uint64) bool { return term >= 1 && term <= MaxTerm }
 
-// Candidate is a node that could stand by.
+// Candidate is a node that could be a standby.
 type Candidate struct {
 	Machine  string // the boot id of its kernel; "": unknown
 	Loopback bool   // it reaches the host by a loopback address, which means nothing elsewhere
@@ -40,10 +40,9 @@ func Electors(standbys []Candidate, hostMachine string) (places []int) {
 	return apart
 }
 
-// Choose returns the places of those that stand by, in the order in which they succeed:
-// the first ones to arrive, those on other machines than the host first. Where nodes of
-// other machines take part (spread), one that can be reached by loopback only does not
-// stand by.
+// Choose returns the indices of the standbys, in the order of succession: the first ones to
+// arrive, those on other machines than the host first. If nodes of other machines take part
+// (spread), a node that can only be reached by loopback cannot be a standby.
 func Choose(arrived []Candidate, hostMachine string, spread bool) []int {
 	var elsewhere, beside []int
 	for i, c := range arrived {

@@ -70,8 +70,8 @@ func (v Voters) agreed(reached func(Voter) uint64, dead func(Voter) bool) uint64
 	return least
 }
 
-// reachedBy returns the largest number that a majority of a set has reached, and at least so many
-// of it.
+// reachedBy returns the largest number that a majority of a set, and at least that many of it,
+// have reached.
 func reachedBy(set []Voter, reached func(Voter) uint64, least int) uint64 {
 	need := max(len(set)/2+1, least)
 	if need > len(set) {

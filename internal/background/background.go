@@ -1,4 +1,4 @@
-// Package background runs functions beside their caller until that ends them.
+// Package background runs functions in goroutines until their caller stops them.
 package background
 
 import "context"

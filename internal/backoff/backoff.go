@@ -20,7 +20,7 @@ func (b *Backoff) Reset() { b.next = b.first }
 // Wait pauses; it reports false if ctx ended before.
 func (b *Backoff) Wait(ctx context.Context) bool { return Sleep(ctx, b.Next()) }
 
-// Next returns how long the next pause is, for callers that wait for more than a context beside it.
+// Next returns the next pause, for callers that wait for other events as well.
 func (b *Backoff) Next() time.Duration {
 	pause := Jitter(b.next)
 	b.next = min(2*b.next, b.most)

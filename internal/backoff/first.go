@@ -5,10 +5,10 @@ import (
 	"time"
 )
 
-// First tries the entries of a list, the next one when those before have failed or not answered for
-// a while. The answer is the first one that comes without an error; an error that is final ends the
-// tries, too, and is the only one returned. Without an answer all errors are, as they came. The tries have
-// ended by their context when First returns; late gets what came after the answer.
+// First tries the entries of a list, each when the ones before have failed or have not answered
+// for a while. It returns the first answer without an error. A final error also ends the tries,
+// and is then the only one returned. Without an answer it returns all errors in their order. When
+// First returns, it has cancelled the context of the other tries; late gets their results.
 func First[A, T any](ctx context.Context, list []A, after time.Duration, try func(context.Context, A) (T, error), final func(error) bool, late func(T)) (answer T, failed []error) {
 	type result struct {
 		of  T

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Spare is what a process needs beside its connections: logs, listeners, pipes, epoll.
+// Spare is the number of descriptors that a process needs besides its connections: logs,
+// listeners, pipes, epoll.
 const Spare = 64
 
 // Limit is how many descriptors the process may have, math.MaxInt if that is not known. The Go
@@ -38,8 +39,8 @@ func Open() int {
 	return max(0, len(names)-1) // without dir
 }
 
-// Shortage says that what is named will have more connections than fit, and what to do; "": they
-// fit.
+// Shortage says that the named part will have more connections than the limit allows, and what to
+// do; "" if they fit.
 func Shortage(what string, connections int) string {
 	limit := Limit()
 	if connections <= limit-Spare {

@@ -24,8 +24,8 @@ type Process struct {
 	Ended  chan struct{} // closed when the thread that started it is done
 }
 
-// StartProcess starts a program. out gets what it writes to its standard output and
-// error, besides the end of it, which is kept for error messages.
+// StartProcess starts a program. out gets its standard output and error, whose end is also kept
+// for error messages.
 func StartProcess(program string, args []string, out io.Writer) (*Process, error) {
 	p := &Process{Output: &outputTail{next: out}, exited: make(chan struct{}), Ended: make(chan struct{})}
 	p.cmd = exec.Command(program, args...)
@@ -92,13 +92,13 @@ func (p *Process) Signal(sig syscall.Signal) {
 	}
 }
 
-// failure says how the process ended and what it wrote last.
+// failure says how the process ended, with its last output.
 func (p *Process) failure() error {
 	<-p.exited
 	return fmt.Errorf("it ended at once (%s); the end of its output:\n%s", p.state, p.Output.String())
 }
 
-// outputTail passes on what is written and keeps the end of it.
+// outputTail passes its input on and keeps the end of it.
 type outputTail struct {
 	next io.Writer // may be nil
 

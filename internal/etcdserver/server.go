@@ -37,7 +37,7 @@ type Config struct {
 	// "" is a fresh temporary directory, which goes with the server.
 	DataDir string
 
-	// Output gets what it writes; nil: nowhere.
+	// Output gets its output; nil discards it.
 	Output io.Writer
 
 	// Retries is how often a start that failed is tried again.
@@ -57,9 +57,8 @@ type Server struct {
 	stop    sync.Once
 }
 
-// FindBinary finds an etcd: what TORCHELASTIC_ETCD_BINARY_PATH names, else beside
-// if that is a file, else etcd in PATH (docs/spec/rendezvous.md R100). getenv is
-// os.Getenv or of its kind.
+// FindBinary finds an etcd: what TORCHELASTIC_ETCD_BINARY_PATH names, else beside if that is a
+// file, else etcd in PATH (docs/spec/rendezvous.md R100). getenv is os.Getenv or similar.
 func FindBinary(beside string, getenv func(string) string) (string, error) {
 	named := getenv(envBinary)
 	for _, path := range []string{named, beside} {
@@ -84,8 +83,8 @@ func FindBinary(beside string, getenv func(string) string) (string, error) {
 		"there is no etcd %s; install it (Debian's package is etcd-server), or name it with %s", looked, envBinary)
 }
 
-// Start starts an etcd and waits until it answers; ctx bounds each try. An
-// error carries the end of what the etcd wrote.
+// Start starts an etcd and waits until it answers. ctx limits each try. An error has the end of
+// the etcd's output.
 func Start(ctx context.Context, config Config) (*Server, error) {
 	binary := config.Binary
 	if binary == "" {
@@ -105,7 +104,7 @@ func Start(ctx context.Context, config Config) (*Server, error) {
 	}
 	var err error
 	for try := 0; try <= config.Retries; try++ {
-		// Each try has a folder of its own: what a failed one left is unusable.
+		// Each try has its own folder, since that of a failed one is unusable.
 		if err = s.start(ctx, binary, filepath.Join(folder, strconv.Itoa(try)), &config); err == nil {
 			return s, nil
 		}

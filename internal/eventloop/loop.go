@@ -6,10 +6,10 @@ import (
 	"time"
 )
 
-// Socket is what a Loop has for one socket: a pointer.
+// Socket is a Loop's pointer for one socket.
 type Socket interface {
 	comparable
-	// Event handles what the poller reports of the socket.
+	// Event handles the poller's events of the socket.
 	Event(events uint32)
 	// Step continues the work for which the socket was queued.
 	Step()
@@ -43,8 +43,8 @@ func NewLoop[S Socket, In any]() (*Loop[S, In], error) {
 func (l *Loop[S, In]) Close() { l.poller.Close() }
 
 // Turn is one iteration. It waits for events, unless a socket is queued or it must not sleep, at
-// most until the time given if that is not zero. Then it handles them, has take process what
-// was put, and steps the sockets that were queued before the call.
+// most until the given time if that is not zero. Then it handles them, passes the input of Put to
+// take, and steps the sockets that were queued before the call.
 func (l *Loop[S, In]) Turn(sleep bool, until time.Time, take func(In)) error {
 	events, err := l.poller.Wait(sleep && len(l.ready) == 0, until)
 	if err != nil {
@@ -103,8 +103,8 @@ func (l *Loop[S, In]) All() iter.Seq[S] {
 // Queue makes a socket take part in the next turn. The caller sees to it that it is queued once.
 func (l *Loop[S, In]) Queue(s S) { l.ready = append(l.ready, s) }
 
-// Put has change add to what the loop is going to take, and reports whether it is: false after
-// Shut, where change is not called. It does not block; change must not either.
+// Put calls change to add to the loop's input. It reports false, without calling change, after
+// Shut. It does not block, and neither may change.
 func (l *Loop[S, In]) Put(change func(*In)) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -119,10 +119,10 @@ func (l *Loop[S, In]) Put(change func(*In)) bool {
 	return true
 }
 
-// Shut makes each later Put false, and returns what came before.
+// Shut makes each later Put report false, and returns the remaining input.
 func (l *Loop[S, In]) Shut() In { return l.taken(true) }
 
-// taken returns what was put since the last time, and leaves the zero In.
+// taken returns the input since the last call, and leaves the zero In.
 func (l *Loop[S, In]) taken(last bool) (in In) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
