@@ -195,6 +195,9 @@ test-go-long: $(GOTESTSUM)  ## Long tests of the control plane and of the shared
 	@RALLYPOINT_TEST_DURABLY=1 $(LONG_GO_TEST) -timeout 30m ./core/control
 	$(call say,go test ./core/rendezvous: 5000 histories of each property)
 	@$(LONG_GO_TEST) -timeout 30m ./core/rendezvous -run TestGuarantees -rapid.checks=5000 -rapid.steps=100
+	$(call say,go test ./core/rendezvous ./tcpstore: 2000 checks of the other properties)
+	@$(LONG_GO_TEST) -timeout 30m ./core/rendezvous -rapid.checks=2000
+	@$(LONG_GO_TEST) -timeout 30m ./tcpstore -run TestAnySchedule -rapid.checks=2000
 
 # The tests that need an etcd, the long ones too, with the one of the quick tests, with
 # 3.5, and with the distribution's, of which those run a few already. A version that is

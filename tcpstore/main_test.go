@@ -2,6 +2,7 @@ package tcpstore
 
 import (
 	"bytes"
+	"flag"
 	"io"
 	"log/slog"
 	"net"
@@ -15,6 +16,9 @@ import (
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Schedules of requests and replies: make test-go-long runs 2000.
+func init() { _ = flag.Set("rapid.checks", "40") }
 
 // guard ends a test's I/O that hangs. No test expects it to pass.
 const guard = 30 * time.Second

@@ -64,7 +64,7 @@ const (
 // give directives. Nodes ask to leave as unfit, and others replace them. After that the nodes
 // form a round and finish, and their log keeps the guarantees.
 func TestGuaranteesUnderFaults(t *testing.T) {
-	seeds := 5
+	seeds := 3
 	if long {
 		seeds = 2000
 	}
