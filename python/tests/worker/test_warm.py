@@ -342,11 +342,11 @@ if sys.argv[1] == "compiled":
 scaler = torch.amp.GradScaler("cpu", enabled=True)
 with warnings.catch_warnings(record=True) as warned:
     warnings.simplefilter("always")
-    for i in range(5):
+    scaled = sys.argv[1] == "scaled"
+    for i in range(10 if scaled else 5):
         loss = model(torch.ones(2, 4)).sum()
-        if sys.argv[1] == "skipped":
+        if i >= 5:  # which the scaler skips
             loss = loss * float("inf")
-        scaled = sys.argv[1] in ("scaled", "skipped")
         (scaler.scale(loss) if scaled else loss).backward()
         if scaled:
             scaler.step(optimizer)
@@ -354,9 +354,10 @@ with warnings.catch_warnings(record=True) as warned:
         else:
             step()
         optimizer.zero_grad()
-from torch._dynamo.utils import counters
-said = sorted(str(each.message) for each in warned)
-print(counted(), sorted(counters["graph_break"].values()), counters["frames"]["ok"], said)
+print(counted(), sorted(str(each.message) for each in warned))
+if sys.argv[1] == "compiled":
+    from torch._dynamo.utils import counters
+    print(sorted(counters["graph_break"].values()), counters["frames"]["ok"])
 """
 
 
@@ -410,12 +411,10 @@ def test_a_torch_without_the_hook(tmp_path: Path) -> None:
         assert done.stderr.count(said) == 1, done.stderr
 
 
-@pytest.mark.parametrize(
-    ("how", "option", "count"),
-    [("plain", "--auto-progress", 5), ("scaled", "--warm", 5), ("skipped", "--warm", 0)],
-)
-def test_steps_of_torchs_optimizers(tmp_path: Path, how: str, option: str, count: int) -> None:
-    assert steps(tmp_path, how, option)[0] == count
+@pytest.mark.parametrize(("how", "option"), [("plain", "--auto-progress"), ("scaled", "--warm")])
+def test_steps_of_torchs_optimizers(tmp_path: Path, how: str, option: str) -> None:
+    """Those that a scaler skips are none."""
+    assert steps(tmp_path, how, option)[0] == 5
 
 
 @pytest.mark.long
