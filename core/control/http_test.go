@@ -475,7 +475,7 @@ func TestMetricsOfAFreshControlPlane(t *testing.T) {
 	p.Min = 2
 	a := dialNode(t, s.addr)
 	h := testHello("a", "s1", p)
-	h.Claim = rendezvous.LastRound{Generation: "old", Round: 7, Rank: 1, World: 4, HostRank: 0}
+	h.LastRound = rendezvous.LastRound{Generation: "old", Round: 7, Rank: 1, World: 4, HostRank: 0}
 	a.enter(h)
 	wantValues(t, scrape(t, s.addr), map[string]float64{"nodes_lost_total{cause=restart}": 1, "nodes{state=unknown}": 2, "run_round{run=run}": 7})
 	for range 10 {

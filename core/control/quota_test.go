@@ -327,7 +327,7 @@ func TestWhoseARunCounts(t *testing.T) {
 func TestALargeRoundIsNotMadeOfAReport(t *testing.T) {
 	s, addr := testServer(t, Config{Quota: Quota{Nodes: 1000}})
 	h := testHello("n", "s", controltest.Params("", rendezvous.MaxNodes))
-	h.Claim = rendezvous.LastRound{Generation: "old", Round: 7, World: rendezvous.MaxNodes, HostRank: -1}
+	h.LastRound = rendezvous.LastRound{Generation: "old", Round: 7, World: rendezvous.MaxNodes, HostRank: -1}
 	f, ok := dialNode(t, addr).greet(h).(wire.Refuse)
 	if !ok {
 		t.Fatalf("it is let in; %d bytes are kept", s.keptBytes())

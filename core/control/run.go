@@ -156,7 +156,7 @@ func (r *run) hello(p *serverConn, h rendezvous.Hello) bool {
 }
 
 // noteOriginLocked warns once if this process hosts where `rallypoint serve` may be meant to:
-// the claimed round's control plane was on none of its nodes.
+// the reported round's control plane was on none of its nodes.
 func (r *run) noteOriginLocked(h rendezvous.Hello) {
 	c := h.LastRound
 	if g := r.server.cfg.Group; g != nil && g.Standing().Term > 1 {

@@ -360,7 +360,7 @@ func (sc *serverConn) enter(h wire.Hello) error {
 	}
 	ev := rendezvous.Hello{
 		Session: h.Session, Node: h.Node, Incarnation: h.Incarnation, Named: h.Named, Label: h.Label, HostName: h.HostName, Topology: h.Topology,
-		Policy: h.Policy, LastRound: h.Claim, InHost: h.InHost && (sc.server.cfg.HostNode == "" || h.Node == sc.server.cfg.HostNode),
+		Policy: h.Policy, LastRound: h.LastRound, InHost: h.InHost && (sc.server.cfg.HostNode == "" || h.Node == sc.server.cfg.HostNode),
 		SeenAddr: wire.AddrOf(sc.conn.RemoteAddr()), ServerAddr: wire.AddrOf(sc.conn.LocalAddr()), BeginAgain: h.BeginAgain,
 	}
 	sc.session, sc.node, sc.label = h.Session, h.Node, printable.Text(h.Label)

@@ -85,7 +85,7 @@ func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
 			metrics.left.add(int(ev.Ending))
 		}
 	case rendezvous.Hello:
-		if c.census.Round > was.Round { // the round was rebuilt from a claim
+		if c.census.Round > was.Round { // the round was rebuilt from a node's report
 			metrics.lost[lostRestart].Add(uint64(c.census.Lost))
 		}
 	case rendezvous.TimerFired:

@@ -87,18 +87,18 @@ func (m *Member) reportDirective(ctx context.Context, round uint64, r rendezvous
 	if r.Step < -1 {
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "%s: its workers cannot be held at step %d", m.subject(), r.Step)
 	}
-	m.claiming.Lock()
+	m.reporting.Lock()
 	m.mu.Lock()
 	if m.last.Round == 0 || m.last.Round != round {
 		m.mu.Unlock()
-		m.claiming.Unlock()
+		m.reporting.Unlock()
 		return rendezvous.Errorf(rendezvous.CodeRoundOver, "%s: it is not in round %d any more", m.subject(), round)
 	}
 	m.last.Reports = noteReport(m.last.Reports, r)
 	last, lost := m.last, m.lost
 	m.mu.Unlock()
 	m.control.SetLastRound(last)
-	m.claiming.Unlock()
+	m.reporting.Unlock()
 	call := m.control.Start(rendezvous.ReportDirective{ID: r.ID, Generation: last.Generation, Round: round, Step: r.Step, Saved: r.Saved})
 	if lost != nil {
 		return m.unreachableError(lost)

@@ -59,7 +59,7 @@ type Member struct {
 	current   RoundStore                   // of the last round, if this node is its rank 0
 	way       io.Closer                    // to the store of the last round, if another node is its rank 0; nil: none
 
-	claiming sync.Mutex // held while the control plane is given last, so that it has the latest
+	reporting sync.Mutex // held while the control plane is given last, so that it has the latest
 
 	host        hostLiveness
 	barrierLeft bool // it was logged that the exit barrier ends early
@@ -283,17 +283,17 @@ func (m *Member) stoppedError() error {
 // setFinished records for a control plane that is started again that this node's
 // workers succeeded.
 func (m *Member) setFinished(round uint64) {
-	m.claiming.Lock()
-	defer m.claiming.Unlock()
+	m.reporting.Lock()
+	defer m.reporting.Unlock()
 	m.mu.Lock()
 	if m.last.Round != round || round == 0 {
 		m.mu.Unlock()
 		return
 	}
 	m.last.Finished = true
-	claim := m.last
+	last := m.last
 	m.mu.Unlock()
-	m.control.SetLastRound(claim)
+	m.control.SetLastRound(last)
 }
 
 // nodeName names this node in messages. A control plane that draws a node id itself

@@ -207,9 +207,9 @@ func (m *Member) withdraw(call *Call, end waitEnd) (answered, spare bool) {
 // workers.
 func (m *Member) enter(ctx context.Context, o rendezvous.Outcome, rs RoundStore) (rendezvous.Outcome, error) {
 	o.AdvertisedAddr = o.StoreAddr
-	claim := o.LastRound()
-	m.claiming.Lock()
-	m.control.SetLastRound(claim)
+	last := o.LastRound()
+	m.reporting.Lock()
+	m.control.SetLastRound(last)
 	var current RoundStore
 	var way io.Closer
 	var here rendezvous.Outcome
@@ -222,12 +222,12 @@ func (m *Member) enter(ctx context.Context, o rendezvous.Outcome, rs RoundStore)
 		here, way, err = m.stores.Reach(ctx, o)
 	}
 	m.mu.Lock()
-	m.last = claim
-	last, lastWay := m.current, m.way
+	m.last = last
+	store, lastWay := m.current, m.way
 	m.current, m.way = current, way
 	m.mu.Unlock()
-	m.claiming.Unlock()
-	m.closeStore(last)
+	m.reporting.Unlock()
+	m.closeStore(store)
 	m.closeStore(lastWay)
 	if err != nil {
 		return here, m.ownError(err)

@@ -107,7 +107,7 @@ func (m *Machine) adoptRound(n *node, c LastRound) {
 }
 
 // adoptable tells whether a report makes an earlier control plane's round the present
-// one: none was completed here, and the claimed one is the first that is heard of, or
+// one: none was completed here, and the reported one is the first that is heard of, or
 // follows the adopted one: in its own generation, or while members of the adopted one
 // are missing. Once those are accounted for, the adopted round is under way, and a
 // report of another generation may be a stranger's. A successor knows from the beginning
@@ -136,7 +136,7 @@ func (m *Machine) reclaim(n *node, c LastRound) {
 	}
 }
 
-// isForeign reports whether a claim is of a round that was neither completed nor adopted
+// isForeign reports whether a report is of a round that was neither completed nor adopted
 // here, though others may have told of it already.
 func (r *round) isForeign(c LastRound) bool {
 	return c.Round > r.number || c.Round != 0 && c.Generation != r.origin && c.Generation != r.run.generation

@@ -92,7 +92,7 @@ func (f Facts) lastRound() LastRound {
 }
 
 // LastRound is what a node that (re)connects believes about itself. A control plane
-// that was restarted rebuilds the round from the claims of those who return.
+// that was restarted rebuilds the round from the reports of those who return.
 type LastRound struct {
 	Generation string // of the run that the node knows; "" for a first hello
 	Round      uint64 // highest round the node was a member of; 0: none

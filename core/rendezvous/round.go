@@ -14,7 +14,7 @@ type round struct {
 
 	origin string // generation in which it was completed
 	number uint64 // 0: there is none yet
-	floor  uint64 // highest round claimed: the next one is above it
+	floor  uint64 // highest round reported: the next one is above it
 	store  string // HOST:PORT of its store; "": not known
 	fresh  bool   // no round was completed here yet
 	stored bool   // it was completed before the last Recovered
@@ -229,7 +229,7 @@ func (r *round) inState(state participantState) string {
 	return strings.Join(names, ", ")
 }
 
-// highest is the highest round that was completed or claimed: the next one is above it.
+// highest is the highest round that was completed or reported: the next one is above it.
 func (r *round) highest() uint64 { return max(r.number, r.floor) }
 
 // isNews tells whether a report is of a later round than any that this control plane

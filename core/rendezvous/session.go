@@ -97,12 +97,12 @@ func (m *Machine) TryRead(ev Event) (effects []Effect, ok bool) {
 // before, the state as the node saw it last, in which it had the round that it reports: a
 // hello that came late has begun the session again, and nothing else would ever tell the node
 // what it has missed.
-func (m *Machine) CatchUp(session SessionID, before *Machine, claim LastRound) (answers []Reply, notice MembershipUpdate, known bool) {
+func (m *Machine) CatchUp(session SessionID, before *Machine, last LastRound) (answers []Reply, notice MembershipUpdate, known bool) {
 	n := m.nodes.sessions[session]
 	if n == nil {
 		return nil, MembershipUpdate{}, false
 	}
-	if was := before.nodes.sessions[session]; was != nil && (n.acked < was.acked || claim.Round > 0 && m.round.orphanedJoin(n)) {
+	if was := before.nodes.sessions[session]; was != nil && (n.acked < was.acked || last.Round > 0 && m.round.orphanedJoin(n)) {
 		return nil, MembershipUpdate{}, false
 	}
 	answers = slices.SortedFunc(maps.Values(n.answered), func(a, b Reply) int { return cmp.Compare(a.Number, b.Number) })

@@ -44,7 +44,7 @@ type Client struct {
 	mu       sync.Mutex
 	conn     *conn // nil: not connected
 	calls    member.Calls
-	claim    rendezvous.LastRound
+	last     rendezvous.LastRound
 	facts    rendezvous.Facts // what the control plane told last
 	seen     string
 	byNode   bool                    // the control plane is in the process of a node of this run
@@ -133,10 +133,10 @@ func (c *Client) frameLocked(p *member.PendingCall) wire.Request {
 }
 
 // SetLastRound is member.ControlPlane's.
-func (c *Client) SetLastRound(claim rendezvous.LastRound) {
+func (c *Client) SetLastRound(last rendezvous.LastRound) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.claim = claim
+	c.last = last
 }
 
 // CarryTraining is member.ControlPlane's.
@@ -210,12 +210,12 @@ func (c *Client) fail(err *rendezvous.Error) {
 func (c *Client) hello() wire.Hello {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	claim := c.claim
-	claim.Facts = c.facts
+	last := c.last
+	last.Facts = c.facts
 	return wire.Hello{
 		Version: wire.ProtocolVersion, Features: []string{wire.FeatureEcho}, Software: rallypoint.Version(),
 		RunID: c.params.RunID, Session: c.session, Node: c.node, Named: c.params.NodeID != "",
-		Incarnation: c.incarnation, Label: c.label, HostName: c.params.Machine(), Topology: c.params.Topology, Policy: c.params.Policy, Claim: claim,
+		Incarnation: c.incarnation, Label: c.label, HostName: c.params.Machine(), Topology: c.params.Topology, Policy: c.params.Policy, LastRound: last,
 		BeginAgain: c.params.BeginAgain,
 	}
 }
@@ -267,14 +267,14 @@ func (c *Client) ended() bool {
 // resumed tells the observer what the welcome of a reconnect means.
 func (c *Client) resumed(w, last wire.Welcome, dropped bool) {
 	c.mu.Lock()
-	claim := c.claim
+	round := c.last.Round
 	c.mu.Unlock()
 	succeeded := w.Group != "" && w.Group == last.Group && w.Term > last.Term // it knows the round from those who come
 	lost := !succeeded && (w.Server == last.Server || w.Notice.Waiting > 0)
-	if !w.Resumed && claim.Round > 0 && lost && !dropped {
+	if !w.Resumed && round > 0 && lost && !dropped {
 		reason := cmp.Or(w.Notice.Reason, "it was away for too long")
 		c.obs.Dropped(rendezvous.Errorf(rendezvous.CodeEvicted, "run %q: node %s is not in round %d any more: %s",
-			c.params.RunID, c.node, claim.Round, reason))
+			c.params.RunID, c.node, round, reason))
 	}
 	c.obs.Updated(w.Notice)
 }
@@ -336,7 +336,7 @@ func (c *Client) answered(f wire.Reply) {
 	c.mu.Lock()
 	p := c.calls.Take(f.Number)
 	if o, ok := f.Result.(rendezvous.Outcome); ok && p != nil {
-		c.claim, c.facts = o.LastRound(), o.Facts() // this node may have to say hello before it has returned it
+		c.last, c.facts = o.LastRound(), o.Facts() // this node may have to say hello before it has returned it
 	}
 	c.mu.Unlock()
 	switch {

@@ -115,8 +115,8 @@ func TestHelloAfterAnOutcome(t *testing.T) {
 	connecting := make(chan error, 1)
 	go func() { connecting <- c.Connect(controltest.Context(t)) }()
 	n, h := accept()
-	if err := <-connecting; err != nil || h.Claim.Round != 0 {
-		t.Fatalf("%v, %+v", err, h.Claim)
+	if err := <-connecting; err != nil || h.LastRound.Round != 0 {
+		t.Fatalf("%v, %+v", err, h.LastRound)
 	}
 	n.Say(wire.Reply{Number: 1, Result: rendezvous.Outcome{Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1}})
 	n.Say(wire.Drop{})
@@ -125,8 +125,8 @@ func TestHelloAfterAnOutcome(t *testing.T) {
 		Generation: "g", Round: 3, Rank: 1, World: 2, HostRank: -1,
 		Facts: rendezvous.Facts{Generation: "g", Origin: "g", Round: 3, World: 2, HostRank: -1},
 	}
-	if _, h = accept(); !reflect.DeepEqual(h.Claim, want) {
-		t.Errorf("it claims %+v, want %+v", h.Claim, want)
+	if _, h = accept(); !reflect.DeepEqual(h.LastRound, want) {
+		t.Errorf("it reports %+v, want %+v", h.LastRound, want)
 	}
 }
 

@@ -340,7 +340,7 @@ func (s *search) takeOver(ctx context.Context, term uint64, waited bool) (*Conn,
 	if waited {
 		f.Log.Warn("the standbys that go first do not answer: this node takes over", "waited", s.since(s.proven).Round(time.Millisecond))
 	}
-	return s.host(ctx, rendezvous.Succession{Term: term, From: s.last.HostNode, Facts: f.Hello().Claim.Facts}, s.since(s.begun), s.deadText())
+	return s.host(ctx, rendezvous.Succession{Term: term, From: s.last.HostNode, Facts: f.Hello().LastRound.Facts}, s.since(s.begun), s.deadText())
 }
 
 // host makes this node host, after took without a host, and connects it to itself.

@@ -154,7 +154,7 @@ func (f *Finder) transfer(l *Conn, said wire.Transfer) wire.Frame {
 		f.Log.Warn("ignored a request to host the control plane", "term", said.Term)
 		return nil
 	}
-	next := rendezvous.Succession{Term: said.Term, From: l.Welcome.HostNode, Facts: f.Hello().Claim.Facts, Left: true}
+	next := rendezvous.Succession{Term: said.Term, From: l.Welcome.HostNode, Facts: f.Hello().LastRound.Facts, Left: true}
 	if f.group.Votes() && !f.elect(&next) {
 		f.Log.Warn("the host leaves, but the voters do not elect this node", "term", said.Term)
 		return nil

@@ -75,7 +75,7 @@ func (f *Finder) untilElected(ctx context.Context) (context.Context, func()) {
 // lead makes this node host, which was elected, and connects it to itself.
 func (s *search) lead(ctx context.Context, term uint64) (*Conn, error) {
 	f := s.f
-	own := f.Hello().Claim.Facts
+	own := f.Hello().LastRound.Facts
 	in, err := f.group.Inherited(s.last.HostNode, own.Generation, s.evidence.Proves())
 	if err != nil {
 		f.Log.Error("what the voters keep cannot be read: this node hosts with what it knows itself", "error", err)

@@ -22,10 +22,10 @@ func sampleFacts() rendezvous.Facts {
 // TestFactsTravel has facts in each frame that carries them.
 func TestFactsTravel(t *testing.T) {
 	update := rendezvous.MembershipUpdate{Waiting: 1, Reason: "lost: b", Facts: sampleFacts()}
-	claim := rendezvous.LastRound{Generation: "g1", Round: 7, Rank: 1, World: 4, HostRank: 0, Facts: sampleFacts()}
+	last := rendezvous.LastRound{Generation: "g1", Round: 7, Rank: 1, World: 4, HostRank: 0, Facts: sampleFacts()}
 	for _, want := range []Frame{
 		Notice{update}, Notice{rendezvous.MembershipUpdate{Waiting: 1}},
-		Hello{Version: 1, Claim: claim}, Hello{Version: 1, Claim: rendezvous.LastRound{Round: 1, World: 1, HostRank: -1}},
+		Hello{Version: 1, LastRound: last}, Hello{Version: 1, LastRound: rendezvous.LastRound{Round: 1, World: 1, HostRank: -1}},
 		Welcome{Version: 1, Notice: update},
 	} {
 		r := FrameReader{In: newBufio(AppendFrame(nil, want))}
@@ -82,7 +82,7 @@ func TestFactsAreBounded(t *testing.T) {
 	}
 	f = sampleFacts()
 	f.Closed.By, f.Closed.Reason = string(bytes.Repeat([]byte("b"), 1<<20)), string(bytes.Repeat([]byte("r"), 1<<20))
-	hello := AppendFrame(nil, Hello{Claim: rendezvous.LastRound{Facts: f}})
+	hello := AppendFrame(nil, Hello{LastRound: rendezvous.LastRound{Facts: f}})
 	if len(hello) > MaxHelloFrame {
 		t.Errorf("a hello of %d bytes", len(hello))
 	}

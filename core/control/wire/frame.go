@@ -72,7 +72,7 @@ type Hello struct {
 	HostName    string // of the node's machine; "": unknown
 	Topology    string // domain of the node; "": none
 	Policy      rendezvous.Policy
-	Claim       rendezvous.LastRound
+	LastRound   rendezvous.LastRound
 	InHost      bool
 	Group       string
 	Term        uint64
@@ -249,7 +249,7 @@ func (h Hello) pack(p *packer) {
 	p.Uint(h.Incarnation)
 	p.Cut(h.Label, MaxName)
 	rendezvous.PackPolicy(p, h.Policy)
-	rendezvous.PackLastRound(p, h.Claim)
+	rendezvous.PackLastRound(p, h.LastRound)
 	p.Bool(h.InHost)
 	p.Text(h.Group)
 	p.Uint(h.Term)
@@ -272,7 +272,7 @@ func readHello(u *unpacker) Hello {
 		Incarnation: u.Uint(),
 		Label:       u.Text(MaxName),
 		Policy:      rendezvous.UnpackPolicy(u),
-		Claim:       rendezvous.UnpackLastRound(u),
+		LastRound:   rendezvous.UnpackLastRound(u),
 		InHost:      u.Bool(),
 		Group:       u.Text(MaxName),
 		Term:        u.Uint(),

@@ -36,7 +36,7 @@ func sampleFrames() []Frame {
 			Incarnation: 1 << 63, Label: "host pid 1", InHost: true, Group: "g", Term: 7, Servers: []string{"a:1"}, Machine: "m", HostName: "h", Topology: "rack7",
 			Policy: rendezvous.Policy{Min: 1, Max: 2, NodeUnit: 3, Target: 4, LastCallTimeout: 5, QuietPeriod: 6,
 				RegroupTimeout: 7, AdmitDelay: 8, LeaseTimeout: 9, ReconnectGrace: 10},
-			Claim: rendezvous.LastRound{Generation: "gen", Round: 3, Rank: 1, World: 2, HostRank: -1, Finished: true},
+			LastRound: rendezvous.LastRound{Generation: "gen", Round: 3, Rank: 1, World: 2, HostRank: -1, Finished: true},
 		},
 		Welcome{Version: 1, Features: []string{"f"}, Software: "1", Server: "id", SeenAddr: "10.0.0.1", Lease: 5e9,
 			Resumed: true, Notice: note, Servers: []string{"b:2"}, Embedded: true, Group: "g", Term: 3, Addr: "10.0.0.2:1", HostNode: "h"},
@@ -119,7 +119,7 @@ func TestOlderAndNewerPeers(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if h := f.(Hello); h.Version != 1 || h.RunID != "" || h.Claim.HostRank != -1 {
+	if h := f.(Hello); h.Version != 1 || h.RunID != "" || h.LastRound.HostRank != -1 {
 		t.Errorf("got %+v", h)
 	}
 	f, err = parseFrame([]byte{0x95, byte(KindRequest), 1, 0, byte(rendezvous.OpJoin), 0x90})
