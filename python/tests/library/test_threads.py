@@ -67,9 +67,11 @@ def test_node_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("end", ["cancel", "shutdown", "close"])
 def test_another_thread_ends_the_wait_for_a_place(end: str) -> None:
     member = waiting_member()
-    threading.Timer(0.1, lambda: getattr(member, end)()).start()
+    ends = threading.Timer(0.1, lambda: getattr(member, end)())
+    ends.start()
     with pytest.raises(rallypoint.CanceledError):
         member.next()
+    ends.join()
     member.close()
 
 

@@ -41,4 +41,5 @@ def test_expired_timer_restarts_the_workers(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("attempt 1 done\n") == 2
     assert 'the timer "training step" of process ' in done.stderr
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["train.py"]
+    left = {path.name for path in tmp_path.iterdir() if not path.name.startswith("torchinductor_")}
+    assert left == {"train.py"}  # torch's compiler keeps its cache
