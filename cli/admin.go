@@ -165,7 +165,7 @@ replacement if they are too few. The node's agent receives the reason; nothing
 prevents it from joining again, so stop it if it should not.
 
 NODE is the node's id: its node_id option, else as "rallypoint status" shows it.`,
-		Example: `  rallypoint admin evict host0:29400 --rdzv-id job7 --node gpu17-3PT6S2 --reason "its GPU is broken"`,
+		Example: `  rallypoint admin evict host0:29400 --rdzv-id job7 --node gpu17-3PT6S2QA --reason "its GPU is broken"`,
 	}, func(reason string) (rendezvous.Event, error) {
 		if node == "" {
 			return nil, errors.New("--node is missing: whom?")

@@ -293,11 +293,11 @@ func TestSegmentsNeedATopology(t *testing.T) {
 
 func TestDrawnNodeID(t *testing.T) {
 	for machine, want := range map[string]string{
-		"gpu-a":                     `^gpu-a-[A-Z2-7]{6}$`,
-		"gpu-a.rack1.example":       `^gpu-a\.rack1\.example-[A-Z2-7]{6}$`,
-		"":                          `^node-[A-Z2-7]{6}$`,
-		"a\x1b[2J":                  `^node-[A-Z2-7]{6}$`,
-		strings.Repeat("long", 100): `^node-[A-Z2-7]{6}$`,
+		"gpu-a":                     `^gpu-a-[A-Z2-7]{8}$`,
+		"gpu-a.rack1.example":       `^gpu-a\.rack1\.example-[A-Z2-7]{8}$`,
+		"":                          `^node-[A-Z2-7]{8}$`,
+		"a\x1b[2J":                  `^node-[A-Z2-7]{8}$`,
+		strings.Repeat("long", 100): `^node-[A-Z2-7]{8}$`,
 	} {
 		if id := drawNodeID(machine); !regexp.MustCompile(want).MatchString(id) {
 			t.Errorf("machine %q: id %q, want %s", machine, id, want)

@@ -17,8 +17,9 @@ type SessionID string
 // neither grows with the size of the job.
 const maxNames = 8
 
-// nodeSuffix is the length of what NodeID appends to a machine's name, without the dash.
-const nodeSuffix = 6
+// nodeSuffix is the length of what NodeID appends to a machine's name, without the dash: 40 bits, so
+// that ten thousand containers of one name hardly ever share an id.
+const nodeSuffix = 8
 
 // NodeID returns an id for a node on a machine, of that name and random letters: several nodes
 // run on one machine, and containers of many machines may share one name.

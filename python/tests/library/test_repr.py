@@ -31,8 +31,8 @@ def test_failures() -> None:
 
 
 def test_status() -> None:
-    member = admin.Member(0, "gpu-a", "gpu-a-K3QD7X", "", "", "running", "", True, None)
-    lost = admin.Member(1, "gpu-b", "gpu-b-K3QD7X", "", "", "lost", "", False, None)
+    member = admin.Member(0, "gpu-a", "gpu-a-K3QD7XBM", "", "", "running", "", True, None)
+    lost = admin.Member(1, "gpu-b", "gpu-b-K3QD7XBM", "", "", "lost", "", False, None)
     status = admin.Status(
         "job7", "running", "stalled", 3, "", "", "", (member, lost), (), {"token": "hidden"}
     )
