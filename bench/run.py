@@ -61,8 +61,6 @@ CASES = [
     secured.NAME,
     places.NAME,
     etcd.NAME,
-    files.NAME,
-    client.NAME,
     loss.NAME,
     regroup.NAME,
     succession.NAME,
@@ -79,6 +77,8 @@ CASES = [
     store.NAME,
     storetls.NAME,
     bootstrap.NAME,
+    files.NAME,
+    client.NAME,
 ]
 
 
@@ -201,18 +201,19 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if etcd.NAME in args.only:
         say("rendezvous in an etcd")
         yield etcd.measure(args.n, args.repeat, args.reference, args.reference_max)
-    if files.NAME in args.only:
-        say("stores in files")
-        yield files.measure(args.repeat)
-    if client.NAME in args.only:
-        say("calls to a store server")
-        yield client.measure(args.repeat)
     if loss.NAME in args.only:
         say("losing a node")
         yield loss.measure(args.repeat, args.reference)
     if regroup.NAME in args.only:
         say("shrinking and growing")
         yield regroup.measure(args.repeat, args.reference)
+    # Last: they use the library in this process, from which no node can be forked any more.
+    if files.NAME in args.only:
+        say("stores in files")
+        yield files.measure(args.repeat)
+    if client.NAME in args.only:
+        say("calls to a store server")
+        yield client.measure(args.repeat)
 
 
 def say(text: str) -> None:
