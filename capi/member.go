@@ -26,7 +26,7 @@ type member struct {
 	closing   singleFlight[struct{}]
 	news      signal      // set when there is something to look at again
 	changed   wake.Signal // the same for an agent that the member was given to
-	stop      func()      // ends what tells of news
+	stop      func()      // ends the goroutine that sets news and changed
 	release   func()      // gives the program its backend back; nil: it has none
 }
 

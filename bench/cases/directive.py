@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from processes import ROOT, BenchError, free_port
+from processes import ROOT, BenchError, free_port, output_of
 from result import Row, Sample
 
 from cases.scale import serving, swarm_of
@@ -153,9 +153,8 @@ def _written(folder: Path) -> list[Path]:
 
 def _standing(endpoint: str) -> list[object]:
     """The directives of the one job at an endpoint."""
-    status = [BINARY, "status", endpoint, "--json"]
-    shown = subprocess.run(status, check=True, capture_output=True, text=True)
-    directives: list[object] = json.loads(shown.stdout)["runs"][0]["directives"]
+    status = json.loads(output_of(BINARY, "status", endpoint, "--json"))
+    directives: list[object] = status["runs"][0]["directives"]
     return directives
 
 
