@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"time"
 
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -12,34 +13,29 @@ import (
 	"rallypoint/internal/etcdclient"
 )
 
-// Complete sets the parameters that the endpoint itself contains: the run id, the options and the
-// user in an etcd's URL (docs/spec/rendezvous.md R103). Parameters that p has already must agree.
-// p.Endpoint is then only the hosts, for display. Open does the same. A caller that needs the
-// result earlier calls this after SetOptions.
-func Complete(p *params.Params) error {
-	if scheme := Scheme(p.Endpoint); scheme != SchemeEtcd && scheme != SchemeEtcds {
-		return nil
-	}
-	_, err := completeEtcd(p)
-	return err
+// etcdPlace is an etcd that has the logs of runs.
+type etcdPlace struct {
+	*etcdclient.Endpoint
+	written string
 }
 
-// completeEtcd is Complete for an etcd's endpoint, which it returns.
-func completeEtcd(p *params.Params) (e *etcdclient.Endpoint, err error) {
-	if e, err = etcdclient.ParseEndpoint(p.Endpoint); err != nil {
-		return e, err
-	}
-	if err = e.Apply(p); err != nil {
-		return e, err
+func parseEtcd(endpoint string) (place, error) {
+	e, err := etcdclient.ParseEndpoint(endpoint)
+	return etcdPlace{e, endpoint}, err
+}
+
+func (e etcdPlace) endpoint() string { return e.written }
+
+func (e etcdPlace) complete(p *params.Params) error {
+	if err := e.Apply(p); err != nil {
+		return err
 	}
 	p.Endpoint = e.String()
-	return e, nil
+	return nil
 }
 
-// openEtcd makes a member whose run's log is in an etcd.
-func openEtcd(p params.Params, log *slog.Logger) (Node, error) {
-	e, err := completeEtcd(&p)
-	if err != nil {
+func (e etcdPlace) open(p params.Params, log *slog.Logger) (Node, error) {
+	if err := e.complete(&p); err != nil {
 		return nil, err
 	}
 	config, err := e.Config(p.BackendOptions)
@@ -62,3 +58,39 @@ func openEtcd(p params.Params, log *slog.Logger) (Node, error) {
 	}
 	return node(m, err)
 }
+
+func (e etcdPlace) log(runID string, timeout time.Duration) (runLog, error) {
+	p := params.Default()
+	p.RunID = runID
+	if err := e.complete(&p); err != nil {
+		return nil, err
+	}
+	config, err := e.Config(p.BackendOptions)
+	config.Timeout = timeout
+	return etcdLog{e.String(), config, p.RunID}, err
+}
+
+// etcdLog is the log of a run in an etcd, or of all runs.
+type etcdLog struct {
+	hosts  string
+	config etcdclient.Config
+	runID  string
+}
+
+func (l etcdLog) inspect(ctx context.Context) ([]sharedlog.Record, error) {
+	return etcdlog.Inspect(ctx, l.config, l.runID)
+}
+
+// watchEtcdEvery is longer than a directory's, because each look reads all of the run's log.
+const watchEtcdEvery = 200 * time.Millisecond
+
+func (l etcdLog) watch() (sharedlog.Watcher, time.Duration, error) {
+	w, err := etcdlog.Watch(l.config, l.runID)
+	return w, watchEtcdEvery, err
+}
+
+func (l etcdLog) append(ctx context.Context, run sharedlog.Record, entry []byte) error {
+	return etcdlog.Append(ctx, l.config, run.RunID, run.Generation, run.Last(), entry)
+}
+
+func (l etcdLog) shown() string { return l.hosts }

@@ -55,9 +55,12 @@ func ExampleOpen() {
 	// round 1: rank 1 of 2
 }
 
-// What a user writes as an endpoint is checked before anything is opened.
-func ExampleCheck() {
-	endpoint, err := backend.Check("host0")
-	fmt.Println(endpoint, err)
+// What a user writes as an endpoint is checked, and its defaults are filled in, before anything is
+// opened.
+func ExampleComplete() {
+	p := params.Default()
+	p.Endpoint = "host0"
+	err := backend.Complete(&p)
+	fmt.Println(p.Endpoint, err)
 	// Output: host0:29400 <nil>
 }

@@ -11,44 +11,56 @@ import (
 
 // Locate returns where programs outside a job can see the runs of an endpoint: the address of
 // their control plane (or a comma-separated list of its servers) or, without a control plane, the
-// endpoint of their shared log with defaults filled in. It opens nothing. The errors call the
-// endpoint ENDPOINT, as the commands do.
+// endpoint of their shared log with defaults filled in. A number alone is a port of this machine,
+// as --listen has it. It opens nothing. The errors call the endpoint ENDPOINT, as the commands do.
 func Locate(endpoint string) (addr, sharedLog string, err error) {
-	p, err := placeOf(endpoint)
-	switch {
-	case err != nil:
-	case p.address == nil:
-		sharedLog, err = p.check(endpoint)
-	default:
-		addr, err = p.address(endpoint)
+	if endpoint, err = ofServer(endpoint); err != nil {
+		return "", "", err
 	}
-	return addr, sharedLog, err
-}
-
-// serversOf returns the HOST:PORT of a control plane, or of each server that may host it,
-// separated by commas.
-func serversOf(endpoint string) (string, error) {
-	if !strings.Contains(endpoint, ",") {
-		return Address(endpoint, params.DefaultPort)
+	at, err := placeOf(endpoint)
+	if err != nil {
+		return "", "", err
 	}
-	list, err := params.ParseServers(endpoint, params.DefaultPort)
-	return list.String(), err
+	if at, ok := at.(logPlace); ok {
+		return "", at.endpoint(), nil
+	}
+	addr, err = at.(hostedPlace).address()
+	return addr, "", err
 }
 
 // Address returns the HOST:PORT of a server to connect to, with the default port where
 // the endpoint names none. A number alone is a port of this machine, as --listen has it.
 func Address(endpoint string, defaultPort int) (string, error) {
-	if port, err := strconv.ParseUint(strings.TrimSpace(endpoint), 10, 16); err == nil {
-		endpoint = fmt.Sprintf("127.0.0.1:%d", port)
+	endpoint, err := ofServer(endpoint)
+	if err != nil {
+		return "", err
 	}
 	at, err := params.ParseEndpoint(endpoint, defaultPort)
-	switch {
-	case strings.TrimSpace(endpoint) == "":
-		return "", errors.New("ENDPOINT is empty, expected HOST:PORT")
-	case err != nil:
+	if err != nil {
 		return "", err
-	case at.Port == 0:
-		return "", fmt.Errorf("ENDPOINT is %q, but nothing listens on port 0", endpoint)
 	}
-	return at.String(), nil
+	return reachable(at)
+}
+
+// ofServer returns an endpoint as commands take it in the syntax of the parsers: a number alone is
+// a port of this machine, and there is no default host.
+func ofServer(endpoint string) (string, error) {
+	text := strings.TrimSpace(endpoint)
+	if text == "" {
+		return "", errors.New("ENDPOINT is empty, expected HOST:PORT")
+	}
+	if port, err := strconv.ParseUint(text, 10, 16); err == nil {
+		return fmt.Sprintf("127.0.0.1:%d", port), nil
+	}
+	return endpoint, nil
+}
+
+// reachable returns the addresses of servers, each of which needs a port.
+func reachable(servers ...params.HostPort) (string, error) {
+	for _, at := range servers {
+		if at.Port == 0 {
+			return "", fmt.Errorf("ENDPOINT is %q, but nothing listens on port 0", at)
+		}
+	}
+	return params.Servers(servers).String(), nil
 }

@@ -2,52 +2,26 @@ package backend
 
 import (
 	"log/slog"
-	"net/url"
-	"path/filepath"
-	"strings"
 
 	"rallypoint/core/member"
 	"rallypoint/core/params"
-	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
-	"rallypoint/filestore/filelog"
 	"rallypoint/roundstore"
 )
 
-// Check returns the endpoint with defaults filled in. It opens nothing. The error for a wrong
-// endpoint is ErrInvalid, which quotes it and says how to write it.
-func Check(endpoint string) (string, error) {
-	p, err := placeOf(endpoint)
+// Complete sets the parameters that p.Endpoint itself contains: its default port, and the run id,
+// the options and the user in an etcd's URL (docs/spec/rendezvous.md R103). Parameters that p has
+// already must agree. p.Endpoint is then complete, and without secrets. It opens nothing. Open does
+// the same; a caller that needs the result earlier calls this after SetOptions.
+//
+// The error for a wrong endpoint is ErrInvalid, which quotes it and says how to write it.
+func Complete(p *params.Params) error {
+	at, err := placeOf(p.Endpoint)
 	if err != nil {
-		return "", err
+		return err
 	}
-	return p.check(endpoint)
+	return at.complete(p)
 }
-
-// directory returns the path that a file:// endpoint names.
-func directory(endpoint string) (string, error) {
-	u, err := url.Parse(strings.TrimSpace(endpoint))
-	wrong := ""
-	switch {
-	case err != nil:
-		wrong = err.Error()
-	case u.Host != "" && u.Host != "localhost":
-		wrong = "it names the host " + u.Host + ", but a directory is one of this machine's: mind the three slashes"
-	case u.RawQuery != "" || u.Fragment != "":
-		wrong = "a directory's name needs no ? or #: write them %3F and %23"
-	case !strings.HasPrefix(u.Path, "/"):
-		wrong = "it names no directory"
-	case strings.ContainsRune(u.Path, 0):
-		wrong = "it holds a NUL"
-	default:
-		return filepath.Clean(u.Path), nil
-	}
-	return "", rendezvous.Errorf(rendezvous.CodeInvalid,
-		"the endpoint %q is not valid: %s; write file:///DIRECTORY, a directory that all nodes share, with %%XX for special characters", endpoint, wrong)
-}
-
-// fileEndpoint is the endpoint of a directory.
-func fileEndpoint(dir string) string { return (&url.URL{Scheme: SchemeFile, Path: dir}).String() }
 
 // Open makes the node that p describes. It touches nothing yet: that is for the
 // node's first Next. A wrong parameter, endpoint or local address is ErrInvalid.
@@ -60,19 +34,6 @@ func Open(p params.Params, log *slog.Logger) (Node, error) {
 		return nil, err
 	}
 	return at.open(p, log)
-}
-
-// openFile makes a member whose run's log is in a directory.
-func openFile(p params.Params, log *slog.Logger) (Node, error) {
-	dir, err := directory(p.Endpoint)
-	if err != nil {
-		return nil, err
-	}
-	p.Endpoint = fileEndpoint(dir)
-	if log != nil && p.TokenFile != "" {
-		log.Info("the token protects the round stores; what nodes write into " + dir + " is protected by its permissions, and sent in plain by a network file system without encryption")
-	}
-	return node(openLog(p, log, func() sharedlog.Log { return filelog.New(dir, p.RunID, nil) }))
 }
 
 // node hands out no typed nil with an error.

@@ -87,7 +87,7 @@ func Resolve(name, endpoint string, options map[string]string) (string, map[stri
 func resolveFile(text string) (string, error) {
 	switch {
 	case strings.HasPrefix(text, "/"):
-		return fileEndpoint(text), nil
+		return directory(text).endpoint(), nil
 	case Scheme(text) != SchemeFile:
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the endpoint %q is not one of %s: write file:///DIRECTORY, or the path of a directory that all nodes share", params.QuotableEndpoint(text), NameFile)
@@ -98,10 +98,11 @@ func resolveFile(text string) (string, error) {
 // besideFile returns the endpoint of the directory for torch's file: the path with a suffix,
 // unless it is a directory itself.
 func besideFile(endpoint string) (string, error) {
-	path, err := directory(endpoint)
+	file, err := directoryOf(endpoint)
 	if err != nil {
 		return "", err
 	}
+	path := string(file)
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return endpoint, nil
 	}
@@ -114,7 +115,7 @@ func besideFile(endpoint string) (string, error) {
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "store_type=file: the nodes cannot meet beside the file %s: %v; "+
 			"all nodes have to share its folder and to write there, or give the endpoint file:///DIRECTORY", path, err)
 	}
-	return fileEndpoint(dir), nil
+	return directory(dir).endpoint(), nil
 }
 
 // ownDirectory refuses a directory if another user may write to its parent and can have made it.

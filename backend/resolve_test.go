@@ -55,10 +55,10 @@ func TestFileOfTorch(t *testing.T) {
 	for _, path := range []string{existing, absent, existing} { // the second node finds what the first has made
 		got, _, err := Resolve("c10d", path, options)
 		testkit.Check(t, err)
-		at, err := directory(got)
+		at, err := directoryOf(got)
 		testkit.Check(t, err)
-		testkit.Equal(t, at, path+".rallypoint")
-		info, err := os.Stat(at)
+		testkit.Equal(t, string(at), path+".rallypoint")
+		info, err := os.Stat(string(at))
 		testkit.Check(t, err)
 		testkit.Equal(t, info.Mode(), fs.ModeDir|0o700)
 	}

@@ -172,10 +172,6 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 		p.Segment = o.segment
 	}
 	c.warnings = append(c.warnings, warnings...)
-	if p.Endpoint, err = backend.Check(p.Endpoint); err != nil {
-		return usagef("argument --rdzv-endpoint: %v", err)
-	}
-	c.warnings = append(c.warnings, p.SetEnvironment(env.get)...)
 	if seconds, ok := conf["timeout"]; ok && conf["join_timeout"] == "" && strings.HasPrefix(o.backend, "etcd") { // as the reference's older etcd handler does
 		if _, err := p.SetOptions(map[string]string{"join_timeout": seconds}); err != nil {
 			return usagef("argument --rdzv-conf: timeout: %v", err)
@@ -184,6 +180,7 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 	if err := backend.Complete(p); err != nil {
 		return usagef("argument --rdzv-endpoint: %v", err)
 	}
+	c.warnings = append(c.warnings, p.SetEnvironment(env.get)...)
 	if err := p.Validate(); err != nil {
 		return usagef("%v", err)
 	}

@@ -1,0 +1,27 @@
+package backend
+
+import (
+	"log/slog"
+
+	"rallypoint/core/params"
+	"rallypoint/roundstore"
+)
+
+// hosted is the endpoint of a control plane that a node or a server hosts.
+type hosted struct{ servers params.Servers }
+
+func parseHosted(endpoint string) (place, error) {
+	servers, err := params.ParseServers(endpoint, params.DefaultPort)
+	return hosted{servers}, err
+}
+
+func (h hosted) complete(p *params.Params) error {
+	p.Endpoint = h.servers.String()
+	return nil
+}
+
+func (h hosted) open(p params.Params, log *slog.Logger) (Node, error) {
+	return node(roundstore.OpenAt(p, h.servers, log))
+}
+
+func (h hosted) address() (string, error) { return reachable(h.servers...) }
