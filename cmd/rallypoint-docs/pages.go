@@ -186,10 +186,10 @@ func withOptions(page string) (string, error) {
 	if !found || !ended {
 		return "", errors.New("docs/options.md has no place for the table of options")
 	}
-	table := "| name | default | meaning |\n| --- | --- | --- |\n"
+	table := "| name | default | values | meaning |\n| --- | --- | --- | --- |\n"
 	for _, o := range params.Options() {
 		fallback := cmp.Or(o.Default, "none")
-		table += fmt.Sprintf("| `%s` | %s | %s |\n", o.Name, cell(fallback), cell(o.Help))
+		table += fmt.Sprintf("| `%s` | %s | %s | %s |\n", o.Name, cell(fallback), cell(o.Takes), cell(o.Help))
 	}
 	return before + optionsBegin + table + optionsEnd + after, nil
 }

@@ -31,15 +31,15 @@ const (
 // value and what is expected; p is then unchanged. Whether the values fit each
 // other is Validate's business.
 func (p *Params) SetOptions(options map[string]string) (warnings []string, err error) {
-	s := optionSetter{p: *p, keepAlive: keepAlive{interval: defaultKeepAliveInterval, attempts: defaultKeepAliveAttempts}}
+	s := optionSetter{Params: *p, keepAlive: keepAlive{interval: defaultKeepAliveInterval, attempts: defaultKeepAliveAttempts}}
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		o := findOption(name)
 		if o == nil {
 			warnings = append(warnings, unknownOption(name))
 			continue
 		}
-		if expected := o.set(&s, options[name]); expected != "" {
-			return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "option %s=%q: expected %s", name, options[name], expected)
+		if !o.set(&s, options[name]) {
+			return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "option %s=%q: expected %s%s", name, options[name], o.takes, o.such)
 		}
 	}
 	if s.keepAlive.given && !s.leaseGiven {
@@ -47,15 +47,15 @@ func (p *Params) SetOptions(options map[string]string) (warnings []string, err e
 			return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "options keep_alive_interval (%v) and keep_alive_max_attempt (%d): their product is too long",
 				s.keepAlive.interval, s.keepAlive.attempts)
 		}
-		s.p.LeaseTimeout = s.keepAlive.interval * time.Duration(s.keepAlive.attempts)
+		s.LeaseTimeout = s.keepAlive.interval * time.Duration(s.keepAlive.attempts)
 	}
-	*p = s.p
+	*p = s.Params
 	return warnings, nil
 }
 
 // optionSetter collects the options of one SetOptions.
 type optionSetter struct {
-	p          Params
+	Params
 	leaseGiven bool
 	keepAlive  keepAlive
 }
@@ -70,6 +70,7 @@ type keepAlive struct {
 type Option struct {
 	Name    string
 	Default string // as it would be given, or in words; "": none
+	Takes   string // the values that it takes
 	Help    string // names of options and files stand between backquotes
 }
 
@@ -77,22 +78,29 @@ type Option struct {
 // rendezvous, without those of an etcd and those that have no effect.
 func Options() (listed []Option) {
 	for _, o := range optionTable {
-		if o.Help != "" {
-			listed = append(listed, o.Option)
+		if o.help != "" {
+			listed = append(listed, Option{o.name, o.fallback, o.takes, o.help})
 		}
 	}
 	return listed
 }
 
-// option is an option and how it is set. A setter returns what it expects of the value, "" if
-// the value is right.
+// option is a row of the table of options: see Option.
 type option struct {
-	Option
-	set func(s *optionSetter, value string) (expected string)
+	name, fallback, help string
+	value
+}
+
+// value is what an option takes. set reports whether the value is right; one that is not changes
+// nothing.
+type value struct {
+	takes string
+	such  string // follows takes in an error: examples, or other ways to write it
+	set   func(s *optionSetter, text string) bool
 }
 
 func findOption(name string) *option {
-	i := slices.IndexFunc(optionTable, func(o option) bool { return o.Name == name })
+	i := slices.IndexFunc(optionTable, func(o option) bool { return o.name == name })
 	if i < 0 {
 		return nil
 	}
@@ -100,245 +108,245 @@ func findOption(name string) *option {
 }
 
 var optionTable = []option{
-	{Option{"join_timeout", "600", "longest wait for a round"},
-		timeout(func(p *Params) *time.Duration { return &p.JoinTimeout })},
-	{Option{"last_call_timeout", "30", "longest wait for more nodes after the minimum has joined (first round)"},
-		timeout(func(p *Params) *time.Duration { return &p.LastCallTimeout })},
-	{Option{"quiet_period", "0", "the first round completes after this time without an arrival; 0: off"},
-		delay(func(p *Params) *time.Duration { return &p.QuietPeriod })},
-	{Option{"target", "0", "the first round completes immediately with this many nodes; 0: the maximum"},
-		number(func(p *Params) *int { return &p.Target }, 0)},
-	{Option{"node_unit", "1", "a round's size is a multiple of this"},
-		number(func(p *Params) *int { return &p.NodeUnit }, 1)},
-	{Option{"reconnect_grace", "1", "a node whose connection broke is lost after this time, or once its process is proven dead"},
-		delay(func(p *Params) *time.Duration { return &p.ReconnectGrace })},
-	{Option{"lease_timeout", "10", "a node that sends nothing for this time is lost"},
-		func(s *optionSetter, value string) string {
+	{"join_timeout", "600", "longest wait for a round",
+		timeout(func(s *optionSetter) *time.Duration { return &s.JoinTimeout })},
+	{"last_call_timeout", "30", "longest wait for more nodes after the minimum has joined (first round)",
+		timeout(func(s *optionSetter) *time.Duration { return &s.LastCallTimeout })},
+	{"quiet_period", "0", "the first round completes after this time without an arrival; 0: off",
+		delay(func(s *optionSetter) *time.Duration { return &s.QuietPeriod })},
+	{"target", "0", "the first round completes immediately with this many nodes; 0: the maximum",
+		number(func(s *optionSetter) *int { return &s.Target }, 0)},
+	{"node_unit", "1", "a round's size is a multiple of this",
+		number(func(s *optionSetter) *int { return &s.NodeUnit }, 1)},
+	{"reconnect_grace", "1", "a node whose connection broke is lost after this time, or once its process is proven dead",
+		delay(func(s *optionSetter) *time.Duration { return &s.ReconnectGrace })},
+	{"lease_timeout", "10", "a node that sends nothing for this time is lost",
+		timeout(func(s *optionSetter) *time.Duration {
 			s.leaseGiven = true
-			return setSeconds(&s.p.LeaseTimeout, value, true)
-		}},
-	{Option{"keep_alive_interval", "5", "as for `c10d`: without `lease_timeout`, the lease is this times `keep_alive_max_attempt`"},
-		func(s *optionSetter, value string) string {
+			return &s.LeaseTimeout
+		})},
+	{"keep_alive_interval", "5", "as for `c10d`: without `lease_timeout`, the lease is this times `keep_alive_max_attempt`",
+		timeout(func(s *optionSetter) *time.Duration {
 			s.keepAlive.given = true
-			return setSeconds(&s.keepAlive.interval, value, true)
-		}},
-	{Option{"keep_alive_max_attempt", "3", "the other factor"},
-		func(s *optionSetter, value string) string {
+			return &s.keepAlive.interval
+		})},
+	{"keep_alive_max_attempt", "3", "the other factor",
+		number(func(s *optionSetter) *int {
 			s.keepAlive.given = true
-			return setInt(&s.keepAlive.attempts, value, minKeepAliveAttempts)
-		}},
-	{Option{"regroup_timeout", "90", "longest wait for a live member that does not rejoin"},
-		timeout(func(p *Params) *time.Duration { return &p.RegroupTimeout })},
-	{Option{"admit_delay", "1", "quiet time before newcomers are announced to a running group"},
-		delay(func(p *Params) *time.Duration { return &p.AdmitDelay })},
-	{Option{"closed_for", "600", "how long a job that succeeded or was closed by hand stays closed under its id; 0: it can begin again immediately"},
-		delay(func(p *Params) *time.Duration { return &p.ClosedFor })},
-	{Option{"begin_again", "0", "1: this node starts a finished job again, even before `closed_for` is over"},
-		flag(func(p *Params, on bool) { p.BeginAgain = on })},
-	{Option{"close_timeout", "30", "longest wait of a host for the others at the end"},
-		timeout(func(p *Params) *time.Duration { return &p.CloseTimeout })},
-	{Option{"read_timeout", "60", "longest wait for one answer"},
-		timeout(func(p *Params) *time.Duration { return &p.ReadTimeout })},
-	{Option{"node_rank", "", "preferred rank of this node, as `PET_NODE_RANK`; torchrun hides its `--node-rank` from plug-ins"},
-		number(func(p *Params) *int { return &p.NodeRank }, 0)},
-	{Option{"node_id", "machine and random suffix", "stable name of this node, such as `gpu-a`: a restart under the same name replaces the old process immediately"},
-		name(func(p *Params) *string { return &p.NodeID })},
-	{Option{"host_name", "the kernel's", "name of this machine in logs and `status`; in `admin drain` and `cordon` it stands for all nodes there. Give containers the name of their machine"},
-		name(func(p *Params) *string { return &p.HostName })},
-	{Option{"segment", "1", "number of consecutive nodes that stay in one topology domain; a round consists of whole segments; as `--segment`"},
-		number(func(p *Params) *int { return &p.Segment }, 1)},
-	{Option{"topology", "", "topology domain of this node, such as its rack, as `--topology`: printable, at most 512 bytes"},
-		name(func(p *Params) *string { return &p.Topology })},
-	{Option{"advertise_addr", "automatic", "address under which workers reach this node, as `--local-addr`"},
-		setAdvertiseAddr},
-	{Option{"store_port", "0", "fixed port of the round store, for firewalls; 0: any. With is_host=1 it may be the endpoint's"},
-		setStorePort},
-	{Option{"is_host", "automatic", "1: this node hosts the control plane and listens on all interfaces, unless the endpoint is a loopback address; 0: it neither hosts nor stands by, and accepts a server of any user"},
-		flag(func(p *Params, on bool) { p.IsHost = &on })},
-	{Option{"quorum", "1", "with three or more machines, a majority elects another host when the host stops answering; 0: they wait for it; the same on all nodes"},
-		flag(func(p *Params, on bool) { p.NoQuorum = !on })},
-	{Option{"token_file", "$RALLYPOINT_TOKEN_FILE", "file with the token that all nodes and the control plane share; an error if it would protect nothing"},
-		path(func(p *Params) *string { return &p.TokenFile })},
-	{Option{"store_tls", "1", "0: round stores do not use TLS, even with a token"},
-		flag(func(p *Params, on bool) { p.PlainStore = !on })},
-	{Option{"forward_ports", "", "with a token: more ports of the rank-0 node that workers of other nodes reach at `MASTER_ADDR`: `8547`, `6000-6007`, several separated by colons"},
-		setForwardPorts},
-	{Option{"allow_uid", "", "other users whose processes may connect to this job on this machine: ids and ranges separated by colons, `1001:100000-165535`"},
-		setAllowUID},
-	{Option{"loopback_check", "1", "0: processes of every user may connect, and a control plane of any user is accepted"},
-		flag(func(p *Params, on bool) { p.LoopbackUsers.Anyone = !on })},
-	{Option{"record", "", "for tests: record the control plane's history in `PATH.NODE` while this node hosts it"},
-		path(func(p *Params) *string { return &p.Record })},
+			return &s.keepAlive.attempts
+		}, minKeepAliveAttempts)},
+	{"regroup_timeout", "90", "longest wait for a live member that does not rejoin",
+		timeout(func(s *optionSetter) *time.Duration { return &s.RegroupTimeout })},
+	{"admit_delay", "1", "quiet time before newcomers are announced to a running group",
+		delay(func(s *optionSetter) *time.Duration { return &s.AdmitDelay })},
+	{"closed_for", "600", "how long a job that succeeded or was closed by hand stays closed under its id; 0: it can begin again immediately",
+		delay(func(s *optionSetter) *time.Duration { return &s.ClosedFor })},
+	{"begin_again", "0", "1: this node starts a finished job again, even before `closed_for` is over",
+		flag(func(s *optionSetter, on bool) { s.BeginAgain = on })},
+	{"close_timeout", "30", "longest wait of a host for the others at the end",
+		timeout(func(s *optionSetter) *time.Duration { return &s.CloseTimeout })},
+	{"read_timeout", "60", "longest wait for one answer",
+		timeout(func(s *optionSetter) *time.Duration { return &s.ReadTimeout })},
+	{"node_rank", "", "preferred rank of this node, as `PET_NODE_RANK`; torchrun hides its `--node-rank` from plug-ins",
+		number(func(s *optionSetter) *int { return &s.NodeRank }, 0)},
+	{"node_id", "machine and random suffix", "stable name of this node, such as `gpu-a`: a restart under the same name replaces the old process immediately",
+		name(func(s *optionSetter) *string { return &s.NodeID })},
+	{"host_name", "the kernel's", "name of this machine in logs and `status`; in `admin drain` and `cordon` it stands for all nodes there. Give containers the name of their machine",
+		name(func(s *optionSetter) *string { return &s.HostName })},
+	{"segment", "1", "number of consecutive nodes that stay in one topology domain; a round consists of whole segments; as `--segment`",
+		number(func(s *optionSetter) *int { return &s.Segment }, 1)},
+	{"topology", "", "topology domain of this node, such as its rack, as `--topology`, printable",
+		name(func(s *optionSetter) *string { return &s.Topology })},
+	{"advertise_addr", "automatic", "address under which workers reach this node, as `--local-addr`",
+		advertiseAddr},
+	{"store_port", "0", "fixed port of the round store, for firewalls; 0: any. With is_host=1 it may be the endpoint's",
+		port},
+	{"is_host", "automatic", "1: this node hosts the control plane and listens on all interfaces, unless the endpoint is a loopback address; 0: it neither hosts nor stands by, and accepts a server of any user",
+		flag(func(s *optionSetter, on bool) { s.IsHost = &on })},
+	{"quorum", "1", "with three or more machines, a majority elects another host when the host stops answering; 0: they wait for it; the same on all nodes",
+		flag(func(s *optionSetter, on bool) { s.NoQuorum = !on })},
+	{"token_file", "$RALLYPOINT_TOKEN_FILE", "file with the token that all nodes and the control plane share; an error if it would protect nothing",
+		path(func(s *optionSetter) *string { return &s.TokenFile })},
+	{"store_tls", "1", "0: round stores do not use TLS, even with a token",
+		flag(func(s *optionSetter, on bool) { s.PlainStore = !on })},
+	{"forward_ports", "", "with a token: more ports of the rank-0 node that workers of other nodes reach at `MASTER_ADDR`: `8547`, `6000-6007`, several separated by colons",
+		forwardPorts},
+	{"allow_uid", "", "other users whose processes may connect to this job on this machine: ids and ranges separated by colons, `1001:100000-165535`",
+		userIDs},
+	{"loopback_check", "1", "0: processes of every user may connect, and a control plane of any user is accepted",
+		flag(func(s *optionSetter, on bool) { s.LoopbackUsers.Anyone = !on })},
+	{"record", "", "for tests: record the control plane's history in `PATH.NODE` while this node hosts it",
+		path(func(s *optionSetter) *string { return &s.Record })},
 
 	// Of an etcd.
-	{Option{Name: "protocol"}, backendOption("protocol")},
-	{Option{Name: "ssl_cert"}, backendOption("ssl_cert")},
-	{Option{Name: "ssl_cert_key"}, backendOption("ssl_cert_key")},
-	{Option{Name: "ca_cert"}, backendOption("ca_cert")},
-	{Option{Name: "cert"}, backendOption("cert")},
-	{Option{Name: "key"}, backendOption("key")},
-	{Option{Name: "cacert"}, backendOption("cacert")},
-	{Option{Name: "user"}, backendOption("user")},
-	{Option{Name: "password"}, backendOption("password")},
-	{Option{Name: "password_file"}, backendOption("password_file")},
-	{Option{Name: "key_prefix"}, backendOption("key_prefix")},
-	{Option{Name: "etcd_prefix"}, backendOption("etcd_prefix")},
-	{Option{Name: "ttl"}, backendOption("ttl")},
+	{name: "protocol", value: backendOption("protocol")},
+	{name: "ssl_cert", value: backendOption("ssl_cert")},
+	{name: "ssl_cert_key", value: backendOption("ssl_cert_key")},
+	{name: "ca_cert", value: backendOption("ca_cert")},
+	{name: "cert", value: backendOption("cert")},
+	{name: "key", value: backendOption("key")},
+	{name: "cacert", value: backendOption("cacert")},
+	{name: "user", value: backendOption("user")},
+	{name: "password", value: backendOption("password")},
+	{name: "password_file", value: backendOption("password_file")},
+	{name: "key_prefix", value: backendOption("key_prefix")},
+	{name: "etcd_prefix", value: backendOption("etcd_prefix")},
+	{name: "ttl", value: backendOption("ttl")},
 
 	// Without effect, but checked. torchrun itself adds the last two.
-	{Option{Name: "heartbeat_timeout"}, timeout(unused)},
-	{Option{Name: "heartbeat"}, timeout(unused)},
-	{Option{Name: "cas_backoff_max_seconds"}, delay(unused)},
-	{Option{Name: "store_type"}, checkStoreType},
-	{Option{Name: "timeout"}, ignored},
-	{Option{Name: "rank"}, ignored},
+	{name: "heartbeat_timeout", value: timeout(unused)},
+	{name: "heartbeat", value: timeout(unused)},
+	{name: "cas_backoff_max_seconds", value: delay(unused)},
+	{name: "store_type", value: storeType},
+	{name: "timeout", value: ignored},
+	{name: "rank", value: ignored},
 }
 
-func timeout(field func(*Params) *time.Duration) func(*optionSetter, string) string {
-	return func(s *optionSetter, value string) string { return setSeconds(field(&s.p), value, true) }
+func timeout(field func(*optionSetter) *time.Duration) value {
+	return value{"seconds greater than 0", ", such as 30 or 0.5", func(s *optionSetter, text string) bool {
+		return setSeconds(field(s), text, 1)
+	}}
 }
 
-func delay(field func(*Params) *time.Duration) func(*optionSetter, string) string {
-	return func(s *optionSetter, value string) string { return setSeconds(field(&s.p), value, false) }
+func delay(field func(*optionSetter) *time.Duration) value {
+	return value{"seconds, 0 or more", ", such as 30 or 0.5", func(s *optionSetter, text string) bool {
+		return setSeconds(field(s), text, 0)
+	}}
 }
 
-func number(field func(*Params) *int, least int) func(*optionSetter, string) string {
-	return func(s *optionSetter, value string) string { return setInt(field(&s.p), value, least) }
+func number(field func(*optionSetter) *int, least int) value {
+	return value{fmt.Sprintf("a whole number, %d or more", least), "", func(s *optionSetter, text string) bool {
+		return setInt(field(s), text, least, math.MaxInt32)
+	}}
 }
 
-func backendOption(name string) func(*optionSetter, string) string {
-	return func(s *optionSetter, value string) string {
-		options := maps.Clone(s.p.BackendOptions)
+func backendOption(name string) value {
+	return value{set: func(s *optionSetter, text string) bool {
+		options := maps.Clone(s.BackendOptions)
 		if options == nil {
 			options = make(map[string]string)
 		}
-		options[name] = value
-		s.p.BackendOptions = options
-		return ""
-	}
+		options[name] = text
+		s.BackendOptions = options
+		return true
+	}}
 }
 
-func flag(set func(*Params, bool)) func(*optionSetter, string) string {
-	return func(s *optionSetter, value string) string {
-		on, ok := parseBool(value)
-		if !ok {
-			return "1, true, t, yes or y, or 0, false, f, no or n"
+func flag(set func(*optionSetter, bool)) value {
+	return value{"1 or 0", ", or true, t, yes, y, false, f, no or n", func(s *optionSetter, text string) bool {
+		on, ok := parseBool(text)
+		if ok {
+			set(s, on)
 		}
-		set(&s.p, on)
-		return ""
-	}
+		return ok
+	}}
 }
 
-func path(field func(*Params) *string) func(*optionSetter, string) string {
-	return func(s *optionSetter, value string) string {
-		if value == "" || strings.ContainsRune(value, 0) {
-			return "the path of a file"
+func path(field func(*optionSetter) *string) value {
+	return value{"the path of a file", "", func(s *optionSetter, text string) bool {
+		if text == "" || strings.ContainsRune(text, 0) {
+			return false
 		}
-		*field(&s.p) = value
-		return ""
-	}
+		*field(s) = text
+		return true
+	}}
 }
 
-func ignored(*optionSetter, string) string { return "" }
-
-// unused takes a duration that is only checked.
-func unused(*Params) *time.Duration { return new(time.Duration) }
-
-// setSeconds sets d from decimal seconds.
-func setSeconds(d *time.Duration, value string, positive bool) (expected string) {
-	text := strings.TrimSpace(value)
-	seconds, err := strconv.ParseFloat(text, 64)
-	decimal := strings.Trim(text, "0123456789.eE+-") == "" // not hex, not inf, not nan
-	nanoseconds := math.Round(seconds * float64(time.Second))
-	switch {
-	case err != nil || !decimal || strings.HasPrefix(text, "-") || nanoseconds > float64(rendezvous.MaxTimeout):
-	case positive && nanoseconds < 1:
-	default:
-		*d = time.Duration(nanoseconds)
-		return ""
-	}
-	if positive {
-		return "seconds greater than 0, such as 30 or 0.5"
-	}
-	return "seconds, 0 or more, such as 30 or 0.5"
-}
-
-// setInt sets n from a decimal number.
-func setInt(n *int, value string, least int) (expected string) {
-	v, err := strconv.ParseInt(strings.TrimSpace(value), 10, 32)
-	if err != nil || v < int64(least) {
-		return fmt.Sprintf("a whole number, %d or more", least)
-	}
-	*n = int(v)
-	return ""
-}
-
-func setStorePort(s *optionSetter, value string) (expected string) {
-	var port int
-	if setInt(&port, value, 0) != "" || port > math.MaxUint16 {
-		return fmt.Sprintf("a port number, 0 to %d", math.MaxUint16)
-	}
-	s.p.StorePort = port
-	return ""
-}
-
-func name(field func(*Params) *string) func(*optionSetter, string) string {
-	return func(s *optionSetter, value string) string {
-		text := strings.TrimSpace(value)
+func name(field func(*optionSetter) *string) value {
+	return value{fmt.Sprintf("a name of 1 to %d bytes", rendezvous.MaxNameLen), "", func(s *optionSetter, text string) bool {
+		text = strings.TrimSpace(text)
 		if text == "" || len(text) > rendezvous.MaxNameLen {
-			return fmt.Sprintf("a name of 1 to %d bytes", rendezvous.MaxNameLen)
+			return false
 		}
-		*field(&s.p) = text
-		return ""
-	}
+		*field(s) = text
+		return true
+	}}
 }
 
-func setAdvertiseAddr(s *optionSetter, value string) (expected string) {
-	host := strings.TrimSpace(value)
+var port = value{fmt.Sprintf("a port number, 0 to %d", math.MaxUint16), "", func(s *optionSetter, text string) bool {
+	return setInt(&s.StorePort, text, 0, math.MaxUint16)
+}}
+
+var advertiseAddr = value{"a host name or an address", " of this node, without a port and not a wildcard", func(s *optionSetter, text string) bool {
+	host := strings.TrimSpace(text)
 	if strings.HasPrefix(host, "[") && strings.HasSuffix(host, "]") {
 		host = host[1 : len(host)-1]
 	}
 	addr, err := netip.ParseAddr(host)
 	isAddr := err == nil
 	if !validHost(host) || len(host) > rendezvous.MaxNameLen || !isAddr && strings.Contains(host, ":") || isAddr && addr.IsUnspecified() {
-		return "a host name or an address of this node, without a port and not a wildcard"
+		return false
 	}
-	s.p.AdvertiseAddr = host
-	return ""
-}
+	s.AdvertiseAddr = host
+	return true
+}}
 
 // maxForwardPorts bounds the option forward_ports: each is a listener on every node.
 const maxForwardPorts = 64
 
-// setForwardPorts reads ports and ranges of them with colons in between.
-func setForwardPorts(s *optionSetter, value string) (expected string) {
-	expected = fmt.Sprintf("ports from 1 to %d, at most %d, such as 8547, 6000-6007 or 8547:6000", math.MaxUint16, maxForwardPorts)
-	var ports []int
-	for part := range strings.SplitSeq(value, ":") {
-		first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
-		if !isRange {
-			last = first
+// forwardPorts are ports and ranges of them with colons in between.
+var forwardPorts = value{
+	fmt.Sprintf("ports from 1 to %d, at most %d", math.MaxUint16, maxForwardPorts), ", such as 8547, 6000-6007 or 8547:6000",
+	func(s *optionSetter, text string) bool {
+		var ports []int
+		for part := range strings.SplitSeq(text, ":") {
+			first, last, isRange := strings.Cut(strings.TrimSpace(part), "-")
+			if !isRange {
+				last = first
+			}
+			from, err1 := strconv.ParseUint(first, 10, 16)
+			to, err2 := strconv.ParseUint(last, 10, 16)
+			if err1 != nil || err2 != nil || from == 0 || to < from || int(to-from) >= maxForwardPorts-len(ports) {
+				return false
+			}
+			for port := from; port <= to; port++ {
+				ports = append(ports, int(port))
+			}
 		}
-		from, err1 := strconv.ParseUint(first, 10, 16)
-		to, err2 := strconv.ParseUint(last, 10, 16)
-		if err1 != nil || err2 != nil || from == 0 || to < from || int(to-from) >= maxForwardPorts-len(ports) {
-			return expected
-		}
-		for port := from; port <= to; port++ {
-			ports = append(ports, int(port))
-		}
-	}
-	s.p.ForwardPorts = ports
-	return ""
+		s.ForwardPorts = ports
+		return true
+	},
 }
 
-func setAllowUID(s *optionSetter, value string) (expected string) {
-	list, ok := parseUIDs(value)
-	if !ok {
-		return "user ids such as 1000, 100000-165535 or 1000:1001"
+var userIDs = value{"user ids", " such as 1000, 100000-165535 or 1000:1001", func(s *optionSetter, text string) bool {
+	list, ok := parseUIDs(text)
+	if ok {
+		s.LoopbackUsers.Also = list
 	}
-	s.p.LoopbackUsers.Also = list
-	return ""
+	return ok
+}}
+
+var storeType = value{
+	"tcp", ", the only store type of this backend; nodes that share a directory give the endpoint file:///DIRECTORY",
+	func(_ *optionSetter, text string) bool { return strings.EqualFold(strings.TrimSpace(text), "tcp") },
+}
+
+var ignored = value{set: func(*optionSetter, string) bool { return true }}
+
+// unused takes a duration that is only checked.
+func unused(*optionSetter) *time.Duration { return new(time.Duration) }
+
+// setSeconds sets d from decimal seconds of at least that many nanoseconds.
+func setSeconds(d *time.Duration, text string, least float64) bool {
+	text = strings.TrimSpace(text)
+	seconds, err := strconv.ParseFloat(text, 64)
+	decimal := strings.Trim(text, "0123456789.eE+-") == "" // not hex, not inf, not nan
+	nanoseconds := math.Round(seconds * float64(time.Second))
+	if err != nil || !decimal || strings.HasPrefix(text, "-") || nanoseconds < least || nanoseconds > float64(rendezvous.MaxTimeout) {
+		return false
+	}
+	*d = time.Duration(nanoseconds)
+	return true
+}
+
+// setInt sets n from a decimal number.
+func setInt(n *int, text string, least, most int) bool {
+	v, err := strconv.ParseInt(strings.TrimSpace(text), 10, 32)
+	if err != nil || v < int64(least) || v > int64(most) {
+		return false
+	}
+	*n = int(v)
+	return true
 }
 
 // parseBool takes the words of docs/spec/rendezvous.md R3, in any case and not
@@ -351,13 +359,6 @@ func parseBool(text string) (value, ok bool) {
 		return false, true
 	}
 	return false, false
-}
-
-func checkStoreType(_ *optionSetter, value string) (expected string) {
-	if strings.EqualFold(strings.TrimSpace(value), "tcp") {
-		return ""
-	}
-	return "tcp, the only store type of this backend; nodes that share a directory give the endpoint file:///DIRECTORY"
 }
 
 // unknownOption is the warning about an unknown option.
@@ -377,8 +378,8 @@ func nearestOption(name string) string {
 	name = strings.ToLower(strings.ReplaceAll(name, "-", "_"))
 	best, nearest := "", max(2, len(name)/3)+1
 	for _, o := range optionTable {
-		if d := wording.Distance(name, o.Name); d < nearest {
-			best, nearest = o.Name, d
+		if d := wording.Distance(name, o.name); d < nearest {
+			best, nearest = o.name, d
 		}
 	}
 	return best
@@ -459,8 +460,10 @@ func (p *Params) SetEnvironment(getenv func(string) string) (warnings []string) 
 // limit. A limit of 0 means none.
 func parseRank(text string, limit int) (rank int, expected string) {
 	rank = -1
-	expected = setInt(&rank, text, 0)
-	if expected == "" && limit > 0 && rank >= limit {
+	switch {
+	case !setInt(&rank, text, 0, math.MaxInt32):
+		expected = "a whole number, 0 or more"
+	case limit > 0 && rank >= limit:
 		return -1, fmt.Sprintf("a rank below the maximum number of nodes (%d)", limit)
 	}
 	return rank, expected

@@ -106,10 +106,10 @@ func TestSetOptionsRefuses(t *testing.T) {
 		{[]string{"keep_alive_max_attempt"}, append(numbers, "0", "1"), "a whole number, 2 or more"},
 		{[]string{"store_port"}, append(numbers, "65536"), "a port number"},
 		{[]string{"record"}, []string{"", "a\x00b"}, "the path of a file"},
-		{[]string{"store_tls"}, []string{"", "off", "2"}, "1, true"},
+		{[]string{"store_tls"}, []string{"", "off", "2"}, "1 or 0, or true"},
 		{[]string{"forward_ports"}, []string{"", "0", "0-3", "3-2", "65536", "65530-65540", "1,2", "-1", "x", "1-65", "1-64:65", "1:"}, "ports from 1 to 65535"},
 		{[]string{"allow_uid"}, []string{"", "ten", "-1", "1-", "2-1", "1,2", "4294967295", "99999999999", "1.0", strings.Repeat("1:", 64) + "1"}, "user ids such as"},
-		{[]string{"is_host", "loopback_check"}, []string{"", " true", "on", "off", "2", "-1", "1.0"}, "1, true"},
+		{[]string{"is_host", "loopback_check"}, []string{"", " true", "on", "off", "2", "-1", "1.0"}, "1 or 0, or true"},
 		{[]string{"node_id", "topology"}, []string{"", " ", strings.Repeat("x", rendezvous.MaxNameLen+1)}, "a name"},
 		{[]string{"advertise_addr"}, []string{"", "0.0.0.0", "::", "host0:1", "10.0.0.1:1", "a b", "[::]"}, "a host name or an address"},
 		{[]string{"store_type"}, []string{"file", ""}, "tcp"},
@@ -178,8 +178,8 @@ func TestUnknownOptionsAreWarnedOf(t *testing.T) {
 
 func TestEveryOptionHasItsNearestName(t *testing.T) {
 	for _, o := range optionTable {
-		if near := nearestOption(o.Name + "x"); near != o.Name {
-			t.Errorf("%sx: did you mean %q", o.Name, near)
+		if near := nearestOption(o.name + "x"); near != o.name {
+			t.Errorf("%sx: did you mean %q", o.name, near)
 		}
 	}
 }
@@ -189,6 +189,9 @@ func TestDefaultsOfOptions(t *testing.T) {
 	number := regexp.MustCompile(`^\d+$`)
 	shown := 0
 	for _, o := range Options() {
+		if o.Takes == "" {
+			t.Errorf("%s does not say what it takes", o.Name)
+		}
 		if !number.MatchString(o.Default) {
 			continue
 		}
