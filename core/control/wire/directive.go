@@ -19,11 +19,20 @@ const (
 	endOfAdminOps
 )
 
-// directiveOps are the requests for directives, by kind.
-var directiveOps = map[rendezvous.DirectiveKind]AdminOp{
-	rendezvous.DirectiveSave: AdminOpSave, rendezvous.DirectiveDrain: AdminOpDrain,
-	rendezvous.DirectiveScale: AdminOpScale, rendezvous.DirectiveStop: AdminOpStop,
-}
+// directiveOps are the requests for directives, by kind. A later kind is requested by its own
+// number: no other request has one from 5 to 22.
+var directiveOps = func() map[rendezvous.DirectiveKind]AdminOp {
+	ops := map[rendezvous.DirectiveKind]AdminOp{
+		rendezvous.DirectiveSave: AdminOpSave, rendezvous.DirectiveDrain: AdminOpDrain,
+		rendezvous.DirectiveScale: AdminOpScale, rendezvous.DirectiveStop: AdminOpStop,
+	}
+	for _, kind := range rendezvous.DirectiveKinds() {
+		if ops[kind] == 0 {
+			ops[kind] = AdminOp(kind)
+		}
+	}
+	return ops
+}()
 
 // AdminOpNames returns the names of administrators' requests, by number: "" is no request, and 0
 // stands for those that this version does not know.

@@ -12,6 +12,8 @@ import operator
 import os
 import time
 
+from .._native import abi
+
 _FILE = "RALLYPOINT_DIRECTIVE_FILE"
 
 # Words of the record.
@@ -21,7 +23,11 @@ _PHASE = 0xFF  # of the word: what is asked; of the answer: how far the worker i
 _HOLD, _RELEASE = 1, 2
 _HELD, _TAKEN, _SAVED = 1, 2, 3
 
-KINDS = {1: "save", 2: "drain", 3: "scale", 4: "stop"}
+KINDS = {
+    number: name.removeprefix("DIRECTIVE_").lower()
+    for name, number in vars(abi).items()
+    if name.startswith("DIRECTIVE_") and number
+}
 
 _LONGEST_FILE = 1 << 24  # more than any that an agent writes
 
