@@ -236,28 +236,6 @@ test-python-long: .venv/.wheel build/rallypoint $(ETCD)  ## pytest -m long
 	$(call say,pytest -m long)
 	@$(BIN)/python -m pytest python/tests -m long --timeout 1800 -o faulthandler_timeout=1860 $(PYTEST_ARGS)
 
-# .venv leaves out packages that only a machine with a GPU loads: name an interpreter that has torch
-# for GPUs, pytest, pytest-timeout and the wheel.
-GPU_PYTHON ?= $(BIN)/python
-
-.PHONY: test-gpu
-test-gpu: build/.wheel build/rallypoint  ## pytest -m gpu, on a machine with a GPU; GPU_PYTHON names its Python
-	$(call say,pytest -m gpu)
-	@$(GPU_PYTHON) -m pytest python/tests/gpu -m gpu $(PYTEST_ARGS)
-
-# The pages in docs/libraries, with the libraries that they are about.
-.PHONY: test-libraries
-test-libraries: .venvs/libraries/.wheel  ## The programs of docs/libraries: accelerate, Lightning, Ray and others
-	$(call say,pytest of docs/libraries)
-	@.venvs/libraries/bin/python -m pytest python/tests/docs/test_libraries.py -m 'long or not long' --timeout 1000 -o faulthandler_timeout=1060 $(PYTEST_ARGS)
-
-# Their texts come from Debian's archive; where there is none the target says so.
-.PHONY: test-torch-suites
-test-torch-suites: .venv/.wheel  ## PyTorch's own tests of its agent and launcher, over Rallypoint
-	$(call say,the tests of PyTorch itself)
-	@$(UV) pip install --quiet --python $(BIN)/python --target build/torch-suites/site -r requirements/torch-suites.txt
-	@PYTHONPATH=$(CURDIR)/build/torch-suites/site $(BIN)/python packaging/torch_suites.py build/torch-suites
-
 .PHONY: fuzz
 fuzz:  ## Every fuzz target for FUZZTIME (30s)
 	@n=0; for pkg in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \

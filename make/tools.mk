@@ -102,7 +102,7 @@ $(PROMQL):
 promql:
 	@$(MAKE) -s $(PROMQL) || echo "no parser of Prometheus's expressions: its tests are skipped" >&2
 
-# The programs of docs/libraries.
+# The programs of docs/libraries, with the libraries that they are about.
 .venvs/libraries/.wheel: build/.wheel $(LIBRARIES_STAMP)
 	$(call say,installing the wheel into .venvs/libraries)
 	@$(UV) pip install --quiet --python .venvs/libraries/bin/python --no-deps --reinstall dist/rallypoint-*.whl
@@ -112,3 +112,24 @@ $(LIBRARIES_STAMP): | $(UV_STAMP)
 	$(call say,making .venvs/libraries)
 	@mkdir -p .venvs
 	$(call make_venv,.venvs/libraries,requirements/libraries.txt)
+
+.PHONY: test-libraries
+test-libraries: .venvs/libraries/.wheel  ## The programs of docs/libraries: accelerate, Lightning, Ray and others
+	$(call say,pytest of docs/libraries)
+	@.venvs/libraries/bin/python -m pytest python/tests/docs/test_libraries.py -m 'long or not long' --timeout 1000 -o faulthandler_timeout=1060 $(PYTEST_ARGS)
+
+# Their texts come from Debian's archive; where there is none the target says so.
+.PHONY: test-torch-suites
+test-torch-suites: .venv/.wheel  ## PyTorch's own tests of its agent and launcher, over Rallypoint
+	$(call say,the tests of PyTorch itself)
+	@$(UV) pip install --quiet --python $(BIN)/python --target build/torch-suites/site -r requirements/torch-suites.txt
+	@PYTHONPATH=$(CURDIR)/build/torch-suites/site $(BIN)/python packaging/torch_suites.py build/torch-suites
+
+# .venv leaves out packages that only a machine with a GPU loads: name an interpreter that has torch
+# for GPUs, pytest, pytest-timeout and the wheel.
+GPU_PYTHON ?= $(BIN)/python
+
+.PHONY: test-gpu
+test-gpu: build/.wheel build/rallypoint  ## pytest -m gpu, on a machine with a GPU; GPU_PYTHON names its Python
+	$(call say,pytest -m gpu)
+	@$(GPU_PYTHON) -m pytest python/tests/gpu -m gpu $(PYTEST_ARGS)
