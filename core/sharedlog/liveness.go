@@ -107,10 +107,10 @@ type heartbeats struct {
 // connection or an expired lease. If the last look was long ago, this node was stopped or is
 // overloaded, and so may the others have been; and where its own heartbeats do not get through,
 // neither may theirs: all get a new lease. A finding is appended at once or not at all.
-func (s heartbeats) handle(ap *applier) *rendezvous.Error {
+func (h heartbeats) handle(ap *applier) *rendezvous.Error {
 	ap.refreshRing()
 	r, now, lease := &ap.ring, time.Now(), ap.lease()
-	late := !r.looked.IsZero() && now.Sub(r.looked) > lease/2 || now.Sub(s.shown) > lease/2
+	late := !r.looked.IsZero() && now.Sub(r.looked) > lease/2 || now.Sub(h.shown) > lease/2
 	if late {
 		if r.late.IsZero() || now.Sub(r.late) > lease {
 			ap.p.log.Debug("this process was stopped, is overloaded or cut off: all nodes get a new lease")
@@ -118,12 +118,12 @@ func (s heartbeats) handle(ap *applier) *rendezvous.Error {
 		r.late = now
 		ap.p.withdrawLocked()
 	}
-	r.looked = s.began
-	for i, session := range s.sessions {
-		if _, ok := slices.BinarySearch(r.sessions, session); !ok || i >= len(s.list) {
+	r.looked = h.began
+	for i, session := range h.sessions {
+		if _, ok := slices.BinarySearch(r.sessions, session); !ok || i >= len(h.list) {
 			continue
 		}
-		p, sign, words := r.peers[session], s.list[i], ap.machine.Heard(session)
+		p, sign, words := r.peers[session], h.list[i], ap.machine.Heard(session)
 		if p == nil {
 			p = &peer{beats: sign.Heartbeats, words: words, heard: now, looked: now}
 			r.peers[session] = p
@@ -135,7 +135,7 @@ func (s heartbeats) handle(ap *applier) *rendezvous.Error {
 			p.words, p.spoke = words, now
 		}
 		beat := sign.State == LivenessHeartbeats && sign.Heartbeats != p.beats
-		look := rendezvous.LeaseLook{Renew: late || unwatched || spoke || beat, Silence: s.began.Sub(p.heard), Suspect: p.suspect}
+		look := rendezvous.LeaseLook{Renew: late || unwatched || spoke || beat, Silence: h.began.Sub(p.heard), Suspect: p.suspect}
 		verdict := look.Judge(lease)
 		if verdict == rendezvous.LeaseRenewed {
 			p.beats, p.heard, p.suspect, p.gone = sign.Heartbeats, now, false, false

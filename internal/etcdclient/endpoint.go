@@ -236,9 +236,8 @@ func parseSeconds(text string) (d time.Duration, expected string) {
 	return d, ""
 }
 
-// optionTable holds for each option of an etcd how it is set (the options of the
-// reference, R95, and those of its older handler, R103). A setter returns what it
-// expects, "" if the value is right.
+// optionTable holds for each option of an etcd how it is set: the options of torch's backend etcd-v2
+// and those of its older handler. A setter returns what it expects, "" if the value is right.
 var optionTable = map[string]func(c *Config, value string) (expected string){
 	"protocol":     setProtocol,
 	"ssl_cert":     setText(func(c *Config) *string { return &c.Cert }),

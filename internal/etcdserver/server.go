@@ -19,7 +19,7 @@ import (
 	"rallypoint/internal/etcdclient"
 )
 
-// envBinary names the etcd to start, as in the reference (R100).
+// envBinary names the etcd to start, as for torch.
 const envBinary = "TORCHELASTIC_ETCD_BINARY_PATH"
 
 // How a server is stopped and started.

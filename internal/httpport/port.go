@@ -101,48 +101,48 @@ func headEnd(b []byte, seen int) int {
 
 // Serve answers the request that head begins, and closes the connection. The pages get ctx.
 // An error tells that the request was malformed or sent away, or that the answer was not read.
-func (h *Port) Serve(ctx context.Context, conn net.Conn, head []byte) error {
+func (p *Port) Serve(ctx context.Context, conn net.Conn, head []byte) error {
 	defer conn.Close()
-	p := &page{header: http.Header{}}
+	answer := &page{header: http.Header{}}
 	r, err := http.ReadRequest(bufio.NewReaderSize(bytes.NewReader(head), len(head)))
-	p.head = err == nil && r.Method == http.MethodHead
+	answer.head = err == nil && r.Method == http.MethodHead
 	switch {
 	case err != nil:
-		p.fail(http.StatusBadRequest)
+		answer.fail(http.StatusBadRequest)
 		err = fmt.Errorf("%w: %w", pack.ErrMalformed, err)
 	case r.Method != http.MethodGet && r.Method != http.MethodHead:
-		p.allow(r.Method)
-		h.drained(p, conn)
+		answer.allow(r.Method)
+		p.drained(answer, conn)
 		return nil
 	case Alive(r):
-		h.make(ctx, p, r, conn)
+		p.make(ctx, answer, r, conn)
 	default:
 		select {
-		case h.places <- struct{}{}:
-			defer func() { <-h.places }()
-			h.make(ctx, p, r, conn)
+		case p.places <- struct{}{}:
+			defer func() { <-p.places }()
+			p.make(ctx, answer, r, conn)
 		default:
-			p.header.Set("Retry-After", "1")
-			p.fail(http.StatusServiceUnavailable)
+			answer.header.Set("Retry-After", "1")
+			answer.fail(http.StatusServiceUnavailable)
 			err = ErrCrowded
 		}
 	}
-	return errors.Join(err, p.write(conn))
+	return errors.Join(err, answer.write(conn))
 }
 
 // Refuse answers a request that is not wanted, of which more may be on its way: the
 // answer would be lost if the connection were closed before that is read.
-func (h *Port) Refuse(conn net.Conn, code int) {
+func (p *Port) Refuse(conn net.Conn, code int) {
 	defer conn.Close()
-	p := &page{header: http.Header{}}
-	p.fail(code)
-	h.drained(p, conn)
+	answer := &page{header: http.Header{}}
+	answer.fail(code)
+	p.drained(answer, conn)
 }
 
 // drained sends a page and reads what else its client sends, before the connection is
 // closed.
-func (h *Port) drained(p *page, conn net.Conn) {
-	if p.write(conn) != nil {
+func (p *Port) drained(answer *page, conn net.Conn) {
+	if answer.write(conn) != nil {
 		return
 	}
 	if c, ok := conn.(interface{ CloseWrite() error }); ok && c.CloseWrite() == nil {
@@ -152,20 +152,20 @@ func (h *Port) drained(p *page, conn net.Conn) {
 }
 
 // make fills in the page. A defect in it costs the answer, and nothing else.
-func (h *Port) make(ctx context.Context, p *page, r *http.Request, conn net.Conn) {
+func (p *Port) make(ctx context.Context, answer *page, r *http.Request, conn net.Conn) {
 	defer func() {
 		if v := recover(); v != nil {
-			h.log.Error("an HTTP request could not be answered because of a defect of Rallypoint",
+			p.log.Error("an HTTP request could not be answered because of a defect of Rallypoint",
 				"path", r.URL.Path, "defect", fmt.Sprint(v), "stack", string(debug.Stack()))
-			p.fail(http.StatusInternalServerError)
+			answer.fail(http.StatusInternalServerError)
 		}
 	}()
 	r.RemoteAddr = conn.RemoteAddr().String()
-	h.pages.ServeHTTP(p, r.WithContext(ctx))
+	p.pages.ServeHTTP(answer, r.WithContext(ctx))
 }
 
 // Open returns how many connections are being answered now.
-func (h *Port) Open() int { return len(h.places) }
+func (p *Port) Open() int { return len(p.places) }
 
 // page is the answer to one request: an http.ResponseWriter that keeps it, so that
 // nothing is held while its client reads.

@@ -192,7 +192,7 @@ def _record_text(index: int, rank: int, failure: Any) -> str:
 
 
 def _enriched(message: str, error_file: str) -> str:
-    """The message as the program's error handler shows it (A87)."""
+    """The message as the program's error handler shows it."""
     try:
         return record.get_error_handler().maybe_enrich_signal_failure_message(message, error_file)
     except Exception:

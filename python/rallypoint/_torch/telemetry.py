@@ -70,7 +70,7 @@ def host_name() -> str:
 
 
 class RdzvRecorder:
-    """Hands the steps of one node to torch's events, as torch's own handler does (A97).
+    """Hands the steps of one node to torch's events, as torch's own handler does.
 
     The agent in Go makes the same events, in the same words
     (agent/telemetry/rdzvevent.go). What a user's handler raises is logged once, and
