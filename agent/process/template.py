@@ -21,10 +21,12 @@ MAX_FORKS = 16  # of one request, as in template.go
 MAX_FILES, MAX_SIZE = 1000, 1 << 20  # of own modules that are read
 DEVICES = ("/dev/nvidia", "/dev/kfd", "/dev/dri/render", "/dev/accel")
 
-# The first optimizer of torch that a process makes imports torch's compiler, for seconds. That reads
-# variables with such names while it is imported.
+# The first optimizer of torch that a process makes imports torch's compiler, for seconds, and so do
+# a model in parallel and torch.compile. A script that has a library do so mentions a trainer. The
+# compiler reads variables with such names while it is imported.
 OPTIMIZERS = "torch.optim.optimizer"
 COMPILER = "torch._dynamo"
+COMPILER_USES = (b"ptim", b"arallel", b"shard", b"compile", b"rainer")
 COMPILER_VARIABLES = (b"TORCHDYNAMO", b"TORCHINDUCTOR", b"TORCH_COMPILE", b"TORCH_DYNAMO", b"TRITON_")
 
 
@@ -43,6 +45,7 @@ class Reader:
         self.own = own  # the folder that will be first on sys.path
         self.seen = set()
         self.wanted = []  # (name, names after `from`, whether a failure is caught)
+        self.compiles = False  # it may use torch's compiler
         self.configures = False  # it may set variables that torch's compiler reads
 
     def find(self, name):
@@ -92,8 +95,8 @@ class Reader:
             tree = compile(text, path, "exec", 0x400, dont_inherit=True)  # ast.PyCF_ONLY_AST
         except (OSError, SyntaxError, ValueError, TypeError, RecursionError, MemoryError):
             return  # the worker will say what is wrong
-        if any(name in text for name in COMPILER_VARIABLES):
-            self.configures = True
+        self.compiles |= any(use in text for use in COMPILER_USES)
+        self.configures |= any(name in text for name in COMPILER_VARIABLES)
         if len(text) <= MAX_SIZE:
             self.body(tree.body, package, caught)
 
@@ -167,8 +170,7 @@ def writes_environment(node):
 
 
 def wanted_by(kind, name):
-    """What a script, or a module as -m runs it, imports at its top; its own folder; and whether it
-    may set variables for torch's compiler."""
+    """Reads what a script, or a module as -m runs it, imports at its top."""
     own = os.getcwd()
     if kind == "script":
         folder = os.path.isdir(name)
@@ -185,7 +187,7 @@ def wanted_by(kind, name):
     for path in list(sys.path_importer_cache):
         if path == own or path.startswith(own + os.sep):
             del sys.path_importer_cache[path]
-    return reader.wanted, own, reader.configures
+    return reader
 
 
 def preload(wanted):
@@ -536,13 +538,12 @@ def hold():
     before = dict(entry.split(b"=", 1) for entry in instructions[4 + int(count) :])
     try:
         libc = import_ctypes().CDLL(None)
-        wanted, own, configures = wanted_by(kind, name)
-        if names:
-            wanted = [(each, (), False) for each in names]
+        script = wanted_by(kind, name)
+        wanted = [(each, (), False) for each in names] or script.wanted
         preload(wanted)
-        if OPTIMIZERS in sys.modules and not names and not configures:
+        if OPTIMIZERS in sys.modules and not names and script.compiles and not script.configures:
             preload([(COMPILER, (), True)])
-        check_names(modules, own)
+        check_names(modules, script.own)
         check_process()
         sys.stdout.flush()
         sys.stderr.flush()

@@ -194,7 +194,8 @@ func TestTemplateRefuses(t *testing.T) {
 // TestCompilerIsImported with torch, whose first optimizer would import it in each worker, unless
 // something tells that the script or --preload wants it otherwise.
 func TestCompilerIsImported(t *testing.T) {
-	const script = "import torch, os, sys\nwith open(os.environ['OUT'], 'a') as out: print('torch._dynamo' in sys.modules, file=out)\nos._exit(3)\n"
+	const idle = "import torch, os, sys\nwith open(os.environ['OUT'], 'a') as out: print('torch._dynamo' in sys.modules, file=out)\nos._exit(3)\n"
+	const script = idle + "def train(): torch.optim.SGD([])\n"
 	const torch = "import types\ncuda = types.SimpleNamespace(is_initialized=lambda: False)\ndefault_generator = types.SimpleNamespace(seed=lambda: None)\n"
 	for _, c := range []struct {
 		name, script, torch, compiler string
@@ -202,6 +203,7 @@ func TestCompilerIsImported(t *testing.T) {
 		want                          string
 	}{
 		{"a script that trains", script, torch + "from .optim import optimizer\n", "", nil, "True\n"},
+		{"a script that does not", idle, torch + "from .optim import optimizer\n", "", nil, "False\n"},
 		{"torch without optimizers", script, torch, "", nil, "False\n"},
 		{"no compiler", script, torch + "from .optim import optimizer\n", "raise ImportError", nil, "False\n"},
 		{"it sets a variable", "import torch\ndef f(): torch.environment('TORCHDYNAMO_DISABLE')\n" + script, torch + "from .optim import optimizer\n", "", nil, "False\n"},
