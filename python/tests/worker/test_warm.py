@@ -58,9 +58,9 @@ def test_what_a_script_imports(
     (tmp_path / "pkg" / "__init__.py").write_text("import json")
     (tmp_path / "pkg" / "sub.py").write_text("from . import leaf")
     (tmp_path / "pkg" / "leaf.py").write_text("from .sub import x\nimport csv")
-    found, own, _ = template.wanted_by("script", str(tmp_path / "train.py"))
-    assert [name for name, _, _ in found] == wanted
-    assert own == str(tmp_path)
+    reader = template.wanted_by("script", str(tmp_path / "train.py"))
+    assert [name for name, _, _ in reader.wanted] == wanted
+    assert reader.own == str(tmp_path)
     assert not [path for path in sys.path_importer_cache if path.startswith(str(tmp_path))]
 
 
