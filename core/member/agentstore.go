@@ -79,10 +79,8 @@ func (a *agentStore) Do(ctx context.Context, r store.Request) (store.Reply, erro
 // do carries out one request. The control plane may send it again after this call has
 // returned, so that it is given copies.
 func (a *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvous.KeyResult, error) {
-	select {
-	case <-a.closed:
+	if isClosed(a.closed) {
 		return rendezvous.KeyResult{}, store.ErrClosed
-	default:
 	}
 	if err := store.ContextError(ctx); err != nil {
 		return rendezvous.KeyResult{}, err
@@ -105,9 +103,7 @@ func (a *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvou
 	}
 	call := a.m.control.Start(r)
 	var gaveUp error
-	select {
-	case <-call.Done:
-	default:
+	if !isClosed(call.Done) {
 		select {
 		case <-call.Done:
 		case <-orphaned:
@@ -158,12 +154,7 @@ func (a *agentStore) cancel(call *Call, r rendezvous.KeyRequest) (done bool) {
 			_, _ = back.Wait(ctx)
 		}
 	}
-	select {
-	case <-call.Done:
-		return rendezvous.CodeOf(call.Err) != rendezvous.CodeCanceled
-	default:
-		return false
-	}
+	return isClosed(call.Done) && rendezvous.CodeOf(call.Err) != rendezvous.CodeCanceled
 }
 
 // keysError is an error of the control plane that is one of store's sentinels,

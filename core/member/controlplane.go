@@ -77,14 +77,21 @@ type Call struct {
 func (c *Call) Wait(ctx context.Context) (rendezvous.Result, error) {
 	select {
 	case <-c.Done:
-		return c.Result, c.Err
-	default:
-	}
-	select {
-	case <-c.Done:
-		return c.Result, c.Err
 	case <-ctx.Done():
-		return nil, ctx.Err()
+		if !isClosed(c.Done) {
+			return nil, ctx.Err()
+		}
+	}
+	return c.Result, c.Err
+}
+
+// isClosed reports whether a channel that nobody sends to is closed.
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
 	}
 }
 

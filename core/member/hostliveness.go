@@ -27,7 +27,7 @@ func (m *Member) hostDownLocked() {
 	timer = time.AfterFunc(m.params.LeaseTimeout, func() {
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.lost != nil && o.timer == timer && !o.isDown() { // it may have fired before it was stopped
+		if m.lost != nil && o.timer == timer && !isClosed(o.gone) { // it may have fired before it was stopped
 			close(o.gone)
 		}
 	})
@@ -41,17 +41,8 @@ func (m *Member) hostFoundLocked() {
 		o.timer.Stop()
 		o.timer = nil
 	}
-	if o.isDown() {
+	if isClosed(o.gone) {
 		o.gone = make(chan struct{})
-	}
-}
-
-func (h *hostLiveness) isDown() bool {
-	select {
-	case <-h.gone:
-		return true
-	default:
-		return false
 	}
 }
 
@@ -66,7 +57,7 @@ func (m *Member) hostLost() (gone <-chan struct{}, is bool) {
 	if !byNode && (m.last.HostRank < 0 || m.last.Round == 0) {
 		return nil, false
 	}
-	return m.host.gone, m.host.isDown()
+	return m.host.gone, isClosed(m.host.gone)
 }
 
 // ofExitBarrier reports whether a request belongs to the exit barrier.

@@ -22,7 +22,7 @@ func TestHostFoundAsItsLeaseEnds(t *testing.T) {
 		synctest.Wait()
 		m.mu.Lock()
 		defer m.mu.Unlock()
-		if m.host.isDown() {
+		if isClosed(m.host.gone) {
 			t.Error("the lease of the second loss ended with that of the first")
 		}
 		m.hostFoundLocked()

@@ -63,10 +63,8 @@ func (j *joinWait) stop() {
 // shut down, and writes lines meanwhile. If several have happened, done counts.
 func (j *joinWait) await(ctx context.Context, done <-chan struct{}) waitEnd {
 	for {
-		select {
-		case <-done:
+		if isClosed(done) {
 			return waitDone
-		default:
 		}
 		j.updateDeadline()
 		select {

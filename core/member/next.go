@@ -195,12 +195,8 @@ func (m *Member) withdraw(call *Call, end waitEnd) (answered, spare bool) {
 			}
 		}
 	}
-	select {
-	case <-call.Done:
-		return rendezvous.CodeOf(call.Err) != rendezvous.CodeCanceled, spare // else the answer is that it was taken back
-	default:
-		return false, spare
-	}
+	answered = isClosed(call.Done) && rendezvous.CodeOf(call.Err) != rendezvous.CodeCanceled // else the answer is that it was taken back
+	return answered, spare
 }
 
 // enter makes this node a member of the round, with a way to its store for this node's
@@ -288,18 +284,7 @@ func (m *Member) endJoin() {
 
 // joinPendingLocked reports whether a join waits for its answer.
 func (m *Member) joinPendingLocked() bool {
-	if !m.inJoin {
-		return false
-	}
-	if m.pending == nil {
-		return true
-	}
-	select {
-	case <-m.pending.Done:
-		return false
-	default:
-		return true
-	}
+	return m.inJoin && (m.pending == nil || !isClosed(m.pending.Done))
 }
 
 // ownError gives an error of the control plane a code if it has none.
