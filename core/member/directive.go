@@ -99,14 +99,7 @@ func (m *Member) reportDirective(ctx context.Context, round uint64, r rendezvous
 	m.mu.Unlock()
 	m.control.SetLastRound(last)
 	m.reporting.Unlock()
-	call := m.control.Start(rendezvous.ReportDirective{ID: r.ID, Generation: last.Generation, Round: round, Step: r.Step, Saved: r.Saved})
-	if lost != nil {
-		return m.unreachableError(lost)
-	}
-	if _, err := call.Wait(ctx); err != nil {
-		return m.ownError(err)
-	}
-	return nil
+	return m.tell(ctx, rendezvous.ReportDirective{ID: r.ID, Generation: last.Generation, Round: round, Step: r.Step, Saved: r.Saved}, lost)
 }
 
 // noteReport adds a report to those that a hello carries, the last ones. It leaves the list

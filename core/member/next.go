@@ -290,12 +290,6 @@ func (m *Member) joinPendingLocked() bool {
 // ownError gives an error of the control plane a code if it has none.
 func (m *Member) ownError(err error) error { return m.withCode(rendezvous.CodeOf(err), err) }
 
-// unreachableError is why the control plane is out of reach, as an error: the error of its
-// connection may have no code.
-func (m *Member) unreachableError(lost error) error {
-	return m.withCode(rendezvous.CodeConnection, lost)
-}
-
 // withCode is err, with a code if it has none.
 func (m *Member) withCode(code rendezvous.Code, err error) error {
 	if _, ok := errors.AsType[*rendezvous.Error](err); ok {

@@ -25,9 +25,15 @@ func (m *Member) AnnounceStop(ctx context.Context, stop rendezvous.AnnounceStop)
 		return rendezvous.Errorf(rendezvous.CodeRoundOver, "%s: it is not in round %d any more", m.subject(), stop.Round)
 	}
 	stop.Generation, stop.Reason = last.Generation, cutReason(stop.Reason)
-	call := m.control.Start(stop)
+	return m.tell(ctx, stop, lost)
+}
+
+// tell sends a request and waits until the control plane knows, or ctx ends. lost is why the control
+// plane is out of reach: tell then returns at once, and the request continues in the background.
+func (m *Member) tell(ctx context.Context, request rendezvous.Event, lost error) error {
+	call := m.control.Start(request)
 	if lost != nil {
-		return m.unreachableError(lost)
+		return m.withCode(rendezvous.CodeConnection, lost) // the error of a connection may have no code
 	}
 	if _, err := call.Wait(ctx); err != nil {
 		return m.ownError(err)
