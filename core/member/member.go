@@ -173,9 +173,7 @@ func (m *Member) Finish(ctx context.Context) error {
 	if m.isStopped() {
 		return m.stoppedError()
 	}
-	m.mu.Lock()
-	round := m.last.Round
-	m.mu.Unlock()
+	round := m.lastRound()
 	if round == 0 {
 		return nil
 	}

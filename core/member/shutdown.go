@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/pack"
 	"rallypoint/internal/wording"
 )
 
@@ -157,9 +158,5 @@ func cutReason(reason string) string {
 		return reason
 	}
 	const mark = "…"
-	n := rendezvous.MaxNameLen - len(mark)
-	for n > 0 && reason[n]&0xC0 == 0x80 { // not in the middle of a character
-		n--
-	}
-	return reason[:n] + mark
+	return pack.CutText(reason, rendezvous.MaxNameLen-len(mark)) + mark
 }
