@@ -100,11 +100,7 @@ type tracedHost struct {
 }
 
 func (t tracedHost) Close() error {
-	err := t.Server.Close()
-	if closed := t.file.Close(); err == nil {
-		err = closed
-	}
-	return err
+	return cmp.Or(t.Server.Close(), t.file.Close())
 }
 
 // openTrace opens the file for the history of a control plane in this node's process: each

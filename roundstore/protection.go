@@ -125,23 +125,21 @@ func (s *Sides) begin(name secret.StoreName, port int) {
 		At: t.address(name), Logger: t.log, Admit: peer.NewLoopbackCheck(t.users).Admit,
 		May: func(asked int) bool { return slices.Contains(ports, asked) }, Refusals: &t.refusals,
 	})
-	s.mu.Lock()
-	last := s.open
-	s.name, s.open = name, open
-	s.mu.Unlock()
-	if last != nil {
-		last.Close()
-	}
+	s.replace(name, open)
 }
 
 // Close ends all connections.
 func (s *Sides) Close() {
-	if s == nil {
-		return
+	if s != nil {
+		s.replace(secret.StoreName{}, nil)
 	}
+}
+
+// replace ends the connections of the round before.
+func (s *Sides) replace(name secret.StoreName, open *forward.Sides) {
 	s.mu.Lock()
 	last := s.open
-	s.open = nil
+	s.name, s.open = name, open
 	s.mu.Unlock()
 	if last != nil {
 		last.Close()
