@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io"
 	"log/slog"
 	"math"
 	"net"
@@ -161,12 +162,12 @@ func (p *Protection) Serve(server *tcpstore.Server, sides *Sides, name secret.St
 // Reach opens a way for the workers of this machine to the store of a name that another node
 // serves at host and port. On the machine of that node it is the store's own listener, and way
 // is nil.
-func (p *Protection) Reach(ctx context.Context, host string, port int, name secret.StoreName) (at netip.AddrPort, way *forward.Forwarder, err error) {
+func (p *Protection) Reach(ctx context.Context, host string, port int, name secret.StoreName) (at netip.AddrPort, way io.Closer, err error) {
 	if p.isHere(ctx, host) {
 		return netip.AddrPortFrom(p.address(name), uint16(port)), nil, nil
 	}
 	place := net.JoinHostPort(host, strconv.Itoa(port))
-	way, err = forward.Listen(p.address(name), port, forward.Options{
+	f, err := forward.Listen(p.address(name), port, forward.Options{
 		Accept: peer.NewLoopbackCheck(p.users).Accept,
 		Dial:   func(ctx context.Context, side int) (forward.Conn, error) { return p.dial(ctx, place, name, side) },
 		Store:  place, Log: p.log, Refusals: &p.refusals,
@@ -177,11 +178,11 @@ func (p *Protection) Reach(ctx context.Context, host string, port int, name secr
 		return netip.AddrPort{}, nil, err
 	}
 	for _, side := range p.sidePorts(port) {
-		if !way.Beside(side) {
+		if !f.Beside(side) {
 			p.log.Warn(fmt.Sprintf("port %d is taken on this node: its workers reach the program that has it, another user's perhaps, not the one on the node of rank 0", side))
 		}
 	}
-	return way.Addr(), way, nil
+	return f.Addr(), f, nil
 }
 
 // dial opens a connection to a store, or to another port of its node.

@@ -193,7 +193,10 @@ func (r *roundStore) Begin(o rendezvous.Outcome) (rendezvous.Outcome, error) {
 		}
 		return o, nil
 	}
-	k.endLocalLocked() // its workers are those of the round before
+	if k.local != nil { // for the workers of the round before
+		k.local()
+		k.local = nil
+	}
 	name := nameOf(r.stores.params.RunID, o)
 	k.server.BeginRound(r.next, name)
 	if r.next != nil {
@@ -217,18 +220,7 @@ func (r *RoundStores) Reach(ctx context.Context, o rendezvous.Outcome) (rendezvo
 	if err != nil {
 		return o, nil, err
 	}
-	if way == nil {
-		return located(o, at), nil, nil
-	}
 	return located(o, at), way, nil
-}
-
-// endLocalLocked ends the listener for this machine's workers.
-func (s *socket) endLocalLocked() {
-	if s.local != nil {
-		s.local()
-	}
-	s.local = nil
 }
 
 // Close implements member.RoundStore.
