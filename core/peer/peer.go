@@ -13,6 +13,7 @@ import (
 	"strconv"
 
 	"rallypoint/core/params"
+	"rallypoint/internal/host"
 	"rallypoint/internal/printable"
 )
 
@@ -37,7 +38,7 @@ type Check struct {
 
 	lookUp func(d *diag, local, remote netip.AddrPort) (socket, error)
 	routed func(netip.Addr) (bool, error) // this machine is where packets to an address go
-	locals func() ([]net.Addr, error)     // addresses of its interfaces, also link-local ones
+	locals func() ([]netip.Addr, error)   // addresses of its interfaces, also link-local ones
 	others func() bool                    // other users may have processes on this machine
 	// overflow is the id of all users that this process's user namespace does not map. ambiguous
 	// says that there may be such users.
@@ -70,7 +71,7 @@ func NewLoopbackCheck(users params.LoopbackUsers) *Check {
 	if users.Anyone {
 		return nil
 	}
-	c := &Check{users: users, self: uint32(os.Geteuid()), near: true, lookUp: lookUp, routed: routedHere, locals: net.InterfaceAddrs, others: otherUsers}
+	c := &Check{users: users, self: uint32(os.Geteuid()), near: true, lookUp: lookUp, routed: routedHere, locals: host.Addrs, others: otherUsers}
 	c.overflow, c.ambiguous = overflowUser()
 	return c
 }
@@ -162,14 +163,7 @@ func (c *Check) concerns(local, remote netip.Addr) bool {
 		return true
 	}
 	addrs, err := c.locals()
-	return err != nil || slices.ContainsFunc(addrs, func(a net.Addr) bool {
-		ip, ok := a.(*net.IPNet)
-		if !ok {
-			return false
-		}
-		addr, _ := netip.AddrFromSlice(ip.IP)
-		return addr.Unmap() == remote.WithZone("")
-	})
+	return err != nil || slices.Contains(addrs, remote.WithZone(""))
 }
 
 // canonical is an address and port without the IPv6 form of an IPv4 address.

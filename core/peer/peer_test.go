@@ -325,9 +325,7 @@ func TestWhereToCheck(t *testing.T) {
 	}
 
 	c := NewCheck(nodeParams("host0:29400", 1), any)
-	c.locals = func() ([]net.Addr, error) {
-		return []net.Addr{&net.IPNet{IP: net.IPv4(10, 0, 0, 6), Mask: net.CIDRMask(8, 32)}}, nil
-	}
+	c.locals = func() ([]netip.Addr, error) { return []netip.Addr{netip.MustParseAddr("10.0.0.6")}, nil }
 	c.routed = func(netip.Addr) (bool, error) { return false, errors.New("no") }
 	here := netip.MustParseAddr("10.0.0.5")
 	for from, near := range map[string]bool{"10.0.0.7": false, "10.0.0.5": true, "10.0.0.6": true, "127.0.0.1": true} {
@@ -335,7 +333,7 @@ func TestWhereToCheck(t *testing.T) {
 			t.Errorf("from %s: asked about: %v", from, !near)
 		}
 	}
-	c.locals = func() ([]net.Addr, error) { return nil, errors.New("no") }
+	c.locals = func() ([]netip.Addr, error) { return nil, errors.New("no") }
 	if !c.concerns(here, netip.MustParseAddr("10.0.0.7")) {
 		t.Error("what cannot be told from this machine passes")
 	}
