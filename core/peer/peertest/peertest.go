@@ -177,44 +177,23 @@ func become(uid int) error {
 }
 
 // Accept listens on a TCP address of IPv4 as the user uid, accepts what comes and says nothing
-// to it, until the test ends. The thread that does so has the user's rights, and ends with it.
+// to it, until the test ends.
 func Accept(t testing.TB, uid int, addr string) {
 	t.Helper()
-	NeedRoot(t)
-	at, err := netip.ParseAddrPort(addr)
-	if err != nil {
-		t.Fatal(err)
-	}
-	type result struct {
-		fd  int
-		err error
-	}
-	listening := make(chan result)
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		runtime.LockOSThread() // never unlocked: the thread ends with this goroutine
-		fd, err := listenOnThread(uid, at)
-		listening <- result{fd, err}
-		if err != nil {
-			return
-		}
-		defer unix.Close(fd)
+	l := Listen(t, uid, addr)
+	var accepting sync.WaitGroup
+	accepting.Go(func() {
 		for {
-			conn, _, err := unix.Accept4(fd, unix.SOCK_CLOEXEC)
+			conn, err := l.Accept()
 			if err != nil {
 				return
 			}
-			defer unix.Close(conn)
+			defer conn.Close()
 		}
-	}()
-	r := <-listening
-	if r.err != nil {
-		t.Fatalf("listening on %s as user %d: %v", addr, uid, r.err)
-	}
+	})
 	t.Cleanup(func() {
-		_ = unix.Shutdown(r.fd, unix.SHUT_RDWR)
-		<-done
+		l.Close()
+		accepting.Wait()
 	})
 }
 
