@@ -89,32 +89,18 @@ func agreedIn(set []Voter, reached func(Voter) uint64, dead func(Voter) bool) ui
 	if len(set) == 0 {
 		return 0
 	}
-	var all, living []uint64
+	all := uint64(math.MaxUint64) // that live
 	for _, id := range set {
-		all = append(all, reached(id))
 		if !dead(id) {
-			living = append(living, reached(id))
+			all = min(all, reached(id))
 		}
 	}
-	slices.Sort(all)
-	majority := all[(len(all)-1)/2]
-	if len(living) == 0 {
-		return math.MaxUint64
-	}
-	return max(majority, slices.Min(living))
+	return max(reachedBy(set, reached, 0), all)
 }
 
 // sameSet reports whether two lists name the same voters.
 func sameSet(a, b []Voter) bool {
-	if len(a) != len(b) {
-		return false
-	}
-	for _, id := range a {
-		if !slices.Contains(b, id) {
-			return false
-		}
-	}
-	return true
+	return len(a) == len(b) && !slices.ContainsFunc(a, func(id Voter) bool { return !slices.Contains(b, id) })
 }
 
 // Times of a vote, as parts of the lease: nothing is urgent, since workers run without a
