@@ -2,6 +2,7 @@ package succession
 
 import (
 	"fmt"
+	"slices"
 	"time"
 )
 
@@ -49,6 +50,9 @@ type View struct {
 	Votes    bool          // this standby is a voter: to take over means to stand for election
 }
 
+// others are all other standbys, in order.
+func (v View) others() []Peer { return slices.Concat(v.Before, v.Behind) }
+
 // Act is an action of a standby.
 type Act int
 
@@ -85,7 +89,7 @@ func Decide(v View) Decision {
 		return Decision{Act: Gather, Why: "fresh connections to the host have to be refused first"}
 	}
 	over := v.Waited >= v.Lease
-	for _, p := range append(v.Before[:len(v.Before):len(v.Before)], v.Behind...) {
+	for _, p := range v.others() {
 		if p.Word == Stands {
 			return Decision{Act: Wait, Node: p.Node, Why: "node " + p.Node + " says that its connection to the host stands"}
 		}
@@ -113,14 +117,9 @@ func Decide(v View) Decision {
 // mayBeElected returns a voter that is not proven dead, for a standby that is none: it is voters
 // who succeed a host, as long as one lives.
 func (v View) mayBeElected() (p Peer, may bool) {
-	if v.Votes {
-		return p, false
-	}
-	for _, list := range [][]Peer{v.Before, v.Behind} {
-		for _, p := range list {
-			if p.Votes && p.Word != Dead && p.Word != Left {
-				return p, true
-			}
+	for _, p := range v.others() {
+		if !v.Votes && p.Votes && p.Word != Dead && p.Word != Left {
+			return p, true
 		}
 	}
 	return p, false
@@ -128,11 +127,9 @@ func (v View) mayBeElected() (p Peer, may bool) {
 
 // successor looks for a standby that has taken over already: the one with the highest term.
 func successor(v View) (found Decision, ok bool) {
-	for _, list := range [][]Peer{v.Before, v.Behind} {
-		for _, p := range list {
-			if p.Word == Hosts && Believable(p.Term) && p.Term > v.Lost && p.Term >= v.Term && p.Term > found.Term {
-				found = Decision{Act: Follow, Node: p.Node, Term: p.Term, Why: "node " + p.Node + " hosts"}
-			}
+	for _, p := range v.others() {
+		if p.Word == Hosts && Believable(p.Term) && p.Term > v.Lost && p.Term >= v.Term && p.Term > found.Term {
+			found = Decision{Act: Follow, Node: p.Node, Term: p.Term, Why: "node " + p.Node + " hosts"}
 		}
 	}
 	return found, found.Act == Follow
