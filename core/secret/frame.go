@@ -31,22 +31,16 @@ var ErrMalformed = pack.ErrMalformed
 type Proof struct {
 	MACs    [][]byte
 	Purpose Purpose
-	Name    []byte // packed; nil: none
+	Name    []byte // packed
 }
 
 // Pack writes the fields.
 func (pr Proof) Pack(p *pack.Packer) {
-	n := 3
-	if pr.Name == nil {
-		n = 2
-	}
-	p.List(1 + n)
+	p.List(4)
 	p.Uint(kindProof)
 	p.Values(pr.MACs)
 	p.Uint(uint64(pr.Purpose))
-	if pr.Name != nil {
-		p.Bytes(pr.Name)
-	}
+	p.Bytes(pr.Name)
 }
 
 // ReadProof reads the fields after the frame's kind, but for the name.
