@@ -219,8 +219,6 @@ func readOther(u *unpacker, k Kind) Frame {
 		return Drop{rendezvous.UnpackError(u)}
 	case KindGoodbye:
 		return Goodbye{}
-	case KindStandby, KindStandbys, KindRedirect, KindProbe, KindProbed, KindLiveness, KindTransfer, KindBallot:
-		return readSuccession(u, k)
 	case KindAdmin:
 		return readAdmin(u)
 	case KindAdminAnswer:
@@ -228,7 +226,7 @@ func readOther(u *unpacker, k Kind) Frame {
 	case KindProof:
 		return readProof(u)
 	}
-	return Unknown{k}
+	return readSuccession(u, k)
 }
 
 // head writes the list's length and the kind. fields is the number of fields that follow.

@@ -301,7 +301,7 @@ func (t Transfer) pack(p *packer) {
 	p.Text(t.Addr)
 }
 
-// readSuccession reads the frames of this file.
+// readSuccession reads the frames of this file, and those of a newer version.
 func readSuccession(u *unpacker, k Kind) Frame {
 	switch k {
 	case KindStandby:
