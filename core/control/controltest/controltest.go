@@ -153,8 +153,7 @@ func WantCode(t *testing.T, err error, code rendezvous.Code, parts ...string) {
 // Guest makes parameters of a node that never hosts.
 func Guest(endpoint string, n int) params.Params {
 	p := Params(endpoint, n)
-	no := false
-	p.IsHost = &no
+	p.IsHost = new(false)
 	return p
 }
 

@@ -74,13 +74,8 @@ type Finder struct {
 func New(cfg Config) *Finder {
 	f := &Finder{Config: cfg, network: systemNetwork(), endpoint: newEndpoint(cfg.Servers)}
 	p := &f.Params
-	if f.Start == nil {
-		never := false
-		p.IsHost = &never
-	}
-	if f.endpoint.list != nil && p.IsHost == nil {
-		never := false
-		p.IsHost = &never
+	if f.Start == nil || f.endpoint.list != nil && p.IsHost == nil {
+		p.IsHost = new(false)
 	}
 	if p.Max > 1 || f.endpoint.list != nil {
 		f.group = standby.NewGroup(p.RunID, f.Node, p.LeaseTimeout, p.NoQuorum)
