@@ -20,12 +20,10 @@ type election struct {
 
 // checkWildcard refuses an endpoint that names no machine.
 func checkWildcard(endpoint string, addrs []netip.Addr) *rendezvous.Error {
-	for _, a := range addrs {
-		if a.IsUnspecified() {
-			return rendezvous.Errorf(rendezvous.CodeInvalid,
-				"the endpoint %q stands for all addresses of a machine (%s) and names none that nodes could connect to; give the host's name or address",
-				endpoint, a)
-		}
+	if i := slices.IndexFunc(addrs, netip.Addr.IsUnspecified); i >= 0 {
+		return rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the endpoint %q stands for all addresses of a machine (%s) and names none that nodes could connect to; give the host's name or address",
+			endpoint, addrs[i])
 	}
 	return nil
 }
@@ -61,19 +59,12 @@ func elect(host string, addrs []netip.Addr, locals func() ([]netip.Addr, error))
 	carried := func(a netip.Addr) bool {
 		return a.IsLoopback() || slices.Contains(mine, a.WithZone(""))
 	}
-	var here, others []netip.Addr
-	for _, a := range addrs {
-		if carried(a) {
-			here = append(here, a)
-		} else {
-			others = append(others, a)
-		}
-	}
+	here := slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool { return !carried(a) })
 	lowest := slices.MinFunc(addrs, netip.Addr.Compare)
 	switch {
 	case len(here) == 0:
 		return election{why: fmt.Sprintf("this machine has only %s", listed(mine))}
-	case len(others) > 0 && !carried(lowest):
+	case !carried(lowest):
 		return election{why: fmt.Sprintf("of several machines the one with %s hosts; this machine has %s", lowest, listed(here))}
 	}
 	return election{candidate: true, listen: here, why: fmt.Sprintf("this machine has %s", listed(here))}
