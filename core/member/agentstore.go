@@ -2,7 +2,6 @@ package member
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"sync"
@@ -168,11 +167,7 @@ func (e keysError) Unwrap() []error { return []error{e.error, e.kind} }
 
 // storeError lets an error match the sentinels that store.Store documents.
 func storeError(err error) error {
-	var own *rendezvous.Error
-	if !errors.As(err, &own) {
-		return err
-	}
-	switch own.Code {
+	switch rendezvous.CodeOf(err) {
 	case rendezvous.CodeNumber:
 		return keysError{err, store.ErrNotNumber}
 	case rendezvous.CodeEmpty:

@@ -150,7 +150,7 @@ func (e *endedError) Unwrap() error { return io.EOF }
 // brokenBy says why reading ended, in terms of the connection. If the server has named another
 // one, the result of a concurrent write does not matter.
 func (c *conn) brokenBy(err error) error {
-	if to := (*wire.Redirected)(nil); errors.As(err, &to) {
+	if errors.As(err, new(*wire.Redirected)) {
 		return err
 	}
 	if cause := c.out.Cause(); cause != nil {

@@ -81,8 +81,7 @@ func openConn(ctx context.Context, raw net.Conn, h wire.Hello, token *secret.Tok
 		l.Addr = tcp.AddrPort()
 	}
 	err := l.handshake(h, wire.ClientHandshake{Token: token, Addr: conn.RemoteAddr()})
-	var moved *wire.Redirected
-	if err == nil || isRefusal(err) || errors.As(err, &moved) {
+	if err == nil || isRefusal(err) || errors.As(err, new(*wire.Redirected)) {
 		err = cmp.Or(believe(conn), err)
 	}
 	if !release() && ctx.Err() != nil {

@@ -28,8 +28,7 @@ func (f *Finder) findOrHost(ctx context.Context) (*Conn, error) {
 		if err == nil {
 			return l, nil
 		}
-		var refusal *rendezvous.Error
-		if errors.As(err, &refusal) {
+		if refusal, ok := errors.AsType[*rendezvous.Error](err); ok {
 			return nil, refusal
 		}
 		if last == nil || ctx.Err() == nil { // an attempt that ctx has ended says less
@@ -117,8 +116,7 @@ func (f *Finder) dialHello(ctx context.Context, to []netip.AddrPort) (*Conn, err
 
 // follow goes where the answer to a hello has sent this node, if it has.
 func (f *Finder) follow(ctx context.Context, l *Conn, err error) (*Conn, error) {
-	var moved *wire.Redirected
-	if errors.As(err, &moved) {
+	if moved, ok := errors.AsType[*wire.Redirected](err); ok {
 		f.resign() // another server may have found the one of this process before this hello did
 		if addr := f.accept(moved.To); addr.IsValid() {
 			l, err = (&search{f: f}).race(ctx, []netip.AddrPort{addr})

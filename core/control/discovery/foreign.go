@@ -36,8 +36,7 @@ func (w *foreignWarning) say(why string) {
 
 // failed looks at the error of an attempt.
 func (w *foreignWarning) failed(err error) {
-	var foreign foreignError
-	if errors.As(err, &foreign) && time.Since(w.start) >= foreignAfter {
+	if foreign, ok := errors.AsType[foreignError](err); ok && time.Since(w.start) >= foreignAfter {
 		w.say(foreign.Error())
 	}
 }
@@ -64,8 +63,7 @@ func (w *foreignWarning) open(ctx context.Context, conn net.Conn) (*Conn, error)
 		<-ended
 	}
 	l, err = w.f.follow(ctx, l, err)
-	var elsewhere redirectError
-	if err != nil && !isRefusal(err) && !errors.As(err, &elsewhere) && ctx.Err() == nil {
+	if err != nil && !isRefusal(err) && !errors.As(err, new(redirectError)) && ctx.Err() == nil {
 		err = foreignError{err}
 	}
 	return l, err

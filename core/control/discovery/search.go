@@ -64,8 +64,7 @@ func (f *Finder) newSearch(l *Conn, cause error) *search {
 	s := &search{f: f, last: l.Welcome, addr: l.Addr, begun: f.network.now(), first: true}
 	s.evidence = succession.Evidence{Ended: store.EndedByPeer(cause), Direct: l.direct()}
 	s.silent = s.begun
-	var to *wire.Redirected
-	if errors.As(cause, &to) {
+	if to, ok := errors.AsType[*wire.Redirected](cause); ok {
 		s.orderly, s.evidence.Ended = true, true // it says itself that it does not host
 		switch {
 		case f.endpoint.hosted != nil:
@@ -358,8 +357,7 @@ func (s *search) deadText() string {
 }
 
 func isRefusal(err error) bool {
-	var refusal *rendezvous.Error
-	return errors.As(err, &refusal)
+	return errors.As(err, new(*rendezvous.Error))
 }
 
 // pause waits until a word changes, at most for d.
@@ -474,13 +472,12 @@ func (s *search) askAll(ctx context.Context) (*Conn, error) {
 // when a silent host dies.
 func (s *search) notice() {
 	err := s.hostErr
-	var moved *wire.Redirected
 	if store.EndedByPeer(err) && !s.evidence.Ended {
 		s.evidence.Ended = true // a connection to it stood, and was ended by its side
 		s.f.group.Lost(s.evidence, s.last.Group, s.last.Term)
 		s.f.group.Ask()
 	}
-	if err == nil || errors.Is(err, syscall.ECONNREFUSED) || store.EndedByPeer(err) || errors.As(err, &moved) || s.since(s.silent) < silenceEvery {
+	if err == nil || errors.Is(err, syscall.ECONNREFUSED) || store.EndedByPeer(err) || errors.As(err, new(*wire.Redirected)) || s.since(s.silent) < silenceEvery {
 		return
 	}
 	s.silent = s.f.network.now()
@@ -503,8 +500,7 @@ func (s *search) mayStartAgain(addr netip.AddrPort) bool {
 }
 
 func isAuth(err error) bool {
-	var refusal *rendezvous.Error
-	return errors.As(err, &refusal) && refusal.Code == rendezvous.CodeAuth
+	return rendezvous.CodeOf(err) == rendezvous.CodeAuth
 }
 
 // sayHello says hello to one server. It does not go back to an earlier server of the group.

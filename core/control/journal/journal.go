@@ -172,8 +172,7 @@ func (j *Journal) open(o Options) error {
 		return fmt.Errorf("data file %s cannot be read: it is torn, or not a data file of Rallypoint (%w); %s", j.path, err, remedy)
 	}
 	err = j.file.view(j.identify)
-	var fault *faultError
-	if errors.As(err, &fault) {
+	if errors.As(err, new(*faultError)) {
 		err = fmt.Errorf("data file %s is torn: %w; %s", j.path, err, remedy)
 	}
 	if err != nil {
@@ -298,8 +297,7 @@ func (j *Journal) Write(changes []WriteBatch) error {
 		}
 		return nil
 	})
-	var fault *faultError
-	if errors.As(err, &fault) {
+	if errors.As(err, new(*faultError)) {
 		return fmt.Errorf("writing to %s: %w, as when it is truncated under a running server or its disk fails: "+
 			"this server cannot use it any more; start it again, on another --data-dir if the file is refused", j.path, err)
 	}
