@@ -85,9 +85,6 @@ type Config struct {
 	// HostNode is the id of the node in whose process the server runs: no other one is in the
 	// host, and a Trace names it.
 	HostNode string
-	// Succession tells of the server that this one succeeds, if its host has died. It needs
-	// RunID.
-	Succession rendezvous.Succession
 
 	maxUnidentified int64 // see accept.go; 0: by the descriptors
 }

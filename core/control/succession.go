@@ -304,7 +304,7 @@ func (s *Server) succession(run string) rendezvous.Succession {
 	case s.cfg.Group != nil:
 		return s.cfg.Group.Succession()
 	}
-	return s.cfg.Succession
+	return rendezvous.Succession{}
 }
 
 // ending reports whether the server is being closed.
