@@ -9,11 +9,7 @@ import (
 // executeAdmin executes an administrator's request from an address. Every peer that
 // reaches the port may ask: see docs/protocol.md.
 func (s *Server) executeAdmin(f wire.Admin, from string) wire.AdminAnswer {
-	op := known(int(f.Op), len(s.metrics.admin))
-	if adminOpNames[op] == "" {
-		op = 0
-	}
-	s.metrics.admin[op].Add(1)
+	s.metrics.admin[known(int(f.Op), adminOpNames[:])].Add(1)
 	by := "admin"
 	if f.By != "" {
 		by += " " + f.By

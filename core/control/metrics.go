@@ -1,6 +1,7 @@
 package control
 
 import (
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -44,9 +45,9 @@ var (
 	adminOpNames = wire.AdminOpNames()
 )
 
-// known returns n if it is below limit, else 0.
-func known(n, limit int) int {
-	if n < 0 || n >= limit {
+// known returns n if it has a name, else 0.
+func known(n int, names []string) int {
+	if n < 0 || n >= len(names) || names[n] == "" {
 		return 0
 	}
 	return n
@@ -54,13 +55,9 @@ func known(n, limit int) int {
 
 // request counts a request that a node made.
 func (m *metrics) request(f wire.Request) {
-	op := known(int(f.Op), len(m.requests))
-	if opNames[op] == "" {
-		op = 0
-	}
-	m.requests[op].Add(1)
+	m.requests[known(int(f.Op), opNames[:])].Add(1)
 	if k, ok := f.Event.(rendezvous.KeyRequest); ok {
-		m.keyOps[known(int(k.Op), len(m.keyOps))].Add(1)
+		m.keyOps[known(int(k.Op), keyOpNames[:])].Add(1)
 	}
 }
 
@@ -107,7 +104,7 @@ type leftCounts [len(leftNames)]atomic.Uint64
 
 var leftNames = [...]string{"left", "succeeded", "failed"}
 
-func (l *leftCounts) add(ending int) { l[known(ending, len(l))].Add(1) }
+func (l *leftCounts) add(ending int) { l[known(ending, leftNames[:])].Add(1) }
 
 // closedCounts counts runs that were closed, by rendezvous.ClosedStatus.How.
 type closedCounts [len(closedNames)]atomic.Uint64
@@ -115,10 +112,8 @@ type closedCounts [len(closedNames)]atomic.Uint64
 var closedNames = [...]string{"closed", "ended successfully", "failed", "stopped to be queued again"}
 
 func (c *closedCounts) add(how string) {
-	for i, name := range closedNames {
-		if name == how {
-			c[i].Add(1)
-		}
+	if i := slices.Index(closedNames[:], how); i >= 0 {
+		c[i].Add(1)
 	}
 }
 
@@ -137,10 +132,7 @@ type histogram struct {
 }
 
 func (h *histogram) observe(d time.Duration, bounds *[len(roundBuckets)]float64) {
-	i := 0
-	for i < len(bounds) && d.Seconds() > bounds[i] {
-		i++
-	}
+	i, _ := slices.BinarySearch(bounds[:], d.Seconds())
 	h.counts[i].Add(1)
 	h.sum.Add(int64(d))
 }
