@@ -186,22 +186,33 @@ func exposeEach(e *promtext.Buffer, all []runCensus) {
 			e.Sample("rallypoint_run_nodes", float64(state.of(&listed[i].Census)), "run", listed[i].id, "state", state.name)
 		}
 	}
-	e.Family("rallypoint_run_missing_nodes", "gauge", "Nodes that the run's forming round lacks for its minimum.")
-	for _, c := range listed {
-		e.Sample("rallypoint_run_missing_nodes", float64(c.Lack), "run", c.id)
-	}
-	e.Family("rallypoint_run_round", "gauge", "The run's last completed round.")
-	for _, c := range listed {
-		e.Sample("rallypoint_run_round", float64(c.Round), "run", c.id)
-	}
-	e.Family("rallypoint_run_kept_bytes", "gauge", "About how many bytes are kept for the run, with what is on its way to and from its nodes.")
-	for _, c := range listed {
-		e.Sample("rallypoint_run_kept_bytes", float64(c.kept), "run", c.id)
-	}
+	exposeGauge(e, "rallypoint_run_missing_nodes", "Nodes that the run's forming round lacks for its minimum.", listed,
+		func(c *runCensus) float64 { return float64(c.Lack) })
+	exposeGauge(e, "rallypoint_run_round", "The run's last completed round.", listed,
+		func(c *runCensus) float64 { return float64(c.Round) })
+	exposeGauge(e, "rallypoint_run_kept_bytes", "About how many bytes are kept for the run, with what is on its way to and from its nodes.", listed,
+		func(c *runCensus) float64 { return float64(c.kept) })
 	exposeTraining(e, listed)
-	exposeStalled(e, listed)
+	exposeGauge(e, "rallypoint_run_stalled", "1 while the run makes no step any more, as its status says with where its workers are; else 0.", listed,
+		func(c *runCensus) float64 { return oneIf(c.stalled) })
 	e.Single("rallypoint_runs_unlisted", "gauge", "Runs with live nodes that have no metrics of their own, because there are too many.",
 		float64(len(live)-len(listed)))
+}
+
+// exposeGauge writes a metric of which each of the runs has one sample.
+func exposeGauge(e *promtext.Buffer, name, help string, runs []runCensus, of func(*runCensus) float64) {
+	e.Family(name, "gauge", help)
+	for i := range runs {
+		e.Sample(name, of(&runs[i]), "run", runs[i].id)
+	}
+}
+
+// oneIf is 1 for true, else 0.
+func oneIf(is bool) float64 {
+	if is {
+		return 1
+	}
+	return 0
 }
 
 // exposeHistogram writes the samples of a histogram without labels.

@@ -444,27 +444,20 @@ func (s *Server) exposeSuccession(e *promtext.Buffer) {
 		return
 	}
 	r := g.Report()
-	hosting := 0.0
-	if r.Hosting {
-		hosting = 1
-	}
-	e.Single("rallypoint_hosting", "gauge", "1 if the server of this process hosts the run, 0 if it stands by.", hosting)
+	e.Single("rallypoint_hosting", "gauge", "1 if the server of this process hosts the run, 0 if it stands by.", oneIf(r.Hosting))
 	e.Single("rallypoint_term", "gauge", "The term of the server that hosts, as far as this process knows.", float64(r.Term))
 	e.Single("rallypoint_standbys", "gauge", "Nodes that stand by to host.", float64(len(r.Standbys)))
 	e.Single("rallypoint_liveness_connections", "gauge", "Liveness connections between this process and other standbys.", float64(len(r.Connected)))
 	v := g.VoteReport()
-	reachable, majority := 0, 0.0
+	reachable := 0
 	for _, n := range v.Voters {
 		if n.Reachable {
 			reachable++
 		}
 	}
-	if v.Majority {
-		majority = 1
-	}
 	e.Single("rallypoint_voters", "gauge", "Nodes beside the host whose votes count when it is silent.", float64(len(v.Voters)))
 	e.Single("rallypoint_voters_reachable", "gauge", "Of these, as this process hears them while it hosts, those that have answered within a quarter of lease_timeout.", float64(reachable))
-	e.Single("rallypoint_majority", "gauge", "1 if the server of this process hosts and hears a majority of the voters, else 0.", majority)
+	e.Single("rallypoint_majority", "gauge", "1 if the server of this process hosts and hears a majority of the voters, else 0.", oneIf(v.Majority))
 	e.Single("rallypoint_elections_total", "counter", "Elections that this process has won.", float64(v.Elections))
 	e.Single("rallypoint_confirm_seconds", "gauge", "How long the voters took to accept the last change.", v.Confirm.Seconds())
 	e.Single("rallypoint_takeovers_total", "counter", "Times that this process has become the host in the place of another.", float64(r.Takeover.Total))

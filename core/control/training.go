@@ -3,6 +3,7 @@ package control
 import (
 	"cmp"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -233,36 +234,13 @@ type lostTotals [training.Causes]atomic.Int64
 
 // exposeTraining writes how far the runs are that have metrics of their own.
 func exposeTraining(e *promtext.Buffer, listed []runCensus) {
-	for _, f := range []struct {
-		name, help string
-		of         func(*training.Census) float64
-	}{
-		{"rallypoint_run_training_step", "The largest training step that a worker has reported in the run's last round.",
-			func(c *training.Census) float64 { return float64(c.Step) }},
-		{"rallypoint_run_training_seconds_per_step", "Time of a training step, over the last ones; 0 if it is not known yet.",
-			func(c *training.Census) float64 { return c.PerStep.Seconds() }},
-		{"rallypoint_run_training_change_age_seconds", "For how long no worker of the run has reported another step.",
-			func(c *training.Census) float64 { return c.Change.Seconds() }},
-	} {
-		e.Family(f.name, "gauge", f.help)
-		for i := range listed {
-			if c := &listed[i].training; c.Reported {
-				e.Sample(f.name, f.of(c), "run", listed[i].id)
-			}
-		}
-	}
-}
-
-// exposeStalled writes which runs make no step.
-func exposeStalled(e *promtext.Buffer, listed []runCensus) {
-	e.Family("rallypoint_run_stalled", "gauge", "1 while the run makes no step any more, as its status says with where its workers are; else 0.")
-	for i := range listed {
-		stalled := 0.0
-		if listed[i].stalled {
-			stalled = 1
-		}
-		e.Sample("rallypoint_run_stalled", stalled, "run", listed[i].id)
-	}
+	reported := slices.DeleteFunc(slices.Clone(listed), func(c runCensus) bool { return !c.training.Reported })
+	exposeGauge(e, "rallypoint_run_training_step", "The largest training step that a worker has reported in the run's last round.", reported,
+		func(c *runCensus) float64 { return float64(c.training.Step) })
+	exposeGauge(e, "rallypoint_run_training_seconds_per_step", "Time of a training step, over the last ones; 0 if it is not known yet.", reported,
+		func(c *runCensus) float64 { return c.training.PerStep.Seconds() })
+	exposeGauge(e, "rallypoint_run_training_change_age_seconds", "For how long no worker of the run has reported another step.", reported,
+		func(c *runCensus) float64 { return c.training.Change.Seconds() })
 }
 
 func (s *Server) exposeLost(e *promtext.Buffer) {
