@@ -3,6 +3,7 @@ package control
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -436,9 +437,7 @@ func (sc *serverConn) refuse(err *rendezvous.Error) error {
 // report writes the one log line about a connection's end.
 func (sc *serverConn) report(err error) {
 	level, text := slog.LevelWarn, "closed a connection"
-	if cause := sc.out.Cause(); cause != nil {
-		err = cause
-	}
+	err = cmp.Or(sc.out.Cause(), err)
 	why, reason := refusalOf(err, sc.run != nil), err
 	switch {
 	case errors.Is(err, wire.ErrSlow), errors.Is(err, wire.ErrStuck), errors.Is(err, errSilent), errors.Is(err, errShed), errors.Is(err, errUnproven), errors.Is(err, errTLS):
@@ -562,33 +561,25 @@ func refusalOf(err error, greeted bool) refusal {
 	case errors.Is(err, errNotStored):
 		return refusedUnstored
 	case errors.Is(err, errRefused) && errors.As(err, &e):
-		return refusalOfHello(e.Code)
+		return cmp.Or(refusalsOfHello[e.Code], refusedHello)
 	case greeted, errors.Is(err, errRefused), errors.Is(err, errServed), errors.Is(err, errRedirected), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
 		return refusedNothing
 	}
 	return refusedIncomplete
 }
 
-func refusalOfHello(c rendezvous.Code) refusal {
-	switch c {
-	case rendezvous.CodeAuth:
-		return refusedAuth
-	case rendezvous.CodeState:
-		return refusedVersion
-	case rendezvous.CodeMismatch:
-		return refusedMismatch
-	case rendezvous.CodeTenant:
-		return refusedOtherRun
-	case rendezvous.CodeNodeInUse:
-		return refusedNodeInUse
-	case rendezvous.CodeTooLarge:
-		return refusedQuota
-	case rendezvous.CodeConnection:
-		return refusedUnstored
-	case rendezvous.CodeGraceful, rendezvous.CodeUnfit:
-		return refusedDrained
-	}
-	return refusedHello
+// refusalsOfHello are why hellos are refused, by the code of the answer; of any other code it is
+// refusedHello.
+var refusalsOfHello = map[rendezvous.Code]refusal{
+	rendezvous.CodeAuth:       refusedAuth,
+	rendezvous.CodeState:      refusedVersion,
+	rendezvous.CodeMismatch:   refusedMismatch,
+	rendezvous.CodeTenant:     refusedOtherRun,
+	rendezvous.CodeNodeInUse:  refusedNodeInUse,
+	rendezvous.CodeTooLarge:   refusedQuota,
+	rendezvous.CodeConnection: refusedUnstored,
+	rendezvous.CodeGraceful:   refusedDrained,
+	rendezvous.CodeUnfit:      refusedDrained,
 }
 
 func (s *Server) forgetConn(p *serverConn) {

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -153,9 +154,7 @@ func (c *conn) brokenBy(err error) error {
 	if errors.As(err, new(*wire.Redirected)) {
 		return err
 	}
-	if cause := c.out.Cause(); cause != nil {
-		err = cause
-	}
+	err = cmp.Or(c.out.Cause(), err)
 	switch {
 	case errors.Is(err, io.EOF):
 		return &endedError{c.RemoteAddr()}
