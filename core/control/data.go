@@ -128,13 +128,6 @@ func (r *run) takeSnapshotLocked() {
 	s.since, s.size = 0, len(s.snapshot.State)
 }
 
-// erase takes a retired run out of the data directory.
-func (r *run) erase() {
-	if w := r.server.commits; w != nil {
-		w.add(&pendingEvent{run: r, forget: true})
-	}
-}
-
 // encode is how an event is stored.
 func encode(ev rendezvous.Event) ([]byte, *rendezvous.Error) {
 	b, err := rendezvous.EncodeEvent(ev)

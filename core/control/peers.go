@@ -24,15 +24,6 @@ func (s *Server) Begin(runs []string) {
 	}
 }
 
-// full says why no run may begin here for want of room at the servers that may host next; "": one
-// may.
-func (s *Server) full() string {
-	if s.cfg.Peers == nil {
-		return ""
-	}
-	return s.cfg.Peers.Full()
-}
-
 // peers are the servers that may host next, as the node at the other end reaches them.
 func (sc *serverConn) peers() []wire.StandbyNode {
 	r := sc.server.cfg.Group.Report()

@@ -261,8 +261,10 @@ func (s *Server) runFor(id string, from netip.Addr) (*run, *rendezvous.Error) {
 		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "the control plane at %s remembers %d runs already, which is the most; those without nodes are forgotten after %v (--forget-after)",
 			s.Addr(), len(s.runs), s.cfg.ForgetAfter)
 	}
-	if full := s.full(); full != "" {
-		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "run %q cannot begin at %s: %s", id, s.Addr(), full)
+	if s.cfg.Peers != nil {
+		if full := s.cfg.Peers.Full(); full != "" { // the servers that may host next have no room
+			return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "run %q cannot begin at %s: %s", id, s.Addr(), full)
+		}
 	}
 	from = countedAs(from)
 	if n := s.runsOf[from]; n >= s.cfg.Quota.RunsPerAddress {
@@ -295,7 +297,9 @@ func (s *Server) removeLocked(r *run) {
 	if s.runsOf[r.begun]--; s.runsOf[r.begun] <= 0 {
 		delete(s.runsOf, r.begun)
 	}
-	r.erase()
+	if s.commits != nil {
+		s.commits.add(&pendingEvent{run: r, forget: true})
+	}
 	if s.cfg.Peers != nil {
 		s.cfg.Peers.Forget(r.id)
 	}
