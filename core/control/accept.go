@@ -57,10 +57,8 @@ func (s *Server) accept(l net.Listener) {
 			s.admit(conn)
 			continue
 		}
-		select {
-		case <-s.stop:
+		if s.ending() {
 			return
-		default:
 		}
 		if failed.IsZero() {
 			s.log.Error("cannot accept a connection, trying on; those that are open are served", "address", l.Addr().String(), "error", err)

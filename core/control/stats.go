@@ -53,8 +53,7 @@ func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
 		switch e := e.(type) {
 		case rendezvous.HistoryEntry:
 			if stop.Round > 0 && !stop.Leaving { // the first to announce it
-				failure := newChange(r.server.clock.Now(), stop.Round, e.Text)
-				c.failure = &failure
+				c.failure = new(newChange(r.server.clock.Now(), stop.Round, e.Text))
 			}
 		case rendezvous.Reply:
 			if j, ok := c.joins[e.Session]; ok && j.number == e.Number {

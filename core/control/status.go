@@ -352,10 +352,8 @@ func (r *run) leaseAge(session rendezvous.SessionID) *float64 {
 // same, no event has changed the status; ages and counts of connections change without one. It
 // locks each run, but does not describe it.
 func (s *Server) statusTag(id string, one bool) string {
-	var ids []string
-	if one {
-		ids = []string{id}
-	} else {
+	ids := []string{id}
+	if !one {
 		ids = s.runIDs()
 	}
 	sum := fnv.New128a()

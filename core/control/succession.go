@@ -88,12 +88,10 @@ func (sc *serverConn) noteFollows(h wire.Hello) {
 		Session: h.Session, Node: h.Node, Label: sc.label, Machine: h.Machine, Out: sc.out,
 		Follows: slices.Contains(h.Features, wire.FeatureSuccession),
 		Stands:  slices.Contains(h.Features, wire.FeatureStandby) && !h.InHost,
+		Remote:  sc.from().Unmap().WithZone(""),
 	}
 	if g := sc.server.cfg.Group; g != nil {
 		sc.arrival.Follower = h.Group != "" && h.Group == g.Current().Group
-	}
-	if tcp, ok := sc.conn.RemoteAddr().(*net.TCPAddr); ok {
-		sc.arrival.Remote = tcp.AddrPort().Addr().Unmap().WithZone("")
 	}
 }
 

@@ -165,8 +165,7 @@ func DescribeProgress(st *RunStatus, now time.Time, report func(rendezvous.Sessi
 			continue
 		}
 		if f := r.Failure; f.Round > 0 && st.LastFailure == nil {
-			failure := newChange(now.Add(-age-f.Age), f.Round, fmt.Sprintf("round %d stops: %s", f.Round, f.Text))
-			st.LastFailure = &failure
+			st.LastFailure = new(newChange(now.Add(-age-f.Age), f.Round, fmt.Sprintf("round %d stops: %s", f.Round, f.Text)))
 		}
 		running := m.State == "running"
 		if running && st.Stalled == "" {

@@ -24,8 +24,7 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 	}
 	m.mu.Lock()
 	if m.inJoin && m.pending == nil {
-		early := n
-		m.early = &early
+		m.early = new(n)
 	}
 	if m.joinPendingLocked() {
 		n = whileJoiningView(n)
