@@ -26,9 +26,6 @@ type boundSession struct {
 func (c *connTracker) add(a boundSession) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.connected == nil {
-		c.connected = map[boundSession]struct{}{}
-	}
 	c.connected[a] = struct{}{}
 }
 

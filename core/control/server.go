@@ -169,6 +169,8 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 		runs:      map[string]*run{},
 		runsOf:    map[netip.Addr]int{},
 		conns:     map[*serverConn]struct{}{},
+		tracker:   connTracker{connected: map[boundSession]struct{}{}},
+		quiet:     quietRuns{runs: map[*run]struct{}{}},
 		stop:      make(chan struct{}),
 	}
 	s.http = httpport.New(newPages(s), maxHTTPConns, s.log)

@@ -96,9 +96,6 @@ type quietRuns struct {
 func (q *quietRuns) add(r *run) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if q.runs == nil {
-		q.runs = map[*run]struct{}{}
-	}
 	q.runs[r] = struct{}{}
 }
 
