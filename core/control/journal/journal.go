@@ -54,7 +54,7 @@ type Options struct {
 // Journal is an open data directory. Its methods are safe for concurrent use.
 type Journal struct {
 	path  string
-	lock  *lockFile
+	lock  *os.File
 	file  *mapped
 	fresh bool
 }
@@ -102,7 +102,7 @@ func Open(dir string, o Options) (j *Journal, err error) {
 	j = &Journal{path: filepath.Join(dir, FileName), lock: lock}
 	defer func() {
 		if err != nil {
-			lock.release()
+			lock.Close()
 		}
 	}()
 	if _, err := os.Lstat(j.path); errors.Is(err, os.ErrNotExist) {
@@ -222,7 +222,7 @@ func (j *Journal) Size() int64 {
 // Close lets go of the directory. The next Open has everything that Write has returned nil for.
 func (j *Journal) Close() error {
 	err := j.file.close()
-	j.lock.release()
+	j.lock.Close()
 	return err
 }
 

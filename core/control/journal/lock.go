@@ -20,11 +20,9 @@ const (
 	maxLockText = 200
 )
 
-// lockFile is the lock of a data directory. It is the system's, so that it ends
-// with the process, however that ends; the text in it only names the holder.
-type lockFile struct{ f *os.File }
-
-func takeLock(dir string, wait time.Duration) (*lockFile, error) {
+// takeLock takes the lock of a data directory, until the file is closed. It is the system's, so that
+// it ends with the process, however that ends; the text in it only names the holder.
+func takeLock(dir string, wait time.Duration) (*os.File, error) {
 	wait = cmp.Or(wait, lockWait)
 	path := filepath.Join(dir, lockName)
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|unix.O_NOFOLLOW, 0o600)
@@ -35,9 +33,8 @@ func takeLock(dir string, wait time.Duration) (*lockFile, error) {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
-			l := &lockFile{f}
-			l.sign()
-			return l, nil
+			sign(f)
+			return f, nil
 		case errors.Is(err, unix.EINTR):
 			continue
 		case !errors.Is(err, unix.EWOULDBLOCK):
@@ -54,10 +51,10 @@ func takeLock(dir string, wait time.Duration) (*lockFile, error) {
 
 // sign writes which process has the lock. Only readers use it, so that a full disk does
 // not matter.
-func (l *lockFile) sign() {
+func sign(f *os.File) {
 	host, _ := os.Hostname()
-	_ = l.f.Truncate(0)
-	_, _ = l.f.WriteAt(fmt.Appendf(nil, "pid %d on %s\n", os.Getpid(), host), 0)
+	_ = f.Truncate(0)
+	_, _ = f.WriteAt(fmt.Appendf(nil, "pid %d on %s\n", os.Getpid(), host), 0)
 }
 
 // holder reads which process has the lock.
@@ -68,5 +65,3 @@ func holder(f *os.File) string {
 	}
 	return ""
 }
-
-func (l *lockFile) release() { l.f.Close() }
