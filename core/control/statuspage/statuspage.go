@@ -10,6 +10,8 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+
+	"rallypoint/internal/httpport"
 )
 
 //go:embed status.html
@@ -49,13 +51,9 @@ func Wanted(r *http.Request) bool {
 // Serve answers with the page.
 func Serve(w http.ResponseWriter) {
 	h := w.Header()
-	h.Set("Content-Type", "text/html; charset=utf-8")
 	h.Set("Content-Security-Policy", policy())
-	h.Set("Cache-Control", "no-store")
 	h.Set("Vary", "Accept")
-	h.Set("X-Content-Type-Options", "nosniff")
 	h.Set("X-Frame-Options", "DENY")
 	h.Set("Referrer-Policy", "no-referrer")
-	w.WriteHeader(http.StatusOK)
-	_, _ = w.Write(document)
+	httpport.Answer(w, http.StatusOK, "text/html; charset=utf-8", document)
 }
