@@ -119,10 +119,7 @@ func (p *Peers) dial(addr netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(p.life, min(dialPatience, max(p.Lease/10, 200*time.Millisecond)))
 	defer cancel()
 	conn, err := wire.Dialer().DialContext(ctx, "tcp", addr.String())
-	if err != nil {
-		return nil, store.PlainNetError(err)
-	}
-	return conn, nil
+	return conn, store.PlainNetError(err)
 }
 
 // serve greets a peer on a new connection, and serves that until it ends. It reports whether the peer

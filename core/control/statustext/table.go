@@ -31,18 +31,15 @@ const gap = "  "
 
 // Write writes the table with its heads. Columns without any text are left out.
 func (t *Table) Write(b *strings.Builder, term Terminal) {
-	widths := make([]int, len(t.Columns))
+	widths, heads := make([]int, len(t.Columns)), make([]string, len(t.Columns))
 	for i, c := range t.Columns {
+		heads[i] = c.Head
 		for _, r := range t.rows {
 			widths[i] = max(widths[i], wording.Columns.StringWidth(r.cells[i]))
 		}
 		if widths[i] > 0 {
 			widths[i] = max(widths[i], len(c.Head))
 		}
-	}
-	heads := make([]string, len(t.Columns))
-	for i, c := range t.Columns {
-		heads[i] = c.Head
 	}
 	t.line(b, term, widths, row{bold, heads}, true)
 	for _, r := range t.rows {
