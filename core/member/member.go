@@ -56,8 +56,7 @@ type Member struct {
 	pending   *Call                        // that join, once it is on its way
 	early     *rendezvous.MembershipUpdate // last update while inJoin and no pending
 	last      rendezvous.LastRound         // of the last round
-	current   RoundStore                   // of the last round, if this node is its rank 0
-	way       io.Closer                    // to the store of the last round, if another node is its rank 0; nil: none
+	held      io.Closer                    // the store of the last round, if this node is its rank 0, else the way to it; nil: nothing has to be closed
 
 	reporting sync.Mutex // held while the control plane is given last, so that it has the latest
 

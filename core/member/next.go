@@ -206,25 +206,21 @@ func (m *Member) enter(ctx context.Context, o rendezvous.Outcome, rs RoundStore)
 	last := o.LastRound()
 	m.reporting.Lock()
 	m.control.SetLastRound(last)
-	var current RoundStore
-	var way io.Closer
+	var held io.Closer = rs
 	var here rendezvous.Outcome
 	var err error
 	if o.Rank == 0 {
-		current = rs
 		here, err = rs.Begin(o)
 	} else {
 		m.closeStore(rs)
-		here, way, err = m.stores.Reach(ctx, o)
+		here, held, err = m.stores.Reach(ctx, o)
 	}
 	m.mu.Lock()
-	m.last = last
-	store, lastWay := m.current, m.way
-	m.current, m.way = current, way
+	before := m.held
+	m.last, m.held = last, held
 	m.mu.Unlock()
 	m.reporting.Unlock()
-	m.closeStore(store)
-	m.closeStore(lastWay)
+	m.closeStore(before)
 	if err != nil {
 		return here, m.ownError(err)
 	}

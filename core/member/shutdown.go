@@ -109,7 +109,7 @@ func (m *Member) leave(ctx context.Context, ending rendezvous.Ending, reason str
 // leaves an open run continues elsewhere, or waits itself: see ControlPlane.Close.
 func (m *Member) awaitPeers(ctx context.Context, ending rendezvous.Ending) {
 	m.mu.Lock()
-	store := m.current != nil
+	store := m.last.Round > 0 && m.last.Rank == 0
 	m.mu.Unlock()
 	what := "the store of the round's workers"
 	switch {
@@ -140,12 +140,11 @@ func (m *Member) release(ctx context.Context, err error) error {
 		err = m.ownError(planeErr)
 	}
 	m.mu.Lock()
-	store, way := m.current, m.way
-	m.current, m.way = nil, nil
+	held := m.held
+	m.held = nil
 	m.hostFoundLocked()
 	m.mu.Unlock()
-	m.closeStore(store)
-	m.closeStore(way)
+	m.closeStore(held)
 	m.endErr = err
 	m.endLife()
 	close(m.ended)
