@@ -105,10 +105,8 @@ func (m *Member) reportDirective(ctx context.Context, round uint64, r rendezvous
 // noteReport adds a report to those that a hello carries, the last ones. It leaves the list
 // as it is: the control plane has it.
 func noteReport(list []rendezvous.DirectiveReport, r rendezvous.DirectiveReport) []rendezvous.DirectiveReport {
-	for _, known := range list {
-		if known.ID == r.ID && known.Saved == r.Saved {
-			return list
-		}
+	if slices.ContainsFunc(list, func(known rendezvous.DirectiveReport) bool { return known.ID == r.ID && known.Saved == r.Saved }) {
+		return list
 	}
 	list = append(slices.Clone(list), r)
 	return list[max(0, len(list)-rendezvous.MaxDirectiveReports):]

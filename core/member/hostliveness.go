@@ -1,6 +1,7 @@
 package member
 
 import (
+	"slices"
 	"strings"
 	"time"
 
@@ -62,12 +63,7 @@ func (m *Member) hostLost() (gone <-chan struct{}, is bool) {
 
 // ofExitBarrier reports whether a request belongs to the exit barrier.
 func ofExitBarrier(r rendezvous.KeyRequest) bool {
-	for _, key := range r.Keys {
-		if !strings.HasPrefix(key, rendezvous.ExitBarrierPrefix) {
-			return false
-		}
-	}
-	return len(r.Keys) > 0
+	return len(r.Keys) > 0 && !slices.ContainsFunc(r.Keys, func(key string) bool { return !strings.HasPrefix(key, rendezvous.ExitBarrierPrefix) })
 }
 
 // leaveBarrier is the answer to a call of the exit barrier of a node that is an
@@ -81,9 +77,5 @@ func (m *Member) leaveBarrier(r rendezvous.KeyRequest) rendezvous.KeyResult {
 		m.log.Warn("the exit barrier ends without the other nodes: the control plane at " + m.endpoint() +
 			" was on a node of this job and has been out of reach for " + wording.Seconds(m.params.LeaseTimeout))
 	}
-	result := rendezvous.KeyResult{Ready: true}
-	for range r.Keys {
-		result.Values = append(result.Values, []byte{})
-	}
-	return result
+	return rendezvous.KeyResult{Ready: true, Values: slices.Repeat([][]byte{{}}, len(r.Keys))}
 }
