@@ -6,16 +6,10 @@ import (
 )
 
 // gate holds up new connections while it is shut. It bridges the time in which it is not
-// known which round a new connection belongs to.
+// known which round a new connection belongs to. The zero value is open.
 type gate struct {
 	mu   sync.Mutex
-	pass chan struct{} // closed while the gate is open
-}
-
-func newGate() *gate {
-	g := &gate{pass: make(chan struct{})}
-	close(g.pass)
-	return g
+	pass chan struct{} // closed when the gate opens; nil: it is open
 }
 
 // await waits until the gate is open, or ctx ends, which is its error.
@@ -24,10 +18,8 @@ func (g *gate) await(ctx context.Context) error {
 		g.mu.Lock()
 		pass := g.pass
 		g.mu.Unlock()
-		select {
-		case <-pass:
+		if pass == nil {
 			return nil
-		default:
 		}
 		select {
 		case <-pass: // look again: it may be shut once more
@@ -40,19 +32,16 @@ func (g *gate) await(ctx context.Context) error {
 func (g *gate) shut() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	select {
-	case <-g.pass:
+	if g.pass == nil {
 		g.pass = make(chan struct{})
-	default:
 	}
 }
 
 func (g *gate) open() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	select {
-	case <-g.pass:
-	default:
+	if g.pass != nil {
 		close(g.pass)
+		g.pass = nil
 	}
 }

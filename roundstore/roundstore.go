@@ -60,7 +60,7 @@ func NewRoundStores(p params.Params, log *slog.Logger) *RoundStores {
 // running round and the one that is offered for the next.
 type socket struct {
 	server *tcpstore.Server
-	gate   *gate
+	gate   gate
 	sides  *Sides // nil: the store is plain
 	host   string
 	port   int
@@ -131,7 +131,7 @@ func (r *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 		}
 		opts.Accept = peer.NewCheck(&r.params, l.Addr()).Accept
 	}
-	k := &socket{gate: newGate(), sides: protection.Sides(), host: host, port: port, users: 1}
+	k := &socket{sides: protection.Sides(), host: host, port: port, users: 1}
 	opts.Pass = k.gate.await
 	k.sides.Protect(&opts)
 	k.server = tcpstore.Serve(l, newEngine(), opts)
