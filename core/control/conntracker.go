@@ -1,10 +1,7 @@
 package control
 
 import (
-	"cmp"
 	"context"
-	"fmt"
-	"os"
 	"slices"
 	"sync"
 
@@ -93,10 +90,4 @@ func (s *shutdownGate) close() {
 	s.closed = true
 	s.mu.Unlock()
 	s.inside.Wait()
-}
-
-// processName names this process to users on other machines.
-func processName(hostname string) string {
-	hostname = cmp.Or(hostname, "unknown")
-	return fmt.Sprintf("host %s, pid %d", hostname, os.Getpid())
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
+	"fmt"
 	"log/slog"
 	"maps"
 	"net"
@@ -110,7 +111,7 @@ type Server struct {
 	log     *slog.Logger
 	id      string // drawn at random
 	host    string // name of this machine; "" if it has none
-	process string // "host h, pid 1"
+	process string // "host h, pid 1", for users on other machines
 	started time.Time
 
 	mu        sync.Mutex
@@ -164,7 +165,7 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	}
 	s := &Server{
 		cfg: cfg, clock: cfg.Clock, log: cfg.Log,
-		id: rand.Text(), host: hostname, process: processName(hostname), started: cfg.Clock.Now(),
+		id: rand.Text(), host: hostname, process: fmt.Sprintf("host %s, pid %d", cmp.Or(hostname, "unknown"), os.Getpid()), started: cfg.Clock.Now(),
 		listeners: listeners,
 		runs:      map[string]*run{},
 		runsOf:    map[netip.Addr]int{},

@@ -247,7 +247,8 @@ func (sc *serverConn) handshake(first byte) error {
 		}
 	}
 	f, err := sc.frames.NextFrame(wire.MaxHelloFrame)
-	sc.identified()
+	sc.silent.Stop()
+	sc.markIdentified()
 	if err != nil {
 		return wire.NoEOF(err)
 	}
@@ -332,12 +333,6 @@ func (sc *serverConn) serveHTTP(proven bool) error {
 		return wire.ErrStuck
 	}
 	return err
-}
-
-// identified notes that the peer has identified itself, or said what it wants.
-func (sc *serverConn) identified() {
-	sc.silent.Stop()
-	sc.markIdentified()
 }
 
 // markIdentified and markUnidentified count the connections whose peer has not identified itself,
