@@ -90,7 +90,7 @@ var mutants = []struct {
 		"if b.least == 0 {\n\t\treturn v.agreed", "if true {\n\t\treturn v.agreed",
 	}, listTest},
 	{"all start anew while a voter may live", []string{
-		"\t\tcase !alive(id):\n\t\t\treturn 0, false\n", "",
+		"\t\tcase !alive(id):\n\t\t\treturn 0, false, false\n", "",
 	}, "TestProofIsBounded"},
 	{"a few of a list found a group", []string{
 		"len(voters) < b.least || ", "",
