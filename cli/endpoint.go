@@ -21,17 +21,22 @@ import (
 
 // wantArgs names the arguments that a command takes, and complains about the
 // first one that is missing. A last name that ends in "..." may be repeated, one
-// in brackets left out.
+// in brackets left out. An empty KEY is refused: it is most likely a variable without a value.
 func wantArgs(names ...string) cobra.PositionalArgs {
 	return func(_ *cobra.Command, args []string) error {
-		last := names[len(names)-1]
+		last := len(names) - 1
 		for i, name := range names {
 			if i >= len(args) && !strings.HasPrefix(name, "[") {
 				return fmt.Errorf("%s is missing", strings.TrimSuffix(name, "..."))
 			}
 		}
-		if len(args) > len(names) && !strings.HasSuffix(last, "...") {
+		if len(args) > len(names) && !strings.HasSuffix(names[last], "...") {
 			return fmt.Errorf("unexpected argument %q", args[len(names)])
+		}
+		for i, arg := range args {
+			if arg == "" && strings.HasPrefix(names[min(i, last)], "KEY") {
+				return errors.New("KEY is empty")
+			}
 		}
 		return nil
 	}

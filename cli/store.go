@@ -96,10 +96,9 @@ func storeCommand(log *logging, cmd *cobra.Command, run func(s *storeSession, cm
 	return cmd
 }
 
-// run connects and calls do. An error of do that is a timeout becomes late's
-// words, if there are any: it is called with the time that is left for asking.
-func (s *storeSession) run(cmd *cobra.Command, endpoint string, do func(ctx context.Context, c *tcpstore.Client) error,
-	late func(ctx context.Context, c *tcpstore.Client) string) error {
+// run connects and calls do. awaited are the keys that do waits for: if it ends by a timeout, the
+// error names those that do not exist.
+func (s *storeSession) run(cmd *cobra.Command, endpoint string, awaited []string, do func(ctx context.Context, c *tcpstore.Client) error) error {
 	var err error
 	if s.addr, err = backend.Address(endpoint, defaultStorePort); err != nil {
 		return err
@@ -123,10 +122,10 @@ func (s *storeSession) run(cmd *cobra.Command, endpoint string, do func(ctx cont
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, store.ErrTimeout) && late != nil:
+	case errors.Is(err, store.ErrTimeout) && awaited != nil:
 		ctx, cancel := context.WithTimeout(cmd.Context(), probeTimeout)
 		defer cancel()
-		return failed("%s; waited for %v at %s (--timeout allows more)", late(ctx, c), s.timeout, s.addr)
+		return failed("%s; waited for %v at %s (--timeout allows more)", missingKeys(ctx, c, awaited), s.timeout, s.addr)
 	}
 	return failure{err}
 }

@@ -25,17 +25,13 @@ Text is printed unchanged, other values quoted.`,
   rallypoint store get host0:29500 default_pg/0//ncclUniqueId --hex --timeout 1s`,
 		Args: wantArgs("ENDPOINT", "KEY"),
 	}, func(s *storeSession, cmd *cobra.Command, args []string) error {
-		keys := args[1:]
-		if err := emptyKey(keys); err != nil {
-			return err
-		}
-		return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
-			value, err := c.Get(ctx, keys[0])
+		return s.run(cmd, args[0], args[1:], func(ctx context.Context, c *tcpstore.Client) error {
+			value, err := c.Get(ctx, args[1])
 			if err != nil {
 				return err
 			}
 			return format.print(cmd.OutOrStdout(), value)
-		}, func(ctx context.Context, c *tcpstore.Client) string { return missingKeys(ctx, c, keys) })
+		})
 	})
 	format.addFlags(cmd)
 	return cmd
@@ -50,16 +46,13 @@ func newStoreSet(log *logging) *cobra.Command {
   rallypoint store set host0:29500 config - < config.json`,
 		Args: wantArgs("ENDPOINT", "KEY", "VALUE"),
 	}, func(s *storeSession, cmd *cobra.Command, args []string) error {
-		if err := emptyKey(args[1:2]); err != nil {
-			return err
-		}
 		value, err := readValue(cmd, args[2])
 		if err != nil {
 			return err
 		}
-		return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
+		return s.run(cmd, args[0], nil, func(ctx context.Context, c *tcpstore.Client) error {
 			return c.Set(ctx, args[1], value)
-		}, nil)
+		})
 	})
 }
 
@@ -73,9 +66,6 @@ as 0. AMOUNT 0 prints the number, and creates the key.`,
   rallypoint store add host0:29500 arrived -- -1`,
 		Args: wantArgs("ENDPOINT", "KEY", "[AMOUNT]"),
 	}, func(s *storeSession, cmd *cobra.Command, args []string) error {
-		if err := emptyKey(args[1:2]); err != nil {
-			return err
-		}
 		amount := int64(1)
 		if len(args) > 2 {
 			var err error
@@ -83,13 +73,13 @@ as 0. AMOUNT 0 prints the number, and creates the key.`,
 				return err
 			}
 		}
-		return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
+		return s.run(cmd, args[0], nil, func(ctx context.Context, c *tcpstore.Client) error {
 			sum, err := c.Add(ctx, args[1], amount)
 			if err != nil {
 				return err
 			}
 			return printTo(cmd.OutOrStdout(), "the answer", fmt.Sprintln(sum))
-		}, nil)
+		})
 	})
 }
 
@@ -101,13 +91,9 @@ func newStoreWait(log *logging) *cobra.Command {
 		Example: `  rallypoint store wait host0:29500 ready/0 ready/1 --timeout 5m && echo go`,
 		Args:    wantArgs("ENDPOINT", "KEY..."),
 	}, func(s *storeSession, cmd *cobra.Command, args []string) error {
-		keys := args[1:]
-		if err := emptyKey(keys); err != nil {
-			return err
-		}
-		return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
-			return c.Wait(ctx, keys)
-		}, func(ctx context.Context, c *tcpstore.Client) string { return missingKeys(ctx, c, keys) })
+		return s.run(cmd, args[0], args[1:], func(ctx context.Context, c *tcpstore.Client) error {
+			return c.Wait(ctx, args[1:])
+		})
 	})
 }
 
@@ -122,7 +108,7 @@ listed. torch's own stores support this since torch 2.10.`,
   rallypoint store list host0:29500 --prefix default_pg/`,
 		Args: wantArgs("ENDPOINT"),
 	}, func(s *storeSession, cmd *cobra.Command, args []string) error {
-		return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
+		return s.run(cmd, args[0], nil, func(ctx context.Context, c *tcpstore.Client) error {
 			keys, err := c.ListKeys(ctx)
 			if errors.Is(err, store.ErrConnection) {
 				return fmt.Errorf("%w; torch's own stores can list since torch 2.10", err)
@@ -138,7 +124,7 @@ listed. torch's own stores support this since torch 2.10.`,
 				}
 			}
 			return printTo(cmd.OutOrStdout(), "the answer", text.String())
-		}, nil)
+		})
 	})
 	cmd.Flags().StringVar(&prefix, "prefix", "", "only keys that begin with `TEXT`")
 	return cmd
@@ -152,15 +138,12 @@ func newStoreDelete(log *logging) *cobra.Command {
 		Example: `  rallypoint store delete host0:29500 go`,
 		Args:    wantArgs("ENDPOINT", "KEY"),
 	}, func(s *storeSession, cmd *cobra.Command, args []string) error {
-		if err := emptyKey(args[1:]); err != nil {
-			return err
-		}
-		return s.run(cmd, args[0], func(ctx context.Context, c *tcpstore.Client) error {
+		return s.run(cmd, args[0], nil, func(ctx context.Context, c *tcpstore.Client) error {
 			existed, err := c.Delete(ctx, args[1])
 			if err == nil && !existed {
 				return failed("there is no key %q at %s", args[1], s.addr)
 			}
 			return err
-		}, nil)
+		})
 	})
 }

@@ -2,10 +2,8 @@ package cli
 
 import (
 	"encoding/hex"
-	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 	"unicode"
@@ -77,12 +75,4 @@ func parseAmount(text string) (int64, error) {
 		return 0, fmt.Errorf("AMOUNT is %q, expected a whole number of 64 bits", text)
 	}
 	return n, nil
-}
-
-// emptyKey refuses a key that is most likely a variable without a value.
-func emptyKey(keys []string) error {
-	if slices.Contains(keys, "") {
-		return errors.New("KEY is empty")
-	}
-	return nil
 }
