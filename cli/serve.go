@@ -6,6 +6,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"rallypoint/core/control"
+	"rallypoint/core/control/peers"
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/params"
@@ -142,7 +143,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	}
 	s := control.Start(cfg, l)
 	if group != nil {
-		taking, err := so.peers.start(group, s, secret, log.logger())
+		taking, err := peers.Start(peers.Config{Group: group, Lease: so.peers.lease(), Token: secret, Host: s, Log: log.logger()})
 		if err != nil {
 			_ = s.Close()
 			return err

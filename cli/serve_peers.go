@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/netip"
 	"slices"
@@ -13,10 +12,8 @@ import (
 
 	"github.com/spf13/pflag"
 
-	"rallypoint/core/control/peers"
 	"rallypoint/core/control/standby"
 	"rallypoint/core/params"
-	"rallypoint/core/secret"
 	"rallypoint/internal/host"
 )
 
@@ -126,9 +123,4 @@ func isHere(ctx context.Context, name, listen string) bool {
 		}
 	}
 	return slices.ContainsFunc(addrs, func(a netip.Addr) bool { return slices.Contains(own, a.Unmap().WithZone("")) })
-}
-
-// start has a server take part.
-func (p *servePeers) start(g *standby.Peers, server peers.Host, token *secret.Token, log *slog.Logger) (*peers.Peers, error) {
-	return peers.Start(peers.Config{Group: g, Lease: p.lease(), Token: token, Host: server, Log: log})
 }
