@@ -22,9 +22,14 @@ const maxPage = 256 << 20
 
 // Get fetches a page on a connection of its own, without a proxy: a control
 // plane is near. addr may list its servers, separated by commas; one that does not host names
-// the one that does. Get uses no http.Transport, which would add its own
-// words about servers that speak first, and 0.4 MB to the library.
-func Get(ctx context.Context, addr string, token *secret.Token, path string, query url.Values) (code int, contentType string, body []byte, err error) {
+// the one that does. runID is the run that the page is about, "" for all that the token opens.
+// Get uses no http.Transport, which would add its own words about servers that speak first, and
+// 0.4 MB to the library.
+func Get(ctx context.Context, addr string, token *secret.Token, path, runID string) (code int, contentType string, body []byte, err error) {
+	query := url.Values{}
+	if run := runFor(runID, token); run != "" {
+		query.Set("rdzv_id", run)
+	}
 	final := func(err error) bool { return errors.Is(err, rendezvous.ErrAuth) || errors.Is(err, rendezvous.ErrState) }
 	p, err := client.FirstOf(ctx, addr, final, func(ctx context.Context, addr string) (page, error) {
 		for hops := 0; ; hops++ {
@@ -36,6 +41,14 @@ func Get(ctx context.Context, addr string, token *secret.Token, path string, que
 		}
 	})
 	return p.code, p.kind, p.body, err
+}
+
+// runFor is the run to ask for, "" for all: a run's token opens no other run.
+func runFor(runID string, token *secret.Token) string {
+	if runID == "" && token != nil {
+		return token.Run()
+	}
+	return runID
 }
 
 // page is an answer of a control plane.

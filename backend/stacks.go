@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
-	"net/url"
 	"slices"
 	"time"
 
@@ -33,15 +32,7 @@ func (a Admin) Status(ctx context.Context) (*control.RunStatus, error) {
 	if a.SharedLog != "" {
 		return a.statusOfLog(ctx)
 	}
-	run := a.RunID
-	if run == "" && a.Token != nil {
-		run = a.Token.Run() // a run's token opens no other run
-	}
-	query := url.Values{}
-	if run != "" {
-		query.Set("rdzv_id", run)
-	}
-	code, _, body, err := Get(ctx, a.Addr, a.Token, "/status", query)
+	code, _, body, err := Get(ctx, a.Addr, a.Token, "/status", a.RunID)
 	var st control.Status
 	var none control.NoRun
 	switch {
@@ -54,7 +45,7 @@ func (a Admin) Status(ctx context.Context) (*control.RunStatus, error) {
 	case code == http.StatusNotFound && json.Unmarshal(body, &none) == nil && none.Error != "":
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "%s", none.Error)
 	case code != http.StatusOK || json.Unmarshal(body, &st) != nil || st.Schema < 1:
-		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "the server at %s answers HTTP with code %d, but without a status of run %q", a.Addr, code, run)
+		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "the server at %s answers HTTP with code %d, but without a status of run %q", a.Addr, code, runFor(a.RunID, a.Token))
 	}
 	return OnlyRun(st.Runs, "the run id")
 }

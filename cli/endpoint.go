@@ -102,6 +102,6 @@ func isTCPStore(ctx context.Context, addr string) bool {
 func isControlPlane(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	code, _, body, err := backend.Get(ctx, addr, nil, "/healthz", nil)
+	code, _, body, err := backend.Get(ctx, addr, nil, "/healthz", "")
 	return err == nil && code == http.StatusOK && string(body) == "ok\n"
 }

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"net/url"
 	"strings"
 	"time"
 
@@ -169,15 +168,7 @@ func (s statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) 
 	start := time.Now()
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
-	query := url.Values{}
-	run := s.run
-	if run == "" && s.token != nil {
-		run = s.token.Run() // a run's token opens no other run
-	}
-	if run != "" {
-		query.Set("rdzv_id", run)
-	}
-	code, kind, body, err := backend.Get(limited, s.addr, s.token, "/status", query)
+	code, kind, body, err := backend.Get(limited, s.addr, s.token, "/status", s.run)
 	isJSON := strings.HasPrefix(kind, "application/json")
 	var none control.NoRun
 	switch {
