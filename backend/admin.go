@@ -55,15 +55,11 @@ func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 		by = "admin " + by // a control plane adds that itself
 	}
 	ev, id := signed(ev, by)
-	wrong := ""
 	switch {
 	case ev == nil:
 		return Answer{}, rendezvous.Errorf(rendezvous.CodeInternal, "an administrator cannot ask for this event")
 	case len(id) > rendezvous.MaxNameLen || printable.Text(id) != id:
-		wrong = fmt.Sprintf("the id of a directive has at most %d bytes, all of them printable, not %.100q", rendezvous.MaxNameLen, id)
-	}
-	if wrong != "" {
-		return Answer{}, rendezvous.Errorf(rendezvous.CodeInvalid, "%s", wrong)
+		return Answer{}, rendezvous.Errorf(rendezvous.CodeInvalid, "the id of a directive has at most %d bytes, all of them printable, not %.100q", rendezvous.MaxNameLen, id)
 	}
 	if a.RunID == "" {
 		run, err := a.Status(ctx)
