@@ -1,8 +1,6 @@
 package backend
 
 import (
-	"bufio"
-	"bytes"
 	"cmp"
 	"net"
 	"net/netip"
@@ -62,9 +60,9 @@ func addressOf(i *net.Interface) string {
 // metric in a table like /proc/net/route; "" if there is none.
 func defaultInterface(table []byte) string {
 	best, least := "", 0
-	for lines := bufio.NewScanner(bytes.NewReader(table)); lines.Scan(); {
+	for line := range strings.Lines(string(table)) {
 		// Iface Destination Gateway Flags RefCnt Use Metric Mask ...
-		f := strings.Fields(lines.Text())
+		f := strings.Fields(line)
 		if len(f) < 8 || f[1] != "00000000" || f[7] != "00000000" {
 			continue
 		}

@@ -1,7 +1,6 @@
 package lockedfile
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"os"
@@ -28,10 +27,10 @@ func (f *File) holders() (pids []int) {
 		return nil
 	}
 	where := fmt.Sprintf("%02x:%02x:%d", unix.Major(f.dev), unix.Minor(f.dev), f.Ino)
-	for lines := bufio.NewScanner(bytes.NewReader(table)); lines.Scan(); {
+	for line := range strings.Lines(string(table)) {
 		// 1: FLOCK  ADVISORY  WRITE 4711 fe:00:1234 0 EOF
 		// Waiting processes have an arrow after the number.
-		fields := strings.Fields(lines.Text())
+		fields := strings.Fields(line)
 		if len(fields) < 6 || fields[1] != "FLOCK" || fields[5] != where {
 			continue
 		}

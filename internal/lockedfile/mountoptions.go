@@ -1,8 +1,6 @@
 package lockedfile
 
 import (
-	"bufio"
-	"bytes"
 	"fmt"
 	"os"
 	"strings"
@@ -27,8 +25,8 @@ func (f *File) CheckLocksReach() error {
 // machine's own; "" if there is none. table is that of proc_pid_mountinfo(5).
 func localLockOption(table []byte, major, minor uint32) string {
 	device := fmt.Sprintf("%d:%d", major, minor)
-	for lines := bufio.NewScanner(bytes.NewReader(table)); lines.Scan(); {
-		mount, system, ok := strings.Cut(lines.Text(), " - ")
+	for line := range strings.Lines(string(table)) {
+		mount, system, ok := strings.Cut(line, " - ")
 		fields, types := strings.Fields(mount), strings.Fields(system)
 		if !ok || len(fields) < 3 || len(types) < 3 || fields[2] != device || !strings.HasPrefix(types[0], "nfs") {
 			continue
