@@ -85,17 +85,16 @@ func (w WaitLimit) Sleep(clock Clock, d time.Duration) {
 func (f *File) Lock(p WaitLimit, clock Clock, how int) error {
 	burst, wait, longest := p.pace()
 	for tries := 1; ; tries++ {
-		err := IgnoringEINTR(func() error { return Flock(f.fd, how|unix.LOCK_NB) })
-		switch err {
-		case nil:
+		free, err := f.TryLock(how)
+		if err != nil {
+			return err
+		}
+		if free {
 			if err := p.Err(clock); err != nil {
 				f.Unlock()
 				return fmt.Errorf("waiting for the file's lock: %w", err)
 			}
 			return nil
-		case unix.EWOULDBLOCK:
-		default:
-			return lockError(err)
 		}
 		if tries%burst != 0 {
 			runtime.Gosched()
@@ -125,16 +124,9 @@ func (f *File) TryLock(how int) (bool, error) {
 		return true, nil
 	case unix.EWOULDBLOCK:
 		return false, nil
-	default:
-		return false, lockError(err)
-	}
-}
-
-// lockError is the error of a flock that failed other than by being held.
-func lockError(err error) error {
-	switch err {
 	case unix.ENOLCK, unix.ENOSYS, unix.EOPNOTSUPP, unix.EINVAL:
-		return fmt.Errorf("%w: %w", ErrNoLocks, err)
+		return false, fmt.Errorf("%w: %w", ErrNoLocks, err)
+	default:
+		return false, fmt.Errorf("flock: %w", err)
 	}
-	return fmt.Errorf("flock: %w", err)
 }
