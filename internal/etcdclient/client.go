@@ -227,7 +227,7 @@ func (c *Client) classify(ctx context.Context, err error, token string) error {
 	}
 	if s.code == codes.Unavailable {
 		if why := c.dialer.failure(); why != nil {
-			return c.retryOnceReached(unreachableError{why})
+			return c.retryOnceReached(why)
 		}
 	}
 	if code, gateway := s.fromGateway(); gateway && code != codes.Unavailable {

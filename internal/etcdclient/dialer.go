@@ -111,9 +111,3 @@ func (d *dialer) addresses() (local, remote string) {
 	}
 	return ip(d.local), ip(d.remote)
 }
-
-// unreachableError is the error of a call for which there is no connection.
-type unreachableError struct{ err error }
-
-func (u unreachableError) Error() string { return u.err.Error() }
-func (u unreachableError) Unwrap() error { return u.err }
