@@ -1,6 +1,7 @@
 package etcdlog
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -117,7 +118,7 @@ func (l *Log) read(ctx context.Context, at int64) (v *view, alive bool, err erro
 	if err != nil {
 		return nil, false, err
 	}
-	etcdclient.SortByRevision(kvs)
+	slices.SortFunc(kvs, func(a, b etcdclient.KeyValue) int { return cmp.Compare(a.Modified, b.Modified) })
 	v = &view{root: l.root, heartbeats: make(map[string]bool), keys: make(map[string][]entryPart)}
 	for _, kv := range kvs {
 		alive = alive || kv.Key == l.root+keyGeneration && kv.Modified == l.began

@@ -8,7 +8,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -131,7 +130,7 @@ func (c *Client) Close() { _ = c.Etcd.Close() }
 // protect itself by its conditions. what says what it is for.
 func (c *Client) Call(ctx context.Context, what string, f func(ctx context.Context) error) error {
 	started := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, c.Config.timeout())
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Config.Timeout, DefaultTimeout))
 	defer cancel()
 	var last error
 	pause := NewBackoff()
@@ -230,7 +229,7 @@ func (c *Client) classify(ctx context.Context, err error, token string) error {
 			return c.retryOnceReached(why)
 		}
 	}
-	if code, gateway := s.fromGateway(); gateway && code != codes.Unavailable {
+	if s.fromGateway() && s.code != codes.Unavailable {
 		err := fmt.Errorf("%w: %w", errNotEtcd, s)
 		c.mu.Lock()
 		defer c.mu.Unlock()
@@ -535,8 +534,3 @@ func (w *watch) Close() { w.cancel() }
 
 // NewBackoff paces tries of what the cluster did not do.
 func NewBackoff() *retry.Backoff { return retry.New(pauseMin, pauseMax) }
-
-// SortByRevision puts keys into the order of their last change.
-func SortByRevision(kvs []KeyValue) {
-	slices.SortFunc(kvs, func(a, b KeyValue) int { return int(a.Modified - b.Modified) })
-}

@@ -1,6 +1,7 @@
 package etcdclient
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"fmt"
@@ -53,20 +54,9 @@ type Config struct {
 // Where names the etcd in messages, without the password.
 func (c *Config) Where() string { return strings.Join(c.Endpoints, ",") }
 
-// timeout returns Timeout or its default.
-func (c *Config) timeout() time.Duration {
-	if c.Timeout > 0 {
-		return c.Timeout
-	}
-	return DefaultTimeout
-}
-
 // Log returns Logger, or one that drops everything.
 func (c *Config) Log() *slog.Logger {
-	if c.Logger != nil {
-		return c.Logger
-	}
-	return slog.New(slog.DiscardHandler)
+	return cmp.Or(c.Logger, slog.New(slog.DiscardHandler))
 }
 
 // bases returns the URLs of the endpoints, each once.
@@ -117,11 +107,7 @@ func (c *Config) tlsConfig() (*tls.Config, error) {
 	case c.Cert == "":
 		return nil, badFile("ssl_cert", fmt.Errorf("it is missing, but ssl_cert_key is given"))
 	}
-	key := c.Key
-	if key == "" {
-		key = c.Cert // one file may hold both
-	}
-	pair, err := tls.LoadX509KeyPair(c.Cert, key)
+	pair, err := tls.LoadX509KeyPair(c.Cert, cmp.Or(c.Key, c.Cert)) // one file may hold both
 	if err != nil {
 		return nil, badFile("ssl_cert, ssl_cert_key", err)
 	}

@@ -147,10 +147,8 @@ func (e *Endpoint) Apply(p *params.Params) error {
 	}
 	defaults := params.Default()
 	given := p.Min != 1 || p.Max != 1
-	options := maps.Clone(p.BackendOptions)
-	if options == nil {
-		options = make(map[string]string)
-	}
+	options := make(map[string]string)
+	maps.Copy(options, p.BackendOptions)
 	for _, name := range slices.Sorted(maps.Keys(said)) {
 		var err error
 		switch text := said[name]; name {

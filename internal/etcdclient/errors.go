@@ -80,10 +80,9 @@ func sanitize(text string) string {
 // maxWords bounds what is passed on of a server's words.
 const maxWords = 500
 
-// fromGateway reports whether the answer is not of an etcd but of a web server before it,
-// and the code that gRPC makes of it.
-func (e *statusError) fromGateway() (codes.Code, bool) {
-	return e.code, strings.Contains(e.text, "unexpected HTTP status code") || strings.Contains(e.text, "content-type")
+// fromGateway reports whether the answer is not of an etcd but of a web server before it.
+func (e *statusError) fromGateway() bool {
+	return strings.Contains(e.text, "unexpected HTTP status code") || strings.Contains(e.text, "content-type")
 }
 
 // statusCode returns the gRPC code of an error, codes.Unknown if it has none.
