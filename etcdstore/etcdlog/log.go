@@ -17,6 +17,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/sharedlog"
 	"rallypoint/core/store"
+	"rallypoint/internal/backoff"
 	"rallypoint/internal/etcdclient"
 )
 
@@ -242,7 +243,7 @@ func (l *Log) tryJoin(ctx context.Context) error {
 			done, err = l.takeOver(ctx, old, orphans)
 		default: // a heartbeat that is missing for a moment does not count
 			silent = true
-			sleep(ctx, l.absence())
+			backoff.Sleep(ctx, l.absence())
 		}
 		if err != nil || done {
 			return err
@@ -478,15 +479,6 @@ func (l *Log) ReadHeartbeats(_ context.Context, sessions []rendezvous.SessionID)
 
 // absence is how long a heartbeat has to be missing before that counts.
 func (l *Log) absence() time.Duration { return min(500*time.Millisecond, l.heartbeatTTL/4) }
-
-func sleep(ctx context.Context, d time.Duration) {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-	case <-ctx.Done():
-	}
-}
 
 // Close implements sharedlog.Log.
 func (l *Log) Close(ctx context.Context) error {
