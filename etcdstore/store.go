@@ -118,37 +118,28 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// begin returns a context for one operation, which also ends with Close.
-func (s *Store) begin(ctx context.Context) (context.Context, func(), error) {
-	if s.ctx.Err() != nil {
-		return nil, nil, store.ErrClosed
-	}
-	ctx, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(s.ctx, func() { cancel(store.ErrClosed) })
-	return ctx, func() { stop(); cancel(nil) }, nil
-}
-
-// do runs one operation and explains its error.
+// do runs one operation, whose context also ends with Close, and explains its error.
 func (s *Store) do(ctx context.Context, name string, keys []string, f func(ctx context.Context) error) error {
 	began := time.Now()
-	inner, end, err := s.begin(ctx)
-	if err == nil {
-		if err = ctx.Err(); err == nil {
-			err = f(inner)
-		}
-		switch {
-		case err == nil:
-		case errors.Is(context.Cause(inner), store.ErrClosed):
-			err = store.ErrClosed
-		case errors.Is(err, etcdclient.ErrLeaseGone):
-			err = rendezvous.Errorf(rendezvous.CodeState, "the lease of the keys has run out: this process was stopped, or cut off, for longer than the ttl of %v", s.client.Config.TTL)
-		case ctx.Err() != nil && !etcdclient.IsFinal(err):
-			err = overdue(ctx, began, keys, err)
-		}
-		end()
+	inner, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(s.ctx, func() { cancel(store.ErrClosed) })()
+	err := ctx.Err()
+	switch {
+	case s.ctx.Err() != nil:
+		err = store.ErrClosed
+	case err == nil:
+		err = f(inner)
 	}
-	if err == nil {
+	switch {
+	case err == nil:
 		return nil
+	case errors.Is(err, store.ErrClosed), errors.Is(context.Cause(inner), store.ErrClosed):
+		err = store.ErrClosed
+	case errors.Is(err, etcdclient.ErrLeaseGone):
+		err = rendezvous.Errorf(rendezvous.CodeState, "the lease of the keys has run out: this process was stopped, or cut off, for longer than the ttl of %v", s.client.Config.TTL)
+	case ctx.Err() != nil && !etcdclient.IsFinal(err):
+		err = overdue(ctx, began, keys, err)
 	}
 	first := ""
 	if len(keys) > 0 {
