@@ -476,12 +476,7 @@ func (s *session) held() (bytes int) {
 
 func (c *Checker) join(ev r.Join, effects []r.Effect) {
 	s := c.sessions[ev.Session]
-	var refusal *r.Error
-	for _, e := range effects {
-		if reply, ok := e.(r.Reply); ok && reply.Session == s.id && reply.Number == ev.Number {
-			refusal = reply.Err
-		}
-	}
+	refused := refusal(effects, ev.Request)
 	t := c.participantOf(s)
 	var want r.Code
 	guarantee := 9
@@ -499,7 +494,7 @@ func (c *Checker) join(ev r.Join, effects []r.Effect) {
 	case t != nil && c.finishing():
 		want, guarantee = r.CodeClosed, 8
 	}
-	if got := r.CodeOf(asError(refusal)); got != want {
+	if got := r.CodeOf(asError(refused)); got != want {
 		if want == 0 {
 			guarantee = 4
 		}
@@ -508,7 +503,7 @@ func (c *Checker) join(ev r.Join, effects []r.Effect) {
 	if want != 0 || drops(effects, s.id) {
 		return
 	}
-	if old := s.join; old != nil && !refuses(effects, old.Request) {
+	if old := s.join; old != nil && refusal(effects, old.Request) == nil {
 		c.violated(1, "node %s joined again and its join %d was not answered", s.node, old.Number)
 	}
 	c.arrivals++
@@ -523,27 +518,35 @@ func (c *Checker) join(ev r.Join, effects []r.Effect) {
 func (c *Checker) withdraw(ev r.Withdraw, effects []r.Effect) {
 	s := c.sessions[ev.Session]
 	pending := s.join != nil && s.join.Number == ev.Join
-	for _, e := range effects {
-		if reply, ok := e.(r.Reply); ok && reply.Session == s.id && reply.Number == ev.Number {
-			if w, ok := reply.Result.(r.Withdrawn); !ok || w.Completed == pending {
-				c.violated(1, "node %s withdrew join %d, pending: %v, and was told %+v", s.node, ev.Join, pending, reply)
-			}
+	if reply := replyTo(effects, ev.Request); reply != nil {
+		if w, ok := reply.Result.(r.Withdrawn); !ok || w.Completed == pending {
+			c.violated(1, "node %s withdrew join %d, pending: %v, and was told %+v", s.node, ev.Join, pending, *reply)
 		}
 	}
 	if pending {
-		if !refuses(effects, s.join.Request) {
+		if refusal(effects, s.join.Request) == nil {
 			c.violated(11, "node %s withdrew join %d, which was left without an answer", s.node, ev.Join)
 		}
 		c.unjoin(s)
 	}
 }
 
-// refuses reports whether a request was answered with an error.
-func refuses(effects []r.Effect, q r.Request) bool {
-	return slices.ContainsFunc(effects, func(e r.Effect) bool {
-		reply, ok := e.(r.Reply)
-		return ok && reply.Session == q.Session && reply.Number == q.Number && reply.Err != nil
-	})
+// replyTo is the answer to a request; nil: there is none.
+func replyTo(effects []r.Effect, q r.Request) *r.Reply {
+	for _, e := range effects {
+		if reply, ok := e.(r.Reply); ok && reply.Session == q.Session && reply.Number == q.Number {
+			return &reply
+		}
+	}
+	return nil
+}
+
+// refusal is the error that answers a request; nil: none does.
+func refusal(effects []r.Effect, q r.Request) *r.Error {
+	if reply := replyTo(effects, q); reply != nil {
+		return reply.Err
+	}
+	return nil
 }
 
 func (c *Checker) leave(ev r.Leave) {

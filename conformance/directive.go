@@ -200,7 +200,7 @@ func (c *Checker) given(ev r.GiveDirective, effects []r.Effect) {
 	}
 	known := slices.Contains(c.directed, d.ID) || c.stands(d.ID) != nil
 	usable := c.usable(d)
-	refused := refuses(effects, ev.Request)
+	refused := refusal(effects, ev.Request) != nil
 	if !known && c.covered(d) {
 		if refused {
 			c.violated(12, "node %s gave directive %+v, which %s covers, and was refused", s.node, d, c.standing.ID)

@@ -13,12 +13,7 @@ import (
 // guarantees go.
 func (c *Checker) keyRequest(q r.KeyRequest, effects []r.Effect) {
 	s := c.sessions[q.Session]
-	var reply *r.Reply
-	for _, e := range effects {
-		if e, ok := e.(r.Reply); ok && e.Session == s.id && e.Number == q.Number {
-			reply = &e
-		}
-	}
+	reply := replyTo(effects, q.Request)
 	member := c.participantOf(s) != nil && q.Round == c.round && !c.disowned()
 	var code r.Code
 	if reply != nil {

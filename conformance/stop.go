@@ -13,7 +13,7 @@ import (
 // is a member of it no more.
 func (c *Checker) announceStop(ev r.AnnounceStop, effects []r.Effect) {
 	s := c.sessions[ev.Session]
-	t, stays := c.participantOf(s), refuses(effects, ev.Request)
+	t, stays := c.participantOf(s), refusal(effects, ev.Request) != nil
 	if stays && ev.Away == 0 {
 		c.violated(7, "node %s announced %+v, and was refused", s.node, ev)
 	}
@@ -30,7 +30,7 @@ func (c *Checker) announceStop(ev r.AnnounceStop, effects []r.Effect) {
 	if c.stop.Round == 0 {
 		reason := printable.Text(ev.Reason)
 		if stays {
-			reason += "; " + strings.TrimPrefix(refusalOf(effects, ev.Request), fmt.Sprintf("run %q: ", c.runID))
+			reason += "; " + strings.TrimPrefix(refusal(effects, ev.Request).Text, fmt.Sprintf("run %q: ", c.runID))
 		}
 		c.stop = r.RoundStop{Round: c.round, Rank: t.rank, Leaving: ev.Leaving, Reason: reason}
 	}
@@ -96,7 +96,7 @@ func (c *Checker) ownKey(s *session) string {
 // givenUnfit records the drain of a node that a check has found unfit, unless it was refused. It is
 // out from then on, and stays while its workers save.
 func (c *Checker) givenUnfit(s *session, ev r.GiveDirective, effects []r.Effect) {
-	d, refused := ev.Directive, refuses(effects, ev.Request)
+	d, refused := ev.Directive, refusal(effects, ev.Request) != nil
 	if c.isOut(s) || slices.Contains(c.directed, d.ID) || c.stands(d.ID) != nil {
 		if refused {
 			c.violated(12, "node %s is unfit, by %+v, is out already, and was refused", s.node, d)
@@ -117,21 +117,11 @@ func (c *Checker) givenUnfit(s *session, ev r.GiveDirective, effects []r.Effect)
 	if runs {
 		c.direct(d)
 	} else if s.join != nil {
-		if !refuses(effects, s.join.Request) {
+		if refusal(effects, s.join.Request) == nil {
 			c.violated(4, "node %s is unfit, by %+v, and still joins", s.node, d)
 		}
 		c.unjoin(s)
 	}
-}
-
-// refusalOf is the text of the error that answers a request.
-func refusalOf(effects []r.Effect, q r.Request) string {
-	for _, e := range effects {
-		if reply, ok := e.(r.Reply); ok && reply.Session == q.Session && reply.Number == q.Number && reply.Err != nil {
-			return reply.Err.Text
-		}
-	}
-	return ""
 }
 
 // checkStop checks that members whose workers may run know the stop of their round, and that
