@@ -1,8 +1,8 @@
 package conformance
 
 import (
+	"cmp"
 	"slices"
-	"strings"
 	"time"
 
 	r "rallypoint/core/rendezvous"
@@ -178,12 +178,7 @@ func (a *account) nodes() []*session {
 			list = append(list, s)
 		}
 	}
-	slices.SortFunc(list, func(x, y *session) int {
-		if x.order != y.order {
-			return x.order - y.order
-		}
-		return strings.Compare(string(x.id), string(y.id))
-	})
+	slices.SortFunc(list, func(x, y *session) int { return cmp.Or(x.order-y.order, cmp.Compare(x.id, y.id)) })
 	return list
 }
 

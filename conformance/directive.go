@@ -285,15 +285,8 @@ func (c *Checker) carryOut(d *standing) {
 }
 
 func (c *Checker) drainsAll(d *standing) bool {
-	if c.live() == 0 || c.count(unknown) > 0 {
-		return false
-	}
-	for _, s := range c.nodes() {
-		if !s.isNamed(d.Nodes) {
-			return false
-		}
-	}
-	return true
+	stays := func(s *session) bool { return !s.isNamed(d.Nodes) }
+	return c.live() > 0 && c.count(unknown) == 0 && !slices.ContainsFunc(c.nodes(), stays)
 }
 
 // reported records a member's report about a directive.
@@ -336,12 +329,7 @@ func (c *Checker) settleSaved() {
 
 // every reports whether all running members are in a set.
 func (c *Checker) every(set map[*participant]bool) bool {
-	for _, t := range c.participants {
-		if t.state == running && !set[t] {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(c.participants, func(t *participant) bool { return t.state == running && !set[t] })
 }
 
 // endGone ends a drain that the last round knew and whose nodes are all gone.
@@ -352,13 +340,8 @@ func (c *Checker) endGone() {
 }
 
 // named are the live nodes of a name, which is a node's id or a host.
-func (c *Checker) named(name string) (list []*session) {
-	for _, s := range c.nodes() {
-		if s.isNamed([]string{name}) {
-			list = append(list, s)
-		}
-	}
-	return list
+func (c *Checker) named(name string) []*session {
+	return slices.DeleteFunc(c.nodes(), func(s *session) bool { return !s.isNamed([]string{name}) })
 }
 
 func (s *session) isNamed(names []string) bool {

@@ -80,9 +80,8 @@ func (c *Checker) ownWord(s *session) {
 
 // isOut reports whether a live node is kept out once its round ends.
 func (c *Checker) isOut(s *session) bool {
-	_, byID := c.drained[s.node]
-	_, byHost := c.drained[s.hostName]
-	return byID || byHost && s.hostName != ""
+	_, away := c.rowOf(s.node, s.hostName)
+	return away
 }
 
 func (c *Checker) ownKey(s *session) string {
