@@ -5,7 +5,6 @@ import "C"
 
 import (
 	"context"
-	"math"
 	"os"
 	"sync"
 	"time"
@@ -165,8 +164,7 @@ func rpgo_agent_direct(id C.uint64_t, kind C.int32_t, withinMS C.int64_t, reason
 		if !rendezvous.DirectiveKind(kind).OfOneNode() {
 			return invalid("kind is %d, it must be save, drain or stop", int32(kind))
 		}
-		within := time.Duration(min(int64(withinMS), math.MaxInt64/int64(time.Millisecond))) * time.Millisecond
-		return a.Direct(context.Background(), rendezvous.Direct{Kind: rendezvous.DirectiveKind(kind), Within: within, Reason: why, At: time.Now()})
+		return a.Direct(context.Background(), rendezvous.Direct{Kind: rendezvous.DirectiveKind(kind), Within: span(withinMS), Reason: why, At: time.Now()})
 	})
 }
 

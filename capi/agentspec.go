@@ -7,7 +7,6 @@ import "C"
 import (
 	"cmp"
 	"errors"
-	"math"
 	"os"
 	"time"
 	"unsafe"
@@ -118,10 +117,8 @@ func orDefault(name string, ms C.int64_t, normal time.Duration) (time.Duration, 
 		return 0, nil
 	case ms < -1:
 		return 0, invalid("%s is %d, it must not be below -1", name, int64(ms))
-	case int64(ms) > math.MaxInt64/int64(time.Millisecond):
-		return math.MaxInt64, nil
 	}
-	return time.Duration(ms) * time.Millisecond, nil
+	return span(ms), nil
 }
 
 // toSpec converts a configuration but for its rendezvous.
@@ -167,13 +164,11 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 		{"check_timeout_ms", config.check_timeout_ms, agent.DefaultCheckTimeout, &spec.CheckTimeout},
 		{"check_every_ms", config.check_every_ms, 0, &spec.CheckEvery},
 		{"check_away_ms", config.check_away_ms, agent.DefaultLeaveRule.Window, &spec.CheckAway},
+		{"hang_timeout_ms", config.hang_timeout_ms, 0, &spec.HangTimeout},
 	} {
 		if *field.to, err = orDefault(field.name, field.from, field.normal); err != nil {
 			return spec, "", err
 		}
-	}
-	if spec.HangTimeout, err = orDefault("hang_timeout_ms", config.hang_timeout_ms, 0); err != nil {
-		return spec, "", err
 	}
 	if config.hang_timeout_ms == -1 {
 		spec.HangTimeout = agent.HangOff

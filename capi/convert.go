@@ -136,9 +136,9 @@ func fillList[T []byte | string](out *C.rp_list, values []T) {
 	}
 	p := C.calloc(C.size_t(len(values)), C.size_t(unsafe.Sizeof(C.rp_buffer{})))
 	out.items = (*C.rp_buffer)(p)
-	for i, item := range unsafe.Slice(out.items, len(values)) {
-		fillBuffer(&item, []byte(values[i]))
-		unsafe.Slice(out.items, len(values))[i] = item
+	items := unsafe.Slice(out.items, len(values))
+	for i, value := range values {
+		fillBuffer(&items[i], []byte(value))
 	}
 }
 

@@ -135,9 +135,8 @@ func codeOf(err error) rendezvous.Code {
 	if own, ok := errors.AsType[*rendezvous.Error](err); ok {
 		return own.Code
 	}
-	var failed *agent.FailedError
 	switch {
-	case errors.As(err, &failed):
+	case errors.As(err, new(*agent.FailedError)):
 		return codeWorkers
 	case errors.As(err, new(*process.StartError)):
 		return codeStart

@@ -19,12 +19,8 @@ import (
 
 // toEtcd converts a configuration.
 func toEtcd(config *C.rp_store_etcd_config) (opening, error) {
-	endpoint, err := text("endpoint", config.endpoint)
-	if err != nil {
-		return nil, err
-	}
-	prefix, err := text("prefix", config.prefix)
-	if err != nil {
+	var endpoint, prefix string
+	if err := texts(textField{"endpoint", config.endpoint, &endpoint}, textField{"prefix", config.prefix, &prefix}); err != nil {
 		return nil, err
 	}
 	options, err := toOptions(config.options, config.options_len)
