@@ -67,8 +67,8 @@ func helpText(legacy bool) string {
 	fmt.Fprintf(&b, helpIntro, name)
 	for _, group := range OptionGroups {
 		fmt.Fprintf(&b, "\n%s:\n", group)
-		for _, f := range optionTable {
-			if f.group == group && (legacy || !f.legacy) {
+		for _, f := range offeredOptions(legacy) {
+			if f.group == group {
 				writeEntry(&b, f.heading(), f.help)
 			}
 		}

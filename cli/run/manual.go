@@ -18,10 +18,7 @@ func Describe(launcher *cobra.Command, legacy bool) {
 	launcher.Example = strings.TrimRight(helpExamples, "\n")
 	flags := launcher.Flags()
 	flags.SortFlags = false
-	for _, f := range optionTable {
-		if f.legacy && !legacy {
-			continue
-		}
+	for _, f := range offeredOptions(legacy) {
 		flag := flags.Lookup(f.name)
 		if flag == nil {
 			flag = &pflag.Flag{Name: f.name, Value: described{}}

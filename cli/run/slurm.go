@@ -57,12 +57,9 @@ func (o *options) fill(name, value string) {
 	if o.given[name] {
 		return
 	}
-	for i := range optionTable {
-		if f := &optionTable[i]; f.name == name {
-			f.convert(o, value)
-			o.given[name] = true
-		}
-	}
+	f, _ := findOption(name, o.legacy) // the table has it
+	f.convert(o, value)
+	o.given[name] = true
 }
 
 // slurmRunID names a step, and each time that its job is started again another run:
