@@ -140,7 +140,7 @@ for _error in list(vars().values()):
     if isinstance(_error, type) and issubclass(_error, BaseException):
         _error.__module__ = "rallypoint"  # as programs name it, and tracebacks should
 
-CLASSES: dict[Code, type[RallypointError]] = {
+CLASSES: dict[int, type[RallypointError]] = {
     Code.INVALID: InvalidError,
     Code.AUTH: AuthenticationError,
     Code.CLOSED: ClosedError,
@@ -164,8 +164,4 @@ def invalid(message: str) -> InvalidError:
 
 def make_error(code: int, message: str, retryable: bool) -> RallypointError:
     """The error for a number of the library."""
-    try:
-        cls = CLASSES.get(Code(code), RallypointError)
-    except ValueError:
-        cls = RallypointError
-    return cls(message, code, retryable)
+    return CLASSES.get(code, RallypointError)(message, code, retryable)
