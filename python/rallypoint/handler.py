@@ -131,16 +131,13 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         try:
             outcome = self._member.next()
             store = self._member.keys(outcome.round)
-        except GracefulExitError as e:
-            logger.info("%s", e)
-            error = rendezvous_error(e)
-            self._record.failed("next_rendezvous", error)
-            if frames.under_torchrun():
-                raise SystemExit(0) from None
-            raise error from None
         except RallypointError as e:
             error = rendezvous_error(e)
             self._record.failed("next_rendezvous", error)
+            if isinstance(e, GracefulExitError):
+                logger.info("%s", e)
+                if frames.under_torchrun():
+                    raise SystemExit(0) from None
             raise error from None
         except Exception as e:  # of a signal handler
             self._record.failed("next_rendezvous", e)
