@@ -106,13 +106,10 @@ class _Table:
         return None if found is None else (found[0], found[1], False)
 
     def set(self, state: bytes, name: bytes | None) -> Written:
-        if name is None:
-            written: Written = self.backend.set_state(state, None)
-            return written
-        token = self.tokens.find(name)
+        token: tuple[Any] | None = (None,) if name is None else self.tokens.find(name)
         if token is None:  # too old to be remembered
             return self.get()
-        written = self.backend.set_state(state, token[0])
+        written: Written = self.backend.set_state(state, token[0])
         return written
 
 

@@ -53,16 +53,13 @@ class StoreBackend(RendezvousBackend):
     def set_state(self, state: bytes, token: Any | None = None) -> Written:
         self._prepare()
         expected = self._NOTHING if token is None else token
-        if not isinstance(expected, str):
-            return self._unchanged()
+        if not isinstance(expected, str):  # no token of ours
+            now = self.get_state()
+            return None if now is None else (*now, False)
         desired = base64.b64encode(state).decode()
         stored = _text(self._store.compare_set(self._key, expected, desired))
         now = self._decode(stored)
         return None if now is None else (*now, stored == desired)
-
-    def _unchanged(self) -> Written:
-        now = self.get_state()
-        return None if now is None else (*now, False)
 
     def _prepare(self) -> None:
         if not self._prepared:
