@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import os
 import sys
+from importlib import import_module
 from importlib.machinery import PathFinder
 
 TYPE_CHECKING = False  # of typing, which takes longer to import than the command to run
@@ -175,8 +176,6 @@ if not TYPE_CHECKING:  # else checkers would believe that every name exists
 
     def __getattr__(name: str) -> Any:
         if name in _SUBMODULES:
-            from importlib import import_module
-
             return import_module(f".{name}", __name__)
         if name not in _MODULES and name not in __all__:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
@@ -186,8 +185,6 @@ if not TYPE_CHECKING:  # else checkers would believe that every name exists
 
             value = version("rallypoint")
         else:
-            from importlib import import_module
-
             try:
                 value = getattr(import_module(f".{_MODULES.get(name, '_errors')}", __name__), name)
             except ModuleNotFoundError as e:
