@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from datetime import timedelta
+from functools import partial
 from typing import Callable, TypeVar
 
 from .._errors import Code, RallypointError
@@ -138,16 +139,13 @@ class AgentStore(TorchStore):
 
     def set(self, key: str, value: Text) -> None:
         self._participant.note(key, value)
-        put = super().set
-        self._unless_over([key], lambda: put(key, value), lambda _: None)
+        self._unless_over([key], partial(super().set, key, value), lambda _: None)
 
     def get(self, key: str) -> bytes:
-        get = super().get
-        return self._unless_over([key], lambda: get(key), lambda values: values[0])
+        return self._unless_over([key], partial(super().get, key), lambda values: values[0])
 
     def add(self, key: str, amount: int) -> int:
-        add = super().add
-        return self._unless_over([key], lambda: add(key, amount), lambda _: amount)
+        return self._unless_over([key], partial(super().add, key, amount), lambda _: amount)
 
     def wait(
         self,
@@ -155,16 +153,14 @@ class AgentStore(TorchStore):
         timeout: timedelta | None = None,
         override_timeout: timedelta | None = None,
     ) -> None:
-        wait = super().wait
-        self._unless_over(keys, lambda: wait(keys, timeout, override_timeout), lambda _: None)
+        wait = partial(super().wait, keys, timeout, override_timeout)
+        self._unless_over(keys, wait, lambda _: None)
 
     def multi_get(self, keys: Sequence[str]) -> list[bytes]:
-        multi_get = super().multi_get
-        return self._unless_over(keys, lambda: multi_get(keys), lambda values: values)
+        return self._unless_over(keys, partial(super().multi_get, keys), lambda values: values)
 
     def multi_set(self, keys: Sequence[str], values: Sequence[Text]) -> None:
-        multi_set = super().multi_set
-        self._unless_over(keys, lambda: multi_set(keys, values), lambda _: None)
+        self._unless_over(keys, partial(super().multi_set, keys, values), lambda _: None)
 
     def _again(self) -> None:
         return None  # it stands for this node
