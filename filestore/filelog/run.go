@@ -227,7 +227,7 @@ func (l *Log) findGeneration(run *lockedfile.File) (alive bool, err error) {
 		return false, l.notOurs(h)
 	}
 	l.generation = h.generation
-	idle, err := l.unused()
+	idle, err := l.unused(nil)
 	return err == nil && !idle, err
 }
 
@@ -255,27 +255,10 @@ func (l *Log) headerOf(run *lockedfile.File) (h logHeader, ok bool, err error) {
 
 const maxRunFile = 64 << 10
 
-// unused reports whether no node has the generation open. The lock of run is
-// held, so that none can begin to.
-func (l *Log) unused() (bool, error) { return l.lockLive(nil) }
-
-// abandoned is unused, but waits for nodes that die if there are no others.
-func (l *Log) abandoned(ctx context.Context) (bool, error) {
-	return l.lockLive(func(live *lockedfile.File) (bool, error) {
-		if !live.LockHeldByDying() {
-			return false, nil
-		}
-		err := live.Lock(l.leaveLimit(ctx), l.options.Clock, unix.LOCK_EX)
-		if errors.Is(err, store.ErrTimeout) {
-			return false, nil // it hangs, and the node that begins the run again cleans up
-		}
-		return err == nil, err
-	})
-}
-
-// lockLive reports whether the lock of the generation's nodes was free, or else what taken
-// says of it.
-func (l *Log) lockLive(taken func(*lockedfile.File) (bool, error)) (bool, error) {
+// unused reports whether no node has the generation open. The lock of run is held, so that none
+// can begin to. dying is how long it waits for nodes that die, if there are no others; nil: not at
+// all.
+func (l *Log) unused(dying *lockedfile.WaitLimit) (bool, error) {
 	live, err := lockedfile.OpenFile(l.livePath(), unix.O_RDWR|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
 		return true, nil
@@ -285,10 +268,14 @@ func (l *Log) lockLive(taken func(*lockedfile.File) (bool, error)) (bool, error)
 	}
 	defer live.Close()
 	idle, err := live.TryLock(unix.LOCK_EX)
-	if err != nil || idle || taken == nil {
+	if err != nil || idle || dying == nil || !live.LockHeldByDying() {
 		return idle, err
 	}
-	return taken(live)
+	err = live.Lock(*dying, l.options.Clock, unix.LOCK_EX)
+	if errors.Is(err, store.ErrTimeout) {
+		return false, nil // it hangs, and the node that begins the run again cleans up
+	}
+	return err == nil, err
 }
 
 // beginGeneration makes a log under a new name, with one entry unless that is nil, and removes
@@ -387,7 +374,8 @@ func (l *Log) removeIfLast(ctx context.Context, run *lockedfile.File) (removed b
 	if _, err := l.findGeneration(run); err != nil || l.generation != generation {
 		return false, err
 	}
-	if idle, err := l.abandoned(ctx); err != nil || !idle {
+	limit := l.leaveLimit(ctx)
+	if idle, err := l.unused(&limit); err != nil || !idle {
 		return false, err
 	}
 	if ended, ok := l.ended(true); ok {
