@@ -36,7 +36,7 @@ func (l *Log) ended(ctx context.Context, gen etcdclient.KeyValue) (ended rendezv
 		return ended, false, nil
 	}
 	r, there, err := logOf(l.config, l.runID, l.client).inspect(ctx)
-	if err != nil && rendezvous.CodeOf(err) != rendezvous.CodeState || !there {
+	if err != nil || !there {
 		return ended, false, err
 	}
 	ended, rests, ok := r.Ended()

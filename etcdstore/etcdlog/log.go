@@ -252,10 +252,11 @@ func (l *Log) tryJoin(ctx context.Context) error {
 }
 
 // orphans returns the sessions of the run that have no heartbeat, but for one, and whether the run
-// is over. A run that cannot be read is.
+// is over. A run whose snapshot or entries another release has written is; keys that are not as any
+// release writes them are an error.
 func (l *Log) orphans(ctx context.Context, but rendezvous.SessionID) (sessions []rendezvous.SessionID, over bool, err error) {
 	r, there, err := logOf(l.config, l.runID, l.client).inspect(ctx)
-	if err != nil && rendezvous.CodeOf(err) != rendezvous.CodeState || !there {
+	if err != nil || !there {
 		return nil, true, err
 	}
 	sessions, over, err = r.Orphans(but)
