@@ -131,7 +131,7 @@ func (m *Machine) direct(ev Direct) {
 	m.out.note("directive %s: %s", ev.ID, ev.describe(m.names))
 	if m.directives.drainsNoMember(&ev) {
 		m.directives.remember(ev.ID)
-		m.carryOut(&directive{Direct: ev}, "at once")
+		m.carryOut(&ev, "at once")
 		return
 	}
 	m.directives.stand(ev)
@@ -195,7 +195,7 @@ func (m *Machine) deadlinePassed() {
 }
 
 // carryOut does what a directive asks for, and ends it.
-func (m *Machine) carryOut(d *directive, why string) {
+func (m *Machine) carryOut(d *Direct, why string) {
 	m.directives.own = true
 	m.directives.end(d)
 	defer m.directives.changed()
@@ -231,7 +231,7 @@ func (m *Machine) carryOut(d *directive, why string) {
 
 // drain has the named nodes leave. If there is no other node the run ends, to be queued again: its
 // nodes would otherwise leave a run that waits for others until they give up.
-func (m *Machine) drain(d *directive, why string) {
+func (m *Machine) drain(d *Direct, why string) {
 	m.out.note("directive %s is carried out, %s", d.ID, why)
 	if m.directives.drainsAll(d) {
 		m.close(Closing{Kind: ClosedRequeue, By: d.By, Reason: d.Reason})

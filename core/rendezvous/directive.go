@@ -126,12 +126,6 @@ type Cordon struct {
 	Reason string
 }
 
-// directive is the one that stands. Each TimerDirective that runs is a deadline of it, its own
-// or that of one that has joined it.
-type directive struct {
-	Direct
-}
-
 // describe says what a directive asks for.
 func (d *Direct) describe(called *names) string {
 	text := d.Kind.String()
@@ -166,7 +160,7 @@ func (d *Direct) joinedBy(other *Direct) bool {
 
 // join adds another directive to this one: the nodes of both, the longer time for which they are
 // not admitted, the nearer deadline. It reports whether that may be the other's.
-func (d *directive) join(other *Direct) (sooner bool) {
+func (d *Direct) join(other *Direct) (sooner bool) {
 	d.Nodes = d.union(other)
 	d.By, d.Reason = both(d.By, other.By, ", "), both(d.Reason, other.Reason, "; ")
 	if d.For > 0 && (other.For == 0 || other.For > d.For) {
@@ -291,7 +285,7 @@ type DirectiveNotice struct {
 const agreeTime = 5 * time.Second
 
 // agreeTime is how long the members may take to say where they hold their workers.
-func (d *directive) agreeTime() time.Duration { return min(agreeTime, (d.Within+1)/2) }
+func (d *Direct) agreeTime() time.Duration { return min(agreeTime, (d.Within+1)/2) }
 
 // DrainCause is why a node is kept out. The numbers stand in logs and snapshots.
 type DrainCause int

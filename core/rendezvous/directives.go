@@ -17,8 +17,10 @@ type directives struct {
 	round   *round   // its agreement is about the directive that stands
 	forming *forming // its target is that of the last scale
 
-	standing   *directive // nil: none stands
-	past       []string   // ids of the last ones that do not stand any more, at most maxRemembered
+	// standing is the directive that stands; nil: none does. Each TimerDirective that runs is a
+	// deadline of it, its own or that of one that has joined it.
+	standing   *Direct
+	past       []string // ids of the last ones that do not stand any more, at most maxRemembered
 	drained    map[string]*drained
 	endedRound uint64 // the last one that a drain or a scale has ended; 0: there is none
 
@@ -42,7 +44,7 @@ func (d *drained) fact(node string) DrainedFact {
 }
 
 // as returns the directive that stands if that is its id, else nil.
-func (ds *directives) as(id string) *directive {
+func (ds *directives) as(id string) *Direct {
 	if d := ds.standing; d != nil && d.ID == id {
 		return d
 	}
@@ -83,11 +85,11 @@ func (ds *directives) covered(d *Direct) bool {
 func (ds *directives) stand(d Direct) {
 	switch s := ds.standing; {
 	case s == nil:
-		ds.standing = &directive{Direct: d}
+		ds.standing = &d
 	case d.Kind.Replaces(s.Kind):
 		ds.out.note("directive %s takes the place of directive %s, a %v", d.ID, s.ID, s.Kind)
 		ds.end(s)
-		ds.standing = &directive{Direct: d}
+		ds.standing = &d
 	default:
 		ds.out.note("directive %s joins directive %s", d.ID, s.ID)
 		ds.remember(d.ID)
@@ -102,7 +104,7 @@ func (ds *directives) stand(d Direct) {
 }
 
 // end has nothing stand any more, and remembers the id of what did.
-func (ds *directives) end(d *directive) {
+func (ds *directives) end(d *Direct) {
 	if d != ds.standing {
 		return
 	}
@@ -139,7 +141,7 @@ func (ds *directives) drainsNoMember(d *Direct) bool {
 }
 
 // drainsAll reports whether a drain names every node of a run that has a round.
-func (ds *directives) drainsAll(d *directive) bool {
+func (ds *directives) drainsAll(d *Direct) bool {
 	if ds.round.live() == 0 || ds.round.tally[participantUnknown] > 0 {
 		return false
 	}
@@ -229,7 +231,7 @@ func (ds *directives) facts() DirectiveFacts {
 func (ds *directives) makeFacts() DirectiveFacts {
 	f := DirectiveFacts{Seq: ds.seq, Target: ds.forming.target, EndedRound: ds.endedRound}
 	if d := ds.standing; d != nil {
-		s := StandingFact{Direct: d.Direct}
+		s := StandingFact{Direct: *d}
 		if ds.round.agreement.phase == phaseAgreed {
 			s.Round, s.Step = ds.round.number, ds.round.agreement.step
 		}
@@ -314,14 +316,14 @@ func (ds *directives) forgetAgreement() {
 }
 
 // ask asks the members at which step they hold their workers.
-func (ds *directives) ask(d *directive) {
+func (ds *directives) ask(d *Direct) {
 	ds.round.agreement = agreement{phase: phaseAsking, step: -1}
 	ds.out.set(agreeTimer(d.ID), d.agreeTime())
 	ds.changed()
 }
 
 // agree ends the agreement: the step is the one for this round, and there is no other.
-func (ds *directives) agree(d *directive, step int64) {
+func (ds *directives) agree(d *Direct, step int64) {
 	ds.out.stopAll(TimerAgree)
 	ds.changed()
 	ds.round.agreement.phase, ds.round.agreement.step = phaseAgreed, step

@@ -27,7 +27,7 @@ func (m *Machine) Usage() Usage {
 func (ds *directives) cost() int64 {
 	cost := drainedCost*int64(len(ds.drained)) + MaxNameLen*int64(len(ds.past))
 	if ds.standing != nil {
-		cost += costOfDirective(ds.standing.Direct)
+		cost += costOfDirective(*ds.standing)
 	}
 	return cost
 }

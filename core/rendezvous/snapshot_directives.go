@@ -10,14 +10,14 @@ import (
 // pack writes into a snapshot which directive stands, which do not any more, which
 // nodes are drained, and what the members of the round have said.
 func (ds *directives) pack(p *pack.Packer) {
-	var standing []*directive
+	var standing []*Direct
 	if ds.standing != nil {
 		standing = append(standing, ds.standing)
 	}
 	p.List(10)
 	p.List(len(standing))
 	for _, d := range standing {
-		packDirect(p, d.Direct)
+		packDirect(p, *d)
 	}
 	p.Texts(ds.past)
 	p.List(len(ds.drained))
@@ -49,17 +49,17 @@ func (ds *directives) pack(p *pack.Packer) {
 
 // unpack comes after the members of the round.
 func (ds *directives) unpack(u *pack.Unpacker) {
-	var standing []*directive
+	var standing []*Direct
 	u.Open()
 	for range u.Each() {
 		u.Open()
 		d := unpackDirect(u)
 		u.Close()
-		again := slices.ContainsFunc(standing, func(other *directive) bool { return other.ID == d.ID })
+		again := slices.ContainsFunc(standing, func(other *Direct) bool { return other.ID == d.ID })
 		if u.Err() == nil && (!d.sound() || again || len(standing) == manyStanding) {
 			u.Fail("directive %q cannot stand", d.ID)
 		}
-		standing = append(standing, &directive{Direct: d})
+		standing = append(standing, &d)
 	}
 	ds.past = u.Texts(maxRemembered, maxText)
 	for range u.Each() {
@@ -96,7 +96,7 @@ func (ds *directives) unpack(u *pack.Unpacker) {
 
 // keepOne has one of several directives stand, by the rule for those that are given one after
 // the other: a state from before version 5 may hold several.
-func (ds *directives) keepOne(standing []*directive, said []agreement) {
+func (ds *directives) keepOne(standing []*Direct, said []agreement) {
 	if len(standing) == 1 {
 		ds.standing, ds.round.agreement = standing[0], said[0]
 		return
@@ -105,11 +105,11 @@ func (ds *directives) keepOne(standing []*directive, said []agreement) {
 		ds.out.stopAll(kind)
 	}
 	for i, d := range standing {
-		if ds.standing != nil && ds.standsAgainst(&d.Direct) != "" {
+		if ds.standing != nil && ds.standsAgainst(d) != "" {
 			ds.remember(d.ID)
 			continue
 		}
-		ds.stand(d.Direct)
+		ds.stand(*d)
 		if ds.as(d.ID) != nil && said[i].phase != phaseAsking { // it is asked for again
 			ds.round.agreement = said[i]
 		}
