@@ -238,7 +238,7 @@ func (m *Machine) drain(d *Direct, why string) {
 		return
 	}
 	for _, node := range d.Nodes {
-		m.directives.keepOut(node, drained{by: d.By, reason: d.Reason, away: d.For})
+		m.directives.keepOut(DrainedFact{Node: node, By: d.By, Reason: d.Reason, For: d.For})
 		if m.round.byNode[node] != nil {
 			m.directives.endedRound = m.round.number
 		}
@@ -274,31 +274,31 @@ func (ds *directives) cordonRefusal(ev Cordon) *Error {
 		return Errorf(CodeInvalid, "run %q: a node is cordoned for %v, it must be between 0 (until it is uncordoned) and %v", ds.round.run.runID, ev.For, MaxWithin)
 	}
 	f := ds.makeFacts()
-	f.Drained = append(f.Drained, cordonRow(ev).fact(ev.Node))
+	f.Drained = append(f.Drained, cordonRow(ev))
 	if err := ds.tooMuchToTell(f); err != nil {
 		return Errorf(err.Code, "run %q: %s", ds.round.run.runID, err.Text)
 	}
 	return nil
 }
 
-func cordonRow(ev Cordon) *drained {
-	return &drained{by: printable.Text(ev.By), reason: printable.Text(ev.Reason), away: ev.For, cordoned: true}
+func cordonRow(ev Cordon) DrainedFact {
+	return DrainedFact{Node: ev.Node, By: printable.Text(ev.By), Reason: printable.Text(ev.Reason), For: ev.For, Cordoned: true}
 }
 
 // cordon keeps a node out that cordonRefusal lets pass, and says what that does.
 func (m *Machine) cordon(ev Cordon) string {
 	row := cordonRow(ev)
-	m.directives.keepOut(ev.Node, *row)
+	m.directives.keepOut(row)
 	m.directives.own = true
 	m.directives.changed()
-	m.out.note("node %s was cordoned by %s: %s", ev.Node, row.by, row.reason)
+	m.out.note("node %s was cordoned by %s: %s", ev.Node, row.By, row.Reason)
 	stay := 0
 	for _, n := range m.nodes.named(ev.Node) {
 		if s := m.round.participantOf(n); s != nil && n.join == nil {
 			stay++
 			continue
 		}
-		m.lose(n, "cordoned by "+row.by+": "+row.reason)
+		m.lose(n, "cordoned by "+row.By+": "+row.Reason)
 	}
 	text := fmt.Sprintf("node %s is kept out of run %q", ev.Node, m.runID)
 	if ev.For > 0 {
@@ -313,13 +313,13 @@ func (m *Machine) cordon(ev Cordon) string {
 }
 
 // drainedError refuses a node that is kept out: with CodeUnfit if it left by its own word.
-func (ds *directives) drainedError(node string, d *drained) *Error {
-	code, how := CodeGraceful, "it was drained by "+d.by
+func (ds *directives) drainedError(node string, d *DrainedFact) *Error {
+	code, how := CodeGraceful, "it was drained by "+d.By
 	switch {
-	case d.cause != CauseAdmin:
-		code, how = CodeUnfit, d.by+" left it as unfit"
-	case d.cordoned:
-		how = "it was cordoned by " + d.by
+	case d.Cause != CauseAdmin:
+		code, how = CodeUnfit, d.By+" left it as unfit"
+	case d.Cordoned:
+		how = "it was cordoned by " + d.By
 	}
-	return Errorf(code, "run %q continues without node %s: %s: %s; `rallypoint admin undrain` admits it again", ds.round.run.runID, node, how, d.reason)
+	return Errorf(code, "run %q continues without node %s: %s: %s; `rallypoint admin undrain` admits it again", ds.round.run.runID, node, how, d.Reason)
 }

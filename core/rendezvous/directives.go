@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"time"
 
 	"rallypoint/internal/printable"
 )
@@ -20,27 +19,14 @@ type directives struct {
 	// standing is the directive that stands; nil: none does. Each TimerDirective that runs is a
 	// deadline of it, its own or that of one that has joined it.
 	standing   *Direct
-	past       []string // ids of the last ones that do not stand any more, at most maxRemembered
-	drained    map[string]*drained
-	endedRound uint64 // the last one that a drain or a scale has ended; 0: there is none
+	past       []string                // ids of the last ones that do not stand any more, at most maxRemembered
+	drained    map[string]*DrainedFact // by their names: ids or hosts
+	endedRound uint64                  // the last one that a drain or a scale has ended; 0: there is none
 
 	seq     uint64         // grows with each change of what nodes learn of directives
 	told    DirectiveFacts // made at that change, if its Seq is that; it is not changed
 	learned uint64         // the change that the control plane before has told last
 	own     bool           // directives were given, carried out or taken back here
-}
-
-// drained is a node that is not admitted.
-type drained struct {
-	by, reason string
-	away       time.Duration // from when it was drained; 0: until Undrain
-	cause      DrainCause
-	cordoned   bool // members whose workers run stay until their round ends
-}
-
-// fact is what a successor has to know of a node that is kept out.
-func (d *drained) fact(node string) DrainedFact {
-	return DrainedFact{Node: node, By: d.by, Reason: d.reason, For: d.away, Cause: d.cause, Cordoned: d.cordoned}
 }
 
 // as returns the directive that stands if that is its id, else nil.
@@ -154,7 +140,7 @@ func (ds *directives) drainsAll(d *Direct) bool {
 }
 
 // rowOf is why a node is kept out, by its id or its host; nil: it is not.
-func (ds *directives) rowOf(id, hostName string) *drained {
+func (ds *directives) rowOf(id, hostName string) *DrainedFact {
 	if d := ds.drained[id]; d != nil || hostName == "" {
 		return d
 	}
@@ -163,15 +149,15 @@ func (ds *directives) rowOf(id, hostName string) *drained {
 
 // keepOut has a node refused from now on, or all nodes of a host. The reason for which a node was kept out first
 // stays; the time begins again.
-func (ds *directives) keepOut(node string, row drained) {
-	if was := ds.drained[node]; was != nil {
-		was.cordoned = was.cordoned && row.cordoned
+func (ds *directives) keepOut(row DrainedFact) {
+	if was := ds.drained[row.Node]; was != nil {
+		was.Cordoned = was.Cordoned && row.Cordoned
 	} else {
-		ds.drained[node] = &row
+		ds.drained[row.Node] = &row
 	}
-	ds.out.stop(drainedTimer(node))
-	if row.away > 0 {
-		ds.out.set(drainedTimer(node), row.away)
+	ds.out.stop(drainedTimer(row.Node))
+	if row.For > 0 {
+		ds.out.set(drainedTimer(row.Node), row.For)
 	}
 }
 
@@ -189,8 +175,8 @@ func (ds *directives) undrain(node, by string) {
 // expire lets a node back in whose time is over. The time of one that will leave by a drain, such
 // as an unfit node whose workers save, has not begun.
 func (ds *directives) expire(node string) {
-	if row, d := ds.drained[node], ds.standing; row != nil && row.cordoned && d != nil && slices.Contains(d.Nodes, node) {
-		ds.out.set(drainedTimer(node), row.away)
+	if row, d := ds.drained[node], ds.standing; row != nil && row.Cordoned && d != nil && slices.Contains(d.Nodes, node) {
+		ds.out.set(drainedTimer(node), row.For)
 		return
 	}
 	ds.undrain(node, "its time is over")
@@ -239,7 +225,7 @@ func (ds *directives) makeFacts() DirectiveFacts {
 	}
 	f.Ended = slices.Clone(ds.past[max(0, len(ds.past)-maxEndedFacts):])
 	for _, node := range slices.Sorted(maps.Keys(ds.drained)) {
-		f.Drained = append(f.Drained, ds.drained[node].fact(node))
+		f.Drained = append(f.Drained, *ds.drained[node])
 	}
 	return f
 }
@@ -270,10 +256,8 @@ func (ds *directives) learn(f DirectiveFacts) {
 	}
 	for _, d := range f.Drained {
 		if ds.drained[d.Node] == nil {
-			ds.drained[d.Node] = &drained{by: printable.Text(d.By), reason: printable.Text(d.Reason), away: d.For, cause: d.Cause, cordoned: d.Cordoned}
-			if d.For > 0 {
-				ds.out.set(drainedTimer(d.Node), d.For)
-			}
+			d.By, d.Reason = printable.Text(d.By), printable.Text(d.Reason)
+			ds.keepOut(d)
 		}
 	}
 	ds.seq = max(ds.seq, f.Seq)

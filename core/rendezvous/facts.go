@@ -143,11 +143,11 @@ type StandingFact struct {
 // DrainedFact is a node that is not admitted. How much of its time has passed is not known
 // to a successor: it begins again.
 type DrainedFact struct {
-	Node   string
+	Node   string // its id, or its host's name, which stands for all nodes there
 	By     string
 	Reason string
-	For    time.Duration
-	Cause  DrainCause `json:",omitzero"`
+	For    time.Duration // from when it was drained; 0: until Undrain
+	Cause  DrainCause    `json:",omitzero"`
 
 	Cordoned bool `json:",omitzero"` // see Cordon
 }

@@ -31,7 +31,7 @@ func (m *Machine) hello(h Hello) {
 		m.out.note("%s", again)
 		m.forget()
 	}
-	if row := m.directives.rowOf(h.Node, printable.Text(h.HostName)); row != nil && !(row.cordoned && h.LastRound.Round > 0) {
+	if row := m.directives.rowOf(h.Node, printable.Text(h.HostName)); row != nil && !(row.Cordoned && h.LastRound.Round > 0) {
 		m.out.emit(Refuse{h.Session, m.directives.drainedError(h.Node, row)})
 		return
 	}

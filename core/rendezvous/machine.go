@@ -66,7 +66,7 @@ func New(c Config) *Machine {
 		nodes:      nodes,
 		round:      round,
 		forming:    forming,
-		directives: &directives{out: out, nodes: nodes, round: round, forming: forming, drained: map[string]*drained{}},
+		directives: &directives{out: out, nodes: nodes, round: round, forming: forming, drained: map[string]*DrainedFact{}},
 		uptime:     uptime,
 		limits:     c.Limits.withDefaults(),
 	}

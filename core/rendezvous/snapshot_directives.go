@@ -22,13 +22,14 @@ func (ds *directives) pack(p *pack.Packer) {
 	p.Texts(ds.past)
 	p.List(len(ds.drained))
 	for _, node := range slices.Sorted(maps.Keys(ds.drained)) {
+		d := ds.drained[node]
 		p.List(6)
-		p.Text(node)
-		p.Text(ds.drained[node].by)
-		p.Text(ds.drained[node].reason)
-		p.Duration(ds.drained[node].away)
-		p.Int(int(ds.drained[node].cause))
-		p.Bool(ds.drained[node].cordoned)
+		p.Text(d.Node)
+		p.Text(d.By)
+		p.Text(d.Reason)
+		p.Duration(d.For)
+		p.Int(int(d.Cause))
+		p.Bool(d.Cordoned)
 	}
 	p.List(len(standing))
 	for range standing {
@@ -64,9 +65,9 @@ func (ds *directives) unpack(u *pack.Unpacker) {
 	ds.past = u.Texts(maxRemembered, maxText)
 	for range u.Each() {
 		u.Open()
-		node, d := u.Text(maxText), &drained{by: u.Text(maxText), reason: u.Text(maxText), away: u.Duration(), cause: DrainCause(u.Int()), cordoned: u.Bool()}
+		d := &DrainedFact{Node: u.Text(maxText), By: u.Text(maxText), Reason: u.Text(maxText), For: u.Duration(), Cause: DrainCause(u.Int()), Cordoned: u.Bool()}
 		u.Close()
-		ds.drained[node] = d
+		ds.drained[d.Node] = d
 	}
 	said, asking := make([]agreement, len(standing)), 0
 	for i := range u.Each() {

@@ -224,7 +224,7 @@ func (ds *directives) status() (standing []DirectiveStatus, away []DrainedStatus
 	}
 	for _, node := range slices.Sorted(maps.Keys(ds.drained)) {
 		row := ds.drained[node]
-		away = append(away, DrainedStatus{node, row.by, row.reason, row.cause.String(), row.cordoned})
+		away = append(away, DrainedStatus{row.Node, row.By, row.Reason, row.Cause.String(), row.Cordoned})
 	}
 	return standing, away
 }
@@ -317,8 +317,8 @@ func (m *Machine) Census() Census {
 		Finished: m.round.tally[participantFinished], Lost: m.round.tally[participantLost],
 	}
 	for _, row := range m.directives.drained {
-		if row.cause >= 0 && row.cause < causes { // else of a later release
-			c.Out[row.cause]++
+		if row.Cause >= 0 && row.Cause < causes { // else of a later release
+			c.Out[row.Cause]++
 		}
 	}
 	others := m.forming.joined.nodes - c.Rejoined

@@ -20,11 +20,10 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 	ev.Reason = printable.Text(ev.Reason)
 	var stays *Error
 	if ev.Away != 0 {
-		row := drained{by: "node " + m.names.of(n.id), reason: ev.Reason, away: ev.Away, cause: CauseFailures}
-		key := m.nodes.ownKey(n)
-		if stays = m.directives.unfitRefusal(n, key, row); stays == nil {
+		row := DrainedFact{Node: m.nodes.ownKey(n), By: "node " + m.names.of(n.id), Reason: ev.Reason, For: ev.Away, Cause: CauseFailures}
+		if stays = m.directives.unfitRefusal(n, row); stays == nil {
 			ev.Leaving = true
-			m.directives.keepOut(key, row)
+			m.directives.keepOut(row)
 			m.directives.own = true
 			m.directives.changed()
 		} else {
@@ -62,8 +61,8 @@ func (ns *nodes) ownKey(n *node) string {
 
 // unfitRefusal says why a node whose workers keep failing stays in the run; nil if it may
 // leave as unfit. Each reason is one of this failure only: the node may ask at the next.
-func (ds *directives) unfitRefusal(n *node, key string, row drained) *Error {
-	switch err := ds.ownWordRefusal(n, key, row); {
+func (ds *directives) unfitRefusal(n *node, row DrainedFact) *Error {
+	switch err := ds.ownWordRefusal(n, row); {
 	case ds.round.run.closed != nil || ds.round.finishing():
 		return err
 	case ds.round.stop != nil:
@@ -77,7 +76,7 @@ func (ds *directives) unfitRefusal(n *node, key string, row drained) *Error {
 
 // ownWordRefusal says why a node cannot be kept out at its own request now; nil if it can. Neither a
 // check that is wrong nor a script that fails may take out more than a share of the nodes.
-func (ds *directives) ownWordRefusal(n *node, key string, row drained) *Error {
+func (ds *directives) ownWordRefusal(n *node, row DrainedFact) *Error {
 	most, out := max(1, ds.forming.policy.Max/ownWordShare), 0
 	left := headcount{segment: ds.forming.policy.segment()}
 	for _, other := range ds.nodes.live {
@@ -86,13 +85,13 @@ func (ds *directives) ownWordRefusal(n *node, key string, row drained) *Error {
 		}
 	}
 	for _, d := range ds.drained {
-		if d.cause != CauseAdmin {
+		if d.Cause != CauseAdmin {
 			out++
 		}
 	}
 	switch {
-	case row.away <= 0 || row.away > MaxWithin:
-		return Errorf(CodeInvalid, "a node is kept out for %v, it must be above 0 and at most %v", row.away, MaxWithin)
+	case row.For <= 0 || row.For > MaxWithin:
+		return Errorf(CodeInvalid, "a node is kept out for %v, it must be above 0 and at most %v", row.For, MaxWithin)
 	case ds.round.run.closed != nil:
 		return Errorf(CodeInvalid, "the job %s", ds.round.run.closed.sentence())
 	case ds.round.finishing():
@@ -103,7 +102,7 @@ func (ds *directives) ownWordRefusal(n *node, key string, row drained) *Error {
 		return Errorf(CodeInvalid, "%d of at most %d nodes are out at their own request already: the job itself may be the cause", out, most)
 	}
 	f := ds.makeFacts()
-	f.Drained = append(f.Drained, row.fact(key))
+	f.Drained = append(f.Drained, row)
 	return ds.tooMuchToTell(f)
 }
 
@@ -120,8 +119,8 @@ func (m *Machine) drainUnfit(n *node, ev GiveDirective) {
 	s, key := m.round.participantOf(n), m.nodes.ownKey(n)
 	d.Nodes = []string{key}
 	runs := d.Within > 0 && s != nil && s.state == participantRunning && !m.directives.covered(&d)
-	row := drained{by: d.By, reason: d.Reason, away: d.For, cause: CauseCheck, cordoned: runs}
-	err := m.directives.ownWordRefusal(n, key, row)
+	row := DrainedFact{Node: key, By: d.By, Reason: d.Reason, For: d.For, Cause: CauseCheck, Cordoned: runs}
+	err := m.directives.ownWordRefusal(n, row)
 	if d.Kind != DirectiveDrain {
 		err = Errorf(CodeInvalid, "a node that is unfit is drained, it cannot ask for a %v", d.Kind)
 	}
@@ -134,7 +133,7 @@ func (m *Machine) drainUnfit(n *node, ev GiveDirective) {
 		m.nodes.fail(n, ev.Number, err)
 		return
 	}
-	m.directives.keepOut(key, row)
+	m.directives.keepOut(row)
 	m.directives.own = true
 	m.directives.changed()
 	m.out.note("node %s is not fit, and is kept out: %s", m.names.of(n.id), d.Reason)

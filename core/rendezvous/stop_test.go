@@ -187,12 +187,14 @@ func TestUnfitNodeStays(t *testing.T) {
 		before func(r *rig, n []*rigNode)
 		want   string
 	}{
-		"too few left":        {policy(3, 3), nil, "2 would be left, at least 3 are needed"},
-		"another failed":      {policy(1, 3), func(r *rig, n []*rigNode) { r.announce(n[0], false, "its disk") }, "node a failed: its disk"},
-		"another was lost":    {policy(1, 3), func(r *rig, n []*rigNode) { r.lost(n[2]) }, "the round lost a node before, which may be the cause: c"},
-		"finishing":           {policy(1, 3), func(r *rig, n []*rigNode) { r.apply(Finish{Request: n[0].request()}) }, "the job is finishing"},
-		"its share is out":    {policy(1, 3), func(r *rig, n []*rigNode) { r.m.directives.drained["x"] = &drained{cause: CauseFailures} }, "1 of at most 1 nodes are out at their own request"},
-		"others were drained": {policy(1, 3), func(r *rig, n []*rigNode) { r.m.directives.drained["x"] = &drained{} }, ""},
+		"too few left":     {policy(3, 3), nil, "2 would be left, at least 3 are needed"},
+		"another failed":   {policy(1, 3), func(r *rig, n []*rigNode) { r.announce(n[0], false, "its disk") }, "node a failed: its disk"},
+		"another was lost": {policy(1, 3), func(r *rig, n []*rigNode) { r.lost(n[2]) }, "the round lost a node before, which may be the cause: c"},
+		"finishing":        {policy(1, 3), func(r *rig, n []*rigNode) { r.apply(Finish{Request: n[0].request()}) }, "the job is finishing"},
+		"its share is out": {policy(1, 3), func(r *rig, n []*rigNode) {
+			r.m.directives.drained["x"] = &DrainedFact{Node: "x", Cause: CauseFailures}
+		}, "1 of at most 1 nodes are out at their own request"},
+		"others were drained": {policy(1, 3), func(r *rig, n []*rigNode) { r.m.directives.drained["x"] = &DrainedFact{Node: "x"} }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, -1)

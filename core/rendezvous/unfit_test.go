@@ -91,7 +91,9 @@ func TestUnfitByCheck(t *testing.T) {
 			r.apply(Direct{ID: "s", Kind: DirectiveDrain, Nodes: []string{"c"}, Within: time.Hour, By: "x", Reason: "y"})
 		}, "", "b", 1},
 		"an administrator was first": {policy(1, 3), time.Minute, [3]string{}, func(r *rig, n []*rigNode) { r.apply(Cordon{Node: "b", By: "x", Reason: "y"}) }, "", "", 0},
-		"its share is out":           {policy(1, 3), time.Minute, [3]string{}, func(r *rig, n []*rigNode) { r.m.directives.drained["x"] = &drained{cause: CauseFailures} }, "1 of at most 1 nodes are out at their own request", "", 0},
+		"its share is out": {policy(1, 3), time.Minute, [3]string{}, func(r *rig, n []*rigNode) {
+			r.m.directives.drained["x"] = &DrainedFact{Node: "x", Cause: CauseFailures}
+		}, "1 of at most 1 nodes are out at their own request", "", 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := newRig(t, -1)
@@ -108,7 +110,7 @@ func TestUnfitByCheck(t *testing.T) {
 			}
 			err := r.checked(n[1], c.within)
 			row := r.m.directives.drained[c.key]
-			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Text, c.want) || (row == nil) != (c.key == "") || row != nil && row.cause != CauseCheck {
+			if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Text, c.want) || (row == nil) != (c.key == "") || row != nil && row.Cause != CauseCheck {
 				t.Fatalf("it was told %v; the row %+v of %q", err, row, c.key)
 			}
 			if got := len(r.m.Status().Directives); got != c.stands {
