@@ -28,7 +28,7 @@ type round struct {
 	hostRank     int                    // of the member whose process hosts the control plane; -1: it has none
 
 	overtaken      string     // why it is over although no member is lost; "": it is not
-	stop           *roundStop // announced; nil: none is
+	stop           *RoundStop // announced, but for Lost; nil: none is
 	finishedHosts  []int      // see Facts; it is replaced, never changed
 	finishReported bool       // a member has finished, as an earlier control plane has told
 
@@ -297,20 +297,13 @@ func (r *round) dropFinishedHost(rank int) {
 	}
 }
 
-// roundStop is the announced stop of the last round.
-type roundStop struct {
-	rank    int
-	leaving bool
-	reason  string
-}
-
 // stopReason says who stops the round and why.
 func (r *round) stopReason() string {
 	verb := "failed"
-	if r.stop.leaving {
+	if r.stop.Leaving {
 		verb = "is leaving"
 	}
-	return fmt.Sprintf("node %s %s: %s", r.names.ofMember(r.participants[r.stop.rank]), verb, r.stop.reason)
+	return fmt.Sprintf("node %s %s: %s", r.names.ofMember(r.participants[r.stop.Rank]), verb, r.stop.Reason)
 }
 
 // lossInStop reports whether a stop is announced in a round that has also lost a member.
@@ -324,7 +317,7 @@ func (r *round) stopFor(n *node) RoundStop {
 	if r.stop == nil || s == nil || s.state != participantRunning {
 		return RoundStop{}
 	}
-	return RoundStop{Round: r.number, Rank: r.stop.rank, Leaving: r.stop.leaving, Reason: r.stop.reason, Lost: r.lossInStop()}
+	return RoundStop{Round: r.number, Rank: r.stop.Rank, Leaving: r.stop.Leaving, Reason: r.stop.Reason, Lost: r.lossInStop()}
 }
 
 // missingOf names some of the members that are not in a set and belong into it.

@@ -514,15 +514,15 @@ func (r *round) packStop(p *pack.Packer) {
 		return
 	}
 	p.List(3)
-	p.Int(r.stop.rank)
-	p.Bool(r.stop.leaving)
-	p.Text(r.stop.reason)
+	p.Int(r.stop.Rank)
+	p.Bool(r.stop.Leaving)
+	p.Text(r.stop.Reason)
 }
 
 func (r *round) unpackStop(u *pack.Unpacker) {
 	if u.Open() > 0 {
-		r.stop = &roundStop{rank: u.Int(), leaving: u.Bool(), reason: u.Text(maxText)}
-		if rank := r.stop.rank; u.Err() == nil && (rank < 0 || rank >= len(r.participants)) {
+		r.stop = &RoundStop{Round: r.number, Rank: u.Int(), Leaving: u.Bool(), Reason: u.Text(maxText)}
+		if rank := r.stop.Rank; u.Err() == nil && (rank < 0 || rank >= len(r.participants)) {
 			u.Fail("rank %d stops a round of %d nodes", rank, len(r.participants))
 		}
 	}

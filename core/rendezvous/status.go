@@ -194,7 +194,7 @@ func (m *Machine) Status() Status {
 	s.Directives, s.Drained = m.directives.status()
 	if m.round.stop != nil {
 		s.Stopping = m.round.stopReason()
-		if !m.round.stop.leaving && (s.Phase == PhaseRunning || s.Phase == PhaseRegroup) {
+		if !m.round.stop.Leaving && (s.Phase == PhaseRunning || s.Phase == PhaseRegroup) {
 			s.State = "restarting"
 		}
 	}

@@ -34,7 +34,7 @@ func (m *Machine) announceStop(n *node, ev AnnounceStop) *Error {
 		}
 	}
 	if m.round.stop == nil {
-		m.round.stop = &roundStop{rank: s.rank, leaving: ev.Leaving, reason: ev.Reason}
+		m.round.stop = &RoundStop{Round: m.round.number, Rank: s.rank, Leaving: ev.Leaving, Reason: ev.Reason}
 		m.out.note("round %d stops: %s", m.round.number, m.round.stopReason())
 	}
 	if ev.Leaving {

@@ -213,7 +213,7 @@ func TestUnfitNodeStays(t *testing.T) {
 			if err == nil || !strings.Contains(err.Text, c.want) {
 				t.Fatalf("it was told %v", err)
 			}
-			if _, out := r.m.directives.drained["b"]; out || first && (r.m.round.stop == nil || r.m.round.stop.leaving || !strings.HasSuffix(err.Text, strings.TrimPrefix(r.m.round.stop.reason, "failed; "))) {
+			if _, out := r.m.directives.drained["b"]; out || first && (r.m.round.stop == nil || r.m.round.stop.Leaving || !strings.HasSuffix(err.Text, strings.TrimPrefix(r.m.round.stop.Reason, "failed; "))) {
 				t.Errorf("out: %v, stop %+v", out, r.m.round.stop)
 			}
 		})

@@ -108,7 +108,7 @@ func (ds *directives) onlyLost() bool {
 	open := ds.round.run.closed == nil || ds.round.run.closed.Kind == ClosedAdmission
 	r := ds.round
 	return open && r.tally[participantLost] > 0 && r.tally[participantRejoined] == 0 && r.overtaken == "" &&
-		(r.stop == nil || r.stop.leaving) && ds.endedRound != r.number && !ds.forming.oversized()
+		(r.stop == nil || r.stop.Leaving) && ds.endedRound != r.number && !ds.forming.oversized()
 }
 
 // onlyLostFor is onlyLost as a node sees it.
@@ -119,7 +119,7 @@ func (ds *directives) onlyLostFor(n *node) bool {
 
 func (f *forming) waitingReason() string {
 	var parts []string
-	if f.round.stop != nil && !f.round.stop.leaving { // else its node is lost, for that reason
+	if f.round.stop != nil && !f.round.stop.Leaving { // else its node is lost, for that reason
 		parts = append(parts, f.round.stopReason())
 	}
 	if f.round.overtaken != "" {
