@@ -116,14 +116,8 @@ func (m *Machine) timerFired(t Timer) {
 		return
 	}
 	switch t.Kind { // nothing follows from TimerClosed: see Kept
-	case TimerLastCall:
-		m.forming.lastCall.due = true
-	case TimerQuiet:
-		m.forming.quiet.due = true
-	case TimerRegroup:
-		m.forming.regroup.due = true
-	case TimerAdmit:
-		m.forming.admit.due = true
+	case TimerLastCall, TimerQuiet, TimerRegroup, TimerAdmit:
+		m.forming.clocks[t.Kind].due = true
 	case TimerHold:
 		m.endHold()
 	case TimerDirective:

@@ -28,7 +28,7 @@ func (m *Machine) close(c Closing) {
 	}
 	m.closed = &c
 	m.out.note("the run %s", c.sentence())
-	m.forming.disarmAll()
+	m.forming.disarm(clockKinds...)
 	m.forming.keepClosed()
 	m.forming.endHoldIfComplete() // else it still ends what is known of missing members
 	if m.directives.standing != nil {
@@ -187,7 +187,7 @@ func (m *Machine) forget() {
 	m.forming.target = 0
 	m.directives.forgetAgreement()
 	m.directives.changed()
-	m.forming.disarmAll()
+	m.forming.disarm(clockKinds...)
 	m.out.stop(Timer{Kind: TimerClosed})
 	m.forming.stopHold()
 	m.viewed = view{}

@@ -221,7 +221,7 @@ func (m *Machine) carryOut(d *Direct, why string) {
 		if m.forming.gain() > 0 { // the workers have saved: what they train until a quiet time has passed, the next round trains again
 			m.directives.endedRound = m.round.number
 			m.out.stop(Timer{Kind: TimerAdmit})
-			m.forming.admit = deadline{armed: true, due: true}
+			m.forming.clocks[TimerAdmit] = deadline{armed: true, due: true}
 		}
 	case DirectiveStop:
 		m.out.note("directive %s is carried out, %s", d.ID, why)

@@ -23,11 +23,29 @@ type forming struct {
 	joinedGrace int       // of these, how many are inside their grace
 	newcomers   int       // of these, how many are not members and not inside their grace
 
-	holding  bool // TimerHold runs: only a full round may complete, for nodes of an earlier control plane
-	lastCall deadline
-	quiet    deadline
-	regroup  deadline
-	admit    deadline // waiting newcomers are announced when it is due
+	holding bool                     // TimerHold runs: only a full round may complete, for nodes of an earlier control plane
+	clocks  [TimerAdmit + 1]deadline // of clockKinds; waiting newcomers are announced when that of TimerAdmit is due
+}
+
+// clockKinds are the kinds of the timers by which a round waits, in the order of a snapshot.
+// They are append-only.
+var clockKinds = []TimerKind{TimerLastCall, TimerQuiet, TimerRegroup, TimerAdmit}
+
+// deadline is whether a timer of the machine runs, and whether it has run out.
+type deadline struct{ armed, due bool }
+
+func (f *forming) arm(kind TimerKind, after time.Duration) {
+	f.clocks[kind].armed = true
+	f.out.set(Timer{Kind: kind}, after)
+}
+
+func (f *forming) disarm(kinds ...TimerKind) {
+	for _, kind := range kinds {
+		if f.clocks[kind].armed {
+			f.out.stop(Timer{Kind: kind})
+		}
+		f.clocks[kind] = deadline{}
+	}
 }
 
 // mismatch is a node that was refused because of its policy, and that in words.
@@ -144,7 +162,7 @@ func (f *forming) forms() bool {
 func (f *forming) evaluate() (complete bool) {
 	switch {
 	case f.round.finishing(): // guarantee 8: no node is admitted any more
-		f.disarmAll()
+		f.disarm(clockKinds...)
 		return false
 	case f.round.live() == 0:
 		return f.evaluateFirst()
@@ -155,33 +173,30 @@ func (f *forming) evaluate() (complete bool) {
 // evaluateFirst follows guarantee 5: the first round, and one that no member of
 // the last round lives to regroup.
 func (f *forming) evaluateFirst() (complete bool) {
-	f.out.disarm(&f.regroup, TimerRegroup)
-	f.out.disarm(&f.admit, TimerAdmit)
+	f.disarm(TimerRegroup, TimerAdmit)
 	if f.joined.usable < f.policy.Min || f.policy.Min == 0 {
-		f.out.disarm(&f.lastCall, TimerLastCall)
-		f.out.disarm(&f.quiet, TimerQuiet)
+		f.disarm(TimerLastCall, TimerQuiet)
 		return false
 	}
-	if !f.lastCall.armed {
-		f.out.arm(&f.lastCall, TimerLastCall, f.policy.LastCallTimeout)
+	if !f.clocks[TimerLastCall].armed {
+		f.arm(TimerLastCall, f.policy.LastCallTimeout)
 	}
-	if !f.quiet.armed && f.policy.QuietPeriod > 0 {
-		f.out.arm(&f.quiet, TimerQuiet, f.policy.QuietPeriod)
+	if !f.clocks[TimerQuiet].armed && f.policy.QuietPeriod > 0 {
+		f.arm(TimerQuiet, f.policy.QuietPeriod)
 	}
 	return f.blocked() == blockedByNothing
 }
 
 // evaluateRegroup follows guarantees 6 and 7.
 func (f *forming) evaluateRegroup() (complete bool) {
-	f.out.disarm(&f.lastCall, TimerLastCall)
-	f.out.disarm(&f.quiet, TimerQuiet)
+	f.disarm(TimerLastCall, TimerQuiet)
 	f.evaluateAdmission()
 	if f.round.tally[participantRejoined] == 0 {
-		f.out.disarm(&f.regroup, TimerRegroup)
+		f.disarm(TimerRegroup)
 		return false
 	}
-	if f.round.awaited() > 0 && !f.regroup.armed {
-		f.out.arm(&f.regroup, TimerRegroup, f.policy.RegroupTimeout)
+	if f.round.awaited() > 0 && !f.clocks[TimerRegroup].armed {
+		f.arm(TimerRegroup, f.policy.RegroupTimeout)
 	}
 	return f.blocked() == blockedByNothing
 }
@@ -203,7 +218,7 @@ const (
 func (f *forming) blocked() blockedBy {
 	first := f.round.live() == 0
 	switch {
-	case !first && f.round.awaited() > 0 && !f.regroup.due:
+	case !first && f.round.awaited() > 0 && !f.clocks[TimerRegroup].due:
 		return blockedByMembers
 	case f.joined.usable < f.policy.Min || f.policy.Min == 0:
 		return blockedByLack
@@ -213,7 +228,7 @@ func (f *forming) blocked() blockedBy {
 		return blockedByNothing
 	case f.holding:
 		return blockedByHold
-	case first && !f.lastCall.due && !f.quiet.due:
+	case first && !f.clocks[TimerLastCall].due && !f.clocks[TimerQuiet].due:
 		return blockedByTime
 	}
 	return blockedByNothing
@@ -223,27 +238,20 @@ func (f *forming) blocked() blockedBy {
 // announces them after a quiet time.
 func (f *forming) evaluateAdmission() {
 	if f.gain() == 0 {
-		f.out.disarm(&f.admit, TimerAdmit)
+		f.disarm(TimerAdmit)
 		return
 	}
-	if !f.admit.armed {
-		f.out.arm(&f.admit, TimerAdmit, f.policy.AdmitDelay)
+	if !f.clocks[TimerAdmit].armed {
+		f.arm(TimerAdmit, f.policy.AdmitDelay)
 	}
 }
 
 // arrived restarts the clocks that wait for quiet.
 func (f *forming) arrived() {
-	f.out.disarm(&f.quiet, TimerQuiet)
-	if f.admit.armed && !f.admit.due {
-		f.out.disarm(&f.admit, TimerAdmit)
+	f.disarm(TimerQuiet)
+	if admit := f.clocks[TimerAdmit]; admit.armed && !admit.due {
+		f.disarm(TimerAdmit)
 	}
-}
-
-func (f *forming) disarmAll() {
-	f.out.disarm(&f.lastCall, TimerLastCall)
-	f.out.disarm(&f.quiet, TimerQuiet)
-	f.out.disarm(&f.regroup, TimerRegroup)
-	f.out.disarm(&f.admit, TimerAdmit)
 }
 
 // dropAwaited marks the live members that the round continues without, and names them. They learn

@@ -106,7 +106,7 @@ func (m *Machine) complete() {
 	m.round.origin = m.generation
 	m.round.fresh, m.round.stored, m.forming.mismatch = false, false, mismatch{}
 	m.directives.forgetAgreement()
-	m.forming.disarmAll()
+	m.forming.disarm(clockKinds...)
 	m.forming.stopHold()
 
 	for _, n := range candidates {

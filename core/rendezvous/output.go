@@ -87,18 +87,3 @@ func (o *output) stopAll(kind TimerKind) {
 		o.stop(t)
 	}
 }
-
-// deadline is whether a timer of the machine runs, and whether it has run out.
-type deadline struct{ armed, due bool }
-
-func (o *output) arm(a *deadline, kind TimerKind, after time.Duration) {
-	a.armed = true
-	o.set(Timer{Kind: kind}, after)
-}
-
-func (o *output) disarm(a *deadline, kind TimerKind) {
-	if a.armed {
-		o.stop(Timer{Kind: kind})
-	}
-	*a = deadline{}
-}

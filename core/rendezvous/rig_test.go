@@ -475,7 +475,7 @@ func (m *Machine) checkNotDue(t tester) {
 	full := usable >= m.forming.enough()
 	switch {
 	case m.round.live() == 0:
-		if full || usable >= m.forming.policy.Min && m.forming.lastCall.due && !m.forming.holding {
+		if full || usable >= m.forming.policy.Min && m.forming.clocks[TimerLastCall].due && !m.forming.holding {
 			t.Fatalf("a first round of %d nodes is due and was not completed", usable)
 		}
 	case m.round.tally[participantRejoined] > 0:

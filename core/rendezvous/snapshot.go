@@ -64,11 +64,10 @@ func (m *Machine) packRun(p *pack.Packer) {
 func (f *forming) packTimers(p *pack.Packer) {
 	p.List(3)
 	p.Uint(f.out.seq)
-	alarms := f.deadlines()
-	p.List(2 * len(alarms))
-	for _, a := range alarms {
-		p.Bool(a.armed)
-		p.Bool(a.due)
+	p.List(2 * len(clockKinds))
+	for _, kind := range clockKinds {
+		p.Bool(f.clocks[kind].armed)
+		p.Bool(f.clocks[kind].due)
 	}
 	timers := f.out.timers()
 	p.List(len(timers))
@@ -77,11 +76,6 @@ func (f *forming) packTimers(p *pack.Packer) {
 		packTimer(p, t.Timer)
 		p.Duration(t.After)
 	}
-}
-
-// deadlines returns the machine's deadlines in the order of a snapshot, append-only.
-func (f *forming) deadlines() []*deadline {
-	return []*deadline{&f.lastCall, &f.quiet, &f.regroup, &f.admit}
 }
 
 func (r *round) packParticipants(p *pack.Packer) {
@@ -277,8 +271,8 @@ func (f *forming) unpackTimers(u *pack.Unpacker) {
 	u.Open()
 	f.out.seq = u.Uint()
 	u.Open()
-	for _, a := range f.deadlines() {
-		a.armed, a.due = u.Bool(), u.Bool()
+	for _, kind := range clockKinds {
+		f.clocks[kind] = deadline{armed: u.Bool(), due: u.Bool()}
 	}
 	u.Close()
 	for range u.Each() {

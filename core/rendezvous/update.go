@@ -96,7 +96,7 @@ func (f *forming) nodesWaiting() int {
 	if f.oversized() && f.round.run.closed == nil {
 		count++
 	}
-	if f.admit.due && f.round.run.closed == nil {
+	if f.clocks[TimerAdmit].due && f.round.run.closed == nil {
 		count += f.gain()
 	}
 	return count
@@ -134,7 +134,7 @@ func (f *forming) waitingReason() string {
 	if f.oversized() {
 		parts = append(parts, fmt.Sprintf("the job continues with %s", wording.Count(f.target, "node", "nodes")))
 	}
-	if f.admit.due && f.gain() > 0 {
+	if f.clocks[TimerAdmit].due && f.gain() > 0 {
 		grown := len(f.round.participants) + f.gain()
 		parts = append(parts, fmt.Sprintf("the job grows to %d nodes; waiting for a place: %s", grown, f.waitingNames()))
 	}
