@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"rallypoint/internal/printable"
@@ -108,7 +109,7 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 	if !have.Agrees(&want) {
 		name := m.names.of(h.Node)
 		wants, has := differences(want, have)
-		m.forming.mismatch = mismatch{h.Node, fmt.Sprintf("node %s was refused: it wants %s, this run %s", name, wants, has)}
+		m.forming.mismatch = mismatch{h.Node, fmt.Sprintf("node %s was refused: it wants %s, this run %s", name, strings.Join(wants, " and "), strings.Join(has, " and "))}
 		return Errorf(CodeMismatch,
 			"run %q: node %s wants %s, but the run has %s, as node %s started it; start all nodes with the same --nnodes and options",
 			m.runID, name, describePolicy(want), describePolicy(have), m.names.of(m.forming.policyBy))

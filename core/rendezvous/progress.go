@@ -206,46 +206,33 @@ func (p *Policy) nnodes() string {
 	return fmt.Sprintf("%d:%d", p.Min, p.Max)
 }
 
-// differences says in what a node's policy differs from the run's: options with their values,
-// and the values that the run has for them.
-func differences(want, have Policy) (wants, has string) {
-	var options, values []string
-	for _, o := range []struct{ name, want, have string }{
-		{"--nnodes", want.nnodes(), have.nnodes()},
-		{"node_unit", fmt.Sprint(want.NodeUnit), fmt.Sprint(have.NodeUnit)},
-		{"--segment", fmt.Sprint(want.segment()), fmt.Sprint(have.segment())},
-		{"target", fmt.Sprint(want.Target), fmt.Sprint(have.Target)},
-		{"quorum", want.quorum(), have.quorum()},
-	} {
-		if o.want != o.have {
-			options, values = append(options, o.name+"="+o.want), append(values, o.have)
-		}
+// agreed are the options on which all nodes of a run must agree, as one types them: names and
+// values, always the same names.
+func (p *Policy) agreed() [][2]string {
+	quorum := "1"
+	if p.NoQuorum {
+		quorum = "0"
 	}
-	return strings.Join(options, " and "), strings.Join(values, " and ")
+	return [][2]string{
+		{"--nnodes", p.nnodes()}, {"node_unit", fmt.Sprint(p.NodeUnit)}, {"--segment", fmt.Sprint(p.segment())},
+		{"target", fmt.Sprint(p.Target)}, {"quorum", quorum},
+	}
 }
 
-// quorum is the option as one types it.
-func (p *Policy) quorum() string {
-	if p.NoQuorum {
-		return "0"
+// differences says in what a node's policy differs from another one: options with their values,
+// and the values that the other one has for them.
+func differences(want, have Policy) (options, values []string) {
+	others := have.agreed()
+	for i, o := range want.agreed() {
+		if o != others[i] {
+			options, values = append(options, o[0]+"="+o[1]), append(values, others[i][1])
+		}
 	}
-	return "1"
+	return options, values
 }
 
 // describePolicy says how many nodes a policy wants, as one types it.
 func describePolicy(p Policy) string {
-	parts := []string{"--nnodes=" + p.nnodes()}
-	if p.NodeUnit != 1 {
-		parts = append(parts, fmt.Sprintf("node_unit=%d", p.NodeUnit))
-	}
-	if p.segment() != 1 {
-		parts = append(parts, fmt.Sprintf("--segment=%d", p.Segment))
-	}
-	if p.Target != 0 {
-		parts = append(parts, fmt.Sprintf("target=%d", p.Target))
-	}
-	if p.NoQuorum {
-		parts = append(parts, "quorum=0")
-	}
-	return strings.Join(parts, " ")
+	given, _ := differences(p, Policy{NodeUnit: 1})
+	return strings.Join(given, " ")
 }
