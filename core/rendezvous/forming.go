@@ -114,15 +114,13 @@ func (f *forming) candidates() []*node {
 // seats returns how many of n nodes in whole segments a round may have: at most max, or the
 // target of the last scale, and a multiple of node_unit.
 func (f *forming) seats(n int) int {
-	if f.target > 0 {
-		n = min(n, f.target)
-	}
-	return f.policy.seats(n)
+	n = min(n, f.places(), f.policy.Max)
+	return n - n%f.policy.NodeUnit
 }
 
 // enough returns the number of nodes at which the first round completes at once.
 func (f *forming) enough() int {
-	return cmp.Or(f.target, f.policy.enough())
+	return cmp.Or(f.target, f.policy.Target, f.policy.Max)
 }
 
 // places is how many nodes a round has at most: max, or the target of the last scale.

@@ -107,18 +107,6 @@ func (p *Policy) Agrees(q *Policy) bool {
 	return p.Min == q.Min && p.Max == q.Max && p.NodeUnit == q.NodeUnit && p.segment() == q.segment() && p.Target == q.Target && p.NoQuorum == q.NoQuorum
 }
 
-// seats returns how many of n nodes a round may have: at most Max, a multiple of
-// NodeUnit.
-func (p *Policy) seats(n int) int {
-	n = min(n, p.Max)
-	return n - n%p.NodeUnit
-}
-
-// enough returns the number of nodes at which the first round completes at once.
-func (p *Policy) enough() int {
-	return cmp.Or(p.Target, p.Max)
-}
-
 // CheckPositive reports a duration that is not greater than 0, or too long, as ErrInvalid.
 func CheckPositive(name string, d time.Duration) error {
 	if d <= 0 || d > MaxTimeout {
