@@ -98,15 +98,11 @@ func (f *forming) hereNames() string {
 	if f.joined.nodes > 1024 { // sorting all to name a few would not be worth it
 		return fmt.Sprintf("%d nodes", f.joined.nodes)
 	}
-	var names []string
-	for i, n := range f.candidates() {
-		if i == maxNames {
-			names = append(names, fmt.Sprintf("and %d more", f.joined.nodes-maxNames))
-			break
-		}
+	here, names := f.candidates(), []string{}
+	for _, n := range here[:min(len(here), maxNames)] {
 		names = append(names, f.round.names.of(n.id))
 	}
-	return strings.Join(names, ", ")
+	return nameSome(names, len(here))
 }
 
 func (f *forming) waitingProgress() Progress {

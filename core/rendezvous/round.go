@@ -210,15 +210,11 @@ func (r *round) live() int { return r.awaited() + r.tally[participantRejoined] }
 func (r *round) inState(state participantState) string {
 	var names []string
 	for _, s := range r.participants {
-		if len(names) == r.tally[state] {
+		if len(names) == min(r.tally[state], maxNames) {
 			break // each member's hello asks: few should look at all of them
 		}
 		if s.state != state {
 			continue
-		}
-		if len(names) == maxNames {
-			names = append(names, fmt.Sprintf("and %d more", r.tally[state]-maxNames))
-			break
 		}
 		name := r.names.ofMember(s)
 		if s.cause != "" {
@@ -226,7 +222,7 @@ func (r *round) inState(state participantState) string {
 		}
 		names = append(names, name)
 	}
-	return strings.Join(names, ", ")
+	return nameSome(names, r.tally[state])
 }
 
 // highest is the highest round that was completed or reported: the next one is above it.
