@@ -35,11 +35,8 @@ func (m *Machine) begin() {
 // endHold gives up on the members that did not come back.
 func (m *Machine) endHold() {
 	m.forming.holding = false
-	for _, s := range m.round.participants {
-		if s.state == participantUnknown {
-			m.round.set(s, participantLost, m.succession.causeAway())
-			m.out.note("%s %s", m.names.ofMember(s), s.cause)
-		}
+	for rank := range m.round.participants {
+		m.accountFor(rank, participantLost, m.succession.causeAway())
 	}
 	m.assistRanks()
 }
@@ -330,7 +327,7 @@ func (m *Machine) nameHost(s *participant) {
 	m.round.tie(s)
 }
 
-// accountFor says what became of a member that does not come back.
+// accountFor says what became of a member that does not come back, if that is not known yet.
 func (m *Machine) accountFor(rank int, state participantState, cause string) {
 	s := m.round.participants[rank]
 	if s.state == participantUnknown || s.state == participantLost && state == participantFinished && m.nodes.live[s.node] == nil {

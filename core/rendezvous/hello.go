@@ -57,8 +57,7 @@ func (m *Machine) hello(h Hello) {
 	m.nodes.addSession(n)
 	m.adopt(n, h.LastRound)
 	if s := m.round.byNode[n.id]; s != nil && s.state == participantUnknown { // a silent host's place, which n does not report
-		m.round.set(s, participantLost, "lost: its node came back without its place in the round")
-		m.out.note("%s %s", m.names.ofMember(s), s.cause)
+		m.accountFor(s.rank, participantLost, "lost: its node came back without its place in the round")
 		m.assistRanks()
 	}
 	m.directives.applyReports(n, h.LastRound)
