@@ -41,24 +41,21 @@ func (m *Machine) applyRequest(n *node, ev Event) {
 	case KeyRequest:
 		m.keyRequest(n, ev)
 	case GiveDirective:
-		if err := m.room(ev); err != nil {
-			m.nodes.fail(n, ev.Number, err)
-			break
+		err := m.room(ev)
+		switch {
+		case err != nil:
+		case ev.Unfit:
+			err = m.drainUnfit(n, ev.Directive)
+		default:
+			err = m.giveDirective(n, ev.Directive)
 		}
-		if ev.Unfit {
-			m.drainUnfit(n, ev)
-		} else {
-			m.giveDirective(n, ev)
-		}
+		m.nodes.reply(n, Reply{Session: n.session, Number: ev.Number, Err: err})
 	case ReportDirective:
 		m.directives.noteReport(n, ev)
 		m.nodes.answer(n, ev.Number, nil)
 	case AnnounceStop:
-		if err := m.announceStop(n, ev); err != nil {
-			m.nodes.fail(n, ev.Number, err)
-			break
-		}
-		m.nodes.answer(n, ev.Number, nil)
+		err := m.announceStop(n, ev)
+		m.nodes.reply(n, Reply{Session: n.session, Number: ev.Number, Err: err})
 	default:
 		panic(fmt.Sprintf("rendezvous: unknown request %T", ev))
 	}

@@ -9,21 +9,19 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// giveDirective is for a node that gives a directive.
-func (m *Machine) giveDirective(n *node, ev GiveDirective) {
-	d := ev.Directive
+// giveDirective is for a node that gives a directive. The error says why it cannot stand.
+func (m *Machine) giveDirective(n *node, d Direct) *Error {
 	d.By = "node " + m.names.of(n.id)
 	if d.Kind.NamesNodes() && len(d.Nodes) == 0 {
 		d.Nodes = []string{n.id}
 	}
 	if !m.directives.knows(d.ID) && !m.directives.covered(&d) { // else it is answered as if it were given
 		if err := m.directiveRefusal(d); err != nil {
-			m.nodes.fail(n, ev.Number, err)
-			return
+			return err
 		}
 		m.direct(d)
 	}
-	m.nodes.answer(n, ev.Number, nil)
+	return nil
 }
 
 // directiveRefusal says why a directive that is not known yet cannot be given to the run as it

@@ -106,15 +106,13 @@ func (ds *directives) ownWordRefusal(n *node, row DrainedFact) *Error {
 	return ds.tooMuchToTell(f)
 }
 
-// drainUnfit answers a node that a check has found unfit. It is kept out from now on; while its
-// workers run it stays until they have saved, by a drain of it. One that is out already, or that a
-// directive has leave anyway, has what it asks for.
-func (m *Machine) drainUnfit(n *node, ev GiveDirective) {
-	d := ev.Directive
+// drainUnfit is for a node that a check has found unfit; the error says why it stays. It is kept
+// out from now on; while its workers run it stays until they have saved, by a drain of it. One that
+// is out already, or that a directive has leave anyway, has what it asks for.
+func (m *Machine) drainUnfit(n *node, d Direct) *Error {
 	d.By, d.Reason = "node "+m.names.of(n.id), printable.Text(d.Reason)
 	if m.directives.knows(d.ID) || m.directives.rowOf(n.id, n.hostName) != nil {
-		m.nodes.answer(n, ev.Number, nil)
-		return
+		return nil
 	}
 	s, key := m.round.participantOf(n), m.nodes.ownKey(n)
 	d.Nodes = []string{key}
@@ -130,8 +128,7 @@ func (m *Machine) drainUnfit(n *node, ev GiveDirective) {
 		err = m.directiveRefusal(d)
 	}
 	if err != nil {
-		m.nodes.fail(n, ev.Number, err)
-		return
+		return err
 	}
 	m.directives.keepOut(row)
 	m.directives.own = true
@@ -142,5 +139,5 @@ func (m *Machine) drainUnfit(n *node, ev GiveDirective) {
 	} else if n.join != nil { // it asked while its workers ran, and has stopped them since
 		m.forming.refuseJoin(n, m.directives.drainedError(n.id, m.directives.rowOf(n.id, n.hostName)), "is not fit: "+d.Reason)
 	}
-	m.nodes.answer(n, ev.Number, nil)
+	return nil
 }
