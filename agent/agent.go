@@ -370,6 +370,15 @@ func (a *Agent) join() error {
 // errRegroup tells that the nodes have to form a new round.
 var errRegroup = errors.New("the nodes have to regroup")
 
+// cutShort is why a wait was not completed that ends with the first signal and with the round.
+func (a *Agent) cutShort() error {
+	if stop := a.interrupted(); stop != nil {
+		return stop
+	}
+	a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
+	return errRegroup
+}
+
 // takeRanks learns the workers' ranks, and the restart count of the whole job.
 func (a *Agent) takeRanks() error {
 	restarts, own := a.used(), a.ownBudget()
@@ -384,12 +393,8 @@ func (a *Agent) takeRanks() error {
 		r, err := agreeRanks(ctx, s.keys, info, s.groups)
 		if err != nil {
 			a.restarts = restarts // else this charge would be lost
-			switch stop := a.interrupted(); {
-			case stop != nil:
-				return stop
-			case a.rdzv.NodesWaiting() > 0, errors.Is(err, rendezvous.ErrRoundOver), errors.Is(err, rendezvous.ErrEvicted):
-				a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
-				return errRegroup // perhaps before NodesWaiting reports it
+			if a.interrupted() != nil || a.rdzv.NodesWaiting() > 0 || errors.Is(err, rendezvous.ErrRoundOver) || errors.Is(err, rendezvous.ErrEvicted) {
+				return a.cutShort() // perhaps before NodesWaiting reports it
 			}
 			return fmt.Errorf("round %d: %w", s.Round, err)
 		}

@@ -81,12 +81,8 @@ func (a *Agent) awaitTemplate() error {
 	ctx, cancel := a.untilRegroup()
 	defer cancel()
 	a.template.Prepare(ctx.Done())
-	if stop := a.interrupted(); stop != nil {
-		return stop
-	}
 	if ctx.Err() != nil {
-		a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
-		return errRegroup
+		return a.cutShort()
 	}
 	return nil
 }
@@ -500,11 +496,7 @@ func (a *Agent) pause(d time.Duration) error {
 	if backoff.Sleep(ctx, d) {
 		return nil
 	}
-	if stop := a.interrupted(); stop != nil {
-		return stop
-	}
-	a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
-	return errRegroup
+	return a.cutShort()
 }
 
 // failures makes the records of the workers that ended badly.
