@@ -152,9 +152,8 @@ func (a *Agent) plan(files *logs.Attempt) (sets [][][2]string, err error) {
 	a.openStacks()
 	for local := range a.spec.Workers {
 		p := place{
-			local: local, localWorld: a.spec.Workers, group: s.group, groups: s.groups, ranks: s.ranks,
-			masterAddr: s.StoreAddr, masterPort: s.StorePort, advertised: s.AdvertisedAddr, round: s.Round, timers: a.timers, progress: records[local], directive: a.progress.DirectivePath(local), stacks: a.stackPath(local),
-			restarts: a.restarts, maxBudget: a.spec.MaxRestarts,
+			assignment: s, local: local, restarts: a.restarts, timers: a.timers,
+			progress: records[local], directive: a.progress.DirectivePath(local), stacks: a.stackPath(local),
 		}
 		if files.Plan != nil {
 			p.errorFile = files.Plan.Workers[local].ErrorFile

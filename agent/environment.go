@@ -23,18 +23,13 @@ const EnvMasterAddr = "RALLYPOINT_MASTER_ADDR"
 
 // place is one worker's place in its round, as its environment describes it.
 type place struct {
-	local, localWorld   int
-	group, groups       int
-	ranks               ranks
-	masterAddr          string
-	masterPort          int
-	advertised          string // what the rank-0 node advertises, where masterAddr is this node's way there
-	round               uint64
+	*assignment
+	local               int
+	restarts            int
 	errorFile           string
 	timers              string // path of the watchdog's FIFO; "" if it is off
 	progress, directive string // paths of the progress record and of the directive file; "" if there are none
 	stacks              string // path of the stack file; "" if there is none
-	restarts, maxBudget int
 }
 
 // additions are the variables that a worker gets in addition to its own; the last one of a name
@@ -46,19 +41,19 @@ func additions(s *Spec, p place) [][2]string {
 		{"GROUP_RANK", strconv.Itoa(p.group)},
 		{"ROLE_RANK", strconv.Itoa(p.ranks.roleBase + p.local)},
 		{"ROLE_NAME", s.Role},
-		{"LOCAL_WORLD_SIZE", strconv.Itoa(p.localWorld)},
+		{"LOCAL_WORLD_SIZE", strconv.Itoa(s.Workers)},
 		{"WORLD_SIZE", strconv.Itoa(p.ranks.world)},
 		{"GROUP_WORLD_SIZE", strconv.Itoa(p.groups)},
 		{"ROLE_WORLD_SIZE", strconv.Itoa(p.ranks.roleWorld)},
-		{"MASTER_ADDR", p.masterAddr},
-		{"MASTER_PORT", strconv.Itoa(p.masterPort)},
+		{"MASTER_ADDR", p.StoreAddr},
+		{"MASTER_PORT", strconv.Itoa(p.StorePort)},
 		{"TORCHELASTIC_RESTART_COUNT", strconv.Itoa(p.restarts)},
-		{"TORCHELASTIC_MAX_RESTARTS", strconv.Itoa(p.maxBudget)},
+		{"TORCHELASTIC_MAX_RESTARTS", strconv.Itoa(s.MaxRestarts)},
 		{"TORCHELASTIC_RUN_ID", s.RunID},
 		{"TORCHELASTIC_USE_AGENT_STORE", "True"},
 		{logs.EnvErrorFile, p.errorFile},
-		{"RALLYPOINT_ROUND", strconv.FormatUint(p.round, 10)},
-		{EnvMasterAddr, cmp.Or(p.advertised, p.masterAddr)},
+		{"RALLYPOINT_ROUND", strconv.FormatUint(p.Round, 10)},
+		{EnvMasterAddr, cmp.Or(p.AdvertisedAddr, p.StoreAddr)},
 	}
 	if _, given := process.LookupEnv(s.Environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING"); !given {
 		set = append(set, [2]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"})
@@ -86,14 +81,14 @@ func additions(s *Spec, p place) [][2]string {
 // protectedDefaults are the variables that libraries need when MASTER_ADDR is a loopback
 // address of each node, unless the user has set them.
 func protectedDefaults(environ []string, p place) (set [][2]string) {
-	if p.advertised == "" || p.advertised == p.masterAddr {
+	if p.AdvertisedAddr == "" || p.AdvertisedAddr == p.StoreAddr {
 		return nil
 	}
 	for _, v := range [][2]string{
 		// Else torch's process for asynchronous checkpoints opens a store at a random port.
 		{"DCP_USE_PREFIX_STORE", "1"},
 		// What AWS Neuron makes of MASTER_ADDR, with its own port.
-		{"NEURON_RT_ROOT_COMM_ID", net.JoinHostPort(p.advertised, "62182")},
+		{"NEURON_RT_ROOT_COMM_ID", net.JoinHostPort(p.AdvertisedAddr, "62182")},
 	} {
 		if _, given := process.LookupEnv(environ, v[0]); !given {
 			set = append(set, v)

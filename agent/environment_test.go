@@ -6,18 +6,22 @@ import (
 	"testing"
 
 	"rallypoint/agent/process"
+	"rallypoint/core/rendezvous"
 )
 
 func testPlace(local int) place {
 	return place{
-		local: local, localWorld: 2, group: 1, groups: 3, ranks: ranks{base: 2, world: 6, roleBase: 1, roleWorld: 4},
-		masterAddr: "h", masterPort: 77, advertised: "h", round: 5, errorFile: "e", restarts: 1, maxBudget: 3,
+		assignment: &assignment{
+			Outcome: rendezvous.Outcome{Round: 5, StoreAddr: "h", StorePort: 77, AdvertisedAddr: "h"},
+			group:   1, groups: 3, ranks: ranks{base: 2, world: 6, roleBase: 1, roleWorld: 4},
+		},
+		local: local, errorFile: "e", restarts: 1,
 	}
 }
 
 // TestEnvironment holds all that A39 names, and nothing else.
 func TestEnvironment(t *testing.T) {
-	s := &Spec{RunID: "id", Role: "trainer", Workers: 2, Environ: []string{"A=1", "RANK=99", "A=2"}}
+	s := &Spec{RunID: "id", Role: "trainer", Workers: 2, MaxRestarts: 3, Environ: []string{"A=1", "RANK=99", "A=2"}}
 	got := merge(s.Environ, additions(s, testPlace(1)))
 	want := []string{
 		"A=1", "A=2", "RANK=3", "LOCAL_RANK=1", "GROUP_RANK=1", "ROLE_RANK=2", "ROLE_NAME=trainer", "LOCAL_WORLD_SIZE=2",
@@ -38,7 +42,7 @@ func TestEnvironment(t *testing.T) {
 // the real address, and libraries that need it get it.
 func TestProtectedEnvironment(t *testing.T) {
 	p := testPlace(0)
-	p.masterAddr, p.advertised = "127.1.2.3", "fd00::1"
+	p.StoreAddr, p.AdvertisedAddr = "127.1.2.3", "fd00::1"
 	s := &Spec{RunID: "id", Workers: 2}
 	env := merge(s.Environ, additions(s, p))
 	for _, want := range []string{"MASTER_ADDR=127.1.2.3", "RALLYPOINT_MASTER_ADDR=fd00::1", "DCP_USE_PREFIX_STORE=1", "NEURON_RT_ROOT_COMM_ID=[fd00::1]:62182"} {
