@@ -144,7 +144,6 @@ func (a *Agent) plan(files *logs.Attempt) (sets [][][2]string, err error) {
 		if files.Plan, err = files.Layout(a.spec.Workers); err != nil {
 			return nil, err
 		}
-		files.Plan.Show(a.spec.Logs.GlobalRanks, a.assignment.ranks.base)
 	}
 	s := a.assignment
 	records := a.progress.Begin(s.Round, a.spec.Workers, a.changed)
@@ -160,10 +159,23 @@ func (a *Agent) plan(files *logs.Attempt) (sets [][][2]string, err error) {
 		}
 		sets = append(sets, additions(&a.spec, p))
 	}
-	if planner == nil {
-		a.mark(sets)
-		return sets, nil
+	if planner != nil {
+		if files.Plan, err = a.askPlanner(planner, sets); err != nil {
+			return nil, err
+		}
 	}
+	files.Plan.Show(a.spec.Logs.GlobalRanks, s.ranks.base)
+	if a.logs.Mark != "" { // no folder tells the workers of this run from others
+		for local := range sets {
+			sets[local] = append(sets[local], [2]string{logs.EnvMark, a.logs.Mark})
+		}
+	}
+	return sets, nil
+}
+
+// askPlanner has the plug-in decide where the workers write, and puts the variables as it left them
+// into sets.
+func (a *Agent) askPlanner(planner *logs.Planner, sets [][][2]string) (*logs.Plan, error) {
 	envs := make([]map[string]string, len(sets))
 	for local, set := range sets {
 		envs[local] = make(map[string]string, len(set))
@@ -174,28 +186,14 @@ func (a *Agent) plan(files *logs.Attempt) (sets [][][2]string, err error) {
 	}
 	ctx, cancel := a.untilInterrupt(0)
 	defer cancel()
-	if files.Plan, envs, err = planner.Plan(ctx, envs); err != nil {
-		return nil, err
-	}
-	files.Plan.Show(a.spec.Logs.GlobalRanks, a.assignment.ranks.base)
+	plan, envs, err := planner.Plan(ctx, envs)
 	for local, env := range envs {
 		sets[local] = nil
 		for _, name := range slices.Sorted(maps.Keys(env)) {
 			sets[local] = append(sets[local], [2]string{name, env[name]})
 		}
 	}
-	a.mark(sets)
-	return sets, nil
-}
-
-// mark puts the run's mark into the workers' variables, where no folder is one.
-func (a *Agent) mark(sets [][][2]string) {
-	if a.logs.Mark == "" {
-		return
-	}
-	for local := range sets {
-		sets[local] = append(sets[local], [2]string{logs.EnvMark, a.logs.Mark})
-	}
+	return plan, err
 }
 
 // launches prepares the start of each worker; sets are the variables that they get.
@@ -207,6 +205,7 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]process.Launch, []lo
 	}
 	var launches []process.Launch
 	var names []logs.Names
+	var descriptors [][]uintptr
 	for local := range a.spec.Workers {
 		w, err := t.logs.Worker(local)
 		if err != nil {
@@ -233,14 +232,11 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]process.Launch, []lo
 		if w.Err != nil {
 			files[2] = w.Err.Fd()
 		}
+		descriptors = append(descriptors, files)
 		launches = append(launches, process.Launch{
 			Local: local, Argv: arguments(&a.spec, local), Env: merge(a.spec.Environ, sets[local]), Files: files, CPUs: a.spec.cpus(local), Site: a.site,
 		})
 		names = append(names, logs.Names{Role: a.spec.Role, Host: host.NameOf(a.spec.Host), Local: local, Rank: s.ranks.base + local})
-	}
-	var descriptors [][]uintptr
-	for _, l := range launches {
-		descriptors = append(descriptors, l.Files)
 	}
 	t.streams = t.logs.Streams(t.outputs, descriptors)
 	return launches, names, nil
