@@ -42,7 +42,7 @@ type directives struct {
 	records *progress.Tracker
 	signal  unix.Signal // to a worker that has a directive; 0: none
 	round   uint64
-	workers []directedWorker
+	workers []*directedWorker
 	log     *slog.Logger
 
 	patience time.Duration // with which workers are held
@@ -83,7 +83,7 @@ type directedWorker struct {
 func (a *Agent) followDirectives(t *attempt) (stop func()) {
 	f := &directives{rdzv: a.rdzv, records: a.progress, signal: a.spec.DirectiveSignal, round: a.assignment.Round, log: a.log, patience: a.holdPatience, given: make(map[string]bool), ending: func() bool { return a.rdzv.NodesWaiting() > 0 }}
 	for _, p := range t.workers.Procs {
-		f.workers = append(f.workers, directedWorker{process: p})
+		f.workers = append(f.workers, &directedWorker{process: p})
 	}
 	return background.Run(context.Background(), f.follow)
 }
@@ -131,34 +131,29 @@ func (di *directives) take(n rendezvous.DirectiveNotice) {
 	di.asked = nil
 	di.agreed = append(di.agreed, d)
 	di.given[d.ID] = true
-	for local := range di.workers {
-		w := &di.workers[local]
+	for _, w := range di.workers {
 		w.pending = append(w.pending, d)
 	}
 }
 
 // letGo ends the hold of a directive that was taken back.
 func (di *directives) letGo() {
-	if di.asked == nil {
-		return
+	if di.asked != nil {
+		di.forget(di.asked)
+		di.asked = nil
 	}
-	for local := range di.workers {
-		di.forget(local, di.asked)
-	}
-	di.asked = nil
 }
 
 // look reads the workers' answers and gives them the agreed directives.
 func (di *directives) look(ctx context.Context) {
-	for local := range di.workers {
-		w := &di.workers[local]
+	for _, w := range di.workers {
 		if len(di.agreed) == 0 || w.process.HasExited() {
 			continue
 		}
-		answer, err := di.records.Answer(local)
+		answer, err := di.records.Answer(w.process.Local)
 		di.learn(w, answer)
 		if len(w.pending) > 0 && !w.armed {
-			di.arm(local, answer, err)
+			di.arm(w, answer, err)
 		}
 	}
 	for _, d := range di.agreed {
@@ -187,14 +182,9 @@ func (di *directives) learn(w *directedWorker, answer progress.Answer) {
 	if answer.State == progress.StateSaved && answer.Number <= di.number {
 		w.saved = max(w.saved, answer.Number)
 	}
-	if len(w.pending) == 0 || !w.armed {
-		return
+	if len(w.pending) > 0 && w.armed && answer.Number == w.pending[0].number && answer.State >= progress.StateTaken {
+		di.taken(w)
 	}
-	d := w.pending[0]
-	if answer.Number != d.number || answer.State < progress.StateTaken {
-		return
-	}
-	di.taken(w)
 }
 
 // taken notes that a worker has its first pending directive.
@@ -208,9 +198,8 @@ func (di *directives) taken(w *directedWorker) {
 
 // arm puts the first pending directive into a worker's record: first its file, which the
 // worker reads when it finds the directive there.
-func (di *directives) arm(local int, answer progress.Answer, err error) {
-	w := &di.workers[local]
-	d := w.pending[0]
+func (di *directives) arm(w *directedWorker, answer progress.Answer, err error) {
+	d, local := w.pending[0], w.process.Local
 	if err == nil {
 		if failed := di.records.WriteDirective(local, d.file()); failed != nil {
 			di.refuse(w, fmt.Sprintf("directive %s: the worker of local rank %d sees the request, but not its author and reason: %v", d.ID, local, failed))
@@ -249,8 +238,7 @@ func (di *directives) allSaved(d *directive) bool {
 // which there is one at least.
 func (di *directives) all(holds func(*directedWorker) bool) bool {
 	found := false
-	for local := range di.workers {
-		w := &di.workers[local]
+	for _, w := range di.workers {
 		if w.process.HasExited() || !w.able {
 			continue
 		}
@@ -272,25 +260,22 @@ func (di *directives) hold(ctx context.Context) {
 	case !d.held.IsZero():
 		if patience := min(di.patience, d.Within); time.Since(d.held) > patience {
 			d.released = true
-			for local := range di.workers {
-				di.forget(local, d)
-			}
+			di.forget(d)
 			di.log.Warn(fmt.Sprintf("directive %s: the nodes have not agreed on a step within %v; the workers of this node continue", d.ID, patience))
 		}
 		return
 	}
-	for local := range di.workers {
-		if w := &di.workers[local]; len(w.pending) > 0 && !w.process.HasExited() {
+	for _, w := range di.workers {
+		if len(w.pending) > 0 && !w.process.HasExited() {
 			return
 		}
 	}
 	d.held = time.Now()
-	for local := range di.workers {
-		w := &di.workers[local]
-		answer, err := di.records.Answer(local)
+	for _, w := range di.workers {
+		answer, err := di.records.Answer(w.process.Local)
 		di.learn(w, answer) // before its answer to this one replaces it
 		if err == nil && answer.Holds && !w.process.HasExited() {
-			_ = di.records.Hold(local, d.ask())
+			_ = di.records.Hold(w.process.Local, d.ask())
 			w.shown = d
 		}
 	}
@@ -309,10 +294,10 @@ func (di *directives) hold(ctx context.Context) {
 // that waits already its step, else one past its last report; -1 if none reports steps.
 func (di *directives) heldAt(number uint64) int64 {
 	step := int64(-1)
-	for local := range di.workers {
-		answer, err := di.records.Answer(local)
+	for _, w := range di.workers {
+		answer, err := di.records.Answer(w.process.Local)
 		switch {
-		case err != nil, !answer.Holds, answer.Step < 0, di.workers[local].process.HasExited():
+		case err != nil, !answer.Holds, answer.Step < 0, w.process.HasExited():
 		case answer.Number == number && answer.State == progress.StateHeld, answer.Step == math.MaxInt64:
 			step = max(step, answer.Step)
 		default:
@@ -342,33 +327,31 @@ func (di *directives) drop(standing string) {
 	now := time.Now()
 	di.agreed = slices.DeleteFunc(di.agreed, func(d *directive) bool {
 		over := now.After(d.deadline) || !di.awaited(d) && d.ID != standing && (standing == "" || d.saved)
-		if !over {
-			return false
+		if over {
+			di.forget(d)
 		}
-		for local := range di.workers {
-			di.forget(local, d)
-		}
-		return true
+		return over
 	})
 }
 
 // awaited reports whether a running worker is still to get a directive.
 func (di *directives) awaited(d *directive) bool {
-	return slices.ContainsFunc(di.workers, func(w directedWorker) bool { return !w.process.HasExited() && slices.Contains(w.pending, d) })
+	return slices.ContainsFunc(di.workers, func(w *directedWorker) bool { return !w.process.HasExited() && slices.Contains(w.pending, d) })
 }
 
-// forget takes a directive that is over back from a worker, unless the worker's record holds
-// another one.
-func (di *directives) forget(local int, d *directive) {
-	w := &di.workers[local]
-	if i := slices.Index(w.pending, d); i >= 0 {
-		w.armed = w.armed && i > 0
-		w.pending = slices.Delete(w.pending, i, i+1)
-	}
-	if w.shown == d {
-		w.shown = nil
-		_ = di.records.Clear(local)
-		_ = di.records.WriteDirective(local, nil)
+// forget takes a directive that is over back from each worker whose record does not hold another
+// one.
+func (di *directives) forget(d *directive) {
+	for _, w := range di.workers {
+		if i := slices.Index(w.pending, d); i >= 0 {
+			w.armed = w.armed && i > 0
+			w.pending = slices.Delete(w.pending, i, i+1)
+		}
+		if w.shown == d {
+			w.shown = nil
+			_ = di.records.Clear(w.process.Local)
+			_ = di.records.WriteDirective(w.process.Local, nil)
+		}
 	}
 }
 

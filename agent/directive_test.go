@@ -277,7 +277,7 @@ func TestDirectiveAtOneStep(t *testing.T) {
 // other at the next one.
 func TestHeldAt(t *testing.T) {
 	d := newDirected(t, 2, nil)
-	f := &directives{records: d.agent.progress, workers: []directedWorker{{process: new(process.Process)}, {process: new(process.Process)}}}
+	f := &directives{records: d.agent.progress, workers: []*directedWorker{{process: new(process.Process)}, {process: &process.Process{Local: 1}}}}
 	if got := f.heldAt(1); got != -1 {
 		t.Errorf("without a step it is %d", got)
 	}
@@ -500,11 +500,10 @@ func TestEndingDirectiveStands(t *testing.T) {
 	worker := newPuppet(t, records.Begin(1, 1, progress.CauseStart)[0])
 	ending := true
 	d := &directive{DirectiveNotice: rendezvous.DirectiveNotice{ID: "d1", Kind: rendezvous.DirectiveDrain}, number: 1, deadline: time.Now().Add(time.Hour), saved: true}
-	f := &directives{records: records, workers: make([]directedWorker, 1), agreed: []*directive{d}, ending: func() bool { return ending }}
-	f.workers[0].process = &process.Process{}
-	f.workers[0].pending = []*directive{d}
-	f.arm(0, progress.Answer{Holds: true}, nil)
-	f.taken(&f.workers[0])
+	w := &directedWorker{process: &process.Process{}, pending: []*directive{d}}
+	f := &directives{records: records, workers: []*directedWorker{w}, agreed: []*directive{d}, ending: func() bool { return ending }}
+	f.arm(w, progress.Answer{Holds: true}, nil)
+	f.taken(w)
 	for range 2 {
 		f.drop("")
 		if shown := worker.mem[24] == 2 && worker.file() != nil; shown != ending || len(f.agreed) > 0 != ending {
