@@ -184,21 +184,15 @@ func parseSeconds(text json.RawMessage) (int64, error) {
 // RootCause is the index of the failure that came first; those that the agent
 // caused count only if there are no others. It is -1 for none.
 func RootCause(failures []Failure) int {
+	before := func(a, b *Failure) bool {
+		if a.Terminated != b.Terminated {
+			return b.Terminated
+		}
+		return a.order.Before(b.order)
+	}
 	root := -1
 	for i := range failures {
-		f := &failures[i]
-		if root < 0 {
-			root = i
-			continue
-		}
-		r := &failures[root]
-		if f.Terminated != r.Terminated {
-			if r.Terminated {
-				root = i
-			}
-			continue
-		}
-		if f.order.Before(r.order) {
+		if root < 0 || before(&failures[i], &failures[root]) {
 			root = i
 		}
 	}
