@@ -263,9 +263,4 @@ func (e *NoProgressError) Error() string {
 }
 
 // Report is the report of the failures by which the last round ended; "" if none is known.
-func (e *NoProgressError) Report() string {
-	if len(e.Failures) == 0 {
-		return ""
-	}
-	return failure.Report(e.Name, e.Failures, "")
-}
+func (e *NoProgressError) Report() string { return failure.Report(e.Name, e.Failures, "") }

@@ -33,9 +33,4 @@ func (e *PeerError) Error() string { return e.Err.Error() }
 func (e *PeerError) Unwrap() error { return e.Err }
 
 // Report is the report of the other nodes' failures; "" if none is known.
-func (e *PeerError) Report() string {
-	if len(e.Failures) == 0 {
-		return ""
-	}
-	return failure.Report(e.Name, e.Failures, e.Next)
-}
+func (e *PeerError) Report() string { return failure.Report(e.Name, e.Failures, e.Next) }

@@ -56,7 +56,7 @@ func (a *Agent) Result() Result {
 		r.Failures, r.Report = failed.Failures, failed.Error()
 	case errors.As(a.err, &peer):
 		r.Failures, r.Report = peer.Failures, peer.Report()
-	case a.err == nil && a.spec.Keep && len(a.lastFailures) > 0:
+	case a.err == nil && a.spec.Keep:
 		r.Failures, r.Report = a.lastFailures, failure.Report(a.name, a.lastFailures, "")
 	}
 	r.Root = failure.RootCause(r.Failures)

@@ -13,8 +13,11 @@ const maxReportWidth = 60
 
 // Report lays failures out as the reference does, byte for byte. It begins with a line feed and
 // ends without one. next, which says what the agent does about them, is one more line of the root
-// cause unless it is "".
+// cause unless it is "". Without failures it is "".
 func Report(name string, failures []Failure, next string) string {
+	if len(failures) == 0 {
+		return ""
+	}
 	title := name + " FAILED"
 	root := RootCause(failures)
 	width := utf8.RuneCountInString(title)
