@@ -81,10 +81,5 @@ func appendValid(dst, text []byte) []byte {
 	if utf8.Valid(text) {
 		return append(dst, text...)
 	}
-	for len(text) > 0 {
-		r, size := utf8.DecodeRune(text)
-		dst = utf8.AppendRune(dst, r)
-		text = text[size:]
-	}
-	return dst
+	return append(dst, string([]rune(string(text)))...)
 }

@@ -134,8 +134,7 @@ func (a *Attempt) Streams(workers []Worker, files [][]uintptr) []*Stream {
 			case std.tee != nil:
 				add(std.tee, local, std.name, "", &std.tee.ring)
 			case std.path == os.DevNull:
-				why := "it goes to /dev/null"
-				add([2]any{local, std.name}, local, std.name, why, nil)
+				add([2]any{local, std.name}, local, std.name, "it goes to /dev/null", nil)
 			case std.path != "":
 				add(std.path, local, std.name, "", &fileEnd{path: std.path})
 			case ino != 0:
@@ -266,11 +265,5 @@ func Watch(ctx context.Context, streams []*Stream, news wake.Signal) {
 // Among returns the streams into which the worker of a local rank writes; none if the node has no
 // such worker.
 func Among(streams []*Stream, local int) []*Stream {
-	var list []*Stream
-	for _, s := range streams {
-		if slices.Contains(s.Locals, local) {
-			list = append(list, s)
-		}
-	}
-	return list
+	return slices.DeleteFunc(slices.Clone(streams), func(s *Stream) bool { return !slices.Contains(s.Locals, local) })
 }

@@ -122,10 +122,7 @@ func Text(text []byte) string {
 	lines := strings.Split(Drawing.ReplaceAllString(string(text), ""), "\n")
 	for i, line := range lines {
 		line = strings.TrimRight(line, "\r")
-		if at := strings.LastIndexByte(line, '\r'); at >= 0 {
-			line = line[at+1:]
-		}
-		lines[i] = printable.Text(line)
+		lines[i] = printable.Text(line[strings.LastIndexByte(line, '\r')+1:])
 	}
 	return strings.Join(lines, "\n")
 }

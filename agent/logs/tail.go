@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -127,12 +128,9 @@ func (t *tail) emit(text []byte) error {
 		return nil
 	}
 	for line := range bytes.Lines(text) {
-		for _, needle := range t.needles {
-			if bytes.Contains(line, needle) {
-				if err := t.filter.print(line); err != nil {
-					return err
-				}
-				break
+		if slices.ContainsFunc(t.needles, func(needle []byte) bool { return bytes.Contains(line, needle) }) {
+			if err := t.filter.print(line); err != nil {
+				return err
 			}
 		}
 	}
