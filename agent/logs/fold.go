@@ -2,10 +2,12 @@ package logs
 
 import (
 	"bytes"
+	"context"
 	"io"
 	"sync"
 	"time"
 
+	"rallypoint/internal/background"
 	"rallypoint/internal/wake"
 )
 
@@ -22,11 +24,10 @@ const maxBlock = 64 << 10
 // return, a cursor that moves) is passed on at once and unchanged. It is safe for
 // concurrent use.
 type folder struct {
-	c     *Console
-	dst   io.Writer
-	wake  wake.Signal
-	done  chan struct{}
-	ended chan struct{}
+	c    *Console
+	dst  io.Writer
+	wake wake.Signal
+	end  func() // ends run, and waits for that
 
 	mu       sync.Mutex
 	sources  []*foldSource
@@ -48,8 +49,8 @@ type foldSource struct {
 }
 
 func newFolder(c *Console, dst io.Writer) *folder {
-	f := &folder{c: c, dst: dst, wake: wake.New(), done: make(chan struct{}), ended: make(chan struct{})}
-	go f.run()
+	f := &folder{c: c, dst: dst, wake: wake.New()}
+	f.end = background.Run(context.Background(), f.run)
 	return f
 }
 
@@ -65,8 +66,7 @@ func (f *folder) source(rank int) *foldSource {
 
 // stop writes the remaining output. Its sources must not be used afterwards.
 func (f *folder) stop() {
-	close(f.done)
-	<-f.ended
+	f.end()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, s := range f.sources {
@@ -78,23 +78,21 @@ func (f *folder) stop() {
 }
 
 // run writes lines that have waited long enough.
-func (f *folder) run() {
-	defer close(f.ended)
-	timer := time.NewTimer(foldWindow)
-	defer timer.Stop()
+func (f *folder) run(ctx context.Context) {
 	for {
 		f.mu.Lock()
 		next, pending := f.expire(time.Now())
 		f.idle = !pending
 		f.write()
 		f.mu.Unlock()
+		var due <-chan time.Time
 		if pending {
-			timer.Reset(next)
+			due = time.After(next)
 		}
 		select {
-		case <-timer.C:
+		case <-due:
 		case <-f.wake:
-		case <-f.done:
+		case <-ctx.Done():
 			return
 		}
 	}
