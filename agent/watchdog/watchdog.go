@@ -9,6 +9,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -173,14 +174,8 @@ func (w *Watchdog) report(expired [][]Timer) {
 	}
 	w.mu.Lock()
 	for _, list := range expired {
-		o := Overdue{Timers: list, Fatal: -1}
-		for i, t := range list {
-			if t.Signal > 0 {
-				o.Fatal = i
-				break
-			}
-		}
-		w.expired = append(w.expired, o)
+		fatal := slices.IndexFunc(list, func(t Timer) bool { return t.Signal > 0 })
+		w.expired = append(w.expired, Overdue{Timers: list, Fatal: fatal})
 	}
 	w.mu.Unlock()
 	w.wake.Set()
