@@ -263,14 +263,10 @@ func (a *Agent) startLine(t *attempt) string {
 func (a *Agent) supervise(t *attempt) outcome {
 	var tick, look <-chan time.Time
 	if a.spec.Metrics != nil { // which has a number for each interval
-		ticker := time.NewTicker(a.spec.MonitorInterval)
-		defer ticker.Stop()
-		tick = ticker.C
+		tick = time.Tick(a.spec.MonitorInterval)
 	}
 	if a.sleepDetector.Timeout > 0 {
-		ticker := time.NewTicker(a.sleepDetector.Period(a.spec.MonitorInterval))
-		defer ticker.Stop()
-		look = ticker.C
+		look = time.Tick(a.sleepDetector.Period(a.spec.MonitorInterval))
 	}
 	defer a.watchStore()()
 	defer a.followDirectives(t)()

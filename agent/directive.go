@@ -14,6 +14,7 @@ import (
 	"rallypoint/agent/progress"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/background"
+	"rallypoint/internal/backoff"
 )
 
 // errNotRunning is why no directive is given while there are no workers to save.
@@ -89,8 +90,6 @@ func (a *Agent) followDirectives(t *attempt) (stop func()) {
 }
 
 func (di *directives) follow(ctx context.Context) {
-	timer := time.NewTimer(0)
-	defer timer.Stop()
 	defer di.letGo()
 	for ctx.Err() == nil {
 		notice, changed := di.rdzv.Directive()
@@ -100,8 +99,7 @@ func (di *directives) follow(ctx context.Context) {
 		di.drop(notice.ID)
 		var tick <-chan time.Time
 		if di.asked != nil || len(di.agreed) > 0 {
-			timer.Reset(directiveTick)
-			tick = timer.C
+			tick = time.After(directiveTick)
 		}
 		select {
 		case <-changed:
@@ -279,11 +277,7 @@ func (di *directives) hold(ctx context.Context) {
 			w.shown = d
 		}
 	}
-	settled := time.NewTimer(progress.SettleTime)
-	defer settled.Stop()
-	select {
-	case <-settled.C:
-	case <-ctx.Done():
+	if !backoff.Sleep(ctx, progress.SettleTime) {
 		return
 	}
 	step := di.heldAt(d.number)

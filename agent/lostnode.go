@@ -13,8 +13,7 @@ func (a *Agent) lostNode() bool {
 	defer cancel()
 	arrived, stop := a.openBarrier(ctx)
 	defer stop()
-	tick := time.NewTicker(a.spec.MonitorInterval)
-	defer tick.Stop()
+	tick := time.Tick(a.spec.MonitorInterval)
 	for {
 		if a.rdzv.Closed() {
 			return false
@@ -27,7 +26,7 @@ func (a *Agent) lostNode() bool {
 			return a.lossSeen() && !a.rdzv.Closed()
 		case <-ctx.Done():
 			return a.lossSeen() && !a.rdzv.Closed()
-		case <-tick.C:
+		case <-tick:
 		}
 	}
 }

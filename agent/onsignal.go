@@ -13,6 +13,7 @@ import (
 
 	"rallypoint/agent/process"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/backoff"
 )
 
 // signalActions returns what a signal can ask the job for.
@@ -154,12 +155,8 @@ func (s *signalDirector) give(sig unix.Signal, kind rendezvous.DirectiveKind) {
 		return
 	}
 	a.log.Info(text)
-	timer := time.NewTimer(within + s.after)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
+	if backoff.Sleep(s.life, within+s.after) {
 		a.log.Warn(fmt.Sprintf("%s: %v was not carried out within %v; the workers get the signal", name, kind, within+s.after))
 		a.Stop(sig, a.spec.ShutdownTimeout)
-	case <-s.life.Done():
 	}
 }

@@ -107,12 +107,10 @@ func (a *Agent) announcedFailure(t *attempt) *failure.Failure {
 		text, shared := t.outputs[f.LocalRank].LastStderr()
 		read <- output{text, shared}
 	})
-	patience := time.NewTimer(readPatience)
-	defer patience.Stop()
 	select {
 	case o := <-read:
 		f.Stderr, f.SharedOutput = o.text, o.shared
-	case <-patience.C:
+	case <-time.After(readPatience):
 	}
 	return f
 }

@@ -11,6 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/backoff"
 	"rallypoint/internal/printable"
 )
 
@@ -78,8 +79,6 @@ func ReadPublished(ctx context.Context, keys store.Store, round uint64) []Failur
 // AwaitPublished waits until the node of a rank has published a failure in a round, or ctx
 // ends.
 func AwaitPublished(ctx context.Context, keys store.Store, round uint64, group int) error {
-	tick := time.NewTicker(awaitInterval)
-	defer tick.Stop()
 	for {
 		if err := keys.Wait(ctx, []string{failuresKey}); err != nil {
 			return err
@@ -87,9 +86,7 @@ func AwaitPublished(ctx context.Context, keys store.Store, round uint64, group i
 		if slices.ContainsFunc(ReadPublished(ctx, keys, round), func(f Failure) bool { return f.group == group }) {
 			return nil
 		}
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
+		if !backoff.Sleep(ctx, awaitInterval) {
 			return ctx.Err()
 		}
 	}

@@ -111,11 +111,9 @@ func (s *stderrTee) settle() {
 	if !s.tty {
 		return
 	}
-	timer := time.NewTimer(ttyPatience)
-	defer timer.Stop()
 	select {
 	case <-s.done: // closed, and all of it was read
-	case <-timer.C: // another process has it open
+	case <-time.After(ttyPatience): // another process has it open
 	}
 }
 

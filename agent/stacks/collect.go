@@ -13,6 +13,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/internal/backoff"
 	"rallypoint/internal/ownfile"
 )
 
@@ -127,13 +128,8 @@ func Collect(ctx context.Context, targets []Target, q Question, patience time.Du
 		list[i].ask(q)
 	}
 	until := time.Now().Add(patience)
-	tick := time.NewTicker(look)
-	defer tick.Stop()
 	for open := true; open && ctx.Err() == nil && time.Now().Before(until); {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-		}
+		backoff.Sleep(ctx, look)
 		open = false
 		for _, a := range list {
 			open = a.read() || open

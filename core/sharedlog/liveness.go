@@ -172,8 +172,7 @@ func (r *Replica) live() {
 	every, lease := r.info.HeartbeatReadInterval, r.applier.lease()
 	r.mu.Unlock()
 	every = min(every, lease/beatsPerLease)
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	tick := time.Tick(every)
 	shown := time.Now() // when the last heartbeat that got through was sent
 	for {
 		r.mu.Lock()
@@ -201,7 +200,7 @@ func (r *Replica) live() {
 			}
 		}
 		select {
-		case <-tick.C:
+		case <-tick:
 		case <-r.greeted:
 		case <-r.life.Done():
 			return

@@ -283,15 +283,12 @@ func (r *registerLog) Next(ctx context.Context, after uint64) (Batch, error) {
 		if err != nil || len(b.Entries) > 0 {
 			return b, err
 		}
-		t := time.NewTimer(backoff.Jitter(pause))
 		select {
 		case <-r.news: // a write of this node has shown something
-			t.Stop()
 			continue
 		case <-ctx.Done():
-			t.Stop()
 			continue
-		case <-t.C:
+		case <-time.After(backoff.Jitter(pause)):
 		}
 		r.mu.Lock()
 		r.every = min(r.every+r.every/2, pollMax)

@@ -88,8 +88,7 @@ const lastLook = time.Second
 func Watch(ctx context.Context, f Watcher, pause time.Duration, record func(trace.Record), log *slog.Logger) error {
 	h := &history{record: record}
 	before := time.Now().Add(-longAgo)
-	tick := time.NewTicker(pause)
-	defer tick.Stop()
+	tick := time.Tick(pause)
 	lost := false
 	look := func(ctx context.Context) error {
 		began := time.Now()
@@ -116,7 +115,7 @@ func Watch(ctx context.Context, f Watcher, pause time.Duration, record func(trac
 			return err
 		}
 		select {
-		case <-tick.C:
+		case <-tick:
 		case <-ctx.Done():
 			if lost {
 				return nil
