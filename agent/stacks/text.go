@@ -2,6 +2,7 @@ package stacks
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -70,20 +71,14 @@ func (g Group) Where() string {
 		return g.State
 	}
 	frames := g.Threads[0].Frames
-	for i, f := range frames {
-		if !f.User() {
-			continue
-		}
-		where := fmt.Sprintf("%s (%s:%d)", f.Function, f.File, f.Line)
-		if i > 0 {
-			where = called(frames[:i]) + ", called by " + where
-		}
-		return where
-	}
-	if len(frames) == 0 {
+	where := func(f Frame) string { return fmt.Sprintf("%s (%s:%d)", f.Function, f.File, f.Line) }
+	switch at := slices.IndexFunc(frames, Frame.User); {
+	case len(frames) == 0:
 		return "no Python code"
+	case at > 0:
+		return called(frames[:at]) + ", called by " + where(frames[at])
 	}
-	return fmt.Sprintf("%s (%s:%d)", frames[0].Function, frames[0].File, frames[0].Line)
+	return where(frames[0])
 }
 
 // Text is the whole fold in lines.
