@@ -88,7 +88,7 @@ type message interface {
 // handle records whether the operation works, and tells the observer when that changes.
 func (b broken) handle(ap *applier) *rendezvous.Error {
 	p := ap.p
-	if b.final {
+	if final(b.err) {
 		return asError(p.params.RunID, b.err)
 	}
 	was := len(ap.troubles) > 0

@@ -17,7 +17,7 @@ func TestRecoveryComesAfterLoss(t *testing.T) {
 		p := New(nodeParams("a", 1, 1), ignoringObserver{}, &memoryLog{m: newMemory()}, nil)
 		p.applier = newApplier(p)
 		for _, err := range []error{errors.New("down"), nil} {
-			go p.report(broken{"append", err, false})
+			go p.report(broken{"append", err})
 			synctest.Wait()
 			select {
 			case got := <-p.in:
@@ -28,7 +28,7 @@ func TestRecoveryComesAfterLoss(t *testing.T) {
 				t.Errorf("not told: %v", err)
 			}
 		}
-		go p.report(broken{"append", nil, false}) // all continues well: it need not be reported
+		go p.report(broken{"append", nil}) // all continues well: it need not be reported
 		synctest.Wait()
 		select {
 		case got := <-p.in:

@@ -188,14 +188,14 @@ func (r *Replica) live() {
 				r.showHeartbeat(session, session == known && time.Since(shown) > lease/2)
 				shown = now
 			}
-			if !r.report(asTrouble("beat", err)) {
+			if !r.report(broken{"beat", err}) {
 				return
 			}
 		}
 		if len(list) > 0 {
 			began := time.Now()
 			got, err := r.shared.ReadHeartbeats(r.life, list)
-			if err == nil && !r.report(heartbeats{list, got, began, shown}) || !r.report(asTrouble("look", err)) {
+			if err == nil && !r.report(heartbeats{list, got, began, shown}) || !r.report(broken{"look", err}) {
 				return
 			}
 		}

@@ -79,7 +79,7 @@ func (r *Replica) append() {
 	for {
 		epoch, batch, until, err := r.batch()
 		if err != nil {
-			r.report(broken{"append", err, true})
+			r.report(broken{"append", err})
 			return
 		}
 		if len(batch) == 0 {
@@ -92,7 +92,7 @@ func (r *Replica) append() {
 		}
 		err = r.appendUntil(until, batch)
 		late := err != nil && !until.IsZero() && !time.Now().Before(until) // which is no trouble
-		if !late && !r.report(asTrouble("append", err)) {
+		if !late && !r.report(broken{"append", err}) {
 			return
 		}
 		if err != nil {
@@ -180,7 +180,7 @@ func (r *Replica) read() {
 			load = true
 			continue
 		}
-		if !r.report(asTrouble("read", err)) || got != nil && !r.report(got) {
+		if !r.report(broken{"read", err}) || got != nil && !r.report(got) {
 			return
 		}
 		if err != nil {
@@ -208,14 +208,14 @@ func (r *Replica) save() {
 
 // broken tells how one of the goroutines that do I/O fares.
 type broken struct {
-	op    string
-	err   error // nil: it works
-	final bool
+	op  string
+	err error // nil: it works
 }
 
-func asTrouble(op string, err error) broken {
-	var own *rendezvous.Error
-	return broken{op, err, errors.As(err, &own) && !own.Code.Retryable()}
+// final reports whether an error of a log is final, see Log.
+func final(err error) bool {
+	own, is := errors.AsType[*rendezvous.Error](err)
+	return is && !own.Code.Retryable()
 }
 
 // report hands something to the goroutine that applies. It reports false when the

@@ -101,7 +101,6 @@ func (r *registerLog) Open(ctx context.Context) (Info, error) {
 			reached = true
 			err = r.update(ctx, func(*registerState) bool { return false })
 		}
-		var own *rendezvous.Error
 		switch {
 		case err == nil:
 			r.mu.Lock()
@@ -110,7 +109,7 @@ func (r *registerLog) Open(ctx context.Context) (Info, error) {
 				Generation: r.state.generation, SnapshotEntries: registerSnapshotEntries, SnapshotBytes: registerSnapshotBytes,
 				MaxEntry: registerMaxEntry, HeartbeatReadInterval: registerLookEvery,
 			}, nil
-		case ctx.Err() != nil || errors.As(err, &own) && !own.Code.Retryable(), !reached && errors.As(err, new(*Unreachable)):
+		case ctx.Err() != nil || final(err), !reached && errors.As(err, new(*Unreachable)):
 			return Info{}, err
 		}
 		pause.Wait(ctx)

@@ -146,11 +146,7 @@ func (r *Replica) open(ctx context.Context) error {
 		if err == nil {
 			break
 		}
-		var own *rendezvous.Error
-		if ctx.Err() != nil || errors.As(err, &own) && !own.Code.Retryable() {
-			return err
-		}
-		if !backoff.Sleep(ctx, beatPause) {
+		if ctx.Err() != nil || final(err) || !backoff.Sleep(ctx, beatPause) {
 			return err
 		}
 	}

@@ -96,7 +96,7 @@ func Watch(ctx context.Context, f Watcher, pause time.Duration, record func(trac
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case asTrouble("read", err).final:
+		case final(err):
 			return err
 		case err != nil && !lost:
 			log.Warn("cannot follow the run just now, trying again: " + err.Error())
