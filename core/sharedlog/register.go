@@ -313,16 +313,14 @@ func (r *registerLog) Snapshot(ctx context.Context, s Snapshot) error {
 // Heartbeat implements Log. Any write is a beat, so that a busy node needs no other.
 func (r *registerLog) Heartbeat(ctx context.Context, session rendezvous.SessionID, lease time.Duration) error {
 	r.mu.Lock()
-	if session != r.session { // its first sign comes with its hello, in one write
+	first, wrote := session != r.session, r.wrote
+	if first { // its first sign comes with its hello, in one write
 		r.last, r.session, r.wrote = r.session, session, time.Now()
-		r.mu.Unlock()
-		return nil
-	}
-	if time.Since(r.wrote) < lease/beatsPerLease/fewestBeats {
-		r.mu.Unlock()
-		return nil
 	}
 	r.mu.Unlock()
+	if first || time.Since(wrote) < lease/beatsPerLease/fewestBeats {
+		return nil
+	}
 	return r.update(ctx, func(*registerState) bool { return true })
 }
 
