@@ -49,13 +49,9 @@ func (ns *names) add(id string) {
 }
 
 func (ns *names) drop(id string) {
-	if ns.nodes[id]--; ns.nodes[id] > 0 {
-		return
-	}
-	delete(ns.nodes, id)
-	machine := MachineOf(id)
-	if ns.machines[machine]--; ns.machines[machine] == 0 {
-		delete(ns.machines, machine)
+	change(ns.nodes, id, -1)
+	if ns.nodes[id] == 0 {
+		change(ns.machines, MachineOf(id), -1)
 	}
 }
 
