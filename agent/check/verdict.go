@@ -55,30 +55,22 @@ func (v Verdict) String() string {
 // that ended it. The reason is the last line of output, its stdout, or name, its base name, if it
 // wrote none.
 func Judge(code int, output []byte, name string) Verdict {
-	v := Verdict{Reason: name}
-	line := lastLine(output)
 	var said struct{ Reason, Text string }
-	if json.Unmarshal(line, &said) == nil {
-		v.Text = said.Text
-		if said.Reason != "" {
-			v.Reason = said.Reason
-		}
-	} else {
-		v.Text = string(line)
+	if line := lastLine(output); json.Unmarshal(line, &said) != nil {
+		said.Reason, said.Text = "", string(line)
 	}
-	v.Text = bounded(v.Text)
+	text := bounded(said.Text)
 	switch code {
 	case codeFit:
-		return Verdict{State: Fit, Text: v.Text}
+		return Verdict{State: Fit, Text: text}
 	case codeUnfit:
-		v.State = Unfit
-		if !validReason(v.Reason) {
-			v.Reason = reasonOther
+		reason := cmp.Or(said.Reason, name)
+		if !validReason(reason) {
+			reason = reasonOther
 		}
-		return v
+		return Verdict{State: Unfit, Reason: reason, Text: text}
 	}
-	v.Text = cmp.Or(v.Text, ending(code))
-	return Verdict{Text: v.Text}
+	return Verdict{Text: cmp.Or(text, ending(code))}
 }
 
 // ending says how a command that said nothing has ended.
