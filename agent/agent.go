@@ -111,11 +111,11 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		reachAfter: reachAfter, dialStore: dialStore, holdPatience: holdPatience, now: time.Now, budget: budget{Step: noStep}, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: wake.New(),
 		sleepDetector: process.NewSleepDetector(process.UninterruptibleTimeout(spec.Environ)), timers: watchdog.FIFOPath(spec.Environ),
 	}
-	var events telemetry.Consumer
+	var others []telemetry.Consumer
 	if spec.Notify != nil {
-		events = listener(spec.Notify)
+		others = append(others, listener(spec.Notify))
 	}
-	a.bus = telemetry.NewBus(run, a.status, events)
+	a.bus = telemetry.NewBus(run, a.status, others...)
 	a.signals = newSignalDirector(a)
 	a.checks.a = a
 	a.hangs.Timeout = max(spec.HangTimeout, 0)

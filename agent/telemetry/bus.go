@@ -167,7 +167,7 @@ type Consumer interface {
 // Bus hands messages to consumers, in order. It is for one goroutine.
 type Bus struct{ consumers []Consumer }
 
-// NewBus returns a bus for the sinks of a run, its status, and other consumers, which may be nil.
+// NewBus returns a bus for the sinks of a run, its status, and other consumers.
 func NewBus(run *Run, status *StatusTracker, others ...Consumer) *Bus {
 	b := &Bus{consumers: []Consumer{&logLines{run}, status}}
 	if run.RdzvEvents != nil {
@@ -179,11 +179,7 @@ func NewBus(run *Run, status *StatusTracker, others ...Consumer) *Bus {
 	if run.Metrics != nil {
 		b.consumers = append(b.consumers, &metrics{run})
 	}
-	for _, c := range others {
-		if c != nil {
-			b.consumers = append(b.consumers, c)
-		}
-	}
+	b.consumers = append(b.consumers, others...)
 	return b
 }
 
