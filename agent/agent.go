@@ -210,21 +210,17 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	a.ran = time.Since(a.began)
 	a.publish(telemetry.RunDone{Err: err, Failure: errors.As(err, new(*FailedError))})
 	err = a.end(err)
-	failed := errors.As(err, new(*FailedError))
-	result := err
-	if err == nil || failed {
+	result, failed := err, errors.As(err, new(*FailedError))
+	switch {
+	case err == nil || failed:
 		a.publish(telemetry.Measured{Failed: failed})
 		result = nil
-	}
-	if errors.Is(err, rendezvous.ErrGraceful) {
-		result = nil
-	}
-	a.stepDone(telemetry.StepRun, a.began, result)
-	if errors.Is(err, rendezvous.ErrGraceful) {
+	case errors.Is(err, rendezvous.ErrGraceful):
 		a.spare = true
 		a.log.Info("this node was not needed: " + err.Error())
-		return nil
+		result, err = nil, nil
 	}
+	a.stepDone(telemetry.StepRun, a.began, result)
 	return err
 }
 
