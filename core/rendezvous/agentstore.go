@@ -18,13 +18,6 @@ func newAgentStore(out *output, l store.Limits) *agentStore {
 	return &agentStore{out: out, engine: store.NewEngine(l)}
 }
 
-// apply does the operation, or leaves it waiting.
-func (a *agentStore) apply(w *keyWait) (result KeyResult, done bool, err error) {
-	a.register(w)
-	r, done, err := a.engine.Apply(w.req.onStore(), &w.waiter)
-	return KeyResult(r), done, err
-}
-
 // register gives a wait its place among those that a write may end.
 func (a *agentStore) register(w *keyWait) {
 	a.seq++

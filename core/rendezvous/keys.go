@@ -26,12 +26,13 @@ func (m *Machine) serveWoken(space *agentStore) {
 
 // applyKey does the operation, or leaves it waiting; ok is false if it failed.
 func (ns *nodes) applyKey(space *agentStore, w *keyWait) (ok bool) {
-	result, done, err := space.apply(w)
+	space.register(w)
+	result, done, err := space.engine.Apply(w.req.onStore(), &w.waiter)
 	switch {
 	case err != nil:
 		ns.fail(w.node, w.req.Number, keyError(ns.run.runID, w.req, err))
 	case done:
-		ns.answer(w.node, w.req.Number, result)
+		ns.answer(w.node, w.req.Number, KeyResult(result))
 	default:
 		ns.addWait(w)
 	}
