@@ -174,7 +174,7 @@ type Attempt struct {
 
 // Attempt makes the folder of the next attempt. Folders of earlier ones stay.
 func (t *Tree) Attempt(restarts int) (*Attempt, error) {
-	a := &Attempt{tree: t, files: make(map[string]*os.File)}
+	a := &Attempt{tree: t, files: make(map[string]*os.File), folds: make(map[*os.File]*folder)}
 	if t.job == "" {
 		return a, nil
 	}
@@ -344,9 +344,6 @@ func (a *Attempt) FoldConsole(w *Worker, rank int, c *Console, out, err *os.File
 func (a *Attempt) folder(c *Console, dst *os.File) *folder {
 	f := a.folds[dst]
 	if f == nil {
-		if a.folds == nil {
-			a.folds = make(map[*os.File]*folder)
-		}
 		f = newFolder(c, dst)
 		a.folds[dst] = f
 	}
