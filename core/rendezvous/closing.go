@@ -67,13 +67,9 @@ func (m *Machine) finish(n *node) {
 // endIfAllFinished closes the run when its round is over but no node is left that could report it:
 // the finished nodes went without a goodbye.
 func (m *Machine) endIfAllFinished() {
-	if !m.round.finishing() || m.round.live() > 0 {
+	remains := func(s *participant) bool { return s.state == participantFinished && m.nodes.live[s.node] != nil }
+	if !m.round.finishing() || m.round.live() > 0 || slices.ContainsFunc(m.round.participants, remains) {
 		return
-	}
-	for _, s := range m.round.participants {
-		if s.state == participantFinished && m.nodes.live[s.node] != nil {
-			return
-		}
 	}
 	c := Closing{Kind: ClosedSuccess, By: "the control plane", Reason: "every member has finished"}
 	if m.round.tally[participantLost] > 0 {

@@ -175,10 +175,5 @@ func (df DirectiveFacts) possible(round uint64, most int) bool {
 		}
 		ids[d.ID] = true
 	}
-	for _, d := range df.Drained {
-		if d.For < 0 || d.For > MaxTimeout {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(df.Drained, func(d DrainedFact) bool { return d.For < 0 || d.For > MaxTimeout })
 }

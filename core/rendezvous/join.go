@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"fmt"
 	"net/netip"
+	"slices"
 
 	"rallypoint/internal/wording"
 )
@@ -120,16 +121,12 @@ func (m *Machine) complete() {
 	}
 	size := len(chosen)
 	m.round.replace(size)
-	first := (*node)(nil)
 	for i, n := range candidates {
-		if ranks[i] < 0 {
-			continue
-		}
-		m.round.seat(ranks[i], n)
-		if ranks[i] == 0 {
-			first = n
+		if ranks[i] >= 0 {
+			m.round.seat(ranks[i], n)
 		}
 	}
+	first := candidates[slices.Index(ranks, 0)]
 	if m.forming.policy.segment() > 1 && m.succession.canBeSucceeded() {
 		m.round.domains = domainsOf(m.round.participants)
 	}

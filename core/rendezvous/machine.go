@@ -11,6 +11,7 @@
 package rendezvous
 
 import (
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -112,10 +113,7 @@ func (m *Machine) Timers() []SetTimer { return m.out.timers() }
 // AppendSessions appends all sessions to list, in no order: those of live nodes,
 // also inside their grace, and of nodes that ended and await their peers.
 func (m *Machine) AppendSessions(list []SessionID) []SessionID {
-	for session := range m.nodes.sessions {
-		list = append(list, session)
-	}
-	return list
+	return slices.AppendSeq(list, maps.Keys(m.nodes.sessions))
 }
 
 // AppendAttached appends the sessions of AppendSessions that may still act: neither have
