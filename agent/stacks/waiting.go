@@ -40,12 +40,10 @@ func UsesDevice(pid int) bool {
 	if err != nil {
 		return true
 	}
-	for _, e := range entries {
-		if path, _ := os.Readlink(filepath.Join(folder, e.Name())); computes(path) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(entries, func(e os.DirEntry) bool {
+		path, _ := os.Readlink(filepath.Join(folder, e.Name()))
+		return computes(path)
+	})
 }
 
 // computes reports whether a file may be a device that computes.
