@@ -305,9 +305,11 @@ func (c *Checker) returned(s *session, last r.LastRound) {
 }
 
 // foreign reports whether a report is of a round that this control plane neither completed
-// nor adopted.
+// nor adopted. A report without a generation is of none, nor has the checker one before the first
+// outcome.
 func (c *Checker) foreign(last r.LastRound) bool {
-	return last.Round > c.round || last.Round != 0 && last.Generation != c.origin && last.Generation != c.generation
+	known := last.Generation != "" && (last.Generation == c.origin || last.Generation == c.generation)
+	return last.Round > c.round || last.Round != 0 && !known
 }
 
 // wentBack records that the state of a restarted control plane is older than its nodes'. The

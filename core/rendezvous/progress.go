@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"rallypoint/internal/wording"
@@ -123,18 +124,12 @@ func (f *forming) waitingProgress() Progress {
 
 // waitingNames lists the pending joins that are not members.
 func (f *forming) waitingNames() string {
+	waiting := slices.DeleteFunc(f.candidates(), func(n *node) bool { return f.round.participantOf(n) != nil })
 	var names []string
-	for _, n := range f.candidates() {
-		if f.round.participantOf(n) != nil {
-			continue
-		}
-		if len(names) == maxNames {
-			names = append(names, fmt.Sprintf("and %d more", f.newcomers-maxNames))
-			break
-		}
+	for _, n := range waiting[:min(len(waiting), maxNames)] {
 		names = append(names, f.round.names.of(n.id))
 	}
-	return strings.Join(names, ", ")
+	return nameSome(names, len(waiting))
 }
 
 // notComplete says what blocks the round that is being formed.
