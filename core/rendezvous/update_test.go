@@ -1,7 +1,9 @@
 package rendezvous
 
 import (
+	"fmt"
 	"reflect"
+	"strings"
 	"testing"
 	"time"
 )
@@ -56,4 +58,21 @@ func eachField(t *testing.T, v reflect.Value, name string, do func(name string))
 	}
 	do(name)
 	v.Set(zero)
+}
+
+// TestWaitingNames counts those that wait, also the ones whose connection broke a moment ago.
+func TestWaitingNames(t *testing.T) {
+	r := newRig(t, -1)
+	p := policy(1, 1)
+	r.group(p, "member")
+	for i := range maxNames + 2 {
+		n := r.hello(fmt.Sprint("spare", i), p)
+		r.join(n)
+		if i < 3 {
+			r.apply(Disconnect{Session: n.session})
+		}
+	}
+	if got := r.m.forming.waitingNames(); strings.Count(got, "spare") != maxNames || !strings.HasSuffix(got, ", and 2 more") {
+		t.Error(got)
+	}
 }
