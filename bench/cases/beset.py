@@ -33,6 +33,7 @@ AGAIN_SETTLE = 12.0
 SPARE = 4000  # descriptors of the crowd for slow readers, which take three each, and the rest
 MOST = 2.0  # times what it is alone
 MEMORY = 300.0  # MiB, of all bad clients
+RUNS = ("--max-runs-per-address", "1000000")  # the good client begins thousands
 
 OPERATIONS = {
     "add": "an agent's add",
@@ -61,7 +62,7 @@ def _measure(repeat: int, silent: int) -> list[Row]:
     taken, held = Sample(), Sample()
     for _ in range(repeat):
         with (
-            serving(cores=place.server_cores) as (server, address),
+            serving(*RUNS, cores=place.server_cores) as (server, address),
             _swarm(place, 0, "probe", address) as good,
         ):
             empty = server.memory_info().rss
@@ -74,7 +75,7 @@ def _measure(repeat: int, silent: int) -> list[Row]:
                 _ask(good, beset)
                 held.values.append((server.memory_info().rss - empty) / (1 << 20))
     with (
-        serving(cores=place.server_cores) as (_, address),
+        serving(*RUNS, cores=place.server_cores) as (_, address),
         _swarm(place, 0, "probe", address) as good,
         _swarm(place, 19, "crowd", address, silent, SLOW, DRIPS, AGAIN),
     ):
