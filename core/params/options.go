@@ -215,10 +215,12 @@ func delay(field func(*optionSetter) *time.Duration) value {
 }
 
 func number(field func(*optionSetter) *int, least int) value {
-	return value{fmt.Sprintf("a whole number, %d or more", least), "", func(s *optionSetter, text string) bool {
+	return value{wholeNumber(least), "", func(s *optionSetter, text string) bool {
 		return setInt(field(s), text, least, math.MaxInt32)
 	}}
 }
+
+func wholeNumber(least int) string { return fmt.Sprintf("a whole number, %d or more", least) }
 
 func backendOption(name string) value {
 	return value{set: func(s *optionSetter, text string) bool {
@@ -462,7 +464,7 @@ func parseRank(text string, limit int) (rank int, expected string) {
 	rank = -1
 	switch {
 	case !setInt(&rank, text, 0, math.MaxInt32):
-		expected = "a whole number, 0 or more"
+		expected = wholeNumber(0)
 	case limit > 0 && rank >= limit:
 		return -1, fmt.Sprintf("a rank below the maximum number of nodes (%d)", limit)
 	}

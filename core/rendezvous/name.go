@@ -65,6 +65,15 @@ func (ns *names) of(id string) string {
 	return machine
 }
 
+// ofSome lists the names of the first of these nodes, and how many more there are.
+func (ns *names) ofSome(nodes []*node) string {
+	var list []string
+	for _, n := range nodes[:min(len(nodes), maxNames)] {
+		list = append(list, ns.of(n.id))
+	}
+	return nameSome(list, len(nodes))
+}
+
 // nameSome lists the first of so many names.
 func nameSome(names []string, all int) string {
 	if more := all - len(names); more > 0 {

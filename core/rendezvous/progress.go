@@ -99,11 +99,7 @@ func (f *forming) hereNames() string {
 	if f.joined.nodes > 1024 { // sorting all to name a few would not be worth it
 		return fmt.Sprintf("%d nodes", f.joined.nodes)
 	}
-	here, names := f.candidates(), []string{}
-	for _, n := range here[:min(len(here), maxNames)] {
-		names = append(names, f.round.names.of(n.id))
-	}
-	return nameSome(names, len(here))
+	return f.round.names.ofSome(f.candidates())
 }
 
 func (f *forming) waitingProgress() Progress {
@@ -124,12 +120,7 @@ func (f *forming) waitingProgress() Progress {
 
 // waitingNames lists the pending joins that are not members.
 func (f *forming) waitingNames() string {
-	waiting := slices.DeleteFunc(f.candidates(), func(n *node) bool { return f.round.participantOf(n) != nil })
-	var names []string
-	for _, n := range waiting[:min(len(waiting), maxNames)] {
-		names = append(names, f.round.names.of(n.id))
-	}
-	return nameSome(names, len(waiting))
+	return f.round.names.ofSome(slices.DeleteFunc(f.candidates(), func(n *node) bool { return f.round.participantOf(n) != nil }))
 }
 
 // notComplete says what blocks the round that is being formed.
