@@ -224,7 +224,7 @@ func setPreload(spec *agent.Spec, config *C.rp_agent_config) (err error) {
 }
 
 func setLogs(spec *workerlogs.Spec, config *C.rp_agent_config) (err error) {
-	spec.TempDir = getenv("TMPDIR")
+	spec.TempDir = process.TempDir(getenv)
 	for _, field := range []struct {
 		name string
 		from *C.char

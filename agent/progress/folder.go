@@ -1,7 +1,6 @@
 package progress
 
 import (
-	"cmp"
 	"crypto/rand"
 	"errors"
 	"fmt"
@@ -137,8 +136,7 @@ func bases(environ []string) []string {
 		}
 		return []string{dir}
 	}
-	temp, _ := process.LookupEnv(environ, "TMPDIR")
-	temp = cmp.Or(temp, os.TempDir())
+	temp := process.TempDir(process.Getenv(environ))
 	if unix.Access(memoryDir, unix.W_OK) == nil {
 		return []string{memoryDir, temp}
 	}

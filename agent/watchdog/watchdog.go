@@ -3,7 +3,6 @@ package watchdog
 
 import (
 	"bytes"
-	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -36,9 +35,7 @@ func FIFOPath(env []string) string {
 	if path, given := process.LookupEnv(env, EnvFile); given {
 		return path
 	}
-	folder, _ := process.LookupEnv(env, "TMPDIR")
-	folder = cmp.Or(folder, "/tmp")
-	return strings.TrimSuffix(folder, "/") + "/watchdog_timer_" + uuid.New()
+	return strings.TrimSuffix(process.TempDir(process.Getenv(env)), "/") + "/watchdog_timer_" + uuid.New()
 }
 
 // Overdue is a process with an expired timer.

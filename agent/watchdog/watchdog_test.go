@@ -180,7 +180,8 @@ func TestTimerFile(t *testing.T) {
 		{EnvFile + "=/x", ""},
 		{envEnabled + "=0", ""},
 		{envEnabled + "=1 " + EnvFile + "=/x", "/x"},
-		{envEnabled + "=1 TMPDIR=/t/", "/t/watchdog_timer_*"},
+		{envEnabled + "=1 TMPDIR=/var/tmp/", "/var/tmp/watchdog_timer_*"},
+		{envEnabled + "=1 TMPDIR=/none", "/tmp/watchdog_timer_*"},
 		{envEnabled + "=1", "/tmp/watchdog_timer_*"},
 	} {
 		got := FIFOPath(strings.Fields(c.env))
