@@ -3,6 +3,7 @@ package run
 import (
 	"cmp"
 	_ "embed"
+	"fmt"
 	"math"
 	"os"
 	"slices"
@@ -65,6 +66,9 @@ func configure(o *options, env environ) (*config, error) {
 	}
 	c.spec.RunID, c.spec.Role, c.spec.MaxRestarts = c.rendezvous.params.RunID, o.role, o.maxRestarts
 	c.spec.RestartWindow, c.spec.MaxNoProgress = o.restartWindow, o.maxNoProgress
+	if c.rendezvous.params.Min < c.rendezvous.params.Max && o.maxRestarts == 0 {
+		c.notes = append(c.notes, "--max-restarts is 0: the first worker that fails ends the job; nodes that leave or join end only their round")
+	}
 	c.spec.Backend = c.rendezvous.kind.String()
 	c.spec.VirtualRank, c.spec.NoMacros, c.spec.KeepDaemons = o.virtualRank, o.noMacros, o.keepDaemons
 	c.spec.Identical = env.get("TORCH_ELASTIC_WORKER_IDENTICAL") == "1"
@@ -102,24 +106,20 @@ func (c *config) setScript(o *options, env environ) error {
 	program := chosen.path
 	if given := env.get("PYTHON_EXEC"); given != "" {
 		program = given
-	} else if text := "workers run in " + chosen.path + ", " + chosen.why; chosen.note {
-		c.warnings = append(c.warnings, text+"; PYTHON_EXEC names another")
+	} else if text := "workers run in " + chosen.path + ", " + chosen.why; chosen.not != "" {
+		c.warnings = append(c.warnings, text+", and not in "+chosen.not+"; PYTHON_EXEC names another")
 	} else {
 		c.notes = append(c.notes, text)
 	}
-	c.spec.Argv = []string{program, "-u"}
-	switch {
-	case o.runPath:
-		c.spec.Argv = append(c.spec.Argv, "-c", runPathScript)
-	case o.module:
-		c.spec.Argv = append(c.spec.Argv, "-m")
+	if o.argv[0] == "-" && (c.spec.Workers > 1 || o.maxRestarts > 0) {
+		c.warnings = append(c.warnings, "the script is on standard input, which one worker reads, once: other workers, and those of a restart, run nothing; name a file")
 	}
-	c.spec.Argv = append(c.spec.Argv, o.argv[0])
+	c.spec.Argv = append(append([]string{program}, interpreterArgs(o, env)...), o.argv[0])
 	if o.legacy && !o.useEnv {
 		c.spec.Argv = append(c.spec.Argv, "--local-rank=${local_rank}")
 	}
 	c.spec.Argv = append(c.spec.Argv, o.argv[1:]...)
-	c.name = agent.EntryPoint(c.spec.Argv, chosen.path)
+	c.name = agent.EntryPoint(append([]string{program}, o.argv...), chosen.path)
 	if o.runPath {
 		c.name = o.argv[0]
 	}
@@ -310,7 +310,10 @@ func secondsOf(variable, text string) (time.Duration, error) {
 
 func (c *config) setLogs(o *options, env environ) error {
 	l := &c.spec.Logs
-	l.Dir, l.TempDir = o.logDir, env.get("TMPDIR")
+	l.Dir, l.TempDir = o.logDir, process.TempDir(env.get)
+	if named := env.get("TMPDIR"); named != "" && l.TempDir != named {
+		c.warnings = append(c.warnings, fmt.Sprintf("TMPDIR is %s, which is no folder that this process may write to: temporary files are in %s", named, l.TempDir))
+	}
 	l.OutFilters, l.ErrFilters = o.outFilters, o.errFilters
 	l.PrefixTemplate = cmp.Or(o.prefixTemplate, env.get("TORCHELASTIC_LOG_LINE_PREFIX_TEMPLATE"))
 	var err error
@@ -368,7 +371,9 @@ func (c *config) setSignals(o *options) {
 // setEnviron prepares the workers' environment.
 func (c *config) setEnviron(o *options, env environ) {
 	for _, entry := range env {
-		if !strings.HasPrefix(entry, envInterpreter+"=") && !strings.HasPrefix(entry, envSignals+"=") {
+		switch name, _, _ := strings.Cut(entry, "="); name {
+		case envInterpreter, envAsModule, envDebugger, envSignals:
+		default:
 			c.spec.Environ = append(c.spec.Environ, entry)
 		}
 	}

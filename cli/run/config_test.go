@@ -328,3 +328,18 @@ func TestOnFailure(t *testing.T) {
 		}
 	}
 }
+
+// TestNoRestarts of an elastic job are worth a note: many expect that elastic means restarted.
+func TestNoRestarts(t *testing.T) {
+	for args, want := range map[string]bool{
+		"--nnodes=1:2 --rdzv-endpoint=h x": true, "--nnodes=2 --rdzv-endpoint=h x": false, "--nnodes=1:2 --max-restarts=1 --rdzv-endpoint=h x": false, "x": false,
+	} {
+		c, err := configured(t, args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(strings.Join(c.notes, "\n"), "the first worker that fails ends the job"); got != want {
+			t.Errorf("%s: %q", args, c.notes)
+		}
+	}
+}

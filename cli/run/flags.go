@@ -141,7 +141,7 @@ var optionTable = []option{
 	{name: "no-macros", group: groupScript, ours: true, help: "do not replace $local_rank and $$ in the script's arguments", on: func(o *options) *bool { return &o.noMacros }},
 	{name: "ignore-cpu-quota", group: groupScript, ours: true, help: "--nproc-per-node=cpu ignores the container's CPU quota", on: func(o *options) *bool { return &o.allOfCPUs }},
 
-	{name: "log-dir", group: groupOutput, meta: "DIR", help: "folder of log files (default one in $TMPDIR, removed if empty)", text: func(o *options) *string { return &o.logDir }},
+	{name: "log-dir", group: groupOutput, meta: "DIR", help: "folder of log files (default one in $TMPDIR, else /tmp, removed if empty)", text: func(o *options) *string { return &o.logDir }},
 	{name: "redirects", short: 'r', group: groupOutput, meta: "STREAMS", help: "streams to write to files: 0 none, 1 stdout, 2 stderr, 3 both, or RANK:N,... (default 0)", text: func(o *options) *string { return &o.redirects }},
 	{name: "tee", short: 't', group: groupOutput, meta: "STREAMS", help: "streams to write to files and to the console, as for -r (default 0)", text: func(o *options) *string { return &o.tee }},
 	{name: "log-line-prefix-template", group: groupOutput, meta: "TEXT", help: "prefix of copied lines, with ${role_name} ${local_rank} ${rank} ${hostname}", text: func(o *options) *string { return &o.prefixTemplate }},

@@ -44,7 +44,7 @@ Exit codes:
 
 // variables are those of the environment that the help names.
 var variables = []struct{ name, help string }{
-	{"PYTHON_EXEC", "interpreter of the workers; default: that of $VIRTUAL_ENV, else the one in which this command is installed (except by uv tool or pipx), else the first python3 in PATH"},
+	{"PYTHON_EXEC", "interpreter of the workers; default: the one named with `python -m rallypoint`, else that of $VIRTUAL_ENV, else the one in which this command is installed (except by uv tool or pipx), else the first python3 in PATH"},
 	{envWarm, "1: --warm"},
 	{envAutoProgress, "1: --auto-progress; 0: off even with --warm"},
 	{envHangTimeout, "--hang-timeout"},

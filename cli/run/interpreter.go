@@ -1,40 +1,54 @@
 package run
 
 import (
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 )
 
-// envInterpreter is set by the Python entry point to its own interpreter. The
-// workers do not inherit it.
-const envInterpreter = "RALLYPOINT_PYTHON"
+// envInterpreter is set by the Python entry point to its own interpreter, and envAsModule to 1 if
+// that was started with `python -m rallypoint`. The workers inherit neither.
+const (
+	envInterpreter = "RALLYPOINT_PYTHON"
+	envAsModule    = "RALLYPOINT_AS_MODULE"
+
+	// envDebugger is set to a JSON object if a debugger that follows child processes runs in this
+	// process: the arguments of the interpreter before the name of a "script" or a "module".
+	envDebugger = "RALLYPOINT_DEBUGGER"
+)
 
 // An interpreter runs scripts, and is asked for plug-ins and devices.
 type interpreter struct {
 	path string
 	why  string // what chose it, for the log
-	note bool   // it is not the one that a reader would expect: worth a warning
+	not  string // the other one that a reader may expect; "": there is none
 }
 
-// chooseInterpreter returns the Python of the active environment: that of $VIRTUAL_ENV, else the
-// one in which this command is installed, else the first in PATH. If the command has an
-// environment to itself (`uv tool install`, pipx), that environment has no other packages, so its
-// interpreter is the last choice.
+// chooseInterpreter returns the Python that runs this command, if the user has named it with
+// `python -m rallypoint`; else that of the active environment, $VIRTUAL_ENV; else the one in which
+// this command is installed, else the first in PATH. If the command has an environment to itself
+// (`uv tool install`, pipx), that environment has no other packages, so its interpreter is the
+// last choice.
 func chooseInterpreter(env environ) interpreter {
-	own := env.get(envInterpreter)
-	if active := env.get("VIRTUAL_ENV"); active != "" {
-		path := filepath.Join(active, "bin", "python")
-		if _, err := exec.LookPath(path); err == nil && filepath.IsAbs(path) {
-			return interpreter{path, "of $VIRTUAL_ENV", own != "" && !sameInterpreter(path, own)}
+	own, named := env.get(envInterpreter), env.get(envAsModule) == "1"
+	if path := activeInterpreter(env); path != "" {
+		differs := own != "" && !sameInterpreter(path, own)
+		switch {
+		case differs && named:
+			return interpreter{own, "which runs this command", path + " of $VIRTUAL_ENV"}
+		case differs:
+			return interpreter{path, "of $VIRTUAL_ENV", own + ", which runs this command"}
 		}
+		return interpreter{path: path, why: "of $VIRTUAL_ENV"}
 	}
-	if own != "" && !toolEnvironment(own) {
+	if own != "" && (named || !toolEnvironment(own)) {
 		return interpreter{path: own, why: "which has this command installed"}
 	}
 	for _, name := range []string{"python3", "python"} {
 		if path, err := exec.LookPath(name); err == nil {
-			return interpreter{path, "the first in PATH", own != ""}
+			return interpreter{path, "the first in PATH", own}
 		}
 	}
 	if own != "" {
@@ -43,7 +57,33 @@ func chooseInterpreter(env environ) interpreter {
 	return interpreter{path: "python3", why: "which PATH lacks"}
 }
 
+// activeInterpreter is the Python of $VIRTUAL_ENV; "" if there is none.
+func activeInterpreter(env environ) string {
+	path := filepath.Join(env.get("VIRTUAL_ENV"), "bin", "python")
+	if _, err := exec.LookPath(path); err != nil || !filepath.IsAbs(path) {
+		return ""
+	}
+	return path
+}
+
 func defaultInterpreter(env environ) string { return chooseInterpreter(env).path }
+
+// interpreterArgs returns the arguments of the interpreter before the name of what it runs.
+func interpreterArgs(o *options, env environ) []string {
+	var debugger struct{ Script, Module []string }
+	_ = json.Unmarshal([]byte(env.get(envDebugger)), &debugger) // nothing, if there is no debugger
+	switch {
+	case o.runPath:
+		return []string{"-u", "-c", runPathScript}
+	case o.module && debugger.Module != nil:
+		return debugger.Module
+	case o.module:
+		return []string{"-u", "-m"}
+	case debugger.Script != nil && !strings.HasPrefix(o.argv[0], "-"):
+		return debugger.Script
+	}
+	return []string{"-u"}
+}
 
 // toolEnvironment reports whether an interpreter is that of an environment which uv
 // or pipx made for one tool.

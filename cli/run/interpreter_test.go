@@ -34,26 +34,29 @@ func TestInterpreter(t *testing.T) {
 	only := program(t, dir, "only", "python")
 	for _, c := range []struct {
 		virtualEnv, own, path string
-		want                  string
-		note                  bool
+		asModule              string
+		want, not             string
 	}{
-		{"", "", dir + "/shell", shell, false},
-		{"", "", dir + "/only", only, false},
-		{"", "", dir + "/none", "python3", false},
-		{dir + "/active", "", dir + "/shell", active, false},
-		{dir + "/active", own, dir + "/shell", active, true},
-		{dir + "/active", dir + "/active/bin/python3.11", dir + "/shell", active, false},
-		{dir + "/gone", own, dir + "/shell", own, false},
-		{"active", own, dir + "/shell", own, false}, // relative: to what?
-		{"", own, dir + "/shell", own, false},
-		{dir + "/active", uv, dir + "/shell", active, true},
-		{"", uv, dir + "/shell", shell, true},
-		{"", pipx, dir + "/shell", shell, true},
-		{"", uv, dir + "/none", uv, false},
+		{"", "", dir + "/shell", "", shell, ""},
+		{"", "", dir + "/only", "", only, ""},
+		{"", "", dir + "/none", "", "python3", ""},
+		{dir + "/active", "", dir + "/shell", "", active, ""},
+		{dir + "/active", own, dir + "/shell", "", active, own},
+		{dir + "/active", own, dir + "/shell", "1", own, active},
+		{dir + "/active", dir + "/active/bin/python3.11", dir + "/shell", "", active, ""},
+		{dir + "/active", dir + "/active/bin/python3.11", dir + "/shell", "1", active, ""},
+		{dir + "/gone", own, dir + "/shell", "", own, ""},
+		{"active", own, dir + "/shell", "", own, ""}, // relative: to what?
+		{"", own, dir + "/shell", "", own, ""},
+		{dir + "/active", uv, dir + "/shell", "", active, uv},
+		{"", uv, dir + "/shell", "", shell, uv},
+		{"", uv, dir + "/shell", "1", uv, ""},
+		{"", pipx, dir + "/shell", "", shell, pipx},
+		{"", uv, dir + "/none", "", uv, ""},
 	} {
 		t.Setenv("PATH", c.path)
-		env := environ{"VIRTUAL_ENV=" + c.virtualEnv, envInterpreter + "=" + c.own}
-		if got := chooseInterpreter(env); got.path != c.want || got.note != c.note || got.why == "" {
+		env := environ{"VIRTUAL_ENV=" + c.virtualEnv, envInterpreter + "=" + c.own, envAsModule + "=" + c.asModule}
+		if got := chooseInterpreter(env); got.path != c.want || !strings.HasPrefix(got.not, c.not) || (got.not == "") != (c.not == "") || got.why == "" {
 			t.Errorf("%+v: %+v", c, got)
 		}
 	}
@@ -73,7 +76,7 @@ func TestInterpreterIsNamed(t *testing.T) {
 			t.Fatal(err)
 		}
 		said := strings.Join(c.warnings, "\n")
-		if named := strings.Contains(said, active) && strings.Contains(said, "VIRTUAL_ENV"); named != (more == "") {
+		if named := strings.Contains(said, active) && strings.Contains(said, own) && strings.Contains(said, "VIRTUAL_ENV"); named != (more == "") {
 			t.Errorf("%q: %q", more, said)
 		}
 	}

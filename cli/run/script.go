@@ -39,6 +39,9 @@ func (c *config) checkScript(o *options) error {
 		return checkModule(program, o.argv[0], c.spec.Environ)
 	}
 	script := o.argv[0]
+	if strings.HasPrefix(script, "-") && !o.runPath {
+		return nil // the script is on standard input (-), or in the interpreter's own options (-c CODE)
+	}
 	if !o.noMacros {
 		script = macro.Substitute(script, map[string]string{"local_rank": "0"})
 	}

@@ -129,6 +129,45 @@ def get_logging_handler(name):
 	}
 }
 
+// TestScriptsWithoutFile are on standard input, or in the interpreter's own options.
+func TestScriptsWithoutFile(t *testing.T) {
+	for _, c := range []struct {
+		args, in, out string
+		warns         bool
+	}{
+		{"-", "print('one')", "one\n", false},
+		{"- --foo 3", "import sys; print(sys.argv)", "['-', '--foo', '3']\n", false},
+		{"--max-restarts=1 -", "print('one')", "one\n", true},
+		{"-- -c print('two')", "", "two\n", false},
+		{"-- -W error -c print('two')", "", "two\n", false},
+	} {
+		dir := t.TempDir()
+		cmd := exec.Command(os.Args[0], append([]string{"run"}, strings.Fields(c.args)...)...)
+		cmd.Dir, cmd.Stdin = dir, strings.NewReader(c.in)
+		cmd.Env = []string{testkit.EndAtOnce, asRun + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir}
+		var stderr strings.Builder
+		cmd.Stderr = &stderr
+		out, err := cmd.Output()
+		if err != nil || string(out) != c.out || strings.Contains(stderr.String(), "standard input") != c.warns {
+			t.Errorf("%s: %v, %q\n%s", c.args, err, out, stderr.String())
+		}
+	}
+}
+
+// TestWithoutTempFolder: a TMPDIR that is not there is replaced as Python's tempfile does it.
+func TestWithoutTempFolder(t *testing.T) {
+	dir := t.TempDir()
+	for _, options := range []string{"", "--redirects=3", "--tee=3", "--fold-logs"} {
+		cmd := exec.Command(os.Args[0], append([]string{"run"}, append(strings.Fields(options), "--no-python", "true")...)...)
+		cmd.Dir = dir
+		cmd.Env = []string{testkit.EndAtOnce, asRun + "=1", "PATH=" + os.Getenv("PATH"), "TMPDIR=" + dir + "/none", "TEMP=" + dir, "TORCHELASTIC_ENABLE_FILE_TIMER=1"}
+		out, err := cmd.CombinedOutput()
+		if err != nil || strings.Count(string(out), "TMPDIR is "+dir+"/none, which is no folder that this process may write to: temporary files are in "+dir+"\n") != 1 {
+			t.Errorf("%s: %v\n%s", options, err, out)
+		}
+	}
+}
+
 // TestRunPathFromElsewhere: the script's folder is in its path, the current one is not.
 func TestRunPathFromElsewhere(t *testing.T) {
 	dir, here := t.TempDir(), t.TempDir()

@@ -12,6 +12,8 @@ import ctypes
 import os
 import sys
 
+from ._limits import too_low
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -22,6 +24,8 @@ def main() -> int:
     # The interpreter of `rallypoint run`'s workers; the library copies the environment
     # when it is loaded.
     os.environ.setdefault("RALLYPOINT_PYTHON", sys.executable)
+    if "_pydev_bundle.pydev_monkey" in sys.modules:
+        _have_debugger_follow()
     # Python's own settings are not for the command, nor for what it starts. The library
     # has to find them thus when it is loaded: then it takes care that SIGPIPE ends the
     # process for a broken standard output only, and not for a peer that is gone. With
@@ -35,10 +39,24 @@ def main() -> int:
     return int(rp_main(len(arguments), argv))
 
 
+def _have_debugger_follow() -> None:
+    """Tells the library how the debugger starts a script or a module: its name comes last."""
+    import json
+
+    from ._debugger import followed
+
+    python = [sys.executable, "-u"]
+    forms = {"script": followed([*python, "x.py"]), "module": followed([*python, "-m", "x"])}
+    os.environ["RALLYPOINT_DEBUGGER"] = json.dumps({k: v[1:-1] for k, v in forms.items()})
+
+
 def _rp_main() -> Any:
     """The library's function; without it the process ends, and says why."""
     package = os.path.dirname(os.path.abspath(__file__))
     given = os.environ.get("RALLYPOINT_LIBRARY")
+    if why := too_low():
+        print(f"rallypoint: {why}", file=sys.stderr)
+        sys.exit(1)
     try:
         return ctypes.CDLL(given or os.path.join(package, "librallypoint.so")).rp_main
     except (OSError, AttributeError):

@@ -14,6 +14,7 @@ from contextlib import ExitStack
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from .._debugger import followed
 from .._errors import ClosedError, Code, NoProgressError, RequeueError, invalid
 from .._native import abi
 from .._torch.telemetry import metrics, rdzv_events
@@ -218,6 +219,7 @@ def run_job(
             job.argv = function.argv(bool(job.flags & abi.AGENT_VIRTUAL_RANK))
         else:
             job.argv = _command(entrypoint, args, environment)
+        job.argv = followed(job.argv)
         if overrides:  # by a program that sets them and becomes the worker
             values = [f"{name}={value}".replace("$", "$$") for name, value in overrides.items()]
             job.argv = [shutil.which("env") or "/usr/bin/env", *values, *job.argv]

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Callable
 
 from .._errors import Code, ForkedError, LibraryError, RallypointError, invalid, make_error
+from .._limits import too_low
 from . import abi
 from .abi import PENDING, TABLE
 
@@ -78,6 +79,8 @@ def _open() -> ctypes.CDLL:
         if _library is not None:
             return _library
         where = path()
+        if why := too_low():
+            raise LibraryError(f"cannot load Rallypoint's library {where}: {why}")
         try:
             lib = ctypes.CDLL(where)
             for name, (result, arguments) in TABLE.items():

@@ -178,7 +178,82 @@ def test_workers_run_in_the_active_environment(tmp_path: Path) -> None:
         command, capture_output=True, text=True, timeout=60, env=env, cwd=tmp_path
     )
     assert (done.returncode, done.stdout) == (0, "active -u train.py\n"), done.stderr
-    assert f"workers run in {python}, of $VIRTUAL_ENV; PYTHON_EXEC names another" in done.stderr
+    assert f"workers run in {python}, of $VIRTUAL_ENV, and not in {sys.executable}" in done.stderr
+
+
+def test_module_names_the_interpreter(tmp_path: Path) -> None:
+    """`python -m rallypoint` has: VIRTUAL_ENV may be left over from another terminal."""
+    other = tmp_path / "other" / "bin" / "python"
+    other.parent.mkdir(parents=True)
+    other.symlink_to(sys.executable)
+    script = tmp_path / "which.py"
+    script.write_text("import sys; print(sys.executable)")
+    env = {**os.environ, "VIRTUAL_ENV": str(tmp_path / "other")}
+    command = [sys.executable, "-m", "rallypoint", "run", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, env=env)
+    assert (done.returncode, done.stdout) == (0, f"{sys.executable}\n"), done.stderr
+    assert f"and not in {other} of $VIRTUAL_ENV" in done.stderr
+
+
+FOLLOWED = "any('pydevd' in name for name in sys.modules)"
+
+
+@pytest.mark.parametrize("options", [[], ["--warm"], ["--nproc-per-node=2"]])
+@pytest.mark.parametrize("module", [False, True])
+def test_debugger_follows(tmp_path: Path, options: list[str], module: bool) -> None:
+    """As VS Code starts it, whose debugger follows child processes."""
+    script = tmp_path / "train.py"
+    script.write_text(f"import sys; print(sys.argv[1:], {FOLLOWED}, __name__)")
+    named = ["-m", "train"] if module else [str(script)]
+    done = debug(tmp_path, "-m", "rallypoint", "run", *options, *named, "--lr=3")
+    workers = 2 if "--nproc-per-node=2" in options else 1
+    assert (done.returncode, done.stdout) == (0, "['--lr=3'] True __main__\n" * workers), (
+        done.stderr
+    )
+
+
+def test_debugger_follows_functions(tmp_path: Path) -> None:
+    script = tmp_path / "launch.py"
+    script.write_text(f"""
+import sys
+import rallypoint
+
+def work():
+    return {FOLLOWED}
+
+if __name__ == "__main__":
+    config = rallypoint.LaunchConfig(min_nodes=1, max_nodes=1, nproc_per_node=2)
+    print(rallypoint.elastic_launch(config, work)())
+""")
+    done = debug(tmp_path, str(script))
+    assert (done.returncode, done.stdout) == (0, "{0: True, 1: True}\n"), done.stderr
+
+
+def debug(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "debugpy", "--listen", "127.0.0.1:0", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        cwd=folder,
+        env={**os.environ, "PYDEVD_DISABLE_FILE_VALIDATION": "1"},
+    )
+
+
+@pytest.mark.parametrize("program", [["-m", "rallypoint", "--version"], ["-c", "LOAD"]])
+def test_low_limit_of_addresses(program: list[str]) -> None:
+    """One line says so: Go's runtime would end the process with a dump of itself."""
+    load = "import rallypoint; rallypoint.connect_store('127.0.0.1', 1, timeout=1)"
+    arguments = [load if a == "LOAD" else a for a in program]
+    done = subprocess.run(
+        ["sh", "-c", 'ulimit -v 600000; exec "$0" "$@"', sys.executable, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 1 and "goroutine" not in done.stderr
+    last = done.stderr.splitlines()[-1]
+    assert "(ulimit -v) is 600000 KiB" in last and "2000000 or more" in last
 
 
 def test_terminal_is_resized() -> None:
