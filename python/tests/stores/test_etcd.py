@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import textwrap
-import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -153,10 +152,8 @@ def test_refusals(etcd: EtcdServer) -> None:
         connect_etcd("etcd://h", options={"colour": "red"})
     with pytest.raises(InvalidError, match="ca_cert"):
         connect_etcd("etcds://h", options={"ca_cert": "/no/such/file"})
-    began = time.monotonic()
     with pytest.raises((ConnectionFailedError, DeadlineError), match="etcd there"):
         connect_etcd("etcd://127.0.0.1:1", timeout=0.5)
-    assert time.monotonic() - began < 20
 
 
 def test_server_that_cannot_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

