@@ -512,11 +512,11 @@ func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error)
 	}
 	f.Stderr, f.SharedOutput = t.outputs[p.Local].LastStderr()
 	f.Stack, f.Hang, f.Still, f.Stood = t.lastStack(f.Rank), t.hangText(), t.still, t.stood
-	note := t.oom.Note()
-	f.OOM = note != "" && p.Code == -int(unix.SIGKILL) && !p.Stopped
+	note := t.memoryNote(p)
+	f.OOM = note != "" && p.Code == -int(unix.SIGKILL)
 	err := f.Complete(t.outputs[p.Local].ErrorFile)
 	f.Message = p.Fault + f.Message
-	if note != "" && !p.Stopped {
+	if note != "" {
 		f.Message += " (" + note + ")"
 	}
 	return f, err

@@ -16,7 +16,8 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// TestOOMInReport marks the victim, and not one that the agent itself killed.
+// TestOOMInReport marks the victim, and not one that the agent itself killed; the other nodes are
+// told the same.
 func TestOOMInReport(t *testing.T) {
 	root := t.TempDir()
 	events := filepath.Join(root, "proc/vmstat")
@@ -40,6 +41,9 @@ func TestOOMInReport(t *testing.T) {
 		!strings.HasSuffix(failures[0].Message, "(out of memory: the kernel killed a process of this machine since the workers started)") ||
 		!strings.HasSuffix(failures[0].Summary(), "was killed because memory ran out") {
 		t.Errorf("failures %+v", failures)
+	}
+	if said := s.rdzv.announced; len(said) != 1 || !strings.HasSuffix(said[0], "was killed because memory ran out") {
+		t.Errorf("the other nodes are told %q", said)
 	}
 }
 

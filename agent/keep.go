@@ -23,7 +23,7 @@ func (a *Agent) keeps(t *attempt) bool {
 // keepsWithout records a worker that has failed while the others of the node run on.
 func (a *Agent) keepsWithout(t *attempt, p *process.Process) {
 	a.progress.Gone(p.Local)
-	text := a.describe(p).Summary()
+	text := a.describe(t, p).Summary()
 	if left := len(t.workers.Procs) - len(t.ended); left > 0 {
 		text += fmt.Sprintf("; %d of %s of this node continue without it", left, wording.Count(len(t.workers.Procs), "worker", "workers"))
 	}

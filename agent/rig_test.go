@@ -44,7 +44,8 @@ type rounds struct {
 	ending  rendezvous.Ending
 	ended   int
 
-	stubborn error // of Shutdown
+	announced []string // the reasons of AnnounceStop
+	stubborn  error    // of Shutdown
 
 	report func() *training.Report // set by CarryTraining
 	news   wake.Signal             // of Changed
@@ -102,12 +103,15 @@ func (r *rounds) Finish(context.Context) error { return nil }
 // What follows is of a rendezvous that knows no stops and no directives; tests that need them
 // embed rounds.
 
-func (*rounds) MinNodes() int                                               { return 0 }
-func (*rounds) AnnounceStop(context.Context, rendezvous.AnnounceStop) error { return nil }
-func (*rounds) Stopped(uint64) rendezvous.RoundStop                         { return rendezvous.RoundStop{} }
-func (*rounds) ReportHeld(context.Context, uint64, string, int64) error     { return nil }
-func (*rounds) ReportSaved(context.Context, uint64, string) error           { return nil }
-func (*rounds) Requeued() (reason string, requeued bool)                    { return "", false }
+func (*rounds) MinNodes() int { return 0 }
+func (r *rounds) AnnounceStop(_ context.Context, stop rendezvous.AnnounceStop) error {
+	r.announced = append(r.announced, stop.Reason)
+	return nil
+}
+func (*rounds) Stopped(uint64) rendezvous.RoundStop                     { return rendezvous.RoundStop{} }
+func (*rounds) ReportHeld(context.Context, uint64, string, int64) error { return nil }
+func (*rounds) ReportSaved(context.Context, uint64, string) error       { return nil }
+func (*rounds) Requeued() (reason string, requeued bool)                { return "", false }
 
 func (*rounds) Direct(context.Context, rendezvous.Direct) error {
 	return rendezvous.Errorf(rendezvous.CodeInvalid, "the nodes of this job cannot be given directives")

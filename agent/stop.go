@@ -132,21 +132,31 @@ func (a *Agent) firstFailure(t *attempt) *failure.Failure {
 	if first == nil {
 		return &failure.Failure{Host: host.NameOf(a.spec.Host), Hang: t.hangText()}
 	}
-	f := a.describe(first)
+	f := a.describe(t, first)
 	f.Hang, f.Still, f.Stood = t.hangText(), t.still, t.stood
 	return f
 }
 
 // describe is firstFailure of one worker.
-func (a *Agent) describe(p *process.Process) *failure.Failure {
+func (a *Agent) describe(t *attempt, p *process.Process) *failure.Failure {
 	f := &failure.Failure{
 		Rank: a.assignment.ranks.base + p.Local, LocalRank: p.Local, Pid: p.Pid, ExitCode: -int(unix.SIGKILL),
 		Host: host.NameOf(a.spec.Host), Time: time.Now(), ErrorFile: process.NotAvailable, Message: p.Fault, Asleep: fellAsleep(p),
 	}
 	if p.HasExited() { // else its watch may be writing these
 		f.ExitCode, f.Time = p.Code, p.At
+		f.OOM = t.memoryNote(p) != "" && p.Code == -int(unix.SIGKILL)
 	}
 	return f
+}
+
+// memoryNote says that the kernel has killed for memory while the workers ran; "" if it has not, or
+// if the agent itself has stopped this one.
+func (t *attempt) memoryNote(p *process.Process) string {
+	if p.Stopped {
+		return ""
+	}
+	return t.oom.Note()
 }
 
 // lossSeen reports whether a node of the round is known to be lost. It is called after a failure

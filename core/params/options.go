@@ -202,14 +202,17 @@ var optionTable = []option{
 	{name: "rank", value: ignored},
 }
 
+// mostSeconds is rendezvous.MaxTimeout, ten years.
+var mostSeconds = strconv.Itoa(int(rendezvous.MaxTimeout / time.Second))
+
 func timeout(field func(*optionSetter) *time.Duration) value {
-	return value{"seconds greater than 0", ", such as 30 or 0.5", func(s *optionSetter, text string) bool {
+	return value{"seconds greater than 0, at most " + mostSeconds, ", such as 30 or 0.5", func(s *optionSetter, text string) bool {
 		return setSeconds(field(s), text, 1)
 	}}
 }
 
 func delay(field func(*optionSetter) *time.Duration) value {
-	return value{"seconds, 0 or more", ", such as 30 or 0.5", func(s *optionSetter, text string) bool {
+	return value{"seconds, 0 or more, at most " + mostSeconds, ", such as 30 or 0.5", func(s *optionSetter, text string) bool {
 		return setSeconds(field(s), text, 0)
 	}}
 }
