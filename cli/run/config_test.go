@@ -329,6 +329,22 @@ func TestOnFailure(t *testing.T) {
 	}
 }
 
+// TestNoEndpoint: nodes of several machines would wait for each other at their own loopback.
+func TestNoEndpoint(t *testing.T) {
+	for args, want := range map[string]string{
+		"--nnodes=2 x": "meet at 127.0.0.1:29500", "--nnodes=2 --rdzv-backend=c10d x": "meet at localhost:29400", "--nnodes=2 --master-port=3 x": "meet at 127.0.0.1:3",
+		"--nnodes=2 --rdzv-endpoint=localhost x": "", "--nnodes=2 --master-addr=127.0.0.1 x": "", "x": "",
+	} {
+		c, err := configured(t, args)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if said := strings.Join(c.warnings, "\n"); strings.Contains(said, "no --rdzv-endpoint") != (want != "") || !strings.Contains(said, want) {
+			t.Errorf("%s: %q", args, said)
+		}
+	}
+}
+
 // TestNoRestarts of an elastic job are worth a note: many expect that elastic means restarted.
 func TestNoRestarts(t *testing.T) {
 	for args, want := range map[string]bool{

@@ -180,6 +180,9 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 	if err := backend.Complete(p); err != nil {
 		return usagef("argument --rdzv-endpoint: %v", err)
 	}
+	if o.endpoint == "" && !o.given["master-addr"] && p.Max > 1 && params.LoopbackEndpoint(p.Endpoint) {
+		c.warnings = append(c.warnings, "no --rdzv-endpoint: the nodes meet at "+p.Endpoint+", which other machines cannot reach; for nodes elsewhere, give all nodes the same --rdzv-endpoint=HOST:PORT")
+	}
 	c.warnings = append(c.warnings, p.SetEnvironment(env.get)...)
 	if err := p.Validate(); err != nil {
 		return usagef("%v", err)
