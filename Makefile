@@ -81,6 +81,7 @@ dev-install: .venv/.wheel  ## Install the wheel into .venv (done by test, demo a
 # is replaced only if its bytes differ, so that nothing downstream is rebuilt.
 .PHONY: FORCE
 FORCE:
+	@command -v $(GO) >/dev/null || { echo "$(GO) is not on PATH: install Go $$(cat .go-version) or newer from https://go.dev/dl and put its bin folder on PATH" >&2; exit 1; }
 
 # The same source gives the same bytes, in whatever folder it lies. grpcnotrace leaves
 # out pages of gRPC that no process serves, and with them what the linker must keep for them.

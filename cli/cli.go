@@ -7,13 +7,17 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"rallypoint/cli/run"
+	"rallypoint/internal/printable"
 )
 
 // Main runs the command with args, of which the first is the program's name, and
@@ -166,6 +170,9 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 			return fmt.Errorf("--%s is %q, it must be %s", invalid.GetFlag().Name, invalid.GetValue(), must)
 		}
 	}
+	if before := cmd.Flags().Args(); !cmd.HasParent() && len(before) > 0 {
+		return noCommand(cmd, before) // whose flag this is
+	}
 	var unknown *pflag.NotExistError
 	if !errors.As(err, &unknown) {
 		return err
@@ -184,11 +191,29 @@ func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
 	}
-	cmd.SuggestionsMinimumDistance = 2
-	if near := cmd.SuggestionsFor(args[0]); len(near) > 0 {
-		return fmt.Errorf("unknown command %q; did you mean %q?", args[0], near[0])
+	err := fmt.Errorf("unknown command %q", args[0])
+	if near := run.Nearest(args[0], commandNames(cmd)); near != "" {
+		return fmt.Errorf("%w; did you mean %q?", err, near)
 	}
-	return fmt.Errorf("unknown command %q", args[0])
+	for _, group := range cmd.Root().Commands() { // as a user writes who remembers the last word alone
+		if slices.Contains(commandNames(group), args[0]) {
+			return fmt.Errorf("%w; did you mean %q?", err, group.Name()+" "+args[0])
+		}
+	}
+	if _, missing := os.Stat(args[0]); missing == nil || strings.HasSuffix(args[0], ".py") {
+		return fmt.Errorf("%w; to run a script, write `rallypoint run %s`", err, printable.Text(args[0]))
+	}
+	return err
+}
+
+// commandNames are the names of a command's own commands.
+func commandNames(cmd *cobra.Command) (names []string) {
+	for _, c := range cmd.Commands() {
+		if c.IsAvailableCommand() {
+			names = append(names, c.Name())
+		}
+	}
+	return names
 }
 
 // noArgs refuses arguments of a command that takes none.

@@ -68,7 +68,10 @@ type wrongUsage struct{ args, says string }
 func TestWrongUsage(t *testing.T) {
 	wantRefused(t, []wrongUsage{
 		{"srve", `unknown command "srve"; did you mean "serve"?`},
-		{"nonsense", `unknown command "nonsense"`},
+		{"stauts", `unknown command "stauts"; did you mean "status"?`},
+		{"drain host0", `unknown command "drain"; did you mean "admin drain"?`},
+		{"train.py --lr=1", "unknown command \"train.py\"; to run a script, write `rallypoint run train.py`"},
+		{"nonsense", `unknown command "nonsense"; see`},
 		{"--nonsense", "unknown flag: --nonsense; see"},
 		{"serve x", `unexpected argument "x"`},
 		{"serve --listen", "flag needs an argument"},

@@ -78,8 +78,8 @@ def build(root: Path, library: Path) -> None:
     missing = [need for tool, need in tools.items() if shutil.which(tool) is None]
     if missing:
         sys.exit(
-            "Rallypoint is built from its sources here, since there is no wheel for this "
-            f"platform, and that needs what is not on PATH: {'; '.join(missing)}"
+            "pip builds Rallypoint from its sources here, and that needs what is not on PATH: "
+            f"{'; '.join(missing)}. Install it, or install a wheel (docs/install.md)"
         )
     if subprocess.run(["make", f"LIBRARY={library}", str(library)], cwd=root).returncode:
         sys.exit("Rallypoint's library was not built; what make says is above")

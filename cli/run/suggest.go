@@ -10,15 +10,20 @@ import (
 // is nearest to, "" if none is near.
 func Suggestion(option string, names []string) string {
 	option, _, _ = strings.Cut(option, "=")
-	option = strings.ReplaceAll(strings.Trim(option, "-_"), "_", "-")
-	best, least := "", min(max(2, len(option)/4)+1, len(option))
-	for _, name := range names {
-		if n := wording.Distance(option, name); n < least {
-			best, least = name, n
-		}
-	}
-	if best == "" || option == "" {
+	best := Nearest(strings.ReplaceAll(strings.Trim(option, "-_"), "_", "-"), names)
+	if best == "" {
 		return ""
 	}
 	return "; did you mean --" + best + "?"
+}
+
+// Nearest is the one of names that a mistyped word is nearest to, "" if none is near.
+func Nearest(word string, names []string) (best string) {
+	least := min(max(2, len(word)/4)+1, len(word))
+	for _, name := range names {
+		if n := wording.Distance(word, name); n < least {
+			best, least = name, n
+		}
+	}
+	return best
 }

@@ -4,6 +4,7 @@ package wording
 
 import (
 	"iter"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -64,15 +65,16 @@ func Names(names []string) string {
 	return text
 }
 
-// Distance is how many bytes have to be inserted, deleted or replaced to make b of a
-// (Levenshtein).
+// Distance is how many bytes have to be inserted, deleted, replaced, or swapped with the next one
+// to make b of a (optimal string alignment).
 func Distance(a, b string) int {
-	row := make([]int, len(b)+1)
+	row, above := make([]int, len(b)+1), make([]int, len(b)+1) // above: one row higher
 	for j := range row {
 		row[j] = j
 	}
 	for i := range len(a) {
 		before := row[0] // of the row above, to the left
+		higher := slices.Clone(row)
 		row[0] = i + 1
 		for j := range len(b) {
 			replaced := before
@@ -81,7 +83,11 @@ func Distance(a, b string) int {
 			}
 			before = row[j+1]
 			row[j+1] = min(replaced, before+1, row[j]+1)
+			if i > 0 && j > 0 && a[i] == b[j-1] && a[i-1] == b[j] {
+				row[j+1] = min(row[j+1], above[j-1]+1)
+			}
 		}
+		above = higher
 	}
 	return row[len(b)]
 }

@@ -20,7 +20,7 @@ func TestDistance(t *testing.T) {
 		want int
 	}{
 		{"", "", 0}, {"a", "", 1}, {"", "abc", 3}, {"abc", "abc", 0}, {"abc", "abd", 1}, {"abc", "ac", 1}, {"ac", "abc", 1},
-		{"kitten", "sitting", 3}, {"nnode", "nnodes", 1}, {"abc", "acb", 2},
+		{"kitten", "sitting", 3}, {"nnode", "nnodes", 1}, {"abc", "acb", 1}, {"stauts", "status", 1}, {"ab", "ba", 1}, {"ca", "abc", 3},
 	} {
 		if got := Distance(c.a, c.b); got != c.want {
 			t.Errorf("%q and %q: %d, want %d", c.a, c.b, got, c.want)
