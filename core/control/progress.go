@@ -75,7 +75,7 @@ func (r *run) pushProgress() {
 	now := r.server.clock.Now()
 	asked, silent := false, ""
 	if r.quietLocked() {
-		silent = r.server.cfg.Group.NoMajority()
+		silent = r.server.cfg.Elector.NoMajority()
 	}
 	for p := range b.conns {
 		forming, pending := r.machine.Forming(p.session)

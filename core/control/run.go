@@ -159,7 +159,7 @@ func (r *run) hello(p *serverConn, h rendezvous.Hello) bool {
 // the reported round's control plane was on none of its nodes.
 func (r *run) noteOriginLocked(h rendezvous.Hello) {
 	c := h.LastRound
-	if g := r.server.cfg.Group; g != nil && g.Standing().Term > 1 {
+	if e := r.server.cfg.Elector; e != nil && e.Current().Term > 1 {
 		return // it succeeds another one
 	}
 	if r.server.cfg.RunID == "" || r.replaces || c.Round == 0 || c.HostRank >= 0 || r.broken != nil || c.Generation == r.machine.Generation() {

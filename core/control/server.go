@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"rallypoint/core/control/standby"
+	"rallypoint/core/election"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -72,9 +73,12 @@ type Config struct {
 	// Refused, if set, counts the connections that round stores and forwarders in this
 	// process have refused, by reason, for the status. It is called by several goroutines.
 	Refused func() (stores, forwarders map[string]uint64)
+	// Elector, if set, says whether this process leads its runs, and confirms what they tell their
+	// nodes. While it does not, the server sends nodes to the leader. Nil: it leads, alone. A Group or
+	// Peers are it by themselves.
+	Elector election.Elector
 	// Group, if set, is this process's view of the servers of its run, which succeed each other
-	// (docs/decisions/0041). While it does not host, the server redirects nodes to the host.
-	// RunID is set, too, unless there are Peers.
+	// (docs/decisions/0041). RunID is set, too, unless there are Peers.
 	Group *standby.Group
 	// Peers, if set, are the servers of many runs that succeed each other, and in Group's place
 	// (docs/decisions/0139).
@@ -156,8 +160,11 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	cfg.maxUnidentified = cmp.Or(cfg.maxUnidentified, maxUnidentified())
 	cfg.ForgetAfter = cmp.Or(cfg.ForgetAfter, DefaultForgetAfter)
 	cfg.Quota = cfg.Quota.withDefaults()
-	if cfg.Peers != nil {
-		cfg.Group = cfg.Peers.Group
+	switch {
+	case cfg.Peers != nil:
+		cfg.Group, cfg.Elector = cfg.Peers.Group, cfg.Peers
+	case cfg.Group != nil:
+		cfg.Elector = cfg.Group
 	}
 	hostname, _ := os.Hostname()
 	if cfg.Node != nil {
@@ -254,7 +261,7 @@ func (s *Server) runFor(id string, from netip.Addr) (*run, *rendezvous.Error) {
 	if s.closed {
 		return nil, nil
 	}
-	if g := s.cfg.Group; g != nil && !g.Hosting() {
+	if e := s.cfg.Elector; e != nil && !e.Hosting() {
 		return nil, nil
 	}
 	if r := s.runs[id]; r != nil {
@@ -352,11 +359,11 @@ func (s *Server) running() time.Duration { return s.clock.Now().Sub(s.started) }
 
 // uptime implements rendezvous.Config.Uptime.
 func (s *Server) uptime() time.Duration {
-	switch g := s.cfg.Group; {
+	switch e := s.cfg.Elector; {
 	case !s.cfg.Fixed || s.cfg.Data != nil && !s.cfg.Data.journal.Fresh():
 		return -1
-	case g != nil:
-		return time.Since(g.Report().Takeover.Since)
+	case e != nil:
+		return time.Since(e.Since())
 	}
 	return s.running()
 }

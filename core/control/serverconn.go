@@ -365,7 +365,7 @@ func (sc *serverConn) enter(h wire.Hello) error {
 		if err := sc.admit(h); err != nil {
 			return err
 		}
-		if sc.server.cfg.Group != nil && wire.EndedByPeer(sc.conn) {
+		if sc.server.cfg.Elector != nil && wire.EndedByPeer(sc.conn) {
 			return errServed // it was held for too long, and its node has another connection by now
 		}
 		r, refusal := sc.server.runFor(h.RunID, sc.from())
@@ -473,8 +473,8 @@ func (sc *serverConn) welcomeLocked(w rendezvous.Welcome, lease time.Duration) {
 		SeenAddr: wire.AddrOf(sc.conn.RemoteAddr()), Lease: int64(lease), Resumed: w.Resumed, Notice: w.Update,
 		Embedded: sc.server.cfg.RunID != "",
 	}
-	if g := sc.server.cfg.Group; g != nil {
-		to := g.Current()
+	if e := sc.server.cfg.Elector; e != nil {
+		to := e.Current()
 		answer.Features = append(answer.Features, wire.FeatureSuccession)
 		answer.Group, answer.Term, answer.HostNode, answer.Servers = to.Group, to.Term, to.Node, to.Servers
 		answer.Addr = localAddr(sc.conn)

@@ -25,17 +25,17 @@ var errRedirected = errors.New("it was sent to the server that hosts")
 // which one that is. One that hosts steps down before a node that has followed a server
 // of a later term.
 func (sc *serverConn) admit(h wire.Hello) error {
-	s, g := sc.server, sc.server.cfg.Group
-	if !s.hasServers(h.RunID) {
+	s, e := sc.server, sc.server.cfg.Elector
+	if !s.elected(h.RunID) {
 		return nil
 	}
 	patience := time.NewTimer(standby.HoldHello)
 	defer patience.Stop()
 	for {
-		changed := g.Changed()
-		to, serve, known := g.Admit()
+		changed := e.Changed()
+		to, serve, known := e.Admit()
 		switch {
-		case serve && s.cfg.Peers == nil && h.Group == to.Group && h.Term > to.Term && succession.Believable(h.Term):
+		case serve && s.cfg.Group != nil && s.cfg.Peers == nil && h.Group == to.Group && h.Term > to.Term && succession.Believable(h.Term):
 			s.StepDown(wire.Redirect{Group: h.Group, Term: h.Term, Servers: h.Servers},
 				fmt.Sprintf("node %s has followed a server of term %d", printable.Text(h.Node), h.Term))
 			continue
@@ -55,17 +55,16 @@ func (sc *serverConn) admit(h wire.Hello) error {
 	}
 }
 
-// hasServers reports whether others than this server may host a run.
-func (s *Server) hasServers(run string) bool { return s.cfg.Peers != nil || s.cfg.Group.Serves(run) }
+// elected reports whether others than this server may lead a run.
+func (s *Server) elected(run string) bool { return s.cfg.Elector != nil && s.cfg.Elector.Serves(run) }
 
 // waitsFor reports whether this is a server in waiting for a run, and which one hosts it, as
 // far as is known.
 func (s *Server) waitsFor(run string) (host wire.Redirect, waits bool) {
-	g := s.cfg.Group
-	if !s.hasServers(run) {
+	if !s.elected(run) {
 		return wire.Redirect{}, false
 	}
-	host, serve, known := g.Admit()
+	host, serve, known := s.cfg.Elector.Admit()
 	if !known {
 		host.Host = ""
 	}
@@ -90,8 +89,8 @@ func (sc *serverConn) noteFollows(h wire.Hello) {
 		Stands:  slices.Contains(h.Features, wire.FeatureStandby) && !h.InHost,
 		Remote:  sc.from().Unmap().WithZone(""),
 	}
-	if g := sc.server.cfg.Group; g != nil {
-		sc.arrival.Follower = h.Group != "" && h.Group == g.Current().Group
+	if e := sc.server.cfg.Elector; e != nil {
+		sc.arrival.Follower = h.Group != "" && h.Group == e.Current().Group
 	}
 }
 
@@ -122,7 +121,7 @@ func (r *run) standbyListens(p *serverConn, f wire.Standby) {
 func (s *Server) StepDown(to wire.Redirect, why string) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	if s.cfg.Group == nil || !s.cfg.Group.StepDown(to) {
+	if s.cfg.Elector == nil || !s.cfg.Elector.StepDown(to) {
 		return
 	}
 	s.log.Warn("this process does not host the control plane any more: "+why, "host", to.Host, "term", to.Term)
@@ -174,7 +173,7 @@ func (r *run) sendAway(to wire.Redirect) {
 func (sc *serverConn) probed(f wire.Probe) error {
 	s, g := sc.server, sc.server.cfg.Group
 	switch {
-	case !s.hasServers(f.RunID), s.cfg.Peers != nil && f.Target.Group != g.Standing().Group:
+	case g == nil || !s.elected(f.RunID), s.cfg.Peers != nil && f.Target.Group != g.Standing().Group:
 		sc.out.Send(wire.Probed{Err: rendezvous.Errorf(rendezvous.CodeTenant, "the control plane at %s (%s) does not serve run %q", s.Addr(), s.process, f.RunID)})
 		sc.drain()
 		return errServed
@@ -296,13 +295,10 @@ func (r *run) noteStandbys(ev rendezvous.Event) {
 
 // succession returns the succession with which a run begins.
 func (s *Server) succession(run string) rendezvous.Succession {
-	switch {
-	case s.cfg.Peers != nil:
-		return s.cfg.Peers.SuccessionOf(run)
-	case s.cfg.Group != nil:
-		return s.cfg.Group.Succession()
+	if s.cfg.Elector == nil {
+		return rendezvous.Succession{}
 	}
-	return rendezvous.Succession{}
+	return s.cfg.Elector.SuccessionOf(run)
 }
 
 // ending reports whether the server is being closed.

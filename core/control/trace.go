@@ -40,8 +40,8 @@ func (r *run) traceRead(ev rendezvous.Event, effects []rendezvous.Effect) {
 func (r *run) traceBegin() {
 	if record := r.server.cfg.Trace; record != nil {
 		rec := trace.Record{At: r.server.clock.Now(), Run: r.id, State: r.machine.Snapshot(), Host: r.server.cfg.HostNode}
-		if g := r.server.cfg.Group; g != nil {
-			rec.Group = g.Standing().Group
+		if e := r.server.cfg.Elector; e != nil {
+			rec.Group = e.Current().Group
 		}
 		if rec.Host != "" {
 			s := r.machine.Succession()

@@ -28,7 +28,7 @@ type unsaidWord struct {
 }
 
 // votes reports whether messages to the run's nodes need a majority.
-func (r *run) votes() bool { return r.server.cfg.Group != nil && r.server.cfg.Group.Quorum() }
+func (r *run) votes() bool { return r.server.cfg.Elector != nil && r.server.cfg.Elector.Quorum() }
 
 // proposeLocked proposes to the voters the facts that the nodes are about to be told, if they
 // have changed.
@@ -38,7 +38,7 @@ func (r *run) proposeLocked() {
 		return
 	}
 	if facts := r.machine.Facts(); u.number == 0 || !facts.Equal(u.facts) {
-		number, whole := r.server.cfg.Group.Propose(r.id, facts)
+		number, whole := r.server.cfg.Elector.Propose(r.id, facts)
 		u.facts, u.number = facts, number
 		if !whole && !u.cut {
 			r.warnings = append(r.warnings, "the servers have no room for all that this run's successor has to know: its directives, and who is drained, are kept by its nodes alone; end other runs, or start other servers for them")
@@ -50,13 +50,13 @@ func (r *run) proposeLocked() {
 // quietLocked reports whether messages must wait: the host is not sure to be one, or earlier
 // messages still wait.
 func (r *run) quietLocked() bool {
-	return r.votes() && (len(r.unsaid.queue) > 0 || !r.server.cfg.Group.MaySay(r.unsaid.number))
+	return r.votes() && (len(r.unsaid.queue) > 0 || !r.server.cfg.Elector.MaySay(r.unsaid.number))
 }
 
 // mayJudgeLocked reports whether silent nodes may be taken for lost: not while it is this process
 // that is cut off.
 func (r *run) mayJudgeLocked() bool {
-	return !r.votes() || r.server.cfg.Group.MaySay(0)
+	return !r.votes() || r.server.cfg.Elector.MaySay(0)
 }
 
 // sayLocked tells nodes something, in order: now, or when the voters have accepted it.
@@ -163,7 +163,7 @@ func (r *run) confirmed() {
 			u.queue[i].number = max(u.queue[i].number, u.number)
 		}
 	}
-	for len(u.queue) > 0 && u.queue[0].number > 0 && s.cfg.Group.MaySay(u.queue[0].number) {
+	for len(u.queue) > 0 && u.queue[0].number > 0 && s.cfg.Elector.MaySay(u.queue[0].number) {
 		w := u.queue[0]
 		u.queue = u.queue[1:]
 		w.say()
@@ -196,8 +196,8 @@ func (s *Server) awaitSaid(said <-chan struct{}) *rendezvous.Error {
 // noMajority is why a host answers nothing.
 func (s *Server) noMajority() *rendezvous.Error {
 	why := "the voters have not accepted it yet"
-	if g := s.cfg.Group; g != nil {
-		why = cmp.Or(g.NoMajority(), why)
+	if e := s.cfg.Elector; e != nil {
+		why = cmp.Or(e.NoMajority(), why)
 	}
 	return rendezvous.Errorf(rendezvous.CodeConnection, "the control plane at %s (%s) cannot answer now, and does what it was asked for when it can: %s", s.Addr(), s.process, why)
 }

@@ -28,7 +28,7 @@ var errClientClosed = rendezvous.Errorf(rendezvous.CodeCanceled, "the connection
 type Client struct {
 	params params.Params
 	obs    member.Observer
-	finder *discovery.Finder
+	finder Finder
 
 	session     rendezvous.SessionID
 	node        string
@@ -54,15 +54,51 @@ type Client struct {
 
 var _ member.ControlPlane = (*Client)(nil)
 
+// Finder finds the control plane of a node's run, or has this process host it. Find comes first, then
+// Again after each connection that has ended; these and Answer are called by one goroutine at a time.
+type Finder interface {
+	// Find finds the control plane or starts to host it. Refusals are *rendezvous.Errors. If ctx ends
+	// first, the error says what was tried, and Find may be called again.
+	Find(ctx context.Context) (*discovery.Conn, error)
+	// Again finds it after cause has ended a connection. told means that the control plane has said
+	// why, so that its loss is no news for the observer. The error is a refusal, or tells that the
+	// search has ended with ctx or for Leave.
+	Again(ctx context.Context, l *discovery.Conn, cause error, told bool) (*discovery.Conn, error)
+	// Answer returns the reply to a frame of the leader about those that may succeed it; nil if there
+	// is none.
+	Answer(l *discovery.Conn, said wire.Frame) wire.Frame
+	// Hosting reports whether the control plane runs in this process.
+	Hosting() bool
+	// HasVoters reports whether others may elect a leader in the place of one that is silent, and
+	// LookElsewhere looks for it. It does not block.
+	HasVoters() bool
+	LookElsewhere(l *discovery.Conn)
+	// Hint adds a peculiarity of the place to what a node waits for.
+	Hint(p rendezvous.Progress) rendezvous.Progress
+	// Leave gives a control plane in this process to another one, or waits until no other node is
+	// connected to it, at most until ctx ends.
+	Leave(ctx context.Context)
+	// Close ends all that the finder has started. The search must have ended.
+	Close()
+}
+
 // New makes a client that is not connected yet. at is the parsed p.Endpoint. One goroutine at a
 // time, Connect's or the client's own, calls the Observer's methods, which must not block and
 // must not call Close. A nil log discards. The client calls start to start a control plane in
 // this process. If that is nil, it never does, whatever Params.IsHost says.
 func New(p params.Params, at params.Servers, obs member.Observer, log *slog.Logger, start discovery.StartHost) *Client {
+	return NewWith(p, obs, log, func(cfg discovery.Config) Finder {
+		cfg.Servers, cfg.Start = at, start
+		return discovery.New(cfg)
+	})
+}
+
+// NewWith is New for a node whose control plane another finder finds, which find makes.
+func NewWith(p params.Params, obs member.Observer, log *slog.Logger, find func(discovery.Config) Finder) *Client {
 	log = cmp.Or(log, slog.New(slog.DiscardHandler))
 	c := &Client{params: p, obs: obs, session: rendezvous.SessionID(rand.Text()), label: host.Process(host.NameOf(p.HostName))}
 	c.node, c.incarnation = p.Identity()
-	c.finder = discovery.New(discovery.Config{Params: p, Servers: at, Node: c.node, Observer: obs, Log: log, Start: start, Hello: c.hello})
+	c.finder = find(discovery.Config{Params: p, Node: c.node, Observer: obs, Log: log, Hello: c.hello})
 	c.life, c.cancel = context.WithCancel(context.Background())
 	return c
 }

@@ -41,7 +41,7 @@ type conn struct {
 	out    *wire.Outbox // unlimited: what it holds are pending calls, which are held anyway
 	frames wire.FrameReader
 	heard  atomic.Bool // bytes came since the last beat
-	finder *discovery.Finder
+	finder Finder
 
 	mu              sync.Mutex
 	beat            *time.Timer             // nil: closed
@@ -50,7 +50,7 @@ type conn struct {
 }
 
 // newConn begins to keep a connection.
-func newConn(found *discovery.Conn, finder *discovery.Finder) *conn {
+func newConn(found *discovery.Conn, finder Finder) *conn {
 	c := &conn{Conn: found, finder: finder, out: wire.NewOutbox(found.Conn, math.MaxInt, nil, nil)}
 	c.frames.In = bufio.NewReaderSize(c, wire.ReadBuffer)
 	c.startBeats(time.Duration(found.Welcome.Lease))

@@ -78,7 +78,7 @@ func TestBeatsOfAStoppedNode(t *testing.T) {
 	defer ours.Close()
 	go io.Copy(io.Discard, theirs)
 	found := &discovery.Conn{PeekedConn: wire.PeekedConn{Conn: ours}, Welcome: wire.Welcome{Features: []string{wire.FeatureEcho}}}
-	l := &conn{Conn: found, out: wire.NewOutbox(ours, math.MaxInt, nil, nil)}
+	l := &conn{Conn: found, out: wire.NewOutbox(ours, math.MaxInt, nil, nil), finder: (*discovery.Finder)(nil)}
 	for range silentAfter - 1 {
 		l.sendBeat(beatsPerLease * time.Hour)
 	}

@@ -319,11 +319,18 @@ func (g *Group) servers() []string {
 	return list
 }
 
-// Succession returns the succession with which the run's machine begins here.
-func (g *Group) Succession() rendezvous.Succession {
+// SuccessionOf returns the succession with which the run's machine begins here.
+func (g *Group) SuccessionOf(string) rendezvous.Succession {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.start
+}
+
+// Since is the time from which on this process hosts.
+func (g *Group) Since() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.takeover.Since
 }
 
 // SetRound notes that the server here has formed or adopted a round.
@@ -524,7 +531,7 @@ func (g *Group) addrLocked(node string) string {
 }
 
 // Serves reports whether this is the group of a run's nodes.
-func (g *Group) Serves(run string) bool { return g != nil && run == g.runID }
+func (g *Group) Serves(run string) bool { return run == g.runID }
 
 // MaxFrame limits the frames from an accepted liveness connection.
 func (g *Group) MaxFrame() int { return g.maxFrame }

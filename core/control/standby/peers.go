@@ -407,6 +407,9 @@ func (p *Peers) SuccessionOf(run string) rendezvous.Succession {
 	return s
 }
 
+// Serves reports whether the leader of a run is elected here: of every one.
+func (p *Peers) Serves(string) bool { return true }
+
 // Full says why no run may begin at these servers; "": one may.
 func (p *Peers) Full() string {
 	p.mu.Lock()
