@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import base64
 import sys
-from typing import Any, Protocol
+from typing import Any, Callable, Protocol
 
-from .._errors import Code, RallypointError, StateError
+from .._errors import Code, ConnectionFailedError, RallypointError, StateError
 from .._rendezvous.backend import RendezvousBackend, State, Written
 
 
@@ -48,7 +48,7 @@ class StoreBackend(RendezvousBackend):
 
     def get_state(self) -> State:
         self._prepare()
-        return self._decode(self._store.get(self._key))
+        return self._decode(self._ask(self._store.get))
 
     def set_state(self, state: bytes, token: Any | None = None) -> Written:
         self._prepare()
@@ -57,14 +57,25 @@ class StoreBackend(RendezvousBackend):
             now = self.get_state()
             return None if now is None else (*now, False)
         desired = base64.b64encode(state).decode()
-        stored = _text(self._store.compare_set(self._key, expected, desired))
+        stored = _text(self._ask(self._store.compare_set, expected, desired))
         now = self._decode(stored)
         return None if now is None else (*now, stored == desired)
 
     def _prepare(self) -> None:
         if not self._prepared:
-            self._store.compare_set(self._key, "", self._NOTHING)
+            self._ask(self._store.compare_set, "", self._NOTHING)
             self._prepared = True
+
+    def _ask(self, call: Callable[..., bytes], *args: str) -> bytes:
+        """The store's answer, or torch's RendezvousConnectionError, as of its own backends."""
+        try:
+            return call(self._key, *args)
+        except Exception as e:
+            raise _for_torch(
+                ConnectionFailedError(
+                    f"the store of the key {self._key!r} does not answer: {e}", Code.CONNECTION
+                )
+            ) from e
 
     def _decode(self, stored: bytes | str) -> State:
         text = _text(stored)
@@ -73,14 +84,16 @@ class StoreBackend(RendezvousBackend):
         try:
             return base64.b64decode(text, validate=True), text
         except ValueError:
-            raise _state_error(
-                f"the key {self._key!r} of the store holds something else: {text[:50]!r}"
+            raise _for_torch(
+                StateError(
+                    f"the key {self._key!r} of the store holds something else: {text[:50]!r}",
+                    Code.STATE,
+                )
             ) from None
 
 
-def _state_error(message: str) -> RallypointError:
-    """A StateError, which is torch's own for those who use torch."""
-    error = StateError(message, Code.STATE)
+def _for_torch(error: RallypointError) -> RallypointError:
+    """The error, which is one of torch's, too, for those who use torch."""
     if "torch.distributed" not in sys.modules:
         return error
     from .errors import rendezvous_error

@@ -309,3 +309,25 @@ def test_a_state_error_is_torch_s() -> None:
     with pytest.raises(api.RendezvousStateError, match="else") as e:
         rallypoint.StoreBackend(store, "key").get_state()
     assert isinstance(e.value, rallypoint.StateError)
+
+
+class Gone:
+    """A store whose server has ended."""
+
+    def get(self, key: str) -> bytes:
+        raise RuntimeError("Broken pipe")
+
+    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
+        raise RuntimeError("Broken pipe")
+
+
+def test_a_store_that_is_gone() -> None:
+    """As of torch's C10dRendezvousBackend (and of ours, by inheritance)."""
+    api = pytest.importorskip("torch.distributed.elastic.rendezvous.api")
+
+    backend = rallypoint.StoreBackend(Gone(), "key")
+    for call in (backend.get_state, lambda: backend.set_state(b"x")):
+        with pytest.raises(api.RendezvousConnectionError, match="'key' does not answer"):
+            call()
+        with pytest.raises(rallypoint.ConnectionFailedError):
+            call()
