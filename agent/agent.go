@@ -86,7 +86,7 @@ type Agent struct {
 
 	last       *attempt    // nil before the first
 	err        error       // of the run, once it has ended
-	spare      bool        // it ended without having needed this node
+	unneeded   string      // why it ended without needing this node any more; "": it did not
 	restarts   int         // charged to the job's budget, as agreed in the last round
 	charged    bool        // add a failure of this node to restarts
 	delayed    int         // restarts whose RestartDelay has passed
@@ -175,6 +175,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	if !a.spec.KeepDaemons {
 		a.cgroup = process.NewCgroup()
 	}
+	a.rdzv.SetCommand(a.spec.command(a.name))
 	a.followProgress()
 	defer a.progress.Close()
 	defer a.closeStacks()
@@ -216,8 +217,8 @@ func (a *Agent) run(ctx context.Context) (err error) {
 		a.publish(telemetry.Measured{Failed: failed})
 		result = nil
 	case errors.Is(err, rendezvous.ErrGraceful):
-		a.spare = true
-		a.log.Info("this node was not needed: " + err.Error())
+		a.unneeded = err.Error()
+		a.log.Warn(a.unneededText())
 		result, err = nil, nil
 	}
 	a.stepDone(telemetry.StepRun, a.began, result)

@@ -51,6 +51,8 @@ type Rendezvous interface {
 	// NodesWaiting is above 0 then, and Next fails.
 	Requeued() (reason string, requeued bool)
 
+	// SetCommand says what this node runs, before the first Next.
+	SetCommand(c rendezvous.Command)
 	// CarryTraining has the job told how far this node's workers are, as part of its
 	// heartbeats. Any goroutine may call report at any time, also after Shutdown; it does
 	// not block, and returns nil while there is nothing to say.

@@ -9,7 +9,10 @@ import (
 // Result is how a run ended, and where this node and its workers stood at last.
 type Result struct {
 	Err   error // of Run
-	Spare bool  // the run ended well and never needed this node
+	Spare bool  // the run ended well and did not need this node
+	// Notice is what to say of a node that was not needed, in one line; "" for any other.
+	Notice string
+	Idle   bool // no worker was started on this node
 
 	Round     uint64 // of the last round; 0 if there was none
 	GroupRank int    // of this node in it
@@ -42,7 +45,7 @@ type WorkerResult struct {
 
 // Result tells how the run ended. Call it after Run has returned.
 func (a *Agent) Result() Result {
-	r := Result{Err: a.err, Spare: a.spare, Restarts: a.restarts, Root: -1}
+	r := Result{Err: a.err, Spare: a.unneeded != "", Notice: a.unneededText(), Idle: a.last == nil, Restarts: a.restarts, Root: -1}
 	if s := a.assignment; s != nil {
 		r.Round, r.GroupRank, r.Groups, r.World = s.Round, s.group, s.groups, s.ranks.world
 	}
@@ -61,6 +64,17 @@ func (a *Agent) Result() Result {
 	}
 	r.Root = failure.RootCause(r.Failures)
 	return r
+}
+
+// unneededText is Result.Notice.
+func (a *Agent) unneededText() string {
+	switch {
+	case a.unneeded == "":
+		return ""
+	case a.last == nil:
+		return "this node was not needed, and no worker ran on it: " + a.unneeded
+	}
+	return "this node was not needed any more: " + a.unneeded
 }
 
 // results tells how the workers of an attempt ended, which they must have.

@@ -47,8 +47,9 @@ type rounds struct {
 	announced []string // the reasons of AnnounceStop
 	stubborn  error    // of Shutdown
 
-	report func() *training.Report // set by CarryTraining
-	news   wake.Signal             // of Changed
+	command rendezvous.Command      // set by SetCommand
+	report  func() *training.Report // set by CarryTraining
+	news    wake.Signal             // of Changed
 }
 
 func newRounds(world int) *rounds {
@@ -122,6 +123,8 @@ func (r *rounds) DrainUnfit(ctx context.Context, d rendezvous.Direct) error { re
 func (*rounds) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) {
 	return rendezvous.DirectiveNotice{}, nil
 }
+
+func (r *rounds) SetCommand(c rendezvous.Command) { r.command = c }
 
 func (r *rounds) CarryTraining(report func() *training.Report) { r.report = report }
 

@@ -38,6 +38,10 @@ type Spec struct {
 	Argv     []string
 	NoMacros bool // arguments go to the workers as they are
 
+	// Command names what the workers run where Argv does not, in the same words on all nodes of a
+	// job: a function and its arguments. "": Argv does.
+	Command string
+
 	Workers     int      // on this node, > 0
 	Environ     []string // the agent's environment, which the workers inherit
 	VirtualRank bool     // each worker is local rank 0 with one GPU

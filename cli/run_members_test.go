@@ -202,7 +202,7 @@ func TestWarmSpare(t *testing.T) {
 	needed := h.run(printPlacement, options...)
 	h.readRound(1)
 	spare := h.command("", options...)
-	spare.Args = append(append(spare.Args[:2:2], options...), "--warm", "train.py")
+	spare.Args = append(append(spare.Args[:2:2], options...), "--rdzv-conf=any_command=1", "--warm", "train.py")
 	spare.Env = append(spare.Env, "PYTHONPATH="+h.dir+"/site-packages")
 	testkit.Check(t, spare.Start())
 	template, ok := strings.CutPrefix(h.readLine(), "imports None ")

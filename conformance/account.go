@@ -3,6 +3,7 @@ package conformance
 import (
 	"cmp"
 	"slices"
+	"strings"
 	"time"
 
 	r "rallypoint/core/rendezvous"
@@ -68,6 +69,8 @@ type session struct {
 	hostName    string
 	domain      string // of the topology
 	incarnation uint64
+	command     string // its digest; "": not told
+	member      bool   // it was in a round
 	inHost      bool
 	grace       bool
 	recovering  bool
@@ -102,7 +105,8 @@ type participant struct {
 	node  string
 	state state
 
-	domain string // of the node's topology; "": none, or not known
+	domain  string // of the node's topology; "": none, or not known
+	command string // its digest; "": not told
 }
 
 func (p *participant) live() bool { return p.state != finished && p.state != lost }
@@ -113,6 +117,8 @@ type closing struct {
 	kind   closedKind
 	by     string
 	reason string
+
+	commands string // digests of what the members ran; "": not told
 }
 
 type closedKind int
@@ -251,6 +257,42 @@ func (a *account) oversized() bool {
 	return a.target > 0 && len(a.participants) > a.target && a.live() > a.target && !a.finishing()
 }
 
+// strange reports whether a node that joins is a spare of another job, which guarantee 4 refuses:
+// the round has all the members that it may have, and some are known to run other commands and none
+// this node's.
+func (a *account) strange(s *session) bool {
+	n, places := len(a.participants), cmp.Or(a.target, a.policy.Max)
+	whole := n > 0 && n >= places && a.count(running) == n && !a.overtaken
+	if s.member || s.command == "" || !whole && !a.finishing() {
+		return false
+	}
+	others := false
+	for _, t := range a.participants {
+		if t.command == s.command {
+			return false
+		}
+		others = others || t.command != ""
+	}
+	return others
+}
+
+// commands are the digests of what the members ran, if all are known and few.
+func (a *account) commands() string {
+	var list []string
+	for _, t := range a.participants {
+		if t.command == "" {
+			return ""
+		}
+		if !slices.Contains(list, t.command) {
+			list = append(list, t.command)
+		}
+	}
+	if len(list) > 16 {
+		return ""
+	}
+	return strings.Join(list, " ")
+}
+
 // unjoin ends a pending join that got no place; a member that rejoined is lost by
 // it.
 func (a *account) unjoin(s *session) {
@@ -271,6 +313,9 @@ func (a *account) part(s *session) {
 
 func (a *account) close(c closing) {
 	if c.kind > a.closing.kind {
+		if c.commands == "" && (c.kind == success || c.kind == admission) {
+			c.commands = a.commands()
+		}
 		a.closing, a.rest = c, 0
 		if c.kind == success || c.kind == admission {
 			a.rest = a.policy.ClosedFor

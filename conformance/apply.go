@@ -40,7 +40,7 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 		if ev.Stop {
 			kind = failed
 		}
-		c.close(closing{kind, by, ev.Reason})
+		c.close(closing{kind: kind, by: by, reason: ev.Reason})
 	case r.Finish:
 		c.finish(c.sessions[ev.Session])
 	case r.AwaitPeers:
@@ -67,7 +67,7 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 		}
 	case r.Ended:
 		if k := closedKind(ev.Closing.Kind); !c.ended() && c.round == 0 && len(c.sessions) == 0 && (k == admission || k == success) && ev.For > 0 {
-			c.closing = closing{k, printable.Text(ev.Closing.By), printable.Text(ev.Closing.Reason)}
+			c.closing = closing{k, printable.Text(ev.Closing.By), printable.Text(ev.Closing.Reason), ev.Closing.Commands}
 			c.rest = ev.For
 		}
 	case r.Cordon:
@@ -156,6 +156,14 @@ func asError(e *r.Error) error {
 	return e
 }
 
+// commandOf is the digest of a node's command, if it is one.
+func commandOf(h r.Hello) string {
+	if d := h.Command.Digest; len(d) <= 64 && strings.Trim(d, "0123456789abcdef") == "" {
+		return d
+	}
+	return ""
+}
+
 // welcome registers a session, or its new connection.
 func (c *Checker) welcome(ev r.Event, e r.Welcome) {
 	h, ok := ev.(r.Hello)
@@ -165,6 +173,7 @@ func (c *Checker) welcome(ev r.Event, e r.Welcome) {
 	}
 	if s := c.sessions[e.Session]; s != nil {
 		s.grace, s.recovering, s.update, s.inHost = false, false, e.Update, h.InHost
+		s.command, s.member = commandOf(h), s.member || h.LastRound.Round > 0
 		c.tell(e.Update)
 		c.tellDirective(e.Update.Directive)
 		c.hosts(s)
@@ -173,7 +182,7 @@ func (c *Checker) welcome(ev r.Event, e r.Welcome) {
 		return
 	}
 	s := &session{
-		id: h.Session, node: h.Node, hostName: printable.Text(h.HostName), domain: h.Topology, incarnation: h.Incarnation, inHost: h.InHost, update: e.Update,
+		id: h.Session, node: h.Node, hostName: printable.Text(h.HostName), domain: h.Topology, command: commandOf(h), member: h.LastRound.Round > 0, incarnation: h.Incarnation, inHost: h.InHost, update: e.Update,
 		asked: map[uint64]struct{}{}, answers: map[uint64]r.Reply{}, barrier: map[uint64]struct{}{},
 	}
 	c.sessions[s.id] = s
@@ -253,7 +262,7 @@ func (c *Checker) ownRound(s *session, last r.LastRound) {
 		if t.node != s.node {
 			delete(c.byNode, t.node)
 		}
-		t.node, t.domain, t.state = s.node, s.domain, running
+		t.node, t.domain, t.command, t.state = s.node, s.domain, s.command, running
 		if last.Finished {
 			t.state = finished
 		}
@@ -490,11 +499,16 @@ func (c *Checker) join(ev r.Join, effects []r.Effect) {
 		want = r.CodeClosed
 		if (t == nil || t.state == finished) && c.closing.kind == success {
 			want = r.CodeGraceful
+			if !s.member && s.command != "" && c.closing.commands != "" && !strings.Contains(c.closing.commands, s.command) {
+				want = r.CodeMismatch
+			}
 		}
 	case away:
 		want, guarantee = row.code(), 4
 	case t != nil && c.finishing():
 		want, guarantee = r.CodeClosed, 8
+	case t == nil && c.strange(s):
+		want, guarantee = r.CodeMismatch, 4
 	}
 	if got := r.CodeOf(asError(refused)); got != want {
 		if want == 0 {
@@ -560,10 +574,10 @@ func (c *Checker) leave(ev r.Leave) {
 		switch ev.Ending {
 		case r.EndSuccess:
 			c.finish(s)
-			c.close(closing{success, r.MachineOf(s.node), ev.Reason})
+			c.close(closing{kind: success, by: r.MachineOf(s.node), reason: ev.Reason})
 		case r.EndFailed:
 			t.state = lost
-			c.close(closing{failed, r.MachineOf(s.node), ev.Reason})
+			c.close(closing{kind: failed, by: r.MachineOf(s.node), reason: ev.Reason})
 		}
 	}
 	c.part(s)

@@ -87,9 +87,13 @@ func (c *Checker) Apply(ev r.Event, effects []r.Effect) {
 	clear(c.leaving)
 	c.apply(ev, effects)
 	c.settleSaved()
+	before := c.round
 	told := c.outcomes(effects)
 	for _, e := range effects {
 		c.follow(ev, e, told)
+	}
+	if c.round != before && !c.ended() {
+		c.checkSpares()
 	}
 	c.vanished()
 	c.settle()
@@ -259,6 +263,15 @@ func (c *Checker) follow(ev r.Event, e r.Effect, told map[*session]r.Outcome) {
 	}
 }
 
+// checkSpares checks that a completed round has left no spares of another job.
+func (c *Checker) checkSpares() {
+	for _, s := range c.joiners() {
+		if c.strange(s) {
+			c.violated(4, "node %s runs another command than the members of round %d, and waits as their spare", s.node, c.round)
+		}
+	}
+}
+
 // tell records facts that a node was told.
 func (c *Checker) tell(u r.MembershipUpdate) {
 	if u.Facts.Generation != "" {
@@ -289,6 +302,9 @@ func (c *Checker) reply(ev r.Event, e r.Reply, told map[*session]r.Outcome) {
 		return
 	}
 	if _, outcome := e.Result.(r.Outcome); !outcome {
+		if r.CodeOf(asError(e.Err)) == r.CodeMismatch && !c.ended() && !c.strange(s) {
+			c.violated(4, "node %s, which waited, was refused for its command: %s", s.node, e.Err.Text)
+		}
 		c.unjoin(s)
 		return
 	}

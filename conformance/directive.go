@@ -254,7 +254,7 @@ func (c *Checker) carryOut(d *standing) {
 	if c.finishing() && (d.Kind != r.DirectiveStop || c.live() == 0) {
 		return
 	}
-	end := closing{requeued, d.By, d.Reason}
+	end := closing{kind: requeued, by: d.By, reason: d.Reason}
 	switch d.Kind {
 	case r.DirectiveScale:
 		c.target = d.Target

@@ -132,7 +132,7 @@ func (c *Checker) checkShape(told map[*session]r.Outcome, chosen []*session) {
 
 func equalOutcome(a, b r.Outcome) bool {
 	return slices.Equal(a.Dropped, b.Dropped) && a.Generation == b.Generation && a.Round == b.Round && a.Rank == b.Rank &&
-		a.World == b.World && a.HostRank == b.HostRank && a.StoreAddr == b.StoreAddr && a.StorePort == b.StorePort && a.ByDirective == b.ByDirective && a.Domains == b.Domains
+		a.World == b.World && a.HostRank == b.HostRank && a.StoreAddr == b.StoreAddr && a.StorePort == b.StorePort && a.ByDirective == b.ByDirective && a.Domains == b.Domains && a.Commands == b.Commands
 }
 
 func (c *Checker) checkNumber(o r.Outcome) {
@@ -238,14 +238,14 @@ func (c *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*sess
 	c.participants, c.byNode = make([]*participant, len(chosen)), map[string]*participant{}
 	for i, s := range chosen {
 		rank := told[s].Rank
-		t := &participant{rank: rank, node: s.node, domain: s.domain}
+		t := &participant{rank: rank, node: s.node, domain: s.domain, command: s.command}
 		if rank >= 0 && rank < len(c.participants) && c.participants[rank] == nil {
 			c.participants[rank] = t
 		} else {
 			c.participants[i] = t // a violation already; continue with as many as there are
 		}
 		c.byNode[s.node], c.seen[s.node] = t, true
-		s.join, s.round, s.update.Facts = nil, told[s].Round, o.Facts()
+		s.join, s.round, s.member, s.update.Facts = nil, told[s].Round, true, o.Facts()
 		clear(s.barrier)
 	}
 	c.participants = slices.DeleteFunc(c.participants, func(t *participant) bool { return t == nil })

@@ -20,7 +20,7 @@ func (c *Checker) vanished() {
 			return
 		}
 	}
-	end := closing{success, "", ""}
+	end := closing{kind: success}
 	if c.count(lost) > 0 {
 		end.kind = failed
 	}
@@ -226,6 +226,7 @@ func (c *Checker) mustSay(f failure) []string {
 			}
 			return append(run, r.MachineOf(h.Node), r.MachineOf(c.policyBy), size(h.Policy), size(c.policy))
 		}
+		return append(run, r.MachineOf(f.session.node))
 	case r.CodeNodeInUse:
 		if h, ok := f.ev.(r.Hello); ok {
 			return append(run, r.MachineOf(h.Node))

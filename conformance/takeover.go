@@ -152,7 +152,7 @@ func (c *Checker) learn(f r.Facts) {
 		c.learnDomains(f.Domains)
 	}
 	if f.Closed.Kind != 0 {
-		c.close(closing{closedKind(f.Closed.Kind), r.MachineOf(printable.Text(f.Closed.By)), printable.Text(f.Closed.Reason)})
+		c.close(closing{closedKind(f.Closed.Kind), r.MachineOf(printable.Text(f.Closed.By)), printable.Text(f.Closed.Reason), f.Closed.Commands})
 	}
 	c.learnDirectives(f.Directives)
 }
@@ -223,7 +223,7 @@ func (c *Checker) checkFacts(s *session) {
 	if fmt.Sprint(got) != fmt.Sprint(want) {
 		c.violated(7, "node %s was told %+v of the run, it is %+v", s.node, got, want)
 	}
-	if told := f.Closed; closedKind(told.Kind) != c.closing.kind || !strings.Contains(told.By, printable.Text(c.closing.by)) || !strings.Contains(told.Reason, printable.Text(c.closing.reason)) {
+	if told := f.Closed; closedKind(told.Kind) != c.closing.kind || !strings.Contains(told.By, printable.Text(c.closing.by)) || !strings.Contains(told.Reason, printable.Text(c.closing.reason)) || told.Commands != c.closing.commands {
 		c.violated(9, "node %s was told that the run was closed in the way %+v, it was %+v", s.node, told, c.closing)
 	}
 }

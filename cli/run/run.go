@@ -106,7 +106,14 @@ func (c *config) run(ctx context.Context, log *slog.Logger, stderr io.Writer) in
 	stop := c.handleSignals(a)
 	err = a.Run(ctx)
 	stop()
-	return c.exitCode(err, stderr)
+	r := a.Result()
+	if r.Notice != "" && !log.Enabled(ctx, slog.LevelWarn) { // else the log has it
+		fmt.Fprintf(stderr, "rallypoint run: %s\n", r.Notice)
+	}
+	if err != nil && r.Idle {
+		err = fmt.Errorf("no worker ran on this node: %w", err)
+	}
+	return c.exitCode(err, r.Idle, stderr)
 }
 
 // nameProcess gives the process the name that torchrun has in ps and top.
@@ -211,12 +218,12 @@ func restartsText(s *agent.Spec) string {
 	return wording.Count(s.MaxRestarts, "restart", "restarts")
 }
 
-// exitCode says how the run ended, and its code.
-func (c *config) exitCode(err error, stderr io.Writer) int {
+// exitCode says how the run ended, and its code. idle: no worker was started.
+func (c *config) exitCode(err error, idle bool, stderr io.Writer) int {
 	var failed *agent.FailedError
 	var peer *agent.PeerError
 	var stopped *agent.SignalError
-	var idle *agent.NoProgressError
+	var stuck *agent.NoProgressError
 	switch {
 	case err == nil:
 		return ExitOK
@@ -225,9 +232,11 @@ func (c *config) exitCode(err error, stderr io.Writer) int {
 		return ExitRequeue
 	case errors.As(err, new(*agent.UnfitError)), rendezvous.CodeOf(err) == rendezvous.CodeUnfit:
 		return complain(stderr, err, ExitUnfit)
-	case errors.As(err, &idle):
+	case idle && rendezvous.CodeOf(err) == rendezvous.CodeMismatch:
+		return complain(stderr, err, ExitUsage)
+	case errors.As(err, &stuck):
 		complain(stderr, err, ExitNoProgress)
-		if text := idle.Report(); text != "" {
+		if text := stuck.Report(); text != "" {
 			fmt.Fprintln(stderr, text)
 		}
 		return ExitNoProgress

@@ -355,7 +355,7 @@ func (sc *serverConn) enter(h wire.Hello) error {
 		return sc.refuse(rendezvous.Errorf(rendezvous.CodeInvalid, "a hello without a session id or node id"))
 	}
 	ev := rendezvous.Hello{
-		Session: h.Session, Node: h.Node, Incarnation: h.Incarnation, Named: h.Named, Label: h.Label, HostName: h.HostName, Topology: h.Topology,
+		Session: h.Session, Node: h.Node, Incarnation: h.Incarnation, Named: h.Named, Label: h.Label, HostName: h.HostName, Topology: h.Topology, Command: h.Command,
 		Policy: h.Policy, LastRound: h.LastRound, InHost: h.InHost && (sc.server.cfg.HostNode == "" || h.Node == sc.server.cfg.HostNode),
 		SeenAddr: wire.AddrOf(sc.conn.RemoteAddr()), ServerAddr: wire.AddrOf(sc.conn.LocalAddr()), BeginAgain: h.BeginAgain,
 	}

@@ -25,6 +25,9 @@ type ControlPlane interface {
 	// SetLastRound tells the control plane what to say of this node in the next hello.
 	SetLastRound(c rendezvous.LastRound)
 
+	// SetCommand tells the control plane what the node runs, for the next hello.
+	SetCommand(c rendezvous.Command)
+
 	// CarryTraining shows with this node's heartbeats how far its workers are, where these can
 	// carry it. report may be called by any goroutine, also after Close; it does not block, and
 	// returns nil while there is nothing to say.

@@ -157,7 +157,7 @@ func TestSpareOfADeadHost(t *testing.T) {
 		w.setDown(errHostDied)
 		lost := time.Now()
 		<-spare.done
-		refuses(t, spare.err, rendezvous.ErrGraceful, "this node was a spare", "out of reach for 10 s")
+		refuses(t, spare.err, rendezvous.ErrConnection, "this node was a spare", "out of reach for 10 s")
 		if since := time.Since(lost); since != rendezvous.DefaultLeaseTimeout {
 			t.Errorf("it took %v", since)
 		}

@@ -38,6 +38,7 @@ type joinWait struct {
 	began   time.Time
 	counted time.Time // the limit counts from here
 	endless bool      // this node is a spare: the limit does not count
+	warned  bool      // that it is one, in a job of a fixed number of nodes
 	joining bool      // the control plane was reached
 	cause   error     // why it was not, as the control plane said in the end
 	limit   *time.Timer
@@ -103,8 +104,14 @@ func (j *joinWait) orphaned() <-chan struct{} {
 func (j *joinWait) updateDeadline() {
 	m := j.m
 	m.mu.Lock()
-	spare := j.joining && m.lost == nil && m.progress.Spare
+	p := m.progress
+	spare := j.joining && m.lost == nil && p.Spare
 	m.mu.Unlock()
+	if spare && !j.warned && m.params.Min == m.params.Max {
+		j.warned = true
+		m.log.Warn("this node runs nothing, since it is a spare: " + p.Headline + "; " + p.Detail +
+			". A job of its own needs its own run id (--rdzv-id), and a free endpoint if a node of a job hosts this one")
+	}
 	switch {
 	case spare && !j.endless:
 		j.limit.Stop()
@@ -178,8 +185,7 @@ func (j *joinWait) failure(ctx context.Context, end waitEnd) error {
 	case end == waitOrphaned:
 		why := "this node was a spare, and the control plane was on a node of this job and has been out of reach for " + wording.Seconds(m.params.LeaseTimeout) +
 			" (lease_timeout), so no control plane can give it a place; the others continue without it. Start it again if the host is started again"
-		m.log.Warn("ending: " + why)
-		return rendezvous.Errorf(rendezvous.CodeGraceful, "%s: %s", what, why)
+		return rendezvous.Errorf(rendezvous.CodeConnection, "%s: %s", what, why)
 	case end == waitCanceled && !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return rendezvous.Errorf(rendezvous.CodeCanceled, "%s: withdrawn: %s", what, status)
 	case !j.joining && j.cause != nil:

@@ -61,7 +61,8 @@ type Member struct {
 	reporting sync.Mutex // held while the control plane is given last, so that it has the latest
 
 	host        hostLiveness
-	barrierLeft bool // it was logged that the exit barrier ends early
+	commands    string // last one logged: that the members of a round run different commands
+	barrierLeft bool   // it was logged that the exit barrier ends early
 }
 
 // New makes a member that reaches its run by the control plane that connect makes;
@@ -190,6 +191,15 @@ func (m *Member) Finish(ctx context.Context) error {
 // use it, others get ErrRoundOver. Keys itself connects to nothing.
 func (m *Member) Keys(round uint64) store.Store {
 	return newAgentStore(m, round)
+}
+
+// SetCommand says what this node runs; it counts if it comes before the first Next. The other
+// nodes compare it with theirs, unless AnyCommand is set.
+func (m *Member) SetCommand(c rendezvous.Command) {
+	if m.params.AnyCommand {
+		c.Digest = ""
+	}
+	m.control.SetCommand(c)
 }
 
 // CarryTraining is the control plane's.

@@ -233,6 +233,13 @@ func (m *Member) enter(ctx context.Context, o rendezvous.Outcome, rs RoundStore)
 		line += "; continues without: " + strings.Join(o.Dropped, ", ")
 	}
 	m.log.Info(line)
+	m.mu.Lock()
+	told := m.commands == o.Commands
+	m.commands = o.Commands
+	m.mu.Unlock()
+	if !told && o.Commands != "" {
+		m.log.Warn(fmt.Sprintf("round %d: %s", o.Round, o.Commands))
+	}
 	return here, nil
 }
 

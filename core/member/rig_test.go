@@ -384,6 +384,7 @@ func (p *plane) lastClaim() rendezvous.LastRound {
 	return p.claims[len(p.claims)-1]
 }
 
+func (p *plane) SetCommand(rendezvous.Command)         {}
 func (p *plane) CarryTraining(func() *training.Report) {}
 
 func (p *plane) SeenAddr() string { return p.seen }

@@ -143,6 +143,8 @@ var optionTable = []option{
 		delay(func(s *optionSetter) *time.Duration { return &s.ClosedFor })},
 	{"begin_again", "0", "1: this node starts a finished job again, even before `closed_for` is over",
 		flag(func(s *optionSetter, on bool) { s.BeginAgain = on })},
+	{"any_command", "0", "1: this node may be a spare of nodes that run another command, such as one with the node's number among its arguments",
+		flag(func(s *optionSetter, on bool) { s.AnyCommand = on })},
 	{"close_timeout", "30", "longest wait of a host for the others at the end",
 		timeout(func(s *optionSetter) *time.Duration { return &s.CloseTimeout })},
 	{"read_timeout", "60", "longest wait for one answer",

@@ -46,6 +46,7 @@ type Params struct {
 	AdvertiseAddr string // address under which workers reach this node's round store
 	StorePort     int    // fixed port of the round store; 0: any
 	IsHost        *bool  // nil: decide by the endpoint
+	AnyCommand    bool   // this node may wait as a spare of a job that runs another command
 	BeginAgain    bool   // a closed run without live nodes begins again at once
 	TokenFile     string // of the token that the control plane and its nodes share; "": none
 	Record        string // begins the name of the file that gets the history of a control plane in this process; "": none

@@ -209,7 +209,7 @@ func (r *round) returnParticipant(n *node, c LastRound) bool {
 		named.node = ""
 	}
 	r.untie(s)
-	s.node, s.label, s.host = n.id, n.label, false
+	s.node, s.label, s.command, s.host = n.id, n.label, n.command, false
 	r.setDomain(s, n.domain)
 	r.tie(s)
 	r.see(n.id)

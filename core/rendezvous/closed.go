@@ -24,6 +24,9 @@ type Closing struct {
 	By     string
 	Reason string
 	At     time.Time
+
+	// Commands are the digests of what the members ran, with spaces in between; "": not told.
+	Commands string `json:",omitzero"`
 }
 
 func (c *Closing) how() string {
@@ -79,5 +82,5 @@ func (c Closing) cut() Closing {
 }
 
 func (c Closing) equal(d Closing) bool {
-	return c.Kind == d.Kind && c.By == d.By && c.Reason == d.Reason && c.At.Equal(d.At)
+	return c.Kind == d.Kind && c.By == d.By && c.Reason == d.Reason && c.Commands == d.Commands && c.At.Equal(d.At)
 }

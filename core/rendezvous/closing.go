@@ -1,6 +1,7 @@
 package rendezvous
 
 import (
+	"cmp"
 	"slices"
 
 	"rallypoint/internal/printable"
@@ -25,6 +26,9 @@ func (m *Machine) closeRun(ev CloseRun) {
 func (m *Machine) close(c Closing) {
 	if m.closed != nil && m.closed.Kind >= c.Kind {
 		return
+	}
+	if c.lasts() {
+		c.Commands = cmp.Or(c.Commands, m.round.commands())
 	}
 	m.closed = &c
 	m.out.note("the run %s", c.sentence())
@@ -166,6 +170,9 @@ func (r *round) beginsAgain(h Hello) bool {
 func (r *round) endedError(n *node) *Error {
 	if s := r.participantOf(n); r.run.closed.Kind != ClosedSuccess || s != nil && s.state != participantFinished {
 		return r.run.closedError()
+	}
+	if !n.member && r.run.closed.ranAnother(n.command) {
+		return Errorf(CodeMismatch, "run %q: it %s, and ran another command than node %s was started with: %s. %s%s", r.run.runID, r.run.closed.sentence(), r.names.of(n.id), quoted(n.command), commandCure, r.run.howToBeginAgain())
 	}
 	return Errorf(CodeGraceful, "run %q ended without needing node %s: it %s%s", r.run.runID, r.names.of(n.id), r.run.closed.sentence(), r.run.howToBeginAgain())
 }

@@ -73,6 +73,17 @@ func UnpackPolicy(u *pack.Unpacker) Policy {
 	return v
 }
 
+// PackCommand writes a command as two values.
+func PackCommand(p *pack.Packer, c Command) {
+	p.Cut(c.Digest, MaxNameLen)
+	p.Cut(c.Text, MaxNameLen)
+}
+
+// UnpackCommand reads what PackCommand wrote.
+func UnpackCommand(u *pack.Unpacker) Command {
+	return Command{Digest: u.Text(MaxNameLen), Text: u.Text(MaxNameLen)}
+}
+
 // PackLastRound writes what a node says of its last round.
 func PackLastRound(p *pack.Packer, v LastRound) {
 	p.List(9)
@@ -138,7 +149,7 @@ func PackResult(p *pack.Packer, r Result) {
 	switch v := r.(type) {
 	case Outcome:
 		p.Uint(uint64(resultOutcome))
-		p.List(10)
+		p.List(11)
 		p.Text(v.Generation)
 		p.Uint(v.Round)
 		p.Int(v.Rank)
@@ -149,6 +160,7 @@ func PackResult(p *pack.Packer, r Result) {
 		p.Texts(v.Dropped)
 		p.Bool(v.ByDirective)
 		p.Text(v.Domains)
+		p.Text(v.Commands)
 	case KeyResult:
 		p.Uint(uint64(resultKey))
 		p.List(4)
@@ -181,7 +193,7 @@ func UnpackResult(u *pack.Unpacker) Result {
 		return Outcome{
 			Generation: u.Text(MaxNameLen), Round: u.Uint(), Rank: u.Int(), World: u.Int(), HostRank: u.IntOr(-1),
 			StoreAddr: u.Text(MaxNameLen), StorePort: u.Int(), Dropped: u.Texts(maxDropped, maxText),
-			ByDirective: u.Bool(), Domains: u.Text(maxDomains),
+			ByDirective: u.Bool(), Domains: u.Text(maxDomains), Commands: u.Text(maxText),
 		}
 	case resultKey:
 		return KeyResult{
@@ -312,7 +324,7 @@ func unpackFacts(u *pack.Unpacker) (f Facts) {
 			HostRank: u.IntOr(-1), Finished: u.Bool(), FinishedHosts: unpackRanks(u),
 		}
 		u.Open()
-		f.Closed = Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxClosingBy), Reason: u.Text(maxClosingReason), At: u.Time()}
+		f.Closed = Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxClosingBy), Reason: u.Text(maxClosingReason), At: u.Time(), Commands: u.Text(maxClosingDigests)}
 		u.Close()
 		f.Directives = unpackDirectiveFacts(u)
 		f.Domains = u.Text(maxDomains)

@@ -87,7 +87,7 @@ func packAsked(p *pack.Packer, ev Event) {
 func packOther(p *pack.Packer, ev Event) {
 	switch ev := ev.(type) {
 	case Hello:
-		p.List(13)
+		p.List(15)
 		packName(p, ev.Session)
 		packName(p, ev.Node)
 		p.Uint(ev.Incarnation)
@@ -101,6 +101,7 @@ func packOther(p *pack.Packer, ev Event) {
 		p.Bool(ev.BeginAgain)
 		p.Cut(ev.HostName, MaxNameLen)
 		packName(p, ev.Topology)
+		PackCommand(p, ev.Command)
 	case Disconnect:
 		p.List(2)
 		packName(p, ev.Session)
@@ -148,7 +149,7 @@ func packOther(p *pack.Packer, ev Event) {
 		p.Cut(ev.By, MaxNameLen)
 		p.Cut(ev.Reason, MaxNameLen)
 	case Ended:
-		p.List(7)
+		p.List(8)
 		p.Int(int(ev.Closing.Kind))
 		p.Cut(ev.Closing.By, maxClosingBy)
 		p.Cut(ev.Closing.Reason, maxClosingReason)
@@ -156,6 +157,7 @@ func packOther(p *pack.Packer, ev Event) {
 		p.Duration(ev.For)
 		p.Cut(ev.Machine, MaxNameLen)
 		p.Duration(ev.Uptime)
+		p.Cut(ev.Closing.Commands, maxClosingDigests)
 	default: // a request that this version does not know
 		p.List(0)
 	}
@@ -213,7 +215,7 @@ func unpackOther(u *pack.Unpacker, op Op) Event {
 		return Hello{
 			Session: unpackSession(u), Node: u.Text(MaxNameLen), Incarnation: u.Uint(), Named: u.Bool(), Label: u.Text(MaxNameLen),
 			Policy: UnpackPolicy(u), LastRound: UnpackLastRound(u), InHost: u.Bool(), SeenAddr: u.Text(MaxNameLen), ServerAddr: u.Text(MaxNameLen),
-			BeginAgain: u.Bool(), HostName: u.Text(MaxNameLen), Topology: u.Text(MaxNameLen),
+			BeginAgain: u.Bool(), HostName: u.Text(MaxNameLen), Topology: u.Text(MaxNameLen), Command: UnpackCommand(u),
 		}
 	case opDisconnect:
 		return Disconnect{Session: unpackSession(u), Dead: u.Bool()}
@@ -236,8 +238,10 @@ func unpackOther(u *pack.Unpacker, op Op) Event {
 	case opForget:
 		return Forget{By: u.Text(MaxNameLen), Reason: u.Text(MaxNameLen)}
 	case opEnded:
-		return Ended{Closing: Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxClosingBy), Reason: u.Text(maxClosingReason), At: u.Time()}, For: u.Duration(),
+		ended := Ended{Closing: Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxClosingBy), Reason: u.Text(maxClosingReason), At: u.Time()}, For: u.Duration(),
 			Machine: u.Text(MaxNameLen), Uptime: u.Duration()}
+		ended.Closing.Commands = u.Text(maxClosingDigests)
+		return ended
 	}
 	return nil
 }
@@ -334,4 +338,4 @@ func stateVersion(u *pack.Unpacker, what string) *Error {
 // StateVersion is the version of events and state. A log or snapshot written by a newer version is
 // refused. A change that an older program could not read, or would apply otherwise, needs a higher
 // number.
-const StateVersion = 8
+const StateVersion = 9

@@ -42,7 +42,7 @@ func sampleEvents() []Event {
 		ReportDirective{Request: r, ID: "d1", Generation: "gen", Round: 3, Step: 1 << 40, Saved: true},
 		GiveDirective{Request: r, Directive: Direct{ID: "d3", Kind: DirectiveDrain, Nodes: []string{"a"}, Within: 5, Reason: "because", At: at}},
 		CancelDirective{ID: "d1", By: "admin", Reason: "because"}, Undrain{Node: "a", By: "admin", Reason: "because"}, Cordon{Node: "a", For: time.Hour, By: "admin", Reason: "because"},
-		Forget{By: "admin", Reason: "because"}, Ended{Closing{ClosedSuccess, "a", "because", at}, 12, "boot", 13},
+		Forget{By: "admin", Reason: "because"}, Ended{Closing{ClosedSuccess, "a", "because", at, "a0 b1"}, 12, "boot", 13},
 	}
 }
 
@@ -80,11 +80,11 @@ func TestEventsRoundTrip(t *testing.T) {
 // TestLoggedBytes pins what older logs hold.
 func TestLoggedBytes(t *testing.T) {
 	for ev, want := range map[Event]string{
-		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960801" + "94ff03a16150" + "a1730302",
-		Disconnect{Session: "s"}:              "930809" + "92a173c2",
-		TimerFired{Timer{TimerGrace, "s", 7}}: "93080c" + "919305a17307",
-		Recovered{}:                           "93080d" + "90",
-		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why", 0}: "960817" + "95a16704c3a377687900" + "a1730302",
+		Join{Request: Request{"s", 3, 2}, NodeRank: -1, RankHint: 3, StoreAddr: "a", StorePort: 80}: "960901" + "94ff03a16150" + "a1730302",
+		Disconnect{Session: "s"}:              "930909" + "92a173c2",
+		TimerFired{Timer{TimerGrace, "s", 7}}: "93090c" + "919305a17307",
+		Recovered{}:                           "93090d" + "90",
+		AnnounceStop{Request{"s", 3, 2}, "g", 4, true, "why", 0}: "960917" + "95a16704c3a377687900" + "a1730302",
 	} {
 		b, err := EncodeEvent(ev)
 		if got := hex.EncodeToString(b); err != nil || got != want {
@@ -114,7 +114,7 @@ func TestEventsOfOtherVersions(t *testing.T) {
 		}
 	}
 	for text, want := range map[string]string{
-		"930909" + "91a173": "newer release",
+		"930a09" + "91a173": "newer release",
 		"930009" + "91a173": "no version",
 		"930163" + "90":     "operation 99",
 		"a0":                "not an event",

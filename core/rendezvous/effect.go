@@ -57,6 +57,7 @@ type Outcome struct {
 	// ByDirective tells that a drain or a scale has ended the round before.
 	ByDirective bool   `json:",omitempty"`
 	Domains     string `json:",omitzero"` // of the round's segments, for a successor of the control plane; "": they are not told
+	Commands    string `json:",omitzero"` // that the members run different commands, human-readable; "": they do not, as far as is known
 }
 
 // KeyResult is the answer to a KeyRequest.

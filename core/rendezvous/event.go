@@ -49,10 +49,11 @@ type Hello struct {
 	Session     SessionID
 	Node        string
 	Incarnation uint64
-	Named       bool   // the node id was given by the user
-	Label       string // for display: "hostname pid 123"
-	HostName    string `json:",omitempty"` // of the node's machine; it stands for all nodes that have it. "": not known
-	Topology    string `json:",omitempty"` // domain of the node: its rack or NVLink domain; "": none
+	Named       bool    // the node id was given by the user
+	Label       string  // for display: "hostname pid 123"
+	HostName    string  `json:",omitempty"` // of the node's machine; it stands for all nodes that have it. "": not known
+	Topology    string  `json:",omitempty"` // domain of the node: its rack or NVLink domain; "": none
+	Command     Command `json:",omitzero"`  // what the node runs
 	Policy      Policy
 	LastRound   LastRound `json:"Claim"` // the tag is its name in histories
 	InHost      bool      // the node runs in the process that hosts the control plane

@@ -49,7 +49,7 @@ func (m *Machine) hello(h Hello) {
 		m.lose(old, "lost: replaced by a newer start of the same node")
 	}
 	n := &node{
-		id: h.Node, label: printable.Text(h.Label), hostName: printable.Text(h.HostName), domain: h.Topology, session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
+		id: h.Node, label: printable.Text(h.Label), hostName: printable.Text(h.HostName), domain: h.Topology, command: h.Command.clean(), member: h.LastRound.Round > 0, session: h.Session, incarnation: h.Incarnation, inHost: h.InHost,
 		seenAddr: h.SeenAddr, serverAddr: h.ServerAddr, heard: 1,
 		answered: map[uint64]Reply{}, waits: map[uint64]*keyWait{},
 	}
@@ -76,6 +76,7 @@ func (m *Machine) resume(n *node, h Hello) {
 	}
 	m.nodes.usage.Sessions -= n.cost()
 	n.seenAddr, n.serverAddr, n.inHost = h.SeenAddr, h.ServerAddr, h.InHost
+	n.command, n.member = h.Command.clean(), n.member || h.LastRound.Round > 0
 	m.nodes.usage.Sessions += n.cost()
 	m.round.noteHost(n)
 	m.forming.setGrace(n, false)

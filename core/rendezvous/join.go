@@ -40,6 +40,10 @@ func (m *Machine) join(n *node, j Join) {
 		m.round.set(s, participantRejoined, "")
 		return
 	}
+	if other := m.forming.strange(n); other != nil {
+		m.forming.refuseJoin(n, m.forming.strangeError(n, other), "")
+		return
+	}
 	m.forming.arrived()
 }
 
@@ -114,9 +118,12 @@ func (m *Machine) complete() {
 		m.forming.uncountJoin(n)
 	}
 	chosen := make([]*node, 0, len(candidates))
+	var left []*node
 	for i, n := range candidates {
 		if ranks[i] >= 0 {
 			chosen = append(chosen, n)
+		} else {
+			left = append(left, n)
 		}
 	}
 	size := len(chosen)
@@ -133,7 +140,7 @@ func (m *Machine) complete() {
 	outcome := Outcome{
 		Generation: m.generation, Round: m.round.number, World: size, HostRank: m.round.hostRank,
 		StoreAddr: storeAddr(first, chosen), StorePort: first.join.StorePort, Dropped: dropped,
-		ByDirective: last > 0 && m.directives.endedRound == last, Domains: m.round.domains,
+		ByDirective: last > 0 && m.directives.endedRound == last, Domains: m.round.domains, Commands: m.forming.commandsDiffer(chosen),
 	}
 	m.round.store = outcome.store()
 	for i, n := range candidates {
@@ -150,6 +157,10 @@ func (m *Machine) complete() {
 	}
 	m.dropKeys(last)
 	m.out.note("round %d is complete: %d of %s, %d waiting", m.round.number, size, wording.Count(m.forming.places(), "node", "nodes"), m.forming.joined.nodes)
+	if outcome.Commands != "" {
+		m.out.note("%s", outcome.Commands)
+	}
+	m.forming.refuseStrangers(left)
 }
 
 // refuseRejoined answers the joins of members that can no longer regroup.

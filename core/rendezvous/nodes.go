@@ -48,6 +48,7 @@ type node struct {
 	label       string
 	hostName    string
 	domain      string // of the topology; "": none
+	command     Command
 	session     SessionID
 	incarnation uint64
 	inHost      bool
@@ -58,8 +59,9 @@ type node struct {
 	grace      bool // its connection broke; TimerGrace runs
 	recovering bool // it did so when the control plane was restarted
 
-	ended bool   // it left, in which case only its session lives on, to await its peers, or is lost
-	stale string // why it must rejoin though no node waits: it was dropped from its round
+	ended  bool   // it left, in which case only its session lives on, to await its peers, or is lost
+	member bool   // it was in a round
+	stale  string // why it must rejoin though no node waits: it was dropped from its round
 
 	join *Join  // pending join
 	seq  uint64 // order of its arrival
@@ -206,7 +208,7 @@ func (ns *nodes) dropWait(n *node, number uint64) {
 }
 
 func (n *node) cost() int64 {
-	return sessionCost + int64(len(n.id)+len(n.label)+len(n.hostName)+len(n.domain)+len(n.session)+len(n.seenAddr)+len(n.serverAddr))
+	return sessionCost + int64(len(n.id)+len(n.label)+len(n.hostName)+len(n.domain)+len(n.command.Digest)+len(n.command.Text)+len(n.session)+len(n.seenAddr)+len(n.serverAddr))
 }
 
 // holds is what the run could free without the node.

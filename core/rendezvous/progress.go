@@ -24,7 +24,8 @@ func (f *forming) progress() Progress {
 	if partial := f.joined.partial(); partial != "" {
 		p.Headline += "; " + partial
 	}
-	details := []string{"here: " + f.hereNames()}
+	here, differ := f.here()
+	details := []string{"here: " + here}
 	if missing := f.missing(); missing != "" {
 		details = append(details, "missing: "+missing)
 	}
@@ -36,6 +37,9 @@ func (f *forming) progress() Progress {
 	}
 	if f.mismatch.text != "" {
 		details = append(details, f.mismatch.text)
+	}
+	if differ != "" {
+		details = append(details, differ)
 	}
 	p.Detail = strings.Join(details, "; ")
 	return p
@@ -95,11 +99,13 @@ func (f *forming) unclaimedRanks(lack int) string {
 	return strings.Join(ranks, ", ")
 }
 
-func (f *forming) hereNames() string {
+// here names the nodes with a pending join, and says whether their commands differ.
+func (f *forming) here() (names, differ string) {
 	if f.joined.nodes > 1024 { // sorting all to name a few would not be worth it
-		return fmt.Sprintf("%d nodes", f.joined.nodes)
+		return fmt.Sprintf("%d nodes", f.joined.nodes), ""
 	}
-	return f.round.names.ofSome(f.candidates())
+	nodes := f.candidates()
+	return f.round.names.ofSome(nodes), f.commandsDiffer(nodes)
 }
 
 func (f *forming) waitingProgress() Progress {

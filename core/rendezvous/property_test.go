@@ -39,17 +39,18 @@ func TestGuarantees(t *testing.T) {
 // sim is a random history and what it has shown so far.
 type sim struct {
 	*rig
-	twin   *Machine // fed with the same events, and never restored: same inputs, same outcome
-	lean   *Machine // fed only with what it cannot answer without a change
-	policy Policy
-	labels bool // nodes name the domains of their topology
-	count  int
-	rounds map[string]map[int]string // generation and round -> rank -> node
-	shape  map[string]Outcome
-	last   uint64 // highest round seen
-	sent   []Event
-	added  map[uint64]int64 // round -> sum of the distinct adds applied
-	kills  int
+	twin     *Machine // fed with the same events, and never restored: same inputs, same outcome
+	lean     *Machine // fed only with what it cannot answer without a change
+	policy   Policy
+	commands bool // nodes say what they run
+	labels   bool // nodes name the domains of their topology
+	count    int
+	rounds   map[string]map[int]string // generation and round -> rank -> node
+	shape    map[string]Outcome
+	last     uint64 // highest round seen
+	sent     []Event
+	added    map[uint64]int64 // round -> sum of the distinct adds applied
+	kills    int
 
 	waited bool // the present host has waited for members for long enough
 
@@ -81,7 +82,7 @@ func newSim(t *rapid.T) *sim {
 	}
 	uptime := time.Duration(rapid.IntRange(-1, 1).Draw(t, "uptime"))
 	s := &sim{
-		rig: newRig(t, uptime), policy: p, labels: segment > 1 || rapid.Bool().Draw(t, "labels"),
+		rig: newRig(t, uptime), policy: p, labels: segment > 1 || rapid.Bool().Draw(t, "labels"), commands: rapid.Bool().Draw(t, "commands"),
 		rounds: map[string]map[int]string{}, shape: map[string]Outcome{}, added: map[uint64]int64{},
 	}
 	s.twin = New(Config{RunID: "job", Generation: s.m.generation, Uptime: uptime})
@@ -111,12 +112,29 @@ func domainOf(h Hello) string {
 	return "r1"
 }
 
+// commandOf is what a node of properties runs. n2 runs something else after each start, n5 does not
+// say it.
+func commandOf(h Hello) Command {
+	switch h.Node[len(h.Node)-1] {
+	case '2':
+		return Command{Digest: fmt.Sprintf("%02x", h.Incarnation%2), Text: "train.py"}
+	case '3', '4':
+		return Command{Digest: "b0", Text: "other.py"}
+	case '5':
+		return Command{}
+	}
+	return Command{Digest: "00", Text: "train.py"}
+}
+
 // do applies an event to both machines and checks what came of it.
 func (s *sim) do(ev Event) {
 	if h, ok := ev.(Hello); ok {
 		h.HostName = hostOf(h.Node)
 		if s.labels {
 			h.Topology = domainOf(h)
+		}
+		if s.commands {
+			h.Command = commandOf(h)
 		}
 		ev = h
 	}

@@ -64,12 +64,13 @@ func (r *round) recount(segment int) {
 
 // seat makes a node a running member.
 func (r *round) seat(rank int, n *node) {
-	s := &participant{rank: rank, node: n.id, label: n.label, domain: n.domain, host: n.inHost, state: participantRunning}
+	s := &participant{rank: rank, node: n.id, label: n.label, domain: n.domain, command: n.command, host: n.inHost, state: participantRunning}
 	r.participants[rank] = s
 	r.tie(s)
 	r.tally[participantRunning]++
 	r.next.add(s.domain, 1)
 	r.see(n.id)
+	n.member = true
 	if n.inHost {
 		r.hostRank = rank
 	}
@@ -89,13 +90,14 @@ const (
 
 // participant is one member of the last completed round.
 type participant struct {
-	rank   int
-	node   string // id; "" while unknown
-	label  string // for display
-	domain string // of the node's topology; "": none
-	host   bool   // its process hosts the control plane
-	state  participantState
-	cause  string // why it was lost
+	rank    int
+	node    string // id; "" while unknown
+	label   string // for display
+	domain  string // of the node's topology; "": none
+	command Command
+	host    bool // its process hosts the control plane
+	state   participantState
+	cause   string // why it was lost
 }
 
 // live reports whether the round still counts on the member.

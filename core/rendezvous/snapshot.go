@@ -81,7 +81,7 @@ func (f *forming) packTimers(p *pack.Packer) {
 func (r *round) packParticipants(p *pack.Packer) {
 	p.List(len(r.participants))
 	for _, s := range r.participants {
-		p.List(7)
+		p.List(9)
 		p.Text(s.node)
 		p.Text(s.label)
 		p.Bool(s.host)
@@ -89,11 +89,12 @@ func (r *round) packParticipants(p *pack.Packer) {
 		p.Text(s.cause)
 		p.Bool(r.byNode[s.node] == s)
 		p.Text(s.domain)
+		PackCommand(p, s.command)
 	}
 }
 
 func (n *node) pack(p *pack.Packer) {
-	p.List(20)
+	p.List(23)
 	p.Text(string(n.session))
 	p.Text(n.id)
 	p.Text(n.label)
@@ -131,6 +132,8 @@ func (n *node) pack(p *pack.Packer) {
 	p.Uint(n.heard)
 	p.Text(n.hostName)
 	p.Text(n.domain)
+	PackCommand(p, n.command)
+	p.Bool(n.member)
 }
 
 func (c *Closing) pack(p *pack.Packer) {
@@ -138,11 +141,12 @@ func (c *Closing) pack(p *pack.Packer) {
 		p.None()
 		return
 	}
-	p.List(4)
+	p.List(5)
 	p.Int(int(c.Kind))
 	p.Text(c.By)
 	p.Text(c.Reason)
 	p.Time(c.At)
+	p.Text(c.Commands)
 }
 
 func (v *view) pack(p *pack.Packer) {
@@ -298,7 +302,7 @@ func (r *round) unpackParticipants(u *pack.Unpacker) {
 		u.Open()
 		s := &participant{rank: rank, node: u.Text(maxText), label: u.Text(maxText), host: u.Bool(), state: participantState(u.Int()), cause: u.Text(maxText)}
 		current := u.Bool()
-		s.domain = u.Text(maxText)
+		s.domain, s.command = u.Text(maxText), UnpackCommand(u)
 		u.Close()
 		if s.state < 0 || s.state >= participantStates {
 			u.Fail("rank %d is in state %d", rank, s.state)
@@ -344,6 +348,7 @@ func (f *forming) unpackNode(u *pack.Unpacker) {
 	}
 	n.update = UnpackMembershipUpdate(u)
 	n.heard, n.hostName, n.domain = u.Uint(), u.Text(maxText), u.Text(maxText)
+	n.command, n.member = UnpackCommand(u), u.Bool()
 	u.Close()
 	switch {
 	case f.nodes.sessions[n.session] != nil:
@@ -367,7 +372,7 @@ func (f *forming) unpackNode(u *pack.Unpacker) {
 
 func unpackClosing(u *pack.Unpacker) (c *Closing) {
 	if u.Open() > 0 {
-		c = &Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxText), Reason: u.Text(maxText), At: u.Time()}
+		c = &Closing{Kind: ClosedKind(u.Int()), By: u.Text(maxText), Reason: u.Text(maxText), At: u.Time(), Commands: u.Text(maxText)}
 		if c.Kind < ClosedAdmission || c.Kind > ClosedRequeue {
 			u.Fail("closed in the way %d", c.Kind)
 		}

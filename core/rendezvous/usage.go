@@ -53,7 +53,7 @@ func costOfDirective(d Direct) int64 {
 // CostOfHello returns how much more a run takes at most after a hello.
 func CostOfHello(h Hello) int64 {
 	world := max(h.LastRound.World, h.LastRound.Facts.World, 0)
-	return sessionCost + 7*MaxNameLen + participantCost*int64(world)
+	return sessionCost + 8*MaxNameLen + maxDigest + participantCost*int64(world)
 }
 
 // costOf is about what the lists of a request take.

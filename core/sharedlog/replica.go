@@ -62,6 +62,7 @@ type Replica struct {
 
 	incarnation uint64
 	training    func() *training.Report // of CarryTraining; nil: none
+	command     rendezvous.Command
 
 	// applied, unless it is nil, receives each applied entry and its effects, under mu. Set
 	// before Connect.
@@ -244,6 +245,13 @@ func (r *Replica) SetLastRound(c rendezvous.LastRound) {
 	r.last = c
 }
 
+// SetCommand is member.ControlPlane's.
+func (r *Replica) SetCommand(command rendezvous.Command) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.command = command
+}
+
 // CarryTraining is member.ControlPlane's. Only some logs can show it; see
 // ReportCarrier.
 func (r *Replica) CarryTraining(report func() *training.Report) {
@@ -314,7 +322,7 @@ func (r *Replica) fail(err *rendezvous.Error) {
 func (r *Replica) helloLocked() rendezvous.Hello {
 	return rendezvous.Hello{
 		Session: r.session, Node: r.node, Incarnation: r.incarnation, Named: r.params.NodeID != "",
-		Label: r.label, HostName: r.params.Machine(), Topology: r.params.Topology, Policy: r.params.Policy, LastRound: r.last,
+		Label: r.label, HostName: r.params.Machine(), Topology: r.params.Topology, Command: r.command, Policy: r.params.Policy, LastRound: r.last,
 		SeenAddr: r.info.SeenAddr, ServerAddr: r.info.ServerAddr, BeginAgain: r.params.BeginAgain,
 	}
 }

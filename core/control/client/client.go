@@ -50,6 +50,7 @@ type Client struct {
 	byNode   bool                    // the control plane is in the process of a node of this run
 	final    *rendezvous.Error       // nothing is answered any more
 	training func() *training.Report // of CarryTraining; nil: none
+	command  rendezvous.Command
 }
 
 var _ member.ControlPlane = (*Client)(nil)
@@ -175,6 +176,13 @@ func (c *Client) SetLastRound(last rendezvous.LastRound) {
 	c.last = last
 }
 
+// SetCommand is member.ControlPlane's.
+func (c *Client) SetCommand(command rendezvous.Command) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.command = command
+}
+
 // CarryTraining is member.ControlPlane's.
 func (c *Client) CarryTraining(report func() *training.Report) {
 	c.mu.Lock()
@@ -251,7 +259,7 @@ func (c *Client) hello() wire.Hello {
 	return wire.Hello{
 		Version: wire.ProtocolVersion, Features: []string{wire.FeatureEcho}, Software: rallypoint.Version(),
 		RunID: c.params.RunID, Session: c.session, Node: c.node, Named: c.params.NodeID != "",
-		Incarnation: c.incarnation, Label: c.label, HostName: c.params.Machine(), Topology: c.params.Topology, Policy: c.params.Policy, LastRound: last,
+		Incarnation: c.incarnation, Label: c.label, HostName: c.params.Machine(), Topology: c.params.Topology, Command: c.command, Policy: c.params.Policy, LastRound: last,
 		BeginAgain: c.params.BeginAgain,
 	}
 }

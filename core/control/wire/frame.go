@@ -71,6 +71,7 @@ type Hello struct {
 	Label       string
 	HostName    string // of the node's machine; "": unknown
 	Topology    string // domain of the node; "": none
+	Command     rendezvous.Command
 	Policy      rendezvous.Policy
 	LastRound   rendezvous.LastRound
 	InHost      bool
@@ -236,7 +237,7 @@ func head(p *packer, k Kind, fields int) {
 }
 
 func (h Hello) pack(p *packer) {
-	head(p, KindHello, 19)
+	head(p, KindHello, 21)
 	p.Uint(h.Version)
 	p.Texts(h.Features)
 	p.Cut(h.Software, MaxName)
@@ -256,6 +257,7 @@ func (h Hello) pack(p *packer) {
 	p.Bool(h.BeginAgain)
 	p.Cut(h.HostName, MaxName)
 	p.Text(h.Topology)
+	rendezvous.PackCommand(p, h.Command)
 }
 
 func readHello(u *unpacker) Hello {
@@ -279,6 +281,7 @@ func readHello(u *unpacker) Hello {
 		BeginAgain:  u.Bool(),
 		HostName:    u.Text(MaxName),
 		Topology:    u.Text(MaxName),
+		Command:     rendezvous.UnpackCommand(u),
 	}
 }
 

@@ -33,7 +33,7 @@ func sampleFrames() []Frame {
 	frames := []Frame{
 		Hello{
 			Version: 1, Features: []string{"f", "g"}, Software: "1.2.3", RunID: "run", Session: "s", Node: "n", Named: true,
-			Incarnation: 1 << 63, Label: "host pid 1", InHost: true, Group: "g", Term: 7, Servers: []string{"a:1"}, Machine: "m", HostName: "h", Topology: "rack7",
+			Incarnation: 1 << 63, Label: "host pid 1", InHost: true, Group: "g", Term: 7, Servers: []string{"a:1"}, Machine: "m", HostName: "h", Topology: "rack7", Command: rendezvous.Command{Digest: "0a", Text: "train.py"},
 			Policy: rendezvous.Policy{Min: 1, Max: 2, NodeUnit: 3, Target: 4, LastCallTimeout: 5, QuietPeriod: 6,
 				RegroupTimeout: 7, AdmitDelay: 8, LeaseTimeout: 9, ReconnectGrace: 10},
 			LastRound: rendezvous.LastRound{Generation: "gen", Round: 3, Rank: 1, World: 2, HostRank: -1, Finished: true},

@@ -1,0 +1,117 @@
+package agent
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/pack"
+	"rallypoint/internal/printable"
+	"rallypoint/internal/wording"
+)
+
+// Bounds of what is read and said of a command.
+const (
+	maxCommandText = 120 // bytes
+	maxScript      = 16 << 20
+)
+
+// command is what this node tells the others that it runs (docs/decisions/0146). It is the same on
+// all nodes that run the same script, wherever they keep the script and the interpreter: what
+// counts is the script's base name and contents, the arguments after it, and the number of workers.
+func (s *Spec) command(entry string) rendezvous.Command {
+	workers := wording.Count(s.Workers, "worker", "workers")
+	sum := sha256.New()
+	said := []string{s.Command}
+	if s.Command == "" {
+		at := scriptAt(s.Argv, entry)
+		said = append([]string{filepath.Base(s.Argv[at])}, s.Argv[at+1:]...)
+		switch {
+		case at > 0 && s.Argv[at-1] == "-m":
+			said[0] = "-m " + s.Argv[at]
+		case at > 0 && s.Argv[at-1] == "-c":
+			said[0] = "-c " + s.Argv[at]
+		case at > 0 || strings.Contains(s.Argv[at], "/"):
+			copyScript(sum, s.Argv[at])
+		}
+	}
+	fmt.Fprintf(sum, "\x00%q, %s", said, workers)
+	if s.Command == "" {
+		said = append(said[:1:1], withoutSecrets(said[1:])...)
+	}
+	text := printable.Text(strings.Join(said, " "))
+	if len(text) > maxCommandText {
+		text = pack.CutText(text, maxCommandText) + "…"
+	}
+	return rendezvous.Command{Digest: hex.EncodeToString(sum.Sum(nil)[:16]), Text: text + " (" + workers + ")"}
+}
+
+// scriptAt is where in argv the script is that an interpreter runs, or the program if none does.
+func scriptAt(argv []string, entry string) int {
+	if at := slices.Index(argv, entry); at > 0 {
+		return at
+	}
+	if !strings.HasPrefix(filepath.Base(argv[0]), "python") {
+		return 0
+	}
+	return max(0, slices.IndexFunc(argv, func(arg string) bool { return arg != argv[0] && !strings.HasPrefix(arg, "-") }))
+}
+
+// copyScript writes what a script consists of, but for its first line if that names an interpreter,
+// which may be elsewhere on each node. What is no script adds nothing.
+func copyScript(w io.Writer, path string) {
+	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		return
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err != nil || !info.Mode().IsRegular() || info.Size() > maxScript {
+		return
+	}
+	r := bufio.NewReader(file)
+	switch head, _ := r.Peek(4); {
+	case bytes.Equal(head, []byte("\x7fELF")):
+		return
+	case bytes.HasPrefix(head, []byte("#!")):
+		_, _ = r.ReadString('\n')
+	}
+	_, _ = io.CopyN(w, r, maxScript)
+}
+
+// secretName matches what precedes values that nobody else should see, and urlUser a user and
+// password.
+var (
+	secretName = regexp.MustCompile(`(?i)(token([^a-z]|$)|secret|passw|passphrase|credential|authorization|(api|access|private).?key)`)
+	urlUser    = regexp.MustCompile(`://[^/@\s]+@`)
+)
+
+// withoutSecrets are arguments as others may see them.
+func withoutSecrets(args []string) []string {
+	shown := make([]string, 0, len(args))
+	hide := false // the value of the flag before
+	for _, arg := range args {
+		at, flag := secretName.FindStringIndex(arg), strings.HasPrefix(arg, "-")
+		switch {
+		case at != nil:
+			hide = flag && !strings.Contains(arg, "=")
+			arg = arg[:at[1]] + "…"
+		case hide && !flag:
+			hide, arg = false, "…"
+		default:
+			hide, arg = false, urlUser.ReplaceAllString(arg, "://…@")
+		}
+		shown = append(shown, arg)
+	}
+	return shown
+}
