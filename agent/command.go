@@ -57,15 +57,16 @@ func (s *Spec) command(entry string) rendezvous.Command {
 	return rendezvous.Command{Digest: hex.EncodeToString(sum.Sum(nil)[:16]), Text: text + " (" + workers + ")"}
 }
 
+var interpreter = regexp.MustCompile(`^python[0-9.]*$`)
+
 // scriptAt is where in argv the script is that an interpreter runs, or the program if none does.
 func scriptAt(argv []string, entry string) int {
-	if at := slices.Index(argv, entry); at > 0 {
+	at := max(0, slices.Index(argv, entry))
+	if !interpreter.MatchString(filepath.Base(argv[at])) {
 		return at
 	}
-	if !strings.HasPrefix(filepath.Base(argv[0]), "python") {
-		return 0
-	}
-	return max(0, slices.IndexFunc(argv, func(arg string) bool { return arg != argv[0] && !strings.HasPrefix(arg, "-") }))
+	rest := slices.IndexFunc(argv[at+1:], func(arg string) bool { return !strings.HasPrefix(arg, "-") })
+	return at + 1 + rest // the interpreter, if there is no script
 }
 
 // copyScript writes what a script consists of, but for its first line if that names an interpreter,

@@ -118,3 +118,23 @@ func TestScriptThatIsNoFile(t *testing.T) {
 		}
 	}
 }
+
+// TestScriptAt finds the script behind interpreters and behind a program that becomes one.
+func TestScriptAt(t *testing.T) {
+	for _, c := range []struct {
+		argv  []string
+		entry string
+		want  int
+	}{
+		{[]string{"/usr/bin/env", "A=1", "python", "-u", "train.py"}, "python", 4},
+		{[]string{"/opt/python3.12", "-u", "-m", "train"}, "/opt/python3.12", 3},
+		{[]string{"/usr/bin/python3", "-u", "-c", "code", "train.py", "x"}, "train.py", 4},
+		{[]string{"python3"}, "python3", 0},
+		{[]string{"python3", "-V"}, "python3", 0},
+		{[]string{"sh", "python3"}, "sh", 0},
+	} {
+		if got := scriptAt(c.argv, c.entry); got != c.want {
+			t.Errorf("%q: %d, want %d", c.argv, got, c.want)
+		}
+	}
+}

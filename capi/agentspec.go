@@ -141,6 +141,7 @@ func toSpec(config *C.rp_agent_config) (spec agent.Spec, name string, err error)
 	err = texts(
 		textField{"role", config.role, &spec.Role},
 		textField{"name", config.name, &name},
+		textField{"command", config.command, &spec.Command},
 		textField{"log_dir", config.log_dir, &spec.Logs.Dir},
 		textField{"log_prefix", config.log_prefix, &spec.Logs.PrefixTemplate},
 	)

@@ -50,7 +50,7 @@ func (j *momentJob) start(names ...string) {
 			`until [ -e finish ]; do [ ! -e fail.`+id+`.$RALLYPOINT_ROUND -a ! -e fail.$RANK.$RALLYPOINT_ROUND ] || exit 13
 				[ ! -e done.`+id+`.$RALLYPOINT_ROUND ] || exit 0;`, 1)
 		options := slices.Clone(j.options)
-		options[5] += ",node_id=" + id + ",host_name=" + host
+		options[5] += ",any_command=1,node_id=" + id + ",host_name=" + host
 		p := j.command(script, options...)
 		log := testkit.Must(os.OpenFile(j.log(id), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600))(j.t)
 		p.Stderr = log

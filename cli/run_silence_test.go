@@ -579,7 +579,7 @@ func TestQuorumOption(t *testing.T) {
 		t.Parallel()
 		j := newLocalJob(t, 2)
 		j.conf = ",quorum=0"
-		if code := j.add("1:2").end(); code != 1 || !j.told(3, "quorum=0") {
+		if code := j.add("1:2").end(); code != 2 || !j.told(3, "quorum=0") {
 			t.Errorf("exit code %d", code)
 		}
 		j.end(1, 3)

@@ -86,7 +86,7 @@ enum rp_code {
     RP_PENDING = 1, /* not done yet: call again */
 
     RP_ERR_INVALID = 10,     /* an argument or option is malformed or contradicts another */
-    RP_ERR_MISMATCH = 12,    /* the run has another min, max, unit, segment or target */
+    RP_ERR_MISMATCH = 12,    /* the run has another min, max, unit, segment, target or command */
     RP_ERR_TENANT = 14,      /* the port serves another run */
     RP_ERR_NODE_IN_USE = 16, /* a live node already has this node id */
     RP_ERR_AUTH = 18,        /* one side could not prove that it knows the token */
@@ -934,6 +934,14 @@ typedef struct rp_agent_config {
     int64_t check_timeout_ms;
     int64_t check_every_ms;
     int64_t check_away_ms;
+
+    /*
+     * What the workers run if argv does not say it, such as a function and its arguments, in
+     * the same words on all nodes. Nodes compare it, and other nodes' logs show it, so it must
+     * hold no secrets. A node that comes to a complete round with another command than its
+     * members have is refused with RP_ERR_MISMATCH. NULL: argv says it.
+     */
+    const char *command;
 } rp_agent_config;
 
 /* What follows when a job is said to hang. Numbers never change; new ones may be added. */

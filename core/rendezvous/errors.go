@@ -12,7 +12,7 @@ type Code int32
 // The codes. Zero is success and never belongs to an error.
 const (
 	CodeInvalid    Code = 10 // an argument or option is malformed or contradicts another
-	CodeMismatch   Code = 12 // this node and the run disagree on min, max, unit or target
+	CodeMismatch   Code = 12 // this node and the run disagree on min, max, unit, segment or target, or run different commands
 	CodeTenant     Code = 14 // the port serves another run
 	CodeNodeInUse  Code = 16 // a live node already carries this node id
 	CodeAuth       Code = 18 // one side could not prove that it knows the token

@@ -135,7 +135,8 @@ class RallypointHandler(library.Handle, RendezvousHandler):
             error = rendezvous_error(e)
             self._record.failed("next_rendezvous", error)
             if isinstance(e, GracefulExitError):
-                logger.info("%s", e)
+                how = " any more" if self._completed else ", and no worker ran on it"
+                logger.warning("this node was not needed%s: %s", how, e)
                 if frames.under_torchrun():
                     raise SystemExit(0) from None
             raise error from None

@@ -38,6 +38,13 @@ def forever() -> None:
     time.sleep(1000)
 
 
+def until_file(up: str, end: str) -> None:
+    with open(up, "w"):
+        pass
+    while not os.path.exists(end):
+        time.sleep(0.1)
+
+
 def add_rank(number: int) -> int:
     return number + rank()
 

@@ -43,6 +43,7 @@ class Job:
     preload: Sequence[str] | None = None  # None: what the script imports at its top
     role: str = "default"
     name: str = ""
+    command: str | None = None  # what runs, if argv does not say it
     monitor_interval: float = 0.1
     shutdown_timeout: float = 30
     exit_barrier_timeout: float = 300
@@ -82,6 +83,7 @@ class Job:
             check_away_ms=_duration("check_away", self.check_away),
             role=library.text(self.role),
             name=library.text(self.name),
+            command=library.text(self.command),
             monitor_interval_ms=_duration("monitor_interval", self.monitor_interval),
             shutdown_timeout_ms=_duration("shutdown_timeout", self.shutdown_timeout),
             exit_barrier_timeout_ms=_duration("exit_barrier_timeout", self.exit_barrier_timeout),

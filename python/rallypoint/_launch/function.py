@@ -7,9 +7,12 @@ that only this user may enter.
 
 from __future__ import annotations
 
+import hashlib
 import multiprocessing
 import os
 import pickle
+import re
+import reprlib
 import shutil
 import subprocess
 import sys
@@ -26,6 +29,19 @@ _BOOTSTRAP = (
     "import sys; sys.path[:] = [{path!r}, *filter(None, sys.path)]; "
     "from rallypoint._launch.worker import main; main({job!r}, *sys.argv[1:])"
 )
+
+
+def _words(values: tuple[Any, ...]) -> str:
+    """Arguments in words that are the same on all nodes, and tell the jobs of a sweep apart; of
+    large ones not all."""
+    words = reprlib.Repr()
+    words.maxlevel = 8
+    words.maxtuple = words.maxlist = words.maxdict = words.maxset = words.maxfrozenset = 100
+    words.maxstring = words.maxlong = words.maxother = 1000
+    try:
+        return re.sub(r" at 0x[0-9a-fA-F]+", "", words.repr(values))
+    except Exception:  # of an argument's own class
+        return ", ".join(type(value).__name__ for value in values)
 
 
 def result_file(folder: str, round: object, rank: object) -> str:
@@ -107,6 +123,17 @@ class FunctionJob:
         command = [executable, *flags, "-c", code]
         command = [part.replace("$", "$$") for part in command]
         return [*command, "${local_rank}"] if virtual else command
+
+    def command(self) -> str:
+        """What runs, in the same words on all nodes. Other users may see them, and so a digest
+        stands for the arguments."""
+        function = self._function
+        origin = getattr(function, "__module__", None) or ""
+        file = getattr(sys.modules.get(origin), "__file__", None)
+        name = getattr(function, "__qualname__", None) or _words((function,))
+        digest = hashlib.sha256(_words(self._args).encode(errors="replace")).hexdigest()[:8]
+        given = f"#{digest}" if self._args else ""
+        return f"{os.path.basename(file) if file else origin}: {name}({given})"
 
     def value(self, round: int, rank: int) -> Any:
         """What a worker's function returned; None if it ended before."""

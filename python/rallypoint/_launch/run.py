@@ -216,6 +216,7 @@ def run_job(
         function: FunctionJob | None = None
         if callable(entrypoint):
             function = stack.enter_context(FunctionJob(entrypoint, args))
+            job.command = function.command()
             job.argv = function.argv(bool(job.flags & abi.AGENT_VIRTUAL_RANK))
         else:
             job.argv = _command(entrypoint, args, environment)

@@ -126,7 +126,26 @@ class TestSpares:
         error = self.spare(run)
         assert isinstance(error, torch_api.RendezvousGracefulExitError)
         assert isinstance(error, rallypoint.GracefulExitError)
-        assert str(error) in [r.getMessage() for r in caplog.records]
+        said = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+        assert f"this node was not needed, and no worker ran on it: {error}" in said
+
+    def test_of_a_fixed_number_of_nodes(self, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+        """It says at once that it waits as a spare, once: perhaps it is of another job."""
+        member, spare = run.handler(1, 1), run.handler(1, 1)
+        run.round(member)
+        [waiting] = run.join(spare)
+
+        def said() -> list[str]:
+            texts = [r.getMessage() for r in caplog.records if r.levelname == "WARNING"]
+            return [text for text in texts if "this node runs nothing" in text]
+
+        until(said, PATIENCE, "the spare says that it is one")
+        assert "since it is a spare: round 1 runs with 1 of 1 node" in said()[0]
+        assert "--rdzv-id" in said()[0]
+        ending = run.pool.submit(member.shutdown)
+        assert isinstance(waiting.exception(PATIENCE), rallypoint.GracefulExitError)
+        spare.shutdown()
+        assert ending.result(PATIENCE) and len(said()) == 1
 
     def test_under_torchrun(self, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         """There it ends the process, with success."""

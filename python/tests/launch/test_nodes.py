@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FuturesTimeout
 from pathlib import Path
+from typing import Any
 
 import launch_jobs as jobs
 import pytest
-from harness import free_port
-from launch.harness import alone, launch_all, nodes
+from harness import free_port, until
+from launch.harness import PYTHON, alone, launch_all, nodes
 
 import rallypoint
 from rallypoint import ChildFailedError, LaunchConfig, elastic_launch
+from rallypoint._launch.function import FunctionJob
 
 # Several nodes; each is launched from a thread
 
@@ -126,3 +132,47 @@ def test_gloo_over_static_nodes() -> None:
 def test_tensors() -> None:
     [first, second] = elastic_launch(alone(2), jobs.tensor)().values()
     assert first.tolist() == [0, 0, 0] and second.tolist() == [1, 1, 1]
+
+
+# Two jobs at one endpoint
+
+
+@pytest.mark.parametrize("kind", ["function", "command"])
+def test_second_job(tmp_path: Path, kind: str) -> None:
+    """A job of its own is refused at another one's endpoint; a further node of the first waits,
+    and is not needed."""
+    [config] = nodes(1, 1)
+    config.rdzv_configs = {}
+    entry: Any = jobs.until_file
+    if kind == "command":
+        code = "import os, sys, time; open(sys.argv[1], 'w')\n"
+        code += "while not os.path.exists(sys.argv[2]): time.sleep(0.1)"
+        entry = [PYTHON, "-c", code]
+    args = (str(tmp_path / "up"), str(tmp_path / "end"))
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(elastic_launch(config, entry), *args)
+        until(lambda: (tmp_path / "up").exists())
+        try:
+            with pytest.raises(rallypoint.RallypointError, match="another command") as refused:
+                elastic_launch(config, entry)(*args[:1], str(tmp_path / "never"))
+            assert refused.value.code == rallypoint.Code.MISMATCH
+            with pytest.raises(rallypoint.RallypointError, match="another command"):
+                elastic_launch(dataclasses.replace(config, nproc_per_node=2), entry)(*args)
+            spare = pool.submit(elastic_launch(config, entry), *args)
+            with pytest.raises(FuturesTimeout):
+                spare.result(1)
+        finally:
+            (tmp_path / "end").touch()
+        assert first.result() == {0: None}
+        assert spare.result() == {}
+
+
+def test_words_of_a_function() -> None:
+    """They are the same in each process, tell arguments apart, and do not show them."""
+    words = [FunctionJob(jobs.arguments, args).command() for args in [(object(),), (object(),)]]
+    words += [FunctionJob(jobs.arguments, ("secret", n)).command() for n in (1, 2)]
+    words.append(FunctionJob(jobs.arguments, ()).command())
+    assert words[0] == words[1]
+    assert len(set(words)) == 4
+    assert all(w.startswith("launch_jobs.py: arguments(") and "secret" not in w for w in words)
+    assert FunctionJob(functools.partial(jobs.arguments, 1), ()).command().count("partial") == 1

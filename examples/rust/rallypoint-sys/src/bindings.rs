@@ -361,6 +361,7 @@ pub struct rp_agent_config {
     pub check_timeout_ms: i64,
     pub check_every_ms: i64,
     pub check_away_ms: i64,
+    pub command: *const c_char,
 }
 
 #[repr(C)]
