@@ -218,7 +218,11 @@ func (a *Agent) run(ctx context.Context) (err error) {
 		result = nil
 	case errors.Is(err, rendezvous.ErrGraceful):
 		a.unneeded = err.Error()
-		a.log.Warn(a.unneededText())
+		level := slog.LevelInfo
+		if a.last == nil {
+			level = slog.LevelWarn
+		}
+		a.log.Log(context.Background(), level, a.unneededText())
 		result, err = nil, nil
 	}
 	a.stepDone(telemetry.StepRun, a.began, result)

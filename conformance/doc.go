@@ -23,7 +23,8 @@
 //  4. An outcome answers a pending join of a live node and nothing else; who gets
 //     none waits on, and a place that is free is not kept from it. Keys of a round
 //     are for its members only. A join is refused for a reason of guarantee 8 or 9
-//     alone, or because its node is kept out, which has no rank. A node is out by its
+//     alone, or because its node is kept out, which has no rank, or would be a spare of
+//     another job: at its own event, or at that of the round that leaves it. A node is out by its
 //     own word only while that leaves min, and no more of them than an eighth of max, or one.
 //
 //  5. A first round is completed by an event after which it was due (full, or at

@@ -86,7 +86,7 @@ enum rp_code {
     RP_PENDING = 1, /* not done yet: call again */
 
     RP_ERR_INVALID = 10,     /* an argument or option is malformed or contradicts another */
-    RP_ERR_MISMATCH = 12,    /* the run has another min, max, unit, segment, target or command */
+    RP_ERR_MISMATCH = 12,    /* the run has another size, target, segment or command */
     RP_ERR_TENANT = 14,      /* the port serves another run */
     RP_ERR_NODE_IN_USE = 16, /* a live node already has this node id */
     RP_ERR_AUTH = 18,        /* one side could not prove that it knows the token */

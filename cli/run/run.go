@@ -107,7 +107,7 @@ func (c *config) run(ctx context.Context, log *slog.Logger, stderr io.Writer) in
 	err = a.Run(ctx)
 	stop()
 	r := a.Result()
-	if r.Notice != "" && !log.Enabled(ctx, slog.LevelWarn) { // else the log has it
+	if r.Idle && r.Notice != "" && !log.Enabled(ctx, slog.LevelWarn) { // else the log has it
 		fmt.Fprintf(stderr, "rallypoint run: %s\n", r.Notice)
 	}
 	if err != nil && r.Idle {

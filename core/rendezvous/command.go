@@ -119,6 +119,9 @@ func (f *forming) commandsDiffer(nodes []*node) string {
 	}
 	text := fmt.Sprintf("the nodes run different commands: %s on node %s, %s on node %s",
 		quoted(first.command), f.round.names.of(first.id), quoted(other.command), f.round.names.of(other.id))
+	if first.command.Text == other.command.Text {
+		text += ", which differ in the script's contents, or in arguments that are not shown"
+	}
 	if more > 0 {
 		text += fmt.Sprintf(", and others on %d more", more)
 	}

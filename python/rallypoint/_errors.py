@@ -15,7 +15,7 @@ class Code(enum.IntEnum):
     """Numbers of errors, as in rallypoint.h (enum rp_code)."""
 
     INVALID = 10  # an argument or option is malformed or contradicts another
-    MISMATCH = 12  # the run has another min, max, unit, segment, target or command
+    MISMATCH = 12  # the run has another size, target, segment or command
     TENANT = 14  # the port serves another run
     NODE_IN_USE = 16  # a live node already carries this node id
     AUTH = 18  # one side could not prove that it knows the token

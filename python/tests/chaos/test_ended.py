@@ -8,6 +8,7 @@ longer than a lease around it.
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -43,8 +44,8 @@ class Job:
             node = subprocess.Popen(
                 [RALLYPOINT, "run", f"--nnodes={nnodes}", "--rdzv-id=job",
                  f"--rdzv-endpoint={self.endpoint}", f"--rdzv-conf={SETTINGS}", "--no-python", "sh",
-                 "-c", f"touch {name}.ran; while [ ! -e finish ]; do sleep 0.05; done"],
-                cwd=self.folder, stdout=log, stderr=log,
+                 "-c", "touch $NAME.ran; while [ ! -e finish ]; do sleep 0.05; done"],
+                cwd=self.folder, stdout=log, stderr=log, env={**os.environ, "NAME": name},
             )  # fmt: skip
         self.nodes.append(node)
         return node

@@ -94,12 +94,17 @@ def test_spares(new_job: NewJob) -> None:
     first = job.await_round("A", "B")
     job.start("C", "D")
     for name in ("C", "D"):
-        assert "no limit" in job.await_output(name, r"round 1 runs with 2 of 2 nodes.*spare")
+        job.await_output(
+            name, r"this node runs nothing, since it is a spare: round 1 runs with 2 of 2"
+        )
+        job.await_output(name, r"round 1 runs with 2 of 2 nodes, .*no limit.*spare")
     job.nodes["C"].interrupt()
     (code,) = job.await_end("C")
     assert code != 0
     assert_undisturbed(job, first)
     job.finish("A", "B", "D")
     assert len(job.starts()) == 2
-    assert job.nodes["D"].lines("ended without needing")
+    assert job.nodes["D"].lines(
+        "this node was not needed, and no worker ran on it: .*without needing"
+    )
     assert not job.nodes["D"].lines("Traceback")
