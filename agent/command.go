@@ -33,24 +33,21 @@ const (
 func (s *Spec) command(entry string) rendezvous.Command {
 	workers := wording.Count(s.Workers, "worker", "workers")
 	sum := sha256.New()
-	said := []string{s.Command}
+	said, open := []string{s.Command}, 0 // so many words hold no secrets
 	if s.Command == "" {
 		at := scriptAt(s.Argv, entry)
-		said = append([]string{filepath.Base(s.Argv[at])}, s.Argv[at+1:]...)
+		said, open = append([]string{filepath.Base(s.Argv[at])}, s.Argv[at+1:]...), 1
 		switch {
 		case at > 0 && s.Argv[at-1] == "-m":
 			said[0] = "-m " + s.Argv[at]
 		case at > 0 && s.Argv[at-1] == "-c":
-			said[0] = "-c " + s.Argv[at]
+			said[0], open = "-c "+s.Argv[at], 0
 		case at > 0 || strings.Contains(s.Argv[at], "/"):
 			copyScript(sum, s.Argv[at])
 		}
 	}
 	fmt.Fprintf(sum, "\x00%q, %s", said, workers)
-	if s.Command == "" {
-		said = append(said[:1:1], withoutSecrets(said[1:])...)
-	}
-	text := printable.Text(strings.Join(said, " "))
+	text := printable.Text(strings.Join(append(said[:open:open], withoutSecrets(said[open:])...), " "))
 	if len(text) > maxCommandText {
 		text = pack.CutText(text, maxCommandText) + "…"
 	}
@@ -93,7 +90,7 @@ func copyScript(w io.Writer, path string) {
 // secretName matches what precedes values that nobody else should see, and urlUser a user and
 // password.
 var (
-	secretName = regexp.MustCompile(`(?i)(token([^a-z]|$)|secret|passw|passphrase|credential|authorization|(api|access|private).?key)`)
+	secretName = regexp.MustCompile(`(?i)(token([^a-z]|$)|secret|passw|passphrase|credential|authorization|(api|access|private).?key|sig(nature)?=)`)
 	urlUser    = regexp.MustCompile(`://[^/@\s]+@`)
 )
 

@@ -93,6 +93,8 @@ func TestCommandText(t *testing.T) {
 		{[]string{"t", "--token=abc", "--api-key", "abc", "--secret-name", "abc", "HF_TOKEN=abc", "--max-tokens=5", "--tokenizer=gpt2"},
 			"t --token=… --api-key… … --secret… … HF_TOKEN=… --max-tokens=5 --tokenizer=gpt2 (1 worker)"},
 		{[]string{"t", "--password", "--lr=1"}, "t --passw… --lr=1 (1 worker)"},
+		{[]string{"/usr/bin/python3", "-c", "password = 1"}, "-c passw… (1 worker)"},
+		{[]string{"t", "https://host/x?sv=1&sig=abc"}, "t https://host/x?sv=1&sig=… (1 worker)"},
 		{[]string{"t", "s3://me:abc@host/x"}, "t s3://…@host/x (1 worker)"},
 		{[]string{"sh", "-c", "curl -H 'Authorization: Bearer abc' x"}, "sh -c curl -H 'Authorization… (1 worker)"},
 		{[]string{"t", "a\nb\x1b[2J"}, "t a b\ufffd[2J (1 worker)"},

@@ -87,12 +87,12 @@ func (c *Checker) Apply(ev r.Event, effects []r.Effect) {
 	clear(c.leaving)
 	c.apply(ev, effects)
 	c.settleSaved()
-	before := c.round
 	told := c.outcomes(effects)
+	completed := len(told) > 0
 	for _, e := range effects {
 		c.follow(ev, e, told)
 	}
-	if c.round != before && !c.ended() {
+	if completed && !c.ended() {
 		c.checkSpares()
 	}
 	c.vanished()

@@ -172,7 +172,7 @@ func (r *round) endedError(n *node) *Error {
 		return r.run.closedError()
 	}
 	if !n.member && r.run.closed.ranAnother(n.command) {
-		return Errorf(CodeMismatch, "run %q: it %s, and ran another command than node %s was started with: %s. %s%s", r.run.runID, r.run.closed.sentence(), r.names.of(n.id), quoted(n.command), commandCure, r.run.howToBeginAgain())
+		return Errorf(CodeMismatch, "run %q: it %s, and ran another command than node %s was started with: %s. %s%s", r.run.runID, r.run.closed.sentence(), r.names.of(n.id), quoted(n.command), ownJob, r.run.howToBeginAgain())
 	}
 	return Errorf(CodeGraceful, "run %q ended without needing node %s: it %s%s", r.run.runID, r.names.of(n.id), r.run.closed.sentence(), r.run.howToBeginAgain())
 }

@@ -83,12 +83,11 @@ func (f *forming) strangeError(n *node, s *participant) *Error {
 	} else {
 		what += fmt.Sprintf("; round %d on node %s runs %s", f.round.number, holder, quoted(s.command))
 	}
-	return Errorf(CodeMismatch, "run %q: %s. %s", f.round.run.runID, what, commandCure)
+	return Errorf(CodeMismatch, "run %q: %s. %s; if it is meant as a spare of this job, start it with --rdzv-conf=any_command=1", f.round.run.runID, what, ownJob)
 }
 
-// commandCure says what a user does whose node was refused for its command.
-const commandCure = "To run it as a job of its own, give it its own --rdzv-id, and a free endpoint if a node of a job hosts this one; " +
-	"if it is meant as a spare of this job, start it with --rdzv-conf=any_command=1"
+// ownJob says what a user does whose node is of another job.
+const ownJob = "To run it as a job of its own, give it its own --rdzv-id, and a free endpoint if a node of a job hosts this one"
 
 func quoted(c Command) string {
 	if c.Text == "" {

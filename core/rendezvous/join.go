@@ -118,12 +118,9 @@ func (m *Machine) complete() {
 		m.forming.uncountJoin(n)
 	}
 	chosen := make([]*node, 0, len(candidates))
-	var left []*node
 	for i, n := range candidates {
 		if ranks[i] >= 0 {
 			chosen = append(chosen, n)
-		} else {
-			left = append(left, n)
 		}
 	}
 	size := len(chosen)
@@ -143,9 +140,11 @@ func (m *Machine) complete() {
 		ByDirective: last > 0 && m.directives.endedRound == last, Domains: m.round.domains, Commands: m.forming.commandsDiffer(chosen),
 	}
 	m.round.store = outcome.store()
+	var left []*node
 	for i, n := range candidates {
 		if ranks[i] < 0 {
 			m.forming.countJoin(n)
+			left = append(left, n)
 			continue
 		}
 		number := n.join.Number
