@@ -54,7 +54,8 @@ const (
 
 // checkNode has the checks examine this node, all at once, while no worker runs. What they have
 // started has ended when it returns. One that cannot tell, or has not ended in time, takes no
-// node out: the log has a warning. Errors: *UnfitError, *SignalError.
+// node out: the log has a warning. One that the shell cannot run before the node joins is a mistake
+// of the command line. Errors: *UnfitError, *SignalError, rendezvous.ErrInvalid.
 func (a *Agent) checkNode(before string) error {
 	if len(a.spec.Checks) == 0 {
 		return nil
@@ -69,6 +70,12 @@ func (a *Agent) checkNode(before string) error {
 	if err != nil {
 		a.log.Warn("the checks of this node do not run: " + err.Error())
 		return nil
+	}
+	for i, v := range verdicts {
+		if v.NotRun && before == checkJoin {
+			return rendezvous.Errorf(rendezvous.CodeInvalid, "the check %s cannot be run (%s): give the path of a program that is on this node, or leave it out",
+				printable.Text(strconv.Quote(a.spec.Checks[i])), v.Text)
+		}
 	}
 	if unfit := a.judge(verdicts); unfit != nil {
 		return unfit

@@ -152,11 +152,11 @@ func (a *Agent) describe(t *attempt, p *process.Process) *failure.Failure {
 
 // memoryNote says that the kernel has killed for memory while the workers ran; "" if it has not, or
 // if the agent itself has stopped this one.
-func (t *attempt) memoryNote(p *process.Process) string {
+func (a *attempt) memoryNote(p *process.Process) string {
 	if p.Stopped {
 		return ""
 	}
-	return t.oom.Note()
+	return a.oom.Note()
 }
 
 // lossSeen reports whether a node of the round is known to be lost. It is called after a failure

@@ -10,8 +10,8 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// TestCheckOfANode: exit code 1 keeps the node out, with the reason; a check that cannot tell, that
-// hangs, or is not there, does not.
+// TestCheckOfANode: exit code 1 keeps the node out, with the reason; a check that cannot tell, or
+// that hangs, does not. One that is not there is wrong usage.
 func TestCheckOfANode(t *testing.T) {
 	for name, c := range map[string]struct {
 		checks []string
@@ -23,7 +23,8 @@ func TestCheckOfANode(t *testing.T) {
 		"of a file":   {[]string{"/bin/false"}, 94, "is not fit to run workers: false; it stays out"},
 		"cannot tell": {[]string{"echo no driver; exit 75"}, 0, "cannot tell whether this node is fit: no driver"},
 		"killed":      {[]string{"kill -9 $$"}, 0, "it was ended by SIGKILL"},
-		"missing":     {[]string{"/no/such/check"}, 0, "it exited with code 127"},
+		"missing":     {[]string{"true", "/no/such/check"}, 2, "the check \"/no/such/check\" cannot be run"},
+		"no program":  {[]string{"/etc/passwd"}, 2, "the check \"/etc/passwd\" cannot be run"},
 		"hangs":       {[]string{"exec sleep 1000"}, 0, "it had not ended after 300ms"},
 		"endless":     {[]string{"exec yes"}, 0, "it had not ended after 300ms"},
 		"at once":     {[]string{"mkfifo f; echo > f", "until [ -p f ]; do :; done; cat f"}, 0, "2 checks of this node took "},

@@ -21,6 +21,12 @@ const (
 	codeUnfit = 1
 )
 
+// The shell's exit codes for a command that it has found but cannot run, or has not found.
+const (
+	codeNotRun   = 126
+	codeNotFound = 127
+)
+
 // State is the finding of a check.
 type State int
 
@@ -42,6 +48,7 @@ type Verdict struct {
 	State  State
 	Reason string // of [a-z0-9_], at most 32 bytes; "" unless State is Unfit
 	Text   string // printable, at most 512 bytes; may be empty
+	NotRun bool   // the shell did not run the command: it examines nothing
 }
 
 func (v Verdict) String() string {
@@ -70,7 +77,7 @@ func Judge(code int, output []byte, name string) Verdict {
 		}
 		return Verdict{State: Unfit, Reason: reason, Text: text}
 	}
-	return Verdict{Text: cmp.Or(text, ending(code))}
+	return Verdict{Text: cmp.Or(text, ending(code)), NotRun: code == codeNotRun || code == codeNotFound}
 }
 
 // ending says how a command that said nothing has ended.

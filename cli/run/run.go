@@ -232,7 +232,7 @@ func (c *config) exitCode(err error, idle bool, stderr io.Writer) int {
 		return ExitRequeue
 	case errors.As(err, new(*agent.UnfitError)), rendezvous.CodeOf(err) == rendezvous.CodeUnfit:
 		return complain(stderr, err, ExitUnfit)
-	case idle && rendezvous.CodeOf(err) == rendezvous.CodeMismatch:
+	case idle && (rendezvous.CodeOf(err) == rendezvous.CodeMismatch || rendezvous.CodeOf(err) == rendezvous.CodeInvalid):
 		return complain(stderr, err, ExitUsage)
 	case errors.As(err, &stuck):
 		complain(stderr, err, ExitNoProgress)
