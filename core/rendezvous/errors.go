@@ -23,6 +23,7 @@ const (
 	CodeCanceled   Code = 32 // the caller withdrew
 	CodeConnection Code = 40 // the control plane or a store cannot be reached
 	CodeState      Code = 50 // what came back is not ours or not valid
+	CodeFenced     Code = 52 // another process has written the checkpoint since this one loaded it
 	CodeEvicted    Code = 60 // this node was dropped from the run
 	CodeRoundOver  Code = 62 // the round of this store is over
 	CodeNumber     Code = 70 // add on a value that is not a number
@@ -60,6 +61,7 @@ var (
 	ErrCanceled   = &Error{CodeCanceled, "canceled"}
 	ErrConnection = &Error{CodeConnection, "cannot reach the control plane"}
 	ErrState      = &Error{CodeState, "invalid rendezvous state"}
+	ErrFenced     = &Error{CodeFenced, "the checkpoint was written by another process"}
 	ErrEvicted    = &Error{CodeEvicted, "this node was dropped from the run"}
 	ErrRoundOver  = &Error{CodeRoundOver, "the round is over"}
 	ErrNumber     = &Error{CodeNumber, "the value is not a number"}
