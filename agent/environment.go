@@ -53,6 +53,7 @@ func additions(s *Spec, p place) [][2]string {
 		{"TORCHELASTIC_USE_AGENT_STORE", "True"},
 		{logs.EnvErrorFile, p.errorFile},
 		{"RALLYPOINT_ROUND", strconv.FormatUint(p.Round, 10)},
+		{"RALLYPOINT_GENERATION", p.Generation},
 		{EnvMasterAddr, cmp.Or(p.AdvertisedAddr, p.StoreAddr)},
 	}
 	if _, given := process.LookupEnv(s.Environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING"); !given {

@@ -12,7 +12,7 @@ import (
 func testPlace(local int) place {
 	return place{
 		assignment: &assignment{
-			Outcome: rendezvous.Outcome{Round: 5, StoreAddr: "h", StorePort: 77, AdvertisedAddr: "h"},
+			Outcome: rendezvous.Outcome{Round: 5, Generation: "g", StoreAddr: "h", StorePort: 77, AdvertisedAddr: "h"},
 			group:   1, groups: 3, ranks: ranks{base: 2, world: 6, roleBase: 1, roleWorld: 4},
 		},
 		local: local, errorFile: "e", restarts: 1,
@@ -27,7 +27,7 @@ func TestEnvironment(t *testing.T) {
 		"A=1", "A=2", "RANK=3", "LOCAL_RANK=1", "GROUP_RANK=1", "ROLE_RANK=2", "ROLE_NAME=trainer", "LOCAL_WORLD_SIZE=2",
 		"WORLD_SIZE=6", "GROUP_WORLD_SIZE=3", "ROLE_WORLD_SIZE=4", "MASTER_ADDR=h", "MASTER_PORT=77",
 		"TORCHELASTIC_RESTART_COUNT=1", "TORCHELASTIC_MAX_RESTARTS=3", "TORCHELASTIC_RUN_ID=id",
-		"TORCHELASTIC_USE_AGENT_STORE=True", "TORCHELASTIC_ERROR_FILE=e", "RALLYPOINT_ROUND=5", "RALLYPOINT_MASTER_ADDR=h", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
+		"TORCHELASTIC_USE_AGENT_STORE=True", "TORCHELASTIC_ERROR_FILE=e", "RALLYPOINT_ROUND=5", "RALLYPOINT_GENERATION=g", "RALLYPOINT_MASTER_ADDR=h", "TORCH_NCCL_ASYNC_ERROR_HANDLING=1",
 	}
 	if !slices.Equal(got, want) {
 		t.Errorf("got  %q\nwant %q", got, want)

@@ -44,6 +44,7 @@ const (
 	_ = -uint(C.RP_ERR_CANCELED ^ int(rendezvous.CodeCanceled))
 	_ = -uint(C.RP_ERR_CONNECTION ^ int(rendezvous.CodeConnection))
 	_ = -uint(C.RP_ERR_STATE ^ int(rendezvous.CodeState))
+	_ = -uint(C.RP_ERR_FENCED ^ int(rendezvous.CodeFenced))
 	_ = -uint(C.RP_ERR_EVICTED ^ int(rendezvous.CodeEvicted))
 	_ = -uint(C.RP_ERR_ROUND_OVER ^ int(rendezvous.CodeRoundOver))
 	_ = -uint(C.RP_ERR_NUMBER ^ int(rendezvous.CodeNumber))

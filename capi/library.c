@@ -45,6 +45,7 @@ const char *rp_code_name(int32_t code) {
         ERR(CANCELED)
         ERR(CONNECTION)
         ERR(STATE)
+        ERR(FENCED)
         ERR(EVICTED)
         ERR(ROUND_OVER)
         ERR(WORKERS)

@@ -245,6 +245,10 @@ func compareDumps(t *testing.T, c torchrunCase, want, got map[string]dump) {
 			t.Errorf("%s: RALLYPOINT_ROUND is %q", name, g.Env["RALLYPOINT_ROUND"])
 		}
 		delete(g.Env, "RALLYPOINT_ROUND")
+		if g.Env["RALLYPOINT_GENERATION"] == "" {
+			t.Errorf("%s: there is no RALLYPOINT_GENERATION", name)
+		}
+		delete(g.Env, "RALLYPOINT_GENERATION")
 		if g.Env["RALLYPOINT_MASTER_ADDR"] != g.Env["MASTER_ADDR"] {
 			t.Errorf("%s: RALLYPOINT_MASTER_ADDR is %q, MASTER_ADDR %q", name, g.Env["RALLYPOINT_MASTER_ADDR"], g.Env["MASTER_ADDR"])
 		}

@@ -97,6 +97,8 @@ enum rp_code {
     RP_ERR_CANCELED = 32,    /* the caller canceled, or the object was closed in the meantime */
     RP_ERR_CONNECTION = 40,  /* the control plane or a store cannot be reached */
     RP_ERR_STATE = 50,       /* the data received is invalid or not Rallypoint's */
+    RP_ERR_FENCED =
+        52, /* another process has written the checkpoint since this one loaded it */
     RP_ERR_EVICTED = 60,     /* this node was dropped from the run */
     RP_ERR_ROUND_OVER = 62,  /* the round of this store is over */
     RP_ERR_WORKERS = 64,     /* workers of this node failed and no restart is left */
@@ -189,6 +191,10 @@ typedef struct rp_op {
 typedef struct rp_member {
     uint64_t id;
 } rp_member;
+
+typedef struct rp_fence {
+    uint64_t id;
+} rp_fence;
 
 /*
  * Stores the number of handles that are open in this process in *count, for leak
@@ -1299,6 +1305,100 @@ RP_API int32_t rp_get_directive(rp_directive *directive, rp_error *err);
  * RP_ERR_INVALID if `step` is negative.
  */
 RP_API int32_t rp_saved(int64_t step, rp_error *err);
+
+/* -------------------------------------------------------------- checkpoints */
+
+/*
+ * A fence lets only that process write a checkpoint which loaded the present version of it
+ * or wrote it. The version, and who wrote it, are in a record beside the checkpoint,
+ * NAME.fence, which is compared and replaced under a lock, NAME.fence.lock. So two jobs, or
+ * two parts of one that are cut off from each other, never overwrite each other's work: one
+ * of them goes on, the other gets RP_ERR_FENCED at its next write.
+ *
+ * The folder may be shared by several machines if its file system has flock(2) over all of
+ * them. Each process that writes the checkpoint needs a fence; one process of a job writes.
+ *
+ * The functions read and write files, and block until that is done. `timeout_ms` limits the
+ * wait for another process that has the lock; then they return RP_ERR_TIMEOUT, whose
+ * message names the holder, and may be called again. Calls on one fence run one after the
+ * other. All may return RP_ERR_FENCED, RP_ERR_TIMEOUT, RP_ERR_CANCELED if the fence is closed
+ * meanwhile, RP_ERR_STATE if the record is damaged or another user's, RP_ERR_UNSUPPORTED if
+ * the file system has no locks, RP_ERR_INVALID if the system refuses a path,
+ * RP_ERR_TOO_LARGE if the disk is full, and RP_ERR_CONNECTION for other failures of it.
+ */
+
+/* Bits of rp_fence_config.flags. */
+enum rp_fence_flag {
+    RP_FENCE_INTO = 1 /* path is a folder that checkpoints are written into, each by a name
+                         of its own; its record is in it: _rallypoint.fence */
+};
+
+/*
+ * path: required; the file or folder that is replaced as a whole or, with RP_FENCE_INTO,
+ * written into. It need not exist.
+ */
+typedef struct rp_fence_config {
+    size_t struct_size;
+    const char *path;
+    uint32_t flags; /* enum rp_fence_flag */
+} rp_fence_config;
+
+/*
+ * Opens a fence, which remembers the present version. Call it before the checkpoint is
+ * loaded: what others write from then on makes this process's own writes fail. Waits for a
+ * process that is writing. The record that this process will write names the run, generation
+ * and round that its environment holds now.
+ */
+RP_API int32_t rp_fence_open(const rp_fence_config *config, int64_t timeout_ms, rp_fence *fence,
+                             rp_error *err);
+
+/*
+ * What a fence knows. existed: 1 if there was a checkpoint when it was opened, else 0.
+ * version: the version that this process has loaded or written, 32 hexadecimal digits; ""
+ * for a checkpoint without a record, or none.
+ */
+typedef struct rp_fence_state {
+    size_t struct_size;
+    int32_t existed;
+    char version[64];
+} rp_fence_state;
+
+/* Fills *state. */
+RP_API int32_t rp_fence_get_state(rp_fence fence, rp_fence_state *state, rp_error *err);
+
+/*
+ * Begins to replace the checkpoint: returns a new path in its folder, in *temporary, for the
+ * new file or folder. RP_ERR_FENCED at once if another process has written the checkpoint.
+ * What an earlier call has begun is removed. Not with RP_FENCE_INTO.
+ */
+RP_API int32_t rp_fence_prepare(rp_fence fence, int64_t timeout_ms, rp_buffer *temporary,
+                                rp_error *err);
+
+/*
+ * Replaces the checkpoint by what is at the path of rp_fence_prepare. Readers see the old one
+ * or the new one, whole (a folder is missing for a moment on file systems that cannot exchange
+ * two names, such as NFS); on return the new one is on the disk. After an error the old one is
+ * in place; after another error than RP_ERR_TIMEOUT begin with rp_fence_prepare again.
+ */
+RP_API int32_t rp_fence_commit(rp_fence fence, int64_t timeout_ms, rp_error *err);
+
+/*
+ * Begins to write into the folder, with RP_FENCE_INTO: until rp_fence_release, or the end of
+ * this process, other processes can neither open nor claim it. A claim of one that has
+ * claimed does nothing.
+ */
+RP_API int32_t rp_fence_claim(rp_fence fence, int64_t timeout_ms, rp_error *err);
+
+/*
+ * Ends what rp_fence_claim or rp_fence_prepare has begun, and removes what was prepared;
+ * without them it does nothing. RP_ERR_FENCED if another process has claimed the folder
+ * although this one had: the server of a network file system allows that once this machine
+ * was cut off from it.
+ */
+RP_API int32_t rp_fence_release(rp_fence fence, rp_error *err);
+
+/* Releases and closes the fence, and ends calls that wait for the lock. */
+RP_API int32_t rp_fence_close(rp_fence fence, rp_error *err);
 
 /* ------------------------------------------------- a place of your own to meet */
 

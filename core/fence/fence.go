@@ -57,14 +57,13 @@ type Fence struct {
 	closing chan struct{}
 	close   func()
 
-	mu        sync.Mutex
-	closed    bool
-	held      string // the version that was loaded or written; "" if there was none
-	tried     string // the version that a write began and may have made the present one
-	existed   bool
-	file      *lockedfile.File // locked from Claim to Release
-	prepared  string           // the temporary of Prepare, until Commit or Release
-	waitsFrom time.Time        // since when the lock could not be had
+	mu       sync.Mutex
+	closed   bool
+	held     string // the version that was loaded or written; "" if there was none
+	tried    string // the version that a write began and may have made the present one
+	existed  bool
+	file     *lockedfile.File // locked from Claim to Release
+	prepared string           // the temporary of Prepare, until Commit or Release
 }
 
 // Open remembers the present version of a checkpoint. Call it before the checkpoint is loaded. It
@@ -307,7 +306,6 @@ func (f *Fence) takeLock(deadline time.Time) (*lockedfile.File, error) {
 			return nil, err
 		}
 		limit := lockedfile.WaitLimit{Ctx: context.Background(), Closing: f.closing, Deadline: deadline}
-		start := f.clock.Now()
 		free, err := file.TryLock(unix.LOCK_EX) // even if the deadline has passed
 		if err == nil && !free {
 			err = file.Lock(limit, f.clock, unix.LOCK_EX)
@@ -316,11 +314,10 @@ func (f *Fence) takeLock(deadline time.Time) (*lockedfile.File, error) {
 			holder := file.LockHolder()
 			file.Close()
 			if errors.Is(err, store.ErrTimeout) {
-				return nil, f.busy(start, holder)
+				return nil, f.busy(holder)
 			}
 			return nil, err
 		}
-		f.waitsFrom = time.Time{}
 		if file.CheckPath() == nil {
 			return file, nil
 		}
@@ -328,19 +325,15 @@ func (f *Fence) takeLock(deadline time.Time) (*lockedfile.File, error) {
 	}
 }
 
-// busy is the error for a lock that another process has held since start, or since an earlier
-// call found it held.
-func (f *Fence) busy(start time.Time, holder string) error {
-	if f.waitsFrom.IsZero() {
-		f.waitsFrom = start
-	}
+// busy is the error for a lock that another process has held until the deadline.
+func (f *Fence) busy(holder string) error {
 	last := ""
 	if present, err := f.read(); err == nil && present.Version != "" {
-		last = "; the last one to write was " + present.Writer.String()
+		last = "; the last to write was " + present.Writer.String()
 	}
 	return rendezvous.Errorf(rendezvous.CodeTimeout,
-		"the checkpoint %s is being written: its lock, %s, has been held by %s for %v%s. If that process hangs, end it; the lock ends with it",
-		f.data, f.lock, holder, f.clock.Now().Sub(f.waitsFrom).Round(time.Millisecond), last)
+		"the checkpoint %s is being written: its lock, %s, was held by %s until the deadline%s. Give it more time or, if that process hangs, end it: its lock ends with it",
+		f.data, f.lock, holder, last)
 }
 
 // unlock gives the lock back even if a forked child has the descriptor, too.

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
         ConnectionFailedError,
         DeadlineError,
         EmptyError,
+        FencedError,
         ForkedError,
         GracefulExitError,
         InvalidError,
@@ -55,6 +56,7 @@ if TYPE_CHECKING:
     from ._launch.busy import busy
     from ._launch.config import LaunchConfig, LogsSpecs
     from ._launch.directive import Directive
+    from ._launch.fence import Fence, fence
     from ._launch.failure_plain import ChildFailedError, ProcessFailure, SignalException
     from ._launch.launch import elastic_launch, launch_agent
     from ._launch.progress import directive, progress, saved
@@ -84,6 +86,8 @@ __all__ = [
     "ErrorHandler",
     "EtcdServer",
     "EtcdStore",
+    "Fence",
+    "FencedError",
     "FileStore",
     "ForkedError",
     "GracefulExitError",
@@ -115,6 +119,7 @@ __all__ = [
     "connect_store",
     "directive",
     "elastic_launch",
+    "fence",
     "get_error_handler",
     "launch_agent",
     "progress",
@@ -136,6 +141,7 @@ _MODULES = {
     "ErrorHandler": "_launch.record",
     "EtcdServer": "_stores.etcd",
     "EtcdStore": "_torch.etcd_store",
+    "Fence": "_launch.fence",
     "FileStore": "_stores.store",
     "HashStore": "_stores.store",
     "LaunchConfig": "_launch.config",
@@ -154,6 +160,7 @@ _MODULES = {
     "connect_store": "_stores.store",
     "directive": "_launch.progress",
     "elastic_launch": "_launch.launch",
+    "fence": "_launch.fence",
     "get_error_handler": "_launch.record",
     "launch_agent": "_launch.launch",
     "progress": "_launch.progress",

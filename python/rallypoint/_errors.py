@@ -26,6 +26,7 @@ class Code(enum.IntEnum):
     CANCELED = 32  # the caller withdrew, or the object was closed meanwhile
     CONNECTION = 40  # the control plane or a store cannot be reached
     STATE = 50  # what came back is not Rallypoint's or not valid
+    FENCED = 52  # another process has written the checkpoint since this one loaded it
     EVICTED = 60  # this node was dropped from the run
     ROUND_OVER = 62  # the round of this store is over
     WORKERS = 64  # workers of this node failed for good
@@ -116,6 +117,14 @@ class StateError(RallypointError):
     """The data received is not Rallypoint's, or not valid (STATE)."""
 
 
+class FencedError(RallypointError):
+    """Another process has written the checkpoint since this one loaded it (FENCED).
+
+    The message says who, and when. The worker should end: started again it resumes from the
+    present checkpoint.
+    """
+
+
 class EmptyError(RallypointError):
     """Pop from an empty queue (EMPTY)."""
 
@@ -150,6 +159,7 @@ CLASSES: dict[int, type[RallypointError]] = {
     Code.CANCELED: CanceledError,
     Code.CONNECTION: ConnectionFailedError,
     Code.STATE: StateError,
+    Code.FENCED: FencedError,
     Code.EMPTY: EmptyError,
     Code.UNSUPPORTED: UnsupportedError,
     Code.FORKED: ForkedError,

@@ -29,7 +29,12 @@ if TYPE_CHECKING:
 # Variables of the launching process that its workers do not inherit: the error file is
 # for that process, and the round for what it belongs to itself.
 _OWN_VARIABLES = frozenset(
-    {"TORCHELASTIC_ERROR_FILE", "RALLYPOINT_ROUND", "RALLYPOINT_MASTER_ADDR"}
+    {
+        "TORCHELASTIC_ERROR_FILE",
+        "RALLYPOINT_ROUND",
+        "RALLYPOINT_GENERATION",
+        "RALLYPOINT_MASTER_ADDR",
+    }
 )
 
 _ENDS: dict[int, type[ClosedError]] = {

@@ -23,6 +23,7 @@ pub const RP_ERR_TIMEOUT: i32 = 30;
 pub const RP_ERR_CANCELED: i32 = 32;
 pub const RP_ERR_CONNECTION: i32 = 40;
 pub const RP_ERR_STATE: i32 = 50;
+pub const RP_ERR_FENCED: i32 = 52;
 pub const RP_ERR_EVICTED: i32 = 60;
 pub const RP_ERR_ROUND_OVER: i32 = 62;
 pub const RP_ERR_WORKERS: i32 = 64;
@@ -132,6 +133,9 @@ pub const RP_AGENT_BROKEN: i32 = 6;
 pub const RP_AGENT_REQUEUED: i32 = 7;
 pub const RP_AGENT_NO_PROGRESS: i32 = 8;
 
+// enum rp_fence_flag
+pub const RP_FENCE_INTO: u32 = 1;
+
 pub type rp_log_callback = unsafe extern "C" fn(user: *mut c_void, record: *const rp_log_record);
 
 pub type rp_op_callback = unsafe extern "C" fn(user: *mut c_void);
@@ -199,6 +203,12 @@ pub struct rp_op {
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct rp_member {
+    pub id: u64,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct rp_fence {
     pub id: u64,
 }
 
@@ -468,6 +478,22 @@ pub struct rp_directive {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct rp_fence_config {
+    pub struct_size: usize,
+    pub path: *const c_char,
+    pub flags: u32,
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub struct rp_fence_state {
+    pub struct_size: usize,
+    pub existed: i32,
+    pub version: [c_char; 64],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct rp_backend_reply {
     pub struct_size: usize,
     pub answered: i32,
@@ -586,6 +612,13 @@ extern "C" {
     pub fn rp_progress_directive(step: i64, directive: *mut rp_directive, err: *mut rp_error) -> i32;
     pub fn rp_get_directive(directive: *mut rp_directive, err: *mut rp_error) -> i32;
     pub fn rp_saved(step: i64, err: *mut rp_error) -> i32;
+    pub fn rp_fence_open(config: *const rp_fence_config, timeout_ms: i64, fence: *mut rp_fence, err: *mut rp_error) -> i32;
+    pub fn rp_fence_get_state(fence: rp_fence, state: *mut rp_fence_state, err: *mut rp_error) -> i32;
+    pub fn rp_fence_prepare(fence: rp_fence, timeout_ms: i64, temporary: *mut rp_buffer, err: *mut rp_error) -> i32;
+    pub fn rp_fence_commit(fence: rp_fence, timeout_ms: i64, err: *mut rp_error) -> i32;
+    pub fn rp_fence_claim(fence: rp_fence, timeout_ms: i64, err: *mut rp_error) -> i32;
+    pub fn rp_fence_release(fence: rp_fence, err: *mut rp_error) -> i32;
+    pub fn rp_fence_close(fence: rp_fence, err: *mut rp_error) -> i32;
     pub fn rp_backend_answer(reply: *mut rp_backend_reply, state: *const c_void, state_len: usize, token: *const c_void, token_len: usize, stored: i32, err: *mut rp_error) -> i32;
     pub fn rp_member_open_backend(config: *const rp_member_config, backend: *const rp_backend, member: *mut rp_member, err: *mut rp_error) -> i32;
     pub fn rp_store_open_etcd(config: *const rp_store_etcd_config, timeout_ms: i64, store: *mut rp_store, err: *mut rp_error) -> i32;
