@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from ._launch.busy import busy
     from ._launch.config import LaunchConfig, LogsSpecs
     from ._launch.directive import Directive
-    from ._launch.fence import Fence, fence
     from ._launch.failure_plain import ChildFailedError, ProcessFailure, SignalException
+    from ._launch.fence import Fence, fence
     from ._launch.launch import elastic_launch, launch_agent
     from ._launch.progress import directive, progress, saved
     from ._launch.record import ErrorHandler, get_error_handler, record

@@ -94,7 +94,7 @@ class Fence(library.Handle):
     @property
     def version(self) -> str:
         """The version that this process has loaded or written; "" if there was none."""
-        return self._state().version.decode()
+        return bytes(self._state().version).decode()
 
     @contextmanager
     def replace(self, timeout: Timeout = DEFAULT_TIMEOUT) -> Iterator[str]:
