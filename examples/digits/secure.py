@@ -55,8 +55,7 @@ class Secured(Hosted):
     """A port on one of three machines with one token, on which its node hosts.
 
     The nodes' names and role, which they tell the control plane, and what marked.py sends are
-    texts that are found nowhere else; a capture looks for them and for the token. (The name of
-    the run is none of them: the script sends it by gloo, in its checkpoint.)
+    texts that are found nowhere else; a capture looks for them and for the token.
     """
 
     script = Path(__file__).with_name("marked.py")

@@ -16,6 +16,7 @@ Everything is kept in --folder, which all nodes must see.
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import time
 from datetime import timedelta
@@ -23,21 +24,21 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-from checkpoint import Checkpoint, current_round, load
 from digits import load_digits, prepare_digits
 from events import Events, process_start
 from plain import MeanSGD, Replica
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
+import rallypoint
+
 
 def main() -> None:
     args = parse_args()
     dist.init_process_group("gloo", timeout=timedelta(seconds=300))
     rank, world_size = dist.get_rank(), dist.get_world_size()
-    events = Events(
-        args.events, rank=rank, world_size=world_size, round=current_round(), pid=os.getpid()
-    )
+    round = int(os.environ.get("RALLYPOINT_ROUND") or 0)
+    events = Events(args.events, rank=rank, world_size=world_size, round=round, pid=os.getpid())
     events.emit("started", at=process_start())
     data = args.folder / "digits.npz"
     if rank == 0:
@@ -55,8 +56,8 @@ def main() -> None:
     else:
         model = DistributedDataParallel(network())
         optimizer = torch.optim.SGD(model.parameters(), lr=args.learning_rate, momentum=0.9)
-    checkpoint = Checkpoint(args.folder / "checkpoint.pt") if rank == 0 else None
-    first_epoch = resume(checkpoint, model, optimizer)
+    fence = rallypoint.fence(args.folder / "checkpoint.pt") if rank == 0 else None
+    first_epoch = resume(fence, model, optimizer)
     events.emit("resumed", epoch=first_epoch)
 
     steps = len(labels) // args.batch_size
@@ -75,15 +76,14 @@ def main() -> None:
             optimizer.step()
             events.emit("step", epoch=epoch, step=step, steps=steps)
             time.sleep(args.step_delay)
-        if checkpoint:
-            checkpoint.save(
-                {
-                    "epoch": epoch + 1,
-                    "finished": epoch + 1 == args.epochs,
-                    "model": model.module.state_dict(),
-                    "optimizer": optimizer.state_dict(),
-                }
-            )
+        if fence:
+            state = {
+                "epoch": epoch + 1,
+                "model": model.module.state_dict(),
+                "optimizer": optimizer.state_dict(),
+            }
+            with fence.replace() as new:  # refused if another job has written it since
+                torch.save(state, new)
             events.emit("checkpoint", epoch=epoch + 1)
             print(f"epoch {epoch + 1} of {args.epochs} done by {world_size} workers", flush=True)
 
@@ -123,19 +123,19 @@ def shuffled(count: int, seed: int, epoch: int) -> torch.Tensor:
 
 
 def resume(
-    checkpoint: Checkpoint | None,
+    fence: rallypoint.Fence | None,
     model: DistributedDataParallel | Replica,
     optimizer: torch.optim.SGD | MeanSGD,
 ) -> int:
     """Loads what rank 0 finds in the checkpoint into all ranks; returns the epoch to do next.
 
-    Only rank 0 reads the file, so that all ranks continue from the same epoch even if an
-    orphan of an older round replaces it at this moment.
+    Only rank 0 reads the file, so that all ranks continue from the same epoch even if another
+    job replaces it at this moment. Content that is not plain data is refused.
     """
-    data = broadcast(checkpoint.claim() if checkpoint else b"")
+    data = broadcast(Path(fence.path).read_bytes() if fence and fence.exists else b"")
     if not data:
         return 0
-    state = load(data)
+    state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     model.module.load_state_dict(state["model"])
     optimizer.load_state_dict(state["optimizer"])
     return int(state["epoch"])

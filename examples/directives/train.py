@@ -29,6 +29,7 @@ def main(state_file: str, losses_file: str, steps: int) -> None:
     model = DistributedDataParallel(torch.nn.Linear(8, 1))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
     first = 0
+    fence = rallypoint.fence(state_file) if rank == 0 else None
     if os.path.exists(state_file):
         state = torch.load(state_file)
         model.load_state_dict(state["model"])
@@ -50,10 +51,10 @@ def main(state_file: str, losses_file: str, steps: int) -> None:
         if directive is None:
             continue
         print(f"rank {rank}: {directive.kind} {directive.id} at step {step}", flush=True)
-        if rank == 0:
+        if fence:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
-            torch.save({**state, "step": step}, state_file + ".new")
-            os.replace(state_file + ".new", state_file)
+            with fence.replace() as new:
+                torch.save({**state, "step": step}, new)
         rallypoint.saved(step)
         while directive.kind != "save" and rallypoint.directive():
             time.sleep(0.05)  # until the agent ends this worker, or the directive is canceled

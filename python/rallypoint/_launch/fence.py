@@ -126,7 +126,7 @@ class Fence(library.Handle):
                 raise
             _wait("rp_fence_commit", self._handle, timeout)
         finally:
-            library.call("rp_fence_release", self._handle)
+            self._release()
 
     def _prepare(self, timeout: Timeout) -> str:
         out = abi.Buffer()
@@ -155,6 +155,10 @@ class Fence(library.Handle):
         try:
             yield self.path
         finally:
+            self._release()
+
+    def _release(self) -> None:
+        if self._finalizer.alive:
             library.call("rp_fence_release", self._handle)
 
     def close(self) -> None:

@@ -18,6 +18,8 @@ import pytest
 from conftest import REPOSITORY
 from harness import free_port
 
+import rallypoint
+
 PAGES = sorted((REPOSITORY / "docs" / "libraries").glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 COMMAND = [sys.executable, "-m", "rallypoint"]
@@ -165,6 +167,44 @@ def test_steps_and_directives(page: str, asked: str, tmp_path: Path) -> None:
     assert again.returncode == 0, again.stderr
     assert again.stdout.count("step 2000 after") == 2
     assert "after None" not in again.stdout
+
+
+FENCED = {"accelerate": "out", "lightning": "out/checkpoints", "transformers": "out"}
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize("page", FENCED)
+def test_another_job_has_written(page: str, tmp_path: Path) -> None:
+    """Another job writes into the folder: the page's second program is refused when it saves, in
+    both workers, and has changed nothing there."""
+    if find_spec(page) is None:
+        pytest.skip(f"{page} is not installed: make test-libraries")
+    (tmp_path / "train.py").write_text(block(page, "python", 1))
+    endpoint = f"127.0.0.1:{free_port()}"
+    command = [*COMMAND, "run", "--nnodes=1", "--nproc-per-node=2", f"--rdzv-endpoint={endpoint}"]
+    env = {**os.environ, "LOGLEVEL": "ERROR", "CUDA_VISIBLE_DEVICES": ""}
+    out = tmp_path / FENCED[page]
+
+    def content() -> list[tuple[Path, int]]:
+        return sorted((path, path.stat().st_mtime_ns) for path in out.rglob("*") if path.is_file())
+
+    with subprocess.Popen(
+        [*command, "train.py"],
+        cwd=tmp_path,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as job:
+        awaited(endpoint, job, '"seconds_per_step"')
+        with rallypoint.fence(out, into=True).claim():
+            before = content()
+        subprocess.run([*COMMAND, "admin", "save", endpoint], timeout=60)
+        said = job.communicate(timeout=900)[0]
+    assert job.returncode == 1, said
+    assert re.search(r"FencedError: .*another process has written it: process \d+ on", said), said
+    assert content() == before
 
 
 # What the page uses of ray, each task in a process of its own.

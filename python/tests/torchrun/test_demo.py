@@ -1,8 +1,7 @@
-"""The demonstration (`make demo`), and the fence of its checkpoint."""
+"""The demonstration (`make demo`)."""
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -10,7 +9,6 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from types import ModuleType
 
 import psutil
 import pytest
@@ -178,66 +176,3 @@ def test_without_an_etcd_the_demo_says_so(monkeypatch: pytest.MonkeyPatch) -> No
     assert (
         "demo failed: " in done.stderr and "etcd" in done.stderr and "Traceback" not in done.stderr
     )
-
-
-@pytest.fixture
-def checkpoint(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The module examples/digits/checkpoint.py, in a run of its own."""
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "job")
-    spec = importlib.util.spec_from_file_location("checkpoint", DIGITS / "checkpoint.py")
-    assert spec and spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def of_round(module: ModuleType, path: Path, number: str) -> object:
-    """A checkpoint as the worker of that round sees it."""
-    os.environ["RALLYPOINT_ROUND"] = number
-    try:
-        return module.Checkpoint(path)
-    finally:
-        del os.environ["RALLYPOINT_ROUND"]
-
-
-def state(epoch: int, finished: bool = False) -> dict[str, object]:
-    return {"epoch": epoch, "finished": finished}
-
-
-def test_an_orphan_cannot_overwrite_a_later_round(checkpoint, tmp_path) -> None:
-    path = tmp_path / "checkpoint.pt"
-    old, new = of_round(checkpoint, path, "1"), of_round(checkpoint, path, "2")
-    assert old.claim() == b""
-    old.save(state(1))
-    assert checkpoint.load(new.claim())["epoch"] == 1
-
-    # Refused as soon as the later round has looked, not only once it has written.
-    with pytest.raises(checkpoint.StaleRoundError, match="round 2"):
-        old.save(state(2))
-    with pytest.raises(checkpoint.StaleRoundError, match="new --rdzv-id"):
-        old.claim()
-    new.save(state(3))
-    assert checkpoint.load(path.read_bytes())["epoch"] == 3
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["checkpoint.pt", "checkpoint.pt.lock"]
-
-
-def test_a_finished_run_and_another_run_leave_the_checkpoint_free(
-    checkpoint, tmp_path, monkeypatch
-) -> None:
-    path = tmp_path / "checkpoint.pt"
-    of_round(checkpoint, path, "7").save(state(1, finished=True))
-    of_round(checkpoint, path, "1").save(state(2))  # the same run id again, from round 1
-    of_round(checkpoint, path, "5").save(state(3))
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "another job")
-    of_round(checkpoint, path, "1").save(state(4))
-    assert checkpoint.load(path.read_bytes())["epoch"] == 4
-
-
-def test_without_a_round_number_nothing_is_refused(checkpoint, tmp_path, monkeypatch) -> None:
-    monkeypatch.delenv("RALLYPOINT_ROUND", raising=False)
-    path = tmp_path / "checkpoint.pt"
-    of_round(checkpoint, path, "3").save(state(1))
-    unnumbered = checkpoint.Checkpoint(path)
-    unnumbered.claim()
-    unnumbered.save(state(2))
-    assert checkpoint.load(path.read_bytes())["epoch"] == 2

@@ -26,6 +26,13 @@ def ip(*arguments: str) -> None:
         raise OSError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
 
 
+def nft(namespace: str, rules: str) -> None:
+    command = ["ip", "netns", "exec", namespace, "nft", rules]
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode != 0:
+        raise OSError(f"nft {rules}: {done.stderr.strip()}")
+
+
 class Network:
     """Namespaces that a bridge joins. The bridge has a namespace of its own, too, so that
     nothing of the machine's network is touched."""
@@ -60,6 +67,17 @@ class Network:
     def mend(self, namespace: str) -> None:
         """Undoes cut()."""
         ip("-n", self._switch, "link", "set", self._port(namespace), "master", "br0")
+
+    def reject(self, namespace: str) -> None:
+        """Answers each packet of TCP that a machine sends to another with a reset."""
+        rules = "type filter hook output priority 0\n"
+        rules += 'oifname "eth0" meta l4proto tcp reject with tcp reset\n'
+        rules = f"table inet rejects {{\nchain out {{\n{rules}}}\n}}\n"
+        nft(namespace, rules)
+
+    def accept(self, namespace: str) -> None:
+        """Undoes reject()."""
+        nft(namespace, "delete table inet rejects")
 
     def _port(self, namespace: str) -> str:
         return f"port{self.namespaces.index(namespace) + 1}"
