@@ -97,8 +97,7 @@ enum rp_code {
     RP_ERR_CANCELED = 32,    /* the caller canceled, or the object was closed in the meantime */
     RP_ERR_CONNECTION = 40,  /* the control plane or a store cannot be reached */
     RP_ERR_STATE = 50,       /* the data received is invalid or not Rallypoint's */
-    RP_ERR_FENCED =
-        52, /* another process has written the checkpoint since this one loaded it */
+    RP_ERR_FENCED = 52,      /* another process has written the checkpoint */
     RP_ERR_EVICTED = 60,     /* this node was dropped from the run */
     RP_ERR_ROUND_OVER = 62,  /* the round of this store is over */
     RP_ERR_WORKERS = 64,     /* workers of this node failed and no restart is left */

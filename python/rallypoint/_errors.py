@@ -26,7 +26,7 @@ class Code(enum.IntEnum):
     CANCELED = 32  # the caller withdrew, or the object was closed meanwhile
     CONNECTION = 40  # the control plane or a store cannot be reached
     STATE = 50  # what came back is not Rallypoint's or not valid
-    FENCED = 52  # another process has written the checkpoint since this one loaded it
+    FENCED = 52  # another process has written the checkpoint
     EVICTED = 60  # this node was dropped from the run
     ROUND_OVER = 62  # the round of this store is over
     WORKERS = 64  # workers of this node failed for good

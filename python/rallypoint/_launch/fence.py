@@ -64,9 +64,12 @@ def fence(
 class Fence(library.Handle):
     """One writer's knowledge of a checkpoint, made by rallypoint.fence, which says more.
 
-    Attributes:
-        path: the checkpoint.
-        exists: whether there was one when the fence was made.
+    `path` is the checkpoint, `exists` whether there was one when the fence was made.
+
+    Args:
+        path: the file or folder that is replaced as a whole.
+        into: the path is a folder in which each checkpoint has its own name.
+        timeout: seconds to wait for a process that is writing the checkpoint. None: no limit.
     """
 
     def __init__(
@@ -107,6 +110,9 @@ class Fence(library.Handle):
         Args:
             timeout: seconds to wait for another process that has the lock. None: no limit.
 
+        Returns:
+            The context manager.
+
         Raises:
             FencedError: another process has written the checkpoint since this one loaded it or
                 wrote it. It is raised before the body, where that is known then already.
@@ -145,6 +151,9 @@ class Fence(library.Handle):
 
         Args:
             timeout: seconds to wait for another process that has claimed it. None: no limit.
+
+        Returns:
+            The context manager.
 
         Raises:
             FencedError: another process has claimed the folder since this one opened it or

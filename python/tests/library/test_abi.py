@@ -107,7 +107,13 @@ def test_enums() -> None:
         *directive.KINDS
     ]
     assert enums.pop("rp_on_hang") == {f"RP_HANG_{k.upper()}": v for k, v in _ON_HANG.items()}
-    for name in ("rp_store_op", "rp_agent_flag", "rp_agent_event_kind", "rp_agent_state"):
+    for name in (
+        "rp_store_op",
+        "rp_fence_flag",
+        "rp_agent_flag",
+        "rp_agent_event_kind",
+        "rp_agent_state",
+    ):
         del enums[name]  # which have no names but those of _abi
     assert not enums, "an enum that this test does not know"
 

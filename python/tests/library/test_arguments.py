@@ -79,6 +79,8 @@ class Objects:
         made("rp_agent", "rp_agent_open", ctypes.byref(agent))
         etcd = self.struct("rp_etcd_server_config")
         made("rp_etcd_server", "rp_etcd_server_start", ctypes.byref(etcd), 1000)
+        fence = self.struct("rp_fence_config")
+        made("rp_fence", "rp_fence_open", ctypes.byref(fence), 1000)
         request = self.struct("rp_store_request")
         made("rp_op", "rp_store_start", self.handles["rp_store"], ctypes.byref(request))
 
@@ -101,6 +103,8 @@ class Objects:
             made.binary = b"/bin/true"  # a handle is made, whatever becomes of the process
         elif kind == "rp_store_file_config":
             made.path = b"/nonexistent/store"
+        elif kind == "rp_fence_config":
+            made.path = b"/nonexistent/checkpoint"
         elif kind == "rp_backend":
             made.get, made.set = abi.BackendGet(lambda *_: 0), abi.BackendSet(lambda *_: 0)
         self.keep.append(made)
@@ -234,6 +238,7 @@ def close(objects: Objects) -> None:
 
 CLOSERS = [
     ("rp_op", "rp_op_free"),
+    ("rp_fence", "rp_fence_close"),
     ("rp_agent", "rp_agent_close"),
     ("rp_member", "rp_member_close"),
     ("rp_store", "rp_store_close"),
