@@ -199,7 +199,7 @@ func TestTwoWriters(t *testing.T) {
 func TestHistory(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			for seed := range uint64(10) {
+			for seed := range uint64(5) {
 				random := rand.New(rand.NewPCG(seed, 1))
 				path := filepath.Join(t.TempDir(), "checkpoint")
 				countdown := -1
@@ -566,6 +566,37 @@ func TestPaths(t *testing.T) {
 	}
 	d := kinds[0].start(t, filepath.Join(folder, "new/folder/checkpoint"), "d") // made by the first save
 	testkit.Check(t, d.save("d"))
+}
+
+// TestOthersFiles: a sweep removes nothing but what a fence has made.
+func TestOthersFiles(t *testing.T) {
+	for _, k := range kinds {
+		intercept(t, k.withoutExchange(plain))
+		folder := t.TempDir()
+		path := filepath.Join(folder, "checkpoint")
+		w := k.start(t, path, "gpu-a")
+		testkit.Check(t, w.save("a"))
+		id := short(newVersion())
+		kept := []string{path + ".fence.bak", path + "-old", filepath.Join(folder, ".checkpoint.fence-mine-"+id), filepath.Join(folder, ".checkpoint2.fence--"+id), w.fence.record + ".bak", w.fence.record + "." + id + "x"}
+		gone := []string{w.fence.record + "." + id}
+		if !k.into {
+			gone = append(gone, filepath.Join(folder, ".checkpoint.fence--"+id), filepath.Join(folder, ".checkpoint.fence-"+id+"-"+id))
+		}
+		for _, name := range append(kept, gone...) {
+			testkit.Check(t, os.WriteFile(name, nil, 0o666))
+		}
+		testkit.Check(t, w.save("b"))
+		for _, name := range kept {
+			if _, err := os.Lstat(name); err != nil {
+				t.Errorf("%s: %v", k.name, err)
+			}
+		}
+		for _, name := range gone {
+			if _, err := os.Lstat(name); err == nil {
+				t.Errorf("%s: %s is left", k.name, name)
+			}
+		}
+	}
 }
 
 // TestWrongCalls: the calls of one form are refused by the other, and none is left after Close.

@@ -54,7 +54,10 @@ func (n names) temporary(base string) string {
 // aside is added to the name of a temporary while what it replaces is moved aside.
 const aside = "-old"
 
+// short is the part of a version that is in names of files.
 func short(version string) string { return version[:min(16, len(version))] }
+
+func isShort(text string) bool { return isVersion(text + text) }
 
 func newVersion() string {
 	var b [16]byte
@@ -238,25 +241,36 @@ func (n names) sweep(present string) error {
 	}
 	for _, entry := range entries {
 		path := filepath.Join(n.folder, entry.Name())
-		rest, temporary := strings.CutPrefix(entry.Name(), n.prefix)
-		base, _, _ := strings.Cut(rest, "-")
-		switch {
-		case strings.HasPrefix(path, n.record+".") && path != n.lock:
-		case n.prefix == "" || !temporary || base == short(present):
+		base, moved, ours := n.parse(entry.Name())
+		if !ours && !n.isUnfinished(entry.Name()) || ours && base == short(present) {
 			continue // not the fence's, or of a writer that may still be allowed to replace
-		case strings.HasSuffix(rest, aside):
-			if _, err := os.Lstat(n.data); errors.Is(err, fs.ErrNotExist) {
-				if err := operate("move the data back", func() error { return os.Rename(path, n.data) }); err != nil {
-					return err
-				}
-				continue
+		}
+		if _, err := os.Lstat(n.data); moved && errors.Is(err, fs.ErrNotExist) {
+			if err := operate("move the data back", func() error { return os.Rename(path, n.data) }); err != nil {
+				return err
 			}
+			continue
 		}
 		if err := operate("remove a temporary", func() error { return os.RemoveAll(path) }); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// parse reads the name of a temporary: which version it is to replace, and whether it is what was
+// moved aside.
+func (n names) parse(name string) (base string, moved, ours bool) {
+	rest, ours := strings.CutPrefix(name, n.prefix)
+	rest, moved = strings.CutSuffix(rest, aside)
+	base, own, cut := strings.Cut(rest, "-")
+	return base, moved, ours && n.prefix != "" && cut && isShort(own) && (base == "" || isShort(base))
+}
+
+// isUnfinished reports whether a name is that of a record before its renaming.
+func (n names) isUnfinished(name string) bool {
+	version, ok := strings.CutPrefix(name, filepath.Base(n.record)+".")
+	return ok && isShort(version)
 }
 
 // syncTree writes a file, or a folder with all that it holds, to the disk.

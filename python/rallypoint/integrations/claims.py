@@ -12,6 +12,7 @@ import torch.distributed
 from .. import Fence, RallypointError
 from .._errors import make_error
 
+_PATIENCE = 240.0  # seconds for the lock; the others wait in the store for 300, by torch's default
 _numbers = itertools.count()  # of this process's claims, which all ranks make in one order
 
 
@@ -55,7 +56,7 @@ class Claims:
             return
         refused: RallypointError | None = None
         if self._main and self._fence is not None:
-            claim = self._fence.claim()
+            claim = self._fence.claim(_PATIENCE)
             try:
                 claim.__enter__()
                 self._claim = claim
