@@ -44,8 +44,7 @@ type Options struct {
 	Path string
 	Into bool
 
-	Writer Writer           // this process
-	Clock  lockedfile.Clock // nil: the machine's
+	Writer Writer // this process
 }
 
 // Fence is one writer's knowledge of a checkpoint. Its methods may be called by several threads,
@@ -53,7 +52,6 @@ type Options struct {
 type Fence struct {
 	names
 	writer  Writer
-	clock   lockedfile.Clock
 	closing chan struct{}
 	close   func()
 
@@ -73,11 +71,8 @@ func Open(o Options, deadline time.Time) (*Fence, error) {
 	if err != nil || o.Path == "" {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the path of a checkpoint, %q, cannot be used: %v", o.Path, err)
 	}
-	f := &Fence{names: newNames(path, o.Into), writer: o.Writer, clock: o.Clock, closing: make(chan struct{})}
+	f := &Fence{names: newNames(path, o.Into), writer: o.Writer, closing: make(chan struct{})}
 	f.close = sync.OnceFunc(func() { close(f.closing) })
-	if f.clock == nil {
-		f.clock = lockedfile.RealClock{}
-	}
 	if _, err := os.Stat(f.folder); errors.Is(err, fs.ErrNotExist) {
 		return f, nil // and no checkpoint in it
 	}
@@ -105,7 +100,7 @@ func (f *Fence) Version() string {
 // Prepare returns a new name for the next version's file or folder, in the checkpoint's folder. It
 // is refused at once if Commit would be. What an earlier Prepare has begun is dropped.
 func (f *Fence) Prepare(deadline time.Time) (temporary string, err error) {
-	return temporary, f.call("replace", func() error {
+	err = f.call("replace", func() error {
 		if f.prefix == "" {
 			return rendezvous.Errorf(rendezvous.CodeInvalid, "the fence of the folder %s is for writing into it: claim it", f.data)
 		}
@@ -119,6 +114,7 @@ func (f *Fence) Prepare(deadline time.Time) (temporary string, err error) {
 			return nil
 		})
 	})
+	return temporary, err
 }
 
 // Commit replaces the checkpoint by what was written to Prepare's name. The new version is on the
@@ -308,7 +304,7 @@ func (f *Fence) takeLock(deadline time.Time) (*lockedfile.File, error) {
 		limit := lockedfile.WaitLimit{Ctx: context.Background(), Closing: f.closing, Deadline: deadline}
 		free, err := file.TryLock(unix.LOCK_EX) // even if the deadline has passed
 		if err == nil && !free {
-			err = file.Lock(limit, f.clock, unix.LOCK_EX)
+			err = file.Lock(limit, lockedfile.RealClock{}, unix.LOCK_EX)
 		}
 		if err != nil {
 			holder := file.LockHolder()
