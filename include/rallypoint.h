@@ -1368,7 +1368,9 @@ RP_API int32_t rp_fence_get_state(rp_fence fence, rp_fence_state *state, rp_erro
 /*
  * Begins to replace the checkpoint: returns a new path in its folder, in *temporary, for the
  * new file or folder. RP_ERR_FENCED at once if another process has written the checkpoint.
- * What an earlier call has begun is removed. Not with RP_FENCE_INTO.
+ * What an earlier call has begun is removed. A process that writes the checkpoint meanwhile
+ * removes it, too: if writing there fails, call this again to learn who that was. Not with
+ * RP_FENCE_INTO.
  */
 RP_API int32_t rp_fence_prepare(rp_fence fence, int64_t timeout_ms, rp_buffer *temporary,
                                 rp_error *err);

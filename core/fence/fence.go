@@ -98,7 +98,8 @@ func (f *Fence) Version() string {
 }
 
 // Prepare returns a new name for the next version's file or folder, in the checkpoint's folder. It
-// is refused at once if Commit would be. What an earlier Prepare has begun is dropped.
+// is refused at once if Commit would be. What an earlier Prepare has begun is dropped. If another
+// process writes the checkpoint before Commit, it removes what is at that name.
 func (f *Fence) Prepare(deadline time.Time) (temporary string, err error) {
 	err = f.call("replace", func() error {
 		if f.prefix == "" {

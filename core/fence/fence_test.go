@@ -2,6 +2,7 @@ package fence
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -114,7 +115,8 @@ func (w *writer) save(id string) error {
 		return err
 	}
 	if err := w.write(temporary, next); err != nil {
-		return err
+		_, refused := w.fence.Prepare(soon()) // who has written meanwhile has removed the temporary
+		return cmp.Or(refused, err)
 	}
 	if err := w.fence.Commit(soon()); err != nil {
 		return err
