@@ -107,7 +107,7 @@ func (f *Fence) Prepare(deadline time.Time) (temporary string, err error) {
 		}
 		f.drop()
 		return f.locked(deadline, func(present record) error {
-			if err := f.check(present); err != nil {
+			if err := f.check(present, unchanged); err != nil {
 				return err
 			}
 			temporary = f.names.temporary(present.Version)
@@ -128,7 +128,7 @@ func (f *Fence) Commit(deadline time.Time) error {
 		}
 		synced := syncTree(f.prepared)
 		return f.locked(deadline, func(present record) error {
-			if err := f.check(present); err != nil {
+			if err := f.check(present, unchanged); err != nil {
 				return err
 			}
 			if errors.Is(synced, fs.ErrNotExist) {
@@ -174,7 +174,7 @@ func (f *Fence) Claim(deadline time.Time) error {
 				unlock(file)
 			}
 		}()
-		if err := f.check(present); err != nil {
+		if err := f.check(present, unchanged); err != nil {
 			return err
 		}
 		if err := f.advance(present); err != nil {
@@ -202,7 +202,7 @@ func (f *Fence) Release() error {
 		if err != nil {
 			return err
 		}
-		return f.check(present)
+		return f.check(present, "Its lock did not keep the other out, and both may have written")
 	})
 }
 
@@ -229,8 +229,12 @@ func (f *Fence) call(what string, body func() error) error {
 	return f.explain(what, body())
 }
 
+// unchanged is what a refusal before a write says of it.
+const unchanged = "Nothing was overwritten"
+
 // check returns an error unless this process loaded or wrote the version of the present record.
-func (f *Fence) check(present record) error {
+// The error says what the writes so far have done.
+func (f *Fence) check(present record, done string) error {
 	if present.Version == f.held || present.Version != "" && present.Version == f.tried {
 		return nil
 	}
@@ -239,7 +243,7 @@ func (f *Fence) check(present record) error {
 		by = "another process has written it: " + present.Writer.String()
 	}
 	return rendezvous.Errorf(rendezvous.CodeFenced,
-		"the checkpoint %s is no longer the one that this process loaded or wrote; %s. Nothing was overwritten. Start this worker again: it then resumes from the present checkpoint. If two jobs write it, end one of them, or give it a path of its own", f.data, by)
+		"the checkpoint %s is no longer the one that this process loaded or wrote; %s. %s. Start this worker again: it then resumes from the present checkpoint. If two jobs write it, end one of them, or give it a path of its own", f.data, by, done)
 }
 
 // advance makes a new version the present one, under the lock.
