@@ -40,7 +40,7 @@ func (f *Forker) Output(ctx context.Context, argv, env []string) ([]byte, error)
 // awaitKilled waits for the end of a killed child, and reaps it.
 func (f *Forker) awaitKilled(pid int) {
 	if pidfd := openPidfd(pid); pidfd != nil {
-		(&orphan{pid, pid, pidfd}).await(nil)
+		(&orphan{pid: pid, pidfd: pidfd}).await()
 		_ = pidfd.Close()
 	}
 	f.reap(pid)

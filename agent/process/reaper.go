@@ -129,17 +129,33 @@ func (r *Reaper) adopted(pid int, stat procStat) bool {
 		(r.marker == "" || os.Getpid() != 1)
 }
 
-// maxPasses bounds how often endOrphans looks again: a program that forks faster than it
+// maxPasses bounds how often killOrphans looks again: a program that forks faster than it
 // is killed is left to the parent-death signals and to the system.
 const maxPasses = 100
 
-// endOrphans sends sig to the processes that the groups' leaders, now reaped, left behind, waits
-// for them until expired is closed, and kills the rest. It returns when none is left.
-func (r *Reaper) endOrphans(groups []int, sig unix.Signal, expired <-chan struct{}) {
+// endOrphans passes d's signal on to the processes that the groups' leaders, now reaped, left
+// behind, waits for them until expired is closed, and kills the rest. It returns when none is left.
+func (r *Reaper) endOrphans(groups []int, d *delivery, expired <-chan struct{}) {
 	if r.keep {
 		return
 	}
-	signaled := make(map[int]bool)
+	for !isClosed(expired) {
+		left := r.left(groups)
+		if len(left) == 0 {
+			return
+		}
+		d.pass(left)
+		select {
+		case <-d.wake:
+			r.reapOrphans()
+		case <-expired:
+		}
+	}
+	r.killOrphans(groups)
+}
+
+// killOrphans is endOrphans for what has outlived its grace.
+func (r *Reaper) killOrphans(groups []int) {
 	for range maxPasses {
 		left := r.left(groups)
 		if len(left) == 0 {
@@ -147,23 +163,8 @@ func (r *Reaper) endOrphans(groups []int, sig unix.Signal, expired <-chan struct
 		}
 		gone := true
 		for _, orphan := range left {
-			if isClosed(expired) {
-				orphan.kill(unix.SIGKILL)
-				gone = orphan.await(nil) && gone
-				continue
-			}
-			if !signaled[orphan.pid] {
-				signaled[orphan.pid] = true
-				if !slices.Contains(groups, orphan.group) { // the groups had it already
-					orphan.kill(sig)
-				}
-			}
-			if !orphan.await(expired) {
-				orphan.kill(unix.SIGKILL)
-				gone = orphan.await(nil) && gone
-			}
-		}
-		for _, orphan := range left {
+			orphan.kill(unix.SIGKILL)
+			gone = orphan.await() && gone
 			_ = orphan.pidfd.Close()
 		}
 		r.reapOrphans()
@@ -183,10 +184,11 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// orphan is a process that a worker left behind.
+// orphan is a process that a worker started, and may have left behind.
 type orphan struct {
-	pid, group int
-	pidfd      *os.File
+	pid   int
+	stat  procStat
+	pidfd *os.File
 }
 
 func (o *orphan) kill(sig unix.Signal) {
@@ -196,34 +198,21 @@ func (o *orphan) kill(sig unix.Signal) {
 	}
 }
 
-// await waits for the end of the process, at most until expired is closed, and
-// without expired at most leastDeathWait. It reports whether the process ended.
-func (o *orphan) await(expired <-chan struct{}) bool {
-	ended := make(chan bool, 1)
+// ended waits for the end of the process, at most until the descriptor's deadline or its close, and
+// reports whether the process ended.
+func (o *orphan) ended() bool {
 	conn, err := o.pidfd.SyscallConn()
-	if err != nil {
-		return true
-	}
-	go func() { // ends with the process, or by the deadline below
-		ended <- conn.Read(func(fd uintptr) bool {
-			poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
-			n, err := unix.Poll(poll, 0)
-			return err == nil && n > 0
-		}) == nil
-	}()
-	if expired == nil {
-		_ = o.pidfd.SetReadDeadline(time.Now().Add(leastDeathWait))
-		return <-ended
-	}
-	select {
-	case ok := <-ended:
-		return ok
-	case <-expired:
-		_ = o.pidfd.SetReadDeadline(time.Now())
-		ok := <-ended
-		_ = o.pidfd.SetReadDeadline(time.Time{})
-		return ok
-	}
+	return err == nil && conn.Read(func(fd uintptr) bool {
+		poll := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+		n, err := unix.Poll(poll, 0)
+		return err == nil && n > 0
+	}) == nil
+}
+
+// await is ended within leastDeathWait.
+func (o *orphan) await() bool {
+	_ = o.pidfd.SetReadDeadline(time.Now().Add(leastDeathWait))
+	return o.ended()
 }
 
 // left returns the live processes of the groups and those that were adopted.
@@ -240,8 +229,15 @@ func (r *Reaper) left(groups []int) []*orphan {
 	pids = append(append(pids, r.orphans()...), r.forker.group.members()...)
 	pids = append(pids, markedProcesses(r.marker)...)
 	slices.Sort(pids)
-	var left []*orphan
-	for _, pid := range slices.Compact(pids) {
+	return r.open(slices.Compact(pids), func(pid int, stat procStat) bool {
+		return slices.Contains(groups, stat.group) || r.adopted(pid, stat) || r.forker.group.has(pid) || isMarked(pid, r.marker)
+	})
+}
+
+// open returns the live processes that are ours; the caller closes their descriptors.
+func (r *Reaper) open(pids []int, ours func(pid int, stat procStat) bool) []*orphan {
+	var live []*orphan
+	for _, pid := range pids {
 		if r.forker.keeps(pid) {
 			continue
 		}
@@ -252,15 +248,21 @@ func (r *Reaper) left(groups []int) []*orphan {
 		// Read after the descriptor was opened: if another process has got the number in
 		// between, the descriptor still names the old one, which is gone.
 		stat, ok := readStat(pid)
-		ours := slices.Contains(groups, stat.group) || r.adopted(pid, stat) || r.forker.group.has(pid) ||
-			isMarked(pid, r.marker)
-		if !ok || !ours || stat.state == 'Z' || stat.state == 'X' {
+		if !ok || stat.state == 'Z' || stat.state == 'X' || !ours(pid, stat) {
 			_ = pidfd.Close()
 			continue
 		}
-		left = append(left, &orphan{pid, stat.group, pidfd})
+		live = append(live, &orphan{pid, stat, pidfd})
 	}
-	return left
+	return live
+}
+
+// members returns the live processes of the groups.
+func (r *Reaper) members(groups []int) []*orphan {
+	if len(groups) == 0 {
+		return nil
+	}
+	return r.open(groupMembers(groups), func(_ int, stat procStat) bool { return slices.Contains(groups, stat.group) })
 }
 
 // processesWith returns the processes of the machine that fit.
@@ -300,7 +302,7 @@ func endMarked(marker string) {
 				found = true
 				o := &orphan{pid: pid, pidfd: pidfd}
 				o.kill(unix.SIGKILL)
-				o.await(nil)
+				o.await()
 			}
 			_ = pidfd.Close()
 		}
@@ -332,6 +334,7 @@ type procStat struct {
 	parent  int
 	group   int
 	session int
+	started uint64 // in clock ticks since the machine's start; 0: not told
 }
 
 func readStat(pid int) (procStat, bool) {
@@ -348,10 +351,15 @@ func parseStat(text []byte) (procStat, bool) {
 	if len(fields) < 4 {
 		return procStat{}, false
 	}
-	parent, err1 := strconv.Atoi(string(fields[1]))
-	group, err2 := strconv.Atoi(string(fields[2]))
-	session, err3 := strconv.Atoi(string(fields[3]))
-	return procStat{fields[0][0], parent, group, session}, err1 == nil && err2 == nil && err3 == nil
+	stat := procStat{state: fields[0][0]}
+	var err1, err2, err3 error
+	stat.parent, err1 = strconv.Atoi(string(fields[1]))
+	stat.group, err2 = strconv.Atoi(string(fields[2]))
+	stat.session, err3 = strconv.Atoi(string(fields[3]))
+	if len(fields) > 19 {
+		stat.started, _ = strconv.ParseUint(string(fields[19]), 10, 64)
+	}
+	return stat, err1 == nil && err2 == nil && err3 == nil
 }
 
 // ownChildren returns the children of all threads of this process.

@@ -83,7 +83,9 @@ func (tr *templateRig) launch(t *Template, site string, envs ...string) ([]*Proc
 	if err != nil {
 		tr.t.Fatal(err)
 	}
-	group.awaitExits(nil)
+	for _, p := range group.Procs {
+		<-p.exited
+	}
 	group.Stop(StopOptions{Signal: unix.SIGKILL, quiet: true})
 	out, _ := LookupEnv(tr.config.Environ, "OUT")
 	text, _ := os.ReadFile(out)

@@ -101,42 +101,62 @@ type StopOptions struct {
 }
 
 // Stop stops the workers that still run and whatever they left behind, reaps them, and returns
-// once they and their descendants have exited. A process that even SIGKILL does not end is
+// once they and their descendants have exited. The grace belongs to the workers: their helpers get
+// the signal after them (see delivery). A process that even SIGKILL does not end is
 // abandoned after another grace. It returns the workers that TakeEnded has not returned before.
 func (w *WorkerGroup) Stop(o StopOptions) []*Process {
-	for _, p := range w.Procs {
-		w.signal(p, o)
-	}
 	o.Hurry = cmp.Or(o.Hurry, context.Background())
+	d := w.signal(o)
+	defer d.close()
 	grace, cancel := context.WithTimeout(o.Hurry, o.Grace)
 	defer cancel()
 	expired := grace.Done()
 	if o.Signal != unix.SIGKILL {
-		w.awaitExits(expired)
+		w.awaitExits(d, expired)
 		w.beforeKill(o)
-		w.forceExits(o)
+		if w.forceExits(d, o) {
+			late, cancel := context.WithTimeout(o.Hurry, min(o.Grace, helperGrace))
+			defer cancel()
+			expired = late.Done()
+		}
 	}
 	w.awaitDeath(o.Grace)
-	w.reap(o.Signal, expired)
+	w.reap(d, expired)
 	ended := w.TakeEnded()
 	w.watches.Wait()
 	return append(ended, w.TakeEnded()...)
 }
 
-// signal sends the options' signal to the worker's process group, also if the worker itself has
-// exited, unless the options keep what it left there.
-func (w *WorkerGroup) signal(p *Process, o StopOptions) {
-	if p.HasExited() {
-		if !w.reaper.keep {
+// helperGrace is how long the helpers of a worker that was killed have from the signal to SIGKILL.
+const helperGrace = time.Second
+
+// signal sends the options' signal to the workers, and to the children of those that are shells.
+func (w *WorkerGroup) signal(o StopOptions) *delivery {
+	d := newDelivery(o, w)
+	for _, p := range w.Procs {
+		switch ended := p.HasExited(); {
+		case ended && (w.reaper.keep || !d.wide):
+		case d.wide || p.pidfd == nil && isShell(p.Pid):
 			p.SignalGroup(o.Signal)
+		case isShell(p.Pid):
+			d.shells = append(d.shells, p.Pid)
 		}
-		return
 	}
-	p.Stopped = true
-	if !o.quiet {
-		w.log.Debug(fmt.Sprintf("Sending process %d closing signal %s", p.Pid, SignalName(o.Signal)))
+	children := w.reaper.members(d.shells) // before the shells end
+	for _, p := range w.Procs {
+		if p.HasExited() {
+			continue
+		}
+		p.Stopped = true
+		if !o.quiet {
+			w.log.Debug(fmt.Sprintf("Sending process %d closing signal %s", p.Pid, SignalName(o.Signal)))
+		}
+		if !d.wide {
+			p.Signal(o.Signal)
+		}
 	}
-	p.SignalGroup(o.Signal)
+	d.pass(children)
+	return d
 }
 
 // KeepAside has the end of other groups leave this one's processes alone.
@@ -186,15 +206,36 @@ func (w *WorkerGroup) KillOverdue() {
 	}
 }
 
-// awaitExits waits until every worker has ended or expired is closed.
-func (w *WorkerGroup) awaitExits(expired <-chan struct{}) {
-	for _, p := range w.Procs {
+// awaitExits waits until every worker has ended or expired is closed, and passes the signal on to
+// what those that have ended leave in their groups, and to what shells have wrapped.
+func (w *WorkerGroup) awaitExits(d *delivery, expired <-chan struct{}) {
+	for {
+		var ended []int
+		for _, p := range w.Procs {
+			switch {
+			case !p.HasExited():
+				continue
+			case p.pidfd != nil && !w.reaper.keep:
+				ended = append(ended, p.Pid)
+			case p.Stopped && !d.wide && !d.passed[p.Pid]:
+				d.passed[p.Pid] = true
+				p.SignalGroup(d.sig)
+			}
+		}
+		if w.allExited() {
+			return
+		}
+		d.pass(w.reaper.members(append(ended, d.shells...)))
 		select {
-		case <-p.exited:
+		case <-d.wake:
 		case <-expired:
 			return
 		}
 	}
+}
+
+func (w *WorkerGroup) allExited() bool {
+	return !slices.ContainsFunc(w.Procs, func(p *Process) bool { return !p.HasExited() })
 }
 
 // beforeKill shows the workers that have not ended, unless they are killed at once anyway.
@@ -208,8 +249,9 @@ func (w *WorkerGroup) beforeKill(o StopOptions) {
 	}
 }
 
-// forceExits kills the workers that are still there.
-func (w *WorkerGroup) forceExits(o StopOptions) {
+// forceExits kills the workers that are still there. It reports whether the rest of their groups
+// has got the signal only now, and not been killed with them.
+func (w *WorkerGroup) forceExits(d *delivery, o StopOptions) (late bool) {
 	for _, p := range w.Procs {
 		if p.HasExited() {
 			continue
@@ -218,8 +260,16 @@ func (w *WorkerGroup) forceExits(o StopOptions) {
 			w.log.Warn(fmt.Sprintf("Unable to shutdown process %d via %s, forcefully exiting via %s",
 				p.Pid, SignalName(o.Signal), SignalName(unix.SIGKILL)))
 		}
-		p.SignalGroup(unix.SIGKILL)
+		if d.wide || p.pidfd == nil || w.reaper.keep || o.Hurry.Err() != nil {
+			p.SignalGroup(unix.SIGKILL)
+			continue
+		}
+		late = true
+		p.Signal(unix.SIGKILL)
+		p.SignalGroup(o.Signal)
 	}
+	d.wide = d.wide || late
+	return late
 }
 
 // leastDeathWait is how long a killed process has at least until it is given up:
@@ -244,12 +294,13 @@ func (w *WorkerGroup) awaitDeath(grace time.Duration) {
 		if !p.HasExited() {
 			w.log.Error(fmt.Sprintf("Process %d did not exit after SIGKILL within %v; abandoning and continuing teardown. "+
 				"The process is likely in uninterruptible kernel sleep (D-state).", p.Pid, grace))
+			p.SignalGroup(unix.SIGKILL) // its helpers may not be stuck
 		}
 	}
 }
 
 // reap collects the workers' exit status, and ends the processes that they left behind.
-func (w *WorkerGroup) reap(sig unix.Signal, expired <-chan struct{}) {
+func (w *WorkerGroup) reap(d *delivery, expired <-chan struct{}) {
 	groups := make([]int, 0, len(w.Procs))
 	for _, p := range w.Procs {
 		if !p.reaped && p.HasExited() {
@@ -259,7 +310,7 @@ func (w *WorkerGroup) reap(sig unix.Signal, expired <-chan struct{}) {
 		}
 		p.unwatch()
 	}
-	w.reaper.endOrphans(groups, sig, expired)
+	w.reaper.endOrphans(groups, d, expired)
 }
 
 // maxAncestors bounds the way from a process to the worker that it belongs to.
