@@ -11,7 +11,7 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// proxy forwards connections to a server, or cuts them.
+// proxy forwards connections to a server, cuts them, holds them, or forgets them.
 type proxy struct {
 	t      *testing.T
 	addr   string
@@ -24,6 +24,11 @@ type proxy struct {
 	refused  int
 	budget   func() int64 // bytes until a connection is cut; nil: none is
 	conns    map[net.Conn]struct{}
+	accepted int
+
+	forgotten map[net.Conn][2]bool // what the node and the server send on them vanishes, their ends too
+	held      chan struct{}        // not nil: nothing is forwarded until it is closed
+	done      chan struct{}
 }
 
 func newProxy(t *testing.T, target string) *proxy {
@@ -32,9 +37,10 @@ func newProxy(t *testing.T, target string) *proxy {
 	if err != nil {
 		t.Fatal(err)
 	}
-	p := &proxy{t: t, addr: l.Addr().String(), target: target, listener: l, conns: map[net.Conn]struct{}{}}
+	p := &proxy{t: t, addr: l.Addr().String(), target: target, listener: l, conns: map[net.Conn]struct{}{}, forgotten: map[net.Conn][2]bool{}, done: make(chan struct{})}
 	p.wg.Go(p.accept)
 	t.Cleanup(func() {
+		close(p.done)
 		p.stop()
 		p.listener.Close()
 		p.wg.Wait()
@@ -54,6 +60,7 @@ func (p *proxy) accept() {
 			conn.Close()
 		} else {
 			p.conns[conn] = struct{}{}
+			p.accepted++
 			p.wg.Go(func() { p.forward(conn) })
 		}
 		p.mu.Unlock()
@@ -75,17 +82,80 @@ func (p *proxy) forward(conn net.Conn) {
 	}
 	p.mu.Unlock()
 	var wg sync.WaitGroup
-	forward := func(to, from net.Conn, most int64) {
-		io.CopyN(to, from, most)
+	forward := func(to, from net.Conn, most int64, way int) {
+		_, _ = io.CopyN(forwarded{p, conn, to, way}, from, most)
+		if p.forgets(conn, way) {
+			<-p.done
+		}
 		conn.Close()
 		up.Close()
 	}
-	wg.Go(func() { forward(up, conn, upward) })
-	wg.Go(func() { forward(conn, up, down) })
+	wg.Go(func() { forward(up, conn, upward, 0) })
+	wg.Go(func() { forward(conn, up, down, 1) })
 	wg.Wait()
 	p.mu.Lock()
 	delete(p.conns, conn)
 	p.mu.Unlock()
+}
+
+// forwarded is one way of a connection.
+type forwarded struct {
+	p    *proxy
+	conn net.Conn
+	to   net.Conn
+	way  int
+}
+
+func (f forwarded) Write(b []byte) (int, error) {
+	f.p.mu.Lock()
+	held := f.p.held
+	f.p.mu.Unlock()
+	if held != nil {
+		select {
+		case <-held:
+		case <-f.p.done:
+		}
+	}
+	if f.p.forgets(f.conn, f.way) {
+		return len(b), nil
+	}
+	return f.to.Write(b)
+}
+
+func (p *proxy) forgets(conn net.Conn, way int) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.forgotten[conn][way]
+}
+
+// forget lets everything vanish that is sent on the present connections, by the node (up), the server
+// (down), or both. New connections work.
+func (p *proxy) forget(up, down bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for conn := range p.conns {
+		p.forgotten[conn] = [2]bool{up, down}
+	}
+}
+
+// hold keeps back what is sent on all connections, as a server does that is stopped, until release.
+func (p *proxy) hold() (release func()) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	held := make(chan struct{})
+	p.held = held
+	return func() {
+		p.mu.Lock()
+		p.held = nil
+		p.mu.Unlock()
+		close(held)
+	}
+}
+
+func (p *proxy) connections() int {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.accepted
 }
 
 // cut ends all connections.

@@ -365,8 +365,8 @@ func (sc *serverConn) enter(h wire.Hello) error {
 		if err := sc.admit(h); err != nil {
 			return err
 		}
-		if sc.server.cfg.Elector != nil && wire.EndedByPeer(sc.conn) {
-			return errServed // it was held for too long, and its node has another connection by now
+		if wire.EndedByPeer(sc.conn) {
+			return errServed // it has waited for too long, and its node has another connection by now
 		}
 		r, refusal := sc.server.runFor(h.RunID, sc.from())
 		if refusal != nil {

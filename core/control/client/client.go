@@ -74,6 +74,11 @@ type Finder interface {
 	// LookElsewhere looks for it. It does not block.
 	HasVoters() bool
 	LookElsewhere(l *discovery.Conn)
+	// Beside says hello on a second connection to the server of l, which is silent, as long as silent
+	// says so. Replace makes it this node's connection; false: it has closed it, because Again has to
+	// search.
+	Beside(ctx context.Context, l *discovery.Conn, silent func() bool) (*discovery.Conn, error)
+	Replace(l, next *discovery.Conn) bool
 	// Hint adds a peculiarity of the place to what a node waits for.
 	Hint(p rendezvous.Progress) rendezvous.Progress
 	// Leave gives a control plane in this process to another one, or waits until no other node is
@@ -266,7 +271,7 @@ func (c *Client) hello() wire.Hello {
 
 // adopt makes a connection the current one and repeats the requests that have no answer yet.
 func (c *Client) adopt(found *discovery.Conn) *conn {
-	l := newConn(found, c.finder)
+	l := newConn(c.life, found, c.finder)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.conn, c.seen, c.byNode = l, l.Welcome.SeenAddr, l.Welcome.Embedded
@@ -286,14 +291,19 @@ func (c *Client) loop(l *conn) {
 		c.conn = nil
 		c.mu.Unlock()
 		err = l.brokenBy(err)
+		found := l.replacement(err)
 		l.close()
 		if c.ended() {
+			if found != nil {
+				found.Close()
+			}
 			return
 		}
-		found, err := c.finder.Again(c.life, l.Conn, err, dropped)
-		if err != nil {
-			c.giveUp(err)
-			return
+		if !c.finder.Replace(l.Conn, found) {
+			if found, err = c.finder.Again(c.life, l.Conn, err, dropped); err != nil {
+				c.giveUp(err)
+				return
+			}
 		}
 		last := l.Welcome
 		l = c.adopt(found)

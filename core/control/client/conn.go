@@ -17,22 +17,32 @@ import (
 
 	"rallypoint/core/control/discovery"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/store"
 	"rallypoint/core/training"
 )
 
-// A node sends several beats in the length of its lease: two may be lost or late.
-// When it has heard nothing for nearly as long, its beats ask for an echo; a
-// control plane that gives none for two leases hangs, and the connection is given
-// up.
+// A node sends several beats in the length of its lease: two may be lost or late. Each asks for an
+// echo. Between two beats the node looks once more whether the control plane has answered. If
+// standbys may elect another host, a beat is sent at each look.
 //
-// If standbys may elect another host, heartbeats are sent twice as often and each asks for an
-// echo. A node that hears nothing for about 0.6 of a lease asks the standbys who hosts.
+// A node that sees no sign of the control plane for half a lease opens a second connection, because the
+// network may have forgotten the first one, and asks the standbys who hosts. A control plane that gives
+// none for two leases hangs, and the connection is given up. Looks are counted and not time, so
+// that this process may be stopped itself.
 const (
-	beatsPerLease = 3
-	lookAfter     = 3                 // beats since bytes came last, where there are voters
-	echoAfter     = beatsPerLease - 1 // beats since bytes came last
-	silentAfter   = 2 * beatsPerLease // the same
+	looksPerLease = 6
+	looksPerBeat  = 2 // 1 where there are voters
+	secondAfter   = looksPerLease / 2
+	silentAfter   = 2 * looksPerLease
 )
+
+// unackedLooks is how long the kernel tries to send data that nobody acknowledges: longer than
+// secondAfter, so that a second connection comes first.
+const unackedLooks = secondAfter + 1
+
+// secondPatience bounds the wait for the second connection after the first one has ended: a server that
+// has had its hello ends the first.
+const secondPatience = time.Second
 
 // conn is a client's connection to its control plane, from the welcome on. Frames are read
 // by one goroutine; out may be used by any.
@@ -40,32 +50,48 @@ type conn struct {
 	*discovery.Conn
 	out    *wire.Outbox // unlimited: what it holds are pending calls, which are held anyway
 	frames wire.FrameReader
-	heard  atomic.Bool // bytes came since the last beat
+	heard  atomic.Bool // bytes came since the last look
 	finder Finder
+	life   context.Context // its client's
 
-	mu              sync.Mutex
-	beat            *time.Timer             // nil: closed
-	unansweredBeats int                     // beats since bytes came last
-	training        func() *training.Report // what beats carry; nil: nothing
+	mu       sync.Mutex
+	look     *time.Timer // nil: closed
+	looks    int
+	silent   int                     // looks since the last sign of the control plane
+	acked    uint64                  // bytes, at the last look
+	second   *second                 // nil: there is none
+	training func() *training.Report // what beats carry; nil: nothing
 }
 
+// second is a connection that is opened beside a silent one.
+type second struct {
+	cancel context.CancelFunc
+	done   chan struct{}
+	found  *discovery.Conn // set before done is closed; nil: it has failed
+}
+
+// errReplaced ends a connection whose second one was answered.
+var errReplaced = errors.New("a second connection to the control plane was answered in its place")
+
 // newConn begins to keep a connection.
-func newConn(found *discovery.Conn, finder Finder) *conn {
-	c := &conn{Conn: found, finder: finder, out: wire.NewOutbox(found.Conn, math.MaxInt, nil, nil)}
+func newConn(life context.Context, found *discovery.Conn, finder Finder) *conn {
+	c := &conn{Conn: found, life: life, finder: finder, out: wire.NewOutbox(found.Conn, math.MaxInt, nil, nil)}
 	c.frames.In = bufio.NewReaderSize(c, wire.ReadBuffer)
-	c.startBeats(time.Duration(found.Welcome.Lease))
+	lease := time.Duration(found.Welcome.Lease)
+	wire.SetUserTimeout(found, lease*unackedLooks/looksPerLease)
+	c.startLooks(lease)
 	return c
 }
 
-func (c *conn) startBeats(lease time.Duration) {
+func (c *conn) startLooks(lease time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.beat = time.AfterFunc(lease/beatsPerLease, func() {
-		parts := c.sendBeat(lease)
+	c.look = time.AfterFunc(lease/looksPerLease, func() {
+		c.lookAgain(lease)
 		c.mu.Lock()
 		defer c.mu.Unlock()
-		if c.beat != nil {
-			c.beat.Reset(lease / time.Duration(parts))
+		if c.look != nil {
+			c.look.Reset(lease / looksPerLease)
 		}
 	})
 }
@@ -79,37 +105,105 @@ func (c *conn) Read(b []byte) (int, error) {
 	return n, err
 }
 
-// sendBeat sends a beat, or gives up a control plane that does not answer them.
-// Beats are counted and not time, so that this process may be stopped itself. The result is how
-// many of them a lease has.
-func (c *conn) sendBeat(lease time.Duration) (parts int) {
+// lookAgain counts the looks without a sign of the control plane, does what follows from that, and
+// sends the beats.
+func (c *conn) lookAgain(lease time.Duration) {
 	voters := c.finder.HasVoters()
-	parts = beatsPerLease
-	if voters {
-		parts *= 2
-	}
 	c.mu.Lock()
-	c.unansweredBeats++
-	if c.heard.Swap(false) {
-		c.unansweredBeats = 0
+	c.looks++
+	c.silent++
+	if c.signLocked() {
+		c.silent = 0
 	}
-	deaf, report := c.unansweredBeats, c.training
+	due, silent, report := voters || c.looks%looksPerBeat == 0, c.silent, c.training
 	c.mu.Unlock()
 	echoes := slices.Contains(c.Welcome.Features, wire.FeatureEcho)
-	if echoes && deaf >= silentAfter*parts/beatsPerLease {
-		silence := time.Duration(deaf) * lease / time.Duration(parts)
+	if echoes && silent >= silentAfter {
+		silence := time.Duration(silent) * lease / looksPerLease
 		c.out.Cut(fmt.Errorf("the control plane at %s has been silent for %s: it hangs, or is cut off", c.RemoteAddr(), silence.Round(time.Millisecond)))
-		return parts
+		return
 	}
-	if voters && deaf >= lookAfter {
+	if echoes && silent >= secondAfter {
+		c.openSecond()
+	}
+	if voters && silent >= secondAfter {
 		c.finder.LookElsewhere(c.Conn)
 	}
-	beat := wire.Beat{Echo: echoes && (voters || deaf >= echoAfter)}
+	if !due {
+		return
+	}
+	beat := wire.Beat{Echo: echoes}
 	if report != nil {
 		beat.Training = report()
 	}
 	c.out.Send(beat)
-	return parts
+}
+
+// signLocked reports whether there was a sign since the last look that the connection works in both
+// directions: something came and nothing of ours is on the way, or some of that has arrived.
+func (c *conn) signLocked() bool {
+	acked, onTheWay := wire.Acked(c.Conn), wire.Untaken(c.Conn) > 0
+	arrived := acked > c.acked
+	c.acked = acked
+	heard := c.heard.Swap(false)
+	if onTheWay {
+		return arrived
+	}
+	return heard
+}
+
+// isSilent reports whether there is still reason for a second connection.
+func (c *conn) isSilent() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.look != nil && c.silent >= secondAfter && !c.heard.Load()
+}
+
+// openSecond opens a second connection to the same server, unless one is being opened.
+func (c *conn) openSecond() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.look == nil || c.second != nil {
+		return
+	}
+	ctx, cancel := context.WithCancel(c.life)
+	s := &second{cancel: cancel, done: make(chan struct{})}
+	c.second = s
+	go func() { // ends with the connection: see replacement
+		defer cancel()
+		defer close(s.done)
+		found, err := c.finder.Beside(ctx, c.Conn, c.isSilent)
+		c.mu.Lock()
+		s.found = found
+		if err != nil {
+			c.second = nil
+		}
+		c.mu.Unlock()
+		if err == nil {
+			c.out.Cut(errReplaced)
+		}
+	}()
+}
+
+// replacement returns the second connection when the first has ended with err; nil if there is
+// none. No other one is opened after that.
+func (c *conn) replacement(err error) *discovery.Conn {
+	c.stopLooks()
+	c.mu.Lock()
+	s := c.second
+	c.mu.Unlock()
+	if s == nil {
+		return nil
+	}
+	if errors.Is(err, errReplaced) || store.EndedByPeer(err) { // else the first was ended here
+		select {
+		case <-s.done:
+		case <-time.After(secondPatience):
+		}
+	}
+	s.cancel()
+	<-s.done
+	return s.found
 }
 
 // carryTraining adds the result of report to heartbeats.
@@ -121,14 +215,18 @@ func (c *conn) carryTraining(report func() *training.Report) {
 
 // close ends the connection at once and waits for its goroutine.
 func (c *conn) close() {
-	c.mu.Lock()
-	if c.beat != nil {
-		c.beat.Stop()
-		c.beat = nil
-	}
-	c.mu.Unlock()
+	c.stopLooks()
 	c.out.Cut(net.ErrClosed)
 	<-c.out.Ended()
+}
+
+func (c *conn) stopLooks() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.look != nil {
+		c.look.Stop()
+		c.look = nil
+	}
 }
 
 // sayGoodbye says goodbye and waits until that is written, at most until ctx ends or

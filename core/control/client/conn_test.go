@@ -23,7 +23,7 @@ func TestSilentControlPlane(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	conns, done := make(chan net.Conn), make(chan struct{})
+	conns, done, gaveUp := make(chan net.Conn), make(chan struct{}), make(chan struct{})
 	var wg sync.WaitGroup
 	defer wg.Wait()
 	defer close(done)
@@ -37,6 +37,16 @@ func TestSilentControlPlane(t *testing.T) {
 			in := wire.FrameReader{In: bufio.NewReader(conn)}
 			_, _ = in.In.Discard(wire.PreambleLen)
 			_, _ = in.NextFrame(wire.MaxFrame)
+			if features == nil {
+				select {
+				case <-gaveUp: // it answers no second connection
+				case <-done:
+				}
+			}
+			if wire.EndedByPeer(conn) {
+				conn.Close()
+				continue
+			}
 			lease := int64(60 * time.Millisecond)
 			conn.Write(wire.AppendFrame(wire.Preamble{High: 1, Low: 1}.Bytes(), wire.Welcome{Version: 1, Features: features, Server: "x", Lease: lease, Resumed: true}))
 			select {
@@ -56,6 +66,7 @@ func TestSilentControlPlane(t *testing.T) {
 			lost, ok := e.(controltest.ConnectionChange)
 			return ok && lost.Err != nil && strings.Contains(lost.Err.Error(), "has been silent for")
 		})
+		close(gaveUp)
 		second := <-conns
 		defer second.Close()
 		obs.Await(t, "that it is back", func(e any) bool { back, ok := e.(controltest.ConnectionChange); return ok && back.Err == nil })
@@ -80,16 +91,16 @@ func TestBeatsOfAStoppedNode(t *testing.T) {
 	found := &discovery.Conn{PeekedConn: wire.PeekedConn{Conn: ours}, Welcome: wire.Welcome{Features: []string{wire.FeatureEcho}}}
 	l := &conn{Conn: found, out: wire.NewOutbox(ours, math.MaxInt, nil, nil), finder: (*discovery.Finder)(nil)}
 	for range silentAfter - 1 {
-		l.sendBeat(beatsPerLease * time.Hour)
+		l.lookAgain(3 * time.Hour)
 	}
 	l.heard.Store(true)
 	for range silentAfter {
-		l.sendBeat(beatsPerLease * time.Hour)
+		l.lookAgain(3 * time.Hour)
 	}
 	if cause := l.out.Cause(); cause != nil {
 		t.Fatal(cause)
 	}
-	l.sendBeat(beatsPerLease * time.Hour)
+	l.lookAgain(3 * time.Hour)
 	if cause := l.out.Cause(); cause == nil || !strings.Contains(cause.Error(), "silent for 6h0m0s") {
 		t.Errorf("the cause is %v", cause)
 	}

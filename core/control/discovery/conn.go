@@ -30,6 +30,8 @@ type Conn struct {
 	Welcome wire.Welcome
 	opened  time.Time
 
+	unanswered int // hellos of Beside in a row
+
 	standsBy bool // the host has received where this node stands by
 }
 

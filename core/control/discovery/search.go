@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -511,32 +512,50 @@ func (f *Finder) sayHello(ctx context.Context, addr netip.AddrPort) (*Conn, erro
 	if err != nil {
 		return nil, err
 	}
+	l, silent, err := f.helloOn(ctx, conn, addr, int(f.unanswered.Load()))
+	switch {
+	case silent:
+		f.unanswered.Add(1)
+	case l != nil:
+		f.unanswered.Store(0)
+	}
+	return l, err
+}
+
+// helloOn is sayHello on a new connection, which it closes on any error, after so many hellos in a
+// row without an answer. silent tells that this one had none either.
+func (f *Finder) helloOn(ctx context.Context, conn net.Conn, addr netip.AddrPort, unanswered int) (l *Conn, silent bool, err error) {
 	// A kernel whose queue of new connections is full drops them, including those that are open
 	// for this side, whose retries coincide with those of all other nodes. A new connection after
 	// a random time is accepted sooner.
-	patience := backoff.Jitter((firstAnswer + min(f.crowdTime(), handshakeTimeout)) << min(f.unanswered.Load(), 8))
+	patience := backoff.Jitter((firstAnswer + min(f.crowdTime(), handshakeTimeout)) << min(unanswered, 8))
 	helloCtx, cancelHello := context.WithTimeout(ctx, min(patience, handshakeTimeout))
 	defer cancelHello()
-	l, err := f.openConn(helloCtx, conn)
-	if err != nil {
-		if helloCtx.Err() != nil && ctx.Err() == nil {
-			f.unanswered.Add(1)
-		}
-		return nil, err
+	if l, err = f.openConn(helloCtx, conn); err != nil {
+		return nil, helloCtx.Err() != nil && ctx.Err() == nil, err
 	}
-	f.unanswered.Store(0)
-	if f.endpoint.list != nil && (l.Welcome.Group == "" || l.Welcome.Embedded) {
+	if err = f.wrongServer(l, addr); err != nil {
 		l.Close()
-		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
+		return nil, false, err
+	}
+	return l, false, nil
+}
+
+// wrongServer says why this node does not follow a server that has welcomed it.
+func (f *Finder) wrongServer(l *Conn, addr netip.AddrPort) error {
+	if f.endpoint.list != nil && (l.Welcome.Group == "" || l.Welcome.Embedded) {
+		return rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the endpoint %q is a list of servers, but the one at %s has no peers, so that nodes would meet at different ones: start all with `rallypoint serve --peers %s`, or name one of them alone",
 			f.Params.Endpoint, addr, f.endpoint.String())
 	}
+	if f.group == nil {
+		return nil
+	}
 	current := f.group.Current()
 	if l.Welcome.Group == current.Group && l.Welcome.Term < current.Term || l.Welcome.Group != "" && !succession.Believable(l.Welcome.Term) {
-		l.Close()
-		return nil, errEarlier
+		return errEarlier
 	}
-	return l, nil
+	return nil
 }
 
 // succeeded tells that another server hosts than before.

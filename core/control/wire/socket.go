@@ -27,6 +27,16 @@ func Unread(conn net.Conn) int { return queued(conn, unix.TIOCINQ) }
 // Untaken returns how many sent bytes the peer has not acknowledged yet.
 func Untaken(conn net.Conn) int { return queued(conn, unix.TIOCOUTQ) }
 
+// Acked returns how many sent bytes the peer has acknowledged so far; 0 if the kernel does not tell.
+func Acked(conn net.Conn) (bytes uint64) {
+	withDescriptor(conn, func(fd int) {
+		if info, err := unix.GetsockoptTCPInfo(fd, unix.IPPROTO_TCP, unix.TCP_INFO); err == nil {
+			bytes = info.Bytes_acked
+		}
+	})
+	return bytes
+}
+
 // EndedByPeer reports whether the peer has ended a connection. Earlier data may still wait to be
 // read, but no more will come.
 func EndedByPeer(conn net.Conn) (ended bool) {
