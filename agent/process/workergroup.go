@@ -135,8 +135,8 @@ func (w *WorkerGroup) signal(o StopOptions) *delivery {
 	d := newDelivery(o, w)
 	for _, p := range w.Procs {
 		switch ended := p.HasExited(); {
-		case ended && (w.reaper.keep || !d.wide):
-		case d.wide || p.pidfd == nil && isShell(p.Pid):
+		case ended && (w.reaper.keep || !d.wide && p.pidfd != nil): // awaitExits and endOrphans look at what it has left
+		case d.wide || p.pidfd == nil && (ended || isShell(p.Pid)):
 			p.SignalGroup(o.Signal)
 		case isShell(p.Pid):
 			d.shells = append(d.shells, p.Pid)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import threading
 from pathlib import Path
 
 import pytest
-from launch.harness import alone, gone, in_folder, launching, worker_pids
+from launch.harness import PYTHON, alone, gone, in_folder, launching, worker_pids
 
 from rallypoint import elastic_launch
 from rallypoint._native import library
@@ -97,3 +98,68 @@ def test_agent_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(library, "call", counted)
     elastic_launch(alone(1), "sleep")("2")
     assert calls.count("rp_agent_run") < 20, calls
+
+
+_LOADS = """
+import os, signal, sys, time
+import torch
+from torch.utils.data import DataLoader
+
+class Numbers(torch.utils.data.Dataset):
+    def __len__(self):
+        return 1 << 20
+    def __getitem__(self, at):
+        return at
+
+def train():
+    stop = []
+    signal.signal(signal.SIGTERM, lambda *_: stop.append(1))
+    batches = iter(DataLoader(Numbers(), 2, num_workers=2))
+    next(batches)
+    os.write(1, b"ready\\n")
+    while not stop:
+        next(batches)
+        time.sleep(0.01)
+    for _ in range(50):
+        next(batches)
+    open("saved", "w").close()
+
+if __name__ == "__main__" and "RANK" in os.environ:
+    train()
+elif __name__ == "__main__":
+    from rallypoint import LaunchConfig, elastic_launch
+    elastic_launch(LaunchConfig(1, 1, 1, max_restarts=0), train)()
+"""
+
+
+@pytest.mark.parametrize("how", ["script", "shell", "stop", "function"])
+def test_data_loader_outlives_sigterm(tmp_path: Path, how: str) -> None:
+    """A script that saves on SIGTERM still has the processes of its DataLoader."""
+    (tmp_path / "train.py").write_text(_LOADS)
+    shell = f"trap : TERM; {PYTHON} train.py; echo after"
+    command: list[str] = {
+        "script": [PYTHON, "-m", "rallypoint", "run", "train.py"],
+        "shell": [PYTHON, "-m", "rallypoint", "run", "--no-python", "sh", "-c", shell],
+        "stop": [PYTHON, "-m", "rallypoint", "run", "--on-signal=TERM:stop", "--drain-timeout=1"],
+        "function": [PYTHON, "train.py"],
+    }[how]
+    if how == "stop":
+        command += ["--standalone", "train.py"]
+    program = subprocess.Popen(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHON_EXEC": PYTHON, "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "ready\n"
+        program.send_signal(signal.SIGTERM)
+        out, err = program.communicate(timeout=110)
+        assert (tmp_path / "saved").exists(), err
+        assert (out == "after\n") == (how == "shell")
+    finally:
+        program.kill()
+        program.communicate()
