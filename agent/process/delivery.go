@@ -23,7 +23,7 @@ type delivery struct {
 	wide   bool           // the process groups of the workers get it at once, with all that is in them
 	groups []int          // these groups
 	shells []int          // those of them whose worker is a shell
-	before map[int]uint64 // when the processes of the machine that were there before the stop had started; nil: all were
+	before map[int]bool   // the processes of the machine before the stop; nil: all that are found
 	passed map[int]bool   // those that need not get it any more
 	wake   wake.Signal    // set when a worker or a followed process ends
 	follow []*orphan      // closed at the end
@@ -41,13 +41,8 @@ func newDelivery(o StopOptions, w *WorkerGroup) *delivery {
 	if d.wide || w.allExited() {
 		return d
 	}
-	d.before = make(map[int]uint64)
-	processesWith(func(pid int) bool {
-		if stat, ok := readStat(pid); ok {
-			d.before[pid] = stat.started
-		}
-		return false
-	})
+	d.before = make(map[int]bool)
+	processesWith(func(pid int) bool { d.before[pid] = true; return false })
 	return d
 }
 
@@ -63,8 +58,7 @@ func (d *delivery) pass(live []*orphan) {
 			continue
 		}
 		d.passed[o.pid] = true
-		started, known := d.before[o.pid]
-		late := d.before != nil && !(known && started == o.stat.started)
+		late := d.before != nil && !d.before[o.pid]
 		if !late && !(d.wide && slices.Contains(d.groups, o.stat.group)) {
 			o.kill(d.sig)
 		}

@@ -334,7 +334,6 @@ type procStat struct {
 	parent  int
 	group   int
 	session int
-	started uint64 // in clock ticks since the machine's start; 0: not told
 }
 
 func readStat(pid int) (procStat, bool) {
@@ -351,15 +350,10 @@ func parseStat(text []byte) (procStat, bool) {
 	if len(fields) < 4 {
 		return procStat{}, false
 	}
-	stat := procStat{state: fields[0][0]}
-	var err1, err2, err3 error
-	stat.parent, err1 = strconv.Atoi(string(fields[1]))
-	stat.group, err2 = strconv.Atoi(string(fields[2]))
-	stat.session, err3 = strconv.Atoi(string(fields[3]))
-	if len(fields) > 19 {
-		stat.started, _ = strconv.ParseUint(string(fields[19]), 10, 64)
-	}
-	return stat, err1 == nil && err2 == nil && err3 == nil
+	parent, err1 := strconv.Atoi(string(fields[1]))
+	group, err2 := strconv.Atoi(string(fields[2]))
+	session, err3 := strconv.Atoi(string(fields[3]))
+	return procStat{fields[0][0], parent, group, session}, err1 == nil && err2 == nil && err3 == nil
 }
 
 // ownChildren returns the children of all threads of this process.
