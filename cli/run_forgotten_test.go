@@ -17,8 +17,19 @@ import (
 func TestNetworkForgetsConnections(t *testing.T) {
 	t.Parallel()
 	const node = 3 // its machine
-	for name, servers := range map[string]int{"a server": 1, "three servers": 3, "a node": 0} {
-		t.Run(name, func(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		servers  int
+		up, down bool // what vanishes: what the node sends, what it is sent
+	}{
+		{"a server", 1, true, true},
+		{"a server, what the node sends", 1, true, false},
+		{"a server, what it is sent", 1, false, true},
+		{"three servers", 3, true, true},
+		{"a node", 0, true, true},
+	} {
+		servers := c.servers
+		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			h, n := newHarness(t), newNetwork(t, 3)
 			var list []string
@@ -65,8 +76,12 @@ func TestNetworkForgetsConnections(t *testing.T) {
 					continue
 				}
 				port := fields[2][strings.LastIndexByte(fields[2], ':')+1:]
-				n.rule("pref 100 ipproto tcp sport " + port + " dport 29400 blackhole")
-				n.rule("pref 100 ipproto tcp sport 29400 dport " + port + " blackhole")
+				if c.up {
+					n.rule("pref 100 ipproto tcp sport " + port + " dport 29400 blackhole")
+				}
+				if c.down {
+					n.rule("pref 100 ipproto tcp sport 29400 dport " + port + " blackhole")
+				}
 				forgotten++
 			}
 			if forgotten == 0 {

@@ -25,14 +25,15 @@ import (
 // echo. Between two beats the node looks once more whether the control plane has answered. If
 // standbys may elect another host, a beat is sent at each look.
 //
-// A node that sees no sign of the control plane for half a lease opens a second connection, because the
-// network may have forgotten the first one, and asks the standbys who hosts. A control plane that gives
-// none for two leases hangs, and the connection is given up. Looks are counted and not time, so
-// that this process may be stopped itself.
+// A node whose connection has not worked in both directions for half a lease opens a second one, because
+// the network may have forgotten the first. One that has heard nothing for half a lease asks the standbys
+// who hosts. A control plane that sends nothing for two leases hangs, and the connection is given up. Looks
+// are counted and not time, so that this process may be stopped itself.
 const (
 	looksPerLease = 6
-	looksPerBeat  = 2 // 1 where there are voters
-	secondAfter   = looksPerLease / 2
+	looksPerBeat  = 2                 // 1 where there are voters
+	secondAfter   = looksPerLease / 2 // looks
+	lookAfter     = looksPerLease / 2
 	silentAfter   = 2 * looksPerLease
 )
 
@@ -57,7 +58,8 @@ type conn struct {
 	mu       sync.Mutex
 	look     *time.Timer // nil: closed
 	looks    int
-	silent   int                     // looks since the last sign of the control plane
+	unheard  int                     // looks since bytes came last
+	silent   int                     // looks since the connection last worked, see worksLocked
 	acked    uint64                  // bytes, at the last look
 	second   *second                 // nil: there is none
 	training func() *training.Report // what beats carry; nil: nothing
@@ -111,22 +113,27 @@ func (c *conn) lookAgain(lease time.Duration) {
 	voters := c.finder.HasVoters()
 	c.mu.Lock()
 	c.looks++
+	c.unheard++
 	c.silent++
-	if c.signLocked() {
+	heard := c.heard.Swap(false)
+	if heard {
+		c.unheard = 0
+	}
+	if c.worksLocked(heard) {
 		c.silent = 0
 	}
-	due, silent, report := voters || c.looks%looksPerBeat == 0, c.silent, c.training
+	due, unheard, silent, report := voters || c.looks%looksPerBeat == 0, c.unheard, c.silent, c.training
 	c.mu.Unlock()
 	echoes := slices.Contains(c.Welcome.Features, wire.FeatureEcho)
-	if echoes && silent >= silentAfter {
-		silence := time.Duration(silent) * lease / looksPerLease
+	if echoes && unheard >= silentAfter {
+		silence := time.Duration(unheard) * lease / looksPerLease
 		c.out.Cut(fmt.Errorf("the control plane at %s has been silent for %s: it hangs, or is cut off", c.RemoteAddr(), silence.Round(time.Millisecond)))
 		return
 	}
 	if echoes && silent >= secondAfter {
 		c.openSecond()
 	}
-	if voters && silent >= secondAfter {
+	if voters && unheard >= lookAfter {
 		c.finder.LookElsewhere(c.Conn)
 	}
 	if !due {
@@ -139,14 +146,13 @@ func (c *conn) lookAgain(lease time.Duration) {
 	c.out.Send(beat)
 }
 
-// signLocked reports whether there was a sign since the last look that the connection works in both
-// directions: something came and nothing of ours is on the way, or some of that has arrived.
-func (c *conn) signLocked() bool {
-	acked, onTheWay := wire.Acked(c.Conn), wire.Untaken(c.Conn) > 0
+// worksLocked reports whether the connection has worked in both directions since the last look:
+// something came and nothing of ours is on the way, or more of that has arrived.
+func (c *conn) worksLocked(heard bool) bool {
+	acked := wire.Acked(c.Conn)
 	arrived := acked > c.acked
 	c.acked = acked
-	heard := c.heard.Swap(false)
-	if onTheWay {
+	if wire.Untaken(c.Conn) > 0 {
 		return arrived
 	}
 	return heard
@@ -156,7 +162,7 @@ func (c *conn) signLocked() bool {
 func (c *conn) isSilent() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.look != nil && c.silent >= secondAfter && !c.heard.Load()
+	return c.look != nil && c.silent >= secondAfter && !(c.heard.Load() && wire.Untaken(c.Conn) == 0)
 }
 
 // openSecond opens a second connection to the same server, unless one is being opened.

@@ -41,7 +41,7 @@ func (f *Finder) Beside(ctx context.Context, l *Conn, silent func() bool) (*Conn
 }
 
 // Replace makes next, of Beside, the connection of this node in the place of l, and reports whether it
-// has. Otherwise, as if this node has been told of another host meanwhile, it closes next.
+// has. If this node has been told of another host meanwhile, it closes next instead.
 func (f *Finder) Replace(l, next *Conn) bool {
 	if next == nil {
 		return false
