@@ -35,7 +35,7 @@ const lossyScript = `exec "$BINARY"`
 func newLossyJob(t *testing.T, loss float64, token string) *lossyJob {
 	t.Helper()
 	j := &lossyJob{strict: loss <= 0.1, pids: map[string]int{}, orders: map[string]map[int]int{}}
-	j.spreadJob = &spreadJob{recordedJob: &recordedJob{harness: newHarness(t), nodes: make([]*nodeProcess, 3)}, port: testkit.FreePort(t)}
+	j.spreadJob = &spreadJob{recordedJob: &recordedJob{harness: newHarness(t), nodes: make([]*nodeProcess, 3)}, address: address, port: testkit.FreePort(t)}
 	j.net, j.link = newLossyNetwork(t, 3)
 	j.link.lose(loss)
 	j.env = []string{"BINARY=" + os.Args[0], asLossyWorker + "=" + j.dir}
