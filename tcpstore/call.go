@@ -1,7 +1,10 @@
 package tcpstore
 
 import (
+	"bytes"
 	"context"
+	"crypto/rand"
+	"slices"
 	"time"
 
 	"rallypoint/core/store"
@@ -22,6 +25,9 @@ type call struct {
 	// guarded: it first asks whether all keys exist. If they do not, which it notes as missing,
 	// the call does nothing else.
 	guarded, missing bool
+
+	// doubtful: an empty value that the server has sent may be that of a key deleted since.
+	doubtful bool
 
 	// read reads the reply. Nil means that the request has none; one that has is
 	// then sent along, so that the call still ends by a reply.
@@ -85,8 +91,15 @@ func (c *call) encode() []byte {
 	return c.append(make([]byte, 0, c.size()+ack))
 }
 
-// append appends the request.
+// append appends the request. A COMPARE_SET of several keys is one request for each.
 func (c *call) append(b []byte) []byte {
+	if c.op == opCompareSet && len(c.keys) > 1 {
+		for i := range c.keys {
+			one := call{op: c.op, keys: c.keys[i : i+1], values: c.values}
+			b = one.append(b)
+		}
+		return b
+	}
 	b = append(b, byte(c.op))
 	key, value := 0, 0
 	for _, f := range operations[c.op].fields {
@@ -227,7 +240,7 @@ func (c *Client) TryDo(ctx context.Context, r store.Request, patience time.Durat
 func (c *call) mustWait(r store.Request) bool {
 	switch r.Op {
 	case store.OpGet, store.OpMultiGet:
-		return c.missing
+		return c.missing || c.doubtful
 	case store.OpWait:
 		return !c.reply.Ready
 	case store.OpQueuePop:
@@ -244,16 +257,58 @@ func (c *Client) complete(ctx context.Context, r store.Request, what *call) (sto
 		}
 		return store.Reply{}, c.failed(ctx, what, what.start, store.ErrQueueEmpty)
 	}
-	if !what.mustWait(r) {
-		return what.reply, nil
+	for what.mustWait(r) {
+		if what.doubtful {
+			if err := c.dispel(ctx, what); err != nil || !what.missing {
+				return what.reply, err
+			}
+		}
+		if err := c.block(ctx, &call{name: what.name, op: opWait, keys: what.keys}); err != nil || r.Op == store.OpWait {
+			return store.Reply{Ready: true}, err
+		}
+		what = firstCall(r)
+		if err := c.exchange(ctx, what, time.Time{}); err != nil {
+			return store.Reply{}, err
+		}
 	}
-	if err := c.block(ctx, &call{name: what.name, op: opWait, keys: what.keys}); err != nil || r.Op == store.OpWait {
-		return store.Reply{Ready: true}, err
+	return what.reply, nil
+}
+
+// dispel ends the doubt about the empty values of a call: their keys exist, or are missing. It
+// asks our server, which wakes no waiter for that, by a COMPARE_SET whose expected value nobody
+// stores: the reply is that value if there is no such key (docs/spec/tcpstore-wire.md 4.2).
+func (c *Client) dispel(ctx context.Context, what *call) error {
+	nobodys := []byte(rand.Text())
+	ask := func(places []int) error {
+		again := &call{name: what.name, op: opCompareSet, values: [][]byte{nobodys, nobodys}, again: true, read: readValues}
+		for _, i := range places {
+			again.keys = append(again.keys, what.keys[i])
+		}
+		if err := c.exchange(ctx, again, time.Time{}); err != nil {
+			return err
+		}
+		for n, value := range again.reply.Values {
+			what.reply.Values[places[n]] = value
+			what.missing = what.missing || bytes.Equal(value, nobodys)
+		}
+		return nil
 	}
-	what = firstCall(r)
-	what.guarded = false
-	err := c.exchange(ctx, what, time.Time{})
-	return what.reply, err
+	var places []int
+	size := 0
+	for i, value := range what.reply.Values {
+		if len(value) > 0 {
+			continue
+		}
+		one := call{keys: what.keys[i : i+1], values: [][]byte{nobodys, nobodys}}
+		if size += one.size(); size > maxInline && len(places) > 0 {
+			if err := ask(places); err != nil {
+				return err
+			}
+			places, size = nil, one.size()
+		}
+		places = append(places, i)
+	}
+	return ask(places)
 }
 
 // Pauses of a QueuePop that was woken in vain: by a key of the queue's name, or
@@ -316,7 +371,9 @@ func (c *call) exchange(ctx context.Context, l *link, until time.Time) error {
 			if err := present(in); err != nil {
 				return err
 			}
-			return read(in)
+			err := read(in)
+			c.doubtful = !c.missing && slices.ContainsFunc(c.reply.Values, func(v []byte) bool { return len(v) == 0 })
+			return err
 		}, &c.sent, until)
 	}
 	if !c.checked {

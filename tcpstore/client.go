@@ -35,8 +35,8 @@ type ClientOptions struct {
 //   - Connecting is retried until the context of the call ends: a call with a
 //     context that never ends waits for a server for ever.
 //
-// The protocol sets some limits. A key that is deleted at the very moment a Get or MultiGet
-// reads it reads as an empty value. An Add or a Barrier on a value that is no number shows as
+// The protocol sets some limits. With a server of torch, a key that is deleted at the very moment
+// a Get or MultiGet reads it reads as an empty value, or ends the connection. An Add or a Barrier on a value that is no number shows as
 // ErrConnection. NumKeys counts all clients' keys, including the one that torch's clients count
 // themselves with. The pairs of a MultiSet are bounded by MaxRequestBytes together, and the
 // server applies them as one. Barrier meets the barriers of torch's TCPStore, not those of its

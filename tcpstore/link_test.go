@@ -47,13 +47,19 @@ func take(t *testing.T, conn net.Conn, want []byte) {
 	}
 }
 
-// welcome answers the handshake.
+// welcome answers the handshake as a server of torch does.
 func welcome(t *testing.T, conn net.Conn) {
+	t.Helper()
+	welcomeBy(t, conn, replyNotReady)
+}
+
+// welcomeBy answers the handshake, and then whether reads of missing keys are.
+func welcomeBy(t *testing.T, conn net.Conn, missingOK byte) {
 	t.Helper()
 	take(t, conn, append(appendHello(nil), byte(opPing)))
 	echo(t, conn)
 	take(t, conn, msg(opCheck, 1, probeKey))
-	conn.Write([]byte{replyNotReady})
+	conn.Write([]byte{missingOK})
 }
 
 // echo answers a PING whose opcode was read.
@@ -66,8 +72,13 @@ func echo(t *testing.T, conn net.Conn) {
 	conn.Write(nonce[:])
 }
 
-// dialFake connects a client to a fake server that is played by the test.
+// dialFake connects a client to a fake server of torch that is played by the test.
 func dialFake(t *testing.T, addr string, conns <-chan net.Conn) (*Client, net.Conn) {
+	t.Helper()
+	return dialServer(t, addr, conns, replyNotReady)
+}
+
+func dialServer(t *testing.T, addr string, conns <-chan net.Conn, missingOK byte) (*Client, net.Conn) {
 	t.Helper()
 	type result struct {
 		c   *Client
@@ -80,7 +91,7 @@ func dialFake(t *testing.T, addr string, conns <-chan net.Conn) (*Client, net.Co
 	}()
 	conn := <-conns
 	t.Cleanup(func() { conn.Close() })
-	welcome(t, conn)
+	welcomeBy(t, conn, missingOK)
 	r := <-done
 	testkit.Check(t, r.err)
 	r.c.cancelGrace = guard

@@ -70,7 +70,14 @@ func (s *session) process(pause int) (drained bool, err *refusal) {
 		if req == nil {
 			return true, nil
 		}
-		if err := s.execute(req); err != nil {
+		if req.op == opWait {
+			s.releaseHeld()
+		}
+		err = s.execute(req)
+		if req.op != opWait && err != noRoom {
+			s.releaseHeld()
+		}
+		if err != nil {
 			if err == noRoom {
 				s.parser.again()
 			} else {
@@ -98,6 +105,25 @@ func (s *session) close() {
 		s.engine.Cancel(&w.Waiter)
 		s.forget(w)
 	}
+	s.releaseHeld()
+}
+
+// releaseHeld ends what the last WAIT of this connection holds. A stock client's get is a WAIT and
+// a GET, which returns the value even if the key is deleted between the two.
+func (s *session) releaseHeld() {
+	if s.free != nil {
+		s.engine.Release(&s.free.Waiter)
+	}
+}
+
+// value returns the value of key, empty if there is none. A large one is to be shared, unless
+// only this connection has it any more.
+func (s *session) value(key []byte) (value []byte, shared bool) {
+	value, ok := s.engine.Get(view(key))
+	if !ok && s.free != nil {
+		value, _ = s.engine.Held(&s.free.Waiter, view(key))
+	}
+	return value, ok && len(value) >= shareFrom
 }
 
 // execute carries out one request (docs/spec/tcpstore-wire.md 4).
@@ -130,8 +156,8 @@ func (s *session) answer(req *request, key string) *refusal {
 	case opCompareSet:
 		return s.compareSet(req, key)
 	case opGet:
-		value, _ := e.Get(key) // a missing key reads as an empty value (4.1)
-		if len(value) >= shareFrom {
+		value, share := s.value(req.key) // a missing key reads as an empty value (4.1)
+		if share {
 			return s.multiGet(req, req.key)
 		}
 		return s.replyText(req, value)
@@ -179,9 +205,9 @@ func (s *session) answer(req *request, key string) *refusal {
 func (s *session) multiGet(req *request, keys ...[]byte) *refusal {
 	size, shared := 0, 0
 	for _, key := range keys {
-		value, _ := s.engine.Get(view(key))
+		value, share := s.value(key)
 		size += 8
-		if len(value) >= shareFrom {
+		if share {
 			shared += len(value)
 		} else {
 			size += len(value)
@@ -191,8 +217,8 @@ func (s *session) multiGet(req *request, keys ...[]byte) *refusal {
 		return err
 	}
 	for _, key := range keys {
-		value, _ := s.engine.Get(view(key))
-		if len(value) >= shareFrom {
+		value, share := s.value(key)
+		if share {
 			s.appendShared(view(key))
 		} else {
 			s.out = appendText(s.out, value)
@@ -296,7 +322,7 @@ func (s *session) newWait() *wait {
 		return w
 	}
 	w := &wait{session: s}
-	w.Wake = w.answer
+	w.Wake, w.Hold = w.answer, true
 	return w
 }
 
@@ -341,6 +367,7 @@ func (s *session) forget(w *wait) {
 	s.waitingKeys -= w.keys
 	s.waitingBytes -= w.bytes
 	w.prev, w.next, w.keys, w.bytes = nil, nil, 0, 0
+	s.releaseHeld()
 	s.free = w
 }
 

@@ -37,14 +37,17 @@ type Engine struct {
 	waitBytes int64
 	items     int
 	bytes     int64
+	heldBytes int64 // of the values of deleted keys that waiters hold
 }
 
 // entry is one key. The pointer is kept over writes, so that overwriting never
 // touches the map.
 type entry struct {
-	key    string
-	value  []byte
-	buffer *Buffer // of value, once it was shared
+	key     string
+	value   []byte
+	buffer  *Buffer // of value, once it was shared
+	holders int     // waiters that hold it
+	deleted bool    // and yet held: value counts in Engine.heldBytes
 }
 
 // NewEngine returns an empty engine.
@@ -164,6 +167,7 @@ func (e *Engine) Delete(key string) bool {
 	}
 	e.bytes -= int64(len(en.key) + len(en.value))
 	delete(e.keys, key)
+	e.keepHeld(en)
 	return true
 }
 

@@ -10,6 +10,12 @@ type Waiter struct {
 	// ended it. It must not call the engine. A cancelled waiter is not woken.
 	Wake func()
 
+	// Hold lets Engine.Held find the keys of a Wait that is over, with the values that they had
+	// when they were deleted, until Release.
+	Hold bool
+
+	held    []*entry
+	one     [1]*entry
 	missing int            // writes still to come
 	regs    []registration // at first one per missing key, of which some are done
 	single  [1]registration
@@ -39,7 +45,7 @@ type registration struct {
 // The approximate memory of a waiter including its owner's part, of one of its keys, and of a
 // key's list without its name.
 const (
-	waiterCost       = 160
+	waiterCost       = 200
 	registrationCost = 32
 	waitListCost     = 112
 )
@@ -84,16 +90,17 @@ func (e *Engine) await(keys []string, w *Waiter, present func(string) bool) (don
 			missing++
 		}
 	}
-	if missing == 0 {
-		return true
+	if missing > 0 {
+		e.enlist(w, missing)
 	}
-	e.enlist(w, missing)
 	for _, key := range keys {
 		if !present(key) {
 			e.register(w, key)
+		} else if w.Hold {
+			e.hold(w, e.keys[key])
 		}
 	}
-	return false
+	return missing == 0
 }
 
 // Await registers w for one write of each of keys, whether they exist or not: it
@@ -202,6 +209,9 @@ func (e *Engine) wakeAll(key string) {
 	for r := list.head; r != nil; {
 		w, next := r.waiter, r.next
 		*r = registration{}
+		if w.Hold {
+			e.hold(w, e.keys[key])
+		}
 		e.countDown(w)
 		r = next
 	}
