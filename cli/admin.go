@@ -83,7 +83,7 @@ func (ar *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 		return failure{err}
 	case errors.As(err, &refusal) && refusal.Code != rendezvous.CodeConnection:
 		return failure{refusal}
-	case ctx.Err() == nil && isTCPStore(cmd.Context(), ar.addr):
+	case isTCPStore(cmd.Context(), ar.addr):
 		return failed("what listens at %s is a TCPStore, not a control plane; the control plane's port is that of the job's --rdzv-endpoint", ar.addr)
 	default:
 		return unreachable(ar.addr, "a control plane", time.Since(start), checkControl, err)

@@ -60,6 +60,7 @@ func TestAdminErrors(t *testing.T) {
 		{s.addr, "job", "x", `run "job" has no live node "x"; alive: "a", "b"`},
 		{closed.Addr().String(), "job", "", "nothing listens at"},
 		{store.addr, "job", "", "is a TCPStore, not a control plane; the control plane's port is that of the job's --rdzv-endpoint"},
+		{torchsStore(t), "job", "", "is a TCPStore, not a control plane"},
 		{silent, "job", "", "no answer from"},
 		{talker(t, func(net.Conn) {}), "job", "", "it is no Rallypoint control plane"},
 	} {

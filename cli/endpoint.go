@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"strings"
@@ -15,8 +14,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"rallypoint/backend"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
-	"rallypoint/tcpstore"
 )
 
 // wantArgs names the arguments that a command takes, and complains about the
@@ -86,16 +85,17 @@ func isTimeout(err error) bool {
 // probeTimeout limits the attempt to identify a server that does not speak the expected protocol.
 const probeTimeout = time.Second
 
-// isTCPStore reports whether the server there speaks the TCPStore protocol.
+// isTCPStore reports whether the server there, which has not answered as a control plane does,
+// speaks the TCPStore protocol.
 func isTCPStore(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	c, err := tcpstore.Dial(ctx, addr, tcpstore.ClientOptions{Logger: slog.New(slog.DiscardHandler)})
+	conn, err := wire.Dialer().DialContext(ctx, "tcp", addr)
 	if err != nil {
 		return false
 	}
-	_ = c.Close()
-	return true
+	defer conn.Close()
+	return wire.IsTCPStore(ctx, conn)
 }
 
 // isControlPlane reports whether the server there is a Rallypoint control plane.

@@ -178,7 +178,7 @@ func (s statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) 
 		return nil, st, failure{err}
 	case code == http.StatusForbidden:
 		return nil, st, failed("authentication failed: the control plane at %s requires a token: give its file by --token-file or %s", s.addr, params.EnvTokenFile)
-	case err != nil && endedEarly(err) && isTCPStore(ctx, s.addr):
+	case err != nil && (endedEarly(err) || isTimeout(err)) && isTCPStore(ctx, s.addr):
 		return nil, st, failed("what listens at %s is a TCPStore (a MASTER_PORT, or a round's store), not a control plane; "+
 			"the control plane's port is that of the job's --rdzv-endpoint, %d by default", s.addr, params.DefaultPort)
 	case err != nil && endedEarly(err):

@@ -19,6 +19,7 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 // ignoringObserver does nothing with what it observes.
@@ -137,6 +138,17 @@ func TestStatusOfAPortOfThisMachine(t *testing.T) {
 	}
 }
 
+// torchsStore is a TCPStore that waits for more, as torch's does, where it takes something else for
+// a request.
+func torchsStore(t *testing.T) (addr string) {
+	return talker(t, func(conn net.Conn) {
+		if first := make([]byte, 1); testkit.Must(io.ReadFull(conn, first))(t) == 1 && first[0] == 0 {
+			_, _ = conn.Write(make([]byte, 8))
+		}
+		_, _ = io.Copy(io.Discard, conn)
+	})
+}
+
 func TestStatusSaysWhatIsThereInstead(t *testing.T) {
 	store := serve(t, command("store", "serve", "--listen", "127.0.0.1:0"))
 	defer store.end(t)
@@ -147,6 +159,7 @@ func TestStatusSaysWhatIsThereInstead(t *testing.T) {
 	closed.Close()
 	silent := talker(t, func(conn net.Conn) { io.Copy(io.Discard, conn) })
 	for says, addr := range map[string]string{
+		"is a TCPStore (a MASTER_PORT":         torchsStore(t),
 		"nothing listens at":                   closed.Addr().String(),
 		"is a TCPStore":                        store.addr,
 		"no answer from":                       silent,

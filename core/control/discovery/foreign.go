@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"sync"
 	"time"
+
+	"rallypoint/core/control/wire"
 )
 
 // foreignAfter is how long the program at the endpoint may take to answer like a control plane
@@ -51,20 +54,58 @@ func (w *foreignWarning) dial(ctx context.Context) (*Conn, error) {
 }
 
 // open says hello on a new connection. The error marks a program that has taken the connection and
-// is no control plane, and names it while it is silent.
+// is no control plane. One that is silent is named after a while, or is asked whether it is a
+// TCPStore, which ends the attempt.
 func (w *foreignWarning) open(ctx context.Context, conn net.Conn) (*Conn, error) {
+	hello, cancel := context.WithCancel(ctx)
+	defer cancel()
+	addr := conn.RemoteAddr()
+	var isStore bool
 	ended := make(chan struct{})
 	silence := time.AfterFunc(foreignAfter, func() {
 		defer close(ended)
-		w.say(fmt.Sprintf("what listens at %v has taken a connection and said nothing for %v", conn.RemoteAddr(), foreignAfter))
+		switch isStore = w.f.isTCPStore(hello, addr); {
+		case isStore:
+			cancel()
+		case hello.Err() == nil:
+			w.say(fmt.Sprintf("what listens at %v has taken a connection and said nothing for %v", addr, foreignAfter))
+		}
 	})
-	l, err := w.f.openConn(ctx, conn)
-	if !silence.Stop() {
+	l, err := w.f.openConn(hello, conn)
+	asked := !silence.Stop()
+	if asked {
+		cancel()
 		<-ended
 	}
 	l, err = w.f.follow(ctx, l, err)
-	if err != nil && !isRefusal(err) && !errors.As(err, new(redirectError)) && ctx.Err() == nil {
-		err = foreignError{err}
+	if err == nil || isRefusal(err) || errors.As(err, new(redirectError)) || ctx.Err() != nil {
+		return l, err
 	}
-	return l, err
+	if !asked && time.Since(w.start) >= foreignAfter {
+		isStore = w.f.isTCPStore(ctx, addr)
+	}
+	if isStore {
+		err = fmt.Errorf("a TCPStore answers at %v, and no control plane of Rallypoint: start all nodes with the same launcher "+
+			"(torchrun's c10d has such a store at its endpoint), or name another port", addr)
+	}
+	return nil, foreignError{err}
+}
+
+// storeTimeout limits the question whether a program is a TCPStore.
+const storeTimeout = time.Second
+
+// isTCPStore asks a program that does not answer like a control plane.
+func (f *Finder) isTCPStore(ctx context.Context, addr net.Addr) bool {
+	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
+	defer cancel()
+	to, err := netip.ParseAddrPort(addr.String())
+	if err != nil {
+		return false
+	}
+	conn, err := f.network.dial(ctx, to)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	return wire.IsTCPStore(ctx, conn)
 }

@@ -1,8 +1,10 @@
 package discovery
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"net"
 	"strings"
 	"testing"
@@ -80,6 +82,40 @@ func TestForeignProgramOnThePort(t *testing.T) {
 			stop()
 			if warned := len(lines.Await(t, warning, 1)); warned != 1 {
 				t.Errorf("warned %d times", warned)
+			}
+		})
+	}
+}
+
+// TestTCPStoreOnThePort: torchrun's c10d has a TCPStore at its endpoint, which waits for more of
+// what it takes for a request, or (without libuv) closes. The search asks, and its log and its
+// error say what to do.
+func TestTCPStoreOnThePort(t *testing.T) {
+	question := []byte{0, 0xce, 0xf7, 0x85, 0x3c, 7}
+	for name, end := range map[string]func(net.Conn){"waits": func(net.Conn) {}, "closes": func(conn net.Conn) { conn.Close() }} {
+		t.Run(name, func(t *testing.T) {
+			addr, stop := serveForeign(t, func(conn net.Conn) {
+				head := make([]byte, len(question))
+				if _, err := io.ReadFull(conn, head); err == nil && bytes.Equal(head, question) {
+					_, _ = conn.Write([]byte{5, 0, 0, 0, 0, 0, 0, 0})
+					return
+				}
+				end(conn)
+			})
+			defer stop()
+			log, lines := testkit.NewLog(t)
+			n := newNode(t, controltest.Params(addr, 2), controltest.NewObserver())
+			n.Log = log
+			ctx, cancel := context.WithCancel(controltest.Context(t))
+			connected := make(chan error, 1)
+			go func() { connected <- n.connect(ctx) }()
+			want := "a TCPStore answers at " + addr + ", and no control plane of Rallypoint: start all nodes with the same launcher"
+			if text := strings.Join(lines.Await(t, "there is no control plane at", 1), ""); !strings.Contains(text, want) {
+				t.Error(text)
+			}
+			cancel()
+			if err := <-connected; err == nil || !strings.Contains(err.Error(), want) {
+				t.Error(err)
 			}
 		})
 	}
