@@ -82,7 +82,7 @@ type serveOptions struct {
 func (so *serveOptions) addFlags(cmd *cobra.Command) {
 	cmd.Flags().StringVar(&so.listen, "listen", fmt.Sprintf("127.0.0.1:%d", params.DefaultPort), "`HOST:PORT` to listen on; a port alone means 127.0.0.1; port 0 means any free one")
 	so.token.addTo(cmd)
-	cmd.Flags().BoolVar(&so.httpOpen, "http-open", false, "answer /status and /metrics from anywhere, even with a token")
+	cmd.Flags().BoolVar(&so.httpOpen, "http-open", false, "answer /metrics from anywhere, even with a token, as a scraper needs; never /status, which has the text of exceptions")
 	cmd.Flags().StringArrayVar(&so.httpNames, "http-name", nil, "another `NAME` by which browsers may reach /status and /metrics, for instance of an Ingress, besides addresses, localhost, this machine's name and the one in --listen; may be repeated")
 	so.state.addFlags(cmd.Flags())
 	so.peers.addFlags(cmd.Flags())
@@ -132,7 +132,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 		return err
 	}
 	cfg := control.Config{
-		Fixed: addr.Port != 0, Token: secret, HTTPOpen: so.httpOpen, HTTPNames: append(so.httpNames, addr.Host), Log: log.logger(), Text: statustext.Plainly, Data: data, Quota: so.state.quota, ForgetAfter: so.state.forgetAfter,
+		Fixed: addr.Port != 0, Token: secret, MetricsOpen: so.httpOpen, HTTPNames: append(so.httpNames, addr.Host), Log: log.logger(), Text: statustext.Plainly, Data: data, Quota: so.state.quota, ForgetAfter: so.state.forgetAfter,
 		Peers: group,
 	}
 	if recording != nil {

@@ -105,10 +105,8 @@ func NewHealth(c HealthConfig) *Health {
 		logger.Warn("the health server is off: " + err.Error())
 		return nil
 	}
-	h := &Health{
-		listener: newUserListener(listener, c.Users, logger),
-		port:     httpport.New(named(healthPages(&c), address), maxHealthConns, logger),
-	}
+	h := &Health{listener: newUserListener(listener, c.Users, logger)}
+	h.port = httpport.New(named(healthPages(&c, h.listener.check != nil), address), maxHealthConns, logger)
 	h.life, h.end = context.WithCancel(context.Background())
 	logger.Info("health, status and metrics: http://" + listener.Addr().String())
 	h.serving.Go(func() { h.accept(logger) })
@@ -203,8 +201,9 @@ func named(next http.Handler, address string) http.Handler {
 	return httpport.NewNames(host).Guard(next, "", func() {})
 }
 
-// healthPages are the pages of the port.
-func healthPages(c *HealthConfig) http.Handler {
+// healthPages are the pages of the port. Only a private one shows the text of exceptions and where
+// the workers are.
+func healthPages(c *HealthConfig, private bool) http.Handler {
 	mux := http.NewServeMux()
 	healthz := func(w http.ResponseWriter, r *http.Request) {
 		if err := c.healthy(r.Context()); err != nil {
@@ -224,7 +223,11 @@ func healthPages(c *HealthConfig) http.Handler {
 		httpport.Answer(w, code, httpport.PlainText, []byte(string(s.Phase)+"\n"))
 	})
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, r *http.Request) {
-		text, err := json.MarshalIndent(c.Status.full(r.Context()), "", "  ")
+		st := c.Status.full(r.Context())
+		if !private {
+			st.LastError, st.Stalled = hidden(st.LastError), hidden(st.Stalled)
+		}
+		text, err := json.MarshalIndent(st, "", "  ")
 		if err != nil { // these types cannot fail
 			httpport.Answer(w, http.StatusInternalServerError, httpport.PlainText, []byte(err.Error()+"\n"))
 			return
@@ -238,6 +241,14 @@ func healthPages(c *HealthConfig) http.Handler {
 		httpport.Answer(w, http.StatusNotFound, httpport.PlainText, []byte("not found; this is a worker agent of Rallypoint, which has /healthz, /readyz, /status and /metrics\n"))
 	})
 	return mux
+}
+
+// hidden replaces a text that everyone could read who reaches the port.
+func hidden(text string) string {
+	if text == "" {
+		return ""
+	}
+	return "see the agent's log: this port is open to other machines"
 }
 
 // healthy returns what is wrong with the agent itself. An agent that waits for other nodes,

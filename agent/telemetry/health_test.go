@@ -1,13 +1,18 @@
 package telemetry
 
 import (
+	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"strings"
 	"testing"
 	"time"
 
+	"rallypoint/core/params"
 	"rallypoint/internal/httpport"
+	"rallypoint/internal/testkit"
 )
 
 // TestUnhealthy is an agent that does not answer although its workers run.
@@ -68,5 +73,26 @@ func TestHealthForAStrangersPage(t *testing.T) {
 		if w.Code != test.want {
 			t.Errorf("%s of %s: %d %q, want %d", test.path, test.host, w.Code, w.Body, test.want)
 		}
+	}
+}
+
+// TestHealthKeepsTextsFromOthers: a port that other machines can reach has no token, so that it
+// shows neither the text of exceptions, which may hold a password, nor where the workers are.
+func TestHealthKeepsTextsFromOthers(t *testing.T) {
+	st := NewStatusTracker(&Run{})
+	st.set(func(v *Status) { v.LastError, v.Stalled = "could not connect with pw=hunter2", "in secret_plan.py" })
+	for _, private := range []bool{true, false} {
+		w := httptest.NewRecorder()
+		healthPages(&HealthConfig{Status: st}, private).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/status", nil))
+		if text := w.Body.String(); strings.Contains(text, "hunter2") != private || strings.Contains(text, "secret_plan") != private || w.Code != http.StatusOK {
+			t.Errorf("private %v: %d %s", private, w.Code, text)
+		}
+	}
+	for address, private := range map[string]bool{"127.0.0.1:0": true, "0.0.0.0:0": false} {
+		l := testkit.Must(net.Listen("tcp", address))(t)
+		if u := newUserListener(l, params.LoopbackUsers{}, slog.New(slog.DiscardHandler)); (u.check != nil) != private {
+			t.Errorf("%s is private: %v", address, u.check != nil)
+		}
+		l.Close()
 	}
 }

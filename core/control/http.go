@@ -61,6 +61,12 @@ func newPages(s *Server) http.Handler {
 // no secret.
 func isProbe(r *http.Request) bool { return httpport.Alive(r) || r.URL.Path == "/readyz" }
 
+// unguarded reports whether a request needs no proof. With Config.MetricsOpen /metrics needs none,
+// which has the names of runs and nodes, but no text of theirs.
+func (p *pages) unguarded(r *http.Request) bool {
+	return isProbe(r) || p.server.cfg.MetricsOpen && r.URL.Path == "/metrics"
+}
+
 // ready answers whether nodes, and a supervisor that replaces one server after the other, may rely on
 // this one.
 func (p *pages) ready(w http.ResponseWriter, _ *http.Request) {
@@ -105,12 +111,12 @@ type requester struct {
 // requesterKey is the key of a request's requester.
 type requesterKey struct{}
 
-// guarded answers the requests that it may: all where there is no token, or with Config.HTTPOpen;
-// else those of requesters that have proven themselves, and of this process's user on this machine
-// by a name of ours. Whether the server lives is no secret.
+// guarded answers the requests that it may: all where there is no token, else those that are
+// unguarded, those of requesters that have proven themselves, and of this process's user on this
+// machine by a name of ours.
 func (p *pages) guarded(next http.Handler) http.Handler {
 	cfg := &p.server.cfg
-	if cfg.Token == nil || cfg.HTTPOpen {
+	if cfg.Token == nil {
 		return next
 	}
 	var users params.LoopbackUsers
@@ -121,10 +127,10 @@ func (p *pages) guarded(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		a, _ := r.Context().Value(requesterKey{}).(requester)
 		switch {
-		case a.only != "" && !isProbe(r) && !p.opened(a, r):
+		case a.only != "" && !p.unguarded(r) && !p.opened(a, r):
 			p.server.metrics.refused[refusedAuth].Add(1)
 			httpport.Answer(w, http.StatusForbidden, httpport.PlainText, fmt.Appendf(nil, "authentication failed: the token opens run %q only: ask for /status?rdzv_id= with that run id\n", printable.Text(a.only)))
-		case a.proven, isProbe(r):
+		case a.proven, p.unguarded(r):
 			next.ServeHTTP(w, r)
 		case !a.near() || own.Admit(a.conn) != nil:
 			p.server.metrics.refused[refusedAuth].Add(1)

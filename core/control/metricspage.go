@@ -51,8 +51,10 @@ func (s *Server) exposeServer(e *promtext.Buffer) {
 	e.Single("rallypoint_start_time_seconds", "gauge", "When the control plane started, in seconds since 1970.",
 		float64(s.started.UnixMilli())/1000)
 	e.Family("rallypoint_token_info", "gauge", "1 for each line of the token file, by fingerprint; none without a token.")
-	for _, fingerprint := range s.fingerprints() {
-		e.Sample("rallypoint_token_info", 1, "fingerprint", fingerprint)
+	if !s.cfg.MetricsOpen { // to strangers
+		for _, fingerprint := range s.fingerprints() {
+			e.Sample("rallypoint_token_info", 1, "fingerprint", fingerprint)
+		}
 	}
 }
 

@@ -39,9 +39,9 @@ type Config struct {
 	// a port that the system chose.
 	Fixed bool
 	// Token, if set, is the token that nodes and administrators must know. HTTP then answers only
-	// peers on this machine, except for /healthz, or every client with HTTPOpen.
-	Token    *secret.Token
-	HTTPOpen bool
+	// peers on this machine, except for /healthz and, with MetricsOpen, /metrics.
+	Token       *secret.Token
+	MetricsOpen bool
 	// HTTPNames are further names of this server, beside the machine's own, that browsers may use
 	// (internal/httpport).
 	HTTPNames []string

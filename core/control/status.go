@@ -292,7 +292,7 @@ func (r *run) status() RunStatus {
 	}
 	for node, conn := range st.AllNodes() {
 		conn.LeaseAgeS = r.leaseAge(node.Session)
-		if c := r.conns[node.Session]; c != nil && !r.server.cfg.HTTPOpen {
+		if c := r.conns[node.Session]; c != nil {
 			conn.Fingerprint = c.key
 		}
 	}

@@ -176,10 +176,9 @@ func (sc *serverConn) authenticate(theirs, ours wire.Preamble) error {
 	return nil
 }
 
-// fingerprints returns those of the server's token; none without a token, or if strangers can
-// read them.
+// fingerprints returns those of the server's token; none without a token.
 func (s *Server) fingerprints() []string {
-	if s.cfg.Token == nil || s.cfg.HTTPOpen {
+	if s.cfg.Token == nil {
 		return []string{}
 	}
 	return s.cfg.Token.Fingerprints()

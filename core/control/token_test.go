@@ -409,10 +409,15 @@ func TestTokenGuardsHTTP(t *testing.T) {
 	}
 
 	open := newPipes()
-	s2 := Start(Config{Token: token, HTTPOpen: true}, open)
+	s2 := Start(Config{Token: token, MetricsOpen: true}, open)
 	defer s2.Close()
 	if code, body := ask(open.dial(t).conn, "/metrics"); code != 200 || !strings.Contains(body, "rallypoint_runs") {
-		t.Errorf("/metrics of an open port: %d", code)
+		t.Errorf("/metrics that are open: %d", code)
+	}
+	for _, path := range []string{"/status", "/status?rdzv_id=x", "/", "/metrics/../status"} { // which show exceptions
+		if code, body := ask(open.dial(t).conn, path); code != 403 || body != "authentication failed\n" {
+			t.Errorf("%s beside open metrics: %d %q", path, code, body)
+		}
 	}
 }
 
@@ -423,7 +428,7 @@ func TestTokenInMetrics(t *testing.T) {
 		cfg  Config
 		want int // tokens
 	}{
-		"a new and an old token": {Config{Token: token}, 2}, "none": {Config{}, 0}, "for strangers": {Config{Token: token, HTTPOpen: true}, 0},
+		"a new and an old token": {Config{Token: token}, 2}, "none": {Config{}, 0}, "for strangers": {Config{Token: token, MetricsOpen: true}, 0},
 	} {
 		page := string(newFakeServer(t, test.cfg).metricsPage())
 		if n := strings.Count(page, "\nrallypoint_token_info{"); n != test.want {
