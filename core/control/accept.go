@@ -3,9 +3,11 @@ package control
 import (
 	"errors"
 	"log/slog"
+	"maps"
 	"net"
 	"net/netip"
 	"slices"
+	"sync"
 	"time"
 
 	"rallypoint/core/control/wire"
@@ -32,12 +34,91 @@ const (
 )
 
 // errCrowd is why the port accepts no connection for a moment.
-var errCrowd = errors.New("connections that have not said who they are have half of the descriptors")
+var errCrowd = errors.New("connections that have not said who they are have half of the descriptors, or their part of the memory")
 
 // maxUnidentified is how many connections may be open before they have identified themselves:
 // half of the descriptors. Nodes, and everything else in the process, have the rest.
 func maxUnidentified() int64 {
 	return max(1, int64(descriptors.Limit()/2))
+}
+
+// All connections that have not identified themselves share a thirty-second of what the server keeps for
+// all runs, or leastUnidentified. Each counts with unidentifiedCost, which its goroutine and its buffers take, and with the
+// frame that it sends.
+const (
+	unidentifiedShare = 32
+	leastUnidentified = 4 << 20
+	unidentifiedCost  = 8 << 10
+)
+
+// unidentified are the connections that have not identified themselves, and their memory.
+type unidentified struct {
+	mu    sync.Mutex
+	held  map[*serverConn]int64
+	bytes int64
+}
+
+func (g *unidentified) add(p *serverConn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, known := g.held[p]; known {
+		return
+	}
+	if g.held == nil {
+		g.held = map[*serverConn]int64{}
+	}
+	g.held[p] = unidentifiedCost
+	g.bytes += unidentifiedCost
+}
+
+func (g *unidentified) drop(p *serverConn) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.bytes -= g.held[p]
+	delete(g.held, p)
+}
+
+// hold counts by more bytes of a connection that is still one of them, and returns the sum of all.
+func (g *unidentified) hold(p *serverConn, by int64) int64 {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if _, known := g.held[p]; known {
+		g.held[p] += by
+		g.bytes += by
+	}
+	return g.bytes
+}
+
+func (g *unidentified) total() (connections, bytes int64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return int64(len(g.held)), g.bytes
+}
+
+// list returns all of them, the oldest first.
+func (g *unidentified) list() []*serverConn {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.SortedFunc(maps.Keys(g.held), func(a, b *serverConn) int { return a.since.Compare(b.since) })
+}
+
+// oldest drops the oldest ones that hold the memory of a frame, until no more than most bytes are
+// held, and returns them.
+func (g *unidentified) oldest(most int64) (out []*serverConn) {
+	all := g.list()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	for _, p := range all {
+		if g.bytes <= most {
+			break
+		}
+		if held := g.held[p]; held > unidentifiedCost {
+			g.bytes -= held
+			delete(g.held, p)
+			out = append(out, p)
+		}
+	}
+	return out
 }
 
 // accept serves one listener until it is closed. It does nothing else, so that new connections
@@ -82,7 +163,7 @@ func (s *Server) accept(l net.Listener) {
 // acceptOne accepts a connection of an allowed user. It closes one of another user before it
 // reads a byte.
 func (s *Server) acceptOne(check *peer.Check, l net.Listener) (net.Conn, error) {
-	if s.unidentified.Load() >= s.cfg.maxUnidentified {
+	if n, bytes := s.strangers.total(); n >= s.cfg.maxUnidentified || bytes >= s.cfg.maxUnidentifiedBytes {
 		return nil, errCrowd
 	}
 	return check.Accept(l, func(from netip.AddrPort, why error) {
@@ -119,19 +200,16 @@ func (s *Server) admit(conn net.Conn) {
 func (s *Server) shed() (any bool) {
 	now := s.clock.Now()
 	var silent, slow []*serverConn
-	s.mu.Lock()
-	for p := range s.conns {
+	for _, p := range s.strangers.list() {
 		switch {
-		case !p.unidentified.Load() || now.Sub(p.since) < patienceWhenShort:
+		case now.Sub(p.since) < patienceWhenShort:
 		case p.heard.Load() == 0:
 			silent = append(silent, p)
 		default:
 			slow = append(slow, p)
 		}
 	}
-	s.mu.Unlock()
 	if len(silent) == 0 {
-		slices.SortFunc(slow, func(a, b *serverConn) int { return a.since.Compare(b.since) })
 		silent = slow[:(len(slow)+1)/2]
 	}
 	for _, p := range silent {

@@ -134,11 +134,11 @@ func TestStrangersMakeRoom(t *testing.T) {
 			await := func(done func() bool) {
 				t.Helper()
 				for ; !done(); time.Sleep(100 * time.Microsecond) {
-					if n := s.unidentified.Load(); n > most {
+					if n := s.strangerCount(); n > most {
 						t.Fatalf("%d strangers at one time", n)
 					}
 					if ctx.Err() != nil {
-						t.Fatalf("%d strangers, %d were accepted", s.unidentified.Load(), s.metrics.accepted.Load())
+						t.Fatalf("%d strangers, %d were accepted", s.strangerCount(), s.metrics.accepted.Load())
 					}
 				}
 			}

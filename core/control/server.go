@@ -91,7 +91,8 @@ type Config struct {
 	// host, and a Trace names it.
 	HostNode string
 
-	maxUnidentified int64 // see accept.go; 0: by the descriptors
+	maxUnidentified      int64 // see accept.go; 0: by the descriptors
+	maxUnidentifiedBytes int64 // see accept.go; 0: by the quota
 }
 
 // Limits of a server.
@@ -127,14 +128,14 @@ type Server struct {
 	conns     map[*serverConn]struct{}
 	sweeper   Stopper
 
-	unidentified atomic.Int64 // connections that have not said who they are
-	kept         atomic.Int64 // bytes that the runs keep; see run.account
-	unsent       atomic.Int64 // bytes that wait to be sent
-	arriving     atomic.Int64 // bytes of long frames that have not come whole
-	awaited      atomic.Int64 // nodes that the next rounds of all runs may have
-	short        atomic.Bool  // it has warned that their connections will not fit
-	runCount     atomic.Int64 // runs that are not gone
-	handshakes   *handshakes  // nil: there is no token
+	strangers  unidentified // connections that have not said who they are
+	kept       atomic.Int64 // bytes that the runs keep; see run.account
+	unsent     atomic.Int64 // bytes that wait to be sent
+	arriving   atomic.Int64 // bytes of long frames that have not come whole
+	awaited    atomic.Int64 // nodes that the next rounds of all runs may have
+	short      atomic.Bool  // it has warned that their connections will not fit
+	runCount   atomic.Int64 // runs that are not gone
+	handshakes *handshakes  // nil: there is no token
 
 	commits  *groupCommit // nil: nothing is stored
 	metrics  metrics
@@ -160,6 +161,7 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	cfg.maxUnidentified = cmp.Or(cfg.maxUnidentified, maxUnidentified())
 	cfg.ForgetAfter = cmp.Or(cfg.ForgetAfter, DefaultForgetAfter)
 	cfg.Quota = cfg.Quota.withDefaults()
+	cfg.maxUnidentifiedBytes = cmp.Or(cfg.maxUnidentifiedBytes, max(cfg.Quota.TotalBytes/unidentifiedShare, leastUnidentified))
 	switch {
 	case cfg.Peers != nil:
 		cfg.Group, cfg.Elector = cfg.Peers.Group, cfg.Peers

@@ -30,7 +30,7 @@ import (
 var (
 	errSuperseded = errors.New("its node has opened a newer connection")
 	errSilent     = errors.New("it did not say who it is within " + helloTimeout.String())
-	errShed       = errors.New("it did not say who it is, and others wait for want of descriptors")
+	errShed       = errors.New("it did not say who it is, and others wait for its descriptor or its memory")
 	errRefused    = errors.New("its hello was refused")
 	errNoRoom     = errors.New("a frame of it was refused")
 	errServed     = errors.New("it was answered")
@@ -75,12 +75,11 @@ type serverConn struct {
 	node    string
 	label   string
 
-	arrival      standby.Arrival   // what its hello says of its part in succession
-	refusedBy    *rendezvous.Error // set while the hello is applied
-	unstored     bool              // refused only because it cannot be stored now: the node is known
-	passed       atomic.Bool       // the connection is HTTP's: nothing goes through the outbox
-	unidentified atomic.Bool       // it has not said who it is or what it wants, or was refused
-	since        time.Time         // when it was accepted
+	arrival   standby.Arrival   // what its hello says of its part in succession
+	refusedBy *rendezvous.Error // set while the hello is applied
+	unstored  bool              // refused only because it cannot be stored now: the node is known
+	passed    atomic.Bool       // the connection is HTTP's: nothing goes through the outbox
+	since     time.Time         // when it was accepted
 
 	// Under run.mu.
 	uncommitted  int // its requests that may change something and are not applied yet
@@ -101,6 +100,7 @@ func newServerConn(s *Server, accepted net.Conn) *serverConn {
 	p.out.CountIn(&s.unsent)
 	p.frames.In = readers.Get().(*bufio.Reader)
 	p.frames.In.Reset(p)
+	p.frames.Short, p.frames.Reserve = wire.FirstChunk, p.reserveUnidentified
 	return p
 }
 
@@ -335,18 +335,24 @@ func (sc *serverConn) serveHTTP(proven bool) error {
 	return err
 }
 
+// reserveUnidentified counts the memory of a frame that comes before the peer is known.
+func (sc *serverConn) reserveUnidentified(by int) error {
+	if s := sc.server; s.strangers.hold(sc, int64(by)) > s.cfg.maxUnidentifiedBytes {
+		for _, p := range s.strangers.oldest(s.cfg.maxUnidentifiedBytes / 2) {
+			p.out.Cut(errShed)
+		}
+	}
+	return nil
+}
+
 // markIdentified and markUnidentified count the connections whose peer has not identified itself,
 // which shed closes first.
 func (sc *serverConn) markIdentified() {
-	if sc.unidentified.Swap(false) {
-		sc.server.unidentified.Add(-1)
-	}
+	sc.server.strangers.drop(sc)
 }
 
 func (sc *serverConn) markUnidentified() {
-	if !sc.unidentified.Swap(true) {
-		sc.server.unidentified.Add(1)
-	}
+	sc.server.strangers.add(sc)
 }
 
 // enter brings the node to its run.
@@ -389,7 +395,7 @@ func (sc *serverConn) enter(h wire.Hello) error {
 			return sc.refuse(sc.refusedBy)
 		}
 		sc.run = r
-		sc.frames.Reserve = sc.reserve
+		sc.frames.Short, sc.frames.Reserve = 0, sc.reserve
 		return nil
 	}
 }

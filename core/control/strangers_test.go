@@ -256,14 +256,14 @@ func TestPagesOfStrangersCount(t *testing.T) {
 	if _, err := (wire.ClientHandshake{Token: openToken(t, goodToken), Addr: conn.RemoteAddr()}).Run(conn, &wire.FrameReader{In: bufio.NewReader(conn)}, nil); err != nil {
 		t.Fatal(err)
 	}
-	testkit.Eventually(t, "both are accepted", func() bool { return g.unidentified.Load() == 2 })
+	testkit.Eventually(t, "both are accepted", func() bool { return g.strangerCount() == 2 })
 	g.mu.Lock() // the page needs it
 	_, err1 := io.WriteString(stranger.conn, ask)
 	_, err2 := io.WriteString(conn, ask)
 	for end := time.Now().Add(testkit.Patience); g.http.Open() < 2 && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
-	n := g.unidentified.Load()
+	n := g.strangerCount()
 	g.mu.Unlock()
 	if err1 != nil || err2 != nil || n != 1 {
 		t.Errorf("%v, %v; %d are counted among the strangers", err1, err2, n)
@@ -271,7 +271,7 @@ func TestPagesOfStrangersCount(t *testing.T) {
 	if answer := readAll(stranger); !bytes.HasPrefix(answer, []byte("HTTP/1.1 200")) {
 		t.Errorf("%.80q", answer)
 	}
-	testkit.Eventually(t, "they have gone", func() bool { return g.unidentified.Load() == 0 })
+	testkit.Eventually(t, "they have gone", func() bool { return g.strangerCount() == 0 })
 	g.wantUnharmed(t)
 }
 

@@ -236,7 +236,7 @@ func TestHugeLengthCostsNoMemory(t *testing.T) {
 	if _, err := r.next(MaxFrame); err == nil {
 		t.Fatal("half a frame was taken for one")
 	}
-	if cap(r.body) > 4*firstChunk {
+	if cap(r.body) > 4*FirstChunk {
 		t.Errorf("%d bytes of memory for a frame of which 100 bytes came", cap(r.body))
 	}
 }

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -14,9 +15,9 @@ import (
 // Larger ones go past it into the frame's own memory.
 const ReadBuffer = 2 << 10
 
-// firstChunk is how much memory a frame gets before any of it was received; the rest
+// FirstChunk is how much memory a frame gets before any of it was received; the rest
 // is allocated as bytes come in.
-const firstChunk = 4 << 10
+const FirstChunk = 4 << 10
 
 // FrameReader cuts a stream into frames. It is used by one goroutine.
 type FrameReader struct {
@@ -24,6 +25,9 @@ type FrameReader struct {
 	// Reserve, if set, is called with the growth of a long frame's memory while it arrives, and
 	// with the decrease after it. An error ends the frame, and the reader.
 	Reserve func(by int) error
+	// Short is the size up to which a frame is not long, and its memory is kept for the next. 0 is
+	// maxKept.
+	Short int
 
 	body     []byte
 	reserved int
@@ -31,7 +35,7 @@ type FrameReader struct {
 
 // reserve has the caller agree to the memory of a frame, if it is long.
 func (fr *FrameReader) reserve(size int) error {
-	if size <= maxKept {
+	if size <= cmp.Or(fr.Short, maxKept) {
 		size = 0
 	}
 	by := size - fr.reserved
@@ -47,7 +51,7 @@ func (fr *FrameReader) reserve(size int) error {
 
 // Release gives up the memory of a long frame.
 func (fr *FrameReader) Release() {
-	if cap(fr.body) > maxKept {
+	if cap(fr.body) > cmp.Or(fr.Short, maxKept) {
 		fr.body = nil
 	}
 	_ = fr.reserve(0)
@@ -70,7 +74,7 @@ func (fr *FrameReader) next(most int) ([]byte, error) {
 	fr.Release()
 	fr.body = fr.body[:0]
 	for len(fr.body) < int(size) {
-		chunk := min(int(size)-len(fr.body), max(firstChunk, len(fr.body)))
+		chunk := min(int(size)-len(fr.body), max(FirstChunk, 3*len(fr.body)))
 		from := len(fr.body)
 		if err := fr.reserve(from + chunk); err != nil {
 			return nil, err
