@@ -81,6 +81,37 @@ def test_service_monitor_finds_the_service() -> None:
 
 
 @needs_helm
+@pytest.mark.parametrize("replicas", ["1", "3"])
+def test_network_policy_lets_named_pods_and_the_servers_in(replicas: str) -> None:
+    settings = ("networkPolicy.enabled=true", f"replicas={replicas}")
+    documents = rendered(*settings, "networkPolicy.from[0].podSelector.matchLabels.team=a")
+    assert "NetworkPolicy" not in rendered(f"replicas={replicas}")
+    policy, pods = documents["NetworkPolicy"], documents["StatefulSet"]["spec"]
+    kubernetes_validate.validate(policy, "1.34", strict=True)
+    labels = pods["template"]["metadata"]["labels"]
+    assert policy["spec"]["podSelector"]["matchLabels"].items() <= labels.items()
+    [rule] = policy["spec"]["ingress"]
+    [port] = rule["ports"]
+    assert port["port"] in [p["name"] for p in pods["template"]["spec"]["containers"][0]["ports"]]
+    servers, named = (peer["podSelector"]["matchLabels"] for peer in rule["from"])
+    assert servers.items() <= labels.items() and named == {"team": "a"}
+    assert policy["spec"]["policyTypes"] == ["Ingress"]
+
+
+@needs_helm
+def test_the_memory_limit_follows_from_what_is_kept() -> None:
+    def limit(*values: str) -> tuple[str, str]:
+        [container] = rendered(*values)["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+        [kept] = [a for a in container["args"] if a.startswith("--max-total-bytes=")]
+        assert container["resources"]["requests"]["memory"] == "128Mi"
+        return kept.partition("=")[2], container["resources"]["limits"]["memory"]
+
+    assert limit() == ("536870912", "1536Mi")
+    assert limit("maxTotalBytes=4294967296") == ("4294967296", "8704Mi")
+    assert limit("resources.limits.memory=3Gi") == ("536870912", "3Gi")
+
+
+@needs_helm
 @pytest.mark.parametrize("value", ["replicas=2", "service.port=0", "tokenSecrett=x", "httpOpen=1"])
 def test_wrong_values_are_refused(value: str) -> None:
     done = helm("template", "cp", str(CHART), "--kube-version", "1.34.0", "--set", value)

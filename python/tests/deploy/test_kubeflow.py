@@ -148,3 +148,14 @@ def test_token_and_grace(name: str) -> None:
     [mount] = container(name)["volumeMounts"]
     assert f"--token-file={mount['mountPath']}/token" in container(name)["command"]
     assert mount["name"] in [v["name"] for v in pod["volumes"] if "secret" in v]
+
+
+@pytest.mark.parametrize("name", ["kubeflow/runtime.yaml", "kubernetes/jobset.yaml"])
+def test_no_job_mounts_the_servers_token(name: str) -> None:
+    """It would open all jobs of the server."""
+    chart = yaml.safe_load((REPOSITORY / "packaging/helm/rallypoint/values.yaml").read_text())
+    serve = list(yaml.safe_load_all((EXAMPLES / "kubernetes/serve.yaml").read_text()))[1]
+    [server] = serve["spec"]["template"]["spec"]["volumes"]
+    servers = {chart["tokenSecret"], server["secret"]["secretName"]}
+    pod = replicated(name)["template"]["spec"]["template"]["spec"]
+    assert not servers & {v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v}
