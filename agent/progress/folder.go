@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -38,7 +39,7 @@ type folder struct {
 func newFolder(environ []string) (folder, error) {
 	var tried []error
 	for _, base := range bases(environ) {
-		removeLeft(base)
+		removeLeft(base, os.Geteuid(), time.Now)
 		for {
 			path := filepath.Join(base, folderPrefix+strings.ToLower(rand.Text()[:8]))
 			err := os.Mkdir(path, 0o700)
@@ -89,23 +90,44 @@ func (f folder) remove() error {
 	return err
 }
 
-// maxLooked bounds the names that are looked at in a folder that others may fill.
-const maxLooked = 100000
+// lookingTime bounds how long an agent's start looks for folders to remove where others may make any
+// number of them. Names are read so many at a time.
+const (
+	lookingTime = 50 * time.Millisecond
+	namesAtOnce = 1000
+)
 
-// removeLeft removes the folders of this user's agents that were killed together with the
-// process that watches them. A folder that it cannot remove stays: it harms nothing.
-func removeLeft(base string) {
+// removeLeft removes the folders of the user's agents that were killed together with the process that
+// watches them. It opens nothing of another user's. A folder that it cannot remove, or that it does
+// not get to, stays: it harms nothing.
+func removeLeft(base string, user int, now func() time.Time) {
 	dir, err := openFolder(unix.AT_FDCWD, base+"/.") // it may be a link itself
 	if err != nil {
 		return
 	}
 	defer func() { _ = dir.Close() }()
-	names, _ := dir.Readdirnames(maxLooked)
-	for _, name := range names {
-		if strings.HasPrefix(name, folderPrefix) && strings.HasSuffix(name, lockedSuffix) {
-			removeUnlocked(int(dir.Fd()), name)
+	fd, end := int(dir.Fd()), now().Add(lookingTime)
+	for {
+		names, err := dir.Readdirnames(namesAtOnce)
+		for _, name := range names {
+			if !now().Before(end) {
+				return
+			}
+			if strings.HasPrefix(name, folderPrefix) && strings.HasSuffix(name, lockedSuffix) && owns(user, fd, name) {
+				removeUnlocked(fd, name)
+			}
+		}
+		if err != nil {
+			return
 		}
 	}
+}
+
+// owns reports whether a name in a folder is of a folder of the user's.
+func owns(user, base int, name string) bool {
+	var info unix.Stat_t
+	err := unix.Fstatat(base, name, &info, unix.AT_SYMLINK_NOFOLLOW)
+	return err == nil && int(info.Uid) == user && info.Mode&unix.S_IFMT == unix.S_IFDIR
 }
 
 // removeUnlocked removes a folder of this user if no process holds its lock. It goes by
@@ -121,7 +143,7 @@ func removeUnlocked(base int, name string) {
 	if unix.Fstat(fd, &info) != nil || int(info.Uid) != os.Geteuid() || unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
 		return
 	}
-	files, _ := f.Readdirnames(maxLooked)
+	files, _ := f.Readdirnames(-1) // this user's
 	for _, file := range files {
 		_ = unix.Unlinkat(fd, file, 0)
 	}

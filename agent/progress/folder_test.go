@@ -1,12 +1,14 @@
 package progress
 
 import (
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -53,6 +55,37 @@ func TestLeftFolders(t *testing.T) {
 	tracker.Close()
 	if _, err := os.Lstat(tracker.Folder()); !os.IsNotExist(err) {
 		t.Errorf("its own folder: %v", err)
+	}
+}
+
+// TestFoldersOfOthers: what another user makes under such names, in a place for all users, is not
+// opened, and does not hold an agent's start up for long.
+func TestFoldersOfOthers(t *testing.T) {
+	base := t.TempDir()
+	for i := range 3 * namesAtOnce {
+		testkit.Check(t, os.Mkdir(filepath.Join(base, fmt.Sprintf("rallypoint-progress-%d-locked", i)), 0o700))
+	}
+	opened := testkit.Must(unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK))(t)
+	defer unix.Close(opened)
+	testkit.Must(unix.InotifyAddWatch(opened, filepath.Join(base, "rallypoint-progress-7-locked"), unix.IN_OPEN))(t)
+	clock, looked := time.Now(), 0
+	still := func() time.Time { looked++; return clock }
+	removeLeft(base, os.Geteuid()+1, still)
+	if _, err := unix.Read(opened, make([]byte, 512)); err != unix.EAGAIN {
+		t.Errorf("another user's folder was opened (%v)", err)
+	}
+	if looked != 1+3*namesAtOnce {
+		t.Errorf("%d of the names were looked at", looked-1)
+	}
+
+	looked = 0
+	removeLeft(base, os.Geteuid()+1, func() time.Time { looked++; return clock.Add(time.Duration(looked) * time.Millisecond) })
+	if looked > 2+int(lookingTime/time.Millisecond) {
+		t.Errorf("%d names were looked at in %v", looked, lookingTime)
+	}
+	removeLeft(base, os.Geteuid(), still)
+	if left := testkit.Must(os.ReadDir(base))(t); len(left) > 0 {
+		t.Errorf("%d of this user's are left", len(left))
 	}
 }
 
