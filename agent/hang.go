@@ -317,20 +317,23 @@ func (w *hangWatch) claim(ctx context.Context, s *roundStores) (bool, error) {
 	return stacks.Judge(ctx, conn, w.a.assignment.Round, w.a.assignment.group)
 }
 
-// ask asks all nodes of the round where their workers are; where they cannot be asked it looks
-// at this node's.
-func (w *hangWatch) ask(ctx context.Context, s *roundStores) []*stacks.Node {
+// ask asks all nodes of the round where their workers are. Where not even this node's agent was asked
+// in time, it looks at this node's workers itself.
+func (w *hangWatch) ask(ctx context.Context, s *roundStores) (nodes []*stacks.Node) {
 	conn, err := s.dial(ctx)
 	if err == nil {
 		limited, cancel := context.WithTimeout(ctx, hangPatience)
 		defer cancel()
-		var nodes []*stacks.Node
-		if nodes, err = stacks.Ask(limited, conn, w.a.assignment.groups, stacks.Now, hangPatience); err == nil {
-			return nodes
-		}
+		nodes, err = stacks.Ask(limited, conn, w.a.assignment.groups, stacks.Now, hangPatience)
 	}
-	nodes, own := make([]*stacks.Node, w.a.assignment.groups), w.a.stackNode(ctx, w.t, w)
-	nodes[w.a.assignment.group] = &own
+	if err != nil {
+		nodes = make([]*stacks.Node, w.a.assignment.groups)
+	}
+	own := &nodes[w.a.assignment.group]
+	if w.inquiry.Unasked = *own == nil; w.inquiry.Unasked {
+		n := w.a.stackNode(ctx, w.t, w)
+		*own = &n
+	}
 	return nodes
 }
 

@@ -167,7 +167,7 @@ func (j *ruleJob) inquire(p phase) {
 	if j.looks == 0 && !j.inquiry.Due(n.Silent(), n.Limit()) {
 		return
 	}
-	j.inquiry.Hosts = []string{"a", "b"}
+	j.inquiry.Hosts, j.inquiry.Unasked = []string{"a", "b"}, p.cut
 	j.inquiry.Look(n.Silent(), j.answers(p))
 	if j.looks++; j.looks < j.inquiry.Looks() {
 		j.asksAt = j.now + stacks.BetweenLooks
@@ -335,7 +335,7 @@ func TestHangsAreNamed(t *testing.T) {
 		"stopped workers, with a timeout":   {20 * second, []phase{trains, waits.during(minute).stopped(true, true, false)}, 20 * second, 21 * second, "all 4 ranks are stopped in do_signal_stop"},
 		"one of two machines suspended":     {0, []phase{trains, waits.during(2*minute).suspended(false, true)}, minute, 61 * second, "node 1 (b) does not answer; ranks 0, 1 (a) wait in all_reduce, called in train.py:7 step"},
 		"one of two nodes stopped":          {20 * second, []phase{trains, waits.during(minute).stopped(true, false, true)}, 20 * second, 21 * second, "node 0 (a) does not answer; ranks 2, 3 (b) wait in all_reduce, called in train.py:7 step"},
-		"a stopped control plane beside":    {0, []phase{trains, {lasts: 2 * minute, announced: -1, cut: true, where: one(0, loads)}}, minute, 61 * second, "node 1 (b) does not answer; rank 0 (a) is at train.py:7 load; rank 1 (a) waits in all_reduce, called in train.py:7 step"},
+		"a stopped control plane beside":    {0, []phase{trains, {lasts: 2 * minute, announced: -1, cut: true, where: one(0, loads)}}, minute, 61 * second, "node 1 (b) was not asked in time; rank 0 (a) is at train.py:7 load; rank 1 (a) waits in all_reduce, called in train.py:7 step"},
 		"after a suspended machine":         {0, []phase{trains, waits.during(30 * second), waits.suspended(true, true), waits.during(minute)}, minute, 61 * second, "all 4 ranks wait in all_reduce, called in train.py:7 step"},
 		"just before a debugger has let go": {20 * second, []phase{trains, {lasts: time.Hour + 13*second, announced: -1, where: one(3, at("python/pdb.py:interaction", "train.py:step"))}, {lasts: minute, announced: -1, where: one(3, loads)}}, 20 * second, 21 * second, "rank 3 (b) is at train.py:7 load; 3 others wait in all_reduce"},
 		"once a debugger has let go":        {20 * second, []phase{trains, {lasts: time.Hour, announced: -1, where: one(3, at("python/pdb.py:interaction", "train.py:step"))}, {lasts: minute, announced: -1, where: one(3, loads)}}, 20 * second, 21 * second, "rank 3 (b) is at train.py:7 load; 3 others wait in all_reduce"},

@@ -24,12 +24,8 @@ type culprit struct {
 	parts   []logs.Part // what it wrote last
 }
 
-// outputNode is this node's answer about its workers' output.
-func (a *Agent) outputNode(ctx context.Context, t *attempt, s store.Store, q question.Question) logs.Node {
-	r, err := logs.DecodeRequest(q.Text)
-	if err != nil {
-		return logs.Node{}
-	}
+// outputNode is this node's answer about its workers' output to the question of a number.
+func (a *Agent) outputNode(ctx context.Context, t *attempt, s store.Store, r logs.Request, number int64) logs.Node {
 	base := a.assignment.ranks.base
 	n := logs.Node{Host: host.NameOf(a.spec.Host), First: base, Workers: a.spec.Workers, Round: a.assignment.Round, Parts: []logs.Part{}}
 	streams := t.streams
@@ -41,7 +37,7 @@ func (a *Agent) outputNode(ctx context.Context, t *attempt, s store.Store, q que
 		n.Round, n.Failure = a.culprit.round, a.culprit.failure
 		n.Parts = append(n.Parts, a.culprit.parts...)
 	case r.Follow && len(streams) > 0:
-		if !t.followers.add(s, q.Number, streams, n) {
+		if !t.followers.add(s, number, streams, n) {
 			n.Refused = fmt.Sprintf("%d clients already follow its workers' output", maxFollowers)
 		}
 	case len(streams) > 0:

@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"rallypoint/agent/logs"
-	"rallypoint/agent/question"
 )
 
 // TestOutputOfARank asks the second of two nodes, which has ranks 2 and 3: a question about a rank
@@ -16,7 +15,7 @@ func TestOutputOfARank(t *testing.T) {
 		ran.streams = append(ran.streams, &logs.Stream{Locals: []int{local}, Name: logs.NameOut, Why: "a terminal"})
 	}
 	for rank, want := range map[int]int{-1: 2, 0: 0, 1: 0, 2: 1, 3: 1, 4: 0} {
-		n := a.outputNode(t.Context(), &ran, nil, question.Question{Text: logs.Encode(logs.Request{Rank: rank, Bytes: 100})})
+		n := a.outputNode(t.Context(), &ran, nil, logs.Request{Rank: rank, Bytes: 100}, 1)
 		if len(n.Parts) != want || n.Parts == nil || want == 1 && n.Parts[0].Ranks[0] != rank {
 			t.Errorf("asked for rank %d: %+v", rank, n.Parts)
 		}

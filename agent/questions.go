@@ -37,7 +37,10 @@ func (a *Agent) answerQuestions(t *attempt, w *hangWatch) (stop func()) {
 			return
 		}
 		defer func() { _ = s.Close() }()
-		question.Answer(ctx, s, group, func(ctx context.Context, q question.Question) []byte { return a.answer(ctx, t, w, s, q) })
+		question.Answer(ctx, s, group, question.Agent{
+			Hear:   func(ctx context.Context, q question.Question) bool { return w.hearQuestion(ctx, q) },
+			Answer: func(ctx context.Context, q question.Question) ([]byte, bool) { return a.answer(ctx, t, w, s, q) },
+		})
 		answering()
 		t.followers.wait()
 	})
@@ -47,24 +50,34 @@ func (a *Agent) answerQuestions(t *attempt, w *hangWatch) (stop func()) {
 	}
 }
 
-// answer answers one question, with nil if it needs no answer.
-func (a *Agent) answer(ctx context.Context, t *attempt, w *hangWatch, s store.Store, q question.Question) []byte {
+// answer answers one question. The answer is shared unless its inquirer then follows by its number.
+func (a *Agent) answer(ctx context.Context, t *attempt, w *hangWatch, s store.Store, q question.Question) (text []byte, shared bool) {
 	switch q.Kind {
 	case stacks.Kind:
 		if stood := a.stood.Load(); stood != nil && stacks.When(q.Text) == stacks.Before {
-			return stood.Encode()
+			return stood.Encode(), true
 		}
-		return a.stackNode(ctx, t, w).Encode()
-	case stacks.KindHang:
-		if w.judge.Load() { // this node has told it; the job may step again by now
-			return nil
-		}
-		if h, err := stacks.DecodeHang(q.Text); err == nil && ctx.Err() == nil {
-			w.hear(ctx, h)
-		}
-		return nil
+		return a.stackNode(ctx, t, w).Encode(), true
 	case logs.Kind:
-		return logs.Encode(a.outputNode(ctx, t, s, q))
+		r, err := logs.DecodeRequest(q.Text)
+		if err != nil {
+			return logs.Encode(logs.Node{}), true
+		}
+		return logs.Encode(a.outputNode(ctx, t, s, r, q.Number)), !r.Follow
 	}
-	return []byte("{}") // of a newer release: the inquirer sees that this one does not know it
+	return []byte("{}"), true // of a newer release: the inquirer sees that this one does not know it
+}
+
+// hearQuestion takes a verdict on a hang, and reports whether a question is one.
+func (w *hangWatch) hearQuestion(ctx context.Context, q question.Question) bool {
+	if q.Kind != stacks.KindHang {
+		return false
+	}
+	if w.judge.Load() { // this node has told it; the job may step again by now
+		return true
+	}
+	if h, err := stacks.DecodeHang(q.Text); err == nil && ctx.Err() == nil {
+		w.hear(ctx, h)
+	}
+	return true
 }

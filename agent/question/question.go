@@ -10,6 +10,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"slices"
 	"strconv"
 	"time"
 
@@ -31,32 +32,121 @@ type Question struct {
 	Text   []byte // the rest, which may be anything: workers can write into the store, too
 }
 
-// Answer hands all questions in the store of a round to the node of that rank until ctx ends,
-// one after the other, also those that were asked before the node came; nil answers nothing.
-func Answer(ctx context.Context, s store.Store, group int, answer func(context.Context, Question) []byte) {
-	for number := int64(1); ctx.Err() == nil; {
-		text, err := s.Get(ctx, questionKey(number))
-		if err != nil {
+// Agent is how a node hears what is in the store of a round.
+type Agent struct {
+	// Hear takes a message, and reports whether a question is one, which needs no answer.
+	Hear func(context.Context, Question) bool
+	// Answer answers a question. An answer that is shared goes to all who have asked the same.
+	Answer func(context.Context, Question) (text []byte, shared bool)
+}
+
+// Answer hands the questions in the store of a round to the node of that rank until ctx ends, also
+// those that were asked before the node came: messages one after the other, and questions the newest
+// first, so that none waits for those whose inquirers have given up. Kinds take turns, and so many
+// questions wait at most.
+func Answer(ctx context.Context, s store.Store, group int, a Agent) {
+	b := backlog{store: s, agent: a, next: 1}
+	for ctx.Err() == nil {
+		if err := b.read(ctx); err != nil {
 			backoff.Sleep(ctx, time.Second)
 			continue
 		}
-		if ctx.Err() != nil {
-			return
+		q, waits := b.pick()
+		if !waits || over(ctx, s, q.Number) {
+			continue
 		}
-		kind, text, _ := bytes.Cut(text, []byte(" "))
-		_, text, _ = bytes.Cut(text, []byte(" "))
-		if told := answer(ctx, Question{number, string(kind), text}); told != nil {
+		text, shared := a.Answer(ctx, q)
+		for _, number := range append(b.same(q, shared), q.Number) {
 			if ctx.Err() == nil {
-				_ = s.Set(ctx, answerKey(number, group), told)
+				_ = s.Set(ctx, answerKey(number, group), text)
 			}
-			backoff.Sleep(ctx, rest)
 		}
-		number++
+		backoff.Sleep(ctx, rest)
 	}
 }
 
-// rest is the least time between two answers of an agent, whoever asks.
-const rest = 200 * time.Millisecond
+const (
+	// rest is the least time between two answers of an agent, whoever asks.
+	rest = 200 * time.Millisecond
+	// maxWaiting is how many questions wait for an agent; older ones are not answered.
+	maxWaiting = 64
+	// maxRead is how many questions an agent reads before it answers one.
+	maxRead = 4096
+)
+
+// backlog is what an agent has read and not answered.
+type backlog struct {
+	store store.Store
+	agent Agent
+	next  int64      // number to be read
+	waits []Question // in their order
+	last  string     // kind of the last answer
+}
+
+// read reads all questions that are in the store, and passes messages on. It waits for one if there
+// is nothing to answer.
+func (b *backlog) read(ctx context.Context) error {
+	for range maxRead {
+		get := b.store.Get
+		if len(b.waits) > 0 {
+			get = func(ctx context.Context, key string) ([]byte, error) { return store.TryGet(ctx, b.store, key) }
+		}
+		text, err := get(ctx, questionKey(b.next))
+		if err != nil || text == nil {
+			return err
+		}
+		kind, text, _ := bytes.Cut(text, []byte(" "))
+		_, text, _ = bytes.Cut(text, []byte(" "))
+		q := Question{b.next, string(kind), text}
+		b.next++
+		if ctx.Err() != nil {
+			return ctx.Err()
+		}
+		if string(kind) != isOver && !b.agent.Hear(ctx, q) {
+			b.waits = append(b.waits[max(0, len(b.waits)+1-maxWaiting):], q)
+		}
+	}
+	return nil
+}
+
+// pick takes the newest question out, of another kind than the last one if there is any.
+func (b *backlog) pick() (q Question, any bool) {
+	if len(b.waits) == 0 {
+		return q, false
+	}
+	at := len(b.waits) - 1
+	for i := at; i >= 0; i-- {
+		if b.waits[i].Kind != b.last {
+			at = i
+			break
+		}
+	}
+	q = b.waits[at]
+	b.waits = slices.Delete(b.waits, at, at+1)
+	b.last = q.Kind
+	return q, true
+}
+
+// same takes the questions out that ask the same, if their answer is shared.
+func (b *backlog) same(q Question, shared bool) (numbers []int64) {
+	b.waits = slices.DeleteFunc(b.waits, func(other Question) bool {
+		same := shared && other.Kind == q.Kind && bytes.Equal(other.Text, q.Text)
+		if same {
+			numbers = append(numbers, other.Number)
+		}
+		return same
+	})
+	return numbers
+}
+
+// isOver replaces a question whose inquirer has what it wanted, or has given up.
+const isOver = "over"
+
+// over reports whether that has happened to a question.
+func over(ctx context.Context, s store.Store, number int64) bool {
+	text, err := store.TryGet(ctx, s, questionKey(number))
+	return err == nil && string(text) == isOver
+}
 
 // Ask asks the agents of a round with that many nodes. It returns the question's number and the
 // answers, as soon as there are all of them or ctx ends, with nil for a node that has not
@@ -75,6 +165,9 @@ func Ask(ctx context.Context, s store.Store, nodes int, kind string, text []byte
 	}
 	after, cancel := context.WithTimeout(context.WithoutCancel(ctx), cleanup)
 	defer cancel()
+	if err := s.Set(after, questionKey(number), []byte(isOver)); err != nil {
+		return 0, nil, err
+	}
 	answers = make([][]byte, nodes)
 	for i, key := range keys {
 		there, err := s.Check(after, []string{key})

@@ -4,7 +4,10 @@ import (
 	"bytes"
 	"context"
 	"strconv"
+	"strings"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"rallypoint/core/store"
 	"rallypoint/internal/testkit"
@@ -37,12 +40,17 @@ func TestAnAgentThatComesLateAnswers(t *testing.T) {
 		ended := make(chan struct{})
 		go func() {
 			defer close(ended)
-			Answer(ctx, s, group, func(_ context.Context, q Question) []byte {
-				heard <- q.Kind + string(q.Text)
-				if q.Kind == "ask" {
-					return []byte(strconv.Itoa(group))
-				}
-				return nil
+			Answer(ctx, s, group, Agent{
+				Hear: func(_ context.Context, q Question) bool {
+					if q.Kind == "tell" {
+						heard <- q.Kind + string(q.Text)
+					}
+					return q.Kind == "tell"
+				},
+				Answer: func(_ context.Context, q Question) ([]byte, bool) {
+					heard <- q.Kind + string(q.Text)
+					return []byte(strconv.Itoa(group)), true
+				},
 			})
 		}()
 		t.Cleanup(func() { cancel(); <-ended })
@@ -67,4 +75,56 @@ func TestAnAgentThatComesLateAnswers(t *testing.T) {
 	testkit.Must(Tell(within, s, "tell", []byte("b")))(t)
 	testkit.Equal(t, <-late, "tellb")
 	testkit.Equal(t, <-early, "tellb")
+}
+
+// TestQuestionsDoNotHoldEachOtherUp: an agent that finds many questions in the store answers the newest
+// first, an equal one with it, and one of another kind in between; it passes on every message, and
+// drops the oldest questions. A question whose inquirer has given up is not answered.
+func TestQuestionsDoNotHoldEachOtherUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := store.NewMemory(store.NewEngine(store.Limits{}))
+		defer s.Close()
+		ctx, cancel := context.WithCancel(context.Background())
+		ask := func(kind, text string) int64 { return testkit.Must(Tell(ctx, s, kind, []byte(text)))(t) }
+		oldest := ask("stacks", "other")
+		ask("hang", "1")
+		var flood int64
+		for range 1538 {
+			flood = ask("stacks", "")
+		}
+		output := ask("logs", "mine")
+		ask("hang", "2")
+		limited, end := context.WithTimeout(ctx, time.Millisecond) // nobody answers yet
+		_, _, err := Ask(limited, s, 1, "given up", nil, time.Second)
+		testkit.Check(t, err)
+		end()
+		newest := ask("stacks", "")
+
+		var heard []string
+		answered := make(chan struct{})
+		go func() {
+			defer close(answered)
+			Answer(ctx, s, 0, Agent{
+				Hear: func(_ context.Context, q Question) bool {
+					if q.Kind == "hang" {
+						heard = append(heard, "hang "+string(q.Text))
+					}
+					return q.Kind == "hang"
+				},
+				Answer: func(_ context.Context, q Question) ([]byte, bool) {
+					heard = append(heard, q.Kind+" "+string(q.Text))
+					return []byte("x"), true
+				},
+			})
+		}()
+		time.Sleep(time.Minute)
+		cancel()
+		<-answered
+		testkit.Equal(t, strings.Join(heard, ", "), "hang 1, hang 2, stacks , logs mine")
+		for number, want := range map[int64]bool{newest: true, flood: true, flood - maxWaiting/2: true, output: true, flood - maxWaiting: false, oldest: false} {
+			if there := testkit.Must(s.Check(context.Background(), []string{answerKey(number, 0)}))(t); there != want {
+				t.Errorf("question %d is answered: %v", number, there)
+			}
+		}
+	})
 }

@@ -39,7 +39,12 @@ const (
 // Ranks with a step below the largest are suspects, and if there are none, ranks whose stacks
 // differ from those of most others. hosts are the names of the nodes, as far as they are known.
 func NewHang(silent time.Duration, nodes []*Node, hosts []string) Hang {
-	var s story
+	return newHang(silent, nodes, hosts, false)
+}
+
+// newHang is NewHang. unasked: the nodes without an answer prove nothing by that.
+func newHang(silent time.Duration, nodes []*Node, hosts []string, unasked bool) Hang {
+	s := story{unasked: unasked}
 	var folds []Fold
 	steps := make(map[int]int64)
 	s.hosts = make(map[int]string)
@@ -94,6 +99,8 @@ type story struct {
 	late  map[int]int64  // steps by which ranks are behind
 	mute  []int          // ranks of nodes that did not answer
 	named []string       // these, as far as their names are known
+
+	unasked bool // these could not be asked in time
 }
 
 func (s *story) suspects() []int {
@@ -107,9 +114,14 @@ func (s *story) suspects() []int {
 func (s *story) text(suspects []int) string {
 	var parts []string
 	if len(s.mute) > 0 {
-		noun, verb := "node", "does"
-		if len(s.mute) > 1 {
-			noun, verb = "nodes", "do"
+		noun, verb := "node", "does not answer"
+		switch several := len(s.mute) > 1; {
+		case several && s.unasked:
+			noun, verb = "nodes", "were not asked in time"
+		case several:
+			noun, verb = "nodes", "do not answer"
+		case s.unasked:
+			verb = "was not asked in time"
 		}
 		names := RankList(s.mute)
 		if len(s.named) == len(s.mute) {
@@ -119,7 +131,7 @@ func (s *story) text(suspects []int) string {
 			}
 			names += ")"
 		}
-		parts = append(parts, fmt.Sprintf("%s %s %s not answer", noun, names, verb))
+		parts = append(parts, fmt.Sprintf("%s %s %s", noun, names, verb))
 	}
 	places := s.fold.Groups
 	if len(suspects) > 0 {

@@ -39,6 +39,16 @@ func on(host string, step int64, workers ...Worker) *Node {
 	return n
 }
 
+// TestUnaskedNodes: where the question did not come through, a node without an answer is not blamed.
+func TestUnaskedNodes(t *testing.T) {
+	i := Inquiry{Hosts: []string{"a", "b", "c"}, Unasked: true}
+	i.Look(time.Minute, []*Node{{Fold: NewFold([]Worker{waiting(0)}), Host: "a"}, nil, nil})
+	verdict, h := i.Verdict(time.Minute, time.Minute)
+	if want := "no step for 60 s: nodes 1, 2 (b, c) were not asked in time; rank 0 (a) waits in all_reduce, called in train.py:41 step"; verdict != Hangs || h.Text != want || len(h.Suspects) > 0 {
+		t.Errorf("%v, suspects %v: %s", verdict, h.Suspects, h.Text)
+	}
+}
+
 // TestNewHang: the sentence, and who is suspected.
 func TestNewHang(t *testing.T) {
 	late := on("b", 7, waiting(2), frames(3, "train.py:load"))

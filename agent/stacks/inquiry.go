@@ -16,6 +16,9 @@ type Inquiry struct {
 	Auto bool
 	// Hosts name the nodes, also those that do not answer; "" of one that is not known.
 	Hosts []string
+	// Unasked says that the last question did not come through in time, not even to the agent of the
+	// node that judges: others without an answer prove nothing by that.
+	Unasked bool
 
 	last     []*Node
 	work     map[int]Work  // by rank, when it was read last or workSpan before
@@ -127,7 +130,7 @@ func (i *Inquiry) Verdict(silent, limit time.Duration) (Verdict, Hang) {
 	if i.Auto && silent < max(limit, hangCertain) && !stands {
 		return NoHang, Hang{}
 	}
-	h := NewHang(silent, i.last, i.Hosts)
+	h := newHang(silent, i.last, i.Hosts, i.Unasked)
 	before := i.debugged
 	if i.debugged = h.debugged(); i.debugged || before { // until the debugger has let it go
 		return Excused, Hang{}

@@ -14,14 +14,15 @@ import (
 
 // answer answers for a node until ctx ends, as its agent does.
 func answer(ctx context.Context, s store.Store, group int, collect func() Node, hear func(Hang)) {
-	question.Answer(ctx, s, group, func(_ context.Context, q question.Question) []byte {
-		if q.Kind == KindHang {
-			if h, err := DecodeHang(q.Text); err == nil {
+	question.Answer(ctx, s, group, question.Agent{
+		Hear: func(_ context.Context, q question.Question) bool {
+			h, err := DecodeHang(q.Text)
+			if q.Kind == KindHang && err == nil {
 				hear(h)
 			}
-			return nil
-		}
-		return collect().Encode()
+			return q.Kind == KindHang
+		},
+		Answer: func(context.Context, question.Question) ([]byte, bool) { return collect().Encode(), true },
 	})
 }
 
