@@ -315,7 +315,7 @@ func (a *audited) begin(rec trace.Record) {
 		}
 		a.checker.TookOver(rec.Host, *rec.Succession)
 	case rec.Succession != nil:
-		a.checker.Founded(rec.Host)
+		a.checker.Founded(rec.Host, *rec.Succession)
 	case len(a.known) > 0:
 		a.checker.Restarted()
 	}

@@ -76,6 +76,10 @@ type Succession struct {
 	// Silent tells that the others have elected this one while that node was silent: it may come
 	// back, so that its place in the round waits for it as any other's.
 	Silent bool
+
+	// Alone tells that no majority has elected this one, and none can be asked: should another control plane
+	// of the run live, of whose rounds it does not know, none of its own has the number of one of those.
+	Alone bool
 }
 
 // succeeds reports whether the machine continues the run of one that has ended.

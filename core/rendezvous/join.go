@@ -107,7 +107,7 @@ func (m *Machine) complete() {
 	dropped := m.forming.dropAwaited()
 	m.endGone()
 	last := m.round.number
-	m.round.number = m.round.highest() + 1
+	m.round.number = m.nextRound()
 	m.round.origin = m.generation
 	m.round.fresh, m.round.stored, m.forming.mismatch = false, false, mismatch{}
 	m.directives.forgetAgreement()
@@ -160,6 +160,19 @@ func (m *Machine) complete() {
 		m.out.note("%s", outcome.Commands)
 	}
 	m.forming.refuseStrangers(left)
+}
+
+// soloGap is the number of which the first round of a control plane that nobody has elected takes the next
+// multiple, plus one: more rounds than another control plane forms beside it.
+const soloGap = 1000
+
+// nextRound is the number of the next round.
+func (m *Machine) nextRound() uint64 {
+	highest := m.round.highest()
+	if m.succession.Alone && m.round.fresh {
+		highest = (highest/soloGap + 1) * soloGap
+	}
+	return highest + 1
 }
 
 // refuseRejoined answers the joins of members that can no longer regroup.

@@ -470,7 +470,7 @@ func (f *forming) checkSeats(u *pack.Unpacker) {
 
 // packSuccession writes what a successor needs, and what it begins with.
 func (m *Machine) packSuccession(p *pack.Packer) {
-	p.List(14)
+	p.List(15)
 	p.Uint(m.succession.Term)
 	p.Text(m.succession.From)
 	packFacts(p, m.succession.Facts)
@@ -485,6 +485,7 @@ func (m *Machine) packSuccession(p *pack.Packer) {
 	p.Bool(m.succession.Left)
 	p.Text(m.round.domains)
 	p.Bool(m.succession.Silent)
+	p.Bool(m.succession.Alone)
 }
 
 // unpackSuccession reads what packSuccession wrote. A state of version 1 has the host in
@@ -494,7 +495,7 @@ func (m *Machine) unpackSuccession(u *pack.Unpacker) {
 	m.succession = Succession{Term: u.Uint(), From: u.Text(maxText), Facts: unpackFacts(u), Grace: u.Duration()}
 	m.round.hostRank, m.round.finishedHosts, m.round.finishReported = u.IntOr(-1), unpackRanks(u), u.Bool()
 	m.viewed.generation, m.viewed.host, m.viewed.finished, m.viewed.finishedHosts = u.Text(maxText), u.IntOr(-1), u.Bool(), u.Int()
-	m.succession.Left, m.round.domains, m.succession.Silent = u.Bool(), u.Text(maxDomains), u.Bool()
+	m.succession.Left, m.round.domains, m.succession.Silent, m.succession.Alone = u.Bool(), u.Text(maxDomains), u.Bool(), u.Bool()
 	u.Close()
 	if !version1 {
 		return
