@@ -6,8 +6,7 @@ import (
 	"time"
 )
 
-// TestMajorityLostAtOnce: the host and one of the two other voters are silent for so long that they may have
-// been replaced, and are killed then. The third founds the control plane anew after four leases, and the
+// TestMajorityLostAtOnce: the host and one of the two other voters are silent, and are killed then. The third founds the control plane anew after four leases, and the
 // nodes that are left form the next round.
 func TestMajorityLostAtOnce(t *testing.T) {
 	onlyLong(t)

@@ -62,7 +62,8 @@ func (n *nodeProcess) kill(t *testing.T, sig syscall.Signal) {
 	}
 }
 
-// TestHostAndFirstStandbyKilled kills both at the same instant.
+// TestHostAndFirstStandbyKilled kills both at the same instant: two of three voters. The third cannot know that it
+// is not the one that is cut off, and waits for four leases.
 func TestHostAndFirstStandbyKilled(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)

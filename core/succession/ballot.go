@@ -43,12 +43,9 @@ type Message struct {
 	Forced   bool   // of MessageAskVote: the host of the term before has asked the sender to host
 	Entry    *Entry // of MessageAppend; nil: the receiver has accepted it
 
-	// The proof in a message may be old when it arrives: each process dates it by its own clock.
+	// A message may be old when it arrives, so that a host dates an answer by its own clock.
 	Clock time.Duration // the sender's
-	// Echo is another clock, 0 if it is not known. In MessageAccept it is the host's, from the
-	// message that this answers. In MessageAppend it is the receiver's when it last spoke to this
-	// host, if that has a majority.
-	Echo time.Duration
+	Echo  time.Duration // of MessageAccept: Clock of the message that this answers
 }
 
 // maxNumber bounds the numbers that are believed, so that none runs over.
@@ -77,15 +74,15 @@ const (
 
 // Ballot is one process's part in the vote about who hosts, and its copy of the facts that one
 // host passes to the next. It is pure: each call gets the time, which must not go back, and
-// Messages returns the messages to send. It follows Raft, with one entry instead of a log, and
-// one additional rule: a voter that is proven dead does not count (docs/decisions/0138).
+// Messages returns the messages to send. It follows Raft, with one entry instead of a log. Proof
+// of death makes an election quick, and is never a part of a majority (docs/decisions/0138).
 //
 // It is not safe for concurrent use.
 type Ballot struct {
 	id    Voter
 	lease time.Duration
 	born  time.Duration
-	least int // so many of a fixed list have to agree, and the dead count as missing; 0: there is no list
+	least int // so many of a fixed list have to agree; 0: there is no list
 
 	role     role
 	promised uint64 // the highest term that this process has heard of and taken
@@ -95,7 +92,6 @@ type Ballot struct {
 	last     Voter // the other host that was heard last, of this term or of an earlier one; "": none
 
 	heard  time.Duration // when the host was last heard
-	sure   time.Duration // after this a host with a majority has heard this process
 	waits  time.Duration // since when it has waited for a host: the same, or when it voted, or woke up
 	began  time.Duration // when promised was taken
 	stood  time.Duration // when it began to ask, or to stand
@@ -105,22 +101,19 @@ type Ballot struct {
 	forced bool          // it stands because the host has asked it to
 	leaps  bool          // its term leaves out those that the dead may have had
 
-	dead    map[Voter]bool
-	tooLate map[Voter]bool // proven dead too late to count
+	dead map[Voter]bool // proven; what one of them says takes that back
 
 	// Of a candidate.
-	votes map[Voter]time.Duration // those that were granted, and the clocks of their voters
+	votes map[Voter]bool // those that were granted
 
 	// Of the host.
 	peers     map[Voter]peer
 	former    map[Voter]bool // they vote no more, and do not know it yet
 	since     uint64         // the number from which the voters are as they are
 	confirmed uint64         // this host may act on it
-	settled   uint64         // the voters may change after it: the same, but in a fixed list the dead do not count as missing
+	settled   uint64         // the voters may change after it: the same, but in a fixed list the excused do not count as missing
 	wish      []Voter
-	changes   bool  // it has begun the change that is under way, so that nobody can know that it is over
 	hands     Voter // it is asked to host
-	handed    bool  // one was asked in this term
 	elections uint64
 
 	out []Message
@@ -131,13 +124,11 @@ type peer struct {
 	reached uint64        // the number that it has accepted in this term
 	heard   time.Duration // when it was last heard; 0: not yet
 	sure    time.Duration // after this it has heard this host
-	clock   time.Duration // its own, when it was last heard
-	echoed  bool          // it was told so once
 }
 
 // NewBallot makes the part of a process that knows nothing and does not vote.
 func NewBallot(id Voter, lease time.Duration, now time.Duration) *Ballot {
-	return &Ballot{id: id, lease: lease, born: now, heard: now, sure: now - lease, voted: now - lease, waits: now, began: now, ticked: now, dead: map[Voter]bool{}, tooLate: map[Voter]bool{}}
+	return &Ballot{id: id, lease: lease, born: now, heard: now, voted: now - lease, waits: now, began: now, ticked: now, dead: map[Voter]bool{}}
 }
 
 // Of makes the voters a fixed list of so many places, in each of which processes may follow one
@@ -195,9 +186,7 @@ func (b *Ballot) Propose(value []byte, now time.Duration) (number uint64) {
 }
 
 // Wish says who shall vote, this process among them. The change takes two entries, of which
-// the second follows by itself, once all who voted before know of it, are dead, or can count no
-// proofs of death any more. The next change waits until those that vote no more know it,
-// are dead, or were not heard for a lease: until then one of them may count proofs of death.
+// the second follows by itself once the first is accepted.
 func (b *Ballot) Wish(voters []Voter, now time.Duration) {
 	if (Voters{Incoming: voters}).possible() && slices.Contains(voters, b.id) {
 		b.wish = slices.Clone(voters)
@@ -269,12 +258,11 @@ func (b *Ballot) HandOn(to Voter) bool {
 	if b.role != leader || b.accepted.Voters.changing() || b.peers[to].reached < b.accepted.Number {
 		return false
 	}
-	b.hands, b.handed = to, true
+	b.hands = to
 	return true
 }
 
-// KeepOn ends HandOn: this host continues. In this term it counts no proof of death any more,
-// since the one that was asked may have been elected without waiting, and nobody here knows it.
+// KeepOn ends HandOn: this host continues.
 func (b *Ballot) KeepOn() { b.hands = "" }
 
 // HostEnded notes that the host's side has ended its connection to this process, which grants
@@ -288,19 +276,21 @@ func (b *Ballot) Receive(m Message, now time.Duration) bool {
 		return false
 	}
 	b.late(now)
+	if b.least == 0 {
+		delete(b.dead, m.From) // a firewall has answered in its name
+	}
 	switch m.Kind {
 	case MessageAppend:
 		b.receiveAppend(m, now)
 	case MessageAccept:
 		if b.role == leader && m.Term == b.promised && m.Number <= b.accepted.Number && b.speaksTo(m.From) {
 			p := b.peers[m.From]
-			p = peer{max(p.reached, m.Number), now, max(p.sure, min(m.Echo, now)), max(p.clock, m.Clock), p.echoed}
+			p = peer{max(p.reached, m.Number), now, max(p.sure, min(m.Echo, now))}
 			b.peers[m.From] = p
 			if p.reached >= b.since {
 				delete(b.former, m.From)
 			}
 			b.settle(now)
-			b.echo(now)
 		}
 	case MessageAskVote:
 		b.askedForVote(m, now)
@@ -308,7 +298,7 @@ func (b *Ballot) Receive(m Message, now time.Duration) bool {
 		switch {
 		case !b.accepted.Voters.Has(m.From):
 		case b.role == preCandidate && m.Pre && m.Term == b.promised+1, b.role == candidate && !m.Pre && m.Term == b.promised:
-			b.votes[m.From] = m.Clock
+			b.votes[m.From] = true
 			b.settle(now)
 		}
 	case MessageTermOver:
@@ -332,7 +322,7 @@ func (b *Ballot) keeps(from Voter, now time.Duration) bool {
 	if b.host == "" || b.host == from || b.ended || b.dead[b.host] {
 		return false
 	}
-	return now-b.sure < b.lease*2/5 || now-b.heard < b.lease/deposeParts // what it has answered may give that host its majority
+	return now-b.heard < b.lease/deposeParts // what it has answered may give that host its majority
 }
 
 // outsider reports whether a process does not vote, while this one hosts and has a majority.
@@ -352,7 +342,6 @@ func (b *Ballot) receiveAppend(m Message, now time.Duration) {
 		return
 	}
 	b.host, b.last, b.heard, b.waits, b.ended = m.From, m.From, now, now, false
-	b.sure = max(b.sure, min(m.Echo, now))
 	b.rest()
 	if m.Entry != nil && m.Entry.after(b.accepted) {
 		b.accepted = *m.Entry
@@ -360,7 +349,7 @@ func (b *Ballot) receiveAppend(m Message, now time.Duration) {
 	if b.Young(now) {
 		return
 	}
-	answer := Message{Kind: MessageAccept, To: m.From, Term: m.Term, Clock: now, Echo: m.Clock}
+	answer := Message{Kind: MessageAccept, To: m.From, Term: m.Term, Echo: m.Clock}
 	if b.accepted.Term == m.Term {
 		answer.Number = b.accepted.Number
 	}
@@ -386,7 +375,7 @@ func (b *Ballot) askedForVote(m Message, now time.Duration) {
 	case free || b.follow(m.Term, "", now):
 		b.rest()
 		b.granted, b.waits, b.voted, b.ended = m.From, now, now, false
-		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term, Clock: now})
+		b.send(Message{Kind: MessageVote, To: m.From, Term: m.Term})
 	}
 }
 
@@ -419,7 +408,7 @@ func (b *Ballot) stand(now time.Duration) {
 		b.rest() // the vote was split, answers were lost, or are too old
 	}
 	if b.role == follower {
-		b.role, b.stood, b.votes = preCandidate, now, map[Voter]time.Duration{b.id: now}
+		b.role, b.stood, b.votes = preCandidate, now, map[Voter]bool{b.id: true}
 	}
 	if b.role == preCandidate && b.forced && Believable(b.promised+1) {
 		b.campaign(b.promised+1, now) // a word of the host that is under way would end the asking
@@ -436,7 +425,7 @@ func (b *Ballot) canvass() {
 		m.Term++
 	}
 	for _, id := range b.accepted.Voters.All() {
-		if _, granted := b.votes[id]; !granted && Believable(m.Term) {
+		if !b.votes[id] && Believable(m.Term) {
 			m.To = id
 			b.send(m)
 		}
@@ -449,7 +438,7 @@ func (b *Ballot) settle(now time.Duration) {
 	case preCandidate, candidate:
 		alone := !b.won(nobody)
 		switch {
-		case !b.won(b.ProvenDead):
+		case !b.won(b.excused):
 		case b.role == candidate && (b.leaps || !alone):
 			b.elections++
 			b.lead(now)
@@ -463,7 +452,7 @@ func (b *Ballot) settle(now time.Duration) {
 		}
 	case leader:
 		reached := func(id Voter) uint64 { return b.peers[id].reached }
-		if n := b.accepted.Voters.agreed(reached, b.ProvenDead); n >= b.since {
+		if n := b.accepted.Voters.agreed(reached, b.excused); n >= b.since {
 			b.settled = max(b.settled, min(n, b.accepted.Number))
 		}
 		if n := b.decided(reached); n >= b.since {
@@ -473,12 +462,12 @@ func (b *Ballot) settle(now time.Duration) {
 	}
 }
 
-// deadTerms is how many terms a process goes up that hosts without a majority, since the others
-// are dead. While they lived, each may have hosted in the same way, with fewer dead, and have won
+// deadTerms is how many terms a process goes up that leads a fixed list without a majority, since the others
+// are excused. While they lived, each may have led in the same way, with fewer dead, and have won
 // elections before and after.
 func (b *Ballot) deadTerms() (terms uint64) {
 	for _, id := range b.accepted.Voters.All() {
-		if b.dead[id] {
+		if b.excused(id) {
 			terms += termsOfOne
 		}
 	}
@@ -487,25 +476,17 @@ func (b *Ballot) deadTerms() (terms uint64) {
 
 // campaign stands for election in a term.
 func (b *Ballot) campaign(term uint64, now time.Duration) {
-	b.role, b.votes, b.leaps = candidate, map[Voter]time.Duration{b.id: now}, false
+	b.role, b.votes, b.leaps = candidate, map[Voter]bool{b.id: true}, false
 	b.promised, b.granted, b.host, b.began, b.stood = term, b.id, "", now, now
 	b.canvass()
-}
-
-// Heeded notes that the host of a term has welcomed what this process said at a time: it does so only
-// while a majority hears it.
-func (b *Ballot) Heeded(term uint64, at time.Duration) {
-	if term >= b.promised {
-		b.sure = max(b.sure, at)
-	}
 }
 
 func nobody(Voter) bool { return false }
 
 // won reports whether enough voters have granted their vote.
-func (b *Ballot) won(dead func(Voter) bool) bool {
+func (b *Ballot) won(excused func(Voter) bool) bool {
 	granted := func(id Voter) uint64 {
-		if _, ok := b.votes[id]; ok {
+		if b.votes[id] {
 			return 1
 		}
 		return 0
@@ -513,18 +494,18 @@ func (b *Ballot) won(dead func(Voter) bool) bool {
 	if b.least > 0 && !b.Founded() { // who founds needs those that live: others may found without it
 		return reachedBy(b.accepted.Voters.Incoming, granted, b.least) > 0
 	}
-	return b.accepted.Voters.agreed(granted, dead) > 0
+	return b.accepted.Voters.agreed(granted, excused) > 0
 }
 
 // lead begins to host: it writes the accepted entry once more, in its own term, and so
 // learns when a majority has it.
 func (b *Ballot) lead(now time.Duration) {
 	b.peers, b.former, b.wish = map[Voter]peer{}, map[Voter]bool{}, nil
-	for id, clock := range b.votes {
-		b.peers[id] = peer{heard: now, sure: b.began, clock: clock}
+	for id := range b.votes {
+		b.peers[id] = peer{heard: now, sure: b.began}
 	}
 	b.role, b.host, b.began, b.ended, b.forced = leader, b.id, now, false, false
-	b.votes, b.hands, b.handed, b.changes = nil, "", false, false
+	b.votes, b.hands = nil, ""
 	b.confirmed, b.settled = 0, 0
 	b.since = b.accepted.Number + 1
 	b.write(b.accepted, now)
@@ -549,31 +530,20 @@ func (b *Ballot) change(now time.Duration) {
 	v := b.accepted.Voters
 	switch {
 	case b.role != leader || b.hands != "" || b.settled < b.since:
-	case v.changing() && slices.ContainsFunc(v.Outgoing, func(id Voter) bool { return b.mayDecide(id, now) }):
 	case v.changing():
-		next := v.Incoming
-		if !slices.ContainsFunc(next, func(id Voter) bool { return !b.dead[id] }) {
-			next = v.Outgoing
-		}
+		maps.DeleteFunc(b.former, func(id Voter, _ bool) bool { return slices.Contains(v.Incoming, id) })
 		for _, id := range v.Outgoing {
-			if !slices.Contains(next, id) && !b.dead[id] {
+			if !slices.Contains(v.Incoming, id) && !b.dead[id] {
 				b.former[id] = true
 			}
 		}
-		b.since, b.changes = b.accepted.Number+1, false
-		b.write(Entry{Voters: Voters{Incoming: next}, Value: b.accepted.Value}, now)
+		b.since = b.accepted.Number + 1
+		b.write(Entry{Voters: Voters{Incoming: v.Incoming}, Value: b.accepted.Value}, now)
 		maps.DeleteFunc(b.peers, func(id Voter, _ peer) bool { return !b.speaksTo(id) })
-	case b.wish != nil && !sameSet(b.wish, v.Incoming) && len(b.former) == 0:
-		b.since, b.changes = b.accepted.Number+1, true
+	case b.wish != nil && !sameSet(b.wish, v.Incoming):
+		b.since = b.accepted.Number + 1
 		b.write(Entry{Voters: Voters{Incoming: slices.Clone(b.wish), Outgoing: v.Incoming}, Value: b.accepted.Value}, now)
 	}
-}
-
-// mayDecide reports whether a voter may not know of the change that is under way, and may still
-// count proofs of death: it could host alone by those, as if there were no others.
-func (b *Ballot) mayDecide(id Voter, now time.Duration) bool {
-	p := b.peers[id]
-	return id != b.id && !b.dead[id] && p.reached < b.since && now-max(p.heard, b.began) <= b.lease/standParts
 }
 
 // audience are the processes that the host speaks to.
@@ -589,28 +559,11 @@ func (b *Ballot) audience() []Voter {
 
 func (b *Ballot) speak(to Voter, whole bool, now time.Duration) {
 	m := Message{Kind: MessageAppend, To: to, Term: b.promised, Clock: now}
-	if p := b.peers[to]; p.clock > 0 && b.hasMajority(now, b.lease/deposeParts) {
-		m.Echo, p.echoed = p.clock, true
-		b.peers[to] = p
-	}
 	if whole {
 		e := b.accepted
 		m.Entry = &e
 	}
 	b.send(m)
-}
-
-// echo tells voters for the first time that this host and a majority hear each other, once they
-// do: from then on they may count proofs of death.
-func (b *Ballot) echo(now time.Duration) {
-	if b.role != leader || !b.hasMajority(now, b.lease/deposeParts) {
-		return
-	}
-	for _, id := range b.audience() {
-		if p := b.peers[id]; p.clock > 0 && !p.echoed {
-			b.speak(id, p.reached < b.accepted.Number, now)
-		}
-	}
 }
 
 func (b *Ballot) send(m Message) {
@@ -638,15 +591,12 @@ func (b *Ballot) hasMajority(now, within time.Duration) bool {
 }
 
 // decided returns the largest number that enough voters have reached for a host to act on it. Of a
-// fixed list the dead count as missing, but among those that are being replaced.
+// fixed list the excused count as missing, but among those that are being replaced.
 func (b *Ballot) decided(reached func(Voter) uint64) uint64 {
 	v := b.accepted.Voters
-	if b.least == 0 {
-		return v.agreed(reached, b.ProvenDead)
-	}
 	n := reachedBy(v.Incoming, reached, b.least)
 	if v.changing() {
-		n = min(n, agreedIn(v.Outgoing, reached, b.ProvenDead))
+		n = min(n, agreedIn(v.Outgoing, reached, b.excused))
 	}
 	return n
 }

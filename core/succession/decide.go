@@ -114,11 +114,11 @@ func Decide(v View) Decision {
 	return Decision{Act: TakeOver, Term: v.Term + 1, Why: "the host's process has died: its machine refuses new connections"}
 }
 
-// mayBeElected returns a voter that is not proven dead, for a standby that is none: it is voters
-// who succeed a host, as long as one lives.
+// mayBeElected returns a voter, for a standby that is none: it is voters who succeed a host, as long as one
+// lives. If all of them seem dead it may be this process that is cut off, so that it waits for a while.
 func (v View) mayBeElected() (p Peer, may bool) {
 	for _, p := range v.others() {
-		if !v.Votes && p.Votes && p.Word != Dead && p.Word != Left {
+		if !v.Votes && p.Votes && (p.Word != Dead && p.Word != Left || v.Waited < GiveUp*v.Lease) {
 			return p, true
 		}
 	}

@@ -98,3 +98,22 @@ func TestAnswerKeepsAHost(t *testing.T) {
 		t.Errorf("it follows %s, who is silent", b.Host())
 	}
 }
+
+// TestDeadOfALongerList: in a list of five the voters may have been changed without a server that takes all others for
+// dead: it is not elected by proof, as one of three is.
+func TestDeadOfALongerList(t *testing.T) {
+	for places, elected := range map[int]bool{3: true, 5: false} {
+		voters := []Voter{"a", "b", "c", "d", "e"}[:places]
+		b := NewBallot("b", simLease, 0).Of(places)
+		now := simLease
+		b.Receive(Message{Kind: MessageAppend, From: "a", To: "b", Term: 1, Entry: &Entry{Term: 1, Number: 1, Voters: Voters{Incoming: voters}}}, now)
+		for _, id := range voters {
+			b.Dead(id, now)
+		}
+		b.HostEnded()
+		b.Stand(false, now)
+		if _, leads := b.Hosts(); leads != elected || b.Majority(now) {
+			t.Errorf("of %d: leads %v, majority %v", places, leads, b.Majority(now))
+		}
+	}
+}

@@ -31,6 +31,8 @@ import (
 //     same exceptions.
 //  6. When all faults end, and a majority of the last voters lives, one host confirms within
 //     three leases.
+//  7. No two values that were confirmed are of rounds with one number, also where a process has taken over
+//     after all voters have died, which was told of the last one.
 
 // What happens in a history.
 type event struct {
@@ -49,7 +51,7 @@ const (
 	isMessage        // m reaches to
 	isHeartbeat      // from, which does not vote, is heard by to
 	isEnd            // from's side has ended its connection to to
-	isProof          // to has seen that from is dead
+	isProof          // to has seen that from is dead, or a firewall has said so
 	isRequest        // from, which hosts, asks to to host
 	isKeepOn         // to waits no longer for the one that it has asked to host, and ends
 	isWake
@@ -119,9 +121,13 @@ type sim struct {
 
 	parent []int // of each value
 	depth  []int
+	round  []uint64         // the number of its round
+	rounds map[uint64]int   // the value that was confirmed with each
 	tip    int              // the last value that was confirmed
 	value  map[uint64]int   // what was confirmed with each number
 	hosts  map[uint64]*proc // of each term
+	alone  bool             // the next value is the first since a process has taken over
+	told   uint64           // the highest round that nodes were told
 	last   *proc            // the host of the highest
 	term   uint64           // the highest
 	sets   []set
@@ -373,6 +379,11 @@ func (s *sim) confirmed(p *proc, n uint64) {
 				s.fail("%s confirms value %d as number %d, which was value %d", p.id, x.value, x.number, other)
 			}
 			s.value[x.number] = x.value
+			if other, ok := s.rounds[s.round[x.value]]; ok && other != x.value {
+				s.fail("%s confirms round %d as value %d, which was value %d", p.id, s.round[x.value], x.value, other)
+			}
+			s.rounds[s.round[x.value]] = x.value
+			s.told, s.alone = max(s.told, s.round[x.value]), false
 		}
 	}
 	p.up, p.value = n, v
@@ -408,6 +419,11 @@ func (s *sim) propose(p *proc) {
 	v := len(s.parent)
 	s.parent = append(s.parent, parent)
 	s.depth = append(s.depth, s.depth[parent]+1)
+	round := s.round[parent]
+	if s.alone { // as docs/decisions/0138 says
+		round = max(round, (s.told/1000+1)*1000)
+	}
+	s.round = append(s.round, round+1)
 	n := p.ballot.Propose([]byte(strconv.Itoa(v)), s.now)
 	if n == 0 {
 		s.fail("%s hosts, and cannot propose", p.id)
@@ -461,9 +477,16 @@ func (s *sim) choose(p *proc) {
 	s.settle(p)
 }
 
-// take gives a process something that has reached it.
+// take gives a process something that has reached it. A host that was elected, or sees that one is dead, changes
+// the voters at once.
 func (s *sim) take(e event) {
 	p := e.to
+	before := p.term
+	defer func() {
+		if p.killed == 0 && p.term != 0 && (p.term != before || e.do == isProof) {
+			s.choose(p)
+		}
+	}()
 	switch {
 	case p.killed > 0:
 		return
@@ -508,6 +531,9 @@ func (s *sim) take(e event) {
 			s.loose = s.now
 		}
 		p.heard[e.from.id] = s.now
+		if e.from.killed == 0 && !e.from.hands {
+			delete(p.proven, e.from.id)
+		}
 		b.Receive(e.m, s.now)
 		s.settle(p)
 	case isHeartbeat:
@@ -596,6 +622,27 @@ func (s *sim) cut(p, q *proc, d time.Duration) {
 	s.in(d, isHeal, q, p)
 }
 
+// reject has a firewall reject what one process sends to the others, or what they send to it, or both: all
+// connections end, and each side that is rejected takes the other for dead.
+func (s *sim) reject(p *proc, d time.Duration) {
+	way := 1 + s.rng.IntN(3)
+	s.say("%s is rejected for %.2f, way %d", p.id, d.Seconds()/simLease.Seconds(), way)
+	for _, q := range s.alive() {
+		for i, side := range [][2]*proc{{p, q}, {q, p}} {
+			if q == p {
+				continue
+			}
+			s.cut(side[0], side[1], d)
+			s.links[side[0].index][side[1].index].hold = false
+			after := s.some(0.0001, 0.001)
+			s.in(after, isEnd, side[0], side[1])
+			if way>>i&1 > 0 {
+				s.in(after+s.some(0.01, 0.02), isProof, side[0], side[1])
+			}
+		}
+	}
+}
+
 func (s *sim) heal(p, q *proc) {
 	l := &s.links[p.index][q.index]
 	if !l.cut {
@@ -667,7 +714,9 @@ func (s *sim) fault() {
 		pick = func() *proc { return leader }
 	}
 	long := s.some(0.1, []float64{0.6, 1.2, 3}[s.rng.IntN(3)])
-	switch s.rng.IntN(14) {
+	switch s.rng.IntN(16) {
+	case 14, 15:
+		s.reject(pick(), long)
 	case 0, 1: // a part of the network on its own
 		side := s.rng.Uint64()
 		for _, p := range alive {
@@ -831,6 +880,7 @@ func (s *sim) takeOver() {
 	p := s.alive()[0]
 	s.say("%s takes over by proof", p.id)
 	p.ballot.Lead(max(last.Term, p.ballot.promised)+1, s.now)
+	s.alone = true
 	s.settle(p)
 }
 
@@ -904,7 +954,7 @@ func history(seed uint64, traced bool) *sim {
 
 func newSim(seed uint64, traced bool) *sim {
 	s := &sim{
-		seed: seed, rng: rand.New(rand.NewPCG(seed, 138)), parent: []int{0}, depth: []int{0},
+		seed: seed, rng: rand.New(rand.NewPCG(seed, 138)), parent: []int{0}, depth: []int{0}, round: []uint64{0}, rounds: map[uint64]int{},
 		value: map[uint64]int{}, hosts: map[uint64]*proc{}, now: time.Second,
 	}
 	if traced {
@@ -1010,7 +1060,7 @@ func (m Message) String() string {
 
 // TestKillsOnly: in a network without faults, processes are killed one after the other, the host
 // more often than not, down to the last one. Each time one of the others hosts and confirms
-// within half a second: proof does not wait.
+// within half a second: an election by proof does not wait.
 func TestKillsOnly(t *testing.T) {
 	for seed := range uint64(100) {
 		s := newSim(seed, testing.Verbose())
@@ -1019,11 +1069,10 @@ func TestKillsOnly(t *testing.T) {
 		s.run(s.now+simLease, nil)
 		for len(s.alive()) > 1 && s.failed == "" {
 			alive := s.alive()
-			for range 1 + s.rng.IntN(2) {
-				s.kill(alive[s.rng.IntN(len(alive))])
-			}
 			if s.last.killed == 0 && s.chance(0.7) {
 				s.kill(s.last)
+			} else {
+				s.kill(alive[s.rng.IntN(len(alive))])
 			}
 			s.members = 0
 			s.run(s.now+simLease*3/100, nil)
@@ -1034,7 +1083,7 @@ func TestKillsOnly(t *testing.T) {
 			if !s.done() {
 				s.fail("no host half a second after a kill")
 			}
-			s.run(s.now+s.some(0, []float64{0.02, 0.2, 2}[s.rng.IntN(3)]), nil)
+			s.run(s.now+s.some(0.005, []float64{0.02, 0.2, 2}[s.rng.IntN(3)]), nil)
 		}
 		if s.failed != "" {
 			t.Fatalf("seed %d: %s\n%s", seed, s.failed, s.trace)

@@ -217,3 +217,24 @@ func TestOneYields(t *testing.T) {
 		t.Error("the host before does not yield to its successor")
 	}
 }
+
+// TestVotersSucceed: a standby that does not vote leaves a dead host's succession to the voters. If all of them seem
+// dead, too, it takes over after some leases: until then it may be its own machine that a firewall rejects.
+func TestVotersSucceed(t *testing.T) {
+	for name, test := range map[string]struct {
+		word   Word
+		waited time.Duration
+		want   Act
+	}{
+		"a voter lives":                   {Ended, 10 * GiveUp * lease, Wait},
+		"all voters seem dead":            {Dead, 0, Wait},
+		"all voters seem dead for long":   {Dead, GiveUp * lease, TakeOver},
+		"all voters have left long since": {Left, GiveUp * lease, TakeOver},
+	} {
+		v := View{Lost: 1, Term: 1, Evidence: proof, Waited: test.waited, Lease: lease,
+			Before: []Peer{{Node: "b", Word: test.word, Votes: true}, {Node: "c", Word: Dead, Votes: true}}}
+		if got := Decide(v); got.Act != test.want {
+			t.Errorf("%s: %+v", name, got)
+		}
+	}
+}

@@ -155,7 +155,7 @@ func (f *Finder) follows(l *Conn) {
 	f.current = l
 	f.mu.Unlock()
 	if f.group != nil && l.Welcome.Group != "" {
-		f.group.Follow(l.Welcome, l.Addr.String(), l.opened)
+		f.group.Follow(l.Welcome, l.Addr.String())
 	}
 }
 

@@ -52,7 +52,7 @@ func TestSearchBesideAnIntruder(t *testing.T) {
 	}
 	host := netip.MustParseAddrPort(l.Addr().String())
 	last := wire.Welcome{Group: "g", Term: 1, Lease: int64(time.Hour), HostNode: "a"}
-	c.group.Follow(last, host.String(), time.Now())
+	c.group.Follow(last, host.String())
 	c.group.SetSelf("127.0.0.1:9", "")
 	c.group.SetList([]wire.StandbyNode{{Node: c.Node, Addr: "127.0.0.1:9"}})
 	s := &search{f: c.Finder, last: last, addr: host, begun: c.network.now(), evidence: succession.Evidence{Ended: true, Direct: true}}

@@ -52,7 +52,7 @@ func (f *Finder) keepLiveness() {
 }
 
 // watchStandby keeps the connection to one standby, and proves that its process is dead
-// when it has ended the connection.
+// when it has ended the connection. It dials on after that: a firewall may have rejected in its name.
 func (f *Finder) watchStandby(ctx context.Context, s wire.StandbyNode) {
 	link := f.group.Dial(s.Node)
 	defer f.group.Drop(link)
@@ -61,17 +61,21 @@ func (f *Finder) watchStandby(ctx context.Context, s wire.StandbyNode) {
 		return
 	}
 	owed := false // its side has ended the last connection, which is not proven to be its death
+	dead := false
 	for ctx.Err() == nil {
 		err := f.serveLiveness(ctx, addr, link, func() {})
+		if dead = dead && errors.Is(err, errNoLiveness); dead {
+			f.network.sleep(ctx, redialLiveness)
+			continue
+		}
 		f.group.Ended(link, succession.Unconnected)
 		f.group.Refused(link, errors.Is(err, syscall.ECONNREFUSED))
 		ended := store.EndedByPeer(err) || link.EndedByPeer()
 		owed = ended || owed && errors.Is(err, errNoLiveness)
 		if ended || owed && errors.Is(err, syscall.ECONNREFUSED) {
-			if f.proveDead(ctx, addr) {
+			if dead = f.proveDead(ctx, addr); dead {
 				f.group.Ended(link, succession.Dead)
-				<-ctx.Done() // it leaves the list
-				return
+				continue
 			}
 		}
 		if !ended && !f.network.sleep(ctx, f.redial()) {

@@ -156,7 +156,7 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 			f.stepDown(answer.Target, "node "+answer.Node+" hosts this run at "+addr.String())
 		}
 		return false
-	case answer.Target.Group != mine.Group: // it waits in another group, whose host is not where this one looks
+	case answer.Target.Group != mine.Group, answer.Target.Term > mine.Term: // it waits for a host that is not where this one looks
 		if host := answer.Target.Addr(); host.IsValid() && host != addr {
 			p.look(ctx, host)
 		}

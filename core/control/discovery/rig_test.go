@@ -9,7 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
 
@@ -136,7 +135,7 @@ func afterDials(t *testing.T, c *node, n int) context.Context {
 func startWaiting(t *testing.T, l net.Listener, p params.Params, node, group, host string) *control.Server {
 	t.Helper()
 	g := standby.NewGroup(p.RunID, node, p.LeaseTimeout, false)
-	g.Follow(wire.Welcome{Group: group, Term: 1, Addr: host}, host, time.Now())
+	g.Follow(wire.Welcome{Group: group, Term: 1, Addr: host}, host)
 	s := control.Start(control.Config{RunID: p.RunID, Log: slog.New(slog.DiscardHandler), Group: g}, l)
 	t.Cleanup(func() { _ = s.Close() })
 	return s

@@ -269,7 +269,7 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 				text += "; it waits for the votes of " + wording.Names(awaited)
 			}
 			if since, patience := f.group.Stranded(); since > 0 {
-				text += "; they died when it had not heard them for a while, and if nobody hosts it founds the control plane anew after " + wording.Seconds(patience)
+				text += "; the voters that are left are no majority, and if nobody hosts it founds the control plane anew after " + wording.Seconds(patience)
 			}
 			s.tellOnce(text)
 		case succession.Gather:
@@ -340,7 +340,7 @@ func (s *search) takeOver(ctx context.Context, term uint64, waited bool) (*Conn,
 	if waited {
 		f.Log.Warn("the standbys that go first do not answer: this node takes over", "waited", s.since(s.proven).Round(time.Millisecond))
 	}
-	return s.host(ctx, rendezvous.Succession{Term: term, From: s.last.HostNode, Facts: f.Hello().LastRound.Facts}, s.since(s.begun), s.deadText())
+	return s.host(ctx, rendezvous.Succession{Term: term, From: s.last.HostNode, Facts: f.Hello().LastRound.Facts, Alone: true}, s.since(s.begun), s.deadText())
 }
 
 // host makes this node host, after took without a host, and connects it to itself.

@@ -217,7 +217,7 @@ func TestRedirectsToNoHost(t *testing.T) {
 	c := newNode(t, controltest.Params("10.0.0.1:1", 2), controltest.NewObserver())
 	log, lines := testkit.NewLog(t)
 	c.Log = log
-	c.group.Follow(wire.Welcome{Group: "g", Term: 3}, "10.0.0.1:1", time.Now())
+	c.group.Follow(wire.Welcome{Group: "g", Term: 3}, "10.0.0.1:1")
 	c.group.SetSelf("10.0.0.2:1", "")
 	for want, to := range map[string]wire.Redirect{
 		"its address is none":               {Group: "g", Term: 4, Host: "a name:1"},

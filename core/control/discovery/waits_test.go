@@ -183,7 +183,7 @@ func TestProofIsNotLost(t *testing.T) {
 	waiting := startWaiting(t, l, p, "a", host.group.Current().Group, p.Endpoint)
 
 	c := newNode(t, p, controltest.NewObserver())
-	c.group.Follow(wire.Welcome{Group: host.group.Current().Group, Term: 1}, p.Endpoint, time.Now())
+	c.group.Follow(wire.Welcome{Group: host.group.Current().Group, Term: 1}, p.Endpoint)
 	dial := c.network.dial
 	fails := []error{syscall.ECONNRESET, syscall.ETIMEDOUT, syscall.ECONNREFUSED, syscall.ETIMEDOUT} // then refused for good
 	c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {

@@ -32,6 +32,7 @@ var Machine = sync.OnceValue(func() string {
 type Group struct {
 	runID    string
 	node     string // this process's node
+	clock    Clock
 	lease    time.Duration
 	noQuorum bool // a host continues alone, and nobody votes
 	members  members
@@ -100,7 +101,14 @@ type Takeover struct {
 
 // NewGroup makes the view of a process that knows nothing yet.
 func NewGroup(runID, node string, lease time.Duration, noQuorum bool) *Group {
-	g := &Group{runID: runID, node: node, lease: lease, noQuorum: noQuorum, maxFrame: wire.MaxHelloFrame, changed: make(chan struct{}), links: map[*Link]struct{}{}, vote: newVote(lease)}
+	return newGroup(runID, node, lease, noQuorum, bootTime)
+}
+
+func newGroup(runID, node string, lease time.Duration, noQuorum bool, clock Clock) *Group {
+	g := &Group{
+		runID: runID, node: node, lease: lease, noQuorum: noQuorum, clock: clock, maxFrame: wire.MaxHelloFrame,
+		changed: make(chan struct{}), links: map[*Link]struct{}{}, vote: newVote(clock, lease),
+	}
 	g.members = g
 	return g
 }
@@ -131,7 +139,7 @@ func (g *Group) foundLocked(now time.Time) {
 	g.takeover.Since, g.takeover.From, g.takeover.Took, g.takeover.Left = now, "", 0, false
 	g.start = rendezvous.Succession{Term: 1}
 	g.list = nil
-	g.vote = newVote(g.lease)
+	g.vote = newVote(g.clock, g.lease)
 	g.vote.ballot.Lead(1, g.vote.now())
 	g.members.voteLocked()
 	g.wakeLocked()
@@ -171,9 +179,8 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	return true
 }
 
-// Follow notes which server this process's client is connected to, by its welcome, and when the
-// hello was said at the earliest.
-func (g *Group) Follow(w wire.Welcome, dialled string, said time.Time) {
+// Follow notes which server this process's client is connected to, by its welcome.
+func (g *Group) Follow(w wire.Welcome, dialled string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.hosting {
@@ -182,7 +189,6 @@ func (g *Group) Follow(w wire.Welcome, dialled string, said time.Time) {
 		g.target = wire.Redirect{Group: w.Group, Term: w.Term, Host: dialled, Node: w.HostNode, Servers: w.Servers}
 		g.direct = w.Addr == dialled
 	}
-	g.vote.ballot.Heeded(w.Term, said.Sub(g.vote.epoch))
 	g.link, g.certain = succession.Stands, true
 	g.wakeLocked()
 	g.tellLocked()
@@ -249,7 +255,7 @@ func (g *Group) partLocked(group, next string) {
 // renewVoteLocked makes another ballot for another group.
 func (g *Group) renewVoteLocked(group string) {
 	if group != g.target.Group {
-		g.vote = newVote(g.lease)
+		g.vote = newVote(g.clock, g.lease)
 	}
 }
 
@@ -354,7 +360,7 @@ func (g *Group) SetSelf(addr, why string) {
 	defer g.mu.Unlock()
 	if addr == "" && g.self != "" && !g.hosting {
 		names := g.vote.names
-		g.vote = newVote(g.lease)
+		g.vote = newVote(g.clock, g.lease)
 		g.vote.names = names
 		g.tellLocked()
 	}

@@ -57,7 +57,7 @@ func NewPeers(names []string, own string, lease time.Duration) *Peers {
 
 // forgetLocked gives this process an empty memory, and a name that has not voted.
 func (p *Peers) forgetLocked() {
-	p.vote = newVote(p.lease)
+	p.vote = newVote(p.clock, p.lease)
 	p.vote.voter = succession.Voter(strconv.Itoa(slices.Index(p.places, p.node)) + "-" + rand.Text())
 	p.vote.ballot = succession.NewBallot(p.vote.voter, p.lease, 0).Of(len(p.places))
 	p.last, p.proven, p.entry, p.name = "", 0, [2]uint64{}, ""

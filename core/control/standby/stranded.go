@@ -10,9 +10,8 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// stranded is since when no host can be elected any more: so many voters are dead, or gone from where they
-// listened, and were silent to this process before, that it cannot know whether they had chosen others in
-// its place.
+// stranded is since when no host can be elected any more, as far as this process knows: so many voters are
+// dead, or gone from where they listened, that those which are left are no majority.
 type stranded struct {
 	proven bool          // they are dead; some that are only gone may be behind a firewall
 	since  time.Duration // of the vote's clock
@@ -74,13 +73,14 @@ func (g *Group) FoundAnew(now time.Time) (why string, founded bool) {
 	}
 	var dead []string
 	for node, id := range g.vote.names {
-		if node != g.node && (g.vote.ballot.ProvenDead(id) || g.vote.ballot.DeadLate(id)) {
+		if node != g.node && (g.vote.ballot.ProvenDead(id)) {
 			dead = append(dead, node)
 		}
 	}
 	slices.Sort(dead)
 	g.foundLocked(now)
-	return fmt.Sprintf("no host can be elected: %s died when this node had not heard them for a while, and nobody has hosted for %s since; this node founds the control plane anew",
+	g.start.Alone = true
+	return fmt.Sprintf("no host can be elected: %s died, the voters that are left are no majority, and nobody has hosted for %s since; this node founds the control plane anew",
 		wording.Names(dead), wording.Seconds(since)), true
 }
 

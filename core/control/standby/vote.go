@@ -8,6 +8,8 @@ import (
 	"slices"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
@@ -17,7 +19,8 @@ import (
 // vote is this process's part in the vote about who hosts. Group.mu guards it, and each group of
 // servers has a new one.
 type vote struct {
-	epoch    time.Time
+	clock    Clock
+	epoch    time.Duration
 	voter    succession.Voter // this process; a memory that is lost votes under another name
 	ballot   *succession.Ballot
 	eligible []string                    // nodes that may vote beside this host, in order
@@ -41,12 +44,25 @@ type vote struct {
 	votes     bool
 }
 
-func newVote(lease time.Duration) vote {
-	voter := succession.Voter(rand.Text())
-	return vote{epoch: time.Now(), voter: voter, names: map[string]succession.Voter{}, ballot: succession.NewBallot(voter, lease, 0)}
+// Clock is the time that a vote lives by. It must go on while the machine is suspended: a host that counts
+// that time as none believes that its voters heard it just now, though they have elected another since.
+type Clock func() time.Duration
+
+// bootTime is the machine's clock.
+func bootTime() time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		panic("the kernel has no CLOCK_BOOTTIME: " + err.Error()) // all since 2.6.39 do
+	}
+	return time.Duration(now.Nano())
 }
 
-func (v *vote) now() time.Duration { return time.Since(v.epoch) }
+func newVote(clock Clock, lease time.Duration) vote {
+	voter := succession.Voter(rand.Text())
+	return vote{clock: clock, epoch: clock(), voter: voter, names: map[string]succession.Voter{}, ballot: succession.NewBallot(voter, lease, 0)}
+}
+
+func (v *vote) now() time.Duration { return v.clock() - v.epoch }
 
 // Quorum reports whether nodes of this group may vote.
 func (g *Group) Quorum() bool { return !g.noQuorum }
@@ -186,8 +202,7 @@ func (g *Group) SetEligible(nodes []string) {
 // ones that this host and they themselves have opened connections to, two or four beside the host:
 // of one that it has opened no connection to, a voter could never prove the death. Nobody waits
 // for these longer than a lease. One that votes does so until it is proven dead, has left, or was
-// not heard for a lease: while it may still count proofs of death it must not be replaced without
-// knowing.
+// not heard for a lease.
 func (g *Group) wishLocked() {
 	v := &g.vote
 	if !g.hosting || g.noQuorum {
@@ -269,7 +284,7 @@ func (g *Group) MaySay(number uint64) bool {
 
 func (g *Group) saidLocked(number uint64) bool { return g.vote.ballot.Confirmed() >= number }
 
-// Awaited returns the nodes whose votes count and which are not proven dead, beside this one.
+// Awaited returns the nodes that vote and are not proven dead, beside this one.
 func (g *Group) Awaited() (nodes []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
