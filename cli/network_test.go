@@ -11,7 +11,8 @@ import (
 
 // network is a number of machines, each in a network namespace of its own, and a router
 // between them that drops or refuses packets. Nothing of the machine's own network is
-// touched. What the router does is said by policy routing alone, which every iproute2 has.
+// touched. What the router does is said by policy routing alone, which every iproute2 has;
+// only reject needs nft.
 type network struct {
 	t    *testing.T
 	name string
@@ -151,6 +152,33 @@ func (n *network) rule(rule string) {
 func (n *network) mend() {
 	n.t.Helper()
 	if err := n.shell(0, "while ip rule del pref 100 2> /dev/null; do :; done"); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// reject makes a machine's firewall reject what it sends (out), what is sent to it (in), or both: by a reset of
+// the connection, or by ICMP.
+func (n *network) reject(machine int, way, how string) {
+	n.t.Helper()
+	with := map[string]string{"reset": "ip protocol tcp reject with tcp reset", "icmp": "reject with icmp type port-unreachable"}[how]
+	rules := "add table ip rptest\n"
+	for _, chain := range []string{"in", "out"} {
+		if way == chain || way == "both" {
+			rules += fmt.Sprintf("add chain ip rptest %s { type filter hook %sput priority 0 ; }\nadd rule ip rptest %s %sifname != \"lo\" %s\n", chain, chain, chain, chain[:1], with)
+		}
+	}
+	if _, err := exec.LookPath("nft"); err != nil {
+		n.t.Skip("no nft, which nftables has")
+	}
+	if err := n.shell(machine, "nft -f - <<'END'\n"+rules+"END\n"); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+// accept undoes reject.
+func (n *network) accept(machine int) {
+	n.t.Helper()
+	if err := n.shell(machine, "nft delete table ip rptest"); err != nil {
 		n.t.Fatal(err)
 	}
 }
