@@ -25,6 +25,7 @@ import (
 	"rallypoint/internal/background"
 	"rallypoint/internal/descriptors"
 	"rallypoint/internal/host"
+	"rallypoint/internal/linequeue"
 	"rallypoint/internal/ownfile"
 	"rallypoint/internal/promtext"
 	"rallypoint/internal/wake"
@@ -102,12 +103,16 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		return nil, err
 	}
 	spec.setDefaults()
+	if spec.Streams == nil {
+		spec.Streams = linequeue.NewStreams(spec.Stdout, spec.Stderr)
+		spec.Streams.Report(func(text string) { log.Warn(text) })
+	}
 	run := &telemetry.Run{
 		ID: spec.RunID, Role: spec.Role, Host: spec.Host, Backend: spec.Backend, Argv: spec.Argv, MaxRestarts: spec.MaxRestarts, Serial: nodeSerial.Add(1) - 1,
 		Events: spec.Events, RdzvEvents: spec.RdzvEvents, Metrics: spec.Metrics, Log: log,
 	}
 	a := &Agent{
-		spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: logs.NewConsole(), oom: process.NewOOMCounter("/"),
+		spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: logs.NewConsole(spec.Streams), oom: process.NewOOMCounter("/"),
 		reachAfter: reachAfter, dialStore: dialStore, holdPatience: holdPatience, now: time.Now, budget: budget{Step: noStep}, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: wake.New(),
 		sleepDetector: process.NewSleepDetector(process.UninterruptibleTimeout(spec.Environ)), timers: watchdog.FIFOPath(spec.Environ),
 	}
@@ -159,6 +164,7 @@ func (a *Agent) Resized() {
 func (a *Agent) Run(ctx context.Context) error {
 	a.err = a.run(ctx)
 	a.signals.stop()
+	a.console.Flush()
 	a.publish(telemetry.Ended{Err: a.err})
 	return a.err
 }
@@ -171,7 +177,7 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	if a.logs, err = logs.NewTree(&a.spec.Logs, a.spec.RunID, a.log); err != nil {
 		return a.end(&process.StartError{LocalRank: -1, Err: err})
 	}
-	defer a.logs.Close()
+	defer func() { background.Within(linequeue.StallLimit, a.logs.Close) }()
 	if !a.spec.KeepDaemons {
 		a.cgroup = process.NewCgroup()
 	}

@@ -22,6 +22,7 @@ import (
 	"rallypoint/agent/telemetry"
 	"rallypoint/agent/watchdog"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/background"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/host"
 )
@@ -107,7 +108,7 @@ func (a *Agent) start() (*attempt, error) {
 	t.oom.Reset()
 	launches, names, err := a.launches(t, sets)
 	if err == nil {
-		err = files.Follow(a.console, a.spec.Stdout, a.spec.Stderr, names)
+		err = files.Follow(a.console, names)
 	}
 	if err == nil && a.timers != "" {
 		if t.watchdog, err = watchdog.Serve(a.timers, a.log); err == nil {
@@ -378,7 +379,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 		a.stepDone(telemetry.StepStop, began, nil)
 	}
 	published()
-	t.reading.Wait()
+	background.Within(filePatience, t.reading.Wait)
 	a.progress.End()
 	a.closeStacks()
 	a.changed, a.asked = roundCauses[v], false
@@ -456,7 +457,10 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	}
 	a.publishEnds(t, own.Failures)
 	if path, _ := process.LookupEnv(a.spec.Environ, logs.EnvErrorFile); path != "" {
-		if err := root.Propagate(path); err != nil {
+		var err error
+		if !background.Within(filePatience, func() { err = root.Propagate(path) }) {
+			a.log.Warn(fmt.Sprintf("the error file %s was not written within %v", path, filePatience))
+		} else if err != nil {
 			a.log.Warn(err.Error())
 		}
 	}
@@ -493,8 +497,12 @@ func (a *Agent) pause(d time.Duration) error {
 // failures makes the records of the workers that ended badly.
 func (a *Agent) failures(t *attempt) []failure.Failure {
 	failures := make([]failure.Failure, 0, len(t.failures))
+	read := inTime
 	for _, p := range t.failures {
-		f, err := a.failure(t, p)
+		f, err := a.failure(t, p, read)
+		if errors.Is(err, errNotRead) { // nor are the others' files
+			read = func(func()) bool { return false }
+		}
 		if err != nil {
 			a.log.Warn(err.Error())
 		}
@@ -503,18 +511,33 @@ func (a *Agent) failures(t *attempt) []failure.Failure {
 	return failures
 }
 
+// inTime calls a function that reads a worker's files, and returns false if it gave up waiting.
+func inTime(read func()) bool { return background.Within(filePatience, read) }
+
+// errNotRead says that a file system has not answered.
+var errNotRead = fmt.Errorf("what the worker wrote to files is missing in the report: they could not be read within %v", filePatience)
+
 // failure makes the record of a worker that ended badly; with an error it is
-// complete but for the error file.
-func (a *Agent) failure(t *attempt, p *process.Process) (failure.Failure, error) {
+// complete but for its files. read is inTime unless that has failed before.
+func (a *Agent) failure(t *attempt, p *process.Process, read func(func()) bool) (failure.Failure, error) {
 	f := failure.Failure{
 		Rank: a.assignment.ranks.base + p.Local, LocalRank: p.Local, Pid: p.Pid, ExitCode: p.Code,
 		Host: host.FullNameOf(a.spec.Host), Time: p.At, Terminated: p.Stopped && p.Fault == "", Asleep: fellAsleep(p),
 	}
-	f.Stderr, f.SharedOutput = t.outputs[p.Local].LastStderr()
 	f.Stack, f.Hang, f.Still, f.Stood = t.lastStack(f.Rank), t.hangText(), t.still, t.stood
 	note := t.memoryNote(p)
 	f.OOM = note != "" && p.Code == -int(unix.SIGKILL)
-	err := f.Complete(t.outputs[p.Local].ErrorFile)
+	of, complete := &t.outputs[p.Local], f // the goroutine's, if it is late
+	var completing error
+	err := errNotRead
+	if read(func() {
+		complete.Stderr, complete.SharedOutput = of.LastStderr()
+		completing = complete.Complete(of.ErrorFile)
+	}) {
+		f, err = complete, completing
+	} else {
+		_ = f.Complete("")
+	}
 	f.Message = p.Fault + f.Message
 	if note != "" {
 		f.Message += " (" + note + ")"

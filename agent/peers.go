@@ -18,7 +18,7 @@ func (a *Agent) publishFirst(t *attempt, v outcome) (wait func()) {
 	var published sync.WaitGroup
 	published.Go(func() { // ends by the limit of publishFailure
 		if len(failed) > 0 {
-			f, _ = a.failure(t, failed[0]) // its error is logged with the report
+			f, _ = a.failure(t, failed[0], inTime) // its error is logged with the report
 		}
 		a.publishFailure(&f)
 	})

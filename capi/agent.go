@@ -13,6 +13,7 @@ import (
 
 	"rallypoint/agent"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/linequeue"
 	"rallypoint/tcpstore"
 )
 
@@ -78,7 +79,10 @@ func (o *openAgent) close() {
 }
 
 // pipes are duplicates of descriptors that the program lent.
-type pipes []*os.File
+type pipes struct {
+	files []*os.File
+	queue *linequeue.Queue // of events; nil: none
+}
 
 // take duplicates a descriptor, with deadlines.
 func (p *pipes) take(name string, fd C.int32_t) (*os.File, error) {
@@ -88,7 +92,7 @@ func (p *pipes) take(name string, fd C.int32_t) (*os.File, error) {
 	}
 	err = unix.SetNonblock(dup, true)
 	file := os.NewFile(uintptr(dup), name)
-	*p = append(*p, file)
+	p.files = append(p.files, file)
 	if err == nil {
 		err = file.SetDeadline(time.Time{})
 	}
@@ -98,11 +102,15 @@ func (p *pipes) take(name string, fd C.int32_t) (*os.File, error) {
 	return file, nil
 }
 
+// close closes the files once the events are written, or are not read.
 func (p *pipes) close() {
-	for _, file := range *p {
+	if p.queue != nil {
+		p.queue.Flush()
+	}
+	for _, file := range p.files {
 		_ = file.Close()
 	}
-	*p = nil
+	p.files, p.queue = nil, nil
 }
 
 //export rpgo_agent_open

@@ -19,6 +19,7 @@ import (
 	"rallypoint/agent/telemetry"
 	"rallypoint/backend"
 	"rallypoint/core/params"
+	"rallypoint/internal/linequeue"
 )
 
 // plannerPatience bounds how long a program may take to say where workers write.
@@ -44,9 +45,10 @@ func setPipes(spec *agent.Spec, config *C.rp_agent_config, p *pipes) error {
 	if err != nil {
 		return err
 	}
-	pipe := &telemetry.PipeSink{File: file, Lost: func(err error) {
-		logger.Warn("events are lost from here on, the reader does not take them: " + err.Error())
-	}}
+	queue := linequeue.New(file, "events_fd")
+	queue.ReportElsewhere(func(text string) { logger.Warn(text) })
+	p.queue = queue
+	pipe := telemetry.LineSink{W: queue}
 	sinks := eventSinks{pipe}
 	if spec.Events != nil {
 		sinks = append(sinks, spec.Events)
@@ -277,7 +279,9 @@ func setFlags(spec *agent.Spec, config *C.rp_agent_config) error {
 		return invalid("flags is %#x: RP_AGENT_WARM takes RP_AGENT_SUBREAPER, and excludes RP_AGENT_KEEP_DAEMONS", uint32(config.flags))
 	}
 	if config.flags&C.RP_AGENT_EVENTS != 0 {
-		spec.Events = telemetry.LineSink{W: os.Stderr}
+		spec.Streams = linequeue.NewStreams(os.Stdout, os.Stderr)
+		spec.Streams.Report(func(text string) { logger.Warn(text) })
+		spec.Events = telemetry.LineSink{W: spec.Streams.Err}
 	}
 	return nil
 }

@@ -28,6 +28,11 @@ import (
 // It installs no signal handlers; Process does.
 func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	log := &logging{out: stderr}
+	defer func() {
+		if log.flush != nil {
+			log.flush()
+		}
+	}()
 	root := newRoot(log)
 	root.SetOut(stdout)
 	root.SetErr(stderr)

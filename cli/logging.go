@@ -9,9 +9,11 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
 	"rallypoint/cli/run"
+	"rallypoint/internal/linequeue"
 	"rallypoint/internal/printable"
 )
 
@@ -21,6 +23,21 @@ type logging struct {
 	name   string
 	level  slog.Level // valid after check
 	format string     // of --log-format
+	flush  func()     // nil: out needs none
+}
+
+// serve has all that a command that serves says from here on written by queues: a reader that has
+// stopped, or is gone, must not stop those who are served. A command whose output is its result
+// waits for its reader.
+func (l *logging) serve(cmd *cobra.Command) {
+	restore := run.SurviveBrokenPipes()
+	streams := linequeue.NewStreams(cmd.OutOrStdout(), l.out)
+	cmd.SetOut(streams.Out)
+	cmd.SetErr(streams.Err)
+	l.out = streams.Err
+	l.flush = func() { streams.Flush(); restore() }
+	log := l.logger()
+	streams.Report(func(text string) { log.Warn(text) })
 }
 
 func (l *logging) addFlags(flags *pflag.FlagSet) {

@@ -41,6 +41,7 @@ A control plane records its own jobs: "rallypoint serve --record FILE".`,
 			if run == "" {
 				return errors.New("--rdzv-id is missing: which run?")
 			}
+			log.serve(cmd)
 			f, pause, err := backend.Watch(sharedLog, run)
 			if err != nil {
 				return failure{err}

@@ -101,6 +101,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	if err != nil {
 		return err
 	}
+	log.serve(cmd)
 	backups := catchBackupRequests()
 	data, err := so.state.open()
 	if err != nil {

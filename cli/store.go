@@ -62,6 +62,7 @@ kept in memory. Anyone who can reach the port can read and write it.`,
 			if err != nil {
 				return err
 			}
+			log.serve(cmd)
 			s := tcpstore.Serve(l, store.NewEngine(store.Limits{}), tcpstore.Options{Logger: log.logger()})
 			fmt.Fprintf(cmd.OutOrStdout(), "store listening on %s\n", l.Addr())
 			<-cmd.Context().Done()

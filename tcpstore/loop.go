@@ -213,13 +213,9 @@ func (l *loop) forget(c *conn) {
 	l.server.counters.open.Add(-1)
 }
 
-// log writes a line in a goroutine of its own, for all connections would wait
-// while its reader does not read.
+// log writes a line. A logger must not wait for its reader: all connections would.
 func (l *loop) log(level slog.Level, text string, args ...any) {
-	s := l.server
-	if s.log.Enabled(context.Background(), level) {
-		s.wg.Go(func() { s.log.Log(context.Background(), level, text, args...) })
-	}
+	l.server.log.Log(context.Background(), level, text, args...)
 }
 
 // borrowBuffer returns memory to collect replies in; returnBuffer takes it back.

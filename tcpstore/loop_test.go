@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/store"
+	"rallypoint/internal/linequeue"
 	"rallypoint/internal/testkit"
 )
 
@@ -245,11 +246,12 @@ type stuck chan struct{}
 
 func (s stuck) Write(b []byte) (int, error) { <-s; return len(b), nil }
 
-// TestLogDoesNotHoldUp: others are served while a line cannot be written.
+// TestLogDoesNotHoldUp: others are served while a line cannot be written, by the queue that all
+// logs have.
 func TestLogDoesNotHoldUp(t *testing.T) {
 	log := make(stuck)
 	s, err := Listen("127.0.0.1:0", store.NewEngine(store.Limits{}),
-		Options{Logger: slog.New(slog.NewTextHandler(log, nil))})
+		Options{Logger: slog.New(slog.NewTextHandler(linequeue.New(log, "stderr"), nil))})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ const (
 type Options struct {
 	// Logger gets a line for connections that the server refuses or closes, not
 	// for each of them if there are many (internal/logsampler), and for trouble with
-	// accepting. Nil is slog.Default().
+	// accepting. It must not wait for its reader (internal/linequeue). Nil is slog.Default().
 	Logger *slog.Logger
 
 	// MaxUnsent bounds, in bytes, the replies that wait for a connection's peer

@@ -21,6 +21,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/agent/macro"
+	"rallypoint/internal/background"
+	"rallypoint/internal/linequeue"
 )
 
 // Spec says where the workers' output goes. The zero value leaves it on the
@@ -169,12 +171,14 @@ type Attempt struct {
 	pipes []*os.File          // the ends that only the workers need
 	tails *tails
 	tees  []*stderrTee
-	folds map[*os.File]*folder // by the console's stream
+	folds map[*linequeue.Queue]*folder // by the console's stream
+
+	filters []*linequeue.Queue // of files in files
 }
 
 // Attempt makes the folder of the next attempt. Folders of earlier ones stay.
 func (t *Tree) Attempt(restarts int) (*Attempt, error) {
-	a := &Attempt{tree: t, files: make(map[string]*os.File), folds: make(map[*os.File]*folder)}
+	a := &Attempt{tree: t, files: make(map[string]*os.File), folds: make(map[*linequeue.Queue]*folder)}
 	if t.job == "" {
 		return a, nil
 	}
@@ -300,11 +304,11 @@ func (a *Attempt) TeeStderr(w *Worker, out int, c *Console, to *os.File) error {
 	if w.Err != nil {
 		return nil
 	}
-	if isOneFile(out, int(to.Fd())) {
+	if linequeue.SameFile(out, int(to.Fd())) {
 		w.Err, w.Shared = to, newSharedFile(to)
 		return nil
 	}
-	t, write, err := newStderrTee(to, func(text []byte) { c.copy(to, text) })
+	t, write, err := newStderrTee(to, c.Err, func(text []byte) { c.copy(c.Err, text) })
 	if err != nil {
 		return fmt.Errorf("cannot make a pipe or terminal for stderr: %w", err)
 	}
@@ -318,10 +322,9 @@ func (a *Attempt) TeeStderr(w *Worker, out int, c *Console, to *os.File) error {
 // folds it. If the agent's streams are one file, the worker gets one stream, too, so that the
 // order is kept.
 func (a *Attempt) FoldConsole(w *Worker, rank int, c *Console, out, err *os.File) error {
-	joined := w.Out == nil && w.Err == nil && isOneFile(int(out.Fd()), int(err.Fd()))
-	through := func(to *os.File) (*stderrTee, *os.File, error) {
-		source := a.folder(c, to).source(rank)
-		t, write, err := newStderrTee(to, func(text []byte) { _ = source.print(text) })
+	joined := w.Out == nil && w.Err == nil && linequeue.SameFile(int(out.Fd()), int(err.Fd()))
+	through := func(to *os.File, dst *linequeue.Queue) (*stderrTee, *os.File, error) {
+		t, write, err := newStderrTee(to, dst, a.folder(c, dst).source(rank).print)
 		if err != nil {
 			return nil, nil, fmt.Errorf("cannot make a pipe or terminal for a worker's output: %w", err)
 		}
@@ -330,18 +333,18 @@ func (a *Attempt) FoldConsole(w *Worker, rank int, c *Console, out, err *os.File
 	}
 	var failed error
 	if w.Out == nil {
-		if w.outTee, w.Out, failed = through(out); failed == nil && joined {
+		if w.outTee, w.Out, failed = through(out, c.Out); failed == nil && joined {
 			w.tee, w.Err = w.outTee, w.Out
 		}
 	}
 	if w.Err == nil && failed == nil {
-		w.tee, w.Err, failed = through(err)
+		w.tee, w.Err, failed = through(err, c.Err)
 	}
 	return failed
 }
 
 // folder is that of a stream of the console.
-func (a *Attempt) folder(c *Console, dst *os.File) *folder {
+func (a *Attempt) folder(c *Console, dst *linequeue.Queue) *folder {
 	f := a.folds[dst]
 	if f == nil {
 		f = newFolder(c, dst)
@@ -384,26 +387,26 @@ func (a *Attempt) Started() {
 	a.pipes = nil
 }
 
-// Follow begins to copy the files that are tee'd to out and err, and to the
+// Follow begins to copy the files that are tee'd to the console, and to the
 // filter files, which are made in any case.
-func (a *Attempt) Follow(c *Console, out, err *os.File, workers []Names) error {
+func (a *Attempt) Follow(c *Console, workers []Names) error {
 	spec := a.tree.spec
 	for _, s := range []struct {
 		tee     func(*Paths) string
-		dst     *os.File
+		dst     *linequeue.Queue
 		filter  string
 		needles []string
 	}{
-		{func(p *Paths) string { return p.teeOut }, out, a.Plan.outFilter, spec.OutFilters},
-		{func(p *Paths) string { return p.teeErr }, err, a.Plan.errFilter, spec.ErrFilters},
+		{func(p *Paths) string { return p.teeOut }, c.Out, a.Plan.outFilter, spec.OutFilters},
+		{func(p *Paths) string { return p.teeErr }, c.Err, a.Plan.errFilter, spec.ErrFilters},
 	} {
-		var filtered *os.File
+		var filtered *linequeue.Queue
 		if len(s.needles) > 0 && s.filter != "" {
 			file, err := a.open(s.filter)
 			if err != nil {
 				return fmt.Errorf("cannot open a filter file: %w", err)
 			}
-			filtered = file
+			filtered = a.filter(file)
 		}
 		for _, w := range workers {
 			path := s.tee(&a.Plan.Workers[w.Local])
@@ -415,7 +418,7 @@ func (a *Attempt) Follow(c *Console, out, err *os.File, workers []Names) error {
 				continue
 			}
 			prefix := a.tree.prefix(w)
-			job := tail{path: path, out: c.printer(s.dst, prefix)}
+			job := tail{path: path, console: s.dst, out: c.printer(s.dst, prefix)}
 			if spec.Fold {
 				job.out = a.folder(c, s.dst).source(w.Rank)
 			}
@@ -434,7 +437,16 @@ func (a *Attempt) Follow(c *Console, out, err *os.File, workers []Names) error {
 	return nil
 }
 
-// Close copies the remaining output and closes everything. The workers must have ended.
+// filter returns a queue for lines that hold a text of OutFilters or ErrFilters.
+func (a *Attempt) filter(file *os.File) *linequeue.Queue {
+	q := linequeue.New(file, file.Name())
+	q.ReportElsewhere(func(text string) { a.tree.log.Warn(text) })
+	a.filters = append(a.filters, q)
+	return q
+}
+
+// Close copies the remaining output to the console's queues and closes everything. The workers must
+// have ended. It waits for readers and file systems no longer than linequeue's limits.
 func (a *Attempt) Close() {
 	a.Started()
 	for _, t := range a.tees {
@@ -448,10 +460,14 @@ func (a *Attempt) Close() {
 		f.stop()
 	}
 	a.folds = nil
-	for _, file := range a.files {
-		_ = file.Close()
-	}
-	a.files = nil
+	filters, files := a.filters, a.files
+	a.filters, a.files = nil, nil
+	background.Within(linequeue.StallLimit, func() { // a file system may hold up the close, too
+		linequeue.FlushAll(filters...)
+		for _, file := range files {
+			_ = file.Close()
+		}
+	})
 }
 
 // Marker is the part of the workers' TORCHELASTIC_ERROR_FILE, or of EnvMark, that no

@@ -2,40 +2,44 @@ package logs
 
 import (
 	"bytes"
-	"io"
 	"sync"
 	"unicode/utf8"
+
+	"rallypoint/internal/linequeue"
 )
 
 // Console writes the lines of several workers to the agent's own streams so that
-// no two lines mix. One lock serves both streams, since they often are the same
-// terminal or pipe. It is safe for concurrent use.
+// no two lines mix. It never waits for a reader: who copies output waits for room in the stream's
+// queue before it takes more from a worker. It is safe for concurrent use.
 type Console struct {
+	*linequeue.Streams
 	mu   sync.Mutex
-	open map[io.Writer]*printer // which printer wrote an unfinished line, and where
+	open map[*linequeue.Queue]*printer // which printer wrote an unfinished line, and where
 }
 
 // printer writes one stream of one worker to its destination on the console.
 type printer struct {
 	c      *Console
-	dst    io.Writer
+	dst    *linequeue.Queue
 	prefix []byte
 	buf    []byte // reused
 }
 
 // NewConsole returns a console on which no line is open.
-func NewConsole() *Console { return &Console{open: make(map[io.Writer]*printer)} }
+func NewConsole(s *linequeue.Streams) *Console {
+	return &Console{Streams: s, open: make(map[*linequeue.Queue]*printer)}
+}
 
-func (c *Console) printer(dst io.Writer, prefix string) *printer {
+func (c *Console) printer(dst *linequeue.Queue, prefix string) *printer {
 	return &printer{c: c, dst: dst, prefix: []byte(prefix)}
 }
 
-// print writes text, in which each line that ends has its line feed, with one
-// system call. A text without a last line feed leaves its line open: if no
-// other printer writes before, the next print continues it without another prefix.
-func (p *printer) print(text []byte) error {
+// print writes text, in which each line that ends has its line feed, as one text of the queue. One
+// without a last line feed leaves its line open: if no other printer writes before, the next print
+// continues it without another prefix.
+func (p *printer) print(text []byte) {
 	if len(text) == 0 {
-		return nil
+		return
 	}
 	p.c.mu.Lock()
 	defer p.c.mu.Unlock()
@@ -60,20 +64,18 @@ func (p *printer) print(text []byte) error {
 	} else {
 		p.c.open[p.dst] = p
 	}
-	_, err := p.dst.Write(p.buf)
-	return err
+	p.dst.Put(p.buf)
 }
 
-// copy writes text as it is; a line that a printer left open is ended before. Output that
-// cannot be written is lost.
-func (c *Console) copy(dst io.Writer, text []byte) {
+// copy writes text as it is; a line that a printer left open is ended before.
+func (c *Console) copy(dst *linequeue.Queue, text []byte) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open[dst] != nil {
 		delete(c.open, dst)
-		_, _ = dst.Write([]byte{'\n'})
+		dst.Put([]byte{'\n'})
 	}
-	_, _ = dst.Write(text)
+	dst.Put(text)
 }
 
 // appendValid appends text with each byte that is no UTF-8 replaced by U+FFFD.

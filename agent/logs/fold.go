@@ -3,11 +3,11 @@ package logs
 import (
 	"bytes"
 	"context"
-	"io"
 	"sync"
 	"time"
 
 	"rallypoint/internal/background"
+	"rallypoint/internal/linequeue"
 	"rallypoint/internal/wake"
 )
 
@@ -25,7 +25,7 @@ const maxBlock = 64 << 10
 // concurrent use.
 type folder struct {
 	c    *Console
-	dst  io.Writer
+	dst  *linequeue.Queue
 	wake wake.Signal
 	end  func() // ends run, and waits for that
 
@@ -48,7 +48,7 @@ type foldSource struct {
 	touched time.Time // when something came
 }
 
-func newFolder(c *Console, dst io.Writer) *folder {
+func newFolder(c *Console, dst *linequeue.Queue) *folder {
 	f := &folder{c: c, dst: dst, wake: wake.New()}
 	f.end = background.Run(context.Background(), f.run)
 	return f
@@ -122,7 +122,7 @@ func (f *folder) expire(now time.Time) (next time.Duration, pending bool) {
 	return next, pending
 }
 
-// write writes the lines that are ready. Output that cannot be written is lost.
+// write writes the lines that are ready.
 func (f *folder) write() {
 	if len(f.out) > 0 {
 		f.c.copy(f.dst, f.out)
@@ -131,7 +131,7 @@ func (f *folder) write() {
 }
 
 // print adds output of the rank, which may end within a line.
-func (fs *foldSource) print(text []byte) error {
+func (fs *foldSource) print(text []byte) {
 	f := fs.f
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -143,7 +143,6 @@ func (fs *foldSource) print(text []byte) error {
 		f.idle = false
 		f.wake.Set()
 	}
-	return nil
 }
 
 func (fs *foldSource) take(text []byte, now time.Time) {

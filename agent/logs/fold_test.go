@@ -3,6 +3,7 @@ package logs
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"os"
 	"strconv"
 	"strings"
@@ -22,7 +23,8 @@ type foldRig struct {
 
 func newFoldRig(ranks ...int) *foldRig {
 	r := &foldRig{now: time.Unix(1000, 0)}
-	r.f = &folder{c: NewConsole(), dst: &r.out}
+	c := consoleOf(&r.out)
+	r.f = &folder{c: c, dst: c.Out}
 	for _, rank := range ranks {
 		r.by = append(r.by, r.f.source(rank))
 	}
@@ -34,6 +36,7 @@ func (fr *foldRig) write(i int, text string) {
 	fr.by[i].take([]byte(text), fr.now)
 	fr.f.out = fr.f.queue.flushDue(fr.f.out, &fr.f.dangling, fr.now)
 	fr.f.write()
+	fr.f.dst.Flush()
 }
 
 // pass lets time pass.
@@ -41,6 +44,7 @@ func (fr *foldRig) pass(d time.Duration) {
 	fr.now = fr.now.Add(d)
 	fr.f.expire(fr.now)
 	fr.f.write()
+	fr.f.dst.Flush()
 }
 
 func (fr *foldRig) want(t *testing.T, what, want string) {
@@ -256,23 +260,23 @@ func TestFoldByItself(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _, _ = read.Close(), write.Close() }()
-	f := newFolder(NewConsole(), write)
+	c := consoleOf(write)
+	f := newFolder(c, c.Out)
 	one, other := f.source(0), f.source(1)
 	buf := make([]byte, 100)
 	for _, text := range []string{"a\n", "b"} {
-		if err := one.print([]byte(text)); err != nil {
-			t.Fatal(err)
-		}
+		one.print([]byte(text))
 		n, err := read.Read(buf)
 		if want := map[string]string{"a\n": "[0] a\n", "b": "b"}[text]; err != nil || string(buf[:n]) != want {
 			t.Errorf("%q, %v; want %q", buf[:n], err, want)
 		}
 	}
-	_, _ = one.print([]byte("c\n")), other.print([]byte("d\nhalf"))
+	one.print([]byte("c\n"))
+	other.print([]byte("d\nhalf"))
 	f.stop()
-	n, err := read.Read(buf)
-	if err != nil || string(buf[:n]) != "c\n[1] d\nhalf" {
-		t.Errorf("at the end: %q, %v", buf[:n], err)
+	const want = "c\n[1] d\nhalf"
+	if _, err := io.ReadFull(read, buf[:len(want)]); err != nil || string(buf[:len(want)]) != want {
+		t.Errorf("at the end: %q, %v", buf, err)
 	}
 }
 

@@ -141,7 +141,7 @@ func TestKeptOnItsWay(t *testing.T) {
 	defer console.Close()
 	k := newKeptRig(t, &Spec{Fold: true})
 	for local := range k.workers {
-		testkit.Check(t, k.attempt.FoldConsole(&k.workers[local], local, NewConsole(), console, console))
+		testkit.Check(t, k.attempt.FoldConsole(&k.workers[local], local, consoleOf(console), console, console))
 	}
 	list := k.streams(os.Stdout, os.Stderr)
 	news := wake.New()

@@ -4,22 +4,7 @@ import (
 	"fmt"
 	"os"
 	"sync"
-
-	"golang.org/x/sys/unix"
 )
-
-// isOneFile tells whether two descriptors are of one file, so that readers see the order of writes
-// to both. Writes to /dev/null have no order that anyone could see.
-func isOneFile(a, b int) bool {
-	var at, bt unix.Stat_t
-	if unix.Fstat(a, &at) != nil || unix.Fstat(b, &bt) != nil || at.Mode&unix.S_IFMT != bt.Mode&unix.S_IFMT {
-		return false
-	}
-	if at.Mode&unix.S_IFMT == unix.S_IFCHR { // a terminal has several names
-		return at.Rdev == bt.Rdev && at.Rdev != unix.Mkdev(1, 3)
-	}
-	return at.Dev == bt.Dev && at.Ino == bt.Ino
-}
 
 // sharedFile is the part of a file that was written while a worker ran. The stdout and stderr of
 // all workers go to that file. A nil sharedFile stands for none. Its methods are safe for

@@ -9,16 +9,20 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/agent/pty"
+	"rallypoint/internal/linequeue"
 )
 
 // stderrTee copies a worker's stderr to the agent's own, immediately and unchanged, and keeps the
-// end of it. Its methods are safe for concurrent use.
+// end of it. While the agent's own is not read it does not read the worker's either, which then
+// waits in its write. Its methods are safe for concurrent use.
 type stderrTee struct {
-	read *os.File
-	pass func([]byte)
-	tty  bool     // read is a pseudo-terminal's, which hands over what was written a little later
-	like *os.File // the terminal that it stands for
-	done chan struct{}
+	read     *os.File
+	to       *linequeue.Queue // where pass puts what it gets
+	pass     func([]byte)
+	tty      bool     // read is a pseudo-terminal's, which hands over what was written a little later
+	like     *os.File // the terminal that it stands for
+	stopping chan struct{}
+	done     chan struct{}
 
 	ring ring
 	mu   sync.Mutex
@@ -27,8 +31,8 @@ type stderrTee struct {
 
 // newStderrTee makes a tee and returns the end that the worker writes to: a terminal if to is
 // one, so that programs see no difference, else a pipe. It calls pass with each piece of output,
-// one call at a time, until stop.
-func newStderrTee(to *os.File, pass func([]byte)) (t *stderrTee, write *os.File, err error) {
+// one call at a time, until stop, and awaits room in the queue before each but the last ones.
+func newStderrTee(to *os.File, queue *linequeue.Queue, pass func([]byte)) (t *stderrTee, write *os.File, err error) {
 	var read *os.File
 	tty := pty.IsTerminal(to)
 	if tty {
@@ -39,7 +43,7 @@ func newStderrTee(to *os.File, pass func([]byte)) (t *stderrTee, write *os.File,
 	if err != nil {
 		return nil, nil, err
 	}
-	t = &stderrTee{read: read, pass: pass, tty: tty, like: to, done: make(chan struct{})}
+	t = &stderrTee{read: read, to: queue, pass: pass, tty: tty, like: to, stopping: make(chan struct{}), done: make(chan struct{})}
 	go t.run()
 	return t, write, nil
 }
@@ -53,16 +57,27 @@ func (s *stderrTee) fit() {
 
 func (s *stderrTee) run() {
 	defer close(s.done)
-	if conn, err := s.read.SyscallConn(); err == nil {
-		_ = conn.Read(func(fd uintptr) bool { return s.drain(int(fd)) })
+	conn, err := s.read.SyscallConn()
+	for ended := err != nil; !ended && s.to.Wait(s.stopping); {
+		err = conn.Read(func(fd uintptr) bool {
+			read, end := s.drain(int(fd), 1)
+			ended = end
+			return read > 0 || end
+		})
+		ended = ended || err != nil
 	}
 }
 
 // teeBuffers are lent to tees while they read, so that idle ones cost nothing.
 var teeBuffers = sync.Pool{New: func() any { return new([32 << 10]byte) }}
 
-// drain reads the present content of the pipe, and reports whether it reached the end.
-func (s *stderrTee) drain(fd int) (ended bool) {
+// restBuffers bounds what is read of a worker that has ended, in buffers: more than a pipe holds
+// unless it was made larger. Other processes may have the pipe and write on.
+const restBuffers = 32
+
+// drain reads the present content of the pipe, as many buffers as most, and reports how many it
+// has read and whether it reached the end.
+func (s *stderrTee) drain(fd, most int) (read int, ended bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.tty {
@@ -70,18 +85,19 @@ func (s *stderrTee) drain(fd int) (ended bool) {
 	}
 	buf := teeBuffers.Get().(*[32 << 10]byte)
 	defer teeBuffers.Put(buf)
-	for {
+	for read < most {
 		n, err := unix.Read(fd, buf[:])
 		switch {
 		case err == unix.EINTR:
-			continue
 		case n > 0:
 			s.take(buf[:n], n == len(buf))
-			continue
+			read++
+		default:
+			s.take(nil, false)
+			return read, err != unix.EAGAIN
 		}
-		s.take(nil, false)
-		return err != unix.EAGAIN
 	}
+	return read, false
 }
 
 // take keeps a text and passes it on. If more follows at once, the beginning of a last line waits
@@ -121,7 +137,7 @@ func (s *stderrTee) settle() {
 func (s *stderrTee) last() []byte {
 	s.settle()
 	if conn, err := s.read.SyscallConn(); err == nil {
-		_ = conn.Control(func(fd uintptr) { s.drain(int(fd)) })
+		_ = conn.Control(func(fd uintptr) { s.drain(int(fd), restBuffers) })
 	}
 	return s.ring.last()
 }
@@ -130,6 +146,7 @@ func (s *stderrTee) last() []byte {
 // other end. last may be called afterwards.
 func (s *stderrTee) stop() {
 	s.settle()
+	close(s.stopping)
 	_ = s.read.SetReadDeadline(time.Now())
 	<-s.done
 	_ = s.last()

@@ -2,6 +2,7 @@ package logs
 
 import (
 	"bytes"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -12,6 +13,7 @@ import (
 	"pgregory.net/rapid"
 
 	"rallypoint/agent/pty"
+	"rallypoint/internal/linequeue"
 )
 
 // TestStderrTee passes everything on unchanged and keeps its end, whatever is written
@@ -29,7 +31,7 @@ func TestStderrTee(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer func() { _, _ = to.Close(), other.Close() }()
-		tee, write, err := newStderrTee(other, func(text []byte) { passed.Write(text) })
+		tee, write, err := newStderrTee(other, linequeue.New(io.Discard, "stderr"), func(text []byte) { passed.Write(text) })
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -113,11 +115,11 @@ func TestOneFile(t *testing.T) {
 		{terminal, again, true}, {read, write, true}, {one, reopened, true},
 		{one, write, false}, {terminal, write, false}, {null, null, false},
 	} {
-		if got := isOneFile(int(c.a.Fd()), int(c.b.Fd())); got != c.want {
+		if got := linequeue.SameFile(int(c.a.Fd()), int(c.b.Fd())); got != c.want {
 			t.Errorf("%s and %s: %v", c.a.Name(), c.b.Name(), got)
 		}
 	}
-	if isOneFile(-1, -1) {
+	if linequeue.SameFile(-1, -1) {
 		t.Error("descriptors that are closed are a file")
 	}
 }

@@ -2,6 +2,7 @@ package logs
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -9,7 +10,9 @@ import (
 	"sync"
 	"time"
 
+	"rallypoint/internal/background"
 	"rallypoint/internal/changewatch"
+	"rallypoint/internal/linequeue"
 )
 
 // partialPatience is how long an unfinished line is held back.
@@ -20,7 +23,7 @@ const partialPatience = time.Second
 const pollPeriod = 100 * time.Millisecond
 
 // tails copies log files to the console while the workers write them, each line
-// with its prefix. add and stop are for one goroutine.
+// with its prefix. While the console is not read it waits. add and stop are for one goroutine.
 type tails struct {
 	log     *slog.Logger
 	watcher *changewatch.Files // nil: the files are polled
@@ -35,13 +38,14 @@ func newTails(log *slog.Logger) *tails {
 // tail is where the lines of one file go.
 type tail struct {
 	path    string
-	out     sink     // nil: not to the console
+	console *linequeue.Queue // where out prints
+	out     sink
 	filter  *printer // nil: no filter
 	needles [][]byte // a line that holds any of them goes to filter, too
 }
 
 // sink receives a worker's output.
-type sink interface{ print(text []byte) error }
+type sink interface{ print(text []byte) }
 
 // add begins to copy a file, which must exist.
 func (t *tails) add(job tail) {
@@ -59,11 +63,16 @@ func (t *tails) add(job tail) {
 	})
 }
 
-// stop copies the rest of the workers' output and ends. The workers must have ended.
+// stop copies the rest of the workers' output and ends. The workers must have ended. If the console
+// is not read, or a file system does not answer, it stops waiting, and says so.
 func (t *tails) stop() {
 	close(t.done)
-	t.wg.Wait()
-	t.watcher.Close()
+	if !background.Within(linequeue.FlushLimit, func() {
+		t.wg.Wait()
+		t.watcher.Close()
+	}) {
+		t.log.Warn("the workers' log files are not copied to the end yet: the console, or a file system, is slow; the next output may come first")
+	}
 }
 
 func (t *tails) follow(file io.Reader, changed <-chan struct{}, job *tail) error {
@@ -77,11 +86,12 @@ func (t *tails) follow(file io.Reader, changed <-chan struct{}, job *tail) error
 			last = true
 		default:
 		}
+		if !t.awaitRoom(job) {
+			return errors.New("the console is not read; the file has the rest")
+		}
 		n, err := file.Read(buf)
 		if n > 0 {
-			if err := job.emit(cut.add(buf[:n])); err != nil {
-				return err
-			}
+			job.emit(cut.add(buf[:n]))
 			patience = nil
 			continue
 		}
@@ -89,7 +99,8 @@ func (t *tails) follow(file io.Reader, changed <-chan struct{}, job *tail) error
 			return err
 		}
 		if last {
-			return job.emit(cut.rest())
+			job.emit(cut.rest())
+			return nil
 		}
 		if patience == nil && len(cut.partial) > 0 {
 			patience = time.After(partialPatience)
@@ -103,11 +114,21 @@ func (t *tails) follow(file io.Reader, changed <-chan struct{}, job *tail) error
 		case <-t.done:
 		case <-patience:
 			patience = nil
-			if err := job.emit(cut.rest()); err != nil {
-				return err
-			}
+			job.emit(cut.rest())
 		}
 	}
+}
+
+// awaitRoom waits until the console takes more output; once the workers have ended, not longer than
+// the console may be stuck.
+func (t *tails) awaitRoom(job *tail) bool {
+	if job.console.Wait(t.done) {
+		return true
+	}
+	stalled := make(chan struct{})
+	timer := time.AfterFunc(linequeue.StallLimit, func() { close(stalled) })
+	defer timer.Stop()
+	return job.console.Wait(stalled)
 }
 
 // poll replaces the watch of a file that cannot be watched.
@@ -118,21 +139,14 @@ func poll(changed <-chan struct{}) <-chan time.Time {
 	return time.After(pollPeriod)
 }
 
-func (t *tail) emit(text []byte) error {
-	if t.out != nil {
-		if err := t.out.print(text); err != nil {
-			return err
-		}
-	}
+func (t *tail) emit(text []byte) {
+	t.out.print(text)
 	if t.filter == nil {
-		return nil
+		return
 	}
 	for line := range bytes.Lines(text) {
 		if slices.ContainsFunc(t.needles, func(needle []byte) bool { return bytes.Contains(line, needle) }) {
-			if err := t.filter.print(line); err != nil {
-				return err
-			}
+			t.filter.print(line)
 		}
 	}
-	return nil
 }

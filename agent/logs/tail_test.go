@@ -3,6 +3,7 @@ package logs
 import (
 	"bytes"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -10,6 +11,7 @@ import (
 	"sync"
 	"testing"
 
+	"rallypoint/internal/linequeue"
 	"rallypoint/internal/wake"
 )
 
@@ -38,20 +40,30 @@ func TestLines(t *testing.T) {
 // worker wrote in between.
 func TestConsole(t *testing.T) {
 	var out bytes.Buffer
-	c := NewConsole()
-	a, b := c.printer(&out, "[a]:"), c.printer(&out, "[b]:")
+	c := consoleOf(&out)
+	a, b := c.printer(c.Out, "[a]:"), c.printer(c.Out, "[b]:")
 	for _, step := range []struct {
 		p    *printer
 		text string
 	}{{a, "x"}, {a, "y\n"}, {a, "begun"}, {b, "1\n2\n"}, {a, "ended\n"}, {b, "bad \xff\n"}, {b, "last"}} {
-		if err := step.p.print([]byte(step.text)); err != nil {
-			t.Fatal(err)
-		}
+		step.p.print([]byte(step.text))
 	}
+	c.Flush()
 	const want = "[a]:xy\n[a]:begun\n[b]:1\n[b]:2\n[a]:ended\n[b]:bad \ufffd\n[b]:last"
 	if out.String() != want {
 		t.Errorf("got %q, expected %q", out.String(), want)
 	}
+}
+
+// consoleOf returns a console that writes both streams to one place.
+func consoleOf(w io.Writer) *Console {
+	q := linequeue.New(w, "stderr")
+	return NewConsole(&linequeue.Streams{Out: q, Err: q})
+}
+
+// job is a file whose lines go to a console with a prefix.
+func (c *Console) job(path, prefix string) tail {
+	return tail{path: path, console: c.Out, out: c.printer(c.Out, prefix)}
 }
 
 // syncBuffer is a buffer that tells of each write.
@@ -97,7 +109,8 @@ func TestTailFollowsWrites(t *testing.T) {
 			tails.watcher.Close()
 			tails.watcher = nil
 		}
-		tails.add(tail{path: file.Name(), out: NewConsole().printer(out, "> ")})
+		c := consoleOf(out)
+		tails.add(c.job(file.Name(), "> "))
 		for _, line := range []string{"one", "two"} {
 			fmt.Fprintln(file, line)
 			out.await(line)
@@ -106,6 +119,7 @@ func TestTailFollowsWrites(t *testing.T) {
 		out.await("begun") // held back for its patience only
 		fmt.Fprint(file, "ended\nlast")
 		tails.stop()
+		c.Flush()
 		if want := "> one\n> two\n> begun ended\n> last"; out.String() != want {
 			t.Errorf("watched %v: got %q, expected %q", watched, out.String(), want)
 		}
@@ -119,9 +133,9 @@ func TestTailsOfOneFile(t *testing.T) {
 	if err := os.Symlink(file.Name(), second); err != nil {
 		t.Fatal(err)
 	}
-	c := NewConsole()
-	tails.add(tail{path: file.Name(), out: c.printer(out, "1> ")})
-	tails.add(tail{path: second, out: c.printer(out, "2> ")})
+	c := consoleOf(out)
+	tails.add(c.job(file.Name(), "1> "))
+	tails.add(c.job(second, "2> "))
 	for _, line := range []string{"one", "two"} {
 		fmt.Fprintln(file, line)
 		out.await("1> " + line)
@@ -133,7 +147,7 @@ func TestTailsOfOneFile(t *testing.T) {
 // A file that is renamed while it is copied is copied on.
 func TestTailOfARenamedFile(t *testing.T) {
 	file, out, tails := newTailed(t)
-	tails.add(tail{path: file.Name(), out: NewConsole().printer(out, "> ")})
+	tails.add(consoleOf(out).job(file.Name(), "> "))
 	fmt.Fprintln(file, "one")
 	out.await("one")
 	if err := os.Rename(file.Name(), file.Name()+".1"); err != nil {
@@ -150,7 +164,7 @@ func TestTailLosesNothing(t *testing.T) {
 	const writers, count = 4, 20000
 	tails := newTails(slog.New(slog.DiscardHandler))
 	out, filtered := &syncBuffer{wrote: wake.New()}, &syncBuffer{wrote: wake.New()}
-	c := NewConsole()
+	c, filter := consoleOf(out), linequeue.New(filtered, "filtered_stdout.log")
 	var wg sync.WaitGroup
 	for w := range writers {
 		file, err := os.Create(filepath.Join(t.TempDir(), "out.log"))
@@ -158,10 +172,9 @@ func TestTailLosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		prefix := fmt.Sprintf("[%d]:", w)
-		tails.add(tail{
-			path: file.Name(), out: c.printer(out, prefix),
-			filter: c.printer(filtered, prefix), needles: [][]byte{[]byte("777"), []byte("none")},
-		})
+		job := c.job(file.Name(), prefix)
+		job.filter, job.needles = c.printer(filter, prefix), [][]byte{[]byte("777"), []byte("none")}
+		tails.add(job)
 		wg.Go(func() {
 			defer file.Close()
 			for i := range count {
@@ -171,6 +184,7 @@ func TestTailLosesNothing(t *testing.T) {
 	}
 	wg.Wait()
 	tails.stop()
+	linequeue.FlushAll(c.Out, filter)
 	next, matches := [writers]int{}, 0
 	for line := range strings.Lines(out.String()) {
 		var prefix, i, w int
@@ -192,8 +206,8 @@ func TestTailLosesNothing(t *testing.T) {
 
 func TestTailOfNoFile(t *testing.T) {
 	tails := newTails(slog.New(slog.DiscardHandler))
-	tails.add(tail{path: t.TempDir(), out: NewConsole().printer(&bytes.Buffer{}, "")})
-	tails.add(tail{path: filepath.Join(t.TempDir(), "missing"), out: NewConsole().printer(&bytes.Buffer{}, "")})
+	tails.add(consoleOf(&bytes.Buffer{}).job(t.TempDir(), ""))
+	tails.add(consoleOf(&bytes.Buffer{}).job(filepath.Join(t.TempDir(), "missing"), ""))
 	tails.stop()
 }
 
@@ -208,7 +222,8 @@ func TestTailOfManyLines(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer file.Close()
-	tails.add(tail{path: file.Name(), out: NewConsole().printer(out, "[r0]:")})
+	c := consoleOf(out)
+	tails.add(c.job(file.Name(), "[r0]:"))
 	var text, want []byte
 	for i := range count {
 		text = fmt.Appendf(text, "%d\n", i)
@@ -221,6 +236,7 @@ func TestTailOfManyLines(t *testing.T) {
 		}
 	}
 	tails.stop()
+	c.Flush()
 	if out.String() != string(want) {
 		t.Error("lines are missing or wrong")
 	}

@@ -3,10 +3,10 @@ package run
 import (
 	_ "embed"
 	"errors"
-	"io"
 	"log/slog"
 
 	"rallypoint/agent/telemetry"
+	"rallypoint/internal/linequeue"
 )
 
 // eventHandlerScript hands events to a handler of torch.
@@ -17,7 +17,7 @@ var eventHandlerScript string
 // setEvents connects the agent to the handlers of its events and of the rendezvous events. Torch
 // gives the latter to the handler dynamic_rendezvous, which drops them unless the program has
 // replaced it. close delivers the remaining events.
-func (c *config) setEvents(o *options, interpreter string, env []string, stderr io.Writer, log *slog.Logger) (close func(), err error) {
+func (c *config) setEvents(o *options, interpreter string, env []string, stderr *linequeue.Queue, log *slog.Logger) (close func(), err error) {
 	name := o.eventHandler
 	if name == "dynamic_rendezvous" {
 		name = "null"
@@ -37,7 +37,7 @@ func (c *config) setEvents(o *options, interpreter string, env []string, stderr 
 
 // eventSink returns where events go: nowhere, to stderr, or to a handler that torch knows by that
 // name. option is the option with the name.
-func eventSink(option, name, interpreter string, env []string, stderr io.Writer, log *slog.Logger) (sink telemetry.Sink, close func(), err error) {
+func eventSink(option, name, interpreter string, env []string, stderr *linequeue.Queue, log *slog.Logger) (sink telemetry.Sink, close func(), err error) {
 	switch name {
 	case "null":
 		return nil, func() {}, nil
@@ -51,6 +51,7 @@ func eventSink(option, name, interpreter string, env []string, stderr io.Writer,
 	if err != nil {
 		return nil, nil, err
 	}
-	lost := func(err error) { log.Warn("the event handler " + name + " takes no more events: " + err.Error()) }
-	return &telemetry.PipeSink{File: h.conn, Lost: lost}, func() { h.close(pluginPatience) }, nil
+	events := linequeue.New(h.conn, "the event handler "+name)
+	events.ReportElsewhere(func(text string) { log.Warn(text) })
+	return telemetry.LineSink{W: events}, func() { events.Flush(); h.close(pluginPatience) }, nil
 }

@@ -26,6 +26,7 @@ import (
 	"rallypoint/backend"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/background"
+	"rallypoint/internal/linequeue"
 	"rallypoint/internal/wording"
 	"rallypoint/tcpstore"
 )
@@ -36,7 +37,7 @@ import (
 //
 // It handles the signals that the command line names, for as long as it runs.
 func execute(ctx context.Context, root *cobra.Command, args []string, env []string, legacy bool, stdout, stderr io.Writer) int {
-	defer surviveBrokenPipes()()
+	defer SurviveBrokenPipes()()
 	o, err := parseOptions(args, environ(env).lookup, legacy)
 	if err == nil && o.help {
 		_, _ = io.WriteString(stdout, helpText(legacy))
@@ -50,9 +51,11 @@ func execute(ctx context.Context, root *cobra.Command, args []string, env []stri
 		_, _ = io.WriteString(stdout, text)
 		return ExitOK
 	}
-	inFormat := stderr // what is said in the format of the log
+	streams := linequeue.NewStreams(stdout, stderr)
+	defer streams.Flush()
+	inFormat := io.Writer(streams.Err) // what is said in the format of the log
 	if cmp.Or(o.logFormat, environ(env).get(EnvLogFormat)) == "json" {
-		inFormat = records{newAgentLog(stderr, "", false, true)}
+		inFormat = records{newAgentLog(streams.Err, "", false, true)}
 	}
 	var c *config
 	if err == nil {
@@ -66,9 +69,13 @@ func execute(ctx context.Context, root *cobra.Command, args []string, env []stri
 	}
 	keepDescriptors()
 	collectLater(environ(env))
-	log := newAgentLog(stderr, cmp.Or(environ(env).get("LOGLEVEL"), environ(env).get(EnvLogLevel)), c.rendezvous.params.Max > 1, c.logJSON)
+	log := newAgentLog(streams.Err, cmp.Or(environ(env).get("LOGLEVEL"), environ(env).get(EnvLogLevel)), c.rendezvous.params.Max > 1, c.logJSON)
+	streams.Report(func(text string) { log.Warn(text) })
+	if stderr == io.Writer(os.Stderr) { // which the workers' goes to
+		c.spec.Streams = streams
+	}
 	interpreter := defaultInterpreter(env)
-	closeEvents, err := c.setEvents(o, interpreter, env, stderr, log)
+	closeEvents, err := c.setEvents(o, interpreter, env, streams.Err, log)
 	if err != nil {
 		return complain(inFormat, err, ExitUsage)
 	}
@@ -131,10 +138,10 @@ func collectLater(env environ) {
 	}
 }
 
-// surviveBrokenPipes lets a reader of our output go away without ending the job,
+// SurviveBrokenPipes lets a reader of our output go away without ending the job, or the server,
 // until the function that it returns is called. SIGPIPE is caught and not ignored:
 // workers would inherit that.
-func surviveBrokenPipes() (restore func()) {
+func SurviveBrokenPipes() (restore func()) {
 	broken := make(chan os.Signal, 1) // never read: one that is full takes no more
 	signal.Notify(broken, syscall.SIGPIPE)
 	return func() { signal.Stop(broken) }
