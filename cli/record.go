@@ -10,6 +10,7 @@ import (
 	"rallypoint/core/control"
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/sharedlog"
+	"rallypoint/core/trace"
 )
 
 func newRecord(log *logging) *cobra.Command {
@@ -53,7 +54,7 @@ A control plane records its own jobs: "rallypoint serve --record FILE".`,
 			}
 			defer history.Close()
 			fmt.Fprintf(cmd.OutOrStdout(), "recording run %s\n", statustext.Clean(run))
-			if err := sharedlog.Watch(cmd.Context(), f, pause, history.Record, log.logger()); err != nil {
+			if err := sharedlog.Watch(cmd.Context(), f, pause, func(r trace.Record) { history.Record(r); history.Flush() }, log.logger()); err != nil {
 				return failure{err}
 			}
 			return nil

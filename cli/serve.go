@@ -137,7 +137,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 		Peers: group,
 	}
 	if recording != nil {
-		cfg.Trace = recording.Record
+		cfg.Trace, cfg.AwaitTrace = recording.Record, recording.Flush
 	}
 	if group != nil {
 		cfg.HostNode = group.Self()

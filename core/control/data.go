@@ -147,6 +147,9 @@ func (s *Server) restoreRuns(d *Data) {
 		r := newRun(s, found.id, found.number)
 		r.used = true
 		s.runs[found.id] = r
+		if s.cfg.AwaitTrace != nil {
+			s.cfg.AwaitTrace()
+		}
 		r.mu.Lock()
 		r.stored.last = found.seq
 		if found.broken != nil {

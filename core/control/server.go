@@ -87,6 +87,9 @@ type Config struct {
 	// effects once they were executed, in the order of the run and under its
 	// lock: it must return quickly and not call the server. Seconds is not set.
 	Trace func(trace.Record)
+	// AwaitTrace, if set, waits until Trace can take much more. It is called before each run that
+	// is restored, when nothing is served yet.
+	AwaitTrace func()
 	// HostNode is the id of the node in whose process the server runs: no other one is in the
 	// host, and a Trace names it.
 	HostNode string

@@ -15,6 +15,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
+	"rallypoint/internal/linequeue"
 )
 
 // traceEventLocked records an event that came at a time and was applied, once its effects are
@@ -80,16 +81,18 @@ func (r *run) traceRestored(found storedRun) {
 const maxTraceFile = 1 << 30
 
 // TraceFile is a file to which records are appended, one line each; its Record is for
-// Config.Trace. When Record returns the system has the record, though perhaps not
-// the disk: a kill of the process loses none.
+// Config.Trace. The server never waits for the disk: a goroutine writes the records, and a kill of
+// the process loses those that wait for it, which are usually none.
 type TraceFile struct {
 	log   *slog.Logger
 	begun time.Time
 	most  int64 // bytes
+	file  *os.File
+	queue *linequeue.Queue
 
-	mu   sync.Mutex
-	file *os.File // nil: ended
-	size int64
+	mu    sync.Mutex
+	size  int64
+	ended bool
 }
 
 // OpenTraceFile opens or makes the file, which only its owner can read: it holds
@@ -100,6 +103,7 @@ func OpenTraceFile(path string, log *slog.Logger) (*TraceFile, error) {
 		return nil, err
 	}
 	rec := &TraceFile{log: log, begun: time.Now(), most: maxTraceFile, file: file}
+	rec.queue = linequeue.New(&traceWriter{t: rec}, path)
 	last := []byte{'\n'}
 	if rec.size, err = file.Seek(0, io.SeekEnd); err == nil && rec.size > 0 {
 		_, err = file.ReadAt(last, rec.size-1)
@@ -143,43 +147,71 @@ func openOwn(path string) (*os.File, error) {
 	return file, nil
 }
 
-// Record appends a record, with its time since OpenTraceFile. If that fails, or the file
-// has become too large, the trace ends with one log line and nothing else does.
+// Record appends a record, with its time since OpenTraceFile. If that fails, because the disk is
+// full or has not answered for many records, or if the file has become too large, the trace ends
+// with one log line and nothing else does.
 func (t *TraceFile) Record(r trace.Record) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.file == nil {
+	if t.ended {
 		return
 	}
 	r.Seconds = r.At.Sub(t.begun).Seconds()
 	b, err := r.Encode()
-	if err == nil {
-		_, err = t.file.Write(b)
+	if err == nil && !t.queue.Put(b) {
+		err = errors.New("its disk does not answer")
 	}
 	t.size += int64(len(b))
 	switch {
 	case err != nil:
-		t.log.Error("the recording ends here; the jobs continue", "file", t.file.Name(), "error", err)
+		t.failLocked(err)
 	case t.size >= t.most:
+		t.ended = true
 		t.log.Warn("the recording is full; the jobs continue; start again with another file", "file", t.file.Name(), "bytes", t.size)
-	default:
-		return
 	}
-	t.end()
 }
 
-// Close ends the trace.
+// failLocked ends the trace, unless it has ended.
+func (t *TraceFile) failLocked(err error) {
+	if !t.ended {
+		t.ended = true
+		t.log.Error("the recording ends here; the jobs continue", "file", t.file.Name(), "error", err)
+	}
+}
+
+// traceWriter writes to the file of a trace until that fails: a trace has no gaps.
+type traceWriter struct {
+	t      *TraceFile
+	failed bool
+}
+
+func (w *traceWriter) Write(b []byte) (int, error) {
+	if w.failed {
+		return len(b), nil
+	}
+	n, err := w.t.file.Write(b)
+	if w.failed = err != nil; w.failed {
+		w.t.mu.Lock()
+		defer w.t.mu.Unlock()
+		w.t.failLocked(err)
+	}
+	return n, err
+}
+
+// Flush waits until the system has all records, or the disk does not answer.
+func (t *TraceFile) Flush() { t.queue.Flush() }
+
+// Close ends the trace, with Flush.
 func (t *TraceFile) Close() error {
 	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.end()
-}
-
-func (t *TraceFile) end() error {
-	if t.file == nil {
+	t.ended = true
+	t.mu.Unlock()
+	if !t.queue.Flush() {
+		t.log.Error("the end of the recording is missing: its disk does not answer", "file", t.file.Name())
 		return nil
 	}
-	err := t.file.Close()
-	t.file = nil
-	return err
+	if err := t.file.Close(); !errors.Is(err, os.ErrClosed) {
+		return err
+	}
+	return nil
 }

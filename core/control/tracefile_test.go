@@ -15,6 +15,8 @@ import (
 	"rallypoint/conformance"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
+	"rallypoint/internal/linequeue"
+	"rallypoint/internal/testkit"
 )
 
 func TestRecordingGoesOnAfterATornLine(t *testing.T) {
@@ -71,12 +73,35 @@ func TestRecordingEnds(t *testing.T) {
 		for range 10 {
 			rec.Record(trace.Record{At: time.Now(), Run: "job", Event: rendezvous.Recovered{}})
 		}
+		rec.Flush()
 		if lines := strings.Count(log.String(), "\n"); lines != 1 || !strings.Contains(log.String(), c.says) || !strings.Contains(log.String(), c.path) {
 			t.Errorf("%s: %s", c.path, log.String())
 		}
 		if err := rec.Close(); err != nil {
 			t.Error(err)
 		}
+	}
+}
+
+// TestRecordingOnAHungDisk: the server does not wait for a disk that does not answer. When too many
+// records wait, the recording ends with one line.
+func TestRecordingOnAHungDisk(t *testing.T) {
+	log, lines := testkit.NewLog(t)
+	read, write, err := os.Pipe()
+	testkit.Check(t, err)
+	rec := &TraceFile{log: log, begun: time.Now(), most: maxTraceFile, file: write}
+	rec.queue = linequeue.New(&traceWriter{t: rec}, "history")
+	r := trace.Record{At: time.Now(), Run: "job", State: make([]byte, 1<<20)}
+	for !rec.ended {
+		rec.Record(r)
+	}
+	rec.Record(r)
+	if said := lines.With("the recording ends here", "its disk does not answer"); len(said) != 1 {
+		t.Errorf("it says %s", lines)
+	}
+	read.Close() // the write that waits fails
+	if err := rec.Close(); err != nil || len(lines.All()) != 1 {
+		t.Errorf("%v, and it says %s", err, lines)
 	}
 }
 
