@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Iterator
 
 import pytest
 
@@ -78,6 +81,60 @@ def test_logging_configured_later() -> None:
     assert len(lines) == 3, lines
     assert "strange" in lines[0] and lines[0][-1:] != ">"
     assert [line[-1:] for line in lines[1:]] == [">", ">"]
+
+
+class _Gate(logging.Handler):
+    """A handler that waits for a reader, or raises."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__()
+        self.opened, self.entered, self.all = (threading.Event() for _ in range(3))
+        self.error, self.lines = error, list[str]()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.entered.set()
+        self.opened.wait(60)
+        self.lines.append(record.getMessage())
+        if record.getMessage() == "the last":
+            self.all.set()
+        if self.error is not None:
+            raise self.error
+
+
+@pytest.fixture
+def gate(request: pytest.FixtureRequest) -> Iterator[_Gate]:
+    handler = _Gate(getattr(request, "param", None))
+    logging.getLogger("rallypoint").addHandler(handler)
+    yield handler
+    handler.opened.set()
+    logging.getLogger("rallypoint").removeHandler(handler)
+
+
+def test_a_handler_that_waits(gate: _Gate) -> None:
+    """Calls return while a handler waits for its reader; nothing is lost or out of order."""
+    from rallypoint import Member
+    from rallypoint._native import log
+
+    for i in range(5):
+        Member("run", "127.0.0.1:0", options={f"unheard_of_{i}": 1}).close()
+    log.logger.warning("the last")
+    assert gate.entered.is_set() and not gate.lines
+    gate.opened.set()
+    assert gate.all.wait(60)
+    named = [line for line in gate.lines if "unheard_of" in line]
+    assert [f"unheard_of_{i}" in line for i, line in enumerate(named)] == [True] * 5
+
+
+@pytest.mark.parametrize("gate", [ValueError("a handler's")], indirect=True)
+def test_a_handler_that_raises(gate: _Gate, capfd: pytest.CaptureFixture[str]) -> None:
+    """A call does not fail because a handler of the program raises; its error is printed."""
+    from rallypoint import Member
+
+    gate.opened.set()
+    for _ in range(2):
+        Member("run", "127.0.0.1:0", options={"unheard_of": 1}).close()
+    assert len([line for line in gate.lines if "unheard_of" in line]) == 2
+    assert "ValueError: a handler's" in capfd.readouterr().err
 
 
 def test_the_ring_is_bounded() -> None:
