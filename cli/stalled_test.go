@@ -74,7 +74,7 @@ func TestSignalWithStalledStderr(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := newHarness(t)
-			p := h.command(`trap 'echo told >$SAY; exit 0' TERM; head -c 300000 /dev/zero >&2 & echo ready >$SAY; sleep 100 & wait`, options...)
+			p := h.command(`trap 'echo told >$SAY; exit 0' TERM; head -c 300000 /dev/zero >&2 & echo ready >$SAY; sleep 100 & wait`, append(options, "--shutdown-timeout=1")...)
 			p.Env = append(p.Env, "LOGLEVEL=DEBUG")
 			p.stalled(t)
 			testkit.Check(t, p.Start())

@@ -254,9 +254,9 @@ RP_API int32_t rp_log_set_level(int32_t level, rp_error *err);
 
 /*
  * A callback for rp_log_set_callback. `record` is valid only during the call. The callback
- * runs on a thread of the library, one call at a time. It may call any function of the
- * library except rp_log_set_callback, and should not block: records would pile up meanwhile
- * and be lost.
+ * runs on a thread of the library that does nothing else, one call at a time. It may call any
+ * function of the library except rp_log_set_callback. If it blocks, nothing else waits for
+ * it: records pile up meanwhile, and beyond 1024 the oldest are lost (`dropped`).
  */
 typedef void (*rp_log_callback)(void *user, const rp_log_record *record);
 
