@@ -63,7 +63,9 @@ class _Show:
             self._records.append(record)
             self._changed.notify_all()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="rallypoint-log", daemon=True)
+                self._thread = threading.Thread(
+                    target=self._run, name="rallypoint-log", daemon=True
+                )
                 self._thread.start()
 
     def wait(self) -> None:
@@ -195,7 +197,9 @@ def drain() -> None:
         while library.call("rp_log_next", ctypes.byref(record)) == abi.OK:
             taken = True
             if record.dropped:
-                _show.add(_make(logging.WARNING, "%d log records were lost here", (record.dropped,)))
+                _show.add(
+                    _make(logging.WARNING, "%d log records were lost here", (record.dropped,))
+                )
             _emit(record)
     finally:
         _draining.release()
