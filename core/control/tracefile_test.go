@@ -91,11 +91,13 @@ func TestRecordingOnAHungDisk(t *testing.T) {
 	testkit.Check(t, err)
 	rec := &TraceFile{log: log, begun: time.Now(), most: maxTraceFile, file: write}
 	rec.queue = linequeue.New(&traceWriter{t: rec}, "history")
-	r := trace.Record{At: time.Now(), Run: "job", State: make([]byte, 1<<20)}
-	for !rec.ended {
-		rec.Record(r)
+	for rec.queue.Put(make([]byte, 1<<20)) {
 	}
-	rec.Record(r)
+	for rec.queue.Put(make([]byte, 100)) {
+	}
+	for range 2 {
+		rec.Record(trace.Record{At: time.Now(), Run: "job", Event: rendezvous.Recovered{}})
+	}
 	if said := lines.With("the recording ends here", "its disk does not answer"); len(said) != 1 {
 		t.Errorf("it says %s", lines)
 	}
