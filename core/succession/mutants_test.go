@@ -81,7 +81,7 @@ var mutants = []struct {
 		"m.Term > b.promised && (b.keeps(m.From, now) || ", "m.Term > b.promised && (",
 	}, listTest},
 	{"a voter leaves a host of a list that counts its answer", []string{
-		" || now-b.heard < b.lease/deposeParts", "",
+		"return now-b.heard < b.lease/deposeParts // what", "return false // what",
 	}, "TestAnswerKeepsAHost"},
 	{"the dead make a majority of a list", []string{
 		"n := reachedBy(v.Incoming, reached, b.least)", "n := agreedIn(v.Incoming, reached, b.excused)",
