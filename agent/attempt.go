@@ -515,7 +515,7 @@ func (a *Agent) failures(t *attempt) []failure.Failure {
 func inTime(read func()) bool { return background.Within(filePatience, read) }
 
 // errNotRead says that a file system has not answered.
-var errNotRead = fmt.Errorf("what the worker wrote to files is missing in the report: they could not be read within %v", filePatience)
+var errNotRead = fmt.Errorf("what the worker wrote to files is missing in the report: its files could not be read within %v", filePatience)
 
 // failure makes the record of a worker that ended badly; with an error it is
 // complete but for its files. read is inTime unless that has failed before.
