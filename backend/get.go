@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/netip"
@@ -17,8 +18,9 @@ import (
 	"rallypoint/core/secret"
 )
 
-// maxPage is the most that is read of an HTTP answer. The status of 10 000 nodes has 2 MB.
-const maxPage = 256 << 20
+// maxPage is the most that is read of an HTTP answer. The status of 10 000 nodes has 2 MB, and that of
+// as many as a run may have 27.
+const maxPage = 64 << 20
 
 // Get fetches a page on a connection of its own, without a proxy: a control
 // plane is near. addr may list its servers, separated by commas; one that does not host names
@@ -73,7 +75,13 @@ func getAt(ctx context.Context, addr string, token *secret.Token, path string, q
 	if err := req.Write(conn); err != nil {
 		return p, err
 	}
-	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(conn, maxPage)), req)
+	limited := &io.LimitedReader{R: conn, N: maxPage}
+	defer func() {
+		if limited.N == 0 {
+			p, err = page{}, fmt.Errorf("the answer of %s is longer than %d MiB, so that it is none of a control plane", addr, maxPage>>20)
+		}
+	}()
+	resp, err := http.ReadResponse(bufio.NewReader(limited), req)
 	if err != nil {
 		return p, err
 	}
