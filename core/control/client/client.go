@@ -324,7 +324,8 @@ func (c *Client) resumed(w, last wire.Welcome, dropped bool) {
 	round := c.last.Round
 	c.mu.Unlock()
 	succeeded := w.Group != "" && w.Group == last.Group && w.Term > last.Term // it knows the round from those who come
-	lost := !succeeded && (w.Server == last.Server || w.Notice.Waiting > 0)
+	same := w.Server == last.Server && w.Group == last.Group                  // and not one that has forgotten its runs and leads again
+	lost := !succeeded && (same || w.Notice.Waiting > 0)
 	if !w.Resumed && round > 0 && lost && !dropped {
 		reason := cmp.Or(w.Notice.Reason, "it was away for too long")
 		c.obs.Dropped(rendezvous.Errorf(rendezvous.CodeEvicted, "run %q: node %s is not in round %d any more: %s",

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net"
 	"reflect"
+	"slices"
 	"testing"
 
 	"rallypoint/core/control"
@@ -189,4 +190,27 @@ func TestIPv6Loopback(t *testing.T) {
 		t.Errorf("store address %q", o.StoreAddr)
 	}
 	controltest.Outcome(t, cb)
+}
+
+// TestServerThatHasForgotten: servers that succeed each other and have all forgotten their runs begin
+// a new group, and the same process may lead it. It takes the round from its nodes: none of them was
+// away.
+func TestServerThatHasForgotten(t *testing.T) {
+	for name, test := range map[string]struct {
+		now     wire.Welcome
+		dropped bool
+	}{
+		"the same":                       {wire.Welcome{Server: "s", Group: "g", Term: 1}, true},
+		"again, in a group of its own":   {wire.Welcome{Server: "s", Group: "h", Term: 1}, false},
+		"the next one":                   {wire.Welcome{Server: "t", Group: "g", Term: 2}, false},
+		"it has a round without a place": {wire.Welcome{Server: "s", Group: "h", Term: 1, Notice: rendezvous.MembershipUpdate{Waiting: 1}}, true},
+	} {
+		obs := controltest.NewObserver()
+		c := newTestClient(t, controltest.Guest("127.0.0.1:1", 2), obs)
+		c.last.Round = 3
+		c.resumed(test.now, wire.Welcome{Server: "s", Group: "g", Term: 1}, false)
+		if dropped := slices.ContainsFunc(obs.All(), controltest.IsDropped); dropped != test.dropped {
+			t.Errorf("%s: dropped %v", name, dropped)
+		}
+	}
 }
