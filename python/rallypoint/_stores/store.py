@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Callable
 
 from .._errors import invalid
-from .._native import abi, library
+from .._native import abi, library, log
 from .._native.abi import (
     STORE_ADD,
     STORE_APPEND,
@@ -80,7 +80,10 @@ class Store(library.Handle):
     def _open(self, start: str, config: ctypes.Structure, timeout: Timeout) -> None:
         """Opens what the handle is for by a function that starts that, and waits for it."""
         limit = library.milliseconds(timeout)
-        request.opened(self._handle, start, ctypes.byref(config), limit)
+        try:
+            request.opened(self._handle, start, ctypes.byref(config), limit)
+        finally:
+            log.drain()  # such as a warning that other users can change the file
         self.timeout = timeout
 
     def _again(self) -> tuple[Callable[..., object], tuple[object, ...]] | None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -135,6 +136,15 @@ def test_a_handler_that_raises(gate: _Gate, capfd: pytest.CaptureFixture[str]) -
         Member("run", "127.0.0.1:0", options={"unheard_of": 1}).close()
     assert len([line for line in gate.lines if "unheard_of" in line]) == 2
     assert "ValueError: a handler's" in capfd.readouterr().err
+
+
+def test_a_file_that_others_may_write(tmp_path: Path) -> None:
+    """A store's warnings are shown when it is opened, also without a member."""
+    path = tmp_path / "store"
+    path.touch()
+    path.chmod(0o666)
+    _, lines = stderr_of(f"rallypoint.FileStore({str(path)!r}, -1, 20).close()\nraise SystemExit")
+    assert "other users can change what is in the file" in lines[0], lines
 
 
 def test_the_ring_is_bounded() -> None:
