@@ -65,10 +65,10 @@ def entrypoint() -> list[str]:
 
 
 def test_containerfile() -> None:
-    known = {"FROM", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "EXPOSE", "ENTRYPOINT"}
+    known = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "EXPOSE", "ENTRYPOINT"}
     assert {name for name, _ in containerfile()} <= known
     go = (REPOSITORY / ".go-version").read_text().strip().rpartition(".")[0]
-    assert f"golang:{go} " in containerfile()[0][1]
+    assert containerfile()[0] == ("ARG", f"GO_IMAGE=docker.io/library/golang:{go}")
     for name, arguments in containerfile():
         if name == "COPY" and "--from" not in arguments:
             for source in arguments.split()[:-1]:
@@ -76,6 +76,19 @@ def test_containerfile() -> None:
         if name == "RUN":
             done = subprocess.run(["sh", "-n", "-c", arguments], capture_output=True, text=True)
             assert done.returncode == 0, done.stderr
+
+
+def test_unit_limits_what_a_defect_costs() -> None:
+    """The unit's memory follows from the server's own limit, and no core has the token in it."""
+    unit = (REPOSITORY / "packaging" / "rallypoint.service").read_text().splitlines()
+    settings = dict(line.split("=", 1) for line in unit if "=" in line and line[0] != "#")
+    done = subprocess.run(
+        [REPOSITORY / "build" / "rallypoint", "serve", "--help"], capture_output=True, text=True
+    )
+    found = re.search(r"--max-total-bytes.*?\(default (\d+)\)", done.stdout, re.DOTALL)
+    assert found, done.stdout
+    assert settings["MemoryMax"] == f"{2 * int(found[1]) // 2**20 + 512}M"
+    assert settings["LimitCORE"] == "0" and settings["UMask"] == "0077"
 
 
 @pytest.mark.parametrize("more", [[], "kubernetes"], ids=["container", "kubernetes"])
