@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import copy
 import ctypes
 import dataclasses
 import enum
@@ -114,6 +115,8 @@ class Member(library.Handle):
         finally:
             log.drain()
         self._next = threading.Lock()
+        self._joins = 0  # that have ended, of which the last one ended so:
+        self._last: Outcome | RallypointError | None = None
         self._withdrawn = False
         self._ended = False
         _open.add(self)
@@ -128,29 +131,42 @@ class Member(library.Handle):
         Raises ClosedError, GracefulExitError, DeadlineError, CanceledError,
         ConnectionFailedError, StateError, InvalidError, AuthenticationError, or RallypointError
         with the code MISMATCH, TENANT or NODE_IN_USE.
+
+        Calls of several threads at once wait for the same join, and have its result.
         """
-        outcome = abi.Outcome()
+        joins = self._joins
         with self._next:
-            try:
-                if self._withdrawn:
-                    self._finish_withdrawal(outcome)
-                if not outcome.round:
-                    self._await_place(outcome)
-            except RallypointError:
-                raise
-            except BaseException:
-                self._withdraw(outcome)
-                raise
-            finally:
-                log.drain()
-        return Outcome(
-            round=outcome.round,
-            rank=outcome.rank,
-            world_size=outcome.world_size,
-            store_addr=outcome.store_addr.decode(),
-            store_port=outcome.store_port,
-            advertised_addr=outcome.advertised_addr.decode(),
-        )
+            if joins == self._joins:
+                self._join()
+            last = self._last
+        if isinstance(last, RallypointError):
+            raise copy.copy(last)  # each thread's has a traceback of its own
+        assert last is not None
+        return last
+
+    def _join(self) -> None:
+        outcome = abi.Outcome()
+        try:
+            if self._withdrawn:
+                self._finish_withdrawal(outcome)
+            if not outcome.round:
+                self._await_place(outcome)
+            self._last = Outcome(
+                round=outcome.round,
+                rank=outcome.rank,
+                world_size=outcome.world_size,
+                store_addr=outcome.store_addr.decode(),
+                store_port=outcome.store_port,
+                advertised_addr=outcome.advertised_addr.decode(),
+            )
+        except RallypointError as error:
+            self._last = error
+        except BaseException:
+            self._withdraw(outcome)
+            raise
+        finally:
+            log.drain()
+        self._joins += 1
 
     def _await_place(self, outcome: abi.Outcome) -> None:
         """Waits for the end of a join, by events: a spare may wait for days."""

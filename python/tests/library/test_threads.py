@@ -7,6 +7,7 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 
 import pytest
 from conftest import REPOSITORY
@@ -73,6 +74,66 @@ def test_another_thread_ends_the_wait_for_a_place(end: str) -> None:
         member.next()
     ends.join()
     member.close()
+
+
+class Announced:
+    """A lock that tells when somebody wants it."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.wanted = threading.Semaphore(0)
+
+    def __enter__(self) -> None:
+        self.wanted.release()
+        self.lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self.lock.release()
+
+
+def in_two_threads(member: rallypoint.Member, end: Callable[[], object]) -> list[object]:
+    """What next() comes to in each of two threads that call it at once, before `end`."""
+    results: list[object] = []
+
+    def wait() -> None:
+        try:
+            results.append(member.next())
+        except rallypoint.RallypointError as error:
+            results.append(error)
+
+    lock = member._next = Announced()  # type: ignore[assignment]
+    threads = [threading.Thread(target=wait) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for _ in threads:
+        assert lock.wanted.acquire(timeout=30)
+    end()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    return results
+
+
+def test_two_threads_wait_for_the_same_join() -> None:
+    """The second one does not leave the round that the first has just reached."""
+    with waiting_member() as first, other_member(first.endpoint) as second:
+        other = threading.Thread(target=second.next)
+        one, two = in_two_threads(first, other.start)
+        other.join(60)
+        assert isinstance(one, rallypoint.Outcome) and one == two and one.round == 1
+        assert second.nodes_waiting() == 0
+        for member in (first, second):
+            member.shutdown(rallypoint.Ending.LEAVE)
+    with waiting_member() as member:
+        one, two = in_two_threads(member, member.cancel)
+        for error in (one, two):
+            assert isinstance(error, rallypoint.CanceledError), error
+            assert error.code == rallypoint.Code.CANCELED
+        assert one is not two
+
+
+def other_member(endpoint: str) -> rallypoint.Member:
+    return rallypoint.Member("run", endpoint, 2, 2, options={"node_id": "other"})
 
 
 def waiting_member() -> rallypoint.Member:
