@@ -61,7 +61,8 @@ def test_any_node_is_killed(meet: Any, rank: int) -> None:
     job.nodes[lost].kill()
     left = sorted({"A", "B", "C"} - {lost})
     second = job.await_round(*left, above=first.number)
-    assert second.number in (2, 1001)  # in a job's first second nobody votes, and a host that nobody elected leaves a gap
+    # In a job's first second nobody votes, and a host that nobody elected leaves a gap.
+    assert second.number in (2, 1001)
     assert second.master != first.master
     assert {w.restart for w in second.workers} == {0}
     job.start("D")
