@@ -39,7 +39,7 @@ func TestAnswerWithoutEnd(t *testing.T) {
 			_, _, body, err := Get(testkit.Within(t, testkit.Patience), l.Addr().String(), nil, "/status", "")
 			l.Close()
 			sending.Wait()
-			if err == nil || !strings.Contains(err.Error(), "is longer than 64 MiB") || len(body) > 0 || sent > maxPage+32<<20 {
+			if err == nil || !strings.Contains(err.Error(), "is longer than 64 MiB") || len(body) > 0 || sent > 2*maxPage { // the kernel takes some more
 				t.Errorf("%d bytes were sent, %d taken: %v", sent, len(body), err)
 			}
 		})

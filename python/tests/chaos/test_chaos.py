@@ -328,7 +328,7 @@ def check_refused(chaos: Chaos, home: str, *words: str, least: int = LEAST) -> N
         stranger.kill()
         stranger.wait()
     said = _log(chaos, f"node-{home.rsplit('-', 1)[1]}").decode()
-    assert code == 1, said
+    assert code == 2, said
     for word in 'run "chaos"', *words:
         assert word in said, f"{word} is not in {said}"
 

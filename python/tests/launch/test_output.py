@@ -220,7 +220,8 @@ def test_listener_that_hangs(
     go_on = threading.Event()
     elastic_launch(alone(16), ["true"], on_event=lambda event: go_on.wait())()
     go_on.set()
-    assert "events are lost" in caplog.text and "rallypoint-events hangs" in caplog.text
+    assert "events_fd could not be written" in caplog.text  # a record of those that were dropped
+    assert "rallypoint-events hangs" in caplog.text
 
 
 def test_event_handler_of_torch(monkeypatch: pytest.MonkeyPatch) -> None:
