@@ -21,7 +21,7 @@ func TestAdmin(t *testing.T) {
 	}
 	joined(t, s.addr, "c", 2, 2)
 	code, stdout, stderr = execute(t, "admin", "evict", s.addr, "--node", "c")
-	if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "node c, ") || !strings.HasSuffix(stdout, "was evicted from run \"job\"\n") {
+	if code != 0 || stderr != "" || !strings.HasPrefix(stdout, "node c") || !strings.HasSuffix(stdout, "was evicted from run \"job\"\n") {
 		t.Errorf("evict from the only run, without a reason: %d, %q, %q", code, stdout, stderr)
 	}
 	code, stdout, stderr = execute(t, "admin", "close", s.addr, "--rdzv-id", "job", "--reason", "wrong data", "--stop")
