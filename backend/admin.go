@@ -51,7 +51,8 @@ func UserName() string {
 // ErrAuth. It blocks until ctx ends at most.
 func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 	by := cmp.Or(a.By, UserName())
-	if a.SharedLog != "" {
+	led := a.SharedLog != "" && HasLeader(a.SharedLog)
+	if a.SharedLog != "" && !led {
 		by = "admin " + by // a control plane adds that itself
 	}
 	ev, id := signed(ev, by)
@@ -69,7 +70,10 @@ func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 		a.RunID = run.RunID
 	}
 	ask := a.append
-	if a.SharedLog == "" {
+	switch {
+	case led:
+		ask = a.query().ask
+	case a.SharedLog == "":
 		ask = func(ctx context.Context, ev rendezvous.Event) (string, error) {
 			return client.Ask(ctx, a.Addr, a.Token, a.RunID, ev)
 		}
@@ -83,6 +87,8 @@ func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 	}
 	return Answer{Text: done, Directive: id}, nil
 }
+
+func (a Admin) query() Query { return Query{a.SharedLog, a.RunID, a.Token, a.Timeout} }
 
 // NoReason is the reason that the nodes of a job receive if the administrator gives none.
 const NoReason = "no reason given"

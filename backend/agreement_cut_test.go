@@ -1,9 +1,7 @@
 package backend
 
 import (
-	"crypto/rand"
 	"net"
-	"net/url"
 	"testing"
 	"time"
 
@@ -32,13 +30,6 @@ func TestCutOffInAgreement(t *testing.T) {
 			t.Cleanup(func() { s.Close() })
 			link := etcdtest.NewLink(t, l.Addr().String())
 			agreesWhileCutOff(t, &run{t, at(l.Addr().String())}, &run{t, at(link.Endpoint)}, func() { f.begin(link) }, func() { f.end(link) })
-		})
-		t.Run("etcd, "+name, func(t *testing.T) {
-			t.Parallel()
-			endpoint := etcd.Endpoint(t)
-			link := etcdtest.NewLink(t, endpoint)
-			prefix := "?key_prefix=" + url.QueryEscape("/"+rand.Text())
-			agreesWhileCutOff(t, &run{t, at("etcd://" + endpoint + prefix)}, &run{t, at("etcd://" + link.Endpoint + prefix)}, func() { f.begin(link) }, func() { f.end(link) })
 		})
 	}
 }

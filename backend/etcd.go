@@ -3,17 +3,19 @@ package backend
 import (
 	"context"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"time"
 
+	"rallypoint/core/election/register"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/sharedlog"
-	"rallypoint/etcdstore/etcdlog"
+	"rallypoint/etcdstore/etcdregister"
 	"rallypoint/internal/etcdclient"
+	"rallypoint/roundstore"
 )
 
-// etcdPlace is an etcd that has the logs of runs.
+// etcdPlace is an etcd that has the records of runs' leaders.
 type etcdPlace struct {
 	*etcdclient.Endpoint
 	written string
@@ -48,49 +50,55 @@ func (e etcdPlace) open(p params.Params, log *slog.Logger) (Node, error) {
 			"%s is plain: the token file %s would not protect what nodes tell each other there; use etcds://, or leave the token out (token_file, --token-file, %s)",
 			p.Endpoint, p.TokenFile, params.EnvTokenFile)
 	}
-	shared, err := etcdlog.New(config, p.RunID, p.LeaseTimeout, ownAddress(p.Max))
+	r, err := etcdregister.New(config, p.RunID)
 	if err != nil {
 		return nil, err
 	}
-	m, err := openSeen(p, log, func() sharedlog.Log { return shared })
+	own := func() string {
+		local, _ := r.Addresses()
+		if addr, err := netip.ParseAddr(local); err != nil || addr.IsLoopback() { // an etcd, or a proxy to one, on this machine
+			return ownAddress(p.Max)
+		}
+		return local
+	}
+	m, err := roundstore.OpenRegister(p, r, own, r.Close, log)
 	if err != nil {
-		_ = shared.Close(context.Background())
+		r.Close()
 	}
 	return node(m, err)
 }
 
-func (e etcdPlace) log(runID string, timeout time.Duration) (runLog, error) {
+func (e etcdPlace) shown() string { return e.String() }
+
+func (e etcdPlace) only() string { return e.RunID }
+
+// config returns how the etcd is reached, whose calls are repeated until the timeout.
+func (e etcdPlace) config(timeout time.Duration) (etcdclient.Config, error) {
 	p := params.Default()
-	p.RunID = runID
 	if err := e.complete(&p); err != nil {
-		return nil, err
+		return etcdclient.Config{}, err
 	}
 	config, err := e.Config(p.BackendOptions)
 	config.Timeout = timeout
-	return etcdLog{e.String(), config, p.RunID}, err
+	return config, err
 }
 
-// etcdLog is the log of a run in an etcd, or of all runs.
-type etcdLog struct {
-	hosts  string
-	config etcdclient.Config
-	runID  string
+func (e etcdPlace) runs(ctx context.Context, timeout time.Duration) ([]string, error) {
+	config, err := e.config(timeout)
+	if err != nil {
+		return nil, err
+	}
+	return etcdregister.Runs(ctx, config)
 }
 
-func (l etcdLog) inspect(ctx context.Context) ([]sharedlog.Record, error) {
-	return etcdlog.Inspect(ctx, l.config, l.runID)
+func (e etcdPlace) register(runID string, timeout time.Duration) (register.Register, func(), error) {
+	config, err := e.config(timeout)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := etcdregister.New(config, runID)
+	if err != nil {
+		return nil, nil, err
+	}
+	return r, r.Close, nil
 }
-
-// watchEtcdEvery is longer than a directory's, because each look reads all of the run's log.
-const watchEtcdEvery = 200 * time.Millisecond
-
-func (l etcdLog) watch() (sharedlog.Watcher, time.Duration, error) {
-	w, err := etcdlog.Watch(l.config, l.runID)
-	return w, watchEtcdEvery, err
-}
-
-func (l etcdLog) append(ctx context.Context, run sharedlog.Record, entry []byte) error {
-	return etcdlog.Append(ctx, l.config, run.RunID, run.Generation, run.Last(), entry)
-}
-
-func (l etcdLog) shown() string { return l.hosts }

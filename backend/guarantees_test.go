@@ -1,13 +1,16 @@
 package backend
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/url"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -25,7 +28,6 @@ import (
 	"rallypoint/core/store"
 	"rallypoint/core/store/storetest"
 	"rallypoint/core/trace"
-	"rallypoint/etcdstore/etcdlog"
 	"rallypoint/filestore/filelog"
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdtest"
@@ -93,12 +95,7 @@ var meetings = []meeting{
 	}},
 	{"etcd", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		config := etcdclient.Config{Endpoints: []string{etcd.Endpoint(t)}, Prefix: "/" + t.Name()}
-		f, err := etcdlog.Watch(config, "job")
-		if err != nil {
-			t.Fatal(err)
-		}
-		checkHistory(t, f)
-		return at("etcd://" + config.Endpoints[0] + "?key_prefix=" + url.QueryEscape(config.Prefix))
+		return checkLeaders(t, at("etcd://"+config.Endpoints[0]+"?key_prefix="+url.QueryEscape(config.Prefix)))
 	}},
 	{"blob", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		v := &value{}
@@ -132,6 +129,26 @@ func checkHistory(t *testing.T, f sharedlog.Watcher) {
 			t.Error(&audit)
 		}
 	})
+}
+
+// checkLeaders has each leader of a test's run record it, and holds the whole history against the
+// guarantees when the test is over.
+func checkLeaders(t *testing.T, open func(params.Params, *slog.Logger) (*member.Member, error)) func(params.Params, *slog.Logger) (*member.Member, error) {
+	dir := t.TempDir()
+	t.Cleanup(func() {
+		var histories []io.Reader
+		for _, name := range testkit.Must(filepath.Glob(filepath.Join(dir, "*")))(t) {
+			histories = append(histories, bytes.NewReader(testkit.Must(os.ReadFile(name))(t)))
+		}
+		audit, err := conformance.ReadAll(histories...)
+		if err != nil || len(audit.Runs()) > 0 && !audit.Kept() {
+			t.Error(audit, err)
+		}
+	})
+	return func(p params.Params, log *slog.Logger) (*member.Member, error) {
+		p.Record = filepath.Join(dir, "history")
+		return open(p, log)
+	}
 }
 
 // elsewhere is the folder as another machine finds it: by another mount, if the variable

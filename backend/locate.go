@@ -21,11 +21,22 @@ func Locate(endpoint string) (addr, sharedLog string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	if at, ok := at.(logPlace); ok {
+	switch at := at.(type) {
+	case logPlace:
+		return "", at.endpoint(), nil
+	case registerPlace:
 		return "", at.endpoint(), nil
 	}
 	addr, err = at.(hostedPlace).address()
 	return addr, "", err
+}
+
+// HasLeader reports whether the runs at an endpoint, as Locate returns it, have control planes, which
+// Query finds.
+func HasLeader(endpoint string) bool {
+	at, err := placeOf(endpoint)
+	_, ok := at.(registerPlace)
+	return err == nil && ok
 }
 
 // Address returns the HOST:PORT of a server to connect to, with the default port where

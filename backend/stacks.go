@@ -29,7 +29,14 @@ func (a Admin) Stacks(ctx context.Context) (*Stacks, error) {
 // Status returns the status of the run. It blocks until ctx ends at most. Errors: ErrInvalid
 // (there is no such run, or there are several), ErrConnection, ErrAuth.
 func (a Admin) Status(ctx context.Context) (*control.RunStatus, error) {
-	if a.SharedLog != "" {
+	switch {
+	case a.SharedLog != "" && HasLeader(a.SharedLog):
+		_, st, err := a.query().Status(ctx)
+		if err != nil {
+			return nil, err
+		}
+		return OnlyRun(st.Runs, "the run id")
+	case a.SharedLog != "":
 		return a.statusOfLog(ctx)
 	}
 	code, _, body, err := Get(ctx, a.Addr, a.Token, "/status", a.RunID)

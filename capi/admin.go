@@ -53,7 +53,7 @@ func toAdmin(r *C.rp_admin_request) (a backend.Admin, ev rendezvous.Event, err e
 		return a, nil, invalid("%v", err)
 	}
 	switch {
-	case a.SharedLog != "" && ev != nil:
+	case a.SharedLog != "" && ev != nil && !backend.HasLeader(a.SharedLog):
 		p := params.Params{TokenFile: t.tokenFile}
 		return a, ev, p.RefuseToken(a.SharedLog)
 	case t.tokenFile == "":

@@ -18,16 +18,16 @@ func newRecord(log *logging) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "record ENDPOINT FILE",
 		Short: "Record a job that has no control plane",
-		Long: `Follow the nodes of a job whose endpoint is a shared directory (file:///DIR) or an etcd
-(etcd://HOST), and append every event to FILE, for "rallypoint audit" and for
-reports of defects. It is not a node of the job, which may start later, and writes only
+		Long: `Follow the nodes of a job whose endpoint is a shared directory (file:///DIR), and append
+every event to FILE, for "rallypoint audit" and for reports of defects. It is not a node of the job, which may start later, and writes only
 FILE, which only its owner can read. It ends on SIGTERM or SIGINT. A restarted recorder
 continues in the same file.
 
 Start it before the job, or soon after: nodes drop old entries by the thousand, and
 without its first entries a job is recorded but cannot be checked.
 
-A control plane records its own jobs: "rallypoint serve --record FILE".`,
+A control plane records its own jobs: "rallypoint serve --record FILE", or the option
+record of the job's nodes.`,
 		Example: `  rallypoint record --rdzv-id job7 file:///shared/dir history.jsonl
   rallypoint audit history.jsonl`,
 		Args: wantArgs("ENDPOINT", "FILE"),
@@ -36,8 +36,8 @@ A control plane records its own jobs: "rallypoint serve --record FILE".`,
 			if err != nil {
 				return err
 			}
-			if sharedLog == "" {
-				return fmt.Errorf("%q is a control plane, which records by itself: rallypoint serve --record FILE", args[0])
+			if sharedLog == "" || backend.HasLeader(sharedLog) {
+				return fmt.Errorf("%q has a control plane, which records by itself: rallypoint serve --record FILE, or the option record of the job's nodes", args[0])
 			}
 			if run == "" {
 				return errors.New("--rdzv-id is missing: which run?")

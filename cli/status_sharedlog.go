@@ -15,6 +15,13 @@ func (s statusQuery) fetchFromLog(ctx context.Context) ([]byte, control.Status, 
 	var st control.Status
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()
+	if backend.HasLeader(s.sharedLog) {
+		raw, st, err := backend.Query{Place: s.sharedLog, RunID: s.run, Token: s.token, Timeout: s.timeout}.Status(limited)
+		if err != nil && ctx.Err() == nil {
+			err = failure{err}
+		}
+		return raw, st, err
+	}
 	shown, runs, err := backend.Statuses(limited, s.sharedLog, s.run, s.timeout)
 	switch {
 	case ctx.Err() != nil:

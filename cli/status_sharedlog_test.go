@@ -90,7 +90,7 @@ func TestStatusOfAPlace(t *testing.T) {
 			_, first := meets(t, endpoint, "a job", "a", 2, 3)
 			st := awaitStatus(t, func(st control.Status) bool { return len(st.Runs) == 1 && len(st.Runs[0].Waiting) == 1 }, endpoint)
 			if r := st.Runs[0]; r.RunID != "a job" || r.Phase != rendezvous.PhaseForming || r.Missing.Min != 1 || !strings.Contains(r.NotStarted, "1 more needed") ||
-				r.Waiting[0].Node != "a" || r.Waiting[0].LeaseAgeS != nil || r.Waiting[0].Since != nil || r.Waiting[0].Reconnecting {
+				r.Waiting[0].Node != "a" || r.Waiting[0].Reconnecting || backend.HasLeader(endpoint) != (r.Waiting[0].LeaseAgeS != nil && r.Waiting[0].Since != nil && st.Server != nil) {
 				t.Errorf("%+v", r)
 			}
 			b, second := meets(t, endpoint, "a job", "b", 2, 3)
@@ -98,7 +98,7 @@ func TestStatusOfAPlace(t *testing.T) {
 			ended(t, second)
 			code, stdout, stderr := execute(t, "status", endpoint)
 			if code != 0 || stderr != "" || !strings.Contains(stdout, "Run a job: running, round 1, 2 of 2:3 nodes here") ||
-				!strings.Contains(stdout, "Runs at "+st.Place) || strings.Contains(stdout, "0.0 s") {
+				!strings.Contains(stdout, "at "+st.Place) {
 				t.Errorf("%d, %q, %q", code, stdout, stderr)
 			}
 

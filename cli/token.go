@@ -9,6 +9,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"rallypoint/backend"
 	"rallypoint/core/params"
 	"rallypoint/core/secret"
 	"rallypoint/internal/printable"
@@ -28,7 +29,7 @@ func (t *tokenFlag) addTo(cmd *cobra.Command) {
 // jobs, does not count.
 func (t *tokenFlag) open(log *logging, sharedLog string) (*secret.Token, error) {
 	path := t.path
-	if sharedLog != "" {
+	if sharedLog != "" && !backend.HasLeader(sharedLog) {
 		p := params.Params{TokenFile: path}
 		return nil, p.RefuseToken(sharedLog)
 	}

@@ -16,6 +16,7 @@ import (
 	"rallypoint/core/control/client"
 	"rallypoint/core/control/discovery"
 	"rallypoint/core/control/statustext"
+	"rallypoint/core/election/register"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -38,10 +39,28 @@ func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
 // OpenAt is Open for an endpoint that is already parsed.
 func OpenAt(p params.Params, at params.Servers, log *slog.Logger) (*member.Member, error) {
 	return NewMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
-		return client.New(p, at, o, log, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
-			return startHost(cfg, stores, openTrace(p.Record, cfg.Node, log), listeners...)
+		return client.New(p, at, o, log, starter(p, stores, log))
+	})
+}
+
+// OpenRegister makes a member whose run's leader a register names. ownHost returns by which address, or
+// name, the other nodes reach this process where no option says it: it is called when the register was
+// read. end, if set, ends the register. See Open.
+func OpenRegister(p params.Params, r register.Register, ownHost func() string, end func(), log *slog.Logger) (*member.Member, error) {
+	return NewMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
+		return client.NewWith(p, o, log, func(cfg discovery.Config) client.Finder {
+			cfg.Start = starter(p, stores, log)
+			own := func() string { return cmp.Or(p.AdvertiseAddr, p.LocalAddr, ownHost()) }
+			return discovery.NewRegister(discovery.RegisterConfig{Config: cfg, Register: r, OwnHost: own, Close: end})
 		})
 	})
+}
+
+// starter starts the control plane of this node's process.
+func starter(p params.Params, stores *RoundStores, log *slog.Logger) discovery.StartHost {
+	return func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
+		return startHost(cfg, stores, openTrace(p.Record, cfg.Node, log), listeners...)
+	}
 }
 
 // NewMember makes a member that reaches its run by connect, which is called once, with the
@@ -83,7 +102,7 @@ func check(p params.Params) error {
 // startHost starts the control plane of a run whose node hosts it. A trace is closed with it.
 func startHost(cfg discovery.HostConfig, stores *RoundStores, file *control.TraceFile, listeners ...net.Listener) discovery.Host {
 	c := control.Config{
-		RunID: cfg.Params.RunID, Node: &cfg.Params, HostNode: cfg.Node, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Group: cfg.Group,
+		RunID: cfg.Params.RunID, Node: &cfg.Params, HostNode: cfg.Node, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Group: cfg.Group, Elector: cfg.Elector, Ended: cfg.Ended,
 		Metrics: stores.Expose, Refused: stores.Refused, Text: statustext.Plainly, TakeStore: stores.shareControlPort(listeners),
 	}
 	if file == nil {

@@ -389,7 +389,7 @@ func (r *run) bind(p *serverConn, w rendezvous.Welcome) {
 		case r.conns[w.Session] != p:
 		case r.standbys != nil:
 			r.standbys.Arrive(p.arrival)
-		case r.votes() && p.arrival.Follows:
+		case r.server.cfg.Peers != nil && p.arrival.Follows:
 			p.out.Send(wire.Standbys{List: p.peers()})
 		}
 	})

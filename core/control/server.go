@@ -77,6 +77,8 @@ type Config struct {
 	// nodes. While it does not, the server sends nodes to the leader. Nil: it leads, alone. A Group or
 	// Peers are it by themselves.
 	Elector election.Elector
+	// Ended, if set, is how the one run was closed before this server began.
+	Ended *rendezvous.Ended
 	// Group, if set, is this process's view of the servers of its run, which succeed each other
 	// (docs/decisions/0041). RunID is set, too, unless there are Peers.
 	Group *standby.Group
@@ -291,6 +293,9 @@ func (s *Server) runFor(id string, from netip.Addr) (*run, *rendezvous.Error) {
 	r := newRun(s, id, s.runSeq)
 	r.begun = from
 	r.traceBegin()
+	if s.cfg.Ended != nil {
+		r.endedBefore(*s.cfg.Ended)
+	}
 	s.runs[id] = r
 	s.runsOf[from]++
 	return r, nil
@@ -368,7 +373,8 @@ func (s *Server) uptime() time.Duration {
 	case !s.cfg.Fixed || s.cfg.Data != nil && !s.cfg.Data.journal.Fresh():
 		return -1
 	case e != nil:
-		return time.Since(e.Since())
+		since, _ := e.Since()
+		return time.Since(since)
 	}
 	return s.running()
 }

@@ -92,6 +92,7 @@ type SuccessionStatus struct {
 	Missing   string          `json:"missing"`     // which voters are missing for a majority; "": none
 	Elections uint64          `json:"elections"`   // that this process has won
 	Elected   bool            `json:"elected"`     // this process hosts because the host before was silent
+	Register  bool            `json:"register"`    // the place has a register of who leads: any other node may be next
 	Peers     []string        `json:"peers"`       // the servers by configuration, this one included, of many runs; empty: those of nodes succeed each other
 }
 

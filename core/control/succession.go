@@ -12,6 +12,7 @@ import (
 
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/election"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
 	"rallypoint/internal/printable"
@@ -39,6 +40,8 @@ func (sc *serverConn) admit(h wire.Hello) error {
 			s.StepDown(wire.Redirect{Group: h.Group, Term: h.Term, Servers: h.Servers},
 				fmt.Sprintf("node %s has followed a server of term %d", printable.Text(h.Node), h.Term))
 			continue
+		case serve && s.cfg.Group == nil && h.Group == to.Group && h.Term > to.Term:
+			return sc.redirect(wire.Redirect{Group: to.Group, Term: to.Term}) // the register knows who leads
 		case serve:
 			return nil
 		case known:
@@ -311,6 +314,50 @@ func (s *Server) ending() bool {
 	}
 }
 
+// Remains says what is left of the run of this server without the node of a session.
+func (s *Server) Remains(own rendezvous.SessionID) (rest election.Remains) {
+	r := s.lookUp(s.cfg.RunID)
+	if r == nil {
+		return election.Remains{Over: true}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.gone || r.broken != nil {
+		return election.Remains{Over: r.broken != nil}
+	}
+	others, connected := r.machine.Live(), len(r.conns)
+	if r.machine.Has(own) {
+		others--
+	}
+	if r.conns[own] != nil {
+		connected--
+	}
+	rest.Open = connected > 0 && !r.endedLocked()
+	rest.Over = others <= 0 && !r.machine.Awaits()
+	if ended, kept := r.machine.Kept(); kept && rest.Over {
+		rest.Ended, rest.Rests = &ended, r.machine.Round() == 0
+	}
+	return rest
+}
+
+// endedLocked reports whether the run has ended, so that nobody needs another leader.
+func (r *run) endedLocked() bool {
+	return r.gone || r.broken != nil || r.stats.census.Ended != "" && r.stats.census.Ended != "closed"
+}
+
+// endedBefore closes a run that has begun just now as it was closed before.
+func (r *run) endedBefore(ended rendezvous.Ended) {
+	r.mu.Lock()
+	defer r.unlock()
+	r.submitLocked(ended, nil)
+}
+
+// SendOn makes this server lead no more, and returns when all nodes have read that.
+func (s *Server) SendOn(to wire.Redirect, why string) {
+	s.StepDown(to, why)
+	s.awaitSentOn()
+}
+
 // transferPatience is how long the first standby may take to host when it is asked to.
 const transferPatience = 2 * time.Second
 
@@ -332,7 +379,7 @@ func (s *Server) Transfer(ctx context.Context) bool {
 		return false
 	}
 	r.mu.Lock()
-	ended := r.gone || r.broken != nil || r.stats.census.Ended != "" && r.stats.census.Ended != "closed"
+	ended := r.endedLocked()
 	session, out, node := r.standbys.First()
 	r.mu.Unlock()
 	mine := g.Standing()
@@ -361,8 +408,7 @@ func (s *Server) Transfer(ctx context.Context) bool {
 		}
 		select {
 		case to := <-done:
-			s.StepDown(to, "this node leaves: node "+to.Node+" hosts it")
-			s.awaitSentOn()
+			s.SendOn(to, "this node leaves: node "+to.Node+" hosts it")
 			return true
 		case <-changed:
 			continue
@@ -393,8 +439,11 @@ func (s *Server) transferred(p *serverConn, f wire.Transfer) {
 // successionStatus describes the group of a server that has one.
 func (s *Server) successionStatus() *SuccessionStatus {
 	g := s.cfg.Group
-	if g == nil {
+	switch {
+	case g == nil && s.cfg.Elector == nil:
 		return nil
+	case g == nil:
+		return s.registerStatus()
 	}
 	r := g.Report()
 	st := &SuccessionStatus{
@@ -427,6 +476,21 @@ func (s *Server) successionStatus() *SuccessionStatus {
 		run.mu.Lock()
 		st.NotBy = append(st.NotBy, run.standbys.Whys()...)
 		run.mu.Unlock()
+	}
+	return st
+}
+
+// registerStatus describes a leader that a register has.
+func (s *Server) registerStatus() *SuccessionStatus {
+	e := s.cfg.Elector
+	to, start := e.Current(), e.SuccessionOf(s.cfg.RunID)
+	st := &SuccessionStatus{
+		Role: RoleWaiting, Group: to.Group, Term: to.Term, Host: to.Host, HostNode: to.Node, Register: true,
+		Standbys: []StandbyStatus{}, NotBy: []string{}, Voters: []VoterStatus{}, Peers: []string{}, Missing: e.NoMajority(), Elected: start.Silent,
+	}
+	if e.Hosting() {
+		since, took := e.Since()
+		st.Role, st.Since, st.TookOver, st.TookOverS = RoleHosting, rendezvous.StatusTime(since), start.From, rendezvous.StatusSeconds(took)
 	}
 	return st
 }

@@ -30,9 +30,9 @@ type Elector interface {
 	StepDown(to wire.Redirect) (led bool)
 
 	// SuccessionOf returns the succession with which a run begins that this process leads, and Since
-	// the time at which it began to lead.
+	// when it began to lead, and for how long nobody had led.
 	SuccessionOf(run string) rendezvous.Succession
-	Since() time.Time
+	Since() (since time.Time, took time.Duration)
 
 	// Quorum reports whether facts have to be confirmed before nodes may be told what follows from
 	// them.
@@ -45,4 +45,12 @@ type Elector interface {
 	MaySay(number uint64) bool
 	// NoMajority says why nothing is confirmed at present.
 	NoMajority() string
+}
+
+// Remains is what is left of a run when the node leaves whose process leads it.
+type Remains struct {
+	Open  bool              // other nodes are connected, and the run goes on
+	Over  bool              // no node is left that may come back
+	Ended *rendezvous.Ended // how the run was closed, if it stays so for a time
+	Rests bool              // and nothing has happened to it since this process leads
 }

@@ -19,7 +19,7 @@ type observer struct{ m *Member }
 // update after the answer belongs to the new round.
 func (o observer) Updated(n rendezvous.MembershipUpdate) {
 	m := o.m
-	if !n.Closed && n.Waiting == 0 && n.Reason != "" {
+	if !n.Closed && n.Waiting == 0 && n.Reason != "" && (m.params.Supervised || !m.control.Hosting()) { // else its control plane has logged it
 		m.log.Info(n.Reason)
 	}
 	m.mu.Lock()

@@ -294,6 +294,14 @@ type Ended struct {
 	Uptime  time.Duration `json:",omitempty"`
 }
 
+// After returns what is left of the time at a later reading of the clock by which the event was
+// written.
+func (e Ended) After(uptime time.Duration) *Ended {
+	e.For -= max(0, uptime-e.Uptime)
+	e.Uptime = uptime
+	return &e
+}
+
 // KeyRequest is one operation on the agents' keys of a round. It means what
 // docs/spec/tcpstore-wire.md section 4 says, on keys that belong to (run, round).
 type KeyRequest struct {

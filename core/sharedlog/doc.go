@@ -8,6 +8,5 @@
 // the entry, and applying it twice changes nothing. Each observer judges a lease by its own
 // monotonic time since it last saw the node's heartbeat change.
 //
-// The logs are a file under a lock (filestore/filelog), the revisions of an etcd
-// (etcdstore/etcdlog), and a register with compare-and-set ([NewRegisterLog]).
+// The logs are a file under a lock (filestore/filelog), and a register with compare-and-set ([NewRegisterLog]).
 package sharedlog

@@ -14,10 +14,11 @@ type KeyValue struct {
 	Value    []byte
 	Created  int64 // revision of its creation
 	Modified int64 // revision of its last change
+	Lease    int64 // on which it is; 0: none
 }
 
 func keyValueOf(kv *mvccpb.KeyValue) KeyValue {
-	return KeyValue{Key: string(kv.GetKey()), Value: kv.GetValue(), Created: kv.GetCreateRevision(), Modified: kv.GetModRevision()}
+	return KeyValue{Key: string(kv.GetKey()), Value: kv.GetValue(), Created: kv.GetCreateRevision(), Modified: kv.GetModRevision(), Lease: kv.GetLease()}
 }
 
 func keyValuesOf(list []*mvccpb.KeyValue) []KeyValue {

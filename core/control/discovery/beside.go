@@ -54,6 +54,11 @@ func (f *Finder) Replace(l, next *Conn) bool {
 		return false
 	}
 	f.follows(next)
-	f.Log.Warn(fmt.Sprintf("the connection to the control plane at %s was silent for half a lease, and a second one was answered: the network has forgotten the first, or the server was stopped for a while", l.Addr))
+	f.Log.Warn(secondConnection(l))
 	return true
+}
+
+// secondConnection tells that a second connection has taken the place of one.
+func secondConnection(l *Conn) string {
+	return fmt.Sprintf("the connection to the control plane at %s was silent for half a lease, and a second one was answered: the network has forgotten the first, or the server was stopped for a while", l.Addr)
 }

@@ -13,6 +13,7 @@ import (
 
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/internal/printable"
@@ -62,8 +63,10 @@ func (f *Finder) openConn(ctx context.Context, raw net.Conn) (*Conn, error) {
 // believe checks which user's process has answered. A job on one machine without a token is safe
 // from other users only if it neither serves them nor follows a server of theirs that was the
 // first to listen.
-func (f *Finder) believe(conn net.Conn) error {
-	if err := f.servers.AdmitServer(conn); err != nil {
+func (f *Finder) believe(conn net.Conn) error { return believe(f.servers, conn) }
+
+func believe(servers *peer.Check, conn net.Conn) error {
+	if err := servers.AdmitServer(conn); err != nil {
 		return fmt.Errorf("what answers at %s may be another user's: %w; is_host=0 is for a control plane that users share, a token for all else",
 			conn.RemoteAddr(), err)
 	}

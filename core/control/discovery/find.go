@@ -204,13 +204,6 @@ type connectProgress struct {
 }
 
 func (c *connectProgress) tell(err error) {
-	now := time.Now()
-	if now.Sub(c.start) < wire.ProgressFirst || now.Sub(c.last) < wire.ProgressEvery {
-		return
-	}
 	text := rendezvous.Progress{Headline: "looking for the control plane at " + c.f.endpoint.String(), Detail: err.Error()}
-	if text != c.text {
-		c.last, c.text = now, text
-		c.f.Observer.Progressed(text)
-	}
+	tellProgress(c.f.Observer, &c.last, &c.text, c.start, text)
 }

@@ -12,6 +12,7 @@ import (
 
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/election"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -30,6 +31,10 @@ type Host interface {
 	// StepDown sends all nodes to another server and makes this one wait; why is for the
 	// log.
 	StepDown(to wire.Redirect, why string)
+	// Remains says what is left of the run without the node of a session, whose process leads it.
+	Remains(own rendezvous.SessionID) election.Remains
+	// SendOn is StepDown for a process that leaves: it waits until the nodes have read it.
+	SendOn(to wire.Redirect, why string)
 	// Confirmed sends nodes what the voters have accepted meanwhile. It does not block.
 	Confirmed()
 }
@@ -42,15 +47,17 @@ type HostConfig struct {
 	Token     *secret.Token  // nil: none
 	HTTPNames []string       // names of this machine by which browsers may ask
 	Log       *slog.Logger   // its lines name no run
-	Group     *standby.Group // the servers that succeed each other; nil: it has no successors
+	Group     *standby.Group // the servers that succeed each other; nil: the Elector says who leads
+	Elector   election.Elector
+	Ended     *rendezvous.Ended // how the run was closed before, if it stays so; nil: it was not
 }
 
 // StartHost starts a control plane in this process. The listeners belong to it.
 type StartHost func(cfg HostConfig, listeners ...net.Listener) Host
 
-// startHosting listens where the election says and starts the control plane of this run. On an
+// startHosting listens where the candidacy says and starts the control plane of this run. On an
 // error it leaves nothing behind.
-func (f *Finder) startHosting(ctx context.Context, where election) error {
+func (f *Finder) startHosting(ctx context.Context, where candidacy) error {
 	s := &f.endpoint
 	hosts := []string{""}
 	if !where.wildcard {
@@ -133,9 +140,9 @@ func (f *Finder) hostAnyway(ctx context.Context, foreign *foreignWarning) (*Conn
 		return nil, err // else the name need not be known here: only the others have to resolve it
 	}
 	f.noteLoopback()
-	where := election{wildcard: true}
+	where := candidacy{wildcard: true}
 	if addr, err := netip.ParseAddr(s.Host); err == nil && addr.IsLoopback() {
-		where = election{listen: []netip.Addr{addr}}
+		where = candidacy{listen: []netip.Addr{addr}}
 	}
 	bindErr := f.startHosting(ctx, where)
 	if bindErr == nil {

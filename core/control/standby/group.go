@@ -332,11 +332,11 @@ func (g *Group) SuccessionOf(string) rendezvous.Succession {
 	return g.start
 }
 
-// Since is the time from which on this process hosts.
-func (g *Group) Since() time.Time {
+// Since is the time from which on this process hosts, and how long nobody had.
+func (g *Group) Since() (since time.Time, took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.takeover.Since
+	return g.takeover.Since, g.takeover.Took
 }
 
 // SetRound notes that the server here has formed or adopted a round.

@@ -33,7 +33,7 @@ func Render(st control.Status, term Terminal) string {
 	var b strings.Builder
 	called := NamesOf(st.Runs)
 	now := time.Now()
-	where := fmt.Sprintf("Runs at %s, from what their nodes have written there", Clean(st.Place))
+	where := "Runs at " + Clean(st.Place)
 	if s := st.Server; s != nil {
 		now = s.Now
 		process, connections := Clean(s.Host), ""
@@ -43,6 +43,9 @@ func Render(st control.Status, term Terminal) string {
 		}
 		where = fmt.Sprintf("Control plane at %s (%s, version %s), up %s%s", Clean(s.Address), process, Clean(s.Version),
 			ago(s.Now.Sub(s.StartedAt).Seconds()), connections)
+		if st.Place != "" {
+			where += ", named at " + Clean(st.Place)
+		}
 	}
 	fmt.Fprintln(&b, term.apply(faint, wording.Wrap(where, term.Width, 0)))
 	if s := st.Server; s != nil && s.Succession != nil {
@@ -88,6 +91,9 @@ func successionLine(s *control.SuccessionStatus, called Names, now time.Time) st
 		case s.Majority != nil:
 			text += fmt.Sprintf("; majority: %d of %d voters", 1+reachable(s.Voters), 1+len(s.Voters))
 		}
+	}
+	if s.Register {
+		return text + "; next: any other node"
 	}
 	next := make([]string, 0, len(s.Standbys))
 	for _, n := range s.Standbys {

@@ -1,4 +1,4 @@
-package etcdlog
+package etcdregister
 
 import (
 	"os"
@@ -14,7 +14,7 @@ import (
 )
 
 // roleVariable makes the test binary a node when it runs itself again.
-const roleVariable = "ETCDLOG_TEST_ROLE"
+const roleVariable = "ETCDREGISTER_TEST_ROLE"
 
 // shared is the etcd that most tests share.
 var shared etcdtest.Shared

@@ -1,4 +1,4 @@
-package etcdlog
+package etcdregister
 
 import (
 	"context"
@@ -18,7 +18,6 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/sharedlog"
 	"rallypoint/etcdstore"
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdserver"
@@ -65,14 +64,14 @@ func TestGatewayWithoutBackend(t *testing.T) {
 	g := newGateway(t, config.Endpoints[0])
 	through := config
 	through.Endpoints = []string{g.endpoint}
-	s, l := mustOpen(t, through), aLog(t, through)
+	s, r := mustOpen(t, through), aRegister(t, through)
 	ctx := testkit.Within(t, time.Minute)
 	for _, status := range []int{http.StatusBadGateway, http.StatusNotFound, http.StatusForbidden} {
 		before := g.answered.Load()
 		g.instead.Store(int64(status))
 		done := make(chan error, 2)
 		go func() { done <- s.Set(ctx, "k", []byte(fmt.Sprint(status))) }()
-		go func() { done <- l.Append(ctx, [][]byte{[]byte("x")}) }()
+		go func() { done <- r.add(ctx, "x") }()
 		for g.answered.Load() < before+4 {
 			time.Sleep(10 * time.Millisecond)
 		}
@@ -81,23 +80,25 @@ func TestGatewayWithoutBackend(t *testing.T) {
 		testkit.Check(t, <-done)
 		testkit.Equal(t, string(testkit.Must(s.Get(ctx, "k"))(t)), fmt.Sprint(status))
 	}
-	testkit.Equal(t, len((&reader{l: l, patient: true}).read(t, 3)), 3)
+	holds(t, r, "x,x,x")
 	g.instead.Store(http.StatusNotFound)
 	refused(t, through, rendezvous.ErrInvalid, "no etcd", "404", "client port") // the first call of a client fails at once
 }
 
-// duringRefusals has the store and the log write while every call is refused, until better
+// duringRefusals has the store and the register write while every call is refused, until better
 // mends it.
-func duringRefusals(ctx context.Context, t *testing.T, s *etcdstore.Store, l *Log, what string, better func()) {
+func duringRefusals(ctx context.Context, t *testing.T, s *etcdstore.Store, r *Register, what string, better func()) {
 	t.Helper()
 	done := make(chan error, 2)
 	go func() { done <- s.Set(ctx, "k", []byte(what)) }()
-	go func() { done <- l.Append(ctx, [][]byte{[]byte(what)}) }()
+	go func() { done <- r.add(ctx, what) }()
 	for seen := 0; seen < 3; { // refusals, as long as they last
 		time.Sleep(200 * time.Millisecond)
-		if _, err := l.ReadHeartbeats(ctx, nil); err != nil {
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		if _, err := r.read(short); err != nil {
 			seen++
 		}
+		cancel()
 	}
 	better()
 	testkit.Check(t, <-done)
@@ -126,14 +127,14 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 		Endpoints: []string{network.Endpoint}, TLS: true, CACert: a.file("trust.pem"), Cert: a.file("client.pem"), Key: a.file("client.key"),
 		Timeout: time.Minute, Prefix: "/test",
 	}
-	s, l := mustOpen(t, config), aLog(t, config)
+	s, r := mustOpen(t, config), aRegister(t, config)
 	ctx := testkit.Within(t, time.Minute)
 	during := func(what string, worse, better func()) {
 		t.Helper()
 		worse()
 		network.Close() // all connect again
 		network.Open()
-		duringRefusals(ctx, t, s, l, what, better)
+		duringRefusals(ctx, t, s, r, what, better)
 	}
 	during("server's", func() {
 		replace("server.pem", next, "server.pem")
@@ -149,7 +150,7 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 		testkit.Check(t, os.WriteFile(a.file("client.pem"), cert, 0o600))
 		testkit.Check(t, os.WriteFile(a.file("client.key"), key, 0o600))
 	})
-	testkit.Equal(t, strings.Join((&reader{l: l, patient: true}).read(t, 2), ","), "server's,client's")
+	holds(t, r, "server's,client's")
 	// A file that is just being written is no reason to end a job either.
 	var own *rendezvous.Error
 	testkit.Check(t, os.WriteFile(a.file("client.pem"), nil, 0o600))
@@ -157,17 +158,12 @@ func TestCertificatesAreExchangedWhileAJobRuns(t *testing.T) {
 	network.Open()
 	short, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	if err := l.Append(short, [][]byte{nil}); !errors.As(err, &own) || !own.Code.Retryable() || !strings.Contains(err.Error(), "ssl_cert") {
-		t.Error(err)
-	}
-	testkit.Eventually(t, "a call fails", func() bool { _, err := l.ReadHeartbeats(ctx, nil); return err != nil })
-	if _, err := l.ReadHeartbeats(ctx, nil); errors.As(err, &own) && !own.Code.Retryable() {
+	if err := r.add(short, "x"); !errors.As(err, &own) || !own.Code.Retryable() || !strings.Contains(err.Error(), "ssl_cert") {
 		t.Error(err)
 	}
 }
 
-// A node whose token has run out notices that another was killed, although its watch had
-// to be opened again.
+// A watch that had to be opened again when the token had run out tells of changes.
 func TestExpiredTokenBlindsNoWatch(t *testing.T) {
 	t.Parallel()
 	server := etcdtest.Start(t, "--auth-token-ttl", "1")
@@ -180,15 +176,15 @@ func TestExpiredTokenBlindsNoWatch(t *testing.T) {
 	}
 	cut := config
 	cut.Endpoints = []string{network.Endpoint}
-	killed, l := aLog(t, config), aLog(t, cut)
-	ctx := testkit.Within(t, time.Minute)
-	testkit.Check(t, killed.Heartbeat(ctx, "killed", 2*time.Second))
-	awaitSign(t, l, "killed", sharedlog.LivenessHeartbeats)
-	// No more beats. The watch breaks when the token has run out.
-	time.Sleep(1200 * time.Millisecond)
+	r, far := aRegister(t, config), aRegister(t, cut)
+	await := watched(t, far)
+	addTexts(t, r, "1")
+	await("1")
+	time.Sleep(1200 * time.Millisecond) // the token runs out, and the watch breaks
 	network.Close()
 	network.Open()
-	awaitSign(t, l, "killed", sharedlog.LivenessExpired)
+	addTexts(t, r, "2")
+	await("2")
 }
 
 // Calls and watches continue by the one endpoint of three that is good.
@@ -204,14 +200,13 @@ func TestBadEndpointsOfThree(t *testing.T) {
 	config.Endpoints = []string{fmt.Sprintf("127.0.0.1:%d", silentPort.Number), config.Endpoints[0], silent.Addr().String(), stranger.endpoint}
 	for range 5 {
 		s := testkit.Must(etcdstore.Open(testkit.Within(t, testkit.Patience), config))(t)
-		l := aLog(t, config)
+		r := aRegister(t, config)
 		for i := range 10 {
 			testkit.Check(t, s.Set(testkit.Within(t, testkit.Patience), fmt.Sprint(i), nil))
-			appendText(t, l, fmt.Sprint(i))
+			addTexts(t, r, fmt.Sprint(i))
 		}
-		(&reader{l: l, patient: true}).read(t, 10)
 		testkit.Check(t, s.Close())
-		testkit.Check(t, l.Close(testkit.Within(t, testkit.Patience)))
+		r.Close()
 	}
 }
 
@@ -233,17 +228,20 @@ func TestThroughEtcdsProxy(t *testing.T) {
 	direct := mustOpen(t, config)
 	config.Endpoints = []string{at}
 	config.TTL = 2 * time.Second
-	s, l := mustOpen(t, config), aLog(t, config)
+	s, r := mustOpen(t, config), aRegister(t, config)
+	r.wrote = time.Now().Add(-time.Hour) // it has a lease from the beginning
 	ctx := testkit.Within(t, time.Minute)
+	await := watched(t, r)
 	testkit.Check(t, s.Set(ctx, "k", []byte("v")))
-	testkit.Check(t, l.Heartbeat(ctx, "a", time.Second))
+	n := 0
 	for end := time.Now().Add(5 * time.Second); time.Now().Before(end); time.Sleep(250 * time.Millisecond) {
-		testkit.Check(t, l.Heartbeat(ctx, "a", time.Second))
+		addTexts(t, r, "x")
+		n++
 		testkit.Check(t, direct.Wait(ctx, []string{"k"})) // it hangs on a lease
 	}
-	testkit.Equal(t, look(t, l, "a"), sharedlog.LivenessHeartbeats)
-	appendText(t, l, "1", "2")
-	testkit.Equal(t, strings.Join((&reader{l: l}).read(t, 2), ","), "1,2")
+	holds(t, r, strings.Repeat("x,", n-1)+"x")
+	addTexts(t, r, "last")
+	await("last")
 }
 
 // Authentication is switched on, and off, while a job runs that has a user.
@@ -256,15 +254,14 @@ func TestAuthenticationIsSwitchedOnLater(t *testing.T) {
 	config := etcdclient.Config{
 		Endpoints: plainConfig.Endpoints, User: "job", Password: "secret word", Prefix: "/rallypoint", Timeout: 20 * time.Second, TTL: 10 * time.Second,
 	}
-	s, a, b := mustOpen(t, config), aLog(t, config), aLog(t, config)
+	s, a, b := mustOpen(t, config), aRegister(t, config), aRegister(t, config)
 	ctx := testkit.Within(t, time.Minute)
-	rb := &reader{l: b}
+	await := watched(t, b)
 	use := func(n int) {
 		t.Helper()
 		testkit.Check(t, s.Set(ctx, "k", []byte(fmt.Sprint(n))))
-		testkit.Check(t, a.Heartbeat(ctx, "a", 5*time.Second))
-		appendText(t, a, fmt.Sprint(n))
-		testkit.Equal(t, len(rb.read(t, n)), n)
+		addTexts(t, a, fmt.Sprint(n))
+		await(fmt.Sprint(n))
 	}
 	use(1)
 	makeUsers(t, c, "secret word")
@@ -324,12 +321,12 @@ func TestWatchLeavesASilentMember(t *testing.T) {
 	ways := []*etcdtest.Link{etcdtest.NewLink(t, config.Endpoints[0]), etcdtest.NewLink(t, config.Endpoints[0])}
 	through := config
 	through.Endpoints = []string{ways[0].Endpoint, ways[1].Endpoint}
-	a, l := aLog(t, config), aLog(t, through)
-	r := &reader{l: l, patient: true}
+	a, r := aRegister(t, config), aRegister(t, through)
+	await := watched(t, r)
 	for i, way := range ways {
 		way.Freeze(true)
-		appendText(t, a, fmt.Sprint(i))
-		r.read(t, i+1)
+		addTexts(t, a, fmt.Sprint(i))
+		await(fmt.Sprint(i))
 		way.Freeze(false)
 	}
 }

@@ -1,4 +1,4 @@
-package etcdlog
+package etcdregister
 
 import (
 	"bufio"
@@ -18,7 +18,6 @@ import (
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/sharedlog"
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/testkit"
 	"rallypoint/roundstore"
@@ -26,16 +25,11 @@ import (
 
 // openMember makes a node over an etcd.
 func openMember(config etcdclient.Config, p params.Params, log *slog.Logger) (*member.Member, error) {
-	shared, err := New(config, p.RunID, p.LeaseTimeout, "127.0.0.1")
+	r, err := New(config, p.RunID)
 	if err != nil {
 		return nil, err
 	}
-	return memberOver(shared, p, log), nil
-}
-
-func memberOver(shared *Log, p params.Params, log *slog.Logger) *member.Member {
-	connect := func(o member.Observer) member.ControlPlane { return sharedlog.New(p, o, shared, log) }
-	return member.New(p, connect, roundstore.NewRoundStores(p, log), log)
+	return roundstore.OpenRegister(p, r, func() string { return "127.0.0.1" }, r.Close, log)
 }
 
 func nodeParams(name string, min, max int) params.Params {

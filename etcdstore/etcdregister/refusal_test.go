@@ -1,4 +1,4 @@
-package etcdlog
+package etcdregister
 
 import (
 	"crypto/ecdsa"
@@ -29,7 +29,7 @@ import (
 	"rallypoint/internal/testkit"
 )
 
-// refused checks that opening a store and a log fails with one error of that kind,
+// refused checks that opening a store and a register fails with one error of that kind,
 // which says where, why and what to do, and how long that took.
 func refused(t *testing.T, config etcdclient.Config, kind error, words ...string) {
 	t.Helper()
@@ -39,13 +39,12 @@ func refused(t *testing.T, config etcdclient.Config, kind error, words ...string
 	config.Prefix = "/secret"
 	began := time.Now()
 	_, errStore := etcdstore.Open(testkit.Within(t, 2*time.Minute), config)
-	l, errLog := New(config, "job", time.Second, "")
-	if errLog == nil {
-		ctx := testkit.Within(t, config.Timeout)
-		_, errLog = l.Open(ctx)
-		testkit.Check(t, l.Close(testkit.Within(t, time.Second)))
+	r, errRegister := New(config, "job")
+	if errRegister == nil {
+		_, errRegister = r.read(testkit.Within(t, config.Timeout))
+		r.Close()
 	}
-	for _, err := range []error{errStore, errLog} {
+	for _, err := range []error{errStore, errRegister} {
 		if !errors.Is(err, kind) {
 			t.Errorf("not %v: %v", kind, err)
 			continue
@@ -227,12 +226,12 @@ func TestUsers(t *testing.T) {
 	config.Prefix = "/rallypoint"
 	s := mustOpen(t, config)
 	testkit.Check(t, s.Set(ctx, "k", []byte("v")))
-	l := aLog(t, config)
-	appendText(t, l, "1")
+	r := aRegister(t, config)
+	addTexts(t, r, "1")
 	time.Sleep(2500 * time.Millisecond) // the token runs out
 	testkit.Check(t, s.Set(ctx, "k", []byte("w")))
-	appendText(t, l, "2")
-	testkit.Equal(t, strings.Join((&reader{l: l}).read(t, 2), ","), "1,2")
+	addTexts(t, r, "2")
+	holds(t, r, "1,2")
 }
 
 // makeUsers makes a root and a user "job", who may use what lies under /rallypoint/, and

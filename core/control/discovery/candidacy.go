@@ -9,9 +9,9 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// election says whether this machine is one that the endpoint names, and where
+// candidacy says whether this machine is one that the endpoint names, and where
 // a control plane here would listen (docs/decisions/0019 and 0032).
-type election struct {
+type candidacy struct {
 	candidate bool
 	wildcard  bool         // listen on all addresses
 	listen    []netip.Addr // else on these
@@ -43,18 +43,18 @@ func loopbackName(host string) bool {
 
 // elect decides by the addresses that the endpoint's host resolves to and those
 // of this machine's interfaces, which are asked for only if needed.
-func elect(host string, addrs []netip.Addr, locals func() ([]netip.Addr, error)) election {
+func elect(host string, addrs []netip.Addr, locals func() ([]netip.Addr, error)) candidacy {
 	loop := slices.ContainsFunc(addrs, netip.Addr.IsLoopback)
 	switch {
 	case loop && !loopbackName(host):
-		return election{candidate: true, wildcard: true,
+		return candidacy{candidate: true, wildcard: true,
 			why: fmt.Sprintf("%s is a loopback address on this machine, so it names this machine", host)}
 	case loop && !slices.ContainsFunc(addrs, func(a netip.Addr) bool { return !a.IsLoopback() }):
-		return election{candidate: true, listen: addrs, why: host + " is this machine"}
+		return candidacy{candidate: true, listen: addrs, why: host + " is this machine"}
 	}
 	mine, err := locals()
 	if err != nil {
-		return election{why: fmt.Sprintf("the addresses of this machine's interfaces are not known: %v", err)}
+		return candidacy{why: fmt.Sprintf("the addresses of this machine's interfaces are not known: %v", err)}
 	}
 	carried := func(a netip.Addr) bool {
 		return a.IsLoopback() || slices.Contains(mine, a.WithZone(""))
@@ -63,11 +63,11 @@ func elect(host string, addrs []netip.Addr, locals func() ([]netip.Addr, error))
 	lowest := slices.MinFunc(addrs, netip.Addr.Compare)
 	switch {
 	case len(here) == 0:
-		return election{why: fmt.Sprintf("this machine has only %s", listed(mine))}
+		return candidacy{why: fmt.Sprintf("this machine has only %s", listed(mine))}
 	case !carried(lowest):
-		return election{why: fmt.Sprintf("of several machines the one with %s hosts; this machine has %s", lowest, listed(here))}
+		return candidacy{why: fmt.Sprintf("of several machines the one with %s hosts; this machine has %s", lowest, listed(here))}
 	}
-	return election{candidate: true, listen: here, why: fmt.Sprintf("this machine has %s", listed(here))}
+	return candidacy{candidate: true, listen: here, why: fmt.Sprintf("this machine has %s", listed(here))}
 }
 
 // maxAddrs bounds how many addresses a text lists.

@@ -1,0 +1,534 @@
+package register
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/election"
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/backoff"
+	"rallypoint/internal/wake"
+	"rallypoint/internal/wording"
+)
+
+// Config says whose part an Elector plays.
+type Config struct {
+	Register Register
+	Place    string // names the register in texts
+	RunID    string
+	Node     string // of this process
+	Lease    time.Duration
+	Clock    func() time.Duration // nil: the machine's, which goes on while it sleeps
+}
+
+// Elector is one process's part in electing the leader of a run. Run keeps it up to date.
+type Elector struct {
+	Config
+	turn chan struct{} // held, by filling it, while the register is read or written
+	news wake.Signal   // the leader has something to write
+
+	mu      sync.Mutex
+	core    core
+	changed chan struct{}
+	hosting bool          // the server here leads: it may be deposed already
+	to      wire.Redirect // the leader, as far as is known
+	start   rendezvous.Succession
+	since   time.Time
+	took    time.Duration
+	stood   *attempt // of Stand, whose answer is missing
+	stoodAs rendezvous.Succession
+	trouble error // of the last use of the register; nil: none
+	failing time.Duration
+	reached bool
+}
+
+var _ election.Elector = (*Elector)(nil)
+
+// New makes the part of a process that knows nothing yet. It does no I/O.
+func New(cfg Config) *Elector {
+	if cfg.Clock == nil {
+		cfg.Clock = sinceBoot
+	}
+	return &Elector{
+		Config: cfg, turn: make(chan struct{}, 1), news: wake.New(), changed: make(chan struct{}),
+		core: core{runID: cfg.RunID, node: cfg.Node, machine: machine(), ownLease: cfg.Lease},
+	}
+}
+
+// sinceBoot is the machine's clock, which nobody sets, and which goes on while it sleeps.
+func sinceBoot() time.Duration {
+	var now unix.Timespec
+	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
+		return time.Since(processStart)
+	}
+	return time.Duration(now.Nano())
+}
+
+var processStart = time.Now()
+
+// machine names this machine, and the network in which its addresses are its own.
+var machine = sync.OnceValue(func() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	space, wrong := os.Readlink("/proc/self/ns/net")
+	if err != nil || wrong != nil {
+		return ""
+	}
+	return string(bytes.TrimSpace(id)) + " " + space
+})
+
+// Here reports whether the addresses of a record are those of this machine.
+func (r *Record) Here() bool { return r.Machine != "" && r.Machine == machine() }
+
+func (e *Elector) lock(ctx context.Context) error {
+	select {
+	case e.turn <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (e *Elector) unlock() { <-e.turn }
+
+// wakeLocked tells all that wait that something has changed.
+func (e *Elector) wakeLocked() {
+	close(e.changed)
+	e.changed = make(chan struct{})
+}
+
+// Changed implements election.Elector.
+func (e *Elector) Changed() <-chan struct{} {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.changed
+}
+
+// Look reads the register.
+func (e *Elector) Look(ctx context.Context) error {
+	if err := e.lock(ctx); err != nil {
+		return err
+	}
+	defer e.unlock()
+	began := e.Clock()
+	state, token, err := e.Register.GetState(ctx)
+	return e.looked(state, token, began, err)
+}
+
+// looked takes the answer of a look that began then.
+func (e *Elector) looked(state, token []byte, began time.Duration, err error) error {
+	var r *Record
+	if err == nil && state != nil {
+		r, err = e.decode(state)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.Clock()
+	e.noteLocked(err)
+	if err != nil {
+		e.core.failed(now)
+		return err
+	}
+	if a := e.stood; a != nil && r != nil && r.Leader == a.record.Leader && !e.core.leads {
+		e.leadLocked(*a, token, e.stoodAs)
+		return nil
+	}
+	before := e.core.silent()
+	if e.core.looked(r, token, began, now) || e.core.silent() != before {
+		e.wakeLocked()
+	}
+	e.targetLocked()
+	return nil
+}
+
+// decode reads the record of this run.
+func (e *Elector) decode(state []byte) (*Record, error) {
+	r, err := Decode(state)
+	if err == nil && r.RunID != e.RunID {
+		err = fmt.Errorf("it belongs to run %q", r.RunID)
+	}
+	if err != nil {
+		return nil, rendezvous.Errorf(rendezvous.CodeState, "run %q: what is stored at %s is not of this run: %v; its nodes may be of another release: start all by one release; "+
+			"or give each run, and each program, a place of its own", e.RunID, e.Place, err)
+	}
+	return r, nil
+}
+
+// noteLocked keeps why the register is of no use.
+func (e *Elector) noteLocked(err error) {
+	if err == nil {
+		e.reached, e.trouble = true, nil
+		return
+	}
+	if e.trouble == nil {
+		e.failing = e.Clock()
+	}
+	e.trouble = err
+}
+
+// targetLocked notes who leads.
+func (e *Elector) targetLocked() {
+	if r := e.core.seen; r != nil {
+		e.to = wire.Redirect{Group: r.Group, Term: r.Term, Host: r.Addr, Node: r.Node}
+	}
+}
+
+// View is what is known of the leader.
+type View struct {
+	Record  *Record // nil: there is none
+	Silent  bool    // it has not written for a lease
+	Leads   bool    // this process leads
+	Reached bool    // the register was read once
+}
+
+// View returns what is known of the leader.
+func (e *Elector) View() View {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	v := View{Silent: e.core.silent(), Leads: e.core.leads, Reached: e.reached}
+	if r := e.core.seen; r != nil {
+		v.Record = new(*r)
+	}
+	return v
+}
+
+// Stand tries to have this process lead, whose control plane will be found at an address. dead names the
+// leader whose process is proven dead, by Record.Leader; "": none. took is for how long there was none. It
+// reports false if another one leads. ended is how the run was closed, if it stays so.
+func (e *Elector) Stand(ctx context.Context, addr, dead string, took time.Duration) (led bool, ended *rendezvous.Ended, err error) {
+	if err := e.lock(ctx); err != nil {
+		return false, nil, err
+	}
+	defer e.unlock()
+	e.mu.Lock()
+	last := e.core.seen
+	a, s, ok := e.core.stand(addr, dead, e.Clock())
+	e.mu.Unlock()
+	if !ok {
+		return false, nil, nil
+	}
+	if last != nil && last.Phase == Over {
+		if ended, err = e.remaining(ctx, last); err != nil {
+			return false, nil, err
+		}
+	}
+	e.mu.Lock()
+	e.stood, e.stoodAs, e.took = &a, s, took
+	e.mu.Unlock()
+	data, err := a.record.Encode()
+	if err != nil {
+		return false, nil, err
+	}
+	now, token, ok, err := e.Register.SetState(ctx, data, a.token)
+	if err != nil || !ok && !bytes.Equal(now, data) {
+		if err != nil {
+			e.mu.Lock()
+			e.noteLocked(err)
+			e.mu.Unlock()
+			return false, nil, err
+		}
+		return false, nil, e.looked(now, token, a.began, nil)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.noteLocked(nil)
+	e.leadLocked(a, token, s)
+	return true, ended, nil
+}
+
+// remaining returns how a run was closed, with the time for which it stays so.
+func (e *Elector) remaining(ctx context.Context, r *Record) (*rendezvous.Ended, error) {
+	if r.Ended == nil {
+		return nil, nil
+	}
+	left := *r.Ended
+	switch c, clocked := e.Register.(Clocked); {
+	case left.Machine != "" && left.Machine == bootOf(): // which nobody can have set
+		left = *Later(&left)
+	case clocked:
+		age, err := c.Age(ctx)
+		if err != nil {
+			return nil, err
+		}
+		left.For -= age
+	}
+	if left.For <= 0 {
+		return nil, nil
+	}
+	left.Machine, left.Uptime = bootOf(), sinceBoot()
+	return &left, nil
+}
+
+// bootOf names this start of the machine, and the clock of its times.
+var bootOf = sync.OnceValue(func() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	space, _ := os.Readlink("/proc/self/ns/time") // a kernel of before 5.6 has none
+	return string(bytes.TrimSpace(id)) + " " + space
+})
+
+// Later returns what is left of the time for which a run stays closed.
+func Later(e *rendezvous.Ended) *rendezvous.Ended { return e.After(sinceBoot()) }
+
+func (e *Elector) leadLocked(a attempt, token []byte, s rendezvous.Succession) {
+	e.core.lead(a, token)
+	e.stood, e.hosting, e.start, e.since = nil, true, s, time.Now()
+	e.targetLocked()
+	e.wakeLocked()
+	e.news.Set()
+}
+
+// Run keeps up with the register until ctx ends: as the leader it writes, else it looks.
+func (e *Elector) Run(ctx context.Context) {
+	watching := make(chan struct{})
+	go func() {
+		defer close(watching)
+		e.watch(ctx)
+	}()
+	defer func() { <-watching }()
+	pause := backoff.New(firstPause, e.Lease/8)
+	for ctx.Err() == nil {
+		wait, err := e.step(ctx)
+		if err != nil {
+			pause.Wait(ctx)
+			continue
+		}
+		pause.Reset()
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-e.news:
+		case <-ctx.Done():
+		}
+		timer.Stop()
+	}
+}
+
+const firstPause = 10 * time.Millisecond
+
+// step writes or looks, if that is due, and returns for how long nothing is.
+func (e *Elector) step(ctx context.Context) (wait time.Duration, err error) {
+	e.mu.Lock()
+	leads, now := e.core.leads, e.Clock()
+	part := e.core.lease() / beatsPerLease
+	next := e.core.ended + part + part/3 - now // a watch tells of each beat before
+	if leads {
+		next = e.core.due(now) - now
+	}
+	e.mu.Unlock()
+	if next > 0 {
+		return next, nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, 2*part)
+	defer cancel()
+	if leads {
+		_, err = e.write(ctx, Leads, nil, -1)
+		return 0, err
+	}
+	return part, e.Look(ctx)
+}
+
+// write has the register take what the leader has to say, and reports whether it has.
+func (e *Elector) write(ctx context.Context, phase Phase, ended *rendezvous.Ended, after time.Duration) (taken bool, err error) {
+	if err := e.lock(ctx); err != nil {
+		return false, err
+	}
+	defer e.unlock()
+	e.mu.Lock()
+	if !e.core.leads {
+		e.mu.Unlock()
+		return false, nil
+	}
+	a := e.core.next(phase, e.Clock())
+	a.record.Ended = ended
+	e.mu.Unlock()
+	data, err := a.record.Encode()
+	if err != nil {
+		return false, err
+	}
+	set := e.Register.SetState
+	if c, clocked := e.Register.(Clocked); clocked && after >= 0 {
+		set = func(ctx context.Context, state, token []byte) ([]byte, []byte, bool, error) {
+			return c.SetFor(ctx, state, token, after)
+		}
+	}
+	state, token, ok, err := set(ctx, data, a.token)
+	var now *Record
+	switch {
+	case err != nil:
+	case ok:
+		now = &a.record
+	case state != nil:
+		now, err = e.decode(state)
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.noteLocked(err)
+	if err != nil {
+		return false, err
+	}
+	taken = e.core.wrote(a, now, token)
+	if taken && phase != Leads {
+		e.core.leads = false
+	}
+	e.targetLocked()
+	e.wakeLocked()
+	if !taken && e.core.leads {
+		return false, errMoved
+	}
+	return taken, nil
+}
+
+// errMoved is why a write is tried again: another one of this process was taken before.
+var errMoved = errors.New("an earlier write was taken")
+
+// watch has the register tell of changes, if it can.
+func (e *Elector) watch(ctx context.Context) {
+	w, ok := e.Register.(Watcher)
+	if !ok {
+		return
+	}
+	pause := backoff.New(firstPause, time.Second)
+	for ctx.Err() == nil {
+		err := w.Watch(ctx, func(state, token []byte) {
+			pause.Reset()
+			e.mu.Lock()
+			leads := e.core.leads
+			e.mu.Unlock()
+			if leads { // its own writes, or the end of its time, which the next write tells
+				return
+			}
+			_ = e.looked(state, token, e.Clock(), nil)
+			e.news.Set()
+		})
+		if err != nil && ctx.Err() == nil {
+			pause.Wait(ctx)
+		}
+	}
+}
+
+// Leave has this process lead no more, whose server says what remains: Left where nodes go on, Over where
+// none is left that may come back. It reports false if another one leads already.
+func (e *Elector) Leave(ctx context.Context, phase Phase, ended *rendezvous.Ended) (left bool, err error) {
+	after := time.Duration(-1)
+	if phase == Over {
+		after = 0
+		if ended != nil {
+			after = ended.For
+			ended.Machine, ended.Uptime = cmp.Or(ended.Machine, bootOf()), cmp.Or(ended.Uptime, sinceBoot())
+		}
+	}
+	pause := backoff.New(firstPause, e.Lease/8)
+	for {
+		left, err = e.write(ctx, phase, ended, after)
+		e.mu.Lock()
+		leads := e.core.leads
+		e.mu.Unlock()
+		if left || !leads || !pause.Wait(ctx) {
+			return left, err
+		}
+	}
+}
+
+// Serves implements election.Elector.
+func (e *Elector) Serves(run string) bool { return run == e.RunID }
+
+// Hosting implements election.Elector.
+func (e *Elector) Hosting() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.hosting
+}
+
+// Deposed returns the leader, if this process has led until now, and its server has not stepped down.
+func (e *Elector) Deposed() (to wire.Redirect, deposed bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.to, e.hosting && !e.core.leads
+}
+
+// Current implements election.Elector.
+func (e *Elector) Current() wire.Redirect {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.to
+}
+
+// Admit implements election.Elector. A node that comes to a process that leads no more asks the register.
+func (e *Elector) Admit() (to wire.Redirect, serve, known bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	to = e.to
+	if !e.core.leads {
+		to.Host = ""
+	}
+	return to, e.hosting && e.core.leads, true
+}
+
+// StepDown implements election.Elector.
+func (e *Elector) StepDown(wire.Redirect) (led bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	led = e.hosting
+	e.hosting = false
+	e.wakeLocked()
+	return led
+}
+
+// SuccessionOf implements election.Elector.
+func (e *Elector) SuccessionOf(string) rendezvous.Succession {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.start
+}
+
+// Since implements election.Elector.
+func (e *Elector) Since() (since time.Time, took time.Duration) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.since, e.took
+}
+
+// Quorum implements election.Elector: all facts have to be in the register.
+func (e *Elector) Quorum() bool { return true }
+
+// Propose implements election.Elector.
+func (e *Elector) Propose(_ string, f rendezvous.Facts) (number uint64, whole bool) {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	number = e.core.propose(f)
+	e.news.Set()
+	return number, true
+}
+
+// MaySay implements election.Elector.
+func (e *Elector) MaySay(number uint64) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return e.core.maySay(number, e.Clock())
+}
+
+// NoMajority implements election.Elector.
+func (e *Elector) NoMajority() string {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	now := e.Clock()
+	if !e.core.leads || e.core.maySay(0, now) {
+		return ""
+	}
+	why := "no answer"
+	if e.trouble != nil {
+		why = e.trouble.Error()
+	}
+	return fmt.Sprintf("%s has not confirmed for %s that this node leads: %s; running workers continue", e.Place, wording.Seconds(now-e.core.held), why)
+}
