@@ -99,10 +99,10 @@ var meetings = []meeting{
 	}},
 	{"blob", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		v := &value{}
-		return func(p params.Params, log *slog.Logger) (*member.Member, error) {
+		return checkLeaders(t, func(p params.Params, log *slog.Logger) (*member.Member, error) {
 			p.Endpoint = "a value in memory"
 			return OpenRegister(p, v, log)
-		}
+		})
 	}},
 }
 
@@ -180,7 +180,7 @@ func withToken(file string, open func(params.Params, *slog.Logger) (*member.Memb
 	}
 }
 
-// value is a sharedlog.CASRegister in memory.
+// value is a register that a program brings, in memory.
 type value struct {
 	mu      sync.Mutex
 	state   []byte

@@ -3,6 +3,7 @@ package backend
 import (
 	"log/slog"
 
+	"rallypoint/core/election/register"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/sharedlog"
@@ -44,11 +45,11 @@ func node[T Node](n T, err error) (Node, error) {
 	return n, nil
 }
 
-// OpenRegister makes the member that p describes, whose run uses a register; see
-// sharedlog.NewRegisterLog. p.Endpoint is a name for display.
-func OpenRegister(p params.Params, r sharedlog.CASRegister, log *slog.Logger) (*member.Member, error) {
+// OpenRegister makes the member that p describes, whose run's leader a register of the caller names.
+// p.Endpoint is a name for display.
+func OpenRegister(p params.Params, r register.Register, log *slog.Logger) (*member.Member, error) {
 	p.ClosedFor = 0 // no clock of the register tells when that is over
-	return openLog(p, log, func() sharedlog.Log { return sharedlog.NewRegisterLog(r, p.RunID) })
+	return roundstore.OpenRegister(p, r, func() string { return ownAddress(p.Max) }, nil, log)
 }
 
 // openLog makes a member over a log that sees no node's address.

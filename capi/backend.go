@@ -12,12 +12,12 @@ import (
 	"unsafe"
 
 	"rallypoint/backend"
+	"rallypoint/core/election/register"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/sharedlog"
 )
 
-// table is a backend of the program: a sharedlog.CASRegister. A function of the program
+// table is a backend of the program: a register.Register. A function of the program
 // cannot be interrupted: when its caller's context ends it is left to itself, and
 // the program gets its release when the last one has returned.
 type table struct {
@@ -34,7 +34,7 @@ func newTable(b *C.rp_backend) *table {
 	return &table{c: p}
 }
 
-// GetState implements sharedlog.CASRegister.
+// GetState implements register.Register.
 func (t *table) GetState(ctx context.Context) (state, token []byte, err error) {
 	a, err := t.call(ctx, func(reply *C.rp_backend_reply, failure *C.rp_error) C.int32_t {
 		return C.glue_backend_get(t.c, reply, failure)
@@ -42,7 +42,7 @@ func (t *table) GetState(ctx context.Context) (state, token []byte, err error) {
 	return a.state, a.token, err
 }
 
-// SetState implements sharedlog.CASRegister.
+// SetState implements register.Register.
 func (t *table) SetState(ctx context.Context, state, token []byte) (now, nowToken []byte, ok bool, err error) {
 	a, err := t.call(ctx, func(reply *C.rp_backend_reply, failure *C.rp_error) C.int32_t {
 		value := C.CBytes(state)
@@ -105,7 +105,7 @@ func run(f func(*C.rp_backend_reply, *C.rp_error) C.int32_t) (reply, error) {
 		text := cmp.Or(C.GoString(&failure.message[0]), "the backend said no more than "+name)
 		err := &rendezvous.Error{Code: rendezvous.Code(code), Text: strings.ToValidUTF8(text, "?")}
 		if failure.retryable < 0 {
-			return reply{}, &sharedlog.Unreachable{Err: err}
+			return reply{}, &register.Unreachable{Err: err}
 		}
 		return reply{}, err
 	}

@@ -24,7 +24,6 @@ type chaos struct {
 	named  bool          // a node that takes a dead one's place has its name
 	stray  time.Duration // how much later a write may get in
 	pairs  bool          // each pair of ranks is in one rack
-	value  *value        // in which the nodes meet; nil: they meet in the memory
 
 	nodes  []*worker
 	count  int
@@ -75,20 +74,18 @@ func TestGuaranteesUnderFaults(t *testing.T) {
 	}
 	for i := range seeds {
 		seed := first + uint64(i)
-		for name, v := range map[string]*value{"log": nil, "blob": {takes: time.Millisecond}} {
-			t.Run(fmt.Sprint(name, " ", i), func(t *testing.T) { // a name that finds it when it is run again
-				t.Parallel()
-				t.Logf("%s=%d", envSeed, seed)
-				runCluster(t, func(t *testing.T, w *cluster) { underFaults(t, w, v, seed) })
-			})
-		}
+		t.Run(fmt.Sprint("log ", i), func(t *testing.T) { // a name that finds it when it is run again
+			t.Parallel()
+			t.Logf("%s=%d", envSeed, seed)
+			runCluster(t, func(t *testing.T, w *cluster) { underFaults(t, w, seed) })
+		})
 	}
 }
 
-func underFaults(t *testing.T, w *cluster, v *value, seed uint64) {
+func underFaults(t *testing.T, w *cluster, seed uint64) {
 	w.quiet = os.Getenv(envSeed) == ""
 	ctx, cancel := context.WithCancel(t.Context())
-	c := &chaos{cluster: w, ctx: ctx, value: v, random: rand.New(rand.NewPCG(seed, 0)), finish: make(chan struct{})}
+	c := &chaos{cluster: w, ctx: ctx, random: rand.New(rand.NewPCG(seed, 0)), finish: make(chan struct{})}
 	defer c.work.Wait()
 	defer cancel()
 	c.memory.info.SnapshotEntries = 5 + c.random.IntN(200)
@@ -154,12 +151,7 @@ func (c *chaos) start(name string) {
 	p.LeaseTimeout, p.JoinTimeout = chaosLease, 24*time.Hour
 	p.LastCallTimeout, p.RegroupTimeout, p.AdmitDelay = 3*time.Second, 20*time.Second, 500*time.Millisecond
 	n := &worker{rack: p.Topology, unfit: make(chan rendezvous.Direct, 1)}
-	if c.value == nil {
-		n.node = c.cluster.node(p)
-	} else {
-		p.AdvertiseAddr = "10.0.0.7"
-		n.node = c.blobNode(c.value, p)
-	}
+	n.node = c.cluster.node(p)
 	c.nodes = append(c.nodes, n)
 	c.work.Go(func() {
 		err := n.run(c.ctx, c.finish)
@@ -365,29 +357,15 @@ func (c *chaos) reach() {
 	if c.down {
 		err = errors.New("no route")
 	}
-	if c.value == nil {
-		c.memory.setDown(err)
-		return
-	}
-	c.value.mu.Lock()
-	defer c.value.mu.Unlock()
-	c.value.fail = err
+	c.memory.setDown(err)
 }
 
 // setMishaps lets writes fail now and then, or no more.
 func (c *chaos) setMishaps(on bool) {
-	if c.value == nil {
-		c.memory.mu.Lock()
-		defer c.memory.mu.Unlock()
-		if c.memory.mishap = nil; on {
-			c.memory.mishap = c.mishap
-		}
-		return
-	}
-	c.value.mu.Lock()
-	defer c.value.mu.Unlock()
-	if c.value.mishap = nil; on {
-		c.value.mishap = func() (in, fails bool) { return rand.IntN(2) == 0, rand.IntN(20) == 0 }
+	c.memory.mu.Lock()
+	defer c.memory.mu.Unlock()
+	if c.memory.mishap = nil; on {
+		c.memory.mishap = c.mishap
 	}
 }
 
@@ -396,16 +374,9 @@ func (c *chaos) say(ev rendezvous.Event) {
 	if err != nil {
 		c.t.Fatal(err)
 	}
-	if c.value == nil {
-		c.memory.mu.Lock()
-		defer c.memory.mu.Unlock()
-		c.memory.addLocked([][]byte{data})
-		return
-	}
-	l := NewRegisterLog(c.value, "job")
-	if _, err := l.Open(c.ctx); err == nil {
-		_ = l.Append(c.ctx, [][]byte{data})
-	}
+	c.memory.mu.Lock()
+	defer c.memory.mu.Unlock()
+	c.memory.addLocked([][]byte{data})
 }
 
 // kill ends a node without a word.

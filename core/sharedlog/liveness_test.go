@@ -14,7 +14,6 @@ import (
 // TestNodesThatCannotShowThemselves: when the heartbeats of all nodes fail for longer than a
 // lease, none of them is lost, also where existing files can still be read.
 func TestNodesThatCannotShowThemselves(t *testing.T) {
-	v := &value{takes: time.Millisecond}
 	kept := &leases{shown: map[rendezvous.SessionID]time.Time{}}
 	memory := func(w *cluster) []*node { return w.some(3, 2, 3) }
 	for name, c := range map[string]struct {
@@ -36,11 +35,6 @@ func TestNodesThatCannotShowThemselves(t *testing.T) {
 			kept.mu.Lock()
 			defer kept.mu.Unlock()
 			kept.fails, kept.back = fails, time.Now()
-		}},
-		"a register out of reach": {func(w *cluster) []*node { return w.blobNodes(v, 3, 2, 3) }, func(_ *cluster, fails bool) {
-			v.mu.Lock()
-			defer v.mu.Unlock()
-			v.fail = map[bool]error{true: errors.New("no route")}[fails]
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {

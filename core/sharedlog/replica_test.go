@@ -583,3 +583,12 @@ func TestFirstBeatIsRepeated(t *testing.T) {
 		form(t, w.some(2, 2, 2)...)
 	})
 }
+
+func joinAll(t *testing.T, list ...*node) rendezvous.Outcome {
+	t.Helper()
+	joins := make([]*joining, len(list))
+	for i, n := range list {
+		joins[i] = n.join(t.Context())
+	}
+	return round(t, joins...)
+}

@@ -123,20 +123,39 @@ func (f *RegisterFinder) Find(ctx context.Context) (*Conn, error) {
 func (f *RegisterFinder) reach(ctx context.Context, start time.Time) error {
 	reading, cancel := context.WithTimeout(ctx, f.Params.ReadTimeout)
 	defer cancel()
+	var last error
 	for {
 		err := f.elector.Look(reading)
+		if err != nil && last != nil && reading.Err() != nil { // an attempt that its end has broken off says less
+			err = last
+		}
+		last = err
 		switch {
 		case err == nil:
 			return nil
-		case isRefusal(err):
-			return err
+		case isFinal(err), errors.As(err, new(*register.Unreachable)):
+			return registerError(f, start, err)
 		case ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled):
 			return rendezvous.Errorf(rendezvous.CodeCanceled, "run %q: canceled while it was opening %s: %v", f.Params.RunID, f.Params.Endpoint, err)
-		case errors.As(err, new(*register.Unreachable)), !f.pause.Wait(reading):
-			return rendezvous.Errorf(rendezvous.CodeConnection, "run %q: cannot use %s, tried for %v: %v",
-				f.Params.RunID, f.Params.Endpoint, f.network.since(start).Round(10*time.Millisecond), err)
+		case !f.pause.Wait(reading):
+			return registerError(f, start, err)
 		}
 	}
+}
+
+// isFinal reports whether an error of a register does not pass.
+func isFinal(err error) bool {
+	refusal, ok := errors.AsType[*rendezvous.Error](err)
+	return ok && !refusal.Code.Retryable()
+}
+
+// registerError is the error of a register that cannot be used, which may say that itself.
+func registerError(f *RegisterFinder, start time.Time, err error) error {
+	if own, ok := errors.AsType[*rendezvous.Error](err); ok {
+		return own
+	}
+	return rendezvous.Errorf(rendezvous.CodeConnection, "run %q: cannot use %s, tried for %v: %v",
+		f.Params.RunID, f.Params.Endpoint, f.network.since(start).Round(10*time.Millisecond), err)
 }
 
 // notFound is the error of a search that ran out of time.

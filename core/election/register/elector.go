@@ -156,7 +156,7 @@ func (e *Elector) decode(state []byte) (*Record, error) {
 		err = fmt.Errorf("it belongs to run %q", r.RunID)
 	}
 	if err != nil {
-		return nil, rendezvous.Errorf(rendezvous.CodeState, "run %q: what is stored at %s is not of this run: %v; its nodes may be of another release: start all by one release; "+
+		return nil, rendezvous.Errorf(rendezvous.CodeState, "run %q: %s holds something else than this run's record: %v; its nodes may be of another release: start all by one release; "+
 			"or give each run, and each program, a place of its own", e.RunID, e.Place, err)
 	}
 	return r, nil
