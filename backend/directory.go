@@ -8,13 +8,14 @@ import (
 	"strings"
 	"time"
 
+	"rallypoint/core/election/register"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/sharedlog"
-	"rallypoint/filestore/filelog"
+	"rallypoint/filestore/fileregister"
+	"rallypoint/roundstore"
 )
 
-// directory is the path of a directory that nodes share, where the logs of their runs are.
+// directory is the path of a directory that nodes share, where the records of their runs' leaders are.
 type directory string
 
 func parseDirectory(endpoint string) (place, error) { return directoryOf(endpoint) }
@@ -52,35 +53,18 @@ func (d directory) complete(p *params.Params) error {
 
 func (d directory) open(p params.Params, log *slog.Logger) (Node, error) {
 	p.Endpoint = d.endpoint()
-	if log != nil && p.TokenFile != "" {
-		log.Info("the token protects the round stores; what nodes write into " + string(d) + " is protected by its permissions, and sent in plain by a network file system without encryption")
-	}
-	return node(openLog(p, log, func() sharedlog.Log { return filelog.New(string(d), p.RunID, nil) }))
+	r := fileregister.New(string(d), p.RunID, fileregister.Options{})
+	return node(roundstore.OpenRegister(p, r, func() string { return ownAddress(p.Max) }, nil, log))
 }
 
-func (d directory) log(runID string, _ time.Duration) (runLog, error) {
-	return directoryLog{d, runID}, nil
+func (d directory) shown() string { return d.endpoint() }
+
+func (d directory) only() string { return "" }
+
+func (d directory) runs(ctx context.Context, _ time.Duration) ([]string, error) {
+	return fileregister.Runs(ctx, string(d))
 }
 
-// directoryLog is the log of a run in a directory, or of all runs.
-type directoryLog struct {
-	dir   directory
-	runID string
+func (d directory) register(runID string, _ time.Duration) (register.Register, func(), error) {
+	return fileregister.New(string(d), runID, fileregister.Options{}), func() {}, nil
 }
-
-func (l directoryLog) inspect(context.Context) ([]sharedlog.Record, error) {
-	return filelog.Inspect(string(l.dir), l.runID)
-}
-
-// watchDirectoryEvery is short, because a look at a directory costs next to nothing.
-const watchDirectoryEvery = 50 * time.Millisecond
-
-func (l directoryLog) watch() (sharedlog.Watcher, time.Duration, error) {
-	return filelog.Watch(string(l.dir), l.runID), watchDirectoryEvery, nil
-}
-
-func (l directoryLog) append(ctx context.Context, run sharedlog.Record, entry []byte) error {
-	return filelog.Append(ctx, string(l.dir), run.RunID, run.Generation, run.Last(), entry)
-}
-
-func (l directoryLog) shown() string { return l.dir.endpoint() }

@@ -150,10 +150,10 @@ func TestForget(t *testing.T) {
 	})
 	t.Run("file", func(t *testing.T) {
 		endpoint := "file://" + t.TempDir()
-		forget(t, Admin{SharedLog: endpoint}, endpoint)
+		forget(t, Admin{Place: endpoint}, endpoint)
 	})
 	t.Run("etcd", func(t *testing.T) {
 		endpoint := "etcd://" + etcd.Endpoint(t) + "?key_prefix=" + url.QueryEscape("/"+t.Name())
-		forget(t, Admin{SharedLog: endpoint}, endpoint)
+		forget(t, Admin{Place: endpoint}, endpoint)
 	})
 }

@@ -24,14 +24,13 @@ import (
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
-	"rallypoint/core/sharedlog"
 	"rallypoint/core/store"
 	"rallypoint/core/store/storetest"
-	"rallypoint/core/trace"
-	"rallypoint/filestore/filelog"
+	"rallypoint/filestore/fileregister"
 	"rallypoint/internal/etcdclient"
 	"rallypoint/internal/etcdtest"
 	"rallypoint/internal/testkit"
+	"rallypoint/roundstore"
 )
 
 // meeting is one place where runs can meet.
@@ -70,28 +69,26 @@ var meetings = []meeting{
 	}},
 	{"file with a token", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
-		checkHistory(t, filelog.Watch(dir, "job"))
-		return withToken(testkit.TokenFile(t), at("file://"+dir))
+		return checkLeaders(t, withToken(testkit.TokenFile(t), at("file://"+dir)))
 	}},
 	{"file", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
-		checkHistory(t, filelog.Watch(dir, "job"))
 		here, there := at("file://"+dir), at("file://"+elsewhere(dir))
 		var opened atomic.Int64
-		return func(p params.Params, log *slog.Logger) (*member.Member, error) {
+		return checkLeaders(t, func(p params.Params, log *slog.Logger) (*member.Member, error) {
 			if opened.Add(1)%2 == 0 {
 				return there(p, log)
 			}
 			return here(p, log)
-		}
+		})
 	}},
 	{"remote file", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		dir := t.TempDir()
-		checkHistory(t, filelog.Watch(dir, "job"))
-		return func(p params.Params, log *slog.Logger) (*member.Member, error) {
+		return checkLeaders(t, func(p params.Params, log *slog.Logger) (*member.Member, error) {
 			p.Endpoint = "file://" + dir
-			return openLog(p, log, func() sharedlog.Log { return filelog.New(dir, p.RunID, &filelog.Options{Remote: true}) })
-		}
+			r := fileregister.New(dir, p.RunID, fileregister.Options{Remote: true})
+			return roundstore.OpenRegister(p, r, func() string { return "127.0.0.1" }, nil, log)
+		})
 	}},
 	{"etcd", func(t *testing.T) func(params.Params, *slog.Logger) (*member.Member, error) {
 		config := etcdclient.Config{Endpoints: []string{etcd.Endpoint(t)}, Prefix: "/" + t.Name()}
@@ -104,31 +101,6 @@ var meetings = []meeting{
 			return OpenRegister(p, v, log)
 		})
 	}},
-}
-
-// checkHistory follows the runs of a test, and holds their history against the guarantees when
-// the test is over.
-func checkHistory(t *testing.T, f sharedlog.Watcher) {
-	var audit conformance.Audit
-	began := time.Now()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error)
-	go func() {
-		done <- sharedlog.Watch(ctx, f, 50*time.Millisecond, func(rec trace.Record) {
-			rec.Seconds = rec.At.Sub(began).Seconds()
-			audit.Add(rec)
-		}, slog.New(slog.DiscardHandler))
-	}()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-		f.Close()
-		if len(audit.Runs()) > 0 && !audit.Kept() {
-			t.Error(&audit)
-		}
-	})
 }
 
 // checkLeaders has each leader of a test's run record it, and holds the whole history against the

@@ -10,10 +10,10 @@ import (
 )
 
 // Locate returns where programs outside a job can see the runs of an endpoint: the address of
-// their control plane (or a comma-separated list of its servers) or, without a control plane, the
-// endpoint of their shared log with defaults filled in. A number alone is a port of this machine,
+// their control plane (or a comma-separated list of its servers) or, where a register names each run's,
+// the endpoint with defaults filled in, for Query. A number alone is a port of this machine,
 // as --listen has it. It opens nothing. The errors call the endpoint ENDPOINT, as the commands do.
-func Locate(endpoint string) (addr, sharedLog string, err error) {
+func Locate(endpoint string) (addr, place string, err error) {
 	if endpoint, err = ofServer(endpoint); err != nil {
 		return "", "", err
 	}
@@ -21,22 +21,11 @@ func Locate(endpoint string) (addr, sharedLog string, err error) {
 	if err != nil {
 		return "", "", err
 	}
-	switch at := at.(type) {
-	case logPlace:
-		return "", at.endpoint(), nil
-	case registerPlace:
+	if at, ok := at.(registerPlace); ok {
 		return "", at.endpoint(), nil
 	}
 	addr, err = at.(hostedPlace).address()
 	return addr, "", err
-}
-
-// HasLeader reports whether the runs at an endpoint, as Locate returns it, have control planes, which
-// Query finds.
-func HasLeader(endpoint string) bool {
-	at, err := placeOf(endpoint)
-	_, ok := at.(registerPlace)
-	return err == nil && ok
 }
 
 // Address returns the HOST:PORT of a server to connect to, with the default port where

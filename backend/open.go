@@ -57,11 +57,6 @@ func openLog(p params.Params, log *slog.Logger, open func() sharedlog.Log) (*mem
 	if p.AdvertiseAddr == "" && p.LocalAddr == "" {
 		p.LocalAddr = ownAddress(p.Max)
 	}
-	return openSeen(p, log, open)
-}
-
-// openSeen makes a member over a log that sees the nodes' addresses.
-func openSeen(p params.Params, log *slog.Logger, open func() sharedlog.Log) (*member.Member, error) {
 	return roundstore.NewMember(p, log, false, func(o member.Observer, _ *roundstore.RoundStores, log *slog.Logger) member.ControlPlane {
 		return sharedlog.New(p, o, open(), log)
 	})

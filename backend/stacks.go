@@ -29,15 +29,12 @@ func (a Admin) Stacks(ctx context.Context) (*Stacks, error) {
 // Status returns the status of the run. It blocks until ctx ends at most. Errors: ErrInvalid
 // (there is no such run, or there are several), ErrConnection, ErrAuth.
 func (a Admin) Status(ctx context.Context) (*control.RunStatus, error) {
-	switch {
-	case a.SharedLog != "" && HasLeader(a.SharedLog):
+	if a.Place != "" {
 		_, st, err := a.query().Status(ctx)
 		if err != nil {
 			return nil, err
 		}
 		return OnlyRun(st.Runs, "the run id")
-	case a.SharedLog != "":
-		return a.statusOfLog(ctx)
 	}
 	code, _, body, err := Get(ctx, a.Addr, a.Token, "/status", a.RunID)
 	var st control.Status
@@ -55,14 +52,6 @@ func (a Admin) Status(ctx context.Context) (*control.RunStatus, error) {
 		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "the server at %s answers HTTP with code %d, but without a status of run %q", a.Addr, code, runFor(a.RunID, a.Token))
 	}
 	return OnlyRun(st.Runs, "the run id")
-}
-
-func (a Admin) statusOfLog(ctx context.Context) (*control.RunStatus, error) {
-	_, runs, err := Statuses(ctx, a.SharedLog, a.RunID, a.Timeout)
-	if err != nil {
-		return nil, err
-	}
-	return OnlyRun(runs, "the run id")
 }
 
 // OnlyRun returns the requested run of a status, or the only one. what is the user's name for the

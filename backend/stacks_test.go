@@ -38,7 +38,7 @@ func TestStacksInEachPlace(t *testing.T) {
 			if m.name == "etcd" { // a node's parameters are without the options
 				p.Endpoint += "?key_prefix=" + url.QueryEscape("/"+t.Name())
 			}
-			a.Addr, a.SharedLog, err = Locate(p.Endpoint)
+			a.Addr, a.Place, err = Locate(p.Endpoint)
 			testkit.Check(t, err)
 			if p.TokenFile != "" {
 				a.Token = testkit.Must(secret.OpenToken(p.TokenFile, nil))(t)

@@ -4,6 +4,7 @@ package main
 import "C"
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -49,16 +50,10 @@ func toAdmin(r *C.rp_admin_request) (a backend.Admin, ev rendezvous.Event, err e
 		return a, nil, err
 	}
 	a.RunID, a.By = t.runID, t.by
-	if a.Addr, a.SharedLog, err = backend.Locate(t.endpoint); err != nil {
+	if a.Addr, a.Place, err = backend.Locate(t.endpoint); err != nil {
 		return a, nil, invalid("%v", err)
 	}
-	switch {
-	case a.SharedLog != "" && ev != nil && !backend.HasLeader(a.SharedLog):
-		p := params.Params{TokenFile: t.tokenFile}
-		return a, ev, p.RefuseToken(a.SharedLog)
-	case t.tokenFile == "":
-		t.tokenFile = getenv(params.EnvTokenFile)
-	}
+	t.tokenFile = cmp.Or(t.tokenFile, getenv(params.EnvTokenFile))
 	if t.tokenFile != "" {
 		a.Token, err = secret.OpenToken(t.tokenFile, logger)
 	}

@@ -60,7 +60,7 @@ func (ar *adminRequest) addFlags(cmd *cobra.Command) {
 // prepare checks the arguments.
 func (ar *adminRequest) prepare(endpoint string, log *logging) (err error) {
 	if err = ar.locate(endpoint); err == nil {
-		ar.token, err = ar.file.open(log, ar.sharedLog)
+		ar.token, err = ar.file.open(log)
 	}
 	return err
 }
@@ -74,12 +74,12 @@ func (ar *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	if err != nil {
 		return err
 	}
-	a := backend.Admin{Addr: ar.addr, SharedLog: ar.sharedLog, RunID: ar.run, Token: ar.token, Timeout: ar.timeout}
+	a := backend.Admin{Addr: ar.addr, Place: ar.place, RunID: ar.run, Token: ar.token, Timeout: ar.timeout}
 	answer, err := a.Ask(ctx, ev)
 	var refusal *rendezvous.Error
 	switch {
 	case err == nil:
-	case ar.sharedLog != "":
+	case ar.place != "":
 		return failure{err}
 	case errors.As(err, &refusal) && refusal.Code != rendezvous.CodeConnection:
 		return failure{refusal}

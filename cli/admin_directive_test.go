@@ -15,7 +15,7 @@ func TestAdminDirectives(t *testing.T) {
 		round(t, s.addr)
 		drains(t, s.addr)
 	})
-	for name, place := range sharedLogs {
+	for name, place := range places {
 		t.Run(name, func(t *testing.T) {
 			endpoint := place(t)
 			_, first := meets(t, endpoint, "job", "a", 2, 2)

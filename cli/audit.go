@@ -16,7 +16,7 @@ func newAudit() *cobra.Command {
 	return &cobra.Command{
 		Use:   "audit FILE...",
 		Short: "Check the recorded history of jobs",
-		Long: `Check a history written by "rallypoint serve --record FILE" or "rallypoint record". If
+		Long: `Check a history written by "rallypoint serve --record FILE", or by the option record of a job. If
 several nodes hosted a job's control plane one after the other, name the files of all of
 them: they are checked as one. Each event, and how the control plane or the nodes reacted
 to it, is compared with the guarantees of the design: each rank given once, the same

@@ -61,13 +61,6 @@ func TestAudit(t *testing.T) {
 	if code, _, stderr := execute(t, "serve", "--record", t.TempDir()); code != run.ExitFailure || !strings.Contains(stderr, "--record: open ") {
 		t.Errorf("%d, %s", code, stderr)
 	}
-	dir := t.TempDir()
-	if code, _, stderr := execute(t, "record", "--rdzv-id=x", "file://"+dir+"/none", dir+"/history"); code != run.ExitFailure || !strings.Contains(stderr, "it has to be there") {
-		t.Errorf("%d, %s", code, stderr)
-	}
-	if code, _, stderr := execute(t, "record", "--rdzv-id=x", "file://"+dir, dir); code != run.ExitFailure || !strings.Contains(stderr, "is a directory") {
-		t.Errorf("%d, %s", code, stderr)
-	}
 }
 
 // TestAuditOfAllHosts checks what two nodes have recorded that hosted one after the other.

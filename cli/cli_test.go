@@ -41,7 +41,7 @@ func execute(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{}, {"--help"}, {"help"}, {"serve", "--help"}, {"store", "--help"}, {"store", "serve", "-h"}, {"version", "--help"}, {"help", "version"}, {"help", "admin", "close"}, {"completion", "--help"},
-		{"status", "-h"}, {"admin", "close", "-h"}, {"admin", "evict", "-h"}, {"record", "-h"}, {"token", "new", "-h"}, {"token", "show", "-h"}, {"audit", "-h"}, {"store", "get", "-h"}, {"store", "set", "-h"}, {"store", "add", "-h"},
+		{"status", "-h"}, {"admin", "close", "-h"}, {"admin", "evict", "-h"}, {"token", "new", "-h"}, {"token", "show", "-h"}, {"audit", "-h"}, {"store", "get", "-h"}, {"store", "set", "-h"}, {"store", "add", "-h"},
 		{"store", "wait", "-h"}, {"store", "list", "-h"}, {"store", "delete", "-h"}} {
 		code, stdout, stderr := execute(t, args...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Usage:") {
@@ -126,10 +126,6 @@ func TestWrongUsageOfAnEndpoint(t *testing.T) {
 		{"status h:0", "nothing listens on port 0"},
 		{"status h --timeout 0", "--timeout"},
 		{"status h --timeout 0s", "--timeout is 0s, it must be greater than 0"},
-		{"record file:///d", "FILE is missing"},
-		{"record file:///d f", "--rdzv-id is missing"},
-		{"record h f --rdzv-id x", `"h" is a control plane, which records by itself: rallypoint serve --record FILE`},
-		{"record file://h/d f --rdzv-id x", "mind the three slashes"},
 		{"admin", "a command is missing: close, evict, save, drain, scale, stop, cancel, cordon, undrain, forget or backup"},
 		{"admin clos", `did you mean "close"?`},
 		{"admin close", "ENDPOINT is missing"},

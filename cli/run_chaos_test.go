@@ -61,8 +61,7 @@ while not os.path.exists(env["FINISH"]):
 type chaos struct {
 	*harness
 	endpoint string
-	serve    *serverProcess // nil: the nodes meet without a control plane
-	recorder *serverProcess // where they do
+	serve    *serverProcess // nil: one of the nodes leads, and each that does records it
 	lease    time.Duration
 	duration time.Duration // for so long it is hurt, unless envChaos says otherwise
 	mark     string        // in the environment of everything that belongs to the job
@@ -101,20 +100,17 @@ func TestChaos(t *testing.T) {
 }
 
 // TestChaosInAnEtcd does the same to a job whose nodes meet in an etcd. The history is
-// what a follower of the log records.
+// what the leaders record.
 func TestChaosInAnEtcd(t *testing.T) {
 	t.Parallel()
 	c := newChaos(t)
 	c.endpoint, c.lease, c.duration = "etcd://"+etcd.Endpoint(t)+"?key_prefix=/chaos", 2*time.Second, 8*time.Second
-	c.record()
-	defer func() { c.recorder.kill() }()
 	c.run()
-	c.endRecord()
 	c.audit()
 }
 
 // TestChaosInADirectory does the same to one whose nodes meet in a directory, of which
-// nothing is left either. Who records it is killed, too.
+// nothing is left either.
 func TestChaosInADirectory(t *testing.T) {
 	t.Parallel()
 	c := newChaos(t)
@@ -123,31 +119,9 @@ func TestChaosInADirectory(t *testing.T) {
 		t.Fatal(err)
 	}
 	c.endpoint, c.lease, c.duration = "file://"+meet, 2*time.Second, 8*time.Second
-	c.record()
-	defer func() { c.recorder.kill() }()
 	c.run()
-	testkit.Eventually(t, "the directory of the run is empty", func() bool { left, _ := os.ReadDir(meet); return len(left) == 0 })
-	c.endRecord()
+	testkit.Eventually(t, "the directory is empty", func() bool { left, _ := os.ReadDir(meet); return len(left) == 0 })
 	c.audit()
-}
-
-// record starts a process that follows the job's nodes.
-func (c *chaos) record() {
-	c.t.Helper()
-	c.recorder = &serverProcess{dir: c.dir, args: []string{"record", "--rdzv-id=chaos", c.endpoint, "history"}}
-	if err := c.recorder.start(); err != nil {
-		c.t.Fatal(err)
-	}
-}
-
-// endRecord ends it as people do.
-func (c *chaos) endRecord() {
-	c.t.Helper()
-	testkit.Eventually(c.t, "the recorder has the places of all workers", func() bool { return c.misplaced() == "" })
-	c.kill(c.recorder.cmd.Process.Pid, syscall.SIGTERM)
-	if err := c.recorder.cmd.Wait(); err != nil || c.recorder.stderr.Len() > 0 {
-		c.t.Errorf("the recorder: %v, %s", err, c.recorder.stderr)
-	}
 }
 
 func newChaos(t *testing.T) *chaos {
@@ -220,7 +194,7 @@ func (c *chaos) run() {
 
 // audit holds the history against the guarantees, and against where the workers have stood.
 func (c *chaos) audit() {
-	auditHistory(c.t, c.dir+"/history")
+	auditHistory(c.t, c.histories()...)
 	if text := c.misplaced(); text != "" {
 		c.t.Error(text)
 	}
@@ -229,12 +203,19 @@ func (c *chaos) audit() {
 // history returns what is recorded so far. A line that a kill has torn is the audit's business.
 func (c *chaos) history() (records []trace.Record) {
 	c.t.Helper()
-	for line := range bytes.Lines(testkit.ReadFile(c.t, c.dir+"/history")) {
-		if rec, err := trace.Decode(line); err == nil {
-			records = append(records, rec)
+	for _, path := range c.histories() {
+		for line := range bytes.Lines(testkit.ReadFile(c.t, path)) {
+			if rec, err := trace.Decode(line); err == nil {
+				records = append(records, rec)
+			}
 		}
 	}
 	return records
+}
+
+// histories are the files of all that have recorded the job.
+func (c *chaos) histories() []string {
+	return testkit.Must(filepath.Glob(c.dir + "/history*"))(c.t)
 }
 
 // misplaced looks for each worker's agent in the history, where it has that rank, and says
@@ -291,7 +272,7 @@ func (c *chaos) startNode(i int) {
 	if c.keep { // a node that is lost stays out
 		lease, grace = 10*lease, 10
 	}
-	conf := fmt.Sprintf("--rdzv-conf=lease_timeout=%g,reconnect_grace=%g,last_call_timeout=2,admit_delay=0.2,closed_for=0,host_name=host%d", lease.Seconds(), grace, i)
+	conf := fmt.Sprintf("--rdzv-conf=lease_timeout=%g,reconnect_grace=%g,last_call_timeout=2,admit_delay=0.2,closed_for=0,host_name=host%d,record=%s/history", lease.Seconds(), grace, i, c.dir)
 	if c.serve != nil { // a node that starts while it is down must not take its place
 		conf += ",is_host=0"
 	}
@@ -382,11 +363,6 @@ func (c *chaos) injectFault(random *rand.Rand) {
 			c.t.Fatal(err)
 		}
 	case 5:
-		if strings.HasPrefix(c.endpoint, "file:") && random.IntN(3) == 0 { // it continues in its file
-			c.recorder.kill()
-			c.record()
-			return
-		}
 		if c.serve == nil { // two of three
 			another := c.nodes[(node+1)%len(c.nodes)].Process.Pid
 			c.kill(another, syscall.SIGSTOP)

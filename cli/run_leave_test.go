@@ -35,7 +35,7 @@ func TestLeave(t *testing.T) {
 			return serve(t, command("serve", "--listen", "127.0.0.1:0")).addr
 		}, 1, "leave:1/1d", 1, false},
 		"directory": {func(t *testing.T) string { return "file://" + t.TempDir() }, 2, "leave:1", 1, false},
-		"etcd":      {func(t *testing.T) string { return sharedLogs["etcd"](t) }, 0, "leave:1", 1, false},
+		"etcd":      {func(t *testing.T) string { return places["etcd"](t) }, 0, "leave:1", 1, false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

@@ -120,7 +120,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	if recording != nil {
 		defer recording.Close()
 	}
-	secret, err := so.token.open(log, "")
+	secret, err := so.token.open(log)
 	if err != nil {
 		return err
 	}

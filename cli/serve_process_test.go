@@ -154,12 +154,12 @@ func TestServeIsKilled(t *testing.T) {
 }
 
 // auditHistory holds what a control plane has recorded against the guarantees.
-func auditHistory(t *testing.T, path string) {
+func auditHistory(t *testing.T, paths ...string) {
 	t.Helper()
-	code, stdout, stderr := execute(t, "audit", path)
+	code, stdout, stderr := execute(t, append([]string{"audit"}, paths...)...)
 	t.Log(stdout)
 	if code != run.ExitOK {
-		t.Errorf("the history of %s: code %d, %s", path, code, stderr)
+		t.Errorf("the history of %v: code %d, %s", paths, code, stderr)
 	}
 }
 

@@ -71,7 +71,7 @@ func (s statusQuery) showStacks(cmd *cobra.Command, asJSON bool) error {
 // reach sets where the agents are asked, and with which token.
 func (s *statusQuery) reach(endpoint string, token *tokenFlag, log *logging) (err error) {
 	if err = s.locate(endpoint); err == nil {
-		s.token, err = token.read(log)
+		s.token, err = token.open(log)
 	}
 	return err
 }

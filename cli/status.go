@@ -44,9 +44,8 @@ the last changes with their reasons, and why the run has not started.
 
 ENDPOINT is the job's --rdzv-endpoint (HOST, HOST:PORT, a list of them, or a PORT of this
 machine): a node of the job, or "rallypoint serve". If it has several runs, --rdzv-id selects the
-one to show in full. For file:///DIR and etcd://HOST, which have no control plane, the
-command reads what the nodes have written, without times and changes. It writes
-nothing and delays no node.
+one to show in full. For file:///DIR and etcd://HOST the command reads there which node
+leads each run, and asks that one.
 
 HEARD is the time since the node's last sign of life; a node is lost when that reaches
 the run's lease timeout. A question mark after a state means that the connection broke
@@ -87,7 +86,7 @@ func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) e
 	if s.workers && (s.json || s.watched) {
 		return errors.New(`--workers goes with neither --json nor --watch: "rallypoint stacks --json" has the workers, too`)
 	}
-	if q.token, err = s.token.open(log, q.sharedLog); err != nil {
+	if q.token, err = s.token.open(log); err != nil {
 		return err
 	}
 	out := cmd.OutOrStdout()
@@ -143,16 +142,16 @@ const checkControl = `check that the job's first node or "rallypoint serve" runs
 
 // statusQuery asks a control plane for its status.
 type statusQuery struct {
-	addr      string
-	sharedLog string // endpoint without a control plane, asked instead of addr; "": none
-	run       string // "": all runs
-	token     *secret.Token
-	timeout   time.Duration
+	addr    string
+	place   string // endpoint of a register that names it, instead of addr; "": none
+	run     string // "": all runs
+	token   *secret.Token
+	timeout time.Duration
 }
 
 // locate sets where to ask, and checks for how long.
 func (s *statusQuery) locate(endpoint string) (err error) {
-	if s.addr, s.sharedLog, err = backend.Locate(endpoint); err != nil {
+	if s.addr, s.place, err = backend.Locate(endpoint); err != nil {
 		return err
 	}
 	return positive("--timeout", s.timeout)
@@ -161,8 +160,8 @@ func (s *statusQuery) locate(endpoint string) (err error) {
 // fetch returns the status as it came and decoded. It blocks until the answer has arrived, at most
 // for the timeout.
 func (s statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) {
-	if s.sharedLog != "" {
-		return s.fetchFromLog(ctx)
+	if s.place != "" {
+		return s.fetchFromPlace(ctx)
 	}
 	var st control.Status
 	start := time.Now()

@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rallypoint/backend"
 	"rallypoint/core/params"
 	"rallypoint/core/secret"
 	"rallypoint/internal/printable"
@@ -24,20 +23,8 @@ func (t *tokenFlag) addTo(cmd *cobra.Command) {
 		"`FILE` with the token that the control plane and its nodes share (default $"+params.EnvTokenFile+", else none)")
 }
 
-// open reads the file; nil is no token. At an endpoint without a control plane,
-// sharedLog, the flag is an error, and the environment's file, which is meant for other
-// jobs, does not count.
-func (t *tokenFlag) open(log *logging, sharedLog string) (*secret.Token, error) {
-	path := t.path
-	if sharedLog != "" && !backend.HasLeader(sharedLog) {
-		p := params.Params{TokenFile: path}
-		return nil, p.RefuseToken(sharedLog)
-	}
-	return t.read(log)
-}
-
-// read reads the file, wherever the job meets; nil is no token.
-func (t *tokenFlag) read(log *logging) (*secret.Token, error) {
+// open reads the file; nil is no token.
+func (t *tokenFlag) open(log *logging) (*secret.Token, error) {
 	path := cmp.Or(t.path, os.Getenv(params.EnvTokenFile))
 	if path == "" {
 		return nil, nil

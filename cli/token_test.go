@@ -3,7 +3,6 @@ package cli
 import (
 	"os"
 	"path/filepath"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -91,20 +90,14 @@ func TestTokenThatProtectsNothing(t *testing.T) {
 	job := func(args ...string) []string {
 		return append(append([]string{"run", "--no-python"}, args...), "true")
 	}
-	file := "file://" + t.TempDir()
 	for _, test := range []struct {
 		args []string
 	}{
 		{job("--standalone")},
 		{job()},
-		{[]string{"status", file}},
-		{[]string{"admin", "close", file, "--rdzv-id", "j", "--reason", "x"}},
 	} {
 		t.Setenv(params.EnvTokenFile, "")
 		byFlag := append([]string{test.args[0], "--token-file", none}, test.args[1:]...)
-		if test.args[0] == "admin" {
-			byFlag = append(slices.Clone(test.args), "--token-file", none)
-		}
 		lines := [][]string{byFlag}
 		if test.args[0] == "run" {
 			lines = append(lines, append([]string{"run", "--rdzv-conf", "token_file=" + none}, test.args[1:]...))

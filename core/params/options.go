@@ -177,7 +177,7 @@ var optionTable = []option{
 		userIDs},
 	{"loopback_check", "1", "0: processes of every user may connect, and a control plane of any user is accepted",
 		flag(func(s *optionSetter, on bool) { s.LoopbackUsers.Anyone = !on })},
-	{"record", "", "for tests: record the control plane's history in `PATH.NODE` while this node hosts it",
+	{"record", "", "record the control plane's history in `PATH.NODE` while this node hosts it",
 		path(func(s *optionSetter) *string { return &s.Record })},
 
 	// Of an etcd.

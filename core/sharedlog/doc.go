@@ -8,5 +8,5 @@
 // the entry, and applying it twice changes nothing. Each observer judges a lease by its own
 // monotonic time since it last saw the node's heartbeat change.
 //
-// The logs are a file under a lock (filestore/filelog), and the memory of a job of one node ([NewLocalLog]).
+// The log is the memory of a job of one node ([NewLocalLog]).
 package sharedlog

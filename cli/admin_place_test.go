@@ -3,7 +3,6 @@ package cli
 import (
 	"maps"
 	"os"
-	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -16,7 +15,7 @@ import (
 
 func TestAdminOfAPlace(t *testing.T) {
 	t.Setenv("USER", "carol")
-	for name, place := range sharedLogs {
+	for name, place := range places {
 		t.Run(name, func(t *testing.T) {
 			endpoint := place(t)
 			_, first := meets(t, endpoint, "job", "a", 2, 3)
@@ -76,12 +75,12 @@ func TestAdminOfAPlace(t *testing.T) {
 // TestOneOfManyCancels: of those who take a directive back at the same time one is told that it
 // is canceled, and the others that it does not stand.
 func TestOneOfManyCancels(t *testing.T) {
-	for name, place := range sharedLogs {
+	for name, place := range places {
 		t.Run(name, func(t *testing.T) {
 			endpoint := place(t)
 			_, first := meets(t, endpoint, "job", "a", 1, 1)
 			ended(t, first)
-			a := backend.Admin{SharedLog: endpoint, RunID: "job", Timeout: time.Minute}
+			a := backend.Admin{Place: endpoint, RunID: "job", Timeout: time.Minute}
 			given, err := a.Ask(t.Context(), rendezvous.Direct{Kind: rendezvous.DirectiveSave, Within: time.Hour, Reason: "why"})
 			if err != nil {
 				t.Fatal(err)
@@ -113,7 +112,7 @@ func TestOneOfManyCancels(t *testing.T) {
 // TestAdminForget: a job that was closed by hand is refused to the nodes that come after its end,
 // until an administrator has it forgotten.
 func TestAdminForget(t *testing.T) {
-	places := maps.Clone(sharedLogs)
+	places := maps.Clone(places)
 	places["serve"] = func(t *testing.T) string {
 		s := serve(t, command("serve", "--listen", "127.0.0.1:0"))
 		t.Cleanup(func() { s.end(t) })
@@ -153,23 +152,21 @@ func TestAdminForget(t *testing.T) {
 	}
 }
 
-// Nothing is written into a run without living nodes: the next one of its name begins
-// with an empty log.
+// A run whose nodes are dead is told nothing, and its record stays as it is.
 func TestAdminOfADeadRun(t *testing.T) {
 	live, dead := t.TempDir(), t.TempDir()
-	_, first := meets(t, "file://"+live, "job", "a", 1, 1)
+	n, first := meets(t, "file://"+live, "job", "a", 1, 1)
 	ended(t, first)
 	if err := os.CopyFS(dead, os.DirFS(live)); err != nil {
 		t.Fatal(err)
 	}
-	before := contents(t, filepath.Join(dead, "rallypoint-job"))
+	n.Close()
+	before := contents(t, dead)
 	code, stdout, stderr := execute(t, "admin", "close", "file://"+dead, "--rdzv-id", "job", "--reason", "x")
-	if code != 1 || stdout != "" || !strings.Contains(stderr, "no node of run \"job\"") || strings.Count(stderr, "\n") != 1 {
+	if code != 1 || stdout != "" || !strings.Contains(stderr, `the leader of run "job" at file://`) || !strings.Contains(stderr, "node a") || strings.Count(stderr, "\n") != 1 {
 		t.Errorf("%d, %q, %q", code, stdout, stderr)
 	}
-	for path, content := range contents(t, filepath.Join(dead, "rallypoint-job")) {
-		if before[path] != content {
-			t.Errorf("%s has changed", path)
-		}
+	if after := contents(t, dead); !maps.Equal(before, after) {
+		t.Errorf("%v, was %v", after, before)
 	}
 }
