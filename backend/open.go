@@ -1,12 +1,12 @@
 package backend
 
 import (
+	"cmp"
 	"log/slog"
 
 	"rallypoint/core/election/register"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
-	"rallypoint/core/sharedlog"
 	"rallypoint/roundstore"
 )
 
@@ -52,20 +52,11 @@ func OpenRegister(p params.Params, r register.Register, log *slog.Logger) (*memb
 	return roundstore.OpenRegister(p, r, func() string { return ownAddress(p.Max) }, nil, log)
 }
 
-// openLog makes a member over a log that sees no node's address.
-func openLog(p params.Params, log *slog.Logger, open func() sharedlog.Log) (*member.Member, error) {
-	if p.AdvertiseAddr == "" && p.LocalAddr == "" {
-		p.LocalAddr = ownAddress(p.Max)
-	}
-	return roundstore.NewMember(p, log, false, func(o member.Observer, _ *roundstore.RoundStores, log *slog.Logger) member.ControlPlane {
-		return sharedlog.New(p, o, open(), log)
-	})
-}
-
 // OpenStandalone makes the member of a job of one node, which no other can reach: its control
 // plane ends with this process. Of p, LocalAddr is announced to the workers; "" is the loopback
 // address. A wrong parameter is ErrInvalid.
 func OpenStandalone(p params.Params, log *slog.Logger) (Node, error) {
 	p.Min, p.Max, p.Endpoint, p.TokenFile = 1, 1, "", ""
-	return node(openLog(p, log, sharedlog.NewLocalLog))
+	p.LocalAddr = cmp.Or(p.LocalAddr, p.AdvertiseAddr, loopback)
+	return node(roundstore.OpenLocal(p, log))
 }

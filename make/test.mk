@@ -4,7 +4,7 @@
 
 # Neither torch nor etcd, no environment, no race detector: the command, and the tests
 # of the packages that need little time. SLOW are the others.
-SLOW := capi|cli|etcdstore|backend|bench|examples|cmd|packaging|agent|core/control|core/sharedlog
+SLOW := capi|cli|etcdstore|backend|bench|examples|cmd|packaging|agent|core/control
 
 .PHONY: quick
 quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' tests
@@ -181,11 +181,11 @@ LONG_GO_TEST = CGO_ENABLED=1 $(GOTESTSUM) --format dots --hide-summary=skipped -
 
 # More kills and more runs, and the control plane's tests with a disk below.
 .PHONY: test-go-long
-test-go-long: $(GOTESTSUM)  ## Long tests of the control plane and of the shared log
+test-go-long: $(GOTESTSUM)  ## Long tests of the control plane and of elections
 	$(call say,go test -tags long ./core/control)
 	@$(LONG_GO_TEST) -tags long -timeout 1h ./core/control
-	$(call say,go test -tags long ./core/sharedlog)
-	@$(LONG_GO_TEST) -tags long -timeout 1h ./core/sharedlog
+	$(call say,go test -tags long ./core/election/register)
+	@$(LONG_GO_TEST) -tags long -timeout 1h ./core/election/register
 	$(call say,go test -tags long ./roundstore)
 	@$(LONG_GO_TEST) -tags long -timeout 10m ./roundstore -run TestPortOfAnother
 	$(call say,go test -tags long ./core/succession: 100 000 histories; mistakes that they find)

@@ -56,6 +56,16 @@ func OpenRegister(p params.Params, r register.Register, ownHost func() string, e
 	})
 }
 
+// OpenLocal makes the only node of a job, whose control plane no other process reaches. See Open.
+func OpenLocal(p params.Params, log *slog.Logger) (*member.Member, error) {
+	return NewMember(p, log, false, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
+		return client.NewWith(p, o, log, func(cfg discovery.Config) client.Finder {
+			cfg.Start = starter(p, stores, log)
+			return discovery.NewLocal(cfg)
+		})
+	})
+}
+
 // starter starts the control plane of this node's process.
 func starter(p params.Params, stores *RoundStores, log *slog.Logger) discovery.StartHost {
 	return func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {

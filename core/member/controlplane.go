@@ -7,8 +7,7 @@ import (
 	"rallypoint/core/training"
 )
 
-// ControlPlane is a node's way to the machine of its run: a connection to a hosted
-// control plane, or a log shared by all nodes.
+// ControlPlane is a node's way to the machine of its run: a connection to the server that has it.
 //
 // All methods are safe for concurrent use and none blocks but Connect and Close.
 type ControlPlane interface {
@@ -42,7 +41,7 @@ type ControlPlane interface {
 
 	// HostedByNode reports whether the control plane runs in the process of a node of
 	// this job, member of the round or not, and so ends with it. False before Connect,
-	// and for a server or a log that no node hosts.
+	// and for a server that no node hosts.
 	HostedByNode() bool
 
 	// Close ends the connection and all that the control plane started, unanswered calls with

@@ -3,5 +3,5 @@
 // of a round a store for their own keys, and leaves cleanly.
 //
 // It reaches the machine of its run (core/rendezvous) by a ControlPlane: a connection to
-// a hosted one (core/control) or a replica over a shared log (core/sharedlog).
+// the server that has it (core/control/client).
 package member

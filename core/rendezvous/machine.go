@@ -1,7 +1,7 @@
 // Package rendezvous agrees on who takes part in a distributed job.
 //
 // [Machine] is the heart: one pure state machine per run, without clock,
-// goroutine or I/O. Its driver (the hosted server, a shared log) feeds it events in
+// goroutine or I/O. Its driver (core/control) feeds it events in
 // one order and carries out the effects it returns; the twelve guarantees of
 // docs/design.md are properties of this machine alone. Its state is six types, each with
 // pointers to those below it only: run, nodes, round, forming, directives and agentStore. The
@@ -11,7 +11,6 @@
 package rendezvous
 
 import (
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -109,23 +108,6 @@ func (m *Machine) Policy() Policy { return m.forming.policy }
 // driver of a restored machine executes them: each timer runs for
 // its whole time once more, since how much of it had passed is not known.
 func (m *Machine) Timers() []SetTimer { return m.out.timers() }
-
-// AppendSessions appends all sessions to list, in no order: those of live nodes,
-// also inside their grace, and of nodes that ended and await their peers.
-func (m *Machine) AppendSessions(list []SessionID) []SessionID {
-	return slices.AppendSeq(list, maps.Keys(m.nodes.sessions))
-}
-
-// AppendAttached appends the sessions of AppendSessions that may still act: neither have
-// they ended, nor is their connection broken, which a shared log tells by a goodbye.
-func (m *Machine) AppendAttached(list []SessionID) []SessionID {
-	for session, n := range m.nodes.sessions {
-		if !n.ended && !n.grace {
-			list = append(list, session)
-		}
-	}
-	return list
-}
 
 // causeSilent begins the cause of a node's loss whose lease has run out.
 const causeSilent = "lost: not heard of for "

@@ -3,8 +3,6 @@ package rendezvous
 import (
 	"cmp"
 	"fmt"
-	"maps"
-	"slices"
 
 	"rallypoint/core/store"
 	"rallypoint/internal/pack"
@@ -87,32 +85,6 @@ func (m *Machine) TryRead(ev Event) (effects []Effect, ok bool) {
 	}
 	reply.Result = KeyResult(result)
 	return []Effect{reply}, true
-}
-
-// CatchUp returns what a node has to know that has not seen the effects of all
-// events: its update, and the answers that it has not acknowledged, by number. The
-// answers come first: the update may be about the round that one of them names.
-//
-// The node is not known if it was dropped. Nor is it if its session is not the one of
-// before, the state as the node saw it last, in which it had the round that it reports: a
-// hello that came late has begun the session again, and nothing else would ever tell the node
-// what it has missed.
-func (m *Machine) CatchUp(session SessionID, before *Machine, last LastRound) (answers []Reply, notice MembershipUpdate, known bool) {
-	n := m.nodes.sessions[session]
-	if n == nil {
-		return nil, MembershipUpdate{}, false
-	}
-	if was := before.nodes.sessions[session]; was != nil && (n.acked < was.acked || last.Round > 0 && m.round.orphanedJoin(n)) {
-		return nil, MembershipUpdate{}, false
-	}
-	answers = slices.SortedFunc(maps.Values(n.answered), func(a, b Reply) int { return cmp.Compare(a.Number, b.Number) })
-	return answers, m.updateFor(n, m.forming.waitingReason), true
-}
-
-// orphanedJoin reports whether a live node has no part in a round, waits for none, and
-// was not told to.
-func (r *round) orphanedJoin(n *node) bool {
-	return r.run.closed == nil && !n.ended && n.join == nil && n.stale == "" && r.participantOf(n) == nil
 }
 
 // CauseOverLimit begins the cause of the loss of a node that holds too much of its run's limit.

@@ -210,6 +210,9 @@ func (r *Register) locked(ctx context.Context, file *lockedfile.File, how int, f
 	if how == unix.LOCK_SH && !r.far && file.IsLocal() { // a value that is being written is not whole, and the one before is
 		return false, f(file)
 	}
+	if err := file.CheckLocksReach(); err != nil {
+		return false, err
+	}
 	if err := file.Lock(lockedfile.WaitLimit{Ctx: ctx}, r.clock, how); err != nil {
 		return false, err
 	}

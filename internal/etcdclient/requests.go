@@ -91,16 +91,6 @@ func Unchanged(key string, revision int64) Condition {
 	return clientv3.Compare(clientv3.ModRevision(key), "=", revision)
 }
 
-// Absent holds if no key from key to end exists.
-func Absent(key, end string) Condition {
-	return clientv3.Compare(clientv3.CreateRevision(key), "=", 0).WithRange(end)
-}
-
-// UnchangedSince holds if no key from key to end was created or modified after revision.
-func UnchangedSince(key, end string, revision int64) Condition {
-	return clientv3.Compare(clientv3.ModRevision(key), "<", revision+1).WithRange(end)
-}
-
 // CreatedAt holds if key exists and was created at that revision.
 func CreatedAt(key string, revision int64) Condition {
 	return clientv3.Compare(clientv3.CreateRevision(key), "=", revision)

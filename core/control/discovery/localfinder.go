@@ -1,0 +1,151 @@
+package discovery
+
+import (
+	"context"
+	"net"
+	"sync"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
+)
+
+// LocalFinder is for the only node of a job: it starts a control plane in this process, which no other
+// reaches, and connects to it by a pipe. It is for one goroutine at a time, as Finder is.
+type LocalFinder struct {
+	Config
+
+	mu   sync.Mutex
+	host Host // nil: it was not started, or is closed
+	pipe *pipeListener
+}
+
+// NewLocal makes a finder, which starts nothing before Find.
+func NewLocal(cfg Config) *LocalFinder { return &LocalFinder{Config: cfg} }
+
+// Find implements client.Finder.
+func (f *LocalFinder) Find(ctx context.Context) (*Conn, error) {
+	f.mu.Lock()
+	if f.host == nil {
+		f.pipe = newPipeListener()
+		f.host = f.Start(HostConfig{Params: f.Params, Node: f.Node, Log: f.Log}, f.pipe)
+	}
+	f.mu.Unlock()
+	conn, err := f.pipe.dial(ctx)
+	if err != nil {
+		return nil, err
+	}
+	h := f.Hello()
+	h.InHost = true
+	return openConn(ctx, conn, h, nil, func(net.Conn) error { return nil })
+}
+
+// Again implements client.Finder.
+func (f *LocalFinder) Again(ctx context.Context, _ *Conn, _ error, _ bool) (*Conn, error) {
+	return f.Find(ctx)
+}
+
+// Answer implements client.Finder.
+func (f *LocalFinder) Answer(*Conn, wire.Frame) wire.Frame { return nil }
+
+// Hosting implements client.Finder.
+func (f *LocalFinder) Hosting() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.host != nil
+}
+
+// HasVoters implements client.Finder.
+func (f *LocalFinder) HasVoters() bool { return false }
+
+// LookElsewhere implements client.Finder.
+func (f *LocalFinder) LookElsewhere(*Conn) {}
+
+// Beside implements client.Finder: no network is between.
+func (f *LocalFinder) Beside(context.Context, *Conn, func() bool) (*Conn, error) {
+	return nil, errNotBeside
+}
+
+// Replace implements client.Finder.
+func (f *LocalFinder) Replace(_, next *Conn) bool {
+	if next != nil {
+		_ = next.Close()
+	}
+	return false
+}
+
+// Hint implements client.Finder.
+func (f *LocalFinder) Hint(p rendezvous.Progress) rendezvous.Progress { return p }
+
+// Leave implements client.Finder: there is nobody to wait for.
+func (f *LocalFinder) Leave(context.Context) {}
+
+// Close implements client.Finder.
+func (f *LocalFinder) Close() {
+	f.mu.Lock()
+	host := f.host
+	f.host = nil
+	f.mu.Unlock()
+	if host != nil {
+		_ = host.Close()
+	}
+}
+
+// pipeListener accepts connections from within this process.
+type pipeListener struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newPipeListener() *pipeListener {
+	return &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
+}
+
+// Accept implements net.Listener.
+func (p *pipeListener) Accept() (net.Conn, error) {
+	select {
+	case conn := <-p.conns:
+		return conn, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+// Close implements net.Listener.
+func (p *pipeListener) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+// Addr implements net.Listener.
+func (p *pipeListener) Addr() net.Addr { return here{} }
+
+func (p *pipeListener) dial(ctx context.Context) (net.Conn, error) {
+	near, far := net.Pipe()
+	select {
+	case p.conns <- pipeConn{far}:
+		return pipeConn{near}, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// pipeConn is one end of a connection within this process.
+type pipeConn struct{ net.Conn }
+
+// RemoteAddr implements net.Conn.
+func (pipeConn) RemoteAddr() net.Addr { return here{} }
+
+// LocalAddr implements net.Conn.
+func (pipeConn) LocalAddr() net.Addr { return here{} }
+
+// here is the address of a control plane that only this process reaches.
+type here struct{}
+
+// Network implements net.Addr.
+func (here) Network() string { return "process" }
+
+// String implements net.Addr.
+func (here) String() string { return "this process" }

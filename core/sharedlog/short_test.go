@@ -1,5 +1,0 @@
-//go:build !long
-
-package sharedlog
-
-const long = false
