@@ -387,7 +387,6 @@ func TestEventsThatAreTooLarge(t *testing.T) {
 
 func FuzzRead(f *testing.F) {
 	whole := life(&testing.T{})
-	// Short ones: the fuzzer spends a minute on making a long one shorter.
 	for _, records := range [][]trace.Record{whole[:8], whole[9:10], whole[13:15], whole[22:23], failing(&testing.T{})[9:12]} {
 		var all []byte
 		for _, rec := range records {

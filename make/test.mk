@@ -238,8 +238,23 @@ test-python-long: .venv/.wheel build/rallypoint $(ETCD)  ## pytest -m long
 
 .PHONY: fuzz
 fuzz:  ## Every fuzz target for FUZZTIME (30s)
+	@# Minimising is bounded by tries. By time it takes a minute for each input that is new, in which
+	@# nothing is searched, and fails at the end of FUZZTIME.
 	@n=0; for pkg in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
 	for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
-	echo "==> fuzzing $$pkg $$f for $(FUZZTIME)"; \
-	$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg; n=$$((n+1)); done; done; \
+	echo "==> fuzzing $$pkg $$f for $(FUZZTIME)"; mkdir -p build; \
+	$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) -fuzzminimizetime 20x $$pkg >build/fuzz.log || { cat build/fuzz.log; exit 1; }; \
+	tail -3 build/fuzz.log; n=$$((n+1)); \
+	execs=$$(sed -n 's/.*execs: \([0-9]*\).*/\1/p' build/fuzz.log | tail -1); \
+	[ "$${execs:-0}" -ge $(FUZZLEAST) ] || { echo "fuzzing: $$pkg $$f has tried $$execs inputs only: it searches nothing"; exit 1; }; done; done; \
 	echo "fuzzing: $$n targets passed"
+
+.PHONY: fuzz-corpus
+fuzz-corpus:  ## Keep some of what fuzzing has found here: testdata/fuzz
+	@cache=$$($(GO) env GOCACHE)/fuzz; for pkg in $$($(GO) list -f '{{if or .TestGoFiles .XTestGoFiles}}{{.ImportPath}}{{end}}' ./...); do \
+	for f in $$($(GO) test -list '^Fuzz' $$pkg | grep '^Fuzz' || true); do \
+	into=$${pkg#rallypoint/}/testdata/fuzz/$$f; mkdir -p $$into; \
+	find $$cache/$$pkg/$$f -type f -size -2k -printf '%s %p\n' 2>/dev/null | sort -n | \
+	awk -v most=$(FUZZKEPT) '{ all[NR] = $$2 } END { for (i = 1; i <= NR && i <= most; i++) print all[int(i * NR / (NR < most ? NR : most))] }' | \
+	xargs -r cp -n -t $$into; rmdir --ignore-fail-on-non-empty $$into; done; done; \
+	for pkg in $$(git ls-files --others --exclude-standard '*/testdata/fuzz/*' | sed 's|/testdata/.*||' | sort -u); do $(GO) test -run '^Fuzz' ./$$pkg; done

@@ -3,6 +3,7 @@ package watchdog
 import (
 	"encoding/json"
 	"fmt"
+	"io"
 	"log/slog"
 	"os"
 	"path/filepath"
@@ -11,8 +12,10 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
 	"pgregory.net/rapid"
 
+	"rallypoint/internal/testkit"
 	"rallypoint/internal/wake"
 )
 
@@ -42,17 +45,13 @@ func TestParseTimer(t *testing.T) {
 
 // FuzzTimerRequests takes any bytes from the FIFO.
 func FuzzTimerRequests(f *testing.F) {
-	f.Add([]byte(request(7, "x", 10, 9)+"\n{\n"), 5)
-	f.Fuzz(func(t *testing.T, text []byte, piece int) {
-		path := filepath.Join(t.TempDir(), "text")
-		if err := os.WriteFile(path, text, 0o600); err != nil {
-			t.Fatal(err)
-		}
-		file, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+	f.Add([]byte(request(7, "x", 10, 9) + "\n{\n"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		fd := testkit.Must(unix.MemfdCreate("text", unix.MFD_CLOEXEC))(t) // a file in a folder takes ten times as long
+		file := os.NewFile(uintptr(fd), "text")
 		defer file.Close()
+		testkit.Must(file.Write(text))(t)
+		testkit.Must(file.Seek(0, io.SeekStart))(t)
 		var r requests
 		running := make(timers)
 		for r.read(file) == nil {
