@@ -69,19 +69,6 @@ func awaitRecord(t *testing.T, r *Register, what string, fits func(*register.Rec
 	testkit.Eventually(t, what, func() bool { now := record(t, r); return now != nil && fits(now) })
 }
 
-// awaitWaiting waits until a member has a reason to regroup.
-func awaitWaiting(t *testing.T, m *member.Member) {
-	t.Helper()
-	ctx := testkit.Within(t, 30*time.Second)
-	for m.NodesWaiting() == 0 {
-		select {
-		case <-m.Changed():
-		case <-ctx.Done():
-			t.Fatal("it does not regroup")
-		}
-	}
-}
-
 // TestOutageOfTheRegister: an etcd that nobody reaches for several leases costs no node its place, changes
 // no leader, and interrupts nobody; what was asked for meanwhile is answered when it is back.
 func TestOutageOfTheRegister(t *testing.T) {

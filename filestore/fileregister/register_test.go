@@ -56,7 +56,7 @@ func TestRegister(t *testing.T) {
 			if state, token := get(t, a); state != "" || token != nil {
 				t.Errorf("%q, %q", state, token)
 			}
-			token, ok := set(t, a, "first", nil)
+			_, ok := set(t, a, "first", nil)
 			if _, again := set(t, b, "other", nil); !ok || again {
 				t.Errorf("%v, %v", ok, again)
 			}
