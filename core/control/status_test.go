@@ -309,7 +309,7 @@ func TestStatusFieldNames(t *testing.T) {
 	}
 	want = `place runs runs_total schema server server.address server.connections server.descriptors server.descriptors.limit server.descriptors.needed server.descriptors.open server.fingerprints server.forwarders_refused server.host server.id server.kept_bytes server.now server.only_run server.pid ` +
 		`server.protocol server.refused server.started_at server.stores_refused server.succession server.succession.elected server.succession.elections server.succession.group server.succession.host server.succession.host_node ` +
-		`server.succession.majority server.succession.missing server.succession.not_by server.succession.peers server.succession.role server.succession.since server.succession.standbys server.succession.standbys.address ` +
+		`server.succession.majority server.succession.missing server.succession.not_by server.succession.peers server.succession.register server.succession.role server.succession.since server.succession.standbys server.succession.standbys.address ` +
 		`server.succession.standbys.connected server.succession.standbys.label server.succession.standbys.node server.succession.term ` +
 		`server.succession.took_over server.succession.took_over_s server.succession.voters server.succession.voters.heard_s server.succession.voters.node server.succession.voters.reachable server.version`
 	names := slices.DeleteFunc(fieldNames(reflect.TypeFor[Status](), ""), func(n string) bool { return strings.HasPrefix(n, "runs.") })

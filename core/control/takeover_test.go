@@ -248,7 +248,21 @@ func TestEachNextHostIsKilled(t *testing.T) {
 		host := slices.IndexFunc(nodes, func(n *plane) bool { return n.Hosting() })
 		nodes[0], nodes[host] = nodes[host], nodes[0]
 		awaitStandbys(t, nodes, min(len(nodes)-1, succession.MaxStandbys))
+		awaitLivingVoters(t, nodes)
 	}
+}
+
+// awaitLivingVoters waits until the first node, which hosts, has put others in the place of voters that are
+// dead: who is killed before that may leave no majority.
+func awaitLivingVoters(t *testing.T, nodes []*plane) {
+	t.Helper()
+	g := nodes[0].server().cfg.Group
+	testkit.Eventually(t, "all voters live", func() bool {
+		r := g.VoteReport()
+		return r.Majority && !slices.ContainsFunc(r.Voters, func(v standby.VoterReport) bool {
+			return !v.Reachable || !slices.ContainsFunc(nodes, func(n *plane) bool { return n.name == v.Node })
+		})
+	})
 }
 
 // TestHostAndStandbysDieAtOnce kills the host and one, two, or all but one of the

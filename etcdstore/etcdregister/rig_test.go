@@ -125,7 +125,7 @@ func TestRegister(t *testing.T) {
 		t.Errorf("it is %v old", age)
 	}
 	await("")
-	_, _, ok, err = b.SetState(ctx, []byte("again"), nil)
+	_, token, ok, err = b.SetState(ctx, []byte("again"), nil)
 	if testkit.Check(t, err); !ok {
 		t.Error("a value that is gone stands in the way")
 	}

@@ -311,31 +311,19 @@ class Serve(Place):
         self._await_log("server", "listening", self._starts)
 
 
-class Recorded(Place):
-    """Where nodes meet without a control plane: a process of its own follows them."""
+class Led(Place):
+    """A place that keeps who leads: one of the nodes, which records what it does."""
 
-    def __init__(self, folder: Path, endpoint: str) -> None:
+    def __init__(self, folder: Path) -> None:
         super().__init__(folder)
-        self._recorder = self._spawn(
-            str(RALLYPOINT), "record", "--rdzv-id=chaos", endpoint, str(folder / "record"),
-            log="recorder",
-        )  # fmt: skip
-        self._await_log("recorder", "recording")
-
-    def processes(self) -> list[subprocess.Popen[bytes]]:
-        return [self._recorder]
-
-    def ended(self) -> None:
-        time.sleep(0.5)  # for it to find the end, of which nothing tells
-        self._recorder.terminate()
-        assert self._recorder.wait(PATIENCE) == 0
+        self.settings["record"] = folder / "record"  # and the id of the node that leads
 
 
-class Directory(Recorded):
+class Directory(Led):
     def __init__(self, folder: Path) -> None:
         self._directory = folder / "meet"
         self._directory.mkdir(0o700)
-        super().__init__(folder, f"file://{self._directory}")
+        super().__init__(folder)
 
     def of(self, index: int) -> dict[str, str]:
         return {"endpoint": f"file://{self._directory}"}
@@ -345,12 +333,12 @@ class Directory(Recorded):
         assert not list(self._directory.iterdir())
 
 
-class Etcd(Recorded):
+class Etcd(Led):
     """An etcd, which each node reaches over a line of its own."""
 
     def __init__(self, folder: Path, endpoint: str) -> None:
         self._lines: list[subprocess.Popen[bytes]] = []
-        super().__init__(folder, f"etcd://{endpoint}?key_prefix=/chaos")
+        super().__init__(folder)
         host, self._port = endpoint.split(":")
         for index in range(NODES):
             line = self._spawn(
@@ -367,7 +355,7 @@ class Etcd(Recorded):
         return [self.members_cut, self.one_comes_while_others_are_cut]
 
     def processes(self) -> list[subprocess.Popen[bytes]]:
-        return [*super().processes(), *self._lines]
+        return self._lines
 
     def members_cut(self, faults: Faults) -> None:
         with self._cut(faults.random.sample(range(NODES), faults.random.randint(1, NODES)), faults):
