@@ -175,6 +175,8 @@ func (q Query) statusOf(ctx context.Context, at registerPlace, l led) (st contro
 		return st, rendezvous.Errorf(rendezvous.CodeAuth, "the control plane at %s requires a token", l.Addr)
 	case rendezvous.CodeOf(err) == rendezvous.CodeAuth, rendezvous.CodeOf(err) == rendezvous.CodeState:
 		return st, err
+	case err == nil && code == http.StatusNotFound: // it has just begun to lead, and no node has come
+		return described(rendezvous.New(rendezvous.Config{RunID: l.runID})), nil
 	case err == nil && code != http.StatusOK:
 		err = fmt.Errorf("it answers HTTP with code %d", code)
 	}

@@ -135,7 +135,8 @@ def test_a_failed_worker_is_restarted_everywhere(meet: Any) -> None:
 
 
 def test_the_same_job_again(meet: Any, tmp_path: Path) -> None:
-    """Nothing is left of a job that ended, nor of one whose nodes were all killed."""
+    """A job whose nodes were all killed continues with the next round's number. Nothing is left
+    of one that ended."""
     job = meet("2", conf={"closed_for": 0})  # else the last node leaves a note of the end
     job.start("A", "B")
     job.await_round("A", "B")
@@ -144,7 +145,7 @@ def test_the_same_job_again(meet: Any, tmp_path: Path) -> None:
     job.await_end("A", "B")
     job.start("C", "D")
     job.wait(lambda: len(job.starts()) == 4, "the second run's workers")
-    assert {(w.round, w.world_size) for w in job.starts("C") + job.starts("D")} == {(1, 2)}
+    assert {(w.round, w.world_size) for w in job.starts("C") + job.starts("D")} == {(2, 2)}
     job.tell_all("finish")
     assert job.await_end("C", "D") == [0, 0]
     assert not list((tmp_path / "shared").iterdir())
