@@ -3,6 +3,7 @@ package run
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -335,9 +336,14 @@ func TestDeadAgentLeavesNoTemplate(t *testing.T) {
 				return slices.Contains(children, pid) && (name != "waits" || len(children) >= 2)
 			})
 			var fds []int
-			for _, child := range children {
-				fds = append(fds, testkit.Must(unix.PidfdOpen(child, 0))(t))
-			}
+			children = slices.DeleteFunc(children, func(child int) bool {
+				fd, err := unix.PidfdOpen(child, 0)
+				if errors.Is(err, unix.ESRCH) { // it was one for a moment
+					return true
+				}
+				fds = append(fds, testkit.Must(fd, err)(t))
+				return false
+			})
 			_ = cmd.Process.Kill()
 			_ = cmd.Wait()
 			for i, fd := range fds {
