@@ -191,7 +191,7 @@ func (q Query) statusOf(ctx context.Context, at registerPlace, l led) (st contro
 	return st, nil
 }
 
-// unled says what a record tells of a leader that does not answer.
+// unled is the error for a leader that does not answer, with what the record says about it.
 func (l led) unled(at registerPlace, err error) error {
 	node, where := printable.Text(rendezvous.MachineOf(l.Node)), fmt.Sprintf("run %q at %s", l.runID, at.shown())
 	switch {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"rallypoint/internal/backoff"
@@ -20,12 +21,28 @@ var errNotBeside = errors.New("there is no need of a second connection")
 // forgotten the first connection. It asks silent before each step that costs the server something.
 // Once the server has the hello it serves the second connection and ends the first.
 func (f *Finder) Beside(ctx context.Context, l *Conn, silent func() bool) (*Conn, error) {
-	if !l.Addr.IsValid() || f.Hosting() || !f.network.sleep(ctx, backoff.Below(time.Duration(l.Welcome.Lease)/besideParts)) || !silent() {
+	if f.Hosting() {
+		return nil, errNotBeside
+	}
+	conn, err := f.network.dialBeside(ctx, l, silent)
+	if err != nil {
+		return nil, err
+	}
+	next, unanswered, err := f.helloOn(ctx, conn, l.Addr, l.unanswered)
+	if unanswered {
+		l.unanswered++
+	}
+	return next, err
+}
+
+// dialBeside opens the connection on which a finder's Beside says hello.
+func (n *network) dialBeside(ctx context.Context, l *Conn, silent func() bool) (net.Conn, error) {
+	if !l.Addr.IsValid() || !n.sleep(ctx, backoff.Below(time.Duration(l.Welcome.Lease)/besideParts)) || !silent() {
 		return nil, errNotBeside
 	}
 	dialCtx, cancel := context.WithTimeout(ctx, dialTimeout)
 	defer cancel()
-	conn, err := f.network.dial(dialCtx, l.Addr)
+	conn, err := n.dial(dialCtx, l.Addr)
 	if err != nil {
 		return nil, err
 	}
@@ -33,11 +50,7 @@ func (f *Finder) Beside(ctx context.Context, l *Conn, silent func() bool) (*Conn
 		_ = conn.Close()
 		return nil, errNotBeside
 	}
-	next, unanswered, err := f.helloOn(ctx, conn, l.Addr, l.unanswered)
-	if unanswered {
-		l.unanswered++
-	}
-	return next, err
+	return conn, nil
 }
 
 // Replace makes next, of Beside, the connection of this node in the place of l, and reports whether it

@@ -179,16 +179,12 @@ func (f *RegisterFinder) found(l *Conn) *Conn {
 
 // Beside implements client.Finder.
 func (f *RegisterFinder) Beside(ctx context.Context, l *Conn, silent func() bool) (*Conn, error) {
-	if !l.Addr.IsValid() || f.Hosting() || !f.network.sleep(ctx, backoff.Below(time.Duration(l.Welcome.Lease)/besideParts)) || !silent() {
+	if f.Hosting() {
 		return nil, errNotBeside
 	}
-	conn, err := f.network.dialAny(ctx, []netip.AddrPort{l.Addr})
+	conn, err := f.network.dialBeside(ctx, l, silent)
 	if err != nil {
 		return nil, err
-	}
-	if !silent() {
-		_ = conn.Close()
-		return nil, errNotBeside
 	}
 	return f.openConn(ctx, conn)
 }
