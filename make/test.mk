@@ -188,9 +188,9 @@ test-go-long: $(GOTESTSUM)  ## Long tests of the control plane and of elections
 	@$(LONG_GO_TEST) -tags long -timeout 1h ./core/election/register
 	$(call say,go test -tags long ./roundstore)
 	@$(LONG_GO_TEST) -tags long -timeout 10m ./roundstore -run TestPortOfAnother
-	$(call say,go test -tags long ./core/succession: 100 000 histories; mistakes that they find)
-	@RALLYPOINT_HISTORIES=100000 $(LONG_GO_TEST) -timeout 2h ./core/succession -run TestHistories
-	@$(LONG_GO_TEST) -tags long -timeout 1h ./core/succession -run TestMutants
+	$(call say,go test -tags long ./core/election/raft: 100 000 histories; mistakes that they find)
+	@RALLYPOINT_HISTORIES=100000 $(LONG_GO_TEST) -timeout 2h ./core/election/raft -run TestHistories
+	@$(LONG_GO_TEST) -tags long -timeout 1h ./core/election/raft -run TestMutants
 	$(call say,go test ./core/control with a data directory)
 	@RALLYPOINT_TEST_DURABLY=1 $(LONG_GO_TEST) -timeout 30m ./core/control
 	$(call say,go test ./core/rendezvous: 5000 histories of each property)

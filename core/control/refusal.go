@@ -32,7 +32,7 @@ const (
 	refusedAuth                      // it did not prove that it knows the token
 	refusedUnstored                  // the data directory cannot be written
 	refusedHost                      // a browser asked for a name that is none of this machine's
-	refusedStandby                   // a listener's address that is not the node's own, or a ballot that is not
+	refusedStandby                   // a listener's address that is not the node's own, or a vote that is not
 	refusedUser                      // another user's process, on a listener for this machine
 	refusedHandshake                 // a TLS handshake that failed
 	refusedHandshakes                // too many TLS connections that have proven nothing yet

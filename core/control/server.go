@@ -83,7 +83,7 @@ type Config struct {
 	// (docs/decisions/0041). RunID is set, too, unless there are Peers.
 	Group *standby.Group
 	// Peers, if set, are the servers of many runs that succeed each other, and in Group's place
-	// (docs/decisions/0139).
+	// (docs/decisions/0151).
 	Peers *standby.Peers
 	// Trace, if set, gets how a run begins (its state) and every event with its
 	// effects once they were executed, in the order of the run and under its

@@ -30,6 +30,9 @@ func (sc *serverConn) admit(h wire.Hello) error {
 	if !s.elected(h.RunID) {
 		return nil
 	}
+	if s.cfg.Group != nil && h.Node != s.cfg.Group.Standing().Node {
+		s.cfg.Group.Came(h.Group == "")
+	}
 	patience := time.NewTimer(standby.HoldHello)
 	defer patience.Stop()
 	for {
@@ -272,8 +275,8 @@ func (sc *serverConn) liveness(f wire.Liveness) error {
 			if to, superseded := g.Hear(link, f); superseded {
 				s.StepDown(to, fmt.Sprintf("node %s hosts in term %d", f.Node, f.Term))
 			}
-		case wire.Ballot:
-			if !g.HearBallot(link, f) && s.sampleRefusal(refusedStandby, sc.conn.RemoteAddr(), sc.node) {
+		case wire.Vote:
+			if !g.HearVote(link, f) && s.sampleRefusal(refusedStandby, sc.conn.RemoteAddr(), sc.node) {
 				s.log.Warn("ignored a message of the vote: it is of another group or voter, or cannot be", "node", sc.node, "address", sc.conn.RemoteAddr().String())
 			}
 		case wire.Beat, wire.Unknown:

@@ -11,7 +11,7 @@ import (
 )
 
 // unsaid is the queue of messages to nodes that follow from facts which a majority of the voters
-// has not accepted yet (docs/decisions/0138). It is in order. Timers, and state that only this
+// has not accepted yet (docs/decisions/0151). It is in order. Timers, and state that only this
 // process sees, do not wait.
 type unsaid struct {
 	facts  rendezvous.Facts // that were proposed last

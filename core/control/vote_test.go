@@ -8,6 +8,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
@@ -60,31 +61,35 @@ func TestDeadNodeIsLostAtOnce(t *testing.T) {
 	regroup(t, nodes[:2])
 }
 
-// TestBadBallots: messages of another group, of a voter that is not at the other end, and of a
+// TestBadVotes: messages of another group, of a voter that is not at the other end, and of a
 // term that cannot be end no term. They are counted, and told.
-func TestBadBallots(t *testing.T) {
+func TestBadVotes(t *testing.T) {
 	nodes := form(t, elastic(t, 3), 3)
 	host := nodes[0].server()
 	group := host.cfg.Group.Current().Group
 	testkit.Eventually(t, "two nodes vote beside the host", func() bool { return len(host.cfg.Group.Voters()) == 2 })
 	n := dialNode(t, host.Addr().String())
 	word, _ := n.greet(wire.Liveness{RunID: "run", Group: group, Node: "evil", Voter: "evil"}).(wire.Liveness)
-	ask := succession.Message{Kind: succession.MessageAskVote, From: "evil", To: succession.Voter(word.Voter), Term: 9, Number: 1 << 61, Entered: 9, Forced: true}
+	evil := raft.New(raft.ParseVoter("evil"), time.Second, 0)
+	evil.Begin(word.Epoch, 1<<20, []raft.Voter{raft.ParseVoter("evil"), raft.ParseVoter(word.Voter)}, nil, 0)
+	ask := evil.Messages()[0]
 	counted := func() uint64 { return host.metrics.refused[refusedStandby].Load() }
-	for _, spoil := range []func(f *wire.Ballot){
-		func(f *wire.Ballot) { f.Group = "other" },
-		func(f *wire.Ballot) { f.Message.From = "b" },
-		func(f *wire.Ballot) { f.Message.To = "c" },
-		func(f *wire.Ballot) { f.Message.Term = 1<<32 + 1 },
-		func(f *wire.Ballot) { f.Message.Number = 1 << 63 },
+	for _, spoil := range []func(f *wire.Vote){
+		func(f *wire.Vote) { f.Group = "other" },
+		func(f *wire.Vote) { f.From = raft.ParseVoter("b") },
+		func(f *wire.Vote) { f.Epoch = "" },
+		func(f *wire.Vote) { f.Data = []byte("not of raft") },
+		func(*wire.Vote) {}, // of a term that is too far ahead
 	} {
-		f, before := wire.Ballot{Group: group, Message: ask}, counted()
+		f, before := wire.Vote{Group: group, Message: ask}, counted()
 		spoil(&f)
 		n.send(f)
 		testkit.Eventually(t, "the message is counted", func() bool { return counted() == before+1 })
 	}
 	nodes[0].lines.Await(t, "ignored a message of the vote", 1)
-	n.send(wire.Ballot{Group: group, Message: ask}) // it may speak, and does not vote
+	evil = raft.New(raft.ParseVoter("evil"), time.Second, 0)
+	evil.Begin(word.Epoch, 9, []raft.Voter{raft.ParseVoter("evil"), raft.ParseVoter(word.Voter)}, nil, 0)
+	n.send(wire.Vote{Group: group, Message: evil.Messages()[0]}) // it may speak, and does not vote
 	regroup(t, nodes)
 	if r := host.cfg.Group.Report(); r.Term != 1 || !r.Hosting {
 		t.Errorf("%+v", r)
@@ -107,8 +112,12 @@ func TestDesertedHost(t *testing.T) {
 	if !g.Votes() {
 		t.Fatal("no voters")
 	}
+	silent := time.Now()
 	for _, l := range links {
 		g.Ended(l, succession.Unconnected)
+	}
+	testkit.Eventually(t, "they are silent for more than half a lease", func() bool { return time.Since(silent) > p.LeaseTimeout*3/4 })
+	for _, l := range links {
 		g.Refused(l, true)
 	}
 	_, err := a.Start(rendezvous.AwaitPeers{}).Wait(controltest.Context(t))

@@ -27,7 +27,7 @@ type HostPort struct {
 func (hp HostPort) String() string { return net.JoinHostPort(hp.Host, strconv.Itoa(hp.Port)) }
 
 // Servers are where a control plane is looked for: one place, or servers that succeed each other
-// (docs/decisions/0139).
+// (docs/decisions/0151).
 type Servers []HostPort
 
 // MaxServers bounds how many an endpoint may name.

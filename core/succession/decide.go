@@ -29,6 +29,10 @@ const (
 	Left
 )
 
+// GiveUp is for how many leases a standby that does not vote waits for voters that all seem dead to it: it may be
+// this process that is cut off.
+const GiveUp = 4
+
 // Peer is another standby.
 type Peer struct {
 	Node string

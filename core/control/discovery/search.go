@@ -268,7 +268,7 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 			if awaited := f.group.Awaited(); awaited != nil {
 				text += "; it waits for the votes of " + wording.Names(awaited)
 			}
-			if since, patience := f.group.Stranded(); since > 0 {
+			if since, patience := f.group.Stranded(); since > 0 && patience > 0 {
 				text += "; the voters that are left are no majority, and if nobody hosts it founds the control plane anew after " + wording.Seconds(patience)
 			}
 			s.tellOnce(text)

@@ -17,7 +17,7 @@ import (
 
 var errElected = errors.New("this node was elected to host the control plane")
 
-// obey acts on the results of the vote about who hosts (docs/decisions/0138), once on each.
+// obey acts on the results of the vote about who hosts (docs/decisions/0151), once on each.
 func (f *Finder) obey() {
 	if to, deposed := f.group.Deposed(); deposed {
 		f.stepDown(to, fmt.Sprintf("another node was elected in term %d while this one was silent", to.Term))

@@ -84,9 +84,6 @@ func (p *Peers) obey() {
 	if p.Group.Lame() {
 		p.Host.StepDown(wire.Redirect{Group: p.Group.Current().Group, Node: p.Group.Self()}, p.Group.NoMajority())
 	}
-	if p.Group.GaveUp() {
-		p.Log.Warn("this server forgets what it remembers: the servers by which a leader could be elected are gone; those that are there found a new group, and runs go on with what their nodes report")
-	}
 	p.begin()
 	if p.Group.Hosting() {
 		p.Host.Confirmed()

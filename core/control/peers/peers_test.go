@@ -19,6 +19,7 @@ import (
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/election/raft"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -464,7 +465,7 @@ func TestSilentPeerIsProvenDead(t *testing.T) {
 	tr.start(1)
 	leader := tr.servers[tr.leader()]
 	says := leader.group.Liveness()
-	says = wire.Liveness{RunID: says.RunID, Group: says.Group, Node: tr.names[2], Voter: "2-silent", Word: uint64(succession.Abstains)}
+	says = wire.Liveness{RunID: says.RunID, Group: says.Group, Node: tr.names[2], Voter: raft.NewVoter(3).String(), Word: uint64(succession.Abstains)}
 	l := listen(t, tr.names[2])
 	var conns []net.Conn
 	kill := func() {

@@ -7,9 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"rallypoint/core/control/wire"
-	"rallypoint/core/succession"
 )
 
 // TestSuspendedHost: the machine of a host is suspended, and the others elect another meanwhile. By a clock that
@@ -21,27 +18,15 @@ func TestSuspendedHost(t *testing.T) {
 	g := newGroup("run", "a", lease, false, func() time.Duration { return now })
 	g.SetSelf("10.0.0.1:1", "")
 	g.Found(time.Now())
-	links := []*Link{linkTo(g, "b", "a", "c"), linkTo(g, "c", "a", "b")}
+	voters := votersOf(g, map[string]*Link{"b": linkTo(g, "b", "a", "c"), "c": linkTo(g, "c", "a", "b")})
 	if g.SetEligible([]string{"b", "c"}); !g.Votes() {
 		t.Fatal("no voters")
 	}
+	voters.carry()
 	for range 3 { // beats
-		for range links {
-			for _, l := range links {
-				box := l.out.(*inbox)
-				frames := box.frames
-				box.frames = nil
-				for _, f := range frames {
-					if b, ok := f.(wire.Ballot); ok {
-						g.HearBallot(l, wire.Ballot{Group: b.Group, Message: succession.Message{
-							Kind: succession.MessageAccept, From: l.voter, To: b.Message.From, Term: 1, Number: g.vote.ballot.Accepted().Number, Echo: b.Message.Clock,
-						}})
-					}
-				}
-			}
-		}
 		now += g.Beat()
 		g.Tick()
+		voters.carry()
 	}
 	if !g.MaySay(0) {
 		t.Fatal("a host that its voters hear says nothing")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"rallypoint/core/control/wire"
+	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
 )
@@ -67,13 +68,13 @@ type Group struct {
 type members interface {
 	// heardLocked returns by which name the process at the other end of a connection votes, and whether
 	// this one has to step down before it.
-	heardLocked(l *Link, said wire.Liveness) (voter succession.Voter, superseded bool)
+	heardLocked(l *Link, said wire.Liveness) (voter raft.Voter, superseded bool)
 	// wishLocked makes the processes vote, and this process stand, that should according to the
 	// present connections.
 	wishLocked()
-	// voteLocked sends the ballot's messages, and wakes those that wait for its decisions.
+	// voteLocked sends raft's messages, and wakes those that wait for its decisions.
 	voteLocked()
-	sendLocked(m succession.Message)
+	sendLocked(m raft.Message)
 	// proposeLocked and saidLocked do the work of Propose and MaySay.
 	proposeLocked(run string, f rendezvous.Facts) (number uint64, whole bool)
 	saidLocked(number uint64) bool
@@ -82,7 +83,11 @@ type members interface {
 	// livenessLocked returns this process's message about itself to the others.
 	livenessLocked() wire.Liveness
 	// nodeOfLocked returns the node of a voter; "" if it is not known.
-	nodeOfLocked(id succession.Voter) string
+	nodeOfLocked(id raft.Voter) string
+	// adoptLocked takes part in the epoch of a message, if this process may.
+	adoptLocked(l *Link, m raft.Message)
+	// forgetLocked gives this process an empty memory, and another name as a voter.
+	forgetLocked()
 	// votersLocked is for Voters.
 	votersLocked() []string
 	// waitsLocked returns why a server that hears of no host waits; "" if it can name no reason.
@@ -139,10 +144,17 @@ func (g *Group) foundLocked(now time.Time) {
 	g.takeover.Since, g.takeover.From, g.takeover.Took, g.takeover.Left = now, "", 0, false
 	g.start = rendezvous.Succession{Term: 1}
 	g.list = nil
-	g.vote = newVote(g.clock, g.lease)
-	g.vote.ballot.Lead(1, g.vote.now())
+	g.beginLocked(1, nil)
 	g.members.voteLocked()
 	g.wakeLocked()
+}
+
+// beginLocked begins an epoch in which this process is the only voter.
+func (g *Group) beginLocked(term uint64, value []byte) {
+	names := g.vote.names
+	g.vote = newVote(g.clock, g.lease)
+	g.vote.names = names
+	g.vote.node.Begin(rand.Text(), term-1, []raft.Voter{g.vote.voter}, value, g.vote.now())
 }
 
 // Lead makes this process the host in a term, as the successor of a node that has left, is
@@ -153,12 +165,13 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	from, at, term := g.target.Node, g.target.Host, s.Term
-	switch elected, leads := g.vote.ballot.Hosts(); {
+	switch elected, leads := g.vote.node.Leads(); {
 	case leads && elected == term:
-	case leads, g.vote.ballot.Votes(), g.target.Term >= term:
+	case leads, g.vote.node.Votes(), g.target.Term >= term:
 		return false
 	default:
-		g.vote.ballot.Lead(term, g.vote.now())
+		value, _, _ := g.vote.node.Value()
+		g.beginLocked(term, value)
 	}
 	g.before, g.parted = g.list, append(slices.Clone(g.list), wire.StandbyNode{Node: from, Addr: at})
 	g.hosting, g.round = true, false
@@ -170,7 +183,7 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	g.list, g.died = nil, nil // who died before has no session here
 	g.vote.eligible, g.vote.listed = nil, nil
 	if s.Left {
-		g.vote.ballot.Dead(g.vote.names[from], g.vote.now())
+		g.vote.node.Dead(g.vote.names[from], g.vote.now())
 	}
 	g.members.wishLocked()
 	g.wakeLocked()
@@ -190,6 +203,7 @@ func (g *Group) Follow(w wire.Welcome, dialled string) {
 		g.direct = w.Addr == dialled
 	}
 	g.link, g.certain = succession.Stands, true
+	g.newEpochLocked()
 	g.wakeLocked()
 	g.tellLocked()
 }
@@ -207,7 +221,7 @@ func (g *Group) Lost(e succession.Evidence, group string, term uint64) {
 	changed := g.link != word || g.certain && !newer
 	g.link, g.certain = word, g.certain && newer
 	if word == succession.Ended {
-		g.vote.ballot.HostEnded()
+		g.vote.node.LeaderEnded(g.vote.now())
 	}
 	if changed {
 		g.wakeLocked()
@@ -222,7 +236,11 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 	defer g.mu.Unlock()
 	hosted = g.hosting
 	g.members.leaveLocked(to)
-	g.vote.ballot.Resign(g.vote.now())
+	if _, leads := g.vote.node.Leads(); leads && g.vote.asked {
+		g.vote.left = true
+	} else if leads {
+		g.members.forgetLocked() // it has met another leader, which these voters have not elected
+	}
 	g.hosting, g.target, g.direct = false, to, false
 	g.link, g.certain = succession.Abstains, to.Host != ""
 	g.takeover.Since = time.Time{}
@@ -252,10 +270,30 @@ func (g *Group) partLocked(group, next string) {
 	}
 }
 
-// renewVoteLocked makes another ballot for another group.
+// renewVoteLocked has this process begin without a memory in another group.
 func (g *Group) renewVoteLocked(group string) {
 	if group != g.target.Group {
 		g.vote = newVote(g.clock, g.lease)
+	}
+}
+
+func (g *Group) forgetLocked() {
+	names := g.vote.names
+	g.vote = newVote(g.clock, g.lease)
+	g.vote.names = names
+}
+
+// newEpochLocked has this process forget an epoch in whose place the leader that it follows has begun another
+// one: it can vote in the latter only if it brings nothing along.
+func (g *Group) newEpochLocked() {
+	own := g.vote.node.Epoch()
+	for l := range g.links {
+		leads := l.word == succession.Hosts && l.node == g.target.Node && l.term >= g.target.Term
+		if own != "" && !g.hosting && leads && l.epoch != "" && l.epoch != own {
+			g.members.forgetLocked()
+			g.tellLocked()
+			return
+		}
 	}
 }
 
@@ -359,9 +397,7 @@ func (g *Group) SetSelf(addr, why string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if addr == "" && g.self != "" && !g.hosting {
-		names := g.vote.names
-		g.vote = newVote(g.clock, g.lease)
-		g.vote.names = names
+		g.members.forgetLocked()
 		g.tellLocked()
 	}
 	g.self, g.why = addr, why
@@ -400,7 +436,7 @@ func (g *Group) partedLocked(from, list []wire.StandbyNode) (parted []wire.Stand
 	seen := slices.Clone(list)
 	for _, s := range from {
 		listed := slices.ContainsFunc(seen, func(t wire.StandbyNode) bool { return t.Node == s.Node })
-		if s.Node != g.node && !listed && g.vote.ballot.Accepted().Voters.Has(g.vote.names[s.Node]) {
+		if s.Node != g.node && !listed && g.vote.node.Voters().Has(g.vote.names[s.Node]) {
 			parted, seen = append(parted, s), append(seen, s)
 		}
 	}
@@ -443,7 +479,7 @@ func (g *Group) Wanted() (list []wire.StandbyNode) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	own := g.placeLocked()
-	switch alone := g.noQuorum || !g.settled && !g.vote.ballot.Votes(); {
+	switch alone := g.noQuorum || !g.settled && !g.vote.node.Votes(); {
 	case alone && (g.hosting || own < 0):
 		return nil
 	case alone:
@@ -451,7 +487,7 @@ func (g *Group) Wanted() (list []wire.StandbyNode) {
 	case g.hosting || own >= 0:
 		list = slices.DeleteFunc(slices.Clone(g.list), func(s wire.StandbyNode) bool { return s.Node == g.node })
 	}
-	if g.vote.ballot.Votes() {
+	if g.vote.node.Votes() {
 		list = append(list, g.partedLocked(g.parted, g.list)...)
 		if !g.hosting && g.direct && !slices.ContainsFunc(list, func(s wire.StandbyNode) bool { return s.Node == g.target.Node }) {
 			list = append(list, wire.StandbyNode{Node: g.target.Node, Addr: g.target.Host})
@@ -491,13 +527,13 @@ func (g *Group) View(e succession.Evidence, lost uint64, waited time.Duration) (
 	if own < 0 || g.hosting || g.closed {
 		return v, false
 	}
-	v = succession.View{Lost: lost, Term: max(lost, g.target.Term), Evidence: e, Waited: waited, Lease: g.lease, Votes: g.vote.ballot.Votes()}
+	v = succession.View{Lost: lost, Term: max(lost, g.target.Term), Evidence: e, Waited: waited, Lease: g.lease, Votes: g.vote.node.Votes()}
 	for i, s := range g.list {
-		p := succession.Peer{Node: s.Node, Votes: s.Votes || g.vote.ballot.Accepted().Voters.Has(g.vote.names[s.Node])}
+		p := succession.Peer{Node: s.Node, Votes: s.Votes || g.vote.node.Voters().Has(g.vote.names[s.Node])}
 		for l := range g.links {
 			if l.node == s.Node {
 				p.Word, p.Term = l.word, l.term
-				if l.voter != "" { // it knows what it has accepted, and the list what the host has proposed
+				if l.voter != 0 { // it knows what it has accepted, and the list what the host has proposed
 					p.Votes = l.votes
 				}
 				if l.word != succession.Unconnected && l.word != succession.Dead {

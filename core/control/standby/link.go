@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"rallypoint/core/control/wire"
+	"rallypoint/core/election/raft"
 	"rallypoint/core/succession"
 )
 
@@ -19,14 +20,16 @@ const maxLinks = 4 * succession.MaxStandbys
 // ended. Group.mu guards it.
 type Link struct {
 	node    string
-	voter   succession.Voter   // "": it has not said yet
-	votes   bool               // as it says
-	linked  []string           // nodes to which it has opened a connection, as it says
-	spoke   bool               // the other side has said something on it, or on the one before
-	refuses bool               // it has spoken, and the last dial to its address was refused
-	dialed  bool               // this process opens it: its end and refused dials prove a death
-	before  []succession.Voter // in the same place, before it was dialed
-	out     Outbox             // nil: it is not open
+	voter   raft.Voter   // 0: it has not said yet
+	epoch   string       // in which it votes
+	last    [2]uint64    // the term and the number of the last value that it knows
+	votes   bool         // as it says
+	linked  []string     // nodes to which it has opened a connection, as it says
+	spoke   bool         // the other side has said something on it, or on the one before
+	refuses bool         // it has spoken, and the last dial to its address was refused
+	dialed  bool         // this process opens it: its end and refused dials prove a death
+	before  []raft.Voter // in the same place, before it was dialed
+	out     Outbox       // nil: it is not open
 	word    succession.Word
 	term    uint64
 	target  wire.Redirect
@@ -122,30 +125,30 @@ func (g *Group) Stranger(l *Link, f wire.Liveness) bool {
 	if f.Group == g.target.Group {
 		return false
 	}
-	g.noteVoterLocked(l, succession.Voter(f.Voter))
+	g.noteVoterLocked(l, raft.ParseVoter(f.Voter))
 	g.members.voteLocked()
 	return true
 }
 
 // nameLocked notes the name under which a node votes. It forgets nodes whose death no longer
 // decides anything, since many may come and go.
-func (g *Group) nameLocked(node string, voter succession.Voter) {
+func (g *Group) nameLocked(node string, voter raft.Voter) {
 	names := g.vote.names
-	if names[node] == "" && len(names) >= maxLinks {
+	if names[node] == 0 && len(names) >= maxLinks {
 		linked := map[string]bool{g.target.Node: true}
 		for l := range g.links {
 			linked[l.node] = true
 		}
-		maps.DeleteFunc(names, func(node string, id succession.Voter) bool {
-			return !linked[node] && !g.vote.ballot.Accepted().Voters.Has(id)
+		maps.DeleteFunc(names, func(node string, id raft.Voter) bool {
+			return !linked[node] && !g.vote.node.Voters().Has(id)
 		})
 	}
 	names[node] = voter
 }
 
 // noteVoterLocked notes that another process listens where a voter has listened.
-func (g *Group) noteVoterLocked(l *Link, voter succession.Voter) {
-	if voter != l.voter && voter != "" && l.voter != "" && len(g.vote.replaced) < maxLinks {
+func (g *Group) noteVoterLocked(l *Link, voter raft.Voter) {
+	if voter != l.voter && voter != 0 && l.voter != 0 && len(g.vote.replaced) < maxLinks {
 		g.vote.replaced = append(g.vote.replaced, l.voter)
 		g.countDeadLocked()
 	}
@@ -164,14 +167,15 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	}
 	voter, superseded := g.members.heardLocked(l, f)
 	l.spoke = true
-	l.voter, l.votes, l.linked = voter, f.Votes, f.Linked
-	if l.voter != "" {
+	l.voter, l.votes, l.linked, l.epoch, l.last = voter, f.Votes, f.Linked, f.Epoch, f.Last
+	if l.voter != 0 {
 		g.nameLocked(l.node, l.voter)
 	}
 	l.word, l.term, l.target = succession.Word(f.Word), f.Term, f.Target
 	if l.word == succession.Dead || l.word == succession.Unconnected || l.word == succession.Asked { // no process says that of itself
 		l.word = succession.Abstains
 	}
+	g.newEpochLocked()
 	g.countDeadLocked()
 	g.members.wishLocked()
 	g.wakeLocked()
@@ -182,8 +186,8 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	return f.Target, superseded
 }
 
-func (g *Group) heardLocked(l *Link, said wire.Liveness) (voter succession.Voter, superseded bool) {
-	voter = succession.Voter(said.Voter)
+func (g *Group) heardLocked(l *Link, said wire.Liveness) (voter raft.Voter, superseded bool) {
+	voter = raft.ParseVoter(said.Voter)
 	g.noteVoterLocked(l, voter)
 	theirs := succession.Standing{Group: said.Group, Term: said.Term, Node: said.Node}
 	mine := succession.Standing{Group: g.target.Group, Term: g.target.Term, Node: g.node}
@@ -223,7 +227,8 @@ func (g *Group) Liveness() wire.Liveness {
 }
 
 func (g *Group) livenessLocked() wire.Liveness {
-	f := wire.Liveness{RunID: g.runID, Group: g.groupLocked(), Node: g.node, Word: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: string(g.vote.voter), Votes: g.vote.ballot.Votes()}
+	f := wire.Liveness{RunID: g.runID, Group: g.groupLocked(), Node: g.node, Word: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: g.vote.voter.String(), Votes: g.vote.node.Votes(), Epoch: g.vote.node.Epoch()}
+	_, f.Last[0], f.Last[1] = g.vote.node.Value()
 	switch {
 	case g.closed, g.vote.gone():
 		f.Word = uint64(succession.Left)

@@ -3,6 +3,7 @@ package standby
 import (
 	"crypto/rand"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"fmt"
 	"net/netip"
@@ -12,27 +13,28 @@ import (
 	"time"
 
 	"rallypoint/core/control/wire"
+	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
 	"rallypoint/internal/wording"
 )
 
 // Peers is a Group of servers that are named by configuration and serve many runs
-// (docs/decisions/0139).
+// (docs/decisions/0151).
 type Peers struct {
 	*Group
 	places []string // their names, in one order everywhere
 	ledger ledger
 
-	last     succession.Voter  // the host that was known last
+	last     raft.Voter        // the host that was known last
 	proven   time.Duration     // since when that one is proven dead; 0: it is not
 	entry    [2]uint64         // term and number of the entry that the name below is of
 	name     string            // of the group, as nodes know it
 	refusing map[string]string // by peer: why it is none, and has been more than once
 	refused  map[string]string // the same, as it was last
-	orphan   time.Duration     // since when there has been no host, though enough servers are up
+	since    time.Duration     // since when this process could begin an epoch
 	ticked   time.Duration     // when that was looked at
-	gaveUp   bool              // and told to nobody yet
+	began    uint64            // the term before the epoch that this process has begun with what it remembered; 0: it has not
 	sure     time.Duration     // when the server here had a majority last, or did not host
 	deposed  bool              // another server has hosted since the one here began to
 }
@@ -57,18 +59,26 @@ func NewPeers(names []string, own string, lease time.Duration) *Peers {
 
 // forgetLocked gives this process an empty memory, and a name that has not voted.
 func (p *Peers) forgetLocked() {
-	p.vote = newVote(p.clock, p.lease)
-	p.vote.voter = succession.Voter(strconv.Itoa(slices.Index(p.places, p.node)) + "-" + rand.Text())
-	p.vote.ballot = succession.NewBallot(p.vote.voter, p.lease, 0).Of(len(p.places))
-	p.last, p.proven, p.entry, p.name = "", 0, [2]uint64{}, ""
-	p.orphan, p.ticked, p.sure = 0, 0, 0
+	p.voteAsLocked(raft.NewVoter(p.placeOf(p.node)))
+	p.last, p.proven, p.entry, p.name = 0, 0, [2]uint64{}, ""
+	p.since, p.ticked, p.sure = 0, 0, 0
 	p.deposed = p.hosting
 }
 
-func (p *Peers) nodeOfLocked(id succession.Voter) string {
-	number, _, _ := strings.Cut(string(id), "-")
-	if i, err := strconv.Atoi(number); err == nil && i >= 0 && i < len(p.places) {
-		return p.places[i]
+// voteAsLocked gives this process another name as a voter, and a memory that is empty.
+func (p *Peers) voteAsLocked(id raft.Voter) {
+	names := p.vote.names
+	p.vote = newVote(p.clock, p.lease)
+	p.vote.names, p.vote.voter = names, id
+	p.vote.node = raft.New(id, p.lease, 0)
+}
+
+// placeOf is a server's place in the list, from 1 on.
+func (p *Peers) placeOf(name string) int { return slices.Index(p.places, name) + 1 }
+
+func (p *Peers) nodeOfLocked(id raft.Voter) string {
+	if i := id.Place(); i >= 1 && i <= len(p.places) {
+		return p.places[i-1]
 	}
 	return ""
 }
@@ -113,7 +123,7 @@ func (p *Peers) Redial(l *Link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	l.before = nil
-	for _, id := range p.vote.ballot.Accepted().Voters.All() {
+	for _, id := range p.vote.node.Voters().All() {
 		if p.nodeOfLocked(id) == l.node {
 			l.before = append(l.before, id)
 		}
@@ -123,16 +133,16 @@ func (p *Peers) Redial(l *Link) {
 // heardLocked: a process that answers a dial has taken the place of those before it, which are
 // dead. One that remembers another group joins the one that a majority has founded since, without
 // it. The voters decide which of two hosts continues.
-func (p *Peers) heardLocked(l *Link, said wire.Liveness) (voter succession.Voter, superseded bool) {
-	if id := succession.Voter(said.Voter); p.nodeOfLocked(id) == l.node {
+func (p *Peers) heardLocked(l *Link, said wire.Liveness) (voter raft.Voter, superseded bool) {
+	if id := raft.ParseVoter(said.Voter); p.nodeOfLocked(id) == l.node {
 		voter = id
-		p.vote.replaced = append(p.vote.replaced, slices.DeleteFunc(l.before, func(id succession.Voter) bool { return id == voter })...)
+		p.vote.replaced = append(p.vote.replaced, slices.DeleteFunc(l.before, func(id raft.Voter) bool { return id == voter })...)
 		l.before = nil
 	}
 	if l.dialed { // its opener need not be at the peer's address
 		p.noteVoterLocked(l, voter)
 	}
-	if said.Word == uint64(succession.Hosts) && p.name != "" && said.Target.Group != p.name && !p.vote.ballot.Majority(p.vote.now()) {
+	if own := p.vote.node.Epoch(); said.Word == uint64(succession.Hosts) && own != "" && said.Epoch != own && !p.vote.node.Majority(p.vote.now()) {
 		p.forgetLocked()
 		p.tellLocked()
 	}
@@ -143,51 +153,104 @@ func (p *Peers) heardLocked(l *Link, said wire.Liveness) (voter succession.Voter
 func (p *Peers) EndedByPeer(l *Link) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if l.voter != "" && l.voter == p.vote.ballot.Host() {
-		p.vote.ballot.HostEnded()
+	if l.voter != 0 && l.voter == p.vote.node.Leader() {
+		p.vote.node.LeaderEnded(p.vote.now())
 	}
 }
 
 // linkTo returns an open connection to a peer, one that was opened from here if there is one.
 func (p *Peers) linkTo(node string) (best *Link) {
 	for l := range p.links {
-		if l.node == node && l.out != nil && l.voter != "" && (best == nil || l.dialed) {
+		if l.node == node && l.out != nil && l.voter != 0 && (best == nil || l.dialed) {
 			best = l
 		}
 	}
 	return best
 }
 
-// standLocked founds the group among servers that know none, and stands at once when the
-// host is proven dead: the first server of the list that is connected, or the next one after a beat.
-func (p *Peers) standLocked() {
-	b := p.vote.ballot
-	if !b.Founded() {
-		var voters []succession.Voter
-		for _, name := range p.places {
-			switch l := p.linkTo(name); {
-			case name == p.node:
-				voters = append(voters, p.vote.voter)
-			case l != nil && l.votes:
-				return // it knows the group, and takes this process in
-			case l != nil:
-				voters = append(voters, l.voter)
-			}
+// beginLocked begins an epoch if this process may: a majority of the servers is connected to it, they have heard
+// no leader for a while, and none of them knows more. One that knows nothing waits until it would
+// have heard of a leader, and one that remembers an epoch until that can elect nobody: those that voted
+// in it are gone. It begins with what it remembers. Its runs' next rounds then leave a gap.
+func (p *Peers) beginLocked() {
+	n, now := p.vote.node, p.vote.now()
+	late := now-p.ticked > 2*p.Beat()
+	p.ticked = now
+	var own, theirs [2]uint64
+	value, term, number := n.Value()
+	own = [2]uint64{term, number}
+	free := !n.Majority(now) && (n.Epoch() == "" || now-n.Heard() >= p.lease/4)
+	near, before, first := 1, 0, true
+	for i, name := range p.places {
+		l := p.linkTo(name)
+		if name == p.node || l == nil {
+			continue
 		}
-		b.Found(voters)
+		near++
+		theirs = l.last
+		free = free && l.word != succession.Hosts
+		first = first && slices.Compare(own[:], theirs[:]) >= 0
+		if theirs == own && i < p.placeOf(p.node)-1 {
+			before++
+		}
+	}
+	if near <= len(p.places)/2 || late || !free {
+		p.since = now
 		return
 	}
-	if p.orphanedLocked() {
-		p.gaveUp = true
-		p.forgetLocked()
-		p.tellLocked()
+	if !first || now-p.since < p.patienceLocked()+time.Duration(before)*p.lease/4 {
 		return
 	}
-	host := b.Host()
-	if host != "" && host != p.last {
+	epoch := rand.Text()
+	var voters []raft.Voter
+	for i := range p.places {
+		voters = append(voters, voterOf(epoch, i+1))
+	}
+	p.voteAsLocked(voterOf(epoch, p.placeOf(p.node)))
+	p.since, p.ticked, p.began = 0, 0, term
+	p.vote.node.Begin(epoch, max(term, 1)-1, voters, value, p.vote.now())
+	p.tellLocked()
+}
+
+// patienceLocked is how long this process waits before it begins an epoch, or takes part in one that another
+// begins.
+func (p *Peers) patienceLocked() time.Duration {
+	if p.vote.node.Epoch() == "" {
+		return p.lease * 2 / 5 // the process before it in its place may have told a leader that it hears it
+	}
+	return giveUp * p.lease
+}
+
+// giveUp is for how many leases a server keeps a memory by which nobody is elected, though enough servers are up.
+const giveUp = 2
+
+// voterOf names the voter of a place in an epoch that begins.
+func voterOf(epoch string, place int) raft.Voter {
+	sum := sha256.Sum256([]byte(epoch + " " + strconv.Itoa(place)))
+	return raft.VoterAt(place, binary.LittleEndian.Uint64(sum[:]))
+}
+
+// adoptLocked takes part in an epoch that another process begins, if this one may.
+func (p *Peers) adoptLocked(_ *Link, m raft.Message) {
+	n, own := p.vote.node, voterOf(m.Epoch, p.placeOf(p.node))
+	if m.To != own || m.Epoch == n.Epoch() || p.vote.now()-p.since < p.patienceLocked() {
+		return
+	}
+	p.voteAsLocked(own)
+	p.since, p.ticked, p.began = 0, 0, 0
+	p.tellLocked()
+}
+
+// standLocked campaigns at once when the host is proven dead: the first server of the list that is connected, or
+// the next one after a beat.
+func (p *Peers) standLocked() {
+	p.beginLocked()
+	n := p.vote.node
+	host := n.Leader()
+	if host != 0 && host != p.last {
 		p.last, p.proven = host, 0
 	}
-	if !b.ProvenDead(p.last) || host != "" && host != p.last {
+	if !n.ProvenDead(p.last) || host != 0 && host != p.last {
 		return
 	}
 	now := p.vote.now()
@@ -201,62 +264,35 @@ func (p *Peers) standLocked() {
 		}
 	}
 	if now-p.proven >= time.Duration(before)*p.Beat() {
-		b.Stand(false, now)
+		n.Campaign(now)
 	}
-}
-
-// orphanedLocked reports whether this process reaches a majority of the servers, and has had no host for
-// so long that by what they remember there is none.
-func (p *Peers) orphanedLocked() bool {
-	b, now := p.vote.ballot, p.vote.now()
-	near := 0
-	for _, name := range p.places {
-		if name == p.node || p.linkTo(name) != nil {
-			near++
-		}
-	}
-	late := now-p.ticked > 2*p.Beat()
-	p.ticked = now
-	if near <= len(p.places)/2 || late || b.Majority(now) || !p.hosting && now-b.Heard() < p.lease/4 {
-		p.orphan = now
-	}
-	return now-p.orphan >= succession.GiveUp*p.lease
-}
-
-// GaveUp reports, once, whether this process has given up what it remembered, since no host could be
-// elected by it.
-func (p *Peers) GaveUp() (gave bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	gave, p.gaveUp = p.gaveUp, false
-	return gave
 }
 
 // wishLocked has the present process of each peer vote: the one that is connected, or else
 // the one that votes already.
 func (p *Peers) wishLocked() {
 	p.standLocked()
-	b := p.vote.ballot
-	if _, leads := b.Hosts(); !leads {
+	b := p.vote.node
+	if _, leads := b.Leads(); !leads {
 		return
 	}
-	now := map[string]succession.Voter{}
-	for _, id := range b.Accepted().Voters.All() {
+	now := map[string]raft.Voter{}
+	for _, id := range b.Voters().All() {
 		now[p.nodeOfLocked(id)] = id
 	}
-	for _, id := range b.Accepted().Voters.Incoming { // of two of one place the later one
+	for _, id := range b.Voters().Incoming { // of two of one place the later one
 		now[p.nodeOfLocked(id)] = id
 	}
-	var voters []succession.Voter
+	var voters []raft.Voter
 	for _, name := range p.places {
 		id := now[name]
-		if l := p.linkTo(name); l != nil && l.dialed {
+		if l := p.linkTo(name); l != nil && l.dialed && (l.epoch == "" || l.epoch == b.Epoch()) {
 			id = l.voter
 		}
 		if name == p.node {
 			id = p.vote.voter
 		}
-		if id != "" {
+		if id != 0 {
 			voters = append(voters, id)
 		}
 	}
@@ -264,7 +300,7 @@ func (p *Peers) wishLocked() {
 }
 
 func (p *Peers) voteLocked() {
-	b, now := p.vote.ballot, p.vote.now()
+	b, now := p.vote.node, p.vote.now()
 	if p.hosting {
 		p.ledger.proposeLocked(b, now)
 	}
@@ -276,15 +312,16 @@ func (p *Peers) voteLocked() {
 }
 
 // sendLocked sends a message once, which may be long, and none after the last word: this process votes no
-// more.
-func (p *Peers) sendLocked(m succession.Message) {
-	if l := p.linkTo(p.nodeOfLocked(m.To)); !p.closed && l != nil && l.voter == m.To {
-		l.out.Send(wire.Ballot{Group: p.inside, Message: m})
+// more. Those with whom it begins an epoch do not vote in that yet.
+func (p *Peers) sendLocked(m raft.Message) {
+	l := p.linkTo(p.nodeOfLocked(m.To))
+	if !p.closed && l != nil && (l.voter == m.To || l.epoch != m.Epoch && m.To == voterOf(m.Epoch, m.To.Place())) {
+		l.out.Send(wire.Vote{Group: p.inside, Message: m})
 	}
 }
 
 func (p *Peers) proposeLocked(run string, f rendezvous.Facts) (number uint64, whole bool) {
-	if _, leads := p.vote.ballot.Hosts(); !leads {
+	if _, leads := p.vote.node.Leads(); !leads {
 		return 0, true
 	}
 	return p.ledger.set(run, f)
@@ -296,8 +333,7 @@ func (p *Peers) saidLocked(number uint64) bool { return !p.closed && p.ledger.sa
 func (p *Peers) leaveLocked(wire.Redirect) {} // the list stays, and so does the vote
 
 func (p *Peers) livenessLocked() wire.Liveness {
-	f, b := p.Group.livenessLocked(), p.vote.ballot
-	f.Votes = b.Founded() // else another that knows nothing may found the group with it
+	f, b := p.Group.livenessLocked(), p.vote.node
 	if f.Word == uint64(succession.Hosts) && !b.Majority(p.vote.now()) {
 		f.Word = uint64(succession.Abstains)
 	}
@@ -308,7 +344,7 @@ func (p *Peers) votersLocked() (nodes []string) {
 	if !p.hosting {
 		return p.Group.votersLocked()
 	}
-	for _, id := range p.vote.ballot.Accepted().Voters.All() {
+	for _, id := range p.vote.node.Voters().All() {
 		if id != p.vote.voter {
 			nodes = append(nodes, p.nodeOfLocked(id))
 		}
@@ -321,33 +357,33 @@ func (p *Peers) votersLocked() (nodes []string) {
 func (p *Peers) Deposed() (to wire.Redirect, deposed bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b := p.vote.ballot
-	if _, leads := b.Hosts(); !p.hosting || !p.deposed && (leads || b.Host() == "") {
+	b := p.vote.node
+	if _, leads := b.Leads(); !p.hosting || !p.deposed && !b.Lost() && (leads || b.Leader() == 0) {
 		return to, false
 	}
 	to = p.nextLocked()
-	to.Node = p.nodeOfLocked(b.Host())
+	to.Node = p.nodeOfLocked(b.Leader())
 	to.Host = p.addrLocked(to.Node)
 	return to, true
 }
 
 // targetLocked notes which peer hosts, as the voters know, and was heard lately.
 func (p *Peers) targetLocked() {
-	b := p.vote.ballot
-	entry := b.Accepted()
-	if at := [2]uint64{entry.Term, entry.Number}; at != p.entry {
-		p.entry, p.name = at, nameOf(entry.Value)
+	b := p.vote.node
+	value, term, number := b.Value()
+	if at := [2]uint64{term, number}; at != p.entry {
+		p.entry, p.name = at, nameOf(value)
 	}
 	if p.hosting {
-		p.deposed = p.deposed || b.Host() != "" && b.Host() != p.vote.voter
+		p.deposed = p.deposed || b.Leader() != 0 && b.Leader() != p.vote.voter
 		return
 	}
-	host := p.nodeOfLocked(b.Host())
+	host := p.nodeOfLocked(b.Leader())
 	p.certain = host != "" && host != p.node && p.name != "" && p.linkTo(host) != nil && p.vote.now()-b.Heard() <= p.lease/4
 	if !p.certain {
 		return
 	}
-	term, _ := b.Hosts()
+	term, _ = b.Leads()
 	to := wire.Redirect{Group: p.name, Term: term, Node: host, Host: p.addrLocked(host)}
 	if p.target.Term != to.Term || p.target.Host != to.Host || p.target.Group != to.Group {
 		p.target = to
@@ -361,12 +397,13 @@ func (p *Peers) targetLocked() {
 func (p *Peers) Succeed(now time.Time) (runs []string, led bool, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b := p.vote.ballot
-	term, leads := b.Hosts()
+	b := p.vote.node
+	term, leads := b.Leads()
 	if !leads || p.hosting || p.closed || !b.Majority(p.vote.now()) {
 		return nil, false, nil
 	}
-	p.ledger, err = decodeLedger(b.Accepted().Value)
+	value, _, _ := b.Value()
+	p.ledger, err = decodeLedger(value)
 	if p.ledger.name == "" {
 		p.ledger.name = rand.Text()
 	}
@@ -379,7 +416,8 @@ func (p *Peers) Succeed(now time.Time) (runs []string, led bool, err error) {
 		t.Total++
 		t.Spent += t.Took
 	}
-	p.start = rendezvous.Succession{Term: term, From: from, Silent: silent && from != ""}
+	p.start = rendezvous.Succession{Term: term, From: from, Silent: silent && from != "", Alone: p.began > 0}
+	p.began = 0
 	p.hosting, p.round, p.deposed = true, false, false
 	p.target = wire.Redirect{Group: p.ledger.name, Term: term, Node: p.node, Host: p.self}
 	p.wishLocked()
@@ -437,7 +475,7 @@ func (p *Peers) Lame() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	now := p.vote.now()
-	if !p.hosting || p.vote.ballot.Majority(now) {
+	if !p.hosting || p.vote.node.Majority(now) {
 		p.sure = now
 	}
 	return now-p.sure >= p.lease
@@ -445,7 +483,7 @@ func (p *Peers) Lame() bool {
 
 // proposeLocked proposes the changes to the voters, once they have accepted the previous
 // proposal.
-func (l *ledger) proposeLocked(b *succession.Ballot, now time.Duration) {
+func (l *ledger) proposeLocked(b *raft.Node, now time.Duration) {
 	if l.number > 0 && b.Confirmed() >= l.number {
 		l.said, l.number = l.sent, 0
 	}
@@ -468,7 +506,7 @@ func (p *Peers) waitsLocked() string {
 		}
 	}
 	all, which := strings.Join(p.places, ", "), "first"
-	if p.vote.ballot.Founded() {
+	if p.vote.node.Founded() {
 		which = "next"
 	}
 	text := "waits until the servers " + all + " have elected their " + which + " leader"
@@ -487,13 +525,13 @@ func (p *Peers) waitsLocked() string {
 func (p *Peers) Ready() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b := p.vote.ballot
+	b := p.vote.node
 	switch {
 	case p.waitsLocked() != "":
 		return p.waitsLocked()
 	case p.hosting && !b.Majority(p.vote.now()):
 		return "it leads without a majority"
-	case !slices.Contains(b.Accepted().Voters.Incoming, p.vote.voter), b.Changing(), b.Young(p.vote.now()):
+	case !slices.Contains(b.Voters().Incoming, p.vote.voter), len(b.Voters().Outgoing) > 0:
 		return "it does not vote yet"
 	}
 	return ""

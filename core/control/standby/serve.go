@@ -64,8 +64,8 @@ func (g *Group) Serve(l *Link, conn *wire.Call, check func(wire.Liveness) error,
 			}
 			_, superseded := g.Hear(l, said)
 			heard(said, superseded)
-		case wire.Ballot:
-			g.HearBallot(l, said)
+		case wire.Vote:
+			g.HearVote(l, said)
 		case wire.Refuse:
 			return opened, conn.Explain(said.Err)
 		}

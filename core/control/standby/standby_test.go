@@ -295,22 +295,7 @@ func TestHandedOn(t *testing.T) {
 		g.Hear(links[node], wire.Liveness{RunID: "run", Group: g.Current().Group, Node: node, Voter: node, Linked: []string{other}})
 	}
 	g.SetEligible([]string{"b", "c"})
-	for answered := true; answered; {
-		answered = false
-		for node, box := range boxes {
-			frames := box.frames
-			box.frames = nil
-			for _, f := range frames {
-				if b, ok := f.(wire.Ballot); ok && b.Message.Entry != nil {
-					m := b.Message
-					g.HearBallot(links[node], wire.Ballot{Group: b.Group, Message: succession.Message{
-						Kind: succession.MessageAccept, From: m.To, To: m.From, Term: m.Term, Number: m.Entry.Number, Clock: 1, Echo: m.Clock,
-					}})
-					answered = true
-				}
-			}
-		}
-	}
+	votersOf(g, links).carry()
 	if !g.HandOn("b") {
 		t.Fatal("it cannot hand on")
 	}
@@ -347,16 +332,14 @@ func TestInherited(t *testing.T) {
 			g := standing(t)
 			before := g.Current()
 			link := linkTo(g, "c")
-			voters := succession.Voters{Incoming: []succession.Voter{"h", "c", succession.Voter(g.Liveness().Voter)}}
-			last := ""
-			for i, wrote := range strings.Fields(c.wrote) {
-				last = "of " + wrote
-				entry := &succession.Entry{Term: before.Term + 1, Number: uint64(7 + i), Voters: voters, Value: rendezvous.EncodeFacts(rendezvous.Facts{Generation: last})}
-				if !g.HearBallot(link, wire.Ballot{Group: before.Group, Message: succession.Message{
-					Kind: succession.MessageAppend, From: "c", To: succession.Voter(g.Liveness().Voter), Term: entry.Term, Entry: entry,
-				}}) {
-					t.Fatal("it does not hear the next host")
-				}
+			voters := votersOf(g, map[string]*Link{"c": link})
+			wrote := strings.Fields(c.wrote)
+			last := "of " + wrote[0]
+			voters.lead(t, "c", before.Term+1, rendezvous.EncodeFacts(rendezvous.Facts{Generation: last}))
+			if len(wrote) > 1 {
+				last = "of " + wrote[1]
+				voters.nodes["c"].Propose(rendezvous.EncodeFacts(rendezvous.Facts{Generation: last}), g.vote.now())
+				voters.carry()
 			}
 			if probed {
 				g.StepDown(wire.Redirect{Group: before.Group, Term: before.Term + 1, Host: "10.0.0.3:1", Node: "c"})
@@ -384,7 +367,7 @@ func TestNamesOfManyVoters(t *testing.T) {
 	}
 	last := linkTo(g, "last")
 	for _, node := range []string{"b", "c", "last"} {
-		if g.vote.names[node] == "" {
+		if g.vote.names[node] == 0 {
 			t.Errorf("%s has no name among %v", node, g.vote.names)
 		}
 	}
@@ -399,10 +382,7 @@ func TestFormerHostVotes(t *testing.T) {
 	g := standing(t)
 	former := wire.StandbyNode{Node: "h", Addr: "10.0.0.9:1"}
 	link := g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "h", Voter: "h", Word: uint64(succession.Hosts), Term: 3}, &inbox{})
-	g.HearBallot(link, wire.Ballot{Group: "g", Message: succession.Message{
-		Kind: succession.MessageAppend, From: "h", To: g.vote.voter, Term: 3, Clock: 1,
-		Entry: &succession.Entry{Term: 3, Number: 1, Voters: succession.Voters{Incoming: []succession.Voter{"h", "a", g.vote.voter}}},
-	}})
+	votersOf(g, map[string]*Link{"h": link}).lead(t, "h", 3, nil)
 	g.Drop(link)
 	g.Follow(wire.Welcome{Group: "g", Term: 4, HostNode: "a"}, "10.0.0.1:1")
 	list := []wire.StandbyNode{{Node: "b", Addr: "10.0.0.2:1"}, {Node: "c", Addr: "10.0.0.3:1"}}
@@ -416,56 +396,65 @@ func TestFormerHostVotes(t *testing.T) {
 	}
 }
 
-// TestFoundAnew: a voter that takes all others for dead cannot know whether they have elected another host. It
-// founds another group when nobody has hosted for some leases; not when it was stopped itself for so long.
+// TestFoundAnew: a voter whose two fellows are gone founds another group, if it had heard their leader shortly before, or
+// a newcomer comes: after half a lease where it is reached by others, and after four where it may itself be
+// cut off. It founds none while one of the two lives, or because it was stopped itself for so long.
 func TestFoundAnew(t *testing.T) {
-	g := standing(t)
-	pass := func(d time.Duration) {
-		for ; d > 0; d -= g.Beat() {
-			g.vote.epoch -= g.Beat()
-			g.Tick()
+	const lease = 10 * time.Second
+	for _, c := range []struct {
+		what     string
+		before   time.Duration // the leader is silent, until its process is proven dead
+		came     bool          // another node says hello
+		newcomer bool
+		after    time.Duration // 0: it founds none
+	}{
+		{"two that are killed", time.Second, false, false, 4 * lease},
+		{"two that are killed, and others are left", time.Second, true, false, lease / 2},
+		{"two that were silent for long", lease, true, false, 0},
+		{"two that were silent for long, of which one is started again", lease, true, true, lease / 2},
+	} {
+		g := standing(t)
+		links := map[string]*Link{}
+		for _, node := range []string{"h", "a"} {
+			links[node] = g.Dial(node)
+			g.Opened(links[node], &inbox{})
+			g.Hear(links[node], wire.Liveness{RunID: "run", Group: "g", Node: node, Voter: node, Word: uint64(succession.Stands), Term: 3})
 		}
-	}
-	links := map[string]*Link{}
-	for _, node := range []string{"h", "a"} {
-		links[node] = g.Dial(node)
-		g.Opened(links[node], &inbox{})
-		g.Hear(links[node], wire.Liveness{RunID: "run", Group: "g", Node: node, Voter: node, Word: uint64(succession.Stands), Term: 3})
-	}
-	g.HearBallot(links["h"], wire.Ballot{Group: "g", Message: succession.Message{
-		Kind: succession.MessageAppend, From: "h", To: g.vote.voter, Term: 3, Clock: 1,
-		Entry: &succession.Entry{Term: 3, Number: 1, Voters: succession.Voters{Incoming: []succession.Voter{"h", "a", g.vote.voter}}},
-	}})
-	g.Lost(proof, "g", 3)
-	pass(10 * time.Second) // a lease
-	g.Ended(links["h"], succession.Dead)
-	pass(time.Second)
-	if since, _ := g.Stranded(); since != 0 {
-		t.Errorf("stranded for %s while another voter is linked to its host", since)
-	}
-	g.Ended(links["a"], succession.Dead)
-	patience := succession.GiveUp * 10 * time.Second
-	for _, waited := range []time.Duration{patience - time.Second, patience} {
-		pass(waited - time.Second)
-		if why, founded := g.FoundAnew(time.Now()); founded {
-			t.Fatalf("after %s: %s", waited, why)
+		voters := votersOf(g, links)
+		voters.lead(t, "h", 3, nil, links["a"].voter)
+		g.Lost(proof, "g", 3)
+		pass(g, c.before)
+		g.Ended(links["h"], succession.Dead)
+		pass(g, lease)
+		if since, _ := g.Stranded(); since != 0 {
+			t.Errorf("%s: stranded for %s while another voter lives", c.what, since)
 		}
-		g.vote.epoch -= time.Minute // this process was stopped
-		g.Tick()
-	}
-	pass(patience - 4*time.Second)
-	g.vote.epoch -= 5 * time.Second // for half a lease: of that two beats count, and all before it
-	g.Tick()
-	if why, founded := g.FoundAnew(time.Now()); founded {
-		t.Fatalf("after a pause: %s", why)
-	}
-	pass(4 * time.Second)
-	why, founded := g.FoundAnew(time.Now())
-	if !founded || !g.Hosting() || g.Current().Group == "g" || g.Current().Host != "10.0.0.2:1" || !g.start.Alone {
-		t.Fatalf("founded %v (%s): %+v", founded, why, g.Current())
-	}
-	if !strings.Contains(why, `"a"`) || !strings.Contains(why, `"h"`) {
-		t.Error(why)
+		g.Ended(links["a"], succession.Dead)
+		founded, waited := false, time.Duration(0)
+		for why := ""; !founded && waited < 6*lease; waited += lease / 4 {
+			if c.came {
+				g.Came(c.newcomer)
+			}
+			if waited == 0 {
+				pass(g, g.Beat()) // it sees it
+			}
+			if waited == lease/4 {
+				g.vote.epoch -= time.Minute // this process is stopped
+				g.Tick()
+			}
+			pass(g, lease/4)
+			if why, founded = g.FoundAnew(time.Now()); founded && (!strings.Contains(why, `"a"`) || !strings.Contains(why, `"h"`)) {
+				t.Error(why)
+			}
+		}
+		switch {
+		case founded != (c.after > 0):
+			t.Errorf("%s: founded %v", c.what, founded)
+		case founded && (waited < c.after || waited > c.after+2*lease):
+			t.Errorf("%s: founded after %s", c.what, waited)
+		case founded && (!g.Hosting() || g.Current().Group == "g" || g.Current().Host != "10.0.0.2:1" || !g.start.Alone):
+			t.Errorf("%s: %+v", c.what, g.Current())
+		}
 	}
 }
 

@@ -1,9 +1,7 @@
 package standby
 
 import (
-	"bytes"
 	"context"
-	"crypto/rand"
 	"fmt"
 	"slices"
 	"time"
@@ -11,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/control/wire"
+	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
 	"rallypoint/internal/wording"
@@ -21,22 +20,21 @@ import (
 type vote struct {
 	clock    Clock
 	epoch    time.Duration
-	voter    succession.Voter // this process; a memory that is lost votes under another name
-	ballot   *succession.Ballot
-	eligible []string                    // nodes that may vote beside this host, in order
-	listed   map[string]time.Duration    // since when each of them is
-	names    map[string]succession.Voter // by node, as they have said
-	replaced []succession.Voter          // in the place of which another process has answered
+	voter    raft.Voter // this process; a memory that is lost votes under another name
+	node     *raft.Node
+	eligible []string                 // nodes that may vote beside this host, in order
+	listed   map[string]time.Duration // since when each of them is
+	names    map[string]raft.Voter    // by node, as they have said
+	replaced []raft.Voter             // in the place of which another process has answered
 
-	stranded stranded
+	recovery recovery
 
 	proposed time.Duration // when the last proposal was made
 	took     time.Duration // from the last one that was confirmed to its confirmation
 
-	wrote string // the node whose control plane has told what the voters keep; "": it is not known
-
-	next  succession.Voter // this host hands on to it as soon as it has accepted all; "": it does not
-	asked bool             // it was asked to host, and counts this process no more: that votes no more once it does not host
+	next  raft.Voter // this host hands on to it as soon as it has accepted all; 0: it does not
+	left  bool       // it does so no more, though nobody has been elected yet
+	asked bool       // it was asked to host, and counts this process no more: that votes no more once it does not host
 
 	// The last values that wakeLocked has reported.
 	confirmed uint64
@@ -58,8 +56,8 @@ func bootTime() time.Duration {
 }
 
 func newVote(clock Clock, lease time.Duration) vote {
-	voter := succession.Voter(rand.Text())
-	return vote{clock: clock, epoch: clock(), voter: voter, names: map[string]succession.Voter{}, ballot: succession.NewBallot(voter, lease, 0)}
+	voter := raft.NewVoter(0)
+	return vote{clock: clock, epoch: clock(), voter: voter, names: map[string]raft.Voter{}, node: raft.New(voter, lease, 0)}
 }
 
 func (v *vote) now() time.Duration { return v.clock() - v.epoch }
@@ -68,7 +66,7 @@ func (v *vote) now() time.Duration { return v.clock() - v.epoch }
 func (g *Group) Quorum() bool { return !g.noQuorum }
 
 // Beat is how often Tick is called. However long the lease is, voters find each other within a second.
-func (g *Group) Beat() time.Duration { return min(succession.Beat(g.lease), time.Second) }
+func (g *Group) Beat() time.Duration { return min(raft.Beat(g.lease), time.Second) }
 
 // TakePart drives the vote's clock until ctx ends, and carries its decisions out: it calls obey
 // at each change, and beat each Beat.
@@ -93,7 +91,7 @@ func (g *Group) TakePart(ctx context.Context, obey, beat func()) {
 func (g *Group) Tick() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.strandedLocked()
+	g.recoverLocked()
 	if g.closed || g.vote.gone() || g.placeLocked() < 0 && !g.hosting {
 		return // it neither hosts nor stands by
 	}
@@ -103,44 +101,41 @@ func (g *Group) Tick() {
 	}
 	g.countDeadLocked()
 	g.members.wishLocked()
-	g.vote.ballot.Tick(g.vote.now())
+	g.vote.node.Tick(g.vote.now())
 	g.members.voteLocked()
 }
 
-// countDeadLocked tells the ballot which voters are proven dead, or vote no more.
+// countDeadLocked notes which voters are proven dead, or vote no more.
 func (g *Group) countDeadLocked() {
 	for l := range g.links {
-		if l.voter != "" && (l.word == succession.Dead || l.word == succession.Left) {
-			g.vote.ballot.Dead(l.voter, g.vote.now())
+		if l.voter != 0 && (l.word == succession.Dead || l.word == succession.Left) {
+			g.vote.node.Dead(l.voter, g.vote.now())
 		}
 	}
-	g.vote.replaced = slices.DeleteFunc(g.vote.replaced, func(id succession.Voter) bool {
-		g.vote.ballot.Dead(id, g.vote.now())
-		return g.vote.ballot.ProvenDead(id) // else this process may be told later that it votes
+	g.vote.replaced = slices.DeleteFunc(g.vote.replaced, func(id raft.Voter) bool {
+		g.vote.node.Dead(id, g.vote.now())
+		return g.vote.node.ProvenDead(id) // else this process may be told later that it votes
 	})
 	g.vote.replaced = g.vote.replaced[max(0, len(g.vote.replaced)-maxLinks/2):]
 }
 
-// HearBallot takes a message of the vote from the standby that a connection belongs to. It reports
+// HearVote takes a message of the vote from the standby that a connection belongs to. It reports
 // false, and drops it, if it is of another group or voter, or cannot be.
-func (g *Group) HearBallot(l *Link, f wire.Ballot) bool {
+func (g *Group) HearVote(l *Link, f wire.Vote) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	switch {
 	case g.closed, g.vote.gone():
 		return true
-	case f.Group != g.groupLocked(), f.Message.From != l.voter, l.voter == "":
+	case f.Group != g.groupLocked(), f.From != l.voter, l.voter == 0:
 		return false
 	}
-	before := g.vote.ballot.Accepted()
-	if !g.vote.ballot.Receive(f.Message, g.vote.now()) {
-		return false
+	g.members.adoptLocked(l, f.Message)
+	if f.To != g.vote.voter {
+		return true // to a memory that is lost
 	}
-	switch after := g.vote.ballot.Accepted(); {
-	case after.Term != before.Term:
-		g.vote.wrote = "" // its first entry may be what it has inherited
-	case !bytes.Equal(after.Value, before.Value):
-		g.vote.wrote = l.node
+	if !g.vote.node.Receive(f.Message, g.vote.now()) {
+		return false
 	}
 	g.members.voteLocked()
 	if l.voter == g.vote.next {
@@ -149,21 +144,27 @@ func (g *Group) HearBallot(l *Link, f wire.Ballot) bool {
 	return true
 }
 
+func (g *Group) adoptLocked(*Link, raft.Message) {}
+
 func (g *Group) voteLocked() {
 	v := &g.vote
-	for _, m := range v.ballot.Messages() {
+	for _, m := range v.node.Messages() {
 		g.members.sendLocked(m)
 	}
-	if votes := v.ballot.Votes(); votes != v.votes {
+	if votes := v.node.Votes(); votes != v.votes {
 		v.votes = votes
 		g.tellLocked()
 	}
-	majority := v.ballot.Majority(v.now())
-	term, leads := v.ballot.Hosts()
+	if v.node.Lost() && !g.hosting {
+		g.members.forgetLocked()
+		g.tellLocked()
+	}
+	majority := v.node.Majority(v.now())
+	term, leads := v.node.Leads()
 	if leads && g.hosting && term > g.target.Term {
 		g.target.Term = term // nobody has hosted between
 	}
-	if confirmed := v.ballot.Confirmed(); confirmed != v.confirmed || majority != v.majority || leads != g.hosting {
+	if confirmed := v.node.Confirmed(); confirmed != v.confirmed || majority != v.majority || leads != g.hosting {
 		if confirmed > v.confirmed {
 			v.took = v.now() - v.proposed
 		}
@@ -172,8 +173,8 @@ func (g *Group) voteLocked() {
 	}
 }
 
-func (g *Group) sendLocked(m succession.Message) {
-	f := wire.Ballot{Group: g.groupLocked(), Message: m}
+func (g *Group) sendLocked(m raft.Message) {
+	f := wire.Vote{Group: g.groupLocked(), Message: m}
 	for l := range g.links {
 		if l.voter == m.To && l.out != nil {
 			l.out.Send(f)
@@ -208,22 +209,22 @@ func (g *Group) wishLocked() {
 	if !g.hosting || g.noQuorum {
 		return
 	}
-	gone := map[succession.Voter]bool{}
-	linked := map[string]succession.Voter{}
+	gone := map[raft.Voter]bool{}
+	linked := map[string]raft.Voter{}
 	for l := range g.links {
 		switch {
-		case l.voter == "":
+		case l.voter == 0:
 		case l.word == succession.Dead, l.word == succession.Left:
 			gone[l.voter] = true
-		case l.out != nil && l.dialed:
+		case l.out != nil && l.dialed && (l.epoch == "" || l.epoch == v.node.Epoch()):
 			linked[l.node] = l.voter
 		}
 	}
-	voters, nodes := []succession.Voter{v.voter}, []string{}
-	answered := v.ballot.Answered()
-	for _, id := range v.ballot.Accepted().Voters.Incoming {
-		gone[id] = gone[id] || v.ballot.ProvenDead(id)
-		if id != v.voter && !gone[id] && v.now()-max(answered[id], v.ballot.Began()) < g.lease {
+	voters, nodes := []raft.Voter{v.voter}, []string{}
+	answered := v.node.Answered()
+	for _, id := range v.node.Voters().Incoming {
+		gone[id] = gone[id] || v.node.ProvenDead(id)
+		if id != v.voter && !gone[id] && v.now()-max(answered[id], v.node.Began()) < g.lease {
 			voters = append(voters, id)
 			if node := g.nodeOfLocked(id); node != "" {
 				nodes = append(nodes, node)
@@ -232,17 +233,17 @@ func (g *Group) wishLocked() {
 	}
 	most := 2
 	if len(v.eligible) > 3 {
-		most = succession.MaxVoters - 1
+		most = raft.MaxVoters - 1
 	}
 	for _, node := range v.eligible {
-		if id := linked[node]; id != "" && len(voters) <= most && !gone[id] && !slices.Contains(voters, id) && (v.now()-v.listed[node] >= g.lease || g.linkedLocked(node, nodes)) {
+		if id := linked[node]; id != 0 && len(voters) <= most && !gone[id] && !slices.Contains(voters, id) && (v.now()-v.listed[node] >= g.lease || g.linkedLocked(node, nodes)) {
 			voters, nodes = append(voters, id), append(nodes, node)
 		}
 	}
 	if len(voters) < 3 {
 		voters = voters[:1] // of two no majority is left when one is silent
 	}
-	v.ballot.Wish(voters, v.now())
+	v.node.Wish(voters, v.now())
 }
 
 // linkedLocked reports whether a node and each of others have opened connections to each other, by
@@ -271,7 +272,7 @@ func (g *Group) Propose(run string, f rendezvous.Facts) (number uint64, whole bo
 }
 
 func (g *Group) proposeLocked(_ string, f rendezvous.Facts) (number uint64, whole bool) {
-	return g.vote.ballot.Propose(rendezvous.EncodeFacts(f), g.vote.now()), true
+	return g.vote.node.Propose(rendezvous.EncodeFacts(f), g.vote.now()), true
 }
 
 // MaySay reports whether this host may tell nodes what it has proposed up to a number: a
@@ -279,18 +280,18 @@ func (g *Group) proposeLocked(_ string, f rendezvous.Facts) (number uint64, whol
 func (g *Group) MaySay(number uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.members.saidLocked(number) && g.vote.ballot.Majority(g.vote.now())
+	return g.members.saidLocked(number) && g.vote.node.Majority(g.vote.now())
 }
 
-func (g *Group) saidLocked(number uint64) bool { return g.vote.ballot.Confirmed() >= number }
+func (g *Group) saidLocked(number uint64) bool { return g.vote.node.Confirmed() >= number }
 
 // Awaited returns the nodes that vote and are not proven dead, beside this one.
 func (g *Group) Awaited() (nodes []string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	b := g.vote.ballot
+	b := g.vote.node
 	for node, id := range g.vote.names {
-		if node != g.node && b.Accepted().Voters.Has(id) && !b.ProvenDead(id) {
+		if node != g.node && b.Voters().Has(id) && !b.ProvenDead(id) {
 			nodes = append(nodes, node)
 		}
 	}
@@ -305,12 +306,16 @@ func (g *Group) Stand(dead string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	v := &g.vote
-	if !v.ballot.Votes() {
+	if !v.node.Votes() {
 		return false
 	}
-	v.ballot.Dead(v.names[dead], v.now())
+	v.node.Dead(v.names[dead], v.now())
 	g.countDeadLocked()
-	v.ballot.Stand(dead == "", v.now())
+	if dead == "" {
+		v.node.TakeOver(v.now())
+	} else {
+		v.node.Campaign(v.now())
+	}
 	g.members.voteLocked()
 	return true
 }
@@ -319,7 +324,7 @@ func (g *Group) Stand(dead string) bool {
 func (g *Group) Votes() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.vote.ballot.Votes()
+	return g.vote.node.Votes()
 }
 
 // HandOn has this host say nothing more until KeepOn, so that a node which it asks to host can be
@@ -329,27 +334,27 @@ func (g *Group) Votes() bool {
 func (g *Group) HandOn(node string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.vote.ballot.Votes() {
+	if !g.vote.node.Votes() {
 		return true
 	}
 	g.vote.next = g.vote.names[node]
-	handed := g.vote.ballot.HandOn(g.vote.next)
+	handed := g.vote.node.HandOn(g.vote.next)
 	g.vote.asked = g.vote.asked || handed
 	return handed
 }
 
 // gone reports whether this process has handed on: it votes no more.
 func (v *vote) gone() bool {
-	_, leads := v.ballot.Hosts()
-	return v.asked && !leads
+	_, leads := v.node.Leads()
+	return v.left || v.asked && !leads
 }
 
 // KeepOn ends HandOn: this host continues.
 func (g *Group) KeepOn() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.vote.next = ""
-	g.vote.ballot.KeepOn()
+	g.vote.next = 0
+	g.vote.node.KeepOn()
 	g.wakeLocked()
 }
 
@@ -357,14 +362,14 @@ func (g *Group) KeepOn() {
 func (g *Group) Expects(l *Link) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.hosting && l.voter != "" && g.vote.ballot.Accepted().Voters.Has(l.voter)
+	return g.hosting && l.voter != 0 && g.vote.node.Voters().Has(l.voter)
 }
 
 // Proven notes that a node that has hosted is proven dead.
 func (g *Group) Proven(node string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.vote.ballot.Dead(g.vote.names[node], g.vote.now())
+	g.vote.node.Dead(g.vote.names[node], g.vote.now())
 	g.members.wishLocked()
 	g.members.voteLocked()
 }
@@ -374,7 +379,7 @@ func (g *Group) Proven(node string) {
 func (g *Group) Elected() (term uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if term, leads := g.vote.ballot.Hosts(); leads && !g.hosting && !g.closed {
+	if term, leads := g.vote.node.Leads(); leads && !g.hosting && !g.closed && !g.vote.gone() {
 		return term
 	}
 	return 0
@@ -386,7 +391,7 @@ func (g *Group) Elected() (term uint64) {
 func (g *Group) Deposed() (to wire.Redirect, deposed bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if _, leads := g.vote.ballot.Hosts(); !g.hosting || leads || g.vote.ballot.Host() == "" {
+	if _, leads := g.vote.node.Leads(); !g.hosting || leads || g.vote.node.Leader() == 0 {
 		return to, false
 	}
 	return g.nextLocked(), true
@@ -394,10 +399,10 @@ func (g *Group) Deposed() (to wire.Redirect, deposed bool) {
 
 // nextLocked is where the host of the present term is, which succeeds this process.
 func (g *Group) nextLocked() wire.Redirect {
-	term, _ := g.vote.ballot.Hosts()
+	term, _ := g.vote.node.Leads()
 	to := wire.Redirect{Group: g.target.Group, Term: term, Servers: g.servers()} // one of these knows where it is
 	for l := range g.links {
-		if l.voter == g.vote.ballot.Host() && l.word == succession.Hosts && l.term >= term {
+		if l.voter == g.vote.node.Leader() && l.word == succession.Hosts && l.term >= term {
 			to = l.target
 		}
 	}
@@ -434,11 +439,12 @@ type Inheritance struct {
 func (g *Group) Inherited(last, generation string, dead bool) (in Inheritance, err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	b := g.vote.ballot
-	in.Facts, err = rendezvous.DecodeFacts(b.Accepted().Value)
+	b := g.vote.node
+	value, _, _ := b.Value()
+	in.Facts, err = rendezvous.DecodeFacts(value)
 	in.From, in.Silence = last, g.vote.now()-b.Heard()
 	if in.Facts.Generation != generation {
-		in.From = g.vote.wrote
+		in.From = g.nodeOfLocked(b.Author())
 	}
 	lives := func(node string) bool {
 		for l := range g.links {
@@ -472,7 +478,7 @@ func (g *Group) votersLocked() (nodes []string) {
 		}
 		return nodes
 	}
-	voters := g.vote.ballot.Accepted().Voters
+	voters := g.vote.node.Voters()
 	for _, node := range g.vote.eligible {
 		for l := range g.links {
 			if l.node == node && voters.Has(l.voter) && !slices.Contains(nodes, node) {
@@ -505,7 +511,7 @@ func (g *Group) VoteReport() VoteReport {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	v := &g.vote
-	r := VoteReport{Hosting: g.hosting, Elections: v.ballot.Elections()}
+	r := VoteReport{Hosting: g.hosting, Elections: v.node.Elections()}
 	if !g.hosting {
 		for _, node := range g.members.votersLocked() {
 			r.Voters = append(r.Voters, VoterReport{Node: node})
@@ -513,9 +519,9 @@ func (g *Group) VoteReport() VoteReport {
 		return r
 	}
 	now := v.now()
-	r.Majority, r.Silent, r.Confirm = v.ballot.Majority(now), g.start.Silent, v.took
-	answered := v.ballot.Answered()
-	for _, id := range v.ballot.Accepted().Voters.All() {
+	r.Majority, r.Silent, r.Confirm = v.node.Majority(now), g.start.Silent, v.took
+	answered := v.node.Answered()
+	for _, id := range v.node.Voters().All() {
 		if id == v.voter {
 			continue
 		}
@@ -528,7 +534,7 @@ func (g *Group) VoteReport() VoteReport {
 	return r
 }
 
-func (g *Group) nodeOfLocked(id succession.Voter) string {
+func (g *Group) nodeOfLocked(id raft.Voter) string {
 	for node, voter := range g.vote.names {
 		if voter == id {
 			return node

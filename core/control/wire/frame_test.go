@@ -11,9 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
-	"rallypoint/core/succession"
 	"rallypoint/core/training"
 	"rallypoint/internal/pack"
 )
@@ -44,11 +44,10 @@ func sampleFrames() []Frame {
 		Redirect{}, sampleRedirect, Probed{Yields: true, Round: true, Node: "n", Target: sampleRedirect}, Probed{Err: fail},
 		Probe{Software: "1", RunID: "run", Round: true, Node: "n", Target: sampleRedirect,
 			Policy: rendezvous.Policy{Min: 1, Max: 2, NodeUnit: 1, LeaseTimeout: 9}},
-		Liveness{RunID: "run", Group: "g", Node: "n", Ask: true, Word: 3, Term: 1<<64 - 1, Target: sampleRedirect, Voter: "v", Votes: true, Linked: []string{"m"}},
+		Liveness{RunID: "run", Group: "g", Node: "n", Ask: true, Word: 3, Term: 1<<64 - 1, Target: sampleRedirect, Voter: "v", Votes: true, Linked: []string{"m"}, Epoch: "e", Last: [2]uint64{3, 1<<64 - 1}},
 		Transfer{Group: "g", Term: 4, Addr: "10.0.0.1:2"},
-		Ballot{Group: "g", Message: succession.Message{Kind: succession.MessageAskVote, From: "a", To: "b", Term: 3, Number: 7, Entered: 2, Pre: true, Forced: true, Clock: 5, Echo: 6}},
-		Ballot{Group: "g", Message: succession.Message{Kind: succession.MessageAppend, From: "a", To: "b", Term: 3, Entry: &succession.Entry{
-			Term: 3, Number: 8, Voters: succession.Voters{Incoming: []succession.Voter{"a", "b"}, Outgoing: []succession.Voter{"a"}}, Value: []byte{1, 2}}}},
+		Vote{Group: "g", Message: raft.Message{Epoch: "e", From: 1, To: 35, Data: []byte{1, 2}}},
+		Vote{Group: "g", Message: raft.Message{Epoch: "e", From: raft.VoterAt(5, 1<<63), To: raft.VoterAt(0, 1<<63)}},
 		Refuse{fail}, Notice{note}, Drop{fail}, Beat{}, Beat{Echo: true}, Beat{Training: &report}, Goodbye{}, Unknown{99},
 		Admin{Software: "1", Op: AdminOpEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true,
 			Directive: Directive{ID: "d1", Nodes: []string{"a", "b"}, Within: 5, For: 6}},

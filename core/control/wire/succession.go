@@ -3,8 +3,8 @@ package wire
 import (
 	"net/netip"
 
+	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/succession"
 	"rallypoint/internal/pack"
 	"rallypoint/internal/printable"
 )
@@ -18,7 +18,7 @@ const (
 	KindProbed   Kind = 19
 	KindLiveness Kind = 20
 	KindTransfer Kind = 21
-	KindBallot   Kind = 22
+	KindVote     Kind = 23 // 22 was the vote of releases before 1.0
 )
 
 // FeatureSuccession says that a node follows a Redirect and can be a standby, and that a server
@@ -49,7 +49,7 @@ type StandbyNode struct {
 	Node  string
 	Label string
 	Addr  string // of its listener
-	Votes bool   // its vote counts when the host is silent (docs/decisions/0138)
+	Votes bool   // its vote counts when the host is silent (docs/decisions/0151)
 }
 
 // Redirect sends a node, or an administrator, to the server that hosts. It answers a hello or
@@ -113,21 +113,23 @@ type Liveness struct {
 	Ask    bool
 	Word   uint64 // succession.Word
 	Term   uint64
-	Target Redirect // who hosts, if Word tells that its sender knows
-	Voter  string   // the sender's name in Ballot frames; "": it never votes
-	Votes  bool     // it is one of several that vote now, as far as it has accepted
-	Linked []string // nodes to which it has such a connection
+	Target Redirect  // who hosts, if Word tells that its sender knows
+	Voter  string    // the sender's name in Vote frames; "": it never votes
+	Votes  bool      // it is one of several that vote now, as far as it knows
+	Linked []string  // nodes to which it has such a connection
+	Epoch  string    // in which it votes; "": in none yet
+	Last   [2]uint64 // the term and the number of the last value that it knows
 }
 
-// Ballot is a message from one voter to another, on their liveness connection.
-type Ballot struct {
-	Group   string
-	Message succession.Message
+// Vote is a message from one voter to another, on their liveness connection.
+type Vote struct {
+	Group string
+	raft.Message
 }
 
-// maxFacts limits the facts that voters keep for a host of many runs. For those of a single run's
-// host the length of a frame is the limit.
-const maxFacts = 1 << 20
+// maxVote limits a message of raft: the facts that voters keep for a leader of many runs. For those of a single
+// run's leader the length of a frame is the limit.
+const maxVote = 1<<20 + 4096
 
 // Transfer asks the first standby to host in a term, and is its answer that it does.
 type Transfer struct {
@@ -219,7 +221,7 @@ func readProbed(u *unpacker) Probed {
 }
 
 func (l Liveness) pack(p *packer) {
-	head(p, KindLiveness, 10)
+	head(p, KindLiveness, 13)
 	p.Text(l.RunID)
 	p.Text(l.Group)
 	p.Text(l.Node)
@@ -230,68 +232,32 @@ func (l Liveness) pack(p *packer) {
 	p.Text(l.Voter)
 	p.Bool(l.Votes)
 	p.Texts(l.Linked)
+	p.Text(l.Epoch)
+	p.Uint(l.Last[0])
+	p.Uint(l.Last[1])
 }
 
 func readLiveness(u *unpacker) Liveness {
 	return Liveness{
 		RunID: u.Text(MaxName), Group: u.Text(MaxName), Node: u.Text(MaxName), Ask: u.Bool(), Word: u.Uint(), Term: u.Uint(),
 		Target: readRedirect(u), Voter: u.Text(MaxName), Votes: u.Bool(),
-		Linked: u.Texts(maxServers, MaxName),
+		Linked: u.Texts(maxServers, MaxName), Epoch: u.Text(MaxName), Last: [2]uint64{u.Uint(), u.Uint()},
 	}
 }
 
-func (b Ballot) pack(p *packer) {
-	m := b.Message
-	head(p, KindBallot, 12)
-	p.Text(b.Group)
-	p.Uint(uint64(m.Kind))
-	p.Text(string(m.From))
-	p.Text(string(m.To))
-	p.Uint(m.Term)
-	p.Uint(m.Number)
-	p.Uint(m.Entered)
-	p.Bool(m.Pre)
-	p.Bool(m.Forced)
-	p.Duration(m.Clock)
-	p.Duration(m.Echo)
-	if m.Entry == nil {
-		p.None()
-		return
-	}
-	p.List(5)
-	p.Uint(m.Entry.Term)
-	p.Uint(m.Entry.Number)
-	packVoters(p, m.Entry.Voters.Incoming)
-	packVoters(p, m.Entry.Voters.Outgoing)
-	p.Bytes(m.Entry.Value)
+func (v Vote) pack(p *packer) {
+	head(p, KindVote, 5)
+	p.Text(v.Group)
+	p.Text(v.Epoch)
+	p.Text(v.From.String())
+	p.Text(v.To.String())
+	p.Bytes(v.Data)
 }
 
-func packVoters(p *packer, list []succession.Voter) {
-	p.List(len(list))
-	for _, id := range list {
-		p.Text(string(id))
-	}
-}
-
-func readVoters(u *unpacker) (list []succession.Voter) {
-	for _, id := range u.Texts(succession.MaxVoters, MaxName) {
-		list = append(list, succession.Voter(id))
-	}
-	return list
-}
-
-func readBallot(u *unpacker) Ballot {
-	b := Ballot{Group: u.Text(MaxName), Message: succession.Message{
-		Kind: succession.MessageKind(min(u.Uint(), 255)), From: succession.Voter(u.Text(MaxName)), To: succession.Voter(u.Text(MaxName)),
-		Term: u.Uint(), Number: u.Uint(), Entered: u.Uint(), Pre: u.Bool(), Forced: u.Bool(), Clock: u.Duration(), Echo: u.Duration(),
+func readVote(u *unpacker) Vote {
+	return Vote{Group: u.Text(MaxName), Message: raft.Message{
+		Epoch: u.Text(MaxName), From: raft.ParseVoter(u.Text(MaxName)), To: raft.ParseVoter(u.Text(MaxName)), Data: u.Bytes(maxVote),
 	}}
-	if u.Open() > 0 {
-		b.Message.Entry = &succession.Entry{
-			Term: u.Uint(), Number: u.Uint(), Voters: succession.Voters{Incoming: readVoters(u), Outgoing: readVoters(u)}, Value: u.Bytes(maxFacts),
-		}
-	}
-	u.Close()
-	return b
 }
 
 func (t Transfer) pack(p *packer) {
@@ -316,8 +282,8 @@ func readSuccession(u *unpacker, k Kind) Frame {
 		return readProbed(u)
 	case KindLiveness:
 		return readLiveness(u)
-	case KindBallot:
-		return readBallot(u)
+	case KindVote:
+		return readVote(u)
 	case KindTransfer:
 		return Transfer{Group: u.Text(MaxName), Term: u.Uint(), Addr: u.Text(MaxName)}
 	}
@@ -331,7 +297,7 @@ func (Probe) kind() Kind    { return KindProbe }
 func (Probed) kind() Kind   { return KindProbed }
 func (Liveness) kind() Kind { return KindLiveness }
 func (Transfer) kind() Kind { return KindTransfer }
-func (Ballot) kind() Kind   { return KindBallot }
+func (Vote) kind() Kind     { return KindVote }
 
 // sanitizeSuccession makes the texts of a frame of this file safe to show.
 func sanitizeSuccession(f Frame) Frame {

@@ -4,6 +4,7 @@ import (
 	"encoding/hex"
 	"errors"
 	"fmt"
+	"rallypoint/core/election/raft"
 	"testing"
 )
 
@@ -34,18 +35,19 @@ func TestBoundsOfSuccession(t *testing.T) {
 // append-only.
 func TestSuccessionOnTheWire(t *testing.T) {
 	for want, f := range map[string]Frame{
-		"930fa3613a31a26e6f":                             Standby{Addr: "a:1", Why: "no"},
-		"93109194a16ea16ca3613a31c3c3":                   Standbys{List: []StandbyNode{{"n", "l", "a:1", true}}, Invited: true},
-		"921195a16702a3613a31a16e91a173":                 Redirect{Group: "g", Term: 2, Host: "a:1", Node: "n", Servers: []string{"s"}},
-		"9417a16702a3613a31":                             nil, // a number that is free
-		"9415a16702a3613a31":                             Transfer{Group: "g", Term: 2, Addr: "a:1"},
-		"9b14a172a167a16ec3030295a000a0a090a176c391a16d": Liveness{RunID: "r", Group: "g", Node: "n", Ask: true, Word: 3, Term: 2, Voter: "v", Votes: true, Linked: []string{"m"}},
-		"971300c0c3c3a16e95a16701a0a090":                 Probed{Yields: true, Round: true, Node: "n", Target: Redirect{Group: "g", Term: 1}},
+		"930fa3613a31a26e6f":                                     Standby{Addr: "a:1", Why: "no"},
+		"93109194a16ea16ca3613a31c3c3":                           Standbys{List: []StandbyNode{{"n", "l", "a:1", true}}, Invited: true},
+		"921195a16702a3613a31a16e91a173":                         Redirect{Group: "g", Term: 2, Host: "a:1", Node: "n", Servers: []string{"s"}},
+		"9418a16702a3613a31":                                     nil, // a number that is free
+		"9415a16702a3613a31":                                     Transfer{Group: "g", Term: 2, Addr: "a:1"},
+		"9e14a172a167a16ec3030295a000a0a090a176c391a16da1650304": Liveness{RunID: "r", Group: "g", Node: "n", Ask: true, Word: 3, Term: 2, Voter: "v", Votes: true, Linked: []string{"m"}, Epoch: "e", Last: [2]uint64{3, 4}},
+		"9617a167a165a131a17ac40101":                             Vote{Group: "g", Message: raft.Message{Epoch: "e", From: 1, To: 35, Data: []byte{1}}},
+		"971300c0c3c3a16e95a16701a0a090":                         Probed{Yields: true, Round: true, Node: "n", Target: Redirect{Group: "g", Term: 1}},
 	} {
 		if f == nil {
 			body, _ := hex.DecodeString(want)
-			if got, err := parseFrame(body); err != nil || got != (Unknown{Kind: 23}) {
-				t.Errorf("kind 23: %+v, %v", got, err)
+			if got, err := parseFrame(body); err != nil || got != (Unknown{Kind: 24}) {
+				t.Errorf("kind 24: %+v, %v", got, err)
 			}
 			continue
 		}

@@ -15,7 +15,7 @@ type Traffic struct {
 // this version does not know.
 var KindNames = [...]string{"unknown", "hello", "welcome", "refuse", "request", "reply", "notice", "progress", "drop", "beat", "goodbye", "admin", "admin_answer", "challenge", "proof",
 	KindStandby: "standby", KindStandbys: "standbys", KindRedirect: "redirect", KindProbe: "probe", KindProbed: "probed", KindLiveness: "liveness", KindTransfer: "transfer",
-	KindBallot: "ballot"}
+	KindVote: "vote"}
 
 // kindCounts counts frames by kind.
 type kindCounts [len(KindNames)]atomic.Uint64

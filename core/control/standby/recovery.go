@@ -1,0 +1,177 @@
+package standby
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/election/raft"
+	"rallypoint/core/succession"
+	"rallypoint/internal/wording"
+)
+
+// recovery is what a process knows when no leader can be elected any more: so many voters are gone that those
+// which are left are no majority. One that is gone has ended its connection, or is silent, and its
+// address refuses, or another process answers there.
+//
+// If that has held for half a lease, and the process had heard a leader within half a lease before the first of
+// them went, or newcomers have come to it since, it may begin another epoch, whose first round leaves a
+// gap. The next one in the list of voters waits for half a lease longer. A process that nobody reaches may be
+// cut off itself by a firewall that refuses in everybody's name: it waits for four leases.
+// Where the leader was not heard, the others may have gone on without it, and have ended: it begins nothing.
+type recovery struct {
+	proven   bool          // all are proven dead; some that only refuse may be behind a firewall
+	first    time.Duration // when the first voter was gone; 0: none is
+	heard    bool          // a leader was heard shortly before
+	since    time.Duration // no leader can be elected; of the vote's clock
+	ticked   time.Duration
+	idle     time.Duration // of the time since, how long this process did not run
+	place    int           // of this process among those in the same position
+	newcomer time.Duration // when a node last came that has not followed this group; 0: none has
+	reached  time.Duration // when any other last came, or another voter was last connected
+}
+
+// Came notes that another node says hello. A newcomer has followed no leader of this group.
+func (g *Group) Came(newcomer bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s, now := &g.vote.recovery, max(g.vote.now(), 1)
+	if s.reached = now; newcomer {
+		s.newcomer = now
+	}
+}
+
+// recoverLocked lets time pass for a process that hears of no leader.
+func (g *Group) recoverLocked() {
+	v, s := &g.vote, &g.vote.recovery
+	now := v.now()
+	linked := func(id raft.Voter, is func(l *Link) bool) bool {
+		for l := range g.links {
+			if l.voter == id && is(l) {
+				return true
+			}
+		}
+		return false
+	}
+	voters := v.node.Voters()
+	lives, gone, place := []raft.Voter{v.voter}, 0, 0
+	s.proven = true
+	for _, id := range voters.All() {
+		dead := v.node.ProvenDead(id)
+		switch {
+		case id == v.voter:
+			place = len(lives) - 1
+		case dead, linked(id, func(l *Link) bool { return l.refuses }):
+			s.proven = s.proven && dead
+			gone++
+		case linked(id, func(l *Link) bool {
+			return l.out != nil && l.word != succession.Hosts && (l.word != succession.Stands || g.hosting)
+		}):
+			lives = append(lives, id)
+		}
+	}
+	if gone == 0 {
+		s.first = 0
+	} else if s.first == 0 {
+		s.first, s.heard = max(now, 1), now-g.majorityLocked() <= g.lease/2
+	}
+	paused := max(0, now-s.ticked-2*g.Beat()) // nothing was heard, and a beat that is late is none
+	hosted := v.node.Majority(now) || !g.hosting && (g.link == succession.Stands || now-v.node.Heard() < g.lease/4)
+	s.idle += paused
+	unknown := len(lives)+gone < len(voters.All())
+	if !v.node.Votes() || unknown || voters.Majority(lives) || paused >= g.lease || hosted {
+		s.since, s.idle = now, 0
+	}
+	if len(lives) > 1 {
+		s.reached = now
+	}
+	s.ticked, s.place = now, place
+}
+
+// majorityLocked is when this process last had a majority, or heard one that had.
+func (g *Group) majorityLocked() time.Duration {
+	if g.hosting {
+		return g.vote.node.Sure(g.vote.now())
+	}
+	return g.vote.node.Heard()
+}
+
+// lasted is how long this process has run while that was so.
+func (s *recovery) lasted() time.Duration { return s.ticked - s.since - s.idle }
+
+// mayBegin reports whether this process may begin another epoch, once patience is over.
+func (s *recovery) mayBegin() bool { return s.heard || s.newcomer > s.first && s.first > 0 }
+
+// Stranded reports how long this process has run since no leader could be elected any more, and for how long
+// it waits in all before it founds another group; 0: it founds none.
+func (g *Group) Stranded() (since, patience time.Duration) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	s := &g.vote.recovery
+	if !s.mayBegin() {
+		return s.lasted(), 0
+	}
+	if s.reached < s.first || s.ticked-s.reached > g.lease {
+		return s.lasted(), succession.GiveUp * g.lease
+	}
+	return s.lasted(), time.Duration(1+s.place) * g.lease / 2
+}
+
+// FoundAnew makes this process the founder of another group in the place of one that can elect nobody. It
+// reports false unless the rule of recovery allows it; why is for the log.
+func (g *Group) FoundAnew(now time.Time) (why string, founded bool) {
+	since, patience := g.Stranded()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.hosting || g.closed || g.self == "" || patience == 0 || since < patience {
+		return "", false
+	}
+	gone := g.goneLocked()
+	g.foundLocked(now)
+	g.start.Alone = true
+	return fmt.Sprintf("no leader can be elected: %s died, the voters that are left are no majority, and nobody has led for %s since; this node founds the control plane anew, and leaves a gap in the numbers of rounds",
+		wording.Names(gone), wording.Seconds(since)), true
+}
+
+// goneLocked are the nodes of the voters that are gone.
+func (g *Group) goneLocked() (nodes []string) {
+	for node, id := range g.vote.names {
+		if node != g.node && g.vote.node.Voters().Has(id) && g.vote.node.ProvenDead(id) {
+			nodes = append(nodes, node)
+		}
+	}
+	for l := range g.links {
+		if l.refuses && g.vote.node.Voters().Has(l.voter) {
+			nodes = append(nodes, l.node)
+		}
+	}
+	slices.Sort(nodes)
+	return slices.Compact(nodes)
+}
+
+// Overtaken returns where to go, if this process leads, and its memory is of no use any more, or its voters are gone
+// and it may begin another epoch: it looks for another leader first, as all others do.
+func (g *Group) Overtaken() (to wire.Redirect, overtaken bool) {
+	since, patience := g.Stranded()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.nowhereLocked(), g.hosting && (patience > 0 && since >= patience || g.vote.node.Lost())
+}
+
+// nowhereLocked is the redirect for nodes whose host knows of no other.
+func (g *Group) nowhereLocked() wire.Redirect {
+	return wire.Redirect{Group: g.target.Group, Term: g.target.Term, Servers: g.servers()}
+}
+
+// Deserted returns why this process does not lead any more, if its voters are gone for a lease, and it may not
+// begin another epoch: whoever has succeeded it had so long to find it. "": that is not so.
+func (g *Group) Deserted() (to wire.Redirect, why string) {
+	since, patience := g.Stranded()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.hosting || patience > 0 || since < g.lease {
+		return to, ""
+	}
+	return g.nowhereLocked(), fmt.Sprintf("no majority has heard it for %s, and the addresses where %s stood by refuse connections now, or others answer there", wording.Seconds(g.vote.now()-g.majorityLocked()), wording.Names(g.goneLocked()))
+}

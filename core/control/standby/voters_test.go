@@ -1,0 +1,74 @@
+package standby
+
+import (
+	"testing"
+	"time"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/election/raft"
+)
+
+// others are the votes of the processes at the other ends of a group's links, by node.
+type others struct {
+	g     *Group
+	nodes map[string]*raft.Node
+	links map[string]*Link
+}
+
+// votersOf gives each link whose other end has a voter's name its vote.
+func votersOf(g *Group, links map[string]*Link) *others {
+	o := &others{g: g, nodes: map[string]*raft.Node{}, links: links}
+	for node, l := range links {
+		o.nodes[node] = raft.New(l.voter, g.lease, g.vote.now())
+	}
+	return o
+}
+
+// carry delivers what both sides say, and what follows.
+func (o *others) carry() {
+	for again := true; again; {
+		again = false
+		for node, n := range o.nodes {
+			box := o.links[node].out.(*inbox)
+			frames := box.frames
+			box.frames = nil
+			for _, f := range frames {
+				if v, ok := f.(wire.Vote); ok && v.To == o.links[node].voter {
+					again = true
+					n.Receive(v.Message, o.g.vote.now())
+				}
+			}
+			for _, m := range n.Messages() {
+				if m.To == o.g.vote.voter {
+					again = true
+					o.g.HearVote(o.links[node], wire.Vote{Group: o.g.Current().Group, Message: m})
+				}
+			}
+		}
+	}
+}
+
+// lead makes a node's process the leader of an epoch in which the group's process votes, and others.
+func (o *others) lead(t *testing.T, node string, term uint64, value []byte, also ...raft.Voter) {
+	t.Helper()
+	n := o.nodes[node]
+	id := o.links[node].voter
+	n.Begin("epoch of "+node, term-1, []raft.Voter{id}, value, o.g.vote.now())
+	n.Wish(append([]raft.Voter{id, o.g.vote.voter}, also...), o.g.vote.now())
+	o.carry()
+	for range 3 { // the voters are changed once those that are added have answered
+		n.Tick(o.g.vote.now())
+		o.carry()
+	}
+	if !o.g.Votes() {
+		t.Fatalf("the process does not vote: %+v", o.g.vote.node.Voters())
+	}
+}
+
+// pass lets time pass in which this process runs.
+func pass(g *Group, d time.Duration) {
+	for ; d > 0; d -= g.Beat() {
+		g.vote.epoch -= g.Beat()
+		g.Tick()
+	}
+}

@@ -1,0 +1,106 @@
+//go:build long
+
+package raft
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// mutants are mistakes around raft that the simulator has to find, or, where what they break is too rare in it, a
+// test of the rule: each has parts of the sources replaced.
+var mutants = []struct {
+	name    string
+	replace []string // old, new, …
+	test    string   // "": the simulator
+}{
+	{"a leader that was not heard speaks", []string{
+		"now-n.sure <= n.lease/majorityParts", "now-n.sure <= 3*n.lease",
+	}, ""},
+	{"an answer is as new as its arrival", []string{
+		"n.sure = max(n.sure, n.asked[at])", "n.sure = n.asked[len(n.asked)-1]",
+		"n.asked, n.first = n.asked[at+1:], number+1", "_ = at",
+	}, ""},
+	{"a leader confirms what another has begun", []string{
+		"commit >= n.since", "true",
+	}, ""},
+	{"the leader's end elects nobody at once", []string{
+		"n.do(now, n.raw.ForgetLeader)", "_ = now",
+	}, "TestKillsOnly"},
+	{"a campaign waits for the time-out", []string{
+		"return errors.Join(n.raw.ForgetLeader(), n.raw.Campaign())", "return nil",
+		"\t\"errors\"\n", "",
+	}, "TestKillsOnly"},
+	{"a message of another epoch counts", []string{
+		"n.lost || n.epoch != \"\" && n.epoch != m.Epoch", "n.lost",
+	}, "TestEpochs"},
+	{"a snapshot that was lost is not sent again", []string{
+		"ticks >= snapshotTicks", "ticks < 0",
+	}, "TestLostSnapshot"},
+	{"a process that is added late is not in the snapshot", []string{
+		"return snapshot(l.applied, l.term, l.conf, l.value), nil", "return l.MemoryStorage.Snapshot()",
+	}, ""},
+	{"a leader that hands on proposes", []string{
+		"!n.leads() || n.hands {", "!n.leads() {",
+	}, "TestHandOn"},
+	{"voters are forgotten that are proven dead", []string{
+		"delete(n.dead, m.From)", "_ = m.From",
+	}, "TestProofIsWithdrawn"},
+	{"one process ends term after term", []string{
+		"now-n.forced < n.lease/majorityParts", "now-n.forced < 0",
+	}, "TestOneEndsNoTerms"},
+}
+
+// TestMutants tries the simulator on a copy of the package with each mistake.
+func TestMutants(t *testing.T) {
+	sources := map[string]string{}
+	for _, name := range []string{"log.go", "node.go", "voter.go", "node_test.go", "sim_test.go"} {
+		text, err := os.ReadFile(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		sources[name] = string(text)
+	}
+	for _, m := range mutants {
+		t.Run(strings.ReplaceAll(m.name, " ", "_"), func(t *testing.T) {
+			dir, err := os.MkdirTemp(".", "mutant") // in this module, which has raft
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer os.RemoveAll(dir)
+			changed := 0
+			for name, text := range sources {
+				for i := 0; i < len(m.replace); i += 2 {
+					if !strings.HasSuffix(name, "_test.go") && strings.Count(text, m.replace[i]) == 1 {
+						text = strings.Replace(text, m.replace[i], m.replace[i+1], 1)
+						changed++
+					}
+				}
+				if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			if changed != len(m.replace)/2 {
+				t.Fatalf("%d of %d parts were found", changed, len(m.replace)/2)
+			}
+			test, sign := "TestHistories", ": seed "
+			if m.test != "" {
+				test, sign = m.test, "--- FAIL: "+m.test
+			}
+			cmd := exec.Command("go", "test", "-vet=off", "-run", "^"+test+"$", "-timeout", "20m", ".")
+			cmd.Dir = dir
+			cmd.Env = append([]string{"RALLYPOINT_HISTORIES=10000"}, os.Environ()...)
+			out, err := cmd.CombinedOutput()
+			_, found, _ := bytes.Cut(out, []byte(sign))
+			if err == nil || len(found) == 0 {
+				t.Fatalf("%s does not find it: %v\n%s", test, err, out)
+			}
+			line, _, _ := bytes.Cut(found, []byte("\n"))
+			t.Logf("%s%s", sign, line)
+		})
+	}
+}

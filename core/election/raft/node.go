@@ -1,0 +1,649 @@
+package raft
+
+import (
+	"encoding/binary"
+	"errors"
+	"maps"
+	"slices"
+	"time"
+
+	etcdraft "go.etcd.io/raft/v3"
+	"go.etcd.io/raft/v3/raftpb"
+	"go.etcd.io/raft/v3/tracker"
+	"google.golang.org/protobuf/proto"
+)
+
+// Times, as parts of the lease: nothing is urgent, since workers run without a control plane, and any other
+// silent node is lost after one lease, too.
+const (
+	beatParts     = 20 // a tick: the leader's word to each voter
+	electionTicks = 8  // a voter that has heard the leader within so many ticks votes for nobody else; it campaigns after once to twice as many
+	majorityParts = 4  // a leader whom no majority has heard within this part says nothing
+	retryTicks    = 3  // a campaign on proof is repeated so often
+	snapshotTicks = 5  // a snapshot that was not answered for so long is sent again
+)
+
+// Beat is how often Tick is called, and how often the leader speaks to each voter.
+func Beat(lease time.Duration) time.Duration { return lease / beatParts }
+
+// Message is a message from one voter to another.
+type Message struct {
+	Epoch    string
+	From, To Voter
+	Data     []byte // a message of raft
+}
+
+// Node is one process's part in the election of a leader, and its copy of the leaders' value. It is not safe
+// for concurrent use.
+type Node struct {
+	id    Voter
+	lease time.Duration
+	epoch string            // "": it takes part in none yet
+	raw   *etcdraft.RawNode // nil: the same
+	log   *log
+	lost  bool // raft refuses to go on with this memory
+
+	heard    time.Duration // when a leader was last heard
+	last     Voter         // the other leader that was heard last; 0: none
+	began    time.Duration // when the present term was taken
+	term     uint64        // of raft
+	led      bool
+	campaign time.Duration // when this process campaigned last
+	forced   time.Duration // when another did so at the leader's request
+	hands    bool          // it hands on, and proposes nothing
+
+	leaders map[uint64]Voter // that were heard, by term; those before the present value are forgotten
+
+	dead map[Voter]bool // proven; what one of them says takes that back
+
+	// Of the leader.
+	answered  map[Voter]time.Duration // when each other voter was last heard
+	asked     []time.Duration         // when each question was asked that no majority has answered
+	first     uint64                  // the number of the first of them
+	sure      time.Duration           // a majority has heard this leader since
+	since     uint64                  // the number of its first entry: what came before is confirmed with that
+	wish      []Voter
+	waiting   map[Voter]int // for how many ticks each voter has had a snapshot
+	elections uint64
+
+	out []Message
+}
+
+// New makes the part of a process that takes part in no epoch yet. The first message to it makes it a part of
+// one.
+func New(id Voter, lease, now time.Duration) *Node {
+	return &Node{id: id, lease: lease, heard: now, began: now, campaign: now - lease, forced: now - lease, leaders: map[uint64]Voter{}, dead: map[Voter]bool{}}
+}
+
+// Begin begins an epoch with these voters, this process among them, who know nothing of it yet, and campaigns
+// in it for term+1. A single voter leads at once.
+func (n *Node) Begin(epoch string, term uint64, voters []Voter, value []byte, now time.Duration) {
+	var ids []uint64
+	for _, v := range voters {
+		ids = append(ids, uint64(v))
+	}
+	n.join(epoch, snapshot(1, term+1, &raftpb.ConfState{Voters: ids}, value))
+	if n.raw != nil {
+		n.do(now, n.raw.Campaign)
+	}
+}
+
+// join makes the process a part of an epoch.
+func (n *Node) join(epoch string, begin *raftpb.Snapshot) {
+	l, err := newLog(begin)
+	if err == nil && begin != nil {
+		err = l.SetHardState(&raftpb.HardState{Term: new(begin.GetMetadata().GetTerm()), Commit: new(begin.GetMetadata().GetIndex())})
+	}
+	if err != nil {
+		n.lost = true
+		return
+	}
+	raw, err := etcdraft.NewRawNode(&etcdraft.Config{
+		ID: uint64(n.id), ElectionTick: electionTicks, HeartbeatTick: electionTicks - 1, Storage: l, Applied: l.applied,
+		MaxSizePerMsg: 1 << 20, MaxInflightMsgs: 64, CheckQuorum: true, PreVote: true, DisableProposalForwarding: true, StepDownOnRemoval: true,
+		Logger: silence{},
+	})
+	if err != nil {
+		n.lost = true
+		return
+	}
+	n.epoch, n.raw, n.log = epoch, raw, l
+	n.term = raw.BasicStatus().GetTerm()
+}
+
+// Propose gives the voters another value. The result is the number that Confirmed reaches when a majority has
+// it; 0: this process does not lead, or hands on.
+func (n *Node) Propose(value []byte, now time.Duration) (number uint64) {
+	if !n.leads() || n.hands {
+		return 0
+	}
+	var err error
+	n.do(now, func() error {
+		err = n.raw.Propose(value)
+		return err
+	})
+	if err != nil || n.raw == nil {
+		return 0
+	}
+	return n.lastIndex()
+}
+
+// Wish says who shall vote, this process among them. The change follows by itself, as soon as raft allows it.
+func (n *Node) Wish(voters []Voter, now time.Duration) {
+	if len(voters) == 0 || len(voters) > MaxVoters || !slices.Contains(voters, n.id) || slices.Contains(voters, 0) {
+		return
+	}
+	n.wish = slices.Clone(voters)
+	if n.leads() {
+		n.do(now, n.change)
+	}
+}
+
+// change proposes the voters that are wished for.
+func (n *Node) change() error {
+	conf := n.log.conf
+	if n.wish == nil || n.hands || len(conf.GetVotersOutgoing()) > 0 {
+		return nil
+	}
+	c := &raftpb.ConfChangeV2{}
+	add := func(kind raftpb.ConfChangeType, id uint64) {
+		c.Changes = append(c.Changes, &raftpb.ConfChangeSingle{Type: kind.Enum(), NodeId: new(id)})
+	}
+	for _, v := range n.wish {
+		if !slices.Contains(conf.GetVoters(), uint64(v)) {
+			add(raftpb.ConfChangeAddNode, uint64(v))
+		}
+	}
+	for _, id := range conf.GetVoters() {
+		if !slices.Contains(n.wish, Voter(id)) {
+			add(raftpb.ConfChangeRemoveNode, id)
+		}
+	}
+	if len(c.Changes) == 0 {
+		return nil
+	}
+	return n.raw.ProposeConfChange(c) // raft drops it while another one is under way
+}
+
+// Tick lets time pass: it is called each Beat, and may be late.
+func (n *Node) Tick(now time.Duration) {
+	if n.raw == nil {
+		return
+	}
+	n.do(now, func() error {
+		n.raw.Tick()
+		if !n.leads() {
+			return nil
+		}
+		n.ask(now)
+		n.repeatSnapshots()
+		return n.change()
+	})
+}
+
+// ask asks the voters whether they still follow this leader, which is also its heartbeat.
+func (n *Node) ask(now time.Duration) {
+	question := binary.LittleEndian.AppendUint64(nil, n.first+uint64(len(n.asked)))
+	n.asked = append(n.asked, now)
+	n.raw.ReadIndex(question)
+}
+
+// answeredBy notes that a majority has heard the leader since it asked a question.
+func (n *Node) answeredBy(question []byte) {
+	if len(question) != 8 {
+		return
+	}
+	number := binary.LittleEndian.Uint64(question)
+	if number < n.first || number-n.first >= uint64(len(n.asked)) {
+		return
+	}
+	at := number - n.first
+	n.sure = max(n.sure, n.asked[at])
+	n.asked, n.first = n.asked[at+1:], number+1
+}
+
+// repeatSnapshots tells raft that snapshots were lost which nobody has answered: it sends nothing else to
+// such a voter.
+func (n *Node) repeatSnapshots() {
+	n.raw.WithProgress(func(id uint64, _ etcdraft.ProgressType, p tracker.Progress) {
+		if p.State != tracker.StateSnapshot {
+			delete(n.waiting, Voter(id))
+			return
+		}
+		n.waiting[Voter(id)]++
+	})
+	for id, ticks := range n.waiting {
+		if ticks >= snapshotTicks {
+			delete(n.waiting, id)
+			n.raw.ReportSnapshot(uint64(id), etcdraft.SnapshotFailure)
+		}
+	}
+}
+
+// Campaign makes the process campaign now, because the leader is proven dead, unless it has just done so. It
+// reports false if this process does not vote.
+func (n *Node) Campaign(now time.Duration) bool {
+	if !n.Votes() || n.leads() {
+		return false
+	}
+	if now-n.campaign >= retryTicks*Beat(n.lease) || n.raw.BasicStatus().RaftState == etcdraft.StateFollower {
+		n.campaign = now
+		n.do(now, func() error { return errors.Join(n.raw.ForgetLeader(), n.raw.Campaign()) })
+	}
+	return true
+}
+
+// TakeOver makes the process campaign because the leader has asked it to lead: nobody waits for that one.
+func (n *Node) TakeOver(now time.Duration) bool {
+	if !n.Votes() || n.leads() {
+		return false
+	}
+	if s := n.raw.BasicStatus(); now-n.campaign >= retryTicks*Beat(n.lease) || s.RaftState == etcdraft.StateFollower {
+		n.campaign = now
+		n.do(now, func() error {
+			return n.raw.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(s.Lead), To: new(uint64(n.id)), Term: new(s.GetTerm())})
+		})
+	}
+	return true
+}
+
+// HandOn stops this leader's proposals until KeepOn, so that another voter, which it asks to take over, can be
+// elected. It reports false, and changes nothing, if that voter does not have everything, or a change of
+// voters is under way.
+func (n *Node) HandOn(to Voter) bool {
+	if !n.leads() || len(n.log.conf.GetVotersOutgoing()) > 0 {
+		return false
+	}
+	s := n.raw.Status()
+	if p, votes := s.Progress[uint64(to)]; !votes || p.Match < s.Progress[uint64(n.id)].Match {
+		return false
+	}
+	n.hands = true
+	return true
+}
+
+// KeepOn ends HandOn: this leader continues.
+func (n *Node) KeepOn() { n.hands = false }
+
+// LeaderEnded notes that the leader's side has ended its connection to this process, which votes for
+// another one that asks from now on, unless it hears the leader again.
+func (n *Node) LeaderEnded(now time.Duration) {
+	if n.raw != nil && !n.leads() {
+		n.do(now, n.raw.ForgetLeader)
+	}
+}
+
+// Dead notes that a voter's process is proven dead, or has said that it votes no more, until it is heard again.
+func (n *Node) Dead(id Voter, now time.Duration) {
+	if id == n.id || id == 0 || n.dead[id] || !n.Voters().Has(id) {
+		return
+	}
+	maps.DeleteFunc(n.dead, func(id Voter, _ bool) bool { return !n.Voters().Has(id) })
+	n.dead[id] = true
+	if n.Leader() == id {
+		n.LeaderEnded(now)
+	}
+}
+
+// ProvenDead reports whether a voter was noted as dead.
+func (n *Node) ProvenDead(id Voter) bool { return n.dead[id] }
+
+// Receive takes another process's message. It reports false, and drops the message, if no process that follows
+// the protocol can have sent it to this one.
+func (n *Node) Receive(m Message, now time.Duration) bool {
+	if m.To != n.id || m.From == n.id || m.From == 0 || m.Epoch == "" {
+		return false
+	}
+	if n.lost || n.epoch != "" && n.epoch != m.Epoch {
+		return true // of other voters; one of the two will learn of the other
+	}
+	said := &raftpb.Message{}
+	if unmarshal(m.Data, said) != nil || said.GetFrom() != uint64(m.From) || said.GetTo() != uint64(m.To) || !n.possible(said) {
+		return false
+	}
+	if n.epoch == "" {
+		if n.join(m.Epoch, nil); n.lost {
+			return true
+		}
+	}
+	if n.leads() && !n.Voters().Has(m.From) {
+		return true // it votes no more, and does not know it
+	}
+	if string(said.GetContext()) == transfer {
+		if now-n.forced < n.lease/majorityParts {
+			return true // a process that says the leader has asked it cannot end one term after the other
+		}
+		n.forced = now
+	}
+	delete(n.dead, m.From)
+	if n.leads() {
+		n.answered[m.From] = now
+	}
+	n.do(now, func() error { return n.raw.Step(said) })
+	if n.raw != nil && n.Leader() == m.From {
+		switch said.GetType() {
+		case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap:
+			n.heard, n.last = now, m.From
+		}
+	}
+	return true
+}
+
+// transfer marks the request for a vote of a process that the leader has asked to take over.
+const transfer = "CampaignTransfer"
+
+// possible reports whether raft can take a message: it trusts its peers, and gives up where a message cannot be.
+func (n *Node) possible(m *raftpb.Message) bool {
+	term, last, commit := uint64(0), uint64(0), uint64(0)
+	if n.raw != nil {
+		term, last, commit = n.term, n.lastIndex(), n.raw.BasicStatus().GetCommit()
+	}
+	if m.GetTerm() < 1 || m.GetTerm() > maxTerm || n.raw != nil && m.GetTerm() > term+maxLeap {
+		return false
+	}
+	stale := m.GetTerm() < term // raft ignores it, or answers
+	switch m.GetType() {
+	case raftpb.MsgHeartbeat:
+		return stale || m.GetCommit() <= last
+	case raftpb.MsgApp:
+		next := m.GetIndex()
+		for _, e := range m.GetEntries() {
+			if next++; e.GetIndex() != next || e.GetTerm() > m.GetTerm() || e.GetType() == raftpb.EntryConfChange {
+				return false
+			}
+			if had, err := n.termOf(next); next <= commit && err == nil && had != e.GetTerm() && !stale {
+				return false // what is committed stays
+			}
+		}
+		return m.GetIndex() < 1<<62
+	case raftpb.MsgSnap:
+		meta := m.GetSnapshot().GetMetadata()
+		conf := meta.GetConfState()
+		return meta.GetIndex() > 0 && meta.GetIndex() < 1<<62 && meta.GetTerm() > 0 && meta.GetTerm() <= m.GetTerm() && len(conf.GetLearners())+len(conf.GetLearnersNext()) == 0 &&
+			voters(conf).possible()
+	case raftpb.MsgAppResp:
+		return stale || m.GetIndex() <= last || m.GetReject()
+	case raftpb.MsgVote, raftpb.MsgPreVote, raftpb.MsgVoteResp, raftpb.MsgPreVoteResp, raftpb.MsgHeartbeatResp:
+		return true
+	}
+	return false // local, or of what is not used
+}
+
+func (n *Node) lastIndex() uint64 {
+	last, _ := n.log.last()
+	return last
+}
+
+func (n *Node) termOf(index uint64) (uint64, error) {
+	if n.log == nil {
+		return 0, etcdraft.ErrUnavailable
+	}
+	return n.log.Term(index)
+}
+
+// do lets raft act, and carries out what comes of it. A memory with which raft cannot go on is given up.
+func (n *Node) do(now time.Duration, act func() error) {
+	defer func() {
+		if recover() != nil {
+			n.raw, n.lost = nil, true
+		}
+	}()
+	_ = act() // a proposal that raft drops is repeated
+	for n.raw.HasReady() {
+		if err := n.carryOut(n.raw.Ready()); err != nil {
+			n.raw, n.lost = nil, true
+			return
+		}
+	}
+	s := n.raw.BasicStatus()
+	if s.GetTerm() != n.term {
+		n.term, n.began = s.GetTerm(), now
+	}
+	if lead := Voter(s.Lead); lead != 0 && n.leaders[n.term] == 0 {
+		_, written := n.log.latest()
+		maps.DeleteFunc(n.leaders, func(term uint64, _ Voter) bool { return term < written })
+		n.leaders[n.term] = lead
+	}
+	leads := s.RaftState == etcdraft.StateLeader
+	if leads && !n.led {
+		n.asked, n.first, n.sure = nil, n.first+uint64(len(n.asked)), now-n.lease
+		n.answered, n.waiting, n.hands, n.wish = map[Voter]time.Duration{}, map[Voter]int{}, false, nil
+		if !n.alone() {
+			n.elections++
+		}
+		n.led, n.since = true, n.lastIndex()
+		n.do(now, func() error { n.ask(now); return nil })
+	}
+	if n.led && !leads {
+		n.heard, n.hands = now, false
+	}
+	n.led = leads
+}
+
+func (n *Node) carryOut(rd etcdraft.Ready) error {
+	l := n.log
+	if !etcdraft.IsEmptySnap(rd.Snapshot) {
+		if err := l.restore(rd.Snapshot); err != nil {
+			return err
+		}
+	}
+	if err := l.Append(rd.Entries); err != nil {
+		return err
+	}
+	if !etcdraft.IsEmptyHardState(rd.HardState) {
+		if err := l.SetHardState(rd.HardState); err != nil {
+			return err
+		}
+	}
+	for _, e := range rd.CommittedEntries {
+		change, err := l.apply(e)
+		if err != nil {
+			return err
+		}
+		if change != nil {
+			l.conf = n.raw.ApplyConfChange(change)
+		}
+	}
+	for _, r := range rd.ReadStates {
+		n.answeredBy(r.RequestCtx)
+	}
+	for _, m := range rd.Messages {
+		data, err := proto.Marshal(m)
+		if err != nil {
+			return err
+		}
+		n.out = append(n.out, Message{Epoch: n.epoch, From: n.id, To: Voter(m.GetTo()), Data: data})
+	}
+	n.raw.Advance(rd)
+	return l.compact()
+}
+
+// Messages takes the messages to send.
+func (n *Node) Messages() []Message {
+	out := n.out
+	n.out = nil
+	return out
+}
+
+func (n *Node) leads() bool {
+	return n.raw != nil && n.raw.BasicStatus().RaftState == etcdraft.StateLeader
+}
+
+// Leads reports whether this process leads, and the term that it is in.
+func (n *Node) Leads() (term uint64, leads bool) { return max(n.term, 1) - 1, n.leads() }
+
+// Leader returns the leader of this term; 0: it is not known, or not heard any more.
+func (n *Node) Leader() Voter {
+	if n.raw == nil {
+		return 0
+	}
+	return Voter(n.raw.BasicStatus().Lead)
+}
+
+// Epoch names the epoch that this process takes part in; "": none yet.
+func (n *Node) Epoch() string { return n.epoch }
+
+// Lost reports whether this memory is of no use any more. The process then needs another one.
+func (n *Node) Lost() bool { return n.lost }
+
+// Founded reports whether this process knows the voters of its epoch.
+func (n *Node) Founded() bool { return n.raw != nil && len(n.log.conf.GetVoters()) > 0 }
+
+// Value returns the last value that this process knows, and its position among all that were ever proposed in
+// the epoch. The next leader may have another one.
+func (n *Node) Value() (value []byte, term, number uint64) {
+	if n.raw == nil {
+		return nil, 0, 0
+	}
+	number, term = n.log.last()
+	value, _ = n.log.latest()
+	return value, term, number
+}
+
+// Author returns the leader that has proposed the present value; 0: it is not known.
+func (n *Node) Author() Voter {
+	if n.raw == nil {
+		return 0
+	}
+	_, written := n.log.latest()
+	return n.leaders[written]
+}
+
+// Voters returns those who vote, as far as this process knows.
+func (n *Node) Voters() Voters {
+	if n.raw == nil {
+		return Voters{}
+	}
+	return voters(n.log.conf)
+}
+
+// alone reports whether this process is the only voter.
+func (n *Node) alone() bool {
+	v := n.Voters()
+	return len(v.Incoming) == 1 && v.Incoming[0] == n.id && len(v.Outgoing) == 0
+}
+
+// Votes reports whether this process is one of several that vote.
+func (n *Node) Votes() bool { return n.Voters().Has(n.id) && !n.alone() }
+
+// Confirmed returns the number up to which a majority has what this leader has proposed; 0: it is not known of
+// anything yet.
+func (n *Node) Confirmed() uint64 {
+	if !n.leads() {
+		return 0
+	}
+	if commit := n.raw.BasicStatus().GetCommit(); commit >= n.since {
+		return commit
+	}
+	return 0
+}
+
+// Majority reports whether this leader may judge and speak: enough voters have heard it within a quarter of a
+// lease, and so elect no other yet.
+func (n *Node) Majority(now time.Duration) bool {
+	return n.leads() && (n.alone() || now-n.sure <= n.lease/majorityParts)
+}
+
+// Sure returns since when a majority has heard this leader.
+func (n *Node) Sure(now time.Duration) time.Duration {
+	if n.alone() {
+		return now
+	}
+	return n.sure
+}
+
+// Answered returns when each other voter was last heard by this leader.
+func (n *Node) Answered() map[Voter]time.Duration { return maps.Clone(n.answered) }
+
+// Began returns when the present term was taken.
+func (n *Node) Began() time.Duration { return n.began }
+
+// Heard returns when a leader, of this term or an earlier one, was last heard; this process may have been it.
+func (n *Node) Heard() time.Duration { return n.heard }
+
+// HeardLast returns the last leader, other than this process, from which a message came; 0: there was none.
+func (n *Node) HeardLast() Voter { return n.last }
+
+// Elections is how many this process has won.
+func (n *Node) Elections() uint64 { return n.elections }
+
+// Voters are the processes whose majority decides. While Outgoing is not empty they are being changed, and a
+// majority of both is needed (raft's joint consensus).
+type Voters struct {
+	Incoming []Voter // all of them, unless a change is under way
+	Outgoing []Voter // those before the change that is under way
+}
+
+func voters(c *raftpb.ConfState) (v Voters) {
+	for _, id := range c.GetVoters() {
+		v.Incoming = append(v.Incoming, Voter(id))
+	}
+	for _, id := range c.GetVotersOutgoing() {
+		v.Outgoing = append(v.Outgoing, Voter(id))
+	}
+	return v
+}
+
+// Has reports whether a process votes.
+func (v Voters) Has(id Voter) bool {
+	return slices.Contains(v.Incoming, id) || slices.Contains(v.Outgoing, id)
+}
+
+// All returns each voter once.
+func (v Voters) All() []Voter {
+	all := slices.Concat(v.Incoming, v.Outgoing)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Majority reports whether a set of processes is a majority of them.
+func (v Voters) Majority(of []Voter) bool {
+	in := func(set []Voter) bool {
+		count := 0
+		for _, id := range set {
+			if slices.Contains(of, id) {
+				count++
+			}
+		}
+		return count > len(set)/2
+	}
+	return in(v.Incoming) && (len(v.Outgoing) == 0 || in(v.Outgoing))
+}
+
+// possible reports whether a leader can have chosen them.
+func (v Voters) possible() bool {
+	distinct := func(set []Voter) bool {
+		for i, id := range set {
+			if id == 0 || slices.Contains(set[:i], id) {
+				return false
+			}
+		}
+		return len(set) <= MaxVoters
+	}
+	return len(v.Incoming) > 0 && distinct(v.Incoming) && distinct(v.Outgoing)
+}
+
+// unmarshal decodes a message of raft, of which unknown fields are none.
+func unmarshal(data []byte, into proto.Message) error {
+	return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(data, into)
+}
+
+// silence drops raft's log lines: what matters of them the users of this package tell.
+type silence struct{}
+
+func (silence) Debug(...any)            {}
+func (silence) Debugf(string, ...any)   {}
+func (silence) Info(...any)             {}
+func (silence) Infof(string, ...any)    {}
+func (silence) Warning(...any)          {}
+func (silence) Warningf(string, ...any) {}
+func (silence) Error(...any)            {}
+func (silence) Errorf(string, ...any)   {}
+func (silence) Fatal(v ...any)          { panic(v) }
+func (silence) Fatalf(f string, _ ...any) {
+	panic(f)
+}
+func (silence) Panic(v ...any) { panic(v) }
+func (silence) Panicf(f string, _ ...any) {
+	panic(f)
+}

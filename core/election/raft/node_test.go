@@ -1,0 +1,306 @@
+package raft
+
+import (
+	"testing"
+	"time"
+
+	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
+)
+
+const lease = 10 * time.Second
+
+// group is a few voters whose messages arrive at once.
+type group struct {
+	t     *testing.T
+	now   time.Duration
+	nodes map[Voter]*Node
+	down  map[Voter]bool
+	lose  func(m Message) bool // nil: nothing is lost
+}
+
+func newGroup(t *testing.T, size int) (*group, []Voter) {
+	g := &group{t: t, nodes: map[Voter]*Node{}, down: map[Voter]bool{}}
+	var ids []Voter
+	for i := range size {
+		id := Voter(i + 1)
+		ids = append(ids, id)
+		g.nodes[id] = New(id, lease, 0)
+	}
+	g.nodes[1].Begin("e", 0, ids[:1], nil, 0)
+	g.nodes[1].Wish(ids, 0)
+	g.carry()
+	return g, ids
+}
+
+// carry delivers all messages, and those that follow.
+func (g *group) carry() (count int) {
+	for again := true; again; {
+		again = false
+		for id, n := range g.nodes {
+			for _, m := range n.Messages() {
+				if to := g.nodes[m.To]; to != nil && !g.down[id] && !g.down[m.To] && (g.lose == nil || !g.lose(m)) {
+					again = true
+					count++
+					if !to.Receive(m, g.now) {
+						g.t.Fatalf("%v refuses a message of %v", m.To, m.From)
+					}
+				}
+			}
+		}
+	}
+	return count
+}
+
+func (g *group) tick(beats int) {
+	for range beats {
+		g.now += Beat(lease)
+		for id, n := range g.nodes {
+			if !g.down[id] {
+				n.Tick(g.now)
+			}
+		}
+		g.carry()
+	}
+}
+
+func (g *group) leader() (leader Voter) {
+	g.t.Helper()
+	for id, n := range g.nodes {
+		if !g.down[id] && n.Majority(g.now) {
+			if leader != 0 {
+				g.t.Fatalf("both %v and %v lead", leader, id)
+			}
+			leader = id
+		}
+	}
+	return leader
+}
+
+// TestFounderLeadsAtOnce: a process that begins an epoch alone leads without a message, in term 1, and
+// others become voters.
+func TestFounderLeadsAtOnce(t *testing.T) {
+	n := New(1, lease, 0)
+	n.Begin("e", 0, []Voter{1}, []byte("facts"), 0)
+	if term, leads := n.Leads(); !leads || term != 1 || !n.Majority(0) {
+		t.Fatalf("term %d, leads %v", term, leads)
+	}
+	number := n.Propose([]byte("more"), 0)
+	if number == 0 || n.Confirmed() < number {
+		t.Errorf("number %d, confirmed %d", number, n.Confirmed())
+	}
+	g, _ := newGroup(t, 3)
+	g.tick(1)
+	if v := g.nodes[3].Voters(); len(v.Incoming) != 3 || len(v.Outgoing) != 0 {
+		t.Errorf("%+v", v)
+	}
+	if g.leader() != 1 {
+		t.Error("the founder leads no more")
+	}
+}
+
+// TestProofElects: voters that see the leader's death elect the next one without a tick, which has all
+// that was confirmed, and removes the dead one, so that the next death is no different.
+func TestProofElects(t *testing.T) {
+	g, _ := newGroup(t, 5)
+	g.tick(1)
+	n := g.nodes[1]
+	number := n.Propose([]byte("facts"), g.now)
+	g.carry()
+	if n.Confirmed() < number {
+		t.Fatal("not confirmed")
+	}
+	left := []Voter{1, 2, 3, 4, 5}
+	for len(left) > 2 {
+		dead := left[0]
+		left = left[1:]
+		g.down[dead] = true
+		for _, id := range left {
+			g.nodes[id].LeaderEnded(g.now)
+		}
+		next := g.nodes[left[0]]
+		next.Dead(dead, g.now)
+		next.Campaign(g.now)
+		count := g.carry()
+		if _, leads := next.Leads(); !leads {
+			t.Fatalf("%v does not lead after %d messages", left[0], count)
+		}
+		if value, _, _ := next.Value(); string(value) != "facts" {
+			t.Errorf("it has %q", value)
+		}
+		voters := left
+		if len(voters) == 2 {
+			voters = voters[:1]
+		}
+		next.Wish(voters, g.now)
+		g.carry()
+		if v := next.Voters(); len(v.Outgoing) > 0 || len(v.Incoming) != len(voters) {
+			t.Fatalf("voters %+v of %v", v, voters)
+		}
+		g.tick(1)
+	}
+}
+
+// TestSilentLeader: voters that hear their leader no more elect another one within a lease; the old one,
+// which they do not reach, says nothing by then.
+func TestSilentLeader(t *testing.T) {
+	for range 50 {
+		g, _ := newGroup(t, 3)
+		g.tick(3)
+		g.down[1] = true
+		beats := 0
+		for ; g.leader() == 0; beats++ {
+			g.tick(1)
+			if beats > 2*beatParts {
+				t.Fatal("nobody leads")
+			}
+		}
+		if g.nodes[1].Majority(g.now) {
+			t.Error("the silent leader still speaks")
+		}
+		delete(g.down, 1)
+		g.tick(2)
+		if g.leader() == 1 {
+			t.Error("the former leader leads")
+		}
+	}
+}
+
+// TestHandOn: the voter that the leader asks to take over leads without a wait.
+func TestHandOn(t *testing.T) {
+	g, _ := newGroup(t, 3)
+	g.tick(3)
+	if !g.nodes[1].HandOn(2) || g.nodes[1].Propose([]byte("x"), g.now) != 0 {
+		t.Fatal("it does not hand on")
+	}
+	g.nodes[2].TakeOver(g.now)
+	g.carry()
+	g.tick(1)
+	if g.leader() != 2 {
+		t.Error("the next one does not lead")
+	}
+}
+
+// TestLostSnapshot: a voter whose first snapshot is lost gets another one.
+func TestLostSnapshot(t *testing.T) {
+	g, _ := newGroup(t, 3)
+	g.tick(1)
+	late, lost := New(4, lease, g.now), 0
+	g.nodes[4] = late
+	g.lose = func(m Message) bool {
+		snap := decoded(m).GetType() == raftpb.MsgSnap && lost == 0
+		if snap {
+			lost++
+		}
+		return snap
+	}
+	g.nodes[1].Wish([]Voter{1, 2, 3, 4}, g.now)
+	g.carry()
+	g.tick(3 * snapshotTicks)
+	if lost != 1 || !late.Founded() {
+		t.Errorf("%d snapshots were lost; it knows its voters: %v", lost, late.Founded())
+	}
+}
+
+// TestEpochs: a process takes nothing from another epoch than its own, whatever the term.
+func TestEpochs(t *testing.T) {
+	g, _ := newGroup(t, 3)
+	g.tick(1)
+	other := New(1, lease, g.now)
+	other.Begin("f", 50, []Voter{1}, []byte("others"), g.now)
+	other.Wish([]Voter{1, 2}, g.now)
+	before, _ := g.nodes[2].Leads()
+	for _, m := range other.Messages() {
+		if m.To == 2 && !g.nodes[2].Receive(m, g.now) {
+			t.Error("it is refused")
+		}
+	}
+	if after, _ := g.nodes[2].Leads(); after != before || len(g.nodes[2].Messages()) > 0 {
+		t.Errorf("term %d after %d", after, before)
+	}
+}
+
+// TestProofIsWithdrawn: a voter that was proven dead, and is heard, lives.
+func TestProofIsWithdrawn(t *testing.T) {
+	g, _ := newGroup(t, 3)
+	g.tick(1)
+	n := g.nodes[1]
+	n.Dead(2, g.now)
+	if !n.ProvenDead(2) {
+		t.Fatal("it is not noted")
+	}
+	if g.tick(1); n.ProvenDead(2) {
+		t.Error("it answers, and is dead")
+	}
+}
+
+// TestOneEndsNoTerms: a process that says, again and again, that the leader has asked it to take over does
+// not end one term after the other.
+func TestOneEndsNoTerms(t *testing.T) {
+	g, _ := newGroup(t, 3)
+	g.tick(30)
+	began, _ := g.nodes[2].Leads()
+	for range 20 {
+		g.nodes[3].TakeOver(g.now)
+		g.carry()
+		g.nodes[1].TakeOver(g.now)
+		g.carry()
+	}
+	if now, _ := g.nodes[2].Leads(); now > began+2 {
+		t.Errorf("term %d after term %d", now, began)
+	}
+}
+
+// TestImpossible: what no process that follows the protocol can say is refused, and changes nothing: raft would
+// not go on.
+func TestImpossible(t *testing.T) {
+	g, _ := newGroup(t, 3)
+	g.tick(3)
+	follower := g.nodes[2]
+	term := follower.term
+	conf := &raftpb.ConfState{Voters: []uint64{1, 2, 3}}
+	for what, m := range map[string]*raftpb.Message{
+		"a commit of what is not there":   {Type: raftpb.MsgHeartbeat.Enum(), Term: new(term), Commit: new(uint64(1 << 20))},
+		"a term that is far ahead":        {Type: raftpb.MsgVote.Enum(), Term: new(term + maxLeap + 1)},
+		"no term":                         {Type: raftpb.MsgVote.Enum()},
+		"a local message":                 {Type: raftpb.MsgHup.Enum(), Term: new(term)},
+		"a proposal":                      {Type: raftpb.MsgProp.Enum(), Term: new(term), Entries: []*raftpb.Entry{{}}},
+		"a snapshot without voters":       {Type: raftpb.MsgSnap.Enum(), Term: new(term), Snapshot: snapshot(1<<20, term, &raftpb.ConfState{}, nil)},
+		"a snapshot of a later term":      {Type: raftpb.MsgSnap.Enum(), Term: new(term), Snapshot: snapshot(1<<20, term+1, conf, nil)},
+		"a snapshot with one voter twice": {Type: raftpb.MsgSnap.Enum(), Term: new(term), Snapshot: snapshot(1<<20, term, &raftpb.ConfState{Voters: []uint64{2, 2}}, nil)},
+		"entries with a gap":              {Type: raftpb.MsgApp.Enum(), Term: new(term), Index: new(follower.lastIndex()), Entries: []*raftpb.Entry{{Index: new(follower.lastIndex() + 2), Term: new(term)}}},
+		"another entry than is committed": {Type: raftpb.MsgApp.Enum(), Term: new(term), Index: new(follower.lastIndex() - 1), Entries: []*raftpb.Entry{{Index: new(follower.lastIndex()), Term: new(term - 1)}}},
+	} {
+		m.From, m.To = new(uint64(1)), new(uint64(2))
+		data, err := proto.Marshal(m)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if follower.Receive(Message{Epoch: "e", From: 1, To: 2, Data: data}, g.now) {
+			t.Errorf("%s is taken", what)
+		}
+		if follower.Lost() {
+			t.Fatalf("after %s it cannot go on", what)
+		}
+	}
+	g.tick(3)
+	if g.leader() != 1 {
+		t.Error("the leader leads no more")
+	}
+}
+
+// FuzzReceive: whatever comes, a process goes on, or says that its memory is of no use.
+func FuzzReceive(f *testing.F) {
+	m, _ := proto.Marshal(&raftpb.Message{Type: raftpb.MsgApp.Enum(), From: new(uint64(1)), To: new(uint64(2)), Term: new(uint64(2)), Index: new(uint64(3)), Entries: []*raftpb.Entry{{Index: new(uint64(4)), Term: new(uint64(2))}}})
+	f.Add(m)
+	f.Add([]byte{})
+	f.Fuzz(func(t *testing.T, data []byte) {
+		g, _ := newGroup(t, 3)
+		g.tick(1)
+		g.nodes[2].Receive(Message{Epoch: "e", From: 1, To: 2, Data: data}, g.now)
+		if !g.nodes[2].Lost() {
+			g.nodes[2].Tick(g.now)
+			g.nodes[2].Messages()
+		}
+	})
+}
