@@ -3,6 +3,7 @@ package cli
 import (
 	"bufio"
 	"fmt"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -279,6 +280,36 @@ func TestTwoStaticNodes(t *testing.T) {
 		want := fmt.Sprintf("rank %d/2 group %d/2 restart 0 at 127.0.0.1:%s\n", i, i, port)
 		if codes[i] != 0 || p.stdout.String() != want {
 			t.Errorf("node %d: exit code %d, stdout %q, stderr:\n%s", i, codes[i], p.stdout.String(), p.stderr.String())
+		}
+	}
+}
+
+// TestMasterPort: the line of a static torchrun without a backend gives workers the port that it names
+// while node 0 hosts there, also after a restart; the store that node 1 offers has another port.
+func TestMasterPort(t *testing.T) {
+	h, port := newHarness(t), strconv.Itoa(testkit.FreePort(t))
+	node := func(rank int) *nodeProcess {
+		return h.run(printRanks+" at $MASTER_PORT >$SAY; exit $((1-TORCHELASTIC_RESTART_COUNT))",
+			"--nnodes=2", "--max-restarts=1", "--master_addr=127.0.0.1", "--master_port="+port, "--node_rank", strconv.Itoa(rank))
+	}
+	first := node(0)
+	testkit.Eventually(t, "node 0 hosts", func() bool {
+		conn, err := net.Dial("tcp", "127.0.0.1:"+port)
+		return err == nil && conn.Close() == nil
+	})
+	nodes := []*nodeProcess{first, node(1)}
+	got := map[string]bool{}
+	for range 4 {
+		got[h.readLine()] = true
+	}
+	for i, p := range nodes {
+		if code := p.end(); code != 0 {
+			t.Errorf("node %d: exit code %d, stderr:\n%s", i, code, p.stderr.String())
+		}
+		for restart := range 2 {
+			if want := fmt.Sprintf("rank %d/2 group %d/2 restart %d at %s", i, i, restart, port); !got[want] {
+				t.Errorf("no worker says %q: %v", want, got)
+			}
 		}
 	}
 }

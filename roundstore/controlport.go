@@ -1,7 +1,10 @@
 package roundstore
 
 import (
+	"context"
 	"net"
+	"net/netip"
+	"slices"
 	"sync"
 
 	"rallypoint/tcpstore"
@@ -11,8 +14,19 @@ import (
 // too (docs/decisions/0123): what clients of a store open there.
 type controlPort struct {
 	addr  *net.TCPAddr
+	on    []netip.Addr  // where the control plane listens
 	plain bool          // a connection by TLS is for no store
 	conns chan net.Conn // without room: the peer of one that waits here is at the control plane's cost
+}
+
+// serves reports whether the control plane listens where a store on host would ("": on all addresses that
+// the nodes use).
+func (p *controlPort) serves(ctx context.Context, host string) bool {
+	if host == "" || slices.ContainsFunc(p.on, netip.Addr.IsUnspecified) {
+		return true
+	}
+	addr, ok := resolve(ctx, host)
+	return ok && slices.Contains(p.on, addr.Unmap())
 }
 
 // take hands a connection to the store that listens, with what was read of it already. It is

@@ -8,10 +8,12 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
 	"rallypoint/core/control"
+	"rallypoint/core/control/discovery"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -62,6 +64,48 @@ func TestOnePort(t *testing.T) {
 		}
 		testkit.Check(t, c.Close())
 		testkit.Check(t, healthz(testkit.Within(t, patience), addr))
+	}
+}
+
+// TestStoreWithHost: the store of a node that may host is at the control plane's port while that listens in
+// this process at the store's address, and else at any.
+func TestStoreWithHost(t *testing.T) {
+	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	port := l.Addr().(*net.TCPAddr).Port
+	p := params.Default()
+	p.RunID, p.StorePort, p.StoreWithHost = "job", port, true
+	s := NewRoundStores(p, logTo(t, "stores"))
+	at := func(host string) int {
+		rs := testkit.Must(s.Open(t.Context(), host, p.StorePort))(t)
+		t.Cleanup(func() { rs.Close() })
+		_, err := rs.Begin(rendezvous.Outcome{Round: 1})
+		testkit.Check(t, err)
+		c := testkit.Must(tcpstore.Dial(testkit.Within(t, patience), net.JoinHostPort(host, strconv.Itoa(rs.Port())), tcpstore.ClientOptions{}))(t)
+		testkit.Check(t, errors.Join(c.Set(testkit.Within(t, patience), "key", nil), c.Close()))
+		return rs.Port()
+	}
+	if got := at("127.0.0.1"); got == port {
+		t.Error("before the node hosts, the store takes the endpoint's port")
+	}
+	cfg := discovery.HostConfig{Params: p, Log: logTo(t, "control plane"), Standby: true}
+	waiting := startHost(cfg, s, nil, testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t))
+	defer waiting.Close()
+	if got := at("127.0.0.1"); got == port {
+		t.Error("a standby's store takes the endpoint's port")
+	}
+	cfg.Standby = false
+	host := startHost(cfg, s, nil, l)
+	for round := range 2 {
+		if got := at("127.0.0.1"); got != port {
+			t.Errorf("round %d of the node that hosts has its store at port %d", round, got)
+		}
+	}
+	if got := at("127.0.0.2"); got == port {
+		t.Error("the store is said to be at an address where the control plane does not listen")
+	}
+	testkit.Check(t, host.Close())
+	if got := at("127.0.0.1"); got == port {
+		t.Error("the control plane's port is still the store's after its end")
 	}
 }
 

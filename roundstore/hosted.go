@@ -113,23 +113,38 @@ func check(p params.Params) error {
 func startHost(cfg discovery.HostConfig, stores *RoundStores, file *control.TraceFile, listeners ...net.Listener) discovery.Host {
 	c := control.Config{
 		RunID: cfg.Params.RunID, Node: &cfg.Params, HostNode: cfg.Node, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Group: cfg.Group, Elector: cfg.Elector, Ended: cfg.Ended,
-		Metrics: stores.Expose, Refused: stores.Refused, Text: statustext.Plainly, TakeStore: stores.shareControlPort(listeners),
+		Metrics: stores.Expose, Refused: stores.Refused, Text: statustext.Plainly,
 	}
-	if file == nil {
-		return control.Start(c, listeners...)
+	h := host{file: file}
+	if !cfg.Standby {
+		if c.TakeStore = stores.shareControlPort(listeners); c.TakeStore != nil {
+			h.leave = stores.leaveControlPort
+		}
 	}
-	c.Trace = file.Record
-	return tracedHost{control.Start(c, listeners...), file}
+	if file != nil {
+		c.Trace = file.Record
+	}
+	h.Server = control.Start(c, listeners...)
+	return h
 }
 
-// tracedHost is a host whose history is recorded.
-type tracedHost struct {
+// host is a control plane in this process, with what ends with it.
+type host struct {
 	*control.Server
-	file *control.TraceFile
+	leave func()             // nil: no store shares its port
+	file  *control.TraceFile // of its history; nil: none
 }
 
-func (t tracedHost) Close() error {
-	return cmp.Or(t.Server.Close(), t.file.Close())
+// Close ends the control plane, and then its history.
+func (h host) Close() error {
+	if h.leave != nil {
+		h.leave()
+	}
+	err := h.Server.Close()
+	if h.file != nil {
+		err = cmp.Or(err, h.file.Close())
+	}
+	return err
 }
 
 // openTrace opens the file for the history of a control plane in this node's process: each

@@ -61,7 +61,8 @@ func NewRoundStores(p params.Params, log *slog.Logger) *RoundStores {
 type socket struct {
 	server *tcpstore.Server
 	gate   gate
-	sides  *Sides // nil: the store is plain
+	sides  *Sides       // nil: the store is plain
+	beside *controlPort // nil: it listens itself
 	host   string
 	port   int
 	users  int    // guarded by RoundStores.mu
@@ -78,11 +79,11 @@ type roundStore struct {
 }
 
 // shareControlPort makes the stores' fixed port the one of the control plane in this process, if
-// this node is the one to host it and its listeners have that port. It returns what takes the
+// this node is the one to host it, or may, and its listeners have that port. It returns what takes the
 // connections of the stores' clients; nil: the stores listen themselves.
 func (r *RoundStores) shareControlPort(listeners []net.Listener) (take func(net.Conn, []byte, <-chan struct{})) {
 	addr, ok := listeners[0].Addr().(*net.TCPAddr)
-	if hosts := r.params.IsHost; !ok || hosts == nil || !*hosts || addr.Port != r.params.StorePort {
+	if hosts := r.params.IsHost; !ok || !r.params.StoreWithHost && (hosts == nil || !*hosts) || addr.Port != r.params.StorePort {
 		return nil
 	}
 	protection, err := r.protection()
@@ -93,10 +94,20 @@ func (r *RoundStores) shareControlPort(listeners []net.Listener) (take func(net.
 		_ = share(protection, l) // else this machine's workers get another port, which is logged
 	}
 	p := &controlPort{addr: addr, plain: protection == nil, conns: make(chan net.Conn)}
+	for _, l := range listeners {
+		p.on = append(p.on, l.Addr().(*net.TCPAddr).AddrPort().Addr().Unmap())
+	}
 	r.mu.Lock()
 	r.port = p
 	r.mu.Unlock()
 	return p.take
+}
+
+// leaveControlPort ends what shareControlPort began, for the stores that are opened from now on.
+func (r *RoundStores) leaveControlPort() {
+	r.mu.Lock()
+	r.port = nil
+	r.mu.Unlock()
 }
 
 // Open implements member.RoundStores. A fixed port that is open already on
@@ -104,13 +115,21 @@ func (r *RoundStores) shareControlPort(listeners []net.Listener) (take func(net.
 // connections wait.
 func (r *RoundStores) Open(ctx context.Context, host string, port int) (member.RoundStore, error) {
 	r.mu.Lock()
-	if f := r.fixed; f != nil && port == f.port && host == f.host {
+	beside := r.port
+	r.mu.Unlock()
+	if beside != nil && (port != beside.addr.Port || !beside.serves(ctx, host)) {
+		beside = nil
+	}
+	if beside == nil && r.params.StoreWithHost {
+		port = 0
+	}
+	r.mu.Lock()
+	if f := r.fixed; f != nil && port == f.port && host == f.host && beside == f.beside {
 		defer r.mu.Unlock()
 		f.users++
 		f.gate.shut()
 		return &roundStore{stores: r, socket: f, next: newEngine()}, nil
 	}
-	beside := r.port
 	r.mu.Unlock()
 
 	protection, err := r.protection()
@@ -119,7 +138,7 @@ func (r *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 	}
 	opts := tcpstore.Options{Logger: r.log, NormalizeAttemptKeys: true}
 	var l net.Listener
-	if beside != nil && port == beside.addr.Port {
+	if beside != nil {
 		l = &portListener{controlPort: beside, closed: make(chan struct{})} // whose users the control plane has checked
 	} else {
 		if l, err = listen(ctx, host, port); err != nil {
@@ -131,7 +150,7 @@ func (r *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 		}
 		opts.Accept = peer.NewCheck(&r.params, l.Addr()).Accept
 	}
-	k := &socket{sides: protection.Sides(), host: host, port: port, users: 1}
+	k := &socket{sides: protection.Sides(), beside: beside, host: host, port: port, users: 1}
 	opts.Pass = k.gate.await
 	k.sides.Protect(&opts)
 	k.server = tcpstore.Serve(l, newEngine(), opts)

@@ -149,7 +149,8 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 		p.NodeRank = o.nodeRank
 	}
 	p.Endpoint = o.endpoint
-	if p.Endpoint == "" && (!o.given["rdzv-backend"] || o.given["master-addr"] || o.given["master-port"]) {
+	byMaster := p.Endpoint == "" && (!o.given["rdzv-backend"] || o.given["master-addr"] || o.given["master-port"])
+	if byMaster {
 		p.Endpoint = net.JoinHostPort(trimBrackets(o.masterAddr), strconv.Itoa(o.port()))
 	}
 	name := ""
@@ -182,6 +183,9 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 	}
 	if o.endpoint == "" && !o.given["master-addr"] && p.Max > 1 && params.LoopbackEndpoint(p.Endpoint) {
 		c.warnings = append(c.warnings, "no --rdzv-endpoint: the nodes meet at "+p.Endpoint+", which other machines cannot reach; for nodes elsewhere, give all nodes the same --rdzv-endpoint=HOST:PORT")
+	}
+	if byMaster && p.StorePort == 0 { // MASTER_PORT is the port that the line names, as under torchrun's static backend
+		p.StorePort, p.StoreWithHost = o.port(), true
 	}
 	c.warnings = append(c.warnings, p.SetEnvironment(env.get)...)
 	if err := p.Validate(); err != nil {

@@ -45,6 +45,7 @@ type Params struct {
 	LocalAddr     string // address announced for this node when AdvertiseAddr is empty
 	AdvertiseAddr string // address under which workers reach this node's round store
 	StorePort     int    // fixed port of the round store; 0: any
+	StoreWithHost bool   // StorePort is the endpoint's: a node takes any port while its process does not listen there
 	IsHost        *bool  // nil: decide by the endpoint
 	AnyCommand    bool   // this node may wait as a spare of a job that runs another command
 	BeginAgain    bool   // a closed run without live nodes begins again at once

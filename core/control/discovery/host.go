@@ -44,6 +44,7 @@ type HostConfig struct {
 	Params    params.Params  // of the node that hosts; its run is the one that the control plane takes
 	Node      string         // that node's id
 	Fixed     bool           // nodes of an earlier control plane may come back to its address
+	Standby   bool           // it does not listen at the endpoint, and may end before its node
 	Token     *secret.Token  // nil: none
 	HTTPNames []string       // names of this machine by which browsers may ask
 	Log       *slog.Logger   // its lines name no run
@@ -73,8 +74,8 @@ func (f *Finder) startHosting(ctx context.Context, where candidacy) error {
 	if f.group != nil {
 		f.group.Found(f.network.now()) // before another server of the run can ask
 	}
-	host := f.startServer(listeners)
 	f.atEndpoint = true
+	host := f.startServer(listeners)
 	f.setListening(listenAddrs(listeners))
 	s.hosted = ownAddrs(f.listening)
 	f.mu.Lock()
@@ -90,7 +91,7 @@ func (f *Finder) startHosting(ctx context.Context, where candidacy) error {
 // lead.
 func (f *Finder) startServer(listeners []net.Listener) Host {
 	return f.Start(HostConfig{
-		Params: f.Params, Node: f.Node, Fixed: f.endpoint.Port != 0, Token: f.token, HTTPNames: []string{f.endpoint.Host, f.Params.AdvertiseAddr},
+		Params: f.Params, Node: f.Node, Fixed: f.endpoint.Port != 0, Standby: !f.atEndpoint, Token: f.token, HTTPNames: []string{f.endpoint.Host, f.Params.AdvertiseAddr},
 		Log: f.Log, Group: f.group,
 	}, listeners...)
 }
