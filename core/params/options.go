@@ -139,7 +139,7 @@ var optionTable = []option{
 		timeout(func(s *optionSetter) *time.Duration { return &s.RegroupTimeout })},
 	{"admit_delay", "1", "quiet time before newcomers are announced to a running group",
 		delay(func(s *optionSetter) *time.Duration { return &s.AdmitDelay })},
-	{"closed_for", "600", "how long a job that succeeded or was closed by hand stays closed under its id; 0: it can begin again immediately",
+	{"closed_for", "600", "how long a job that succeeded or was closed by hand stays closed under its id; 0: it can begin again immediately, as a job at its own port can when its last process has ended",
 		delay(func(s *optionSetter) *time.Duration { return &s.ClosedFor })},
 	{"begin_again", "0", "1: this node starts a finished job again, even before `closed_for` is over",
 		flag(func(s *optionSetter, on bool) { s.BeginAgain = on })},
