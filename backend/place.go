@@ -41,6 +41,7 @@ var parsers = map[string]func(endpoint string) (place, error){
 	SchemeFile:   parseDirectory,
 	SchemeEtcd:   parseEtcd,
 	SchemeEtcds:  parseEtcd,
+	SchemeRecord: parseRecord,
 }
 
 // Scheme returns the scheme of an endpoint, the part before "://", in lower case; "" for

@@ -25,6 +25,7 @@ from torch.distributed.elastic.rendezvous.api import (
     RendezvousTimeoutError,
 )
 
+from . import admin
 from ._errors import GracefulExitError, RallypointError, invalid
 from ._native import library
 from ._native.log import logger
@@ -76,9 +77,10 @@ class RallypointHandler(library.Handle, RendezvousHandler):
     Args:
         member: the node.
         backend: the name that get_backend() returns.
+        token: the control plane's token file; None: $RALLYPOINT_TOKEN_FILE, if set.
     """
 
-    def __init__(self, member: Member, backend: str = BACKEND) -> None:
+    def __init__(self, member: Member, backend: str = BACKEND, token: str | None = None) -> None:
         self._member = member
         self._backend = backend
         self._completed = False
@@ -88,6 +90,8 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         # read in shutdown().
         self._outer: BaseException | None = sys.exc_info()[1]
         self._regrouping = False  # num_nodes_waiting() was > 0
+        self._endpoint, self._token = member.endpoint, token
+        self._joining = False  # next_rendezvous() was called
         self._record = RdzvRecorder(member.run_id)
         self._record(
             "create_handler",
@@ -123,6 +127,7 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         RendezvousGracefulExitError. Under torchrun's own main it raises SystemExit(0) instead of
         that error, which torch's launcher treats as a crash.
         """
+        self._joining = True
         self._record(
             "next_rendezvous",
             "RUNNING",
@@ -200,8 +205,14 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         )
 
     def is_closed(self) -> bool:
-        """Whether the run is known to be closed. A missing connection is not an error."""
-        return self._member.is_closed()
+        """Whether the run is known to be closed. A missing connection is not an error.
+
+        Before the first next_rendezvous() it asks the run, for at most 5 s.
+        """
+        if self._member.is_closed():
+            return True
+        status = self._ask()
+        return status is not None and status.phase == "closed"
 
     def set_closed(self) -> None:
         """Closes the run: no more nodes can join, and the running round continues."""
@@ -218,8 +229,12 @@ class RallypointHandler(library.Handle, RendezvousHandler):
     def num_nodes_waiting(self) -> int:
         """Number of nodes that are a reason to regroup: lost members, newcomers that fit, a stop.
 
-        A missing connection is not an error.
+        A missing connection is not an error. Before the first next_rendezvous() it asks the run,
+        for at most 5 s, and counts all nodes that wait beside a complete round.
         """
+        status = self._ask()
+        if status is not None and status.phase == "running":
+            return len(status.document["waiting"])
         count = self._member.nodes_waiting()
         if count > 0 and not self._regrouping:
             self._record(
@@ -231,6 +246,24 @@ class RallypointHandler(library.Handle, RendezvousHandler):
             )
         self._regrouping = count > 0
         return count
+
+    def _ask(self) -> admin.Status | None:
+        """The status of a run in which this node has not asked for a place; None: it has, or
+        nothing answers."""
+        if self._joining or self._stopped is not None:
+            return None
+        try:
+            endpoint = self._asked_at()
+            run = admin.Run(endpoint, self._member.run_id, token_file=self._token)
+            return run.status()
+        except (
+            Exception
+        ):  # of the program's backend, too: is_closed() and num_nodes_waiting() do not fail
+            return None
+
+    def _asked_at(self) -> str:
+        """Where the run can be asked."""
+        return self._endpoint
 
     def shutdown(self) -> bool:
         """Ends this node's part in the run; False if the control plane could not be reached.
@@ -336,9 +369,10 @@ def create_handler(params: RendezvousParameters) -> RallypointHandler:
     except RallypointError as e:
         RdzvRecorder(params.run_id or "").failed("create_handler", e)
         raise
+    token = str(options.get("token_file") or os.environ.get("RALLYPOINT_TOKEN_FILE") or "")
     if frames.under_torchrun():
         _hide_token(os.environ)
-    return RallypointHandler(member, params.backend)
+    return RallypointHandler(member, params.backend, token or None)
 
 
 def _hide_token(environment: MutableMapping[str, str]) -> None:
@@ -360,11 +394,27 @@ class DynamicRendezvousHandler(RallypointHandler):
         member: the node; see from_backend.
         backend: the name that get_backend() returns.
         store: the torch.distributed.Store that the agents use; None: the backend.
+        token: the control plane's token file; None: $RALLYPOINT_TOKEN_FILE, if set.
+        place: the RendezvousBackend, in which the run can be asked; None: the member's endpoint.
     """
 
-    def __init__(self, member: Member, backend: str = BACKEND, store: Any = None) -> None:
-        super().__init__(member, backend)
+    def __init__(
+        self,
+        member: Member,
+        backend: str = BACKEND,
+        store: Any = None,
+        token: str | None = None,
+        place: Any = None,
+    ) -> None:
+        super().__init__(member, backend, token)
         self._given = store  # and held, which torch's C++ side does not
+        self._place = place
+
+    def _asked_at(self) -> str:
+        if self._place is None:
+            return super()._asked_at()
+        state = self._place.get_state()
+        return "record://" + ("" if state is None else bytes(state[0]).hex())
 
     def _store_of(self, outcome: Outcome, store: Store) -> Any:
         if self._given is None:
@@ -451,4 +501,5 @@ class DynamicRendezvousHandler(RallypointHandler):
             options={**conf, **options},
             backend=backend,
         )
-        return cls(member, name, store)
+        token = options.get("token_file")
+        return cls(member, name, store, None if token is None else str(token), backend)

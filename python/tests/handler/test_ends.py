@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import socket
 import sys
+import threading
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +17,28 @@ from torch.distributed.elastic.rendezvous import api as torch_api
 
 import rallypoint
 from rallypoint import Code, RallypointError
-from rallypoint.handler import RallypointHandler
+from rallypoint.handler import DynamicRendezvousHandler, RallypointHandler
+
+
+class SharedValue:
+    """A RendezvousBackend in this process."""
+
+    name = "memory"
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.state: tuple[bytes, int] | None = None
+
+    def get_state(self) -> Any:
+        with self.lock:
+            return self.state
+
+    def set_state(self, state: bytes, token: Any = None) -> Any:
+        with self.lock:
+            stored = token == (self.state and self.state[1])
+            if stored:
+                self.state = (state, (token or 0) + 1)
+            return (*self.state, stored) if self.state else None
 
 
 class TestEnding:
@@ -89,6 +112,38 @@ class TestEnding:
         with pytest.raises(torch_api.RendezvousClosedError) as caught:
             late.next_rendezvous()
         assert "the-run" in str(caught.value) and "closed" in str(caught.value)
+
+    @pytest.mark.parametrize("place", ["hosted", "file", "a backend of the program"])
+    def test_before_the_first_round(self, run: Run, place: str, tmp_path: Path) -> None:
+        """A handler that has not joined answers as the run does, and changes nothing there."""
+        backend = SharedValue()
+        if place == "file":
+            run.endpoint = f"file://{tmp_path}"
+
+        def handler() -> Any:
+            if place != "a backend of the program":
+                return run.handler(1, 2)
+            made = DynamicRendezvousHandler.from_backend(
+                run.run_id, None, backend, 1, 2, "127.0.0.1", last_call_timeout=0.2
+            )
+            run.handlers.append(made)
+            return made
+
+        early = handler()
+        assert not early.is_closed() and early.num_nodes_waiting() == 0
+        members = [handler(), handler()]
+        for joined in run.join(*members):
+            joined.result(PATIENCE)
+        assert not early.is_closed() and early.num_nodes_waiting() == 0
+        late = handler()
+        [waiting] = run.join(late)
+        until(lambda: early.num_nodes_waiting() == 1)
+        members[0].set_closed()
+        assert early.is_closed()
+        with pytest.raises(torch_api.RendezvousClosedError):
+            waiting.result(PATIENCE)
+        ended = [run.pool.submit(m.shutdown) for m in (late, early, *members)]
+        assert all(e.result(PATIENCE) for e in ended)
 
     def test_late_for_a_run_that_succeeded(self, run: Run) -> None:
         handlers = [run.handler(1, 2), run.handler(1, 2)]
