@@ -123,9 +123,10 @@ class RallypointHandler(library.Handle, RendezvousHandler):
         size.
 
         Raises RendezvousClosedError, RendezvousTimeoutError, RendezvousConnectionError,
-        RendezvousStateError, and, for a node that the run never needed,
-        RendezvousGracefulExitError. Under torchrun's own main it raises SystemExit(0) instead of
-        that error, which torch's launcher treats as a crash.
+        RendezvousStateError, and, for a node that a run never needed that has succeeded, an error
+        that is both a RendezvousGracefulExitError and a RendezvousClosedError. Under torchrun's
+        own main it raises SystemExit(0) instead of that error, which torch's launcher treats as a
+        crash.
         """
         self._joining = True
         self._record(

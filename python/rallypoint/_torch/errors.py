@@ -49,8 +49,10 @@ class RendezvousStateError(StateError, api.RendezvousStateError):
     """What came back is not Rallypoint's or not valid."""
 
 
-class RendezvousGracefulExitError(GracefulExitError, api.RendezvousGracefulExitError):
-    """The run ended well and never needed this node."""
+class RendezvousGracefulExitError(
+    GracefulExitError, api.RendezvousGracefulExitError, api.RendezvousClosedError
+):
+    """The run ended well and never needed this node: for torch's handlers, it is closed."""
 
 
 _RENDEZVOUS: dict[Code, type[RallypointError]] = {

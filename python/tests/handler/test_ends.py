@@ -108,10 +108,20 @@ class TestEnding:
         until(handlers[1].is_closed)
         assert handlers[0].is_closed()
         assert [h.num_nodes_waiting() for h in handlers] == [0, 0]
-        late = run.handler(1, 2)
-        with pytest.raises(torch_api.RendezvousClosedError) as caught:
-            late.next_rendezvous()
-        assert "the-run" in str(caught.value) and "closed" in str(caught.value)
+
+        def come_late() -> BaseException:
+            late = run.handler(1, 2)
+            with pytest.raises(torch_api.RendezvousClosedError) as caught:
+                late.next_rendezvous()
+            late.shutdown()
+            return caught.value
+
+        error = come_late()
+        assert "the-run" in str(error) and "closed" in str(error)
+        ending = run.pool.submit(handlers[1].shutdown)
+        until(lambda: isinstance(come_late(), torch_api.RendezvousGracefulExitError))
+        handlers[0].shutdown()
+        assert ending.result(PATIENCE)
 
     @pytest.mark.parametrize("place", ["hosted", "file", "a backend of the program"])
     def test_before_the_first_round(self, run: Run, place: str, tmp_path: Path) -> None:
