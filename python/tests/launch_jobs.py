@@ -57,6 +57,10 @@ def environment() -> dict[str, str]:
     return {name: os.environ[name] for name in VARIABLES}
 
 
+def variable(name: str) -> str:
+    return os.environ.get(name, "")
+
+
 def nothing() -> None:
     pass
 

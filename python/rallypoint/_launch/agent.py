@@ -8,7 +8,9 @@ import dataclasses
 import os
 import select
 import signal
+import tempfile
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from types import FrameType
 from typing import Any, Callable
@@ -198,6 +200,30 @@ class Result:
     report: str
 
 
+_TIMER_FILE = "TORCHELASTIC_TIMER_FILE"
+
+_timer_files: set[str] = set()  # paths of the agents of this process
+
+
+def _name_timers() -> str:
+    """Names the FIFO of the workers' timers in this process, too, as torch's documents say of an
+    agent, and returns it; "" if there are no timers, or the user has named it."""
+    if os.environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") != "1":
+        return ""
+    if _TIMER_FILE in os.environ and os.environ[_TIMER_FILE] not in _timer_files:
+        return ""
+    path = os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")
+    _timer_files.add(path)
+    os.environ.setdefault(_TIMER_FILE, path)
+    return path
+
+
+def _forget_timers(path: str) -> None:
+    _timer_files.discard(path)
+    if path and os.environ.get(_TIMER_FILE) == path:
+        del os.environ[_TIMER_FILE]
+
+
 class Agent(library.Handle):
     """Runs a job once. Safe for use by several threads; run() is for one."""
 
@@ -205,9 +231,17 @@ class Agent(library.Handle):
         self._handle = abi.AgentHandle()
         self._finalizer = library.owned(self, "rp_agent_close", self._handle)
         self._on_step = job.on_step
-        config = job.native()
+        self._timers = _name_timers()
+        if self._timers:
+            job = dataclasses.replace(
+                job, environment={**(job.environment or os.environ), _TIMER_FILE: self._timers}
+            )
         try:
+            config = job.native()
             library.call("rp_agent_open", ctypes.byref(config), ctypes.byref(self._handle))
+        except BaseException:
+            _forget_timers(self._timers)
+            raise
         finally:
             log.drain()
 
@@ -220,6 +254,7 @@ class Agent(library.Handle):
     def close(self) -> None:
         """Kills the workers if they run, and releases everything."""
         self._finalizer()
+        _forget_timers(self._timers)
         if not library.forked():
             log.drain()
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from launch.harness import PYTHON, alone, run_script
 
 import rallypoint
 from rallypoint import ChildFailedError, LaunchConfig, elastic_launch
+from rallypoint._launch.agent import Agent, Job
 from rallypoint._launch.run import entry_name
 
 # Commands
@@ -191,6 +193,29 @@ def test_environment() -> None:
     assert first["TORCHELASTIC_SIGNALS_TO_HANDLE"] == "SIGTERM,SIGUSR1"
     assert first["TORCH_NCCL_ASYNC_ERROR_HANDLING"] == "1"
     assert first["TORCHELASTIC_ERROR_FILE"].endswith("attempt_0/0/error.json")
+
+
+def test_timer_file(tmp_path: Path) -> None:
+    """An agent names the FIFO of its workers' timers in its own process, too, for as long as it is
+    there. A second one meanwhile has a FIFO of its own, and a path that was given stays."""
+    name = "TORCHELASTIC_TIMER_FILE"
+
+    def launch() -> str:
+        return str(elastic_launch(alone(1), jobs.variable)(name)[0])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TORCHELASTIC_ENABLE_FILE_TIMER", "1")
+        patch.delenv(name, raising=False)
+        command = ["sh", "-c", f'echo "$${name}" >{tmp_path}/path']
+        with Agent(Job(command, {}, 1, name="sh")) as agent:
+            path = os.environ[name]
+            assert path.startswith(tempfile.gettempdir())
+            assert launch() not in ("", path) and os.environ[name] == path
+            agent.run()
+        assert (tmp_path / "path").read_text() == f"{path}\n"
+        assert name not in os.environ
+        patch.setenv(name, str(tmp_path / "given"))
+        assert launch() == str(tmp_path / "given") == os.environ[name]
 
 
 def test_default_signals() -> None:
