@@ -6,12 +6,14 @@ themselves can make one with create_handler.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 import warnings
 from collections.abc import Iterator, MutableMapping
 from datetime import timedelta
 from typing import Any
+from urllib.parse import urlsplit
 
 import torch.distributed as dist
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -386,6 +388,34 @@ def _hide_token(environment: MutableMapping[str, str]) -> None:
     if options is not None:
         kept = [o for o in options.split(",") if o.partition("=")[0].strip() != "token_file"]
         environment["PET_RDZV_CONF"] = ",".join(kept)
+
+
+_by_url: list[RallypointHandler] = []  # they leave when the interpreter exits
+
+
+def _rendezvous_by_url(
+    url: str, timeout: timedelta = timedelta(seconds=300), **_: object
+) -> Iterator[tuple[Any, int, int]]:
+    """torch.distributed.rendezvous("etcd://HOST:PORT/JOB?min_workers=1&max_workers=3").
+
+    The process is a node. Each item is a round: a TCPStore that its nodes share, this node's rank,
+    and their number.
+    """
+    run_id = urlsplit(url).path.strip("/")
+    handler = create_handler(RendezvousParameters(BACKEND, url, run_id, 1, 1, None))
+    _by_url.append(handler)
+    while True:
+        info = handler.next_rendezvous()
+        at = info.bootstrap_store_info
+        store = dist.TCPStore(
+            at.master_addr, at.master_port, is_master=False, timeout=timeout, wait_for_workers=False
+        )
+        yield store, info.rank, info.world_size
+
+
+for _scheme in ("etcd", "etcds"):
+    with contextlib.suppress(RuntimeError):  # the program has a handler of its own
+        dist.register_rendezvous_handler(_scheme, _rendezvous_by_url)
 
 
 class DynamicRendezvousHandler(RallypointHandler):

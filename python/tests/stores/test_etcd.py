@@ -201,3 +201,29 @@ def test_server_dies_with_its_process(etcd: EtcdServer) -> None:
         parent.stdout.close()
         psutil.wait_procs([child], timeout=20)
         assert not child.is_running() or child.status() == psutil.STATUS_ZOMBIE
+
+
+def test_rendezvous_by_url(etcd: EtcdServer) -> None:
+    """torch.distributed.rendezvous() of the older documents' URL: two processes meet, twice."""
+    url = f"etcd://{etcd.get_endpoint()}/by-url?min_workers=2&max_workers=2"
+    script = f"""
+import sys
+import torch.distributed as dist
+import rallypoint.handler
+meet = dist.rendezvous({url!r})
+for _ in range(2):
+    store, rank, size = next(meet)
+    store.set("here" if rank == 0 else "there", "")
+    store.wait(["here", "there"])
+    print(rank, size, flush=True)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+dist.barrier()
+dist.destroy_process_group()
+"""
+    nodes = [
+        subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True)
+        for _ in range(2)
+    ]
+    said = [node.communicate(timeout=100)[0].splitlines() for node in nodes]
+    assert [node.returncode for node in nodes] == [0, 0]
+    assert sorted(said) == [["0 2", "0 2"], ["1 2", "1 2"]]
