@@ -171,16 +171,19 @@ func TestSignalTwice(t *testing.T) {
 	}
 }
 
-// TestNohup continues after a SIGHUP that its parent ignores.
+// TestNohup continues after a SIGHUP that its parent ignores. Its workers ignore it, too, and no other signal
+// that a shell's background has ignored.
 func TestNohup(t *testing.T) {
 	h := newHarness(t)
-	p := &nodeProcess{Cmd: exec.Command("sh", "-c", "trap '' HUP; exec \"$0\" \"$@\"", os.Args[0], "run", "--no-python", "sh", "-c", "echo up > $SAY; exec sleep 100")}
+	p := &nodeProcess{Cmd: exec.Command("sh", "-c", "trap '' HUP INT QUIT; exec \"$0\" \"$@\"", os.Args[0], "run", "--no-python", "sh", "-c", "grep SigIgn /proc/self/status > $SAY; exec sleep 100")}
 	p.Env = []string{testkit.EndAtOnce, asCommand + "=1", "PATH=" + os.Getenv("PATH"), "SAY=" + h.dir + "/say", "TMPDIR=" + h.dir}
 	p.Stderr = &p.stderr
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}
-	h.readLine()
+	if ignored := h.readLine(); ignored != fmt.Sprintf("SigIgn:\t%016x", 1<<(syscall.SIGHUP-1)) {
+		t.Errorf("a worker begins with %q", ignored)
+	}
 	for _, sig := range []syscall.Signal{syscall.SIGHUP, syscall.SIGTERM} {
 		if err := p.Process.Signal(sig); err != nil {
 			t.Fatal(err)
