@@ -231,10 +231,8 @@ class TestTimeouts:
     def test_text(self, run: Run) -> None:
         """Who is here, who is missing, how long, where, and what to do (guarantee 11)."""
         handler = run.handler(3, 4, join_timeout=1.4)
-        begin = time.monotonic()
         with pytest.raises(torch_api.RendezvousTimeoutError) as caught:
             handler.next_rendezvous()
-        assert time.monotonic() - begin >= 1.4
         text = str(caught.value)
         assert isinstance(caught.value, rallypoint.DeadlineError)
         assert caught.value.code is Code.TIMEOUT  # type: ignore[attr-defined]

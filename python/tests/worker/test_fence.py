@@ -10,7 +10,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -232,6 +231,4 @@ def test_a_holder_that_is_killed(held: Path) -> None:
     record = json.loads((held / "_rallypoint.fence").read_text())
     waiting = threading.Timer(0.1, os.kill, (record["pid"], signal.SIGKILL))
     waiting.start()
-    start = time.monotonic()
     assert rallypoint.fence(held, into=True).version == record["version"]
-    assert time.monotonic() > start
