@@ -48,14 +48,13 @@ test-go test-go-long test-etcd-versions test-mounts test-run-long: export GORACE
 
 # Tests that run processes wait for them most of the time: of one package six at a time run,
 # where Go's own number is that of the processors. What fails, a few tests at most, is run once
-# more when all else has ended. A data race, a panic and a goroutine that is left are final.
+# more when all else has ended; packaging/again.py says what is final.
+GO_TEST = -race -vet=off -ldflags=-s -p 3 -parallel 6 -timeout 8m $(GOTEST_ARGS)
 .PHONY: test-go
 test-go: $(GOTESTSUM) $(ETCD)  ## go test -race ./...
 	$(call say,go test -race ./...)
-	@rm -f build/again.txt; mkdir -p build
-	@CGO_ENABLED=1 $(GOTESTSUM) --format standard-quiet --hide-summary=skipped --rerun-fails=1 --rerun-fails-max-failures=5 \
-	--rerun-fails-abort-on-data-race --rerun-fails-report=build/again.txt --packages=./... -- -race -vet=off -ldflags=-s -p 3 -parallel 6 -timeout 8m $(GOTEST_ARGS)
-	@[ ! -s build/again.txt ] || { echo "==> passed only when run again:"; cat build/again.txt; cut -d: -f1 build/again.txt | $(note_flaky); }
+	@mkdir -p build; export CGO_ENABLED=1; $(GOTESTSUM) --format standard-quiet --hide-summary=skipped --jsonfile=build/go-test.json --packages=./... -- $(GO_TEST) || \
+	$(PYTHON) packaging/again.py build/go-test.json $(FLAKY) -- $(GO) test $(GO_TEST)
 
 # The names of tests that were run once more, a line each time.
 FLAKY := build/flaky.txt
