@@ -297,9 +297,7 @@ func TestKeysGoWithTheirLease(t *testing.T) {
 	time.Sleep(config.TTL * 3 / 2) // the lease is renewed
 	testkit.Equal(t, testkit.Must(other.NumKeys(ctx))(t), 2)
 	testkit.Check(t, s.Close())
-	for testkit.Must(other.NumKeys(ctx))(t) > 0 {
-		time.Sleep(50 * time.Millisecond)
-	}
+	testkit.Eventually(t, "the keys are gone", func() bool { return testkit.Must(other.NumKeys(ctx))(t) == 0 })
 }
 
 func TestClear(t *testing.T) {

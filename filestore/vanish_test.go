@@ -149,7 +149,7 @@ func TestRelativePath(t *testing.T) {
 	t.Chdir(t.TempDir())
 	s := mustOpen(t, "store", 0, nil)
 	testkit.Check(t, os.Chdir("/"))
-	testkit.Check(t, s.Set(testkit.Within(t, time.Second), "k", nil))
+	testkit.Check(t, s.Set(testkit.Within(t, testkit.Patience), "k", nil))
 	testkit.Equal(t, filepath.Base(s.Path()), "store")
 }
 
@@ -157,7 +157,7 @@ func TestCloseTwiceAndAfter(t *testing.T) {
 	s := mustOpen(t, newPath(t), NeverRemove, nil)
 	testkit.Check(t, s.Close())
 	testkit.Check(t, s.Close())
-	ctx := testkit.Within(t, time.Second)
+	ctx := testkit.Within(t, testkit.Patience)
 	_, err := s.Get(ctx, "k")
 	isError(t, err, store.ErrClosed)
 	isError(t, s.Barrier(ctx, "b", 1), store.ErrClosed)

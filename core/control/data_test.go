@@ -134,9 +134,7 @@ func TestRestartIsNotNoticed(t *testing.T) {
 	spare := connected(t, p, spareSeen)
 	pending := spare.Start(controltest.Join())
 	status := func() RunStatus { return d.runStatus(t) }
-	for len(status().Waiting) == 0 {
-		time.Sleep(time.Millisecond)
-	}
+	testkit.Eventually(t, "the spare waits", func() bool { return len(status().Waiting) > 0 })
 	before := status()
 	observers := []*controltest.Observer{members[0].obs, members[1].obs, members[2].obs, spareSeen}
 	for i := range 3 {

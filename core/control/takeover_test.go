@@ -677,17 +677,9 @@ func takeoversLeakNothing(t *testing.T, quorum bool) {
 		nodes[0], nodes[host] = nodes[host], nodes[0]
 		awaitStandbys(t, nodes, 2)
 	}
-	for end := time.Now().Add(testkit.Patience); runtime.NumGoroutine() > begun+20; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d goroutines, %d at the beginning", runtime.NumGoroutine(), begun)
-		}
-	}
+	testkit.Eventually(t, "no more goroutines are left than at the beginning", func() bool { return runtime.NumGoroutine() <= begun+20 })
 	// A host that has taken over keeps up to three probes of others open, at both ends here.
-	for end := time.Now().Add(testkit.Patience); testkit.Descriptors(t) > open+10; time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("%d descriptors, %d at the beginning", testkit.Descriptors(t), open)
-		}
-	}
+	testkit.Eventually(t, "no more descriptors are open than at the beginning", func() bool { return testkit.Descriptors(t) <= open+10 })
 	rest, now := uint64(takeovers-takeovers/3), heap()
 	t.Logf("%d descriptors, %d at the beginning; %d bytes held, %d after a third of the takeovers", testkit.Descriptors(t), open, now, held)
 	if now > held && (now-held)/rest > leftOfATakeover {

@@ -72,9 +72,7 @@ func TestGatewayWithoutBackend(t *testing.T) {
 		done := make(chan error, 2)
 		go func() { done <- s.Set(ctx, "k", []byte(fmt.Sprint(status))) }()
 		go func() { done <- r.add(ctx, "x") }()
-		for g.answered.Load() < before+4 {
-			time.Sleep(10 * time.Millisecond)
-		}
+		testkit.Eventually(t, "the gateway has answered", func() bool { return g.answered.Load() >= before+4 })
 		g.instead.Store(0)
 		testkit.Check(t, <-done)
 		testkit.Check(t, <-done)

@@ -313,11 +313,9 @@ class TestOtherThreads:
         """The interpreter lock is not held by a join that waits."""
         handler = run.handler(2, 2)
         [joining] = run.join(handler)
-        ticks = 0
-        deadline = time.monotonic() + 0.3
-        while time.monotonic() < deadline:
+        until(lambda: listens(run.endpoint))
+        for _ in range(50):
             time.sleep(0.001)
-            ticks += 1
-        assert ticks > 50
+        assert not joining.done()
         handler.shutdown()
         joining.exception(PATIENCE)

@@ -119,10 +119,13 @@ class TestProcesses:
     def test_interrupt(self, template: socket.socket, run: Run) -> None:
         """Ctrl-C ends the wait; the node withdraws and may join again."""
         code = """
-            import threading
+            import threading, traceback
             handler = make()
+            main = threading.get_ident()
             def interrupt():
-                time.sleep(0.5)
+                frames = sys._current_frames
+                while "_await_place" not in str(traceback.extract_stack(frames()[main])):
+                    time.sleep(0.01)
                 os.kill(os.getpid(), signal.SIGINT)
             for i in range(2):
                 threading.Thread(target=interrupt).start()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch.distributed as dist
@@ -23,6 +25,8 @@ from rallypoint import (
     StoreServer,
     connect_store,
 )
+from rallypoint._native.wait import wait as native_wait
+from rallypoint._stores import request
 from rallypoint._torch.store import TorchStore
 
 SHORT = timedelta(milliseconds=50)
@@ -341,19 +345,34 @@ class TestErrors:
             connect_store("127.0.0.1", port, 0.3)
         assert f"127.0.0.1:{port}" in str(caught.value) and "refused" in str(caught.value)
 
-    def test_server_stops(self, server: StoreServer) -> None:
-        with connect_store("127.0.0.1", server.port, 20) as store, ThreadPoolExecutor() as pool:
-            waiting = pool.submit(store.get, "never")
-            time.sleep(0.3)  # nothing tells when it waits
+    @staticmethod
+    @contextmanager
+    def waiting(store: Any, monkeypatch: pytest.MonkeyPatch) -> Iterator[Future[bytes]]:
+        """A get in another thread, which has been sent and is waited for."""
+        waits = threading.Event()
+
+        def wait(*args: Any) -> None:
+            waits.set()
+            native_wait(*args)
+
+        with monkeypatch.context() as patch, ThreadPoolExecutor() as pool:
+            patch.setattr(request, "wait", wait)
+            result = pool.submit(store.get, "never")
+            assert waits.wait(20)
+            yield result
+
+    def test_server_stops(self, server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
+        with (
+            connect_store("127.0.0.1", server.port, 20) as store,
+            self.waiting(store, monkeypatch) as waiting,
+        ):
             server.close()
             with pytest.raises(rallypoint.ConnectionFailedError, match=str(server.port)):
                 waiting.result(20)
 
-    def test_close_ends_waiting(self, server: StoreServer) -> None:
+    def test_close_ends_waiting(self, server: StoreServer, monkeypatch: pytest.MonkeyPatch) -> None:
         store = connect_store("127.0.0.1", server.port, 20)
-        with ThreadPoolExecutor() as pool:
-            waiting = pool.submit(store.get, "never")
-            time.sleep(0.3)  # nothing tells when it waits
+        with self.waiting(store, monkeypatch) as waiting:
             store.close()
             store.close()
             with pytest.raises(rallypoint.CanceledError):
