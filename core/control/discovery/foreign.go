@@ -94,7 +94,8 @@ func (w *foreignWarning) open(ctx context.Context, conn net.Conn) (*Conn, error)
 // storeTimeout limits the question whether a program is a TCPStore.
 const storeTimeout = time.Second
 
-// isTCPStore asks a program that does not answer like a control plane.
+// isTCPStore asks a program that does not answer like a control plane. One that serves HTTP is a
+// control plane that is slow, whose port the round's store shares.
 func (f *Finder) isTCPStore(ctx context.Context, addr net.Addr) bool {
 	ctx, cancel := context.WithTimeout(ctx, storeTimeout)
 	defer cancel()
@@ -102,10 +103,13 @@ func (f *Finder) isTCPStore(ctx context.Context, addr net.Addr) bool {
 	if err != nil {
 		return false
 	}
-	conn, err := f.network.dial(ctx, to)
-	if err != nil {
-		return false
+	asked := func(question func(context.Context, net.Conn) bool) bool {
+		conn, err := f.network.dial(ctx, to)
+		if err != nil {
+			return false
+		}
+		defer conn.Close()
+		return question(ctx, conn)
 	}
-	defer conn.Close()
-	return wire.IsTCPStore(ctx, conn)
+	return asked(wire.IsTCPStore) && !asked(wire.ServesHTTP)
 }

@@ -121,6 +121,32 @@ func TestTCPStoreOnThePort(t *testing.T) {
 	}
 }
 
+// TestStoreOnAControlPort: a control plane that is slow to answer a hello is none the less one if its port serves
+// the round's store, too.
+func TestStoreOnAControlPort(t *testing.T) {
+	addr, stop := serveForeign(t, func(conn net.Conn) {
+		head := make([]byte, 4)
+		switch _, _ = io.ReadFull(conn, head); {
+		case head[0] == 0:
+			_, _ = conn.Write([]byte{5, 0, 0, 0, 0, 0, 0, 0})
+		case string(head) == "GET ":
+			_, _ = io.WriteString(conn, "HTTP/1.1 200 OK\r\n\r\nok\n")
+		}
+	})
+	defer stop()
+	log, lines := testkit.NewLog(t)
+	n := newNode(t, controltest.Params(addr, 2), controltest.NewObserver())
+	n.Log = log
+	ctx, cancel := context.WithCancel(controltest.Context(t))
+	connected := make(chan error, 1)
+	go func() { connected <- n.connect(ctx) }()
+	if text := strings.Join(lines.Await(t, "there is no control plane at", 1), ""); !strings.Contains(text, "has taken a connection and said nothing for") {
+		t.Error(text)
+	}
+	cancel()
+	<-connected
+}
+
 // TestRedirectToADeadHost: a node that waits at the endpoint redirects to a host that is gone. The error names
 // both, and does not take the endpoint's port for one that is free, or another program's.
 func TestRedirectToADeadHost(t *testing.T) {

@@ -21,3 +21,15 @@ func IsTCPStore(ctx context.Context, conn net.Conn) bool {
 	_, err := io.ReadFull(conn, keys[:])
 	return err == nil && binary.LittleEndian.Uint64(keys[:]) <= math.MaxUint32
 }
+
+// ServesHTTP reports whether the program at the other end of a new connection answers a request of HTTP.
+func ServesHTTP(ctx context.Context, conn net.Conn) bool {
+	defer AbortOn(ctx, conn)()
+	const proto = "HTTP/"
+	if _, err := io.WriteString(conn, "GET /healthz HTTP/1.0\r\n\r\n"); err != nil {
+		return false
+	}
+	var start [len(proto)]byte
+	_, err := io.ReadFull(conn, start[:])
+	return err == nil && string(start[:]) == proto
+}
