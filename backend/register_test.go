@@ -102,3 +102,25 @@ func TestValueIsLost(t *testing.T) {
 		t.Errorf("%+v after %+v", now, o)
 	}
 }
+
+// TestRecordIsNoMeetingPlace: the value of a register may be asked for its run, and nothing else.
+func TestRecordIsNoMeetingPlace(t *testing.T) {
+	for endpoint, want := range map[string]*rendezvous.Error{
+		"record://":   rendezvous.ErrInvalid,
+		"record://0g": rendezvous.ErrInvalid,
+		"record://00": rendezvous.ErrState,
+	} {
+		_, place, err := Locate(endpoint)
+		if err == nil {
+			_, _, err = Query{Place: place}.Status(t.Context())
+		}
+		if !errors.Is(err, want) {
+			t.Errorf("%s: %v", endpoint, err)
+		}
+		p := params.Default()
+		p.RunID, p.Endpoint = "job", endpoint
+		if _, err := Open(p, nil); !errors.Is(err, rendezvous.ErrInvalid) {
+			t.Errorf("%s as a node's endpoint: %v", endpoint, err)
+		}
+	}
+}
