@@ -153,8 +153,8 @@ def test_a_lock_that_another_holds(tmp_path: Path) -> None:
 INTERRUPTED = """
 import os, signal, threading
 def interrupted(call):
-    threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
     try:
+        threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
         call()
     except KeyboardInterrupt:
         return
@@ -191,8 +191,8 @@ def test_ctrl_c_ends_the_wait_of_close(run_python) -> None:  # type: ignore[no-u
             store = FileStore(path)
             other = open(path, "rb")
             fcntl.flock(other, fcntl.LOCK_EX)
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
+                threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
                 store.close()
             except KeyboardInterrupt:
                 pass

@@ -7,7 +7,9 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import REPOSITORY
@@ -48,28 +50,58 @@ def test_it_says_why_it_is_skipped() -> None:
     assert done.returncode == 0 and done.stderr.startswith("skipped: "), done.stderr
 
 
-def test_node_at_rest(monkeypatch: pytest.MonkeyPatch) -> None:
+class Calls(list[str]):
+    """The functions of the library that were called, and whether a node has asked for its place."""
+
+    def __init__(self, call: Callable[..., int]) -> None:
+        self.call, self.asked = call, threading.Event()
+
+    def __call__(self, name: str, *args: object) -> int:
+        self.append(name)
+        try:
+            return self.call(name, *args)
+        finally:
+            if name == "rp_member_next":
+                self.asked.set()
+
+    def once_asked(self, end: Callable[[], object]) -> threading.Thread:
+        """A thread that ends a join when there is one: before, there is nothing to end."""
+
+        def wait() -> None:
+            assert self.asked.wait(60)
+            end()
+
+        thread = threading.Thread(target=wait)
+        thread.start()
+        return thread
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    seen = Calls(library.call)
+    monkeypatch.setattr(library, "call", seen)
+    return seen
+
+
+def test_node_at_rest(calls: Calls) -> None:
     """One that waits for its place, as a spare may for days, waits for events."""
-    calls: list[str] = []
-    call = library.call
-
-    def counted(name: str, *args: object) -> int:
-        calls.append(name)
-        return call(name, *args)
-
-    monkeypatch.setattr(library, "call", counted)
     with waiting_member() as member:
-        threading.Timer(1, member.cancel).start()
+
+        def end() -> None:
+            time.sleep(1)  # what is tested
+            member.cancel()
+
+        ends = calls.once_asked(end)
         with pytest.raises(rallypoint.CanceledError):
             member.next()
+        ends.join()
     assert calls.count("rp_member_next") < 10, calls
 
 
 @pytest.mark.parametrize("end", ["cancel", "shutdown", "close"])
-def test_another_thread_ends_the_wait_for_a_place(end: str) -> None:
+def test_another_thread_ends_the_wait_for_a_place(end: str, calls: Calls) -> None:
     member = waiting_member()
-    ends = threading.Timer(0.1, lambda: getattr(member, end)())
-    ends.start()
+    ends = calls.once_asked(getattr(member, end))
     with pytest.raises(rallypoint.CanceledError):
         member.next()
     ends.join()
@@ -91,7 +123,9 @@ class Announced:
         self.lock.release()
 
 
-def in_two_threads(member: rallypoint.Member, end: Callable[[], object]) -> list[object]:
+def in_two_threads(
+    member: rallypoint.Member, end: Callable[[], object], calls: Calls
+) -> list[object]:
     """What next() comes to in each of two threads that call it at once, before `end`."""
     results: list[object] = []
 
@@ -107,6 +141,7 @@ def in_two_threads(member: rallypoint.Member, end: Callable[[], object]) -> list
         thread.start()
     for _ in threads:
         assert lock.wanted.acquire(timeout=30)
+    assert calls.asked.wait(30)
     end()
     for thread in threads:
         thread.join(60)
@@ -114,18 +149,19 @@ def in_two_threads(member: rallypoint.Member, end: Callable[[], object]) -> list
     return results
 
 
-def test_two_threads_wait_for_the_same_join() -> None:
+def test_two_threads_wait_for_the_same_join(calls: Calls) -> None:
     """The second one does not leave the round that the first has just reached."""
     with waiting_member() as first, other_member(first.endpoint) as second:
         other = threading.Thread(target=second.next)
-        one, two = in_two_threads(first, other.start)
+        one, two = in_two_threads(first, other.start, calls)
         other.join(60)
         assert isinstance(one, rallypoint.Outcome) and one == two and one.round == 1
         assert second.nodes_waiting() == 0
-        for member in (first, second):
-            member.shutdown(rallypoint.Ending.LEAVE)
+        with ThreadPoolExecutor() as pool:  # the one that hosts waits for the other
+            list(pool.map(lambda m: m.shutdown(rallypoint.Ending.LEAVE), (first, second)))
+    calls.asked.clear()
     with waiting_member() as member:
-        one, two = in_two_threads(member, member.cancel)
+        one, two = in_two_threads(member, member.cancel, calls)
         for error in (one, two):
             assert isinstance(error, rallypoint.CanceledError), error
             assert error.code == rallypoint.Code.CANCELED

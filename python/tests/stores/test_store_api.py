@@ -453,8 +453,8 @@ def test_interrupt(run_python) -> None:  # type: ignore[no-untyped-def]
             lambda: store.wait(["never"], None),
             lambda: rallypoint.connect_store("127.0.0.1", 1, 600),
         ):
-            threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
             try:
+                threading.Timer(0.2, os.kill, (os.getpid(), signal.SIGINT)).start()
                 call()
             except KeyboardInterrupt:
                 continue

@@ -10,7 +10,7 @@ from typing import Any
 
 import launch_jobs as jobs
 import pytest
-from harness import free_port
+from harness import free_port, until
 from torch.distributed.elastic.agent.server.api import WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException
@@ -166,11 +166,16 @@ def test_errors_of_the_rendezvous() -> None:
 
 def test_signal() -> None:
     agent = RallypointElasticAgent(spec("sleep", "1000"), shutdown_timeout=60)
-    timer = threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGTERM))
-    timer.start()
+
+    def terminate() -> None:
+        until(lambda: agent.get_worker_group().state == WorkerState.HEALTHY)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    sender = threading.Thread(target=terminate)
+    sender.start()
     with pytest.raises(SignalException) as caught:
         agent.run()
-    timer.join()
+    sender.join()
     assert caught.value.sigval == signal.SIGTERM
 
 

@@ -219,8 +219,8 @@ def test_ctrl_c_while_it_waits(held: Path) -> None:
     before = signal.signal(signal.SIGUSR1, interrupt)
     try:
         main = threading.get_ident()
-        threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGUSR1)).start()
         with pytest.raises(KeyboardInterrupt):
+            threading.Timer(0.1, signal.pthread_kill, (main, signal.SIGUSR1)).start()
             rallypoint.fence(held, into=True, timeout=None)
     finally:
         signal.signal(signal.SIGUSR1, before)
