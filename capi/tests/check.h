@@ -77,6 +77,21 @@ static inline int64_t now_ms(void) {
     return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
 }
 
+/* Waits until the main thread has slept for 50 looks in a row, as it does in a call that waits. */
+static inline void await_main(void) {
+    char path[64], line[256];
+    struct timespec pause = {0, 1000000};
+    snprintf(path, sizeof path, "/proc/self/task/%d/stat", (int)getpid());
+    for (int asleep = 0; asleep < 50; nanosleep(&pause, NULL)) {
+        FILE *file = fopen(path, "r");
+        CHECK(file != NULL && fgets(line, sizeof line, file) != NULL);
+        fclose(file);
+        const char *state = strrchr(line, ')'); /* after the name: ") S ..." */
+        CHECK(state != NULL);
+        asleep = state[2] == 'S' ? asleep + 1 : 0;
+    }
+}
+
 static inline int64_t handles_open(void) {
     int64_t n = -1;
     CHECK_OK(rp_handles_open(&n, ERR));

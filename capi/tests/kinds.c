@@ -37,8 +37,7 @@ static void hash(void) {
 }
 
 static void *close_later(void *store) {
-    struct timespec pause = {0, 50000000};
-    nanosleep(&pause, NULL);
+    await_main();
     CHECK_OK(rp_store_close(*(rp_store *)store, ERR));
     return NULL;
 }

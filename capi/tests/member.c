@@ -305,15 +305,13 @@ static void ends_of_waiting(void) {
 }
 
 static void *cancel_later(void *member) {
-    struct timespec pause = {0, 100000000};
-    nanosleep(&pause, NULL);
+    await_main();
     CHECK_OK(rp_member_cancel(*(rp_member *)member, ERR));
     return NULL;
 }
 
 static void *close_later(void *member) {
-    struct timespec pause = {0, 100000000};
-    nanosleep(&pause, NULL);
+    await_main();
     CHECK_OK(rp_member_close(*(rp_member *)member, ERR));
     return NULL;
 }

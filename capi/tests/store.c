@@ -59,15 +59,13 @@ static void background(rp_store s, int32_t port) {
 }
 
 static void *cancel_later(void *op) {
-    struct timespec pause = {0, 50000000};
-    nanosleep(&pause, NULL);
+    await_main();
     CHECK_OK(rp_op_cancel(*(rp_op *)op, ERR));
     return NULL;
 }
 
 static void *close_later(void *store) {
-    struct timespec pause = {0, 50000000};
-    nanosleep(&pause, NULL);
+    await_main();
     CHECK_OK(rp_store_close(*(rp_store *)store, ERR));
     return NULL;
 }
