@@ -53,7 +53,7 @@ GO_TEST = -race -vet=off -ldflags=-s -p 3 -parallel 6 -timeout 8m $(GOTEST_ARGS)
 .PHONY: test-go
 test-go: $(GOTESTSUM) $(ETCD)  ## go test -race ./...
 	$(call say,go test -race ./...)
-	@mkdir -p build; export CGO_ENABLED=1; $(GOTESTSUM) --format standard-quiet --hide-summary=skipped --jsonfile=build/go-test.json --packages=./... -- $(GO_TEST) || \
+	@mkdir -p build; rm -f build/go-test.json; export CGO_ENABLED=1; $(GOTESTSUM) --format standard-quiet --hide-summary=skipped --jsonfile=build/go-test.json --packages=./... -- $(GO_TEST) || \
 	$(PYTHON) packaging/again.py build/go-test.json $(FLAKY) -- $(GO) test $(GO_TEST)
 
 # The names of tests that were run once more, a line each time.

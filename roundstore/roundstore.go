@@ -124,7 +124,7 @@ func (r *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 		port = 0
 	}
 	r.mu.Lock()
-	if f := r.fixed; f != nil && port == f.port && host == f.host && beside == f.beside {
+	if f := r.fixed; f != nil && port == f.port && beside == f.beside && (beside != nil || host == f.host) {
 		defer r.mu.Unlock()
 		f.users++
 		f.gate.shut()

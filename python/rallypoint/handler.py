@@ -252,16 +252,14 @@ class RallypointHandler(library.Handle, RendezvousHandler):
 
     def _ask(self) -> admin.Status | None:
         """The status of a run in which this node has not asked for a place; None: it has, or
-        nothing answers."""
+        the run cannot be asked, which is no error (docs/decisions/0013)."""
         if self._joining or self._stopped is not None:
             return None
         try:
             endpoint = self._asked_at()
             run = admin.Run(endpoint, self._member.run_id, token_file=self._token)
             return run.status()
-        except (
-            Exception
-        ):  # of the program's backend, too: is_closed() and num_nodes_waiting() do not fail
+        except Exception:  # of the program's backend, too
             return None
 
     def _asked_at(self) -> str:
