@@ -292,7 +292,8 @@ func TestTwoStaticNodes(t *testing.T) {
 func TestMasterPort(t *testing.T) {
 	h, port := newHarness(t), strconv.Itoa(testkit.FreePort(t))
 	node := func(rank int) *nodeProcess {
-		return h.run(printRanks+" at $MASTER_PORT >$SAY; exit $((1-TORCHELASTIC_RESTART_COUNT))",
+		return h.run(printRanks+` at $MASTER_PORT >$SAY
+			touch said.$RANK; until [ -e said.0 ] && [ -e said.1 ]; do sleep 0.01; done; exit $((1-TORCHELASTIC_RESTART_COUNT))`,
 			"--nnodes=2", "--max-restarts=1", "--master_addr=127.0.0.1", "--master_port="+port, "--node_rank", strconv.Itoa(rank))
 	}
 	first := node(0)
