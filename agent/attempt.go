@@ -40,6 +40,7 @@ type attempt struct {
 	followers *followers               // of the workers' output
 	ended     map[int]*process.Process // by local rank
 	failures  []*process.Process       // ended badly, in the order in which it was seen
+	memory    map[int]string           // by local rank of a failure: that the kernel had killed for memory when it ended
 	failure   string                   // the first of them, as this node has announced it
 	succeeded int
 	leaves    bool // this node leaves the run to the others, see Agent.leaves
@@ -104,7 +105,7 @@ func (a *Agent) start() (*attempt, error) {
 		}
 		return nil, &process.StartError{LocalRank: -1, Err: err}
 	}
-	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*process.Process), followers: newFollowers()}
+	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*process.Process), memory: make(map[int]string), followers: newFollowers()}
 	t.oom.Reset()
 	launches, names, err := a.launches(t, sets)
 	if err == nil {
@@ -345,6 +346,9 @@ func (a *Agent) note(t *attempt, ended []*process.Process) {
 		} else {
 			t.outputs[p.Local].Shared.Ended()
 			t.failures = append(t.failures, p)
+			if !p.Stopped {
+				t.memory[p.Local] = t.oom.Note()
+			}
 			if a.running.Load() && a.keeps(t) {
 				a.keepsWithout(t, p)
 			}
@@ -520,13 +524,9 @@ var errNotRead = fmt.Errorf("what the worker wrote to files is missing in the re
 // failure makes the record of a worker that ended badly; with an error it is
 // complete but for its files. read is inTime unless that has failed before.
 func (a *Agent) failure(t *attempt, p *process.Process, read func(func()) bool) (failure.Failure, error) {
-	f := failure.Failure{
-		Rank: a.assignment.ranks.base + p.Local, LocalRank: p.Local, Pid: p.Pid, ExitCode: p.Code,
-		Host: host.FullNameOf(a.spec.Host), Time: p.At, Terminated: p.Stopped && p.Fault == "", Asleep: fellAsleep(p),
-	}
+	f := *a.describe(t, p)
+	f.Host, f.ExitCode, f.Time, f.Terminated, f.Message = host.FullNameOf(a.spec.Host), p.Code, p.At, p.Stopped && p.Fault == "", ""
 	f.Stack, f.Hang, f.Still, f.Stood = t.lastStack(f.Rank), t.hangText(), t.still, t.stood
-	note := t.memoryNote(p)
-	f.OOM = note != "" && p.Code == -int(unix.SIGKILL)
 	of, complete := &t.outputs[p.Local], f // the goroutine's, if it is late
 	var completing error
 	err := errNotRead
@@ -539,7 +539,7 @@ func (a *Agent) failure(t *attempt, p *process.Process, read func(func()) bool) 
 		_ = f.Complete("")
 	}
 	f.Message = p.Fault + f.Message
-	if note != "" {
+	if note := t.memory[p.Local]; note != "" {
 		f.Message += " (" + note + ")"
 	}
 	return f, err

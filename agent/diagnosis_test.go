@@ -47,6 +47,35 @@ func TestOOMInReport(t *testing.T) {
 	}
 }
 
+// TestOOMDecidedOnce: what the kernel kills after a worker has ended does not change the worker's cause
+// between what the other nodes are told and the report.
+func TestOOMDecidedOnce(t *testing.T) {
+	root := t.TempDir()
+	events := filepath.Join(root, "proc/vmstat")
+	if err := os.MkdirAll(filepath.Dir(events), 0o777); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(events, []byte("oom_kill 0\n"), 0o666); err != nil {
+		t.Fatal(err)
+	}
+	s := newHarness(t, 2, `[ $RANK = 1 ] && trap 'echo oom_kill 1 > $EVENTS; exit 0' TERM && echo up > $SAY && while :; do sleep 0.01; done
+		read up < $SAY; kill -KILL $$`)
+	s.spec.Environ = append(s.spec.Environ, "EVENTS="+events)
+	a, err := New(s.spec, "test", s.rdzv, discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	a.oom = process.NewOOMCounter(root)
+	failures := s.failed(a.Run(t.Context()))
+	const want = "was ended by signal 9 (SIGKILL)"
+	if len(failures) != 1 || !strings.HasSuffix(failures[0].Summary(), want) || strings.Contains(failures[0].Message, "memory") {
+		t.Errorf("failures %+v", failures)
+	}
+	if said := s.rdzv.announced; len(said) != 1 || !strings.HasSuffix(said[0], want) {
+		t.Errorf("the other nodes are told %q", said)
+	}
+}
+
 // TestStderrInReport shows what the root cause said last, wherever its stderr went
 // (issue: no decorator needed).
 func TestStderrInReport(t *testing.T) {

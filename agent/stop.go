@@ -145,18 +145,9 @@ func (a *Agent) describe(t *attempt, p *process.Process) *failure.Failure {
 	}
 	if p.HasExited() { // else its watch may be writing these
 		f.ExitCode, f.Time = p.Code, p.At
-		f.OOM = t.memoryNote(p) != "" && p.Code == -int(unix.SIGKILL)
+		f.OOM = t.memory[p.Local] != "" && p.Code == -int(unix.SIGKILL)
 	}
 	return f
-}
-
-// memoryNote says that the kernel has killed for memory while the workers ran; "" if it has not, or
-// if the agent itself has stopped this one.
-func (a *attempt) memoryNote(p *process.Process) string {
-	if p.Stopped {
-		return ""
-	}
-	return a.oom.Note()
 }
 
 // lossSeen reports whether a node of the round is known to be lost. It is called after a failure
