@@ -164,15 +164,18 @@ func (r *Reaper) killOrphans(groups []int) {
 		gone := true
 		for _, orphan := range left {
 			orphan.kill(unix.SIGKILL)
-			gone = orphan.await() && gone
+			if foreign(orphan.pid) != "" || !orphan.await() {
+				gone = false
+				r.log.Error(fmt.Sprintf("process %d, which a worker has started, %s", orphan.pid, unended(orphan.pid)))
+			}
 			_ = orphan.pidfd.Close()
 		}
 		r.reapOrphans()
 		if !gone {
-			break
+			return
 		}
 	}
-	r.log.Error("processes that the workers started are still running and cannot be stopped")
+	r.log.Error("the workers have started processes that start others faster than these can be killed; some still run")
 }
 
 func isClosed(c <-chan struct{}) bool {

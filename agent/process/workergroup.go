@@ -148,7 +148,9 @@ func (w *WorkerGroup) signal(o StopOptions) *delivery {
 			continue
 		}
 		p.Stopped = true
-		if !o.quiet {
+		if why := foreign(p.Pid); why != "" {
+			w.log.Warn(fmt.Sprintf("process %d of local rank %d %s", p.Pid, p.Local, why))
+		} else if !o.quiet {
 			w.log.Debug(fmt.Sprintf("Sending process %d closing signal %s", p.Pid, SignalName(o.Signal)))
 		}
 		if !d.wide {
@@ -256,7 +258,7 @@ func (w *WorkerGroup) forceExits(d *delivery, o StopOptions) (late bool) {
 		if p.HasExited() {
 			continue
 		}
-		if !o.quiet {
+		if !o.quiet && foreign(p.Pid) == "" {
 			w.log.Warn(fmt.Sprintf("Unable to shutdown process %d via %s, forcefully exiting via %s",
 				p.Pid, SignalName(o.Signal), SignalName(unix.SIGKILL)))
 		}
@@ -276,14 +278,15 @@ func (w *WorkerGroup) forceExits(d *delivery, o StopOptions) (late bool) {
 // also without a grace the kernel needs a moment.
 const leastDeathWait = 10 * time.Second
 
-// awaitDeath waits for killed workers, and abandons those that do not end.
+// awaitDeath waits for killed workers, and abandons those that do not end. It does not wait for one
+// that this process may not signal.
 func (w *WorkerGroup) awaitDeath(grace time.Duration) {
 	grace = max(grace, leastDeathWait)
 	limit := time.NewTimer(grace)
 	defer limit.Stop()
 	expired := false
 	for _, p := range w.Procs {
-		if !expired {
+		if !expired && (p.HasExited() || foreign(p.Pid) == "") {
 			select {
 			case <-p.exited:
 				continue
@@ -292,8 +295,7 @@ func (w *WorkerGroup) awaitDeath(grace time.Duration) {
 			}
 		}
 		if !p.HasExited() {
-			w.log.Error(fmt.Sprintf("Process %d did not exit after SIGKILL within %v; abandoning and continuing teardown. "+
-				"The process is likely in uninterruptible kernel sleep (D-state).", p.Pid, grace))
+			w.log.Error(fmt.Sprintf("process %d of local rank %d %s; the agent continues without its end", p.Pid, p.Local, unended(p.Pid)))
 			p.SignalGroup(unix.SIGKILL) // its helpers may not be stuck
 		}
 	}
