@@ -256,6 +256,22 @@ def test_low_limit_of_addresses(program: list[str]) -> None:
     assert "(ulimit -v) is 600000 KiB" in last and "2000000 or more" in last
 
 
+@pytest.mark.parametrize(
+    ("name", "limit", "said"),
+    [("NPROC", 5, "may have 5 processes and threads (ulimit -u)"), ("NOFILE", 8, "(ulimit -Hn)")],
+)
+def test_low_limit(name: str, limit: int, said: str) -> None:
+    """The same for threads and descriptors. Root has no limit of threads."""
+    code = (
+        "import os, resource, sys; from rallypoint import _cli\n"
+        f"resource.setrlimit(resource.RLIMIT_{name}, ({limit}, {limit}))\n"
+        "os.getuid() or os.setuid(61234)\n"
+        "sys.argv[1:] = ['run', '--no-python', 'true']; sys.exit(_cli.main())"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1 and said in done.stderr and done.stderr.count("\n") == 1
+
+
 def test_terminal_is_resized() -> None:
     """Workers see the size of the command's terminal, as under torchrun, also a new one."""
 
