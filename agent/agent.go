@@ -103,6 +103,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		return nil, err
 	}
 	spec.setDefaults()
+	spec.Environ = withoutOuter(spec.Environ)
 	if spec.Streams == nil {
 		spec.Streams = linequeue.NewStreams(spec.Stdout, spec.Stderr)
 		spec.Streams.Report(func(text string) { log.Warn(text) })

@@ -21,6 +21,24 @@ import (
 // which other nodes and other jobs can use, whatever MASTER_ADDR is on this node.
 const EnvMasterAddr = "RALLYPOINT_MASTER_ADDR"
 
+// envRestarts names a variable that every agent gives to its workers, torch's too.
+const envRestarts = "TORCHELASTIC_RESTART_COUNT"
+
+// ownFiles name the files that an agent makes for one worker, and the FIFO of its own. A worker that
+// is an agent itself does not pass them on: see withoutOuter. All that workers get is in
+// docs/environment.md; python/rallypoint/handler.py has this list for torchrun's agent.
+var ownFiles = []string{progress.EnvFile, progress.EnvDirective, stacks.EnvFile, watchdog.EnvFile}
+
+// withoutOuter removes from an agent's environment the files of the agent whose worker it is. The FIFO
+// of timers may be the user's choice in a process that is no worker.
+func withoutOuter(environ []string) []string {
+	_, worker := process.LookupEnv(environ, envRestarts)
+	return slices.DeleteFunc(slices.Clone(environ), func(entry string) bool {
+		name, _, _ := strings.Cut(entry, "=")
+		return slices.Contains(ownFiles, name) && (worker || name != watchdog.EnvFile)
+	})
+}
+
 // place is one worker's place in its round, as its environment describes it.
 type place struct {
 	*assignment
@@ -47,7 +65,7 @@ func additions(s *Spec, p place) [][2]string {
 		{"ROLE_WORLD_SIZE", strconv.Itoa(p.ranks.roleWorld)},
 		{"MASTER_ADDR", p.StoreAddr},
 		{"MASTER_PORT", strconv.Itoa(p.StorePort)},
-		{"TORCHELASTIC_RESTART_COUNT", strconv.Itoa(p.restarts)},
+		{envRestarts, strconv.Itoa(p.restarts)},
 		{"TORCHELASTIC_MAX_RESTARTS", strconv.Itoa(s.MaxRestarts)},
 		{"TORCHELASTIC_RUN_ID", s.RunID},
 		{"TORCHELASTIC_USE_AGENT_STORE", "True"},
@@ -63,10 +81,10 @@ func additions(s *Spec, p place) [][2]string {
 	if p.timers != "" {
 		set = append(set, [2]string{watchdog.EnvFile, p.timers})
 	}
-	if _, inherited := process.LookupEnv(s.Environ, progress.EnvFile); p.progress != "" || inherited { // by an agent that is a worker itself
+	if p.progress != "" {
 		set = append(set, [2]string{progress.EnvFile, p.progress}, [2]string{progress.EnvDirective, p.directive})
 	}
-	if _, inherited := process.LookupEnv(s.Environ, stacks.EnvFile); p.stacks != "" || inherited {
+	if p.stacks != "" {
 		set = append(set, [2]string{stacks.EnvFile, p.stacks})
 	}
 	if s.VirtualRank {

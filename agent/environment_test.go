@@ -1,6 +1,8 @@
 package agent
 
 import (
+	"bytes"
+	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -35,6 +37,44 @@ func TestEnvironment(t *testing.T) {
 	s.Environ = []string{"TORCH_NCCL_ASYNC_ERROR_HANDLING=0"}
 	if value, _ := process.LookupEnv(merge(s.Environ, additions(s, testPlace(0))), "TORCH_NCCL_ASYNC_ERROR_HANDLING"); value != "0" {
 		t.Errorf("the user's TORCH_NCCL_ASYNC_ERROR_HANDLING becomes %q", value)
+	}
+}
+
+// TestInnerAgent: an agent that is a worker itself gives its workers nothing that the outer agent has
+// given to it alone, and every variable that agents give is on the page of variables.
+func TestInnerAgent(t *testing.T) {
+	ours := func(name string) bool {
+		return strings.HasPrefix(name, "RALLYPOINT_") || strings.HasPrefix(name, "TORCHELASTIC_")
+	}
+	p := testPlace(1)
+	p.timers, p.progress, p.directive, p.stacks = "outer", "outer", "outer", "outer"
+	page, err := os.ReadFile("../docs/environment.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, page, _ = bytes.Cut(page, []byte("## Given to each worker"))
+	outer := []string{"TORCHELASTIC_ENABLE_FILE_TIMER=1"}
+	for _, v := range additions(&Spec{Workers: 2}, p) {
+		if ours(v[0]) {
+			outer = append(outer, v[0]+"=outer")
+			if !bytes.Contains(page, []byte("`"+v[0]+"`")) {
+				t.Errorf("%s is not on the page", v[0])
+			}
+		}
+	}
+	s := newHarness(t, 2, "true")
+	s.spec.Environ = outer
+	a, err := New(s.spec, "test", s.rdzv, discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, entry := range merge(a.spec.Environ, additions(&a.spec, testPlace(1))) {
+		if name, value, _ := strings.Cut(entry, "="); ours(name) && value == "outer" {
+			t.Errorf("%s is the outer agent's", name)
+		}
+	}
+	if a.timers == "outer" {
+		t.Error("it replaces the outer agent's FIFO")
 	}
 }
 

@@ -77,7 +77,7 @@ func TestProgressOfWorkers(t *testing.T) {
 // TestNoRecords: without a folder for records the workers run, and get none that the agent
 // inherited as a worker of another one.
 func TestNoRecords(t *testing.T) {
-	s := newHarness(t, 1, `echo "<$RALLYPOINT_PROGRESS_FILE>" >$SAY`)
+	s := newHarness(t, 1, `echo "<${RALLYPOINT_PROGRESS_FILE-}>" >$SAY`)
 	file := filepath.Join(t.TempDir(), "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)

@@ -372,16 +372,30 @@ def create_handler(params: RendezvousParameters) -> RallypointHandler:
         raise
     token = str(options.get("token_file") or os.environ.get("RALLYPOINT_TOKEN_FILE") or "")
     if frames.under_torchrun():
-        _hide_token(os.environ)
+        _keep_from_workers(os.environ)
     return RallypointHandler(member, params.backend, token or None)
 
 
-def _hide_token(environment: MutableMapping[str, str]) -> None:
-    """Takes the token's file out of what torchrun's workers inherit: they have no use for it.
+# What an agent gives to one worker alone: agent/environment.go has the same. torchrun's workers get
+# no generation either.
+_OF_ONE_WORKER = (
+    "RALLYPOINT_PROGRESS_FILE",
+    "RALLYPOINT_DIRECTIVE_FILE",
+    "RALLYPOINT_STACKS_FILE",
+    "RALLYPOINT_GENERATION",
+)
 
-    A program of the user's own that makes handlers keeps it, for the next one.
+
+def _keep_from_workers(environment: MutableMapping[str, str]) -> None:
+    """Takes out of what torchrun's workers inherit the token's file, for which they have no use,
+    and, where torchrun is a worker itself, what its agent has given to it alone.
+
+    A program of the user's own that makes handlers keeps all that, for the next one.
     """
-    environment.pop("RALLYPOINT_TOKEN_FILE", None)
+    for name in ("RALLYPOINT_TOKEN_FILE", *_OF_ONE_WORKER):
+        environment.pop(name, None)
+    if "TORCHELASTIC_RESTART_COUNT" in environment:
+        environment.pop("TORCHELASTIC_TIMER_FILE", None)
     options = environment.get("PET_RDZV_CONF")
     if options is not None:
         kept = [o for o in options.split(",") if o.partition("=")[0].strip() != "token_file"]

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import inspect
 import json
 import logging
 import os
+import subprocess
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -15,7 +18,7 @@ from typing import Any
 import pytest
 import torch.distributed as dist
 from handler.harness import PATIENCE, Run, evict
-from harness import until
+from harness import free_port, until
 from torch.distributed.elastic.agent.server.api import SimpleElasticAgent
 from torch.distributed.elastic.rendezvous import api as torch_api
 from torch.distributed.elastic.rendezvous import registry
@@ -23,7 +26,7 @@ from torch.distributed.elastic.utils import store as store_util
 
 from rallypoint import Code, RallypointError
 from rallypoint._torch.agent_store import stand_in
-from rallypoint.handler import RallypointHandler, _hide_token, create_handler
+from rallypoint.handler import RallypointHandler, _keep_from_workers, create_handler
 
 
 class TestCreating:
@@ -403,11 +406,37 @@ def test_what_libraries_need_of_a_protected_store(monkeypatch: pytest.MonkeyPatc
     assert after("192.0.2.2", outcome) == ["0", "192.0.2.2:62182"]
 
 
+def test_an_inner_torchrun_passes_nothing_of_the_outer_agent_on(tmp_path: Path) -> None:
+    """What an agent makes for one worker is not for the workers of a torchrun that this one is."""
+    show = (
+        "import os\nours = ('RALLYPOINT_', 'TORCHELASTIC_TIMER')\n"
+        "print({n: v for n, v in os.environ.items() if n.startswith(ours)}, flush=True)\n"
+    )
+    worker, launcher = tmp_path / "worker.py", tmp_path / "launcher.py"
+    worker.write_text(show)
+    inner = ["--rdzv-backend=rallypoint", f"--rdzv-endpoint=127.0.0.1:{free_port()}", str(worker)]
+    argv = [sys.executable, "-m", "torch.distributed.run", *inner]
+    launcher.write_text(show + f"os.execv({sys.executable!r}, {argv!r})\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "rallypoint", "run", str(launcher)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env={**os.environ, "TORCHELASTIC_ENABLE_FILE_TIMER": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    outer, its = (ast.literal_eval(line) for line in done.stdout.splitlines())
+    alone = {f"RALLYPOINT_{n}_FILE" for n in ("PROGRESS", "DIRECTIVE", "STACKS")}
+    assert alone < set(outer) and not alone & set(its)
+    assert "RALLYPOINT_GENERATION" not in its
+    assert its["TORCHELASTIC_TIMER_FILE"] != outer["TORCHELASTIC_TIMER_FILE"]
+
+
 def test_workers_do_not_learn_of_the_token() -> None:
     environment = {
         "RALLYPOINT_TOKEN_FILE": "/secret",
         "PET_RDZV_CONF": "is_host=1, token_file=/secret,target=2",
         "OTHER": "1",
     }
-    _hide_token(environment)
+    _keep_from_workers(environment)
     assert environment == {"PET_RDZV_CONF": "is_host=1,target=2", "OTHER": "1"}
