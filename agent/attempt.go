@@ -46,6 +46,7 @@ type attempt struct {
 	leaves    bool // this node leaves the run to the others, see Agent.leaves
 	unfit     bool // as unfit, see Spec.Leave
 	struck    bool // its failure counts for Spec.Leave
+	hopeless  bool // another start would fail in the same way
 
 	hang       *stacks.Hang   // the job makes no step any more; nil: it does, as far as is known
 	still      time.Duration  // without a step when it ended; 0: the job made steps
@@ -444,8 +445,8 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 		return false, err
 	}
 	switch {
-	case v == unkillable || t.leaves:
-	case a.counted() < a.spec.MaxRestarts:
+	case v == unkillable || t.leaves || t.hopeless:
+	case a.mayRestart(t):
 		a.publish(telemetry.Restarting{Text: root.Summary() + "; " + a.charge()})
 		return true, a.interrupted()
 	case a.lostNode():

@@ -184,6 +184,8 @@ func (a *Agent) spentText(t *attempt, v outcome) string {
 		return "all workers of this node have failed, and it leaves the run to the others (--on-failure keep)"
 	case t.leaves:
 		return "this node cannot start its workers again and leaves the run to the others"
+	case t.hopeless:
+		return "the workers are not started again: they would fail in the same way"
 	case a.counted() < a.spec.MaxRestarts: // a worker that no signal ends
 		return "this node cannot start its workers again"
 	}

@@ -76,6 +76,27 @@ func TestOOMDecidedOnce(t *testing.T) {
 	}
 }
 
+// TestUnguardedScript is started once: its processes run it again, whenever it is started.
+func TestUnguardedScript(t *testing.T) {
+	s := newHarness(t, 1, `echo x >> $STARTS; echo "        An attempt has been made to start a new process before the" >&2; exit 1`)
+	starts := filepath.Join(t.TempDir(), "starts")
+	out, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer out.Close()
+	s.spec.Environ, s.spec.MaxRestarts, s.spec.Stderr = append(s.spec.Environ, "STARTS="+starts), 3, out
+	err = s.run()
+	s.failed(err)
+	const next, cause = "not started again", "__main__"
+	if text, _ := os.ReadFile(starts); string(text) != "x\n" || strings.Count(err.Error(), cause) != 1 || !strings.Contains(err.Error(), next) {
+		t.Errorf("%d starts; report:\n%v", len(text)/2, err)
+	}
+	if said := s.rdzv.announced; len(said) != 1 || !strings.Contains(said[0], cause) || strings.Contains(said[0], "restart") {
+		t.Errorf("the other nodes are told %q", said)
+	}
+}
+
 // TestStderrInReport shows what the root cause said last, wherever its stderr went
 // (issue: no decorator needed).
 func TestStderrInReport(t *testing.T) {

@@ -28,6 +28,11 @@ func (a *Agent) leaves(v outcome) bool {
 	return least > 0 && a.assignment.groups > least
 }
 
+// mayRestart reports whether the budget allows another start, and it may go better than this one.
+func (a *Agent) mayRestart(t *attempt) bool {
+	return !t.hopeless && a.counted() < a.spec.MaxRestarts
+}
+
 // announcePatience bounds how long the stop of the workers waits until the other nodes
 // have been told. An answer takes one exchange with the control plane; one that is cut off
 // gives none.
@@ -41,19 +46,20 @@ func (a *Agent) announceStop(t *attempt, v outcome) outcome {
 		return v
 	}
 	stop := rendezvous.AnnounceStop{Round: a.assignment.Round, Leaving: v == mustInterrupt || t.leaves}
+	if v == mustInterrupt {
+		stop.Reason = a.interrupted().Error()
+	} else {
+		first := a.announcedFailure(t)
+		changed, _ := a.progress.Pulse()
+		t.failure, t.hopeless = first.Summary(), v == someFailed && first.Unguarded() && changed.IsZero()
+		stop.Reason = t.failure
+	}
 	asks := a.asksToLeave(t, v)
 	switch {
-	case v == mustInterrupt:
-		stop.Reason = a.interrupted().Error()
 	case asks:
-		t.failure = a.announcedFailure(t).Summary()
-		stop.Reason, stop.Away = t.failure, a.spec.Leave.Window
-	default:
-		t.failure = a.announcedFailure(t).Summary()
-		stop.Reason = t.failure
-		if v == someFailed && a.counted() < a.spec.MaxRestarts {
-			stop.Reason += "; " + a.restartText(a.used()+1)
-		}
+		stop.Away = a.spec.Leave.Window
+	case v == someFailed && a.mayRestart(t):
+		stop.Reason += "; " + a.restartText(a.used()+1)
 	}
 	ctx, cancel := a.untilImpatient(announcePatience)
 	defer cancel()

@@ -153,6 +153,14 @@ func TestTracebackInsteadOfStderr(t *testing.T) {
 	}
 }
 
+// TestKnownCause stands in the report in place of the tracebacks that it explains.
+func TestKnownCause(t *testing.T) {
+	f := Failure{ExitCode: 1, ErrorFile: process.NotAvailable, Stderr: []byte("RuntimeError:\n        An attempt has been made to start a new process before the\n")}
+	if text := Report("x.py", []Failure{f}, ""); !strings.Contains(text, "\n  cause     : "+noMainGuard+"\n") || strings.Contains(text, "An attempt") {
+		t.Error(text)
+	}
+}
+
 // TestOnlyFilesAreRead: what a worker left in the place of a file does not hold the
 // report of its failure up.
 func TestOnlyFilesAreRead(t *testing.T) {

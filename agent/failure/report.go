@@ -52,9 +52,12 @@ func Report(name string, failures []Failure, next string) string {
 const maxStderrLines = 50
 
 // stderrLines are the last lines of the root cause's stderr, for its record. They are left out if
-// the record has the worker's own traceback.
+// the record has the worker's own traceback. A known cause takes the place of its tracebacks.
 func (f *Failure) stderrLines() string {
-	if f.ErrorFile != process.NotAvailable {
+	switch {
+	case f.Unguarded():
+		return "\n  cause     : " + noMainGuard
+	case f.ErrorFile != process.NotAvailable:
 		return ""
 	}
 	shown, more := tailLines(f.output(), maxStderrLines)

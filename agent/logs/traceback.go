@@ -3,6 +3,7 @@ package logs
 import (
 	"bytes"
 	"regexp"
+	"slices"
 )
 
 // traceback collects the lines of a traceback of Python, so that it stays whole. The
@@ -23,11 +24,14 @@ var RankPrefix = regexp.MustCompile(`^\[rank\d+\]: ?`)
 var (
 	tracebackHead = []byte(TracebackHead)
 	// chained are the lines between a traceback and the one of what followed from it.
-	chained = [][]byte{
-		[]byte("During handling of the above exception, another exception occurred:"),
-		[]byte("The above exception was the direct cause of the following exception:"),
+	chained = []string{
+		"During handling of the above exception, another exception occurred:",
+		"The above exception was the direct cause of the following exception:",
 	}
 )
+
+// Chains reports whether a line is between a traceback and the one of what followed from it.
+func Chains(line string) bool { return slices.Contains(chained, line) }
 
 func (t *traceback) open() bool { return len(t.text) > 0 }
 
@@ -45,7 +49,7 @@ func (t *traceback) goesOn(line []byte) bool {
 	case bytes.Contains(body, tracebackHead):
 		return true
 	case t.over:
-		return len(body) == 0 || bytes.Equal(body, chained[0]) || bytes.Equal(body, chained[1])
+		return len(body) == 0 || Chains(string(body))
 	}
 	return indented || !t.inset
 }
