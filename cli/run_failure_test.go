@@ -3,6 +3,7 @@ package cli
 import (
 	"fmt"
 	"strings"
+	"syscall"
 	"testing"
 
 	"rallypoint/internal/testkit"
@@ -50,4 +51,34 @@ func testLastFailure(t *testing.T, n int, options []string) {
 	for _, p := range nodes {
 		p.expect(t, 0)
 	}
+}
+
+// TestSucceededInAFailedJob: a node whose workers have succeeded exits with 0, as under torchrun.
+func TestSucceededInAFailedJob(t *testing.T) {
+	for restarts := range 2 { // the one that is left is of no use: a node has finished
+		t.Run(fmt.Sprint(restarts), func(t *testing.T) {
+			t.Parallel()
+			testSucceededInAFailedJob(t, fmt.Sprintf("--max-restarts=%d", restarts))
+		})
+	}
+}
+
+func testSucceededInAFailedJob(t *testing.T, restarts string) {
+	t.Helper()
+	h := newHarness(t)
+	options := elastic(t, "2", restarts)
+	gate := h.dir + "/gate"
+	testkit.Check(t, syscall.Mkfifo(gate, 0o600))
+	script := `[ $RANK = 0 ] && exit 0; read go < ` + gate + `; exit 3`
+	nodes := map[int]*nodeProcess{}
+	for rank := range 2 {
+		nodes[rank] = h.run(script, append(options, fmt.Sprintf("--node-rank=%d", rank))...)
+	}
+	testkit.Eventually(t, "the first node's workers have succeeded", func() bool {
+		_, stdout, _ := execute(t, "status", strings.TrimPrefix(options[1], "--rdzv-endpoint="))
+		return strings.Contains(stdout, "finished")
+	})
+	testkit.WriteFile(t, gate, []byte("go\n"))
+	nodes[0].expect(t, 0)
+	nodes[1].expect(t, 1)
 }
