@@ -53,7 +53,7 @@ type hangWatch struct {
 	a *Agent
 	t *attempt
 
-	changed   time.Time   // of a step, as it was seen last
+	made      int64       // steps, as they were seen last
 	suspected wake.Signal // set while the job is suspected
 	resumed   wake.Signal // set when it steps again after it was told to hang
 	heard     chan stacks.Hang
@@ -96,10 +96,10 @@ func (w *hangWatch) look() (again time.Duration) {
 		return farLook
 	}
 	d := &a.hangs
-	changed, announced := a.progress.Pulse()
-	moved := changed.After(w.changed)
-	w.changed = changed
-	d.Look(time.Now(), moved, announced || w.excused.Swap(false))
+	changed, made, announced := a.progress.Pulse()
+	moved := made > w.made
+	d.Look(time.Now(), made-w.made, announced || w.excused.Swap(false))
+	w.made = made
 	_, left := d.Suspects()
 	w.silent.Store(int64(d.Silent()))
 	a.hangLimit.Store(int64(d.Limit()))
@@ -181,6 +181,11 @@ func (w *hangWatch) follow(ctx context.Context) {
 		case <-w.suspected:
 			if !w.inquire(ctx, &s) {
 				backoff.Sleep(ctx, w.inquiry.Pause(w.silence()))
+				continue
+			}
+			select { // suspected again while it was found out
+			case <-w.suspected:
+			default:
 			}
 		}
 	}

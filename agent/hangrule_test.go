@@ -32,7 +32,7 @@ type ruleNode struct {
 	clock   time.Time // its own, which may stand still
 	looksAt time.Duration
 	excused bool // its silence until now does not count
-	moved   bool
+	made    int64
 	cpu     [2]time.Duration
 	bytes   int64
 }
@@ -126,7 +126,9 @@ func (j *ruleJob) play(p phase) {
 		}
 		for i := range j.nodes {
 			n := &j.nodes[i]
-			n.moved = n.moved || steps
+			if steps {
+				n.made++
+			}
 			if p.asleep[i] {
 				continue
 			}
@@ -140,11 +142,11 @@ func (j *ruleJob) play(p phase) {
 			if p.agents[i] || j.now < n.looksAt {
 				continue
 			}
-			n.Look(n.clock, n.moved, p.announced/2 == i && p.announced >= 0 || n.excused)
-			if n.moved {
+			n.Look(n.clock, n.made, p.announced/2 == i && p.announced >= 0 || n.excused)
+			if n.made > 0 {
 				j.silenced = false
 			}
-			n.moved, n.excused, n.looksAt = false, false, j.now+500*time.Millisecond
+			n.made, n.excused, n.looksAt = 0, false, j.now+500*time.Millisecond
 		}
 		j.inquire(p)
 	}

@@ -50,7 +50,7 @@ func (a *Agent) announceStop(t *attempt, v outcome) outcome {
 		stop.Reason = a.interrupted().Error()
 	} else {
 		first := a.announcedFailure(t)
-		changed, _ := a.progress.Pulse()
+		changed, _, _ := a.progress.Pulse()
 		t.failure, t.hopeless = first.Summary(), v == someFailed && first.Unguarded() && changed.IsZero()
 		stop.Reason = t.failure
 	}

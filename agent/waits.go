@@ -29,7 +29,7 @@ func (a *Agent) watchWaits(t *attempt) (stop func()) {
 		pause := waitLookIdle
 		for look := 0; backoff.Sleep(ctx, backoff.Jitter(pause)); {
 			pause = waitLookIdle
-			if changed, announced := a.progress.Pulse(); changed.IsZero() || announced {
+			if changed, _, announced := a.progress.Pulse(); changed.IsZero() || announced {
 				continue
 			}
 			pause = waitLook

@@ -244,12 +244,12 @@ func TestGone(t *testing.T) {
 	}
 	storeAt(t, paths[0], offsetKnows, 1000000<<busyShift)
 	r.direct(0, true)
-	if _, announced := r.Pulse(); !announced {
+	if _, _, announced := r.Pulse(); !announced {
 		t.Error("a busy worker is not")
 	}
 	r.Gone(0)
 	r.after(time.Minute)
-	if _, announced := r.Pulse(); announced {
+	if _, _, announced := r.Pulse(); announced {
 		t.Error("a worker that has failed is busy")
 	}
 	r.want(&training.Report{Round: 1, Workers: 3, Reporting: 1, Smallest: 1003, Largest: 1003, SinceFirst: 63 * time.Second,
@@ -392,13 +392,36 @@ func TestSampleInterval(t *testing.T) {
 		}
 	}
 	want(time.Second, SampleInterval)
-	want(7*time.Second, time.Second)
+	want(time.Minute, SampleInterval)
+	want(3*time.Minute-time.Second, time.Second)
 	want(time.Hour, longestSample)
 	store(t, path, 1)
 	want(time.Second, SampleInterval)
-	want(12*time.Second, 1500*time.Millisecond)
+	want(6*time.Minute, 1500*time.Millisecond)
 	r.Begin(2, 1, CauseFailure)
 	want(time.Second, SampleInterval)
+}
+
+// TestStepsMade: samples add up the steps of the worker that makes most, which tell of steps that are
+// too quick to be seen one by one.
+func TestStepsMade(t *testing.T) {
+	r := newRig(t)
+	paths := r.Begin(1, 2, CauseStart)
+	for i, c := range []struct{ first, second, made int64 }{{41200, -1, 1}, {41210, 3, 10}, {41210, 5, 2}, {41000, 5, 1}, {41000, 5, 0}} {
+		store(t, paths[0], c.first)
+		if c.second >= 0 {
+			store(t, paths[1], c.second)
+		}
+		_, before, _ := r.Pulse()
+		r.Sample()
+		if _, made, _ := r.Pulse(); made-before != c.made {
+			t.Errorf("%d: %d steps, want %d", i, made-before, c.made)
+		}
+	}
+	r.Begin(2, 1, CauseStart)
+	if w := (&worker{step: noStep}); w.advance(20, true) != 20 || w.advance(20, false) != 1 {
+		t.Error("a count begins at 0, a step anywhere")
+	}
 }
 
 // TestNilTracker is the status of an agent that has none yet.
@@ -544,7 +567,7 @@ func TestPulse(t *testing.T) {
 	r := newRig(t)
 	want := func(changed time.Time, directed bool) {
 		t.Helper()
-		if c, d := r.Pulse(); !c.Equal(changed) || d != directed {
+		if c, _, d := r.Pulse(); !c.Equal(changed) || d != directed {
 			t.Errorf("got %v, %v, want %v, %v", c, d, changed, directed)
 		}
 	}

@@ -14,12 +14,13 @@ import (
 )
 
 // How often records are sampled, which is the precision of the times of changes. While no step
-// changes, the intervals grow in proportion to that time, so an agent whose workers take minutes
-// per step, or report none, hardly wakes.
+// changes for minutes, the intervals grow in proportion to that time, so an agent whose workers
+// report none hardly wakes. They do not grow while a script loads, so that of steps that are quick
+// more than the last one is seen.
 const (
 	SampleInterval = 500 * time.Millisecond
 	longestSample  = 2 * time.Second
-	quietPart      = 8
+	quietPart      = 240
 )
 
 // Tracker follows the workers of one node through the rounds of its run. It is safe for
@@ -58,6 +59,7 @@ type round struct {
 	begun    time.Time
 	first    time.Time // when a step was first reported; zero: none was
 	changed  time.Time // when one changed last
+	made     int64     // steps of the worker that made most, summed up over the samples
 	gap      time.Duration
 	highest  int64 // of all steps that were reported; noStep: none was
 	speed    speed
@@ -169,7 +171,7 @@ func (t *Tracker) Sample() (again time.Duration) {
 
 // sampleLocked is Sample.
 func (t *Tracker) sampleLocked() {
-	now := t.now()
+	now, made := t.now(), int64(0)
 	for local, r := range t.records {
 		known := r.refused != nil
 		said, err := r.read()
@@ -184,15 +186,32 @@ func (t *Tracker) sampleLocked() {
 			if w.counted && !counted {
 				t.round.speed = speed{}
 			}
+			made = max(made, w.advance(step, counted))
 			w.step, w.counted, w.changed = step, counted, now
 			t.changed(w, now)
 		}
+	}
+	if made > 0 {
+		t.round.made += made
 	}
 	if t.round != nil && t.round.changed.Equal(now) {
 		if _, largest, reporting := t.round.steps(); reporting > 0 {
 			t.round.speed.add(largest, now)
 		}
 	}
+}
+
+// advance is how many steps a worker has made when it is at another one: a count begins at 0, and a
+// step that is reported first, or is smaller than the one before, is one.
+func (w *worker) advance(step int64, counted bool) int64 {
+	before := w.step
+	if counted && before == noStep {
+		before = 0
+	}
+	if before == noStep || counted != w.counted && w.step != noStep {
+		return 1
+	}
+	return max(step-before, 1)
 }
 
 // changed notes that a worker is at another step.
@@ -326,17 +345,17 @@ func (t *Tracker) SetSuspect(text string) {
 const maxBusy = uint64(math.MaxInt64 / time.Millisecond)
 
 // Pulse tells when a step changed last in this attempt, as far as samples have seen it, zero if
-// none has, and whether workers make none at present and mean to: they have a directive, or have
+// none has, how many steps they have seen, and whether workers make none at present and mean to: they have a directive, or have
 // announced it.
-func (t *Tracker) Pulse() (changed time.Time, announced bool) {
+func (t *Tracker) Pulse() (changed time.Time, made int64, announced bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.round == nil {
-		return time.Time{}, false
+		return time.Time{}, 0, false
 	}
 	now := t.uptime()
 	busy := func(w worker) bool { return now < w.busy && !w.gone }
-	return t.round.changed, len(t.directed) > 0 || slices.ContainsFunc(t.round.workers, busy)
+	return t.round.changed, t.round.made, len(t.directed) > 0 || slices.ContainsFunc(t.round.workers, busy)
 }
 
 // A job stands still after this long without a step, and this many times the duration of a step.
@@ -348,7 +367,7 @@ const (
 // Standstill is for how long no worker of this attempt has made a step, if that is longer than
 // steps take; else 0, as for workers that report none or have announced that they make none.
 func (t *Tracker) Standstill() time.Duration {
-	changed, announced := t.Pulse()
+	changed, _, announced := t.Pulse()
 	if changed.IsZero() || announced {
 		return 0
 	}

@@ -32,7 +32,7 @@ type waitCount struct {
 // rank of the first. The caller calls it some times a second, at irregular intervals. Moments at
 // which workers make no step and mean to do not count.
 func (t *Tracker) NoteWaits(base int, waiting []bool) {
-	changed, announced := t.Pulse()
+	changed, _, announced := t.Pulse()
 	if announced || changed.IsZero() {
 		return
 	}

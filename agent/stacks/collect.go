@@ -33,6 +33,9 @@ const (
 // Patience bounds how long a worker is waited for.
 const Patience = 2 * time.Second
 
+// observed is how long a worker without a stack is observed, unless it is about to be killed.
+const observed = time.Second
+
 // How often files are looked at, and for how long one has not grown that is complete.
 const (
 	look    = 10 * time.Millisecond
@@ -109,16 +112,20 @@ type Target struct {
 type asked struct {
 	Target
 	header
-	file   *os.File // open while the worker is asked; nil: it has none
-	state  kernelState
-	why    string // there are no stacks; "" while there may be
-	size   int64  // of the file, when it was looked at last
-	grown  time.Time
-	answer parsed
+	file    *os.File // open while the worker is asked; nil: it has none
+	state   kernelState
+	cpu     time.Duration // of its process, with state
+	at      time.Time     // when these were read
+	watched bool          // it has no stack, and is observed
+	why     string        // there are no stacks; "" while there may be
+	size    int64         // of the file, when it was looked at last
+	grown   time.Time
+	answer  parsed
 }
 
 // Collect asks workers for their stacks and returns what is known of each after patience, or when
-// ctx ends. Of a worker that does not answer it returns the kernel's state. No worker is harmed:
+// ctx ends. Of a worker that does not answer it returns the kernel's state, and where that did not
+// change for a while, this. No worker is harmed:
 // it gets the signal only if it handles it, is neither stopped nor held by a debugger, and still
 // has its stack file open where faulthandler writes.
 func Collect(ctx context.Context, targets []Target, q Question, patience time.Duration) []Worker {
@@ -126,6 +133,8 @@ func Collect(ctx context.Context, targets []Target, q Question, patience time.Du
 	for i, t := range targets {
 		list[i] = &asked{Target: t}
 		list[i].ask(q)
+		list[i].at, list[i].cpu = time.Now(), readCPU(t.Pid)
+		list[i].watched = q == MainThread && list[i].why != "" && list[i].state.answers() == ""
 	}
 	until := time.Now().Add(patience)
 	for open := true; open && ctx.Err() == nil && time.Now().Before(until); {
@@ -209,7 +218,10 @@ func (a *asked) writesThere() bool {
 // end that could be seen: it is whole if it has the thread that took the signal, which comes
 // last as a rule, and does not grow any more.
 func (a *asked) read() (again bool) {
-	if a.why != "" || a.answer.whole && time.Since(a.grown) > settled {
+	if a.why != "" {
+		return a.watched && time.Since(a.at) < observed
+	}
+	if a.answer.whole && time.Since(a.grown) > settled {
 		return false
 	}
 	info, err := a.file.Stat()
@@ -240,6 +252,10 @@ func (a *asked) result() Worker {
 	case a.why == "":
 		w.State = readKernel(a.Pid).String()
 		w.Why = whyLate
+		w.Source = SourceKernel
+	case a.watched && time.Since(a.at) >= observed:
+		share := (readCPU(a.Pid) - a.cpu).Seconds() / time.Since(a.at).Seconds()
+		w.State = between(a.state, readKernel(a.Pid), share)
 		w.Source = SourceKernel
 	default:
 		w.Source = SourceKernel

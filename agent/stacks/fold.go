@@ -219,7 +219,13 @@ func (f *Fold) Suspects() []int {
 	return suspects
 }
 
-func (f *Fold) suspect(g Group, all int) bool { return 4*len(g.Ranks) <= all && g.tells() }
+func (f *Fold) suspect(g Group, all int) bool {
+	return 4*len(g.Ranks) <= all && (g.tells() || g.unbroken() && f.Groups[len(f.Groups)-1].unbroken())
+}
+
+// unbroken reports whether a group has no stack, and is known to have done one thing for a while.
+// That distinguishes it from others of which the same is known.
+func (g Group) unbroken() bool { return len(g.Threads) == 0 && strings.HasSuffix(g.State, unbroken) }
 
 // tells reports whether a group's state distinguishes it from others. Whether a worker without a
 // stack runs or sleeps at one moment does not.

@@ -118,3 +118,73 @@ func TestFoldIsBounded(t *testing.T) {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
 }
+
+// TestKernelOutlier: ranks without a stack are told apart by what their main threads did for a second,
+// if that distinguishes a few ranks from most; else nothing is said.
+func TestKernelOutlier(t *testing.T) {
+	const futex, nap = "sleeping in futex_wait_queue", "sleeping in hrtimer_nanosleep"
+	type ranks map[string]int
+	for name, c := range map[string]struct {
+		states ranks
+		want   int // suspects
+	}{
+		"one sleeps elsewhere":          {ranks{futex + unbroken: 7, nap + unbroken: 1}, 1},
+		"one computes":                  {ranks{futex + unbroken: 7, "running" + unbroken: 1}, 1},
+		"one waits for a disk":          {ranks{futex + unbroken: 7, "in uninterruptible sleep (D) in nfs_wait" + unbroken: 1}, 1},
+		"one sleeps while all compute":  {ranks{"running" + unbroken: 7, nap + unbroken: 1}, 1},
+		"one of four":                   {ranks{futex + unbroken: 3, nap + unbroken: 1}, 1},
+		"two of eight, each elsewhere":  {ranks{futex + unbroken: 6, nap + unbroken: 1, "running" + unbroken: 1}, 2},
+		"one was seen at a moment":      {ranks{futex + unbroken: 7, nap: 1}, 0},
+		"most were seen at a moment":    {ranks{futex: 7, nap + unbroken: 1}, 0},
+		"all at a moment":               {ranks{futex: 7, nap: 1}, 0},
+		"all alike":                     {ranks{futex + unbroken: 8}, 0},
+		"half and half":                 {ranks{futex + unbroken: 4, nap + unbroken: 4}, 0},
+		"one of three":                  {ranks{futex + unbroken: 2, nap + unbroken: 1}, 0},
+		"three of eight":                {ranks{futex + unbroken: 5, nap + unbroken: 3}, 0},
+		"no place has most":             {ranks{futex + unbroken: 4, nap + unbroken: 2, "running" + unbroken: 2}, 0},
+		"the kernel does not say where": {ranks{"sleeping": 7, "running": 1}, 0},
+	} {
+		var workers []Worker
+		for state, n := range c.states {
+			for range n {
+				workers = append(workers, Worker{Rank: len(workers), Source: SourceKernel, State: state, Why: "x"})
+			}
+		}
+		f := NewFold(workers)
+		if got := f.Suspects(); len(got) != c.want {
+			t.Errorf("%s: suspects %v", name, got)
+		}
+	}
+	f := NewFold([]Worker{waiting(0), waiting(1), waiting(2), {Rank: 3, State: nap + unbroken, Why: "x"}})
+	if got := f.Suspects(); len(got) != 0 {
+		t.Errorf("a state is compared with stacks: suspects %v", got)
+	}
+}
+
+// TestBetween: what two readings of a process say about the time between them.
+func TestBetween(t *testing.T) {
+	sleeps := kernelState{state: 'S', channel: "futex_wait_queue", switches: 7}
+	with := func(change func(*kernelState)) kernelState { k := sleeps; change(&k); return k }
+	for name, c := range map[string]struct {
+		before, after kernelState
+		share         float64
+		want          string
+	}{
+		"it sleeps":               {sleeps, sleeps, 0, "sleeping in futex_wait_queue" + unbroken},
+		"it woke up":              {sleeps, with(func(k *kernelState) { k.switches++ }), 0, "sleeping in futex_wait_queue"},
+		"elsewhere":               {sleeps, with(func(k *kernelState) { k.channel = "pipe_read" }), 0, "sleeping in pipe_read"},
+		"another thread computes": {sleeps, sleeps, 0.5, "sleeping in futex_wait_queue"},
+		"the kernel does not say": {with(func(k *kernelState) { k.channel = "" }), with(func(k *kernelState) { k.channel = "" }), 0, "sleeping"},
+		"no switches are counted": {with(func(k *kernelState) { k.switches = 0 }), with(func(k *kernelState) { k.switches = 0 }), 0, "sleeping in futex_wait_queue"},
+		"it is stopped":           {sleeps, with(func(k *kernelState) { k.state = 'T' }), 0, "stopped in futex_wait_queue"},
+		"it ended":                {sleeps, kernelState{}, 0, "ended"},
+		"it computes":             {kernelState{state: 'R', switches: 1}, kernelState{state: 'R', switches: 90}, 1, "running" + unbroken},
+		"it runs now and then":    {kernelState{state: 'R', switches: 1}, kernelState{state: 'R', switches: 90}, 0.4, "running"},
+		"it waits for a disk":     {kernelState{state: 'D', channel: "nfs_wait", switches: 3}, kernelState{state: 'D', channel: "nfs_wait", switches: 3}, 0, "in uninterruptible sleep (D) in nfs_wait" + unbroken},
+		"a debugger held it":      {with(func(k *kernelState) { k.tracer = 1 }), with(func(k *kernelState) { k.tracer = 1 }), 0, "in a debugger, sleeping in futex_wait_queue"},
+	} {
+		if got := between(c.before, c.after, c.share); got != c.want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+}

@@ -177,8 +177,10 @@ func (n *Node) places() map[int]string {
 	return places
 }
 
-// placed reports whether a group is known to stay where it is: it has a stack, or is stopped.
-func (g Group) placed() bool { return len(g.Threads) > 0 || strings.HasPrefix(g.State, stateStopped) }
+// placed reports whether a group is known to stay where it is: it has a stack, is stopped, or sleeps.
+func (g Group) placed() bool {
+	return len(g.Threads) > 0 || strings.HasPrefix(g.State, stateStopped) || g.unbroken() && !strings.HasPrefix(g.State, stateRunning)
+}
 
 // calls reports whether a call of some worker is in a file of which one of these is a part.
 func (f *Fold) calls(files ...string) bool {

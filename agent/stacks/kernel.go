@@ -18,7 +18,9 @@ type kernelState struct {
 	pending uint64 // signals that wait for the process or its main thread, by bit
 	caught  uint64
 	blocked uint64 // by the main thread
-	channel string // where in the kernel its main thread waits; "": nowhere, or the kernel does not say
+
+	switches int    // of its main thread, by which that stopped or began to run; 0: not counted
+	channel  string // where in the kernel its main thread waits; "": nowhere, or the kernel does not say
 }
 
 // maxStatus is the most that is read of a file in /proc.
@@ -53,6 +55,9 @@ func parseStatus(text []byte) (k kernelState) {
 			}
 		case "TracerPid":
 			k.tracer, _ = strconv.Atoi(string(value))
+		case "voluntary_ctxt_switches", "nonvoluntary_ctxt_switches":
+			n, _ := strconv.Atoi(string(value))
+			k.switches += n
 		case "SigPnd", "ShdPnd":
 			k.pending |= mask()
 		case "SigCgt":
@@ -89,6 +94,8 @@ const (
 	stateStopped  = "stopped"
 	stateDebugger = "in a debugger, "
 	stateEnded    = "ended"
+	stateRunning  = "running"
+	unbroken      = " without a break" // at its end: of a main thread that did nothing else for a while
 	whyLate       = "it did not answer in time"
 )
 
@@ -99,7 +106,7 @@ func (k kernelState) String() string {
 	case 0, 'X', 'Z':
 		return stateEnded
 	case 'R':
-		text = "running"
+		text = stateRunning
 	case stateD:
 		text = "in uninterruptible sleep (D)"
 	case 'T', 't':
@@ -110,8 +117,30 @@ func (k kernelState) String() string {
 	if k.tracer != 0 {
 		text = stateDebugger + text
 	}
-	if k.channel != "" && !strings.HasPrefix(text, "running") {
+	if k.channel != "" && !strings.HasPrefix(text, stateRunning) {
 		text += " in " + k.channel
+	}
+	return text
+}
+
+// The share of a core that a process uses whose main thread sleeps, at most, and that computes, at least.
+const (
+	idleShare = workCPU
+	busyShare = 0.9
+)
+
+// between is the state of a process without a stack in words, from two readings and the share of a core
+// that it used between them. A thread that did not run at all, or did nothing else, tells where a process
+// stands; what it did at one moment does not.
+func between(before, after kernelState, share float64) string {
+	text := after.String()
+	asleep := after.state == 'S' || after.state == stateD
+	switch {
+	case after.state != before.state || after.tracer != 0:
+	case asleep && share < idleShare && after.channel != "" && after.channel == before.channel && after.switches > 0 && after.switches == before.switches:
+		text += unbroken
+	case after.state == 'R' && share >= busyShare:
+		text += unbroken
 	}
 	return text
 }

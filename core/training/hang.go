@@ -30,34 +30,50 @@ type HangDetector struct {
 
 	looked  time.Time     // zero: not yet in this round
 	silent  time.Duration // since the last step or announced stretch, or since the round began, as far as it was seen
-	steps   int           // of the round, up to 2
+	moves   int           // looks of the round that saw steps, up to 2
+	steps   int64         // that they saw
 	stepped bool          // the job has reported a step
 	gaps    []time.Duration
 	largest time.Duration
 }
 
 // Begin begins a round. It keeps what it has learned of the job.
-func (d *HangDetector) Begin(now time.Time) { d.looked, d.silent, d.steps = now, 0, 0 }
+func (d *HangDetector) Begin(now time.Time) { d.looked, d.silent, d.moves, d.steps = now, 0, 0, 0 }
 
-// Look takes whether a step has changed since the last look, and whether the workers have
-// announced that they make none at present, which is a sign of life, too. Call it at least every
-// other second.
-func (d *HangDetector) Look(now time.Time, moved, announced bool) {
-	if passed := now.Sub(d.looked); passed > 0 && passed <= longestLook {
+// Look takes how many steps were made since the last look, and whether the workers have announced
+// that they make none at present, which is a sign of life, too. Call it at least every other second.
+func (d *HangDetector) Look(now time.Time, made int64, announced bool) {
+	passed := now.Sub(d.looked)
+	if passed > 0 && passed <= longestLook {
 		d.silent += passed
 	}
 	if announced {
 		d.silent = 0
 	}
 	d.looked = now
-	if !moved {
+	if made == 0 {
 		return
 	}
-	if d.steps == 2 { // the gap between the first two is no measure
+	d.steps += made
+	switch {
+	case d.moves == 2:
 		d.learn(d.silent)
+	case d.steps < enoughSteps:
+	case d.moves == 1 && quick(d.silent):
+		d.learn(d.silent)
+	case d.moves == 0 && quick(passed):
+		d.learn(passed)
 	}
-	d.steps, d.stepped, d.silent = min(d.steps+1, 2), true, 0
+	d.moves, d.stepped, d.silent = min(d.moves+1, 2), true, 0
 }
+
+// enoughSteps are as many as show a gap that is not the one between the first two, which is no measure.
+// Several steps between two looks show only that each gap is shorter than the time between these: such
+// a time is taken if it is quick.
+const enoughSteps = 3
+
+// quick reports whether a gap leaves the limit at its least.
+func quick(gap time.Duration) bool { return gap >= 0 && medianFactor*gap <= leastSilence }
 
 func (d *HangDetector) learn(gap time.Duration) {
 	if len(d.gaps) == gapsKept {
@@ -83,7 +99,7 @@ func (d *HangDetector) Limit() time.Duration {
 		sorted := slices.Sorted(slices.Values(d.gaps))
 		limit = max(medianFactor*sorted[len(sorted)/2], largestFactor*d.largest, leastSilence)
 	}
-	if d.steps < 2 {
+	if d.moves < 2 && d.steps < enoughSteps {
 		limit = max(limit, beforeSteps)
 	}
 	return limit
