@@ -1,13 +1,19 @@
 package process
 
 import (
+	_ "embed"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 )
 
-// Tasks of template.py: envStage names one. A worker is observed, cold or forked.
+// siteScript is the sitecustomize of workers that start cold, and of a template: see there.
+//
+//go:embed sitecustomize.py
+var siteScript string
+
+// Tasks of sitecustomize.py: envStage names one. A worker is observed, cold or forked.
 const (
 	envStage     = "RALLYPOINT_TEMPLATE"
 	stageObserve = "observe"
@@ -28,7 +34,7 @@ func NewSite(in string) (string, error) {
 }
 
 func writeSite(folder string) error {
-	return os.WriteFile(filepath.Join(folder, "sitecustomize.py"), []byte(templateScript), 0o600)
+	return os.WriteFile(filepath.Join(folder, "sitecustomize.py"), []byte(siteScript), 0o600)
 }
 
 // observed is the environment of a worker that starts cold. It has the site, unless the

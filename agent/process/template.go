@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"path/filepath"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,7 +23,7 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// templateScript is the sitecustomize of a template, and of workers that start cold: see there.
+// templateScript is what the sitecustomize of a template runs: see there.
 //
 //go:embed template.py
 var templateScript string
@@ -180,7 +181,7 @@ func (t *Template) start() (p *templateProcess, err error) {
 			_ = os.RemoveAll(p.folder)
 		}
 	}()
-	if err = writeSite(p.folder); err != nil {
+	if err = errors.Join(writeSite(p.folder), os.WriteFile(filepath.Join(p.folder, "template.py"), []byte(templateScript), 0o600)); err != nil {
 		return nil, err
 	}
 	conn, theirs, err := socketPair()

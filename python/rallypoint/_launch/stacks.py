@@ -1,7 +1,7 @@
 """Where a worker is, for its agent: on a signal faulthandler writes its stack into a file.
 
-faulthandler does so in C, without the interpreter's lock, into a file of the agent's. The template
-of warm workers (agent/process/template.py) has the same, since it imports no package.
+faulthandler does so in C, without the interpreter's lock, into a file of the agent's. What workers
+load before their script (agent/process/sitecustomize.py) has the same: it imports no package.
 """
 
 from __future__ import annotations

@@ -13,16 +13,18 @@ from types import SimpleNamespace
 import pytest
 from conftest import REPOSITORY
 
-TEMPLATE = REPOSITORY / "agent" / "process" / "template.py"
+SITE = REPOSITORY / "agent" / "process" / "sitecustomize.py"
+TEMPLATE = SITE.with_name("template.py")
 
 
 @pytest.fixture(scope="module")
 def template() -> SimpleNamespace:
     """The functions of the template, which does nothing yet."""
-    text, main, _ = TEMPLATE.read_text().partition("\nmain()\n")
+    text, main, _ = SITE.read_text().partition("\nmain()\n")
     assert main
     names: dict[str, object] = {"__name__": "template", "__file__": str(TEMPLATE)}
-    exec(compile(text, str(TEMPLATE), "exec"), names)
+    exec(compile(text, str(SITE), "exec"), names)
+    exec(compile(TEMPLATE.read_text(), str(TEMPLATE), "exec"), names)
     return SimpleNamespace(**names)
 
 
