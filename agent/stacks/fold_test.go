@@ -188,3 +188,13 @@ func TestBetween(t *testing.T) {
 		}
 	}
 }
+
+// TestStackHint stands below ranks that would show a stack if they were started otherwise.
+func TestStackHint(t *testing.T) {
+	for state, want := range map[string]bool{"sleeping in futex_wait_queue": true, "running" + unbroken: true, "stopped": false, "ended": false} {
+		f := NewFold([]Worker{{Rank: 0, Source: SourceKernel, State: state, Why: "x"}})
+		if got := strings.Contains(f.Text(), "--warm") && strings.Contains(f.Text(), "py-spy"); got != want {
+			t.Errorf("%s: %s", state, f.Text())
+		}
+	}
+}

@@ -95,6 +95,7 @@ const (
 	stateDebugger = "in a debugger, "
 	stateEnded    = "ended"
 	stateRunning  = "running"
+	stateSleeping = "sleeping"
 	unbroken      = " without a break" // at its end: of a main thread that did nothing else for a while
 	whyLate       = "it did not answer in time"
 )
@@ -112,7 +113,7 @@ func (k kernelState) String() string {
 	case 'T', 't':
 		text = stateStopped
 	default:
-		text = "sleeping"
+		text = stateSleeping
 	}
 	if k.tracer != 0 {
 		text = stateDebugger + text

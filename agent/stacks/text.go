@@ -81,6 +81,14 @@ func (g Group) Where() string {
 	return where(frames[0])
 }
 
+// stackHint says how ranks get a stack that have none.
+const stackHint = "to see the lines of ranks without a stack, have `rallypoint run` start the script itself, with Python 3.11 or newer (--warm or not), or install py-spy on their machines"
+
+// needsStack reports whether a group's workers run, and would show a stack if they were started otherwise.
+func (g Group) needsStack() bool {
+	return len(g.Threads) == 0 && (strings.HasPrefix(g.State, stateRunning) || strings.HasPrefix(g.State, stateSleeping)) && g.Why != whyLate
+}
+
 // Text is the whole fold in lines.
 func (f *Fold) Text() string {
 	var b strings.Builder
@@ -95,6 +103,9 @@ func (f *Fold) Text() string {
 			suspect = " (suspect)"
 		}
 		fmt.Fprintf(&b, "%s%s\n%s", RanksText(g.Ranks), suspect, g.Text())
+	}
+	if slices.ContainsFunc(f.Groups, Group.needsStack) {
+		b.WriteString("\n" + stackHint + "\n")
 	}
 	if f.FramesCut {
 		b.WriteString("\nouter calls were left out where stacks are deep\n")

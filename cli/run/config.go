@@ -126,7 +126,7 @@ func (c *config) setScript(o *options, env environ) error {
 	return nil
 }
 
-// envWarm switches --warm on, envAutoProgress --auto-progress on or off.
+// envWarm switches --warm on, envAutoProgress --auto-progress off.
 const (
 	envWarm         = "RALLYPOINT_WARM"
 	envAutoProgress = "RALLYPOINT_AUTO_PROGRESS"
@@ -144,7 +144,7 @@ func (c *config) setWarm(o *options, env environ) (err error) {
 		}
 	}
 	warm, counts, program := o.warm || env.get(envWarm) == "1", env.get(envAutoProgress), o.noPython && !o.runPath
-	c.spec.CountSteps = !program && (o.autoProgress || counts == "1" || warm && counts != "0")
+	c.spec.CountSteps = !program && (o.autoProgress || counts != "0")
 	switch c.spec.Warm, c.spec.Preload = warm, o.preload; {
 	case !warm:
 	case program:

@@ -137,7 +137,7 @@ var optionTable = []option{
 	{name: "warm", group: groupScript, ours: true, help: "import once and fork the workers (default $" + envWarm + "); if that is not safe, workers start as usual", on: func(o *options) *bool { return &o.warm }},
 	{name: "preload", group: groupScript, ours: true, meta: "MODULE,...", help: "modules that --warm imports (default: the script's own top-level imports)", list: func(o *options) *[]string { return &o.preload }},
 	{name: "preload-timeout", group: groupScript, ours: true, meta: "SECONDS", help: "longest time for these imports (default 60)", real: func(o *options) *float64 { return &o.preloadTimeout }},
-	{name: "auto-progress", group: groupScript, ours: true, help: "count the steps of torch's optimizers in a script that reports none; --warm does (default $" + envAutoProgress + "; 0: never)", on: func(o *options) *bool { return &o.autoProgress }},
+	{name: "auto-progress", group: groupScript, ours: true, help: "count the steps of torch's optimizers in a script that reports none: the default, unless $" + envAutoProgress + " is 0", on: func(o *options) *bool { return &o.autoProgress }},
 	{name: "no-macros", group: groupScript, ours: true, help: "do not replace $local_rank and $$ in the script's arguments", on: func(o *options) *bool { return &o.noMacros }},
 	{name: "ignore-cpu-quota", group: groupScript, ours: true, help: "--nproc-per-node=cpu ignores the container's CPU quota", on: func(o *options) *bool { return &o.allOfCPUs }},
 

@@ -46,7 +46,7 @@ Exit codes:
 var variables = []struct{ name, help string }{
 	{"PYTHON_EXEC", "interpreter of the workers; default: the one named with `python -m rallypoint`, else that of $VIRTUAL_ENV, else the one in which this command is installed (except by uv tool or pipx), else the first python3 in PATH"},
 	{envWarm, "1: --warm"},
-	{envAutoProgress, "1: --auto-progress; 0: off even with --warm"},
+	{envAutoProgress, "0: do not count the steps of torch's optimizers, and load nothing into the workers"},
 	{envHangTimeout, "--hang-timeout"},
 	{envOnHang, "--on-hang"},
 	{"LOGLEVEL", "lowest level to log: DEBUG, INFO, WARNING or ERROR; INFO for a job of several nodes, else WARNING"},

@@ -166,7 +166,7 @@ func writeAll(t *testing.T, dir string, files map[string]string) {
 // forked is what the log has once workers are forked.
 const forked = "workers are forked from a template"
 
-// TestWarmIsCold: a script sees nothing of the template that it was forked from.
+// TestWarmIsCold: a script sees nothing of the template that it was forked from, nor of what observes it.
 func TestWarmIsCold(t *testing.T) {
 	for name, text := range odd {
 		if !long && !slices.Contains(quickOdd, name) {
@@ -175,10 +175,12 @@ func TestWarmIsCold(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
-			cold, _ := runOdd(t, dir, text)
-			warm, log := runOdd(t, dir, text, "--warm")
-			if cold != warm {
-				t.Errorf("cold:\n%s\nwarm:\n%s", cold, warm)
+			observed := []string{"env", envAutoProgress + "=1"}
+			plain, _ := runOddBy(t, []string{"env", envAutoProgress + "=0"}, dir, text)
+			cold, _ := runOddBy(t, observed, dir, text)
+			warm, log := runOddBy(t, observed, dir, text, "--warm")
+			if cold != plain || cold != warm {
+				t.Errorf("with nothing of ours:\n%s\ncold:\n%s\nwarm:\n%s", plain, cold, warm)
 			}
 			if !strings.Contains(log, forked) || strings.Contains(log, "start cold") {
 				t.Errorf("not warm:\n%s", log)
@@ -257,7 +259,7 @@ func forksByPython(t *testing.T, path string) {
 			t.Errorf("%s is not warm:\n%s", name, log)
 		}
 	}
-	for _, option := range []string{"--warm", "--auto-progress"} {
+	for _, option := range []string{"--warm", "--auto-progress", "--max-restarts=0"} { // the last is the default
 		dir := t.TempDir()
 		writeAll(t, dir, likeTorch)
 		result, log := runOddBy(t, []string{"env", "PYTHON_EXEC=" + path}, dir, seen, option)
