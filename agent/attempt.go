@@ -323,6 +323,9 @@ func (a *Agent) supervise(t *attempt) outcome {
 	}
 }
 
+// allSucceeded reports whether all workers have ended well; after supervise, or in its goroutine.
+func (a *attempt) allSucceeded() bool { return a.succeeded == len(a.workers.Procs) }
+
 // endOf returns how the ended workers decide an attempt; 0: it continues.
 func (a *Agent) endOf(t *attempt) outcome {
 	over := len(t.ended) == len(t.workers.Procs)
@@ -549,7 +552,7 @@ func (a *Agent) failure(t *attempt, p *process.Process, read func(func()) bool) 
 // publishEnds publishes how the workers ended.
 func (a *Agent) publishEnds(t *attempt, failures []failure.Failure) {
 	a.ran = time.Since(a.began)
-	a.publish(telemetry.WorkersEnded{Workers: t.workers.Procs, Succeeded: t.succeeded == len(t.workers.Procs), Failures: failures})
+	a.publish(telemetry.WorkersEnded{Workers: t.workers.Procs, Succeeded: t.allSucceeded(), Failures: failures})
 }
 
 // exitBarrier reports to the other agents that this node's workers succeeded and waits

@@ -53,7 +53,9 @@ type hangWatch struct {
 	a *Agent
 	t *attempt
 
-	made      int64       // steps, as they were seen last
+	made      int64 // steps, as they were seen last
+	ended     int   // workers that have succeeded, and nodes, as they were seen last
+	activity  stacks.Activity
 	suspected wake.Signal // set while the job is suspected
 	resumed   wake.Signal // set when it steps again after it was told to hang
 	heard     chan stacks.Hang
@@ -67,6 +69,9 @@ type hangWatch struct {
 	// of life in this round.
 	silent atomic.Int64 // nanoseconds
 	alive  atomic.Bool
+	idle   atomic.Bool // no step was ever reported, and some workers have ended
+
+	peerEnded atomic.Bool // the workers of another node have succeeded
 
 	excused atomic.Bool // so that the silence until now does not count; of inquire, for look
 }
@@ -75,7 +80,7 @@ type hangWatch struct {
 func (a *Agent) watchHang(t *attempt) (w *hangWatch, stop func()) {
 	w = &hangWatch{
 		a: a, t: t, suspected: wake.New(), resumed: wake.New(), heard: make(chan stacks.Hang),
-		standing: wake.New(), seeAt: progress.LeastStandstill, inquiry: stacks.Inquiry{Auto: a.spec.HangTimeout == 0},
+		activity: make(stacks.Activity), standing: wake.New(), seeAt: progress.LeastStandstill,
 	}
 	a.hangs.Begin(time.Now())
 	a.stood.Store(nil)
@@ -98,7 +103,7 @@ func (w *hangWatch) look() (again time.Duration) {
 	d := &a.hangs
 	changed, made, announced := a.progress.Pulse()
 	moved := made > w.made
-	d.Look(time.Now(), made-w.made, announced || w.excused.Swap(false))
+	d.Look(time.Now(), made-w.made, announced || w.excused.Swap(false) || w.worked())
 	w.made = made
 	_, left := d.Suspects()
 	w.silent.Store(int64(d.Silent()))
@@ -114,17 +119,35 @@ func (w *hangWatch) look() (again time.Duration) {
 		w.seeAt = 2 * d.Silent()
 		w.standing.Set()
 	}
+	w.idle.Store(!d.Stepped() && d.Ended)
 	switch {
-	case moved && w.t.hang != nil:
+	case (moved || d.Silent() == 0 && !announced) && w.t.hang != nil:
 		w.take(stacks.Resumed())
 		w.resumed.Set()
-	case w.inquiry.Due(d.Silent(), d.Limit()) && w.t.hang == nil:
+	case stacks.Due(w.auto(), d.Silent(), d.Limit()) && w.t.hang == nil:
 		w.suspected.Set()
 	}
 	if left > 0 {
 		return left
 	}
 	return farLook
+}
+
+// auto says whether what the workers do decides, and not a timeout alone.
+func (w *hangWatch) auto() bool { return w.a.spec.HangTimeout == 0 || w.idle.Load() }
+
+// worked reports a sign of life of a job that has never reported a step while some of its workers have
+// ended: another one has, or one that runs has worked.
+func (w *hangWatch) worked() bool {
+	d, before := &w.a.hangs, w.ended
+	if w.ended = w.t.succeeded; w.peerEnded.Load() {
+		w.ended++
+	}
+	d.Ended = w.ended > 0
+	if d.Stepped() || !d.Ended {
+		return false
+	}
+	return w.activity.Worked(stacks.Works(w.a.stackTargets(w.t.workers.Procs))) || w.ended > before
 }
 
 // take takes that the job hangs, or that it steps again.
@@ -247,6 +270,7 @@ func (w *hangWatch) silence() (silent, limit time.Duration) {
 // inquire finds out whether the job hangs, and tells all nodes if it does; false if it does not,
 // or if another node of the round judges that.
 func (w *hangWatch) inquire(ctx context.Context, s *roundStores) bool {
+	w.inquiry.Auto, w.inquiry.Idle = w.auto(), w.idle.Load()
 	if !w.inquiry.Due(w.silence()) {
 		return false
 	}
@@ -329,7 +353,11 @@ func (w *hangWatch) ask(ctx context.Context, s *roundStores) (nodes []*stacks.No
 	if err == nil {
 		limited, cancel := context.WithTimeout(ctx, hangPatience)
 		defer cancel()
-		nodes, err = stacks.Ask(limited, conn, w.a.assignment.groups, stacks.Now, hangPatience)
+		if nodes, err = stacks.Ask(limited, conn, w.a.assignment.groups, stacks.Now, hangPatience); err == nil {
+			limited, cancel := context.WithTimeout(ctx, hangPatience)
+			defer cancel()
+			stacks.FillEnded(limited, conn, w.a.assignment.Round, nodes)
+		}
 	}
 	if err != nil {
 		nodes = make([]*stacks.Node, w.a.assignment.groups)
@@ -396,6 +424,17 @@ func (r *roundStores) close() {
 	}
 }
 
+// succeeded are the ranks of the workers that have ended while others run; those that failed end the
+// attempt.
+func (w *hangWatch) succeeded(t *attempt) (ranks []int) {
+	for _, p := range t.workers.Procs {
+		if p.HasExited() && p.Code == 0 {
+			ranks = append(ranks, w.a.assignment.ranks.base+p.Local)
+		}
+	}
+	return ranks[:min(len(ranks), stacks.MaxWorkers)]
+}
+
 // stackNode is this node's answer: where its workers are, and their steps.
 func (a *Agent) stackNode(ctx context.Context, t *attempt, w *hangWatch) stacks.Node {
 	targets := a.stackTargets(t.workers.Procs)
@@ -404,6 +443,7 @@ func (a *Agent) stackNode(ctx context.Context, t *attempt, w *hangWatch) stacks.
 		return a.forker.Output(ctx, argv, merge(a.spec.Environ, nil))
 	})
 	n := stacks.Node{Fold: stacks.NewFold(workers), Host: host.NameOf(a.spec.Host), Steps: make(map[int]int64), Workers: stacks.Processes(targets), Work: stacks.Works(targets)}
+	n.Ended = w.succeeded(t)
 	for local, step := range a.progress.Steps() {
 		n.Steps[a.assignment.ranks.base+local] = step
 	}

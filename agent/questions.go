@@ -10,6 +10,7 @@ import (
 	"rallypoint/agent/stacks"
 	"rallypoint/core/store"
 	"rallypoint/internal/backoff"
+	"rallypoint/internal/host"
 )
 
 // answerAfter is how long workers have run before their agent connects to the store to answer
@@ -41,6 +42,12 @@ func (a *Agent) answerQuestions(t *attempt, w *hangWatch) (stop func()) {
 			Hear:   func(ctx context.Context, q question.Question) bool { return w.hearQuestion(ctx, q) },
 			Answer: func(ctx context.Context, q question.Question) ([]byte, bool) { return a.answer(ctx, t, w, s, q) },
 		})
+		if a.spec.HangTimeout >= 0 && a.assignment.groups > 1 && t.allSucceeded() {
+			last := stacks.Node{Host: host.NameOf(a.spec.Host), Ended: w.succeeded(t)}
+			limited, cancel := context.WithTimeout(context.Background(), resignPatience)
+			_ = last.End(limited, s, a.assignment.Round, group) // for a node that waits for ever
+			cancel()
+		}
 		answering()
 		t.followers.wait()
 	})
@@ -68,9 +75,14 @@ func (a *Agent) answer(ctx context.Context, t *attempt, w *hangWatch, s store.St
 	return []byte("{}"), true // of a newer release: the inquirer sees that this one does not know it
 }
 
-// hearQuestion takes a verdict on a hang, and reports whether a question is one.
+// hearQuestion takes a verdict on a hang, or that a node has ended, and reports whether a question is one.
 func (w *hangWatch) hearQuestion(ctx context.Context, q question.Question) bool {
-	if q.Kind != stacks.KindHang {
+	switch q.Kind {
+	case stacks.KindEnded:
+		w.peerEnded.Store(true)
+		return true
+	case stacks.KindHang:
+	default:
 		return false
 	}
 	if w.judge.Load() { // this node has told it; the job may step again by now

@@ -233,3 +233,35 @@ func pageAt(address string) string {
 	body, _ := io.ReadAll(answer.Body)
 	return string(body)
 }
+
+// TestOneNodeHasEnded: where all workers of one node have ended with 0 and those of another wait for
+// ever, without a step ever, the log, the status and the page say the same sentence.
+func TestOneNodeHasEnded(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	options := elastic(t, "2", "--hang-timeout=2")
+	endpoint := strings.TrimPrefix(options[1], "--rdzv-endpoint=")
+	const script = `[ $RANK = 1 ] && sleep 1.5 && exit 0; exec sleep 1000`
+	nodes := []*nodeProcess{h.run(script, options...), h.run(script, options...)}
+	const want = "rank 1 has ended; rank 0 is still running; rank 0 ("
+	var page string
+	testkit.Eventually(t, "the page says it", func() bool {
+		page = pageAt(endpoint + "/")
+		return strings.Contains(page, "no sign of work for ") && strings.Contains(page, want)
+	})
+	_, stdout, _ := execute(t, "status", endpoint)
+	if text := strings.Join(strings.Fields(stdout), " "); !strings.Contains(text, want) {
+		t.Error(stdout)
+	}
+	said := 0
+	for _, p := range nodes {
+		_ = p.Process.Signal(syscall.SIGTERM)
+		p.end()
+		if text := p.stderr.String(); strings.Contains(text, want) && strings.Contains(text, " is sleeping in ") {
+			said++
+		}
+	}
+	if said != 1 {
+		t.Errorf("%d nodes that run say it", said)
+	}
+}

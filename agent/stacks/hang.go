@@ -39,12 +39,16 @@ const (
 // Ranks with a step below the largest are suspects, and if there are none, ranks whose stacks
 // differ from those of most others. hosts are the names of the nodes, as far as they are known.
 func NewHang(silent time.Duration, nodes []*Node, hosts []string) Hang {
-	return newHang(silent, nodes, hosts, false)
+	return newHang(silent, nodes, hosts, false, false)
 }
 
-// newHang is NewHang. unasked: the nodes without an answer prove nothing by that.
-func newHang(silent time.Duration, nodes []*Node, hosts []string, unasked bool) Hang {
-	s := story{unasked: unasked}
+// newHang is NewHang. unasked: the nodes without an answer prove nothing by that. idle: the job has
+// never made a step.
+func newHang(silent time.Duration, nodes []*Node, hosts []string, unasked, idle bool) Hang {
+	s, what := story{unasked: unasked}, "step"
+	if idle {
+		what = "sign of work"
+	}
 	var folds []Fold
 	steps := make(map[int]int64)
 	s.hosts = make(map[int]string)
@@ -57,6 +61,7 @@ func newHang(silent time.Duration, nodes []*Node, hosts []string, unasked bool) 
 			continue
 		}
 		folds = append(folds, n.Fold)
+		s.ended = append(s.ended, n.Ended...)
 		for _, g := range n.Groups {
 			for _, rank := range g.Ranks {
 				s.hosts[rank] = n.Host
@@ -69,7 +74,7 @@ func newHang(silent time.Duration, nodes []*Node, hosts []string, unasked bool) 
 	suspects := s.suspects()
 	h := Hang{Silent: silent, Restart: -1, Suspects: suspects[:min(len(suspects), maxSuspects)], Fold: s.fold}
 	h.shrink(MaxNodeBytes)
-	h.Text = pack.CutText(fmt.Sprintf("no step for %s: %s", wording.Seconds(silent), s.text(suspects)), maxSentence)
+	h.Text = pack.CutText(fmt.Sprintf("no %s for %s: %s", what, wording.Seconds(silent), s.text(suspects)), maxSentence)
 	return h
 }
 
@@ -97,6 +102,7 @@ type story struct {
 	fold  Fold
 	hosts map[int]string // of ranks
 	late  map[int]int64  // steps by which ranks are behind
+	ended []int          // ranks that have succeeded
 	mute  []int          // ranks of nodes that did not answer
 	named []string       // these, as far as their names are known
 
@@ -113,6 +119,9 @@ func (s *story) suspects() []int {
 // text says where the suspects are and where most others, or where all are.
 func (s *story) text(suspects []int) string {
 	var parts []string
+	if len(s.ended) > 0 && s.fold.Ranks() > 0 {
+		parts = append(parts, s.endedText())
+	}
 	if len(s.mute) > 0 {
 		noun, verb := "node", "does not answer"
 		switch several := len(s.mute) > 1; {
@@ -163,6 +172,23 @@ func (s *story) text(suspects []int) string {
 		parts = append(parts, others)
 	}
 	return strings.Join(parts, "; ")
+}
+
+// endedText says which ranks have ended, and that others run.
+func (s *story) endedText() string {
+	verb := func(ranks []int, one, many string) string {
+		if len(ranks) == 1 {
+			return one
+		}
+		return many
+	}
+	var running []int
+	for _, g := range s.fold.Groups {
+		running = append(running, g.Ranks...)
+	}
+	slices.Sort(running)
+	slices.Sort(s.ended)
+	return fmt.Sprintf("%s %s ended; %s %s still running", RanksText(s.ended), verb(s.ended, "has", "have"), RanksText(running), verb(running, "is", "are"))
 }
 
 // place says where some ranks are.

@@ -14,6 +14,9 @@ type Inquiry struct {
 	// Auto says that the time between steps tells when the job hangs, since no timeout is given. From
 	// half of the limit on, the workers are then watched: as long as one of them works nothing hangs.
 	Auto bool
+	// Idle says that the job has never reported a step, and that some of its workers have ended: it
+	// hangs if the others are known to do nothing. Auto is set, too.
+	Idle bool
 	// Hosts name the nodes, also those that do not answer; "" of one that is not known.
 	Hosts []string
 	// Unasked says that the last question did not come through in time, not even to the agent of the
@@ -21,7 +24,7 @@ type Inquiry struct {
 	Unasked bool
 
 	last     []*Node
-	work     map[int]Work  // by rank, when it was read last or workSpan before
+	work     Activity
 	silent   time.Duration // of the job, at the last look
 	worked   time.Duration // how long it had been when they were last seen to work; 0: they were not
 	debugged bool          // a worker was in a debugger at the last verdict
@@ -50,8 +53,11 @@ const (
 const BetweenLooks = 300 * time.Millisecond
 
 // Due reports whether it is time to ask the nodes after that silence.
-func (i *Inquiry) Due(silent, limit time.Duration) bool {
-	return limit > 0 && (silent >= limit || i.Auto && silent >= limit/2)
+func (i *Inquiry) Due(silent, limit time.Duration) bool { return Due(i.Auto, silent, limit) }
+
+// Due is Inquiry.Due.
+func Due(auto bool, silent, limit time.Duration) bool {
+	return limit > 0 && (silent >= limit || auto && silent >= limit/2)
 }
 
 // Looks is how often they are asked in a row.
@@ -100,25 +106,17 @@ func (i *Inquiry) Look(silent time.Duration, nodes []*Node) {
 // works reports whether a worker's process does something, wherever its stack is.
 func (i *Inquiry) works(nodes []*Node) (works bool) {
 	if i.work == nil {
-		i.work = make(map[int]Work)
+		i.work = make(Activity)
 	}
 	for _, n := range nodes {
-		if n == nil {
-			continue
-		}
-		for rank, now := range n.Work {
-			before, known := i.work[rank]
-			worked, told := now.since(before)
-			works = works || known && worked
-			if !known || told {
-				i.work[rank] = now
-			}
+		if n != nil {
+			works = i.work.Worked(n.Work) || works
 		}
 	}
 	return works
 }
 
-// Mute reports whether a node has not answered at the last look.
+// Mute reports whether a node has not answered at the last look, and not ended either.
 func (i *Inquiry) Mute() bool { return slices.Contains(i.last, nil) }
 
 // Verdict judges by the last look, after that silence; the hang is one if the job hangs.
@@ -130,7 +128,10 @@ func (i *Inquiry) Verdict(silent, limit time.Duration) (Verdict, Hang) {
 	if i.Auto && silent < max(limit, hangCertain) && !stands {
 		return NoHang, Hang{}
 	}
-	h := newHang(silent, i.last, i.Hosts, i.Unasked)
+	h := newHang(silent, i.last, i.Hosts, i.Unasked, i.Idle)
+	if i.Idle && (i.Mute() || slices.ContainsFunc(h.Groups, func(g Group) bool { return !g.placed() })) {
+		return NoHang, Hang{}
+	}
 	before := i.debugged
 	if i.debugged = h.debugged(); i.debugged || before { // until the debugger has let it go
 		return Excused, Hang{}

@@ -16,19 +16,21 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// The kinds of questions and messages to the agents of a round: where the workers are, and that
-// the job hangs or steps again.
+// The kinds of questions and messages to the agents of a round: where the workers are, that the job
+// hangs or steps again, and that the workers of a node have ended.
 const (
-	Kind     = "stacks"
-	KindHang = "hang"
+	Kind      = "stacks"
+	KindHang  = "hang"
+	KindEnded = "ended"
 )
 
 // The keys of a round: the node that judges hangs, the node that finds out where the workers were
-// before one of them failed, and its result.
+// before one of them failed, its result, and the last words of nodes.
 const (
 	keyJudge  = "rallypoint/stacks/judge/"
 	keyFinder = "rallypoint/stacks/finder/"
 	keyStood  = "rallypoint/stacks/stood/"
+	keyEnded  = "rallypoint/stacks/ended/" // and the rank of a node whose workers have all succeeded
 )
 
 // When is the moment at which a node is asked where its workers are.
@@ -46,6 +48,8 @@ type Node struct {
 	Host   string         `json:"host"`
 	Silent *time.Duration `json:"silent"` // since a step of its workers has changed; nil: they have reported none
 	Steps  map[int]int64  `json:"steps"`  // of its ranks, as far as they report any
+
+	Ended []int `json:"ended,omitempty"` // its ranks that have succeeded
 
 	Workers []Process    `json:"workers"` // that run, at most MaxWorkers
 	Work    map[int]Work `json:"work"`    // of these, by rank; none of a node of an older release
@@ -151,6 +155,43 @@ func Stood(ctx context.Context, s store.Store, round uint64, group int, find fun
 	return h, nil
 }
 
+func endedKey(round uint64, group int) string {
+	return keyOf(keyEnded, round) + "/" + strconv.Itoa(group)
+}
+
+// End leaves the answer of a node whose workers have all succeeded: it answers no more. The first such
+// node of a round tells the others.
+func (n Node) End(ctx context.Context, s store.Store, round uint64, group int) error {
+	if err := s.Set(ctx, endedKey(round, group), n.Encode()); err != nil {
+		return err
+	}
+	first, err := claim(ctx, s, keyOf(keyEnded, round), group)
+	if first {
+		_, err = question.Tell(ctx, s, KindEnded, nil)
+	}
+	return err
+}
+
+// FillEnded puts what nodes have left by End in the place of the answers that are missing.
+func FillEnded(ctx context.Context, s store.Store, round uint64, answers []*Node) {
+	for group, n := range answers {
+		if n != nil {
+			continue
+		}
+		key := endedKey(round, group)
+		if there, err := s.Check(ctx, []string{key}); err != nil || !there {
+			continue
+		}
+		text, err := s.Get(ctx, key)
+		if err != nil {
+			continue
+		}
+		if n, err := decode(text); err == nil {
+			answers[group] = n
+		}
+	}
+}
+
 // Limits of an answer.
 const (
 	maxAnswer = 4 * MaxNodeBytes
@@ -171,6 +212,9 @@ func decode(text []byte) (*Node, error) {
 		if !possible([]int{rank}) {
 			return nil, errors.New("an answer with ranks that cannot be")
 		}
+	}
+	if !possible(n.Ended) || len(n.Ended) > MaxWorkers {
+		return nil, errors.New("an answer with ended ranks that cannot be")
 	}
 	if len(n.Workers) > MaxWorkers || len(n.Work) > MaxWorkers {
 		return nil, fmt.Errorf("an answer of %d workers", max(len(n.Workers), len(n.Work)))

@@ -38,6 +38,22 @@ func (w Work) since(before Work) (worked, told bool) {
 	return (w.CPU-before.CPU).Seconds() >= workCPU*span.Seconds() || float64(w.Bytes-before.Bytes) >= workBytes*span.Seconds(), true
 }
 
+// Activity remembers what workers had done, by rank, when it was read last or workSpan before.
+type Activity map[int]Work
+
+// Worked takes what they have done now, and reports whether one of them has worked in between.
+func (a Activity) Worked(now map[int]Work) (works bool) {
+	for rank, w := range now {
+		before, known := a[rank]
+		worked, told := w.since(before)
+		works = works || known && worked
+		if !known || told {
+			a[rank] = w
+		}
+	}
+	return works
+}
+
 // Works returns what the workers' processes have done, by rank. It leaves out the CPU time of a
 // process that uses a device, which polls the device even while that waits for other ranks.
 func Works(targets []Target) map[int]Work {

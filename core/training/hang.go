@@ -1,6 +1,7 @@
 package training
 
 import (
+	"cmp"
 	"slices"
 	"time"
 )
@@ -23,10 +24,13 @@ const (
 // HangDetector decides from looks at the workers' steps when a job is suspected to hang: no step
 // of any worker for ten times the median of the last gaps between steps, three times the largest
 // gap of the job, and a minute, whichever is longest. A job that has never reported a step is
-// not suspected. The zero value is ready; it belongs to one goroutine.
+// suspected only if some of its workers have ended. The zero value is ready; it belongs to one goroutine.
 type HangDetector struct {
 	// Timeout takes the place of what gaps tell; 0: they do.
 	Timeout time.Duration
+	// Ended says that some workers of the round have succeeded while others run: if no step was ever
+	// reported, these are suspected when they do nothing any more.
+	Ended bool
 
 	looked  time.Time     // zero: not yet in this round
 	silent  time.Duration // since the last step or announced stretch, or since the round began, as far as it was seen
@@ -38,16 +42,18 @@ type HangDetector struct {
 }
 
 // Begin begins a round. It keeps what it has learned of the job.
-func (d *HangDetector) Begin(now time.Time) { d.looked, d.silent, d.moves, d.steps = now, 0, 0, 0 }
+func (d *HangDetector) Begin(now time.Time) {
+	d.looked, d.silent, d.moves, d.steps, d.Ended = now, 0, 0, 0, false
+}
 
-// Look takes how many steps were made since the last look, and whether the workers have announced
-// that they make none at present, which is a sign of life, too. Call it at least every other second.
-func (d *HangDetector) Look(now time.Time, made int64, announced bool) {
+// Look takes how many steps were made since the last look, and whether there was another sign of life:
+// the workers have announced that they make none at present, or work although they never make any. Call it at least every other second.
+func (d *HangDetector) Look(now time.Time, made int64, sign bool) {
 	passed := now.Sub(d.looked)
 	if passed > 0 && passed <= longestLook {
 		d.silent += passed
 	}
-	if announced {
+	if sign {
 		d.silent = 0
 	}
 	d.looked = now
@@ -86,11 +92,16 @@ func (d *HangDetector) learn(gap time.Duration) {
 // Silent is for how long there was no sign of life.
 func (d *HangDetector) Silent() time.Duration { return d.silent }
 
+// Stepped reports whether the job has ever reported a step.
+func (d *HangDetector) Stepped() bool { return d.stepped }
+
 // Limit is the silence from which the job is suspected; 0: it is not, however long that takes.
 func (d *HangDetector) Limit() time.Duration {
 	switch {
-	case !d.stepped:
+	case !d.stepped && !d.Ended:
 		return 0
+	case !d.stepped:
+		return cmp.Or(d.Timeout, beforeSteps)
 	case d.Timeout == 0 && len(d.gaps) == 0:
 		return beforeHistory
 	}

@@ -64,6 +64,11 @@ func TestHangDetector(t *testing.T) {
 	}{
 		"no step is ever reported":        {story: func(o *observed) { o.quiet(3 * time.Hour) }},
 		"... with a timeout":              {timeout: 20 * s, story: func(o *observed) { o.quiet(time.Hour) }},
+		"a rank ended, no step ever":      {story: func(o *observed) { o.Ended = true; o.quiet(10 * m) }, limit: 10 * m, suspected: true},
+		"... and another works":           {story: func(o *observed) { o.Ended = true; o.announced(time.Hour); o.quiet(9 * m) }, limit: 10 * m},
+		"... it had a timeout":            {timeout: 20 * s, story: func(o *observed) { o.Ended = true; o.quiet(20 * s) }, limit: 20 * s, suspected: true},
+		"... in the round before":         {story: func(o *observed) { o.Ended = true; o.Begin(o.now); o.quiet(time.Hour) }},
+		"a rank ended after steps":        {story: func(o *observed) { o.steps(9, s); o.Ended = true; o.quiet(m) }, limit: m, suspected: true},
 		"the first step takes long":       {story: func(o *observed) { o.quiet(50 * m); o.steps(1, s); o.quiet(29 * m) }, limit: 30 * m},
 		"compile in the second":           {story: func(o *observed) { o.steps(2, 25*m); o.quiet(29 * m) }, limit: 30 * m},
 		"nothing after the first step":    {story: func(o *observed) { o.steps(1, s); o.quiet(30 * m) }, limit: 30 * m, suspected: true},
