@@ -102,8 +102,8 @@ func (w *hangWatch) look() (again time.Duration) {
 	}
 	d := &a.hangs
 	changed, made, announced := a.progress.Pulse()
-	moved := made > w.made
-	d.Look(time.Now(), made-w.made, announced || w.excused.Swap(false) || w.worked())
+	moved, worked := made > w.made, w.worked()
+	d.Look(time.Now(), made-w.made, announced || w.excused.Swap(false) || worked)
 	w.made = made
 	_, left := d.Suspects()
 	w.silent.Store(int64(d.Silent()))
@@ -121,7 +121,7 @@ func (w *hangWatch) look() (again time.Duration) {
 	}
 	w.idle.Store(!d.Stepped() && d.Ended)
 	switch {
-	case (moved || d.Silent() == 0 && !announced) && w.t.hang != nil:
+	case (moved || worked) && w.t.hang != nil:
 		w.take(stacks.Resumed())
 		w.resumed.Set()
 	case stacks.Due(w.auto(), d.Silent(), d.Limit()) && w.t.hang == nil:

@@ -42,7 +42,7 @@ func (a *Agent) answerQuestions(t *attempt, w *hangWatch) (stop func()) {
 			Hear:   func(ctx context.Context, q question.Question) bool { return w.hearQuestion(ctx, q) },
 			Answer: func(ctx context.Context, q question.Question) ([]byte, bool) { return a.answer(ctx, t, w, s, q) },
 		})
-		if a.spec.HangTimeout >= 0 && a.assignment.groups > 1 && t.allSucceeded() {
+		if ctx.Err() != nil && a.spec.HangTimeout >= 0 && a.assignment.groups > 1 && t.allSucceeded() {
 			last := stacks.Node{Host: host.NameOf(a.spec.Host), Ended: w.succeeded(t)}
 			limited, cancel := context.WithTimeout(context.Background(), resignPatience)
 			_ = last.End(limited, s, a.assignment.Round, group) // for a node that waits for ever

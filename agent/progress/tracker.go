@@ -345,8 +345,8 @@ func (t *Tracker) SetSuspect(text string) {
 const maxBusy = uint64(math.MaxInt64 / time.Millisecond)
 
 // Pulse tells when a step changed last in this attempt, as far as samples have seen it, zero if
-// none has, how many steps they have seen, and whether workers make none at present and mean to: they have a directive, or have
-// announced it.
+// none has, how many steps they have seen, and whether workers make none at present and mean to: they
+// have a directive, or have announced it.
 func (t *Tracker) Pulse() (changed time.Time, made int64, announced bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()

@@ -69,6 +69,9 @@ func newHang(silent time.Duration, nodes []*Node, hosts []string, unasked, idle 
 		}
 		maps.Copy(steps, n.Steps)
 	}
+	for _, rank := range s.ended {
+		delete(steps, rank)
+	}
 	s.fold = Join(folds)
 	s.late = behind(steps)
 	suspects := s.suspects()

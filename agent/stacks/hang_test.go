@@ -55,6 +55,7 @@ func TestNewHang(t *testing.T) {
 	late.Steps[3] = 5
 	ahead := on("a", 7, waiting(0), waiting(1), waiting(2), waiting(3))
 	ahead.Steps[0] = 8
+	ended := &Node{Host: "b", Ended: []int{2, 3}, Steps: map[int]int64{2: 5, 3: 5}}
 	hosts := []string{"a", "b\x1b[2J", "", "d", "e"}
 	for name, c := range map[string]struct {
 		nodes    []*Node
@@ -73,21 +74,22 @@ func TestNewHang(t *testing.T) {
 			[]*Node{on("a", 7, waiting(0), waiting(1)), late},
 			"rank 3 (b) is 2 steps behind and is at train.py:40 load; 3 others wait in all_reduce", []int{3},
 		},
-		"one is ahead":          {[]*Node{ahead}, "all 4 ranks wait in all_reduce, called in train.py:41 step", nil},
-		"of two ranks":          {[]*Node{on("a", 7, waiting(0)), on("b", 7, frames(1, "train.py:load"))}, "rank 0 (a) waits in all_reduce, called in train.py:41 step; rank 1 (b) is at train.py:40 load", nil},
-		"one is stopped":        {[]*Node{on("a", 7, waiting(0), waiting(1), waiting(2), Worker{Rank: 3, State: "stopped in do_signal_stop", Why: "x"})}, "rank 3 (a) is stopped in do_signal_stop; 3 others wait in all_reduce", []int{3}},
-		"one rank":              {[]*Node{on("a", 7, frames(0, "train.py:load"))}, "rank 0 (a) is at train.py:40 load", nil},
-		"in no code":            {[]*Node{on("a", 7, Worker{Threads: []Thread{{Main: true}}})}, "rank 0 (a) is in no Python code", nil},
-		"only a library":        {[]*Node{on("a", 7, frames(0, "torch/run.py:main"))}, "rank 0 (a) waits in run.py:40 main", nil},
-		"a node is silent":      {[]*Node{on("a", 7, waiting(0), waiting(1)), nil}, "node 1 (b\ufffd[2J) does not answer; ranks 0, 1 (a) wait in all_reduce, called in train.py:41 step", nil},
-		"its name is not known": {[]*Node{on("a", 7, waiting(0)), on("b", 7, waiting(1)), nil}, "node 2 does not answer; ranks 0, 1 wait in all_reduce, called in train.py:41 step", nil},
-		"many are silent":       {[]*Node{nil, nil, nil, nil, nil, on("f", 7, waiting(0))}, "nodes 0-4 do not answer; rank 0 (f) waits in all_reduce, called in train.py:41 step", nil},
-		"all are stopped":       {[]*Node{on("a", 7, Worker{Rank: 0, State: "stopped", Why: "x"}, Worker{Rank: 1, State: "stopped", Why: "x"})}, "both ranks are stopped", nil},
-		"a name for users":      {[]*Node{on("a", 7, frames(0, "torch/autograd/graph.py:_engine_run_backward", "torch/_tensor.py:backward", "train.py:step"))}, "rank 0 (a) waits in backward, called in train.py:42 step", nil},
-		"none for users":        {[]*Node{on("a", 7, frames(0, "torch/x.py:_run", "train.py:step"))}, "rank 0 (a) waits in _run, called in train.py:41 step", nil},
-		"nobody answers":        {[]*Node{nil, nil}, "nodes 0, 1 (a, b\ufffd[2J) do not answer; it is not known where the workers are", nil},
-		"four places":           {[]*Node{on("a", 7, frames(0, "a.py:f"), frames(1, "b.py:f"), frames(2, "c.py:f"), frames(3, "d.py:f"))}, "rank 0 (a) is at a.py:40 f; rank 1 (a) is at b.py:40 f; rank 2 (a) is at c.py:40 f; 1 more group of ranks elsewhere", nil},
-		"a node of several":     {[]*Node{on("a", 7, waiting(0), waiting(1), waiting(2), waiting(3), waiting(4), waiting(5), frames(6, "x.py:f"), frames(7, "x.py:f"))}, "ranks 6, 7 (a) are at x.py:40 f; 6 others wait in all_reduce", []int{6, 7}},
+		"one is ahead":           {[]*Node{ahead}, "all 4 ranks wait in all_reduce, called in train.py:41 step", nil},
+		"of two ranks":           {[]*Node{on("a", 7, waiting(0)), on("b", 7, frames(1, "train.py:load"))}, "rank 0 (a) waits in all_reduce, called in train.py:41 step; rank 1 (b) is at train.py:40 load", nil},
+		"one is stopped":         {[]*Node{on("a", 7, waiting(0), waiting(1), waiting(2), Worker{Rank: 3, State: "stopped in do_signal_stop", Why: "x"})}, "rank 3 (a) is stopped in do_signal_stop; 3 others wait in all_reduce", []int{3}},
+		"one rank":               {[]*Node{on("a", 7, frames(0, "train.py:load"))}, "rank 0 (a) is at train.py:40 load", nil},
+		"in no code":             {[]*Node{on("a", 7, Worker{Threads: []Thread{{Main: true}}})}, "rank 0 (a) is in no Python code", nil},
+		"only a library":         {[]*Node{on("a", 7, frames(0, "torch/run.py:main"))}, "rank 0 (a) waits in run.py:40 main", nil},
+		"a node is silent":       {[]*Node{on("a", 7, waiting(0), waiting(1)), nil}, "node 1 (b\ufffd[2J) does not answer; ranks 0, 1 (a) wait in all_reduce, called in train.py:41 step", nil},
+		"its name is not known":  {[]*Node{on("a", 7, waiting(0)), on("b", 7, waiting(1)), nil}, "node 2 does not answer; ranks 0, 1 wait in all_reduce, called in train.py:41 step", nil},
+		"many are silent":        {[]*Node{nil, nil, nil, nil, nil, on("f", 7, waiting(0))}, "nodes 0-4 do not answer; rank 0 (f) waits in all_reduce, called in train.py:41 step", nil},
+		"all are stopped":        {[]*Node{on("a", 7, Worker{Rank: 0, State: "stopped", Why: "x"}, Worker{Rank: 1, State: "stopped", Why: "x"})}, "both ranks are stopped", nil},
+		"a name for users":       {[]*Node{on("a", 7, frames(0, "torch/autograd/graph.py:_engine_run_backward", "torch/_tensor.py:backward", "train.py:step"))}, "rank 0 (a) waits in backward, called in train.py:42 step", nil},
+		"none for users":         {[]*Node{on("a", 7, frames(0, "torch/x.py:_run", "train.py:step"))}, "rank 0 (a) waits in _run, called in train.py:41 step", nil},
+		"nobody answers":         {[]*Node{nil, nil}, "nodes 0, 1 (a, b\ufffd[2J) do not answer; it is not known where the workers are", nil},
+		"two have ended, before": {[]*Node{on("a", 7, waiting(0), waiting(1)), ended}, "ranks 2, 3 have ended; ranks 0, 1 are still running; both ranks wait in all_reduce, called in train.py:41 step", nil},
+		"four places":            {[]*Node{on("a", 7, frames(0, "a.py:f"), frames(1, "b.py:f"), frames(2, "c.py:f"), frames(3, "d.py:f"))}, "rank 0 (a) is at a.py:40 f; rank 1 (a) is at b.py:40 f; rank 2 (a) is at c.py:40 f; 1 more group of ranks elsewhere", nil},
+		"a node of several":      {[]*Node{on("a", 7, waiting(0), waiting(1), waiting(2), waiting(3), waiting(4), waiting(5), frames(6, "x.py:f"), frames(7, "x.py:f"))}, "ranks 6, 7 (a) are at x.py:40 f; 6 others wait in all_reduce", []int{6, 7}},
 	} {
 		h := NewHang(65*time.Second, c.nodes, hosts)
 		if want := "no step for 65 s: " + c.want; h.Text != want {

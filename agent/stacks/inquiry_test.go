@@ -112,3 +112,29 @@ func TestWorks(t *testing.T) {
 		t.Errorf("%+v", gone)
 	}
 }
+
+// TestIdle: a job without steps, of which a rank has ended, hangs if each of the others is known to
+// stand; else nobody knows.
+func TestIdle(t *testing.T) {
+	kernel := func(state string) Worker { return Worker{Rank: 0, Source: SourceKernel, State: state, Why: "x"} }
+	over := &Node{Host: "b", Ended: []int{1}}
+	for name, c := range map[string]struct {
+		nodes []*Node
+		want  string
+	}{
+		"it sleeps":         {[]*Node{on("a", -1, kernel("sleeping in pipe_read"+unbroken)), over}, "no sign of work for 60 s: rank 1 has ended; rank 0 is still running; rank 0 (a) is sleeping in pipe_read without a break"},
+		"it has a stack":    {[]*Node{on("a", -1, frames(0, "train.py:load")), over}, "no sign of work for 60 s: rank 1 has ended; rank 0 is still running; rank 0 (a) is at train.py:40 load"},
+		"it computes":       {[]*Node{on("a", -1, kernel("running"+unbroken)), over}, ""},
+		"it may do a thing": {[]*Node{on("a", -1, kernel("sleeping in pipe_read")), over}, ""},
+		"a node is silent":  {[]*Node{on("a", -1, kernel("sleeping in pipe_read"+unbroken)), nil}, ""},
+	} {
+		q := Inquiry{Auto: true, Idle: true}
+		for range q.Looks() {
+			q.Look(time.Minute, c.nodes)
+		}
+		verdict, h := q.Verdict(time.Minute, time.Minute)
+		if h.Text != c.want || (verdict == Hangs) != (c.want != "") {
+			t.Errorf("%s: %v, %q", name, verdict, h.Text)
+		}
+	}
+}

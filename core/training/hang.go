@@ -24,7 +24,8 @@ const (
 // HangDetector decides from looks at the workers' steps when a job is suspected to hang: no step
 // of any worker for ten times the median of the last gaps between steps, three times the largest
 // gap of the job, and a minute, whichever is longest. A job that has never reported a step is
-// suspected only if some of its workers have ended. The zero value is ready; it belongs to one goroutine.
+// suspected only if some of its workers have ended. The zero value is ready; it belongs to one
+// goroutine.
 type HangDetector struct {
 	// Timeout takes the place of what gaps tell; 0: they do.
 	Timeout time.Duration
@@ -47,7 +48,8 @@ func (d *HangDetector) Begin(now time.Time) {
 }
 
 // Look takes how many steps were made since the last look, and whether there was another sign of life:
-// the workers have announced that they make none at present, or work although they never make any. Call it at least every other second.
+// the workers have announced that they make none at present, or work although they never make any.
+// Call it at least every other second.
 func (d *HangDetector) Look(now time.Time, made int64, sign bool) {
 	passed := now.Sub(d.looked)
 	if passed > 0 && passed <= longestLook {
