@@ -134,8 +134,8 @@ class LaunchConfig:
             it, and the log says why.
         preload: modules that warm imports. None: of a command what its script imports at its
             top, of a function torch, if this process has imported it.
-        auto_progress: count the steps of torch's optimizers in workers that report none. None:
-            as warm.
+        auto_progress: count the steps of torch's optimizers in workers that report none. False:
+            load nothing into workers for it. None: as True.
 
     Raises:
         ValueError: a timeout is negative.

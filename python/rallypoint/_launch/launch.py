@@ -163,7 +163,7 @@ def launch_agent(
         job.flags |= abi.AGENT_WARM | abi.AGENT_SUBREAPER
         if callable(entrypoint) and job.preload is None:
             job.preload = ["torch"] if "torch" in sys.modules else []
-    if config.warm if config.auto_progress is None else config.auto_progress:
+    if config.auto_progress is not False:
         job.flags |= abi.AGENT_AUTO_PROGRESS
     job.on_event = _both(on_event, job.on_event)
     job.on_rdzv_event = _both(on_rdzv_event, job.on_rdzv_event)

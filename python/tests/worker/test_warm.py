@@ -379,17 +379,18 @@ def steps(folder: Path, how: str, *options: str) -> tuple[int, str]:
     return int(count), rest
 
 
-def test_steps_of_a_launch(tmp_path: Path) -> None:
-    """LaunchConfig(auto_progress=) counts the steps of a command that starts cold."""
+@pytest.mark.parametrize(("option", "counted"), [("", "5"), (", auto_progress=False", "0")])
+def test_steps_of_a_launch(tmp_path: Path, option: str, counted: str) -> None:
+    """LaunchConfig counts the steps of a command that starts cold, unless it is told not to."""
     (tmp_path / "train.py").write_text(_STEPS)
     launch = (
         "import sys, rallypoint; rallypoint.elastic_launch(rallypoint.LaunchConfig(min_nodes=1,"
-        " max_nodes=1, nproc_per_node=1, run_id='job', auto_progress=True),"
+        f" max_nodes=1, nproc_per_node=1, run_id='job'{option}),"
         " [sys.executable, sys.argv[1], 'plain'])()"
     )
     command = [sys.executable, "-c", launch, tmp_path / "train.py"]
     done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=100, check=True)
-    assert done.stdout.split()[0] == "5"
+    assert done.stdout.split()[0] == counted
 
 
 def test_a_torch_without_the_hook(tmp_path: Path) -> None:
