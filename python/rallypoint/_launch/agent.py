@@ -210,7 +210,8 @@ def _name_timers() -> str:
     agent, and returns it; "" if there are no timers, or the user has named it."""
     if os.environ.get("TORCHELASTIC_ENABLE_FILE_TIMER") != "1":
         return ""
-    if _TIMER_FILE in os.environ and os.environ[_TIMER_FILE] not in _timer_files:
+    worker = "TORCHELASTIC_RESTART_COUNT" in os.environ  # of an agent whose FIFO is named here
+    if _TIMER_FILE in os.environ and os.environ[_TIMER_FILE] not in _timer_files and not worker:
         return ""
     path = os.path.join(tempfile.gettempdir(), f"watchdog_timer_{uuid.uuid4()}")
     _timer_files.add(path)
