@@ -33,14 +33,8 @@ func Get(ctx context.Context, addr string, token *secret.Token, path, runID stri
 		query.Set("rdzv_id", run)
 	}
 	final := func(err error) bool { return errors.Is(err, rendezvous.ErrAuth) || errors.Is(err, rendezvous.ErrState) }
-	p, err := client.FirstOf(ctx, addr, final, func(ctx context.Context, addr string) (page, error) {
-		for hops := 0; ; hops++ {
-			p, err := getAt(ctx, addr, token, path, query)
-			if err != nil || p.elsewhere == "" || hops == wire.MaxRedirects {
-				return p, err
-			}
-			addr = p.elsewhere
-		}
+	p, err := client.AskHost(ctx, addr, final, func(ctx context.Context, addr string) (page, error) {
+		return getAt(ctx, addr, token, path, query)
 	})
 	return p.code, p.kind, p.body, err
 }
@@ -55,12 +49,12 @@ func runFor(runID string, token *secret.Token) string {
 
 // page is an answer of a control plane.
 type page struct {
-	code      int
-	kind      string
-	body      []byte
-	elsewhere string // address of the server that hosts; "": this one answers
+	code int
+	kind string
+	body []byte
 }
 
+// getAt asks one server; a *wire.Redirected if that is not the one that hosts.
 func getAt(ctx context.Context, addr string, token *secret.Token, path string, query url.Values) (p page, err error) {
 	conn, err := client.DialHTTP(ctx, addr, token)
 	if err != nil {
@@ -90,7 +84,7 @@ func getAt(ctx context.Context, addr string, token *secret.Token, path string, q
 	p.code, p.kind = resp.StatusCode, resp.Header.Get("Content-Type")
 	if to, wrong := resp.Location(); p.code == http.StatusTemporaryRedirect && wrong == nil {
 		if at, wrong := netip.ParseAddrPort(to.Host); wrong == nil { // no other page, and no name
-			p.elsewhere = at.String()
+			return page{}, &wire.Redirected{To: wire.Redirect{Host: at.String()}}
 		}
 	}
 	return p, err

@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net/http"
 	"slices"
@@ -10,6 +11,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
+	"rallypoint/core/control/wire"
 	"rallypoint/core/election/register"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -115,7 +117,7 @@ func (q Query) Status(ctx context.Context) (raw []byte, st control.Status, err e
 	}
 	st = control.Status{Schema: control.StatusSchema, Runs: []control.RunStatus{}}
 	for _, l := range list {
-		of, err := q.statusOf(ctx, at, l)
+		of, err := q.statusOf(ctx, at, l, len(list) == 1)
 		if err != nil && len(list) == 1 {
 			return nil, st, err
 		}
@@ -161,34 +163,63 @@ func (l led) resting() *rendezvous.Machine {
 	return m
 }
 
-// statusOf asks the leader of one run.
-func (q Query) statusOf(ctx context.Context, at registerPlace, l led) (st control.Status, err error) {
+// askLeader asks the leader of a run. While it does not answer, the record is read again, since another one
+// may lead meanwhile.
+func askLeader[T any](ctx context.Context, q Query, at registerPlace, l led, ask func(ctx context.Context, addr string) (T, error)) (answer T, err error) {
+	final := func(err error) bool {
+		return errors.As(err, new(*rendezvous.Error)) && !errors.Is(err, rendezvous.ErrConnection)
+	}
+	const atRegister = "" // no server has this address
+	answer, err = client.AskHost(ctx, atRegister, final, func(ctx context.Context, addr string) (none T, err error) {
+		if addr != atRegister {
+			return ask(ctx, addr)
+		}
+		if r, err := q.read(ctx, at, l.runID); err == nil && r != nil {
+			l.Record = r
+		}
+		switch l.Phase {
+		case register.Over:
+			return none, l.unled(at, nil)
+		case register.Leads:
+			return none, &wire.Redirected{To: wire.Redirect{Host: l.Addr, Node: l.Node}}
+		}
+		return none, &wire.Redirected{}
+	})
+	if err != nil && !final(err) {
+		err = l.unled(at, err)
+	}
+	return answer, err
+}
+
+// statusOf asks the leader of one run: only the one that the record names, unless patient.
+func (q Query) statusOf(ctx context.Context, at registerPlace, l led, patient bool) (st control.Status, err error) {
 	if m := l.resting(); m != nil {
 		return described(m), nil
 	}
-	if l.Phase != register.Leads {
+	if !patient && l.Phase != register.Leads {
 		return st, l.unled(at, nil)
 	}
-	code, _, body, err := Get(ctx, l.Addr, q.Token, "/status", l.runID)
-	switch {
-	case err == nil && code == http.StatusForbidden:
-		return st, rendezvous.Errorf(rendezvous.CodeAuth, "the control plane at %s requires a token", l.Addr)
-	case rendezvous.CodeOf(err) == rendezvous.CodeAuth, rendezvous.CodeOf(err) == rendezvous.CodeState:
-		return st, err
-	case err == nil && code == http.StatusNotFound: // it has just begun to lead, and no node has come
-		return described(rendezvous.New(rendezvous.Config{RunID: l.runID})), nil
-	case err == nil && code != http.StatusOK:
-		err = fmt.Errorf("it answers HTTP with code %d", code)
-	}
-	if err == nil {
+	ask := func(ctx context.Context, addr string) (st control.Status, err error) {
+		code, _, body, err := Get(ctx, addr, q.Token, "/status", l.runID)
+		switch {
+		case err != nil:
+			return st, err
+		case code == http.StatusForbidden:
+			return st, rendezvous.Errorf(rendezvous.CodeAuth, "the control plane at %s requires a token", addr)
+		case code == http.StatusNotFound: // it has just begun to lead, and no node has come
+			return described(rendezvous.New(rendezvous.Config{RunID: l.runID})), nil
+		case code != http.StatusOK:
+			return st, fmt.Errorf("it answers HTTP with code %d", code)
+		}
 		if err = json.Unmarshal(body, &st); err == nil && st.Schema < 1 {
 			err = fmt.Errorf("its status has schema %d", st.Schema)
 		}
+		return st, err
 	}
-	if err != nil {
-		return st, l.unled(at, err)
+	if patient {
+		return askLeader(ctx, q, at, l, ask)
 	}
-	return st, nil
+	return ask(ctx, l.Addr)
 }
 
 // unled is the error for a leader that does not answer, with what the record says about it.
@@ -214,14 +245,9 @@ func (q Query) ask(ctx context.Context, ev rendezvous.Event) (done string, err e
 	if m := l.resting(); m != nil {
 		return q.askResting(ctx, at, l, m, ev)
 	}
-	if l.Phase != register.Leads {
-		return "", l.unled(at, nil)
-	}
-	done, err = client.Ask(ctx, l.Addr, q.Token, l.runID, ev)
-	if rendezvous.CodeOf(err) == rendezvous.CodeConnection {
-		return "", l.unled(at, err)
-	}
-	return done, err
+	return askLeader(ctx, q, at, l, func(ctx context.Context, addr string) (string, error) {
+		return client.Ask(ctx, addr, q.Token, l.runID, ev)
+	})
 }
 
 // askResting answers a request to a run that stays closed: it may be forgotten.

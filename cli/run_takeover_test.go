@@ -113,11 +113,28 @@ func TestHostRestarted(t *testing.T) {
 			all[0].end()
 			all[0] = h.run(printPlacement, options...)
 			h.readRound(3)
+			h.seenAtEndpoint(options)
 			h.finish()
 			for _, p := range all {
 				p.expect(t, 0)
 			}
 		})
+	}
+}
+
+// seenAtEndpoint checks that the job shows itself at its endpoint, whichever node hosts it.
+func (h *harness) seenAtEndpoint(options []string) {
+	h.t.Helper()
+	var endpoint string
+	for _, o := range options {
+		if at, is := strings.CutPrefix(o, "--rdzv-endpoint="); is {
+			endpoint = at
+		}
+	}
+	for command, want := range map[string]string{"status": "3 of 1:3 nodes here", "stacks": "3 ranks", "logs": "of ranks 0-2"} {
+		if code, stdout, stderr := execute(h.t, command, endpoint); code != 0 || !strings.Contains(stdout, want) {
+			h.t.Errorf("%s: %d, %q, %q", command, code, stdout, stderr)
+		}
 	}
 }
 

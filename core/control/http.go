@@ -77,16 +77,14 @@ func (p *pages) ready(w http.ResponseWriter, _ *http.Request) {
 	httpport.Answer(w, http.StatusOK, httpport.PlainText, []byte("ok\n"))
 }
 
-// atHost sends requests on to the server that hosts, if this is another one of several that serve
-// many runs and knows which one that is.
+// atHost sends requests on to the server that hosts, if this is another one and knows which one that is.
 func (p *pages) atHost(page http.HandlerFunc) http.HandlerFunc {
-	g := p.server.cfg.Peers
-	if g == nil {
+	if p.server.cfg.Elector == nil {
 		return page
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
-		to, serve, known := g.Admit()
-		if serve || !known {
+		to, serve, err := p.server.awaitHost(r.Context(), p.server.cfg.RunID)
+		if serve || err != nil || to.Host == "" {
 			page(w, r)
 			return
 		}

@@ -266,11 +266,15 @@ func (sc *serverConn) dispatch(f wire.Frame) error {
 		return sc.enter(f)
 	case wire.Admin:
 		sc.server.metrics.FramesIn.Add(wire.KindAdmin)
-		to, waits := sc.server.waitsFor(f.RunID)
-		switch err := sc.foreign(f.RunID); {
-		case err != nil:
+		if err := sc.foreign(f.RunID); err != nil {
 			sc.out.Send(wire.AdminAnswer{Err: err})
-		case waits:
+			sc.drain()
+			return errServed
+		}
+		switch to, hosts, err := sc.server.awaitHost(context.Background(), f.RunID); {
+		case err != nil:
+			return err
+		case !hosts:
 			sc.out.Send(to)
 		default:
 			sc.out.Send(sc.server.executeAdmin(f, wire.AddrOf(sc.conn.RemoteAddr())))

@@ -22,60 +22,63 @@ import (
 var errRedirected = errors.New("it was sent to the server that hosts")
 
 // admit says whether a node's hello is served here: nil. A server in waiting sends the
-// node to the server that hosts, and holds the hello for a moment while it is found out
-// which one that is. One that hosts steps down before a node that has followed a server
+// node to the server that hosts. One that hosts steps down before a node that has followed a server
 // of a later term.
 func (sc *serverConn) admit(h wire.Hello) error {
-	s, e := sc.server, sc.server.cfg.Elector
+	s := sc.server
 	if !s.elected(h.RunID) {
 		return nil
 	}
 	if s.cfg.Group != nil && h.Node != s.cfg.Group.Standing().Node {
 		s.cfg.Group.Came(h.Group == "")
 	}
+	for {
+		to, serve, err := s.awaitHost(context.Background(), h.RunID)
+		switch {
+		case err != nil:
+			return err
+		case !serve:
+			return sc.redirect(to)
+		case s.cfg.Group != nil && s.cfg.Peers == nil && h.Group == to.Group && h.Term > to.Term && succession.Believable(h.Term):
+			s.StepDown(wire.Redirect{Group: h.Group, Term: h.Term, Servers: h.Servers},
+				fmt.Sprintf("node %s has followed a server of term %d", printable.Text(h.Node), h.Term))
+		case s.cfg.Group == nil && h.Group == to.Group && h.Term > to.Term:
+			return sc.redirect(wire.Redirect{Group: to.Group, Term: to.Term}) // the register knows who leads
+		default:
+			return nil
+		}
+	}
+}
+
+// awaitHost returns whether this server hosts a run, else the one that does, without its address if that
+// does not turn out within a moment.
+func (s *Server) awaitHost(ctx context.Context, run string) (to wire.Redirect, hosts bool, err error) {
+	if !s.elected(run) {
+		return to, true, nil
+	}
 	patience := time.NewTimer(standby.HoldHello)
 	defer patience.Stop()
 	for {
-		changed := e.Changed()
-		to, serve, known := e.Admit()
-		switch {
-		case serve && s.cfg.Group != nil && s.cfg.Peers == nil && h.Group == to.Group && h.Term > to.Term && succession.Believable(h.Term):
-			s.StepDown(wire.Redirect{Group: h.Group, Term: h.Term, Servers: h.Servers},
-				fmt.Sprintf("node %s has followed a server of term %d", printable.Text(h.Node), h.Term))
-			continue
-		case serve && s.cfg.Group == nil && h.Group == to.Group && h.Term > to.Term:
-			return sc.redirect(wire.Redirect{Group: to.Group, Term: to.Term}) // the register knows who leads
-		case serve:
-			return nil
-		case known:
-			return sc.redirect(to)
+		changed := s.cfg.Elector.Changed()
+		to, hosts, known := s.cfg.Elector.Admit()
+		if hosts || known {
+			return to, hosts, nil
 		}
 		select {
 		case <-changed:
 		case <-patience.C:
 			to.Host = ""
-			return sc.redirect(to)
+			return to, false, nil
 		case <-s.stop:
-			return net.ErrClosed
+			return to, false, net.ErrClosed
+		case <-ctx.Done():
+			return to, false, ctx.Err()
 		}
 	}
 }
 
 // elected reports whether others than this server may lead a run.
 func (s *Server) elected(run string) bool { return s.cfg.Elector != nil && s.cfg.Elector.Serves(run) }
-
-// waitsFor reports whether this is a server in waiting for a run, and which one hosts it, as
-// far as is known.
-func (s *Server) waitsFor(run string) (host wire.Redirect, waits bool) {
-	if !s.elected(run) {
-		return wire.Redirect{}, false
-	}
-	host, serve, known := s.cfg.Elector.Admit()
-	if !known {
-		host.Host = ""
-	}
-	return host, !serve
-}
 
 // redirect ends a connection. A node that does not know the frame has to find the host on its
 // own.

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/http"
 	"regexp"
 	"runtime"
 	"slices"
@@ -588,6 +589,19 @@ func TestStandbyListenerRedirects(t *testing.T) {
 	}
 	if code, _, body := get(t, addr, "/healthz"); code != 200 || body != "ok\n" {
 		t.Errorf("/healthz: %d %q", code, body)
+	}
+	straight := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	defer straight.CloseIdleConnections()
+	for _, path := range []string{"/", "/status", "/status?rdzv_id=" + elastic(t, 3).RunID} {
+		for _, accept := range []string{"", "text/html"} {
+			req := testkit.Must(http.NewRequest(http.MethodGet, "http://"+addr+path, nil))(t)
+			req.Header.Set("Accept", accept)
+			resp := testkit.Must(straight.Do(req))(t)
+			resp.Body.Close()
+			if at := resp.Header.Get("Location"); resp.StatusCode != http.StatusTemporaryRedirect || at != "http://"+to.Host+path {
+				t.Errorf("%s as %q: %d, to %q", path, accept, resp.StatusCode, at)
+			}
+		}
 	}
 }
 

@@ -6,9 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	rallypoint "rallypoint"
@@ -16,14 +14,13 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/core/store"
-	"rallypoint/internal/printable"
 )
 
 // Ask has the control plane at addr ("host:port", or the list of its servers with commas) apply an
 // event to a run that comes from no node: a CloseRun, Evict, Direct, CancelDirective, Cordon or
 // Undrain, with the name of the sender and the reason, which the nodes receive. The control plane
 // sets the time, and completes the sender's name: "admin" before it, and after it the
-// address from which the request comes. Ask follows a server in waiting to the one that hosts, and
+// address from which the request comes. Ask finds the server that hosts as AskHost does, and
 // blocks until the answer has come or ctx ends.
 //
 // It returns what was done, in one sentence. For a run that is closed already it does nothing.
@@ -43,58 +40,10 @@ func Ask(ctx context.Context, addr string, token *secret.Token, runID string, ev
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "run %q: a drain names 1 to %d nodes, not %d", f.RunID, rendezvous.MaxDirectiveNodes, len(nodes))
 	}
 	f.Software = rallypoint.Version()
-	var asked sync.Map // by address: no server is asked twice
 	final := func(err error) bool { return !errors.Is(err, rendezvous.ErrConnection) }
-	return FirstOf(ctx, addr, final, func(ctx context.Context, addr string) (string, error) {
-		return askFrom(ctx, addr, token, f, &asked)
+	return AskHost(ctx, addr, final, func(ctx context.Context, addr string) (string, error) {
+		return askAt(ctx, addr, token, f)
 	})
-}
-
-// askFrom asks a server, and the one that it names.
-func askFrom(ctx context.Context, addr string, token *secret.Token, f wire.Admin, asked *sync.Map) (string, error) {
-	hops := 0
-	for {
-		if _, before := asked.LoadOrStore(addr, true); before {
-			return "", fmt.Errorf("%w at %s: it is asked already", rendezvous.ErrConnection, addr)
-		}
-		hops++
-		done, err := askAt(ctx, addr, token, f)
-		var moved *wire.Redirected
-		if !errors.As(err, &moved) {
-			return done, err
-		}
-		to := moved.To.Host
-		_, before := asked.Load(to)
-		wrong := ""
-		switch {
-		case to == "":
-			wrong = moved.Error()
-		case before:
-			wrong = fmt.Sprintf("%v, which points back", moved)
-		case hops > wire.MaxRedirects:
-			wrong = fmt.Sprintf("%d servers have sent it on, the last one to %s", hops, to)
-		default:
-			wrong = leadsNowhere(addr, moved.To)
-		}
-		if wrong != "" {
-			return "", fmt.Errorf("%w at %s: %s", rendezvous.ErrConnection, addr, wrong)
-		}
-		addr = to
-	}
-}
-
-// leadsNowhere says why the redirect of the server at an address cannot be followed; "" if it
-// can.
-func leadsNowhere(from string, to wire.Redirect) string {
-	addr := to.Addr()
-	if !addr.IsValid() {
-		return fmt.Sprintf("node %s is said to host the control plane at %q, which is no address", printable.Text(to.Node), to.Host)
-	}
-	host, _, _ := net.SplitHostPort(from)
-	if near, err := netip.ParseAddr(host); err == nil && addr.Addr().IsLoopback() && !near.Unmap().IsLoopback() {
-		return fmt.Sprintf("node %s hosts the control plane at %s, a loopback address of its own machine: ask there", printable.Text(to.Node), to.Host)
-	}
-	return ""
 }
 
 // askAt is Ask of one server; a *wire.Redirected if that is not the one that

@@ -1,12 +1,16 @@
 package client
 
 import (
+	"context"
+	"fmt"
 	"io"
 	"net"
 	"strings"
 	"sync/atomic"
 	"testing"
 
+	"rallypoint/core/control"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
@@ -55,7 +59,6 @@ func redirecting(t *testing.T, to func(own string) wire.Redirect) (addr string, 
 // error that says where the control plane was said to be.
 func TestAdminIsNotSentAround(t *testing.T) {
 	for host, want := range map[string]string{
-		"":             "it is not known yet which node hosts",
 		"self":         "points back",
 		"nowhere":      "is no address",
 		"0.0.0.0:80":   "is no address",
@@ -85,15 +88,47 @@ func TestAdminIsNotSentAround(t *testing.T) {
 	}
 }
 
+// TestAdminAsksAgain: while the server does not know who hosts, or names one that says nothing or has ended, it is
+// asked again until it names one that answers.
+func TestAdminAsksAgain(t *testing.T) {
+	silent := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+	defer silent.Close()
+	for name, host := range map[string]string{"unknown": "", "silent": silent.Addr().String(), "ended": fmt.Sprintf("127.0.0.1:%d", testkit.FreePort(t))} {
+		t.Run(name, func(t *testing.T) {
+			hosts := startServer(t, control.Config{})
+			var asked atomic.Int64
+			addr, _ := redirecting(t, func(string) wire.Redirect {
+				if asked.Add(1) == 1 {
+					return wire.Redirect{Group: "g", Term: 1, Host: host, Node: "n0"}
+				}
+				return wire.Redirect{Group: "g", Term: 2, Host: hosts, Node: "n1"}
+			})
+			_, err := Ask(controltest.Context(t), addr, nil, "no such run", rendezvous.CloseRun{By: "carol", Reason: "why"})
+			controltest.WantCode(t, err, rendezvous.CodeInvalid, "no such run")
+			limited, cancel := context.WithCancel(t.Context())
+			addr, asking := redirecting(t, func(string) wire.Redirect {
+				if asked.Add(1) > 4 {
+					cancel()
+				}
+				return wire.Redirect{Group: "g", Term: 1, Host: host, Node: "n0"}
+			})
+			_, err = Ask(limited, addr, nil, "job", rendezvous.CloseRun{By: "carol", Reason: "why"})
+			if rendezvous.CodeOf(err) != rendezvous.CodeConnection || asking.Load() < 2 {
+				t.Errorf("%v after %d requests", err, asking.Load())
+			}
+		})
+	}
+}
+
 // TestRedirectToLoopback: a server on another machine that names a loopback address means its
 // own.
 func TestRedirectToLoopback(t *testing.T) {
 	to := wire.Redirect{Host: "127.0.0.1:5", Node: "n1"}
-	if wrong := leadsNowhere("10.0.0.1:29400", to); !strings.Contains(wrong, "of its own machine") {
+	if wrong := leadsNowhere([]string{"10.0.0.1:29400"}, &wire.Redirected{To: to}); !strings.Contains(wrong, "of its own machine") {
 		t.Errorf("%q", wrong)
 	}
 	for _, from := range []string{"127.0.0.1:29400", "[::1]:29400", "localhost:29400"} {
-		if wrong := leadsNowhere(from, to); wrong != "" {
+		if wrong := leadsNowhere([]string{from}, &wire.Redirected{To: to}); wrong != "" {
 			t.Errorf("%s: %q", from, wrong)
 		}
 	}

@@ -59,6 +59,8 @@ func Render(st control.Status, term Terminal) string {
 	}
 	fmt.Fprintln(&b)
 	switch {
+	case len(st.Runs) == 0 && st.Server != nil && st.Server.Succession != nil && st.Server.Succession.Role == control.RoleWaiting:
+		fmt.Fprintln(&b, "This process does not host, and does not know yet which one does: ask again.")
 	case len(st.Runs) == 0:
 		fmt.Fprintln(&b, "No run is known here yet.")
 	case len(st.Runs) == 1 && st.RunsTotal == 1:

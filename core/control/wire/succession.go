@@ -78,7 +78,11 @@ func (r *Redirected) Error() string {
 	if r.To.Host == "" {
 		return "it is not known yet which node hosts the control plane"
 	}
-	return "node " + r.To.Node + " hosts the control plane, at " + r.To.Host
+	node := "another node"
+	if r.To.Node != "" {
+		node = "node " + r.To.Node
+	}
+	return node + " hosts the control plane, at " + r.To.Host
 }
 
 // MaxRedirects bounds how many servers in a row may redirect a client.
