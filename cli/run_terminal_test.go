@@ -138,9 +138,9 @@ func TestRefusedNodeIsNamed(t *testing.T) {
 	if got, want := refused.stderr.String(), `node gpu-d wants --nnodes=4, but the run has --nnodes=3, as node gpu-a started it; start all nodes with the same --nnodes and options`; !strings.Contains(got, want) {
 		t.Errorf("gpu-d shows %s\nwant %s", got, want)
 	}
-	log.Await(t, "; node gpu-d was refused: it wants --nnodes=4, this run 3", 1)
+	log.Await(t, "; node gpu-d was refused: it wants --nnodes=4, but the run has --nnodes=3, as node gpu-a started it", 1)
 	_, text, _ := execute(t, "status", strings.TrimPrefix(endpoint, "--rdzv-endpoint="))
-	if !strings.Contains(strings.Join(strings.Fields(text), " "), "node gpu-d was refused: it wants --nnodes=4, this run 3") {
+	if !strings.Contains(strings.Join(strings.Fields(text), " "), "node gpu-d was refused: it wants --nnodes=4, but the run has --nnodes=3, as node gpu-a started it") {
 		t.Errorf("the status is\n%s", text)
 	}
 	testkit.Check(t, waits.Process.Kill())

@@ -89,6 +89,7 @@ func (r *run) pushProgress() {
 		if !asked {
 			asked = true
 			newForming, newBeside := r.machine.Progress()
+			newForming.Detail = r.withRefusedLocked(newForming.Detail)
 			if silent != "" { // the round may be complete, and nobody is told
 				newForming = rendezvous.Progress{Headline: "the control plane waits for its voters", Detail: silent}
 				newBeside = newForming

@@ -9,6 +9,7 @@ import (
 	"rallypoint/core/store"
 	"rallypoint/internal/descriptors"
 	"rallypoint/internal/printable"
+	"rallypoint/internal/wording"
 )
 
 // Quota limits the resources that one run, and all runs together, may use of a server. A zero
@@ -72,6 +73,15 @@ func (r *run) overQuotaLocked(h rendezvous.Hello) *rendezvous.Error {
 	}
 	if r.machine.HasNode(h.Node) {
 		return nil
+	}
+	most, flag := q.Nodes, "--max-nodes"
+	if q.Connections < most {
+		most, flag = q.Connections, "--max-connections"
+	}
+	if least := h.Policy.Min; least > most {
+		return rendezvous.Errorf(rendezvous.CodeTooLarge,
+			"run %q: node %s wants at least %s, and a job may have at most %d on the control plane at %s: give it a smaller --nnodes, or start `rallypoint serve` with a higher %s",
+			r.id, printable.Text(rendezvous.MachineOf(h.Node)), wording.Count(least, "node", "nodes"), most, r.server.Addr(), flag)
 	}
 	if r.machine.Live()+r.hellos >= q.Nodes {
 		return r.noRoom("nodes", "--max-nodes", q.Nodes)

@@ -2,11 +2,16 @@ package control
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"net"
+	"slices"
+	"strings"
 
 	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
 	"rallypoint/internal/logsampler"
+	"rallypoint/internal/printable"
 )
 
 // refusal is why input was not accepted.
@@ -42,6 +47,57 @@ const (
 
 var refusalNames = [refusals]string{"", "tcpstore_client", "tls", "foreign", "malformed", "incomplete", "silent", "slow_reader",
 	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored", "foreign_host", "standby", "other_user", "handshake", "handshake_overload", "drained"}
+
+// maxRefusedNodes is how many refused nodes are named to those that wait, and maxRefusedText how many bytes
+// of each reason.
+const (
+	maxRefusedNodes = 4
+	maxRefusedText  = 512
+)
+
+// refusedNode is a node that a run lacks since it was refused.
+type refusedNode struct {
+	machine string // or its address, if it has not said who it is
+	text    string
+}
+
+// noteRefused keeps why a node was refused, for the nodes of its run that wait: until a round is complete, or a node of
+// that machine is admitted.
+func (sc *serverConn) noteRefused(err error) {
+	r := sc.server.lookUp(cmp.Or(sc.server.cfg.RunID, sc.only, sc.asked))
+	code := rendezvous.CodeOf(err)
+	if r == nil || code == rendezvous.CodeConnection || code == rendezvous.CodeClosed {
+		return
+	}
+	machine, who := rendezvous.MachineOf(sc.node), "node "+printable.Text(rendezvous.MachineOf(sc.node))
+	if machine == "" {
+		machine = sc.from().String()
+		who = "a process at " + machine
+	}
+	why := strings.TrimPrefix(err.Error(), errRefused.Error()+": ")
+	why = strings.TrimPrefix(why, fmt.Sprintf("run %q: ", r.id))
+	if rest, itself := strings.CutPrefix(why, who+" "); itself {
+		why = "it " + rest
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.admittedLocked(machine)
+	r.refused = append(r.refused, refusedNode{machine, who + " was refused: " + printable.Text(why[:min(len(why), maxRefusedText)])})
+	r.refused = r.refused[max(0, len(r.refused)-maxRefusedNodes):]
+}
+
+// admittedLocked forgets that nodes of machines or addresses were refused.
+func (r *run) admittedLocked(machines ...string) {
+	r.refused = slices.DeleteFunc(r.refused, func(n refusedNode) bool { return slices.Contains(machines, n.machine) })
+}
+
+// withRefusedLocked adds the refused nodes to a text about a round that is being formed.
+func (r *run) withRefusedLocked(text string) string {
+	for _, n := range r.refused {
+		text += "; " + n.text
+	}
+	return text
+}
 
 // refusedByReason is what was refused, by reason.
 func (m *metrics) refusedByReason() map[string]uint64 {

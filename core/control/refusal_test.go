@@ -3,11 +3,15 @@ package control
 import (
 	"fmt"
 	"net"
+	"slices"
 	"strings"
 	"testing"
 
+	"rallypoint/core/control/client"
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
+	"rallypoint/core/rendezvous"
 	"rallypoint/internal/logsampler"
 	"rallypoint/internal/testkit"
 )
@@ -177,5 +181,60 @@ func TestLogNamesTheRunOnce(t *testing.T) {
 				t.Errorf("only %q: %s", only, line)
 			}
 		}
+	}
+}
+
+// TestWaitingNodesLearnWhoIsRefused: each node that the run lacks since it was refused is named with the reason
+// to the nodes that wait and in the status, until it is admitted or a round is complete.
+func TestWaitingNodesLearnWhoIsRefused(t *testing.T) {
+	s, addr := testServer(t, Config{RunID: "run", Token: openToken(t, goodToken), Quota: Quota{Nodes: 3}})
+	good, other := testkit.TokenFile(t, goodToken), testkit.TokenFile(t, otherToken)
+	node := func(node string, n int) params.Params {
+		p := withToken(addr, good, n)
+		p.NodeID, p.IsHost = node, new(false)
+		return p
+	}
+	obs := controltest.NewObserver()
+	told := func(parts ...string) {
+		t.Helper()
+		tells := func(text string) bool {
+			return !slices.ContainsFunc(parts, func(part string) bool { return !strings.Contains(text, part) })
+		}
+		obs.Await(t, strings.Join(parts, ", "), func(e any) bool { p, ok := e.(rendezvous.Progress); return ok && tells(p.Detail) })
+		testkit.Eventually(t, "the status tells it", func() bool { return tells(s.Status().Runs[0].NotStarted) })
+	}
+	opened := func(p params.Params) *client.Client { return newTestClient(t, p, controltest.NewObserver()) }
+	refused := func(c *client.Client, code rendezvous.Code) {
+		t.Helper()
+		controltest.WantCode(t, c.Connect(controltest.Context(t)), code)
+	}
+	older := opened(node("a", 3))
+	connected(t, node("a", 3), obs).Start(controltest.Join())
+	wrong := node("x", 3)
+	wrong.TokenFile = other
+	refused(opened(wrong), rendezvous.CodeAuth)
+	const token = "a process at 127.0.0.1 was refused: authentication failed"
+	told(token)
+	refused(opened(node("d", 2)), rendezvous.CodeMismatch)
+	const mismatch = "node d was refused: it wants --nnodes=2, but the run has --nnodes=3"
+	refused(older, rendezvous.CodeNodeInUse)
+	told(token, mismatch, `node a was refused: node id "a" is in use by`)
+	connected(t, node("d", 3), controltest.NewObserver())
+	testkit.Eventually(t, "the node that came back is not named", func() bool { return !strings.Contains(s.Status().Runs[0].NotStarted, "node d") })
+	connected(t, node("e", 3), controltest.NewObserver())
+	refused(opened(node("c", 3)), rendezvous.CodeTooLarge)
+	told(`node c was refused: run "run" has 3 nodes, which is its quota`)
+}
+
+// TestJobThatCannotBegin: a job of more nodes than it may have is refused with its first node.
+func TestJobThatCannotBegin(t *testing.T) {
+	for flag, q := range map[string]Quota{"--max-nodes": {Nodes: 8}, "--max-connections": {Connections: 8}} {
+		_, addr := testServer(t, Config{Quota: q})
+		p := controltest.Guest(addr, 20)
+		p.Min = 9
+		err := newTestClient(t, p, controltest.NewObserver()).Connect(controltest.Context(t))
+		controltest.WantCode(t, err, rendezvous.CodeTooLarge, "wants at least 9 nodes", "at most 8", flag)
+		p.Min = 8
+		connected(t, p, controltest.NewObserver())
 	}
 }

@@ -36,6 +36,7 @@ type run struct {
 	awaited  int64             // nodes of its next round, as the server's sum has them
 	unsent   atomic.Int64      // bytes that wait to be sent to its nodes
 	arriving atomic.Int64      // bytes of long frames that have not come whole
+	refused  []refusedNode     // since the last round; the last one is the latest
 	replaces bool              // it has warned that this process may be in the place of a server
 	conns    map[rendezvous.SessionID]*serverConn
 	latest   map[rendezvous.SessionID]*serverConn // the last connection to say hello; that may not be applied yet
@@ -150,6 +151,7 @@ func (r *run) hello(p *serverConn, h rendezvous.Hello) bool {
 	if p.refusedBy != nil {
 		r.rollbackHello(p, h.Session)
 	} else if !e.void {
+		r.admittedLocked(rendezvous.MachineOf(h.Node), p.from().String())
 		r.noteOriginLocked(h)
 	}
 	return !e.void

@@ -66,6 +66,7 @@ type serverConn struct {
 	unproven Stopper // ends a connection that does not prove itself; nil: it has
 	counted  bool    // among the handshakes' unproven ones
 	only     string  // the run that the peer's token opens; "": all
+	asked    string  // the run of its hello
 	key      string  // fingerprint of the token that the peer has proven to know; "": none
 
 	// Set by serve before its session is bound.
@@ -369,7 +370,7 @@ func (sc *serverConn) enter(h wire.Hello) error {
 		Policy: h.Policy, LastRound: h.LastRound, InHost: h.InHost && (sc.server.cfg.HostNode == "" || h.Node == sc.server.cfg.HostNode),
 		SeenAddr: wire.AddrOf(sc.conn.RemoteAddr()), ServerAddr: wire.AddrOf(sc.conn.LocalAddr()), BeginAgain: h.BeginAgain,
 	}
-	sc.session, sc.node, sc.label = h.Session, h.Node, printable.Text(h.Label)
+	sc.asked, sc.session, sc.node, sc.label = h.RunID, h.Session, h.Node, printable.Text(h.Label)
 	sc.noteFollows(h)
 	for {
 		if err := sc.admit(h); err != nil {
@@ -447,6 +448,7 @@ func (sc *serverConn) report(err error) {
 	switch {
 	case errors.Is(err, wire.ErrSlow), errors.Is(err, wire.ErrStuck), errors.Is(err, errSilent), errors.Is(err, errShed), errors.Is(err, errUnproven), errors.Is(err, errTLS):
 	case errors.Is(err, errRefused):
+		sc.noteRefused(err)
 		text, reason = "refused a node: "+strings.TrimPrefix(err.Error(), errRefused.Error()+": "), nil
 	case err == nil, errors.Is(err, errServed), errors.Is(err, errRedirected), errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
 		level, text = slog.LevelDebug, "a connection ended"

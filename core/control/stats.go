@@ -113,7 +113,7 @@ func (r *run) completed(o rendezvous.Outcome) {
 	}
 	r.server.metrics.rounds.observe(took, &roundBuckets)
 	c.forming = time.Time{}
-	c.round, c.roundAt = o.Round, now
+	c.round, c.roundAt, r.refused = o.Round, now, nil
 }
 
 // trackJoin remembers since when the session's pending join waits. A join that is

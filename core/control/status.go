@@ -330,7 +330,11 @@ func Describe(m rendezvous.Status) RunStatus {
 // describe is the machine's status; a broken machine is not asked.
 func (r *run) describe() rendezvous.Status {
 	if r.broken == nil {
-		return r.machine.Status()
+		st := r.machine.Status()
+		if st.Phase == rendezvous.PhaseForming || st.Phase == rendezvous.PhaseRegroup {
+			st.NotStarted = r.withRefusedLocked(st.NotStarted)
+		}
+		return st
 	}
 	return rendezvous.Status{RunStatus: rendezvous.RunStatus{
 		RunID: r.id, Round: r.stats.census.Round, Phase: rendezvous.PhaseClosed, State: string(rendezvous.PhaseClosed),
@@ -367,7 +371,7 @@ func (s *Server) statusTag(id string, one bool) string {
 			if r.broken == nil {
 				generation = r.machine.Generation()
 			}
-			fmt.Fprintf(sum, "%q %d %s %d %d\n", r.id, r.seq, generation, r.applied, r.stats.changelog.total)
+			fmt.Fprintf(sum, "%q %d %s %d %d %q\n", r.id, r.seq, generation, r.applied, r.stats.changelog.total, r.refused)
 			r.mu.Unlock()
 		case one:
 			return ""

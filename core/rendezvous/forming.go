@@ -14,9 +14,8 @@ type forming struct {
 	round *round // the one before
 
 	policy   Policy
-	policyBy string   // the node whose policy it is
-	mismatch mismatch // who was refused last for another one, for those that wait; a restart forgets it
-	target   int      // of the last scale; 0: there was none
+	policyBy string // the node whose policy it is
+	target   int    // of the last scale; 0: there was none
 
 	joinSeq     uint64
 	joined      headcount // nodes with a pending join
@@ -47,9 +46,6 @@ func (f *forming) disarm(kinds ...TimerKind) {
 		f.clocks[kind] = deadline{}
 	}
 }
-
-// mismatch is a node that was refused because of its policy, and that in words.
-type mismatch struct{ node, text string }
 
 // setPolicy has the policy of a node count. No node has a pending join.
 func (f *forming) setPolicy(p Policy, by string) {

@@ -2,10 +2,8 @@ package rendezvous
 
 import (
 	"cmp"
-	"fmt"
 	"maps"
 	"slices"
-	"strings"
 	"time"
 
 	"rallypoint/internal/printable"
@@ -108,14 +106,9 @@ func (m *Machine) acceptPolicy(h Hello) *Error {
 	have, want := m.forming.policy, h.Policy
 	if !have.Agrees(&want) {
 		name := m.names.of(h.Node)
-		wants, has := differences(want, have)
-		m.forming.mismatch = mismatch{h.Node, fmt.Sprintf("node %s was refused: it wants %s, this run %s", name, strings.Join(wants, " and "), strings.Join(has, " and "))}
 		return Errorf(CodeMismatch,
 			"run %q: node %s wants %s, but the run has %s, as node %s started it; start all nodes with the same --nnodes and options",
 			m.runID, name, describePolicy(want), describePolicy(have), m.names.of(m.forming.policyBy))
-	}
-	if MachineOf(m.forming.mismatch.node) == MachineOf(h.Node) {
-		m.forming.mismatch = mismatch{} // it was started again, as the others are
 	}
 	return nil
 }

@@ -109,7 +109,7 @@ func (m *Machine) complete() {
 	last := m.round.number
 	m.round.number = m.nextRound()
 	m.round.origin = m.generation
-	m.round.fresh, m.round.stored, m.forming.mismatch = false, false, mismatch{}
+	m.round.fresh, m.round.stored = false, false
 	m.directives.forgetAgreement()
 	m.forming.disarm(clockKinds...)
 	m.forming.stopHold()

@@ -35,9 +35,6 @@ func (f *forming) progress() Progress {
 	if f.joinedGrace > 0 {
 		details = append(details, fmt.Sprintf("%d with a broken connection", f.joinedGrace))
 	}
-	if f.mismatch.text != "" {
-		details = append(details, f.mismatch.text)
-	}
 	if differ != "" {
 		details = append(details, differ)
 	}

@@ -24,25 +24,6 @@ func TestNodesThatDisagreeAreRefusedByName(t *testing.T) {
 	}
 }
 
-func TestThoseWhoWaitLearnWhoWasRefused(t *testing.T) {
-	r := newRig(t, -1)
-	r.join(r.hello("a", policy(3, 3)))
-	r.hello("b", policy(4, 4))
-	const want = "; node b was refused: it wants --nnodes=4, this run 3"
-	if forming, _ := r.m.Progress(); !strings.HasSuffix(forming.Detail, want) {
-		t.Errorf("progress %q, want it to end in %q", forming.Detail, want)
-	}
-	if got := r.m.Status().NotStarted; !strings.HasSuffix(got, want) {
-		t.Errorf("the status says %q, want it to end in %q", got, want)
-	}
-	for _, name := range []string{"c", "d"} {
-		r.join(r.hello(name, policy(3, 3)))
-	}
-	if forming, _ := r.m.Progress(); strings.Contains(forming.Detail, "refused") {
-		t.Errorf("progress %q still names the node that was refused", forming.Detail)
-	}
-}
-
 func TestANewerIncarnationReplacesAtOnce(t *testing.T) {
 	r := newRig(t, -1)
 	p := policy(1, 2)

@@ -282,9 +282,6 @@ func (f *forming) notStarted() string {
 		}
 		return fmt.Sprintf("no node has asked for a place; %s connected", wording.Count(len(f.nodes.live), "node is", "nodes are"))
 	case PhaseForming, PhaseRegroup:
-		if text := f.mismatch.text; text != "" {
-			return f.notComplete() + "; " + text
-		}
 		return f.notComplete()
 	}
 	return ""
