@@ -131,18 +131,33 @@ def test_sbatch(tmp_path: Path) -> None:
     assert subprocess.run(["bash", script], env=env, capture_output=True).returncode == 2
 
 
-@pytest.mark.parametrize("code", [0, 1, 143])
-def test_sbatch_of_run(code: int, tmp_path: Path) -> None:
-    """The script with a scontrol and an srun that start its tasks here, as Slurm would."""
+@pytest.mark.parametrize(
+    ("code", "why"),
+    [(0, ""), (1, ""), (143, "time limit"), (143, "preempted"), (143, "scancel")],
+    ids=lambda x: str(x).replace(" ", "-"),
+)
+def test_sbatch_of_run(code: int, why: str, tmp_path: Path) -> None:
+    """The script with a scontrol and an srun that start its tasks here, as Slurm would.
+
+    It is queued again at its time limit and when it is preempted, not after a scancel.
+    """
     script = EXAMPLES / "slurm" / "run.sbatch"
     nodes = {"n3": 0, "n4": 1}
-    address = f"127.{1 + os.getpid() % 100}.{os.getpid() // 100 % 250}.{code}"  # ours alone
+    # ours alone
+    address = f"127.{1 + os.getpid() % 100}.{os.getpid() // 100 % 250}.{code + len(why)}"
+    preempted = "2026-11-28T09:00:00" if why == "preempted" else "None"
     scripts = {
-        "scontrol": 'echo "$@" >> requeued',
+        "scontrol": f"""if [ "$1" = show ]; then
+    echo "   Deadline=N/A PreemptEligibleTime=2026-11-28T08:00:00 PreemptTime={preempted}"
+else
+    echo "$@" >> requeued
+fi""",
+        "scancel": 'echo "$@" >canceled; kill -TERM $(cat agent.0 agent.1)',
         "rallypoint": f'exec {REPOSITORY / "build" / "rallypoint"} "$@"',
         # What srun does with its own options, and its tasks' variables.
         "srun": f"""[ "$1 $2" = "--no-kill --kill-on-bad-exit=0" ] || exit 9
 shift 2
+echo $PPID >batch
 pids=
 for node in {" ".join(f"{name}:{rank}" for name, rank in nodes.items())}; do
     SLURM_STEP_ID=0 SLURM_STEP_NODELIST={address} SLURM_STEP_NUM_NODES=2 SLURM_LOCALID=0 \\
@@ -156,15 +171,22 @@ done
 exit "$worst\"""",
     }
     programs(tmp_path, scripts)
+    # As Slurm does: near the time limit for the script alone, else for all.
+    signals = {
+        "": ":",
+        "time limit": "kill -USR1 $(cat batch)",
+        "preempted": "kill -TERM $(cat agent.0 agent.1)",
+        "scancel": "kill -TERM $(cat agent.0 agent.1 batch)",
+    }
     (tmp_path / "train.sh").write_text(
         # The agent has the token, its workers are not told where it is.
         'token=$(tr "\\0" "\\n" </proc/$PPID/environ | sed -n s/^RALLYPOINT_TOKEN_FILE=//p)\n'
         'echo "rank $RANK of $WORLD_SIZE: $*; token $(wc -c <"$token")${RALLYPOINT_TOKEN_FILE-}"\n'
         "echo $PPID >agent.$RANK.new; mv agent.$RANK.new agent.$RANK\n"
         f"if [ {code} != 143 ]; then exit {code}; fi\n"
-        "if [ $RANK = 0 ]; then\n"  # as Slurm does: a signal for all tasks
+        "if [ $RANK = 0 ]; then\n"
         "    until [ -e agent.1 ]; do sleep 0.05; done\n"
-        "    trap : TERM; kill -TERM $(cat agent.0 agent.1); exit 1\n"
+        f"    trap : TERM; {signals[why]}; exit 1\n"
         "fi\nexec sleep 60\n"
     )
     env = {
@@ -190,8 +212,10 @@ exit "$worst\"""",
     assert lines == both if code == 0 else lines <= both  # a failure may end the other early
     assert not list(tmp_path.glob(".rallypoint-token*"))
     requeued = tmp_path / "requeued"
-    assert requeued.exists() == (code == 143)
-    assert code != 143 or requeued.read_text() == f"requeue {env['SLURM_JOB_ID']}\n"
+    again = why in ("time limit", "preempted")
+    assert requeued.exists() == again
+    assert not again or requeued.read_text() == f"requeue {env['SLURM_JOB_ID']}\n"
+    assert (tmp_path / "canceled").exists() == (why == "time limit")
     assert subprocess.run(["bash", script], env=env, capture_output=True).returncode == 2
 
 
