@@ -130,10 +130,15 @@ func (r *run) standbyListens(p *serverConn, f wire.Standby) {
 func (s *Server) StepDown(to wire.Redirect, why string) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
+	justBegun := s.cfg.Group != nil && s.cfg.Peers == nil && !s.cfg.Group.Standing().Round
 	if s.cfg.Elector == nil || !s.cfg.Elector.StepDown(to) {
 		return
 	}
-	s.log.Warn("this process does not host the control plane any more: "+why, "host", to.Host, "term", to.Term)
+	if justBegun { // the node that hosted the run before was started again, and its run goes on elsewhere
+		s.log.Info(why+": this process joins it", "host", to.Host, "term", to.Term)
+	} else {
+		s.log.Warn("this process does not host the control plane any more: "+why, "host", to.Host, "term", to.Term)
+	}
 	s.mu.Lock()
 	runs := slices.Collect(maps.Values(s.runs))
 	clear(s.runs)

@@ -419,6 +419,9 @@ func TestRestartedHostJoins(t *testing.T) {
 		t.Fatalf("hosts: %v", got)
 	}
 	again.lines.Await(t, "node "+got[0]+" hosts this run", 1)
+	if warned := again.lines.With("level=WARN"); len(warned) > 0 {
+		t.Errorf("it warns: %q", warned)
+	}
 	guest := newPlane(t, "e", p).connect() // by way of the endpoint, whose server redirects it
 	if guest.Hosting() {
 		t.Error("a newcomer hosts")
@@ -428,7 +431,7 @@ func TestRestartedHostJoins(t *testing.T) {
 // TestRestartedHostYieldsAtOnce has the next host find the one before, which was started again,
 // before that one's own node has said hello to it. The node has to stand by like any other.
 func TestRestartedHostYieldsAtOnce(t *testing.T) {
-	yields := func(n *plane) { n.lines.Await(t, "does not host the control plane any more", 1) }
+	yields := func(n *plane) { n.lines.Await(t, "hosts this run", 1) }
 	for at, hooks := range map[string][2]func(*plane){"it listens": {yields, nil}, "it hosts": {nil, yields}} {
 		t.Run(at, func(t *testing.T) {
 			p, nodes := hostKilled(t)

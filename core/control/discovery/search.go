@@ -567,6 +567,7 @@ func (s *search) succeeded(l *Conn) {
 	}
 	switch {
 	case s.f.moved > wire.MaxRedirects: // which was told
+	case s.last.HostNode == s.f.Node && s.f.Hello().LastRound.Round == 0: // as its server has told
 	case s.f.Hosting() || w.Group == "" || w.Group == s.last.Group && w.Term == s.last.Term:
 	case s.orderly:
 		s.f.Log.Info(host+" hosts the control plane now", "address", l.Addr.String(), "term", w.Term)
