@@ -124,7 +124,7 @@ func (j *joinWait) updateDeadline() {
 	due := j.began.Add(firstLine)
 	if j.shown != "" {
 		due = j.shownAt.Add(lineInterval)
-		if head, tail := j.describe(); head+tail != j.shown {
+		if head, tail := j.describe(); wording.WithoutDurations(head+tail) != j.shown {
 			due = j.shownAt.Add(linePause)
 		}
 	}
@@ -134,7 +134,7 @@ func (j *joinWait) updateDeadline() {
 // logProgress writes a line.
 func (j *joinWait) logProgress() {
 	head, tail := j.describe()
-	j.shown, j.shownAt = head+tail, time.Now()
+	j.shown, j.shownAt = wording.WithoutDurations(head+tail), time.Now()
 	j.m.log.Info(j.line(head, tail))
 }
 

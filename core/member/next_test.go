@@ -12,6 +12,7 @@ import (
 
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wording"
 )
 
 func TestNextFormsARound(t *testing.T) {
@@ -191,6 +192,25 @@ func TestProgressLines(t *testing.T) {
 		}
 		if got := nodes[0].log.take(); !slices.Equal(got, want) {
 			t.Errorf("without a change: %q; want %q", got, want)
+		}
+		j.cancel()
+		<-j.done
+	})
+}
+
+// TestTimesAreNoChange: a text that tells for how long something lasts is no news each second.
+func TestTimesAreNoChange(t *testing.T) {
+	runCluster(t, func(t *testing.T, w *cluster) {
+		n := w.nodes(1, 2, 2)[0]
+		j := n.join()
+		wait(time.Second)
+		n.log.take()
+		for s := range 35 {
+			n.plane.observer.Progressed(rendezvous.Progress{Headline: "the control plane waits for its voters", Detail: fmt.Sprintf("b silent for %s, tried for %v", wording.Seconds(time.Duration(s)*time.Second), time.Duration(s)*999*time.Millisecond)})
+			wait(time.Second)
+		}
+		if got := n.log.take(); len(got) != 4 {
+			t.Errorf("%d lines in 35 s: %q", len(got), got)
 		}
 		j.cancel()
 		<-j.done

@@ -4,6 +4,7 @@ package wording
 
 import (
 	"iter"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -100,6 +101,12 @@ func Seconds(d time.Duration) string {
 	}
 	return strconv.FormatFloat(d.Round(step).Seconds(), 'f', -1, 64) + " s"
 }
+
+// WithoutDurations is a text without its durations, as Seconds and package time write them: what is left changes
+// only when there is news.
+func WithoutDurations(text string) string { return durations.ReplaceAllString(text, "") }
+
+var durations = regexp.MustCompile(`\b[0-9][0-9.hm]* ?([mµ]?s)\b`)
 
 // Runs yields the runs of successive numbers in a growing list, each by its first and its last
 // number.

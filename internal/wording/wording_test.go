@@ -1,6 +1,7 @@
 package wording
 
 import (
+	"fmt"
 	"slices"
 	"testing"
 	"time"
@@ -36,6 +37,13 @@ func TestSeconds(t *testing.T) {
 		if got := Seconds(d); got != want {
 			t.Errorf("%v is %q, want %q", d, got, want)
 		}
+	}
+}
+
+func TestWithoutDurations(t *testing.T) {
+	text := fmt.Sprintf("2 of 3 nodes, b silent for %s, tried for %v, %v, %v and %v at 10.0.0.1:5s", Seconds(2*time.Second), 1500*time.Millisecond, 3*time.Microsecond, time.Hour+time.Second, time.Second)
+	if got, want := WithoutDurations(text), "2 of 3 nodes, b silent for , tried for , ,  and  at 10.0.0.1:"; got != want {
+		t.Errorf("%q, want %q", got, want)
 	}
 }
 
