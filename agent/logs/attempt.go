@@ -72,9 +72,10 @@ func (s *Spec) isSilent() bool {
 type Tree struct {
 	spec   *Spec
 	log    *slog.Logger
-	Base   string // made by us, to be removed if it stays empty; "" otherwise
-	job    string // "" without files, and with a planner
-	Mark   string // of a run without a folder, whose workers have it in EnvMark; "" for none
+	Base   string   // made by us, to be removed if it stays empty; "" otherwise
+	lock   *os.File // Base has its name; nil: there is none
+	job    string   // "" without files, and with a planner
+	Mark   string   // of a run without a folder, whose workers have it in EnvMark; "" for none
 	starts map[int]int
 }
 
@@ -91,7 +92,8 @@ func NewTree(spec *Spec, runID string, log *slog.Logger) (*Tree, error) {
 	base := spec.Dir
 	if base == "" {
 		temp := cmp.Or(spec.TempDir, os.TempDir())
-		made, err := makeUnique(temp, "torchelastic_")
+		removeLeft(temp, os.Geteuid())
+		made, err := makeUnique(temp, basePrefix)
 		switch {
 		case err != nil && spec.isSilent():
 			log.Warn(fmt.Sprintf("cannot make a folder for the workers' error files: %v; failures are reported without tracebacks; "+
@@ -101,7 +103,7 @@ func NewTree(spec *Spec, runID string, log *slog.Logger) (*Tree, error) {
 		case err != nil:
 			return nil, fmt.Errorf("cannot make a folder for logs: %w; give another one with --log-dir or TMPDIR", err)
 		}
-		base, t.Base = made, made
+		base, t.Base, t.lock = made, made, lockBase(made)
 	}
 	if err := os.MkdirAll(base, 0o777); err != nil {
 		return nil, fmt.Errorf("cannot make the log folder: %w", err)
@@ -146,15 +148,11 @@ func (t *Tree) Close() {
 	if t.Base == "" {
 		return
 	}
-	content := false
-	_ = filepath.WalkDir(t.Base, func(_ string, entry fs.DirEntry, err error) error {
-		if err == nil && !entry.IsDir() {
-			info, err := entry.Info()
-			content = content || err != nil || info.Size() > 0
-		}
-		return nil
-	})
-	if content {
+	if t.lock != nil {
+		_ = os.Remove(t.Base + "/" + lockName)
+		_ = t.lock.Close()
+	}
+	if hasContent(t.Base) {
 		return
 	}
 	if err := os.RemoveAll(t.Base); err != nil {

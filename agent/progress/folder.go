@@ -58,7 +58,7 @@ func newFolder(environ []string) (folder, error) {
 // lockFolder locks a new folder and gives it the name of one that is. A folder that cannot be
 // locked keeps its name: no other agent removes it.
 func lockFolder(path string) folder {
-	lock, err := openFolder(unix.AT_FDCWD, path)
+	lock, err := process.OpenFolderAt(unix.AT_FDCWD, path)
 	if err != nil {
 		return folder{path: path}
 	}
@@ -72,15 +72,6 @@ func lockFolder(path string) folder {
 	return folder{path + lockedSuffix, lock}
 }
 
-// openFolder opens a folder, and fails for anything else: opening a FIFO could block.
-func openFolder(base int, name string) (*os.File, error) {
-	fd, err := unix.Openat(base, name, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
-	}
-	return os.NewFile(uintptr(fd), name), nil
-}
-
 // remove removes the folder with all that is in it.
 func (f folder) remove() error {
 	err := os.RemoveAll(f.path)
@@ -90,64 +81,15 @@ func (f folder) remove() error {
 	return err
 }
 
-// lookingTime bounds how long an agent's start looks for folders to remove where others may make any
-// number of them. Names are read so many at a time.
-const (
-	lookingTime = 50 * time.Millisecond
-	namesAtOnce = 1000
-)
-
 // removeLeft removes the folders of the user's agents that were killed together with the process that
 // watches them. It opens nothing of another user's. A folder that it cannot remove, or that it does
 // not get to, stays: it harms nothing.
 func removeLeft(base string, user int, now func() time.Time) {
-	dir, err := openFolder(unix.AT_FDCWD, base+"/.") // it may be a link itself
-	if err != nil {
-		return
-	}
-	defer func() { _ = dir.Close() }()
-	fd, end := int(dir.Fd()), now().Add(lookingTime)
-	for {
-		names, err := dir.Readdirnames(namesAtOnce)
-		for _, name := range names {
-			if !now().Before(end) {
-				return
-			}
-			if strings.HasPrefix(name, folderPrefix) && strings.HasSuffix(name, lockedSuffix) && owns(user, fd, name) {
-				removeUnlocked(fd, name)
-			}
+	process.EachFolder(base, folderPrefix, lockedSuffix, user, now, func(f process.OpenFolder) {
+		if unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB) == nil {
+			f.Remove()
 		}
-		if err != nil {
-			return
-		}
-	}
-}
-
-// owns reports whether a name in a folder is of a folder of the user's.
-func owns(user, base int, name string) bool {
-	var info unix.Stat_t
-	err := unix.Fstatat(base, name, &info, unix.AT_SYMLINK_NOFOLLOW)
-	return err == nil && int(info.Uid) == user && info.Mode&unix.S_IFMT == unix.S_IFDIR
-}
-
-// removeUnlocked removes a folder of this user if no process holds its lock. It goes by
-// descriptors, so that a name which leads elsewhere by then costs nothing there.
-func removeUnlocked(base int, name string) {
-	f, err := openFolder(base, name)
-	if err != nil {
-		return
-	}
-	defer func() { _ = f.Close() }()
-	fd := int(f.Fd())
-	var info unix.Stat_t
-	if unix.Fstat(fd, &info) != nil || int(info.Uid) != os.Geteuid() || unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil {
-		return
-	}
-	files, _ := f.Readdirnames(-1) // this user's
-	for _, file := range files {
-		_ = unix.Unlinkat(fd, file, 0)
-	}
-	_ = unix.Unlinkat(base, name, unix.AT_REMOVEDIR)
+	})
 }
 
 // bases are the folders to be tried.

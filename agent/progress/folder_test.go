@@ -12,6 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/agent/process"
 	"rallypoint/internal/testkit"
 )
 
@@ -34,6 +35,7 @@ func TestLeftFolders(t *testing.T) {
 	file(path("file-locked"))
 	file(path("never"))
 	file(path("filled-locked/folder/file"))
+	testkit.Check(t, os.Symlink(elsewhere, path("filled-locked/folder/link")))
 	live := NewTracker([]string{EnvDir + "=" + base}, slog.New(slog.DiscardHandler))
 	defer live.Close()
 
@@ -44,10 +46,10 @@ func TestLeftFolders(t *testing.T) {
 			left = append(left, strings.TrimPrefix(entry.Name(), "rallypoint-progress-"))
 		}
 	}
-	if want := []string{"fifo-locked", "file-locked", "filled-locked", "link-locked", "never"}; !slices.Equal(left, want) {
+	if want := []string{"fifo-locked", "file-locked", "link-locked", "never"}; !slices.Equal(left, want) {
 		t.Errorf("there are %q, want %q", left, want)
 	}
-	for _, kept := range []string{live.Folder(), filepath.Join(elsewhere, "victim"), path("filled-locked/folder/file")} {
+	for _, kept := range []string{live.Folder(), filepath.Join(elsewhere, "victim")} {
 		if _, err := os.Lstat(kept); err != nil {
 			t.Error(err)
 		}
@@ -62,7 +64,7 @@ func TestLeftFolders(t *testing.T) {
 // opened, and does not hold an agent's start up for long.
 func TestFoldersOfOthers(t *testing.T) {
 	base := t.TempDir()
-	for i := range 3 * namesAtOnce {
+	for i := range 3 * process.NamesAtOnce {
 		testkit.Check(t, os.Mkdir(filepath.Join(base, fmt.Sprintf("rallypoint-progress-%d-locked", i)), 0o700))
 	}
 	opened := testkit.Must(unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK))(t)
@@ -74,14 +76,14 @@ func TestFoldersOfOthers(t *testing.T) {
 	if _, err := unix.Read(opened, make([]byte, 512)); err != unix.EAGAIN {
 		t.Errorf("another user's folder was opened (%v)", err)
 	}
-	if looked != 1+3*namesAtOnce {
+	if looked != 1+3*process.NamesAtOnce {
 		t.Errorf("%d of the names were looked at", looked-1)
 	}
 
 	looked = 0
 	removeLeft(base, os.Geteuid()+1, func() time.Time { looked++; return clock.Add(time.Duration(looked) * time.Millisecond) })
-	if looked > 2+int(lookingTime/time.Millisecond) {
-		t.Errorf("%d names were looked at in %v", looked, lookingTime)
+	if looked > 2+int(process.LookingTime/time.Millisecond) {
+		t.Errorf("%d names were looked at in %v", looked, process.LookingTime)
 	}
 	removeLeft(base, os.Geteuid(), still)
 	if left := testkit.Must(os.ReadDir(base))(t); len(left) > 0 {

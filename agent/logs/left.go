@@ -1,0 +1,69 @@
+package logs
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/process"
+)
+
+const (
+	// basePrefix begins the names of folders for logs that torch makes where the user names none, and of ours.
+	basePrefix = "torchelastic_"
+	// lockName is a file in such a folder of ours, which its agent holds locked (flock(2)) for as long as it lives. It has no such name before.
+	lockName = ".rallypoint-agent"
+)
+
+// lockBase marks a new folder as one whose agent lives. A nil file means that it could not: then the folder stays
+// if its agent is killed.
+func lockBase(base string) *os.File {
+	made := base + "/" + lockName + ".new"
+	lock, err := os.OpenFile(made, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return nil
+	}
+	if err = unix.Flock(int(lock.Fd()), unix.LOCK_EX|unix.LOCK_NB); err == nil {
+		err = os.Rename(made, base+"/"+lockName)
+	}
+	if err != nil {
+		_ = os.Remove(made)
+		_ = lock.Close()
+		return nil
+	}
+	return lock
+}
+
+// removeLeft removes the folders without content that the user's agents have left in temp which were killed together with the
+// process that watches them.
+func removeLeft(temp string, user int) {
+	process.EachFolder(temp, basePrefix, "", user, time.Now, func(f process.OpenFolder) {
+		fd, err := unix.Openat(int(f.Fd()), lockName, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+		if err != nil {
+			return // torch's, or what an agent has left that ended in order
+		}
+		defer func() { _ = unix.Close(fd) }()
+		switch {
+		case unix.Flock(fd, unix.LOCK_EX|unix.LOCK_NB) != nil:
+		case hasContent(filepath.Join(temp, f.Name())):
+			_ = unix.Unlinkat(int(f.Fd()), lockName, 0) // it stays, as if its agent had ended in order
+		default:
+			f.Remove()
+		}
+	})
+}
+
+// hasContent reports whether a file in a folder is not empty.
+func hasContent(base string) (content bool) {
+	_ = filepath.WalkDir(base, func(_ string, entry fs.DirEntry, err error) error {
+		if err == nil && !entry.IsDir() {
+			info, err := entry.Info()
+			content = content || err != nil || info.Size() > 0
+		}
+		return nil
+	})
+	return content
+}
