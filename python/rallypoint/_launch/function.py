@@ -13,15 +13,14 @@ import os
 import pickle
 import re
 import reprlib
-import shutil
 import subprocess
 import sys
-import tempfile
 from multiprocessing import spawn
 from typing import Any, Callable
 
 from .._errors import invalid
 from .arguments import ArgumentServer
+from .folder import OwnFolder
 
 # Without the current directory, which may be any user's; the worker takes the launcher's
 # path before it looks for the function.
@@ -72,17 +71,18 @@ class FunctionJob:
         self.folder = ""
 
     def __enter__(self) -> FunctionJob:
-        self.folder = tempfile.mkdtemp(prefix="rallypoint_")  # mode 0700
+        self._folder = OwnFolder()
+        self.folder = self._folder.path
         try:
             self._server = self._serve()
         except BaseException:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self._folder.close()
             raise
         return self
 
     def __exit__(self, *_: object) -> None:
         self._server.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self._folder.close()
 
     def _serve(self) -> ArgumentServer:
         preparation = spawn.get_preparation_data("rallypoint worker")

@@ -457,3 +457,24 @@ def test_restarts() -> None:
     assert elastic_launch(alone(2, max_restarts=2), jobs.fail_until)(2) == {0: 2, 1: 2}
     with pytest.raises(ChildFailedError):
         elastic_launch(alone(2, max_restarts=1), jobs.fail_until)(2)
+
+
+def test_folder_of_a_killed_process(temporary_folder: Path) -> None:
+    """The next launch removes it, and leaves that of a process which lives alone."""
+    code = (
+        "import sys; from rallypoint._launch.function import FunctionJob\n"
+        "with FunctionJob(print, ()) as job: print(job.folder, flush=True); sys.stdin.read()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    others = [subprocess.Popen([PYTHON, "-c", code], **pipes) for _ in range(2)]  # type: ignore[call-overload]
+    killed, lives = [Path(other.stdout.readline().strip()) for other in others]
+    others[0].kill()
+    others[0].wait()
+    assert killed.parent == lives.parent == temporary_folder
+    assert killed.exists()
+    assert elastic_launch(alone(1), len)("abc") == {0: 3}
+    assert lives.exists()
+    assert not killed.exists()
+    others[1].communicate()
+    assert others[1].returncode == 0
+    assert not lives.exists()
