@@ -2,6 +2,7 @@ package cli
 
 import (
 	"maps"
+	"net"
 	"os"
 	"slices"
 	"strings"
@@ -11,7 +12,34 @@ import (
 	"rallypoint/backend"
 	"rallypoint/core/control"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
+
+// TestAdminOutlivesALeader: a request whose leader does not answer is made to the next one.
+func TestAdminOutlivesALeader(t *testing.T) {
+	live, dead := t.TempDir(), t.TempDir()
+	n, first := meets(t, "file://"+live, "job", "a", 1, 1)
+	ended(t, first)
+	addr := statusAt(t, "file://"+live).Server.Address
+	testkit.Check(t, os.CopyFS(dead, os.DirFS(live))) // what a kill leaves behind
+	n.Close()
+	leads := testkit.Must(net.Listen("tcp", addr))(t)
+	type result struct {
+		code           int
+		stdout, stderr string
+	}
+	asked := make(chan result, 1)
+	go func() {
+		code, stdout, stderr := execute(t, "admin", "close", "file://"+dead, "--rdzv-id", "job", "--reason", "x", "--timeout", "60s")
+		asked <- result{code, stdout, stderr}
+	}()
+	testkit.Must(leads.Accept())(t).Close()
+	leads.Close()
+	meets(t, "file://"+dead, "job", "b", 2, 2)
+	if r := <-asked; r.code != 0 || !strings.HasPrefix(r.stdout, `run "job" is closed`) {
+		t.Errorf("%+v", r)
+	}
+}
 
 func TestAdminOfAPlace(t *testing.T) {
 	t.Setenv("USER", "carol")

@@ -396,6 +396,9 @@ func hasTag(r *http.Request, tag string) bool {
 // those that are.
 func (s *Server) unknownRun(id string) *rendezvous.Error {
 	names := s.runIDs()
+	if id != "" && id == s.cfg.RunID { // its leader, or the endpoint's first node, is quicker than all nodes
+		return rendezvous.Errorf(rendezvous.CodeConnection, "the control plane at %s (%s) has just begun: no node of run %q has come yet", s.Addr(), s.process, id)
+	}
 	there := "it knows no run yet"
 	if len(names) > 0 {
 		there = "it knows " + wording.Names(names)
