@@ -77,12 +77,17 @@ func (p *pages) ready(w http.ResponseWriter, _ *http.Request) {
 	httpport.Answer(w, http.StatusOK, httpport.PlainText, []byte("ok\n"))
 }
 
-// atHost sends requests on to the server that hosts, if this is another one and knows which one that is.
+// atHost sends requests on to the server that hosts, if this is another one and knows which one that is,
+// except those for what this one knows itself (here=1).
 func (p *pages) atHost(page http.HandlerFunc) http.HandlerFunc {
 	if p.server.cfg.Elector == nil {
 		return page
 	}
 	return func(w http.ResponseWriter, r *http.Request) {
+		if r.URL.Query().Get("here") == "1" {
+			page(w, r)
+			return
+		}
 		to, serve, err := p.server.awaitHost(r.Context(), p.server.cfg.RunID)
 		if serve || err != nil || to.Host == "" {
 			page(w, r)

@@ -593,6 +593,9 @@ func TestStandbyListenerRedirects(t *testing.T) {
 	if code, _, body := get(t, addr, "/healthz"); code != 200 || body != "ok\n" {
 		t.Errorf("/healthz: %d %q", code, body)
 	}
+	if code, _, body := get(t, addr, "/status?here=1"); code != 200 || !strings.Contains(body, `"role":"waiting"`) {
+		t.Errorf("/status?here=1: %d %q", code, body)
+	}
 	straight := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	defer straight.CloseIdleConnections()
 	for _, path := range []string{"/", "/status", "/status?rdzv_id=" + elastic(t, 3).RunID} {
