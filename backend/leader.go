@@ -163,9 +163,9 @@ func (l led) resting() *rendezvous.Machine {
 	return m
 }
 
-// askLeader asks the leader of a run. While it does not answer, the record is read again, since another one
-// may lead meanwhile.
-func askLeader[T any](ctx context.Context, q Query, at registerPlace, l led, ask func(ctx context.Context, addr string) (T, error)) (answer T, err error) {
+// askLeader asks the leader of a run. While it does not answer, the record is read again, since
+// another one may lead meanwhile.
+func askLeader[T any](ctx context.Context, q Query, at registerPlace, l led, ask func(context.Context, string) (T, error)) (answer T, err error) {
 	final := func(err error) bool {
 		return errors.As(err, new(*rendezvous.Error)) && !errors.Is(err, rendezvous.ErrConnection)
 	}

@@ -12,14 +12,15 @@ import (
 )
 
 const (
-	// basePrefix begins the names of folders for logs that torch makes where the user names none, and of ours.
+	// basePrefix begins the name of a folder for logs that the user has not named, as in torch.
 	basePrefix = "torchelastic_"
-	// lockName is a file in such a folder of ours, which its agent holds locked (flock(2)) for as long as it lives. It has no such name before.
+	// lockName is a file in such a folder. It has this name only once its agent has locked it
+	// (flock(2)), for as long as that lives. Folders of torch have none.
 	lockName = ".rallypoint-agent"
 )
 
-// lockBase marks a new folder as one whose agent lives. A nil file means that it could not: then the folder stays
-// if its agent is killed.
+// lockBase marks a new folder as one whose agent lives. A nil file means that it could not: then
+// no other agent removes the folder.
 func lockBase(base string) *os.File {
 	made := base + "/" + lockName + ".new"
 	lock, err := os.OpenFile(made, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
@@ -37,8 +38,8 @@ func lockBase(base string) *os.File {
 	return lock
 }
 
-// removeLeft removes the folders without content that the user's agents have left in temp which were killed together with the
-// process that watches them.
+// removeLeft removes the folders without content of the user's agents that were killed together with
+// the process that watches them.
 func removeLeft(temp string, user int) {
 	process.EachFolder(temp, basePrefix, "", user, time.Now, func(f process.OpenFolder) {
 		fd, err := unix.Openat(int(f.Fd()), lockName, unix.O_RDONLY|unix.O_NOFOLLOW|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)

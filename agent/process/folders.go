@@ -23,8 +23,8 @@ type OpenFolder struct {
 	base int // descriptor of the folder that it is in
 }
 
-// EachFolder calls do with the folders of a user in base whose names have a prefix and a suffix. It opens nothing of
-// another user's, and looks for LookingTime at most.
+// EachFolder calls do with the folders of a user in base whose names have a prefix and a suffix. It
+// opens nothing of another user's, and looks for LookingTime at most.
 func EachFolder(base, prefix, suffix string, user int, now func() time.Time, do func(f OpenFolder)) {
 	dir, err := OpenFolderAt(unix.AT_FDCWD, base+"/.") // it may be a link itself
 	if err != nil {

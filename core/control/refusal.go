@@ -48,8 +48,8 @@ const (
 var refusalNames = [refusals]string{"", "tcpstore_client", "tls", "foreign", "malformed", "incomplete", "silent", "slow_reader",
 	"version", "mismatch", "other_run", "node_in_use", "quota", "invalid_hello", "unknown_request", "http_overload", "authentication", "not_stored", "foreign_host", "standby", "other_user", "handshake", "handshake_overload", "drained"}
 
-// maxRefusedNodes is how many refused nodes are named to those that wait, and maxRefusedText how many bytes
-// of each reason.
+// maxRefusedNodes is how many refused nodes are named to those that wait, and maxRefusedText how
+// many bytes each reason has.
 const (
 	maxRefusedNodes = 4
 	maxRefusedText  = 512
@@ -61,8 +61,8 @@ type refusedNode struct {
 	text    string
 }
 
-// noteRefused keeps why a node was refused, for the nodes of its run that wait: until a round is complete, or a node of
-// that machine is admitted.
+// noteRefused keeps why a node was refused, for the nodes of its run that wait: until a round is
+// complete, or a node of that machine is admitted.
 func (sc *serverConn) noteRefused(err error) {
 	r := sc.server.lookUp(cmp.Or(sc.server.cfg.RunID, sc.only, sc.asked))
 	code := rendezvous.CodeOf(err)

@@ -102,8 +102,8 @@ func Seconds(d time.Duration) string {
 	return strconv.FormatFloat(d.Round(step).Seconds(), 'f', -1, 64) + " s"
 }
 
-// WithoutDurations is a text without its durations, as Seconds and package time write them: what is left changes
-// only when there is news.
+// WithoutDurations is a text without its durations, as Seconds and package time write them: what is
+// left changes only when there is news.
 func WithoutDurations(text string) string { return durations.ReplaceAllString(text, "") }
 
 var durations = regexp.MustCompile(`\b[0-9][0-9.hm]* ?([mµ]?s)\b`)

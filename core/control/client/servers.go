@@ -36,9 +36,9 @@ func FirstOf[T any](ctx context.Context, servers string, final func(error) bool,
 // asked again.
 const askAgain = 500 * time.Millisecond
 
-// AskHost asks the server that hosts. It asks those of a list as FirstOf does, and follows a
-// *wire.Redirected that ask returns to the server that it names. Until that one has answered, the server
-// that named it is asked again from time to time, since another one may be elected meanwhile.
+// AskHost asks the server that hosts. It asks those of a list as FirstOf does, and when ask returns a
+// *wire.Redirected, the server that it names. Until that one has answered, the server that named it
+// is asked again from time to time, since another one may be elected meanwhile.
 func AskHost[T any](ctx context.Context, servers string, final func(error) bool, ask func(ctx context.Context, addr string) (T, error)) (T, error) {
 	h := &hostSearch[T]{ask: ask, final: func(err error) bool { return final(err) || errors.As(err, new(*misdirected)) }}
 	return FirstOf(ctx, servers, h.final, func(ctx context.Context, addr string) (T, error) { return h.from(ctx, []string{addr}) })
