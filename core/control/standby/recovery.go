@@ -129,10 +129,15 @@ func (g *Group) FoundAnew(now time.Time) (why string, founded bool) {
 	}
 	gone := g.goneLocked()
 	g.foundLocked(now)
+	g.target.Group = yieldsFirst + g.target.Group
 	g.start.Alone = true
 	return fmt.Sprintf("no leader can be elected: %s died, the voters that are left are no majority, and nobody has led for %s since; this node founds the control plane anew, and leaves a gap in the numbers of rounds",
 		wording.Names(gone), wording.Seconds(since)), true
 }
+
+// yieldsFirst begins the names of groups that were founded anew: of two groups in one term that have a round each, the
+// one with the earlier name yields (succession.Yields), and a drawn name is later.
+const yieldsFirst = "0-"
 
 // goneLocked are the nodes of the voters that are gone.
 func (g *Group) goneLocked() (nodes []string) {

@@ -1,6 +1,7 @@
 package standby
 
 import (
+	"crypto/rand"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -452,6 +453,8 @@ func TestFoundAnew(t *testing.T) {
 			t.Errorf("%s: founded %v", c.what, founded)
 		case founded && (waited < c.after || waited > c.after+2*lease):
 			t.Errorf("%s: founded after %s", c.what, waited)
+		case founded && !succession.Yields(g.Standing(), succession.Standing{Group: rand.Text(), Term: 1, Node: "x"}):
+			t.Errorf("%s: it does not yield to a founder with a majority", c.what)
 		case founded && (!g.Hosting() || g.Current().Group == "g" || g.Current().Host != "10.0.0.2:1" || !g.start.Alone):
 			t.Errorf("%s: %+v", c.what, g.Current())
 		}
