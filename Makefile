@@ -171,8 +171,9 @@ bench-store: .venv/.wheel  ## Run all benchmarks of the store server (a quarter 
 ##@ Documentation
 
 .PHONY: site
-site: $(DOCS_STAMP)  ## Write the documentation as a site to build/site
+site: $(DOCS_STAMP)  ## Write the documentation as a site to build/site; a dead link is an error
 	@.venvs/docs/bin/zensical build --strict --clean >/dev/null
+	@$(PYTHON) packaging/site_links.py build/site
 	@echo "build/site/index.html"
 
 $(DOCS_STAMP): | $(UV_STAMP)

@@ -4,8 +4,8 @@
 
 # Two at a time, as test: while one links, the other compiles.
 .PHONY: check
-check:  ## Formatting, vet, linters, types, headers
-	@$(MAKE) -j2 check-go check-abi check-c check-python
+check:  ## Formatting, vet, linters, types, headers, the site's links
+	@$(MAKE) -j2 check-go check-abi check-c check-python site
 
 # vet and staticcheck read packages as they are compiled for the tests, with the race
 # detector: else all of them, and Go's own, would be compiled once more. GOGC: staticcheck
