@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -197,6 +198,7 @@ func TestParseListen(t *testing.T) {
 // serving is a command that serves until it is stopped.
 type serving struct {
 	stop   context.CancelFunc
+	line   string // that says where it listens
 	addr   string
 	code   chan int
 	stderr bytes.Buffer
@@ -224,7 +226,7 @@ func serve(t *testing.T, main func(ctx context.Context, stdout, stderr io.Writer
 	if !ok {
 		t.Fatalf("line %q", line)
 	}
-	s.addr = addr
+	s.line, s.addr = line, addr
 	return s
 }
 
@@ -320,5 +322,32 @@ func TestProcessEndsOnSignals(t *testing.T) {
 				t.Fatal("it goes on")
 			}
 		})
+	}
+}
+
+// TestServeSaysWhatItIs: the first line of its log has the settings, in the form that `run` logs in.
+func TestServeSaysWhatItIs(t *testing.T) {
+	dir := t.TempDir()
+	s := serve(t, command("serve", "--listen", "127.0.0.1:0", "--data-dir", dir, "--max-nodes", "77"))
+	s.end(t)
+	first, _, _ := strings.Cut(s.stderr.String(), "\n")
+	if !regexp.MustCompile(`^I\d{4} [\d:.]+ \d+ rallypoint\] rallypoint serve begins version=\S+ data_dir=` + dir + ` token_file=none .*max_nodes=77 `).MatchString(first + " ") {
+		t.Errorf("%q", first)
+	}
+	s = serve(t, command("serve", "--listen", "127.0.0.1:0", "--log-format", "json"))
+	s.addr, _, _ = strings.Cut(s.addr, `"`)
+	s.end(t)
+	var record map[string]any
+	if err := json.Unmarshal([]byte(s.line), &record); err != nil || record["msg"] != "control plane listening on "+s.addr {
+		t.Errorf("%q: %v", s.line, err)
+	}
+	for line := range strings.Lines(s.stderr.String()) {
+		record = nil
+		if err := json.Unmarshal([]byte(line), &record); err != nil || record["msg"] == nil || record["pid"] == nil {
+			t.Errorf("%q: %v", line, err)
+		}
+	}
+	if record == nil {
+		t.Error("it logs nothing")
 	}
 }

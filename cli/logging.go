@@ -14,7 +14,6 @@ import (
 
 	"rallypoint/cli/run"
 	"rallypoint/internal/linequeue"
-	"rallypoint/internal/printable"
 )
 
 // logging has the flags about the log.
@@ -38,6 +37,15 @@ func (l *logging) serve(cmd *cobra.Command) {
 	l.flush = func() { streams.Flush(); restore() }
 	log := l.logger()
 	streams.Report(func(text string) { log.Warn(text) })
+}
+
+// ready tells on stdout, in the format of the log, that a command serves.
+func (l *logging) ready(cmd *cobra.Command, text string) {
+	if l.json() {
+		run.NewLog(cmd.OutOrStdout(), slog.LevelInfo, true).Info(text)
+		return
+	}
+	fmt.Fprintln(cmd.OutOrStdout(), text)
 }
 
 func (l *logging) addFlags(flags *pflag.FlagSet) {
@@ -90,15 +98,10 @@ func (l *logging) json() bool {
 // complain writes the error of a command, in the format of the log.
 func (l *logging) complain(command, text string) {
 	if l.json() {
-		slog.New(slog.NewJSONHandler(printable.Log(l.out), nil)).Error(text, "command", command)
+		run.NewLog(l.out, slog.LevelError, true).Error(text, "command", command)
 		return
 	}
 	fmt.Fprintf(l.out, "%s: %s\n", command, text)
 }
 
-func (l *logging) logger() *slog.Logger {
-	if l.json() {
-		return slog.New(slog.NewJSONHandler(printable.Log(l.out), &slog.HandlerOptions{Level: l.level}))
-	}
-	return slog.New(slog.NewTextHandler(printable.Log(l.out), &slog.HandlerOptions{Level: l.level}))
-}
+func (l *logging) logger() *slog.Logger { return run.NewLog(l.out, l.level, l.json()) }

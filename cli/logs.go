@@ -87,7 +87,7 @@ func (s statusQuery) showLogs(cmd *cobra.Command, rank int, asJSON bool) error {
 // logsText formats the answers, whose texts are all printable.
 func logsText(r *backend.Logs) string {
 	var b, notes strings.Builder
-	fmt.Fprintf(&b, "run %s, round %d", statustext.Clean(r.RunID), r.Round)
+	fmt.Fprintf(&b, "run %s, round %d", wording.RunName(statustext.Clean(r.RunID)), r.Round)
 	if r.Failure != "" {
 		b.WriteString(": " + statustext.Clean(r.Failure))
 	}
@@ -147,7 +147,7 @@ func (s statusQuery) followLogs(cmd *cobra.Command, rank int) error {
 		}
 		round = run.Round
 		err = backend.FollowLogs(ctx, run, s.token, rank, func(r *backend.Logs) {
-			fmt.Fprintf(notes, "run %s, round %d\n", statustext.Clean(r.RunID), r.Round)
+			fmt.Fprintf(notes, "run %s, round %d\n", wording.RunName(statustext.Clean(r.RunID)), r.Round)
 			writeSilent(notes, r.Silent)
 		}, func(l backend.LogLine) {
 			if _, err := fmt.Fprintf(out, "[%s] %s\n", stacks.RankList(l.Ranks), l.Text); err != nil {

@@ -105,7 +105,7 @@ func TestLogs(t *testing.T) {
 				t.Errorf("%+v", l)
 			}
 			code, stdout, stderr := execute(t, "logs", endpoint, "--culprit")
-			if code != 0 || !strings.HasPrefix(stdout, "run none, round 1: worker of rank 3 (") || !strings.Contains(stdout, ": stderr <==\nerr of 3\nValueError: bad batch\n") ||
+			if code != 0 || !strings.HasPrefix(stdout, "run \"none\", round 1: worker of rank 3 (") || !strings.Contains(stdout, ": stderr <==\nerr of 3\nValueError: bad batch\n") ||
 				strings.Contains(stdout, "stdout of rank 3: it goes to the agent's pipe without passing the agent") == (c.stdout != "") {
 				t.Errorf("code %d: %s%s", code, stdout, stderr)
 			}

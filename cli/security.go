@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -21,10 +20,9 @@ func checkServeSecurity(listen net.Addr, token *secret.Token, log *slog.Logger) 
 	if token != nil || ok && tcp.IP.IsLoopback() {
 		return nil
 	}
-	open := fmt.Sprintf("there is no token: a process that reaches %s can join, change or end every job; make one (`rallypoint token new FILE`) "+
-		"and give it to this command and all nodes (--token-file, %s)", listen, params.EnvTokenFile)
+	const open = "no token: whoever reaches this port can join or end any job; `rallypoint token new` makes one"
 	if required == params.SecurityRequire {
-		return failed("%s; %s=%s makes that an error", open, params.EnvSecurity, required)
+		return failed("%s: %s; give it to this command and all nodes (--token-file, %s); %s=%s makes that an error", listen, open, params.EnvTokenFile, params.EnvSecurity, required)
 	}
 	log.Warn(open)
 	return nil

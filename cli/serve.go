@@ -1,10 +1,13 @@
 package cli
 
 import (
+	"cmp"
 	"fmt"
+	"log/slog"
 
 	"github.com/spf13/cobra"
 
+	rallypoint "rallypoint"
 	"rallypoint/core/control"
 	"rallypoint/core/control/peers"
 	"rallypoint/core/control/statustext"
@@ -25,7 +28,7 @@ With --peers three or five servers on machines of their own stand in for each ot
 leads, and the others send nodes on to it. When it dies or falls silent they elect the
 next one, and no worker restarts. Jobs name all of them: --rdzv-endpoint=a:29400,b:29400,c:29400.
 
-It prints one line when it is ready, and ends on SIGTERM or SIGINT. Its port also
+It logs its settings first, prints one line when it is ready, and ends on SIGTERM or SIGINT. Its port also
 answers HTTP: /healthz, /readyz, /status (JSON), /metrics (Prometheus), and / with a page for
 browsers. "rallypoint status" shows what it knows; "rallypoint admin" closes jobs,
 evicts nodes and copies the data directory.
@@ -128,6 +131,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	if err != nil {
 		return err
 	}
+	so.announce(log.logger())
 	if err := checkServeSecurity(l.Addr(), secret, log.logger()); err != nil {
 		l.Close()
 		return err
@@ -151,7 +155,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 		}
 		defer taking.Close()
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "control plane listening on %s\n", l.Addr())
+	log.ready(cmd, fmt.Sprintf("control plane listening on %s", l.Addr()))
 	<-cmd.Context().Done()
 	if group != nil {
 		group.Close() // the others need not prove that this server is gone
@@ -160,4 +164,12 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 		return failed("stopping: %w", err)
 	}
 	return nil
+}
+
+// announce logs what this server is.
+func (so *serveOptions) announce(log *slog.Logger) {
+	s, q := &so.state, &so.state.quota
+	log.Info("rallypoint serve begins", "version", rallypoint.Version(), "data_dir", cmp.Or(s.dir, "none"), "token_file", cmp.Or(so.token.file(), "none"),
+		"forget_after", s.forgetAfter, "max_nodes", q.Nodes, "max_connections", q.Connections, "max_keys", q.Keys, "max_key_bytes", q.KeyBytes, "max_bytes", q.Bytes,
+		"max_total_bytes", q.TotalBytes, "max_runs_per_address", q.RunsPerAddress)
 }

@@ -206,11 +206,11 @@ func TestRunLogsInJSON(t *testing.T) {
 		if err := json.Unmarshal([]byte(line), &record); err != nil || record.PID != p.Process.Pid || !strings.Contains(record.Source, ".go:") {
 			t.Errorf("%v: %q", err, line)
 		}
-		for _, part := range []string{"run none on ", "round 1", "sh FAILED"} {
+		for _, part := range []string{`run "none" on `, "round 1", "sh FAILED"} {
 			said[part] = said[part] || strings.Contains(record.Msg, part)
 		}
 	}
-	if len(said) != 3 || !said["run none on "] || !said["round 1"] || !said["sh FAILED"] {
+	if len(said) != 3 || !said[`run "none" on `] || !said["round 1"] || !said["sh FAILED"] {
 		t.Errorf("%v\n%s", said, p.stderr.String())
 	}
 }

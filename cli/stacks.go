@@ -136,7 +136,7 @@ func workersText(run *control.RunStatus, r *backend.Stacks, term statustext.Term
 // stacksText formats the answers, whose texts are all printable.
 func stacksText(r *backend.Stacks) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "run %s, round %d: %s on %s\n%s\n", statustext.Clean(r.RunID), r.Round, wording.Count(r.Ranks, "rank", "ranks"),
+	fmt.Fprintf(&b, "run %s, round %d: %s on %s\n%s\n", wording.RunName(statustext.Clean(r.RunID)), r.Round, wording.Count(r.Ranks, "rank", "ranks"),
 		wording.Count(r.Nodes, "node", "nodes"), r.Verdict)
 	writeSilent(&b, r.Silent)
 	if len(r.Groups) > 0 {

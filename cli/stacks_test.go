@@ -75,7 +75,7 @@ func TestStacksOfHangingJob(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	code, stdout, stderr := execute(t, "stacks", endpoint)
-	if code != 0 || !strings.HasPrefix(stdout, "run none, round 1: 8 ranks on 2 nodes\nrank 3: data_wait ("+script+":7); most ranks (7 of 8): all_reduce (") ||
+	if code != 0 || !strings.HasPrefix(stdout, "run \"none\", round 1: 8 ranks on 2 nodes\nrank 3: data_wait ("+script+":7); most ranks (7 of 8): all_reduce (") ||
 		!strings.Contains(stdout, "\nrank 3 (suspect)\n  > data_wait  "+script+":7\n") || !strings.Contains(stdout, "\nranks 0-2, 4-7\n  > all_reduce  ") {
 		t.Errorf("code %d: %s%s", code, stdout, stderr)
 	}

@@ -98,7 +98,7 @@ func TestStatusOfAPlace(t *testing.T) {
 			ended(t, first)
 			ended(t, second)
 			code, stdout, stderr := execute(t, "status", endpoint)
-			if code != 0 || stderr != "" || !strings.Contains(stdout, "Run a job: running, round 1 since ") || !strings.Contains(stdout, "2 of 2:3 nodes here") ||
+			if code != 0 || stderr != "" || !strings.Contains(stdout, "Run a job: running, round 1 since ") || !strings.Contains(stdout, "2 nodes of 2 to 3 here") ||
 				!strings.Contains(stdout, "at "+st.Place) {
 				t.Errorf("%d, %q, %q", code, stdout, stderr)
 			}

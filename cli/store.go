@@ -64,7 +64,7 @@ kept in memory. Anyone who can reach the port can read and write it.`,
 			}
 			log.serve(cmd)
 			s := tcpstore.Serve(l, store.NewEngine(store.Limits{}), tcpstore.Options{Logger: log.logger()})
-			fmt.Fprintf(cmd.OutOrStdout(), "store listening on %s\n", l.Addr())
+			log.ready(cmd, fmt.Sprintf("store listening on %s", l.Addr()))
 			<-cmd.Context().Done()
 			if err := s.Close(); err != nil {
 				return failed("stopping: %w", err)

@@ -23,9 +23,12 @@ func (t *tokenFlag) addTo(cmd *cobra.Command) {
 		"`FILE` with the token that the control plane and its nodes share (default $"+params.EnvTokenFile+", else none)")
 }
 
+// file is the path of the token; "": there is none.
+func (t *tokenFlag) file() string { return cmp.Or(t.path, os.Getenv(params.EnvTokenFile)) }
+
 // open reads the file; nil is no token.
 func (t *tokenFlag) open(log *logging) (*secret.Token, error) {
-	path := cmp.Or(t.path, os.Getenv(params.EnvTokenFile))
+	path := t.file()
 	if path == "" {
 		return nil, nil
 	}

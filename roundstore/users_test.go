@@ -129,7 +129,7 @@ func TestSecurityRequired(t *testing.T) {
 		if test.err == "" && err != nil || test.err != "" && (!errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), test.err)) {
 			t.Errorf("%+v: %v", test, err)
 		}
-		if n := strings.Count(lines.String(), "has no token"); n > 1 || test.warns != (n == 1) {
+		if n := strings.Count(lines.String(), "no token"); n > 1 || test.warns != (n == 1) {
 			t.Errorf("%+v: it logs %q", test, lines.String())
 		}
 	}

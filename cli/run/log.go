@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 
@@ -37,13 +38,13 @@ const EnvLogFormat = "RALLYPOINT_LOG_FORMAT"
 // LogFormats are the values of --log-format.
 var LogFormats = []string{"text", "json"}
 
-// newAgentLog makes the log of a run, of which each record is a line of JSON if asJSON.
-func newAgentLog(w io.Writer, level string, several, asJSON bool) *slog.Logger {
-	l := &agentLog{level: agentLevel(level, several), mu: new(sync.Mutex), w: w}
+// NewLog makes the log of a process that runs or serves, of which each record is a line of JSON
+// if asJSON.
+func NewLog(w io.Writer, level slog.Level, asJSON bool) *slog.Logger {
 	if !asJSON {
-		return slog.New(l)
+		return slog.New(&agentLog{level: level, mu: new(sync.Mutex), w: w})
 	}
-	return slog.New(slog.NewJSONHandler(printable.Log(w), &slog.HandlerOptions{Level: l.level, AddSource: true, ReplaceAttr: shortSource})).With("pid", os.Getpid())
+	return slog.New(slog.NewJSONHandler(printable.Log(w), &slog.HandlerOptions{Level: level, AddSource: true, ReplaceAttr: shortSource})).With("pid", os.Getpid())
 }
 
 // shortSource writes where a record comes from as the text does.
@@ -94,10 +95,10 @@ func (al *agentLog) Enabled(_ context.Context, level slog.Level) bool { return l
 func (al *agentLog) Handle(_ context.Context, r slog.Record) error {
 	text := printable.Lines(r.Message)
 	for _, a := range al.attrs {
-		text += " " + printable.Text(a.String())
+		text += " " + attrText(a)
 	}
 	r.Attrs(func(a slog.Attr) bool {
-		text += " " + printable.Text(a.String())
+		text += " " + attrText(a)
 		return true
 	})
 	place := "rallypoint"
@@ -114,6 +115,15 @@ func (al *agentLog) Handle(_ context.Context, r slog.Record) error {
 	defer al.mu.Unlock()
 	_, err := io.WriteString(al.w, b.String())
 	return err
+}
+
+// attrText is key=value, with quotes where the value would run into what follows.
+func attrText(a slog.Attr) string {
+	value := a.Value.String()
+	if value == "" || strings.ContainsAny(value, " =\"") {
+		value = strconv.Quote(value)
+	}
+	return printable.Text(a.Key + "=" + value)
 }
 
 func levelLetter(level slog.Level) string {

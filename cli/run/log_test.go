@@ -19,7 +19,7 @@ func TestLogOfOthersTexts(t *testing.T) {
 		"message":         func(l *slog.Logger) { l.Error("refused " + strings.ReplaceAll(evil, "\r\n", " ")) },
 	} {
 		var b bytes.Buffer
-		say(newAgentLog(&b, "info", true, false))
+		say(NewLog(&b, slog.LevelInfo, false))
 		line, rest, _ := strings.Cut(b.String(), "\n")
 		if rest != "" || strings.ContainsAny(line, "\x1b\x07\r") || !strings.Contains(line, "]0;owned") {
 			t.Errorf("%s: %q", name, b.String())

@@ -41,8 +41,8 @@ func init() {
 // TestAgentLogIsOff: the level off is documented for nodes, and holds for an agent.
 func TestAgentLogIsOff(t *testing.T) {
 	var b strings.Builder
-	newAgentLog(&b, "off", true, false).Error("an error")
-	newAgentLog(&b, "off", true, true).Error("an error")
+	NewLog(&b, agentLevel("off", true), false).Error("an error")
+	NewLog(&b, agentLevel("off", true), true).Error("an error")
 	if b.Len() > 0 {
 		t.Error(b.String())
 	}

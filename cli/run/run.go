@@ -55,7 +55,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, env []stri
 	defer streams.Flush()
 	inFormat := io.Writer(streams.Err) // what is said in the format of the log
 	if cmp.Or(o.logFormat, environ(env).get(EnvLogFormat)) == "json" {
-		inFormat = records{newAgentLog(streams.Err, "", false, true)}
+		inFormat = records{NewLog(streams.Err, slog.LevelWarn, true)}
 	}
 	var c *config
 	if err == nil {
@@ -69,7 +69,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, env []stri
 	}
 	keepDescriptors()
 	collectLater(environ(env))
-	log := newAgentLog(streams.Err, cmp.Or(environ(env).get("LOGLEVEL"), environ(env).get(EnvLogLevel)), c.rendezvous.params.Max > 1, c.logJSON)
+	log := NewLog(streams.Err, agentLevel(cmp.Or(environ(env).get("LOGLEVEL"), environ(env).get(EnvLogLevel)), c.rendezvous.params.Max > 1), c.logJSON)
 	streams.Report(func(text string) { log.Warn(text) })
 	if stderr == io.Writer(os.Stderr) { // which the workers' goes to
 		c.spec.Streams = streams
@@ -197,7 +197,7 @@ func (c *config) summary() string {
 	default:
 		nodes += ", rendezvous at " + p.Endpoint
 	}
-	text := fmt.Sprintf("run %s on %s: %s, %s here", p.RunID, p.Machine(), nodes, wording.Count(c.spec.Workers, "worker", "workers"))
+	text := fmt.Sprintf("run %s on %s: %s, %s here", wording.RunName(p.RunID), p.Machine(), nodes, wording.Count(c.spec.Workers, "worker", "workers"))
 	if c.spec.Role != "default" {
 		text += ", role " + c.spec.Role
 	}

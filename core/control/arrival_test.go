@@ -15,7 +15,7 @@ import (
 func TestArrivalsAreInTheHistory(t *testing.T) {
 	s := newFakeServer(t, Config{})
 	p := controltest.Params("", 3)
-	for i, want := range []string{"a came", "2 nodes came, the last one: b", "3 nodes came, the last one: c", "3 nodes came, the last one: c"} {
+	for i, want := range []string{"a joined", "2 nodes joined (a, b)", "3 nodes joined (a, b, c)", "3 nodes joined (a, b, c)"} {
 		name := string(rune('a' + min(i, 2)))
 		h := testHello(name, "s"+name, p)
 		h.Label = name + "'s host"
@@ -37,11 +37,20 @@ func TestArrivalsBetweenOtherChanges(t *testing.T) {
 		h.arrive(now, 1, "x")
 		h.arrive(now, 1, "y")
 		list := h.list()
-		wantTexts(t, list, "something else", "2 nodes came, the last one: y")
+		wantTexts(t, list, "something else", "2 nodes joined (x, y)")
 	}
 	if len(h.ring) != maxChanges {
 		t.Errorf("%d changes are kept", len(h.ring))
 	}
+}
+
+// TestManyArrivals: the first nodes are named, the others counted.
+func TestManyArrivals(t *testing.T) {
+	var h changelog
+	for i := range 40 {
+		h.arrive(testkit.NewClock().Now(), 1, fmt.Sprint("n", i))
+	}
+	wantTexts(t, h.list(), "40 nodes joined (n0, n1, n2, n3, n4, n5, n6, n7 and 32 more)")
 }
 
 // TestLateMembersAreCounted completes a round without a live member that does not

@@ -19,8 +19,10 @@ const (
 type changelog struct {
 	ring  []StatusChange
 	total uint64 // all that there were
-	came  int    // arrivals that the last change stands for; 0: it is another one
 	bytes int    // about what the ring takes
+
+	joined int    // arrivals that the last change stands for; 0: it is another one
+	names  string // of the first of these
 }
 
 // changeCost is about the memory of a change without its text.
@@ -46,22 +48,32 @@ func (ch *changelog) add(at time.Time, round uint64, text string) {
 	}
 	ch.put(ch.total%maxChanges, c)
 	ch.total++
-	ch.came = 0
+	ch.joined = 0
 }
+
+// maxJoined is how many nodes a change names that have joined.
+const maxJoined = 8
 
 // arrive records the arrival of a node. Consecutive arrivals are one change, to leave room for
 // changes that explain more.
 func (ch *changelog) arrive(at time.Time, round uint64, name string) {
-	came := ch.came + 1
-	if came == 1 {
-		ch.add(at, round, name+" came")
+	joined := ch.joined + 1
+	if joined == 1 {
+		ch.names = name
+		ch.add(at, round, name+" joined")
 	} else {
+		more := ""
+		if joined <= maxJoined {
+			ch.names += ", " + name
+		} else {
+			more = fmt.Sprintf(" and %d more", joined-maxJoined)
+		}
 		last := (ch.total - 1) % maxChanges
 		c := ch.ring[last]
-		c.At, c.Text = *rendezvous.StatusTime(at), pack.CutText(fmt.Sprintf("%d nodes came, the last one: %s", came, name), maxChangeText)
+		c.At, c.Text = *rendezvous.StatusTime(at), pack.CutText(fmt.Sprintf("%d nodes joined (%s%s)", joined, ch.names, more), maxChangeText)
 		ch.put(last, c)
 	}
-	ch.came = came
+	ch.joined = joined
 }
 
 // list returns the changes, oldest first.

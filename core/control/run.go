@@ -383,7 +383,7 @@ func (r *run) bind(p *serverConn, w rendezvous.Welcome) {
 		r.startWaiting(p)
 	}
 	if !w.Resumed {
-		r.stats.changelog.arrive(r.server.clock.Now(), r.lastRound(), p.node)
+		r.stats.changelog.arrive(r.server.clock.Now(), r.lastRound(), r.machine.NameOf(p.node))
 	}
 	r.sayLocked(func() {
 		p.welcomeLocked(w, lease)

@@ -294,7 +294,7 @@ func TestStatusOrder(t *testing.T) {
 // TestStatusFieldNames pins the names that programs know. A name may be added
 // here, none taken away.
 func TestStatusFieldNames(t *testing.T) {
-	want := `changes changes.at changes.round changes.text changes_total closed closed.at closed.by closed.how closed.reason counts counts.finished counts.idle counts.lost counts.newcomers counts.rejoined counts.running counts.spares counts.unknown directives directives.at directives.by directives.id directives.kind directives.members directives.missing directives.nodes directives.phase directives.reason directives.round directives.saved directives.step directives.target directives.within_s ` +
+	want := `below below.nodes below.who changes changes.at changes.round changes.text changes_total closed closed.at closed.by closed.how closed.reason counts counts.finished counts.idle counts.lost counts.newcomers counts.rejoined counts.running counts.spares counts.unknown directives directives.at directives.by directives.id directives.kind directives.members directives.missing directives.nodes directives.phase directives.reason directives.round directives.saved directives.step directives.target directives.within_s ` +
 		`drained drained.by drained.cause drained.cordoned drained.node drained.reason finished forming_since generation ` +
 		`idle idle.address idle.fingerprint idle.label idle.lease_age_s idle.name idle.node idle.reason idle.reconnecting idle.topology kept_bytes last_failure last_failure.at last_failure.round last_failure.text lease_timeout_s ` +
 		`members members.address members.alive members.cause members.failed_workers members.fingerprint members.host members.label members.lease_age_s members.name members.node ` +

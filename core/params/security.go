@@ -1,7 +1,6 @@
 package params
 
 import (
-	"fmt"
 	"math"
 	"slices"
 	"strconv"
@@ -108,19 +107,18 @@ func (p *Params) CheckSecurity(place string, hosted bool) (warning string, err e
 	if p.TokenFile != "" && !p.PlainStore || p.TokenFile == "" && one {
 		return "", nil
 	}
-	open := fmt.Sprintf("run %q (up to %d nodes, rendezvous at %s) ", p.RunID, p.Max, place)
 	switch {
 	case p.TokenFile != "":
-		open += "has store_tls=0, which leaves the round store plain: a process that reaches its port, or the network's packets, can change or end the job"
+		warning = "store_tls=0: whoever reaches the round store's port, or its packets, can end the job"
 	case hosted:
-		open += "has no token: a process that reaches the control plane's port or a round store's can join, change or end the job; " + giveToken
+		warning = "no token: whoever reaches the job's ports can join or end it; `rallypoint token new` makes one"
 	default:
-		open += "has no token: a process that reaches a round store's port can change or end the job; " + giveToken
+		warning = "no token: whoever reaches a round store's port can end the job; `rallypoint token new` makes one"
 	}
 	if p.Security == SecurityRequire && !one {
-		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "%s; %s=%s makes that an error", open, EnvSecurity, SecurityRequire)
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "run %q (up to %d nodes, rendezvous at %s): %s; %s; %s=%s makes that an error", p.RunID, p.Max, place, warning, giveToken, EnvSecurity, SecurityRequire)
 	}
-	return open, nil
+	return warning, nil
 }
 
 // giveToken says what to do about a job without a token.

@@ -79,6 +79,9 @@ func Alive(session SessionID) Event { return Withdraw{Request: Request{Session: 
 // Round returns the number of the last completed round, 0 if there is none.
 func (m *Machine) Round() uint64 { return m.round.number }
 
+// NameOf is what texts call a node.
+func (m *Machine) NameOf(id string) string { return m.names.of(id) }
+
 // Generation returns what the control plane's rounds are named by, beside their
 // numbers.
 func (m *Machine) Generation() string { return m.generation }

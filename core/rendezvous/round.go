@@ -32,6 +32,8 @@ type round struct {
 	finishedHosts  []int      // see Facts; it is replaced, never changed
 	finishReported bool       // a member has finished, as an earlier control plane has told
 
+	absent []string // what texts call the lost members of earlier rounds that have not come back; at most maxAbsent, not stored
+
 	seen      map[string]struct{} // ids of all nodes that ever were in a round
 	seenBytes int64               // about what these take
 }
@@ -45,12 +47,24 @@ func newRound(out *output, names *names, run *run) *round {
 func (r *round) replace(size int) {
 	r.overtaken, r.stop = "", nil
 	r.hostRank, r.finishReported, r.finishedHosts = -1, false, nil
+	for _, s := range r.participants {
+		if s != nil && s.state == participantLost && s.node != "" {
+			r.absent = append(r.absent, r.names.of(s.node))
+		}
+	}
+	r.absent = r.absent[max(0, len(r.absent)-maxAbsent):]
 	for id := range r.byNode {
 		r.names.drop(id)
 	}
 	r.participants, r.byNode, r.tally = make([]*participant, size), make(map[string]*participant, size), [participantStates]int{}
 	r.next, r.domains = headcount{segment: r.next.segment}, ""
 }
+
+// Limits of the names of absent nodes: known, and shown.
+const (
+	maxAbsent      = 64
+	maxAbsentShown = 8
+)
 
 // recount counts the live members in segments of another size. There is no newcomer.
 func (r *round) recount(segment int) {
@@ -70,6 +84,7 @@ func (r *round) seat(rank int, n *node) {
 	r.tally[participantRunning]++
 	r.next.add(s.domain, 1)
 	r.see(n.id)
+	r.absent = slices.DeleteFunc(r.absent, func(name string) bool { return name == n.id || name == r.names.of(n.id) })
 	n.member = true
 	if n.inHost {
 		r.hostRank = rank

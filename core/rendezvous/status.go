@@ -33,6 +33,7 @@ type RunStatus struct {
 	RoundStore      string            `json:"round_store"`      // its store's HOST:PORT; "": not known
 	NotStarted      string            `json:"not_started"`      // why no round has been completed, in one sentence; "" unless one is forming
 	Missing         Missing           `json:"missing"`
+	Below           Below             `json:"below"`
 	Finished        []string          `json:"finished"` // members, by id
 	Counts          CountsStatus      `json:"counts"`   // of the nodes, also where their lists are left out
 	Closed          *ClosedStatus     `json:"closed"`   // null: open
@@ -56,6 +57,12 @@ type Missing struct {
 	Min    int    `json:"min"`    // nodes to min
 	Target int    `json:"target"` // nodes to the target of the last scale; without one to target, or to max
 	Who    string `json:"who"`    // names or node ranks where they are known
+}
+
+// Below is what a running round lacks; all zero if one is formed.
+type Below struct {
+	Nodes int    `json:"nodes"` // to the target of the last scale; without one to target, or to max
+	Who   string `json:"who"`   // names of some that were members and were lost, where this control plane has seen it
 }
 
 // CountsStatus counts the nodes of a run.
@@ -191,6 +198,9 @@ func (m *Machine) Status() Status {
 	if forming {
 		s.Missing = Missing{m.forming.lack(), m.forming.lackFull(), m.forming.missing()}
 	}
+	if s.Phase == PhaseRunning {
+		s.Below = m.below()
+	}
 	s.Directives, s.Drained = m.directives.status()
 	if m.round.stop != nil {
 		s.Stopping = m.round.stopReason()
@@ -202,6 +212,16 @@ func (m *Machine) Status() Status {
 		s.Closed = &ClosedStatus{c.how(), c.By, c.Reason, StatusTime(c.At)}
 	}
 	return s
+}
+
+// below says what the running round lacks.
+func (m *Machine) below() Below {
+	lack := max(0, m.forming.enough()-len(m.round.participants))
+	absent := m.round.absent[max(0, len(m.round.absent)-lack):]
+	if len(absent) == 0 {
+		return Below{Nodes: lack}
+	}
+	return Below{lack, nameSome(slices.Clone(absent[:min(len(absent), maxAbsentShown)]), len(absent))}
 }
 
 // status describes a live node.

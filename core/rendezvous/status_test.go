@@ -208,3 +208,32 @@ func TestCountsAfterAScale(t *testing.T) {
 	r.join(r.hello("f", p))
 	r.wantRound(e, r.nodes["f"])
 }
+
+// TestBelowTheMaximum: a round that runs with fewer nodes than it may have says how many, and who
+// was lost and has not come back.
+func TestBelowTheMaximum(t *testing.T) {
+	r := newRig(t, -1)
+	p := policy(1, 4)
+	n := r.group(p, "a", "b", "c", "d")
+	want := func(below Below) {
+		t.Helper()
+		if got := r.m.Status().Below; got != below {
+			t.Errorf("%+v, expected %+v", got, below)
+		}
+	}
+	want(Below{})
+	r.lost(n[2])
+	r.lost(n[1])
+	want(Below{}) // the next round is being formed
+	r.join(n[0])
+	r.join(n[3])
+	r.wantRound(n[0], n[3])
+	want(Below{2, "b, c"})
+	back := r.hello("b", p)
+	r.join(back)
+	r.fire(TimerAdmit)
+	r.join(n[0])
+	r.join(n[3])
+	r.wantRound(n[0], n[3], back)
+	want(Below{1, "c"})
+}

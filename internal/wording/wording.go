@@ -42,6 +42,15 @@ func Wrap(text string, width, indent int) string {
 	return strings.Join(append(lines, line), "\n"+strings.Repeat(" ", indent))
 }
 
+// RunName is what a text calls a run: its id. "none", the id of a run that was given none, is
+// quoted, since "run none" reads as "no run".
+func RunName(id string) string {
+	if id == "none" {
+		return `"none"`
+	}
+	return id
+}
+
 // Count is "1 node" or "3 nodes".
 func Count(n int, one, many string) string {
 	if n == 1 {

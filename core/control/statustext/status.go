@@ -198,15 +198,19 @@ func renderRun(b *strings.Builder, r *control.RunStatus, called Names, now time.
 		}
 		head = append(head, text)
 	}
-	nodes := "nodes"
+	here, nodes := Present(r), "nodes"
 	if r.Nodes.Max == 1 {
 		nodes = "node"
 	}
-	head = append(head, fmt.Sprintf("%d of %s %s here", Present(r), rangeText(r.Nodes), nodes))
+	if r.Nodes.Min == r.Nodes.Max {
+		head = append(head, fmt.Sprintf("%d of %s %s here", here, rangeText(r.Nodes), nodes))
+	} else {
+		head = append(head, fmt.Sprintf("%s of %s here", wording.Count(here, "node", "nodes"), rangeText(r.Nodes)))
+	}
 	if r.RoundStore != "" && r.Closed == nil {
 		head = append(head, "store "+Clean(r.RoundStore))
 	}
-	name := "Run " + cut(Clean(r.RunID), term.Most(maxRunName)) + ": "
+	name := "Run " + wording.RunName(cut(Clean(r.RunID), term.Most(maxRunName))) + ": "
 	line := wording.Wrap(strings.Join(head, ", "), term.Width, wording.Columns.StringWidth(name))
 	line = strings.Replace(line, phase, term.apply(style, phase), 1)
 	fmt.Fprintln(b, term.apply(bold, name)+line)
@@ -290,20 +294,31 @@ func remark(b *strings.Builder, title, text string, term Terminal) {
 	}
 }
 
-// missingText counts the nodes that the forming round lacks. The reason why it has not started
+// fullName is what a full round has.
+func fullName(r *control.RunStatus) string {
+	if cmp.Or(r.ScaledTo, r.Nodes.Target) > 0 {
+		return "target"
+	}
+	return "maximum"
+}
+
+// missingText counts the nodes that the round lacks. The reason why it has not started
 // names them.
 func missingText(r *control.RunStatus) string {
 	m := r.Missing
 	var parts []string
+	if r.Below.Nodes > 0 {
+		text := fmt.Sprintf("%d below the %s", r.Below.Nodes, fullName(r))
+		if r.Below.Who != "" {
+			text += ": " + r.Below.Who
+		}
+		parts = append(parts, text)
+	}
 	if m.Min > 0 {
 		parts = append(parts, fmt.Sprintf("%d for the minimum (%d)", m.Min, r.Nodes.Min))
 	}
 	if m.Target > m.Min {
-		full, name := r.Nodes.Max, "maximum"
-		if target := cmp.Or(r.ScaledTo, r.Nodes.Target); target > 0 {
-			full, name = target, "target"
-		}
-		parts = append(parts, fmt.Sprintf("%d for the %s (%d)", m.Target, name, full))
+		parts = append(parts, fmt.Sprintf("%d for the %s (%d)", m.Target, fullName(r), cmp.Or(r.ScaledTo, r.Nodes.Target, r.Nodes.Max)))
 	}
 	return strings.Join(parts, ", ")
 }
@@ -519,7 +534,7 @@ func roundText(round uint64) string {
 	return fmt.Sprint(round)
 }
 
-// rangeText is how many nodes a round may have, as --nnodes takes it.
+// rangeText is how many nodes a round may have.
 func rangeText(n rendezvous.NodeRange) string {
 	switch {
 	case n.Max == 0:
@@ -527,9 +542,9 @@ func rangeText(n rendezvous.NodeRange) string {
 	case n.Min == n.Max:
 		return fmt.Sprint(n.Max)
 	case n.Target > 0:
-		return fmt.Sprintf("%d:%d (target %d)", n.Min, n.Max, n.Target)
+		return fmt.Sprintf("%d to %d (target %d)", n.Min, n.Max, n.Target)
 	}
-	return fmt.Sprintf("%d:%d", n.Min, n.Max)
+	return fmt.Sprintf("%d to %d", n.Min, n.Max)
 }
 
 // Present counts the nodes that are here.
@@ -561,7 +576,7 @@ func shownState(r *control.RunStatus) (string, Style) {
 	case rendezvous.PhaseForming, rendezvous.PhaseRegroup:
 		return state, yellow
 	case rendezvous.PhaseRunning, rendezvous.PhaseFinishing:
-		if state == string(r.Phase) {
+		if state == string(r.Phase) && r.Below.Who == "" {
 			return state, green
 		}
 		return state, yellow

@@ -454,3 +454,32 @@ func TestRefusedText(t *testing.T) {
 		t.Errorf("the status is:\n%s", got)
 	}
 }
+
+// TestBelowTheMaximum: a round that has lost nodes is not shown as whole.
+func TestBelowTheMaximum(t *testing.T) {
+	r := sampleRuns()["finishing"]
+	r.Phase, r.State, r.Nodes = rendezvous.PhaseRunning, "running", rendezvous.NodeRange{Min: 2, Max: 40}
+	if text := Plainly(sampleServer(r)); strings.Contains(text, "below") {
+		t.Error(text)
+	}
+	r.Below = rendezvous.Below{Nodes: 2, Who: "gpu-7, gpu-9"}
+	if text := Plainly(sampleServer(r)); !strings.Contains(text, "\nMissing: 2 below the maximum: gpu-7, gpu-9\n") {
+		t.Error(text)
+	}
+	if _, style := shownState(&r); style != yellow {
+		t.Errorf("its style is %v", style)
+	}
+	r.Nodes.Target = 4
+	if text := Plainly(sampleServer(r)); !strings.Contains(text, "2 below the target: gpu-7, gpu-9") {
+		t.Error(text)
+	}
+}
+
+// TestRunWithoutAnID: the id none does not read as "no run".
+func TestRunWithoutAnID(t *testing.T) {
+	r := sampleRuns()["forming"]
+	r.RunID = "none"
+	if text := Plainly(sampleServer(r)); !strings.Contains(text, "\nRun \"none\": forming, ") {
+		t.Error(text)
+	}
+}

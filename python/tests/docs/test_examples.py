@@ -168,7 +168,7 @@ def test_first_commands_of_readme_and_index(start: Start, endpoint: str) -> None
     assert status
     shown = start("sh", "-c", f"{path}; " + status[0].replace("127.0.0.1", host))
     assert shown.end() == 0
-    shown.find(r"^Run none: running, round 2 .*2 of 2:3 nodes")
+    shown.find(r"^Run \"none\": running, round 2 .*2 nodes of 2 to 3")
 
 
 def test_c_program_of_the_page(start: Start, tmp_path: Path, endpoint: str) -> None:

@@ -133,7 +133,7 @@ def status(members: list[dict[str, Any]], **more: object) -> dict[str, Any]:
         "round_at": at, "round_store": "10.0.0.5:41231", "forming_since": None, "not_started": "",
         "missing": {"min": 0, "target": 0, "who": ""}, "members": members, "waiting": [],
         "idle": [], "finished": [], "closed": None, "changes_total": 2,
-        "changes": [{"at": at, "text": "node-0 came", "round": 0},
+        "changes": [{"at": at, "text": "node-0 joined", "round": 0},
                     {"at": at, "text": "round 1 is complete", "round": 1}], **more,
     }  # fmt: skip
     server = {
@@ -289,6 +289,50 @@ def test_says_who_hosts_and_where_to_look_next(
     window.wait("document.getElementById('elsewhere').checkVisibility()")
     links = "return [...document.querySelectorAll('#elsewhere a')].map(a => a.href)"
     assert window.js(links) == ["http://10.0.0.5:29400/", "http://10.0.0.6:4711/"]
+
+
+def test_a_server_that_stands_by_says_who_leads(
+    window: browser.Browser, page: tuple[bytes, dict[str, str]]
+) -> None:
+    doc = status([])
+    doc |= {"runs": [], "runs_total": 0}
+    doc["server"]["succession"] = {
+        "role": "waiting", "group": "g", "term": 2, "host": "10.0.0.5:29400", "host_node": "<b>a",
+        "standbys": [], "not_by": [],
+    }  # fmt: skip
+    text = "return document.querySelector('#main .note').textContent"
+    link = "return document.querySelector('#main .note a')?.href"
+    with told(page, doc) as url:
+        window.open(url)
+        window.wait("document.querySelector('#main .note')")
+        assert window.js(text) == "This server stands by; <b>a leads at 10.0.0.5:29400."
+        assert window.js(link) == "http://10.0.0.5:29400/"
+        assert "Runs (0)" not in window.js("return document.body.innerText")
+    doc["server"]["succession"] |= {"host": "javascript:alert(1)", "missing": "hears 1 of 3"}
+    with told(page, doc) as url:
+        window.open(url)
+        window.wait("document.querySelector('#main .note')")
+        assert window.js(text) == "This server stands by: it hears 1 of 3."
+        assert window.js(link) is None
+
+
+def test_lost_nodes_leave_empty_seats(
+    window: browser.Browser, page: tuple[bytes, dict[str, str]]
+) -> None:
+    nodes = {"min": 2, "max": 40, "unit": 1, "target": 0}
+    below = {"nodes": 2, "who": "gpu-7, <b>gpu-9"}
+    with told(page, status([member(i) for i in range(38)], nodes=nodes, below=below)) as url:
+        window.open(url)
+        text = window.wait("document.querySelector('[role=grid]') && document.body.innerText")
+        assert "2 below the maximum: gpu-7, <b>gpu-9" in text and "38 nodes of 2 to 40" in text
+        assert [s for s in seats(window)[38:] if s] == ["vacant", "vacant"]
+        assert "Generation" not in text  # which the details have
+    below = {"nodes": 38, "who": ""}
+    with told(page, status([member(i) for i in range(2)], nodes=nodes, below=below)) as url:
+        window.open(url)
+        window.wait("document.querySelector('[role=grid]')")
+        assert len(seats(window)) == 2  # nobody looks for two among forty empty ones
+        assert "38 below the maximum" in window.js("return document.body.innerText")
 
 
 def test_shows_how_far_the_run_is(
@@ -448,7 +492,7 @@ def test_counts_the_nodes_of_a_large_run(
         assert window.js(cells) == 0
         text = window.js("return document.body.innerText")
         assert f"{nodes - 1} running" in text and "1 lost" in text and "Missing: 3 nodes" in text
-        assert f"{nodes - 1} of " in text and "All nodes as a table" not in text
+        assert f"{nodes - 1} nodes of " in text and "All nodes as a table" not in text
         window.js("document.getElementById('each').click()")
         window.wait(f"document.querySelectorAll('[role=gridcell]').length === {nodes + 3}")
         assert "All nodes as a table" in window.js("return document.body.innerText")
