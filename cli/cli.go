@@ -129,7 +129,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		run.HideInherited(launcher, root.PersistentFlags())
 		root.AddCommand(launcher)
 	}
-	root.AddCommand(newServe(log), newStatus(log), newStacks(log), newLogs(log), newAdmin(log), newCheck(), newAudit(), newToken(log), newStore(log), newVersion(), newOptionsTopic())
+	root.AddCommand(newServe(log), newStatus(log), newStacks(log), newLogs(log), newAdmin(log), newCheck(), newProve(), newAudit(), newToken(log), newStore(log), newVersion(), newOptionsTopic())
 	refuseOthers(root)
 	return root
 }

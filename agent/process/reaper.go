@@ -292,8 +292,8 @@ func markedProcesses(marker string) []int {
 	return processesWith(func(pid int) bool { return isMarked(pid, marker) })
 }
 
-// endMarked kills the processes that have the marker in their environment, until none is left.
-func endMarked(marker string) {
+// EndMarked kills the processes that have the marker in their environment, until none is left.
+func EndMarked(marker string) {
 	for range maxPasses {
 		found := false
 		for _, pid := range markedProcesses(marker) {
@@ -359,15 +359,17 @@ func parseStat(text []byte) (procStat, bool) {
 	return procStat{fields[0][0], parent, group, session}, err1 == nil && err2 == nil && err3 == nil
 }
 
-// ownChildren returns the children of all threads of this process.
-func ownChildren() []int {
-	tasks, err := os.ReadDir("/proc/self/task")
+func ownChildren() []int { return Children(os.Getpid()) }
+
+// Children returns the children of all threads of a process.
+func Children(pid int) []int {
+	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
 	if err != nil {
 		return nil
 	}
 	var children []int
 	for _, task := range tasks {
-		text, err := os.ReadFile("/proc/self/task/" + task.Name() + "/children")
+		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pid, task.Name()))
 		if err != nil {
 			continue
 		}

@@ -176,7 +176,7 @@ func (w *WorkerGroup) EndAside(marker string) {
 		p.Stopped = !p.HasExited()
 		p.SignalGroup(unix.SIGKILL)
 	}
-	endMarked(marker)
+	EndMarked(marker)
 	w.awaitDeath(0)
 	for _, p := range w.Procs {
 		if p.HasExited() {

@@ -26,6 +26,19 @@ type interpreter struct {
 	not  string // the other one that a reader may expect; "": there is none
 }
 
+// Command is this command, to be started again: by its interpreter where that has the library as a
+// package.
+func Command(env []string) ([]string, error) {
+	if python := environ(env).get(envInterpreter); python != "" {
+		return []string{python, "-m", "rallypoint"}, nil
+	}
+	self, err := os.Executable()
+	return []string{self}, err
+}
+
+// Interpreter is the Python of a run's scripts.
+func Interpreter(env []string) string { return chooseInterpreter(environ(env)).path }
+
 // chooseInterpreter returns the Python that runs this command, if the user has named it with
 // `python -m rallypoint`; else that of the active environment, $VIRTUAL_ENV; else the one in which
 // this command is installed, else the first in PATH. If the command has an environment to itself

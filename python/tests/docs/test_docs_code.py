@@ -104,7 +104,7 @@ def problems(words: list[str]) -> Iterator[str]:
         if rest[0] in ("admin", "store", "token", "completion") and len(rest) > 1:
             command.append(rest[1])
         known = options_of(*command)
-        for option in given(rest[len(command) :], rest[0] in ("run", "launch")):
+        for option in given(rest[len(command) :], rest[0] in ("run", "launch", "prove")):
             if option not in known:
                 yield f"rallypoint {' '.join(command)} has no option {option}"
     elif name == "torchrun":
