@@ -33,8 +33,9 @@ const envMark = "RALLYPOINT_PROVE"
 
 // A launcher starts the nodes of a job.
 type launcher struct {
-	name    string
-	command func(s *Scenario, node, port int) []string // of a node
+	name       string
+	hostIsTold bool                                       // node 0 hosts by its command; else the first one does that comes
+	command    func(s *Scenario, node, port int) []string // of a node
 }
 
 // job is one small job on this machine.

@@ -189,20 +189,22 @@ func (c *Config) judge(ctx context.Context, j *job, s *Scenario) (*verdict, erro
 // begin starts the nodes that a job has at first, and waits until they have run for a while.
 func (c *Config) begin(ctx context.Context, j *job, s *Scenario) (*verdict, error) {
 	began := time.Now()
-	if err := j.start(0); err != nil {
-		return nil, err
-	}
-	v, err := j.until(ctx, began, func(now seen, after time.Duration) *verdict {
-		if j.listens() {
-			return &verdict{outcome: Survived}
+	for i := range s.begin {
+		if err := j.start(i); err != nil {
+			return nil, err
 		}
-		return unstarted(now, after, "node 0 does not listen")
-	})
-	for i := 1; i < s.begin && err == nil && v.outcome == Survived; i++ {
-		err = j.start(i)
-	}
-	if err != nil || v.outcome != Survived {
-		return v, err
+		if i > 0 || j.launcher.hostIsTold && s.begin > 1 {
+			continue
+		}
+		v, err := j.until(ctx, began, func(now seen, after time.Duration) *verdict {
+			if j.listens() {
+				return &verdict{outcome: Survived}
+			}
+			return unstarted(now, after, "node 0 does not listen")
+		})
+		if err != nil || v.outcome != Survived {
+			return v, err
+		}
 	}
 	if s.begin < s.least { // it waits
 		listens := time.Since(began)
@@ -215,7 +217,7 @@ func (c *Config) begin(ctx context.Context, j *job, s *Scenario) (*verdict, erro
 	}
 	// Without a fault it is as after one, with the nodes that begin.
 	first := &watch{scenario: Scenario{here: numbers(s.begin)}, procs: c.Procs, settle: c.Settle, limit: patience}
-	v, err = j.until(ctx, began, func(now seen, after time.Duration) *verdict {
+	v, err := j.until(ctx, began, func(now seen, after time.Duration) *verdict {
 		if v := first.look(now, after); v != nil {
 			return v
 		}
@@ -301,7 +303,7 @@ const lastCall = "last_call_timeout=5"
 
 // rallypoint starts nodes by this command.
 func (c *Config) rallypoint(script []string) *launcher {
-	return &launcher{nameRallypoint, func(s *Scenario, node, port int) []string {
+	return &launcher{nameRallypoint, false, func(s *Scenario, node, port int) []string {
 		argv := append(slices.Clone(c.Self), "run")
 		argv = append(argv, s.options...)
 		argv = append(argv, c.common(s, port, "rallypoint", lastCall+",host_name=node"+strconv.Itoa(node))...)
@@ -314,8 +316,9 @@ func (c *Config) rallypoint(script []string) *launcher {
 
 // torchrun starts nodes by torch's launcher with its own rendezvous.
 func (c *Config) torchrun(script []string) *launcher {
-	return &launcher{"torchrun", func(s *Scenario, _, port int) []string {
-		argv := append([]string{c.Python, "-m", "torch.distributed.run"}, c.common(s, port, "c10d", lastCall)...)
+	return &launcher{"torchrun", true, func(s *Scenario, node, port int) []string {
+		host := fmt.Sprintf(",is_host=%t", node == 0)
+		argv := append([]string{c.Python, "-m", "torch.distributed.run"}, c.common(s, port, "c10d", lastCall+host)...)
 		return append(c.kind(argv), script...)
 	}}
 }
