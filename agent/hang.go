@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/agent/failure"
+	"rallypoint/agent/process"
 	"rallypoint/agent/progress"
 	"rallypoint/agent/stacks"
 	"rallypoint/agent/telemetry"
@@ -444,6 +445,9 @@ func (a *Agent) stackNode(ctx context.Context, t *attempt, w *hangWatch) stacks.
 	})
 	n := stacks.Node{Fold: stacks.NewFold(workers), Host: host.NameOf(a.spec.Host), Steps: make(map[int]int64), Workers: stacks.Processes(targets), Work: stacks.Works(targets)}
 	n.Ended = w.succeeded(t)
+	if own, err := host.Addrs(); err == nil {
+		n.NCCL = stacks.AskNCCL(ctx, process.Getenv(a.spec.Environ), own, targets)
+	}
 	for local, step := range a.progress.Steps() {
 		n.Steps[a.assignment.ranks.base+local] = step
 	}

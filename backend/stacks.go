@@ -81,6 +81,7 @@ type Stacks struct {
 	Nodes   int    `json:"nodes"`   // of the round
 	Ranks   int    `json:"ranks"`   // of which something is known
 	Verdict string `json:"verdict"` // in one sentence
+	NCCL    string `json:"nccl"`    // what NCCL's own watch says of the ranks, in one sentence; "": it has not answered
 	// Suspects are the ranks that stand out; empty: none does.
 	Suspects []int        `json:"suspects"`
 	Silent   []SilentNode `json:"silent"` // nodes that did not answer
@@ -164,7 +165,7 @@ func AskStacks(ctx context.Context, run *control.RunStatus, token *secret.Token)
 	slices.SortStableFunc(r.Workers, func(a, b WorkerStatus) int { return a.Rank - b.Rank })
 	r.Fold = stacks.Join(folds)
 	r.Ranks, r.Suspects = r.Fold.Ranks(), r.Fold.Suspects()
-	r.Verdict = r.verdict()
+	r.Verdict, r.NCCL = r.verdict(), stacks.NCCLText(answers)
 	return r, nil
 }
 

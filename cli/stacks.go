@@ -138,6 +138,9 @@ func stacksText(r *backend.Stacks) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "run %s, round %d: %s on %s\n%s\n", wording.RunName(statustext.Clean(r.RunID)), r.Round, wording.Count(r.Ranks, "rank", "ranks"),
 		wording.Count(r.Nodes, "node", "nodes"), r.Verdict)
+	if r.NCCL != "" {
+		fmt.Fprintln(&b, r.NCCL)
+	}
 	writeSilent(&b, r.Silent)
 	if len(r.Groups) > 0 {
 		b.WriteByte('\n')

@@ -78,6 +78,9 @@ func newHang(silent time.Duration, nodes []*Node, hosts []string, unasked, idle 
 	h := Hang{Silent: silent, Restart: -1, Suspects: suspects[:min(len(suspects), maxSuspects)], Fold: s.fold}
 	h.shrink(MaxNodeBytes)
 	h.Text = pack.CutText(fmt.Sprintf("no %s for %s: %s", what, wording.Seconds(silent), s.text(suspects)), maxSentence)
+	if text := NCCLText(nodes); text != "" {
+		h.Text = pack.CutText(h.Text+"; "+text, maxSentence)
+	}
 	return h
 }
 

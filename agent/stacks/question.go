@@ -53,6 +53,8 @@ type Node struct {
 
 	Workers []Process    `json:"workers"` // that run, at most MaxWorkers
 	Work    map[int]Work `json:"work"`    // of these, by rank; none of a node of an older release
+
+	NCCL *NCCL `json:"nccl,omitempty"` // nil: it has no answer of NCCL's
 }
 
 // Process is a worker's process.
@@ -208,6 +210,9 @@ func decode(text []byte) (*Node, error) {
 		return nil, err
 	}
 	n.Host = bounded(n.Host)
+	if err := n.NCCL.check(); err != nil {
+		return nil, err
+	}
 	for rank := range n.Steps {
 		if !possible([]int{rank}) {
 			return nil, errors.New("an answer with ranks that cannot be")

@@ -123,6 +123,7 @@ class Stacks:
         groups_cut: the number of groups that were left out.
         ranks_cut: the ranks in those groups.
         frames_cut: whether outer calls were left out to keep the answer small.
+        nccl: what NCCL's counts show, in one sentence; "" if NCCL has not answered.
     """
 
     run_id: str
@@ -137,6 +138,7 @@ class Stacks:
     groups_cut: int
     ranks_cut: tuple[int, ...]
     frames_cut: bool
+    nccl: str = ""
 
     def __repr__(self) -> str:
         return (
