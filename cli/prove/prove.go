@@ -275,10 +275,10 @@ func ofAJob(variable string) bool {
 	name, _, _ := strings.Cut(variable, "=")
 	switch name {
 	case "RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE",
-		"MASTER_ADDR", "MASTER_PORT", "RALLYPOINT_ROUND", "PET_NNODES", "PET_NPROC_PER_NODE", envMark:
+		"MASTER_ADDR", "MASTER_PORT", "RALLYPOINT_ROUND", envMark:
 		return true
 	}
-	return strings.HasPrefix(name, "TORCHELASTIC_")
+	return strings.HasPrefix(name, "TORCHELASTIC_") || strings.HasPrefix(name, "PET_")
 }
 
 // absolute is the script as it is named from another folder.
