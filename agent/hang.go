@@ -439,15 +439,18 @@ func (w *hangWatch) succeeded(t *attempt) (ranks []int) {
 // stackNode is this node's answer: where its workers are, and their steps.
 func (a *Agent) stackNode(ctx context.Context, t *attempt, w *hangWatch) stacks.Node {
 	targets := a.stackTargets(t.workers.Procs)
+	nccl := make(chan *stacks.NCCL, 1) // it answers late if a process does not answer it
+	go func() {
+		own, _ := host.Addrs()
+		nccl <- stacks.AskNCCL(ctx, process.Getenv(a.spec.Environ), own, targets)
+	}()
 	workers := stacks.Collect(ctx, targets, stacks.MainThread, stacks.Patience)
 	stacks.Trace(ctx, targets, workers, func(ctx context.Context, argv []string) ([]byte, error) {
 		return a.forker.Output(ctx, argv, merge(a.spec.Environ, nil))
 	})
 	n := stacks.Node{Fold: stacks.NewFold(workers), Host: host.NameOf(a.spec.Host), Steps: make(map[int]int64), Workers: stacks.Processes(targets), Work: stacks.Works(targets)}
 	n.Ended = w.succeeded(t)
-	if own, err := host.Addrs(); err == nil {
-		n.NCCL = stacks.AskNCCL(ctx, process.Getenv(a.spec.Environ), own, targets)
-	}
+	n.NCCL = <-nccl
 	for local, step := range a.progress.Steps() {
 		n.Steps[a.assignment.ranks.base+local] = step
 	}

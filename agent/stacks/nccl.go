@@ -47,7 +47,7 @@ const (
 
 // Bounds of what RAS may say and take: anybody on this machine can listen at its port.
 const (
-	ncclPatience = 1500 * time.Millisecond
+	ncclPatience = 3 * time.Second
 	maxNCCLBytes = 16 << 20
 	maxNCCLLine  = 256
 	maxNCCLWhat  = 24
