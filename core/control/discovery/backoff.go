@@ -15,9 +15,9 @@ const (
 	capPerNode   = 200 * time.Microsecond
 )
 
-func (f *Finder) newBackoff() *backoff.Backoff {
-	return backoff.New(firstPause, min(max(f.crowdTime(), shortCap), longestPause))
+func newBackoff(nodes int) *backoff.Backoff {
+	return backoff.New(firstPause, min(max(crowdTime(nodes), shortCap), longestPause))
 }
 
-// crowdTime is how long a server may take until it has served all nodes of the job.
-func (f *Finder) crowdTime() time.Duration { return time.Duration(f.Params.Max) * capPerNode }
+// crowdTime is how long a server may take until it has served all nodes of a job.
+func crowdTime(nodes int) time.Duration { return time.Duration(nodes) * capPerNode }

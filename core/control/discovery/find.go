@@ -21,7 +21,7 @@ func (f *Finder) findOrHost(ctx context.Context) (*Conn, error) {
 	}
 	told := &connectProgress{f: f, start: start}
 	foreign := &foreignWarning{f: f, start: start}
-	pause := f.newBackoff()
+	pause := newBackoff(f.Params.Max)
 	var last error
 	for {
 		l, err := f.tryOnce(ctx, foreign)

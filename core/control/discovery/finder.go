@@ -55,16 +55,13 @@ type Finder struct {
 	moved      int              // connections in a row that were opened, and ended by a redirect at once
 	unanswered atomic.Int32     // hellos in a row that a server did not answer, since the last welcome
 
-	mu      sync.Mutex
+	following
 	hosting Host // nil: this process does not host
 	waiting Host // the server in this process that stands by; nil: there is none
 	probing context.CancelFunc
 	warning string
-	leaving bool // this node goes, and its control plane with it
 
 	deserted  bool   // this node has hosted, and nobody is left who could elect the next host
-	current   *Conn  // the last one that was found; nil: a search is under way
-	left      error  // why current was ended here; nil: it was not
 	onElected func() // ends a wait of the search; nil: there was none
 	looking   bool   // standbys are being asked who hosts
 	handedOn  bool   // this node is becoming the host because the one before asks it to
@@ -83,7 +80,7 @@ func New(cfg Config) *Finder {
 	if p.TokenFile == "" && p.OneMachine() && (p.IsHost == nil || *p.IsHost) {
 		f.servers = peer.NewCheck(p, &net.TCPAddr{})
 	}
-	f.pause = f.newBackoff()
+	f.pause = newBackoff(p.Max)
 	f.life, f.cancel = context.WithCancel(context.Background())
 	return f
 }

@@ -21,7 +21,7 @@ const (
 )
 
 func (f *Finder) raceStagger() time.Duration {
-	return max(raceStagger, min(f.crowdTime(), longestStagger))
+	return max(raceStagger, min(crowdTime(f.Params.Max), longestStagger))
 }
 
 // helloAnswer is how one server has answered.

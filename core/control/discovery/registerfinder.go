@@ -48,17 +48,15 @@ type RegisterFinder struct {
 	token   *secret.Token // nil: none; set by Find
 
 	// Of the goroutine that searches.
-	pause    *backoff.Backoff
-	listener net.Listener // for the control plane that this process may lead; nil: there is none
-	addr     string       // where others reach it
+	pause      *backoff.Backoff
+	unanswered int          // hellos in a row that a leader did not answer
+	listener   net.Listener // for the control plane that this process may lead; nil: there is none
+	addr       string       // where others reach it
 
-	mu        sync.Mutex
+	following
 	hosting   Host // nil: this process does not lead
 	listening []netip.AddrPort
-	current   *Conn        // the last one that was found; nil: a search is under way
-	followed  wire.Welcome // of the last one
-	left      error        // why current was ended here; nil: it was not
-	leaving   bool
+	followed  wire.Welcome      // of the last connection
 	ended     *rendezvous.Ended // how the run was closed when this process began to lead it
 }
 
@@ -70,7 +68,7 @@ func NewRegister(cfg RegisterConfig) *RegisterFinder {
 	if p.TokenFile == "" && p.OneMachine() {
 		f.servers = peer.NewCheck(p, &net.TCPAddr{})
 	}
-	f.pause = backoff.New(firstPause, min(max(time.Duration(p.Max)*capPerNode, shortCap), longestPause))
+	f.pause = newBackoff(p.Max)
 	f.life, f.cancel = context.WithCancel(context.Background())
 	return f
 }
@@ -165,41 +163,14 @@ func (f *RegisterFinder) notFound(ctx context.Context, last error, tried time.Du
 func (f *RegisterFinder) found(l *Conn) *Conn {
 	f.pause.Reset()
 	f.closeListener()
-	f.mu.Lock()
-	f.current, f.followed = l, l.Welcome
-	f.mu.Unlock()
+	f.follows(l)
 	return l
 }
 
-// Beside implements client.Finder.
-func (f *RegisterFinder) Beside(ctx context.Context, l *Conn, silent func() bool) (*Conn, error) {
-	if f.Hosting() {
-		return nil, errNotBeside
-	}
-	conn, err := f.network.dialBeside(ctx, l, silent)
-	if err != nil {
-		return nil, err
-	}
-	return f.openConn(ctx, conn)
-}
-
-// Replace implements client.Finder.
-func (f *RegisterFinder) Replace(l, next *Conn) bool {
-	if next == nil {
-		return false
-	}
+func (f *RegisterFinder) follows(l *Conn) {
 	f.mu.Lock()
-	follows := f.current == l && f.left == nil && !f.leaving
-	if follows {
-		f.current, f.followed = next, next.Welcome
-	}
+	f.current, f.followed = l, l.Welcome
 	f.mu.Unlock()
-	if !follows {
-		_ = next.Close()
-		return false
-	}
-	f.Log.Warn(secondConnection(l))
-	return true
 }
 
 // Again implements client.Finder.
@@ -296,4 +267,9 @@ func (f *RegisterFinder) openConn(ctx context.Context, raw net.Conn) (*Conn, err
 	f.mu.Unlock()
 	h.Features = append(h.Features, wire.FeatureSuccession)
 	return openConn(ctx, raw, h, f.token, func(conn net.Conn) error { return believe(f.servers, conn) })
+}
+
+// helloOn is openConn after so many hellos in a row without an answer. silent tells that this one had none either.
+func (f *RegisterFinder) helloOn(ctx context.Context, conn net.Conn, unanswered int) (l *Conn, silent bool, err error) {
+	return helloInTime(ctx, f.Params.Max, unanswered, func(ctx context.Context) (*Conn, error) { return f.openConn(ctx, conn) })
 }

@@ -99,7 +99,7 @@ func (f *RegisterFinder) obey() {
 			host.Confirmed()
 		case l != nil:
 			if why := f.gone(l.Welcome); why != nil {
-				f.end(l, why)
+				f.leave(l, why)
 			}
 		}
 		select {
@@ -124,19 +124,6 @@ func (f *RegisterFinder) gone(w wire.Welcome) error {
 		return errMute
 	}
 	return nil
-}
-
-// end ends the connection to a leader. Again gets the reason.
-func (f *RegisterFinder) end(l *Conn, why error) {
-	f.mu.Lock()
-	current := f.current == l && f.left == nil
-	if current {
-		f.left = why
-	}
-	f.mu.Unlock()
-	if current {
-		l.Close()
-	}
 }
 
 func (f *RegisterFinder) mayLead() bool {

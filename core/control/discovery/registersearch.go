@@ -215,8 +215,14 @@ func (f *RegisterFinder) dial(ctx context.Context, r *register.Record) (*Conn, s
 	conn, err := f.network.dialAny(ctx, to)
 	if err == nil {
 		var l *Conn
-		if l, err = f.openConn(ctx, conn); err == nil {
+		var silent bool
+		l, silent, err = f.helloOn(ctx, conn, f.unanswered)
+		switch {
+		case err == nil:
+			f.unanswered = 0
 			return l, succession.DialAnswered, nil
+		case silent:
+			f.unanswered++
 		}
 	}
 	switch {

@@ -525,14 +525,9 @@ func (f *Finder) sayHello(ctx context.Context, addr netip.AddrPort) (*Conn, erro
 // helloOn is sayHello on a new connection, which it closes on any error, after so many hellos in a
 // row without an answer. silent tells that this one had none either.
 func (f *Finder) helloOn(ctx context.Context, conn net.Conn, addr netip.AddrPort, unanswered int) (l *Conn, silent bool, err error) {
-	// A kernel whose queue of new connections is full drops them, including those that are open
-	// for this side, whose retries coincide with those of all other nodes. A new connection after
-	// a random time is accepted sooner.
-	patience := backoff.Jitter((firstAnswer + min(f.crowdTime(), handshakeTimeout)) << min(unanswered, 8))
-	helloCtx, cancelHello := context.WithTimeout(ctx, min(patience, handshakeTimeout))
-	defer cancelHello()
-	if l, err = f.openConn(helloCtx, conn); err != nil {
-		return nil, helloCtx.Err() != nil && ctx.Err() == nil, err
+	l, silent, err = helloInTime(ctx, f.Params.Max, unanswered, func(ctx context.Context) (*Conn, error) { return f.openConn(ctx, conn) })
+	if err != nil {
+		return nil, silent, err
 	}
 	if err = f.wrongServer(l, addr); err != nil {
 		l.Close()

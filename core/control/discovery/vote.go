@@ -50,19 +50,6 @@ func (f *Finder) obey() {
 	}
 }
 
-// leave closes the connection to a host that has a successor. Again gets the reason.
-func (f *Finder) leave(l *Conn, why error) {
-	f.mu.Lock()
-	current := l != nil && f.current == l && f.left == nil
-	if current {
-		f.left = why
-	}
-	f.mu.Unlock()
-	if current {
-		l.Close()
-	}
-}
-
 // untilElected returns a context that ends when this node is elected, too.
 func (f *Finder) untilElected(ctx context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
