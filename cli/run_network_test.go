@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"fmt"
 	"net"
 	"os/exec"
 	"strconv"
@@ -21,6 +22,7 @@ type spreadJob struct {
 	address func(machine int) string // address or address6
 	port    int
 	conf    string // of --rdzv-conf, after the job's own
+	options []string
 }
 
 // newSpreadJob starts a job of so many nodes in a network that has more machines, perhaps.
@@ -60,21 +62,48 @@ func (sj *spreadJob) endpointIs(machine int) {
 
 // start starts a machine's node.
 func (sj *spreadJob) start(machine int, nnodes, lastCall string) *nodeProcess {
+	sj.t.Helper()
+	return sj.startBeside(machine, machine, nnodes, lastCall)
+}
+
+// startBeside is start, perhaps of one more node on the machine; its log, and $NODE of its workers, have a number
+// of its own.
+func (sj *spreadJob) startBeside(number, machine int, nnodes, lastCall string) *nodeProcess {
 	t := sj.t
 	t.Helper()
-	p := sj.command(sj.script(), "--nnodes="+nnodes, "--rdzv-endpoint="+endpointName+":"+strconv.Itoa(sj.port),
-		"--rdzv-conf=last_call_timeout="+lastCall+",admit_delay=0.1,lease_timeout=1.5,reconnect_grace=0.3,record="+sj.dir+"/history"+sj.conf)
-	p.Args = append([]string{"sh", "-c", `mount --bind "$0" /etc/hosts && exec "$@"`, sj.dir + "/hosts", p.Path}, p.Args[1:]...)
+	p := sj.command(sj.script(), append(sj.options, "--nnodes="+nnodes, "--rdzv-endpoint="+endpointName+":"+strconv.Itoa(sj.port),
+		"--rdzv-conf=last_call_timeout="+lastCall+",admit_delay=0.1,lease_timeout=1.5,reconnect_grace=0.3,record="+sj.dir+"/history"+sj.conf)...)
+	bootID := fmt.Sprintf("%s/boot_id-%d", sj.dir, machine)
+	testkit.WriteFile(t, bootID, fmt.Appendf(nil, "00000000-0000-4000-8000-%012d\n", machine))
+	p.Args = append([]string{"sh", "-c", `mount --bind "$0" /etc/hosts && mount --bind "$1" /proc/sys/kernel/random/boot_id && shift && exec "$@"`, sj.dir + "/hosts", bootID, p.Path}, p.Args[1:]...)
 	p.Args = append([]string{"unshare", "--mount"}, p.Args...)
 	p.Path = testkit.Must(exec.LookPath("unshare"))(t)
+	p.Env = append(p.Env, "NODE="+strconv.Itoa(number))
 	p.Cmd = sj.net.on(machine, p.Cmd)
-	sj.launch(machine, p)
+	sj.launch(number, p)
 	return p
 }
 
 // succession returns what the server of a machine's node says of the group, or nil if it does not answer.
 func (sj *spreadJob) succession(machine int) *control.SuccessionStatus {
-	return successionOf(sj.harness, net.JoinHostPort(sj.address(machine), strconv.Itoa(sj.port)), func(c *exec.Cmd) *exec.Cmd { return sj.net.on(machine, c) })
+	return successionOf(sj.harness, sj.addr(machine), sj.from(machine))
+}
+
+func (sj *spreadJob) addr(machine int) string {
+	return net.JoinHostPort(sj.address(machine), strconv.Itoa(sj.port))
+}
+
+// from has a command run on a machine.
+func (sj *spreadJob) from(machine int) func(c *exec.Cmd) *exec.Cmd {
+	return func(c *exec.Cmd) *exec.Cmd { return sj.net.on(machine, c) }
+}
+
+// waiting returns how many nodes wait, as the host on a machine says.
+func (sj *spreadJob) waiting(machine int) (nodes int) {
+	for _, run := range statusOf(sj.harness, sj.addr(machine), sj.from(machine)).Runs {
+		nodes += len(run.Waiting)
+	}
+	return nodes
 }
 
 // linked returns to how many others a standby is connected.

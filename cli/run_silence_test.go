@@ -235,14 +235,20 @@ func init() {
 
 // successionOf returns what the server at an address knows itself of the group, or nil if it does not answer.
 func successionOf(h *harness, addr string, on func(c *exec.Cmd) *exec.Cmd) *control.SuccessionStatus {
+	if st := statusOf(h, addr, on); st.Server != nil {
+		return st.Server.Succession
+	}
+	return nil
+}
+
+// statusOf is what the server at an address knows itself; without a server if it does not listen yet.
+func statusOf(h *harness, addr string, on func(c *exec.Cmd) *exec.Cmd) (st control.Status) {
 	c := exec.Command(os.Args[0])
 	c.Env = append([]string{asGet + "=http://" + addr + "/status?here=1"}, h.env...)
-	out, err := on(c).Output()
-	var st control.Status
-	if err != nil || json.Unmarshal(out, &st) != nil || st.Server == nil {
-		return nil // it does not listen yet
+	if out, err := on(c).Output(); err != nil || json.Unmarshal(out, &st) != nil {
+		return control.Status{}
 	}
-	return st.Server.Succession
+	return st
 }
 
 // What a node says that was elected, and one whose host is another now.

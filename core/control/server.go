@@ -123,6 +123,7 @@ type Server struct {
 	host    string // name of this machine; "" if it has none
 	process string // "host h, pid 1", for users on other machines
 	started time.Time
+	addr    net.Addr
 
 	mu        sync.Mutex
 	closed    bool
@@ -180,7 +181,7 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	s := &Server{
 		cfg: cfg, clock: cfg.Clock, log: cfg.Log,
 		id: rand.Text(), host: hostname, process: fmt.Sprintf("host %s, pid %d", cmp.Or(hostname, "unknown"), os.Getpid()), started: cfg.Clock.Now(),
-		listeners: listeners,
+		listeners: slices.Clone(listeners),
 		runs:      map[string]*run{},
 		runsOf:    map[netip.Addr]int{},
 		conns:     map[*serverConn]struct{}{},
@@ -203,13 +204,26 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	s.sweepLaterLocked()
 	s.mu.Unlock()
 	for _, l := range listeners {
+		s.addr = cmp.Or(s.addr, l.Addr())
 		s.wg.Go(func() { s.accept(l) })
 	}
 	return s
 }
 
-// Addr returns the address of the first listener.
-func (s *Server) Addr() net.Addr { return s.listeners[0].Addr() }
+// Listen serves one more listener, which belongs to the server from now on.
+func (s *Server) Listen(l net.Listener) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		l.Close()
+		return
+	}
+	s.listeners = append(s.listeners, l)
+	s.wg.Go(func() { s.accept(l) })
+}
+
+// Addr returns the address of the first listener of Start.
+func (s *Server) Addr() net.Addr { return s.addr }
 
 // Close ends all connections, after writing their queued frames for at most a second, and returns
 // when every goroutine has ended. Another call only waits.
@@ -225,9 +239,10 @@ func (s *Server) Close() error {
 	s.sweeper.Stop()
 	runs := slices.Collect(maps.Values(s.runs))
 	peers := slices.Collect(maps.Keys(s.conns))
+	listeners := s.listeners
 	s.mu.Unlock()
 
-	for _, l := range s.listeners {
+	for _, l := range listeners {
 		l.Close()
 	}
 	for _, r := range runs {

@@ -65,8 +65,8 @@ type Finder interface {
 	// why, so that its loss is no news for the observer. The error is a refusal, or tells that the
 	// search has ended with ctx or for Leave.
 	Again(ctx context.Context, l *discovery.Conn, cause error, told bool) (*discovery.Conn, error)
-	// Answer returns the reply to a frame of the leader about those that may succeed it; nil if there
-	// is none.
+	// Answer returns the reply to a frame of the leader about those that may succeed it, or to its echo
+	// of a heartbeat; nil if there is none.
 	Answer(l *discovery.Conn, said wire.Frame) wire.Frame
 	// Hosting reports whether the control plane runs in this process.
 	Hosting() bool
@@ -374,13 +374,13 @@ func (c *Client) read(l *conn) (dropped bool, err error) {
 			c.obs.Dropped(f.Err)
 		case wire.Goodbye:
 			return dropped, errors.New("the control plane said goodbye")
-		case wire.Standbys, wire.Transfer:
+		case wire.Beat, wire.Standbys, wire.Transfer:
 			if answer := c.finder.Answer(l.Conn, f); answer != nil {
 				l.out.Send(answer)
 			}
 		case wire.Redirect:
 			return dropped, &wire.Redirected{To: f}
-		case wire.Beat, wire.Unknown:
+		case wire.Unknown:
 		default:
 			return dropped, fmt.Errorf("%w: a frame %q from the control plane", wire.ErrMalformed, wire.NameOf(f))
 		}

@@ -18,6 +18,25 @@ type candidacy struct {
 	why       string       // what was compared, human-readable
 }
 
+// anyway is that of a process which hosts whatever addresses its machine has (is_host=1).
+func anyway(host string) candidacy {
+	if addr, err := netip.ParseAddr(host); err == nil && addr.IsLoopback() {
+		return candidacy{candidate: true, listen: []netip.Addr{addr}}
+	}
+	return candidacy{candidate: true, wildcard: true}
+}
+
+// hosts are those of the addresses to listen on.
+func (c candidacy) hosts() (list []string) {
+	if c.wildcard {
+		return []string{""}
+	}
+	for _, a := range c.listen {
+		list = append(list, a.String())
+	}
+	return list
+}
+
 // checkWildcard refuses an endpoint that names no machine.
 func checkWildcard(endpoint string, addrs []netip.Addr) *rendezvous.Error {
 	if i := slices.IndexFunc(addrs, netip.Addr.IsUnspecified); i >= 0 {

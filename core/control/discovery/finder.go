@@ -7,6 +7,7 @@ import (
 	"net/netip"
 	"sync"
 	"sync/atomic"
+	"time"
 
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
@@ -50,6 +51,7 @@ type Finder struct {
 	endpoint   endpoint
 	listening  []netip.AddrPort // of the server in this process
 	atEndpoint bool             // that server is where the endpoint points to
+	bound      time.Time        // when bindEndpoint tried last
 	pause      *backoff.Backoff // between attempts, once a connection is gone
 	ignoring   string           // why a redirect was not followed, as it was logged last
 	moved      int              // connections in a row that were opened, and ended by a redirect at once
@@ -99,6 +101,7 @@ func (f *Finder) Find(ctx context.Context) (*Conn, error) {
 	if err != nil {
 		f.stopHosting()
 		f.setListening(nil)
+		f.atEndpoint = false
 		f.endpoint.hosted = nil
 		if f.group != nil {
 			f.group.StepDown(wire.Redirect{}) // the next Find begins without a group
@@ -157,12 +160,14 @@ func (f *Finder) follows(l *Conn) {
 }
 
 // Answer returns the reply to a frame with which the host lists the standbys, or asks this node
-// to be one; nil if there is none.
+// to be one; nil if there is none. From time to time it tries to listen at the endpoint.
 func (f *Finder) Answer(l *Conn, said wire.Frame) wire.Frame {
 	if f.group == nil {
 		return nil
 	}
 	switch said := said.(type) {
+	case wire.Beat:
+		f.bindEndpoint(l)
 	case wire.Standbys:
 		return f.listed(l, said)
 	case wire.Transfer:

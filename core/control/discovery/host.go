@@ -1,14 +1,17 @@
 package discovery
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
+	"slices"
 	"strconv"
 	"syscall"
+	"time"
 
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
@@ -35,6 +38,8 @@ type Host interface {
 	Remains(own rendezvous.SessionID) election.Remains
 	// SendOn is StepDown for a process that leaves: it waits until the nodes have read it.
 	SendOn(to wire.Redirect, why string)
+	// Listen serves one more listener, which belongs to the control plane from then on.
+	Listen(l net.Listener)
 	// Confirmed sends nodes what the voters have accepted meanwhile. It does not block.
 	Confirmed()
 }
@@ -60,14 +65,7 @@ type StartHost func(cfg HostConfig, listeners ...net.Listener) Host
 // error it leaves nothing behind.
 func (f *Finder) startHosting(ctx context.Context, where candidacy) error {
 	s := &f.endpoint
-	hosts := []string{""}
-	if !where.wildcard {
-		hosts = hosts[:0]
-		for _, a := range where.listen {
-			hosts = append(hosts, a.String())
-		}
-	}
-	listeners, err := f.listenAll(ctx, hosts, s.Port)
+	listeners, err := f.listenAll(ctx, where.hosts(), s.Port)
 	if err != nil {
 		return err
 	}
@@ -85,6 +83,66 @@ func (f *Finder) startHosting(ctx context.Context, where candidacy) error {
 		f.Log.Log(context.Background(), f.Params.EventLevel(), "hosting the control plane in this process", "endpoint", s.String(), "listening", l.Addr().String())
 	}
 	return nil
+}
+
+// bindEvery is how often a process whose machine the endpoint names tries to listen there.
+const bindEvery = time.Second
+
+// bindEndpoint has the server of this process listen at the endpoint if that names this machine and the port is
+// free by now, so that newcomers and administrators reach the job there: with a server that waits, unless there is
+// one. l is this node's connection. It does nothing while that leads to the endpoint itself, and at first after that:
+// this process would answer there, and no refused dial could prove that the host's is dead.
+func (f *Finder) bindEndpoint(l *Conn) {
+	s := &f.endpoint
+	if f.group == nil || f.atEndpoint || s.list != nil || s.Port == 0 || slices.Contains(s.targets(), standby.PlainAddr(l.Addr)) && !f.Hosting() {
+		return
+	}
+	now := f.network.now()
+	if now.Sub(l.opened) < bindEvery || now.Sub(f.bound) < bindEvery {
+		return
+	}
+	f.bound = now
+	where := anyway(s.Host)
+	switch isHost := f.Params.IsHost; {
+	case isHost == nil && s.addrs != nil:
+		where = elect(s.Host, s.addrs, f.network.locals)
+	case isHost == nil, !*isHost:
+		return
+	}
+	if !where.candidate {
+		return
+	}
+	where.listen = slices.DeleteFunc(where.listen, func(a netip.Addr) bool {
+		return slices.Contains(f.listening, netip.AddrPortFrom(a, uint16(s.Port)))
+	})
+	if !where.wildcard && len(where.listen) == 0 { // where it stands by
+		f.atEndpoint = true
+		return
+	}
+	listeners, err := f.listenAll(f.life, where.hosts(), s.Port)
+	if err != nil {
+		return // another process has it
+	}
+	f.atEndpoint = true
+	f.setListening(slices.Concat(f.listening, listenAddrs(listeners)))
+	f.mu.Lock()
+	host := cmp.Or(f.hosting, f.waiting)
+	f.mu.Unlock()
+	switch {
+	case host == nil:
+		host = f.startServer(listeners)
+		f.mu.Lock()
+		f.waiting = host
+		f.mu.Unlock()
+	default:
+		for _, l := range listeners {
+			host.Listen(l)
+		}
+	}
+	if f.endpoint.hosted != nil {
+		f.endpoint.hosted = ownAddrs(f.listening)
+	}
+	f.Log.Info("nothing listened at the endpoint any more: this process does now", "endpoint", s.String())
 }
 
 // startServer starts a server of this run, which waits if it has a group that it does not
@@ -141,11 +199,7 @@ func (f *Finder) hostAnyway(ctx context.Context, foreign *foreignWarning) (*Conn
 		return nil, err // else the name need not be known here: only the others have to resolve it
 	}
 	f.noteLoopback()
-	where := candidacy{wildcard: true}
-	if addr, err := netip.ParseAddr(s.Host); err == nil && addr.IsLoopback() {
-		where = candidacy{listen: []netip.Addr{addr}}
-	}
-	bindErr := f.startHosting(ctx, where)
+	bindErr := f.startHosting(ctx, anyway(s.Host))
 	if bindErr == nil {
 		return f.dialHello(ctx, s.hosted)
 	}
