@@ -138,7 +138,7 @@ func TestNetworkSilenceUntilTheEnd(t *testing.T) {
 	j := endWithoutTheHost(t)
 	time.Sleep(2 * networkLease) // what is tested
 	j.net.mend()
-	j.await(1, "nobody is left")
+	j.await(1, "the exit barrier ends without the other nodes")
 	if code := j.nodes[0].end(); code != 0 {
 		t.Errorf("the host: exit code %d", code)
 	}

@@ -341,9 +341,7 @@ func (c *Client) giveUp(err error) {
 		return
 	}
 	c.fail(refusal)
-	if refusal.Code != rendezvous.CodeConnection { // else nobody has taken this node out of the run: its workers may end their work
-		c.obs.Dropped(refusal)
-	}
+	c.obs.Dropped(refusal)
 }
 
 // read serves one connection until it breaks; dropped tells that the control

@@ -63,7 +63,6 @@ type Finder struct {
 	probing context.CancelFunc
 	warning string
 
-	deserted  bool   // this node has hosted, and nobody is left who could elect the next host
 	onElected func() // ends a wait of the search; nil: there was none
 	looking   bool   // standbys are being asked who hosts
 	handedOn  bool   // this node is becoming the host because the one before asks it to
@@ -123,23 +122,18 @@ func (f *Finder) Find(ctx context.Context) (*Conn, error) {
 // refusal, or tells that the search has ended with ctx or for Leave.
 func (f *Finder) Again(ctx context.Context, l *Conn, cause error, told bool) (*Conn, error) {
 	f.mu.Lock()
-	leaving, deserted := f.leaving, f.deserted
+	leaving := f.leaving
 	if f.left != nil {
 		cause = f.left
 	}
-	f.current, f.left, f.deserted = nil, nil, false
+	f.current, f.left = nil, nil
 	f.mu.Unlock()
 	if leaving || !f.pace(ctx, l, cause) {
 		return nil, context.Canceled
 	}
 	f.resign()
 	s := f.newSearch(l, cause)
-	var err error
-	if deserted {
-		l, err = s.lastLook(ctx)
-	} else {
-		l, err = s.reconnect(ctx, cause, told)
-	}
+	l, err := s.reconnect(ctx, cause, told)
 	if err != nil {
 		return nil, err
 	}

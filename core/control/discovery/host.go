@@ -177,6 +177,11 @@ func (f *Finder) listenAll(ctx context.Context, hosts []string, port int) ([]net
 	return list, nil
 }
 
+// own reports whether an address is that of the server in this process.
+func (f *Finder) own(addr netip.AddrPort) bool {
+	return f.group.Self() == addr.String() || slices.Contains(ownAddrs(f.group.Listening()), addr)
+}
+
 // ownAddrs are the addresses by which this process reaches listeners of its own.
 func ownAddrs(listening []netip.AddrPort) []netip.AddrPort {
 	var list []netip.AddrPort

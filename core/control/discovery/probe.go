@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -90,7 +89,7 @@ func (p *prober) run(ctx context.Context) {
 
 // look probes one address in a goroutine of its own, unless a server of the group holds it.
 func (p *prober) look(ctx context.Context, addr netip.AddrPort) {
-	if p.own(addr) {
+	if p.f.own(addr) {
 		return
 	}
 	p.mu.Lock()
@@ -108,11 +107,6 @@ func (p *prober) look(ctx context.Context, addr netip.AddrPort) {
 			p.begun = p.f.network.now()
 		}
 	})
-}
-
-// own reports whether an address is that of the server in this process.
-func (p *prober) own(addr netip.AddrPort) bool {
-	return p.f.group.Self() == addr.String() || slices.Contains(ownAddrs(p.f.group.Listening()), addr)
 }
 
 // probe asks the server at an address who it is. It returns if there is none, or when a server of

@@ -59,6 +59,9 @@ type search struct {
 	first    bool
 	hostErr  error  // how the last hello to the host that is gone has ended
 	unlook   func() // ends what look has opened; nil: it was not called
+
+	answered bool      // one of those that were asked last has not refused
+	refused  time.Time // since then all have; zero: they have not
 }
 
 func (f *Finder) newSearch(l *Conn, cause error) *search {
@@ -120,16 +123,28 @@ func (s *search) reconnect(ctx context.Context, err error, told bool) (*Conn, er
 	}
 }
 
-// lastLook replaces reconnect on a node whose own server has stepped down because no voters are
-// left: it asks once. Its error is a refusal.
-func (s *search) lastLook(ctx context.Context) (*Conn, error) {
-	l, err := s.attempt(ctx)
-	if err == nil || isRefusal(err) || ctx.Err() != nil {
-		return l, err
+// gone says that nobody is left, if all have refused for a lease whom this node has asked: those that it knows, and
+// the endpoint. A lease is the time that a healthy job takes to have another host that this node finds, and to lose
+// a node that a firewall refuses. The error is nil where nobody votes, and while this node may take the control plane
+// over, or found it anew, since it has proof that the others are dead.
+func (s *search) gone() error {
+	f := s.f
+	if s.answered {
+		s.refused = time.Time{}
+		return nil
 	}
-	s.f.group.Close()
-	return nil, rendezvous.Errorf(rendezvous.CodeConnection,
-		"run %q: nobody is left who could host it: it was taken over while this node was cut off and has ended, or the other nodes have died; to continue it, start its nodes again", s.f.Params.RunID)
+	if s.refused.IsZero() {
+		s.refused = f.network.now()
+	}
+	stranded, patience := f.group.Stranded()
+	proof := stranded > 0 && patience > 0 || !f.group.Votes() && s.evidence.Proves()
+	if !s.last.Embedded || !f.HasVoters() || proof || s.since(s.refused) < f.Params.LeaseTimeout {
+		return nil
+	}
+	f.group.Close()
+	return rendezvous.Errorf(rendezvous.CodeConnection,
+		"run %q: nobody is left who could host it: for %s all addresses have refused connections where that could be; it has ended while this node was cut off, the other nodes have died, or a firewall rejects what this machine sends; to continue it, start its nodes again",
+		f.Params.RunID, wording.Seconds(s.since(s.refused)))
 }
 
 func (s *search) reportLoss(err error) {
@@ -462,9 +477,11 @@ func (s *search) askAll(ctx context.Context) (*Conn, error) {
 	if resolveErr == nil {
 		list = append(list, f.endpoint.targets()...)
 	}
+	s.answered = resolveErr != nil
 	l, err := s.race(ctx, list)
 	if err != nil {
 		s.notice()
+		err = cmp.Or(s.gone(), err)
 	}
 	return l, err
 }

@@ -26,9 +26,6 @@ func (f *Finder) obey() {
 		f.stepDown(to, "its voters are dead, and may have chosen others while this node was stopped")
 	}
 	if to, why := f.group.Deserted(); why != "" {
-		f.mu.Lock()
-		f.deserted = true
-		f.mu.Unlock()
 		f.stepDown(to, why)
 	}
 	elected := f.group.Elected() > 0

@@ -25,6 +25,9 @@ type recovery struct {
 	first    time.Duration // when the first voter was gone; 0: none is
 	heard    bool          // a leader was heard shortly before
 	since    time.Duration // no leader can be elected; of the vote's clock
+	last     time.Duration // when a leader, or a majority, was heard last
+	resumed  time.Duration // when it was heard first after a silence
+	sure     time.Duration // when it was heard last, and had said so then
 	ticked   time.Duration
 	idle     time.Duration // of the time since, how long this process did not run
 	place    int           // of this process among those in the same position
@@ -71,10 +74,17 @@ func (g *Group) recoverLocked() {
 			lives = append(lives, id)
 		}
 	}
+	heard := g.majorityLocked()
+	if s.last > 0 && heard-s.last > g.lease/4 {
+		s.resumed = heard
+	}
+	if s.last = heard; heard-s.resumed >= g.lease/4 { // what is read first after a silence, or a pause, was said before
+		s.sure = heard
+	}
 	if gone == 0 {
 		s.first = 0
 	} else if s.first == 0 {
-		s.first, s.heard = max(now, 1), now-g.majorityLocked() <= g.lease/2
+		s.first, s.heard = max(now, 1), now-s.sure <= g.lease/2
 	}
 	paused := max(0, now-s.ticked-2*g.Beat()) // nothing was heard, and a beat that is late is none
 	hosted := v.node.Majority(now) || !g.hosting && (g.link == succession.Stands || now-v.node.Heard() < g.lease/4)
