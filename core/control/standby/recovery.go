@@ -110,8 +110,11 @@ func (g *Group) majorityLocked() time.Duration {
 // lasted is how long this process has run while that was so.
 func (s *recovery) lasted() time.Duration { return s.ticked - s.since - s.idle }
 
-// mayBegin reports whether this process may begin another epoch, once patience is over.
-func (s *recovery) mayBegin() bool { return s.heard || s.newcomer > s.first && s.first > 0 }
+// mayBegin reports whether this process may begin another epoch, once patience is over. A newcomer may say hello a
+// moment before its machine, which was dark, refuses for the first time.
+func (s *recovery) mayBegin(lease time.Duration) bool {
+	return s.heard || s.newcomer > 0 && s.newcomer > s.first-lease && s.first > 0
+}
 
 // Stranded reports how long this process has run since no leader could be elected any more, and for how long
 // it waits in all before it founds another group; 0: it founds none.
@@ -119,7 +122,7 @@ func (g *Group) Stranded() (since, patience time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	s := &g.vote.recovery
-	if !s.mayBegin() {
+	if !s.mayBegin(g.lease) {
 		return s.lasted(), 0
 	}
 	if s.reached < s.first || s.ticked-s.reached > g.lease {
@@ -134,7 +137,7 @@ func (g *Group) FoundAnew(now time.Time) (why string, founded bool) {
 	since, patience := g.Stranded()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.hosting || g.closed || g.self == "" || patience == 0 || since < patience {
+	if g.hosting || g.closed || g.self == "" && len(g.listening) == 0 || patience == 0 || since < patience {
 		return "", false
 	}
 	gone := g.goneLocked()
