@@ -272,7 +272,7 @@ func (c *chaos) startNode(i int) {
 	if c.keep { // a node that is lost stays out
 		lease, grace = 10*lease, 10
 	}
-	conf := fmt.Sprintf("--rdzv-conf=lease_timeout=%g,reconnect_grace=%g,last_call_timeout=2,admit_delay=0.2,closed_for=0,host_name=host%d,record=%s/history", lease.Seconds(), grace, i, c.dir)
+	conf := fmt.Sprintf("--rdzv-conf=lease_timeout=%g,reconnect_grace=%g,last_call_timeout=2,admit_delay=0.2,closed_for=0,any_command=1,host_name=host%d,record=%s/history", lease.Seconds(), grace, i, c.dir)
 	if c.serve != nil { // a node that starts while it is down must not take its place
 		conf += ",is_host=0"
 	}
