@@ -69,6 +69,9 @@ func (c *Checker) checkUpdate(s *session) {
 	if want := c.onlyLost(s); s.update.OnlyLost != want {
 		c.violated(7, "node %s was told that only lost members make it regroup: %v, that is %v", s.node, s.update.OnlyLost, want)
 	}
+	if want := c.planned(s); s.update.Planned != want {
+		c.violated(7, "node %s was told that it regroups only because the job grows or shrinks: %v, that is %v", s.node, s.update.Planned, want)
+	}
 	c.checkStop(s)
 	if want && s.update.Reason == "" {
 		c.violated(11, "node %s was told to regroup without a reason", s.node)
@@ -105,6 +108,16 @@ func (c *Checker) onlyLost(s *session) bool {
 	}
 	others := c.count(rejoined) > 0 || c.overtaken || c.stop.Round > 0 && !c.stop.Leaving || c.endedRound == c.round || c.oversized()
 	return c.count(lost) > 0 && !others
+}
+
+// planned reports whether a node regroups though every member of its round runs.
+func (c *Checker) planned(s *session) bool {
+	t := c.participantOf(s)
+	if t == nil || t.state != running || c.closing.kind == success || c.closing.kind == failed || c.closing.kind == requeued {
+		return false
+	}
+	_, waits := c.mustRegroup(s)
+	return waits && c.count(lost) == 0 && c.count(rejoined) == 0 && !c.overtaken && c.stop.Round == 0
 }
 
 // checkTimers checks that every deadline has a running timer.

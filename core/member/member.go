@@ -113,6 +113,14 @@ func (m *Member) OnlyLost() bool {
 	return m.update.OnlyLost
 }
 
+// Planned reports whether NodesWaiting is above 0 only because the job grows or shrinks: all members
+// still run, and can leave the round at one step.
+func (m *Member) Planned() bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.update.Planned
+}
+
 // Closed reports whether the run is closed, as far as is known here. It never
 // blocks.
 func (m *Member) Closed() bool {

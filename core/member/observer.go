@@ -55,7 +55,7 @@ func (o observer) Updated(n rendezvous.MembershipUpdate) {
 // whileJoiningView is the update as seen by a node that waits for its next round.
 func whileJoiningView(n rendezvous.MembershipUpdate) rendezvous.MembershipUpdate {
 	if !n.Closed {
-		n.Waiting, n.OnlyLost, n.Reason, n.Stop = 0, false, "", rendezvous.RoundStop{}
+		n.Waiting, n.OnlyLost, n.Planned, n.Reason, n.Stop = 0, false, false, "", rendezvous.RoundStop{}
 		n.Directive.Round, n.Directive.Agreed, n.Directive.Step = 0, false, 0
 	}
 	return n
@@ -76,7 +76,7 @@ func (o observer) Dropped(err *rendezvous.Error) {
 	m.mu.Lock()
 	quiet := m.stopped || m.joinPendingLocked()
 	if !m.joinPendingLocked() {
-		m.update.Waiting, m.update.OnlyLost, m.update.Reason = 1, false, err.Text
+		m.update.Waiting, m.update.OnlyLost, m.update.Planned, m.update.Reason = 1, false, false, err.Text
 	}
 	m.mu.Unlock()
 	m.news.Set()

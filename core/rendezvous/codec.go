@@ -112,7 +112,7 @@ func UnpackLastRound(u *pack.Unpacker) LastRound {
 
 // PackMembershipUpdate writes a node's view.
 func PackMembershipUpdate(p *pack.Packer, v MembershipUpdate) {
-	p.List(8)
+	p.List(9)
 	p.Int(v.Waiting)
 	p.Bool(v.Closed)
 	p.Text(v.Reason)
@@ -121,6 +121,7 @@ func PackMembershipUpdate(p *pack.Packer, v MembershipUpdate) {
 	packDirectiveNotice(p, v.Directive)
 	p.Bool(v.Requeue)
 	p.Bool(v.OnlyLost)
+	p.Bool(v.Planned)
 }
 
 // UnpackMembershipUpdate reads what PackMembershipUpdate wrote.
@@ -129,7 +130,7 @@ func UnpackMembershipUpdate(u *pack.Unpacker) MembershipUpdate {
 	v := MembershipUpdate{Waiting: u.Int(), Closed: u.Bool(), Reason: u.Text(maxText), Stop: unpackRoundStop(u)}
 	v.Facts = unpackFacts(u)
 	v.Directive = unpackDirectiveNotice(u)
-	v.Requeue, v.OnlyLost = u.Bool(), u.Bool()
+	v.Requeue, v.OnlyLost, v.Planned = u.Bool(), u.Bool(), u.Bool()
 	u.Close()
 	return v
 }

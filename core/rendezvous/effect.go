@@ -127,11 +127,15 @@ type MembershipUpdate struct {
 	// OnlyLost says that Waiting is above 0 because of lost members alone: no other member has
 	// stopped its workers for another round. A node that can continue without them may do so.
 	OnlyLost bool `json:",omitzero"`
+
+	// Planned says that Waiting is above 0 because the job grows or shrinks, and for nothing else:
+	// every member of the round still runs, so that they can leave it at one step.
+	Planned bool `json:",omitzero"`
 }
 
 // Equal reports whether two updates say the same.
 func (m *MembershipUpdate) Equal(v *MembershipUpdate) bool {
-	return m.Waiting == v.Waiting && m.Closed == v.Closed && m.Requeue == v.Requeue && m.OnlyLost == v.OnlyLost && m.Reason == v.Reason &&
+	return m.Waiting == v.Waiting && m.Closed == v.Closed && m.Requeue == v.Requeue && m.OnlyLost == v.OnlyLost && m.Planned == v.Planned && m.Reason == v.Reason &&
 		m.Stop == v.Stop && m.Directive == v.Directive && m.Facts.Equal(v.Facts)
 }
 

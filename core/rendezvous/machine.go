@@ -134,6 +134,7 @@ func (m *Machine) Begun() bool {
 type view struct {
 	waiting bool
 	only    bool // because of lost members alone
+	planned bool // because the job grows or shrinks
 	closed  ClosedKind
 	round   uint64
 	stop    bool // a stop is announced

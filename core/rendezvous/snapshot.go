@@ -150,7 +150,7 @@ func (c *Closing) pack(p *pack.Packer) {
 }
 
 func (v *view) pack(p *pack.Packer) {
-	p.List(9)
+	p.List(10)
 	p.Bool(v.waiting)
 	p.Int(int(v.closed))
 	p.Uint(v.round)
@@ -160,6 +160,7 @@ func (v *view) pack(p *pack.Packer) {
 	p.Uint(v.directives)
 	p.Bool(v.only)
 	p.Bool(v.domains)
+	p.Bool(v.planned)
 }
 
 func (a *agentStore) pack(p *pack.Packer) {
@@ -385,7 +386,7 @@ func (v *view) unpack(u *pack.Unpacker) {
 	u.Open()
 	*v = view{waiting: u.Bool(), closed: ClosedKind(u.Int()), round: u.Uint(), stop: u.Bool(), lost: u.Bool()}
 	_ = u.Text(maxText)
-	v.directives, v.only, v.domains = u.Uint(), u.Bool(), u.Bool()
+	v.directives, v.only, v.domains, v.planned = u.Uint(), u.Bool(), u.Bool(), u.Bool()
 	u.Close()
 }
 

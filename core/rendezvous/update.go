@@ -10,7 +10,7 @@ import (
 
 // settleViews sends an update to every live node whose view has changed.
 func (m *Machine) settleViews() {
-	now := view{waiting: m.forming.nodesWaiting() > 0, only: m.directives.onlyLost(), round: m.round.number, stop: m.round.stop != nil, lost: m.round.lossInStop(), directives: m.directives.seq,
+	now := view{waiting: m.forming.nodesWaiting() > 0, only: m.directives.onlyLost(), planned: m.forming.planned(), round: m.round.number, stop: m.round.stop != nil, lost: m.round.lossInStop(), directives: m.directives.seq,
 		generation: m.generation, host: m.round.hostRank, finished: m.round.finishing(), finishedHosts: len(m.round.finishedHosts), domains: m.round.domains != ""}
 	if m.closed != nil {
 		now.closed = m.closed.Kind
@@ -38,7 +38,7 @@ func (m *Machine) settleViews() {
 func (m *Machine) notify(n *node, reason func() string) {
 	was := n.update
 	if (m.forming.waitingFor(n) > 0) == (was.Waiting > 0) && (m.closed != nil) == was.Closed && m.round.stopFor(n) == was.Stop &&
-		m.directives.notice(n) == was.Directive && m.requeued() == was.Requeue && m.directives.onlyLostFor(n) == was.OnlyLost && m.Facts().Equal(was.Facts) {
+		m.directives.notice(n) == was.Directive && m.requeued() == was.Requeue && m.directives.onlyLostFor(n) == was.OnlyLost && m.forming.plannedFor(n) == was.Planned && m.Facts().Equal(was.Facts) {
 		return
 	}
 	n.update = m.updateFor(n, reason)
@@ -47,7 +47,7 @@ func (m *Machine) notify(n *node, reason func() string) {
 
 // updateFor computes a node's view: guarantees 7, 8 and 9. reason is waitingReason.
 func (m *Machine) updateFor(n *node, reason func() string) MembershipUpdate {
-	notice := MembershipUpdate{Waiting: m.forming.waitingFor(n), Closed: m.closed != nil, Stop: m.round.stopFor(n), Directive: m.directives.notice(n), Requeue: m.requeued(), OnlyLost: m.directives.onlyLostFor(n), Facts: m.Facts()}
+	notice := MembershipUpdate{Waiting: m.forming.waitingFor(n), Closed: m.closed != nil, Stop: m.round.stopFor(n), Directive: m.directives.notice(n), Requeue: m.requeued(), OnlyLost: m.directives.onlyLostFor(n), Planned: m.forming.plannedFor(n), Facts: m.Facts()}
 	switch {
 	case m.closed != nil:
 		notice.Reason = "the run " + m.closed.sentence()
@@ -115,6 +115,20 @@ func (ds *directives) onlyLost() bool {
 func (ds *directives) onlyLostFor(n *node) bool {
 	s := ds.round.participantOf(n)
 	return s != nil && s.state == participantRunning && ds.onlyLost()
+}
+
+// planned reports whether running members see nodes waiting because the job grows or shrinks, and
+// for nothing else.
+func (f *forming) planned() bool {
+	r := f.round
+	open := r.run.closed == nil || r.run.closed.Kind == ClosedAdmission
+	return open && r.tally[participantLost] == 0 && r.tally[participantRejoined] == 0 && r.overtaken == "" && r.stop == nil && f.nodesWaiting() > 0
+}
+
+// plannedFor is planned as a node sees it.
+func (f *forming) plannedFor(n *node) bool {
+	s := f.round.participantOf(n)
+	return s != nil && s.state == participantRunning && f.planned()
 }
 
 func (f *forming) waitingReason() string {

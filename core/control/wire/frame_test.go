@@ -145,10 +145,11 @@ func TestOlderAndNewerPeers(t *testing.T) {
 	// A further field in a nested list, before fields that are known.
 	newer := pack.Append(nil, func(p *packer) {
 		head(p, KindNotice, 1)
-		p.List(9)
+		p.List(10)
 		p.Int(1)
 		p.Bool(true)
 		p.Text("why")
+		p.None()
 		p.None()
 		p.None()
 		p.None()
