@@ -86,6 +86,8 @@ type Agent struct {
 	lastFailures []failure.Failure // by which the last attempt ended, as far as they are known
 
 	last       *attempt    // nil before the first
+	carried    *attempt    // whose workers wait for the next round; nil: there are none
+	stopped    bool        // the workers of the last attempt were stopped, and none were started since
 	err        error       // of the run, once it has ended
 	unneeded   string      // why it ended without needing this node any more; "": it did not
 	restarts   int         // charged to the job's budget, as agreed in the last round
@@ -290,12 +292,14 @@ func (a *Agent) round() (again bool, err error) {
 	a.stepDone(telemetry.StepInitialize, began, err)
 	switch {
 	case errors.Is(err, errRegroup):
+		a.tellCarried()
 		return true, nil
 	case !a.again.IsZero():
 		a.stepDone(telemetry.StepRestart, a.again, err)
 		a.again = time.Time{}
 	}
 	if err != nil {
+		a.abandon(err)
 		return false, err
 	}
 	v := a.supervise(t)
@@ -304,6 +308,10 @@ func (a *Agent) round() (again bool, err error) {
 	}
 	ended := time.Now()
 	first := v == someFailed && (a.announcedStop().Round == 0 || a.announcedStop().Rank == a.assignment.group)
+	if a.carries(t, v) {
+		a.again = ended
+		return a.carry(t, v)
+	}
 	if again, err = a.finish(t, v); again {
 		a.again = ended
 		if first {
@@ -320,6 +328,13 @@ func (a *Agent) initialize() (t *attempt, err error) {
 		return nil, err
 	}
 	a.publish(telemetry.RanksAssigned{})
+	if a.carried != nil && a.assignment.ranks.carried {
+		began := time.Now()
+		t, err = a.resume()
+		a.stepDone(telemetry.StepStart, began, err)
+		return t, err
+	}
+	a.abandon(errNotAll)
 	if a.restarts > a.delayed && !first {
 		if err = a.pause(restartDelay(a.spec.RestartDelay, a.counted()-1)); err != nil {
 			return nil, err
@@ -389,6 +404,7 @@ func (a *Agent) cutShort() error {
 
 // takeRanks learns the workers' ranks, and the restart count of the whole job.
 func (a *Agent) takeRanks() error {
+	a.noteLate()
 	restarts, own := a.used(), a.ownBudget()
 	a.charged = false
 	s := a.assignment
@@ -397,7 +413,7 @@ func (a *Agent) takeRanks() error {
 	if a.spec.Identical {
 		s.ranks = identicalRanks(s.group, s.groups, a.spec.Workers, restarts)
 	} else {
-		info := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts, Host: host.NameOf(a.spec.Host), Budget: own}
+		info := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts, Host: host.NameOf(a.spec.Host), Budget: own, Survivors: a.survivors()}
 		r, err := agreeRanks(ctx, s.keys, info, s.groups)
 		if err != nil {
 			a.restarts = restarts // else this charge would be lost

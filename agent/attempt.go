@@ -22,15 +22,17 @@ import (
 	"rallypoint/agent/telemetry"
 	"rallypoint/agent/watchdog"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/world"
 	"rallypoint/internal/background"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/host"
 )
 
-// attempt is one start of this node's workers.
+// attempt is one start of this node's workers. Under Spec.Regroup it lives on over rounds: those that
+// run keep their processes, and the others are replaced (docs/decisions/0150).
 type attempt struct {
 	workers   *process.WorkerGroup
-	logs      *logs.Attempt
+	logs      []*logs.Attempt // by local rank: those started together have one
 	watchdog  *watchdog.Watchdog
 	oom       process.OOMCounter // since the workers were started
 	outputs   []logs.Worker
@@ -47,6 +49,13 @@ type attempt struct {
 	unfit     bool // as unfit, see Spec.Leave
 	struck    bool // its failure counts for Spec.Leave
 	hopeless  bool // another start would fail in the same way
+
+	worlds    []*world.Record // by local rank; nil: the workers cannot regroup
+	able      []bool          // by local rank: the worker has said that it can regroup, or it began beside such workers
+	vacant    []int           // local ranks whose workers have ended and are to be replaced
+	owing     map[int]bool    // local ranks whose workers are still to enter this round
+	owingFrom time.Time       // when they were told to
+	directed  uint64          // the number of the last directive that the workers were given
 
 	hang       *stacks.Hang   // the job makes no step any more; nil: it does, as far as is known
 	still      time.Duration  // without a step when it ended; 0: the job made steps
@@ -95,22 +104,20 @@ func (a *Agent) start() (*attempt, error) {
 	if err := a.awaitTemplate(); err != nil {
 		return nil, err
 	}
-	files, err := a.logs.Attempt(a.restarts)
-	if err != nil {
-		return nil, &process.StartError{LocalRank: -1, Err: err}
+	n := a.spec.Workers
+	t := &attempt{
+		logs: make([]*logs.Attempt, n), outputs: make([]logs.Worker, n), able: make([]bool, n),
+		oom: a.oom, ended: make(map[int]*process.Process), memory: make(map[int]string), followers: newFollowers(),
 	}
-	sets, err := a.plan(files)
-	if err != nil {
-		if stop := a.interrupted(); stop != nil {
-			return nil, stop
-		}
-		return nil, &process.StartError{LocalRank: -1, Err: err}
-	}
-	t := &attempt{logs: files, oom: a.oom, ended: make(map[int]*process.Process), memory: make(map[int]string), followers: newFollowers()}
 	t.oom.Reset()
-	launches, names, err := a.launches(t, sets)
-	if err == nil {
-		err = files.Follow(a.console, names)
+	var all []int
+	for local := range n {
+		all = append(all, local)
+	}
+	files, launches, err := a.prepare(t, all)
+	if stop := a.interrupted(); err != nil && stop != nil {
+		files.Close()
+		return nil, stop
 	}
 	if err == nil && a.timers != "" {
 		if t.watchdog, err = watchdog.Serve(a.timers, a.log); err == nil {
@@ -129,33 +136,60 @@ func (a *Agent) start() (*attempt, error) {
 		t.watchdog.Stop()
 		files.Close()
 		a.closeStacks()
-		if start := new(process.StartError); !errors.As(err, &start) {
-			err = &process.StartError{LocalRank: -1, Err: err}
-		}
-		return nil, err
+		t.removeWorlds()
+		return nil, startError(err)
 	}
-	a.last = t
+	a.last, a.stopped = t, false
 	a.guard.Watch(t.workers.Procs)
 	a.publish(telemetry.WorkersStarted{Workers: t.workers.Procs, Summary: a.startLine(t)})
 	return t, nil
 }
 
-// plan decides where the workers write, and makes the variables that they get.
-func (a *Agent) plan(files *logs.Attempt) (sets [][][2]string, err error) {
+// startError is an error for which workers could not be started.
+func startError(err error) error {
+	if start := new(process.StartError); errors.As(err, &start) {
+		return err
+	}
+	return &process.StartError{LocalRank: -1, Err: err}
+}
+
+// prepare prepares the start of workers: their files, which the caller closes also after an error,
+// and their commands.
+func (a *Agent) prepare(t *attempt, locals []int) (*logs.Attempt, []process.Launch, error) {
+	files, err := a.logs.Attempt(a.restarts)
+	if err != nil {
+		return nil, nil, err
+	}
+	sets, err := a.plan(t, files, locals)
+	if err != nil {
+		return files, nil, err
+	}
+	launches, names, err := a.launches(t, files, sets, locals)
+	if err == nil {
+		err = files.Follow(a.console, names)
+	}
+	return files, launches, err
+}
+
+// plan decides where the workers write that are to be started, and makes the variables of all.
+func (a *Agent) plan(t *attempt, files *logs.Attempt, locals []int) (sets [][][2]string, err error) {
 	planner := a.spec.Logs.Planner
 	if planner == nil {
-		if files.Plan, err = files.Layout(a.spec.Workers); err != nil {
+		if files.Plan, err = files.Layout(a.spec.Workers, locals); err != nil {
 			return nil, err
 		}
 	}
 	s := a.assignment
-	records := a.progress.Begin(s.Round, a.spec.Workers, a.changed)
+	if t.workers == nil {
+		a.progress.Begin(s.Round, a.spec.Workers, a.changed)
+		a.openStacks()
+	}
 	a.progress.SetFailure(a.reportedFailure())
-	a.openStacks()
+	a.openWorlds(t, locals)
 	for local := range a.spec.Workers {
 		p := place{
-			assignment: s, local: local, restarts: a.restarts, timers: a.timers,
-			progress: records[local], directive: a.progress.DirectivePath(local), stacks: a.stackPath(local),
+			assignment: s, local: local, restarts: a.restarts, timers: a.timers, world: t.worldPath(local),
+			progress: a.progress.Path(local), directive: a.progress.DirectivePath(local), stacks: a.stackPath(local),
 		}
 		if files.Plan != nil {
 			p.errorFile = files.Plan.Workers[local].ErrorFile
@@ -199,18 +233,18 @@ func (a *Agent) askPlanner(planner *logs.Planner, sets [][][2]string) (*logs.Pla
 	return plan, err
 }
 
-// launches prepares the start of each worker; sets are the variables that they get.
-func (a *Agent) launches(t *attempt, sets [][][2]string) ([]process.Launch, []logs.Names, error) {
+// launches prepares the start of some workers; sets are the variables that all get.
+func (a *Agent) launches(t *attempt, to *logs.Attempt, sets [][][2]string, locals []int) ([]process.Launch, []logs.Names, error) {
 	s := a.assignment
-	standard, err := t.logs.StandardStreams()
+	standard, err := to.StandardStreams()
 	if err != nil {
 		return nil, nil, err
 	}
 	var launches []process.Launch
 	var names []logs.Names
-	var descriptors [][]uintptr
-	for local := range a.spec.Workers {
-		w, err := t.logs.Worker(local)
+	descriptors := make([][]uintptr, a.spec.Workers)
+	for _, local := range locals {
+		w, err := to.Worker(local)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -220,28 +254,28 @@ func (a *Agent) launches(t *attempt, sets [][][2]string) ([]process.Launch, []lo
 		}
 		switch {
 		case a.spec.Logs.Fold:
-			if err := t.logs.FoldConsole(&w, s.ranks.base+local, a.console, a.spec.Stdout, a.spec.Stderr); err != nil {
+			if err := to.FoldConsole(&w, s.ranks.base+local, a.console, a.spec.Stdout, a.spec.Stderr); err != nil {
 				return nil, nil, err
 			}
 			if w.Out != nil {
 				files[1] = w.Out.Fd()
 			}
 		case !a.spec.KeepDaemons: // daemons outlive this process, through which the workers' stderr goes here
-			if err := t.logs.TeeStderr(&w, int(files[1]), a.console, a.spec.Stderr); err != nil {
+			if err := to.TeeStderr(&w, int(files[1]), a.console, a.spec.Stderr); err != nil {
 				return nil, nil, err
 			}
 		}
-		t.outputs = append(t.outputs, w)
+		t.outputs[local], t.logs[local] = w, to
 		if w.Err != nil {
 			files[2] = w.Err.Fd()
 		}
-		descriptors = append(descriptors, files)
+		descriptors[local] = files
 		launches = append(launches, process.Launch{
 			Local: local, Argv: arguments(&a.spec, local), Env: merge(a.spec.Environ, sets[local]), Files: files, CPUs: a.spec.cpus(local), Site: a.site,
 		})
 		names = append(names, logs.Names{Role: a.spec.Role, Host: host.NameOf(a.spec.Host), Local: local, Rank: s.ranks.base + local})
 	}
-	t.streams = t.logs.Streams(t.outputs, descriptors)
+	t.streams = append(logs.Without(t.streams, locals), to.Streams(t.outputs, descriptors)...)
 	return launches, names, nil
 }
 
@@ -255,8 +289,8 @@ func (a *Agent) startLine(t *attempt) string {
 	if a.restarts > 0 {
 		text += ", after " + a.restartsText()
 	}
-	if t.logs.Dir != "" && a.logs.Base == "" {
-		text += ", logs in " + t.logs.Dir
+	if dir := t.logs[0].Dir; dir != "" && a.logs.Base == "" {
+		text += ", logs in " + dir
 	}
 	return text
 }
@@ -272,19 +306,25 @@ func (a *Agent) supervise(t *attempt) outcome {
 		look = time.Tick(a.sleepDetector.Period(a.spec.MonitorInterval))
 	}
 	defer a.watchStore()()
-	defer a.followDirectives(t)()
+	departure := a.watchDeparture(t)
+	defer a.followDirectives(t, departure)()
 	hangs, stopWatch := a.watchHang(t)
 	defer stopWatch()
 	defer a.watchWaits(t)()
 	defer a.running.Store(false)
 	sample := time.NewTimer(progress.SampleInterval)
 	defer sample.Stop()
-	var patience <-chan time.Time // with a worker that the watchdog sent a signal
+	var patience <-chan time.Time    // with a worker that the watchdog sent a signal
+	if end := a.endOf(t); end != 0 { // one that was not replaced
+		return end
+	}
 	for {
-		if a.mustRegroup() {
+		if departure.due(a.mustRegroup()) {
 			return mustRegroup
 		}
 		select {
+		case <-departure.look:
+			departure.endOverdue()
 		case <-a.interrupts.first.Done():
 			return mustInterrupt
 		case <-t.workers.Ended():
@@ -314,7 +354,9 @@ func (a *Agent) supervise(t *attempt) outcome {
 		case h := <-hangs.heard:
 			hangs.take(h)
 		case <-a.resized:
-			t.logs.Resized()
+			for _, files := range t.files() {
+				files.Resized()
+			}
 		case <-a.pulse: // the health port asks whether the agent is alive
 		case <-a.rdzv.Changed():
 		case <-tick:
@@ -365,45 +407,15 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	t.still = a.progress.Standstill()
 	t.leaves = a.leaves(v)
 	v = a.announceStop(t, v)
-	sig, grace := unix.SIGTERM, a.spec.ShutdownTimeout
-	stopping := telemetry.Stopping{}
+	why := ""
 	if v != allSucceeded {
-		stopping.Why = a.whyStopping(v)
-	}
-	var stop *SignalError
-	if v == mustInterrupt && errors.As(a.interrupted(), &stop) {
-		sig, grace = stop.Signal, a.interrupts.grace // set before the first signal was announced
-		stopping.Warning = fmt.Sprintf("Received %d death signal, shutting down workers", sig) + a.interrupts.impatience()
+		why = a.whyStopping(v)
 	}
 	if v == mustRegroup {
-		stopping.Warning = "stopping the workers: " + a.rdzv.Reason()
-		a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
+		a.publish(telemetry.Leaving{Reason: why})
 	}
-	a.publish(stopping)
-	published := a.publishFirst(t, v)
-	began := time.Now()
-	a.note(t, t.workers.Stop(process.StopOptions{Signal: sig, Grace: grace, Hurry: a.interrupts.second, BeforeKill: a.lastStacks(t)}))
-	if v != allSucceeded && v != mustInterrupt {
-		a.stepDone(telemetry.StepStop, began, nil)
-	}
-	published()
-	background.Within(filePatience, t.reading.Wait)
-	a.progress.End()
-	a.closeStacks()
-	a.changed, a.asked = roundCauses[v], false
-	if v == unkillable {
-		a.note(t, t.workers.AbandonUnkillable())
-	}
-	a.guard.Watch(nil)
-	if t.watchdog != nil {
-		t.watchdog.Stop()
-		a.publish(telemetry.WatchdogActed{Name: "watchdog stopped"})
-	}
-	a.noteFailure()
-	t.followers.end()
-	t.questions.Wait()
-	t.logs.Close()
-	a.keepCulprit(t)
+	a.halt(t, v, why)
+	a.stopped = true
 	if stop := a.interrupted(); stop != nil {
 		a.publishEnds(t, nil)
 		return false, stop
@@ -416,12 +428,55 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	case mustRegroup:
 		a.readPeers()
 		a.lastFailures = a.assignment.peers
-		if peers := a.assignment.peers; len(peers) > 0 && !a.rdzv.Closed() && !strings.Contains(stopping.Warning, peers[0].Worker()) {
+		if peers := a.assignment.peers; len(peers) > 0 && !a.rdzv.Closed() && !strings.Contains(why, peers[0].Worker()) {
 			a.log.Warn("what happened: " + peers[0].Summary())
 		}
 		return true, nil
 	}
 	return a.afterFailure(t, v)
+}
+
+// halt stops the rest of the attempt.
+func (a *Agent) halt(t *attempt, v outcome, why string) {
+	sig, grace := unix.SIGTERM, a.spec.ShutdownTimeout
+	stopping := telemetry.Stopping{Why: why}
+	var stop *SignalError
+	if v == mustInterrupt && errors.As(a.interrupted(), &stop) {
+		sig, grace = stop.Signal, a.interrupts.grace // set before the first signal was announced
+		stopping.Warning = fmt.Sprintf("Received %d death signal, shutting down workers", sig) + a.interrupts.impatience()
+	}
+	if v == mustRegroup {
+		stopping.Warning = "stopping the workers: " + why
+	}
+	a.publish(stopping)
+	t.lose(why)
+	published := a.publishFirst(t, v)
+	began := time.Now()
+	a.note(t, t.workers.Stop(process.StopOptions{Signal: sig, Grace: grace, Hurry: a.interrupts.second, BeforeKill: a.lastStacks(t)}))
+	if v != allSucceeded && v != mustInterrupt {
+		a.stepDone(telemetry.StepStop, began, nil)
+	}
+	published()
+	background.Within(filePatience, t.reading.Wait)
+	a.progress.End()
+	a.closeStacks()
+	t.removeWorlds()
+	a.changed, a.asked = roundCauses[v], false
+	if v == unkillable {
+		a.note(t, t.workers.AbandonUnkillable())
+	}
+	a.guard.Watch(nil)
+	if t.watchdog != nil {
+		t.watchdog.Stop()
+		a.publish(telemetry.WatchdogActed{Name: "watchdog stopped"})
+	}
+	a.noteFailure()
+	t.followers.end()
+	t.questions.Wait()
+	for _, files := range t.files() {
+		files.Close()
+	}
+	a.keepCulprit(t)
 }
 
 // whyStopping says why an attempt is ended, for events.
@@ -450,7 +505,7 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	switch {
 	case v == unkillable || t.leaves || t.hopeless:
 	case a.mayRestart(t):
-		a.publish(telemetry.Restarting{Text: root.Summary() + "; " + a.charge()})
+		a.publish(telemetry.Restarting{Text: root.Summary() + "; " + a.charge(t)})
 		return true, a.interrupted()
 	case a.lostNode():
 		a.log.Warn(root.Summary() + "; it followed from the loss of a node and is not counted: " + a.rdzv.Reason())

@@ -11,6 +11,7 @@ import (
 	"rallypoint/agent/failure"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/internal/wording"
 )
 
 // Keys of a round by which its agents agree on what ends the job: budgetKey holds the job's
@@ -162,9 +163,13 @@ func (a *Agent) expired() int {
 }
 
 // charge counts a restart because of a failure of this node, and says it in words.
-func (a *Agent) charge() string {
+func (a *Agent) charge(t *attempt) string {
 	a.charged, a.chargedAt = true, a.now()
-	return "restarting the workers: " + a.restartText(a.used())
+	what := "restarting the workers: "
+	if len(t.vacant) > 0 {
+		what = "replacing " + wording.Count(len(t.vacant), "worker", "workers") + ", the others continue: "
+	}
+	return what + a.restartText(a.used())
 }
 
 // restartText names the nth restart of this node's workers.

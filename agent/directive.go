@@ -46,8 +46,9 @@ type directives struct {
 	workers []*directedWorker
 	log     *slog.Logger
 
-	patience time.Duration // with which workers are held
-	ending   func() bool   // the attempt is over: its workers are about to be stopped
+	departure *departure    // by which the workers leave the round; like a directive that no one gave
+	patience  time.Duration // with which workers are held
+	ending    func() bool   // the attempt is over: its workers are about to be stopped
 
 	number uint64     // of the last one
 	asked  *directive // on whose step the nodes agree; nil: none
@@ -81,18 +82,26 @@ type directedWorker struct {
 
 // followDirectives hands directives to the workers of an attempt until the function that it
 // returns is called, which lets go those that are held.
-func (a *Agent) followDirectives(t *attempt) (stop func()) {
-	f := &directives{rdzv: a.rdzv, records: a.progress, signal: a.spec.DirectiveSignal, round: a.assignment.Round, log: a.log, patience: a.holdPatience, given: make(map[string]bool), ending: func() bool { return a.rdzv.NodesWaiting() > 0 }}
+func (a *Agent) followDirectives(t *attempt, departure *departure) (stop func()) {
+	f := &directives{rdzv: a.rdzv, records: a.progress, signal: a.spec.DirectiveSignal, round: a.assignment.Round, log: a.log, patience: a.holdPatience, number: t.directed, departure: departure, given: make(map[string]bool), ending: func() bool { return a.rdzv.NodesWaiting() > 0 }}
 	for _, p := range t.workers.Procs {
 		f.workers = append(f.workers, &directedWorker{process: p})
 	}
-	return background.Run(context.Background(), f.follow)
+	end := background.Run(context.Background(), f.follow)
+	return func() {
+		end()
+		t.directed = f.number
+	}
 }
 
 func (di *directives) follow(ctx context.Context) {
+	defer di.departure.tasks.Wait()
 	defer di.letGo()
 	for ctx.Err() == nil {
 		notice, changed := di.rdzv.Directive()
+		if departure, begun := di.departure.notice(); begun {
+			notice = departure
+		}
 		di.take(notice)
 		di.look(ctx)
 		di.hold(ctx)
@@ -103,6 +112,7 @@ func (di *directives) follow(ctx context.Context) {
 		}
 		select {
 		case <-changed:
+		case <-di.departure.news:
 		case <-tick:
 		case <-ctx.Done():
 		}
@@ -155,6 +165,9 @@ func (di *directives) look(ctx context.Context) {
 		}
 	}
 	for _, d := range di.agreed {
+		if d.ID == departureID {
+			continue
+		}
 		if !d.announced && di.allHave(d) {
 			d.announced = true
 			di.log.Info(fmt.Sprintf("directive %s: delivered to the workers of this node%s", d.ID, atStep(d.Step)))
@@ -189,6 +202,10 @@ func (di *directives) learn(w *directedWorker, answer progress.Answer) {
 func (di *directives) taken(w *directedWorker) {
 	d := w.pending[0]
 	w.pending, w.armed, w.taken = w.pending[1:], false, append(w.taken, d)
+	if d.ID == departureID {
+		di.departure.tell(w.process.Local)
+		return
+	}
 	if di.signal != 0 {
 		w.process.Signal(di.signal)
 	}
@@ -199,7 +216,7 @@ func (di *directives) taken(w *directedWorker) {
 func (di *directives) arm(w *directedWorker, answer progress.Answer, err error) {
 	d, local := w.pending[0], w.process.Local
 	if err == nil {
-		if failed := di.records.WriteDirective(local, d.file()); failed != nil {
+		if failed := di.write(local, d); failed != nil {
 			di.refuse(w, fmt.Sprintf("directive %s: the worker of local rank %d sees the request, but not its author and reason: %v", d.ID, local, failed))
 		}
 		err = di.records.Release(local, d.ask(), max(d.Step, 0))
@@ -212,6 +229,15 @@ func (di *directives) arm(w *directedWorker, answer progress.Answer, err error) 
 	if err != nil || !answer.Holds || answer.Step < 0 {
 		di.taken(w) // the worker may never report a step at which to give it the directive
 	}
+}
+
+// write writes a worker's directive file; none about leaving the round, which is no concern of its
+// script.
+func (di *directives) write(local int, d *directive) error {
+	if d.ID == departureID {
+		return nil
+	}
+	return di.records.WriteDirective(local, d.file())
 }
 
 func (di *directives) refuse(w *directedWorker, text string) {
@@ -259,6 +285,9 @@ func (di *directives) hold(ctx context.Context) {
 		if patience := min(di.patience, d.Within); time.Since(d.held) > patience {
 			d.released = true
 			di.forget(d)
+			if d.ID == departureID {
+				di.departure.setAgreed(-1)
+			}
 			di.log.Warn(fmt.Sprintf("directive %s: the nodes have not agreed on a step within %v; the workers of this node continue", d.ID, patience))
 		}
 		return
@@ -281,6 +310,10 @@ func (di *directives) hold(ctx context.Context) {
 		return
 	}
 	step := di.heldAt(d.number)
+	if d.ID == departureID {
+		di.departure.agree(ctx, step)
+		return
+	}
 	di.report(ctx, d.ID, "at which step its workers are held", func(ctx context.Context) error { return di.rdzv.ReportHeld(ctx, di.round, d.ID, step) })
 }
 

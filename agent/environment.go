@@ -15,6 +15,7 @@ import (
 	"rallypoint/agent/stacks"
 	"rallypoint/agent/watchdog"
 	"rallypoint/core/params"
+	"rallypoint/core/world"
 )
 
 // EnvMasterAddr names the variable that holds the address that the rank-0 node advertises,
@@ -27,7 +28,7 @@ const envRestarts = "TORCHELASTIC_RESTART_COUNT"
 // ownFiles name the files that an agent makes for one worker, and the FIFO of its own. A worker that
 // is an agent itself does not pass them on: see withoutOuter. All that workers get is in
 // docs/environment.md; python/rallypoint/handler.py has this list for torchrun's agent.
-var ownFiles = []string{progress.EnvFile, progress.EnvDirective, stacks.EnvFile, watchdog.EnvFile}
+var ownFiles = []string{progress.EnvFile, progress.EnvDirective, world.EnvFile, stacks.EnvFile, watchdog.EnvFile}
 
 // withoutOuter removes from an agent's environment the files of the agent whose worker it is. The FIFO
 // of timers may be the user's choice in a process that is no worker.
@@ -48,6 +49,7 @@ type place struct {
 	timers              string // path of the watchdog's FIFO; "" if it is off
 	progress, directive string // paths of the progress record and of the directive file; "" if there are none
 	stacks              string // path of the stack file; "" if there is none
+	world               string // path of the world record; "" if there is none
 }
 
 // additions are the variables that a worker gets in addition to its own; the last one of a name
@@ -83,6 +85,9 @@ func additions(s *Spec, p place) [][2]string {
 	}
 	if p.progress != "" {
 		set = append(set, [2]string{progress.EnvFile, p.progress}, [2]string{progress.EnvDirective, p.directive})
+	}
+	if p.world != "" {
+		set = append(set, [2]string{world.EnvFile, p.world})
 	}
 	if p.stacks != "" {
 		set = append(set, [2]string{stacks.EnvFile, p.stacks})

@@ -9,12 +9,24 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// SetOnFailure sets what a node does when its workers fail: restart, keep, or leave[:N[/TIME]].
-// fixed is the word for a job whose nodes are known in advance, such as "static", else "".
+// SetOnFailure sets what a node does when its workers fail: restart, regroup[:TIME], keep, or
+// leave[:N[/TIME]]. fixed is the word for a job whose nodes are known in advance, such as "static", else "".
 func (s *Spec) SetOnFailure(text, fixed string, least, most int) error {
 	const endpoint = "use HOST:PORT, a directory or an etcd"
 	rule, ok := parseOnFailure(text)
+	policy, grace, limited := strings.Cut(text, ":")
 	switch {
+	case policy == "regroup" && fixed == "static":
+		return fmt.Errorf("the nodes of a %s job do not notice when another is lost, so their workers cannot regroup; %s", fixed, endpoint)
+	case policy == "regroup":
+		s.Regroup, s.RegroupGrace = true, DefaultRegroupGrace
+		if limited {
+			var err error
+			if s.RegroupGrace, err = ParseWindow(grace); err != nil {
+				return fmt.Errorf("%q must be regroup[:TIME] with the time that a worker has to call regroup, such as regroup:30s", text)
+			}
+		}
+		return nil
 	case text == "keep" && fixed != "":
 		return fmt.Errorf("the nodes of a %s job do not notice when another is lost, so they cannot continue without it; for keep, %s", fixed, endpoint)
 	case text == "keep" && least != most:
@@ -23,7 +35,7 @@ func (s *Spec) SetOnFailure(text, fixed string, least, most int) error {
 		s.Keep = true
 		return nil
 	case !ok:
-		return fmt.Errorf("%q must be restart, keep, or leave[:N[/TIME]] with N failures in a time of at most %v, such as leave:2/1h", text, rendezvous.MaxWithin)
+		return fmt.Errorf("%q must be restart, regroup[:TIME], keep, or leave[:N[/TIME]] with N failures in a time of at most %v, such as leave:2/1h", text, rendezvous.MaxWithin)
 	case rule.Failures > 0 && fixed != "":
 		return fmt.Errorf("no other node can take the place of one that leaves a %s job; %s", fixed, endpoint)
 	}

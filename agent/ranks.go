@@ -17,6 +17,9 @@ import (
 // numbers in rendezvous.AssignedRanksPrefix.
 const restartsKey = "rallypoint/restarts"
 
+// carriedKey exists in a round in which workers of the one before continue.
+const carriedKey = "rallypoint/carried"
+
 // ranks are the numbers of one agent's workers: worker k has base + k among all and roleBase + k
 // among those of its role.
 type ranks struct {
@@ -24,6 +27,7 @@ type ranks struct {
 	roleBase, roleWorld int
 	restarts            int     // agreed by the whole job
 	budget              *budget // the same; nil: none
+	carried             bool    // the same: workers that wait for this round continue in it
 }
 
 // roleInfo is what each agent publishes about itself. Restarts, Host and Budget are our
@@ -35,6 +39,9 @@ type roleInfo struct {
 	Restarts       int     `json:"restarts"`
 	Host           string  `json:"host"`
 	Budget         *budget `json:"budget,omitempty"` // nil: none
+	// Survivors is how many workers wait on the node to continue in this round; nil: it has
+	// stopped its workers, so that all have to start from the beginning.
+	Survivors *int `json:"survivors,omitempty"`
 }
 
 // assignment is this node's place in a round.
@@ -88,6 +95,13 @@ func agreeRanks(ctx context.Context, s store.Store, own roleInfo, groups int) (r
 		return ranks{}, fmt.Errorf("read the restart count: %w", err)
 	}
 	r.restarts = max(r.restarts, restarts)
+	if own.Survivors != nil {
+		text, err := store.TryGet(ctx, s, carriedKey)
+		if err != nil {
+			return ranks{}, fmt.Errorf("read whether the workers continue: %w", err)
+		}
+		r.carried = text != nil
+	}
 	if own.Budget != nil {
 		if r.budget, err = readBudget(ctx, s); err != nil {
 			return ranks{}, fmt.Errorf("read the budget: %w", err)
@@ -132,6 +146,11 @@ func assignRanks(ctx context.Context, s store.Store, groups int) error {
 			return fmt.Errorf("publish the restart count: %w", err)
 		}
 	}
+	if canCarry(infos) {
+		if err := s.Set(ctx, carriedKey, []byte("1")); err != nil {
+			return fmt.Errorf("publish that the workers continue: %w", err)
+		}
+	}
 	if err := writeBudget(ctx, s, infos); err != nil {
 		return fmt.Errorf("publish the budget: %w", err)
 	}
@@ -139,6 +158,19 @@ func assignRanks(ctx context.Context, s store.Store, groups int) error {
 		return fmt.Errorf("publish assigned ranks: %w", err)
 	}
 	return nil
+}
+
+// canCarry reports whether workers continue in a round: some wait for it, and no node has stopped its
+// own.
+func canCarry(infos []roleInfo) bool {
+	wait := 0
+	for _, info := range infos {
+		if info.Survivors == nil {
+			return false
+		}
+		wait += *info.Survivors
+	}
+	return wait > 0
 }
 
 // shareRanks computes the ranks of all agents: bases are running sums of the local

@@ -18,8 +18,8 @@ import (
 
 // TestRanksOfTwoRoles is the table of A49, each agent a goroutine.
 func TestRanksOfTwoRoles(t *testing.T) {
-	agents := []roleInfo{{"ps", 0, 4, 0, "", nil}, {"tr", 1, 1, 2, "", nil}, {"tr", 2, 2, 0, "", nil}, {"tr", 3, 3, 1, "", nil}, {"ps", 4, 5, 0, "", nil}}
-	want := []ranks{{0, 15, 0, 9, 2, nil}, {4, 15, 0, 6, 2, nil}, {5, 15, 1, 6, 2, nil}, {7, 15, 3, 6, 2, nil}, {10, 15, 4, 9, 2, nil}}
+	agents := []roleInfo{{"ps", 0, 4, 0, "", nil, nil}, {"tr", 1, 1, 2, "", nil, nil}, {"tr", 2, 2, 0, "", nil, nil}, {"tr", 3, 3, 1, "", nil, nil}, {"ps", 4, 5, 0, "", nil, nil}}
+	want := []ranks{{0, 15, 0, 9, 2, nil, false}, {4, 15, 0, 6, 2, nil, false}, {5, 15, 1, 6, 2, nil, false}, {7, 15, 3, 6, 2, nil, false}, {10, 15, 4, 9, 2, nil, false}}
 	s := store.NewMemory(store.NewEngine(store.Limits{}))
 	defer s.Close()
 	var wg sync.WaitGroup
@@ -42,7 +42,7 @@ func TestRanksOfAnyRoles(t *testing.T) {
 		var agents []roleInfo
 		for i := range n {
 			role := rapid.SampledFrom([]string{"master", "ps", "trainer"}).Draw(t, "role")
-			agents = append(agents, roleInfo{role, i, rapid.IntRange(1, 9).Draw(t, "workers"), 0, "", nil})
+			agents = append(agents, roleInfo{role, i, rapid.IntRange(1, 9).Draw(t, "workers"), 0, "", nil, nil})
 		}
 		s := store.NewMemory(store.NewEngine(store.Limits{}))
 		defer s.Close()
@@ -80,7 +80,7 @@ func TestRanksOfAnyRoles(t *testing.T) {
 }
 
 func TestRanksWithoutExchange(t *testing.T) {
-	if got, want := identicalRanks(2, 3, 4, 1), (ranks{8, 12, 8, 12, 1, nil}); got != want {
+	if got, want := identicalRanks(2, 3, 4, 1), (ranks{8, 12, 8, 12, 1, nil, false}); got != want {
 		t.Errorf("%+v, expected %+v", got, want)
 	}
 }
@@ -93,8 +93,8 @@ func TestRanksFromControlPlane(t *testing.T) {
 	if err := s.Set(t.Context(), rendezvous.AssignedRanksPrefix+"1", []byte("[4, 8, 4, 8]")); err != nil {
 		t.Fatal(err)
 	}
-	got, err := agreeRanks(t.Context(), s, roleInfo{"r", 1, 4, 3, "", nil}, 2)
-	if want := (ranks{4, 8, 4, 8, 3, nil}); err != nil || got != want {
+	got, err := agreeRanks(t.Context(), s, roleInfo{"r", 1, 4, 3, "", nil, nil}, 2)
+	if want := (ranks{4, 8, 4, 8, 3, nil, false}); err != nil || got != want {
 		t.Errorf("%+v (%v), expected %+v", got, err, want)
 	}
 }
@@ -104,7 +104,7 @@ func TestRanksWaitForAllAgents(t *testing.T) {
 	defer s.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := agreeRanks(ctx, s, roleInfo{"r", 0, 1, 0, "", nil}, 2); !errors.Is(err, context.Canceled) {
+	if _, err := agreeRanks(ctx, s, roleInfo{"r", 0, 1, 0, "", nil, nil}, 2); !errors.Is(err, context.Canceled) {
 		t.Errorf("error %v", err)
 	}
 }

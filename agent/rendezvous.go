@@ -20,6 +20,7 @@ type Rendezvous interface {
 
 	NodesWaiting() int
 	OnlyLost() bool
+	Planned() bool
 	Closed() bool
 	Reason() string
 	// Changed holds a token when NodesWaiting or Closed may have changed. A token that was not

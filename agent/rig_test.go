@@ -85,6 +85,7 @@ func (r *rounds) Expose(b *promtext.Buffer) {
 
 func (r *rounds) NodesWaiting() int { r.mu.Lock(); defer r.mu.Unlock(); return r.waiting }
 func (*rounds) OnlyLost() bool      { return false }
+func (*rounds) Planned() bool       { return false }
 func (r *rounds) Closed() bool      { r.mu.Lock(); defer r.mu.Unlock(); return r.closed }
 func (r *rounds) Reason() string    { return "the test says so" }
 

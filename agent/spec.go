@@ -23,6 +23,7 @@ const (
 	DefaultShutdownTimeout    = 30 * time.Second
 	DefaultExitBarrierTimeout = 300 * time.Second
 	DefaultDrainTimeout       = 120 * time.Second
+	DefaultRegroupGrace       = 30 * time.Second
 
 	// MaxRestartDelay bounds the growth of RestartDelay; a longer one stays as it is.
 	MaxRestartDelay = 5 * time.Minute
@@ -74,6 +75,11 @@ type Spec struct {
 	// nothing for the others: scripts that repair themselves continue without them. It takes a
 	// rendezvous with a fixed number of nodes, and excludes Leave.
 	Keep bool
+	// Regroup has workers that say so (docs/world-record.md) keep their processes when others of
+	// the job are lost or join: they leave the round, and continue in the next one within
+	// RegroupGrace, or are replaced. It excludes Keep and Leave.
+	Regroup      bool
+	RegroupGrace time.Duration // > 0 with Regroup
 	// RestartDelay is the pause before the first restart after a failure; it doubles
 	// with each further one, up to MaxRestartDelay. 0: none.
 	RestartDelay time.Duration
@@ -180,6 +186,8 @@ func (s *Spec) Validate() error {
 		return fmt.Errorf("a node leaves after %d failures in %v, it must be at least 1 in a time above 0 and at most %v", s.Leave.Failures, s.Leave.Window, rendezvous.MaxWithin)
 	case s.Keep && s.Leave.Failures > 0:
 		return fmt.Errorf("a node whose workers fail cannot both keep the others and leave")
+	case s.Regroup && (s.Keep || s.Leave.Failures > 0 || s.RegroupGrace <= 0):
+		return fmt.Errorf("workers regroup within %v, it must be above 0, and neither the others are kept nor the node leaves", s.RegroupGrace)
 	case s.MonitorInterval <= 0:
 		return fmt.Errorf("the monitor interval is %v, it must be greater than 0", s.MonitorInterval)
 	case s.ShutdownTimeout < 0:

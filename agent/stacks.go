@@ -24,6 +24,22 @@ func (a *Agent) openStacks() {
 	a.stackFiles = files
 }
 
+// renewStacks makes new files for workers that are replaced.
+func (a *Agent) renewStacks(locals []int) {
+	if a.stackFiles == nil {
+		return
+	}
+	for _, local := range locals {
+		next, err := stacks.NewFile(a.progress.Folder(), a.assignment.Round, local)
+		if err != nil {
+			a.log.Warn("the workers' stacks cannot be collected: " + err.Error())
+			continue
+		}
+		a.stackFiles[local].Remove()
+		a.stackFiles[local] = next
+	}
+}
+
 func (a *Agent) closeStacks() {
 	stacks.RemoveFiles(a.stackFiles)
 	a.stackFiles = nil

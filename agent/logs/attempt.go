@@ -229,15 +229,15 @@ func (t *Tree) prefix(n Names) string {
 	})
 }
 
-// Layout makes the folders of the workers and says where they write.
-func (a *Attempt) Layout(workers int) (*Plan, error) {
+// Layout makes the folders of those of the workers that are started, and says where they write.
+func (a *Attempt) Layout(workers int, started []int) (*Plan, error) {
 	plan := &Plan{Workers: make([]Paths, workers)}
 	if a.Dir == "" {
 		return plan, nil
 	}
 	spec := a.tree.spec
 	plan.outFilter, plan.errFilter = a.Dir+"/filtered_stdout.log", a.Dir+"/filtered_stderr.log"
-	for local := range plan.Workers {
+	for _, local := range started {
 		dir := a.Dir + "/" + strconv.Itoa(local)
 		if err := os.Mkdir(dir, 0o777); err != nil {
 			return nil, fmt.Errorf("cannot make the log folder of local rank %d: %w", local, err)
@@ -379,6 +379,9 @@ func (a *Attempt) Resized() {
 
 // Started closes the files that only the workers need, once they have been started.
 func (a *Attempt) Started() {
+	if a == nil {
+		return
+	}
 	for _, pipe := range a.pipes {
 		_ = pipe.Close()
 	}
@@ -446,6 +449,9 @@ func (a *Attempt) filter(file *os.File) *linequeue.Queue {
 // Close copies the remaining output to the console's queues and closes everything. The workers must
 // have ended. It waits for readers and file systems no longer than linequeue's limits.
 func (a *Attempt) Close() {
+	if a == nil {
+		return
+	}
 	a.Started()
 	for _, t := range a.tees {
 		t.stop()

@@ -101,7 +101,7 @@ func identity(fd int) (dev, ino uint64) {
 }
 
 // Streams are the streams of workers that are about to start, whose stdin, stdout and stderr are
-// these descriptors.
+// these descriptors; nil for a worker that runs already.
 func (a *Attempt) Streams(workers []Worker, files [][]uintptr) []*Stream {
 	var list []*Stream
 	known := make(map[any]*Stream)
@@ -120,6 +120,9 @@ func (a *Attempt) Streams(workers []Worker, files [][]uintptr) []*Stream {
 		}
 	}
 	for local, w := range workers {
+		if files[local] == nil { // not of this attempt
+			continue
+		}
 		var paths Paths
 		if a.Plan != nil {
 			paths = a.Plan.Workers[local]
@@ -148,6 +151,17 @@ func (a *Attempt) Streams(workers []Worker, files [][]uintptr) []*Stream {
 		}
 	}
 	return list
+}
+
+// Without returns the streams but for what some workers wrote.
+func Without(streams []*Stream, locals []int) (rest []*Stream) {
+	for _, s := range streams {
+		left := slices.DeleteFunc(slices.Clone(s.Locals), func(local int) bool { return slices.Contains(locals, local) })
+		if len(left) > 0 {
+			rest = append(rest, &Stream{Locals: left, Name: s.Name, Why: s.Why, source: s.source})
+		}
+	}
+	return rest
 }
 
 // kindOf names the kind of a descriptor that is not a regular file.

@@ -29,7 +29,7 @@ func newKeptRig(t *testing.T, spec *Spec) *keptRig {
 	spec.Dir = t.TempDir()
 	tree := testkit.Must(NewTree(spec, "run", log))(t)
 	a := testkit.Must(tree.Attempt(0))(t)
-	a.Plan = testkit.Must(a.Layout(2))(t)
+	a.Plan = testkit.Must(a.Layout(2, []int{0, 1}))(t)
 	t.Cleanup(a.Close)
 	k := &keptRig{t: t, attempt: a}
 	for local := range 2 {

@@ -55,28 +55,53 @@ func (e *StartError) Unwrap() error { return e.Err }
 // are killed and the error names it. t, which may be nil, forks those that can be forked.
 func StartWorkers(f *Forker, s *Reaper, t *Template, workers []Launch, log *slog.Logger) (*WorkerGroup, error) {
 	c := &WorkerGroup{log: log, forker: f, reaper: s, exits: newExits()}
-	var failed *StartError
+	var err error
+	if c.Procs, err = c.start(t, workers); err != nil {
+		c.Stop(StopOptions{Signal: unix.SIGKILL, quiet: true})
+		return nil, err
+	}
+	return c, nil
+}
+
+// start starts workers, and returns those that were: all of them, unless there is an error.
+func (w *WorkerGroup) start(t *Template, workers []Launch) (procs []*Process, err error) {
 	for i, pid := range t.fork(workers) {
-		w := workers[i]
-		if pid == 0 && failed == nil {
-			var err error
-			if pid, err = f.start(w.Argv, w.observed(), w.Files, w.CPUs); err != nil {
-				failed = &StartError{w.Local, err}
+		l := workers[i]
+		if pid == 0 && err == nil {
+			var failed error
+			if pid, failed = w.forker.start(l.Argv, l.observed(), l.Files, l.CPUs); failed != nil {
+				err = &StartError{l.Local, failed}
 			}
 		}
 		if pid == 0 {
 			continue
 		}
-		p := &Process{Local: w.Local, Pid: pid, pidfd: openPidfd(pid), exited: make(chan struct{})}
-		c.Procs = append(c.Procs, p)
-		c.running++
-		c.watches.Go(func() { p.watch(c.exits.add) })
+		p := &Process{Local: l.Local, Pid: pid, pidfd: openPidfd(pid), exited: make(chan struct{})}
+		procs = append(procs, p)
+		w.running++
+		w.watches.Go(func() { p.watch(w.exits.add) })
 	}
-	if failed != nil {
-		c.Stop(StopOptions{Signal: unix.SIGKILL, quiet: true})
-		return nil, failed
+	return procs, err
+}
+
+// Replace starts workers in the places of those that have ended, and kills what these have left in
+// their process groups; what has left its group runs on until Stop.
+func (w *WorkerGroup) Replace(t *Template, workers []Launch) error {
+	for _, l := range workers {
+		p := w.Procs[l.Local]
+		p.SignalGroup(unix.SIGKILL)
+		w.forker.reap(p.Pid)
+		p.reaped = true
+		p.unwatch()
 	}
-	return c, nil
+	procs, err := w.start(t, workers)
+	for _, p := range procs {
+		w.Procs[p.Local] = p
+	}
+	if err != nil { // their pids may be given to others
+		w.Procs = slices.DeleteFunc(w.Procs, func(p *Process) bool { return p.reaped })
+	}
+	return err
 }
 
 // Ended has a token while TakeEnded may have something.

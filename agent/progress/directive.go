@@ -184,6 +184,16 @@ type Directive struct {
 	Text     string   `json:"text"` // all of it, human-readable
 }
 
+// Path is where a worker's record lies; "" if it has none.
+func (t *Tracker) Path(local int) string {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if local >= len(t.records) || t.records[local].refused != nil {
+		return ""
+	}
+	return t.records[local].file.Path()
+}
+
 // DirectivePath is where a worker finds its directive; "" if it has no record.
 func (t *Tracker) DirectivePath(local int) string {
 	t.mu.Lock()
@@ -247,3 +257,7 @@ func replaceFile(path string, text []byte) error {
 	}
 	return nil
 }
+
+// KindDeparture is the kind of a request that is no directive: to leave the round at a step, for
+// workers that can regroup.
+const KindDeparture = 255

@@ -110,7 +110,7 @@ func bases(environ []string) []string {
 // newRecords makes the records of an attempt's workers: all of them or none.
 func newRecords(folder string, attempt, workers int) (records []*record, err error) {
 	for local := range workers {
-		r, err := newRecord(filepath.Join(folder, strconv.Itoa(attempt)+"."+strconv.Itoa(local)))
+		r, err := newRecord(recordPath(folder, attempt, local))
 		if err != nil {
 			removeRecords(records)
 			return nil, err
@@ -118,6 +118,10 @@ func newRecords(folder string, attempt, workers int) (records []*record, err err
 		records = append(records, r)
 	}
 	return records, nil
+}
+
+func recordPath(folder string, attempt, local int) string {
+	return filepath.Join(folder, strconv.Itoa(attempt)+"."+strconv.Itoa(local))
 }
 
 // removeRecords removes the files of records. A worker that is still there

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -139,6 +140,41 @@ func (t *Tracker) Begin(number uint64, workers int, cause Cause) []string {
 		paths[i] = r.file.Path()
 	}
 	return paths
+}
+
+// Continue begins a round in which the workers of the last attempt run on, but for some, which are
+// started anew: these get new records.
+func (t *Tracker) Continue(number uint64, cause Cause, renewed []int) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.sampleLocked()
+	was := t.round
+	if was.changed.After(t.before) {
+		t.before = was.changed
+	}
+	t.directed, t.stalled = make(map[int]bool), ""
+	t.round = &round{number: number, cause: cause, begun: t.now(), workers: slices.Clone(was.workers), recorded: was.recorded, highest: noStep}
+	for _, local := range renewed {
+		t.round.workers[local] = worker{step: noStep}
+	}
+	if t.records == nil {
+		return
+	}
+	for _, r := range t.records { // a directive of the round before
+		_ = r.clear()
+		_ = os.Remove(directivePath(r))
+	}
+	t.attempts++
+	for _, local := range renewed {
+		next, err := newRecord(recordPath(t.folder.path, t.attempts, local))
+		if err != nil {
+			t.log.Warn(unavailable(err))
+			t.records[local].refused, t.round.recorded = err, false
+			continue
+		}
+		removeRecords(t.records[local : local+1])
+		t.records[local] = next
+	}
 }
 
 // End takes a last sample of the running attempt and removes its records.

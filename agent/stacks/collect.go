@@ -53,7 +53,7 @@ const (
 func NewFiles(folder string, round uint64, workers int) ([]*ownfile.File, error) {
 	var files []*ownfile.File
 	for local := range workers {
-		f, err := ownfile.Create(filepath.Join(folder, fmt.Sprintf("%d.%d.stacks", round, local)), nil)
+		f, err := NewFile(folder, round, local)
 		if err != nil {
 			RemoveFiles(files)
 			return nil, err
@@ -61,6 +61,11 @@ func NewFiles(folder string, round uint64, workers int) ([]*ownfile.File, error)
 		files = append(files, f)
 	}
 	return files, nil
+}
+
+// NewFile makes the file of one worker.
+func NewFile(folder string, round uint64, local int) (*ownfile.File, error) {
+	return ownfile.Create(filepath.Join(folder, fmt.Sprintf("%d.%d.stacks", round, local)), nil)
 }
 
 // RemoveFiles removes files.

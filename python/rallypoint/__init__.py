@@ -60,6 +60,16 @@ if TYPE_CHECKING:
     from ._launch.fence import Fence, fence
     from ._launch.launch import elastic_launch, launch_agent
     from ._launch.progress import directive, progress, saved
+    from ._launch.world import (
+        RegroupUnsupportedError,
+        World,
+        WorldLostError,
+        WorldStore,
+        can_regroup,
+        changing,
+        regroup,
+        world,
+    )
     from ._launch.record import ErrorHandler, get_error_handler, record
     from ._rendezvous.backend import RendezvousBackend
     from ._rendezvous.member import Ending, Member, Outcome
@@ -103,6 +113,7 @@ __all__ = [
     "PrefixStore",
     "ProcessFailure",
     "RallypointError",
+    "RegroupUnsupportedError",
     "RendezvousBackend",
     "RequeueError",
     "SignalException",
@@ -113,8 +124,13 @@ __all__ = [
     "StoreServer",
     "UnfitError",
     "UnsupportedError",
+    "World",
+    "WorldLostError",
+    "WorldStore",
     "__version__",
     "busy",
+    "can_regroup",
+    "changing",
     "connect_etcd",
     "connect_store",
     "directive",
@@ -124,7 +140,9 @@ __all__ = [
     "launch_agent",
     "progress",
     "record",
+    "regroup",
     "saved",
+    "world",
 ]
 
 # Modules that need no import of their own.
@@ -149,13 +167,19 @@ _MODULES = {
     "Member": "_rendezvous.member",
     "Outcome": "_rendezvous.member",
     "PrefixStore": "_stores.store",
+    "RegroupUnsupportedError": "_launch.world",
     "ProcessFailure": "_launch.failure",
     "RendezvousBackend": "_rendezvous.backend",
     "SignalException": "_launch.failure",
     "Store": "_stores.store",
     "StoreBackend": "_torch.store_backend",
     "StoreServer": "_stores.store",
+    "World": "_launch.world",
+    "WorldLostError": "_launch.world",
+    "WorldStore": "_launch.world",
     "busy": "_launch.busy",
+    "can_regroup": "_launch.world",
+    "changing": "_launch.world",
     "connect_etcd": "_stores.etcd",
     "connect_store": "_stores.store",
     "directive": "_launch.progress",
@@ -165,7 +189,9 @@ _MODULES = {
     "launch_agent": "_launch.launch",
     "progress": "_launch.progress",
     "record": "_launch.record",
+    "regroup": "_launch.world",
     "saved": "_launch.progress",
+    "world": "_launch.world",
 }
 
 

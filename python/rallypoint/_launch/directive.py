@@ -23,6 +23,8 @@ _PHASE = 0xFF  # of the word: what is asked; of the answer: how far the worker i
 _HOLD, _RELEASE = 1, 2
 _HELD, _TAKEN, _SAVED = 1, 2, 3
 
+_DEPARTURE = 255  # a kind that is no directive: leave the world
+
 KINDS = {
     number: name.removeprefix("DIRECTIVE_").lower()
     for name, number in vars(abi).items()
@@ -97,6 +99,12 @@ def reported(words: memoryview, step: int) -> Directive | None:
             words[ANSWER] = held
     if phase != _RELEASE or _has(words, about) or step < reach:
         return None
+    if _kind(word) == _DEPARTURE:
+        from .world import depart
+
+        words[ANSWER] = about | _TAKEN
+        depart()
+        return None
     _take(words, about, reach)
     return _read(word, reach)
 
@@ -106,7 +114,7 @@ def standing(words: memoryview) -> Directive | None:
     word = words[ASKED]
     reach = words[REACH]
     about = word & ~_PHASE
-    if word & _PHASE != _RELEASE:
+    if word & _PHASE != _RELEASE or _kind(word) == _DEPARTURE:
         return None
     if not _has(words, about):
         if words[STEP] >= 0:
@@ -119,12 +127,17 @@ def acknowledge(words: memoryview, step: int) -> bool:
     """Tells the agent that this worker has saved; False if nothing asks for that step."""
     word = words[ASKED]
     about, reach = word & ~_PHASE, words[REACH]
-    if word & _PHASE != _RELEASE or (words[STEP] >= 0 and not _has(words, about)):
+    unknown = word & _PHASE != _RELEASE or (words[STEP] >= 0 and not _has(words, about))
+    if unknown or _kind(word) == _DEPARTURE:
         about, reach = _given  # the agent asks for the next one already
     if word & _PHASE == 0 or about == 0 or step < reach:
         return False
     words[ANSWER] = about | _SAVED
     return True
+
+
+def _kind(word: int) -> int:
+    return word >> 8 & 0xFF
 
 
 def _take(words: memoryview, about: int, reach: int) -> None:
@@ -141,7 +154,7 @@ def _has(words: memoryview, about: int) -> bool:
 
 def _read(word: int, reach: int) -> Directive:
     """The directive of a word, with what its file holds beyond the record."""
-    kind = word >> 8 & 0xFF
+    kind = _kind(word)
     bare = Directive(
         id="", kind=KINDS.get(kind, f"kind {kind}"), step=reach, named=bool(word >> 16 & 1)
     )

@@ -1,0 +1,195 @@
+package agent
+
+import (
+	"context"
+	"fmt"
+	"strconv"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"rallypoint/agent/progress"
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wake"
+)
+
+// departure is how the workers of an attempt leave a round and enter one (Spec.Regroup). If every
+// member of the round runs, since the job grows or shrinks, the workers leave at a step on which the
+// agents agree, as for a directive that nobody gave. Only supervise calls due and endOverdue, and
+// only directives the rest.
+type departure struct {
+	a *Agent
+	t *attempt
+
+	look  <-chan time.Time // when to look at the workers' records; nil: there is nothing to see
+	late  map[int]time.Time
+	news  wake.Signal // of mu
+	tasks sync.WaitGroup
+
+	mu     sync.Mutex
+	begun  bool
+	agreed bool
+	step   int64 // agreed on; -1: at once
+}
+
+// departureID is what directives call the departure.
+const departureID = "departure"
+
+// How often workers' records are looked at while they leave or enter a round.
+const departureTick = 5 * time.Millisecond
+
+// Keys of a round by which its agents agree on the step at which their workers leave it: each sets
+// the first with its group rank, and agent 0 the second.
+const (
+	departurePrefix = "rallypoint/departure/"
+	departureKey    = "rallypoint/departure"
+)
+
+func (a *Agent) watchDeparture(t *attempt) *departure {
+	d := &departure{a: a, t: t, news: wake.New(), late: make(map[int]time.Time), step: -1}
+	if len(t.owing) > 0 {
+		d.look = time.Tick(departureTick)
+	}
+	return d
+}
+
+// due reports whether the round is over for this node: it must form another one, and the workers
+// have left this one, or have no time for it.
+func (d *departure) due(must bool) bool {
+	d.mu.Lock()
+	begun, agreed := d.begun, d.agreed
+	d.mu.Unlock()
+	rdzv := d.a.rdzv
+	switch {
+	case !begun && (!must || !d.a.spec.Regroup):
+		return must
+	case rdzv.Closed() || rdzv.OnlyLost() || d.a.announcedStop().Round != 0 || !agreed && !rdzv.Planned():
+		return true
+	case begun:
+		return d.allLeft()
+	case !d.a.canCarry(d.t):
+		return true
+	}
+	d.mu.Lock()
+	d.begun = true
+	d.mu.Unlock()
+	d.look = time.Tick(departureTick)
+	d.news.Set()
+	return false
+}
+
+// allLeft reports whether the workers that have said that they can regroup wait for the next round.
+func (d *departure) allLeft() bool {
+	round := d.a.assignment.Round
+	for _, p := range d.t.workers.Procs {
+		said, err := d.t.worlds[p.Local].Read()
+		if err == nil && said.Can && said.Waits != round && !p.HasExited() {
+			return false
+		}
+	}
+	return true
+}
+
+// endOverdue kills the workers that have neither left a round nor entered one in time; they are
+// replaced like others that fail.
+func (d *departure) endOverdue() {
+	if d.t.worlds == nil { // they were lost
+		d.look = nil
+		return
+	}
+	round, grace, now := d.a.assignment.Round, d.a.spec.RegroupGrace, time.Now()
+	for _, p := range d.t.workers.Procs {
+		said, err := d.t.worlds[p.Local].Read()
+		if err == nil && said.Can && said.Entered == round {
+			delete(d.t.owing, p.Local)
+		}
+		owes := d.t.owing[p.Local] || said.Over >= round && said.Waits != round
+		since, known := d.late[p.Local]
+		switch {
+		case err != nil || !said.Can || !owes || p.HasExited():
+			delete(d.late, p.Local)
+		case !known:
+			d.late[p.Local] = now
+		case now.Sub(since) >= grace && p.Fault == "":
+			p.Fault = fmt.Sprintf("The worker did not call regroup() within %v. ", grace)
+			d.a.log.Error(fmt.Sprintf("the worker of local rank %d (pid %d) was told %v ago that its world changes, and has not called regroup(): it is killed and replaced", p.Local, p.Pid, grace))
+			p.SignalGroup(unix.SIGKILL)
+		}
+	}
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if len(d.t.owing) == 0 && !d.begun {
+		d.look = nil
+	}
+}
+
+// notice is the departure as a directive; begun is false before it begins.
+func (d *departure) notice() (n rendezvous.DirectiveNotice, begun bool) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return rendezvous.DirectiveNotice{
+		ID: departureID, Kind: progress.KindDeparture, Round: d.a.assignment.Round, Within: rendezvous.MaxWithin, Agreed: d.agreed, Step: d.step,
+	}, d.begun
+}
+
+// agree begins to agree with the other agents of the round; step is the first one at which the
+// workers of this node can leave.
+func (d *departure) agree(ctx context.Context, step int64) {
+	d.tasks.Go(func() {
+		if step, err := d.a.assignment.agreeDeparture(ctx, step); err == nil {
+			d.setAgreed(step)
+		} else if ctx.Err() == nil {
+			d.a.log.Debug("the nodes have not agreed on a step at which their workers leave the round: " + err.Error())
+		}
+	})
+}
+
+// setAgreed ends the agreement.
+func (d *departure) setAgreed(step int64) {
+	d.mu.Lock()
+	if !d.agreed {
+		d.agreed, d.step = true, step
+	}
+	d.mu.Unlock()
+	d.news.Set()
+}
+
+// tell tells a worker to leave the round.
+func (d *departure) tell(local int) {
+	if err := d.t.worlds[local].End(d.a.assignment.Round); err != nil {
+		d.a.log.Warn(fmt.Sprintf("the worker of local rank %d cannot be told that its world changes: %v", local, err))
+	}
+}
+
+// agreeDeparture blocks until the agents of the round have agreed on a step: the highest of theirs.
+func (a *assignment) agreeDeparture(ctx context.Context, step int64) (int64, error) {
+	if err := a.keys.Set(ctx, departurePrefix+strconv.Itoa(a.group), strconv.AppendInt(nil, step, 10)); err != nil {
+		return -1, err
+	}
+	if a.group == 0 {
+		names := make([]string, a.groups)
+		for i := range names {
+			names[i] = departurePrefix + strconv.Itoa(i)
+		}
+		texts, err := a.keys.MultiGet(ctx, names)
+		if err != nil {
+			return -1, err
+		}
+		for _, text := range texts {
+			other, err := strconv.ParseInt(string(text), 10, 64)
+			if err != nil {
+				return -1, err
+			}
+			step = max(step, other)
+		}
+		if err := a.keys.Set(ctx, departureKey, strconv.AppendInt(nil, step, 10)); err != nil {
+			return -1, err
+		}
+	}
+	text, err := a.keys.Get(ctx, departureKey)
+	if err != nil {
+		return -1, err
+	}
+	return strconv.ParseInt(string(text), 10, 64)
+}
