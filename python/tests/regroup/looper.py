@@ -1,0 +1,94 @@
+"""Workers for test_regroup.py: they train in lockstep, without torch, and regroup in place.
+
+Arguments: the number of steps, and the seconds that each takes. Each step is a meeting of all ranks
+through the store of the world. After each change of the world the highest step wins. Each prints
+lines of JSON: what, and its rank, size, epoch, pid, step. A file in the working folder steers a
+rank: hold has a step that none goes beyond while it is there, deaf.RANK has it ignore changes.
+"""
+
+import contextlib
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import rallypoint
+from rallypoint import RallypointError, World
+
+PATIENCE = 60.0
+
+
+def say(what: str, world: World, step: int, **more: object) -> None:
+    line = {"what": what, "rank": world.rank, "size": world.size, "epoch": world.epoch}
+    more |= {"pid": os.getpid(), "step": step, "time": time.time(), "node": world.node_rank}
+    os.write(1, (json.dumps(line | more) + "\n").encode())
+
+
+def gather(world: World, client: rallypoint.Store, name: str, value: int) -> "list[int] | None":
+    """All ranks' values; None if the world changes before they are there."""
+    try:
+        client.set(f"{name}/{world.rank}", str(value).encode())
+        for other in range(world.size):
+            while not client.check([f"{name}/{other}"]):
+                if rallypoint.changing():
+                    return None
+                time.sleep(0.001)
+        return [int(client.get(f"{name}/{other}")) for other in range(world.size)]
+    except RallypointError:  # the store has ended with its round
+        return None
+
+
+def hold(step: int) -> None:
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        while step > int(Path("hold").read_text()):
+            time.sleep(0.005)
+
+
+def main(steps: int, pause: float) -> None:
+    rallypoint.can_regroup()
+    world = rallypoint.world()
+    say("begins", world, -1, env=int(os.environ["RANK"]))
+    done = -1  # the last step that this process knows to be done
+    while True:
+        while rallypoint.changing():
+            began = time.monotonic()
+            world = rallypoint.regroup(PATIENCE)
+            say("regroups", world, done, waited=time.monotonic() - began)
+        try:
+            client = world.store.client(timeout=0.5)
+            known = gather(world, client, "state", done)
+        except RallypointError:
+            known = None
+        if known is None:
+            world = rallypoint.regroup(PATIENCE) if not rallypoint.changing() else world
+            continue
+        done = max(known)
+        say("agrees", world, done)
+        while done + 1 < steps:
+            hold(done + 1)
+            if Path(f"deaf.{world.rank}").exists():
+                say("is deaf", world, done)
+            while Path(f"deaf.{world.rank}").exists():
+                time.sleep(0.01)
+            if gather(world, client, f"step/{done + 1}", 0) is None:
+                break
+            done += 1
+            if world.rank == 0:
+                with open("steps.txt", "a") as file:
+                    file.write(f"{done}\n")
+            time.sleep(pause)
+            directive = rallypoint.progress(done)
+            if directive is not None:
+                say(directive.kind, world, done, id=directive.id)
+                rallypoint.saved(done)
+            if rallypoint.changing():
+                say("leaves", world, done)
+                break
+        else:
+            say("ends", world, done)
+            return
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), float(sys.argv[2]))

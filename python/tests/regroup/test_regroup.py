@@ -1,0 +1,275 @@
+"""Workers that regroup in place: `rallypoint run --on-failure regroup`, with workers in lockstep."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from harness import free_port, until
+
+HERE = Path(__file__).parent
+CONF = "last_call_timeout=0.3,admit_delay=0.1,lease_timeout=15"
+
+Line = dict[str, Any]
+
+
+class Job:
+    """Nodes, each with two workers that say what they do in lines of JSON."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.endpoint = folder, f"127.0.0.1:{free_port()}"
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+
+    def start(
+        self, node: str, *options: str, nodes: str = "1:3", policy: str = "regroup", steps: int = 150
+    ) -> None:
+        self.run(
+            node,
+            *(f"--nnodes={nodes}", "--nproc-per-node=2", f"--rdzv-endpoint={self.endpoint}"),
+            *("--rdzv-id=job", f"--rdzv-conf=node_id={node},{CONF}", "--max-restarts=5"),
+            *(f"--on-failure={policy}", *options, str(HERE / "looper.py"), str(steps), "0.02"),
+        )
+
+    def run(self, node: str, *arguments: str) -> None:
+        self.nodes[node] = subprocess.Popen(
+            [sys.executable, "-m", "rallypoint", "run", *arguments],
+            cwd=self.folder,
+            stdout=(self.folder / f"{node}.out").open("wb"),
+            stderr=(self.folder / f"{node}.err").open("wb"),
+        )
+
+    def log(self, node: str) -> str:
+        return (self.folder / f"{node}.err").read_text()
+
+    def lines(self, what: str = "", **fields: object) -> list[Line]:
+        """What the workers of all nodes have said so far, in the order of its time."""
+        found = []
+        for node in self.nodes:
+            for line in (self.folder / f"{node}.out").read_bytes().splitlines(keepends=True):
+                if line.endswith(b"}\n"):
+                    said = json.loads(line) | {"at": node}
+                    if what in ("", said["what"]) and fields.items() <= said.items():
+                        found.append(said)
+        return sorted(found, key=lambda said: said["time"])
+
+    def until(self, what: str, count: int, **fields: object) -> list[Line]:
+        """Waits until that was said so often."""
+        until(
+            lambda: len(self.lines(what, **fields)) >= count,
+            what=f"{what} {fields}: {count} times",
+        )
+        return self.lines(what, **fields)
+
+    def steps(self) -> list[int]:
+        try:
+            return [int(line) for line in (self.folder / "steps.txt").read_text().split()]
+        except FileNotFoundError:
+            return []
+
+    def until_step(self, step: int) -> None:
+        until(lambda: max(self.steps(), default=-1) >= step, what=f"step {step}")
+
+    def pids(self, node: str | None = None, epoch: int = 1) -> dict[int, int]:
+        """The process of each rank of an epoch, of one node or of all."""
+        said = self.lines("begins", epoch=epoch) + self.lines("regroups", epoch=epoch)
+        return {line["rank"]: line["pid"] for line in said if node in (None, line["at"])}
+
+    def end(self, **codes: int) -> None:
+        for node, code in codes.items():
+            process = self.nodes[node]
+            assert process.wait(timeout=100) == code, self.log(node)
+
+    def hosts(self) -> bool:
+        host, port = self.endpoint.split(":")
+        with socket.socket() as s:
+            return s.connect_ex((host, int(port))) == 0
+
+    def admin(self, *command: str) -> None:
+        options = ["--rdzv-id=job", "--reason=a test", *command[1:]]
+        done = subprocess.run(
+            [sys.executable, "-m", "rallypoint", "admin", command[0], self.endpoint, *options],
+            capture_output=True,
+            text=True,
+        )
+        assert done.returncode == 0, done.stderr
+
+    def stop(self) -> None:
+        for node in self.nodes.values():
+            node.kill()
+            node.wait()
+
+
+@pytest.fixture
+def job(tmp_path: Path) -> Iterator[Job]:
+    job = Job(tmp_path)
+    yield job
+    job.stop()
+
+
+def two_nodes(job: Job, *options: str, **more: Any) -> dict[int, int]:
+    """Starts nodes a, which hosts, and b; the pids of the four workers."""
+    job.start("a", *options, **more)
+    until(job.hosts, what="a hosts")
+    job.start("b", *options, **more)
+    job.until("agrees", 4, epoch=1, size=4)
+    job.until_step(10)
+    return job.pids()
+
+
+def once_each(job: Job, steps: int = 150) -> None:
+    assert job.steps() == list(range(steps)), "a step is missing or repeated"
+
+
+def others(job: Job, rank: int, epoch: int = 1) -> int:
+    """A rank that is on another node."""
+    nodes = {line["rank"]: line["at"] for line in job.lines("agrees", epoch=epoch)}
+    return next(r for r in nodes if nodes[r] != nodes[rank])
+
+
+@pytest.mark.parametrize("rank", [0, 3])
+def test_a_worker_dies(job: Job, rank: int) -> None:
+    before = two_nodes(job)
+    os.kill(before[rank], signal.SIGKILL)
+    job.until("agrees", 4, epoch=2)
+    after = job.pids(epoch=2)
+    assert {r for r in before if before[r] == after[r]} == {0, 1, 2, 3} - {rank}
+    (new,) = job.lines("begins", epoch=2)
+    assert (new["rank"], new["env"], new["size"]) == (rank, rank, 4)
+    job.end(a=0, b=0)
+    once_each(job)
+    assert "restart 1 of 5" in job.log("a") + job.log("b")
+
+
+def test_two_workers_die_at_once(job: Job) -> None:
+    before = two_nodes(job)
+    dead = {1, others(job, 1)}
+    for rank in dead:
+        os.kill(before[rank], signal.SIGKILL)
+    until(lambda: any(len(job.lines("agrees", epoch=e, size=4)) == 4 for e in (2, 3)))
+    job.end(a=0, b=0)
+    once_each(job)
+    ends = {line["rank"]: line["pid"] for line in job.lines("ends")}
+    assert {r for r in before if before[r] == ends[r]} == set(before) - dead
+
+
+def test_an_agent_dies(job: Job) -> None:
+    before = two_nodes(job)
+    job.nodes["b"].kill()
+    job.until("agrees", 2, epoch=2, size=2)
+    assert set(job.pids(epoch=2).values()) == set(job.pids("a").values())
+    job.end(a=0)
+    once_each(job)
+    assert len(before) == 4 and "restart" not in job.log("a").split("at most 5 restarts")[1]
+
+
+def test_the_agent_that_hosts_dies(job: Job) -> None:
+    two_nodes(job)
+    job.nodes["a"].kill()  # it came first
+    until(lambda: any(len(job.lines("agrees", epoch=e, size=2)) == 2 for e in range(2, 3000)))
+    job.end(b=0)
+    assert {line["pid"] for line in job.lines("ends")} == set(job.pids("b").values())
+    once_each(job)
+
+
+def test_a_node_joins_at_one_step(job: Job) -> None:
+    before = two_nodes(job, steps=250)
+    job.start("c", steps=250)
+    job.until("agrees", 6, size=6)
+    left = job.lines("leaves")
+    assert len({line["step"] for line in left}) == 1 and {line["pid"] for line in left} == set(
+        before.values()
+    )
+    job.end(a=0, b=0, c=0)
+    once_each(job, 250)
+    assert set(before.values()) < {line["pid"] for line in job.lines("ends")}
+
+
+def test_a_spare_takes_the_rank(job: Job) -> None:
+    two_nodes(job, nodes="2")
+    job.start("c", nodes="2")
+    until(lambda: "spare" in job.log("c"), what="c is a spare")
+    job.nodes["b"].kill()
+    job.until("agrees", 4, epoch=2, size=4)
+    assert set(job.pids("a").values()) < set(job.pids(epoch=2).values())
+    assert {line["at"] for line in job.lines("agrees", epoch=2)} == {"a", "c"}
+    job.end(a=0, c=0)
+    once_each(job)
+
+
+def test_fewer_nodes_than_the_job_needs(job: Job) -> None:
+    """The survivors wait with their memory until somebody comes."""
+    two_nodes(job, nodes="2")
+    job.nodes["b"].kill()
+    until(lambda: "1 of 2 nodes here" in job.log("a"), what="a says what it waits for")
+    job.start("c", nodes="2")
+    job.until("agrees", 4, epoch=2, size=4)
+    assert set(job.pids("a").values()) < set(job.pids(epoch=2).values())
+    job.end(a=0, c=0)
+    once_each(job)
+
+
+def stopped(job: Job, rank: int, pid: int) -> Callable[[], None]:
+    os.kill(pid, signal.SIGSTOP)
+    return lambda: None
+
+
+def deaf(job: Job, rank: int, pid: int) -> Callable[[], None]:
+    path = job.folder / f"deaf.{rank}"
+    path.touch()
+    job.until("is deaf", 1)
+    return path.unlink
+
+
+@pytest.mark.parametrize("silence", [stopped, deaf])
+def test_a_survivor_does_not_call_back(
+    job: Job, silence: Callable[[Job, int, int], Callable[[], None]]
+) -> None:
+    before = two_nodes(job, policy="regroup:1s")
+    silent = others(job, 1)
+    hear = silence(job, silent, before[silent])
+    os.kill(before[1], signal.SIGKILL)
+    until(lambda: "has not called regroup(): it is killed" in job.log("a") + job.log("b"))
+    hear()
+    job.end(a=0, b=0)
+    once_each(job)
+    ends = {line["rank"]: line["pid"] for line in job.lines("ends")}
+    assert {r for r in before if before[r] == ends[r]} == set(before) - {1, silent}
+
+
+def test_the_budget_is_spent(job: Job) -> None:
+    before = two_nodes(job, "--max-restarts=1")
+    os.kill(before[1], signal.SIGKILL)
+    job.until("agrees", 4, epoch=2)
+    os.kill(job.pids(epoch=2)[1], signal.SIGKILL)
+    job.end(a=1, b=1)
+    assert "no restarts left" in job.log("a") + job.log("b")
+
+
+def test_a_worker_that_cannot(job: Job) -> None:
+    """Then all are started anew, as ever."""
+    source = (HERE / "looper.py").read_text()
+    script = job.folder / "script.py"
+    script.write_text(
+        source.replace(
+            "rallypoint.can_regroup()", 'os.environ["RANK"] == "0" or rallypoint.can_regroup()'
+        )
+    )
+    job.run(
+        "a",
+        *("--standalone", "--nproc-per-node=3", "--max-restarts=1", "--on-failure=regroup"),
+        *(str(script), "60", "0.02"),
+    )
+    job.until_step(10)
+    before = job.pids()
+    os.kill(before[2], signal.SIGKILL)
+    job.until("begins", 3, epoch=2)
+    assert not set(before.values()) & set(job.pids(epoch=2).values())
+    job.end(a=0)
