@@ -55,6 +55,7 @@ type attempt struct {
 	vacant    []int           // local ranks whose workers have ended and are to be replaced
 	owing     map[int]bool    // local ranks whose workers are still to enter this round
 	owingFrom time.Time       // when they were told to
+	asks      int             // the rank that waits for another round while this one stands
 	directed  uint64          // the number of the last directive that the workers were given
 
 	hang       *stacks.Hang   // the job makes no step any more; nil: it does, as far as is known
@@ -351,6 +352,9 @@ func (a *Agent) supervise(t *attempt) outcome {
 			}
 		case <-sample.C:
 			sample.Reset(min(a.progress.Sample(), hangs.look()))
+			if departure.isAsked() {
+				return mustRegroup
+			}
 		case h := <-hangs.heard:
 			hangs.take(h)
 		case <-a.resized:
@@ -485,7 +489,7 @@ func (a *Agent) whyStopping(v outcome) string {
 	case mustInterrupt:
 		return a.interrupted().Error()
 	case mustRegroup:
-		return a.rdzv.Reason()
+		return cmp.Or(a.rdzv.Reason(), "a worker asks for another world")
 	case unkillable:
 		return "a worker cannot be stopped any more"
 	}

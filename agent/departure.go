@@ -22,9 +22,10 @@ type departure struct {
 	a *Agent
 	t *attempt
 
-	look  <-chan time.Time // when to look at the workers' records; nil: there is nothing to see
-	late  map[int]time.Time
-	news  wake.Signal // of mu
+	look  <-chan time.Time  // when to look at the workers' records; nil: there is nothing to see
+	late  map[int]time.Time // since when a worker should have left or entered a round, by local rank
+	asked time.Time         // since when a worker waits for another round; zero: none does
+	news  wake.Signal       // of mu
 	tasks sync.WaitGroup
 
 	mu     sync.Mutex
@@ -38,6 +39,10 @@ const departureID = "departure"
 
 // How often workers' records are looked at while they leave or enter a round.
 const departureTick = 5 * time.Millisecond
+
+// askedPatience is how long a worker waits for another round, while nobody has a reason for one,
+// until its agent gives it one: mostly it has seen before the agents that another one is gone.
+const askedPatience = 3 * time.Second
 
 // Keys of a round by which its agents agree on the step at which their workers leave it: each sets
 // the first with its group rank, and agent 0 the second.
@@ -89,6 +94,25 @@ func (d *departure) allLeft() bool {
 		}
 	}
 	return true
+}
+
+// isAsked reports whether a worker has waited too long for another round, though this one stands.
+func (d *departure) isAsked() bool {
+	if d.t.worlds == nil {
+		return false
+	}
+	for _, p := range d.t.workers.Procs {
+		if said, err := d.t.worlds[p.Local].Read(); err != nil || said.Waits != d.a.assignment.Round || p.HasExited() {
+			continue
+		}
+		if d.asked.IsZero() {
+			d.asked = time.Now()
+		}
+		d.t.asks = d.a.assignment.ranks.base + p.Local
+		return time.Since(d.asked) >= askedPatience
+	}
+	d.asked = time.Time{}
+	return false
 }
 
 // endOverdue kills the workers that have neither left a round nor entered one in time; they are

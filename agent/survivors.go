@@ -8,6 +8,7 @@ import (
 
 	"rallypoint/agent/logs"
 	"rallypoint/agent/telemetry"
+	"rallypoint/core/rendezvous"
 	"rallypoint/core/world"
 	"rallypoint/internal/wording"
 )
@@ -48,6 +49,9 @@ func (a *Agent) carry(t *attempt, v outcome) (again bool, err error) {
 	a.carried = t
 	a.tellCarried()
 	t.still = a.progress.Standstill()
+	if v == mustRegroup && a.rdzv.NodesWaiting() == 0 {
+		a.announceAsked(t)
+	}
 	v = a.announceStop(t, v)
 	published := a.publishFirst(t, v)
 	t.vacate()
@@ -71,6 +75,16 @@ func (a *Agent) carry(t *attempt, v outcome) (again bool, err error) {
 		a.abandon(err)
 	}
 	return again, err
+}
+
+// announceAsked tells the other nodes that a worker of this one asks for another round.
+func (a *Agent) announceAsked(t *attempt) {
+	ctx, cancel := a.untilImpatient(announcePatience)
+	defer cancel()
+	reason := fmt.Sprintf("the worker of rank %d asks for another world (it called regroup, and no node has a reason for that)", t.asks)
+	if err := a.rdzv.AnnounceStop(ctx, rendezvous.AnnounceStop{Round: a.assignment.Round, Reason: reason}); err != nil {
+		a.log.Info("the other nodes could not be told yet that " + reason + ": " + err.Error())
+	}
 }
 
 // vacate gives up the places of workers that have failed.

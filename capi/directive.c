@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "progress.h"
+#include "world.h"
 
 /* The bit at `knows` of a worker that lets itself be held. */
 #define KNOWS_DIRECTIVES 1
@@ -43,6 +44,13 @@ static asked_word read_asked(progress_record *record) {
     w.phase = word & FIRST_BYTE;
     w.about = word & ~FIRST_BYTE;
     return w;
+}
+
+/* A kind that is no directive: leave the world. */
+#define KIND_DEPARTURE 255
+
+static int is_departure(asked_word w) {
+    return (w.about >> 8 & 0xff) == KIND_DEPARTURE;
 }
 
 static uint64_t read_answer(progress_record *record) {
@@ -258,6 +266,11 @@ static __attribute__((noinline)) int32_t report(progress_record *record, int64_t
                                                 rp_directive *directive) {
     asked_word w = await_release(record);
     if (w.phase == PHASE_RELEASE && !has_taken(record, w.about) && step >= w.reach) {
+        if (is_departure(w)) {
+            write_answer(record, w.about | STATE_TAKEN);
+            world_depart();
+            return RP_OK;
+        }
         take(record, w);
         fill_directive(directive, w);
     }
@@ -283,7 +296,7 @@ int32_t rp_progress_directive(int64_t step, rp_directive *directive, rp_error *e
 /* Whether the worker has been given the directive of a word, or no report of it returns one. */
 static int may_have(progress_record *record, asked_word w) {
     int64_t step = __atomic_load_n(&record->step, __ATOMIC_ACQUIRE);
-    return w.phase == PHASE_RELEASE &&
+    return w.phase == PHASE_RELEASE && !is_departure(w) &&
            (has_taken(record, w.about) || step < 0 ||
             ((record->knows & KNOWS_DIRECTIVES) == 0 && step >= w.reach));
 }

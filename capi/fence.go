@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rallypoint/core/fence"
+	"rallypoint/core/world"
 )
 
 // deadlineIn is the end of a wait that begins now; the zero time for "no limit".
@@ -21,7 +22,7 @@ func deadlineIn(ms C.int64_t) time.Time {
 //export rpgo_fence_open
 func rpgo_fence_open(config *C.rp_fence_config, timeoutMS C.int64_t, out *C.uint64_t, err *C.rp_error) C.int32_t {
 	return export(err, func() error {
-		o := fence.Options{Into: config.flags&C.RP_FENCE_INTO != 0, Writer: fence.NewWriter(getenv)}
+		o := fence.Options{Into: config.flags&C.RP_FENCE_INTO != 0, Writer: fence.NewWriter(getenv), World: getenv(world.EnvFile)}
 		if unknown := config.flags &^ C.RP_FENCE_INTO; unknown != 0 {
 			return invalid("flags has the unknown bits %#x", uint32(unknown))
 		}

@@ -1305,6 +1305,63 @@ RP_API int32_t rp_get_directive(rp_directive *directive, rp_error *err);
  */
 RP_API int32_t rp_saved(int64_t step, rp_error *err);
 
+/* ------------------------------------------------------------ a worker's world */
+
+/*
+ * The workers of a job are a world, which changes when some are lost or join. With
+ * `--on-failure regroup` (on_failure of rp_agent_config) a worker that can regroup keeps its
+ * process then: it leaves its world, waits for the next one, and continues with its memory.
+ * The worker's agent has made a record for that, which RALLYPOINT_WORLD_FILE names. None of
+ * these functions enters Go, and they work in a child of fork(), too; one process of each
+ * worker calls them.
+ */
+typedef struct rp_world {
+    size_t struct_size;
+    uint64_t epoch; /* the number of the round: it grows, and never repeats in a run's life */
+    int32_t rank;
+    int32_t size;
+    int32_t local_rank; /* on this worker's node */
+    int32_t local_size;
+    int32_t node_rank;
+    int32_t store_port;   /* of the store of this world (rp_store_open_tcp) */
+    char store_addr[320]; /* its address, for this machine */
+    char prefix[64];      /* what the names of all keys of this world begin with */
+} rp_world;
+
+/*
+ * Stores the world that this process is in. It changes only by rp_regroup. Without a record it
+ * is what RANK, WORLD_SIZE, LOCAL_RANK, MASTER_ADDR and so on say, and the epoch is 0;
+ * RP_ERR_INVALID if they say nothing. RP_ERR_STATE if the record cannot be mapped, or has a
+ * version that this library does not know.
+ */
+RP_API int32_t rp_world_get(rp_world *world, rp_error *err);
+
+/*
+ * Tells the agent that this worker can regroup: it looks at rp_world_changing and calls
+ * rp_regroup. If a worker of the job has not called this, all are started anew when one is
+ * lost. RP_ERR_UNSUPPORTED if the agent starts them anew in any case, as torchrun does.
+ */
+RP_API int32_t rp_world_can_regroup(rp_error *err);
+
+/*
+ * 1 once the world is about to change, until rp_regroup returns; else 0. When workers join, it
+ * turns 1 in all workers after the same step, if they report steps by rp_progress_directive;
+ * when one is lost, at once. It is one read from memory.
+ */
+RP_API int32_t rp_world_changing(void);
+
+/*
+ * Leaves the world, waits for the next one for at most `timeout_ms` (-1: no limit), and stores
+ * it in *world. All workers that are left call it, when rp_world_changing says so or when
+ * another one does not answer; a call that comes before the agent knows of a loss waits. Where
+ * fewer are left than the job needs, it waits until others come.
+ *
+ * RP_ERR_TIMEOUT if no other world came in time; call it again then. RP_ERR_CLOSED if there is
+ * none for this worker, which should end. RP_ERR_UNSUPPORTED as rp_world_can_regroup;
+ * RP_ERR_STATE as rp_world_get.
+ */
+RP_API int32_t rp_regroup(int64_t timeout_ms, rp_world *world, rp_error *err);
+
 /* -------------------------------------------------------------- checkpoints */
 
 /*

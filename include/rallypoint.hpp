@@ -1224,7 +1224,40 @@ class busy {
     }
 };
 
-// The same, and what the job is asked for, once for each directive: see
+// The world that this process is in: see rp_world_get.
+inline rp_world world() {
+    rp_world world{};
+    world.struct_size = sizeof world;
+    detail::done([&](rp_error *err) { return rp_world_get(&world, err); });
+    return world;
+}
+
+// Tells the agent that this worker can regroup; false if the agent starts all workers anew in
+// any case. See rp_world_can_regroup.
+inline bool can_regroup() {
+    bool can = false;
+    detail::done([&](rp_error *err) {
+        int32_t code = rp_world_can_regroup(err);
+        can = code == RP_OK;
+        return code == RP_ERR_UNSUPPORTED ? RP_OK : code;
+    });
+    return can;
+}
+
+// Whether the world is about to change: see rp_world_changing.
+inline bool world_changing() noexcept {
+    return rp_world_changing() != 0;
+}
+
+// Leaves the world and waits for the next one: see rp_regroup.
+inline rp_world regroup(Duration timeout = forever) {
+    rp_world world{};
+    world.struct_size = sizeof world;
+    detail::done([&](rp_error *err) { return rp_regroup(timeout.count(), &world, err); });
+    return world;
+}
+
+// Reports a step as progress does, and returns what the job is asked for, once for each directive: see
 // rp_progress_directive. Its kind is RP_DIRECTIVE_NONE in all other calls.
 inline rp_directive progress_directive(std::int64_t step) {
     rp_directive directive{};

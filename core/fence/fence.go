@@ -23,6 +23,7 @@
 package fence
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io/fs"
@@ -34,6 +35,7 @@ import (
 
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
+	"rallypoint/core/world"
 	"rallypoint/internal/lockedfile"
 )
 
@@ -45,6 +47,7 @@ type Options struct {
 	Into bool
 
 	Writer Writer // this process
+	World  string // the path of its world record, which says the round it is in when it writes; "": none
 }
 
 // Fence is one writer's knowledge of a checkpoint. Its methods may be called by several threads,
@@ -52,6 +55,7 @@ type Options struct {
 type Fence struct {
 	names
 	writer  Writer
+	world   string
 	closing chan struct{}
 	close   func()
 
@@ -71,7 +75,7 @@ func Open(o Options, deadline time.Time) (*Fence, error) {
 	if err != nil || o.Path == "" {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the path of a checkpoint, %q, cannot be used: %v", o.Path, err)
 	}
-	f := &Fence{names: newNames(path, o.Into), writer: o.Writer, closing: make(chan struct{})}
+	f := &Fence{names: newNames(path, o.Into), writer: o.Writer, world: o.World, closing: make(chan struct{})}
 	f.close = sync.OnceFunc(func() { close(f.closing) })
 	if _, err := os.Stat(f.folder); errors.Is(err, fs.ErrNotExist) {
 		return f, nil // and no checkpoint in it
@@ -249,6 +253,7 @@ func (f *Fence) check(present record, done string) error {
 // advance makes a new version the present one, under the lock.
 func (f *Fence) advance(present record) error {
 	next := record{Version: newVersion(), Previous: present.Version, Writer: f.writer}
+	next.Round = cmp.Or(world.Entered(f.world), next.Round)
 	next.Time = time.Now()
 	f.tried = next.Version
 	if err := f.write(next); err != nil {

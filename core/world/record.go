@@ -171,6 +171,9 @@ func put(f *os.File, offset int64, b []byte) error {
 // Entered returns the round that the worker with the record at a path is in; 0 if it has no record,
 // or has not asked for its world.
 func Entered(path string) uint64 {
+	if path == "" {
+		return 0
+	}
 	var b [offsetSlots]byte
 	f, err := os.Open(path)
 	if err != nil {
