@@ -55,7 +55,7 @@ type attempt struct {
 	vacant    []int           // local ranks whose workers have ended and are to be replaced
 	owing     map[int]bool    // local ranks whose workers are still to enter this round
 	owingFrom time.Time       // when they were told to
-	asks      int             // the rank that waits for another round while this one stands
+	asks      string          // the worker that waits for another round while this one stands; "": none
 	directed  uint64          // the number of the last directive that the workers were given
 
 	hang       *stacks.Hang   // the job makes no step any more; nil: it does, as far as is known
@@ -413,7 +413,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	v = a.announceStop(t, v)
 	why := ""
 	if v != allSucceeded {
-		why = a.whyStopping(v)
+		why = a.whyStopping(t, v)
 	}
 	if v == mustRegroup {
 		a.publish(telemetry.Leaving{Reason: why})
@@ -484,12 +484,12 @@ func (a *Agent) halt(t *attempt, v outcome, why string) {
 }
 
 // whyStopping says why an attempt is ended, for events.
-func (a *Agent) whyStopping(v outcome) string {
+func (a *Agent) whyStopping(t *attempt, v outcome) string {
 	switch v {
 	case mustInterrupt:
 		return a.interrupted().Error()
 	case mustRegroup:
-		return cmp.Or(a.rdzv.Reason(), "a worker asks for another world")
+		return cmp.Or(a.rdzv.Reason(), t.asks)
 	case unkillable:
 		return "a worker cannot be stopped any more"
 	}

@@ -108,8 +108,11 @@ func (d *departure) isAsked() bool {
 		if d.asked.IsZero() {
 			d.asked = time.Now()
 		}
-		d.t.asks = d.a.assignment.ranks.base + p.Local
-		return time.Since(d.asked) >= askedPatience
+		if time.Since(d.asked) < askedPatience {
+			return false
+		}
+		d.t.asks = fmt.Sprintf("the worker of rank %d asks for another world: it has called regroup, and no node has a reason for that", d.a.assignment.ranks.base+p.Local)
+		return true
 	}
 	d.asked = time.Time{}
 	return false

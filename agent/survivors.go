@@ -35,8 +35,8 @@ func (a *Agent) canCarry(t *attempt) bool {
 // carries reports whether an attempt lives on after a round that has ended in that way.
 func (a *Agent) carries(t *attempt, v outcome) bool {
 	switch v {
-	case someFailed:
-		return a.counted() < a.spec.MaxRestarts && a.canCarry(t)
+	case someFailed: // which the loss of a node may have caused
+		return (a.counted() < a.spec.MaxRestarts || a.lossSeen()) && a.canCarry(t)
 	case mustRegroup:
 		return !a.rdzv.Closed() && a.requeued(nil) == nil && a.canCarry(t)
 	}
@@ -49,8 +49,9 @@ func (a *Agent) carry(t *attempt, v outcome) (again bool, err error) {
 	a.carried = t
 	a.tellCarried()
 	t.still = a.progress.Standstill()
-	if v == mustRegroup && a.rdzv.NodesWaiting() == 0 {
-		a.announceAsked(t)
+	if t.asks != "" {
+		a.announceAsked(t.asks)
+		t.asks = ""
 	}
 	v = a.announceStop(t, v)
 	published := a.publishFirst(t, v)
@@ -78,12 +79,11 @@ func (a *Agent) carry(t *attempt, v outcome) (again bool, err error) {
 }
 
 // announceAsked tells the other nodes that a worker of this one asks for another round.
-func (a *Agent) announceAsked(t *attempt) {
+func (a *Agent) announceAsked(reason string) {
 	ctx, cancel := a.untilImpatient(announcePatience)
 	defer cancel()
-	reason := fmt.Sprintf("the worker of rank %d asks for another world (it called regroup, and no node has a reason for that)", t.asks)
 	if err := a.rdzv.AnnounceStop(ctx, rendezvous.AnnounceStop{Round: a.assignment.Round, Reason: reason}); err != nil {
-		a.log.Info("the other nodes could not be told yet that " + reason + ": " + err.Error())
+		a.log.Info("the other nodes could not be told yet: " + reason + ": " + err.Error())
 	}
 }
 

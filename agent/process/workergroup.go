@@ -89,7 +89,9 @@ func (w *WorkerGroup) start(t *Template, workers []Launch) (procs []*Process, er
 func (w *WorkerGroup) Replace(t *Template, workers []Launch) error {
 	for _, l := range workers {
 		p := w.Procs[l.Local]
-		p.SignalGroup(unix.SIGKILL)
+		if !w.reaper.keep {
+			p.SignalGroup(unix.SIGKILL)
+		}
 		w.forker.reap(p.Pid)
 		p.reaped = true
 		p.unwatch()

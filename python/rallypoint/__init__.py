@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from ._launch.fence import Fence, fence
     from ._launch.launch import elastic_launch, launch_agent
     from ._launch.progress import directive, progress, saved
+    from ._launch.record import ErrorHandler, get_error_handler, record
     from ._launch.world import (
         RegroupUnsupportedError,
         World,
@@ -70,7 +71,6 @@ if TYPE_CHECKING:
         regroup,
         world,
     )
-    from ._launch.record import ErrorHandler, get_error_handler, record
     from ._rendezvous.backend import RendezvousBackend
     from ._rendezvous.member import Ending, Member, Outcome
     from ._stores.etcd import EtcdServer, connect_etcd

@@ -1,4 +1,4 @@
-"""Which world a worker is in, and how it goes to the next one without ending (docs/world-record.md).
+"""Which world a worker is in, and how it goes to the next one (docs/world-record.md).
 
 A worker that can regroup keeps its process, imports, memory and state when others are lost or
 join. Its agent tells it by a record in memory that both have mapped: `changing` is one load, and
@@ -20,9 +20,7 @@ from .._errors import Code, DeadlineError, RallypointError, UnsupportedError, in
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from datetime import timedelta
-    from typing import Any, Union
-
-    Timeout = Union[float, timedelta, None]
+    from typing import Any
 
 _FILE = "RALLYPOINT_WORLD_FILE"
 
@@ -69,7 +67,7 @@ class WorldStore:
     port: int
     prefix: str
 
-    def client(self, timeout: Timeout = 300.0) -> Any:
+    def client(self, timeout: float | timedelta = 300.0) -> Any:
         """Connects to the store.
 
         Args:
@@ -85,7 +83,7 @@ class WorldStore:
 
 @dataclass(frozen=True)
 class World:
-    """The set of workers that a worker belongs to at a time: rallypoint.world and regroup return it.
+    """The set of workers that a worker belongs to: rallypoint.world and regroup return it.
 
     Args:
         epoch: its number. It grows, and never repeats in a run's life: the number of the round, or
@@ -106,7 +104,7 @@ class World:
     node_rank: int
     store: WorldStore = field(repr=False)
 
-    def torch_store(self, timeout: Timeout = 300.0) -> Any:
+    def torch_store(self, timeout: float | timedelta = 300.0) -> Any:
         """Connects torch's store to the same keys as store.client().
 
         Args:
@@ -119,7 +117,7 @@ class World:
 
         from torch.distributed import PrefixStore, TCPStore
 
-        limit = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout or 1e6)
+        limit = timeout if isinstance(timeout, timedelta) else timedelta(seconds=timeout)
         at = self.store
         return PrefixStore(at.prefix, TCPStore(at.host, at.port, timeout=limit))
 
@@ -213,7 +211,9 @@ def _from_environment() -> World:
         local, locals_ = int(env.get("LOCAL_RANK", rank)), int(env.get("LOCAL_WORLD_SIZE", size))
         return World(0, rank, size, local, locals_, int(env.get("GROUP_RANK", 0)), store)
     except (KeyError, ValueError) as e:
-        raise invalid(f"the environment says no world: {e!r}; start the program by a launcher") from None
+        raise invalid(
+            f"the environment says no world: {e!r}; start the program by a launcher"
+        ) from None
 
 
 def can_regroup() -> bool:
@@ -248,14 +248,18 @@ def changing() -> bool:
     return record.words[_OVER] >= record.world.epoch
 
 
+def _seconds(timeout: float | timedelta) -> float:
+    return timeout if isinstance(timeout, (int, float)) else timeout.total_seconds()
+
+
 def depart() -> None:
-    """Has this process leave its world: the workers have agreed on the step that it has reported."""
+    """Has this process leave its world, at the step on which the workers have agreed."""
     record = _find()
     if record is not None:
         record.words[_OVER] = max(record.words[_OVER], world().epoch)
 
 
-def regroup(timeout: Timeout = None) -> World:
+def regroup(timeout: float | timedelta | None = None) -> World:
     """Leaves the world, waits for the next one, and returns it.
 
     All workers of the old world that still run call it, when changing is true or when a worker
@@ -282,9 +286,9 @@ def regroup(timeout: Timeout = None) -> World:
     left = world().epoch
     can_regroup()
     record.words[_WAITS] = left
-    seconds = getattr(timeout, "total_seconds", lambda: timeout)()
     began = time.monotonic()
-    end = math.inf if seconds is None else began + seconds
+    seconds = math.inf if timeout is None else _seconds(timeout)
+    end = began + seconds
     pause = _FIRST_PAUSE
     while True:
         if record.bytes[_LOST]:

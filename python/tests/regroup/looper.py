@@ -2,8 +2,9 @@
 
 Arguments: the number of steps, and the seconds that each takes. Each step is a meeting of all ranks
 through the store of the world. After each change of the world the highest step wins. Each prints
-lines of JSON: what, and its rank, size, epoch, pid, step. A file in the working folder steers a
-rank: hold has a step that none goes beyond while it is there, deaf.RANK has it ignore changes.
+lines of JSON: what, and its rank, size, epoch, pid, step. Files in the working folder steer them:
+hold has a step that none goes beyond while it is there, deaf.RANK has a rank do nothing, and
+ask.RANK has it regroup once though nothing has happened.
 """
 
 import contextlib
@@ -45,6 +46,13 @@ def hold(step: int) -> None:
             time.sleep(0.005)
 
 
+def next_world(world: World, done: int) -> World:
+    began = time.monotonic()
+    world = rallypoint.regroup(PATIENCE)
+    say("regroups", world, done, waited=time.monotonic() - began)
+    return world
+
+
 def main(steps: int, pause: float) -> None:
     rallypoint.can_regroup()
     world = rallypoint.world()
@@ -52,16 +60,15 @@ def main(steps: int, pause: float) -> None:
     done = -1  # the last step that this process knows to be done
     while True:
         while rallypoint.changing():
-            began = time.monotonic()
-            world = rallypoint.regroup(PATIENCE)
-            say("regroups", world, done, waited=time.monotonic() - began)
+            world = next_world(world, done)
         try:
             client = world.store.client(timeout=0.5)
             known = gather(world, client, "state", done)
         except RallypointError:
             known = None
         if known is None:
-            world = rallypoint.regroup(PATIENCE) if not rallypoint.changing() else world
+            if not rallypoint.changing():  # the store has ended before the agent knew why
+                world = next_world(world, done)
             continue
         done = max(known)
         say("agrees", world, done)
@@ -71,6 +78,10 @@ def main(steps: int, pause: float) -> None:
                 say("is deaf", world, done)
             while Path(f"deaf.{world.rank}").exists():
                 time.sleep(0.01)
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"ask.{world.rank}").unlink()
+                world = next_world(world, done)
+                break
             if gather(world, client, f"step/{done + 1}", 0) is None:
                 break
             done += 1

@@ -1,4 +1,4 @@
-"""Workers that regroup in place: `rallypoint run --on-failure regroup`, with workers in lockstep."""
+"""Workers that regroup in place, in lockstep: `rallypoint run --on-failure regroup`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ class Job:
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
 
     def start(
-        self, node: str, *options: str, nodes: str = "1:3", policy: str = "regroup", steps: int = 150
+        self,
+        node: str,
+        *options: str,
+        nodes: str = "1:3",
+        policy: str = "regroup",
+        steps: int = 150,
     ) -> None:
         self.run(
             node,
@@ -273,3 +278,128 @@ def test_a_worker_that_cannot(job: Job) -> None:
     job.until("begins", 3, epoch=2)
     assert not set(before.values()) & set(job.pids(epoch=2).values())
     job.end(a=0)
+
+
+def test_a_replacement_dies_while_it_starts(job: Job) -> None:
+    """It has not said yet that it can regroup; the others wait for the next one."""
+    before = two_nodes(job)
+    os.kill(before[1], signal.SIGKILL)
+    until(lambda: "was replaced" in job.log("a") + job.log("b"))
+    new = running(job, set(before.values()))
+    os.kill(new, signal.SIGKILL)
+    until(lambda: any(len(job.lines("agrees", epoch=e, size=4)) == 4 for e in (2, 3)))
+    job.end(a=0, b=0)
+    once_each(job)
+    ends = {line["rank"]: line["pid"] for line in job.lines("ends")}
+    assert {r for r in before if before[r] == ends[r]} == {0, 2, 3}
+
+
+def running(job: Job, known: set[int]) -> int:
+    """A worker of the job that is none of the known ones."""
+    found: list[int] = []
+
+    def look() -> bool:
+        for node in job.nodes.values():
+            children = Path(f"/proc/{node.pid}/task").glob("*/children")
+            for pid in (int(pid) for file in children for pid in file.read_text().split()):
+                command = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if pid not in known and b"looper.py" in command and b"run\0" not in command:
+                    found.append(pid)
+        return bool(found)
+
+    until(look, what="a new worker")
+    return found[0]
+
+
+def test_a_worker_asks_for_another_world(job: Job) -> None:
+    """Nobody is lost: a collective may fail for another reason."""
+    before = two_nodes(job)
+    (job.folder / "ask.2").touch()
+    job.until("agrees", 4, epoch=2, size=4)
+    assert job.pids(epoch=2) == before
+    job.end(a=0, b=0)
+    once_each(job)
+    assert "the worker of rank 2 asks for another world" in job.log("a")
+    assert "1 of 5 restarts" not in job.log("a")
+
+
+def test_save_and_scale(job: Job) -> None:
+    """A directive comes at one step, and the spares of a scale come back."""
+    before = two_nodes(job, steps=300)
+    job.admin("save", "--within=60s")
+    saved = job.until("save", 4)
+    job.admin("scale", "--target=1", "--within=60s")
+    job.until("scale", 4)
+    job.until("agrees", 2, size=2)
+    left = {line["at"] for line in job.lines("agrees", size=2)}
+    job.admin("scale", "--target=2", "--within=60s")
+    epoch = 3
+    job.until("agrees", 4, epoch=epoch, size=4)
+    job.admin("save", "--within=60s")
+    job.until("save", 8)
+    assert set(job.pids(epoch=epoch).values()) == set(before.values()), left
+    job.end(a=0, b=0)
+    once_each(job, 300)
+    for batch in saved, job.lines("scale", epoch=1), job.lines("save", epoch=epoch):
+        assert len({line["step"] for line in batch}) == 1
+
+
+def test_a_drained_node(job: Job) -> None:
+    before = two_nodes(job)
+    job.admin("drain", "--node=b", "--within=60s")
+    job.until("agrees", 2, epoch=2, size=2)
+    job.end(a=0, b=0)
+    assert {line["pid"] for line in job.lines("ends")} == set(job.pids("a").values())
+    assert len(before) == 4 and "WorldLostError" not in job.log("a")
+    once_each(job)
+
+
+def test_stop(job: Job) -> None:
+    two_nodes(job)
+    job.admin("stop", "--within=60s")
+    job.end(a=95, b=95)
+    assert len(job.lines("stop")) == 4
+
+
+def test_a_hang_is_named(job: Job) -> None:
+    before = two_nodes(job, "--hang-timeout=2", steps=250)
+    os.kill(before[3], signal.SIGKILL)
+    job.until("agrees", 4, epoch=2)
+    job.until_step(max(job.steps()) + 100)  # so that the agents have seen steps of this round
+    silent = job.folder / "deaf.1"
+    silent.touch()
+    until(lambda: "rank 1" in job.log("a").split("continue")[-1], what="the hang is named")
+    silent.unlink()
+    job.end(a=0, b=0)
+    once_each(job, 250)
+
+
+def test_warm(job: Job) -> None:
+    before = two_nodes(job, "--warm")
+    os.kill(before[1], signal.SIGKILL)
+    job.until("agrees", 4, epoch=2)
+    job.end(a=0, b=0)
+    once_each(job)
+
+
+def test_without_an_agent(tmp_path: Path) -> None:
+    """The same script tells its world from the environment, and cannot regroup."""
+    script = """
+import rallypoint as r
+w = r.world()
+print(w.epoch, w.rank, w.size, w.local_rank, w.store.host, w.store.port)
+print(r.can_regroup(), r.changing())
+try:
+    r.regroup()
+except r.RegroupUnsupportedError as e:
+    print(isinstance(e, r.RallypointError), "--on-failure regroup" in str(e))
+"""
+    env = {"RANK": "2", "WORLD_SIZE": "4", "MASTER_ADDR": "h", "MASTER_PORT": "7"}
+    env["LOCAL_RANK"] = "0"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, **env},
+        capture_output=True,
+        text=True,
+    )
+    assert done.stdout == "0 2 4 0 h 7\nFalse False\nTrue True\n", done.stderr
