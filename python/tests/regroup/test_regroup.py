@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from conftest import REPOSITORY
 from harness import free_port, until
 
 HERE = Path(__file__).parent
@@ -294,17 +295,17 @@ def test_a_replacement_dies_while_it_starts(job: Job) -> None:
     assert {r for r in before if before[r] == ends[r]} == {0, 2, 3}
 
 
-def running(job: Job, known: set[int]) -> int:
-    """A worker of the job that is none of the known ones."""
+def running(job: Job, known: set[int], variable: str = "RANK=") -> int:
+    """A worker of the job that is none of the known ones, and has that in its environment."""
     found: list[int] = []
 
     def look() -> bool:
         for node in job.nodes.values():
-            children = Path(f"/proc/{node.pid}/task").glob("*/children")
-            for pid in (int(pid) for file in children for pid in file.read_text().split()):
-                command = Path(f"/proc/{pid}/cmdline").read_bytes()
-                if pid not in known and b"looper.py" in command and b"run\0" not in command:
-                    found.append(pid)
+            for file in Path(f"/proc/{node.pid}/task").glob("*/children"):
+                for pid in map(int, file.read_text().split()):
+                    environment = b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+                    if pid not in known and b"\0" + variable.encode() in environment:
+                        found.append(pid)
         return bool(found)
 
     until(look, what="a new worker")
@@ -403,3 +404,21 @@ except r.RegroupUnsupportedError as e:
         text=True,
     )
     assert done.stdout == "0 2 4 0 h 7\nFalse False\nTrue True\n", done.stderr
+
+
+def test_a_group_survives_its_rank_0(tmp_path: Path) -> None:
+    """The example for serving and RL: the others keep their slots."""
+    options = ("--standalone", "--nproc-per-node=3", "--max-restarts=3", "--on-failure=regroup")
+    job = Job(tmp_path)
+    job.run("a", *options, str(REPOSITORY / "examples" / "regroup" / "group.py"), "150")
+    try:
+        until(lambda: b"round 50" in (tmp_path / "a.out").read_bytes(), what="round 50")
+        os.kill(running(job, set(), "RANK=0"), signal.SIGKILL)
+        job.end(a=0)
+    finally:
+        job.stop()
+    out = (tmp_path / "a.out").read_text()
+    for slot in range(3):
+        assert f"slot {slot} epoch 1 round 50 xxx\n" in out
+        assert f"slot {slot} epoch 2 round 100 xxx\n" in out
+        assert f"slot {slot} ends: 150 rounds\n" in out
