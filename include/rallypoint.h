@@ -921,9 +921,9 @@ typedef struct rp_agent_config {
     int64_t preload_timeout_ms;
 
     /*
-     * What this node does when its workers fail: "restart", "leave:N/TIME" (the run then ends
-     * with RP_ERR_WORKERS, and the job keeps the node out) or "keep", as --on-failure of
-     * `rallypoint run` takes it; NULL: "restart".
+     * What this node does when its workers fail: "restart", "regroup" (see rp_regroup),
+     * "leave:N/TIME" (the run then ends with RP_ERR_WORKERS, and the job keeps the node out)
+     * or "keep", as --on-failure of `rallypoint run` takes it; NULL: "restart".
      */
     const char *on_failure;
 

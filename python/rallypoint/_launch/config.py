@@ -118,6 +118,8 @@ class LaunchConfig:
         on_hang: what follows: "report" nothing else; "stacks" the stacks of all workers are
             logged, too; "restart" the first suspect is killed and counts as a failure.
         on_failure: what this node does whose workers fail: "restart" those of the job;
+            "regroup" those that can, as regroup says, and replace the others ("regroup:10s" gives
+            them that time instead of 30 s);
             "leave:N/TIME", as in "leave:2/1h", leave it to a spare if they were the first to fail
             N times in that time; "keep" the node's other workers running, for scripts that
             repair themselves.

@@ -478,6 +478,21 @@ pub struct rp_directive {
 
 #[repr(C)]
 #[derive(Clone, Copy)]
+pub struct rp_world {
+    pub struct_size: usize,
+    pub epoch: u64,
+    pub rank: i32,
+    pub size: i32,
+    pub local_rank: i32,
+    pub local_size: i32,
+    pub node_rank: i32,
+    pub store_port: i32,
+    pub store_addr: [c_char; 320],
+    pub prefix: [c_char; 64],
+}
+
+#[repr(C)]
+#[derive(Clone, Copy)]
 pub struct rp_fence_config {
     pub struct_size: usize,
     pub path: *const c_char,
@@ -612,6 +627,10 @@ extern "C" {
     pub fn rp_progress_directive(step: i64, directive: *mut rp_directive, err: *mut rp_error) -> i32;
     pub fn rp_get_directive(directive: *mut rp_directive, err: *mut rp_error) -> i32;
     pub fn rp_saved(step: i64, err: *mut rp_error) -> i32;
+    pub fn rp_world_get(world: *mut rp_world, err: *mut rp_error) -> i32;
+    pub fn rp_world_can_regroup(err: *mut rp_error) -> i32;
+    pub fn rp_world_changing() -> i32;
+    pub fn rp_regroup(timeout_ms: i64, world: *mut rp_world, err: *mut rp_error) -> i32;
     pub fn rp_fence_open(config: *const rp_fence_config, timeout_ms: i64, fence: *mut rp_fence, err: *mut rp_error) -> i32;
     pub fn rp_fence_get_state(fence: rp_fence, state: *mut rp_fence_state, err: *mut rp_error) -> i32;
     pub fn rp_fence_prepare(fence: rp_fence, timeout_ms: i64, temporary: *mut rp_buffer, err: *mut rp_error) -> i32;
