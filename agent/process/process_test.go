@@ -1,12 +1,18 @@
 package process
 
 import (
+	"bufio"
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/internal/testkit"
 )
 
 // TestLostExitCode differs from an end by a signal.
@@ -97,5 +103,55 @@ func TestParseStat(t *testing.T) {
 		if _, ok := parseStat([]byte(text)); ok {
 			t.Errorf("%q is taken", text)
 		}
+	}
+}
+
+// TestReplace: a worker takes the place of one that has ended, whose helpers are gone then; the
+// others run on.
+func TestReplace(t *testing.T) {
+	f := NewForker(nil)
+	defer f.Close()
+	log := slog.New(slog.DiscardHandler)
+	reaper := NewReaper(f, false, false, "", log)
+	defer reaper.Close()
+	up := filepath.Join(t.TempDir(), "up")
+	if err := unix.Mkfifo(up, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	pipe := testkit.Must(os.OpenFile(up, os.O_RDWR, 0))(t)
+	defer pipe.Close()
+	lines := bufio.NewReader(pipe)
+	env := []string{"PATH=" + os.Getenv("PATH"), "UP=" + up}
+	launch := func(local int, script string) Launch {
+		return Launch{local, []string{"sh", "-c", script}, env, []uintptr{0, 1, 2}, nil, ""}
+	}
+	pid := func() (pid int) {
+		line := testkit.Must(lines.ReadString('\n'))(t)
+		return testkit.Must(strconv.Atoi(strings.TrimSpace(line)))(t)
+	}
+	w := testkit.Must(StartWorkers(f, reaper, nil, []Launch{launch(0, "exec sleep 1000"), launch(1, "sleep 1000 & echo $! > $UP; exit 3")}, log))(t)
+	helper := pid()
+	<-w.Ended()
+	if ended := w.TakeEnded(); len(ended) != 1 || ended[0].Local != 1 || ended[0].Code != 3 {
+		t.Fatalf("ended %+v", ended)
+	}
+	other, before := w.Procs[0], w.Procs[1]
+	if err := w.Replace(nil, []Launch{launch(1, "exec sleep 1000")}); err != nil {
+		t.Fatal(err)
+	}
+	if w.Procs[0] != other || other.HasExited() || w.Procs[1] == before || w.Procs[1].Local != 1 || w.Procs[1].HasExited() {
+		t.Errorf("the workers are %+v and %+v", w.Procs[0], w.Procs[1])
+	}
+	testkit.Eventually(t, "the helper is gone", func() bool {
+		stat, ok := readStat(helper)
+		return !ok || stat.state == 'Z'
+	})
+	w.Procs[1].SignalGroup(unix.SIGKILL)
+	<-w.Procs[1].exited
+	if err := w.Replace(nil, []Launch{{1, []string{"/no/such/program"}, env, []uintptr{0, 1, 2}, nil, ""}}); err == nil || len(w.Procs) != 1 {
+		t.Errorf("started what is not there: %v, %d workers", err, len(w.Procs))
+	}
+	if ended := w.Stop(StopOptions{Signal: unix.SIGKILL}); len(ended) == 0 {
+		t.Error("nothing was stopped")
 	}
 }

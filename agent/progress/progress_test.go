@@ -620,3 +620,48 @@ func TestPulse(t *testing.T) {
 		}
 	}
 }
+
+// TestContinue begins a round beside workers that run on: they keep their records and steps, a
+// directive of the round before is gone, and a worker that is replaced begins anew.
+func TestContinue(t *testing.T) {
+	r := newRig(t)
+	paths := r.Begin(1, 2, CauseStart)
+	store(t, paths[0], 7)
+	store(t, paths[1], 6)
+	r.after(time.Second)
+	if err := r.Release(0, Asked{Number: 1, Kind: 1}, 9); err != nil {
+		t.Fatal(err)
+	}
+	if err := r.WriteDirective(0, &Directive{Number: 1, ID: "d"}); err != nil {
+		t.Fatal(err)
+	}
+	r.after(time.Second)
+	r.Continue(2, CauseFailure, []int{1})
+	if r.Path(0) != paths[0] || r.Path(1) == paths[1] || r.Path(1) == "" {
+		t.Errorf("the records are %q and %q, they were %q", r.Path(0), r.Path(1), paths)
+	}
+	if _, err := os.Stat(paths[1]); err == nil {
+		t.Error("the record of the worker that was replaced is still there")
+	}
+	if b, _ := os.ReadFile(paths[0]); b[offsetAsked] != phaseNone || b[offsetStep] != 7 {
+		t.Errorf("the record of the other holds %x", b)
+	}
+	if _, err := os.Stat(r.DirectivePath(0)); err == nil {
+		t.Error("the directive of the round before is still there")
+	}
+	if got := r.Steps(); len(got) != 1 || got[0] != 7 {
+		t.Errorf("steps %v", got)
+	}
+	if number, highest, recorded := r.Highest(); number != 2 || highest != noStep || !recorded {
+		t.Errorf("round %d: step %d, %v", number, highest, recorded)
+	}
+	r.after(3 * time.Second)
+	store(t, paths[0], 8)
+	r.after(0)
+	if got := r.Lost(CauseFailure); got != 4*time.Second {
+		t.Errorf("lost %v", got)
+	}
+	if _, highest, _ := r.Highest(); highest != 8 {
+		t.Errorf("highest %d", highest)
+	}
+}

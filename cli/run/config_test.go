@@ -319,6 +319,21 @@ func TestOnFailure(t *testing.T) {
 	if c, err := configured(t, elastic+"keep --nnodes=2 x.py"); err != nil || !c.spec.Keep || c.spec.Leave != (agent.LeaveRule{}) {
 		t.Errorf("keep: %+v, %v", c, err)
 	}
+	for text, want := range map[string]time.Duration{"regroup": 30 * time.Second, "regroup:5s": 5 * time.Second, "regroup:2m": 2 * time.Minute} {
+		for _, options := range []string{elastic, "--standalone --on-failure="} {
+			if c, err := configured(t, options+text+" x.py"); err != nil || !c.spec.Regroup || c.spec.RegroupGrace != want {
+				t.Errorf("%s: %+v, %v", text, c, err)
+			}
+		}
+	}
+	for _, text := range []string{"regroup:", "regroup:0s", "regroup:x", "regroup:5s/2"} {
+		if _, err := configured(t, elastic+text+" x.py"); err == nil || !strings.Contains(err.Error(), "such as regroup:30s") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if _, err := configured(t, "--rdzv-backend=static --nnodes=2 --node-rank=0 --on-failure=regroup x.py"); err == nil || !strings.Contains(err.Error(), "so their workers cannot regroup; use HOST:PORT") {
+		t.Errorf("regroup of a static job: %v", err)
+	}
 	for kind, options := range map[string]string{"standalone": "--standalone", "static": "--rdzv-backend=static --nnodes=2 --node-rank=0"} {
 		if _, err := configured(t, options+" --on-failure=leave x.py"); err == nil || !strings.Contains(err.Error(), "leaves a "+kind+" job; use") {
 			t.Errorf("%s: %v", kind, err)
