@@ -50,13 +50,12 @@ type attempt struct {
 	struck    bool // its failure counts for Spec.Leave
 	hopeless  bool // another start would fail in the same way
 
-	worlds    []*world.Record // by local rank; nil: the workers cannot regroup
-	able      []bool          // by local rank: the worker has said that it can regroup, or it began beside such workers
-	vacant    []int           // local ranks whose workers have ended and are to be replaced
-	owing     map[int]bool    // local ranks whose workers are still to enter this round
-	owingFrom time.Time       // when they were told to
-	asks      string          // the worker that waits for another round while this one stands; "": none
-	directed  uint64          // the number of the last directive that the workers were given
+	worlds   []*world.Record // by local rank; nil: the workers cannot regroup
+	able     []bool          // by local rank: the worker has said that it can regroup, or it began beside such workers
+	vacant   []int           // local ranks whose workers have ended and are to be replaced
+	owing    map[int]bool    // local ranks whose workers are still to enter this round
+	asks     string          // says that a worker waits for another round while this one stands; "": none does
+	directed uint64          // the number of the last directive that the workers were given
 
 	hang       *stacks.Hang   // the job makes no step any more; nil: it does, as far as is known
 	still      time.Duration  // without a step when it ended; 0: the job made steps
@@ -118,6 +117,7 @@ func (a *Agent) start() (*attempt, error) {
 	files, launches, err := a.prepare(t, all)
 	if stop := a.interrupted(); err != nil && stop != nil {
 		files.Close()
+		t.removeWorlds()
 		return nil, stop
 	}
 	if err == nil && a.timers != "" {
@@ -315,8 +315,9 @@ func (a *Agent) supervise(t *attempt) outcome {
 	defer a.running.Store(false)
 	sample := time.NewTimer(progress.SampleInterval)
 	defer sample.Stop()
-	var patience <-chan time.Time    // with a worker that the watchdog sent a signal
-	if end := a.endOf(t); end != 0 { // one that was not replaced
+	var patience <-chan time.Time // with a worker that the watchdog sent a signal
+
+	if end := a.endOf(t); end != 0 { // by a worker that was not replaced
 		return end
 	}
 	for {
@@ -590,7 +591,7 @@ func (a *Agent) failure(t *attempt, p *process.Process, read func(func()) bool) 
 	f := *a.describe(t, p)
 	f.Host, f.ExitCode, f.Time, f.Terminated, f.Message = host.FullNameOf(a.spec.Host), p.Code, p.At, p.Stopped && p.Fault == "", ""
 	f.Stack, f.Hang, f.Still, f.Stood = t.lastStack(f.Rank), t.hangText(), t.still, t.stood
-	of, complete := &t.outputs[p.Local], f // the goroutine's, if it is late
+	of, complete := t.outputs[p.Local], f // the goroutine's, if it is late
 	var completing error
 	err := errNotRead
 	if read(func() {

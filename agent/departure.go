@@ -37,8 +37,11 @@ type departure struct {
 // departureID is what directives call the departure.
 const departureID = "departure"
 
-// How often workers' records are looked at while they leave or enter a round.
-const departureTick = 5 * time.Millisecond
+// How often workers' records are looked at while they leave a round, and while they enter one.
+const (
+	departureTick = 5 * time.Millisecond
+	entryTick     = 50 * time.Millisecond
+)
 
 // askedPatience is how long a worker waits for another round, while nobody has a reason for one,
 // until its agent gives it one: mostly it has seen before the agents that another one is gone.
@@ -54,7 +57,7 @@ const (
 func (a *Agent) watchDeparture(t *attempt) *departure {
 	d := &departure{a: a, t: t, news: wake.New(), late: make(map[int]time.Time), step: -1}
 	if len(t.owing) > 0 {
-		d.look = time.Tick(departureTick)
+		d.look = time.Tick(entryTick)
 	}
 	return d
 }
@@ -85,20 +88,23 @@ func (d *departure) due(must bool) bool {
 }
 
 // allLeft reports whether the workers that have said that they can regroup wait for the next round.
+// One whose end is still to be noted may have been the last to succeed.
 func (d *departure) allLeft() bool {
 	round := d.a.assignment.Round
 	for _, p := range d.t.workers.Procs {
 		said, err := d.t.worlds[p.Local].Read()
-		if err == nil && said.Can && said.Waits != round && !p.HasExited() {
+		waits := err != nil || !said.Can || said.Waits == round
+		if d.t.ended[p.Local] == nil && (p.HasExited() || !waits) {
 			return false
 		}
 	}
 	return true
 }
 
-// isAsked reports whether a worker has waited too long for another round, though this one stands.
+// isAsked reports whether a worker has waited too long for another round, while this one stands and
+// no node has a reason for another.
 func (d *departure) isAsked() bool {
-	if d.t.worlds == nil {
+	if d.t.worlds == nil || d.a.rdzv.NodesWaiting() > 0 {
 		return false
 	}
 	for _, p := range d.t.workers.Procs {

@@ -26,7 +26,7 @@ func (a *Agent) answerQuestions(t *attempt, w *hangWatch) (stop func()) {
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	answered := make(chan struct{})
-	where, group := a.assignment.StoreEndpoint(), a.assignment.group
+	where, group, followers := a.assignment.StoreEndpoint(), a.assignment.group, t.followers
 	t.questions.Go(func() { // ends with stop, and with those who follow
 		answering := sync.OnceFunc(func() { close(answered) })
 		defer answering()
@@ -49,7 +49,7 @@ func (a *Agent) answerQuestions(t *attempt, w *hangWatch) (stop func()) {
 			cancel()
 		}
 		answering()
-		t.followers.wait()
+		followers.wait()
 	})
 	return func() {
 		cancel()

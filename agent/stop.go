@@ -108,9 +108,9 @@ func (a *Agent) announcedFailure(t *attempt) *failure.Failure {
 		text   []byte
 		shared bool
 	}
-	read := make(chan output, 1)
+	read, of := make(chan output, 1), t.outputs[f.LocalRank]
 	t.reading.Go(func() {
-		text, shared := t.outputs[f.LocalRank].LastStderr()
+		text, shared := of.LastStderr()
 		read <- output{text, shared}
 	})
 	select {

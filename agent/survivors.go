@@ -258,7 +258,11 @@ func (a *Agent) world(local int) world.World {
 // well, and restarts its workers.
 func (a *Agent) openWorlds(t *attempt, locals []int) {
 	folder := a.progress.Folder()
-	if !a.spec.Regroup || folder == "" {
+	switch {
+	case !a.spec.Regroup:
+		return
+	case folder == "":
+		a.log.Warn("the workers cannot regroup, since there is no folder for their records")
 		return
 	}
 	if t.worlds == nil {
