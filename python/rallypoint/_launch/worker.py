@@ -19,6 +19,7 @@ from typing import Any
 from .arguments import fetched
 from .function import result_file
 from .record import record
+from .world import place
 
 
 def main(folder: str, local_rank: str | None = None) -> None:
@@ -56,7 +57,7 @@ def _run(folder: str, local_rank: str) -> None:
         finally:
             del this._inheriting
     value = function(*(_substitute(a, local_rank) for a in args))
-    path = result_file(folder, os.environ["RALLYPOINT_ROUND"], os.environ["RANK"])
+    path = result_file(folder, *place())
     if value is not None:
         with open(path + ".part", "xb") as file:
             pickle.dump(value, file, pickle.HIGHEST_PROTOCOL)

@@ -216,6 +216,15 @@ def _from_environment() -> World:
         ) from None
 
 
+def place() -> tuple[object, object]:
+    """The number of the round that this worker's agent has it in now, and its rank there."""
+    record = _find()
+    if record is None:
+        return os.environ["RALLYPOINT_ROUND"], os.environ["RANK"]
+    last = record.read()
+    return last.epoch, last.rank
+
+
 def can_regroup() -> bool:
     """Tells the agent that this worker can regroup: it looks at changing, and calls regroup.
 

@@ -422,3 +422,38 @@ def test_a_group_survives_its_rank_0(tmp_path: Path) -> None:
         assert f"slot {slot} epoch 1 round 50 xxx\n" in out
         assert f"slot {slot} epoch 2 round 100 xxx\n" in out
         assert f"slot {slot} ends: 150 rounds\n" in out
+
+
+FUNCTION = """
+import os, signal, time
+import rallypoint
+
+def work(steps):
+    rallypoint.can_regroup()
+    world, first = rallypoint.world(), os.getpid()
+    for step in range(steps):
+        if world.epoch == 1 and world.rank == 1 and step == 5:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if rallypoint.changing():
+            world = rallypoint.regroup()
+        time.sleep(0.02)
+        rallypoint.progress(step)
+    return world.epoch, world.rank, os.environ["RALLYPOINT_ROUND"]
+"""
+
+
+def test_a_function(tmp_path: Path) -> None:
+    """elastic_launch returns what survivors return, too."""
+    (tmp_path / "job.py").write_text(FUNCTION)
+    script = """
+import rallypoint, job
+if __name__ == "__main__":
+    config = rallypoint.LaunchConfig(1, 1, 2, max_restarts=1, on_failure="regroup")
+    print(rallypoint.elastic_launch(config, job.work)(60))
+"""
+    (tmp_path / "main.py").write_text(script)
+    done = subprocess.run(
+        [sys.executable, "main.py"], cwd=tmp_path, capture_output=True, text=True, timeout=100
+    )
+    expected = "{0: (2, 0, '1'), 1: (2, 1, '2')}"
+    assert done.stdout.strip() == expected, done.stderr
