@@ -180,9 +180,9 @@ func (a *Agent) resume() (*attempt, error) {
 	a.carried, t.vacant = nil, nil
 	a.running.Store(true)
 	s := a.assignment
-	text := fmt.Sprintf("%s of this node continue: ranks %d to %d of %d", wording.Count(continuing, "worker", "workers"), s.ranks.base, s.ranks.base+a.spec.Workers-1, s.ranks.world)
+	text := fmt.Sprintf("%s of this node: ranks %d to %d of %d", wording.Count(continuing, "worker continues", "workers continue"), s.ranks.base, s.ranks.base+a.spec.Workers-1, s.ranks.world)
 	if started > 0 {
-		text += fmt.Sprintf("; %s replaced, after %s", wording.Count(started, "was", "were"), a.restartsText())
+		text += fmt.Sprintf("; %s, after %s", wording.Count(started, "was replaced", "were replaced"), a.restartsText())
 	}
 	a.publish(telemetry.WorkersStarted{Workers: t.workers.Procs, Summary: text})
 	return t, nil
