@@ -49,6 +49,38 @@ static void new_record(void) {
     CHECK_INT(0, setenv("RALLYPOINT_WORLD_FILE", path, 1));
 }
 
+/* A departure at a step is told by the progress record, and is no directive. */
+static void check_departure(void) {
+    rp_directive directive = {.struct_size = sizeof directive};
+    unsigned char steps[64] = "rp-steps";
+    char steps_path[160];
+    int64_t asked = INT64_C(3) << 24 | 255 << 8 | 2, reach = 41, answer;
+    int fd;
+    snprintf(steps_path, sizeof steps_path, "%s/steps", folder);
+    fd = open(steps_path, O_RDWR | O_CREAT | O_EXCL, 0600);
+    CHECK(fd >= 0);
+    steps[8] = 1;
+    steps[12] = sizeof steps;
+    memset(steps + 16, 0xff, 8);
+    memcpy(steps + 24, &asked, sizeof asked);
+    memcpy(steps + 48, &reach, sizeof reach);
+    CHECK_INT((int64_t)sizeof steps, write(fd, steps, sizeof steps));
+    CHECK_INT(0, setenv("RALLYPOINT_PROGRESS_FILE", steps_path, 1));
+    for (int64_t step = 40; step <= 42; step++) {
+        CHECK_OK(rp_progress_directive(step, &directive, ERR));
+        CHECK_INT(RP_DIRECTIVE_NONE, directive.kind);
+        CHECK_OK(rp_get_directive(&directive, ERR));
+        CHECK_INT(RP_DIRECTIVE_NONE, directive.kind);
+        CHECK_INT(RP_PENDING, rp_saved(step, ERR));
+        CHECK_INT(step >= 41, rp_world_changing());
+        CHECK_INT(8, pread(fd, &answer, 8, 32));
+        CHECK_INT(step >= 41 ? asked : 0, answer);
+    }
+    CHECK_INT(7, word(OVER));
+    CHECK_INT(0, close(fd));
+    CHECK_INT(0, unlink(steps_path));
+}
+
 static void *next_world(void *unused) {
     (void)unused;
     while (word(WAITS) != 7) {
@@ -81,8 +113,7 @@ int main(void) {
     CHECK_INT(0, strcmp("rallypoint/world/7", world.prefix));
     CHECK_INT(0, rp_world_changing());
 
-    put(7, 8, OVER);
-    CHECK_INT(1, rp_world_changing());
+    check_departure();
     CHECK_CODE(RP_ERR_INVALID, rp_regroup(-2, &world, ERR));
     CHECK_CODE(RP_ERR_TIMEOUT, rp_regroup(0, &world, ERR));
     CHECK_INT(7, word(WAITS));

@@ -15,7 +15,14 @@ import threading
 import time
 from dataclasses import dataclass, field
 
-from .._errors import Code, DeadlineError, RallypointError, UnsupportedError, invalid
+from .._errors import (
+    Code,
+    DeadlineError,
+    RallypointError,
+    StateError,
+    UnsupportedError,
+    invalid,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -170,18 +177,21 @@ def _find() -> _Record | None:
 
 
 def _map(path: str) -> mmap.mmap:
-    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     try:
-        length = os.fstat(fd).st_size
-        if length != _SIZE:
-            raise invalid(f"{path} has {length} bytes, a world record has {_SIZE}")
-        record = mmap.mmap(fd, _SIZE)
-    finally:
-        os.close(fd)
-    version, size = (int.from_bytes(record[i : i + 4], "little") for i in (8, 12))
-    if record[:8] != _MAGIC or (version, size) != (_VERSION, _SIZE):
-        raise invalid(f"{path} is no world record of version {_VERSION}")
-    return record
+        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        try:
+            length = os.fstat(fd).st_size
+            if length != _SIZE:
+                raise ValueError(f"it has {length} bytes, a world record has {_SIZE}")
+            record = mmap.mmap(fd, _SIZE)
+        finally:
+            os.close(fd)
+        version, size = (int.from_bytes(record[i : i + 4], "little") for i in (8, 12))
+        if record[:8] != _MAGIC or (version, size) != (_VERSION, _SIZE):
+            raise ValueError(f"it is no world record of version {_VERSION}")
+        return record
+    except (OSError, ValueError) as e:
+        raise StateError(f"the world record {path} cannot be used: {e}", Code.STATE) from None
 
 
 def world() -> World:
@@ -195,6 +205,7 @@ def world() -> World:
 
     Raises:
         InvalidError: there is no agent, and the environment has no rank.
+        StateError: the record of this worker cannot be mapped, or is of another version.
     """
     record = _find()
     if record is None:

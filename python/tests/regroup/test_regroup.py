@@ -154,16 +154,28 @@ def test_a_worker_dies(job: Job, rank: int) -> None:
     assert "restart 1 of 5" in job.log("a") + job.log("b")
 
 
-def test_two_workers_die_at_once(job: Job) -> None:
+@pytest.mark.parametrize("dead", [{1, 2}, {0, 1, 2}])
+def test_workers_die_at_once(job: Job, dead: set[int]) -> None:
+    """Of both nodes; the one that is left has the state."""
     before = two_nodes(job)
-    dead = {1, others(job, 1)}
     for rank in dead:
         os.kill(before[rank], signal.SIGKILL)
-    until(lambda: any(len(job.lines("agrees", epoch=e, size=4)) == 4 for e in (2, 3)))
     job.end(a=0, b=0)
     once_each(job)
     ends = {line["rank"]: line["pid"] for line in job.lines("ends")}
     assert {r for r in before if before[r] == ends[r]} == set(before) - dead
+
+
+def test_a_token(job: Job) -> None:
+    """The store of each world is then behind a forwarder of each node."""
+    token = job.folder / "token"
+    token.write_text("0123456789abcdef0123456789abcdef\n")
+    token.chmod(0o600)
+    before = two_nodes(job, f"--token-file={token}")
+    os.kill(before[3], signal.SIGKILL)
+    job.until("agrees", 4, epoch=2)
+    job.end(a=0, b=0)
+    once_each(job)
 
 
 def test_an_agent_dies(job: Job) -> None:
