@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -375,13 +376,15 @@ def test_stop(job: Job) -> None:
 
 
 def test_a_hang_is_named(job: Job) -> None:
+    """With the place of the worker that hangs, here of one that was replaced."""
     before = two_nodes(job, "--hang-timeout=2", steps=250)
     os.kill(before[3], signal.SIGKILL)
     job.until("agrees", 4, epoch=2)
     job.until_step(max(job.steps()) + 100)  # so that the agents have seen steps of this round
-    silent = job.folder / "deaf.1"
+    silent = job.folder / "deaf.3"
     silent.touch()
-    until(lambda: "rank 1" in job.log("a").split("continue")[-1], what="the hang is named")
+    named = re.compile(r"no step for 2 s: .*rank 3 \(\S+\) is at looper.py:\d+ main")
+    until(lambda: named.search(job.log("a")), what="the hang is named")
     silent.unlink()
     job.end(a=0, b=0)
     once_each(job, 250)
