@@ -53,7 +53,7 @@ type attempt struct {
 	worlds   []*world.Record // by local rank; nil: the workers cannot regroup
 	able     []bool          // by local rank: the worker has said that it can regroup, or it began beside such workers
 	vacant   []int           // local ranks whose workers have ended and are to be replaced
-	owing    map[int]bool    // local ranks whose workers are still to enter this round
+	entering map[int]bool    // local ranks whose workers are still to enter this round
 	asks     string          // says that a worker waits for another round while this one stands; "": none does
 	directed uint64          // the number of the last directive that the workers were given
 

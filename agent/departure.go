@@ -56,7 +56,7 @@ const (
 
 func (a *Agent) watchDeparture(t *attempt) *departure {
 	d := &departure{a: a, t: t, news: wake.New(), late: make(map[int]time.Time), step: -1}
-	if len(t.owing) > 0 {
+	if len(t.entering) > 0 {
 		d.look = time.Tick(entryTick)
 	}
 	return d
@@ -135,12 +135,12 @@ func (d *departure) endOverdue() {
 	for _, p := range d.t.workers.Procs {
 		said, err := d.t.worlds[p.Local].Read()
 		if err == nil && said.Can && said.Entered == round {
-			delete(d.t.owing, p.Local)
+			delete(d.t.entering, p.Local)
 		}
-		owes := d.t.owing[p.Local] || said.Over >= round && said.Waits != round
+		due := d.t.entering[p.Local] || said.Over >= round && said.Waits != round
 		since, known := d.late[p.Local]
 		switch {
-		case err != nil || !said.Can || !owes || p.HasExited():
+		case err != nil || !said.Can || !due || p.HasExited():
 			delete(d.late, p.Local)
 		case !known:
 			d.late[p.Local] = now
@@ -152,7 +152,7 @@ func (d *departure) endOverdue() {
 	}
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	if len(d.t.owing) == 0 && !d.begun {
+	if len(d.t.entering) == 0 && !d.begun {
 		d.look = nil
 	}
 }

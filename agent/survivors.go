@@ -61,6 +61,9 @@ func (a *Agent) carry(t *attempt, v outcome) (again bool, err error) {
 	} else {
 		a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
 		a.log.Warn("the workers regroup: " + a.rdzv.Reason())
+		for _, p := range t.failures {
+			a.log.Warn(a.describe(t, p).Summary() + "; it is replaced, and not counted: the round had ended")
+		}
 		again, err = true, a.interrupted()
 	}
 	published()
@@ -154,17 +157,17 @@ func (a *Agent) survivors() *int {
 func (a *Agent) resume() (*attempt, error) {
 	t := a.carried
 	a.progress.Continue(a.assignment.Round, a.changed, t.vacant)
-	t.owing = make(map[int]bool)
+	t.entering = make(map[int]bool)
 	for local, r := range t.worlds {
 		if slices.Contains(t.vacant, local) {
 			continue
 		}
-		t.owing[local] = true
+		t.entering[local] = true
 		if err := r.Move(a.world(local)); err != nil {
 			a.log.Warn(fmt.Sprintf("the worker of local rank %d cannot be told its new world: %v", local, err))
 		}
 	}
-	continuing := len(t.owing)
+	continuing := len(t.entering)
 	if len(t.vacant) > 0 {
 		if err := a.awaitTemplate(); err != nil {
 			return nil, err

@@ -1323,7 +1323,7 @@ typedef struct rp_world {
     int32_t local_rank; /* on this worker's node */
     int32_t local_size;
     int32_t node_rank;
-    int32_t store_port;   /* of the store of this world (rp_store_open_tcp) */
+    int32_t store_port;   /* of the store of this world (rp_store_connect) */
     char store_addr[320]; /* its address, for this machine */
     char prefix[64];      /* what the names of all keys of this world begin with */
 } rp_world;
