@@ -24,7 +24,7 @@ type account struct {
 	round      uint64      // of the participants
 	floor      uint64      // highest round reported
 	stored     bool        // the last round was completed before the control plane was restarted
-	reserve    string      // generation under which a restarted control plane continues if its state is old
+	reserve    string      // generation of the next round of a restarted control plane
 	overtaken  bool        // the round is over though no member is lost
 	stop       r.RoundStop // announced in the round; Round is 0 if none is
 	standing   *standing

@@ -1,6 +1,7 @@
 package conformance
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -144,8 +145,8 @@ func (c *Checker) checkNumber(o r.Outcome) {
 	if o.Round != next {
 		c.violated(1, "round %d comes after round %d", o.Round, highest)
 	}
-	if c.generation != "" && o.Generation != c.generation {
-		c.violated(1, "round %d is of generation %s, the control plane's is %s", o.Round, o.Generation, c.generation)
+	if want := cmp.Or(c.reserve, c.generation); want != "" && o.Generation != want {
+		c.violated(1, "round %d is of generation %s, the control plane's is %s", o.Round, o.Generation, want)
 	}
 	if c.places[place{o.Generation, o.Round}] {
 		c.violated(1, "round %d of generation %s was completed twice", o.Round, o.Generation)
@@ -236,7 +237,7 @@ func (c *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*sess
 	c.forgetSteps()
 	c.places[place{o.Generation, o.Round}] = true
 	c.generation, c.origin, c.round, c.fresh = o.Generation, o.Generation, max(c.round, o.Round), false
-	c.stored, c.overtaken, c.stop = false, false, r.RoundStop{}
+	c.stored, c.reserve, c.overtaken, c.stop = false, "", false, r.RoundStop{}
 	c.hostRank, c.finishedHosts, c.finishReported = o.HostRank, nil, false
 	c.generations[o.Generation] = true
 	c.told[fmt.Sprint(o.Facts())] = true

@@ -173,7 +173,7 @@ func TestRestartIsNotNoticed(t *testing.T) {
 	}
 	a, b := members[1].Start(controltest.Join()), members[2].Start(controltest.Join())
 	for _, call := range []*member.Call{a, b, pending} {
-		if o := controltest.Outcome(t, call); o.Round != 2 || o.World != 3 || o.Generation != before.Generation {
+		if o := controltest.Outcome(t, call); o.Round != 2 || o.World != 3 || o.Generation == before.Generation {
 			t.Errorf("%+v", o)
 		}
 	}

@@ -105,7 +105,7 @@ func TestARestoredCopyOfTheData(t *testing.T) {
 	members[0].obs.Await(t, "the loss of a member", regroups("lost: "))
 	members = members[:2]
 	before := nextRound(t, members...)
-	if before.Round != 3 || before.Generation != first.Generation {
+	if before.Round != 3 || before.Generation == first.Generation {
 		t.Fatalf("before: %+v", before)
 	}
 	d.stop()
@@ -118,13 +118,50 @@ func TestARestoredCopyOfTheData(t *testing.T) {
 		m.obs.Await(t, "that it has to regroup", regroups("was in round 3, of which the control plane knows nothing"))
 	}
 	after := nextRound(t, members...)
-	if after.Round != 4 || after.Generation == first.Generation || after.World != 2 {
+	if after.Round != 4 || after.Generation == first.Generation || after.Generation == before.Generation || after.World != 2 {
 		t.Errorf("before %+v, after %+v", before, after)
 	}
-	d.restart() // it continues under the new generation
-	members[0].add(t, "sum", 1)
-	if again := nextRound(t, members...); again.Round != 5 || again.Generation != after.Generation {
+	d.restart()
+	members[0].add(t, "sum", 1) // the round is that of before
+	if again := nextRound(t, members...); again.Round != 5 || again.Generation == after.Generation {
 		t.Errorf("after %+v, again %+v", after, again)
+	}
+	check()
+}
+
+// TestARestoredCopyWhoseNodesAreDead continues from a copy that is older than the last two rounds,
+// of which no node is left to tell: the next round has a name that none of these had.
+func TestARestoredCopyWhoseNodesAreDead(t *testing.T) {
+	d := newDurable(t, Config{})
+	check := d.recorded()
+	p := controltest.Guest(d.addr, 2)
+	p.Min, p.LeaseTimeout, p.LastCallTimeout = 1, time.Second, 100*time.Millisecond
+	members := group(t, p, 2)
+	d.stop()
+	old := t.TempDir()
+	copyData(t, d.dir, old)
+	d.start()
+	for _, m := range members {
+		m.obs.Await(t, "the recovery", controltest.IsBack)
+	}
+	before := []rendezvous.Outcome{nextRound(t, members...), nextRound(t, members...)}
+	d.stop()
+	for _, m := range members {
+		m.kill()
+	}
+	copyData(t, old, d.dir)
+	d.start()
+	m := group(t, p, 1)[0]
+	o := m.in
+	for _, b := range before {
+		if o.Round == b.Round && o.Generation == b.Generation {
+			t.Errorf("round %d of generation %s is named again", o.Round, o.Generation)
+		}
+	}
+	d.restart()
+	m.obs.Await(t, "the recovery", controltest.IsBack)
+	if again := nextRound(t, m); again.Round != o.Round+1 {
+		t.Errorf("after round %d comes %d", o.Round, again.Round)
 	}
 	check()
 }

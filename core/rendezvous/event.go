@@ -189,8 +189,8 @@ type TimerFired struct{ Timer Timer }
 // all connections are gone. Each node has one lease, or Grace, to come back; no round
 // completes without those that have joined while it runs.
 type Recovered struct {
-	// Generation is drawn at random by each start. The run continues under it once a node shows
-	// that what was stored is older than the nodes; else under its own.
+	// Generation is drawn at random by each start. The next round belongs to it, since what was
+	// stored may be older than rounds of which no node can tell.
 	Generation string
 	Grace      time.Duration `json:",omitzero"` // instead of the lease; 0: the lease
 }

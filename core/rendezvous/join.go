@@ -108,6 +108,9 @@ func (m *Machine) complete() {
 	m.endGone()
 	last := m.round.number
 	m.round.number = m.nextRound()
+	if m.reserve != "" { // what was stored may be a copy, older than rounds of which no node is left to tell
+		m.generation, m.reserve = m.reserve, ""
+	}
 	m.round.origin = m.generation
 	m.round.fresh, m.round.stored = false, false
 	m.directives.forgetAgreement()

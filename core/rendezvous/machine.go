@@ -40,7 +40,7 @@ type Machine struct {
 	forming    *forming
 	directives *directives
 
-	reserve string // generation to continue under if the stored state turns out to be old; "": none
+	reserve string // generation of the next round, since the state was restored; "": none
 	uptime  time.Duration
 
 	keys   *agentStore // of the last round; nil: it has none yet
