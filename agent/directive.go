@@ -301,7 +301,8 @@ func (di *directives) hold(ctx context.Context) {
 	for _, w := range di.workers {
 		answer, err := di.records.Answer(w.process.Local)
 		di.learn(w, answer) // before its answer to this one replaces it
-		if err == nil && answer.Holds && !w.process.HasExited() {
+		// A worker that has not opened its record yet waits once it does.
+		if err == nil && !w.process.HasExited() {
 			_ = di.records.Hold(w.process.Local, d.ask())
 			w.shown = d
 		}

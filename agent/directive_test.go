@@ -273,6 +273,44 @@ func TestDirectiveAtOneStep(t *testing.T) {
 	}
 }
 
+// TestDirectiveBeforeTheFirstReport: a worker that opens its record after the others were held waits
+// in its first report, too, and gets the directive at the step of the others. With all of them
+// late none has passed its first report when the directive comes.
+func TestDirectiveBeforeTheFirstReport(t *testing.T) {
+	for name, c := range map[string]struct {
+		before int64 // that the first worker reports before the directive; 0: none
+		held   string
+		agreed int64
+		want   string
+	}{
+		"one is late":  {1, "d1@2 in round 1", 2, "[2]"},
+		"all are late": {0, "d1@-1 in round 1", -1, "[1]"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			d := newDirected(t, 2, nil)
+			if c.before > 0 {
+				d.workers[0].report(c.before)
+			}
+			d.rdzv.ask("d1")
+			d.want(d.rdzv.held, c.held)
+			first := d.workers[0].start(c.before + 1)
+			late := d.workers[1].start(1)
+			d.rdzv.agree("d1", c.agreed)
+			got := [2][]int64{}
+			for i, taken := range []chan bool{first, late} {
+				if from := []int64{c.before + 1, 1}[i]; <-taken {
+					got[i] = append(got[i], from)
+				} else {
+					got[i] = append(got[i], d.steps(i, from+1, 9)...)
+				}
+			}
+			if fmt.Sprint(got) != "["+c.want+" "+c.want+"]" {
+				t.Errorf("they got it at %v", got)
+			}
+		})
+	}
+}
+
 // TestHeldAt: a worker that waits can get the directive at the step at which it waits, any
 // other at the next one.
 func TestHeldAt(t *testing.T) {

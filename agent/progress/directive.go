@@ -99,8 +99,7 @@ func (t *Tracker) record(local int) (*record, error) {
 	return t.records[local], nil
 }
 
-// Hold has a worker wait in its next report, until Release or Clear. It is for workers that
-// let themselves be held.
+// Hold has a worker that lets itself be held wait in its next report, until Release or Clear.
 func (t *Tracker) Hold(local int, asked Asked) error {
 	return t.ask(local, func(r *record) error { return r.ask(asked, phaseHold, 0) })
 }
