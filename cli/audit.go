@@ -18,11 +18,11 @@ func newAudit() *cobra.Command {
 		Short: "Check the recorded history of jobs",
 		Long: `Check a history written by "rallypoint serve --record FILE", or by the option record of a job. If
 several nodes hosted a job's control plane one after the other, name the files of all of
-them: they are checked as one. Each event, and how the control plane or the nodes reacted
-to it, is compared with the guarantees of the design: each rank given once, the same
-outcome for all members, no node left out, waited for or lost without a reason, and so
-on. The command prints a line for each job and for each violation. It exits with 1 if
-there is a violation, or if a job could not be checked to its end.
+them, in any order: they are checked as one. Each event, and how the control plane or the
+nodes reacted to it, is compared with the guarantees of the design: each rank given once,
+the same outcome for all members, no node left out, waited for or lost without a reason,
+and so on. The command prints a line for each job and for each violation. It exits with 1
+if there is a violation, or if a job could not be checked to its end.
 
 Attach the file to a report of a defect. Look through it first: it contains the messages
 between the jobs' agents, and names of nodes.`,

@@ -2,15 +2,19 @@ package cli
 
 import (
 	"bytes"
+	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"rallypoint/cli/run"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
+	"rallypoint/internal/testkit"
 )
 
 // TestAudit checks small histories; TestServeIsKilled and TestChaos check long ones.
@@ -129,5 +133,67 @@ func TestAuditOfAllHosts(t *testing.T) {
 		if code, stdout, stderr := execute(t, append([]string{"audit"}, c.files...)...); code != c.code || !strings.Contains(stdout+stderr, c.says) {
 			t.Errorf("%s: %d\n%s%s", c.name, code, stdout, stderr)
 		}
+	}
+}
+
+// TestAuditOrdersHistories: the order in which files are named does not matter, where terms do not
+// tell it either.
+func TestAuditOrdersHistories(t *testing.T) {
+	dir, p := t.TempDir(), params.Default().Policy
+	p.Min, p.Max = 1, 1
+	began := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+	files := 0
+	write := func(begin trace.Record, m *rendezvous.Machine, events ...rendezvous.Event) string {
+		files++
+		begin.Run, begin.State, begin.At = "job", m.Snapshot(), began.Add(time.Duration(files)*time.Minute)
+		records := []trace.Record{begin}
+		for i, ev := range events {
+			records = append(records, trace.Record{At: begin.At, Run: "job", Number: begin.Number + uint64(i+1), Event: ev, Effects: m.Apply(ev)})
+		}
+		var all []byte
+		for _, rec := range records {
+			all = append(all, testkit.Must(rec.Encode())(t)...)
+		}
+		path := filepath.Join(dir, fmt.Sprint(files))
+		testkit.WriteFile(t, path, all)
+		return path
+	}
+	hello := func(session rendezvous.SessionID, last rendezvous.LastRound) rendezvous.Event {
+		return rendezvous.Hello{Session: session, Node: "a", Incarnation: uint64(files), Policy: p, LastRound: last, InHost: true}
+	}
+	join := func(session rendezvous.SessionID, number uint64) rendezvous.Event {
+		return rendezvous.Join{Request: rendezvous.Request{Session: session, Number: number}, NodeRank: -1, RankHint: -1, StorePort: 1}
+	}
+	first := rendezvous.LastRound{HostRank: -1}
+	last := rendezvous.Outcome{Generation: "g", Round: 1, World: 1, HostRank: 0}.LastRound()
+	for name, record := range map[string]func() []string{
+		"a server that continued": func() []string {
+			m := rendezvous.New(rendezvous.Config{RunID: "job", Generation: "g", Uptime: -1})
+			one := write(trace.Record{}, m, hello("s", first), join("s", 1))
+			return []string{one, write(trace.Record{Number: 2}, m, rendezvous.Recovered{Generation: "g2"}, hello("s", last), join("s", 2))}
+		},
+		"a server that began again": func() []string {
+			one := write(trace.Record{}, rendezvous.New(rendezvous.Config{RunID: "job", Generation: "g", Uptime: -1}), hello("s", first), join("s", 1))
+			return []string{one, write(trace.Record{}, rendezvous.New(rendezvous.Config{RunID: "job", Generation: "h", Uptime: 0}), hello("s", last), join("s", 2))}
+		},
+		"two founders": func() []string {
+			founder := func() trace.Record {
+				return trace.Record{Host: "a", Succession: &rendezvous.Succession{Term: 1}}
+			}
+			config := rendezvous.Config{RunID: "job", Generation: "g", Uptime: 0, Succession: rendezvous.Succession{Term: 1}}
+			one := write(founder(), rendezvous.New(config), hello("s", first), join("s", 1))
+			config.Generation = "h"
+			return []string{one, write(founder(), rendezvous.New(config), hello("s2", last), join("s2", 1))}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			written := record()
+			_, want, _ := execute(t, append([]string{"audit"}, written...)...)
+			slices.Reverse(written)
+			code, got, stderr := execute(t, append([]string{"audit"}, written...)...)
+			if code != run.ExitOK || got != want {
+				t.Errorf("%d\n%s%s\nin their order:\n%s", code, got, stderr, want)
+			}
+		})
 	}
 }

@@ -83,7 +83,8 @@ func eachRecord(history io.Reader, take func(offset int64, rec trace.Record)) er
 }
 
 // ReadAll reads the histories of all processes that have hosted one run, or several, as
-// one: they are ordered by the hosts' terms and by the host that each has succeeded. A host
+// one: they are ordered by the hosts' terms and by the host that each has succeeded, and where
+// these do not tell, by the wall clock. A host
 // that was started again has founded a group of its own, until it steps down: that one
 // comes before the group that continued. One history alone is read by Read; of several each
 // is an io.ReaderAt.
@@ -115,7 +116,7 @@ func ReadAll(histories ...io.Reader) (*Audit, error) {
 // ordered puts parts into the order in which they are checked: group by group, the longest
 // one last.
 func ordered(parts []part) (list []part) {
-	slices.SortStableFunc(parts, func(x, y part) int { return cmp.Compare(x.term, y.term) })
+	slices.SortStableFunc(parts, func(x, y part) int { return cmp.Or(cmp.Compare(x.term, y.term), x.at.Compare(y.at)) })
 	var groups [][]part
 	for _, p := range parts {
 		// One that succeeds an earlier host of the group than the last one is a breach to be found.
@@ -131,7 +132,7 @@ func ordered(parts []part) (list []part) {
 		}
 		groups[i] = append(groups[i], p)
 	}
-	slices.SortStableFunc(groups, func(x, y []part) int { return cmp.Compare(len(x), len(y)) })
+	slices.SortStableFunc(groups, func(x, y []part) int { return cmp.Or(cmp.Compare(len(x), len(y)), x[0].at.Compare(y[0].at)) })
 	return slices.Concat(groups...)
 }
 
@@ -141,6 +142,7 @@ type part struct {
 	group      string // "": not known
 	host, from string // nodes in whose processes it and the control plane before run
 	term       uint64 // 0: in no node's process
+	at         time.Time
 	records    []trace.Record
 }
 
@@ -157,7 +159,7 @@ func partsOf(history io.ReaderAt) (parts []part, err error) {
 		if begins := rec.State != nil && rec.Number == 0; !known || begins {
 			i = len(parts)
 			last[rec.Run] = i
-			parts = append(parts, part{run: rec.Run, group: rec.Group, host: rec.Host})
+			parts = append(parts, part{run: rec.Run, group: rec.Group, host: rec.Host, at: rec.At})
 			if s := rec.Succession; s != nil {
 				parts[i].term, parts[i].from = max(s.Term, 1), s.From
 			}

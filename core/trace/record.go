@@ -18,7 +18,7 @@ const MaxRecord = 1 << 20
 
 // Record is one line of a history, as JSON.
 type Record struct {
-	At  time.Time `json:"at"`  // by the wall clock, for display
+	At  time.Time `json:"at"`  // by the wall clock, for display and to order histories
 	Run string    `json:"run"` // run id
 	// Seconds since the recording process began, by its monotonic clock; 0: not known.
 	Seconds float64 `json:"seconds"`
