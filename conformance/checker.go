@@ -302,9 +302,6 @@ func (c *Checker) reply(ev r.Event, e r.Reply, told map[*session]r.Outcome) {
 		return
 	}
 	if _, outcome := e.Result.(r.Outcome); !outcome {
-		if r.CodeOf(asError(e.Err)) == r.CodeMismatch && !c.ended() && !c.strange(s) {
-			c.violated(4, "node %s, which waited, was refused for its command: %s", s.node, e.Err.Text)
-		}
 		c.unjoin(s)
 		return
 	}

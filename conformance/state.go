@@ -207,6 +207,9 @@ func (c *Checker) checkErrors() {
 		if strings.TrimSpace(f.err.Text) == "" {
 			c.violated(11, "an error of code %d without words", f.err.Code)
 		}
+		if s := f.session; s != nil && f.err.Code == r.CodeMismatch && !c.ended() && !c.strange(s) {
+			c.violated(4, "node %s, which waited, was refused for its command: %s", s.node, f.err.Text)
+		}
 	}
 }
 
@@ -228,9 +231,13 @@ func (c *Checker) mustSay(f failure) []string {
 			d, _ := c.rowOf(h.Node, printable.Text(h.HostName))
 			return append(run, r.MachineOf(h.Node), d.by, d.reason)
 		}
+		if !c.ended() && f.session != nil {
+			d, _ := c.rowOf(f.session.node, f.session.hostName)
+			return append(run, r.MachineOf(f.session.node), d.by, d.reason)
+		}
 		return append(run, ended.by, ended.reason)
 	case r.CodeMismatch:
-		if h, ok := f.ev.(r.Hello); ok {
+		if h, ok := f.ev.(r.Hello); ok && f.session == nil {
 			size := func(p r.Policy) string {
 				if p.Min == p.Max {
 					return fmt.Sprintf("nnodes=%d", p.Max)

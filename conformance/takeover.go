@@ -168,7 +168,7 @@ func (c *Checker) hostFinished(rank int) {
 // unknown.
 func (c *Checker) rebuild(origin string, round uint64, world int) {
 	for _, other := range c.nodes() {
-		if c.participantOf(other) != nil {
+		if other.join == nil && c.participantOf(other) != nil {
 			other.stale = true
 		}
 	}

@@ -230,8 +230,7 @@ func (m *Machine) rebuild(c LastRound) {
 		if n.join != nil {
 			m.forming.uncountJoin(n)
 			pending = append(pending, n)
-		}
-		if s := m.round.participantOf(n); s != nil {
+		} else if m.round.participantOf(n) != nil {
 			n.stale = fmt.Sprintf("round %d was overtaken by round %d", m.round.number, c.Round)
 			m.nodes.touch(n)
 		}
@@ -308,7 +307,9 @@ func (m *Machine) learn(f Facts) {
 	if m.closed != nil {
 		f.Directives.Standing = nil // none stands in a closed run
 	}
-	m.directives.learn(f.Directives)
+	if m.directives.learn(f.Directives) {
+		m.refuseKeptOut()
+	}
 	m.forming.endHoldIfComplete()
 }
 

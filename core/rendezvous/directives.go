@@ -232,10 +232,10 @@ func (ds *directives) makeFacts() DirectiveFacts {
 
 // learn applies what the control plane before this one has told of directives, if it is newer than
 // what is known. Directives that were given or taken back here since stand: an id that has ended
-// here stays so.
-func (ds *directives) learn(f DirectiveFacts) {
+// here stays so. It reports whether it was.
+func (ds *directives) learn(f DirectiveFacts) bool {
 	if f.Seq <= ds.learned {
-		return
+		return false
 	}
 	ds.learned = f.Seq
 	ds.endedRound = max(ds.endedRound, f.EndedRound)
@@ -262,6 +262,7 @@ func (ds *directives) learn(f DirectiveFacts) {
 	}
 	ds.seq = max(ds.seq, f.Seq)
 	ds.changed()
+	return true
 }
 
 // learnStanding applies that a directive stood, by the rule for one that is given, and the step on

@@ -47,6 +47,16 @@ func (m *Machine) join(n *node, j Join) {
 	m.forming.arrived()
 }
 
+// refuseKeptOut answers the joins of nodes that had asked for a place before it was known that they
+// are kept out.
+func (m *Machine) refuseKeptOut() {
+	for _, n := range m.forming.candidates() {
+		if row := m.directives.rowOf(n.id, n.hostName); row != nil {
+			m.forming.refuseJoin(n, m.directives.drainedError(n.id, row), "is kept out by "+row.By+": "+row.Reason)
+		}
+	}
+}
+
 // withdraw takes a join back. The join is answered, too, so that a node which comes
 // back with it does not join again.
 func (f *forming) withdraw(n *node, ev Withdraw) {
