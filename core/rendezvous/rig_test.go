@@ -338,6 +338,9 @@ func (r *rig) wantError(n *rigNode, code Code) *Error {
 // check asserts what must hold after every event, whatever came before.
 func (m *Machine) check(t tester) {
 	t.Helper()
+	if f := m.Facts(); m.forming.policy.Max > 0 && !f.possible(LastRound{}, m.forming.policy.Max) {
+		t.Fatalf("no successor believes these facts: %+v", f)
+	}
 	joined, grace, newcomers := 0, 0, 0
 	var here, next []string // domains of nodes that wait, and of those that a regroup would take
 	for id, n := range m.nodes.live {
