@@ -299,8 +299,7 @@ func (a *Agent) round() (again bool, err error) {
 		a.again = time.Time{}
 	}
 	if err != nil {
-		a.abandon(err)
-		return false, err
+		return false, errors.Join(err, a.abandon(err))
 	}
 	v := a.supervise(t)
 	if state := outcomeStates[v]; state != "" {
@@ -334,7 +333,9 @@ func (a *Agent) initialize() (t *attempt, err error) {
 		a.stepDone(telemetry.StepStart, began, err)
 		return t, err
 	}
-	a.abandon(errNotAll)
+	if err = a.abandon(errNotAll); err != nil {
+		return nil, err
+	}
 	if a.restarts > a.delayed && !first {
 		if err = a.pause(restartDelay(a.spec.RestartDelay, a.counted()-1)); err != nil {
 			return nil, err

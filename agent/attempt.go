@@ -419,7 +419,7 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	if v == mustRegroup {
 		a.publish(telemetry.Leaving{Reason: why})
 	}
-	a.halt(t, v, why)
+	v = a.halt(t, v, why)
 	a.stopped = true
 	if stop := a.interrupted(); stop != nil {
 		a.publishEnds(t, nil)
@@ -441,8 +441,8 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	return a.afterFailure(t, v)
 }
 
-// halt stops the rest of the attempt.
-func (a *Agent) halt(t *attempt, v outcome, why string) {
+// halt stops the rest of the attempt, and returns how it ends.
+func (a *Agent) halt(t *attempt, v outcome, why string) outcome {
 	sig, grace := unix.SIGTERM, a.spec.ShutdownTimeout
 	stopping := telemetry.Stopping{Why: why}
 	var stop *SignalError
@@ -457,7 +457,12 @@ func (a *Agent) halt(t *attempt, v outcome, why string) {
 	t.lose(why)
 	published := a.publishFirst(t, v)
 	began := time.Now()
-	a.note(t, t.workers.Stop(process.StopOptions{Signal: sig, Grace: grace, Hurry: a.interrupts.second, BeforeKill: a.lastStacks(t)}))
+	o := process.StopOptions{Signal: sig, Grace: grace, Hurry: a.interrupts.second, BeforeKill: a.lastStacks(t)}
+	if a.sleepDetector.Timeout > 0 {
+		o.Look, o.LookEvery = func() { a.unkillableWorkers(t) }, a.sleepDetector.Period(a.spec.MonitorInterval)
+	}
+	a.note(t, t.workers.Stop(o))
+	v = a.giveUpStuck(t, v)
 	if v != allSucceeded && v != mustInterrupt {
 		a.stepDone(telemetry.StepStop, began, nil)
 	}
@@ -467,9 +472,6 @@ func (a *Agent) halt(t *attempt, v outcome, why string) {
 	a.closeStacks()
 	t.removeWorlds()
 	a.changed, a.asked = roundCauses[v], false
-	if v == unkillable {
-		a.note(t, t.workers.AbandonUnkillable())
-	}
 	a.guard.Watch(nil)
 	if t.watchdog != nil {
 		t.watchdog.Stop()
@@ -482,6 +484,7 @@ func (a *Agent) halt(t *attempt, v outcome, why string) {
 		files.Close()
 	}
 	a.keepCulprit(t)
+	return v
 }
 
 // whyStopping says why an attempt is ended, for events.

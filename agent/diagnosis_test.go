@@ -4,7 +4,10 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"unicode/utf8"
 
@@ -14,6 +17,7 @@ import (
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 // TestOOMInReport marks the victim, and not one that the agent itself killed; the other nodes are
@@ -294,5 +298,94 @@ func TestStuckNodeLeaves(t *testing.T) {
 				t.Errorf("the others were told: %q", reason)
 			}
 		})
+	}
+}
+
+// TestStuckWhileStopped: a node that stops its workers for another node's failure, and finds that
+// one of them is stuck, does not wait for it and starts no worker beside it. It leaves the run to
+// the others if they are enough.
+func TestStuckWhileStopped(t *testing.T) {
+	for name, c := range map[string]struct {
+		nodes, restarts int
+		ending          rendezvous.Ending
+	}{
+		"the others are enough": {3, 1, rendezvous.EndLeave},
+		"no restart is left":    {3, 0, rendezvous.EndLeave}, // what ended the round was no failure of this node
+		"too few":               {2, 1, rendezvous.EndFailed},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s, r, a := newStuck(t, c.nodes)
+			a.spec.MaxRestarts = c.restarts
+			var asleep atomic.Bool
+			a.sleepDetector.State = func(int) (byte, bool) {
+				if asleep.Load() {
+					return 'D', true
+				}
+				return 'S', true
+			}
+			s.start()
+			s.hear()
+			r.tell(rendezvous.RoundStop{Rank: 1, Reason: "a worker of the other node failed"})
+			s.hear() // its worker is told to end
+			asleep.Store(true)
+			if err := s.wait(); !errors.As(err, new(*FailedError)) || !strings.Contains(err.Error(), "in uninterruptible sleep (state D) for 50ms. ") {
+				t.Errorf("the run ended with %v", err)
+			}
+			if s.rdzv.round != 1 || s.rdzv.ending != c.ending {
+				t.Errorf("it has reached round %d, and ended by %v", s.rdzv.round, s.rdzv.ending)
+			}
+		})
+	}
+}
+
+// newStuck is a node of several, at least 2, whose worker ignores SIGTERM and tells of it.
+func newStuck(t *testing.T, nodes int) (*harness, *elastic, *Agent) {
+	t.Helper()
+	s := newHarness(t, 1, "trap 'echo told > $SAY' TERM; echo $$ > $SAY; while :; do sleep 100 & wait; done")
+	s.spec.Environ = append(s.spec.Environ, "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT=0.05")
+	r := &elastic{newAnnouncing(nodes), 2}
+	s.rdzv, s.spec.Identical = r.rounds, true
+	a, err := New(s.spec, "test", r, discard())
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.agent = a
+	return s, r, a
+}
+
+// TestFrozenWorker is TestStuckWhileStopped with a worker that really outlives SIGKILL: one in a
+// frozen group of version 1, if this machine has these.
+func TestFrozenWorker(t *testing.T) {
+	group, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "rallypoint-test-")
+	if err != nil {
+		t.Skip("no group of version 1 can be frozen here: ", err)
+	}
+	write := func(file, text string) {
+		t.Helper()
+		testkit.Check(t, os.WriteFile(filepath.Join(group, file), []byte(text), 0))
+	}
+	s, r, a := newStuck(t, 3)
+	a.spec.MaxRestarts = 3
+	s.start()
+	pid := s.hearPids(1)[0]
+	t.Cleanup(func() {
+		write("freezer.state", "THAWED")
+		_ = unix.Kill(pid, unix.SIGKILL)
+		_, _ = unix.Wait4(pid, nil, 0, nil)
+		for os.Remove(group) != nil {
+			runtime.Gosched()
+		}
+	})
+	write("cgroup.procs", strconv.Itoa(pid))
+	write("freezer.state", "FROZEN")
+	r.tell(rendezvous.RoundStop{Rank: 1, Reason: "a worker of the other node failed"})
+	if err := s.wait(); !errors.As(err, new(*FailedError)) {
+		t.Errorf("the run ended with %v", err)
+	}
+	if state, ok := processState(pid); !ok || state != 'D' {
+		t.Errorf("the frozen worker is in state %c", state)
+	}
+	if s.rdzv.round != 1 || s.rdzv.ending != rendezvous.EndLeave {
+		t.Errorf("it has reached round %d, and ended by %v", s.rdzv.round, s.rdzv.ending)
 	}
 }

@@ -21,18 +21,32 @@ func (a *Agent) unkillableWorkers(t *attempt) bool {
 		a.log.Warn(fmt.Sprintf("the worker of local rank %d (pid %d) is in uninterruptible sleep (state D)", p.Local, p.Pid))
 	}
 	for _, p := range stuck {
-		p.Fault = fmt.Sprintf(asleepMessage+" for %v. ", a.sleepDetector.Timeout)
+		if p.Stuck {
+			continue
+		}
+		p.Stuck = true
+		p.Fault = fmt.Sprintf("The worker has been in uninterruptible sleep (state D) for %v. ", a.sleepDetector.Timeout)
 		a.log.Error(fmt.Sprintf("the worker of local rank %d (pid %d) has been in uninterruptible sleep (state D) for %v: giving up on this node",
 			p.Local, p.Pid, a.sleepDetector.Timeout))
 	}
 	return len(stuck) > 0
 }
 
-// asleepMessage is how the message of a worker begins that was asleep for too long.
-const asleepMessage = "The worker has been in uninterruptible sleep (state D)"
+// fellAsleep reports whether a worker is stuck in uninterruptible sleep.
+func fellAsleep(p *process.Process) bool { return p.Stuck && strings.Contains(p.Fault, "(state D)") }
 
-// fellAsleep reports whether a worker was asleep for too long.
-func fellAsleep(p *process.Process) bool { return strings.HasPrefix(p.Fault, asleepMessage) }
+// giveUpStuck counts the workers that the stop of an attempt has left behind, and returns how the
+// attempt ends: no worker is started again on a node where one of the last round may still live.
+// The node leaves the run to the others if they are enough, and if what ended the attempt would
+// not have ended the run.
+func (a *Agent) giveUpStuck(t *attempt, v outcome) outcome {
+	a.note(t, t.workers.Abandon())
+	if v != someFailed && v != mustRegroup || !t.workers.AnyStuck() {
+		return v
+	}
+	t.leaves = t.leaves || a.othersAreEnough() && (v == mustRegroup || a.counted() < a.spec.MaxRestarts)
+	return unkillable
+}
 
 // overdueMessage is how the message of a failure by the watchdog begins.
 const overdueMessage = "The timer"

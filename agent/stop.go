@@ -24,6 +24,11 @@ func (a *Agent) leaves(v outcome) bool {
 	if v != unkillable || a.counted() >= a.spec.MaxRestarts || a.rdzv.NodesWaiting() > 0 {
 		return false
 	}
+	return a.othersAreEnough()
+}
+
+// othersAreEnough reports whether the nodes of the round would be enough without this one.
+func (a *Agent) othersAreEnough() bool {
 	least := a.rdzv.MinNodes()
 	return least > 0 && a.assignment.groups > least
 }

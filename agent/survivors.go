@@ -76,7 +76,7 @@ func (a *Agent) carry(t *attempt, v outcome) (again bool, err error) {
 	t.followers = newFollowers()
 	t.questions.Go(followers.end)
 	if err != nil {
-		a.abandon(err)
+		err = errors.Join(err, a.abandon(err))
 	}
 	return again, err
 }
@@ -230,11 +230,14 @@ func (a *attempt) files() (all []*logs.Attempt) {
 
 var errNotAll = errors.New("a worker of the job cannot regroup, so that all begin again")
 
-// abandon stops the workers that are carried over, since there is no round for them.
-func (a *Agent) abandon(why error) {
+var errStuck = errors.New("no signal ends a worker of this node, and none is started beside it: the node leaves")
+
+// abandon stops the workers that are carried over, since there is no round for them. It returns errStuck if one of
+// them may still live.
+func (a *Agent) abandon(why error) error {
 	t := a.carried
 	if t == nil {
-		return
+		return nil
 	}
 	a.carried = nil
 	v := mustRegroup
@@ -246,6 +249,10 @@ func (a *Agent) abandon(why error) {
 	if v == mustInterrupt {
 		a.publishEnds(t, nil)
 	}
+	if t.workers.AnyStuck() {
+		return errStuck
+	}
+	return nil
 }
 
 // world is the place of a worker in the round.

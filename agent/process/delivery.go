@@ -22,7 +22,8 @@ type delivery struct {
 	sig    unix.Signal
 	wide   bool           // the process groups of the workers get it at once, with all that is in them
 	groups []int          // these groups
-	shells []int          // those of them whose worker is a shell
+	shells []int          // those of them whose worker is a shell, and which are not signalled as a group
+	wraps  []int          // those of them whose worker is a shell: its child may be the rank
 	before map[int]bool   // the processes of the machine before the stop; nil: all that are found
 	passed map[int]bool   // those that need not get it any more
 	wake   wake.Signal    // set when a worker or a followed process ends
@@ -37,6 +38,9 @@ func newDelivery(o StopOptions, w *WorkerGroup) *delivery {
 	d.wide = o.Grace <= 0 || slices.Contains([]unix.Signal{unix.SIGKILL, unix.SIGINT, unix.SIGQUIT}, o.Signal)
 	for _, p := range w.Procs {
 		d.groups = append(d.groups, p.Pid)
+		if !p.HasExited() && isShell(p.Pid) {
+			d.wraps = append(d.wraps, p.Pid)
+		}
 	}
 	if d.wide || w.allExited() {
 		return d

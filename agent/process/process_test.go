@@ -3,12 +3,15 @@ package process
 import (
 	"bufio"
 	"errors"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -153,5 +156,49 @@ func TestReplace(t *testing.T) {
 	}
 	if ended := w.Stop(StopOptions{Signal: unix.SIGKILL}); len(ended) == 0 {
 		t.Error("nothing was stopped")
+	}
+}
+
+// TestLeftBehind: a worker that SIGKILL does not end is left behind, and so the stop ends, and so is
+// the child of a shell. It is in a frozen group of version 1, if this machine has these.
+func TestLeftBehind(t *testing.T) {
+	t.Run("worker", func(t *testing.T) { testLeftBehind(t, "echo $$ > $UP; exec sleep 100") })
+	t.Run("child of a shell", func(t *testing.T) { testLeftBehind(t, "sleep 100 & echo $! > $UP; wait") })
+}
+
+func testLeftBehind(t *testing.T, script string) {
+	cgroup, err := os.MkdirTemp("/sys/fs/cgroup/freezer", "rallypoint-test-")
+	if err != nil {
+		t.Skip("no group of version 1 can be frozen here: ", err)
+	}
+	defer func(d time.Duration) { leastDeathWait = d }(leastDeathWait)
+	leastDeathWait = 50 * time.Millisecond
+	f := NewForker(nil)
+	defer f.Close()
+	path := t.TempDir() + "/up"
+	testkit.Check(t, unix.Mkfifo(path, 0o600))
+	up := testkit.Must(os.OpenFile(path, os.O_RDWR, 0))(t)
+	defer up.Close()
+	marker := "UP=" + path
+	reaper := NewReaper(f, false, false, marker, slog.New(slog.DiscardHandler))
+	defer reaper.Close()
+	group, err := StartWorkers(f, reaper, nil, []Launch{{Argv: []string{"sh", "-c", script}, Env: []string{"PATH=" + os.Getenv("PATH"), marker}, Files: []uintptr{0, 1, 2}}}, slog.New(slog.DiscardHandler))
+	testkit.Check(t, err)
+	p, pid := group.Procs[0], 0
+	testkit.Must(fmt.Fscan(up, &pid))(t)
+	testkit.Check(t, os.WriteFile(cgroup+"/cgroup.procs", []byte(strconv.Itoa(pid)), 0))
+	testkit.Check(t, os.WriteFile(cgroup+"/freezer.state", []byte("FROZEN"), 0))
+	defer func() {
+		testkit.Check(t, os.WriteFile(cgroup+"/freezer.state", []byte("THAWED"), 0))
+		for pid == p.Pid && !f.reap(pid) { // before a later test finds it as a child
+			runtime.Gosched()
+		}
+		for os.Remove(cgroup) != nil {
+			runtime.Gosched()
+		}
+	}()
+	group.Stop(StopOptions{Signal: unix.SIGTERM})
+	if !group.AnyStuck() || p.Fault == "" || p.HasExited() != (pid != p.Pid) || len(group.Abandon()) > 0 == p.HasExited() {
+		t.Errorf("it is not left behind: %+v", p)
 	}
 }

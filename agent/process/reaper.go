@@ -134,15 +134,16 @@ func (r *Reaper) adopted(pid int, stat procStat) bool {
 const maxPasses = 100
 
 // endOrphans passes d's signal on to the processes that the groups' leaders, now reaped, left
-// behind, waits for them until expired is closed, and kills the rest. It returns when none is left.
-func (r *Reaper) endOrphans(groups []int, d *delivery, expired <-chan struct{}) {
+// behind, waits for them until expired is closed, and kills the rest. It returns when none is left,
+// or the groups of those that SIGKILL does not end.
+func (r *Reaper) endOrphans(groups []int, d *delivery, expired <-chan struct{}) (stuck []int) {
 	if r.keep {
-		return
+		return nil
 	}
 	for !isClosed(expired) {
 		left := r.left(groups)
 		if len(left) == 0 {
-			return
+			return nil
 		}
 		d.pass(left)
 		select {
@@ -151,31 +152,31 @@ func (r *Reaper) endOrphans(groups []int, d *delivery, expired <-chan struct{}) 
 		case <-expired:
 		}
 	}
-	r.killOrphans(groups)
+	return r.killOrphans(groups)
 }
 
 // killOrphans is endOrphans for what has outlived its grace.
-func (r *Reaper) killOrphans(groups []int) {
+func (r *Reaper) killOrphans(groups []int) (stuck []int) {
 	for range maxPasses {
 		left := r.left(groups)
 		if len(left) == 0 {
-			return
+			return nil
 		}
-		gone := true
 		for _, orphan := range left {
 			orphan.kill(unix.SIGKILL)
 			if foreign(orphan.pid) != "" || !orphan.await() {
-				gone = false
+				stuck = append(stuck, orphan.stat.group)
 				r.log.Error(fmt.Sprintf("process %d, which a worker has started, %s", orphan.pid, unended(orphan.pid)))
 			}
 			_ = orphan.pidfd.Close()
 		}
 		r.reapOrphans()
-		if !gone {
-			return
+		if len(stuck) > 0 {
+			return stuck
 		}
 	}
 	r.log.Error("the workers have started processes that start others faster than these can be killed; some still run")
+	return nil
 }
 
 func isClosed(c <-chan struct{}) bool {

@@ -124,13 +124,18 @@ type StopOptions struct {
 	// BeforeKill, unless it is nil, is called with the workers that have not exited within Grace,
 	// before they are killed.
 	BeforeKill func([]*Process)
-	quiet      bool // no lines about single workers
+	// Look, unless it is nil, is called each LookEvery while workers are waited for, and sets
+	// Stuck of those that are.
+	Look      func()
+	LookEvery time.Duration
+	ticks     <-chan time.Time // of LookEvery
+	quiet     bool             // no lines about single workers
 }
 
 // Stop stops the workers that still run and whatever they left behind, reaps them, and returns
 // once they and their descendants have exited. The grace belongs to the workers: their helpers get
-// the signal after them (see delivery). A process that even SIGKILL does not end is
-// abandoned after another grace. It returns the workers that TakeEnded has not returned before.
+// the signal after them (see delivery). A worker that even SIGKILL does not end is Stuck after
+// another grace, and left behind. It returns the workers that TakeEnded has not returned before.
 func (w *WorkerGroup) Stop(o StopOptions) []*Process {
 	o.Hurry = cmp.Or(o.Hurry, context.Background())
 	d := w.signal(o)
@@ -138,8 +143,13 @@ func (w *WorkerGroup) Stop(o StopOptions) []*Process {
 	grace, cancel := context.WithTimeout(o.Hurry, o.Grace)
 	defer cancel()
 	expired := grace.Done()
+	if o.Look != nil {
+		ticks := time.NewTicker(o.LookEvery)
+		defer ticks.Stop()
+		o.ticks = ticks.C
+	}
 	if o.Signal != unix.SIGKILL {
-		w.awaitExits(d, expired)
+		w.awaitExits(d, expired, o)
 		w.beforeKill(o)
 		if w.forceExits(d, o) {
 			late, cancel := context.WithTimeout(o.Hurry, min(o.Grace, helperGrace))
@@ -147,7 +157,7 @@ func (w *WorkerGroup) Stop(o StopOptions) []*Process {
 			expired = late.Done()
 		}
 	}
-	w.awaitDeath(o.Grace)
+	w.awaitDeath(o)
 	w.reap(d, expired)
 	ended := w.TakeEnded()
 	w.watches.Wait()
@@ -204,7 +214,7 @@ func (w *WorkerGroup) EndAside(marker string) {
 		p.SignalGroup(unix.SIGKILL)
 	}
 	EndMarked(marker)
-	w.awaitDeath(0)
+	w.awaitDeath(StopOptions{})
 	for _, p := range w.Procs {
 		if p.HasExited() {
 			w.forker.reap(p.Pid)
@@ -215,15 +225,25 @@ func (w *WorkerGroup) EndAside(marker string) {
 	w.watches.Wait()
 }
 
-// AbandonUnkillable counts as killed the workers that have a Fault and did not end.
-func (w *WorkerGroup) AbandonUnkillable() (left []*Process) {
+// Abandon returns the workers that Stop has left behind, and counts them as killed.
+func (w *WorkerGroup) Abandon() (left []*Process) {
 	for _, p := range w.Procs {
-		if p.Fault != "" && !p.HasExited() { // its watch has ended
+		if !p.HasExited() { // its watch has ended
 			p.Code, p.At = -int(unix.SIGKILL), time.Now()
 			left = append(left, p)
 		}
 	}
 	return left
+}
+
+// stick notes that no signal ends a worker, or what a shell has started that is one.
+func (p *Process) stick(why string) {
+	p.Stuck, p.Fault = true, cmp.Or(p.Fault, why)
+}
+
+// AnyStuck reports whether a worker is or was stuck.
+func (w *WorkerGroup) AnyStuck() bool {
+	return slices.ContainsFunc(w.Procs, func(p *Process) bool { return p.Stuck })
 }
 
 // KillOverdue kills the workers that the watchdog's signal did not end.
@@ -235,9 +255,9 @@ func (w *WorkerGroup) KillOverdue() {
 	}
 }
 
-// awaitExits waits until every worker has ended or expired is closed, and passes the signal on to
-// what those that have ended leave in their groups, and to what shells have wrapped.
-func (w *WorkerGroup) awaitExits(d *delivery, expired <-chan struct{}) {
+// awaitExits waits until every worker has ended or is stuck, or expired is closed, and passes the
+// signal on to what those that have ended leave in their groups, and to what shells have wrapped.
+func (w *WorkerGroup) awaitExits(d *delivery, expired <-chan struct{}, o StopOptions) {
 	for {
 		var ended []int
 		for _, p := range w.Procs {
@@ -251,12 +271,14 @@ func (w *WorkerGroup) awaitExits(d *delivery, expired <-chan struct{}) {
 				p.SignalGroup(d.sig)
 			}
 		}
-		if w.allExited() {
+		if !slices.ContainsFunc(w.Procs, func(p *Process) bool { return !p.HasExited() && !p.Stuck }) {
 			return
 		}
 		d.pass(w.reaper.members(append(ended, d.shells...)))
 		select {
 		case <-d.wake:
+		case <-o.ticks:
+			o.Look()
 		case <-expired:
 			return
 		}
@@ -303,29 +325,44 @@ func (w *WorkerGroup) forceExits(d *delivery, o StopOptions) (late bool) {
 
 // leastDeathWait is how long a killed process has at least until it is given up:
 // also without a grace the kernel needs a moment.
-const leastDeathWait = 10 * time.Second
+var leastDeathWait = 10 * time.Second
 
-// awaitDeath waits for killed workers, and abandons those that do not end. It does not wait for one
-// that this process may not signal.
-func (w *WorkerGroup) awaitDeath(grace time.Duration) {
-	grace = max(grace, leastDeathWait)
-	limit := time.NewTimer(grace)
-	defer limit.Stop()
-	expired := false
+// stuckDeathWait is how long a stuck worker has to end by SIGKILL after all.
+const stuckDeathWait = time.Second
+
+// awaitDeath waits for killed workers, and leaves behind those that do not end. It does not wait for
+// one that this process may not signal.
+func (w *WorkerGroup) awaitDeath(o StopOptions) {
+	began := time.Now()
 	for _, p := range w.Procs {
-		if !expired && (p.HasExited() || foreign(p.Pid) == "") {
+		for left := false; !left && !p.HasExited(); {
+			wait := max(o.Grace, leastDeathWait)
+			switch {
+			case foreign(p.Pid) != "":
+				wait = 0
+			case p.Stuck:
+				wait = stuckDeathWait
+			}
+			limit := time.NewTimer(wait - time.Since(began))
 			select {
 			case <-p.exited:
-				continue
+			case <-o.ticks:
+				o.Look()
 			case <-limit.C:
-				expired = true
+				left = true
+				w.leaveBehind(p)
 			}
-		}
-		if !p.HasExited() {
-			w.log.Error(fmt.Sprintf("process %d of local rank %d %s; the agent continues without its end", p.Pid, p.Local, unended(p.Pid)))
-			p.SignalGroup(unix.SIGKILL) // its helpers may not be stuck
+			limit.Stop()
 		}
 	}
+}
+
+// leaveBehind gives up a worker that SIGKILL has not ended. Its helpers may not be stuck.
+func (w *WorkerGroup) leaveBehind(p *Process) {
+	w.log.Error(fmt.Sprintf("process %d of local rank %d %s; it is left behind", p.Pid, p.Local, unended(p.Pid)))
+	p.stick("The worker " + unended(p.Pid) + ". ")
+	p.SignalGroup(unix.SIGKILL)
+	w.forker.keep(p.Pid) // for the reaper, which waits for what the workers have left
 }
 
 // reap collects the workers' exit status, and ends the processes that they left behind.
@@ -339,7 +376,12 @@ func (w *WorkerGroup) reap(d *delivery, expired <-chan struct{}) {
 		}
 		p.unwatch()
 	}
-	w.reaper.endOrphans(groups, d, expired)
+	stuck := w.reaper.endOrphans(groups, d, expired)
+	for _, p := range w.Procs {
+		if slices.Contains(stuck, p.Pid) && slices.Contains(d.wraps, p.Pid) {
+			p.stick("A process that the worker has started has not ended by SIGKILL. ")
+		}
+	}
 }
 
 // maxAncestors bounds the way from a process to the worker that it belongs to.
