@@ -146,7 +146,7 @@ __all__ = [
 ]
 
 # Modules that need no import of their own.
-_SUBMODULES = ("admin", "agent", "handler", "timer")
+_SUBMODULES = ("admin", "agent", "handler", "survive", "timer")
 
 # Names that importing torch gives; without it `import *` and help() leave them out.
 _OF_TORCH = ("DynamicRendezvousHandler", "EtcdStore")

@@ -1,0 +1,76 @@
+"""The store of a process group that outlives its rounds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Callable
+
+from .._errors import DeadlineError
+from .._stores.store import HashStore, Store
+from .errors import StoreTimeoutError
+from .store import TorchStore, _like_torch
+
+#: Between two looks at whether the world is about to change, of a call that waits.
+_SLICE = 0.05
+
+
+class WorldChangedError(StoreTimeoutError):
+    """The world is about to change again: what a call waits for may never come."""
+
+
+class MovingStore(TorchStore):
+    """A store whose keys are those of the present world.
+
+    gloo meets through the store that its process group was made with, and a round's store
+    ends with the round. So the group is given this one, and move() gives it the store of
+    each new world. A call that waits ends with WorldChangedError when the world is about to
+    change again.
+
+    Args:
+        changing: tells whether the world is about to change.
+    """
+
+    def __init__(self, changing: Callable[[], object]) -> None:
+        self._changing = changing
+        super().__init__(HashStore())
+
+    def move(self, store: Store | None = None) -> None:
+        """Turns to the store of another world; None: to one of this process alone."""
+        self._store.close()
+        self._store = HashStore() if store is None else store
+
+    @_like_torch
+    def get(self, key: str) -> bytes:
+        self._await([key], self._limit())
+        return self._store.get(key, self._limit())
+
+    @_like_torch
+    def multi_get(self, keys: Sequence[str]) -> list[bytes]:
+        self._await(keys, self._limit())
+        return self._store.multi_get(keys, self._limit())
+
+    @_like_torch
+    def wait(
+        self,
+        keys: Sequence[str],
+        timeout: timedelta | None = None,
+        override_timeout: timedelta | None = None,
+    ) -> None:
+        self._await(keys, self._limit(override_timeout if timeout is None else timeout))
+
+    def _await(self, keys: Sequence[str], limit: float) -> None:
+        end = time.monotonic() + limit
+        while True:
+            left = end - time.monotonic()
+            try:
+                return self._store.wait(keys, max(0.001, min(_SLICE, left)))
+            except DeadlineError:
+                if left <= _SLICE:
+                    raise
+            if self._changing():
+                raise WorldChangedError(f"{self!r}: the world changes while {keys} is awaited")
+
+    def _twin(self) -> TorchStore:
+        return self  # it has to move, too

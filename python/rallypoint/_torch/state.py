@@ -1,0 +1,142 @@
+"""The state of a training job on its way from one process to another.
+
+A state is what state_dict() returns: containers of tensors and plain values. The containers
+travel as JSON and the tensors as their bytes, in chunks; nothing is pickled.
+"""
+
+from __future__ import annotations
+
+import collections
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Callable
+
+import torch
+
+from .._errors import Code, InvalidError, StateError
+
+#: Bytes of one broadcast, which bound what a transfer needs beside the state itself.
+CHUNK = 16 << 20
+
+#: The longest description of a state that is taken.
+_LONGEST = 256 << 20
+
+_Broadcast = Callable[[torch.Tensor], None]
+
+
+def encode(value: Any, where: str, tensors: list[torch.Tensor]) -> Any:
+    """A value as JSON, with its tensors moved to a list.
+
+    Raises:
+        InvalidError: it has what is neither a tensor nor a plain value.
+    """
+    if value is None or type(value) in (bool, int, float, str):
+        return value
+    if isinstance(value, torch.Tensor):
+        if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.is_sparse:
+            raise _foreign(value, where)
+        tensors.append(value.detach())
+        return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
+    if isinstance(value, dict):
+        kind = "counter" if isinstance(value, collections.Counter) else "dict"
+        items = [[encode(k, where, tensors), encode(v, f"{where}[{k!r}]", tensors)] for k, v in value.items()]
+        return {kind: items}
+    if isinstance(value, (list, tuple)):
+        kind = "list" if isinstance(value, list) else "tuple"
+        return {kind: [encode(v, f"{where}[{i}]", tensors) for i, v in enumerate(value)]}
+    raise _foreign(value, where)
+
+
+def _foreign(value: object, where: str) -> InvalidError:
+    return InvalidError(
+        f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be sent to "
+        "another process: a state has dense tensors, numbers, texts, and dicts, lists and tuples of them",
+        Code.INVALID,
+    )
+
+
+def decode(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
+    """The value that encode took, with tensors from a list in the same order."""
+    if not isinstance(value, dict):
+        return value
+    ((kind, content),) = value.items()
+    if kind == "tensor":
+        return next(tensors)
+    if kind in ("dict", "counter"):
+        items = {decode(k, tensors): decode(v, tensors) for k, v in content}
+        return items if kind == "dict" else collections.Counter(items)
+    items = [decode(v, tensors) for v in content]
+    return items if kind == "list" else tuple(items)
+
+
+def _descriptions(value: Any) -> Iterator[Any]:
+    """What there is to know of each tensor, in the order of the list."""
+    if isinstance(value, dict):
+        ((kind, content),) = value.items()
+        if kind == "tensor":
+            yield content
+            return
+        value = content
+    if isinstance(value, list):
+        for item in value:
+            yield from _descriptions(item)
+
+
+def send(state: Any, broadcast: _Broadcast) -> None:
+    """Gives a state to all others of a process group."""
+    tensors: list[torch.Tensor] = []
+    text = json.dumps(encode(state, "the state", tensors)).encode()
+    broadcast(torch.tensor([len(text)]))
+    for chunk in torch.frombuffer(bytearray(text), dtype=torch.uint8).split(CHUNK):
+        broadcast(chunk)
+    for tensor in tensors:
+        for chunk in _chunks(tensor):
+            broadcast(chunk.cpu())
+
+
+def _chunks(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
+    if tensor.numel() == 0:
+        return ()
+    return tensor.contiguous().reshape(-1).view(torch.uint8).split(CHUNK)
+
+
+def receive(broadcast: _Broadcast, wanted: bool = True) -> Any:
+    """The state that another process sends. It is new memory of the CPU.
+
+    Args:
+        broadcast: fills a tensor.
+        wanted: False for who has the state, and only takes part: needs memory of one chunk.
+
+    Raises:
+        StateError: what came is no state.
+    """
+    size = torch.zeros(1, dtype=torch.int64)
+    broadcast(size)
+    if not 0 < int(size) <= _LONGEST:
+        raise StateError(f"a state's description has {int(size)} bytes", Code.STATE)
+    text = bytearray(int(size))
+    for chunk in torch.frombuffer(text, dtype=torch.uint8).split(CHUNK):
+        broadcast(chunk)
+    try:
+        described = json.loads(text)
+        tensors = [_receive(dtype, shape, broadcast, wanted) for dtype, shape in _descriptions(described)]
+        return decode(described, iter(tensors)) if wanted else None
+    except (ValueError, TypeError, AttributeError, StopIteration) as e:
+        raise StateError(f"a state's description cannot be read: {e!r:.200}", Code.STATE) from e
+
+
+def _receive(dtype: str, shape: list[int], broadcast: _Broadcast, wanted: bool) -> torch.Tensor:
+    kind = getattr(torch, dtype)
+    if not isinstance(kind, torch.dtype):
+        raise TypeError(f"{dtype!r:.50} is no dtype")
+    if wanted:
+        tensor = torch.empty(shape, dtype=kind)
+        for chunk in _chunks(tensor):
+            broadcast(chunk)
+        return tensor
+    left = torch.empty(shape, dtype=kind, device="meta").numel() * kind.itemsize
+    scratch = torch.empty(min(left, CHUNK), dtype=torch.uint8)
+    while left > 0:
+        broadcast(scratch[:left])
+        left -= CHUNK
+    return scratch

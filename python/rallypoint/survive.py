@@ -1,0 +1,435 @@
+"""Training that goes on when a worker dies: the others keep their processes and their state.
+
+An ordinary DistributedDataParallel script changes in five lines (docs/keep-the-rest.md):
+
+    from rallypoint import survive
+
+    survive.init_process_group("gloo")  # instead of torch.distributed's
+    ...
+    run = survive.Run(model=model, optimizer=optimizer)
+    for step in run.steps(1000):
+        with run.attempt():  # again, if a worker died in it
+            ...
+
+When a worker of the group dies, the others form a new group without it, give the newest state
+to those that are behind, and repeat the step that was cut. A worker that starts later comes in
+between two steps, and has its state from the others.
+
+That needs `rallypoint run --on-failure regroup`, torch 2.15 or newer and the backend gloo. Elsewhere,
+as under torchrun, the same script runs as it would without this module: the loss of a worker
+ends the others, and the launcher starts all again.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Callable
+
+import torch
+import torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+from ._errors import Code, InvalidError, RallypointError, StateError
+from ._stores.store import PrefixStore
+from ._torch import state as _state
+from ._torch.moving_store import MovingStore, WorldChangedError
+
+__all__ = ["Run", "StateLostError", "init_process_group"]
+
+_log = logging.getLogger("rallypoint")
+
+#: How long gloo may take to connect the workers of a new world, in seconds.
+_CONNECT = 5.0
+
+#: So many worlds in a row that a worker could not enter are a defect, and end it.
+_ATTEMPTS = 20
+
+#: What gloo's errors of a broken or timed out connection have in their texts.
+_CUT = re.compile(
+    r"gloo/|Connection (closed|reset|refused)|Broken pipe|Application timeout|Timed out waiting|"
+    r"Socket closed|not initialized",
+    re.IGNORECASE,
+)
+
+
+class StateLostError(StateError):
+    """No worker that is left has a whole state: the job has to start from a checkpoint."""
+
+
+class _Group:
+    """The default process group of torch, which moves from world to world."""
+
+    def __init__(self, worlds: Any, backend: str, timeout: timedelta | None) -> None:
+        self.worlds = worlds
+        self.joining = False  # this worker is new, and the others are not
+        self.store = MovingStore(worlds.changing)
+        self.world = worlds.world()
+        options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+        self._enter_store()
+        met = self.meet({"ready": False})
+        self.joining = any(m["ready"] for m in met)
+        rank, size = (0, 1) if self.joining else (self.world.rank, self.world.size)
+        dist.init_process_group(
+            backend, store=self.store, rank=rank, world_size=size, enable_reconfigure=True, **options
+        )
+        if self.joining:
+            worlds.can_regroup()
+            self.alone()
+        else:
+            self.connect([m["handle"] for m in self._handles(range(size))])
+
+    def _enter_store(self) -> None:
+        self.store.move(PrefixStore("survive", self.world.store.client()))
+
+    def meet(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """Exchanges what each worker of the world says of itself."""
+        return self._exchange("member", self.world.rank, range(self.world.size), mine)
+
+    def _handles(self, ranks: range | list[int]) -> list[dict[str, Any]]:
+        mine = {"handle": dist._get_reconfigure_handle()}
+        return self._exchange("handle", self.world.rank, ranks, mine)
+
+    def _exchange(
+        self, key: str, rank: int, ranks: range | list[int], mine: dict[str, Any]
+    ) -> list[dict[str, Any]]:
+        self.store.set(f"{key}/{rank}", json.dumps(mine))
+        return [json.loads(text) for text in self.store.multi_get([f"{key}/{r}" for r in ranks])]
+
+    def connect(self, handles: list[str]) -> None:
+        _reconfigure(self.world.epoch, handles)
+
+    def alone(self) -> None:
+        """Makes a group of this worker alone.
+
+        That closes its connections, by which workers that wait for it notice: gloo wakes a
+        worker only when the one that it waits for is gone.
+        """
+        self.store.move()
+        _reconfigure(random.SystemRandom().getrandbits(62), [dist._get_reconfigure_handle()])
+
+    def enter(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """Makes the group of the present world, and returns what its workers said of themselves."""
+        self._enter_store()
+        met = self.meet(mine)
+        ready = [rank for rank, m in enumerate(met) if m["ready"]]
+        self.connect([m["handle"] for m in self._handles(ready)])
+        return [met[rank] for rank in ready]
+
+
+def _reconfigure(uuid: int, handles: list[str]) -> None:
+    dist._reconfigure(uuid, handles, timeout=timedelta(seconds=_CONNECT)).wait()
+    group = dist.group.WORLD
+    dist.distributed_c10d._world.pg_group_ranks[group] = {i: i for i in range(len(handles))}
+
+
+_group: _Group | None = None
+
+
+def init_process_group(
+    backend: str = "gloo", *, timeout: timedelta | None = None, worlds: Any | None = None
+) -> None:
+    """Makes torch's default process group, of which workers may be lost.
+
+    Where that is not possible it is torch.distributed.init_process_group, and a line of the
+    log says why.
+
+    In a worker that joins a job which is already running, the group has this worker alone until
+    Run.steps() begins: it must not wait for the others before.
+
+    Args:
+        backend: gloo.
+        timeout: of the group's collectives; None is torch's own.
+        worlds: gives the worlds: a MemberWorlds. None: the agent of this worker does.
+    """
+    global _group
+    why = _unsupported(backend, worlds)
+    if why:
+        _log.warning("a lost worker ends all others, which then start again: %s", why)
+        dist.init_process_group(backend, **({} if timeout is None else {"timeout": timeout}))
+    else:
+        _group = _Group(worlds, backend, timeout)
+
+
+def _unsupported(backend: str, worlds: Any) -> str:
+    """Why a lost worker ends the others; empty: it does not."""
+    if worlds is None:
+        return "this worker's agent was not started with `rallypoint run --on-failure regroup`"
+    if not hasattr(dist, "_reconfigure"):
+        return f"torch is {torch.__version__}, and process groups can be reconfigured from 2.15 on"
+    if backend != "gloo":
+        return f"the backend is {backend!r}, and only gloo is supported"
+    return ""
+
+
+class Run:
+    """The steps of a training job, and the state that goes from one to the next.
+
+    Everything that a worker needs to go on from a step is given here by name: modules (DDP or
+    not), optimizers, anything else with state_dict() and load_state_dict(), and dicts of plain
+    values and tensors. Each worker gives the same names.
+
+    A step is complete in a worker when its attempt has reached its end, or has been cut after
+    each of the optimizers made its step. Until then nothing that is registered has changed but the
+    buffers of modules and the gradients, and both are put back before the step is repeated, as
+    is torch's random state of the CPU. So an attempt has its collectives before the steps of its
+    optimizers, and each optimizer makes one step in it.
+
+    Attributes:
+        completed: how many steps are complete. A script that loads a checkpoint sets it.
+
+    Args:
+        changed: called with rank and size of this worker after each change of the group, before
+            the next attempt: for samplers.
+        state: what is registered, by name.
+    """
+
+    def __init__(
+        self, *, changed: Callable[[int, int], object] | None = None, **state: Any
+    ) -> None:
+        self.completed = 0
+        self._changed = changed
+        self._state = state
+        self._fresh = True  # has not completed a step nor received a state
+        self._whole = True  # what is registered is the state after a step
+        self._cut: BaseException | None = None
+        self._leave: int | None = None
+        self._modules = [s for s in state.values() if isinstance(s, torch.nn.Module)]
+        self._buffers = [(b, b, -1) for m in self._modules for b in m.buffers()]
+        self._steps: dict[int, int] = {}
+        self._optimizers = [s for s in state.values() if isinstance(s, torch.optim.Optimizer)]
+        for optimizer in self._optimizers:
+            optimizer.register_step_post_hook(self._stepped)
+        for name, value in state.items():
+            if not isinstance(value, dict) and not hasattr(value, "load_state_dict"):
+                raise InvalidError(
+                    f"{name} is a {type(value).__qualname__}: state is what has state_dict() and "
+                    "load_state_dict(), or a dict",
+                    Code.INVALID,
+                )
+        self._group = _group
+
+    @property
+    def rank(self) -> int:
+        """This worker's rank in the process group."""
+        return dist.get_rank()
+
+    @property
+    def size(self) -> int:
+        """How many workers the process group has."""
+        return dist.get_world_size()
+
+    def steps(self, total: int) -> Iterator[int]:
+        """The numbers of the steps from `completed` to total - 1.
+
+        The number of a step that was cut comes again. After the last one, workers wait for
+        each other, as one that is behind may need the state of another.
+        """
+        if self._group is None:
+            yield from self._plain_steps(total)
+            return
+        if self._group.joining:
+            self._recover("this worker joins")
+        else:
+            self._group.worlds.can_regroup()
+        while True:
+            while self.completed < total:
+                if self._leaves_now():
+                    self._recover("the world changes")
+                    continue
+                yield self.completed
+                if self._cut is not None:
+                    self._recover(f"step {self.completed} was cut: {self._cut}")
+            if self._all_done(total):
+                return
+            self._recover("the world changed at the end")
+
+    def _plain_steps(self, total: int) -> Iterator[int]:
+        while self.completed < total:
+            yield self.completed
+
+    def attempt(self) -> _Attempt:
+        """A context for the whole body of a step.
+
+        It takes the error of a collective whose peer is gone, and the loop then gives the same
+        step again. All other errors pass.
+        """
+        return _Attempt(self)
+
+    # The two ends of an attempt.
+
+    def _begin(self) -> None:
+        self._steps.clear()
+        self._random = torch.get_rng_state()
+        for i, (buffer, _, version) in enumerate(self._buffers):
+            if buffer._version != version:
+                self._buffers[i] = (buffer, buffer.clone(), buffer._version)
+
+    def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+
+    def _complete(self) -> None:
+        self.completed += 1
+        self._fresh = False
+
+    def _end_cut(self, error: BaseException) -> None:
+        """Takes the attempt for complete if its optimizers made their steps, and else back."""
+        self._cut = error
+        if self._steps and len(self._steps) == len(self._optimizers):
+            self._complete()
+            return
+        self._whole = not self._steps
+        torch.set_rng_state(self._random)
+        with torch.no_grad():
+            for i, (buffer, kept, _) in enumerate(self._buffers):
+                if buffer is not kept:
+                    buffer.copy_(kept)
+                self._buffers[i] = (buffer, kept, buffer._version)
+
+    # From one world to the next.
+
+    def _leaves_now(self) -> bool:
+        """Whether this worker leaves the world before the next step.
+
+        All leave after the step that the first one to see the change was about to begin. A worker
+        that does not see it in time is cut in the step after it, and repeats that.
+        """
+        assert self._group is not None
+        if not self._group.worlds.changing():
+            return False
+        try:
+            if self._leave is None:
+                mine = str(self.completed + 1)
+                self._leave = int(self._group.store.compare_set("leave", "", mine))
+        except RallypointError:
+            return True  # the store has ended with its world
+        return self.completed >= self._leave
+
+    def _recover(self, why: str) -> None:
+        """Enters the next world, and comes out of it with the state of its newest worker."""
+        assert self._group is not None
+        _log.info("leaving the world %d: %s", self._group.world.epoch, why)
+        for _ in range(_ATTEMPTS):
+            self._group.alone()
+            self._group.world = self._group.worlds.regroup()
+            try:
+                self._enter()
+                break
+            except (RuntimeError, RallypointError) as e:
+                if not _is_cut(e):
+                    raise
+                last = e
+                _log.info("the world %d was lost again: %s", self._group.world.epoch, e)
+        else:
+            raise last
+        self._group.joining, self._cut, self._leave = False, None, None
+        if self._changed is not None:
+            self._changed(self.rank, self.size)
+
+    def _enter(self) -> None:
+        assert self._group is not None
+        mine = {"ready": True, "fresh": self._fresh, "completed": self.completed if self._whole else -1}
+        members = self._group.enter(mine)
+        ages = [(not m["fresh"], m["completed"]) for m in members]
+        newest = max(ages)
+        if newest[1] < 0:
+            raise StateLostError(
+                f"none of the {len(members)} workers that are left has a whole state", Code.STATE
+            )
+        if not newest[0] or any(age != newest for age in ages):
+            self._share(ages.index(newest), newest[1], ages[self.rank] != newest)
+        for module in self._modules:
+            _renew(module)
+
+    def _share(self, source: int, completed: int, behind: bool) -> None:
+        def broadcast(tensor: torch.Tensor) -> None:
+            dist.broadcast(tensor, source)
+
+        if self.rank == source:
+            state = {n: s if isinstance(s, dict) else s.state_dict() for n, s in self._state.items()}
+            return _state.send(state, broadcast)
+        state = _state.receive(broadcast, wanted=behind)
+        if behind:
+            self._load(state)
+            self.completed, self._fresh = completed, False
+
+    def _load(self, state: dict[str, Any]) -> None:
+        if not isinstance(state, dict) or state.keys() != self._state.keys():
+            raise InvalidError(
+                f"this worker registered {sorted(self._state)}, another one {sorted(state)}", Code.INVALID
+            )
+        self._whole = False
+        for name, value in self._state.items():
+            if isinstance(value, dict):
+                value.clear()
+                value.update(state[name])
+            else:
+                value.load_state_dict(state[name])
+        self._whole = True
+
+    def _all_done(self, total: int) -> bool:
+        """Waits until all workers of the world have completed the last step."""
+        assert self._group is not None
+        try:
+            store, size = self._group.store, self._group.world.size
+            store.set(f"done/{self._group.world.rank}", str(total))
+            store.wait([f"done/{rank}" for rank in range(size)], timedelta(days=365))
+            return True
+        except RallypointError as e:
+            if not _is_cut(e):
+                raise
+            return False
+
+
+class _Attempt:
+    def __init__(self, run: Run) -> None:
+        self._run = run
+
+    def __enter__(self) -> None:
+        self._run._begin()
+
+    def __exit__(
+        self,
+        _kind: type[BaseException] | None,
+        error: BaseException | None,
+        _where: TracebackType | None,
+    ) -> bool:
+        if error is None:
+            self._run._complete()
+            return False
+        if self._run._group is None or not _is_cut(error):
+            return False
+        self._run._end_cut(error)
+        return True
+
+
+def _is_cut(error: BaseException) -> bool:
+    """Whether an error says that a peer, or the world, is gone."""
+    if isinstance(error, RallypointError):
+        return isinstance(error, WorldChangedError) or error.code in (
+            Code.TIMEOUT,
+            Code.CANCELED,
+            Code.CONNECTION,
+            Code.ROUND_OVER,
+        )
+    return isinstance(error, RuntimeError) and bool(_CUT.search(str(error)))
+
+
+def _renew(module: torch.nn.Module) -> None:
+    """Drops gradients, and has each DDP begin anew: its buckets must be those of a newcomer's."""
+    for parameter in module.parameters():
+        parameter.grad = None
+    for ddp in module.modules():
+        if isinstance(ddp, DistributedDataParallel):
+            hooks = list(getattr(ddp, "_comm_hooks", ()))
+            ddp.__setstate__(ddp.__getstate__())
+            for hook, state in hooks:
+                with suppress(AttributeError):
+                    ddp._comm_hooks.remove((hook, state))
+                ddp.register_comm_hook(state, hook)

@@ -1,0 +1,150 @@
+"""A training job whose workers die where a test wants: --fault WHERE:STEP in one of them.
+
+It has what makes a state hard: several DDP buckets, buffers, dropout, Adam, a scheduler and values.
+Prints what examples/survive/train.py prints, and its own words for what else happens.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.nn.parallel import DistributedDataParallel
+
+from rallypoint import survive
+from rallypoint._torch import state
+
+BATCH = 48
+
+
+def _example() -> Any:
+    path = Path(__file__).resolve().parents[3] / "examples" / "survive" / "train.py"
+    spec = importlib.util.spec_from_file_location("train", path)
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(100)  # pragma: no cover
+
+
+def dies_in_recovery(where: str) -> None:
+    """Has this worker die in its next change of worlds."""
+    enter, send, receive = survive._Group.enter, state.send, state.receive
+
+    def entering(self: Any, mine: Any) -> Any:
+        if where == "enter":
+            die()
+        met = enter(self, mine)
+        if where == "connected":
+            die()
+        return met
+
+    def after_some(broadcast: Any) -> Any:
+        count = 0
+
+        def counted(tensor: torch.Tensor) -> None:
+            nonlocal count
+            count += 1
+            if count == 5:
+                die()
+            broadcast(tensor)
+
+        return counted
+
+    survive._Group.enter = entering  # type: ignore[method-assign]
+    if where == "send":
+        state.send = lambda what, broadcast: send(what, after_some(broadcast))
+    if where == "receive":
+        state.receive = lambda broadcast, wanted=True: receive(after_some(broadcast), wanted)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--pause", type=float, default=0.0)
+    parser.add_argument("--again", action="store_true", help="until the file GO exists, repeat a step")
+    args = parser.parse_args()
+    where, _, at = os.environ.get("FAULT", "").partition(":")
+    fault = int(at) if at else -1
+    if where in ("receive", "enter", "connected") and fault < 0:
+        dies_in_recovery(where)
+
+    survive.init_process_group("gloo")
+    torch.manual_seed(0)
+    net = torch.nn.Sequential(
+        torch.nn.Linear(20, 64),
+        torch.nn.BatchNorm1d(64),
+        torch.nn.Tanh(),
+        torch.nn.Dropout(0.1),
+        torch.nn.Linear(64, 64),
+        torch.nn.Linear(64, 1),
+    )
+    model = DistributedDataParallel(net, bucket_cap_mb=0.01)
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
+    values: dict[str, Any] = {"seen": 0, "last": torch.zeros(3)}
+
+    def changed(rank: int, size: int) -> None:
+        print(f"changed to rank {rank} of {size}", flush=True)
+
+    run = survive.Run(
+        model=model, optimizer=optimizer, scheduler=scheduler, values=values, changed=changed
+    )
+    middle = net[4].weight
+    now = -1
+
+    def in_backward(_: torch.Tensor) -> None:
+        if now == fault and where == "backward":
+            die()
+
+    middle.register_hook(in_backward)
+    optimizer.register_step_pre_hook(
+        lambda *_: die() if now == fault and where == "optimizer" else None
+    )
+    for step in run.steps(args.steps):
+        with run.attempt():
+            now = step
+            time.sleep(args.pause)
+            data = torch.Generator().manual_seed(step)
+            x = torch.randn(BATCH, 20, generator=data)[run.rank :: run.size]
+            torch.manual_seed(step * 100 + run.rank)
+            if step == fault and where in ("forward", "enter", "connected", "send"):
+                fault = -1
+                if where != "forward":
+                    dies_in_recovery(where)
+                else:
+                    die()
+            optimizer.zero_grad()
+            loss = (model(x) - x.sum(1, keepdim=True).sin()).square().mean()
+            loss.backward()
+            if step == fault and where == "cut":
+                fault = -1
+                print("cut after backward", flush=True)
+                raise RuntimeError("gloo/test: Connection closed by peer")
+            optimizer.step()
+            scheduler.step()
+            values["seen"] += BATCH
+            values["last"] = torch.tensor([float(step), 0.0, 1.0])
+            print(f"rank {run.rank} pid {os.getpid()} step {step}", flush=True)
+            if step == fault and where == "after":
+                die()
+    assert values["seen"] == BATCH * args.steps, values
+    assert values["last"][0] == args.steps - 1, values
+    print(
+        f"hash {_example().fingerprint(dict(net.named_parameters()), optimizer.state_dict(), scheduler.state_dict())}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()
