@@ -26,6 +26,7 @@ import json
 import logging
 import random
 import re
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import timedelta
@@ -37,6 +38,9 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ._errors import Code, InvalidError, RallypointError, StateError
+from ._launch import world as _world
+from ._launch.directive import Directive
+from ._launch.progress import progress
 from ._stores.store import PrefixStore
 from ._torch import state as _state
 from ._torch.moving_store import MovingStore, WorldChangedError
@@ -47,6 +51,9 @@ _log = logging.getLogger("rallypoint")
 
 #: How long gloo may take to connect the workers of a new world, in seconds.
 _CONNECT = 5.0
+
+#: Between two looks for workers that join after the last step, in seconds.
+_PAUSE = 0.01
 
 #: So many worlds in a row that a worker could not enter are a defect, and end it.
 _ATTEMPTS = 20
@@ -64,18 +71,27 @@ class StateLostError(StateError):
 
 
 class _Group:
-    """The default process group of torch, which moves from world to world."""
+    """The default process group of torch, which moves from world to world.
+
+    Its first workers are those that continue from the world before, or all if none does. Workers
+    that begin in a world where others continue come in between two steps, as soon as they are
+    ready, and the group then has another generation.
+
+    Attributes:
+        world: the present one.
+        joining: whether this worker is still to come into its first group.
+        pending: how many workers of the world are still to come in.
+    """
 
     def __init__(self, worlds: Any, backend: str, timeout: timedelta | None) -> None:
         self.worlds = worlds
-        self.joining = False  # this worker is new, and the others are not
         self.store = MovingStore(worlds.changing)
         self.world = worlds.world()
-        options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-        self._enter_store()
-        met = self.meet({"ready": False})
-        self.joining = any(m["ready"] for m in met)
+        self._turn()
+        count = self._continuing(False)
+        self.joining = count > 0
         rank, size = (0, 1) if self.joining else (self.world.rank, self.world.size)
+        options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         dist.init_process_group(
             backend, store=self.store, rank=rank, world_size=size, enable_reconfigure=True, **options
         )
@@ -83,27 +99,38 @@ class _Group:
             worlds.can_regroup()
             self.alone()
         else:
-            self.connect([m["handle"] for m in self._handles(range(size))])
+            self._gather(self.world.size, {})
 
-    def _enter_store(self) -> None:
+    def _turn(self) -> None:
         self.store.move(PrefixStore("survive", self.world.store.client()))
+        self._generation, self._admitted = 0, 0
+        self._leave: dict[str, int] | None = None
 
-    def meet(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Exchanges what each worker of the world says of itself."""
-        return self._exchange("member", self.world.rank, range(self.world.size), mine)
+    def _continuing(self, this: bool) -> int:
+        """How many workers of the present world were in an earlier one."""
+        carried = getattr(self.world, "carried", None)
+        if carried is not None:
+            return int(carried)
+        self.store.set(f"carried/{self.world.rank}", str(int(this)))
+        return sum(map(int, self.store.multi_get([f"carried/{r}" for r in range(self.world.size)])))
 
-    def _handles(self, ranks: range | list[int]) -> list[dict[str, Any]]:
-        mine = {"handle": dist._get_reconfigure_handle()}
-        return self._exchange("handle", self.world.rank, ranks, mine)
+    def enter(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """Makes the first group of the world, and returns what its workers said of themselves."""
+        self._turn()
+        return self._gather(self._continuing(True), mine)
 
-    def _exchange(
-        self, key: str, rank: int, ranks: range | list[int], mine: dict[str, Any]
-    ) -> list[dict[str, Any]]:
-        self.store.set(f"{key}/{rank}", json.dumps(mine))
-        return [json.loads(text) for text in self.store.multi_get([f"{key}/{r}" for r in ranks])]
-
-    def connect(self, handles: list[str]) -> None:
-        _reconfigure(self.world.epoch, handles)
+    def _gather(self, count: int, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """Makes a group of so many workers, in the order of their ranks in the world."""
+        mine = mine | {"rank": self.world.rank, "handle": dist._get_reconfigure_handle()}
+        prefix = f"member/{self._generation}"
+        number = self.store.add(prefix, 1) - 1
+        self.store.set(f"{prefix}/{number}", json.dumps(mine))
+        members = [json.loads(m) for m in self.store.multi_get([f"{prefix}/{i}" for i in range(count)])]
+        members.sort(key=lambda m: m["rank"])
+        uuid = self.world.epoch << 20 | self._generation
+        _reconfigure(uuid, [m["handle"] for m in members])
+        self.pending = self.world.size - count
+        return members
 
     def alone(self) -> None:
         """Makes a group of this worker alone.
@@ -114,13 +141,42 @@ class _Group:
         self.store.move()
         _reconfigure(random.SystemRandom().getrandbits(62), [dist._get_reconfigure_handle()])
 
-    def enter(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Makes the group of the present world, and returns what its workers said of themselves."""
-        self._enter_store()
-        met = self.meet(mine)
-        ready = [rank for rank, m in enumerate(met) if m["ready"]]
-        self.connect([m["handle"] for m in self._handles(ready)])
-        return [met[rank] for rank in ready]
+    def admission(self, step: int) -> bool:
+        """Whether the group admits workers before a step; it is the same in all its workers.
+
+        The first one to see that a worker is ready says that all leave after the step that it is
+        about to begin, which nobody can complete without it.
+        """
+        if self._leave is None:
+            key = f"leave/{self._generation + 1}"
+            if not self.store.check([f"ready/{self._admitted}"]):
+                return False
+            ready = self.store.add("ready", 0)
+            count = self.world.size - self.pending + ready - self._admitted
+            mine = json.dumps({"step": step + 1, "ready": ready, "count": count})
+            self._leave = json.loads(self.store.compare_set(key, "", mine))
+        return step >= self._leave["step"]
+
+    def admit(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """Makes the group of the next generation."""
+        assert self._leave is not None
+        self._generation += 1
+        self._admitted, count = self._leave["ready"], self._leave["count"]
+        self._leave = None
+        return self._gather(count, mine)
+
+    def join(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
+        """Waits until the group of the others admits this worker."""
+        self._turn()
+        number = self.store.add("ready", 1) - 1
+        self.store.set(f"ready/{number}", "")
+        self.store.set_timeout(timedelta(days=365))
+        while True:
+            leave = json.loads(self.store.get(f"leave/{self._generation + 1}"))
+            if number < leave["ready"]:
+                self._leave = leave
+                return self.admit(mine)
+            self._generation += 1
 
 
 def _reconfigure(uuid: int, handles: list[str]) -> None:
@@ -130,6 +186,7 @@ def _reconfigure(uuid: int, handles: list[str]) -> None:
 
 
 _group: _Group | None = None
+_Enter = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
 def init_process_group(
@@ -154,12 +211,12 @@ def init_process_group(
         _log.warning("a lost worker ends all others, which then start again: %s", why)
         dist.init_process_group(backend, **({} if timeout is None else {"timeout": timeout}))
     else:
-        _group = _Group(worlds, backend, timeout)
+        _group = _Group(_world if worlds is None else worlds, backend, timeout)
 
 
 def _unsupported(backend: str, worlds: Any) -> str:
     """Why a lost worker ends the others; empty: it does not."""
-    if worlds is None:
+    if worlds is None and _world._find() is None:
         return "this worker's agent was not started with `rallypoint run --on-failure regroup`"
     if not hasattr(dist, "_reconfigure"):
         return f"torch is {torch.__version__}, and process groups can be reconfigured from 2.15 on"
@@ -183,6 +240,7 @@ class Run:
 
     Attributes:
         completed: how many steps are complete. A script that loads a checkpoint sets it.
+        directive: what rallypoint.progress returned, which is called after each step.
 
     Args:
         changed: called with rank and size of this worker after each change of the group, before
@@ -194,12 +252,12 @@ class Run:
         self, *, changed: Callable[[int, int], object] | None = None, **state: Any
     ) -> None:
         self.completed = 0
+        self.directive: Directive | None = None
         self._changed = changed
         self._state = state
         self._fresh = True  # has not completed a step nor received a state
         self._whole = True  # what is registered is the state after a step
         self._cut: BaseException | None = None
-        self._leave: int | None = None
         self._modules = [s for s in state.values() if isinstance(s, torch.nn.Module)]
         self._buffers = [(b, b, -1) for m in self._modules for b in m.buffers()]
         self._steps: dict[int, int] = {}
@@ -232,27 +290,21 @@ class Run:
         each other, as one that is behind may need the state of another.
         """
         if self._group is None:
-            yield from self._plain_steps(total)
+            while self.completed < total:
+                yield self.completed
             return
         if self._group.joining:
-            self._recover("this worker joins")
+            self._change(self._group.join, "this worker joins")
         else:
             self._group.worlds.can_regroup()
         while True:
-            while self.completed < total:
-                if self._leaves_now():
-                    self._recover("the world changes")
-                    continue
+            self._between(total)
+            if self.completed < total:
                 yield self.completed
                 if self._cut is not None:
-                    self._recover(f"step {self.completed} was cut: {self._cut}")
-            if self._all_done(total):
+                    self._recover(self._cut)
+            elif self._all_done(total):
                 return
-            self._recover("the world changed at the end")
-
-    def _plain_steps(self, total: int) -> Iterator[int]:
-        while self.completed < total:
-            yield self.completed
 
     def attempt(self) -> _Attempt:
         """A context for the whole body of a step.
@@ -277,6 +329,7 @@ class Run:
     def _complete(self) -> None:
         self.completed += 1
         self._fresh = False
+        self.directive = progress(self.completed)
 
     def _end_cut(self, error: BaseException) -> None:
         """Takes the attempt for complete if its optimizers made their steps, and else back."""
@@ -294,48 +347,48 @@ class Run:
 
     # From one world to the next.
 
-    def _leaves_now(self) -> bool:
-        """Whether this worker leaves the world before the next step.
-
-        All leave after the step that the first one to see the change was about to begin. A worker
-        that does not see it in time is cut in the step after it, and repeats that.
-        """
+    def _between(self, total: int) -> None:
+        """Leaves the world, or admits workers to it, if it is time for that."""
         assert self._group is not None
-        if not self._group.worlds.changing():
-            return False
         try:
-            if self._leave is None:
-                mine = str(self.completed + 1)
-                self._leave = int(self._group.store.compare_set("leave", "", mine))
-        except RallypointError:
-            return True  # the store has ended with its world
-        return self.completed >= self._leave
+            if self._group.worlds.changing():
+                raise WorldChangedError("others left it, or join")
+            if self._group.pending and self._group.admission(min(self.completed, total - 1)):
+                self._change(self._group.admit, "workers join")
+        except RallypointError as e:
+            if not _is_cut(e):
+                raise
+            self._recover(e)
 
-    def _recover(self, why: str) -> None:
-        """Enters the next world, and comes out of it with the state of its newest worker."""
+    def _recover(self, why: BaseException) -> None:
+        """Enters the next world, with the state of its newest worker."""
         assert self._group is not None
-        _log.info("leaving the world %d: %s", self._group.world.epoch, why)
         for _ in range(_ATTEMPTS):
+            _log.info("leaving the world %d at step %d: %s", self._group.world.epoch, self.completed, why)
             self._group.alone()
             self._group.world = self._group.worlds.regroup()
             try:
-                self._enter()
-                break
+                return self._enter(self._group.enter)
             except (RuntimeError, RallypointError) as e:
                 if not _is_cut(e):
                     raise
-                last = e
-                _log.info("the world %d was lost again: %s", self._group.world.epoch, e)
-        else:
-            raise last
-        self._group.joining, self._cut, self._leave = False, None, None
-        if self._changed is not None:
-            self._changed(self.rank, self.size)
+                why = e
+        raise why
 
-    def _enter(self) -> None:
+    def _change(self, group: _Enter, why: str) -> None:
+        """Enters another group of the same world, or the next world if that fails."""
+        _log.info("%s after step %d", why, self.completed)
+        try:
+            self._enter(group)
+        except (RuntimeError, RallypointError) as e:
+            if not _is_cut(e):
+                raise
+            self._recover(e)
+
+    def _enter(self, group: _Enter) -> None:
+        """Enters a group, and has the state that its newest worker has."""
         assert self._group is not None
-        mine = {"ready": True, "fresh": self._fresh, "completed": self.completed if self._whole else -1}
-        members = self._group.enter(mine)
+        members = group({"fresh": self._fresh, "completed": self.completed if self._whole else -1})
         ages = [(not m["fresh"], m["completed"]) for m in members]
         newest = max(ages)
         if newest[1] < 0:
@@ -343,9 +396,12 @@ class Run:
                 f"none of the {len(members)} workers that are left has a whole state", Code.STATE
             )
         if not newest[0] or any(age != newest for age in ages):
-            self._share(ages.index(newest), newest[1], ages[self.rank] != newest)
+            self._share(ages.index(newest), newest[1], ages[self.rank] != newest or not newest[0])
         for module in self._modules:
             _renew(module)
+        self._group.joining, self._cut = False, None
+        if self._changed is not None:
+            self._changed(self.rank, self.size)
 
     def _share(self, source: int, completed: int, behind: bool) -> None:
         def broadcast(tensor: torch.Tensor) -> None:
@@ -377,6 +433,9 @@ class Run:
         """Waits until all workers of the world have completed the last step."""
         assert self._group is not None
         try:
+            if self._group.pending:
+                time.sleep(_PAUSE)
+                return False
             store, size = self._group.store, self._group.world.size
             store.set(f"done/{self._group.world.rank}", str(total))
             store.wait([f"done/{rank}" for rank in range(size)], timedelta(days=365))
@@ -384,6 +443,7 @@ class Run:
         except RallypointError as e:
             if not _is_cut(e):
                 raise
+            self._recover(e)
             return False
 
 
