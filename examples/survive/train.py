@@ -10,6 +10,7 @@ the end.
 import argparse
 import hashlib
 import os
+import sys
 
 import torch
 from torch.nn.functional import mse_loss
@@ -41,6 +42,11 @@ def fingerprint(*states: dict) -> str:
     return sha.hexdigest()
 
 
+def say(line: str) -> None:
+    sys.stdout.write(line + "\n")  # at once: the ranks share one output
+    sys.stdout.flush()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=400)
@@ -59,8 +65,8 @@ def main() -> None:
             optimizer.zero_grad()
             mse_loss(model(x), x.sum(1, keepdim=True).sin()).backward()
             optimizer.step()
-            print(f"rank {run.rank} pid {os.getpid()} step {step}", flush=True)
-    print(f"hash {fingerprint(dict(net.named_parameters()), optimizer.state_dict())}", flush=True)
+            say(f"rank {run.rank} pid {os.getpid()} step {step}")
+    say(f"hash {fingerprint(dict(net.named_parameters()), optimizer.state_dict())}")
 
 
 if __name__ == "__main__":

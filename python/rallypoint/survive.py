@@ -42,6 +42,7 @@ from ._launch import world as _world
 from ._launch.directive import Directive
 from ._launch.progress import progress
 from ._stores.store import PrefixStore
+from ._torch import gloo_sockets
 from ._torch import state as _state
 from ._torch.moving_store import MovingStore, WorldChangedError
 
@@ -87,19 +88,32 @@ class _Group:
         self.worlds = worlds
         self.store = MovingStore(worlds.changing)
         self.world = worlds.world()
-        self._turn()
-        count = self._continuing(False)
+        count = self._first_world()
         self.joining = count > 0
         rank, size = (0, 1) if self.joining else (self.world.rank, self.world.size)
         options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
+        before = gloo_sockets.listening()
         dist.init_process_group(
             backend, store=self.store, rank=rank, world_size=size, enable_reconfigure=True, **options
         )
+        self._listeners = gloo_sockets.listening() - before
+        self._peers: set[gloo_sockets.Address] = set()
         if self.joining:
             worlds.can_regroup()
             self.alone()
         else:
             self._gather(self.world.size, {})
+
+    def _first_world(self) -> int:
+        """Finds a world that lasts, and returns how many workers of it were in an earlier one."""
+        while True:
+            self._turn()
+            try:
+                return self._continuing(False)
+            except RallypointError as e:
+                if not _is_cut(e):
+                    raise
+                self.world = self.worlds.regroup()
 
     def _turn(self) -> None:
         self.store.move(PrefixStore("survive", self.world.store.client()))
@@ -121,12 +135,17 @@ class _Group:
 
     def _gather(self, count: int, mine: dict[str, Any]) -> list[dict[str, Any]]:
         """Makes a group of so many workers, in the order of their ranks in the world."""
-        mine = mine | {"rank": self.world.rank, "handle": dist._get_reconfigure_handle()}
+        mine = mine | {
+            "rank": self.world.rank,
+            "handle": dist._get_reconfigure_handle(),
+            "listeners": sorted(self._listeners),
+        }
         prefix = f"member/{self._generation}"
         number = self.store.add(prefix, 1) - 1
         self.store.set(f"{prefix}/{number}", json.dumps(mine))
         members = [json.loads(m) for m in self.store.multi_get([f"{prefix}/{i}" for i in range(count)])]
         members.sort(key=lambda m: m["rank"])
+        self._peers.update((host, port) for m in members for host, port in m["listeners"])
         uuid = self.world.epoch << 20 | self._generation
         _reconfigure(uuid, [m["handle"] for m in members])
         self.pending = self.world.size - count
@@ -135,9 +154,12 @@ class _Group:
     def alone(self) -> None:
         """Makes a group of this worker alone.
 
-        That closes its connections, by which workers that wait for it notice: gloo wakes a
-        worker only when the one that it waits for is gone.
+        Workers that wait for it wake when its connections end: gloo wakes a worker only when the
+        one that it waits for is gone. Connections may be held by a Work that nobody has waited
+        for, so they are ended before gloo gives them up.
         """
+        gloo_sockets.shut(self._listeners, self._peers)
+        self._peers.clear()
         self.store.move()
         _reconfigure(random.SystemRandom().getrandbits(62), [dist._get_reconfigure_handle()])
 

@@ -1,7 +1,8 @@
-"""Jobs of real processes, each a Member, of which some are killed."""
+"""Jobs of `rallypoint run --on-failure regroup`, of which some workers die."""
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import re
@@ -12,32 +13,56 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from conftest import REPOSITORY
-from harness import PATIENCE, free_port
+from harness import PATIENCE
 
-HERE = Path(__file__).parent
 EXAMPLE = REPOSITORY / "examples" / "survive" / "train.py"
-WORKER = HERE / "worker.py"
+WORKER = Path(__file__).parent / "worker.py"
 
 _STEP = re.compile(r"rank (\d+) pid (\d+) step (\d+)")
 
 
+@dataclass
 class Worker:
-    """A process of a job, and what it has printed."""
+    """What a worker has printed."""
 
-    def __init__(self, command: list[str], environment: dict[str, str]) -> None:
+    pid: int
+    steps: list[tuple[int, int]] = field(default_factory=list)  # rank and step
+
+    @property
+    def rank(self) -> int:
+        return self.steps[-1][0]
+
+    @property
+    def numbers(self) -> list[int]:
+        return [step for _, step in self.steps]
+
+    def kill(self, number: int = signal.SIGKILL) -> None:
+        os.kill(self.pid, number)
+
+
+class Job:
+    """A run of one node or one of its agents, with its workers in the order of their first steps.
+
+    Args:
+        arguments: of `rallypoint run`, the script and its arguments.
+        faults: by "RESTARTS.RANK" of the worker at its start, what worker.py does.
+    """
+
+    def __init__(self, *arguments: str, faults: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            command,
+            [str(Path(sys.executable).parent / "rallypoint"), "run", "--on-failure", "regroup", "--warm", *arguments],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | environment,
+            env=os.environ | {"FAULTS": json.dumps(faults or {}), "OMP_NUM_THREADS": "1"},
         )
         self.lines: list[str] = []
-        self.steps: list[tuple[int, int]] = []  # rank and step
-        self.hash = ""
+        self.workers: dict[int, Worker] = {}
+        self.hashes: list[str] = []
         self._news: queue.Queue[None] = queue.Queue()
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
@@ -45,98 +70,62 @@ class Worker:
     def _read(self) -> None:
         assert self.process.stdout is not None
         for line in self.process.stdout:
+            if found := _STEP.search(line):
+                pid = int(found[2])
+                worker = self.workers.setdefault(pid, Worker(pid))
+                worker.steps.append((int(found[1]), int(found[3])))
+            elif "hash " in line:
+                self.hashes.append(line.split()[-1])
             self.lines.append(line.rstrip("\n"))
-            if found := _STEP.match(line):
-                assert int(found[2]) == self.process.pid
-                self.steps.append((int(found[1]), int(found[3])))
-            elif line.startswith("hash "):
-                self.hash = line.split()[1]
             self._news.put(None)
         self._news.put(None)
 
-    def until(self, condition: str) -> None:
-        """Waits for a line that matches."""
+    def until(self, condition: str, times: int = 1) -> None:
+        """Waits for so many lines that match."""
         end = time.monotonic() + PATIENCE
         seen = 0
         while True:
-            for line in self.lines[seen:]:
-                if re.search(condition, line):
-                    return
-            seen = max(0, len(self.lines) - 1)
-            if not self._reader.is_alive() and self._news.empty():
-                raise AssertionError(f"no line {condition!r} of {self.text()}")
+            ended = not self._reader.is_alive()
+            new, seen = self.lines[seen:], len(self.lines)
+            times -= sum(bool(re.search(condition, line)) for line in new)
+            if times <= 0:
+                return
             left = end - time.monotonic()
-            assert left > 0, f"no line {condition!r} of {self.text()}"
+            assert left > 0 and not ended, f"no line {condition!r} in {self.text()}"
             try:
                 self._news.get(timeout=left)
             except queue.Empty:
                 continue
 
-    @property
-    def rank(self) -> int:
-        return self.steps[-1][0]
-
-    @property
-    def step(self) -> int:
-        return self.steps[-1][1]
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        self.process.send_signal(number)
-
-    def end(self) -> int:
+    def ends(self, workers: int) -> list[Worker]:
+        """Waits for the end of a job that succeeds, and returns those who made the last step."""
         code = self.process.wait(PATIENCE)
         self._reader.join(PATIENCE)
-        return code
+        assert code == 0, self.text()
+        assert len(self.hashes) == workers and len(set(self.hashes)) == 1, self.text()
+        return list(self.workers.values())
 
     def text(self) -> str:
-        return f"pid {self.process.pid}:\n" + "\n".join(self.lines[-60:])
+        return "\n".join(line[:300] for line in self.lines[-120:])
 
-
-class Job:
-    """Workers of one run.
-
-    Args:
-        size: how many workers the first world has, and none has more.
-        script: what they run.
-        arguments: of the script.
-    """
-
-    def __init__(self, size: int, script: Path, *arguments: str) -> None:
-        self._port, self._script, self._arguments = free_port(), script, arguments
-        self._size = size
-        self.workers: list[Worker] = []
-
-    def start(self, **environment: str) -> Worker:
-        command = [
-            sys.executable,
-            str(HERE / "member.py"),
-            f"job{self._port}",
-            f"127.0.0.1:{self._port}",
-            str(self._size),
-            str(self._script),
-            *self._arguments,
-        ]
-        worker = Worker(command, {"OMP_NUM_THREADS": "1"} | environment)
-        self.workers.append(worker)
-        return worker
-
-    def survivors_end(self, *lost: Worker) -> str:
-        """Waits for all but the lost ones, and returns the one hash of their states."""
-        left = [w for w in self.workers if w not in lost]
-        for worker in left:
-            assert worker.end() == 0, worker.text()
-        hashes = {w.hash for w in left}
-        assert len(hashes) == 1 and "" not in hashes, "\n\n".join(w.text() for w in left)
-        return hashes.pop()
+    def end(self) -> None:
+        if self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(PATIENCE)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+        self._reader.join(PATIENCE)
 
 
 @contextmanager
-def job(size: int, script: Path, *arguments: str) -> Iterator[Job]:
-    made = Job(size, script, *arguments)
+def job(*arguments: object, faults: dict[str, str] | None = None) -> Iterator[Job]:
+    made = Job(*map(str, arguments), faults=faults)
     try:
         yield made
     finally:
-        for worker in made.workers:
-            if worker.process.poll() is None:
-                worker.process.kill()
-            worker.end()
+        made.end()
+
+
+def standalone(workers: int, restarts: int = 3) -> tuple[str, ...]:
+    return ("--standalone", f"--nproc-per-node={workers}", f"--max-restarts={restarts}")

@@ -1,5 +1,6 @@
-"""A training job whose workers die where a test wants: --fault WHERE:STEP in one of them.
+"""A training job whose workers die where a test wants.
 
+FAULTS says by "RESTARTS.RANK" of a worker's start where it dies: "WHERE:STEP", or "receive".
 It has what makes a state hard: several DDP buckets, buffers, dropout, Adam, a scheduler and values.
 Prints what examples/survive/train.py prints, and its own words for what else happens.
 """
@@ -8,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
 import os
 import signal
 import time
@@ -69,14 +71,17 @@ def dies_in_recovery(where: str) -> None:
 
 
 def main() -> None:
+    train = _example()
+    say = train.say
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--pause", type=float, default=0.0)
-    parser.add_argument("--again", action="store_true", help="until the file GO exists, repeat a step")
     args = parser.parse_args()
-    where, _, at = os.environ.get("FAULT", "").partition(":")
+    faults = json.loads(os.environ["FAULTS"])
+    start = f"{os.environ['TORCHELASTIC_RESTART_COUNT']}.{os.environ['RANK']}"
+    where, _, at = faults.get(start, "").partition(":")
     fault = int(at) if at else -1
-    if where in ("receive", "enter", "connected") and fault < 0:
+    if where == "receive":
         dies_in_recovery(where)
 
     survive.init_process_group("gloo")
@@ -95,7 +100,7 @@ def main() -> None:
     values: dict[str, Any] = {"seen": 0, "last": torch.zeros(3)}
 
     def changed(rank: int, size: int) -> None:
-        print(f"changed to rank {rank} of {size}", flush=True)
+        say(f"changed to rank {rank} of {size}")
 
     run = survive.Run(
         model=model, optimizer=optimizer, scheduler=scheduler, values=values, changed=changed
@@ -129,21 +134,19 @@ def main() -> None:
             loss.backward()
             if step == fault and where == "cut":
                 fault = -1
-                print("cut after backward", flush=True)
+                say("cut after backward")
                 raise RuntimeError("gloo/test: Connection closed by peer")
             optimizer.step()
             scheduler.step()
             values["seen"] += BATCH
             values["last"] = torch.tensor([float(step), 0.0, 1.0])
-            print(f"rank {run.rank} pid {os.getpid()} step {step}", flush=True)
+            say(f"rank {run.rank} pid {os.getpid()} step {step}")
             if step == fault and where == "after":
                 die()
     assert values["seen"] == BATCH * args.steps, values
     assert values["last"][0] == args.steps - 1, values
-    print(
-        f"hash {_example().fingerprint(dict(net.named_parameters()), optimizer.state_dict(), scheduler.state_dict())}",
-        flush=True,
-    )
+    states = dict(net.named_parameters()), optimizer.state_dict(), scheduler.state_dict()
+    say(f"hash {train.fingerprint(*states)}")
 
 
 if __name__ == "__main__":
