@@ -15,17 +15,19 @@ When a worker of the group dies, the others form a new group without it, give th
 to those that are behind, and repeat the step that was cut. A worker that starts later comes in
 between two steps, and has its state from the others.
 
-That needs `rallypoint run --on-failure regroup`, torch 2.15 or newer and the backend gloo. Elsewhere,
-as under torchrun, the same script runs as it would without this module: the loss of a worker
-ends the others, and the launcher starts all again.
+That needs `rallypoint run --on-failure regroup`, torch 2.15 or newer and the backend gloo.
+Elsewhere, as under torchrun, the same script runs as it would without this module: the loss of a
+worker ends the others, and the launcher starts all again.
 """
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import random
 import re
+import threading
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -34,6 +36,7 @@ from types import TracebackType
 from typing import Any, Callable
 
 import torch
+import torch._dynamo  # the first optimizer imports it, a second later than the template of --warm
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
@@ -53,8 +56,11 @@ _log = logging.getLogger("rallypoint")
 #: How long gloo may take to connect the workers of a new world, in seconds.
 _CONNECT = 5.0
 
-#: Between two looks for workers that join after the last step, in seconds.
+#: Between two looks for workers that join, of one that waits for them, in seconds.
 _PAUSE = 0.01
+
+#: Between two looks at whether the world changes within an attempt, in seconds.
+_LOOK = 0.1
 
 #: So many worlds in a row that a worker could not enter are a defect, and end it.
 _ATTEMPTS = 20
@@ -94,7 +100,12 @@ class _Group:
         options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         before = gloo_sockets.listening()
         dist.init_process_group(
-            backend, store=self.store, rank=rank, world_size=size, enable_reconfigure=True, **options
+            backend,
+            store=self.store,
+            rank=rank,
+            world_size=size,
+            enable_reconfigure=True,
+            **options,
         )
         self._listeners = gloo_sockets.listening() - before
         self._peers: set[gloo_sockets.Address] = set()
@@ -143,7 +154,9 @@ class _Group:
         prefix = f"member/{self._generation}"
         number = self.store.add(prefix, 1) - 1
         self.store.set(f"{prefix}/{number}", json.dumps(mine))
-        members = [json.loads(m) for m in self.store.multi_get([f"{prefix}/{i}" for i in range(count)])]
+        members = [
+            json.loads(m) for m in self.store.multi_get([f"{prefix}/{i}" for i in range(count)])
+        ]
         members.sort(key=lambda m: m["rank"])
         self._peers.update((host, port) for m in members for host, port in m["listeners"])
         uuid = self.world.epoch << 20 | self._generation
@@ -158,10 +171,14 @@ class _Group:
         one that it waits for is gone. Connections may be held by a Work that nobody has waited
         for, so they are ended before gloo gives them up.
         """
-        gloo_sockets.shut(self._listeners, self._peers)
+        self.shut()
         self._peers.clear()
         self.store.move()
         _reconfigure(random.SystemRandom().getrandbits(62), [dist._get_reconfigure_handle()])
+
+    def shut(self) -> None:
+        """Ends the connections of the group."""
+        gloo_sockets.shut(self._listeners, self._peers.copy())
 
     def admission(self, step: int) -> bool:
         """Whether the group admits workers before a step; it is the same in all its workers.
@@ -255,10 +272,13 @@ class Run:
     values and tensors. Each worker gives the same names.
 
     A step is complete in a worker when its attempt has reached its end, or has been cut after
-    each of the optimizers made its step. Until then nothing that is registered has changed but the
-    buffers of modules and the gradients, and both are put back before the step is repeated, as
-    is torch's random state of the CPU. So an attempt has its collectives before the steps of its
-    optimizers, and each optimizer makes one step in it.
+    each of the optimizers made its step. An attempt that is cut before that is taken back: its
+    gradients are dropped, and the buffers of modules, dicts and torch's random state of the CPU
+    are put back. With several optimizers, what is registered is copied before the first of
+    them makes its step, as a cut may come between them.
+
+    So an attempt has its collectives before the steps of its optimizers, each optimizer makes
+    one step in it, and what else is registered, such as schedulers, changes after them.
 
     Attributes:
         completed: how many steps are complete. A script that loads a checkpoint sets it.
@@ -267,25 +287,36 @@ class Run:
     Args:
         changed: called with rank and size of this worker after each change of the group, before
             the next attempt: for samplers.
+        wait_for_all: whether a step waits until workers that join have come in. Each step is
+            then made by all workers of the world.
         state: what is registered, by name.
     """
 
     def __init__(
-        self, *, changed: Callable[[int, int], object] | None = None, **state: Any
+        self,
+        *,
+        changed: Callable[[int, int], object] | None = None,
+        wait_for_all: bool = False,
+        **state: Any,
     ) -> None:
         self.completed = 0
         self.directive: Directive | None = None
-        self._changed = changed
+        self._changed, self._wait_for_all = changed, wait_for_all
         self._state = state
         self._fresh = True  # has not completed a step nor received a state
+        self._ended = True  # the last step reached its end
         self._whole = True  # what is registered is the state after a step
         self._cut: BaseException | None = None
+        self._inside = False  # an attempt
+        self._stepped: set[int] = set()  # optimizers that made their step in it
+        self._kept: dict[str, Any] | None = None  # the state before it, of several optimizers
+        self._dicts = [s for s in state.values() if isinstance(s, dict)]
         self._modules = [s for s in state.values() if isinstance(s, torch.nn.Module)]
-        self._buffers = [(b, b, -1) for m in self._modules for b in m.buffers()]
-        self._steps: dict[int, int] = {}
         self._optimizers = [s for s in state.values() if isinstance(s, torch.optim.Optimizer)]
+        self._buffers = [(b, b, -1) for m in self._modules for b in m.buffers()]
         for optimizer in self._optimizers:
-            optimizer.register_step_post_hook(self._stepped)
+            optimizer.register_step_pre_hook(self._before_step)
+            optimizer.register_step_post_hook(self._after_step)
         for name, value in state.items():
             if not isinstance(value, dict) and not hasattr(value, "load_state_dict"):
                 raise InvalidError(
@@ -294,16 +325,22 @@ class Run:
                     Code.INVALID,
                 )
         self._group = _group
+        if _group is not None and any(_sharded(p) for m in self._modules for p in m.parameters()):
+            _log.warning(
+                "a lost worker ends all others, which then start again: the parameters are "
+                "sharded, and nobody else has a lost worker's"
+            )
+            self._group = None
 
     @property
     def rank(self) -> int:
         """This worker's rank in the process group."""
-        return dist.get_rank()
+        return int(dist.get_rank())
 
     @property
     def size(self) -> int:
         """How many workers the process group has."""
-        return dist.get_world_size()
+        return int(dist.get_world_size())
 
     def steps(self, total: int) -> Iterator[int]:
         """The numbers of the steps from `completed` to total - 1.
@@ -319,14 +356,17 @@ class Run:
             self._change(self._group.join, "this worker joins")
         else:
             self._group.worlds.can_regroup()
-        while True:
-            self._between(total)
-            if self.completed < total:
-                yield self.completed
-                if self._cut is not None:
-                    self._recover(self._cut)
-            elif self._all_done(total):
-                return
+        with _Watch(self):
+            while True:
+                self._between(total)
+                if self._group.pending and (self._wait_for_all or self.completed == total):
+                    time.sleep(_PAUSE)
+                elif self.completed < total:
+                    yield self.completed
+                    if self._cut is not None:
+                        self._recover(self._cut)
+                elif self._all_done(total):
+                    return
 
     def attempt(self) -> _Attempt:
         """A context for the whole body of a step.
@@ -339,33 +379,55 @@ class Run:
     # The two ends of an attempt.
 
     def _begin(self) -> None:
-        self._steps.clear()
+        self._stepped.clear()
+        self._kept = None
         self._random = torch.get_rng_state()
+        self._values = [(value, value.copy()) for value in self._dicts]
         for i, (buffer, _, version) in enumerate(self._buffers):
             if buffer._version != version:
                 self._buffers[i] = (buffer, buffer.clone(), buffer._version)
+        self._inside = True
 
-    def _stepped(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
-        self._steps[id(optimizer)] = self._steps.get(id(optimizer), 0) + 1
+    def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        if not self._inside:
+            return
+        if id(optimizer) in self._stepped:
+            raise InvalidError(
+                "an optimizer makes its second step in one attempt: make it an attempt of its own",
+                Code.INVALID,
+            )
+        if len(self._optimizers) > 1 and self._kept is None:
+            self._kept = copy.deepcopy(self._states())
 
-    def _complete(self) -> None:
+    def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+        self._stepped.add(id(optimizer))
+
+    def _complete(self, ended: bool) -> None:
+        self._inside = False
         self.completed += 1
-        self._fresh = False
+        self._fresh, self._ended = False, ended
         self.directive = progress(self.completed)
 
     def _end_cut(self, error: BaseException) -> None:
         """Takes the attempt for complete if its optimizers made their steps, and else back."""
         self._cut = error
-        if self._steps and len(self._steps) == len(self._optimizers):
-            self._complete()
+        if self._stepped and len(self._stepped) == len(self._optimizers):
+            self._complete(False)
             return
-        self._whole = not self._steps
+        self._inside = False
+        if self._kept is not None:
+            self._load(self._kept)
         torch.set_rng_state(self._random)
+        for value, kept in self._values:
+            value.clear()
+            value.update(kept)
         with torch.no_grad():
             for i, (buffer, kept, _) in enumerate(self._buffers):
-                if buffer is not kept:
-                    buffer.copy_(kept)
+                buffer.copy_(kept)
                 self._buffers[i] = (buffer, kept, buffer._version)
+
+    def _states(self) -> dict[str, Any]:
+        return {n: s if isinstance(s, dict) else s.state_dict() for n, s in self._state.items()}
 
     # From one world to the next.
 
@@ -386,7 +448,9 @@ class Run:
         """Enters the next world, with the state of its newest worker."""
         assert self._group is not None
         for _ in range(_ATTEMPTS):
-            _log.info("leaving the world %d at step %d: %s", self._group.world.epoch, self.completed, why)
+            _log.info(
+                "leaving the world %d at step %d: %s", self._group.world.epoch, self.completed, why
+            )
             self._group.alone()
             self._group.world = self._group.worlds.regroup()
             try:
@@ -410,8 +474,10 @@ class Run:
     def _enter(self, group: _Enter) -> None:
         """Enters a group, and has the state that its newest worker has."""
         assert self._group is not None
-        members = group({"fresh": self._fresh, "completed": self.completed if self._whole else -1})
-        ages = [(not m["fresh"], m["completed"]) for m in members]
+        completed = self.completed if self._whole else -1
+        mine = {"fresh": self._fresh, "completed": completed, "ended": self._ended}
+        members = group(mine)
+        ages = [(not m["fresh"], m["completed"], m["ended"]) for m in members]
         newest = max(ages)
         if newest[1] < 0:
             raise StateLostError(
@@ -430,17 +496,17 @@ class Run:
             dist.broadcast(tensor, source)
 
         if self.rank == source:
-            state = {n: s if isinstance(s, dict) else s.state_dict() for n, s in self._state.items()}
-            return _state.send(state, broadcast)
+            return _state.send(self._states(), broadcast)
         state = _state.receive(broadcast, wanted=behind)
         if behind:
             self._load(state)
-            self.completed, self._fresh = completed, False
+            self.completed, self._fresh, self._ended = completed, False, True
 
     def _load(self, state: dict[str, Any]) -> None:
         if not isinstance(state, dict) or state.keys() != self._state.keys():
             raise InvalidError(
-                f"this worker registered {sorted(self._state)}, another one {sorted(state)}", Code.INVALID
+                f"this worker registered {sorted(self._state)}, another one {sorted(state)}",
+                Code.INVALID,
             )
         self._whole = False
         for name, value in self._state.items():
@@ -455,18 +521,42 @@ class Run:
         """Waits until all workers of the world have completed the last step."""
         assert self._group is not None
         try:
-            if self._group.pending:
-                time.sleep(_PAUSE)
-                return False
             store, size = self._group.store, self._group.world.size
-            store.set(f"done/{self._group.world.rank}", str(total))
-            store.wait([f"done/{rank}" for rank in range(size)], timedelta(days=365))
+            store.set(f"done/{total}/{self._group.world.rank}", "")
+            store.wait([f"done/{total}/{rank}" for rank in range(size)], timedelta(days=365))
             return True
         except RallypointError as e:
             if not _is_cut(e):
                 raise
             self._recover(e)
             return False
+
+
+class _Watch:
+    """Ends this worker's connections if the world changes while it is within an attempt.
+
+    It may wait for a node that is gone without a word. When others join, the world changes
+    between attempts.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run = run
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="rallypoint-watch", daemon=True)
+
+    def _watch(self) -> None:
+        group = self._run._group
+        assert group is not None
+        while not self._over.wait(_LOOK):
+            if self._run._inside and group.worlds.changing():
+                group.shut()
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 class _Attempt:
@@ -483,12 +573,18 @@ class _Attempt:
         _where: TracebackType | None,
     ) -> bool:
         if error is None:
-            self._run._complete()
+            self._run._complete(True)
             return False
+        self._run._inside = False
         if self._run._group is None or not _is_cut(error):
             return False
         self._run._end_cut(error)
         return True
+
+
+def _sharded(parameter: torch.nn.Parameter) -> bool:
+    names = {kind.__name__ for kind in (*type(parameter).__mro__, type(parameter.data))}
+    return not names.isdisjoint({"DTensor", "FlatParameter"})
 
 
 def _is_cut(error: BaseException) -> bool:

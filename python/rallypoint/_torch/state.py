@@ -39,7 +39,10 @@ def encode(value: Any, where: str, tensors: list[torch.Tensor]) -> Any:
         return {"tensor": [str(value.dtype).removeprefix("torch."), list(value.shape)]}
     if isinstance(value, dict):
         kind = "counter" if isinstance(value, collections.Counter) else "dict"
-        items = [[encode(k, where, tensors), encode(v, f"{where}[{k!r}]", tensors)] for k, v in value.items()]
+        items = [
+            [encode(k, where, tensors), encode(v, f"{where}[{k!r}]", tensors)]
+            for k, v in value.items()
+        ]
         return {kind: items}
     if isinstance(value, (list, tuple)):
         kind = "list" if isinstance(value, list) else "tuple"
@@ -49,8 +52,9 @@ def encode(value: Any, where: str, tensors: list[torch.Tensor]) -> Any:
 
 def _foreign(value: object, where: str) -> InvalidError:
     return InvalidError(
-        f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be sent to "
-        "another process: a state has dense tensors, numbers, texts, and dicts, lists and tuples of them",
+        f"{where} is a {type(value).__module__}.{type(value).__qualname__}, which cannot be sent "
+        "to another process: a state has dense tensors, numbers, texts, and dicts, lists and "
+        "tuples of them",
         Code.INVALID,
     )
 
@@ -71,15 +75,14 @@ def decode(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
 
 def _descriptions(value: Any) -> Iterator[Any]:
     """What there is to know of each tensor, in the order of the list."""
+    items: Any = value if isinstance(value, list) else ()
     if isinstance(value, dict):
-        ((kind, content),) = value.items()
+        ((kind, items),) = value.items()
         if kind == "tensor":
-            yield content
+            yield items
             return
-        value = content
-    if isinstance(value, list):
-        for item in value:
-            yield from _descriptions(item)
+    for item in items:
+        yield from _descriptions(item)
 
 
 def send(state: Any, broadcast: _Broadcast) -> None:
@@ -97,7 +100,8 @@ def send(state: Any, broadcast: _Broadcast) -> None:
 def _chunks(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     if tensor.numel() == 0:
         return ()
-    return tensor.contiguous().reshape(-1).view(torch.uint8).split(CHUNK)
+    chunks: Sequence[torch.Tensor] = tensor.contiguous().reshape(-1).view(torch.uint8).split(CHUNK)
+    return chunks
 
 
 def receive(broadcast: _Broadcast, wanted: bool = True) -> Any:
@@ -119,7 +123,9 @@ def receive(broadcast: _Broadcast, wanted: bool = True) -> Any:
         broadcast(chunk)
     try:
         described = json.loads(text)
-        tensors = [_receive(dtype, shape, broadcast, wanted) for dtype, shape in _descriptions(described)]
+        tensors = [
+            _receive(dtype, shape, broadcast, wanted) for dtype, shape in _descriptions(described)
+        ]
         return decode(described, iter(tensors)) if wanted else None
     except (ValueError, TypeError, AttributeError, StopIteration) as e:
         raise StateError(f"a state's description cannot be read: {e!r:.200}", Code.STATE) from e

@@ -17,8 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from conftest import REPOSITORY
-from harness import PATIENCE
+from harness import PATIENCE as _PATIENCE
 
+PATIENCE = 2 * _PATIENCE  # such a job has four interpreters with torch
 EXAMPLE = REPOSITORY / "examples" / "survive" / "train.py"
 WORKER = Path(__file__).parent / "worker.py"
 
@@ -54,7 +55,14 @@ class Job:
 
     def __init__(self, *arguments: str, faults: dict[str, str] | None = None) -> None:
         self.process = subprocess.Popen(
-            [str(Path(sys.executable).parent / "rallypoint"), "run", "--on-failure", "regroup", "--warm", *arguments],
+            [
+                str(Path(sys.executable).parent / "rallypoint"),
+                "run",
+                "--on-failure",
+                "regroup",
+                "--warm",
+                *arguments,
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

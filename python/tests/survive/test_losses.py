@@ -7,6 +7,8 @@ import signal
 import pytest
 from survive.harness import EXAMPLE, WORKER, Job, Worker, job, standalone
 
+pytestmark = pytest.mark.timeout(240)
+
 STEPS = 40
 
 
@@ -49,7 +51,9 @@ def test_two_die_at_once() -> None:
 
 
 def test_one_that_is_behind_has_the_state_of_another() -> None:
-    with job(*standalone(3), WORKER, "--steps", STEPS, faults={"0.1": "cut:10", "0.2": "after:10"}) as j:
+    with job(
+        *standalone(3), WORKER, "--steps", STEPS, faults={"0.1": "cut:10", "0.2": "after:10"}
+    ) as j:
         j.ends(3)
         survivors_made_every_step(j, 1)
         survivors_made_every_step(j, 2, but=1)
