@@ -40,14 +40,14 @@ import torch._dynamo  # the first optimizer imports it, a second later than the 
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ._errors import Code, InvalidError, RallypointError, StateError
+from ._errors import CanceledError, Code, InvalidError, RallypointError, StateError
 from ._launch import world as _world
 from ._launch.directive import Directive
 from ._launch.progress import progress
 from ._stores.store import PrefixStore
 from ._torch import gloo_sockets
 from ._torch import state as _state
-from ._torch.moving_store import MovingStore, WorldChangedError
+from ._torch.moving_store import MovingStore
 
 __all__ = ["Run", "StateLostError", "init_process_group"]
 
@@ -180,8 +180,8 @@ class _Group:
         """Ends the connections of the group."""
         gloo_sockets.shut(self._listeners, self._peers.copy())
 
-    def admission(self, step: int) -> bool:
-        """Whether the group admits workers before a step; it is the same in all its workers.
+    def admission(self, step: int, total: int) -> bool:
+        """Whether the group admits workers before this step; it is the same in all its workers.
 
         The first one to see that a worker is ready says that all leave after the step that it is
         about to begin, which nobody can complete without it.
@@ -192,7 +192,7 @@ class _Group:
                 return False
             ready = self.store.add("ready", 0)
             count = self.world.size - self.pending + ready - self._admitted
-            mine = json.dumps({"step": step + 1, "ready": ready, "count": count})
+            mine = json.dumps({"step": min(step + 1, total), "ready": ready, "count": count})
             self._leave = json.loads(self.store.compare_set(key, "", mine))
         return step >= self._leave["step"]
 
@@ -436,8 +436,8 @@ class Run:
         assert self._group is not None
         try:
             if self._group.worlds.changing():
-                raise WorldChangedError("others left it, or join")
-            if self._group.pending and self._group.admission(min(self.completed, total - 1)):
+                raise CanceledError("others left it, or join", Code.CANCELED)
+            if self._group.pending and self._group.admission(self.completed, total):
                 self._change(self._group.admit, "workers join")
         except RallypointError as e:
             if not _is_cut(e):
@@ -590,12 +590,7 @@ def _sharded(parameter: torch.nn.Parameter) -> bool:
 def _is_cut(error: BaseException) -> bool:
     """Whether an error says that a peer, or the world, is gone."""
     if isinstance(error, RallypointError):
-        return isinstance(error, WorldChangedError) or error.code in (
-            Code.TIMEOUT,
-            Code.CANCELED,
-            Code.CONNECTION,
-            Code.ROUND_OVER,
-        )
+        return error.code in (Code.TIMEOUT, Code.CANCELED, Code.CONNECTION, Code.ROUND_OVER)
     return isinstance(error, RuntimeError) and bool(_CUT.search(str(error)))
 
 

@@ -7,17 +7,12 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Callable
 
-from .._errors import DeadlineError
+from .._errors import CanceledError, Code, DeadlineError
 from .._stores.store import HashStore, Store
-from .errors import StoreTimeoutError
 from .store import TorchStore, _like_torch
 
 #: Between two looks at whether the world is about to change, of a call that waits.
 _SLICE = 0.05
-
-
-class WorldChangedError(StoreTimeoutError):
-    """The world is about to change again: what a call waits for may never come."""
 
 
 class MovingStore(TorchStore):
@@ -25,7 +20,7 @@ class MovingStore(TorchStore):
 
     gloo meets through the store that its process group was made with, and a round's store
     ends with the round. So the group is given this one, and move() gives it the store of
-    each new world. A call that waits ends with WorldChangedError when the world is about to
+    each new world. A call that waits ends with the code CANCELED when the world is about to
     change again.
 
     Args:
@@ -70,7 +65,9 @@ class MovingStore(TorchStore):
                 if left <= _SLICE:
                     raise
             if self._changing():
-                raise WorldChangedError(f"{self!r}: the world changes while {keys} is awaited")
+                raise CanceledError(
+                    f"{self!r}: the world changes while {keys} is awaited", Code.CANCELED
+                )
 
     def _twin(self) -> TorchStore:
         return self  # it has to move, too

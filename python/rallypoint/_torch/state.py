@@ -67,8 +67,8 @@ def decode(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
     if kind == "tensor":
         return next(tensors)
     if kind in ("dict", "counter"):
-        items = {decode(k, tensors): decode(v, tensors) for k, v in content}
-        return items if kind == "dict" else collections.Counter(items)
+        pairs = {decode(k, tensors): decode(v, tensors) for k, v in content}
+        return pairs if kind == "dict" else collections.Counter(pairs)
     items = [decode(v, tensors) for v in content]
     return items if kind == "list" else tuple(items)
 
