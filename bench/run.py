@@ -30,6 +30,7 @@ from cases import (
     files,
     fold,
     goodput,
+    inplace,
     launch,
     load,
     loss,
@@ -71,6 +72,7 @@ CASES = [
     statuspage.NAME,
     launch.NAME,
     warm.NAME,
+    inplace.NAME,
     goodput.NAME,
     stacks.NAME,
     fold.NAME,
@@ -170,6 +172,9 @@ def measure(args: argparse.Namespace) -> Iterator[list[Row]]:
     if goodput.NAME in args.only:
         say("an hour with a fault every three minutes, three times six minutes")
         yield goodput.measure(args.repeat, args.reference)
+    if inplace.NAME in args.only:
+        say("a lost worker or node, whose others keep their processes")
+        yield inplace.measure(args.repeat, args.reference)
     if stacks.NAME in args.only:
         say("where many workers are")
         yield stacks.measure(args.repeat)

@@ -36,7 +36,6 @@ from types import TracebackType
 from typing import Any, Callable
 
 import torch
-import torch._dynamo  # the first optimizer imports it, a second later than the template of --warm
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
