@@ -327,7 +327,7 @@ func (a *Agent) initialize() (t *attempt, err error) {
 		return nil, err
 	}
 	a.publish(telemetry.RanksAssigned{})
-	if a.carried != nil && a.assignment.ranks.carried {
+	if a.carried != nil && a.assignment.ranks.carried > 0 {
 		began := time.Now()
 		t, err = a.resume()
 		a.stepDone(telemetry.StepStart, began, err)

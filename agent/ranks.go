@@ -17,7 +17,7 @@ import (
 // numbers in rendezvous.AssignedRanksPrefix.
 const restartsKey = "rallypoint/restarts"
 
-// carriedKey exists in a round in which workers of the one before continue.
+// carriedKey holds how many workers of the round before continue, in a round in which some do.
 const carriedKey = "rallypoint/carried"
 
 // ranks are the numbers of one agent's workers: worker k has base + k among all and roleBase + k
@@ -27,7 +27,7 @@ type ranks struct {
 	roleBase, roleWorld int
 	restarts            int     // agreed by the whole job
 	budget              *budget // the same; nil: none
-	carried             bool    // the same: workers that wait for this round continue in it
+	carried             int     // the same: how many workers, which wait for this round, continue in it
 }
 
 // roleInfo is what each agent publishes about itself. Restarts, Host and Budget are our
@@ -98,9 +98,13 @@ func agreeRanks(ctx context.Context, s store.Store, own roleInfo, groups int) (r
 	if own.Survivors != nil {
 		text, err := store.TryGet(ctx, s, carriedKey)
 		if err != nil {
-			return ranks{}, fmt.Errorf("read whether the workers continue: %w", err)
+			return ranks{}, fmt.Errorf("read how many workers continue: %w", err)
 		}
-		r.carried = text != nil
+		if text != nil {
+			if r.carried, err = strconv.Atoi(string(text)); err != nil {
+				return ranks{}, fmt.Errorf("read how many workers continue: %w", err)
+			}
+		}
 	}
 	if own.Budget != nil {
 		if r.budget, err = readBudget(ctx, s); err != nil {
@@ -146,9 +150,9 @@ func assignRanks(ctx context.Context, s store.Store, groups int) error {
 			return fmt.Errorf("publish the restart count: %w", err)
 		}
 	}
-	if canCarry(infos) {
-		if err := s.Set(ctx, carriedKey, []byte("1")); err != nil {
-			return fmt.Errorf("publish that the workers continue: %w", err)
+	if n := continuing(infos); n > 0 {
+		if err := s.Set(ctx, carriedKey, []byte(strconv.Itoa(n))); err != nil {
+			return fmt.Errorf("publish how many workers continue: %w", err)
 		}
 	}
 	if err := writeBudget(ctx, s, infos); err != nil {
@@ -160,17 +164,16 @@ func assignRanks(ctx context.Context, s store.Store, groups int) error {
 	return nil
 }
 
-// canCarry reports whether workers continue in a round: some wait for it, and no node has stopped its
-// own.
-func canCarry(infos []roleInfo) bool {
-	wait := 0
+// continuing is how many workers continue in a round: those that wait for it, unless a node has
+// stopped its own.
+func continuing(infos []roleInfo) (n int) {
 	for _, info := range infos {
 		if info.Survivors == nil {
-			return false
+			return 0
 		}
-		wait += *info.Survivors
+		n += *info.Survivors
 	}
-	return wait > 0
+	return n
 }
 
 // shareRanks computes the ranks of all agents: bases are running sums of the local

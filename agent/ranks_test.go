@@ -19,7 +19,7 @@ import (
 // TestRanksOfTwoRoles is the table of A49, each agent a goroutine.
 func TestRanksOfTwoRoles(t *testing.T) {
 	agents := []roleInfo{{"ps", 0, 4, 0, "", nil, nil}, {"tr", 1, 1, 2, "", nil, nil}, {"tr", 2, 2, 0, "", nil, nil}, {"tr", 3, 3, 1, "", nil, nil}, {"ps", 4, 5, 0, "", nil, nil}}
-	want := []ranks{{0, 15, 0, 9, 2, nil, false}, {4, 15, 0, 6, 2, nil, false}, {5, 15, 1, 6, 2, nil, false}, {7, 15, 3, 6, 2, nil, false}, {10, 15, 4, 9, 2, nil, false}}
+	want := []ranks{{0, 15, 0, 9, 2, nil, 0}, {4, 15, 0, 6, 2, nil, 0}, {5, 15, 1, 6, 2, nil, 0}, {7, 15, 3, 6, 2, nil, 0}, {10, 15, 4, 9, 2, nil, 0}}
 	s := store.NewMemory(store.NewEngine(store.Limits{}))
 	defer s.Close()
 	var wg sync.WaitGroup
@@ -80,7 +80,7 @@ func TestRanksOfAnyRoles(t *testing.T) {
 }
 
 func TestRanksWithoutExchange(t *testing.T) {
-	if got, want := identicalRanks(2, 3, 4, 1), (ranks{8, 12, 8, 12, 1, nil, false}); got != want {
+	if got, want := identicalRanks(2, 3, 4, 1), (ranks{8, 12, 8, 12, 1, nil, 0}); got != want {
 		t.Errorf("%+v, expected %+v", got, want)
 	}
 }
@@ -94,7 +94,7 @@ func TestRanksFromControlPlane(t *testing.T) {
 		t.Fatal(err)
 	}
 	got, err := agreeRanks(t.Context(), s, roleInfo{"r", 1, 4, 3, "", nil, nil}, 2)
-	if want := (ranks{4, 8, 4, 8, 3, nil, false}); err != nil || got != want {
+	if want := (ranks{4, 8, 4, 8, 3, nil, 0}); err != nil || got != want {
 		t.Errorf("%+v (%v), expected %+v", got, err, want)
 	}
 }

@@ -260,7 +260,7 @@ func (a *Agent) world(local int) world.World {
 	s := a.assignment
 	w := world.World{
 		Round: s.Round, Rank: s.ranks.base + local, Size: s.ranks.world, LocalRank: local, LocalSize: a.spec.Workers, Node: s.group, Nodes: s.groups,
-		StoreAddr: s.StoreAddr, StorePort: s.StorePort, Generation: s.Generation,
+		Carried: s.ranks.carried, StoreAddr: s.StoreAddr, StorePort: s.StorePort, Generation: s.Generation,
 	}
 	if a.spec.VirtualRank {
 		w.LocalRank = 0
@@ -293,7 +293,7 @@ func (a *Agent) openWorlds(t *attempt, locals []int) {
 			t.worlds[local].Remove()
 		}
 		t.worlds[local] = r
-		t.able[local] = a.assignment.ranks.carried
+		t.able[local] = a.assignment.ranks.carried > 0
 	}
 }
 

@@ -46,6 +46,7 @@ type World struct {
 	Rank, Size           int // of the whole job
 	LocalRank, LocalSize int
 	Node, Nodes          int
+	Carried              int // workers of the whole job that were in a round before this one
 	StoreAddr            string
 	StorePort            int
 	Generation           string
@@ -90,7 +91,7 @@ func (w World) encode() ([]byte, error) {
 		return nil, fmt.Errorf("the address %.80q of the round's store, or the generation %.80q, is too long for a record", w.StoreAddr, w.Generation)
 	}
 	b := binary.LittleEndian.AppendUint64(nil, w.Round)
-	for _, n := range []int{w.Rank, w.Size, w.LocalRank, w.LocalSize, w.Node, w.Nodes, w.StorePort} {
+	for _, n := range []int{w.Rank, w.Size, w.LocalRank, w.LocalSize, w.Node, w.Nodes, w.StorePort, w.Carried} {
 		b = binary.LittleEndian.AppendUint32(b, uint32(n))
 	}
 	b = append(b, make([]byte, slotSize-len(b))...)

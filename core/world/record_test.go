@@ -11,7 +11,7 @@ import (
 )
 
 // sample is a world in which no two numbers are the same.
-var sample = World{Round: 7, Rank: 5, Size: 8, LocalRank: 1, LocalSize: 2, Node: 3, Nodes: 4, StoreAddr: "10.0.0.7", StorePort: 2940, Generation: "G"}
+var sample = World{Round: 7, Rank: 5, Size: 8, LocalRank: 1, LocalSize: 2, Node: 3, Nodes: 4, Carried: 6, StoreAddr: "10.0.0.7", StorePort: 2940, Generation: "G"}
 
 // slot reads a slot as the page says.
 func slot(b []byte, turn byte) (w World) {
@@ -22,7 +22,7 @@ func slot(b []byte, turn byte) (w World) {
 		return text
 	}
 	return World{
-		Round: binary.LittleEndian.Uint64(at), Rank: n(0), Size: n(1), LocalRank: n(2), LocalSize: n(3), Node: n(4), Nodes: n(5), StorePort: n(6),
+		Round: binary.LittleEndian.Uint64(at), Rank: n(0), Size: n(1), LocalRank: n(2), LocalSize: n(3), Node: n(4), Nodes: n(5), StorePort: n(6), Carried: n(7),
 		Generation: text(64, 64), StoreAddr: text(128, 320),
 	}
 }

@@ -36,7 +36,7 @@ _MAGIC, _VERSION, _SIZE = b"rp-world", 1, 2048
 _OVER, _CAN, _WAITS, _ENTERED = 2, 4, 5, 6
 # Its bytes.
 _TURN, _LOST, _SLOTS, _SLOT, _TEXT = 24, 25, 64, 448, 1024
-_NUMBERS = struct.Struct("<Q7I28x64s320s")
+_NUMBERS = struct.Struct("<Q8I24x64s320s")
 
 _FIRST_PAUSE, _LONGEST_PAUSE, _LATER_PAUSE = 50e-6, 2e-3, 20e-3
 
@@ -100,6 +100,7 @@ class World:
         local_rank: of this worker on its node.
         local_size: the number of workers on its node.
         node_rank: of its node.
+        carried: how many of its workers continue from an earlier world; 0 if all begin in this one.
         store: where the workers of this world, and no others, meet.
     """
 
@@ -109,6 +110,7 @@ class World:
     local_rank: int
     local_size: int
     node_rank: int
+    carried: int
     store: WorldStore = field(repr=False)
 
     def torch_store(self, timeout: float | timedelta = 300.0) -> Any:
@@ -145,9 +147,9 @@ class _Record:
             slot = bytes(self.bytes[at : at + _SLOT])
             if self.bytes[_TURN] == turn:
                 break
-        epoch, rank, size, local, locals_, node, _, port, _, addr = _NUMBERS.unpack(slot)
+        epoch, rank, size, local, locals_, node, _, port, carried, _, addr = _NUMBERS.unpack(slot)
         store = WorldStore(addr.rstrip(b"\0").decode(), port, f"rallypoint/world/{epoch}")
-        return World(epoch, rank, size, local, locals_, node, store)
+        return World(epoch, rank, size, local, locals_, node, carried, store)
 
     def enter(self, new: World) -> World:
         self.world = new
@@ -194,6 +196,11 @@ def _map(path: str) -> mmap.mmap:
         raise StateError(f"the world record {path} cannot be used: {e}", Code.STATE) from None
 
 
+def changeable() -> bool:
+    """Whether the agent of this worker lets it regroup."""
+    return _find() is not None
+
+
 def world() -> World:
     """Returns the world that this process is in: its rank, the number of workers, the store.
 
@@ -220,7 +227,7 @@ def _from_environment() -> World:
         prefix = f"rallypoint/world/0/{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
         store = WorldStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), prefix)
         local, locals_ = int(env.get("LOCAL_RANK", rank)), int(env.get("LOCAL_WORLD_SIZE", size))
-        return World(0, rank, size, local, locals_, int(env.get("GROUP_RANK", 0)), store)
+        return World(0, rank, size, local, locals_, int(env.get("GROUP_RANK", 0)), 0, store)
     except (KeyError, ValueError) as e:
         raise invalid(
             f"the environment says no world: {e!r}; start the program by a launcher"
