@@ -15,9 +15,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from cases.warm import BINARY, TORCHRUN
 from processes import BenchError, free_port
 from result import Row, Sample
+
+from cases.warm import BINARY, TORCHRUN
 
 NAME = "inplace"
 

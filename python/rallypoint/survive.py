@@ -40,9 +40,16 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from ._errors import CanceledError, Code, InvalidError, RallypointError, StateError
-from ._launch import world as _world
 from ._launch.directive import Directive
 from ._launch.progress import progress
+from ._launch.world import (
+    WorldLostError,
+    can_regroup,
+    changeable,
+    changing,
+    regroup,
+    world,
+)
 from ._stores.store import PrefixStore
 from ._torch import gloo_sockets
 from ._torch import state as _state
@@ -89,12 +96,10 @@ class _Group:
         pending: how many workers of the world are still to come in.
     """
 
-    def __init__(self, worlds: Any, backend: str, timeout: timedelta | None) -> None:
-        self.worlds = worlds
-        self.store = MovingStore(worlds.changing)
-        self.world = worlds.world()
-        count = self._first_world()
-        self.joining = count > 0
+    def __init__(self, backend: str, timeout: timedelta | None) -> None:
+        self.store = MovingStore(changing)
+        self.world = world()
+        self.joining = self.world.carried > 0
         rank, size = (0, 1) if self.joining else (self.world.rank, self.world.size)
         options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         before = gloo_sockets.listening()
@@ -108,40 +113,25 @@ class _Group:
         )
         self._listeners = gloo_sockets.listening() - before
         self._peers: set[gloo_sockets.Address] = set()
+        self._ready = threading.Event()
         if self.joining:
-            worlds.can_regroup()
+            can_regroup()
             self.alone()
+            self._prepares = threading.Thread(target=self._prepare, daemon=True)
+            self._prepares.start()
         else:
-            self._gather(self.world.size, {})
-
-    def _first_world(self) -> int:
-        """Finds a world that lasts, and returns how many workers of it were in an earlier one."""
-        while True:
             self._turn()
-            try:
-                return self._continuing(False)
-            except RallypointError as e:
-                if not _is_cut(e):
-                    raise
-                self.world = self.worlds.regroup()
+            self._gather(self.world.size, {})
 
     def _turn(self) -> None:
         self.store.move(PrefixStore("survive", self.world.store.client()))
         self._generation, self._admitted = 0, 0
         self._leave: dict[str, int] | None = None
 
-    def _continuing(self, this: bool) -> int:
-        """How many workers of the present world were in an earlier one."""
-        carried = getattr(self.world, "carried", None)
-        if carried is not None:
-            return int(carried)
-        self.store.set(f"carried/{self.world.rank}", str(int(this)))
-        return sum(map(int, self.store.multi_get([f"carried/{r}" for r in range(self.world.size)])))
-
     def enter(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
         """Makes the first group of the world, and returns what its workers said of themselves."""
         self._turn()
-        return self._gather(self._continuing(True), mine)
+        return self._gather(self.world.carried, mine)
 
     def _gather(self, count: int, mine: dict[str, Any]) -> list[dict[str, Any]]:
         """Makes a group of so many workers, in the order of their ranks in the world."""
@@ -151,16 +141,12 @@ class _Group:
             "listeners": sorted(self._listeners),
         }
         prefix = f"member/{self._generation}"
-        number = self.store.add(prefix, 1) - 1
-        self.store.set(f"{prefix}/{number}", json.dumps(mine))
-        members = [
-            json.loads(m) for m in self.store.multi_get([f"{prefix}/{i}" for i in range(count)])
-        ]
-        members.sort(key=lambda m: m["rank"])
+        _arrive(self.store, prefix, mine)
+        members = sorted(_arrived(self.store, prefix, count), key=lambda m: m["rank"])
         self._peers.update((host, port) for m in members for host, port in m["listeners"])
         uuid = self.world.epoch << 20 | self._generation
         _reconfigure(uuid, [m["handle"] for m in members])
-        self.pending = self.world.size - count
+        self.pending = self.world.size - len(members)
         return members
 
     def alone(self) -> None:
@@ -174,6 +160,20 @@ class _Group:
         self._peers.clear()
         self.store.move()
         _reconfigure(random.SystemRandom().getrandbits(62), [dist._get_reconfigure_handle()])
+
+    def _prepare(self) -> None:
+        """Follows the worlds while this worker makes its model, so that no other waits for it."""
+        while not self._ready.wait(_LOOK):
+            if not changing():
+                continue
+            try:
+                self.world = regroup()
+                with self.world.store.client() as client:
+                    _arrive(PrefixStore("survive", client), "member/0", None)
+            except WorldLostError:
+                return  # and join() comes to the same
+            except RallypointError as e:
+                _log.info("the world %d was lost again: %s", self.world.epoch, e)
 
     def shut(self) -> None:
         """Ends the connections of the group."""
@@ -205,16 +205,32 @@ class _Group:
 
     def join(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
         """Waits until the group of the others admits this worker."""
+        self._ready.set()
+        self._prepares.join()
         self._turn()
-        number = self.store.add("ready", 1) - 1
-        self.store.set(f"ready/{number}", "")
         self.store.set_timeout(timedelta(days=365))
+        if not _arrived(self.store, "member/0", self.world.carried):
+            raise StateLostError("all workers that had the job's state are gone", Code.STATE)
+        number = _arrive(self.store, "ready", {})
         while True:
             leave = json.loads(self.store.get(f"leave/{self._generation + 1}"))
             if number < leave["ready"]:
                 self._leave = leave
                 return self.admit(mine)
             self._generation += 1
+
+
+def _arrive(store: Any, where: str, mine: dict[str, Any] | None) -> int:
+    """Leaves what this worker says of itself, and returns how many came before."""
+    number = int(store.add(where, 1)) - 1
+    store.set(f"{where}/{number}", json.dumps(mine))
+    return number
+
+
+def _arrived(store: Any, where: str, count: int) -> list[dict[str, Any]]:
+    """What so many workers say, without those that are not ready."""
+    texts = store.multi_get([f"{where}/{number}" for number in range(count)])
+    return [said for said in map(json.loads, texts) if said is not None]
 
 
 def _reconfigure(uuid: int, handles: list[str]) -> None:
@@ -227,9 +243,7 @@ _group: _Group | None = None
 _Enter = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
-def init_process_group(
-    backend: str = "gloo", *, timeout: timedelta | None = None, worlds: Any | None = None
-) -> None:
+def init_process_group(backend: str = "gloo", *, timeout: timedelta | None = None) -> None:
     """Makes torch's default process group, of which workers may be lost.
 
     Where that is not possible it is torch.distributed.init_process_group, and a line of the
@@ -241,20 +255,19 @@ def init_process_group(
     Args:
         backend: gloo.
         timeout: of the group's collectives; None is torch's own.
-        worlds: gives the worlds: a MemberWorlds. None: the agent of this worker does.
     """
     global _group
-    why = _unsupported(backend, worlds)
+    why = _unsupported(backend)
     if why:
         _log.warning("a lost worker ends all others, which then start again: %s", why)
         dist.init_process_group(backend, **({} if timeout is None else {"timeout": timeout}))
     else:
-        _group = _Group(_world if worlds is None else worlds, backend, timeout)
+        _group = _Group(backend, timeout)
 
 
-def _unsupported(backend: str, worlds: Any) -> str:
+def _unsupported(backend: str) -> str:
     """Why a lost worker ends the others; empty: it does not."""
-    if worlds is None and _world._find() is None:
+    if not changeable():
         return "this worker's agent was not started with `rallypoint run --on-failure regroup`"
     if not hasattr(dist, "_reconfigure"):
         return f"torch is {torch.__version__}, and process groups can be reconfigured from 2.15 on"
@@ -354,7 +367,7 @@ class Run:
         if self._group.joining:
             self._change(self._group.join, "this worker joins")
         else:
-            self._group.worlds.can_regroup()
+            can_regroup()
         with _Watch(self):
             while True:
                 self._between(total)
@@ -434,7 +447,7 @@ class Run:
         """Leaves the world, or admits workers to it, if it is time for that."""
         assert self._group is not None
         try:
-            if self._group.worlds.changing():
+            if changing():
                 raise CanceledError("others left it, or join", Code.CANCELED)
             if self._group.pending and self._group.admission(self.completed, total):
                 self._change(self._group.admit, "workers join")
@@ -451,7 +464,7 @@ class Run:
                 "leaving the world %d at step %d: %s", self._group.world.epoch, self.completed, why
             )
             self._group.alone()
-            self._group.world = self._group.worlds.regroup()
+            self._group.world = regroup()
             try:
                 return self._enter(self._group.enter)
             except (RuntimeError, RallypointError) as e:
@@ -547,7 +560,7 @@ class _Watch:
         group = self._run._group
         assert group is not None
         while not self._over.wait(_LOOK):
-            if self._run._inside and group.worlds.changing():
+            if self._run._inside and changing():
                 group.shut()
 
     def __enter__(self) -> None:
