@@ -68,6 +68,10 @@ _PAUSE = 0.01
 #: Between two looks at whether the world changes within an attempt, in seconds.
 _LOOK = 0.1
 
+#: Larger buffers, in bytes, are copied before an attempt only if torch has counted a change,
+#: which it does not for the running statistics of normalisations.
+_SMALL = 1 << 20
+
 #: So many worlds in a row that a worker could not enter are a defect, and end it.
 _ATTEMPTS = 20
 
@@ -396,7 +400,7 @@ class Run:
         self._random = torch.get_rng_state()
         self._values = [(value, value.copy()) for value in self._dicts]
         for i, (buffer, _, version) in enumerate(self._buffers):
-            if buffer._version != version:
+            if buffer.nbytes <= _SMALL or buffer._version != version:
                 self._buffers[i] = (buffer, buffer.clone(), buffer._version)
         self._inside = True
 

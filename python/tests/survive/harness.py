@@ -88,10 +88,10 @@ class Job:
             self._news.put(None)
         self._news.put(None)
 
-    def until(self, condition: str, times: int = 1) -> None:
-        """Waits for so many lines that match."""
+    def until(self, condition: str, times: int = 1, since: int = 0) -> None:
+        """Waits for so many lines that match, from this one on."""
         end = time.monotonic() + PATIENCE
-        seen = 0
+        seen = since
         while True:
             ended = not self._reader.is_alive()
             new, seen = self.lines[seen:], len(self.lines)

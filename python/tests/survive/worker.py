@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from rallypoint import survive
@@ -76,6 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--pause", type=float, default=0.0)
+    parser.add_argument("--until", help="a file whose appearance ends the job")
     args = parser.parse_args()
     faults = json.loads(os.environ["FAULTS"])
     start = f"{os.environ['TORCHELASTIC_RESTART_COUNT']}.{os.environ['RANK']}"
@@ -106,7 +108,7 @@ def main() -> None:
         model=model, optimizer=optimizer, scheduler=scheduler, values=values, changed=changed
     )
     middle = net[4].weight
-    now = -1
+    now, over = -1, torch.zeros(1)
 
     def in_backward(_: torch.Tensor) -> None:
         if now == fault and where == "backward":
@@ -131,6 +133,8 @@ def main() -> None:
                     die()
             optimizer.zero_grad()
             loss = (model(x) - x.sum(1, keepdim=True).sin()).square().mean()
+            over = torch.tensor([float(bool(args.until) and os.path.exists(args.until))])
+            dist.all_reduce(over)
             loss.backward()
             if step == fault and where == "cut":
                 fault = -1
@@ -140,11 +144,13 @@ def main() -> None:
             scheduler.step()
             values["seen"] += BATCH
             values["last"] = torch.tensor([float(step), 0.0, 1.0])
-            say(f"rank {run.rank} pid {os.getpid()} step {step}")
+            say(f"rank {run.rank} pid {os.getpid()} step {step} of {run.size}")
             if step == fault and where == "after":
                 die()
-    assert values["seen"] == BATCH * args.steps, values
-    assert values["last"][0] == args.steps - 1, values
+        if over:
+            break
+    assert values["seen"] == BATCH * run.completed, values
+    assert values["last"][0] == run.completed - 1, values
     states = dict(net.named_parameters()), optimizer.state_dict(), scheduler.state_dict()
     say(f"hash {train.fingerprint(*states)}")
 

@@ -1,0 +1,233 @@
+"""What an attempt that is cut takes back, how a state travels, and where nothing survives."""
+
+from __future__ import annotations
+
+import collections
+import logging
+import re
+import socket
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+
+from rallypoint import InvalidError, StateError, survive
+from rallypoint._torch import gloo_sockets, state
+
+CUT = "[gloo/transport/tcp/pair.cc:545] Read error: Connection reset by peer"
+
+
+def run_of(**registered: Any) -> survive.Run:
+    """A run whose worker could lose others."""
+    run = survive.Run(**registered)
+    run._group = object()  # type: ignore[assignment]
+    return run
+
+
+def net() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
+
+
+def copied(module: torch.nn.Module) -> dict[str, torch.Tensor]:
+    return {name: value.clone() for name, value in module.state_dict().items()}
+
+
+def same(module: torch.nn.Module, kept: dict[str, torch.Tensor]) -> bool:
+    return all(torch.equal(value, kept[name]) for name, value in module.state_dict().items())
+
+
+def test_a_step_that_is_cut_is_taken_back() -> None:
+    module, values = net(), {"seen": 1}
+    run = run_of(module=module, values=values)
+    with run.attempt():
+        module(torch.randn(8, 4)).sum().backward()
+    kept, random = copied(module), torch.get_rng_state()
+    for _ in range(2):  # also the second time in a row
+        with run.attempt():
+            values["seen"] = 2
+            values["new"] = 3
+            module(torch.randn(8, 4)).sum().backward()
+            raise RuntimeError(CUT)
+        assert run.completed == 1
+        assert same(module, kept) and values == {"seen": 1}
+        assert torch.equal(torch.get_rng_state(), random)
+
+
+def test_a_step_is_complete_when_its_optimizer_has_stepped() -> None:
+    module = net()
+    run = run_of(module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1))
+    with run.attempt():
+        module(torch.randn(8, 4)).sum().backward()
+        run._optimizers[0].step()
+        kept = copied(module)
+        raise RuntimeError(CUT)
+    assert run.completed == 1 and same(module, kept)
+
+
+def test_a_cut_between_two_optimizers_is_taken_back() -> None:
+    one, other = net(), net()
+    optimizers = [torch.optim.Adam(m.parameters(), lr=0.1) for m in (one, other)]
+    run = run_of(one=one, other=other, first=optimizers[0], second=optimizers[1])
+
+    def step(cut: bool) -> None:
+        with run.attempt():
+            for module, optimizer in zip((one, other), optimizers):
+                module(torch.randn(8, 4)).sum().backward()
+                if cut and optimizer is optimizers[1]:
+                    raise RuntimeError(CUT)
+                optimizer.step()
+
+    step(cut=False)
+    kept, moments = copied(one), optimizers[0].state_dict()["state"][0]["exp_avg"].clone()
+    step(cut=True)
+    assert run.completed == 1 and same(one, kept)
+    assert torch.equal(optimizers[0].state_dict()["state"][0]["exp_avg"], moments)
+    step(cut=False)
+    assert run.completed == 2 and not same(one, kept)
+
+
+def test_an_optimizer_steps_once_in_an_attempt() -> None:
+    module = net()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    run = run_of(module=module, optimizer=optimizer)
+    with pytest.raises(InvalidError, match="second step"), run.attempt():
+        optimizer.step()
+        optimizer.step()
+    assert run.completed == 0
+
+
+@pytest.mark.parametrize(
+    "error", [RuntimeError("shapes differ"), ValueError(CUT), KeyboardInterrupt()]
+)
+def test_errors_of_the_script_pass(error: BaseException) -> None:
+    with pytest.raises(type(error)), run_of(values={}).attempt():
+        raise error
+
+
+def test_what_has_no_state_is_refused() -> None:
+    with pytest.raises(InvalidError, match=r"loss is a float: state is what has state_dict\(\)"):
+        survive.Run(loss=0.5)
+
+
+STATE = {
+    "tensors": [torch.arange(10.0), torch.tensor(True), torch.zeros(0, 3), torch.ones(2, 3).t()],
+    "plain": (1, -0.5, float("inf"), "\u00fc", None, True, 2**70),
+    3: {"int keys": {0: [()]}},
+    "milestones": collections.Counter([5, 5, 7]),
+    "half": torch.arange(5).to(torch.bfloat16),
+}
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return a.dtype == b.dtype and torch.equal(a, b)
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return bool(a == b)
+
+
+@pytest.mark.parametrize("chunk", [7, 16 << 20])
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_state_travels(monkeypatch: pytest.MonkeyPatch, chunk: int, wanted: bool) -> None:
+    monkeypatch.setattr(state, "CHUNK", chunk)
+    sent: list[torch.Tensor] = []
+    state.send(STATE, lambda tensor: sent.append(tensor.clone()))
+    assert all(tensor.numel() <= chunk for tensor in sent)
+
+    def take(tensor: torch.Tensor) -> None:
+        tensor.copy_(sent.pop(0))
+
+    received = state.receive(take, wanted)
+    assert not sent
+    assert equal(received, STATE) if wanted else received is None
+
+
+def test_what_cannot_travel_is_named() -> None:
+    with pytest.raises(InvalidError, match=r"the state\['a'\]\[1\] is a builtins.object"):
+        state.send({"a": [0, object()]}, lambda _: None)
+
+
+@pytest.mark.parametrize(
+    "text", ["[", '{"tensor": ["load", [1]]}', '{"tensor": ["float32"]}', '{"x": 1}', '{"dict": 3}']
+)
+def test_a_description_that_is_none(text: str) -> None:
+    sent = [torch.tensor([len(text)]), torch.tensor(list(text.encode()), dtype=torch.uint8)]
+    with pytest.raises(StateError, match="description"):
+        state.receive(lambda tensor: [tensor.copy_(sent.pop(0))].clear())
+
+
+@pytest.mark.parametrize(
+    ("changeable", "reconfigures", "backend", "why"),
+    [
+        (False, True, "gloo", "--on-failure regroup"),
+        (True, False, "gloo", "torch is .* from 2.15 on"),
+        (True, True, "nccl", "only gloo is supported"),
+    ],
+)
+def test_where_nothing_survives(
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    changeable: bool,
+    reconfigures: bool,
+    backend: str,
+    why: str,
+) -> None:
+    made: list[tuple[Any, ...]] = []
+    monkeypatch.setattr(survive, "changeable", lambda: changeable)
+    if not reconfigures:
+        monkeypatch.delattr(dist, "_reconfigure")
+    monkeypatch.setattr(dist, "init_process_group", lambda *args, **_: made.append(args))
+    with caplog.at_level(logging.WARNING, "rallypoint"):
+        survive.init_process_group(backend)
+    assert made == [(backend,)]
+    assert "a lost worker ends all others" in caplog.text
+    (record,) = caplog.records
+    assert re.search(why, record.getMessage())
+    run = survive.Run(values={})
+    numbers = []
+    for step in run.steps(3):
+        with run.attempt():
+            numbers.append(step)
+    assert numbers == [0, 1, 2]
+    with pytest.raises(RuntimeError), run.attempt():
+        raise RuntimeError(CUT)
+
+
+def test_sharded_parameters_restart(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    class FlatParameter(torch.nn.Parameter):
+        pass
+
+    module = torch.nn.Module()
+    module.flat = FlatParameter(torch.zeros(3))
+    monkeypatch.setattr(survive, "_group", object())
+    run = survive.Run(module=module)
+    assert run._group is None and "the parameters are sharded" in caplog.text
+
+
+def test_only_connections_of_gloo_are_ended() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as gloo,
+        socket.create_server(("127.0.0.1", 0)) as s,
+    ):
+        assert {gloo.getsockname(), s.getsockname()} <= gloo_sockets.listening()
+        pairs = []
+        for server in (gloo, s):
+            client = socket.create_connection(server.getsockname())
+            pairs.append((client, server.accept()[0]))
+        gloo_sockets.shut({gloo.getsockname()}, set())
+        assert [pairs[0][i].recv(1) for i in (0, 1)] == [b"", b""]
+        pairs[1][0].send(b"x")
+        assert pairs[1][1].recv(1) == b"x"
+        gloo_sockets.shut(set(), {s.getsockname()})
+        assert [pairs[1][i].recv(1) for i in (0, 1)] == [b"", b""]
+        for pair in pairs:
+            for end in pair:
+                end.close()

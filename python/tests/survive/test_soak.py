@@ -1,0 +1,51 @@
+"""Workers die at random moments, again and again."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from survive.harness import WORKER, job, standalone
+
+KILLS = int(os.environ.get("SURVIVE_KILLS", 200))
+SIZE = 3
+
+
+def lives(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.mark.long
+@pytest.mark.timeout(3600)
+def test_two_hundred_kills(tmp_path: Path) -> None:
+    """The job ends with one state, and no step is lost: somebody made each of them."""
+    seed = random.randrange(1 << 30)
+    print(f"seed {seed}")
+    chance = random.Random(seed)
+    over = tmp_path / "over"
+    arguments = ("--steps", 10**9, "--pause", 0.002, "--until", over)
+    kills = 0
+    with job(*standalone(SIZE, KILLS), WORKER, *arguments) as j:
+        while kills < KILLS:
+            j.until(f"step .* of {SIZE}$", SIZE, since=len(j.lines))
+            whole = [pid for pid in list(j.workers) if lives(pid)]
+            time.sleep(chance.uniform(0, 0.3))
+            victims = chance.sample(whole, chance.choice((1, 1, 2)))
+            for pid in victims[: KILLS - kills]:
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+                time.sleep(chance.choice((0, chance.uniform(0, 0.2))))
+        j.until(f"step .* of {SIZE}$", SIZE, since=len(j.lines))
+        over.touch()
+        workers = j.ends(SIZE)
+        steps = {step for w in workers for step in w.numbers}
+        assert steps == set(range(max(steps) + 1))
+        for w in workers:
+            assert w.numbers == sorted(set(w.numbers)), w.pid
