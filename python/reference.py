@@ -18,6 +18,7 @@ import rallypoint
 import rallypoint.admin
 import rallypoint.agent
 import rallypoint.handler
+import rallypoint.survive
 import rallypoint.timer
 from rallypoint._launch import failure_plain as plain
 
@@ -111,6 +112,12 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
             "admin.Logs",
             "admin.LogStream",
         ],
+    ),
+    (
+        "Training that survives a loss",
+        "See [Lose a rank, keep the rest](keep-the-rest.md). It needs torch: "
+        "`from rallypoint import survive`.",
+        ["survive.init_process_group", "survive.Run"],
     ),
     (
         "A backend of your own",

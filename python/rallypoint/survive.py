@@ -30,7 +30,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Callable
@@ -329,7 +329,10 @@ class Run:
         self._dicts = [s for s in state.values() if isinstance(s, dict)]
         self._modules = [s for s in state.values() if isinstance(s, torch.nn.Module)]
         self._optimizers = [s for s in state.values() if isinstance(s, torch.optim.Optimizer)]
-        self._buffers = [(b, b, -1) for m in self._modules for b in m.buffers()]
+        buffers = [b for m in self._modules for b in m.buffers()]
+        self._small = [b for b in buffers if b.nbytes <= _SMALL]
+        self._kept_small = [b.clone() for b in self._small]
+        self._large = [(b, b, -1) for b in buffers if b.nbytes > _SMALL]
         for optimizer in self._optimizers:
             optimizer.register_step_pre_hook(self._before_step)
             optimizer.register_step_post_hook(self._after_step)
@@ -384,7 +387,7 @@ class Run:
                 elif self._all_done(total):
                     return
 
-    def attempt(self) -> _Attempt:
+    def attempt(self) -> AbstractContextManager[None]:
         """A context for the whole body of a step.
 
         It takes the error of a collective whose peer is gone, and the loop then gives the same
@@ -399,9 +402,12 @@ class Run:
         self._kept = None
         self._random = torch.get_rng_state()
         self._values = [(value, value.copy()) for value in self._dicts]
-        for i, (buffer, _, version) in enumerate(self._buffers):
-            if buffer.nbytes <= _SMALL or buffer._version != version:
-                self._buffers[i] = (buffer, buffer.clone(), buffer._version)
+        with torch.no_grad():
+            if self._small:
+                torch._foreach_copy_(self._kept_small, self._small)
+            for i, (buffer, _, version) in enumerate(self._large):
+                if buffer._version != version:
+                    self._large[i] = (buffer, buffer.clone(), buffer._version)
         self._inside = True
 
     def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
@@ -438,9 +444,12 @@ class Run:
             value.clear()
             value.update(kept)
         with torch.no_grad():
-            for i, (buffer, kept, _) in enumerate(self._buffers):
-                buffer.copy_(kept)
-                self._buffers[i] = (buffer, kept, buffer._version)
+            if self._small:
+                torch._foreach_copy_(self._small, self._kept_small)
+            for i, (buffer, kept, version) in enumerate(self._large):
+                if buffer._version != version:
+                    buffer.copy_(kept)
+                    self._large[i] = (buffer, kept, buffer._version)
 
     def _states(self) -> dict[str, Any]:
         return {n: s if isinstance(s, dict) else s.state_dict() for n, s in self._state.items()}
@@ -575,7 +584,7 @@ class _Watch:
         self._thread.join()
 
 
-class _Attempt:
+class _Attempt(AbstractContextManager[None]):
     def __init__(self, run: Run) -> None:
         self._run = run
 

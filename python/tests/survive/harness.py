@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -42,7 +42,8 @@ class Worker:
         return [step for _, step in self.steps]
 
     def kill(self, number: int = signal.SIGKILL) -> None:
-        os.kill(self.pid, number)
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, number)
 
 
 class Job:
@@ -66,7 +67,8 @@ class Job:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            env=os.environ | {"FAULTS": json.dumps(faults or {}), "OMP_NUM_THREADS": "1"},
+            env=os.environ
+            | {"FAULTS": json.dumps(faults or {}), "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO"},
         )
         self.lines: list[str] = []
         self.workers: dict[int, Worker] = {}

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import signal
 
 import pytest
+from harness import free_port
 from survive.harness import EXAMPLE, WORKER, Job, Worker, job, standalone
 
 pytestmark = pytest.mark.timeout(240)
@@ -80,6 +83,40 @@ def test_the_one_that_joins_dies_while_it_receives() -> None:
     with job(*standalone(3), WORKER, "--steps", STEPS, faults=faults) as j:
         j.ends(3)
         survivors_made_every_step(j, 2)
+
+
+def test_the_result_is_that_of_an_undisturbed_run() -> None:
+    """... to the last bit, where every step is made by as many workers."""
+    hashes = []
+    for faults in ({}, {"0.1": "backward:10", "1.1": "optimizer:20", "0.0": "forward:25"}):
+        with job(*standalone(3), WORKER, "--steps", STEPS, "--wait", faults=faults) as j:
+            j.ends(3)
+            hashes.append(j.hashes[0])
+    assert hashes[0] == hashes[1]
+
+
+@pytest.mark.parametrize("hosts", [True, False])
+def test_a_node_is_lost(hosts: bool) -> None:
+    """... which hosts the control plane, or not; the others go on without a replacement."""
+    endpoint = f"127.0.0.1:{free_port()}"
+    options = (f"--rdzv-endpoint={endpoint}", "--nnodes=1:3", "--max-restarts=3")
+    with contextlib.ExitStack() as stack:
+        start = functools.partial(job, *options, EXAMPLE, "--steps", 400)
+        nodes = [stack.enter_context(start()) for _ in range(3)]
+        for node in nodes:
+            node.until(r"step 20\b")
+        lost = next(
+            n for n in nodes if hosts == ("hosting the control plane" in "\n".join(n.lines))
+        )
+        nodes.remove(lost)
+        (worker,) = lost.workers.values()
+        lost.process.kill()
+        worker.kill()
+        lost.end()
+        for node in nodes:
+            (survivor,) = node.ends(1)
+            assert survivor.numbers == list(range(400))
+        assert nodes[0].hashes == nodes[1].hashes
 
 
 def test_a_survivor_is_stopped_for_a_while() -> None:

@@ -77,6 +77,7 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--pause", type=float, default=0.0)
+    parser.add_argument("--wait", action="store_true", help="for all workers before a step")
     parser.add_argument("--until", help="a file whose appearance ends the job")
     args = parser.parse_args()
     faults = json.loads(os.environ["FAULTS"])
@@ -105,7 +106,12 @@ def main() -> None:
         say(f"changed to rank {rank} of {size}")
 
     run = survive.Run(
-        model=model, optimizer=optimizer, scheduler=scheduler, values=values, changed=changed
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        values=values,
+        changed=changed,
+        wait_for_all=args.wait,
     )
     middle = net[4].weight
     now, over = -1, torch.zeros(1)
