@@ -25,6 +25,7 @@ from __future__ import annotations
 import copy
 import json
 import logging
+import os
 import random
 import re
 import threading
@@ -167,17 +168,23 @@ class _Group:
 
     def _prepare(self) -> None:
         """Follows the worlds while this worker makes its model, so that no other waits for it."""
-        while not self._ready.wait(_LOOK):
-            if not changing():
-                continue
+        continues = (
+            str(self.world.epoch) != os.environ["RALLYPOINT_ROUND"]
+        )  # that it was started in
+        while True:
             try:
-                self.world = regroup()
-                with self.world.store.client() as client:
-                    _arrive(PrefixStore("survive", client), "member/0", None)
-            except WorldLostError:
-                return  # and join() comes to the same
+                if continues:
+                    with self.world.store.client() as client:
+                        _arrive(PrefixStore("survive", client), "member/0", None)
             except RallypointError as e:
                 _log.info("the world %d was lost again: %s", self.world.epoch, e)
+            while not changing():
+                if self._ready.wait(_PAUSE):
+                    return
+            try:
+                self.world, continues = regroup(), True
+            except WorldLostError:
+                return  # and the script comes to the same
 
     def shut(self) -> None:
         """Ends the connections of the group."""
