@@ -23,10 +23,8 @@ worker ends the others, and the launcher starts all again.
 from __future__ import annotations
 
 import copy
-import json
 import logging
 import os
-import random
 import re
 import threading
 import time
@@ -40,28 +38,21 @@ import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
-from ._errors import CanceledError, Code, InvalidError, RallypointError, StateError
+from ._errors import CanceledError, Code, InvalidError, RallypointError
 from ._launch.directive import Directive
 from ._launch.progress import progress
 from ._launch.world import (
-    WorldLostError,
     can_regroup,
     changeable,
     changing,
     regroup,
-    world,
 )
-from ._stores.store import PrefixStore
-from ._torch import gloo_sockets
 from ._torch import state as _state
-from ._torch.moving_store import MovingStore
+from ._torch.group import Group, StateLostError
 
 __all__ = ["Run", "StateLostError", "init_process_group"]
 
 _log = logging.getLogger("rallypoint")
-
-#: How long gloo may take to connect the workers of a new world, in seconds.
-_CONNECT = 5.0
 
 #: Between two looks for workers that join, of one that waits for them, in seconds.
 _PAUSE = 0.01
@@ -77,180 +68,10 @@ _SMALL = 1 << 20
 _ATTEMPTS = 20
 
 #: What gloo's errors of a broken or timed out connection have in their texts.
-_CUT = re.compile(
-    r"gloo/|Connection (closed|reset|refused)|Broken pipe|Application timeout|Timed out waiting|"
-    r"Socket closed|not initialized",
-    re.IGNORECASE,
-)
+_CUT = re.compile(r"\bgloo\b|Connection (closed|reset) by peer", re.IGNORECASE)
 
 
-class StateLostError(StateError):
-    """No worker that is left has a whole state: the job has to start from a checkpoint."""
-
-
-class _Group:
-    """The default process group of torch, which moves from world to world.
-
-    Its first workers are those that continue from the world before, or all if none does. Workers
-    that begin in a world where others continue come in between two steps, as soon as they are
-    ready, and the group then has another generation.
-
-    Attributes:
-        world: the present one.
-        joining: whether this worker is still to come into its first group.
-        pending: how many workers of the world are still to come in.
-    """
-
-    def __init__(self, backend: str, timeout: timedelta | None) -> None:
-        self.store = MovingStore(changing)
-        self.world = world()
-        self.joining = self.world.carried > 0
-        rank, size = (0, 1) if self.joining else (self.world.rank, self.world.size)
-        options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
-        before = gloo_sockets.listening()
-        dist.init_process_group(
-            backend,
-            store=self.store,
-            rank=rank,
-            world_size=size,
-            enable_reconfigure=True,
-            **options,
-        )
-        self._listeners = gloo_sockets.listening() - before
-        self._peers: set[gloo_sockets.Address] = set()
-        self._ready = threading.Event()
-        if self.joining:
-            can_regroup()
-            self.alone()
-            self._prepares = threading.Thread(target=self._prepare, daemon=True)
-            self._prepares.start()
-        else:
-            self._turn()
-            self._gather(self.world.size, {})
-
-    def _turn(self) -> None:
-        self.store.move(PrefixStore("survive", self.world.store.client()))
-        self._generation, self._admitted = 0, 0
-        self._leave: dict[str, int] | None = None
-
-    def enter(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Makes the first group of the world, and returns what its workers said of themselves."""
-        self._turn()
-        return self._gather(self.world.carried, mine)
-
-    def _gather(self, count: int, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Makes a group of so many workers, in the order of their ranks in the world."""
-        mine = mine | {
-            "rank": self.world.rank,
-            "handle": dist._get_reconfigure_handle(),
-            "listeners": sorted(self._listeners),
-        }
-        prefix = f"member/{self._generation}"
-        _arrive(self.store, prefix, mine)
-        members = sorted(_arrived(self.store, prefix, count), key=lambda m: m["rank"])
-        self._peers.update((host, port) for m in members for host, port in m["listeners"])
-        uuid = self.world.epoch << 20 | self._generation
-        _reconfigure(uuid, [m["handle"] for m in members])
-        self.pending = self.world.size - len(members)
-        return members
-
-    def alone(self) -> None:
-        """Makes a group of this worker alone.
-
-        Workers that wait for it wake when its connections end: gloo wakes a worker only when the
-        one that it waits for is gone. Connections may be held by a Work that nobody has waited
-        for, so they are ended before gloo gives them up.
-        """
-        self.shut()
-        self._peers.clear()
-        self.store.move()
-        _reconfigure(random.SystemRandom().getrandbits(62), [dist._get_reconfigure_handle()])
-
-    def _prepare(self) -> None:
-        """Follows the worlds while this worker makes its model, so that no other waits for it."""
-        continues = (
-            str(self.world.epoch) != os.environ["RALLYPOINT_ROUND"]
-        )  # that it was started in
-        while True:
-            try:
-                if continues:
-                    with self.world.store.client() as client:
-                        _arrive(PrefixStore("survive", client), "member/0", None)
-            except RallypointError as e:
-                _log.info("the world %d was lost again: %s", self.world.epoch, e)
-            while not changing():
-                if self._ready.wait(_PAUSE):
-                    return
-            try:
-                self.world, continues = regroup(), True
-            except WorldLostError:
-                return  # and the script comes to the same
-
-    def shut(self) -> None:
-        """Ends the connections of the group."""
-        gloo_sockets.shut(self._listeners, self._peers.copy())
-
-    def admission(self, step: int, total: int) -> bool:
-        """Whether the group admits workers before this step; it is the same in all its workers.
-
-        The first one to see that a worker is ready says that all leave after the step that it is
-        about to begin, which nobody can complete without it.
-        """
-        if self._leave is None:
-            key = f"leave/{self._generation + 1}"
-            if not self.store.check([f"ready/{self._admitted}"]):
-                return False
-            ready = self.store.add("ready", 0)
-            count = self.world.size - self.pending + ready - self._admitted
-            mine = json.dumps({"step": min(step + 1, total), "ready": ready, "count": count})
-            self._leave = json.loads(self.store.compare_set(key, "", mine))
-        return step >= self._leave["step"]
-
-    def admit(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Makes the group of the next generation."""
-        assert self._leave is not None
-        self._generation += 1
-        self._admitted, count = self._leave["ready"], self._leave["count"]
-        self._leave = None
-        return self._gather(count, mine)
-
-    def join(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Waits until the group of the others admits this worker."""
-        self._ready.set()
-        self._prepares.join()
-        self._turn()
-        self.store.set_timeout(timedelta(days=365))
-        if not _arrived(self.store, "member/0", self.world.carried):
-            raise StateLostError("all workers that had the job's state are gone", Code.STATE)
-        number = _arrive(self.store, "ready", {})
-        while True:
-            leave = json.loads(self.store.get(f"leave/{self._generation + 1}"))
-            if number < leave["ready"]:
-                self._leave = leave
-                return self.admit(mine)
-            self._generation += 1
-
-
-def _arrive(store: Any, where: str, mine: dict[str, Any] | None) -> int:
-    """Leaves what this worker says of itself, and returns how many came before."""
-    number = int(store.add(where, 1)) - 1
-    store.set(f"{where}/{number}", json.dumps(mine))
-    return number
-
-
-def _arrived(store: Any, where: str, count: int) -> list[dict[str, Any]]:
-    """What so many workers say, without those that are not ready."""
-    texts = store.multi_get([f"{where}/{number}" for number in range(count)])
-    return [said for said in map(json.loads, texts) if said is not None]
-
-
-def _reconfigure(uuid: int, handles: list[str]) -> None:
-    dist._reconfigure(uuid, handles, timeout=timedelta(seconds=_CONNECT)).wait()
-    group = dist.group.WORLD
-    dist.distributed_c10d._world.pg_group_ranks[group] = {i: i for i in range(len(handles))}
-
-
-_group: _Group | None = None
+_group: Group | None = None
 _Enter = Callable[[dict[str, Any]], list[dict[str, Any]]]
 
 
@@ -270,10 +91,11 @@ def init_process_group(backend: str = "gloo", *, timeout: timedelta | None = Non
     global _group
     why = _unsupported(backend)
     if why:
-        _log.warning("a lost worker ends all others, which then start again: %s", why)
+        if os.environ.get("LOCAL_RANK", "0") == "0":
+            _log.warning("a lost worker ends all others, which then start again: %s", why)
         dist.init_process_group(backend, **({} if timeout is None else {"timeout": timeout}))
     else:
-        _group = _Group(backend, timeout)
+        _group = Group(backend, timeout)
 
 
 def _unsupported(backend: str) -> str:

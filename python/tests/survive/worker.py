@@ -22,6 +22,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from rallypoint import survive
 from rallypoint._torch import state
+from rallypoint._torch.group import Group
 
 BATCH = 48
 
@@ -42,7 +43,7 @@ def die() -> None:
 
 def dies_in_recovery(where: str) -> None:
     """Has this worker die in its next change of worlds."""
-    enter, send, receive = survive._Group.enter, state.send, state.receive
+    enter, send, receive = Group.enter, state.send, state.receive
 
     def entering(self: Any, mine: Any) -> Any:
         if where == "enter":
@@ -64,7 +65,7 @@ def dies_in_recovery(where: str) -> None:
 
         return counted
 
-    survive._Group.enter = entering  # type: ignore[method-assign]
+    Group.enter = entering  # type: ignore[method-assign]
     if where == "send":
         state.send = lambda what, broadcast: send(what, after_some(broadcast))
     if where == "receive":
