@@ -23,6 +23,7 @@ worker ends the others, and the launcher starts all again.
 from __future__ import annotations
 
 import copy
+import gc
 import logging
 import os
 import re
@@ -152,6 +153,7 @@ class Run:
         self._ended = True  # the last step reached its end
         self._whole = True  # what is registered is the state after a step
         self._cut: BaseException | None = None
+        self._replicas: list[DistributedDataParallel] = []
         self._inside = False  # an attempt
         self._stepped: set[int] = set()  # optimizers that made their step in it
         self._kept: dict[str, Any] | None = None  # the state before it, of several optimizers
@@ -173,10 +175,11 @@ class Run:
                     Code.INVALID,
                 )
         self._group = _group
-        if _group is not None and any(_sharded(p) for m in self._modules for p in m.parameters()):
+        parts = [p for m in self._modules for p in m.parameters()] + self._optimizers
+        if _group is not None and any(map(_sharded, parts)):
             _log.warning(
-                "a lost worker ends all others, which then start again: the parameters are "
-                "sharded, and nobody else has a lost worker's"
+                "a lost worker ends all others, which then start again: parameters or optimizer "
+                "states are sharded, and nobody else has a lost worker's"
             )
             self._group = None
 
@@ -200,6 +203,7 @@ class Run:
             while self.completed < total:
                 yield self.completed
             return
+        self._replicas = [o for o in gc.get_objects() if DistributedDataParallel in type(o).__mro__]
         if self._group.joining:
             self._change(self._group.join, "this worker joins")
         else:
@@ -291,7 +295,8 @@ class Run:
         try:
             if changing():
                 raise CanceledError("others left it, or join", Code.CANCELED)
-            if self._group.pending and self._group.admission(self.completed, total):
+            last = self.completed if self._wait_for_all else total
+            if self._group.pending and self._group.admission(self.completed, last):
                 self._change(self._group.admit, "workers join")
         except RallypointError as e:
             if not _is_cut(e):
@@ -340,7 +345,10 @@ class Run:
         if not newest[0] or any(age != newest for age in ages):
             self._share(ages.index(newest), newest[1], ages[self.rank] != newest or not newest[0])
         for module in self._modules:
-            _renew(module)
+            for parameter in module.parameters():
+                parameter.grad = None
+        for ddp in self._replicas:
+            _renew(ddp)
         self._group.joining, self._cut = False, None
         if self._changed is not None:
             self._changed(self.rank, self.size)
@@ -436,9 +444,10 @@ class _Attempt(AbstractContextManager[None]):
         return True
 
 
-def _sharded(parameter: torch.nn.Parameter) -> bool:
-    names = {kind.__name__ for kind in (*type(parameter).__mro__, type(parameter.data))}
-    return not names.isdisjoint({"DTensor", "FlatParameter"})
+def _sharded(part: object) -> bool:
+    kinds = (*type(part).__mro__, type(getattr(part, "data", None)))
+    names = {"DTensor", "FlatParameter", "ZeroRedundancyOptimizer"}  # not imported for this
+    return any(kind.__name__ in names for kind in kinds)
 
 
 def _is_cut(error: BaseException) -> bool:
@@ -448,15 +457,11 @@ def _is_cut(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and bool(_CUT.search(str(error)))
 
 
-def _renew(module: torch.nn.Module) -> None:
-    """Drops gradients, and has each DDP begin anew: its buckets must be those of a newcomer's."""
-    for parameter in module.parameters():
-        parameter.grad = None
-    for ddp in module.modules():
-        if isinstance(ddp, DistributedDataParallel):
-            hooks = list(getattr(ddp, "_comm_hooks", ()))
-            ddp.__setstate__(ddp.__getstate__())
-            for hook, state in hooks:
-                with suppress(AttributeError):
-                    ddp._comm_hooks.remove((hook, state))
-                ddp.register_comm_hook(state, hook)
+def _renew(ddp: DistributedDataParallel) -> None:
+    """Has a DDP begin anew: its buckets must be those of a newcomer's."""
+    hooks = list(getattr(ddp, "_comm_hooks", ()))
+    ddp.__setstate__(ddp.__getstate__())
+    for hook, state in hooks:
+        with suppress(AttributeError):
+            ddp._comm_hooks.remove((hook, state))
+        ddp.register_comm_hook(state, hook)

@@ -136,11 +136,15 @@ class Group:
         """Ends the connections of the group."""
         gloo_sockets.shut(self._listeners, self._peers.copy())
 
-    def admission(self, step: int, total: int) -> bool:
+    def admission(self, step: int, last: int) -> bool:
         """Whether the group admits workers before this step; it is the same in all its workers.
 
         The first one to see that a worker is ready says that all leave after the step that it is
         about to begin, which nobody can complete without it.
+
+        Args:
+            step: which all workers of the group come to.
+            last: before which they wait for workers that join.
         """
         if self._leave is None:
             key = f"leave/{self._generation + 1}"
@@ -148,7 +152,7 @@ class Group:
                 return False
             ready = self.store.add("ready", 0)
             count = self.world.size - self.pending + ready - self._admitted
-            mine = json.dumps({"step": min(step + 1, total), "ready": ready, "count": count})
+            mine = json.dumps({"step": min(step + 1, last), "ready": ready, "count": count})
             self._leave = json.loads(self.store.compare_set(key, "", mine))
         return step >= self._leave["step"]
 

@@ -6,11 +6,14 @@ import collections
 import logging
 import re
 import socket
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
+from harness import PATIENCE
 
 from rallypoint import InvalidError, StateError, survive
 from rallypoint._torch import gloo_sockets, state
@@ -231,3 +234,39 @@ def test_only_connections_of_gloo_are_ended() -> None:
         for pair in pairs:
             for end in pair:
                 end.close()
+
+
+def test_a_worker_within_an_attempt_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
+    shut, changes = threading.Event(), threading.Event()
+    monkeypatch.setattr(survive, "changing", changes.is_set)
+    run = survive.Run(values={})
+    run._group = SimpleNamespace(shut=shut.set)  # type: ignore[assignment]
+    with survive._Watch(run):
+        changes.set()
+        assert not shut.wait(0.3)  # between attempts there is nobody to wake
+        with run.attempt():
+            assert shut.wait(PATIENCE)
+
+
+def test_a_replica_begins_anew_with_its_hook() -> None:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        calls: list[int] = []
+
+        def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+            calls.append(bucket.index())
+            done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            done.set_result(bucket.buffer())
+            return done
+
+        ddp = torch.nn.parallel.DistributedDataParallel(net())
+        ddp.register_comm_hook(None, hook)
+        for _ in range(3):
+            ddp.zero_grad()
+            ddp(torch.ones(2, 4)).sum().backward()
+            before = len(calls)
+            survive._renew(ddp)
+        ddp(torch.ones(2, 4)).sum().backward()
+        assert len(calls) == before + 1
+    finally:
+        dist.destroy_process_group()
