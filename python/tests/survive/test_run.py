@@ -212,7 +212,7 @@ def test_sharded_parameters_restart(
     module.flat = FlatParameter(torch.zeros(3))
     monkeypatch.setattr(survive, "_group", object())
     run = survive.Run(module=module)
-    assert run._group is None and "the parameters are sharded" in caplog.text
+    assert run._group is None and "are sharded" in caplog.text
 
 
 def test_only_connections_of_gloo_are_ended() -> None:
@@ -253,9 +253,9 @@ def test_a_replica_begins_anew_with_its_hook() -> None:
     try:
         calls: list[int] = []
 
-        def hook(_: object, bucket: dist.GradBucket) -> torch.futures.Future[torch.Tensor]:
+        def hook(_, bucket):  # type: ignore[no-untyped-def]
             calls.append(bucket.index())
-            done: torch.futures.Future[torch.Tensor] = torch.futures.Future()
+            done = torch.futures.Future()
             done.set_result(bucket.buffer())
             return done
 

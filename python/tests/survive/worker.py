@@ -98,7 +98,11 @@ def main() -> None:
         torch.nn.Linear(64, 64),
         torch.nn.Linear(64, 1),
     )
-    model = DistributedDataParallel(net, bucket_cap_mb=0.01)
+    model = DistributedDataParallel(
+        net,
+        bucket_cap_mb=0.01,
+        find_unused_parameters=args.wait,  # which keeps the buckets as they are
+    )
     optimizer = torch.optim.Adam(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 10, 0.9)
     values: dict[str, Any] = {"seen": 0, "last": torch.zeros(3)}
