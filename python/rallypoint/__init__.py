@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from . import admin as admin
     from . import agent as agent
     from . import handler as handler
+    from . import survive as survive
     from . import timer as timer
     from ._errors import (
         AuthenticationError,

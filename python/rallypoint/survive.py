@@ -48,8 +48,8 @@ from ._launch.world import (
     changing,
     regroup,
 )
-from ._torch import state as _state
-from ._torch.group import Group, StateLostError
+from ._survive import state as _state
+from ._survive.group import Group, StateLostError
 
 __all__ = ["Run", "StateLostError", "init_process_group"]
 

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from harness import PATIENCE
 
 from rallypoint import InvalidError, StateError, survive
-from rallypoint._torch import gloo_sockets, state
+from rallypoint._survive import gloo_sockets, state
 
 CUT = "[gloo/transport/tcp/pair.cc:545] Read error: Connection reset by peer"
 

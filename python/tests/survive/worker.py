@@ -21,8 +21,8 @@ import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
 
 from rallypoint import survive
-from rallypoint._torch import state
-from rallypoint._torch.group import Group
+from rallypoint._survive import state
+from rallypoint._survive.group import Group
 
 BATCH = 48
 

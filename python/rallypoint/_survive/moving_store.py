@@ -9,7 +9,7 @@ from typing import Callable
 
 from .._errors import CanceledError, Code, DeadlineError
 from .._stores.store import HashStore, Store
-from .store import TorchStore, _like_torch
+from .._torch.store import TorchStore, _like_torch
 
 #: Between two looks at whether the world is about to change, of a call that waits.
 _SLICE = 0.05

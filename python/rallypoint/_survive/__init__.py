@@ -1,0 +1,1 @@
+"""What rallypoint.survive is made of; imports torch."""
