@@ -53,8 +53,8 @@ type run struct {
 	notices noticeFrame
 	stats   stats
 
-	standbys *standby.Registry // nil: the server has no successors
-	unsaid   unsaid
+	standbys    *standby.Registry // nil: the server has no successors
+	uncommitted uncommitted
 
 	training training.Job
 
@@ -467,7 +467,7 @@ func (r *run) retire() {
 		r.server.runCount.Add(-1)
 	}
 	r.gone = true
-	r.dropUnsaidLocked()
+	r.dropUncommittedLocked()
 	r.accountLocked()
 	r.stopClocks()
 }

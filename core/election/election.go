@@ -37,12 +37,12 @@ type Elector interface {
 	// Quorum reports whether facts have to be confirmed before nodes may be told what follows from
 	// them.
 	Quorum() bool
-	// Propose proposes the facts of a run, which replace those before. MaySay tells of the number that
+	// Propose proposes the facts of a run, which replace those before. Committed tells of the number that
 	// it returns when they are confirmed. whole is false if there is no room for all of them.
 	Propose(run string, f rendezvous.Facts) (number uint64, whole bool)
-	// MaySay reports whether this process still leads, as far as it can know, and the facts of that
+	// Committed reports whether this process still leads, as far as it can know, and the facts of that
 	// number are confirmed. Number 0 asks for the former alone.
-	MaySay(number uint64) bool
+	Committed(number uint64) bool
 	// NoMajority says why nothing is confirmed at present.
 	NoMajority() string
 }

@@ -119,7 +119,7 @@ func (s *server) kill() {
 func (tr *trio) leader() (place int) {
 	tr.t.Helper()
 	testkit.Eventually(tr.t, "a server leads", func() bool {
-		place = slices.IndexFunc(tr.servers, func(s *server) bool { return s != nil && !s.closed && s.group.Hosting() && s.group.MaySay(0) })
+		place = slices.IndexFunc(tr.servers, func(s *server) bool { return s != nil && !s.closed && s.group.Hosting() && s.group.Committed(0) })
 		return place >= 0
 	})
 	return place
@@ -282,7 +282,7 @@ func TestMinoritySaysNothing(t *testing.T) {
 		}
 	}
 	last := tr.servers[at]
-	testkit.Eventually(t, "it has no majority", func() bool { return last.group.Hosting() && !last.group.MaySay(0) })
+	testkit.Eventually(t, "it has no majority", func() bool { return last.group.Hosting() && !last.group.Committed(0) })
 	last.lines.Await(t, "no majority: 1 of 3 voters reachable", 1)
 	ctx, cancel := context.WithTimeout(context.Background(), 300*time.Millisecond)
 	defer cancel()
@@ -451,7 +451,7 @@ func TestTwoOfFiveDie(t *testing.T) {
 		third = (third + 1) % 5
 	}
 	tr.servers[third].kill()
-	testkit.Eventually(t, "two of five have no majority", func() bool { return !tr.servers[at].group.MaySay(0) })
+	testkit.Eventually(t, "two of five have no majority", func() bool { return !tr.servers[at].group.Committed(0) })
 	tr.start(dead[0])
 	tr.servers[tr.leader()].serves(nodes)
 	undisturbed(t, nodes)

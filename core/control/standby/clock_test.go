@@ -28,10 +28,10 @@ func TestSuspendedHost(t *testing.T) {
 		g.Tick()
 		voters.carry()
 	}
-	if !g.MaySay(0) {
+	if !g.Committed(0) {
 		t.Fatal("a host that its voters hear says nothing")
 	}
-	if now += lease; g.MaySay(0) {
+	if now += lease; g.Committed(0) {
 		t.Error("a host whose machine was suspended for a lease believes that its voters hear it")
 	}
 }

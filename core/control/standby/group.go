@@ -75,9 +75,9 @@ type members interface {
 	// voteLocked sends raft's messages, and wakes those that wait for its decisions.
 	voteLocked()
 	sendLocked(m raft.Message)
-	// proposeLocked and saidLocked do the work of Propose and MaySay.
+	// proposeLocked and committedLocked do the work of Propose and Committed.
 	proposeLocked(run string, f rendezvous.Facts) (number uint64, whole bool)
-	saidLocked(number uint64) bool
+	committedLocked(number uint64) bool
 	// leaveLocked is for StepDown: this process follows another server.
 	leaveLocked(to wire.Redirect)
 	// livenessLocked returns this process's message about itself to the others.

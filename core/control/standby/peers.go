@@ -327,8 +327,8 @@ func (p *Peers) proposeLocked(run string, f rendezvous.Facts) (number uint64, wh
 	return p.ledger.set(run, f)
 }
 
-// saidLocked reports false after the last word: the others may have elected the next host already.
-func (p *Peers) saidLocked(number uint64) bool { return !p.closed && p.ledger.said >= number }
+// committedLocked reports false after the last word: the others may have elected the next host already.
+func (p *Peers) committedLocked(number uint64) bool { return !p.closed && p.ledger.said >= number }
 
 func (p *Peers) leaveLocked(wire.Redirect) {} // the list stays, and so does the vote
 
@@ -484,7 +484,7 @@ func (p *Peers) Lame() bool {
 // proposeLocked proposes the changes to the voters, once they have accepted the previous
 // proposal.
 func (l *ledger) proposeLocked(b *raft.Node, now time.Duration) {
-	if l.number > 0 && b.Confirmed() >= l.number {
+	if l.number > 0 && b.Committed() >= l.number {
 		l.said, l.number = l.sent, 0
 	}
 	if l.number == 0 && l.changes > l.sent {

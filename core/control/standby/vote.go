@@ -164,7 +164,7 @@ func (g *Group) voteLocked() {
 	if leads && g.hosting && term > g.target.Term {
 		g.target.Term = term // nobody has hosted between
 	}
-	if confirmed := v.node.Confirmed(); confirmed != v.confirmed || majority != v.majority || leads != g.hosting {
+	if confirmed := v.node.Committed(); confirmed != v.confirmed || majority != v.majority || leads != g.hosting {
 		if confirmed > v.confirmed {
 			v.took = v.now() - v.proposed
 		}
@@ -260,7 +260,7 @@ func (g *Group) linkedLocked(node string, others []string) bool {
 	})
 }
 
-// Propose tells the voters what the nodes of a run are about to be told. The result is for MaySay. It
+// Propose tells the voters what the nodes of a run are about to be told. The result is for Committed. It
 // reports false if the voters do not keep all of it, for want of room.
 func (g *Group) Propose(run string, f rendezvous.Facts) (number uint64, whole bool) {
 	g.mu.Lock()
@@ -275,15 +275,15 @@ func (g *Group) proposeLocked(_ string, f rendezvous.Facts) (number uint64, whol
 	return g.vote.node.Propose(rendezvous.EncodeFacts(f), g.vote.now()), true
 }
 
-// MaySay reports whether this host may tell nodes what it has proposed up to a number: a
+// Committed reports whether this host may tell nodes what it has proposed up to a number: a
 // majority of the voters has accepted that, and was heard lately. A host alone always may.
-func (g *Group) MaySay(number uint64) bool {
+func (g *Group) Committed(number uint64) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.members.saidLocked(number) && g.vote.node.Majority(g.vote.now())
+	return g.members.committedLocked(number) && g.vote.node.Majority(g.vote.now())
 }
 
-func (g *Group) saidLocked(number uint64) bool { return g.vote.node.Confirmed() >= number }
+func (g *Group) committedLocked(number uint64) bool { return g.vote.node.Committed() >= number }
 
 // Awaited returns the nodes that vote and are not proven dead, beside this one.
 func (g *Group) Awaited() (nodes []string) {

@@ -111,7 +111,7 @@ func (n *Node) join(epoch string, begin *raftpb.Snapshot) {
 	n.term = raw.BasicStatus().GetTerm()
 }
 
-// Propose gives the voters another value. The result is the number that Confirmed reaches when a majority has
+// Propose gives the voters another value. The result is the number that Committed reaches when a majority has
 // it; 0: this process does not lead, or hands on.
 func (n *Node) Propose(value []byte, now time.Duration) (number uint64) {
 	if !n.leads() || n.hands {
@@ -526,9 +526,9 @@ func (n *Node) alone() bool {
 // Votes reports whether this process is one of several that vote.
 func (n *Node) Votes() bool { return n.Voters().Has(n.id) && !n.alone() }
 
-// Confirmed returns the number up to which a majority has what this leader has proposed; 0: it is not known of
+// Committed returns the number up to which a majority has what this leader has proposed; 0: it is not known of
 // anything yet.
-func (n *Node) Confirmed() uint64 {
+func (n *Node) Committed() uint64 {
 	if !n.leads() {
 		return 0
 	}

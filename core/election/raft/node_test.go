@@ -86,8 +86,8 @@ func TestFounderLeadsAtOnce(t *testing.T) {
 		t.Fatalf("term %d, leads %v", term, leads)
 	}
 	number := n.Propose([]byte("more"), 0)
-	if number == 0 || n.Confirmed() < number {
-		t.Errorf("number %d, confirmed %d", number, n.Confirmed())
+	if number == 0 || n.Committed() < number {
+		t.Errorf("number %d, confirmed %d", number, n.Committed())
 	}
 	g, _ := newGroup(t, 3)
 	g.tick(1)
@@ -107,7 +107,7 @@ func TestProofElects(t *testing.T) {
 	n := g.nodes[1]
 	number := n.Propose([]byte("facts"), g.now)
 	g.carry()
-	if n.Confirmed() < number {
+	if n.Committed() < number {
 		t.Fatal("not confirmed")
 	}
 	left := []Voter{1, 2, 3, 4, 5}

@@ -298,7 +298,7 @@ func (s *sim) settle(p *proc) {
 	if p.term != term {
 		s.elected(p, term)
 	}
-	if n := b.Confirmed(); n > p.up {
+	if n := b.Committed(); n > p.up {
 		s.confirmed(p, n)
 	}
 	if s.last == p {

@@ -511,8 +511,8 @@ func (e *Elector) Propose(_ string, f rendezvous.Facts) (number uint64, whole bo
 	return number, true
 }
 
-// MaySay implements election.Elector.
-func (e *Elector) MaySay(number uint64) bool {
+// Committed implements election.Elector.
+func (e *Elector) Committed(number uint64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.core.maySay(number, e.Clock())

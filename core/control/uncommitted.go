@@ -10,18 +10,18 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// unsaid is the queue of messages to nodes that follow from facts which a majority of the voters
+// uncommitted is the queue of messages to nodes that follow from facts which a majority of the voters
 // has not accepted yet (docs/decisions/0151). It is in order. Timers, and state that only this
 // process sees, do not wait.
-type unsaid struct {
+type uncommitted struct {
 	facts  rendezvous.Facts // that were proposed last
 	number uint64           // of that proposal; 0: there was none, or this process was deposed then
-	queue  []unsaidWord
+	queue  []delayed
 	cut    bool // the voters do not keep all of facts
 }
 
-// unsaidWord is one frame, or the end of a wait, once a proposal is confirmed.
-type unsaidWord struct {
+// delayed is one frame, or the end of a wait, once a proposal is confirmed.
+type delayed struct {
 	number uint64
 	say    func()
 	drop   func() // instead: another process hosts; nil: nothing
@@ -33,7 +33,7 @@ func (r *run) votes() bool { return r.server.cfg.Elector != nil && r.server.cfg.
 // proposeLocked proposes to the voters the facts that the nodes are about to be told, if they
 // have changed.
 func (r *run) proposeLocked() {
-	u := &r.unsaid
+	u := &r.uncommitted
 	if !r.votes() {
 		return
 	}
@@ -50,19 +50,19 @@ func (r *run) proposeLocked() {
 // quietLocked reports whether messages must wait: the host is not sure to be one, or earlier
 // messages still wait.
 func (r *run) quietLocked() bool {
-	return r.votes() && (len(r.unsaid.queue) > 0 || !r.server.cfg.Elector.MaySay(r.unsaid.number))
+	return r.votes() && (len(r.uncommitted.queue) > 0 || !r.server.cfg.Elector.Committed(r.uncommitted.number))
 }
 
 // mayJudgeLocked reports whether silent nodes may be taken for lost: not while it is this process
 // that is cut off.
 func (r *run) mayJudgeLocked() bool {
-	return !r.votes() || r.server.cfg.Elector.MaySay(0)
+	return !r.votes() || r.server.cfg.Elector.Committed(0)
 }
 
 // sayLocked tells nodes something, in order: now, or when the voters have accepted it.
 func (r *run) sayLocked(say func()) {
 	if r.quietLocked() {
-		r.queueLocked(unsaidWord{number: r.unsaid.number, say: say})
+		r.queueLocked(delayed{number: r.uncommitted.number, say: say})
 		return
 	}
 	say()
@@ -76,13 +76,13 @@ func (r *run) saidLocked() <-chan struct{} {
 	}
 	done := make(chan struct{})
 	end := func() { close(done) }
-	r.queueLocked(unsaidWord{r.unsaid.number, end, end})
+	r.queueLocked(delayed{r.uncommitted.number, end, end})
 	return done
 }
 
-func (r *run) queueLocked(w unsaidWord) {
-	r.unsaid.queue = append(r.unsaid.queue, w)
-	if len(r.unsaid.queue) == 1 {
+func (r *run) queueLocked(w delayed) {
+	r.uncommitted.queue = append(r.uncommitted.queue, w)
+	if len(r.uncommitted.queue) == 1 {
 		r.server.quiet.add(r)
 	}
 }
@@ -111,14 +111,14 @@ func (q *quietRuns) list() []*run {
 	return slices.SortedFunc(maps.Keys(q.runs), func(a, b *run) int { return cmp.Compare(a.seq, b.seq) })
 }
 
-// dropUnsaidLocked drops the messages that wait, since another process hosts.
-func (r *run) dropUnsaidLocked() {
-	for _, w := range r.unsaid.queue {
+// dropUncommittedLocked drops the messages that wait, since another process hosts.
+func (r *run) dropUncommittedLocked() {
+	for _, w := range r.uncommitted.queue {
 		if w.drop != nil {
 			w.drop()
 		}
 	}
-	r.unsaid.queue = nil
+	r.uncommitted.queue = nil
 	r.server.quiet.drop(r)
 }
 
@@ -156,14 +156,14 @@ func (r *run) confirmed() {
 	if r.gone {
 		return
 	}
-	u := &r.unsaid
+	u := &r.uncommitted
 	if u.number == 0 && r.broken == nil { // it was deposed, and nobody has hosted since
 		r.proposeLocked()
 		for i := range u.queue {
 			u.queue[i].number = max(u.queue[i].number, u.number)
 		}
 	}
-	for len(u.queue) > 0 && u.queue[0].number > 0 && s.cfg.Elector.MaySay(u.queue[0].number) {
+	for len(u.queue) > 0 && u.queue[0].number > 0 && s.cfg.Elector.Committed(u.queue[0].number) {
 		w := u.queue[0]
 		u.queue = u.queue[1:]
 		w.say()
