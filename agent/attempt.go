@@ -42,7 +42,6 @@ type attempt struct {
 	followers *followers               // of the workers' output
 	ended     map[int]*process.Process // by local rank
 	failures  []*process.Process       // ended badly, in the order in which it was seen
-	memory    map[int]string           // by local rank of a failure: that the kernel had killed for memory when it ended
 	failure   string                   // the first of them, as this node has announced it
 	succeeded int
 	leaves    bool // this node leaves the run to the others, see Agent.leaves
@@ -107,7 +106,7 @@ func (a *Agent) start() (*attempt, error) {
 	n := a.spec.Workers
 	t := &attempt{
 		logs: make([]*logs.Attempt, n), outputs: make([]logs.Worker, n), able: make([]bool, n),
-		oom: a.oom, ended: make(map[int]*process.Process), memory: make(map[int]string), followers: newFollowers(),
+		oom: a.oom, ended: make(map[int]*process.Process), followers: newFollowers(),
 	}
 	t.oom.Reset()
 	var all []int
@@ -398,7 +397,7 @@ func (a *Agent) note(t *attempt, ended []*process.Process) {
 			t.outputs[p.Local].Shared.Ended()
 			t.failures = append(t.failures, p)
 			if !p.Stopped {
-				t.memory[p.Local] = t.oom.Note()
+				p.Memory = t.oom.Note()
 			}
 			if a.running.Load() && a.keeps(t) {
 				a.keepsWithout(t, p)
@@ -606,7 +605,7 @@ func (a *Agent) failure(t *attempt, p *process.Process, read func(func()) bool) 
 		_ = f.Complete("")
 	}
 	f.Message = p.Fault + f.Message
-	if note := t.memory[p.Local]; note != "" {
+	if note := p.Memory; note != "" {
 		f.Message += " (" + note + ")"
 	}
 	return f, err

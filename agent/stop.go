@@ -156,7 +156,7 @@ func (a *Agent) describe(t *attempt, p *process.Process) *failure.Failure {
 	}
 	if p.HasExited() { // else its watch may be writing these
 		f.ExitCode, f.Time = p.Code, p.At
-		f.OOM = t.memory[p.Local] != "" && p.Code == -int(unix.SIGKILL)
+		f.OOM = p.Memory != "" && p.Code == -int(unix.SIGKILL)
 	}
 	return f
 }

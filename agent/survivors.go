@@ -194,9 +194,6 @@ func (a *Agent) resume() (*attempt, error) {
 // replace starts workers in the vacant places.
 func (a *Agent) replace(t *attempt) error {
 	before := t.files()
-	for _, local := range t.vacant {
-		delete(t.memory, local)
-	}
 	a.renewStacks(t.vacant)
 	a.guard.Starting()
 	files, launches, err := a.prepare(t, t.vacant)

@@ -26,7 +26,7 @@ func TestCheckOfANode(t *testing.T) {
 		"missing":     {[]string{"true", "/no/such/check"}, 2, "the check \"/no/such/check\" cannot be run"},
 		"no program":  {[]string{"/etc/passwd"}, 2, "the check \"/etc/passwd\" cannot be run"},
 		"hangs":       {[]string{"exec sleep 1000"}, 0, "it had not ended after 300ms"},
-		"endless":     {[]string{"exec yes"}, 0, "it had not ended after 300ms"},
+		"endless":     {[]string{"yes & exec sleep 1000"}, 0, "it had not ended after 300ms"},
 		"at once":     {[]string{"mkfifo f; echo > f", "until [ -p f ]; do :; done; cat f"}, 0, "2 checks of this node took "},
 		"variables":   {[]string{`[ "$RALLYPOINT_CHECK $RALLYPOINT_LOCAL_WORLD_SIZE" = "join 1" ]`}, 0, "1 check of this node took "},
 	} {

@@ -131,7 +131,7 @@ func (h *harness) seenAtEndpoint(options []string) {
 			endpoint = at
 		}
 	}
-	for command, want := range map[string]string{"status": "3 of 1:3 nodes here", "stacks": "3 ranks", "logs": "of ranks 0-2"} {
+	for command, want := range map[string]string{"status": "3 nodes of 1 to 3 here", "stacks": "3 ranks", "logs": "of ranks 0-2"} {
 		if code, stdout, stderr := execute(h.t, command, endpoint); code != 0 || !strings.Contains(stdout, want) {
 			h.t.Errorf("%s: %d, %q, %q", command, code, stdout, stderr)
 		}

@@ -29,6 +29,7 @@ type Process struct {
 	Stopped bool   // the agent had sent it a signal before it ended
 	Fault   string // why the agent counts it as failed, whatever ended it; "" for no such reason
 	Stuck   bool   // it is in uninterruptible sleep, where no signal ends it: it is not waited for
+	Memory  string // that the kernel had killed it for memory when it ended, as the agent found; "" if not
 	reaped  bool
 }
 

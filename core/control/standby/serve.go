@@ -36,18 +36,12 @@ func (g *Group) Serve(l *Link, conn *wire.Call, check func(wire.Liveness) error,
 		}
 	}()
 	for {
-		switch {
-		case g.Expects(l):
-			conn.SetReadDeadline(time.Now().Add(g.lease / 4))
-		case opened:
-			conn.SetReadDeadline(time.Time{})
+		if opened {
+			if silent = g.awaitFrame(l, conn); !silent {
+				conn.SetReadDeadline(time.Time{})
+			}
 		}
 		frame, err := conn.NextFrame(g.maxFrame)
-		if errors.Is(err, os.ErrDeadlineExceeded) && opened { // this process was stopped, perhaps: what came meanwhile is read first
-			conn.SetReadDeadline(time.Now().Add(g.Beat()))
-			frame, err = conn.NextFrame(g.maxFrame)
-			silent = errors.Is(err, os.ErrDeadlineExceeded)
-		}
 		if err != nil {
 			return opened, cmp.Or(out.Cause(), err)
 		}
@@ -68,6 +62,24 @@ func (g *Group) Serve(l *Link, conn *wire.Call, check func(wire.Liveness) error,
 			g.HearVote(l, said)
 		case wire.Refuse:
 			return opened, conn.Explain(said.Err)
+		}
+	}
+}
+
+// awaitFrame waits until a frame begins, or the connection ends. It reports whether a voter is silent that has had to
+// answer for a quarter of a lease: who votes may change while nothing comes.
+func (g *Group) awaitFrame(l *Link, conn *wire.Call) (silent bool) {
+	for {
+		expected := g.Expects(l)
+		conn.SetReadDeadline(time.Now().Add(g.lease / 4))
+		_, err := conn.In.Peek(1)
+		if !errors.Is(err, os.ErrDeadlineExceeded) {
+			return false
+		}
+		if expected && g.Expects(l) { // this process was stopped, perhaps: what came meanwhile is read first
+			conn.SetReadDeadline(time.Now().Add(g.Beat()))
+			_, err = conn.In.Peek(1)
+			return errors.Is(err, os.ErrDeadlineExceeded)
 		}
 	}
 }
