@@ -99,7 +99,7 @@ def test_no_grace(tmp_path: Path) -> None:
         ({"logs_specs": LogsSpecs(redirects="9")}, "redirects"),
         ({"logs_specs": LogsSpecs(tee={7: 1})}, "local rank 7"),
         ({"role": "a\0b"}, "NUL"),
-        ({"on_failure": "stay"}, '"stay" must be restart, keep, or leave'),
+        ({"on_failure": "stay"}, r'"stay" must be restart, regroup\[:TIME\], keep, or leave'),
         ({"on_failure": "leave"}, "one that leaves a standalone job"),
         ({"on_failure": "keep"}, "the nodes of a standalone job do not notice"),
         (
