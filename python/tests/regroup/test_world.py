@@ -206,7 +206,7 @@ def test_torch_has_the_same_keys() -> None:
     with rallypoint.StoreServer("127.0.0.1") as server:
         store = rallypoint.WorldStore("127.0.0.1", server.port, "rallypoint/world/3")
         ours = store.client()
-        torchs = rallypoint.World(3, 0, 1, 0, 1, 0, store).torch_store(timeout=20)
+        torchs = rallypoint.World(3, 0, 1, 0, 1, 0, 0, store).torch_store(timeout=20)
         torchs.set("a", "1")
         ours.set("b", "2")
         assert (ours.get("a"), torchs.get("b")) == (b"1", b"2")
