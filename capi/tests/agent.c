@@ -86,7 +86,8 @@ static void configuration(void) {
     expect_invalid(&config, "preload_timeout_ms");
     config = good;
     config.on_failure = "stay";
-    expect_invalid(&config, "on_failure: \"stay\" must be restart, regroup[:TIME], keep, or leave");
+    expect_invalid(&config,
+                   "on_failure: \"stay\" must be restart, regroup[:TIME], keep, or leave");
     config.on_failure = "leave";
     expect_invalid(&config, "one that leaves a standalone job");
     config.on_failure = "keep";
