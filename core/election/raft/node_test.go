@@ -151,7 +151,7 @@ func TestSilentLeader(t *testing.T) {
 		beats := 0
 		for ; g.leader() == 0; beats++ {
 			g.tick(1)
-			if beats > 2*beatParts {
+			if beats > 20*beatParts { // two that campaign at one moment split the vote, again and again at times
 				t.Fatal("nobody leads")
 			}
 		}

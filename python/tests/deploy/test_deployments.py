@@ -186,7 +186,7 @@ exit "$worst\"""",
         f"if [ {code} != 143 ]; then exit {code}; fi\n"
         "if [ $RANK = 0 ]; then\n"
         "    until [ -e agent.1 ]; do sleep 0.05; done\n"
-        f"    trap : TERM; {signals[why]}; exit 1\n"
+        f"    trap 'exit 1' TERM; {signals[why]}; sleep 60 & wait\n"
         "fi\nexec sleep 60\n"
     )
     env = {
