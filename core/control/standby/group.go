@@ -85,7 +85,7 @@ type members interface {
 	// nodeOfLocked returns the node of a voter; "" if it is not known.
 	nodeOfLocked(id raft.Voter) string
 	// adoptLocked takes part in the epoch of a message, if this process may.
-	adoptLocked(l *Link, m raft.Message)
+	adoptLocked(m raft.Message)
 	// forgetLocked gives this process an empty memory, and another name as a voter.
 	forgetLocked()
 	// votersLocked is for Voters.
@@ -112,7 +112,7 @@ func NewGroup(runID, node string, lease time.Duration, noQuorum bool) *Group {
 func newGroup(runID, node string, lease time.Duration, noQuorum bool, clock Clock) *Group {
 	g := &Group{
 		runID: runID, node: node, lease: lease, noQuorum: noQuorum, clock: clock, maxFrame: wire.MaxHelloFrame,
-		changed: make(chan struct{}), links: map[*Link]struct{}{}, vote: newVote(clock, lease),
+		changed: make(chan struct{}), links: map[*Link]struct{}{}, vote: newVote(clock, lease, raft.NewVoter(0)),
 	}
 	g.members = g
 	return g
@@ -151,9 +151,7 @@ func (g *Group) foundLocked(now time.Time) {
 
 // beginLocked begins an epoch in which this process is the only voter.
 func (g *Group) beginLocked(term uint64, value []byte) {
-	names := g.vote.names
-	g.vote = newVote(g.clock, g.lease)
-	g.vote.names = names
+	g.voteAsLocked(raft.NewVoter(0))
 	g.vote.node.Begin(rand.Text(), term-1, []raft.Voter{g.vote.voter}, value, g.vote.now())
 }
 
@@ -273,13 +271,16 @@ func (g *Group) partLocked(group, next string) {
 // renewVoteLocked has this process begin without a memory in another group.
 func (g *Group) renewVoteLocked(group string) {
 	if group != g.target.Group {
-		g.vote = newVote(g.clock, g.lease)
+		g.vote = newVote(g.clock, g.lease, raft.NewVoter(0))
 	}
 }
 
-func (g *Group) forgetLocked() {
+func (g *Group) forgetLocked() { g.voteAsLocked(raft.NewVoter(0)) }
+
+// voteAsLocked gives this process another name as a voter, and a memory that is empty.
+func (g *Group) voteAsLocked(id raft.Voter) {
 	names := g.vote.names
-	g.vote = newVote(g.clock, g.lease)
+	g.vote = newVote(g.clock, g.lease, id)
 	g.vote.names = names
 }
 

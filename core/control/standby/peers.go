@@ -65,14 +65,6 @@ func (p *Peers) forgetLocked() {
 	p.deposed = p.hosting
 }
 
-// voteAsLocked gives this process another name as a voter, and a memory that is empty.
-func (p *Peers) voteAsLocked(id raft.Voter) {
-	names := p.vote.names
-	p.vote = newVote(p.clock, p.lease)
-	p.vote.names, p.vote.voter = names, id
-	p.vote.node = raft.New(id, p.lease, 0)
-}
-
 // placeOf is a server's place in the list, from 1 on.
 func (p *Peers) placeOf(name string) int { return slices.Index(p.places, name) + 1 }
 
@@ -231,7 +223,7 @@ func voterOf(epoch string, place int) raft.Voter {
 }
 
 // adoptLocked takes part in an epoch that another process begins, if this one may.
-func (p *Peers) adoptLocked(_ *Link, m raft.Message) {
+func (p *Peers) adoptLocked(m raft.Message) {
 	n, own := p.vote.node, voterOf(m.Epoch, p.placeOf(p.node))
 	if m.To != own || m.Epoch == n.Epoch() || p.vote.now()-p.since < p.patienceLocked() {
 		return

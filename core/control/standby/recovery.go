@@ -21,7 +21,6 @@ import (
 // cut off itself by a firewall that refuses in everybody's name: it waits for four leases.
 // Where the leader was not heard, the others may have gone on without it, and have ended: it begins nothing.
 type recovery struct {
-	proven   bool          // all are proven dead; some that only refuse may be behind a firewall
 	first    time.Duration // when the first voter was gone; 0: none is
 	heard    bool          // a leader was heard shortly before
 	since    time.Duration // no leader can be elected; of the vote's clock
@@ -59,14 +58,11 @@ func (g *Group) recoverLocked() {
 	}
 	voters := v.node.Voters()
 	lives, gone, place := []raft.Voter{v.voter}, 0, 0
-	s.proven = true
 	for _, id := range voters.All() {
-		dead := v.node.ProvenDead(id)
 		switch {
 		case id == v.voter:
 			place = len(lives) - 1
-		case dead, linked(id, func(l *Link) bool { return l.refuses }):
-			s.proven = s.proven && dead
+		case v.node.ProvenDead(id), linked(id, func(l *Link) bool { return l.refuses }):
 			gone++
 		case linked(id, func(l *Link) bool {
 			return l.out != nil && l.word != succession.Hosts && (l.word != succession.Stands || g.hosting)

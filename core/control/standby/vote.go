@@ -55,8 +55,7 @@ func bootTime() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-func newVote(clock Clock, lease time.Duration) vote {
-	voter := raft.NewVoter(0)
+func newVote(clock Clock, lease time.Duration, voter raft.Voter) vote {
 	return vote{clock: clock, epoch: clock(), voter: voter, names: map[string]raft.Voter{}, node: raft.New(voter, lease, 0)}
 }
 
@@ -130,7 +129,7 @@ func (g *Group) HearVote(l *Link, f wire.Vote) bool {
 	case f.Group != g.groupLocked(), f.From != l.voter, l.voter == 0:
 		return false
 	}
-	g.members.adoptLocked(l, f.Message)
+	g.members.adoptLocked(f.Message)
 	if f.To != g.vote.voter {
 		return true // to a memory that is lost
 	}
@@ -144,7 +143,7 @@ func (g *Group) HearVote(l *Link, f wire.Vote) bool {
 	return true
 }
 
-func (g *Group) adoptLocked(*Link, raft.Message) {}
+func (g *Group) adoptLocked(raft.Message) {}
 
 func (g *Group) voteLocked() {
 	v := &g.vote

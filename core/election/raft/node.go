@@ -223,26 +223,23 @@ func (n *Node) repeatSnapshots() {
 // Campaign makes the process campaign now, because the leader is proven dead, unless it has just done so. It
 // reports false if this process does not vote.
 func (n *Node) Campaign(now time.Duration) bool {
-	if !n.Votes() || n.leads() {
-		return false
-	}
-	if now-n.campaign >= retryTicks*Beat(n.lease) || n.raw.BasicStatus().RaftState == etcdraft.StateFollower {
-		n.campaign = now
-		n.do(now, func() error { return errors.Join(n.raw.ForgetLeader(), n.raw.Campaign()) })
-	}
-	return true
+	return n.stand(now, func(etcdraft.BasicStatus) error { return errors.Join(n.raw.ForgetLeader(), n.raw.Campaign()) })
 }
 
-// TakeOver makes the process campaign because the leader has asked it to lead: nobody waits for that one.
+// TakeOver is Campaign because the leader has asked this process to lead: nobody waits for that one.
 func (n *Node) TakeOver(now time.Duration) bool {
+	return n.stand(now, func(s etcdraft.BasicStatus) error {
+		return n.raw.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(s.Lead), To: new(uint64(n.id)), Term: new(s.GetTerm())})
+	})
+}
+
+func (n *Node) stand(now time.Duration, campaign func(etcdraft.BasicStatus) error) bool {
 	if !n.Votes() || n.leads() {
 		return false
 	}
 	if s := n.raw.BasicStatus(); now-n.campaign >= retryTicks*Beat(n.lease) || s.RaftState == etcdraft.StateFollower {
 		n.campaign = now
-		n.do(now, func() error {
-			return n.raw.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(s.Lead), To: new(uint64(n.id)), Term: new(s.GetTerm())})
-		})
+		n.do(now, func() error { return campaign(s) })
 	}
 	return true
 }
