@@ -1,10 +1,10 @@
 """Workers for test_regroup.py: they train in lockstep, without torch, and regroup in place.
 
-Arguments: the number of steps, and the seconds that each takes. Each step is a meeting of all ranks
-through the store of the world. After each change of the world the highest step wins. Each prints
-lines of JSON: what, and its rank, size, epoch, pid, step. Files in the working folder steer them:
-hold has a step that none goes beyond while it is there, deaf.RANK has a rank do nothing, and
-ask.RANK has it regroup once though nothing has happened.
+Argument: the seconds that a step takes. Each step is a meeting of all ranks through the store of
+the world. After each change of the world the highest step wins. Each prints lines of JSON: what,
+and its rank, size, epoch, pid, step. Files in the working folder steer them: over has them end
+some steps later, deaf.RANK has a rank do nothing, and ask.RANK has it regroup once though nothing
+has happened.
 """
 
 import contextlib
@@ -18,6 +18,7 @@ import rallypoint
 from rallypoint import RallypointError, World
 
 PATIENCE = 60.0
+MORE = 20  # steps after it is over
 
 
 def say(what: str, world: World, step: int, **more: object) -> None:
@@ -40,10 +41,10 @@ def gather(world: World, client: rallypoint.Store, name: str, value: int) -> "li
         return None
 
 
-def hold(step: int) -> None:
-    with contextlib.suppress(FileNotFoundError, ValueError):
-        while step > int(Path("hold").read_text()):
-            time.sleep(0.005)
+def record(world: World, step: int) -> None:
+    """In one write: a worker that is killed leaves a whole line or none."""
+    with open("steps.txt", "ab", buffering=0) as file:
+        file.write(f"{world.epoch} {os.getpid()} {step}\n".encode())
 
 
 def next_world(world: World, done: int) -> World:
@@ -53,11 +54,12 @@ def next_world(world: World, done: int) -> World:
     return world
 
 
-def main(steps: int, pause: float) -> None:
+def main(pause: float) -> None:
     rallypoint.can_regroup()
     world = rallypoint.world()
     say("begins", world, -1, env=int(os.environ["RANK"]))
     done = -1  # the last step that this process knows to be done
+    last = 0  # at which all end, when they have agreed on one
     while True:
         while rallypoint.changing():
             world = next_world(world, done)
@@ -72,8 +74,7 @@ def main(steps: int, pause: float) -> None:
             continue
         done = max(known)
         say("agrees", world, done)
-        while done + 1 < steps:
-            hold(done + 1)
+        while not last or done < last:
             if Path(f"deaf.{world.rank}").exists():
                 say("is deaf", world, done)
             while Path(f"deaf.{world.rank}").exists():
@@ -82,12 +83,13 @@ def main(steps: int, pause: float) -> None:
                 Path(f"ask.{world.rank}").unlink()
                 world = next_world(world, done)
                 break
-            if gather(world, client, f"step/{done + 1}", 0) is None:
+            if not last and Path("over").exists():
+                last = done + MORE
+            met = gather(world, client, f"step/{done + 1}", last)
+            if met is None:
                 break
-            done += 1
-            if world.rank == 0:
-                with open("steps.txt", "a") as file:
-                    file.write(f"{done}\n")
+            done, last = done + 1, max(met)
+            record(world, done)
             time.sleep(pause)
             directive = rallypoint.progress(done)
             if directive is not None:
@@ -102,4 +104,4 @@ def main(steps: int, pause: float) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), float(sys.argv[2]))
+    main(float(sys.argv[1]))

@@ -36,13 +36,12 @@ class Job:
         *options: str,
         nodes: str = "1:3",
         policy: str = "regroup",
-        steps: int = 150,
     ) -> None:
         self.run(
             node,
             *(f"--nnodes={nodes}", "--nproc-per-node=2", f"--rdzv-endpoint={self.endpoint}"),
             *("--rdzv-id=job", f"--rdzv-conf=node_id={node},{CONF}", "--max-restarts=5"),
-            *(f"--on-failure={policy}", *options, str(HERE / "looper.py"), str(steps), "0.02"),
+            *(f"--on-failure={policy}", *options, str(HERE / "looper.py"), "0.02"),
         )
 
     def run(self, node: str, *arguments: str) -> None:
@@ -75,14 +74,19 @@ class Job:
         )
         return self.lines(what, **fields)
 
-    def steps(self) -> list[int]:
+    def made(self) -> list[tuple[int, int, int]]:
+        """Epoch, process and number of each step that a worker has completed."""
         try:
-            return [int(line) for line in (self.folder / "steps.txt").read_text().split()]
+            whole = (self.folder / "steps.txt").read_text().split("\n")[:-1]
         except FileNotFoundError:
             return []
+        return [(int(epoch), int(pid), int(step)) for epoch, pid, step in map(str.split, whole)]
+
+    def last_step(self) -> int:
+        return max((step for _, _, step in self.made()), default=-1)
 
     def until_step(self, step: int) -> None:
-        until(lambda: max(self.steps(), default=-1) >= step, what=f"step {step}")
+        until(lambda: self.last_step() >= step, what=f"step {step}")
 
     def pids(self, node: str | None = None, epoch: int = 1) -> dict[int, int]:
         """The process of each rank of an epoch, of one node or of all."""
@@ -90,6 +94,8 @@ class Job:
         return {line["rank"]: line["pid"] for line in said if node in (None, line["at"])}
 
     def end(self, **codes: int) -> None:
+        """Has the workers end some steps from now, and waits for the nodes."""
+        (self.folder / "over").touch()
         for node, code in codes.items():
             process = self.nodes[node]
             assert process.wait(timeout=100) == code, self.log(node)
@@ -131,8 +137,17 @@ def two_nodes(job: Job, *options: str, **more: Any) -> dict[int, int]:
     return job.pids()
 
 
-def once_each(job: Job, steps: int = 150) -> None:
-    assert job.steps() == list(range(steps)), "a step is missing or repeated"
+def once_each(job: Job) -> None:
+    """No step is missing, and none is repeated that a worker which goes on had completed."""
+    assert {step for _, _, step in job.made()} == set(range(job.last_step() + 1))
+    agreed = job.lines("agrees")
+    assert len({(line["epoch"], line["step"]) for line in agreed}) == len(
+        {line["epoch"] for line in agreed}
+    )
+    for line in agreed:
+        for epoch, pid, step in job.made():
+            if pid == line["pid"]:
+                assert (epoch >= line["epoch"]) == (step > line["step"]), (line, epoch, step)
 
 
 def others(job: Job, rank: int, epoch: int = 1) -> int:
@@ -199,15 +214,15 @@ def test_the_agent_that_hosts_dies(job: Job) -> None:
 
 
 def test_a_node_joins_at_one_step(job: Job) -> None:
-    before = two_nodes(job, steps=250)
-    job.start("c", steps=250)
+    before = two_nodes(job)
+    job.start("c")
     job.until("agrees", 6, size=6)
     left = job.lines("leaves")
     assert len({line["step"] for line in left}) == 1 and {line["pid"] for line in left} == set(
         before.values()
     )
     job.end(a=0, b=0, c=0)
-    once_each(job, 250)
+    once_each(job)
     assert set(before.values()) < {line["pid"] for line in job.lines("ends")}
 
 
@@ -284,7 +299,7 @@ def test_a_worker_that_cannot(job: Job) -> None:
     job.run(
         "a",
         *("--standalone", "--nproc-per-node=3", "--max-restarts=1", "--on-failure=regroup"),
-        *(str(script), "60", "0.02"),
+        *(str(script), "0.02"),
     )
     job.until_step(10)
     before = job.pids()
@@ -339,7 +354,7 @@ def test_a_worker_asks_for_another_world(job: Job) -> None:
 
 def test_save_and_scale(job: Job) -> None:
     """A directive comes at one step, and the spares of a scale come back."""
-    before = two_nodes(job, steps=300)
+    before = two_nodes(job)
     job.admin("save", "--within=60s")
     saved = job.until("save", 4)
     job.admin("scale", "--target=1", "--within=60s")
@@ -353,7 +368,7 @@ def test_save_and_scale(job: Job) -> None:
     job.until("save", 8)
     assert set(job.pids(epoch=epoch).values()) == set(before.values()), left
     job.end(a=0, b=0)
-    once_each(job, 300)
+    once_each(job)
     for batch in saved, job.lines("scale", epoch=1), job.lines("save", epoch=epoch):
         assert len({line["step"] for line in batch}) == 1
 
@@ -377,17 +392,17 @@ def test_stop(job: Job) -> None:
 
 def test_a_hang_is_named(job: Job) -> None:
     """With the place of the worker that hangs, here of one that was replaced."""
-    before = two_nodes(job, "--hang-timeout=2", steps=250)
+    before = two_nodes(job, "--hang-timeout=2")
     os.kill(before[3], signal.SIGKILL)
     job.until("agrees", 4, epoch=2)
-    job.until_step(max(job.steps()) + 100)  # so that the agents have seen steps of this round
+    job.until_step(job.last_step() + 100)  # so that the agents have seen steps of this round
     silent = job.folder / "deaf.3"
     silent.touch()
     named = re.compile(r"no step for 2 s: .*rank 3 \(\S+\) is at looper.py:\d+ main")
     until(lambda: named.search(job.log("a")), what="the hang is named")
     silent.unlink()
     job.end(a=0, b=0)
-    once_each(job, 250)
+    once_each(job)
 
 
 def test_warm(job: Job) -> None:
