@@ -34,8 +34,8 @@ func hostileFrames(p rendezvous.Policy, group string, at string) map[string]wire
 	return map[string]wire.Frame{
 		"hello of a later term":    h,
 		"probe of a later term":    wire.Probe{RunID: "run", Policy: p, Round: true, Node: "evil", Target: to},
-		"liveness of a later term": wire.Liveness{RunID: "run", Group: group, Node: "evil", Ask: true, Word: uint64(succession.Hosts), Term: 9, Target: to},
-		"liveness of a standby":    wire.Liveness{RunID: "run", Group: group, Node: "b", Word: uint64(succession.Dead), Term: 1, Target: to},
+		"liveness of a later term": wire.Liveness{RunID: "run", Group: group, Node: "evil", Ask: true, State: uint64(succession.Leads), Term: 9, Target: to},
+		"liveness of a standby":    wire.Liveness{RunID: "run", Group: group, Node: "b", State: uint64(succession.Dead), Term: 1, Target: to},
 		"transfer":                 wire.Transfer{Group: group, Term: 2, Addr: at},
 		"standby":                  wire.Standby{Addr: at},
 		"standbys":                 wire.Standbys{List: []wire.StandbyNode{{Node: "evil", Addr: at}}, Invited: true},

@@ -29,7 +29,7 @@ func (sc *serverConn) admit(h wire.Hello) error {
 	if !s.elected(h.RunID) {
 		return nil
 	}
-	if s.cfg.Group != nil && h.Node != s.cfg.Group.Standing().Node {
+	if s.cfg.Group != nil && h.Node != s.cfg.Group.Identity().Node {
 		s.cfg.Group.Came(h.Group == "")
 	}
 	for {
@@ -130,7 +130,7 @@ func (r *run) standbyListens(p *serverConn, f wire.Standby) {
 func (s *Server) StepDown(to wire.Redirect, why string) {
 	s.sending.Lock()
 	defer s.sending.Unlock()
-	justBegun := s.cfg.Group != nil && s.cfg.Peers == nil && !s.cfg.Group.Standing().Round
+	justBegun := s.cfg.Group != nil && s.cfg.Peers == nil && !s.cfg.Group.Identity().Round
 	if s.cfg.Elector == nil || !s.cfg.Elector.StepDown(to) {
 		return
 	}
@@ -187,7 +187,7 @@ func (r *run) sendAway(to wire.Redirect) {
 func (sc *serverConn) probed(f wire.Probe) error {
 	s, g := sc.server, sc.server.cfg.Group
 	switch {
-	case g == nil || !s.elected(f.RunID), s.cfg.Peers != nil && f.Target.Group != g.Standing().Group:
+	case g == nil || !s.elected(f.RunID), s.cfg.Peers != nil && f.Target.Group != g.Identity().Group:
 		sc.out.Send(wire.Probed{Err: rendezvous.Errorf(rendezvous.CodeTenant, "the control plane at %s (%s) does not serve run %q", s.Addr(), s.process, f.RunID)})
 		sc.drain()
 		return errServed
@@ -200,13 +200,13 @@ func (sc *serverConn) probed(f wire.Probe) error {
 		sc.drain()
 		return errServed
 	}
-	mine := g.Standing()
+	mine := g.Identity()
 	if s.cfg.Peers != nil { // a node asks who hosts
 		sc.out.Send(wire.Probed{Node: mine.Node, Target: sc.ownTarget()})
 		sc.drain()
 		return errServed
 	}
-	theirs := succession.Standing{Group: f.Target.Group, Term: f.Target.Term, Node: f.Node, Round: f.Round}
+	theirs := succession.Identity{Group: f.Target.Group, Term: f.Target.Term, Node: f.Node, Round: f.Round}
 	if g.Hosting() && mine != theirs && succession.Yields(mine, theirs) {
 		s.StepDown(f.Target, fmt.Sprintf("node %s hosts this run at %s, in term %d", f.Node, f.Target.Host, f.Target.Term))
 	}
@@ -393,7 +393,7 @@ func (s *Server) Transfer(ctx context.Context) bool {
 	ended := r.endedLocked()
 	session, out, node := r.standbys.First()
 	r.mu.Unlock()
-	mine := g.Standing()
+	mine := g.Identity()
 	if ended || out == nil || !succession.Believable(mine.Term+1) {
 		return false
 	}
@@ -404,11 +404,11 @@ func (s *Server) Transfer(ctx context.Context) bool {
 	t.mu.Unlock()
 	patience := time.NewTimer(transferPatience)
 	defer patience.Stop()
-	defer g.KeepOn()
+	defer g.EndTransfer()
 	asked := false
 	for {
 		changed := g.Changed()
-		if !asked && g.HandOn(node) {
+		if !asked && g.BeginTransfer(node) {
 			if asked = out.Send(wire.Transfer{Group: mine.Group, Term: mine.Term + 1}); !asked {
 				return false
 			}
@@ -436,7 +436,7 @@ func (s *Server) Transfer(ctx context.Context) bool {
 func (s *Server) transferred(p *serverConn, f wire.Transfer) {
 	t := &s.handover
 	t.mu.Lock()
-	asked := t.term != 0 && f.Term >= t.term && p.session == t.to && f.Group == s.cfg.Group.Standing().Group
+	asked := t.term != 0 && f.Term >= t.term && p.session == t.to && f.Group == s.cfg.Group.Identity().Group
 	if asked {
 		t.term = 0
 		t.done <- wire.Redirect{Group: f.Group, Term: f.Term, Host: f.Addr, Node: p.node}

@@ -622,9 +622,9 @@ func TestBadInputChangesNoHost(t *testing.T) {
 	for name, f := range map[string]wire.Frame{
 		"a probe of no term":      wire.Probe{RunID: "run", Policy: policy, Target: far},
 		"a probe of another run":  wire.Probe{RunID: "other", Policy: policy, Target: wire.Redirect{Group: "g", Term: 9}},
-		"liveness of no group":    wire.Liveness{RunID: "run", Node: "evil", Word: uint64(succession.Hosts), Term: 9},
-		"liveness of another":     wire.Liveness{RunID: "run", Group: "g", Node: "evil", Word: uint64(succession.Hosts), Term: 9, Target: far},
-		"liveness of no term":     wire.Liveness{RunID: "run", Group: group, Node: "evil", Word: uint64(succession.Hosts), Term: 1<<64 - 1, Target: far},
+		"liveness of no group":    wire.Liveness{RunID: "run", Node: "evil", State: uint64(succession.Leads), Term: 9},
+		"liveness of another":     wire.Liveness{RunID: "run", Group: "g", Node: "evil", State: uint64(succession.Leads), Term: 9, Target: far},
+		"liveness of no term":     wire.Liveness{RunID: "run", Group: group, Node: "evil", State: uint64(succession.Leads), Term: 1<<64 - 1, Target: far},
 		"a transfer at the start": wire.Transfer{Group: group, Term: 2},
 		"a standby at the start":  wire.Standby{Addr: "127.0.0.1:9"},
 		"a redirect at the start": far,

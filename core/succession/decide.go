@@ -6,25 +6,25 @@ import (
 	"time"
 )
 
-// Word is the known state of another standby.
-type Word int
+// State is what is known of another standby.
+type State int
 
-// The words.
+// The states.
 const (
 	// Unconnected: there is no connection to it, and there was none. It may live.
-	Unconnected Word = iota
+	Unconnected State = iota
 	// Asked: there is a connection to it, and it has not answered since it was asked.
 	Asked
-	// Stands: it says that its own connection to the host stands.
-	Stands
+	// Follows: it says that its own connection to the host stands.
+	Follows
 	// Ended: it says that the host ended its connection, too.
-	Ended
+	Lost
 	// Abstains: it says that it cannot tell: something stands between it and the host.
 	Abstains
 	// Dead: its side ended the connection to it, and fresh dials were refused.
 	Dead
-	// Hosts: it hosts, in Peer.Term.
-	Hosts
+	// Leads: it hosts, in Peer.Term.
+	Leads
 	// Left: it does not stand by any more.
 	Left
 )
@@ -35,15 +35,15 @@ const GiveUp = 4
 
 // Peer is another standby.
 type Peer struct {
-	Node string
-	Word Word
-	Term uint64 // of Hosts
+	Node  string
+	State State
+	Term  uint64 // of Leads
 
 	Votes bool // it is a voter
 }
 
-// View is one standby's knowledge when it decides.
-type View struct {
+// Input is one standby's knowledge when it decides.
+type Input struct {
 	Lost     uint64 // the term of the host whose connection is gone
 	Term     uint64 // the highest one that is known; Lost or more
 	Evidence Evidence
@@ -55,7 +55,7 @@ type View struct {
 }
 
 // others are all other standbys, in order.
-func (v View) others() []Peer { return slices.Concat(v.Before, v.Behind) }
+func (v Input) others() []Peer { return slices.Concat(v.Before, v.Behind) }
 
 // Act is an action of a standby.
 type Act int
@@ -64,7 +64,7 @@ type Act int
 const (
 	Keep     Act = iota // nothing is proven: try to reach the host again
 	Gather              // dial again: the evidence is not complete
-	Wait                // decide again when a word changes, or the lease is over
+	Wait                // decide again when a state changes, or the lease is over
 	Follow              // Decision.Node hosts, or is about to: go there
 	TakeOver            // this node hosts, in Decision.Term
 )
@@ -78,7 +78,7 @@ type Decision struct {
 }
 
 // Decide says what a standby does after losing its connection to the host.
-func Decide(v View) Decision {
+func Decide(v Input) Decision {
 	if found, ok := successor(v); ok {
 		return found
 	}
@@ -94,7 +94,7 @@ func Decide(v View) Decision {
 	}
 	over := v.Waited >= v.Lease
 	for _, p := range v.others() {
-		if p.Word == Stands {
+		if p.State == Follows {
 			return Decision{Act: Wait, Node: p.Node, Why: "node " + p.Node + " says that its connection to the host stands"}
 		}
 	}
@@ -103,7 +103,7 @@ func Decide(v View) Decision {
 	}
 	for _, p := range v.Before {
 		switch {
-		case p.Word == Dead, p.Word == Abstains, p.Word == Left, v.Votes && !p.Votes:
+		case p.State == Dead, p.State == Abstains, p.State == Left, v.Votes && !p.Votes:
 			continue
 		}
 		if !over {
@@ -111,7 +111,7 @@ func Decide(v View) Decision {
 		}
 	}
 	for _, p := range v.Behind {
-		if p.Word == Asked && !over {
+		if p.State == Asked && !over {
 			return Decision{Act: Wait, Node: p.Node, Why: "node " + p.Node + " has not said yet whether its connection to the host stands"}
 		}
 	}
@@ -120,9 +120,9 @@ func Decide(v View) Decision {
 
 // mayBeElected returns a voter, for a standby that is none: it is voters who succeed a host, as long as one
 // lives. If all of them seem dead it may be this process that is cut off, so that it waits for a while.
-func (v View) mayBeElected() (p Peer, may bool) {
+func (v Input) mayBeElected() (p Peer, may bool) {
 	for _, p := range v.others() {
-		if !v.Votes && p.Votes && (p.Word != Dead && p.Word != Left || v.Waited < GiveUp*v.Lease) {
+		if !v.Votes && p.Votes && (p.State != Dead && p.State != Left || v.Waited < GiveUp*v.Lease) {
 			return p, true
 		}
 	}
@@ -130,17 +130,17 @@ func (v View) mayBeElected() (p Peer, may bool) {
 }
 
 // successor looks for a standby that has taken over already: the one with the highest term.
-func successor(v View) (found Decision, ok bool) {
+func successor(v Input) (found Decision, ok bool) {
 	for _, p := range v.others() {
-		if p.Word == Hosts && Believable(p.Term) && p.Term > v.Lost && p.Term >= v.Term && p.Term > found.Term {
+		if p.State == Leads && Believable(p.Term) && p.Term > v.Lost && p.Term >= v.Term && p.Term > found.Term {
 			found = Decision{Act: Follow, Node: p.Node, Term: p.Term, Why: "node " + p.Node + " hosts"}
 		}
 	}
 	return found, found.Act == Follow
 }
 
-// Standing is what a server of a run tells another server about itself.
-type Standing struct {
+// Identity is what a server of a run tells another server about itself.
+type Identity struct {
 	Group string // drawn by the founder
 	Term  uint64
 	Node  string // that hosts it
@@ -149,7 +149,7 @@ type Standing struct {
 
 // Yields reports whether a server steps down before another of the same run that it meets.
 // Of two servers exactly one does.
-func Yields(mine, theirs Standing) bool {
+func Yields(mine, theirs Identity) bool {
 	switch {
 	case mine.Group != theirs.Group && mine.Round != theirs.Round:
 		return theirs.Round

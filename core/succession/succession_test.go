@@ -15,40 +15,40 @@ var proof = Evidence{Ended: true, Direct: true, Refused: Dials}
 
 func TestDecide(t *testing.T) {
 	for name, test := range map[string]struct {
-		view View
+		view Input
 		want Act
 		node string
 	}{
-		"alone":                                {View{Evidence: proof}, TakeOver, ""},
-		"time-out":                             {View{Evidence: Evidence{Direct: true, Refused: Dials}}, Keep, ""},
-		"behind a proxy":                       {View{Evidence: Evidence{Ended: true, Refused: Dials}}, Keep, ""},
-		"not dialled yet":                      {View{Evidence: Evidence{Ended: true, Direct: true}}, Gather, ""},
-		"refused twice":                        {View{Evidence: Evidence{Ended: true, Direct: true, Refused: Dials - 1}}, Gather, ""},
-		"the last term":                        {View{Lost: MaxTerm, Term: MaxTerm, Evidence: proof}, Keep, ""},
-		"no term":                              {View{Lost: 1<<64 - 1, Term: 1<<64 - 1, Evidence: proof}, Keep, ""},
-		"one behind is cut off from us":        {View{Evidence: proof, Behind: []Peer{{"b", Unconnected, 0, false}}}, TakeOver, ""},
-		"one behind sees the host":             {View{Evidence: proof, Behind: []Peer{{"b", Stands, 0, false}}}, Wait, "b"},
-		"one behind sees it, for long":         {View{Evidence: proof, Waited: 2 * lease, Behind: []Peer{{"b", Stands, 0, false}}}, Wait, "b"},
-		"one before sees the host":             {View{Evidence: proof, Waited: 2 * lease, Before: []Peer{{"a", Stands, 0, false}}}, Wait, "a"},
-		"one behind is asked":                  {View{Evidence: proof, Behind: []Peer{{"b", Asked, 0, false}}}, Wait, "b"},
-		"one behind does not answer":           {View{Evidence: proof, Waited: lease, Behind: []Peer{{"b", Asked, 0, false}}}, TakeOver, ""},
-		"one behind lost it, too":              {View{Evidence: proof, Behind: []Peer{{"b", Ended, 0, false}}}, TakeOver, ""},
-		"one before lives":                     {View{Evidence: proof, Before: []Peer{{"a", Ended, 0, false}}}, Follow, "a"},
-		"one before does not answer":           {View{Evidence: proof, Before: []Peer{{"a", Asked, 0, false}}}, Follow, "a"},
-		"one before may live":                  {View{Evidence: proof, Before: []Peer{{"a", Unconnected, 0, false}}}, Follow, "a"},
-		"one before did not for a lease":       {View{Evidence: proof, Waited: lease, Before: []Peer{{"a", Asked, 0, false}}}, TakeOver, ""},
-		"one before is dead":                   {View{Evidence: proof, Before: []Peer{{"a", Dead, 0, false}}}, TakeOver, ""},
-		"one before cannot tell":               {View{Evidence: proof, Before: []Peer{{"a", Abstains, 0, false}}}, TakeOver, ""},
-		"one before has left":                  {View{Evidence: proof, Before: []Peer{{"a", Left, 0, false}}}, TakeOver, ""},
-		"two before, the first dead":           {View{Evidence: proof, Before: []Peer{{"a", Dead, 0, false}, {"b", Ended, 0, false}}}, Follow, "b"},
-		"one before hosts":                     {View{Lost: 1, Term: 1, Evidence: proof, Before: []Peer{{"a", Hosts, 2, false}}}, Follow, "a"},
-		"one behind hosts":                     {View{Lost: 1, Term: 1, Evidence: proof, Behind: []Peer{{"b", Hosts, 2, false}}}, Follow, "b"},
-		"one hosts while nothing is proven":    {View{Lost: 1, Term: 1, Behind: []Peer{{"b", Hosts, 2, false}}}, Follow, "b"},
-		"the later of two hosts":               {View{Lost: 1, Term: 1, Before: []Peer{{"a", Hosts, 2, false}}, Behind: []Peer{{"b", Hosts, 3, false}}}, Follow, "b"},
-		"a host of a lower term":               {View{Lost: 3, Term: 3, Evidence: proof, Behind: []Peer{{"b", Hosts, 3, false}}}, TakeOver, ""},
-		"a host of a term that is no term":     {View{Lost: 1, Term: 1, Evidence: proof, Behind: []Peer{{"b", Hosts, 1<<64 - 1, false}}}, TakeOver, ""},
-		"one hosts that was heard of":          {View{Lost: 1, Term: 2, Behind: []Peer{{"b", Hosts, 2, false}}}, Follow, "b"},
-		"a word that this version cannot read": {View{Evidence: proof, Behind: []Peer{{"b", Word(99), 0, false}}}, TakeOver, ""},
+		"alone":                                 {Input{Evidence: proof}, TakeOver, ""},
+		"time-out":                              {Input{Evidence: Evidence{Direct: true, Refused: Dials}}, Keep, ""},
+		"behind a proxy":                        {Input{Evidence: Evidence{Ended: true, Refused: Dials}}, Keep, ""},
+		"not dialled yet":                       {Input{Evidence: Evidence{Ended: true, Direct: true}}, Gather, ""},
+		"refused twice":                         {Input{Evidence: Evidence{Ended: true, Direct: true, Refused: Dials - 1}}, Gather, ""},
+		"the last term":                         {Input{Lost: MaxTerm, Term: MaxTerm, Evidence: proof}, Keep, ""},
+		"no term":                               {Input{Lost: 1<<64 - 1, Term: 1<<64 - 1, Evidence: proof}, Keep, ""},
+		"one behind is cut off from us":         {Input{Evidence: proof, Behind: []Peer{{"b", Unconnected, 0, false}}}, TakeOver, ""},
+		"one behind sees the host":              {Input{Evidence: proof, Behind: []Peer{{"b", Follows, 0, false}}}, Wait, "b"},
+		"one behind sees it, for long":          {Input{Evidence: proof, Waited: 2 * lease, Behind: []Peer{{"b", Follows, 0, false}}}, Wait, "b"},
+		"one before sees the host":              {Input{Evidence: proof, Waited: 2 * lease, Before: []Peer{{"a", Follows, 0, false}}}, Wait, "a"},
+		"one behind is asked":                   {Input{Evidence: proof, Behind: []Peer{{"b", Asked, 0, false}}}, Wait, "b"},
+		"one behind does not answer":            {Input{Evidence: proof, Waited: lease, Behind: []Peer{{"b", Asked, 0, false}}}, TakeOver, ""},
+		"one behind lost it, too":               {Input{Evidence: proof, Behind: []Peer{{"b", Lost, 0, false}}}, TakeOver, ""},
+		"one before lives":                      {Input{Evidence: proof, Before: []Peer{{"a", Lost, 0, false}}}, Follow, "a"},
+		"one before does not answer":            {Input{Evidence: proof, Before: []Peer{{"a", Asked, 0, false}}}, Follow, "a"},
+		"one before may live":                   {Input{Evidence: proof, Before: []Peer{{"a", Unconnected, 0, false}}}, Follow, "a"},
+		"one before did not for a lease":        {Input{Evidence: proof, Waited: lease, Before: []Peer{{"a", Asked, 0, false}}}, TakeOver, ""},
+		"one before is dead":                    {Input{Evidence: proof, Before: []Peer{{"a", Dead, 0, false}}}, TakeOver, ""},
+		"one before cannot tell":                {Input{Evidence: proof, Before: []Peer{{"a", Abstains, 0, false}}}, TakeOver, ""},
+		"one before has left":                   {Input{Evidence: proof, Before: []Peer{{"a", Left, 0, false}}}, TakeOver, ""},
+		"two before, the first dead":            {Input{Evidence: proof, Before: []Peer{{"a", Dead, 0, false}, {"b", Lost, 0, false}}}, Follow, "b"},
+		"one before hosts":                      {Input{Lost: 1, Term: 1, Evidence: proof, Before: []Peer{{"a", Leads, 2, false}}}, Follow, "a"},
+		"one behind hosts":                      {Input{Lost: 1, Term: 1, Evidence: proof, Behind: []Peer{{"b", Leads, 2, false}}}, Follow, "b"},
+		"one hosts while nothing is proven":     {Input{Lost: 1, Term: 1, Behind: []Peer{{"b", Leads, 2, false}}}, Follow, "b"},
+		"the later of two hosts":                {Input{Lost: 1, Term: 1, Before: []Peer{{"a", Leads, 2, false}}, Behind: []Peer{{"b", Leads, 3, false}}}, Follow, "b"},
+		"a host of a lower term":                {Input{Lost: 3, Term: 3, Evidence: proof, Behind: []Peer{{"b", Leads, 3, false}}}, TakeOver, ""},
+		"a host of a term that is no term":      {Input{Lost: 1, Term: 1, Evidence: proof, Behind: []Peer{{"b", Leads, 1<<64 - 1, false}}}, TakeOver, ""},
+		"one hosts that was heard of":           {Input{Lost: 1, Term: 2, Behind: []Peer{{"b", Leads, 2, false}}}, Follow, "b"},
+		"a state that this version cannot read": {Input{Evidence: proof, Behind: []Peer{{"b", State(99), 0, false}}}, TakeOver, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			test.view.Lease = lease
@@ -117,17 +117,17 @@ func TestChoose(t *testing.T) {
 func drawPeers(t *rapid.T, label string) []Peer {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Peer {
 		return Peer{
-			Node: rapid.StringMatching("[a-e]").Draw(t, "node"), Word: Word(rapid.IntRange(0, 8).Draw(t, "word")),
+			Node: rapid.StringMatching("[a-e]").Draw(t, "node"), State: State(rapid.IntRange(0, 8).Draw(t, "state")),
 			Term: rapid.OneOf(rapid.Uint64Range(0, 4), rapid.Just(uint64(1<<64-1)), rapid.Just(uint64(MaxTerm))).Draw(t, "term"),
 		}
 	}), 0, 4).Draw(t, label)
 }
 
-// TestTakeOverNeedsProof: no node hosts without proof, against the word of another, or
+// TestTakeOverNeedsProof: no node hosts without proof, against the state of another, or
 // before its turn; and terms only rise.
 func TestTakeOverNeedsProof(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		v := View{
+		v := Input{
 			Lost: rapid.Uint64Range(0, 4).Draw(t, "lost"),
 			Term: rapid.OneOf(rapid.Uint64Range(0, 4), rapid.Just(uint64(1<<64-1)), rapid.Just(uint64(MaxTerm))).Draw(t, "term"),
 			Evidence: Evidence{
@@ -148,12 +148,12 @@ func TestTakeOverNeedsProof(t *testing.T) {
 			t.Fatalf("took over without proof: %+v", v.Evidence)
 		}
 		for _, p := range append(v.Before, v.Behind...) {
-			if p.Word == Stands {
-				t.Fatalf("took over against the word of %s", p.Node)
+			if p.State == Follows {
+				t.Fatalf("took over against the state of %s", p.Node)
 			}
 		}
 		for _, p := range v.Before {
-			if (p.Word == Ended || p.Word == Unconnected || p.Word == Asked) && v.Waited < v.Lease {
+			if (p.State == Lost || p.State == Unconnected || p.State == Asked) && v.Waited < v.Lease {
 				t.Fatalf("took over before %s", p.Node)
 			}
 		}
@@ -164,25 +164,25 @@ func TestTakeOverNeedsProof(t *testing.T) {
 // first that lives and can tell.
 func TestOneSuccessor(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		words := rapid.SliceOfN(rapid.SampledFrom([]Word{Ended, Dead, Abstains}), 1, MaxStandbys).Draw(t, "words")
+		states := rapid.SliceOfN(rapid.SampledFrom([]State{Lost, Dead, Abstains}), 1, MaxStandbys).Draw(t, "states")
 		var all []Peer
 		first := -1
-		for i, w := range words {
-			all = append(all, Peer{Node: strconv.Itoa(i), Word: w})
-			if w == Ended && first < 0 {
+		for i, w := range states {
+			all = append(all, Peer{Node: strconv.Itoa(i), State: w})
+			if w == Lost && first < 0 {
 				first = i
 			}
 		}
-		for i, w := range words {
-			if w != Ended {
+		for i, w := range states {
+			if w != Lost {
 				continue
 			}
-			got := Decide(View{Lost: 1, Term: 1, Evidence: proof, Before: all[:i], Behind: all[i+1:], Lease: lease})
+			got := Decide(Input{Lost: 1, Term: 1, Evidence: proof, Before: all[:i], Behind: all[i+1:], Lease: lease})
 			switch {
 			case i == first && got.Act != TakeOver:
-				t.Fatalf("standby %d of %v: %+v", i, words, got)
+				t.Fatalf("standby %d of %v: %+v", i, states, got)
 			case i > first && (got.Act != Follow || got.Node != strconv.Itoa(first)):
-				t.Fatalf("standby %d of %v: %+v", i, words, got)
+				t.Fatalf("standby %d of %v: %+v", i, states, got)
 			}
 		}
 	})
@@ -190,8 +190,8 @@ func TestOneSuccessor(t *testing.T) {
 
 // TestOneYields: of two servers that meet, exactly one steps down.
 func TestOneYields(t *testing.T) {
-	draw := rapid.Custom(func(t *rapid.T) Standing {
-		return Standing{
+	draw := rapid.Custom(func(t *rapid.T) Identity {
+		return Identity{
 			Group: rapid.StringMatching("[ab]").Draw(t, "group"), Term: rapid.Uint64Range(1, 3).Draw(t, "term"),
 			Node: rapid.StringMatching("[abc]").Draw(t, "node"), Round: rapid.Bool().Draw(t, "round"),
 		}
@@ -205,7 +205,7 @@ func TestOneYields(t *testing.T) {
 			t.Fatalf("%+v and %+v", a, b)
 		}
 	})
-	restarted, job := Standing{"r", 1, "r", false}, Standing{"j", 2, "b", true}
+	restarted, job := Identity{"r", 1, "r", false}, Identity{"j", 2, "b", true}
 	if !Yields(restarted, job) {
 		t.Error("a restarted host does not yield to its job")
 	}
@@ -213,7 +213,7 @@ func TestOneYields(t *testing.T) {
 	if !Yields(restarted, job) {
 		t.Error("a lower term does not yield")
 	}
-	if !Yields(Standing{"j", 1, "a", true}, Standing{"j", 2, "b", false}) {
+	if !Yields(Identity{"j", 1, "a", true}, Identity{"j", 2, "b", false}) {
 		t.Error("the host before does not yield to its successor")
 	}
 }
@@ -222,17 +222,17 @@ func TestOneYields(t *testing.T) {
 // dead, too, it takes over after some leases: until then it may be its own machine that a firewall rejects.
 func TestVotersSucceed(t *testing.T) {
 	for name, test := range map[string]struct {
-		word   Word
+		state  State
 		waited time.Duration
 		want   Act
 	}{
-		"a voter lives":                   {Ended, 10 * GiveUp * lease, Wait},
+		"a voter lives":                   {Lost, 10 * GiveUp * lease, Wait},
 		"all voters seem dead":            {Dead, 0, Wait},
 		"all voters seem dead for long":   {Dead, GiveUp * lease, TakeOver},
 		"all voters have left long since": {Left, GiveUp * lease, TakeOver},
 	} {
-		v := View{Lost: 1, Term: 1, Evidence: proof, Waited: test.waited, Lease: lease,
-			Before: []Peer{{Node: "b", Word: test.word, Votes: true}, {Node: "c", Word: Dead, Votes: true}}}
+		v := Input{Lost: 1, Term: 1, Evidence: proof, Waited: test.waited, Lease: lease,
+			Before: []Peer{{Node: "b", State: test.state, Votes: true}, {Node: "c", State: Dead, Votes: true}}}
 		if got := Decide(v); got.Act != test.want {
 			t.Errorf("%s: %+v", name, got)
 		}

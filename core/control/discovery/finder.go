@@ -63,9 +63,9 @@ type Finder struct {
 	probing context.CancelFunc
 	warning string
 
-	onElected func() // ends a wait of the search; nil: there was none
-	looking   bool   // standbys are being asked who hosts
-	handedOn  bool   // this node is becoming the host because the one before asks it to
+	onElected    func() // ends a wait of the search; nil: there was none
+	looking      bool   // standbys are being asked who hosts
+	transferring bool   // this node is becoming the host because the one before asks it to
 }
 
 // New makes a finder, which touches no network before Find.

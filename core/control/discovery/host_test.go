@@ -536,7 +536,7 @@ func TestFindAgain(t *testing.T) {
 				t.Errorf("it knows %+v, listens at %v", to, a.group.Listening())
 			}
 			testkit.Check(t, a.connect(controltest.Context(t)))
-			if said := a.group.Liveness(); said.Word != uint64(succession.Hosts) || said.Group == "" {
+			if said := a.group.Liveness(); said.State != uint64(succession.Leads) || said.Group == "" {
 				t.Errorf("it says %+v", said)
 			}
 			b := connected(t, p, controltest.NewObserver())

@@ -161,7 +161,7 @@ func (f *Finder) proveDead(ctx context.Context, addr netip.AddrPort) bool {
 }
 
 // serveLiveness serves one connection to a standby until it ends, or is silent; heard is called with each
-// word of the standby.
+// message of the standby.
 func (f *Finder) serveLiveness(ctx context.Context, addr netip.AddrPort, link *standby.Link, heard func()) error {
 	patience := dialTimeout
 	if f.HasVoters() {

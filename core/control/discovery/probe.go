@@ -120,7 +120,7 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 		p.isCut(addr, false)
 		return false
 	}
-	mine := f.group.Standing()
+	mine := f.group.Identity()
 	conn, err := f.greet(ctx, raw, wire.Probe{
 		Software: rallypoint.Version(), RunID: f.Params.RunID, Policy: f.Params.Policy, Round: mine.Round, Node: mine.Node, Target: f.group.Current(),
 	})
@@ -144,7 +144,7 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 		p.refused(addr, answer.Err.Text)
 		return false
 	case !answer.Yields:
-		theirs := succession.Standing{Group: answer.Target.Group, Term: answer.Target.Term, Node: answer.Node, Round: answer.Round}
+		theirs := succession.Identity{Group: answer.Target.Group, Term: answer.Target.Term, Node: answer.Node, Round: answer.Round}
 		if mine != theirs && succession.Believable(theirs.Term) && succession.Yields(mine, theirs) {
 			answer.Target.Host = standby.PlainAddr(addr).String()
 			f.stepDown(answer.Target, "node "+answer.Node+" hosts this run at "+addr.String())

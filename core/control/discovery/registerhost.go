@@ -114,7 +114,7 @@ var errMute = errors.New("its leader has not written to the register for a lease
 
 // gone says why a leader leads no more, as far as the register tells; nil: it does.
 func (f *RegisterFinder) gone(w wire.Welcome) error {
-	v := f.elector.View()
+	v := f.elector.Leadership()
 	switch r := v.Record; {
 	case r == nil: // the leader writes it anew
 		return nil

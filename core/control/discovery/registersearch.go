@@ -60,7 +60,7 @@ func (s *registerSearch) attempt(ctx context.Context) (*Conn, error) {
 		if err := f.elector.Look(ctx); err != nil {
 			return nil, fmt.Errorf("reading %s: %w", f.Params.Endpoint, notFinal(err))
 		}
-		v := f.elector.View()
+		v := f.elector.Leadership()
 		r := v.Record
 		var l *Conn
 		var err error
@@ -69,7 +69,7 @@ func (s *registerSearch) attempt(ctx context.Context) (*Conn, error) {
 			f.startHost(ctx, nil)
 			continue
 		case r == nil || r.Phase != register.Leads || v.Silent || r.Leader == s.dead:
-			err = s.stand(ctx, v)
+			err = s.campaign(ctx, v)
 		default:
 			l, err = s.ask(ctx, r)
 		}
@@ -135,8 +135,8 @@ const (
 	longestTurn = 200 * time.Millisecond
 )
 
-// stand tries to have this process lead.
-func (s *registerSearch) stand(ctx context.Context, v register.View) error {
+// campaign tries to have this process lead.
+func (s *registerSearch) campaign(ctx context.Context, v register.Leadership) error {
 	f := s.f
 	from := v.Record
 	if !f.mayLead() {
@@ -160,9 +160,9 @@ func (s *registerSearch) stand(ctx context.Context, v register.View) error {
 	if s.last.Group != "" {
 		took = f.network.since(s.begun)
 	}
-	standing, cancel := context.WithTimeout(f.life, max(f.Params.LeaseTimeout, time.Second)) // not ctx: its end would leave open who leads
+	campaigning, cancel := context.WithTimeout(f.life, max(f.Params.LeaseTimeout, time.Second)) // not ctx: its end would leave open who leads
 	defer cancel()
-	led, ended, err := f.elector.Stand(standing, f.addr, s.dead, took)
+	led, ended, err := f.elector.Campaign(campaigning, f.addr, s.dead, took)
 	switch {
 	case err != nil:
 		return fmt.Errorf("writing to %s: %w", f.Params.Endpoint, notFinal(err))

@@ -265,7 +265,7 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 				return l, true, nil
 			} // it may be dead, too
 		}
-		v, standsBy := f.group.View(s.evidence, s.last.Term, waited)
+		v, standsBy := f.group.Input(s.evidence, s.last.Term, waited)
 		if !standsBy {
 			return nil, false, nil
 		}
@@ -275,7 +275,7 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 				s.unlook = f.look(ctx)
 				continue
 			}
-			if !f.group.Stand(s.last.HostNode) {
+			if !f.group.Campaign(s.last.HostNode) {
 				l, err = s.takeOver(ctx, d.Term, v.Waited >= v.Lease)
 				return l, true, err
 			}
@@ -376,7 +376,7 @@ func isRefusal(err error) bool {
 	return errors.As(err, new(*rendezvous.Error))
 }
 
-// pause waits until a word changes, at most for d.
+// pause waits until a state changes, at most for d.
 func (s *search) pause(ctx context.Context, changed <-chan struct{}, d time.Duration) {
 	fired, stop := s.f.network.timer(d)
 	defer stop()

@@ -162,7 +162,7 @@ func (f *Finder) transfer(l *Conn, said wire.Transfer) wire.Frame {
 	f.Log.Info("the host leaves: this node hosts now", "host", f.called(l.Welcome.HostNode), "term", next.Term)
 	led := f.takeOver(next, 0)
 	f.mu.Lock()
-	f.handedOn = false
+	f.transferring = false
 	f.mu.Unlock()
 	if !led {
 		return nil
@@ -178,7 +178,7 @@ const electPatience = time.Second
 // that the voters keep.
 func (f *Finder) elect(next *rendezvous.Succession) bool {
 	f.mu.Lock()
-	f.handedOn = true
+	f.transferring = true
 	f.mu.Unlock()
 	patience, stop := f.network.timer(electPatience)
 	defer stop()
@@ -186,7 +186,7 @@ func (f *Finder) elect(next *rendezvous.Succession) bool {
 	defer again.Stop()
 	for {
 		changed := f.group.Changed()
-		f.group.Stand("")
+		f.group.Campaign("")
 		if term := f.group.Elected(); term > 0 {
 			next.Term = term
 			if in, err := f.group.Inherited(next.From, next.Facts.Generation, false); err == nil {
@@ -199,7 +199,7 @@ func (f *Finder) elect(next *rendezvous.Succession) bool {
 		case <-again.C: // a connection to a voter may have been opened meanwhile
 		case <-patience:
 			f.mu.Lock()
-			f.handedOn = false
+			f.transferring = false
 			f.mu.Unlock()
 			return false
 		case <-f.life.Done():

@@ -30,12 +30,12 @@ func (f *Finder) obey() {
 	}
 	elected := f.group.Elected() > 0
 	f.mu.Lock()
-	host, l, cancel, handedOn := f.hosting, f.current, f.onElected, f.handedOn
+	host, l, cancel, transferring := f.hosting, f.current, f.onElected, f.transferring
 	f.mu.Unlock()
 	switch {
 	case host != nil:
 		host.Confirmed()
-	case elected && !handedOn:
+	case elected && !transferring:
 		if cancel != nil {
 			cancel()
 		}

@@ -465,7 +465,7 @@ func TestSilentPeerIsProvenDead(t *testing.T) {
 	tr.start(1)
 	leader := tr.servers[tr.leader()]
 	says := leader.group.Liveness()
-	says = wire.Liveness{RunID: says.RunID, Group: says.Group, Node: tr.names[2], Voter: raft.NewVoter(3).String(), Word: uint64(succession.Abstains)}
+	says = wire.Liveness{RunID: says.RunID, Group: says.Group, Node: tr.names[2], Voter: raft.NewVoter(3).String(), State: uint64(succession.Abstains)}
 	l := listen(t, tr.names[2])
 	var conns []net.Conn
 	kill := func() {

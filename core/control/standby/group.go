@@ -48,7 +48,7 @@ type Group struct {
 	self      string           // address of the own listener; "": none
 	target    wire.Redirect    // who hosts as far as is known
 	round     bool             // the server here has formed or adopted a round
-	link      succession.Word  // what the own client's connection tells of the host
+	link      succession.State // what the own client's connection tells of the host
 	certain   bool             // target hosts, as far as is known
 	list      []wire.StandbyNode
 	before    []wire.StandbyNode // the list of the host before
@@ -69,9 +69,9 @@ type members interface {
 	// heardLocked returns by which name the process at the other end of a connection votes, and whether
 	// this one has to step down before it.
 	heardLocked(l *Link, said wire.Liveness) (voter raft.Voter, superseded bool)
-	// wishLocked makes the processes vote, and this process stand, that should according to the
+	// setVotersLocked makes the processes vote, and this process a candidate, that should according to the
 	// present connections.
-	wishLocked()
+	setVotersLocked()
 	// voteLocked sends raft's messages, and wakes those that wait for its decisions.
 	voteLocked()
 	sendLocked(m raft.Message)
@@ -183,7 +183,7 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	if s.Left {
 		g.vote.node.Dead(g.vote.names[from], g.vote.now())
 	}
-	g.members.wishLocked()
+	g.members.setVotersLocked()
 	g.wakeLocked()
 	g.tellLocked()
 	g.members.voteLocked()
@@ -200,7 +200,7 @@ func (g *Group) Follow(w wire.Welcome, dialled string) {
 		g.target = wire.Redirect{Group: w.Group, Term: w.Term, Host: dialled, Node: w.HostNode, Servers: w.Servers}
 		g.direct = w.Addr == dialled
 	}
-	g.link, g.certain = succession.Stands, true
+	g.link, g.certain = succession.Follows, true
 	g.newEpochLocked()
 	g.wakeLocked()
 	g.tellLocked()
@@ -209,16 +209,16 @@ func (g *Group) Follow(w wire.Welcome, dialled string) {
 // Lost notes that the connection to the host of a term has ended, with this process's evidence
 // about the host.
 func (g *Group) Lost(e succession.Evidence, group string, term uint64) {
-	word := succession.Abstains
+	state := succession.Abstains
 	if e.Ended && e.Direct {
-		word = succession.Ended
+		state = succession.Lost
 	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	newer := g.target.Group != group || g.target.Term > term // it was named meanwhile
-	changed := g.link != word || g.certain && !newer
-	g.link, g.certain = word, g.certain && newer
-	if word == succession.Ended {
+	changed := g.link != state || g.certain && !newer
+	g.link, g.certain = state, g.certain && newer
+	if state == succession.Lost {
 		g.vote.node.LeaderEnded(g.vote.now())
 	}
 	if changed {
@@ -289,7 +289,7 @@ func (g *Group) voteAsLocked(id raft.Voter) {
 func (g *Group) newEpochLocked() {
 	own := g.vote.node.Epoch()
 	for l := range g.links {
-		leads := l.word == succession.Hosts && l.node == g.target.Node && l.term >= g.target.Term
+		leads := l.state == succession.Leads && l.node == g.target.Node && l.term >= g.target.Term
 		if own != "" && !g.hosting && leads && l.epoch != "" && l.epoch != own {
 			g.members.forgetLocked()
 			g.tellLocked()
@@ -326,7 +326,7 @@ func (g *Group) Unlinked() (list []wire.StandbyNode) {
 	for _, s := range g.list {
 		linked := s.Node == g.node
 		for l := range g.links {
-			linked = linked || l.node == s.Node && (l.out != nil || l.word == succession.Dead)
+			linked = linked || l.node == s.Node && (l.out != nil || l.state == succession.Dead)
 		}
 		if !linked {
 			list = append(list, s)
@@ -385,11 +385,11 @@ func (g *Group) SetRound() {
 	g.round = true
 }
 
-// Standing is this process's answer to another server of its run.
-func (g *Group) Standing() succession.Standing {
+// Identity is this process's answer to another server of its run.
+func (g *Group) Identity() succession.Identity {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return succession.Standing{Group: g.target.Group, Term: g.target.Term, Node: g.node, Round: g.round}
+	return succession.Identity{Group: g.target.Group, Term: g.target.Term, Node: g.node, Round: g.round}
 }
 
 // SetSelf notes where the own server listens; "" and why not. A process that listens no more gives
@@ -457,9 +457,9 @@ func (g *Group) Passed() (addrs []netip.AddrPort) {
 	return addrs
 }
 
-// stoodAt returns where a node listened that stood by for the host before this one, if it
+// addrBefore returns where a node listened that stood by for the host before this one, if it
 // still has that address; "" if it did not.
-func (g *Group) stoodAt(node string, remote netip.Addr) string {
+func (g *Group) addrBefore(node string, remote netip.Addr) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, s := range g.before {
@@ -519,25 +519,25 @@ func (g *Group) placeLocked() int {
 	return slices.IndexFunc(g.list, func(s wire.StandbyNode) bool { return s.Node == g.node })
 }
 
-// View is this standby's view when it decides after losing its connection to the host of a term;
+// Input is what this standby knows when it decides after losing its connection to the host of a term;
 // false if it is not a standby.
-func (g *Group) View(e succession.Evidence, lost uint64, waited time.Duration) (v succession.View, ok bool) {
+func (g *Group) Input(e succession.Evidence, lost uint64, waited time.Duration) (v succession.Input, ok bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	own := g.placeLocked()
 	if own < 0 || g.hosting || g.closed {
 		return v, false
 	}
-	v = succession.View{Lost: lost, Term: max(lost, g.target.Term), Evidence: e, Waited: waited, Lease: g.lease, Votes: g.vote.node.Votes()}
+	v = succession.Input{Lost: lost, Term: max(lost, g.target.Term), Evidence: e, Waited: waited, Lease: g.lease, Votes: g.vote.node.Votes()}
 	for i, s := range g.list {
 		p := succession.Peer{Node: s.Node, Votes: s.Votes || g.vote.node.Voters().Has(g.vote.names[s.Node])}
 		for l := range g.links {
 			if l.node == s.Node {
-				p.Word, p.Term = l.word, l.term
+				p.State, p.Term = l.state, l.term
 				if l.voter != 0 { // it knows what it has accepted, and the list what the host has proposed
 					p.Votes = l.votes
 				}
-				if l.word != succession.Unconnected && l.word != succession.Dead {
+				if l.state != succession.Unconnected && l.state != succession.Dead {
 					break // the other direction's connection knows less
 				}
 			}
@@ -557,7 +557,7 @@ func (g *Group) AddrOf(node string) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for l := range g.links {
-		if l.node == node && l.word == succession.Hosts && l.target.Host != "" {
+		if l.node == node && l.state == succession.Leads && l.target.Host != "" {
 			return l.target.Host
 		}
 	}

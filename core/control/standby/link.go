@@ -30,7 +30,7 @@ type Link struct {
 	dialed  bool         // this process opens it: its end and refused dials prove a death
 	before  []raft.Voter // in the same place, before it was dialed
 	out     Outbox       // nil: it is not open
-	word    succession.Word
+	state   succession.State
 	term    uint64
 	target  wire.Redirect
 	silent  silentConn // of the goroutine that serves the link
@@ -68,7 +68,7 @@ func (g *Group) Dial(node string) *Link {
 func (g *Group) Opened(l *Link, out Outbox) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l.out, l.word = out, succession.Asked
+	l.out, l.state = out, succession.Asked
 	g.wakeLocked()
 	g.tellLocked() // of this connection; and what this side knows may have changed since it was opened
 }
@@ -88,15 +88,15 @@ func (g *Group) Refused(l *Link, refused bool) {
 }
 
 // Ended notes that the connection is gone.
-func (g *Group) Ended(l *Link, word succession.Word) {
+func (g *Group) Ended(l *Link, state succession.State) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	l.out, l.word = nil, word
-	if word == succession.Dead && len(g.died) < maxLinks {
+	l.out, l.state = nil, state
+	if state == succession.Dead && len(g.died) < maxLinks {
 		g.died = append(g.died, l.node)
 	}
 	g.countDeadLocked()
-	g.members.wishLocked()
+	g.members.setVotersLocked()
 	g.wakeLocked()
 	g.members.voteLocked()
 }
@@ -162,8 +162,8 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	if f.Group != g.groupLocked() {
 		return to, false
 	}
-	if f.Word > uint64(succession.Left) {
-		f.Word = uint64(succession.Left)
+	if f.State > uint64(succession.Left) {
+		f.State = uint64(succession.Left)
 	}
 	voter, superseded := g.members.heardLocked(l, f)
 	l.spoke = true
@@ -171,13 +171,13 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	if l.voter != 0 {
 		g.nameLocked(l.node, l.voter)
 	}
-	l.word, l.term, l.target = succession.Word(f.Word), f.Term, f.Target
-	if l.word == succession.Dead || l.word == succession.Unconnected || l.word == succession.Asked { // no process says that of itself
-		l.word = succession.Abstains
+	l.state, l.term, l.target = succession.State(f.State), f.Term, f.Target
+	if l.state == succession.Dead || l.state == succession.Unconnected || l.state == succession.Asked { // no process says that of itself
+		l.state = succession.Abstains
 	}
 	g.newEpochLocked()
 	g.countDeadLocked()
-	g.members.wishLocked()
+	g.members.setVotersLocked()
 	g.wakeLocked()
 	g.members.voteLocked()
 	if f.Ask && l.out != nil {
@@ -189,21 +189,21 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 func (g *Group) heardLocked(l *Link, said wire.Liveness) (voter raft.Voter, superseded bool) {
 	voter = raft.ParseVoter(said.Voter)
 	g.noteVoterLocked(l, voter)
-	theirs := succession.Standing{Group: said.Group, Term: said.Term, Node: said.Node}
-	mine := succession.Standing{Group: g.target.Group, Term: g.target.Term, Node: g.node}
-	return voter, g.hosting && said.Word == uint64(succession.Hosts) && succession.Believable(said.Term) && succession.Yields(mine, theirs)
+	theirs := succession.Identity{Group: said.Group, Term: said.Term, Node: said.Node}
+	mine := succession.Identity{Group: g.target.Group, Term: g.target.Term, Node: g.node}
+	return voter, g.hosting && said.State == uint64(succession.Leads) && succession.Believable(said.Term) && succession.Yields(mine, theirs)
 }
 
 // Ask asks the other standbys whether their connections to the host stand. Until one
-// answers, its word is that it was asked.
+// answers, its state is that it was asked.
 func (g *Group) Ask() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	question := g.members.livenessLocked()
 	question.Ask = true
 	for l := range g.links {
-		if l.out != nil && l.word != succession.Hosts {
-			l.word = succession.Asked
+		if l.out != nil && l.state != succession.Leads {
+			l.state = succession.Asked
 			l.out.Send(question)
 		}
 	}
@@ -227,15 +227,15 @@ func (g *Group) Liveness() wire.Liveness {
 }
 
 func (g *Group) livenessLocked() wire.Liveness {
-	f := wire.Liveness{RunID: g.runID, Group: g.groupLocked(), Node: g.node, Word: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: g.vote.voter.String(), Votes: g.vote.node.Votes(), Epoch: g.vote.node.Epoch()}
+	f := wire.Liveness{RunID: g.runID, Group: g.groupLocked(), Node: g.node, State: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: g.vote.voter.String(), Votes: g.vote.node.Votes(), Epoch: g.vote.node.Epoch()}
 	_, f.Last[0], f.Last[1] = g.vote.node.Value()
 	switch {
 	case g.closed, g.vote.gone():
-		f.Word = uint64(succession.Left)
+		f.State = uint64(succession.Left)
 	case g.hosting:
-		f.Word = uint64(succession.Hosts)
+		f.State = uint64(succession.Leads)
 	case g.link == succession.Unconnected:
-		f.Word = uint64(succession.Abstains)
+		f.State = uint64(succession.Abstains)
 	}
 	if g.noQuorum {
 		f.Voter = ""

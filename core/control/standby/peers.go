@@ -26,17 +26,17 @@ type Peers struct {
 	places []string // their names, in one order everywhere
 	ledger ledger
 
-	last     raft.Voter        // the host that was known last
-	proven   time.Duration     // since when that one is proven dead; 0: it is not
-	entry    [2]uint64         // term and number of the entry that the name below is of
-	name     string            // of the group, as nodes know it
-	refusing map[string]string // by peer: why it is none, and has been more than once
-	refused  map[string]string // the same, as it was last
-	since    time.Duration     // since when this process could begin an epoch
-	ticked   time.Duration     // when that was looked at
-	began    uint64            // the term before the epoch that this process has begun with what it remembered; 0: it has not
-	sure     time.Duration     // when the server here had a majority last, or did not host
-	deposed  bool              // another server has hosted since the one here began to
+	last       raft.Voter        // the host that was known last
+	proven     time.Duration     // since when that one is proven dead; 0: it is not
+	entry      [2]uint64         // term and number of the entry that the name below is of
+	name       string            // of the group, as nodes know it
+	refusing   map[string]string // by peer: why it is none, and has been more than once
+	refused    map[string]string // the same, as it was last
+	since      time.Duration     // since when this process could begin an epoch
+	ticked     time.Duration     // when that was looked at
+	began      uint64            // the term before the epoch that this process has begun with what it remembered; 0: it has not
+	majorityAt time.Duration     // when the server here had a majority last, or did not host
+	deposed    bool              // another server has hosted since the one here began to
 }
 
 // NewPeers makes the view of a server of many runs that knows nothing yet. names are those of
@@ -61,7 +61,7 @@ func NewPeers(names []string, own string, lease time.Duration) *Peers {
 func (p *Peers) forgetLocked() {
 	p.voteAsLocked(raft.NewVoter(p.placeOf(p.node)))
 	p.last, p.proven, p.entry, p.name = 0, 0, [2]uint64{}, ""
-	p.since, p.ticked, p.sure = 0, 0, 0
+	p.since, p.ticked, p.majorityAt = 0, 0, 0
 	p.deposed = p.hosting
 }
 
@@ -134,7 +134,7 @@ func (p *Peers) heardLocked(l *Link, said wire.Liveness) (voter raft.Voter, supe
 	if l.dialed { // its opener need not be at the peer's address
 		p.noteVoterLocked(l, voter)
 	}
-	if own := p.vote.node.Epoch(); said.Word == uint64(succession.Hosts) && own != "" && said.Epoch != own && !p.vote.node.Majority(p.vote.now()) {
+	if own := p.vote.node.Epoch(); said.State == uint64(succession.Leads) && own != "" && said.Epoch != own && !p.vote.node.Majority(p.vote.now()) {
 		p.forgetLocked()
 		p.tellLocked()
 	}
@@ -180,7 +180,7 @@ func (p *Peers) beginLocked() {
 		}
 		near++
 		theirs = l.last
-		free = free && l.word != succession.Hosts
+		free = free && l.state != succession.Leads
 		first = first && slices.Compare(own[:], theirs[:]) >= 0
 		if theirs == own && i < p.placeOf(p.node)-1 {
 			before++
@@ -260,9 +260,9 @@ func (p *Peers) standLocked() {
 	}
 }
 
-// wishLocked has the present process of each peer vote: the one that is connected, or else
+// setVotersLocked has the present process of each peer vote: the one that is connected, or else
 // the one that votes already.
-func (p *Peers) wishLocked() {
+func (p *Peers) setVotersLocked() {
 	p.standLocked()
 	b := p.vote.node
 	if _, leads := b.Leads(); !leads {
@@ -288,7 +288,7 @@ func (p *Peers) wishLocked() {
 			voters = append(voters, id)
 		}
 	}
-	b.Wish(voters, p.vote.now())
+	b.SetVoters(voters, p.vote.now())
 }
 
 func (p *Peers) voteLocked() {
@@ -326,8 +326,8 @@ func (p *Peers) leaveLocked(wire.Redirect) {} // the list stays, and so does the
 
 func (p *Peers) livenessLocked() wire.Liveness {
 	f, b := p.Group.livenessLocked(), p.vote.node
-	if f.Word == uint64(succession.Hosts) && !b.Majority(p.vote.now()) {
-		f.Word = uint64(succession.Abstains)
+	if f.State == uint64(succession.Leads) && !b.Majority(p.vote.now()) {
+		f.State = uint64(succession.Abstains)
 	}
 	return f
 }
@@ -412,7 +412,7 @@ func (p *Peers) Succeed(now time.Time) (runs []string, led bool, err error) {
 	p.began = 0
 	p.hosting, p.round, p.deposed = true, false, false
 	p.target = wire.Redirect{Group: p.ledger.name, Term: term, Node: p.node, Host: p.self}
-	p.wishLocked()
+	p.setVotersLocked()
 	p.voteLocked()
 	p.tellLocked()
 	p.wakeLocked()
@@ -468,9 +468,9 @@ func (p *Peers) Lame() bool {
 	defer p.mu.Unlock()
 	now := p.vote.now()
 	if !p.hosting || p.vote.node.Majority(now) {
-		p.sure = now
+		p.majorityAt = now
 	}
-	return now-p.sure >= p.lease
+	return now-p.majorityAt >= p.lease
 }
 
 // proposeLocked proposes the changes to the voters, once they have accepted the previous

@@ -26,7 +26,7 @@ type recovery struct {
 	since    time.Duration // no leader can be elected; of the vote's clock
 	last     time.Duration // when a leader, or a majority, was heard last
 	resumed  time.Duration // when it was heard first after a silence
-	sure     time.Duration // when it was heard last, and had said so then
+	heardAt  time.Duration // when it was heard last, and had said so then
 	ticked   time.Duration
 	idle     time.Duration // of the time since, how long this process did not run
 	place    int           // of this process among those in the same position
@@ -65,7 +65,7 @@ func (g *Group) recoverLocked() {
 		case v.node.ProvenDead(id), linked(id, func(l *Link) bool { return l.refuses }):
 			gone++
 		case linked(id, func(l *Link) bool {
-			return l.out != nil && l.word != succession.Hosts && (l.word != succession.Stands || g.hosting)
+			return l.out != nil && l.state != succession.Leads && (l.state != succession.Follows || g.hosting)
 		}):
 			lives = append(lives, id)
 		}
@@ -75,15 +75,15 @@ func (g *Group) recoverLocked() {
 		s.resumed = heard
 	}
 	if s.last = heard; heard-s.resumed >= g.lease/4 { // what is read first after a silence, or a pause, was said before
-		s.sure = heard
+		s.heardAt = heard
 	}
 	if gone == 0 {
 		s.first = 0
 	} else if s.first == 0 {
-		s.first, s.heard = max(now, 1), now-s.sure <= g.lease/2
+		s.first, s.heard = max(now, 1), now-s.heardAt <= g.lease/2
 	}
 	paused := max(0, now-s.ticked-2*g.Beat()) // nothing was heard, and a beat that is late is none
-	hosted := v.node.Majority(now) || !g.hosting && (g.link == succession.Stands || now-v.node.Heard() < g.lease/4)
+	hosted := v.node.Majority(now) || !g.hosting && (g.link == succession.Follows || now-v.node.Heard() < g.lease/4)
 	s.idle += paused
 	unknown := len(lives)+gone < len(voters.All())
 	if !v.node.Votes() || unknown || voters.Majority(lives) || paused >= g.lease || hosted {
@@ -98,7 +98,7 @@ func (g *Group) recoverLocked() {
 // majorityLocked is when this process last had a majority, or heard one that had.
 func (g *Group) majorityLocked() time.Duration {
 	if g.hosting {
-		return g.vote.node.Sure(g.vote.now())
+		return g.vote.node.HeardByMajority(g.vote.now())
 	}
 	return g.vote.node.Heard()
 }

@@ -64,7 +64,7 @@ func (r *Registry) Arrive(a Arrival) {
 	}
 	e := &entry{Arrival: a}
 	if a.Stands && a.Follower {
-		e.addr = r.group.stoodAt(a.Node, a.Remote)
+		e.addr = r.group.addrBefore(a.Node, a.Remote)
 	}
 	r.nodes[a.Session] = e
 	r.count(e, 1)

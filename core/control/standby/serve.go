@@ -16,8 +16,8 @@ import (
 const maxUnsent = 4 * wire.MaxFrame
 
 // Serve serves a connection that was opened for a link, until it ends or nothing comes on it any more: then it is
-// kept, for EndedByPeer. check looks at each word of the other side before it counts; an error ends
-// the connection. heard is called after it. The result tells whether a word has counted.
+// kept, for EndedByPeer. check looks at each message of the other side before it counts; an error ends
+// the connection. heard is called after it. The result tells whether a message has counted.
 func (g *Group) Serve(l *Link, conn *wire.Call, check func(wire.Liveness) error, heard func(said wire.Liveness, superseded bool)) (opened bool, err error) {
 	out := wire.NewOutbox(conn, maxUnsent, nil, nil)
 	silent := false

@@ -33,7 +33,7 @@ func (i *inbox) last() (f wire.Standbys, n int) {
 	return f, n
 }
 
-func (i *inbox) word(t *testing.T) wire.Liveness {
+func (i *inbox) liveness(t *testing.T) wire.Liveness {
 	t.Helper()
 	for _, frame := range slices.Backward(i.frames) {
 		if l, ok := frame.(wire.Liveness); ok {
@@ -175,41 +175,41 @@ func standing(t *testing.T) *Group {
 
 var proof = succession.Evidence{Ended: true, Direct: true, Refused: succession.Dials}
 
-// TestWordsMakeTheView: what other standbys say is in the view, and what no standby can
+// TestStatesMakeTheInput: what other standbys say is in the view, and what no standby can
 // say of itself is not believed.
-func TestWordsMakeTheView(t *testing.T) {
+func TestStatesMakeTheInput(t *testing.T) {
 	g := standing(t)
 	box := &inbox{}
-	link := g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "c", Word: uint64(succession.Stands), Term: 3}, box)
-	if link == nil || box.word(t).Word != uint64(succession.Stands) {
+	link := g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "c", State: uint64(succession.Follows), Term: 3}, box)
+	if link == nil || box.liveness(t).State != uint64(succession.Follows) {
 		t.Fatalf("%v, %+v", link, box.frames)
 	}
 	g.Lost(proof, "g", 3)
-	if box.word(t).Word != uint64(succession.Ended) {
-		t.Errorf("it says %+v", box.word(t))
+	if box.liveness(t).State != uint64(succession.Lost) {
+		t.Errorf("it says %+v", box.liveness(t))
 	}
-	for said, want := range map[succession.Word]succession.Word{
-		succession.Stands: succession.Stands, succession.Ended: succession.Ended, succession.Abstains: succession.Abstains,
+	for said, want := range map[succession.State]succession.State{
+		succession.Follows: succession.Follows, succession.Lost: succession.Lost, succession.Abstains: succession.Abstains,
 		succession.Dead: succession.Abstains, succession.Unconnected: succession.Abstains, succession.Asked: succession.Abstains,
 		99: succession.Left,
 	} {
-		g.Hear(link, wire.Liveness{RunID: "run", Group: "g", Node: "c", Word: uint64(said), Term: 3})
-		v, ok := g.View(proof, 3, 0)
-		if !ok || len(v.Before) != 1 || len(v.Behind) != 1 || v.Behind[0].Word != want || v.Before[0].Word != succession.Unconnected {
+		g.Hear(link, wire.Liveness{RunID: "run", Group: "g", Node: "c", State: uint64(said), Term: 3})
+		v, ok := g.Input(proof, 3, 0)
+		if !ok || len(v.Before) != 1 || len(v.Behind) != 1 || v.Behind[0].State != want || v.Before[0].State != succession.Unconnected {
 			t.Errorf("said %d: %+v", said, v)
 		}
 	}
 	g.Ask()
-	if v, _ := g.View(proof, 3, 0); v.Behind[0].Word != succession.Asked || !box.word(t).Ask {
+	if v, _ := g.Input(proof, 3, 0); v.Behind[0].State != succession.Asked || !box.liveness(t).Ask {
 		t.Errorf("asked: %+v", v)
 	}
-	g.Hear(link, wire.Liveness{RunID: "run", Group: "other", Node: "c", Word: uint64(succession.Ended)})
-	if v, _ := g.View(proof, 3, 0); v.Behind[0].Word != succession.Asked {
-		t.Error("the word of another group counts")
+	g.Hear(link, wire.Liveness{RunID: "run", Group: "other", Node: "c", State: uint64(succession.Lost)})
+	if v, _ := g.Input(proof, 3, 0); v.Behind[0].State != succession.Asked {
+		t.Error("the state of another group counts")
 	}
 	g.Drop(link)
-	if v, _ := g.View(proof, 3, 0); v.Behind[0].Word != succession.Unconnected {
-		t.Error("a connection that is gone has a word")
+	if v, _ := g.Input(proof, 3, 0); v.Behind[0].State != succession.Unconnected {
+		t.Error("a connection that is gone has a state")
 	}
 }
 
@@ -282,9 +282,9 @@ func TestAnotherListens(t *testing.T) {
 	}
 }
 
-// TestHandedOn: a host that hands on tells the voters that it votes no more, and keeps its connections
+// TestLeadershipTransfer: a host that leaves tells the voters that it votes no more, and keeps its connections
 // to them until they have heard it.
-func TestHandedOn(t *testing.T) {
+func TestLeadershipTransfer(t *testing.T) {
 	g := NewGroup("run", "a", time.Hour, false)
 	g.Found(time.Now())
 	list := []wire.StandbyNode{{Node: "b", Addr: "10.0.0.2:1"}, {Node: "c", Addr: "10.0.0.3:1"}}
@@ -297,12 +297,12 @@ func TestHandedOn(t *testing.T) {
 	}
 	g.SetEligible([]string{"b", "c"})
 	votersOf(g, links).carry()
-	if !g.HandOn("b") {
+	if !g.BeginTransfer("b") {
 		t.Fatal("it cannot hand on")
 	}
 	g.StepDown(wire.Redirect{Group: g.Current().Group, Term: 2, Host: "10.0.0.2:1", Node: "b"})
 	for node, box := range boxes {
-		if word := box.word(t).Word; word != uint64(succession.Left) {
+		if word := box.liveness(t).State; word != uint64(succession.Left) {
 			t.Errorf("%s hears %d", node, word)
 		}
 	}
@@ -317,7 +317,7 @@ func TestHandedOn(t *testing.T) {
 func TestInherited(t *testing.T) {
 	for _, c := range []struct {
 		wrote string // whose facts the voters keep, one after the other
-		dead  succession.Word
+		dead  succession.State
 		want  Inheritance
 	}{
 		{"h", succession.Unconnected, Inheritance{From: "h", Missing: true}},
@@ -382,7 +382,7 @@ func TestNamesOfManyVoters(t *testing.T) {
 func TestFormerHostVotes(t *testing.T) {
 	g := standing(t)
 	former := wire.StandbyNode{Node: "h", Addr: "10.0.0.9:1"}
-	link := g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "h", Voter: "h", Word: uint64(succession.Hosts), Term: 3}, &inbox{})
+	link := g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "h", Voter: "h", State: uint64(succession.Leads), Term: 3}, &inbox{})
 	votersOf(g, map[string]*Link{"h": link}).lead(t, "h", 3, nil)
 	g.Drop(link)
 	g.Follow(wire.Welcome{Group: "g", Term: 4, HostNode: "a"}, "10.0.0.1:1")
@@ -419,7 +419,7 @@ func TestFoundAnew(t *testing.T) {
 		for _, node := range []string{"h", "a"} {
 			links[node] = g.Dial(node)
 			g.Opened(links[node], &inbox{})
-			g.Hear(links[node], wire.Liveness{RunID: "run", Group: "g", Node: node, Voter: node, Word: uint64(succession.Stands), Term: 3})
+			g.Hear(links[node], wire.Liveness{RunID: "run", Group: "g", Node: node, Voter: node, State: uint64(succession.Follows), Term: 3})
 		}
 		voters := votersOf(g, links)
 		voters.lead(t, "h", 3, nil, links["a"].voter)
@@ -453,7 +453,7 @@ func TestFoundAnew(t *testing.T) {
 			t.Errorf("%s: founded %v", c.what, founded)
 		case founded && (waited < c.after || waited > c.after+2*lease):
 			t.Errorf("%s: founded after %s", c.what, waited)
-		case founded && !succession.Yields(g.Standing(), succession.Standing{Group: rand.Text(), Term: 1, Node: "x"}):
+		case founded && !succession.Yields(g.Identity(), succession.Identity{Group: rand.Text(), Term: 1, Node: "x"}):
 			t.Errorf("%s: it does not yield to a founder with a majority", c.what)
 		case founded && (!g.Hosting() || g.Current().Group == "g" || g.Current().Host != "10.0.0.2:1" || !g.start.Alone):
 			t.Errorf("%s: %+v", c.what, g.Current())
@@ -551,9 +551,9 @@ func TestVotersDialLater(t *testing.T) {
 func TestLinkedIsTold(t *testing.T) {
 	g := standing(t)
 	box := &inbox{}
-	g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "c", Word: uint64(succession.Stands), Term: 3}, box)
+	g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "c", State: uint64(succession.Follows), Term: 3}, box)
 	g.Opened(g.Dial("a"), &inbox{})
-	if got := box.word(t).Linked; !slices.Contains(got, "a") || len(got) != 1 {
+	if got := box.liveness(t).Linked; !slices.Contains(got, "a") || len(got) != 1 {
 		t.Errorf("%q", got)
 	}
 }
@@ -584,7 +584,7 @@ func TestHostOfALaterTermSupersedes(t *testing.T) {
 	link := g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "c"}, &inbox{})
 	target := wire.Redirect{Group: "g", Term: 5, Host: "10.0.0.3:1"}
 	for term, want := range map[uint64]bool{3: false, 5: true, 1<<64 - 1: false} {
-		to, superseded := g.Hear(link, wire.Liveness{RunID: "run", Group: "g", Node: "c", Word: uint64(succession.Hosts), Term: term, Target: target})
+		to, superseded := g.Hear(link, wire.Liveness{RunID: "run", Group: "g", Node: "c", State: uint64(succession.Leads), Term: term, Target: target})
 		if superseded != want || want && to.Host != target.Host {
 			t.Errorf("term %d: %v, %+v", term, superseded, to)
 		}
@@ -621,7 +621,7 @@ func TestListOutlivesItsHost(t *testing.T) {
 	if got := g.Report().Standbys; !slices.Equal(got, want) {
 		t.Errorf("the list is %v", got)
 	}
-	if v, ok := g.View(proof, 4, 0); !ok || len(v.Before) != 1 || len(v.Behind) != 1 {
+	if v, ok := g.Input(proof, 4, 0); !ok || len(v.Before) != 1 || len(v.Behind) != 1 {
 		t.Errorf("it does not stand by: %+v", v)
 	}
 	g.StepDown(wire.Redirect{Group: "other", Term: 1, Host: "10.0.0.1:1"})
@@ -655,7 +655,7 @@ func TestStandbysStayWhereTheyListen(t *testing.T) {
 	}
 }
 
-// ordered checks that a word is queued before another one can follow from a later state.
+// ordered checks that a state is queued before another one can follow from a later state.
 type ordered struct {
 	t *testing.T
 	g *Group
@@ -664,14 +664,14 @@ type ordered struct {
 func (o ordered) Send(f wire.Frame) bool {
 	if o.g.mu.TryLock() {
 		o.g.mu.Unlock()
-		o.t.Errorf("%+v may be passed by a newer word", f)
+		o.t.Errorf("%+v may be passed by a newer state", f)
 	}
 	return true
 }
 
-// TestWordsLeaveInOrder: an old word that arrives last would stay, and hold up a takeover
+// TestStatesLeaveInOrder: an old state that arrives last would stay, and hold up a takeover
 // for a whole lease.
-func TestWordsLeaveInOrder(t *testing.T) {
+func TestStatesLeaveInOrder(t *testing.T) {
 	g := standing(t)
 	box := ordered{t, g}
 	g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "c", Ask: true}, box)

@@ -99,7 +99,7 @@ func (g *Group) Tick() {
 		g.wakeLocked()
 	}
 	g.countDeadLocked()
-	g.members.wishLocked()
+	g.members.setVotersLocked()
 	g.vote.node.Tick(g.vote.now())
 	g.members.voteLocked()
 }
@@ -107,7 +107,7 @@ func (g *Group) Tick() {
 // countDeadLocked notes which voters are proven dead, or vote no more.
 func (g *Group) countDeadLocked() {
 	for l := range g.links {
-		if l.voter != 0 && (l.word == succession.Dead || l.word == succession.Left) {
+		if l.voter != 0 && (l.state == succession.Dead || l.state == succession.Left) {
 			g.vote.node.Dead(l.voter, g.vote.now())
 		}
 	}
@@ -194,16 +194,16 @@ func (g *Group) SetEligible(nodes []string) {
 		}
 	}
 	v.eligible, v.listed = nodes, listed
-	g.members.wishLocked()
+	g.members.setVotersLocked()
 	g.members.voteLocked()
 }
 
-// wishLocked chooses the voters: those that vote and may continue, and of the others the first
+// setVotersLocked chooses the voters: those that vote and may continue, and of the others the first
 // ones that this host and they themselves have opened connections to, two or four beside the host:
 // of one that it has opened no connection to, a voter could never prove the death. Nobody waits
 // for these longer than a lease. One that votes does so until it is proven dead, has left, or was
 // not heard for a lease.
-func (g *Group) wishLocked() {
+func (g *Group) setVotersLocked() {
 	v := &g.vote
 	if !g.hosting || g.noQuorum {
 		return
@@ -213,7 +213,7 @@ func (g *Group) wishLocked() {
 	for l := range g.links {
 		switch {
 		case l.voter == 0:
-		case l.word == succession.Dead, l.word == succession.Left:
+		case l.state == succession.Dead, l.state == succession.Left:
 			gone[l.voter] = true
 		case l.out != nil && l.dialed && (l.epoch == "" || l.epoch == v.node.Epoch()):
 			linked[l.node] = l.voter
@@ -242,11 +242,11 @@ func (g *Group) wishLocked() {
 	if len(voters) < 3 {
 		voters = voters[:1] // of two no majority is left when one is silent
 	}
-	v.node.Wish(voters, v.now())
+	v.node.SetVoters(voters, v.now())
 }
 
 // linkedLocked reports whether a node and each of others have opened connections to each other, by
-// their word.
+// what they say.
 func (g *Group) linkedLocked(node string, others []string) bool {
 	told := map[[2]string]bool{}
 	for l := range g.links {
@@ -298,10 +298,10 @@ func (g *Group) Awaited() (nodes []string) {
 	return nodes
 }
 
-// Stand makes this process stand for election: the node dead, which has hosted, is proven to be
+// Campaign makes this process a candidate: the node dead, which has hosted, is proven to be
 // so, or, if that is "", the host wants this node to host. It reports false if this process does
 // not vote: then it needs no vote.
-func (g *Group) Stand(dead string) bool {
+func (g *Group) Campaign(dead string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	v := &g.vote
@@ -326,18 +326,18 @@ func (g *Group) Votes() bool {
 	return g.vote.node.Votes()
 }
 
-// HandOn has this host say nothing more until KeepOn, so that a node which it asks to host can be
+// BeginTransfer has this host say nothing more until EndTransfer, so that a node which it asks to host can be
 // elected. It reports false while that node has not accepted all. A node that does not vote
 // needs nothing. From then on this process votes no more when it does not host: the next host
 // counts it as dead, and need not be connected to it.
-func (g *Group) HandOn(node string) bool {
+func (g *Group) BeginTransfer(node string) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.vote.node.Votes() {
 		return true
 	}
 	g.vote.next = g.vote.names[node]
-	handed := g.vote.node.HandOn(g.vote.next)
+	handed := g.vote.node.BeginTransfer(g.vote.next)
 	g.vote.asked = g.vote.asked || handed
 	return handed
 }
@@ -348,12 +348,12 @@ func (v *vote) gone() bool {
 	return v.left || v.asked && !leads
 }
 
-// KeepOn ends HandOn: this host continues.
-func (g *Group) KeepOn() {
+// EndTransfer ends BeginTransfer: this host continues.
+func (g *Group) EndTransfer() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.vote.next = 0
-	g.vote.node.KeepOn()
+	g.vote.node.EndTransfer()
 	g.wakeLocked()
 }
 
@@ -369,7 +369,7 @@ func (g *Group) Proven(node string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.vote.node.Dead(g.vote.names[node], g.vote.now())
-	g.members.wishLocked()
+	g.members.setVotersLocked()
 	g.members.voteLocked()
 }
 
@@ -401,7 +401,7 @@ func (g *Group) nextLocked() wire.Redirect {
 	term, _ := g.vote.node.Leads()
 	to := wire.Redirect{Group: g.target.Group, Term: term, Servers: g.servers()} // one of these knows where it is
 	for l := range g.links {
-		if l.voter == g.vote.node.Leader() && l.word == succession.Hosts && l.term >= term {
+		if l.voter == g.vote.node.Leader() && l.state == succession.Leads && l.term >= term {
 			to = l.target
 		}
 	}
@@ -416,7 +416,7 @@ func (g *Group) Elsewhere(group string, term uint64) (to wire.Redirect, found bo
 		return to, false
 	}
 	for l := range g.links {
-		if l.word == succession.Hosts && l.term > term && l.target.Host != "" && (!found || l.term > to.Term) && succession.Believable(l.term) {
+		if l.state == succession.Leads && l.term > term && l.target.Host != "" && (!found || l.term > to.Term) && succession.Believable(l.term) {
 			to, found = l.target, true
 		}
 	}
@@ -447,7 +447,7 @@ func (g *Group) Inherited(last, generation string, dead bool) (in Inheritance, e
 	}
 	lives := func(node string) bool {
 		for l := range g.links {
-			if l.node == node && l.voter == g.vote.names[node] && l.word == succession.Dead {
+			if l.node == node && l.voter == g.vote.names[node] && l.state == succession.Dead {
 				return false // though its vote may count
 			}
 		}

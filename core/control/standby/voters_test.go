@@ -54,7 +54,7 @@ func (o *others) lead(t *testing.T, node string, term uint64, value []byte, also
 	n := o.nodes[node]
 	id := o.links[node].voter
 	n.Begin("epoch of "+node, term-1, []raft.Voter{id}, value, o.g.vote.now())
-	n.Wish(append([]raft.Voter{id, o.g.vote.voter}, also...), o.g.vote.now())
+	n.SetVoters(append([]raft.Voter{id, o.g.vote.voter}, also...), o.g.vote.now())
 	o.carry()
 	for range 3 { // the voters are changed once those that are added have answered
 		n.Tick(o.g.vote.now())

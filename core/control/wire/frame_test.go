@@ -44,7 +44,7 @@ func sampleFrames() []Frame {
 		Redirect{}, sampleRedirect, Probed{Yields: true, Round: true, Node: "n", Target: sampleRedirect}, Probed{Err: fail},
 		Probe{Software: "1", RunID: "run", Round: true, Node: "n", Target: sampleRedirect,
 			Policy: rendezvous.Policy{Min: 1, Max: 2, NodeUnit: 1, LeaseTimeout: 9}},
-		Liveness{RunID: "run", Group: "g", Node: "n", Ask: true, Word: 3, Term: 1<<64 - 1, Target: sampleRedirect, Voter: "v", Votes: true, Linked: []string{"m"}, Epoch: "e", Last: [2]uint64{3, 1<<64 - 1}},
+		Liveness{RunID: "run", Group: "g", Node: "n", Ask: true, State: 3, Term: 1<<64 - 1, Target: sampleRedirect, Voter: "v", Votes: true, Linked: []string{"m"}, Epoch: "e", Last: [2]uint64{3, 1<<64 - 1}},
 		Transfer{Group: "g", Term: 4, Addr: "10.0.0.1:2"},
 		Vote{Group: "g", Message: raft.Message{Epoch: "e", From: 1, To: 35, Data: []byte{1, 2}}},
 		Vote{Group: "g", Message: raft.Message{Epoch: "e", From: raft.VoterAt(5, 1<<63), To: raft.VoterAt(0, 1<<63)}},

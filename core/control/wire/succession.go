@@ -115,9 +115,9 @@ type Liveness struct {
 	Group  string
 	Node   string
 	Ask    bool
-	Word   uint64 // succession.Word
+	State  uint64 // succession.State
 	Term   uint64
-	Target Redirect  // who hosts, if Word tells that its sender knows
+	Target Redirect  // who hosts, if State tells that its sender knows
 	Voter  string    // the sender's name in Vote frames; "": it never votes
 	Votes  bool      // it is one of several that vote now, as far as it knows
 	Linked []string  // nodes to which it has such a connection
@@ -230,7 +230,7 @@ func (l Liveness) pack(p *packer) {
 	p.Text(l.Group)
 	p.Text(l.Node)
 	p.Bool(l.Ask)
-	p.Uint(l.Word)
+	p.Uint(l.State)
 	p.Uint(l.Term)
 	packRedirect(p, l.Target)
 	p.Text(l.Voter)
@@ -243,7 +243,7 @@ func (l Liveness) pack(p *packer) {
 
 func readLiveness(u *unpacker) Liveness {
 	return Liveness{
-		RunID: u.Text(MaxName), Group: u.Text(MaxName), Node: u.Text(MaxName), Ask: u.Bool(), Word: u.Uint(), Term: u.Uint(),
+		RunID: u.Text(MaxName), Group: u.Text(MaxName), Node: u.Text(MaxName), Ask: u.Bool(), State: u.Uint(), Term: u.Uint(),
 		Target: readRedirect(u), Voter: u.Text(MaxName), Votes: u.Bool(),
 		Linked: u.Texts(maxServers, MaxName), Epoch: u.Text(MaxName), Last: [2]uint64{u.Uint(), u.Uint()},
 	}

@@ -19,10 +19,10 @@ var mutants = []struct {
 	test    string   // "": the simulator
 }{
 	{"a leader that was not heard speaks", []string{
-		"now-n.sure <= n.lease/majorityParts", "now-n.sure <= 3*n.lease",
+		"now-n.majorityAt <= n.lease/majorityParts", "now-n.majorityAt <= 3*n.lease",
 	}, ""},
 	{"an answer is as new as its arrival", []string{
-		"n.sure = max(n.sure, n.asked[at])", "n.sure = n.asked[len(n.asked)-1]",
+		"n.majorityAt = max(n.majorityAt, n.asked[at])", "n.majorityAt = n.asked[len(n.asked)-1]",
 		"n.asked, n.first = n.asked[at+1:], number+1", "_ = at",
 	}, ""},
 	{"a leader confirms what another has begun", []string{
@@ -45,8 +45,8 @@ var mutants = []struct {
 		"return snapshot(l.applied, l.term, l.conf, l.value), nil", "return l.MemoryStorage.Snapshot()",
 	}, ""},
 	{"a leader that hands on proposes", []string{
-		"!n.leads() || n.hands {", "!n.leads() {",
-	}, "TestHandOn"},
+		"!n.leads() || n.transferring {", "!n.leads() {",
+	}, "TestTransfer"},
 	{"voters are forgotten that are proven dead", []string{
 		"delete(n.dead, m.From)", "_ = m.From",
 	}, "TestProofIsWithdrawn"},

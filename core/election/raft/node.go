@@ -43,28 +43,28 @@ type Node struct {
 	log   *log
 	lost  bool // raft refuses to go on with this memory
 
-	heard    time.Duration // when a leader was last heard
-	last     Voter         // the other leader that was heard last; 0: none
-	began    time.Duration // when the present term was taken
-	term     uint64        // of raft
-	led      bool
-	campaign time.Duration // when this process campaigned last
-	forced   time.Duration // when another did so at the leader's request
-	hands    bool          // it hands on, and proposes nothing
+	heard        time.Duration // when a leader was last heard
+	last         Voter         // the other leader that was heard last; 0: none
+	began        time.Duration // when the present term was taken
+	term         uint64        // of raft
+	led          bool
+	campaign     time.Duration // when this process campaigned last
+	forced       time.Duration // when another did so at the leader's request
+	transferring bool          // it hands on, and proposes nothing
 
 	leaders map[uint64]Voter // that were heard, by term; those before the present value are forgotten
 
 	dead map[Voter]bool // proven; what one of them says takes that back
 
 	// Of the leader.
-	answered  map[Voter]time.Duration // when each other voter was last heard
-	asked     []time.Duration         // when each question was asked that no majority has answered
-	first     uint64                  // the number of the first of them
-	sure      time.Duration           // a majority has heard this leader since
-	since     uint64                  // the number of its first entry: what came before is confirmed with that
-	wish      []Voter
-	waiting   map[Voter]int // for how many ticks each voter has had a snapshot
-	elections uint64
+	answered   map[Voter]time.Duration // when each other voter was last heard
+	asked      []time.Duration         // when each question was asked that no majority has answered
+	first      uint64                  // the number of the first of them
+	majorityAt time.Duration           // a majority has heard this leader since
+	since      uint64                  // the number of its first entry: what came before is confirmed with that
+	wanted     []Voter
+	waiting    map[Voter]int // for how many ticks each voter has had a snapshot
+	elections  uint64
 
 	out []Message
 }
@@ -114,7 +114,7 @@ func (n *Node) join(epoch string, begin *raftpb.Snapshot) {
 // Propose gives the voters another value. The result is the number that Committed reaches when a majority has
 // it; 0: this process does not lead, or hands on.
 func (n *Node) Propose(value []byte, now time.Duration) (number uint64) {
-	if !n.leads() || n.hands {
+	if !n.leads() || n.transferring {
 		return 0
 	}
 	var err error
@@ -128,34 +128,34 @@ func (n *Node) Propose(value []byte, now time.Duration) (number uint64) {
 	return n.lastIndex()
 }
 
-// Wish says who shall vote, this process among them. The change follows by itself, as soon as raft allows it.
-func (n *Node) Wish(voters []Voter, now time.Duration) {
+// SetVoters says who shall vote, this process among them. The change follows by itself, as soon as raft allows it.
+func (n *Node) SetVoters(voters []Voter, now time.Duration) {
 	if len(voters) == 0 || len(voters) > MaxVoters || !slices.Contains(voters, n.id) || slices.Contains(voters, 0) {
 		return
 	}
-	n.wish = slices.Clone(voters)
+	n.wanted = slices.Clone(voters)
 	if n.leads() {
 		n.do(now, n.change)
 	}
 }
 
-// change proposes the voters that are wished for.
+// change proposes the voters that SetVoters has named.
 func (n *Node) change() error {
 	conf := n.log.conf
-	if n.wish == nil || n.hands || len(conf.GetVotersOutgoing()) > 0 {
+	if n.wanted == nil || n.transferring || len(conf.GetVotersOutgoing()) > 0 {
 		return nil
 	}
 	c := &raftpb.ConfChangeV2{}
 	add := func(kind raftpb.ConfChangeType, id uint64) {
 		c.Changes = append(c.Changes, &raftpb.ConfChangeSingle{Type: kind.Enum(), NodeId: new(id)})
 	}
-	for _, v := range n.wish {
+	for _, v := range n.wanted {
 		if !slices.Contains(conf.GetVoters(), uint64(v)) {
 			add(raftpb.ConfChangeAddNode, uint64(v))
 		}
 	}
 	for _, id := range conf.GetVoters() {
-		if !slices.Contains(n.wish, Voter(id)) {
+		if !slices.Contains(n.wanted, Voter(id)) {
 			add(raftpb.ConfChangeRemoveNode, id)
 		}
 	}
@@ -198,7 +198,7 @@ func (n *Node) answeredBy(question []byte) {
 		return
 	}
 	at := number - n.first
-	n.sure = max(n.sure, n.asked[at])
+	n.majorityAt = max(n.majorityAt, n.asked[at])
 	n.asked, n.first = n.asked[at+1:], number+1
 }
 
@@ -223,17 +223,17 @@ func (n *Node) repeatSnapshots() {
 // Campaign makes the process campaign now, because the leader is proven dead, unless it has just done so. It
 // reports false if this process does not vote.
 func (n *Node) Campaign(now time.Duration) bool {
-	return n.stand(now, func(etcdraft.BasicStatus) error { return errors.Join(n.raw.ForgetLeader(), n.raw.Campaign()) })
+	return n.campaignBy(now, func(etcdraft.BasicStatus) error { return errors.Join(n.raw.ForgetLeader(), n.raw.Campaign()) })
 }
 
 // TakeOver is Campaign because the leader has asked this process to lead: nobody waits for that one.
 func (n *Node) TakeOver(now time.Duration) bool {
-	return n.stand(now, func(s etcdraft.BasicStatus) error {
+	return n.campaignBy(now, func(s etcdraft.BasicStatus) error {
 		return n.raw.Step(&raftpb.Message{Type: raftpb.MsgTimeoutNow.Enum(), From: new(s.Lead), To: new(uint64(n.id)), Term: new(s.GetTerm())})
 	})
 }
 
-func (n *Node) stand(now time.Duration, campaign func(etcdraft.BasicStatus) error) bool {
+func (n *Node) campaignBy(now time.Duration, campaign func(etcdraft.BasicStatus) error) bool {
 	if !n.Votes() || n.leads() {
 		return false
 	}
@@ -244,10 +244,10 @@ func (n *Node) stand(now time.Duration, campaign func(etcdraft.BasicStatus) erro
 	return true
 }
 
-// HandOn stops this leader's proposals until KeepOn, so that another voter, which it asks to take over, can be
+// BeginTransfer stops this leader's proposals until EndTransfer, so that another voter, which it asks to take over, can be
 // elected. It reports false, and changes nothing, if that voter does not have everything, or a change of
 // voters is under way.
-func (n *Node) HandOn(to Voter) bool {
+func (n *Node) BeginTransfer(to Voter) bool {
 	if !n.leads() || len(n.log.conf.GetVotersOutgoing()) > 0 {
 		return false
 	}
@@ -255,12 +255,12 @@ func (n *Node) HandOn(to Voter) bool {
 	if p, votes := s.Progress[uint64(to)]; !votes || p.Match < s.Progress[uint64(n.id)].Match {
 		return false
 	}
-	n.hands = true
+	n.transferring = true
 	return true
 }
 
-// KeepOn ends HandOn: this leader continues.
-func (n *Node) KeepOn() { n.hands = false }
+// EndTransfer ends BeginTransfer: this leader continues.
+func (n *Node) EndTransfer() { n.transferring = false }
 
 // LeaderEnded notes that the leader's side has ended its connection to this process, which votes for
 // another one that asks from now on, unless it hears the leader again.
@@ -403,8 +403,8 @@ func (n *Node) do(now time.Duration, act func() error) {
 	}
 	leads := s.RaftState == etcdraft.StateLeader
 	if leads && !n.led {
-		n.asked, n.first, n.sure = nil, n.first+uint64(len(n.asked)), now-n.lease
-		n.answered, n.waiting, n.hands, n.wish = map[Voter]time.Duration{}, map[Voter]int{}, false, nil
+		n.asked, n.first, n.majorityAt = nil, n.first+uint64(len(n.asked)), now-n.lease
+		n.answered, n.waiting, n.transferring, n.wanted = map[Voter]time.Duration{}, map[Voter]int{}, false, nil
 		if !n.alone() {
 			n.elections++
 		}
@@ -412,7 +412,7 @@ func (n *Node) do(now time.Duration, act func() error) {
 		n.do(now, func() error { n.ask(now); return nil })
 	}
 	if n.led && !leads {
-		n.heard, n.hands = now, false
+		n.heard, n.transferring = now, false
 	}
 	n.led = leads
 }
@@ -538,15 +538,15 @@ func (n *Node) Committed() uint64 {
 // Majority reports whether this leader may judge and speak: enough voters have heard it within a quarter of a
 // lease, and so elect no other yet.
 func (n *Node) Majority(now time.Duration) bool {
-	return n.leads() && (n.alone() || now-n.sure <= n.lease/majorityParts)
+	return n.leads() && (n.alone() || now-n.majorityAt <= n.lease/majorityParts)
 }
 
-// Sure returns since when a majority has heard this leader.
-func (n *Node) Sure(now time.Duration) time.Duration {
+// HeardByMajority returns since when a majority has heard this leader.
+func (n *Node) HeardByMajority(now time.Duration) time.Duration {
 	if n.alone() {
 		return now
 	}
-	return n.sure
+	return n.majorityAt
 }
 
 // Answered returns when each other voter was last heard by this leader.

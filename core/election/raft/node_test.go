@@ -28,7 +28,7 @@ func newGroup(t *testing.T, size int) (*group, []Voter) {
 		g.nodes[id] = New(id, lease, 0)
 	}
 	g.nodes[1].Begin("e", 0, ids[:1], nil, 0)
-	g.nodes[1].Wish(ids, 0)
+	g.nodes[1].SetVoters(ids, 0)
 	g.carry()
 	return g, ids
 }
@@ -132,7 +132,7 @@ func TestProofElects(t *testing.T) {
 		if len(voters) == 2 {
 			voters = voters[:1]
 		}
-		next.Wish(voters, g.now)
+		next.SetVoters(voters, g.now)
 		g.carry()
 		if v := next.Voters(); len(v.Outgoing) > 0 || len(v.Incoming) != len(voters) {
 			t.Fatalf("voters %+v of %v", v, voters)
@@ -166,11 +166,11 @@ func TestSilentLeader(t *testing.T) {
 	}
 }
 
-// TestHandOn: the voter that the leader asks to take over leads without a wait.
-func TestHandOn(t *testing.T) {
+// TestTransfer: the voter that the leader asks to take over leads without a wait.
+func TestTransfer(t *testing.T) {
 	g, _ := newGroup(t, 3)
 	g.tick(3)
-	if !g.nodes[1].HandOn(2) || g.nodes[1].Propose([]byte("x"), g.now) != 0 {
+	if !g.nodes[1].BeginTransfer(2) || g.nodes[1].Propose([]byte("x"), g.now) != 0 {
 		t.Fatal("it does not hand on")
 	}
 	g.nodes[2].TakeOver(g.now)
@@ -194,7 +194,7 @@ func TestLostSnapshot(t *testing.T) {
 		}
 		return snap
 	}
-	g.nodes[1].Wish([]Voter{1, 2, 3, 4}, g.now)
+	g.nodes[1].SetVoters([]Voter{1, 2, 3, 4}, g.now)
 	g.carry()
 	g.tick(3 * snapshotTicks)
 	if lost != 1 || !late.Founded() {
@@ -208,7 +208,7 @@ func TestEpochs(t *testing.T) {
 	g.tick(1)
 	other := New(1, lease, g.now)
 	other.Begin("f", 50, []Voter{1}, []byte("others"), g.now)
-	other.Wish([]Voter{1, 2}, g.now)
+	other.SetVoters([]Voter{1, 2}, g.now)
 	before, _ := g.nodes[2].Leads()
 	for _, m := range other.Messages() {
 		if m.To == 2 && !g.nodes[2].Receive(m, g.now) {

@@ -45,13 +45,13 @@ type event struct {
 type what uint8
 
 const (
-	isTick      what = iota
-	isMessage        // m reaches to
-	isHeartbeat      // from, which does not vote, is heard by to
-	isEnd            // from's side has ended its connection to to
-	isProof          // to has seen that from is dead, or a firewall has said so
-	isRequest        // from, which hosts, asks to to host
-	isKeepOn         // to waits no longer for the one that it has asked to host, and ends
+	isTick        what = iota
+	isMessage          // m reaches to
+	isHeartbeat        // from, which does not vote, is heard by to
+	isEnd              // from's side has ended its connection to to
+	isProof            // to has seen that from is dead, or a firewall has said so
+	isRequest          // from, which hosts, asks to to host
+	isEndTransfer      // to waits no longer for the one that it has asked to host, and ends
 	isWake
 	isHeal  // the link between from and to
 	isCut   // to is cut off
@@ -64,22 +64,22 @@ const (
 )
 
 type proc struct {
-	id      Voter
-	index   int
-	node    *Node
-	killed  time.Duration // 0: it lives
-	paused  bool
-	queue   []event                 // what has reached it while it was paused
-	host    Voter                   // the last that it knew
-	heard   map[Voter]time.Duration // as the host: when each process was last heard
-	proven  map[Voter]bool          // those whose death it has seen, or that have said that they vote no more
-	hands   bool                    // it has handed on: once it hosts no more, it votes no more
-	said    []said                  // what it has proposed in its term
-	term    uint64                  // in which it hosts, as far as is noted
-	since   time.Duration           // when it was elected
-	overlap time.Duration           // for so long another may have a majority beside it
-	up      uint64                  // what it has confirmed
-	value   int                     // the last of it
+	id           Voter
+	index        int
+	node         *Node
+	killed       time.Duration // 0: it lives
+	paused       bool
+	queue        []event                 // what has reached it while it was paused
+	host         Voter                   // the last that it knew
+	heard        map[Voter]time.Duration // as the host: when each process was last heard
+	proven       map[Voter]bool          // those whose death it has seen, or that have said that they vote no more
+	transferring bool                    // it has handed on: once it hosts no more, it votes no more
+	said         []said                  // what it has proposed in its term
+	term         uint64                  // in which it hosts, as far as is noted
+	since        time.Duration           // when it was elected
+	overlap      time.Duration           // for so long another may have a majority beside it
+	up           uint64                  // what it has confirmed
+	value        int                     // the last of it
 }
 
 type said struct {
@@ -288,7 +288,7 @@ func (s *sim) settle(p *proc) {
 	if !hosts {
 		if p.term != 0 {
 			s.say("%s hosts no more: term %d", p.id, term)
-			if p.hands {
+			if p.transferring {
 				s.tell(p)
 			}
 		}
@@ -476,21 +476,21 @@ func (s *sim) choose(p *proc) {
 	case members >= 3:
 		size = 3
 	}
-	wish := []Voter{p.id}
+	wanted := []Voter{p.id}
 	for _, id := range p.node.Voters().Incoming { // one that votes, and is heard, stays
-		if q := s.proc(id); q != p && q.id == id && good(q) && len(wish) < MaxVoters {
-			wish = append(wish, id)
+		if q := s.proc(id); q != p && q.id == id && good(q) && len(wanted) < MaxVoters {
+			wanted = append(wanted, id)
 		}
 	}
 	for _, q := range s.procs {
-		if len(wish) < size && good(q) && !slices.Contains(wish, q.id) {
-			wish = append(wish, q.id)
+		if len(wanted) < size && good(q) && !slices.Contains(wanted, q.id) {
+			wanted = append(wanted, q.id)
 		}
 	}
-	if len(wish) == 2 { // of two, none may fall silent
-		wish = wish[:1]
+	if len(wanted) == 2 { // of two, none may fall silent
+		wanted = wanted[:1]
 	}
-	p.node.Wish(wish, s.now)
+	p.node.SetVoters(wanted, s.now)
 	s.settle(p)
 }
 
@@ -514,15 +514,15 @@ func (s *sim) take(e event) {
 		return
 	}
 	b := p.node
-	if p.hands && p.term == 0 && e.do != isKeepOn {
+	if p.transferring && p.term == 0 && e.do != isEndTransfer {
 		return // it has left the vote
 	}
 	switch e.do {
-	case isKeepOn:
+	case isEndTransfer:
 		s.say("%s has handed on, or goes without", p.id)
-		b.KeepOn()
+		b.EndTransfer()
 		s.kill(p)
-		p.hands = p.killed > 0
+		p.transferring = p.killed > 0
 	case isTick:
 		for _, q := range s.procs {
 			if p.proven[q.id] { // which is told again, since it counts at times only
@@ -554,7 +554,7 @@ func (s *sim) take(e event) {
 			return
 		}
 		p.heard[e.from.id] = s.now
-		if e.from.killed == 0 && !e.from.hands {
+		if e.from.killed == 0 && !e.from.transferring {
 			delete(p.proven, e.from.id)
 		}
 		if !b.Receive(e.m, s.now) {
@@ -834,13 +834,13 @@ func (s *sim) fault() {
 // transfer has a host hand on to another process and end, as docs/decisions/0043 says. In the
 // middle of it one of the two is cut off or paused, more often than not.
 func (s *sim) transfer(host, next *proc, long time.Duration) {
-	if host.hands || host.paused || !host.node.HandOn(next.id) {
+	if host.transferring || host.paused || !host.node.BeginTransfer(next.id) {
 		return
 	}
 	s.say("%s hands on to %s", host.id, next.id)
-	host.hands = true
+	host.transferring = true
 	s.send(event{do: isRequest, from: host, to: next})
-	s.in(simLease/5, isKeepOn, host, nil)
+	s.in(simLease/5, isEndTransfer, host, nil)
 	s.silence = long
 	silent := next
 	if s.chance(0.4) {
@@ -1050,7 +1050,7 @@ func (s *sim) run(until time.Duration, done func() bool) {
 			s.in(s.some(0.02, 0.4), isJoin, nil, nil)
 		case isProposal:
 			for _, p := range s.alive() {
-				if p.term != 0 && !p.paused && !p.hands {
+				if p.term != 0 && !p.paused && !p.transferring {
 					s.propose(p)
 				}
 			}

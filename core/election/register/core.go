@@ -87,9 +87,9 @@ func (c *core) silent() bool {
 	return c.known && c.seen != nil && c.seen.Phase == Leads && c.began-c.since >= c.lease()
 }
 
-// stand returns what this process has to write in order to lead, and how the run begins then; false if
+// candidacy returns what this process has to write in order to lead, and how the run begins then; false if
 // another one leads. dead means that the process of that leader is proven dead.
-func (c *core) stand(addr, dead string, now time.Duration) (a attempt, s rendezvous.Succession, ok bool) {
+func (c *core) candidacy(addr, dead string, now time.Duration) (a attempt, s rendezvous.Succession, ok bool) {
 	r := Record{RunID: c.runID, Leader: rand.Text(), Node: c.node, Addr: addr, Machine: c.machine, Lease: c.ownLease, Beat: 1}
 	switch last := c.seen; {
 	case !c.known || c.leads:

@@ -197,7 +197,7 @@ func (s *sim) say(p *simProcess) {
 func (s *sim) look(p *simProcess) {
 	began := s.now
 	p.next = s.now + simLease/beatsPerLease
-	if p.known && s.rng.IntN(3) > 0 && s.stand(p) {
+	if p.known && s.rng.IntN(3) > 0 && s.campaign(p) {
 		return
 	}
 	var r *Record
@@ -213,14 +213,14 @@ func (s *sim) look(p *simProcess) {
 	})
 }
 
-func (s *sim) stand(p *simProcess) bool {
+func (s *sim) campaign(p *simProcess) bool {
 	dead := ""
 	for _, q := range s.list {
 		if q.dead && p.seen != nil && q.seen != nil && q.seen.Leader == p.seen.Leader && q.name == p.seen.Node {
 			dead = p.seen.Leader
 		}
 	}
-	a, _, ok := p.stand("10.0.0.1:1", dead, s.now)
+	a, _, ok := p.candidacy("10.0.0.1:1", dead, s.now)
 	if !ok {
 		return false
 	}

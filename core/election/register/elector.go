@@ -36,19 +36,19 @@ type Elector struct {
 	turn chan struct{} // held, by filling it, while the register is read or written
 	news wake.Signal   // the leader has something to write
 
-	mu      sync.Mutex
-	core    core
-	changed chan struct{}
-	hosting bool          // the server here leads: it may be deposed already
-	to      wire.Redirect // the leader, as far as is known
-	start   rendezvous.Succession
-	since   time.Time
-	took    time.Duration
-	stood   *attempt // of Stand, whose answer is missing
-	stoodAs rendezvous.Succession
-	trouble error // of the last use of the register; nil: none
-	failing time.Duration
-	reached bool
+	mu        sync.Mutex
+	core      core
+	changed   chan struct{}
+	hosting   bool          // the server here leads: it may be deposed already
+	to        wire.Redirect // the leader, as far as is known
+	start     rendezvous.Succession
+	since     time.Time
+	took      time.Duration
+	candidacy *attempt // of Campaign, whose answer is missing
+	candidate rendezvous.Succession
+	trouble   error // of the last use of the register; nil: none
+	failing   time.Duration
+	reached   bool
 }
 
 var _ election.Elector = (*Elector)(nil)
@@ -137,8 +137,8 @@ func (e *Elector) looked(state, token []byte, began time.Duration, err error) er
 		e.core.failed(now)
 		return err
 	}
-	if a := e.stood; a != nil && r != nil && r.Leader == a.record.Leader && !e.core.leads {
-		e.leadLocked(*a, token, e.stoodAs)
+	if a := e.candidacy; a != nil && r != nil && r.Leader == a.record.Leader && !e.core.leads {
+		e.leadLocked(*a, token, e.candidate)
 		return nil
 	}
 	before := e.core.silent()
@@ -181,36 +181,36 @@ func (e *Elector) targetLocked() {
 	}
 }
 
-// View is what is known of the leader.
-type View struct {
+// Leadership is what is known of the leader.
+type Leadership struct {
 	Record  *Record // nil: there is none
 	Silent  bool    // it has not written for a lease
 	Leads   bool    // this process leads
 	Reached bool    // the register was read once
 }
 
-// View returns what is known of the leader.
-func (e *Elector) View() View {
+// Leadership returns what is known of the leader.
+func (e *Elector) Leadership() Leadership {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	v := View{Silent: e.core.silent(), Leads: e.core.leads, Reached: e.reached}
+	v := Leadership{Silent: e.core.silent(), Leads: e.core.leads, Reached: e.reached}
 	if r := e.core.seen; r != nil {
 		v.Record = new(*r)
 	}
 	return v
 }
 
-// Stand tries to have this process lead, whose control plane will be found at an address. dead names the
+// Campaign tries to have this process lead, whose control plane will be found at an address. dead names the
 // leader whose process is proven dead, by Record.Leader; "": none. took is for how long there was none. It
 // reports false if another one leads. ended is how the run was closed, if it stays so.
-func (e *Elector) Stand(ctx context.Context, addr, dead string, took time.Duration) (led bool, ended *rendezvous.Ended, err error) {
+func (e *Elector) Campaign(ctx context.Context, addr, dead string, took time.Duration) (led bool, ended *rendezvous.Ended, err error) {
 	if err := e.lock(ctx); err != nil {
 		return false, nil, err
 	}
 	defer e.unlock()
 	e.mu.Lock()
 	last := e.core.seen
-	a, s, ok := e.core.stand(addr, dead, e.Clock())
+	a, s, ok := e.core.candidacy(addr, dead, e.Clock())
 	e.mu.Unlock()
 	if !ok {
 		return false, nil, nil
@@ -221,7 +221,7 @@ func (e *Elector) Stand(ctx context.Context, addr, dead string, took time.Durati
 		}
 	}
 	e.mu.Lock()
-	e.stood, e.stoodAs, e.took = &a, s, took
+	e.candidacy, e.candidate, e.took = &a, s, took
 	e.mu.Unlock()
 	data, err := a.record.Encode()
 	if err != nil {
@@ -282,7 +282,7 @@ func Later(e *rendezvous.Ended) *rendezvous.Ended { return e.After(sinceBoot()) 
 
 func (e *Elector) leadLocked(a attempt, token []byte, s rendezvous.Succession) {
 	e.core.lead(a, token)
-	e.stood, e.hosting, e.start, e.since = nil, true, s, time.Now()
+	e.candidacy, e.hosting, e.start, e.since = nil, true, s, time.Now()
 	e.targetLocked()
 	e.wakeLocked()
 	e.news.Set()
