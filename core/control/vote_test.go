@@ -25,7 +25,9 @@ func TestHostIsElected(t *testing.T) {
 		return r.Majority && len(r.Voters) == voters && !slices.ContainsFunc(r.Voters, func(v standby.VoterReport) bool { return !v.Reachable })
 	}
 	host := nodes[0].server()
-	testkit.Eventually(t, "the host hears both voters", func() bool { return voted(host, 2) })
+	testkit.Eventually(t, "the host hears both voters, which know that they vote", func() bool {
+		return voted(host, 2) && !slices.ContainsFunc(nodes, func(n *plane) bool { return !n.server().cfg.Group.Votes() })
+	})
 	st := host.Status()
 	if s := st.Server.Succession; len(s.Voters) != 2 || s.Majority == nil || !*s.Majority || s.Missing != "" || s.Elections != 0 {
 		t.Errorf("succession: %+v", s)

@@ -35,6 +35,9 @@ var mutants = []struct {
 		"return errors.Join(n.raw.ForgetLeader(), n.raw.Campaign())", "return nil",
 		"\t\"errors\"\n", "",
 	}, "TestKillsOnly"},
+	{"the founder alone still elects while it adds voters", []string{
+		"len(l.conf.GetVotersOutgoing()) == 1", "false",
+	}, "TestFounderDiesAddingVoters"},
 	{"a message of another epoch counts", []string{
 		"n.lost || n.epoch != \"\" && n.epoch != m.Epoch", "n.lost",
 	}, "TestEpochs"},

@@ -439,6 +439,11 @@ func (n *Node) carryOut(rd etcdraft.Ready) error {
 		}
 		if change != nil {
 			l.conf = n.raw.ApplyConfChange(change)
+			// A single voter that adds others has thereby left the former set, which had nobody else: nothing is
+			// decided by it any more. If it were kept, the others could elect nobody should that voter die now.
+			if len(l.conf.GetVotersOutgoing()) == 1 {
+				l.conf = n.raw.ApplyConfChange(&raftpb.ConfChangeV2{})
+			}
 		}
 	}
 	for _, r := range rd.ReadStates {

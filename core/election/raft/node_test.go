@@ -1,6 +1,8 @@
 package raft
 
 import (
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -37,8 +39,8 @@ func newGroup(t *testing.T, size int) (*group, []Voter) {
 func (g *group) carry() (count int) {
 	for again := true; again; {
 		again = false
-		for id, n := range g.nodes {
-			for _, m := range n.Messages() {
+		for _, id := range slices.Sorted(maps.Keys(g.nodes)) {
+			for _, m := range g.nodes[id].Messages() {
 				if to := g.nodes[m.To]; to != nil && !g.down[id] && !g.down[m.To] && (g.lose == nil || !g.lose(m)) {
 					again = true
 					count++
@@ -138,6 +140,42 @@ func TestProofElects(t *testing.T) {
 			t.Fatalf("voters %+v of %v", v, voters)
 		}
 		g.tick(1)
+	}
+}
+
+// TestFounderDiesAddingVoters: wherever in its first change of voters the founder dies, those that know by
+// then that they vote elect one of themselves.
+func TestFounderDiesAddingVoters(t *testing.T) {
+	for delivered, voting := 0, 0; voting < 2; delivered++ {
+		g := &group{t: t, nodes: map[Voter]*Node{}, down: map[Voter]bool{}}
+		ids := []Voter{1, 2, 3}
+		for _, id := range ids {
+			g.nodes[id] = New(id, lease, 0)
+		}
+		g.nodes[1].Begin("e", 0, ids[:1], []byte("facts"), 0)
+		g.nodes[1].Wish(ids, 0)
+		count := 0
+		g.lose = func(Message) bool { count++; return count > delivered }
+		g.carry()
+		if g.lose, g.down[1] = nil, true; count <= delivered {
+			t.Fatal("the change ends, and not both others vote")
+		}
+		g.nodes[2].LeaderEnded(0)
+		g.nodes[3].LeaderEnded(0)
+		voting = 0
+		elected := false
+		for _, id := range ids[1:] {
+			if n := g.nodes[id]; n.Campaign(0) {
+				voting++
+				g.carry()
+				_, leads := n.Leads()
+				value, _, _ := n.Value()
+				elected = elected || leads && string(value) == "facts"
+			}
+		}
+		if voting > 0 && !elected {
+			t.Fatalf("after %d messages %d of the others vote, and elect nobody", delivered, voting)
+		}
 	}
 }
 

@@ -302,8 +302,17 @@ func (s *sim) settle(p *proc) {
 		s.confirmed(p, n)
 	}
 	if s.last == p {
-		s.inForce(b.Voters())
+		s.inForce(s.voters(p))
 	}
+}
+
+// voters are those that a process knows. Until another one of them knows that it votes, it is the process alone.
+func (s *sim) voters(p *proc) Voters {
+	v := p.node.Voters()
+	if !slices.ContainsFunc(v.All(), func(id Voter) bool { q := s.proc(id); return q != p && q.id == id && q.node.Votes() }) {
+		v = Voters{Incoming: []Voter{p.id}}
+	}
+	return v
 }
 
 func (s *sim) inForce(v Voters) {
@@ -894,7 +903,7 @@ func (s *sim) takeOver() {
 		}
 	}
 	lives := func(id Voter) bool { return s.proc(id).killed == 0 && s.proc(id).id == id }
-	if slices.ContainsFunc(last.node.Voters().All(), lives) {
+	if slices.ContainsFunc(s.voters(last).All(), lives) {
 		return
 	}
 	for _, p := range s.alive() {
@@ -942,7 +951,8 @@ func (s *sim) lives() bool {
 			return false
 		}
 	}
-	return enough(last.node.Voters().Incoming) && enough(last.node.Voters().Outgoing)
+	v := s.voters(last)
+	return enough(v.Incoming) && enough(v.Outgoing)
 }
 
 // history runs one.
