@@ -153,7 +153,7 @@ func TestFounderDiesAddingVoters(t *testing.T) {
 			g.nodes[id] = New(id, lease, 0)
 		}
 		g.nodes[1].Begin("e", 0, ids[:1], []byte("facts"), 0)
-		g.nodes[1].Wish(ids, 0)
+		g.nodes[1].SetVoters(ids, 0)
 		count := 0
 		g.lose = func(Message) bool { count++; return count > delivered }
 		g.carry()
