@@ -20,8 +20,8 @@
 /* One world, in one of the two slots. */
 typedef struct world_slot {
     uint64_t epoch;
-    uint32_t rank, size, local_rank, local_size, node_rank, nodes, store_port;
-    char reserved[28];
+    uint32_t rank, size, local_rank, local_size, node_rank, nodes, store_port, carried;
+    char reserved[24];
     char generation[64];
     char store_addr[320];
 } world_slot;
@@ -127,6 +127,7 @@ static void fill(rp_world *world, const world_slot *slot) {
     world->local_size = (int32_t)slot->local_size;
     world->node_rank = (int32_t)slot->node_rank;
     world->store_port = (int32_t)slot->store_port;
+    world->carried = (int32_t)slot->carried;
     memcpy(world->store_addr, slot->store_addr, sizeof world->store_addr);
     snprintf(world->prefix, sizeof world->prefix, "rallypoint/world/%llu",
              (unsigned long long)slot->epoch);
@@ -169,6 +170,7 @@ static int32_t from_environment(rp_world *world, rp_error *err) {
     int32_t local = number("LOCAL_RANK"), locals = number("LOCAL_WORLD_SIZE"),
             node = number("GROUP_RANK");
     world->epoch = 0;
+    world->carried = 0;
     world->rank = number("RANK");
     world->size = number("WORLD_SIZE");
     world->store_port = number("MASTER_PORT");

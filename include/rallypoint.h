@@ -1326,6 +1326,7 @@ typedef struct rp_world {
     int32_t store_port;   /* of the store of this world (rp_store_connect) */
     char store_addr[320]; /* its address, for this machine */
     char prefix[64];      /* what the names of all keys of this world begin with */
+    int32_t carried;      /* workers that continue from an earlier world; 0: all begin here */
 } rp_world;
 
 /*

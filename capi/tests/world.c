@@ -23,7 +23,8 @@ static uint64_t word(int offset) {
     return value;
 }
 
-static void put_world(int slot, uint64_t epoch, uint32_t rank, uint32_t size) {
+static void put_world(int slot, uint64_t epoch, uint32_t rank, uint32_t size,
+                      uint32_t carried) {
     int at = SLOTS + slot * SLOT;
     put(epoch, 8, at);
     put(rank, 4, at + 8);
@@ -33,6 +34,7 @@ static void put_world(int slot, uint64_t epoch, uint32_t rank, uint32_t size) {
     put(3, 4, at + 24);    /* node */
     put(4, 4, at + 28);    /* nodes */
     put(2940, 4, at + 32); /* port */
+    put(carried, 4, at + 36);
     CHECK_INT(9, pwrite(record, "10.0.0.7", 9, at + ADDR));
 }
 
@@ -45,7 +47,7 @@ static void new_record(void) {
     CHECK_INT(8, pwrite(record, "rp-world", 8, 0));
     put(1, 4, 8);
     put(RECORD_SIZE, 4, 12);
-    put_world(0, 7, 5, 8);
+    put_world(0, 7, 5, 8, 0);
     CHECK_INT(0, setenv("RALLYPOINT_WORLD_FILE", path, 1));
 }
 
@@ -86,7 +88,7 @@ static void *next_world(void *unused) {
     while (word(WAITS) != 7) {
         usleep(1000);
     }
-    put_world(1, 9, 4, 6);
+    put_world(1, 9, 4, 6, 5);
     put(1, 1, TURN);
     return NULL;
 }
@@ -109,6 +111,7 @@ int main(void) {
     CHECK_INT(2, world.local_size);
     CHECK_INT(3, world.node_rank);
     CHECK_INT(2940, world.store_port);
+    CHECK_INT(0, world.carried);
     CHECK_INT(0, strcmp("10.0.0.7", world.store_addr));
     CHECK_INT(0, strcmp("rallypoint/world/7", world.prefix));
     CHECK_INT(0, rp_world_changing());
@@ -123,12 +126,13 @@ int main(void) {
     CHECK_INT(0, pthread_join(agent, NULL));
     CHECK_INT(9, world.epoch);
     CHECK_INT(4, world.rank);
+    CHECK_INT(5, world.carried);
     CHECK_INT(9, word(ENTERED));
     CHECK_INT(0, word(WAITS));
     CHECK_INT(0, rp_world_changing());
 
     /* A world that is over already is none to enter. */
-    put_world(0, 10, 0, 1);
+    put_world(0, 10, 0, 1, 1);
     put(2, 1, TURN);
     put(10, 8, OVER);
     CHECK_CODE(RP_ERR_TIMEOUT, rp_regroup(0, &world, ERR));

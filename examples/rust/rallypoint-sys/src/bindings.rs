@@ -489,6 +489,7 @@ pub struct rp_world {
     pub store_port: i32,
     pub store_addr: [c_char; 320],
     pub prefix: [c_char; 64],
+    pub carried: i32,
 }
 
 #[repr(C)]
