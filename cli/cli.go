@@ -41,7 +41,16 @@ func Main(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	} else {
 		root.SetArgs([]string{})
 	}
+	var unknown error // the command whose help is wanted
+	root.SetHelpFunc(func(cmd *cobra.Command, args []string) {
+		if unknown = noCommand(cmd, beside(cmd, args)); unknown == nil {
+			helpOf(cmd, args)
+		}
+	})
 	cmd, err := root.ExecuteContextC(ctx)
+	if err == nil {
+		err = unknown
+	}
 	if err == nil {
 		return run.ExitOK
 	}
@@ -115,7 +124,6 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		PersistentPreRunE: func(*cobra.Command, []string) error { return log.check() },
 	}
 	root.SetFlagErrorFunc(suggestFlag)
-	root.SetHelpFunc(helpOf)
 	// Not by cobra's Version: its template makes the linker keep every method of every type.
 	version := root.Flags().BoolP("version", "v", false, "print the version")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -197,24 +205,38 @@ func noCommand(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	err := fmt.Errorf("unknown command %q", args[0])
-	if near := run.Nearest(args[0], commandNames(cmd)); near != "" {
-		return fmt.Errorf("%w; did you mean %q?", err, near)
-	}
 	for _, group := range cmd.Root().Commands() { // as a user writes who remembers the last word alone
 		if slices.Contains(commandNames(group), args[0]) {
 			return fmt.Errorf("%w; did you mean %q?", err, group.Name()+" "+args[0])
 		}
 	}
-	if _, missing := os.Stat(args[0]); missing == nil || strings.HasSuffix(args[0], ".py") {
+	if near := run.Nearest(args[0], commandNames(cmd)); near != "" {
+		return fmt.Errorf("%w; did you mean %q?", err, near)
+	}
+	if file, missing := os.Stat(args[0]); missing == nil && !file.IsDir() || strings.HasSuffix(args[0], ".py") {
 		return fmt.Errorf("%w; to run a script, write `rallypoint run %s`", err, printable.Text(args[0]))
 	}
 	return err
 }
 
+// beside returns the words next to the --help of a command that has commands of its own.
+func beside(cmd *cobra.Command, args []string) []string {
+	if !cmd.HasAvailableSubCommands() {
+		return nil
+	}
+	words := cmd.Flags().Args() // before it
+	for i, arg := range args {
+		if arg == "-h" || arg == "--help" {
+			return append(words, args[i+1:]...)
+		}
+	}
+	return words
+}
+
 // commandNames are the names of a command's own commands.
 func commandNames(cmd *cobra.Command) (names []string) {
 	for _, c := range cmd.Commands() {
-		if c.IsAvailableCommand() {
+		if c.IsAvailableCommand() || c.Name() == "help" {
 			names = append(names, c.Name())
 		}
 	}
