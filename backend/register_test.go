@@ -3,6 +3,7 @@ package backend
 import (
 	"context"
 	"errors"
+	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -53,6 +54,7 @@ func TestRegisterThatFails(t *testing.T) {
 	}{
 		"for a while":      {&brokenValue{fails: 3, err: errors.New("no route")}, nil},
 		"for good":         {&brokenValue{fails: endless, err: rendezvous.Errorf(rendezvous.CodeInvalid, "no such table")}, rendezvous.ErrInvalid},
+		"in two parts":     {&brokenValue{fails: endless, err: fmt.Errorf("%w%w", rendezvous.Errorf(rendezvous.CodeInvalid, "the value: "), errors.New("no such table"))}, rendezvous.ErrInvalid},
 		"after long tries": {&brokenValue{fails: endless, err: &register.Unreachable{Err: rendezvous.Errorf(rendezvous.CodeConnection, "tried for a minute")}}, rendezvous.ErrConnection},
 	} {
 		err := openFailing(t, c.brokenValue)

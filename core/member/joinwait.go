@@ -174,10 +174,11 @@ func (j *joinWait) times() string {
 // failure is the error of a Next that ended without an answer.
 func (j *joinWait) failure(ctx context.Context, end waitEnd) error {
 	m := j.m
-	what := fmt.Sprintf("%s, waiting for the round after round %d at %s", m.subject(), m.lastRound(), m.endpoint())
+	waits := fmt.Sprintf("%s, waiting for the round after round %d", m.subject(), m.lastRound())
 	if m.lastRound() == 0 {
-		what = fmt.Sprintf("%s, waiting for its first round at %s", m.subject(), m.endpoint())
+		waits = m.subject() + ", waiting for its first round"
 	}
+	what := waits + " at " + m.endpoint()
 	status := j.line(j.describe())
 	switch {
 	case end == waitStopped:
@@ -188,8 +189,8 @@ func (j *joinWait) failure(ctx context.Context, end waitEnd) error {
 		return rendezvous.Errorf(rendezvous.CodeConnection, "%s: %s", what, why)
 	case end == waitCanceled && !errors.Is(ctx.Err(), context.DeadlineExceeded):
 		return rendezvous.Errorf(rendezvous.CodeCanceled, "%s: withdrawn: %s", what, status)
-	case !j.joining && j.cause != nil:
-		return rendezvous.Errorf(rendezvous.CodeConnection, "%s: never reached the control plane, %s (join_timeout): %s", what, j.times(), m.brief(j.cause))
+	case !j.joining && j.cause != nil: // which names the endpoint
+		return rendezvous.Errorf(rendezvous.CodeConnection, "%s, %s (join_timeout): %s", waits, j.times(), m.brief(j.cause))
 	case !j.joining:
 		return rendezvous.Errorf(rendezvous.CodeConnection, "%s: never reached the control plane: %s. "+
 			"Check that the node of that address is up and that this node can reach its port; join_timeout is the time allowed", what, status)

@@ -123,7 +123,7 @@ func TestNextWithoutControlPlane(t *testing.T) {
 			t.Errorf("lines %q; want %q", got, want)
 		}
 		<-j.done
-		refuses(t, j.err, rendezvous.ErrConnection, `run "job"`, "never reached", "host0:29400", "600 s of 600 s", "connection refused")
+		refuses(t, j.err, rendezvous.ErrConnection, `run "job", node a, waiting for its first round, 600 s of 600 s (join_timeout): no control plane found: connection refused`)
 		if len(n.stores.states()) != 0 {
 			t.Error("a store was opened")
 		}

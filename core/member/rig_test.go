@@ -245,7 +245,7 @@ func (p *plane) Connect(ctx context.Context) error {
 		select {
 		case <-time.After(100 * time.Millisecond):
 		case <-ctx.Done():
-			return rendezvous.Errorf(rendezvous.CodeConnection, `run "job": no control plane found; last error: %v`, down)
+			return rendezvous.Errorf(rendezvous.CodeConnection, `run "job": no control plane found: %v`, down)
 		}
 	}
 }

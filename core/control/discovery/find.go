@@ -37,7 +37,7 @@ func (f *Finder) findOrHost(ctx context.Context) (*Conn, error) {
 		told.tell(last)
 		foreign.failed(last)
 		if !pause.Wait(ctx) {
-			return nil, f.notFound(ctx, last, time.Since(start))
+			return nil, f.notFound(ctx, last)
 		}
 	}
 }
@@ -156,14 +156,12 @@ func (f *Finder) Hint(p rendezvous.Progress) rendezvous.Progress {
 	return p
 }
 
-// notFound is the error of a search that ran out of time.
-func (f *Finder) notFound(ctx context.Context, last error, tried time.Duration) error {
+// notFound is the error of a search that ran out of time. The member adds for how long it waited.
+func (f *Finder) notFound(ctx context.Context, last error) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
-		return rendezvous.Errorf(rendezvous.CodeCanceled, "run %q: connecting to the control plane at %s was canceled after %s; last error: %v",
-			f.Params.RunID, f.endpoint.String(), tried.Round(time.Millisecond), last)
+		return rendezvous.Errorf(rendezvous.CodeCanceled, "run %q: connecting to the control plane at %s was canceled: %v", f.Params.RunID, f.endpoint.String(), last)
 	}
-	return rendezvous.Errorf(rendezvous.CodeConnection, "run %q: no control plane found at %s, tried for %s; last error: %v; %s",
-		f.Params.RunID, f.endpoint.String(), tried.Round(time.Millisecond), last, f.compared())
+	return rendezvous.Errorf(rendezvous.CodeConnection, "run %q: no control plane at %s: %v; %s", f.Params.RunID, f.endpoint.String(), last, f.compared())
 }
 
 // compared says why this process does not host, and what to do.
@@ -181,7 +179,7 @@ func (f *Finder) compared() string {
 		return "without an address it is not known which machine hosts; check the name, or give is_host=1 to the one node that is to host"
 	}
 	var parts []string
-	if !loopbackName(s.Host) || len(s.addrs) > 1 {
+	if _, named := netip.ParseAddr(s.Host); named != nil && (!loopbackName(s.Host) || len(s.addrs) > 1) {
 		parts = append(parts, fmt.Sprintf("%s resolves to %s", s.Host, listed(s.addrs)))
 	}
 	where := elect(s.Host, s.addrs, f.network.locals)

@@ -106,7 +106,7 @@ func (f *RegisterFinder) Find(ctx context.Context) (*Conn, error) {
 		told.tell(err)
 		if !s.wait(ctx) {
 			f.resign(ctx)
-			return nil, f.notFound(ctx, err, f.network.since(start))
+			return nil, f.notFound(ctx, err)
 		}
 	}
 }
@@ -143,20 +143,20 @@ func isFinal(err error) bool {
 
 // registerError is the error of a register that cannot be used, which may say that itself.
 func registerError(f *RegisterFinder, start time.Time, err error) error {
-	if own, ok := errors.AsType[*rendezvous.Error](err); ok {
-		return own
+	if errors.As(err, new(*rendezvous.Error)) {
+		return err
 	}
 	return rendezvous.Errorf(rendezvous.CodeConnection, "run %q: cannot use %s, tried for %v: %v",
 		f.Params.RunID, f.Params.Endpoint, f.network.since(start).Round(10*time.Millisecond), err)
 }
 
 // notFound is the error of a search that ran out of time.
-func (f *RegisterFinder) notFound(ctx context.Context, last error, tried time.Duration) error {
+func (f *RegisterFinder) notFound(ctx context.Context, last error) error {
 	code, what := rendezvous.CodeConnection, "no control plane found by "+f.Params.Endpoint
 	if errors.Is(ctx.Err(), context.Canceled) {
 		code, what = rendezvous.CodeCanceled, "looking for the control plane by "+f.Params.Endpoint+" was canceled"
 	}
-	return rendezvous.Errorf(code, "run %q: %s, tried for %s; last error: %v", f.Params.RunID, what, tried.Round(time.Millisecond), last)
+	return rendezvous.Errorf(code, "run %q: %s: %v", f.Params.RunID, what, last)
 }
 
 // found notes which leader this node is connected to.
