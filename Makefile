@@ -68,7 +68,7 @@ WHEEL_FILES := pyproject.toml VERSION LICENSE $(wildcard README.md) $(HEADER_REA
 ##@ Build
 
 .PHONY: all
-all: build/librallypoint.so build/rallypoint  ## Build the library and the command (the default)
+all: build/librallypoint.so build/rallypoint build/rallypoint-audit  ## Build the library and the commands (the default)
 
 .PHONY: wheel
 wheel: build/.wheel  ## Build dist/rallypoint-*.whl, which carries the library: needs Go, gcc and Python
@@ -102,11 +102,11 @@ $(LIBRARY): FORCE
 	CGO_ENABLED=1 $(GO_BUILD) -buildmode=c-shared -ldflags $(LIB_LDFLAGS) -o "$$tmp/librallypoint.so" ./capi; \
 	$(call replace_if_changed,$$tmp/librallypoint.so)
 
-build/rallypoint: FORCE
+build/rallypoint build/rallypoint-audit: FORCE
 	$(call say,building $@)
 	@mkdir -p build; tmp=$$(mktemp -d build/.tmp.XXXXXX); trap 'rm -rf "$$tmp"' EXIT; \
-	CGO_ENABLED=0 $(GO_BUILD) -ldflags '-s -w -buildid=' -o "$$tmp/rallypoint" ./cmd/rallypoint; \
-	$(call replace_if_changed,$$tmp/rallypoint)
+	CGO_ENABLED=0 $(GO_BUILD) -ldflags '-s -w -buildid=' -o "$$tmp/$(@F)" ./cmd/$(@F); \
+	$(call replace_if_changed,$$tmp/$(@F))
 
 build/swarm: FORCE
 	@mkdir -p build; $(GO_BUILD) -o $@ ./bench/swarm

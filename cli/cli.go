@@ -137,7 +137,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage.`,
 		run.HideInherited(launcher, root.PersistentFlags())
 		root.AddCommand(launcher)
 	}
-	root.AddCommand(newServe(log), newStatus(log), newStacks(log), newLogs(log), newAdmin(log), newCheck(), newProve(), newAudit(), newToken(log), newStore(log), newVersion(), newOptionsTopic())
+	root.AddCommand(newServe(log), newStatus(log), newStacks(log), newLogs(log), newAdmin(log), newCheck(), newProve(), newToken(log), newStore(log), newVersion(), newOptionsTopic())
 	refuseOthers(root)
 	return root
 }
@@ -205,6 +205,9 @@ func noCommand(cmd *cobra.Command, args []string) error {
 		return nil
 	}
 	err := fmt.Errorf("unknown command %q", args[0])
+	if args[0] == "audit" {
+		return fmt.Errorf("%w; histories are checked by a command of its own: rallypoint-audit FILE", err)
+	}
 	for _, group := range cmd.Root().Commands() { // as a user writes who remembers the last word alone
 		if slices.Contains(commandNames(group), args[0]) {
 			return fmt.Errorf("%w; did you mean %q?", err, group.Name()+" "+args[0])

@@ -42,7 +42,7 @@ func execute(t *testing.T, args ...string) (code int, stdout, stderr string) {
 
 func TestHelp(t *testing.T) {
 	for _, args := range [][]string{{}, {"--help"}, {"help"}, {"serve", "--help"}, {"store", "--help"}, {"store", "serve", "-h"}, {"version", "--help"}, {"help", "version"}, {"help", "admin", "close"}, {"completion", "--help"},
-		{"status", "-h"}, {"admin", "close", "-h"}, {"admin", "evict", "-h"}, {"token", "new", "-h"}, {"token", "show", "-h"}, {"audit", "-h"}, {"store", "get", "-h"}, {"store", "set", "-h"}, {"store", "add", "-h"},
+		{"status", "-h"}, {"admin", "close", "-h"}, {"admin", "evict", "-h"}, {"token", "new", "-h"}, {"token", "show", "-h"}, {"store", "get", "-h"}, {"store", "set", "-h"}, {"store", "add", "-h"},
 		{"store", "wait", "-h"}, {"store", "list", "-h"}, {"store", "delete", "-h"}} {
 		code, stdout, stderr := execute(t, args...)
 		if code != 0 || stderr != "" || !strings.Contains(stdout, "Usage:") {
@@ -101,7 +101,7 @@ func TestWrongUsage(t *testing.T) {
 		{"completion", "a command is missing: bash"},
 		{"completion zsj", `unknown command "zsj"; did you mean "zsh"?`},
 		{"completion zsh x", "unknown command"},
-		{"audit", "FILE is missing"},
+		{"audit history", "rallypoint-audit FILE"},
 		{"token", "a command is missing: new"},
 		{"token new", "FILE is missing"},
 	})

@@ -19,7 +19,7 @@ var commandGroups = []struct {
 }{
 	{"Jobs", []string{"run", "launch", "status", "stacks", "logs", "admin"}},
 	{"Serving jobs", []string{"serve", "token"}},
-	{"Looking closer", []string{"store", "check", "prove", "audit"}},
+	{"Looking closer", []string{"store", "check", "prove"}},
 	{"More", []string{"completion", "version", "help", "rdzv-conf"}},
 }
 

@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/cli/run"
 	"rallypoint/core/control"
 	"rallypoint/core/params"
 	"rallypoint/core/succession"
@@ -107,10 +106,7 @@ func (rj *recordedJob) audit(hosts int) {
 	if len(histories) != hosts && hosts != anyHosts {
 		rj.t.Errorf("%d nodes have hosted, want %d", len(histories), hosts)
 	}
-	code, stdout, stderr := execute(rj.t, append([]string{"audit"}, histories...)...)
-	if rj.t.Log(stdout); code != run.ExitOK {
-		rj.t.Errorf("the histories: code %d, %s", code, stderr)
-	}
+	auditHistory(rj.t, histories...)
 }
 
 // started returns how many workers have said where they stand since the last look. It is

@@ -186,11 +186,7 @@ func (p *peerProcesses) startJobs(jobs map[string]int) (end func()) {
 // audit checks the histories of all servers together.
 func (p *peerProcesses) audit() {
 	p.t.Helper()
-	histories := testkit.Must(filepath.Glob(p.dir + "/*"))(p.t)
-	code, stdout, stderr := execute(p.t, append([]string{"audit"}, histories...)...)
-	if p.t.Log(stdout); code != 0 {
-		p.t.Errorf("the histories: code %d, %s", code, stderr)
-	}
+	auditHistory(p.t, testkit.Must(filepath.Glob(p.dir+"/*"))(p.t)...)
 }
 
 // TestPeersReplaceEachOther: three real servers and a job of three nodes. The leader is killed, and

@@ -16,6 +16,7 @@ import (
 	"time"
 
 	"rallypoint/cli/run"
+	"rallypoint/conformance"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -154,13 +155,21 @@ func TestServeIsKilled(t *testing.T) {
 	auditHistory(t, dir+"/history")
 }
 
+func TestRecordIsNoFile(t *testing.T) {
+	t.Parallel()
+	if code, _, stderr := execute(t, "serve", "--record", t.TempDir()); code != run.ExitFailure || !strings.Contains(stderr, "--record: open ") {
+		t.Errorf("%d, %s", code, stderr)
+	}
+}
+
 // auditHistory holds what a control plane has recorded against the guarantees.
 func auditHistory(t *testing.T, paths ...string) {
 	t.Helper()
-	code, stdout, stderr := execute(t, append([]string{"audit"}, paths...)...)
-	t.Log(stdout)
-	if code != run.ExitOK {
-		t.Errorf("the history of %v: code %d, %s", paths, code, stderr)
+	var result strings.Builder
+	err := conformance.CheckFiles(&result, paths...)
+	t.Log(result.String())
+	if err != nil {
+		t.Errorf("the history of %v: %v", paths, err)
 	}
 }
 

@@ -21,7 +21,7 @@ type serveState struct {
 
 func (s *serveState) addFlags(flags *pflag.FlagSet) {
 	flags.StringVar(&s.dir, "data-dir", "", "`DIRECTORY` in which jobs survive a restart; created if missing; empty: memory only")
-	flags.StringVar(&s.record, "record", "", "append every event of every job to `FILE`, for \"rallypoint audit\" and reports of defects: about 20 us of CPU and 1 KB per event, at most 1 GiB; readable by its owner only")
+	flags.StringVar(&s.record, "record", "", "append every event of every job to `FILE`, for \"rallypoint-audit\" and reports of defects: about 20 us of CPU and 1 KB per event, at most 1 GiB; readable by its owner only")
 	flags.DurationVar(&s.forgetAfter, "forget-after", control.DefaultForgetAfter, "`TIME` after which a job without nodes is forgotten, such as 90s or 12h")
 	s.quota = control.DefaultQuota
 	flags.IntVar(&s.quota.Nodes, "max-nodes", s.quota.Nodes, "most `NODES` of one job, including waiting ones")

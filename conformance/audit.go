@@ -3,10 +3,12 @@ package conformance
 import (
 	"bufio"
 	"cmp"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"io"
 	"math"
+	"os"
 	"slices"
 	"strings"
 	"time"
@@ -111,6 +113,31 @@ func ReadAll(histories ...io.Reader) (*Audit, error) {
 		}
 	}
 	return a, nil
+}
+
+// CheckFiles checks the histories in some files as ReadAll does, and writes the result to out.
+// It fails if a file cannot be read, if there is no history, or if not all of it was kept.
+func CheckFiles(out io.Writer, paths ...string) error {
+	var histories []io.Reader
+	for _, path := range paths {
+		file, err := os.Open(path)
+		if err != nil {
+			return err
+		}
+		defer file.Close()
+		histories = append(histories, file)
+	}
+	a, err := ReadAll(histories...)
+	fmt.Fprint(out, a)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%s is not a history that this release can read: %w", strings.Join(paths, ", "), err)
+	case len(a.ids) == 0:
+		return fmt.Errorf("%s holds no history", strings.Join(paths, ", "))
+	case !a.Kept():
+		return errors.New("not all guarantees were kept, or could be checked")
+	}
+	return nil
 }
 
 // ordered puts parts into the order in which they are checked: group by group, the longest

@@ -3,7 +3,7 @@
 //
 // A [Checker] keeps its own account of the run, drawn from the history and the text
 // of the guarantees alone: it shares no code with the machine that it checks. The
-// property tests, the tests of faults and `rallypoint audit` all use it.
+// property tests, the tests of faults and `rallypoint-audit` all use it.
 //
 // How each guarantee is checked, at the event where it could be broken:
 //

@@ -120,7 +120,7 @@ test-install: $(ETCD)  ## make install, and programs built against it with pkg-c
 	@packaging/tests/run
 
 .PHONY: $(PYTHON_TESTS)
-$(PYTHON_TESTS): .venv/.wheel build/rallypoint $(ETCD) promql
+$(PYTHON_TESTS): .venv/.wheel build/rallypoint build/rallypoint-audit $(ETCD) promql
 
 # $(1): folders and options. What fails is run once more when all else has ended: the second
 # run decides, unless it was more than a failed test (exit code 1; 8 is a broken guarantee).
@@ -231,7 +231,7 @@ test-run-long: $(VENV_STAMP) $(GOTESTSUM) $(ETCD)  ## rallypoint run beside torc
 	@$(LONG_GO_TEST) -tags long -parallel 4 -timeout 2h ./cli -run 'TestNetwork|TestHost|Silence|TestPeers'
 
 .PHONY: test-python-long
-test-python-long: .venv/.wheel build/rallypoint $(ETCD)  ## pytest -m long
+test-python-long: .venv/.wheel build/rallypoint build/rallypoint-audit $(ETCD)  ## pytest -m long
 	$(call say,pytest -m long)
 	@$(BIN)/python -m pytest python/tests -m long --timeout 1800 -o faulthandler_timeout=1860 $(PYTEST_ARGS)
 

@@ -45,7 +45,7 @@ build/rallypoint-docs: build/rallypoint FORCE
 
 build/install/man: build/rallypoint-docs
 	$(call say,writing the manual pages)
-	@rm -rf $@; mkdir -p $@; build/rallypoint-docs man $@
+	@rm -rf $@; mkdir -p $@; build/rallypoint-docs man $@; cp packaging/rallypoint-audit.1 $@
 
 build/install/completion: build/rallypoint
 	@rm -rf $@; mkdir -p $@; for shell in bash zsh fish; do build/rallypoint completion $$shell >$@/$$shell; done
@@ -55,12 +55,12 @@ fill_in = sed -e 's|@PREFIX@|$(PREFIX)|' -e 's|@BINDIR@|$(BINDIR)|' -e 's|@VERSI
 	-e 's|@LIBDIR@|$(patsubst $(PREFIX)/%,$${prefix}/%,$(LIBDIR))|'
 
 .PHONY: install
-install: build/install/librallypoint.so build/install/librallypoint.a build/install/man build/install/completion build/rallypoint  ## Install library, header and command under DESTDIR and PREFIX (/usr/local)
+install: build/install/librallypoint.so build/install/librallypoint.a build/install/man build/install/completion build/rallypoint build/rallypoint-audit  ## Install library, header and commands under DESTDIR and PREFIX (/usr/local)
 	$(call say,installing under $(DESTDIR)$(PREFIX))
 	@install -d "$(DESTDIR)$(BINDIR)" "$(DESTDIR)$(INCLUDEDIR)" "$(DESTDIR)$(LIBDIR)/.debug" \
 	"$(DESTDIR)$(LIBDIR)/pkgconfig" "$(DESTDIR)$(LIBDIR)/cmake/rallypoint" "$(DESTDIR)$(MANDIR)/man1" "$(DESTDIR)$(DOCDIR)" \
 	"$(DESTDIR)$(UNITDIR)" "$(DESTDIR)$(BASHDIR)" "$(DESTDIR)$(ZSHDIR)" "$(DESTDIR)$(FISHDIR)"
-	@install -m 755 build/rallypoint "$(DESTDIR)$(BINDIR)/rallypoint"
+	@install -m 755 build/rallypoint build/rallypoint-audit "$(DESTDIR)$(BINDIR)"
 	@install -m 644 include/rallypoint.h include/rallypoint.hpp "$(DESTDIR)$(INCLUDEDIR)"
 	@cd "$(DESTDIR)$(LIBDIR)"; real=librallypoint.so.$(VERSION); \
 	$(OBJCOPY) --only-keep-debug --compress-debug-sections $(CURDIR)/build/install/librallypoint.so .debug/$$real.debug; \
@@ -82,7 +82,7 @@ install: build/install/librallypoint.so build/install/librallypoint.a build/inst
 
 .PHONY: uninstall
 uninstall:  ## Remove what install put there, with the same variables
-	@rm -f "$(DESTDIR)$(BINDIR)/rallypoint" "$(DESTDIR)$(INCLUDEDIR)"/rallypoint.h "$(DESTDIR)$(INCLUDEDIR)"/rallypoint.hpp \
+	@rm -f "$(DESTDIR)$(BINDIR)/rallypoint" "$(DESTDIR)$(BINDIR)/rallypoint-audit" "$(DESTDIR)$(INCLUDEDIR)"/rallypoint.h "$(DESTDIR)$(INCLUDEDIR)"/rallypoint.hpp \
 	"$(DESTDIR)$(LIBDIR)"/librallypoint.* "$(DESTDIR)$(LIBDIR)"/.debug/librallypoint.* \
 	"$(DESTDIR)$(LIBDIR)/pkgconfig/rallypoint.pc" "$(DESTDIR)$(MANDIR)"/man1/rallypoint.1 "$(DESTDIR)$(MANDIR)"/man1/rallypoint-*.1 \
 	"$(DESTDIR)$(UNITDIR)/rallypoint.service" "$(DESTDIR)$(BASHDIR)/rallypoint" "$(DESTDIR)$(ZSHDIR)/_rallypoint" "$(DESTDIR)$(FISHDIR)/rallypoint.fish"

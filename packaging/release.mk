@@ -23,11 +23,11 @@ build/release/%/librallypoint.so: FORCE | $(RELEASE_STAMP)
 	$(GO_BUILD) -buildmode=c-shared -ldflags $(LIB_LDFLAGS) -o "$$tmp/librallypoint.so" ./capi; \
 	$(call replace_if_changed,$$tmp/librallypoint.so)
 
-build/release/%/rallypoint: FORCE
-	$(call say,building $@)
+build/release/%/rallypoint build/release/%/rallypoint-audit: FORCE
+	$(call say,building $(@D))
 	@mkdir -p $(@D); tmp=$$(mktemp -d build/.tmp.XXXXXX); trap 'rm -rf "$$tmp"' EXIT; \
-	CGO_ENABLED=0 GOOS=linux GOARCH=$(GOARCH_$*) $(GO_BUILD) -ldflags '-s -w -buildid=' -o "$$tmp/rallypoint" ./cmd/rallypoint; \
-	$(call replace_if_changed,$$tmp/rallypoint)
+	CGO_ENABLED=0 GOOS=linux GOARCH=$(GOARCH_$*) $(GO_BUILD) -ldflags '-s -w -buildid=' -o "$$tmp/" ./cmd/rallypoint ./cmd/rallypoint-audit; \
+	for f in rallypoint rallypoint-audit; do cmp -s "$$tmp/$$f" $(@D)/$$f || { mv -f "$$tmp/$$f" $(@D)/$$f; echo "    $(@D)/$$f: $$(stat -c %s $(@D)/$$f) bytes"; }; done
 
 $(RELEASE_TOOL): FORCE
 	@got=$$($(GO) env GOVERSION); [ "$$got" = "go$$(cat .go-version)" ] || \
@@ -57,8 +57,8 @@ debian_changelog = { printf 'rallypoint ($(VERSION)) stable; urgency=medium\n\n'
 	sed '1s/^/  * /; s/^- \*\*\([^*]*\)\*\*/  * \1/' $(NOTES) | fold -s -w 76 | sed 's/^\([^ ]\)/    \1/; s/ *$$//'; \
 	printf '\n -- %s  %s\n' "$$(sed -n 's/^maintainer: //p' packaging/deb/nfpm.yaml)" "$$(LC_ALL=C date -u -R -d @$$SOURCE_DATE_EPOCH)"; }
 
-# The command as one static file for any Linux, with its manual pages and completions; the
-# same as a Debian package; alone, as an image.
+# The commands as static files for any Linux, with its manual pages and completions; the
+# same as a Debian package; the launcher alone, as an image.
 .PHONY: binaries
 binaries: $(RELEASE_TOOL) build/install/man build/install/completion $(NOTES) $(MACHINES:%=build/release/%/rallypoint) $(NFPM)  ## Build dist/release: the static command as tar.gz, Debian package and image
 	$(call say,packing the command)
@@ -70,7 +70,7 @@ binaries: $(RELEASE_TOOL) build/install/man build/install/completion $(NOTES) $(
 	export MACHINE=$${m%:*} GOARCH=$${m#*:}; name=rallypoint-$(VERSION)-linux-$$MACHINE; dir=build/release/$$MACHINE; \
 	rm -rf $$dir/$$name $$dir/image; mkdir -p $$dir/$$name/man/man1 $$dir/image/data; \
 	GO=$(GO) $(PYTHON) python/licences.py $$dir/rallypoint >$$dir/$$name/THIRD_PARTY_LICENSES; \
-	cp LICENSE packaging/serve.env $$dir/rallypoint $$dir/$$name; cp build/install/man/*.1 $$dir/$$name/man/man1; \
+	cp LICENSE packaging/serve.env $$dir/rallypoint $$dir/rallypoint-audit $$dir/$$name; cp build/install/man/*.1 $$dir/$$name/man/man1; \
 	cp -r build/install/completion $$dir/$$name; cp LICENSE $$dir/$$name/THIRD_PARTY_LICENSES $$dir/rallypoint $$dir/image; \
 	$(RELEASE_TOOL) tar $$dir/$$name $(RELEASE)/$$name.tar.gz; \
 	FOLDER=$$dir/$$name $(NFPM) package --config packaging/deb/nfpm.yaml --packager deb --target $(RELEASE)/rallypoint_$(VERSION)_$$GOARCH.deb >/dev/null; done

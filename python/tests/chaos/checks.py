@@ -135,7 +135,7 @@ def in_order(*records: Path) -> Iterable[str]:
 @judged
 def audit(*records: Path) -> None:
     """Holds what was recorded against the guarantees."""
-    command = [REPOSITORY / "build" / "rallypoint", "audit", *records]
+    command = [REPOSITORY / "build" / "rallypoint-audit", *records]
     done = subprocess.run(command, capture_output=True, text=True)
     print(done.stdout[:5000])
     assert done.returncode == 0, f"{done.stderr}\n{done.stdout[:5000]}\nsee {records}"

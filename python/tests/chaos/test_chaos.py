@@ -3,7 +3,7 @@
 Afterwards the guarantees of docs/design.md must hold on two histories: what the
 control plane has recorded, through all that happened to it, and what workers wrote down
 when they started. How the first is checked, guarantee by guarantee, says the comment of the
-package conformance; `rallypoint audit` does it. The second adds what nodes observe:
+package conformance; `rallypoint-audit` does it. The second adds what nodes observe:
 
  1. The rounds in which a node starts workers grow. (check)
  2. Ranks and sizes that workers see. (check)

@@ -13,7 +13,7 @@ others are programs of their own. Beside nodes that are killed and stopped,
 
 After each fault all nodes have to meet again, none of them may give up, and none may be
 left over. What workers wrote down is held against the promises by checks.py; what was
-recorded, where something can record, by `rallypoint audit`.
+recorded, where something can record, by `rallypoint-audit`.
 """
 
 from __future__ import annotations

@@ -46,11 +46,7 @@ def test_wrong_usage() -> None:
 
 
 def test_has_what_its_help_names(tmp_path: Path) -> None:
-    """The checker of histories and the file of options, as the command without Python has."""
-    history = tmp_path / "history"
-    history.write_text("one\n")
-    done = run("audit", str(history))
-    assert done.returncode == 1 and "history holds no history" in done.stderr
+    """The file of options, as the command without Python has."""
     options = tmp_path / "serve.yaml"
     options.write_text("max-nodes: many\n")
     options.chmod(0o600)

@@ -1,4 +1,4 @@
-package cli
+package main
 
 import (
 	"bytes"
@@ -10,12 +10,17 @@ import (
 	"testing"
 	"time"
 
-	"rallypoint/cli/run"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/trace"
 	"rallypoint/internal/testkit"
 )
+
+func execute(args ...string) (code int, stdout, stderr string) {
+	var out, err bytes.Buffer
+	code = audit(args, &out, &err)
+	return code, out.String(), err.String()
+}
 
 // TestAudit checks small histories; TestServeIsKilled and TestChaos check long ones.
 func TestAudit(t *testing.T) {
@@ -45,25 +50,30 @@ func TestAudit(t *testing.T) {
 		code          int
 		says          string
 	}{
-		{"kept", lines(begin, greeted, placed), run.ExitOK, "run job: 2 events, 1 rounds: all guarantees hold\n"},
-		{"broken", lines(begin, greeted, ignored), run.ExitFailure, "guarantee 5, event 2: a first round of 1 nodes is due and was not completed"},
-		{"gap", lines(begin, placed), run.ExitFailure, "not checked to its end: events 1 to 1 are missing"},
-		{"empty", "", run.ExitFailure, "holds no history"},
-		{"foreign", "one\ntwo\n", run.ExitFailure, "is not a history that this release can read: line 1"},
+		{"kept", lines(begin, greeted, placed), 0, "run job: 2 events, 1 rounds: all guarantees hold\n"},
+		{"broken", lines(begin, greeted, ignored), 1, "guarantee 5, event 2: a first round of 1 nodes is due and was not completed"},
+		{"gap", lines(begin, placed), 1, "not checked to its end: events 1 to 1 are missing"},
+		{"empty", "", 1, "holds no history"},
+		{"foreign", "one\ntwo\n", 1, "is not a history that this release can read: line 1"},
 	} {
 		path := filepath.Join(t.TempDir(), c.name)
 		if err := os.WriteFile(path, []byte(c.history), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if code, stdout, stderr := execute(t, "audit", path); code != c.code || !strings.Contains(stdout+stderr, c.says) {
+		if code, stdout, stderr := execute(path); code != c.code || !strings.Contains(stdout+stderr, c.says) {
 			t.Errorf("%s: %d\n%s%s", c.name, code, stdout, stderr)
 		}
 	}
-	if code, _, stderr := execute(t, "audit", t.TempDir()+"/none"); code != run.ExitFailure || !strings.Contains(stderr, "no such file") {
+	if code, _, stderr := execute(t.TempDir() + "/none"); code != 1 || !strings.Contains(stderr, "no such file") {
 		t.Errorf("%d, %s", code, stderr)
 	}
-	if code, _, stderr := execute(t, "serve", "--record", t.TempDir()); code != run.ExitFailure || !strings.Contains(stderr, "--record: open ") {
-		t.Errorf("%d, %s", code, stderr)
+	if code, stdout, stderr := execute("--help"); code != 0 || stdout != usage || stderr != "" {
+		t.Errorf("--help: %d, %q, %q", code, stdout, stderr)
+	}
+	for _, wrong := range [][]string{nil, {"--no-such-option"}} {
+		if code, stdout, stderr := execute(wrong...); code != 2 || stdout != "" || !strings.Contains(stderr, "FILE is missing") {
+			t.Errorf("%q: %d, %q, %q", wrong, code, stdout, stderr)
+		}
 	}
 }
 
@@ -120,17 +130,17 @@ func TestAuditOfAllHosts(t *testing.T) {
 		code  int
 		says  string
 	}{
-		{"all", []string{first, second}, run.ExitOK, "run job: 6 events, 2 rounds: all guarantees hold\n"},
-		{"in another order", []string{second, first}, run.ExitOK, "run job: 6 events, 2 rounds: all guarantees hold\n"},
-		{"one alone", []string{second}, run.ExitOK, "run job: 2 events, 1 rounds: all guarantees hold\n"},
-		{"two of one term", []string{first, second, write("c", "c", successor("h", 2), next...)}, run.ExitFailure,
+		{"all", []string{first, second}, 0, "run job: 6 events, 2 rounds: all guarantees hold\n"},
+		{"in another order", []string{second, first}, 0, "run job: 6 events, 2 rounds: all guarantees hold\n"},
+		{"one alone", []string{second}, 0, "run job: 2 events, 1 rounds: all guarantees hold\n"},
+		{"two of one term", []string{first, second, write("c", "c", successor("h", 2), next...)}, 1,
 			"guarantee 1, event 6: node c hosts in term 2, after term 2 of node b"},
-		{"two of one term in a group", []string{inGroup("x", "b", "b-x", "g1"), inGroup("x", "c", "c-x", "g2")}, run.ExitFailure,
+		{"two of one term in a group", []string{inGroup("x", "b", "b-x", "g1"), inGroup("x", "c", "c-x", "g2")}, 1,
 			"guarantee 1, event 2: node c hosts in term 2, after term 2 of node b"},
-		{"two groups, whose founders left no history", []string{inGroup("x", "b", "b-x1", "g1"), inGroup("y", "c", "c-y", "g2")}, run.ExitOK, "4 events"},
-		{"one generation twice", []string{first, write("b", "again", successor("g", 2), next...)}, run.ExitFailure, "begins with the generation g of an earlier one"},
+		{"two groups, whose founders left no history", []string{inGroup("x", "b", "b-x1", "g1"), inGroup("y", "c", "c-y", "g2")}, 0, "4 events"},
+		{"one generation twice", []string{first, write("b", "again", successor("g", 2), next...)}, 1, "begins with the generation g of an earlier one"},
 	} {
-		if code, stdout, stderr := execute(t, append([]string{"audit"}, c.files...)...); code != c.code || !strings.Contains(stdout+stderr, c.says) {
+		if code, stdout, stderr := execute(c.files...); code != c.code || !strings.Contains(stdout+stderr, c.says) {
 			t.Errorf("%s: %d\n%s%s", c.name, code, stdout, stderr)
 		}
 	}
@@ -188,10 +198,10 @@ func TestAuditOrdersHistories(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			written := record()
-			_, want, _ := execute(t, append([]string{"audit"}, written...)...)
+			_, want, _ := execute(written...)
 			slices.Reverse(written)
-			code, got, stderr := execute(t, append([]string{"audit"}, written...)...)
-			if code != run.ExitOK || got != want {
+			code, got, stderr := execute(written...)
+			if code != 0 || got != want {
 				t.Errorf("%d\n%s%s\nin their order:\n%s", code, got, stderr, want)
 			}
 		})
