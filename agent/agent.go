@@ -74,6 +74,7 @@ type Agent struct {
 	hangLimit  atomic.Int64                // of hangs, in nanoseconds, for other goroutines; 0: the job is not judged
 	stood      atomic.Pointer[stacks.Node] // where the workers stood, as it was seen last; nil: they make steps
 	changed    progress.Cause              // why the last attempt is over
+	stepped    uint64                      // the last round in which it has seen a step
 	asked      bool                        // it ended by a drain or a scale, and no worker of this node failed
 
 	now          func() time.Time // by which restarts are in the window
@@ -112,7 +113,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	}
 	run := &telemetry.Run{
 		ID: spec.RunID, Role: spec.Role, Host: spec.Host, Backend: spec.Backend, Argv: spec.Argv, MaxRestarts: spec.MaxRestarts, Serial: nodeSerial.Add(1) - 1,
-		Events: spec.Events, RdzvEvents: spec.RdzvEvents, Metrics: spec.Metrics, Log: log,
+		Events: spec.Events, RdzvEvents: spec.RdzvEvents, Metrics: spec.Metrics, Spans: spec.Spans, Log: log,
 	}
 	a := &Agent{
 		spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: logs.NewConsole(spec.Streams), oom: process.NewOOMCounter("/"),
@@ -206,6 +207,9 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	config.Metrics = func(b *promtext.Buffer) {
 		b.Single("rallypoint_agent_hang_limit_seconds", "gauge", "Time without a step after which the job is said to hang; 0 while it is not watched.", time.Duration(a.hangLimit.Load()).Seconds())
 		a.rdzv.Expose(b)
+		if a.spec.Expose != nil {
+			a.spec.Expose(b)
+		}
 	}
 	health := telemetry.NewHealth(config)
 	defer health.Close()

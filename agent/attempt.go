@@ -352,6 +352,7 @@ func (a *Agent) supervise(t *attempt) outcome {
 			}
 		case <-sample.C:
 			sample.Reset(min(a.progress.Sample(), hangs.look()))
+			a.noteFirstStep()
 			if departure.isAsked() {
 				return mustRegroup
 			}
@@ -366,6 +367,14 @@ func (a *Agent) supervise(t *attempt) outcome {
 		case <-tick:
 			a.publish(telemetry.Monitored{State: telemetry.StateHealthy})
 		}
+	}
+}
+
+// noteFirstStep publishes the first training step of a round.
+func (a *Agent) noteFirstStep() {
+	if round, at := a.progress.FirstStep(); !at.IsZero() && round > a.stepped {
+		a.stepped = round
+		a.publish(telemetry.FirstStep{At: at})
 	}
 }
 
@@ -432,6 +441,9 @@ func (a *Agent) finish(t *attempt, v outcome) (again bool, err error) {
 	case mustRegroup:
 		a.readPeers()
 		a.lastFailures = a.assignment.peers
+		if len(a.lastFailures) > 0 {
+			a.publish(telemetry.PeerFailed{Root: &a.lastFailures[0]})
+		}
 		if peers := a.assignment.peers; len(peers) > 0 && !a.rdzv.Closed() && !strings.Contains(why, peers[0].Worker()) {
 			a.log.Warn("what happened: " + peers[0].Summary())
 		}
@@ -468,6 +480,7 @@ func (a *Agent) halt(t *attempt, v outcome, why string) outcome {
 	published()
 	background.Within(filePatience, t.reading.Wait)
 	a.progress.End()
+	a.noteFirstStep()
 	a.closeStacks()
 	t.removeWorlds()
 	a.changed, a.asked = roundCauses[v], false

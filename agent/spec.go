@@ -15,6 +15,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/linequeue"
+	"rallypoint/internal/promtext"
 )
 
 // Defaults of a Spec's durations.
@@ -151,12 +152,14 @@ type Spec struct {
 	DialStore func(ctx context.Context, addr string) (store.Store, error)
 
 	Logs           logs.Spec
-	Stdout, Stderr *os.File           // the console, for copied lines; the workers inherit 1 and 2
-	Streams        *linequeue.Streams // their queues, if others write to them, too; nil: the agent makes them
-	Events         telemetry.Sink     // of the agent and its workers; nil: none
-	RdzvEvents     telemetry.Sink     // of the rendezvous as this node sees it; nil: none
-	Metrics        telemetry.Sink     // torch's metrics; nil: none
-	Backend        string             // of the rendezvous, for events
+	Stdout, Stderr *os.File               // the console, for copied lines; the workers inherit 1 and 2
+	Streams        *linequeue.Streams     // their queues, if others write to them, too; nil: the agent makes them
+	Events         telemetry.Sink         // of the agent and its workers; nil: none
+	RdzvEvents     telemetry.Sink         // of the rendezvous as this node sees it; nil: none
+	Metrics        telemetry.Sink         // torch's metrics; nil: none
+	Spans          telemetry.Spans        // of the traces of rounds; nil: none
+	Expose         func(*promtext.Buffer) // adds to the metrics of the health port; nil: nothing
+	Backend        string                 // of the rendezvous, for events
 
 	// Notify receives each step of the run, in order, from the goroutine of Run:
 	// it must not block. nil: none.

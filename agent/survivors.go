@@ -49,6 +49,7 @@ func (a *Agent) carry(t *attempt, v outcome) (again bool, err error) {
 	a.carried = t
 	a.tellCarried()
 	t.still = a.progress.Standstill()
+	a.noteFirstStep()
 	if t.asks != "" {
 		a.announceAsked(t.asks)
 		t.asks = ""

@@ -11,9 +11,12 @@ import (
 	"rallypoint/internal/testkit"
 )
 
+// writeStep reports a step.
+const writeStep = `printf '\007\0\0\0\0\0\0\0' | dd of="$RALLYPOINT_PROGRESS_FILE" bs=1 seek=16 conv=notrunc 2>/dev/null
+	`
+
 // failAtOneStep is a job of two workers that get to the same step each time, where one fails.
-const failAtOneStep = `printf '\007\0\0\0\0\0\0\0' | dd of="$RALLYPOINT_PROGRESS_FILE" bs=1 seek=16 conv=notrunc 2>/dev/null
-	[ $RANK = 1 ] && { sleep 0.1; echo the culprit >&2; exit 3; }
+const failAtOneStep = writeStep + `[ $RANK = 1 ] && { sleep 0.1; echo the culprit >&2; exit 3; }
 	trap 'exit 0' TERM; while :; do sleep 0.1; done`
 
 // TestNoProgressOfTwoNodes: both nodes end with the same code and say why, also the one

@@ -417,6 +417,16 @@ func (t *Tracker) Standstill() time.Duration {
 	return still
 }
 
+// FirstStep is the round of the last attempt, and when a sample found its first step; zero: none has.
+func (t *Tracker) FirstStep() (number uint64, at time.Time) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.round == nil {
+		return 0, time.Time{}
+	}
+	return t.round.number, t.round.first
+}
+
 // Steps are the last steps of the workers that have reported one, by local rank. Those of optimizers
 // are left out: ranks with different ones have different counts at one step.
 func (t *Tracker) Steps() map[int]int64 {

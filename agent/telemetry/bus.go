@@ -23,9 +23,10 @@ type Run struct {
 	MaxRestarts int
 	Serial      int32 // of the agent among those of this process
 
-	Events     Sink // of the agent and its workers; nil: none
-	RdzvEvents Sink // of the rendezvous; nil: none
-	Metrics    Sink // torch's; nil: none
+	Events     Sink  // of the agent and its workers; nil: none
+	RdzvEvents Sink  // of the rendezvous; nil: none
+	Metrics    Sink  // torch's; nil: none
+	Spans      Spans // of its traces; nil: none
 	Log        *slog.Logger
 }
 
@@ -85,6 +86,8 @@ type (
 		Text     string
 		Suspects []int
 	}
+	// FirstStep says when a worker made the first training step of a round.
+	FirstStep struct{ At time.Time }
 	// Leaving says why the node leaves its round.
 	Leaving struct{ Reason string }
 	// Stopping says that the agent stops the rest of an attempt, and why, "" after a success.
@@ -95,6 +98,8 @@ type (
 		Root    *failure.Failure
 		Overdue bool
 	}
+	// PeerFailed has the failure of another node's worker by which the round ended.
+	PeerFailed struct{ Root *failure.Failure }
 	// Stays says that the node asked to leave as unfit, and was refused.
 	Stays struct{}
 	// Restarting says how often the workers have been started again.
@@ -145,9 +150,11 @@ func (WatchdogActed) message()  {}
 func (Monitored) message()      {}
 func (WorkerExited) message()   {}
 func (Stalled) message()        {}
+func (FirstStep) message()      {}
 func (Leaving) message()        {}
 func (Stopping) message()       {}
 func (AttemptFailed) message()  {}
+func (PeerFailed) message()     {}
 func (Stays) message()          {}
 func (Restarting) message()     {}
 func (WorkersEnded) message()   {}
@@ -178,6 +185,9 @@ func NewBus(run *Run, status *StatusTracker, others ...Consumer) *Bus {
 	}
 	if run.Metrics != nil {
 		b.consumers = append(b.consumers, &metrics{run})
+	}
+	if run.Spans != nil {
+		b.consumers = append(b.consumers, &traces{run: run})
 	}
 	b.consumers = append(b.consumers, others...)
 	return b

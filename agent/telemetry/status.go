@@ -181,17 +181,22 @@ func (st *StatusTracker) exited(p *process.Process) {
 	})
 }
 
-// failed notes why an attempt failed.
-func (st *StatusTracker) failed(f *failure.Failure, overdue bool) {
-	cause := causeExit
+// causeOf is why a worker failed.
+func causeOf(f *failure.Failure, overdue bool) int {
 	switch {
 	case overdue:
-		cause = causeWatchdog
+		return causeWatchdog
 	case f.OOM:
-		cause = causeOOM
+		return causeOOM
 	case f.ExitCode < 0:
-		cause = causeSignal
+		return causeSignal
 	}
+	return causeExit
+}
+
+// failed notes why an attempt failed.
+func (st *StatusTracker) failed(f *failure.Failure, overdue bool) {
+	cause := causeOf(f, overdue)
 	st.set(func(v *Status) {
 		v.LastError = f.Summary()
 		st.failures[cause]++

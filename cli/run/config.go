@@ -17,6 +17,7 @@ import (
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/otlp"
 )
 
 // config is a checked command line: what to run, and how to find the other nodes.
@@ -26,6 +27,8 @@ type config struct {
 	rendezvous rendezvousConfig
 	signals    []os.Signal
 	signalExit bool
+
+	traces otlp.Config
 
 	logJSON   bool // the agent's own lines
 	warnings  []string
@@ -55,7 +58,7 @@ func configure(o *options, env environ) (*config, error) {
 	if err := c.setNodes(o, env); err != nil {
 		return nil, err
 	}
-	for _, set := range []func(*options, environ) error{c.setScript, c.setWarm, c.setChecks, c.setWorkers, c.setCPUs, c.setTimes, c.setOnFailure, c.setHangs, c.setLogs, c.setConsole, c.setLogFormat} {
+	for _, set := range []func(*options, environ) error{c.setScript, c.setWarm, c.setChecks, c.setWorkers, c.setCPUs, c.setTimes, c.setOnFailure, c.setHangs, c.setLogs, c.setConsole, c.setLogFormat, c.readTraces} {
 		if err := set(o, env); err != nil {
 			return nil, err
 		}
@@ -346,6 +349,21 @@ func (c *config) setLogFormat(o *options, env environ) error {
 		return usagef("environment variable %s: %q is no format: choose from %s", EnvLogFormat, format, strings.Join(LogFormats, ", "))
 	}
 	c.logJSON = format == "json"
+	return nil
+}
+
+// readTraces reads where traces go.
+func (c *config) readTraces(o *options, env environ) (err error) {
+	if o.otlp != "" {
+		if c.traces, err = otlp.Endpoint(o.otlp, env.get); err != nil {
+			return usagef("argument --otlp: %v", err)
+		}
+		return nil
+	}
+	if c.traces, err = otlp.FromEnvironment(env.get); err != nil { // it may be for the script alone
+		c.traces = otlp.Config{}
+		c.warnings = append(c.warnings, fmt.Sprintf("no traces are sent: %v", err))
+	}
 	return nil
 }
 

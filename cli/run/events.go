@@ -5,8 +5,10 @@ import (
 	"errors"
 	"log/slog"
 
+	rallypoint "rallypoint"
 	"rallypoint/agent/telemetry"
 	"rallypoint/internal/linequeue"
+	"rallypoint/internal/otlp"
 )
 
 // eventHandlerScript hands events to a handler of torch.
@@ -33,6 +35,16 @@ func (c *config) setEvents(o *options, interpreter string, env []string, stderr 
 		return nil, err
 	}
 	return func() { closeEvents(); closeRdzv() }, nil
+}
+
+// setTraces connects the agent to the collector of its traces. close sends the last spans.
+func (c *config) setTraces(log *slog.Logger) (close func()) {
+	if !c.traces.Enabled() {
+		return func() {}
+	}
+	exporter := otlp.NewExporter(c.traces, rallypoint.Version(), telemetry.TraceResource(c.spec.Host), log)
+	c.spec.Spans, c.spec.Expose = exporter, exporter.Expose
+	return exporter.Close
 }
 
 // eventSink returns where events go: nowhere, to stderr, or to a handler that torch knows by that

@@ -30,7 +30,7 @@ type options struct {
 	nodeRank, segment                            int
 	masterAddr                                   string
 	masterPort                                   int
-	tokenFile, topology                          string
+	tokenFile, topology, otlp                    string
 	localAddr, logsSpecs, numaBinding            string
 	signals                                      string
 	shutdownTimeout                              int
@@ -152,6 +152,7 @@ var optionTable = []option{
 	{name: "duplicate-stderr-filters", group: groupOutput, meta: "TEXT,...", help: "the same for stderr", list: func(o *options) *[]string { return &o.errFilters }},
 	{name: "event-log-handler", group: groupOutput, meta: "NAME", help: "where events go: null, console, or a handler that torch knows (default null)", text: func(o *options) *string { return &o.eventHandler }},
 	{name: "rdzv-event-log-handler", group: groupOutput, ours: true, meta: "NAME", help: "the same for events of the rendezvous, for which torch uses dynamic_rendezvous (default null)", text: func(o *options) *string { return &o.rdzvEventHandler }},
+	{name: "otlp", group: groupOutput, ours: true, meta: "URL", help: "send a trace of each round to an OpenTelemetry collector, such as http://HOST:4318 (default $OTEL_EXPORTER_OTLP_ENDPOINT)", text: func(o *options) *string { return &o.otlp }},
 	{name: "logs-specs", group: groupOutput, noPET: true, meta: "NAME", help: "plug-in that decides where output goes (entry point of group torchrun.logs_specs)", text: func(o *options) *string { return &o.logsSpecs }},
 
 	{name: "max-restarts", group: groupFailure, meta: "N[/TIME]", help: "restarts allowed after failures: in total, or within a time, such as 10/6h (default 0)", number: func(o *options) *int { return &o.maxRestarts }, window: func(o *options) *time.Duration { return &o.restartWindow }},

@@ -85,6 +85,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, env []stri
 		return complain(inFormat, err, ExitUsage)
 	}
 	defer closePlanner()
+	defer c.setTraces(log)()
 	nameProcess()
 	if legacy {
 		log.Warn("launch is torch.distributed.launch's old command line; `rallypoint run` is the same with --use-env: scripts read LOCAL_RANK from their environment")
