@@ -181,10 +181,11 @@ $(DOCS_STAMP): | $(UV_STAMP)
 	@mkdir -p .venvs
 	$(call make_venv,.venvs/docs,requirements/docs.txt)
 
-# Packages that torch names but a machine without a GPU never loads: 1.5 GB.
+# Packages that torch names but a machine without a GPU never loads: 1.5 GB. One that an .in file
+# names is kept there.
 NOT_NEEDED := triton cuda-bindings cuda-pathfinder cuda-toolkit nvidia-cuda-cccl nvidia-cusolver nvidia-nvjitlink nvidia-nvtx
 LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --annotation-style line --generate-hashes \
-	--custom-compile-command 'make lock' $(NOT_NEEDED:%=--no-emit-package %)
+	--custom-compile-command 'make lock'
 
 .PHONY: reference
 reference: .venv/.wheel python/rallypoint/_native/abi.py build/rallypoint-docs  ## Write from docstrings and tables of options: docs/python.md, docs/commands, docs/options.md
@@ -200,7 +201,8 @@ dashboard-picture: .venv/.wheel build/rallypoint  ## Draw docs/pictures/dashboar
 
 .PHONY: lock
 lock: $(UV_STAMP)  ## Pin again: requirements/*.in -> requirements/*.txt
-	@for f in requirements/*.in; do echo "==> pinning $$f"; $(LOCK) "$$f" -o "$${f%.in}.txt"; done
+	@for f in requirements/*.in; do echo "==> pinning $$f"; $(LOCK) "$$f" -o "$${f%.in}.txt" \
+	$$(for p in $(NOT_NEEDED); do grep -qx "$$p" "$$f" || echo "--no-emit-package $$p"; done); done
 
 .PHONY: clean
 clean:  ## Remove what was built (environments and tools stay)

@@ -30,7 +30,8 @@ INTRODUCTION = """\
 `import rallypoint` loads neither the library nor torch; both are loaded where they are used, torch
 only if it is installed. `examples/launch` shows a launch. Times are in seconds.
 `rallypoint.integrations` has callbacks for [transformers](libraries/transformers.md),
-[Lightning](libraries/lightning.md) and [accelerate](libraries/accelerate.md).
+[Lightning](libraries/lightning.md) and [accelerate](libraries/accelerate.md), and what
+[JAX](libraries/jax.md) needs.
 
 ```python
 import rallypoint

@@ -17,8 +17,11 @@ from pathlib import Path
 import pytest
 from conftest import REPOSITORY
 from harness import free_port
+from torchrun.test_partitions import Network, network
 
 import rallypoint
+
+__all__ = ["network"]
 
 PAGES = sorted((REPOSITORY / "docs" / "libraries").glob("*.md"))
 BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
@@ -40,6 +43,21 @@ def test_page(page: str) -> None:
     assert "token" in text
 
 
+#: The pages whose first program prints its rank, and what it imports.
+MODULES = {
+    "accelerate": "accelerate",
+    "jax": "jax",
+    "lightning": "lightning",
+    "megatron-core": "megatron",
+    "transformers": "transformers",
+}
+
+
+def needs(page: str) -> None:
+    if find_spec(MODULES[page]) is None:
+        pytest.skip(f"{page} is not installed: make test-libraries")
+
+
 def run(command: list[str], folder: Path, **more: str) -> subprocess.CompletedProcess[str]:
     env = {**os.environ, "LOGLEVEL": "ERROR", "CUDA_VISIBLE_DEVICES": "", **more}
     return subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, timeout=900)
@@ -48,15 +66,15 @@ def run(command: list[str], folder: Path, **more: str) -> subprocess.CompletedPr
 @pytest.mark.long
 @pytest.mark.timeout(1000)
 @pytest.mark.parametrize("warm", [False, True])
-@pytest.mark.parametrize("page", ["accelerate", "lightning", "transformers"])
+@pytest.mark.parametrize("page", MODULES)
 def test_two_workers(page: str, warm: bool, tmp_path: Path) -> None:
-    if find_spec(page) is None:
-        pytest.skip(f"{page} is not installed: make test-libraries")
+    needs(page)
     (tmp_path / "train.py").write_text(block(page, "python"))
     command = block(page, "sh").splitlines()[0].split()
     assert command[:2] == ["rallypoint", "run"]
     command = [*COMMAND, "run", *["--warm", "--preload-timeout=600"] * warm, *command[2:]]
-    done = run(command, tmp_path, LOGLEVEL="INFO")
+    # Megatron-Core warns of each package that it misses, and an import that prints is not forked.
+    done = run(command, tmp_path, LOGLEVEL="INFO", PYTHONWARNINGS="ignore::UserWarning")
     assert done.returncode == 0, done.stderr
     assert ("workers are forked from a template" in done.stderr) == warm, done.stderr
     for rank in range(2):
@@ -65,12 +83,11 @@ def test_two_workers(page: str, warm: bool, tmp_path: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(1000)
-@pytest.mark.parametrize("page", ["accelerate", "lightning", "transformers"])
+@pytest.mark.parametrize("page", MODULES)
 def test_two_nodes_with_a_token(page: str, tmp_path: Path) -> None:
     """The same program on two nodes: the second node's worker reaches the encrypted round store
     through its own agent."""
-    if find_spec(page) is None:
-        pytest.skip(f"{page} is not installed: make test-libraries")
+    needs(page)
     (tmp_path / "train.py").write_text(block(page, "python"))
     token = tmp_path / "token"
     token.write_text(secrets.token_hex(32))
@@ -97,6 +114,79 @@ def test_two_nodes_with_a_token(page: str, tmp_path: Path) -> None:
     assert [node.returncode for node in nodes] == [0, 0], said
     for rank in range(2):
         assert f"rank {rank} of 2" in said
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+def test_jax_loses_a_process(tmp_path: Path) -> None:
+    """The others end when the agent tells them to, and all begin again; Slurm's variables, which
+    count tasks, change nothing."""
+    needs("jax")
+    lost = """
+    if step == 5 and os.environ["RALLYPOINT_ROUND"] == "1" and os.environ["RANK"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+"""
+    program = "import os, signal\n" + block("jax", "python")
+    program = program.replace(
+        "range(3)", 'range(10**9 if os.environ["RALLYPOINT_ROUND"] == "1" else 3)'
+    )
+    at = program.index("    rallypoint.progress(step)\n")
+    (tmp_path / "train.py").write_text(program[:at] + lost.lstrip("\n") + program[at:])
+    slurm = {"SLURM_JOB_ID": "7", "SLURM_STEP_NODELIST": "host0", "SLURM_NTASKS": "1"}
+    command = [*COMMAND, "run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    done = run(
+        [*command, "train.py"],
+        tmp_path,
+        LOGLEVEL="INFO",
+        SLURM_PROCID="0",
+        SLURM_LOCALID="0",
+        **slurm,
+    )
+    assert done.returncode == 0, done.stderr
+    assert "after 1 of 1 restarts" in done.stderr, done.stderr
+    assert "have not ended within" not in done.stderr, done.stderr
+    for rank in range(2):
+        assert f"rank {rank} of 2" in done.stdout
+
+
+# Meets the others at JAX's coordinator, without JAX's collectives.
+MEETS = """
+import jax
+import rallypoint.integrations.jax
+from jax._src.distributed import global_state
+
+jax.distributed.initialize()
+global_state.client.wait_at_barrier("here", 300_000)
+print(f"process {global_state.process_id} at {global_state.coordinator_address}")
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+def test_jax_between_machines_with_a_token(network: Network, tmp_path: Path) -> None:
+    """The coordinator is at a loopback address, from where agents forward to its node by TLS."""
+    needs("jax")
+    (tmp_path / "train.py").write_text(MEETS)
+    token = tmp_path / "token"
+    token.write_text(secrets.token_hex(32))
+    token.chmod(0o600)
+    machines = [network.machine() for _ in range(2)]
+    command = [*COMMAND, "run", "--nnodes=2", f"--token-file={token}"]
+    command += [f"--rdzv-endpoint={machines[0][1]}:29400", "train.py"]
+    nodes = [
+        subprocess.Popen(
+            ["ip", "netns", "exec", namespace, *command],
+            cwd=tmp_path,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for namespace, _ in machines
+    ]
+    said = "".join(node.communicate(timeout=900)[0] for node in nodes)
+    assert [node.returncode for node in nodes] == [0, 0], said
+    places = set(re.findall(r"process [01] at (127\.\S+:\d+)", said))
+    assert len(places) == 1, said
 
 
 # Writes down for each file that torch saves whether the worker has announced that it is busy.
@@ -138,8 +228,7 @@ def awaited(endpoint: str, job: subprocess.Popen[str], text: str) -> dict[str, o
 def test_steps_and_directives(page: str, asked: str, tmp_path: Path) -> None:
     """The page's second program reports its steps, saves when it is asked to, is busy
     meanwhile, and resumes from what it saved; after a stop it trains no further."""
-    if find_spec(page) is None:
-        pytest.skip(f"{page} is not installed: make test-libraries")
+    needs(page)
     (tmp_path / "train.py").write_text(WATCH + block(page, "python", 1))
     endpoint = f"127.0.0.1:{free_port()}"
     command = [*COMMAND, "run", "--nnodes=1", "--nproc-per-node=2", f"--rdzv-endpoint={endpoint}"]
@@ -178,8 +267,7 @@ FENCED = {"accelerate": "out", "lightning": "out/checkpoints", "transformers": "
 def test_another_job_has_written(page: str, tmp_path: Path) -> None:
     """Another job writes into the folder: the page's second program is refused when it saves, in
     both workers, and has changed nothing there."""
-    if find_spec(page) is None:
-        pytest.skip(f"{page} is not installed: make test-libraries")
+    needs(page)
     (tmp_path / "train.py").write_text(block(page, "python", 1))
     endpoint = f"127.0.0.1:{free_port()}"
     command = [*COMMAND, "run", "--nnodes=1", "--nproc-per-node=2", f"--rdzv-endpoint={endpoint}"]
