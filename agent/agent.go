@@ -77,13 +77,9 @@ type Agent struct {
 	stepped    uint64                      // the last round in which it has seen a step
 	asked      bool                        // it ended by a drain or a scale, and no worker of this node failed
 
-	now          func() time.Time // by which restarts are in the window
-	budget       budget           // agreed in the last round; see takeBudget
-	strikes      []time.Time      // failures that count for Spec.Leave, inside its window
+	restarts     restarts
+	leaving      leaving
 	checks       checkWatch
-	leavesLater  bool              // it asked to leave as unfit, and has no answer yet
-	restartTimes []time.Time       // of the restarts inside the window, as agreed in the last round
-	chargedAt    time.Time         // when charged was set
 	lastFailures []failure.Failure // by which the last attempt ended, as far as they are known
 
 	last       *attempt    // nil before the first
@@ -91,9 +87,6 @@ type Agent struct {
 	stopped    bool        // the workers of the last attempt were stopped, and none were started since
 	err        error       // of the run, once it has ended
 	unneeded   string      // why it ended without needing this node any more; "": it did not
-	restarts   int         // charged to the job's budget, as agreed in the last round
-	charged    bool        // add a failure of this node to restarts
-	delayed    int         // restarts whose RestartDelay has passed
 	assignment *assignment // in the last round; nil before the first
 	there      *Arrivals   // answers the liveness barriers of that round
 	again      time.Time   // when the last attempt ended that another one follows; zero: none
@@ -117,7 +110,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	}
 	a := &Agent{
 		spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: logs.NewConsole(spec.Streams), oom: process.NewOOMCounter("/"),
-		reachAfter: reachAfter, dialStore: dialStore, holdPatience: holdPatience, now: time.Now, budget: budget{Step: noStep}, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: wake.New(),
+		reachAfter: reachAfter, dialStore: dialStore, holdPatience: holdPatience, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: wake.New(),
 		sleepDetector: process.NewSleepDetector(process.UninterruptibleTimeout(spec.Environ)), timers: watchdog.FIFOPath(spec.Environ),
 	}
 	var others []telemetry.Consumer
@@ -127,6 +120,8 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	a.bus = telemetry.NewBus(run, a.status, others...)
 	a.signals = newSignalDirector(a)
 	a.checks.a = a
+	a.restarts = restarts{spec: &a.spec, now: time.Now, job: budget{Step: noStep}}
+	a.leaving = leaving{rule: spec.Leave, now: time.Now}
 	a.hangs.Timeout = max(spec.HangTimeout, 0)
 	return a, nil
 }
@@ -136,7 +131,7 @@ var nodeSerial atomic.Int32
 
 // publish hands a message to the sinks of the agent's telemetry.
 func (a *Agent) publish(message telemetry.Message) {
-	state := telemetry.State{Restarts: a.restarts, Used: a.used(), Expired: a.expired(), Ran: a.ran}
+	state := telemetry.State{Restarts: a.restarts.agreed, Used: a.restarts.used(), Expired: a.restarts.expired(), Ran: a.ran}
 	if s := a.assignment; s != nil {
 		state.Place = &telemetry.Place{
 			Outcome: s.Outcome, Group: s.group, Groups: s.groups,
@@ -340,12 +335,12 @@ func (a *Agent) initialize() (t *attempt, err error) {
 	if err = a.abandon(errNotAll); err != nil {
 		return nil, err
 	}
-	if a.restarts > a.delayed && !first {
-		if err = a.pause(restartDelay(a.spec.RestartDelay, a.counted()-1)); err != nil {
+	if !first {
+		if err = a.pause(a.restarts.delay()); err != nil {
 			return nil, err
 		}
 	}
-	a.delayed = a.restarts
+	a.restarts.delayed = a.restarts.agreed
 	began := time.Now()
 	t, err = a.start()
 	a.stepDone(telemetry.StepStart, began, err)
@@ -388,9 +383,9 @@ func (a *Agent) join() error {
 	}
 	a.asked = a.asked || o.ByDirective && a.changed == progress.CauseRegroup
 	a.assignment = &assignment{Outcome: o, group: o.Rank, groups: o.World, keys: a.rdzv.Keys(o.Round)}
-	if a.charged && len(o.Dropped) > 0 {
-		a.log.Info("the failure of this node's workers followed from the loss of a node; it is not counted (" + a.restartsText() + " used)")
-		a.charged = false
+	if a.restarts.charged && len(o.Dropped) > 0 {
+		a.log.Info("the failure of this node's workers followed from the loss of a node; it is not counted (" + a.restarts.String() + " used)")
+		a.restarts.charged = false
 	}
 	return nil
 }
@@ -410,8 +405,8 @@ func (a *Agent) cutShort() error {
 // takeRanks learns the workers' ranks, and the restart count of the whole job.
 func (a *Agent) takeRanks() error {
 	a.noteLate()
-	restarts, own := a.used(), a.ownBudget()
-	a.charged = false
+	restarts, own := a.restarts.used(), a.restarts.own(a.progress, a.asked)
+	a.restarts.charged = false
 	s := a.assignment
 	ctx, cancel := a.untilRegroup()
 	defer cancel()
@@ -421,7 +416,7 @@ func (a *Agent) takeRanks() error {
 		info := roleInfo{Role: a.spec.Role, Rank: s.group, LocalWorldSize: a.spec.Workers, Restarts: restarts, Host: host.NameOf(a.spec.Host), Budget: own, Survivors: a.survivors()}
 		r, err := agreeRanks(ctx, s.keys, info, s.groups)
 		if err != nil {
-			a.restarts = restarts // else this charge would be lost
+			a.restarts.agreed = restarts // else this charge would be lost
 			if a.interrupted() != nil || a.rdzv.NodesWaiting() > 0 || errors.Is(err, rendezvous.ErrRoundOver) || errors.Is(err, rendezvous.ErrEvicted) {
 				return a.cutShort() // perhaps before NodesWaiting reports it
 			}
@@ -430,8 +425,13 @@ func (a *Agent) takeRanks() error {
 		s.ranks = r
 	}
 	a.warnOfShortage()
-	a.restarts = s.ranks.restarts
-	return a.takeBudget(ctx, own, s.ranks.budget)
+	a.restarts.agreed = s.ranks.restarts
+	err := a.restarts.take(s.Round, own, s.ranks.budget)
+	if idle := new(NoProgressError); errors.As(err, &idle) {
+		a.awaitIdle(ctx)
+		idle.Name, idle.Failures = a.name, a.lastFailures
+	}
+	return err
 }
 
 // warnOfShortage warns once, on the node that runs the round's store, if the workers' connections
@@ -446,24 +446,15 @@ func (a *Agent) warnOfShortage() {
 	}
 }
 
-// used is the restart count as far as this node knows it.
-func (a *Agent) used() int {
-	if a.charged {
-		return a.restarts + 1
-	}
-	return a.restarts
-}
-
 // untilRegroup returns a context that ends with the first signal, or when the
 // nodes have to regroup.
 func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
 	ctx, cancel := a.untilInterrupt(0)
 	return ctx, background.Run(ctx, func(ctx context.Context) {
 		defer cancel()
-		tick := time.Tick(a.spec.MonitorInterval)
 		for a.rdzv.NodesWaiting() == 0 {
 			select {
-			case <-tick:
+			case <-a.rdzv.Changed():
 			case <-ctx.Done():
 				return
 			}

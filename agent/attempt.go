@@ -156,7 +156,7 @@ func startError(err error) error {
 // prepare prepares the start of workers: their files, which the caller closes also after an error,
 // and their commands.
 func (a *Agent) prepare(t *attempt, locals []int) (*logs.Attempt, []process.Launch, error) {
-	files, err := a.logs.Attempt(a.restarts)
+	files, err := a.logs.Attempt(a.restarts.agreed)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -188,7 +188,7 @@ func (a *Agent) plan(t *attempt, files *logs.Attempt, locals []int) (sets [][][2
 	a.openWorlds(t, locals)
 	for local := range a.spec.Workers {
 		p := place{
-			assignment: s, local: local, restarts: a.restarts, timers: a.timers, world: t.worldPath(local),
+			assignment: s, local: local, restarts: a.restarts.agreed, timers: a.timers, world: t.worldPath(local),
 			progress: a.progress.Path(local), directive: a.progress.DirectivePath(local), stacks: a.stackPath(local),
 		}
 		if files.Plan != nil {
@@ -286,8 +286,8 @@ func (a *Agent) startLine(t *attempt) string {
 	if a.spec.Workers == 1 {
 		text = fmt.Sprintf("started a worker: rank %d of %d", s.ranks.base, s.ranks.world)
 	}
-	if a.restarts > 0 {
-		text += ", after " + a.restartsText()
+	if a.restarts.agreed > 0 {
+		text += ", after " + a.restarts.String()
 	}
 	if dir := t.logs[0].Dir; dir != "" && a.logs.Base == "" {
 		text += ", logs in " + dir
@@ -525,7 +525,7 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	switch {
 	case v == unkillable || t.leaves || t.hopeless:
 	case a.mayRestart(t):
-		a.publish(telemetry.Restarting{Text: root.Summary() + "; " + a.charge(t)})
+		a.publish(telemetry.Restarting{Text: root.Summary() + "; " + a.restarts.charge(len(t.vacant))})
 		return true, a.interrupted()
 	case a.lostNode():
 		a.log.Warn(root.Summary() + "; it followed from the loss of a node and is not counted: " + a.rdzv.Reason())
@@ -551,15 +551,6 @@ func (a *Agent) afterFailure(t *attempt, v outcome) (again bool, err error) {
 	return false, &FailedError{
 		Name: a.name, Failures: failure.WithPeers(own.Failures, a.assignment.peers, a.assignment.group), Next: a.spentText(t, v), left: t.leaves, Unfit: t.unfit,
 	}
-}
-
-// restartDelay is the pause before the restart after some others.
-func restartDelay(first time.Duration, before int) time.Duration {
-	d := first
-	for ; before > 0 && d > 0 && d < MaxRestartDelay; before-- {
-		d = min(2*d, MaxRestartDelay)
-	}
-	return d
 }
 
 // pause waits for d before the workers of a round are started; a signal ends the run, and
@@ -672,15 +663,15 @@ func (a *Agent) refused(err error) error {
 	if requeued := a.requeued(err); requeued != nil {
 		return requeued
 	}
-	if a.leavesLater && errors.Is(err, rendezvous.ErrUnfit) { // the answer of the control plane was late
+	if a.leaving.later && errors.Is(err, rendezvous.ErrUnfit) { // the answer of the control plane was late
 		return &FailedError{Name: a.name, Failures: a.lastFailures, Next: a.unfitText(someFailed), left: true, Unfit: true}
 	}
 	if !errors.Is(err, rendezvous.ErrClosed) || a.assignment == nil {
 		return err
 	}
 	next := ""
-	if a.counted() >= a.spec.MaxRestarts {
-		next = a.noneLeftText()
+	if !a.restarts.left() {
+		next = a.restarts.noneLeft()
 	}
 	return &PeerError{Err: err, Name: a.name, Failures: a.assignment.peers, Next: next}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"rallypoint/agent/failure"
+	"rallypoint/agent/progress"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/wording"
@@ -78,26 +79,41 @@ func agreeBudget(infos []*budget) budget {
 	return job
 }
 
-// ownBudget returns what this node reports about the rounds so far; nil without a budget.
-func (a *Agent) ownBudget() *budget {
-	if a.spec.RestartWindow <= 0 && a.spec.MaxNoProgress <= 0 { // the count alone
+// restarts counts the job's restarts, and says how many are left. The agents agree on it at the
+// beginning of each round; a failure of this node since then is charged at the next one.
+type restarts struct {
+	spec *Spec
+	now  func() time.Time // by which they are in the window
+
+	agreed    int         // charged to the job's budget
+	recent    []time.Time // of these, when those inside the window were
+	job       budget      // see take
+	charged   bool        // this node adds one
+	chargedAt time.Time
+	delayed   int // of agreed: those whose RestartDelay has passed
+}
+
+// own returns what this node reports about the rounds so far; nil without a budget. asked: the last
+// one was ended by a drain or a scale, and no worker of this node failed.
+func (r *restarts) own(records *progress.Tracker, asked bool) *budget {
+	if r.spec.RestartWindow <= 0 && r.spec.MaxNoProgress <= 0 { // the count alone
 		return nil
 	}
-	b := a.budget
+	b := r.job
 	b.Ages = nil
-	now := a.now()
-	for _, at := range a.recentRestarts(now) {
+	now := r.now()
+	for _, at := range r.inWindow(now) {
 		b.Ages = append(b.Ages, now.Sub(at).Seconds())
 	}
-	round, last, recorded := a.progress.Highest()
-	b.Ran, b.Recorded, b.Last, b.Asked = round == b.Round && round > 0, recorded, last, a.asked
+	round, last, recorded := records.Highest()
+	b.Ran, b.Recorded, b.Last, b.Asked = round == b.Round && round > 0, recorded, last, asked
 	return &b
 }
 
-// takeBudget adopts the budget that the agents agreed on at the beginning of a round. own is what
-// this node reported, and job is nil if agent 0 knows no budgets. It returns a *NoProgressError
-// if the job must end.
-func (a *Agent) takeBudget(ctx context.Context, own, job *budget) error {
+// take adopts the budget that the agents agreed on at the beginning of a round. own is what this
+// node reported, and job is nil if agent 0 knows no budgets. It returns a *NoProgressError if the
+// job must end.
+func (r *restarts) take(round uint64, own, job *budget) error {
 	if own == nil {
 		return nil
 	}
@@ -105,19 +121,18 @@ func (a *Agent) takeBudget(ctx context.Context, own, job *budget) error {
 		alone := agreeBudget([]*budget{own})
 		job = &alone
 	}
-	now := a.now()
-	a.restartTimes = nil
+	now := r.now()
+	r.recent = nil
 	for _, age := range job.Ages[:min(len(job.Ages), maxWindowRestarts)] {
-		if age >= 0 && age <= a.spec.RestartWindow.Seconds() {
-			a.restartTimes = append(a.restartTimes, now.Add(-time.Duration(age*float64(time.Second))))
+		if age >= 0 && age <= r.spec.RestartWindow.Seconds() {
+			r.recent = append(r.recent, now.Add(-time.Duration(age*float64(time.Second))))
 		}
 	}
-	a.budget = budget{Round: a.assignment.Round, Step: job.Step, Idle: job.Idle}
-	if a.spec.MaxNoProgress == 0 || job.Idle < a.spec.MaxNoProgress {
+	r.job = budget{Round: round, Step: job.Step, Idle: job.Idle}
+	if r.spec.MaxNoProgress == 0 || job.Idle < r.spec.MaxNoProgress {
 		return nil
 	}
-	a.awaitIdle(ctx)
-	return &NoProgressError{Rounds: job.Idle, Step: job.Step, Name: a.name, Failures: a.lastFailures}
+	return &NoProgressError{Rounds: job.Idle, Step: job.Step}
 }
 
 // awaitIdle waits until all agents of the round know that it is not to be: the first that
@@ -131,53 +146,81 @@ func (a *Agent) awaitIdle(ctx context.Context) {
 	}
 }
 
-// recentRestarts are the times of the restarts inside the window, with one that is still to
-// be charged.
-func (a *Agent) recentRestarts(now time.Time) []time.Time {
+// inWindow are the times of the restarts inside the window, with one that is still to be charged.
+func (r *restarts) inWindow(now time.Time) []time.Time {
 	var recent []time.Time
-	for _, at := range a.restartTimes {
-		if now.Sub(at) <= a.spec.RestartWindow {
+	for _, at := range r.recent {
+		if now.Sub(at) <= r.spec.RestartWindow {
 			recent = append(recent, at)
 		}
 	}
-	if a.charged && a.spec.RestartWindow > 0 && len(recent) < maxWindowRestarts {
-		recent = append(recent, a.chargedAt)
+	if r.charged && r.spec.RestartWindow > 0 && len(recent) < maxWindowRestarts {
+		recent = append(recent, r.chargedAt)
 	}
 	return recent
 }
 
-// counted is how many restarts count against the budget now.
-func (a *Agent) counted() int {
-	if a.spec.RestartWindow > 0 {
-		return len(a.recentRestarts(a.now()))
+// used is the count as far as this node knows it.
+func (r *restarts) used() int {
+	if r.charged {
+		return r.agreed + 1
 	}
-	return a.used()
+	return r.agreed
 }
 
-// expired is how many restarts have left the window, as agreed in the last round.
-func (a *Agent) expired() int {
-	if a.spec.RestartWindow > 0 {
-		return max(0, a.restarts-len(a.restartTimes))
+// counted is how many count against the budget now.
+func (r *restarts) counted() int {
+	if r.spec.RestartWindow > 0 {
+		return len(r.inWindow(r.now()))
+	}
+	return r.used()
+}
+
+// left reports whether the budget allows another one.
+func (r *restarts) left() bool { return r.counted() < r.spec.MaxRestarts }
+
+// expired is how many have left the window, as agreed in the last round.
+func (r *restarts) expired() int {
+	if r.spec.RestartWindow > 0 {
+		return max(0, r.agreed-len(r.recent))
 	}
 	return 0
 }
 
-// charge counts a restart because of a failure of this node, and says it in words.
-func (a *Agent) charge(t *attempt) string {
-	a.charged, a.chargedAt = true, a.now()
-	what := "restarting the workers: "
-	if len(t.vacant) > 0 {
-		what = "replacing " + wording.Count(len(t.vacant), "worker", "workers") + ", the others continue: "
+// delay is the pause before the workers are started after a restart was agreed on.
+func (r *restarts) delay() time.Duration {
+	if r.agreed <= r.delayed {
+		return 0
 	}
-	return what + a.restartText(a.used())
+	return restartDelay(r.spec.RestartDelay, r.counted()-1)
 }
 
-// restartText names the nth restart of this node's workers.
-func (a *Agent) restartText(n int) string {
-	if a.spec.RestartWindow > 0 {
-		return fmt.Sprintf("restart %d, at most %d in %v", n, a.spec.MaxRestarts, a.spec.RestartWindow)
+// restartDelay is the pause before the restart after some others.
+func restartDelay(first time.Duration, before int) time.Duration {
+	d := first
+	for ; before > 0 && d > 0 && d < MaxRestartDelay; before-- {
+		d = min(2*d, MaxRestartDelay)
 	}
-	return fmt.Sprintf("restart %d of %d", n, a.spec.MaxRestarts)
+	return d
+}
+
+// charge counts a restart because of a failure of this node, and says it in words. replaced is how
+// many workers alone are started again; 0: all.
+func (r *restarts) charge(replaced int) string {
+	r.charged, r.chargedAt = true, r.now()
+	what := "restarting the workers: "
+	if replaced > 0 {
+		what = "replacing " + wording.Count(replaced, "worker", "workers") + ", the others continue: "
+	}
+	return what + r.text(r.used())
+}
+
+// text names the nth restart of this node's workers.
+func (r *restarts) text(n int) string {
+	if r.spec.RestartWindow > 0 {
+		return fmt.Sprintf("restart %d, at most %d in %v", n, r.spec.MaxRestarts, r.spec.RestartWindow)
+	}
+	return fmt.Sprintf("restart %d of %d", n, r.spec.MaxRestarts)
 }
 
 // spentText says why the workers are not started again.
@@ -191,29 +234,29 @@ func (a *Agent) spentText(t *attempt, v outcome) string {
 		return "this node cannot start its workers again and leaves the run to the others"
 	case t.hopeless:
 		return "the workers are not started again: they would fail in the same way"
-	case a.counted() < a.spec.MaxRestarts: // a worker that no signal ends
+	case a.restarts.left(): // a worker that no signal ends
 		return "this node cannot start its workers again"
 	}
-	return a.noneLeftText()
+	return a.restarts.noneLeft()
 }
 
-// noneLeftText says that the budget of restarts is used up.
-func (a *Agent) noneLeftText() string {
+// noneLeft says that the budget is used up.
+func (r *restarts) noneLeft() string {
 	switch {
-	case a.spec.MaxRestarts == 0:
+	case r.spec.MaxRestarts == 0:
 		return "no restarts left: give --max-restarts"
-	case a.spec.RestartWindow > 0:
-		return fmt.Sprintf("no restarts left: --max-restarts allows %d in %v", a.spec.MaxRestarts, a.spec.RestartWindow)
+	case r.spec.RestartWindow > 0:
+		return fmt.Sprintf("no restarts left: --max-restarts allows %d in %v", r.spec.MaxRestarts, r.spec.RestartWindow)
 	}
-	return fmt.Sprintf("no restarts left: --max-restarts allows %d", a.spec.MaxRestarts)
+	return fmt.Sprintf("no restarts left: --max-restarts allows %d", r.spec.MaxRestarts)
 }
 
-// restartsText says how many restarts were charged.
-func (a *Agent) restartsText() string {
-	if a.spec.RestartWindow > 0 {
-		return fmt.Sprintf("%d restarts, at most %d in %v", a.restarts, a.spec.MaxRestarts, a.spec.RestartWindow)
+// String says how many were charged.
+func (r *restarts) String() string {
+	if r.spec.RestartWindow > 0 {
+		return fmt.Sprintf("%d restarts, at most %d in %v", r.agreed, r.spec.MaxRestarts, r.spec.RestartWindow)
 	}
-	return fmt.Sprintf("%d of %d restarts", a.restarts, a.spec.MaxRestarts)
+	return fmt.Sprintf("%d of %d restarts", r.agreed, r.spec.MaxRestarts)
 }
 
 // readBudget reads the budget that agent 0 wrote before it assigned the ranks; nil if it wrote

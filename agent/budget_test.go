@@ -84,13 +84,13 @@ func TestForeignBudget(t *testing.T) {
 		}
 		s.Close()
 	}
-	a := &Agent{now: time.Now, assignment: &assignment{}, spec: Spec{RestartWindow: time.Hour, MaxRestarts: 3}}
+	r := &restarts{now: time.Now, spec: &Spec{RestartWindow: time.Hour, MaxRestarts: 3}}
 	ages := append(make([]float64, 5000), -1, 3601, math.MaxFloat64)
-	if err := a.takeBudget(t.Context(), &budget{}, &budget{Ages: ages}); err != nil || len(a.restartTimes) != maxWindowRestarts {
-		t.Errorf("%d restarts, %v", len(a.restartTimes), err)
+	if err := r.take(1, &budget{}, &budget{Ages: ages}); err != nil || len(r.recent) != maxWindowRestarts {
+		t.Errorf("%d restarts, %v", len(r.recent), err)
 	}
-	if err := a.takeBudget(t.Context(), &budget{}, &budget{Ages: []float64{-1, 3601, math.MaxFloat64, 1}}); err != nil || len(a.restartTimes) != 1 {
-		t.Errorf("%d restarts, %v", len(a.restartTimes), err)
+	if err := r.take(1, &budget{}, &budget{Ages: []float64{-1, 3601, math.MaxFloat64, 1}}); err != nil || len(r.recent) != 1 {
+		t.Errorf("%d restarts, %v", len(r.recent), err)
 	}
 }
 
@@ -216,7 +216,7 @@ func TestRestartWindow(t *testing.T) {
 	s.prepare()
 	var mu sync.Mutex
 	now := time.Now()
-	s.agent.now = func() time.Time {
+	s.agent.restarts.now = func() time.Time {
 		mu.Lock()
 		defer mu.Unlock()
 		return now

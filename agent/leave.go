@@ -20,16 +20,28 @@ type LeaveRule struct {
 // DefaultLeaveRule is the rule where only the policy is given.
 var DefaultLeaveRule = LeaveRule{Failures: 2, Window: time.Hour}
 
+// leaving is what a node knows of its failures that count for the rule.
+type leaving struct {
+	rule    LeaveRule
+	now     func() time.Time
+	strikes []time.Time // the last of them
+	later   bool        // it asked to leave as unfit, and has no answer yet
+}
+
+// strike adds a failure, and reports whether the node asks to leave.
+func (l *leaving) strike() bool {
+	now := l.now()
+	l.strikes = append(slices.DeleteFunc(l.strikes, func(at time.Time) bool { return now.Sub(at) > l.rule.Window }), now)
+	return len(l.strikes) >= l.rule.Failures
+}
+
 // asksToLeave notes a failure of this node's workers, and reports whether the node asks to
 // leave the run as unfit. A failure after a standstill does not count: the workers that fail
 // first then are those that waited for one that hangs elsewhere.
 func (a *Agent) asksToLeave(t *attempt, v outcome) bool {
-	rule := a.spec.Leave
-	if rule.Failures == 0 {
+	if a.leaving.rule.Failures == 0 {
 		return false
 	}
-	now := a.now()
-	a.strikes = slices.DeleteFunc(a.strikes, func(at time.Time) bool { return now.Sub(at) > rule.Window })
 	switch still := t.still; {
 	case v == unkillable:
 		return true
@@ -40,15 +52,14 @@ func (a *Agent) asksToLeave(t *attempt, v outcome) bool {
 		return false
 	}
 	t.struck = true
-	a.strikes = append(a.strikes, now)
-	return len(a.strikes) >= rule.Failures
+	return a.leaving.strike()
 }
 
 // answeredStop handles the reply to the announcement of a stop: err answers a node that asked to
 // leave. A failure that followed another node's stop or loss does not count.
 func (a *Agent) answeredStop(t *attempt, asked bool, err error) {
 	if s := a.announcedStop(); t.struck && s.Round != 0 && (s.Rank != a.assignment.group || s.Lost) {
-		a.strikes = a.strikes[:len(a.strikes)-1]
+		a.leaving.strikes = a.leaving.strikes[:len(a.leaving.strikes)-1]
 	}
 	switch {
 	case asked && err == nil:
@@ -57,7 +68,7 @@ func (a *Agent) answeredStop(t *attempt, asked bool, err error) {
 		a.log.Warn("this node stays in the run: " + err.Error())
 		a.publish(telemetry.Stays{})
 	case err != nil:
-		a.leavesLater = asked
+		a.leaving.later = asked
 		a.log.Info("the other nodes could not be told yet that this one stops its workers: " + err.Error())
 	}
 }

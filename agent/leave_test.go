@@ -64,7 +64,7 @@ func TestLeavesAsUnfit(t *testing.T) {
 			log := new(logText)
 			s.agent.log = slog.New(slog.NewTextHandler(log, nil))
 			clock := time.Now()
-			s.agent.now = func() time.Time { clock = clock.Add(10 * time.Minute); return clock }
+			s.agent.leaving.now = func() time.Time { clock = clock.Add(10 * time.Minute); return clock }
 			err := s.agent.Run(t.Context())
 			var failed *FailedError
 			if !errors.As(err, &failed) || failed.Unfit != c.unfit || asks.String() != c.asks || !strings.Contains(log.String()+err.Error(), c.log) {

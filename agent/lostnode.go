@@ -1,7 +1,5 @@
 package agent
 
-import "time"
-
 // lostNode waits for the cause of a failure that the budget does not cover: it
 // reports whether a node was lost, so that the failure followed from that. It
 // waits at most LostNodeTimeout, and not at all if this node is alone.
@@ -13,20 +11,14 @@ func (a *Agent) lostNode() bool {
 	defer cancel()
 	arrived, stop := a.openBarrier(ctx)
 	defer stop()
-	tick := time.Tick(a.spec.MonitorInterval)
-	for {
-		if a.rdzv.Closed() {
-			return false
-		}
-		if a.lossSeen() {
-			return !a.rdzv.Closed()
-		}
+	for !a.rdzv.Closed() && !a.lossSeen() {
 		select {
+		case <-a.rdzv.Changed():
+			continue
 		case <-arrived:
-			return a.lossSeen() && !a.rdzv.Closed()
 		case <-ctx.Done():
-			return a.lossSeen() && !a.rdzv.Closed()
-		case <-tick:
 		}
+		break
 	}
+	return a.lossSeen() && !a.rdzv.Closed()
 }

@@ -44,7 +44,7 @@ func (a *Agent) giveUpStuck(t *attempt, v outcome) outcome {
 	if v != someFailed && v != mustRegroup || !t.workers.AnyStuck() {
 		return v
 	}
-	t.leaves = t.leaves || a.othersAreEnough() && (v == mustRegroup || a.counted() < a.spec.MaxRestarts)
+	t.leaves = t.leaves || a.othersAreEnough() && (v == mustRegroup || a.restarts.left())
 	return unkillable
 }
 

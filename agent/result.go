@@ -45,7 +45,7 @@ type WorkerResult struct {
 
 // Result tells how the run ended. Call it after Run has returned.
 func (a *Agent) Result() Result {
-	r := Result{Err: a.err, Spare: a.unneeded != "", Notice: a.unneededText(), Idle: a.last == nil, Restarts: a.restarts, Root: -1}
+	r := Result{Err: a.err, Spare: a.unneeded != "", Notice: a.unneededText(), Idle: a.last == nil, Restarts: a.restarts.agreed, Root: -1}
 	if s := a.assignment; s != nil {
 		r.Round, r.GroupRank, r.Groups, r.World = s.Round, s.group, s.groups, s.ranks.world
 	}

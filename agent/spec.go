@@ -85,8 +85,8 @@ type Spec struct {
 	// with each further one, up to MaxRestartDelay. 0: none.
 	RestartDelay time.Duration
 
-	// MonitorInterval is how often the rendezvous is asked whether nodes wait;
-	// > 0. The agent sees the workers' ends without it.
+	// MonitorInterval is how often Metrics get their numbers, and how often at the most the agent looks
+	// for workers that no signal ends; > 0.
 	MonitorInterval time.Duration
 
 	// ShutdownTimeout is the grace between a signal to the workers and SIGKILL,

@@ -19,9 +19,9 @@ import (
 // workers have all failed, if they cannot be started again.
 func (a *Agent) leaves(v outcome) bool {
 	if a.spec.Keep && v == someFailed {
-		return a.assignment.groups > 1 && (a.counted() >= a.spec.MaxRestarts || a.rdzv.NodesWaiting() > 0)
+		return a.assignment.groups > 1 && (!a.restarts.left() || a.rdzv.NodesWaiting() > 0)
 	}
-	if v != unkillable || a.counted() >= a.spec.MaxRestarts || a.rdzv.NodesWaiting() > 0 {
+	if v != unkillable || !a.restarts.left() || a.rdzv.NodesWaiting() > 0 {
 		return false
 	}
 	return a.othersAreEnough()
@@ -35,7 +35,7 @@ func (a *Agent) othersAreEnough() bool {
 
 // mayRestart reports whether the budget allows another start, and it may go better than this one.
 func (a *Agent) mayRestart(t *attempt) bool {
-	return !t.hopeless && a.counted() < a.spec.MaxRestarts
+	return !t.hopeless && a.restarts.left()
 }
 
 // announcePatience bounds how long the stop of the workers waits until the other nodes
@@ -64,7 +64,7 @@ func (a *Agent) announceStop(t *attempt, v outcome) outcome {
 	case asks:
 		stop.Away = a.spec.Leave.Window
 	case v == someFailed && a.mayRestart(t):
-		stop.Reason += "; " + a.restartText(a.used()+1)
+		stop.Reason += "; " + a.restarts.text(a.restarts.used()+1)
 	}
 	ctx, cancel := a.untilImpatient(announcePatience)
 	defer cancel()

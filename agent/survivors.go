@@ -36,7 +36,7 @@ func (a *Agent) canCarry(t *attempt) bool {
 func (a *Agent) carries(t *attempt, v outcome) bool {
 	switch v {
 	case someFailed: // which the loss of a node may have caused
-		return (a.counted() < a.spec.MaxRestarts || a.lossSeen()) && a.canCarry(t)
+		return (a.restarts.left() || a.lossSeen()) && a.canCarry(t)
 	case mustRegroup:
 		return !a.rdzv.Closed() && a.requeued(nil) == nil && a.canCarry(t)
 	}
@@ -125,13 +125,13 @@ func (a *Agent) noteLate() {
 		return
 	}
 	a.note(t, t.workers.TakeEnded())
-	if len(t.failures) == 0 || !a.charged && a.counted() >= a.spec.MaxRestarts {
+	if len(t.failures) == 0 || !a.restarts.charged && !a.restarts.left() {
 		return
 	}
 	root := (&FailedError{Name: a.name, Failures: a.failures(t)}).Root()
 	t.vacate()
 	a.publish(telemetry.AttemptFailed{Root: root})
-	a.publish(telemetry.Restarting{Text: root.Summary() + "; " + a.charge(t)})
+	a.publish(telemetry.Restarting{Text: root.Summary() + "; " + a.restarts.charge(len(t.vacant))})
 	t.failures = nil
 }
 
@@ -186,7 +186,7 @@ func (a *Agent) resume() (*attempt, error) {
 	s := a.assignment
 	text := fmt.Sprintf("%s of this node: ranks %d to %d of %d", wording.Count(continuing, "worker continues", "workers continue"), s.ranks.base, s.ranks.base+a.spec.Workers-1, s.ranks.world)
 	if started > 0 {
-		text += fmt.Sprintf("; %s, after %s", wording.Count(started, "was replaced", "were replaced"), a.restartsText())
+		text += fmt.Sprintf("; %s, after %s", wording.Count(started, "was replaced", "were replaced"), a.restarts.String())
 	}
 	a.publish(telemetry.WorkersStarted{Workers: t.workers.Procs, Summary: text})
 	return t, nil
