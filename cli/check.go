@@ -19,7 +19,7 @@ const exitCannotTell = 75
 func newCheck() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check CHECK...",
-		Short: "Examine this machine: GPUs, disks, network interfaces",
+		Short: "Examine this machine: GPUs, disks, network interfaces; the network between nodes",
 		Long: `Examine this machine, for "run --check" or by hand. CHECK is one of
 
   gpu[:N]           NVIDIA's driver answers within 20 s, N GPUs exist
@@ -33,11 +33,18 @@ func newCheck() *cobra.Command {
                     bytes (such as 10G) are left
   nic:NAME          the network interface has a carrier, or a port of
                     the InfiniBand device is active
+  net               shows the network interfaces and routes. As the workers
+                    of a job it also measures, between each two nodes, the
+                    latency and bandwidth to each address, a fifth of a
+                    second and 64 MB at most each, and is not fit if a node
+                    advertises an address on a slow interface, or one that
+                    others cannot reach
 
 The exit code is 0 if the machine is fit, 1 if it is not, and 75 if that is unknown, for
 instance without nvidia-smi. The last line says why.`,
 		Example: `  rallypoint check gpu:8 xid disk:/scratch:10G nic:ib0
-  rallypoint run --check 'rallypoint check gpu disk:/scratch' train.py`,
+  rallypoint run --check 'rallypoint check gpu disk:/scratch' train.py
+  rallypoint run --nnodes=4 --rdzv-endpoint=host0:29400 --no-python rallypoint check net`,
 		Args: wantArgs("CHECK..."),
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -47,8 +54,10 @@ instance without nvidia-smi. The last line says why.`,
 		}
 		worst, last := nodecheck.Fit, ""
 		for _, text := range args {
-			v, err := m.Look(cmd.Context(), text)
-			if err != nil {
+			v, err := nodecheck.Verdict{}, error(nil)
+			if text == "net" {
+				v = checkNet(cmd.Context(), os.Getenv, cmd.OutOrStdout())
+			} else if v, err = m.Look(cmd.Context(), text); err != nil {
 				return err
 			}
 			line := [...]string{nodecheck.Unknown: "cannot tell: ", nodecheck.Fit: "fit", nodecheck.Unfit: "not fit: "}[v.State] + v.Text

@@ -55,7 +55,7 @@ func (m Machine) Look(ctx context.Context, text string) (Verdict, error) {
 	case kind == "nic" && rest != "" && !strings.ContainsAny(rest, "/\x00") && rest != "." && rest != "..":
 		return m.nic(rest), nil
 	}
-	return Verdict{}, fmt.Errorf("%q is not one of gpu[:N], xid[:N,N], disk:PATH[:FREE] and nic:NAME", text)
+	return Verdict{}, fmt.Errorf("%q is not one of gpu[:N], xid[:N,N], disk:PATH[:FREE], nic:NAME and net", text)
 }
 
 func unfit(reason, format string, args ...any) Verdict {
