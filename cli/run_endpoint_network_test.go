@@ -50,10 +50,16 @@ func seeds(t *testing.T, quick int, test func(t *testing.T, random *rand.Rand)) 
 // There are more machines, perhaps.
 func newFaultJob(t *testing.T, nnodes string, nodes, machines int, conf string) (*spreadJob, seenRounds) {
 	t.Helper()
+	return newFaultJobOf(t, untilTold, nnodes, nodes, machines, conf)
+}
+
+// newFaultJobOf is newFaultJob with a script of the workers.
+func newFaultJobOf(t *testing.T, workers, nnodes string, nodes, machines int, conf string) (*spreadJob, seenRounds) {
+	t.Helper()
 	var least int
 	fmt.Sscan(nnodes, &least)
 	j := &spreadJob{
-		recordedJob: &recordedJob{harness: newHarness(t), workers: untilTold}, net: newNetwork(t, machines), address: address, port: testkit.FreePort(t),
+		recordedJob: &recordedJob{harness: newHarness(t), workers: workers}, net: newNetwork(t, machines), address: address, port: testkit.FreePort(t),
 		conf: fmt.Sprintf(",lease_timeout=%v%s", faultLease().Seconds(), conf), options: []string{"--max-restarts=100"},
 	}
 	j.endpointIs(1)

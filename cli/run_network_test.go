@@ -21,7 +21,7 @@ type spreadJob struct {
 	net     *network
 	address func(machine int) string // address or address6
 	port    int
-	conf    string // of --rdzv-conf, after the job's own
+	conf    string // of --rdzv-conf, after the job's own, with $NODE for the node's number
 	options []string
 }
 
@@ -72,7 +72,7 @@ func (sj *spreadJob) startBeside(number, machine int, nnodes, lastCall string) *
 	t := sj.t
 	t.Helper()
 	p := sj.command(sj.script(), append(sj.options, "--nnodes="+nnodes, "--rdzv-endpoint="+endpointName+":"+strconv.Itoa(sj.port),
-		"--rdzv-conf=last_call_timeout="+lastCall+",admit_delay=0.1,lease_timeout=1.5,reconnect_grace=0.3,record="+sj.dir+"/history"+sj.conf)...)
+		"--rdzv-conf=last_call_timeout="+lastCall+",admit_delay=0.1,lease_timeout=1.5,reconnect_grace=0.3,record="+sj.dir+"/history"+strings.ReplaceAll(sj.conf, "$NODE", strconv.Itoa(number)))...)
 	bootID := fmt.Sprintf("%s/boot_id-%d", sj.dir, machine)
 	testkit.WriteFile(t, bootID, fmt.Appendf(nil, "00000000-0000-4000-8000-%012d\n", machine))
 	p.Args = append([]string{"sh", "-c", `mount --bind "$0" /etc/hosts && mount --bind "$1" /proc/sys/kernel/random/boot_id && shift && exec "$@"`, sj.dir + "/hosts", bootID, p.Path}, p.Args[1:]...)

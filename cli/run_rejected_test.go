@@ -19,18 +19,35 @@ type seenRounds map[int]string
 func (seen seenRounds) await(h *harness, nodes int) {
 	h.t.Helper()
 	for spoke := map[int]int{}; ; {
-		var p placement
-		if _, err := fmt.Sscan(h.readLine(), &p.round, &p.groups, &p.world, &p.rank, &p.master, &p.restarts, &p.role); err != nil {
-			h.t.Fatal(err)
-		}
-		round := fmt.Sprintf("%d workers, master %s", p.world, p.master)
-		if other := seen[p.round]; other != "" && other != round {
-			h.t.Errorf("two rounds have the number %d: %s, and %s", p.round, other, round)
-		}
-		seen[p.round] = round
+		p := seen.take(h, h.readLine())
 		if spoke[p.round]++; p.groups == nodes && spoke[p.round] == p.world {
 			return
 		}
+	}
+}
+
+// take takes what a worker has said.
+func (seen seenRounds) take(h *harness, line string) (p placement) {
+	h.t.Helper()
+	if _, err := fmt.Sscan(line, &p.round, &p.groups, &p.world, &p.rank, &p.master, &p.restarts, &p.role); err != nil {
+		h.t.Fatal(err)
+	}
+	round := fmt.Sprintf("%d workers, master %s", p.world, p.master)
+	if other := seen[p.round]; other != "" && other != round {
+		h.t.Errorf("two rounds have the number %d: %s, and %s", p.round, other, round)
+	}
+	seen[p.round] = round
+	return p
+}
+
+// rest takes all that was said and not read.
+func (seen seenRounds) rest(h *harness) {
+	h.t.Helper()
+	if _, err := h.pipe.WriteString("end\n"); err != nil {
+		h.t.Fatal(err)
+	}
+	for line := h.readLine(); line != "end"; line = h.readLine() {
+		seen.take(h, line)
 	}
 }
 

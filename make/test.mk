@@ -167,7 +167,7 @@ test-helm: .venv/.wheel build/rallypoint $(HELM)  ## The Helm chart, rendered by
 	@$(BIN)/python -m pytest python/tests/deploy/test_helm.py $(PYTEST_ARGS)
 
 # One piece after the other, the rest also when one fails; the last lines name what has failed.
-LONG := fuzz test-go-long test-etcd-versions test-mounts test-helm test-asan test-valgrind test-run-long \
+LONG := fuzz test-go-long test-etcd-versions test-mounts test-helm test-asan test-valgrind test-run-long campaign \
 	test-python-long test-conda test-libraries test-torch-suites $(TORCH_VERSIONS:%=test-torch-%)
 
 .PHONY: test-long
@@ -229,6 +229,18 @@ test-run-long: $(VENV_STAMP) $(GOTESTSUM) $(ETCD)  ## rallypoint run beside torc
 	@RALLYPOINT_RECORDED=$(CURDIR)/build/torchrun RALLYPOINT_CHAOS=2m RALLYPOINT_LOG_SETTINGS=300 $(LONG_GO_TEST) -timeout 1h ./cli -run 'TestRunAsTorchrun|TestChaos|TestServeIsKilled|TestLogSettings'
 	$(call say,go test: rallypoint run in network namespaces; hosts and servers that fall silent)
 	@$(LONG_GO_TEST) -tags long -parallel 4 -timeout 2h ./cli -run 'TestNetwork|TestHost|Silence|TestPeers'
+
+# Drawn faults in network namespaces, of which it needs root; SEED has commas between several.
+SEED ?= 1
+FAULTS ?= 12
+.PHONY: campaign
+campaign:  ## Drawn faults on a job of five machines: SEED=1,2 FAULTS=12 (two minutes a seed)
+	$(call say,the campaign of seed $(SEED))
+	@RALLYPOINT_CAMPAIGN=$(SEED) RALLYPOINT_CAMPAIGN_FAULTS=$(FAULTS) CGO_ENABLED=1 $(GO) test -race -count=1 -timeout 2h ./cli -run '^TestCampaign$$' -v
+
+.PHONY: nightly
+nightly:  ## The campaign with five seeds of today
+	@$(MAKE) --no-print-directory campaign SEED=$$(date +%Y%m%d | sed 's/.*/&1,&2,&3,&4,&5/')
 
 .PHONY: test-python-long
 test-python-long: .venv/.wheel build/rallypoint build/rallypoint-audit $(ETCD)  ## pytest -m long
