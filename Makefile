@@ -188,10 +188,11 @@ LOCK = $(UV) pip compile --quiet --upgrade --universal --python-version 3.11 --a
 	--custom-compile-command 'make lock'
 
 .PHONY: reference
-reference: .venv/.wheel python/rallypoint/_native/abi.py build/rallypoint-docs  ## Write from docstrings and tables of options: docs/python.md, docs/commands, docs/options.md
+reference: .venv/.wheel python/rallypoint/_native/abi.py build/rallypoint-docs  ## Write docs/python.md, docs/commands, docs/options.md and docs/compatible.md from code and tests
 	@$(BIN)/python python/reference.py >build/python.md
 	@mv build/python.md docs/python.md
 	@mkdir -p docs/commands; rm -f docs/commands/*.md; build/rallypoint-docs pages docs
+	@$(PYTHON) packaging/compatible.py
 
 .PHONY: dashboard-picture
 dashboard-picture: .venv/.wheel build/rallypoint  ## Draw docs/pictures/dashboard.svg again, from real jobs and a real Prometheus

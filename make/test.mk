@@ -168,7 +168,7 @@ test-helm: .venv/.wheel build/rallypoint $(HELM)  ## The Helm chart, rendered by
 
 # One piece after the other, the rest also when one fails; the last lines name what has failed.
 LONG := fuzz test-go-long test-etcd-versions test-mounts test-helm test-asan test-valgrind test-run-long campaign \
-	test-python-long test-conda test-libraries test-torch-suites $(TORCH_VERSIONS:%=test-torch-%)
+	test-python-long test-conda test-libraries test-torch-suites test-prove $(TORCH_VERSIONS:%=test-torch-%)
 
 .PHONY: test-long
 test-long:  ## Fuzzing, long tests, older torch versions: an hour or two

@@ -120,10 +120,15 @@ test-libraries: .venvs/libraries/.wheel  ## The programs of docs/libraries: acce
 
 # Their texts come from Debian's archive; where there is none the target says so.
 .PHONY: test-torch-suites
-test-torch-suites: .venv/.wheel  ## PyTorch's own tests of its agent and launcher, over Rallypoint
+test-torch-suites: .venv/.wheel  ## PyTorch's own tests of its agent, launcher and store, over Rallypoint
 	$(call say,the tests of PyTorch itself)
 	@$(UV) pip install --quiet --python $(BIN)/python --target build/torch-suites/site -r requirements/torch-suites.txt
 	@PYTHONPATH=$(CURDIR)/build/torch-suites/site $(BIN)/python packaging/torch_suites.py build/torch-suites
+
+.PHONY: test-prove
+test-prove: .venv/.wheel build/rallypoint  ## Nodes misbehave, beside torchrun; the page of what is compatible keeps the times
+	$(call say,rallypoint prove)
+	@VIRTUAL_ENV=$(CURDIR)/.venv build/rallypoint prove --budget 20m --json packaging/tests/ddp.py | $(PYTHON) packaging/compatible.py prove
 
 # .venv leaves out packages that only a machine with a GPU loads: name an interpreter that has torch
 # for GPUs, pytest, pytest-timeout and the wheel.

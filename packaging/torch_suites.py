@@ -1,5 +1,5 @@
-"""PyTorch's own tests of its agent and its launcher, run over Rallypoint; its timers' and its
-rendezvous' beside it.
+"""PyTorch's own tests of its agent, its launcher and its TCPStore, run over Rallypoint; its timers'
+and its rendezvous' beside it.
 
     python packaging/torch_suites.py FOLDER
 
@@ -7,8 +7,9 @@ Fetches the source of PyTorch that the system's Debian archive has, the newest f
 takes the tests out of it into FOLDER, has them meet at the backend rallypoint, and runs each
 in an interpreter of its own: many fork after they have used the library, which a process
 with a Go runtime cannot. The agent's tests run twice, with torch's agent and with Rallypoint's,
-the launcher's once more, by Rallypoint's launchers with warm workers. Nothing of the texts is
-kept in the repository. Without such an archive it says so and ends with 0.
+the launcher's once more, by Rallypoint's launchers with warm workers. Torch's store clients have
+Rallypoint's server. Nothing of the texts is kept in the repository; how many have passed is written
+to docs/compatible.md. Without such an archive it says so and ends with 0.
 """
 
 from __future__ import annotations
@@ -21,7 +22,10 @@ import sys
 import tarfile
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from importlib.metadata import version
 from pathlib import Path
+
+import compatible
 
 DISTRIBUTIONS = ("sid", "trixie")
 KEYRING = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -36,6 +40,7 @@ BESIDE = (
     "elastic/rendezvous/static_rendezvous_test.py",
     "elastic/rendezvous/utils_test.py",
 )
+STORE = "test_store.py"
 PATIENCE = 300.0  # seconds for one test
 
 # They replace functions of torch's agent by mocks, so that they hold nothing of another agent.
@@ -100,6 +105,34 @@ NO_LAUNCH = re.compile(
 )
 
 
+# The client is torch's, the server Rallypoint's.
+STORE_SERVER = """
+import rallypoint
+import torch.distributed as dist
+import torch.distributed.rendezvous
+
+NAMES = "host_name port world_size is_master timeout wait_for_workers multi_tenant master_listen_fd"
+servers = {}
+
+class TCPStore(dist.TCPStore):
+    def __init__(self, *args, **kwargs):
+        given = {**dict(zip([*NAMES.split(), "use_libuv"], args)), **kwargs}
+        if given.get("is_master"):
+            port = given["port"]
+            if port not in servers or not given.get("multi_tenant"):
+                server = rallypoint.StoreServer(port=port)
+                port = server.port
+                servers[port] = server
+            given.update(port=port, is_master=False)
+        super().__init__(**given)
+
+dist.TCPStore = torch.distributed.rendezvous.TCPStore = TCPStore
+"""
+STORE_CLASSES = "TCP or TimeoutTest or MultiThreadedWait or ClientProtocol or PrefixStoreTest"
+# They look at torch's own server: its text, its wait for clients in the constructor, its socket.
+TORCHS_SERVER = "repr or missing_clients or listen_socket or already_in_use"
+
+
 def output(*argv: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True).stdout
 
@@ -140,7 +173,8 @@ def extract(archive: Path, folder: Path) -> None:
     with tarfile.open(archive) as tar:
         for member in tar:
             _, _, name = member.name.partition("/test/distributed/")
-            if member.isfile() and name.startswith(("elastic/", "launcher/")) and ".." not in name:
+            ours = name.startswith(("elastic/", "launcher/")) or name == STORE
+            if member.isfile() and ours and ".." not in name:
                 file = folder / name
                 file.parent.mkdir(parents=True, exist_ok=True)
                 content = tar.extractfile(member)
@@ -191,29 +225,38 @@ def main() -> None:
         print("PyTorch's own tests are skipped: no Debian archive here has the source of PyTorch")
         return
     print(f"the tests of {archive.name.split('.orig')[0].replace('_', ' ')}")
-    counts = {"passed": 0, "failed": 0, "skipped": 0}
-    for agent in ("torch's agent", "Rallypoint's agent", "warm workers"):
-        tests = folder / agent.replace("'", "").replace(" ", "-")
+    counts: dict[str, dict[str, int]] = {}
+    for kind in compatible.SUITES:
+        tests = folder / kind.replace("'", "").replace(" ", "-")
         shutil.rmtree(tests, ignore_errors=True)
         extract(archive, tests)
         for name in (AGENT, *LAUNCHER):
             rewrite(tests / name, FORMS)
-        ids = collect(tests, AGENT, *LAUNCHER, *BESIDE)
-        if agent == "warm workers":
+        if kind == compatible.TORCHS:
+            ids = collect(tests, AGENT, *LAUNCHER, *BESIDE)
+        elif kind == compatible.OURS:
+            rewrite(tests / AGENT, OWN_AGENT)
+            ids = [i for i in collect(tests, AGENT) if not TORCHS_ALONE.search(i)]
+        elif kind == compatible.WARM:
             for name in LAUNCHER:
                 rewrite(tests / name, ((WARM_BEGINS, WARM_LAUNCHERS + WARM_BEGINS),))
             ids = [i for i in collect(tests, *LAUNCHER) if not NO_LAUNCH.search(i)]
-        elif agent != "torch's agent":
-            rewrite(tests / AGENT, OWN_AGENT)
-            ids = [i for i in collect(tests, AGENT) if not TORCHS_ALONE.search(i)]
-        print(f"{len(ids)} tests with {agent}", flush=True)
+        else:
+            (tests / "conftest.py").write_text(STORE_SERVER)
+            ids = collect(tests, STORE, f"-k({STORE_CLASSES}) and not ({TORCHS_SERVER})")
+        print(f"{len(ids)} tests with {kind}", flush=True)
+        ended = {"passed": 0, "failed": 0, "skipped": 0}
         with ThreadPoolExecutor(min(4, os.cpu_count() or 1)) as pool:
             for test, (how, text) in zip(ids, pool.map(partial(run, tests), ids), strict=True):
-                counts[how] += 1
+                ended[how] += 1
                 if how == "failed":
                     print(f"FAILED {test}\n{text}", flush=True)
-    print(f"{counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")
-    sys.exit(min(1, counts["failed"]))
+        print(", ".join(f"{number} {how}" for how, number in ended.items()), flush=True)
+        counts[kind] = ended
+    source = re.sub(r"\+.*", "", archive.name.partition("_")[2])
+    found = {"tests": source, "torch": version("torch").partition("+")[0], "counts": counts}
+    compatible.record("suites", found)
+    sys.exit(any(ended["failed"] for ended in counts.values()))
 
 
 if __name__ == "__main__":

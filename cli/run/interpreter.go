@@ -1,6 +1,7 @@
 package run
 
 import (
+	"cmp"
 	"encoding/json"
 	"os"
 	"os/exec"
@@ -37,7 +38,9 @@ func Command(env []string) ([]string, error) {
 }
 
 // Interpreter is the Python of a run's scripts.
-func Interpreter(env []string) string { return chooseInterpreter(environ(env)).path }
+func Interpreter(env []string) string {
+	return cmp.Or(environ(env).get("PYTHON_EXEC"), chooseInterpreter(environ(env)).path)
+}
 
 // chooseInterpreter returns the Python that runs this command, if the user has named it with
 // `python -m rallypoint`; else that of the active environment, $VIRTUAL_ENV; else the one in which

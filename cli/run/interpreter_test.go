@@ -63,6 +63,17 @@ func TestInterpreter(t *testing.T) {
 }
 
 // TestInterpreterIsNamed in the log, as a warning if it is another than this command's.
+func TestInterpreterOfOtherCommands(t *testing.T) {
+	active := program(t, t.TempDir(), "active", "bin", "python")
+	env := []string{"VIRTUAL_ENV=" + filepath.Dir(filepath.Dir(active))}
+	if got := Interpreter(env); got != active {
+		t.Errorf("got %q", got)
+	}
+	if got := Interpreter(append(env, "PYTHON_EXEC=/other")); got != "/other" {
+		t.Errorf("PYTHON_EXEC: got %q", got)
+	}
+}
+
 func TestInterpreterIsNamed(t *testing.T) {
 	dir := t.TempDir()
 	active, own := program(t, dir, "active", "bin", "python"), program(t, dir, "own", "bin", "python")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 from pathlib import Path
 from urllib.parse import urlsplit
 from xml.etree import ElementTree
@@ -51,7 +52,7 @@ def test_links(page: Path) -> None:
 
 
 # Hosts whose addresses stay: projects' own sites, and GitHub for projects without one.
-HOSTS = {"docs.nvidia.com", "github.com", "keepachangelog.com", "semver.org"}
+HOSTS = {"docs.nvidia.com", "github.com", "go.dev", "keepachangelog.com", "semver.org"}
 
 
 def test_links_to_other_hosts() -> None:
@@ -98,6 +99,16 @@ def test_readme_is_one_screen_and_begins_with_the_install() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
     assert any(line.startswith("pip install .") for line in lines[:10])
     assert len(lines) < 90
+
+
+def test_no_program_is_in_the_repository() -> None:
+    """What is built is built from sources: no executable, no library, no archive."""
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True)
+    if listed.returncode:
+        pytest.skip("this is no clone")
+    built = (b"\x7fELF", b"!<arch>", b"PK\x03\x04", b"\x1f\x8b", b"\xca\xfe\xba\xbe", b"\0asm")
+    paths = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    assert [p for p in paths if p.is_file() and p.open("rb").read(7).startswith(built)] == []
 
 
 @pytest.mark.parametrize("picture", sorted(ROOT.glob("docs/**/*.svg")), ids=lambda p: p.name)

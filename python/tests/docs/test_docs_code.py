@@ -61,9 +61,8 @@ def test_there_are_blocks() -> None:
 @functools.cache
 def options_of(*command: str) -> set[str]:
     """What the help of a command lists."""
-    done = subprocess.run(
-        [*COMMAND, *command, "--help"], capture_output=True, text=True, timeout=60
-    )
+    named = [word for word in command if word != "COMMAND"]  # any of its commands
+    done = subprocess.run([*COMMAND, *named, "--help"], capture_output=True, text=True, timeout=60)
     assert done.returncode == 0, done.stderr
     return set(re.findall(r"^\s+(?:-\w, )?(--[\w-]+)", done.stdout, re.MULTILINE)) | {"--help"}
 

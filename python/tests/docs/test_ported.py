@@ -11,20 +11,10 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from compatible import names_of_torch, rows
 
 ROOT = Path(__file__).resolve().parents[3]
 PAGE = ROOT / "docs" / "ported-tests.md"
-
-# A name of torch's tests, which the lists shorten: test_x_{a,b}, …_rest, ..._rest, / _rest.
-TORCH = re.compile(
-    r"(?<![\w/…`])(?:test_|…_?|\.\.\._)\w*(?:\{[^}]*\}\w*)*(?:(?:…|\.\.\.)_?\w*)?"
-    r"|(?<=[/,] )_\w+"
-)
-
-
-def names_of_torch(text: str) -> list[str]:
-    found = TORCH.findall(re.sub(r"`[^`]*`", "", text))
-    return [name for name in found if name.strip("._…") and not name.endswith("_test")]
 
 
 def lists_of_the_spec() -> dict[str, list[str]]:
@@ -43,18 +33,8 @@ def lists_of_the_spec() -> dict[str, list[str]]:
     return lists
 
 
-def rows_of_the_page() -> dict[str, list[tuple[str, str]]]:
-    """The rows of our tables by the heading above them."""
-    rows: dict[str, list[tuple[str, str]]] = {}
-    for part in re.split(r"^##+ ", PAGE.read_text(), flags=re.MULTILINE)[1:]:
-        heading, _, body = part.partition("\n")
-        table = re.findall(r"^\| (.*?) \| (.*) \|$", body, flags=re.MULTILINE)
-        rows[heading] = table[2:]  # below the head and its rule
-    return rows
-
-
 LISTS = lists_of_the_spec()
-ROWS = rows_of_the_page()
+ROWS = rows(PAGE)
 
 
 def test_lists_are_read() -> None:
