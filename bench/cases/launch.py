@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -22,6 +23,7 @@ LIMIT = 120.0
 
 BINARY = (str(Path(__file__).parents[2] / "build" / "rallypoint"), "run")
 ENTRY = (str(Path(sys.executable).with_name("rallypoint")), "run")
+UV = Path(__file__).parents[2] / ".tools" / "uv" / "bin" / "uv"
 TORCHRUN = (sys.executable, "-m", "torch.distributed.run")
 
 # torchrun takes signals only a while after its workers have started, and leaves them
@@ -95,9 +97,27 @@ def measure(repeat: int | None, reference: bool) -> list[Row]:
     ):
         rows[i].reference = sample
     rows[6].reference = torchrun(_idle, 1)
+    if UV.exists():
+        rows.append(
+            Row(NAME, "uvx of the wheel, from nothing to the first worker", of(_uvx, (), few))
+        )
     if crowd and crowd.median:
         rows[7].target, rows[7].target_why = crowd.median / 2, "half of torchrun's"
     return rows
+
+
+def _uvx(_: Sequence[str]) -> float:
+    """Seconds until a worker writes, where uv has neither an environment nor a cache."""
+    wheel = next((Path(__file__).parents[2] / "dist").glob("rallypoint-*.whl"))
+    with tempfile.TemporaryDirectory() as cache:
+        command = [UV, "--cache-dir", cache, "tool", "run", "--python", sys.executable]
+        began = time.monotonic()
+        said = _run(
+            [*map(str, command), "--from", str(wheel), "rallypoint"],
+            *("run", "--standalone", "--no-python", sys.executable, "-c"),
+            "import time; print(time.monotonic())",
+        )
+        return float(said) - began
 
 
 def _environment() -> dict[str, str]:
