@@ -634,7 +634,7 @@ func (a *Agent) exitBarrier() error {
 	}
 	ctx, cancel := a.untilInterrupt(limit)
 	defer cancel()
-	err := a.awaitExitBarrier(ctx, wait)
+	ended, err := a.awaitExitBarrier(ctx, wait)
 	if stop := a.interrupted(); stop != nil {
 		return stop
 	}
@@ -643,17 +643,22 @@ func (a *Agent) exitBarrier() error {
 		a.log.Error("Error waiting on exit barrier. The workers of this node succeeded: " + err.Error())
 	case a.requeued(nil) != nil:
 	case a.rdzv.Closed() && a.rdzv.NodesWaiting() > 0:
-		a.log.Error("The workers of this node succeeded, but the run failed: " + a.rdzv.Reason())
+		a.log.Error(succeededBut + a.rdzv.Reason())
+	case strings.HasPrefix(string(ended), rendezvous.ExitBarrierLost): // nobody has closed it yet
+		a.log.Error(succeededBut + string(ended))
 	}
 	return nil
 }
 
+const succeededBut = "The workers of this node succeeded, but the run failed: "
+
 // quickBarrier is how long the exit barrier takes without a word.
 const quickBarrier = time.Second
 
-func (a *Agent) awaitExitBarrier(ctx context.Context, wait bool) error {
+// awaitExitBarrier returns what its last key has: how the other members have ended.
+func (a *Agent) awaitExitBarrier(ctx context.Context, wait bool) (ended []byte, err error) {
 	if !wait {
-		return a.rdzv.Finish(ctx)
+		return nil, a.rdzv.Finish(ctx)
 	}
 	return a.assignment.meet(ctx, rendezvous.ExitBarrierCount, rendezvous.ExitBarrierLast)
 }

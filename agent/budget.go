@@ -140,7 +140,7 @@ func (r *restarts) take(round uint64, own, job *budget) error {
 func (a *Agent) awaitIdle(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, a.spec.ReportTimeout)
 	defer cancel()
-	err := a.assignment.meet(ctx, idleKey, idleAllKey)
+	_, err := a.assignment.meet(ctx, idleKey, idleAllKey)
 	if err != nil && !errors.Is(err, rendezvous.ErrRoundOver) {
 		a.log.Debug("not all nodes have confirmed that they stop for lack of progress: " + err.Error())
 	}

@@ -194,16 +194,16 @@ func shareRanks(infos []roleInfo) []ranks {
 }
 
 // meet counts this agent under one key, and waits for the other, which the last agent of the
-// round writes.
-func (a *assignment) meet(ctx context.Context, count, last string) error {
+// round writes. It returns that one's value.
+func (a *assignment) meet(ctx context.Context, count, last string) (value []byte, err error) {
 	n, err := a.keys.Add(ctx, count, 1)
 	if err == nil && n >= int64(a.groups) {
 		err = a.keys.Set(ctx, last, []byte("1"))
 	}
-	if err == nil {
-		err = a.keys.Wait(ctx, []string{last})
+	if err != nil {
+		return nil, err
 	}
-	return err
+	return a.keys.Get(ctx, last)
 }
 
 // members reads the role infos of the round's agents; nil if its store does not answer.

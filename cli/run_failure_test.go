@@ -81,4 +81,7 @@ func testSucceededInAFailedJob(t *testing.T, restarts string) {
 	testkit.WriteFile(t, gate, []byte("go\n"))
 	nodes[0].expect(t, 0)
 	nodes[1].expect(t, 1)
+	if said := nodes[0].stderr.String(); !strings.Contains(said, "The workers of this node succeeded, but the run failed: ") {
+		t.Errorf("the node that succeeded does not say that the run failed:\n%s", said)
+	}
 }

@@ -77,7 +77,7 @@ func (m *Machine) endIfAllFinished() {
 	}
 	c := Closing{Kind: ClosedSuccess, By: "the control plane", Reason: "every member has finished"}
 	if m.round.tally[participantLost] > 0 {
-		c.Kind, c.Reason = ClosedFailed, "lost before it finished: "+m.round.inState(participantLost)
+		c.Kind, c.Reason = ClosedFailed, ExitBarrierLost+m.round.inState(participantLost)
 	}
 	m.close(c)
 }

@@ -18,6 +18,7 @@ const (
 	ExitBarrierPrefix   = "torchelastic/agent/terminal_state/"
 	ExitBarrierCount    = ExitBarrierPrefix + "num_members"
 	ExitBarrierLast     = ExitBarrierPrefix + "last_member"
+	ExitBarrierLost     = "lost before it finished: " // begins the value of ExitBarrierLast where a member did not finish
 )
 
 // noteKey draws conclusions from what an agent has written.
@@ -142,7 +143,11 @@ func (m *Machine) settleExitBarrier() {
 		return
 	}
 	if _, ok := m.keys.engine.Get(ExitBarrierLast); !ok {
-		m.keys.set(ExitBarrierLast, []byte("every live member has finished"))
+		how := "every live member has finished"
+		if m.round.tally[participantLost] > 0 {
+			how = ExitBarrierLost + m.round.inState(participantLost)
+		}
+		m.keys.set(ExitBarrierLast, []byte(how))
 		m.serveWoken(m.keys)
 	}
 }
