@@ -25,8 +25,9 @@ type registerSearch struct {
 	begun    time.Time
 	last     wire.Welcome // of the connection that is gone; zero: there was none
 	evidence succession.Evidence
-	dead     string // the leader whose process is proven dead; "": none
-	asked    string // the leader that was dialled last
+	dead     string           // the leader whose process is proven dead; "": none
+	asked    string           // the leader that was dialled last
+	refused  *register.Record // under which what answered at its address refused this node last; nil: none
 	seen     <-chan struct{}
 }
 
@@ -87,6 +88,17 @@ func notFinal(err error) error {
 	return err
 }
 
+// refusedBy reports whether a refusal is the leader's own, and not that of another job's process that has got
+// the address of a dead one: it was given again after the leader has written to the register since.
+func (s *registerSearch) refusedBy(r *register.Record) bool {
+	last := s.refused
+	if last == nil || last.Leader != r.Leader {
+		s.refused = r
+		return false
+	}
+	return r.Beat > last.Beat
+}
+
 // ask says hello to the leader that the record names.
 func (s *registerSearch) ask(ctx context.Context, r *register.Record) (*Conn, error) {
 	f := s.f
@@ -101,7 +113,7 @@ func (s *registerSearch) ask(ctx context.Context, r *register.Record) (*Conn, er
 	}
 	for {
 		l, dial, err := f.dial(ctx, r)
-		if err == nil || isRefusal(err) {
+		if err == nil || isRefusal(err) && s.refusedBy(r) {
 			return l, err
 		}
 		s.evidence.Observe(dial)
@@ -116,7 +128,7 @@ func (s *registerSearch) ask(ctx context.Context, r *register.Record) (*Conn, er
 			continue
 		}
 		return nil, fmt.Errorf("node %s leads the run in term %d, and this node cannot reach its control plane at %s, tried for %s: %w; its port has to be open to all nodes of the run",
-			rendezvous.MachineOf(r.Node), r.Term, r.Addr, wording.Seconds(f.network.since(s.begun)), err)
+			rendezvous.MachineOf(r.Node), r.Term, r.Addr, wording.Seconds(f.network.since(s.begun)), notFinal(err))
 	}
 }
 
@@ -218,6 +230,9 @@ func (f *RegisterFinder) dial(ctx context.Context, r *register.Record) (*Conn, s
 		var silent bool
 		l, silent, err = f.helloOn(ctx, conn, f.unanswered)
 		switch {
+		case err == nil && (l.Welcome.Group != r.Group || l.Welcome.Term < r.Term):
+			l.Close()
+			return nil, succession.DialAnswered, fmt.Errorf("what answers there is the control plane of another job with this run id")
 		case err == nil:
 			f.unanswered = 0
 			return l, succession.DialAnswered, nil

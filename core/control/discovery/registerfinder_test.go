@@ -1,0 +1,81 @@
+package discovery
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"net"
+	"strconv"
+	"sync"
+	"testing"
+	"time"
+
+	"rallypoint/core/control"
+	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/wire"
+	"rallypoint/core/election/register"
+	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
+)
+
+// memoryRegister is a register in this process.
+type memoryRegister struct {
+	mu    sync.Mutex
+	state []byte
+	token []byte
+}
+
+func (m *memoryRegister) GetState(context.Context) (state, token []byte, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.state, m.token, nil
+}
+
+func (m *memoryRegister) SetState(_ context.Context, state, token []byte) (now, nowToken []byte, ok bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if ok = bytes.Equal(token, m.token); ok {
+		n, _ := strconv.Atoi(string(m.token))
+		m.state, m.token = state, []byte(strconv.Itoa(n+1))
+	}
+	return m.state, m.token, ok, nil
+}
+
+// TestAnotherJobAtTheLeadersAddress: the leader that a register names is dead, and another job with the same run
+// id has its port. Whether that job refuses the node or lets it in, it is not asked for long: the node leads
+// once the leader has written nothing for a lease.
+func TestAnotherJobAtTheLeadersAddress(t *testing.T) {
+	for name, nodes := range map[string]int{"it refuses": 3, "it lets in": 2} {
+		t.Run(name, func(t *testing.T) {
+			l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
+			other := controltest.Params(l.Addr().String(), nodes)
+			server := control.Start(control.Config{RunID: other.RunID, Log: slog.New(slog.DiscardHandler)}, l)
+			defer server.Close()
+			connected(t, other, controltest.NewObserver())
+
+			p := controltest.Params("a register", 2)
+			p.LeaseTimeout = 200 * time.Millisecond
+			dead := register.Record{
+				RunID: p.RunID, Group: "g", Term: 1, Leader: "l", Node: "dead", Addr: l.Addr().String(), Machine: "another", Beat: 1, Lease: p.LeaseTimeout,
+			}
+			place := &memoryRegister{state: testkit.Must(dead.Encode())(t), token: []byte("1")}
+			f := NewRegister(RegisterConfig{
+				Config: Config{Params: p, Node: "n", Observer: controltest.NewObserver(), Log: slog.New(slog.DiscardHandler), Start: func(cfg HostConfig, listeners ...net.Listener) Host {
+					return control.Start(control.Config{RunID: cfg.Params.RunID, Log: cfg.Log, Elector: cfg.Elector}, listeners...)
+				}, Hello: func() wire.Hello {
+					return wire.Hello{Version: wire.ProtocolVersion, RunID: p.RunID, Session: rendezvous.SessionID("n"), Node: "n", Policy: p.Policy}
+				}},
+				Register: place, OwnHost: func() string { return "127.0.0.1" },
+			})
+			defer f.Close()
+			found, err := f.Find(controltest.Context(t))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer found.Close()
+			if w := found.Welcome; w.Group != "g" || w.Term != 2 || !f.Hosting() {
+				t.Errorf("it follows %q in term %d", w.Group, w.Term)
+			}
+		})
+	}
+}
