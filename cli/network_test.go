@@ -156,17 +156,44 @@ func (n *network) mend() {
 	}
 }
 
-// reject makes a machine's firewall reject what it sends (out), what is sent to it (in), or both: by a reset of
-// the connection, or by ICMP.
+// rejectBy is nft's word for a way to reject: a reset of the connection, or ICMP that says that nothing listens at
+// the port, or that the machine cannot be reached.
+func rejectBy(how string) string {
+	return map[string]string{
+		"reset": "ip protocol tcp reject with tcp reset", "icmp": "reject with icmp type port-unreachable", "icmp-host": "reject with icmp type host-unreachable",
+	}[how]
+}
+
+// reject makes a machine's firewall reject what it sends (out), what is sent to it (in), or both.
 func (n *network) reject(machine int, way, how string) {
 	n.t.Helper()
-	with := map[string]string{"reset": "ip protocol tcp reject with tcp reset", "icmp": "reject with icmp type port-unreachable"}[how]
+	with := rejectBy(how)
 	rules := "add table ip rptest\n"
 	for _, chain := range []string{"in", "out"} {
 		if way == chain || way == "both" {
 			rules += fmt.Sprintf("add chain ip rptest %s { type filter hook %sput priority 0 ; }\nadd rule ip rptest %s %sifname != \"lo\" %s\n", chain, chain, chain, chain[:1], with)
 		}
 	}
+	n.nft(machine, rules)
+}
+
+// split makes the router reject what some machines and all others send each other; accept(0) undoes it.
+func (n *network) split(how string, some ...int) {
+	n.t.Helper()
+	var side []string
+	for _, m := range some {
+		side = append(side, address(m))
+	}
+	these := "{ " + strings.Join(side, ", ") + " }"
+	rules := "add table ip rptest\nadd chain ip rptest between { type filter hook forward priority 0 ; }\n"
+	for _, way := range []string{"saddr %s ip daddr != %s", "saddr != %s ip daddr %s"} {
+		rules += fmt.Sprintf("add rule ip rptest between ip "+way+" %s\n", these, these, rejectBy(how))
+	}
+	n.nft(0, rules)
+}
+
+func (n *network) nft(machine int, rules string) {
+	n.t.Helper()
 	if _, err := exec.LookPath("nft"); err != nil {
 		n.t.Skip("no nft, which nftables has")
 	}

@@ -67,13 +67,13 @@ func rejections() []rejection {
 	var all []rejection
 	for _, job := range [][2]int{{3, 1}, {3, 2}, {4, 1}, {4, 2}, {4, 4}, {5, 1}, {5, 3}} { // hosts, voters, and one that does not vote
 		for _, way := range []string{"in", "out", "both"} {
-			all = append(all, rejection{job[0], job[1], way, "reset", 2}, rejection{job[0], job[1], way, "icmp", 1}) // after that a node without proof has looked for the others for a lease
+			all = append(all, rejection{job[0], job[1], way, "reset", 2}, rejection{job[0], job[1], way, "icmp", 1}, rejection{job[0], job[1], way, "icmp-host", 1}) // after that a node without proof has looked for the others for a lease
 		}
 	}
 	for range 10 {
 		drawn := all[rand.IntN(len(all))]
 		drawn.leases = 1.5 + 2*rand.Float64()
-		if drawn.how == "icmp" {
+		if drawn.how != "reset" {
 			drawn.leases = rand.Float64()
 		}
 		all = append(all, drawn)

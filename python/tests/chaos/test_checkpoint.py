@@ -52,12 +52,14 @@ def test_forks() -> None:
 class Jobs:
     """Nodes of one run id, each on a machine of its own."""
 
-    def __init__(self, joined: Network, folder: Path, machines: int) -> None:
-        self.network, self.folder = joined, folder
+    def __init__(self, joined: Network, folder: Path, machines: int, least: int = 1) -> None:
+        self.network, self.folder, self.least = joined, folder, least
         self.machines = [joined.machine() for _ in range(machines)]
         self.history = folder / "history"
         self.history.touch()
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        self.servers: list[subprocess.Popen[bytes]] = []
+        self.endpoint = f"{self.machines[0][1]}:29400"
         for number in range(machines):
             (folder / f"boot_id{number}").write_text(f"{uuid.uuid4()}\n")
 
@@ -72,16 +74,36 @@ class Jobs:
         )  # fmt: skip
         command = [
             "ip", "netns", "exec", namespace, "unshare", "--uts", "sh", "-c", disguise, "sh",
-            str(RALLYPOINT), "run", f"--nnodes=1:{len(self.machines)}", "--max-restarts=1000",
-            f"--rdzv-endpoint={self.machines[0][1]}:29400", "--rdzv-id=fenced",
+            str(RALLYPOINT), "run", f"--nnodes={self.least}:{len(self.machines)}",
+            "--max-restarts=1000",
+            f"--rdzv-endpoint={self.endpoint}", "--rdzv-id=fenced",
             "--rdzv-conf=" + ",".join(f"{k}={v}" for k, v in settings.items()),
             f"--local-addr={address}", "--shutdown-timeout=2",
             str(WRITER), str(self.folder / "checkpoint"), str(self.history), GUARD,
         ]  # fmt: skip
+        self.nodes[name] = self.spawn(command, name)
+
+    def serve(self, machines: list[int]) -> None:
+        """Starts a server on each of these machines, with an empty memory: one, or three peers."""
+        addresses = [f"{self.machines[m][1]}:29400" for m in machines]
+        self.endpoint = ",".join(addresses)
+        peers = ["--peers", self.endpoint, "--election-timeout=1s"] if len(machines) > 1 else []
+        for machine, address in zip(machines, addresses):
+            command = ["ip", "netns", "exec", self.machines[machine][0], str(RALLYPOINT), "serve"]
+            command += ["--listen", address, *peers]
+            self.servers.append(self.spawn(command, f"serve{machine}"))
+
+    def kill_servers(self) -> None:
+        for server in self.servers:
+            server.kill()
+            server.wait()
+        self.servers.clear()
+
+    def spawn(self, command: list[str], name: str) -> subprocess.Popen[bytes]:
         env = {k: v for k, v in os.environ.items() if not k.startswith("RALLYPOINT_")}
         env |= {"NODE_NAME": name, "LOGLEVEL": "INFO"}
-        with (self.folder / f"{name}.log").open("wb") as log:
-            self.nodes[name] = subprocess.Popen(
+        with (self.folder / f"{name}.log").open("ab") as log:
+            return subprocess.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=env
             )
 
@@ -123,6 +145,7 @@ class Jobs:
         assert not broken, f"{len(broken)} of {len(writes)} writes, the first: {broken[0]}"
 
     def end(self) -> None:
+        self.kill_servers()
         for node in self.nodes.values():
             node.send_signal(signal.SIGTERM)
         for node in self.nodes.values():
@@ -163,12 +186,79 @@ def test_the_endpoints_node_founds_alone(jobs: Jobs) -> None:
     jobs.check()
 
 
+def needs_nft() -> None:
+    if shutil.which("nft") is None:
+        pytest.skip("nothing rejects packets: there is no command `nft`")
+
+
+def both_write(jobs: Jobs, one: str, other: str) -> None:
+    """Waits until the nodes of both jobs have tried to write, and for many writes."""
+    before = len(jobs.writes())
+
+    def has_tried(names: str) -> bool:
+        refused = any("rallypoint.FencedError: " in jobs.log(name) for name in names)
+        return refused or any(str(w["node"]) in names for w in jobs.writes()[before:])
+
+    jobs.wait(lambda: has_tried(one) and has_tried(other), "both jobs to train")
+    jobs.wait(lambda: len(jobs.writes()) >= before + 200, "writes")
+    jobs.check()
+
+
+@pytest.mark.long
+def test_a_minority_founds_anew(network: Network, tmp_path: Path) -> None:  # noqa: F811
+    """The endpoint's node is killed, and its machine comes back cut off together with another one:
+    the two are enough for a job, and three others are in one already. In the end there is one."""
+    needs_nft()
+    jobs = Jobs(network, tmp_path, 5, least=2)
+    try:
+        for number, name in enumerate("ABCDE"):
+            jobs.start(name, number)
+        jobs.wait(lambda: jobs.last()["world"] == 5, "the round of all")
+        jobs.kill("A")
+        jobs.wait(lambda: jobs.last()["world"] == 4, "the round of the others")
+        network.part([namespace for namespace, _ in jobs.machines[:2]])
+        before = len(jobs.writes())
+        jobs.start("F", 0)
+        jobs.wait(lambda: len(jobs.writes()) >= before + 200, "writes of the three")
+        network.join([namespace for namespace, _ in jobs.machines[:2]])
+        jobs.wait(lambda: jobs.last()["world"] == 5, "a round of all")
+        jobs.check()
+    finally:
+        jobs.end()
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("servers", [1, 3])
+def test_servers_forget_while_nodes_are_cut_off(
+    network: Network,  # noqa: F811
+    tmp_path: Path,
+    servers: int,
+) -> None:
+    """All servers start again with an empty memory; two of three nodes do not reach them."""
+    needs_nft()
+    jobs = Jobs(network, tmp_path, 3 + servers)
+    try:
+        homes = list(range(3, 3 + servers))
+        jobs.serve(homes)
+        for number, name in enumerate("ABC"):
+            jobs.start(name, number)
+        jobs.wait(lambda: jobs.last()["world"] == 3, "the round of all")
+        network.part([namespace for namespace, _ in jobs.machines[:2]])
+        jobs.kill_servers()
+        jobs.serve(homes)
+        both_write(jobs, "AB", "C")
+        network.join([namespace for namespace, _ in jobs.machines[:2]])
+        jobs.wait(lambda: jobs.last()["world"] == 3, "a round of all")
+        jobs.check()
+    finally:
+        jobs.end()
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("machine", [0, 1, 3])
 def test_a_machine_is_refused(jobs: Jobs, machine: int) -> None:
     """All that a machine sends by TCP is answered by a reset, for two leases."""
-    if shutil.which("nft") is None:
-        pytest.skip("nothing rejects packets: there is no command `nft`")
+    needs_nft()
     for number, name in enumerate("ABCD"):
         jobs.start(name, number)
     jobs.wait(lambda: jobs.last()["world"] == 4, "the round of all")

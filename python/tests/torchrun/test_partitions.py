@@ -49,15 +49,15 @@ class Network:
         """Adds a namespace; returns its name and its address."""
         number = len(self.namespaces) + 1
         namespace = self._namespace(str(number))
-        address = f"10.99.0.{number}"
         port = f"port{number}"
         ip("link", "add", port, "netns", self._switch, "type", "veth",
            "peer", "name", "eth0", "netns", namespace)  # fmt: skip
         ip("-n", self._switch, "link", "set", port, "master", "br0", "up")
+        self.namespaces.append(namespace)
+        address = self._address(namespace)
         ip("-n", namespace, "address", "add", f"{address}/24", "dev", "eth0")
         for device in ("lo", "eth0"):
             ip("-n", namespace, "link", "set", device, "up")
-        self.namespaces.append(namespace)
         return namespace, address
 
     def cut(self, namespace: str) -> None:
@@ -67,6 +67,23 @@ class Network:
     def mend(self, namespace: str) -> None:
         """Undoes cut()."""
         ip("-n", self._switch, "link", "set", self._port(namespace), "master", "br0")
+
+    def part(self, namespaces: list[str]) -> None:
+        """Drops what these machines and all others send each other."""
+        others = [n for n in self.namespaces if n not in namespaces]
+        addresses = ", ".join(self._address(n) for n in others)
+        for namespace in namespaces:
+            rules = "type filter hook {} priority 0\nip {} {{ {} }} drop\n"
+            rules = "".join(
+                f"chain {way} {{\n{rules.format(way, end, addresses)}}}\n"
+                for way, end in (("input", "saddr"), ("output", "daddr"))
+            )
+            nft(namespace, f"table ip parts {{\n{rules}}}\n")
+
+    def join(self, namespaces: list[str]) -> None:
+        """Undoes part()."""
+        for namespace in namespaces:
+            nft(namespace, "delete table ip parts")
 
     def reject(self, namespace: str) -> None:
         """Answers each packet of TCP that a machine sends to another with a reset."""
@@ -78,6 +95,9 @@ class Network:
     def accept(self, namespace: str) -> None:
         """Undoes reject()."""
         nft(namespace, "delete table inet rejects")
+
+    def _address(self, namespace: str) -> str:
+        return f"10.99.0.{self.namespaces.index(namespace) + 1}"
 
     def _port(self, namespace: str) -> str:
         return f"port{self.namespaces.index(namespace) + 1}"
