@@ -103,7 +103,7 @@ func (m *Machine) settle() {
 		m.endIfAllFinished() // the last members may have been refused a regroup
 	}
 	m.settleDirective() // of a round that was completed
-	m.settleViews() // before the answers: a member that ends its wait asks at once how the run has ended
+	m.settleViews()     // before the answers: a member that ends its wait asks at once how the run has ended
 	m.settleExitBarrier()
 	m.settleAwaitPeers()
 }

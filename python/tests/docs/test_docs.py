@@ -95,6 +95,14 @@ def test_every_decision_is_in_the_index() -> None:
     assert design.count("](decisions/0") >= len(records) > 30
 
 
+def test_guarantees_take_four_lines() -> None:
+    """Each of a hundred characters; what they do not say is among their rules."""
+    design = (ROOT / "docs" / "design.md").read_text()
+    guarantees = re.findall(r"^(\d+)\. (.+)$", design.partition("## Guarantees\n")[2], re.MULTILINE)
+    assert [int(number) for number, _ in guarantees] == list(range(1, 13))
+    assert not [number for number, text in guarantees if len(text) > 400]
+
+
 def test_readme_is_one_screen_and_begins_with_the_install() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
     assert any(line.startswith("pip install .") for line in lines[:10])
