@@ -314,6 +314,7 @@ def become(conn, socket, before, after, agent, libc):
         os.environb[name] = value
     renew()
     reseed()
+    report()
     try:
         conn.sendall(b"%d\n" % os.getpid())
         word = conn.recv(1)
@@ -353,6 +354,13 @@ def reseed():
     random = sys.modules.get("numpy.random")
     if random is not None:
         random.seed()
+
+
+def report():
+    """Has rallypoint, if an import has loaded it, report this worker's steps."""
+    become_worker = getattr(sys.modules.get("rallypoint"), "_become_worker", None)
+    if become_worker is not None:
+        become_worker()
 
 
 def merged(environment, before, after):

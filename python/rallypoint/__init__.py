@@ -235,6 +235,13 @@ def __dir__() -> list[str]:
     return sorted(__all__)
 
 
+def _become_worker() -> None:
+    """Follows a template that has imported this package and becomes a worker (template.py)."""
+    from ._launch import progress
+
+    progress.begin()
+
+
 if os.environ.get("RALLYPOINT_PROGRESS_FILE"):
     # A worker shows from here on that it takes directives: one that has not come to its first
     # step would else be taken for one that never does, and not be waited for.

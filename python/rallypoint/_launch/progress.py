@@ -1,8 +1,9 @@
 """How far a worker has come, in the record that its agent made (docs/progress-record.md).
 
-The record is mapped when this module is loaded. From then on a report is one store into
-memory and one load: no call of the system or the library. It waits only while the agent asks
-for something, which is what the load tells. Neither torch nor the library is loaded.
+The record is mapped when this module is loaded, or when a template that has loaded it becomes a
+worker. From then on a report is one store into memory and one load: no call of the system or the
+library. It waits only while the agent asks for something, which is what the load tells. Neither
+torch nor the library is loaded.
 """
 
 from __future__ import annotations
@@ -60,6 +61,12 @@ def _map(path: str) -> mmap.mmap:
 
 
 _words = _open()
+
+
+def begin() -> None:
+    """Maps the record of the worker that this process has become."""
+    global _words
+    _words = _open()
 
 
 def progress(step: int) -> Directive | None:

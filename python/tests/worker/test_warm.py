@@ -122,6 +122,26 @@ def test_launches_that_fork(tmp_path: Path) -> None:
     assert len(wrong) == 2
 
 
+def test_steps_of_a_script_that_imports_the_call(tmp_path: Path) -> None:
+    """The template has then imported it, and each worker has a record of its own."""
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os, sys\n"
+        "from rallypoint import progress\n"
+        "record = lambda: open(os.environ['RALLYPOINT_PROGRESS_FILE'], 'rb').read()\n"
+        "knows = record()[40]\n"
+        "progress(int(os.environ['RANK']) + 7)\n"
+        "sys.stdout.write(f'{knows} {record()[16]}\\n')\n"
+    )
+    run = [REPOSITORY / "build" / "rallypoint", "run", "--standalone", "--nproc-per-node=2"]
+    environment = {**os.environ, "PYTHON_EXEC": sys.executable, "LOGLEVEL": "INFO"}
+    done = subprocess.run(
+        [*run, "--warm", script], env=environment, capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0 and "forked from a template" in done.stderr, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["1 7", "1 8"]
+
+
 _COVERED = """
 import json
 import os
