@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -41,6 +41,11 @@ class Worker:
     def numbers(self) -> list[int]:
         return [step for _, step in self.steps]
 
+    def made_every_step(self, but: int = 1) -> bool:
+        """... once, without those whose result it had from another worker."""
+        numbers = self.numbers
+        return numbers == sorted(set(numbers)) and len(numbers) > numbers[-1] - but
+
     def kill(self, number: int = signal.SIGKILL) -> None:
         with suppress(ProcessLookupError):
             os.kill(self.pid, number)
@@ -61,7 +66,7 @@ class Job:
                 "run",
                 "--on-failure",
                 "regroup",
-                "--warm",
+                *("--warm", "--preload-timeout=150"),  # cold starts would take longer yet
                 *arguments,
             ],
             stdout=subprocess.PIPE,
@@ -92,20 +97,30 @@ class Job:
 
     def until(self, condition: str, times: int = 1, since: int = 0) -> None:
         """Waits for so many lines that match, from this one on."""
+        seen, left = since, times
+
+        def found() -> bool:
+            nonlocal seen, left
+            new, seen = self.lines[seen:], len(self.lines)
+            left -= sum(bool(re.search(condition, line)) for line in new)
+            return left <= 0
+
+        self._wait(found, f"{times} lines {condition!r}")
+
+    def until_workers(self, count: int) -> None:
+        """Waits until so many have made a step, those that are dead among them."""
+        self._wait(lambda: len(self.workers) >= count, f"{count} workers")
+
+    def _wait(self, holds: Callable[[], bool], what: str) -> None:
         end = time.monotonic() + PATIENCE
-        seen = since
         while True:
             ended = not self._reader.is_alive()
-            new, seen = self.lines[seen:], len(self.lines)
-            times -= sum(bool(re.search(condition, line)) for line in new)
-            if times <= 0:
+            if holds():
                 return
             left = end - time.monotonic()
-            assert left > 0 and not ended, f"no line {condition!r} in {self.text()}"
-            try:
+            assert left > 0 and not ended, f"not seen: {what} in {self.text()}"
+            with suppress(queue.Empty):
                 self._news.get(timeout=left)
-            except queue.Empty:
-                continue
 
     def ends(self, workers: int) -> list[Worker]:
         """Waits for the end of a job that succeeds, and returns those who made the last step."""
@@ -135,6 +150,11 @@ def job(*arguments: object, faults: dict[str, str] | None = None) -> Iterator[Jo
         yield made
     finally:
         made.end()
+
+
+def endless(folder: Path) -> tuple[object, ...]:
+    """Workers that make steps until the folder has a file "over"."""
+    return (WORKER, "--steps", 10**9, "--until", folder / "over")
 
 
 def standalone(workers: int, restarts: int = 3) -> tuple[str, ...]:

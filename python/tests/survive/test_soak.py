@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
-from survive.harness import WORKER, job, standalone
+from survive.harness import endless, job, standalone
 
 KILLS = int(os.environ.get("SURVIVE_KILLS", 200))
 SIZE = 3
@@ -30,9 +30,8 @@ def test_two_hundred_kills(tmp_path: Path) -> None:
     print(f"seed {seed}")
     chance = random.Random(seed)
     over = tmp_path / "over"
-    arguments = ("--steps", 10**9, "--pause", 0.002, "--until", over)
     kills = 0
-    with job(*standalone(SIZE, KILLS), WORKER, *arguments) as j:
+    with job(*standalone(SIZE, KILLS), *endless(tmp_path), "--pause", 0.002) as j:
         while kills < KILLS:
             j.until(f"step .* of {SIZE}$", SIZE, since=len(j.lines))
             whole = [pid for pid in list(j.workers) if lives(pid)]
