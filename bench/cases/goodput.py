@@ -1,9 +1,9 @@
 """Goodput: how much of its time a job loses while one fault follows the other.
 
-Lost is the time from the last step of a process to the first of its successor. Steps that are
-trained again count as training, since the interval of the checkpoints decides how many they are;
-the time-out of a hang does not count. A fault that is due while the job does not train waits until
-it does.
+Lost is the time from the last step of a process to the first of its successor; in place, from the
+last step of a world to the first of the next one. Steps that are trained again count as training,
+since the interval of the checkpoints decides how many they are; the time-out of a hang does not
+count. A fault that is due while the job does not train waits until it does.
 """
 
 from __future__ import annotations
@@ -34,6 +34,7 @@ SPEED = 10
 EVERY = 180 / SPEED
 SAVE = 30 / SPEED
 HANG_TIMEOUT = 20 // SPEED  # --hang-timeout of ours
+KEPT = "--on-failure=regroup"
 COLLECTIVE_TIMEOUT = 100 // SPEED  # of the script's collectives: ends the hang under torchrun
 REPLACED = 10 / SPEED  # after its end a node is started again
 CYCLES = 4  # of the five faults: twenty in an hour
@@ -108,6 +109,52 @@ while True:
 """
 
 
+# The same whose workers survive. What it logs as its process is that and its world.
+_KEPT = """
+import datetime
+import os
+import signal
+import sys
+import time
+
+import rallypoint
+import torch
+import torch.distributed as dist
+from rallypoint import survive
+
+step_time, save_every, patience = map(float, sys.argv[1:4])
+log = os.open("log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+signal.signal(signal.SIGUSR1, lambda *_: time.sleep(1e6))
+survive.init_process_group("gloo", timeout=datetime.timedelta(seconds=patience))
+
+
+def changed(rank, size):
+    os.write(log, f"worker {rank} {os.getpid()} {os.getppid()}\\n".encode())
+
+
+run = survive.Run(values={}, changed=changed)
+if os.path.exists("checkpoint"):
+    run.completed = int(open("checkpoint").read())
+changed(rallypoint.world().rank, run.size)
+saved = time.monotonic()
+for step in run.steps(10**9):
+    with run.attempt():
+        time.sleep(step_time)
+        dist.all_reduce(torch.ones(1 << 16))
+        if run.rank == 0:
+            place = f"{os.getpid()}.{rallypoint.world().epoch}.{run.size}"
+            os.write(log, f"step {step} {place} {time.monotonic()}\\n".encode())
+    if run.directive or time.monotonic() - saved >= save_every:
+        saved = time.monotonic()
+        if run.rank == 0:
+            with open("checkpoint.new", "w") as file:
+                file.write(str(run.completed))
+            os.replace("checkpoint.new", "checkpoint")
+        if run.directive:
+            rallypoint.saved(run.completed)
+"""
+
+
 class _Job:
     """Nodes on this machine and a spare; a node that has ended is started again after a while."""
 
@@ -117,7 +164,7 @@ class _Job:
         beside = Path(NVRX[0]).with_name("python")  # has what the script imports of it
         self._python = str(beside) if command[0] == NVRX[0] else sys.executable
         self.endpoint = f"127.0.0.1:{free_port()}"
-        (self.folder / "train.py").write_text(_SCRIPT)
+        (self.folder / "train.py").write_text(_KEPT if KEPT in options else _SCRIPT)
         self._command = [
             *command,
             f"--nnodes={NODES}",
@@ -233,11 +280,11 @@ class _Training:
     """What the log of rank 0 tells: when the job trained."""
 
     def __init__(self, log: list[list[str]]) -> None:
-        steps = [(int(line[2]), float(line[3])) for line in log if line[0] == "step"]
+        steps = [(line[2], float(line[3])) for line in log if line[0] == "step"]
         self.begun = steps[0][1] if steps else 0.0
         self.last = steps[-1][1] if steps else 0.0
         self.seconds = 0.0  # between two steps of one process
-        self.process = steps[-1][0] if steps else 0
+        self.process = steps[-1][0] if steps else ""
         self.in_a_row = 0  # steps of it
         self.gaps: list[
             tuple[float, float]
@@ -259,7 +306,7 @@ def _hour(command: Sequence[str], options: Sequence[str], timeout: float, cycles
     due = [((i + 0.5) * EVERY, name) for i, name in enumerate(list(FAULTS) * cycles)]
     length = len(due) * EVERY
     struck: list[tuple[str, float]] = []
-    met = 0  # the process of rank 0 that met the last fault
+    met = ""  # the process of rank 0 that met the last fault
     with tempfile.TemporaryDirectory() as folder:
         job = _Job(folder, command, options)
         try:
@@ -326,7 +373,11 @@ def measure(repeat: int | None, reference: bool) -> list[Row]:
     )
     samples = {
         kind: _hour(BINARY, options, HANG_TIMEOUT, cycles)
-        for kind, options in (("warm", ("--warm", *ours)), ("cold", ours))
+        for kind, options in (
+            ("in place", ("--warm", KEPT, *ours)),
+            ("warm", ("--warm", *ours)),
+            ("cold", ours),
+        )
     }
     torchrun = _reference(TORCHRUN, (), COLLECTIVE_TIMEOUT, cycles) if reference else None
     rows = [
@@ -336,7 +387,8 @@ def measure(repeat: int | None, reference: bool) -> list[Row]:
     if reference:
         name = f"{what}: time lost, warm, beside ft_launcher of nvidia-resiliency-ext"
         rows.append(Row(NAME, name, samples["warm"], "%", reference=_nvrx(cycles)))
-    rows[0].target, rows[0].target_why = 3, "a goodput of 0.97 of what the checkpoints allow"
+    rows[0].target, rows[0].target_why = 1, "a goodput of 0.99 of what the hardware allows"
+    rows[1].target, rows[1].target_why = 3, "a goodput of 0.97 of what the checkpoints allow"
     return rows
 
 
