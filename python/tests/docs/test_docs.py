@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import re
 import subprocess
 from pathlib import Path
@@ -103,10 +104,33 @@ def test_guarantees_take_four_lines() -> None:
     assert not [number for number, text in guarantees if len(text) > 400]
 
 
-def test_readme_is_one_screen_and_begins_with_the_install() -> None:
+def test_readme_is_short_and_shows_the_install_on_its_first_screen() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
-    assert any(line.startswith("pip install .") for line in lines[:10])
-    assert len(lines) < 90
+    assert any(line.startswith("pip install .") for line in lines[:20])
+    assert len(lines) < 100
+
+
+def test_picture_of_the_hour_has_the_recorded_figures() -> None:
+    spec = importlib.util.spec_from_file_location("hour", ROOT / "docs" / "pictures" / "hour.py")
+    assert spec and spec.loader
+    hour = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hour)
+    assert hour.TARGET.read_text() == hour.generate(), "run docs/pictures/hour.py"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md"])
+def test_costs_of_faults_are_those_recorded(page: str) -> None:
+    """The first screen's table says what the pages of the measurements say."""
+    warm, kept = ((ROOT / "docs" / name).read_text() for name in ("warm.md", "keep-the-rest.md"))
+    shown = re.findall(
+        r"^\| .* \| ([\d.]+) s \| ([\d.]+ s) \| ([\d.]+ s) \|", (ROOT / page).read_text(), re.M
+    )
+    faults = ("killed worker, median", "lost node", "lost host")
+    places = ("a worker of 3", "the agent and the worker of one of 3 nodes", "the same of the node")
+    assert len(shown) == 3
+    for (place, *restarted), fault, killed in zip(shown, faults, places):
+        assert f"| cost of a {fault} | {' | '.join(restarted)} |" in warm
+        assert re.search(rf"^\| {killed}[^|]* \| {place} \|", kept, re.M)
 
 
 def test_no_program_is_in_the_repository() -> None:
