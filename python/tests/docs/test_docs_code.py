@@ -91,7 +91,7 @@ def given(words: list[str], with_values: bool) -> list[str]:
     for word in words:
         if word.startswith("--") and word != "--":
             found.append(word.partition("=")[0])
-        elif with_values and (word.endswith((".py", ".sh")) or word.startswith("./")):
+        elif with_values and (word.endswith((".py", ".sh")) or word.startswith(("./", "-m"))):
             break
     return found
 

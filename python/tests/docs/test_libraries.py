@@ -46,6 +46,7 @@ def test_page(page: str) -> None:
 #: The pages whose first program prints its rank, and what it imports.
 MODULES = {
     "accelerate": "accelerate",
+    "deepspeed": "deepspeed",
     "jax": "jax",
     "lightning": "lightning",
     "megatron-core": "megatron",
@@ -73,8 +74,10 @@ def test_two_workers(page: str, warm: bool, tmp_path: Path) -> None:
     command = block(page, "sh").splitlines()[0].split()
     assert command[:2] == ["rallypoint", "run"]
     command = [*COMMAND, "run", *["--warm", "--preload-timeout=600"] * warm, *command[2:]]
-    # Megatron-Core warns of each package that it misses, and an import that prints is not forked.
-    done = run(command, tmp_path, LOGLEVEL="INFO", PYTHONWARNINGS="ignore::UserWarning")
+    # Megatron-Core warns of each package that it misses, DeepSpeed that it finds no GPU, and an
+    # import that prints is not forked.
+    quiet = {"PYTHONWARNINGS": "ignore::UserWarning", "DS_ACCELERATOR": "cpu"}
+    done = run(command, tmp_path, LOGLEVEL="INFO", **quiet)
     assert done.returncode == 0, done.stderr
     assert ("workers are forked from a template" in done.stderr) == warm, done.stderr
     for rank in range(2):
@@ -187,6 +190,34 @@ def test_jax_between_machines_with_a_token(network: Network, tmp_path: Path) -> 
     assert [node.returncode for node in nodes] == [0, 0], said
     places = set(re.findall(r"process [01] at (127\.\S+:\d+)", said))
     assert len(places) == 1, said
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+def test_torchtitan(tmp_path: Path) -> None:
+    """examples/torchtitan: a worker is killed, and all resume from the last checkpoint."""
+    if find_spec("torchtitan") is None:
+        pytest.skip("torchtitan is not installed: make test-libraries")
+    example = REPOSITORY / "examples" / "torchtitan"
+    command = [*COMMAND, "run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    command += [str(example / "train.py"), f"--job.config_file={example / 'tiny.toml'}"]
+    env = {**os.environ, "LOGLEVEL": "WARNING", "CUDA_VISIBLE_DEVICES": ""}
+    steps: dict[int, list[int]] = {}  # of each process of rank 1
+    log: list[str] = []
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as job:
+        assert job.stdout is not None
+        for line in job.stdout:
+            log.append(line)
+            if said := re.search(r"rank 1 pid (\d+) step (\d+)", line):
+                pid, step = map(int, said.groups())
+                steps.setdefault(pid, []).append(step)
+                if step == 7 and len(steps) == 1:
+                    os.kill(pid, signal.SIGKILL)
+    assert job.returncode == 0, "".join(log)
+    first, second = steps.values()
+    assert first[0] == 1 and second == list(range(6, 21))
 
 
 # Writes down for each file that torch saves whether the worker has announced that it is busy.
