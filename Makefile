@@ -50,6 +50,7 @@ DOCS_STAMP := .venvs/docs/.requirements-$(call hash,requirements/uv.txt requirem
 BUILD_STAMP := .venvs/build/.requirements-$(call hash,requirements/build.txt)
 RELEASE_STAMP := .venvs/release/.requirements-$(call hash,requirements/uv.txt requirements/release.txt)
 LIBRARIES_STAMP := .venvs/libraries/.requirements-$(call hash,requirements/uv.txt requirements/libraries.txt)
+VLLM_STAMP := .venvs/vllm/.requirements-$(call hash,requirements/uv.txt requirements/vllm.txt)
 NVRX_STAMP := .venvs/nvrx/.requirements-$(call hash,requirements/uv.txt requirements/nvrx.txt)
 VENV_STAMP := .venv/.requirements-$(call hash,requirements/uv.txt requirements/dev.txt)
 
@@ -203,7 +204,7 @@ dashboard-picture: .venv/.wheel build/rallypoint  ## Draw docs/pictures/dashboar
 .PHONY: lock
 lock: $(UV_STAMP)  ## Pin again: requirements/*.in -> requirements/*.txt
 	@for f in requirements/*.in; do echo "==> pinning $$f"; $(LOCK) "$$f" -o "$${f%.in}.txt" \
-	$$(for p in $(NOT_NEEDED); do grep -qx "$$p" "$$f" || echo "--no-emit-package $$p"; done); done
+	$$(grep -o '^# --no-deps' "$$f" | cut -c3-) $$(for p in $(NOT_NEEDED); do grep -qx "$$p" "$$f" || echo "--no-emit-package $$p"; done); done
 
 .PHONY: clean
 clean:  ## Remove what was built (environments and tools stay)

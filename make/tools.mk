@@ -113,8 +113,15 @@ $(LIBRARIES_STAMP): | $(UV_STAMP)
 	@mkdir -p .venvs
 	$(call make_venv,.venvs/libraries,requirements/libraries.txt)
 
+# Laid beside them: vLLM's wheel, without the torch that it names.
+$(VLLM_STAMP): | $(UV_STAMP)
+	$(call say,laying vLLM into .venvs/vllm)
+	@rm -rf .venvs/vllm; mkdir -p .venvs
+	@$(UV) pip install --quiet --no-deps --python "$$(command -v $(PYTHON))" --target .venvs/vllm -r requirements/vllm.txt
+	@touch $@
+
 .PHONY: test-libraries
-test-libraries: .venvs/libraries/.wheel  ## The programs of docs/libraries: accelerate, Lightning, Ray and others
+test-libraries: .venvs/libraries/.wheel $(VLLM_STAMP)  ## The programs of docs/libraries: accelerate, Lightning, Ray and others
 	$(call say,pytest of docs/libraries)
 	@.venvs/libraries/bin/python -m pytest python/tests/docs/test_libraries.py -m 'long or not long' --timeout 1000 -o faulthandler_timeout=1060 $(PYTEST_ARGS)
 

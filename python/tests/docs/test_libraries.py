@@ -194,6 +194,31 @@ def test_jax_between_machines_with_a_token(network: Network, tmp_path: Path) -> 
 
 @pytest.mark.long
 @pytest.mark.timeout(1000)
+def test_vllm(tmp_path: Path) -> None:
+    """Rank 0 of the group is killed: the others keep their processes, and the newcomer goes on at
+    their version."""
+    site = REPOSITORY / ".venvs" / "vllm"
+    if not (site / "vllm").exists() or find_spec("torch") is None:
+        pytest.skip("vllm is not installed: make test-libraries")
+    begins = "import os, signal\nos.write(1, f'process {os.getpid()}\\n'.encode())\n"
+    lost = """
+        if version == 100 and group.rank == 0 and os.environ["RALLYPOINT_ROUND"] == "1":
+            os.kill(os.getpid(), signal.SIGKILL)
+"""
+    program = block("vllm", "python").replace(">= 500", ">= 500 and group.world_size == 3")
+    at = program.index("        changing = rallypoint.changing()")
+    (tmp_path / "engine.py").write_text(begins + program[:at] + lost.lstrip("\n") + program[at:])
+    command = [*COMMAND, *block("vllm", "sh").splitlines()[0].split()[1:]]
+    done = run(command, tmp_path, PYTHONPATH=str(site))
+    assert done.returncode == 0, done.stderr
+    assert len(set(re.findall(r"process (\d+)", done.stdout))) == 4, done.stdout
+    versions = re.findall(r"rank (\d) of 3, version (\d+)", done.stdout)
+    assert sorted(rank for rank, _ in versions) == ["0", "1", "2"], done.stdout
+    assert len({version for _, version in versions}) == 1 and int(versions[0][1]) >= 500
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1000)
 def test_torchtitan(tmp_path: Path) -> None:
     """examples/torchtitan: a worker is killed, and all resume from the last checkpoint."""
     if find_spec("torchtitan") is None:
