@@ -500,7 +500,7 @@ func TestSilenceOfAVoterAndAKill(t *testing.T) {
 			j.signal(syscall.SIGKILL, 1)
 			j.nodes[0].end()
 			other := 5 - silent
-			j.await(other, "this node stands for election; it waits for the votes of")
+			j.await(other, "this node is a candidate; it waits for the votes of")
 			time.Sleep(silenceLease) // in which it must not host
 			if j.told(other, "hosts now") {
 				t.Error("a node hosts without a majority")

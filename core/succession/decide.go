@@ -94,7 +94,7 @@ func Decide(v Input) Decision {
 	}
 	over := v.Waited >= v.Lease
 	for _, p := range v.others() {
-		if p.State == Follows {
+		if p.State == Follows && !v.Votes { // a voter that still hears the host gives no vote: it needs no asking
 			return Decision{Act: Wait, Node: p.Node, Why: "node " + p.Node + " says that its connection to the host stands"}
 		}
 	}
@@ -111,7 +111,7 @@ func Decide(v Input) Decision {
 		}
 	}
 	for _, p := range v.Behind {
-		if p.State == Asked && !over {
+		if p.State == Asked && !over && !v.Votes {
 			return Decision{Act: Wait, Node: p.Node, Why: "node " + p.Node + " has not said yet whether its connection to the host stands"}
 		}
 	}

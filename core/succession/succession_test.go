@@ -32,6 +32,8 @@ func TestDecide(t *testing.T) {
 		"one before sees the host":              {Input{Evidence: proof, Waited: 2 * lease, Before: []Peer{{"a", Follows, 0, false}}}, Wait, "a"},
 		"one behind is asked":                   {Input{Evidence: proof, Behind: []Peer{{"b", Asked, 0, false}}}, Wait, "b"},
 		"one behind does not answer":            {Input{Evidence: proof, Waited: lease, Behind: []Peer{{"b", Asked, 0, false}}}, TakeOver, ""},
+		"a voter behind sees the host":          {Input{Evidence: proof, Votes: true, Behind: []Peer{{"b", Follows, 0, true}}}, TakeOver, ""},
+		"a voter behind does not answer":        {Input{Evidence: proof, Votes: true, Behind: []Peer{{"b", Asked, 0, true}}}, TakeOver, ""},
 		"one behind lost it, too":               {Input{Evidence: proof, Behind: []Peer{{"b", Lost, 0, false}}}, TakeOver, ""},
 		"one before lives":                      {Input{Evidence: proof, Before: []Peer{{"a", Lost, 0, false}}}, Follow, "a"},
 		"one before does not answer":            {Input{Evidence: proof, Before: []Peer{{"a", Asked, 0, false}}}, Follow, "a"},

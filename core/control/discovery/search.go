@@ -279,7 +279,7 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 				l, err = s.takeOver(ctx, d.Term, v.Waited >= v.Lease)
 				return l, true, err
 			}
-			text := "the host is dead, and this node stands for election"
+			text := "the host seems dead from here, and this node is a candidate"
 			if awaited := f.group.Awaited(); awaited != nil {
 				text += "; it waits for the votes of " + wording.Names(awaited)
 			}
