@@ -299,7 +299,7 @@ func TestImpossible(t *testing.T) {
 	conf := &raftpb.ConfState{Voters: []uint64{1, 2, 3}}
 	for what, m := range map[string]*raftpb.Message{
 		"a commit of what is not there":   {Type: raftpb.MsgHeartbeat.Enum(), Term: new(term), Commit: new(uint64(1 << 20))},
-		"a term that is far ahead":        {Type: raftpb.MsgVote.Enum(), Term: new(term + maxLeap + 1)},
+		"a term that is far ahead":        {Type: raftpb.MsgVote.Enum(), Term: new(term + maxAhead + 1)},
 		"no term":                         {Type: raftpb.MsgVote.Enum()},
 		"a local message":                 {Type: raftpb.MsgHup.Enum(), Term: new(term)},
 		"a proposal":                      {Type: raftpb.MsgProp.Enum(), Term: new(term), Entries: []*raftpb.Entry{{}}},

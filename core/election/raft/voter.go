@@ -48,9 +48,9 @@ func ParseVoter(s string) Voter {
 	return Voter(n)
 }
 
-// maxTerm bounds the terms that are believed, and maxLeap by how many a message may be ahead of its receiver: each
+// maxTerm bounds the terms that are believed, and maxAhead by how many a message may be ahead of its receiver: each
 // leader adds one to its predecessor's.
 const (
-	maxTerm = 1 << 32
-	maxLeap = 4096
+	maxTerm  = 1 << 32
+	maxAhead = 4096
 )
