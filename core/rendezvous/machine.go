@@ -72,10 +72,6 @@ func New(c Config) *Machine {
 	}
 }
 
-// Alive is a request by which a session only shows that it lives: it counts as heard, changes
-// nothing and has neither a number nor an answer. Of a session that is not known it is nothing.
-func Alive(session SessionID) Event { return Withdraw{Request: Request{Session: session}} }
-
 // Round returns the number of the last completed round, 0 if there is none.
 func (m *Machine) Round() uint64 { return m.round.number }
 

@@ -147,7 +147,7 @@ func TestLeaseExpiredIsVoid(t *testing.T) {
 	for name, says := range map[string]func(r *rig, n *rigNode){
 		"a request":          func(r *rig, n *rigNode) { r.key(n, store.OpAdd, 1, "k") },
 		"a repeated request": func(r *rig, n *rigNode) { r.apply(AwaitPeers{Request{Session: n.session, Number: 1}}) },
-		"a sign of life":     func(r *rig, n *rigNode) { r.apply(Alive(n.session)) },
+		"a sign of life":     func(r *rig, n *rigNode) { r.apply(Withdraw{Request: Request{Session: n.session}}) },
 		"a hello":            func(r *rig, n *rigNode) { r.again(n, p) },
 	} {
 		t.Run(name, func(t *testing.T) {

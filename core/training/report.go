@@ -122,15 +122,3 @@ func Unpack(u *pack.Unpacker) *Report {
 	}
 	return r
 }
-
-// Encode returns a report as a record of its own, nil as an empty one.
-func Encode(r *Report) []byte {
-	return pack.Append(nil, func(p *pack.Packer) { Pack(p, r) })
-}
-
-// Decode decodes the result of Encode; nil for anything else.
-func Decode(data []byte) *Report {
-	u := pack.NewUnpacker(data)
-	defer u.Release()
-	return Unpack(u)
-}

@@ -19,7 +19,7 @@ func sample() Report {
 
 func TestReportRoundTrip(t *testing.T) {
 	want := sample()
-	if got := Decode(Encode(&want)); got == nil || *got != want {
+	if got := decode(encode(&want)); got == nil || *got != want {
 		t.Errorf("got %+v", got)
 	}
 }
@@ -44,24 +44,24 @@ func TestForeignReports(t *testing.T) {
 	} {
 		r := sample()
 		change(&r)
-		if got := Decode(Encode(&r)); got != nil {
+		if got := decode(encode(&r)); got != nil {
 			t.Errorf("%s: got %+v", name, got)
 		}
 	}
-	if got := Decode(Encode(nil)); got != nil {
+	if got := decode(encode(nil)); got != nil {
 		t.Errorf("no report: got %+v", got)
 	}
 	whole := sample()
-	data := Encode(&whole)
+	data := encode(&whole)
 	for n := range data {
-		_ = Decode(data[:n]) // must not panic
+		_ = decode(data[:n]) // must not panic
 	}
 	newer := pack.Append(nil, func(p *pack.Packer) {
 		Pack(p, &whole)
 		p.Text("more")
 	})
 	newer[2]++ // the length of the list
-	if got := Decode(newer); got == nil || *got != whole {
+	if got := decode(newer); got == nil || *got != whole {
 		t.Errorf("a newer release's: got %+v", got)
 	}
 }
@@ -111,7 +111,7 @@ func TestSummarize(t *testing.T) {
 // TestFailureReports: a report tells of a failure also where no worker has reported a step.
 func TestFailureReports(t *testing.T) {
 	r := Report{Round: 7, Workers: 8, Failure: Failure{6, time.Second, "a\x1b[2Jb" + strings.Repeat("x", 9999)}}
-	got := Decode(Encode(&r))
+	got := decode(encode(&r))
 	if got == nil || got.Failure.Round != 6 || !strings.HasPrefix(got.Failure.Text, "a\uFFFD[2Jb") || len(got.Failure.Text) > maxFailure+2 {
 		t.Errorf("got %+v", got)
 	}
@@ -126,7 +126,7 @@ func TestFailureReports(t *testing.T) {
 // step. Its text is short and printable. A report of an older release has none.
 func TestStalledReports(t *testing.T) {
 	r := Report{Round: 7, Workers: 8, Stalled: "a\x1b[2Jb" + strings.Repeat("x", 9999)}
-	got := Decode(Encode(&r))
+	got := decode(encode(&r))
 	if got == nil || got.Reporting != 0 || !strings.HasPrefix(got.Stalled, "a\uFFFD[2Jb") || len(got.Stalled) > maxStalled+2 {
 		t.Errorf("got %+v", got)
 	}
@@ -134,7 +134,19 @@ func TestStalledReports(t *testing.T) {
 	whole.Stalled, whole.Counted, whole.Waits, whole.Failure = "", false, Waits{}, Failure{}
 	older := pack.Append(nil, func(p *pack.Packer) { Pack(p, &whole) })
 	older[2] -= 7 // the length of the list
-	if got := Decode(older[:len(older)-7]); got == nil || *got != whole {
+	if got := decode(older[:len(older)-7]); got == nil || *got != whole {
 		t.Errorf("an older release's: got %+v", got)
 	}
+}
+
+// encode returns a report as a record of its own, nil as an empty one.
+func encode(r *Report) []byte {
+	return pack.Append(nil, func(p *pack.Packer) { Pack(p, r) })
+}
+
+// decode decodes the result of encode; nil for anything else.
+func decode(data []byte) *Report {
+	u := pack.NewUnpacker(data)
+	defer u.Release()
+	return Unpack(u)
 }

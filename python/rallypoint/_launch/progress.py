@@ -8,8 +8,9 @@ torch nor the library is loaded.
 
 from __future__ import annotations
 
-import mmap
 import os
+
+from .mapped import map_record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def _open() -> memoryview:
     path = os.environ.get(_FILE)
     if path:
         try:
-            words = memoryview(_map(path)).cast("q")
+            words = memoryview(map_record(path, "progress", _MAGIC, _VERSION, _SIZE)).cast("q")
             words[_KNOWS] |= _HOLDS  # another process of the worker may be busy: see busy.py
             return words
         except (OSError, ValueError) as e:
@@ -38,26 +39,6 @@ def _open() -> memoryview:
                 "the steps of this worker are not recorded: %s: %s", path, e
             )
     return memoryview(bytearray(_SIZE)).cast("q")
-
-
-def _map(path: str) -> mmap.mmap:
-    fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    try:
-        length = os.fstat(fd).st_size
-        if length != _SIZE:
-            raise ValueError(f"it has {length} bytes, a progress record has {_SIZE}")
-        record = mmap.mmap(fd, _SIZE)
-    finally:
-        os.close(fd)
-    version, size = (int.from_bytes(record[i : i + 4], "little") for i in (8, 12))
-    if record[:8] != _MAGIC:
-        raise ValueError("it is not a progress record")
-    if (version, size) != (_VERSION, _SIZE):
-        raise ValueError(
-            f"it is a progress record of version {version} with {size} bytes, "
-            f"this release knows version {_VERSION} with {_SIZE}"
-        )
-    return record
 
 
 _words = _open()

@@ -8,7 +8,6 @@ join. Its agent tells it by a record in memory that both have mapped: `changing`
 from __future__ import annotations
 
 import math
-import mmap
 import os
 import struct
 import threading
@@ -23,9 +22,11 @@ from .._errors import (
     UnsupportedError,
     invalid,
 )
+from .mapped import map_record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import mmap
     from datetime import timedelta
     from typing import Any
 
@@ -180,18 +181,7 @@ def _find() -> _Record | None:
 
 def _map(path: str) -> mmap.mmap:
     try:
-        fd = os.open(path, os.O_RDWR | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-        try:
-            length = os.fstat(fd).st_size
-            if length != _SIZE:
-                raise ValueError(f"it has {length} bytes, a world record has {_SIZE}")
-            record = mmap.mmap(fd, _SIZE)
-        finally:
-            os.close(fd)
-        version, size = (int.from_bytes(record[i : i + 4], "little") for i in (8, 12))
-        if record[:8] != _MAGIC or (version, size) != (_VERSION, _SIZE):
-            raise ValueError(f"it is no world record of version {_VERSION}")
-        return record
+        return map_record(path, "world", _MAGIC, _VERSION, _SIZE)
     except (OSError, ValueError) as e:
         raise StateError(f"the world record {path} cannot be used: {e}", Code.STATE) from None
 
