@@ -13,7 +13,6 @@ class Sample:
 
     values: list[float] = field(default_factory=list)
     note: str = ""  # instead of values, such as "never"; or what to know about them
-    course: dict[str, object] = field(default_factory=dict)  # what happened when, for a picture
 
     @property
     def median(self) -> float | None:
@@ -26,7 +25,6 @@ class Sample:
             "max": max(self.values, default=None),
             "values": [round(v, 6) for v in self.values],
             "note": self.note,
-            **({"course": self.course} if self.course else {}),
         }
 
     def text(self, unit: str) -> str:

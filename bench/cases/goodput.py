@@ -350,16 +350,9 @@ def _judge(
         for name, values in costs.items()
         if values
     )
-    course: dict[str, object] = {
-        "length": round(end - training.begun, 2),
-        "lost": [[round(at - training.begun, 2) for at in gap] for gap in gaps],
-        "faults": [[name, round(at - training.begun, 2)] for name, at in struck],
-        "medians": {name: statistics.median(seconds) for name, seconds in costs.items() if seconds},
-    }
     return Sample(
         [share],
         f"time without a step at the median of each fault, a hang with its {timeout} s: {each}",
-        course,
     )
 
 
