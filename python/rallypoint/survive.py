@@ -335,12 +335,18 @@ class Run:
         assert self._group is not None
         completed = self.completed if self._whole else -1
         mine = {"fresh": self._fresh, "completed": completed, "ended": self._ended}
-        members = group(mine)
+        members = group(mine | {"joins": self._group.joining})
         ages = [(not m["fresh"], m["completed"], m["ended"]) for m in members]
         newest = max(ages)
         if newest[1] < 0:
             raise StateLostError(
                 f"none of the {len(members)} workers that are left has a whole state", Code.STATE
+            )
+        if self.rank == 0 and all(m["joins"] for m in members):
+            _log.warning(
+                "all workers that had the job's state are gone: it begins at step %d, with what "
+                "the script has loaded",
+                newest[1],
             )
         if not newest[0] or any(age != newest for age in ages):
             self._share(ages.index(newest), newest[1], ages[self.rank] != newest or not newest[0])

@@ -12,7 +12,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from .._errors import Code, RallypointError, StateError
+from .._errors import RallypointError, StateError
 from .._launch.world import WorldLostError, can_regroup, changing, regroup, world
 from .._stores.store import PrefixStore
 from . import gloo_sockets
@@ -165,13 +165,18 @@ class Group:
         return self._gather(count, mine)
 
     def join(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
-        """Waits until the group of the others admits this worker."""
+        """Waits until the group of the others admits this worker.
+
+        If none of those that continue has a state, all workers of the world come here, and make
+        its first group.
+        """
         self._ready.set()
         self._prepares.join()
         self._turn()
         self.store.set_timeout(timedelta(days=365))
         if not _arrived(self.store, "member/0", self.world.carried):
-            raise StateLostError("all workers that had the job's state are gone", Code.STATE)
+            self._generation = 1
+            return self._gather(self.world.size, mine)
         number = _arrive(self.store, "ready", {})
         while True:
             leave = json.loads(self.store.get(f"leave/{self._generation + 1}"))

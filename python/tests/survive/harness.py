@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import psutil
 from conftest import REPOSITORY
 from harness import PATIENCE as _PATIENCE
 
@@ -150,6 +151,12 @@ def job(*arguments: object, faults: dict[str, str] | None = None) -> Iterator[Jo
         yield made
     finally:
         made.end()
+
+
+def listens(port: int, pid: int | None = None) -> bool:
+    """Whether somebody, or that process, listens at a port of this machine."""
+    connections = (psutil.Process(pid) if pid else psutil).net_connections("tcp")
+    return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
 
 
 def endless(folder: Path) -> tuple[object, ...]:

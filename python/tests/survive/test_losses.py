@@ -7,10 +7,9 @@ import functools
 import signal
 from pathlib import Path
 
-import psutil
 import pytest
 from harness import free_port
-from survive.harness import EXAMPLE, WORKER, Job, endless, job, standalone
+from survive.harness import EXAMPLE, WORKER, Job, endless, job, listens, standalone
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -109,6 +108,26 @@ def test_the_one_that_joins_dies_while_it_receives() -> None:
         survivors_made_every_step(j, 2)
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_all_that_have_the_state_die(late: bool, tmp_path: Path) -> None:
+    """... before the replacement of another has it, which is ready by then or not."""
+    faults = {"0.1": "backward:10", "1.1": "late"}
+    with job(*standalone(3, 6), *endless(tmp_path), faults=faults) as j:
+        j.until("it is late")
+        if not late:
+            (tmp_path / "over.late").touch()
+        for w in list(j.workers.values()):
+            w.kill()
+        if late:
+            j.until("this worker joins")
+            (tmp_path / "over.late").touch()
+        j.until("all workers that had the job's state are gone: it begins at step 0")
+        j.until(r"step .* of 3$", 3, since=len(j.lines))
+        (tmp_path / "over").touch()
+        j.ends(3)
+        assert not [line for line in j.lines if "StateLostError" in line]  # nobody dies of it
+
+
 def test_the_result_is_that_of_an_undisturbed_run() -> None:
     """... to the last bit, where every step is made by as many workers."""
     hashes = []
@@ -117,11 +136,6 @@ def test_the_result_is_that_of_an_undisturbed_run() -> None:
             j.ends(3)
             hashes.append(j.hashes[0])
     assert hashes[0] == hashes[1]
-
-
-def listens(pid: int, port: int) -> bool:
-    connections = psutil.Process(pid).net_connections("tcp")
-    return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
 
 
 @pytest.mark.parametrize("hosts", [True, False])
@@ -134,7 +148,7 @@ def test_a_node_is_lost(hosts: bool, tmp_path: Path) -> None:
         nodes = [stack.enter_context(start()) for _ in range(3)]
         for node in nodes:
             node.until(r"step 20\b")
-        lost = next(n for n in nodes if hosts == listens(n.process.pid, port))
+        lost = next(n for n in nodes if hosts == listens(port, n.process.pid))
         nodes.remove(lost)
         (worker,) = lost.workers.values()
         lost.process.kill()

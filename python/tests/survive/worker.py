@@ -1,6 +1,7 @@
 """A training job whose workers die where a test wants.
 
-FAULTS says by "RESTARTS.RANK" of a worker's start where it dies: "WHERE:STEP", or "receive".
+FAULTS says by "RESTARTS.RANK" of a worker's start where it dies: "WHERE:STEP", or "receive"; or
+"late": its first step waits for a file.
 It has what makes a state hard: several DDP buckets, buffers, dropout, Adam, a scheduler and values.
 Prints what examples/survive/train.py prints, and its own words for what else happens.
 """
@@ -129,6 +130,10 @@ def main() -> None:
     optimizer.register_step_pre_hook(
         lambda *_: die() if now == fault and where == "optimizer" else None
     )
+    if where == "late":
+        say("it is late")
+        while not os.path.exists(f"{args.until}.late"):
+            time.sleep(0.01)
     for step in run.steps(args.steps):
         with run.attempt():
             now = step
