@@ -14,6 +14,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from harness import PATIENCE
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 from rallypoint import InvalidError, StateError, survive
 from rallypoint._survive import gloo_sockets, state
@@ -202,17 +204,20 @@ def test_where_nothing_survives(
         raise RuntimeError(CUT)
 
 
+@pytest.mark.parametrize("shape", [("shard",), ("replicate", "shard")])  # FSDP, HSDP
 def test_sharded_parameters_restart(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, shape: tuple[str, ...]
 ) -> None:
-    class FlatParameter(torch.nn.Parameter):
-        pass
-
-    module = torch.nn.Module()
-    module.flat = FlatParameter(torch.zeros(3))
-    monkeypatch.setattr(survive, "_group", object())
-    run = survive.Run(module=module)
-    assert run._group is None and "are sharded" in caplog.text
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        mesh = init_device_mesh("cpu", (1,) * len(shape), mesh_dim_names=shape)
+        module = net()
+        fully_shard(module, mesh=mesh)
+        monkeypatch.setattr(survive, "_group", object())
+        run = survive.Run(module=module)
+        assert run._group is None and "are sharded" in caplog.text
+    finally:
+        dist.destroy_process_group()
 
 
 def test_only_connections_of_gloo_are_ended() -> None:
