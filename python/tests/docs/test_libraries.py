@@ -119,6 +119,49 @@ def test_two_nodes_with_a_token(page: str, tmp_path: Path) -> None:
         assert f"rank {rank} of 2" in said
 
 
+# Prints the process, and has rank 1 of the first round die within its second step.
+LOSES = """
+import os, signal
+from torch.optim.optimizer import register_optimizer_step_post_hook
+
+steps = []
+
+
+def lose(*_):
+    steps.append(0)
+    if len(steps) == 2 and os.environ["RANK"] == "1" and os.environ["RALLYPOINT_ROUND"] == "1":
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+register_optimizer_step_post_hook(lose)
+os.write(1, f"process {os.getpid()}\\n".encode())
+"""
+
+
+@pytest.mark.long
+@pytest.mark.timeout(1000)
+@pytest.mark.parametrize(
+    ("page", "number", "processes"),
+    [
+        ("accelerate", 2, 3),
+        ("lightning", 2, 3),
+        ("lightning", 0, 4),
+        ("transformers", 0, 4),
+    ],
+)
+def test_lose_a_rank(page: str, number: int, processes: int, tmp_path: Path) -> None:
+    """With --on-failure regroup the page's own loop goes on in the process that is left; the loop
+    of a Trainer begins again in new ones."""
+    needs(page)
+    (tmp_path / "train.py").write_text(LOSES + block(page, "python", number))
+    command = [*COMMAND, "run", "--standalone", "--nproc-per-node=2", "--max-restarts=1"]
+    done = run([*command, "--on-failure=regroup", "train.py"], tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert len(set(re.findall(r"process (\d+)", done.stdout))) == processes, done.stdout
+    for rank in range(2):
+        assert f"rank {rank} of 2" in done.stdout
+
+
 @pytest.mark.long
 @pytest.mark.timeout(1000)
 def test_jax_loses_a_process(tmp_path: Path) -> None:
