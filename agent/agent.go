@@ -208,6 +208,8 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	}
 	health := telemetry.NewHealth(config)
 	defer health.Close()
+	reported := telemetry.ReportTrainJob(func(name string) string { value, _ := process.LookupEnv(a.spec.Environ, name); return value }, a.status, a.log)
+	defer func() { reported(err == nil) }()
 
 	if err = a.checkNode(checkJoin); err == nil {
 		a.holdTemplate() // after the checks, which end all that they find to be none of this agent's

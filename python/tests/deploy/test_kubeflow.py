@@ -159,3 +159,20 @@ def test_no_job_mounts_the_servers_token(name: str) -> None:
     servers = {chart["tokenSecret"], server["secret"]["secretName"]}
     pod = replicated(name)["template"]["spec"]["template"]["spec"]
     assert not servers & {v["secret"]["secretName"] for v in pod["volumes"] if "secret" in v}
+
+
+def test_status_of_a_trainjob() -> None:
+    """What an agent reports, as TestTrainJob has it, is what Trainer's client knows."""
+    status = {
+        "progressPercentage": 25,
+        "estimatedRemainingSeconds": 375,
+        "metrics": [{"name": "training_step", "value": "250"}],
+        "lastUpdatedTime": "2026-11-29T05:00:00Z",
+    }
+    request = models.TrainerV1alpha1UpdateTrainJobStatusRequest.from_dict({"trainerStatus": status})
+    assert request is not None
+    read_back = request.to_dict()["trainerStatus"]
+    assert read_back.pop("lastUpdatedTime").isoformat() == "2026-11-29T05:00:00+00:00"
+    assert read_back == {k: v for k, v in status.items() if k != "lastUpdatedTime"}
+    source = (REPOSITORY / "agent" / "telemetry" / "trainjob.go").read_text()
+    assert all(f'json:"{name}' in source for name in (*status, "name", "value"))
