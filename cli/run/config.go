@@ -28,7 +28,8 @@ type config struct {
 	signals    []os.Signal
 	signalExit bool
 
-	traces otlp.Config
+	traces    otlp.Config
+	slurmNode string // to drain if it is unfit; "": none
 
 	logJSON   bool // the agent's own lines
 	warnings  []string
@@ -50,6 +51,11 @@ func (e environ) get(name string) string {
 // Errors are *usageError.
 func configure(o *options, env environ) (*config, error) {
 	c := &config{signalExit: o.signalExit}
+	if o.slurmDrain {
+		if c.slurmNode = env.get("SLURMD_NODENAME"); !o.slurm || c.slurmNode == "" {
+			return nil, usagef("argument --slurm-drain: it takes --slurm, and SLURMD_NODENAME, which srun sets")
+		}
+	}
 	if o.slurm {
 		if err := o.fillFromSlurm(env); err != nil {
 			return nil, err

@@ -34,7 +34,7 @@ type options struct {
 	localAddr, logsSpecs, numaBinding            string
 	signals                                      string
 	shutdownTimeout                              int
-	virtualRank, slurm                           bool
+	virtualRank, slurm, slurmDrain               bool
 	completion                                   string
 	legacy, useEnv                               bool // torch.distributed.launch's ways
 	exitBarrierTimeout, restartDelay             float64
@@ -126,6 +126,7 @@ var optionTable = []option{
 	{name: "check-away", group: groupNodes, ours: true, meta: "TIME", help: "how long the job refuses a node that a check found unfit while it took part (default 1h)", text: func(o *options) *string { return &o.checkAway }},
 
 	{name: "slurm", group: groupNodes, noPET: true, ours: true, help: "take endpoint, id, rank and counts from Slurm's variables, unless given", on: func(o *options) *bool { return &o.slurm }},
+	{name: "slurm-drain", group: groupNodes, noPET: true, ours: true, help: "with --slurm: ask Slurm to drain this node when it leaves as unfit (code 94); takes an operator's rights", on: func(o *options) *bool { return &o.slurmDrain }},
 
 	{name: "module", short: 'm', group: groupScript, help: "the script is a module, as for python -m", on: func(o *options) *bool { return &o.module }},
 	{name: "no-python", group: groupScript, help: "the script is a program, run without an interpreter", on: func(o *options) *bool { return &o.noPython }},

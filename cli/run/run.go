@@ -121,6 +121,9 @@ func (c *config) run(ctx context.Context, log *slog.Logger, stderr io.Writer) in
 	if err != nil && r.Idle {
 		err = fmt.Errorf("no worker ran on this node: %w", err)
 	}
+	if c.slurmNode != "" {
+		drainSlurmNode(ctx, c.slurmNode, unfitReason(err), log)
+	}
 	return c.exitCode(err, r.Idle, stderr)
 }
 

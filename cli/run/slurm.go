@@ -2,8 +2,17 @@ package run
 
 import (
 	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"os/exec"
 	"strconv"
 	"strings"
+	"time"
+
+	"rallypoint/agent"
+	"rallypoint/internal/printable"
 )
 
 // slurmPorts is how many ports from 29400 on the jobs of a cluster are spread over, so
@@ -60,6 +69,43 @@ func (o *options) fill(name, value string) {
 	f, _ := findOption(name, o.legacy) // the table has it
 	f.convert(o, value)
 	o.given[name] = true
+}
+
+// scontrolPatience bounds the request to drain a node.
+const scontrolPatience = 10 * time.Second
+
+// unfitReason is why a node has found itself unfit, in one line; "": it has not.
+func unfitReason(err error) string {
+	var unfit *agent.UnfitError
+	var failed *agent.FailedError
+	reason := ""
+	switch {
+	case errors.As(err, &unfit):
+		reason = fmt.Sprint(unfit.Verdict)
+	case errors.As(err, &failed) && failed.Unfit:
+		reason = failed.Root().Summary()
+	default:
+		return ""
+	}
+	const most = 250
+	reason = printable.Text(reason)
+	return strings.ToValidUTF8(reason[:min(len(reason), most)], "")
+}
+
+// drainSlurmNode asks Slurm to start no more jobs on a node, if there is a reason.
+func drainSlurmNode(ctx context.Context, node, reason string, log *slog.Logger) {
+	if reason == "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(ctx, scontrolPatience)
+	defer cancel()
+	command := exec.CommandContext(ctx, "scontrol", "update", "NodeName="+node, "State=DRAIN", "Reason="+reason+" (rallypoint)") // sinfo shows its first 20 characters
+	command.WaitDelay = time.Second
+	if said, err := command.CombinedOutput(); err != nil {
+		log.Warn(fmt.Sprintf("Slurm does not drain this node (%s): %v %s", node, err, printable.Text(strings.TrimSpace(string(said)))))
+		return
+	}
+	log.Warn(fmt.Sprintf("Slurm drains this node (%s): %s", node, reason))
 }
 
 // slurmRunID names a step, and each time that its job is started again another run:

@@ -1,9 +1,42 @@
 package run
 
 import (
+	"fmt"
+	"os"
 	"strings"
 	"testing"
+
+	"rallypoint/agent"
+	"rallypoint/agent/check"
+	"rallypoint/agent/failure"
+	"rallypoint/internal/testkit"
 )
+
+// TestSlurmDrain asks a stand-in for scontrol to drain a node that has found itself unfit, and no other.
+func TestSlurmDrain(t *testing.T) {
+	dir := t.TempDir()
+	testkit.WriteFile(t, dir+"/scontrol", []byte("#!/bin/sh\nprintf '%s\\n' \"$@\" >> "+dir+"/asked\n[ \"$2\" = NodeName=n04 ] || { echo 'Access denied' >&2; exit 1; }\n"))
+	testkit.Check(t, os.Chmod(dir+"/scontrol", 0o700))
+	t.Setenv("PATH", dir+":"+os.Getenv("PATH"))
+	logger, log := testkit.NewLog(t)
+	unfit := &agent.UnfitError{Host: "n04", Verdict: check.Verdict{State: check.Unfit, Reason: "gpu_xid", Text: "Xid 79"}}
+	drainSlurmNode(t.Context(), "n04", unfitReason(fmt.Errorf("no worker ran: %w", unfit)), logger)
+	drainSlurmNode(t.Context(), "n04", unfitReason(&agent.FailedError{Failures: []failure.Failure{{ExitCode: 1}}}), logger)
+	drainSlurmNode(t.Context(), "n04", unfitReason(nil), logger)
+	asked := string(testkit.ReadFile(t, dir+"/asked"))
+	if !strings.HasPrefix(asked, "update\nNodeName=n04\nState=DRAIN\nReason=gpu_xid: Xid 79 (rallypoint)\n") || strings.Count(asked, "update") != 1 {
+		t.Errorf("it has asked %q", asked)
+	}
+	drainSlurmNode(t.Context(), "n05", unfitReason(unfit), logger)
+	if text := log.String(); !strings.Contains(text, "Slurm drains this node (n04)") || !strings.Contains(text, "Slurm does not drain this node (n05): exit status 1 Access denied") {
+		t.Errorf("it has logged %s", text)
+	}
+	for _, wrong := range []string{"--slurm-drain x", "--slurm --slurm-drain x"} {
+		if _, err := configured(t, wrong, "SLURM_JOB_ID=1"); err == nil || !strings.Contains(err.Error(), "--slurm-drain") {
+			t.Errorf("%s: %v", wrong, err)
+		}
+	}
+}
 
 // slurm is what srun tells the task of the second of four nodes.
 const slurm = "SLURM_JOB_ID=4711 SLURM_STEP_ID=0 SLURM_STEP_NUM_NODES=4 SLURM_JOB_NUM_NODES=5 SLURM_STEP_NODELIST=n[03-05,9] " +
