@@ -58,12 +58,17 @@ func TestSucceededInAFailedJob(t *testing.T) {
 	for restarts := range 2 { // the one that is left is of no use: a node has finished
 		t.Run(fmt.Sprint(restarts), func(t *testing.T) {
 			t.Parallel()
-			testSucceededInAFailedJob(t, fmt.Sprintf("--max-restarts=%d", restarts))
+			testSucceededInAFailedJob(t, fmt.Sprintf("--max-restarts=%d", restarts), false)
 		})
 	}
+	t.Run("killed", func(t *testing.T) {
+		t.Parallel()
+		testSucceededInAFailedJob(t, "--max-restarts=0", true)
+	})
 }
 
-func testSucceededInAFailedJob(t *testing.T, restarts string) {
+// testSucceededInAFailedJob ends the other node's worker with an error, or kills its agent.
+func testSucceededInAFailedJob(t *testing.T, restarts string, kill bool) {
 	t.Helper()
 	h := newHarness(t)
 	options := elastic(t, "2", restarts)
@@ -78,9 +83,14 @@ func testSucceededInAFailedJob(t *testing.T, restarts string) {
 		_, stdout, _ := execute(t, "status", strings.TrimPrefix(options[1], "--rdzv-endpoint="))
 		return strings.Contains(stdout, "finished")
 	})
-	testkit.WriteFile(t, gate, []byte("go\n"))
+	if kill {
+		nodes[1].kill(t, syscall.SIGKILL)
+		nodes[1].end()
+	} else {
+		testkit.WriteFile(t, gate, []byte("go\n"))
+		nodes[1].expect(t, 1)
+	}
 	nodes[0].expect(t, 0)
-	nodes[1].expect(t, 1)
 	if said := nodes[0].stderr.String(); !strings.Contains(said, "The workers of this node succeeded, but the run failed: ") {
 		t.Errorf("the node that succeeded does not say that the run failed:\n%s", said)
 	}
