@@ -26,7 +26,6 @@ import (
 	"rallypoint/internal/descriptors"
 	"rallypoint/internal/host"
 	"rallypoint/internal/linequeue"
-	"rallypoint/internal/ownfile"
 	"rallypoint/internal/promtext"
 	"rallypoint/internal/wake"
 )
@@ -66,7 +65,6 @@ type Agent struct {
 	running    atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
 	progress   *progress.Tracker // nil before Run
 	waitWindow time.Duration     // of progress, if a test has another one
-	stackFiles []*ownfile.File   // of the running attempt, by local rank; nil: there are none
 	hangs      training.HangDetector
 	failed     training.Failure // by which a round of the job has ended last, but for its age
 	failedAt   time.Time
@@ -183,7 +181,6 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	a.rdzv.SetCommand(a.spec.command(a.name))
 	a.followProgress()
 	defer a.progress.Close()
-	defer a.closeStacks()
 	a.forker = process.NewForker(a.cgroup)
 	defer a.forker.Close()
 	defer a.cgroup.Close()

@@ -26,6 +26,7 @@ import (
 	"rallypoint/internal/background"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/host"
+	"rallypoint/internal/ownfile"
 )
 
 // attempt is one start of this node's workers. Under Spec.Regroup it lives on over rounds: those that
@@ -49,6 +50,7 @@ type attempt struct {
 	struck    bool // its failure counts for Spec.Leave
 	hopeless  bool // another start would fail in the same way
 
+	stacks   []*ownfile.File // into which the workers write theirs, by local rank; nil: there are none
 	worlds   []*world.Record // by local rank; nil: the workers cannot regroup
 	able     []bool          // by local rank: the worker has said that it can regroup, or it began beside such workers
 	vacant   []int           // local ranks whose workers have ended and are to be replaced
@@ -116,7 +118,7 @@ func (a *Agent) start() (*attempt, error) {
 	files, launches, err := a.prepare(t, all)
 	if stop := a.interrupted(); err != nil && stop != nil {
 		files.Close()
-		t.removeWorlds()
+		t.removeRecords()
 		return nil, stop
 	}
 	if err == nil && a.timers != "" {
@@ -135,8 +137,7 @@ func (a *Agent) start() (*attempt, error) {
 		a.guard.Watch(nil)
 		t.watchdog.Stop()
 		files.Close()
-		a.closeStacks()
-		t.removeWorlds()
+		t.removeRecords()
 		return nil, startError(err)
 	}
 	a.last, a.stopped = t, false
@@ -182,14 +183,14 @@ func (a *Agent) plan(t *attempt, files *logs.Attempt, locals []int) (sets [][][2
 	s := a.assignment
 	if t.workers == nil {
 		a.progress.Begin(s.Round, a.spec.Workers, a.changed)
-		a.openStacks()
+		t.openStacks(a)
 	}
 	a.progress.SetFailure(a.reportedFailure())
 	a.openWorlds(t, locals)
 	for local := range a.spec.Workers {
 		p := place{
 			assignment: s, local: local, restarts: a.restarts.agreed, timers: a.timers, world: t.worldPath(local),
-			progress: a.progress.Path(local), directive: a.progress.DirectivePath(local), stacks: a.stackPath(local),
+			progress: a.progress.Path(local), directive: a.progress.DirectivePath(local), stacks: t.stackPath(local),
 		}
 		if files.Plan != nil {
 			p.errorFile = files.Plan.Workers[local].ErrorFile
@@ -379,7 +380,7 @@ func (a *Agent) noteFirstStep() {
 }
 
 // allSucceeded reports whether all workers have ended well; after supervise, or in its goroutine.
-func (a *attempt) allSucceeded() bool { return a.succeeded == len(a.workers.Procs) }
+func (t *attempt) allSucceeded() bool { return t.succeeded == len(t.workers.Procs) }
 
 // endOf returns how the ended workers decide an attempt; 0: it continues.
 func (a *Agent) endOf(t *attempt) outcome {
@@ -481,8 +482,7 @@ func (a *Agent) halt(t *attempt, v outcome, why string) outcome {
 	background.Within(filePatience, t.reading.Wait)
 	a.progress.End()
 	a.noteFirstStep()
-	a.closeStacks()
-	t.removeWorlds()
+	t.removeRecords()
 	a.changed, a.asked = roundCauses[v], false
 	a.guard.Watch(nil)
 	if t.watchdog != nil {

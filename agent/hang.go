@@ -148,7 +148,7 @@ func (w *hangWatch) worked() bool {
 	if d.Stepped() || !d.Ended {
 		return false
 	}
-	return w.activity.Worked(stacks.Works(w.a.stackTargets(w.t.workers.Procs))) || w.ended > before
+	return w.activity.Worked(stacks.Works(w.t.stackTargets(w.a.assignment.ranks.base, w.t.workers.Procs))) || w.ended > before
 }
 
 // take takes that the job hangs, or that it steps again.
@@ -179,11 +179,11 @@ func (w *hangWatch) take(h stacks.Hang) {
 }
 
 // hangText says that the job makes no step any more; "": it does, as far as is known.
-func (a *attempt) hangText() string {
-	if a.hang == nil {
+func (t *attempt) hangText() string {
+	if t.hang == nil {
 		return ""
 	}
-	return a.hang.Text
+	return t.hang.Text
 }
 
 // follow looks into suspicions until ctx ends.
@@ -438,7 +438,7 @@ func (w *hangWatch) succeeded(t *attempt) (ranks []int) {
 
 // stackNode is this node's answer: where its workers are, and their steps.
 func (a *Agent) stackNode(ctx context.Context, t *attempt, w *hangWatch) stacks.Node {
-	targets := a.stackTargets(t.workers.Procs)
+	targets := t.stackTargets(a.assignment.ranks.base, t.workers.Procs)
 	nccl := make(chan *stacks.NCCL, 1) // it answers late if a process does not answer it
 	go func() {
 		own, _ := host.Addrs()

@@ -78,17 +78,17 @@ func (a *Agent) unneededText() string {
 }
 
 // results tells how the workers of an attempt ended, which they must have.
-func (a *attempt) results(r ranks) []WorkerResult {
+func (t *attempt) results(r ranks) []WorkerResult {
 	var results []WorkerResult
-	for i, p := range a.workers.Procs {
+	for i, p := range t.workers.Procs {
 		w := WorkerResult{
 			LocalRank: p.Local, Rank: r.base + p.Local, RoleRank: r.roleBase + p.Local, RoleWorldSize: r.roleWorld,
-			Pid: p.Pid, ExitCode: -1, ErrFile: a.outputs[i].ErrFile, ErrorFile: a.outputs[i].ErrorFile,
+			Pid: p.Pid, ExitCode: -1, ErrFile: t.outputs[i].ErrFile, ErrorFile: t.outputs[i].ErrorFile,
 		}
 		if p.HasExited() {
 			w.ExitCode = p.Code
 		}
-		if f := a.outputs[i].Out; f != nil {
+		if f := t.outputs[i].Out; f != nil {
 			w.OutFile = f.Name()
 		}
 		results = append(results, w)

@@ -12,59 +12,59 @@ import (
 
 // openStacks makes the files into which the workers of an attempt write their stacks; without
 // them the job runs as well.
-func (a *Agent) openStacks() {
-	a.closeStacks()
+func (t *attempt) openStacks(a *Agent) {
 	if a.progress.Folder() == "" {
 		return
 	}
-	files, err := stacks.NewFiles(a.progress.Folder(), a.assignment.Round, a.spec.Workers)
-	if err != nil {
+	var err error
+	if t.stacks, err = stacks.NewFiles(a.progress.Folder(), a.assignment.Round, a.spec.Workers); err != nil {
 		a.log.Warn("the workers' stacks cannot be collected: " + err.Error())
 	}
-	a.stackFiles = files
 }
 
-// renewStacks makes new files for workers that are replaced.
-func (a *Agent) renewStacks(locals []int) {
-	if a.stackFiles == nil {
+// renewStacks makes new files for the workers that are replaced.
+func (t *attempt) renewStacks(a *Agent) {
+	if t.stacks == nil {
 		return
 	}
-	for _, local := range locals {
+	for _, local := range t.vacant {
 		next, err := stacks.NewFile(a.progress.Folder(), a.assignment.Round, local)
 		if err != nil {
 			a.log.Warn("the workers' stacks cannot be collected: " + err.Error())
 			continue
 		}
-		a.stackFiles[local].Remove()
-		a.stackFiles[local] = next
+		t.stacks[local].Remove()
+		t.stacks[local] = next
 	}
 }
 
-func (a *Agent) closeStacks() {
-	stacks.RemoveFiles(a.stackFiles)
-	a.stackFiles = nil
+// removeRecords removes the files that the workers of an attempt share with the agent.
+func (t *attempt) removeRecords() {
+	stacks.RemoveFiles(t.stacks)
+	t.stacks = nil
+	t.removeWorlds()
 }
 
 // stackPath is where a worker's stack file lies; "" if it has none.
-func (a *Agent) stackPath(local int) string {
-	if local >= len(a.stackFiles) {
+func (t *attempt) stackPath(local int) string {
+	if local >= len(t.stacks) {
 		return ""
 	}
-	return a.stackFiles[local].Path()
+	return t.stacks[local].Path()
 }
 
-// stackTargets are the workers that still run, as they are asked for their stacks.
-func (a *Agent) stackTargets(workers []*process.Process) []stacks.Target {
-	var targets []stacks.Target
+// stackTargets are those workers that still run, as they are asked for their stacks. base is the
+// rank of the first worker of the node.
+func (t *attempt) stackTargets(base int, workers []*process.Process) (targets []stacks.Target) {
 	for _, p := range workers {
 		if p.HasExited() {
 			continue
 		}
-		t := stacks.Target{Rank: a.assignment.ranks.base + p.Local, Pid: p.Pid}
-		if p.Local < len(a.stackFiles) {
-			t.File = a.stackFiles[p.Local]
+		target := stacks.Target{Rank: base + p.Local, Pid: p.Pid}
+		if p.Local < len(t.stacks) {
+			target.File = t.stacks[p.Local]
 		}
-		targets = append(targets, t)
+		targets = append(targets, target)
 	}
 	return targets
 }
@@ -76,7 +76,7 @@ const lastStacksPatience = time.Second
 // killed, and keeps it for their failures.
 func (a *Agent) lastStacks(t *attempt) func([]*process.Process) {
 	return func(left []*process.Process) {
-		fold := stacks.NewFold(stacks.Collect(context.Background(), a.stackTargets(left), stacks.AllThreads, lastStacksPatience))
+		fold := stacks.NewFold(stacks.Collect(context.Background(), t.stackTargets(a.assignment.ranks.base, left), stacks.AllThreads, lastStacksPatience))
 		if len(fold.Groups) == 0 {
 			return
 		}
@@ -86,8 +86,8 @@ func (a *Agent) lastStacks(t *attempt) func([]*process.Process) {
 }
 
 // lastStack is where a worker was before it was killed; "" if that is not known.
-func (a *attempt) lastStack(rank int) string {
-	for _, g := range a.lastStacks {
+func (t *attempt) lastStack(rank int) string {
+	for _, g := range t.lastStacks {
 		if slices.Contains(g.Ranks, rank) {
 			return g.Text()
 		}

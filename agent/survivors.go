@@ -92,13 +92,13 @@ func (a *Agent) announceAsked(reason string) {
 }
 
 // vacate gives up the places of workers that have failed.
-func (a *attempt) vacate() {
-	for _, p := range a.failures {
-		a.vacant = append(a.vacant, p.Local)
-		delete(a.ended, p.Local)
+func (t *attempt) vacate() {
+	for _, p := range t.failures {
+		t.vacant = append(t.vacant, p.Local)
+		delete(t.ended, p.Local)
 	}
-	slices.Sort(a.vacant)
-	a.vacant = slices.Compact(a.vacant)
+	slices.Sort(t.vacant)
+	t.vacant = slices.Compact(t.vacant)
 }
 
 // tellCarried tells the workers that are carried over that the last round is over.
@@ -195,7 +195,7 @@ func (a *Agent) resume() (*attempt, error) {
 // replace starts workers in the vacant places.
 func (a *Agent) replace(t *attempt) error {
 	before := t.files()
-	a.renewStacks(t.vacant)
+	t.renewStacks(a)
 	a.guard.Starting()
 	files, launches, err := a.prepare(t, t.vacant)
 	if err == nil {
@@ -217,8 +217,8 @@ func (a *Agent) replace(t *attempt) error {
 }
 
 // files are the open files of the attempt's workers.
-func (a *attempt) files() (all []*logs.Attempt) {
-	for _, f := range a.logs {
+func (t *attempt) files() (all []*logs.Attempt) {
+	for _, f := range t.logs {
 		if f != nil && !slices.Contains(all, f) {
 			all = append(all, f)
 		}
@@ -295,25 +295,25 @@ func (a *Agent) openWorlds(t *attempt, locals []int) {
 	}
 }
 
-func (a *attempt) removeWorlds() {
-	for _, r := range a.worlds {
+func (t *attempt) removeWorlds() {
+	for _, r := range t.worlds {
 		if r != nil {
 			r.Remove()
 		}
 	}
-	a.worlds = nil
+	t.worlds = nil
 }
 
-func (a *attempt) worldPath(local int) string {
-	if a.worlds == nil {
+func (t *attempt) worldPath(local int) string {
+	if t.worlds == nil {
 		return ""
 	}
-	return a.worlds[local].Path()
+	return t.worlds[local].Path()
 }
 
 // lose tells the workers that there is no other round for them.
-func (a *attempt) lose(why string) {
-	for _, r := range a.worlds {
+func (t *attempt) lose(why string) {
+	for _, r := range t.worlds {
 		_ = r.Lose(why) // they are about to be stopped
 	}
 }
