@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/wire"
 	"rallypoint/internal/testkit"
 )
 
@@ -114,6 +115,9 @@ func (f forwarded) Write(b []byte) (int, error) {
 		select {
 		case <-held:
 		case <-f.p.done:
+		}
+		if f.way == 0 && wire.EndedByPeer(f.conn) {
+			return 0, net.ErrClosed // a server that goes on finds the end with what came before it
 		}
 	}
 	if f.p.forgets(f.conn, f.way) {

@@ -62,6 +62,7 @@ type conn struct {
 	silent   int                     // looks since the connection last worked, see worksLocked
 	acked    uint64                  // bytes, at the last look
 	second   *second                 // nil: there is none
+	gaveUp   bool                    // one was given up, whose hello the server may still read
 	training func() *training.Report // what beats carry; nil: nothing
 }
 
@@ -182,7 +183,7 @@ func (c *conn) openSecond() {
 		c.mu.Lock()
 		s.found = found
 		if err != nil {
-			c.second = nil
+			c.second, c.gaveUp = nil, c.gaveUp || errors.Is(err, discovery.ErrUnanswered)
 		}
 		c.mu.Unlock()
 		if err == nil {
@@ -192,24 +193,38 @@ func (c *conn) openSecond() {
 }
 
 // replacement returns the second connection when the first has ended with err; nil if there is
-// none. No other one is opened after that.
+// none. A server that was stopped ends the first, too, when it goes on and reads the hello of a second one
+// that was just given up: then another one is opened here.
 func (c *conn) replacement(err error) *discovery.Conn {
 	c.stopLooks()
 	c.mu.Lock()
-	s := c.second
+	s, gaveUp := c.second, c.gaveUp
 	c.mu.Unlock()
-	if s == nil {
-		return nil
-	}
-	if errors.Is(err, errReplaced) || store.EndedByPeer(err) { // else the first was ended here
-		select {
-		case <-s.done:
-		case <-time.After(secondPatience):
+	ended := store.EndedByPeer(err)
+	if s != nil {
+		if ended || errors.Is(err, errReplaced) { // else the first was ended here
+			select {
+			case <-s.done:
+			case <-time.After(secondPatience):
+				gaveUp = false // the server does not answer now either
+			}
+		}
+		s.cancel()
+		<-s.done
+		if s.found != nil {
+			return s.found
 		}
 	}
-	s.cancel()
-	<-s.done
-	return s.found
+	if !ended || !gaveUp {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(c.life, 2*secondPatience)
+	defer cancel()
+	found, err := c.finder.Beside(ctx, c.Conn, func() bool { return true })
+	if err != nil {
+		return nil
+	}
+	return found
 }
 
 // carryTraining adds the result of report to heartbeats.

@@ -2,6 +2,7 @@ package client
 
 import (
 	"bufio"
+	"context"
 	"io"
 	"math"
 	"net"
@@ -13,6 +14,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/discovery"
 	"rallypoint/core/control/wire"
+	"rallypoint/internal/testkit"
 )
 
 // TestSilentControlPlane connects to one that hangs after its welcome, as a
@@ -103,5 +105,46 @@ func TestBeatsOfAStoppedNode(t *testing.T) {
 	l.lookAgain(3 * time.Hour)
 	if cause := l.out.Cause(); cause == nil || !strings.Contains(cause.Error(), "silent for 6h0m0s") {
 		t.Errorf("the cause is %v", cause)
+	}
+}
+
+// besideFinder opens second connections as a test says.
+type besideFinder struct {
+	Finder
+	beside func() (*discovery.Conn, error)
+}
+
+func (f besideFinder) HasVoters() bool { return false }
+
+func (f besideFinder) Beside(context.Context, *discovery.Conn, func() bool) (*discovery.Conn, error) {
+	return f.beside()
+}
+
+// TestSecondConnectionIsGivenUp: a server that goes on may read the hello of a second connection that its node
+// has just given up, and end the first for it. The node opens another one.
+func TestSecondConnectionIsGivenUp(t *testing.T) {
+	ours, theirs := net.Pipe()
+	go io.Copy(io.Discard, theirs)
+	third := &discovery.Conn{}
+	tried := make(chan struct{}, 2)
+	f := besideFinder{beside: func() (*discovery.Conn, error) {
+		if tried <- struct{}{}; len(tried) == 1 {
+			return nil, discovery.ErrUnanswered
+		}
+		return third, nil
+	}}
+	found := &discovery.Conn{PeekedConn: wire.PeekedConn{Conn: ours}, Welcome: wire.Welcome{Features: []string{wire.FeatureEcho}, Lease: int64(3 * time.Hour)}}
+	l := newConn(t.Context(), found, f)
+	defer l.close()
+	for range secondAfter {
+		l.lookAgain(3 * time.Hour)
+	}
+	testkit.Eventually(t, "the second connection is given up", func() bool {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		return l.gaveUp
+	})
+	if got := l.replacement(io.EOF); got != third {
+		t.Errorf("the first connection is replaced by %v", got)
 	}
 }

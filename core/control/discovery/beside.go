@@ -16,8 +16,11 @@ import (
 // a server that is silent to all of them.
 const besideParts = 12
 
-// errNotBeside is why no second connection was opened.
-var errNotBeside = errors.New("there is no need of a second connection")
+// errNotBeside is why no second connection was opened, and ErrUnanswered why one was given up.
+var (
+	errNotBeside  = errors.New("there is no need of a second connection")
+	ErrUnanswered = errors.New("the hello on a second connection was not answered in time")
+)
 
 // following is the connection that a finder follows.
 type following struct {
@@ -79,6 +82,7 @@ func (n *network) beside(ctx context.Context, l *Conn, silent func() bool, hello
 	next, unanswered, err := hello(conn, l.unanswered)
 	if unanswered {
 		l.unanswered++
+		err = ErrUnanswered
 	}
 	return next, err
 }
