@@ -451,9 +451,10 @@ func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
 	ctx, cancel := a.untilInterrupt(0)
 	return ctx, background.Run(ctx, func(ctx context.Context) {
 		defer cancel()
+		tick := time.Tick(a.spec.MonitorInterval)
 		for a.rdzv.NodesWaiting() == 0 {
 			select {
-			case <-a.rdzv.Changed():
+			case <-tick:
 			case <-ctx.Done():
 				return
 			}
