@@ -119,10 +119,25 @@ func (r *Round) Measure(ctx context.Context) (*Report, error) {
 	} else {
 		err = r.get(ctx, "report", report)
 	}
-	if err == nil {
-		_, err = r.barrier(ctx, turns, false) // the store ends with the job
+	if err != nil {
+		return nil, err
 	}
-	return report, err
+	return report, r.awaitReaders(ctx)
+}
+
+// awaitReaders has rank 0 wait until all others have the report: its end ends the job, and the store.
+func (r *Round) awaitReaders(ctx context.Context) error {
+	n, err := r.Store.Add(ctx, keyPrefix+"readers", 1)
+	if err == nil && int(n) == r.Nodes {
+		err = r.set(ctx, "read", true)
+	}
+	if r.Rank != 0 {
+		return nil // whatever has become of rank 0 and its store
+	}
+	if err == nil {
+		err = r.get(ctx, "read", new(bool))
+	}
+	return err
 }
 
 // pair measures with one node: first the lower rank, then the other.
