@@ -68,7 +68,9 @@ func TestGuaranteesOfTheOlderHandler(t *testing.T) {
 	}
 	// One dies between joining and completion: it does not count.
 	dead := startNode(t, config, "dead", 3, 3)
-	tellAll([]*nodeProcess{dead, nodes[0]}, "next")
+	nodes[0].tell("next")
+	nodes[0].logged("hosting the control plane") // so that it is the one that loses the dead one
+	dead.tell("next")
 	nodes[0].logged("2 of 3 nodes")
 	dead.kill()
 	nodes[0].logged("node dead")
