@@ -100,7 +100,8 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	if err := so.state.check(); err != nil {
 		return err
 	}
-	group, err := so.peers.group(cmd.Context(), addr, so.state.dir)
+	replica := control.NewReplica()
+	group, err := so.peers.group(cmd.Context(), addr, so.state.dir, replica, so.state.quota.TotalBytes)
 	if err != nil {
 		return err
 	}
@@ -138,7 +139,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	}
 	cfg := control.Config{
 		Fixed: addr.Port != 0, Token: secret, MetricsOpen: so.httpOpen, HTTPNames: append(so.httpNames, addr.Host), Log: log.logger(), Text: statustext.Plainly, Data: data, Quota: so.state.quota, ForgetAfter: so.state.forgetAfter,
-		Peers: group,
+		Peers: group, Replica: replica,
 	}
 	if recording != nil {
 		cfg.Trace, cfg.AwaitTrace = recording.Record, recording.Flush

@@ -13,6 +13,7 @@ import (
 	"github.com/spf13/pflag"
 
 	"rallypoint/core/control/standby"
+	"rallypoint/core/election/raft"
 	"rallypoint/core/params"
 	"rallypoint/internal/host"
 )
@@ -39,7 +40,7 @@ func (p *servePeers) addFlags(flags *pflag.FlagSet) {
 
 // group returns this server's view of its peers at the start, nil if it has none. dataDir is the
 // value of --data-dir.
-func (p *servePeers) group(ctx context.Context, listen listenAddr, dataDir string) (*standby.Peers, error) {
+func (p *servePeers) group(ctx context.Context, listen listenAddr, dataDir string, replica raft.Storage, most int64) (*standby.Peers, error) {
 	if p.list == "" {
 		if p.self != "" {
 			return nil, errors.New("--self names this server among --peers, but --peers is missing")
@@ -65,7 +66,7 @@ func (p *servePeers) group(ctx context.Context, listen listenAddr, dataDir strin
 	if err != nil {
 		return nil, err
 	}
-	return standby.NewPeers(names, own, p.lease()), nil
+	return standby.NewPeers(names, own, p.lease(), replica, most), nil
 }
 
 func (p *servePeers) lease() time.Duration { return leasePerElection * p.election }

@@ -46,7 +46,7 @@ func TestOwnNameAmongPeers(t *testing.T) {
 		{"a,b,c", "0.0.0.0:29400", "c", "c:29400"},
 	} {
 		o := servePeers{list: c.peers, self: c.self, election: time.Second}
-		g, err := o.group(t.Context(), testkit.Must(parseListen(c.listen, 29400))(t), "")
+		g, err := o.group(t.Context(), testkit.Must(parseListen(c.listen, 29400))(t), "", control.NewReplica(), 1)
 		if err != nil || g.Self() != c.want {
 			t.Errorf("%+v: %v", c, err)
 		}

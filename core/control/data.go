@@ -15,7 +15,6 @@ type Data struct {
 	journal *journal.Journal
 	write   func([]journal.WriteBatch) error // the journal's Write
 	runs    []storedRun
-	last    uint64 // highest number of a run
 }
 
 // storedRun is a run as it was found.
@@ -41,46 +40,55 @@ func OpenData(dir string, o journal.Options) (*Data, error) {
 		return nil, err
 	}
 	d := &Data{journal: j, write: j.Write}
-	if err := d.load(); err != nil {
+	stored, err := j.Runs()
+	for i := 0; err == nil && i < len(stored); i++ {
+		var r storedRun
+		if r, err = restore(stored[i]); err != nil { // a whole file with contents that this program does not understand
+			err = fmt.Errorf("data file %s, run %q: %w; use the release that wrote it or a newer one, or give another --data-dir", j.Path(), r.id, err)
+		}
+		d.runs = append(d.runs, r)
+	}
+	if err != nil {
 		_ = j.Close()
 		return nil, err
 	}
 	return d, nil
 }
 
-func (d *Data) load() error {
-	stored, err := d.journal.Runs()
-	if err != nil {
-		return err
+// restore makes a run's machine of what is stored of it.
+func restore(s journal.Run) (r storedRun, err error) {
+	r = storedRun{
+		number: s.Number, id: s.ID, seq: s.Through + uint64(len(s.Events)),
+		snapshot: s.Snapshot, through: s.Through, events: s.Events,
 	}
-	for _, s := range stored {
-		r := storedRun{
-			number: s.Number, id: s.ID, seq: s.Through + uint64(len(s.Events)),
-			snapshot: s.Snapshot, through: s.Through, events: s.Events,
-		}
-		if r.machine, err = rendezvous.Restore(s.Snapshot); err != nil {
-			return d.unreadable(s.ID, err)
-		}
-		for _, b := range s.Events {
-			ev, err := rendezvous.DecodeEvent(b)
-			if err != nil {
-				return d.unreadable(s.ID, err)
-			}
-			if r.broken, r.stack = replay(r.machine, s.ID, ev); r.broken != nil {
-				r.machine = nil
-				break
-			}
-		}
-		d.runs = append(d.runs, r)
-		d.last = max(d.last, s.Number)
+	if r.machine, err = rendezvous.Restore(s.Snapshot); err != nil {
+		return r, err
 	}
-	return nil
+	for _, b := range s.Events {
+		ev, err := rendezvous.DecodeEvent(b)
+		if err != nil {
+			return r, err
+		}
+		if r.broken, r.stack = replay(r.machine, s.ID, ev); r.broken != nil {
+			r.machine = nil
+			break
+		}
+	}
+	return r, nil
 }
 
-// unreadable is the error of a whole file with contents that this program does
-// not understand.
-func (d *Data) unreadable(id string, err error) error {
-	return fmt.Errorf("data file %s, run %q: %w; use the release that wrote it or a newer one, or give another --data-dir", d.journal.Path(), id, err)
+// NewReplica makes what a server of a list knows of all runs, in the place of a data directory: nothing yet.
+func NewReplica() *journal.Replica {
+	return journal.NewReplica(func(s journal.Run) ([]byte, error) {
+		r, err := restore(s)
+		switch {
+		case err != nil:
+			return nil, err
+		case r.broken != nil:
+			return nil, r.broken
+		}
+		return r.machine.Snapshot(), nil
+	})
 }
 
 // replay applies an event without its effects, which were executed long ago.
@@ -137,16 +145,14 @@ func encode(ev rendezvous.Event) ([]byte, *rendezvous.Error) {
 	return b, nil
 }
 
-// restoreRuns continues the runs that were found in the data directory: their nodes have one lease
-// to come back, and all timers restart.
-func (s *Server) restoreRuns(d *Data) {
-	if len(d.runs) > 0 {
-		s.log.Info("restored what was stored", "runs", len(d.runs), "file", d.Path())
-	}
-	for _, found := range d.runs {
+// restoreLocked continues runs as they were found: their nodes have one lease to come back, and all timers
+// restart. alone tells that there may be rounds of which nobody knows.
+func (s *Server) restoreLocked(runs []storedRun, alone bool) {
+	for _, found := range runs {
 		r := newRun(s, found.id, found.number)
 		r.used = true
 		s.runs[found.id] = r
+		s.runSeq = max(s.runSeq, found.number)
 		if s.cfg.AwaitTrace != nil {
 			s.cfg.AwaitTrace()
 		}
@@ -162,7 +168,9 @@ func (s *Server) restoreRuns(d *Data) {
 		r.machine = found.machine
 		r.machine.Limit(s.cfg.Quota.limits())
 		r.accountLocked()
-		r.takeSnapshotLocked()
+		if r.stored.snapshot = nil; s.cfg.Peers == nil {
+			r.takeSnapshotLocked()
+		}
 		r.stats.census, r.stats.round = r.machine.Census(), r.machine.Round()
 		if r.stats.census.Phase.Forming() {
 			r.stats.forming = s.clock.Now()
@@ -170,9 +178,7 @@ func (s *Server) restoreRuns(d *Data) {
 		for _, t := range r.machine.Timers() {
 			r.setTimer(t.Timer, t.After)
 		}
-		r.submitLocked(rendezvous.Recovered{Generation: rand.Text()}, nil)
+		r.submitLocked(rendezvous.Recovered{Generation: rand.Text(), Alone: alone}, nil)
 		r.unlock()
 	}
-	s.runSeq = d.last
-	d.runs = nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rallypoint/core/control/journal"
+	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/background"
@@ -72,10 +73,10 @@ func (p *pendingEvent) wait() *rendezvous.Error {
 	return p.refused
 }
 
-// groupCommit stores the events of all runs before they are applied: one commit holds
-// the events that came while the one before was on its way to the disk.
+// groupCommit stores the events of all runs before they are applied, on a disk or with a majority of the servers
+// of a list: one commit holds the events that came while the one before was on its way.
 //
-// So a run's machine shows nothing that is not on the disk. A request that changes nothing
+// So a run's machine shows nothing that is not stored. A request that changes nothing
 // (rendezvous.Machine.TryRead) is answered from it at once, even if changes wait to be stored: it
 // was asked before any of those was answered, and a server that is restarted on the same data
 // knows everything that the answer showed. Two kinds of reads are queued nevertheless: reads of a
@@ -84,7 +85,7 @@ func (p *pendingEvent) wait() *rendezvous.Error {
 // only then stored; see answerReads.
 type groupCommit struct {
 	server *Server
-	data   *Data
+	write  func(ctx context.Context, reign uint64, changes []journal.WriteBatch) error
 
 	mu      sync.Mutex
 	notFull sync.Cond // fewer than maxQueued bytes wait, or closed
@@ -101,8 +102,8 @@ type groupCommit struct {
 	snapshots []*run
 }
 
-func newGroupCommit(s *Server, d *Data) *groupCommit {
-	w := &groupCommit{server: s, data: d, wake: wake.New()}
+func newGroupCommit(s *Server, write func(context.Context, uint64, []journal.WriteBatch) error) *groupCommit {
+	w := &groupCommit{server: s, write: write, wake: wake.New()}
 	w.notFull.L = &w.mu
 	return w
 }
@@ -155,7 +156,7 @@ func (g *groupCommit) serve(ctx context.Context) {
 		case <-g.wake:
 		}
 		batch := append(retry, g.takeQueue()...)
-		retry = g.commit(batch)
+		retry = g.commit(ctx, g.ofReign(batch))
 		if !g.failing {
 			pauses.Reset()
 			continue
@@ -194,7 +195,8 @@ func (g *groupCommit) takeQueue() []*pendingEvent {
 	return queue
 }
 
-// drop ends events that will not be applied. Runs that they would forget are forgotten.
+// drop ends events that will not be applied. Runs that they would forget are forgotten, unless the next leader of
+// several servers does that.
 func (g *groupCommit) drop(retry []*pendingEvent) {
 	var changes []journal.WriteBatch
 	for _, e := range append(retry, g.takeQueue()...) {
@@ -204,11 +206,33 @@ func (g *groupCommit) drop(retry []*pendingEvent) {
 		e.void = true
 		close(e.done)
 	}
-	if len(changes) > 0 {
-		if err := g.data.write(changes); err != nil {
+	if len(changes) > 0 && g.server.cfg.Peers == nil {
+		if err := g.write(context.Background(), 0, changes); err != nil {
 			g.server.log.Warn("runs that had ended are still in the data directory, and are forgotten later", "error", err)
 		}
 	}
+}
+
+// ofReign ends the events of runs that this process, one of several servers, does not lead any more.
+func (g *groupCommit) ofReign(batch []*pendingEvent) (rest []*pendingEvent) {
+	now := g.server.reigns()
+	return g.void(batch, func(e *pendingEvent) bool { return e.run.reign != now })
+}
+
+// void ends events that will not be applied, and returns the others.
+func (g *groupCommit) void(batch []*pendingEvent, which func(*pendingEvent) bool) (rest []*pendingEvent) {
+	size := 0
+	for _, e := range batch {
+		if !which(e) {
+			rest = append(rest, e)
+			continue
+		}
+		size += e.size()
+		e.void = true
+		close(e.done)
+	}
+	g.release(size)
+	return rest
 }
 
 // release subtracts bytes from queued.
@@ -221,7 +245,7 @@ func (g *groupCommit) release(size int) {
 
 // commit stores a batch and applies it. It returns the beginning of the next batch: reads, and
 // after a failure the events to try again.
-func (g *groupCommit) commit(batch []*pendingEvent) (retry []*pendingEvent) {
+func (g *groupCommit) commit(ctx context.Context, batch []*pendingEvent) (retry []*pendingEvent) {
 	batch, after := g.answerReads(batch)
 	order, byRun := byRuns(batch)
 	changes := g.changes(order, byRun)
@@ -229,8 +253,16 @@ func (g *groupCommit) commit(batch []*pendingEvent) (retry []*pendingEvent) {
 		return nil
 	}
 	began := g.server.clock.Now()
-	err := g.data.write(changes)
+	reign := uint64(0)
+	if len(order) > 0 {
+		reign = order[0].reign
+	}
+	err := g.write(ctx, reign, changes)
 	g.server.metrics.commits.observe(g.server.clock.Now().Sub(began), &commitBuckets)
+	if errors.Is(err, standby.ErrDeposed) {
+		g.void(append(batch, after...), func(*pendingEvent) bool { return true })
+		return nil
+	}
 	if err != nil {
 		return append(g.failed(batch, err), after...)
 	}
@@ -346,7 +378,7 @@ func (g *groupCommit) apply(r *run, entries []*pendingEvent) {
 			r.applyEntryLocked(e)
 		}
 	}
-	if !r.gone && r.broken == nil && r.stored.since > max(minSnapshotAfter, r.stored.size) {
+	if !r.gone && r.broken == nil && r.server.cfg.Peers == nil && r.stored.since > max(minSnapshotAfter, r.stored.size) {
 		r.takeSnapshotLocked()
 		g.snapshots = append(g.snapshots, r)
 	}

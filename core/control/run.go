@@ -24,6 +24,7 @@ type run struct {
 	server *Server
 	id     string
 	seq    uint64     // order of creation
+	reign  uint64     // the server's when it was made
 	begun  netip.Addr // whose node began it, as countedAs has it; invalid: it was restored
 	log    *slog.Logger
 
@@ -100,7 +101,7 @@ func newRun(s *Server, id string, seq uint64) *run {
 		log = log.With("run", id)
 	}
 	r := &run{
-		server: s, id: id, seq: seq, log: log,
+		server: s, id: id, seq: seq, reign: s.reign, log: log,
 		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime(), Succession: s.succession(id), Limits: s.cfg.Quota.limits()}),
 		stats:   stats{joins: map[rendezvous.SessionID]pendingJoin{}, census: rendezvous.Census{Phase: rendezvous.PhaseEmpty}},
 		conns:   map[rendezvous.SessionID]*serverConn{},
@@ -221,6 +222,9 @@ func (r *run) request(p *serverConn, f wire.Request) {
 func (r *run) answerLocked(ev rendezvous.Event) (done bool) {
 	if r.gone || r.broken != nil {
 		return true
+	}
+	if r.server.cfg.Peers != nil && !r.server.cfg.Elector.Committed(0) {
+		return false // another server may lead, which knows more
 	}
 	defer r.recoverRunLocked()
 	effects, done := r.machine.TryRead(ev)

@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"rallypoint/core/control/journal"
 	"rallypoint/core/control/standby"
 	"rallypoint/core/election"
 	"rallypoint/core/params"
@@ -83,8 +84,9 @@ type Config struct {
 	// (docs/decisions/0041). RunID is set, too, unless there are Peers.
 	Group *standby.Group
 	// Peers, if set, are the servers of many runs that succeed each other, and in Group's place
-	// (docs/decisions/0151).
-	Peers *standby.Peers
+	// (docs/decisions/0151). There is no Data then: what they know is in the Peers' Replica.
+	Peers   *standby.Peers
+	Replica *journal.Replica
 	// Trace, if set, gets how a run begins (its state) and every event with its
 	// effects once they were executed, in the order of the run and under its
 	// lock: it must return quickly and not call the server. Seconds is not set.
@@ -130,6 +132,7 @@ type Server struct {
 	listeners []net.Listener
 	runs      map[string]*run
 	runSeq    uint64
+	reign     uint64             // in which this one of several servers leads, or has led; 0: no other can
 	runsOf    map[netip.Addr]int // how many of them were begun by nodes of an address
 	conns     map[*serverConn]struct{}
 	sweeper   Stopper
@@ -196,8 +199,20 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 	}
 	s.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return s.clock.AfterFunc(d, f).Stop }, s.logSummary)
 	if cfg.Data != nil {
-		s.commits = newGroupCommit(s, cfg.Data)
-		s.restoreRuns(cfg.Data)
+		s.commits = newGroupCommit(s, func(_ context.Context, _ uint64, changes []journal.WriteBatch) error {
+			return cfg.Data.write(changes)
+		})
+		if runs := cfg.Data.runs; len(runs) > 0 {
+			s.log.Info("restored what was stored", "runs", len(runs), "file", cfg.Data.Path())
+			s.restoreLocked(runs, false)
+			cfg.Data.runs = nil
+		}
+		s.commits.start()
+	}
+	if cfg.Peers != nil {
+		s.commits = newGroupCommit(s, func(ctx context.Context, reign uint64, changes []journal.WriteBatch) error {
+			return cfg.Peers.Commit(ctx, reign, journal.Entries(changes))
+		})
 		s.commits.start()
 	}
 	s.mu.Lock()
@@ -293,11 +308,6 @@ func (s *Server) runFor(id string, from netip.Addr) (*run, *rendezvous.Error) {
 		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "the control plane at %s remembers %d runs already, which is the most; those without nodes are forgotten after %v (--forget-after)",
 			s.Addr(), len(s.runs), s.cfg.ForgetAfter)
 	}
-	if s.cfg.Peers != nil {
-		if full := s.cfg.Peers.Full(); full != "" { // the servers that may host next have no room
-			return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "run %q cannot begin at %s: %s", id, s.Addr(), full)
-		}
-	}
 	from = countedAs(from)
 	if n := s.runsOf[from]; n >= s.cfg.Quota.RunsPerAddress {
 		return nil, rendezvous.Errorf(rendezvous.CodeTooLarge, "run %q cannot begin: nodes at %v have begun %d runs that the control plane at %s remembers, which is the most for one address; "+
@@ -334,9 +344,6 @@ func (s *Server) removeLocked(r *run) {
 	}
 	if s.commits != nil {
 		s.commits.add(&pendingEvent{run: r, forget: true})
-	}
-	if s.cfg.Peers != nil {
-		s.cfg.Peers.Forget(r.id)
 	}
 }
 

@@ -139,12 +139,7 @@ func (s *Server) StepDown(to wire.Redirect, why string) {
 	} else {
 		s.log.Warn("this process does not host the control plane any more: "+why, "host", to.Host, "term", to.Term)
 	}
-	s.mu.Lock()
-	runs := slices.Collect(maps.Values(s.runs))
-	clear(s.runs)
-	clear(s.runsOf)
-	s.mu.Unlock()
-	for _, r := range runs {
+	for _, r := range s.takeRuns() {
 		r.sendAway(to)
 	}
 }

@@ -17,7 +17,6 @@ type uncommitted struct {
 	facts  rendezvous.Facts // that were proposed last
 	number uint64           // of that proposal; 0: there was none, or this process was deposed then
 	queue  []delayed
-	cut    bool // the voters do not keep all of facts
 }
 
 // delayed is one frame, or the end of a wait, once a proposal is confirmed.
@@ -38,12 +37,7 @@ func (r *run) proposeLocked() {
 		return
 	}
 	if facts := r.machine.Facts(); u.number == 0 || !facts.Equal(u.facts) {
-		number, whole := r.server.cfg.Elector.Propose(r.id, facts)
-		u.facts, u.number = facts, number
-		if !whole && !u.cut {
-			r.warnings = append(r.warnings, "the servers have no room for all that this run's successor has to know: its directives, and who is drained, are kept by its nodes alone; end other runs, or start other servers for them")
-		}
-		u.cut = !whole
+		u.facts, u.number = facts, r.server.cfg.Elector.Propose(r.id, facts)
 	}
 }
 
@@ -56,7 +50,7 @@ func (r *run) quietLocked() bool {
 // mayJudgeLocked reports whether silent nodes may be taken for lost: not while it is this process
 // that is cut off.
 func (r *run) mayJudgeLocked() bool {
-	return !r.votes() || r.server.cfg.Elector.Committed(0)
+	return !r.votes() && r.server.cfg.Peers == nil || r.server.cfg.Elector.Committed(0)
 }
 
 // sayLocked tells nodes something, in order: now, or when the voters have accepted it.

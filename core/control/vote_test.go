@@ -72,7 +72,7 @@ func TestBadVotes(t *testing.T) {
 	testkit.Eventually(t, "two nodes vote beside the host", func() bool { return len(host.cfg.Group.Voters()) == 2 })
 	n := dialNode(t, host.Addr().String())
 	word, _ := n.greet(wire.Liveness{RunID: "run", Group: group, Node: "evil", Voter: "evil"}).(wire.Liveness)
-	evil := raft.New(raft.ParseVoter("evil"), time.Second, 0)
+	evil := raft.New(raft.ParseVoter("evil"), time.Second, 0, nil)
 	evil.Begin(word.Epoch, 1<<20, []raft.Voter{raft.ParseVoter("evil"), raft.ParseVoter(word.Voter)}, nil, 0)
 	ask := evil.Messages()[0]
 	counted := func() uint64 { return host.metrics.refused[refusedStandby].Load() }
@@ -89,7 +89,7 @@ func TestBadVotes(t *testing.T) {
 		testkit.Eventually(t, "the message is counted", func() bool { return counted() == before+1 })
 	}
 	nodes[0].lines.Await(t, "ignored a message of the vote", 1)
-	evil = raft.New(raft.ParseVoter("evil"), time.Second, 0)
+	evil = raft.New(raft.ParseVoter("evil"), time.Second, 0, nil)
 	evil.Begin(word.Epoch, 9, []raft.Voter{raft.ParseVoter("evil"), raft.ParseVoter(word.Voter)}, nil, 0)
 	n.send(wire.Vote{Group: group, Message: evil.Messages()[0]}) // it may speak, and does not vote
 	regroup(t, nodes)

@@ -38,8 +38,8 @@ type Elector interface {
 	// them.
 	Quorum() bool
 	// Propose proposes the facts of a run, which replace those before. Committed tells of the number that
-	// it returns when they are confirmed. whole is false if there is no room for all of them.
-	Propose(run string, f rendezvous.Facts) (number uint64, whole bool)
+	// it returns when they are confirmed.
+	Propose(run string, f rendezvous.Facts) (number uint64)
 	// Committed reports whether this process still leads, as far as it can know, and the facts of that
 	// number are confirmed. Number 0 asks for the former alone.
 	Committed(number uint64) bool

@@ -123,9 +123,10 @@ func packOther(p *pack.Packer, ev Event) {
 			p.List(0)
 			break
 		}
-		p.List(2)
+		p.List(3)
 		packName(p, ev.Generation)
 		p.Duration(ev.Grace)
+		p.Bool(ev.Alone)
 	case Direct:
 		packDirect(p, ev)
 	case CancelDirective:
@@ -226,7 +227,7 @@ func unpackOther(u *pack.Unpacker, op Op) Event {
 	case opTimerFired:
 		return TimerFired{Timer: unpackTimer(u)}
 	case opRecovered:
-		return Recovered{Generation: u.Text(MaxNameLen), Grace: u.Duration()}
+		return Recovered{Generation: u.Text(MaxNameLen), Grace: u.Duration(), Alone: u.Bool()}
 	case opDirect:
 		return unpackDirect(u)
 	case opCancel:

@@ -193,6 +193,7 @@ type Recovered struct {
 	// stored may be older than rounds of which no node can tell.
 	Generation string
 	Grace      time.Duration `json:",omitzero"` // instead of the lease; 0: the lease
+	Alone      bool          `json:",omitzero"` // as a Succession's: the number of the next round leaves a gap
 }
 
 func (Forget) op() Op          { return opForget }

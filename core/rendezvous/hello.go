@@ -148,6 +148,7 @@ func (f *forming) beginGrace(n *node, after time.Duration) {
 
 // recovered gives every node one lease, or what the event says, to come back.
 func (m *Machine) recovered(ev Recovered) {
+	m.succession.Alone = ev.Alone || m.succession.Alone && (m.round.fresh || m.round.stored)
 	m.round.stored, m.reserve = true, ev.Generation
 	grace := cmp.Or(ev.Grace, m.forming.policy.LeaseTimeout)
 	if len(m.nodes.live) > 0 {

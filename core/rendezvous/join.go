@@ -182,7 +182,7 @@ const soloGap = 1000
 // nextRound is the number of the next round.
 func (m *Machine) nextRound() uint64 {
 	highest := m.round.highest()
-	if m.succession.Alone && m.round.fresh {
+	if m.succession.Alone && (m.round.fresh || m.round.stored) {
 		highest = (highest/soloGap + 1) * soloGap
 	}
 	return highest + 1

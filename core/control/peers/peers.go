@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"rallypoint/core/control/standby"
@@ -17,10 +18,11 @@ import (
 
 // Host is the server of this process.
 type Host interface {
-	// Begin makes it host the runs that it was told of by the one before.
-	Begin(runs []string)
-	// Confirmed sends nodes what the voters have accepted meanwhile. It does not block.
-	Confirmed()
+	// Begin makes it continue, in a reign, the runs that the servers know, and returns how many these are. alone
+	// tells that no majority could be asked whether there was more. Nodes are served once the Peers lead.
+	Begin(reign uint64, alone bool) (runs int)
+	// Abandon takes Begin back.
+	Abandon()
 	// StepDown sends all nodes to another server; why is for the log.
 	StepDown(to wire.Redirect, why string)
 }
@@ -41,9 +43,10 @@ const silentEvery = 10 * time.Second
 // Peers are the connections of this server to the others, and its part in their vote.
 type Peers struct {
 	Config
-	life    context.Context
-	cancel  context.CancelFunc
-	running sync.WaitGroup
+	life      context.Context
+	cancel    context.CancelFunc
+	running   sync.WaitGroup
+	beginning atomic.Bool
 }
 
 // Start begins to take part. A name that is none is ErrInvalid.
@@ -84,20 +87,24 @@ func (p *Peers) obey() {
 	if p.Group.Lame() {
 		p.Host.StepDown(wire.Redirect{Group: p.Group.Current().Group, Node: p.Group.Self()}, p.Group.NoMajority())
 	}
-	p.begin()
-	if p.Group.Hosting() {
-		p.Host.Confirmed()
+	if p.beginning.Load() {
+		return
+	}
+	if reign, alone, elected := p.Group.Elected(); elected {
+		p.beginning.Store(true)
+		p.running.Go(func() { // the vote goes on meanwhile
+			defer p.beginning.Store(false)
+			p.begin(reign, alone)
+		})
 	}
 }
 
-// begin makes this server host if it was elected.
-func (p *Peers) begin() {
-	runs, led, err := p.Group.Succeed(time.Now())
-	if !led {
+// begin makes this server, which was elected, lead.
+func (p *Peers) begin(reign uint64, alone bool) {
+	runs := p.Host.Begin(reign, alone)
+	if !p.Group.Lead(reign, time.Now()) {
+		p.Host.Abandon()
 		return
-	}
-	if err != nil {
-		p.Log.Error("what the servers keep for each other cannot be read as a whole: its runs go on with what their nodes report", "error", err)
 	}
 	r := p.Group.Report()
 	text := fmt.Sprintf("the servers have formed a group: %s leads", r.Node)
@@ -110,8 +117,7 @@ func (p *Peers) begin() {
 			text = fmt.Sprintf("this server leads now: %s is dead", from)
 		}
 	}
-	p.Log.Info(text, "term", r.Term, "runs", len(runs))
-	p.Host.Begin(runs)
+	p.Log.Info(text, "term", r.Term, "runs", runs)
 }
 
 // teller logs from time to time what a server waits for.

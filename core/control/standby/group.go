@@ -75,8 +75,7 @@ type members interface {
 	// voteLocked sends raft's messages, and wakes those that wait for its decisions.
 	voteLocked()
 	sendLocked(m raft.Message)
-	// proposeLocked and committedLocked do the work of Propose and Committed.
-	proposeLocked(run string, f rendezvous.Facts) (number uint64, whole bool)
+	// committedLocked does the work of Committed.
 	committedLocked(number uint64) bool
 	// leaveLocked is for StepDown: this process follows another server.
 	leaveLocked(to wire.Redirect)
@@ -84,6 +83,9 @@ type members interface {
 	livenessLocked() wire.Liveness
 	// nodeOfLocked returns the node of a voter; "" if it is not known.
 	nodeOfLocked(id raft.Voter) string
+	// assembleLocked returns the message of a frame, if that, or all of it that came before, is whole. It reports
+	// as impossible what no process that follows the protocol can have sent.
+	assembleLocked(l *Link, f wire.Vote) (m raft.Message, whole, possible bool)
 	// adoptLocked takes part in the epoch of a message, if this process may.
 	adoptLocked(m raft.Message)
 	// forgetLocked gives this process an empty memory, and another name as a voter.
@@ -112,7 +114,7 @@ func NewGroup(runID, node string, lease time.Duration, noQuorum bool) *Group {
 func newGroup(runID, node string, lease time.Duration, noQuorum bool, clock Clock) *Group {
 	g := &Group{
 		runID: runID, node: node, lease: lease, noQuorum: noQuorum, clock: clock, maxFrame: wire.MaxHelloFrame,
-		changed: make(chan struct{}), links: map[*Link]struct{}{}, vote: newVote(clock, lease, raft.NewVoter(0)),
+		changed: make(chan struct{}), links: map[*Link]struct{}{}, vote: newVote(clock, lease, raft.NewVoter(0), nil),
 	}
 	g.members = g
 	return g
@@ -271,7 +273,7 @@ func (g *Group) partLocked(group, next string) {
 // renewVoteLocked has this process begin without a memory in another group.
 func (g *Group) renewVoteLocked(group string) {
 	if group != g.target.Group {
-		g.vote = newVote(g.clock, g.lease, raft.NewVoter(0))
+		g.vote = newVote(g.clock, g.lease, raft.NewVoter(0), nil)
 	}
 }
 
@@ -280,7 +282,7 @@ func (g *Group) forgetLocked() { g.voteAsLocked(raft.NewVoter(0)) }
 // voteAsLocked gives this process another name as a voter, and a memory that is empty.
 func (g *Group) voteAsLocked(id raft.Voter) {
 	names := g.vote.names
-	g.vote = newVote(g.clock, g.lease, id)
+	g.vote = newVote(g.clock, g.lease, id, nil)
 	g.vote.names = names
 }
 

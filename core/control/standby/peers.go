@@ -1,11 +1,13 @@
 package standby
 
 import (
+	"cmp"
+	"context"
 	"crypto/rand"
 	"crypto/sha256"
 	"encoding/binary"
 	"encoding/hex"
-	"fmt"
+	"errors"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -16,40 +18,39 @@ import (
 	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
-	"rallypoint/internal/wording"
 )
 
-// Peers is a Group of servers that are named by configuration and serve many runs
-// (docs/decisions/0151).
+// Peers is a Group of servers that are named by configuration and serve many runs. Each has a replica of all that
+// the others know, and the leader tells nodes only what a majority has (docs/decisions/0151, 0153).
 type Peers struct {
 	*Group
-	places []string // their names, in one order everywhere
-	ledger ledger
+	places  []string // their names, in one order everywhere
+	replica raft.Storage
+	pieces  pieces
 
 	last       raft.Voter        // the host that was known last
 	proven     time.Duration     // since when that one is proven dead; 0: it is not
-	entry      [2]uint64         // term and number of the entry that the name below is of
-	name       string            // of the group, as nodes know it
+	reign      uint64            // counts how often this process began or ceased to lead; what was to be said in another one is void
 	refusing   map[string]string // by peer: why it is none, and has been more than once
 	refused    map[string]string // the same, as it was last
 	since      time.Duration     // since when this process could begin an epoch
 	ticked     time.Duration     // when that was looked at
-	began      uint64            // the term before the epoch that this process has begun with what it remembered; 0: it has not
+	began      bool              // this process has begun the epoch, with what it remembered
 	majorityAt time.Duration     // when the server here had a majority last, or did not host
 	deposed    bool              // another server has hosted since the one here began to
 }
 
 // NewPeers makes the view of a server of many runs that knows nothing yet. names are those of
 // all servers, own among them; a server that has another list, or another lease, is of another
-// group.
-func NewPeers(names []string, own string, lease time.Duration) *Peers {
+// group. The replica is empty, and has at most so many bytes.
+func NewPeers(names []string, own string, lease time.Duration, replica raft.Storage, most int64) *Peers {
 	places := slices.Sorted(slices.Values(names))
 	sum := sha256.Sum256([]byte(strings.Join(places, ",") + " " + lease.String()))
 	p := &Peers{
 		Group:  NewGroup("peers-"+hex.EncodeToString(sum[:16]), own, lease, false),
-		places: places, ledger: ledger{facts: map[string][]byte{}}, refusing: map[string]string{}, refused: map[string]string{},
+		places: places, replica: replica, pieces: newPieces(most), refusing: map[string]string{}, refused: map[string]string{},
 	}
-	p.members, p.inside, p.maxFrame, p.self = p, p.runID, wire.MaxFrame, own
+	p.members, p.inside, p.maxFrame, p.self = p, p.runID, wire.MaxVoteFrame, own
 	p.forgetLocked()
 	for _, name := range places {
 		p.list = append(p.list, wire.StandbyNode{Node: name, Label: name, Votes: true})
@@ -59,10 +60,17 @@ func NewPeers(names []string, own string, lease time.Duration) *Peers {
 
 // forgetLocked gives this process an empty memory, and a name that has not voted.
 func (p *Peers) forgetLocked() {
+	_ = p.replica.Save(raft.Change{Replace: true})
 	p.voteAsLocked(raft.NewVoter(p.placeOf(p.node)))
-	p.last, p.proven, p.entry, p.name = 0, 0, [2]uint64{}, ""
-	p.since, p.ticked, p.majorityAt = 0, 0, 0
 	p.deposed = p.hosting
+}
+
+// voteAsLocked begins a memory of the vote. What the replica has stays.
+func (p *Peers) voteAsLocked(id raft.Voter) {
+	names := p.vote.names
+	p.vote = newVote(p.clock, p.lease, id, p.replica)
+	p.vote.names = names
+	p.last, p.proven, p.since, p.ticked, p.majorityAt, p.began = 0, 0, 0, 0, 0, false
 }
 
 // placeOf is a server's place in the list, from 1 on.
@@ -168,11 +176,10 @@ func (p *Peers) beginLocked() {
 	n, now := p.vote.node, p.vote.now()
 	late := now-p.ticked > 2*p.Beat()
 	p.ticked = now
-	var own, theirs [2]uint64
-	value, term, number := n.Value()
-	own = [2]uint64{term, number}
+	_, term, number := n.Value()
+	own, theirs := [2]uint64{term, number}, [2]uint64{}
 	free := !n.Majority(now) && (n.Epoch() == "" || now-n.Heard() >= p.lease/4)
-	near, before, first := 1, 0, true
+	near, before, first, new := 1, 0, true, n.Epoch() == ""
 	for i, name := range p.places {
 		l := p.linkTo(name)
 		if name == p.node || l == nil {
@@ -180,6 +187,7 @@ func (p *Peers) beginLocked() {
 		}
 		near++
 		theirs = l.last
+		new = new && l.epoch == ""
 		free = free && l.state != succession.Leads
 		first = first && slices.Compare(own[:], theirs[:]) >= 0
 		if theirs == own && i < p.placeOf(p.node)-1 {
@@ -190,22 +198,37 @@ func (p *Peers) beginLocked() {
 		p.since = now
 		return
 	}
-	if !first || now-p.since < p.patienceLocked()+time.Duration(before)*p.lease/4 {
+	new = new && near == len(p.places)
+	if !first || !(new && before == 0) && now-p.since < p.patienceLocked()+time.Duration(before)*p.lease/4 {
 		return
 	}
-	epoch := rand.Text()
+	if n.Settle() != nil {
+		p.forgetLocked()
+		return
+	}
+	epoch := epochOf(nameOf(n.Epoch()))
 	var voters []raft.Voter
 	for i := range p.places {
 		voters = append(voters, voterOf(epoch, i+1))
 	}
 	p.voteAsLocked(voterOf(epoch, p.placeOf(p.node)))
-	p.since, p.ticked, p.began = 0, 0, term
-	p.vote.node.Begin(epoch, max(term, 1)-1, voters, value, p.vote.now())
+	p.began = term > 0
+	p.vote.node.Begin(epoch, max(term, 1)-1, voters, nil, p.vote.now())
 	p.tellLocked()
 }
 
+// epochOf names an epoch of a group, which nodes know by the name. Each that follows without a majority's word has
+// another one.
+func epochOf(name string) string { return cmp.Or(name, rand.Text()) + "." + rand.Text() }
+
+// nameOf is the name of the group of an epoch.
+func nameOf(epoch string) string {
+	name, _, _ := strings.Cut(epoch, ".")
+	return name
+}
+
 // patienceLocked is how long this process waits before it begins an epoch, or takes part in one that another
-// begins.
+// begins. Where the present process of each server is connected, and none of them knows of an epoch, nobody waits.
 func (p *Peers) patienceLocked() time.Duration {
 	if p.vote.node.Epoch() == "" {
 		return p.lease * 2 / 5 // the process before it in its place may have told a leader that it hears it
@@ -225,11 +248,18 @@ func voterOf(epoch string, place int) raft.Voter {
 // adoptLocked takes part in an epoch that another process begins, if this one may.
 func (p *Peers) adoptLocked(m raft.Message) {
 	n, own := p.vote.node, voterOf(m.Epoch, p.placeOf(p.node))
-	if m.To != own || m.Epoch == n.Epoch() || p.vote.now()-p.since < p.patienceLocked() {
+	new, near := n.Epoch() == "", 1
+	for _, name := range p.places {
+		if l := p.linkTo(name); name != p.node && l != nil {
+			near++
+			new = new && (l.epoch == "" || l.epoch == m.Epoch)
+		}
+	}
+	if new = new && near == len(p.places); m.To != own || m.Epoch == n.Epoch() || !new && p.vote.now()-p.since < p.patienceLocked() {
 		return
 	}
+	_ = p.replica.Save(raft.Change{Replace: true})
 	p.voteAsLocked(own)
-	p.since, p.ticked, p.began = 0, 0, 0
 	p.tellLocked()
 }
 
@@ -292,12 +322,8 @@ func (p *Peers) setVotersLocked() {
 }
 
 func (p *Peers) voteLocked() {
-	b, now := p.vote.node, p.vote.now()
-	if p.hosting {
-		p.ledger.proposeLocked(b, now)
-	}
 	p.targetLocked()
-	if b.Majority(now) != p.vote.majority {
+	if p.vote.node.Majority(p.vote.now()) != p.vote.majority {
 		p.tellLocked()
 	}
 	p.Group.voteLocked()
@@ -308,21 +334,51 @@ func (p *Peers) voteLocked() {
 func (p *Peers) sendLocked(m raft.Message) {
 	l := p.linkTo(p.nodeOfLocked(m.To))
 	if !p.closed && l != nil && (l.voter == m.To || l.epoch != m.Epoch && m.To == voterOf(m.Epoch, m.To.Place())) {
-		l.out.Send(wire.Vote{Group: p.inside, Message: m})
+		l.out.Send(p.pieces.first(wire.Vote{Group: p.inside, Message: m}))
 	}
 }
 
-func (p *Peers) proposeLocked(run string, f rendezvous.Facts) (number uint64, whole bool) {
-	if _, leads := p.vote.node.Leads(); !leads {
-		return 0, true
+// Quorum reports that nothing is told before a majority has it: Commit returns only then.
+func (p *Peers) Quorum() bool { return false }
+
+// ErrDeposed is Commit's where another server may lead.
+var ErrDeposed = errors.New("this server does not lead any more")
+
+// Commit has a majority of the servers accept entries, in order, of a reign that Elected has returned. It returns nil when
+// they have, and otherwise ErrDeposed, also once ctx ends: the next leader may know them, or not.
+func (p *Peers) Commit(ctx context.Context, reign uint64, entries [][]byte) error {
+	number := uint64(0)
+	for {
+		p.mu.Lock()
+		if p.closed || p.reign != reign {
+			p.mu.Unlock()
+			return ErrDeposed
+		}
+		if number == 0 {
+			p.vote.proposed = p.vote.now()
+			number = p.vote.node.Propose(p.vote.now(), entries...)
+			p.members.voteLocked()
+		}
+		changed := p.changed
+		done := number > 0 && p.vote.node.Committed() >= number
+		p.mu.Unlock()
+		if done {
+			return nil
+		}
+		select {
+		case <-changed: // by StepDown and Close, too
+		case <-ctx.Done():
+			return ErrDeposed
+		}
 	}
-	return p.ledger.set(run, f)
 }
 
 // committedLocked reports false after the last word: the others may have elected the next host already.
-func (p *Peers) committedLocked(number uint64) bool { return !p.closed && p.ledger.said >= number }
+func (p *Peers) committedLocked(number uint64) bool {
+	return !p.closed && p.Group.committedLocked(number)
+}
 
-func (p *Peers) leaveLocked(wire.Redirect) {} // the list stays, and so does the vote
+func (p *Peers) leaveLocked(wire.Redirect) { p.reign++ } // the list stays, and so does the vote
 
 func (p *Peers) livenessLocked() wire.Liveness {
 	f, b := p.Group.livenessLocked(), p.vote.node
@@ -362,104 +418,69 @@ func (p *Peers) Deposed() (to wire.Redirect, deposed bool) {
 // targetLocked notes which peer hosts, as the voters know, and was heard lately.
 func (p *Peers) targetLocked() {
 	b := p.vote.node
-	value, term, number := b.Value()
-	if at := [2]uint64{term, number}; at != p.entry {
-		p.entry, p.name = at, nameOf(value)
-	}
 	if p.hosting {
 		p.deposed = p.deposed || b.Leader() != 0 && b.Leader() != p.vote.voter
 		return
 	}
 	host := p.nodeOfLocked(b.Leader())
-	p.certain = host != "" && host != p.node && p.name != "" && p.linkTo(host) != nil && p.vote.now()-b.Heard() <= p.lease/4
+	p.certain = host != "" && host != p.node && p.linkTo(host) != nil && p.vote.now()-b.Heard() <= p.lease/4
 	if !p.certain {
 		return
 	}
-	term, _ = b.Leads()
-	to := wire.Redirect{Group: p.name, Term: term, Node: host, Host: p.addrLocked(host)}
+	term, _ := b.Leads()
+	to := wire.Redirect{Group: nameOf(b.Epoch()), Term: term, Node: host, Host: p.addrLocked(host)}
 	if p.target.Term != to.Term || p.target.Host != to.Host || p.target.Group != to.Group {
 		p.target = to
 		p.wakeLocked()
 	}
 }
 
-// Succeed makes this server host, which the others have elected, and returns the runs that it begins with,
-// in order. It reports false if it was not elected, or has no majority. An error is about
-// the list that the voters have kept: the parts that cannot be read are left out.
-func (p *Peers) Succeed(now time.Time) (runs []string, led bool, err error) {
+// Elected begins a reign where the others have elected this server, and its replica has all that a majority
+// has accepted. alone tells that no majority could be asked whether there was more. It reports false if this server was not
+// elected, has no majority, or leads already.
+func (p *Peers) Elected() (reign uint64, alone, elected bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	b := p.vote.node
-	term, leads := b.Leads()
-	if !leads || p.hosting || p.closed || !b.Majority(p.vote.now()) {
-		return nil, false, nil
+	n := p.vote.node
+	if p.hosting || p.closed || !n.Majority(p.vote.now()) || n.Committed() == 0 {
+		return 0, false, false
 	}
-	value, _, _ := b.Value()
-	p.ledger, err = decodeLedger(value)
-	if p.ledger.name == "" {
-		p.ledger.name = rand.Text()
+	p.reign++
+	return p.reign, p.began, true
+}
+
+// Lead makes this server host in a reign, which has begun the runs. It reports false if that is over.
+func (p *Peers) Lead(reign uint64, now time.Time) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	n := p.vote.node
+	term, leads := n.Leads()
+	if !leads || p.hosting || p.closed || p.reign != reign {
+		return false
 	}
-	p.ledger.changes = 1 // of a host that begins; the voters keep its name from then on
-	from, silent := p.target.Node, !b.ProvenDead(p.last)
+	from, silent := p.target.Node, !n.ProvenDead(p.last)
 	t := &p.takeover
 	t.Since, t.From, t.Took, t.Left = now, from, 0, false
 	if from != "" {
-		t.Took = p.vote.now() - b.Heard()
+		t.Took = p.vote.now() - n.Heard()
 		t.Total++
 		t.Spent += t.Took
 	}
-	p.start = rendezvous.Succession{Term: term, From: from, Silent: silent && from != "", Alone: p.began > 0}
-	p.began = 0
-	p.hosting, p.round, p.deposed = true, false, false
-	p.target = wire.Redirect{Group: p.ledger.name, Term: term, Node: p.node, Host: p.self}
+	p.start = rendezvous.Succession{Term: term, From: from, Silent: silent && from != "", Alone: p.began}
+	p.hosting, p.round, p.deposed, p.began = true, false, false, false
+	p.target = wire.Redirect{Group: nameOf(n.Epoch()), Term: term, Node: p.node, Host: p.self}
 	p.setVotersLocked()
 	p.voteLocked()
 	p.tellLocked()
 	p.wakeLocked()
-	for run := range p.ledger.facts {
-		runs = append(runs, run)
-	}
-	slices.Sort(runs)
-	return runs, true, err
+	return true
 }
 
-// SuccessionOf returns the succession with which the machine of a run begins at this server.
-func (p *Peers) SuccessionOf(run string) rendezvous.Succession {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	kept, known := p.ledger.facts[run]
-	if !known {
-		return rendezvous.Succession{Term: 1} // nobody was told anything of it
-	}
-	s := p.start
-	s.Facts, _ = rendezvous.DecodeFacts(kept)
-	s.Term = max(s.Term, 2) // of a group that was founded in its first term no run is kept
-	return s
-}
+// SuccessionOf returns no succession: a run's machine begins new, or is restored.
+func (p *Peers) SuccessionOf(string) rendezvous.Succession { return rendezvous.Succession{} }
 
 // Serves reports whether the leader of a run is elected here: of every one.
 func (p *Peers) Serves(string) bool { return true }
-
-// Full says why no run may begin at these servers; "": one may.
-func (p *Peers) Full() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.ledger.size < fullLedger {
-		return ""
-	}
-	return fmt.Sprintf("what the servers keep of their %s for each other has %d KiB, of at most %d, which is all that new ones may take: wait until some are forgotten (--forget-after), or start other servers for them",
-		wording.Count(len(p.ledger.facts), "run", "runs"), p.ledger.size>>10, maxLedger>>10)
-}
-
-// Forget removes a run from the ledger.
-func (p *Peers) Forget(run string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.hosting {
-		p.ledger.forget(run)
-		p.voteLocked()
-	}
-}
 
 // Lame reports whether this server hosts and has had no majority for a lease. Nodes that wait for
 // it should then look elsewhere.
@@ -471,19 +492,6 @@ func (p *Peers) Lame() bool {
 		p.majorityAt = now
 	}
 	return now-p.majorityAt >= p.lease
-}
-
-// proposeLocked proposes the changes to the voters, once they have accepted the previous
-// proposal.
-func (l *ledger) proposeLocked(b *raft.Node, now time.Duration) {
-	if l.number > 0 && b.Committed() >= l.number {
-		l.said, l.number = l.sent, 0
-	}
-	if l.number == 0 && l.changes > l.sent {
-		if number := b.Propose(l.encode(), now); number > 0 {
-			l.sent, l.number = l.changes, number
-		}
-	}
 }
 
 // waitsLocked says which servers are missing for a majority.

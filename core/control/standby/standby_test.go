@@ -339,7 +339,7 @@ func TestInherited(t *testing.T) {
 			voters.lead(t, "c", before.Term+1, rendezvous.EncodeFacts(rendezvous.Facts{Generation: last}))
 			if len(wrote) > 1 {
 				last = "of " + wrote[1]
-				voters.nodes["c"].Propose(rendezvous.EncodeFacts(rendezvous.Facts{Generation: last}), g.vote.now())
+				voters.nodes["c"].Propose(g.vote.now(), rendezvous.EncodeFacts(rendezvous.Facts{Generation: last}))
 				voters.carry()
 			}
 			if probed {

@@ -55,8 +55,8 @@ func bootTime() time.Duration {
 	return time.Duration(now.Nano())
 }
 
-func newVote(clock Clock, lease time.Duration, voter raft.Voter) vote {
-	return vote{clock: clock, epoch: clock(), voter: voter, names: map[string]raft.Voter{}, node: raft.New(voter, lease, 0)}
+func newVote(clock Clock, lease time.Duration, voter raft.Voter, storage raft.Storage) vote {
+	return vote{clock: clock, epoch: clock(), voter: voter, names: map[string]raft.Voter{}, node: raft.New(voter, lease, 0, storage)}
 }
 
 func (v *vote) now() time.Duration { return v.clock() - v.epoch }
@@ -129,11 +129,15 @@ func (g *Group) HearVote(l *Link, f wire.Vote) bool {
 	case f.Group != g.groupLocked(), f.From != l.voter, l.voter == 0:
 		return false
 	}
-	g.members.adoptLocked(f.Message)
-	if f.To != g.vote.voter {
+	m, whole, possible := g.members.assembleLocked(l, f)
+	if !whole {
+		return possible
+	}
+	g.members.adoptLocked(m)
+	if m.To != g.vote.voter {
 		return true // to a memory that is lost
 	}
-	if !g.vote.node.Receive(f.Message, g.vote.now()) {
+	if !g.vote.node.Receive(m, g.vote.now()) {
 		return false
 	}
 	g.members.voteLocked()
@@ -144,6 +148,11 @@ func (g *Group) HearVote(l *Link, f wire.Vote) bool {
 }
 
 func (g *Group) adoptLocked(raft.Message) {}
+
+func (g *Group) assembleLocked(_ *Link, f wire.Vote) (m raft.Message, whole, possible bool) {
+	whole = f.Piece == wire.Piece{}
+	return f.Message, whole, whole
+}
 
 func (g *Group) voteLocked() {
 	v := &g.vote
@@ -259,19 +268,14 @@ func (g *Group) linkedLocked(node string, others []string) bool {
 	})
 }
 
-// Propose tells the voters what the nodes of a run are about to be told. The result is for Committed. It
-// reports false if the voters do not keep all of it, for want of room.
-func (g *Group) Propose(run string, f rendezvous.Facts) (number uint64, whole bool) {
+// Propose tells the voters what the nodes of a run are about to be told. The result is for Committed.
+func (g *Group) Propose(_ string, f rendezvous.Facts) (number uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.vote.proposed = g.vote.now()
-	number, whole = g.members.proposeLocked(run, f)
+	number = g.vote.node.Propose(g.vote.now(), rendezvous.EncodeFacts(f))
 	g.members.voteLocked()
-	return number, whole
-}
-
-func (g *Group) proposeLocked(_ string, f rendezvous.Facts) (number uint64, whole bool) {
-	return g.vote.node.Propose(rendezvous.EncodeFacts(f), g.vote.now()), true
+	return number
 }
 
 // Committed reports whether this host may tell nodes what it has proposed up to a number: a

@@ -19,7 +19,7 @@ type others struct {
 func votersOf(g *Group, links map[string]*Link) *others {
 	o := &others{g: g, nodes: map[string]*raft.Node{}, links: links}
 	for node, l := range links {
-		o.nodes[node] = raft.New(l.voter, g.lease, g.vote.now())
+		o.nodes[node] = raft.New(l.voter, g.lease, g.vote.now(), nil)
 	}
 	return o
 }

@@ -129,11 +129,22 @@ type Liveness struct {
 type Vote struct {
 	Group string
 	raft.Message
+	Piece Piece // zero: the message is whole
 }
 
-// maxVote limits a message of raft: the facts that voters keep for a leader of many runs. For those of a single
-// run's leader the length of a frame is the limit.
-const maxVote = 1<<20 + 4096
+// Piece tells which part of a long message a Vote has, or, without its data, asks for.
+type Piece struct {
+	Number uint64 // of the message, as its sender counts
+	Whole  uint64 // bytes of the message; 0: this asks for the piece
+	From   uint64 // where the piece begins
+}
+
+// MaxVote limits the data of a Vote, and MaxVoteFrame its frame: a request of a node, the longest of which is an entry
+// of the log of servers of many runs, with what surrounds it there.
+const (
+	MaxVote      = MaxFrame + 32<<10
+	MaxVoteFrame = MaxFrame + 64<<10
+)
 
 // Transfer asks the first standby to host in a term, and is its answer that it does.
 type Transfer struct {
@@ -250,18 +261,21 @@ func readLiveness(u *unpacker) Liveness {
 }
 
 func (v Vote) pack(p *packer) {
-	head(p, KindVote, 5)
+	head(p, KindVote, 8)
 	p.Text(v.Group)
 	p.Text(v.Epoch)
 	p.Text(v.From.String())
 	p.Text(v.To.String())
 	p.Bytes(v.Data)
+	p.Uint(v.Piece.Number)
+	p.Uint(v.Piece.Whole)
+	p.Uint(v.Piece.From)
 }
 
 func readVote(u *unpacker) Vote {
 	return Vote{Group: u.Text(MaxName), Message: raft.Message{
-		Epoch: u.Text(MaxName), From: raft.ParseVoter(u.Text(MaxName)), To: raft.ParseVoter(u.Text(MaxName)), Data: u.Bytes(maxVote),
-	}}
+		Epoch: u.Text(MaxName), From: raft.ParseVoter(u.Text(MaxName)), To: raft.ParseVoter(u.Text(MaxName)), Data: u.Bytes(MaxVote),
+	}, Piece: Piece{Number: u.Uint(), Whole: u.Uint(), From: u.Uint()}}
 }
 
 func (t Transfer) pack(p *packer) {

@@ -41,7 +41,7 @@ func TestSuccessionOnTheWire(t *testing.T) {
 		"9418a16702a3613a31":                                     nil, // a number that is free
 		"9415a16702a3613a31":                                     Transfer{Group: "g", Term: 2, Addr: "a:1"},
 		"9e14a172a167a16ec3030295a000a0a090a176c391a16da1650304": Liveness{RunID: "r", Group: "g", Node: "n", Ask: true, State: 3, Term: 2, Voter: "v", Votes: true, Linked: []string{"m"}, Epoch: "e", Last: [2]uint64{3, 4}},
-		"9617a167a165a131a17ac40101":                             Vote{Group: "g", Message: raft.Message{Epoch: "e", From: 1, To: 35, Data: []byte{1}}},
+		"9917a167a165a131a17ac40101000000":                       Vote{Group: "g", Message: raft.Message{Epoch: "e", From: 1, To: 35, Data: []byte{1}}},
 		"971300c0c3c3a16e95a16701a0a090":                         Probed{Yields: true, Round: true, Node: "n", Target: Redirect{Group: "g", Term: 1}},
 	} {
 		if f == nil {

@@ -7,9 +7,13 @@ import (
 	"go.etcd.io/raft/v3/raftpb"
 )
 
-// keepEntries is how many entries that are applied the log keeps for voters that are a little behind.
-// Those further behind get a snapshot, which is one value.
-const keepEntries = 8
+// How many entries that are applied the log keeps for voters that are a little behind. Those further behind get a
+// snapshot: one value, or all that a Storage has.
+const (
+	keepEntries = 8
+	keepStored  = 512     // with a Storage,
+	keepBytes   = 4 << 20 // while they have no more bytes
+)
 
 // log is the memory of one voter in one epoch: raft's log, and what its applied entries come to.
 type log struct {
@@ -17,13 +21,18 @@ type log struct {
 	applied uint64
 	term    uint64 // of the applied entry
 	conf    *raftpb.ConfState
-	value   []byte // of the last applied entry that has one
+	value   []byte // of the last applied entry that has one; nil with a storage
 	written uint64 // the term of that entry; 0: it came with a snapshot
+	size    int    // of the entries since the log was compacted
+
+	storage Storage // nil: the last entry's value is all
+	change  Change  // that it has to save
 }
 
-// newLog makes a log that begins with a snapshot; with a nil one it is empty.
-func newLog(begin *raftpb.Snapshot) (*log, error) {
-	l := &log{MemoryStorage: etcdraft.NewMemoryStorage(), conf: &raftpb.ConfState{}}
+// newLog makes a log that begins with a snapshot; with a nil one it is empty. A storage has the snapshot's data
+// already.
+func newLog(begin *raftpb.Snapshot, storage Storage) (*log, error) {
+	l := &log{MemoryStorage: etcdraft.NewMemoryStorage(), conf: &raftpb.ConfState{}, storage: storage}
 	if begin == nil {
 		return l, nil
 	}
@@ -35,17 +44,34 @@ func snapshot(index, term uint64, conf *raftpb.ConfState, value []byte) *raftpb.
 }
 
 func (l *log) restore(s *raftpb.Snapshot) error {
-	if err := l.ApplySnapshot(s); err != nil {
+	m, value := s.GetMetadata(), s.GetData()
+	if l.storage != nil {
+		value = nil
+	}
+	if err := l.ApplySnapshot(snapshot(m.GetIndex(), m.GetTerm(), m.GetConfState(), nil)); err != nil {
 		return err
 	}
-	m := s.GetMetadata()
-	l.applied, l.term, l.conf, l.value, l.written = m.GetIndex(), m.GetTerm(), m.GetConfState(), s.GetData(), 0
+	l.applied, l.term, l.conf, l.value, l.written = m.GetIndex(), m.GetTerm(), m.GetConfState(), value, 0
 	return nil
 }
 
 // Snapshot implements raft's Storage with what is applied: a voter that was just added has to be in it.
-func (l *log) Snapshot() (*raftpb.Snapshot, error) {
-	return snapshot(l.applied, l.term, l.conf, l.value), nil
+func (l *log) Snapshot() (_ *raftpb.Snapshot, err error) {
+	value := l.value
+	if l.storage != nil {
+		value, err = l.storage.Snapshot()
+	}
+	return snapshot(l.applied, l.term, l.conf, value), err
+}
+
+// save brings the storage up to date.
+func (l *log) save() error {
+	c := l.change
+	l.change = Change{}
+	if l.storage == nil || c.empty() {
+		return nil
+	}
+	return l.storage.Save(c)
 }
 
 // apply takes a committed entry. A change of voters is for the caller to carry out.
@@ -53,7 +79,12 @@ func (l *log) apply(e *raftpb.Entry) (change raftpb.ConfChangeI, err error) {
 	l.applied, l.term = e.GetIndex(), e.GetTerm()
 	switch e.GetType() {
 	case raftpb.EntryNormal:
-		if len(e.GetData()) > 0 {
+		switch {
+		case len(e.GetData()) == 0:
+		case l.storage != nil:
+			l.size += len(e.GetData())
+			l.change.Apply = append(l.change.Apply, e.GetData())
+		default:
 			l.value, l.written = e.GetData(), e.GetTerm()
 		}
 	case raftpb.EntryConfChangeV2:
@@ -67,11 +98,31 @@ func (l *log) apply(e *raftpb.Entry) (change raftpb.ConfChangeI, err error) {
 
 // compact drops entries that nobody needs.
 func (l *log) compact() error {
+	keep := uint64(keepEntries)
+	if l.storage != nil && l.size < keepBytes {
+		keep = keepStored
+	}
 	first, err := l.FirstIndex()
-	if err != nil || l.applied < first+2*keepEntries {
+	if err != nil || l.applied < first+2*keep {
 		return err
 	}
-	return l.Compact(l.applied - keepEntries)
+	l.size = 0
+	return l.Compact(l.applied - keep)
+}
+
+// unapplied returns the data of the entries that are not known to be committed.
+func (l *log) unapplied() (data [][]byte) {
+	index, _ := l.last()
+	if index <= l.applied {
+		return nil
+	}
+	entries, err := l.Entries(l.applied+1, index+1, 1<<62)
+	for i := 0; err == nil && i < len(entries); i++ {
+		if e := entries[i]; e.GetType() == raftpb.EntryNormal && len(e.GetData()) > 0 {
+			data = append(data, e.GetData())
+		}
+	}
+	return data
 }
 
 // last returns the position of the last entry.

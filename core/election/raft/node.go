@@ -33,15 +33,16 @@ type Message struct {
 	Data     []byte // a message of raft
 }
 
-// Node is one process's part in the election of a leader, and its copy of the leaders' value. It is not safe
-// for concurrent use.
+// Node is one process's part in the election of a leader, and its copy of what the leaders have proposed: the
+// last value, or all that a Storage makes of them. It is not safe for concurrent use.
 type Node struct {
-	id    Voter
-	lease time.Duration
-	epoch string            // "": it takes part in none yet
-	raw   *etcdraft.RawNode // nil: the same
-	log   *log
-	lost  bool // raft refuses to go on with this memory
+	id      Voter
+	lease   time.Duration
+	storage Storage           // nil: the last value is all
+	epoch   string            // "": it takes part in none yet
+	raw     *etcdraft.RawNode // nil: the same
+	log     *log
+	lost    bool // raft refuses to go on with this memory
 
 	heard        time.Duration // when a leader was last heard
 	last         Voter         // the other leader that was heard last; 0: none
@@ -70,13 +71,13 @@ type Node struct {
 }
 
 // New makes the part of a process that takes part in no epoch yet. The first message to it makes it a part of
-// one.
-func New(id Voter, lease, now time.Duration) *Node {
-	return &Node{id: id, lease: lease, heard: now, began: now, campaign: now - lease, forced: now - lease, leaders: map[uint64]Voter{}, dead: map[Voter]bool{}}
+// one. A storage is empty, or Begin follows.
+func New(id Voter, lease, now time.Duration, storage Storage) *Node {
+	return &Node{id: id, lease: lease, storage: storage, heard: now, began: now, campaign: now - lease, forced: now - lease, leaders: map[uint64]Voter{}, dead: map[Voter]bool{}}
 }
 
 // Begin begins an epoch with these voters, this process among them, who know nothing of it yet, and campaigns
-// in it for term+1. A single voter leads at once.
+// in it for term+1. A single voter leads at once. It begins with what a storage has, else with the value.
 func (n *Node) Begin(epoch string, term uint64, voters []Voter, value []byte, now time.Duration) {
 	var ids []uint64
 	for _, v := range voters {
@@ -90,7 +91,7 @@ func (n *Node) Begin(epoch string, term uint64, voters []Voter, value []byte, no
 
 // join makes the process a part of an epoch.
 func (n *Node) join(epoch string, begin *raftpb.Snapshot) {
-	l, err := newLog(begin)
+	l, err := newLog(begin, n.storage)
 	if err == nil && begin != nil {
 		err = l.SetHardState(&raftpb.HardState{Term: new(begin.GetMetadata().GetTerm()), Commit: new(begin.GetMetadata().GetIndex())})
 	}
@@ -100,7 +101,7 @@ func (n *Node) join(epoch string, begin *raftpb.Snapshot) {
 	}
 	raw, err := etcdraft.NewRawNode(&etcdraft.Config{
 		ID: uint64(n.id), ElectionTick: electionTicks, HeartbeatTick: electionTicks - 1, Storage: l, Applied: l.applied,
-		MaxSizePerMsg: 1 << 20, MaxInflightMsgs: 64, CheckQuorum: true, PreVote: true, DisableProposalForwarding: true, StepDownOnRemoval: true,
+		MaxSizePerMsg: 1 << 20, MaxInflightMsgs: 64, MaxInflightBytes: 4 << 20, CheckQuorum: true, PreVote: true, DisableProposalForwarding: true, StepDownOnRemoval: true,
 		Logger: silence{},
 	})
 	if err != nil {
@@ -111,21 +112,32 @@ func (n *Node) join(epoch string, begin *raftpb.Snapshot) {
 	n.term = raw.BasicStatus().GetTerm()
 }
 
-// Propose gives the voters another value. The result is the number that Committed reaches when a majority has
-// it; 0: this process does not lead, or hands on.
-func (n *Node) Propose(value []byte, now time.Duration) (number uint64) {
+// Propose gives the voters other values, in order. The result is the number that Committed reaches when a
+// majority has them; 0: this process does not lead, or hands on.
+func (n *Node) Propose(now time.Duration, values ...[]byte) (number uint64) {
 	if !n.leads() || n.transferring {
 		return 0
 	}
 	var err error
 	n.do(now, func() error {
-		err = n.raw.Propose(value)
+		for _, value := range values {
+			err = errors.Join(err, n.raw.Propose(value))
+		}
 		return err
 	})
 	if err != nil || n.raw == nil {
 		return 0
 	}
 	return n.lastIndex()
+}
+
+// Settle counts what is not known to be committed as applied: an epoch that follows without a majority's word
+// begins with all that this process knows.
+func (n *Node) Settle() error {
+	if n.raw == nil || n.storage == nil {
+		return nil
+	}
+	return n.storage.Save(Change{Apply: n.log.unapplied()})
 }
 
 // SetVoters says who shall vote, this process among them. The change follows by itself, as soon as raft allows it.
@@ -217,6 +229,13 @@ func (n *Node) repeatSnapshots() {
 			delete(n.waiting, id)
 			n.raw.ReportSnapshot(uint64(id), etcdraft.SnapshotFailure)
 		}
+	}
+}
+
+// Sent notes that a part of a snapshot has reached a voter, which is not to be sent again yet.
+func (n *Node) Sent(to Voter) {
+	if _, waits := n.waiting[to]; waits {
+		n.waiting[to] = 0
 	}
 }
 
@@ -423,6 +442,7 @@ func (n *Node) carryOut(rd etcdraft.Ready) error {
 		if err := l.restore(rd.Snapshot); err != nil {
 			return err
 		}
+		l.change.Replace, l.change.Snapshot = true, rd.Snapshot.GetData()
 	}
 	if err := l.Append(rd.Entries); err != nil {
 		return err
@@ -445,6 +465,9 @@ func (n *Node) carryOut(rd etcdraft.Ready) error {
 				l.conf = n.raw.ApplyConfChange(&raftpb.ConfChangeV2{})
 			}
 		}
+	}
+	if err := l.save(); err != nil {
+		return err
 	}
 	for _, r := range rd.ReadStates {
 		n.answeredBy(r.RequestCtx)

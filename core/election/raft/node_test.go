@@ -27,7 +27,7 @@ func newGroup(t *testing.T, size int) (*group, []Voter) {
 	for i := range size {
 		id := Voter(i + 1)
 		ids = append(ids, id)
-		g.nodes[id] = New(id, lease, 0)
+		g.nodes[id] = New(id, lease, 0, nil)
 	}
 	g.nodes[1].Begin("e", 0, ids[:1], nil, 0)
 	g.nodes[1].SetVoters(ids, 0)
@@ -82,12 +82,12 @@ func (g *group) leader() (leader Voter) {
 // TestFounderLeadsAtOnce: a process that begins an epoch alone leads without a message, in term 1, and
 // others become voters.
 func TestFounderLeadsAtOnce(t *testing.T) {
-	n := New(1, lease, 0)
+	n := New(1, lease, 0, nil)
 	n.Begin("e", 0, []Voter{1}, []byte("facts"), 0)
 	if term, leads := n.Leads(); !leads || term != 1 || !n.Majority(0) {
 		t.Fatalf("term %d, leads %v", term, leads)
 	}
-	number := n.Propose([]byte("more"), 0)
+	number := n.Propose(0, []byte("more"))
 	if number == 0 || n.Committed() < number {
 		t.Errorf("number %d, confirmed %d", number, n.Committed())
 	}
@@ -107,7 +107,7 @@ func TestProofElects(t *testing.T) {
 	g, _ := newGroup(t, 5)
 	g.tick(1)
 	n := g.nodes[1]
-	number := n.Propose([]byte("facts"), g.now)
+	number := n.Propose(g.now, []byte("facts"))
 	g.carry()
 	if n.Committed() < number {
 		t.Fatal("not confirmed")
@@ -208,7 +208,7 @@ func TestSilentLeader(t *testing.T) {
 func TestTransfer(t *testing.T) {
 	g, _ := newGroup(t, 3)
 	g.tick(3)
-	if !g.nodes[1].BeginTransfer(2) || g.nodes[1].Propose([]byte("x"), g.now) != 0 {
+	if !g.nodes[1].BeginTransfer(2) || g.nodes[1].Propose(g.now, []byte("x")) != 0 {
 		t.Fatal("it does not hand on")
 	}
 	g.nodes[2].TakeOver(g.now)
@@ -223,7 +223,7 @@ func TestTransfer(t *testing.T) {
 func TestLostSnapshot(t *testing.T) {
 	g, _ := newGroup(t, 3)
 	g.tick(1)
-	late, lost := New(4, lease, g.now), 0
+	late, lost := New(4, lease, g.now, nil), 0
 	g.nodes[4] = late
 	g.lose = func(m Message) bool {
 		snap := decoded(m).GetType() == raftpb.MsgSnap && lost == 0
@@ -244,7 +244,7 @@ func TestLostSnapshot(t *testing.T) {
 func TestEpochs(t *testing.T) {
 	g, _ := newGroup(t, 3)
 	g.tick(1)
-	other := New(1, lease, g.now)
+	other := New(1, lease, g.now, nil)
 	other.Begin("f", 50, []Voter{1}, []byte("others"), g.now)
 	other.SetVoters([]Voter{1, 2}, g.now)
 	before, _ := g.nodes[2].Leads()

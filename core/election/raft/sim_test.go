@@ -226,7 +226,7 @@ func (s *sim) forget(p *proc) {
 	if p.id += maxProcs; p.id < 2*maxProcs {
 		p.id = Voter(maxProcs + p.index + 1)
 	}
-	p.node = New(p.id, simLease, s.now)
+	p.node = New(p.id, simLease, s.now, nil)
 }
 
 func (s *sim) alive() (list []*proc) {
@@ -447,7 +447,7 @@ func (s *sim) propose(p *proc) {
 		round = max(round, (s.told/1000+1)*1000)
 	}
 	s.round = append(s.round, round+1)
-	n := p.node.Propose([]byte(strconv.Itoa(v)), s.now)
+	n := p.node.Propose(s.now, []byte(strconv.Itoa(v)))
 	if n == 0 {
 		s.fail("%s hosts, and cannot propose", p.id)
 	}

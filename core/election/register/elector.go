@@ -503,12 +503,12 @@ func (e *Elector) Since() (since time.Time, took time.Duration) {
 func (e *Elector) Quorum() bool { return true }
 
 // Propose implements election.Elector.
-func (e *Elector) Propose(_ string, f rendezvous.Facts) (number uint64, whole bool) {
+func (e *Elector) Propose(_ string, f rendezvous.Facts) (number uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	number = e.core.propose(f)
 	e.news.Set()
-	return number, true
+	return number
 }
 
 // Committed implements election.Elector.
