@@ -1,6 +1,7 @@
 package peers
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -23,6 +24,7 @@ import (
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
+	"rallypoint/core/store"
 	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
 )
@@ -494,4 +496,126 @@ func TestSilentPeerIsProvenDead(t *testing.T) {
 	}
 	kill()
 	testkit.Eventually(t, "it is proven dead", func() bool { return !counts() })
+}
+
+// set writes a key of the agents, and get reads one.
+func (n *node) set(t *testing.T, key string, value []byte) {
+	t.Helper()
+	_, err := n.Start(rendezvous.KeyRequest{Round: n.in.Round, Op: store.OpSet, Keys: []string{key}, Values: [][]byte{value}}).Wait(controltest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (n *node) get(t *testing.T, key string) []byte {
+	t.Helper()
+	result, err := n.Start(rendezvous.KeyRequest{Round: n.in.Round, Op: store.OpGet, Keys: []string{key}}).Wait(controltest.Context(t))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return result.(rendezvous.KeyResult).Values[0]
+}
+
+// TestSuccessorKnowsEverything: also the agents' keys, many times what one message has, at servers that were started
+// later and got all of it at once. No node has to tell it.
+func TestSuccessorKnowsEverything(t *testing.T) {
+	tr := started(t, 3, 4*time.Second)
+	nodes := []*node{tr.connect(tr.params(2), "a"), tr.connect(tr.params(2), "b")}
+	form(t, nodes)
+	at := tr.leader()
+	later := (at + 1) % 3
+	tr.servers[later].kill()
+	value := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
+	const keys = 12
+	for i := range keys {
+		nodes[0].set(t, fmt.Sprint("key", i), append(value, byte(i)))
+	}
+	tr.start(later)
+	tr.allVote()
+	tr.servers[(at+2)%3].kill() // now only the one that came later has it, beside the leader
+	tr.start((at + 2) % 3)
+	tr.allVote()
+	tr.servers[at].kill()
+	next := tr.servers[tr.leader()]
+	next.serves(nodes)
+	for i := range keys {
+		if got := nodes[1].get(t, fmt.Sprint("key", i)); !bytes.Equal(got, append(value, byte(i))) {
+			t.Errorf("key%d has %d bytes", i, len(got))
+		}
+	}
+	undisturbed(t, nodes)
+}
+
+// TestNobodyWaitsWhereAllAreNew: the servers of a list that are all connected, and have no memory, do not wait
+// until a leader that none of them knows would have lost its majority.
+func TestNobodyWaitsWhereAllAreNew(t *testing.T) {
+	tr := newTrio(t, 3, time.Hour)
+	for i := range tr.servers {
+		tr.start(i)
+	}
+	tr.leader()
+}
+
+// TestMinorityAnswersNoReads: a leader that a majority does not hear does not show what may be old.
+func TestMinorityAnswersNoReads(t *testing.T) {
+	tr := started(t, 3, 2*time.Second)
+	n := tr.connect(tr.params(1), "a")
+	form(t, []*node{n})
+	n.set(t, "key", []byte("old"))
+	at := tr.leader()
+	for i := range tr.servers {
+		if i != at {
+			tr.servers[i].kill()
+		}
+	}
+	last := tr.servers[at]
+	testkit.Eventually(t, "it has no majority", func() bool { return !last.group.Committed(0) })
+	ctx, cancel := context.WithCancel(controltest.Context(t))
+	defer cancel()
+	answered := make(chan error, 1)
+	call := n.Start(rendezvous.KeyRequest{Round: 1, Op: store.OpGet, Keys: []string{"key"}})
+	go func() {
+		_, err := call.Wait(ctx)
+		answered <- err
+	}()
+	last.lines.Await(t, "this process does not host the control plane any more", 1) // after a lease
+	select {
+	case err := <-answered:
+		t.Errorf("it was answered: %v", err)
+	default:
+	}
+	for i := range tr.servers {
+		if i != at {
+			tr.start(i)
+		}
+	}
+	tr.servers[tr.leader()].serves([]*node{n})
+	if err := <-answered; err != nil {
+		t.Error(err)
+	}
+}
+
+// TestRoundsAfterAMemoryIsLostLeaveAGap: a server goes on with what it remembers, and with others that know nothing:
+// there may have been rounds of which it does not know.
+func TestRoundsAfterAMemoryIsLostLeaveAGap(t *testing.T) {
+	tr := started(t, 3, time.Second)
+	n := tr.connect(tr.params(1), "a")
+	form(t, []*node{n})
+	at := tr.leader()
+	for i := range tr.servers {
+		if i != at {
+			tr.servers[i].kill()
+		}
+	}
+	tr.servers[at].lines.Await(t, "this process does not host the control plane any more", 1)
+	tr.start((at + 1) % 3)
+	tr.servers[tr.leader()].serves([]*node{n})
+	form(t, []*node{n})
+	if n.in.Round != 1001 {
+		t.Errorf("round %d", n.in.Round)
+	}
+	form(t, []*node{n})
+	if n.in.Round != 1002 {
+		t.Errorf("then round %d", n.in.Round)
+	}
 }

@@ -5,12 +5,10 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"net/netip"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -31,6 +29,7 @@ type Peers struct {
 	last       raft.Voter        // the host that was known last
 	proven     time.Duration     // since when that one is proven dead; 0: it is not
 	reign      uint64            // counts how often this process began or ceased to lead; what was to be said in another one is void
+	past       []string          // the epochs before this one in which this process has voted, the last ones
 	refusing   map[string]string // by peer: why it is none, and has been more than once
 	refused    map[string]string // the same, as it was last
 	since      time.Duration     // since when this process could begin an epoch
@@ -68,6 +67,9 @@ func (p *Peers) forgetLocked() {
 // voteAsLocked begins a memory of the vote. What the replica has stays.
 func (p *Peers) voteAsLocked(id raft.Voter) {
 	names := p.vote.names
+	if p.vote.node != nil && p.vote.node.Epoch() != "" {
+		p.past = append(p.past[max(0, len(p.past)-maxPast):], p.vote.node.Epoch())
+	}
 	p.vote = newVote(p.clock, p.lease, id, p.replica)
 	p.vote.names = names
 	p.last, p.proven, p.since, p.ticked, p.majorityAt, p.began = 0, 0, 0, 0, 0, false
@@ -142,6 +144,9 @@ func (p *Peers) heardLocked(l *Link, said wire.Liveness) (voter raft.Voter, supe
 	if l.dialed { // its opener need not be at the peer's address
 		p.noteVoterLocked(l, voter)
 	}
+	if voter != l.voter {
+		p.since = p.vote.now() // the process before it may have told a leader that it hears it
+	}
 	if own := p.vote.node.Epoch(); said.State == uint64(succession.Leads) && own != "" && said.Epoch != own && !p.vote.node.Majority(p.vote.now()) {
 		p.forgetLocked()
 		p.tellLocked()
@@ -208,10 +213,17 @@ func (p *Peers) beginLocked() {
 	}
 	epoch := epochOf(nameOf(n.Epoch()))
 	var voters []raft.Voter
-	for i := range p.places {
-		voters = append(voters, voterOf(epoch, i+1))
+	for i, name := range p.places { // every place counts, or two leaders could each have a majority
+		switch l := p.linkTo(name); {
+		case name == p.node:
+			voters = append(voters, p.vote.voter)
+		case l != nil:
+			voters = append(voters, l.voter)
+		default:
+			voters = append(voters, raft.NewVoter(i+1)) // nobody, until the leader knows the process there
+		}
 	}
-	p.voteAsLocked(voterOf(epoch, p.placeOf(p.node)))
+	p.voteAsLocked(p.vote.voter)
 	p.began = term > 0
 	p.vote.node.Begin(epoch, max(term, 1)-1, voters, nil, p.vote.now())
 	p.tellLocked()
@@ -231,35 +243,26 @@ func nameOf(epoch string) string {
 // begins. Where the present process of each server is connected, and none of them knows of an epoch, nobody waits.
 func (p *Peers) patienceLocked() time.Duration {
 	if p.vote.node.Epoch() == "" {
-		return p.lease * 2 / 5 // the process before it in its place may have told a leader that it hears it
+		return p.lease * 2 / 5 // longer than a leader believes that a majority hears it
 	}
 	return giveUp * p.lease
 }
 
+// maxPast is how many earlier epochs a process keeps in mind. Each costs giveUp leases at least.
+const maxPast = 64
+
 // giveUp is for how many leases a server keeps a memory by which nobody is elected, though enough servers are up.
 const giveUp = 2
 
-// voterOf names the voter of a place in an epoch that begins.
-func voterOf(epoch string, place int) raft.Voter {
-	sum := sha256.Sum256([]byte(epoch + " " + strconv.Itoa(place)))
-	return raft.VoterAt(place, binary.LittleEndian.Uint64(sum[:]))
-}
-
-// adoptLocked takes part in an epoch that another process begins, if this one may.
+// adoptLocked forgets an epoch in which nobody can be elected, to take part in the one that another process begins. It
+// has never taken part in that: what it had said there it would not know.
 func (p *Peers) adoptLocked(m raft.Message) {
-	n, own := p.vote.node, voterOf(m.Epoch, p.placeOf(p.node))
-	new, near := n.Epoch() == "", 1
-	for _, name := range p.places {
-		if l := p.linkTo(name); name != p.node && l != nil {
-			near++
-			new = new && (l.epoch == "" || l.epoch == m.Epoch)
-		}
-	}
-	if new = new && near == len(p.places); m.To != own || m.Epoch == n.Epoch() || !new && p.vote.now()-p.since < p.patienceLocked() {
+	own := p.vote.node.Epoch()
+	if m.To != p.vote.voter || own == "" || m.Epoch == own || slices.Contains(p.past, m.Epoch) || p.vote.now()-p.since < p.patienceLocked() {
 		return
 	}
 	_ = p.replica.Save(raft.Change{Replace: true})
-	p.voteAsLocked(own)
+	p.voteAsLocked(p.vote.voter)
 	p.tellLocked()
 }
 
@@ -330,10 +333,10 @@ func (p *Peers) voteLocked() {
 }
 
 // sendLocked sends a message once, which may be long, and none after the last word: this process votes no
-// more. Those with whom it begins an epoch do not vote in that yet.
+// more.
 func (p *Peers) sendLocked(m raft.Message) {
 	l := p.linkTo(p.nodeOfLocked(m.To))
-	if !p.closed && l != nil && (l.voter == m.To || l.epoch != m.Epoch && m.To == voterOf(m.Epoch, m.To.Place())) {
+	if !p.closed && l != nil && l.voter == m.To {
 		l.out.Send(p.pieces.first(wire.Vote{Group: p.inside, Message: m}))
 	}
 }
