@@ -40,6 +40,12 @@ type backupRequests struct {
 	running sync.WaitGroup
 }
 
+// copier is an open data directory.
+type copier interface {
+	Path() string // of its file
+	Copy(to string) error
+}
+
 func catchBackupRequests() *backupRequests {
 	b := &backupRequests{signals: make(chan os.Signal, 1)}
 	signal.Notify(b.signals, backupSignal)
@@ -47,7 +53,7 @@ func catchBackupRequests() *backupRequests {
 }
 
 // serve answers the requests until stop; without a directory they are ignored.
-func (b *backupRequests) serve(data *control.Data, log *slog.Logger) {
+func (b *backupRequests) serve(data copier, log *slog.Logger) {
 	b.running.Go(func() {
 		for range b.signals {
 			if data == nil {

@@ -9,7 +9,9 @@ import (
 
 	rallypoint "rallypoint"
 	"rallypoint/core/control"
+	"rallypoint/core/control/journal"
 	"rallypoint/core/control/peers"
+	"rallypoint/core/control/standby"
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/params"
@@ -25,8 +27,10 @@ lease (10 s by default), and no worker restarts. Without --data-dir, members rep
 they know, within join_timeout; their agents' keys are lost.
 
 With --peers three or five servers on machines of their own stand in for each other: one
-leads, and the others send nodes on to it. When it dies or falls silent they elect the
-next one, and no worker restarts. Jobs name all of them: --rdzv-endpoint=a:29400,b:29400,c:29400.
+leads, and the others send nodes on to it. Every answer is with a majority of them before
+a node gets it. When the leader dies or falls silent they elect the next one, and no worker
+restarts. With a --data-dir of its own each, jobs also survive the end of all servers.
+Jobs name all of them: --rdzv-endpoint=a:29400,b:29400,c:29400.
 
 It logs its settings first, prints one line when it is ready, and ends on SIGTERM or SIGINT. Its port also
 answers HTTP: /healthz, /readyz, /status (JSON), /metrics (Prometheus), and / with a page for
@@ -48,7 +52,7 @@ const serveExample = `  rallypoint serve
   rallypoint serve --listen 0.0.0.0:29400
   rallypoint serve --listen 0.0.0.0:29400 --token-file /etc/rallypoint/token
   rallypoint serve --listen 0.0.0.0:29400 --data-dir /var/lib/rallypoint
-  rallypoint serve --listen 0.0.0.0:29400 --peers a:29400,b:29400,c:29400
+  rallypoint serve --listen 0.0.0.0:29400 --peers a:29400,b:29400,c:29400 --data-dir /var/lib/rallypoint
   rallypoint serve --listen [fd00::1]:29400 --log-level debug
   RALLYPOINT_LISTEN=0.0.0.0:29400 rallypoint serve --config /etc/rallypoint/serve.yaml`
 
@@ -100,23 +104,33 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	if err := so.state.check(); err != nil {
 		return err
 	}
-	replica := control.NewReplica()
-	group, err := so.peers.group(cmd.Context(), addr, so.state.dir, replica, so.state.quota.TotalBytes)
+	names, own, err := so.peers.servers(cmd.Context(), addr)
 	if err != nil {
 		return err
 	}
 	log.serve(cmd)
 	backups := catchBackupRequests()
-	data, err := so.state.open()
-	if err != nil {
-		backups.stop()
-		return err
-	}
-	if data != nil {
-		defer data.Close()
-	}
-	backups.serve(data, log.logger())
 	defer backups.stop()
+	var data *control.Data
+	var group *standby.Peers
+	var replica *journal.Replica
+	if names == nil {
+		data, err = so.state.open()
+	} else {
+		group, replica, err = so.peers.group(names, own, &so.state)
+	}
+	switch {
+	case err != nil:
+		return err
+	case data != nil:
+		defer data.Close()
+		backups.serve(data, log.logger())
+	case replica.Path() != "":
+		defer replica.Close()
+		backups.serve(replica, log.logger())
+	default:
+		backups.serve(nil, log.logger())
+	}
 	recording, err := so.state.openRecording(log.logger())
 	if err != nil {
 		return err

@@ -12,8 +12,9 @@ import (
 
 	"github.com/spf13/pflag"
 
+	"rallypoint/core/control"
+	"rallypoint/core/control/journal"
 	"rallypoint/core/control/standby"
-	"rallypoint/core/election/raft"
 	"rallypoint/core/params"
 	"rallypoint/internal/host"
 )
@@ -38,35 +39,41 @@ func (p *servePeers) addFlags(flags *pflag.FlagSet) {
 	flags.DurationVar(&p.election, "election-timeout", 5*time.Second, "`TIME` after which the peers replace a leader that is silent; one that is dead is replaced at once; the same on each")
 }
 
-// group returns this server's view of its peers at the start, nil if it has none. dataDir is the
-// value of --data-dir.
-func (p *servePeers) group(ctx context.Context, listen listenAddr, dataDir string, replica raft.Storage, most int64) (*standby.Peers, error) {
+// servers returns the list, and this server's name in it; nil if there are no peers.
+func (p *servePeers) servers(ctx context.Context, listen listenAddr) (names []string, own string, err error) {
 	if p.list == "" {
 		if p.self != "" {
-			return nil, errors.New("--self names this server among --peers, but --peers is missing")
+			return nil, "", errors.New("--self names this server among --peers, but --peers is missing")
 		}
-		return nil, nil
+		return nil, "", nil
 	}
 	list, err := params.ParseServers(p.list, params.DefaultPort)
 	switch {
 	case err != nil:
-		return nil, fmt.Errorf("--peers: %w", err)
+		return nil, "", fmt.Errorf("--peers: %w", err)
 	case len(list) != 3 && len(list) != 5:
-		return nil, fmt.Errorf("--peers names %d servers, it must name three or five: two or four survive no more losses than one or three", len(list))
-	case dataDir != "":
-		return nil, errors.New("--data-dir and --peers exclude each other: peers keep the state of each job in each other's memory, and a server that restarted from an old directory would know less than they do; leave one of them out")
+		return nil, "", fmt.Errorf("--peers names %d servers, it must name three or five: two or four survive no more losses than one or three", len(list))
 	case p.election < leastElection:
-		return nil, fmt.Errorf("--election-timeout is %v, it must be at least %v", p.election, leastElection)
+		return nil, "", fmt.Errorf("--election-timeout is %v, it must be at least %v", p.election, leastElection)
 	}
-	var names []string
 	for _, at := range list {
 		names = append(names, at.String())
 	}
-	own, err := p.own(ctx, list, listen)
+	own, err = p.own(ctx, list, listen)
+	return names, own, err
+}
+
+// group returns this server's view of its peers at the start, and its replica of what they know.
+func (p *servePeers) group(names []string, own string, s *serveState) (*standby.Peers, *journal.Replica, error) {
+	replica, err := control.NewReplica(s.dir, own+" of "+strings.Join(slices.Sorted(slices.Values(names)), ",")+" with --election-timeout "+p.election.String(), journal.Options{})
 	if err != nil {
-		return nil, err
+		return nil, nil, failure{err}
 	}
-	return standby.NewPeers(names, own, p.lease(), replica, most), nil
+	group, err := standby.NewPeers(names, own, p.lease(), replica, s.quota.TotalBytes)
+	if err != nil {
+		return nil, nil, failure{errors.Join(err, replica.Close())}
+	}
+	return group, replica, nil
 }
 
 func (p *servePeers) lease() time.Duration { return leasePerElection * p.election }

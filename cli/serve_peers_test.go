@@ -25,7 +25,6 @@ func TestWrongUsageOfPeers(t *testing.T) {
 		{"serve --peers a,b,c,d", "names 4 servers"},
 		{"serve --peers a,b,", "a server in its list is empty"},
 		{"serve --peers a,b,a", "twice"},
-		{"serve --peers 127.0.0.1,10.255.0.1,10.255.0.2 --data-dir d", "--data-dir and --peers exclude each other"},
 		{"serve --peers 10.255.0.1,10.255.0.2,10.255.0.3", "does not name this server"},
 		{"serve --peers 127.0.0.1,10.255.0.2,10.255.0.3 --listen 127.0.0.1:29401", "does not name this server"},
 		{"serve --peers 127.0.0.1,localhost,10.255.0.3", "names this server more than once: 127.0.0.1:29400 and localhost:29400; choose one with --self"},
@@ -46,8 +45,8 @@ func TestOwnNameAmongPeers(t *testing.T) {
 		{"a,b,c", "0.0.0.0:29400", "c", "c:29400"},
 	} {
 		o := servePeers{list: c.peers, self: c.self, election: time.Second}
-		g, err := o.group(t.Context(), testkit.Must(parseListen(c.listen, 29400))(t), "", control.NewReplica(), 1)
-		if err != nil || g.Self() != c.want {
+		_, own, err := o.servers(t.Context(), testkit.Must(parseListen(c.listen, 29400))(t))
+		if err != nil || own != c.want {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

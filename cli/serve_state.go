@@ -2,6 +2,8 @@ package cli
 
 import (
 	"cmp"
+	"errors"
+	"fmt"
 	"log/slog"
 	"time"
 
@@ -42,7 +44,7 @@ func (s *serveState) check() error {
 	)
 }
 
-// open opens the data directory, if one was asked for.
+// open opens the data directory of a server without peers, if one was asked for.
 func (s *serveState) open() (*control.Data, error) {
 	if s.dir == "" {
 		return nil, nil
@@ -50,6 +52,13 @@ func (s *serveState) open() (*control.Data, error) {
 	data, err := control.OpenData(s.dir, journal.Options{})
 	if err != nil {
 		return nil, failure{err}
+	}
+	owner, err := data.Owner()
+	if err == nil && owner != "" {
+		err = fmt.Errorf("data file %s was written by the server %s: give the same --peers, or another --data-dir", data.Path(), owner)
+	}
+	if err != nil {
+		return nil, failure{errors.Join(err, data.Close())}
 	}
 	return data, nil
 }

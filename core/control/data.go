@@ -77,18 +77,25 @@ func restore(s journal.Run) (r storedRun, err error) {
 	return r, nil
 }
 
-// NewReplica makes what a server of a list knows of all runs, in the place of a data directory: nothing yet.
-func NewReplica() *journal.Replica {
-	return journal.NewReplica(func(s journal.Run) ([]byte, error) {
-		r, err := restore(s)
-		switch {
-		case err != nil:
-			return nil, err
-		case r.broken != nil:
-			return nil, r.broken
-		}
-		return r.machine.Snapshot(), nil
-	})
+// NewReplica makes what a server of a list knows of all runs: nothing, or, with a data directory, what it knew before.
+// owner names the server and its list. The caller closes it after the server.
+func NewReplica(dir, owner string, o journal.Options) (*journal.Replica, error) {
+	if dir == "" {
+		return journal.NewReplica(fold), nil
+	}
+	return journal.OpenReplica(dir, owner, o, fold)
+}
+
+// fold returns a run's state after its events.
+func fold(s journal.Run) ([]byte, error) {
+	r, err := restore(s)
+	switch {
+	case err != nil:
+		return nil, err
+	case r.broken != nil:
+		return nil, r.broken
+	}
+	return r.machine.Snapshot(), nil
 }
 
 // replay applies an event without its effects, which were executed long ago.
@@ -104,6 +111,9 @@ func replay(m *rendezvous.Machine, id string, ev rendezvous.Event) (broken *rend
 
 // Path returns the name of the data file.
 func (d *Data) Path() string { return d.journal.Path() }
+
+// Owner names the one of several servers that the directory belongs to; "" if it is of a server without peers.
+func (d *Data) Owner() (string, error) { return d.journal.Owner() }
 
 // Runs returns how many runs were found.
 func (d *Data) Runs() int { return len(d.runs) }

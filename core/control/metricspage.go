@@ -155,11 +155,17 @@ func (s *Server) exposeData(e *promtext.Buffer) {
 		return
 	}
 	m := &s.metrics
-	e.Family("rallypoint_commit_duration_seconds", "histogram", "Commits to the data directory, by the time they took.")
+	e.Family("rallypoint_commit_duration_seconds", "histogram", "Commits to the data directory, or to a majority of --peers, by the time they took.")
 	exposeHistogram(e, "rallypoint_commit_duration_seconds", &m.commits, &commitBuckets)
-	e.Single("rallypoint_commit_failures_total", "counter", "Commits to the data directory that failed.", float64(m.commitFailures.Load()))
+	e.Single("rallypoint_commit_failures_total", "counter", "Those that failed.", float64(m.commitFailures.Load()))
 	e.Single("rallypoint_commit_events_total", "counter", "Events that were stored; several share a commit.", float64(m.committed.Load()))
-	e.Single("rallypoint_data_file_bytes", "gauge", "Size of the data file.", float64(s.cfg.Data.journal.Size()))
+	size := int64(0)
+	if s.cfg.Peers != nil {
+		size = s.cfg.Replica.Size()
+	} else {
+		size = s.cfg.Data.journal.Size()
+	}
+	e.Single("rallypoint_data_file_bytes", "gauge", "Size of the data file; 0: there is none.", float64(size))
 }
 
 func exposeCounts(e *promtext.Buffer, name, labelName string, counts []atomic.Uint64, values []string) {

@@ -4,8 +4,10 @@
 //
 // The file has three buckets (format 1, docs/decisions/0017). "meta" identifies the file. "runs"
 // maps a run's number to its id, its snapshot and the number of the last event in that. "log"
-// maps the numbers of a run and an event to the event. Numbers are 8 bytes, big endian. Each
-// value of the last two begins with the CRC-32C of its key and the rest.
+// maps the numbers of a run and an event to the event. One of several servers that stand in for each
+// other has a fourth, "raft" (docs/decisions/0153): "owner" says which server of which list, and in which
+// file, "record" is what raft has to remember, and a number is that of an entry of raft's log. Numbers are
+// 8 bytes, big endian. Each value of the last three begins with the CRC-32C of its key and the rest.
 package journal
 
 import (
@@ -17,6 +19,7 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync"
 	"time"
 
@@ -35,6 +38,9 @@ var (
 	metaBucket = []byte("meta")
 	runsBucket = []byte("runs")
 	logBucket  = []byte("log")
+	raftBucket = []byte("raft")
+	ownerKey   = []byte("owner")
+	recordKey  = []byte("record")
 	kindKey    = []byte("kind")
 	formatKey  = []byte("format")
 )
@@ -115,6 +121,13 @@ func Open(dir string, o Options) (j *Journal, err error) {
 		return nil, err
 	}
 	return j, nil
+}
+
+// Owner names the one of several servers that the directory belongs to; "" if it is of a server without peers.
+func (j *Journal) Owner() (string, error) {
+	owner, _, _, err := j.raftLog()
+	name, _, _ := strings.Cut(owner, "\n")
+	return name, err
 }
 
 // create makes the file under another name first, so that it is either whole or
@@ -288,8 +301,13 @@ var (
 // Write does all changes at once, or none: it returns nil once they are on the
 // disk. After an error it may be called again; after a fault of the file, which the
 // error names, it refuses at once for as long as the journal is open.
-func (j *Journal) Write(changes []WriteBatch) error {
+func (j *Journal) Write(changes []WriteBatch) error { return j.write(changes, raftBatch{}) }
+
+func (j *Journal) write(changes []WriteBatch, log raftBatch) error {
 	err := j.file.update(func(tx *bbolt.Tx) error {
+		if err := log.write(tx); err != nil {
+			return err
+		}
 		for i := range changes {
 			if err := changes[i].write(tx); err != nil {
 				return err

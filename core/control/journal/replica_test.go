@@ -76,7 +76,7 @@ func TestReplicaFolds(t *testing.T) {
 		if state, _ := join(run); string(state) != all || run.Through+uint64(len(run.Events)) != uint64(i)+1 {
 			t.Fatalf("after event %d: %d bytes, through %d and %d events", i+1, len(state), run.Through, len(run.Events))
 		}
-		if since := len(all) - len(run.Snapshot); since > max(leastCompacted, len(run.Snapshot))+len(ev) {
+		if since := len(all) - len(run.Snapshot); since > max(leastFolded, len(run.Snapshot))+len(ev) {
 			t.Fatalf("%d bytes of events after a state of %d", since, len(run.Snapshot))
 		}
 	}

@@ -7,6 +7,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +19,7 @@ import (
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
 	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/journal"
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/control/wire"
@@ -33,13 +36,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // server is one of several, in this process.
 type server struct {
-	t      *testing.T
-	name   string
-	group  *standby.Peers
-	host   *control.Server
-	peers  *Peers
-	lines  *testkit.Log
-	closed bool
+	t       *testing.T
+	name    string
+	group   *standby.Peers
+	replica *journal.Replica
+	host    *control.Server
+	peers   *Peers
+	lines   *testkit.Log
+	closed  bool
 }
 
 // trio are servers that have each other as peers.
@@ -47,7 +51,8 @@ type trio struct {
 	t       *testing.T
 	lease   time.Duration
 	names   []string
-	token   string // file; "": none
+	token   string   // file; "": none
+	dirs    []string // of data; nil: none
 	servers []*server
 }
 
@@ -95,8 +100,13 @@ func (tr *trio) start(i int) *server {
 	tr.t.Helper()
 	log, lines := testkit.NewLog(tr.t)
 	s := &server{t: tr.t, name: tr.names[i], lines: lines}
-	replica := control.NewReplica()
-	s.group = standby.NewPeers(tr.names, s.name, tr.lease, replica, 1<<30)
+	dir := ""
+	if tr.dirs != nil {
+		dir = tr.dirs[i]
+	}
+	replica := testkit.Must(control.NewReplica(dir, s.name, journal.Options{}))(tr.t)
+	s.replica = replica
+	s.group = testkit.Must(standby.NewPeers(tr.names, s.name, tr.lease, replica, 1<<30))(tr.t)
 	var token *secret.Token
 	if tr.token != "" {
 		token = testkit.Must(secret.OpenToken(tr.token, nil))(tr.t)
@@ -115,6 +125,7 @@ func (s *server) kill() {
 		s.peers.cancel()
 		s.host.Close()
 		s.peers.running.Wait()
+		s.replica.Close()
 	}
 }
 
@@ -526,7 +537,7 @@ func TestSuccessorKnowsEverything(t *testing.T) {
 	later := (at + 1) % 3
 	tr.servers[later].kill()
 	value := bytes.Repeat([]byte("0123456789abcdef"), 1<<16)
-	const keys = 12
+	const keys = 4
 	for i := range keys {
 		nodes[0].set(t, fmt.Sprint("key", i), append(value, byte(i)))
 	}
@@ -618,4 +629,140 @@ func TestRoundsAfterAMemoryIsLostLeaveAGap(t *testing.T) {
 	if n.in.Round != 1002 {
 		t.Errorf("then round %d", n.in.Round)
 	}
+}
+
+// stored are servers with data directories, none of which runs.
+func stored(t *testing.T, n int, lease time.Duration) *trio {
+	t.Helper()
+	tr := newTrio(t, n, lease)
+	for range n {
+		tr.dirs = append(tr.dirs, t.TempDir())
+	}
+	return tr
+}
+
+func (tr *trio) killAll() {
+	for _, s := range tr.servers {
+		s.kill()
+	}
+}
+
+// TestServersRememberWhatTheyHadStored: all servers end at once and are started again; nodes find their round and
+// the agents' keys, and the numbers of rounds go on.
+func TestServersRememberWhatTheyHadStored(t *testing.T) {
+	tr := stored(t, 3, 20*time.Second) // no election times out in this test
+	tr.startAll()
+	p := tr.params(2)
+	p.LeaseTimeout = 30 * time.Second
+	nodes := []*node{tr.connect(p, "a"), tr.connect(p, "b")}
+	form(t, nodes)
+	before := tr.servers[tr.leader()].group.Current()
+	names := map[string]bool{}
+	for again := range 3 {
+		nodes[0].set(t, fmt.Sprint("key", again), []byte{byte(again)})
+		for _, s := range tr.servers {
+			names[s.group.Liveness().Voter] = true
+		}
+		tr.killAll()
+		tr.startAll()
+		tr.servers[tr.leader()].serves(nodes)
+		for i := range again + 1 {
+			if got := nodes[1].get(t, fmt.Sprint("key", i)); !bytes.Equal(got, []byte{byte(i)}) {
+				t.Errorf("key%d is %v", i, got)
+			}
+		}
+	}
+	if after := tr.servers[tr.leader()].group.Current(); after.Group != before.Group || after.Term <= before.Term {
+		t.Errorf("%+v became %+v", before, after)
+	}
+	if len(names) != 3 {
+		t.Errorf("%d voters", len(names))
+	}
+	undisturbed(t, nodes)
+	form(t, nodes)
+	if nodes[0].in.Round != 2 {
+		t.Errorf("round %d", nodes[0].in.Round)
+	}
+}
+
+// copied is a copy of a server's data directory.
+func (tr *trio) copied(i int) string {
+	tr.t.Helper()
+	dir := tr.t.TempDir()
+	if err := tr.servers[i].replica.Copy(filepath.Join(dir, journal.FileName)); err != nil {
+		tr.t.Fatal(err)
+	}
+	return dir
+}
+
+// TestCopyVotesUnderAnotherName: a server that is started on an older copy of its directory has forgotten what it had
+// promised. It learns what it does not know. Where all servers are copies, a new epoch begins.
+func TestCopyVotesUnderAnotherName(t *testing.T) {
+	tr := stored(t, 3, time.Second)
+	tr.startAll()
+	n := tr.connect(tr.params(1), "a")
+	form(t, []*node{n})
+	at := tr.leader()
+	other := (at + 1) % 3
+	was, copied := tr.servers[other].group.Liveness().Voter, tr.copied(other)
+	form(t, []*node{n})
+	tr.servers[other].kill()
+	tr.dirs[other] = copied
+	tr.start(other)
+	tr.allVote()
+	if now := tr.servers[other].group.Liveness().Voter; now == was {
+		t.Error("it votes under the same name")
+	}
+	tr.servers[tr.leader()].serves([]*node{n})
+	testkit.Eventually(t, "the copy has learned of round 2", func() bool {
+		runs := tr.servers[other].replica.Runs()
+		return len(runs) == 1 && runs[0].Through+uint64(len(runs[0].Events)) > 0 && reflect.DeepEqual(runs, tr.servers[tr.leader()].replica.Runs())
+	})
+	dirs := []string{tr.copied(0), tr.copied(1), tr.copied(2)}
+	form(t, []*node{n})
+	tr.killAll()
+	tr.dirs = dirs
+	tr.startAll()
+	form(t, []*node{n}) // it tells of round 3
+	if n.in.Round != 1001 {
+		t.Errorf("round %d", n.in.Round)
+	}
+}
+
+// TestDirectoryOfAnotherServer is refused, and the error says whose it is.
+func TestDirectoryOfAnotherServer(t *testing.T) {
+	dir := t.TempDir()
+	testkit.Must(control.NewReplica(dir, "a:1 of a:1,b:1,c:1", journal.Options{}))(t).Close()
+	if _, err := control.NewReplica(dir, "b:1 of a:1,b:1,c:1", journal.Options{}); err == nil || !strings.Contains(err.Error(), "written by the server a:1 of a:1,b:1,c:1, and this is b:1") {
+		t.Error(err)
+	}
+	alone := t.TempDir()
+	data := testkit.Must(control.OpenData(alone, journal.Options{}))(t)
+	s := control.Start(control.Config{Data: data}, listen(t, "127.0.0.1:0"))
+	p := controltest.Guest(s.Addr().String(), 1)
+	c := client.New(p, controltest.At(p), controltest.NewObserver(), nil, nil)
+	if err := c.Connect(controltest.Context(t)); err != nil {
+		t.Fatal(err)
+	}
+	c.Close(controltest.Context(t))
+	s.Close()
+	data.Close()
+	if _, err := control.NewReplica(alone, "a:1", journal.Options{}); err == nil || !strings.Contains(err.Error(), "written by a server without --peers") {
+		t.Error(err)
+	}
+}
+
+// TestLeaderThatStopsServingForgetsNothing: a leader that nobody has replaced begins again, as the same voter.
+func TestLeaderThatStopsServingForgetsNothing(t *testing.T) {
+	tr := started(t, 3, 10*time.Second)
+	n := tr.connect(tr.params(1), "a")
+	form(t, []*node{n})
+	leader := tr.servers[tr.leader()]
+	before := leader.group.Liveness().Voter
+	leader.host.StepDown(wire.Redirect{Group: leader.group.Current().Group, Node: leader.name}, "nobody hears it")
+	leader.serves([]*node{n})
+	if after := leader.group.Liveness().Voter; after != before {
+		t.Errorf("voter %s became %s", before, after)
+	}
+	undisturbed(t, []*node{n})
 }

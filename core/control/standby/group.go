@@ -236,11 +236,6 @@ func (g *Group) StepDown(to wire.Redirect) (hosted bool) {
 	defer g.mu.Unlock()
 	hosted = g.hosting
 	g.members.leaveLocked(to)
-	if _, leads := g.vote.node.Leads(); leads && g.vote.asked {
-		g.vote.left = true
-	} else if leads {
-		g.members.forgetLocked() // it has met another leader, which these voters have not elected
-	}
 	g.hosting, g.target, g.direct = false, to, false
 	g.link, g.certain = succession.Abstains, to.Host != ""
 	g.takeover.Since = time.Time{}
@@ -261,6 +256,11 @@ func (g *Group) leaveLocked(to wire.Redirect) {
 		g.list = nil
 	}
 	g.renewVoteLocked(to.Group)
+	if _, leads := g.vote.node.Leads(); leads && g.vote.asked {
+		g.vote.left = true
+	} else if leads {
+		g.forgetLocked() // it has met another leader, which these voters have not elected
+	}
 }
 
 // partLocked keeps in mind where the host listens that another one succeeds.

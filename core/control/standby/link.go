@@ -92,6 +92,7 @@ func (g *Group) Ended(l *Link, state succession.State) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	l.out, l.state = nil, state
+	g.vote.node.Parted(l.voter, g.vote.now())
 	if state == succession.Dead && len(g.died) < maxLinks {
 		g.died = append(g.died, l.node)
 	}

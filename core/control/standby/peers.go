@@ -7,11 +7,13 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"net/netip"
 	"slices"
 	"strings"
 	"time"
 
+	"rallypoint/core/control/journal"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
@@ -23,7 +25,7 @@ import (
 type Peers struct {
 	*Group
 	places  []string // their names, in one order everywhere
-	replica raft.Storage
+	replica *journal.Replica
 	pieces  pieces
 
 	last       raft.Voter        // the host that was known last
@@ -41,20 +43,37 @@ type Peers struct {
 
 // NewPeers makes the view of a server of many runs that knows nothing yet. names are those of
 // all servers, own among them; a server that has another list, or another lease, is of another
-// group. The replica is empty, and has at most so many bytes.
-func NewPeers(names []string, own string, lease time.Duration, replica raft.Storage, most int64) *Peers {
+// group. The replica has at most so many bytes. An error is about what it remembers.
+func NewPeers(names []string, own string, lease time.Duration, replica *journal.Replica, most int64) (*Peers, error) {
 	places := slices.Sorted(slices.Values(names))
-	sum := sha256.Sum256([]byte(strings.Join(places, ",") + " " + lease.String()))
 	p := &Peers{
-		Group:  NewGroup("peers-"+hex.EncodeToString(sum[:16]), own, lease, false),
+		Group:  NewGroup(PeersID(names, lease), own, lease, false),
 		places: places, replica: replica, pieces: newPieces(most), refusing: map[string]string{}, refused: map[string]string{},
 	}
 	p.members, p.inside, p.maxFrame, p.self = p, p.runID, wire.MaxVoteFrame, own
-	p.forgetLocked()
 	for _, name := range places {
 		p.list = append(p.list, wire.StandbyNode{Node: name, Label: name, Votes: true})
 	}
-	return p
+	memory := replica.Memory()
+	if memory.Record == nil {
+		p.forgetLocked()
+		return p, nil
+	}
+	id := raft.VoterOf(memory.Record)
+	if memory.Copied || p.nodeOfLocked(id) != own { // the file that this is a copy of may have promised more since
+		id = raft.NewVoter(p.placeOf(own))
+	}
+	p.voteAsLocked(id)
+	if err := p.vote.node.Recover(memory.Record, memory.Entries, id); err != nil {
+		return nil, fmt.Errorf("data file %s: %w; move it away: the other servers of --peers know what was in it", replica.Path(), err)
+	}
+	return p, nil
+}
+
+// PeersID names the group of servers of a list and a lease among themselves.
+func PeersID(names []string, lease time.Duration) string {
+	sum := sha256.Sum256([]byte(strings.Join(slices.Sorted(slices.Values(names)), ",") + " " + lease.String()))
+	return "peers-" + hex.EncodeToString(sum[:16])
 }
 
 // forgetLocked gives this process an empty memory, and a name that has not voted.
@@ -179,7 +198,7 @@ func (p *Peers) linkTo(node string) (best *Link) {
 // in it are gone. It begins with what it remembers. Its runs' next rounds then leave a gap.
 func (p *Peers) beginLocked() {
 	n, now := p.vote.node, p.vote.now()
-	late := now-p.ticked > 2*p.Beat()
+	late := now-p.ticked > p.lease/5 // it was stopped, perhaps, and has not read what came meanwhile
 	p.ticked = now
 	_, term, number := n.Value()
 	own, theirs := [2]uint64{term, number}, [2]uint64{}
@@ -275,10 +294,11 @@ func (p *Peers) standLocked() {
 	if host != 0 && host != p.last {
 		p.last, p.proven = host, 0
 	}
-	if !n.ProvenDead(p.last) || host != 0 && host != p.last {
+	now := p.vote.now()
+	if !(n.ProvenDead(p.last) && (host == 0 || host == p.last)) && !p.idleLocked() {
+		p.proven = 0
 		return
 	}
-	now := p.vote.now()
 	if p.proven == 0 {
 		p.proven = now
 	}
@@ -291,6 +311,24 @@ func (p *Peers) standLocked() {
 	if now-p.proven >= time.Duration(before)*p.Beat() {
 		n.Campaign(now)
 	}
+}
+
+// idleLocked reports whether this process, which remembers an epoch, has heard of no leader since it was started, nor has
+// any of a majority that is connected to it: nobody has to be waited for.
+func (p *Peers) idleLocked() bool {
+	n, near := p.vote.node, 1
+	if !n.Votes() || n.Leader() != 0 || n.HeardLast() != 0 {
+		return false
+	}
+	for _, name := range p.places {
+		if l := p.linkTo(name); name != p.node && l != nil {
+			if l.state == succession.Leads {
+				return false
+			}
+			near++
+		}
+	}
+	return near > len(p.places)/2
 }
 
 // setVotersLocked has the present process of each peer vote: the one that is connected, or else
@@ -381,7 +419,9 @@ func (p *Peers) committedLocked(number uint64) bool {
 	return !p.closed && p.Group.committedLocked(number)
 }
 
-func (p *Peers) leaveLocked(wire.Redirect) { p.reign++ } // the list stays, and so does the vote
+// leaveLocked: the list stays, and so does the vote. A leader that no majority hears may be elected still, and begins
+// again once one does.
+func (p *Peers) leaveLocked(wire.Redirect) { p.reign++ }
 
 func (p *Peers) livenessLocked() wire.Liveness {
 	f, b := p.Group.livenessLocked(), p.vote.node
@@ -530,6 +570,8 @@ func (p *Peers) Ready() string {
 	defer p.mu.Unlock()
 	b := p.vote.node
 	switch {
+	case b.Stalled() != nil:
+		return "its data directory cannot be written"
 	case p.waitsLocked() != "":
 		return p.waitsLocked()
 	case p.hosting && !b.Majority(p.vote.now()):

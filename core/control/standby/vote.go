@@ -507,6 +507,7 @@ type VoteReport struct {
 	Elections uint64        // that this process has won
 	Silent    bool          // it was elected because the host before was silent, and not dead
 	Confirm   time.Duration // how long the last confirmation took
+	Stalled   error         // why this process takes no part; nil: it does
 }
 
 // VoteReport describes the vote.
@@ -514,7 +515,7 @@ func (g *Group) VoteReport() VoteReport {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	v := &g.vote
-	r := VoteReport{Hosting: g.hosting, Elections: v.node.Elections()}
+	r := VoteReport{Hosting: g.hosting, Elections: v.node.Elections(), Stalled: v.node.Stalled()}
 	if !g.hosting {
 		for _, node := range g.members.votersLocked() {
 			r.Voters = append(r.Voters, VoterReport{Node: node})
@@ -552,6 +553,8 @@ func (g *Group) waitsLocked() string { return "" }
 func (g *Group) NoMajority() string {
 	r := g.VoteReport()
 	switch {
+	case r.Stalled != nil:
+		return fmt.Sprintf("this server takes no part until its data directory can be written: %v", r.Stalled)
 	case !r.Hosting:
 		g.mu.Lock()
 		defer g.mu.Unlock()

@@ -5,6 +5,7 @@ import (
 
 	etcdraft "go.etcd.io/raft/v3"
 	"go.etcd.io/raft/v3/raftpb"
+	"google.golang.org/protobuf/proto"
 )
 
 // How many entries that are applied the log keeps for voters that are a little behind. Those further behind get a
@@ -64,7 +65,7 @@ func (l *log) Snapshot() (_ *raftpb.Snapshot, err error) {
 	return snapshot(l.applied, l.term, l.conf, value), err
 }
 
-// save brings the storage up to date.
+// save gives the storage what is new.
 func (l *log) save() error {
 	c := l.change
 	l.change = Change{}
@@ -72,6 +73,25 @@ func (l *log) save() error {
 		return nil
 	}
 	return l.storage.Save(c)
+}
+
+// durable reports whether the log itself is to be stored.
+func (l *log) durable() bool { return l.storage != nil && l.storage.Durable() }
+
+// keep notes entries that follow, for the storage.
+func (l *log) keep(entries []*raftpb.Entry) error {
+	if len(entries) == 0 || !l.durable() {
+		return nil
+	}
+	l.change.First = entries[0].GetIndex()
+	for _, e := range entries {
+		b, err := proto.Marshal(e)
+		if err != nil {
+			return err
+		}
+		l.change.Entries = append(l.change.Entries, b)
+	}
+	return nil
 }
 
 // apply takes a committed entry. A change of voters is for the caller to carry out.
@@ -107,6 +127,7 @@ func (l *log) compact() error {
 		return err
 	}
 	l.size = 0
+	l.change.Keep = l.applied - keep + 1
 	return l.Compact(l.applied - keep)
 }
 

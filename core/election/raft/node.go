@@ -20,7 +20,8 @@ const (
 	electionTicks = 8  // a voter that has heard the leader within so many ticks votes for nobody else; it campaigns after once to twice as many
 	majorityParts = 4  // a leader whom no majority has heard within this part says nothing
 	retryTicks    = 3  // a campaign on proof is repeated so often
-	snapshotTicks = 5  // a snapshot that was not answered for so long is sent again
+	snapshotTicks = 5  // a snapshot that was not answered for so long is sent again,
+	storedTicks   = 60 // or so long, where it is all that a Storage has
 )
 
 // Beat is how often Tick is called, and how often the leader speaks to each voter.
@@ -42,7 +43,8 @@ type Node struct {
 	epoch   string            // "": it takes part in none yet
 	raw     *etcdraft.RawNode // nil: the same
 	log     *log
-	lost    bool // raft refuses to go on with this memory
+	lost    bool   // raft refuses to go on with this memory
+	stalled *stall // nil: it is not
 
 	heard        time.Duration // when a leader was last heard
 	last         Voter         // the other leader that was heard last; 0: none
@@ -99,6 +101,12 @@ func (n *Node) join(epoch string, begin *raftpb.Snapshot) {
 		n.lost = true
 		return
 	}
+	l.change.Reset = true
+	n.start(epoch, l)
+}
+
+// start takes part in an epoch with a log.
+func (n *Node) start(epoch string, l *log) {
 	raw, err := etcdraft.NewRawNode(&etcdraft.Config{
 		ID: uint64(n.id), ElectionTick: electionTicks, HeartbeatTick: electionTicks - 1, Storage: l, Applied: l.applied,
 		MaxSizePerMsg: 1 << 20, MaxInflightMsgs: 64, MaxInflightBytes: 4 << 20, CheckQuorum: true, PreVote: true, DisableProposalForwarding: true, StepDownOnRemoval: true,
@@ -108,8 +116,22 @@ func (n *Node) join(epoch string, begin *raftpb.Snapshot) {
 		n.lost = true
 		return
 	}
-	n.epoch, n.raw, n.log = epoch, raw, l
+	n.epoch, n.raw, n.log, n.stalled = epoch, raw, l, nil
 	n.term = raw.BasicStatus().GetTerm()
+}
+
+// stall is a step of raft that is held up, since the storage could not be flushed.
+type stall struct {
+	ready etcdraft.Ready
+	cause error
+}
+
+// Stalled returns why this node takes part in nothing at present; nil: it does.
+func (n *Node) Stalled() error {
+	if n.stalled == nil {
+		return nil
+	}
+	return n.stalled.cause
 }
 
 // Propose gives the voters other values, in order. The result is the number that Committed reaches when a
@@ -118,8 +140,9 @@ func (n *Node) Propose(now time.Duration, values ...[]byte) (number uint64) {
 	if !n.leads() || n.transferring {
 		return 0
 	}
-	var err error
+	err := etcdraft.ErrProposalDropped // while the node is stalled
 	n.do(now, func() error {
+		err = nil
 		for _, value := range values {
 			err = errors.Join(err, n.raw.Propose(value))
 		}
@@ -224,11 +247,26 @@ func (n *Node) repeatSnapshots() {
 		}
 		n.waiting[Voter(id)]++
 	})
+	patience := snapshotTicks
+	if n.storage != nil {
+		patience = storedTicks
+	}
 	for id, ticks := range n.waiting {
-		if ticks >= snapshotTicks {
-			delete(n.waiting, id)
-			n.raw.ReportSnapshot(uint64(id), etcdraft.SnapshotFailure)
+		if ticks >= patience {
+			n.resend(id)
 		}
+	}
+}
+
+func (n *Node) resend(to Voter) {
+	delete(n.waiting, to)
+	n.raw.ReportSnapshot(uint64(to), etcdraft.SnapshotFailure)
+}
+
+// Parted notes that the connection to another voter has ended: a snapshot that was on its way is lost.
+func (n *Node) Parted(id Voter, now time.Duration) {
+	if _, waits := n.waiting[id]; waits && n.leads() {
+		n.do(now, func() error { n.resend(id); return nil })
 	}
 }
 
@@ -404,11 +442,24 @@ func (n *Node) do(now time.Duration, act func() error) {
 			n.raw, n.lost = nil, true
 		}
 	}()
+	if n.stalled != nil {
+		if n.stalled.cause = n.log.storage.Flush(); n.stalled.cause != nil {
+			return
+		}
+		rd := n.stalled.ready
+		if n.stalled = nil; n.finish(rd) != nil {
+			n.raw, n.lost = nil, true
+			return
+		}
+	}
 	_ = act() // a proposal that raft drops is repeated
 	for n.raw.HasReady() {
 		if err := n.carryOut(n.raw.Ready()); err != nil {
 			n.raw, n.lost = nil, true
 			return
+		}
+		if n.stalled != nil {
+			break
 		}
 	}
 	s := n.raw.BasicStatus()
@@ -442,9 +493,9 @@ func (n *Node) carryOut(rd etcdraft.Ready) error {
 		if err := l.restore(rd.Snapshot); err != nil {
 			return err
 		}
-		l.change.Replace, l.change.Snapshot = true, rd.Snapshot.GetData()
+		l.change.Reset, l.change.Replace, l.change.Snapshot = true, true, rd.Snapshot.GetData()
 	}
-	if err := l.Append(rd.Entries); err != nil {
+	if err := errors.Join(l.Append(rd.Entries), l.keep(rd.Entries)); err != nil {
 		return err
 	}
 	if !etcdraft.IsEmptyHardState(rd.HardState) {
@@ -466,9 +517,27 @@ func (n *Node) carryOut(rd etcdraft.Ready) error {
 			}
 		}
 	}
+	if l.durable() && (!etcdraft.IsEmptySnap(rd.Snapshot) || !etcdraft.IsEmptyHardState(rd.HardState) || len(rd.CommittedEntries) > 0 || l.change.Keep > 0) {
+		record, err := n.record()
+		if err != nil {
+			return err
+		}
+		l.change.Record = record
+	}
 	if err := l.save(); err != nil {
 		return err
 	}
+	if l.durable() && (rd.MustSync || !etcdraft.IsEmptySnap(rd.Snapshot)) {
+		if err := l.storage.Flush(); err != nil {
+			n.stalled = &stall{rd, err}
+			return nil
+		}
+	}
+	return n.finish(rd)
+}
+
+// finish sends what a step of raft says, once its storage has what that follows from.
+func (n *Node) finish(rd etcdraft.Ready) error {
 	for _, r := range rd.ReadStates {
 		n.answeredBy(r.RequestCtx)
 	}
@@ -480,7 +549,7 @@ func (n *Node) carryOut(rd etcdraft.Ready) error {
 		n.out = append(n.out, Message{Epoch: n.epoch, From: n.id, To: Voter(m.GetTo()), Data: data})
 	}
 	n.raw.Advance(rd)
-	return l.compact()
+	return n.log.compact()
 }
 
 // Messages takes the messages to send.

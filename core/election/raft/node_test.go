@@ -150,7 +150,7 @@ func TestFounderDiesAddingVoters(t *testing.T) {
 		g := &group{t: t, nodes: map[Voter]*Node{}, down: map[Voter]bool{}}
 		ids := []Voter{1, 2, 3}
 		for _, id := range ids {
-			g.nodes[id] = New(id, lease, 0)
+			g.nodes[id] = New(id, lease, 0, nil)
 		}
 		g.nodes[1].Begin("e", 0, ids[:1], []byte("facts"), 0)
 		g.nodes[1].SetVoters(ids, 0)
