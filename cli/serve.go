@@ -125,7 +125,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	case data != nil:
 		defer data.Close()
 		backups.serve(data, log.logger())
-	case replica.Path() != "":
+	case replica != nil && replica.Path() != "":
 		defer replica.Close()
 		backups.serve(replica, log.logger())
 	default:
@@ -157,9 +157,6 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	}
 	if recording != nil {
 		cfg.Trace, cfg.AwaitTrace = recording.Record, recording.Flush
-	}
-	if group != nil {
-		cfg.HostNode = group.Self()
 	}
 	s := control.Start(cfg, l)
 	if group != nil {
