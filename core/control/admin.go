@@ -51,7 +51,7 @@ func (r *run) applyAdmin(ev rendezvous.Event) (done string, failed *rendezvous.E
 	e := r.submitLocked(ev, nil)
 	said := r.saidLocked()
 	r.unlock()
-	if err := e.wait(); err != nil {
+	if err := r.server.awaitStored(e); err != nil {
 		return "", err
 	}
 	if err := r.server.awaitSaid(said); err != nil {

@@ -187,6 +187,22 @@ func (s *Server) awaitSaid(said <-chan struct{}) *rendezvous.Error {
 	return s.noMajority()
 }
 
+// awaitStored waits until an administrator's request has been applied, or will not be. One that a majority of several
+// servers has to accept is not waited for longer than its client does.
+func (s *Server) awaitStored(e *pendingEvent) *rendezvous.Error {
+	if s.cfg.Peers == nil {
+		return e.wait()
+	}
+	patience := time.NewTimer(sayPatience)
+	defer patience.Stop()
+	select {
+	case <-e.done:
+		return e.refused
+	case <-patience.C:
+		return s.noMajority()
+	}
+}
+
 // noMajority is why a host answers nothing.
 func (s *Server) noMajority() *rendezvous.Error {
 	why := "the voters have not accepted it yet"

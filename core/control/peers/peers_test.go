@@ -569,7 +569,7 @@ func TestNobodyWaitsWhereAllAreNew(t *testing.T) {
 
 // TestMinorityAnswersNoReads: a leader that a majority does not hear does not show what may be old.
 func TestMinorityAnswersNoReads(t *testing.T) {
-	tr := started(t, 3, 2*time.Second)
+	tr := started(t, 3, 8*time.Second)
 	n := tr.connect(tr.params(1), "a")
 	form(t, []*node{n})
 	n.set(t, "key", []byte("old"))
@@ -581,6 +581,9 @@ func TestMinorityAnswersNoReads(t *testing.T) {
 	}
 	last := tr.servers[at]
 	testkit.Eventually(t, "it has no majority", func() bool { return !last.group.Committed(0) })
+	if _, err := client.Ask(controltest.Context(t), last.name, nil, "run", rendezvous.CloseRun{}); err == nil || !strings.Contains(err.Error(), "no majority: 1 of 3 voters reachable") {
+		t.Errorf("an administrator is told %v", err)
+	}
 	ctx, cancel := context.WithCancel(controltest.Context(t))
 	defer cancel()
 	answered := make(chan error, 1)
