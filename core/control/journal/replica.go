@@ -21,6 +21,7 @@ const leastFolded = 256 << 10
 type Replica struct {
 	fold    func(Run) ([]byte, error)
 	journal *Journal // nil: in memory only
+	owner   string
 	memory  Memory
 
 	mu    sync.Mutex
@@ -92,7 +93,15 @@ func (r *Replica) load(owner string) error {
 		}
 		r.runs[run.Number] = stored
 	}
-	return r.journal.write(nil, raftBatch{owner: owner + "\n" + file})
+	if r.owner = owner + "\n" + file; was != "" {
+		return nil // of a copy, until Own
+	}
+	return r.journal.write(nil, raftBatch{owner: r.owner})
+}
+
+// Own makes a copy the file of this server, whose record names another voter.
+func (r *Replica) Own(record []byte) error {
+	return r.journal.write(nil, raftBatch{owner: r.owner, record: record})
 }
 
 // Memory returns, once, what the data directory had when it was opened.

@@ -711,6 +711,7 @@ func TestCopyVotesUnderAnotherName(t *testing.T) {
 	form(t, []*node{n})
 	tr.servers[other].kill()
 	tr.dirs[other] = copied
+	tr.start(other).kill() // before it has written anything
 	tr.start(other)
 	tr.allVote()
 	if now := tr.servers[other].group.Liveness().Voter; now == was {

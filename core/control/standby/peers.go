@@ -1,7 +1,6 @@
 package standby
 
 import (
-	"cmp"
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
@@ -10,6 +9,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -21,7 +21,7 @@ import (
 )
 
 // Peers is a Group of servers that are named by configuration and serve many runs. Each has a replica of all that
-// the others know, and the leader tells nodes only what a majority has (docs/decisions/0151, 0153).
+// the others know, and the leader tells nodes only what a majority has (docs/decisions/0151, 0154).
 type Peers struct {
 	*Group
 	places  []string // their names, in one order everywhere
@@ -36,7 +36,6 @@ type Peers struct {
 	refused    map[string]string // the same, as it was last
 	since      time.Duration     // since when this process could begin an epoch
 	ticked     time.Duration     // when that was looked at
-	began      bool              // this process has begun the epoch, with what it remembered
 	majorityAt time.Duration     // when the server here had a majority last, or did not host
 	deposed    bool              // another server has hosted since the one here began to
 }
@@ -60,11 +59,17 @@ func NewPeers(names []string, own string, lease time.Duration, replica *journal.
 		return p, nil
 	}
 	id := raft.VoterOf(memory.Record)
-	if memory.Copied || p.nodeOfLocked(id) != own { // the file that this is a copy of may have promised more since
+	if memory.Copied { // the file that this is a copy of may have promised more since
 		id = raft.NewVoter(p.placeOf(own))
 	}
 	p.voteAsLocked(id)
-	if err := p.vote.node.Recover(memory.Record, memory.Entries, id); err != nil {
+	err := p.vote.node.Recover(memory.Record, memory.Entries, id)
+	if err == nil && memory.Copied {
+		if memory.Record, err = p.vote.node.Record(); err == nil {
+			err = replica.Own(memory.Record)
+		}
+	}
+	if err != nil {
 		return nil, fmt.Errorf("data file %s: %w; move it away: the other servers of --peers know what was in it", replica.Path(), err)
 	}
 	return p, nil
@@ -91,7 +96,7 @@ func (p *Peers) voteAsLocked(id raft.Voter) {
 	}
 	p.vote = newVote(p.clock, p.lease, id, p.replica)
 	p.vote.names = names
-	p.last, p.proven, p.since, p.ticked, p.majorityAt, p.began = 0, 0, 0, 0, 0, false
+	p.last, p.proven, p.since, p.ticked, p.majorityAt = 0, 0, 0, 0, 0
 }
 
 // placeOf is a server's place in the list, from 1 on.
@@ -230,7 +235,7 @@ func (p *Peers) beginLocked() {
 		p.forgetLocked()
 		return
 	}
-	epoch := epochOf(nameOf(n.Epoch()))
+	epoch := after(n.Epoch())
 	var voters []raft.Voter
 	for i, name := range p.places { // every place counts, or two leaders could each have a majority
 		switch l := p.linkTo(name); {
@@ -243,19 +248,32 @@ func (p *Peers) beginLocked() {
 		}
 	}
 	p.voteAsLocked(p.vote.voter)
-	p.began = term > 0
 	p.vote.node.Begin(epoch, max(term, 1)-1, voters, nil, p.vote.now())
 	p.tellLocked()
 }
 
-// epochOf names an epoch of a group, which nodes know by the name. Each that follows without a majority's word has
-// another one.
-func epochOf(name string) string { return cmp.Or(name, rand.Text()) + "." + rand.Text() }
+// after names the epoch that follows another one without a majority's word: the name of the group, by which nodes
+// know it; how many epochs it has had before; and a random text.
+func after(epoch string) string {
+	name, before := rand.Text(), 0
+	if epoch != "" {
+		name, before = nameOf(epoch), epochsBefore(epoch)+1
+	}
+	return name + "." + strconv.Itoa(before) + "." + rand.Text()
+}
 
 // nameOf is the name of the group of an epoch.
 func nameOf(epoch string) string {
 	name, _, _ := strings.Cut(epoch, ".")
 	return name
+}
+
+// epochsBefore is how many epochs the group had before one.
+func epochsBefore(epoch string) int {
+	_, rest, _ := strings.Cut(epoch, ".")
+	count, _, _ := strings.Cut(rest, ".")
+	n, _ := strconv.Atoi(count)
+	return max(n, 0)
 }
 
 // patienceLocked is how long this process waits before it begins an epoch, or takes part in one that another
@@ -280,8 +298,12 @@ func (p *Peers) adoptLocked(m raft.Message) {
 	if m.To != p.vote.voter || own == "" || m.Epoch == own || slices.Contains(p.past, m.Epoch) || p.vote.now()-p.since < p.patienceLocked() {
 		return
 	}
-	_ = p.replica.Save(raft.Change{Replace: true})
-	p.voteAsLocked(p.vote.voter)
+	if p.replica.Durable() { // its name outlives what this process knows of the past
+		p.forgetLocked()
+	} else {
+		_ = p.replica.Save(raft.Change{Replace: true})
+		p.voteAsLocked(p.vote.voter)
+	}
 	p.tellLocked()
 }
 
@@ -489,7 +511,7 @@ func (p *Peers) Elected() (reign uint64, alone, elected bool) {
 		return 0, false, false
 	}
 	p.reign++
-	return p.reign, p.began, true
+	return p.reign, epochsBefore(n.Epoch()) > 0 && n.Fresh(), true
 }
 
 // Lead makes this server host in a reign, which has begun the runs. It reports false if that is over.
@@ -509,8 +531,8 @@ func (p *Peers) Lead(reign uint64, now time.Time) bool {
 		t.Total++
 		t.Spent += t.Took
 	}
-	p.start = rendezvous.Succession{Term: term, From: from, Silent: silent && from != "", Alone: p.began}
-	p.hosting, p.round, p.deposed, p.began = true, false, false, false
+	p.start = rendezvous.Succession{Term: term, From: from, Silent: silent && from != ""}
+	p.hosting, p.round, p.deposed = true, false, false
 	p.target = wire.Redirect{Group: nameOf(n.Epoch()), Term: term, Node: p.node, Host: p.self}
 	p.setVotersLocked()
 	p.voteLocked()

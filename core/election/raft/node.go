@@ -263,6 +263,19 @@ func (n *Node) resend(to Voter) {
 	n.raw.ReportSnapshot(uint64(to), etcdraft.SnapshotFailure)
 }
 
+// Fresh reports whether nothing was proposed yet in this epoch, as far as this process knows.
+func (n *Node) Fresh() bool {
+	first, err := n.log.FirstIndex()
+	if err != nil || first > 2 { // what came before is not known any more
+		return false
+	}
+	last, _ := n.log.last()
+	entries, err := n.log.Entries(first, last+1, 1<<62)
+	return last < first || err == nil && !slices.ContainsFunc(entries, func(e *raftpb.Entry) bool {
+		return e.GetType() == raftpb.EntryNormal && len(e.GetData()) > 0
+	})
+}
+
 // Parted notes that the connection to another voter has ended: a snapshot that was on its way is lost.
 func (n *Node) Parted(id Voter, now time.Duration) {
 	if _, waits := n.waiting[id]; waits && n.leads() {
@@ -518,7 +531,7 @@ func (n *Node) carryOut(rd etcdraft.Ready) error {
 		}
 	}
 	if l.durable() && (!etcdraft.IsEmptySnap(rd.Snapshot) || !etcdraft.IsEmptyHardState(rd.HardState) || len(rd.CommittedEntries) > 0 || l.change.Keep > 0) {
-		record, err := n.record()
+		record, err := n.Record()
 		if err != nil {
 			return err
 		}

@@ -44,13 +44,12 @@ func (c *Change) empty() bool {
 // maxRecord bounds each part of a record.
 const maxRecord = 1 << 16
 
-// record is what Recover needs beside the entries.
-func (n *Node) record() ([]byte, error) {
-	hard, conf, err := n.log.InitialState()
+// Record is what Recover needs beside the entries, of a node that takes part in an epoch.
+func (n *Node) Record() ([]byte, error) {
+	hard, _, err := n.log.InitialState()
 	if err != nil {
 		return nil, err
 	}
-	_ = conf // that of the beginning of the log
 	first, err := n.log.FirstIndex()
 	if err != nil {
 		return nil, err
