@@ -122,22 +122,20 @@ func (r *Round) Measure(ctx context.Context) (*Report, error) {
 	if err != nil {
 		return nil, err
 	}
-	return report, r.awaitReaders(ctx)
+	r.awaitReaders(ctx)
+	return report, nil
 }
 
-// awaitReaders has rank 0 wait until all others have the report: its end ends the job, and the store.
-func (r *Round) awaitReaders(ctx context.Context) error {
+// awaitReaders has rank 0 wait until all others have the report: its end ends the job, and the store. A node that has
+// found something ends the job, too, and with it this wait.
+func (r *Round) awaitReaders(ctx context.Context) {
 	n, err := r.Store.Add(ctx, keyPrefix+"readers", 1)
 	if err == nil && int(n) == r.Nodes {
 		err = r.set(ctx, "read", true)
 	}
-	if r.Rank != 0 {
-		return nil // whatever has become of rank 0 and its store
+	if err == nil && r.Rank == 0 {
+		_ = r.get(ctx, "read", new(bool))
 	}
-	if err == nil {
-		err = r.get(ctx, "read", new(bool))
-	}
-	return err
 }
 
 // pair measures with one node: first the lower rank, then the other.

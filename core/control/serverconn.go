@@ -435,7 +435,11 @@ func (sc *serverConn) from() netip.Addr {
 
 // refuse answers the hello with an error.
 func (sc *serverConn) refuse(err *rendezvous.Error) error {
-	sc.out.Send(wire.Refuse{Err: err})
+	f := wire.Refuse{Err: err}
+	if e := sc.server.cfg.Elector; e != nil {
+		f.Group = e.Current().Group
+	}
+	sc.out.Send(f)
 	sc.drain()
 	return fmt.Errorf("%w: %w", errRefused, err)
 }

@@ -131,10 +131,18 @@ func (c *Conn) handshake(h wire.Hello, g wire.ClientHandshake) error {
 		if rendezvous.CodeOf(f.Err) == rendezvous.CodeConnection { // as long as it cannot store: tried again, like one that is out of reach
 			return fmt.Errorf("%s takes this node not yet: %s", c.RemoteAddr(), printable.Text(f.Err.Text))
 		}
-		return g.Explain(f.Err, theirs)
+		return &refused{g.Explain(f.Err, theirs), f.Group}
 	}
 	return rendezvous.Errorf(rendezvous.CodeState, "the control plane at %s answered a hello with a frame %q", c.RemoteAddr(), wire.NameOf(f))
 }
+
+// refused is a refusal of a hello, by a server of a group.
+type refused struct {
+	error
+	group string
+}
+
+func (r *refused) Unwrap() error { return r.error }
 
 // direct reports whether the address dialled is the one that the server sees itself.
 func (c *Conn) direct() bool {

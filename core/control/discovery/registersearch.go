@@ -89,8 +89,12 @@ func notFinal(err error) error {
 }
 
 // refusedBy reports whether a refusal is the leader's own, and not that of another job's process that has got
-// the address of a dead one: it was given again after the leader has written to the register since.
-func (s *registerSearch) refusedBy(r *register.Record) bool {
+// the address of a dead one: it names the record's group, as leaders do, or it was given again after the leader has
+// written to the register since.
+func (s *registerSearch) refusedBy(r *register.Record, err error) bool {
+	if by := (*refused)(nil); errors.As(err, &by) && by.group == r.Group {
+		return true
+	}
 	last := s.refused
 	if last == nil || last.Leader != r.Leader {
 		s.refused = r
@@ -113,7 +117,7 @@ func (s *registerSearch) ask(ctx context.Context, r *register.Record) (*Conn, er
 	}
 	for {
 		l, dial, err := f.dial(ctx, r)
-		if err == nil || isRefusal(err) && s.refusedBy(r) {
+		if err == nil || isRefusal(err) && s.refusedBy(r, err) {
 			return l, err
 		}
 		s.evidence.Observe(dial)

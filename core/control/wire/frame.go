@@ -100,8 +100,11 @@ type Welcome struct {
 	HostNode string // whose process hosts, human-readable
 }
 
-// Refuse rejects a hello. Its layout is the same in every version.
-type Refuse struct{ Err *rendezvous.Error }
+// Refuse rejects a hello. Its layout is the same in every version, but for what follows the error.
+type Refuse struct {
+	Err   *rendezvous.Error
+	Group string // as a Welcome's; "": nobody can succeed the server
+}
 
 // Request carries one numbered event. The event's Request part is a field of its own.
 type Request struct {
@@ -209,7 +212,7 @@ func readOther(u *unpacker, k Kind) Frame {
 	case KindWelcome:
 		return readWelcome(u)
 	case KindRefuse:
-		return Refuse{rendezvous.UnpackError(u)}
+		return Refuse{Err: rendezvous.UnpackError(u), Group: u.Text(MaxName)}
 	case KindReply:
 		return Reply{Number: u.Uint(), Err: rendezvous.UnpackError(u), Result: rendezvous.UnpackResult(u)}
 	case KindNotice:
@@ -323,8 +326,9 @@ func readWelcome(u *unpacker) Welcome {
 }
 
 func (r Refuse) pack(p *packer) {
-	head(p, KindRefuse, 2)
+	head(p, KindRefuse, 3)
 	packError(p, r.Err)
+	p.Text(r.Group)
 }
 
 func (r Reply) pack(p *packer) {

@@ -49,7 +49,7 @@ func sampleFrames() []Frame {
 		Vote{Group: "g", Message: raft.Message{Epoch: "e", From: 1, To: 35, Data: []byte{1, 2}}},
 		Vote{Group: "g", Message: raft.Message{Epoch: "e", From: raft.VoterAt(5, 1<<63), To: raft.VoterAt(0, 1<<63)}},
 		Vote{Group: "g", Message: raft.Message{Epoch: "e", From: 1, To: 35}, Piece: Piece{Number: 3, Whole: 1<<64 - 1, From: 1 << 20}},
-		Refuse{fail}, Notice{note}, Drop{fail}, Beat{}, Beat{Echo: true}, Beat{Training: &report}, Goodbye{}, Unknown{99},
+		Refuse{fail, "g"}, Notice{note}, Drop{fail}, Beat{}, Beat{Echo: true}, Beat{Training: &report}, Goodbye{}, Unknown{99},
 		Admin{Software: "1", Op: AdminOpEvict, RunID: "run", Node: "n", By: "root@h", Reason: "because", Stop: true,
 			Directive: Directive{ID: "d1", Nodes: []string{"a", "b"}, Within: 5, For: 6}},
 		AdminAnswer{Done: "closed"}, AdminAnswer{Err: fail},

@@ -28,7 +28,7 @@ func sanitizeOther(f Frame) Frame {
 		f.Progress.Headline, f.Progress.Detail = printable.Text(f.Progress.Headline), printable.Text(f.Progress.Detail)
 		return f
 	case Refuse:
-		return Refuse{sanitizeError(f.Err)}
+		return Refuse{sanitizeError(f.Err), f.Group}
 	case Drop:
 		return Drop{sanitizeError(f.Err)}
 	case Reply:

@@ -23,7 +23,7 @@ func TestSanitize(t *testing.T) {
 		Notice{rendezvous.MembershipUpdate{Reason: evil, Stop: rendezvous.RoundStop{Round: 1, Reason: evil},
 			Directive: rendezvous.DirectiveNotice{ID: evil, Text: evil}}},
 		Progress{rendezvous.Progress{Headline: evil, Detail: evil}},
-		Refuse{failed}, Drop{failed}, Reply{Err: failed},
+		Refuse{Err: failed}, Drop{failed}, Reply{Err: failed},
 		AdminAnswer{Err: failed, Done: evil},
 	} {
 		r := FrameReader{In: bufio.NewReader(bytes.NewReader(AppendFrame(nil, f)))}
