@@ -65,6 +65,9 @@ func agree(t *rapid.T, have any, err error, want any, wantErr error) {
 	}
 }
 
+// A generator makes its text when it is first drawn from, unless it has one: tests that run in parallel share these.
+var _ = modelKeys.String() + modelValues.String()
+
 // modelActions are what one of the stores and the model m do alike, by name.
 func modelActions(ctx context.Context, m store.Store, pick func(*rapid.T) *Store) map[string]func(*rapid.T) {
 	all := modelChanges(ctx, m, pick)

@@ -138,6 +138,9 @@ var (
 	)
 )
 
+// A generator makes its text when it is first drawn from, unless it has one: tests that run in parallel share these.
+var _ = modelKeys.String() + modelValues.String()
+
 func agree(t *rapid.T, err error, have, want any) {
 	t.Helper()
 	if err != nil || fmt.Sprint(have) != fmt.Sprint(want) {

@@ -92,10 +92,7 @@ func (d *disk) start(t *testing.T, id Voter, now time.Duration) *Node {
 // TestStoredHistories: voters with disks end at any moment and begin again, disks fill up, messages are lost and late;
 // what a majority has stays, in order, and each voter has a part of it.
 func TestStoredHistories(t *testing.T) {
-	histories := 300
-	if testing.Short() {
-		histories = 60
-	}
+	const histories = 60
 	confirmed, restarts, full := 0, 0, 0
 	for seed := range uint64(histories) {
 		rng := rand.New(rand.NewPCG(seed, 151))

@@ -135,7 +135,7 @@ def test_the_command_takes_its_arguments(
 
 @needs_helm
 @pytest.mark.parametrize("values", [("replicas=3",), ("replicas=5", "tokenSecret=")])
-def test_peers(values: tuple[str, ...], token_file: Path) -> None:
+def test_peers(values: tuple[str, ...], tmp_path: Path, token_file: Path) -> None:
     documents = all_rendered(*values)
     for document in documents:
         for version in ("1.29", "1.34"):
@@ -146,7 +146,7 @@ def test_peers(values: tuple[str, ...], token_file: Path) -> None:
     pods = by_name["StatefulSet", "cp"]
     number = int(values[0].removeprefix("replicas="))
     assert pods["replicas"] == number and pods["podManagementPolicy"] == "Parallel"
-    assert "volumeClaimTemplates" not in pods
+    assert [c["metadata"]["name"] for c in pods["volumeClaimTemplates"]] == ["data"]
     headless = by_name["Service", pods["serviceName"]]
     assert headless["clusterIP"] == "None" and headless["publishNotReadyAddresses"]
     assert by_name["PodDisruptionBudget", "cp"]["maxUnavailable"] == 1
@@ -166,5 +166,5 @@ def test_peers(values: tuple[str, ...], token_file: Path) -> None:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     arguments = [a.replace(":29400", f":{port}") for a in arguments]
-    entry = ["serve", "--listen", f"127.0.0.1:{port}", "--data-dir", "/data/control"]
+    entry = ["serve", "--listen", f"127.0.0.1:{port}", "--data-dir", tmp_path / "data"]
     assert_serves(*entry, *arguments)
