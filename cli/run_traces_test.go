@@ -15,9 +15,9 @@ import (
 func TestNothingIsLeft(t *testing.T) {
 	t.Parallel()
 	for name, script := range map[string]string{
-		"success": "echo weights >checkpoint",
-		"failure": "echo weights >checkpoint; exit 3",
-		"killed":  "echo weights >checkpoint; kill -9 $$",
+		"success": "[ $LOCAL_RANK = 1 ] || echo weights >checkpoint",
+		"failure": "[ $LOCAL_RANK = 0 ] || exec sleep 60; echo weights >checkpoint; exit 3",
+		"killed":  "[ $LOCAL_RANK = 0 ] || exec sleep 60; echo weights >checkpoint; kill -9 $$",
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

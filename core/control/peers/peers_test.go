@@ -720,7 +720,7 @@ func TestCopyVotesUnderAnotherName(t *testing.T) {
 	tr.killAll()
 	tr.dirs = dirs
 	tr.startAll()
-	form(t, []*node{n}) // it tells of round 3
+	form(t, []*node{n}) // its hello reports round 3
 	if n.in.Round != 1001 {
 		t.Errorf("round %d", n.in.Round)
 	}
