@@ -110,7 +110,6 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	}
 	log.serve(cmd)
 	backups := catchBackupRequests()
-	defer backups.stop()
 	var data *control.Data
 	var group *standby.Peers
 	var replica *journal.Replica
@@ -121,6 +120,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	}
 	switch {
 	case err != nil:
+		backups.stop()
 		return err
 	case data != nil:
 		defer data.Close()
@@ -131,6 +131,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	default:
 		backups.serve(nil, log.logger())
 	}
+	defer backups.stop() // before the directory is closed
 	recording, err := so.state.openRecording(log.logger())
 	if err != nil {
 		return err

@@ -5,7 +5,7 @@
 // The file has three buckets (format 1, docs/decisions/0017). "meta" identifies the file. "runs"
 // maps a run's number to its id, its snapshot and the number of the last event in that. "log"
 // maps the numbers of a run and an event to the event. One of several servers that stand in for each
-// other has a fourth, "raft" (docs/decisions/0153): "owner" says which server of which list, and in which
+// other has a fourth, "raft" (docs/decisions/0154): "owner" says which server of which list, and in which
 // file, "record" is what raft has to remember, and a number is that of an entry of raft's log. Numbers are
 // 8 bytes, big endian. Each value of the last three begins with the CRC-32C of its key and the rest.
 package journal

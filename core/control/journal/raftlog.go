@@ -26,9 +26,11 @@ type raftBatch struct {
 func (b *raftBatch) write(tx *bbolt.Tx) error {
 	if b.forgetRuns {
 		for _, name := range [][]byte{runsBucket, logBucket} {
-			_, made := error(nil), tx.DeleteBucket(name)
-			if _, err := tx.CreateBucket(name); errors.Join(made, err) != nil {
-				return errors.Join(made, err)
+			if err := tx.DeleteBucket(name); err != nil {
+				return err
+			}
+			if _, err := tx.CreateBucket(name); err != nil {
+				return err
 			}
 		}
 	}

@@ -48,7 +48,7 @@ type Group struct {
 	self      string           // address of the own listener; "": none
 	target    wire.Redirect    // who hosts as far as is known
 	round     bool             // the server here has formed or adopted a round
-	link      succession.State // what the own client's connection tells of the host
+	link      succession.State // what this process's client knows about the host
 	certain   bool             // target hosts, as far as is known
 	list      []wire.StandbyNode
 	before    []wire.StandbyNode // the list of the host before
