@@ -50,7 +50,8 @@ def main(state_file: str, losses_file: str, steps: int) -> None:
         directive = rallypoint.progress(step)
         if directive is None:
             continue
-        print(f"rank {rank}: {directive.kind} {directive.id} at step {step}", flush=True)
+        line = f"rank {rank}: {directive.kind} {directive.id} at step {step}\n"
+        print(line, end="", flush=True)  # one write: the ranks share one output
         if fence:
             state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
             with fence.replace() as new:

@@ -97,6 +97,10 @@ class Group:
             raise Changed from e
 
 
+def say(line: str) -> None:
+    print(line + "\n", end="", flush=True)  # one write: the members share one output
+
+
 def main(rounds: int) -> None:
     group = Group(slots=int(os.environ["WORLD_SIZE"]))
     done = 0
@@ -109,10 +113,10 @@ def main(rounds: int) -> None:
             time.sleep(0.01)
             if done % 50 == 0:
                 mask = "".join("x" if lives else "." for lives in group.mask)
-                print(f"slot {group.slot} epoch {group.epoch} round {done} {mask}", flush=True)
+                say(f"slot {group.slot} epoch {group.epoch} round {done} {mask}")
         except Changed:
             group.regroup()
-    print(f"slot {group.slot} ends: {done} rounds", flush=True)
+    say(f"slot {group.slot} ends: {done} rounds")
 
 
 if __name__ == "__main__":

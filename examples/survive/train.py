@@ -10,7 +10,6 @@ the end.
 import argparse
 import hashlib
 import os
-import sys
 
 import torch
 from torch.nn.functional import mse_loss
@@ -43,8 +42,7 @@ def fingerprint(*states: dict) -> str:
 
 
 def say(line: str) -> None:
-    sys.stdout.write(line + "\n")  # at once: the ranks share one output
-    sys.stdout.flush()
+    print(line + "\n", end="", flush=True)  # one write: the ranks share one output
 
 
 def main() -> None:

@@ -79,7 +79,7 @@ class Trainer(train.Trainer):
         super().train_step(data)
         rallypoint.progress(self.step)
         line = f"rank {os.environ['RANK']} pid {os.getpid()} step {self.step}\n"
-        print(line, end="", flush=True)  # at once: the ranks share one output
+        print(line, end="", flush=True)  # one write: the ranks share one output
 
 
 TINY = llama3.TransformerModelArgs(dim=32, n_layers=2, n_heads=4, vocab_size=64)

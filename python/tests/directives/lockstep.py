@@ -42,10 +42,8 @@ def main(steps: int, pause: float) -> None:
         directive = rallypoint.progress(step)
         if directive is None:
             continue
-        print(
-            f"rank {rank}: {directive.kind} {directive.id} at step {step} {time.time()}",
-            flush=True,
-        )
+        line = f"rank {rank}: {directive.kind} {directive.id} at step {step} {time.time()}\n"
+        print(line, end="", flush=True)  # one write: the ranks share one output
         if rank == 0:
             state.write_text(str(step))
         Path(f"saving.{rank}").write_text(str(os.getpid()))

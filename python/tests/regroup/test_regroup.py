@@ -440,18 +440,19 @@ def test_a_group_survives_its_rank_0(tmp_path: Path) -> None:
     """The example for serving and RL: the others keep their slots."""
     options = ("--standalone", "--nproc-per-node=3", "--max-restarts=3", "--on-failure=regroup")
     job = Job(tmp_path)
-    job.run("a", *options, str(REPOSITORY / "examples" / "regroup" / "group.py"), "150")
+    job.run("a", *options, str(REPOSITORY / "examples" / "regroup" / "group.py"), "200")
     try:
-        until(lambda: b"round 50" in (tmp_path / "a.out").read_bytes(), what="round 50")
+        said = (tmp_path / "a.out").read_text
+        until(lambda: said().count("epoch 1 round 50 xxx\n") == 3, what="round 50 of all")
         os.kill(running(job, set(), "RANK=0"), signal.SIGKILL)
         job.end(a=0)
     finally:
         job.stop()
-    out = (tmp_path / "a.out").read_text()
+    out = said()
     for slot in range(3):
         assert f"slot {slot} epoch 1 round 50 xxx\n" in out
-        assert f"slot {slot} epoch 2 round 100 xxx\n" in out
-        assert f"slot {slot} ends: 150 rounds\n" in out
+        assert f"slot {slot} epoch 2 round 200 xxx\n" in out
+        assert f"slot {slot} ends: 200 rounds\n" in out
 
 
 FUNCTION = """

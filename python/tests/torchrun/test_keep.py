@@ -46,7 +46,8 @@ def train():
     return done
 
 steps, left, attempt = restarted(train)
-print(f"rank {rank}: {steps} steps, ends with {left} of {world} in attempt {attempt}", flush=True)
+line = f"rank {rank}: {steps} steps, ends with {left} of {world} in attempt {attempt}\\n"
+print(line, end="", flush=True)  # one write: the ranks share one output
 """
 
 
