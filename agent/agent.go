@@ -451,10 +451,9 @@ func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
 	ctx, cancel := a.untilInterrupt(0)
 	return ctx, background.Run(ctx, func(ctx context.Context) {
 		defer cancel()
-		tick := time.Tick(a.spec.MonitorInterval)
 		for a.rdzv.NodesWaiting() == 0 {
 			select {
-			case <-tick:
+			case <-a.rdzv.Changed():
 			case <-ctx.Done():
 				return
 			}

@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"syscall"
@@ -116,15 +117,20 @@ func TestRegroupWithStalledStderr(t *testing.T) {
 	t.Parallel()
 	h := newHarness(t)
 	options := hostedNodes(t, "--nproc-per-node=1", "--max-restarts=1")
-	script := `echo round $RALLYPOINT_ROUND >$SAY; [ $RALLYPOINT_ROUND = 2 ] && exit 0; echo x >&2; [ $RANK = 1 ] && exit 1; exec sleep 100`
+	gate := filepath.Join(h.dir, "go") // rank 1 fails once both have spoken: a node that hears of it earlier starts no worker
+	testkit.Check(t, unix.Mkfifo(gate, 0o600))
+	script := `echo round $RALLYPOINT_ROUND >$SAY; [ $RALLYPOINT_ROUND = 2 ] && exit 0; echo x >&2; [ $RANK = 1 ] && { read go <` + gate + `; exit 1; }; exec sleep 100`
 	host := h.command(script, options(0)...)
 	host.Env = append(host.Env, "LOGLEVEL=DEBUG")
 	host.stalled(t)
 	testkit.Check(t, host.Start())
 	other := h.run(script, options(1)...)
-	for _, want := range []string{"round 1", "round 1", "round 2", "round 2"} {
+	for said, want := range []string{"round 1", "round 1", "round 2", "round 2"} {
 		if line := h.readLine(); line != want {
 			t.Fatalf("a worker says %q, want %q", line, want)
+		}
+		if said == 1 {
+			testkit.Check(t, os.WriteFile(gate, []byte("go\n"), 0))
 		}
 	}
 	if a, b := host.end(), other.end(); a != 0 || b != 0 {
