@@ -20,6 +20,7 @@ import (
 
 	"rallypoint/conformance"
 	"rallypoint/core/control"
+	"rallypoint/core/election/register"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -459,6 +460,40 @@ func TestEndings(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 	})
+}
+
+// lastWord is a register that takes the first leader's second round only by the record by which that leader leaves.
+type lastWord struct{ value }
+
+func (v *lastWord) SetState(ctx context.Context, state, token []byte) (now, nowToken []byte, ok bool, err error) {
+	if r, err := register.Decode(state); err == nil && r.Term == 1 && (r.Phase == register.Leads) == (r.Facts.Round == 2) {
+		return nil, nil, false, errors.New("it does not answer")
+	}
+	return v.value.SetState(ctx, state, token)
+}
+
+// The record by which a leader leaves confirms its last round, of which it still tells the nodes: they would ask
+// its successor for the round after that one, which waits for nodes that are in it.
+func TestLeaderThatLeavesTellsItsLastRound(t *testing.T) {
+	v := &lastWord{}
+	r := &run{t, func(p params.Params, log *slog.Logger) (*member.Member, error) {
+		p.Endpoint = "a value in memory"
+		return OpenRegister(p, v, log)
+	}}
+	leader := r.node("n0", 2, 3, "node_rank=2") // whose workers have no store in its process
+	first := join(t.Context(), leader)
+	testkit.Eventually(t, "n0 leads", func() bool { state, _, _ := v.GetState(t.Context()); return state != nil })
+	others := []*member.Member{r.node("n1", 2, 3), r.node("n2", 2, 3)}
+	outcomes(t, append(joins(t, others...), first))
+	left := make(chan error, 1)
+	go func() { left <- leader.Shutdown(t.Context(), rendezvous.EndLeave, "had enough") }()
+	told(t, others[0], "had enough")
+	if o := round(t, others...)[0]; o.Round != 2 {
+		t.Errorf("round %d after the first", o.Round)
+	}
+	if err := <-left; err != nil {
+		t.Error(err)
+	}
 }
 
 // Guarantee 9: set_closed ends admission and leaves the running round alone.

@@ -358,8 +358,10 @@ func (r *run) endedBefore(ended rendezvous.Ended) {
 	r.submitLocked(ended, nil)
 }
 
-// SendOn makes this server lead no more, and returns when all nodes have read that.
+// SendOn makes this server lead no more, and returns when all nodes have read that. Before, it sends them what the
+// voters have accepted: their next leader knows it, and would wait for nodes that do not.
 func (s *Server) SendOn(to wire.Redirect, why string) {
+	s.Confirmed()
 	s.StepDown(to, why)
 	s.awaitSentOn()
 }
@@ -387,6 +389,7 @@ func (s *Server) Transfer(ctx context.Context) bool {
 	r.mu.Lock()
 	ended := r.endedLocked()
 	session, out, node := r.standbys.First()
+	said := r.saidLocked() // else the next host knows a round of which no node was told
 	r.mu.Unlock()
 	mine := g.Identity()
 	if ended || out == nil || !succession.Believable(mine.Term+1) {
@@ -403,7 +406,7 @@ func (s *Server) Transfer(ctx context.Context) bool {
 	asked := false
 	for {
 		changed := g.Changed()
-		if !asked && g.BeginTransfer(node) {
+		if said == nil && !asked && g.BeginTransfer(node) {
 			if asked = out.Send(wire.Transfer{Group: mine.Group, Term: mine.Term + 1}); !asked {
 				return false
 			}
@@ -416,6 +419,9 @@ func (s *Server) Transfer(ctx context.Context) bool {
 		case to := <-done:
 			s.SendOn(to, "this node leaves: node "+to.Node+" hosts it")
 			return true
+		case <-said:
+			said = nil
+			continue
 		case <-changed:
 			continue
 		case <-patience.C:

@@ -91,7 +91,7 @@ func (f *RegisterFinder) obey() {
 		}
 		f.mu.Unlock()
 		switch {
-		case leaving:
+		case leaving && (deposed || host == nil):
 		case deposed && host != nil:
 			host.StepDown(to, fmt.Sprintf("node %s leads in term %d", to.Node, to.Term))
 			f.helpers.Go(func() { _ = host.Close() })

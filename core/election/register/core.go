@@ -40,6 +40,7 @@ type core struct {
 
 	// Of the leader.
 	leads     bool
+	left      bool             // it leads no more of its own will
 	facts     rendezvous.Facts // as proposed last
 	proposed  uint64
 	confirmed uint64
@@ -111,7 +112,7 @@ func (c *core) candidacy(addr, dead string, now time.Duration) (a attempt, s ren
 // lead has this process lead, whose attempt the register has taken.
 func (c *core) lead(a attempt, token []byte) {
 	c.known, c.seen, c.token = true, new(a.record), token
-	c.leads, c.held, c.beat = true, a.began, a.record.Beat
+	c.leads, c.left, c.held, c.beat = true, false, a.began, a.record.Beat
 	c.facts, c.proposed, c.confirmed, c.tried = a.record.Facts, 0, 0, nil
 }
 
@@ -162,10 +163,15 @@ func (c *core) wrote(a attempt, now *Record, token []byte) (taken bool) {
 	t := c.tried[i] // this one, or one before whose answer was lost
 	c.tried = slices.Delete(c.tried, 0, i+1)
 	c.seen, c.confirmed, c.held = now, t.number, t.began
-	return now.Beat == a.record.Beat
+	taken = now.Beat == a.record.Beat
+	if taken && a.record.Phase != Leads {
+		c.leads, c.left = false, true
+	}
+	return taken
 }
 
-// maySay reports whether the leader may tell what follows from a proposal.
+// maySay reports whether the leader may tell what follows from a proposal. One that has left still may: its last
+// record has what its successor begins with.
 func (c *core) maySay(number uint64, now time.Duration) bool {
-	return c.leads && c.confirmed >= number && now-c.held <= c.lease()/muteParts
+	return (c.leads || c.left) && c.confirmed >= number && now-c.held <= c.lease()/muteParts
 }

@@ -378,9 +378,6 @@ func (e *Elector) write(ctx context.Context, phase Phase, ended *rendezvous.Ende
 		return false, err
 	}
 	taken = e.core.wrote(a, now, token)
-	if taken && phase != Leads {
-		e.core.leads = false
-	}
 	e.targetLocked()
 	e.wakeLocked()
 	if !taken && e.core.leads {
