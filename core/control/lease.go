@@ -24,8 +24,9 @@ const (
 // leases is the clock by which a run evaluates its nodes' leases; it runs while any
 // is connected.
 type leases struct {
-	timer Stopper // nil: stopped
-	due   time.Time
+	timer  Stopper // nil: stopped
+	due    time.Time
+	cutOff bool // a majority of the voters was out of reach at the last look
 }
 
 func (l *leases) stop() {
@@ -60,7 +61,8 @@ func (r *run) armLeases(after time.Duration) {
 func (r *run) checkLeases() {
 	now := r.server.clock.Now()
 	lease := r.machine.Policy().LeaseTimeout
-	cutOff := !r.mayJudgeLocked()
+	cutOff, before := !r.mayJudgeLocked(), r.leases.cutOff
+	r.leases.cutOff = cutOff
 	late := cutOff || now.Sub(r.leases.due) > min(max(lease/lateParts, minLate), maxLate)
 	next := lease
 	var expired []rendezvous.SessionID
@@ -91,8 +93,9 @@ func (r *run) checkLeases() {
 		next = min(next, left)
 	}
 	switch {
+	case cutOff && !before:
+		r.noteChange("this host has no majority of its voters: until it has, no lease is judged")
 	case cutOff:
-		r.noteChange("this host has no majority of its voters: no lease is judged, all nodes get a new one")
 	case late:
 		r.server.metrics.stalls.Add(1)
 		r.noteChange(fmt.Sprintf(

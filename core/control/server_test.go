@@ -8,11 +8,13 @@ import (
 	"net/netip"
 	"os"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/election"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/testkit"
@@ -76,6 +78,48 @@ func TestLeaseExpires(t *testing.T) {
 	silent.awaitEnd()
 	if n := s.rec.count(isEvent[rendezvous.LeaseExpired]); n != 1 {
 		t.Errorf("%d leases expired, want that of the silent node only", n)
+	}
+}
+
+// cutOffElector leads, and hears no majority while it is cut off.
+type cutOffElector struct {
+	election.Elector
+	cutOff atomic.Bool
+}
+
+func (e *cutOffElector) Serves(string) bool                               { return false }
+func (e *cutOffElector) Hosting() bool                                    { return true }
+func (e *cutOffElector) Quorum() bool                                     { return true }
+func (e *cutOffElector) Current() wire.Redirect                           { return wire.Redirect{Term: 1} }
+func (e *cutOffElector) SuccessionOf(string) (s rendezvous.Succession)    { return s }
+func (e *cutOffElector) Propose(string, rendezvous.Facts) (number uint64) { return 1 }
+func (e *cutOffElector) Committed(uint64) bool                            { return !e.cutOff.Load() }
+
+// TestLeasesOfACutOffHost: a host that has no majority judges no lease. It says so once, for as long as that lasts:
+// its history has room for 64 changes.
+func TestLeasesOfACutOffHost(t *testing.T) {
+	e := &cutOffElector{}
+	s := newFakeServer(t, Config{Elector: e})
+	p := controltest.Params("", 2)
+	n := dialNode(t, s.addr)
+	n.enter(testHello("a", "s1", p))
+	s.awaitWritten(t)
+	for times := range 2 {
+		e.cutOff.Store(true)
+		for range 5 {
+			s.clock.Advance(p.LeaseTimeout)
+		}
+		if said := s.log.With("no majority"); len(said) != times+1 {
+			t.Errorf("%d times cut off, for five leases each: %q", times+1, said)
+		}
+		e.cutOff.Store(false)
+		n.send(wire.Beat{})
+		n.send(wire.Request{Number: 1, Op: 99}) // whose reply shows that the beat before it was read
+		n.next()
+		s.clock.Advance(p.LeaseTimeout)
+	}
+	if n := s.rec.count(isEvent[rendezvous.LeaseExpired]); n != 0 {
+		t.Errorf("%d leases expired", n)
 	}
 }
 
