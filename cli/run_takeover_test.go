@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
 	"strconv"
 	"strings"
 	"syscall"
@@ -118,7 +119,17 @@ func TestHostRestarted(t *testing.T) {
 			for _, p := range all {
 				p.expect(t, 0)
 			}
+			all[0].beginsWithoutWarning(t)
 		})
+	}
+}
+
+// beginsWithoutWarning checks what a node says before its first round.
+func (n *nodeProcess) beginsWithoutWarning(t *testing.T) {
+	t.Helper()
+	first, _, found := strings.Cut(n.stderr.String(), "started a worker")
+	if !found || regexp.MustCompile(`(?m)^W\d`).MatchString(first) {
+		t.Errorf("it began with:\n%s", first)
 	}
 }
 

@@ -143,7 +143,7 @@ func (p *peerProcesses) leader(members int, others ...*serverProcess) (leader *s
 }
 
 // startJob starts a job of three nodes, whose workers run until end is called. That checks that each
-// was started once, and that all nodes end well.
+// was started once, and that all nodes end well and were never told that they had lost their place.
 func (p *peerProcesses) startJob() (end func()) {
 	p.t.Helper()
 	return p.startJobs(map[string]int{"job": 3})
@@ -169,7 +169,7 @@ func (p *peerProcesses) startJobs(jobs map[string]int) (end func()) {
 		t.Helper()
 		testkit.Check(t, os.WriteFile(h.dir+"/stop", nil, 0o600))
 		for i, n := range nodes {
-			if code := n.end(); code != 0 {
+			if code := n.end(); code != 0 || strings.Contains(n.stderr.String(), "taken out of the run") {
 				t.Errorf("node %d: code %d, %s", i, code, n.stderr.String())
 			}
 		}
@@ -258,21 +258,31 @@ func TestPeersAreReplacedUnderManyJobs(t *testing.T) {
 	p.audit()
 }
 
-// TestPeersThatForget: the leader is stopped while the two others lose their memory. They found a
-// group of their own, the nodes bring their round to it, and the former leader joins it when it goes
-// on. Then all three lose their memory at one time. No worker restarts.
+// TestPeersThatForget: both followers lose their memory, and the same process leads again. Then the leader is
+// stopped while the two others lose their memory. They found a group of their own, the nodes bring their
+// round to it, and the former leader joins it when it goes on. Then all three lose their memory at one time. No
+// worker restarts.
 func TestPeersThatForget(t *testing.T) {
 	t.Parallel()
 	onlyLong(t)
 	p := startPeers(t)
 	endJob := p.startJob()
 	first := p.leader(3)
+	others := slices.DeleteFunc(slices.Clone(p.servers), func(s *serverProcess) bool { return s == first })
+	for _, s := range others {
+		s.kill()
+	}
+	for _, s := range others {
+		testkit.Check(t, s.start())
+	}
+	p.ready()
+	if again := p.leader(3); again != first {
+		t.Errorf("%s leads, which knows nothing, and not %s", again.addr, first.addr)
+	}
 	testkit.Check(t, first.cmd.Process.Signal(syscall.SIGSTOP))
-	for _, s := range p.servers {
-		if s != first {
-			s.kill()
-			testkit.Check(t, s.start())
-		}
+	for _, s := range others {
+		s.kill()
+		testkit.Check(t, s.start())
 	}
 	second := p.leader(3, first)
 	testkit.Check(t, first.cmd.Process.Signal(syscall.SIGCONT))
