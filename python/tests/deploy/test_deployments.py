@@ -68,7 +68,11 @@ def test_containerfile() -> None:
     known = {"ARG", "FROM", "WORKDIR", "COPY", "RUN", "USER", "VOLUME", "EXPOSE", "ENTRYPOINT"}
     assert {name for name, _ in containerfile()} <= known
     go = (REPOSITORY / ".go-version").read_text().strip().rpartition(".")[0]
-    assert containerfile()[0] == ("ARG", f"GO_IMAGE=docker.io/library/golang:{go}")
+    image = rf"docker\.io/library/golang:{re.escape(go)}"
+    name, base = containerfile()[0]
+    assert name == "ARG" and re.fullmatch(rf"GO_IMAGE={image}(@sha256:[0-9a-f]{{64}})?", base)
+    release = (REPOSITORY / "docs" / "releasing.md").read_text()
+    assert re.search(rf"\.Digest\}}\}}' docker://{image}`.*`ARG GO_IMAGE`", release)
     for name, arguments in containerfile():
         if name == "COPY" and "--from" not in arguments:
             for source in arguments.split()[:-1]:
