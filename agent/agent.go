@@ -1,28 +1,20 @@
 package agent
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"slices"
 	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"rallypoint/agent/failure"
-	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
 	"rallypoint/agent/progress"
-	"rallypoint/agent/stacks"
 	"rallypoint/agent/telemetry"
-	"rallypoint/agent/watchdog"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/training"
-	"rallypoint/internal/background"
 	"rallypoint/internal/descriptors"
 	"rallypoint/internal/host"
 	"rallypoint/internal/linequeue"
@@ -33,61 +25,20 @@ import (
 // Agent runs the workers of one node. Make it by New and run it once by Run;
 // Signal, Stop, Direct and Resized may be called from anywhere at any time, the rest is Run's.
 type Agent struct {
-	spec  Spec
-	name  string // of the entry point, for reports
-	rdzv  Rendezvous
-	log   *slog.Logger
-	began time.Time
-	ran   time.Duration // once the run has ended
+	*launcher
+	*history
+	hangs   *hangs
+	checks  *checks
+	signals *signalDirector
 
-	interrupts    interrupts
-	signals       *signalDirector
-	cgroup        *process.Cgroup // of the workers; nil: none
-	forker        *process.Forker
-	reaper        *process.Reaper
-	guard         *process.ParentDeathGuard
-	template      *process.Template // of the workers; nil: none
-	site          string            // see process.Launch; "": none
-	logs          *logs.Tree
-	console       *logs.Console
-	bus           *telemetry.Bus
-	status        *telemetry.StatusTracker
-	pulse         chan struct{} // received from while the workers run, to show that the agent is alive
-	resized       wake.Signal   // holds a token when the terminal has another size
-	sleepDetector *process.SleepDetector
-	timers        string // path of the watchdog's FIFO; "" if it is off
-	oom           process.OOMCounter
-	reachAfter    time.Duration // see watchStore
-	dialStore     func(ctx context.Context, address string) (net.Conn, error)
-	holdPatience  time.Duration // see directives
-
-	short      bool              // it has warned that the workers' connections will not fit
-	running    atomic.Bool       // the workers of an attempt run or are about to, and are not being stopped
-	progress   *progress.Tracker // nil before Run
-	waitWindow time.Duration     // of progress, if a test has another one
-	hangs      training.HangDetector
-	failed     training.Failure // by which a round of the job has ended last, but for its age
-	failedAt   time.Time
-	culprit    culprit
-	hangLimit  atomic.Int64                // of hangs, in nanoseconds, for other goroutines; 0: the job is not judged
-	stood      atomic.Pointer[stacks.Node] // where the workers stood, as it was seen last; nil: they make steps
-	changed    progress.Cause              // why the last attempt is over
-	stepped    uint64                      // the last round in which it has seen a step
-	asked      bool                        // it ended by a drain or a scale, and no worker of this node failed
-
-	restarts     restarts
-	leaving      leaving
-	checks       checkWatch
-	lastFailures []failure.Failure // by which the last attempt ended, as far as they are known
-
-	last       *attempt    // nil before the first
-	carried    *attempt    // whose workers wait for the next round; nil: there are none
-	stopped    bool        // the workers of the last attempt were stopped, and none were started since
-	err        error       // of the run, once it has ended
-	unneeded   string      // why it ended without needing this node any more; "": it did not
-	assignment *assignment // in the last round; nil before the first
-	there      *Arrivals   // answers the liveness barriers of that round
-	again      time.Time   // when the last attempt ended that another one follows; zero: none
+	short    bool      // it has warned that the workers' connections will not fit
+	last     *attempt  // nil before the first
+	carried  *attempt  // whose workers wait for the next round; nil: there are none
+	stopped  bool      // the workers of the last attempt were stopped, and none were started since
+	err      error     // of the run, once it has ended
+	unneeded string    // why it ended without needing this node any more; "": it did not
+	there    *Arrivals // answers the liveness barriers of the last round
+	again    time.Time // when the last attempt ended that another one follows; zero: none
 }
 
 // New makes an agent. name is the entry point's in reports (see EntryPoint). log receives
@@ -106,50 +57,51 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 		ID: spec.RunID, Role: spec.Role, Host: spec.Host, Backend: spec.Backend, Argv: spec.Argv, MaxRestarts: spec.MaxRestarts, Serial: nodeSerial.Add(1) - 1,
 		Events: spec.Events, RdzvEvents: spec.RdzvEvents, Metrics: spec.Metrics, Spans: spec.Spans, Log: log,
 	}
-	a := &Agent{
-		spec: spec, name: name, rdzv: rdzv, log: log, interrupts: newInterrupts(), console: logs.NewConsole(spec.Streams), oom: process.NewOOMCounter("/"),
-		reachAfter: reachAfter, dialStore: dialStore, holdPatience: holdPatience, status: telemetry.NewStatusTracker(run), pulse: make(chan struct{}), resized: wake.New(),
-		sleepDetector: process.NewSleepDetector(process.UninterruptibleTimeout(spec.Environ)), timers: watchdog.FIFOPath(spec.Environ),
+	n := &node{
+		spec: spec, name: name, rdzv: rdzv, log: log, tuning: tuning{reachAfter: reachAfter, dialStore: dialStore, holdPatience: holdPatience},
+		interrupts: newInterrupts(), pulse: make(chan struct{}), resized: wake.New(), status: telemetry.NewStatusTracker(run),
 	}
+	n.restarts = restarts{spec: &n.spec, now: time.Now, job: budget{Step: noStep}}
 	var others []telemetry.Consumer
 	if spec.Notify != nil {
 		others = append(others, listener(spec.Notify))
 	}
-	a.bus = telemetry.NewBus(run, a.status, others...)
-	a.signals = newSignalDirector(a)
-	a.checks.a = a
-	a.restarts = restarts{spec: &a.spec, now: time.Now, job: budget{Step: noStep}}
-	a.leaving = leaving{rule: spec.Leave, now: time.Now}
-	a.hangs.Timeout = max(spec.HangTimeout, 0)
-	return a, nil
+	n.bus = telemetry.NewBus(run, n.status, others...)
+	l := newLauncher(n)
+	h := &hangs{HangDetector: training.HangDetector{Timeout: max(spec.HangTimeout, 0)}}
+	return &Agent{
+		launcher: l, history: &history{leaving: leaving{rule: spec.Leave, now: time.Now}}, hangs: h,
+		checks: &checks{launcher: l}, signals: newSignalDirector(n),
+	}, nil
 }
 
 // nodeSerial tells apart the agents of one process.
 var nodeSerial atomic.Int32
-
-// publish hands a message to the sinks of the agent's telemetry.
-func (a *Agent) publish(message telemetry.Message) {
-	state := telemetry.State{Restarts: a.restarts.agreed, Used: a.restarts.used(), Expired: a.restarts.expired(), Ran: a.ran}
-	if s := a.assignment; s != nil {
-		state.Place = &telemetry.Place{
-			Outcome: s.Outcome, Group: s.group, Groups: s.groups,
-			FirstRank: s.ranks.base, Workers: s.ranks.world, RoleRank: s.ranks.roleBase, RoleWorld: s.ranks.roleWorld,
-			Members: s.members,
-		}
-	}
-	a.bus.Publish(state, message)
-}
-
-// stepDone publishes the end of a step.
-func (a *Agent) stepDone(s telemetry.Step, began time.Time, err error) {
-	a.publish(telemetry.StepDone{Step: s, Took: time.Since(began), Err: err})
-}
 
 // Resized tells that the terminal that is the agent's stderr may have another size
 // (SIGWINCH): those of the workers follow. Without it they do so when a worker writes.
 func (a *Agent) Resized() {
 	a.resized.Set()
 }
+
+// Signal is Stop with the grace of ShutdownTimeout, unless OnSignal says what else sig asks
+// for.
+func (a *Agent) Signal(sig unix.Signal) {
+	if !a.signals.take(sig) {
+		a.Stop(sig, a.spec.ShutdownTimeout)
+	}
+}
+
+// Stop makes the agent end its run: it sends sig to the workers, waits up to
+// grace for their end and kills them then. A call within 5 s of the first is the
+// same request; a later one kills the workers at once, and so does, at any
+// time, SIGKILL, a grace of 0, and a second SIGINT from the keyboard of a terminal.
+// It returns at once; Run then returns a *SignalError.
+func (a *Agent) Stop(sig unix.Signal, grace time.Duration) { a.interrupts.request(sig, grace) }
+
+// Direct gives the run a directive. The error says why it was not given. It may be called from
+// anywhere at any time.
+func (a *Agent) Direct(ctx context.Context, d rendezvous.Direct) error { return a.direct(ctx, d) }
 
 // Run takes part in rounds and runs the workers until they have all succeeded, until they have
 // failed more often than MaxRestarts allows, or until Signal or the end of ctx (which is SIGTERM).
@@ -171,46 +123,24 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	defer unhook()
 	a.began = time.Now()
 	a.publish(telemetry.Created{})
-	if a.logs, err = logs.NewTree(&a.spec.Logs, a.spec.RunID, a.log); err != nil {
-		return a.end(&process.StartError{LocalRank: -1, Err: err})
+	if err = a.open(); err != nil {
+		return a.end(err)
 	}
-	defer func() { background.Within(linequeue.StallLimit, a.logs.Close) }()
-	if !a.spec.KeepDaemons {
-		a.cgroup = process.NewCgroup()
-	}
+	defer a.close()
 	a.rdzv.SetCommand(a.spec.command(a.name))
-	a.followProgress()
-	defer a.progress.Close()
-	a.forker = process.NewForker(a.cgroup)
-	defer a.forker.Close()
-	defer a.cgroup.Close()
-	a.reaper = process.NewReaper(a.forker, a.spec.Subreaper, a.spec.KeepDaemons, a.logs.Marker(), a.log)
-	defer a.reaper.Close()
-	if !a.spec.KeepDaemons {
-		if a.guard, err = process.NewParentDeathGuard(a.forker, a.logs.Marker(), a.timers, a.logs.Base, a.cgroup.Folder(), a.progress.Folder(), a.log); err != nil {
-			a.log.Warn("if this process is killed, what its workers have started keeps running: " + err.Error())
-		}
-		defer a.guard.Close()
-	}
-	a.makeSite()
-	defer func() { a.template.Close() }()
-	address, _ := process.LookupEnv(a.spec.Environ, telemetry.EnvHealthPort)
-	config := telemetry.HealthConfig{Address: address, Status: a.status, Pulse: a.pulse, StopLimit: 2 * a.spec.ShutdownTimeout, Users: a.spec.LoopbackUsers, Log: a.log}
-	config.Metrics = func(b *promtext.Buffer) {
-		b.Single("rallypoint_agent_hang_limit_seconds", "gauge", "Time without a step after which the job is said to hang; 0 while it is not watched.", time.Duration(a.hangLimit.Load()).Seconds())
-		a.rdzv.Expose(b)
-		if a.spec.Expose != nil {
-			a.spec.Expose(b)
-		}
-	}
-	health := telemetry.NewHealth(config)
+	a.status.FollowProgress(a.progress)
+	a.rdzv.CarryTraining(a.progress.Report)
+	getenv := process.Getenv(a.spec.Environ)
+	health := telemetry.NewHealth(telemetry.HealthConfig{
+		Address: getenv(telemetry.EnvHealthPort), Status: a.status, Pulse: a.pulse, StopLimit: 2 * a.spec.ShutdownTimeout, Users: a.spec.LoopbackUsers, Log: a.log, Metrics: a.expose,
+	})
 	defer health.Close()
-	reported := telemetry.ReportTrainJob(func(name string) string { value, _ := process.LookupEnv(a.spec.Environ, name); return value }, a.status, a.log)
+	reported := telemetry.ReportTrainJob(getenv, a.status, a.log)
 	defer func() { reported(err == nil) }()
 
-	if err = a.checkNode(checkJoin); err == nil {
+	if err = a.checks.checkNode(checkJoin); err == nil {
 		a.holdTemplate() // after the checks, which end all that they find to be none of this agent's
-		stop := a.watchChecks()
+		stop := a.checks.watch()
 		err = a.rounds()
 		stop()
 	}
@@ -236,39 +166,13 @@ func (a *Agent) run(ctx context.Context) (err error) {
 	return err
 }
 
-// makeSite writes the Python module that counts the workers' optimizer steps, next to their
-// progress records.
-func (a *Agent) makeSite() {
-	if !a.spec.CountSteps || a.progress.Folder() == "" {
-		return
+// expose adds to the metrics of the health port.
+func (a *Agent) expose(b *promtext.Buffer) {
+	b.Single("rallypoint_agent_hang_limit_seconds", "gauge", "Time without a step after which the job is said to hang; 0 while it is not watched.", time.Duration(a.hangs.limit.Load()).Seconds())
+	a.rdzv.Expose(b)
+	if a.spec.Expose != nil {
+		a.spec.Expose(b)
 	}
-	var err error
-	if a.site, err = process.NewSite(a.progress.Folder()); err != nil {
-		a.log.Warn("the steps of optimizers are not counted: " + err.Error())
-	}
-}
-
-// holdTemplate starts the workers' template, which imports while the nodes meet.
-func (a *Agent) holdTemplate() {
-	if !a.spec.Warm {
-		return
-	}
-	argv, differ := arguments(&a.spec, 0), false
-	for local := range a.spec.Workers {
-		differ = differ || !slices.Equal(argv, arguments(&a.spec, local))
-	}
-	a.template = process.NewTemplate(a.forker, a.reaper, a.guard, process.TemplateConfig{
-		Argv: argv, Differ: differ, Environ: merge(a.spec.Environ, nil), Marker: a.logs.Marker(), Folder: a.progress.Folder(),
-		Preload: a.spec.Preload, Timeout: cmp.Or(a.spec.PreloadTimeout, process.DefaultPreloadTimeout),
-	}, a.log)
-}
-
-// followProgress begins to follow how far the workers are.
-func (a *Agent) followProgress() {
-	a.progress = progress.NewTracker(a.spec.Environ, a.log)
-	a.progress.WaitWindow = cmp.Or(a.waitWindow, a.progress.WaitWindow)
-	a.status.FollowProgress(a.progress)
-	a.rdzv.CarryTraining(a.progress.Report)
 }
 
 // rounds runs one attempt after another.
@@ -290,7 +194,9 @@ func (a *Agent) round() (again bool, err error) {
 	a.stepDone(telemetry.StepInitialize, began, err)
 	switch {
 	case errors.Is(err, errRegroup):
-		a.tellCarried()
+		if a.carried != nil {
+			a.carried.leaveRound()
+		}
 		return true, nil
 	case !a.again.IsZero():
 		a.stepDone(telemetry.StepRestart, a.again, err)
@@ -299,35 +205,41 @@ func (a *Agent) round() (again bool, err error) {
 	if err != nil {
 		return false, errors.Join(err, a.abandon(err))
 	}
-	v := a.supervise(t)
-	if state := outcomeStates[v]; state != "" {
+	e := &ending{attempt: t, how: supervise(t)}
+	if state := outcomeStates[e.how]; state != "" {
 		a.publish(telemetry.Monitored{State: state})
 	}
 	ended := time.Now()
-	first := v == someFailed && (a.announcedStop().Round == 0 || a.announcedStop().Rank == a.assignment.group)
-	if a.carries(t, v) {
-		a.again = ended
-		return a.carry(t, v)
+	first := e.how == someFailed && (a.announcedStop().Round == 0 || a.announcedStop().Rank == a.assignment.group)
+	if e.carries() {
+		a.again, a.carried = ended, t
+		if again, err = e.carry(); err != nil {
+			err = errors.Join(err, a.abandon(err))
+		}
+		return again, err
 	}
-	if again, err = a.finish(t, v); again {
+	a.stopped = true
+	if again, err = e.finish(); again {
 		a.again = ended
 		if first {
-			err = a.checkAgain()
+			err = a.checks.checkAgain()
 		}
 	}
 	return again, err
 }
 
-// initialize joins the next round and starts an attempt.
+// initialize joins the next round and starts an attempt, or resumes the one that is carried over.
 func (a *Agent) initialize() (t *attempt, err error) {
 	first := a.assignment == nil
 	if err = a.takePlace(); err != nil {
 		return nil, err
 	}
 	a.publish(telemetry.RanksAssigned{})
-	if a.carried != nil && a.assignment.ranks.carried > 0 {
+	if t = a.carried; t != nil && a.assignment.ranks.carried > 0 {
 		began := time.Now()
-		t, err = a.resume()
+		if err = t.resume(); err == nil {
+			a.carried = nil
+		}
 		a.stepDone(telemetry.StepStart, began, err)
 		return t, err
 	}
@@ -341,7 +253,12 @@ func (a *Agent) initialize() (t *attempt, err error) {
 	}
 	a.restarts.delayed = a.restarts.agreed
 	began := time.Now()
-	t, err = a.start()
+	if err = a.awaitTemplate(); err == nil {
+		t = newAttempt(a.launcher, a.history, a.hangs)
+		if err = t.start(); err == nil {
+			a.last, a.stopped = t, false
+		}
+	}
 	a.stepDone(telemetry.StepStart, began, err)
 	return t, err
 }
@@ -380,7 +297,7 @@ func (a *Agent) join() error {
 		a.publish(telemetry.JoinFailed{Err: err})
 		return a.refused(err)
 	}
-	a.asked = a.asked || o.ByDirective && a.changed == progress.CauseRegroup
+	a.restarts.asked = a.restarts.asked || o.ByDirective && a.changed == progress.CauseRegroup
 	a.assignment = &assignment{Outcome: o, group: o.Rank, groups: o.World, keys: a.rdzv.Keys(o.Round)}
 	if a.restarts.charged && len(o.Dropped) > 0 {
 		a.log.Info("the failure of this node's workers followed from the loss of a node; it is not counted (" + a.restarts.String() + " used)")
@@ -389,22 +306,12 @@ func (a *Agent) join() error {
 	return nil
 }
 
-// errRegroup tells that the nodes have to form a new round.
-var errRegroup = errors.New("the nodes have to regroup")
-
-// cutShort is why a wait was not completed that ends with the first signal and with the round.
-func (a *Agent) cutShort() error {
-	if stop := a.interrupted(); stop != nil {
-		return stop
-	}
-	a.publish(telemetry.Leaving{Reason: a.rdzv.Reason()})
-	return errRegroup
-}
-
 // takeRanks learns the workers' ranks, and the restart count of the whole job.
 func (a *Agent) takeRanks() error {
-	a.noteLate()
-	restarts, own := a.restarts.used(), a.restarts.own(a.progress, a.asked)
+	if a.carried != nil {
+		a.carried.noteLate()
+	}
+	restarts, own := a.restarts.used(), a.restarts.own(a.progress)
 	a.restarts.charged = false
 	s := a.assignment
 	ctx, cancel := a.untilRegroup()
@@ -433,6 +340,24 @@ func (a *Agent) takeRanks() error {
 	return err
 }
 
+// survivors is how many workers of this node wait for a round; nil if it has stopped them, or if one
+// has ended well.
+func (a *Agent) survivors() *int {
+	n := 0
+	t := a.carried
+	switch {
+	case !a.spec.Regroup || a.stopped || t != nil && t.succeeded > 0:
+		return nil
+	case t != nil:
+		for _, p := range t.workers.Procs {
+			if !p.HasExited() {
+				n++
+			}
+		}
+	}
+	return &n
+}
+
 // warnOfShortage warns once, on the node that runs the round's store, if the workers' connections
 // will exceed its descriptor limit.
 func (a *Agent) warnOfShortage() {
@@ -445,20 +370,49 @@ func (a *Agent) warnOfShortage() {
 	}
 }
 
-// untilRegroup returns a context that ends with the first signal, or when the
-// nodes have to regroup.
-func (a *Agent) untilRegroup() (context.Context, context.CancelFunc) {
-	ctx, cancel := a.untilInterrupt(0)
-	return ctx, background.Run(ctx, func(ctx context.Context) {
-		defer cancel()
-		for a.rdzv.NodesWaiting() == 0 {
-			select {
-			case <-a.rdzv.Changed():
-			case <-ctx.Done():
-				return
-			}
-		}
-	})
+var errNotAll = errors.New("a worker of the job cannot regroup, so that all begin again")
+
+var errStuck = errors.New("no signal ends a worker of this node, and none is started beside it: the node leaves")
+
+// abandon stops the workers that are carried over, since there is no round for them. It returns errStuck if one of
+// them may still live.
+func (a *Agent) abandon(why error) error {
+	if a.carried == nil {
+		return nil
+	}
+	e := &ending{attempt: a.carried, how: mustRegroup}
+	a.carried = nil
+	if a.interrupted() != nil {
+		e.how = mustInterrupt
+	}
+	interrupted := e.how == mustInterrupt
+	e.halt(why.Error())
+	a.stopped = true
+	if interrupted {
+		e.publishEnds(nil)
+	}
+	if e.workers.AnyStuck() {
+		return errStuck
+	}
+	return nil
+}
+
+// refused adds to an error of the rendezvous the failures that other nodes published.
+func (a *Agent) refused(err error) error {
+	if requeued := a.requeued(err); requeued != nil {
+		return requeued
+	}
+	if a.leaving.later && errors.Is(err, rendezvous.ErrUnfit) { // the answer of the control plane was late
+		return &FailedError{Name: a.name, Failures: a.lastFailures, Next: a.leaving.rule.text(someFailed), left: true, Unfit: true}
+	}
+	if !errors.Is(err, rendezvous.ErrClosed) || a.assignment == nil {
+		return err
+	}
+	next := ""
+	if !a.restarts.left() {
+		next = a.restarts.noneLeft()
+	}
+	return &PeerError{Err: err, Name: a.name, Failures: a.assignment.peers, Next: next}
 }
 
 // end ends this node's part in the run and returns the result. A signal cuts its waits short.

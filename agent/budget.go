@@ -3,14 +3,12 @@ package agent
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"time"
 
 	"rallypoint/agent/failure"
 	"rallypoint/agent/progress"
-	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/wording"
 )
@@ -90,12 +88,12 @@ type restarts struct {
 	job       budget      // see take
 	charged   bool        // this node adds one
 	chargedAt time.Time
-	delayed   int // of agreed: those whose RestartDelay has passed
+	delayed   int  // of agreed: those whose RestartDelay has passed
+	asked     bool // the last round was ended by a drain or a scale, and no worker of this node failed
 }
 
-// own returns what this node reports about the rounds so far; nil without a budget. asked: the last
-// one was ended by a drain or a scale, and no worker of this node failed.
-func (r *restarts) own(records *progress.Tracker, asked bool) *budget {
+// own returns what this node reports about the rounds so far; nil without a budget.
+func (r *restarts) own(records *progress.Tracker) *budget {
 	if r.spec.RestartWindow <= 0 && r.spec.MaxNoProgress <= 0 { // the count alone
 		return nil
 	}
@@ -106,7 +104,7 @@ func (r *restarts) own(records *progress.Tracker, asked bool) *budget {
 		b.Ages = append(b.Ages, now.Sub(at).Seconds())
 	}
 	round, last, recorded := records.Highest()
-	b.Ran, b.Recorded, b.Last, b.Asked = round == b.Round && round > 0, recorded, last, asked
+	b.Ran, b.Recorded, b.Last, b.Asked = round == b.Round && round > 0, recorded, last, r.asked
 	return &b
 }
 
@@ -133,17 +131,6 @@ func (r *restarts) take(round uint64, own, job *budget) error {
 		return nil
 	}
 	return &NoProgressError{Rounds: job.Idle, Step: job.Step}
-}
-
-// awaitIdle waits until all agents of the round know that it is not to be: the first that
-// ends the run would make it a failure of a peer for the others.
-func (a *Agent) awaitIdle(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, a.spec.ReportTimeout)
-	defer cancel()
-	_, err := a.assignment.meet(ctx, idleKey, idleAllKey)
-	if err != nil && !errors.Is(err, rendezvous.ErrRoundOver) {
-		a.log.Debug("not all nodes have confirmed that they stop for lack of progress: " + err.Error())
-	}
 }
 
 // inWindow are the times of the restarts inside the window, with one that is still to be charged.
@@ -221,23 +208,6 @@ func (r *restarts) text(n int) string {
 		return fmt.Sprintf("restart %d, at most %d in %v", n, r.spec.MaxRestarts, r.spec.RestartWindow)
 	}
 	return fmt.Sprintf("restart %d of %d", n, r.spec.MaxRestarts)
-}
-
-// spentText says why the workers are not started again.
-func (a *Agent) spentText(t *attempt, v outcome) string {
-	switch {
-	case t.unfit:
-		return a.unfitText(v)
-	case t.leaves && a.spec.Keep:
-		return "all workers of this node have failed, and it leaves the run to the others (--on-failure keep)"
-	case t.leaves:
-		return "this node cannot start its workers again and leaves the run to the others"
-	case t.hopeless:
-		return "the workers are not started again: they would fail in the same way"
-	case a.restarts.left(): // a worker that no signal ends
-		return "this node cannot start its workers again"
-	}
-	return a.restarts.noneLeft()
 }
 
 // noneLeft says that the budget is used up.

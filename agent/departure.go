@@ -19,7 +19,6 @@ import (
 // agents agree, as for a directive that nobody gave. Only supervise calls due and endOverdue, and
 // only directives the rest.
 type departure struct {
-	a *Agent
 	t *attempt
 
 	look  <-chan time.Time  // when to look at the workers' records; nil: there is nothing to see
@@ -54,8 +53,8 @@ const (
 	departureKey    = "rallypoint/departure"
 )
 
-func (a *Agent) watchDeparture(t *attempt) *departure {
-	d := &departure{a: a, t: t, news: wake.New(), late: make(map[int]time.Time), step: -1}
+func newDeparture(t *attempt) *departure {
+	d := &departure{t: t, news: wake.New(), late: make(map[int]time.Time), step: -1}
 	if len(t.entering) > 0 {
 		d.look = time.Tick(entryTick)
 	}
@@ -68,15 +67,15 @@ func (d *departure) due(must bool) bool {
 	d.mu.Lock()
 	begun, agreed := d.begun, d.agreed
 	d.mu.Unlock()
-	rdzv := d.a.rdzv
+	rdzv := d.t.rdzv
 	switch {
-	case !begun && (!must || !d.a.spec.Regroup):
+	case !begun && (!must || !d.t.spec.Regroup):
 		return must
-	case rdzv.Closed() || rdzv.OnlyLost() || d.a.announcedStop().Round != 0 || !agreed && !rdzv.Planned():
+	case rdzv.Closed() || rdzv.OnlyLost() || d.t.announcedStop().Round != 0 || !agreed && !rdzv.Planned():
 		return true
 	case begun:
 		return d.allLeft()
-	case !d.a.canCarry(d.t):
+	case !d.t.canCarry():
 		return true
 	}
 	d.mu.Lock()
@@ -90,7 +89,7 @@ func (d *departure) due(must bool) bool {
 // allLeft reports whether the workers that have said that they can regroup wait for the next round.
 // One whose end is still to be noted may have been the last to succeed.
 func (d *departure) allLeft() bool {
-	round := d.a.assignment.Round
+	round := d.t.assignment.Round
 	for _, p := range d.t.workers.Procs {
 		said, err := d.t.worlds[p.Local].Read()
 		waits := err != nil || !said.Can || said.Waits == round
@@ -104,11 +103,11 @@ func (d *departure) allLeft() bool {
 // isAsked reports whether a worker has waited too long for another round, while this one stands and
 // no node has a reason for another.
 func (d *departure) isAsked() bool {
-	if d.t.worlds == nil || d.a.rdzv.NodesWaiting() > 0 {
+	if d.t.worlds == nil || d.t.rdzv.NodesWaiting() > 0 {
 		return false
 	}
 	for _, p := range d.t.workers.Procs {
-		if said, err := d.t.worlds[p.Local].Read(); err != nil || said.Waits != d.a.assignment.Round || p.HasExited() {
+		if said, err := d.t.worlds[p.Local].Read(); err != nil || said.Waits != d.t.assignment.Round || p.HasExited() {
 			continue
 		}
 		if d.asked.IsZero() {
@@ -117,7 +116,7 @@ func (d *departure) isAsked() bool {
 		if time.Since(d.asked) < askedPatience {
 			return false
 		}
-		d.t.asks = fmt.Sprintf("the worker of rank %d asks for another world: it has called regroup, and no node has a reason for that", d.a.assignment.ranks.base+p.Local)
+		d.t.asks = fmt.Sprintf("the worker of rank %d asks for another world: it has called regroup, and no node has a reason for that", d.t.assignment.ranks.base+p.Local)
 		return true
 	}
 	d.asked = time.Time{}
@@ -131,7 +130,7 @@ func (d *departure) endOverdue() {
 		d.look = nil
 		return
 	}
-	round, grace, now := d.a.assignment.Round, d.a.spec.RegroupGrace, time.Now()
+	round, grace, now := d.t.assignment.Round, d.t.spec.RegroupGrace, time.Now()
 	for _, p := range d.t.workers.Procs {
 		said, err := d.t.worlds[p.Local].Read()
 		if err == nil && said.Can && said.Entered == round {
@@ -146,7 +145,7 @@ func (d *departure) endOverdue() {
 			d.late[p.Local] = now
 		case now.Sub(since) >= grace && p.Fault == "":
 			p.Fault = fmt.Sprintf("The worker did not call regroup() within %v. ", grace)
-			d.a.log.Error(fmt.Sprintf("the worker of local rank %d (pid %d) was told %v ago that its world changes, and has not called regroup(): it is killed and replaced", p.Local, p.Pid, grace))
+			d.t.log.Error(fmt.Sprintf("the worker of local rank %d (pid %d) was told %v ago that its world changes, and has not called regroup(): it is killed and replaced", p.Local, p.Pid, grace))
 			p.SignalGroup(unix.SIGKILL)
 		}
 	}
@@ -162,7 +161,7 @@ func (d *departure) notice() (n rendezvous.DirectiveNotice, begun bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return rendezvous.DirectiveNotice{
-		ID: departureID, Kind: progress.KindDeparture, Round: d.a.assignment.Round, Within: rendezvous.MaxWithin, Agreed: d.agreed, Step: d.step,
+		ID: departureID, Kind: progress.KindDeparture, Round: d.t.assignment.Round, Within: rendezvous.MaxWithin, Agreed: d.agreed, Step: d.step,
 	}, d.begun
 }
 
@@ -170,10 +169,10 @@ func (d *departure) notice() (n rendezvous.DirectiveNotice, begun bool) {
 // workers of this node can leave.
 func (d *departure) agree(ctx context.Context, step int64) {
 	d.tasks.Go(func() {
-		if step, err := d.a.assignment.agreeDeparture(ctx, step); err == nil {
+		if step, err := d.t.assignment.agreeDeparture(ctx, step); err == nil {
 			d.setAgreed(step)
 		} else if ctx.Err() == nil {
-			d.a.log.Debug("the nodes have not agreed on a step at which their workers leave the round: " + err.Error())
+			d.t.log.Debug("the nodes have not agreed on a step at which their workers leave the round: " + err.Error())
 		}
 	})
 }
@@ -190,8 +189,8 @@ func (d *departure) setAgreed(step int64) {
 
 // tell tells a worker to leave the round.
 func (d *departure) tell(local int) {
-	if err := d.t.worlds[local].End(d.a.assignment.Round); err != nil {
-		d.a.log.Warn(fmt.Sprintf("the worker of local rank %d cannot be told that its world changes: %v", local, err))
+	if err := d.t.worlds[local].End(d.t.assignment.Round); err != nil {
+		d.t.log.Warn(fmt.Sprintf("the worker of local rank %d cannot be told that its world changes: %v", local, err))
 	}
 }
 

@@ -20,15 +20,6 @@ import (
 // errNotRunning is why no directive is given while there are no workers to save.
 var errNotRunning error = rendezvous.Errorf(rendezvous.CodeInvalid, "no workers of this node run")
 
-// Direct gives the run a directive. The error says why it was not given. It may be called from
-// anywhere at any time.
-func (a *Agent) Direct(ctx context.Context, d rendezvous.Direct) error {
-	if !a.running.Load() {
-		return errNotRunning
-	}
-	return a.rdzv.Direct(ctx, d)
-}
-
 // Times of directives.
 const (
 	directiveTick  = 20 * time.Millisecond              // between two looks at the workers' answers
@@ -82,8 +73,8 @@ type directedWorker struct {
 
 // followDirectives hands directives to the workers of an attempt until the function that it
 // returns is called, which lets go those that are held.
-func (a *Agent) followDirectives(t *attempt, departure *departure) (stop func()) {
-	f := &directives{rdzv: a.rdzv, records: a.progress, signal: a.spec.DirectiveSignal, round: a.assignment.Round, log: a.log, patience: a.holdPatience, number: t.directed, departure: departure, given: make(map[string]bool), ending: func() bool { return a.rdzv.NodesWaiting() > 0 }}
+func followDirectives(t *attempt, departure *departure) (stop func()) {
+	f := &directives{rdzv: t.rdzv, records: t.progress, signal: t.spec.DirectiveSignal, round: t.assignment.Round, log: t.log, patience: t.holdPatience, number: t.directed, departure: departure, given: make(map[string]bool), ending: func() bool { return t.rdzv.NodesWaiting() > 0 }}
 	for _, p := range t.workers.Procs {
 		f.workers = append(f.workers, &directedWorker{process: p})
 	}

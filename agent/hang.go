@@ -12,14 +12,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/agent/failure"
-	"rallypoint/agent/process"
 	"rallypoint/agent/progress"
 	"rallypoint/agent/stacks"
 	"rallypoint/agent/telemetry"
 	"rallypoint/core/store"
+	"rallypoint/core/training"
 	"rallypoint/internal/background"
 	"rallypoint/internal/backoff"
-	"rallypoint/internal/host"
 	"rallypoint/internal/wake"
 )
 
@@ -47,11 +46,17 @@ const (
 	stoodAnswers  = 150 * time.Millisecond // of these, for the answers
 )
 
+// hangs is what an agent knows of its job's hangs, over all rounds.
+type hangs struct {
+	training.HangDetector
+	limit atomic.Int64                // of the detector, in nanoseconds, for other goroutines; 0: the job is not judged
+	stood atomic.Pointer[stacks.Node] // where the workers stood, as it was seen last; nil: they make steps
+}
+
 // hangWatch watches whether the job makes steps while the workers of an attempt run. The first
 // node of a round that suspects a hang asks all agents where their workers are and tells them its
 // verdict (docs/decisions/0111). Only supervise calls look and take.
 type hangWatch struct {
-	a *Agent
 	t *attempt
 
 	made      int64 // steps, as they were seen last
@@ -78,14 +83,14 @@ type hangWatch struct {
 }
 
 // watchHang begins to watch; stop ends it.
-func (a *Agent) watchHang(t *attempt) (w *hangWatch, stop func()) {
+func watchHang(t *attempt) (w *hangWatch, stop func()) {
 	w = &hangWatch{
-		a: a, t: t, suspected: wake.New(), resumed: wake.New(), heard: make(chan stacks.Hang),
+		t: t, suspected: wake.New(), resumed: wake.New(), heard: make(chan stacks.Hang),
 		activity: make(stacks.Activity), standing: wake.New(), seeAt: progress.LeastStandstill,
 	}
-	a.hangs.Begin(time.Now())
-	a.stood.Store(nil)
-	unfollow, unanswer := background.Run(context.Background(), w.follow), a.answerQuestions(t, w)
+	t.hangs.Begin(time.Now())
+	t.hangs.stood.Store(nil)
+	unfollow, unanswer := background.Run(context.Background(), w.follow), w.answerQuestions()
 	return w, func() {
 		unfollow()
 		unanswer()
@@ -97,35 +102,34 @@ const farLook = time.Hour
 
 // look takes how far the workers are, and says when to look again at the latest.
 func (w *hangWatch) look() (again time.Duration) {
-	a := w.a
-	if a.spec.HangTimeout < 0 {
+	t, d := w.t, w.t.hangs
+	if t.spec.HangTimeout < 0 {
 		return farLook
 	}
-	d := &a.hangs
-	changed, made, announced := a.progress.Pulse()
+	changed, made, announced := t.progress.Pulse()
 	moved, worked := made > w.made, w.worked()
 	d.Look(time.Now(), made-w.made, announced || w.excused.Swap(false) || worked)
 	w.made = made
 	_, left := d.Suspects()
 	w.silent.Store(int64(d.Silent()))
-	a.hangLimit.Store(int64(d.Limit()))
+	d.limit.Store(int64(d.Limit()))
 	if announced || !changed.IsZero() {
 		w.alive.Store(true)
 	}
 	switch {
 	case moved:
 		w.seeAt = progress.LeastStandstill
-		w.a.stood.Store(nil)
-	case d.Silent() >= w.seeAt && a.progress.Standstill() > 0:
+		d.stood.Store(nil)
+	case d.Silent() >= w.seeAt && t.progress.Standstill() > 0:
 		w.seeAt = 2 * d.Silent()
 		w.standing.Set()
 	}
 	w.idle.Store(!d.Stepped() && d.Ended)
 	switch {
-	case (moved || worked) && w.t.hang != nil:
+	case (moved || worked) && t.hang != nil:
 		w.take(stacks.Resumed())
 		w.resumed.Set()
-	case stacks.Due(w.auto(), d.Silent(), d.Limit()) && w.t.hang == nil:
+	case stacks.Due(w.auto(), d.Silent(), d.Limit()) && t.hang == nil:
 		w.suspected.Set()
 	}
 	if left > 0 {
@@ -135,12 +139,12 @@ func (w *hangWatch) look() (again time.Duration) {
 }
 
 // auto says whether what the workers do decides, and not a timeout alone.
-func (w *hangWatch) auto() bool { return w.a.spec.HangTimeout == 0 || w.idle.Load() }
+func (w *hangWatch) auto() bool { return w.t.spec.HangTimeout == 0 || w.idle.Load() }
 
 // worked reports a sign of life of a job that has never reported a step while some of its workers have
 // ended: another one has, or one that runs has worked.
 func (w *hangWatch) worked() bool {
-	d, before := &w.a.hangs, w.ended
+	d, before := w.t.hangs, w.ended
 	if w.ended = w.t.succeeded; w.peerEnded.Load() {
 		w.ended++
 	}
@@ -148,47 +152,39 @@ func (w *hangWatch) worked() bool {
 	if d.Stepped() || !d.Ended {
 		return false
 	}
-	return w.activity.Worked(stacks.Works(w.t.stackTargets(w.a.assignment.ranks.base, w.t.workers.Procs))) || w.ended > before
+	return w.activity.Worked(stacks.Works(w.t.stackTargets(w.t.assignment.ranks.base, w.t.workers.Procs))) || w.ended > before
 }
 
 // take takes that the job hangs, or that it steps again.
 func (w *hangWatch) take(h stacks.Hang) {
-	a, t := w.a, w.t
+	t := w.t
 	if h.Text == "" {
 		if t.hang == nil {
 			return
 		}
 		t.hang, t.lastStacks = nil, nil
-		a.progress.SetStalled("")
-		a.publish(telemetry.Stalled{Suspects: []int{}})
+		t.progress.SetStalled("")
+		t.publish(telemetry.Stalled{Suspects: []int{}})
 		return
 	}
 	if t.hang != nil && t.hang.Text == h.Text { // by the store, too
 		return
 	}
 	t.hang = &h
-	a.progress.SetStalled(h.Text)
-	a.publish(telemetry.Stalled{Text: h.Text, Suspects: h.Suspects})
+	t.progress.SetStalled(h.Text)
+	t.publish(telemetry.Stalled{Text: h.Text, Suspects: h.Suspects})
 	t.lastStacks = slices.Clone(h.Groups)
-	base := a.assignment.ranks.base
-	if local := h.Restart - base; a.spec.OnHang == HangRestart && local >= 0 && local < len(t.workers.Procs) && !t.workers.Procs[local].HasExited() {
+	base := t.assignment.ranks.base
+	if local := h.Restart - base; t.spec.OnHang == HangRestart && local >= 0 && local < len(t.workers.Procs) && !t.workers.Procs[local].HasExited() {
 		p := t.workers.Procs[local]
 		p.Fault = failure.Hung
 		p.SignalGroup(unix.SIGKILL)
 	}
 }
 
-// hangText says that the job makes no step any more; "": it does, as far as is known.
-func (t *attempt) hangText() string {
-	if t.hang == nil {
-		return ""
-	}
-	return t.hang.Text
-}
-
 // follow looks into suspicions until ctx ends.
 func (w *hangWatch) follow(ctx context.Context) {
-	s := roundStores{a: w.a}
+	s := roundStores{node: w.t.node}
 	defer s.close()
 	defer w.resign(&s)
 	for {
@@ -200,8 +196,8 @@ func (w *hangWatch) follow(ctx context.Context) {
 				w.tell(ctx, &s, stacks.Resumed())
 			}
 		case <-w.standing:
-			own := w.a.stackNode(ctx, w.t, w)
-			w.a.stood.Store(&own)
+			own := w.stackNode(ctx)
+			w.t.hangs.stood.Store(&own)
 		case <-w.suspected:
 			if !w.inquire(ctx, &s) {
 				backoff.Sleep(ctx, w.inquiry.Pause(w.silence()))
@@ -218,20 +214,20 @@ func (w *hangWatch) follow(ctx context.Context) {
 // lookBack finds out where the workers of all nodes stood, once one has failed after a standstill
 // that nobody has called a hang: the first that gives up is mostly a victim. Only supervise calls it.
 func (w *hangWatch) lookBack() {
-	a, t := w.a, w.t
-	still := a.progress.Standstill()
-	if still == 0 || t.hang != nil || a.spec.HangTimeout < 0 {
+	t := w.t
+	still := t.progress.Standstill()
+	if still == 0 || t.hang != nil || t.spec.HangTimeout < 0 {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), stoodPatience)
 	defer cancel()
-	s := roundStores{a: a}
+	s := roundStores{node: t.node}
 	defer s.close()
-	nodes, group := make([]*stacks.Node, a.assignment.groups), a.assignment.group
-	nodes[group] = a.stood.Load()
+	nodes, group := make([]*stacks.Node, t.assignment.groups), t.assignment.group
+	nodes[group] = t.hangs.stood.Load()
 	h := stacks.NewStood(still, nodes)
 	if conn, err := s.dial(ctx); err == nil {
-		told, err := stacks.Stood(ctx, conn, a.assignment.Round, group, func() stacks.Hang {
+		told, err := stacks.Stood(ctx, conn, t.assignment.Round, group, func() stacks.Hang {
 			limited, cancel := context.WithTimeout(ctx, stoodAnswers)
 			defer cancel()
 			answers, err := stacks.Ask(limited, conn, len(nodes), stacks.Before, stoodPatience-stoodAnswers)
@@ -260,12 +256,12 @@ func (w *hangWatch) resign(s *roundStores) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), resignPatience)
 	defer cancel()
-	_ = stacks.Resign(ctx, s.conn, w.a.assignment.Round)
+	_ = stacks.Resign(ctx, s.conn, w.t.assignment.Round)
 }
 
 // silence is for how long there was no sign of life, and from when on that is a hang; 0: never.
 func (w *hangWatch) silence() (silent, limit time.Duration) {
-	return time.Duration(w.silent.Load()), time.Duration(w.a.hangLimit.Load())
+	return time.Duration(w.silent.Load()), time.Duration(w.t.hangs.limit.Load())
 }
 
 // inquire finds out whether the job hangs, and tells all nodes if it does; false if it does not,
@@ -278,7 +274,7 @@ func (w *hangWatch) inquire(ctx context.Context, s *roundStores) bool {
 	if !w.judge.Load() {
 		judge, err := w.claim(ctx, s)
 		if err != nil {
-			w.a.log.Debug("the other nodes cannot be asked whether the job hangs: " + err.Error())
+			w.t.log.Debug("the other nodes cannot be asked whether the job hangs: " + err.Error())
 		}
 		w.judge.Store(judge)
 		if !judge && err == nil {
@@ -303,14 +299,14 @@ func (w *hangWatch) inquire(ctx context.Context, s *roundStores) bool {
 	if verdict != stacks.Hangs || ctx.Err() != nil {
 		return false
 	}
-	if w.a.spec.OnHang == HangRestart {
-		h.Restart = w.a.assignment.ranks.base
+	if w.t.spec.OnHang == HangRestart {
+		h.Restart = w.t.assignment.ranks.base
 		if len(h.Suspects) > 0 {
 			h.Restart = h.Suspects[0]
 		}
 	}
-	if w.a.spec.OnHang >= HangStacks {
-		w.a.log.Warn("where the workers are:\n" + h.Fold.Text())
+	if w.t.spec.OnHang >= HangStacks {
+		w.t.log.Warn("where the workers are:\n" + h.Fold.Text())
 	}
 	return w.tell(ctx, s, h)
 }
@@ -323,7 +319,7 @@ const namesPatience = time.Second
 func (w *hangWatch) hosts(ctx context.Context) []string {
 	ctx, cancel := context.WithTimeout(ctx, namesPatience)
 	defer cancel()
-	s := w.a.assignment
+	s := w.t.assignment
 	names := make([]string, s.groups)
 	for i, m := range s.members(ctx) {
 		names[i] = m.Host
@@ -344,7 +340,7 @@ func (w *hangWatch) claim(ctx context.Context, s *roundStores) (bool, error) {
 	if err != nil {
 		return false, err
 	}
-	return stacks.Judge(ctx, conn, w.a.assignment.Round, w.a.assignment.group)
+	return stacks.Judge(ctx, conn, w.t.assignment.Round, w.t.assignment.group)
 }
 
 // ask asks all nodes of the round where their workers are. Where not even this node's agent was asked
@@ -354,18 +350,18 @@ func (w *hangWatch) ask(ctx context.Context, s *roundStores) (nodes []*stacks.No
 	if err == nil {
 		limited, cancel := context.WithTimeout(ctx, hangPatience)
 		defer cancel()
-		if nodes, err = stacks.Ask(limited, conn, w.a.assignment.groups, stacks.Now, hangPatience); err == nil {
+		if nodes, err = stacks.Ask(limited, conn, w.t.assignment.groups, stacks.Now, hangPatience); err == nil {
 			limited, cancel := context.WithTimeout(ctx, hangPatience)
 			defer cancel()
-			stacks.FillEnded(limited, conn, w.a.assignment.Round, nodes)
+			stacks.FillEnded(limited, conn, w.t.assignment.Round, nodes)
 		}
 	}
 	if err != nil {
-		nodes = make([]*stacks.Node, w.a.assignment.groups)
+		nodes = make([]*stacks.Node, w.t.assignment.groups)
 	}
-	own := &nodes[w.a.assignment.group]
+	own := &nodes[w.t.assignment.group]
 	if w.inquiry.Unasked = *own == nil; w.inquiry.Unasked {
-		n := w.a.stackNode(ctx, w.t, w)
+		n := w.stackNode(ctx)
 		*own = &n
 	}
 	return nodes
@@ -373,13 +369,13 @@ func (w *hangWatch) ask(ctx context.Context, s *roundStores) (nodes []*stacks.No
 
 // tell tells all nodes of the round, this one, too, whether or not the others can be told.
 func (w *hangWatch) tell(ctx context.Context, s *roundStores, h stacks.Hang) bool {
-	h.Round = w.a.assignment.Round
+	h.Round = w.t.assignment.Round
 	conn, err := s.dial(ctx)
 	if err == nil {
 		err = stacks.Tell(ctx, conn, h)
 	}
 	if err != nil && !errors.Is(err, errAlone) {
-		w.a.log.Debug("the other nodes cannot be told that the job hangs: " + err.Error())
+		w.t.log.Debug("the other nodes cannot be told that the job hangs: " + err.Error())
 	}
 	w.hear(ctx, h)
 	return true
@@ -387,7 +383,7 @@ func (w *hangWatch) tell(ctx context.Context, s *roundStores, h stacks.Hang) boo
 
 // hear passes on the judge's verdict.
 func (w *hangWatch) hear(ctx context.Context, h stacks.Hang) {
-	if h.Round != w.a.assignment.Round {
+	if h.Round != w.t.assignment.Round {
 		return
 	}
 	select {
@@ -398,7 +394,7 @@ func (w *hangWatch) hear(ctx context.Context, h stacks.Hang) {
 
 // roundStores is a connection to the store of the round, opened when it is needed first.
 type roundStores struct {
-	a    *Agent
+	*node
 	conn store.Store
 }
 
@@ -406,14 +402,14 @@ func (r *roundStores) dial(ctx context.Context) (store.Store, error) {
 	if r.conn != nil {
 		return r.conn, nil
 	}
-	if r.a.spec.DialStore == nil {
+	if r.spec.DialStore == nil {
 		return nil, errAlone
 	}
 	limited, cancel := context.WithTimeout(ctx, hangPatience)
 	defer cancel()
-	conn, err := r.a.spec.DialStore(limited, r.a.assignment.StoreEndpoint())
+	conn, err := r.spec.DialStore(limited, r.assignment.StoreEndpoint())
 	if err != nil {
-		return nil, fmt.Errorf("the store of round %d: %w", r.a.assignment.Round, err)
+		return nil, fmt.Errorf("the store of round %d: %w", r.assignment.Round, err)
 	}
 	r.conn = conn
 	return conn, nil
@@ -423,40 +419,4 @@ func (r *roundStores) close() {
 	if r.conn != nil {
 		_ = r.conn.Close()
 	}
-}
-
-// succeeded are the ranks of the workers that have ended while others run; those that failed end the
-// attempt.
-func (w *hangWatch) succeeded(t *attempt) (ranks []int) {
-	for _, p := range t.workers.Procs {
-		if p.HasExited() && p.Code == 0 {
-			ranks = append(ranks, w.a.assignment.ranks.base+p.Local)
-		}
-	}
-	return ranks[:min(len(ranks), stacks.MaxWorkers)]
-}
-
-// stackNode is this node's answer: where its workers are, and their steps.
-func (a *Agent) stackNode(ctx context.Context, t *attempt, w *hangWatch) stacks.Node {
-	targets := t.stackTargets(a.assignment.ranks.base, t.workers.Procs)
-	nccl := make(chan *stacks.NCCL, 1) // it answers late if a process does not answer it
-	go func() {
-		own, _ := host.Addrs()
-		nccl <- stacks.AskNCCL(ctx, process.Getenv(a.spec.Environ), own, targets)
-	}()
-	workers := stacks.Collect(ctx, targets, stacks.MainThread, stacks.Patience)
-	stacks.Trace(ctx, targets, workers, func(ctx context.Context, argv []string) ([]byte, error) {
-		return a.forker.Output(ctx, argv, merge(a.spec.Environ, nil))
-	})
-	n := stacks.Node{Fold: stacks.NewFold(workers), Host: host.NameOf(a.spec.Host), Steps: make(map[int]int64), Workers: stacks.Processes(targets), Work: stacks.Works(targets)}
-	n.Ended = w.succeeded(t)
-	n.NCCL = <-nccl
-	for local, step := range a.progress.Steps() {
-		n.Steps[a.assignment.ranks.base+local] = step
-	}
-	if w.alive.Load() {
-		silent := time.Duration(w.silent.Load())
-		n.Silent = &silent
-	}
-	return n
 }

@@ -85,7 +85,7 @@ func hangHarness(t *testing.T, onHang OnHang, restarts int, notify func(Event), 
 	testkit.Check(t, err)
 	s.agent = a
 	hang = func() {
-		testkit.Eventually(t, "the agent has seen two steps", func() bool { return time.Duration(a.hangLimit.Load()) == s.spec.HangTimeout })
+		testkit.Eventually(t, "the agent has seen two steps", func() bool { return time.Duration(a.hangs.limit.Load()) == s.spec.HangTimeout })
 		testkit.Must(gate.WriteString("x"))(t)
 	}
 	resume = func() {
@@ -353,7 +353,7 @@ func TestStandstillBeforeAFailure(t *testing.T) {
 	s.agent.hangs.Timeout, s.spec.HangTimeout = time.Hour, time.Hour
 	s.start()
 	hang()
-	testkit.Eventually(t, "it is known where the workers stand", func() bool { return s.agent.stood.Load() != nil })
+	testkit.Eventually(t, "it is known where the workers stand", func() bool { return s.agent.hangs.stood.Load() != nil })
 	testkit.Check(t, unix.Kill(s.hearPids(1)[0], unix.SIGKILL))
 	failures := s.failed(s.wait())
 	root := failures[failure.RootCause(failures)]

@@ -78,7 +78,7 @@ const (
 
 // signalDirector gives the job the directives that signals ask for.
 type signalDirector struct {
-	agent *Agent
+	*node
 	after time.Duration // see afterDeadline
 
 	mu    sync.Mutex
@@ -90,8 +90,8 @@ type signalDirector struct {
 	calls   sync.WaitGroup
 }
 
-func newSignalDirector(a *Agent) *signalDirector {
-	d := &signalDirector{agent: a, after: afterDeadline, first: make(map[unix.Signal]time.Time)}
+func newSignalDirector(n *node) *signalDirector {
+	d := &signalDirector{node: n, after: afterDeadline, first: make(map[unix.Signal]time.Time)}
 	d.life, d.endLife = context.WithCancel(context.Background())
 	return d
 }
@@ -107,7 +107,7 @@ func (s *signalDirector) stop() {
 
 // take carries out a signal's request; it returns false if the signal ends the agent.
 func (s *signalDirector) take(sig unix.Signal) bool {
-	kind, ok := s.agent.spec.OnSignal[sig]
+	kind, ok := s.spec.OnSignal[sig]
 	if !ok {
 		return false
 	}
@@ -132,11 +132,10 @@ func (s *signalDirector) take(sig unix.Signal) bool {
 
 // give gives the directive. A node that cannot leave by one leaves by the signal itself.
 func (s *signalDirector) give(sig unix.Signal, kind rendezvous.DirectiveKind) {
-	a := s.agent
-	name, within := process.SignalName(sig), a.spec.DrainTimeout
+	name, within := process.SignalName(sig), s.spec.DrainTimeout
 	d := rendezvous.Direct{Kind: kind, Within: within, Reason: name, At: time.Now().UTC().Round(time.Millisecond)}
 	ctx, cancel := context.WithTimeout(s.life, directTimeout)
-	err := a.Direct(ctx, d)
+	err := s.direct(ctx, d)
 	cancel()
 	if s.life.Err() != nil {
 		return
@@ -146,17 +145,17 @@ func (s *signalDirector) give(sig unix.Signal, kind rendezvous.DirectiveKind) {
 		if err != nil {
 			text = fmt.Sprintf("%s: the job could not be asked to %v: %v", name, kind, err)
 		}
-		a.log.Info(text)
+		s.log.Info(text)
 		return
 	}
 	if err != nil {
-		a.log.Warn(fmt.Sprintf("%s: the job could not be asked to %v, so the workers get the signal at once: %v", name, kind, err))
-		a.Stop(sig, a.spec.ShutdownTimeout)
+		s.log.Warn(fmt.Sprintf("%s: the job could not be asked to %v, so the workers get the signal at once: %v", name, kind, err))
+		s.interrupts.request(sig, s.spec.ShutdownTimeout)
 		return
 	}
-	a.log.Info(text)
+	s.log.Info(text)
 	if backoff.Sleep(s.life, within+s.after) {
-		a.log.Warn(fmt.Sprintf("%s: %v was not carried out within %v; the workers get the signal", name, kind, within+s.after))
-		a.Stop(sig, a.spec.ShutdownTimeout)
+		s.log.Warn(fmt.Sprintf("%s: %v was not carried out within %v; the workers get the signal", name, kind, within+s.after))
+		s.interrupts.request(sig, s.spec.ShutdownTimeout)
 	}
 }

@@ -26,7 +26,7 @@ func TestSignalAfterTheRun(t *testing.T) {
 	s := newHarness(t, 1, "true")
 	s.spec.OnSignal = map[unix.Signal]rendezvous.DirectiveKind{unix.SIGTERM: rendezvous.DirectiveStop}
 	s.spec.DrainTimeout = time.Hour
-	d := newSignalDirector(&Agent{spec: s.spec})
+	d := newSignalDirector(&node{spec: s.spec})
 	d.stop()
 	if !d.take(unix.SIGTERM) || d.take(unix.SIGINT) {
 		t.Error("it asks for something, or does not take what it is to take")

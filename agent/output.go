@@ -17,25 +17,18 @@ import (
 // waits for two seconds.
 const filePatience = 1500 * time.Millisecond
 
-// culprit is the worker of this node that failed first in a round, before any of another node.
-type culprit struct {
-	round   uint64 // 0: there was none
-	failure string
-	parts   []logs.Part // what it wrote last
-}
-
 // outputNode is this node's answer about its workers' output to the question of a number.
-func (a *Agent) outputNode(ctx context.Context, t *attempt, s store.Store, r logs.Request, number int64) logs.Node {
-	base := a.assignment.ranks.base
-	n := logs.Node{Host: host.NameOf(a.spec.Host), First: base, Workers: a.spec.Workers, Round: a.assignment.Round, Parts: []logs.Part{}}
+func (t *attempt) outputNode(ctx context.Context, s store.Store, r logs.Request, number int64) logs.Node {
+	base := t.assignment.ranks.base
+	n := logs.Node{Host: host.NameOf(t.spec.Host), First: base, Workers: t.spec.Workers, Round: t.assignment.Round, Parts: []logs.Part{}}
 	streams := t.streams
 	if r.Rank >= 0 {
 		streams = logs.Among(t.streams, r.Rank-base)
 	}
 	switch {
 	case r.Culprit:
-		n.Round, n.Failure = a.culprit.round, a.culprit.failure
-		n.Parts = append(n.Parts, a.culprit.parts...)
+		n.Round, n.Failure = t.culprit.round, t.culprit.failure
+		n.Parts = append(n.Parts, t.culprit.parts...)
 	case r.Follow && len(streams) > 0:
 		if !t.followers.add(s, number, streams, n) {
 			n.Refused = fmt.Sprintf("%d clients already follow its workers' output", maxFollowers)
@@ -46,21 +39,6 @@ func (a *Agent) outputNode(ctx context.Context, t *attempt, s store.Store, r log
 		n.Parts = logs.Read(limited, streams, base, nil, r.Bytes/len(streams))
 	}
 	return n
-}
-
-// keepCulprit keeps the last output of the worker that failed first, if none of another node
-// failed before. The worker's files have been closed.
-func (a *Agent) keepCulprit(t *attempt) {
-	s := a.announcedStop()
-	if t.failure == "" || len(t.failures) == 0 || s.Round != 0 && (s.Leaving || s.Rank != a.assignment.group) {
-		return
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), readPatience)
-	defer cancel()
-	a.culprit = culprit{
-		a.assignment.Round, t.failure,
-		logs.Read(ctx, logs.Among(t.streams, t.failures[0].Local), a.assignment.ranks.base, nil, logs.Kept),
-	}
 }
 
 // Times and limits of clients that follow the workers' output.

@@ -113,7 +113,7 @@ func TestRanksWaitForAllAgents(t *testing.T) {
 // than connections fit.
 func TestStoreBeyondTheDescriptors(t *testing.T) {
 	log, lines := testkit.NewLog(t)
-	a := &Agent{log: log}
+	a := &Agent{launcher: &launcher{node: &node{log: log}}}
 	fit := descriptors.Limit() - descriptors.Spare
 	for _, s := range []assignment{
 		{group: 0, ranks: ranks{world: fit}}, {group: 1, ranks: ranks{world: fit + 1}},

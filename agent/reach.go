@@ -28,19 +28,19 @@ const (
 //
 // One failed try says nothing: in a process that was stopped (SIGSTOP) meanwhile it may come before
 // the news that the round and its store are over.
-func (a *Agent) watchStore() (stop func()) {
-	if s := a.assignment; s.AdvertisedAddr != "" && s.AdvertisedAddr != s.StoreAddr {
+func (n *node) watchStore() (stop func()) {
+	if s := n.assignment; s.AdvertisedAddr != "" && s.AdvertisedAddr != s.StoreAddr {
 		return func() {}
 	}
 	return background.Run(context.Background(), func(ctx context.Context) {
-		where := a.assignment.StoreEndpoint()
+		where := n.assignment.StoreEndpoint()
 		var took time.Duration
 		for tries := 1; ; tries++ {
-			if !backoff.Sleep(ctx, a.reachAfter) {
+			if !backoff.Sleep(ctx, n.reachAfter) {
 				return
 			}
 			began := time.Now()
-			conn, err := a.dialStore(ctx, where)
+			conn, err := n.dialStore(ctx, where)
 			took += time.Since(began)
 			switch {
 			case err == nil:
@@ -49,7 +49,7 @@ func (a *Agent) watchStore() (stop func()) {
 			case ctx.Err() != nil:
 				return
 			case tries == reachTries:
-				a.log.Warn(fmt.Sprintf("the workers' store at %s (MASTER_ADDR and MASTER_PORT) cannot be reached from this node, tried %d times for %v: %v; "+
+				n.log.Warn(fmt.Sprintf("the workers' store at %s (MASTER_ADDR and MASTER_PORT) cannot be reached from this node, tried %d times for %v: %v; "+
 					"workers that use it hang until they time out. Its address is what the node of rank 0 announces: give advertise_addr= or --local-addr there, "+
 					"an address under which the others reach it, and store_port= if a firewall is between them", where, tries, took.Round(time.Millisecond), err))
 				return

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"cmp"
 	"errors"
 
 	"rallypoint/core/rendezvous"
@@ -40,14 +39,4 @@ func briefly(err error) string {
 		return failed.Root().Summary()
 	}
 	return err.Error()
-}
-
-// requeued is the error of a run that a directive has ended, err being that of the rendezvous
-// if there is one; nil if none has.
-func (a *Agent) requeued(err error) error {
-	reason, requeued := a.rdzv.Requeued()
-	if !requeued {
-		return nil
-	}
-	return &RequeueError{Err: cmp.Or(err, error(rendezvous.ErrClosed)), Reason: reason}
 }

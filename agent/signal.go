@@ -62,31 +62,18 @@ func until(request context.Context, limit time.Duration) (context.Context, conte
 
 // untilInterrupt returns a context that ends with the first signal, or after the
 // limit if that is not 0.
-func (a *Agent) untilInterrupt(limit time.Duration) (context.Context, context.CancelFunc) {
-	return until(a.interrupts.first, limit)
+func (n *node) untilInterrupt(limit time.Duration) (context.Context, context.CancelFunc) {
+	return until(n.interrupts.first, limit)
 }
 
 // untilImpatient returns a context that ends with the second signal or after the
 // limit.
-func (a *Agent) untilImpatient(limit time.Duration) (context.Context, context.CancelFunc) {
-	return until(a.interrupts.second, limit)
+func (n *node) untilImpatient(limit time.Duration) (context.Context, context.CancelFunc) {
+	return until(n.interrupts.second, limit)
 }
 
-// Signal is Stop with the grace of ShutdownTimeout, unless OnSignal says what else sig asks
-// for.
-func (a *Agent) Signal(sig unix.Signal) {
-	if !a.signals.take(sig) {
-		a.Stop(sig, a.spec.ShutdownTimeout)
-	}
-}
-
-// Stop makes the agent end its run: it sends sig to the workers, waits up to
-// grace for their end and kills them then. A call within 5 s of the first is the
-// same request; a later one kills the workers at once, and so does, at any
-// time, SIGKILL, a grace of 0, and a second SIGINT from the keyboard of a terminal.
-// It returns at once; Run then returns a *SignalError.
-func (a *Agent) Stop(sig unix.Signal, grace time.Duration) {
-	i := &a.interrupts
+// request asks the agent to end; see Agent.Stop.
+func (i *interrupts) request(sig unix.Signal, grace time.Duration) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	switch {
@@ -130,8 +117,8 @@ func inForeground() bool {
 
 // interrupted returns the error that the first signal ends the run with; nil if
 // none came.
-func (a *Agent) interrupted() error {
-	i := &a.interrupts
+func (n *node) interrupted() error {
+	i := &n.interrupts
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	if i.signal == 0 {

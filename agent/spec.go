@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"os"
@@ -230,4 +231,11 @@ func EntryPoint(argv []string, interpreter string) string {
 		}
 	}
 	return ""
+}
+
+// setDefaults gives the agent's own streams, and its messages' limit, their defaults.
+func (s *Spec) setDefaults() {
+	s.ReportTimeout = cmp.Or(s.ReportTimeout, 5*time.Second)
+	s.Stdout = cmp.Or(s.Stdout, os.Stdout)
+	s.Stderr = cmp.Or(s.Stderr, os.Stderr)
 }

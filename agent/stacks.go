@@ -1,9 +1,6 @@
 package agent
 
 import (
-	"context"
-	"fmt"
-	"slices"
 	"time"
 
 	"rallypoint/agent/process"
@@ -12,25 +9,25 @@ import (
 
 // openStacks makes the files into which the workers of an attempt write their stacks; without
 // them the job runs as well.
-func (t *attempt) openStacks(a *Agent) {
-	if a.progress.Folder() == "" {
+func (t *attempt) openStacks() {
+	if t.progress.Folder() == "" {
 		return
 	}
 	var err error
-	if t.stacks, err = stacks.NewFiles(a.progress.Folder(), a.assignment.Round, a.spec.Workers); err != nil {
-		a.log.Warn("the workers' stacks cannot be collected: " + err.Error())
+	if t.stacks, err = stacks.NewFiles(t.progress.Folder(), t.assignment.Round, t.spec.Workers); err != nil {
+		t.log.Warn("the workers' stacks cannot be collected: " + err.Error())
 	}
 }
 
 // renewStacks makes new files for the workers that are replaced.
-func (t *attempt) renewStacks(a *Agent) {
+func (t *attempt) renewStacks() {
 	if t.stacks == nil {
 		return
 	}
 	for _, local := range t.vacant {
-		next, err := stacks.NewFile(a.progress.Folder(), a.assignment.Round, local)
+		next, err := stacks.NewFile(t.progress.Folder(), t.assignment.Round, local)
 		if err != nil {
-			a.log.Warn("the workers' stacks cannot be collected: " + err.Error())
+			t.log.Warn("the workers' stacks cannot be collected: " + err.Error())
 			continue
 		}
 		t.stacks[local].Remove()
@@ -42,7 +39,8 @@ func (t *attempt) renewStacks(a *Agent) {
 func (t *attempt) removeRecords() {
 	stacks.RemoveFiles(t.stacks)
 	t.stacks = nil
-	t.removeWorlds()
+	t.worlds.remove()
+	t.worlds = nil
 }
 
 // stackPath is where a worker's stack file lies; "" if it has none.
@@ -71,26 +69,3 @@ func (t *attempt) stackTargets(base int, workers []*process.Process) (targets []
 
 // lastStacksPatience bounds how long workers are asked that are about to be killed.
 const lastStacksPatience = time.Second
-
-// lastStacks logs where the workers are that did not end within their grace, before they are
-// killed, and keeps it for their failures.
-func (a *Agent) lastStacks(t *attempt) func([]*process.Process) {
-	return func(left []*process.Process) {
-		fold := stacks.NewFold(stacks.Collect(context.Background(), t.stackTargets(a.assignment.ranks.base, left), stacks.AllThreads, lastStacksPatience))
-		if len(fold.Groups) == 0 {
-			return
-		}
-		a.log.Warn(fmt.Sprintf("where the workers are that have not ended within %v:\n%s", a.spec.ShutdownTimeout, fold.Text()))
-		t.lastStacks = append(t.lastStacks, fold.Groups...)
-	}
-}
-
-// lastStack is where a worker was before it was killed; "" if that is not known.
-func (t *attempt) lastStack(rank int) string {
-	for _, g := range t.lastStacks {
-		if slices.Contains(g.Ranks, rank) {
-			return g.Text()
-		}
-	}
-	return ""
-}

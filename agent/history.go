@@ -1,0 +1,46 @@
+package agent
+
+import (
+	"time"
+
+	"rallypoint/agent/failure"
+	"rallypoint/agent/logs"
+	"rallypoint/agent/progress"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
+)
+
+// history is what a node remembers of the rounds in which it was.
+type history struct {
+	changed      progress.Cause    // why the last attempt is over
+	lastFailures []failure.Failure // by which the last attempt ended, as far as they are known
+	failed       training.Failure  // by which a round of the job has ended last, but for its age
+	failedAt     time.Time
+	culprit      culprit
+	leaving      leaving
+}
+
+// culprit is the worker of this node that failed first in a round, before any of another node.
+type culprit struct {
+	round   uint64 // 0: there was none
+	failure string
+	parts   []logs.Part // what it wrote last
+}
+
+// noteFailure keeps by which failure the round ends, if it does by one.
+func (h *history) noteFailure(s rendezvous.RoundStop) {
+	if s.Round != 0 && !s.Leaving {
+		h.failed, h.failedAt = training.Failure{Round: s.Round, Text: s.Reason}, time.Now()
+	}
+}
+
+// reportedFailure is the last failure as the node of that rank reports it, for a status of the job that
+// no control plane has, or one that has not seen it: one node of a round does.
+func (h *history) reportedFailure(group int) training.Failure {
+	if group != 0 || h.failed.Round == 0 {
+		return training.Failure{}
+	}
+	f := h.failed
+	f.Age = time.Since(h.failedAt)
+	return f
+}

@@ -1,0 +1,168 @@
+package agent
+
+import (
+	"context"
+	"time"
+
+	"rallypoint/agent/process"
+	"rallypoint/agent/progress"
+	"rallypoint/agent/stacks"
+	"rallypoint/agent/telemetry"
+	"rallypoint/internal/background"
+	"rallypoint/internal/backoff"
+)
+
+// supervise waits until something ends an attempt in its round. Exits of workers and changes of the
+// rendezvous are events.
+func supervise(t *attempt) outcome {
+	var tick, look <-chan time.Time
+	if t.spec.Metrics != nil { // which has a number for each interval
+		tick = time.Tick(t.spec.MonitorInterval)
+	}
+	if t.sleepDetector.Timeout > 0 {
+		look = time.Tick(t.sleepDetector.Period(t.spec.MonitorInterval))
+	}
+	defer t.watchStore()()
+	departure := newDeparture(t)
+	defer followDirectives(t, departure)()
+	hangs, stopWatch := watchHang(t)
+	defer stopWatch()
+	defer watchWaits(t)()
+	defer t.running.Store(false)
+	sample := time.NewTimer(progress.SampleInterval)
+	defer sample.Stop()
+	var patience <-chan time.Time // with a worker that the watchdog sent a signal
+
+	if end := t.endOf(); end != 0 { // by a worker that was not replaced
+		return end
+	}
+	for {
+		if departure.due(t.mustRegroup()) {
+			return mustRegroup
+		}
+		select {
+		case <-departure.look:
+			departure.endOverdue()
+		case <-t.interrupts.first.Done():
+			return mustInterrupt
+		case <-t.workers.Ended():
+			t.note(t.workers.TakeEnded())
+			if end := t.endOf(); end != 0 {
+				if end == someFailed {
+					hangs.lookBack()
+				}
+				return end
+			}
+		case <-t.watchdog.Expiries():
+			for _, o := range t.watchdog.Take() {
+				t.reapOverdue(o)
+			}
+			if patience == nil {
+				patience = time.After(t.spec.ShutdownTimeout)
+			}
+		case <-patience:
+			patience = nil
+			t.workers.KillOverdue()
+		case <-look:
+			if t.unkillableWorkers() {
+				return unkillable
+			}
+		case <-sample.C:
+			sample.Reset(min(t.progress.Sample(), hangs.look()))
+			t.noteFirstStep()
+			if departure.isAsked() {
+				return mustRegroup
+			}
+		case h := <-hangs.heard:
+			hangs.take(h)
+		case <-t.resized:
+			for _, files := range t.files() {
+				files.Resized()
+			}
+		case <-t.pulse: // the health port asks whether the agent is alive
+		case <-t.rdzv.Changed():
+		case <-tick:
+			t.publish(telemetry.Monitored{State: telemetry.StateHealthy})
+		}
+	}
+}
+
+// allSucceeded reports whether all workers have ended well; after supervise, or in its goroutine.
+func (t *attempt) allSucceeded() bool { return t.succeeded == len(t.workers.Procs) }
+
+// endOf returns how the ended workers decide an attempt; 0: it continues.
+func (t *attempt) endOf() outcome {
+	over := len(t.ended) == len(t.workers.Procs)
+	switch {
+	case over && (len(t.failures) == 0 || t.keeps()):
+		return allSucceeded
+	case len(t.failures) == 0 || t.keeps():
+		return 0
+	case t.announcedStop().Round != 0 && !(t.spec.Keep && t.announcedStop().Leaving): // it ended by that
+		return mustRegroup
+	}
+	return someFailed
+}
+
+// note takes workers that have ended.
+func (t *attempt) note(ended []*process.Process) {
+	for _, p := range ended {
+		t.publish(telemetry.WorkerExited{Worker: p})
+		t.ended[p.Local] = p
+		if p.Code == 0 && p.Fault == "" {
+			t.succeeded++
+		} else {
+			t.outputs[p.Local].Shared.Ended()
+			t.failures = append(t.failures, p)
+			if !p.Stopped {
+				p.Memory = t.oom.Note()
+			}
+			if t.running.Load() && t.keeps() {
+				t.keepsWithout(p)
+			}
+		}
+	}
+}
+
+// keeps reports whether the failures of this attempt's workers end nothing: another worker runs or
+// has succeeded, and Spec.Keep is set.
+func (t *attempt) keeps() bool {
+	return t.spec.Keep && len(t.failures) < len(t.workers.Procs)
+}
+
+// How often the agent samples whether workers wait, while they make steps and else, and after how
+// many samples it checks whether they use a device.
+const (
+	waitLook       = 200 * time.Millisecond
+	waitLookIdle   = 2 * time.Second
+	looksForDevice = 300
+)
+
+// watchWaits measures how much of their time the workers of an attempt wait for other ranks,
+// until the returned function is called or a worker ends. It cannot measure workers that use a
+// device (docs/decisions/0125).
+func watchWaits(t *attempt) (stop func()) {
+	if t.progress.Folder() == "" || t.assignment.ranks.world < 2 || !stacks.KernelTellsWaits() {
+		return func() {}
+	}
+	return background.Run(context.Background(), func(ctx context.Context) {
+		waiting := make([]bool, len(t.workers.Procs))
+		pause := waitLookIdle
+		for look := 0; backoff.Sleep(ctx, backoff.Jitter(pause)); {
+			pause = waitLookIdle
+			if changed, _, announced := t.progress.Pulse(); changed.IsZero() || announced {
+				continue
+			}
+			pause = waitLook
+			for i, p := range t.workers.Procs {
+				if p.HasExited() || look%looksForDevice == 0 && stacks.UsesDevice(p.Pid) {
+					t.progress.ForgetWaits()
+					return
+				}
+				waiting[i] = stacks.WaitsForThread(p.Pid)
+			}
+			t.progress.NoteWaits(t.assignment.ranks.base, waiting)
+			look++
+		}
+	})
+}
