@@ -149,8 +149,6 @@ def build() -> None:
         ([*compiler, "-shared", "-fPIC"], "numeric_names.so", "numeric_names.c"),
         (go, "server", "server/main.go"),
         (go, "carrier", "carrier/main.go"),
-        (go, "opening", "opening/main.go"),
-        (go, "usercheck", "usercheck/main.go"),
         (go, "bootstrap", "bootstrap/main.go"),
     ):
         words = [*command, "-o", str(BUILD / target), str(SOURCES / source)]

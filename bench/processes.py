@@ -40,6 +40,32 @@ def output_of(*command: object) -> str:
     return done.stdout
 
 
+def go_benchmarks(package: str, folder: Path) -> Path:
+    """Builds the benchmarks of a Go package of ours."""
+    program = folder / f"{package.replace('/', '-')}.test"
+    output_of(os.environ.get("GO", "go"), "test", "-c", "-o", program, f"./{package}")
+    return program
+
+
+def go_figures(
+    program: Path, name: str, times: int, unit: str, *before: object, batches: int = 1
+) -> dict[str, list[float]]:
+    """Runs a benchmark, with words before the command, and returns its figures by their names.
+
+    The name is the last part of that of the benchmark, without the number of CPUs. The unit is
+    ns/op, or cpu-ns/op where the benchmark reports it.
+    """
+    words = [f"-test.benchtime={times}x", f"-test.count={batches}"]
+    words += ["-test.run=^$", f"-test.bench=^{name}$"]
+    figures: dict[str, list[float]] = {}
+    for line in output_of(*before, program, *words).splitlines():
+        if line.startswith("Benchmark"):
+            title, _, *pairs = line.split()
+            short = title.removeprefix("Benchmark").rsplit("/")[-1].split("-")[0]
+            figures.setdefault(short, []).append(float(pairs[pairs.index(unit) - 1]))
+    return figures
+
+
 def children_cpu() -> float:
     """Seconds of CPU time that ended children have used: other load changes it less than time."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

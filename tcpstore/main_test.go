@@ -30,7 +30,7 @@ func newLog() (*testkit.Log, *slog.Logger) {
 }
 
 // newServer starts a server on the loopback address and ends it with the test.
-func newServer(t *testing.T, opts Options) (*Server, *testkit.Log) {
+func newServer(t testing.TB, opts Options) (*Server, *testkit.Log) {
 	t.Helper()
 	lines, logger := newLog()
 	opts.Logger = logger

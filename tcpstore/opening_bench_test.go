@@ -2,38 +2,32 @@ package tcpstore
 
 import (
 	"net"
-	"syscall"
 	"testing"
-	"time"
 
 	"rallypoint/core/secret"
+	"rallypoint/internal/testkit"
 )
 
-// BenchmarkOpening opens connections: the handshake, both proofs, at both ends. What counts
-// is the CPU time of both, also where others are on the machine.
+// BenchmarkOpening opens connections, both ends in this process: with a handshake and both proofs,
+// and plain ones, for what TLS adds.
 func BenchmarkOpening(b *testing.B) {
-	s, _ := newSecureServer(b, Options{})
+	secured, _ := newSecureServer(b, Options{})
 	token := openToken(b, goodKey)
-	before := cpuTime(b)
-	for b.Loop() {
-		conn, err := net.Dial("tcp", s.Addr().String())
-		if err != nil {
-			b.Fatal(err)
-		}
-		if _, err := secret.DialStore(b.Context(), conn, token, thisRound, secret.PurposeStore); err != nil {
-			b.Fatal(err)
-		}
-		conn.Close()
-	}
-	b.ReportMetric(float64((cpuTime(b)-before).Nanoseconds())/float64(b.N), "cpu-ns/op")
+	b.Run("tls", func(b *testing.B) { benchmarkOpening(b, secured, token) })
+	plain, _ := newServer(b, Options{})
+	b.Run("plain", func(b *testing.B) { benchmarkOpening(b, plain, nil) })
 }
 
-// cpuTime is what this process has used.
-func cpuTime(b *testing.B) time.Duration {
-	b.Helper()
-	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
+func benchmarkOpening(b *testing.B, s *Server, token *secret.Token) {
+	defer testkit.ReportCPU(b)()
+	for b.Loop() {
+		conn := testkit.Must(net.Dial("tcp", s.Addr().String()))(b)
+		opened := conn
+		if token != nil {
+			opened = testkit.Must(secret.DialStore(b.Context(), conn, token, thisRound, secret.PurposeStore))(b)
+		}
+		testkit.Must(opened.Write([]byte("\x00\xce\xf7\x85\x3c\x0dping")))(b) // is it served?
+		testkit.Must(opened.Read(make([]byte, 4)))(b)
+		conn.Close()
 	}
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

@@ -5,12 +5,13 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from processes import ROOT, compiled, output_of
+from processes import ROOT, compiled, go_benchmarks, go_figures, output_of
 from result import Row, Sample
 
 NAME = "abi"
 
 REPEAT = 5
+CALLS = 200_000  # as in calls.c
 
 # Microseconds that the way through C may add to a call.
 ALLOWED = 0.5
@@ -21,13 +22,13 @@ LIBRARY = ROOT / "build" / "librallypoint.so"
 def measure(repeat: int | None) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder:
         through_c = compiled(ROOT / "bench" / "abi" / "calls.c", LIBRARY, Path(folder))
-        direct = Path(folder) / "direct"
-        output_of("go", "build", "-o", direct, "./bench/abi/direct")
+        direct = go_benchmarks("core/store", Path(folder))
         ours: dict[str, Sample] = {}
         floors: dict[str, Sample] = {}
         for _ in range(repeat or REPEAT):
             _take(ours, output_of(through_c))
-            _take(floors, output_of(direct))
+            for name, figures in go_figures(direct, "BenchmarkMemory", CALLS, "cpu-ns/op").items():
+                floors.setdefault(name, Sample()).values.append(figures[0] / 1000)
     rows = []
     for name, sample in ours.items():
         floor = floors.get(name)

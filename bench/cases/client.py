@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from processes import output_of
+from processes import go_benchmarks, go_figures
 from result import Row, Sample
 
 NAME = "client"
@@ -62,15 +62,15 @@ def measure(repeat: int | None) -> list[Row]:
     ):
         assert server.stdout
         port = int(server.stdout.readline())
-        program = Path(folder) / "client"
-        output_of("go", "build", "-o", program, "./bench/client")
+        program = go_benchmarks("tcpstore", Path(folder))
         torchs = TCPStore(HOST, port, is_master=False, wait_for_workers=False)
         ours = connect_store(HOST, port)
         ours.multi_set(KEYS, [VALUE] * len(KEYS))
         for _ in range(repeat or REPEAT):
-            for line in output_of(program, f"{HOST}:{port}").splitlines():
-                name, took = line.split()
-                go[name].values.append(float(took))
+            at = f"RALLYPOINT_BENCH_STORE={HOST}:{port}"
+            figures = go_figures(program, "BenchmarkClient", TIMES, "ns/op", "env", at)
+            for name, took in figures.items():
+                go[name].values.append(took[0] / 1000)
             for name in OPERATIONS:
                 python[name].values.append(_time(name, ours))
                 reference[name].values.append(_time(name, torchs, also_check=name == "set"))

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from processes import output_of
+from processes import go_benchmarks, go_figures
 from result import Row, Sample
 
 NAME = "files"
@@ -35,15 +35,15 @@ def measure(repeat: int | None) -> list[Row]:
 
     reference, python, go = ({name: Sample() for name in OPERATIONS} for _ in range(3))
     with tempfile.TemporaryDirectory() as folder:
-        program, large = Path(folder) / "files", Path(folder) / "large"
-        output_of("go", "build", "-o", program, "./bench/files")
+        program, large = go_benchmarks("filestore", Path(folder)), Path(folder) / "large"
         _fill(FileStore(large, -1), large)
         for i in range(repeat or REPEAT):
             _take(reference, TorchStore, Path(folder) / f"torch{i}", large)
             _take(python, FileStore, Path(folder) / f"python{i}", large)
-            for line in output_of(program, Path(folder) / f"go{i}", large).splitlines():
-                name, took = line.split()
-                go[name].values.append(float(took))
+            for name in OPERATIONS:
+                times = 1 if name == "open" else TIMES
+                took = go_figures(program, f"Benchmark{name.capitalize()}", times, "ns/op")
+                go[name].values.append(took[name.capitalize()][0] / 1000)
     rows = []
     for name, what in OPERATIONS.items():
         median = reference[name].median

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pinned import BUILD, OURS, Child, Place, build
-from processes import output_of
+from processes import go_benchmarks, go_figures
 from result import Row, Sample
 
 from cases.store import SECONDS, WARM_UP
@@ -82,7 +82,7 @@ def measure(repeat: int | None) -> list[Row]:
                 *_one_client(token, times),
                 *_among_handshakes(place, token, times),
                 *_connections(place, token, times),
-                _opening(place, token, times),
+                _opening(place, times),
                 _crowd(place, token, times),
                 _user_check(times),
             ]
@@ -215,13 +215,18 @@ def _at_rest(forwarder: Child) -> float:
     return forwarder.memory()
 
 
-def _opening(place: Place, token: str, times: int) -> Row:
-    """A handshake and its proofs, beyond a plain connection, by a program that is both ends."""
-    core = ",".join(map(str, place.server_cores))
+def _opening(place: Place, times: int) -> Row:
+    """A handshake and its proofs, beyond a plain connection, both ends in one process.
+
+    The least of many batches each: what other programs on the machine add is no cost of it.
+    """
+    pinned = ("taskset", "-c", ",".join(map(str, place.server_cores)))
     cost = Sample()
-    for _ in range(times):
-        words = output_of("taskset", "-c", core, BUILD / "opening", "-token", token).split()
-        cost.values.append(float(words[0]) - float(words[1]))
+    with tempfile.TemporaryDirectory() as folder:
+        program = go_benchmarks("tcpstore", Path(folder))
+        for _ in range(times):
+            took = go_figures(program, "BenchmarkOpening", 100, "cpu-ns/op", *pinned, batches=20)
+            cost.values.append((min(took["tls"]) - min(took["plain"])) / 1e6)
     return Row(NAME, "handshake and proofs, CPU of both ends", cost, "ms", target=OPENING)
 
 
@@ -244,7 +249,10 @@ def _crowd(place: Place, token: str, times: int) -> Row:
 
 def _user_check(times: int) -> Row:
     """Whose a connection is, asked of the kernel."""
-    asked = Sample([float(output_of(BUILD / "usercheck")) for _ in range(times)])
+    with tempfile.TemporaryDirectory() as folder:
+        program = go_benchmarks("core/peer", Path(folder))
+        took = go_figures(program, "BenchmarkAdmit", 5000, "cpu-ns/op", batches=times)
+    asked = Sample([one / 1000 for one in took["Admit"]])
     return Row(NAME, "user check of a loopback connection", asked, "us", target=USER_CHECK)
 
 

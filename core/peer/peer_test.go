@@ -523,6 +523,7 @@ func BenchmarkAdmit(b *testing.B) {
 	}
 	defer server.Close()
 	check := NewLoopbackCheck(params.LoopbackUsers{})
+	defer testkit.ReportCPU(b)()
 	for b.Loop() {
 		if err := check.Admit(server); err != nil {
 			b.Fatal(err)

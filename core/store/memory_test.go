@@ -226,3 +226,24 @@ func TestLocalErrorsNameTheirKeys(t *testing.T) {
 }
 
 var long = strings.Repeat("x", 5000)
+
+// BenchmarkMemory makes calls with a time limit, as each has in C.
+func BenchmarkMemory(b *testing.B) {
+	l, value := NewMemory(NewEngine(Limits{})), []byte("0123456789abcdef")
+	testkit.Check(b, l.Set(b.Context(), "key", value))
+	for name, call := range map[string]func(ctx context.Context) error{
+		"num_keys": func(ctx context.Context) error { _, err := l.NumKeys(ctx); return err },
+		"add":      func(ctx context.Context) error { _, err := l.Add(ctx, "counter", 1); return err },
+		"set":      func(ctx context.Context) error { return l.Set(ctx, "key", value) },
+		"get":      func(ctx context.Context) error { _, err := l.Get(ctx, "key"); return err },
+	} {
+		b.Run(name, func(b *testing.B) {
+			defer testkit.ReportCPU(b)()
+			for b.Loop() {
+				ctx, cancel := context.WithTimeout(b.Context(), time.Second)
+				testkit.Check(b, call(ctx))
+				cancel()
+			}
+		})
+	}
+}

@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -118,4 +119,17 @@ func FreePort(t testing.TB) int {
 			return port
 		}
 	}
+}
+
+// ReportCPU has a benchmark report the CPU time of this process, which other load hardly changes, from
+// here to the call of its result.
+func ReportCPU(b *testing.B) (end func()) {
+	b.Helper()
+	used := func() time.Duration {
+		var u syscall.Rusage
+		Check(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
+		return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+	}
+	before := used()
+	return func() { b.ReportMetric(float64(used()-before)/float64(b.N), "cpu-ns/op") }
 }

@@ -1,6 +1,6 @@
-// Command usercheck prints how many microseconds of CPU it takes to ask whose a loopback connection
-// is. With -flood N it has N processes of another user connect to a store and reset, as fast as they
-// can, while this user connects, and prints how long that takes him. It needs root then.
+// Command flood has so many processes of another user connect to a store and reset, as fast as they
+// can, while this user connects, and prints how long that takes him: flood N [HOLD], where each
+// keeps HOLD connections open before it resets them. It needs root.
 package main
 
 import (
@@ -13,6 +13,7 @@ import (
 	"os"
 	"os/exec"
 	"slices"
+	"strconv"
 	"syscall"
 	"time"
 
@@ -25,42 +26,25 @@ import (
 )
 
 const (
-	checks      = 5000
 	connections = 300 // of this user, one after the other
 	stranger    = 1234567
 	tooLong     = 20 * time.Second
 )
 
 func main() {
-	flood := flag.Int("flood", 0, "how many processes of another user connect meanwhile")
 	strike := flag.Int("strike", 0, "be one of these, at this port")
-	hold := flag.Int("hold", 0, "how many connections each of them keeps open before it resets them")
 	flag.Parse()
-	switch {
-	case *strike != 0:
-		strikes(*strike, *hold)
-	case *flood != 0:
-		flooded(*flood, *hold)
-	default:
-		asked()
+	n, err := strconv.Atoi(flag.Arg(0))
+	check(err)
+	hold := 0
+	if flag.NArg() > 1 {
+		hold, err = strconv.Atoi(flag.Arg(1))
+		check(err)
 	}
-}
-
-// asked asks again and again about one connection.
-func asked() {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	check(err)
-	client, err := net.Dial("tcp", l.Addr().String())
-	check(err)
-	defer client.Close()
-	server, err := l.Accept()
-	check(err)
-	users := peer.NewLoopbackCheck(params.LoopbackUsers{})
-	before := used()
-	for range checks {
-		check(users.Admit(server))
+	if *strike != 0 {
+		strikes(*strike, hold)
 	}
-	fmt.Println(float64((used() - before).Nanoseconds()) / 1e3 / checks)
+	flooded(n, hold)
 }
 
 // flooded has this user open a store's connections, each to its first reply, while others connect.
@@ -71,7 +55,7 @@ func flooded(strikers, hold int) {
 	check(err)
 	port := s.Addr().(*net.TCPAddr).Port
 	for range strikers {
-		cmd := exec.Command("/proc/self/exe", fmt.Sprintf("-strike=%d", port), fmt.Sprintf("-hold=%d", hold))
+		cmd := exec.Command("/proc/self/exe", fmt.Sprintf("-strike=%d", port), "1", strconv.Itoa(hold))
 		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: stranger, Gid: stranger}, Pdeathsig: syscall.SIGKILL}
 		check(cmd.Start())
 		defer func() {
