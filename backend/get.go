@@ -47,7 +47,6 @@ func runFor(runID string, token *secret.Token) string {
 	return runID
 }
 
-// page is an answer of a control plane.
 type page struct {
 	code int
 	kind string

@@ -137,7 +137,6 @@ func (q Query) Status(ctx context.Context) (raw []byte, st control.Status, err e
 	return raw, st, err
 }
 
-// present counts the nodes of a run that live.
 func present(r *control.RunStatus) (n int) {
 	n = len(r.Waiting) + len(r.Idle)
 	for _, m := range r.Members {
@@ -235,7 +234,6 @@ func (l led) unled(at registerPlace, err error) error {
 		"if the node is dead, another one leads a lease later at most; if it lives, open the way to its port", where, l.Beat, l.Term, node, l.Addr, err)
 }
 
-// ask has the leader of a run apply an event.
 func (q Query) ask(ctx context.Context, ev rendezvous.Event) (done string, err error) {
 	at, list, err := q.records(ctx)
 	if err != nil {

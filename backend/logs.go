@@ -150,7 +150,6 @@ func newLogs(run *control.RunStatus, answers []*logs.Node, rank int) (*Logs, err
 	return r, nil
 }
 
-// add adds a node's answer.
 func (l *Logs) add(run *control.RunStatus, group int, n *logs.Node) {
 	for _, p := range n.Parts {
 		l.Streams = append(l.Streams, LogStream{p.Ranks, run.Members[group].Node, n.Host, p.Stream, p.At, logs.Text(p.Text), p.Why})

@@ -27,7 +27,6 @@ type place interface {
 	open(p params.Params, log *slog.Logger) (Node, error)
 }
 
-// hostedPlace is a place with a control plane.
 type hostedPlace interface {
 	place
 	// address returns the control plane's HOST:PORT, or those of its servers, separated by commas.

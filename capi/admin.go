@@ -25,7 +25,6 @@ var adminDirectives = map[C.int32_t]rendezvous.DirectiveKind{
 	C.RP_ADMIN_SCALE: rendezvous.DirectiveScale, C.RP_ADMIN_STOP: rendezvous.DirectiveStop,
 }
 
-// adminTexts are the texts of a request.
 type adminTexts struct{ endpoint, runID, reason, by, directive, tokenFile string }
 
 // toAdmin converts a request; the event of one that changes nothing is nil.

@@ -20,7 +20,6 @@ func onResult(id C.uint64_t, out *C.rp_error, body func(*agent.Result) error) C.
 	})
 }
 
-// stateOf says how a run ended.
 func stateOf(r *agent.Result) (state, signal int) {
 	var stopped *agent.SignalError
 	switch {

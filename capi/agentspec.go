@@ -63,7 +63,6 @@ func setPipes(spec *agent.Spec, config *C.rp_agent_config, p *pipes) error {
 	return nil
 }
 
-// setCPUs binds the workers to CPUs near their devices.
 func setCPUs(spec *agent.Spec, config *C.rp_agent_config) error {
 	devices, err := rawTexts("numa_devices", config.numa_devices, config.numa_devices_len)
 	if err != nil || config.numa_binding == nil {

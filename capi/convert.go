@@ -102,7 +102,6 @@ func itemsOf[T any](name string, items *T, n C.size_t) ([]T, error) {
 	return unsafe.Slice(items, int(n)), nil
 }
 
-// listOf converts an array.
 func listOf[T any](name string, items *C.rp_bytes, n C.size_t, convert func(string, C.rp_bytes) (T, error)) ([]T, error) {
 	given, err := itemsOf(name, items, n)
 	if err != nil {

@@ -17,7 +17,6 @@ import (
 	"rallypoint/internal/etcdserver"
 )
 
-// toEtcd converts a configuration.
 func toEtcd(config *C.rp_store_etcd_config) (opening, error) {
 	var endpoint, prefix string
 	if err := texts(textField{"endpoint", config.endpoint, &endpoint}, textField{"prefix", config.prefix, &prefix}); err != nil {

@@ -25,7 +25,6 @@ var handles = struct {
 	open: make(map[uint64]unsafe.Pointer),
 }
 
-// openHandle gives v a number.
 func openHandle(v any) C.uint64_t {
 	handles.Lock()
 	defer handles.Unlock()

@@ -17,7 +17,6 @@ import (
 // between two calls of its agent, and bounded for a program that never asks.
 const maxRecords = 1024
 
-// record is one line of the log.
 type record struct {
 	level slog.Level
 	time  time.Time
@@ -36,7 +35,6 @@ var logs = struct {
 	listener *listener // the program that gets the records; nil: none
 }{}
 
-// logger writes to the log of the process.
 var logger = slog.New(newRingHandler())
 
 // ringHandler formats a record as "message key=value ..." and puts it into the

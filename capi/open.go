@@ -53,7 +53,6 @@ func opened[T any](open func(opening, C.int64_t, *C.uint64_t) error, convert fun
 	})
 }
 
-// toDial converts a configuration.
 func toDial(config *C.rp_store_config) (opening, error) {
 	addr, err := address(config.host, config.port, 1)
 	if err != nil {
@@ -71,7 +70,6 @@ func toDial(config *C.rp_store_config) (opening, error) {
 	}, nil
 }
 
-// toFile converts a configuration.
 func toFile(config *C.rp_store_file_config) (opening, error) {
 	path, err := text("path", config.path)
 	if err != nil {

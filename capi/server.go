@@ -14,7 +14,6 @@ import (
 	"rallypoint/tcpstore"
 )
 
-// address converts a host and a port.
 func address(host *C.char, port C.int32_t, leastPort int32) (string, error) {
 	h, err := text("host", host)
 	if err != nil {

@@ -59,7 +59,6 @@ func newEventFD() (int, error) {
 	return fd, nil
 }
 
-// set sets the flag.
 func (s *signal) set() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -142,14 +142,12 @@ func requested(id C.uint64_t, r *C.rp_store_request) (*openStore, *request, erro
 	return s, q, err
 }
 
-// answer is what an operation came to.
 type answer struct {
 	store.Reply
 	op    store.Op
 	store store.Store // of opening; the caller that takes it closes it
 }
 
-// fill hands an answer out.
 func (a *answer) fill(out *C.rp_store_result) {
 	out.number, out.value = 0, C.rp_buffer{}
 	fillList[string](&out.list, nil)

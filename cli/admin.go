@@ -42,7 +42,6 @@ on this machine.`,
 	return cmd
 }
 
-// adminRequest is the request of an administrator's command.
 type adminRequest struct {
 	statusQuery
 	reason string
@@ -57,7 +56,6 @@ func (ar *adminRequest) addFlags(cmd *cobra.Command) {
 	ar.file.addTo(cmd)
 }
 
-// prepare checks the arguments.
 func (ar *adminRequest) prepare(endpoint string, log *logging) (err error) {
 	if err = ar.locate(endpoint); err == nil {
 		ar.token, err = ar.file.open(log)
@@ -65,7 +63,6 @@ func (ar *adminRequest) prepare(endpoint string, log *logging) (err error) {
 	return err
 }
 
-// ask sends the request and prints the result.
 func (ar *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	start := time.Now()
 	ctx, cancel := context.WithTimeout(cmd.Context(), ar.timeout)

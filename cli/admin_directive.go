@@ -43,7 +43,6 @@ until "admin undrain".
 	return cmd
 }
 
-// whatNode explains --node.
 const whatNode = `NODE is a node's id: its node_id option, else as "rallypoint status" shows it; or the name
 of its host, which stands for all nodes there. A node without a node_id has another id when it
 is started again: name its host then.`

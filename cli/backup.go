@@ -40,7 +40,6 @@ type backupRequests struct {
 	running sync.WaitGroup
 }
 
-// copier is an open data directory.
 type copier interface {
 	Path() string // of its file
 	Copy(to string) error
@@ -164,7 +163,6 @@ func copyUnused(dir, to string) error {
 	return errors.Join(data.Copy(to), data.Close())
 }
 
-// copyUsed has the server that has a directory copy it.
 func copyUsed(ctx context.Context, dir, to string, pid int) error {
 	made := filepath.Join(dir, backupName)
 	if err := os.Remove(made); err != nil && !errors.Is(err, fs.ErrNotExist) {

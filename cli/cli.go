@@ -199,7 +199,6 @@ func suggestFlag(cmd *cobra.Command, err error) error {
 	return fmt.Errorf("%w%s", err, run.Suggestion(unknown.GetSpecifiedName(), names))
 }
 
-// noCommand refuses an unknown subcommand.
 func noCommand(cmd *cobra.Command, args []string) error {
 	if len(args) == 0 {
 		return nil
@@ -236,7 +235,6 @@ func beside(cmd *cobra.Command, args []string) []string {
 	return words
 }
 
-// commandNames are the names of a command's own commands.
 func commandNames(cmd *cobra.Command) (names []string) {
 	for _, c := range cmd.Commands() {
 		if c.IsAvailableCommand() || c.Name() == "help" {
@@ -246,7 +244,6 @@ func commandNames(cmd *cobra.Command) (names []string) {
 	return names
 }
 
-// noArgs refuses arguments of a command that takes none.
 func noArgs(_ *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return fmt.Errorf("unexpected argument %q", args[0])

@@ -49,7 +49,6 @@ func printTo(out io.Writer, what, text string) error {
 	return nil
 }
 
-// positive refuses a time limit that is none.
 func positive[T ~int | ~int64](flag string, n T) error {
 	if n <= 0 {
 		return fmt.Errorf("%s is %v, it must be greater than 0", flag, n)

@@ -12,7 +12,6 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// commandGroups are the groups of commands in the help of `rallypoint`, in order.
 var commandGroups = []struct {
 	title    string
 	commands []string
@@ -55,7 +54,6 @@ func writeUsage(out io.Writer, cmd *cobra.Command) {
 	}
 }
 
-// named are the commands of these names, in their order.
 func named(root *cobra.Command, names []string) []*cobra.Command {
 	var found []*cobra.Command
 	for _, name := range names {

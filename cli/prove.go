@@ -135,7 +135,6 @@ func runProve(cmd *cobra.Command, c *prove.Config, asJSON bool) error {
 	return nil
 }
 
-// planProve says what is going to happen.
 func planProve(w io.Writer, c *prove.Config, r *prove.Report) {
 	beside := ", and then by torchrun " + statustext.Clean(r.Torch)
 	if r.Torch == "" {
@@ -146,7 +145,6 @@ func planProve(w io.Writer, c *prove.Config, r *prove.Report) {
 	fmt.Fprintf(w, "%s\n\n", wording.Wrap(text, wording.HelpWidth, 0))
 }
 
-// proveTable has a line for each scenario.
 func proveTable(r *prove.Report) string {
 	t := statustext.Table{Columns: []statustext.Column{{Head: "SCENARIO"}, {Head: "RALLYPOINT"}, {Head: "TORCHRUN"}}}
 	rows := map[string][]string{}

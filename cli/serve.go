@@ -76,7 +76,6 @@ func newServe(log *logging) *cobra.Command {
 	return cmd
 }
 
-// serveOptions are the options of serve.
 type serveOptions struct {
 	listen    string
 	token     tokenFlag
@@ -95,7 +94,6 @@ func (so *serveOptions) addFlags(cmd *cobra.Command) {
 	so.peers.addFlags(cmd.Flags())
 }
 
-// serve runs a control plane until the command's context ends.
 func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	addr, err := parseListen(so.listen, params.DefaultPort)
 	if err != nil {
@@ -179,7 +177,6 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	return nil
 }
 
-// announce logs what this server is.
 func (so *serveOptions) announce(log *slog.Logger) {
 	s, q := &so.state, &so.state.quota
 	log.Info("rallypoint serve begins", "version", rallypoint.Version(), "data_dir", cmp.Or(s.dir, "none"), "token_file", cmp.Or(so.token.file(), "none"),

@@ -27,7 +27,6 @@ const envConfig = "RALLYPOINT_CONFIG"
 // unconfigured are the flags that neither a variable nor a file gives.
 var unconfigured = []string{"config", "help"}
 
-// variableOf is the environment variable of a flag.
 func variableOf(flag string) string {
 	if flag == "log-level" {
 		return run.EnvLogLevel

@@ -53,7 +53,6 @@ its file with --token-file.`,
 	return cmd
 }
 
-// showStacks asks the agents of a run for their workers' stacks, and prints them.
 func (s statusQuery) showStacks(cmd *cobra.Command, asJSON bool) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
 	defer cancel()

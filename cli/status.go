@@ -25,7 +25,6 @@ import (
 // watchEvery is how often --watch looks.
 const watchEvery = time.Second
 
-// statusCommand has the flags of status.
 type statusCommand struct {
 	query         statusQuery
 	token         tokenFlag
@@ -116,7 +115,6 @@ func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) e
 	return printTo(out, "the status", workersText(run, r, show.terminal))
 }
 
-// statusPrinter shows statuses on one stream.
 type statusPrinter struct {
 	out      io.Writer
 	json     bool
@@ -140,7 +138,6 @@ func (s *statusPrinter) text(raw []byte, st control.Status) []byte {
 // checkControl says what to do about a control plane that does not answer.
 const checkControl = `check that the job's first node or "rallypoint serve" runs, and that this is the job's --rdzv-endpoint; where that node has died, ask another node of the job: one of them hosts`
 
-// statusQuery asks a control plane for its status.
 type statusQuery struct {
 	addr    string
 	place   string // endpoint of a register that names it, instead of addr; "": none
@@ -208,7 +205,6 @@ func endedEarly(err error) bool {
 	return false
 }
 
-// jsonText is a text as JSON writes it.
 func jsonText(text string) []byte {
 	b, _ := json.Marshal(text) // a text cannot fail
 	return b

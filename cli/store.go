@@ -82,7 +82,6 @@ const defaultStoreTimeout = 10 * time.Second
 
 const checkStore = `check that the job runs, and that this is its MASTER_ADDR:MASTER_PORT, or the store that "rallypoint status" names`
 
-// storeSession is one command on a store.
 type storeSession struct {
 	log     *logging
 	addr    string

@@ -68,7 +68,6 @@ func readValue(cmd *cobra.Command, arg string) ([]byte, error) {
 	return value, nil
 }
 
-// parseAmount takes the amount of add.
 func parseAmount(text string) (int64, error) {
 	n, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {

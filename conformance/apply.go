@@ -8,7 +8,6 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// apply records the content of an event, without its effects.
 func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 	switch ev := ev.(type) {
 	case r.Hello:
@@ -80,7 +79,6 @@ func (c *Checker) apply(ev r.Event, effects []r.Effect) {
 	}
 }
 
-// hello checks how a node is received.
 func (c *Checker) hello(h r.Hello, effects []r.Effect) {
 	refused, welcomed := received(effects)
 	if s := c.sessions[h.Session]; s != nil {

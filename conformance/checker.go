@@ -32,7 +32,6 @@ type Checker struct {
 	twin   *r.Machine     // nil: nothing is replayed
 }
 
-// place names a round.
 type place struct {
 	generation string
 	round      uint64
@@ -239,7 +238,6 @@ func (c *Checker) outcomes(effects []r.Effect) map[*session]r.Outcome {
 	return told
 }
 
-// follow records one effect.
 func (c *Checker) follow(ev r.Event, e r.Effect, told map[*session]r.Outcome) {
 	switch e := e.(type) {
 	case r.Welcome:
@@ -423,7 +421,6 @@ func (c *Checker) refuted(ev r.LeaseExpired) bool {
 	return s != nil && ev.Heard > 0 && s.said > ev.Heard
 }
 
-// hear takes note that a node has said something itself.
 func (c *Checker) hear(ev r.Event) {
 	session := r.SessionID("")
 	if q, ok := requestOf(ev); ok {

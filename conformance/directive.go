@@ -80,7 +80,6 @@ func (c *Checker) covered(d r.Direct) bool {
 	return s.Kind == r.DirectiveStop || !slices.ContainsFunc(d.Nodes, func(node string) bool { return !slices.Contains(s.Nodes, node) })
 }
 
-// together returns the nodes of both lists, each once.
 func together(a, b []string) []string {
 	all := slices.Clone(a)
 	for _, node := range b {
@@ -160,7 +159,6 @@ func (c *Checker) direct(ev r.Direct) {
 	c.stand(ev)
 }
 
-// stand applies a directive that was given.
 func (c *Checker) stand(ev r.Direct) {
 	ev.By, ev.Reason = printable.Text(ev.By), printable.Text(ev.Reason)
 	if c.drainsNoMember(ev) {
@@ -225,7 +223,6 @@ func (a *account) stands(id string) *standing {
 	return nil
 }
 
-// endDirective ends the pending directive.
 func (a *account) endDirective() {
 	if a.standing != nil {
 		a.noteEnded(a.standing.ID)
@@ -327,7 +324,6 @@ func (c *Checker) settleSaved() {
 	}
 }
 
-// every reports whether all running members are in a set.
 func (c *Checker) every(set map[*participant]bool) bool {
 	return !slices.ContainsFunc(c.participants, func(t *participant) bool { return t.state == running && !set[t] })
 }
@@ -387,7 +383,6 @@ func (d drain) code() r.Code {
 	return r.CodeGraceful
 }
 
-// refusesDrained checks that a drained node is refused.
 func (c *Checker) refusesDrained(h r.Hello, refused *r.Error) bool {
 	row, away := c.rowOf(h.Node, printable.Text(h.HostName))
 	if !away || row.cordoned && h.LastRound.Round > 0 {

@@ -227,7 +227,6 @@ func (c *Checker) ruled(chosen []*session) []int {
 	return ranks
 }
 
-// enter records the round.
 func (c *Checker) enter(o r.Outcome, told map[*session]r.Outcome, chosen []*session) {
 	for _, t := range c.participants {
 		if s := c.nodeOf(t.node); t.state == running && s != nil {

@@ -192,7 +192,6 @@ func (c *Checker) checkDue() {
 	}
 }
 
-// checkErrors checks the errors of refused nodes.
 func (c *Checker) checkErrors() {
 	for _, f := range c.errs {
 		if f.err == nil {

@@ -191,7 +191,6 @@ func (s *Store) MultiGet(ctx context.Context, keys []string) ([][]byte, error) {
 	return s.await(ctx, "multi_get", keys)
 }
 
-// await waits until all of keys exist and returns their values.
 func (s *Store) await(ctx context.Context, name string, keys []string) (values [][]byte, err error) {
 	err = s.do(ctx, name, keys, func(ctx context.Context) error {
 		for {

@@ -215,7 +215,6 @@ func (s *Store) explain(err error, op string, keys ...string) error {
 	return fmt.Errorf("file store %s: %s%s: %w", s.file.Path, op, store.Names(keys...), err)
 }
 
-// stored returns the stored keys of users' keys.
 func stored(keys []string) []string {
 	names := make([]string, len(keys))
 	for i, key := range keys {

@@ -39,7 +39,6 @@ func (r record) deletes() (key []byte, ok bool) {
 	return nil, false
 }
 
-// apply applies the record to e.
 func (r record) apply(e *store.Engine) {
 	if key, ok := r.deletes(); ok {
 		e.Delete(text(key))

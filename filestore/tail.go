@@ -187,7 +187,6 @@ func (s *Store) overwriteTorn(t tail) error {
 	return err
 }
 
-// copyToEnd appends a part of the tail to the file.
 func (t tail) copyToEnd(f *lockedfile.File, part span) error {
 	b := make([]byte, part.to-part.from)
 	if _, err := f.ReadAt(b, part.from); err != nil {

@@ -89,7 +89,6 @@ func (s *Store) removeWaiter(waiter *store.Waiter) {
 	}
 }
 
-// endWatchLocked makes the watch end, if there is one.
 func (s *Store) endWatchLocked() {
 	if s.watch != nil {
 		s.watch.cancel()

@@ -17,7 +17,6 @@ func appendHello(dst []byte) []byte {
 	return binary.LittleEndian.AppendUint32(append(dst, byte(opValidate)), magic)
 }
 
-// appendPing appends PING.
 func appendPing(dst []byte, nonce uint32) []byte {
 	return binary.LittleEndian.AppendUint32(append(dst, byte(opPing)), nonce)
 }

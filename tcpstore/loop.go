@@ -59,7 +59,6 @@ type inbox struct {
 	woken []*conn
 }
 
-// newLoops makes the loops of a server.
 func newLoops(s *Server, n int) (loops []*loop, err error) {
 	for number := range n {
 		events, err := eventloop.NewLoop[*conn, inbox]()
@@ -85,7 +84,6 @@ func newLoops(s *Server, n int) (loops []*loop, err error) {
 	return loops, nil
 }
 
-// closeLoops closes the descriptors of loops that do not run any more.
 func closeLoops(loops []*loop) {
 	for _, l := range loops {
 		l.events.Close()
@@ -124,7 +122,6 @@ func (l *loop) deadline() time.Time {
 	return next
 }
 
-// readInbox handles the messages in the inbox.
 func (l *loop) readInbox(in inbox) {
 	l.stopping = in.stop
 	l.added = append(l.added, in.added...)
@@ -144,7 +141,6 @@ func (l *loop) admitNew(most int) {
 	}
 }
 
-// add begins to serve a connection.
 func (l *loop) add(c *conn) {
 	if err := l.events.Add(c.fd, c); err != nil {
 		l.log(slog.LevelWarn, "tcpstore: connection closed: it cannot be served", "peer", c.peer.String(), "error", err)
@@ -206,7 +202,6 @@ func (l *loop) expire() {
 	}
 }
 
-// forget is the end of a connection.
 func (l *loop) forget(c *conn) {
 	l.events.Remove(c.fd)
 	unix.Close(int(c.fd))
@@ -246,7 +241,6 @@ func (l *loop) freeParser(p *parser) {
 	}
 }
 
-// close closes all connections.
 func (l *loop) close() {
 	l.readInbox(l.events.Shut())
 	l.admitNew(len(l.added))

@@ -98,7 +98,6 @@ func (s *session) takeOut(spare []byte) (out []byte, parts []part) {
 	return out, parts
 }
 
-// close withdraws all waits of the session.
 func (s *session) close() {
 	for s.pending != nil {
 		w := s.pending
@@ -149,7 +148,6 @@ func (s *session) execute(req *request) *refusal {
 	}
 }
 
-// answer carries out a request that has a reply.
 func (s *session) answer(req *request, key string) *refusal {
 	e := s.engine
 	switch req.op {
@@ -354,7 +352,6 @@ func (s *session) remember(req *request, w *wait) *refusal {
 	return nil
 }
 
-// forget undoes remember.
 func (s *session) forget(w *wait) {
 	if w.prev == nil {
 		s.pending = w.next

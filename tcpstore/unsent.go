@@ -104,7 +104,6 @@ func (b *budget) share(s *segment) {
 	s.charged = true
 }
 
-// done gives back a segment's buffer.
 func (b *budget) done(s *segment) {
 	if s.buffer == nil {
 		return

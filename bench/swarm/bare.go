@@ -38,7 +38,6 @@ type bareSwarm struct {
 	beats     int           // of all, so far
 }
 
-// bareNode is a node of a bareSwarm.
 type bareNode struct {
 	fd     int32
 	rest   []byte // the beginning of a frame
@@ -214,7 +213,6 @@ func (bs *bareSwarm) decode(b []byte) (wire.Frame, error) {
 	return f, nil
 }
 
-// hear is what a node does with a frame.
 func (bs *bareSwarm) hear(n *bareNode, f wire.Frame) error {
 	switch f := f.(type) {
 	case wire.Reply:
@@ -238,7 +236,6 @@ func (bs *bareSwarm) hear(n *bareNode, f wire.Frame) error {
 	return nil
 }
 
-// request asks for something in the name of a node.
 func (bs *bareSwarm) request(n *bareNode, ev rendezvous.Event) error {
 	n.number++
 	f, ok := wire.NewRequest(ev, n.number, n.acked)

@@ -11,7 +11,6 @@ import (
 // ticks are the parts of a second in which the kernel tells the CPU time of a process.
 const ticks = 100
 
-// cpuTime is the CPU time of this process so far, in seconds.
 func cpuTime() float64 {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {

@@ -313,7 +313,6 @@ func (s swarm) leave() {
 	wg.Wait()
 }
 
-// deaf is an observer that takes no notice.
 type deaf struct{}
 
 func (deaf) Updated(rendezvous.MembershipUpdate) {}

@@ -191,7 +191,6 @@ func (p *path) measure(ctx context.Context, port int, key []byte, own []Address)
 	return nil
 }
 
-// open connects to a responder.
 func open(ctx context.Context, ip netip.Addr, port int, key []byte, op byte) (net.Conn, error) {
 	d := net.Dialer{Timeout: dialLimit}
 	conn, err := d.DialContext(ctx, "tcp", net.JoinHostPort(ip.String(), strconv.Itoa(port)))

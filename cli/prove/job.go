@@ -38,7 +38,6 @@ type launcher struct {
 	command    func(s *Scenario, node, port int) []string // of a node
 }
 
-// job is one small job on this machine.
 type job struct {
 	launcher *launcher
 	scenario *Scenario
@@ -50,13 +49,11 @@ type job struct {
 	stepped  bool // its workers are known to have made a step
 }
 
-// node is one started launcher.
 type node struct {
 	cmd  *exec.Cmd
 	done chan struct{} // closed when it has ended
 }
 
-// newJob makes the folders of a job, and finds it a port.
 func newJob(l *launcher, s *Scenario, env []string, folder string) (*job, error) {
 	j := &job{launcher: l, scenario: s, env: env, folder: folder, work: filepath.Join(folder, "work"), nodes: map[int]*node{}}
 	temporary := filepath.Join(folder, "tmp") // what a killed node leaves is removed with the folder
@@ -96,10 +93,8 @@ func (j *job) start(i int) error {
 
 func (j *job) log(i int) string { return filepath.Join(j.folder, fmt.Sprintf("node%d.log", i)) }
 
-// signal signals a node's launcher.
 func (j *job) signal(i int, sig syscall.Signal) error { return j.nodes[i].cmd.Process.Signal(sig) }
 
-// signalWorkers signals the workers of a node.
 func (j *job) signalWorkers(i int, sig syscall.Signal) error {
 	workers := j.workers(i)
 	if len(workers) == 0 {

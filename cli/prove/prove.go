@@ -115,7 +115,6 @@ func (r *Report) Worst() Outcome {
 	return worst
 }
 
-// try runs a scenario in a folder of its own.
 func (c *Config) try(ctx context.Context, l *launcher, s *Scenario, folder string) (r Result) {
 	began := time.Now()
 	r = Result{Scenario: s.Name, Launcher: l.name, Outcome: Unknown, Output: []string{}}

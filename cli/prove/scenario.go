@@ -109,7 +109,6 @@ type watch struct {
 	since time.Duration
 }
 
-// verdict is what watch has found out.
 type verdict struct {
 	outcome Outcome
 	lost    time.Duration // without the workers that must run; valid if timed

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// completionShells are those that --print-completion knows.
 var completionShells = []string{"bash", "zsh", "fish", "tcsh"}
 
 // completion is the script that makes a shell complete the words of root: that of

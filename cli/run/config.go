@@ -97,7 +97,6 @@ func configure(o *options, env environ) (*config, error) {
 //go:embed run_path.py
 var runPathScript string
 
-// setScript makes the workers' command.
 func (c *config) setScript(o *options, env environ) error {
 	switch {
 	case len(o.argv) == 0:
@@ -166,7 +165,6 @@ func (c *config) setWarm(o *options, env environ) (err error) {
 	return nil
 }
 
-// setChecks sets the commands that examine the node.
 func (c *config) setChecks(o *options, _ environ) (err error) {
 	for _, command := range o.checks {
 		if strings.TrimSpace(command) == "" || strings.Contains(command, "\x00") {
@@ -210,7 +208,6 @@ func (c *config) setWorkers(o *options, env environ) error {
 	return nil
 }
 
-// setCPUs binds the workers to CPUs near their devices.
 func (c *config) setCPUs(o *options, env environ) error {
 	if o.numaBinding == "" {
 		return nil
@@ -348,7 +345,6 @@ func (c *config) setLogs(o *options, env environ) error {
 	return nil
 }
 
-// setLogFormat takes the format of the agent's own lines.
 func (c *config) setLogFormat(o *options, env environ) error {
 	format := cmp.Or(o.logFormat, env.get(EnvLogFormat), "text")
 	if !slices.Contains(LogFormats, format) {
@@ -358,7 +354,6 @@ func (c *config) setLogFormat(o *options, env environ) error {
 	return nil
 }
 
-// readTraces reads where traces go.
 func (c *config) readTraces(o *options, env environ) (err error) {
 	if o.otlp != "" {
 		if c.traces, err = otlp.Endpoint(o.otlp, env.get); err != nil {
@@ -392,7 +387,6 @@ func (c *config) setSignals(o *options) {
 	}
 }
 
-// setEnviron prepares the workers' environment.
 func (c *config) setEnviron(o *options, env environ) {
 	for _, entry := range env {
 		switch name, _, _ := strings.Cut(entry, "="); name {
@@ -410,7 +404,6 @@ func (c *config) setEnviron(o *options, env environ) {
 
 const envSignals = "TORCHELASTIC_SIGNALS_TO_HANDLE"
 
-// parseNodes reads --nnodes.
 func parseNodes(text string) (least, most int, err error) {
 	first, second, ranged := strings.Cut(text, ":")
 	least, err1 := strconv.Atoi(strings.TrimSpace(first))
@@ -429,7 +422,6 @@ func parseNodes(text string) (least, most int, err error) {
 	return least, most, nil
 }
 
-// parseConf reads --rdzv-conf.
 func parseConf(text string) (map[string]string, error) {
 	conf := make(map[string]string)
 	if strings.TrimSpace(text) == "" {

@@ -5,7 +5,6 @@ import (
 	"strings"
 )
 
-// setConsole sets which of the workers' output reaches the console, and how.
 func (c *config) setConsole(o *options, _ environ) error {
 	l := &c.spec.Logs
 	if o.jobRanks != "" {

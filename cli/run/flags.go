@@ -290,7 +290,6 @@ func (o *options) parseShort(args []string) (rest []string, err error) {
 	return args, nil
 }
 
-// shortOption returns the option with this letter, nil if there is none.
 func shortOption(letter byte) *option {
 	i := slices.IndexFunc(optionTable, func(f option) bool { return f.short != 0 && f.short == letter })
 	if i < 0 {
@@ -299,7 +298,6 @@ func shortOption(letter byte) *option {
 	return &optionTable[i]
 }
 
-// takeValue takes the argument after an option.
 func takeValue(f *option, args []string) (value string, rest []string, err error) {
 	if len(args) == 0 || looksLikeOption(args[0]) {
 		return "", nil, usagef("argument --%s: expected one argument", f.name)
@@ -339,7 +337,6 @@ func findOption(name string, legacy bool) (*option, error) {
 	return nil, usagef("ambiguous option: --%s could match %s", name, strings.Join(names, ", "))
 }
 
-// set takes a value from the command line.
 func (o *options) set(f *option, value string) error {
 	o.given[f.name] = true
 	if f.on != nil {
@@ -355,7 +352,6 @@ func (o *options) set(f *option, value string) error {
 	return nil
 }
 
-// setFromEnvironment takes a value from a PET_ variable.
 func (op *option) setFromEnvironment(o *options, variable, value string) error {
 	if op.on != nil {
 		n, err := strconv.ParseInt(strings.TrimSpace(value), 10, 64)

@@ -122,7 +122,6 @@ const deviceQuestion = `import sys, torch
 m = getattr(torch, sys.argv[1], torch.cuda)
 print(m.device_count() if m.is_available() else 0)`
 
-// deviceCount is the number of devices of a module of torch.
 func deviceCount(interpreter, module string) int {
 	n, _ := strconv.Atoi(askTorch(interpreter, module, deviceQuestion))
 	return n

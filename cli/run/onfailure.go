@@ -1,6 +1,5 @@
 package run
 
-// setOnFailure sets what a node does when its workers fail.
 func (c *config) setOnFailure(o *options, _ environ) error {
 	fixed := ""
 	if c.rendezvous.kind != kindDynamic {

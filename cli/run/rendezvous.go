@@ -31,7 +31,6 @@ func (r rendezvousKind) String() string {
 	return "standalone"
 }
 
-// rendezvousConfig is how this node finds the others.
 type rendezvousConfig struct {
 	kind   rendezvousKind
 	params params.Params
@@ -43,7 +42,6 @@ type rendezvousConfig struct {
 // defaultMasterPort is the port of node 0 where only its address is given.
 const defaultMasterPort = 29500
 
-// setNodes decides how the nodes find each other.
 func (c *config) setNodes(o *options, env environ) error {
 	m := &c.rendezvous
 	m.params = params.Default()
@@ -226,7 +224,6 @@ func (o *options) port() int {
 	return o.masterPort
 }
 
-// trimBrackets takes the brackets from an IPv6 address.
 func trimBrackets(host string) string {
 	if n := len(host); n > 2 && host[0] == '[' && host[n-1] == ']' {
 		return host[1 : n-1]

@@ -99,7 +99,6 @@ func execute(ctx context.Context, root *cobra.Command, args []string, env []stri
 	return c.run(ctx, log, inFormat)
 }
 
-// run runs the agent.
 func (c *config) run(ctx context.Context, log *slog.Logger, stderr io.Writer) int {
 	rdzv, err := c.rendezvous.open(log)
 	if err != nil {
@@ -221,7 +220,6 @@ func (c *config) summary() string {
 	return text + ": " + strings.Join(argv, " ")
 }
 
-// restartsText is the budget of restarts.
 func restartsText(s *agent.Spec) string {
 	if s.RestartWindow > 0 {
 		return fmt.Sprintf("%s in %v", wording.Count(s.MaxRestarts, "restart", "restarts"), s.RestartWindow)
@@ -282,7 +280,6 @@ func complain(stderr io.Writer, err error, code int) int {
 	return code
 }
 
-// open makes the rendezvous.
 func (r *rendezvousConfig) open(log *slog.Logger) (agent.Rendezvous, error) {
 	p := r.params
 	p.Supervised = true

@@ -15,7 +15,6 @@ import (
 	"rallypoint/cli"
 )
 
-// writeManual writes a manual page for each command.
 func writeManual(folder string) error {
 	undated := time.Unix(0, 0)
 	header := &doc.GenManHeader{

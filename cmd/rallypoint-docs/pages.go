@@ -39,7 +39,6 @@ func writePages(docs string) error {
 	return os.WriteFile(path, []byte(text), 0o644)
 }
 
-// commandPages returns the text of each page by the name of its file.
 func commandPages() map[string]string {
 	pages := map[string]string{}
 	var add func(c *cobra.Command)
@@ -168,7 +167,6 @@ func unindented(text string) string {
 	return strings.Join(lines, "\n")
 }
 
-// cell is a text for a cell of a table.
 func cell(text string) string {
 	return strings.NewReplacer("|", `\|`, "<", "&lt;", "\n", " ").Replace(text)
 }
@@ -179,7 +177,6 @@ const (
 	optionsEnd   = "<!-- End of the options. -->\n"
 )
 
-// withOptions is a page with the present table of options.
 func withOptions(page string) (string, error) {
 	before, rest, found := strings.Cut(page, optionsBegin)
 	_, after, ended := strings.Cut(rest, optionsEnd)

@@ -223,7 +223,6 @@ func (f *Fence) Close() {
 	}
 }
 
-// call runs one call at a time.
 func (f *Fence) call(what string, body func() error) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -263,7 +262,6 @@ func (f *Fence) advance(present record) error {
 	return nil
 }
 
-// drop removes what was prepared.
 func (f *Fence) drop() {
 	if f.prepared != "" {
 		_ = os.RemoveAll(f.prepared)

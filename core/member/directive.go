@@ -112,7 +112,6 @@ func noteReport(list []rendezvous.DirectiveReport, r rendezvous.DirectiveReport)
 	return list[max(0, len(list)-rendezvous.MaxDirectiveReports):]
 }
 
-// setUpdateLocked replaces the node's view.
 func (m *Member) setUpdateLocked(n rendezvous.MembershipUpdate) {
 	if n.Directive != m.update.Directive {
 		close(m.directed)

@@ -18,7 +18,6 @@ type hostLiveness struct {
 	timer *time.Timer   // runs while the control plane is out of reach
 }
 
-// hostDownLocked begins to count.
 func (m *Member) hostDownLocked() {
 	o := &m.host
 	if o.timer != nil {
@@ -35,7 +34,6 @@ func (m *Member) hostDownLocked() {
 	o.timer = timer
 }
 
-// hostFoundLocked ends the counting.
 func (m *Member) hostFoundLocked() {
 	o := &m.host
 	if o.timer != nil {

@@ -131,7 +131,6 @@ func (j *joinWait) updateDeadline() {
 	j.lines.Reset(max(time.Until(due), 0))
 }
 
-// logProgress writes a line.
 func (j *joinWait) logProgress() {
 	head, tail := j.describe()
 	j.shown, j.shownAt = wording.WithoutDurations(head+tail), time.Now()

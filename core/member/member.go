@@ -273,7 +273,6 @@ func (m *Member) waitError(ctx context.Context, err error, what string, limit ti
 	return &rendezvous.Error{Code: rendezvous.CodeTimeout, Text: text}
 }
 
-// subject begins the text of an error.
 func (m *Member) subject() string { return fmt.Sprintf("run %q, node %s", m.params.RunID, m.name) }
 
 func (m *Member) endpoint() string { return m.params.Endpoint }

@@ -151,7 +151,6 @@ func (m *Member) release(ctx context.Context, err error) error {
 	return err
 }
 
-// cutReason cuts a reason to the control plane's limit.
 func cutReason(reason string) string {
 	if len(reason) <= rendezvous.MaxNameLen {
 		return reason

@@ -346,7 +346,6 @@ func setSeconds(d *time.Duration, text string, least float64) bool {
 	return true
 }
 
-// setInt sets n from a decimal number.
 func setInt(n *int, text string, least, most int) bool {
 	v, err := strconv.ParseInt(strings.TrimSpace(text), 10, 32)
 	if err != nil || v < int64(least) || v > int64(most) {
@@ -368,7 +367,6 @@ func parseBool(text string) (value, ok bool) {
 	return false, false
 }
 
-// unknownOption is the warning about an unknown option.
 func unknownOption(name string) string {
 	text := fmt.Sprintf("unknown option %.80q is ignored", name)
 	if near := nearestOption(name); near != "" {

@@ -76,7 +76,6 @@ func exchange(fd int, request, buf []byte) ([]byte, error) {
 	return buf[:n], nil
 }
 
-// diagRequest asks for one socket by both its ends.
 func diagRequest(seq uint32, local, remote netip.AddrPort) []byte {
 	b := make([]byte, 0, unix.SizeofNlMsghdr+diagRequestLen)
 	order := binary.NativeEndian
@@ -159,7 +158,6 @@ func parseDiagReply(b []byte, seq uint32, local, remote netip.AddrPort) (socket,
 
 var errShortReply = errors.New("NETLINK_SOCK_DIAG: an answer that is too short")
 
-// addressOf reads an address field.
 func addressOf(family byte, field []byte) netip.Addr {
 	if family == unix.AF_INET {
 		return netip.AddrFrom4([4]byte(field[:4]))

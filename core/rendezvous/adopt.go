@@ -282,7 +282,6 @@ func (m *Machine) takeOver() {
 	m.learn(f)
 }
 
-// learn applies facts that are believed.
 func (m *Machine) learn(f Facts) {
 	if f.Round == m.round.number && f.Origin == m.round.origin && f.World == len(m.round.participants) {
 		for _, rank := range f.FinishedHosts {

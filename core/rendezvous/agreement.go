@@ -29,7 +29,6 @@ func (r *ranks) contains(rank int) bool {
 	return rank>>3 < len(r.has) && r.has[rank>>3]&(1<<(rank&7)) != 0
 }
 
-// add adds a running member.
 func (r *ranks) add(rank int) {
 	if r.contains(rank) {
 		return

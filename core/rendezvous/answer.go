@@ -8,7 +8,6 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// request applies a request of an administrator, and answers it.
 func (m *Machine) request(ev Event) {
 	var a Answer
 	switch ev := ev.(type) {
@@ -148,7 +147,6 @@ func listed(names []string, what string) string {
 	return what + ": " + wording.Names(names)
 }
 
-// drainText says what a drain does.
 func drainText(was *Status, d Direct) string {
 	who, verb := nodeTexts(was, d.Nodes), "leaves"
 	if len(d.Nodes) > 1 {

@@ -7,7 +7,6 @@ import (
 	"rallypoint/internal/printable"
 )
 
-// closeRun closes on request (set_closed, admin).
 func (m *Machine) closeRun(ev CloseRun) {
 	kind := ClosedAdmission
 	if ev.Stop {

@@ -297,7 +297,6 @@ func DecodeFacts(b []byte) (Facts, error) {
 	return f, u.Err()
 }
 
-// packFacts writes facts.
 func packFacts(p *pack.Packer, f Facts) {
 	if f.Generation == "" {
 		p.None()
@@ -317,7 +316,6 @@ func packFacts(p *pack.Packer, f Facts) {
 	p.Text(f.Domains)
 }
 
-// unpackFacts reads what packFacts wrote.
 func unpackFacts(u *pack.Unpacker) (f Facts) {
 	if u.Open() > 0 {
 		f = Facts{

@@ -126,7 +126,6 @@ type Cordon struct {
 	Reason string
 }
 
-// describe says what a directive asks for.
 func (d *Direct) describe(called *names) string {
 	text := d.Kind.String()
 	switch {
@@ -177,7 +176,6 @@ func (d *Direct) join(other *Direct) (sooner bool) {
 	return true
 }
 
-// union returns the nodes of both.
 func (d *Direct) union(other *Direct) []string {
 	nodes := slices.Clone(d.Nodes)
 	for _, node := range other.Nodes {

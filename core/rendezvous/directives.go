@@ -330,7 +330,6 @@ func (ds *directives) agreeTimePassed() {
 	ds.agree(d, -1)
 }
 
-// report records a report of the running round.
 func (ds *directives) report(n *node, r DirectiveReport) {
 	s, d := ds.round.participantOf(n), ds.as(r.ID)
 	if s == nil || s.state != participantRunning || d == nil || r.Step < -1 {

@@ -179,7 +179,6 @@ func (m *Machine) complete() {
 // multiple, plus one: more rounds than another control plane forms beside it.
 const soloGap = 1000
 
-// nextRound is the number of the next round.
 func (m *Machine) nextRound() uint64 {
 	highest := m.round.highest()
 	if m.succession.Alone && (m.round.fresh || m.round.stored) {

@@ -59,7 +59,6 @@ func (m *Machine) endWaits(n *node) {
 	}
 }
 
-// dropKeys forgets the keys of a round that is over.
 func (m *Machine) dropKeys(round uint64) {
 	if m.keys == nil {
 		return

@@ -76,7 +76,6 @@ type node struct {
 	update   MembershipUpdate    // last one sent
 }
 
-// keyWait is a request that waits for keys.
 type keyWait struct {
 	node   *node
 	req    KeyRequest
@@ -111,7 +110,6 @@ func (ns *nodes) ids(names []string) (ids []string) {
 	return ids
 }
 
-// remove forgets the session of a node that has parted.
 func (ns *nodes) remove(n *node) {
 	ns.out.stop(Timer{Kind: TimerGrace, Session: n.session})
 	if !n.ended {

@@ -27,7 +27,6 @@ func (o *output) note(format string, args ...any) {
 	o.emit(HistoryEntry{Text: fmt.Sprintf(format, args...)})
 }
 
-// take returns the effects, and has none any more.
 func (o *output) take() []Effect {
 	effects := o.effects
 	o.effects = nil

@@ -93,7 +93,6 @@ func (p *Policy) Validate() error {
 	)
 }
 
-// segment returns the number of nodes of a segment.
 func (p *Policy) segment() int { return max(1, p.Segment) }
 
 // fits reports whether a round may be scaled to so many nodes.

@@ -8,7 +8,6 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// waitsFor describes what a pending join waits for.
 func (f *forming) waitsFor() Progress {
 	if f.forms() {
 		return f.progress()

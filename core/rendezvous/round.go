@@ -76,7 +76,6 @@ func (r *round) recount(segment int) {
 	}
 }
 
-// seat makes a node a running member.
 func (r *round) seat(rank int, n *node) {
 	s := &participant{rank: rank, node: n.id, label: n.label, domain: n.domain, command: n.command, host: n.inHost, state: participantRunning}
 	r.participants[rank] = s
@@ -346,7 +345,6 @@ func (r *round) missingOf(set *ranks) []string {
 	return names
 }
 
-// namesWithout names running members that are not in a set.
 func (r *round) namesWithout(set *ranks) string {
 	return nameSome(r.missingOf(set), r.awaited()-set.running)
 }

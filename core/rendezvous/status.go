@@ -224,7 +224,6 @@ func (m *Machine) below() Below {
 	return Below{lack, nameSome(slices.Clone(absent[:min(len(absent), maxAbsentShown)]), len(absent))}
 }
 
-// status describes a live node.
 func (ns *nodes) status(n *node) NodeStatus {
 	return NodeStatus{ns.names.of(n.id), n.id, n.label, n.seenAddr, n.domain, n.grace, n.session}
 }
@@ -355,7 +354,6 @@ func (m *Machine) Census() Census {
 	return c
 }
 
-// nodeTexts describes live nodes.
 func nodeTexts(was *Status, ids []string) (who string) {
 	for i, id := range ids {
 		if i > 0 {

@@ -63,7 +63,6 @@ func packRefusal(p *pack.Packer) {
 	rendezvous.PackError(p, ErrDenied)
 }
 
-// appendFrame appends a frame with the body that write packs.
 func appendFrame(dst []byte, write func(*pack.Packer)) []byte {
 	from := len(dst)
 	dst = pack.Append(append(dst, make([]byte, frameHead)...), write)

@@ -85,7 +85,6 @@ func Create(path string, w World) (*Record, error) {
 	return &Record{file: file}, nil
 }
 
-// encode returns the content of a slot.
 func (w World) encode() ([]byte, error) {
 	if len(w.StoreAddr) >= addrSize || len(w.Generation) >= generationSize {
 		return nil, fmt.Errorf("the address %.80q of the round's store, or the generation %.80q, is too long for a record", w.StoreAddr, w.Generation)

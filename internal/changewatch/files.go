@@ -21,7 +21,6 @@ type Files struct {
 	watched []*watchedFile
 }
 
-// watchedFile is one file, by whatever paths it is watched.
 type watchedFile struct {
 	path    string // by which fsnotify names it
 	info    os.FileInfo

@@ -388,7 +388,6 @@ func (c *Client) Grant(ctx context.Context, ttl time.Duration) (lease int64, err
 	return request.ID, err
 }
 
-// leaseNumber draws the number of a lease.
 var leaseNumber = func() int64 {
 	for {
 		var b [8]byte

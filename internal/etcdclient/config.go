@@ -81,7 +81,6 @@ func (c *Config) bases() ([]string, error) {
 	return urls, nil
 }
 
-// tlsConfig reads the certificates.
 func (c *Config) tlsConfig() (*tls.Config, error) {
 	if !c.TLS {
 		if c.CACert != "" || c.Cert != "" || c.Key != "" {

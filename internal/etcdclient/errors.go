@@ -47,7 +47,6 @@ func (e *statusError) Error() string { return e.text }
 // errSilent is what a call comes to whose answer does not come.
 var errSilent = &statusError{codes.Unavailable, "it does not answer"}
 
-// statusOf reads how a call ended.
 func statusOf(err error) *statusError {
 	if own, ok := errors.AsType[*statusError](err); ok {
 		return own

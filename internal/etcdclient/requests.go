@@ -41,7 +41,6 @@ type RangeRequest struct {
 	CountOnly bool
 }
 
-// rangeResponse is what a RangeRequest comes to.
 type rangeResponse struct {
 	Revision int64
 	KVs      []KeyValue
@@ -116,7 +115,6 @@ type TxnResponse struct {
 	results   []opResult // of the branch that was taken
 }
 
-// opResult is what one read of a transaction came to.
 type opResult struct {
 	kvs   []KeyValue
 	Count int64

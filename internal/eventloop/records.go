@@ -81,7 +81,6 @@ func (r *Records) Read(b []byte) (int, error) {
 	return n, nil
 }
 
-// readMore waits for more of a record.
 func (r *Records) readMore() error {
 	if r.memory == nil {
 		r.memory = openings.Get().(*[openingRead]byte)

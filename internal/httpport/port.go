@@ -204,7 +204,6 @@ func (p *page) allow(method string) {
 	p.fail(http.StatusMethodNotAllowed)
 }
 
-// write sends the page.
 func (p *page) write(conn net.Conn) error {
 	p.WriteHeader(http.StatusOK)
 	p.header.Set("Date", time.Now().UTC().Format(http.TimeFormat))

@@ -92,7 +92,6 @@ func either(getenv func(string) string, name string) (variable, value string) {
 	return general + name, getenv(general + name)
 }
 
-// parseURL checks the URL of a collector.
 func parseURL(text string) (*url.URL, error) {
 	u, err := url.Parse(text)
 	if err != nil {

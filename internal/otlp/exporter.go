@@ -182,7 +182,6 @@ func (e *Exporter) await(ctx context.Context, news <-chan struct{}, at <-chan ti
 	return false
 }
 
-// take takes the next spans from the queue.
 func (e *Exporter) take() []Span {
 	e.mu.Lock()
 	defer e.mu.Unlock()

@@ -94,7 +94,6 @@ func (c *carrier) take(k *link, worker *net.TCPConn, store Conn, raw net.Conn) e
 	return nil
 }
 
-// running returns the loop.
 func (c *carrier) running() (*loop, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

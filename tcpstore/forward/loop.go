@@ -103,7 +103,6 @@ func (l *loop) close() {
 	}
 }
 
-// readInbox adds the links in the inbox.
 func (l *loop) readInbox(in inbox) {
 	for _, link := range in.added {
 		l.add(link)

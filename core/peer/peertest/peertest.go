@@ -228,7 +228,6 @@ func Listen(t testing.TB, uid int, addr string) net.Listener {
 	return l
 }
 
-// listener is Listen's.
 type listener struct {
 	fd    int
 	conns chan net.Conn
