@@ -197,6 +197,9 @@ func (g *Group) Follow(w wire.Welcome, dialled string) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.hosting {
+		if w.Group != g.target.Group { // whose standbys say nothing of this one's host
+			g.list = nil
+		}
 		g.renewVoteLocked(w.Group)
 		g.partLocked(w.Group, w.HostNode)
 		g.target = wire.Redirect{Group: w.Group, Term: w.Term, Host: dialled, Node: w.HostNode, Servers: w.Servers}

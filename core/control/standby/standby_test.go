@@ -630,6 +630,24 @@ func TestListOutlivesItsHost(t *testing.T) {
 	}
 }
 
+// TestAnotherGroupIsFollowed: a node whose host is silent joins another job at its endpoint. That the silent host has
+// led in a later term, by a connection that has not ended yet, is no reason to leave.
+func TestAnotherGroupIsFollowed(t *testing.T) {
+	g := standing(t)
+	host := wire.Redirect{Group: "g", Term: 4, Host: "10.0.0.1:1", Node: "a"}
+	link := g.Accept(wire.Liveness{RunID: "run", Group: "g", Node: "a", State: uint64(succession.Leads), Term: 4, Target: host}, &inbox{})
+	if to, found := g.Elsewhere("g", 3); link == nil || !found || to.Host != host.Host {
+		t.Fatalf("a successor is at %+v, %v", to, found)
+	}
+	g.Follow(wire.Welcome{Group: "other", Term: 1, HostNode: "f", Addr: "10.0.0.8:1"}, "10.0.0.8:1")
+	if to, found := g.Elsewhere("other", 1); found {
+		t.Errorf("it leaves for %+v", to)
+	}
+	if got := g.Report().Standbys; len(got) != 0 {
+		t.Errorf("it looks for the standbys %v", got)
+	}
+}
+
 // TestStandbysStayWhereTheyListen: those of the host before are on the list at once, without
 // an invitation and its answer.
 func TestStandbysStayWhereTheyListen(t *testing.T) {

@@ -420,7 +420,7 @@ func (g *Group) Elsewhere(group string, term uint64) (to wire.Redirect, found bo
 		return to, false
 	}
 	for l := range g.links {
-		if l.state == succession.Leads && l.term > term && l.target.Host != "" && (!found || l.term > to.Term) && succession.Believable(l.term) {
+		if l.state == succession.Leads && l.target.Group == group && l.term > term && l.target.Host != "" && (!found || l.term > to.Term) && succession.Believable(l.term) {
 			to, found = l.target, true
 		}
 	}

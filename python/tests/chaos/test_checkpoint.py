@@ -219,6 +219,7 @@ def test_a_minority_founds_anew(network: Network, tmp_path: Path) -> None:  # no
         network.part([namespace for namespace, _ in jobs.machines[:2]])
         before = len(jobs.writes())
         jobs.start("F", 0)
+        jobs.wait(lambda: " of 2, store at " in jobs.log("F"), "a round of the two")
         jobs.wait(lambda: len(jobs.writes()) >= before + 200, "writes of the three")
         network.join([namespace for namespace, _ in jobs.machines[:2]])
         jobs.wait(lambda: jobs.last()["world"] == 5, "a round of all")
