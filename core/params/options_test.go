@@ -90,8 +90,8 @@ func wantOptions(t *testing.T, cases []optionsCase) {
 }
 
 func TestSetOptionsRefuses(t *testing.T) {
-	timeouts := []string{"", " ", "0", "-1", "-0", "nan", "inf", "+Inf", "0x10", "0x1p3", "1_0", "1s", "1,5", "1e99", "1e-12", "3155692600", "١"}
-	delays := []string{"", "-1", "nan", "inf", "0x10", "1 s"}
+	timeouts := []string{"", " ", "9999999999", "0", "-1", "-0", "nan", "inf", "+Inf", "0x10", "0x1p3", "1_0", "1s", "1,5", "1e99", "1e-12", "3155692600", "١"}
+	delays := []string{"", "-1", "9999999999", "nan", "inf", "0x10", "1 s"}
 	numbers := []string{"", "-1", "1.0", "0x10", "a", "99999999999", "1 2"}
 	for _, c := range []struct {
 		options []string
@@ -99,8 +99,8 @@ func TestSetOptionsRefuses(t *testing.T) {
 		expects string
 	}{
 		{[]string{"join_timeout", "last_call_timeout", "close_timeout", "read_timeout", "regroup_timeout", "lease_timeout",
-			"keep_alive_interval", "heartbeat", "heartbeat_timeout"}, timeouts, "seconds greater than 0"},
-		{[]string{"reconnect_grace", "admit_delay", "quiet_period", "cas_backoff_max_seconds"}, delays, "seconds, 0 or more"},
+			"keep_alive_interval", "heartbeat", "heartbeat_timeout"}, timeouts, "seconds greater than 0, at most " + mostSeconds},
+		{[]string{"reconnect_grace", "admit_delay", "quiet_period", "cas_backoff_max_seconds"}, delays, "seconds, 0 or more, at most " + mostSeconds},
 		{[]string{"target", "node_rank"}, numbers, "a whole number, 0 or more"},
 		{[]string{"node_unit", "segment"}, append(numbers, "0"), "a whole number, 1 or more"},
 		{[]string{"keep_alive_max_attempt"}, append(numbers, "0", "1"), "a whole number, 2 or more"},

@@ -9,7 +9,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from pathlib import Path
 
 import pytest
@@ -67,18 +66,6 @@ def test_imports_little(run_python) -> None:  # type: ignore[no-untyped-def]
         assert not (set(sys.modules) - before) & slow, slow
         """
     )
-
-
-def test_quick() -> None:
-    """Best of a few, since the machine may be busy."""
-    best = min(_timed("--help") for _ in range(5))
-    assert best < 0.5
-
-
-def _timed(*arguments: str) -> float:
-    begin = time.monotonic()
-    run(*arguments)
-    return time.monotonic() - begin
 
 
 def test_closed_streams(tmp_path: Path) -> None:
