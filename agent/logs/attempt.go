@@ -208,10 +208,28 @@ func (w *Worker) LastStderr() (text []byte, shared bool) {
 	case w.tee != nil:
 		return w.tee.last(), false
 	case w.ErrFile != "":
-		return (&fileEnd{path: w.ErrFile}).last(), false
+		text = (&fileEnd{path: w.ErrFile}).last()
+		if err := room(filepath.Dir(w.ErrFile)); err != nil && text != nil { // not of a device
+			text = fmt.Appendf(text, "what it wrote last is missing: %s: %v\n", w.ErrFile, err)
+		}
+		return text, false
 	}
 	text = w.Shared.last()
 	return text, len(text) > 0
+}
+
+// room tells why a folder takes no file.
+func room(dir string) error {
+	f, err := os.CreateTemp(dir, ".room-")
+	if err == nil {
+		defer os.Remove(f.Name())
+		_, err = f.Write(make([]byte, 4096))
+		err = errors.Join(err, f.Close())
+	}
+	if pathError := new(fs.PathError); errors.As(err, &pathError) {
+		return pathError.Err
+	}
+	return err
 }
 
 // Names are the names that the prefix template may use.

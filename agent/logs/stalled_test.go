@@ -125,3 +125,26 @@ func TestFilterOnAFullDisk(t *testing.T) {
 		t.Errorf("it says %s", lines)
 	}
 }
+
+// TestLastWordsOnAFullDisk: the worker itself had no means to say why it failed.
+func TestLastWordsOnAFullDisk(t *testing.T) {
+	dir := t.TempDir()
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=64k,mode=700"); err != nil {
+		t.Skipf("mounting a disk is not allowed here: %v", err)
+	}
+	defer unix.Unmount(dir, unix.MNT_DETACH)
+	w := Worker{ErrFile: dir + "/stderr.log"}
+	testkit.WriteFile(t, w.ErrFile, []byte("Traceback\n"))
+	if text, _ := w.LastStderr(); string(text) != "Traceback\n" {
+		t.Errorf("while there is room: %q", text)
+	}
+	if os.WriteFile(dir+"/else", make([]byte, 1<<20), 0o600) == nil {
+		t.Fatal("it is not full")
+	}
+	if text, _ := w.LastStderr(); string(text) != "Traceback\nwhat it wrote last is missing: "+w.ErrFile+": no space left on device\n" {
+		t.Errorf("on a full disk: %q", text)
+	}
+	if left := testkit.Must(os.ReadDir(dir))(t); len(left) != 2 {
+		t.Errorf("it leaves %v", left)
+	}
+}
