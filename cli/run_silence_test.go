@@ -598,6 +598,11 @@ func TestQuorumOption(t *testing.T) {
 		j.readRound(3)
 		j.end(1)
 		j.wantElections(0)
+		for m := 2; m <= 3; m++ {
+			if !j.told(m, "; this process did not run for") {
+				t.Errorf("machine %d was not told that it is its own standstill that cost its place", m)
+			}
+		}
 	})
 	t.Run("one", func(t *testing.T) {
 		t.Parallel()

@@ -305,7 +305,7 @@ func (c *Client) loop(l *conn) {
 				return
 			}
 		}
-		last := l.Welcome
+		last := l
 		l = c.adopt(found)
 		c.resumed(l.Welcome, last, dropped)
 	}
@@ -319,17 +319,18 @@ func (c *Client) ended() bool {
 }
 
 // resumed tells the observer what the welcome of a reconnect means.
-func (c *Client) resumed(w, last wire.Welcome, dropped bool) {
+func (c *Client) resumed(w wire.Welcome, before *conn, dropped bool) {
 	c.mu.Lock()
 	round := c.last.Round
 	c.mu.Unlock()
+	last := before.Welcome
 	succeeded := w.Group != "" && w.Group == last.Group && w.Term > last.Term // it knows the round from those who come
 	same := w.Server == last.Server && w.Group == last.Group                  // and not one that has forgotten its runs and leads again
 	lost := !succeeded && (same || w.Notice.Waiting > 0)
 	if !w.Resumed && round > 0 && lost && !dropped {
 		reason := cmp.Or(w.Notice.Reason, "it was away for too long")
-		c.obs.Dropped(rendezvous.Errorf(rendezvous.CodeEvicted, "run %q: node %s is not in round %d any more: %s",
-			c.params.RunID, c.node, round, reason))
+		c.obs.Dropped(before.explain(rendezvous.Errorf(rendezvous.CodeEvicted, "run %q: node %s is not in round %d any more: %s",
+			c.params.RunID, c.node, round, reason)))
 	}
 	c.obs.Updated(w.Notice)
 }
@@ -369,7 +370,7 @@ func (c *Client) read(l *conn) (dropped bool, err error) {
 			if f.Err == nil {
 				f.Err = rendezvous.ErrEvicted
 			}
-			c.obs.Dropped(f.Err)
+			c.obs.Dropped(l.explain(f.Err))
 		case wire.Goodbye:
 			return dropped, errors.New("the control plane said goodbye")
 		case wire.Beat, wire.Standbys, wire.Transfer:

@@ -10,6 +10,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/controltest"
+	"rallypoint/core/control/discovery"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
@@ -208,7 +209,7 @@ func TestServerThatHasForgotten(t *testing.T) {
 		obs := controltest.NewObserver()
 		c := newTestClient(t, controltest.Guest("127.0.0.1:1", 2), obs)
 		c.last.Round = 3
-		c.resumed(test.now, wire.Welcome{Server: "s", Group: "g", Term: 1}, false)
+		c.resumed(test.now, &conn{Conn: &discovery.Conn{Welcome: wire.Welcome{Server: "s", Group: "g", Term: 1}}}, false)
 		if dropped := slices.ContainsFunc(obs.All(), controltest.IsDropped); dropped != test.dropped {
 			t.Errorf("%s: dropped %v", name, dropped)
 		}

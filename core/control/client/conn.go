@@ -17,8 +17,10 @@ import (
 
 	"rallypoint/core/control/discovery"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/core/training"
+	"rallypoint/internal/wording"
 )
 
 // A node sends several beats in the length of its lease: two may be lost or late. Each asks for an
@@ -61,6 +63,9 @@ type conn struct {
 	unheard  int                     // looks since bytes came last
 	silent   int                     // looks since the connection last worked, see worksLocked
 	acked    uint64                  // bytes, at the last look
+	lookedAt time.Time               // when it looked last
+	stood    time.Duration           // for how long this process did not run before a look that was late
+	stoodAt  time.Time               // of that look
 	second   *second                 // nil: there is none
 	gaveUp   bool                    // one was given up, whose hello the server may still read
 	training func() *training.Report // what beats carry; nil: nothing
@@ -89,6 +94,7 @@ func newConn(life context.Context, found *discovery.Conn, finder Finder) *conn {
 func (c *conn) startLooks(lease time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.lookedAt = time.Now()
 	c.look = time.AfterFunc(lease/looksPerLease, func() {
 		c.lookAgain(lease)
 		c.mu.Lock()
@@ -113,6 +119,7 @@ func (c *conn) Read(b []byte) (int, error) {
 func (c *conn) lookAgain(lease time.Duration) {
 	voters := c.finder.HasVoters()
 	c.mu.Lock()
+	c.noteLookLocked(lease)
 	c.looks++
 	c.unheard++
 	c.silent++
@@ -145,6 +152,30 @@ func (c *conn) lookAgain(lease time.Duration) {
 		beat.Training = report()
 	}
 	c.out.Send(beat)
+}
+
+// noteLookLocked notes whether this process did not run for half a lease before this moment.
+func (c *conn) noteLookLocked(lease time.Duration) {
+	now := time.Now()
+	if gap := now.Sub(c.lookedAt); gap > lease/2 {
+		c.stood, c.stoodAt = gap, now
+	}
+	c.lookedAt = now
+}
+
+// explain adds to why the control plane has dropped the node what only the node can know: its process was
+// stopped, or had no CPU time.
+func (c *conn) explain(why *rendezvous.Error) *rendezvous.Error {
+	lease := time.Duration(c.Welcome.Lease)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.look != nil {
+		c.noteLookLocked(lease)
+	}
+	if c.stood == 0 || c.lookedAt.Sub(c.stoodAt) > 2*lease {
+		return why
+	}
+	return rendezvous.Errorf(why.Code, "%s; this process did not run for %s: it was stopped, or had no CPU time", why.Text, wording.Seconds(c.stood))
 }
 
 // worksLocked reports whether the connection has worked in both directions since the last look:
@@ -245,6 +276,7 @@ func (c *conn) stopLooks() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.look != nil {
+		c.noteLookLocked(time.Duration(c.Welcome.Lease))
 		c.look.Stop()
 		c.look = nil
 	}
