@@ -73,13 +73,13 @@ func TestBadVotes(t *testing.T) {
 	n := dialNode(t, host.Addr().String())
 	word, _ := n.greet(wire.Liveness{RunID: "run", Group: group, Node: "evil", Voter: "evil"}).(wire.Liveness)
 	evil := raft.New(raft.ParseVoter("evil"), time.Second, 0, nil)
-	evil.Begin(word.Epoch, 1<<20, []raft.Voter{raft.ParseVoter("evil"), raft.ParseVoter(word.Voter)}, nil, 0)
+	evil.Begin(word.Cluster, 1<<20, []raft.Voter{raft.ParseVoter("evil"), raft.ParseVoter(word.Voter)}, nil, 0)
 	ask := evil.Messages()[0]
 	counted := func() uint64 { return host.metrics.refused[refusedStandby].Load() }
 	for _, spoil := range []func(f *wire.Vote){
 		func(f *wire.Vote) { f.Group = "other" },
 		func(f *wire.Vote) { f.From = raft.ParseVoter("b") },
-		func(f *wire.Vote) { f.Epoch = "" },
+		func(f *wire.Vote) { f.Cluster = "" },
 		func(f *wire.Vote) { f.Data = []byte("not of raft") },
 		func(*wire.Vote) {}, // of a term that is too far ahead
 	} {
@@ -90,7 +90,7 @@ func TestBadVotes(t *testing.T) {
 	}
 	nodes[0].lines.Await(t, "ignored a message of the vote", 1)
 	evil = raft.New(raft.ParseVoter("evil"), time.Second, 0, nil)
-	evil.Begin(word.Epoch, 9, []raft.Voter{raft.ParseVoter("evil"), raft.ParseVoter(word.Voter)}, nil, 0)
+	evil.Begin(word.Cluster, 9, []raft.Voter{raft.ParseVoter("evil"), raft.ParseVoter(word.Voter)}, nil, 0)
 	n.send(wire.Vote{Group: group, Message: evil.Messages()[0]}) // it may speak, and does not vote
 	regroup(t, nodes)
 	if r := host.cfg.Group.Report(); r.Term != 1 || !r.Hosting {

@@ -692,7 +692,7 @@ func (tr *trio) copied(i int) string {
 }
 
 // TestCopyVotesUnderAnotherName: a server that is started on an older copy of its directory has forgotten what it had
-// promised. It learns what it does not know. Where all servers are copies, a new epoch begins.
+// promised. It learns what it does not know. Where all servers are copies, a new cluster begins.
 func TestCopyVotesUnderAnotherName(t *testing.T) {
 	tr := stored(t, 3, time.Second)
 	tr.startAll()

@@ -86,7 +86,7 @@ type members interface {
 	// assembleLocked returns the message of a frame, if that, or all of it that came before, is whole. It reports
 	// as impossible what no process that follows the protocol can have sent.
 	assembleLocked(l *Link, f wire.Vote) (m raft.Message, whole, possible bool)
-	// adoptLocked takes part in the epoch of a message, if this process may.
+	// adoptLocked takes part in the cluster of a message, if this process may.
 	adoptLocked(m raft.Message)
 	// forgetLocked gives this process an empty memory, and another name as a voter.
 	forgetLocked()
@@ -151,7 +151,7 @@ func (g *Group) foundLocked(now time.Time) {
 	g.wakeLocked()
 }
 
-// beginLocked begins an epoch in which this process is the only voter.
+// beginLocked begins a cluster in which this process is the only voter.
 func (g *Group) beginLocked(term uint64, value []byte) {
 	g.voteAsLocked(raft.NewVoter(0))
 	g.vote.node.Begin(rand.Text(), term-1, []raft.Voter{g.vote.voter}, value, g.vote.now())
@@ -206,7 +206,7 @@ func (g *Group) Follow(w wire.Welcome, dialled string) {
 		g.direct = w.Addr == dialled
 	}
 	g.link, g.certain = succession.Follows, true
-	g.newEpochLocked()
+	g.newClusterLocked()
 	g.wakeLocked()
 	g.tellLocked()
 }
@@ -289,13 +289,13 @@ func (g *Group) voteAsLocked(id raft.Voter) {
 	g.vote.names = names
 }
 
-// newEpochLocked has this process forget an epoch in whose place the leader that it follows has begun another
+// newClusterLocked has this process forget a cluster in whose place the leader that it follows has begun another
 // one: it can vote in the latter only if it brings nothing along.
-func (g *Group) newEpochLocked() {
-	own := g.vote.node.Epoch()
+func (g *Group) newClusterLocked() {
+	own := g.vote.node.Cluster()
 	for l := range g.links {
 		leads := l.state == succession.Leads && l.node == g.target.Node && l.term >= g.target.Term
-		if own != "" && !g.hosting && leads && l.epoch != "" && l.epoch != own {
+		if own != "" && !g.hosting && leads && l.cluster != "" && l.cluster != own {
 			g.members.forgetLocked()
 			g.tellLocked()
 			return

@@ -21,7 +21,7 @@ const maxLinks = 4 * succession.MaxStandbys
 type Link struct {
 	node    string
 	voter   raft.Voter   // 0: it has not said yet
-	epoch   string       // in which it votes
+	cluster string       // in which it votes
 	last    [2]uint64    // the term and the number of the last value that it knows
 	votes   bool         // as it says
 	linked  []string     // nodes to which it has opened a connection, as it says
@@ -168,7 +168,7 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	}
 	voter, superseded := g.members.heardLocked(l, f)
 	l.spoke = true
-	l.voter, l.votes, l.linked, l.epoch, l.last = voter, f.Votes, f.Linked, f.Epoch, f.Last
+	l.voter, l.votes, l.linked, l.cluster, l.last = voter, f.Votes, f.Linked, f.Cluster, f.Last
 	if l.voter != 0 {
 		g.nameLocked(l.node, l.voter)
 	}
@@ -176,7 +176,7 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 	if l.state == succession.Dead || l.state == succession.Unconnected || l.state == succession.Asked { // no process says that of itself
 		l.state = succession.Abstains
 	}
-	g.newEpochLocked()
+	g.newClusterLocked()
 	g.countDeadLocked()
 	g.members.setVotersLocked()
 	g.wakeLocked()
@@ -228,7 +228,7 @@ func (g *Group) Liveness() wire.Liveness {
 }
 
 func (g *Group) livenessLocked() wire.Liveness {
-	f := wire.Liveness{RunID: g.runID, Group: g.groupLocked(), Node: g.node, State: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: g.vote.voter.String(), Votes: g.vote.node.Votes(), Epoch: g.vote.node.Epoch()}
+	f := wire.Liveness{RunID: g.runID, Group: g.groupLocked(), Node: g.node, State: uint64(g.link), Term: g.target.Term, Target: g.target, Voter: g.vote.voter.String(), Votes: g.vote.node.Votes(), Cluster: g.vote.node.Cluster()}
 	_, f.Last[0], f.Last[1] = g.vote.node.Value()
 	switch {
 	case g.closed, g.vote.gone():

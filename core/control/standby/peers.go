@@ -31,10 +31,10 @@ type Peers struct {
 	last       raft.Voter        // the host that was known last
 	proven     time.Duration     // since when that one is proven dead; 0: it is not
 	reign      uint64            // counts how often this process began or ceased to lead; what was to be said in another one is void
-	past       []string          // the epochs before this one in which this process has voted, the last ones
+	past       []string          // the clusters before this one in which this process has voted, the last ones
 	refusing   map[string]string // by peer: why it is none, and has been more than once
 	refused    map[string]string // the same, as it was last
-	since      time.Duration     // since when this process could begin an epoch
+	since      time.Duration     // since when this process could begin a cluster
 	ticked     time.Duration     // when that was looked at
 	majorityAt time.Duration     // when the server here had a majority last, or did not host
 	deposed    bool              // another server has hosted since the one here began to
@@ -91,8 +91,8 @@ func (p *Peers) forgetLocked() {
 // voteAsLocked begins a memory of the vote. What the replica has stays.
 func (p *Peers) voteAsLocked(id raft.Voter) {
 	names := p.vote.names
-	if p.vote.node != nil && p.vote.node.Epoch() != "" {
-		p.past = append(p.past[max(0, len(p.past)-maxPast):], p.vote.node.Epoch())
+	if p.vote.node != nil && p.vote.node.Cluster() != "" {
+		p.past = append(p.past[max(0, len(p.past)-maxPast):], p.vote.node.Cluster())
 	}
 	p.vote = newVote(p.clock, p.lease, id, p.replica)
 	p.vote.names = names
@@ -171,7 +171,7 @@ func (p *Peers) heardLocked(l *Link, said wire.Liveness) (voter raft.Voter, supe
 	if voter != l.voter {
 		p.since = p.vote.now() // the process before it may have told a leader that it hears it
 	}
-	if own := p.vote.node.Epoch(); said.State == uint64(succession.Leads) && own != "" && said.Epoch != own && !p.vote.node.Majority(p.vote.now()) {
+	if own := p.vote.node.Cluster(); said.State == uint64(succession.Leads) && own != "" && said.Cluster != own && !p.vote.node.Majority(p.vote.now()) {
 		p.forgetLocked()
 		p.tellLocked()
 	}
@@ -197,9 +197,9 @@ func (p *Peers) linkTo(node string) (best *Link) {
 	return best
 }
 
-// beginLocked begins an epoch if this process may: a majority of the servers is connected to it, they have heard
+// beginLocked begins a cluster if this process may: a majority of the servers is connected to it, they have heard
 // no leader for a while, and none of them knows more. One that knows nothing waits until it would
-// have heard of a leader, and one that remembers an epoch until that can elect nobody: those that voted
+// have heard of a leader, and one that remembers a cluster until that can elect nobody: those that voted
 // in it are gone. It begins with what it remembers. Its runs' next rounds then leave a gap.
 func (p *Peers) beginLocked() {
 	n, now := p.vote.node, p.vote.now()
@@ -207,8 +207,8 @@ func (p *Peers) beginLocked() {
 	p.ticked = now
 	_, term, number := n.Value()
 	own, theirs := [2]uint64{term, number}, [2]uint64{}
-	free := !n.Majority(now) && (n.Epoch() == "" || now-n.Heard() >= p.lease/4)
-	near, before, first, new := 1, 0, true, n.Epoch() == ""
+	free := !n.Majority(now) && (n.Cluster() == "" || now-n.Heard() >= p.lease/4)
+	near, before, first, new := 1, 0, true, n.Cluster() == ""
 	for i, name := range p.places {
 		l := p.linkTo(name)
 		if name == p.node || l == nil {
@@ -216,7 +216,7 @@ func (p *Peers) beginLocked() {
 		}
 		near++
 		theirs = l.last
-		new = new && l.epoch == ""
+		new = new && l.cluster == ""
 		free = free && l.state != succession.Leads
 		first = first && slices.Compare(own[:], theirs[:]) >= 0
 		if theirs == own && i < p.placeOf(p.node)-1 {
@@ -235,7 +235,7 @@ func (p *Peers) beginLocked() {
 		p.forgetLocked()
 		return
 	}
-	epoch := after(n.Epoch())
+	cluster := after(n.Cluster())
 	var voters []raft.Voter
 	for i, name := range p.places { // every place counts, or two leaders could each have a majority
 		switch l := p.linkTo(name); {
@@ -248,54 +248,54 @@ func (p *Peers) beginLocked() {
 		}
 	}
 	p.voteAsLocked(p.vote.voter)
-	p.vote.node.Begin(epoch, max(term, 1)-1, voters, nil, p.vote.now())
+	p.vote.node.Begin(cluster, max(term, 1)-1, voters, nil, p.vote.now())
 	p.tellLocked()
 }
 
-// after names the epoch that follows another one without a majority's word: the name of the group, by which nodes
-// know it; how many epochs it has had before; and a random text.
-func after(epoch string) string {
+// after names the cluster that follows another one without a majority's word: the name of the group, by which nodes
+// know it; how many clusters it has had before; and a random text.
+func after(cluster string) string {
 	name, before := rand.Text(), 0
-	if epoch != "" {
-		name, before = nameOf(epoch), epochsBefore(epoch)+1
+	if cluster != "" {
+		name, before = nameOf(cluster), clustersBefore(cluster)+1
 	}
 	return name + "." + strconv.Itoa(before) + "." + rand.Text()
 }
 
-// nameOf is the name of the group of an epoch.
-func nameOf(epoch string) string {
-	name, _, _ := strings.Cut(epoch, ".")
+// nameOf is the name of the group of a cluster.
+func nameOf(cluster string) string {
+	name, _, _ := strings.Cut(cluster, ".")
 	return name
 }
 
-// epochsBefore is how many epochs the group had before one.
-func epochsBefore(epoch string) int {
-	_, rest, _ := strings.Cut(epoch, ".")
+// clustersBefore is how many clusters the group had before one.
+func clustersBefore(cluster string) int {
+	_, rest, _ := strings.Cut(cluster, ".")
 	count, _, _ := strings.Cut(rest, ".")
 	n, _ := strconv.Atoi(count)
 	return max(n, 0)
 }
 
-// patienceLocked is how long this process waits before it begins an epoch, or takes part in one that another
-// begins. Where the present process of each server is connected, and none of them knows of an epoch, nobody waits.
+// patienceLocked is how long this process waits before it begins a cluster, or takes part in one that another
+// begins. Where the present process of each server is connected, and none of them knows of a cluster, nobody waits.
 func (p *Peers) patienceLocked() time.Duration {
-	if p.vote.node.Epoch() == "" {
+	if p.vote.node.Cluster() == "" {
 		return p.lease * 2 / 5 // longer than a leader believes that a majority hears it
 	}
 	return giveUp * p.lease
 }
 
-// maxPast is how many earlier epochs a process keeps in mind. Each costs giveUp leases at least.
+// maxPast is how many earlier clusters a process keeps in mind. Each costs giveUp leases at least.
 const maxPast = 64
 
 // giveUp is for how many leases a server keeps a memory by which nobody is elected, though enough servers are up.
 const giveUp = 2
 
-// adoptLocked forgets an epoch in which nobody can be elected, to take part in the one that another process begins. It
+// adoptLocked forgets a cluster in which nobody can be elected, to take part in the one that another process begins. It
 // has never taken part in that: what it had said there it would not know.
 func (p *Peers) adoptLocked(m raft.Message) {
-	own := p.vote.node.Epoch()
-	if m.To != p.vote.voter || own == "" || m.Epoch == own || slices.Contains(p.past, m.Epoch) || p.vote.now()-p.since < p.patienceLocked() {
+	own := p.vote.node.Cluster()
+	if m.To != p.vote.voter || own == "" || m.Cluster == own || slices.Contains(p.past, m.Cluster) || p.vote.now()-p.since < p.patienceLocked() {
 		return
 	}
 	if p.replica.Durable() { // its name outlives what this process knows of the past
@@ -335,7 +335,7 @@ func (p *Peers) standLocked() {
 	}
 }
 
-// idleLocked reports whether this process, which remembers an epoch, has heard of no leader since it was started, nor has
+// idleLocked reports whether this process, which remembers a cluster, has heard of no leader since it was started, nor has
 // any of a majority that is connected to it: nobody has to be waited for.
 func (p *Peers) idleLocked() bool {
 	n, near := p.vote.node, 1
@@ -371,7 +371,7 @@ func (p *Peers) setVotersLocked() {
 	var voters []raft.Voter
 	for _, name := range p.places {
 		id := now[name]
-		if l := p.linkTo(name); l != nil && l.dialed && (l.epoch == "" || l.epoch == b.Epoch()) {
+		if l := p.linkTo(name); l != nil && l.dialed && (l.cluster == "" || l.cluster == b.Cluster()) {
 			id = l.voter
 		}
 		if name == p.node {
@@ -493,7 +493,7 @@ func (p *Peers) targetLocked() {
 		return
 	}
 	term, _ := b.Leads()
-	to := wire.Redirect{Group: nameOf(b.Epoch()), Term: term, Node: host, Host: p.addrLocked(host)}
+	to := wire.Redirect{Group: nameOf(b.Cluster()), Term: term, Node: host, Host: p.addrLocked(host)}
 	if p.target.Term != to.Term || p.target.Host != to.Host || p.target.Group != to.Group {
 		p.target = to
 		p.wakeLocked()
@@ -511,7 +511,7 @@ func (p *Peers) Elected() (reign uint64, alone, elected bool) {
 		return 0, false, false
 	}
 	p.reign++
-	return p.reign, epochsBefore(n.Epoch()) > 0 && n.Fresh(), true
+	return p.reign, clustersBefore(n.Cluster()) > 0 && n.Fresh(), true
 }
 
 // Lead makes this server host in a reign, which has begun the runs. It reports false if that is over.
@@ -533,7 +533,7 @@ func (p *Peers) Lead(reign uint64, now time.Time) bool {
 	}
 	p.start = rendezvous.Succession{Term: term, From: from, Silent: silent && from != ""}
 	p.hosting, p.round, p.deposed = true, false, false
-	p.target = wire.Redirect{Group: nameOf(n.Epoch()), Term: term, Node: p.node, Host: p.self}
+	p.target = wire.Redirect{Group: nameOf(n.Cluster()), Term: term, Node: p.node, Host: p.self}
 	p.setVotersLocked()
 	p.voteLocked()
 	p.tellLocked()

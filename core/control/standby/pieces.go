@@ -63,7 +63,7 @@ func (p *pieces) take(f wire.Vote) (next wire.Vote, whole, possible bool) {
 	if f.Piece.Whole > uint64(p.most) || len(f.Data) == 0 || have+uint64(len(f.Data)) > f.Piece.Whole {
 		return f, false, false
 	}
-	if f.Piece.Number != m.Piece.Number || f.Piece.Whole != m.Piece.Whole || f.Piece.From != have || f.To != m.To || f.Epoch != m.Epoch {
+	if f.Piece.Number != m.Piece.Number || f.Piece.Whole != m.Piece.Whole || f.Piece.From != have || f.To != m.To || f.Cluster != m.Cluster {
 		return f, false, true // of a message that was sent again meanwhile
 	}
 	m.Data = append(m.Data, f.Data...)
@@ -72,7 +72,7 @@ func (p *pieces) take(f wire.Vote) (next wire.Vote, whole, possible bool) {
 		delete(p.arriving, f.From)
 		return m, true, true
 	}
-	next = wire.Vote{Group: f.Group, Message: raft.Message{Epoch: f.Epoch, From: f.To, To: f.From}, Piece: wire.Piece{Number: f.Piece.Number, From: uint64(len(m.Data))}}
+	next = wire.Vote{Group: f.Group, Message: raft.Message{Cluster: f.Cluster, From: f.To, To: f.From}, Piece: wire.Piece{Number: f.Piece.Number, From: uint64(len(m.Data))}}
 	return next, false, true
 }
 

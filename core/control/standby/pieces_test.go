@@ -15,7 +15,7 @@ func voteOf(n int) wire.Vote {
 	for i := range data {
 		data[i] = byte(rand.Uint())
 	}
-	return wire.Vote{Group: "g", Message: raft.Message{Epoch: "e", From: 1, To: 3, Data: data}}
+	return wire.Vote{Group: "g", Message: raft.Message{Cluster: "e", From: 1, To: 3, Data: data}}
 }
 
 // TestPieces: a long message comes whole, at the receiver's pace, also where another one was begun before.
@@ -39,7 +39,7 @@ func TestPieces(t *testing.T) {
 			t.Fatal("a piece is refused")
 		}
 		if whole {
-			if !bytes.Equal(next.Data, long.Data) || next.From != 1 || next.To != 3 || next.Epoch != "e" {
+			if !bytes.Equal(next.Data, long.Data) || next.From != 1 || next.To != 3 || next.Cluster != "e" {
 				t.Errorf("%d bytes from %v to %v", len(next.Data), next.From, next.To)
 			}
 			break

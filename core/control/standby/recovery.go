@@ -16,7 +16,7 @@ import (
 // address refuses, or another process answers there.
 //
 // If that has held for half a lease, and the process had heard a leader within half a lease before the first of
-// them went, or newcomers have come to it since, it may begin another epoch, whose first round leaves a
+// them went, or newcomers have come to it since, it may begin another cluster, whose first round leaves a
 // gap. The next one in the list of voters waits for half a lease longer. A process that nobody reaches may be
 // cut off itself by a firewall that refuses in everybody's name: it waits for four leases.
 // Where the leader was not heard, the others may have gone on without it, and have ended: it begins nothing.
@@ -106,7 +106,7 @@ func (g *Group) majorityLocked() time.Duration {
 // lasted is how long this process has run while that was so.
 func (s *recovery) lasted() time.Duration { return s.ticked - s.since - s.idle }
 
-// mayBegin reports whether this process may begin another epoch, once patience is over. A newcomer may say hello a
+// mayBegin reports whether this process may begin another cluster, once patience is over. A newcomer may say hello a
 // moment before its machine, which was dark, refuses for the first time.
 func (s *recovery) mayBegin(lease time.Duration) bool {
 	return s.heard || s.newcomer > 0 && s.newcomer > s.first-lease && s.first > 0
@@ -165,7 +165,7 @@ func (g *Group) goneLocked() (nodes []string) {
 }
 
 // Overtaken returns where to go, if this process leads, and its memory is of no use any more, or its voters are gone
-// and it may begin another epoch: it looks for another leader first, as all others do.
+// and it may begin another cluster: it looks for another leader first, as all others do.
 func (g *Group) Overtaken() (to wire.Redirect, overtaken bool) {
 	since, patience := g.Stranded()
 	g.mu.Lock()
@@ -179,7 +179,7 @@ func (g *Group) nowhereLocked() wire.Redirect {
 }
 
 // Deserted returns why this process does not lead any more, if its voters are gone for a lease, and it may not
-// begin another epoch: whoever has succeeded it had so long to find it. "": that is not so.
+// begin another cluster: whoever has succeeded it had so long to find it. "": that is not so.
 func (g *Group) Deserted() (to wire.Redirect, why string) {
 	since, patience := g.Stranded()
 	g.mu.Lock()

@@ -48,12 +48,12 @@ func (o *others) carry() {
 	}
 }
 
-// lead makes a node's process the leader of an epoch in which the group's process votes, and others.
+// lead makes a node's process the leader of a cluster in which the group's process votes, and others.
 func (o *others) lead(t *testing.T, node string, term uint64, value []byte, also ...raft.Voter) {
 	t.Helper()
 	n := o.nodes[node]
 	id := o.links[node].voter
-	n.Begin("epoch of "+node, term-1, []raft.Voter{id}, value, o.g.vote.now())
+	n.Begin("cluster of "+node, term-1, []raft.Voter{id}, value, o.g.vote.now())
 	n.SetVoters(append([]raft.Voter{id, o.g.vote.voter}, also...), o.g.vote.now())
 	o.carry()
 	for range 3 { // the voters are changed once those that are added have answered
@@ -68,7 +68,7 @@ func (o *others) lead(t *testing.T, node string, term uint64, value []byte, also
 // pass lets time pass in which this process runs.
 func pass(g *Group, d time.Duration) {
 	for ; d > 0; d -= g.Beat() {
-		g.vote.epoch -= g.Beat()
+		g.vote.cluster -= g.Beat()
 		g.Tick()
 	}
 }

@@ -111,18 +111,18 @@ type Probed struct {
 // Liveness opens and serves the connection of one standby to another: what its sender
 // knows of the host. It is sent again when that changes, and as the answer to Ask.
 type Liveness struct {
-	RunID  string
-	Group  string
-	Node   string
-	Ask    bool
-	State  uint64 // succession.State
-	Term   uint64
-	Target Redirect  // who hosts, if State tells that its sender knows
-	Voter  string    // the sender's name in Vote frames; "": it never votes
-	Votes  bool      // it is one of several that vote now, as far as it knows
-	Linked []string  // nodes to which it has such a connection
-	Epoch  string    // in which it votes; "": in none yet
-	Last   [2]uint64 // the term and the number of the last value that it knows
+	RunID   string
+	Group   string
+	Node    string
+	Ask     bool
+	State   uint64 // succession.State
+	Term    uint64
+	Target  Redirect  // who hosts, if State tells that its sender knows
+	Voter   string    // the sender's name in Vote frames; "": it never votes
+	Votes   bool      // it is one of several that vote now, as far as it knows
+	Linked  []string  // nodes to which it has such a connection
+	Cluster string    // in which it votes; "": in none yet
+	Last    [2]uint64 // the term and the number of the last value that it knows
 }
 
 // Vote is a message from one voter to another, on their liveness connection.
@@ -247,7 +247,7 @@ func (l Liveness) pack(p *packer) {
 	p.Text(l.Voter)
 	p.Bool(l.Votes)
 	p.Texts(l.Linked)
-	p.Text(l.Epoch)
+	p.Text(l.Cluster)
 	p.Uint(l.Last[0])
 	p.Uint(l.Last[1])
 }
@@ -256,14 +256,14 @@ func readLiveness(u *unpacker) Liveness {
 	return Liveness{
 		RunID: u.Text(MaxName), Group: u.Text(MaxName), Node: u.Text(MaxName), Ask: u.Bool(), State: u.Uint(), Term: u.Uint(),
 		Target: readRedirect(u), Voter: u.Text(MaxName), Votes: u.Bool(),
-		Linked: u.Texts(maxServers, MaxName), Epoch: u.Text(MaxName), Last: [2]uint64{u.Uint(), u.Uint()},
+		Linked: u.Texts(maxServers, MaxName), Cluster: u.Text(MaxName), Last: [2]uint64{u.Uint(), u.Uint()},
 	}
 }
 
 func (v Vote) pack(p *packer) {
 	head(p, KindVote, 8)
 	p.Text(v.Group)
-	p.Text(v.Epoch)
+	p.Text(v.Cluster)
 	p.Text(v.From.String())
 	p.Text(v.To.String())
 	p.Bytes(v.Data)
@@ -274,7 +274,7 @@ func (v Vote) pack(p *packer) {
 
 func readVote(u *unpacker) Vote {
 	return Vote{Group: u.Text(MaxName), Message: raft.Message{
-		Epoch: u.Text(MaxName), From: raft.ParseVoter(u.Text(MaxName)), To: raft.ParseVoter(u.Text(MaxName)), Data: u.Bytes(MaxVote),
+		Cluster: u.Text(MaxName), From: raft.ParseVoter(u.Text(MaxName)), To: raft.ParseVoter(u.Text(MaxName)), Data: u.Bytes(MaxVote),
 	}, Piece: Piece{Number: u.Uint(), Whole: u.Uint(), From: u.Uint()}}
 }
 

@@ -40,8 +40,8 @@ func TestSuccessionOnTheWire(t *testing.T) {
 		"921195a16702a3613a31a16e91a173":                         Redirect{Group: "g", Term: 2, Host: "a:1", Node: "n", Servers: []string{"s"}},
 		"9418a16702a3613a31":                                     nil, // a number that is free
 		"9415a16702a3613a31":                                     Transfer{Group: "g", Term: 2, Addr: "a:1"},
-		"9e14a172a167a16ec3030295a000a0a090a176c391a16da1650304": Liveness{RunID: "r", Group: "g", Node: "n", Ask: true, State: 3, Term: 2, Voter: "v", Votes: true, Linked: []string{"m"}, Epoch: "e", Last: [2]uint64{3, 4}},
-		"9917a167a165a131a17ac40101000000":                       Vote{Group: "g", Message: raft.Message{Epoch: "e", From: 1, To: 35, Data: []byte{1}}},
+		"9e14a172a167a16ec3030295a000a0a090a176c391a16da1650304": Liveness{RunID: "r", Group: "g", Node: "n", Ask: true, State: 3, Term: 2, Voter: "v", Votes: true, Linked: []string{"m"}, Cluster: "e", Last: [2]uint64{3, 4}},
+		"9917a167a165a131a17ac40101000000":                       Vote{Group: "g", Message: raft.Message{Cluster: "e", From: 1, To: 35, Data: []byte{1}}},
 		"971300c0c3c3a16e95a16701a0a090":                         Probed{Yields: true, Round: true, Node: "n", Target: Redirect{Group: "g", Term: 1}},
 	} {
 		if f == nil {

@@ -3,7 +3,7 @@
 // go.etcd.io/raft; this package decides when a process campaigns, and what counts as a leader that may
 // speak (docs/decisions/0151).
 //
-// A group of voters lives within an epoch, which whoever begins it names. No message of one epoch
+// A group of voters lives within a cluster, which whoever begins it names. No message of one cluster
 // means anything in another, so that a process that goes from one to the next brings no vote along.
 //
 // The package is pure: each call gets the time, which must not go back, and Messages returns what to send.

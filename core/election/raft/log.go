@@ -16,7 +16,7 @@ const (
 	keepBytes   = 4 << 20 // while they have no more bytes
 )
 
-// log is the memory of one voter in one epoch: raft's log, and what its applied entries come to.
+// log is the memory of one voter in one cluster: raft's log, and what its applied entries come to.
 type log struct {
 	*etcdraft.MemoryStorage
 	applied uint64

@@ -38,9 +38,9 @@ var mutants = []struct {
 	{"the founder alone still elects while it adds voters", []string{
 		"len(l.conf.GetVotersOutgoing()) == 1", "false",
 	}, "TestFounderDiesAddingVoters"},
-	{"a message of another epoch counts", []string{
-		"n.lost || n.epoch != \"\" && n.epoch != m.Epoch", "n.lost",
-	}, "TestEpochs"},
+	{"a message of another cluster counts", []string{
+		"n.lost || n.cluster != \"\" && n.cluster != m.Cluster", "n.lost",
+	}, "TestClusters"},
 	{"a snapshot that was lost is not sent again", []string{
 		"ticks >= snapshotTicks", "ticks < 0",
 	}, "TestLostSnapshot"},

@@ -29,7 +29,7 @@ func Beat(lease time.Duration) time.Duration { return lease / beatParts }
 
 // Message is a message from one voter to another.
 type Message struct {
-	Epoch    string
+	Cluster  string
 	From, To Voter
 	Data     []byte // a message of raft
 }
@@ -40,7 +40,7 @@ type Node struct {
 	id      Voter
 	lease   time.Duration
 	storage Storage           // nil: the last value is all
-	epoch   string            // "": it takes part in none yet
+	cluster string            // "": it takes part in none yet
 	raw     *etcdraft.RawNode // nil: the same
 	log     *log
 	lost    bool   // raft refuses to go on with this memory
@@ -72,27 +72,27 @@ type Node struct {
 	out []Message
 }
 
-// New makes the part of a process that takes part in no epoch yet. The first message to it makes it a part of
+// New makes the part of a process that takes part in no cluster yet. The first message to it makes it a part of
 // one. A storage is empty, or Begin follows.
 func New(id Voter, lease, now time.Duration, storage Storage) *Node {
 	return &Node{id: id, lease: lease, storage: storage, heard: now, began: now, campaign: now - lease, forced: now - lease, leaders: map[uint64]Voter{}, dead: map[Voter]bool{}}
 }
 
-// Begin begins an epoch with these voters, this process among them, who know nothing of it yet, and campaigns
+// Begin begins a cluster with these voters, this process among them, who know nothing of it yet, and campaigns
 // in it for term+1. A single voter leads at once. It begins with what a storage has, else with the value.
-func (n *Node) Begin(epoch string, term uint64, voters []Voter, value []byte, now time.Duration) {
+func (n *Node) Begin(cluster string, term uint64, voters []Voter, value []byte, now time.Duration) {
 	var ids []uint64
 	for _, v := range voters {
 		ids = append(ids, uint64(v))
 	}
-	n.join(epoch, snapshot(1, term+1, &raftpb.ConfState{Voters: ids}, value))
+	n.join(cluster, snapshot(1, term+1, &raftpb.ConfState{Voters: ids}, value))
 	if n.raw != nil {
 		n.do(now, n.raw.Campaign)
 	}
 }
 
-// join makes the process a part of an epoch.
-func (n *Node) join(epoch string, begin *raftpb.Snapshot) {
+// join makes the process a part of a cluster.
+func (n *Node) join(cluster string, begin *raftpb.Snapshot) {
 	l, err := newLog(begin, n.storage)
 	if err == nil && begin != nil {
 		err = l.SetHardState(&raftpb.HardState{Term: new(begin.GetMetadata().GetTerm()), Commit: new(begin.GetMetadata().GetIndex())})
@@ -102,11 +102,11 @@ func (n *Node) join(epoch string, begin *raftpb.Snapshot) {
 		return
 	}
 	l.change.Reset = true
-	n.start(epoch, l)
+	n.start(cluster, l)
 }
 
-// start takes part in an epoch with a log.
-func (n *Node) start(epoch string, l *log) {
+// start takes part in a cluster with a log.
+func (n *Node) start(cluster string, l *log) {
 	raw, err := etcdraft.NewRawNode(&etcdraft.Config{
 		ID: uint64(n.id), ElectionTick: electionTicks, HeartbeatTick: electionTicks - 1, Storage: l, Applied: l.applied,
 		MaxSizePerMsg: 1 << 20, MaxInflightMsgs: 64, MaxInflightBytes: 4 << 20, CheckQuorum: true, PreVote: true, DisableProposalForwarding: true, StepDownOnRemoval: true,
@@ -116,7 +116,7 @@ func (n *Node) start(epoch string, l *log) {
 		n.lost = true
 		return
 	}
-	n.epoch, n.raw, n.log, n.stalled = epoch, raw, l, nil
+	n.cluster, n.raw, n.log, n.stalled = cluster, raw, l, nil
 	n.term = raw.BasicStatus().GetTerm()
 }
 
@@ -154,7 +154,7 @@ func (n *Node) Propose(now time.Duration, values ...[]byte) (number uint64) {
 	return n.lastIndex()
 }
 
-// Settle counts what is not known to be committed as applied: an epoch that follows without a majority's word
+// Settle counts what is not known to be committed as applied: a cluster that follows without a majority's word
 // begins with all that this process knows.
 func (n *Node) Settle() error {
 	if n.raw == nil || n.storage == nil {
@@ -263,7 +263,7 @@ func (n *Node) resend(to Voter) {
 	n.raw.ReportSnapshot(uint64(to), etcdraft.SnapshotFailure)
 }
 
-// Fresh reports whether nothing was proposed yet in this epoch, as far as this process knows.
+// Fresh reports whether nothing was proposed yet in this cluster, as far as this process knows.
 func (n *Node) Fresh() bool {
 	first, err := n.log.FirstIndex()
 	if err != nil || first > 2 { // what came before is not known any more
@@ -358,18 +358,18 @@ func (n *Node) ProvenDead(id Voter) bool { return n.dead[id] }
 // Receive takes another process's message. It reports false, and drops the message, if no process that follows
 // the protocol can have sent it to this one.
 func (n *Node) Receive(m Message, now time.Duration) bool {
-	if m.To != n.id || m.From == n.id || m.From == 0 || m.Epoch == "" {
+	if m.To != n.id || m.From == n.id || m.From == 0 || m.Cluster == "" {
 		return false
 	}
-	if n.lost || n.epoch != "" && n.epoch != m.Epoch {
+	if n.lost || n.cluster != "" && n.cluster != m.Cluster {
 		return true // of other voters; one of the two will learn of the other
 	}
 	said := &raftpb.Message{}
 	if unmarshal(m.Data, said) != nil || said.GetFrom() != uint64(m.From) || said.GetTo() != uint64(m.To) || !n.possible(said) {
 		return false
 	}
-	if n.epoch == "" {
-		if n.join(m.Epoch, nil); n.lost {
+	if n.cluster == "" {
+		if n.join(m.Cluster, nil); n.lost {
 			return true
 		}
 	}
@@ -559,7 +559,7 @@ func (n *Node) finish(rd etcdraft.Ready) error {
 		if err != nil {
 			return err
 		}
-		n.out = append(n.out, Message{Epoch: n.epoch, From: n.id, To: Voter(m.GetTo()), Data: data})
+		n.out = append(n.out, Message{Cluster: n.cluster, From: n.id, To: Voter(m.GetTo()), Data: data})
 	}
 	n.raw.Advance(rd)
 	return n.log.compact()
@@ -587,17 +587,17 @@ func (n *Node) Leader() Voter {
 	return Voter(n.raw.BasicStatus().Lead)
 }
 
-// Epoch names the epoch that this process takes part in; "": none yet.
-func (n *Node) Epoch() string { return n.epoch }
+// Cluster names the cluster that this process takes part in; "": none yet.
+func (n *Node) Cluster() string { return n.cluster }
 
 // Lost reports whether this memory is of no use any more. The process then needs another one.
 func (n *Node) Lost() bool { return n.lost }
 
-// Founded reports whether this process knows the voters of its epoch.
+// Founded reports whether this process knows the voters of its cluster.
 func (n *Node) Founded() bool { return n.raw != nil && len(n.log.conf.GetVoters()) > 0 }
 
 // Value returns the last value that this process knows, and its position among all that were ever proposed in
-// the epoch. The next leader may have another one.
+// the cluster. The next leader may have another one.
 func (n *Node) Value() (value []byte, term, number uint64) {
 	if n.raw == nil {
 		return nil, 0, 0

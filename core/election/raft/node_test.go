@@ -79,7 +79,7 @@ func (g *group) leader() (leader Voter) {
 	return leader
 }
 
-// TestFounderLeadsAtOnce: a process that begins an epoch alone leads without a message, in term 1, and
+// TestFounderLeadsAtOnce: a process that begins a cluster alone leads without a message, in term 1, and
 // others become voters.
 func TestFounderLeadsAtOnce(t *testing.T) {
 	n := New(1, lease, 0, nil)
@@ -240,8 +240,8 @@ func TestLostSnapshot(t *testing.T) {
 	}
 }
 
-// TestEpochs: a process takes nothing from another epoch than its own, whatever the term.
-func TestEpochs(t *testing.T) {
+// TestClusters: a process takes nothing from another cluster than its own, whatever the term.
+func TestClusters(t *testing.T) {
 	g, _ := newGroup(t, 3)
 	g.tick(1)
 	other := New(1, lease, g.now, nil)
@@ -314,7 +314,7 @@ func TestImpossible(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if follower.Receive(Message{Epoch: "e", From: 1, To: 2, Data: data}, g.now) {
+		if follower.Receive(Message{Cluster: "e", From: 1, To: 2, Data: data}, g.now) {
 			t.Errorf("%s is taken", what)
 		}
 		if follower.Lost() {
@@ -335,7 +335,7 @@ func FuzzReceive(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		g, _ := newGroup(t, 3)
 		g.tick(1)
-		g.nodes[2].Receive(Message{Epoch: "e", From: 1, To: 2, Data: data}, g.now)
+		g.nodes[2].Receive(Message{Cluster: "e", From: 1, To: 2, Data: data}, g.now)
 		if !g.nodes[2].Lost() {
 			g.nodes[2].Tick(g.now)
 			g.nodes[2].Messages()

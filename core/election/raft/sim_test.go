@@ -132,7 +132,7 @@ type sim struct {
 	trace  *strings.Builder
 	failed string
 
-	epochs                               int
+	clusters                             int
 	elections, confirms, changes, losses int
 }
 
@@ -463,7 +463,7 @@ func (s *sim) choose(p *proc) {
 		if q == p {
 			return true
 		}
-		if e := q.node.Epoch(); e != "" && e != p.node.Epoch() {
+		if e := q.node.Cluster(); e != "" && e != p.node.Cluster() {
 			return false
 		}
 		at := max(p.heard[q.id], answered[q.id])
@@ -567,7 +567,7 @@ func (s *sim) take(e event) {
 			delete(p.proven, e.from.id)
 		}
 		if !b.Receive(e.m, s.now) {
-			s.fail("%s refuses a message of %s: %v, its last %d, term %d, %v", p.id, e.m.From, d, p.node.lastIndex(), p.node.term, p.node.epoch)
+			s.fail("%s refuses a message of %s: %v, its last %d, term %d, %v", p.id, e.m.From, d, p.node.lastIndex(), p.node.term, p.node.cluster)
 		}
 		s.settle(p)
 	case isHeartbeat:
@@ -1011,19 +1011,19 @@ func (s *sim) found(members int) {
 	s.in(s.some(0.3, 0.5), isProposal, nil, nil)
 }
 
-// begin has a process begin an epoch, as its only voter.
+// begin has a process begin a cluster, as its only voter.
 func (s *sim) begin(p *proc, term uint64, value []byte) {
-	s.epochs++
+	s.clusters++
 	clear(s.value)
-	p.node.Begin(strconv.Itoa(s.epochs), term, []Voter{p.id}, value, s.now)
+	p.node.Begin(strconv.Itoa(s.clusters), term, []Voter{p.id}, value, s.now)
 	s.settle(p)
 }
 
-// renew has a process that follows the leader of another epoch forget its own.
+// renew has a process that follows the leader of another cluster forget its own.
 func (s *sim) renew(p *proc) {
-	if l := s.last; l != nil && l != p && l.killed == 0 && l.term != 0 && p.term == 0 && p.node.Epoch() != "" && p.node.Epoch() != l.node.Epoch() &&
+	if l := s.last; l != nil && l != p && l.killed == 0 && l.term != 0 && p.term == 0 && p.node.Cluster() != "" && p.node.Cluster() != l.node.Cluster() &&
 		!s.links[l.index][p.index].cut && !s.links[p.index][l.index].cut {
-		s.say("%s follows %s into another epoch", p.id, l.id)
+		s.say("%s follows %s into another cluster", p.id, l.id)
 		s.forget(p)
 	}
 }

@@ -44,7 +44,7 @@ func (c *Change) empty() bool {
 // maxRecord bounds each part of a record.
 const maxRecord = 1 << 16
 
-// Record is what Recover needs beside the entries, of a node that takes part in an epoch.
+// Record is what Recover needs beside the entries, of a node that takes part in a cluster.
 func (n *Node) Record() ([]byte, error) {
 	hard, _, err := n.log.InitialState()
 	if err != nil {
@@ -63,7 +63,7 @@ func (n *Node) Record() ([]byte, error) {
 	return pack.Append(nil, func(p *pack.Packer) {
 		p.List(8)
 		p.Uint(uint64(n.id))
-		p.Text(n.epoch)
+		p.Text(n.cluster)
 		p.Bytes(packed)
 		p.Bytes(voters)
 		p.Uint(n.log.applied)
@@ -75,12 +75,12 @@ func (n *Node) Record() ([]byte, error) {
 
 // Recover makes this node, which is new, the one whose record and entries a storage has kept, with what they came to.
 // as is the name that it votes by from now on: another one where the memory may be a copy of an older one. Then
-// it votes in none of the epoch's elections, and its name has to come among the voters first.
+// it votes in none of the cluster's elections, and its name has to come among the voters first.
 func (n *Node) Recover(record []byte, entries [][]byte, as Voter) error {
 	u := pack.NewUnpacker(record)
 	defer u.Release()
 	u.Open()
-	_, epoch := u.Uint(), u.Text(maxRecord)
+	_, cluster := u.Uint(), u.Text(maxRecord)
 	hard, conf := &raftpb.HardState{}, &raftpb.ConfState{}
 	err := errors.Join(unmarshal(u.Bytes(maxRecord), hard), unmarshal(u.Bytes(maxRecord), conf))
 	applied, term, base, baseTerm := u.Uint(), u.Uint(), u.Uint(), u.Uint()
@@ -114,7 +114,7 @@ func (n *Node) Recover(record []byte, entries [][]byte, as Voter) error {
 		return err
 	}
 	n.id = as
-	n.start(epoch, l)
+	n.start(cluster, l)
 	if n.lost {
 		return errors.New("raft refuses the log")
 	}

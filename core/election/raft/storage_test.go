@@ -241,16 +241,16 @@ func TestRecordsThatCannotBe(t *testing.T) {
 	}
 }
 
-// TestFresh: an epoch is fresh until somebody has proposed something in it, of which a process that came later knows
+// TestFresh: a cluster is fresh until somebody has proposed something in it, of which a process that came later knows
 // no more than that it may be so.
 func TestFresh(t *testing.T) {
 	g, _ := newGroup(t, 3)
 	if !g.nodes[1].Fresh() {
-		t.Error("an epoch in which nothing was proposed is not fresh")
+		t.Error("a cluster in which nothing was proposed is not fresh")
 	}
 	g.nodes[1].Propose(g.now, []byte("a"))
 	g.carry()
 	if g.nodes[1].Fresh() || g.nodes[2].Fresh() {
-		t.Error("an epoch is fresh though something was proposed in it")
+		t.Error("a cluster is fresh though something was proposed in it")
 	}
 }
