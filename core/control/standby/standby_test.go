@@ -440,7 +440,7 @@ func TestFoundAnew(t *testing.T) {
 				pass(g, g.Beat()) // it sees it
 			}
 			if waited == lease/4 {
-				g.vote.cluster -= time.Minute // this process is stopped
+				g.vote.origin -= time.Minute // this process is stopped
 				g.Tick()
 			}
 			pass(g, lease/4)
@@ -475,7 +475,7 @@ func TestDeserted(t *testing.T) {
 	}
 	pass := func(d time.Duration) {
 		for ; d > 0; d -= g.Beat() {
-			g.vote.cluster -= g.Beat()
+			g.vote.origin -= g.Beat()
 			g.Tick()
 		}
 	}
@@ -496,7 +496,7 @@ func TestDeserted(t *testing.T) {
 		{"this process was stopped", func() {
 			g.Refused(c, true)
 			pass(lease / 2)
-			g.vote.cluster -= time.Minute
+			g.vote.origin -= time.Minute
 			pass(lease)
 		}, false},
 		{"both are gone for a lease", func() { pass(2 * g.Beat()) }, true},

@@ -19,7 +19,7 @@ import (
 // servers has a new one.
 type vote struct {
 	clock    Clock
-	cluster  time.Duration
+	origin   time.Duration
 	voter    raft.Voter // this process; a memory that is lost votes under another name
 	node     *raft.Node
 	eligible []string                 // nodes that may vote beside this host, in order
@@ -56,10 +56,10 @@ func bootTime() time.Duration {
 }
 
 func newVote(clock Clock, lease time.Duration, voter raft.Voter, storage raft.Storage) vote {
-	return vote{clock: clock, cluster: clock(), voter: voter, names: map[string]raft.Voter{}, node: raft.New(voter, lease, 0, storage)}
+	return vote{clock: clock, origin: clock(), voter: voter, names: map[string]raft.Voter{}, node: raft.New(voter, lease, 0, storage)}
 }
 
-func (v *vote) now() time.Duration { return v.clock() - v.cluster }
+func (v *vote) now() time.Duration { return v.clock() - v.origin }
 
 // Quorum reports whether nodes of this group may vote.
 func (g *Group) Quorum() bool { return !g.noQuorum }

@@ -68,7 +68,7 @@ func (o *others) lead(t *testing.T, node string, term uint64, value []byte, also
 // pass lets time pass in which this process runs.
 func pass(g *Group, d time.Duration) {
 	for ; d > 0; d -= g.Beat() {
-		g.vote.cluster -= g.Beat()
+		g.vote.origin -= g.Beat()
 		g.Tick()
 	}
 }
