@@ -218,7 +218,7 @@ func (w *Worker) LastStderr() (text []byte, shared bool) {
 	return text, len(text) > 0
 }
 
-// room tells why a folder takes no file.
+// room tells why the disk of a folder takes nothing more.
 func room(dir string) error {
 	f, err := os.CreateTemp(dir, ".room-")
 	if err == nil {
@@ -226,10 +226,12 @@ func room(dir string) error {
 		_, err = f.Write(make([]byte, 4096))
 		err = errors.Join(err, f.Close())
 	}
-	if pathError := new(fs.PathError); errors.As(err, &pathError) {
-		return pathError.Err
+	for _, full := range []error{unix.ENOSPC, unix.EDQUOT, unix.EROFS} {
+		if errors.Is(err, full) {
+			return full
+		}
 	}
-	return err
+	return nil
 }
 
 // Names are the names that the prefix template may use.
