@@ -208,7 +208,7 @@ test-etcd-versions: .venv/.wheel build/rallypoint $(GOTESTSUM) $(ETCD) $(ETCD_3_
 	for etcd in $$others; do echo "==> $$($$etcd --version | head -n 1): go test, pytest"; export RALLYPOINT_TEST_ETCD=$$etcd; \
 	$(LONG_GO_TEST) -tags long -timeout 1h ./etcdstore/... ./internal/etcdclient ./internal/etcdserver; \
 	$(LONG_GO_TEST) -timeout 30m ./backend -run '/^etcd$$'; \
-	$(BIN)/python -m pytest python/tests/stores/test_etcd.py python/tests/launch python/tests/torchrun/test_demo.py -k etcd $(PYTEST_ARGS); done
+	$(BIN)/python -m pytest python/tests/stores/test_etcd.py python/tests/launch -k etcd $(PYTEST_ARGS); done
 
 # Everything about files on a file system that other processes see by another mount.
 .PHONY: test-mounts

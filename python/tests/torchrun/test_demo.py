@@ -46,20 +46,18 @@ def demo(*arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.long
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize(
     ("launcher", "endpoint"),
     [
         ("rallypoint run", "hosted"),
-        pytest.param("torchrun", "hosted", marks=pytest.mark.long),
-        pytest.param("torchrun", "file", marks=pytest.mark.long),
+        ("torchrun", "hosted"),
+        ("torchrun", "file"),
         pytest.param(
             "torchrun",
             "etcd",
-            marks=[
-                pytest.mark.long,
-                pytest.mark.skipif(not ETCD, reason="RALLYPOINT_TEST_ETCD names no etcd"),
-            ],
+            marks=pytest.mark.skipif(not ETCD, reason="RALLYPOINT_TEST_ETCD names no etcd"),
         ),
     ],
 )
