@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -15,9 +16,12 @@ func running(m *member.Member, digest string) *member.Member {
 	return m
 }
 
-// refusedForItsCommand waits for a join that must be refused.
-func refusedForItsCommand(t *testing.T, j *joining, words ...string) {
+// refusedForItsCommand waits for a join that must be refused, after which the node goes, as an agent does:
+// a server that ends waits for whoever is connected.
+func refusedForItsCommand(t *testing.T, m *member.Member, words ...string) {
 	t.Helper()
+	defer m.Close()
+	j := join(t.Context(), m)
 	select {
 	case <-j.done:
 	case <-time.After(2 * patience):
@@ -39,10 +43,11 @@ func TestSpareOfAnotherJob(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
 		a, b := running(r.node("a", 2, 2), "aa"), running(r.node("b", 2, 2), "aa")
 		round(t, a, b)
-		refusedForItsCommand(t, join(t.Context(), running(r.node("c", 2, 2), "cc")), "`job cc`", "`job aa`", "round 1 on node")
+		refusedForItsCommand(t, running(r.node("c", 2, 2), "cc"), "`job cc`", "`job aa`", "round 1 on node")
 		same, any, old := running(r.node("d", 2, 2), "aa"), running(r.node("e", 2, 2, "any_command=1"), "ee"), r.node("f", 2, 2)
-		waiting := joins(t, same, any, old)
-		refusedForItsCommand(t, join(t.Context(), running(r.node("g", 2, 2), "0a")))
+		spares := []*member.Member{same, any, old}
+		waiting := joins(t, spares...)
+		refusedForItsCommand(t, running(r.node("g", 2, 2), "0a"))
 		for i, j := range waiting {
 			select {
 			case <-j.done:
@@ -53,16 +58,20 @@ func TestSpareOfAnotherJob(t *testing.T) {
 		if n := a.NodesWaiting() + b.NodesWaiting(); n != 0 {
 			t.Errorf("%d nodes are said to wait", n)
 		}
-		go func() { _ = b.Shutdown(t.Context(), rendezvous.EndSuccess, "") }()
-		if err := a.Shutdown(t.Context(), rendezvous.EndSuccess, ""); err != nil {
-			t.Fatal(err)
+		ended := make(chan error, 2)
+		for _, m := range []*member.Member{a, b} {
+			go func() { ended <- m.Shutdown(t.Context(), rendezvous.EndSuccess, "") }()
 		}
 		for i, j := range waiting {
 			if <-j.done; rendezvous.CodeOf(j.err) != rendezvous.CodeGraceful {
 				t.Errorf("spare %d got %v", i, j.err)
 			}
+			go spares[i].Close()
 		}
-		refusedForItsCommand(t, join(t.Context(), running(r.node("h", 2, 2), "0b")), "ran another command")
+		if err := errors.Join(<-ended, <-ended); err != nil {
+			t.Fatal(err)
+		}
+		refusedForItsCommand(t, running(r.node("h", 2, 2), "0b"), "ran another command")
 	})
 }
 

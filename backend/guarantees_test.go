@@ -321,13 +321,13 @@ func TestWithdraw(t *testing.T) {
 // Guarantee 4: a spare gets no rank while there is no seat, and the next one that is.
 func TestSpare(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
-		nodes := r.nodes(3, 2, 2, "join_timeout=2.5")
+		nodes := append(r.nodes(2, 2, 2), r.node("n2", 2, 2, "join_timeout=1.5"))
 		first := round(t, nodes[0], nodes[1])
 		spare := join(t.Context(), nodes[2])
 		select {
 		case <-spare.done: // it waits without a limit
 			t.Fatalf("a spare: %+v, %v", spare.outcome, spare.err)
-		case <-time.After(3 * time.Second):
+		case <-time.After(1700 * time.Millisecond):
 		}
 		if nodes[0].NodesWaiting() > 0 {
 			t.Error("a spare disturbs the others")
@@ -536,11 +536,11 @@ func TestPreferredRanks(t *testing.T) {
 // Guarantee 11: a timeout says who is here, who is missing, how long it was tried.
 func TestTimeoutsSayWhy(t *testing.T) {
 	everywhere(t, func(t *testing.T, r *run) {
-		_, err := r.node("alone", 2, 2, "join_timeout=3", "node_rank=1").Next(t.Context())
+		_, err := r.node("alone", 2, 2, "join_timeout=1", "node_rank=1").Next(t.Context())
 		if !errors.Is(err, rendezvous.ErrTimeout) {
 			t.Fatalf("got %v", err)
 		}
-		for _, what := range []string{`run "job"`, "alone", "1 of 2 nodes here", "missing: node ranks 0", " s of 3 s"} {
+		for _, what := range []string{`run "job"`, "alone", "1 of 2 nodes here", "missing: node ranks 0", " s of 1 s"} {
 			if !strings.Contains(err.Error(), what) {
 				t.Errorf("the error does not say %q: %v", what, err)
 			}

@@ -276,10 +276,10 @@ func TestLeaveAnnounced(t *testing.T) {
 		j.agents[0].Signal(unix.SIGTERM)
 		// Node 1 is in round 2 while both workers of node 0 run.
 		j.want("0.0 TERM", "0.1 TERM", "1.0 TERM", "1.0 up 0", "1.1 TERM", "1.1 up 0")
+		fmt.Fprint(release, "go\ngo\n") // before node 1 has ended, which hosts now and waits for node 0
 		if err := j.wait(1); err != nil {
 			t.Errorf("node 1: %v", err)
 		}
-		fmt.Fprint(release, "go\ngo\n")
 		var sig *agent.SignalError
 		if err := j.wait(0); !errors.As(err, &sig) {
 			t.Errorf("node 0: %v", err)

@@ -15,39 +15,37 @@ import (
 // in one direction or both, is not lost, and nobody is told of anything. With a token the
 // connections are TLS's.
 func TestForgottenConnection(t *testing.T) {
-	for _, protected := range []bool{false, true} {
-		for name, ways := range map[string][2]bool{"both ways": {true, true}, "from the node": {true, false}, "from the server": {false, true}} {
-			t.Run(fmt.Sprintf("%s, token %v", name, protected), func(t *testing.T) {
-				t.Parallel()
-				rec := newRecorder(t)
-				cfg := Config{Trace: rec.record}
-				if protected {
-					cfg.Token = openToken(t, goodToken)
-				}
-				s, addr := testServer(t, cfg)
-				beats := &s.metrics.FramesIn[wire.KindBeat]
-				proxy := newProxy(t, addr)
-				p := controltest.Guest(proxy.addr, 1)
-				p.LeaseTimeout = 3 * time.Second
-				if protected {
-					p.TokenFile = testkit.TokenFile(t, goodToken)
-				}
-				obs := controltest.NewObserver()
-				c := connected(t, p, obs)
-				c.SetLastRound(controltest.Outcome(t, c.Start(controltest.Join())).LastRound())
-				for forgotten := range 2 {
-					awaitEvents[rendezvous.Hello](t, rec, forgotten+1)
-					before := beats.Load()
-					testkit.Eventually(t, "the node uses its new connection", func() bool { return beats.Load() > before })
-					proxy.forget(ways[0], ways[1])
-				}
-				awaitEvents[rendezvous.Hello](t, rec, 3)
-				expectUndisturbed(t, obs)
-				if n := proxy.connections(); n != 3 {
-					t.Errorf("%d connections, want 3", n)
-				}
-			})
-		}
+	for _, c := range []struct{ fromNode, fromServer, protected bool }{{true, true, false}, {true, false, true}, {false, true, true}} {
+		t.Run(fmt.Sprintf("%+v", c), func(t *testing.T) {
+			t.Parallel()
+			rec := newRecorder(t)
+			cfg := Config{Trace: rec.record}
+			if c.protected {
+				cfg.Token = openToken(t, goodToken)
+			}
+			s, addr := testServer(t, cfg)
+			beats := &s.metrics.FramesIn[wire.KindBeat]
+			proxy := newProxy(t, addr)
+			p := controltest.Guest(proxy.addr, 1)
+			p.LeaseTimeout = 3 * time.Second
+			if c.protected {
+				p.TokenFile = testkit.TokenFile(t, goodToken)
+			}
+			obs := controltest.NewObserver()
+			node := connected(t, p, obs)
+			node.SetLastRound(controltest.Outcome(t, node.Start(controltest.Join())).LastRound())
+			for forgotten := range 2 {
+				awaitEvents[rendezvous.Hello](t, rec, forgotten+1)
+				before := beats.Load()
+				testkit.Eventually(t, "the node uses its new connection", func() bool { return beats.Load() > before })
+				proxy.forget(c.fromNode, c.fromServer)
+			}
+			awaitEvents[rendezvous.Hello](t, rec, 3)
+			expectUndisturbed(t, obs)
+			if n := proxy.connections(); n != 3 {
+				t.Errorf("%d connections, want 3", n)
+			}
+		})
 	}
 }
 

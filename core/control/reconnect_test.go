@@ -7,9 +7,7 @@ import (
 	"testing"
 
 	"rallypoint/core/control/controltest"
-	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/store"
 	"rallypoint/internal/testkit"
 )
 
@@ -104,44 +102,6 @@ func TestLossAndRecoveryAreToldOnce(t *testing.T) {
 	}
 	if losses != 1 || recoveries != 1 {
 		t.Errorf("%d losses and %d recoveries were reported, want one each", losses, recoveries)
-	}
-}
-
-// TestRequestsApplyOnceAcrossCuts sends counted requests over a proxy that cuts
-// every connection after a random number of bytes.
-func TestRequestsApplyOnceAcrossCuts(t *testing.T) {
-	for seed := range uint64(4) {
-		t.Run(fmt.Sprint(seed), func(t *testing.T) {
-			t.Parallel()
-			rec := newRecorder(t)
-			_, addr := testServer(t, Config{Trace: rec.record})
-			proxy := newProxy(t, addr)
-			p := controltest.Guest(proxy.addr, 1)
-			p.ReconnectGrace = testkit.Patience
-			c := connected(t, p, controltest.NewObserver())
-			round := controltest.Outcome(t, c.Start(controltest.Join())).Round
-			proxy.cutRandomly(seed, 1500)
-			const n = 300
-			calls := make([]*member.Call, n)
-			for i := range calls {
-				calls[i] = c.Start(rendezvous.KeyRequest{Round: round, Op: store.OpAdd, Keys: []string{"count"}, Amount: 1})
-				if i%7 == 0 { // sometimes one at a time, sometimes several
-					calls[i].Wait(controltest.Context(t))
-				}
-			}
-			for i, call := range calls {
-				result, err := call.Wait(controltest.Context(t))
-				if err != nil {
-					t.Fatal(err)
-				}
-				if got := result.(rendezvous.KeyResult).Number; got != int64(i+1) {
-					t.Fatalf("request %d counted %d, want %d", i, got, i+1)
-				}
-			}
-			if hellos := rec.count(isEvent[rendezvous.Hello]); hellos < 4 {
-				t.Errorf("%d hellos: too few connections were cut", hellos)
-			}
-		})
 	}
 }
 
