@@ -102,6 +102,7 @@ func TestNetworkJobEndsWithout(t *testing.T) {
 // TestNetworkSpareAfterTheEnd: a spare, or a newcomer that waits to be admitted, is cut off while the job finishes.
 // It was not in a round, and does not know how the job has ended: a supervisor has to start it again.
 func TestNetworkSpareAfterTheEnd(t *testing.T) {
+	onlyLong(t)
 	for name, nnodes := range map[string]string{"spare": "3:3", "newcomer": "3:4"} {
 		t.Run(name, func(t *testing.T) {
 			seeds(t, 1, func(t *testing.T, random *rand.Rand) {
@@ -124,6 +125,7 @@ func TestNetworkSpareAfterTheEnd(t *testing.T) {
 // TestNetworkStoppedWhileTheHostIs: the run is closed while its host's process is stopped. That one ends, and says
 // why, once it runs again.
 func TestNetworkStoppedWhileTheHostIs(t *testing.T) {
+	onlyLong(t)
 	seeds(t, 1, func(t *testing.T, random *rand.Rand) {
 		away := leases(1.5)
 		if long {

@@ -65,8 +65,11 @@ func mustSay(t *testing.T, text string, words ...string) {
 // waits, and says at its start and at its end that it runs nothing.
 func TestTwoJobsOfOneEndpoint(t *testing.T) {
 	t.Parallel()
-	for _, place := range meetingPlaces {
+	for i, place := range meetingPlaces {
 		for _, nodes := range []int{1, 2} {
+			if nodes == 1 && i > 0 { // the register or server of a place knows nothing of the job's size
+				continue
+			}
 			t.Run(place.name+"/"+strconv.Itoa(nodes), func(t *testing.T) {
 				h := newHarness(t)
 				options := append(place.options(t), "--nnodes="+strconv.Itoa(nodes))

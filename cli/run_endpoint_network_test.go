@@ -87,6 +87,7 @@ func (sj *spreadJob) tell(code int, nodes ...int) {
 // TestNetworkEndpointIsBoundLater: a second node on the endpoint's machine cannot listen there while the first one
 // does. Once that has gone it does: the endpoint leads to the job's control plane for as long as a node is there.
 func TestNetworkEndpointIsBoundLater(t *testing.T) {
+	onlyLong(t)
 	for _, how := range []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL} {
 		t.Run(how.String(), func(t *testing.T) {
 			seeds(t, 3, func(t *testing.T, random *rand.Rand) {

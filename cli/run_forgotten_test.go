@@ -15,6 +15,7 @@ import (
 // firewall that has lost its table does; new ones work. The node is not lost, and no worker starts
 // again, whether a server, three servers or a node hosts.
 func TestNetworkForgetsConnections(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	const node = 3 // its machine
 	for _, c := range []struct {

@@ -189,6 +189,7 @@ func TestNetworkIPv6(t *testing.T) {
 // dropped, or refused in the host's name, so that the standby has all evidence that it
 // could gather by itself. The second standby's word holds it up, for longer than a lease.
 func TestNetworkFirstStandbyIsCutOff(t *testing.T) {
+	onlyLong(t)
 	for _, how := range []string{"dropped", "refused"} {
 		t.Run(how, func(t *testing.T) {
 			t.Parallel()
@@ -212,6 +213,7 @@ func TestNetworkFirstStandbyIsCutOff(t *testing.T) {
 // lets those that stand pass. Standbys that give theirs up, since the host's process is
 // stopped, are refused ever after: that proves nothing.
 func TestNetworkNewConnectionsAreRefused(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	j := newSpreadJobAt(t, address, ",quorum=0", 3, 3)
 	for m := 2; m <= 3; m++ {
@@ -253,6 +255,7 @@ func TestNetworkLies(t *testing.T) {
 // another machine from then on, where a node is started in its place. It joins the job that
 // continues elsewhere, and newcomers find that by the name again.
 func TestNetworkRestartedUnderTheName(t *testing.T) {
+	onlyLong(t)
 	t.Parallel()
 	j := newSpreadJob(t, 3, 4)
 	j.nodes[0].kill(t, syscall.SIGKILL)

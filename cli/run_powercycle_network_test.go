@@ -21,6 +21,7 @@ func drawn(random *rand.Rand, last, n int) []int {
 // TestNetworkPowerCycle: a majority of the machines goes dark, and is back: their nodes are started again. The job
 // forms its next round with all of them, whose number was never used if the endpoint's node has stayed.
 func TestNetworkPowerCycle(t *testing.T) {
+	onlyLong(t)
 	for _, job := range [][2]int{{3, 2}, {5, 3}} {
 		t.Run(fmt.Sprintf("%d of %d", job[1], job[0]), func(t *testing.T) {
 			seeds(t, job[0], func(t *testing.T, random *rand.Rand) {

@@ -320,26 +320,19 @@ func TestSilencePause(t *testing.T) {
 // worker is started again, and the old host is a node of the new one.
 func TestSilenceWithinALease(t *testing.T) {
 	t.Parallel()
-	for name, secured := range map[string]bool{"open": false, "token and TLS": true} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			j := &localJob{recordedJob: &recordedJob{harness: newHarness(t)}, endpoint: "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t))}
-			if secured { // TLS comes with the token
-				j.env = []string{params.EnvTokenFile + "=" + testkit.TokenFile(t, "correct horse battery staple, and more")}
-			}
-			j.grow(3)
-			j.signal(syscall.SIGSTOP, 1)
-			j.awaitElected(2, 3)
-			j.signal(syscall.SIGCONT, 1)
-			j.await(1, hostsNoLonger)
-			j.await(1, "hosts the control plane now")
-			time.Sleep(silenceLease) // in which a seat that was given up would show
-			j.end(2)
-			j.wantElections(1)
-			if n := j.started(); n > 0 {
-				t.Errorf("%d workers were started", n)
-			}
-		})
+	j := &localJob{recordedJob: &recordedJob{harness: newHarness(t)}, endpoint: "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t))}
+	j.env = []string{params.EnvTokenFile + "=" + testkit.TokenFile(t, "correct horse battery staple, and more")} // TLS comes with the token
+	j.grow(3)
+	j.signal(syscall.SIGSTOP, 1)
+	j.awaitElected(2, 3)
+	j.signal(syscall.SIGCONT, 1)
+	j.await(1, hostsNoLonger)
+	j.await(1, "hosts the control plane now")
+	time.Sleep(silenceLease) // in which a seat that was given up would show
+	j.end(2)
+	j.wantElections(1)
+	if n := j.started(); n > 0 {
+		t.Errorf("%d workers were started", n)
 	}
 }
 

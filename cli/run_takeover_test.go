@@ -99,7 +99,7 @@ func TestHostTerminated(t *testing.T) {
 // TestHostRestarted starts the host again at the endpoint at once, and after the others
 // have a host: it joins their job.
 func TestHostRestarted(t *testing.T) {
-	delays := []time.Duration{0, 50 * time.Millisecond, 500 * time.Millisecond}
+	delays := []time.Duration{0, 500 * time.Millisecond}
 	if long {
 		delays = append(delays, 20*time.Second)
 	}
