@@ -33,19 +33,19 @@ on this machine.`,
 			return fmt.Errorf("a command is missing: %s or %s", strings.Join(names[:last], ", "), names[last])
 		},
 	}
-	commands := []*cobra.Command{newAdminClose(log), newAdminEvict(log), newAdminSave(log), newAdminDrain(log), newAdminScale(log), newAdminStop(log)}
-	commands = append(commands, newAdminCancel(log), newAdminCordon(log), newAdminUndrain(log), newAdminForget(log), newAdminBackup())
-	for _, command := range commands {
-		names = append(names, command.Name())
+	for _, verb := range adminVerbs() {
+		cmd.AddCommand(verb.command(log))
+		names = append(names, verb.cmd.Name())
 	}
-	cmd.AddCommand(commands...)
+	cmd.AddCommand(newAdminBackup())
+	names = append(names, "backup")
 	return cmd
 }
 
 type adminRequest struct {
 	statusQuery
-	reason string
-	file   tokenFlag
+	adminArgs
+	file tokenFlag
 }
 
 func (ar *adminRequest) addFlags(cmd *cobra.Command) {
@@ -111,76 +111,4 @@ func (ar *adminRequest) complete(ctx context.Context, ev rendezvous.Event) (rend
 		return cancel, nil
 	}
 	return nil, failed("%d directives of run %q stand: --directive names one", len(run.Directives), statustext.Clean(run.RunID)) // an older server's
-}
-
-// newAdminRequest completes the command of a request, whose event is made of the command's own
-// flags and the reason.
-func newAdminRequest(log *logging, cmd *cobra.Command, event func(reason string) (rendezvous.Event, error)) *cobra.Command {
-	var o adminRequest
-	cmd.Args = wantArgs("ENDPOINT")
-	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := o.prepare(args[0], log); err != nil {
-			return err
-		}
-		ev, err := event(o.reason)
-		if err != nil {
-			return err
-		}
-		return o.ask(cmd, ev)
-	}
-	o.addFlags(cmd)
-	return cmd
-}
-
-func newAdminClose(log *logging) *cobra.Command {
-	var stop bool
-	cmd := newAdminRequest(log, &cobra.Command{
-		Use:   "close ENDPOINT",
-		Short: "Let no more nodes join a job, or stop it",
-		Long: `Close a job: no more nodes can join, waiting nodes are refused with the reason, and a
-running round continues to its end. With --stop the job fails: its agents stop their
-workers immediately.
-
-Closing a closed run changes nothing, except with --stop. A run cannot be reopened; its
-id is free once none of its nodes is left.`,
-		Example: `  rallypoint admin close host0:29400 --rdzv-id job7 --reason "maintenance at noon"
-  rallypoint admin close host0:29400 --rdzv-id job7 --reason "wrong data" --stop`,
-	}, func(reason string) (rendezvous.Event, error) {
-		return rendezvous.CloseRun{Reason: reason, Stop: stop}, nil
-	})
-	cmd.Flags().BoolVar(&stop, "stop", false, "end the job as failed: its agents stop their workers immediately")
-	return cmd
-}
-
-func newAdminEvict(log *logging) *cobra.Command {
-	var node string
-	cmd := newAdminRequest(log, &cobra.Command{
-		Use:   "evict ENDPOINT --node NODE",
-		Short: "Remove a node from a job",
-		Long: `Remove a live node from a job. The others regroup without it, or wait for a
-replacement if they are too few. The node's agent receives the reason; nothing
-prevents it from joining again, so stop it if it should not.
-
-NODE is the node's id: its node_id option, else as "rallypoint status" shows it.`,
-		Example: `  rallypoint admin evict host0:29400 --rdzv-id job7 --node gpu17-3PT6S2QA --reason "its GPU is broken"`,
-	}, func(reason string) (rendezvous.Event, error) {
-		if node == "" {
-			return nil, errors.New("--node is missing: whom?")
-		}
-		return rendezvous.Evict{Node: node, Reason: reason}, nil
-	})
-	cmd.Flags().StringVar(&node, "node", "", "id of the `NODE` (required)")
-	return cmd
-}
-
-func newAdminForget(log *logging) *cobra.Command {
-	return newAdminRequest(log, &cobra.Command{
-		Use:   "forget ENDPOINT",
-		Short: "Let a job that has ended begin again",
-		Long: `Let a job that succeeded or was closed begin again before its closed_for (10 min by default)
-is over. None of its nodes may be alive.`,
-		Example: `  rallypoint admin forget host0:29400 --rdzv-id job7 --reason "one more epoch"`,
-	}, func(reason string) (rendezvous.Event, error) {
-		return rendezvous.Forget{Reason: reason}, nil
-	})
 }
