@@ -8,6 +8,10 @@ import (
 	"fmt"
 	"strconv"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"rallypoint/core/store"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/etcdclient"
@@ -23,7 +27,7 @@ func (s *Store) Set(ctx context.Context, key string, value []byte) error {
 		if err := fits(len(key) + len(value)); err != nil {
 			return err
 		}
-		_, _, err := s.change(ctx, "set", etcdclient.TxnRequest{Success: []etcdclient.Op{s.put(key, value)}})
+		_, _, err := s.change(ctx, "set", etcdclient.Txn{Then: []clientv3.Op{s.put(key, value)}})
 		return err
 	})
 }
@@ -42,13 +46,13 @@ func (s *Store) MultiSet(ctx context.Context, keys []string, values [][]byte) er
 			}
 			last[key] = i
 		}
-		var ops []etcdclient.Op
+		var ops []clientv3.Op
 		size := 0
 		flush := func() error {
 			if len(ops) == 0 {
 				return nil
 			}
-			_, _, err := s.change(ctx, "multi_set", etcdclient.TxnRequest{Success: ops})
+			_, _, err := s.change(ctx, "multi_set", etcdclient.Txn{Then: ops})
 			ops, size = nil, 0
 			return err
 		}
@@ -115,17 +119,14 @@ func (s *Store) Append(ctx context.Context, key string, value []byte) error {
 func (s *Store) update(ctx context.Context, name, key string, f func(value []byte, exists bool) (next []byte, write bool, err error)) (value []byte, err error) {
 	err = s.do(ctx, name, []string{key}, func(ctx context.Context) error {
 		full := s.prefix + key
-		found, err := s.client.Get(ctx, name, etcdclient.RangeRequest{Key: full})
+		found, err := s.client.Get(ctx, name, full)
 		if err != nil {
 			return err
 		}
-		var current etcdclient.KeyValue
-		if len(found.KVs) > 0 {
-			current = found.KVs[0]
-		}
+		current := etcdclient.First(found.Kvs)
 		pause := etcdclient.NewBackoff()
 		for {
-			next, write, err := f(current.Value, current.Modified != 0)
+			next, write, err := f(current.GetValue(), current != nil)
 			if err != nil {
 				return err
 			}
@@ -136,15 +137,15 @@ func (s *Store) update(ctx context.Context, name, key string, f func(value []byt
 			if err := fits(len(key) + len(next)); err != nil {
 				return err
 			}
-			r, applied, err := s.change(ctx, name, etcdclient.TxnRequest{
-				Conditions: []etcdclient.Condition{etcdclient.Unchanged(full, current.Modified)},
-				Success:    []etcdclient.Op{s.put(key, next)},
-				Failure:    []etcdclient.Op{etcdclient.GetOp(full)},
+			r, applied, err := s.change(ctx, name, etcdclient.Txn{
+				If:   []clientv3.Cmp{etcdclient.Unchanged(full, current.GetModRevision())},
+				Then: []clientv3.Op{s.put(key, next)},
+				Else: []clientv3.Op{clientv3.OpGet(full)},
 			})
 			if err != nil || applied {
 				return err
 			}
-			current, _ = r.Result(0).First()
+			current = etcdclient.Found(r, 0)
 			pause.Wait(ctx)
 			if err := ctx.Err(); err != nil {
 				return err
@@ -160,13 +161,13 @@ func (s *Store) Delete(ctx context.Context, key string) (existed bool, err error
 		full := s.prefix + key
 		for {
 			// A condition, so that a repetition can tell whether there was a key.
-			found, err := s.client.Get(ctx, "delete_key", etcdclient.RangeRequest{Key: full, KeysOnly: true})
-			if err != nil || len(found.KVs) == 0 {
+			found, err := s.client.Get(ctx, "delete_key", full, clientv3.WithKeysOnly())
+			if err != nil || len(found.Kvs) == 0 {
 				return err
 			}
-			_, existed, err = s.change(ctx, "delete_key", etcdclient.TxnRequest{
-				Conditions: []etcdclient.Condition{etcdclient.Unchanged(full, found.KVs[0].Modified)},
-				Success:    []etcdclient.Op{etcdclient.DeleteOp(full, "")},
+			_, existed, err = s.change(ctx, "delete_key", etcdclient.Txn{
+				If:   []clientv3.Cmp{etcdclient.Unchanged(full, found.Kvs[0].ModRevision)},
+				Then: []clientv3.Op{clientv3.OpDelete(full)},
 			})
 			if err != nil || existed {
 				return err
@@ -201,9 +202,9 @@ func (s *Store) await(ctx context.Context, name string, keys []string) (values [
 			var missing []string
 			values = make([][]byte, len(keys))
 			for i, kv := range kvs {
-				if values[i] = kv.Value; kv.Modified == 0 {
+				if kv == nil {
 					missing = append(missing, keys[i])
-				} else if kv.Value == nil {
+				} else if values[i] = kv.Value; kv.Value == nil {
 					values[i] = []byte{}
 				}
 			}
@@ -227,7 +228,7 @@ func (s *Store) Check(ctx context.Context, keys []string) (ready bool, err error
 		kvs, _, err := s.fetch(ctx, "check", keys, true)
 		ready = true
 		for _, kv := range kvs {
-			ready = ready && kv.Modified != 0
+			ready = ready && kv != nil
 		}
 		return err
 	})
@@ -243,7 +244,7 @@ func (s *Store) Wait(ctx context.Context, keys []string) error {
 		}
 		var missing []string
 		for i, kv := range kvs {
-			if kv.Modified == 0 {
+			if kv == nil {
 				missing = append(missing, keys[i])
 			}
 		}
@@ -251,24 +252,27 @@ func (s *Store) Wait(ctx context.Context, keys []string) error {
 	})
 }
 
-// fetch reads keys, a missing one as the zero KeyValue, and returns the revision
+// fetch reads keys, a missing one as nil, and returns the revision
 // from which on nothing of them is known.
-func (s *Store) fetch(ctx context.Context, name string, keys []string, keysOnly bool) (kvs []etcdclient.KeyValue, revision int64, err error) {
-	kvs = make([]etcdclient.KeyValue, 0, len(keys))
+func (s *Store) fetch(ctx context.Context, name string, keys []string, keysOnly bool) (kvs []*mvccpb.KeyValue, revision int64, err error) {
+	kvs = make([]*mvccpb.KeyValue, 0, len(keys))
+	var options []clientv3.OpOption
+	if keysOnly {
+		options = append(options, clientv3.WithKeysOnly())
+	}
 	for len(kvs) < len(keys) {
 		part := keys[len(kvs):min(len(kvs)+etcdclient.MaxOps, len(keys))]
-		var t etcdclient.TxnRequest
+		var t etcdclient.Txn
 		for _, key := range part {
-			t.Success = append(t.Success, etcdclient.RangeOp(etcdclient.RangeRequest{Key: s.prefix + key, KeysOnly: keysOnly}))
+			t.Then = append(t.Then, clientv3.OpGet(s.prefix+key, options...))
 		}
 		r, err := s.client.Txn(ctx, name, t)
 		if err != nil {
 			return nil, 0, err
 		}
-		revision = cmp.Or(revision, r.Revision)
+		revision = cmp.Or(revision, r.Header.Revision)
 		for i := range part {
-			kv, _ := r.Result(i).First()
-			kvs = append(kvs, kv)
+			kvs = append(kvs, etcdclient.Found(r, i))
 		}
 	}
 	return kvs, revision, nil
@@ -305,9 +309,9 @@ func (s *Store) awaitWrites(ctx context.Context, keys []string, start int64) err
 // removeWritten removes keys from missing when they are written, until none is left or the
 // watch ends. start is the revision to continue from.
 func (s *Store) removeWritten(ctx context.Context, missing map[string]bool, start *int64, pause *backoff.Backoff) error {
-	requests := make([]etcdclient.WatchRequest, 0, len(missing))
+	requests := make([]*pb.WatchCreateRequest, 0, len(missing))
 	for key := range missing {
-		requests = append(requests, etcdclient.WatchRequest{Key: key, Revision: *start})
+		requests = append(requests, &pb.WatchCreateRequest{Key: []byte(key), StartRevision: *start})
 	}
 	w, err := s.client.Watch(ctx, requests...)
 	if err != nil {
@@ -321,8 +325,8 @@ func (s *Store) removeWritten(ctx context.Context, missing map[string]bool, star
 			return err
 		}
 		for _, e := range events {
-			if !e.Deleted {
-				delete(missing, e.KV.Key)
+			if e.Type != mvccpb.DELETE {
+				delete(missing, string(e.Kv.Key))
 			}
 		}
 	}
@@ -338,7 +342,7 @@ func (s *Store) removePresent(ctx context.Context, missing map[string]bool) (sta
 	}
 	kvs, revision, err := s.fetch(ctx, "wait", keys, true)
 	for i, kv := range kvs {
-		if kv.Modified != 0 {
+		if kv != nil {
 			delete(missing, s.prefix+keys[i])
 		}
 	}
@@ -348,8 +352,10 @@ func (s *Store) removePresent(ctx context.Context, missing map[string]bool) (sta
 // NumKeys implements store.Store.
 func (s *Store) NumKeys(ctx context.Context) (n int64, err error) {
 	err = s.do(ctx, "num_keys", nil, func(ctx context.Context) error {
-		r, err := s.client.Get(ctx, "num_keys", etcdclient.RangeRequest{Key: s.prefix, End: etcdclient.PrefixEnd(s.prefix), CountOnly: true})
-		n = r.Count
+		r, err := s.client.Get(ctx, "num_keys", s.prefix, clientv3.WithPrefix(), clientv3.WithCountOnly())
+		if err == nil {
+			n = r.Count
+		}
 		return err
 	})
 	return n, err
@@ -359,13 +365,13 @@ func (s *Store) NumKeys(ctx context.Context) (n int64, err error) {
 func (s *Store) ListKeys(ctx context.Context) (keys []string, err error) {
 	err = s.do(ctx, "list_keys", nil, func(ctx context.Context) error {
 		for {
-			kvs, _, err := s.client.List(ctx, "list_keys", etcdclient.RangeRequest{Key: s.prefix, End: etcdclient.PrefixEnd(s.prefix), KeysOnly: true})
+			kvs, err := s.client.List(ctx, "list_keys", s.prefix, true)
 			if err == etcdclient.ErrCompacted {
 				continue
 			}
 			keys = make([]string, len(kvs))
 			for i, kv := range kvs {
-				keys[i] = kv.Key[len(s.prefix):]
+				keys[i] = string(kv.Key[len(s.prefix):])
 			}
 			return err
 		}
@@ -397,14 +403,6 @@ func (s *Store) Barrier(ctx context.Context, key string, worldSize int64) error 
 	return store.GenericBarrier(ctx, s, key, worldSize)
 }
 
-// Clear removes all keys of the prefix, of any client.
-func (s *Store) Clear(ctx context.Context) error {
-	return s.do(ctx, "clear", nil, func(ctx context.Context) error {
-		_, _, err := s.change(ctx, "clear", etcdclient.TxnRequest{Success: []etcdclient.Op{etcdclient.DeleteOp(s.prefix, etcdclient.PrefixEnd(s.prefix))}})
-		return err
-	})
-}
-
-func (s *Store) put(key string, value []byte) etcdclient.Op {
-	return etcdclient.PutOp(s.prefix+key, value, s.lease)
+func (s *Store) put(key string, value []byte) clientv3.Op {
+	return etcdclient.Put(s.prefix+key, value, s.lease)
 }

@@ -11,6 +11,9 @@ import (
 	"sync"
 	"time"
 
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/internal/etcdclient"
@@ -64,7 +67,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 	if config.TTL > 0 {
 		s.lease, err = c.Grant(ctx, config.TTL)
 	} else {
-		_, err = c.Get(ctx, "connecting", etcdclient.RangeRequest{Key: s.prefix, CountOnly: true})
+		_, err = c.Get(ctx, "connecting", s.prefix, clientv3.WithCountOnly())
 	}
 	if err != nil {
 		c.Close()
@@ -107,7 +110,7 @@ func (s *Store) Close() error {
 	if used > 0 { // without the tokens of what may be under way still, which no client repeats
 		ctx, cancel := context.WithTimeout(context.Background(), etcdclient.FirstAttempt)
 		_ = s.client.Attempt(ctx, etcdclient.FirstAttempt, func(ctx context.Context) error {
-			_, err := s.client.TxnOnce(ctx, etcdclient.TxnRequest{Success: []etcdclient.Op{etcdclient.DeleteOp(s.slotPrefix, etcdclient.PrefixEnd(s.slotPrefix))}})
+			_, err := s.client.Etcd.Delete(ctx, s.slotPrefix, clientv3.WithPrefix())
 			return err
 		})
 		cancel()
@@ -196,7 +199,7 @@ type idempotencySlot struct {
 // The first of its attempts that gets through writes the token, and no other does
 // anything then: the slot holds this token or a later one. When the client is gone, so is
 // the slot; a later key of that name has another revision of creation.
-func (s *Store) change(ctx context.Context, what string, t etcdclient.TxnRequest) (r etcdclient.TxnResponse, applied bool, err error) {
+func (s *Store) change(ctx context.Context, what string, t etcdclient.Txn) (r *clientv3.TxnResponse, applied bool, err error) {
 	slot, token := s.takeSlot()
 	defer func() { s.freeSlot(slot) }()
 	own := t
@@ -206,21 +209,21 @@ func (s *Store) change(ctx context.Context, what string, t etcdclient.TxnRequest
 				return r, false, err
 			}
 		}
-		t.Conditions = append(slices.Clip(own.Conditions), etcdclient.CreatedAt(slot.key, slot.created), etcdclient.Below(slot.key, token))
-		t.Success = append(slices.Clip(own.Success), etcdclient.PutOp(slot.key, token, s.lease))
-		t.Failure = append(slices.Clip(own.Failure), etcdclient.GetOp(slot.key))
+		t.If = append(slices.Clip(own.If), etcdclient.CreatedAt(slot.key, slot.created), etcdclient.Below(slot.key, token))
+		t.Then = append(slices.Clip(own.Then), etcdclient.Put(slot.key, token, s.lease))
+		t.Else = append(slices.Clip(own.Else), clientv3.OpGet(slot.key))
 		r, err = s.client.Txn(ctx, what, t)
 		if err != nil || r.Succeeded {
 			return r, err == nil, err
 		}
-		found, _ := r.Result(len(t.Failure) - 1).First()
-		if found.Created == slot.created && !bytes.Equal(found.Value, token) {
+		found := etcdclient.Found(r, len(t.Else)-1)
+		if found.GetCreateRevision() == slot.created && !bytes.Equal(found.GetValue(), token) {
 			if found, err = s.fence(ctx, what, slot, token); err != nil {
 				return r, false, err
 			}
 		}
-		if found.Created == slot.created {
-			return r, bytes.Equal(found.Value, token), nil
+		if found.GetCreateRevision() == slot.created {
+			return r, bytes.Equal(found.GetValue(), token), nil
 		}
 		slot.created = 0 // the lease has run out, which making it says, or the slots were removed
 	}
@@ -229,32 +232,33 @@ func (s *Store) change(ctx context.Context, what string, t etcdclient.TxnRequest
 // fence overwrites a token so that no attempt that carries it can get through any more,
 // and returns what the slot holds then: the token itself if an attempt got through just
 // now. Without it an attempt under way might find its own conditions true again later.
-func (s *Store) fence(ctx context.Context, what string, slot idempotencySlot, token []byte) (found etcdclient.KeyValue, err error) {
+func (s *Store) fence(ctx context.Context, what string, slot idempotencySlot, token []byte) (found *mvccpb.KeyValue, err error) {
 	fenced := append(bytes.Clone(token), 'x')
-	r, err := s.client.Txn(ctx, what, etcdclient.TxnRequest{
-		Conditions: []etcdclient.Condition{etcdclient.CreatedAt(slot.key, slot.created), etcdclient.Below(slot.key, token)},
-		Success:    []etcdclient.Op{etcdclient.PutOp(slot.key, fenced, s.lease)},
-		Failure:    []etcdclient.Op{etcdclient.GetOp(slot.key)},
+	r, err := s.client.Txn(ctx, what, etcdclient.Txn{
+		If:   []clientv3.Cmp{etcdclient.CreatedAt(slot.key, slot.created), etcdclient.Below(slot.key, token)},
+		Then: []clientv3.Op{etcdclient.Put(slot.key, fenced, s.lease)},
+		Else: []clientv3.Op{clientv3.OpGet(slot.key)},
 	})
 	if err != nil || r.Succeeded {
-		return etcdclient.KeyValue{Created: slot.created, Value: fenced}, err
+		return &mvccpb.KeyValue{CreateRevision: slot.created, Value: fenced}, err
 	}
-	found, _ = r.Result(0).First()
-	return found, nil
+	return etcdclient.Found(r, 0), nil
 }
 
 // createSlot makes the key of a slot and returns the revision of its creation.
 func (s *Store) createSlot(ctx context.Context, what, key string) (created int64, err error) {
-	r, err := s.client.Txn(ctx, what, etcdclient.TxnRequest{
-		Conditions: []etcdclient.Condition{etcdclient.Unchanged(key, 0)},
-		Success:    []etcdclient.Op{etcdclient.PutOp(key, nil, s.lease)},
-		Failure:    []etcdclient.Op{etcdclient.GetOp(key)},
+	r, err := s.client.Txn(ctx, what, etcdclient.Txn{
+		If:   []clientv3.Cmp{etcdclient.Unchanged(key, 0)},
+		Then: []clientv3.Op{etcdclient.Put(key, nil, s.lease)},
+		Else: []clientv3.Op{clientv3.OpGet(key)},
 	})
-	if err != nil || r.Succeeded {
-		return r.Revision, err
+	switch {
+	case err != nil:
+		return 0, err
+	case r.Succeeded:
+		return r.Header.Revision, nil
 	}
-	found, _ := r.Result(0).First()
-	return found.Created, nil
+	return etcdclient.Found(r, 0).GetCreateRevision(), nil
 }
 
 // takeSlot returns a slot that no operation uses, and a token that is greater, byte by

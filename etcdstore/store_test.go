@@ -303,17 +303,18 @@ func TestKeysGoWithTheirLease(t *testing.T) {
 	testkit.Eventually(t, "the keys are gone", func() bool { return testkit.Must(other.NumKeys(ctx))(t) == 0 })
 }
 
-func TestClear(t *testing.T) {
+// TestCloseLeavesNothing: the slots go with the store.
+func TestCloseLeavesNothing(t *testing.T) {
 	config := shared.Config(t)
 	s := mustOpen(t, config)
 	ctx := testkit.Within(t, 30*time.Second)
 	testkit.Check(t, s.Set(ctx, "a", nil))
-	testkit.Check(t, s.Clear(ctx))
+	testkit.Must(s.Delete(ctx, "a"))(t)
 	testkit.Equal(t, testkit.Must(s.NumKeys(ctx))(t), 0)
 	testkit.Check(t, s.Close())
 	c := testkit.Must(etcdclient.New(config))(t)
 	defer c.Close()
-	left, _, err := c.List(ctx, "left", etcdclient.RangeRequest{Key: config.Prefix, End: etcdclient.PrefixEnd(config.Prefix)})
+	left, err := c.List(ctx, "left", config.Prefix, false)
 	testkit.Check(t, err)
 	testkit.Equal(t, len(left), 0)
 }
@@ -356,7 +357,7 @@ func TestLargeAnswers(t *testing.T) {
 	for _, v := range values {
 		testkit.Equal(t, len(v), len(value))
 	}
-	kvs, _, err := s.client.List(ctx, "all", etcdclient.RangeRequest{Key: s.prefix, End: etcdclient.PrefixEnd(s.prefix)})
+	kvs, err := s.client.List(ctx, "all", s.prefix, false)
 	testkit.Check(t, err)
 	testkit.Equal(t, len(kvs), len(keys))
 }

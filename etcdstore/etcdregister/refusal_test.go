@@ -234,7 +234,7 @@ func makeUsers(t testing.TB, c *etcdclient.Client, password string) {
 	e := c.Etcd
 	testkit.Must(e.RoleAdd(ctx, "root"))(t)
 	testkit.Must(e.RoleAdd(ctx, "job"))(t)
-	testkit.Must(e.RoleGrantPermission(ctx, "job", "/rallypoint/", etcdclient.PrefixEnd("/rallypoint/"), clientv3.PermissionType(clientv3.PermReadWrite)))(t)
+	testkit.Must(e.RoleGrantPermission(ctx, "job", "/rallypoint/", clientv3.GetPrefixRangeEnd("/rallypoint/"), clientv3.PermissionType(clientv3.PermReadWrite)))(t)
 	for _, user := range []string{"root", "job"} {
 		testkit.Must(e.UserAdd(ctx, user, password))(t)
 		testkit.Must(e.UserGrantRole(ctx, user, user))(t)

@@ -11,6 +11,10 @@ import (
 	"sync"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"rallypoint/core/election/register"
 	"rallypoint/internal/etcdclient"
 )
@@ -67,27 +71,23 @@ func (r *Register) Addresses() (local, remote string) { return r.client.Addresse
 
 // GetState implements register.Register.
 func (r *Register) GetState(ctx context.Context) (state, token []byte, err error) {
-	got, err := r.client.Get(ctx, "reading who leads the run", etcdclient.RangeRequest{Key: r.key})
+	got, err := r.client.Get(ctx, "reading who leads the run", r.key)
 	if err != nil {
 		return nil, nil, err
 	}
-	var kv etcdclient.KeyValue
-	if len(got.KVs) > 0 {
-		kv = got.KVs[0]
-	}
-	state, token = r.saw(kv, got.Revision)
+	state, token = r.saw(etcdclient.First(got.Kvs), got.Header.Revision)
 	return state, token, nil
 }
 
-// saw notes what was found at a revision.
-func (r *Register) saw(kv etcdclient.KeyValue, revision int64) (state, token []byte) {
+// saw notes what was found at a revision; nil: nothing.
+func (r *Register) saw(kv *mvccpb.KeyValue, revision int64) (state, token []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.revision, r.found = max(r.revision, revision), kv.Lease
-	if kv.Modified == 0 {
+	r.revision, r.found = max(r.revision, revision), kv.GetLease()
+	if kv == nil {
 		return nil, nil
 	}
-	return kv.Value, tokenOf(kv.Modified)
+	return kv.Value, tokenOf(kv.ModRevision)
 }
 
 func tokenOf(revision int64) []byte { return strconv.AppendInt(nil, revision, 10) }
@@ -98,12 +98,12 @@ func (r *Register) SetState(ctx context.Context, state, token []byte) (now, nowT
 	if err != nil {
 		return nil, nil, false, err
 	}
-	now, nowToken, ok, err = r.set(ctx, etcdclient.PutOp(r.key, state, lease), state, token)
+	now, nowToken, ok, err = r.set(ctx, etcdclient.Put(r.key, state, lease), state, token)
 	if errors.Is(err, etcdclient.ErrLeaseGone) {
 		r.mu.Lock()
 		r.lease = 0
 		r.mu.Unlock()
-		return r.set(ctx, etcdclient.PutOp(r.key, state, 0), state, token)
+		return r.set(ctx, etcdclient.Put(r.key, state, 0), state, token)
 	}
 	return now, nowToken, ok, err
 }
@@ -111,38 +111,37 @@ func (r *Register) SetState(ctx context.Context, state, token []byte) (now, nowT
 // SetFor implements register.Clocked.
 func (r *Register) SetFor(ctx context.Context, state, token []byte, after time.Duration) (now, nowToken []byte, ok bool, err error) {
 	if after <= 0 {
-		return r.set(ctx, etcdclient.DeleteOp(r.key, ""), nil, token)
+		return r.set(ctx, clientv3.OpDelete(r.key), nil, token)
 	}
 	lease, err := r.client.Grant(ctx, after)
 	if err != nil {
 		return nil, nil, false, err
 	}
-	return r.set(ctx, etcdclient.PutOp(r.key, state, lease), state, token)
+	return r.set(ctx, etcdclient.Put(r.key, state, lease), state, token)
 }
 
 // set makes a change if the token is that of the stored value.
-func (r *Register) set(ctx context.Context, change etcdclient.Op, state, token []byte) (now, nowToken []byte, ok bool, err error) {
+func (r *Register) set(ctx context.Context, change clientv3.Op, state, token []byte) (now, nowToken []byte, ok bool, err error) {
 	revision := int64(0)
 	if token != nil {
 		if revision, err = strconv.ParseInt(string(token), 10, 64); err != nil {
 			return nil, nil, false, err
 		}
 	}
-	done, err := r.client.Txn(ctx, "writing who leads the run", etcdclient.TxnRequest{
-		Conditions: []etcdclient.Condition{etcdclient.Unchanged(r.key, revision)},
-		Success:    []etcdclient.Op{change}, Failure: []etcdclient.Op{etcdclient.GetOp(r.key)},
+	done, err := r.client.Txn(ctx, "writing who leads the run", etcdclient.Txn{
+		If:   []clientv3.Cmp{etcdclient.Unchanged(r.key, revision)},
+		Then: []clientv3.Op{change}, Else: []clientv3.Op{clientv3.OpGet(r.key)},
 	})
 	if err != nil {
 		return nil, nil, false, err
 	}
 	if done.Succeeded {
 		r.mu.Lock()
-		r.revision = max(r.revision, done.Revision)
+		r.revision = max(r.revision, done.Header.Revision)
 		r.mu.Unlock()
-		return state, tokenOf(done.Revision), true, nil
+		return state, tokenOf(done.Header.Revision), true, nil
 	}
-	kv, _ := done.Result(0).First()
-	now, nowToken = r.saw(kv, done.Revision)
+	now, nowToken = r.saw(etcdclient.Found(done, 0), done.Header.Revision)
 	return now, nowToken, false, nil
 }
 
@@ -201,7 +200,7 @@ func (r *Register) Watch(ctx context.Context, changed func(state, token []byte))
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	w, err := r.client.Watch(ctx, etcdclient.WatchRequest{Key: r.key, Revision: from})
+	w, err := r.client.Watch(ctx, &pb.WatchCreateRequest{Key: []byte(r.key), StartRevision: from})
 	if err != nil {
 		return err
 	}
@@ -215,14 +214,14 @@ func (r *Register) Watch(ctx context.Context, changed func(state, token []byte))
 			return err
 		}
 		for _, e := range events {
-			at := e.KV.Modified
+			at := e.Kv.ModRevision
 			if r.isOld(at) {
 				continue
 			}
-			if e.Deleted {
-				e.KV = etcdclient.KeyValue{}
+			if e.Type == mvccpb.DELETE {
+				e.Kv = nil
 			}
-			changed(r.saw(e.KV, at))
+			changed(r.saw(e.Kv, at))
 		}
 	}
 }
@@ -244,20 +243,20 @@ func Runs(ctx context.Context, config etcdclient.Config) (ids []string, err erro
 	defer c.Close()
 	prefix := config.Prefix + "/"
 	for from := prefix; ; {
-		r, err := c.Get(ctx, "looking for runs", etcdclient.RangeRequest{Key: from, End: etcdclient.PrefixEnd(prefix), Limit: 1, KeysOnly: true})
+		r, err := c.Get(ctx, "looking for runs", from, clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(1), clientv3.WithKeysOnly())
 		if err != nil {
 			return nil, err
 		}
-		if len(r.KVs) == 0 {
+		if len(r.Kvs) == 0 {
 			return ids, nil
 		}
-		key := r.KVs[0].Key
+		key := string(r.Kvs[0].Key)
 		name, rest, below := strings.Cut(strings.TrimPrefix(key, prefix), "/")
 		if id, err := url.PathUnescape(name); below && err == nil && id != "" && rest == keyLeader {
 			ids = append(ids, id)
 		}
 		if from = key + "\x00"; below && rest >= keyLeader {
-			from = etcdclient.PrefixEnd(prefix + name + "/")
+			from = clientv3.GetPrefixRangeEnd(prefix + name + "/")
 		}
 	}
 }

@@ -25,7 +25,7 @@ func TestRendezvousOfMany(t *testing.T) {
 	c := testkit.Must(etcdclient.New(config))(t)
 	defer c.Close()
 	revision := func() int64 {
-		return testkit.Must(c.Get(ctx, "reading", etcdclient.RangeRequest{Key: "x"}))(t).Revision
+		return testkit.Must(c.Get(ctx, "reading", "x"))(t).Header.Revision
 	}
 	before := revision()
 	for i := range nodes {

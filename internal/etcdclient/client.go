@@ -14,13 +14,16 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	"go.etcd.io/etcd/api/v3/mvccpb"
 	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
 	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/grpclog"
 	"google.golang.org/grpc/metadata"
 
 	"rallypoint/core/rendezvous"
@@ -47,6 +50,10 @@ const (
 	pauseMin = 20 * time.Millisecond
 	pauseMax = time.Second
 )
+
+// gRPC's own log goes to the process's standard error unless another logger is set. What matters of
+// it, and of what etcd's client logs, is in the errors of calls.
+func init() { grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, io.Discard)) }
 
 // Client speaks to a cluster by etcd's own client, and connects with the first call. It
 // is safe for concurrent use.
@@ -88,7 +95,7 @@ func New(config Config) (*Client, error) {
 		secure = c.dialer
 	}
 	c.Etcd, err = clientv3.New(clientv3.Config{
-		Endpoints: urls, MaxUnaryRetries: 1, Logger: zapTo(config.Log()),
+		Endpoints: urls, MaxUnaryRetries: 1, Logger: zap.NewNop(),
 		DialKeepAliveTime: pingAfter, DialKeepAliveTimeout: pingTimeout,
 		DialOptions: []grpc.DialOption{
 			grpc.WithTransportCredentials(secure), grpc.WithContextDialer(c.dialer.dial),
@@ -296,42 +303,21 @@ func (c *Client) authenticate(ctx context.Context, fresh bool) (token string, er
 const noToken = "-"
 
 // Txn runs a transaction.
-func (c *Client) Txn(ctx context.Context, what string, t TxnRequest) (response TxnResponse, err error) {
+func (c *Client) Txn(ctx context.Context, what string, t Txn) (r *clientv3.TxnResponse, err error) {
 	err = c.Call(ctx, what, func(ctx context.Context) (err error) {
-		response, err = c.TxnOnce(ctx, t)
+		r, err = c.Etcd.Txn(ctx).If(t.If...).Then(t.Then...).Else(t.Else...).Commit()
 		return err
 	})
-	return response, err
-}
-
-// TxnOnce runs a transaction, in an Attempt.
-func (c *Client) TxnOnce(ctx context.Context, t TxnRequest) (TxnResponse, error) {
-	r, err := c.Etcd.Txn(ctx).If(t.Conditions...).Then(t.Success...).Else(t.Failure...).Commit()
-	if err != nil {
-		return TxnResponse{}, err
-	}
-	return txnResponseOf(r), nil
+	return r, err
 }
 
 // Get reads keys.
-func (c *Client) Get(ctx context.Context, what string, r RangeRequest) (response rangeResponse, err error) {
+func (c *Client) Get(ctx context.Context, what, key string, options ...clientv3.OpOption) (r *clientv3.GetResponse, err error) {
 	err = c.Call(ctx, what, func(ctx context.Context) (err error) {
-		response, err = c.GetOnce(ctx, r)
+		r, err = c.Etcd.Get(ctx, key, options...)
 		return err
 	})
-	return response, err
-}
-
-// GetOnce reads keys, in an Attempt.
-func (c *Client) GetOnce(ctx context.Context, r RangeRequest) (rangeResponse, error) {
-	done, err := c.Etcd.Do(ctx, RangeOp(r))
-	if err != nil {
-		return rangeResponse{}, err
-	}
-	found := done.Get()
-	return rangeResponse{
-		Revision: found.Header.GetRevision(), KVs: keyValuesOf(found.Kvs), more: found.More, Count: found.Count,
-	}, nil
+	return r, err
 }
 
 // pageSize is how many keys one request of List asks for, pageOfValues with values, which
@@ -341,24 +327,26 @@ const (
 	pageOfValues = 100
 )
 
-// List returns all keys from key to end at one revision, which it returns too.
-// ErrCompacted if that revision was dropped in the middle.
-func (c *Client) List(ctx context.Context, what string, r RangeRequest) (kvs []KeyValue, revision int64, err error) {
-	r.Limit = pageOfValues
-	if r.KeysOnly {
-		r.Limit = pageSize
+// List returns all keys with a prefix at one revision. ErrCompacted if that revision was dropped in
+// the middle.
+func (c *Client) List(ctx context.Context, what, prefix string, keysOnly bool) (kvs []*mvccpb.KeyValue, err error) {
+	options := []clientv3.OpOption{clientv3.WithRange(clientv3.GetPrefixRangeEnd(prefix)), clientv3.WithLimit(pageOfValues)}
+	if keysOnly {
+		options = append(options, clientv3.WithKeysOnly(), clientv3.WithLimit(pageSize))
 	}
-	for {
-		page, err := c.Get(ctx, what, r)
+	for from := prefix; ; {
+		page, err := c.Get(ctx, what, from, options...)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
-		r.Revision = cmp.Or(r.Revision, page.Revision)
-		kvs = append(kvs, page.KVs...)
-		if !page.more || len(page.KVs) == 0 {
-			return kvs, r.Revision, nil
+		if len(kvs) == 0 {
+			options = append(options, clientv3.WithRev(page.Header.Revision))
 		}
-		r.Key = page.KVs[len(page.KVs)-1].Key + "\x00"
+		kvs = append(kvs, page.Kvs...)
+		if !page.More || len(page.Kvs) == 0 {
+			return kvs, nil
+		}
+		from = string(page.Kvs[len(page.Kvs)-1].Key) + "\x00"
 	}
 }
 
@@ -396,18 +384,6 @@ var leaseNumber = func() int64 {
 			return id
 		}
 	}
-}
-
-// Revoke ends a lease and deletes its keys; a lease that is gone is not an error.
-func (c *Client) Revoke(ctx context.Context, lease int64) error {
-	err := c.Call(ctx, "giving a lease back", func(ctx context.Context) error {
-		_, err := c.Etcd.Revoke(ctx, clientv3.LeaseID(lease))
-		return err
-	})
-	if errors.Is(err, ErrLeaseGone) {
-		return nil
-	}
-	return err
 }
 
 // KeepAlive renews a lease; ErrLeaseGone if it has run out. The stream is this one, and
@@ -471,7 +447,7 @@ type watch struct {
 // Watch opens a stream of the changes that are asked for. It does not try twice. Its
 // token is a fresh one: the server says of one that has run out that the user lacks
 // a permission.
-func (c *Client) Watch(ctx context.Context, requests ...WatchRequest) (*watch, error) {
+func (c *Client) Watch(ctx context.Context, requests ...*pb.WatchCreateRequest) (*watch, error) {
 	opening, opened := context.WithTimeout(ctx, FirstAttempt)
 	defer opened()
 	token, err := c.authenticate(opening, true)
@@ -484,7 +460,7 @@ func (c *Client) Watch(ctx context.Context, requests ...WatchRequest) (*watch, e
 	w.stream, err = c.watches.Watch(w.ctx)
 	for _, r := range requests {
 		if err == nil {
-			err = w.stream.Send(r.encode())
+			err = w.stream.Send(&pb.WatchRequest{RequestUnion: &pb.WatchRequest_CreateRequest{CreateRequest: r}})
 		}
 	}
 	if err == io.EOF { // Recv says why
@@ -501,7 +477,7 @@ func (c *Client) Watch(ctx context.Context, requests ...WatchRequest) (*watch, e
 }
 
 // Next waits for changes. Any error is the end of the watch.
-func (w *watch) Next() ([]Event, error) {
+func (w *watch) Next() ([]*mvccpb.Event, error) {
 	r, err := w.stream.Recv()
 	if err == io.EOF {
 		err = errEnded
@@ -521,11 +497,7 @@ func (w *watch) Next() ([]Event, error) {
 	case r.Created:
 		w.created++
 	}
-	events := make([]Event, len(r.Events))
-	for i, e := range r.Events {
-		events[i] = Event{Deleted: e.Type == clientv3.EventTypeDelete, KV: keyValueOf(e.Kv)}
-	}
-	return events, nil
+	return r.Events, nil
 }
 
 // Close ends the watch.

@@ -2,8 +2,6 @@ package etcdclient
 
 import (
 	"testing"
-
-	"rallypoint/internal/testkit"
 )
 
 // However often a call is refused, the next attempt has time.
@@ -14,11 +12,5 @@ func TestAttemptsKeepTheirTime(t *testing.T) {
 			t.Fatal(limit)
 		}
 		limit = nextLimit(limit)
-	}
-}
-
-func TestPrefixEnd(t *testing.T) {
-	for prefix, want := range map[string]string{"a": "b", "a\xff": "b", "/x/": "/x0", "\xff\xff": "\x00", "": "\x00"} {
-		testkit.Equal(t, PrefixEnd(prefix), want)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"testing"
 	"time"
 
+	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
+	clientv3 "go.etcd.io/etcd/client/v3"
 	"go.uber.org/goleak"
 
 	"rallypoint/internal/etcdclient"
@@ -57,9 +59,9 @@ func TestLeasesOfOthersAreNotTakenOver(t *testing.T) {
 	if own == taken || drawn != 2 {
 		t.Fatalf("the lease %d after %d of another, %d numbers drawn", own, taken, drawn)
 	}
-	testkit.Check(t, b.Revoke(ctx, own))
+	testkit.Must(b.Etcd.Revoke(ctx, clientv3.LeaseID(own)))(t)
 	testkit.Check(t, a.KeepAlive(ctx, taken))
-	testkit.Check(t, a.Revoke(ctx, taken))
+	testkit.Must(a.Etcd.Revoke(ctx, clientv3.LeaseID(taken)))(t)
 }
 
 // A watch ends when its member dies, and when it does not answer any more.
@@ -71,7 +73,7 @@ func TestWatchEndsWithItsMember(t *testing.T) {
 			s := etcdtest.Start(t)
 			c := testkit.Must(etcdclient.New(etcdclient.Config{Endpoints: []string{s.Endpoint()}}))(t)
 			defer c.Close()
-			w, err := c.Watch(testkit.Within(t, time.Minute), etcdclient.WatchRequest{Key: "k", Revision: 1})
+			w, err := c.Watch(testkit.Within(t, time.Minute), &pb.WatchCreateRequest{Key: []byte("k"), StartRevision: 1})
 			testkit.Check(t, err)
 			defer w.Close()
 			testkit.Must(w.Next())(t)

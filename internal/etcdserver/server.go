@@ -15,6 +15,8 @@ import (
 	"syscall"
 	"time"
 
+	clientv3 "go.etcd.io/etcd/client/v3"
+
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/etcdclient"
 )
@@ -164,7 +166,7 @@ func (s *Server) awaitReady(ctx context.Context) error {
 	defer t.Stop()
 	for {
 		err := c.Attempt(ctx, etcdclient.FirstAttempt, func(ctx context.Context) error {
-			_, err := c.GetOnce(ctx, etcdclient.RangeRequest{Key: "\x00", CountOnly: true})
+			_, err := c.Etcd.Get(ctx, "\x00", clientv3.WithCountOnly())
 			return err
 		})
 		if err == nil {

@@ -82,7 +82,7 @@ func (m *Member) Start(t testing.TB, binary string) {
 		return
 	}
 	m.Process = p
-	if _, err := m.client.Get(testkit.Within(t, 30*time.Second), "starting", etcdclient.RangeRequest{Key: "x"}); err != nil {
+	if _, err := m.client.Get(testkit.Within(t, 30*time.Second), "starting", "x"); err != nil {
 		t.Errorf("%v\n%s", err, p.Output)
 	}
 }
