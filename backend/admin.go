@@ -21,7 +21,7 @@ type Admin struct {
 	Place   string        // the endpoint of a register that names it, instead of Addr; see Locate
 	RunID   string        // "": the only run
 	Token   *secret.Token // of the control plane; nil: none
-	By      string        // who asks, for those who read the reason; "": UserName
+	By      string        // who asks, for those who read the reason; "": user and machine
 	Timeout time.Duration // for which an etcd is tried
 }
 
@@ -31,8 +31,8 @@ type Answer struct {
 	Directive string // id of the one that was given; "": none was
 }
 
-// UserName names the user and the machine of this process.
-func UserName() string {
+// userName names the user and the machine of this process.
+func userName() string {
 	user := cmp.Or(os.Getenv("USER"), os.Getenv("LOGNAME"), fmt.Sprintf("uid %d", os.Getuid()))
 	host, err := os.Hostname()
 	if err != nil {
@@ -46,7 +46,7 @@ func UserName() string {
 // nothing was done: ErrInvalid for what does not fit the run, or a run that is not there, ErrConnection,
 // ErrAuth. It blocks until ctx ends at most.
 func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
-	ev, id := signed(ev, cmp.Or(a.By, UserName()))
+	ev, id := signed(ev, cmp.Or(a.By, userName()))
 	switch {
 	case ev == nil:
 		return Answer{}, rendezvous.Errorf(rendezvous.CodeInternal, "an administrator cannot ask for this event")

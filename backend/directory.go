@@ -43,7 +43,7 @@ func directoryOf(endpoint string) (directory, error) {
 }
 
 func (d directory) endpoint() string {
-	return (&url.URL{Scheme: SchemeFile, Path: string(d)}).String()
+	return (&url.URL{Scheme: schemeFile, Path: string(d)}).String()
 }
 
 func (d directory) complete(p *params.Params) error {

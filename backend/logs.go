@@ -15,8 +15,8 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// LogsSchema is the version of Logs. Fields are only added to it.
-const LogsSchema = 1
+// logsSchema is the version of Logs. Fields are only added to it.
+const logsSchema = 1
 
 // The ranks to ask about, other than a single one.
 const (
@@ -108,7 +108,7 @@ func askLogs(ctx context.Context, run *control.RunStatus, token *secret.Token, r
 
 // newLogs makes one answer of those of the nodes.
 func newLogs(run *control.RunStatus, answers []*logs.Node, rank int) (*Logs, error) {
-	r := &Logs{Schema: LogsSchema, RunID: run.RunID, Round: run.Round, Nodes: len(run.Members), Silent: []SilentNode{}, Streams: []LogStream{}}
+	r := &Logs{Schema: logsSchema, RunID: run.RunID, Round: run.Round, Nodes: len(run.Members), Silent: []SilentNode{}, Streams: []LogStream{}}
 	if rank == LogsCulprit {
 		r.Round = 0
 		for _, n := range answers {

@@ -21,8 +21,8 @@ var _ Node = (*member.Member)(nil)
 
 // Name is the name of the backend that an endpoint chooses, for events.
 func Name(endpoint string) string {
-	if Scheme(endpoint) == SchemeStatic {
+	if scheme(endpoint) == SchemeStatic {
 		return SchemeStatic
 	}
-	return NameAny
+	return nameAny
 }

@@ -11,10 +11,10 @@ import (
 
 // The schemes of endpoints.
 const (
-	SchemeFile   = "file"
+	schemeFile   = "file"
 	SchemeStatic = "static"
-	SchemeEtcd   = etcdclient.Scheme
-	SchemeEtcds  = etcdclient.SchemeTLS
+	schemeEtcd   = etcdclient.Scheme
+	schemeEtcds  = etcdclient.SchemeTLS
 )
 
 // place is where the nodes of runs meet: an endpoint that has been parsed. It is also a hostedPlace
@@ -37,15 +37,15 @@ type hostedPlace interface {
 var parsers = map[string]func(endpoint string) (place, error){
 	"":           parseHosted,
 	SchemeStatic: parseStatic,
-	SchemeFile:   parseDirectory,
-	SchemeEtcd:   parseEtcd,
-	SchemeEtcds:  parseEtcd,
-	SchemeRecord: parseRecord,
+	schemeFile:   parseDirectory,
+	schemeEtcd:   parseEtcd,
+	schemeEtcds:  parseEtcd,
+	schemeRecord: parseRecord,
 }
 
-// Scheme returns the scheme of an endpoint, the part before "://", in lower case; "" for
+// scheme returns the scheme of an endpoint, the part before "://", in lower case; "" for
 // host[:port].
-func Scheme(endpoint string) string {
+func scheme(endpoint string) string {
 	scheme, _, ok := strings.Cut(strings.TrimSpace(endpoint), "://")
 	if !ok {
 		return ""
@@ -56,7 +56,7 @@ func Scheme(endpoint string) string {
 // placeOf parses an endpoint. The error for a wrong one is ErrInvalid, which quotes it and says how
 // to write it.
 func placeOf(endpoint string) (place, error) {
-	scheme := Scheme(endpoint)
+	scheme := scheme(endpoint)
 	parse, ok := parsers[scheme]
 	if !ok {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,

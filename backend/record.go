@@ -12,9 +12,9 @@ import (
 	"rallypoint/core/rendezvous"
 )
 
-// SchemeRecord begins an endpoint that holds the value of a register itself, in hexadecimal, as a program
+// schemeRecord begins an endpoint that holds the value of a register itself, in hexadecimal, as a program
 // has it that brings its own backend. A run can be asked there, but nodes cannot meet.
-const SchemeRecord = "record"
+const schemeRecord = "record"
 
 // record is the value of a register. It is also that register, which nobody can change.
 type record []byte
@@ -34,7 +34,7 @@ func (r record) complete(*params.Params) error { return errRecordIsNoPlace }
 
 func (r record) open(params.Params, *slog.Logger) (Node, error) { return nil, errRecordIsNoPlace }
 
-func (r record) endpoint() string { return SchemeRecord + "://" + hex.EncodeToString(r) }
+func (r record) endpoint() string { return schemeRecord + "://" + hex.EncodeToString(r) }
 
 func (r record) shown() string { return "a program's backend" }
 

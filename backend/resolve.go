@@ -19,25 +19,25 @@ import (
 // The names of the backends, as torchrun and rallypoint run know them. NameAny takes
 // every endpoint.
 const (
-	NameAny    = "rallypoint"
-	NameFile   = "rallypoint-file"
-	NameEtcd   = "rallypoint-etcd"
+	nameAny    = "rallypoint"
+	nameFile   = "rallypoint-file"
+	nameEtcd   = "rallypoint-etcd"
 	NameStatic = "rallypoint-static"
 )
 
 // aliases are torch's names of the same backends.
-var aliases = map[string]string{"c10d": NameAny, "etcd": NameEtcd, "etcd-v2": NameEtcd, "static": NameStatic}
+var aliases = map[string]string{"c10d": nameAny, "etcd": nameEtcd, "etcd-v2": nameEtcd, "static": NameStatic}
 
 // Canonical returns our own name of a backend, NameAny for "". Another name than ours
 // and torch's is ErrInvalid.
 func Canonical(name string) (string, error) {
 	if name == "" {
-		return NameAny, nil
+		return nameAny, nil
 	}
 	if own, ok := aliases[name]; ok {
 		return own, nil
 	}
-	if slices.Contains([]string{NameAny, NameFile, NameEtcd, NameStatic}, name) {
+	if slices.Contains([]string{nameAny, nameFile, nameEtcd, NameStatic}, name) {
 		return name, nil
 	}
 	return "", rendezvous.Errorf(rendezvous.CodeInvalid, "unknown backend %q; choose one of rallypoint, rallypoint-file, rallypoint-etcd, "+
@@ -60,17 +60,17 @@ func Resolve(name, endpoint string, options map[string]string) (string, map[stri
 	}
 	text := strings.TrimSpace(endpoint)
 	beside := false
-	if own == NameAny && strings.EqualFold(options["store_type"], "file") && (strings.HasPrefix(text, "/") || Scheme(text) == SchemeFile) {
-		own, options = NameFile, maps.Clone(options)
+	if own == nameAny && strings.EqualFold(options["store_type"], "file") && (strings.HasPrefix(text, "/") || scheme(text) == schemeFile) {
+		own, options = nameFile, maps.Clone(options)
 		delete(options, "store_type")
 		beside = true
 	}
 	switch own {
-	case NameFile:
+	case nameFile:
 		if text, err = resolveFile(text); err == nil && beside {
 			text, err = besideFile(text)
 		}
-	case NameEtcd:
+	case nameEtcd:
 		text, err = resolveEtcd(name, text)
 	case NameStatic:
 		text, err = resolveStatic(text)
@@ -78,7 +78,7 @@ func Resolve(name, endpoint string, options map[string]string) (string, map[stri
 	if err != nil {
 		return "", nil, err
 	}
-	if Scheme(text) == SchemeStatic {
+	if scheme(text) == SchemeStatic {
 		options = staticOptions(options)
 	}
 	return text, options, nil
@@ -88,9 +88,9 @@ func resolveFile(text string) (string, error) {
 	switch {
 	case strings.HasPrefix(text, "/"):
 		return directory(text).endpoint(), nil
-	case Scheme(text) != SchemeFile:
+	case scheme(text) != schemeFile:
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
-			"the endpoint %q is not one of %s: write file:///DIRECTORY, or the path of a directory that all nodes share", params.QuotableEndpoint(text), NameFile)
+			"the endpoint %q is not one of %s: write file:///DIRECTORY, or the path of a directory that all nodes share", params.QuotableEndpoint(text), nameFile)
 	}
 	return text, nil
 }
@@ -132,21 +132,21 @@ func ownDirectory(dir string) error {
 
 // resolveEtcd returns the endpoint of a backend that is an etcd by its name.
 func resolveEtcd(name, text string) (string, error) {
-	switch Scheme(text) {
-	case SchemeEtcd, SchemeEtcds:
+	switch scheme(text) {
+	case schemeEtcd, schemeEtcds:
 		return text, nil
 	case "":
 		if text == "" {
 			text = "localhost" // the reference's host where none is given
 		}
-		return SchemeEtcd + "://" + text, nil
+		return schemeEtcd + "://" + text, nil
 	}
 	return "", rendezvous.Errorf(rendezvous.CodeInvalid,
 		"the endpoint %q is not one of %s: write etcd://HOST[:PORT][,HOST[:PORT]...], or etcds:// with TLS", params.QuotableEndpoint(text), name)
 }
 
 func resolveStatic(text string) (string, error) {
-	switch Scheme(text) {
+	switch scheme(text) {
 	case SchemeStatic:
 		return text, nil
 	case "":

@@ -70,8 +70,8 @@ func OnlyRun(runs []control.RunStatus, what string) (*control.RunStatus, error) 
 	return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "%s is missing: which run? There are %s", what, wording.Names(names))
 }
 
-// StacksSchema is the version of Stacks. Fields are only added to it.
-const StacksSchema = 1
+// stacksSchema is the version of Stacks. Fields are only added to it.
+const stacksSchema = 1
 
 // Stacks are where the workers of a run are. Lists are never nil.
 type Stacks struct {
@@ -145,7 +145,7 @@ func AskStacks(ctx context.Context, run *control.RunStatus, token *secret.Token)
 	if err != nil {
 		return nil, notAsked(run, err)
 	}
-	r := &Stacks{Schema: StacksSchema, RunID: run.RunID, Round: run.Round, Nodes: len(run.Members), Silent: []SilentNode{}, Workers: []WorkerStatus{}}
+	r := &Stacks{Schema: stacksSchema, RunID: run.RunID, Round: run.Round, Nodes: len(run.Members), Silent: []SilentNode{}, Workers: []WorkerStatus{}}
 	var folds []stacks.Fold
 	for i, f := range answers {
 		if f == nil {

@@ -277,7 +277,7 @@ func (a *audited) add(rec trace.Record) {
 		a.events++
 		a.digests = append(a.digests, digest(rec))
 		if rec.Seconds > 0 {
-			a.checker.At(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
+			a.checker.at(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
 		}
 		a.checker.Apply(rec.Event, rec.Effects)
 		if ev, is := rec.Event.(r.Recovered); is {
@@ -344,7 +344,7 @@ func (a *audited) begin(rec trace.Record) {
 		}
 		a.checker.TookOver(rec.Host, *rec.Succession)
 	case rec.Succession != nil:
-		a.checker.Founded(rec.Host, *rec.Succession)
+		a.checker.founded(rec.Host, *rec.Succession)
 	case len(a.known) > 0:
 		a.checker.Restarted()
 	}

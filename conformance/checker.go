@@ -377,11 +377,11 @@ func requestOf(ev r.Event) (r.Request, bool) {
 	return q, q.Session != ""
 }
 
-// At checks, for histories with times, when a timer was set and when it ran out, and when a node
+// at checks, for histories with times, when a timer was set and when it ran out, and when a node
 // was last heard of before its lease ended, all by one clock. It is called before the Apply of
 // each event. The event came at now or up to slack earlier, and passes if it may have been in
 // time.
-func (c *Checker) At(now, slack time.Duration, ev r.Event) {
+func (c *Checker) at(now, slack time.Duration, ev r.Event) {
 	c.now = now - slack
 	switch ev := ev.(type) {
 	case r.TimerFired:

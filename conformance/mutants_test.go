@@ -260,7 +260,7 @@ func TestEachGuaranteeCanBeBroken(t *testing.T) {
 		records := m.change(m.of(t))
 		c := New("job")
 		for _, rec := range records[1:] {
-			c.At(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
+			c.at(seconds(rec.Seconds), seconds(rec.Slack), rec.Event)
 			c.Apply(rec.Event, rec.Effects)
 			if len(c.Violations()) > 0 {
 				break

@@ -58,8 +58,8 @@ func (c *Checker) hasTold(node string) bool {
 // have left no history.
 func (c *Checker) otherGroup() { c.host, c.term, c.toldChange = "", 0, 0 }
 
-// Founded says that a node has founded its own group, which knows nothing of the past.
-func (c *Checker) Founded(host string, s r.Succession) {
+// founded says that a node has founded its own group, which knows nothing of the past.
+func (c *Checker) founded(host string, s r.Succession) {
 	c.Restarted()
 	c.succession = s
 	c.host, c.term = host, 1

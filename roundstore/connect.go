@@ -38,7 +38,7 @@ func Connect(ctx context.Context, place string, name secret.StoreName, token *se
 
 // openWay opens a way to a protected store, for this user's processes alone.
 func openWay(ctx context.Context, place string, name secret.StoreName, token *secret.Token) (*forward.Forwarder, error) {
-	p, err := NewProtection(&params.Params{TokenFile: token.Path()}, slog.New(slog.DiscardHandler))
+	p, err := newProtection(&params.Params{TokenFile: token.Path()}, slog.New(slog.DiscardHandler))
 	if err != nil {
 		return nil, err
 	}

@@ -38,7 +38,7 @@ func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
 
 // OpenAt is Open for an endpoint that is already parsed.
 func OpenAt(p params.Params, at params.Servers, log *slog.Logger) (*member.Member, error) {
-	return NewMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
+	return newMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
 		return client.New(p, at, o, log, starter(p, stores, log))
 	})
 }
@@ -47,7 +47,7 @@ func OpenAt(p params.Params, at params.Servers, log *slog.Logger) (*member.Membe
 // name, the other nodes reach this process where no option says it: it is called when the register was
 // read. end, if set, ends the register. See Open.
 func OpenRegister(p params.Params, r register.Register, ownHost func() string, end func(), log *slog.Logger) (*member.Member, error) {
-	return NewMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
+	return newMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
 		return client.NewWith(p, o, log, func(cfg discovery.Config) client.Finder {
 			cfg.Start = starter(p, stores, log)
 			own := func() string { return cmp.Or(p.AdvertiseAddr, p.LocalAddr, ownHost()) }
@@ -58,7 +58,7 @@ func OpenRegister(p params.Params, r register.Register, ownHost func() string, e
 
 // OpenLocal makes the only node of a job, whose control plane no other process reaches. See Open.
 func OpenLocal(p params.Params, log *slog.Logger) (*member.Member, error) {
-	return NewMember(p, log, false, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
+	return newMember(p, log, false, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
 		return client.NewWith(p, o, log, func(cfg discovery.Config) client.Finder {
 			cfg.Start = starter(p, stores, log)
 			return discovery.NewLocal(cfg)
@@ -73,10 +73,10 @@ func starter(p params.Params, stores *RoundStores, log *slog.Logger) discovery.S
 	}
 }
 
-// NewMember makes a member that reaches its run by connect, which is called once, with the
+// newMember makes a member that reaches its run by connect, which is called once, with the
 // stores of its rounds. hosted tells that a control plane listens at the endpoint. A wrong
 // parameter, local address or token file is ErrInvalid. A nil log is none.
-func NewMember(p params.Params, log *slog.Logger, hosted bool, connect func(member.Observer, *RoundStores, *slog.Logger) member.ControlPlane) (*member.Member, error) {
+func newMember(p params.Params, log *slog.Logger, hosted bool, connect func(member.Observer, *RoundStores, *slog.Logger) member.ControlPlane) (*member.Member, error) {
 	if err := check(p); err != nil {
 		return nil, err
 	}
@@ -88,7 +88,7 @@ func NewMember(p params.Params, log *slog.Logger, hosted bool, connect func(memb
 	if warning != "" {
 		log.Warn(warning)
 	}
-	stores := NewRoundStores(p, log)
+	stores := newRoundStores(p, log)
 	return member.New(p, func(o member.Observer) member.ControlPlane { return connect(o, stores, log) }, stores, log), nil
 }
 

@@ -39,9 +39,9 @@ type Protection struct {
 	address func(secret.StoreName) netip.Addr
 }
 
-// NewProtection returns the protection of the node that p describes: nil without a token, and
+// newProtection returns the protection of the node that p describes: nil without a token, and
 // with store_tls=0. The error is ErrInvalid if the token file cannot be used.
-func NewProtection(p *params.Params, log *slog.Logger) (*Protection, error) {
+func newProtection(p *params.Params, log *slog.Logger) (*Protection, error) {
 	if p.TokenFile == "" || p.PlainStore {
 		return nil, nil
 	}
@@ -82,7 +82,7 @@ func (p *Protection) sidePorts(port int) []int {
 	return ports
 }
 
-// Sides are the connections of other nodes to other ports of this one, in the round that a
+// sides are the connections of other nodes to other ports of this one, in the round that a
 // server serves. A nil *Sides has none.
 type Sides struct {
 	protection *Protection
@@ -92,16 +92,16 @@ type Sides struct {
 	open *forward.Sides // nil: there is no round
 }
 
-// Sides returns those of one server, to be closed after it; nil without protection.
-func (p *Protection) Sides() *Sides {
+// sides returns those of one server, to be closed after it; nil without protection.
+func (p *Protection) sides() *Sides {
 	if p == nil {
 		return nil
 	}
 	return &Sides{protection: p}
 }
 
-// Protect makes the settings those of a protected server.
-func (s *Sides) Protect(opts *tcpstore.Options) {
+// protect makes the settings those of a protected server.
+func (s *Sides) protect(opts *tcpstore.Options) {
 	if s != nil {
 		opts.Secure, opts.Side = &s.protection.with, s.take
 	}

@@ -48,7 +48,7 @@ func newStores(token string, distant bool, log *slog.Logger) (*RoundStores, erro
 	p := params.Default()
 	p.RunID, p.TokenFile, p.Max = "job", token, 2
 	p.Endpoint = "host0:29400"
-	s := NewRoundStores(p, log)
+	s := newRoundStores(p, log)
 	if token == "" {
 		return s, nil
 	}
@@ -354,7 +354,7 @@ func TestPlainByOption(t *testing.T) {
 	if got := lines.With("WARN", "store_tls=0"); len(got) != 1 {
 		t.Errorf("it logs %s", lines)
 	}
-	s := NewRoundStores(p, log)
+	s := newRoundStores(p, log)
 	rs, err := s.Open(t.Context(), "127.0.0.1", 0)
 	if err != nil {
 		t.Fatal(err)
@@ -378,7 +378,7 @@ func TestNoSuchToken(t *testing.T) {
 	p := params.Default()
 	p.RunID, p.TokenFile = "job", token
 	testkit.Check(t, os.Remove(token))
-	s := NewRoundStores(p, logTo(t, "stores"))
+	s := newRoundStores(p, logTo(t, "stores"))
 	if rs, err := s.Open(t.Context(), "127.0.0.1", 0); !errors.Is(err, rendezvous.ErrInvalid) || rs != nil {
 		t.Errorf("%v, %v", rs, err)
 	}

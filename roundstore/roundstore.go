@@ -45,9 +45,9 @@ type RoundStores struct {
 
 var _ member.RoundStores = (*RoundStores)(nil)
 
-// NewRoundStores makes the round stores of the node that p describes, which log to log. On
+// newRoundStores makes the round stores of the node that p describes, which log to log. On
 // a loopback address they serve the users of p.LoopbackUsers only.
-func NewRoundStores(p params.Params, log *slog.Logger) *RoundStores {
+func newRoundStores(p params.Params, log *slog.Logger) *RoundStores {
 	return &RoundStores{
 		params: p,
 		log:    log,
@@ -150,9 +150,9 @@ func (r *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 		}
 		opts.Accept = peer.NewCheck(&r.params, l.Addr()).Accept
 	}
-	k := &socket{sides: protection.Sides(), beside: beside, host: host, port: port, users: 1}
+	k := &socket{sides: protection.sides(), beside: beside, host: host, port: port, users: 1}
 	opts.Pass = k.gate.await
-	k.sides.Protect(&opts)
+	k.sides.protect(&opts)
 	k.server = tcpstore.Serve(l, newEngine(), opts)
 	r.mu.Lock()
 	r.open[k] = struct{}{}
@@ -173,7 +173,7 @@ func (r *RoundStores) protection() (*Protection, error) {
 	if r.asked {
 		return r.protected, nil
 	}
-	p, err := NewProtection(&r.params, r.log)
+	p, err := newProtection(&r.params, r.log)
 	r.protected, r.asked = p, err == nil
 	return p, err
 }

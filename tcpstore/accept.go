@@ -72,14 +72,14 @@ func (a *acceptor) next() (net.Conn, error) {
 func (a *acceptor) refused(from netip.AddrPort, why error) {
 	a.counters.accepted.Add(1)
 	if errors.Is(why, peer.ErrEnded) {
-		a.counters.refused[ReasonEnded].Add(1)
+		a.counters.refused[reasonEnded].Add(1)
 		a.log.Debug("tcpstore: a connection ended before it was accepted", "peer", from.String(), "listen", a.listener.Addr().String())
 		return
 	}
-	a.counters.refused[ReasonUser].Add(1)
-	if a.refusals.Note(ReasonUser.String(), from.Addr().String()) {
+	a.counters.refused[reasonUser].Add(1)
+	if a.refusals.Note(reasonUser.String(), from.Addr().String()) {
 		a.log.Warn("tcpstore: connection closed: "+why.Error(),
-			"peer", from.String(), "listen", a.listener.Addr().String(), "reason", ReasonUser.String())
+			"peer", from.String(), "listen", a.listener.Addr().String(), "reason", reasonUser.String())
 	}
 }
 

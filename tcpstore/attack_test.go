@@ -119,19 +119,19 @@ func TestDowngrade(t *testing.T) {
 			t.Errorf("%s is answered %x", name, got)
 		}
 	}
-	b.awaitRefused(t, ReasonPlain, 5)
+	b.awaitRefused(t, reasonPlain, 5)
 	b.lines.Await(t, "workers reach it by the agent of their node", 1)
 	old := secret.ClientTLS()
 	old.MinVersion, old.MaxVersion = tls.VersionTLS12, tls.VersionTLS12
 	if err := tls.Client(b.dialPlain(t, nil), old).Handshake(); err == nil {
 		t.Error("TLS 1.2 is spoken")
 	}
-	b.awaitRefused(t, ReasonHandshake, 1)
+	b.awaitRefused(t, reasonHandshake, 1)
 	b.lines.Await(t, "offered only unsupported versions", 1)
 	r := dialHandshake(t, b.Server)
 	r.Write(planting) // where a proof has to be
 	wantClosed(t, r)
-	b.awaitRefused(t, ReasonMalformed, 1)
+	b.awaitRefused(t, reasonMalformed, 1)
 	b.dialPlain(t, nil).Close() // a check whether the port is open
 	testkit.Eventually(t, "counted", func() bool { return b.Stats().Accepted == 9 })
 	if n := len(b.lines.With("WARN")); n != 3 {
@@ -158,13 +158,13 @@ func TestOtherKey(t *testing.T) {
 	if strings.Contains(line, mine) || !strings.Contains(line, "reason=authentication") {
 		t.Errorf("the line is %s", line)
 	}
-	b.awaitRefused(t, ReasonAuth, 1)
+	b.awaitRefused(t, reasonAuth, 1)
 	r := dialHandshake(t, b.Server)
 	r.Write(append(proofOf(t, r.Conn, otherKey, thisRound), planting...))
 	if got := wantClosed(t, r); bytes.Contains(got, []byte("job")) {
 		t.Errorf("a stranger is told %q", got)
 	}
-	b.awaitRefused(t, ReasonAuth, 2)
+	b.awaitRefused(t, reasonAuth, 2)
 }
 
 // TestOldKey changes the token in either order while connections come and others stay.
@@ -215,12 +215,12 @@ func TestStaleRound(t *testing.T) {
 			t.Errorf("%v", err)
 		}
 	}
-	b.awaitRefused(t, ReasonRound, 4)
+	b.awaitRefused(t, reasonRound, 4)
 	b.lines.Await(t, "it wants round 6 of run", 1)
 	r := dialHandshake(t, b.Server)
 	r.Write(append(proofOf(t, r.Conn, goodKey, secret.StoreName{Run: "x"}), planting...))
 	wantClosed(t, r)
-	b.awaitRefused(t, ReasonRound, 5)
+	b.awaitRefused(t, reasonRound, 5)
 
 	next := secret.StoreName{Run: "job", Generation: "g1", Round: 8}
 	old := b.current()
@@ -330,7 +330,7 @@ func TestBadRecords(t *testing.T) {
 			t.Errorf("%s is answered with %d bytes", name, len(got))
 		}
 	}
-	b.awaitRefused(t, ReasonHandshake, uint64(len(firsts)))
+	b.awaitRefused(t, reasonHandshake, uint64(len(firsts)))
 
 	whole := &taped{flip: -1, cut: -1}
 	if !b.attempt(t, whole) {
@@ -389,7 +389,7 @@ func TestReplay(t *testing.T) {
 	}
 	r.below.Write(app)
 	wantClosed(t, r.below)
-	b.awaitRefused(t, ReasonRecord, 1)
+	b.awaitRefused(t, reasonRecord, 1)
 	if n := b.Stats().Ops["DELETE_KEY"]; n != before {
 		t.Errorf("%d requests were carried out", n-before)
 	}
@@ -433,7 +433,7 @@ func TestProofPassedOn(t *testing.T) {
 	}
 	conn.Close()
 	<-done
-	b.awaitRefused(t, ReasonAuth, 1)
+	b.awaitRefused(t, reasonAuth, 1)
 	if b.Stats().Ops["VALIDATE"] != 1 {
 		t.Errorf("%v", b.Stats().Ops)
 	}

@@ -261,7 +261,7 @@ func (c *conn) refuse(why *refusal) {
 // ended handles the end of the input.
 func (c *conn) ended(p *parser) {
 	if p.partial() {
-		c.refuse(refuse(ReasonTruncated, "the peer ended its stream inside a message"))
+		c.refuse(refuse(reasonTruncated, "the peer ended its stream inside a message"))
 		return
 	}
 	c.end()

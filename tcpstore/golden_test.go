@@ -189,7 +189,7 @@ func TestGoldenRefused(t *testing.T) {
 					if peers[name] == nil {
 						peers[name] = newPeer(store.NewEngine(store.Limits{}), sessionConfig{})
 						out, err := peers[name].send(unhex(t, data))
-						if err == nil || err.reason != ReasonDialect || !strings.Contains(err.Error(), "torch 2.2 and newer") {
+						if err == nil || err.reason != reasonDialect || !strings.Contains(err.Error(), "torch 2.2 and newer") {
 							t.Errorf("%s: not refused: %v", call.Call, err)
 						}
 						if len(out) > 0 {

@@ -218,19 +218,19 @@ func openingRefusal(err error) *refusal {
 	case err == io.EOF, errors.Is(err, syscall.ECONNRESET) && !errors.Is(err, secret.ErrHandshake):
 		return nil
 	case errors.Is(err, os.ErrDeadlineExceeded), errors.Is(err, context.DeadlineExceeded):
-		return refuse(ReasonSilent, "it did not prove that it knows the token within %s", secret.OpeningTimeout)
+		return refuse(reasonSilent, "it did not prove that it knows the token within %s", secret.OpeningTimeout)
 	case errors.Is(err, errCrowd):
-		return refuse(ReasonCrowd, "%s", text)
+		return refuse(reasonCrowd, "%s", text)
 	case errors.Is(err, errPlain):
-		return refuse(ReasonPlain, "%s: this store has a token, workers reach it by the agent of their node", text)
+		return refuse(reasonPlain, "%s: this store has a token, workers reach it by the agent of their node", text)
 	case errors.Is(err, secret.ErrUnproven):
-		return refuse(ReasonAuth, "%s", text)
+		return refuse(reasonAuth, "%s", text)
 	case errors.Is(err, secret.ErrOtherRound):
-		return refuse(ReasonRound, "%s", text)
+		return refuse(reasonRound, "%s", text)
 	case errors.Is(err, secret.ErrHandshake):
-		return refuse(ReasonHandshake, "%s", text)
+		return refuse(reasonHandshake, "%s", text)
 	case errors.Is(err, secret.ErrMalformed), errors.Is(err, secret.ErrForeign):
-		return refuse(ReasonMalformed, "%s", text)
+		return refuse(reasonMalformed, "%s", text)
 	}
-	return refuse(ReasonHandshake, "it ended before it was open: %s", text)
+	return refuse(reasonHandshake, "it ended before it was open: %s", text)
 }

@@ -42,7 +42,7 @@ func TestSlowHandshakes(t *testing.T) {
 	if n := b.openings.places.Taken(); n < idle {
 		t.Logf("only %d were there still", n)
 	}
-	b.awaitRefused(t, ReasonSilent, silent+idle)
+	b.awaitRefused(t, reasonSilent, silent+idle)
 	b.lines.Await(t, "it did not prove that it knows the token within 5s", 1)
 	testkit.Eventually(t, "nothing is left", func() bool { return b.openings.places.Taken() == 0 && len(b.openings.begun) == 0 })
 }
@@ -149,7 +149,7 @@ func TestManyOpenings(t *testing.T) {
 	b := newBesetServer(t)
 	empty := b.openings.fill(t, mostOpenings())
 	wantClosed(t, b.dialPlain(t, []byte{tlsByte}))
-	b.awaitRefused(t, ReasonCrowd, 1)
+	b.awaitRefused(t, reasonCrowd, 1)
 	empty()
 	dialTLSHello(t, b.Server, b.token)
 }
@@ -168,7 +168,7 @@ func TestOpeningsLeaveDescriptors(t *testing.T) {
 	for range 10 {
 		wantClosed(t, b.dialPlain(t, []byte{tlsByte}))
 	}
-	b.awaitRefused(t, ReasonCrowd, 10)
+	b.awaitRefused(t, reasonCrowd, 10)
 	empty()
 }
 

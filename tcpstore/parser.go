@@ -153,9 +153,9 @@ func (p *parser) validate() (done bool, err *refusal) {
 		switch {
 		case p.buf[i] == want[i]:
 		case i == 0:
-			return false, refuse(ReasonDialect, "the first byte is 0x%02x, not VALIDATE: %s", p.buf[0], supported)
+			return false, refuse(reasonDialect, "the first byte is 0x%02x, not VALIDATE: %s", p.buf[0], supported)
 		default:
-			return false, refuse(ReasonDialect, "VALIDATE with a wrong magic number: %s", supported)
+			return false, refuse(reasonDialect, "VALIDATE with a wrong magic number: %s", supported)
 		}
 	}
 	if len(p.buf) < len(want) {
@@ -174,10 +174,10 @@ func (p *parser) message() (complete bool, err *refusal) {
 		}
 		p.op = opcode(p.buf[p.pos])
 		if p.op >= numOpcodes {
-			return false, refuse(ReasonOpcode, "unknown opcode 0x%02x", byte(p.op))
+			return false, refuse(reasonOpcode, "unknown opcode 0x%02x", byte(p.op))
 		}
 		if p.op == opValidate {
-			return false, refuse(ReasonOpcode, "VALIDATE on a validated connection")
+			return false, refuse(reasonOpcode, "VALIDATE on a validated connection")
 		}
 		p.pos++
 		p.inside = true
@@ -224,7 +224,7 @@ func (p *parser) list(pairs bool) (done bool, err *refusal) {
 			return false, nil
 		}
 		if n > MaxKeys {
-			return false, refuse(ReasonTooLarge, "%s with %d keys; the limit is %d", p.op, n, MaxKeys)
+			return false, refuse(reasonTooLarge, "%s with %d keys; the limit is %d", p.op, n, MaxKeys)
 		}
 		p.counted, p.left = true, n
 		if pairs {
@@ -253,10 +253,10 @@ func (p *parser) text(limit int, what string) (done bool, err *refusal) {
 			return false, nil
 		}
 		if n > uint64(limit) {
-			return false, refuse(ReasonTooLarge, "%s with a %s of %d bytes; the limit is %d", p.op, what, n, limit)
+			return false, refuse(reasonTooLarge, "%s with a %s of %d bytes; the limit is %d", p.op, what, n, limit)
 		}
 		if total := p.pos - p.start + int(n); total > MaxRequestBytes {
-			return false, refuse(ReasonTooLarge, "%s of more than %d bytes", p.op, MaxRequestBytes)
+			return false, refuse(reasonTooLarge, "%s of more than %d bytes", p.op, MaxRequestBytes)
 		}
 		p.sized, p.size = true, int(n)
 	}

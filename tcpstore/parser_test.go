@@ -121,25 +121,25 @@ func TestParserRefuses(t *testing.T) {
 		sent   []byte
 		reason Reason
 	}{
-		"http":                {[]byte("GET / HTTP/1.1\r\n"), ReasonDialect},
-		"torch 2.0 add":       {[]byte{3}, ReasonDialect},
-		"set as validate":     {msg(0, "k", "v"), ReasonDialect},
-		"magic":               {[]byte{0, 0xce, 0xf7, 0x85, 0x3d}, ReasonDialect},
-		"second validate":     {append(appendHello(nil), appendHello(nil)...), ReasonOpcode},
-		"opcode":              {append(appendHello(nil), numOpcodes), ReasonOpcode},
-		"last opcode":         {append(appendHello(nil), 0xff), ReasonOpcode},
-		"key":                 {append(appendHello(nil), msg(opGet, long)...), ReasonTooLarge},
-		"key length":          {append(appendHello(nil), msg(opSet, huge)...), ReasonTooLarge},
-		"value length":        {append(appendHello(nil), msg(opSet, "k", MaxValueBytes+1)...), ReasonTooLarge},
-		"negative length":     {append(appendHello(nil), msg(opSet, "k", -1)...), ReasonTooLarge},
-		"expected length":     {append(appendHello(nil), msg(opCompareSet, "k", huge)...), ReasonTooLarge},
-		"key count":           {append(appendHello(nil), msg(opWait, MaxKeys+1)...), ReasonTooLarge},
-		"pair count":          {append(appendHello(nil), msg(opMultiSet, huge)...), ReasonTooLarge},
-		"key in a list":       {append(appendHello(nil), msg(opCheck, 1, MaxKeyBytes+1)...), ReasonTooLarge},
-		"key of a pair":       {append(appendHello(nil), msg(opMultiSet, 1, MaxKeyBytes+1)...), ReasonTooLarge},
-		"value of a pair":     {append(appendHello(nil), msg(opMultiSet, 1, "k", MaxValueBytes+1)...), ReasonTooLarge},
-		"key of second pair":  {append(appendHello(nil), msg(opMultiSet, 2, "k", "v", MaxKeyBytes+1)...), ReasonTooLarge},
-		"queue length prefix": {append(appendHello(nil), msg(opQueuePush, huge)...), ReasonTooLarge},
+		"http":                {[]byte("GET / HTTP/1.1\r\n"), reasonDialect},
+		"torch 2.0 add":       {[]byte{3}, reasonDialect},
+		"set as validate":     {msg(0, "k", "v"), reasonDialect},
+		"magic":               {[]byte{0, 0xce, 0xf7, 0x85, 0x3d}, reasonDialect},
+		"second validate":     {append(appendHello(nil), appendHello(nil)...), reasonOpcode},
+		"opcode":              {append(appendHello(nil), numOpcodes), reasonOpcode},
+		"last opcode":         {append(appendHello(nil), 0xff), reasonOpcode},
+		"key":                 {append(appendHello(nil), msg(opGet, long)...), reasonTooLarge},
+		"key length":          {append(appendHello(nil), msg(opSet, huge)...), reasonTooLarge},
+		"value length":        {append(appendHello(nil), msg(opSet, "k", MaxValueBytes+1)...), reasonTooLarge},
+		"negative length":     {append(appendHello(nil), msg(opSet, "k", -1)...), reasonTooLarge},
+		"expected length":     {append(appendHello(nil), msg(opCompareSet, "k", huge)...), reasonTooLarge},
+		"key count":           {append(appendHello(nil), msg(opWait, MaxKeys+1)...), reasonTooLarge},
+		"pair count":          {append(appendHello(nil), msg(opMultiSet, huge)...), reasonTooLarge},
+		"key in a list":       {append(appendHello(nil), msg(opCheck, 1, MaxKeyBytes+1)...), reasonTooLarge},
+		"key of a pair":       {append(appendHello(nil), msg(opMultiSet, 1, MaxKeyBytes+1)...), reasonTooLarge},
+		"value of a pair":     {append(appendHello(nil), msg(opMultiSet, 1, "k", MaxValueBytes+1)...), reasonTooLarge},
+		"key of second pair":  {append(appendHello(nil), msg(opMultiSet, 2, "k", "v", MaxKeyBytes+1)...), reasonTooLarge},
+		"queue length prefix": {append(appendHello(nil), msg(opQueuePush, huge)...), reasonTooLarge},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for _, piece := range []int{1, len(c.sent)} {
@@ -186,7 +186,7 @@ func TestParserBoundsRequest(t *testing.T) {
 	pair := msg(opSet, "k", strings.Repeat("v", MaxValueBytes))[1:]
 	for i := range 100 {
 		if _, err := p.send(pair); err != nil {
-			if err.reason != ReasonTooLarge || i*MaxValueBytes > MaxRequestBytes || (i+1)*MaxValueBytes < MaxRequestBytes {
+			if err.reason != reasonTooLarge || i*MaxValueBytes > MaxRequestBytes || (i+1)*MaxValueBytes < MaxRequestBytes {
 				t.Errorf("after %d pairs: %v", i, err)
 			}
 			return

@@ -11,48 +11,48 @@ type Reason int
 
 // The reasons. Their names in Stats.Refused are those of Reason.String.
 const (
-	ReasonDialect   Reason = iota // no torch 2.2 or newer, or no TCPStore client at all
-	ReasonOpcode                  // unknown opcode, or a second VALIDATE
-	ReasonTooLarge                // a key, value, key count or request over its limit
-	ReasonTruncated               // the peer ended the stream inside a message
-	ReasonNumber                  // ADD or BARRIER on a value which is no number
-	ReasonQuota                   // the engine's Limits
-	ReasonWaits                   // more pending waits than MaxKeys keys, MaxRequestBytes or Options.MaxWaitBytes
-	ReasonUnsent                  // replies over Options.MaxUnsent
-	ReasonSlow                    // does not read while others need Options.MaxUnsentSum
-	ReasonUser                    // Options.Accept does not let it in
-	ReasonPlain                   // no TLS, where there is a token
-	ReasonHandshake               // a TLS handshake that failed
-	ReasonAuth                    // it did not prove that it knows the token
-	ReasonRound                   // it knows the token and is for another round
-	ReasonMalformed               // our opening, but wrong
-	ReasonSilent                  // it did not open the connection in time
-	ReasonCrowd                   // too many connections that are not open yet
-	ReasonRecord                  // a TLS record that cannot be read
-	ReasonEnded                   // it ended before Options.Accept has looked whose it is
+	reasonDialect   Reason = iota // no torch 2.2 or newer, or no TCPStore client at all
+	reasonOpcode                  // unknown opcode, or a second VALIDATE
+	reasonTooLarge                // a key, value, key count or request over its limit
+	reasonTruncated               // the peer ended the stream inside a message
+	reasonNumber                  // ADD or BARRIER on a value which is no number
+	reasonQuota                   // the engine's Limits
+	reasonWaits                   // more pending waits than MaxKeys keys, MaxRequestBytes or Options.MaxWaitBytes
+	reasonUnsent                  // replies over Options.MaxUnsent
+	reasonSlow                    // does not read while others need Options.MaxUnsentSum
+	reasonUser                    // Options.Accept does not let it in
+	reasonPlain                   // no TLS, where there is a token
+	reasonHandshake               // a TLS handshake that failed
+	reasonAuth                    // it did not prove that it knows the token
+	reasonRound                   // it knows the token and is for another round
+	reasonMalformed               // our opening, but wrong
+	reasonSilent                  // it did not open the connection in time
+	reasonCrowd                   // too many connections that are not open yet
+	reasonRecord                  // a TLS record that cannot be read
+	reasonEnded                   // it ended before Options.Accept has looked whose it is
 	numReasons
 )
 
 var reasonNames = [numReasons]string{
-	ReasonDialect:   "dialect",
-	ReasonOpcode:    "opcode",
-	ReasonTooLarge:  "too_large",
-	ReasonTruncated: "truncated",
-	ReasonNumber:    "not_a_number",
-	ReasonQuota:     "quota",
-	ReasonWaits:     "too_many_waits",
-	ReasonUnsent:    "unsent_replies",
-	ReasonSlow:      "slow_reader",
-	ReasonUser:      "other_user",
-	ReasonPlain:     "plain",
-	ReasonHandshake: "handshake",
-	ReasonAuth:      "authentication",
-	ReasonRound:     "other_round",
-	ReasonMalformed: "malformed",
-	ReasonSilent:    "silent",
-	ReasonCrowd:     "handshake_overload",
-	ReasonRecord:    "bad_record",
-	ReasonEnded:     "incomplete",
+	reasonDialect:   "dialect",
+	reasonOpcode:    "opcode",
+	reasonTooLarge:  "too_large",
+	reasonTruncated: "truncated",
+	reasonNumber:    "not_a_number",
+	reasonQuota:     "quota",
+	reasonWaits:     "too_many_waits",
+	reasonUnsent:    "unsent_replies",
+	reasonSlow:      "slow_reader",
+	reasonUser:      "other_user",
+	reasonPlain:     "plain",
+	reasonHandshake: "handshake",
+	reasonAuth:      "authentication",
+	reasonRound:     "other_round",
+	reasonMalformed: "malformed",
+	reasonSilent:    "silent",
+	reasonCrowd:     "handshake_overload",
+	reasonRecord:    "bad_record",
+	reasonEnded:     "incomplete",
 }
 
 func (r Reason) String() string { return reasonNames[r] }

@@ -39,7 +39,7 @@ func TestManyRefusalsAreFewLines(t *testing.T) {
 		told[reason] += count
 		logged[reason]++
 	}
-	for _, reason := range []Reason{ReasonDialect, ReasonOpcode} {
+	for _, reason := range []Reason{reasonDialect, reasonOpcode} {
 		name := reason.String()
 		if s.Stats().Refused[name] != tries || told[name] != tries {
 			t.Errorf("%s: %d are counted and %d told, want %d", name, s.Stats().Refused[name], told[name], tries)

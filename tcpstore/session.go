@@ -344,10 +344,10 @@ func (s *session) remember(req *request, w *wait) *refusal {
 	s.waitingKeys += w.keys
 	s.waitingBytes += w.bytes
 	if s.waitingKeys > MaxKeys || s.waitingBytes > MaxRequestBytes {
-		return refuse(ReasonWaits, "%s: the pending waits name more than %d keys or %d bytes", req.op, MaxKeys, MaxRequestBytes)
+		return refuse(reasonWaits, "%s: the pending waits name more than %d keys or %d bytes", req.op, MaxKeys, MaxRequestBytes)
 	}
 	if most := s.config.maxWaitBytes; s.engine.WaitBytes() > most {
-		return refuse(ReasonWaits, "%s: the pending waits of all connections take more than %d bytes", req.op, most)
+		return refuse(reasonWaits, "%s: the pending waits of all connections take more than %d bytes", req.op, most)
 	}
 	return nil
 }
@@ -374,7 +374,7 @@ func (s *session) forget(w *wait) {
 // sent to all peers together.
 func (s *session) reserve(req *request, size, shared int) *refusal {
 	if all := len(s.out) + s.config.size + size + shared; all > s.config.maxUnsent {
-		return refuse(ReasonUnsent, "%s: %d bytes of replies would be unsent; the limit is %d", req.op, all, s.config.maxUnsent)
+		return refuse(reasonUnsent, "%s: %d bytes of replies would be unsent; the limit is %d", req.op, all, s.config.maxUnsent)
 	}
 	if size+shared > smallReply && !s.config.budget.has(size+shared) {
 		return noRoom
@@ -421,8 +421,8 @@ func engineRefusal(req *request, err error) *refusal {
 	case err == nil:
 		return nil
 	case errors.Is(err, store.ErrNotNumber):
-		return refuse(ReasonNumber, "%s: %v", req.op, err)
+		return refuse(reasonNumber, "%s: %v", req.op, err)
 	default:
-		return refuse(ReasonQuota, "%s: %v", req.op, err)
+		return refuse(reasonQuota, "%s: %v", req.op, err)
 	}
 }

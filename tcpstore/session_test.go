@@ -70,7 +70,7 @@ func TestPendingWaitsAreBounded(t *testing.T) {
 	wait := msg(opWait, 1, key)
 	for i := range MaxKeys {
 		if _, err := p.send(wait); err != nil {
-			if err.reason != ReasonWaits || i < MaxRequestBytes/MaxKeyBytes {
+			if err.reason != reasonWaits || i < MaxRequestBytes/MaxKeyBytes {
 				t.Errorf("after %d waits: %v", i, err)
 			}
 			p.session.close()
@@ -102,13 +102,13 @@ func TestEngineErrorsRefuse(t *testing.T) {
 		sent   []byte
 		reason Reason
 	}{
-		"add":      {msg(opAdd, "/t", 1), ReasonNumber},
-		"barrier":  {msg(opBarrier, "/t", 1), ReasonNumber},
-		"set":      {msg(opSet, "/t", strings.Repeat("x", 100)), ReasonQuota},
-		"append":   {msg(opAppend, "/t", strings.Repeat("x", 100)), ReasonQuota},
-		"multiset": {msg(opMultiSet, 1, "/u", strings.Repeat("x", 100)), ReasonQuota},
-		"push":     {msg(opQueuePush, "/q", strings.Repeat("x", 100)), ReasonQuota},
-		"cas":      {msg(opCompareSet, "/t", "text", strings.Repeat("x", 100)), ReasonQuota},
+		"add":      {msg(opAdd, "/t", 1), reasonNumber},
+		"barrier":  {msg(opBarrier, "/t", 1), reasonNumber},
+		"set":      {msg(opSet, "/t", strings.Repeat("x", 100)), reasonQuota},
+		"append":   {msg(opAppend, "/t", strings.Repeat("x", 100)), reasonQuota},
+		"multiset": {msg(opMultiSet, 1, "/u", strings.Repeat("x", 100)), reasonQuota},
+		"push":     {msg(opQueuePush, "/q", strings.Repeat("x", 100)), reasonQuota},
+		"cas":      {msg(opCompareSet, "/t", "text", strings.Repeat("x", 100)), reasonQuota},
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := newPeer(store.NewEngine(store.Limits{MaxBytes: 50}), sessionConfig{})
@@ -143,7 +143,7 @@ func TestRepliesAreBounded(t *testing.T) {
 			e.QueuePush("/queue", make([]byte, 200))
 			p := newPeer(e, sessionConfig{maxUnsent: 100})
 			p.send(hello)
-			if out, err := p.send(sent); err == nil || err.reason != ReasonUnsent || len(out) > 100 {
+			if out, err := p.send(sent); err == nil || err.reason != reasonUnsent || len(out) > 100 {
 				t.Errorf("got %v with %d bytes", err, len(out))
 			}
 		})

@@ -64,7 +64,7 @@ func TestRecordsTampered(t *testing.T) {
 			r.below.Write(record)
 		}
 		wantClosed(t, r.below)
-		b.awaitRefused(t, ReasonRecord, uint64(i+1))
+		b.awaitRefused(t, reasonRecord, uint64(i+1))
 		deletes += attack.done
 		if n := b.Stats().Ops["DELETE_KEY"]; n != deletes {
 			t.Errorf("%s: %d requests were carried out, not %d", attack.name, n, deletes)
@@ -114,6 +114,6 @@ func TestKeysOfOtherRuns(t *testing.T) {
 			t.Errorf("for the purpose %d: %v", purpose, err)
 		}
 		conn.Close()
-		b.awaitRefused(t, ReasonAuth, uint64(i+1))
+		b.awaitRefused(t, reasonAuth, uint64(i+1))
 	}
 }

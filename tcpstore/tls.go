@@ -39,7 +39,7 @@ func (c *conn) receiveTLS(p *parser) bool {
 		c.ended(p)
 		return false
 	default:
-		c.refuse(refuse(ReasonRecord, "its TLS records cannot be read: %s", printable.Text(err.Error())))
+		c.refuse(refuse(reasonRecord, "its TLS records cannot be read: %s", printable.Text(err.Error())))
 		return false
 	}
 	c.readable = c.readable || c.tls.More()
@@ -63,7 +63,7 @@ func (c *conn) receiveRecords(p *parser, space int) bool {
 		c.lost(errno)
 		return false
 	case n == 0 && c.tls.Partial():
-		c.refuse(refuse(ReasonTruncated, "the peer ended its stream inside a TLS record"))
+		c.refuse(refuse(reasonTruncated, "the peer ended its stream inside a TLS record"))
 		return false
 	case n == 0:
 		c.ended(p)

@@ -277,7 +277,7 @@ func (l *loop) cutSlow() {
 			continue
 		}
 		c.drop()
-		c.refuse(refuse(ReasonSlow, "the peer has not read %d bytes of its replies within %v, and others wait for the memory",
+		c.refuse(refuse(reasonSlow, "the peer has not read %d bytes of its replies within %v, and others wait for the memory",
 			u.chunk, now.Sub(u.since).Round(time.Millisecond)))
 		if l.feed(); len(l.starved) == 0 {
 			return

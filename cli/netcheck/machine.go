@@ -63,7 +63,7 @@ func Interfaces() ([]Interface, error) {
 func (i Interface) String() string {
 	text := fmt.Sprintf("%s: MTU %d", i.Name, i.MTU)
 	if i.Mbit > 0 {
-		text += ", " + Bandwidth(float64(i.Mbit)*1e6)
+		text += ", " + bandwidth(float64(i.Mbit)*1e6)
 	}
 	for _, a := range i.Addresses {
 		text += ", " + a.String()
@@ -183,8 +183,8 @@ func parseRoute6(fields []string) (Route, bool) {
 	return Route{netip.PrefixFrom(to, int(bits)), gateway, fields[9], metric}, true
 }
 
-// Bandwidth is a number of bits a second as text.
-func Bandwidth(bits float64) string {
+// bandwidth is a number of bits a second as text.
+func bandwidth(bits float64) string {
 	if bits >= 1e9 {
 		return fmt.Sprintf("%.1f Gbit/s", bits/1e9)
 	}

@@ -255,7 +255,7 @@ func judge(nodes []node, paths []path) *Report {
 		if best.Interface != "" {
 			slow := n.Addresses[slices.IndexFunc(n.Addresses, func(a Address) bool { return a.IP == n.Advertised })]
 			report.Findings = append(report.Findings, fmt.Sprintf("%s advertises %s on %s, %s and %s, while %s on %s has %s and %s: start it with --local-addr=%s, and its workers with NCCL_SOCKET_IFNAME=%s GLOO_SOCKET_IFNAME=%s",
-				n.Host, slow.IP, slow.Interface, Bandwidth(is), milliseconds(isLatency), best.IP, best.Interface, Bandwidth(bestSpeed), milliseconds(bestLatency), best.IP, best.Interface, best.Interface))
+				n.Host, slow.IP, slow.Interface, bandwidth(is), milliseconds(isLatency), best.IP, best.Interface, bandwidth(bestSpeed), milliseconds(bestLatency), best.IP, best.Interface, best.Interface))
 		}
 	}
 	return report
@@ -273,7 +273,7 @@ func (p path) text(nodes []node) string {
 	if p.Error != "" {
 		return of + ": " + p.Error
 	}
-	return fmt.Sprintf("%s: %s, %s", of, milliseconds(p.Latency.Seconds()), Bandwidth(p.Bandwidth))
+	return fmt.Sprintf("%s: %s, %s", of, milliseconds(p.Latency.Seconds()), bandwidth(p.Bandwidth))
 }
 
 func milliseconds(seconds float64) string { return fmt.Sprintf("%.2f ms", seconds*1e3) }

@@ -30,8 +30,8 @@ func (hp HostPort) String() string { return net.JoinHostPort(hp.Host, strconv.It
 // (docs/decisions/0151).
 type Servers []HostPort
 
-// MaxServers bounds how many an endpoint may name.
-const MaxServers = 5
+// maxServers bounds how many an endpoint may name.
+const maxServers = 5
 
 func (s Servers) String() string {
 	texts := make([]string, len(s))
@@ -58,8 +58,8 @@ func ParseServers(endpoint string, defaultPort int) (Servers, error) {
 			return nil, endpointError(endpoint, "a server in a list needs a port")
 		case slices.Contains(list, at):
 			return nil, endpointError(endpoint, "it names "+at.String()+" twice")
-		case len(list) == MaxServers:
-			return nil, endpointError(endpoint, fmt.Sprintf("it names more than %d servers", MaxServers))
+		case len(list) == maxServers:
+			return nil, endpointError(endpoint, fmt.Sprintf("it names more than %d servers", maxServers))
 		}
 		list = append(list, at)
 	}

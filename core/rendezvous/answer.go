@@ -76,7 +76,7 @@ func (m *Machine) requestDirective(d Direct) Answer {
 	text := directiveText(&was, about)
 	if s := m.directives.standing; s != nil && !m.directives.drainsNoMember(&d) {
 		does := "joins"
-		if d.Kind.Replaces(s.Kind) {
+		if d.Kind.replaces(s.Kind) {
 			does = "takes the place of"
 		}
 		text += fmt.Sprintf("; it %s directive %s, a %v", does, s.ID, s.Kind)

@@ -8,7 +8,7 @@ import (
 // Limits of what a request holds.
 const (
 	MaxKeyLen   = 64 << 10 // bytes of a key
-	MaxValueLen = 2 << 20  // bytes of a value
+	maxValueLen = 2 << 20  // bytes of a value
 	MaxKeys     = 1 << 16  // keys and values of one request, each
 )
 
@@ -56,7 +56,7 @@ func packAsked(p *pack.Packer, ev Event) {
 		p.Texts(ev.Keys)
 		p.Fit(len(ev.Values), MaxKeys, "values of a request")
 		for _, value := range ev.Values {
-			p.Fit(len(value), MaxValueLen, "bytes of a value")
+			p.Fit(len(value), maxValueLen, "bytes of a value")
 		}
 		p.Values(ev.Values)
 		p.Int64(ev.Amount)
@@ -194,7 +194,7 @@ func unpackAsked(u *pack.Unpacker, op Op) Event {
 	case OpKey:
 		return KeyRequest{
 			Round: u.Uint(), Op: store.Op(u.Int()),
-			Keys: u.Texts(MaxKeys, MaxKeyLen), Values: u.Values(MaxKeys, MaxValueLen), Amount: u.Int64(),
+			Keys: u.Texts(MaxKeys, MaxKeyLen), Values: u.Values(MaxKeys, maxValueLen), Amount: u.Int64(),
 		}
 	case OpGiveDirective:
 		u.Open()

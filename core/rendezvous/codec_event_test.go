@@ -135,7 +135,7 @@ func TestOversizeEventsAreNotLogged(t *testing.T) {
 	for _, ev := range []Event{
 		Hello{Session: "s", Node: long}, Hello{Session: "s", Topology: long}, Disconnect{Session: SessionID(long)}, Join{StoreAddr: long},
 		KeyRequest{Op: store.OpSet, Keys: []string{strings.Repeat("k", MaxKeyLen+1)}, Values: [][]byte{nil}},
-		KeyRequest{Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, MaxValueLen+1)}},
+		KeyRequest{Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, maxValueLen+1)}},
 		KeyRequest{Op: store.OpWait, Keys: make([]string, MaxKeys+1)},
 		KeyRequest{Op: store.OpSet, Values: make([][]byte, MaxKeys+1)},
 		Stamp(Finish{}, Request{Session: SessionID(long)}), TimerFired{Timer{Session: SessionID(long)}},

@@ -67,8 +67,8 @@ func (d DirectiveKind) HasTarget() bool { return d.traits().target }
 // OfOneNode reports whether a node may give it about itself alone, as on a signal.
 func (d DirectiveKind) OfOneNode() bool { return d.traits().byNode }
 
-// Replaces reports whether a directive of this kind takes the place of one of another kind.
-func (d DirectiveKind) Replaces(other DirectiveKind) bool {
+// replaces reports whether a directive of this kind takes the place of one of another kind.
+func (d DirectiveKind) replaces(other DirectiveKind) bool {
 	return d.traits().strength > other.traits().strength
 }
 

@@ -48,7 +48,7 @@ func (ds *directives) knows(id string) bool {
 func (ds *directives) standsAgainst(d *Direct) string {
 	s := ds.standing
 	switch {
-	case s == nil || d.Kind.Replaces(s.Kind):
+	case s == nil || d.Kind.replaces(s.Kind):
 	case !s.joinedBy(d):
 		return fmt.Sprintf("directive %s stands%s: %s; cancel it first", s.ID, s.until(), s.describe(ds.round.names))
 	case len(s.union(d)) > MaxDirectiveNodes:
@@ -63,7 +63,7 @@ func (ds *directives) standsAgainst(d *Direct) string {
 // the nodes leave that this one names: a node that asks for that has what it needs.
 func (ds *directives) covered(d *Direct) bool {
 	s := ds.standing
-	return s != nil && s.Kind.Replaces(d.Kind) && !slices.ContainsFunc(d.Nodes, func(node string) bool { return !s.Kind.traits().endsRun && !slices.Contains(s.Nodes, node) })
+	return s != nil && s.Kind.replaces(d.Kind) && !slices.ContainsFunc(d.Nodes, func(node string) bool { return !s.Kind.traits().endsRun && !slices.Contains(s.Nodes, node) })
 }
 
 // stand has a directive stand, for which standsAgainst has nothing: alone, in the place of a
@@ -72,7 +72,7 @@ func (ds *directives) stand(d Direct) {
 	switch s := ds.standing; {
 	case s == nil:
 		ds.standing = &d
-	case d.Kind.Replaces(s.Kind):
+	case d.Kind.replaces(s.Kind):
 		ds.out.note("directive %s takes the place of directive %s, a %v", d.ID, s.ID, s.Kind)
 		ds.end(s)
 		ds.standing = &d

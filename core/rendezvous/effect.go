@@ -1,9 +1,7 @@
 package rendezvous
 
 import (
-	"bytes"
 	"net"
-	"slices"
 	"strconv"
 	"time"
 )
@@ -66,15 +64,6 @@ type KeyResult struct {
 	Keys   []string
 	Number int64
 	Ready  bool
-}
-
-// Clone returns a copy that shares no memory with k.
-func (k KeyResult) Clone() KeyResult {
-	k.Keys, k.Values = slices.Clone(k.Keys), slices.Clone(k.Values)
-	for i, value := range k.Values {
-		k.Values[i] = bytes.Clone(value)
-	}
-	return k
 }
 
 // Withdrawn answers a Withdraw. Completed tells that the join had been answered

@@ -59,7 +59,7 @@ func (m *Machine) room(ev Event) *Error {
 	answer := m.AnswerBytes(ev)
 	most := int64(maxAnswerBytes)
 	if m.limits.Bytes > 0 {
-		most = MaxValueLen
+		most = maxValueLen
 	}
 	if answer > most {
 		return Errorf(CodeTooLarge, "run %q: the answer has %d bytes, at most %d can be sent: ask for fewer keys at once", m.runID, answer, most)

@@ -45,7 +45,7 @@ func (pr Proof) Pack(p *pack.Packer) {
 
 // ReadProof reads the fields after the frame's kind, but for the name.
 func ReadProof(u *pack.Unpacker) Proof {
-	f := Proof{MACs: u.Values(MaxTokens, sha256.Size)}
+	f := Proof{MACs: u.Values(maxTokens, sha256.Size)}
 	purpose := u.Uint()
 	if purpose > math.MaxUint8 {
 		u.Fail("a proof for the purpose %d", purpose)

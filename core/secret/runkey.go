@@ -21,8 +21,8 @@ func RunKey(token []byte, run string) ([]byte, error) {
 		return nil, fmt.Errorf("the run id %q cannot stand in a token file", run)
 	}
 	line := deriveRunKey(token, run)
-	if len(line) > MaxToken {
-		return nil, fmt.Errorf("the run id has %d bytes: its token would be longer than %d", len(run), MaxToken)
+	if len(line) > maxToken {
+		return nil, fmt.Errorf("the run id has %d bytes: its token would be longer than %d", len(run), maxToken)
 	}
 	return line, nil
 }

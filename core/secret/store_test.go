@@ -305,7 +305,7 @@ func FuzzStoreOpening(f *testing.F) {
 		if err != nil {
 			return
 		}
-		if len(proof.MACs) > MaxTokens {
+		if len(proof.MACs) > maxTokens {
 			t.Errorf("%d MACs", len(proof.MACs))
 		}
 		name, err := parseStoreName(proof.Name)

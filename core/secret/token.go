@@ -26,10 +26,10 @@ import (
 
 // Limits of a token file.
 const (
-	MinToken = 32 // bytes: an attacker who has seen a proof cannot search for it
-	MaxToken = 512
-	// MaxTokens is how many tokens a file holds: an old and a new one, while it is changed.
-	MaxTokens    = 2
+	minToken = 32 // bytes: an attacker who has seen a proof cannot search for it
+	maxToken = 512
+	// maxTokens is how many tokens a file holds: an old and a new one, while it is changed.
+	maxTokens    = 2
 	maxTokenFile = 4 << 10 // bytes
 	// tokenFresh is how long a file that looks unchanged is not read again.
 	tokenFresh = time.Second
@@ -149,7 +149,7 @@ func checkFile(st *unix.Stat_t, self int) error {
 // NewToken makes a file with a token drawn at random, for this user alone. It never
 // replaces one.
 func NewToken(path string) error {
-	key := make([]byte, MinToken)
+	key := make([]byte, minToken)
 	_, _ = rand.Read(key) // never fails
 	return WriteToken(path, []byte(hex.EncodeToString(key)))
 }
@@ -195,10 +195,10 @@ func parseTokens(text []byte) ([][]byte, error) {
 			continue
 		case line[0] == '#': // it would be a token that can be guessed
 			return nil, errors.New("a line begins with #: a token file has no comments, each line is a token")
-		case len(line) < MinToken || len(line) > MaxToken:
-			return nil, fmt.Errorf("a line has %d bytes, a token has %d to %d: make one with `rallypoint token new`", len(line), MinToken, MaxToken)
-		case len(keys) == MaxTokens:
-			return nil, fmt.Errorf("it has more than %d lines: it holds one token, or a new and an old one", MaxTokens)
+		case len(line) < minToken || len(line) > maxToken:
+			return nil, fmt.Errorf("a line has %d bytes, a token has %d to %d: make one with `rallypoint token new`", len(line), minToken, maxToken)
+		case len(keys) == maxTokens:
+			return nil, fmt.Errorf("it has more than %d lines: it holds one token, or a new and an old one", maxTokens)
 		}
 		keys = append(keys, line)
 	}

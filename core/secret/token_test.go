@@ -56,7 +56,7 @@ func wantInvalid(t *testing.T, err error, says ...string) {
 func TestTokenFile(t *testing.T) {
 	umask := syscall.Umask(0)
 	defer syscall.Umask(umask)
-	long := strings.Repeat("x", MaxToken+1)
+	long := strings.Repeat("x", maxToken+1)
 	for name, test := range map[string]struct {
 		text string
 		mode os.FileMode
@@ -178,11 +178,11 @@ func FuzzTokens(f *testing.F) {
 	f.Add([]byte(" \n\n"))
 	f.Fuzz(func(t *testing.T, text []byte) {
 		keys, err := parseTokens(text)
-		if (err == nil) != (len(keys) > 0) || len(keys) > MaxTokens {
+		if (err == nil) != (len(keys) > 0) || len(keys) > maxTokens {
 			t.Fatalf("%d tokens, %v", len(keys), err)
 		}
 		for _, key := range keys {
-			if len(key) < MinToken || len(key) > MaxToken || !bytes.Equal(bytes.TrimSpace(key), key) || bytes.ContainsRune(key, '\n') {
+			if len(key) < minToken || len(key) > maxToken || !bytes.Equal(bytes.TrimSpace(key), key) || bytes.ContainsRune(key, '\n') {
 				t.Errorf("%q is taken as a token", key)
 			}
 		}

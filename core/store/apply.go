@@ -66,7 +66,7 @@ func (e *Engine) applyPop(r Request, w *Waiter) (reply Reply, done bool, err err
 	case !r.Block:
 		return Reply{}, true, ErrQueueEmpty
 	case w != nil:
-		e.WaitQueue(r.Keys[0], w)
+		e.waitQueue(r.Keys[0], w)
 	}
 	return Reply{}, false, nil
 }

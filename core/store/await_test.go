@@ -33,7 +33,7 @@ func TestAwaitContinuesAWait(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if woken != 1 || v.Active() || v.Pending() != nil || e.NumWaiters() != 0 {
-		t.Errorf("woken %d times, active %v, pending %q", woken, v.Active(), v.Pending())
+	if woken != 1 || v.active() || v.Pending() != nil || e.NumWaiters() != 0 {
+		t.Errorf("woken %d times, active %v, pending %q", woken, v.active(), v.Pending())
 	}
 }

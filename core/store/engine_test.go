@@ -120,7 +120,7 @@ func TestWaitIsACountDown(t *testing.T) {
 	r.expect(t, "w")
 	e.Set("b", nil)
 	r.expect(t)
-	if w.Active() || e.NumWaiters() != 0 {
+	if w.active() || e.NumWaiters() != 0 {
 		t.Error("still registered")
 	}
 }
@@ -285,7 +285,7 @@ func TestQueueWakesOne(t *testing.T) {
 		t.Error("a queue with items does not count")
 	}
 	if !e.WaitKeys([]string{"q3"}, r.waiter("x")) || e.WaitKeys([]string{"q2"}, r.waiter("key")) ||
-		!e.WaitQueue("q2", r.waiter("x")) || e.WaitQueue("q3", r.waiter("queue")) {
+		!e.waitQueue("q2", r.waiter("x")) || e.waitQueue("q3", r.waiter("queue")) {
 		t.Error("keys and queues are taken for each other")
 	}
 }

@@ -107,7 +107,7 @@ func (m *Memory) begin(ctx context.Context, r Request, w *Waiter) (reply Reply, 
 func (m *Memory) resume(r Request, w *Waiter, ended bool) (reply Reply, done bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !w.Active() {
+	if !w.active() {
 		if r.Op == OpWait || r.Op == OpBarrier {
 			return Reply{Ready: true}, true
 		}

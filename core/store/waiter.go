@@ -21,8 +21,8 @@ type Waiter struct {
 	single  [1]registration
 }
 
-// Active reports whether w is registered and has not been woken.
-func (w *Waiter) Active() bool { return w.missing > 0 }
+// active reports whether w is registered and has not been woken.
+func (w *Waiter) active() bool { return w.missing > 0 }
 
 // Pending returns the keys that w still waits for, in the order of registration.
 func (w *Waiter) Pending() []string {
@@ -75,10 +75,10 @@ func (e *Engine) WaitKeys(keys []string, w *Waiter) (done bool) {
 	return e.await(keys, w, func(key string) bool { return e.keys[key] != nil })
 }
 
-// WaitQueue is Wait for a caller which needs an item of the queue of that name: a
+// waitQueue is Wait for a caller which needs an item of the queue of that name: a
 // key of that name does not count. A write of it does, so that the caller has to
 // look again after being woken.
-func (e *Engine) WaitQueue(name string, w *Waiter) (done bool) {
+func (e *Engine) waitQueue(name string, w *Waiter) (done bool) {
 	return e.await([]string{name}, w, func(name string) bool { return e.queues[name] != nil })
 }
 
@@ -119,7 +119,7 @@ func (e *Engine) Await(keys []string, w *Waiter) {
 // proportional to the keys w waits for. A waiter that is not registered is left
 // alone.
 func (e *Engine) Cancel(w *Waiter) {
-	if !w.Active() {
+	if !w.active() {
 		return
 	}
 	for i := range w.regs {
@@ -133,7 +133,7 @@ func (e *Engine) Cancel(w *Waiter) {
 // enlist readies w for n registrations. The slice is never moved after it, since
 // lists point into it.
 func (e *Engine) enlist(w *Waiter, n int) {
-	if w.Active() {
+	if w.active() {
 		panic("store: Waiter is registered already")
 	}
 	if n == 1 {

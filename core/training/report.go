@@ -56,8 +56,8 @@ type Failure struct {
 	Text  string // human-readable: which worker, and why
 }
 
-// Valid reports whether the report can be true: a peer may send anything.
-func (r *Report) Valid() bool {
+// valid reports whether the report can be true: a peer may send anything.
+func (r *Report) valid() bool {
 	return r.Round > 0 && (r.Reporting >= 1 || r.Reporting == 0 && (r.Stalled != "" || r.Failed > 0 || r.Suspect != "" || r.Failure.Round > 0)) && r.Failed >= 0 && r.Failed <= r.Workers-r.Reporting && r.Workers >= r.Reporting && r.Workers <= maxWorkers &&
 		r.Smallest >= 0 && r.Largest >= r.Smallest &&
 		plausible(r.SinceFirst) && plausible(r.SinceChange) && plausible(r.SinceSlowest) && plausible(r.PerStep) && plausible(r.Gap) && plausible(r.Failure.Age) && r.Waits.valid()
@@ -117,7 +117,7 @@ func Unpack(u *pack.Unpacker) *Report {
 	r.Failure = Failure{u.Uint(), u.Duration(), printable.Text(u.Text(maxFailure))}
 	r.Suspect = printable.Text(u.Text(maxStalled))
 	u.Close()
-	if u.Err() != nil || !r.Valid() {
+	if u.Err() != nil || !r.valid() {
 		return nil
 	}
 	return r

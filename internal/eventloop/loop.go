@@ -54,7 +54,7 @@ func (l *Loop[S, In]) Turn(sleep bool, until time.Time, take func(In)) error {
 	l.ready = l.spare
 	var none S
 	for i := range events {
-		if l.poller.Woke(&events[i]) {
+		if l.poller.woke(&events[i]) {
 			take(l.taken(false))
 		} else if s := l.sockets[events[i].Fd]; s != none {
 			s.Event(events[i].Events)

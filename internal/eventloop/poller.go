@@ -118,8 +118,8 @@ func (p *Poller) lookOnce(epoll uintptr) bool {
 	return n > 0
 }
 
-// Woke reports whether an event tells that Wake was called.
-func (p *Poller) Woke(event *unix.EpollEvent) bool { return int(event.Fd) == p.wakeFD }
+// woke reports whether an event tells that Wake was called.
+func (p *Poller) woke(event *unix.EpollEvent) bool { return int(event.Fd) == p.wakeFD }
 
 // Wake ends a wait, now or the next. The count is never read: each write is an
 // edge of its own.

@@ -38,7 +38,7 @@ func TestPollerWait(t *testing.T) {
 		}
 	}
 	p.Wake()
-	if events := testkit.Must(p.Wait(true, time.Time{}))(t); len(events) != 1 || !p.Woke(&events[0]) {
+	if events := testkit.Must(p.Wait(true, time.Time{}))(t); len(events) != 1 || !p.woke(&events[0]) {
 		t.Errorf("Wake made %v", events)
 	}
 }

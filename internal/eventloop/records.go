@@ -66,7 +66,7 @@ func (r *Records) enterLoop() (rest []byte) {
 
 func (r *Records) Read(b []byte) (int, error) {
 	for r.left == 0 {
-		if r.left = WholeRecord(r.in); r.left > 0 {
+		if r.left = wholeRecord(r.in); r.left > 0 {
 			break
 		}
 		if r.conn == nil {
@@ -106,9 +106,9 @@ func (r *Records) readMore() error {
 // BodyLen returns the length of a record's body, by its header.
 func BodyLen(head []byte) int { return int(binary.BigEndian.Uint16(head[RecordHead-2:])) }
 
-// WholeRecord returns the length of the first record of b, 0 if it is not all there. For one
+// wholeRecord returns the length of the first record of b, 0 if it is not all there. For one
 // that is longer than TLS allows it is the header's: crypto/tls refuses it by that alone.
-func WholeRecord(b []byte) int {
+func wholeRecord(b []byte) int {
 	if len(b) < RecordHead {
 		return 0
 	}

@@ -18,7 +18,7 @@ func FuzzRecords(f *testing.F) {
 			before := len(r.in)
 			whole := r.left
 			if whole == 0 {
-				whole = WholeRecord(r.in)
+				whole = wholeRecord(r.in)
 			}
 			n, err := r.Read(b)
 			if (whole > 0) != (err == nil) || n > whole || whole > 0 && n != min(whole, len(b)) || len(r.in) != before-n {

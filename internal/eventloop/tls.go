@@ -74,7 +74,7 @@ func (t *TLS) Read(b []byte) (got int, err error) {
 func (t *TLS) read(b []byte) (got int, err error) {
 	r := t.Records
 	for {
-		whole, had := WholeRecord(r.in) > 0, len(r.in)
+		whole, had := wholeRecord(r.in) > 0, len(r.in)
 		if got == len(b) || !whole && !t.more {
 			return got, nil
 		}

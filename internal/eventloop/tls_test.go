@@ -67,13 +67,13 @@ func TestTLSCallsAgain(t *testing.T) {
 	}
 	wantNothing()
 	sent := sendAndClose(t, client, far, 20000)
-	first := WholeRecord(sent)
+	first := wholeRecord(sent)
 	if want := RecordHead + 16<<10 + 17; first != want {
 		t.Fatalf("the first record has %d bytes, want %d", first, want)
 	}
 	for i := range first - 1 {
 		below.in = append(below.in, sent[i])
-		if WholeRecord(below.in) != 0 {
+		if wholeRecord(below.in) != 0 {
 			t.Fatalf("%d of %d bytes are a record", i+1, first)
 		}
 		if i%100 == 0 {

@@ -26,11 +26,11 @@ func NewNames(names ...string) Names {
 	return own
 }
 
-// Foreign reports whether a request may come from the page of a stranger: a browser has
+// foreign reports whether a request may come from the page of a stranger: a browser has
 // sent it, and its Host is a name that a stranger may hold. A scraper or a probe
 // runs no pages and may use any name: the machine cannot know them all (a Service's, that
 // of a mesh or a load balancer).
-func (n Names) Foreign(r *http.Request) bool {
+func (n Names) foreign(r *http.Request) bool {
 	return !n.Own(r) && fromBrowser(r.Header)
 }
 
@@ -55,7 +55,7 @@ const (
 // secret. The answer ends in hint; refused counts them.
 func (n Names) Guard(next http.Handler, hint string, refused func()) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if Alive(r) || !n.Foreign(r) {
+		if Alive(r) || !n.foreign(r) {
 			next.ServeHTTP(w, r)
 			return
 		}

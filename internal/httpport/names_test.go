@@ -41,7 +41,7 @@ func TestForeign(t *testing.T) {
 				if got := names.Own(&http.Request{Host: host, Header: header}); got != (host == "" || slices.Contains(ours, host)) {
 					t.Errorf("%q is ours: %v", host, got)
 				}
-				if got := names.Foreign(&http.Request{Host: host, Header: header}); got != test.want {
+				if got := names.foreign(&http.Request{Host: host, Header: header}); got != test.want {
 					t.Errorf("%q, %q: %v, want %v", host, header.Get("User-Agent"), got, test.want)
 				}
 			}

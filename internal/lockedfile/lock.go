@@ -18,12 +18,12 @@ import (
 // kernel, which does not hand the lock over but wakes them to try again: the moment until they do
 // holds for us, too (package filestore, "Beside stock writers").
 //
-// LockBurst is the number of tries in a burst.
+// lockBurst is the number of tries in a burst.
 //
 // Where many processes want the lock at one time, most tries are refused, and each costs the
 // processors, or a server of files, as much as one that succeeds: short bursts, far apart.
 const (
-	LockBurst   = 64
+	lockBurst   = 64
 	lockWaitMin = 10 * time.Microsecond
 	lockWaitMax = 2 * time.Millisecond
 
@@ -51,7 +51,7 @@ func (w WaitLimit) pace() (burst int, first, longest time.Duration) {
 	if w.Waiters > crowd {
 		return crowdLockBurst, crowdLockWaitMin, crowdLockWaitMax
 	}
-	return LockBurst, lockWaitMin, lockWaitMax
+	return lockBurst, lockWaitMin, lockWaitMax
 }
 
 // Err returns why the wait has ended, nil if it has not.
@@ -70,8 +70,8 @@ func (w WaitLimit) Err(clock Clock) error {
 	return nil
 }
 
-// Sleep returns after d, or when the wait has ended.
-func (w WaitLimit) Sleep(clock Clock, d time.Duration) {
+// sleep returns after d, or when the wait has ended.
+func (w WaitLimit) sleep(clock Clock, d time.Duration) {
 	select {
 	case <-w.Closing:
 	case <-w.Ctx.Done():
@@ -107,7 +107,7 @@ func (f *File) Lock(p WaitLimit, clock Clock, how int) error {
 		if p.Waiters > crowd {
 			pause = wait/2 + backoff.Below(wait/2) // not all at one time again
 		}
-		p.Sleep(clock, pause)
+		p.sleep(clock, pause)
 		wait = min(2*wait, longest)
 	}
 }
