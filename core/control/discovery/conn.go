@@ -13,7 +13,6 @@ import (
 
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
-	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
 	"rallypoint/internal/printable"
@@ -36,44 +35,8 @@ type Conn struct {
 	standsBy bool // the host has received where this node stands by
 }
 
-// hello returns this node's present hello.
-func (f *Finder) hello() wire.Hello {
-	h := f.Hello()
-	hosts := f.Hosting()
-	h.InHost = hosts
-	if f.group == nil {
-		return h
-	}
-	to := f.group.Current()
-	h.Group, h.Term, h.Servers = to.Group, to.Term, to.Servers
-	h.Machine = standby.Machine()
-	h.Features = append(h.Features, wire.FeatureSuccession)
-	if never := f.Params.IsHost; f.Start != nil && !hosts && (never == nil || *never) {
-		h.Features = append(h.Features, wire.FeatureStandby)
-	}
-	return h
-}
-
-// openConn says hello on a new connection. A refusal is a *rendezvous.Error; the
-// connection is closed on any error.
-func (f *Finder) openConn(ctx context.Context, raw net.Conn) (*Conn, error) {
-	return openConn(ctx, raw, f.hello(), f.token, f.believe)
-}
-
-// believe checks which user's process has answered. A job on one machine without a token is safe
-// from other users only if it neither serves them nor follows a server of theirs that was the
-// first to listen.
-func (f *Finder) believe(conn net.Conn) error { return believe(f.servers, conn) }
-
-func believe(servers *peer.Check, conn net.Conn) error {
-	if err := servers.AdmitServer(conn); err != nil {
-		return fmt.Errorf("what answers at %s may be another user's: %w; is_host=0 is for a control plane that users share, a token for all else",
-			conn.RemoteAddr(), err)
-	}
-	return nil
-}
-
-// openConn is Finder's. It asks believe about the process that has answered, whatever the answer.
+// openConn says hello on a new connection. It asks believe about the process that has answered, whatever the answer. A
+// refusal is a *rendezvous.Error; the connection is closed on any error.
 func openConn(ctx context.Context, raw net.Conn, h wire.Hello, token *secret.Token, believe func(net.Conn) error) (*Conn, error) {
 	conn := wire.NewConn(raw)
 	ctx, cancel := context.WithTimeout(ctx, handshakeTimeout)
@@ -147,15 +110,4 @@ func (r *refused) Unwrap() error { return r.error }
 // direct reports whether the address dialled is the one that the server sees itself.
 func (c *Conn) direct() bool {
 	return c.Addr.IsValid() && standby.PlainAddr(c.Addr).String() == c.Welcome.Addr
-}
-
-// greet is wire.Greet on a new connection to another process of the run.
-func (f *Finder) greet(ctx context.Context, raw net.Conn, first wire.Frame) (*wire.Call, error) {
-	c, err := wire.Greet(ctx, raw, f.token, f.Params.LeaseTimeout, first)
-	if err == nil {
-		if err = f.believe(c.Conn); err != nil {
-			c.Close()
-		}
-	}
-	return c, err
 }

@@ -7,5 +7,5 @@
 //
 // The package does not know the server: [StartHost] starts one.
 //
-// Finder.mu and prober.mu are leaves.
+// seeker.mu and prober.mu are leaves.
 package discovery

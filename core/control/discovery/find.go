@@ -19,7 +19,7 @@ func (f *Finder) findOrHost(ctx context.Context) (*Conn, error) {
 	if err := f.checkPort(); err != nil {
 		return nil, err
 	}
-	told := &connectProgress{f: f, start: start}
+	told := &progress{observer: f.Observer, headline: "looking for the control plane at " + f.endpoint.String(), start: start}
 	foreign := &foreignWarning{f: f, start: start}
 	pause := newBackoff(f.Params.Max)
 	var last error
@@ -190,18 +190,4 @@ func (f *Finder) compared() string {
 	parts = append(parts, "so another machine is to host", check,
 		"if the endpoint is this machine under an address that its interfaces do not carry (NAT, floating), give is_host=1 to this one node")
 	return strings.Join(parts, "; ")
-}
-
-// connectProgress tells the observer what findOrHost waits for, at the intervals of a server's
-// progress.
-type connectProgress struct {
-	f     *Finder
-	start time.Time
-	last  time.Time
-	text  rendezvous.Progress
-}
-
-func (c *connectProgress) tell(err error) {
-	text := rendezvous.Progress{Headline: "looking for the control plane at " + c.f.endpoint.String(), Detail: err.Error()}
-	tellProgress(c.f.Observer, &c.last, &c.text, c.start, text)
 }

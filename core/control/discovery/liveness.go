@@ -141,17 +141,15 @@ func (f *Finder) proveDead(ctx context.Context, addr netip.AddrPort) bool {
 		dctx, cancel := context.WithTimeout(ctx, evidencePatience)
 		conn, err := f.network.dial(dctx, addr)
 		cancel()
-		switch {
-		case err == nil:
+		dial := dialOf(err)
+		if err == nil {
 			conn.Close()
-			e.Observe(succession.DialBroken)
-		case errors.Is(err, syscall.ECONNREFUSED):
-			e.Observe(succession.DialRefused)
-		case store.EndedByPeer(err): // by a listener that was being closed
-			e.Observe(succession.DialBroken)
-		default:
+			dial = succession.DialBroken
+		}
+		if dial == succession.DialSilent {
 			return false
 		}
+		e.Observe(dial)
 		if e.Proves() {
 			return true
 		}

@@ -1,23 +1,18 @@
 package discovery
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"net"
 	"net/netip"
-	"sync"
 	"time"
 
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/register"
-	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/secret"
 	"rallypoint/core/store"
 	"rallypoint/core/succession"
-	"rallypoint/internal/backoff"
 )
 
 // RegisterConfig says for which node a RegisterFinder searches, and in which register. Config.Servers
@@ -35,53 +30,36 @@ type RegisterConfig struct {
 // RegisterFinder finds the control plane of a node's run by the record that its leader keeps in a
 // register, or leads the run. It is for one goroutine at a time, as Finder is.
 type RegisterFinder struct {
-	RegisterConfig
+	seeker
 	elector *register.Elector
-	network network
-
-	life    context.Context // of the helpers; ends with Close
-	cancel  context.CancelFunc
-	helpers sync.WaitGroup
+	ownHost func() string
+	end     func() // ends the register; nil: nothing does
 	begun   bool
 
-	servers *peer.Check   // whose control plane is believed; nil: every user's
-	token   *secret.Token // nil: none; set by Find
-
 	// Of the goroutine that searches.
-	pause      *backoff.Backoff
-	unanswered int          // hellos in a row that a leader did not answer
-	listener   net.Listener // for the control plane that this process may lead; nil: there is none
-	addr       string       // where others reach it
+	listener net.Listener // for the control plane that this process may lead; nil: there is none
+	addr     string       // where others reach it
 
-	following
-	hosting   Host // nil: this process does not lead
+	// Guarded by mu.
 	listening []netip.AddrPort
-	followed  wire.Welcome      // of the last connection
+	last      wire.Welcome      // of the last connection
 	ended     *rendezvous.Ended // how the run was closed when this process began to lead it
 }
 
 // NewRegister makes a finder, which touches neither network nor register before Find.
 func NewRegister(cfg RegisterConfig) *RegisterFinder {
-	f := &RegisterFinder{RegisterConfig: cfg, network: systemNetwork()}
+	f := &RegisterFinder{ownHost: cfg.OwnHost, end: cfg.Close}
+	f.begin(cfg.Config, f, true)
 	p := &f.Params
 	f.elector = register.New(register.Config{Register: cfg.Register, Place: p.Endpoint, RunID: p.RunID, Node: f.Node, Lease: p.LeaseTimeout})
-	if p.TokenFile == "" && p.OneMachine() {
-		f.servers = peer.NewCheck(p, &net.TCPAddr{})
-	}
-	f.pause = newBackoff(p.Max)
-	f.life, f.cancel = context.WithCancel(context.Background())
 	return f
 }
 
 // Find implements client.Finder. A register that cannot be reached is not waited for, unlike a control
 // plane that another node is about to host.
 func (f *RegisterFinder) Find(ctx context.Context) (*Conn, error) {
-	if f.Params.TokenFile != "" && f.token == nil {
-		token, err := secret.OpenToken(f.Params.TokenFile, f.Log)
-		if err != nil {
-			return nil, err
-		}
-		f.token = token
+	if err := f.openToken(); err != nil {
+		return nil, err
 	}
 	start := f.network.now()
 	if err := f.reach(ctx, start); err != nil {
@@ -93,7 +71,7 @@ func (f *RegisterFinder) Find(ctx context.Context) (*Conn, error) {
 		f.helpers.Go(f.obey)
 	}
 	s := &registerSearch{f: f, begun: start}
-	told := &registerProgress{f: f, start: start}
+	told := &progress{observer: f.Observer, headline: "looking for the control plane by " + f.Params.Endpoint, start: start}
 	for {
 		l, err := s.attempt(ctx)
 		switch {
@@ -167,20 +145,31 @@ func (f *RegisterFinder) found(l *Conn) *Conn {
 	return l
 }
 
-func (f *RegisterFinder) follows(l *Conn) {
+func (f *RegisterFinder) followed(l *Conn) {
 	f.mu.Lock()
-	f.current, f.followed = l, l.Welcome
+	f.last = l.Welcome
 	f.mu.Unlock()
+}
+
+func (f *RegisterFinder) introduce(h *wire.Hello) {
+	f.mu.Lock()
+	h.InHost, h.Group, h.Term = f.hosting != nil, f.last.Group, f.last.Term
+	f.mu.Unlock()
+	h.Machine = standby.Machine()
+	h.Features = append(h.Features, wire.FeatureSuccession)
+}
+
+func (f *RegisterFinder) wrong(l *Conn, _ netip.AddrPort) error {
+	if r := f.elector.Leadership().Record; r != nil && (l.Welcome.Group != r.Group || l.Welcome.Term < r.Term) {
+		return errAnotherJob
+	}
+	return nil
 }
 
 // Again implements client.Finder.
 func (f *RegisterFinder) Again(ctx context.Context, l *Conn, cause error, told bool) (*Conn, error) {
-	f.mu.Lock()
-	leaving := f.leaving
-	cause = cmp.Or(f.left, cause)
-	f.current, f.left = nil, nil
-	f.mu.Unlock()
-	if leaving || f.network.since(l.opened) < time.Second && !f.pause.Wait(ctx) {
+	cause, searches := f.lost(cause)
+	if !searches || f.network.since(l.opened) < time.Second && !f.pause.Wait(ctx) {
 		return nil, context.Canceled
 	}
 	s := &registerSearch{f: f, begun: f.network.now(), last: l.Welcome, evidence: succession.Evidence{Ended: store.EndedByPeer(cause), Direct: l.direct()}}
@@ -188,49 +177,16 @@ func (f *RegisterFinder) Again(ctx context.Context, l *Conn, cause error, told b
 	if orderly {
 		f.Log.Debug("the control plane sends this node on", "to", to.To.Host)
 	}
-	lost, denied := !told && !orderly, false
-	report := func(err error) {
-		f.Observer.ConnectionChanged(rendezvous.Errorf(rendezvous.CodeConnection, "run %q: %v", f.Params.RunID, err))
+	l, err := f.reconnect(ctx, cause, told || orderly, s.attempt, s.wait)
+	if err != nil {
+		return nil, err
 	}
-	if lost {
-		report(cause)
-	}
-	for {
-		l, err := s.attempt(ctx)
-		if err == nil {
-			if lost {
-				f.Observer.ConnectionChanged(nil)
-			}
-			s.succeeded(l)
-			return f.found(l), nil
-		}
-		if refusal, ok := errors.AsType[*rendezvous.Error](err); ok && refusal.Code != rendezvous.CodeAuth {
-			return nil, refusal
-		} else if ok && !denied { // the token is being changed, perhaps
-			denied = true
-			f.Log.Warn(refusal.Text + "; trying on")
-		}
-		if !lost && ctx.Err() == nil {
-			lost = true
-			report(err)
-		}
-		if !s.wait(ctx) {
-			return nil, ctx.Err()
-		}
-	}
+	s.succeeded(l)
+	return f.found(l), nil
 }
 
 // Answer implements client.Finder: a leader asks its nodes nothing.
 func (f *RegisterFinder) Answer(*Conn, wire.Frame) wire.Frame { return nil }
-
-// Hosting implements client.Finder.
-func (f *RegisterFinder) Hosting() bool { return f.host() != nil }
-
-func (f *RegisterFinder) host() Host {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.hosting
-}
 
 // HasVoters implements client.Finder: nobody is asked for a vote.
 func (f *RegisterFinder) HasVoters() bool { return false }
@@ -253,23 +209,7 @@ func (f *RegisterFinder) Close() {
 		_ = host.Close()
 	}
 	f.closeListener()
-	if f.RegisterConfig.Close != nil {
-		f.RegisterConfig.Close()
+	if f.end != nil {
+		f.end()
 	}
-}
-
-// openConn says hello on a new connection.
-func (f *RegisterFinder) openConn(ctx context.Context, raw net.Conn) (*Conn, error) {
-	h := f.Hello()
-	h.InHost, h.Machine = f.Hosting(), standby.Machine()
-	f.mu.Lock()
-	h.Group, h.Term = f.followed.Group, f.followed.Term
-	f.mu.Unlock()
-	h.Features = append(h.Features, wire.FeatureSuccession)
-	return openConn(ctx, raw, h, f.token, func(conn net.Conn) error { return believe(f.servers, conn) })
-}
-
-// helloOn is openConn after so many hellos in a row without an answer. silent tells that this one had none either.
-func (f *RegisterFinder) helloOn(ctx context.Context, conn net.Conn, unanswered int) (l *Conn, silent bool, err error) {
-	return helloInTime(ctx, f.Params.Max, unanswered, func(ctx context.Context) (*Conn, error) { return f.openConn(ctx, conn) })
 }

@@ -21,7 +21,7 @@ func (f *RegisterFinder) listen(ctx context.Context) error {
 	if f.listener != nil {
 		return nil
 	}
-	host := f.OwnHost()
+	host := f.ownHost()
 	var l net.Listener
 	err := error(syscall.EADDRNOTAVAIL)
 	if ip, wrong := netip.ParseAddr(host); wrong == nil {
@@ -59,7 +59,7 @@ func (f *RegisterFinder) startHost(ctx context.Context, ended *rendezvous.Ended)
 	}
 	listening := listenAddrs([]net.Listener{f.listener})
 	host := f.Start(HostConfig{
-		Params: f.Params, Node: f.Node, Token: f.token, HTTPNames: []string{f.OwnHost(), f.Params.AdvertiseAddr}, Log: f.Log, Elector: f.elector, Ended: ended,
+		Params: f.Params, Node: f.Node, Token: f.token, HTTPNames: []string{f.ownHost(), f.Params.AdvertiseAddr}, Log: f.Log, Elector: f.elector, Ended: ended,
 	}, f.listener)
 	f.listener = nil
 	f.mu.Lock()

@@ -7,14 +7,11 @@ import (
 	"net"
 	"net/netip"
 	"strconv"
-	"syscall"
 	"time"
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/register"
-	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/store"
 	"rallypoint/core/succession"
 	"rallypoint/internal/wording"
 )
@@ -228,52 +225,6 @@ func (f *RegisterFinder) dial(ctx context.Context, r *register.Record) (*Conn, s
 	for i, a := range addrs {
 		to[i] = netip.AddrPortFrom(a, uint16(number))
 	}
-	conn, err := f.network.dialAny(ctx, to)
-	if err == nil {
-		var l *Conn
-		var silent bool
-		l, silent, err = f.helloOn(ctx, conn, f.unanswered)
-		switch {
-		case err == nil && (l.Welcome.Group != r.Group || l.Welcome.Term < r.Term):
-			l.Close()
-			return nil, succession.DialAnswered, fmt.Errorf("what answers there is the control plane of another job with this run id")
-		case err == nil:
-			f.unanswered = 0
-			return l, succession.DialAnswered, nil
-		case silent:
-			f.unanswered++
-		}
-	}
-	switch {
-	case errors.Is(err, syscall.ECONNREFUSED):
-		return nil, succession.DialRefused, err
-	case isRefusal(err), errors.As(err, new(*wire.Redirected)):
-		return nil, succession.DialAnswered, err
-	case store.EndedByPeer(err):
-		return nil, succession.DialBroken, err
-	}
-	return nil, succession.DialSilent, err
-}
-
-// registerProgress tells the observer what Find waits for.
-type registerProgress struct {
-	f     *RegisterFinder
-	start time.Time
-	last  time.Time
-	text  rendezvous.Progress
-}
-
-func (p *registerProgress) tell(err error) {
-	text := rendezvous.Progress{Headline: "looking for the control plane by " + p.f.Params.Endpoint, Detail: err.Error()}
-	tellProgress(p.f.Observer, &p.last, &p.text, p.start, text)
-}
-
-// tellProgress tells the observer of a search for what it waits, at the intervals of a server's progress.
-func tellProgress(o member.Observer, last *time.Time, told *rendezvous.Progress, start time.Time, text rendezvous.Progress) {
-	now := time.Now()
-	if now.Sub(start) < wire.ProgressFirst || now.Sub(*last) < wire.ProgressEvery || text == *told {
-		return
-	}
-	*last, *told = now, text
-	o.Progressed(text)
+	l, err := f.sayHello(ctx, to...)
+	return l, dialOf(err), err
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -28,10 +27,6 @@ const (
 	recheck = 200 * time.Millisecond
 	// askEvery is how often a standby that waits for voters asks all servers, and the endpoint.
 	askEvery = time.Second
-	// firstAnswer is about how long a server that is found again may take to answer a hello, in
-	// addition to the time for all nodes of the job. It doubles with each unanswered hello, up to
-	// handshakeTimeout.
-	firstAnswer = 2 * time.Second
 	// silenceEvery is how often the silence of the host is logged.
 	silenceEvery = 10 * time.Second
 )
@@ -81,48 +76,6 @@ func (f *Finder) newSearch(l *Conn, cause error) *search {
 	return s
 }
 
-// reconnect finds the control plane again after err has ended a connection. The
-// observer hears of the loss at once, or, if the control plane itself has ended
-// the connection, only if the first attempt fails. The error is a refusal, or
-// that of ctx; an authentication that fails is tried on, since this node was let in
-// before.
-func (s *search) reconnect(ctx context.Context, err error, told bool) (*Conn, error) {
-	f := s.f
-	lost, denied := !told && !s.orderly, false
-	if lost {
-		s.reportLoss(err)
-	}
-	for {
-		l, err := s.attempt(ctx)
-		if err == nil {
-			if lost {
-				f.Observer.ConnectionChanged(nil)
-			}
-			return l, nil
-		}
-		var refusal *rendezvous.Error
-		if errors.As(err, &refusal) && refusal.Code != rendezvous.CodeAuth {
-			return nil, refusal
-		}
-		if refusal != nil && !denied { // the token is being changed, perhaps
-			denied = true
-			f.Log.Warn(refusal.Text + "; trying on")
-		}
-		if !lost && ctx.Err() == nil {
-			lost = true
-			s.reportLoss(err)
-		}
-		pauseCtx, done := f.untilElected(ctx)
-		if f.group == nil || f.group.Elected() == 0 {
-			f.pause.Wait(pauseCtx)
-		}
-		done()
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-	}
-}
-
 // gone says that nobody is left, if all have refused for a lease whom this node has asked: those that it knows, and
 // the endpoint. A lease is the time that a healthy job takes to have another host that this node finds, and to lose
 // a node that a firewall refuses. The error is nil where nobody votes, and while this node may take the control plane
@@ -145,10 +98,6 @@ func (s *search) gone() error {
 	return rendezvous.Errorf(rendezvous.CodeConnection,
 		"run %q: nobody is left who could host it: for %s all addresses have refused connections where that could be; it has ended while this node was cut off, the other nodes have died, or a firewall rejects what this machine sends; to continue it, start its nodes again",
 		f.Params.RunID, wording.Seconds(s.since(s.refused)))
-}
-
-func (s *search) reportLoss(err error) {
-	s.f.Observer.ConnectionChanged(rendezvous.Errorf(rendezvous.CodeConnection, "run %q: %v", s.f.Params.RunID, err))
 }
 
 // pace keeps a node from going round among servers that let it in and end the connection
@@ -372,10 +321,6 @@ func (s *search) deadText() string {
 	return fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", s.ago())
 }
 
-func isRefusal(err error) bool {
-	return errors.As(err, new(*rendezvous.Error))
-}
-
 // pause waits until a state changes, at most for d.
 func (s *search) pause(ctx context.Context, changed <-chan struct{}, d time.Duration) {
 	fired, stop := s.f.network.timer(d)
@@ -411,19 +356,11 @@ func (s *search) gather(ctx context.Context) (*Conn, error) {
 func (s *search) dialOnce(ctx context.Context) (*Conn, succession.Dial, error) {
 	ctx, cancel := context.WithTimeout(ctx, evidencePatience)
 	defer cancel()
-	dial := succession.DialSilent
 	l, err := s.f.sayHello(ctx, s.addr)
-	var to *wire.Redirected
-	switch {
-	case err == nil, isRefusal(err):
-		dial = succession.DialAnswered
-	case errors.As(err, &to):
-		dial, s.to = succession.DialAnswered, s.f.accept(to.To)
-	case errors.Is(err, syscall.ECONNREFUSED):
-		dial = succession.DialRefused
-	case store.EndedByPeer(err):
-		dial = succession.DialBroken
+	if to, moved := errors.AsType[*wire.Redirected](err); moved {
+		s.to = s.f.accept(to.To)
 	}
+	dial := dialOf(err)
 	s.evidence.Observe(dial)
 	return l, dial, err
 }
@@ -517,44 +454,7 @@ func (s *search) mayStartAgain(addr netip.AddrPort) bool {
 	return addr == s.addr || slices.Contains(s.f.endpoint.targets(), addr)
 }
 
-func isAuth(err error) bool {
-	return rendezvous.CodeOf(err) == rendezvous.CodeAuth
-}
-
-// sayHello says hello to one server. It does not go back to an earlier server of the group.
-func (f *Finder) sayHello(ctx context.Context, addr netip.AddrPort) (*Conn, error) {
-	dialCtx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	conn, err := f.network.dial(dialCtx, addr)
-	if err != nil {
-		return nil, err
-	}
-	l, silent, err := f.helloOn(ctx, conn, addr, int(f.unanswered.Load()))
-	switch {
-	case silent:
-		f.unanswered.Add(1)
-	case l != nil:
-		f.unanswered.Store(0)
-	}
-	return l, err
-}
-
-// helloOn is sayHello on a new connection, which it closes on any error, after so many hellos in a
-// row without an answer. silent tells that this one had none either.
-func (f *Finder) helloOn(ctx context.Context, conn net.Conn, addr netip.AddrPort, unanswered int) (l *Conn, silent bool, err error) {
-	l, silent, err = helloInTime(ctx, f.Params.Max, unanswered, func(ctx context.Context) (*Conn, error) { return f.openConn(ctx, conn) })
-	if err != nil {
-		return nil, silent, err
-	}
-	if err = f.wrongServer(l, addr); err != nil {
-		l.Close()
-		return nil, false, err
-	}
-	return l, false, nil
-}
-
-// wrongServer says why this node does not follow a server that has welcomed it.
-func (f *Finder) wrongServer(l *Conn, addr netip.AddrPort) error {
+func (f *Finder) wrong(l *Conn, addr netip.AddrPort) error {
 	if f.endpoint.list != nil && (l.Welcome.Group == "" || l.Welcome.Embedded) {
 		return rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the endpoint %q is a list of servers, but the one at %s has no peers, so that nodes would meet at different ones: start all with `rallypoint serve --peers %s`, or name one of them alone",
