@@ -10,31 +10,23 @@ import (
 	"rallypoint/roundstore"
 )
 
-// Complete sets the parameters that p.Endpoint itself contains: its default port, and the run id,
-// the options and the user in an etcd's URL (docs/spec/rendezvous.md R103). Parameters that p has
-// already must agree. p.Endpoint is then complete, and without secrets. It opens nothing. Open does
-// the same; a caller that needs the result earlier calls this after SetOptions.
-//
-// The error for a wrong endpoint is ErrInvalid, which quotes it and says how to write it.
+// Complete is Place.Complete of p.Endpoint. Open does the same; a caller that needs the result earlier
+// calls this after SetOptions.
 func Complete(p *params.Params) error {
-	at, err := placeOf(p.Endpoint)
+	at, err := At(p.Endpoint)
 	if err != nil {
 		return err
 	}
-	return at.complete(p)
+	return at.Complete(p)
 }
 
-// Open makes the node that p describes. It touches nothing yet: that is for the
-// node's first Next. A wrong parameter, endpoint or local address is ErrInvalid.
-// log gets the node's messages; nil is none.
-//
-// The caller ends the node by Shutdown or Close.
+// Open is Place.Open of p.Endpoint.
 func Open(p params.Params, log *slog.Logger) (Node, error) {
-	at, err := placeOf(p.Endpoint)
+	at, err := At(p.Endpoint)
 	if err != nil {
 		return nil, err
 	}
-	return at.open(p, log)
+	return at.Open(p, log)
 }
 
 // node hands out no typed nil with an error.

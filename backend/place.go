@@ -53,8 +53,32 @@ func scheme(endpoint string) string {
 	return strings.ToLower(scheme)
 }
 
-// placeOf parses an endpoint. The error for a wrong one is ErrInvalid, which quotes it and says how
-// to write it.
+// Place is an endpoint that has been parsed. The zero value is none.
+type Place struct{ at place }
+
+// At parses an endpoint. It opens nothing. The error for a wrong one is ErrInvalid, which quotes it
+// and says how to write it.
+func At(endpoint string) (Place, error) {
+	at, err := placeOf(endpoint)
+	return Place{at}, err
+}
+
+// AtNode0 is the endpoint of a static job.
+func AtNode0(node0 params.HostPort) Place { return Place{static{node0}} }
+
+// Complete sets the parameters that the endpoint itself contains: its default port, and the run id,
+// the options and the user in an etcd's URL (docs/spec/rendezvous.md R103). Parameters that p has
+// already must agree. p.Endpoint is then complete, and without secrets.
+func (at Place) Complete(p *params.Params) error { return at.at.complete(p) }
+
+// Open makes the node that p describes at the place. It touches nothing yet: that is for the
+// node's first Next. A wrong parameter, endpoint or local address is ErrInvalid.
+// log gets the node's messages; nil is none.
+//
+// The caller ends the node by Shutdown or Close.
+func (at Place) Open(p params.Params, log *slog.Logger) (Node, error) { return at.at.open(p, log) }
+
+// placeOf parses an endpoint.
 func placeOf(endpoint string) (place, error) {
 	scheme := scheme(endpoint)
 	parse, ok := parsers[scheme]

@@ -34,9 +34,9 @@ func (r rendezvousKind) String() string {
 type rendezvousConfig struct {
 	kind   rendezvousKind
 	params params.Params
-	rank   int    // of a static node
-	host   string // of a static job's store
-	port   int
+	place  backend.Place   // none of a standalone job
+	rank   int             // of a static node
+	node0  params.HostPort // of a static job
 }
 
 // defaultMasterPort is the port of node 0 where only its address is given.
@@ -139,7 +139,8 @@ func (c *config) setStandalone(o *options) error {
 }
 
 func (c *config) setDynamic(o *options, env environ, conf map[string]string) error {
-	p := &c.rendezvous.params
+	m := &c.rendezvous
+	p := &m.params
 	if o.given["node-rank"] {
 		if o.nodeRank < 0 || o.nodeRank >= p.Max {
 			return usagef("argument --node-rank: it is %d, it must be 0 or more and below the maximum number of nodes (%d)", o.nodeRank, p.Max)
@@ -176,7 +177,10 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 			return usagef("argument --rdzv-conf: timeout: %v", err)
 		}
 	}
-	if err := backend.Complete(p); err != nil {
+	if m.place, err = backend.At(p.Endpoint); err == nil {
+		err = m.place.Complete(p)
+	}
+	if err != nil {
 		return usagef("argument --rdzv-endpoint: %v", err)
 	}
 	if o.endpoint == "" && !o.given["master-addr"] && p.Max > 1 && params.LoopbackEndpoint(p.Endpoint) {
@@ -203,17 +207,20 @@ func (c *config) setStatic(o *options, env environ) error {
 	if o.nodeRank < 0 || o.nodeRank >= m.params.Max {
 		return usagef("argument --node-rank: it is %d, it must be 0 or more and below the number of nodes (%d)", o.nodeRank, m.params.Max)
 	}
-	m.rank, m.host, m.port = o.nodeRank, trimBrackets(o.masterAddr), o.port()
-	if o.endpoint != "" {
-		at, err := params.ParseEndpoint(o.endpoint, -1)
-		if err != nil {
-			return usagef("argument --rdzv-endpoint: %v", err)
+	m.rank = o.nodeRank
+	endpoint, given := o.endpoint, "argument --rdzv-endpoint: "
+	if endpoint == "" {
+		port := o.port()
+		if port < 0 || port > 65535 {
+			return usagef("argument --master-port: it is %d, it must be between 0 and 65535", port)
 		}
-		m.host, m.port = at.Host, at.Port
+		endpoint, given = net.JoinHostPort(trimBrackets(o.masterAddr), strconv.Itoa(port)), ""
 	}
-	if m.port < 0 || m.port > 65535 {
-		return usagef("argument --master-port: it is %d, it must be between 0 and 65535", m.port)
+	var err error
+	if m.node0, err = params.ParseEndpoint(endpoint, -1); err != nil {
+		return usagef("%s%v", given, err)
 	}
+	m.place = backend.AtNode0(m.node0)
 	return nil
 }
 

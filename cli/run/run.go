@@ -10,12 +10,10 @@ import (
 	"io"
 	"log/slog"
 	"math"
-	"net"
 	"os"
 	"os/signal"
 	"runtime/debug"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -196,7 +194,7 @@ func (c *config) summary() string {
 	case kindStandalone:
 		nodes = "this node alone"
 	case kindStatic:
-		nodes += fmt.Sprintf(" (static, node 0 at %s:%d, this is node %d)", c.rendezvous.host, c.rendezvous.port, c.rendezvous.rank)
+		nodes += fmt.Sprintf(" (static, node 0 at %s:%d, this is node %d)", c.rendezvous.node0.Host, c.rendezvous.node0.Port, c.rendezvous.rank)
 	default:
 		nodes += ", rendezvous at " + p.Endpoint
 	}
@@ -287,7 +285,7 @@ func (r *rendezvousConfig) open(log *slog.Logger) (agent.Rendezvous, error) {
 	case kindStandalone:
 		return backend.OpenStandalone(p, log)
 	case kindStatic:
-		p.NodeRank, p.Endpoint = r.rank, backend.SchemeStatic+"://"+net.JoinHostPort(r.host, strconv.Itoa(r.port))
+		p.NodeRank = r.rank
 	}
-	return backend.Open(p, log)
+	return r.place.Open(p, log)
 }
