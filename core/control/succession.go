@@ -1,6 +1,7 @@
 package control
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -201,9 +202,10 @@ func (sc *serverConn) probed(f wire.Probe) error {
 		sc.drain()
 		return errServed
 	}
-	theirs := succession.Identity{Group: f.Target.Group, Term: f.Target.Term, Node: f.Node, Round: f.Round}
+	// One that asks who hosts is no host itself, and may name this one.
+	theirs := succession.Identity{Group: f.Target.Group, Term: f.Target.Term, Node: cmp.Or(f.Target.Node, f.Node), Round: f.Round}
 	if g.Hosting() && mine != theirs && succession.Yields(mine, theirs) {
-		s.StepDown(f.Target, fmt.Sprintf("node %s hosts this run at %s, in term %d", f.Node, f.Target.Host, f.Target.Term))
+		s.StepDown(f.Target, fmt.Sprintf("node %s hosts this run at %s, in term %d", theirs.Node, f.Target.Host, f.Target.Term))
 	}
 	if !g.Hosting() && mine.Group == theirs.Group && mine.Term < theirs.Term {
 		g.StepDown(f.Target) // it hosts: the server that this process follows is gone, or will be

@@ -52,6 +52,19 @@ func TestHostIsElected(t *testing.T) {
 	testkit.Eventually(t, "of two nodes only the host votes", func() bool { return voted(next, 0) })
 }
 
+// TestAskerIsNoHost: a node asks the servers who hosts, since its host is silent, and is told by the vote meanwhile. The
+// host does not step down before one that names it.
+func TestAskerIsNoHost(t *testing.T) {
+	p := elastic(t, 2)
+	a := newPlane(t, "a", p).connect()
+	host := a.server()
+	n := dialNode(t, host.Addr().String())
+	answer, _ := n.greet(wire.Probe{RunID: "run", Policy: p.Policy, Round: true, Node: "z", Target: host.cfg.Group.Current()}).(wire.Probed)
+	if answer.Err != nil || answer.Yields || answer.Node == "" || answer.Target.Term != 1 || !a.Hosting() {
+		t.Errorf("it answers %+v; hosts %v", answer, a.Hosting())
+	}
+}
+
 // TestDeadNodeIsLostAtOnce: of a node that stands by, the host can prove that its process is dead. It
 // does not wait for it to come back.
 func TestDeadNodeIsLostAtOnce(t *testing.T) {

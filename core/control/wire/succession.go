@@ -96,7 +96,7 @@ type Probe struct {
 	Policy   rendezvous.Policy
 	Round    bool // the prober's control plane has formed or adopted a round
 	Node     string
-	Target   Redirect // the prober's own group, term and address
+	Target   Redirect // who hosts, as the prober knows: itself, unless it asks who does
 }
 
 // Probed answers a Probe.
