@@ -21,7 +21,7 @@ quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' 
 .PHONY: test
 test:  ## All quick tests
 	@real=$$($(PYTHON) -c 'import sys; print(sys.executable)'); $$real -m venv --without-pip --clear build/python; PATH="$(CURDIR)/build/python/bin:$$PATH" \
-	$(MAKE) -j4 PYTHON="$$real" test-go test-python-jobs test-python-files-2 test-python-files-1 test-python-torchrun-2 test-python-torchrun-1 test-install test-c test-free-threaded
+	$(MAKE) -j4 PYTHON="$$real" test-go test-python-regroup test-python-files-2 test-python-files-1 test-python-jobs test-python-torchrun-2 test-python-torchrun-1 test-install test-c test-free-threaded
 
 # FREE_THREADED names the interpreter, FETCH=1 lets uv fetch one.
 .PHONY: test-free-threaded
@@ -34,7 +34,7 @@ test-conda:  ## A build of the conda recipe, if rattler-build is there
 	$(call say,packaging/tests/conda)
 	@packaging/tests/conda
 
-PYTHON_TESTS := test-python test-python-torchrun-1 test-python-torchrun-2 test-python-jobs test-python-files-1 test-python-files-2
+PYTHON_TESTS := test-python test-python-torchrun-1 test-python-torchrun-2 test-python-jobs test-python-regroup test-python-files-1 test-python-files-2
 
 $(PYTHON_TESTS) test-python-long: export RALLYPOINT_TEST_PROMQL = $(wildcard $(CURDIR)/$(PROMQL))
 
@@ -135,11 +135,12 @@ test-python:  ## pytest against the installed wheel
 	$(call say,pytest)
 	$(call pytest,python/tests)
 
-# Its parts, which test runs side by side, each of some minutes: jobs under torchrun in halves, other
-# whole jobs, and all other folders in halves.
+# Its parts, which test runs side by side, each of some minutes: jobs under torchrun in halves, jobs
+# that regroup in place, other whole jobs, and all other folders in halves.
 PYTHON_TORCHRUN := python/tests/torchrun
 PYTHON_JOBS := $(addprefix python/tests/,chaos launch)
-python_files = $(filter-out $(PYTHON_TORCHRUN) $(PYTHON_JOBS),$(patsubst %/,%,$(wildcard python/tests/[$(1)]*/)))
+PYTHON_REGROUP := $(addprefix python/tests/,regroup survive)
+python_files = $(filter-out $(PYTHON_TORCHRUN) $(PYTHON_JOBS) $(PYTHON_REGROUP),$(patsubst %/,%,$(wildcard python/tests/[$(1)]*/)))
 
 test-python-torchrun-1:
 	$(call say,pytest of torchrun: a to k)
@@ -152,6 +153,10 @@ test-python-torchrun-2:
 test-python-jobs:
 	$(call say,pytest of other jobs)
 	$(call pytest,$(PYTHON_JOBS))
+
+test-python-regroup:
+	$(call say,pytest of jobs that regroup in place)
+	$(call pytest,$(PYTHON_REGROUP))
 
 test-python-files-1:
 	$(call say,pytest of all else: a to l)

@@ -190,7 +190,7 @@ exit "$worst\"""",
         f"if [ {code} != 143 ]; then exit {code}; fi\n"
         "if [ $RANK = 0 ]; then\n"
         "    until [ -e agent.1 ]; do sleep 0.05; done\n"
-        f"    trap 'exit 1' TERM; {signals[why]}; sleep 60 & wait\n"
+        f"    trap 'exit 1' TERM; {signals[why]}; while :; do sleep 0.1; done\n"
         "fi\nexec sleep 60\n"
     )
     env = {

@@ -87,7 +87,10 @@ def test_shared_objects_of_agent() -> None:
     shared.check()
 
 
-@pytest.mark.parametrize(("strategy", "workers"), [("file_descriptor", 2), ("file_system", 1)])
+@pytest.mark.parametrize(
+    ("strategy", "workers"),
+    [("file_descriptor", 2), pytest.param("file_system", 1, marks=pytest.mark.long)],
+)
 def test_shared_tensors(strategy: str, workers: int) -> None:
     """What workers write to them the launcher reads; views of one storage stay that."""
     import torch

@@ -132,7 +132,10 @@ elif __name__ == "__main__":
 """
 
 
-@pytest.mark.parametrize("how", ["script", "shell", "stop", "function"])
+@pytest.mark.parametrize(
+    "how",
+    ["script", *(pytest.param(w, marks=pytest.mark.long) for w in ("shell", "stop")), "function"],
+)
 def test_data_loader_outlives_sigterm(tmp_path: Path, how: str) -> None:
     """A script that saves on SIGTERM still has the processes of its DataLoader."""
     (tmp_path / "train.py").write_text(_LOADS)

@@ -399,7 +399,10 @@ def steps(folder: Path, how: str, *options: str) -> tuple[int, str]:
     return int(count), rest
 
 
-@pytest.mark.parametrize(("option", "counted"), [("", "5"), (", auto_progress=False", "0")])
+@pytest.mark.parametrize(
+    ("option", "counted"),
+    [("", "5"), pytest.param(", auto_progress=False", "0", marks=pytest.mark.long)],
+)
 def test_steps_of_a_launch(tmp_path: Path, option: str, counted: str) -> None:
     """LaunchConfig counts the steps of a command that starts cold, unless it is told not to."""
     (tmp_path / "train.py").write_text(_STEPS)
