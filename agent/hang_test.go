@@ -286,7 +286,7 @@ func TestDebuggedIsNoHang(t *testing.T) {
 	debug := func(t *testing.T, s *harness, log *testkit.Log, hang, letGo func()) {
 		t.Helper()
 		hang()
-		held := 6 * s.spec.HangTimeout
+		held := 4 * s.spec.HangTimeout
 		testkit.Eventually(t, "the workers have been silent for long", func() bool { return s.rdzv.report().SinceChange > held })
 		if found := log.With("no step for "); len(found) != 0 {
 			t.Error(found)
