@@ -34,15 +34,16 @@ PAGE = """\
 
 <!-- Written by `make reference` from the tests. Do not edit. -->
 
-What is compared with torch, how much of it, and by which test. Each number is counted from the
-files of the tests or recorded by their last run, and a test fails when this page is out of date.
+This page lists what we compare with torch, how much of it, and which test does it. Each number is
+counted from the files of the tests or recorded by their last run, and a test fails when this page
+is out of date. `make test` runs in CI; the others are run by hand before a release.
 
 ## Programs of torch
 
 {programs}
 
 Torch's tests are those of pytorch {tests}, from Debian's sources, run with torch {torch}.
-Left out are tests that look into torch's own class by mocks, or at its server's text, socket and
+Tests are left out that mock torch's own classes, or that check its server's messages, socket or
 constructor.
 
 ## Versions
@@ -179,10 +180,10 @@ def generate() -> str:
     runs = json.loads(RUNS.read_text())
     suites = runs["suites"]
     return PAGE.format(
-        programs=table("what | how much | seen by", programs(suites["counts"])),
+        programs=table("what | how much | checked by", programs(suites["counts"])),
         tests=suites["tests"],
         torch=suites["torch"],
-        versions=table("version | seen by", versions()),
+        versions=table("version | checked by", versions()),
         misbehave=misbehave(runs.get("prove")),
     )
 

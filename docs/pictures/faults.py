@@ -1,6 +1,6 @@
-"""Draws docs/pictures/hour.svg: how much of an hour with twenty faults a job trains.
+"""Draws docs/pictures/faults.svg: how much of six minutes with twenty faults a job trains.
 
-    python docs/pictures/hour.py
+    python docs/pictures/faults.py
 
 The figures are those that docs/warm.md records of `make bench`, case `goodput`.
 """
@@ -13,14 +13,14 @@ from html import escape
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-TARGET = ROOT / "docs" / "pictures" / "hour.svg"
+TARGET = ROOT / "docs" / "pictures" / "faults.svg"
 LAUNCHERS = {
     "in place": ("rallypoint run", "--warm --on-failure regroup"),
     "warm": ("rallypoint run --warm", ""),
     "cold": ("rallypoint run", ""),
 }
-# The first fault comes after a minute and a half, and torchrun made no further step.
-TORCHRUN = 100 * 1.5 / 60
+# The first fault comes after nine seconds, and torchrun made no further step.
+TORCHRUN = 100 * 9 / 360
 
 WIDTH, LEFT, RIGHT, TOP, ROW, BAR = 800, 210, 150, 76, 46, 26
 STYLE = """<style>
@@ -32,7 +32,7 @@ text { fill: #e6edf3 } .under { fill: #9198a1 } .trains { fill: #3fb950 } .lost 
 
 
 def shares() -> dict[str, float]:
-    """The share of the hour that each kind of worker loses, in percent."""
+    """The share of the time that each kind of worker loses, in percent."""
     page = (ROOT / "docs" / "warm.md").read_text()
     head, lost = re.search(  # type: ignore[union-attr]
         r"^\| \| (.*) \|\n\|[-| ]+\|\n\| time lost \| (.*) \|$", page, re.MULTILINE
@@ -69,11 +69,8 @@ def generate() -> str:
     ]
     bars.append(("torchrun, c10d", "", TORCHRUN, "no further step"))
     height = TOP + ROW * len(bars)
-    title = "An hour of training with a fault every three minutes"
-    under = (
-        "a worker, a node, the host, a hang and a preemption in turn; "
-        "played in six minutes, so that each second lost counts for ten"
-    )
+    title = "Six minutes of training with a fault every 18 seconds"
+    under = "a worker, a node, the host, a hang and a preemption in turn; far more often than in life"
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"'
