@@ -51,7 +51,9 @@ func playNode(args []string) int {
 	least, _ := strconv.Atoi(args[3])
 	most, _ := strconv.Atoi(args[4])
 	log := slog.New(slog.NewTextHandler(os.Stderr, &slog.HandlerOptions{Level: slog.LevelDebug})).With("node", args[2])
-	m, err := openMember(config, nodeParams(args[2], least, most), log)
+	p := nodeParams(args[2], least, most)
+	p.LastCallTimeout = testkit.Patience // the first round has all nodes, however late one of them starts
+	m, err := openMember(config, p, log)
 	if err != nil {
 		fmt.Println("error", err)
 		return 1
