@@ -397,6 +397,29 @@ func (a *Agent) abandon(why error) error {
 	return nil
 }
 
+// asRunEnded returns how this node ends after err has ended its rounds. If a directive has ended
+// the run, every node ends that way, whatever has failed on it meanwhile (docs/decisions/0081).
+func (a *Agent) asRunEnded(err error) error {
+	requeued := a.requeued(nil)
+	if requeued == nil || errors.As(err, new(*RequeueError)) || errors.Is(err, rendezvous.ErrGraceful) || errors.Is(err, rendezvous.ErrUnfit) {
+		return err
+	}
+	a.log.Warn("this node's own result does not count, because the run had already ended: " + briefly(err))
+	return requeued
+}
+
+// briefly is how a node ends, in one line.
+func briefly(err error) string {
+	var failed *FailedError
+	switch {
+	case err == nil:
+		return "its workers succeeded, and not all of the others' had"
+	case errors.As(err, &failed):
+		return failed.Root().Summary()
+	}
+	return err.Error()
+}
+
 // refused adds to an error of the rendezvous the failures that other nodes published.
 func (a *Agent) refused(err error) error {
 	if requeued := a.requeued(err); requeued != nil {

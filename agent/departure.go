@@ -187,13 +187,6 @@ func (d *departure) setAgreed(step int64) {
 	d.news.Set()
 }
 
-// tell tells a worker to leave the round.
-func (d *departure) tell(local int) {
-	if err := d.t.worlds[local].End(d.t.assignment.Round); err != nil {
-		d.t.log.Warn(fmt.Sprintf("the worker of local rank %d cannot be told that its world changes: %v", local, err))
-	}
-}
-
 // agreeDeparture blocks until the agents of the round have agreed on a step: the highest of theirs.
 func (a *assignment) agreeDeparture(ctx context.Context, step int64) (int64, error) {
 	if err := a.keys.Set(ctx, departurePrefix+strconv.Itoa(a.group), strconv.AppendInt(nil, step, 10)); err != nil {

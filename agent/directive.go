@@ -194,7 +194,7 @@ func (di *directives) taken(w *directedWorker) {
 	d := w.pending[0]
 	w.pending, w.armed, w.taken = w.pending[1:], false, append(w.taken, d)
 	if d.ID == departureID {
-		di.departure.tell(w.process.Local)
+		di.departure.t.endWorld(w.process.Local)
 		return
 	}
 	if di.signal != 0 {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"slices"
 	"time"
 
 	"rallypoint/agent/failure"
@@ -43,4 +44,19 @@ func (h *history) reportedFailure(group int) training.Failure {
 	f := h.failed
 	f.Age = time.Since(h.failedAt)
 	return f
+}
+
+// leaving is what a node knows of its failures that count for the rule.
+type leaving struct {
+	rule    LeaveRule
+	now     func() time.Time
+	strikes []time.Time // the last of them
+	later   bool        // it asked to leave as unfit, and has no answer yet
+}
+
+// strike adds a failure, and reports whether the node asks to leave.
+func (l *leaving) strike() bool {
+	now := l.now()
+	l.strikes = append(slices.DeleteFunc(l.strikes, func(at time.Time) bool { return now.Sub(at) > l.rule.Window }), now)
+	return len(l.strikes) >= l.rule.Failures
 }

@@ -7,7 +7,26 @@ import (
 	"time"
 
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/wording"
 )
+
+// LeaveRule makes a node whose workers keep failing leave the run as unfit (docs/decisions/0121).
+// With the zero value it stays.
+type LeaveRule struct {
+	Failures int           // of the node's workers within Window, each the first of its round; > 0
+	Window   time.Duration // and how long the node is kept out then; at most rendezvous.MaxWithin
+}
+
+// DefaultLeaveRule is the rule where only the policy is given.
+var DefaultLeaveRule = LeaveRule{Failures: 2, Window: time.Hour}
+
+// text says why a node leaves as unfit.
+func (r LeaveRule) text(how outcome) string {
+	if how == unkillable {
+		return fmt.Sprintf("this node leaves the run and is kept out for %v: it cannot start its workers again", r.Window)
+	}
+	return fmt.Sprintf("this node leaves the run and is kept out for %v: its workers were the first to fail, %s in that time", r.Window, wording.Count(r.Failures, "time", "times"))
+}
 
 // SetOnFailure sets what a node does when its workers fail: restart, regroup[:TIME], keep, or
 // leave[:N[/TIME]]. fixed is the word for a job whose nodes are known in advance, such as "static", else "".

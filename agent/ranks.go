@@ -90,20 +90,14 @@ func agreeRanks(ctx context.Context, s store.Store, own roleInfo, groups int) (r
 		return ranks{}, fmt.Errorf("assigned ranks %.80q are not four numbers", text)
 	}
 	r := ranks{base: share[0], world: share[1], roleBase: share[2], roleWorld: share[3], restarts: own.Restarts}
-	restarts, err := agreedRestarts(ctx, s)
+	restarts, err := readNumber(ctx, s, restartsKey)
 	if err != nil {
 		return ranks{}, fmt.Errorf("read the restart count: %w", err)
 	}
 	r.restarts = max(r.restarts, restarts)
 	if own.Survivors != nil {
-		text, err := store.TryGet(ctx, s, carriedKey)
-		if err != nil {
+		if r.carried, err = readNumber(ctx, s, carriedKey); err != nil {
 			return ranks{}, fmt.Errorf("read how many workers continue: %w", err)
-		}
-		if text != nil {
-			if r.carried, err = strconv.Atoi(string(text)); err != nil {
-				return ranks{}, fmt.Errorf("read how many workers continue: %w", err)
-			}
 		}
 	}
 	if own.Budget != nil {
@@ -114,10 +108,10 @@ func agreeRanks(ctx context.Context, s store.Store, own roleInfo, groups int) (r
 	return r, nil
 }
 
-// agreedRestarts reads what agent 0 wrote before it assigned the ranks; 0 if it
+// readNumber reads what agent 0 wrote before it assigned the ranks; 0 if it
 // wrote nothing.
-func agreedRestarts(ctx context.Context, s store.Store) (int, error) {
-	text, err := store.TryGet(ctx, s, restartsKey)
+func readNumber(ctx context.Context, s store.Store, key string) (int, error) {
+	text, err := store.TryGet(ctx, s, key)
 	if err != nil || text == nil {
 		return 0, err
 	}

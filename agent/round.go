@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"rallypoint/core/store"
 	"rallypoint/core/world"
 	"rallypoint/internal/background"
+	"rallypoint/internal/backoff"
 )
 
 // announcedStop is the announced stop of this node's round; its Round is 0 if none is
@@ -67,7 +69,11 @@ func (n *node) readPeers() {
 	}
 	ctx, cancel := n.untilImpatient(n.spec.ReportTimeout)
 	defer cancel()
-	n.awaitCulprit(ctx)
+	if s := n.announcedStop(); s.Round != 0 && !s.Leaving && s.Rank != n.assignment.group {
+		limited, cancel := context.WithTimeout(ctx, recordPatience)
+		_ = failure.AwaitPublished(limited, n.assignment.keys, s.Round, s.Rank)
+		cancel()
+	}
 	published := failure.ReadPublished(ctx, n.assignment.keys, n.assignment.Round)
 	if s := n.announcedStop(); s.Round != 0 && !s.Leaving {
 		published = failure.CulpritFirst(published, s.Rank)
@@ -80,17 +86,6 @@ func (n *node) readPeers() {
 // recordPatience bounds how long a node waits, with its workers stopped, for the report of
 // the failure that another node has announced and may not live to write.
 const recordPatience = 2 * time.Second
-
-// awaitCulprit waits until the node that announced the stop has published its failure.
-func (n *node) awaitCulprit(ctx context.Context) {
-	s := n.announcedStop()
-	if s.Round == 0 || s.Leaving || s.Rank == n.assignment.group {
-		return
-	}
-	ctx, cancel := context.WithTimeout(ctx, recordPatience)
-	defer cancel()
-	_ = failure.AwaitPublished(ctx, n.assignment.keys, s.Round, s.Rank)
-}
 
 // Keys of the liveness barrier: an agent that wants to know whether all others are alive
 // writes the first; each agent then adds itself to the second, and the last of
@@ -130,24 +125,21 @@ func (a *Arrivals) Stop() {
 	}
 }
 
-// openBarrier asks all agents of the round to arrive; all is closed once they have. stop ends it.
-func (n *node) openBarrier(ctx context.Context) (all <-chan struct{}, stop func()) {
-	keys, arrived := n.assignment.keys, make(chan struct{})
-	return arrived, background.Run(ctx, func(ctx context.Context) {
-		if keys.Set(ctx, barrierKey, []byte("1")) == nil && keys.Wait(ctx, []string{barrierCompleteKey}) == nil {
-			close(arrived)
-		}
-	})
-}
-
+// lostNode waits for the cause of a failure that the budget does not cover: it
+// reports whether a node was lost, so that the failure followed from that. It
+// waits at most LostNodeTimeout, and not at all if this node is alone.
 func (n *node) lostNode() bool {
 	if n.assignment.groups < 2 {
 		return false
 	}
 	ctx, cancel := n.untilInterrupt(max(n.spec.LostNodeTimeout, 1))
 	defer cancel()
-	arrived, stop := n.openBarrier(ctx)
-	defer stop()
+	keys, arrived := n.assignment.keys, make(chan struct{})
+	defer background.Run(ctx, func(ctx context.Context) {
+		if keys.Set(ctx, barrierKey, []byte("1")) == nil && keys.Wait(ctx, []string{barrierCompleteKey}) == nil {
+			close(arrived)
+		}
+	})()
 	for !n.rdzv.Closed() && !n.lossSeen() {
 		select {
 		case <-n.rdzv.Changed():
@@ -173,7 +165,13 @@ func (n *node) exitBarrier() error {
 	}
 	ctx, cancel := n.untilInterrupt(limit)
 	defer cancel()
-	ended, err := n.awaitExitBarrier(ctx, wait)
+	var ended []byte // how the other members have ended
+	var err error
+	if wait {
+		ended, err = n.assignment.meet(ctx, rendezvous.ExitBarrierCount, rendezvous.ExitBarrierLast)
+	} else {
+		err = n.rdzv.Finish(ctx)
+	}
 	if stop := n.interrupted(); stop != nil {
 		return stop
 	}
@@ -193,14 +191,6 @@ const succeededBut = "The workers of this node succeeded, but the run failed: "
 
 // quickBarrier is how long the exit barrier takes without a word.
 const quickBarrier = time.Second
-
-// awaitExitBarrier returns what its last key has: how the other members have ended.
-func (n *node) awaitExitBarrier(ctx context.Context, wait bool) (ended []byte, err error) {
-	if !wait {
-		return nil, n.rdzv.Finish(ctx)
-	}
-	return n.assignment.meet(ctx, rendezvous.ExitBarrierCount, rendezvous.ExitBarrierLast)
-}
 
 // awaitIdle waits until all agents of the round know that it is not to be: the first that
 // ends the run would make it a failure of a peer for the others.
@@ -224,4 +214,68 @@ func (n *node) world(local int) world.World {
 		w.LocalRank = 0
 	}
 	return w
+}
+
+// The agent tries to reach the round's store from this node once its workers have run for
+// reachAfter: reachTries times, reachPatience each. It keeps the connection open for reachHold,
+// because a store that checks the user of its clients may check late, and counts a connection
+// that is closed by then as a stranger's.
+const (
+	reachAfter    = 5 * time.Second
+	reachPatience = 5 * time.Second
+	reachTries    = 2
+	reachHold     = 5 * time.Second
+)
+
+// watchStore checks, some seconds after the workers were started, whether this node can reach the
+// round's store, and logs a warning if not, since workers that cannot connect print nothing for
+// minutes. The returned function ends that. It does not check a store that workers reach through
+// a loopback address of this machine: the forwarder there logs failures.
+//
+// One failed try says nothing: in a process that was stopped (SIGSTOP) meanwhile it may come before
+// the news that the round and its store are over.
+func (n *node) watchStore() (stop func()) {
+	if s := n.assignment; s.AdvertisedAddr != "" && s.AdvertisedAddr != s.StoreAddr {
+		return func() {}
+	}
+	return background.Run(context.Background(), func(ctx context.Context) {
+		where := n.assignment.StoreEndpoint()
+		var took time.Duration
+		for tries := 1; ; tries++ {
+			if !backoff.Sleep(ctx, n.reachAfter) {
+				return
+			}
+			began := time.Now()
+			conn, err := n.dialStore(ctx, where)
+			took += time.Since(began)
+			switch {
+			case err == nil:
+				keepOpen(ctx, conn, reachHold)
+				return
+			case ctx.Err() != nil:
+				return
+			case tries == reachTries:
+				n.log.Warn(fmt.Sprintf("the workers' store at %s (MASTER_ADDR and MASTER_PORT) cannot be reached from this node, tried %d times for %v: %v; "+
+					"workers that use it hang until they time out. Its address is what the node of rank 0 announces: give advertise_addr= or --local-addr there, "+
+					"an address under which the others reach it, and store_port= if a firewall is between them", where, tries, took.Round(time.Millisecond), err))
+				return
+			}
+		}
+	})
+}
+
+// dialStore connects as workers do.
+func dialStore(ctx context.Context, address string) (net.Conn, error) {
+	dialer := net.Dialer{Timeout: reachPatience}
+	dialer.SetMultipathTCP(false)
+	return dialer.DialContext(ctx, "tcp", address)
+}
+
+// keepOpen closes a connection after a time, or when the peer closes it or ctx ends.
+func keepOpen(ctx context.Context, conn net.Conn, limit time.Duration) {
+	unhook := context.AfterFunc(ctx, func() { _ = conn.Close() })
+	defer unhook()
+	_ = conn.SetDeadline(time.Now().Add(limit))
+	_, _ = conn.Read(make([]byte, 1))
+	_ = conn.Close()
 }

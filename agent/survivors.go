@@ -41,12 +41,16 @@ func (t *attempt) canCarry() bool {
 // leaveRound tells the workers that the last round is over, and another one follows.
 func (t *attempt) leaveRound() {
 	for _, p := range t.workers.Procs {
-		if p.HasExited() {
-			continue
+		if !p.HasExited() {
+			t.endWorld(p.Local)
 		}
-		if err := t.worlds[p.Local].End(t.assignment.Round); err != nil {
-			t.log.Warn(fmt.Sprintf("the worker of local rank %d cannot be told that its world changes: %v", p.Local, err))
-		}
+	}
+}
+
+// endWorld tells a worker to leave the round.
+func (t *attempt) endWorld(local int) {
+	if err := t.worlds[local].End(t.assignment.Round); err != nil {
+		t.log.Warn(fmt.Sprintf("the worker of local rank %d cannot be told that its world changes: %v", local, err))
 	}
 }
 

@@ -138,33 +138,7 @@ type (
 )
 
 // Message is one of the above.
-type Message interface{ message() }
-
-func (Created) message()        {}
-func (Joining) message()        {}
-func (JoinFailed) message()     {}
-func (Joined) message()         {}
-func (RanksAssigned) message()  {}
-func (WorkersStarted) message() {}
-func (WatchdogActed) message()  {}
-func (Monitored) message()      {}
-func (WorkerExited) message()   {}
-func (Stalled) message()        {}
-func (FirstStep) message()      {}
-func (Leaving) message()        {}
-func (Stopping) message()       {}
-func (AttemptFailed) message()  {}
-func (PeerFailed) message()     {}
-func (Stays) message()          {}
-func (Restarting) message()     {}
-func (WorkersEnded) message()   {}
-func (Finishing) message()      {}
-func (RunDone) message()        {}
-func (Ending) message()         {}
-func (ShutDown) message()       {}
-func (Measured) message()       {}
-func (StepDone) message()       {}
-func (Ended) message()          {}
+type Message any
 
 // Consumer takes messages, one at a time, and leaves out those that are not for it.
 type Consumer interface {

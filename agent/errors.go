@@ -1,6 +1,8 @@
 package agent
 
-import "rallypoint/agent/failure"
+import (
+	"rallypoint/agent/failure"
+)
 
 // FailedError ends a run because workers failed for good; torch's name for it is
 // ChildFailedError.
@@ -34,3 +36,15 @@ func (e *PeerError) Unwrap() error { return e.Err }
 
 // Report is the report of the other nodes' failures; "" if none is known.
 func (e *PeerError) Report() string { return failure.Report(e.Name, e.Failures, e.Next) }
+
+// RequeueError ends a run that a directive has ended: it has neither succeeded nor failed, and
+// wants to be queued again.
+type RequeueError struct {
+	Err    error  // of the rendezvous
+	Reason string // who asked for it, and why
+}
+
+func (e *RequeueError) Error() string { return "the job has ended: " + e.Reason }
+
+// Unwrap returns the error of the rendezvous.
+func (e *RequeueError) Unwrap() error { return e.Err }
