@@ -229,15 +229,15 @@ func (c *conn) openSecond() {
 func (c *conn) replacement(err error) *discovery.Conn {
 	c.stopLooks()
 	c.mu.Lock()
-	s, gaveUp := c.second, c.gaveUp
+	s := c.second
 	c.mu.Unlock()
-	ended := store.EndedByPeer(err)
+	ended, silent := store.EndedByPeer(err), false
 	if s != nil {
 		if ended || errors.Is(err, errReplaced) { // else the first was ended here
 			select {
 			case <-s.done:
 			case <-time.After(secondPatience):
-				gaveUp = false // the server does not answer now either
+				silent = true // the server does not answer a further one now either
 			}
 		}
 		s.cancel()
@@ -246,7 +246,10 @@ func (c *conn) replacement(err error) *discovery.Conn {
 			return s.found
 		}
 	}
-	if !ended || !gaveUp {
+	c.mu.Lock()
+	gaveUp := c.gaveUp // also since the first has ended
+	c.mu.Unlock()
+	if !ended || !gaveUp || silent {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(c.life, 2*secondPatience)

@@ -3,6 +3,7 @@ package client
 import (
 	"bufio"
 	"context"
+	"fmt"
 	"io"
 	"math"
 	"net"
@@ -120,31 +121,51 @@ func (f besideFinder) Beside(context.Context, *discovery.Conn, func() bool) (*di
 	return f.beside()
 }
 
+// whenAsked is an end by the peer; it calls the function once somebody asks which end it is.
+type whenAsked struct{ once func() }
+
+func (whenAsked) Error() string { return "ended" }
+
+func (e whenAsked) Is(target error) bool {
+	e.once()
+	return target == io.EOF
+}
+
 // TestSecondConnectionIsGivenUp: a server that goes on may read the hello of a second connection that its node
-// has just given up, and end the first for it. The node opens another one.
+// has just given up, or gives up while the first one ends for it. The node opens another one.
 func TestSecondConnectionIsGivenUp(t *testing.T) {
-	ours, theirs := net.Pipe()
-	go io.Copy(io.Discard, theirs)
-	third := &discovery.Conn{}
-	tried := make(chan struct{}, 2)
-	f := besideFinder{beside: func() (*discovery.Conn, error) {
-		if tried <- struct{}{}; len(tried) == 1 {
-			return nil, discovery.ErrUnanswered
-		}
-		return third, nil
-	}}
-	found := &discovery.Conn{PeekedConn: wire.PeekedConn{Conn: ours}, Welcome: wire.Welcome{Features: []string{wire.FeatureEcho}, Lease: int64(3 * time.Hour)}}
-	l := newConn(t.Context(), found, f)
-	defer l.close()
-	for range secondAfter {
-		l.lookAgain(3 * time.Hour)
-	}
-	testkit.Eventually(t, "the second connection is given up", func() bool {
-		l.mu.Lock()
-		defer l.mu.Unlock()
-		return l.gaveUp
-	})
-	if got := l.replacement(io.EOF); got != third {
-		t.Errorf("the first connection is replaced by %v", got)
+	for _, before := range []bool{true, false} {
+		t.Run(fmt.Sprintf("before the end: %t", before), func(t *testing.T) {
+			ours, theirs := net.Pipe()
+			go io.Copy(io.Discard, theirs)
+			third := &discovery.Conn{}
+			tries := 0
+			given := make(chan struct{})
+			giveUp := sync.OnceFunc(func() { close(given) })
+			f := besideFinder{beside: func() (*discovery.Conn, error) {
+				if tries++; tries == 1 {
+					<-given
+					return nil, discovery.ErrUnanswered
+				}
+				return third, nil
+			}}
+			found := &discovery.Conn{PeekedConn: wire.PeekedConn{Conn: ours}, Welcome: wire.Welcome{Features: []string{wire.FeatureEcho}, Lease: int64(3 * time.Hour)}}
+			l := newConn(t.Context(), found, f)
+			defer l.close()
+			for range secondAfter {
+				l.lookAgain(3 * time.Hour)
+			}
+			if before {
+				giveUp()
+				testkit.Eventually(t, "the second connection is given up", func() bool {
+					l.mu.Lock()
+					defer l.mu.Unlock()
+					return l.gaveUp
+				})
+			}
+			if got := l.replacement(whenAsked{giveUp}); got != third {
+				t.Errorf("the first connection is replaced by %v", got)
+			}
+		})
 	}
 }
