@@ -82,7 +82,7 @@ func (p *Protection) sidePorts(port int) []int {
 	return ports
 }
 
-// sides are the connections of other nodes to other ports of this one, in the round that a
+// Sides are the connections of other nodes to other ports of this one, in the round that a
 // server serves. A nil *Sides has none.
 type Sides struct {
 	protection *Protection
