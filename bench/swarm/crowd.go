@@ -222,12 +222,12 @@ func readSlowly(ctx context.Context, addr string, i int, there func()) error {
 	}()
 	for life := 0; ctx.Err() == nil; life++ {
 		fast.Store(true)
-		s, err := gather(ctx, l.Addr().String(), 1, fmt.Sprintf("slow-%d-%d-%d", os.Getpid(), i, life))
+		s, err := gather(ctx, l.Addr().String(), 1, fmt.Sprintf("slow-%d-%d-%d", os.Getpid(), i, life), toDeaf)
 		if err != nil {
 			return err
 		}
 		if _, err = s.join(ctx); err == nil {
-			_, err = s[0].Start(rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, slowValue)}}).Wait(ctx)
+			err = repeat(ctx, s[0], 1, rendezvous.KeyRequest{Round: 1, Op: store.OpSet, Keys: []string{"k"}, Values: [][]byte{make([]byte, slowValue)}})
 		}
 		fast.Store(false)
 		for err == nil {

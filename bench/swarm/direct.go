@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"rallypoint/core/rendezvous"
@@ -22,7 +21,7 @@ func direct(ctx context.Context, out io.Writer, addr string, n, times int) error
 			ID: d.ID, Generation: n.update.Facts.Origin, Round: d.Round, Step: int64(n.place.Rank), Saved: saved,
 		})
 	}
-	s, err := gatherBare(ctx, addr, n, fmt.Sprintf("direct-%d-%d", n, os.Getpid()))
+	s, err := gatherBare(ctx, addr, n, runOf("direct", n))
 	if err != nil {
 		return err
 	}

@@ -37,7 +37,7 @@ type lost struct {
 // lose has n nodes whose control plane is in the process of another one, which gets a signal: it is
 // killed, or stopped for good. That one, and those that stand by, are processes of their own.
 func lose(ctx context.Context, addr string, n int, how os.Signal) error {
-	runID := fmt.Sprintf("lose-%d-%d", n, os.Getpid())
+	runID := runOf("lose", n)
 	hosts := make([]*exec.Cmd, 0, 1+standbys)
 	defer func() {
 		for _, host := range hosts {
@@ -54,25 +54,22 @@ func lose(ctx context.Context, addr string, n int, how os.Signal) error {
 			return err
 		}
 	}
-	s := make(swarm, n)
 	seen := make([]*witness, n)
-	if err := each(n, func(i int) error {
-		p := crowdParams(addr, n, runID)
-		no := false
-		p.IsHost = &no
+	s, err := gather(ctx, addr, n, runID, func(i int, p *params.Params) member.Observer {
+		p.Min, p.Max = n+standbys, n+standbys+1
 		seen[i] = &witness{told: make(chan struct{})}
-		s[i] = client.New(p, at(p), seen[i], nil, nil)
-		return s[i].Connect(ctx)
-	}); err != nil {
+		return seen[i]
+	})
+	if err != nil {
 		return err
 	}
 	defer s.leave()
-	first, err := s.place(ctx)
+	places, _, err := s.place(ctx)
 	if err != nil {
 		return err
 	}
 	for _, w := range seen {
-		w.follow(first.Generation)
+		w.follow(places[0].Generation)
 	}
 	time.Sleep(3 * time.Second) // the standbys connect to each other, and are chosen as voters
 	cpu, hostCPU, began := cpuTime(), cpuOf(hosts[1:]), time.Now()
@@ -90,7 +87,7 @@ func lose(ctx context.Context, addr string, n int, how os.Signal) error {
 		return err
 	}
 	served := time.Since(began)
-	if _, err := s.place(ctx); err != nil {
+	if _, _, err := s.place(ctx); err != nil {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(lost{n, params.Default().LeaseTimeout.Seconds(), served.Seconds(), time.Since(began).Seconds(), cpuTime() - cpu, cpuOf(hosts[1:]) - hostCPU})
@@ -101,44 +98,6 @@ func cpuOf(processes []*exec.Cmd) (seconds float64) {
 		seconds += cpuTimeOf(process.Process.Pid)
 	}
 	return seconds
-}
-
-// each calls f for each of n nodes at one time and returns one of the errors.
-func each(n int, f func(i int) error) error {
-	var wg sync.WaitGroup
-	errs := make([]error, n)
-	for i := range n {
-		wg.Go(func() { errs[i] = f(i) })
-	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// place has all nodes join and returns what one of them was given.
-func (s swarm) place(ctx context.Context) (o rendezvous.Outcome, err error) {
-	calls := make([]*member.Call, len(s))
-	for i, c := range s {
-		calls[i] = c.Start(rendezvous.Join{NodeRank: -1, RankHint: -1, StoreAddr: "127.0.0.1", StorePort: 1 + i})
-	}
-	for _, call := range calls {
-		result, err := call.Wait(ctx)
-		if err != nil {
-			return o, err
-		}
-		o = result.(rendezvous.Outcome)
-	}
-	return o, nil
-}
-
-func crowdParams(addr string, n int, runID string) params.Params {
-	p := params.Default()
-	p.RunID, p.Endpoint, p.Min, p.Max = runID, addr, n+standbys, n+standbys+1
-	return p
 }
 
 // at is what the endpoint says.
@@ -170,7 +129,8 @@ func startHost(addr string, n int, runID string) (*exec.Cmd, error) {
 // beHost is a node that can host, until it is killed.
 func beHost(ctx context.Context, addr string, n int, runID string) error {
 	w := &witness{told: make(chan struct{})}
-	p := crowdParams(addr, n, runID)
+	p := params.Default()
+	p.RunID, p.Endpoint, p.Min, p.Max = runID, addr, n+standbys, n+standbys+1
 	c := client.New(p, at(p), w, nil, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
 		return control.Start(control.Config{RunID: cfg.Params.RunID, Fixed: cfg.Fixed, Log: cfg.Log, Group: cfg.Group, Node: &cfg.Params}, listeners...)
 	})
@@ -179,11 +139,11 @@ func beHost(ctx context.Context, addr string, n int, runID string) error {
 	}
 	fmt.Println("connected")
 	for {
-		o, err := swarm{c}.place(ctx)
+		places, _, err := swarm{c}.place(ctx)
 		if err != nil {
 			return err
 		}
-		w.follow(o.Generation)
+		w.follow(places[0].Generation)
 		select {
 		case <-w.told:
 		case <-ctx.Done():

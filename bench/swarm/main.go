@@ -27,6 +27,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"runtime/debug"
@@ -58,73 +59,66 @@ func main() {
 	}
 }
 
+// modes are what nodes of one run do, so often or for so many seconds.
+var modes = map[string]func(ctx context.Context, addr string, n, last int) error{
+	"meet":  func(ctx context.Context, addr string, n, last int) error { return meet(ctx, "meet", addr, n, last) },
+	"racks": func(ctx context.Context, addr string, n, last int) error { return meet(ctx, "racks", addr, n, last) },
+	"hold":  func(ctx context.Context, addr string, n, last int) error { return hold(ctx, addr, n, last, false) },
+	"train": func(ctx context.Context, addr string, n, last int) error { return hold(ctx, addr, n, last, true) },
+	"add":   add,
+	"get":   get,
+	"stop":  stop,
+	"direct": func(ctx context.Context, addr string, n, last int) error {
+		return direct(ctx, os.Stdout, addr, n, last)
+	},
+	"lose":       func(ctx context.Context, addr string, n, _ int) error { return lose(ctx, addr, n, os.Kill) },
+	"silence":    func(ctx context.Context, addr string, n, _ int) error { return lose(ctx, addr, n, syscall.SIGSTOP) },
+	"handshakes": func(_ context.Context, addr string, n, _ int) error { return handshakes(addr, n) },
+}
+
 func run(args []string) error {
-	if len(args) == 2 && args[0] == "probe" {
+	mode := ""
+	if len(args) > 0 {
+		mode = args[0]
+	}
+	switch {
+	case mode == "probe" && len(args) == 2:
 		return probe(args[1])
-	}
-	if len(args) < 3 {
-		return fmt.Errorf("usage: swarm meet ADDR N [ROUNDS] | swarm racks ADDR N [ROUNDS] | swarm lose ADDR N | swarm silence ADDR N | swarm hold ADDR N SECONDS | swarm train ADDR N SECONDS | swarm direct ADDR N TIMES | swarm stop ADDR N TIMES | swarm add ADDR N ADDS | swarm get ADDR N GETS | swarm probe ADDR | swarm crowd ADDR SILENT SLOW DRIPS RATE | swarm handshakes ADDR N")
-	}
-	if len(args) == 6 && args[0] == "crowd" {
+	case mode == "crowd" && len(args) == 6:
 		return crowdOf(args[1], args[2:])
+	case len(args) < 3 || len(args) > 4 || mode != "host" && modes[mode] == nil:
+		return errors.New("usage: see the comment of bench/swarm")
 	}
 	n, err := strconv.Atoi(args[2])
 	if err != nil {
 		return err
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	if mode == "host" {
+		return beHost(ctx, args[1], n, args[len(args)-1])
+	}
 	last := 1
-	if len(args) > 3 && args[0] != "host" {
+	if len(args) > 3 {
 		if last, err = strconv.Atoi(args[3]); err != nil {
 			return err
 		}
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	switch args[0] {
-	case "lose":
-		return lose(ctx, args[1], n, os.Kill)
-	case "silence":
-		return lose(ctx, args[1], n, syscall.SIGSTOP)
-	case "host":
-		return beHost(ctx, args[1], n, args[len(args)-1])
-	case "meet", "racks":
-		for i := range last {
-			if err := meet(ctx, args[0], args[1], n, i); err != nil {
-				return err
-			}
-		}
-		return nil
-	case "hold", "train":
-		return hold(ctx, args[1], n, time.Duration(last)*time.Second, args[0] == "train")
-	case "handshakes":
-		return handshakes(args[1], n)
-	case "add":
-		return add(ctx, args[1], n, last)
-	case "direct":
-		return direct(ctx, os.Stdout, args[1], n, last)
-	case "stop":
-		return stop(ctx, args[1], n, last)
-	case "get":
-		return get(ctx, args[1], n, last)
-	}
-	return fmt.Errorf("there is no mode %q", args[0])
+	return modes[mode](ctx, args[1], n, last)
 }
 
-// hold forms a round that stays for so long, with workers that report steps or without.
-func hold(ctx context.Context, addr string, n int, stay time.Duration, train bool) error {
-	s, err := gather(ctx, addr, n, "hold")
+// hold forms a round that stays for so many seconds, with workers that report steps or without.
+func hold(ctx context.Context, addr string, n, seconds int, train bool) error {
+	s, err := form(ctx, addr, n, "hold")
 	if err != nil {
 		return err
 	}
 	defer s.leave()
-	if _, err := s.join(ctx); err != nil {
-		return err
-	}
 	if train {
 		s.train()
 	}
 	fmt.Println("held")
-	time.Sleep(stay)
+	time.Sleep(time.Duration(seconds) * time.Second)
 	return nil
 }
 
@@ -137,79 +131,74 @@ type figures struct {
 	CPU       float64 `json:"cpu_s"`        // of this process, for the joins
 }
 
-func meet(ctx context.Context, how, addr string, n, round int) error {
-	began := time.Now()
-	in := func(int, *params.Params) {}
-	if how == "racks" {
-		in = func(i int, p *params.Params) { p.Segment, p.Topology = 8, fmt.Sprint("rack", i%max(1, n/40)) }
+func meet(ctx context.Context, how, addr string, n, rounds int) error {
+	for round := range rounds {
+		began := time.Now()
+		s, err := gather(ctx, addr, n, fmt.Sprintf("%s-%d-%d-%d", how, n, os.Getpid(), round), func(i int, p *params.Params) member.Observer {
+			if how == "racks" {
+				p.Segment, p.Topology = 8, fmt.Sprint("rack", i%max(1, n/40))
+			}
+			return deaf{}
+		})
+		if err != nil {
+			return err
+		}
+		connected := time.Since(began)
+		f, err := s.join(ctx)
+		s.leave()
+		if err != nil {
+			return err
+		}
+		f.Nodes, f.Connect = n, connected.Seconds()
+		if err := json.NewEncoder(os.Stdout).Encode(f); err != nil {
+			return err
+		}
 	}
-	s, err := gatherWith(ctx, addr, n, fmt.Sprintf("%s-%d-%d-%d", how, n, os.Getpid(), round), func(int) member.Observer { return deaf{} }, in)
-	if err != nil {
-		return err
-	}
-	defer s.leave()
-	connected := time.Since(began)
-	f, err := s.join(ctx)
-	if err != nil {
-		return err
-	}
-	f.Nodes, f.Connect = n, connected.Seconds()
-	return json.NewEncoder(os.Stdout).Encode(f)
+	return nil
 }
 
 // add prints what one add takes, and how many are done in a second by all.
 func add(ctx context.Context, addr string, n, adds int) error {
-	s, err := gather(ctx, addr, n, fmt.Sprintf("add-%d-%d", n, os.Getpid()))
+	s, err := form(ctx, addr, n, runOf("add", n))
 	if err != nil {
 		return err
 	}
 	defer s.leave()
-	if _, err := s.join(ctx); err != nil {
-		return err
-	}
-	errs := make([]error, n)
 	began := time.Now()
-	var wg sync.WaitGroup
-	for i, c := range s {
-		wg.Go(func() { errs[i] = repeat(ctx, c, adds, addition("sum")) })
-	}
-	wg.Wait()
-	took := time.Since(began).Seconds()
-	if err := cmp.Or(errs...); err != nil {
+	if err := each(n, func(i int) error { return repeat(ctx, s[i], adds, addition("sum")) }); err != nil {
 		return err
 	}
+	took := time.Since(began).Seconds()
 	return json.NewEncoder(os.Stdout).Encode(map[string]float64{"each_s": took / float64(adds), "rate": float64(n*adds) / took})
 }
 
 // get prints what one get takes while the other nodes add.
 func get(ctx context.Context, addr string, n, gets int) error {
-	s, err := gather(ctx, addr, n, fmt.Sprintf("get-%d-%d", n, os.Getpid()))
+	s, err := form(ctx, addr, n, runOf("get", n))
 	if err != nil {
 		return err
 	}
 	defer s.leave()
-	if _, err := s.join(ctx); err != nil {
-		return err
-	}
 	if err := repeat(ctx, s[0], 1, addition("read")); err != nil {
 		return err
 	}
-	errs := make([]error, n)
 	busy, stop := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	for i, c := range s[1:] {
-		wg.Go(func() {
-			for busy.Err() == nil && errs[i+1] == nil {
-				errs[i+1] = repeat(ctx, c, 1, addition("sum"))
+	defer stop()
+	var took float64
+	err = each(n, func(i int) (err error) {
+		if i > 0 {
+			for busy.Err() == nil && err == nil {
+				err = repeat(ctx, s[i], 1, addition("sum"))
 			}
-		})
-	}
-	began := time.Now()
-	errs[0] = repeat(ctx, s[0], gets, rendezvous.KeyRequest{Round: 1, Op: store.OpGet, Keys: []string{"read"}})
-	took := time.Since(began).Seconds()
-	stop()
-	wg.Wait()
-	if err := cmp.Or(errs...); err != nil {
+			return err
+		}
+		defer stop()
+		began := time.Now()
+		err = repeat(ctx, s[0], gets, rendezvous.KeyRequest{Round: 1, Op: store.OpGet, Keys: []string{"read"}})
+		took = time.Since(began).Seconds()
+		return err
+	})
+	if err != nil {
 		return err
 	}
 	return json.NewEncoder(os.Stdout).Encode(map[string]float64{"each_s": took / float64(gets)})
@@ -232,57 +221,68 @@ func repeat(ctx context.Context, c *client.Client, times int, ev rendezvous.Even
 // swarm is many nodes of one run.
 type swarm []*client.Client
 
-// gather connects n nodes, all at once.
-func gather(ctx context.Context, addr string, n int, runID string) (swarm, error) {
-	return gatherWith(ctx, addr, n, runID, func(int) member.Observer { return deaf{} }, func(int, *params.Params) {})
-}
-
-// gatherWith is gather of nodes that are told what changes, and have parameters of their own.
-func gatherWith(ctx context.Context, addr string, n int, runID string, observe func(i int) member.Observer, with func(i int, p *params.Params)) (swarm, error) {
+// gather connects n nodes, all at once. Each has parameters of its own, and who is told what changes.
+func gather(ctx context.Context, addr string, n int, runID string, with func(i int, p *params.Params) member.Observer) (swarm, error) {
 	s := make(swarm, n)
-	errs := make([]error, n)
-	var wg sync.WaitGroup
-	for i := range s {
+	err := each(n, func(i int) error {
 		p := params.Default()
-		p.RunID, p.Endpoint, p.Min, p.Max = runID, addr, n, n
-		no := false
-		p.IsHost = &no
-		with(i, &p)
-		s[i] = client.New(p, at(p), observe(i), nil, nil)
-		wg.Go(func() { errs[i] = s[i].Connect(ctx) })
-	}
-	wg.Wait()
-	for _, err := range errs {
-		if err != nil {
-			s.leave()
-			return nil, err
-		}
+		p.RunID, p.Endpoint, p.Min, p.Max, p.IsHost = runID, addr, n, n, new(bool)
+		observer := with(i, &p)
+		s[i] = client.New(p, at(p), observer, nil, nil)
+		return s[i].Connect(ctx)
+	})
+	if err != nil {
+		s.leave()
+		return nil, err
 	}
 	return s, nil
 }
 
-// join lets all nodes join, one after the other without waiting for an answer.
+// runOf is the id of a run that no other process has.
+func runOf(what string, n int) string { return fmt.Sprintf("%s-%d-%d", what, n, os.Getpid()) }
+
+// form has n nodes connect and form a round.
+func form(ctx context.Context, addr string, n int, runID string) (swarm, error) {
+	s, err := gather(ctx, addr, n, runID, toDeaf)
+	if err != nil {
+		return nil, err
+	}
+	if _, err := s.join(ctx); err != nil {
+		s.leave()
+		return nil, err
+	}
+	return s, nil
+}
+
+// join has all nodes join a round of theirs.
 func (s swarm) join(ctx context.Context) (figures, error) {
+	places, f, err := s.place(ctx)
+	ranks := make([]bool, len(s))
+	for _, o := range places {
+		if o.World != len(s) || ranks[o.Rank] {
+			return f, fmt.Errorf("a wrong outcome: %+v", o)
+		}
+		ranks[o.Rank] = true
+	}
+	return f, err
+}
+
+// place lets all nodes join, one after the other without waiting for an answer.
+func (s swarm) place(ctx context.Context) (places []rendezvous.Outcome, f figures, err error) {
 	calls := make([]*member.Call, len(s))
-	cpu := cpuTime()
-	first := time.Now()
+	cpu, first := cpuTime(), time.Now()
 	for i, c := range s {
 		calls[i] = c.Start(rendezvous.Join{NodeRank: -1, RankHint: -1, StoreAddr: "127.0.0.1", StorePort: 1 + i})
 	}
 	last := time.Now()
-	ranks := make([]bool, len(s))
 	for _, call := range calls {
 		result, err := call.Wait(ctx)
 		if err != nil {
-			return figures{}, err
+			return nil, f, err
 		}
-		o := result.(rendezvous.Outcome)
-		if o.World != len(s) || ranks[o.Rank] {
-			return figures{}, fmt.Errorf("a wrong outcome: %+v", o)
-		}
-		ranks[o.Rank] = true
+		places = append(places, result.(rendezvous.Outcome))
 	}
-	return figures{FirstJoin: time.Since(first).Seconds(), LastJoin: time.Since(last).Seconds(), CPU: cpuTime() - cpu}, nil
+	return places, figures{FirstJoin: time.Since(first).Seconds(), LastJoin: time.Since(last).Seconds(), CPU: cpuTime() - cpu}, nil
 }
 
 // train lets each node carry what it would of eight workers that take a second a step.
@@ -304,16 +304,28 @@ func (s swarm) train() {
 func (s swarm) leave() {
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
-	var wg sync.WaitGroup
-	for _, c := range s {
-		if c != nil {
-			wg.Go(func() { _ = c.Close(ctx) })
+	_ = each(len(s), func(i int) error {
+		if s[i] == nil {
+			return nil
 		}
+		return s[i].Close(ctx)
+	})
+}
+
+// each calls f for each of n nodes at one time and returns one of the errors.
+func each(n int, f func(i int) error) error {
+	var wg sync.WaitGroup
+	errs := make([]error, n)
+	for i := range n {
+		wg.Go(func() { errs[i] = f(i) })
 	}
 	wg.Wait()
+	return cmp.Or(errs...)
 }
 
 type deaf struct{}
+
+func toDeaf(int, *params.Params) member.Observer { return deaf{} }
 
 func (deaf) Updated(rendezvous.MembershipUpdate) {}
 func (deaf) Progressed(rendezvous.Progress)      {}

@@ -11,9 +11,6 @@ import (
 	"slices"
 	"strconv"
 	"time"
-
-	"rallypoint/core/rendezvous"
-	"rallypoint/core/store"
 )
 
 // spread is what one kind of operation took, in seconds.
@@ -37,14 +34,11 @@ func spreadOf(took []time.Duration) spread {
 // input is a number of seconds to do so for, and is answered by what it took.
 func probe(addr string) error {
 	ctx := context.Background()
-	s, err := gather(ctx, addr, 1, fmt.Sprint("probe-", os.Getpid()))
+	s, err := form(ctx, addr, 1, runOf("probe", 1))
 	if err != nil {
 		return err
 	}
 	defer s.leave()
-	if _, err := s.join(ctx); err != nil {
-		return err
-	}
 	runs := 0
 	operations := []struct {
 		name string
@@ -52,13 +46,13 @@ func probe(addr string) error {
 	}{
 		{"add", func() (time.Duration, error) {
 			began := time.Now()
-			_, err := s[0].Start(rendezvous.KeyRequest{Round: 1, Op: store.OpAdd, Keys: []string{"sum"}, Amount: 1}).Wait(ctx)
+			err := repeat(ctx, s[0], 1, addition("sum"))
 			return time.Since(began), err
 		}},
 		{"healthz", func() (time.Duration, error) { return health(addr) }},
 		{"meet", func() (time.Duration, error) {
 			runs++
-			return pair(ctx, addr, fmt.Sprintf("pair-%d-%d", os.Getpid(), runs))
+			return pair(ctx, addr, fmt.Sprint("pair-", runs))
 		}},
 	}
 	fmt.Println("ready")
@@ -105,13 +99,12 @@ func health(addr string) (time.Duration, error) {
 }
 
 // pair is a run of two nodes: first connection to last outcome.
-func pair(ctx context.Context, addr, runID string) (time.Duration, error) {
+func pair(ctx context.Context, addr, what string) (time.Duration, error) {
 	began := time.Now()
-	s, err := gather(ctx, addr, 2, runID)
+	s, err := form(ctx, addr, 2, runOf(what, 2))
 	if err != nil {
 		return 0, err
 	}
 	defer s.leave()
-	_, err = s.join(ctx)
-	return time.Since(began), err
+	return time.Since(began), nil
 }

@@ -18,22 +18,23 @@ import (
 func stop(ctx context.Context, addr string, n, times int) error {
 	last := make(chan time.Time, 1)
 	var heard atomic.Int64
-	s, err := gatherWith(ctx, addr, n, fmt.Sprintf("stop-%d-%d", n, os.Getpid()), func(int) member.Observer {
+	s, err := gather(ctx, addr, n, runOf("stop", n), func(int, *params.Params) member.Observer {
 		return &stopped{hear: func() {
 			if heard.Add(1)%int64(n) == 0 {
 				last <- time.Now()
 			}
 		}}
-	}, func(int, *params.Params) {})
+	})
 	if err != nil {
 		return err
 	}
 	defer s.leave()
 	for i := range times {
-		o, err := s.place(ctx)
+		places, _, err := s.place(ctx)
 		if err != nil {
 			return err
 		}
+		o := places[0]
 		cpu, began := cpuTime(), time.Now()
 		s[i%n].Start(rendezvous.AnnounceStop{Generation: o.Generation, Round: o.Round, Reason: "it is measured"})
 		select {
