@@ -58,7 +58,6 @@ func FollowLogs(ctx context.Context, run *control.RunStatus, token *secret.Token
 	}
 }
 
-// lineCutter makes lines of the parts of one stream.
 type lineCutter struct {
 	ranks   []int
 	stream  string
@@ -94,7 +93,6 @@ func (c *lineCutter) take(p logs.Part, show func(LogLine)) {
 	c.partial = append(c.partial[:0], c.partial[end+1:]...)
 }
 
-// flush shows a line that has not ended.
 func (c *lineCutter) flush(show func(LogLine)) {
 	if len(c.partial) > 0 {
 		show(LogLine{c.ranks, c.stream, logs.Text(c.partial)})

@@ -19,7 +19,6 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// registerPlace is a place with a register of each run's leader.
 type registerPlace interface {
 	place
 	// endpoint returns the endpoint with defaults filled in, secrets included, and shown without them.

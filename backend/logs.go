@@ -156,7 +156,6 @@ func (l *Logs) add(run *control.RunStatus, group int, n *logs.Node) {
 	}
 }
 
-// silence names the nodes that did not answer.
 func (l *Logs) silence() string {
 	var labels []string
 	for _, n := range l.Silent {

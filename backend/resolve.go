@@ -130,7 +130,6 @@ func ownDirectory(dir string) error {
 	return nil
 }
 
-// resolveEtcd returns the endpoint of a backend that is an etcd by its name.
 func resolveEtcd(name, text string) (string, error) {
 	switch scheme(text) {
 	case schemeEtcd, schemeEtcds:

@@ -169,7 +169,6 @@ func AskStacks(ctx context.Context, run *control.RunStatus, token *secret.Token)
 	return r, nil
 }
 
-// verdict sums up the stacks in one sentence.
 func (s *Stacks) verdict() string {
 	switch n := len(s.Groups); {
 	case n == 0:

@@ -19,7 +19,6 @@ import (
 	"rallypoint/core/store"
 )
 
-// adminDirectives are the actions that give a directive.
 var adminDirectives = map[C.int32_t]rendezvous.DirectiveKind{
 	C.RP_ADMIN_SAVE: rendezvous.DirectiveSave, C.RP_ADMIN_DRAIN: rendezvous.DirectiveDrain,
 	C.RP_ADMIN_SCALE: rendezvous.DirectiveScale, C.RP_ADMIN_STOP: rendezvous.DirectiveStop,
@@ -59,7 +58,6 @@ func toAdmin(r *C.rp_admin_request) (a backend.Admin, ev rendezvous.Event, err e
 	return a, ev, err
 }
 
-// event is what a request asks the run for.
 func (a *adminTexts) event(r *C.rp_admin_request, nodes []string) (rendezvous.Event, error) {
 	if kind, ok := adminDirectives[r.action]; ok {
 		return rendezvous.Direct{

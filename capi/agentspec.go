@@ -25,7 +25,6 @@ import (
 // plannerPatience bounds how long a program may take to say where workers write.
 const plannerPatience = time.Minute
 
-// setPipes takes what the program wants to be asked or told on descriptors.
 func setPipes(spec *agent.Spec, config *C.rp_agent_config, p *pipes) error {
 	if config.logs_fd != 0 {
 		file, err := p.take("logs_fd", config.logs_fd)

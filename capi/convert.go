@@ -42,7 +42,6 @@ func text(name string, s *C.char) (string, error) {
 	return t, nil
 }
 
-// textField is a text of a struct of C, and where it goes.
 type textField struct {
 	name string
 	from *C.char

@@ -23,7 +23,6 @@ type record struct {
 	text  string
 }
 
-// logs is the log of the process: a ring of the last records.
 var logs = struct {
 	sync.Mutex
 	level   slog.LevelVar

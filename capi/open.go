@@ -31,7 +31,6 @@ func openNow(open opening, timeoutMS C.int64_t, out *C.uint64_t) error {
 	return nil
 }
 
-// openLater makes the call in the background.
 func openLater(open opening, timeoutMS C.int64_t, out *C.uint64_t) error {
 	ctx, cancel := withTimeout(context.Background(), timeoutMS)
 	*out = openHandle(newOp(ctx, cancel, func(ctx context.Context) (answer, error) {

@@ -116,7 +116,6 @@ func (s *signal) take() (<-chan struct{}, error) {
 	return nil, nil
 }
 
-// close closes the descriptor and ends all waiting.
 func (s *signal) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -58,7 +58,6 @@ func (o *openStore) try(q *request, patience time.Duration) (a answer, pending c
 	return answer{Reply: reply, op: q.Op}, nil, o.explain(err)
 }
 
-// start makes a call in the background for a request that came in at that time.
 func (o *openStore) start(q *request, at time.Time, do call) *op {
 	ctx, cancel := o.context(q, at)
 	return newOp(ctx, cancel, do)
@@ -72,7 +71,6 @@ func (o *openStore) explain(err error) error {
 	return err
 }
 
-// context returns the context of a request that came in at start.
 func (o *openStore) context(q *request, start time.Time) (context.Context, context.CancelFunc) {
 	if q.limited {
 		return context.WithDeadline(o.ctx, start.Add(q.limit))

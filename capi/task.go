@@ -91,7 +91,6 @@ func (s *singleFlight[T]) run(limit time.Duration, limited bool, call func(conte
 	return t.value, err
 }
 
-// cancel ends the task under way, if there is one.
 func (s *singleFlight[T]) cancel() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -29,7 +29,6 @@ type adminArgs struct {
 	stop                    bool
 }
 
-// request makes the event that the arguments ask for.
 func (v *adminVerb) request(a *adminArgs) (rendezvous.Event, error) {
 	switch {
 	case v.cmd.Flags().Lookup("node") != nil && a.node == "" && len(a.nodes) == 0:
@@ -48,7 +47,6 @@ func (v *adminVerb) request(a *adminArgs) (rendezvous.Event, error) {
 	return rendezvous.Direct{Kind: v.kind, Nodes: a.nodes, Within: a.within, For: a.away, Target: a.target, Reason: a.reason}, nil
 }
 
-// command completes the verb's command.
 func (v *adminVerb) command(log *logging) *cobra.Command {
 	var o adminRequest
 	flags := v.cmd.Flags()
@@ -77,7 +75,6 @@ const whatNode = `NODE is a node's id: its node_id option, else as "rallypoint s
 of its host, which stands for all nodes there. A node without a node_id has another id when it
 is started again: name its host then.`
 
-// howTold explains the first part of every directive.
 const howTold = `Ranks that report their steps (rallypoint.progress) get it at the same training
 step and save; other ranks get it immediately.`
 

@@ -97,7 +97,6 @@ func isTCPStore(ctx context.Context, addr string) bool {
 	return wire.IsTCPStore(ctx, conn)
 }
 
-// isControlPlane reports whether the server there is a Rallypoint control plane.
 func isControlPlane(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()

@@ -16,7 +16,6 @@ import (
 	"rallypoint/internal/linequeue"
 )
 
-// logging has the flags about the log.
 type logging struct {
 	out    io.Writer
 	name   string
@@ -95,7 +94,6 @@ func (l *logging) json() bool {
 	return format == "json"
 }
 
-// complain writes the error of a command, in the format of the log.
 func (l *logging) complain(command, text string) {
 	if l.json() {
 		run.NewLog(l.out, slog.LevelError, true).Error(text, "command", command)

@@ -69,7 +69,6 @@ its file with --token-file.`,
 	return cmd
 }
 
-// showLogs asks the agents of a run for their workers' output, and prints it.
 func (s statusQuery) showLogs(cmd *cobra.Command, rank int, asJSON bool) error {
 	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
 	defer cancel()

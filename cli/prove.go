@@ -18,7 +18,6 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// proveLong describes the command; the scenarios follow.
 const proveLong = `Have nodes misbehave on your own script, on this machine, and measure for how long the
 job stands: by "rallypoint run", and beside it by torchrun if torch is there.
 

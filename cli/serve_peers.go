@@ -26,7 +26,6 @@ const leasePerElection = 2
 // leastElection bounds --election-timeout: below it, a busy machine ends terms.
 const leastElection = 100 * time.Millisecond
 
-// servePeers are the options of servers that succeed each other.
 type servePeers struct {
 	list     string
 	self     string
@@ -78,7 +77,6 @@ func (p *servePeers) group(names []string, own string, s *serveState) (*standby.
 
 func (p *servePeers) lease() time.Duration { return leasePerElection * p.election }
 
-// own is the name of this server in the list.
 func (p *servePeers) own(ctx context.Context, list params.Servers, listen listenAddr) (string, error) {
 	if p.self != "" {
 		at, err := params.ParseEndpoint(p.self, params.DefaultPort)

@@ -67,7 +67,6 @@ func (s statusQuery) showStacks(cmd *cobra.Command, asJSON bool) error {
 	return printAnswer(cmd, "the stacks", r, stacksText(r), asJSON)
 }
 
-// reach sets where the agents are asked, and with which token.
 func (s *statusQuery) reach(endpoint string, token *tokenFlag, log *logging) (err error) {
 	if err = s.locate(endpoint); err == nil {
 		s.token, err = token.open(log)
@@ -75,7 +74,6 @@ func (s *statusQuery) reach(endpoint string, token *tokenFlag, log *logging) (er
 	return err
 }
 
-// printAnswer prints the agents' answers as JSON or as text.
 func printAnswer(cmd *cobra.Command, what string, answer any, text string, asJSON bool) error {
 	if asJSON {
 		b, err := json.MarshalIndent(answer, "", "  ")

@@ -146,7 +146,6 @@ type statusQuery struct {
 	timeout time.Duration
 }
 
-// locate sets where to ask, and checks for how long.
 func (s *statusQuery) locate(endpoint string) (err error) {
 	if s.addr, s.place, err = backend.Locate(endpoint); err != nil {
 		return err

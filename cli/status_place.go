@@ -7,7 +7,6 @@ import (
 	"rallypoint/core/control"
 )
 
-// fetchFromPlace is fetch where a register names the control plane.
 func (s statusQuery) fetchFromPlace(ctx context.Context) ([]byte, control.Status, error) {
 	limited, cancel := context.WithTimeout(ctx, s.timeout)
 	defer cancel()

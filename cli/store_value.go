@@ -14,7 +14,6 @@ import (
 	"rallypoint/tcpstore"
 )
 
-// valueFormat is how a value is printed.
 type valueFormat struct{ raw, hex bool }
 
 func (v *valueFormat) addFlags(cmd *cobra.Command) {

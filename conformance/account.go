@@ -302,7 +302,6 @@ func (a *account) unjoin(s *session) {
 	}
 }
 
-// part ends a node's share in the run.
 func (a *account) part(s *session) {
 	if t := a.participantOf(s); t != nil && t.live() {
 		t.state = lost

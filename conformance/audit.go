@@ -25,7 +25,6 @@ type Audit struct {
 	offset int64       // where in it the present record begins
 }
 
-// audited is one run of a history.
 type audited struct {
 	checker   *Checker
 	group     string          // whose control plane the checker follows

@@ -270,7 +270,6 @@ func (c *Checker) checkSpares() {
 	}
 }
 
-// tell records facts that a node was told.
 func (c *Checker) tell(u r.MembershipUpdate) {
 	if u.Facts.Generation != "" {
 		c.tellsFacts = true

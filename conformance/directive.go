@@ -90,7 +90,6 @@ func together(a, b []string) []string {
 	return all
 }
 
-// join adds a directive to the pending one.
 func (s *standing) join(d r.Direct) {
 	s.Nodes = together(s.Nodes, d.Nodes)
 	s.By, s.Reason = addText(s.By, ", ", d.By), addText(s.Reason, "; ", d.Reason)
@@ -286,7 +285,6 @@ func (c *Checker) drainsAll(d *standing) bool {
 	return c.live() > 0 && c.count(unknown) == 0 && !slices.ContainsFunc(c.nodes(), stays)
 }
 
-// reported records a member's report about a directive.
 func (c *Checker) reported(s *session, generation string, round uint64, report r.DirectiveReport) {
 	d, t := c.stands(report.ID), c.participantOf(s)
 	if d == nil || t == nil || t.state != running || round != c.round || generation != c.origin || c.disowned() || report.Step < -1 {

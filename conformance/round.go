@@ -52,7 +52,6 @@ func (c *Checker) precedence(s *session) int {
 	return len(c.participants)
 }
 
-// checkMoment checks whether the round was due.
 func (c *Checker) checkMoment(o r.Outcome, all []*session) {
 	if n := c.joinersInGrace(); n > 0 {
 		c.violated(5, "round %d was completed while the connections of %d participants are broken", o.Round, n)

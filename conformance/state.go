@@ -120,7 +120,6 @@ func (c *Checker) planned(s *session) bool {
 	return waits && c.count(lost) == 0 && c.count(rejoined) == 0 && !c.overtaken && c.stop.Round == 0
 }
 
-// checkTimers checks that every deadline has a running timer.
 func (c *Checker) checkTimers() {
 	for name, t := range c.timers {
 		if want, ok := c.lasts(name); ok && t.after != want {
@@ -172,7 +171,6 @@ func (c *Checker) lasts(t r.Timer) (time.Duration, bool) {
 	return 0, false
 }
 
-// checkDue checks that no round is overdue.
 func (c *Checker) checkDue() {
 	n := c.waiting()
 	if c.joinersInGrace() > 0 || n < c.policy.Min {
@@ -212,7 +210,6 @@ func (c *Checker) checkErrors() {
 	}
 }
 
-// mustSay are words that an error has to contain.
 func (c *Checker) mustSay(f failure) []string {
 	run := []string{}
 	if c.runID != "" {

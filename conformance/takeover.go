@@ -182,7 +182,6 @@ func (c *Checker) rebuild(origin string, round uint64, world int) {
 	}
 }
 
-// hosts records whether a member's process hosts the control plane.
 func (c *Checker) hosts(s *session) {
 	t := c.participantOf(s)
 	if t == nil {
@@ -202,7 +201,6 @@ func (c *Checker) hosts(s *session) {
 // finishing reports whether a member of the last round has finished, known or not.
 func (a *account) finishing() bool { return a.count(finished) > 0 || a.finishReported }
 
-// checkFacts checks that a node was told all facts that a successor needs.
 func (c *Checker) checkFacts(s *session) {
 	f := s.update.Facts
 	if f.Generation == "" && !c.tellsFacts {

@@ -175,7 +175,6 @@ func overdue(ctx context.Context, began time.Time, keys []string, err error) err
 	return timedOut{text}
 }
 
-// keysToName is how many keys an error names.
 const keysToName = 8
 
 // timedOut is store.ErrTimeout in the words of torch's stores.

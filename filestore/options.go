@@ -45,7 +45,6 @@ type Clock = lockedfile.Clock
 // RealClock is the machine's clock.
 type RealClock = lockedfile.RealClock
 
-// withDefaults returns o with each field set.
 func (o *Options) withDefaults() Options {
 	var full Options
 	if o != nil {

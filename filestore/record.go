@@ -18,7 +18,6 @@ const (
 	cleanupKey   = "cleanup/"  // stores that were closed
 )
 
-// lengthBytes is the size of each of a record's two lengths.
 const lengthBytes = 4
 
 // maxField is the largest length of a key or a value that a record can hold.

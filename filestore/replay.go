@@ -108,7 +108,6 @@ func (s *Store) write(log []byte, size int64) error {
 	}
 }
 
-// keepLog keeps the memory of log for the next record.
 func (s *Store) keepLog(log []byte) {
 	if cap(log) <= lockedfile.MaxKeptBuffer {
 		s.log = log[:0]

@@ -131,7 +131,6 @@ func (s *Store) abandon() {
 	}
 }
 
-// warnOfOthers warns if other users can change the content of the store.
 func (s *Store) warnOfOthers() {
 	var st unix.Stat_t
 	if s.options.Log == nil || s.file.Stat(&st) != nil {

@@ -65,7 +65,6 @@ func looksLikeKey(key []byte) bool {
 	return false
 }
 
-// span is a part of a file.
 type span struct{ from, to int64 }
 
 // salvage returns the complete records in the tail that were written after the incomplete one, by

@@ -92,7 +92,6 @@ func newMember(p params.Params, log *slog.Logger, hosted bool, connect func(memb
 	return member.New(p, func(o member.Observer) member.ControlPlane { return connect(o, stores, log) }, stores, log), nil
 }
 
-// check refuses parameters that no member can have.
 func check(p params.Params) error {
 	if err := p.Validate(); err != nil {
 		return err

@@ -100,7 +100,6 @@ func (p *Protection) sides() *Sides {
 	return &Sides{protection: p}
 }
 
-// protect makes the settings those of a protected server.
 func (s *Sides) protect(opts *tcpstore.Options) {
 	if s != nil {
 		opts.Secure, opts.Side = &s.protection.with, s.take
@@ -185,7 +184,6 @@ func (p *Protection) Reach(ctx context.Context, host string, port int, name secr
 	return f.Addr(), f, nil
 }
 
-// dial opens a connection to a store, or to another port of its node.
 func (p *Protection) dial(ctx context.Context, place string, name secret.StoreName, side int) (*tls.Conn, error) {
 	purpose := secret.PurposeStore
 	if side != 0 {
@@ -206,7 +204,6 @@ func (p *Protection) dial(ctx context.Context, place string, name secret.StoreNa
 	return secured, nil
 }
 
-// isHere reports whether a host is this machine.
 func isHere(ctx context.Context, host string) bool {
 	addrs := []netip.Addr{}
 	if addr, err := netip.ParseAddr(host); err == nil {
@@ -224,7 +221,6 @@ func isHere(ctx context.Context, host string) bool {
 	})
 }
 
-// nameOf is the name of the store of a round.
 func nameOf(run string, o rendezvous.Outcome) secret.StoreName {
 	return secret.StoreName{Run: run, Generation: o.Generation, Round: o.Round}
 }

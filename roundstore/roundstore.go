@@ -69,7 +69,6 @@ type socket struct {
 	local  func() // ends the listener for this machine's workers, nil if there is none; guarded by RoundStores.mu
 }
 
-// roundStore is one member.RoundStore.
 type roundStore struct {
 	stores *RoundStores
 	socket *socket

@@ -73,7 +73,6 @@ func firstCall(r store.Request) *call {
 	return &what
 }
 
-// size returns the length of the request on the wire.
 func (c *call) size() int {
 	size := 1 + 8 + 8 // opcode, count, number: not all of them in each
 	for _, key := range c.keys {

@@ -253,7 +253,6 @@ func (bs *bareSwarm) send(n *bareNode, f wire.Frame) error {
 	return nil
 }
 
-// leave says goodbye for all nodes.
 func (bs *bareSwarm) leave() {
 	for _, n := range bs.nodes {
 		_ = bs.send(n, wire.Goodbye{})

@@ -29,7 +29,6 @@ const (
 	slowBuffer = 4 << 10 // of the kernel, for what arrives
 )
 
-// crowdOf is crowd with its numbers as words.
 func crowdOf(addr string, words []string) error {
 	var n [4]int
 	for i, word := range words {

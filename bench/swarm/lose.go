@@ -160,7 +160,6 @@ type witness struct {
 	told       chan struct{}
 }
 
-// follow makes the witness tell of the next generation.
 func (w *witness) follow(generation string) {
 	w.mu.Lock()
 	defer w.mu.Unlock()

@@ -241,7 +241,6 @@ func gather(ctx context.Context, addr string, n int, runID string, with func(i i
 // runOf is the id of a run that no other process has.
 func runOf(what string, n int) string { return fmt.Sprintf("%s-%d-%d", what, n, os.Getpid()) }
 
-// form has n nodes connect and form a round.
 func form(ctx context.Context, addr string, n int, runID string) (swarm, error) {
 	s, err := gather(ctx, addr, n, runID, toDeaf)
 	if err != nil {
@@ -254,7 +253,6 @@ func form(ctx context.Context, addr string, n int, runID string) (swarm, error) 
 	return s, nil
 }
 
-// join has all nodes join a round of theirs.
 func (s swarm) join(ctx context.Context) (figures, error) {
 	places, f, err := s.place(ctx)
 	ranks := make([]bool, len(s))

@@ -36,7 +36,6 @@ const (
 	leastLatency = 500 * time.Microsecond // by which another address must be nearer
 )
 
-// node is what a node tells the others.
 type node struct {
 	Host       string     `json:"host"`
 	Advertised netip.Addr `json:"advertised"`

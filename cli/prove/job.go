@@ -127,7 +127,6 @@ func (j *job) end(mark string) {
 	process.EndMarked(envMark + "=" + mark) // what a launcher has started meanwhile
 }
 
-// look sees which workers run, and which launchers have ended.
 func (j *job) look() seen {
 	s := seen{workers: map[int][]worker{}, ended: map[int]int{}}
 	for i, n := range j.nodes {

@@ -322,7 +322,6 @@ func (c *Config) torchrun(script []string) *launcher {
 	}}
 }
 
-// common are the options that both launchers have.
 func (c *Config) common(s *Scenario, port int, backend, conf string) []string {
 	return []string{fmt.Sprintf("--nnodes=%d:%d", s.least, s.most), fmt.Sprintf("--nproc-per-node=%d", c.Procs), "--max-restarts=3", "--rdzv-backend=" + backend,
 		fmt.Sprintf("--rdzv-endpoint=127.0.0.1:%d", port), "--rdzv-id=prove", "--rdzv-conf=" + conf, "--local-addr=127.0.0.1"}

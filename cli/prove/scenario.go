@@ -185,7 +185,6 @@ func (w *watch) nodeAsItMust(now seen, i int) bool {
 	return true
 }
 
-// lacking says which node has no workers as it must.
 func (w *watch) lacking(now seen) string {
 	for _, i := range w.scenario.here {
 		if !w.nodeAsItMust(now, i) {

@@ -42,7 +42,6 @@ Exit codes:
 `
 )
 
-// variables are those of the environment that the help names.
 var variables = []struct{ name, help string }{
 	{"PYTHON_EXEC", "interpreter of the workers; default: the one named with `python -m rallypoint`, else that of $VIRTUAL_ENV, else the one in which this command is installed (except by uv tool or pipx), else the first python3 in PATH"},
 	{envWarm, "1: --warm"},
@@ -77,7 +76,6 @@ func helpText(legacy bool) string {
 	return b.String()
 }
 
-// heading is an option with its short form and its value.
 func (op *option) heading() string {
 	name := "      --" + op.name
 	if op.short != 0 {

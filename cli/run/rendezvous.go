@@ -11,7 +11,6 @@ import (
 	"rallypoint/internal/uuid"
 )
 
-// rendezvousKind is how the nodes of a job find each other.
 type rendezvousKind int
 
 const (

@@ -269,10 +269,8 @@ func (c *config) exitCode(err error, idle bool, stderr io.Writer) int {
 	return ExitFailure
 }
 
-// complaint begins the line of an error.
 const complaint = "rallypoint run: error: "
 
-// complain writes an error in one line and returns the code.
 func complain(stderr io.Writer, err error, code int) int {
 	fmt.Fprintf(stderr, "%s%v\n", complaint, err)
 	return code

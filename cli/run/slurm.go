@@ -61,7 +61,6 @@ func (o *options) fillFromSlurm(env environ) error {
 	return nil
 }
 
-// fill sets an option that was not given.
 func (o *options) fill(name, value string) {
 	if o.given[name] {
 		return

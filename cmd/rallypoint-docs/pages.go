@@ -108,7 +108,6 @@ func writeFlags(b *strings.Builder, flags *pflag.FlagSet) {
 // group is the group of a launcher's option; "" of other commands' ones.
 func group(f *pflag.Flag) string { return strings.Join(f.Annotations[run.FlagGroup], "") }
 
-// heading is an option with its short form and its value.
 func heading(f *pflag.Flag) string {
 	name := "--" + f.Name
 	if f.Shorthand != "" {
@@ -121,7 +120,6 @@ func heading(f *pflag.Flag) string {
 	return strings.TrimSpace(name + " " + strings.ReplaceAll(value, "|", "\\|"))
 }
 
-// usage is the meaning of an option with its default.
 func usage(f *pflag.Flag) string {
 	_, text := pflag.UnquoteUsage(f)
 	if group(f) != "" || slices.Contains([]string{"", "false", "0", "0s", "[]"}, f.DefValue) {

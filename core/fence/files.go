@@ -21,7 +21,6 @@ import (
 // before any one of them.
 var operate = func(_ string, do func() error) error { return do() }
 
-// names are the files of one checkpoint.
 type names struct {
 	data   string // file or folder of the checkpoint
 	folder string // holds the files below

@@ -130,7 +130,6 @@ func (a *agentStore) do(ctx context.Context, r rendezvous.KeyRequest) (rendezvou
 	return result, nil
 }
 
-// namedKeys lists keys for messages, a few of many.
 func namedKeys(keys []string) string {
 	const most = 4
 	if len(keys) > most {

@@ -59,7 +59,6 @@ func (m *Member) hostLost() (gone <-chan struct{}, is bool) {
 	return m.host.gone, isClosed(m.host.gone)
 }
 
-// ofExitBarrier reports whether a request belongs to the exit barrier.
 func ofExitBarrier(r rendezvous.KeyRequest) bool {
 	return len(r.Keys) > 0 && !slices.ContainsFunc(r.Keys, func(key string) bool { return !strings.HasPrefix(key, rendezvous.ExitBarrierPrefix) })
 }

@@ -130,7 +130,6 @@ func (m *Member) reach(ctx context.Context, w *joinWait) error {
 	return w.failure(ctx, end)
 }
 
-// openStore opens the empty store that this node offers for the next round.
 func (m *Member) openStore(ctx context.Context, host string) (RoundStore, error) {
 	ctx, cancel := m.withTimeout(ctx, m.params.ReadTimeout)
 	defer cancel()
@@ -243,7 +242,6 @@ func (m *Member) enter(ctx context.Context, o rendezvous.Outcome, rs RoundStore)
 	return here, nil
 }
 
-// closeStore closes a round store, or a way to one, that is unused.
 func (m *Member) closeStore(rs io.Closer) {
 	if rs == nil {
 		return
@@ -285,7 +283,6 @@ func (m *Member) endJoin() {
 	m.inJoin, m.pending = false, nil
 }
 
-// joinPendingLocked reports whether a join waits for its answer.
 func (m *Member) joinPendingLocked() bool {
 	return m.inJoin && (m.pending == nil || !isClosed(m.pending.Done))
 }

@@ -53,7 +53,6 @@ func (p *Params) SetOptions(options map[string]string) (warnings []string, err e
 	return warnings, nil
 }
 
-// optionSetter collects the options of one SetOptions.
 type optionSetter struct {
 	Params
 	leaseGiven bool

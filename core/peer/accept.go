@@ -82,7 +82,6 @@ func (c *Check) weed(l net.Listener, refused func(from netip.AddrPort, why error
 	return conn
 }
 
-// admitBare is Admit for a descriptor.
 func (c *Check) admitBare(d *diag, fd int, from netip.AddrPort) error {
 	local, err := unix.Getsockname(fd)
 	if err != nil {

@@ -27,7 +27,6 @@ func routedHere(a netip.Addr) (bool, error) {
 	return parseRouteReply(reply)
 }
 
-// routeRequest asks for the route to an address.
 func routeRequest(a netip.Addr) []byte {
 	const attributeLen = 4 // the head of an attribute
 	order, bits := binary.NativeEndian, a.BitLen()

@@ -6,7 +6,6 @@ import (
 	"rallypoint/core/store"
 )
 
-// agentStore is the agents' keys of one round.
 type agentStore struct {
 	out    *output
 	engine *store.Engine

@@ -96,7 +96,6 @@ func (ds *directives) cancelRefusal(id string) *Error {
 	return Errorf(CodeInvalid, "no directive %q of run %q stands; %s", id, ds.round.run.runID, listed(ids, "standing"))
 }
 
-// directiveText says what a directive does that nothing speaks against.
 func directiveText(was *Status, d Direct) string {
 	begin := fmt.Sprintf("directive %s of run %q: ", d.ID, was.RunID)
 	when := "now"

@@ -81,7 +81,6 @@ func (m *Machine) endIfAllFinished() {
 	m.close(c)
 }
 
-// settleAwaitPeers answers the nodes that wait for the others to end.
 func (m *Machine) settleAwaitPeers() {
 	m.nodes.awaitingPeers = slices.DeleteFunc(m.nodes.awaitingPeers, func(n *node) bool {
 		if m.nodes.sessions[n.session] != n {

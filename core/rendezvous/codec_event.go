@@ -22,7 +22,6 @@ func PackArguments(p *pack.Packer, ev Event) {
 	}
 }
 
-// packAsked writes a request.
 func packAsked(p *pack.Packer, ev Event) {
 	switch ev := ev.(type) {
 	case Join:
@@ -83,7 +82,6 @@ func packAsked(p *pack.Packer, ev Event) {
 	}
 }
 
-// packOther writes an event that is no known request.
 func packOther(p *pack.Packer, ev Event) {
 	switch ev := ev.(type) {
 	case Hello:
@@ -209,7 +207,6 @@ func unpackAsked(u *pack.Unpacker, op Op) Event {
 	return nil
 }
 
-// unpackOther reads an event that is no request.
 func unpackOther(u *pack.Unpacker, op Op) Event {
 	switch op {
 	case opHello:

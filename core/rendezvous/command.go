@@ -71,7 +71,6 @@ func (f *forming) refuseStrangers(left []*node) {
 	}
 }
 
-// strangeError refuses a spare of another job than the member's.
 func (f *forming) strangeError(n *node, s *participant) *Error {
 	holder := f.round.names.ofMember(s)
 	if s.label != "" && s.label != holder {

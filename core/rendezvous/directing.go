@@ -165,7 +165,6 @@ func (m *Machine) settleDirective() {
 	}
 }
 
-// noteReport records what a member says of a directive.
 func (ds *directives) noteReport(n *node, ev ReportDirective) {
 	if ev.Round == ds.round.number && ev.Generation == ds.round.origin && !ds.round.disowned() {
 		ds.report(n, DirectiveReport{ID: ev.ID, Step: ev.Step, Saved: ev.Saved})

@@ -282,7 +282,6 @@ type DirectiveNotice struct {
 // agreeTime is how long members may take to say at which step they hold their workers.
 const agreeTime = 5 * time.Second
 
-// agreeTime is how long the members may take to say where they hold their workers.
 func (d *Direct) agreeTime() time.Duration { return min(agreeTime, (d.Within+1)/2) }
 
 // DrainCause is why a node is kept out. The numbers stand in logs and snapshots.

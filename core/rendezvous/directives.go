@@ -101,7 +101,6 @@ func (ds *directives) end(d *Direct) {
 	ds.changed()
 }
 
-// remember keeps the id of a directive that does not stand.
 func (ds *directives) remember(id string) {
 	ds.past = append(ds.past, id)
 	if extra := len(ds.past) - maxRemembered; extra > 0 {
@@ -300,7 +299,6 @@ func (ds *directives) forgetAgreement() {
 	}
 }
 
-// ask asks the members at which step they hold their workers.
 func (ds *directives) ask(d *Direct) {
 	ds.round.agreement = agreement{phase: phaseAsking, step: -1}
 	ds.out.set(agreeTimer(d.ID), d.agreeTime())

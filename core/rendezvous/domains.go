@@ -98,7 +98,6 @@ func (h *headcount) partial() string {
 // maxDomains bounds the text by which facts tell the domains of a round's segments.
 const maxDomains = 16 << 10
 
-// domainRun is members that follow each other in one domain.
 type domainRun struct {
 	ranks  int
 	domain string

@@ -83,7 +83,6 @@ func (f *forming) refuseJoin(n *node, err *Error, cause string) {
 	}
 }
 
-// finishedError tells a member that the round cannot be formed again.
 func (r *round) finishedError() *Error {
 	text := fmt.Sprintf("run %q cannot regroup after round %d: finished: %s", r.run.runID, r.number, r.finishedNames())
 	if r.tally[participantLost] > 0 {
@@ -187,7 +186,6 @@ func (m *Machine) nextRound() uint64 {
 	return highest + 1
 }
 
-// refuseRejoined answers the joins of members that can no longer regroup.
 func (f *forming) refuseRejoined() {
 	if f.round.tally[participantRejoined] == 0 {
 		return

@@ -2,7 +2,6 @@ package rendezvous
 
 import "rallypoint/core/store"
 
-// onStore returns the request to the store that holds the keys.
 func (k KeyRequest) onStore() store.Request {
 	return store.Request{Op: k.Op, Keys: k.Keys, Values: k.Values, Number: k.Amount, Block: k.Amount != 0}
 }

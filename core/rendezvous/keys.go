@@ -51,7 +51,6 @@ func (ns *nodes) cancelWait(n *node, r KeyRequest) {
 	ns.answer(n, r.Number, KeyResult{Ready: ok})
 }
 
-// endWaits ends the waits of a node that is no member any more.
 func (m *Machine) endWaits(n *node) {
 	for _, number := range slices.Sorted(maps.Keys(n.waits)) {
 		m.nodes.dropWait(n, number)

@@ -35,7 +35,6 @@ func (m *Machine) evict(ev Evict) {
 	}
 }
 
-// leave ends a node's part on its own request.
 func (m *Machine) leave(n *node, ev Leave) {
 	if n.ended {
 		m.nodes.answer(n, ev.Number, nil)

@@ -74,7 +74,6 @@ func (ns *names) ofSome(nodes []*node) string {
 	return nameSome(list, len(nodes))
 }
 
-// nameSome lists the first of so many names.
 func nameSome(names []string, all int) string {
 	if more := all - len(names); more > 0 {
 		names = append(names, fmt.Sprintf("and %d more", more))

@@ -154,7 +154,6 @@ func (f *forming) notComplete() string {
 		f.joined.usable, p.LastCallTimeout, f.enough())
 }
 
-// tooFew says what is missing for min.
 func (f *forming) tooFew() string {
 	p := f.policy
 	text := fmt.Sprintf("%d of at least %s here", f.joined.usable, wording.Count(p.Min, "node is", "nodes are"))
@@ -215,7 +214,6 @@ func differences(want, have Policy) (options, values []string) {
 	return options, values
 }
 
-// describePolicy says how many nodes a policy wants, as one types it.
 func describePolicy(p Policy) string {
 	given, _ := differences(p, Policy{NodeUnit: 1})
 	return strings.Join(given, " ")

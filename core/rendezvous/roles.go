@@ -93,7 +93,6 @@ func (k KeyRequest) waitsForRanks() bool {
 	return len(k.Keys) > 0
 }
 
-// roleInfo is what an agent publishes of itself.
 type roleInfo struct {
 	Role           string `json:"role"`
 	Rank           int    `json:"rank"`

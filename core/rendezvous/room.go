@@ -71,7 +71,6 @@ func (m *Machine) room(ev Event) *Error {
 	return nil
 }
 
-// describeUsage says what the run takes, and for what.
 func (m *Machine) describeUsage() string {
 	u := m.Usage()
 	return fmt.Sprintf("run %q keeps %d of at most %d bytes (its agents' keys %d, answers that its nodes have not acknowledged %d, waits for keys %d, its nodes %d)",

@@ -90,7 +90,6 @@ func (r *round) seat(rank int, n *node) {
 	}
 }
 
-// participantState is where a member of the last completed round stands.
 type participantState int
 
 const (
@@ -127,13 +126,11 @@ func (ns *names) ofMember(s *participant) string {
 	return ns.of(s.node)
 }
 
-// tie makes a participant the member that its node is.
 func (r *round) tie(s *participant) {
 	r.byNode[s.node] = s
 	r.names.add(s.node)
 }
 
-// untie takes a participant's node from it, if it has one.
 func (r *round) untie(s *participant) {
 	if s.node != "" {
 		delete(r.byNode, s.node)
@@ -171,7 +168,6 @@ func (r *round) set(s *participant, state participantState, cause string) {
 	}
 }
 
-// setDomain says in which domain a member's node is.
 func (r *round) setDomain(s *participant, domain string) {
 	if s.live() {
 		r.next.add(s.domain, -1)

@@ -5,7 +5,6 @@ import (
 	"slices"
 )
 
-// rankRequest is what decides one node's rank.
 type rankRequest struct {
 	prefer int // explicit preference; -1: none
 	old    int // rank in the last round; -1: none
@@ -19,7 +18,6 @@ type candidate struct {
 	member bool // of the last round, and not lost to it
 }
 
-// seating gives the ranks of one round.
 type seating struct {
 	segment    int
 	candidates []candidate
@@ -30,7 +28,6 @@ type seating struct {
 	number     []int    // by number of a segment of the last round: its number in this one; -1: it has none
 }
 
-// group is the candidates of one domain.
 type group struct {
 	nodes int   // how many there are
 	whole int   // segments that they make and that have no number yet
@@ -161,7 +158,6 @@ func (s *seating) keep(last []*group) {
 	}
 }
 
-// free returns the numbers that no domain has.
 func (s *seating) free() (numbers []int) {
 	for number, g := range s.owner {
 		if g == nil {
@@ -212,7 +208,6 @@ func (s *seating) choose() []int {
 	return chosen
 }
 
-// ranks gives each chosen candidate its rank.
 func (s *seating) ranks(chosen []int) []int {
 	ranks := make([]int, len(s.candidates))
 	for i := range ranks {

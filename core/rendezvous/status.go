@@ -248,7 +248,6 @@ func (ds *directives) status() (standing []DirectiveStatus, away []DrainedStatus
 	return standing, away
 }
 
-// agreementStatus says how far the directive that stands is in the running round.
 func (ds *directives) agreementStatus(s *DirectiveStatus) {
 	s.Members = ds.round.awaited()
 	switch a := &ds.round.agreement; a.phase {

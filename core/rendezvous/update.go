@@ -8,7 +8,6 @@ import (
 	"rallypoint/internal/wording"
 )
 
-// settleViews sends an update to every live node whose view has changed.
 func (m *Machine) settleViews() {
 	now := view{waiting: m.forming.nodesWaiting() > 0, only: m.directives.onlyLost(), planned: m.forming.planned(), round: m.round.number, stop: m.round.stop != nil, lost: m.round.lossInStop(), directives: m.directives.seq,
 		generation: m.generation, host: m.round.hostRank, finished: m.round.finishing(), finishedHosts: len(m.round.finishedHosts), domains: m.round.domains != ""}
@@ -125,7 +124,6 @@ func (f *forming) planned() bool {
 	return open && r.tally[participantLost] == 0 && r.tally[participantRejoined] == 0 && r.overtaken == "" && r.stop == nil && f.nodesWaiting() > 0
 }
 
-// plannedFor is planned as a node sees it.
 func (f *forming) plannedFor(n *node) bool {
 	s := f.round.participantOf(n)
 	return s != nil && s.state == participantRunning && f.planned()

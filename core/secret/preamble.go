@@ -24,7 +24,6 @@ type Preamble struct {
 	Token     bool
 }
 
-// flagToken is the bit of Preamble.Token in the flags.
 const flagToken = 1
 
 // Bytes returns the encoded preamble.

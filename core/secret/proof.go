@@ -39,7 +39,6 @@ type Transcript struct {
 	Name     []byte // the destination, where the purpose alone does not say it
 }
 
-// mac is the proof that its maker knows a key.
 func (t Transcript) mac(d Direction, key []byte) []byte {
 	h := hmac.New(sha256.New, key)
 	_, _ = io.WriteString(h, string(d))

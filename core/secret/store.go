@@ -24,7 +24,6 @@ const OpeningTimeout = 5 * time.Second
 // storeVersion is the version of the opening that both ends speak.
 const storeVersion = 1
 
-// maxGeneration is the longest generation in the name of a store.
 const maxGeneration = 128
 
 // Causes of a connection that AcceptStore does not let in.

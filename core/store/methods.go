@@ -102,7 +102,6 @@ func (m Methods) Barrier(ctx context.Context, key string, worldSize int64) error
 	return err
 }
 
-// value returns the one value of a reply.
 func (m Methods) value(ctx context.Context, r Request) ([]byte, error) {
 	reply, err := m.doer.Do(ctx, r)
 	if err != nil {

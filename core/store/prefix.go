@@ -58,7 +58,6 @@ func (p *Prefix) TryDo(ctx context.Context, r Request, patience time.Duration) (
 	}, nil
 }
 
-// below returns r for the store below.
 func (p *Prefix) below(r Request) Request {
 	keys := make([]string, len(r.Keys))
 	for i, key := range r.Keys {

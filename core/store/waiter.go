@@ -35,7 +35,6 @@ func (w *Waiter) Pending() []string {
 	return keys
 }
 
-// registration is a waiter's place in the list of one key.
 type registration struct {
 	waiter     *Waiter
 	list       *waitList // nil once this key was written
@@ -146,7 +145,6 @@ func (e *Engine) enlist(w *Waiter, n int) {
 	e.waitBytes += waiterCost + registrationCost*int64(n)
 }
 
-// register puts w at the end of key's list.
 func (e *Engine) register(w *Waiter, key string) {
 	list := e.waiting[key]
 	if list == nil {

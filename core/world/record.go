@@ -153,7 +153,6 @@ func parse(b []byte) Said {
 	return Said{Can: word(offsetCan)&1 != 0, Waits: word(offsetWaits), Entered: word(offsetEntered), Over: word(offsetOver)}
 }
 
-// write opens the file for one use.
 func (r *Record) write(use func(*os.File) error) error {
 	f, err := r.file.Open()
 	if err != nil {

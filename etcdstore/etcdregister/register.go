@@ -226,7 +226,6 @@ func (r *Register) Watch(ctx context.Context, changed func(state, token []byte))
 	}
 }
 
-// isOld reports whether a later value was seen already.
 func (r *Register) isOld(revision int64) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -123,7 +123,6 @@ func (s slot) encode() []byte {
 	return b
 }
 
-// sumOf is the sum of a slot, but for the sum itself.
 func sumOf(b []byte) [sha256.Size]byte {
 	return sha256.Sum256(append(append([]byte{}, b[:12]...), b[slotHeader:]...))
 }

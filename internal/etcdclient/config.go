@@ -120,7 +120,6 @@ func (c *Config) tlsConfig() (*tls.Config, error) {
 // maxPassword bounds a file with a password.
 const maxPassword = 4 << 10
 
-// password returns the password of the user.
 func (c *Config) password() (string, error) {
 	if c.PasswordFile == "" {
 		return c.Password, nil

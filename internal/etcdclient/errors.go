@@ -198,7 +198,6 @@ func remedy(err error, c *Config) string {
 	return "check that etcd runs there, has a leader and can be reached from this machine"
 }
 
-// cutOff reports whether the other side ended the connection.
 func cutOff(err error) bool {
 	return errors.Is(err, syscall.ECONNRESET) || errors.Is(err, syscall.EPIPE) ||
 		strings.Contains(err.Error(), syscall.ECONNRESET.Error()) || strings.Contains(err.Error(), syscall.EPIPE.Error())
@@ -217,7 +216,6 @@ func Explain(c *Config, what string, tried time.Duration, err error) error {
 	return fmt.Errorf("%w%w", rendezvous.Errorf(rendezvous.CodeInvalid, "etcd at %s: %s: ", c.Where(), what), withRemedy{err, remedy(err, c)})
 }
 
-// withRemedy is an error with what to do about it.
 type withRemedy struct {
 	error
 	remedy string

@@ -96,7 +96,6 @@ func (c *cluster) Config() etcdclient.Config {
 	return config
 }
 
-// status asks each member that answers for its own.
 func (c *cluster) status(t testing.TB) map[*Member]*clientv3.StatusResponse {
 	t.Helper()
 	all := make(map[*Member]*clientv3.StatusResponse)

@@ -80,7 +80,6 @@ func fromBrowser(h http.Header) bool {
 	return strings.Contains(h.Get("User-Agent"), "Mozilla/")
 }
 
-// hostOf takes the port from a Host.
 func hostOf(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		return name

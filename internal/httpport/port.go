@@ -188,7 +188,6 @@ func (p *page) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// fail makes it the page of an error.
 func (p *page) fail(code int) {
 	p.code, p.body = code, []byte(http.StatusText(code)+"\n")
 	p.header.Set("Content-Type", PlainText)

@@ -87,7 +87,6 @@ func (sa *Sampler) Note(reason, peer string) bool {
 	return false
 }
 
-// openLocked begins a window.
 func (sa *Sampler) openLocked() {
 	sa.ends.Add(1)
 	sa.stop = sa.after(Window, sa.end)

@@ -119,7 +119,6 @@ const (
 	statusError  = 2
 )
 
-// encode makes the body of a request.
 func encode(of []keyValue, by scope, spans []Span) ([]byte, error) {
 	all := make([]jsonSpan, len(spans))
 	for i := range spans {

@@ -51,7 +51,6 @@ func Read(text []byte) (map[string]any, error) {
 	return settings, nil
 }
 
-// plain is the value of a node.
 func plain(node *yaml.Node, list bool) (any, error) {
 	if node.Kind == yaml.SequenceNode && list {
 		values := make([]any, len(node.Content))

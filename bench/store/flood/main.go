@@ -108,7 +108,6 @@ func strikes(port, hold int) {
 	}
 }
 
-// used is the CPU time of this process.
 func used() time.Duration {
 	var u syscall.Rusage
 	check(syscall.Getrusage(syscall.RUSAGE_SELF, &u))
