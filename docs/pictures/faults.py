@@ -70,7 +70,9 @@ def generate() -> str:
     bars.append(("torchrun, c10d", "", TORCHRUN, "no further step"))
     height = TOP + ROW * len(bars)
     title = "Six minutes of training with a fault every 18 seconds"
-    under = "a worker, a node, the host, a hang and a preemption in turn; far more often than in life"
+    under = (
+        "a worker, a node, the host, a hang and a preemption in turn; far more often than in life"
+    )
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img"'

@@ -111,7 +111,9 @@ def test_readme_is_short_and_shows_the_install_on_its_first_screen() -> None:
 
 
 def test_picture_of_the_faults_has_the_recorded_figures() -> None:
-    spec = importlib.util.spec_from_file_location("faults", ROOT / "docs" / "pictures" / "faults.py")
+    spec = importlib.util.spec_from_file_location(
+        "faults", ROOT / "docs" / "pictures" / "faults.py"
+    )
     assert spec and spec.loader
     faults = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(faults)
@@ -123,7 +125,9 @@ def test_costs_of_faults_are_those_recorded(page: str) -> None:
     """The first screen's table says what the pages of the measurements say."""
     warm, kept = ((ROOT / "docs" / name).read_text() for name in ("warm.md", "keep-the-rest.md"))
     shown = re.findall(
-        r"^\| .* \| ([\d.]+ s) \| ([\d.]+ s) \| .* \| ([\d.]+) s \|$", (ROOT / page).read_text(), re.M
+        r"^\| .* \| ([\d.]+ s) \| ([\d.]+ s) \| .* \| ([\d.]+) s \|$",
+        (ROOT / page).read_text(),
+        re.M,
     )
     faults = ("killed worker, median", "lost node", "lost host")
     places = ("a worker of 3", "the agent and the worker of one of 3 nodes", "the same of the node")
