@@ -207,8 +207,8 @@ func (sc *serverConn) probed(f wire.Probe) error {
 	if g.Hosting() && mine != theirs && succession.Yields(mine, theirs) {
 		s.StepDown(f.Target, fmt.Sprintf("node %s hosts this run at %s, in term %d", theirs.Node, f.Target.Host, f.Target.Term))
 	}
-	if !g.Hosting() && mine.Group == theirs.Group && mine.Term < theirs.Term {
-		g.StepDown(f.Target) // it hosts: the server that this process follows is gone, or will be
+	if !g.Hosting() && mine.Group == theirs.Group && (mine.Term < theirs.Term || mine.Term == theirs.Term && f.Target.Host != "" && g.Current().Host == "") {
+		g.StepDown(f.Target) // it hosts: the server that this process follows is gone, or not known
 	}
 	sc.out.Send(wire.Probed{Yields: !g.Hosting(), Round: mine.Round, Node: mine.Node, Target: sc.ownTarget()})
 	return sc.awaitEnd()

@@ -65,6 +65,20 @@ func TestAskerIsNoHost(t *testing.T) {
 	}
 }
 
+// TestDeposedHostLearnsWhoHosts: a host that only knows that another one was elected is told who by that one's probe of
+// the endpoint.
+func TestDeposedHostLearnsWhoHosts(t *testing.T) {
+	p := elastic(t, 2)
+	s := newPlane(t, "a", p).connect().server()
+	to := wire.Redirect{Group: s.cfg.Group.Current().Group, Term: 2}
+	s.StepDown(to, "another node was elected")
+	to.Host, to.Node = "127.0.0.1:9", "b"
+	dialNode(t, s.Addr().String()).greet(wire.Probe{RunID: "run", Policy: p.Policy, Round: true, Node: "b", Target: to})
+	if now := s.cfg.Group.Current(); now.Host != to.Host {
+		t.Errorf("it follows %+v", now)
+	}
+}
+
 // TestDeadNodeIsLostAtOnce: of a node that stands by, the host can prove that its process is dead. It
 // does not wait for it to come back.
 func TestDeadNodeIsLostAtOnce(t *testing.T) {
