@@ -68,7 +68,7 @@ func New(spec Spec, name string, rdzv Rendezvous, log *slog.Logger) (*Agent, err
 	}
 	n.bus = telemetry.NewBus(run, n.status, others...)
 	l := newLauncher(n)
-	h := &hangs{HangDetector: training.HangDetector{Timeout: max(spec.HangTimeout, 0)}}
+	h := &hangs{HangDetector: training.HangDetector{Timeout: max(spec.HangTimeout, 0)}, shownAt: noStep}
 	return &Agent{
 		launcher: l, history: &history{leaving: leaving{rule: spec.Leave, now: time.Now}}, hangs: h,
 		checks: &checks{launcher: l}, signals: newSignalDirector(n),

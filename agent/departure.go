@@ -46,6 +46,17 @@ const (
 // until its agent gives it one: mostly it has seen before the agents that another one is gone.
 const askedPatience = 3 * time.Second
 
+// leastHangGrace is for how long a worker may do nothing, at least, until it is taken for one that hangs.
+const leastHangGrace = 5 * time.Second
+
+// regroupGrace is how long a worker has to call regroup. One that hangs does nothing for HangTimeout.
+func (s *Spec) regroupGrace() time.Duration {
+	if s.OnHang != HangRestart || s.HangTimeout <= 0 {
+		return s.RegroupGrace
+	}
+	return min(s.RegroupGrace, max(s.HangTimeout, leastHangGrace))
+}
+
 // Keys of a round by which its agents agree on the step at which their workers leave it: each sets
 // the first with its group rank, and agent 0 the second.
 const (
@@ -130,7 +141,7 @@ func (d *departure) endOverdue() {
 		d.look = nil
 		return
 	}
-	round, grace, now := d.t.assignment.Round, d.t.spec.RegroupGrace, time.Now()
+	round, grace, now := d.t.assignment.Round, d.t.spec.regroupGrace(), time.Now()
 	for _, p := range d.t.workers.Procs {
 		said, err := d.t.worlds[p.Local].Read()
 		if err == nil && said.Can && said.Entered == round {

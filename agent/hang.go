@@ -51,6 +51,8 @@ type hangs struct {
 	training.HangDetector
 	limit atomic.Int64                // of the detector, in nanoseconds, for other goroutines; 0: the job is not judged
 	stood atomic.Pointer[stacks.Node] // where the workers stood, as it was seen last; nil: they make steps
+
+	shownAt int64 // the step at which workers left a round last to show which of them hangs
 }
 
 // hangWatch watches whether the job makes steps while the workers of an attempt run. The first
@@ -174,12 +176,26 @@ func (w *hangWatch) take(h stacks.Hang) {
 	t.progress.SetStalled(h.Text)
 	t.publish(telemetry.Stalled{Text: h.Text, Suspects: h.Suspects})
 	t.lastStacks = slices.Clone(h.Groups)
-	base := t.assignment.ranks.base
-	if local := h.Restart - base; t.spec.OnHang == HangRestart && local >= 0 && local < len(t.workers.Procs) && !t.workers.Procs[local].HasExited() {
-		p := t.workers.Procs[local]
-		p.Fault = failure.Hung
-		p.SignalGroup(unix.SIGKILL)
+	local := h.Restart - t.assignment.ranks.base
+	if t.spec.OnHang != HangRestart || local < 0 || local >= len(t.workers.Procs) || t.workers.Procs[local].HasExited() {
+		return
 	}
+	if len(h.Suspects) == 0 && t.showsWhoHangs() {
+		t.asks = "no rank stands out among those that hang, so all regroup, and who does not is replaced: " + h.Text
+		return
+	}
+	p := t.workers.Procs[local]
+	p.Fault = failure.Hung
+	p.SignalGroup(unix.SIGKILL)
+}
+
+// showsWhoHangs reports whether the workers can leave the round, so that one which hangs shows by not
+// leaving. It does so once for a step: if all have come back and hang again, that shows nothing.
+func (t *attempt) showsWhoHangs() bool {
+	_, step, _ := t.progress.Highest()
+	again := t.hangs.shownAt == step
+	t.hangs.shownAt = step
+	return !again && t.canCarry() && t.rdzv.NodesWaiting() == 0
 }
 
 // follow looks into suspicions until ctx ends.

@@ -81,6 +81,9 @@ func supervise(t *attempt) outcome {
 			}
 		case h := <-hangs.heard:
 			hangs.take(h)
+			if t.asks != "" {
+				return mustRegroup
+			}
 		case <-t.resized:
 			for _, files := range t.files() {
 				files.Resized()

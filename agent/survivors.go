@@ -16,7 +16,7 @@ type survival struct {
 	able     []bool       // by local rank: the worker has said that it can regroup, or it began beside such workers
 	vacant   []int        // local ranks whose workers have ended and are to be replaced
 	entering map[int]bool // local ranks whose workers are still to enter this round
-	asks     string       // says that a worker waits for another round while this one stands; "": none does
+	asks     string       // says why the workers need another round while this one stands; "": they do not
 }
 
 // canCarry reports whether the workers of an attempt can continue in another round: all have said so,

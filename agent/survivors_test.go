@@ -212,6 +212,29 @@ func TestNoOtherWorld(t *testing.T) {
 	}
 }
 
+// TestGraceOfAHang: a worker that has to regroup hangs when it does nothing for as long as a job that
+// hangs, if that is to end workers.
+func TestGraceOfAHang(t *testing.T) {
+	const s = time.Second
+	for _, c := range []struct {
+		onHang            OnHang
+		hang, grace, want time.Duration
+	}{
+		{HangReport, 10 * s, 30 * s, 30 * s},
+		{HangRestart, HangOff, 30 * s, 30 * s},
+		{HangRestart, 0, 30 * s, 30 * s},
+		{HangRestart, 10 * s, 30 * s, 10 * s},
+		{HangRestart, 2 * s, 30 * s, 5 * s},
+		{HangRestart, 60 * s, 30 * s, 30 * s},
+		{HangRestart, 2 * s, s, s},
+	} {
+		spec := Spec{OnHang: c.onHang, HangTimeout: c.hang, RegroupGrace: c.grace}
+		if got := spec.regroupGrace(); got != c.want {
+			t.Errorf("%+v: %v", c, got)
+		}
+	}
+}
+
 // TestAgreedDeparture: all agents leave at the highest step that one of them can.
 func TestAgreedDeparture(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

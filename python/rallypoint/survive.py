@@ -30,7 +30,7 @@ import re
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Callable
@@ -67,6 +67,9 @@ _SMALL = 1 << 20
 
 #: So many worlds in a row that a worker could not enter are a defect, and end it.
 _ATTEMPTS = 20
+
+#: What errors say of a store whose world is over, or soon will be.
+_GONE = (Code.TIMEOUT, Code.CANCELED, Code.CONNECTION, Code.ROUND_OVER)
 
 #: What gloo's errors of a broken or timed out connection have in their texts.
 _CUT = re.compile(r"\bgloo\b|Connection (closed|reset) by peer", re.IGNORECASE)
@@ -154,7 +157,8 @@ class Run:
         self._whole = True  # what is registered is the state after a step
         self._cut: BaseException | None = None
         self._replicas: list[DistributedDataParallel] = []
-        self._inside = False  # an attempt
+        self._turn = threading.Lock()  # of the watch, or of a change of what follows
+        self._inside = False  # an attempt, or what comes between two of the loop
         self._stepped: set[int] = set()  # optimizers that made their step in it
         self._kept: dict[str, Any] | None = None  # the state before it, of several optimizers
         self._dicts = [s for s in state.values() if isinstance(s, dict)]
@@ -204,11 +208,11 @@ class Run:
                 yield self.completed
             return
         self._replicas = [o for o in gc.get_objects() if DistributedDataParallel in type(o).__mro__]
-        if self._group.joining:
-            self._change(self._group.join, "this worker joins")
-        else:
-            can_regroup()
         with _Watch(self):
+            if self._group.joining:
+                self._change(self._group.join, "this worker joins")
+            else:
+                can_regroup()
             while True:
                 self._between(total)
                 if self._group.pending and (self._wait_for_all or self.completed == total):
@@ -257,8 +261,21 @@ class Run:
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._stepped.add(id(optimizer))
 
+    def _exit(self) -> None:
+        with self._turn:
+            self._inside = False
+
+    @contextmanager
+    def _meeting(self) -> Iterator[None]:
+        """Waits for others, and is woken if the world changes."""
+        self._inside = True
+        try:
+            yield
+        finally:
+            self._exit()
+
     def _complete(self, ended: bool) -> None:
-        self._inside = False
+        self._exit()
         self.completed += 1
         self._fresh, self._ended = False, ended
         self.directive = progress(self.completed)
@@ -269,7 +286,7 @@ class Run:
         if self._stepped and len(self._stepped) == len(self._optimizers):
             self._complete(False)
             return
-        self._inside = False
+        self._exit()
         if self._kept is not None:
             self._load(self._kept)
         torch.set_rng_state(self._random)
@@ -295,8 +312,12 @@ class Run:
         try:
             if changing():
                 raise CanceledError("others left it, or join", Code.CANCELED)
+            if not self._group.pending:
+                return
             last = self.completed if self._wait_for_all else total
-            if self._group.pending and self._group.admission(self.completed, last):
+            with self._meeting():
+                due = self._group.admission(self.completed, last)
+            if due:
                 self._change(self._group.admit, "workers join")
         except RallypointError as e:
             if not _is_cut(e):
@@ -313,7 +334,8 @@ class Run:
             self._group.alone()
             self._group.world = regroup()
             try:
-                return self._enter(self._group.enter)
+                with self._meeting():
+                    return self._enter(self._group.enter)
             except (RuntimeError, RallypointError) as e:
                 if not _is_cut(e):
                     raise
@@ -324,7 +346,8 @@ class Run:
         """Enters another group of the same world, or the next world if that fails."""
         _log.info("%s after step %d", why, self.completed)
         try:
-            self._enter(group)
+            with self._meeting():
+                self._enter(group)
         except (RuntimeError, RallypointError) as e:
             if not _is_cut(e):
                 raise
@@ -390,8 +413,9 @@ class Run:
         assert self._group is not None
         try:
             store, size = self._group.store, self._group.world.size
-            store.set(f"done/{total}/{self._group.world.rank}", "")
-            store.wait([f"done/{total}/{rank}" for rank in range(size)], timedelta(days=365))
+            with self._meeting():
+                store.set(f"done/{total}/{self._group.world.rank}", "")
+                store.wait([f"done/{total}/{rank}" for rank in range(size)], timedelta(days=365))
             return True
         except RallypointError as e:
             if not _is_cut(e):
@@ -401,10 +425,9 @@ class Run:
 
 
 class _Watch:
-    """Ends this worker's connections if the world changes while it is within an attempt.
+    """Ends this worker's connections if the world changes while it may wait for others.
 
-    It may wait for a node that is gone without a word. When others join, the world changes
-    between attempts.
+    One of them may be gone without a word. When others join, the world changes between attempts.
     """
 
     def __init__(self, run: Run) -> None:
@@ -416,8 +439,9 @@ class _Watch:
         group = self._run._group
         assert group is not None
         while not self._over.wait(_LOOK):
-            if self._run._inside and changing():
-                group.shut()
+            with self._run._turn:
+                if self._run._inside and changing():
+                    group.wake()
 
     def __enter__(self) -> None:
         self._thread.start()
@@ -443,7 +467,7 @@ class _Attempt(AbstractContextManager[None]):
         if error is None:
             self._run._complete(True)
             return False
-        self._run._inside = False
+        self._run._exit()
         if self._run._group is None or not _is_cut(error):
             return False
         self._run._end_cut(error)
@@ -459,7 +483,8 @@ def _sharded(part: object) -> bool:
 def _is_cut(error: BaseException) -> bool:
     """Whether an error says that a peer, or the world, is gone."""
     if isinstance(error, RallypointError):
-        return error.code in (Code.TIMEOUT, Code.CANCELED, Code.CONNECTION, Code.ROUND_OVER)
+        closed = error.code is Code.HANDLE and changing()  # the watch has closed the store
+        return closed or error.code in _GONE
     return isinstance(error, RuntimeError) and bool(_CUT.search(str(error)))
 
 

@@ -7,6 +7,7 @@ import logging
 import os
 import random
 import threading
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -20,7 +21,8 @@ from .moving_store import MovingStore
 
 _log = logging.getLogger("rallypoint")
 
-#: How long gloo may take to connect the workers of a new world, in seconds.
+#: How long it may take to connect to the store of a new world, and gloo to connect its workers,
+#: in seconds.
 _CONNECT = 5.0
 
 #: Between two looks at whether the world changes, of a worker that is not ready, in seconds.
@@ -75,7 +77,7 @@ class Group:
             self._gather(self.world.size, {})
 
     def _turn(self) -> None:
-        self.store.move(PrefixStore("survive", self.world.store.client()))
+        self.store.move(PrefixStore("survive", self.world.store.client(_CONNECT)))
         self._generation, self._admitted = 0, 0
         self._leave: dict[str, int] | None = None
 
@@ -107,7 +109,7 @@ class Group:
         one that it waits for is gone. Connections may be held by a Work that nobody has waited
         for, so they are ended before gloo gives them up.
         """
-        self.shut()
+        self.wake()
         self._peers.clear()
         self.store.move()
         _reconfigure(random.SystemRandom().getrandbits(62), [dist._get_reconfigure_handle()])
@@ -118,12 +120,14 @@ class Group:
             str(self.world.epoch) != os.environ["RALLYPOINT_ROUND"]
         )  # that it was started in
         while True:
-            try:
-                if continues:
-                    with self.world.store.client() as client:
-                        _arrive(PrefixStore("survive", client), "member/0", None)
-            except RallypointError as e:
-                _log.info("the world %d was lost again: %s", self.world.epoch, e)
+            while continues and not changing():
+                try:
+                    store = self.world.store.client(_CONNECT)
+                    _arrive(PrefixStore("survive", store), "member/0", None)
+                    break
+                except RallypointError as e:
+                    _log.info("the world %d cannot be told of this worker: %s", self.world.epoch, e)
+                    time.sleep(_PAUSE)
             while not changing():
                 if self._ready.wait(_PAUSE):
                     return
@@ -132,8 +136,9 @@ class Group:
             except WorldLostError:
                 return  # and the script comes to the same
 
-    def shut(self) -> None:
-        """Ends the connections of the group."""
+    def wake(self) -> None:
+        """Ends the waits of the group's worker, in gloo and in the store, by an error each."""
+        self.store.close()
         gloo_sockets.shut(self._listeners, self._peers.copy())
 
     def admission(self, step: int, last: int) -> bool:

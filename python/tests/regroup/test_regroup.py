@@ -403,6 +403,22 @@ def test_a_hang_is_named(job: Job) -> None:
     once_each(job)
 
 
+def test_one_of_two_hangs(job: Job) -> None:
+    """Nothing shows which one does; the one that regroups keeps its process and the state."""
+    job.start("a", "--hang-timeout=1", "--on-hang=restart", policy="regroup:1s")
+    job.until_step(50)  # so that the agent has seen steps
+    before = job.pids()
+    hear = deaf(job, 1, before[1])
+    until(lambda: "has not called regroup(): it is killed" in job.log("a"))
+    hear()
+    job.until("agrees", 2, epoch=3)
+    job.end(a=0)
+    once_each(job)
+    ends = {line["rank"]: line["pid"] for line in job.lines("ends")}
+    assert {r for r in before if before[r] == ends[r]} == {0}
+    assert "1 was replaced, after 1 of 5 restarts" in job.log("a")
+
+
 def test_without_an_agent(tmp_path: Path) -> None:
     """The same script tells its world from the environment, and cannot regroup."""
     script = """

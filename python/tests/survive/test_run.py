@@ -242,15 +242,15 @@ def test_only_connections_of_gloo_are_ended() -> None:
 
 
 def test_a_worker_within_an_attempt_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
-    shut, changes = threading.Event(), threading.Event()
+    woken, changes = threading.Event(), threading.Event()
     monkeypatch.setattr(survive, "changing", changes.is_set)
     run = survive.Run(values={})
-    run._group = SimpleNamespace(shut=shut.set)  # type: ignore[assignment]
+    run._group = SimpleNamespace(wake=woken.set)  # type: ignore[assignment]
     with survive._Watch(run):
         changes.set()
-        assert not shut.wait(0.3)  # between attempts there is nobody to wake
+        assert not woken.wait(0.3)  # between attempts there is nobody to wake
         with run.attempt():
-            assert shut.wait(PATIENCE)
+            assert woken.wait(PATIENCE)
 
 
 def test_a_replica_begins_anew_with_its_hook() -> None:
