@@ -13,7 +13,7 @@ from typing import Any
 
 import torch.distributed as dist
 
-from .._errors import RallypointError, StateError
+from .._errors import DeadlineError, RallypointError, StateError
 from .._launch.world import WorldLostError, can_regroup, changing, regroup, world
 from .._stores.store import PrefixStore
 from . import gloo_sockets
@@ -24,6 +24,9 @@ _log = logging.getLogger("rallypoint")
 #: How long it may take to connect to the store of a new world, and gloo to connect its workers,
 #: in seconds.
 _CONNECT = 5.0
+
+#: After this time first, and then twice as long each time, it is seen whether the world changes.
+_FIRST_CONNECT = 0.1
 
 #: Between two looks at whether the world changes, of a worker that is not ready, in seconds.
 _PAUSE = 0.01
@@ -66,6 +69,7 @@ class Group:
         )
         self._listeners = gloo_sockets.listening() - before
         self._peers: set[gloo_sockets.Address] = set()
+        self._connecting = 0  # the size of the group while gloo connects it
         self._ready = threading.Event()
         if self.joining:
             can_regroup()
@@ -77,9 +81,20 @@ class Group:
             self._gather(self.world.size, {})
 
     def _turn(self) -> None:
-        self.store.move(PrefixStore("survive", self.world.store.client(_CONNECT)))
+        self.store.move(self._connect())
         self._generation, self._admitted = 0, 0
         self._leave: dict[str, int] | None = None
+
+    def _connect(self) -> PrefixStore:
+        """Connects to the store of the world, which may have ended meanwhile."""
+        limit = _FIRST_CONNECT
+        while True:
+            try:
+                return PrefixStore("survive", self.world.store.client(limit))
+            except DeadlineError:
+                if changing() or limit > _CONNECT:
+                    raise
+            limit *= 2
 
     def enter(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
         """Makes the first group of the world, and returns what its workers said of themselves."""
@@ -98,7 +113,11 @@ class Group:
         members = sorted(_arrived(self.store, prefix, count), key=lambda m: m["rank"])
         self._peers.update((host, port) for m in members for host, port in m["listeners"])
         uuid = self.world.epoch << 20 | self._generation
-        _reconfigure(uuid, [m["handle"] for m in members])
+        self._connecting = len(members)
+        try:
+            _reconfigure(uuid, [m["handle"] for m in members])
+        finally:
+            self._connecting = 0
         self.pending = self.world.size - len(members)
         return members
 
@@ -122,8 +141,7 @@ class Group:
         while True:
             while continues and not changing():
                 try:
-                    store = self.world.store.client(_CONNECT)
-                    _arrive(PrefixStore("survive", store), "member/0", None)
+                    _arrive(self._connect(), "member/0", None)
                     break
                 except RallypointError as e:
                     _log.info("the world %d cannot be told of this worker: %s", self.world.epoch, e)
@@ -140,6 +158,8 @@ class Group:
         """Ends the waits of the group's worker, in gloo and in the store, by an error each."""
         self.store.close()
         gloo_sockets.shut(self._listeners, self._peers.copy())
+        if isinstance(self.store.last, bytes) and (size := self._connecting):
+            gloo_sockets.end_waits(self._listeners, self.store.last, size)
 
     def admission(self, step: int, last: int) -> bool:
         """Whether the group admits workers before this step; it is the same in all its workers.

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Callable
 
 from .._errors import CanceledError, Code, DeadlineError
+from .._stores.request import Text
 from .._stores.store import HashStore, Store
 from .._torch.store import TorchStore, _like_torch
 
@@ -23,18 +24,26 @@ class MovingStore(TorchStore):
     each new world. A call that waits ends with the code CANCELED when the world is about to
     change again.
 
+    Attributes:
+        last: the value that was set last.
+
     Args:
         changing: tells whether the world is about to change.
     """
 
     def __init__(self, changing: Callable[[], object]) -> None:
         self._changing = changing
+        self.last: Text = b""
         super().__init__(HashStore())
 
     def move(self, store: Store | None = None) -> None:
         """Turns to the store of another world; None: to one of this process alone."""
         self._store.close()
         self._store = HashStore() if store is None else store
+
+    def set(self, key: str, value: Text) -> None:
+        self.last = value
+        super().set(key, value)
 
     @_like_torch
     def get(self, key: str) -> bytes:

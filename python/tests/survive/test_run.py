@@ -4,21 +4,24 @@ from __future__ import annotations
 
 import collections
 import logging
+import queue
 import re
 import socket
 import threading
+from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from harness import PATIENCE
+from harness import PATIENCE, until
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from rallypoint import InvalidError, StateError, survive
 from rallypoint._survive import gloo_sockets, state
+from rallypoint._survive.moving_store import MovingStore
 
 CUT = "[gloo/transport/tcp/pair.cc:545] Read error: Connection reset by peer"
 
@@ -239,6 +242,41 @@ def test_only_connections_of_gloo_are_ended() -> None:
         for pair in pairs:
             for end in pair:
                 end.close()
+
+
+def test_a_worker_that_waits_for_a_connection_is_woken() -> None:
+    """The peer is gone after it has published its address. gloo alone waits for 25 s."""
+    store = MovingStore(lambda: False)
+    before = gloo_sockets.listening()
+    options = {"rank": 0, "world_size": 2, "enable_reconfigure": True}
+    dist.init_process_group("gloo", store=store, **options)  # type: ignore[arg-type]
+    own = gloo_sockets.listening() - before
+    handle = dist._get_reconfigure_handle()
+    errors: queue.Queue[BaseException] = queue.Queue()
+
+    def connect() -> None:
+        try:
+            handles = [handle, handle.replace("gloo:0", "gloo:1")]
+            dist._reconfigure(7, handles, timeout=timedelta(seconds=5)).wait()
+            dist.all_reduce(torch.ones(1))
+        except RuntimeError as e:
+            errors.put(e)
+
+    try:
+        thread = threading.Thread(target=connect)
+        thread.start()
+        until(lambda: len(store.last) > 100, what="gloo has published its address")
+        assert isinstance(store.last, bytes)
+        ((_, listens),) = own  # of two, gloo has the one with the lower port listen
+        peer = store.last.replace(listens.to_bytes(2, "big"), b"\xff\xff", 1)
+        (name,) = [k for k in store.list_keys() if k.endswith("/7/0/0")]
+        store.set(name.removesuffix("0") + "1", peer)
+        while thread.is_alive():
+            gloo_sockets.end_waits(own, peer, 2)
+            thread.join(0.1)
+        assert survive._is_cut(errors.get())
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_worker_within_an_attempt_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
