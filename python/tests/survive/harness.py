@@ -78,6 +78,7 @@ class Job:
         )
         self.lines: list[str] = []
         self.workers: dict[int, Worker] = {}
+        self.begun: list[int] = []  # processes of worker.py
         self.hashes: list[str] = []
         self._news: queue.Queue[None] = queue.Queue()
         self._reader = threading.Thread(target=self._read)
@@ -90,6 +91,8 @@ class Job:
                 pid = int(found[2])
                 worker = self.workers.setdefault(pid, Worker(pid))
                 worker.steps.append((int(found[1]), int(found[3])))
+            elif "begins as pid " in line:
+                self.begun.append(int(line.split()[-1]))
             elif "hash " in line:
                 self.hashes.append(line.split()[-1])
             self.lines.append(line.rstrip("\n"))

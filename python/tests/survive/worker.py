@@ -76,6 +76,7 @@ def dies_in_recovery(where: str) -> None:
 def main() -> None:
     train = _example()
     say = train.say
+    say(f"begins as pid {os.getpid()}")
     parser = argparse.ArgumentParser()
     parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--pause", type=float, default=0.0)
