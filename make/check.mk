@@ -11,7 +11,7 @@ check:  ## Formatting, vet, linters, types, headers, the site's links
 # detector: else all of them, and Go's own, would be compiled once more. GOGC: staticcheck
 # prefers little memory to time, and what it saves is 5 %.
 .PHONY: check-go
-check-go: $(STATICCHECK)  ## gofmt, go vet, staticcheck, imports, go mod tidy
+check-go: FORCE $(STATICCHECK)  ## gofmt, go vet, staticcheck, imports, go mod tidy
 	$(call say,gofmt)
 	@out=$$(gofmt -l $(GO_FILES) </dev/null); \
 	if [ -n "$$out" ]; then echo "not formatted (make fmt):" >&2; echo "$$out" >&2; exit 1; fi

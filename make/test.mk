@@ -19,7 +19,7 @@ quick: build/rallypoint  ## In a minute: gofmt, the command, the fast packages' 
 # is installed there may have files of paths that each interpreter reads; so one with nothing
 # installed comes first on PATH.
 .PHONY: test
-test:  ## All quick tests
+test: FORCE  ## All quick tests
 	@real=$$($(PYTHON) -c 'import sys; print(sys.executable)'); $$real -m venv --without-pip --clear build/python; PATH="$(CURDIR)/build/python/bin:$$PATH" \
 	$(MAKE) -j4 PYTHON="$$real" test-go test-python-regroup test-python-files-2 test-python-files-1 test-python-jobs test-python-torchrun-2 test-python-torchrun-1 test-install test-c test-free-threaded
 
@@ -51,7 +51,7 @@ test-go test-go-long test-etcd-versions test-mounts test-run-long: export GORACE
 # more when all else has ended; packaging/again.py says what is final.
 GO_TEST = -race -vet=off -ldflags=-s -p 3 -parallel 6 -timeout 8m $(GOTEST_ARGS)
 .PHONY: test-go
-test-go: $(GOTESTSUM) $(ETCD)  ## go test -race ./...
+test-go: FORCE $(GOTESTSUM) $(ETCD)  ## go test -race ./...
 	$(call say,go test -race ./...)
 	@mkdir -p build; rm -f build/go-test.json; export CGO_ENABLED=1; $(GOTESTSUM) --format standard-quiet --hide-summary=skipped --jsonfile=build/go-test.json --packages=./... -- $(GO_TEST) || \
 	$(PYTHON) packaging/again.py build/go-test.json $(FLAKY) -- $(GO) test $(GO_TEST)

@@ -10,17 +10,16 @@ Needs chromium and chromedriver (Debian: chromium, chromium-driver).
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parents[2]
+from cluster import ROOT, cluster
+
 sys.path.insert(0, str(ROOT / "python" / "tests"))
 
-from monitoring import browser  # noqa: E402
+from monitoring import browser
 
-RALLYPOINT = ROOT / "build" / "rallypoint"
 NODES = 24
 SCRIPT = """\
 import os
@@ -48,49 +47,25 @@ for step in range(1180, 10**6):
 """
 
 
-def agent(endpoint: str, node: str, folder: str) -> subprocess.Popen[bytes]:
-    command = [
-        *(RALLYPOINT, "run", "--rdzv-endpoint", endpoint, "--rdzv-id", "llama-70b"),
-        *("--rdzv-conf", f"node_id={node},host_name={node},is_host=0"),
-        *("--nnodes", str(NODES), "--hang-timeout=10", "train.py"),
-    ]
-    return subprocess.Popen(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHON_EXEC": sys.executable},
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-
-
 def main() -> int:
     if why := browser.missing():
         print(f"hang.py: {why}", file=sys.stderr)
         return 1
-    serve = subprocess.Popen(
-        [RALLYPOINT, "serve", "--listen", "127.0.0.1:0", "--log-level", "off"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert serve.stdout is not None
-    endpoint = serve.stdout.readline().split()[-1]
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, cluster() as c:
         (Path(folder) / "train.py").write_text(SCRIPT)
-        nodes = [agent(endpoint, f"gpu-{i:02d}", folder) for i in range(NODES)]
-        try:
-            with browser.browser(1120, 510) as b:
-                b.open(f"http://{endpoint}/")
-                b.wait("document.body.innerText.includes('load_batch')", 300)
-                b.js("document.activeElement.blur()")
-                for scheme in ("light", "dark"):
-                    b.scheme(scheme)
-                    path = ROOT / "docs" / "pictures" / f"hang-{scheme}.png"
-                    path.write_bytes(b.screenshot())
-                    print(f"written to {path}")
-        finally:
-            for p in [*nodes, serve]:
-                p.kill()
-                p.wait()
+        for node in (f"gpu-{i:02d}" for i in range(NODES)):
+            options = ("--nnodes", str(NODES), "--hang-timeout=10", "train.py")
+            env = {**os.environ, "PYTHON_EXEC": sys.executable}
+            c.start(node, f"host_name={node}", *options, cwd=folder, env=env)
+        with browser.browser(1120, 510) as b:
+            b.open(f"http://{c.endpoint}/")
+            b.wait("document.body.innerText.includes('load_batch')", 300)
+            b.js("document.activeElement.blur()")
+            for scheme in ("light", "dark"):
+                b.scheme(scheme)
+                path = ROOT / "docs" / "pictures" / f"hang-{scheme}.png"
+                path.write_bytes(b.screenshot())
+                print(f"written to {path}")
     return 0
 
 
