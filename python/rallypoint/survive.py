@@ -210,6 +210,7 @@ class Run:
         self._replicas = [o for o in gc.get_objects() if DistributedDataParallel in type(o).__mro__]
         with _Watch(self):
             if self._group.joining:
+                self._group.ready()
                 self._change(self._group.join, "this worker joins")
             else:
                 can_regroup()

@@ -154,6 +154,11 @@ class Group:
             except WorldLostError:
                 return  # and the script comes to the same
 
+    def ready(self) -> None:
+        """Ends the preparation of a worker that joins: from here on its world stays the same."""
+        self._ready.set()
+        self._prepares.join()
+
     def wake(self) -> None:
         """Ends the waits of the group's worker, in gloo and in the store, by an error each."""
         self.store.close()
@@ -195,8 +200,6 @@ class Group:
         If none of those that continue has a state, all workers of the world come here, and make
         its first group.
         """
-        self._ready.set()
-        self._prepares.join()
         self._turn()
         self.store.set_timeout(timedelta(days=365))
         if not _arrived(self.store, "member/0", self.world.carried):
