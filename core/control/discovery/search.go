@@ -266,7 +266,7 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 		if l, _, err = s.dialOnce(ctx); l != nil || isRefusal(err) && !isAuth(err) {
 			return l, true, err
 		}
-		if (f.group.Votes() || f.HasVoters()) && s.since(begun) >= askEvery {
+		if f.HasVoters() && s.since(begun) >= askEvery {
 			return nil, false, nil
 		}
 	}

@@ -80,11 +80,8 @@ func (s *search) lead(ctx context.Context, term uint64) (*Conn, error) {
 // members' on their way to the next host.
 const leastSeat = 4
 
-// HasVoters reports whether others may elect a host in the place of one that is silent: not of no finder. A
-// host that has lost its voters is still one of them.
-func (f *Finder) HasVoters() bool {
-	return f != nil && f.group != nil && (f.group.Voters() != nil || f.group.Votes())
-}
+// HasVoters reports whether others may elect a host in the place of one that is silent: not of no finder.
+func (f *Finder) HasVoters() bool { return f != nil && f.group != nil && f.group.HasVoters() }
 
 // LookElsewhere asks the standbys who hosts because the host of a connection is silent. It does
 // not wait. The connection is kept until a standby names a host of a later term.

@@ -56,6 +56,7 @@ type Group struct {
 	why       string             // why this node does not stand by though it was asked to
 	links     map[*Link]struct{}
 	direct    bool     // the host is where this process has dialled it: its death can be proven
+	deposed   bool     // this process hosted with voters, stepped down before another host, and has followed none since
 	settled   bool     // a beat has passed since this process has had a list of standbys
 	died      []string // nodes whose processes were proven dead since Died was called
 	takeover  Takeover
@@ -205,7 +206,7 @@ func (g *Group) Follow(w wire.Welcome, dialled string) {
 		g.target = wire.Redirect{Group: w.Group, Term: w.Term, Host: dialled, Node: w.HostNode, Servers: w.Servers}
 		g.direct = w.Addr == dialled
 	}
-	g.link, g.certain = succession.Follows, true
+	g.link, g.certain, g.deposed = succession.Follows, true, false
 	g.newClusterLocked()
 	g.wakeLocked()
 	g.tellLocked()
@@ -262,6 +263,7 @@ func (g *Group) leaveLocked(to wire.Redirect) {
 	if _, leads := g.vote.node.Leads(); leads && g.vote.asked {
 		g.vote.left = true
 	} else if leads {
+		g.deposed = g.hosting && g.vote.node.Votes()
 		g.forgetLocked() // it has met another leader, which these voters have not elected
 	}
 }

@@ -523,6 +523,26 @@ func TestDeserted(t *testing.T) {
 	}
 }
 
+// TestDeposedHostKnowsOfVoters: a host that wakes, and steps down before another host that is gone by then, still knows
+// that others vote: it gives the run up where all refuse, and does not wait for a host that is started again.
+func TestDeposedHostKnowsOfVoters(t *testing.T) {
+	g := NewGroup("run", "a", 10*time.Second, false)
+	g.SetSelf("10.0.0.1:1", "")
+	g.Found(time.Now())
+	linkTo(g, "b", "a", "c")
+	linkTo(g, "c", "a", "b")
+	if g.SetEligible([]string{"b", "c"}); !g.HasVoters() {
+		t.Fatal("no voters")
+	}
+	to := wire.Redirect{Group: g.Current().Group, Term: 2, Host: "10.0.0.2:1", Node: "b"}
+	if !g.StepDown(to) || !g.HasVoters() {
+		t.Error("it forgets that others vote")
+	}
+	if g.Follow(wire.Welcome{Group: to.Group, Term: 2, HostNode: "b"}, to.Host); g.HasVoters() {
+		t.Error("the next host may have none")
+	}
+}
+
 // TestVotersDialLater: in a job's first beat a standby dials those before it and the host nobody, as if
 // nobody voted.
 func TestVotersDialLater(t *testing.T) {

@@ -465,6 +465,14 @@ func (g *Group) Inherited(last, generation string, dead bool) (in Inheritance, e
 	return in, err
 }
 
+// HasVoters reports whether others may elect a host in the place of one that is silent. A host that has lost its voters
+// is still one of them.
+func (g *Group) HasVoters() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.deposed || g.vote.node.Votes() || g.members.votersLocked() != nil
+}
+
 // Voters returns the nodes that vote, as this process knows; nil: none beside the host.
 func (g *Group) Voters() (nodes []string) {
 	g.mu.Lock()
