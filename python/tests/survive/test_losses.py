@@ -103,6 +103,7 @@ def test_all_that_have_the_state_die(late: bool, tmp_path: Path) -> None:
         assert not [line for line in j.lines if "StateLostError" in line]  # nobody dies of it
 
 
+@pytest.mark.long
 def test_the_result_is_that_of_an_undisturbed_run() -> None:
     """... to the last bit, wherever in a step workers die, if every step is made by as many."""
     hashes = []
@@ -140,6 +141,7 @@ def test_the_node_that_hosts_is_lost(tmp_path: Path) -> None:
         assert nodes[0].hashes == nodes[1].hashes
 
 
+@pytest.mark.long
 def test_a_survivor_is_stopped_for_a_while(tmp_path: Path) -> None:
     with job(*standalone(3), *endless(tmp_path)) as j:
         j.until(r"step 20\b", 3)
