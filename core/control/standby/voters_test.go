@@ -1,6 +1,7 @@
 package standby
 
 import (
+	"slices"
 	"testing"
 	"time"
 
@@ -70,5 +71,49 @@ func pass(g *Group, d time.Duration) {
 	for ; d > 0; d -= g.Beat() {
 		g.vote.origin -= g.Beat()
 		g.Tick()
+	}
+}
+
+// TestDeposedHostKnowsOfVoters: a host that wakes, and steps down before another host that is gone by then, still knows
+// that others vote: it gives the run up where all refuse, and does not wait for a host that is started again.
+func TestDeposedHostKnowsOfVoters(t *testing.T) {
+	g := NewGroup("run", "a", 10*time.Second, false)
+	g.SetSelf("10.0.0.1:1", "")
+	g.Found(time.Now())
+	linkTo(g, "b", "a", "c")
+	linkTo(g, "c", "a", "b")
+	if g.SetEligible([]string{"b", "c"}); !g.HasVoters() {
+		t.Fatal("no voters")
+	}
+	to := wire.Redirect{Group: g.Current().Group, Term: 2, Host: "10.0.0.2:1", Node: "b"}
+	if !g.StepDown(to) || !g.HasVoters() {
+		t.Error("it forgets that others vote")
+	}
+	if g.Follow(wire.Welcome{Group: to.Group, Term: 2, HostNode: "b"}, to.Host); g.HasVoters() {
+		t.Error("the next host may have none")
+	}
+}
+
+// TestVotersDialLater: in a job's first beat a standby dials those before it and the host nobody, as if
+// nobody voted.
+func TestVotersDialLater(t *testing.T) {
+	list := []wire.StandbyNode{{Node: "a", Addr: "10.0.0.1:1"}, {Node: "b", Addr: "10.0.0.2:1"}, {Node: "c", Addr: "10.0.0.3:1"}}
+	host := NewGroup("run", "h", time.Hour, false)
+	host.Found(time.Now())
+	standby := NewGroup("run", "b", time.Hour, false)
+	standby.SetSelf(list[1].Addr, "")
+	for _, g := range []*Group{host, standby} {
+		g.Tick() // nobody is listed yet
+		g.SetList(list)
+	}
+	if first, then := host.Wanted(), standby.Wanted(); len(first) != 0 || !slices.Equal(then, list[:1]) {
+		t.Errorf("at once the host dials %v, the standby %v", first, then)
+	}
+	changed := standby.Changed()
+	host.Tick()
+	standby.Tick()
+	<-changed
+	if first, then := host.Wanted(), standby.Wanted(); !slices.Equal(first, list) || !slices.Equal(then, []wire.StandbyNode{list[0], list[2]}) {
+		t.Errorf("after a beat the host dials %v, the standby %v", first, then)
 	}
 }
