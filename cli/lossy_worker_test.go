@@ -25,7 +25,7 @@ import (
 const asLossyWorker = "RALLYPOINT_TEST_AS_LOSSY_WORKER"
 
 func init() {
-	if dir := os.Getenv(asLossyWorker); dir != "" && os.Getenv(asCommand) == "" {
+	if dir := os.Getenv(asLossyWorker); dir != "" && os.Getenv(asCommand)+os.Getenv(asGet) == "" {
 		if err := playLossyWorker(dir); err != nil {
 			fmt.Fprintln(os.Stderr, err)
 			os.Exit(1)
