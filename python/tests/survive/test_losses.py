@@ -83,7 +83,8 @@ def test_the_one_that_joins_dies_while_it_receives() -> None:
         survivors_made_every_step(j, 2)
 
 
-@pytest.mark.parametrize("late", [pytest.param(False, marks=pytest.mark.long), True])
+@pytest.mark.long
+@pytest.mark.parametrize("late", [False, True])
 def test_all_that_have_the_state_die(late: bool, tmp_path: Path) -> None:
     """... before the replacement of another has it, which is ready by then or not."""
     faults = {"0.1": "backward:10", "1.1": "late"}
