@@ -208,9 +208,9 @@ func (e *ending) mayRestart() bool { return !e.hopeless && e.restarts.left() }
 // gives none.
 const announcePatience = 500 * time.Millisecond
 
-// announceStop tells the other nodes that this one is about to stop its workers. A failure that comes
-// while another node leaves followed from that. A node alone tells of failures, too: the status has
-// them from here.
+// announceStop tells the other nodes that this one is about to stop its workers, so that they take failures
+// that follow for a consequence of that. A single node announces its failures as well, because the status
+// learns of them in no other way.
 func (e *ending) announceStop() {
 	if e.how == allSucceeded || e.how == mustRegroup || e.how == mustInterrupt && e.assignment.groups < 2 {
 		return
