@@ -244,10 +244,7 @@ func (c *Checker) checkHold() {
 	missing := c.count(unknown)
 	want := c.policy.LeaseTimeout
 	if c.succeeds() {
-		want = max(c.policy.ReconnectGrace, leastGrace, min(time.Duration(len(c.participants))*gracePerNode, c.policy.LeaseTimeout))
-		if c.succession.Grace > 0 {
-			want = c.succession.Grace
-		}
+		want = max(c.succession.Grace, c.policy.ReconnectGrace, leastGrace, min(time.Duration(len(c.participants))*gracePerNode, c.policy.LeaseTimeout))
 	}
 	switch {
 	case missing > 0 && !hold.running:

@@ -150,12 +150,15 @@ func (m *Machine) forgetClosed(ev Forget) {
 }
 
 // beginsAgain reports whether a node that comes to a closed run without live nodes begins it
-// again. Once the run's time is over that is one that was never part of it. One that asks for it
-// need not wait for that, and of a run that was ended to be queued again, or has no id of its own,
-// it may be any; but not a process that was in a round: that is of the job that has ended, and has
-// yet to learn it.
+// again. A process that was in a round, or knows of the control plane that this one succeeds, is of the job
+// that has ended, and has yet to learn it: a successor may close the run before it knows any other node. Once the run's time is
+// over, any other begins it whose node was never part of it. One that asks for it need not wait for that, and of
+// a run that was ended to be queued again, or has no id of its own, it may be any.
 func (r *round) beginsAgain(h Hello) bool {
-	if h.LastRound.Round == 0 && (h.BeginAgain || r.run.requeued() || r.run.runID == NoRunID) {
+	if told := h.LastRound.Facts.Generation; h.LastRound.Round > 0 || told != "" && told == r.run.succession.Facts.Generation {
+		return false
+	}
+	if h.BeginAgain || r.run.requeued() || r.run.runID == NoRunID {
 		return true
 	}
 	_, part := r.seen[h.Node]

@@ -70,7 +70,7 @@ type Succession struct {
 	Term  uint64        // 1, or 0, for the first control plane, and one more for each that follows
 	From  string        // id of the node whose process hosted the one before
 	Facts Facts         // what that one told this process last
-	Grace time.Duration // how long members may take to come; 0: reconnect_grace, and at least leastGrace and gracePerNode
+	Grace time.Duration // how long members may take to come, if that is longer than reconnect_grace, leastGrace and gracePerNode
 	Left  bool          // that node leaves and has handed the control plane on; else its process is dead, or silent
 
 	// Silent tells that the others have elected this one while that node was silent: it may come

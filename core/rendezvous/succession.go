@@ -43,14 +43,11 @@ const (
 // returnGrace is how long a control plane waits for the missing members of a round that an
 // earlier one completed.
 func (f *forming) returnGrace() time.Duration {
-	switch {
-	case !f.round.run.succession.succeeds():
+	if !f.round.run.succession.succeeds() {
 		return f.policy.LeaseTimeout
-	case f.round.run.succession.Grace > 0:
-		return f.round.run.succession.Grace
 	}
 	members := time.Duration(len(f.round.participants))
-	return max(f.policy.ReconnectGrace, leastGrace, min(members*gracePerNode, f.policy.LeaseTimeout), members*leastGracePerNode)
+	return max(f.round.run.succession.Grace, f.policy.ReconnectGrace, leastGrace, min(members*gracePerNode, f.policy.LeaseTimeout), members*leastGracePerNode)
 }
 
 // believes reports whether facts are of the control plane that this one succeeds, or of an earlier

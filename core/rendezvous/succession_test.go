@@ -187,6 +187,32 @@ func (r *rig) finish(n *rigNode) (wait uint64) {
 	return n.number
 }
 
+// TestSuccessorFailsBeforeAnotherNodeCame: no process that knows of the run begins it again; a new one does.
+func TestSuccessorFailsBeforeAnotherNodeCame(t *testing.T) {
+	p := policy(1, 4)
+	r, n := hostedRig(t, p, "a", "b", "c", "spare")
+	for _, x := range n[:3] {
+		r.join(x)
+	}
+	r.fire(TimerLastCall)
+	r.wantRound(n[:3]...)
+	r = r.dies(n[0], n[1], p)
+	r.apply(Leave{Request: n[1].request(), Ending: EndFailed, Reason: "exit code 7"})
+	r.follows(p, n[2])
+	if !n[2].notice.Closed {
+		t.Errorf("a member was told %+v", n[2].notice)
+	}
+	r.lost(n[2])
+	r.follows(p, n[3])
+	if !n[3].notice.Closed {
+		t.Errorf("a spare was told %+v", n[3].notice)
+	}
+	r.lost(n[3])
+	r.join(r.hello("new", p))
+	r.fire(TimerLastCall)
+	r.wantRound(r.nodes["new"])
+}
+
 func TestHostKilledBeforeTheFirstJoin(t *testing.T) {
 	p := policy(2, 3)
 	r, n := hostedRig(t, p, "a", "b", "c")

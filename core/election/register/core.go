@@ -15,12 +15,9 @@ const (
 	gapParts      = 2 // looks that are further apart than this part say nothing about the time between them
 )
 
-// How long the place of a leader that was silent waits for it, and with it those of all members on their way
-// to the next one: this part of a lease, and at least so long.
-const (
-	seatParts = 4
-	leastSeat = 500 * time.Millisecond
-)
+// seatParts is the part of a lease for which the place of a leader that was silent waits at least, and with it those of
+// all members on their way to the next one.
+const seatParts = 4
 
 // maxTried bounds the attempts whose answers may be lost that are kept.
 const maxTried = 8
@@ -101,7 +98,7 @@ func (c *core) candidacy(addr, dead string, now time.Duration) (a attempt, s ren
 		r.Group, r.Term, r.Facts = last.Group, last.Term+1, last.Facts
 		s = rendezvous.Succession{Term: r.Term, From: last.Node, Facts: last.Facts, Left: last.Phase == Left, Silent: last.Phase == Leads && last.Leader != dead}
 		if s.Silent { // for a lease already
-			s.Grace = max(c.lease()/seatParts, leastSeat)
+			s.Grace = c.lease() / seatParts
 		}
 	default:
 		return a, s, false
