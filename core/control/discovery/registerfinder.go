@@ -62,7 +62,8 @@ func (f *RegisterFinder) Find(ctx context.Context) (*Conn, error) {
 		return nil, err
 	}
 	start := f.network.now()
-	if err := f.reach(ctx, start); err != nil {
+	told := &progress{observer: f.Observer, headline: "looking for the control plane by " + f.Params.Endpoint, start: start}
+	if err := f.reach(ctx, start, told); err != nil {
 		return nil, err
 	}
 	if !f.begun {
@@ -71,7 +72,6 @@ func (f *RegisterFinder) Find(ctx context.Context) (*Conn, error) {
 		f.helpers.Go(f.obey)
 	}
 	s := &registerSearch{f: f, begun: start}
-	told := &progress{observer: f.Observer, headline: "looking for the control plane by " + f.Params.Endpoint, start: start}
 	for {
 		l, err := s.attempt(ctx)
 		switch {
@@ -90,7 +90,7 @@ func (f *RegisterFinder) Find(ctx context.Context) (*Conn, error) {
 }
 
 // reach reads the register for the first time.
-func (f *RegisterFinder) reach(ctx context.Context, start time.Time) error {
+func (f *RegisterFinder) reach(ctx context.Context, start time.Time, told *progress) error {
 	reading, cancel := context.WithTimeout(ctx, f.Params.ReadTimeout)
 	defer cancel()
 	var last error
@@ -107,7 +107,9 @@ func (f *RegisterFinder) reach(ctx context.Context, start time.Time) error {
 			return registerError(f, start, err)
 		case ctx.Err() != nil && errors.Is(ctx.Err(), context.Canceled):
 			return rendezvous.Errorf(rendezvous.CodeCanceled, "run %q: canceled while it was opening %s: %v", f.Params.RunID, f.Params.Endpoint, err)
-		case !f.pause.Wait(reading):
+		}
+		told.tell(err)
+		if !f.pause.Wait(reading) {
 			return registerError(f, start, err)
 		}
 	}

@@ -3,9 +3,11 @@ package discovery
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -14,6 +16,8 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/register"
+	"rallypoint/core/member"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/testkit"
 )
@@ -59,14 +63,7 @@ func TestAnotherJobAtTheLeadersAddress(t *testing.T) {
 				RunID: p.RunID, Group: "g", Term: 1, Leader: "l", Node: "dead", Addr: l.Addr().String(), Machine: "another", Beat: 1, Lease: p.LeaseTimeout,
 			}
 			place := &memoryRegister{state: testkit.Must(dead.Encode())(t), token: []byte("1")}
-			f := NewRegister(RegisterConfig{
-				Config: Config{Params: p, Node: "n", Observer: controltest.NewObserver(), Log: slog.New(slog.DiscardHandler), Start: func(cfg HostConfig, listeners ...net.Listener) Host {
-					return control.Start(control.Config{RunID: cfg.Params.RunID, Log: cfg.Log, Elector: cfg.Elector}, listeners...)
-				}, Hello: func() wire.Hello {
-					return wire.Hello{Version: wire.ProtocolVersion, RunID: p.RunID, Session: rendezvous.SessionID("n"), Node: "n", Policy: p.Policy}
-				}},
-				Register: place, OwnHost: func() string { return "127.0.0.1" },
-			})
+			f := registerFinder(p, place, controltest.NewObserver())
 			defer f.Close()
 			found, err := f.Find(controltest.Context(t))
 			if err != nil {
@@ -77,5 +74,55 @@ func TestAnotherJobAtTheLeadersAddress(t *testing.T) {
 				t.Errorf("it follows %q in term %d", w.Group, w.Term)
 			}
 		})
+	}
+}
+
+// registerFinder finds the control plane of a run by a register, or hosts it.
+func registerFinder(p params.Params, place register.Register, observer member.Observer) *RegisterFinder {
+	return NewRegister(RegisterConfig{
+		Config: Config{Params: p, Node: "n", Observer: observer, Log: slog.New(slog.DiscardHandler), Start: func(cfg HostConfig, listeners ...net.Listener) Host {
+			return control.Start(control.Config{RunID: cfg.Params.RunID, Log: cfg.Log, Elector: cfg.Elector}, listeners...)
+		}, Hello: func() wire.Hello {
+			return wire.Hello{Version: wire.ProtocolVersion, RunID: p.RunID, Session: rendezvous.SessionID("n"), Node: "n", Policy: p.Policy}
+		}},
+		Register: place, OwnHost: func() string { return "127.0.0.1" },
+	})
+}
+
+// refusing is a register that cannot be read until it is opened.
+type refusing struct {
+	memoryRegister
+	open chan struct{}
+}
+
+func (r *refusing) GetState(ctx context.Context) (state, token []byte, err error) {
+	select {
+	case <-r.open:
+		return r.memoryRegister.GetState(ctx)
+	default:
+		return nil, nil, errors.New("connection refused")
+	}
+}
+
+// TestRegisterThatRefuses: a node that waits for its register says so, with the cause.
+func TestRegisterThatRefuses(t *testing.T) {
+	place, observer := &refusing{open: make(chan struct{})}, controltest.NewObserver()
+	f := registerFinder(controltest.Params("a register", 2), place, observer)
+	defer f.Close()
+	found := make(chan error, 1)
+	go func() {
+		l, err := f.Find(controltest.Context(t))
+		if err == nil {
+			l.Close()
+		}
+		found <- err
+	}()
+	observer.Await(t, "that it looks for the control plane", func(e any) bool {
+		p, told := e.(rendezvous.Progress)
+		return told && strings.Contains(p.Headline, "a register") && strings.Contains(p.Detail, "connection refused")
+	})
+	close(place.open)
+	if err := <-found; err != nil {
+		t.Error(err)
 	}
 }

@@ -27,13 +27,6 @@ const (
 // Beat is how often Tick is called, and how often the leader speaks to each voter.
 func Beat(lease time.Duration) time.Duration { return lease / beatParts }
 
-// Message is a message from one voter to another.
-type Message struct {
-	Cluster  string
-	From, To Voter
-	Data     []byte // a message of raft
-}
-
 // Node is one process's part in the election of a leader, and its copy of what the leaders have proposed: the
 // last value, or all that a Storage makes of them. It is not safe for concurrent use.
 type Node struct {
@@ -355,87 +348,6 @@ func (n *Node) Dead(id Voter, now time.Duration) {
 // ProvenDead reports whether a voter was noted as dead.
 func (n *Node) ProvenDead(id Voter) bool { return n.dead[id] }
 
-// Receive takes another process's message. It reports false, and drops the message, if no process that follows
-// the protocol can have sent it to this one.
-func (n *Node) Receive(m Message, now time.Duration) bool {
-	if m.To != n.id || m.From == n.id || m.From == 0 || m.Cluster == "" {
-		return false
-	}
-	if n.lost || n.cluster != "" && n.cluster != m.Cluster {
-		return true // of other voters; one of the two will learn of the other
-	}
-	said := &raftpb.Message{}
-	if unmarshal(m.Data, said) != nil || said.GetFrom() != uint64(m.From) || said.GetTo() != uint64(m.To) || !n.possible(said) {
-		return false
-	}
-	if n.cluster == "" {
-		if n.join(m.Cluster, nil); n.lost {
-			return true
-		}
-	}
-	if n.leads() && !n.Voters().Has(m.From) {
-		return true // it votes no more, and does not know it
-	}
-	if string(said.GetContext()) == transfer {
-		if now-n.forced < n.lease/majorityParts {
-			return true // a process that says the leader has asked it cannot end one term after the other
-		}
-		n.forced = now
-	}
-	delete(n.dead, m.From)
-	if n.leads() {
-		n.answered[m.From] = now
-	}
-	n.do(now, func() error { return n.raw.Step(said) })
-	if n.raw != nil && n.Leader() == m.From {
-		switch said.GetType() {
-		case raftpb.MsgApp, raftpb.MsgHeartbeat, raftpb.MsgSnap:
-			n.heard, n.last = now, m.From
-		}
-	}
-	return true
-}
-
-// transfer marks the request for a vote of a process that the leader has asked to take over.
-const transfer = "CampaignTransfer"
-
-// possible reports whether raft can take a message: it trusts its peers, and gives up where a message cannot be.
-func (n *Node) possible(m *raftpb.Message) bool {
-	term, last, commit := uint64(0), uint64(0), uint64(0)
-	if n.raw != nil {
-		term, last, commit = n.term, n.lastIndex(), n.raw.BasicStatus().GetCommit()
-	}
-	if m.GetTerm() < 1 || m.GetTerm() > maxTerm || n.raw != nil && m.GetTerm() > term+maxAhead {
-		return false
-	}
-	stale := m.GetTerm() < term // raft ignores it, or answers
-	switch m.GetType() {
-	case raftpb.MsgHeartbeat:
-		return stale || m.GetCommit() <= last
-	case raftpb.MsgApp:
-		next := m.GetIndex()
-		for _, e := range m.GetEntries() {
-			if next++; e.GetIndex() != next || e.GetTerm() > m.GetTerm() || e.GetType() == raftpb.EntryConfChange {
-				return false
-			}
-			if had, err := n.termOf(next); next <= commit && err == nil && had != e.GetTerm() && !stale {
-				return false // what is committed stays
-			}
-		}
-		return m.GetIndex() < 1<<62
-	case raftpb.MsgSnap:
-		meta := m.GetSnapshot().GetMetadata()
-		conf := meta.GetConfState()
-		return meta.GetIndex() > 0 && meta.GetIndex() < 1<<62 && meta.GetTerm() > 0 && meta.GetTerm() <= m.GetTerm() && len(conf.GetLearners())+len(conf.GetLearnersNext()) == 0 &&
-			voters(conf).possible()
-	case raftpb.MsgAppResp:
-		return stale || m.GetIndex() <= last || m.GetReject()
-	case raftpb.MsgVote, raftpb.MsgPreVote, raftpb.MsgVoteResp, raftpb.MsgPreVoteResp, raftpb.MsgHeartbeatResp:
-		return true
-	}
-	return false // local, or of what is not used
-}
-
 func (n *Node) lastIndex() uint64 {
 	last, _ := n.log.last()
 	return last
@@ -673,67 +585,6 @@ func (n *Node) HeardLast() Voter { return n.last }
 
 // Elections is how many this process has won.
 func (n *Node) Elections() uint64 { return n.elections }
-
-// Voters are the processes whose majority decides. While Outgoing is not empty they are being changed, and a
-// majority of both is needed (raft's joint consensus).
-type Voters struct {
-	Incoming []Voter // all of them, unless a change is under way
-	Outgoing []Voter // those before the change that is under way
-}
-
-func voters(c *raftpb.ConfState) (v Voters) {
-	for _, id := range c.GetVoters() {
-		v.Incoming = append(v.Incoming, Voter(id))
-	}
-	for _, id := range c.GetVotersOutgoing() {
-		v.Outgoing = append(v.Outgoing, Voter(id))
-	}
-	return v
-}
-
-// Has reports whether a process votes.
-func (v Voters) Has(id Voter) bool {
-	return slices.Contains(v.Incoming, id) || slices.Contains(v.Outgoing, id)
-}
-
-// All returns each voter once.
-func (v Voters) All() []Voter {
-	all := slices.Concat(v.Incoming, v.Outgoing)
-	slices.Sort(all)
-	return slices.Compact(all)
-}
-
-// Majority reports whether a set of processes is a majority of them.
-func (v Voters) Majority(of []Voter) bool {
-	in := func(set []Voter) bool {
-		count := 0
-		for _, id := range set {
-			if slices.Contains(of, id) {
-				count++
-			}
-		}
-		return count > len(set)/2
-	}
-	return in(v.Incoming) && (len(v.Outgoing) == 0 || in(v.Outgoing))
-}
-
-// possible reports whether a leader can have chosen them.
-func (v Voters) possible() bool {
-	distinct := func(set []Voter) bool {
-		for i, id := range set {
-			if id == 0 || slices.Contains(set[:i], id) {
-				return false
-			}
-		}
-		return len(set) <= MaxVoters
-	}
-	return len(v.Incoming) > 0 && distinct(v.Incoming) && distinct(v.Outgoing)
-}
-
-// unmarshal decodes a message of raft, of which unknown fields are none.
-func unmarshal(data []byte, into proto.Message) error {
-	return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(data, into)
-}
 
 // silence drops raft's log lines: what matters of them the users of this package tell.
 type silence struct{}

@@ -3,7 +3,10 @@ package raft
 import (
 	"crypto/rand"
 	"encoding/binary"
+	"slices"
 	"strconv"
+
+	"go.etcd.io/raft/v3/raftpb"
 )
 
 // Voter names one memory of a process: a process whose memory is lost votes under another name, or it
@@ -54,3 +57,59 @@ const (
 	maxTerm  = 1 << 32
 	maxAhead = 4096
 )
+
+// Voters are the processes whose majority decides. While Outgoing is not empty they are being changed, and a
+// majority of both is needed (raft's joint consensus).
+type Voters struct {
+	Incoming []Voter // all of them, unless a change is under way
+	Outgoing []Voter // those before the change that is under way
+}
+
+func voters(c *raftpb.ConfState) (v Voters) {
+	for _, id := range c.GetVoters() {
+		v.Incoming = append(v.Incoming, Voter(id))
+	}
+	for _, id := range c.GetVotersOutgoing() {
+		v.Outgoing = append(v.Outgoing, Voter(id))
+	}
+	return v
+}
+
+// Has reports whether a process votes.
+func (v Voters) Has(id Voter) bool {
+	return slices.Contains(v.Incoming, id) || slices.Contains(v.Outgoing, id)
+}
+
+// All returns each voter once.
+func (v Voters) All() []Voter {
+	all := slices.Concat(v.Incoming, v.Outgoing)
+	slices.Sort(all)
+	return slices.Compact(all)
+}
+
+// Majority reports whether a set of processes is a majority of them.
+func (v Voters) Majority(of []Voter) bool {
+	in := func(set []Voter) bool {
+		count := 0
+		for _, id := range set {
+			if slices.Contains(of, id) {
+				count++
+			}
+		}
+		return count > len(set)/2
+	}
+	return in(v.Incoming) && (len(v.Outgoing) == 0 || in(v.Outgoing))
+}
+
+// possible reports whether a leader can have chosen them.
+func (v Voters) possible() bool {
+	distinct := func(set []Voter) bool {
+		for i, id := range set {
+			if id == 0 || slices.Contains(set[:i], id) {
+				return false
+			}
+		}
+		return len(set) <= MaxVoters
+	}
+	return len(v.Incoming) > 0 && distinct(v.Incoming) && distinct(v.Outgoing)
+}
