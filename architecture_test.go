@@ -92,6 +92,30 @@ var jitter = []string{
 	"internal/backoff/backoff.go Below",
 }
 
+// TestCorporaHaveTargets: what fuzzing has found is kept for a target that there is.
+func TestCorporaHaveTargets(t *testing.T) {
+	kept, err := exec.Command("git", "ls-files", "*testdata/fuzz/*").Output()
+	if err != nil {
+		t.Skipf("no repository: %v", err)
+	}
+	seen := map[string]bool{}
+	for line := range strings.Lines(string(kept)) {
+		corpus := path.Dir(strings.TrimSpace(line))
+		if seen[corpus] {
+			continue
+		}
+		seen[corpus] = true
+		pkg, target, _ := strings.Cut(corpus, "/testdata/fuzz/")
+		files, _ := filepath.Glob(filepath.Join(pkg, "*_test.go"))
+		if !slices.ContainsFunc(files, func(file string) bool {
+			text, err := os.ReadFile(file)
+			return err == nil && strings.Contains(string(text), "func "+target+"(")
+		}) {
+			t.Errorf("%s has no target", corpus)
+		}
+	}
+}
+
 // TestIdentitiesAreDrawnByTheSystem: identities come from crypto/rand.
 // math/rand is for pauses alone: processes that load the library after a fork of one
 // parent draw the same numbers from it, since the runtime's seed is the kernel's
