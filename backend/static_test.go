@@ -169,7 +169,7 @@ func TestStaticFailure(t *testing.T) {
 // TestStaticMissing says who is not there when the time is over.
 func TestStaticMissing(t *testing.T) {
 	p := staticParams(testkit.FreePort(t), 3, 0)
-	p.JoinTimeout = 300 * time.Millisecond
+	p.JoinTimeout = 2 * time.Second // in which a busy machine starts the control plane, too
 	err := ended(t, join(t.Context(), staticNode(t, p)))
 	if !errors.Is(err, rendezvous.ErrTimeout) || !strings.Contains(err.Error(), "missing: node ranks 1, 2") {
 		t.Errorf("error %v", err)
