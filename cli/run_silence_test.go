@@ -2,10 +2,12 @@ package cli
 
 import (
 	"cmp"
+	"context"
 	"encoding/json"
 	"fmt"
 	"io"
 	"math/rand/v2"
+	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -18,7 +20,9 @@ import (
 	"time"
 
 	"rallypoint/core/control"
+	"rallypoint/core/control/client"
 	"rallypoint/core/params"
+	"rallypoint/core/secret"
 	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
 )
@@ -210,7 +214,7 @@ func (lj *localJob) succession(addr string) *control.SuccessionStatus {
 	return successionOf(lj.harness, addr, func(c *exec.Cmd) *exec.Cmd { return c })
 }
 
-// asGet makes this test binary print the page at a URL, in the network of the process.
+// asGet makes this test binary print the page at a URL, in the network of the process and with its job's token.
 const asGet = "RALLYPOINT_TEST_AS_GET"
 
 func init() {
@@ -218,7 +222,16 @@ func init() {
 	if url == "" {
 		return
 	}
-	resp, err := (&http.Client{Timeout: testkit.Patience}).Get(url)
+	var token *secret.Token
+	var err error
+	if file := os.Getenv("RALLYPOINT_TOKEN_FILE"); file != "" {
+		token, err = secret.OpenToken(file, nil)
+	}
+	dial := func(ctx context.Context, _, addr string) (net.Conn, error) { return client.DialHTTP(ctx, addr, token) }
+	var resp *http.Response
+	if err == nil {
+		resp, err = (&http.Client{Timeout: testkit.Patience, Transport: &http.Transport{DialContext: dial}}).Get(url)
+	}
 	if err == nil {
 		_, err = io.Copy(os.Stdout, resp.Body)
 	}
