@@ -17,9 +17,10 @@
 // them. The other order would admit a writer that had not loaded the new data. Opening takes the
 // lock, too: else it could see the new version, and the old data after it.
 //
-// A writer may lose its lock without noticing it, as on NFS when its machine was cut off. Its data
-// then cannot take the checkpoint's place later: temporaries are named after the version that they
-// replace, and whoever has the lock removes those of other versions first.
+// A writer may lose its lock without noticing it, as on NFS when its machine was cut off. Whoever
+// has the lock then removes what could still take the record's or the checkpoint's place: records
+// that are not in place yet, and temporaries, which are named after the version that they replace, of
+// other versions. docs/spec/agreement checks these steps in any order.
 package fence
 
 import (
@@ -255,7 +256,14 @@ func (f *Fence) advance(present record) error {
 	next.Round = cmp.Or(world.Entered(f.world), next.Round)
 	next.Time = time.Now()
 	f.tried = next.Version
-	if err := f.write(next); err != nil {
+	err := f.write(next, func() error {
+		now, err := f.read()
+		if err != nil || now.Version == present.Version {
+			return err
+		}
+		return f.check(now, unchanged)
+	})
+	if err != nil {
 		return err
 	}
 	f.held = next.Version

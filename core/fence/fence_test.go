@@ -334,45 +334,61 @@ func TestCrash(t *testing.T) {
 }
 
 // TestLostLock: the lock does not exclude anybody, as if the server of the files had given a
-// writer's lock to another. That one comes, loads, and saves, before each operation of the first.
-// What it saved stays.
+// writer's lock to another. That one comes, loads, and saves, before each operation of the first, and
+// may stop when its data are in place. What it saved stays: the first one, which has not loaded it, saves nothing
+// over it, then or later.
 func TestLostLock(t *testing.T) {
 	defer func() { lockedfile.Flock = unix.Flock }()
 	lockedfile.Flock = func(int, int) error { return nil }
-	for _, k := range kinds[:3] {
-		t.Run(k.name, func(t *testing.T) {
-			for stop := 1; ; stop++ {
-				left, other := stop, false
-				intercept(t, plain)
-				path := filepath.Join(t.TempDir(), "checkpoint")
-				testkit.Check(t, k.start(t, path, "first").save("a"))
-				w := k.start(t, path, "writer")
-				at, loaded := "", ""
-				var second error
-				intercept(t, k.withoutExchange(func(name string, do func() error) error {
-					if left--; left == 0 {
-						at, other = name, true
-						o := k.start(t, path, "other")
-						loaded = o.state
-						second = o.save("x")
-					}
-					return do()
-				}))
-				first := w.save("b")
-				if !other {
-					break
+	for _, k := range kinds {
+		for _, stops := range []bool{false, true} {
+			t.Run(fmt.Sprint(k.name, ", the other stops: ", stops), func(t *testing.T) {
+				for stop := 1; lostLock(t, k, stop, stops); stop++ {
 				}
-				testkit.Check(t, second)
-				last := k.start(t, path, "last")
-				if last.state != loaded+"x" {
-					t.Errorf("before %q another saved %q; the checkpoint is %q, and the writer got %v", at, loaded+"x", last.state, first)
-				}
-				if loaded == "a" && first == nil {
-					t.Errorf("before %q: the writer is told that it saved", at)
-				}
-			}
-		})
+			})
+		}
 	}
+}
+
+// lostLock is TestLostLock before one operation; false: there are fewer.
+func lostLock(t *testing.T, k kind, stop int, stops bool) bool {
+	intercept(t, plain)
+	path := filepath.Join(t.TempDir(), "checkpoint")
+	testkit.Check(t, k.start(t, path, "first").save("a"))
+	w := k.start(t, path, "writer")
+	at, loaded, inPlace, there := "", "", false, false
+	other := func() {
+		there = true
+		defer func() { there = false }()
+		o := k.start(t, path, "other")
+		loaded = o.state
+		testkit.Check(t, o.save("x"))
+	}
+	intercept(t, k.withoutExchange(func(name string, do func() error) error {
+		if stop--; stop == 0 {
+			at = name
+			crashed(other)
+		}
+		if stops && there && inPlace {
+			panic(crash{})
+		}
+		err := do()
+		inPlace = inPlace || there && (name == "rename the data" || name == "exchange the data") && err == nil
+		return err
+	}))
+	first := w.save("b")
+	if at == "" || k.into && at == "sync the folder" { // it has claimed: Release tells it
+		return false
+	}
+	intercept(t, plain)
+	if loaded == "a" && first == nil {
+		t.Errorf("before %q: the writer is told that it saved", at)
+	}
+	again := w.save("c")
+	if last := k.start(t, path, "last"); last.state != loaded+"x" {
+		t.Errorf("before %q another saved %q; the checkpoint is %q; the writer got %v, and then %v", at, loaded+"x", last.state, first, again)
+	}
+	return true
 }
 
 // TestOrder: the data are on the disk before the record, and the record before the data take the

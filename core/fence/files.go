@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"crypto/rand"
 	"encoding/hex"
 	"errors"
@@ -175,8 +176,10 @@ func (n names) trusts(uid uint32) bool {
 	return false
 }
 
-// write makes r the record, on the disk when it returns.
-func (n names) write(r record) error {
+// write makes r the record, on the disk when it returns, if present finds nothing against it. A lock that was lost
+// admits two writers. Each first creates its record beside the present one, removes those of others, and looks at the
+// present one again: so one of two finds its own gone, or the other's in place.
+func (n names) write(r record, present func() error) error {
 	path := n.record + "." + short(r.Version)
 	err := operate("write the record", func() error {
 		f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
@@ -187,7 +190,16 @@ func (n names) write(r record) error {
 		return errors.Join(err, f.Sync(), f.Close())
 	})
 	if err == nil {
+		err = n.removeUnfinished(path)
+	}
+	if err == nil {
+		err = present()
+	}
+	if err == nil {
 		err = operate("rename the record", func() error { return os.Rename(path, n.record) })
+		if errors.Is(err, fs.ErrNotExist) {
+			err = cmp.Or(present(), err)
+		}
 	}
 	if err != nil {
 		_ = os.Remove(path)
@@ -255,6 +267,17 @@ func (n names) sweep(present string) error {
 		}
 	}
 	return nil
+}
+
+// removeUnfinished removes records that are not in place yet, but one's own.
+func (n names) removeUnfinished(own string) error {
+	entries, err := os.ReadDir(n.folder)
+	for _, entry := range entries {
+		if path := filepath.Join(n.folder, entry.Name()); path != own && n.isUnfinished(entry.Name()) {
+			err = cmp.Or(err, operate("remove a record", func() error { return os.RemoveAll(path) }))
+		}
+	}
+	return err
 }
 
 // parse reads the name of a temporary: which version it is to replace, and whether it is what was
