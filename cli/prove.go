@@ -21,8 +21,9 @@ import (
 const proveLong = `Have nodes misbehave on your own script, on this machine, and measure for how long the
 job stands: by "rallypoint run", and beside it by torchrun if torch is there.
 
-Each scenario is a job of its own, of one to three nodes at 127.0.0.1. Its script runs in
-an empty folder, which is removed afterwards. When the workers have run for --settle, one
+Each scenario is a job of its own, of one to three nodes at 127.0.0.1; those of lost-network
+have network namespaces of their own instead. Its script runs in an empty folder, which is
+removed afterwards. When the workers have run for --settle, one
 fault is made; the time lost is that until all nodes that are left have new workers,
 which then run for --settle. Imports and the loading of a checkpoint come on top.
 
@@ -39,7 +40,7 @@ The scenarios:
 func newProve() *cobra.Command {
 	c := prove.Config{Torch: true}
 	var only []string
-	var asJSON, noTorch bool
+	var asJSON, noTorch, apart bool
 	long := proveLong
 	for _, s := range prove.Scenarios {
 		long += fmt.Sprintf("  %-13s %s\n", s.Name, s.What)
@@ -51,7 +52,7 @@ func newProve() *cobra.Command {
   rallypoint prove --budget 2m --no-torchrun --json train.py`,
 		DisableFlagsInUseLine: true,
 		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) == 0 {
+			if len(args) == 0 && !apart {
 				return errors.New("SCRIPT is missing")
 			}
 			return nil
@@ -69,8 +70,13 @@ func newProve() *cobra.Command {
 	f.BoolVar(&noTorch, "no-torchrun", false, "do not compare with torchrun")
 	f.BoolVar(&c.Keep, "keep", false, "keep the folder with the output of all nodes, and name it")
 	f.BoolVar(&asJSON, "json", false, "print one JSON document at the end; what happens meanwhile goes to stderr")
+	f.BoolVar(&apart, prove.ApartFlag, false, "try what stdin says in a network of its own")
+	_ = f.MarkHidden(prove.ApartFlag)
 	_ = cmd.RegisterFlagCompletionFunc("only", cobra.FixedCompletions(prove.Names(), cobra.ShellCompDirectiveNoFileComp))
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
+		if apart {
+			return prove.Apart(cmd.Context(), os.Stdin, cmd.OutOrStdout())
+		}
 		for name, d := range map[string]time.Duration{"--budget": c.Budget, "--limit": c.Limit, "--settle": c.Settle} {
 			if err := positive(name, d); err != nil {
 				return err
@@ -139,8 +145,12 @@ func planProve(w io.Writer, c *prove.Config, r *prove.Report) {
 	if r.Torch == "" {
 		beside = ""
 	}
-	text := fmt.Sprintf("%s of %s by rallypoint run%s: jobs of up to three nodes on this machine, each in a folder under %s. It kills and stops only what it has started, and ends after %v at the latest.",
-		wording.Count(len(c.Scenarios), "scenario", "scenarios"), statustext.Clean(strings.Join(c.Script, " ")), beside, r.Folder, c.Budget)
+	leftOut := ""
+	if r.LeftOut != "" {
+		leftOut = " Not tried here: " + statustext.Clean(r.LeftOut) + "."
+	}
+	text := fmt.Sprintf("%s of %s by rallypoint run%s: jobs of up to three nodes on this machine, each in a folder under %s. It kills and stops only what it has started, and ends after %v at the latest.%s",
+		wording.Count(len(c.Scenarios), "scenario", "scenarios"), statustext.Clean(strings.Join(c.Script, " ")), beside, r.Folder, c.Budget, leftOut)
 	fmt.Fprintf(w, "%s\n\n", wording.Wrap(text, wording.HelpWidth, 0))
 }
 

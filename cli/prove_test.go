@@ -117,6 +117,21 @@ func TestProveHang(t *testing.T) {
 	}
 }
 
+// TestProveLostNetwork: each node has a network of its own; the one that is left goes on alone, and
+// can reach nothing else.
+func TestProveLostNetwork(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	p := h.prove("grep -q eth0 /proc/net/dev && [ $(wc -l </proc/net/dev) = 4 ] || exit 3; exec sleep 100", "--only=lost-network", "--limit=60s")
+	r, code := h.proven(p)
+	if len(r.Results) == 1 && strings.Contains(r.Results[0].Text, "no network of its own") {
+		t.Skip(r.Results[0].Text)
+	}
+	if code != 0 || len(r.Results) != 1 || r.Results[0].Outcome != prove.Survived || r.Results[0].LostS == nil || *r.Results[0].LostS == 0 {
+		t.Errorf("exit code %d: %+v, %s", code, r, p.stderr.String())
+	}
+}
+
 // TestProveCannotTell: a script that ends too soon, a hang of one without steps, and a budget that is
 // spent tell nothing.
 func TestProveCannotTell(t *testing.T) {

@@ -45,6 +45,7 @@ type job struct {
 	folder   string // of the nodes' output
 	work     string // where the script runs
 	port     int
+	network  *network // nil: all nodes are on this machine
 	nodes    map[int]*node
 	stepped  bool // its workers are known to have made a step
 }
@@ -54,8 +55,8 @@ type node struct {
 	done chan struct{} // closed when it has ended
 }
 
-func newJob(l *launcher, s *Scenario, env []string, folder string) (*job, error) {
-	j := &job{launcher: l, scenario: s, env: env, folder: folder, work: filepath.Join(folder, "work"), nodes: map[int]*node{}}
+func newJob(l *launcher, s *Scenario, n *network, env []string, folder string) (*job, error) {
+	j := &job{launcher: l, scenario: s, network: n, env: env, folder: folder, work: filepath.Join(folder, "work"), nodes: map[int]*node{}}
 	temporary := filepath.Join(folder, "tmp") // what a killed node leaves is removed with the folder
 	if err := errors.Join(os.MkdirAll(j.work, 0o700), os.Mkdir(temporary, 0o700)); err != nil {
 		return nil, err
@@ -80,7 +81,11 @@ func (j *job) start(i int) error {
 	n := &node{cmd: exec.Command(argv[0], argv[1:]...), done: make(chan struct{})}
 	n.cmd.Dir, n.cmd.Env, n.cmd.Stdout, n.cmd.Stderr = j.work, j.env, out, out
 	n.cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL} // Ctrl-C is for prove alone
-	if err := n.cmd.Start(); err != nil {
+	starts := n.cmd.Start
+	if j.network != nil {
+		starts = func() error { return j.network.in(i, n.cmd.Start) }
+	}
+	if err := starts(); err != nil {
 		return err
 	}
 	j.nodes[i] = n

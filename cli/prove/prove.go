@@ -27,7 +27,7 @@ type Config struct {
 	Module    bool
 	NoPython  bool
 	Environ   []string
-	Scenarios []Scenario
+	Scenarios []Scenario `json:"-"` // none: all that can be tried here
 
 	Procs  int           // workers of a node
 	Budget time.Duration // for all scenarios
@@ -36,8 +36,10 @@ type Config struct {
 	Torch  bool          // beside torchrun, if torch is there
 	Keep   bool          // the folder of the outputs
 
-	askedSteps bool
-	firstStep  time.Duration // of the script, from its start; 0: it reports no steps
+	AskedSteps bool          // what earlier jobs have shown
+	FirstStep  time.Duration // of the script, from its start; 0: it reports no steps
+
+	network *network // of a scenario that has one of its own
 }
 
 // A Result is one scenario with one launcher.
@@ -55,8 +57,9 @@ type Result struct {
 type Report struct {
 	Schema  int      `json:"schema"`
 	Script  []string `json:"script"`
-	Torch   string   `json:"torch"`  // its version; "": it is not compared
-	Folder  string   `json:"folder"` // of the nodes' output; "": it is removed
+	Torch   string   `json:"torch"`    // its version; "": it is not compared
+	Folder  string   `json:"folder"`   // of the nodes' output; "": it is removed
+	LeftOut string   `json:"left_out"` // the scenarios that cannot be tried on this machine, and why
 	Results []Result `json:"results"`
 
 	FirstStepS *float64 `json:"first_step_s"` // of the script after the start of its workers, which comes on top of each time; null: it reports no steps
@@ -81,6 +84,9 @@ func Run(ctx context.Context, c *Config, plan func(*Report), told func(Result)) 
 	if !c.Keep {
 		defer func() { _ = os.RemoveAll(r.Folder); r.Folder = "" }()
 	}
+	if len(c.Scenarios) == 0 {
+		c.Scenarios, r.LeftOut = c.possible(ctx)
+	}
 	launchers := []*launcher{c.rallypoint(script)}
 	if r.Torch != "" {
 		launchers = append(launchers, c.torchrun(script))
@@ -95,13 +101,31 @@ func Run(ctx context.Context, c *Config, plan func(*Report), told func(Result)) 
 				return r, ctx.Err()
 			}
 			r.Results = append(r.Results, result)
-			if c.firstStep > 0 {
-				r.FirstStepS = new(c.firstStep.Seconds())
+			if c.FirstStep > 0 {
+				r.FirstStepS = new(c.FirstStep.Seconds())
 			}
 			told(result)
 		}
 	}
 	return r, nil
+}
+
+// possible are the scenarios that can be tried on this machine, and why others cannot.
+func (c *Config) possible(ctx context.Context) ([]Scenario, string) {
+	_, err := c.ask(ctx, question{Config: *c})
+	if err == nil {
+		return Scenarios, ""
+	}
+	var all []Scenario
+	var without []string
+	for _, s := range Scenarios {
+		if s.apart {
+			without = append(without, s.Name)
+		} else {
+			all = append(all, s)
+		}
+	}
+	return all, fmt.Sprintf("%s: %v", strings.Join(without, ", "), err)
 }
 
 // Worst is the worst outcome of rallypoint.
@@ -123,13 +147,19 @@ func (c *Config) try(ctx context.Context, l *launcher, s *Scenario, folder strin
 		r.Text = "not tried: the budget is spent"
 		return r
 	}
+	if s.apart && c.network == nil {
+		return c.tryApart(ctx, l, s, folder)
+	}
 	mark := uuid.New()
 	env := append(slices.DeleteFunc(slices.Clone(c.Environ), ofAJob), envMark+"="+mark)
 	if here, err := os.Getwd(); err == nil && c.Module { // where python -m looks for it
 		path := process.Getenv(env)("PYTHONPATH")
 		env = append(env, "PYTHONPATH="+strings.TrimSuffix(here+":"+path, ":"))
 	}
-	j, err := newJob(l, s, env, filepath.Join(folder, l.name+"-"+s.Name))
+	if s.apart { // on two machines, which warn or refuse without a token
+		env = append(env, "RALLYPOINT_SECURITY=", "GLOO_SOCKET_IFNAME="+device, "NCCL_SOCKET_IFNAME="+device)
+	}
+	j, err := newJob(l, s, c.network, env, filepath.Join(folder, l.name+"-"+s.Name))
 	if err != nil {
 		r.Text = err.Error()
 		return r
@@ -174,7 +204,7 @@ func (c *Config) judge(ctx context.Context, j *job, s *Scenario) (*verdict, erro
 		}
 		return v, err
 	}
-	if s.bySteps && c.firstStep == 0 && j.launcher.name == nameRallypoint {
+	if s.bySteps && c.FirstStep == 0 && j.launcher.name == nameRallypoint {
 		return &verdict{outcome: Unknown, text: "a hang is seen by the steps of a script, and this one reports none (rallypoint.progress)", node: -1}, nil
 	}
 	w := &watch{scenario: *s, procs: c.Procs, settle: c.settled(), limit: c.Limit, before: j.look()}
@@ -237,19 +267,19 @@ func (c *Config) begin(ctx context.Context, j *job, s *Scenario) (*verdict, erro
 // known how long after its start the script makes its first one. The first job is asked that; a
 // script whose first job makes none for long reports none.
 func (c *Config) knowsSteps(ctx context.Context, j *job, ran time.Duration) bool {
-	if j.launcher.name != nameRallypoint || j.stepped || c.askedSteps && (!j.scenario.bySteps || c.firstStep == 0) {
+	if j.launcher.name != nameRallypoint || j.stepped || c.AskedSteps && (!j.scenario.bySteps || c.FirstStep == 0) {
 		return true
 	}
-	if j.stepped = j.steps(ctx); j.stepped && !c.askedSteps {
-		c.firstStep = ran
+	if j.stepped = j.steps(ctx); j.stepped && !c.AskedSteps {
+		c.FirstStep = ran
 	}
-	c.askedSteps = c.askedSteps || j.stepped || ran >= c.stepPatience()
+	c.AskedSteps = c.AskedSteps || j.stepped || ran >= c.stepPatience()
 	return j.stepped || ran >= c.stepPatience()
 }
 
 // settled is for how long workers run before they have settled: for --settle, and beyond their first
 // step.
-func (c *Config) settled() time.Duration { return max(c.Settle, c.firstStep+time.Second) }
+func (c *Config) settled() time.Duration { return max(c.Settle, c.FirstStep+time.Second) }
 
 // unstarted is the verdict about a job that does not start; nil: it may do so yet.
 func unstarted(now seen, after time.Duration, why string) *verdict {
@@ -305,7 +335,7 @@ func (c *Config) rallypoint(script []string) *launcher {
 	return &launcher{nameRallypoint, false, func(s *Scenario, node, port int) []string {
 		argv := append(slices.Clone(c.Self), "run")
 		argv = append(argv, s.options...)
-		argv = append(argv, c.common(s, port, "rallypoint", lastCall+",host_name=node"+strconv.Itoa(node))...)
+		argv = append(argv, c.common(s, node, port, "rallypoint", lastCall+",host_name=node"+strconv.Itoa(node))...)
 		if !c.NoPython {
 			argv = append(argv, "--auto-progress") // for a script that reports no steps
 		}
@@ -317,14 +347,14 @@ func (c *Config) rallypoint(script []string) *launcher {
 func (c *Config) torchrun(script []string) *launcher {
 	return &launcher{"torchrun", true, func(s *Scenario, node, port int) []string {
 		host := fmt.Sprintf(",is_host=%t", node == 0)
-		argv := append([]string{c.Python, "-m", "torch.distributed.run"}, c.common(s, port, "c10d", lastCall+host)...)
+		argv := append([]string{c.Python, "-m", "torch.distributed.run"}, c.common(s, node, port, "c10d", lastCall+host)...)
 		return append(c.kind(argv), script...)
 	}}
 }
 
-func (c *Config) common(s *Scenario, port int, backend, conf string) []string {
+func (c *Config) common(s *Scenario, node, port int, backend, conf string) []string {
 	return []string{fmt.Sprintf("--nnodes=%d:%d", s.least, s.most), fmt.Sprintf("--nproc-per-node=%d", c.Procs), "--max-restarts=3", "--rdzv-backend=" + backend,
-		fmt.Sprintf("--rdzv-endpoint=127.0.0.1:%d", port), "--rdzv-id=prove", "--rdzv-conf=" + conf, "--local-addr=127.0.0.1"}
+		fmt.Sprintf("--rdzv-endpoint=%s:%d", s.address(0), port), "--rdzv-id=prove", "--rdzv-conf=" + conf, "--local-addr=" + s.address(node)}
 }
 
 func (c *Config) kind(argv []string) []string {

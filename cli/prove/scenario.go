@@ -4,6 +4,7 @@ package prove
 
 import (
 	"fmt"
+	"net"
 	"slices"
 	"strings"
 	"time"
@@ -21,6 +22,7 @@ type Scenario struct {
 	here        []int // the nodes that must have workers afterwards
 	undisturbed bool  // these workers are the ones from before
 	bySteps     bool  // it is seen by the steps that workers report
+	apart       bool  // each node is on a machine of its own, as far as the network goes
 	options     []string
 	harm        func(j *job) error
 }
@@ -45,13 +47,20 @@ var Scenarios = []Scenario{
 		harm:    func(j *job) error { return j.signalWorkers(1, stop) }},
 	{Name: "slow-end", What: "a node is asked to end with SIGTERM; the other one continues", least: 1, most: 2, begin: 2, here: []int{0},
 		harm: func(j *job) error { return j.signal(1, term) }},
+	{Name: "lost-network", What: "a node loses its network; the other one continues", least: 1, most: 2, begin: 2, here: []int{0}, apart: true,
+		harm: func(j *job) error { return j.network.unplug(1) }},
 }
 
-// Find returns the scenarios of these names, in their order; all for none.
-func Find(names []string) ([]Scenario, error) {
-	if len(names) == 0 {
-		return Scenarios, nil
+// address is that of a node's machine.
+func (s *Scenario) address(node int) string {
+	if s.apart {
+		return net.IP(machineAddress(node)).String()
 	}
+	return "127.0.0.1"
+}
+
+// Find returns the scenarios of these names, in their order.
+func Find(names []string) ([]Scenario, error) {
 	var found []Scenario
 	for _, s := range Scenarios {
 		if slices.Contains(names, s.Name) {

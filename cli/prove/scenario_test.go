@@ -66,8 +66,8 @@ func TestWatch(t *testing.T) {
 }
 
 func TestFind(t *testing.T) {
-	if all, err := Find(nil); err != nil || len(all) != len(Scenarios) {
-		t.Errorf("%d, %v", len(all), err)
+	if none, err := Find(nil); err != nil || len(none) > 0 {
+		t.Errorf("%+v, %v", none, err)
 	}
 	if some, err := Find([]string{"hang", "agent-kill", "hang"}); err != nil || len(some) != 2 || some[0].Name != "agent-kill" {
 		t.Errorf("%+v, %v", some, err)
