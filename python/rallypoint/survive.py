@@ -99,7 +99,7 @@ def init_process_group(backend: str = "gloo", *, timeout: timedelta | None = Non
             _log.warning("a lost worker ends all others, which then start again: %s", why)
         dist.init_process_group(backend, **({} if timeout is None else {"timeout": timeout}))
     else:
-        _group = Group(backend, timeout)
+        _group = Group(timeout)
 
 
 def _unsupported(backend: str) -> str:
@@ -107,7 +107,9 @@ def _unsupported(backend: str) -> str:
     if not changeable():
         return "this worker's agent was not started with `rallypoint run --on-failure regroup`"
     if not hasattr(dist, "_reconfigure"):
-        return f"torch is {torch.__version__}, and process groups can be reconfigured from 2.15 on"
+        return (
+            f"torch is {torch.__version__}, and workers of a process group can change from 2.15 on"
+        )
     if backend != "gloo":
         return f"the backend is {backend!r}, and only gloo is supported"
     return ""
@@ -332,7 +334,7 @@ class Run:
             _log.info(
                 "leaving the world %d at step %d: %s", self._group.world.epoch, self.completed, why
             )
-            self._group.alone()
+            self._group.leave()
             self._group.world = regroup()
             try:
                 with self._meeting():

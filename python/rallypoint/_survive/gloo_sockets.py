@@ -4,44 +4,77 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import select
 import socket
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 
 Address = tuple[str, int]
 
 
-def _sockets() -> Iterator[socket.socket]:
-    """Each TCP socket of this process, as a descriptor of its own that is closed after it."""
+def _descriptors(kind: str) -> Iterator[int]:
     for name in os.listdir("/proc/self/fd"):
         with contextlib.suppress(OSError):
-            if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
-                continue
-            with socket.socket(fileno=os.dup(int(name))) as s:
-                if s.type == socket.SOCK_STREAM and s.family in (socket.AF_INET, socket.AF_INET6):
-                    yield s
+            if os.readlink(f"/proc/self/fd/{name}").startswith(kind):
+                yield int(name)
+
+
+def _sockets() -> Iterator[tuple[int, socket.socket]]:
+    """Each TCP socket of this process, also as a descriptor of its own that is closed after it."""
+    for number in _descriptors("socket:"):
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as s:
+            if s.type == socket.SOCK_STREAM and s.family in (socket.AF_INET, socket.AF_INET6):
+                yield number, s
 
 
 def listening() -> set[Address]:
     """The addresses on which this process listens."""
     return {
         s.getsockname()[:2]
-        for s in _sockets()
+        for _, s in _sockets()
         if s.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN)
     }
 
 
-def shut(own: set[Address], peers: set[Address]) -> None:
-    """Ends connections, and with them the waits of both sides.
+def _connections(own: set[Address], peers: set[Address]) -> Iterator[tuple[int, socket.socket]]:
+    """Those between workers.
 
     Args:
         own: where gloo listens in this process.
         peers: the same of the other workers.
     """
-    for s in _sockets():
+    for number, s in _sockets():
         with contextlib.suppress(OSError):
             if s.getpeername()[:2] in peers or s.getsockname()[:2] in own:
-                s.shutdown(socket.SHUT_RDWR)
+                yield number, s
+
+
+def shut(own: set[Address], peers: set[Address]) -> None:
+    """Ends connections, and with them the waits of both sides."""
+    for _, s in _connections(own, peers):
+        with contextlib.suppress(OSError):
+            s.shutdown(socket.SHUT_RDWR)
+
+
+def take(own: set[Address], peers: set[Address]) -> None:
+    """Puts what never has an event in the place of connections that ended long ago.
+
+    gloo does not close one whose next data nobody wants any more, nor does it read it, so that its
+    thread would be woken without a pause.
+    """
+    for number in [number for number, _ in _connections(own, peers)]:
+        for loop in _descriptors("anon_inode:[eventpoll]"):
+            with contextlib.suppress(OSError):
+                watched = Path(f"/proc/self/fdinfo/{loop}").read_text()
+                if not re.search(rf"^tfd:\s+{number}\s", watched, re.MULTILINE):
+                    continue
+                silent, _open = os.pipe()
+                os.dup2(silent, number)
+                os.close(silent)
+                with select.epoll.fromfd(os.dup(loop)) as epoll:  # gloo takes it out in the end
+                    epoll.register(number, select.EPOLLIN)
 
 
 def end_waits(own: set[Address], published: bytes, size: int) -> None:

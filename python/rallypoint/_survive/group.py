@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import logging
 import os
-import random
 import threading
 import time
 from datetime import timedelta
@@ -16,7 +15,7 @@ import torch.distributed as dist
 from .._errors import DeadlineError, RallypointError, StateError
 from .._launch.world import WorldLostError, can_regroup, changing, regroup, world
 from .._stores.store import PrefixStore
-from . import gloo_sockets
+from . import gloo_sockets, process_group
 from .moving_store import MovingStore
 
 _log = logging.getLogger("rallypoint")
@@ -52,28 +51,18 @@ class Group:
         pending: how many workers of the world are still to come in.
     """
 
-    def __init__(self, backend: str, timeout: timedelta | None) -> None:
+    def __init__(self, timeout: timedelta | None) -> None:
         self.store = MovingStore(changing)
         self.world = world()
         self.joining = self.world.carried > 0
-        rank, size = (0, 1) if self.joining else (self.world.rank, self.world.size)
-        options: dict[str, Any] = {} if timeout is None else {"timeout": timeout}
         before = gloo_sockets.listening()
-        dist.init_process_group(
-            backend,
-            store=self.store,
-            rank=rank,
-            world_size=size,
-            enable_reconfigure=True,
-            **options,
-        )
+        self._torch = process_group.initialise(self.store, timeout)
         self._listeners = gloo_sockets.listening() - before
         self._peers: set[gloo_sockets.Address] = set()
         self._connecting = 0  # the size of the group while gloo connects it
         self._ready = threading.Event()
         if self.joining:
             can_regroup()
-            self.alone()
             self._prepares = threading.Thread(target=self._prepare, daemon=True)
             self._prepares.start()
         else:
@@ -105,33 +94,30 @@ class Group:
         """Makes a group of so many workers, in the order of their ranks in the world."""
         mine = mine | {
             "rank": self.world.rank,
-            "handle": dist._get_reconfigure_handle(),
             "listeners": sorted(self._listeners),
         }
         prefix = f"member/{self._generation}"
         _arrive(self.store, prefix, mine)
         members = sorted(_arrived(self.store, prefix, count), key=lambda m: m["rank"])
         self._peers.update((host, port) for m in members for host, port in m["listeners"])
-        uuid = self.world.epoch << 20 | self._generation
+        rank = [m["rank"] for m in members].index(self.world.rank)
+        store = dist.PrefixStore(f"gloo/{self._generation}", self.store)
         self._connecting = len(members)
         try:
-            _reconfigure(uuid, [m["handle"] for m in members])
+            self._torch.connect(store, rank, len(members), timedelta(seconds=_CONNECT))
         finally:
             self._connecting = 0
         self.pending = self.world.size - len(members)
         return members
 
-    def alone(self) -> None:
-        """Makes a group of this worker alone.
+    def leave(self) -> None:
+        """Leaves the group, and wakes workers that wait for this one.
 
-        Workers that wait for it wake when its connections end: gloo wakes a worker only when the
-        one that it waits for is gone. Connections may be held by a Work that nobody has waited
-        for, so they are ended before gloo gives them up.
+        gloo wakes a worker only when the one that it waits for is gone.
         """
         self.wake()
+        self._torch.free()
         self._peers.clear()
-        self.store.move()
-        _reconfigure(random.SystemRandom().getrandbits(62), [dist._get_reconfigure_handle()])
 
     def _prepare(self) -> None:
         """Follows the worlds while this worker makes its model, so that no other waits for it."""
@@ -165,6 +151,8 @@ class Group:
         gloo_sockets.shut(self._listeners, self._peers.copy())
         if isinstance(self.store.last, bytes) and (size := self._connecting):
             gloo_sockets.end_waits(self._listeners, self.store.last, size)
+        if self._torch.leave():
+            gloo_sockets.take(self._listeners, self._peers.copy())
 
     def admission(self, step: int, last: int) -> bool:
         """Whether the group admits workers before this step; it is the same in all its workers.
@@ -225,9 +213,3 @@ def _arrived(store: Any, where: str, count: int) -> list[dict[str, Any]]:
     """What so many workers say, without those that are not ready."""
     texts = store.multi_get([f"{where}/{number}" for number in range(count)])
     return [said for said in map(json.loads, texts) if said is not None]
-
-
-def _reconfigure(uuid: int, handles: list[str]) -> None:
-    dist._reconfigure(uuid, handles, timeout=timedelta(seconds=_CONNECT)).wait()
-    group = dist.group.WORLD
-    dist.distributed_c10d._world.pg_group_ranks[group] = {i: i for i in range(len(handles))}

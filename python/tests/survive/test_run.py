@@ -8,6 +8,7 @@ import queue
 import re
 import socket
 import threading
+from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
 from typing import Any
@@ -20,8 +21,9 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
 from rallypoint import InvalidError, StateError, survive
-from rallypoint._survive import gloo_sockets, state
+from rallypoint._survive import gloo_sockets, process_group, state
 from rallypoint._survive.moving_store import MovingStore
+from rallypoint._survive.process_group import ProcessGroup
 
 CUT = "[gloo/transport/tcp/pair.cc:545] Read error: Connection reset by peer"
 
@@ -244,39 +246,75 @@ def test_only_connections_of_gloo_are_ended() -> None:
                 end.close()
 
 
-def test_a_worker_that_waits_for_a_connection_is_woken() -> None:
+@pytest.fixture
+def group() -> Iterator[ProcessGroup]:
+    """The default process group, of this process alone."""
+    yield process_group.initialise(dist.HashStore(), None)
+    dist.destroy_process_group()
+
+
+def test_a_worker_that_waits_for_a_connection_is_woken(group: ProcessGroup) -> None:
     """The peer is gone after it has published its address. gloo alone waits for 25 s."""
     store = MovingStore(lambda: False)
-    before = gloo_sockets.listening()
-    options = {"rank": 0, "world_size": 2, "enable_reconfigure": True}
-    dist.init_process_group("gloo", store=store, **options)  # type: ignore[arg-type]
-    own = gloo_sockets.listening() - before
-    handle = dist._get_reconfigure_handle()
+    own = gloo_sockets.listening()
     errors: queue.Queue[BaseException] = queue.Queue()
 
     def connect() -> None:
         try:
-            handles = [handle, handle.replace("gloo:0", "gloo:1")]
-            dist._reconfigure(7, handles, timeout=timedelta(seconds=5)).wait()
-            dist.all_reduce(torch.ones(1))
+            group.connect(dist.PrefixStore("7", store), 0, 2, timedelta(seconds=5))
         except RuntimeError as e:
             errors.put(e)
 
-    try:
-        thread = threading.Thread(target=connect)
-        thread.start()
-        until(lambda: len(store.last) > 100, what="gloo has published its address")
-        assert isinstance(store.last, bytes)
-        ((_, listens),) = own  # of two, gloo has the one with the lower port listen
-        peer = store.last.replace(listens.to_bytes(2, "big"), b"\xff\xff", 1)
-        (name,) = [k for k in store.list_keys() if k.endswith("/7/0/0")]
-        store.set(name.removesuffix("0") + "1", peer)
-        while thread.is_alive():
-            gloo_sockets.end_waits(own, peer, 2)
-            thread.join(0.1)
-        assert survive._is_cut(errors.get())
-    finally:
-        dist.destroy_process_group()
+    thread = threading.Thread(target=connect)
+    thread.start()
+    until(lambda: len(store.last) > 100, what="gloo has published its address")
+    assert isinstance(store.last, bytes)
+    peer = store.last
+    for _, listens in own:  # of two, gloo has the one with the lower port listen
+        peer = peer.replace(listens.to_bytes(2, "big"), b"\xff\xff", 1)
+    (name,) = [k for k in store.list_keys() if k.startswith("7/") and k.endswith("/0")]
+    store.set(name.removesuffix("0") + "1", peer)
+    while thread.is_alive():
+        gloo_sockets.end_waits(own, peer, 2)
+        thread.join(0.1)
+    assert survive._is_cut(errors.get())
+
+
+def test_a_collective_that_gloo_forgets_ends(group: ProcessGroup) -> None:
+    """... when its world is left, and the next world has none of it."""
+    store = dist.HashStore()
+    before = gloo_sockets.listening()
+    other: Any = ProcessGroup(dist.PrefixStore("other", store), timedelta(seconds=60))
+    peers = gloo_sockets.listening() - before
+    thread = threading.Thread(target=other.connect, args=(store, 1, 2, timedelta(seconds=60)))
+    thread.start()
+    group.connect(store, 0, 2, timedelta(seconds=60))
+    thread.join(PATIENCE)
+    assert (dist.get_rank(), dist.get_world_size()) == (0, 2)
+    work = dist.all_reduce(torch.ones(1), async_op=True)  # for which the other one never comes
+    assert work is not None and not work.is_completed()
+    with pytest.raises(RuntimeError, match="timed out"):
+        work.wait(timedelta(seconds=0.01))
+
+    def wait() -> None:
+        with pytest.raises(RuntimeError, match="gloo: the workers"):
+            work.wait()
+
+    waits = threading.Thread(target=wait)
+    waits.start()
+    assert group.leave()
+    waits.join(PATIENCE)
+    for late in (work.wait, work.get_future().wait, lambda: dist.all_reduce(torch.ones(1))):
+        with pytest.raises(RuntimeError, match="gloo: the workers") as caught:
+            late()
+        assert survive._is_cut(caught.value)
+    gloo_sockets.take(before, peers)  # which the other one sees
+    with pytest.raises(RuntimeError, match=r"Connection (closed|reset) by peer"):
+        other.allreduce([torch.ones(1)]).wait()
+    group.connect(dist.HashStore(), 0, 1, timedelta(seconds=60))
+    dist.all_reduce(torch.ones(1))
+    assert not group.leave()
+    group.free()
 
 
 def test_a_worker_within_an_attempt_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
