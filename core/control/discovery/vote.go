@@ -22,13 +22,10 @@ func (f *Finder) obey() {
 	if to, deposed := f.group.Deposed(); deposed {
 		f.stepDown(to, fmt.Sprintf("another node was elected in term %d while this one was silent", to.Term))
 	}
-	if to, stranded := f.group.Overtaken(); stranded {
-		f.stepDown(to, "its voters are dead, and may have chosen others while this node was stopped")
-	}
 	if to, why := f.group.Deserted(); why != "" {
 		f.stepDown(to, why)
 	}
-	elected := f.group.Elected() > 0
+	elected := f.group.Elected() > 0 || f.group.MayFound()
 	f.mu.Lock()
 	host, l, cancel, transferring := f.hosting, f.current, f.onElected, f.transferring
 	f.mu.Unlock()

@@ -3,6 +3,7 @@ package standby
 import (
 	"maps"
 	"slices"
+	"time"
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/raft"
@@ -20,16 +21,17 @@ const maxLinks = 4 * succession.MaxStandbys
 // ended. Group.mu guards it.
 type Link struct {
 	node    string
-	voter   raft.Voter   // 0: it has not said yet
-	cluster string       // in which it votes
-	last    [2]uint64    // the term and the number of the last value that it knows
-	votes   bool         // as it says
-	linked  []string     // nodes to which it has opened a connection, as it says
-	spoke   bool         // the other side has said something on it, or on the one before
-	refuses bool         // it has spoken, and the last dial to its address was refused
-	dialed  bool         // this process opens it: its end and refused dials prove a death
-	before  []raft.Voter // in the same place, before it was dialed
-	out     Outbox       // nil: it is not open
+	voter   raft.Voter    // 0: it has not said yet
+	cluster string        // in which it votes
+	last    [2]uint64     // the term and the number of the last value that it knows
+	votes   bool          // as it says
+	linked  []string      // nodes to which it has opened a connection, as it says
+	spoke   bool          // the other side has said something on it, or on the one before
+	heard   time.Duration // when it did so last, by the vote's clock
+	refuses bool          // it has spoken, and the last dial to its address was refused
+	dialed  bool          // this process opens it: its end and refused dials prove a death
+	before  []raft.Voter  // in the same place, before it was dialed
+	out     Outbox        // nil: it is not open
 	state   succession.State
 	term    uint64
 	target  wire.Redirect
@@ -167,7 +169,7 @@ func (g *Group) Hear(l *Link, f wire.Liveness) (to wire.Redirect, superseded boo
 		f.State = uint64(succession.Left)
 	}
 	voter, superseded := g.members.heardLocked(l, f)
-	l.spoke = true
+	l.spoke, l.heard = true, g.vote.now()
 	l.voter, l.votes, l.linked, l.cluster, l.last = voter, f.Votes, f.Linked, f.Cluster, f.Last
 	if l.voter != 0 {
 		g.nameLocked(l.node, l.voter)

@@ -31,7 +31,7 @@ type recovery struct {
 	idle     time.Duration // of the time since, how long this process did not run
 	place    int           // of this process among those in the same position
 	newcomer time.Duration // when a node last came that has not followed this group; 0: none has
-	reached  time.Duration // when any other last came, or another voter was last connected
+	reached  time.Duration // when any other last came, or a voter that is connected was last heard
 }
 
 // Came notes that another node says hello. A newcomer has followed no leader of this group.
@@ -65,6 +65,9 @@ func (g *Group) recoverLocked() {
 		case v.node.ProvenDead(id), linked(id, func(l *Link) bool { return l.refuses }):
 			gone++
 		case linked(id, func(l *Link) bool {
+			if l.out != nil { // it may be silent for a while before it counts as gone
+				s.reached = max(s.reached, l.heard)
+			}
 			return l.out != nil && l.state != succession.Leads && (l.state != succession.Follows || g.hosting)
 		}):
 			lives = append(lives, id)
@@ -88,9 +91,6 @@ func (g *Group) recoverLocked() {
 	unknown := len(lives)+gone < len(voters.All())
 	if !v.node.Votes() || unknown || voters.Majority(lives) || paused >= g.lease || hosted {
 		s.since, s.idle = now, 0
-	}
-	if len(lives) > 1 {
-		s.reached = now
 	}
 	s.ticked, s.place = now, place
 }
@@ -127,15 +127,23 @@ func (g *Group) Stranded() (since, patience time.Duration) {
 	return s.lasted(), time.Duration(1+s.place) * g.lease / 2
 }
 
-// FoundAnew makes this process the founder of another group in the place of one that can elect nobody. It
-// reports false unless the rule of recovery allows it; why is for the log.
-func (g *Group) FoundAnew(now time.Time) (why string, founded bool) {
+// MayFound reports whether the rule of recovery allows this process to found another group.
+func (g *Group) MayFound() bool {
 	since, patience := g.Stranded()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.hosting || g.closed || g.self == "" && len(g.listening) == 0 || patience == 0 || since < patience {
+	return !g.hosting && !g.closed && (g.self != "" || len(g.listening) > 0) && patience > 0 && since >= patience
+}
+
+// FoundAnew makes this process the founder of another group in the place of one that can elect nobody, if it may.
+// why is for the log. Its caller is the one that makes this process host.
+func (g *Group) FoundAnew(now time.Time) (why string, founded bool) {
+	if !g.MayFound() {
 		return "", false
 	}
+	since, _ := g.Stranded()
+	g.mu.Lock()
+	defer g.mu.Unlock()
 	gone := g.goneLocked()
 	g.foundLocked(now)
 	g.target.Group = yieldsFirst + g.target.Group
@@ -164,27 +172,24 @@ func (g *Group) goneLocked() (nodes []string) {
 	return slices.Compact(nodes)
 }
 
-// Overtaken returns where to go, if this process leads, and its memory is of no use any more, or its voters are gone
-// and it may begin another cluster: it looks for another leader first, as all others do.
-func (g *Group) Overtaken() (to wire.Redirect, overtaken bool) {
-	since, patience := g.Stranded()
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.nowhereLocked(), g.hosting && (patience > 0 && since >= patience || g.vote.node.Lost())
-}
-
 // nowhereLocked is the redirect for nodes whose host knows of no other.
 func (g *Group) nowhereLocked() wire.Redirect {
 	return wire.Redirect{Group: g.target.Group, Term: g.target.Term, Servers: g.servers()}
 }
 
-// Deserted returns why this process does not lead any more, if its voters are gone for a lease, and it may not
-// begin another cluster: whoever has succeeded it had so long to find it. "": that is not so.
+// Deserted returns why this process does not lead any more, if its voters are gone for half a lease, and raft has had
+// it step down, or its memory is of no use: it looks for another leader, as all others do, whose hellos then show it
+// that it is not the one that is cut off. "": that is not so.
 func (g *Group) Deserted() (to wire.Redirect, why string) {
-	since, patience := g.Stranded()
+	since, _ := g.Stranded()
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if !g.hosting || patience > 0 || since < g.lease {
+	switch _, leads := g.vote.node.Leads(); {
+	case !g.hosting:
+		return to, ""
+	case g.vote.node.Lost():
+		return g.nowhereLocked(), "its memory of the vote is of no use any more"
+	case leads, since < g.lease/2:
 		return to, ""
 	}
 	return g.nowhereLocked(), fmt.Sprintf("no majority has heard it for %s, and the addresses where %s stood by refuse connections now, or others answer there", wording.Seconds(g.vote.now()-g.majorityLocked()), wording.Names(g.goneLocked()))

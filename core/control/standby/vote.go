@@ -129,6 +129,7 @@ func (g *Group) HearVote(l *Link, f wire.Vote) bool {
 	case f.Group != g.groupLocked(), f.From != l.voter, l.voter == 0:
 		return false
 	}
+	l.heard = g.vote.now()
 	m, whole, possible := g.members.assembleLocked(l, f)
 	if !whole {
 		return possible
