@@ -5,6 +5,7 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"time"
 
 	"rallypoint/agent/logs"
 	"rallypoint/agent/process"
@@ -22,6 +23,7 @@ type attempt struct {
 	*history
 	hangs     *hangs
 	workers   *process.WorkerGroup
+	started   time.Time
 	logs      []*logs.Attempt // by local rank: those started together have one
 	watchdog  *watchdog.Watchdog
 	oom       process.OOMCounter // since the workers were started
@@ -70,6 +72,7 @@ func (t *attempt) start() error {
 	if err == nil {
 		t.guard.Starting()
 		t.running.Store(true)
+		t.started = time.Now()
 		t.workers, err = process.StartWorkers(t.forker, t.reaper, t.template, launches, t.log)
 	}
 	files.Started()

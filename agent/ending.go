@@ -111,6 +111,7 @@ func (e *ending) halt(why string) {
 	}
 	e.note(e.workers.Stop(o))
 	e.giveUpStuck()
+	e.logFlightRecords()
 	if e.how != allSucceeded && e.how != mustInterrupt {
 		e.stepDone(telemetry.StepStop, began, nil)
 	}

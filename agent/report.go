@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -188,4 +189,17 @@ func (t *attempt) logLastStacks(left []*process.Process) {
 	}
 	t.log.Warn(fmt.Sprintf("where the workers are that have not ended within %v:\n%s", t.spec.ShutdownTimeout, fold.Text()))
 	t.lastStacks = append(t.lastStacks, fold.Groups...)
+}
+
+// logFlightRecords names the files in which torch's Flight Recorder has kept what the workers did last.
+func (t *attempt) logFlightRecords() {
+	var paths []string
+	for _, p := range t.workers.Procs {
+		if path := stacks.FlightRecord(process.Getenv(t.spec.Environ), t.assignment.ranks.base+p.Local, t.started); path != "" {
+			paths = append(paths, path)
+		}
+	}
+	if len(paths) > 0 {
+		t.log.Warn("torch's Flight Recorder has kept the last collectives of " + wording.Count(len(paths), "rank", "ranks") + " of this node: " + strings.Join(paths, ", "))
+	}
 }

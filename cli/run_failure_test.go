@@ -95,3 +95,18 @@ func testSucceededInAFailedJob(t *testing.T, restarts string, kill bool) {
 		t.Errorf("the node that succeeded does not say that the run failed:\n%s", said)
 	}
 }
+
+// TestFlightRecordsAreNamed: those of this attempt alone, also of a rank that the agent has stopped.
+func TestFlightRecordsAreNamed(t *testing.T) {
+	t.Parallel()
+	h := newHarness(t)
+	prefix := t.TempDir() + "/trace_rank_"
+	h.env = []string{"TORCH_FR_DUMP_TEMP_FILE=" + prefix}
+	script := "[ $RANK = 2 ] && exec sleep 100; echo x >" + prefix + "$RANK; [ $RANK = 0 ] && exec sleep 100; until [ -s " + prefix + "0 ]; do :; done; exit 3"
+	p := h.run(script, "--standalone", "--nproc-per-node=3")
+	p.expect(t, 1)
+	want := "kept the last collectives of 2 ranks of this node: " + prefix + "0, " + prefix + "1\n"
+	if text := p.stderr.String(); !strings.Contains(text, want) {
+		t.Errorf("%q is missing: %s", want, text)
+	}
+}
