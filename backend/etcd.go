@@ -4,7 +4,6 @@ import (
 	"context"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"time"
 
 	"rallypoint/core/election/register"
@@ -32,7 +31,7 @@ func (e etcdPlace) complete(p *params.Params) error {
 	if err := e.Apply(p); err != nil {
 		return err
 	}
-	p.Endpoint = e.String()
+	p.Endpoint, p.LoopbackRegister = e.String(), e.Hosts.Loopback()
 	return nil
 }
 
@@ -45,7 +44,7 @@ func (e etcdPlace) open(p params.Params, log *slog.Logger) (Node, error) {
 		return nil, err
 	}
 	config.Timeout, config.Logger = p.ReadTimeout, log
-	if p.TokenFile != "" && !config.TLS && slices.ContainsFunc(e.Hosts, func(host string) bool { return !params.LoopbackEndpoint(host) }) {
+	if p.TokenFile != "" && !config.TLS && !p.LoopbackRegister {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
 			"%s is plain: the token file %s would not protect what nodes tell each other there; use etcds://, or leave the token out (token_file, --token-file, %s)",
 			p.Endpoint, p.TokenFile, params.EnvTokenFile)

@@ -16,12 +16,13 @@ func parseHosted(endpoint string) (place, error) {
 }
 
 func (h hosted) complete(p *params.Params) error {
-	p.Endpoint = h.servers.String()
+	p.Endpoint, p.Servers = h.servers.String(), h.servers
 	return nil
 }
 
 func (h hosted) open(p params.Params, log *slog.Logger) (Node, error) {
-	return node(roundstore.OpenAt(p, h.servers, log))
+	p.Servers = h.servers
+	return node(roundstore.Open(p, log))
 }
 
 func (h hosted) address() (string, error) { return reachable(h.servers...) }

@@ -126,3 +126,17 @@ func TestRecordIsNoMeetingPlace(t *testing.T) {
 		}
 	}
 }
+
+// TestNameForDisplay: the name of a program's register says nothing about where the nodes are. A job of
+// several machines with a register that is called "localhost" needs a token all the same.
+func TestNameForDisplay(t *testing.T) {
+	p := params.Default()
+	p.RunID, p.Endpoint, p.Min, p.Max, p.Security = "job", "localhost", 2, 2, params.SecurityRequire
+	m, err := OpenRegister(p, &value{}, nil)
+	if err == nil {
+		m.Close()
+	}
+	if !errors.Is(err, rendezvous.ErrInvalid) || !strings.Contains(err.Error(), "no token") {
+		t.Errorf("got %v", err)
+	}
+}

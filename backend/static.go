@@ -52,9 +52,10 @@ func (s static) open(p params.Params, log *slog.Logger) (Node, error) {
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "the port of node 0 is 0, it must be between 1 and %d", math.MaxUint16)
 	}
 	hosts := p.NodeRank == 0
-	p.RankFixed, p.IsHost, p.Endpoint = true, &hosts, s.node0.String()
+	p.RankFixed, p.IsHost = true, &hosts
+	p.Endpoint, p.Servers = s.node0.String(), params.Servers{s.node0}
 	if hosts { // elsewhere MASTER_PORT may be another program's
 		p.AdvertiseAddr, p.StorePort = s.node0.Host, s.node0.Port
 	}
-	return node(roundstore.OpenAt(p, params.Servers{s.node0}, log))
+	return node(roundstore.Open(p, log))
 }

@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/params"
 	"rallypoint/roundstore"
 )
@@ -28,7 +29,8 @@ func TestServeSurvivesItsFile(t *testing.T) {
 	defer cancel()
 	join := func(id string) error {
 		p := params.Default()
-		p.RunID, p.Endpoint, p.Min, p.Max, p.JoinTimeout = id, s.addr, 1, 1, 4*time.Second
+		p.RunID, p.Min, p.Max, p.JoinTimeout = id, 1, 1, 4*time.Second
+		controltest.MeetAt(&p, s.addr)
 		m, err := roundstore.Open(p, nil)
 		if err != nil {
 			t.Fatal(err)

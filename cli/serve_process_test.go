@@ -17,6 +17,7 @@ import (
 
 	"rallypoint/cli/run"
 	"rallypoint/conformance"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -124,7 +125,8 @@ func TestServeIsKilled(t *testing.T) {
 	for job := range jobs {
 		j := &killedJob{t: t, ctx: ctx, answered: answered, generations: map[uint64]string{}, sums: map[uint64][]int64{}, ranks: map[uint64][]int{}}
 		p := params.Default()
-		p.RunID, p.Endpoint, p.Min, p.Max = fmt.Sprint("job", job), s.addr, nodes, nodes
+		p.RunID, p.Min, p.Max = fmt.Sprint("job", job), nodes, nodes
+		controltest.MeetAt(&p, s.addr)
 		no := false
 		p.IsHost = &no
 		var members sync.WaitGroup

@@ -34,10 +34,11 @@ func (ignoringObserver) ConnectionChanged(error)             {}
 func joined(t *testing.T, addr, node string, least, most int) (*client.Client, *member.Call) {
 	t.Helper()
 	p := params.Default()
-	p.RunID, p.Endpoint, p.Min, p.Max, p.NodeID = "job", addr, least, most, node
+	p.RunID, p.Min, p.Max, p.NodeID = "job", least, most, node
+	controltest.MeetAt(&p, addr)
 	isHost := false
 	p.IsHost = &isHost
-	c := client.New(p, controltest.At(p), ignoringObserver{}, nil, nil)
+	c := client.New(p, ignoringObserver{}, nil, nil)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()

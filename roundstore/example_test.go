@@ -26,7 +26,10 @@ func ExampleOpen() {
 	defer server.Close()
 
 	p := params.Default()
-	p.RunID, p.Endpoint, p.Min, p.Max = "job", listener.Addr().String(), 1, 1
+	p.RunID, p.Min, p.Max = "job", 1, 1
+	if p.Servers, err = params.ParseServers(listener.Addr().String(), params.DefaultPort); err != nil {
+		log.Fatal(err)
+	}
 	node, err := roundstore.Open(p, quiet)
 	if err != nil {
 		log.Fatal(err)

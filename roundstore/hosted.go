@@ -23,23 +23,18 @@ import (
 	"rallypoint/core/secret"
 )
 
-// Open makes the member that p describes. It uses no network and starts nothing before the
-// member's first Next. The error for a wrong parameter, endpoint, local address or token file is
-// ErrInvalid. log receives messages for users; nil discards them.
+// Open makes the member that p describes, whose control plane is at p.Servers. It uses no network and
+// starts nothing before the member's first Next. The error for a wrong parameter, local address or token
+// file is ErrInvalid. log receives messages for users; nil discards them.
 //
 // The caller ends the member by Shutdown or Close.
 func Open(p params.Params, log *slog.Logger) (*member.Member, error) {
-	at, err := params.ParseServers(p.Endpoint, params.DefaultPort)
-	if err != nil {
-		return nil, err
+	if len(p.Servers) == 0 {
+		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "run %q has no endpoint", p.RunID)
 	}
-	return OpenAt(p, at, log)
-}
-
-// OpenAt is Open for an endpoint that is already parsed.
-func OpenAt(p params.Params, at params.Servers, log *slog.Logger) (*member.Member, error) {
+	p.Endpoint = cmp.Or(p.Endpoint, p.Servers.String())
 	return newMember(p, log, true, func(o member.Observer, stores *RoundStores, log *slog.Logger) member.ControlPlane {
-		return client.New(p, at, o, log, starter(p, stores, log))
+		return client.New(p, o, log, starter(p, stores, log))
 	})
 }
 

@@ -17,6 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"rallypoint/core/control"
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
@@ -68,7 +69,8 @@ func serve(t *testing.T) (endpoint string) {
 func open(t *testing.T, name, endpoint string, min, max int, options map[string]string) *member.Member {
 	t.Helper()
 	p := params.Default()
-	p.RunID, p.Endpoint, p.NodeID, p.Min, p.Max = "job", endpoint, name, min, max
+	p.RunID, p.NodeID, p.Min, p.Max = "job", name, min, max
+	controltest.MeetAt(&p, endpoint)
 	p.JoinTimeout = patience
 	if _, err := p.SetOptions(options); err != nil {
 		t.Fatal(err)
@@ -135,11 +137,12 @@ func TestOpenTouchesNoNetwork(t *testing.T) {
 
 func TestOpenRefuses(t *testing.T) {
 	good := params.Default()
-	good.RunID, good.Endpoint, good.Min, good.Max = "job", "host0", 1, 2
+	good.RunID, good.Min, good.Max = "job", 1, 2
+	controltest.MeetAt(&good, "host0")
 	for name, change := range map[string]func(*params.Params){
 		"run id":   func(p *params.Params) { p.RunID = "" },
 		"minimum":  func(p *params.Params) { p.Min = 0 },
-		"endpoint": func(p *params.Params) { p.Endpoint = "host0:x" },
+		"endpoint": func(p *params.Params) { p.Servers = nil },
 		"local":    func(p *params.Params) { p.LocalAddr = "0.0.0.0" },
 	} {
 		p := good
@@ -295,7 +298,8 @@ func TestAnotherRunOnThePort(t *testing.T) {
 	endpoint := net.JoinHostPort("127.0.0.1", strconv.Itoa(testkit.FreePort(t)))
 	next(t, open(t, "a", endpoint, 1, 1, nil))
 	p := params.Default()
-	p.RunID, p.Endpoint, p.Min, p.Max = "other", endpoint, 1, 1
+	p.RunID, p.Min, p.Max = "other", 1, 1
+	controltest.MeetAt(&p, endpoint)
 	m, err := Open(p, logTo(t, "other"))
 	if err != nil {
 		t.Fatal(err)

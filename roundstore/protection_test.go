@@ -17,6 +17,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/member"
 	"rallypoint/core/params"
 	"rallypoint/core/peer/peertest"
@@ -47,7 +48,7 @@ func newNode(t *testing.T, token string, distant bool) *node {
 func newStores(token string, distant bool, log *slog.Logger) (*RoundStores, error) {
 	p := params.Default()
 	p.RunID, p.TokenFile, p.Max = "job", token, 2
-	p.Endpoint = "host0:29400"
+	controltest.MeetAt(&p, "host0:29400")
 	s := newRoundStores(p, log)
 	if token == "" {
 		return s, nil
@@ -341,7 +342,8 @@ func TestMembersWithToken(t *testing.T) {
 // TestPlainByOption: store_tls=0 leaves round stores plain, and says so at each start.
 func TestPlainByOption(t *testing.T) {
 	p := params.Default()
-	p.RunID, p.Endpoint, p.Min, p.Max, p.TokenFile = "job", "host0:29400", 1, 2, testkit.TokenFile(t)
+	p.RunID, p.Min, p.Max, p.TokenFile = "job", 1, 2, testkit.TokenFile(t)
+	controltest.MeetAt(&p, "host0:29400")
 	if _, err := p.SetOptions(map[string]string{"store_tls": "0"}); err != nil {
 		t.Fatal(err)
 	}

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/core/control/controltest"
 	"rallypoint/core/params"
 	"rallypoint/core/peer/peertest"
 	"rallypoint/core/rendezvous"
@@ -114,7 +115,8 @@ func TestSecurityRequired(t *testing.T) {
 		{"host0:29400", "require", "token", 2, "", false},
 	} {
 		p := params.Default()
-		p.RunID, p.Endpoint, p.Min, p.Max, p.Security = "job", test.endpoint, 1, test.max, test.security
+		p.RunID, p.Min, p.Max, p.Security = "job", 1, test.max, test.security
+		controltest.MeetAt(&p, test.endpoint)
 		if test.token != "" {
 			p.TokenFile = t.TempDir() + "/token"
 			if err := os.WriteFile(p.TokenFile, []byte(strings.Repeat("x", 32)), 0o600); err != nil {

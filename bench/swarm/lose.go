@@ -100,13 +100,13 @@ func cpuOf(processes []*exec.Cmd) (seconds float64) {
 	return seconds
 }
 
-// at is what the endpoint says.
-func at(p params.Params) params.Servers {
-	list, err := params.ParseServers(p.Endpoint, params.DefaultPort)
-	if err != nil {
+// meetAt sets where the control plane of a node is.
+func meetAt(p *params.Params, addr string) {
+	var err error
+	if p.Servers, err = params.ParseServers(addr, params.DefaultPort); err != nil {
 		panic(err)
 	}
-	return list
+	p.Endpoint = addr
 }
 
 // startHost starts a node that can host, in a process of its own, and waits until it is
@@ -130,8 +130,9 @@ func startHost(addr string, n int, runID string) (*exec.Cmd, error) {
 func beHost(ctx context.Context, addr string, n int, runID string) error {
 	w := &witness{told: make(chan struct{})}
 	p := params.Default()
-	p.RunID, p.Endpoint, p.Min, p.Max = runID, addr, n+standbys, n+standbys+1
-	c := client.New(p, at(p), w, nil, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
+	p.RunID, p.Min, p.Max = runID, n+standbys, n+standbys+1
+	meetAt(&p, addr)
+	c := client.New(p, w, nil, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
 		return control.Start(control.Config{RunID: cfg.Params.RunID, Fixed: cfg.Fixed, Log: cfg.Log, Group: cfg.Group, Node: &cfg.Params}, listeners...)
 	})
 	if err := c.Connect(ctx); err != nil {

@@ -226,9 +226,10 @@ func gather(ctx context.Context, addr string, n int, runID string, with func(i i
 	s := make(swarm, n)
 	err := each(n, func(i int) error {
 		p := params.Default()
-		p.RunID, p.Endpoint, p.Min, p.Max, p.IsHost = runID, addr, n, n, new(bool)
+		p.RunID, p.Min, p.Max, p.IsHost = runID, n, n, new(bool)
+		meetAt(&p, addr)
 		observer := with(i, &p)
-		s[i] = client.New(p, at(p), observer, nil, nil)
+		s[i] = client.New(p, observer, nil, nil)
 		return s[i].Connect(ctx)
 	})
 	if err != nil {

@@ -182,7 +182,7 @@ func (c *config) setDynamic(o *options, env environ, conf map[string]string) err
 	if err != nil {
 		return usagef("argument --rdzv-endpoint: %v", err)
 	}
-	if o.endpoint == "" && !o.given["master-addr"] && p.Max > 1 && params.LoopbackEndpoint(p.Endpoint) {
+	if o.endpoint == "" && !o.given["master-addr"] && p.Max > 1 && p.Servers.Loopback() {
 		c.warnings = append(c.warnings, "no --rdzv-endpoint: the nodes meet at "+p.Endpoint+", which other machines cannot reach; for nodes elsewhere, give all nodes the same --rdzv-endpoint=HOST:PORT")
 	}
 	if byMaster && p.StorePort == 0 { // MASTER_PORT is the port that the line names, as under torchrun's static backend

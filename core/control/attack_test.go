@@ -510,7 +510,7 @@ func TestKeyNowhere(t *testing.T) {
 	g := newGuardedServer(t)
 	log, lines := testkit.NewLog(t)
 	p := withToken(g.addr, g.path, 2)
-	c := client.New(p, controltest.At(p), controltest.NewObserver(), log, startHost)
+	c := client.New(p, controltest.NewObserver(), log, startHost)
 	defer c.Close(controltest.Context(t))
 	if err := c.Connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)

@@ -232,7 +232,7 @@ func meetAmong(t *testing.T, addr, id string) {
 	p.LeaseTimeout, p.ReconnectGrace = time.Minute, 0
 	clients := make([]*client.Client, 3)
 	for i := range clients {
-		clients[i] = client.New(p, controltest.At(p), controltest.NewObserver(), nil, nil)
+		clients[i] = client.New(p, controltest.NewObserver(), nil, nil)
 		defer func() {
 			gone, cancel := context.WithCancel(context.Background())
 			cancel()

@@ -57,7 +57,7 @@ func meet(tb testing.TB, endpoint string, n int) {
 	var wg sync.WaitGroup
 	for i := range n {
 		p := controltest.Params(endpoint, n)
-		clients[i] = client.New(p, controltest.At(p), controltest.NewObserver(), nil, startHost)
+		clients[i] = client.New(p, controltest.NewObserver(), nil, startHost)
 		wg.Go(func() {
 			err := clients[i].Connect(ctx)
 			if err == nil {

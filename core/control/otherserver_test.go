@@ -41,7 +41,7 @@ func TestOtherUsersServer(t *testing.T) {
 			p.Min = 1
 			test.change(&p)
 			log, lines := testkit.NewLog(t)
-			c := client.New(p, controltest.At(p), controltest.NewObserver(), log, startHost)
+			c := client.New(p, controltest.NewObserver(), log, startHost)
 			defer func() {
 				canceled, cancel := context.WithCancel(context.Background())
 				cancel()

@@ -31,7 +31,8 @@ func TestNothingPlain(t *testing.T) {
 			s := newFakeServer(t, cfg)
 			wiretap := newWiretap(t, s.addr)
 			never := false
-			p.RunID, p.NodeID, p.Endpoint, p.IsHost = planted[0], planted[1], wiretap.addr, &never
+			p.RunID, p.NodeID, p.IsHost = planted[0], planted[1], &never
+			controltest.MeetAt(&p, wiretap.addr)
 			c := connected(t, p, controltest.NewObserver())
 			o := controltest.Outcome(t, c.Start(controltest.Join()))
 			set := rendezvous.KeyRequest{Round: o.Round, Op: opSet, Keys: []string{planted[2]}, Values: [][]byte{[]byte(planted[3])}}

@@ -180,7 +180,7 @@ func TestAnAgentHadTheServersPort(t *testing.T) {
 	log, lines := testkit.NewLog(t)
 	p = controltest.Params(d.addr, 3)
 	p.Min = 2
-	agent := client.New(p, controltest.At(p), controltest.NewObserver(), log, startHost)
+	agent := client.New(p, controltest.NewObserver(), log, startHost)
 	if err := agent.Connect(controltest.Context(t)); err != nil || !agent.Hosting() {
 		t.Fatalf("hosting %v, %v", agent.Hosting(), err)
 	}

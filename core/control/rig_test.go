@@ -75,7 +75,7 @@ func startHost(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Ho
 // newTestClient makes a client that is closed with the test.
 func newTestClient(t *testing.T, p params.Params, obs member.Observer) *client.Client {
 	t.Helper()
-	c := client.New(p, controltest.At(p), obs, nil, startHost)
+	c := client.New(p, obs, nil, startHost)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()

@@ -56,7 +56,7 @@ func newPlaneThat(t *testing.T, name string, p params.Params, listens, hosts fun
 		log = slog.New(handlerThat{log.Handler(), func() { hosts(n) }})
 	}
 	p.NodeID = name
-	n.Client = client.New(p, controltest.At(p), n.obs, log, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
+	n.Client = client.New(p, n.obs, log, func(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Host {
 		s := Start(Config{RunID: cfg.Params.RunID, Fixed: cfg.Fixed, Token: cfg.Token, Log: cfg.Log, Group: cfg.Group}, listeners...)
 		n.mu.Lock()
 		n.servers = append(n.servers, s)
@@ -510,7 +510,7 @@ func TestNoTakeoverThroughAProxy(t *testing.T) {
 	host := newPlane(t, "a", elastic(t, 2)).connect()
 	proxy := newProxy(t, host.server().Addr().String())
 	p := elastic(t, 2)
-	p.Endpoint = proxy.addr
+	controltest.MeetAt(&p, proxy.addr)
 	second := newPlane(t, "b", p).connect()
 	regroup(t, []*plane{host, second})
 	awaitStandbys(t, []*plane{host, second}, 1)

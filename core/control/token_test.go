@@ -318,7 +318,7 @@ func TestTokenIsChanged(t *testing.T) {
 	log, lines := testkit.NewLog(t)
 	obs := controltest.NewObserver()
 	p := withToken(s.addr, theirs, 1)
-	c := client.New(p, controltest.At(p), obs, log, startHost)
+	c := client.New(p, obs, log, startHost)
 	defer func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()

@@ -49,7 +49,7 @@ func storeHost(p *params.Params, seen string) (announce, listen string) {
 		return p.AdvertiseAddr, p.AdvertiseAddr
 	case p.LocalAddr != "":
 		return p.LocalAddr, p.LocalAddr
-	case rendezvous.IsLoopback(seen) && p.Max > 1 && !params.LoopbackEndpoint(p.Endpoint):
+	case rendezvous.IsLoopback(seen) && p.Max > 1 && !p.Servers.Loopback():
 		// This node sits beside the control plane. Which of this machine's
 		// addresses the workers receive depends on the other members of the round.
 		return "", ""

@@ -1,10 +1,11 @@
 package member
 
 import (
-	"rallypoint/core/params"
-)
+	"testing"
 
-import "testing"
+	"rallypoint/core/params"
+	"rallypoint/internal/testkit"
+)
 
 func TestStoreHost(t *testing.T) {
 	for _, c := range []struct {
@@ -25,21 +26,10 @@ func TestStoreHost(t *testing.T) {
 		{"unknown", "host0", 2, "", "", "", "", ""},
 	} {
 		p := params.Default()
-		p.Endpoint, p.Max, p.AdvertiseAddr, p.LocalAddr = c.endpoint, c.max, c.advertise, c.local
+		p.Servers, p.Max, p.AdvertiseAddr, p.LocalAddr = testkit.Must(params.ParseServers(c.endpoint, params.DefaultPort))(t), c.max, c.advertise, c.local
 		announce, listen := storeHost(&p, c.seen)
 		if announce != c.announce || listen != c.listen {
 			t.Errorf("%s: announce %q, listen on %q; want %q, %q", c.name, announce, listen, c.announce, c.listen)
-		}
-	}
-}
-
-func TestLoopbackEndpoint(t *testing.T) {
-	for endpoint, want := range map[string]bool{
-		"": true, "localhost": true, "LOCALHOST.:1": true, "a.localhost": true, "127.3.2.1:5": true, "[::1]:5": true, "::1": true,
-		"::ffff:127.0.0.1": true, "host0": false, "10.0.0.1": false, "~": false, "0.0.0.0:1": false,
-	} {
-		if got := params.LoopbackEndpoint(endpoint); got != want {
-			t.Errorf("%q: %v", endpoint, got)
 		}
 	}
 }

@@ -33,12 +33,24 @@ type Servers []HostPort
 // maxServers bounds how many an endpoint may name.
 const maxServers = 5
 
-func (s Servers) String() string {
+func (s Servers) String() string { return strings.Join(s.Texts(), ",") }
+
+// Texts returns each as HOST:PORT.
+func (s Servers) Texts() []string {
 	texts := make([]string, len(s))
 	for i, hp := range s {
 		texts[i] = hp.String()
 	}
-	return strings.Join(texts, ",")
+	return texts
+}
+
+// Loopback reports whether the servers, at least one, are all on the machine that asks, whatever names
+// resolve to.
+func (s Servers) Loopback() bool {
+	return len(s) > 0 && !slices.ContainsFunc(s, func(at HostPort) bool {
+		name := strings.ToLower(strings.TrimSuffix(at.Host, "."))
+		return name != "localhost" && !strings.HasSuffix(name, ".localhost") && !rendezvous.IsLoopback(at.Host)
+	})
 }
 
 // ParseServers reads an endpoint that may be a list, HOST:PORT,HOST:PORT,..., each as

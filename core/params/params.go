@@ -29,7 +29,11 @@ const maxHostName = 64
 type Params struct {
 	rendezvous.Policy
 	RunID    string
-	Endpoint string
+	Endpoint string // as written; in a node that was opened, for display
+
+	// What the endpoint stands for. The place where it was parsed sets these when it opens the node.
+	Servers          Servers // of the control plane; nil: a register tells
+	LoopbackRegister bool    // that register has only loopback addresses
 
 	JoinTimeout  time.Duration // one next rendezvous
 	CloseTimeout time.Duration // closing, and awaiting the others at the end

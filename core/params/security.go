@@ -60,40 +60,9 @@ func parseUIDs(text string) (list []UIDRange, ok bool) {
 }
 
 // OneMachine reports whether all that belongs to the job runs on this machine: it has one
-// node, or its endpoint is a loopback address or name.
+// node, or its nodes meet at loopback addresses or names.
 func (p *Params) OneMachine() bool {
-	if p.Max <= 1 {
-		return true
-	}
-	hosts := strings.TrimSpace(p.Endpoint)
-	if scheme, rest, ok := strings.Cut(hosts, "://"); ok {
-		if strings.EqualFold(scheme, "file") {
-			return false
-		}
-		hosts, _, _ = strings.Cut(rest, "/")
-	}
-	if hosts == "" {
-		return false
-	}
-	for host := range strings.SplitSeq(hosts, ",") {
-		if !LoopbackEndpoint(host) {
-			return false
-		}
-	}
-	return true
-}
-
-// LoopbackEndpoint reports whether an endpoint reaches only the machine that it is used
-// on, whatever names resolve to.
-func LoopbackEndpoint(endpoint string) bool {
-	list, err := ParseServers(endpoint, DefaultPort)
-	if err != nil {
-		return false
-	}
-	return !slices.ContainsFunc(list, func(at HostPort) bool {
-		name := strings.ToLower(strings.TrimSuffix(at.Host, "."))
-		return name != "localhost" && !strings.HasSuffix(name, ".localhost") && !rendezvous.IsLoopback(at.Host)
-	})
+	return p.Max <= 1 || p.Servers.Loopback() || p.LoopbackRegister
 }
 
 // CheckSecurity returns a warning for the log if a job of several machines is not protected, or

@@ -39,11 +39,18 @@ func TestParseServers(t *testing.T) {
 	}
 }
 
-// TestLoopbackLists: a list is this machine's only if each of its servers is.
-func TestLoopbackLists(t *testing.T) {
-	for text, want := range map[string]bool{"127.0.0.1:1,localhost:2": true, "127.0.0.1:1,10.0.0.1:2": false, "a,b": false, "": true} {
-		if LoopbackEndpoint(text) != want {
-			t.Errorf("%q: not %v", text, want)
+// TestLoopback: a list is this machine's only if each of its servers is.
+func TestLoopback(t *testing.T) {
+	for text, want := range map[string]bool{
+		"": true, "localhost": true, "LOCALHOST.:1": true, "a.localhost": true, "127.3.2.1:5": true, "[::1]:5": true, "::1": true,
+		"::ffff:127.0.0.1": true, "host0": false, "10.0.0.1": false, "0.0.0.0:1": false,
+		"127.0.0.1:1,localhost:2": true, "127.0.0.1:1,10.0.0.1:2": false, "a,b": false,
+	} {
+		if s, err := ParseServers(text, DefaultPort); err != nil || s.Loopback() != want {
+			t.Errorf("%q: not %v, %v", text, want, err)
 		}
+	}
+	if Servers(nil).Loopback() {
+		t.Error("where no server is known, the machine is taken for this one")
 	}
 }

@@ -298,6 +298,7 @@ func TestWhereToCheck(t *testing.T) {
 	nodeParams := func(endpoint string, max int) *params.Params {
 		p := params.Default()
 		p.Endpoint, p.Max = endpoint, max
+		p.Servers, _ = params.ParseServers(endpoint, params.DefaultPort) // none of a directory
 		return &p
 	}
 	loop, any := &net.TCPAddr{IP: net.IPv4(127, 1, 2, 3)}, &net.TCPAddr{IP: net.IPv4zero}

@@ -37,8 +37,11 @@ func main() {
 
 func run(ctx context.Context, args []string) error {
 	p := params.Default()
-	p.Endpoint, p.RunID = args[0], args[1]
+	p.RunID = args[1]
 	var err error
+	if p.Servers, err = params.ParseServers(args[0], params.DefaultPort); err != nil {
+		return err
+	}
 	if p.Min, err = strconv.Atoi(args[2]); err != nil {
 		return err
 	}

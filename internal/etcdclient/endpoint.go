@@ -32,7 +32,7 @@ const urlPrefix = "/torchelastic/p2p"
 // and with etcds:// for TLS. Run id and options are the form of the reference's
 // older handler (docs/spec/rendezvous.md R103).
 type Endpoint struct {
-	Hosts          []string // host:port
+	Hosts          params.Servers
 	TLS            bool
 	User, Password string
 	RunID          string            // "": not said
@@ -72,7 +72,7 @@ func ParseEndpoint(text string) (*Endpoint, error) {
 			name, _, _ := strings.Cut(host, ":")
 			return nil, wrongEndpoint(text, fmt.Sprintf("its part %q is not HOST or HOST:PORT, with a port from 1 to 65535", name+":..."))
 		}
-		e.Hosts = append(e.Hosts, at.String())
+		e.Hosts = append(e.Hosts, at)
 	}
 	var err error
 	if e.RunID, err = url.PathUnescape(runID); err != nil {
@@ -124,7 +124,7 @@ func (e *Endpoint) String() string {
 	if e.TLS {
 		scheme = SchemeTLS
 	}
-	return scheme + "://" + strings.Join(e.Hosts, ",")
+	return scheme + "://" + e.Hosts.String()
 }
 
 // Apply sets the parameters of a node that the endpoint itself carries: run id,
@@ -289,7 +289,7 @@ func setTTL(c *Config, value string) (expected string) {
 // Config returns how to reach the etcd, with the options that are given. An unknown
 // one, or a malformed value, is rendezvous.ErrInvalid.
 func (e *Endpoint) Config(options map[string]string) (Config, error) {
-	c := Config{Endpoints: e.Hosts, TLS: e.TLS, User: e.User, Password: e.Password, Prefix: DefaultPrefix}
+	c := Config{Endpoints: e.Hosts.Texts(), TLS: e.TLS, User: e.User, Password: e.Password, Prefix: DefaultPrefix}
 	for _, name := range slices.Sorted(maps.Keys(options)) {
 		set := optionTable[name]
 		if set == nil {

@@ -88,13 +88,12 @@ type Finder interface {
 	Close()
 }
 
-// New makes a client that is not connected yet. at is the parsed p.Endpoint. One goroutine at a
-// time, Connect's or the client's own, calls the Observer's methods, which must not block and
+// New makes a client that is not connected yet. One goroutine at a time, Connect's or the client's own, calls the Observer's methods, which must not block and
 // must not call Close. A nil log discards. The client calls start to start a control plane in
 // this process. If that is nil, it never does, whatever Params.IsHost says.
-func New(p params.Params, at params.Servers, obs member.Observer, log *slog.Logger, start discovery.StartHost) *Client {
+func New(p params.Params, obs member.Observer, log *slog.Logger, start discovery.StartHost) *Client {
 	return NewWith(p, obs, log, func(cfg discovery.Config) Finder {
-		cfg.Servers, cfg.Start = at, start
+		cfg.Start = start
 		return discovery.New(cfg)
 	})
 }

@@ -36,7 +36,7 @@ func startHost(cfg discovery.HostConfig, listeners ...net.Listener) discovery.Ho
 // newTestClient makes a client that is closed with the test.
 func newTestClient(t *testing.T, p params.Params, obs member.Observer) *Client {
 	t.Helper()
-	c := New(p, controltest.At(p), obs, nil, startHost)
+	c := New(p, obs, nil, startHost)
 	t.Cleanup(func() {
 		ctx, cancel := context.WithCancel(context.Background())
 		cancel()

@@ -71,17 +71,18 @@ func (o *Observer) Await(t *testing.T, what string, fits func(any) bool) any {
 // Params are parameters of a run of n nodes at an endpoint.
 func Params(endpoint string, n int) params.Params {
 	p := params.Default()
-	p.RunID, p.Endpoint, p.Min, p.Max = "run", endpoint, n, n
+	p.RunID, p.Min, p.Max = "run", n, n
+	MeetAt(&p, endpoint)
 	return p
 }
 
-// At is where the control plane of such a run is looked for.
-func At(p params.Params) params.Servers {
-	at, err := params.ParseServers(p.Endpoint, params.DefaultPort)
+// MeetAt sets where the control plane of a node is.
+func MeetAt(p *params.Params, endpoint string) {
+	at, err := params.ParseServers(endpoint, params.DefaultPort)
 	if err != nil {
 		panic(err)
 	}
-	return at
+	p.Endpoint, p.Servers = endpoint, at
 }
 
 func Context(t *testing.T) context.Context {

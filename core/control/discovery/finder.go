@@ -35,7 +35,7 @@ type Finder struct {
 
 // New makes a finder, which touches no network before Find.
 func New(cfg Config) *Finder {
-	f := &Finder{endpoint: newEndpoint(cfg.Servers)}
+	f := &Finder{endpoint: newEndpoint(cfg.Params.Servers)}
 	if cfg.Start == nil || f.endpoint.list != nil && cfg.Params.IsHost == nil {
 		cfg.Params.IsHost = new(false)
 	}

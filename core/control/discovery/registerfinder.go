@@ -15,8 +15,7 @@ import (
 	"rallypoint/core/succession"
 )
 
-// RegisterConfig says for which node a RegisterFinder searches, and in which register. Config.Servers
-// is not used.
+// RegisterConfig says for which node a RegisterFinder searches, and in which register.
 type RegisterConfig struct {
 	Config
 	Register register.Register

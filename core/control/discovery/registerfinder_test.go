@@ -45,6 +45,12 @@ func (m *memoryRegister) SetState(_ context.Context, state, token []byte) (now, 
 	return m.state, m.token, ok, nil
 }
 
+func registerParams() params.Params {
+	p := controltest.Params("localhost", 2)
+	p.Endpoint, p.Servers = "a register", nil
+	return p
+}
+
 // TestAnotherJobAtTheLeadersAddress: the leader that a register names is dead, and another job with the same run
 // id has its port. Whether that job refuses the node or lets it in, it is not asked for long: the node leads
 // once the leader has written nothing for a lease.
@@ -57,7 +63,7 @@ func TestAnotherJobAtTheLeadersAddress(t *testing.T) {
 			defer server.Close()
 			connected(t, other, controltest.NewObserver())
 
-			p := controltest.Params("a register", 2)
+			p := registerParams()
 			p.LeaseTimeout = 200 * time.Millisecond
 			dead := register.Record{
 				RunID: p.RunID, Group: "g", Term: 1, Leader: "l", Node: "dead", Addr: l.Addr().String(), Machine: "another", Beat: 1, Lease: p.LeaseTimeout,
@@ -107,7 +113,7 @@ func (r *refusing) GetState(ctx context.Context) (state, token []byte, err error
 // TestRegisterThatRefuses: a node that waits for its register says so, with the cause.
 func TestRegisterThatRefuses(t *testing.T) {
 	place, observer := &refusing{open: make(chan struct{})}, controltest.NewObserver()
-	f := registerFinder(controltest.Params("a register", 2), place, observer)
+	f := registerFinder(registerParams(), place, observer)
 	defer f.Close()
 	found := make(chan error, 1)
 	go func() {

@@ -43,7 +43,7 @@ func newNode(t *testing.T, p params.Params, obs member.Observer) *node {
 	t.Helper()
 	n := &node{obs: obs}
 	id, incarnation := p.Identity()
-	n.Finder = New(Config{Params: p, Servers: controltest.At(p), Node: id, Observer: obs, Log: slog.New(slog.DiscardHandler), Start: startHost, Hello: func() wire.Hello {
+	n.Finder = New(Config{Params: p, Node: id, Observer: obs, Log: slog.New(slog.DiscardHandler), Start: startHost, Hello: func() wire.Hello {
 		return wire.Hello{
 			Version: wire.ProtocolVersion, RunID: p.RunID, Session: rendezvous.SessionID(id), Node: id, Named: p.NodeID != "",
 			Incarnation: incarnation, Policy: p.Policy,

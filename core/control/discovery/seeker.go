@@ -26,7 +26,6 @@ import (
 // Config says for which node a finder searches.
 type Config struct {
 	Params   params.Params
-	Servers  params.Servers  // what Params.Endpoint says
 	Node     string          // its id
 	Observer member.Observer // is told for what the search waits, and when the control plane is out of reach
 	Log      *slog.Logger

@@ -167,7 +167,7 @@ func (tr *trio) connect(p params.Params, id string) *node {
 	p.NodeID = id
 	log, _ := testkit.NewLog(tr.t)
 	n := &node{obs: controltest.NewObserver()}
-	n.Client = client.New(p, controltest.At(p), n.obs, log, nil)
+	n.Client = client.New(p, n.obs, log, nil)
 	tr.t.Cleanup(func() {
 		canceled, cancel := context.WithCancel(context.Background())
 		cancel()
@@ -302,7 +302,7 @@ func TestMinoritySaysNothing(t *testing.T) {
 	defer cancel()
 	p := tr.params(2)
 	p.NodeID, p.RunID = "c", "other"
-	c := client.New(p, controltest.At(p), controltest.NewObserver(), nil, nil)
+	c := client.New(p, controltest.NewObserver(), nil, nil)
 	defer c.Close(ctx)
 	if err := c.Connect(ctx); err == nil {
 		t.Error("a leader without a majority has welcomed a node")
@@ -737,7 +737,7 @@ func TestDirectoryOfAnotherServer(t *testing.T) {
 	data := testkit.Must(control.OpenData(alone, journal.Options{}))(t)
 	s := control.Start(control.Config{Data: data}, listen(t, "127.0.0.1:0"))
 	p := controltest.Guest(s.Addr().String(), 1)
-	c := client.New(p, controltest.At(p), controltest.NewObserver(), nil, nil)
+	c := client.New(p, controltest.NewObserver(), nil, nil)
 	if err := c.Connect(controltest.Context(t)); err != nil {
 		t.Fatal(err)
 	}
