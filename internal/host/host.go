@@ -1,4 +1,4 @@
-// Package host tells of this machine: its names and addresses.
+// Package host tells of this machine: its names, its addresses, its clock.
 package host
 
 import (
@@ -10,6 +10,8 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 // fqdnPatience bounds how long a name server may hold up a report.
@@ -66,6 +68,25 @@ var FQDN = sync.OnceValue(func() string {
 	}
 	return name
 })
+
+// Boot names this start of this machine; "" if that is not known.
+var Boot = sync.OnceValue(func() string {
+	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return ""
+	}
+	return strings.TrimSpace(string(id))
+})
+
+// Uptime is the time since this machine was started. Nobody sets that clock, and unlike Go's own it goes on
+// while the machine is suspended.
+func Uptime() time.Duration {
+	var now unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
+		panic("the kernel has no CLOCK_BOOTTIME: " + err.Error()) // all since 2.6.39 do
+	}
+	return time.Duration(now.Nano())
+}
 
 // Addrs returns the addresses of this machine's interfaces, without zones.
 func Addrs() ([]netip.Addr, error) {

@@ -20,6 +20,7 @@ import (
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/core/training"
+	"rallypoint/internal/host"
 	"rallypoint/internal/wording"
 )
 
@@ -63,9 +64,9 @@ type conn struct {
 	unheard  int                     // looks since bytes came last
 	silent   int                     // looks since the connection last worked, see worksLocked
 	acked    uint64                  // bytes, at the last look
-	lookedAt time.Time               // when it looked last
+	lookedAt time.Duration           // by host.Uptime
 	stood    time.Duration           // for how long this process did not run before a look that was late
-	stoodAt  time.Time               // of that look
+	stoodAt  time.Duration           // of that look
 	second   *second                 // nil: there is none
 	gaveUp   bool                    // one was given up, whose hello the server may still read
 	training func() *training.Report // what beats carry; nil: nothing
@@ -94,7 +95,7 @@ func newConn(life context.Context, found *discovery.Conn, finder Finder) *conn {
 func (c *conn) startLooks(lease time.Duration) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.lookedAt = time.Now()
+	c.lookedAt = host.Uptime()
 	c.look = time.AfterFunc(lease/looksPerLease, func() {
 		c.lookAgain(lease)
 		c.mu.Lock()
@@ -156,15 +157,15 @@ func (c *conn) lookAgain(lease time.Duration) {
 
 // noteLookLocked notes whether this process did not run for half a lease before this moment.
 func (c *conn) noteLookLocked(lease time.Duration) {
-	now := time.Now()
-	if gap := now.Sub(c.lookedAt); gap > lease/2 {
+	now := host.Uptime()
+	if gap := now - c.lookedAt; gap > lease/2 {
 		c.stood, c.stoodAt = gap, now
 	}
 	c.lookedAt = now
 }
 
 // explain adds to why the control plane has dropped the node what only the node can know: its process was
-// stopped, or had no CPU time.
+// stopped, or suspended with its machine, or had no CPU time.
 func (c *conn) explain(why *rendezvous.Error) *rendezvous.Error {
 	lease := time.Duration(c.Welcome.Lease)
 	c.mu.Lock()
@@ -172,10 +173,10 @@ func (c *conn) explain(why *rendezvous.Error) *rendezvous.Error {
 	if c.look != nil {
 		c.noteLookLocked(lease)
 	}
-	if c.stood == 0 || c.lookedAt.Sub(c.stoodAt) > 2*lease {
+	if c.stood == 0 || c.lookedAt-c.stoodAt > 2*lease {
 		return why
 	}
-	return rendezvous.Errorf(why.Code, "%s; this process did not run for %s: it was stopped, or had no CPU time", why.Text, wording.Seconds(c.stood))
+	return rendezvous.Errorf(why.Code, "%s; this process did not run for %s: it was stopped or suspended, or had no CPU time", why.Text, wording.Seconds(c.stood))
 }
 
 // worksLocked reports whether the connection has worked in both directions since the last look:

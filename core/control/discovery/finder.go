@@ -8,6 +8,7 @@ import (
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/host"
 )
 
 // Finder finds the control plane of a node's run. Find comes first, then Again after each
@@ -112,7 +113,7 @@ func (f *Finder) introduce(h *wire.Hello) {
 	}
 	to := f.group.Current()
 	h.Group, h.Term, h.Servers = to.Group, to.Term, to.Servers
-	h.Machine = standby.Machine()
+	h.Machine = host.Boot()
 	h.Features = append(h.Features, wire.FeatureSuccession)
 	if never := f.Params.IsHost; f.Start != nil && !hosts && (never == nil || *never) {
 		h.Features = append(h.Features, wire.FeatureStandby)

@@ -7,12 +7,12 @@ import (
 	"net/netip"
 	"time"
 
-	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/register"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/store"
 	"rallypoint/core/succession"
+	"rallypoint/internal/host"
 )
 
 // RegisterConfig says for which node a RegisterFinder searches, and in which register.
@@ -156,7 +156,7 @@ func (f *RegisterFinder) introduce(h *wire.Hello) {
 	f.mu.Lock()
 	h.InHost, h.Group, h.Term = f.hosting != nil, f.last.Group, f.last.Term
 	f.mu.Unlock()
-	h.Machine = standby.Machine()
+	h.Machine = host.Boot()
 	h.Features = append(h.Features, wire.FeatureSuccession)
 }
 

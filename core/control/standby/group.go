@@ -4,9 +4,7 @@ import (
 	"cmp"
 	"crypto/rand"
 	"net/netip"
-	"os"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -14,19 +12,11 @@ import (
 	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
+	"rallypoint/internal/host"
 )
 
 // HoldHello is how long a server that does not host keeps a hello while it finds out who does.
 const HoldHello = time.Second
-
-// Machine is the boot id of this machine's kernel; "" if it is not known.
-var Machine = sync.OnceValue(func() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
-		return ""
-	}
-	return strings.TrimSpace(string(id))
-})
 
 // Group is this process's view of the servers of its run. Its methods are safe for concurrent use
 // and do not block.
@@ -109,7 +99,7 @@ type Takeover struct {
 
 // NewGroup makes the view of a process that knows nothing yet.
 func NewGroup(runID, node string, lease time.Duration, noQuorum bool) *Group {
-	return newGroup(runID, node, lease, noQuorum, bootTime)
+	return newGroup(runID, node, lease, noQuorum, host.Uptime)
 }
 
 func newGroup(runID, node string, lease time.Duration, noQuorum bool, clock Clock) *Group {

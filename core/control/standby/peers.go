@@ -35,7 +35,6 @@ type Peers struct {
 	refusing   map[string]string // by peer: why it is none, and has been more than once
 	refused    map[string]string // the same, as it was last
 	since      time.Duration     // since when this process could begin a cluster
-	ticked     time.Duration     // when that was looked at
 	majorityAt time.Duration     // when the server here had a majority last, or did not host
 	deposed    bool              // another server has hosted since the one here began to
 }
@@ -96,7 +95,7 @@ func (p *Peers) voteAsLocked(id raft.Voter) {
 	}
 	p.vote = newVote(p.clock, p.lease, id, p.replica)
 	p.vote.names = names
-	p.last, p.proven, p.since, p.ticked, p.majorityAt = 0, 0, 0, 0, 0
+	p.last, p.proven, p.since, p.majorityAt = 0, 0, 0, 0
 }
 
 // placeOf is a server's place in the list, from 1 on.
@@ -203,8 +202,6 @@ func (p *Peers) linkTo(node string) (best *Link) {
 // in it are gone. It begins with what it remembers. Its runs' next rounds then leave a gap.
 func (p *Peers) beginLocked() {
 	n, now := p.vote.node, p.vote.now()
-	late := now-p.ticked > p.lease/5 // it was stopped, perhaps, and has not read what came meanwhile
-	p.ticked = now
 	_, term, number := n.Value()
 	own, theirs := [2]uint64{term, number}, [2]uint64{}
 	free := !n.Majority(now) && (n.Cluster() == "" || now-n.Heard() >= p.lease/4)
@@ -223,7 +220,7 @@ func (p *Peers) beginLocked() {
 			before++
 		}
 	}
-	if near <= len(p.places)/2 || late || !free {
+	if near <= len(p.places)/2 || !free || p.vote.recovery.paused >= 2*p.Beat() {
 		p.since = now
 		return
 	}

@@ -28,7 +28,8 @@ type recovery struct {
 	resumed  time.Duration // when it was heard first after a silence
 	heardAt  time.Duration // when it was heard last, and had said so then
 	ticked   time.Duration
-	idle     time.Duration // of the time since, how long this process did not run
+	paused   time.Duration // before that, how long this process did not run: it was stopped, perhaps, and has not read what came meanwhile
+	idle     time.Duration // of the time since, how long it did not run
 	place    int           // of this process among those in the same position
 	newcomer time.Duration // when a node last came that has not followed this group; 0: none has
 	reached  time.Duration // when any other last came, or a voter that is connected was last heard
@@ -85,11 +86,11 @@ func (g *Group) recoverLocked() {
 	} else if s.first == 0 {
 		s.first, s.heard = max(now, 1), now-s.heardAt <= g.lease/2
 	}
-	paused := max(0, now-s.ticked-2*g.Beat()) // nothing was heard, and a beat that is late is none
+	s.paused = max(0, now-s.ticked-2*g.Beat()) // nothing was heard, and a beat that is late is none
 	hosted := v.node.Majority(now) || !g.hosting && (g.link == succession.Follows || now-v.node.Heard() < g.lease/4)
-	s.idle += paused
+	s.idle += s.paused
 	unknown := len(lives)+gone < len(voters.All())
-	if !v.node.Votes() || unknown || voters.Majority(lives) || paused >= g.lease || hosted {
+	if !v.node.Votes() || unknown || voters.Majority(lives) || s.paused >= g.lease || hosted {
 		s.since, s.idle = now, 0
 	}
 	s.ticked, s.place = now, place

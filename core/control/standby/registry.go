@@ -7,6 +7,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
+	"rallypoint/internal/host"
 )
 
 // Arrival is a node that has said hello to the host.
@@ -82,7 +83,7 @@ func (r *Registry) wanted(e *entry) bool {
 	if len(r.chosen) < succession.MaxStandbys {
 		return true
 	}
-	beside := func(e *entry) bool { return e.Machine == "" || e.Machine == Machine() }
+	beside := func(e *entry) bool { return e.Machine == "" || e.Machine == host.Boot() }
 	return !beside(e) && slices.ContainsFunc(r.chosen, beside)
 }
 
@@ -166,7 +167,7 @@ func (r *Registry) choose() (changed bool) {
 	for i, e := range r.arrived {
 		candidates[i] = succession.Candidate{Machine: e.Machine, Loopback: e.Remote.IsLoopback()}
 	}
-	places := succession.Choose(candidates, Machine(), r.afar > 0)
+	places := succession.Choose(candidates, host.Boot(), r.afar > 0)
 	chosen := make([]*entry, len(places))
 	for i, place := range places {
 		chosen[i] = r.arrived[place]
@@ -205,7 +206,7 @@ func (r *Registry) eligible() (nodes []string) {
 			listen, candidates = append(listen, e), append(candidates, succession.Candidate{Machine: e.Machine})
 		}
 	}
-	for _, place := range succession.Electors(candidates, Machine()) {
+	for _, place := range succession.Electors(candidates, host.Boot()) {
 		nodes = append(nodes, listen[place].Node)
 	}
 	return nodes

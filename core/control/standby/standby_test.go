@@ -12,6 +12,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
+	"rallypoint/internal/host"
 	"rallypoint/internal/testkit"
 )
 
@@ -121,7 +122,7 @@ func TestLoopbackStandsByAmongLoopbackOnly(t *testing.T) {
 	g := NewGroup("run", "host", time.Second, false)
 	g.Found(time.Now())
 	r := NewRegistry(g)
-	a, box := arrival(1, "127.0.0.1", Machine())
+	a, box := arrival(1, "127.0.0.1", host.Boot())
 	r.Arrive(a)
 	if f, _ := box.last(); !f.Invited {
 		t.Error("it is not invited")

@@ -6,8 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
@@ -45,15 +43,6 @@ type vote struct {
 // Clock is the time that a vote lives by. It must go on while the machine is suspended: a host that counts
 // that time as none believes that its voters heard it just now, though they have elected another since.
 type Clock func() time.Duration
-
-// bootTime is the machine's clock.
-func bootTime() time.Duration {
-	var now unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &now); err != nil {
-		panic("the kernel has no CLOCK_BOOTTIME: " + err.Error()) // all since 2.6.39 do
-	}
-	return time.Duration(now.Nano())
-}
 
 func newVote(clock Clock, lease time.Duration, voter raft.Voter, storage raft.Storage) vote {
 	return vote{clock: clock, origin: clock(), voter: voter, names: map[string]raft.Voter{}, node: raft.New(voter, lease, 0, storage)}

@@ -10,12 +10,11 @@ import (
 	"sync"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/backoff"
+	"rallypoint/internal/host"
 	"rallypoint/internal/wake"
 	"rallypoint/internal/wording"
 )
@@ -56,7 +55,7 @@ var _ election.Elector = (*Elector)(nil)
 // New makes the part of a process that knows nothing yet. It does no I/O.
 func New(cfg Config) *Elector {
 	if cfg.Clock == nil {
-		cfg.Clock = sinceBoot
+		cfg.Clock = host.Uptime
 	}
 	return &Elector{
 		Config: cfg, turn: make(chan struct{}, 1), news: wake.New(), changed: make(chan struct{}),
@@ -64,25 +63,13 @@ func New(cfg Config) *Elector {
 	}
 }
 
-// sinceBoot is the machine's clock, which nobody sets, and which goes on while it sleeps.
-func sinceBoot() time.Duration {
-	var now unix.Timespec
-	if unix.ClockGettime(unix.CLOCK_BOOTTIME, &now) != nil {
-		return time.Since(processStart)
-	}
-	return time.Duration(now.Nano())
-}
-
-var processStart = time.Now()
-
 // machine names this machine, and the network in which its addresses are its own.
 var machine = sync.OnceValue(func() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	space, wrong := os.Readlink("/proc/self/ns/net")
-	if err != nil || wrong != nil {
+	space, err := os.Readlink("/proc/self/ns/net")
+	if err != nil || host.Boot() == "" {
 		return ""
 	}
-	return string(bytes.TrimSpace(id)) + " " + space
+	return host.Boot() + " " + space
 })
 
 // Here reports whether the addresses of a record are those of this machine.
@@ -263,22 +250,21 @@ func (e *Elector) remaining(ctx context.Context, r *Record) (*rendezvous.Ended, 
 	if left.For <= 0 {
 		return nil, nil
 	}
-	left.Machine, left.Uptime = bootOf(), sinceBoot()
+	left.Machine, left.Uptime = bootOf(), host.Uptime()
 	return &left, nil
 }
 
 // bootOf names this start of the machine, and the clock of its times.
 var bootOf = sync.OnceValue(func() string {
-	id, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
-	if err != nil {
+	if host.Boot() == "" {
 		return ""
 	}
 	space, _ := os.Readlink("/proc/self/ns/time") // a kernel of before 5.6 has none
-	return string(bytes.TrimSpace(id)) + " " + space
+	return host.Boot() + " " + space
 })
 
 // Later returns what is left of the time for which a run stays closed.
-func Later(e *rendezvous.Ended) *rendezvous.Ended { return e.After(sinceBoot()) }
+func Later(e *rendezvous.Ended) *rendezvous.Ended { return e.After(host.Uptime()) }
 
 func (e *Elector) leadLocked(a attempt, token []byte, s rendezvous.Succession) {
 	e.core.lead(a, token)
@@ -422,7 +408,7 @@ func (e *Elector) Leave(ctx context.Context, phase Phase, ended *rendezvous.Ende
 		after = 0
 		if ended != nil {
 			after = ended.For
-			ended.Machine, ended.Uptime = cmp.Or(ended.Machine, bootOf()), cmp.Or(ended.Uptime, sinceBoot())
+			ended.Machine, ended.Uptime = cmp.Or(ended.Machine, bootOf()), cmp.Or(ended.Uptime, host.Uptime())
 		}
 	}
 	pause := backoff.New(firstPause, e.Lease/8)
