@@ -16,6 +16,7 @@ import (
 	"rallypoint/agent/watchdog"
 	"rallypoint/internal/background"
 	"rallypoint/internal/backoff"
+	"rallypoint/internal/wake"
 )
 
 // supervise waits until something ends an attempt in its round. Exits of workers and changes of the
@@ -33,7 +34,8 @@ func supervise(t *attempt) outcome {
 	defer followDirectives(t, departure)()
 	hangs, stopWatch := watchHang(t)
 	defer stopWatch()
-	defer watchWaits(t)()
+	steps := wake.New() // the workers make some
+	defer watchWaits(t, steps)()
 	defer t.running.Store(false)
 	sample := time.NewTimer(progress.SampleInterval)
 	defer sample.Stop()
@@ -76,6 +78,9 @@ func supervise(t *attempt) outcome {
 		case <-sample.C:
 			sample.Reset(min(t.progress.Sample(), hangs.look()))
 			t.noteFirstStep()
+			if t.progress.Stepping() {
+				steps.Set()
+			}
 			if departure.isAsked() {
 				return mustRegroup
 			}
@@ -139,30 +144,32 @@ func (t *attempt) keeps() bool {
 	return t.spec.Keep && len(t.failures) < len(t.workers.Procs)
 }
 
-// How often the agent samples whether workers wait, while they make steps and else, and after how
-// many samples it checks whether they use a device.
+// How often the agent samples whether workers that make steps wait, and after how many samples it checks
+// whether they use a device.
 const (
 	waitLook       = 200 * time.Millisecond
-	waitLookIdle   = 2 * time.Second
 	looksForDevice = 300
 )
 
 // watchWaits measures how much of their time the workers of an attempt wait for other ranks,
-// until the returned function is called or a worker ends. It cannot measure workers that use a
-// device (docs/decisions/0125).
-func watchWaits(t *attempt) (stop func()) {
+// until the returned function is called or a worker ends. It sleeps until steps is set, while they make
+// none. It cannot measure workers that use a device (docs/decisions/0125).
+func watchWaits(t *attempt, steps wake.Signal) (stop func()) {
 	if t.progress.Folder() == "" || t.assignment.ranks.world < 2 || !stacks.KernelTellsWaits() {
 		return func() {}
 	}
 	return background.Run(context.Background(), func(ctx context.Context) {
 		waiting := make([]bool, len(t.workers.Procs))
-		pause := waitLookIdle
-		for look := 0; backoff.Sleep(ctx, backoff.Jitter(pause)); {
-			pause = waitLookIdle
-			if changed, _, announced := t.progress.Pulse(); changed.IsZero() || announced {
-				continue
+		for look := 0; ; look++ {
+			if !t.progress.Stepping() {
+				select {
+				case <-steps:
+				case <-ctx.Done():
+				}
 			}
-			pause = waitLook
+			if !backoff.Sleep(ctx, backoff.Jitter(waitLook)) {
+				return
+			}
 			for i, p := range t.workers.Procs {
 				if p.HasExited() || look%looksForDevice == 0 && stacks.UsesDevice(p.Pid) {
 					t.progress.ForgetWaits()
@@ -171,7 +178,6 @@ func watchWaits(t *attempt) (stop func()) {
 				waiting[i] = stacks.WaitsForThread(p.Pid)
 			}
 			t.progress.NoteWaits(t.assignment.ranks.base, waiting)
-			look++
 		}
 	})
 }

@@ -7,8 +7,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"io"
 	"math"
-	"os"
 
 	"golang.org/x/sys/unix"
 
@@ -103,21 +103,15 @@ func (r *record) read() (words, error) {
 	if r.refused != nil {
 		return words{step: noStep}, r.refused
 	}
-	file, err := r.file.Open()
-	switch {
-	case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE):
-		return r.whole, nil // it is as good as it was; there may be a descriptor the next time
-	case err != nil:
-		r.refused = err
-		return words{step: noStep}, err
-	}
-	defer func() { _ = file.Close() }()
 	// The kernel does not promise to copy a word at once: a value is whole if two reads
 	// agree on it.
 	last := r.whole
 	for range readTries {
-		again, err := readOnce(file)
-		if err != nil {
+		again, err := r.readOnce()
+		switch {
+		case errors.Is(err, unix.EMFILE) || errors.Is(err, unix.ENFILE):
+			return r.whole, nil // it is as good as it was; there may be a descriptor the next time
+		case err != nil:
 			r.refused = err
 			return words{step: noStep}, err
 		}
@@ -130,10 +124,13 @@ func (r *record) read() (words, error) {
 	return last, nil
 }
 
-func readOnce(file *os.File) (words, error) {
+func (r *record) readOnce() (words, error) {
 	var b [recordSize]byte
-	if n, err := file.ReadAt(b[:], 0); err != nil {
+	switch n, err := r.file.ReadAt(b[:], 0); {
+	case err == io.EOF:
 		return words{}, fmt.Errorf("it has %d bytes instead of %d", n, recordSize)
+	case err != nil:
+		return words{}, err
 	}
 	return parse(b[:])
 }

@@ -394,6 +394,13 @@ func (t *Tracker) Pulse() (changed time.Time, made int64, announced bool) {
 	return t.round.changed, t.round.made, len(t.directed) > 0 || slices.ContainsFunc(t.round.workers, busy)
 }
 
+// Stepping reports whether the workers of this attempt have made a step, and have not announced that they make
+// none at present.
+func (t *Tracker) Stepping() bool {
+	changed, _, announced := t.Pulse()
+	return !changed.IsZero() && !announced
+}
+
 // A job stands still after this long without a step, and this many times the duration of a step.
 const (
 	LeastStandstill = 3 * time.Second

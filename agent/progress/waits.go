@@ -32,12 +32,12 @@ type waitCount struct {
 // rank of the first. The caller calls it some times a second, at irregular intervals. Moments at
 // which workers make no step and mean to do not count.
 func (t *Tracker) NoteWaits(base int, waiting []bool) {
-	changed, _, announced := t.Pulse()
-	if announced || changed.IsZero() {
+	if !t.Stepping() {
 		return
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
+	changed := t.round.changed
 	w, now := &t.round.waits, t.now()
 	w.base = base
 	c := &w.window

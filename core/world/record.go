@@ -138,11 +138,7 @@ func (r *Record) Lose(why string) error {
 // Read returns what the worker has written.
 func (r *Record) Read() (said Said, err error) {
 	var b [offsetSlots]byte
-	err = r.write(func(f *os.File) error {
-		_, err := f.ReadAt(b[:], 0)
-		return err
-	})
-	if err != nil {
+	if _, err := r.file.ReadAt(b[:], 0); err != nil {
 		return Said{}, err
 	}
 	return parse(b[:]), nil
