@@ -10,7 +10,7 @@ meet="127.0.0.1:${SERVE_PORT:=29400}"
 torchft_lighthouse --min_replicas 1 --bind "127.0.0.1:$LIGHTHOUSE_PORT" &
 rallypoint serve --listen "$meet" &
 for group in a b; do
-    rallypoint run --rdzv-endpoint="$meet" --rdzv-id="group-$group" --nnodes=1 --max-restarts=3 \
+    rallypoint run --rdzv-endpoint="$meet" --rdzv-conf=is_host=0 --rdzv-id="group-$group" --nnodes=1 --max-restarts=3 \
         --local-addr=127.0.0.1 "$here/train.py" "${STEPS:-500}" &
     runs="$runs $!"
 done
