@@ -124,7 +124,7 @@ func TestProveLostNetwork(t *testing.T) {
 	h := newHarness(t)
 	p := h.prove("grep -q eth0 /proc/net/dev && [ $(wc -l </proc/net/dev) = 4 ] || exit 3; exec sleep 100", "--only=lost-network", "--limit=60s")
 	r, code := h.proven(p)
-	if len(r.Results) == 1 && strings.Contains(r.Results[0].Text, "no network of its own") {
+	if len(r.Results) == 1 && strings.Contains(r.Results[0].Text, "no network namespace") {
 		t.Skip(r.Results[0].Text)
 	}
 	if code != 0 || len(r.Results) != 1 || r.Results[0].Outcome != prove.Survived || r.Results[0].LostS == nil || *r.Results[0].LostS == 0 {

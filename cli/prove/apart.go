@@ -120,7 +120,7 @@ func (c *Config) tryApart(ctx context.Context, l *launcher, s *Scenario, folder 
 		a, err = c.ask(ctx, q)
 	}
 	if err != nil {
-		text := fmt.Sprintf("there is no network of its own to be had here: %v", err)
+		text := fmt.Sprintf("no network namespace can be made here: %v", err)
 		return Result{Scenario: s.Name, Launcher: l.name, Outcome: Unknown, Text: text, Output: []string{}}
 	}
 	c.AskedSteps, c.FirstStep = a.AskedSteps, a.FirstStep

@@ -125,7 +125,7 @@ func (c *Config) possible(ctx context.Context) ([]Scenario, string) {
 			all = append(all, s)
 		}
 	}
-	return all, fmt.Sprintf("%s: %v", strings.Join(without, ", "), err)
+	return all, fmt.Sprintf("%s (no network namespace can be made here: %v)", strings.Join(without, ", "), err)
 }
 
 // Worst is the worst outcome of rallypoint.
