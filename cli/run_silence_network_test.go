@@ -60,24 +60,6 @@ func TestNetworkSilencePause(t *testing.T) {
 	}
 }
 
-// TestNetworkSilenceWithinALease: the host is cut off until another one is elected, and no
-// longer: no worker is started again.
-func TestNetworkSilenceWithinALease(t *testing.T) {
-	onlyLong(t)
-	t.Parallel()
-	j := newVotingJob(t, 3)
-	j.net.cut(1, 0)
-	j.awaitElected(2, 3)
-	j.net.mend()
-	j.await(1, hostsNoLonger)
-	time.Sleep(networkLease) // in which a lost seat would show
-	j.end(2)
-	j.wantElections(1)
-	if n := j.started(); n > 0 {
-		t.Errorf("%d workers were started", n)
-	}
-}
-
 // TestNetworkSilenceBeyondALease: the host is cut off, in both directions or in one, until the
 // others are in a round without it. It forms none meanwhile, though one node is enough, and
 // is in the next one when the network is whole.
@@ -105,8 +87,11 @@ func TestNetworkSilenceBeyondALease(t *testing.T) {
 	}
 }
 
-// endWithoutTheHost is a job of three whose host was cut off, and that the others have ended.
-func endWithoutTheHost(t *testing.T) *spreadJob {
+// TestNetworkSilenceUntilTheEnd: the host is cut off until the job has ended without it. When the
+// network is whole, it learns that the others' processes are gone, and ends.
+func TestNetworkSilenceUntilTheEnd(t *testing.T) {
+	onlyLong(t)
+	t.Parallel()
 	j := newVotingJob(t, 3)
 	j.net.cut(1, 0)
 	j.readRound(2)
@@ -116,32 +101,16 @@ func endWithoutTheHost(t *testing.T) *spreadJob {
 			t.Errorf("exit code %d", code)
 		}
 	}
-	return j
-}
-
-// TestNetworkSilenceForGood: the host is cut off until the job has ended without it.
-func TestNetworkSilenceForGood(t *testing.T) {
-	onlyLong(t)
-	t.Parallel()
-	j := endWithoutTheHost(t)
-	j.wantElections(1)
+	time.Sleep(2 * networkLease) // what is tested
 	if n := j.started(); n > 0 {
 		t.Errorf("%d more workers were started", n)
 	}
-}
-
-// TestNetworkSilenceUntilTheEnd: the host is cut off until the job has ended without it. When the
-// network is whole, it learns that the others' processes are gone, and ends.
-func TestNetworkSilenceUntilTheEnd(t *testing.T) {
-	onlyLong(t)
-	t.Parallel()
-	j := endWithoutTheHost(t)
-	time.Sleep(2 * networkLease) // what is tested
 	j.net.mend()
 	j.await(1, "the exit barrier ends without the other nodes")
 	if code := j.nodes[0].end(); code != 0 {
 		t.Errorf("the host: exit code %d", code)
 	}
+	j.wantElections(1)
 	j.audit(2)
 }
 

@@ -6,7 +6,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
-	"math/rand/v2"
 	"net"
 	"net/http"
 	"os"
@@ -305,30 +304,6 @@ func (rj *recordedJob) wantElections(n int) {
 	}
 }
 
-// TestSilencePause: the host's process is stopped for a part of a lease that is too short for
-// an election: nothing happens.
-func TestSilencePause(t *testing.T) {
-	onlyLong(t)
-	t.Parallel()
-	for _, nodes := range []int{3, 5} {
-		t.Run(strconv.Itoa(nodes), func(t *testing.T) {
-			t.Parallel()
-			j := newLocalJob(t, nodes)
-			for _, part := range []time.Duration{10, 5, 3} { // of a lease: what is tested
-				j.signal(syscall.SIGSTOP, 1)
-				time.Sleep(silenceLease / part)
-				j.signal(syscall.SIGCONT, 1)
-				time.Sleep(silenceLease / 4)
-			}
-			j.end(1)
-			j.wantElections(0)
-			if n := j.started(); n > 0 {
-				t.Errorf("%d workers were started", n)
-			}
-		})
-	}
-}
-
 // TestSilenceWithinALease: the host is stopped until another one is elected, and no longer: no
 // worker is started again, and the old host is a node of the new one.
 func TestSilenceWithinALease(t *testing.T) {
@@ -346,59 +321,6 @@ func TestSilenceWithinALease(t *testing.T) {
 	j.wantElections(1)
 	if n := j.started(); n > 0 {
 		t.Errorf("%d workers were started", n)
-	}
-}
-
-// TestSilenceAndATokenChange: the token is changed in two steps while the host is stopped, the first
-// step before the election and the second after it. Each node rereads its file when it needs it,
-// also the host that was stopped: nobody is refused, and no worker is started again.
-func TestSilenceAndATokenChange(t *testing.T) {
-	onlyLong(t)
-	t.Parallel()
-	const before, after = "the token that all nodes had when the job began", "the token that is to take its place while the job runs"
-	j := &localJob{recordedJob: &recordedJob{harness: newHarness(t)}, endpoint: "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t))}
-	file := testkit.TokenFile(t, before)
-	change := func(tokens ...string) { // at once, as an administrator's tool does
-		testkit.Check(t, os.Rename(testkit.TokenFile(t, tokens...), file))
-	}
-	j.env = []string{params.EnvTokenFile + "=" + file}
-	j.grow(3)
-	j.signal(syscall.SIGSTOP, 1)
-	change(after, before)
-	j.awaitElected(2, 3)
-	change(after)
-	j.signal(syscall.SIGCONT, 1)
-	j.await(1, "hosts the control plane now")
-	time.Sleep(silenceLease) // in which a seat that was given up would show
-	j.end(2)
-	j.wantElections(1)
-	if n := j.started(); n > 0 {
-		t.Errorf("%d workers were started", n)
-	}
-	for m := range j.nodes {
-		if j.told(m+1, "authentication failed") {
-			t.Errorf("machine %d has refused another node, or was refused", m+1)
-		}
-	}
-}
-
-// TestSilenceBeyondALease: the host is stopped until the others are in a round without it,
-// and for two leases more. It is a node of the next one when it continues.
-func TestSilenceBeyondALease(t *testing.T) {
-	onlyLong(t)
-	t.Parallel()
-	for name, longer := range map[string]time.Duration{"just": 0, "long": 2 * silenceLease} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			j := newLocalJob(t, 3)
-			j.signal(syscall.SIGSTOP, 1)
-			j.readRound(2)
-			time.Sleep(longer) // what is tested
-			j.signal(syscall.SIGCONT, 1)
-			j.readRound(3)
-			j.end(2)
-			j.wantElections(1)
-		})
 	}
 }
 
@@ -493,103 +415,6 @@ func TestSilenceOfTwoVoters(t *testing.T) {
 	})
 }
 
-// TestSilenceOfAVoterAndAKill: the host is killed and one of two standbys is silent. The other
-// waits for it, says so, and they continue together.
-func TestSilenceOfAVoterAndAKill(t *testing.T) {
-	onlyLong(t)
-	t.Parallel()
-	for silent := 2; silent <= 3; silent++ {
-		t.Run("machine "+strconv.Itoa(silent), func(t *testing.T) {
-			t.Parallel()
-			j := newLocalJob(t, 3)
-			j.signal(syscall.SIGSTOP, silent)
-			j.signal(syscall.SIGKILL, 1)
-			j.nodes[0].end()
-			other := 5 - silent
-			j.await(other, "this node is a candidate; it waits for the votes of")
-			time.Sleep(silenceLease) // in which it must not host
-			if j.told(other, "hosts now") {
-				t.Error("a node hosts without a majority")
-			}
-			j.signal(syscall.SIGCONT, silent)
-			j.readRound(2)
-			j.end(2, 1)
-		})
-	}
-}
-
-// TestSilenceOfAVoterAndATransfer: the host is terminated while one of five voters is silent: it
-// hands the control plane on, and the others continue without either.
-func TestSilenceOfAVoterAndATransfer(t *testing.T) {
-	onlyLong(t)
-	t.Parallel()
-	j := newLocalJob(t, 5)
-	j.signal(syscall.SIGSTOP, 3)
-	j.signal(syscall.SIGTERM, 1)
-	j.readRound(3)
-	j.nodes[0].end()
-	j.signal(syscall.SIGCONT, 3)
-	j.readRound(4)
-	j.end(2, 1)
-	j.wantElections(0)
-}
-
-// TestSilenceAndChainOfKills: whoever hosts is killed, again and again, each when the round has
-// all that are left and the dead are out of the vote.
-func TestSilenceAndChainOfKills(t *testing.T) {
-	onlyLong(t)
-	t.Parallel()
-	for _, nodes := range []int{3, 5} {
-		t.Run(strconv.Itoa(nodes), func(t *testing.T) {
-			t.Parallel()
-			j := newLocalJob(t, nodes)
-			alive := make([]int, nodes)
-			for i := range alive {
-				alive[i] = i + 1
-			}
-			host := 1
-			for len(alive) > 1 {
-				j.signal(syscall.SIGKILL, host)
-				j.nodes[host-1].end()
-				alive = slices.DeleteFunc(alive, func(m int) bool { return m == host })
-				j.readRound(len(alive))
-				host = 0
-				testkit.Eventually(t, "one of the others hosts", func() bool {
-					i := slices.IndexFunc(alive, func(m int) bool { return j.told(m, "this node hosts now") })
-					if i >= 0 {
-						host = alive[i]
-					}
-					return i >= 0
-				})
-			}
-			j.finish()
-			if code := j.nodes[host-1].end(); code != 0 {
-				t.Errorf("machine %d: exit code %d", host, code)
-			}
-			j.wantElections(0)
-		})
-	}
-}
-
-// TestSilenceAndKillsOfVoters: of five voters a standby is killed and another one is stopped, for
-// longer than a lease. The host continues, also when all standbys are killed in turn.
-func TestSilenceAndKillsOfVoters(t *testing.T) {
-	onlyLong(t)
-	t.Parallel()
-	j := newLocalJob(t, 5)
-	j.signal(syscall.SIGKILL, 2)
-	j.signal(syscall.SIGSTOP, 3)
-	j.readRound(3)
-	j.signal(syscall.SIGCONT, 3)
-	j.readRound(4)
-	for m := 3; m <= 5; m++ {
-		j.signal(syscall.SIGKILL, m)
-		j.readRound(5 - m + 1)
-	}
-	j.end(1, 2, 3, 4, 5)
-	j.wantElections(0)
-}
-
 // TestQuorumOption: with quorum=0 on all nodes nobody votes, as before the vote; on one of them
 // it is refused.
 func TestQuorumOption(t *testing.T) {
@@ -619,49 +444,4 @@ func TestQuorumOption(t *testing.T) {
 		}
 		j.end(1, 3)
 	})
-}
-
-// TestChaosOfSilence stops one or two of five nodes for random parts of two leases, one that was
-// elected among them as often as not. In the end all end well, and what all hosts have recorded
-// keeps the guarantees.
-func TestChaosOfSilence(t *testing.T) {
-	onlyLong(t)
-	t.Parallel()
-	const nodes, lease = 5, 2 * time.Second
-	j := &localJob{recordedJob: &recordedJob{harness: newHarness(t)}, endpoint: "127.0.0.1:" + strconv.Itoa(testkit.FreePort(t)), conf: ",lease_timeout=2"}
-	j.grow(nodes)
-	duration := 15 * time.Second
-	if text := os.Getenv(envChaos); text != "" {
-		duration = testkit.Must(time.ParseDuration(text))(t)
-	}
-	seed := rand.Uint64()
-	random := rand.New(rand.NewPCG(seed, 0))
-	go func() { // nobody reads meanwhile what workers say
-		for range 1 << 20 {
-			if _, err := j.said.ReadString('\n'); err != nil {
-				return
-			}
-		}
-	}()
-	faults := 0
-	for end := time.Now().Add(duration); time.Now().Before(end); faults++ {
-		silent := []int{1 + random.IntN(nodes)}
-		if random.IntN(2) == 0 {
-			silent[0] = j.lastElected()
-		}
-		if another := 1 + random.IntN(nodes); another != silent[0] && random.IntN(3) == 0 {
-			silent = append(silent, another)
-		}
-		j.signal(syscall.SIGSTOP, silent...)
-		time.Sleep(time.Duration(random.Int64N(int64(2 * lease))))
-		j.signal(syscall.SIGCONT, silent...)
-		time.Sleep(time.Duration(random.Int64N(int64(lease))))
-	}
-	elections := 0
-	for m := range j.nodes {
-		elections += strings.Count(string(testkit.ReadFile(t, j.logOf(m+1))), wasElected)
-	}
-	t.Logf("seed %d, %d faults, %d elections", seed, faults, elections)
-	time.Sleep(3 * lease) // all are back
-	j.end(anyHosts)
 }
