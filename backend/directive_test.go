@@ -9,7 +9,6 @@ import (
 	"rallypoint/agent"
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
-	"rallypoint/core/member"
 	"rallypoint/core/rendezvous"
 )
 
@@ -60,60 +59,5 @@ func testDrain(t *testing.T, r *run, ask func(context.Context, rendezvous.Event)
 	}
 	if !j.agents[1].Result().Spare {
 		t.Error("the drained node did not end as one that is not needed")
-	}
-}
-
-// TestDrainedIsRefused until it is undrained.
-func TestDrainedIsRefused(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := control.Start(control.Config{}, l)
-	t.Cleanup(func() { s.Close() })
-	addr := l.Addr().String()
-	r := &run{t, at(addr)}
-	nodes := []*member.Member{r.node("n0", 2, 2), r.node("n1", 2, 2)}
-	round(t, nodes...)
-	drain := func(run, id, node string, within time.Duration) (string, error) {
-		return client.Ask(t.Context(), addr, nil, run, rendezvous.Direct{
-			ID: id, Kind: rendezvous.DirectiveDrain, Nodes: []string{node}, Within: within, By: "carol", Reason: "why",
-		})
-	}
-	if _, err := drain("job", "d1", "n1", 0); err != nil {
-		t.Fatal(err)
-	}
-	told(t, nodes[0], "drained by admin carol")
-	nodes[1].Close()
-	back := join(t.Context(), r.node("n1", 2, 2))
-	<-back.done
-	if rendezvous.CodeOf(back.err) != rendezvous.CodeGraceful {
-		t.Errorf("the drained node: %v", back.err)
-	}
-	if _, err := client.Ask(t.Context(), addr, nil, "job", rendezvous.Undrain{Node: "n1", By: "carol", Reason: "it is back"}); err != nil {
-		t.Fatal(err)
-	}
-	round(t, nodes[0], r.node("n1", 2, 2))
-
-	for name, f := range map[string]func() (string, error){
-		"an unknown node": func() (string, error) {
-			return drain("job", "d2", "n7", 0)
-		},
-		"an unknown run": func() (string, error) {
-			return drain("other", "d2", "n0", 0)
-		},
-		"a deadline in the past": func() (string, error) {
-			return drain("job", "d2", "n0", -1)
-		},
-		"an unknown directive": func() (string, error) {
-			return client.Ask(t.Context(), addr, nil, "job", rendezvous.CancelDirective{ID: "d7", By: "carol", Reason: "why"})
-		},
-		"a node that is not drained": func() (string, error) {
-			return client.Ask(t.Context(), addr, nil, "job", rendezvous.Undrain{Node: "n0", By: "carol", Reason: "why"})
-		},
-	} {
-		if done, err := f(); rendezvous.CodeOf(err) != rendezvous.CodeInvalid {
-			t.Errorf("%s: %q, %v", name, done, err)
-		}
 	}
 }

@@ -3,7 +3,6 @@ package backend
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -19,10 +18,8 @@ import (
 
 	"rallypoint/agent"
 	"rallypoint/agent/logs"
-	"rallypoint/core/control"
 	"rallypoint/core/params"
 	"rallypoint/core/store"
-	"rallypoint/internal/etcdtest"
 )
 
 // job is agents of two workers each, which are shell scripts: they write lines to $SAY and
@@ -37,7 +34,6 @@ type job struct {
 	errs   []error                                                     // valid once done is closed
 	to     logs.StreamSpec                                             // see logs.Spec.Redirects
 	dial   func(ctx context.Context, addr string) (store.Store, error) // see agent.Spec
-	report time.Duration                                               // see agent.Spec.ReportTimeout
 }
 
 func newJob(t *testing.T) *job {
@@ -74,7 +70,7 @@ func (j *job) start(rdzv agent.Rendezvous, restarts int, script string) {
 		Environ:         []string{"PATH=" + os.Getenv("PATH"), "DIR=" + j.dir, "SAY=" + filepath.Join(j.dir, "say"), "NODE=" + node},
 		MonitorInterval: 10 * time.Millisecond, ShutdownTimeout: time.Hour, ExitBarrierTimeout: time.Minute, LostNodeTimeout: time.Minute,
 	}
-	spec.DialStore, spec.ReportTimeout = j.dial, j.report
+	spec.DialStore = j.dial
 	spec.Logs.Redirects = j.to
 	spec.Logs.Dir = filepath.Join(j.dir, "logs"+node)
 	a, err := agent.New(spec, "script", rdzv, slog.New(slog.NewTextHandler(testWriter{j.t, "agent " + node}, nil)))
@@ -125,15 +121,6 @@ func (j *job) want(lines ...string) {
 	if got := j.hear(len(lines)); !slices.Equal(got, lines) {
 		j.t.Errorf("the workers said %q, want %q", got, lines)
 	}
-}
-
-// culprit is the worker that a node's report names as the cause.
-func (j *job) culprit(node int) string {
-	r := j.agents[node].Result()
-	if r.Root < 0 {
-		return "none"
-	}
-	return fmt.Sprintf("rank %d, code %d", r.Failures[r.Root].Rank, r.Failures[r.Root].ExitCode)
 }
 
 // stubborn is a worker that says when it got SIGTERM, and ends when the test says so.
@@ -201,120 +188,4 @@ func TestParallelStop(t *testing.T) {
 			}
 		}
 	})
-}
-
-// TestParallelEnd: a failure without restarts left ends the job: the other node's workers
-// get SIGTERM while one of the failing node has not ended by it, and both nodes name the
-// same culprit.
-func TestParallelEnd(t *testing.T) {
-	wherever(t, func(t *testing.T, open func(int) agent.Rendezvous) {
-		j := newJob(t)
-		fail, release := j.fifo("fail"), j.fifo("release")
-		j.start(open(0), 0, stopped)
-		j.start(open(1), 0, `[ $LOCAL_RANK = 0 ] || { `+failing+`
-			}
-			`+stubborn)
-		j.want("0.0 up 0", "0.1 up 0", "1.0 up 0", "1.1 up 0")
-		fmt.Fprintln(fail, "go")
-		j.want("0.0 TERM", "0.1 TERM", "1.0 TERM")
-		fmt.Fprintln(release, "go")
-		var failed *agent.FailedError
-		var peer *agent.PeerError
-		if err := j.wait(1); !errors.As(err, &failed) {
-			t.Errorf("node 1: %v", err)
-		}
-		if err := j.wait(0); !errors.As(err, &peer) {
-			t.Errorf("node 0: %v", err)
-		}
-		for node := range j.agents {
-			if got := j.culprit(node); got != "rank 3, code 7" {
-				t.Errorf("node %d names %s", node, got)
-			}
-		}
-	})
-}
-
-// TestFailAtOnce: of two nodes that fail at the same instant one is the culprit, on both, and
-// the restarts that it costs are one.
-func TestFailAtOnce(t *testing.T) {
-	for _, restarts := range []int{0, 1} {
-		t.Run(fmt.Sprint(restarts, " restarts"), func(t *testing.T) {
-			wherever(t, func(t *testing.T, open func(int) agent.Rendezvous) {
-				j := newJob(t)
-				fail := j.fifo("fail")
-				const script = again + `echo "$NODE.$LOCAL_RANK up $TORCHELASTIC_RESTART_COUNT" > $SAY
-					[ $LOCAL_RANK = 0 ] && { read go < $DIR/fail; exit 7; }; exec sleep 100`
-				j.start(open(0), restarts, script)
-				j.start(open(1), restarts, script)
-				j.want("0.0 up 0", "0.1 up 0", "1.0 up 0", "1.1 up 0")
-				fmt.Fprint(fail, "go\ngo\n")
-				if restarts > 0 {
-					j.want("0.0 up 1", "0.1 up 1", "1.0 up 1", "1.1 up 1")
-				}
-				for node := range j.agents {
-					if err := j.wait(node); (err == nil) != (restarts > 0) {
-						t.Errorf("node %d: %v", node, err)
-					}
-				}
-				if a, b := j.culprit(0), j.culprit(1); a != b || (a == "none") != (restarts > 0) {
-					t.Errorf("node 0 names %s, node 1 %s", a, b)
-				}
-			})
-		})
-	}
-}
-
-// TestLeaveAnnounced: a node that gets SIGTERM has told the others before its workers have
-// ended: they regroup without it while its workers still save.
-func TestLeaveAnnounced(t *testing.T) {
-	everywhere(t, func(t *testing.T, r *run) {
-		j := newJob(t)
-		release := j.fifo("release")
-		j.start(r.node("n0", 1, 2, "last_call_timeout=2"), 0, stubborn)
-		j.start(r.node("n1", 1, 2, "last_call_timeout=2"), 0, again+stopped)
-		j.want("0.0 up 0", "0.1 up 0", "1.0 up 0", "1.1 up 0")
-		j.agents[0].Signal(unix.SIGTERM)
-		// Node 1 is in round 2 while both workers of node 0 run.
-		j.want("0.0 TERM", "0.1 TERM", "1.0 TERM", "1.0 up 0", "1.1 TERM", "1.1 up 0")
-		fmt.Fprint(release, "go\ngo\n") // before node 1 has ended, which hosts now and waits for node 0
-		if err := j.wait(1); err != nil {
-			t.Errorf("node 1: %v", err)
-		}
-		var sig *agent.SignalError
-		if err := j.wait(0); !errors.As(err, &sig) {
-			t.Errorf("node 0: %v", err)
-		}
-	})
-}
-
-// TestCutOffFailure: a node that is cut off when its worker fails stops its workers all the
-// same; the others learn of it as of any loss.
-func TestCutOffFailure(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := control.Start(control.Config{}, l)
-	t.Cleanup(func() { s.Close() })
-	link := etcdtest.NewLink(t, l.Addr().String())
-	direct, cut := &run{t, at(l.Addr().String())}, &run{t, at(link.Endpoint)}
-
-	j := newJob(t)
-	j.report = 500 * time.Millisecond
-	fail := j.fifo("fail")
-	options := []string{"reconnect_grace=0.1", "join_timeout=2", "close_timeout=0.1"}
-	j.start(cut.node("n0", 1, 2, options...), 1, `[ $LOCAL_RANK = 0 ] || { `+failing+`
-		}
-		`+stopped)
-	j.start(direct.node("n1", 1, 2, options...), 0, again+stopped)
-	j.want("0.0 up 0", "0.1 up 0", "1.0 up 0", "1.1 up 0")
-	link.Close()
-	fmt.Fprintln(fail, "go")
-	j.want("0.0 TERM", "1.0 TERM", "1.0 up 0", "1.1 TERM", "1.1 up 0") // alone, and it cost nothing
-	if err := j.wait(1); err != nil {
-		t.Errorf("node 1: %v", err)
-	}
-	if err := j.wait(0); err == nil {
-		t.Error("the node that is cut off succeeded")
-	}
 }

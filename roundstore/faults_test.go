@@ -5,13 +5,11 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"math/rand/v2"
 	"net"
 	"net/netip"
 	"os"
@@ -19,14 +17,11 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/secret"
 	"rallypoint/internal/testkit"
 	"rallypoint/tcpstore"
 	"rallypoint/tcpstore/forward"
@@ -272,111 +267,6 @@ func TestForwarderProcessStopsAndDies(t *testing.T) {
 	wantValue(t, dial(t, again.at), "key", "value")
 }
 
-// load has clients use a store and others come to it until its end, which reports the faults.
-func load(t *testing.T, o rendezvous.Outcome, clients int, use func(c *tcpstore.Client, turn int) error) (end func() (turns int)) {
-	t.Helper()
-	var turns atomic.Int64
-	var wg sync.WaitGroup
-	stop := make(chan struct{})
-	place := net.JoinHostPort(o.StoreAddr, strconv.Itoa(o.StorePort))
-	for i := range clients {
-		wg.Go(func() {
-			var staying *tcpstore.Client
-			defer func() {
-				if staying != nil {
-					staying.Close()
-				}
-			}()
-			for turn := 0; ; turn++ {
-				select {
-				case <-stop:
-					return
-				default:
-				}
-				c := staying
-				if c == nil || i%2 == 1 { // half of them come again for each turn
-					var err error
-					if c, err = tcpstore.Dial(testkit.Within(t, patience), place, tcpstore.ClientOptions{}); err != nil {
-						t.Errorf("client %d, turn %d: %v", i, turn, err)
-						return
-					}
-				}
-				err := use(c, turn)
-				if i%2 == 1 {
-					c.Close()
-				} else {
-					staying = c
-				}
-				if err != nil {
-					t.Errorf("client %d, turn %d: %v", i, turn, err)
-					return
-				}
-				turns.Add(1)
-			}
-		})
-	}
-	await := func(n int64) {
-		t.Helper()
-		want := turns.Load() + n
-		testkit.Eventually(t, "the clients go on", func() bool { return turns.Load() >= want || t.Failed() })
-	}
-	await(int64(clients))
-	return func() int {
-		await(int64(clients))
-		close(stop)
-		wg.Wait()
-		return int(turns.Load())
-	}
-}
-
-// TestOldKeyUnderLoad changes the token of a job in either order of its nodes, while workers
-// behind a forwarder use their connections and open others: none is refused. In the end the
-// old token opens nothing.
-func TestOldKeyUnderLoad(t *testing.T) {
-	old, fresh := strings.Repeat("old token ", 4), strings.Repeat("new token ", 4)
-	for name, steps := range map[string][][2][]string{ // the tokens of the store's node and of the other one
-		"store first": {{{fresh, old}, {old}}, {{fresh, old}, {fresh, old}}, {{fresh}, {fresh, old}}, {{fresh}, {fresh}}},
-		"store last":  {{{old}, {fresh, old}}, {{fresh, old}, {fresh, old}}, {{fresh, old}, {fresh}}, {{fresh}, {fresh}}},
-	} {
-		t.Run(name, func(t *testing.T) {
-			files := [2]string{testkit.TokenFile(t), testkit.TokenFile(t)}
-			put := func(lines [2][]string) {
-				for i, file := range files {
-					testkit.Check(t, os.WriteFile(file+".new", []byte(strings.Join(lines[i], "\n")+"\n"), 0o600))
-					testkit.Check(t, os.Rename(file+".new", file))
-				}
-			}
-			put([2][]string{{old}, {old}})
-			a, b := newNode(t, files[0], false), newNode(t, files[1], true)
-			real, _, _ := a.serve(t, "127.0.0.1", 0, 1)
-			at, _ := b.reach(t, real)
-			for _, step := range steps {
-				end := load(t, at, 4, func(c *tcpstore.Client, turn int) error {
-					value := []byte(strconv.Itoa(turn))
-					if err := c.Set(testkit.Within(t, patience), "key", value); err != nil {
-						return err
-					}
-					_, err := c.Get(testkit.Within(t, patience), "key")
-					return err
-				})
-				put(step)
-				end()
-			}
-			if n := a.totals().Refused["authentication"]; n != 0 || len(b.log.With("WARN")) > 0 {
-				t.Errorf("%d refused: %s %s", n, a.log, b.log)
-			}
-			testkit.Check(t, os.WriteFile(files[1]+".new", []byte(old+"\n"), 0o600))
-			stale := newNode(t, files[1]+".new", true)
-			stale.protected.address = func(secret.StoreName) netip.Addr { return netip.MustParseAddr("127.77.77.77") }
-			here, way := stale.reach(t, real)
-			wantNone(t, "the old token", here)
-			if err := way.(*forward.Forwarder).Err(); rendezvous.CodeOf(err) != rendezvous.CodeAuth {
-				t.Errorf("the old token: %v", err)
-			}
-		})
-	}
-}
-
 // TestRoundChangesUnderLoad has rounds follow each other at a fixed port, as the store's node
 // sees it first and the other later, while workers behind the forwarders use their stores and
 // come to them. Each finds its own round's store or none, and nothing is left of a round.
@@ -459,170 +349,4 @@ func useOnce(at rendezvous.Outcome, mine string, on bool, answered func()) (over
 		}
 	}
 	return false, nil
-}
-
-// TestProofPassedOn has a man in the middle of a connection to a side port: the proof, passed
-// on with a port of his, opens nothing, and no program of the store's node hears of him.
-func TestProofPassedOn(t *testing.T) {
-	token := testkit.TokenFile(t)
-	a, b := newNode(t, token, false), newNode(t, token, true)
-	real, atA, _ := a.serve(t, "127.0.0.1", 0, 1)
-	port := real.StorePort + 1
-	program := testkit.Must(net.Listen("tcp", net.JoinHostPort(atA.StoreAddr, strconv.Itoa(port))))(t)
-	defer program.Close()
-	reached := testkit.Go(func() error {
-		c, err := program.Accept()
-		if err == nil {
-			c.Close()
-		}
-		return err
-	})
-
-	middle := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	defer middle.Close()
-	settings := testkit.Must(secret.ServerTLS())(t)
-	passed := testkit.Go(func() error {
-		raw, err := middle.Accept()
-		if err != nil {
-			return err
-		}
-		defer raw.Close()
-		near, err := net.Dial("tcp", net.JoinHostPort(real.StoreAddr, strconv.Itoa(real.StorePort)))
-		if err != nil {
-			return err
-		}
-		defer near.Close()
-		_ = raw.SetDeadline(time.Now().Add(patience))
-		_ = near.SetDeadline(time.Now().Add(patience))
-		victim, store := tls.Server(raw, settings), tls.Client(near, secret.ClientTLS())
-		proof := make([]byte, 4096)
-		n, err := victim.Read(proof)
-		if err != nil {
-			return err
-		}
-		if _, err = store.Write(proof[:n]); err == nil {
-			err = forward.AskPort(store, port)
-		}
-		_, _ = io.Copy(victim, store)
-		return err
-	})
-	_, err := b.protected.dial(testkit.Within(t, patience), middle.Addr().String(), nameOf("job", real), port)
-	if rendezvous.CodeOf(err) != rendezvous.CodeAuth {
-		t.Errorf("a proof that was passed on: %v", err)
-	}
-	if err := <-passed; err != nil {
-		t.Error("the man in the middle could not pass the proof on:", err)
-	}
-	a.log.Await(t, "authentication failed", 1)
-	if n := a.totals().Refused["authentication"]; n != 1 {
-		t.Errorf("%d refused", n)
-	}
-	program.Close()
-	if err := <-reached; err == nil {
-		t.Error("the program at the side port was reached")
-	}
-	if !echoesStore(t, atA) {
-		t.Error("the round's own worker is not served")
-	}
-}
-
-// echoesStore reports whether a store keeps a value.
-func echoesStore(t *testing.T, o rendezvous.Outcome) bool {
-	t.Helper()
-	c := dial(t, o)
-	v := []byte("healthy")
-	err := c.Set(testkit.Within(t, patience), "healthy", v)
-	got, err2 := c.Get(testkit.Within(t, patience), "healthy")
-	return err == nil && err2 == nil && bytes.Equal(got, v)
-}
-
-// lossy is a network that loses one segment in ten, as TCP shows it to programs: nothing is
-// missing, but what was lost comes late, and all after it, too.
-func lossy(t *testing.T, target string, seed uint64) (addr string) {
-	t.Helper()
-	const segment, late = 1448, 20 * time.Millisecond
-	l := testkit.Must(net.Listen("tcp", "127.0.0.1:0"))(t)
-	var wg sync.WaitGroup
-	carry := func(to, from net.Conn, random *rand.Rand) {
-		defer to.Close()
-		b := make([]byte, segment)
-		for {
-			n, err := from.Read(b)
-			if random.IntN(10) == 0 {
-				time.Sleep(time.Duration(random.Int64N(int64(late))))
-			}
-			for part := b[:n]; len(part) > 0; {
-				cut := 1 + random.IntN(len(part))
-				if _, err := to.Write(part[:cut]); err != nil {
-					from.Close()
-					return
-				}
-				part = part[cut:]
-			}
-			if err != nil {
-				return
-			}
-		}
-	}
-	wg.Go(func() {
-		for i := uint64(0); ; i++ {
-			down, err := l.Accept()
-			if err != nil {
-				return
-			}
-			up, err := net.Dial("tcp", target)
-			if err != nil {
-				down.Close()
-				continue
-			}
-			wg.Go(func() { carry(up, down, rand.New(rand.NewPCG(seed, 2*i))) })
-			wg.Go(func() { carry(down, up, rand.New(rand.NewPCG(seed, 2*i+1))) })
-		}
-	})
-	t.Cleanup(func() {
-		l.Close()
-		wg.Wait()
-	})
-	return l.Addr().String()
-}
-
-// TestLossyNetwork has workers behind a forwarder use their store over a network that loses one
-// segment in ten: each reads what it and the others have written.
-func TestLossyNetwork(t *testing.T) {
-	seed := rand.Uint64()
-	t.Log("seed", seed)
-	token := testkit.TokenFile(t)
-	a, b := newNode(t, token, false), newNode(t, token, true)
-	real, atA, _ := a.serve(t, "127.0.0.1", 0, 1)
-	host, port, _ := net.SplitHostPort(lossy(t, net.JoinHostPort(real.StoreAddr, strconv.Itoa(real.StorePort)), seed))
-	across := real
-	across.StoreAddr = host
-	across.StorePort = testkit.Must(strconv.Atoi(port))(t)
-	at, _ := b.reach(t, across)
-	near := dial(t, atA)
-	const workers, turns = 4, 6
-	var wg sync.WaitGroup
-	for i := range workers {
-		c := dial(t, at)
-		wg.Go(func() {
-			for turn := range turns {
-				key := fmt.Sprintf("%d/%d", i, turn)
-				value := bytes.Repeat([]byte(key+"."), 1+turn*2000)
-				if err := c.Set(testkit.Within(t, patience), key, value); err != nil {
-					t.Errorf("%s: %v", key, err)
-					return
-				}
-				other := fmt.Sprintf("%d/%d", (i+1)%workers, turn)
-				v, err := c.Get(testkit.Within(t, patience), other)
-				if want := bytes.Repeat([]byte(other+"."), 1+turn*2000); err != nil || !bytes.Equal(v, want) {
-					t.Errorf("%s: %d bytes, %v; want %d", other, len(v), err, len(want))
-					return
-				}
-			}
-		})
-	}
-	wg.Wait()
-	if n, err := near.NumKeys(t.Context()); err != nil || n != workers*turns {
-		t.Errorf("%d keys, %v", n, err)
-	}
 }
