@@ -119,10 +119,11 @@ func Decide(v Input) Decision {
 }
 
 // mayBeElected returns a voter, for a standby that is none: it is voters who succeed a host, as long as one
-// lives. If all of them seem dead it may be this process that is cut off, so that it waits for a while.
+// lives. If all of them seem dead it may be this process that is cut off, so that it waits for a while; and for
+// good if they had time to go on without it: they may have ended the job.
 func (v Input) mayBeElected() (p Peer, may bool) {
 	for _, p := range v.others() {
-		if !v.Votes && p.Votes && (p.State != Dead && p.State != Left || v.Waited < GiveUp*v.Lease) {
+		if !v.Votes && p.Votes && (p.State != Dead && p.State != Left || v.Evidence.Silent || v.Waited < GiveUp*v.Lease) {
 			return p, true
 		}
 	}

@@ -26,6 +26,7 @@ type Evidence struct {
 	Ended   bool // the host's side ended the established connection (FIN or RST)
 	Direct  bool // the address dialled is the one that the host sees itself on that connection
 	Refused int  // dials in sequence that were refused
+	Silent  bool // nothing had come for half a lease when the connection ended: voters may have elected another host since
 }
 
 // Observe counts a fresh dial. Only refusals in sequence count.

@@ -240,3 +240,17 @@ func TestVotersSucceed(t *testing.T) {
 		}
 	}
 }
+
+// TestStandbyThatHeardNothingFoundsNothing: voters that all seem dead may have gone on without this one, and have ended.
+func TestStandbyThatHeardNothingFoundsNothing(t *testing.T) {
+	late := proof
+	late.Silent = true
+	v := Input{Lost: 1, Term: 1, Evidence: late, Waited: 10 * GiveUp * time.Second, Lease: time.Second, Behind: []Peer{{Node: "b", State: Dead, Votes: true}}}
+	if d := Decide(v); d.Act != Wait {
+		t.Errorf("%+v", d)
+	}
+	v.Behind[0].Votes = false // where nobody votes proof decides
+	if d := Decide(v); d.Act != TakeOver {
+		t.Errorf("%+v", d)
+	}
+}

@@ -291,6 +291,7 @@ func (c *Client) loop(l *conn) {
 		c.mu.Unlock()
 		err = l.brokenBy(err)
 		found := l.replacement(err)
+		l.WasSilent = l.wasSilent()
 		l.close()
 		if c.ended() {
 			if found != nil {

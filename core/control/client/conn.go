@@ -155,6 +155,13 @@ func (c *conn) lookAgain(lease time.Duration) {
 	c.out.Send(beat)
 }
 
+// wasSilent reports whether nothing had come for half a lease, or this process did not look for so long.
+func (c *conn) wasSilent() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.unheard >= looksPerLease/2 || host.Uptime()-c.lookedAt > time.Duration(c.Welcome.Lease)/2
+}
+
 // noteLookLocked notes whether this process did not run for half a lease before this moment.
 func (c *conn) noteLookLocked(lease time.Duration) {
 	now := host.Uptime()

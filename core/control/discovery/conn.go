@@ -30,6 +30,9 @@ type Conn struct {
 	Welcome wire.Welcome
 	opened  time.Time
 
+	// WasSilent is set when it has ended: the server had been silent for half a lease by then.
+	WasSilent bool
+
 	unanswered int // hellos of Beside in a row
 
 	standsBy bool // the host has received where this node stands by

@@ -61,7 +61,7 @@ type search struct {
 
 func (f *Finder) newSearch(l *Conn, cause error) *search {
 	s := &search{f: f, last: l.Welcome, addr: l.Addr, begun: f.network.now(), first: true}
-	s.evidence = succession.Evidence{Ended: store.EndedByPeer(cause), Direct: l.direct()}
+	s.evidence = succession.Evidence{Ended: store.EndedByPeer(cause), Direct: l.direct(), Silent: l.WasSilent}
 	s.silent = s.begun
 	if to, ok := errors.AsType[*wire.Redirected](cause); ok {
 		s.orderly, s.evidence.Ended = true, true // it says itself that it does not host
@@ -78,26 +78,31 @@ func (f *Finder) newSearch(l *Conn, cause error) *search {
 
 // gone says that nobody is left, if all have refused for a lease whom this node has asked: those that it knows, and
 // the endpoint. A lease is the time that a healthy job takes to have another host that this node finds, and to lose
-// a node that a firewall refuses. The error is nil where nobody votes, and while this node may take the control plane
-// over, or found it anew, since it has proof that the others are dead.
+// a node that a firewall refuses. So it does if this node votes, no leader can be elected for a lease since the others are
+// gone, and it may not found the control plane anew, whoever else waits for one. The error is nil where nobody votes,
+// and while this node may take the control plane over, or found it anew, since it has proof that the others are dead.
 func (s *search) gone() error {
 	f := s.f
+	since := time.Duration(0)
 	if s.answered {
 		s.refused = time.Time{}
-		return nil
-	}
-	if s.refused.IsZero() {
+	} else if s.refused.IsZero() {
 		s.refused = f.network.now()
+	} else {
+		since = s.since(s.refused)
 	}
 	stranded, patience := f.group.Stranded()
-	proof := stranded > 0 && patience > 0 || !f.group.Votes() && s.evidence.Proves()
-	if !s.last.Embedded || !f.HasVoters() || proof || s.since(s.refused) < f.Params.LeaseTimeout {
+	proof := stranded > 0 && patience > 0 || !f.group.Votes() && !s.evidence.Silent && s.evidence.Proves()
+	if patience == 0 {
+		since = max(since, stranded)
+	}
+	if !s.last.Embedded || !f.HasVoters() || proof || since < f.Params.LeaseTimeout {
 		return nil
 	}
 	f.group.Close()
 	return rendezvous.Errorf(rendezvous.CodeConnection,
-		"run %q: nobody is left who could host it: for %s all addresses have refused connections where that could be; it has ended while this node was cut off, the other nodes have died, or a firewall rejects what this machine sends; to continue it, start its nodes again",
-		f.Params.RunID, wording.Seconds(s.since(s.refused)))
+		"run %q: nobody is left who could host it: for %s the addresses have refused connections where that could be; it has ended while this node was cut off, the other nodes have died, or a firewall rejects what this machine sends; to continue it, start its nodes again",
+		f.Params.RunID, wording.Seconds(since))
 }
 
 // pace keeps a node from going round among servers that let it in and end the connection
