@@ -9,6 +9,7 @@ import re
 import secrets
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 from importlib.util import find_spec
@@ -16,7 +17,7 @@ from pathlib import Path
 
 import pytest
 from conftest import REPOSITORY
-from harness import free_port
+from harness import free_port, until
 from torchrun.test_partitions import Network, network
 
 import rallypoint
@@ -535,3 +536,9 @@ def test_a_replica_group_is_killed(tmp_path: Path) -> None:
         finally:
             job.terminate()
     assert len([pid for group, pid in seen if group == "a"]) == 1
+
+    def is_left(port: str) -> bool:
+        with socket.socket() as s:
+            return s.connect_ex(("127.0.0.1", int(port))) == 0
+
+    until(lambda: not any(is_left(env[name]) for name in ("SERVE_PORT", "LIGHTHOUSE_PORT")))
