@@ -312,7 +312,7 @@ func TestRestartDelay(t *testing.T) {
 		before int
 		want   time.Duration
 	}{
-		{0, 5, 0}, {time.Second, 0, time.Second}, {time.Second, 3, 8 * time.Second}, {time.Second, 1 << 30, MaxRestartDelay},
+		{0, 5, 0}, {time.Second, 0, time.Second}, {time.Second, 3, 8 * time.Second}, {time.Second, 1 << 30, maxRestartDelay},
 		{time.Hour, 2, time.Hour},
 	} {
 		if got := restartDelay(c.first, c.before); got != c.want {

@@ -185,8 +185,8 @@ func (r *restarts) delay() time.Duration {
 // restartDelay is the pause before the restart after some others.
 func restartDelay(first time.Duration, before int) time.Duration {
 	d := first
-	for ; before > 0 && d > 0 && d < MaxRestartDelay; before-- {
-		d = min(2*d, MaxRestartDelay)
+	for ; before > 0 && d > 0 && d < maxRestartDelay; before-- {
+		d = min(2*d, maxRestartDelay)
 	}
 	return d
 }

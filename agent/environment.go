@@ -18,9 +18,9 @@ import (
 	"rallypoint/core/world"
 )
 
-// EnvMasterAddr names the variable that holds the address that the rank-0 node advertises,
+// envMasterAddr names the variable that holds the address that the rank-0 node advertises,
 // which other nodes and other jobs can use, whatever MASTER_ADDR is on this node.
-const EnvMasterAddr = "RALLYPOINT_MASTER_ADDR"
+const envMasterAddr = "RALLYPOINT_MASTER_ADDR"
 
 // envRestarts names a variable that every agent gives to its workers, torch's too.
 const envRestarts = "TORCHELASTIC_RESTART_COUNT"
@@ -74,7 +74,7 @@ func additions(s *Spec, p place) [][2]string {
 		{logs.EnvErrorFile, p.errorFile},
 		{"RALLYPOINT_ROUND", strconv.FormatUint(p.Round, 10)},
 		{"RALLYPOINT_GENERATION", p.Generation},
-		{EnvMasterAddr, cmp.Or(p.AdvertisedAddr, p.StoreAddr)},
+		{envMasterAddr, cmp.Or(p.AdvertisedAddr, p.StoreAddr)},
 	}
 	if _, given := process.LookupEnv(s.Environ, "TORCH_NCCL_ASYNC_ERROR_HANDLING"); !given {
 		set = append(set, [2]string{"TORCH_NCCL_ASYNC_ERROR_HANDLING", "1"})

@@ -256,8 +256,8 @@ func (w *checks) asksToDrain(ctx context.Context, unfit *UnfitError, within time
 	return false
 }
 
-// EnvCheckMark names the variable that marks all processes of a check that runs while workers do.
-const EnvCheckMark = "RALLYPOINT_CHECK_MARK"
+// envCheckMark names the variable that marks all processes of a check that runs while workers do.
+const envCheckMark = "RALLYPOINT_CHECK_MARK"
 
 // runChecks runs the checks as a group of workers until ctx ends, so that all their processes end
 // as those of workers do. It also works while an attempt's workers run.
@@ -273,7 +273,7 @@ func (w *checks) runChecks(ctx context.Context, before string) ([]check.Verdict,
 	}
 	aside, mark := before == checkRunning || before == checkWaiting, rand.Text()
 	if aside {
-		set = append(set, [2]string{EnvCheckMark, mark})
+		set = append(set, [2]string{envCheckMark, mark})
 	}
 	env := merge(w.spec.Environ, set)
 	var launches []process.Launch
@@ -306,7 +306,7 @@ func (w *checks) runChecks(ctx context.Context, before string) ([]check.Verdict,
 	if aside {
 		group.KeepAside()
 		awaitChecks(ctx, group)
-		group.EndAside(EnvCheckMark + "=" + mark)
+		group.EndAside(envCheckMark + "=" + mark)
 	} else {
 		awaitChecks(ctx, group)
 		group.Stop(process.StopOptions{Signal: unix.SIGKILL})

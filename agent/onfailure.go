@@ -38,7 +38,7 @@ func (s *Spec) SetOnFailure(text, fixed string, least, most int) error {
 	case policy == "regroup" && fixed == "static":
 		return fmt.Errorf("the nodes of a %s job do not notice when another is lost, so their workers cannot regroup; %s", fixed, endpoint)
 	case policy == "regroup":
-		s.Regroup, s.RegroupGrace = true, DefaultRegroupGrace
+		s.Regroup, s.RegroupGrace = true, defaultRegroupGrace
 		if limited {
 			var err error
 			if s.RegroupGrace, err = ParseWindow(grace); err != nil {

@@ -25,10 +25,10 @@ const (
 	DefaultShutdownTimeout    = 30 * time.Second
 	DefaultExitBarrierTimeout = 300 * time.Second
 	DefaultDrainTimeout       = 120 * time.Second
-	DefaultRegroupGrace       = 30 * time.Second
+	defaultRegroupGrace       = 30 * time.Second
 
-	// MaxRestartDelay bounds the growth of RestartDelay; a longer one stays as it is.
-	MaxRestartDelay = 5 * time.Minute
+	// maxRestartDelay bounds the growth of RestartDelay; a longer one stays as it is.
+	maxRestartDelay = 5 * time.Minute
 )
 
 // Spec says what one agent runs. It does not change while the agent runs.
@@ -83,7 +83,7 @@ type Spec struct {
 	Regroup      bool
 	RegroupGrace time.Duration // > 0 with Regroup
 	// RestartDelay is the pause before the first restart after a failure; it doubles
-	// with each further one, up to MaxRestartDelay. 0: none.
+	// with each further one, up to maxRestartDelay. 0: none.
 	RestartDelay time.Duration
 
 	// MonitorInterval is how often Metrics get their numbers, and how often at the most the agent looks

@@ -57,10 +57,13 @@ func ExampleOpen() {
 
 // What a user writes as an endpoint is checked, and its defaults are filled in, before anything is
 // opened.
-func ExampleComplete() {
+func ExamplePlace_Complete() {
+	at, err := backend.At("host0")
+	if err != nil {
+		log.Fatal(err)
+	}
 	p := params.Default()
-	p.Endpoint = "host0"
-	err := backend.Complete(&p)
+	err = at.Complete(&p)
 	fmt.Println(p.Endpoint, err)
 	// Output: host0:29400 <nil>
 }

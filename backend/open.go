@@ -11,16 +11,6 @@ import (
 	"rallypoint/roundstore"
 )
 
-// Complete is Place.Complete of p.Endpoint. Open does the same; a caller that needs the result earlier
-// calls this after SetOptions.
-func Complete(p *params.Params) error {
-	at, err := At(p.Endpoint)
-	if err != nil {
-		return err
-	}
-	return at.Complete(p)
-}
-
 // Open is Place.Open of p.Endpoint.
 func Open(p params.Params, log *slog.Logger) (Node, error) {
 	at, err := At(p.Endpoint)

@@ -17,9 +17,9 @@ import (
 	"rallypoint/internal/etcdclient"
 )
 
-// ErrNoQueues is returned by the queue operations, which this store does not have. It
+// errNoQueues is returned by the queue operations, which this store does not have. It
 // matches errors.ErrUnsupported.
-var ErrNoQueues = fmt.Errorf("a store in etcd has no queues: %w", errors.ErrUnsupported)
+var errNoQueues = fmt.Errorf("a store in etcd has no queues: %w", errors.ErrUnsupported)
 
 // Set implements store.Store.
 func (s *Store) Set(ctx context.Context, key string, value []byte) error {
@@ -379,23 +379,23 @@ func (s *Store) ListKeys(ctx context.Context) (keys []string, err error) {
 	return keys, err
 }
 
-// QueuePush returns ErrNoQueues.
+// QueuePush returns errNoQueues.
 func (s *Store) QueuePush(ctx context.Context, key string, _ []byte) error {
 	return s.noQueues(ctx, "queue_push", key)
 }
 
-// QueuePop returns ErrNoQueues.
+// QueuePop returns errNoQueues.
 func (s *Store) QueuePop(ctx context.Context, key string, _ bool) ([]byte, error) {
 	return nil, s.noQueues(ctx, "queue_pop", key)
 }
 
-// QueueLen returns ErrNoQueues.
+// QueueLen returns errNoQueues.
 func (s *Store) QueueLen(ctx context.Context, key string) (int64, error) {
 	return 0, s.noQueues(ctx, "queue_len", key)
 }
 
 func (s *Store) noQueues(ctx context.Context, name, key string) error {
-	return s.do(ctx, name, []string{key}, func(context.Context) error { return ErrNoQueues })
+	return s.do(ctx, name, []string{key}, func(context.Context) error { return errNoQueues })
 }
 
 // Barrier implements store.Store, as store.GenericBarrier.

@@ -25,9 +25,9 @@ var (
 
 // Errors about what the store can do.
 var (
-	// ErrNoQueues is returned by the queue operations, which this store does not
+	// errNoQueues is returned by the queue operations, which this store does not
 	// have, as the reference's has not. It matches errors.ErrUnsupported.
-	ErrNoQueues = fmt.Errorf("a file store has no queues: %w", errors.ErrUnsupported)
+	errNoQueues = fmt.Errorf("a file store has no queues: %w", errors.ErrUnsupported)
 
 	// ErrNoLocks is returned when the file system has no flock(2), without which
 	// the file cannot be shared. The remedy is another directory, or a mount with

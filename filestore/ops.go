@@ -149,17 +149,17 @@ func (s *Store) ListKeys(ctx context.Context) (keys []string, err error) {
 	return keys, s.explain(err, "list_keys")
 }
 
-// QueuePush returns ErrNoQueues.
+// QueuePush returns errNoQueues.
 func (s *Store) QueuePush(ctx context.Context, key string, _ []byte) error {
 	return s.noQueues(ctx, "queue_push", key)
 }
 
-// QueuePop returns ErrNoQueues.
+// QueuePop returns errNoQueues.
 func (s *Store) QueuePop(ctx context.Context, key string, _ bool) ([]byte, error) {
 	return nil, s.noQueues(ctx, "queue_pop", key)
 }
 
-// QueueLen returns ErrNoQueues.
+// QueueLen returns errNoQueues.
 func (s *Store) QueueLen(ctx context.Context, key string) (int64, error) {
 	return 0, s.noQueues(ctx, "queue_len", key)
 }
@@ -202,7 +202,7 @@ func (s *Store) getAllLocked(names []string) [][]byte {
 func (s *Store) noQueues(ctx context.Context, op, key string) error {
 	err := s.checkOpen(ctx)
 	if err == nil {
-		err = ErrNoQueues
+		err = errNoQueues
 	}
 	return s.explain(err, op, key)
 }

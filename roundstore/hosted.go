@@ -107,7 +107,7 @@ func check(p params.Params) error {
 func startHost(cfg discovery.HostConfig, stores *RoundStores, file *control.TraceFile, listeners ...net.Listener) discovery.Host {
 	c := control.Config{
 		RunID: cfg.Params.RunID, Node: &cfg.Params, HostNode: cfg.Node, Fixed: cfg.Fixed, Token: cfg.Token, HTTPNames: cfg.HTTPNames, Log: cfg.Log, Group: cfg.Group, Elector: cfg.Elector, Ended: cfg.Ended,
-		Metrics: stores.Expose, Refused: stores.Refused, Text: statustext.Plainly,
+		Metrics: stores.Expose, Refused: stores.refused, Text: statustext.Plainly,
 	}
 	h := host{file: file}
 	if !cfg.Standby {

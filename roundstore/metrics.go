@@ -9,15 +9,15 @@ import (
 	"rallypoint/tcpstore"
 )
 
-// Refused counts the connections that the stores and the forwarders have refused, by reason.
-func (r *RoundStores) Refused() (stores, forwarders map[string]uint64) {
+// refused counts the connections that the stores and the forwarders have refused, by reason.
+func (r *RoundStores) refused() (stores, forwarders map[string]uint64) {
 	return r.totals().Refused, r.forwardersRefused()
 }
 
 func (r *RoundStores) forwardersRefused() map[string]uint64 {
 	r.protecting.Lock()
 	defer r.protecting.Unlock()
-	return r.protected.Refused()
+	return r.protected.refused()
 }
 
 // Expose writes the numbers of all round stores there have been, and of the ways to those of

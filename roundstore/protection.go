@@ -59,9 +59,9 @@ func newProtection(p *params.Params, log *slog.Logger) (*Protection, error) {
 	}, nil
 }
 
-// Refused counts what this node's forwarders, and what carries other nodes' to its programs,
+// refused counts what this node's forwarders, and what carries other nodes' to its programs,
 // have refused, by reason, with a 0 for those that have not occurred.
-func (p *Protection) Refused() map[string]uint64 {
+func (p *Protection) refused() map[string]uint64 {
 	if p == nil {
 		return (*forward.Refusals)(nil).Counts()
 	}
@@ -146,9 +146,9 @@ func (s *Sides) replace(name secret.StoreName, open *forward.Sides) {
 	}
 }
 
-// Serve has a server serve the workers of this machine, too, at the loopback address of a store's
+// serve has a server serve the workers of this machine, too, at the loopback address of a store's
 // name, at the server's port unless that is taken there. stop ends that; the server continues.
-func (p *Protection) Serve(server *tcpstore.Server, sides *Sides, name secret.StoreName) (at netip.AddrPort, stop func(), err error) {
+func (p *Protection) serve(server *tcpstore.Server, sides *Sides, name secret.StoreName) (at netip.AddrPort, stop func(), err error) {
 	l, err := forward.Bind(p.address(name), server.Addr().(*net.TCPAddr).Port, p.log)
 	if err != nil {
 		return netip.AddrPort{}, nil, err

@@ -302,10 +302,10 @@ func TestOtherUserProtected(t *testing.T) {
 	for _, n := range []*node{a, b} {
 		n.log.Await(t, "allow_uid="+strconv.Itoa(peertest.Stranger), 1)
 	}
-	if stores, forwarders := a.Refused(); stores["other_user"] != 1 || forwarders["other_user"] != 0 {
+	if stores, forwarders := a.refused(); stores["other_user"] != 1 || forwarders["other_user"] != 0 {
 		t.Errorf("beside the store: %v, %v", stores, forwarders)
 	}
-	if stores, forwarders := b.Refused(); stores["other_user"] != 0 || forwarders["other_user"] != 1 {
+	if stores, forwarders := b.refused(); stores["other_user"] != 0 || forwarders["other_user"] != 1 {
 		t.Errorf("at the forwarder: %v, %v", stores, forwarders)
 	}
 	var page promtext.Buffer
@@ -461,7 +461,7 @@ func TestSidePorts(t *testing.T) {
 	}
 	wantClosed(t, "a port beyond the window", conn)
 	conn.Close()
-	if _, refused := a.Refused(); refused["other_port"] != 1 || refused["other_program"] != 0 {
+	if _, refused := a.refused(); refused["other_port"] != 1 || refused["other_program"] != 0 {
 		t.Errorf("refused %v", refused)
 	}
 	stale := nameOf("job", real)
@@ -574,7 +574,7 @@ func TestSidePortOfOthers(t *testing.T) {
 		t.Error("another user's program answers")
 	}
 	a.log.Await(t, "port "+strconv.Itoa(port)+" was reset: it is another user's", 1)
-	if _, refused := a.Refused(); refused["other_program"] != 1 || refused["other_port"] != 0 {
+	if _, refused := a.refused(); refused["other_program"] != 1 || refused["other_port"] != 0 {
 		t.Errorf("refused %v", refused)
 	}
 }

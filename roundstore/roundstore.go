@@ -220,7 +220,7 @@ func (r *roundStore) Begin(o rendezvous.Outcome) (rendezvous.Outcome, error) {
 	if r.next != nil {
 		k.gate.open()
 	}
-	at, stop, err := protection.Serve(k.server, k.sides, name)
+	at, stop, err := protection.serve(k.server, k.sides, name)
 	if err != nil {
 		return o, err
 	}

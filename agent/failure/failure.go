@@ -74,9 +74,9 @@ type Failure struct {
 	group int       // of a failure that was read from the store: the node's rank
 }
 
-// SignalName is the name of the signal that ended the worker, "<N/A>" if none did
+// signalName is the name of the signal that ended the worker, "<N/A>" if none did
 // or it has no name.
-func (f *Failure) SignalName() string {
+func (f *Failure) signalName() string {
 	if f.ExitCode >= 0 {
 		return process.NotAvailable
 	}
@@ -93,7 +93,7 @@ func (f *Failure) Complete(errorFile string) error {
 	switch {
 	case f.Message != "":
 	case f.ExitCode < 0:
-		f.Message = fmt.Sprintf("Signal %d (%s) received by PID %d", -f.ExitCode, f.SignalName(), f.Pid)
+		f.Message = fmt.Sprintf("Signal %d (%s) received by PID %d", -f.ExitCode, f.signalName(), f.Pid)
 	default:
 		f.Message = noTraceback
 	}
@@ -219,7 +219,7 @@ func (f *Failure) Summary() string {
 	case f.Hang != "" && strings.HasPrefix(f.Message, Hung):
 		how = "was ended for it (--on-hang restart)"
 	case f.ExitCode < 0:
-		how = fmt.Sprintf("was ended by signal %d (%s)", -f.ExitCode, f.SignalName())
+		how = fmt.Sprintf("was ended by signal %d (%s)", -f.ExitCode, f.signalName())
 	}
 	text := fmt.Sprintf("%s on %s) %s", f.Worker(), f.Host, how)
 	if why := f.lastError(); why != "" {

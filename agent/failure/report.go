@@ -105,7 +105,7 @@ func (f *Failure) stackLines() string {
 // record is one failure in a report.
 func (f *Failure) record(index int) string {
 	name := ""
-	if n := f.SignalName(); n != process.NotAvailable {
+	if n := f.signalName(); n != process.NotAvailable {
 		name = " (" + n + ")"
 	}
 	return fmt.Sprintf(`[%d]:

@@ -270,9 +270,9 @@ func (a *Attempt) Layout(workers int, started []int) (*Plan, error) {
 			name      string
 			file, tee *string
 		}{{StdOut, "stdout.log", &w.out, &w.teeOut}, {StdErr, "stderr.log", &w.err, &w.teeErr}} {
-			tee := spec.Tee.For(local)&s.std != 0
+			tee := spec.Tee.forRank(local)&s.std != 0
 			switch {
-			case tee || spec.Redirects.For(local)&s.std != 0:
+			case tee || spec.Redirects.forRank(local)&s.std != 0:
 				*s.file = dir + "/" + s.name
 			case !shown:
 				*s.file = os.DevNull

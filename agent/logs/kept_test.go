@@ -230,7 +230,7 @@ func TestAnswersOfStrangers(t *testing.T) {
 	if err != nil || strings.Contains(n.Host+n.Failure+n.Refused+n.Parts[0].Stream+n.Parts[0].Why, "\x1b") {
 		t.Errorf("%v %+v", err, n)
 	}
-	if r, err := DecodeRequest([]byte(`{"bytes":9999999999}`)); err != nil || r.Bytes != MaxNodeBytes {
+	if r, err := DecodeRequest([]byte(`{"bytes":9999999999}`)); err != nil || r.Bytes != maxNodeBytes {
 		t.Errorf("%+v, %v", r, err)
 	}
 }

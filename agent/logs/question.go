@@ -39,7 +39,7 @@ type Node struct {
 
 // Limits of a node's answer.
 const (
-	MaxNodeBytes = 4 << 20 // of the streams
+	maxNodeBytes = 4 << 20 // of the streams
 	maxNode      = 8 << 20 // as JSON
 	maxParts     = 4096
 	maxName      = 256
@@ -60,7 +60,7 @@ func DecodeRequest(text []byte) (r Request, err error) {
 	if err := json.Unmarshal(text, &r); err != nil {
 		return r, err
 	}
-	r.Bytes = max(0, min(r.Bytes, MaxNodeBytes))
+	r.Bytes = max(0, min(r.Bytes, maxNodeBytes))
 	return r, nil
 }
 

@@ -58,8 +58,8 @@ func parseStd(text string) (Std, bool) {
 	return Std(text[0] - '0'), true
 }
 
-// For returns the streams of a local rank.
-func (s StreamSpec) For(local int) Std {
+// forRank returns the streams of a local rank.
+func (s StreamSpec) forRank(local int) Std {
 	if s.ranks == nil {
 		return s.all
 	}

@@ -20,12 +20,12 @@ func TestParseStreamSpec(t *testing.T) {
 			continue
 		}
 		for local, std := range want {
-			if got := spec.For(local); got != std {
+			if got := spec.forRank(local); got != std {
 				t.Errorf("%q: rank %d has %d, expected %d", text, local, got, std)
 			}
 		}
 	}
-	if spec, _ := ParseStreamSpec("10:2,0:1"); spec.For(10) != StdErr || spec.MaxRank() != 10 {
+	if spec, _ := ParseStreamSpec("10:2,0:1"); spec.forRank(10) != StdErr || spec.MaxRank() != 10 {
 		t.Error("rank 10 cannot be written (W17)")
 	}
 	for _, text := range []string{"", "4", "11", "a", "-1", "0:1,", ",0:1", "0:4", "0:1,1", "1,0:1", ":1", "0:", "-1:1", "0:1:1"} {

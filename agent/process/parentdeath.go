@@ -166,8 +166,8 @@ func (pdg *ParentDeathGuard) Watch(procs []*Process) {
 	pdg.tell()
 }
 
-// Hold tells the guard which process group is the template's; 0 is none.
-func (pdg *ParentDeathGuard) Hold(pid int) {
+// hold tells the guard which process group is the template's; 0 is none.
+func (pdg *ParentDeathGuard) hold(pid int) {
 	if pdg != nil {
 		pdg.held = pid
 		pdg.tell()

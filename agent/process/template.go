@@ -135,7 +135,7 @@ func (t *Template) begin() {
 		return
 	}
 	t.process = p
-	t.guard.Hold(p.pid)
+	t.guard.hold(p.pid)
 	go func() { // ends with the process, or by the timeout
 		defer close(p.done)
 		if p.err = p.await(); p.err != nil {
@@ -547,7 +547,7 @@ func (t *Template) end() {
 		return
 	}
 	t.process = nil
-	t.guard.Hold(0)
+	t.guard.hold(0)
 	_ = unix.Kill(-p.pid, unix.SIGKILL)
 	_ = p.conn.Close()
 	<-p.done

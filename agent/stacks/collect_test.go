@@ -102,7 +102,7 @@ func TestStackOfWorker(t *testing.T) {
 		if got.Source != SourceFaulthandler || got.Rank != 3 || len(got.Threads) != 1 {
 			t.Fatalf("%+v", got)
 		}
-		if f := got.Threads[0].Frames[0]; f.Function != "data_wait" || f.Line != 5 || !f.User() || !strings.HasSuffix(f.File, "/train.py") {
+		if f := got.Threads[0].Frames[0]; f.Function != "data_wait" || f.Line != 5 || !f.user() || !strings.HasSuffix(f.File, "/train.py") {
 			t.Errorf("%+v", f)
 		}
 	}

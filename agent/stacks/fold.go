@@ -17,9 +17,9 @@ const (
 
 // Bounds of a fold.
 const (
-	MaxGroups    = 64
-	MaxNodeBytes = 16 << 10 // of a node's fold, as JSON
-	MaxJobBytes  = 1 << 20  // of a job's
+	maxGroups    = 64
+	maxNodeBytes = 16 << 10 // of a node's fold, as JSON
+	maxJobBytes  = 1 << 20  // of a job's
 )
 
 // Worker is what is known of one worker.
@@ -55,7 +55,7 @@ func NewFold(workers []Worker) Fold {
 		groups[i] = Group{Ranks: []int{w.Rank}, Source: w.Source, Threads: sorted(w.Threads), State: w.State, Why: w.Why}
 	}
 	f := Fold{Groups: merge(groups)}
-	f.shrink(MaxNodeBytes)
+	f.shrink(maxNodeBytes)
 	return f
 }
 
@@ -69,7 +69,7 @@ func Join(nodes []Fold) Fold {
 		f.FramesCut = f.FramesCut || n.FramesCut
 	}
 	f.Groups = merge(f.Groups)
-	f.shrink(MaxJobBytes)
+	f.shrink(maxJobBytes)
 	return f
 }
 
@@ -139,8 +139,8 @@ func merge(groups []Group) []Group {
 // shrink drops what exceeds the limits: outer frames first, then groups. It keeps the largest
 // group, which shows where all others wait, and the smallest ones.
 func (f *Fold) shrink(limit int) {
-	f.drop(MaxGroups)
-	for frames := MaxFrames / 2; f.size() > limit && frames >= 4; frames /= 2 {
+	f.drop(maxGroups)
+	for frames := maxFrames / 2; f.size() > limit && frames >= 4; frames /= 2 {
 		f.cutFrames(frames)
 		f.Groups = merge(f.Groups)
 	}

@@ -93,17 +93,17 @@ func TestFoldIsBounded(t *testing.T) {
 		if rank%2 == 0 {
 			w = at(rank, fmt.Sprintf("own%d", rank))
 		}
-		for i := range MaxFrames - 1 {
+		for i := range maxFrames - 1 {
 			w.Threads[0].Frames = append(w.Threads[0].Frames, Frame{strings.Repeat("p", maxFile), i, strings.Repeat("f", maxFunction)})
 		}
 		workers = append(workers, w)
 	}
 	f := NewFold(workers)
 	b, err := json.Marshal(f)
-	if err != nil || len(b) > MaxNodeBytes {
+	if err != nil || len(b) > maxNodeBytes {
 		t.Fatalf("%d bytes, %v", len(b), err)
 	}
-	if n := len(f.Groups); n > MaxGroups || len(f.Groups[n-1].Ranks) != 100 || f.Ranks()+len(f.RanksCut) != 200 || f.GroupsCut != 101-n || !f.FramesCut {
+	if n := len(f.Groups); n > maxGroups || len(f.Groups[n-1].Ranks) != 100 || f.Ranks()+len(f.RanksCut) != 200 || f.GroupsCut != 101-n || !f.FramesCut {
 		t.Errorf("%d groups, %d cut, %d ranks and %d", n, f.GroupsCut, f.Ranks(), len(f.RanksCut))
 	}
 	if text := f.Text(); !strings.Contains(text, "left out, of ranks ") || !strings.Contains(text, "outer calls were left out") {
@@ -114,7 +114,7 @@ func TestFoldIsBounded(t *testing.T) {
 		nodes[i] = f
 	}
 	joined := Join(nodes)
-	if b, err := json.Marshal(joined); err != nil || len(b) > MaxJobBytes || len(joined.Groups) > MaxGroups {
+	if b, err := json.Marshal(joined); err != nil || len(b) > maxJobBytes || len(joined.Groups) > maxGroups {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
 }

@@ -30,7 +30,7 @@ func Resumed() Hang { return Hang{Suspects: []int{}, Restart: -1} }
 const (
 	maxSentence = 500
 	maxSuspects = 1000
-	maxHang     = 4 * MaxNodeBytes
+	maxHang     = 4 * maxNodeBytes
 	maxPlaces   = 3 // of ranks in a sentence
 )
 
@@ -76,7 +76,7 @@ func newHang(silent time.Duration, nodes []*Node, hosts []string, unasked, idle 
 	s.late = behind(steps)
 	suspects := s.suspects()
 	h := Hang{Silent: silent, Restart: -1, Suspects: suspects[:min(len(suspects), maxSuspects)], Fold: s.fold}
-	h.shrink(MaxNodeBytes)
+	h.shrink(maxNodeBytes)
 	h.Text = pack.CutText(fmt.Sprintf("no %s for %s: %s", what, wording.Seconds(silent), s.text(suspects)), maxSentence)
 	if text := NCCLText(nodes); text != "" {
 		h.Text = pack.CutText(h.Text+"; "+text, maxSentence)
@@ -267,7 +267,7 @@ func (g Group) stand(several bool) string {
 		return verb("is", "are") + " in no Python code"
 	}
 	line := func(f Frame) string { return fmt.Sprintf("%s:%d %s", path.Base(f.File), f.Line, f.Function) }
-	at := slices.IndexFunc(frames, Frame.User)
+	at := slices.IndexFunc(frames, Frame.user)
 	switch {
 	case at == 0:
 		return verb("is", "are") + " at " + line(frames[0])

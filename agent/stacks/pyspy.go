@@ -48,8 +48,8 @@ func parsePySpy(text []byte, pid int) []Thread {
 		if thread.ID != pid {
 			continue
 		}
-		t := Thread{Main: true, Frames: []Frame{}, Cut: len(thread.Frames) > MaxFrames}
-		for _, f := range thread.Frames[:min(len(thread.Frames), MaxFrames)] {
+		t := Thread{Main: true, Frames: []Frame{}, Cut: len(thread.Frames) > maxFrames}
+		for _, f := range thread.Frames[:min(len(thread.Frames), maxFrames)] {
 			t.Frames = append(t.Frames, newFrame(f.File, max(f.Line, 0), f.Name))
 		}
 		return []Thread{t}

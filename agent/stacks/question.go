@@ -196,7 +196,7 @@ func FillEnded(ctx context.Context, s store.Store, round uint64, answers []*Node
 
 // Limits of an answer.
 const (
-	maxAnswer = 4 * MaxNodeBytes
+	maxAnswer = 4 * maxNodeBytes
 	maxRank   = 1 << 24
 )
 
@@ -236,7 +236,7 @@ func decode(text []byte) (*Node, error) {
 
 // check enforces the limits on a fold from another node.
 func (f *Fold) check() error {
-	if len(f.Groups) > MaxGroups || f.GroupsCut < 0 {
+	if len(f.Groups) > maxGroups || f.GroupsCut < 0 {
 		return fmt.Errorf("an answer of %d groups", len(f.Groups))
 	}
 	if f.Groups == nil {
@@ -244,7 +244,7 @@ func (f *Fold) check() error {
 	}
 	for i := range f.Groups {
 		g := &f.Groups[i]
-		if len(g.Ranks) == 0 || !possible(g.Ranks) || len(g.Threads) > MaxThreads+1 {
+		if len(g.Ranks) == 0 || !possible(g.Ranks) || len(g.Threads) > maxThreads+1 {
 			return errors.New("an answer with a group that cannot be")
 		}
 		g.Source, g.State, g.Why = bounded(g.Source), bounded(g.State), bounded(g.Why)
@@ -253,7 +253,7 @@ func (f *Fold) check() error {
 		}
 		for j := range g.Threads {
 			t := &g.Threads[j]
-			t.Frames = t.Frames[:min(len(t.Frames), MaxFrames)]
+			t.Frames = t.Frames[:min(len(t.Frames), maxFrames)]
 			if t.Frames == nil {
 				t.Frames = []Frame{}
 			}

@@ -72,7 +72,7 @@ func TestAnswersOfStrangers(t *testing.T) {
 	for name, text := range map[string]string{
 		"no JSON":         "x",
 		"too long":        `{"groups":[{"ranks":[1],"state":"` + strings.Repeat("x", maxAnswer) + `"}]}`,
-		"too many groups": `{"groups":[` + strings.Repeat(`{"ranks":[1]},`, MaxGroups) + `{"ranks":[1]}]}`,
+		"too many groups": `{"groups":[` + strings.Repeat(`{"ranks":[1]},`, maxGroups) + `{"ranks":[1]}]}`,
 		"no ranks":        `{"groups":[{"ranks":[]}]}`,
 		"a negative rank": `{"groups":[{"ranks":[-1]}]}`,
 		"many threads":    `{"groups":[{"ranks":[1],"threads":[` + strings.Repeat(`{},`, 99) + `{}]}]}`,

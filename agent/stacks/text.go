@@ -47,7 +47,7 @@ func (g Group) Text() string {
 		}
 		for _, f := range t.Frames {
 			mark := " "
-			if f.User() {
+			if f.user() {
 				mark = ">"
 			}
 			fmt.Fprintf(&b, "  %s %s  %s:%d\n", mark, f.Function, f.File, f.Line)
@@ -72,7 +72,7 @@ func (g Group) Where() string {
 	}
 	frames := g.Threads[0].Frames
 	where := func(f Frame) string { return fmt.Sprintf("%s (%s:%d)", f.Function, f.File, f.Line) }
-	switch at := slices.IndexFunc(frames, Frame.User); {
+	switch at := slices.IndexFunc(frames, Frame.user); {
 	case len(frames) == 0:
 		return "no Python code"
 	case at > 0:

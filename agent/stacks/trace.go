@@ -14,8 +14,8 @@ import (
 
 // Bounds of one worker's stacks.
 const (
-	MaxFrames   = 64 // of a thread, the innermost ones
-	MaxThreads  = 16 // of a worker that are shown
+	maxFrames   = 64 // of a thread, the innermost ones
+	maxThreads  = 16 // of a worker that are shown
 	maxFile     = 240
 	maxFunction = 120
 )
@@ -27,9 +27,9 @@ type Frame struct {
 	Function string `json:"function"`
 }
 
-// User reports whether a frame is of the user's code: neither of an installed package nor of
+// user reports whether a frame is of the user's code: neither of an installed package nor of
 // Python's own library.
-func (f Frame) User() bool {
+func (f Frame) user() bool {
 	if strings.HasPrefix(f.File, "<") {
 		return false
 	}
@@ -54,7 +54,7 @@ type Thread struct {
 
 // user reports whether a thread has a frame of the user's.
 func (t Thread) user() bool {
-	return slices.ContainsFunc(t.Frames, Frame.User)
+	return slices.ContainsFunc(t.Frames, Frame.user)
 }
 
 // parsed is a text of faulthandler.
@@ -90,7 +90,7 @@ func parse(text string) parsed {
 		}
 		t := &p.threads[current]
 		if f, ok := frameLine(line); ok {
-			if len(t.Frames) < MaxFrames {
+			if len(t.Frames) < maxFrames {
 				t.Frames = append(t.Frames, f)
 			} else {
 				t.Cut = true
@@ -163,7 +163,7 @@ func thatMatter(all []Thread) []Thread {
 		}
 	}
 	for _, t := range all {
-		if !t.Main && t.user() && len(list) < MaxThreads {
+		if !t.Main && t.user() && len(list) < maxThreads {
 			list = append(list, t)
 		}
 	}

@@ -43,7 +43,7 @@ func TestParse(t *testing.T) {
 		t.Errorf("of two answers: %+v", again)
 	}
 	cut := parse("Current thread 0x01 (most recent call first):\n" + strings.Repeat("  File \"a.py\", line ??? in ???\n", 99) + "  ...\n").threads
-	if len(cut) != 1 || len(cut[0].Frames) != MaxFrames || !cut[0].Cut {
+	if len(cut) != 1 || len(cut[0].Frames) != maxFrames || !cut[0].Cut {
 		t.Errorf("%+v", cut)
 	}
 	if p := parse("Current thread 0x01 (most recent call first):\n  File \"a.py\", line 1 in f"); p.whole || len(p.threads[0].Frames) != 0 {
@@ -60,7 +60,7 @@ func TestUserFrames(t *testing.T) {
 		"/usr/lib/python3.11/threading.py": false, "/v/lib64/python3.9/site-packages/x.py": false, "/usr/lib/python3/dist-packages/x.py": false,
 		"<frozen runpy>": false, "<string>": false,
 	} {
-		if (Frame{File: file}).User() != user {
+		if (Frame{File: file}).user() != user {
 			t.Errorf("%s", file)
 		}
 	}
@@ -75,7 +75,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatalf("%d threads", len(threads))
 		}
 		for _, th := range threads {
-			if len(th.Frames) > MaxFrames {
+			if len(th.Frames) > maxFrames {
 				t.Fatalf("%d frames", len(th.Frames))
 			}
 			for _, fr := range th.Frames {
@@ -84,7 +84,7 @@ func FuzzParse(f *testing.F) {
 				}
 			}
 		}
-		if len(thatMatter(threads)) > MaxThreads+1 {
+		if len(thatMatter(threads)) > maxThreads+1 {
 			t.Fatal("too many threads matter")
 		}
 	})

@@ -32,9 +32,9 @@ const (
 	envTrainJobToken = "KUBEFLOW_TRAINER_SERVER_TOKEN"
 )
 
-// EnvTotalSteps is how many steps the whole training has. With it the agent reports a TrainJob's
+// envTotalSteps is how many steps the whole training has. With it the agent reports a TrainJob's
 // status; else that is left to the script, whose reports ours would overwrite.
-const EnvTotalSteps = "RALLYPOINT_TOTAL_STEPS"
+const envTotalSteps = "RALLYPOINT_TOTAL_STEPS"
 
 // The pace and the limits of the reports.
 const (
@@ -68,10 +68,10 @@ type trainJob struct {
 }
 
 // ReportTrainJob reports the job's step, speed and end to Kubeflow Trainer while this node has group
-// rank 0, if the environment says where to and EnvTotalSteps is there. stop sends what is new, and
+// rank 0, if the environment says where to and envTotalSteps is there. stop sends what is new, and
 // waits for that for a short time; succeeded makes the progress 100 %.
 func ReportTrainJob(getenv func(string) string, status *StatusTracker, log *slog.Logger) (stop func(succeeded bool)) {
-	total := getenv(EnvTotalSteps)
+	total := getenv(envTotalSteps)
 	if getenv(envTrainJobURL) == "" || total == "" {
 		return func(bool) {}
 	}
@@ -104,8 +104,8 @@ func ReportTrainJob(getenv func(string) string, status *StatusTracker, log *slog
 func newTrainJob(getenv func(string) string, status *StatusTracker, log *slog.Logger) (*trainJob, error) {
 	t := &trainJob{url: getenv(envTrainJobURL), token: getenv(envTrainJobToken), status: status, log: log}
 	var err error
-	if t.total, err = strconv.ParseInt(getenv(EnvTotalSteps), 10, 64); err != nil || t.total < 1 {
-		return nil, fmt.Errorf("%s is %q, which is no number of steps", EnvTotalSteps, getenv(EnvTotalSteps))
+	if t.total, err = strconv.ParseInt(getenv(envTotalSteps), 10, 64); err != nil || t.total < 1 {
+		return nil, fmt.Errorf("%s is %q, which is no number of steps", envTotalSteps, getenv(envTotalSteps))
 	}
 	u, err := url.Parse(t.url)
 	if err != nil || u.Scheme != "https" || u.Host == "" {

@@ -29,7 +29,7 @@ func TestTrainJob(t *testing.T) {
 	defer server.Close()
 	dir := t.TempDir()
 	env := map[string]string{
-		envTrainJobURL: server.URL + "/status", envTrainJobCA: filepath.Join(dir, "ca"), envTrainJobToken: filepath.Join(dir, "token"), EnvTotalSteps: "1000",
+		envTrainJobURL: server.URL + "/status", envTrainJobCA: filepath.Join(dir, "ca"), envTrainJobToken: filepath.Join(dir, "token"), envTotalSteps: "1000",
 	}
 	testkit.WriteFile(t, env[envTrainJobCA], pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw}))
 	testkit.WriteFile(t, env[envTrainJobToken], []byte("secret\n"))
@@ -86,7 +86,7 @@ func TestNoTrainJob(t *testing.T) {
 		{"http://h/status", "5", "not an https URL"},
 		{"https://h/status", "many", "no number of steps"},
 	} {
-		env := map[string]string{envTrainJobURL: test.url, EnvTotalSteps: test.total}
+		env := map[string]string{envTrainJobURL: test.url, envTotalSteps: test.total}
 		log := &testkit.Log{}
 		ReportTrainJob(func(name string) string { return env[name] }, NewStatusTracker(&Run{}), slog.New(slog.NewTextHandler(log, nil)))(true)
 		if text := log.String(); !strings.Contains(text, test.want) || (text == "") != (test.want == "") {

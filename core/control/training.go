@@ -149,10 +149,10 @@ type NodeProgressStatus struct {
 	Counted        bool    `json:"counted"`
 }
 
-// DescribeProgress fills in the progress of a run's members, which Describe leaves out, and the
+// describeProgress fills in the progress of a run's members, which Describe leaves out, and the
 // last failure, if it is not known. report returns the last report of a session and its age; nil
 // if there is none.
-func DescribeProgress(st *RunStatus, now time.Time, report func(rendezvous.SessionID) (*training.Report, time.Duration)) {
+func describeProgress(st *RunStatus, now time.Time, report func(rendezvous.SessionID) (*training.Report, time.Duration)) {
 	var nodes []training.NodeReport
 	var ranks []int
 	for i := range st.Members {
@@ -212,10 +212,10 @@ func stepSeconds(d time.Duration) float64 {
 	return rendezvous.StatusSeconds(d)
 }
 
-// describeProgressLocked is DescribeProgress of a run of this server.
+// describeProgressLocked is describeProgress of a run of this server.
 func (r *run) describeProgressLocked(st *RunStatus) {
 	now := r.server.clock.Now()
-	DescribeProgress(st, now, func(session rendezvous.SessionID) (*training.Report, time.Duration) {
+	describeProgress(st, now, func(session rendezvous.SessionID) (*training.Report, time.Duration) {
 		p := r.conns[session]
 		if p == nil {
 			return nil, 0

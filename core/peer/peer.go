@@ -21,10 +21,10 @@ import (
 var (
 	// ErrOtherUser tells that a connection is another user's.
 	ErrOtherUser = errors.New("it is another user's connection")
-	// ErrUnknownUser says that the connection's user cannot be determined.
-	ErrUnknownUser = errors.New("it cannot be learnt which user's connection it is")
-	// ErrEnded is an ErrUnknownUser: no process has the other end any more, so that nobody is refused.
-	ErrEnded = fmt.Errorf("%w: it was reset, or its process has closed it already", ErrUnknownUser)
+	// errUnknownUser says that the connection's user cannot be determined.
+	errUnknownUser = errors.New("it cannot be learnt which user's connection it is")
+	// ErrEnded is an errUnknownUser: no process has the other end any more, so that nobody is refused.
+	ErrEnded = fmt.Errorf("%w: it was reset, or its process has closed it already", errUnknownUser)
 )
 
 // Check decides who may connect to a listener of a job. A nil *Check admits every
@@ -93,7 +93,7 @@ func (c *Check) ask(conn net.Conn, server bool) error {
 	local, ok1 := conn.LocalAddr().(*net.TCPAddr)
 	remote, ok2 := conn.RemoteAddr().(*net.TCPAddr)
 	if !ok1 || !ok2 {
-		return fmt.Errorf("%w: it is no TCP connection", ErrUnknownUser)
+		return fmt.Errorf("%w: it is no TCP connection", errUnknownUser)
 	}
 	here, there := canonical(local.AddrPort()), canonical(remote.AddrPort())
 	if !c.concerns(here.Addr(), there.Addr()) {
@@ -130,11 +130,11 @@ func (c *Check) decide(s socket, err error, server bool) error {
 	case errors.Is(err, ErrEnded):
 		return ErrEnded
 	case err != nil:
-		return fmt.Errorf("%w: %w; loopback_check=0 turns the check off", ErrUnknownUser, err)
+		return fmt.Errorf("%w: %w; loopback_check=0 turns the check off", errUnknownUser, err)
 	case s.inode == 0:
 		return ErrEnded
 	case !s.open() && !(server && s.held()):
-		return fmt.Errorf("%w: its process has ended its sending side already (TCP state %d)", ErrUnknownUser, s.state)
+		return fmt.Errorf("%w: its process has ended its sending side already (TCP state %d)", errUnknownUser, s.state)
 	case s.uid == c.overflow && c.ambiguous:
 		return fmt.Errorf("%w: its user %d is none of this user namespace; loopback_check=0 turns the check off", ErrOtherUser, s.uid)
 	case s.uid == c.self || c.users.Includes(s.uid) || server && s.uid == 0:

@@ -187,7 +187,7 @@ func TestOwnUser(t *testing.T) {
 			d.close()
 		}
 		client.Close()
-		if err := check.Admit(server); !errors.Is(err, ErrUnknownUser) {
+		if err := check.Admit(server); !errors.Is(err, errUnknownUser) {
 			t.Errorf("%v: of a closed one: %v", test, err)
 		}
 	}
@@ -218,7 +218,7 @@ func TestOtherUser(t *testing.T) {
 	}
 	client.Close()
 	for name, c := range map[string]*Check{"sock_diag": check, "/proc": byTable, "also": also} {
-		if err := c.Admit(server); !errors.Is(err, ErrUnknownUser) {
+		if err := c.Admit(server); !errors.Is(err, errUnknownUser) {
 			t.Errorf("%s, of a user who is gone: %v", name, err)
 		}
 	}
@@ -352,8 +352,8 @@ func TestServerOfOthers(t *testing.T) {
 		{state: stateFinWait1, uid: 8, inode: 1}:        ErrOtherUser,
 		{state: stateEstablished, uid: 8, inode: 1}:     ErrOtherUser,
 		{state: stateEstablished, uid: 65534, inode: 1}: ErrOtherUser,
-		{state: stateFinWait2, uid: 0}:                  ErrUnknownUser, // of a process that is gone
-		{state: 10, uid: 1000, inode: 1}:                ErrUnknownUser,
+		{state: stateFinWait2, uid: 0}:                  errUnknownUser, // of a process that is gone
+		{state: 10, uid: 1000, inode: 1}:                errUnknownUser,
 		{state: stateCloseWait, uid: 0}:                 ErrEnded,
 	} {
 		if err := c.decide(s, nil, true); !errors.Is(err, want) {
@@ -383,7 +383,7 @@ func TestWhoCannotBeTold(t *testing.T) {
 		{state: stateFinWait2}: true, {state: 10, inode: 1}: false, {state: 6}: true,
 	} {
 		answer = s
-		if err := c.decide(answer, failure, false); !errors.Is(err, ErrUnknownUser) || errors.Is(err, ErrEnded) != ended {
+		if err := c.decide(answer, failure, false); !errors.Is(err, errUnknownUser) || errors.Is(err, ErrEnded) != ended {
 			t.Errorf("%+v: %v", s, err)
 		}
 	}
@@ -394,7 +394,7 @@ func TestWhoCannotBeTold(t *testing.T) {
 	others := true
 	c.others = func() bool { return others }
 	failure = fmt.Errorf("%w: x", errUnavailable)
-	if err := c.decide(answer, failure, false); !errors.Is(err, ErrUnknownUser) || !strings.Contains(err.Error(), "loopback_check=0") {
+	if err := c.decide(answer, failure, false); !errors.Is(err, errUnknownUser) || !strings.Contains(err.Error(), "loopback_check=0") {
 		t.Errorf("%v", err)
 	}
 	others = false

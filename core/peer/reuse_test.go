@@ -50,7 +50,7 @@ func TestPortOfAnother(t *testing.T) {
 				peertest.DialPort(t, os.Geteuid(), port, l.Addr().String())
 				return ask(d, local, remote)
 			}
-			if err := c.Admit(server); !errors.Is(err, ErrUnknownUser) {
+			if err := c.Admit(server); !errors.Is(err, errUnknownUser) {
 				t.Errorf("who was found by a stranger's addresses: %v", err)
 			}
 			b := make([]byte, 100)
@@ -62,7 +62,7 @@ func TestPortOfAnother(t *testing.T) {
 			if s, err := ask(&d, canonical(server.LocalAddr().(*net.TCPAddr).AddrPort()), canonical(from.(*net.TCPAddr).AddrPort())); err != nil || !s.open() || int(s.uid) != os.Geteuid() {
 				t.Errorf("his addresses are not this user's: %+v, %v", s, err)
 			}
-			if err := c.Admit(server); !errors.Is(err, ErrUnknownUser) || asked != 1 {
+			if err := c.Admit(server); !errors.Is(err, errUnknownUser) || asked != 1 {
 				t.Errorf("one that was reset before: %v, asked %d times", err, asked)
 			}
 		})
@@ -80,7 +80,7 @@ func TestPortOfAnother(t *testing.T) {
 				accepted(t, listen(t, at), func(string) net.Conn { return peertest.DialPort(t, os.Geteuid(), port, at) })
 				return ask(d, local, remote)
 			}
-			if err := c.AdmitServer(client); !errors.Is(err, ErrUnknownUser) {
+			if err := c.AdmitServer(client); !errors.Is(err, errUnknownUser) {
 				t.Errorf("a stranger's server: %v", err)
 			}
 		})

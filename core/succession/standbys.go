@@ -5,12 +5,12 @@ import "slices"
 // MaxStandbys is the largest number of standbys.
 const MaxStandbys = 5
 
-// MaxTerm bounds the terms that are believed: each host adds one to its predecessor's, so
+// maxTerm bounds the terms that are believed: each host adds one to its predecessor's, so
 // that a larger one is no term.
-const MaxTerm = 1 << 32
+const maxTerm = 1 << 32
 
 // Believable reports whether a term may be that of a host.
-func Believable(term uint64) bool { return term >= 1 && term <= MaxTerm }
+func Believable(term uint64) bool { return term >= 1 && term <= maxTerm }
 
 // Candidate is a node that could be a standby.
 type Candidate struct {

@@ -24,7 +24,7 @@ func TestDecide(t *testing.T) {
 		"behind a proxy":                        {Input{Evidence: Evidence{Ended: true, Refused: Dials}}, Keep, ""},
 		"not dialled yet":                       {Input{Evidence: Evidence{Ended: true, Direct: true}}, Gather, ""},
 		"refused twice":                         {Input{Evidence: Evidence{Ended: true, Direct: true, Refused: Dials - 1}}, Gather, ""},
-		"the last term":                         {Input{Lost: MaxTerm, Term: MaxTerm, Evidence: proof}, Keep, ""},
+		"the last term":                         {Input{Lost: maxTerm, Term: maxTerm, Evidence: proof}, Keep, ""},
 		"no term":                               {Input{Lost: 1<<64 - 1, Term: 1<<64 - 1, Evidence: proof}, Keep, ""},
 		"one behind is cut off from us":         {Input{Evidence: proof, Behind: []Peer{{"b", Unconnected, 0, false}}}, TakeOver, ""},
 		"one behind sees the host":              {Input{Evidence: proof, Behind: []Peer{{"b", Follows, 0, false}}}, Wait, "b"},
@@ -120,7 +120,7 @@ func drawPeers(t *rapid.T, label string) []Peer {
 	return rapid.SliceOfN(rapid.Custom(func(t *rapid.T) Peer {
 		return Peer{
 			Node: rapid.StringMatching("[a-e]").Draw(t, "node"), State: State(rapid.IntRange(0, 8).Draw(t, "state")),
-			Term: rapid.OneOf(rapid.Uint64Range(0, 4), rapid.Just(uint64(1<<64-1)), rapid.Just(uint64(MaxTerm))).Draw(t, "term"),
+			Term: rapid.OneOf(rapid.Uint64Range(0, 4), rapid.Just(uint64(1<<64-1)), rapid.Just(uint64(maxTerm))).Draw(t, "term"),
 		}
 	}), 0, 4).Draw(t, label)
 }
@@ -131,7 +131,7 @@ func TestTakeOverNeedsProof(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		v := Input{
 			Lost: rapid.Uint64Range(0, 4).Draw(t, "lost"),
-			Term: rapid.OneOf(rapid.Uint64Range(0, 4), rapid.Just(uint64(1<<64-1)), rapid.Just(uint64(MaxTerm))).Draw(t, "term"),
+			Term: rapid.OneOf(rapid.Uint64Range(0, 4), rapid.Just(uint64(1<<64-1)), rapid.Just(uint64(maxTerm))).Draw(t, "term"),
 			Evidence: Evidence{
 				Ended: rapid.Bool().Draw(t, "ended"), Direct: rapid.Bool().Draw(t, "direct"), Refused: rapid.IntRange(0, 4).Draw(t, "refused"),
 			},

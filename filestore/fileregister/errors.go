@@ -14,8 +14,8 @@ import (
 	"rallypoint/internal/lockedfile"
 )
 
-// ErrDamaged is the error of a file without a whole value that is not empty.
-var ErrDamaged = errors.New("the file is damaged, or not of a run of this release")
+// errDamaged is the error of a file without a whole value that is not empty.
+var errDamaged = errors.New("the file is damaged, or not of a run of this release")
 
 // explain adds to an error what was tried where, and what to do about it. Errors that no retry
 // can fix become final.
@@ -29,7 +29,7 @@ func (r *Register) explain(what string, err error) error {
 	case errors.Is(err, lockedfile.ErrNoLocks):
 		code, remedy = rendezvous.CodeInvalid, "use a directory on a file system with flock(2) that reaches over all nodes "+
 			"(NFS: version 4, or 3 with lockd, mounted without nolock and local_lock), or another endpoint"
-	case errors.Is(err, ErrDamaged):
+	case errors.Is(err, errDamaged):
 		code, remedy = rendezvous.CodeState, "no node wrote that: look at the disk, stop all nodes of the run and start them again"
 	case errors.Is(err, lockedfile.ErrForeign):
 		code, remedy = rendezvous.CodeState, "give the run another id or directory, or remove that one if no run uses it"

@@ -169,7 +169,7 @@ func read(f *lockedfile.File) (now slot, next int64, err error) {
 	}
 	if size, err := f.SizeAtServer(); err != nil || size > 0 && !whole {
 		if err == nil {
-			err = ErrDamaged
+			err = errDamaged
 		}
 		return slot{}, 0, err
 	}

@@ -137,7 +137,7 @@ func (c *Client) Close() { _ = c.Etcd.Close() }
 // protect itself by its conditions. what says what it is for.
 func (c *Client) Call(ctx context.Context, what string, f func(ctx context.Context) error) error {
 	started := time.Now()
-	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Config.Timeout, DefaultTimeout))
+	ctx, cancel := context.WithTimeout(ctx, cmp.Or(c.Config.Timeout, defaultTimeout))
 	defer cancel()
 	var last error
 	pause := NewBackoff()

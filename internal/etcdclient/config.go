@@ -19,7 +19,7 @@ import (
 // Defaults of a Config.
 const (
 	DefaultPort    = 2379
-	DefaultTimeout = params.DefaultReadTimeout
+	defaultTimeout = params.DefaultReadTimeout
 
 	// DefaultTTL is how long a run's keys outlive its last node
 	// (docs/spec/rendezvous.md R93).
@@ -45,7 +45,7 @@ type Config struct {
 	TTL    time.Duration // a store's keys vanish so long after its last use; 0: never
 
 	// Timeout bounds one request with all its repetitions if its context does not
-	// do so earlier; 0 is DefaultTimeout.
+	// do so earlier; 0 is defaultTimeout.
 	Timeout time.Duration
 
 	Logger *slog.Logger // nil: none

@@ -81,7 +81,7 @@ func (l *Loop[S, In]) Add(fd int32, s S) error {
 
 // Remove ends serving a socket, before its descriptor is closed: another one may get its number.
 func (l *Loop[S, In]) Remove(fd int32) {
-	l.poller.Remove(int(fd))
+	l.poller.remove(int(fd))
 	if int(fd) < len(l.sockets) {
 		var none S
 		l.sockets[fd] = none
@@ -114,7 +114,7 @@ func (l *Loop[S, In]) Put(change func(*In)) bool {
 	change(&l.in)
 	if !l.pending {
 		l.pending = true
-		l.poller.Wake()
+		l.poller.wake()
 	}
 	return true
 }

@@ -78,9 +78,9 @@ func (p *Poller) Add(fd int) error {
 	return nil
 }
 
-// Remove takes out a descriptor that is going to be closed. Closing it is not
+// remove takes out a descriptor that is going to be closed. Closing it is not
 // enough if a process that was forked meanwhile has the same socket open.
-func (p *Poller) Remove(fd int) {
+func (p *Poller) remove(fd int) {
 	unix.EpollCtl(int(p.epoll), unix.EPOLL_CTL_DEL, fd, nil)
 }
 
@@ -121,9 +121,9 @@ func (p *Poller) lookOnce(epoll uintptr) bool {
 // woke reports whether an event tells that Wake was called.
 func (p *Poller) woke(event *unix.EpollEvent) bool { return int(event.Fd) == p.wakeFD }
 
-// Wake ends a wait, now or the next. The count is never read: each write is an
+// wake ends a wait, now or the next. The count is never read: each write is an
 // edge of its own.
-func (p *Poller) Wake() {
+func (p *Poller) wake() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
 	for {

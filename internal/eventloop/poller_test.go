@@ -37,7 +37,7 @@ func TestPollerWait(t *testing.T) {
 			}
 		}
 	}
-	p.Wake()
+	p.wake()
 	if events := testkit.Must(p.Wait(true, time.Time{}))(t); len(events) != 1 || !p.woke(&events[0]) {
 		t.Errorf("Wake made %v", events)
 	}

@@ -167,11 +167,11 @@ func (f *File) Remove() error {
 	return unix.Unlink(f.Path)
 }
 
-// Sync writes what is in memory to the disk, or to the server of a network file system.
-func (f *File) Sync() error { return unix.Fsync(f.fd) }
+// sync writes what is in memory to the disk, or to the server of a network file system.
+func (f *File) sync() error { return unix.Fsync(f.fd) }
 
-// Rename gives the file another path.
-func (f *File) Rename(path string) error {
+// rename gives the file another path.
+func (f *File) rename(path string) error {
 	err := unix.Rename(f.Path, path)
 	if err == nil {
 		f.Path = path

@@ -17,8 +17,8 @@ type File struct {
 	dev, ino uint64
 }
 
-// ErrReplaced tells that another file has the path now.
-var ErrReplaced = errors.New("another file has taken its place")
+// errReplaced tells that another file has the path now.
+var errReplaced = errors.New("another file has taken its place")
 
 // Create makes a file with a content, readable and writable for this user alone. The path must
 // be free. Nothing is left of a file that cannot be written.
@@ -44,7 +44,7 @@ func Create(path string, content []byte) (*File, error) {
 func (f *File) Path() string { return f.path }
 
 // Open opens the file for reading and writing. It follows no link and does not block, whatever
-// lies at the path; anything but the file itself is ErrReplaced. The caller closes it.
+// lies at the path; anything but the file itself is errReplaced. The caller closes it.
 func (f *File) Open() (*os.File, error) {
 	fd, err := f.open()
 	if err != nil {
@@ -75,7 +75,7 @@ func (f *File) open() (fd int, err error) {
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil || st.Dev != f.dev || st.Ino != f.ino {
 		_ = unix.Close(fd)
-		return 0, &fs.PathError{Op: "open", Path: f.path, Err: ErrReplaced}
+		return 0, &fs.PathError{Op: "open", Path: f.path, Err: errReplaced}
 	}
 	return fd, nil
 }

@@ -21,10 +21,10 @@ import (
 // nextAfter is how long a server of a list may take to answer before the next one is asked, too.
 const nextAfter = 300 * time.Millisecond
 
-// FirstOf asks the servers of a list, "host:port,host:port", the next one when those before have failed
+// firstOf asks the servers of a list, "host:port,host:port", the next one when those before have failed
 // or said nothing for a while. The answer is the first one that comes without an error, or with one
 // that is final; without any, the error is the first. Asking ends with the answer.
-func FirstOf[T any](ctx context.Context, servers string, final func(error) bool, ask func(ctx context.Context, addr string) (T, error)) (T, error) {
+func firstOf[T any](ctx context.Context, servers string, final func(error) bool, ask func(ctx context.Context, addr string) (T, error)) (T, error) {
 	answer, failed := backoff.First(ctx, strings.Split(servers, ","), nextAfter, ask, final, func(T) {})
 	if failed != nil {
 		return answer, failed[0]
@@ -36,12 +36,12 @@ func FirstOf[T any](ctx context.Context, servers string, final func(error) bool,
 // asked again.
 const askAgain = 500 * time.Millisecond
 
-// AskHost asks the server that hosts. It asks those of a list as FirstOf does, and when ask returns a
+// AskHost asks the server that hosts. It asks those of a list as firstOf does, and when ask returns a
 // *wire.Redirected, the server that it names. Until that one has answered, the server that named it
 // is asked again from time to time, since another one may be elected meanwhile.
 func AskHost[T any](ctx context.Context, servers string, final func(error) bool, ask func(ctx context.Context, addr string) (T, error)) (T, error) {
 	h := &hostSearch[T]{ask: ask, final: func(err error) bool { return final(err) || errors.As(err, new(*misdirected)) }}
-	return FirstOf(ctx, servers, h.final, func(ctx context.Context, addr string) (T, error) { return h.from(ctx, []string{addr}) })
+	return firstOf(ctx, servers, h.final, func(ctx context.Context, addr string) (T, error) { return h.from(ctx, []string{addr}) })
 }
 
 // hostSearch is one AskHost.

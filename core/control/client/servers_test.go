@@ -30,19 +30,19 @@ func TestFirstOf(t *testing.T) {
 		return addr, nil
 	}
 	for servers, want := range map[string]string{"a": "a", "a,b": "a", "down,b": "b", "silent,b": "b", "silent,down,silent,c": "c"} {
-		got, err := FirstOf(controltest.Context(t), servers, final, ask)
+		got, err := firstOf(controltest.Context(t), servers, final, ask)
 		if got != want || err != nil {
 			t.Errorf("%s: %q, %v", servers, got, err)
 		}
 	}
 	for servers, want := range map[string]error{"down,down": errDown, "final,a": errFinal, "down,final,a": errFinal} {
-		if _, err := FirstOf(controltest.Context(t), servers, final, ask); !errors.Is(err, want) {
+		if _, err := firstOf(controltest.Context(t), servers, final, ask); !errors.Is(err, want) {
 			t.Errorf("%s: %v", servers, err)
 		}
 	}
 	canceled, cancel := context.WithCancel(context.Background())
 	cancel()
-	if _, err := FirstOf(canceled, "silent,silent", final, ask); !errors.Is(err, context.Canceled) {
+	if _, err := firstOf(canceled, "silent,silent", final, ask); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	if n := running.Load(); n != 0 {

@@ -25,7 +25,7 @@ func TestSuspendedHost(t *testing.T) {
 	voters.carry()
 	for range 3 { // beats
 		now += g.Beat()
-		g.Tick()
+		g.tick()
 		voters.carry()
 	}
 	if !g.Committed(0) {

@@ -45,7 +45,7 @@ type Peers struct {
 func NewPeers(names []string, own string, lease time.Duration, replica *journal.Replica, most int64) (*Peers, error) {
 	places := slices.Sorted(slices.Values(names))
 	p := &Peers{
-		Group:  NewGroup(PeersID(names, lease), own, lease, false),
+		Group:  NewGroup(peersID(names, lease), own, lease, false),
 		places: places, replica: replica, pieces: newPieces(most), refusing: map[string]string{}, refused: map[string]string{},
 	}
 	p.members, p.inside, p.maxFrame, p.self = p, p.runID, wire.MaxVoteFrame, own
@@ -74,8 +74,8 @@ func NewPeers(names []string, own string, lease time.Duration, replica *journal.
 	return p, nil
 }
 
-// PeersID names the group of servers of a list and a lease among themselves.
-func PeersID(names []string, lease time.Duration) string {
+// peersID names the group of servers of a list and a lease among themselves.
+func peersID(names []string, lease time.Duration) string {
 	sum := sha256.Sum256([]byte(strings.Join(slices.Sorted(slices.Values(names)), ",") + " " + lease.String()))
 	return "peers-" + hex.EncodeToString(sum[:16])
 }

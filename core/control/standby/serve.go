@@ -70,13 +70,13 @@ func (g *Group) Serve(l *Link, conn *wire.Call, check func(wire.Liveness) error,
 // answer for a quarter of a lease: who votes may change while nothing comes.
 func (g *Group) awaitFrame(l *Link, conn *wire.Call) (silent bool) {
 	for {
-		expected := g.Expects(l)
+		expected := g.expects(l)
 		conn.SetReadDeadline(time.Now().Add(g.lease / 4))
 		_, err := conn.In.Peek(1)
 		if !errors.Is(err, os.ErrDeadlineExceeded) {
 			return false
 		}
-		if expected && g.Expects(l) { // this process was stopped, perhaps: what came meanwhile is read first
+		if expected && g.expects(l) { // this process was stopped, perhaps: what came meanwhile is read first
 			conn.SetReadDeadline(time.Now().Add(g.Beat()))
 			_, err = conn.In.Peek(1)
 			return errors.Is(err, os.ErrDeadlineExceeded)

@@ -238,7 +238,7 @@ func TestVotersAreLinked(t *testing.T) {
 	} {
 		g := host(time.Hour, linked[0]...)
 		linkTo(g, "c", linked[1]...)
-		if g.Tick(); g.Votes() {
+		if g.tick(); g.Votes() {
 			t.Error(what)
 		}
 	}
@@ -252,7 +252,7 @@ func TestVotersAreLinked(t *testing.T) {
 	}
 	g = host(lease)
 	linkTo(g, "c")
-	testkit.Eventually(t, "those vote that have no connection to each other", func() bool { g.Tick(); return g.Votes() })
+	testkit.Eventually(t, "those vote that have no connection to each other", func() bool { g.tick(); return g.Votes() })
 }
 
 // TestAnotherListens: a voter whose address another process answers at is gone: it gave its vote up
@@ -268,7 +268,7 @@ func TestAnotherListens(t *testing.T) {
 	g.Ended(b, succession.Unconnected)
 	g.Opened(b, &inbox{})
 	g.Hear(b, wire.Liveness{RunID: "run", Group: g.Current().Group, Node: "new", Voter: "new"})
-	g.Tick()
+	g.tick()
 	if awaited := g.Awaited(); slices.Contains(awaited, "b") {
 		t.Errorf("it awaits the votes of %q", awaited)
 	}
@@ -442,7 +442,7 @@ func TestFoundAnew(t *testing.T) {
 			}
 			if waited == lease/4 {
 				g.vote.origin -= time.Minute // this process is stopped
-				g.Tick()
+				g.tick()
 			}
 			pass(g, lease/4)
 			if why, founded = g.FoundAnew(time.Now()); founded && (!strings.Contains(why, `"a"`) || !strings.Contains(why, `"h"`)) {
@@ -520,7 +520,7 @@ func TestDeserted(t *testing.T) {
 	pass := func(d time.Duration) {
 		for ; d > 0; d -= g.Beat() {
 			g.vote.origin -= g.Beat()
-			g.Tick()
+			g.tick()
 		}
 	}
 	for _, step := range []struct {

@@ -66,7 +66,7 @@ func (g *Group) TakePart(ctx context.Context, obey, beat func()) {
 		obey()
 		select {
 		case <-next.C:
-			g.Tick()
+			g.tick()
 			next.Reset(g.Beat())
 			beat()
 		case <-changed:
@@ -75,8 +75,8 @@ func (g *Group) TakePart(ctx context.Context, obey, beat func()) {
 	}
 }
 
-// Tick lets time pass for the vote.
-func (g *Group) Tick() {
+// tick lets time pass for the vote.
+func (g *Group) tick() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.recoverLocked()
@@ -351,8 +351,8 @@ func (g *Group) EndTransfer() {
 	g.wakeLocked()
 }
 
-// Expects reports whether a voter at the other end of a connection has to answer this host.
-func (g *Group) Expects(l *Link) bool {
+// expects reports whether a voter at the other end of a connection has to answer this host.
+func (g *Group) expects(l *Link) bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.hosting && l.voter != 0 && g.vote.node.Voters().Has(l.voter)

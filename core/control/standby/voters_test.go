@@ -70,7 +70,7 @@ func (o *others) lead(t *testing.T, node string, term uint64, value []byte, also
 func pass(g *Group, d time.Duration) {
 	for ; d > 0; d -= g.Beat() {
 		g.vote.origin -= g.Beat()
-		g.Tick()
+		g.tick()
 	}
 }
 
@@ -103,15 +103,15 @@ func TestVotersDialLater(t *testing.T) {
 	standby := NewGroup("run", "b", time.Hour, false)
 	standby.SetSelf(list[1].Addr, "")
 	for _, g := range []*Group{host, standby} {
-		g.Tick() // nobody is listed yet
+		g.tick() // nobody is listed yet
 		g.SetList(list)
 	}
 	if first, then := host.Wanted(), standby.Wanted(); len(first) != 0 || !slices.Equal(then, list[:1]) {
 		t.Errorf("at once the host dials %v, the standby %v", first, then)
 	}
 	changed := standby.Changed()
-	host.Tick()
-	standby.Tick()
+	host.tick()
+	standby.tick()
 	<-changed
 	if first, then := host.Wanted(), standby.Wanted(); !slices.Equal(first, list) || !slices.Equal(then, []wire.StandbyNode{list[0], list[2]}) {
 		t.Errorf("after a beat the host dials %v, the standby %v", first, then)

@@ -158,7 +158,7 @@ func renderRuns(b *strings.Builder, st *control.Status, term Terminal) {
 	for i := range st.Runs {
 		r := &st.Runs[i]
 		phase, style := shownState(r)
-		t.Add(style, cut(Clean(r.RunID), term.Most(maxRunName)), phase, roundText(r.Round), fmt.Sprint(Present(r)), rangeText(rendezvous.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
+		t.Add(style, cut(Clean(r.RunID), term.Most(maxRunName)), phase, roundText(r.Round), fmt.Sprint(present(r)), rangeText(rendezvous.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
 			blankZero(waitingCount(r)), headline(r, term))
 	}
 	t.StyledColumn = 1
@@ -198,7 +198,7 @@ func renderRun(b *strings.Builder, r *control.RunStatus, called Names, now time.
 		}
 		head = append(head, text)
 	}
-	here, nodes := Present(r), "nodes"
+	here, nodes := present(r), "nodes"
 	if r.Nodes.Max == 1 {
 		nodes = "node"
 	}
@@ -547,8 +547,8 @@ func rangeText(n rendezvous.NodeRange) string {
 	return fmt.Sprintf("%d to %d", n.Min, n.Max)
 }
 
-// Present counts the nodes that are here.
-func Present(r *control.RunStatus) int {
+// present counts the nodes that are here.
+func present(r *control.RunStatus) int {
 	n := len(r.Idle)
 	for _, m := range r.Members {
 		if m.Alive || m.LeaseAgeS != nil { // an older control plane says the latter only
