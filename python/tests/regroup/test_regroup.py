@@ -211,6 +211,39 @@ def test_the_agent_that_hosts_dies(job: Job) -> None:
     once_each(job)
 
 
+def test_the_host_dies_while_a_replacement_starts(job: Job) -> None:
+    before = two_nodes(job)
+    survivor, victim = sorted(job.pids("b"))
+    os.kill(before[victim], signal.SIGKILL)
+    running(job, set(before.values()))
+    job.nodes["a"].kill()
+    until(lambda: any(len(job.lines("agrees", epoch=e, size=2)) == 2 for e in range(2, 3000)))
+    job.end(b=0)
+    ends = {line["pid"] for line in job.lines("ends")}
+    assert before[survivor] in ends and len(ends) == 2 and not ends & set(job.pids("a").values())
+    once_each(job)
+
+
+def test_segments(job: Job) -> None:
+    """Nodes of a segment that has lost one wait with their memory until it is whole again."""
+    domains = {"a": "x", "b": "x", "c": "y", "d": "y"}
+    for node, domain in domains.items():
+        job.start(node, "--segment=2", f"--topology={domain}", nodes="2:4")
+        until(job.hosts, what="a hosts")
+    until(lambda: any(len(job.lines("agrees", epoch=e, size=8)) == 8 for e in range(1, 5)))
+    before = {node: {line["pid"] for line in job.lines("agrees", at=node)} for node in domains}
+    job.until_step(10)
+    job.nodes["d"].kill()
+    job.until("agrees", 4, size=4)
+    assert {line["at"] for line in job.lines("agrees", size=4)} == {"a", "b"}
+    job.start("e", "--segment=2", "--topology=y", nodes="2:4")
+    job.until("agrees", 16, size=8)
+    job.end(a=0, b=0, c=0, e=0)
+    once_each(job)
+    ends = {line["pid"] for line in job.lines("ends")}
+    assert before["a"] | before["b"] | before["c"] < ends and len(ends) == 8
+
+
 def test_a_node_joins_at_one_step(job: Job) -> None:
     before = two_nodes(job)
     job.start("c")

@@ -83,6 +83,13 @@ def test_the_one_that_joins_dies_while_it_receives() -> None:
         survivors_made_every_step(j, 2)
 
 
+def test_a_worker_that_forks() -> None:
+    """Its child keeps its connections open, so that the others learn of the death from the agent."""
+    with job(*standalone(3), WORKER, "--steps", STEPS, faults={"0.1": "forks:10"}) as j:
+        j.ends(3)
+        survivors_made_every_step(j, 2)
+
+
 @pytest.mark.long
 @pytest.mark.parametrize("late", [False, True])
 def test_all_that_have_the_state_die(late: bool, tmp_path: Path) -> None:

@@ -142,9 +142,12 @@ def main() -> None:
             data = torch.Generator().manual_seed(step)
             x = torch.randn(BATCH, 20, generator=data)[run.rank :: run.size]
             torch.manual_seed(step * 100 + run.rank)
-            if step == fault and where in ("forward", "enter", "connected", "send"):
+            if step == fault and where in ("forward", "forks", "enter", "connected", "send"):
                 fault = -1
-                if where != "forward":
+                if where == "forks" and os.fork() == 0:  # and this has all connections, too
+                    os.setsid()
+                    time.sleep(1000)
+                if where not in ("forward", "forks"):
                     dies_in_recovery(where)
                 else:
                     die()
