@@ -118,7 +118,7 @@ SECTIONS: list[tuple[str, str, list[str]]] = [
         "Training that survives a loss",
         "See [Lose a rank, keep the rest](keep-the-rest.md). It needs torch: "
         "`from rallypoint import survive`.",
-        ["survive.init_process_group", "survive.Run"],
+        ["survive.init_process_group", "survive.hsdp_mesh", "survive.Run"],
     ),
     (
         "A backend of your own",

@@ -51,7 +51,7 @@ from ._launch.world import (
 from ._survive import state as _state
 from ._survive.group import Group, StateLostError
 
-__all__ = ["Run", "StateLostError", "init_process_group"]
+__all__ = ["Run", "StateLostError", "hsdp_mesh", "init_process_group"]
 
 _log = logging.getLogger("rallypoint")
 
@@ -102,6 +102,23 @@ def init_process_group(backend: str = "gloo", *, timeout: timedelta | None = Non
         _group = Group(timeout)
 
 
+def hsdp_mesh(shards: int) -> torch.distributed.DeviceMesh:
+    """The mesh for torch's fully_shard(), whose replicas have a lost worker's shard.
+
+    All workers of the world are in it, and it keeps its shape: each step is made by as many.
+
+    Args:
+        shards: into how many a model is divided. It divides the number of workers, which has to
+            be larger.
+    """
+    if _group is not None:
+        return _group.make_mesh(shards)
+    from torch.distributed.device_mesh import init_device_mesh
+
+    shape = (dist.get_world_size() // shards, shards)
+    return init_device_mesh("cpu", shape, mesh_dim_names=("replicate", "shard"))
+
+
 def _unsupported(backend: str) -> str:
     """Why a lost worker ends the others; empty: it does not."""
     if not changeable():
@@ -139,7 +156,7 @@ class Run:
         changed: called with rank and size of this worker after each change of the group, before
             the next attempt: for samplers.
         wait_for_all: whether a step waits until workers that join have come in. Each step is
-            then made by all workers of the world.
+            then made by all workers of the world. With a mesh of hsdp_mesh() it always does.
         state: what is registered, by name.
     """
 
@@ -182,7 +199,10 @@ class Run:
                 )
         self._group = _group
         parts = [p for m in self._modules for p in m.parameters()] + self._optimizers
-        if _group is not None and any(map(_sharded, parts)):
+        mesh = None if _group is None else _group.mesh
+        if mesh is not None:
+            self._wait_for_all = True  # a smaller world is no mesh
+        if _group is not None and any(_sharded(part, mesh) for part in parts):
             _log.warning(
                 "a lost worker ends all others, which then start again: parameters or optimizer "
                 "states are sharded, and nobody else has a lost worker's"
@@ -361,7 +381,11 @@ class Run:
         assert self._group is not None
         completed = self.completed if self._whole else -1
         mine = {"fresh": self._fresh, "completed": completed, "ended": self._ended}
-        members = group(mine | {"joins": self._group.joining})
+        members = group(mine | {"joins": self._group.joining, "shard": self._group.shard})
+        if self._cut is not None:
+            for module in self._modules:
+                if hasattr(module, "reset_iter_state"):  # of FSDP, within a step
+                    module.reset_iter_state()
         ages = [(not m["fresh"], m["completed"], m["ended"]) for m in members]
         newest = max(ages)
         if newest[1] < 0:
@@ -375,7 +399,16 @@ class Run:
                 newest[1],
             )
         if not newest[0] or any(age != newest for age in ages):
-            self._share(ages.index(newest), newest[1], ages[self.rank] != newest or not newest[0])
+            behind = ages[self.rank] != newest or not newest[0]
+            for shard in sorted({m["shard"] for m in members}, key=str):
+                have = [i for i, age in enumerate(ages) if age == newest]
+                have = [i for i in have if members[i]["shard"] == shard]
+                if not have:
+                    raise StateLostError(
+                        f"no worker that is left has shard {shard} after step {newest[1]}",
+                        Code.STATE,
+                    )
+                self._share(have[0], newest[1], behind and shard == self._group.shard)
         for module in self._modules:
             for parameter in module.parameters():
                 parameter.grad = None
@@ -391,7 +424,7 @@ class Run:
 
         if self.rank == source:
             return _state.send(self._states(), broadcast)
-        state = _state.receive(broadcast, wanted=behind)
+        state = _state.receive(broadcast, behind, self._group and self._group.mesh)
         if behind:
             self._load(state)
             self.completed, self._fresh, self._ended = completed, False, True
@@ -477,7 +510,9 @@ class _Attempt(AbstractContextManager[None]):
         return True
 
 
-def _sharded(part: object) -> bool:
+def _sharded(part: object, mesh: object) -> bool:
+    if mesh is not None and getattr(part, "device_mesh", None) is mesh:
+        return False
     kinds = (*type(part).__mro__, type(getattr(part, "data", None)))
     names = {"DTensor", "FlatParameter", "ZeroRedundancyOptimizer"}  # not imported for this
     return any(kind.__name__ in names for kind in kinds)

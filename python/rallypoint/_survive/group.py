@@ -10,9 +10,10 @@ import time
 from datetime import timedelta
 from typing import Any
 
+import torch
 import torch.distributed as dist
 
-from .._errors import DeadlineError, RallypointError, StateError
+from .._errors import Code, DeadlineError, InvalidError, RallypointError, StateError
 from .._launch.world import WorldLostError, can_regroup, changing, regroup, world
 from .._stores.store import PrefixStore
 from . import gloo_sockets, process_group
@@ -48,8 +49,12 @@ class Group:
     Attributes:
         world: the present one.
         joining: whether this worker is still to come into its first group.
-        pending: how many workers of the world are still to come in.
+        mesh: of workers that hold shards of a model, and replicas of those; None: there is none.
+        shard: the number of this worker's.
     """
+
+    mesh: Any = None
+    shard: int | None = None
 
     def __init__(self, timeout: timedelta | None) -> None:
         self.store = MovingStore(changing)
@@ -59,7 +64,10 @@ class Group:
         self._torch = process_group.initialise(self.store, timeout)
         self._listeners = gloo_sockets.listening() - before
         self._peers: set[gloo_sockets.Address] = set()
+        self._present = 1
         self._connecting = 0  # the size of the group while gloo connects it
+        self._place: tuple[int, int] | None = None
+        self._parts: list[tuple[process_group.ProcessGroup, str, range]] = []
         self._ready = threading.Event()
         if self.joining:
             can_regroup()
@@ -94,6 +102,7 @@ class Group:
         """Makes a group of so many workers, in the order of their ranks in the world."""
         mine = mine | {
             "rank": self.world.rank,
+            "place": self._place,
             "listeners": sorted(self._listeners),
         }
         prefix = f"member/{self._generation}"
@@ -101,14 +110,74 @@ class Group:
         members = sorted(_arrived(self.store, prefix, count), key=lambda m: m["rank"])
         self._peers.update((host, port) for m in members for host, port in m["listeners"])
         rank = [m["rank"] for m in members].index(self.world.rank)
-        store = dist.PrefixStore(f"gloo/{self._generation}", self.store)
-        self._connecting = len(members)
+        self._join(self._torch, "", rank, len(members))
+        self._present = len(members)
+        if self.mesh is not None and self.world.size > self.mesh.size():
+            raise InvalidError(
+                f"{self.world.size} workers are more than the mesh has: give the job a fixed "
+                "number of nodes",
+                Code.INVALID,
+            )
+        if self.mesh is not None and len(members) == self.mesh.size():
+            if len({tuple(m["place"]) for m in members}) < len(members):
+                raise StateLostError("two workers have the same place in the mesh", Code.STATE)
+            self._join_parts()
+        return members
+
+    @property
+    def pending(self) -> int:
+        """How many workers are still to come in, of the world or, if there is one, the mesh."""
+        return (self.world.size if self.mesh is None else int(self.mesh.size())) - self._present
+
+    def _join(self, group: process_group.ProcessGroup, name: str, rank: int, size: int) -> None:
+        self._connecting = size
         try:
-            self._torch.connect(store, rank, len(members), timedelta(seconds=_CONNECT))
+            store = dist.PrefixStore(f"gloo/{self._generation}/{name}", self.store)
+            group.connect(store, rank, size, timedelta(seconds=_CONNECT))
         finally:
             self._connecting = 0
-        self.pending = self.world.size - len(members)
-        return members
+
+    def _join_parts(self) -> None:
+        """Connects the workers of the same shard, and those of the same replica."""
+        for group, name, ranks in self._parts:
+            rank = group.rank()
+            self._join(group, name, rank, len(ranks))
+            group.place(rank, ranks)
+
+    def make_mesh(self, shards: int) -> Any:
+        """The mesh of all workers, each row of which holds a model in so many shards."""
+        from torch.distributed.device_mesh import DeviceMesh
+
+        size, rank = self.world.size, self.world.rank
+        if shards < 1 or size % shards:
+            raise InvalidError(f"{size} workers are no whole rows of {shards}", Code.INVALID)
+        replica, self.shard = self._place = divmod(rank, shards)
+        now = self._torch.rank(), range(self._torch.size())
+        self._torch.place(rank, range(size))  # as it will be
+        try:
+            for name, at, ranks in (
+                (f"replicate/{self.shard}", replica, range(self.shard, size, shards)),
+                (
+                    f"shard/{replica}",
+                    self.shard,
+                    range(rank - self.shard, rank - self.shard + shards),
+                ),
+            ):
+                self._parts.append(
+                    (self._torch.part(name.partition("/")[0], at, ranks), name, ranks)
+                )
+            mesh = DeviceMesh.from_group(
+                [group for group, _, _ in self._parts],
+                "cpu",
+                mesh=torch.arange(size).reshape(-1, shards),
+                mesh_dim_names=("replicate", "shard"),
+            )
+        finally:
+            self._torch.place(*now)
+        if not self.joining:
+            self._join_parts()
+        self.mesh = mesh
+        return mesh
 
     def leave(self) -> None:
         """Leaves the group, and wakes workers that wait for this one.
@@ -116,8 +185,12 @@ class Group:
         gloo wakes a worker only when the one that it waits for is gone.
         """
         self.wake()
-        self._torch.free()
+        for group in self._groups():
+            group.free()
         self._peers.clear()
+
+    def _groups(self) -> list[process_group.ProcessGroup]:
+        return [self._torch, *(group for group, _, _ in self._parts)]
 
     def _prepare(self) -> None:
         """Follows the worlds while this worker makes its model, so that no other waits for it."""
@@ -151,7 +224,7 @@ class Group:
         gloo_sockets.shut(self._listeners, self._peers.copy())
         if isinstance(self.store.last, bytes) and (size := self._connecting):
             gloo_sockets.end_waits(self._listeners, self.store.last, size)
-        if self._torch.leave():
+        if sum(group.leave() for group in self._groups()):
             gloo_sockets.take(self._listeners, self._peers.copy())
 
     def admission(self, step: int, last: int) -> bool:
@@ -169,7 +242,7 @@ class Group:
             if not self.store.check([f"ready/{self._admitted}"]):
                 return False
             ready = self.store.add("ready", 0)
-            count = self.world.size - self.pending + ready - self._admitted
+            count = self._present + ready - self._admitted
             mine = json.dumps({"step": min(step + 1, last), "ready": ready, "count": count})
             self._leave = json.loads(self.store.compare_set(key, "", mine))
         return step >= self._leave["step"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import threading
 import time
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Callable
 
@@ -108,16 +109,19 @@ class ProcessGroup(dist.ProcessGroup):
     Args:
         store: what torch knows as the group's.
         timeout: of an operation.
+        devices: of gloo; None makes one.
     """
 
-    def __init__(self, store: dist.Store, timeout: timedelta) -> None:
+    def __init__(
+        self, store: dist.Store, timeout: timedelta, devices: list[Any] | None = None
+    ) -> None:
         super().__init__(store, 0, 1)
         # What torch asks for the group's name and options. It refuses all operations.
         gloo = dist.ProcessGroupGloo(store, 0, 1, timeout, enable_reconfigure=True)
         self._register_backend(torch.device("cpu"), self.BackendType.GLOO, gloo)
         self._set_default_backend(self.BackendType.GLOO)
         self._timeout = timeout
-        self._devices = [dist.ProcessGroupGloo.create_default_device()]
+        self._devices = devices or [dist.ProcessGroupGloo.create_default_device()]
         self._unfinished: set[_Collective] = set()
         self.connect(dist.HashStore(), 0, 1, timeout)
 
@@ -132,8 +136,37 @@ class ProcessGroup(dist.ProcessGroup):
         options._devices, options._timeout = self._devices, timeout
         self._gloo = dist.ProcessGroupGloo(store, rank, size, options)
         self._gloo._set_default_timeout(self._timeout)
-        self._rank, self._size, self._left = rank, size, False
-        dist.distributed_c10d._world.pg_group_ranks[self] = {i: i for i in range(size)}
+        self._left = False
+        self.place(rank, range(size))
+
+    def place(self, rank: int, ranks: Sequence[int]) -> None:
+        """Tells torch who is in the group, connected or not.
+
+        Args:
+            rank: this process's in the group.
+            ranks: all processes', in the default group.
+        """
+        self._rank, self._size = rank, len(ranks)
+        dist.distributed_c10d._world.pg_group_ranks[self] = {r: i for i, r in enumerate(ranks)}
+
+    def part(self, name: str, rank: int, ranks: Sequence[int]) -> ProcessGroup:
+        """A group of some of the workers, which is not connected yet.
+
+        Args:
+            name: by which torch finds it.
+            rank: as of place().
+            ranks: as of place().
+        """
+        store = dist.HashStore()
+        part = ProcessGroup(store, self._timeout, self._devices)
+        world = dist.distributed_c10d._world
+        world.pg_map[part], world.pg_names[part] = ("gloo", store), name
+        world.pg_backend_config[part] = "cpu:gloo"
+        part._set_group_name(name)
+        part._set_group_desc(name)
+        dist.distributed_c10d._register_process_group(name, part)
+        part.place(rank, ranks)
+        return part
 
     def leave(self) -> bool:
         """Ends what waits, once its connections have been ended, and all until connect().

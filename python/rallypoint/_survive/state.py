@@ -32,6 +32,12 @@ def encode(value: Any, where: str, tensors: list[torch.Tensor]) -> Any:
     """
     if value is None or type(value) in (bool, int, float, str):
         return value
+    if type(value).__name__ == "DTensor":  # which is not imported for this
+        local = value.to_local().detach()
+        tensors.append(local)
+        dims = [getattr(placement, "dim", None) for placement in value.placements]
+        whole = [list(value.shape), list(value.stride()), dims]
+        return {"shard": [str(local.dtype).removeprefix("torch."), list(local.shape), *whole]}
     if isinstance(value, torch.Tensor):
         if type(value) not in (torch.Tensor, torch.nn.Parameter) or value.is_sparse:
             raise _foreign(value, where)
@@ -59,17 +65,32 @@ def _foreign(value: object, where: str) -> InvalidError:
     )
 
 
-def decode(value: Any, tensors: Iterator[torch.Tensor]) -> Any:
-    """The value that encode took, with tensors from a list in the same order."""
+def decode(value: Any, tensors: Iterator[torch.Tensor], mesh: Any = None) -> Any:
+    """The value that encode took, with tensors from a list in the same order.
+
+    Args:
+        value: as JSON.
+        tensors: from the list.
+        mesh: that shards belong to.
+    """
     if not isinstance(value, dict):
         return value
     ((kind, content),) = value.items()
     if kind == "tensor":
         return next(tensors)
+    if kind == "shard":
+        from torch.distributed.tensor import DTensor, Replicate, Shard
+
+        _, _, shape, stride, dims = content
+        placements = [Replicate() if dim is None else Shard(dim) for dim in dims]
+        size = torch.Size(shape)
+        return DTensor.from_local(
+            next(tensors), mesh, placements, run_check=False, shape=size, stride=tuple(stride)
+        )
     if kind in ("dict", "counter"):
-        pairs = {decode(k, tensors): decode(v, tensors) for k, v in content}
+        pairs = {decode(k, tensors, mesh): decode(v, tensors, mesh) for k, v in content}
         return pairs if kind == "dict" else collections.Counter(pairs)
-    items = [decode(v, tensors) for v in content]
+    items = [decode(v, tensors, mesh) for v in content]
     return items if kind == "list" else tuple(items)
 
 
@@ -78,8 +99,8 @@ def _descriptions(value: Any) -> Iterator[Any]:
     items: Any = value if isinstance(value, list) else ()
     if isinstance(value, dict):
         ((kind, items),) = value.items()
-        if kind == "tensor":
-            yield items
+        if kind in ("tensor", "shard"):
+            yield items[:2]
             return
     for item in items:
         yield from _descriptions(item)
@@ -104,12 +125,13 @@ def _chunks(tensor: torch.Tensor) -> Sequence[torch.Tensor]:
     return chunks
 
 
-def receive(broadcast: _Broadcast, wanted: bool = True) -> Any:
+def receive(broadcast: _Broadcast, wanted: bool = True, mesh: Any = None) -> Any:
     """The state that another process sends. It is new memory of the CPU.
 
     Args:
         broadcast: fills a tensor.
         wanted: False for who has the state, and only takes part: needs memory of one chunk.
+        mesh: that shards belong to.
 
     Raises:
         StateError: what came is no state.
@@ -126,7 +148,7 @@ def receive(broadcast: _Broadcast, wanted: bool = True) -> Any:
         tensors = [
             _receive(dtype, shape, broadcast, wanted) for dtype, shape in _descriptions(described)
         ]
-        return decode(described, iter(tensors)) if wanted else None
+        return decode(described, iter(tensors), mesh) if wanted else None
     except (ValueError, TypeError, AttributeError, StopIteration) as e:
         raise StateError(f"a state's description cannot be read: {e!r:.200}", Code.STATE) from e
 

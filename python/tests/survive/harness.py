@@ -23,6 +23,7 @@ from harness import PATIENCE as _PATIENCE
 PATIENCE = 2 * _PATIENCE  # such a job has four interpreters with torch
 EXAMPLE = REPOSITORY / "examples" / "survive" / "train.py"
 WORKER = Path(__file__).parent / "worker.py"
+SHARDED = Path(__file__).parent / "sharded.py"
 
 _STEP = re.compile(r"rank (\d+) pid (\d+) step (\d+)")
 

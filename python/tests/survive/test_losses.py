@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from harness import free_port
-from survive.harness import EXAMPLE, WORKER, Job, endless, job, listens, standalone
+from survive.harness import EXAMPLE, SHARDED, WORKER, Job, endless, job, listens, standalone
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -84,13 +84,32 @@ def test_the_one_that_joins_dies_while_it_receives() -> None:
 
 
 def test_a_worker_that_forks() -> None:
-    """Its child keeps its connections open, so that the others learn of the death from the agent."""
+    """Its child keeps its connections open, so the others learn of the death from the agent."""
     with job(*standalone(3), WORKER, "--steps", STEPS, faults={"0.1": "forks:10"}) as j:
         j.ends(3)
         survivors_made_every_step(j, 2)
 
 
-@pytest.mark.long
+def test_a_shard_comes_from_its_replica() -> None:
+    """... so that the result is that of an undisturbed run, to the last bit."""
+    hashes = []
+    for faults in ({}, {"0.1": "backward:10", "1.1": "optimizer:20", "2.1": "after:30"}):
+        with job(*standalone(4), SHARDED, "--steps", STEPS, faults=faults) as j:
+            j.ends(4)
+            hashes.append(j.hashes[0])
+            assert len(j.workers) == 4 + len(faults)
+            survivors_made_every_step(j, 3 if faults else 4, but=len(faults))
+    assert hashes[0] == hashes[1]
+
+
+def test_all_replicas_of_a_shard_die() -> None:
+    """All begin again, and the log says why."""
+    faults = {"0.1": "backward:10", "0.3": "backward:10"}
+    with job(*standalone(4, 9), SHARDED, "--steps", STEPS, faults=faults) as j:
+        j.ends(4)
+        assert [line for line in j.lines if "no worker that is left has shard 1" in line]
+
+
 @pytest.mark.parametrize("late", [False, True])
 def test_all_that_have_the_state_die(late: bool, tmp_path: Path) -> None:
     """... before the replacement of another has it, which is ready by then or not."""
@@ -111,7 +130,6 @@ def test_all_that_have_the_state_die(late: bool, tmp_path: Path) -> None:
         assert not [line for line in j.lines if "StateLostError" in line]  # nobody dies of it
 
 
-@pytest.mark.long
 def test_the_result_is_that_of_an_undisturbed_run() -> None:
     """... to the last bit, wherever in a step workers die, if every step is made by as many."""
     hashes = []
@@ -149,7 +167,6 @@ def test_the_node_that_hosts_is_lost(tmp_path: Path) -> None:
         assert nodes[0].hashes == nodes[1].hashes
 
 
-@pytest.mark.long
 def test_a_survivor_is_stopped_for_a_while(tmp_path: Path) -> None:
     with job(*standalone(3), *endless(tmp_path)) as j:
         j.until(r"step 20\b", 3)

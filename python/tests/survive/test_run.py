@@ -218,7 +218,7 @@ def test_sharded_parameters_restart(
         mesh = init_device_mesh("cpu", (1,) * len(shape), mesh_dim_names=shape)
         module = net()
         fully_shard(module, mesh=mesh)
-        monkeypatch.setattr(survive, "_group", object())
+        monkeypatch.setattr(survive, "_group", SimpleNamespace(mesh=None))
         run = survive.Run(module=module)
         assert run._group is None and "are sharded" in caplog.text
     finally:
@@ -262,6 +262,7 @@ def test_a_worker_that_waits_for_a_connection_is_woken(group: ProcessGroup) -> N
     def connect() -> None:
         try:
             group.connect(dist.PrefixStore("7", store), 0, 2, timedelta(seconds=5))
+            dist.all_reduce(torch.ones(1))  # if the connection ends only now
         except RuntimeError as e:
             errors.put(e)
 
@@ -309,8 +310,9 @@ def test_a_collective_that_gloo_forgets_ends(group: ProcessGroup) -> None:
             late()
         assert survive._is_cut(caught.value)
     gloo_sockets.take(before, peers)  # which the other one sees
-    with pytest.raises(RuntimeError, match=r"Connection (closed|reset) by peer"):
+    with pytest.raises(RuntimeError) as caught:
         other.allreduce([torch.ones(1)]).wait()
+    assert survive._is_cut(caught.value)
     group.connect(dist.HashStore(), 0, 1, timedelta(seconds=60))
     dist.all_reduce(torch.ones(1))
     assert not group.leave()

@@ -28,7 +28,7 @@ from rallypoint._survive.group import Group
 BATCH = 48
 
 
-def _example() -> Any:
+def example() -> Any:
     path = Path(__file__).resolve().parents[3] / "examples" / "survive" / "train.py"
     spec = importlib.util.spec_from_file_location("train", path)
     assert spec and spec.loader
@@ -70,11 +70,11 @@ def dies_in_recovery(where: str) -> None:
     if where == "send":
         state.send = lambda what, broadcast: send(what, after_some(broadcast))
     if where == "receive":
-        state.receive = lambda broadcast, wanted=True: receive(after_some(broadcast), wanted)
+        state.receive = lambda broadcast, *rest: receive(after_some(broadcast), *rest)
 
 
 def main() -> None:
-    train = _example()
+    train = example()
     say = train.say
     say(f"begins as pid {os.getpid()}")
     parser = argparse.ArgumentParser()
