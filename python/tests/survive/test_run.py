@@ -7,6 +7,7 @@ import logging
 import queue
 import re
 import socket
+import struct
 import threading
 from collections.abc import Iterator
 from datetime import timedelta
@@ -256,7 +257,6 @@ def group() -> Iterator[ProcessGroup]:
 def test_a_worker_that_waits_for_a_connection_is_woken(group: ProcessGroup) -> None:
     """The peer is gone after it has published its address. gloo alone waits for 25 s."""
     store = MovingStore(lambda: False)
-    own = gloo_sockets.listening()
     errors: queue.Queue[BaseException] = queue.Queue()
 
     def connect() -> None:
@@ -270,9 +270,11 @@ def test_a_worker_that_waits_for_a_connection_is_woken(group: ProcessGroup) -> N
     thread.start()
     until(lambda: len(store.last) > 100, what="gloo has published its address")
     assert isinstance(store.last, bytes)
-    peer = store.last
-    for _, listens in own:  # of two, gloo has the one with the lower port listen
-        peer = peer.replace(listens.to_bytes(2, "big"), b"\xff\xff", 1)
+    (host,) = struct.unpack_from("<Q", store.last)
+    (port,) = struct.unpack_from(">H", store.last, 18 + host)
+    own = {at for at in gloo_sockets.listening() if at[1] == port}
+    # Of two, gloo has the one with the lower port listen.
+    peer = store.last[: 18 + host] + b"\xff\xff" + store.last[20 + host :]
     (name,) = [k for k in store.list_keys() if k.startswith("7/") and k.endswith("/0")]
     store.set(name.removesuffix("0") + "1", peer)
     while thread.is_alive():
