@@ -167,18 +167,6 @@ func (f *File) Remove() error {
 	return unix.Unlink(f.Path)
 }
 
-// sync writes what is in memory to the disk, or to the server of a network file system.
-func (f *File) sync() error { return unix.Fsync(f.fd) }
-
-// rename gives the file another path.
-func (f *File) rename(path string) error {
-	err := unix.Rename(f.Path, path)
-	if err == nil {
-		f.Path = path
-	}
-	return err
-}
-
 // Close gives the descriptor, and with it the lock, back. Not repeated on EINTR: Linux
 // closes the descriptor all the same.
 func (f *File) Close() {

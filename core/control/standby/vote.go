@@ -53,7 +53,7 @@ func (v *vote) now() time.Duration { return v.clock() - v.origin }
 // Quorum reports whether nodes of this group may vote.
 func (g *Group) Quorum() bool { return !g.noQuorum }
 
-// Beat is how often Tick is called. However long the lease is, voters find each other within a second.
+// Beat is how often tick is called. However long the lease is, voters find each other within a second.
 func (g *Group) Beat() time.Duration { return min(raft.Beat(g.lease), time.Second) }
 
 // TakePart drives the vote's clock until ctx ends, and carries its decisions out: it calls obey
