@@ -491,7 +491,7 @@ def test_counts_the_nodes_of_a_large_run(
             return
         assert window.js(cells) == 0
         text = window.js("return document.body.innerText")
-        assert f"{nodes - 1} running" in text and "1 lost" in text and "Missing: 3 nodes" in text
+        assert f"{nodes - 1} running" in text and "1 lost" in text and "Missing: 3 below" in text
         assert f"{nodes - 1} nodes of " in text and "All nodes as a table" not in text
         window.js("document.getElementById('each').click()")
         window.wait(f"document.querySelectorAll('[role=gridcell]').length === {nodes + 3}")
