@@ -1,0 +1,177 @@
+package standby
+
+import (
+	"crypto/rand"
+	"strings"
+	"testing"
+	"time"
+
+	"rallypoint/core/control/wire"
+	"rallypoint/core/succession"
+)
+
+// TestFoundAnew: a voter whose two fellows are gone founds another group, if it had heard their leader shortly before, or
+// a newcomer comes: after half a lease where it is reached by others, and after four where it may itself be
+// cut off. It founds none while one of the two lives, or because it was stopped itself for so long.
+func TestFoundAnew(t *testing.T) {
+	const lease = 10 * time.Second
+	for _, c := range []struct {
+		what     string
+		before   time.Duration // the leader is silent, until its process is proven dead
+		came     bool          // another node says hello
+		newcomer bool
+		after    time.Duration // 0: it founds none
+	}{
+		{"two that are killed", time.Second, false, false, 4 * lease},
+		{"two that are killed, and others are left", time.Second, true, false, lease / 2},
+		{"two that were silent for long", lease, true, false, 0},
+		{"two that were silent for long, of which one is started again", lease, true, true, lease / 2},
+	} {
+		g := standing(t)
+		links := map[string]*Link{}
+		for _, node := range []string{"h", "a"} {
+			links[node] = g.Dial(node)
+			g.Opened(links[node], &inbox{})
+			g.Hear(links[node], wire.Liveness{RunID: "run", Group: "g", Node: node, Voter: node, State: uint64(succession.Follows), Term: 3})
+		}
+		voters := votersOf(g, links)
+		voters.lead(t, "h", 3, nil, links["a"].voter)
+		g.Lost(proof, "g", 3)
+		pass(g, c.before)
+		g.Ended(links["h"], succession.Dead)
+		pass(g, lease)
+		if since, _ := g.Stranded(); since != 0 {
+			t.Errorf("%s: stranded for %s while another voter lives", c.what, since)
+		}
+		g.Ended(links["a"], succession.Dead)
+		founded, waited := false, time.Duration(0)
+		for why := ""; !founded && waited < 6*lease; waited += lease / 4 {
+			if c.came {
+				g.Came(c.newcomer)
+			}
+			if waited == 0 {
+				pass(g, g.Beat()) // it sees it
+			}
+			if waited == lease/4 {
+				g.vote.origin -= time.Minute // this process is stopped
+				g.tick()
+			}
+			pass(g, lease/4)
+			if why, founded = g.FoundAnew(time.Now()); founded && (!strings.Contains(why, `"a"`) || !strings.Contains(why, `"h"`)) {
+				t.Error(why)
+			}
+		}
+		switch {
+		case founded != (c.after > 0):
+			t.Errorf("%s: founded %v", c.what, founded)
+		case founded && (waited < c.after || waited > c.after+2*lease):
+			t.Errorf("%s: founded after %s", c.what, waited)
+		case founded && !succession.Yields(g.Identity(), succession.Identity{Group: rand.Text(), Term: 1, Node: "x"}):
+			t.Errorf("%s: it does not yield to a founder with a majority", c.what)
+		case founded && (!g.Hosting() || g.Current().Group == "g" || g.Current().Host != "10.0.0.2:1" || !g.start.Alone):
+			t.Errorf("%s: %+v", c.what, g.Current())
+		}
+	}
+}
+
+// TestSilentVoterIsNoContact: a host that is cut off from both voters notices it of one after the other. The one whose
+// connection is still open, and silent, has not reached it since: so it may be this process that is cut off.
+func TestSilentVoterIsNoContact(t *testing.T) {
+	const lease = 10 * time.Second
+	g := NewGroup("run", "a", lease, false)
+	g.SetSelf("10.0.0.1:1", "")
+	g.Found(time.Now())
+	b, c := linkTo(g, "b", "a", "c"), linkTo(g, "c", "a", "b")
+	voters := votersOf(g, map[string]*Link{"b": b, "c": c})
+	g.SetEligible([]string{"b", "c"})
+	for range 3 * lease / g.Beat() {
+		pass(g, g.Beat())
+		voters.carry()
+	}
+	if !g.VoteReport().Majority {
+		t.Fatal("it has no majority")
+	}
+	pass(g, lease/4)
+	for _, l := range []*Link{b, c} {
+		g.Ended(l, succession.Unconnected)
+		g.Refused(l, true)
+		pass(g, g.Beat())
+	}
+	if _, patience := g.Stranded(); patience != succession.GiveUp*lease {
+		t.Errorf("it founds the control plane anew after %s", patience)
+	}
+	pass(g, lease/2)
+	to, why := g.Deserted()
+	if why == "" {
+		t.Fatal("it hosts on")
+	}
+	g.StepDown(to)
+	pass(g, lease)
+	if _, founded := g.FoundAnew(time.Now()); founded {
+		t.Error("it founds the control plane anew, though nobody has reached it")
+	}
+	g.Came(false)
+	pass(g, g.Beat())
+	if why, founded := g.FoundAnew(time.Now()); !founded || !strings.Contains(why, `"b", "c"`) {
+		t.Errorf("another node has reached it: founded %v, %q", founded, why)
+	}
+}
+
+// TestDeserted: a host whose voters have fallen silent hosts on, however long; when all of them refuse connections
+// for half a lease it says so. It founds no other group: they may be behind a firewall.
+func TestDeserted(t *testing.T) {
+	const lease = 10 * time.Second
+	g := NewGroup("run", "a", lease, false)
+	g.SetSelf("10.0.0.1:1", "")
+	g.Found(time.Now())
+	b, c := linkTo(g, "b", "a", "c"), linkTo(g, "c", "a", "b")
+	never := g.Dial("d") // whose port a firewall refused from the beginning
+	if g.SetEligible([]string{"b", "c"}); !g.Votes() {
+		t.Fatal("no voters")
+	}
+	pass := func(d time.Duration) {
+		for ; d > 0; d -= g.Beat() {
+			g.vote.origin -= g.Beat()
+			g.tick()
+		}
+	}
+	for _, step := range []struct {
+		what string
+		do   func()
+		want bool
+	}{
+		{"both are silent", func() {
+			g.Ended(b, succession.Unconnected)
+			g.Ended(c, succession.Unconnected)
+			g.Refused(never, true)
+			pass(6 * lease)
+		}, false},
+		{"one is gone", func() { g.Refused(b, true); pass(6 * lease) }, false},
+		{"both are gone, for less than half a lease", func() { g.Refused(c, true); pass(lease/2 - g.Beat()) }, false},
+		{"one is silent again", func() { g.Refused(c, false); pass(lease) }, false},
+		{"this process was stopped", func() {
+			g.Refused(c, true)
+			pass(lease / 4)
+			g.vote.origin -= time.Minute
+			pass(lease / 2)
+		}, false},
+		{"both are gone for half a lease", func() { pass(2 * g.Beat()) }, true},
+	} {
+		step.do()
+		_, why := g.Deserted()
+		if (why != "") != step.want {
+			t.Fatalf("%s: %q", step.what, why)
+		}
+		if step.want && !(strings.Contains(why, `"b", "c"`) && strings.Contains(why, "refuse")) {
+			t.Error(why)
+		}
+	}
+	g.StepDown(wire.Redirect{Group: g.Current().Group})
+	pass(10 * lease)
+	if why, founded := g.FoundAnew(time.Now()); founded {
+		t.Errorf("it founds another group: %s", why)
+	}
+	if _, why := g.Deserted(); why != "" {
+		t.Errorf("it hosts no more: %s", why)
+	}
+}
