@@ -362,7 +362,10 @@ def running(job: Job, known: set[int], variable: str = "RANK=") -> int:
         for node in job.nodes.values():
             for file in Path(f"/proc/{node.pid}/task").glob("*/children"):
                 for pid in map(int, file.read_text().split()):
-                    environment = b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+                    try:
+                        environment = b"\0" + Path(f"/proc/{pid}/environ").read_bytes()
+                    except (FileNotFoundError, ProcessLookupError):
+                        continue  # it was killed, and is waited for
                     if pid not in known and b"\0" + variable.encode() in environment:
                         found.append(pid)
         return bool(found)

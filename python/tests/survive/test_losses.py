@@ -102,6 +102,7 @@ def test_a_shard_comes_from_its_replica() -> None:
     assert hashes[0] == hashes[1]
 
 
+@pytest.mark.long
 def test_all_replicas_of_a_shard_die() -> None:
     """All begin again, and the log says why."""
     faults = {"0.1": "backward:10", "0.3": "backward:10"}
@@ -110,6 +111,7 @@ def test_all_replicas_of_a_shard_die() -> None:
         assert [line for line in j.lines if "no worker that is left has shard 1" in line]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("late", [False, True])
 def test_all_that_have_the_state_die(late: bool, tmp_path: Path) -> None:
     """... before the replacement of another has it, which is ready by then or not."""
@@ -130,6 +132,7 @@ def test_all_that_have_the_state_die(late: bool, tmp_path: Path) -> None:
         assert not [line for line in j.lines if "StateLostError" in line]  # nobody dies of it
 
 
+@pytest.mark.long
 def test_the_result_is_that_of_an_undisturbed_run() -> None:
     """... to the last bit, wherever in a step workers die, if every step is made by as many."""
     hashes = []
@@ -167,6 +170,7 @@ def test_the_node_that_hosts_is_lost(tmp_path: Path) -> None:
         assert nodes[0].hashes == nodes[1].hashes
 
 
+@pytest.mark.long
 def test_a_survivor_is_stopped_for_a_while(tmp_path: Path) -> None:
     with job(*standalone(3), *endless(tmp_path)) as j:
         j.until(r"step 20\b", 3)
