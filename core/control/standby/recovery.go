@@ -118,6 +118,10 @@ func (s *recovery) mayBegin(lease time.Duration) bool {
 func (g *Group) Stranded() (since, patience time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.strandedLocked()
+}
+
+func (g *Group) strandedLocked() (since, patience time.Duration) {
 	s := &g.vote.recovery
 	if !s.mayBegin(g.lease) {
 		return s.lasted(), 0
@@ -130,21 +134,25 @@ func (g *Group) Stranded() (since, patience time.Duration) {
 
 // MayFound reports whether the rule of recovery allows this process to found another group.
 func (g *Group) MayFound() bool {
-	since, patience := g.Stranded()
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	return g.mayFoundLocked()
+}
+
+func (g *Group) mayFoundLocked() bool {
+	since, patience := g.strandedLocked()
 	return !g.hosting && !g.closed && (g.self != "" || len(g.listening) > 0) && patience > 0 && since >= patience
 }
 
 // FoundAnew makes this process the founder of another group in the place of one that can elect nobody, if it may.
 // why is for the log. Its caller is the one that makes this process host.
 func (g *Group) FoundAnew(now time.Time) (why string, founded bool) {
-	if !g.MayFound() {
-		return "", false
-	}
-	since, _ := g.Stranded()
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	if !g.mayFoundLocked() {
+		return "", false
+	}
+	since, _ := g.strandedLocked()
 	gone := g.goneLocked()
 	g.foundLocked(now)
 	g.target.Group = yieldsFirst + g.target.Group
@@ -182,9 +190,9 @@ func (g *Group) nowhereLocked() wire.Redirect {
 // it step down, or its memory is of no use: it looks for another leader, as all others do, whose hellos then show it
 // that it is not the one that is cut off. "": that is not so.
 func (g *Group) Deserted() (to wire.Redirect, why string) {
-	since, _ := g.Stranded()
 	g.mu.Lock()
 	defer g.mu.Unlock()
+	since, _ := g.strandedLocked()
 	switch _, leads := g.vote.node.Leads(); {
 	case !g.hosting:
 		return to, ""

@@ -74,14 +74,19 @@ func TestFoundAnew(t *testing.T) {
 	}
 }
 
+// hostOfTwo is the view of a host, a, with links to two nodes that may vote.
+func hostOfTwo(lease time.Duration) (g *Group, b, c *Link) {
+	g = NewGroup("run", "a", lease, false)
+	g.SetSelf("10.0.0.1:1", "")
+	g.Found(time.Now())
+	return g, linkTo(g, "b", "a", "c"), linkTo(g, "c", "a", "b")
+}
+
 // TestSilentVoterIsNoContact: a host that is cut off from both voters notices it of one after the other. The one whose
 // connection is still open, and silent, has not reached it since: so it may be this process that is cut off.
 func TestSilentVoterIsNoContact(t *testing.T) {
 	const lease = 10 * time.Second
-	g := NewGroup("run", "a", lease, false)
-	g.SetSelf("10.0.0.1:1", "")
-	g.Found(time.Now())
-	b, c := linkTo(g, "b", "a", "c"), linkTo(g, "c", "a", "b")
+	g, b, c := hostOfTwo(lease)
 	voters := votersOf(g, map[string]*Link{"b": b, "c": c})
 	g.SetEligible([]string{"b", "c"})
 	for range 3 * lease / g.Beat() {
@@ -121,19 +126,10 @@ func TestSilentVoterIsNoContact(t *testing.T) {
 // for half a lease it says so. It founds no other group: they may be behind a firewall.
 func TestDeserted(t *testing.T) {
 	const lease = 10 * time.Second
-	g := NewGroup("run", "a", lease, false)
-	g.SetSelf("10.0.0.1:1", "")
-	g.Found(time.Now())
-	b, c := linkTo(g, "b", "a", "c"), linkTo(g, "c", "a", "b")
+	g, b, c := hostOfTwo(lease)
 	never := g.Dial("d") // whose port a firewall refused from the beginning
 	if g.SetEligible([]string{"b", "c"}); !g.Votes() {
 		t.Fatal("no voters")
-	}
-	pass := func(d time.Duration) {
-		for ; d > 0; d -= g.Beat() {
-			g.vote.origin -= g.Beat()
-			g.tick()
-		}
 	}
 	for _, step := range []struct {
 		what string
@@ -144,18 +140,18 @@ func TestDeserted(t *testing.T) {
 			g.Ended(b, succession.Unconnected)
 			g.Ended(c, succession.Unconnected)
 			g.Refused(never, true)
-			pass(6 * lease)
+			pass(g, 6*lease)
 		}, false},
-		{"one is gone", func() { g.Refused(b, true); pass(6 * lease) }, false},
-		{"both are gone, for less than half a lease", func() { g.Refused(c, true); pass(lease/2 - g.Beat()) }, false},
-		{"one is silent again", func() { g.Refused(c, false); pass(lease) }, false},
+		{"one is gone", func() { g.Refused(b, true); pass(g, 6*lease) }, false},
+		{"both are gone, for less than half a lease", func() { g.Refused(c, true); pass(g, lease/2-g.Beat()) }, false},
+		{"one is silent again", func() { g.Refused(c, false); pass(g, lease) }, false},
 		{"this process was stopped", func() {
 			g.Refused(c, true)
-			pass(lease / 4)
+			pass(g, lease/4)
 			g.vote.origin -= time.Minute
-			pass(lease / 2)
+			pass(g, lease/2)
 		}, false},
-		{"both are gone for half a lease", func() { pass(2 * g.Beat()) }, true},
+		{"both are gone for half a lease", func() { pass(g, 2*g.Beat()) }, true},
 	} {
 		step.do()
 		_, why := g.Deserted()
@@ -167,7 +163,7 @@ func TestDeserted(t *testing.T) {
 		}
 	}
 	g.StepDown(wire.Redirect{Group: g.Current().Group})
-	pass(10 * lease)
+	pass(g, 10*lease)
 	if why, founded := g.FoundAnew(time.Now()); founded {
 		t.Errorf("it founds another group: %s", why)
 	}
