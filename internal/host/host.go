@@ -1,4 +1,4 @@
-// Package host tells of this machine: its names, its addresses, its clock.
+// Package host describes this machine: its names, its addresses and its clock.
 package host
 
 import (
