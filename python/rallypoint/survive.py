@@ -74,6 +74,11 @@ _GONE = (Code.TIMEOUT, Code.CANCELED, Code.CONNECTION, Code.ROUND_OVER)
 #: What gloo's errors of a broken or timed out connection have in their texts.
 _CUT = re.compile(r"\bgloo\b|Connection (closed|reset) by peer", re.IGNORECASE)
 
+_RESTARTS = "a lost worker ends all others, which then start again: %s"
+_OTHER_GROUPS = (
+    "the script has process groups of its own (torch.distributed.new_group, or a device mesh), "
+    "which are not formed again"
+)
 
 _group: Group | None = None
 _Enter = Callable[[dict[str, Any]], list[dict[str, Any]]]
@@ -96,7 +101,7 @@ def init_process_group(backend: str = "gloo", *, timeout: timedelta | None = Non
     why = _unsupported(backend)
     if why:
         if os.environ.get("LOCAL_RANK", "0") == "0":
-            _log.warning("a lost worker ends all others, which then start again: %s", why)
+            _log.warning(_RESTARTS, why)
         dist.init_process_group(backend, **({} if timeout is None else {"timeout": timeout}))
     else:
         _group = Group(timeout)
@@ -203,11 +208,13 @@ class Run:
         if mesh is not None:
             self._wait_for_all = True  # a smaller world is no mesh
         if _group is not None and any(_sharded(part, mesh) for part in parts):
-            _log.warning(
-                "a lost worker ends all others, which then start again: parameters or optimizer "
-                "states are sharded, and nobody else has a lost worker's"
+            self._restarts(
+                "parameters or optimizer states are sharded, and nobody else has a lost worker's"
             )
-            self._group = None
+
+    def _restarts(self, why: str) -> None:
+        _log.warning(_RESTARTS, why)
+        self._group = None
 
     @property
     def rank(self) -> int:
@@ -225,6 +232,8 @@ class Run:
         The number of a step that was cut comes again. After the last one, workers wait for
         each other, as one that is behind may need the state of another.
         """
+        if self._group is not None and self._group.has_others():
+            self._restarts(_OTHER_GROUPS)
         if self._group is None:
             while self.completed < total:
                 yield self.completed
@@ -333,7 +342,7 @@ class Run:
         """Leaves the world, or admits workers to it, if it is time for that."""
         assert self._group is not None
         try:
-            if changing():
+            if changing() or (self._group.pending and self._group.has_others()):
                 raise CanceledError("others left it, or join", Code.CANCELED)
             if not self._group.pending:
                 return
@@ -350,6 +359,9 @@ class Run:
     def _recover(self, why: BaseException) -> None:
         """Enters the next world, with the state of its newest worker."""
         assert self._group is not None
+        if self._group.has_others():  # made since the first step
+            _log.warning(_RESTARTS, _OTHER_GROUPS)
+            raise why
         for _ in range(_ATTEMPTS):
             _log.info(
                 "leaving the world %d at step %d: %s", self._group.world.epoch, self.completed, why

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import json
 import logging
 import os
@@ -63,12 +64,15 @@ class Group:
         before = gloo_sockets.listening()
         self._torch = process_group.initialise(self.store, timeout)
         self._listeners = gloo_sockets.listening() - before
+        self._made = dist.distributed_c10d._world.group_count
         self._peers: set[gloo_sockets.Address] = set()
         self._present = 1
         self._connecting = 0  # the size of the group while gloo connects it
         self._place: tuple[int, int] | None = None
         self._parts: list[tuple[process_group.ProcessGroup, str, range]] = []
         self._ready = threading.Event()
+        self._process = os.getpid()
+        atexit.register(self._end)
         if self.joining:
             can_regroup()
             self._prepares = threading.Thread(target=self._prepare, daemon=True)
@@ -188,6 +192,17 @@ class Group:
         for group in self._groups():
             group.free()
         self._peers.clear()
+
+    def _end(self) -> None:
+        """Frees gloo before the interpreter ends: a thread of it that then still comes back from a
+        collective would end the process by SIGABRT (Python before 3.14).
+        """
+        if os.getpid() == self._process:  # not in a fork, which has the connections, too
+            self.leave()
+
+    def has_others(self) -> bool:
+        """Whether the script has made groups of torch beside this one and those of its mesh."""
+        return bool(dist.distributed_c10d._world.group_count > self._made)
 
     def _groups(self) -> list[process_group.ProcessGroup]:
         return [self._torch, *(group for group, _, _ in self._parts)]

@@ -179,12 +179,18 @@ class ProcessGroup(dist.ProcessGroup):
         while self._unfinished and time.monotonic() < end:
             time.sleep(0.001)
         forgotten = self._unfinished.copy()
-        for one in forgotten:
-            # The group waits for its threads when it is freed, so this one never is.
+        if forgotten:  # gloo's group waits for its threads when it is freed, so this one never is
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._gloo))
+        for one in forgotten:
             self._unfinished.discard(one)
             one.leave()
         return bool(forgotten)
+
+    def split_group(self, *_: object, **__: object) -> Any:
+        raise RuntimeError(
+            "the workers of this process group change, so that it is not split: make the other one "
+            "with torch.distributed.new_group"
+        )
 
     def free(self) -> None:
         """Frees what has been left, with all connections of which gloo knows."""

@@ -23,6 +23,7 @@ from harness import PATIENCE as _PATIENCE
 PATIENCE = 2 * _PATIENCE  # such a job has four interpreters with torch
 EXAMPLE = REPOSITORY / "examples" / "survive" / "train.py"
 WORKER = Path(__file__).parent / "worker.py"
+OPERATIONS = Path(__file__).parent / "operations.py"
 SHARDED = Path(__file__).parent / "sharded.py"
 
 _STEP = re.compile(r"rank (\d+) pid (\d+) step (\d+)")
@@ -163,9 +164,9 @@ def listens(port: int, pid: int | None = None) -> bool:
     return any(c.status == psutil.CONN_LISTEN and c.laddr.port == port for c in connections)
 
 
-def endless(folder: Path) -> tuple[object, ...]:
+def endless(folder: Path, script: Path = WORKER) -> tuple[object, ...]:
     """Workers that make steps until the folder has a file "over"."""
-    return (WORKER, "--steps", 10**9, "--until", folder / "over")
+    return (script, "--steps", 10**9, "--until", folder / "over")
 
 
 def standalone(workers: int, restarts: int = 3) -> tuple[str, ...]:

@@ -9,7 +9,17 @@ from pathlib import Path
 
 import pytest
 from harness import free_port
-from survive.harness import EXAMPLE, SHARDED, WORKER, Job, endless, job, listens, standalone
+from survive.harness import (
+    EXAMPLE,
+    OPERATIONS,
+    SHARDED,
+    WORKER,
+    Job,
+    endless,
+    job,
+    listens,
+    standalone,
+)
 
 pytestmark = pytest.mark.timeout(240)
 
@@ -88,6 +98,26 @@ def test_a_worker_that_forks() -> None:
     with job(*standalone(3), WORKER, "--steps", STEPS, faults={"0.1": "forks:10"}) as j:
         j.ends(3)
         survivors_made_every_step(j, 2)
+
+
+def test_within_other_operations() -> None:
+    """Point to point, objects, scattered, coalesced: whatever the others wait in."""
+    places = ("ring", "objects", "scatter", "all_to_all", "pieces", "barrier")
+    faults = {f"{i}.1": f"{place}:{6 * i + 5}" for i, place in enumerate(places)}
+    with job(*standalone(3, 9), OPERATIONS, "--steps", STEPS, faults=faults) as j:
+        j.ends(3)
+        assert len(j.workers) == 3 + len(faults)
+        survivors_made_every_step(j, 2, but=len(faults))
+
+
+@pytest.mark.parametrize("made", ["before", "in"])
+def test_a_group_of_the_script(made: str) -> None:
+    """... is not formed again: all begin anew, and the log says why."""
+    options = ("--steps", STEPS, "--own-group", made)
+    with job(*standalone(3), OPERATIONS, *options, faults={"0.1": "own:10"}) as j:
+        j.ends(3)
+        assert [line for line in j.lines if "a lost worker ends all others" in line]
+        assert sorted(w.numbers[0] for w in j.workers.values()) == [0] * 6
 
 
 def test_a_shard_comes_from_its_replica() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from harness import free_port, until
-from survive.harness import Job, endless, job, listens
+from survive.harness import SHARDED, Job, endless, job, listens, standalone
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(260)]
 
@@ -25,10 +25,15 @@ def start(tmp_path: Path) -> Iterator[Start]:
     token.chmod(0o600)
     with ExitStack() as stack:
 
-        def starts(nodes: str, conf: str = "last_call_timeout=200") -> Job:
+        def starts(
+            nodes: str,
+            conf: str = "last_call_timeout=200",
+            script: tuple[object, ...] = endless(tmp_path),
+            faults: dict[str, str] | None = None,
+        ) -> Job:
             at = (f"--rdzv-endpoint=127.0.0.1:{port}", "--rdzv-id=job", f"--rdzv-conf={conf}")
             options = (f"--nnodes={nodes}", "--max-restarts=3", f"--token-file={token}")
-            node = stack.enter_context(job(*at, *options, *endless(tmp_path)))
+            node = stack.enter_context(job(*at, *options, *script, faults=faults))
             until(lambda: listens(port), what="a node hosts")
             return node
 
@@ -81,3 +86,23 @@ def test_a_silent_node(start: Start, tmp_path: Path) -> None:
     silent.ends(1)
     assert len(survivors) == 2 and all(w.made_every_step(but=2) for w in survivors)
     assert len({h for node in nodes for h in node.hashes}) == 1
+
+
+def test_a_node_with_a_replica_is_lost(start: Start) -> None:
+    """A spare's workers get their shards from the other replica; nothing else changes."""
+    script = ("--nproc-per-node=2", SHARDED, "--steps", 40)
+    hangs = {"0.2": "hang:20"}
+    nodes = [start("2", script=script, faults=hangs) for _ in range(2)]
+    spare = start("2", script=script)
+    spare.until("spare")
+    for node in nodes:
+        node.until(r"step 19\b", 2)
+    (lost,) = [node for node in nodes if any(w.rank == 2 for w in node.workers.values())]
+    nodes.remove(lost)
+    lose(lost)
+    survivors = nodes[0].ends(2)
+    spare.ends(2)
+    assert len(survivors) == 2 and all(w.made_every_step(but=1) for w in survivors)
+    with job(*standalone(4), SHARDED, "--steps", 40) as undisturbed:
+        undisturbed.ends(4)
+    assert {*nodes[0].hashes, *spare.hashes} == set(undisturbed.hashes)

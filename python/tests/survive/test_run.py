@@ -321,6 +321,12 @@ def test_a_collective_that_gloo_forgets_ends(group: ProcessGroup) -> None:
     group.free()
 
 
+def test_it_is_not_split(group: ProcessGroup) -> None:
+    """torch would split what has no connections."""
+    with pytest.raises(RuntimeError, match="change, so that it is not split"):
+        dist.split_group(split_ranks=[[0]])
+
+
 def test_a_worker_within_an_attempt_is_woken(monkeypatch: pytest.MonkeyPatch) -> None:
     woken, changes = threading.Event(), threading.Event()
     monkeypatch.setattr(survive, "changing", changes.is_set)

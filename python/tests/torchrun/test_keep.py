@@ -46,6 +46,7 @@ def train():
     return done
 
 steps, left, attempt = restarted(train)
+dist.destroy_process_group()  # or its threads may end the interpreter by SIGABRT
 line = f"rank {rank}: {steps} steps, ends with {left} of {world} in attempt {attempt}\\n"
 print(line, end="", flush=True)  # one write: the ranks share one output
 """
