@@ -18,6 +18,7 @@ LAUNCHERS = {
     "in place": ("rallypoint run", "--warm --on-failure regroup"),
     "warm": ("rallypoint run --warm", ""),
     "cold": ("rallypoint run", ""),
+    "ft_launcher": ("ft_launcher", "nvidia-resiliency-ext"),
 }
 # The first fault comes after nine seconds, and torchrun made no further step.
 TORCHRUN = 100 * 9 / 360

@@ -133,7 +133,7 @@ def test_costs_of_faults_are_those_recorded(page: str) -> None:
     places = ("a worker of 3", "the agent and the worker of one of 3 nodes", "the same of the node")
     assert len(shown) == 3
     for (*restarted, place), fault, killed in zip(shown, faults, places):
-        assert f"| cost of a {fault} | {' | '.join(restarted)} |" in warm
+        assert f"| cost of a {fault} | {' | '.join(restarted)} | " in warm
         assert re.search(rf"^\| {killed}[^|]* \| {place} \|", kept, re.M)
 
 
