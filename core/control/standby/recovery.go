@@ -15,14 +15,14 @@ import (
 // which are left are no majority. One that is gone has ended its connection, or is silent, and its
 // address refuses, or another process answers there.
 //
-// If that has held for half a lease, and the process had heard a leader within half a lease before the first of
-// them went, or newcomers have come to it since, it may begin another cluster, whose first round leaves a
-// gap. The next one in the list of voters waits for half a lease longer. A process that nobody reaches may be
+// If that has held for half a lease, and the process has heard a leader since it was needed, or within half a lease
+// before, or newcomers have come to it since, it may begin another cluster, whose first round leaves a
+// gap. It is needed where the other voters that are left are no majority without it. The next one in the list of
+// voters waits for half a lease longer. A process that nobody reaches may be
 // cut off itself by a firewall that refuses in everybody's name: it waits for four leases.
 // Where the leader was not heard, the others may have gone on without it, and have ended: it begins nothing.
 type recovery struct {
-	first    time.Duration // when the first voter was gone; 0: none is
-	heard    bool          // a leader was heard shortly before
+	needed   time.Duration // since when the others decide nothing without this process; 0: they may
 	since    time.Duration // no leader can be elected; of the vote's clock
 	last     time.Duration // when a leader, or a majority, was heard last
 	resumed  time.Duration // when it was heard first after a silence
@@ -58,19 +58,22 @@ func (g *Group) recoverLocked() {
 		return false
 	}
 	voters := v.node.Voters()
-	lives, gone, place := []raft.Voter{v.voter}, 0, 0
+	lives, others, place := []raft.Voter{v.voter}, []raft.Voter(nil), 0
 	for _, id := range voters.All() {
-		switch {
-		case id == v.voter:
+		if id == v.voter {
 			place = len(lives) - 1
-		case v.node.ProvenDead(id), linked(id, func(l *Link) bool { return l.refuses }):
-			gone++
-		case linked(id, func(l *Link) bool {
+			continue
+		}
+		if v.node.ProvenDead(id) || linked(id, func(l *Link) bool { return l.refuses }) {
+			continue
+		}
+		others = append(others, id)
+		if linked(id, func(l *Link) bool {
 			if l.out != nil { // it may be silent for a while before it counts as gone
 				s.reached = max(s.reached, l.heard)
 			}
 			return l.out != nil && l.state != succession.Leads && (l.state != succession.Follows || g.hosting)
-		}):
+		}) {
 			lives = append(lives, id)
 		}
 	}
@@ -81,15 +84,15 @@ func (g *Group) recoverLocked() {
 	if s.last = heard; heard-s.resumed >= g.lease/4 { // what is read first after a silence, or a pause, was said before
 		s.heardAt = heard
 	}
-	if gone == 0 {
-		s.first = 0
-	} else if s.first == 0 {
-		s.first, s.heard = max(now, 1), now-s.heardAt <= g.lease/2
+	if voters.Majority(others) {
+		s.needed = 0
+	} else if s.needed == 0 {
+		s.needed = max(now, 1)
 	}
 	s.paused = max(0, now-s.ticked-2*g.Beat()) // nothing was heard, and a beat that is late is none
 	hosted := v.node.Majority(now) || !g.hosting && (g.link == succession.Follows || now-v.node.Heard() < g.lease/4)
 	s.idle += s.paused
-	unknown := len(lives)+gone < len(voters.All())
+	unknown := len(lives) <= len(others)
 	if !v.node.Votes() || unknown || voters.Majority(lives) || s.paused >= g.lease || hosted {
 		s.since, s.idle = now, 0
 	}
@@ -110,7 +113,7 @@ func (s *recovery) lasted() time.Duration { return s.ticked - s.since - s.idle }
 // mayBegin reports whether this process may begin another cluster, once patience is over. A newcomer may say hello a
 // moment before its machine, which was dark, refuses for the first time.
 func (s *recovery) mayBegin(lease time.Duration) bool {
-	return s.heard || s.newcomer > 0 && s.newcomer > s.first-lease && s.first > 0
+	return s.needed > 0 && (s.heardAt >= s.needed-lease/2 || s.newcomer > 0 && s.newcomer > s.needed-lease)
 }
 
 // Stranded reports how long this process has run since no leader could be elected any more, and for how long
@@ -126,7 +129,7 @@ func (g *Group) strandedLocked() (since, patience time.Duration) {
 	if !s.mayBegin(g.lease) {
 		return s.lasted(), 0
 	}
-	if s.reached < s.first || s.ticked-s.reached > g.lease {
+	if s.reached < s.needed || s.ticked-s.reached > g.lease {
 		return s.lasted(), succession.GiveUp * g.lease
 	}
 	return s.lasted(), time.Duration(1+s.place) * g.lease / 2

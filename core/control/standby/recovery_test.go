@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"rallypoint/core/control/wire"
+	"rallypoint/core/election/raft"
 	"rallypoint/core/succession"
 )
 
@@ -70,6 +71,71 @@ func TestFoundAnew(t *testing.T) {
 			t.Errorf("%s: it does not yield to a founder with a majority", c.what)
 		case founded && (!g.Hosting() || g.Current().Group == "g" || g.Current().Host != "10.0.0.2:1" || !g.start.Alone):
 			t.Errorf("%s: %+v", c.what, g.Current())
+		}
+	}
+}
+
+// TestFoundAnewAfterAnEarlierLoss: what counts is whether a process has heard the leader since the others could decide
+// nothing without it, not whether it had when the first voter was gone.
+func TestFoundAnewAfterAnEarlierLoss(t *testing.T) {
+	const lease = 10 * time.Second
+	for _, c := range []struct {
+		what   string
+		others []string // beside the leader
+		silent bool     // the leader is, while a goes
+		after  bool     // ... and from then on
+		want   bool
+	}{
+		{"of three one goes unheard, then the leader is heard for long", []string{"a"}, true, false, true},
+		{"of three one goes unheard, and the leader stays so", []string{"a"}, true, true, false},
+		{"of five one goes, and this process is cut off: the other three can end the job", []string{"a", "c", "d"}, false, true, false},
+		{"of five one goes, and later the three others", []string{"a", "c", "d"}, false, false, true},
+	} {
+		g := standing(t)
+		links := map[string]*Link{}
+		for _, node := range append([]string{"h"}, c.others...) {
+			links[node] = g.Dial(node)
+			g.Opened(links[node], &inbox{})
+			g.Hear(links[node], wire.Liveness{RunID: "run", Group: "g", Node: node, Voter: node, State: uint64(succession.Follows), Term: 3})
+		}
+		voters := votersOf(g, links)
+		var also []raft.Voter
+		for _, node := range c.others {
+			also = append(also, links[node].voter)
+		}
+		voters.lead(t, "h", 3, nil, also...)
+		g.Lost(proof, "g", 3)
+		passes := func(d time.Duration, silent bool) {
+			for ; d > 0; d -= g.Beat() {
+				if !silent {
+					voters.nodes["h"].Tick(g.vote.now())
+					voters.carry()
+				}
+				pass(g, g.Beat())
+			}
+		}
+		ends := func(node string) {
+			delete(voters.nodes, node)
+			g.Ended(links[node], succession.Dead)
+		}
+		passes(lease, c.silent)
+		ends("a")
+		passes(lease, c.after)
+		for node := range links {
+			if node != "a" {
+				ends(node)
+			}
+		}
+		founded := false
+		for range 6 * lease / g.Beat() {
+			g.Came(false)
+			pass(g, g.Beat())
+			if _, now := g.FoundAnew(time.Now()); now {
+				founded = true
+			}
+		}
+		if founded != c.want {
+			t.Errorf("%s: founded %v", c.what, founded)
 		}
 	}
 }

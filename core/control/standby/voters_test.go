@@ -25,7 +25,7 @@ func votersOf(g *Group, links map[string]*Link) *others {
 	return o
 }
 
-// carry delivers what both sides say, and what follows.
+// carry delivers what all say, and what follows.
 func (o *others) carry() {
 	for again := true; again; {
 		again = false
@@ -43,6 +43,12 @@ func (o *others) carry() {
 				if m.To == o.g.vote.voter {
 					again = true
 					o.g.HearVote(o.links[node], wire.Vote{Group: o.g.Current().Group, Message: m})
+				}
+				for other, to := range o.nodes {
+					if m.To == o.links[other].voter {
+						again = true
+						to.Receive(m, o.g.vote.now())
+					}
 				}
 			}
 		}

@@ -11,7 +11,7 @@ CONSTANTS Procs,
           Firewall,  \* TRUE: refusals may come from a firewall, in the name of processes that live
           Reset,     \* TRUE: the network may end a connection towards the leader before it is silent
           Gap,       \* the first round of a new cluster jumps
-          Heard,     \* only who heard a leader shortly before the first voter went begins a cluster
+          Heard,     \* only who heard a leader shortly before the first voter went, or since, begins a cluster
           Silence,   \* TRUE: silence counts as death
           Alone,     \* TRUE: with three voters, too, proof alone decides
           Torn       \* TRUE: a connection that silence has ended proves nothing
@@ -34,7 +34,7 @@ VARIABLES up,      \* [p -> its process runs]
           anew,    \* [p -> its next round jumps]
           age,     \* [p -> since it heard its leader; of a leader, a majority]
           lost,    \* [p -> the leader has taken it for lost]
-          first,   \* [p -> when the first voter went: "no", "ok" (it had heard), "late"]
+          first,   \* [p -> a voter went: "no", "ok" (it had heard the leader, or has since), "late"]
           since,   \* [p -> how long no leader could be elected]
           told,    \* <<number, cluster, term>> of all rounds
           ended,   \* the job has ended
@@ -199,8 +199,8 @@ Tick ==
         /\ leads' = [p \in Procs |-> leads[p] /\ over(p) = {}]
         /\ lost' = [p \in Procs |-> ~leads[p] /\ ~hears(p) /\ (lost[p] \/ older(p) >= Lease)]
         /\ first' = [p \in Procs |-> IF ~up[p] \/ ~Voter(p) \/ gone(p) = {} THEN "no"
-                                     ELSE IF first[p] # "no" THEN first[p]
-                                     ELSE IF older(p) <= Half THEN "ok" ELSE "late"]
+                                     ELSE IF first[p] = "ok" \/ (first[p] = "no" /\ older(p) <= Half) \/ older(p) = 0
+                                     THEN "ok" ELSE "late"]
         /\ since' = [p \in Procs |-> IF up[p] /\ Voter(p) /\ gone(p) = Others(p) THEN Min(since[p] + 1, Half) ELSE 0]
         /\ UNCHANGED <<up, side, walled, cluster, votes, single, round, anew, told, ended, again, faults>>
 
