@@ -177,7 +177,7 @@ func (n *node) exitBarrier() error {
 	}
 	switch {
 	case err != nil:
-		n.log.Error("Error waiting on exit barrier. The workers of this node succeeded: " + err.Error())
+		n.log.Warn("the exit barrier ends without the other nodes; the workers of this node succeeded: " + err.Error())
 	case n.requeued(nil) != nil:
 	case n.rdzv.Closed() && n.rdzv.NodesWaiting() > 0:
 		n.log.Error(succeededBut + n.rdzv.Reason())

@@ -261,6 +261,7 @@ func (l *lossyJob) live() {
 	for m := 2; m <= 3; m++ {
 		testkit.Eventually(t, "each standby is connected to the other", func() bool { return l.linked(m) == 1 })
 	}
+	l.awaitVoters() // else it may be the second voter that is lost, after the one that was started again
 	took("the host is killed", l.await(2, l.kill(1)))
 	l.nodes = l.nodes[1:]
 

@@ -72,7 +72,7 @@ func (j *servedJob) serve(m int) {
 
 // ask asks a server, or the first of several that answers, on a machine.
 func (j *servedJob) ask(machine int, servers string) (st control.Status) {
-	status := exec.Command(os.Args[0], "status", "--json", "--timeout", "1s", servers)
+	status := exec.Command(os.Args[0], "status", "--json", "--timeout", "3s", servers) // a server that knows no leader holds a request for one
 	status.Env = append(os.Environ(), asCommand+"=1")
 	if out, err := j.net.on(machine, status).Output(); err != nil || json.Unmarshal(out, &st) != nil {
 		return control.Status{}
