@@ -178,7 +178,10 @@ class Group:
             )
         finally:
             self._torch.place(*now)
-        if not self.joining:
+        if self.joining:  # its place is known, though its rank in the default group is not yet
+            for group, _, _ in self._parts:
+                group.place_alone()
+        else:
             self._join_parts()
         self.mesh = mesh
         return mesh

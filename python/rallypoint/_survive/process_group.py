@@ -149,6 +149,10 @@ class ProcessGroup(dist.ProcessGroup):
         self._rank, self._size = rank, len(ranks)
         dist.distributed_c10d._world.pg_group_ranks[self] = {r: i for i, r in enumerate(ranks)}
 
+    def place_alone(self) -> None:
+        """Has torch find this process's place in the group by the rank of one that is alone."""
+        dist.distributed_c10d._world.pg_group_ranks[self][0] = self._rank
+
     def part(self, name: str, rank: int, ranks: Sequence[int]) -> ProcessGroup:
         """A group of some of the workers, which is not connected yet.
 
