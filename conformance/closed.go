@@ -3,10 +3,10 @@ package conformance
 import r "rallypoint/core/rendezvous"
 
 // beginsAgain reports whether a node begins a closed run again that has no live nodes: no process that
-// was in a round or knows of the control plane before; else one whose node was never part of it, once the run's time is over, or one
+// was in a round or was told of the run; else one whose node was never part of it, once the run's time is over, or one
 // that asks for it, or any where the run was ended to be queued again or has no id of its own.
 func (c *Checker) beginsAgain(h r.Hello) bool {
-	if told := h.LastRound.Facts.Generation; h.LastRound.Round > 0 || told != "" && told == c.succession.Facts.Generation {
+	if h.LastRound.Round > 0 || h.LastRound.Facts.Generation != "" {
 		return false
 	}
 	if h.BeginAgain || c.closing.kind == requeued || c.runID == r.NoRunID {

@@ -150,12 +150,13 @@ func (m *Machine) forgetClosed(ev Forget) {
 }
 
 // beginsAgain reports whether a node that comes to a closed run without live nodes begins it
-// again. A process that was in a round, or knows of the control plane that this one succeeds, is of the job
-// that has ended, and has yet to learn it: a successor may close the run before it knows any other node. Once the run's time is
+// again. A process that was in a round, or that a control plane of the run has told of it, is of the job
+// that has ended, and has yet to learn it: a successor may close the run before it knows any other node, and the one
+// that it succeeds may have been unknown to that node. Once the run's time is
 // over, any other begins it whose node was never part of it. One that asks for it need not wait for that, and of
 // a run that was ended to be queued again, or has no id of its own, it may be any.
 func (r *round) beginsAgain(h Hello) bool {
-	if told := h.LastRound.Facts.Generation; h.LastRound.Round > 0 || told != "" && told == r.run.succession.Facts.Generation {
+	if h.LastRound.Round > 0 || h.LastRound.Facts.Generation != "" {
 		return false
 	}
 	if h.BeginAgain || r.run.requeued() || r.run.runID == NoRunID {

@@ -213,6 +213,26 @@ func TestSuccessorFailsBeforeAnotherNodeCame(t *testing.T) {
 	r.wantRound(r.nodes["new"])
 }
 
+// TestSpareThatMissedASuccessor knows another control plane of the run than the one that has closed it knows. It does not
+// begin the run again either.
+func TestSpareThatMissedASuccessor(t *testing.T) {
+	p := policy(1, 4)
+	r, n := hostedRig(t, p, "a", "b", "c", "spare")
+	for _, x := range n[:3] {
+		r.join(x)
+	}
+	r.fire(TimerLastCall)
+	r.wantRound(n[:3]...)
+	r = r.dies(n[0], n[1], p)
+	r.follows(p, n[2])
+	r = r.dies(n[1], n[2], p)
+	r.apply(Leave{Request: n[2].request(), Ending: EndFailed, Reason: "exit code 7"})
+	r.follows(p, n[3])
+	if !n[3].notice.Closed {
+		t.Errorf("it was told %+v", n[3].notice)
+	}
+}
+
 func TestHostKilledBeforeTheFirstJoin(t *testing.T) {
 	p := policy(2, 3)
 	r, n := hostedRig(t, p, "a", "b", "c")
