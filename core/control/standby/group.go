@@ -561,6 +561,13 @@ func (g *Group) AddrOf(node string) string {
 	return g.addrLocked(node)
 }
 
+// StandsWithoutVote reports whether a standby that does not vote listens at an address.
+func (g *Group) StandsWithoutVote(addr string) bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.ContainsFunc(g.list, func(s wire.StandbyNode) bool { return s.Addr == addr && !s.Votes })
+}
+
 func (g *Group) addrLocked(node string) string {
 	for _, s := range g.list {
 		if s.Node == node {

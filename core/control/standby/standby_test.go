@@ -549,3 +549,39 @@ func TestStatesLeaveInOrder(t *testing.T) {
 	g.Follow(wire.Welcome{Group: "g", Term: 4, HostNode: "a"}, "10.0.0.1:1")
 	g.Lead(rendezvous.Succession{Term: 5}, time.Now(), 0)
 }
+
+// TestDesertedHostIsElectedAgain: a firewall resets the connections of a host to its voters, so that it takes them for
+// dead, and proposes to do without them. One of them is back after half a lease, and the other has died. The host knows
+// more than the one that is left, which nobody can elect, so that it has to be the host again.
+func TestDesertedHostIsElectedAgain(t *testing.T) {
+	const lease = 10 * time.Second
+	g, b, c := hostOfTwo(lease)
+	voters := votersOf(g, map[string]*Link{"b": b, "c": c})
+	g.SetEligible([]string{"b", "c"})
+	for range 3 * lease / g.Beat() {
+		pass(g, g.Beat())
+		voters.carry()
+	}
+	if !g.VoteReport().Majority {
+		t.Fatal("it has no majority")
+	}
+	g.Ended(b, succession.Dead)
+	g.Ended(c, succession.Dead)
+	pass(g, lease)
+	to, why := g.Deserted()
+	if why == "" {
+		t.Fatal("it hosts on")
+	}
+	g.StepDown(to)
+	delete(voters.nodes, "c")
+	g.Opened(b, &inbox{})
+	g.Hear(b, wire.Liveness{RunID: "run", Group: g.Current().Group, Node: "b", Voter: "b", State: uint64(succession.Lost)})
+	for range 4 * lease / g.Beat() {
+		pass(g, g.Beat())
+		voters.nodes["b"].Tick(g.vote.now())
+		voters.carry()
+	}
+	if _, leads := voters.nodes["b"].Leads(); !leads && g.Elected() == 0 {
+		t.Error("nobody is elected, though two of three voters are connected")
+	}
+}

@@ -80,7 +80,7 @@ func (g *Group) tick() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.recoverLocked()
-	if g.closed || g.vote.gone() || g.placeLocked() < 0 && !g.hosting {
+	if g.closed || g.vote.gone() || g.placeLocked() < 0 && !g.hosting && !g.desertedLocked() {
 		return // it neither hosts nor stands by
 	}
 	if !g.settled && len(g.list) > 0 {
@@ -91,6 +91,12 @@ func (g *Group) tick() {
 	g.members.setVotersLocked()
 	g.vote.node.Tick(g.vote.now())
 	g.members.voteLocked()
+}
+
+// desertedLocked reports whether this process was the leader, as Deserted says, and knows of none since. It still stands
+// for election: if one of its voters lives after all, and knows less, nobody else can be elected.
+func (g *Group) desertedLocked() bool {
+	return !g.hosting && !g.certain && len(g.list) == 0 && g.vote.node.Votes() && (g.self != "" || len(g.listening) > 0)
 }
 
 // countDeadLocked notes which voters are proven dead, or vote no more.
