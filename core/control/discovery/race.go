@@ -55,7 +55,13 @@ func (s *search) race(ctx context.Context, to []netip.AddrPort) (*Conn, error) {
 			if a.addr == s.addr {
 				s.hostErr = a.err
 			}
-			s.answered = s.answered || !errors.Is(a.err, syscall.ECONNREFUSED) && !s.f.own(a.addr)
+			switch {
+			case errors.Is(a.err, syscall.ECONNREFUSED), s.f.own(a.addr):
+			case s.waitsAsThis(a):
+				s.othersWait = true
+			default:
+				s.answered = true
+			}
 			if a.err == nil || isRefusal(a.err) && !isAuth(a.err) {
 				cancel()
 				r.closeLate()

@@ -55,8 +55,9 @@ type search struct {
 	hostErr  error  // how the last hello to the host that is gone has ended
 	unlook   func() // ends what look has opened; nil: it was not called
 
-	answered bool      // one of those that were asked last has not refused
-	refused  time.Time // since then all have; zero: they have not
+	answered   bool      // one of those that were asked last has not refused
+	othersWait bool      // of those that count as such, one waits as this node does
+	refused    time.Time // since then all have; zero: they have not
 }
 
 func (f *Finder) newSearch(l *Conn, cause error) *search {
@@ -81,6 +82,7 @@ func (f *Finder) newSearch(l *Conn, cause error) *search {
 // a node that a firewall refuses. So it does if this node votes, no leader can be elected for a lease since the others are
 // gone, and it may not found the control plane anew, whoever else waits for one. The error is nil where nobody votes,
 // and while this node may take the control plane over, or found it anew, since it has proof that the others are dead.
+// Nodes that wait as this one does are asked, too, and hold it up no longer than one of them may take to take over.
 func (s *search) gone() error {
 	f := s.f
 	since := time.Duration(0)
@@ -91,18 +93,30 @@ func (s *search) gone() error {
 	} else {
 		since = s.since(s.refused)
 	}
+	limit := f.Params.LeaseTimeout
+	if s.othersWait {
+		limit *= 1 + succession.GiveUp // one that has heard more may take over
+	}
 	stranded, patience := f.group.Stranded()
 	proof := stranded > 0 && patience > 0 || !f.group.Votes() && !s.evidence.Silent && s.evidence.Proves()
 	if patience == 0 {
 		since = max(since, stranded)
 	}
-	if !s.last.Embedded || !f.HasVoters() || proof || since < f.Params.LeaseTimeout {
+	if !s.last.Embedded || !f.HasVoters() || proof || since < limit {
 		return nil
 	}
 	f.group.Close()
 	return rendezvous.Errorf(rendezvous.CodeConnection,
 		"run %q: nobody is left who could host it: for %s the addresses have refused connections where that could be; it has ended while this node was cut off, the other nodes have died, or a firewall rejects what this machine sends; to continue it, start its nodes again",
 		f.Params.RunID, wording.Seconds(since))
+}
+
+// waitsAsThis reports whether a server has answered that knows no host, and that this node need not wait for: neither of
+// the two votes, nor takes over what the voters may have ended.
+func (s *search) waitsAsThis(a helloAnswer) bool {
+	to, moved := errors.AsType[*wire.Redirected](a.err)
+	g := s.f.group
+	return moved && to.To.Host == "" && s.evidence.Silent && g != nil && !g.Votes() && g.StandsWithoutVote(a.addr.String())
 }
 
 // pace keeps a node from going round among servers that let it in and end the connection
@@ -419,7 +433,7 @@ func (s *search) askAll(ctx context.Context) (*Conn, error) {
 	if resolveErr == nil {
 		list = append(list, f.endpoint.targets()...)
 	}
-	s.answered = resolveErr != nil
+	s.answered, s.othersWait = resolveErr != nil, false
 	l, err := s.race(ctx, list)
 	if err != nil {
 		s.notice()

@@ -15,6 +15,8 @@ import (
 
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/rendezvous"
+	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
 )
 
@@ -241,6 +243,49 @@ func TestRedirectsToNoHost(t *testing.T) {
 	}
 	if c.accept(wire.Redirect{Group: "g", Term: 4}).IsValid() {
 		t.Error("a redirect without an address leads somewhere")
+	}
+}
+
+// TestNobodyIsLeftButNodesThatWait: the host was silent before its process and those of all voters were gone, so that
+// they may have ended the job. Two nodes that do not vote, and answer each other, do not wait for good. One that votes is
+// waited for: others may come back that elect it.
+func TestNobodyIsLeftButNodesThatWait(t *testing.T) {
+	for _, votes := range []bool{false, true} {
+		waiting := serveHellos(t, func(n *controltest.Peer, _ wire.Hello) { n.Say(wire.Redirect{Group: "g", Term: 3}) })
+		p := controltest.Params("10.0.0.1:1", 4)
+		c := newNode(t, p, controltest.NewObserver())
+		var passed atomic.Int64
+		start, dial := time.Now(), c.network.dial
+		c.network.now = func() time.Time { return start.Add(time.Duration(passed.Load())) }
+		c.network.dial = func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
+			if to.String() == waiting.addr {
+				return dial(ctx, to)
+			}
+			return nil, syscall.ECONNREFUSED
+		}
+		last := wire.Welcome{Group: "g", Term: 3, HostNode: "a", Embedded: true}
+		c.group.Follow(last, "10.0.0.1:1")
+		c.group.SetSelf("10.0.0.4:1", "")
+		c.group.SetList([]wire.StandbyNode{
+			{Node: "b", Addr: "10.0.0.2:1", Votes: true}, {Node: c.Node, Addr: "10.0.0.4:1"}, {Node: "e", Addr: waiting.addr, Votes: votes},
+		})
+		s := &search{
+			f: c.Finder, last: last, addr: netip.MustParseAddrPort("10.0.0.1:1"), begun: start, asked: true,
+			evidence: succession.Evidence{Ended: true, Direct: true, Refused: succession.Dials, Silent: true},
+		}
+		for leases := range 10 {
+			_, err := s.askAll(controltest.Context(t))
+			ends := rendezvous.CodeOf(err) == rendezvous.CodeConnection
+			if want := !votes && leases > succession.GiveUp; ends != want {
+				t.Fatalf("votes %v, after %d leases: %v", votes, leases, err)
+			} else if ends {
+				break
+			}
+			passed.Add(int64(p.LeaseTimeout))
+		}
+		if waiting.hellos.Load() == 0 {
+			t.Error("it was not asked")
+		}
 	}
 }
 
