@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import select
 import socket
 import struct
 from collections.abc import Iterator
-from pathlib import Path
 
 Address = tuple[str, int]
 
@@ -24,9 +22,19 @@ def _descriptors(kind: str) -> Iterator[int]:
 def _sockets() -> Iterator[tuple[int, socket.socket]]:
     """Each TCP socket of this process, also as a descriptor of its own that is closed after it."""
     for number in _descriptors("socket:"):
-        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as s:
+        with contextlib.suppress(OSError), _again(number) as s:
             if s.type == socket.SOCK_STREAM and s.family in (socket.AF_INET, socket.AF_INET6):
                 yield number, s
+
+
+def _again(number: int) -> socket.socket:
+    """Another descriptor of a socket. Whether the socket blocks stays as it is: with
+    socket.setdefaulttimeout() a new object would have none of its descriptors block.
+    """
+    blocks = os.get_blocking(number)
+    s = socket.socket(fileno=os.dup(number))
+    os.set_blocking(number, blocks)
+    return s
 
 
 def listening() -> set[Address]:
@@ -38,43 +46,54 @@ def listening() -> set[Address]:
     }
 
 
-def _connections(own: set[Address], peers: set[Address]) -> Iterator[tuple[int, socket.socket]]:
-    """Those between workers.
+def connections(own: set[Address], peers: set[Address]) -> dict[int, str]:
+    """Those between workers: what /proc says of each, by its descriptor.
+
+    One that has ended on both sides is not found any more: it has no address.
 
     Args:
         own: where gloo listens in this process.
         peers: the same of the other workers.
     """
+    found = {}
     for number, s in _sockets():
         with contextlib.suppress(OSError):
             if s.getpeername()[:2] in peers or s.getsockname()[:2] in own:
-                yield number, s
+                found[number] = os.readlink(f"/proc/self/fd/{number}")
+    return found
 
 
-def shut(own: set[Address], peers: set[Address]) -> None:
-    """Ends connections, and with them the waits of both sides."""
-    for _, s in _connections(own, peers):
+def _open(of: dict[int, str]) -> Iterator[int]:
+    """Those of some connections whose descriptors have not been closed, nor used for another."""
+    for number, link in of.items():
         with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/self/fd/{number}") == link:
+                yield number
+
+
+def shut(between: dict[int, str]) -> None:
+    """Ends connections, and with them the waits of both sides."""
+    for number in _open(between):
+        with contextlib.suppress(OSError), _again(number) as s:
             s.shutdown(socket.SHUT_RDWR)
 
 
-def take(own: set[Address], peers: set[Address]) -> None:
+def take(between: dict[int, str]) -> None:
     """Puts what never has an event in the place of connections that ended long ago.
 
     gloo does not close one whose next data nobody wants any more, nor does it read it, so that its
     thread would be woken without a pause.
     """
-    for number in [number for number, _ in _connections(own, peers)]:
+    for number in _open(between):
         for loop in _descriptors("anon_inode:[eventpoll]"):
-            with contextlib.suppress(OSError):
-                watched = Path(f"/proc/self/fdinfo/{loop}").read_text()
-                if not re.search(rf"^tfd:\s+{number}\s", watched, re.MULTILINE):
-                    continue
-                silent, _open = os.pipe()
-                os.dup2(silent, number)
+            with contextlib.suppress(OSError), select.epoll.fromfd(os.dup(loop)) as epoll:
+                # It would stay in there as long as a forked process has it open. OSError: it is
+                # in another one.
+                epoll.unregister(number)
+                silent, _other_end = os.pipe()
+                os.dup2(silent, number, inheritable=False)
                 os.close(silent)
-                with select.epoll.fromfd(os.dup(loop)) as epoll:  # gloo takes it out in the end
-                    epoll.register(number, select.EPOLLIN)
+                epoll.register(number, select.EPOLLIN)  # gloo takes it out in the end
 
 
 def end_waits(own: set[Address], published: bytes, size: int) -> None:

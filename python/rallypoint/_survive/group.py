@@ -8,6 +8,7 @@ import logging
 import os
 import threading
 import time
+from contextlib import suppress
 from datetime import timedelta
 from typing import Any
 
@@ -32,6 +33,9 @@ _FIRST_CONNECT = 0.1
 #: Between two looks at whether the world changes, of a worker that is not ready, in seconds.
 _PAUSE = 0.01
 
+#: Between two looks at whether a worker that is ready is admitted, in seconds.
+_LOOK = 0.02
+
 
 class StateLostError(StateError):
     """No worker that is left has a whole state: the job has to start from a checkpoint."""
@@ -52,10 +56,12 @@ class Group:
         joining: whether this worker is still to come into its first group.
         mesh: of workers that hold shards of a model, and replicas of those; None: there is none.
         shard: the number of this worker's.
+        looped: whether a loop of steps has begun.
     """
 
     mesh: Any = None
     shard: int | None = None
+    looped = False
 
     def __init__(self, timeout: timedelta | None) -> None:
         self.store = MovingStore(changing)
@@ -66,6 +72,7 @@ class Group:
         self._listeners = gloo_sockets.listening() - before
         self._made = dist.distributed_c10d._world.group_count
         self._peers: set[gloo_sockets.Address] = set()
+        self._connections: dict[int, str] = {}
         self._present = 1
         self._connecting = 0  # the size of the group while gloo connects it
         self._place: tuple[int, int] | None = None
@@ -110,7 +117,7 @@ class Group:
             "listeners": sorted(self._listeners),
         }
         prefix = f"member/{self._generation}"
-        _arrive(self.store, prefix, mine)
+        _arrive(self.store, prefix, count, mine)
         members = sorted(_arrived(self.store, prefix, count), key=lambda m: m["rank"])
         self._peers.update((host, port) for m in members for host, port in m["listeners"])
         rank = [m["rank"] for m in members].index(self.world.rank)
@@ -140,6 +147,7 @@ class Group:
             group.connect(store, rank, size, timedelta(seconds=_CONNECT))
         finally:
             self._connecting = 0
+            self._connections |= gloo_sockets.connections(self._listeners, self._peers)
 
     def _join_parts(self) -> None:
         """Connects the workers of the same shard, and those of the same replica."""
@@ -192,6 +200,7 @@ class Group:
         gloo wakes a worker only when the one that it waits for is gone.
         """
         self.wake()
+        self._connections.clear()
         for group in self._groups():
             group.free()
         self._peers.clear()
@@ -218,7 +227,10 @@ class Group:
         while True:
             while continues and not changing():
                 try:
-                    _arrive(self._connect(), "member/0", None)
+                    store = self._connect()
+                    store.set_timeout(_CONNECT)
+                    absent = {"rank": self.world.rank, "absent": True}
+                    _arrive(store, "member/0", self.world.carried, absent)
                     break
                 except RallypointError as e:
                     _log.info("the world %d cannot be told of this worker: %s", self.world.epoch, e)
@@ -239,11 +251,13 @@ class Group:
     def wake(self) -> None:
         """Ends the waits of the group's worker, in gloo and in the store, by an error each."""
         self.store.close()
-        gloo_sockets.shut(self._listeners, self._peers.copy())
+        found = gloo_sockets.connections(self._listeners, self._peers.copy())
+        connections = self._connections | found
+        gloo_sockets.shut(connections)
         if isinstance(self.store.last, bytes) and (size := self._connecting):
             gloo_sockets.end_waits(self._listeners, self.store.last, size)
         if sum(group.leave() for group in self._groups()):
-            gloo_sockets.take(self._listeners, self._peers.copy())
+            gloo_sockets.take(connections)
 
     def admission(self, step: int, last: int) -> bool:
         """Whether the group admits workers before this step; it is the same in all its workers.
@@ -273,34 +287,55 @@ class Group:
         self._leave = None
         return self._gather(count, mine)
 
+    def left(self) -> None:
+        """Notes that this worker has left the loop of steps before its end, as all do then."""
+        if self.pending:
+            self.store.set_timeout(timedelta(seconds=_CONNECT))
+            with suppress(RallypointError):
+                self.store.set(f"left/{self.world.rank}", "")
+
     def join(self, mine: dict[str, Any]) -> list[dict[str, Any]]:
         """Waits until the group of the others admits this worker.
 
         If none of those that continue has a state, all workers of the world come here, and make
         its first group.
+
+        Raises:
+            SystemExit: the others have left their loop. This worker has no state, and ends.
         """
         self._turn()
         self.store.set_timeout(timedelta(days=365))
-        if not _arrived(self.store, "member/0", self.world.carried):
+        others = _arrived(self.store, "member/0", self.world.carried)
+        if not others:
             self._generation = 1
             return self._gather(self.world.size, mine)
-        number = _arrive(self.store, "ready", {})
+        number = int(self.store.add("ready", 1)) - 1
+        self.store.set(f"ready/{number}", "")
         while True:
-            leave = json.loads(self.store.get(f"leave/{self._generation + 1}"))
+            key = f"leave/{self._generation + 1}"
+            while not self.store.check([key]):
+                if self.store.check([f"left/{m['rank']}" for m in others]):
+                    _log.warning("the others have left the loop of steps: this worker ends")
+                    raise SystemExit(0)
+                time.sleep(_LOOK)
+            leave = json.loads(self.store.get(key))
             if number < leave["ready"]:
                 self._leave = leave
                 return self.admit(mine)
             self._generation += 1
 
 
-def _arrive(store: Any, where: str, mine: dict[str, Any] | None) -> int:
-    """Leaves what this worker says of itself, and returns how many came before."""
-    number = int(store.add(where, 1)) - 1
-    store.set(f"{where}/{number}", json.dumps(mine))
-    return number
+def _arrive(store: Any, where: str, count: int, mine: dict[str, Any]) -> None:
+    """Leaves what this worker says of itself, as one of so many. It may do so again."""
+    text = json.dumps(mine)
+    for i in range(count):
+        place = f"{where}/{(mine['rank'] + i) % count}"
+        if store.compare_set(place, "", text) == text.encode():
+            return
+    raise StateError(f"more than {count} workers have come", Code.STATE)
 
 
 def _arrived(store: Any, where: str, count: int) -> list[dict[str, Any]]:
     """What so many workers say, without those that are not ready."""
     texts = store.multi_get([f"{where}/{number}" for number in range(count)])
-    return [said for said in map(json.loads, texts) if said is not None]
+    return [said for said in map(json.loads, texts) if not said.get("absent")]

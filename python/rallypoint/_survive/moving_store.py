@@ -12,8 +12,9 @@ from .._stores.request import Text
 from .._stores.store import HashStore, Store
 from .._torch.store import TorchStore, _like_torch
 
-#: Between two looks at whether the world is about to change, of a call that waits.
-_SLICE = 0.05
+#: Between two looks at whether the world is about to change, of a call that waits, in seconds: the
+#: first, and the longest, since a server may take longer to answer than the first.
+_SLICE, _LONGEST = 0.05, 1.0
 
 
 class MovingStore(TorchStore):
@@ -65,14 +66,15 @@ class MovingStore(TorchStore):
         self._await(keys, self._limit(override_timeout if timeout is None else timeout))
 
     def _await(self, keys: Sequence[str], limit: float) -> None:
-        end = time.monotonic() + limit
+        end, pause = time.monotonic() + limit, _SLICE
         while True:
             left = end - time.monotonic()
             try:
-                return self._store.wait(keys, max(0.001, min(_SLICE, left)))
+                return self._store.wait(keys, max(0.001, min(pause, left)))
             except DeadlineError:
-                if left <= _SLICE:
+                if left <= pause:
                     raise
+            pause = min(2 * pause, _LONGEST)
             if self._changing():
                 raise CanceledError(
                     f"{self!r}: the world changes while {keys} is awaited", Code.CANCELED

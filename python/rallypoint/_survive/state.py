@@ -145,26 +145,35 @@ def receive(broadcast: _Broadcast, wanted: bool = True, mesh: Any = None) -> Any
         broadcast(chunk)
     try:
         described = json.loads(text)
-        tensors = [
-            _receive(dtype, shape, broadcast, wanted) for dtype, shape in _descriptions(described)
-        ]
+        tensors = []
+        for dtype, shape in _descriptions(described):
+            if wanted:
+                tensors.append(_receive(_dtype(dtype), shape, broadcast))
+            else:
+                _pass(_dtype(dtype), shape, broadcast)
         return decode(described, iter(tensors), mesh) if wanted else None
     except (ValueError, TypeError, AttributeError, StopIteration) as e:
         raise StateError(f"a state's description cannot be read: {e!r:.200}", Code.STATE) from e
 
 
-def _receive(dtype: str, shape: list[int], broadcast: _Broadcast, wanted: bool) -> torch.Tensor:
-    kind = getattr(torch, dtype)
+def _dtype(name: str) -> torch.dtype:
+    kind = getattr(torch, name)
     if not isinstance(kind, torch.dtype):
-        raise TypeError(f"{dtype!r:.50} is no dtype")
-    if wanted:
-        tensor = torch.empty(shape, dtype=kind)
-        for chunk in _chunks(tensor):
-            broadcast(chunk)
-        return tensor
-    left = torch.empty(shape, dtype=kind, device="meta").numel() * kind.itemsize
+        raise TypeError(f"{name!r:.50} is no dtype")
+    return kind
+
+
+def _receive(dtype: torch.dtype, shape: list[int], broadcast: _Broadcast) -> torch.Tensor:
+    tensor = torch.empty(shape, dtype=dtype)
+    for chunk in _chunks(tensor):
+        broadcast(chunk)
+    return tensor
+
+
+def _pass(dtype: torch.dtype, shape: list[int], broadcast: _Broadcast) -> None:
+    """Takes part in a tensor's way to others."""
+    left = torch.empty(shape, dtype=dtype, device="meta").numel() * dtype.itemsize
     scratch = torch.empty(min(left, CHUNK), dtype=torch.uint8)
     while left > 0:
         broadcast(scratch[:left])
         left -= CHUNK
-    return scratch

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import collections
 import logging
+import os
 import queue
 import re
+import select
 import socket
 import struct
 import threading
+import weakref
 from collections.abc import Iterator
 from datetime import timedelta
 from types import SimpleNamespace
@@ -21,8 +24,9 @@ from harness import PATIENCE, until
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
 
-from rallypoint import InvalidError, StateError, survive
+from rallypoint import Code, DeadlineError, HashStore, InvalidError, StateError, survive
 from rallypoint._survive import gloo_sockets, process_group, state
+from rallypoint._survive.group import _arrive, _arrived
 from rallypoint._survive.moving_store import MovingStore
 from rallypoint._survive.process_group import ProcessGroup
 
@@ -159,9 +163,48 @@ def test_a_state_travels(monkeypatch: pytest.MonkeyPatch, chunk: int, wanted: bo
     assert equal(received, STATE) if wanted else received is None
 
 
+def test_who_has_the_state_needs_memory_of_one_chunk() -> None:
+    sent: list[torch.Tensor] = []
+    tensors = [torch.zeros(1000) for _ in range(5)]
+    state.send(tensors, lambda tensor: sent.append(tensor.clone()))
+    taken: list[weakref.ref[torch.Tensor]] = []
+    most = 0
+
+    def take(tensor: torch.Tensor) -> None:
+        nonlocal most
+        tensor.copy_(sent.pop(0))
+        if tensor.numel() == 4000:
+            taken.append(weakref.ref(tensor if tensor._base is None else tensor._base))
+        most = max(most, sum(other() is not None for other in taken))
+
+    state.receive(take, wanted=False)
+    assert len(taken) == 5 and most == 1
+
+
 def test_what_cannot_travel_is_named() -> None:
     with pytest.raises(InvalidError, match=r"the state\['a'\]\[1\] is a builtins.object"):
         state.send({"a": [0, object()]}, lambda _: None)
+
+
+def test_a_store_that_takes_longer_to_answer() -> None:
+    class Far:
+        def wait(self, _keys: object, timeout: float) -> None:
+            if timeout < 0.3:
+                raise DeadlineError("no answer", Code.TIMEOUT, True)
+
+    store = MovingStore(lambda: False)
+    store._store = Far()  # type: ignore[assignment]
+    store.wait(["key"], timedelta(seconds=5))
+
+
+def test_who_arrives_again_takes_no_other_place() -> None:
+    """... as it does if the answer was lost."""
+    with HashStore() as store:
+        for rank in (7, 3, 7, 3, 5):
+            _arrive(store, "member/0", 3, {"rank": rank, "absent": rank == 5})
+        assert sorted(m["rank"] for m in _arrived(store, "member/0", 3)) == [3, 7]
+        with pytest.raises(StateError):
+            _arrive(store, "member/0", 3, {"rank": 8})
 
 
 @pytest.mark.parametrize(
@@ -236,15 +279,59 @@ def test_only_connections_of_gloo_are_ended() -> None:
         for server in (gloo, s):
             client = socket.create_connection(server.getsockname())
             pairs.append((client, server.accept()[0]))
-        gloo_sockets.shut({gloo.getsockname()}, set())
+        gloo_sockets.shut(gloo_sockets.connections({gloo.getsockname()}, set()))
         assert [pairs[0][i].recv(1) for i in (0, 1)] == [b"", b""]
         pairs[1][0].send(b"x")
         assert pairs[1][1].recv(1) == b"x"
-        gloo_sockets.shut(set(), {s.getsockname()})
+        gloo_sockets.shut(gloo_sockets.connections(set(), {s.getsockname()}))
         assert [pairs[1][i].recv(1) for i in (0, 1)] == [b"", b""]
         for pair in pairs:
             for end in pair:
                 end.close()
+
+
+def test_other_sockets_block_as_before() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        socket.setdefaulttimeout(30)
+        try:
+            assert s.getsockname() in gloo_sockets.listening() and os.get_blocking(s.fileno())
+        finally:
+            socket.setdefaulttimeout(None)
+
+
+@pytest.mark.parametrize("accepted", [True, False])
+def test_a_connection_that_is_taken_has_no_event(accepted: bool) -> None:
+    """... though it has ended, and another process, which this one has forked, has it, too."""
+    with socket.create_server(("127.0.0.1", 0)) as gloo, select.epoll() as epoll:
+        client = socket.create_connection(gloo.getsockname())
+        ours, theirs = (gloo.accept()[0], client) if accepted else (client, gloo.accept()[0])
+        own, peers = ({gloo.getsockname()}, set()) if accepted else (set(), {gloo.getsockname()})
+        between = gloo_sockets.connections(own, peers)
+        epoll.register(ours, select.EPOLLIN)
+        with ours.dup():  # which is to the kernel as if by a fork
+            theirs.send(b"what nobody reads")
+            theirs.close()
+            gloo_sockets.shut(between)
+            assert epoll.poll(PATIENCE)
+            gloo_sockets.take(between)
+            assert not epoll.poll(0)
+        ours.close()
+
+
+def test_what_has_the_descriptor_of_a_connection_is_not_taken() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as gloo, select.epoll() as epoll:
+        client = socket.create_connection(gloo.getsockname())
+        ours, _ = gloo.accept()
+        between = gloo_sockets.connections({gloo.getsockname()}, set())
+        mine, other = socket.socketpair()
+        os.dup2(mine.fileno(), ours.fileno())
+        epoll.register(ours, select.EPOLLIN)
+        gloo_sockets.shut(between)
+        gloo_sockets.take(between)
+        other.send(b"x")
+        assert ours.recv(1) == b"x"
+        for s in (client, ours, mine, other):
+            s.close()
 
 
 @pytest.fixture
@@ -311,7 +398,7 @@ def test_a_collective_that_gloo_forgets_ends(group: ProcessGroup) -> None:
         with pytest.raises(RuntimeError, match="gloo: the workers") as caught:
             late()
         assert survive._is_cut(caught.value)
-    gloo_sockets.take(before, peers)  # which the other one sees
+    gloo_sockets.take(gloo_sockets.connections(before, peers))  # which the other one sees
     with pytest.raises(RuntimeError) as caught:
         other.allreduce([torch.ones(1)]).wait()
     assert survive._is_cut(caught.value)
