@@ -33,11 +33,12 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Callable
+from typing import Any, Callable, Optional
 
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.hooks import RemovableHandle
 
 from ._errors import CanceledError, Code, InvalidError, RallypointError
 from ._launch.directive import Directive
@@ -65,7 +66,8 @@ _LOOK = 0.1
 #: which it does not for the running statistics of normalisations.
 _SMALL = 1 << 20
 
-#: So many worlds in a row that a worker could not enter are a defect, and end it.
+#: So many worlds in a row that a worker could not enter, or attempts at a step that were cut, are a
+#: defect, and end it.
 _ATTEMPTS = 20
 
 #: What errors say of a store whose world is over, or soon will be.
@@ -79,9 +81,11 @@ _OTHER_GROUPS = (
     "the script has process groups of its own (torch.distributed.new_group, or a device mesh), "
     "which are not formed again"
 )
+_SECOND_LOOP = "the script has a second loop of steps, and a newcomer would begin with the first"
 
 _group: Group | None = None
 _Enter = Callable[[dict[str, Any]], list[dict[str, Any]]]
+_Copy = tuple[torch.Tensor, torch.Tensor, Optional[int]]  # of a tensor, in this version
 
 
 def init_process_group(backend: str = "gloo", *, timeout: timedelta | None = None) -> None:
@@ -151,7 +155,9 @@ class Run:
     them makes its step, as a cut may come between them.
 
     So an attempt has its collectives before the steps of its optimizers, each optimizer makes
-    one step in it, and what else is registered, such as schedulers, changes after them.
+    one step in it, from gradients of that attempt, and what else is registered, such as
+    schedulers, changes after them. If the step of an optimizer itself has collectives and is cut,
+    this worker's state is of no use any more: it gets that of another one which has made the step.
 
     Attributes:
         completed: how many steps are complete. A script that loads a checkpoint sets it.
@@ -183,18 +189,23 @@ class Run:
         self._replicas: list[DistributedDataParallel] = []
         self._turn = threading.Lock()  # of the watch, or of a change of what follows
         self._inside = False  # an attempt, or what comes between two of the loop
-        self._stepped: set[int] = set()  # optimizers that made their step in it
+        self._stepping: set[int] = set()  # optimizers that began their step in it
+        self._stepped: set[int] = set()  # of these, those that ended it
+        self._cuts = 0  # attempts in a row that were cut and taken back
         self._kept: dict[str, Any] | None = None  # the state before it, of several optimizers
         self._dicts = [s for s in state.values() if isinstance(s, dict)]
+        self._in_dicts: dict[int, _Copy] = {}
+        self._scalers = [s for s in state.values() if isinstance(s, torch.amp.GradScaler)]
         self._modules = [s for s in state.values() if isinstance(s, torch.nn.Module)]
         self._optimizers = [s for s in state.values() if isinstance(s, torch.optim.Optimizer)]
-        buffers = [b for m in self._modules for b in m.buffers()]
-        self._small = [b for b in buffers if b.nbytes <= _SMALL]
-        self._kept_small = [b.clone() for b in self._small]
-        self._large = [(b, b, -1) for b in buffers if b.nbytes > _SMALL]
-        for optimizer in self._optimizers:
-            optimizer.register_step_pre_hook(self._before_step)
-            optimizer.register_step_post_hook(self._after_step)
+        parameters = (p for m in self._modules for p in m.parameters() if p.requires_grad)
+        self._parameter = next(parameters, None)  # one of all
+        self._warned = False
+        owners = [part._buffers for m in self._modules for part in m.modules()]
+        self._places = [(buffers, name) for buffers in owners for name in buffers]
+        self._find_buffers()
+        self._hooks: list[RemovableHandle] = []
+        self._hook_optimizers()
         for name, value in state.items():
             if not isinstance(value, dict) and not hasattr(value, "load_state_dict"):
                 raise InvalidError(
@@ -231,13 +242,21 @@ class Run:
 
         The number of a step that was cut comes again. After the last one, workers wait for
         each other, as one that is behind may need the state of another.
+
+        There is one loop, which has all steps: in a second one the loss of a worker ends the
+        others, as a newcomer would run what comes before that loop beside them.
         """
         if self._group is not None and self._group.has_others():
             self._restarts(_OTHER_GROUPS)
+        if self._group is not None and self._group.looped:
+            self._restarts(_SECOND_LOOP)
         if self._group is None:
             while self.completed < total:
                 yield self.completed
             return
+        self._group.looped = True
+        _state.encode(self._states(), "the state", [])  # which fails now, not when it has to travel
+        self._hook_optimizers()
         self._replicas = [o for o in gc.get_objects() if DistributedDataParallel in type(o).__mro__]
         with _Watch(self):
             if self._group.joining:
@@ -250,7 +269,11 @@ class Run:
                 if self._group.pending and (self._wait_for_all or self.completed == total):
                     time.sleep(_PAUSE)
                 elif self.completed < total:
-                    yield self.completed
+                    try:
+                        yield self.completed
+                    except GeneratorExit:
+                        self._group.left()
+                        raise
                     if self._cut is not None:
                         self._recover(self._cut)
                 elif self._all_done(total):
@@ -267,19 +290,91 @@ class Run:
     # The two ends of an attempt.
 
     def _begin(self) -> None:
+        self._stepping.clear()
         self._stepped.clear()
         self._kept = None
+        if self._group is not None:
+            self._keep()
+        self._inside = True
+
+    def _keep(self) -> None:
+        """Keeps what a cut puts back."""
+        self._gradient = self._find_gradient()
         self._random = torch.get_rng_state()
-        self._values = [(value, value.copy()) for value in self._dicts]
+        if self._dicts:
+            self._keep_dicts()
+        if any(
+            buffers.get(name) is not buffer
+            for (buffers, name), buffer in zip(self._places, self._buffers)
+        ):
+            self._find_buffers()
         with torch.no_grad():
             if self._small:
                 torch._foreach_copy_(self._kept_small, self._small)
             for i, (buffer, _, version) in enumerate(self._large):
                 if buffer._version != version:
                     self._large[i] = (buffer, buffer.clone(), buffer._version)
-        self._inside = True
 
-    def _before_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
+    def _hook_optimizers(self) -> None:
+        """Has this run know when optimizers make their steps, after all that comes before them."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = [
+            hook
+            for optimizer in self._optimizers
+            for hook in (
+                optimizer.register_step_pre_hook(self._before_step),
+                optimizer.register_step_post_hook(self._after_step),
+            )
+        ]
+
+    def _find_gradient(self) -> tuple[int, int] | None:
+        """Which gradient a parameter has, in which version."""
+        gradient = None if self._parameter is None else self._parameter.grad
+        return None if gradient is None else (id(gradient), gradient._version)
+
+    def _warn_of_accumulation(self) -> None:
+        if self._warned or self._group is None or not self._optimizers or self._scalers:
+            return  # a scaler leaves steps out
+        if self._find_gradient() not in (None, self._gradient):
+            self._warned = True
+            _log.warning(
+                "step %d has left gradients for the next one: with a lost worker they are lost, "
+                "so make all batches of an optimizer's step in one attempt",
+                self.completed,
+            )
+
+    def _find_buffers(self) -> None:
+        """Finds the buffers of modules, which a module may have replaced."""
+        self._buffers = [buffers.get(name) for buffers, name in self._places]
+        found = list({id(b): b for b in self._buffers if b is not None}.values())
+        self._small = [b for b in found if b.nbytes <= _SMALL]
+        self._kept_small = [b.clone() for b in self._small]
+        self._large = [(b, b, -1) for b in found if b.nbytes > _SMALL]
+
+    def _keep_dicts(self) -> None:
+        tensors: list[torch.Tensor] = []
+        self._values = [(value, _copied(value, tensors)) for value in self._dicts]
+        before, self._in_dicts = self._in_dicts, {}
+        for tensor in tensors:
+            kept = before.get(id(tensor))
+            if kept is None or kept[0] is not tensor or not _is_of(kept[2], tensor):
+                kept = (tensor, tensor.detach().clone(), _version(tensor))
+            self._in_dicts[id(tensor)] = kept
+
+    def _put_dicts_back(self) -> None:
+        for value, kept in self._values:
+            value.clear()
+            value.update(kept)
+        for tensor, copied, version in self._in_dicts.values():
+            if not _is_of(version, tensor):
+                with torch.no_grad(), torch.inference_mode(tensor.is_inference()):
+                    tensor.copy_(copied)
+                self._in_dicts[id(tensor)] = (tensor, copied, _version(tensor))
+
+    def _before_step(
+        self, optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> None:
         if not self._inside:
             return
         if id(optimizer) in self._stepped:
@@ -287,8 +382,12 @@ class Run:
                 "an optimizer makes its second step in one attempt: make it an attempt of its own",
                 Code.INVALID,
             )
-        if len(self._optimizers) > 1 and self._kept is None:
-            self._kept = copy.deepcopy(self._states())
+        self._stepping.add(id(optimizer))
+        if self._group is None or self._kept is not None:
+            return
+        closure = kwargs.get("closure") if len(args) < 2 else args[1]  # may have collectives
+        if len(self._optimizers) > 1 or closure is not None:
+            self._kept = _clone(self._states())
 
     def _after_step(self, optimizer: torch.optim.Optimizer, *_: object) -> None:
         self._stepped.add(id(optimizer))
@@ -308,6 +407,9 @@ class Run:
 
     def _complete(self, ended: bool) -> None:
         self._exit()
+        if ended and not self._stepped:
+            self._warn_of_accumulation()
+        self._cuts = 0
         self.completed += 1
         self._fresh, self._ended = False, ended
         self.directive = progress(self.completed)
@@ -315,16 +417,23 @@ class Run:
     def _end_cut(self, error: BaseException) -> None:
         """Takes the attempt for complete if its optimizers made their steps, and else back."""
         self._cut = error
+        for scaler in self._scalers:  # the next attempt unscales gradients of its own
+            scaler._per_optimizer_states.clear()
         if self._stepped and len(self._stepped) == len(self._optimizers):
             self._complete(False)
             return
         self._exit()
+        self._cuts += 1
         if self._kept is not None:
             self._load(self._kept)
+        elif self._stepping:
+            self._whole = False  # an optimizer that has collectives has made a part of its step
         torch.set_rng_state(self._random)
-        for value, kept in self._values:
-            value.clear()
-            value.update(kept)
+        if self._dicts:
+            self._put_dicts_back()
+        for (buffers, name), buffer in zip(self._places, self._buffers):
+            if buffers.get(name) is not buffer:
+                buffers[name] = buffer
         with torch.no_grad():
             if self._small:
                 torch._foreach_copy_(self._small, self._kept_small)
@@ -454,6 +563,8 @@ class Run:
                 value.update(state[name])
             else:
                 value.load_state_dict(state[name])
+            if isinstance(value, torch.optim.Optimizer):
+                _restore_types(value, state[name])
         self._whole = True
 
     def _all_done(self, total: int) -> bool:
@@ -518,8 +629,67 @@ class _Attempt(AbstractContextManager[None]):
         self._run._exit()
         if self._run._group is None or not _is_cut(error):
             return False
+        if self._run._cuts == _ATTEMPTS:
+            _log.error("step %d was cut %d times in a row", self._run.completed, _ATTEMPTS + 1)
+            return False
         self._run._end_cut(error)
         return True
+
+
+def _copied(value: Any, tensors: list[torch.Tensor]) -> Any:
+    """A copy of containers. The tensors in them are the same ones, and are added to a list."""
+    if isinstance(value, torch.Tensor):
+        tensors.append(value)
+    elif isinstance(value, dict):
+        copied = value.copy()
+        for name, item in value.items():
+            copied[name] = _copied(item, tensors)
+        return copied
+    elif type(value) in (list, tuple):
+        return type(value)(_copied(item, tensors) for item in value)
+    return value
+
+
+def _clone(value: Any) -> Any:
+    """A state that has nothing in common with another one; what is no container is copied whole."""
+    if isinstance(value, torch.Tensor):
+        return value.detach().clone()
+    if isinstance(value, dict):
+        cloned = copy.copy(value)  # with the versions of modules, which are its attribute
+        for name, item in value.items():
+            cloned[name] = _clone(item)
+        return cloned
+    if type(value) in (list, tuple):
+        return type(value)(map(_clone, value))
+    return copy.deepcopy(value)
+
+
+def _version(tensor: torch.Tensor) -> int | None:
+    """How often torch has changed a tensor; None: it does not count that."""
+    return None if tensor.is_inference() else tensor._version
+
+
+def _is_of(version: int | None, tensor: torch.Tensor) -> bool:
+    return version is not None and version == _version(tensor)
+
+
+def _restore_types(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Gives an optimizer's state the types that it was sent with.
+
+    load_state_dict() gives all tensors of floating-point numbers the type of their parameter, also
+    those that the optimizer itself keeps in another one.
+    """
+    if not {"state", "param_groups"} <= state.keys():
+        return  # it has a state of its own kind
+    numbers = [n for group in state["param_groups"] for n in group["params"]]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    for number, parameter in zip(numbers, parameters):
+        loaded = optimizer.state.get(parameter, {})
+        for name, sent in state["state"].get(number, {}).items():
+            kept = loaded.get(name)
+            tensors = isinstance(kept, torch.Tensor) and isinstance(sent, torch.Tensor)
+            if tensors and kept.dtype != sent.dtype:
+                loaded[name] = sent.to(kept.device)
 
 
 def _sharded(part: object, mesh: object) -> bool:

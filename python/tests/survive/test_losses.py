@@ -52,6 +52,17 @@ def test_ranks_are_killed(tmp_path: Path) -> None:
         assert survivors and all(w.made_every_step(but=2) for w in survivors)
 
 
+def test_the_others_have_left_the_loop(tmp_path: Path) -> None:
+    """... by a break, before a newcomer has come into it, which then has nothing to do."""
+    faults = {"0.1": "forward:10", "1.1": "late"}
+    with job(*standalone(3), *endless(tmp_path), faults=faults) as j:
+        j.until("it is late")
+        (tmp_path / "over").touch()
+        j.until("hash ", 2)
+        (tmp_path / "over.late").touch()
+        j.ends(2)
+
+
 def test_the_example(tmp_path: Path) -> None:
     begins = "def say(line: str) -> None:\n"
     dies = """\

@@ -40,6 +40,19 @@ def run_of(**registered: Any) -> survive.Run:
     return run
 
 
+def a_group() -> Any:
+    """A group of which nobody is lost."""
+    return SimpleNamespace(
+        joining=False,
+        looped=False,
+        mesh=None,
+        shard=None,
+        pending=0,
+        has_others=lambda: False,
+        left=lambda: None,
+    )
+
+
 def net() -> torch.nn.Module:
     torch.manual_seed(0)
     return torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.BatchNorm1d(4))
@@ -70,6 +83,190 @@ def test_a_step_that_is_cut_is_taken_back() -> None:
         assert torch.equal(torch.get_rng_state(), random)
 
 
+def test_what_is_changed_in_place_is_taken_back() -> None:
+    seen, losses = torch.zeros(2), [1.0]
+    with torch.inference_mode():
+        best = torch.ones(1)
+    values: dict[str, Any] = {"seen": seen, "losses": losses, "best": best, "more": {"a": seen[:1]}}
+    run = run_of(values=values)
+
+    def step() -> None:
+        seen.add_(1)
+        values["losses"].append(2.0)
+        values["more"]["a"] += 1
+        values["more"]["b"] = 0
+        with torch.inference_mode():
+            best.add_(1)
+
+    def holds(steps: int) -> bool:
+        tensors = torch.equal(seen, torch.tensor([2.0 * steps, 1.0 * steps])) and best == 1 + steps
+        in_it = values["seen"] is seen and values["best"] is best and list(values["more"]) == ["a"]
+        return tensors and in_it and values["losses"] == [1.0] + [2.0] * steps
+
+    for steps in (0, 1):
+        for _ in range(2):
+            with run.attempt():
+                step()
+                raise RuntimeError(CUT)
+            assert holds(steps), values
+        with run.attempt():
+            step()
+            del values["more"]["b"]
+
+
+@pytest.mark.parametrize("small", [survive._SMALL, 0])
+def test_a_buffer_that_a_module_replaces_is_taken_back(
+    monkeypatch: pytest.MonkeyPatch, small: int
+) -> None:
+    class Means(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(1))
+            self.register_buffer("last", None)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.mean, self.last = self.mean + x.mean(), x
+            return x
+
+    monkeypatch.setattr(survive, "_SMALL", small)
+    module = Means()
+    run = run_of(module=module)
+    for steps in (0, 1):
+        for _ in range(2):
+            with run.attempt():
+                module(torch.ones(3))
+                raise RuntimeError(CUT)
+            assert module.mean == steps and (module.last is None) == (steps == 0)
+        with run.attempt():
+            module(torch.ones(3))
+
+
+class Collective(torch.optim.SGD):
+    """An optimizer whose step has collectives, between the changes of parameters."""
+
+    cut = False
+
+    def step(self, closure: Any = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                with torch.no_grad():
+                    parameter.add_(1)
+                if self.cut:
+                    raise RuntimeError(CUT)
+
+
+def test_a_cut_within_an_optimizers_step_leaves_no_state() -> None:
+    module = net()
+    optimizer = Collective(module.parameters(), lr=0.1)
+    run = run_of(module=module, optimizer=optimizer)
+    run._group = a_group()
+    with run.attempt():
+        optimizer.step()
+    optimizer.cut = True
+    with run.attempt():
+        optimizer.step()
+    assert run.completed == 1
+    with pytest.raises(survive.StateLostError):
+        run._enter(lambda mine: [mine])
+
+
+def test_a_cut_before_an_optimizers_step_is_taken_back() -> None:
+    """... also in a hook that was there later than the run."""
+    module = net()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    run = run_of(module=module, optimizer=optimizer)
+
+    def cut(*_: object) -> None:
+        raise RuntimeError(CUT)
+
+    optimizer.register_step_pre_hook(cut)
+    run._hook_optimizers()  # as the loop does
+    with run.attempt():
+        optimizer.step()
+    assert run._whole and run.completed == 0
+
+
+def test_a_cut_within_a_closure_is_taken_back() -> None:
+    module, cuts = net(), False
+    optimizer = torch.optim.LBFGS(module.parameters(), lr=0.1, max_iter=4)
+    run = run_of(module=module, optimizer=optimizer)
+    calls = 0
+
+    def closure() -> torch.Tensor:
+        nonlocal calls
+        calls += 1
+        if cuts and calls > 2:
+            raise RuntimeError(CUT)
+        optimizer.zero_grad()
+        loss = module(data).square().mean()
+        loss.backward()
+        return loss
+
+    data = torch.randn(8, 4)
+    with run.attempt():
+        optimizer.step(closure)
+    kept, cuts, calls = copied(module), True, 0
+    with run.attempt():
+        optimizer.step(closure)
+    assert run.completed == 1 and calls == 3 and same(module, kept)
+
+
+def test_a_scaler_begins_anew_after_a_cut() -> None:
+    module = net()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    scaler = torch.amp.GradScaler("cpu")
+    run = run_of(module=module, optimizer=optimizer, scaler=scaler)
+    for where in ("unscaled", "stepped", ""):
+        with run.attempt():
+            scaler.scale(module(torch.randn(8, 4)).sum()).backward()
+            scaler.unscale_(optimizer)
+            if where == "unscaled":
+                raise RuntimeError(CUT)
+            scaler.step(optimizer)
+            if where == "stepped":
+                raise RuntimeError(CUT)
+            scaler.update()
+    assert run.completed == 2
+
+
+def test_what_is_cut_again_and_again_is_an_error() -> None:
+    """... of the script: gloo says so of tensors that differ in size, too."""
+    run = run_of(values={})
+    for _ in range(survive._ATTEMPTS):
+        with run.attempt():
+            raise RuntimeError(CUT)
+    with pytest.raises(RuntimeError, match="Connection reset"), run.attempt():
+        raise RuntimeError(CUT)
+
+
+def test_a_step_that_is_complete_at_last() -> None:
+    run = run_of(values={})
+    for _ in range(2):
+        for _ in range(survive._ATTEMPTS):
+            with run.attempt():
+                raise RuntimeError(CUT)
+        with run.attempt():
+            pass
+    assert run.completed == 2
+
+
+def test_gradients_for_the_next_attempt_are_no_state(caplog: pytest.LogCaptureFixture) -> None:
+    module = net()
+    optimizer = torch.optim.SGD(module.parameters(), lr=0.1)
+    run = run_of(module=module, optimizer=optimizer)
+    with run.attempt():
+        module(torch.randn(8, 4)).sum().backward()
+        optimizer.step()
+    with run.attempt(), torch.no_grad():  # an evaluation, which leaves the gradients as they were
+        module(torch.randn(8, 4))
+    assert not caplog.records
+    for _ in range(2):
+        with run.attempt():
+            module(torch.randn(8, 4)).sum().backward()
+    (record,) = caplog.records
+    assert "has left gradients" in record.getMessage()
+
+
 def test_a_step_is_complete_when_its_optimizer_has_stepped() -> None:
     module = net()
     run = run_of(module=module, optimizer=torch.optim.SGD(module.parameters(), lr=0.1))
@@ -84,12 +281,14 @@ def test_a_step_is_complete_when_its_optimizer_has_stepped() -> None:
 def test_a_cut_between_two_optimizers_is_taken_back() -> None:
     one, other = net(), net()
     optimizers = [torch.optim.Adam(m.parameters(), lr=0.1) for m in (one, other)]
-    run = run_of(one=one, other=other, first=optimizers[0], second=optimizers[1])
+    values: dict[str, Any] = {}
+    run = run_of(one=one, other=other, first=optimizers[0], second=optimizers[1], values=values)
 
     def step(cut: bool) -> None:
         with run.attempt():
             for module, optimizer in zip((one, other), optimizers):
-                module(torch.randn(8, 4)).sum().backward()
+                values["loss"] = module(torch.randn(8, 4)).sum()  # with what its gradient needs
+                values["loss"].backward()
                 if cut and optimizer is optimizers[1]:
                     raise RuntimeError(CUT)
                 optimizer.step()
@@ -101,6 +300,20 @@ def test_a_cut_between_two_optimizers_is_taken_back() -> None:
     assert torch.equal(optimizers[0].state_dict()["state"][0]["exp_avg"], moments)
     step(cut=False)
     assert run.completed == 2 and not same(one, kept)
+
+
+def test_nothing_is_copied_where_nothing_survives(monkeypatch: pytest.MonkeyPatch) -> None:
+    one, other, values = net(), net(), {"last": torch.zeros(1)}
+    optimizers = [torch.optim.SGD(m.parameters(), lr=0.1) for m in (one, other)]
+    run = survive.Run(
+        one=one, other=other, first=optimizers[0], second=optimizers[1], values=values
+    )
+    monkeypatch.setattr(torch.Tensor, "clone", lambda *_: pytest.fail("copied"))
+    monkeypatch.setattr(survive.copy, "deepcopy", lambda *_: pytest.fail("copied"))
+    with run.attempt():
+        for optimizer in optimizers:
+            optimizer.step()
+    assert run.completed == 1
 
 
 def test_an_optimizer_steps_once_in_an_attempt() -> None:
@@ -186,6 +399,31 @@ def test_what_cannot_travel_is_named() -> None:
         state.send({"a": [0, object()]}, lambda _: None)
 
 
+def test_what_cannot_travel_is_named_before_the_first_step() -> None:
+    run = run_of(values={"best": object()})
+    run._group = a_group()
+    with pytest.raises(InvalidError, match=r"the state\['values'\]\['best'\] is a builtins.object"):
+        next(run.steps(1))
+
+
+def test_a_second_loop_restarts(caplog: pytest.LogCaptureFixture) -> None:
+    """... as a newcomer would come to the first, and evaluate, or save, beside the others."""
+    run = survive.Run(values={})
+    run._group = a_group()
+    for step in run.steps(2):
+        with run.attempt():
+            pass
+        if step == 1:
+            break
+    assert not caplog.records
+    for _ in run.steps(4):
+        with run.attempt():
+            pass
+    assert run.completed == 4 and "a second loop" in caplog.text
+    with pytest.raises(RuntimeError), run.attempt():
+        raise RuntimeError(CUT)
+
+
 def test_a_store_that_takes_longer_to_answer() -> None:
     class Far:
         def wait(self, _keys: object, timeout: float) -> None:
@@ -195,6 +433,23 @@ def test_a_store_that_takes_longer_to_answer() -> None:
     store = MovingStore(lambda: False)
     store._store = Far()  # type: ignore[assignment]
     store.wait(["key"], timedelta(seconds=5))
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_an_optimizers_state_keeps_its_types(dtype: torch.dtype) -> None:
+    """NAdam has numbers of float32 for parameters of any type, as optimizers of others do."""
+    runs = []
+    for _ in range(2):
+        module = net().to(dtype)
+        optimizer = torch.optim.NAdam(module.parameters(), lr=0.1)
+        runs.append(run_of(module=module, optimizer=optimizer))
+    for _ in range(3):
+        runs[0]._modules[0](torch.randn(8, 4, dtype=dtype)).sum().backward()
+        runs[0]._optimizers[0].step()
+    sent: list[torch.Tensor] = []
+    state.send(runs[0]._states(), lambda tensor: sent.append(tensor.clone()))
+    runs[1]._load(state.receive(lambda tensor: [tensor.copy_(sent.pop(0))].clear()))
+    assert equal(*(run._optimizers[0].state_dict() for run in runs))
 
 
 def test_who_arrives_again_takes_no_other_place() -> None:
