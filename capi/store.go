@@ -32,7 +32,7 @@ type call func(context.Context) (answer, error)
 
 // do returns the call that carries out an operation.
 func (o *openStore) do(q *request) call {
-	return o.complete(q, func(ctx context.Context) (store.Reply, error) { return store.Do(ctx, o.Store, q.Request) })
+	return o.complete(q, func(ctx context.Context) (store.Reply, error) { return o.Do(ctx, q.Request) })
 }
 
 func (o *openStore) complete(q *request, do store.Pending) call {

@@ -32,6 +32,8 @@ import (
 // With Config.TTL all keys of this Store hang on a lease that it renews while it
 // is open; they vanish TTL after it was closed or killed. Without it they stay.
 type Store struct {
+	store.Methods
+
 	client     *etcdclient.Client
 	prefix     string // of the keys, with "/k/"
 	slotPrefix string // of this client's idempotency slots
@@ -63,6 +65,7 @@ func Open(ctx context.Context, config Config) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{client: c, prefix: config.Prefix + "/k/", slotPrefix: config.Prefix + "/o/" + rand.Text() + "/"}
+	s.Methods = store.MethodsOf(s)
 	s.ctx, s.stop = context.WithCancel(context.Background())
 	if config.TTL > 0 {
 		s.lease, err = c.Grant(ctx, config.TTL)
@@ -121,34 +124,37 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// do runs one operation, whose context also ends with Close, and explains its error.
-func (s *Store) do(ctx context.Context, name string, keys []string, f func(ctx context.Context) error) error {
+// Do implements store.Doer. The context of an operation also ends with Close.
+func (s *Store) Do(ctx context.Context, r store.Request) (reply store.Reply, err error) {
+	if r.Op == store.OpBarrier {
+		return store.Reply{}, store.GenericBarrier(ctx, s, r.Keys[0], r.Number)
+	}
 	began := time.Now()
 	inner, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(s.ctx, func() { cancel(store.ErrClosed) })()
-	err := ctx.Err()
+	err = ctx.Err()
 	switch {
 	case s.ctx.Err() != nil:
 		err = store.ErrClosed
 	case err == nil:
-		err = f(inner)
+		reply, err = s.perform(inner, r)
 	}
 	switch {
 	case err == nil:
-		return nil
+		return reply, nil
 	case errors.Is(err, store.ErrClosed), errors.Is(context.Cause(inner), store.ErrClosed):
 		err = store.ErrClosed
 	case errors.Is(err, etcdclient.ErrLeaseGone):
 		err = rendezvous.Errorf(rendezvous.CodeState, "the lease of the keys has run out: this process was stopped, or cut off, for longer than the ttl of %v", s.client.Config.TTL)
 	case ctx.Err() != nil && !etcdclient.IsFinal(err):
-		err = overdue(ctx, began, keys, err)
+		err = overdue(ctx, began, r.Keys, err)
 	}
 	first := ""
-	if len(keys) > 0 {
-		first = keys[0]
+	if len(r.Keys) > 0 {
+		first = r.Keys[0]
 	}
-	return fmt.Errorf("store at etcd %s: %s%s: %w", s.client.Config.Where(), name, store.Names(first), err)
+	return store.Reply{}, fmt.Errorf("store at etcd %s: %v%s: %w", s.client.Config.Where(), r.Op, store.Names(first), err)
 }
 
 // overdue is the error of an operation whose context has ended, after it had come to err.

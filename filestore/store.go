@@ -23,6 +23,8 @@ import (
 // Locks, in the order in which they are taken: turn, the file's lock, mu. Waiting
 // calls hold none.
 type Store struct {
+	store.Methods
+
 	file      *lockedfile.File
 	local     bool // see lockedfile.File.IsLocal
 	worldSize int
@@ -103,6 +105,7 @@ func open(ctx context.Context, path string, worldSize int, options Options) (*St
 		turn:      make(chan struct{}, 1),
 		engine:    store.NewEngine(store.Limits{}),
 	}
+	s.Methods = store.MethodsOf(s)
 	s.close = sync.OnceValue(s.shutDown)
 	err = s.updateLocked(ctx, func(log []byte) ([]byte, error) {
 		log, _, err := s.countLocked(log, refcountKey, 1)

@@ -8,7 +8,10 @@ import (
 	"rallypoint/core/store"
 )
 
-var _ store.Trier = (*Store)(nil)
+var (
+	_ store.Store = (*Store)(nil)
+	_ store.Trier = (*Store)(nil)
+)
 
 // tryPatience is how long a call of TryDo waits for the file's lock: for some other calls,
 // not for a holder that hangs.
@@ -32,11 +35,11 @@ func mayWait(ctx context.Context) error {
 // TryDo implements store.Trier for a file of this machine: a request is pending, and has done
 // nothing, if it has to wait for another one, for the lock, or for much to be read or written.
 func (s *Store) TryDo(ctx context.Context, r store.Request, _ time.Duration) (store.Reply, store.Pending, error) {
-	do := func(ctx context.Context) (store.Reply, error) { return store.Do(ctx, s, r) }
+	do := func(ctx context.Context) (store.Reply, error) { return s.Do(ctx, r) }
 	if !s.local || r.Op == store.OpBarrier { // which counts the caller, and then waits
 		return store.Reply{}, do, nil
 	}
-	reply, err := do(context.WithValue(ctx, tryKey{}, true))
+	reply, err := s.Do(context.WithValue(ctx, tryKey{}, true), r)
 	if errors.Is(err, store.ErrTimeout) {
 		return store.Reply{}, do, nil
 	}

@@ -19,17 +19,17 @@ type watch struct {
 	err    error         // that error
 }
 
-// await runs f, which registers the waiter unless there is nothing to wait for,
-// and waits until the waiter is woken. It holds neither a lock nor the turn. There is
-// no watch for a context that has ended by then.
-func (s *Store) await(ctx context.Context, f func(w *store.Waiter) (done bool)) error {
+// await carries out a request that reads, whose keys are stored ones. If it has to wait, await waits
+// until that is over, and returns done false: the caller tries again. It holds neither a lock nor the
+// turn while it waits. There is no watch for a context that has ended by then.
+func (s *Store) await(ctx context.Context, r store.Request) (reply store.Reply, done bool, err error) {
 	start := s.options.Clock.Now()
 	woken := make(chan struct{})
 	waiter := &store.Waiter{Wake: func() { close(woken) }}
 	var w *watch
 	var late error
-	err := s.viewLocked(ctx, func() {
-		if f(waiter) {
+	err = s.viewLocked(ctx, func() {
+		if reply, done, _ = s.engine.Apply(r, waiter); done {
 			return
 		}
 		if late = mayWait(ctx); late != nil {
@@ -39,23 +39,21 @@ func (s *Store) await(ctx context.Context, f func(w *store.Waiter) (done bool)) 
 		w = s.addWaiterLocked()
 	})
 	switch {
-	case err != nil:
-		return err
+	case err != nil || done:
+		return reply, done, err
 	case late != nil:
-		return s.waited(late, start)
-	case w == nil:
-		return nil
+		return reply, false, s.waited(late, start)
 	}
 	defer s.removeWaiter(waiter)
 	select {
 	case <-woken:
-		return nil
+		return store.Reply{Ready: true}, r.Op == store.OpWait, nil
 	case <-w.failed:
-		return w.err
+		return reply, false, w.err
 	case <-s.closing:
-		return store.ErrClosed
+		return reply, false, store.ErrClosed
 	case <-ctx.Done():
-		return s.waited(store.ContextError(ctx), start)
+		return reply, false, s.waited(store.ContextError(ctx), start)
 	}
 }
 

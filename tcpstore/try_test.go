@@ -31,9 +31,10 @@ func (t trying) Do(ctx context.Context, r store.Request) (store.Reply, error) {
 func try(c *Client, patience time.Duration) store.Store {
 	s := trying{c, patience}
 	return struct {
+		store.Doer
 		store.Methods
 		io.Closer
-	}{store.MethodsOf(s), c}
+	}{s, store.MethodsOf(s), c}
 }
 
 // kinds are ways to make every call: each exchange is left pending, answered in the try, or

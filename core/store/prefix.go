@@ -39,7 +39,7 @@ func (p *Prefix) Do(ctx context.Context, r Request) (Reply, error) {
 	if r.Op == OpBarrier {
 		return Reply{}, GenericBarrier(ctx, p, r.Keys[0], r.Number)
 	}
-	reply, err := Do(ctx, p.store, p.below(r))
+	reply, err := p.store.Do(ctx, p.below(r))
 	return p.own(r, reply), err
 }
 

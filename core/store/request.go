@@ -1,8 +1,11 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"fmt"
+	"slices"
+	"strconv"
 	"time"
 )
 
@@ -76,9 +79,10 @@ type Reply struct {
 	Ready  bool     // of Check, and whether Delete removed a key
 }
 
-// Doer carries out requests. A Store that is one mostly has its methods from Methods.
+// Doer carries out requests.
 type Doer interface {
-	// Do carries out a request as the Store's method of that name.
+	// Do carries out a request as the Store's method of that name. The lists of r must fit its
+	// operation, except that those of a MultiSet may differ in length.
 	Do(ctx context.Context, r Request) (Reply, error)
 }
 
@@ -100,54 +104,35 @@ func TryDo(ctx context.Context, s Store, r Request, patience time.Duration) (Rep
 	if t, ok := s.(Trier); ok {
 		return t.TryDo(ctx, r, patience)
 	}
-	return Reply{}, func(ctx context.Context) (Reply, error) { return Do(ctx, s, r) }, nil
+	return Reply{}, func(ctx context.Context) (Reply, error) { return s.Do(ctx, r) }, nil
 }
 
-// Do carries out a request on a store.
-func Do(ctx context.Context, s Store, r Request) (reply Reply, err error) {
-	if d, ok := s.(Doer); ok {
-		return d.Do(ctx, r)
-	}
+// Update returns what an Add, a CompareSet or an Append makes of the value of its key, and its reply:
+// for stores that write whole values. write is false if the value stays as it is. The results share no
+// memory with value and r.
+func (r Request) Update(value []byte, exists bool) (next []byte, write bool, reply Reply, err error) {
 	switch r.Op {
-	case OpSet:
-		err = s.Set(ctx, r.Keys[0], r.Values[0])
-	case OpGet:
-		return oneValue(s.Get(ctx, r.Keys[0]))
 	case OpAdd:
-		reply.Number, err = s.Add(ctx, r.Keys[0], r.Number)
+		sum := r.Number
+		if exists {
+			old, err := ParseNumber(value)
+			if err != nil {
+				return nil, false, Reply{}, err
+			}
+			sum += old
+		}
+		return strconv.AppendInt(nil, sum, 10), true, Reply{Number: sum}, nil
 	case OpCompareSet:
-		return oneValue(s.CompareSet(ctx, r.Keys[0], r.Values[0], r.Values[1]))
+		expected, desired := r.Values[0], r.Values[1]
+		switch {
+		case !exists && len(expected) > 0:
+			return nil, false, Reply{Values: [][]byte{copyOf(expected)}}, nil
+		case exists && !bytes.Equal(value, expected):
+			return nil, false, Reply{Values: [][]byte{copyOf(value)}}, nil
+		}
+		return copyOf(desired), true, Reply{Values: [][]byte{copyOf(desired)}}, nil
 	case OpAppend:
-		err = s.Append(ctx, r.Keys[0], r.Values[0])
-	case OpCheck:
-		reply.Ready, err = s.Check(ctx, r.Keys)
-	case OpWait:
-		err = s.Wait(ctx, r.Keys)
-	case OpDelete:
-		reply.Ready, err = s.Delete(ctx, r.Keys[0])
-	case OpNumKeys:
-		reply.Number, err = s.NumKeys(ctx)
-	case OpListKeys:
-		reply.Keys, err = s.ListKeys(ctx)
-	case OpMultiGet:
-		reply.Values, err = s.MultiGet(ctx, r.Keys)
-	case OpMultiSet:
-		err = s.MultiSet(ctx, r.Keys, r.Values)
-	case OpQueuePush:
-		err = s.QueuePush(ctx, r.Keys[0], r.Values[0])
-	case OpQueuePop:
-		return oneValue(s.QueuePop(ctx, r.Keys[0], r.Block))
-	case OpQueueLen:
-		reply.Number, err = s.QueueLen(ctx, r.Keys[0])
-	case OpBarrier:
-		err = s.Barrier(ctx, r.Keys[0], r.Number)
+		return slices.Concat(value, r.Values[0]), true, Reply{}, nil
 	}
-	return reply, err
-}
-
-func oneValue(value []byte, err error) (Reply, error) {
-	if err != nil {
-		return Reply{}, err
-	}
-	return Reply{Values: [][]byte{value}}, nil
+	panic("store: no value is updated by a " + r.Op.String())
 }

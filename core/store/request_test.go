@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// plain is a store that is neither a Doer nor a Trier.
+// plain is a store that is no Trier.
 type plain struct{ Store }
 
 // TestDoIsTheMethod: a request does what the method of its name does, on any store.
@@ -20,7 +20,7 @@ func TestDoIsTheMethod(t *testing.T) {
 		ctx := t.Context()
 		do := func(r Request) Reply {
 			t.Helper()
-			reply, err := Do(ctx, s, r)
+			reply, err := s.Do(ctx, r)
 			if err != nil {
 				t.Fatalf("%s: %v: %v", name, r.Op, err)
 			}

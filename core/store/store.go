@@ -13,6 +13,8 @@ import "context"
 // passed, else with the context's error. Without a deadline a waiting call waits
 // until the store is closed. After Close every method returns ErrClosed.
 type Store interface {
+	Doer // of which the methods up to Barrier are each one request
+
 	// Set stores value under key and wakes the calls that wait for key.
 	Set(ctx context.Context, key string, value []byte) error
 
