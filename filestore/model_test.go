@@ -17,7 +17,6 @@ import (
 
 	"pgregory.net/rapid"
 
-	"rallypoint/internal/lockedfile"
 	"rallypoint/internal/testkit"
 )
 
@@ -282,18 +281,18 @@ func FuzzLog(f *testing.F) {
 // scanAll reads log by a scanner, with little memory, and returns how far it came.
 func scanAll(t *testing.T, log []byte) int {
 	t.Helper()
-	sc := &recordScanner{lockedfile.Scanner{Source: bytes.NewReader(log), End: int64(len(log))}}
+	sc := &scanner{source: bytes.NewReader(log), end: int64(len(log))}
 	for {
 		r, err := sc.next()
-		if err == io.EOF || err == lockedfile.ErrTorn {
-			return int(sc.Pos)
+		if err == io.EOF || err == errTorn {
+			return int(sc.pos)
 		}
 		testkit.Check(t, err)
 		if whole, n := plainRead(r.raw); n != len(r.raw) || len(whole) > 1 {
 			t.Fatalf("no record: %q", r.raw)
 		}
-		if cap(sc.Buffer) > max(lockedfile.ScanChunk, len(log)) {
-			t.Fatalf("%d bytes of memory for %d", cap(sc.Buffer), len(log))
+		if cap(sc.buffer) > max(scanChunk, len(log)) {
+			t.Fatalf("%d bytes of memory for %d", cap(sc.buffer), len(log))
 		}
 	}
 }

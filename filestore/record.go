@@ -2,12 +2,12 @@ package filestore
 
 import (
 	"encoding/binary"
+	"errors"
 	"io"
 	"math"
 	"unsafe"
 
 	"rallypoint/core/store"
-	"rallypoint/internal/lockedfile"
 )
 
 // Stored keys (docs/spec/filestore-format.md 1).
@@ -61,34 +61,84 @@ func appendRecord(log []byte, key string, value []byte) ([]byte, error) {
 	return append(log, value...), nil
 }
 
-// recordScanner reads records from a part of a file in order.
-type recordScanner struct{ lockedfile.Scanner }
+// errTorn says that bytes begin a record and end before it does.
+var errTorn = errors.New("incomplete record")
+
+const (
+	// scanChunk is how much a scanner reads at once if a record needs no more.
+	scanChunk = 256 << 10
+
+	// maxKeptBuffer is the largest buffer that is worth keeping from one call to the next.
+	maxKeptBuffer = 64 << 10
+)
+
+// scanner reads the records of a part of a log in order. It never asks for memory by a length that a
+// record declares, only by bytes that have been read.
+type scanner struct {
+	source io.ReaderAt
+	pos    int64  // where the next record begins
+	end    int64  // bytes after it do not exist for the scanner
+	buffer []byte // memory to use, may be nil
+	unread []byte // the bytes from pos on that have been read
+}
 
 // next returns the record at pos and moves past it. It returns io.EOF at the
-// end, lockedfile.ErrTorn if the record is not complete, and the file's errors otherwise;
+// end, errTorn if the record is not complete, and the file's errors otherwise;
 // then it stays where it is. The record is good until the next call.
-func (r *recordScanner) next() (record, error) {
-	if r.Pos == r.End {
+func (s *scanner) next() (record, error) {
+	if s.pos == s.end {
 		return record{}, io.EOF
 	}
-	keyEnd, err := r.field(0)
+	keyEnd, err := s.field(0)
 	if err != nil {
 		return record{}, err
 	}
-	valueEnd, err := r.field(keyEnd)
+	valueEnd, err := s.field(keyEnd)
 	if err != nil {
 		return record{}, err
 	}
-	raw := r.Unread[:valueEnd]
-	r.Skip(valueEnd)
+	raw := s.unread[:valueEnd]
+	s.skip(valueEnd)
 	return record{raw: raw, key: raw[lengthBytes:keyEnd], value: raw[keyEnd+lengthBytes:]}, nil
 }
 
 // field makes the field at offset from pos available and returns where it ends.
-func (r *recordScanner) field(offset int64) (end int64, err error) {
-	if err := r.Need(offset + lengthBytes); err != nil {
+func (s *scanner) field(offset int64) (end int64, err error) {
+	if err := s.need(offset + lengthBytes); err != nil {
 		return 0, err
 	}
-	end = offset + lengthBytes + int64(binary.LittleEndian.Uint32(r.Unread[offset:]))
-	return end, r.Need(end)
+	end = offset + lengthBytes + int64(binary.LittleEndian.Uint32(s.unread[offset:]))
+	return end, s.need(end)
+}
+
+// need makes n bytes from pos on available, as the beginning of unread. It returns
+// errTorn if there are fewer up to end.
+func (s *scanner) need(n int64) error {
+	if int64(len(s.unread)) >= n {
+		return nil
+	}
+	if n > s.end-s.pos {
+		return errTorn
+	}
+	want := min(max(n, scanChunk), s.end-s.pos)
+	if int64(cap(s.buffer)) < want {
+		s.buffer = make([]byte, want)
+	}
+	mem := s.buffer[:min(int64(cap(s.buffer)), s.end-s.pos)]
+	had := copy(mem, s.unread)
+	got, err := s.source.ReadAt(mem[had:], s.pos+int64(had))
+	s.unread = mem[:had+got]
+	switch {
+	case int64(len(s.unread)) >= n:
+		return nil
+	case err == nil:
+		return io.ErrUnexpectedEOF
+	}
+	return err
+}
+
+// skip moves n bytes forward, which must be available.
+func (s *scanner) skip(n int64) {
+	s.pos += n
+	s.unread = s.unread[n:]
 }

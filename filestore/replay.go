@@ -5,9 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-
-	"rallypoint/core/store"
-	"rallypoint/internal/lockedfile"
 )
 
 // anchorBytes is how much of the last record is compared each time the log is
@@ -25,13 +22,13 @@ func (s *Store) refreshLocked(size int64) error {
 		return fmt.Errorf("%w: %d bytes where %d were read", ErrReplaced, size, s.pos)
 	}
 	start := s.pos - int64(len(s.anchor))
-	sc := &recordScanner{lockedfile.Scanner{Source: s.file, Pos: start, End: size, Buffer: s.mem}}
+	sc := &scanner{source: s.file, pos: start, end: size, buffer: s.mem}
 	err := s.replay(sc)
-	if s.mem = sc.Buffer; cap(s.mem) > lockedfile.MaxKeptBuffer {
+	if s.mem = sc.buffer; cap(s.mem) > maxKeptBuffer {
 		s.mem = nil
 	}
 	switch {
-	case err == lockedfile.ErrTorn:
+	case err == errTorn:
 		return s.checkTail(size)
 	case errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF):
 		return fmt.Errorf("%w: it got shorter while it was read", ErrReplaced)
@@ -40,15 +37,15 @@ func (s *Store) refreshLocked(size int64) error {
 }
 
 // replay applies the records that sc yields, after the anchor.
-func (s *Store) replay(sc *recordScanner) error {
+func (s *Store) replay(sc *scanner) error {
 	if n := len(s.anchor); n > 0 {
-		if err := sc.Need(int64(n)); err != nil {
+		if err := sc.need(int64(n)); err != nil {
 			return err
 		}
-		if !bytes.Equal(sc.Unread[:n], s.anchor) {
+		if !bytes.Equal(sc.unread[:n], s.anchor) {
 			return fmt.Errorf("%w: not what was read before offset %d", ErrReplaced, s.pos)
 		}
-		sc.Skip(int64(n))
+		sc.skip(int64(n))
 	}
 	for records := 1; ; records++ {
 		r, err := sc.next()
@@ -98,7 +95,7 @@ func (s *Store) write(log []byte, size int64) error {
 	if _, err := s.file.WriteAt(log, size); err != nil {
 		return errors.Join(err, s.file.Truncate(size))
 	}
-	sc := &recordScanner{lockedfile.Scanner{Source: nil, End: int64(len(log)), Unread: log}}
+	sc := &scanner{end: int64(len(log)), unread: log}
 	for {
 		r, err := sc.next()
 		if err != nil {
@@ -109,7 +106,7 @@ func (s *Store) write(log []byte, size int64) error {
 }
 
 func (s *Store) keepLog(log []byte) {
-	if cap(log) <= lockedfile.MaxKeptBuffer {
+	if cap(log) <= maxKeptBuffer {
 		s.log = log[:0]
 	}
 }
@@ -117,7 +114,7 @@ func (s *Store) keepLog(log []byte) {
 // endsAtRecord reads the log from its beginning to end without applying it and
 // reports whether a record ends there.
 func (s *Store) endsAtRecord(end int64) (bool, error) {
-	sc := &recordScanner{lockedfile.Scanner{Source: s.file, End: end}}
+	sc := &scanner{source: s.file, end: end}
 	for records := 1; ; records++ {
 		switch _, err := sc.next(); err {
 		case nil:
@@ -126,13 +123,10 @@ func (s *Store) endsAtRecord(end int64) (bool, error) {
 			}
 		case io.EOF:
 			return true, nil
-		case lockedfile.ErrTorn:
+		case errTorn:
 			return false, nil
 		default:
 			return false, err
 		}
 	}
 }
-
-var _ io.ReaderAt = (*lockedfile.File)(nil)
-var _ store.Store = (*Store)(nil)

@@ -98,18 +98,18 @@ func (t tail) salvage() (span, error) {
 // those of a FileStore and the next bytes can be the beginning of another.
 // Else it returns from.
 func (t tail) chain(from int64) (int64, error) {
-	sc := &recordScanner{lockedfile.Scanner{Source: t.file, Pos: from, End: t.end}}
+	sc := &scanner{source: t.file, pos: from, end: t.end}
 	for {
 		r, err := sc.next()
 		switch {
 		case err == io.EOF:
-			return sc.Pos, nil
-		case err == lockedfile.ErrTorn:
-			rest := tail{file: t.file, pos: sc.Pos, end: t.end}
+			return sc.pos, nil
+		case err == errTorn:
+			rest := tail{file: t.file, pos: sc.pos, end: t.end}
 			if ok, err := rest.looksLikeRecord(); err != nil || !ok {
 				return from, err
 			}
-			return sc.Pos, nil
+			return sc.pos, nil
 		case err != nil:
 			return from, err
 		case len(r.key) == 0 || !looksLikeKey(r.key):

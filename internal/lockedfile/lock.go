@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"rallypoint/core/store"
-	"rallypoint/internal/backoff"
 )
 
 // A lock is tried for, never waited for in the kernel, where nothing but a signal could end the
@@ -17,20 +16,10 @@ import (
 // between two sections, and the bursts get rare while a holder hangs. Stock processes wait in the
 // kernel, which does not hand the lock over but wakes them to try again: the moment until they do
 // holds for us, too (package filestore, "Beside stock writers").
-//
-// lockBurst is the number of tries in a burst.
-//
-// Where many processes want the lock at one time, most tries are refused, and each costs the
-// processors, or a server of files, as much as one that succeeds: short bursts, far apart.
 const (
-	lockBurst   = 64
+	lockBurst   = 64 // tries
 	lockWaitMin = 10 * time.Microsecond
 	lockWaitMax = 2 * time.Millisecond
-
-	crowd            = 16 // more waiters than these are one
-	crowdLockBurst   = 4
-	crowdLockWaitMin = time.Millisecond
-	crowdLockWaitMax = 30 * time.Millisecond
 )
 
 // Flock is flock(2). Tests replace it.
@@ -42,16 +31,6 @@ type WaitLimit struct {
 	Ctx      context.Context
 	Closing  <-chan struct{}
 	Deadline time.Time
-	Waiters  int // how many processes may want the lock at one time; 0: not known, and few
-}
-
-// pace returns the number of tries in a burst, and the pauses between bursts: the first, which
-// doubles, and the longest.
-func (w WaitLimit) pace() (burst int, first, longest time.Duration) {
-	if w.Waiters > crowd {
-		return crowdLockBurst, crowdLockWaitMin, crowdLockWaitMax
-	}
-	return lockBurst, lockWaitMin, lockWaitMax
 }
 
 // Err returns why the wait has ended, nil if it has not.
@@ -83,7 +62,7 @@ func (w WaitLimit) sleep(clock Clock, d time.Duration) {
 // that ended names the process that holds it. Once p is over the lock is not taken any
 // more, so that nothing is written that was called off while it waited.
 func (f *File) Lock(p WaitLimit, clock Clock, how int) error {
-	burst, wait, longest := p.pace()
+	wait := lockWaitMin
 	for tries := 1; ; tries++ {
 		free, err := f.TryLock(how)
 		if err != nil {
@@ -96,19 +75,15 @@ func (f *File) Lock(p WaitLimit, clock Clock, how int) error {
 			}
 			return nil
 		}
-		if tries%burst != 0 {
+		if tries%lockBurst != 0 {
 			runtime.Gosched()
 			continue
 		}
 		if err := p.Err(clock); err != nil {
 			return fmt.Errorf("waiting for the file's lock, held by %s: %w", f.LockHolder(), err)
 		}
-		pause := wait
-		if p.Waiters > crowd {
-			pause = wait/2 + backoff.Below(wait/2) // not all at one time again
-		}
-		p.sleep(clock, pause)
-		wait = min(2*wait, longest)
+		p.sleep(clock, wait)
+		wait = min(2*wait, lockWaitMax)
 	}
 }
 
