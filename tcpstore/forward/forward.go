@@ -8,10 +8,8 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
 	"net"
 	"net/netip"
-	"slices"
 	"sync"
 	"time"
 
@@ -67,16 +65,10 @@ type Forwarder struct {
 	opts     Options
 	addr     netip.AddrPort
 	refusals *logsampler.Sampler
-
-	life    context.Context
-	stop    context.CancelFunc
-	wg      sync.WaitGroup
-	carrier carrier
+	carrier  *carrier
 
 	mu        sync.Mutex
-	closed    bool
 	listeners []net.Listener
-	links     map[*link]struct{}
 	failing   time.Time // since when no attempt has succeeded; zero: the last one has
 	warned    bool      // that was logged as a warning
 	lastErr   error     // of the last attempt; nil: it has succeeded
@@ -91,10 +83,8 @@ func Listen(addr netip.Addr, port int, opts Options) (*Forwarder, error) {
 	if err != nil {
 		return nil, err
 	}
-	f := &Forwarder{opts: opts, addr: l.Addr().(*net.TCPAddr).AddrPort(), links: map[*link]struct{}{}}
+	f := &Forwarder{opts: opts, addr: l.Addr().(*net.TCPAddr).AddrPort(), carrier: newCarrier(opts.Log)}
 	f.refusals = logsampler.New(func(d time.Duration, f func()) func() bool { return time.AfterFunc(d, f).Stop }, f.sumUp)
-	f.life, f.stop = context.WithCancel(context.Background())
-	f.carrier = carrier{log: opts.Log, wg: &f.wg}
 	if _, err := f.carrier.running(); err != nil {
 		_ = l.Close()
 		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "cannot carry connections of this node's workers to their store: %v", err)
@@ -128,25 +118,15 @@ func (f *Forwarder) Err() error {
 // call only waits.
 func (f *Forwarder) Close() error {
 	f.mu.Lock()
-	first := !f.closed
-	f.closed = true
-	f.stop()
+	f.carrier.end()
 	listeners := f.listeners
-	links := slices.Collect(maps.Keys(f.links))
+	f.listeners = nil
 	f.mu.Unlock()
-	if !first {
-		f.wg.Wait()
-		return nil
-	}
 	var err error
 	for _, l := range listeners {
 		err = errors.Join(err, l.Close())
 	}
-	for _, l := range links {
-		l.cut()
-	}
 	f.carrier.stop()
-	f.wg.Wait()
 	f.refusals.Close()
 	return err
 }
@@ -155,20 +135,20 @@ func (f *Forwarder) Close() error {
 func (f *Forwarder) serve(l net.Listener, port int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if f.closed {
+	if f.carrier.life.Err() != nil {
 		_ = l.Close()
 		return
 	}
 	f.listeners = append(f.listeners, l)
-	f.wg.Go(func() { f.accept(l, port) })
+	f.carrier.wg.Go(func() { f.accept(l, port) })
 }
 
 func (f *Forwarder) accept(l net.Listener, port int) {
 	log := f.opts.Log.With("listen", l.Addr().String())
-	err := acceptloop.Run(f.life, log, "connections of this node's workers", func() error {
+	err := acceptloop.Run(f.carrier.life, log, "connections of this node's workers", func() error {
 		conn, err := f.next(l)
 		if err == nil {
-			f.take(conn.(*net.TCPConn), port)
+			f.carrier.take(conn, func(k *link) { f.carry(k, port) })
 		}
 		return err
 	})
@@ -194,51 +174,29 @@ func (f *Forwarder) next(l net.Listener) (net.Conn, error) {
 	})
 }
 
-// take begins to carry a connection that was accepted.
-func (f *Forwarder) take(worker *net.TCPConn, port int) {
-	l := newLink(worker)
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.closed {
-		l.cut()
-		return
-	}
-	f.links[l] = struct{}{}
-	f.wg.Go(func() { f.carry(l, port) })
-}
-
 // carry reaches the store for a connection, and has the loop carry it.
-func (f *Forwarder) carry(l *link, port int) {
-	ctx, cancel := context.WithTimeout(f.life, dialTimeout)
+func (f *Forwarder) carry(k *link, port int) {
+	ctx, cancel := context.WithTimeout(f.carrier.life, dialTimeout)
 	store, err := f.opts.Dial(ctx, port)
 	cancel()
 	if port == 0 {
 		f.note(err)
 	}
-	if err == nil {
-		if err = f.carrier.carry(l, store, func() { f.forget(l) }); err == nil {
-			return
-		}
-		if f.life.Err() == nil && f.refusals.Note("not_carried", f.addr.Addr().String()) {
-			f.opts.Log.Warn("connection to the workers' store reset: it cannot be carried, though the store is reached: "+err.Error(),
-				"listen", f.addr.String(), "store", f.opts.Store)
-		}
+	if err != nil {
+		f.carrier.cut(k)
+		return
 	}
-	l.cut()
-	f.forget(l)
-}
-
-// forget drops a connection that has ended.
-func (f *Forwarder) forget(l *link) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	delete(f.links, l)
+	err = f.carrier.carry(k, store)
+	if err != nil && f.carrier.life.Err() == nil && f.refusals.Note("not_carried", f.addr.Addr().String()) {
+		f.opts.Log.Warn("connection to the workers' store reset: it cannot be carried, though the store is reached: "+err.Error(),
+			"listen", f.addr.String(), "store", f.opts.Store)
+	}
 }
 
 // note records whether the store can be reached, and logs when that changes.
 func (f *Forwarder) note(err error) {
 	f.mu.Lock()
-	if f.closed {
+	if f.carrier.life.Err() != nil {
 		f.mu.Unlock()
 		return
 	}

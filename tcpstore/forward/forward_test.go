@@ -259,9 +259,9 @@ func TestForwarderCarries(t *testing.T) {
 
 // open is how many connections are carried.
 func (f *Forwarder) open() int {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return len(f.links)
+	f.carrier.mu.Lock()
+	defer f.carrier.mu.Unlock()
+	return len(f.carrier.links)
 }
 
 // TestForwarderHalfClose has either end say that it is done while the other continues.
@@ -534,7 +534,7 @@ func TestBeside(t *testing.T) {
 		t.Errorf("%v, ports %v", err, s.dialed())
 	}
 	f.Close()
-	if f.Beside(testkit.FreePort(t)); len(f.listeners) != 2 {
+	if f.Beside(testkit.FreePort(t)); len(f.listeners) > 0 {
 		t.Error("a closed forwarder listens")
 	}
 }

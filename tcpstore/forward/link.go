@@ -1,88 +1,123 @@
 package forward
 
 import (
+	"context"
 	"crypto/tls"
 	"log/slog"
 	"net"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
 	"rallypoint/internal/eventloop"
 )
 
-// link is a worker's connection and the one to the store that carries it.
+// link is a connection that was accepted and the one that carries it on.
 type link struct {
-	worker atomic.Pointer[net.TCPConn] // nil: a loop carries it, or it was cut before
+	accepted net.Conn // nil: a loop has it, or it was cut before; guarded by carrier.mu
 
 	// of the loop
 	loop *loop
-	ends [2]end // of the worker, of the store
+	ends [2]end
 	over bool   // both sockets are closed
 	gone func() // called then
 }
 
-func newLink(worker *net.TCPConn) *link {
-	k := &link{}
-	k.worker.Store(worker)
-	return k
-}
-
-// cut resets the worker's connection, unless a loop carries it.
-func (l *link) cut() {
-	if worker := l.worker.Swap(nil); worker != nil {
-		closeRaw(worker)
-	}
-}
-
-// carrier carries the links of one owner by a loop, which begins with the first of them.
+// carrier has connections from when they are accepted: it resets those whose other end is not reached
+// yet when it stops, and carries the others by a loop, which begins with the first of them.
 type carrier struct {
-	log *slog.Logger
-	wg  *sync.WaitGroup // of the owner, which waits for it after stop
+	log  *slog.Logger
+	life context.Context // ends with stop
+	end  context.CancelFunc
+	wg   sync.WaitGroup
 
-	mu      sync.Mutex
-	loop    *loop // nil: there is none yet
-	stopped bool
+	mu    sync.Mutex
+	loop  *loop // nil: there is none yet
+	links map[*link]struct{}
 }
 
-// carry begins to carry a link to a connection to the store, and has gone called when it has
-// ended. If it fails it has reset both connections, and does not call gone.
-func (c *carrier) carry(k *link, store Conn, gone func()) error {
-	worker, raw := k.worker.Swap(nil), below(store)
-	if worker == nil {
-		closeRaw(raw)
+func newCarrier(log *slog.Logger) *carrier {
+	c := &carrier{log: log, links: map[*link]struct{}{}}
+	c.life, c.end = context.WithCancel(context.Background())
+	return c
+}
+
+// take takes over a connection that was accepted, and calls further in a goroutine, which ends with
+// carry or cut.
+func (c *carrier) take(accepted net.Conn, further func(k *link)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.life.Err() != nil {
+		closeRaw(accepted)
+		return
+	}
+	k := &link{accepted: accepted}
+	c.links[k] = struct{}{}
+	c.wg.Go(func() { further(k) })
+}
+
+// claim returns the accepted connection of a link, which is the caller's from then on; nil: it was cut.
+func (c *carrier) claim(k *link) net.Conn {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	conn := k.accepted
+	k.accepted = nil
+	return conn
+}
+
+// cut resets a link whose other end cannot be reached.
+func (c *carrier) cut(k *link) {
+	if conn := c.claim(k); conn != nil {
+		closeRaw(conn)
+	}
+	c.forget(k)
+}
+
+// forget drops a link that has ended.
+func (c *carrier) forget(k *link) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.links, k)
+}
+
+// carry begins to carry a link to its other connection. If it fails it has reset both.
+func (c *carrier) carry(k *link, other net.Conn) error {
+	accepted := c.claim(k)
+	if accepted == nil {
+		closeRaw(other)
 		return net.ErrClosed
 	}
-	k.gone = gone
+	k.gone = func() { c.forget(k) }
 	k.ends[0] = end{link: k, other: &k.ends[1], fd: -1}
 	k.ends[1] = end{link: k, other: &k.ends[0], fd: -1}
-	if err := c.take(k, worker, store, raw); err != nil {
-		closeRaw(worker)
-		closeRaw(raw)
+	conns := [2]net.Conn{accepted, other}
+	raw := [2]net.Conn{below(accepted), below(other)} // as long as TLS is over them
+	err := c.handOver(k, conns, raw)
+	if err != nil {
 		for i := range k.ends {
+			closeRaw(raw[i])
 			if fd := k.ends[i].fd; fd >= 0 {
 				closeFD(fd, true)
 			}
 		}
-		return err
+		c.forget(k)
 	}
-	return nil
+	return err
 }
 
-// take hands the sockets of a link to the loop.
-func (c *carrier) take(k *link, worker *net.TCPConn, store Conn, raw net.Conn) error {
+// handOver hands the sockets of a link to the loop.
+func (c *carrier) handOver(k *link, conns, raw [2]net.Conn) error {
 	l, err := c.running()
 	if err != nil {
 		return err
 	}
-	if secured, ok := store.(*tls.Conn); ok {
-		if k.ends[1].tls, err = eventloop.NewTLS(secured); err != nil {
-			return err
+	for i, conn := range conns {
+		if secured, ok := conn.(*tls.Conn); ok {
+			if k.ends[i].tls, err = eventloop.NewTLS(secured); err != nil {
+				return err
+			}
 		}
-	}
-	for i, conn := range []net.Conn{worker, raw} {
-		fd, err := eventloop.TakeOver(conn)
+		fd, err := eventloop.TakeOver(raw[i])
 		if err != nil {
 			return err
 		}
@@ -97,7 +132,7 @@ func (c *carrier) take(k *link, worker *net.TCPConn, store Conn, raw net.Conn) e
 func (c *carrier) running() (*loop, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.stopped {
+	if c.life.Err() != nil {
 		return nil, net.ErrClosed
 	}
 	if c.loop == nil {
@@ -115,14 +150,21 @@ func (c *carrier) running() (*loop, error) {
 	return c.loop, nil
 }
 
-// stop has all links cut.
+// stop cuts all links, and returns when nothing of the carrier runs any more.
 func (c *carrier) stop() {
 	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.stopped = true
+	c.end()
+	for k := range c.links {
+		if k.accepted != nil {
+			closeRaw(k.accepted)
+			k.accepted = nil
+		}
+	}
 	if c.loop != nil {
 		c.loop.events.Put(func(in *inbox) { in.stop = true })
 	}
+	c.mu.Unlock()
+	c.wg.Wait()
 }
 
 // closeRaw resets a connection without another word. The end of a TLS connection is its

@@ -9,7 +9,6 @@ import (
 	"log/slog"
 	"net"
 	"net/netip"
-	"sync"
 	"syscall"
 	"time"
 
@@ -46,66 +45,36 @@ type SidesOptions struct {
 // node to the programs there. It resets a connection for which there is no program.
 type Sides struct {
 	opts    SidesOptions
-	life    context.Context
-	stop    context.CancelFunc
-	wg      sync.WaitGroup
-	carrier carrier
-
-	mu     sync.Mutex
-	closed bool
-	conns  map[Conn]struct{} // not carried yet
+	carrier *carrier
 }
 
 // NewSides returns Sides; the caller closes it.
-func NewSides(opts SidesOptions) *Sides {
-	s := &Sides{opts: opts, conns: map[Conn]struct{}{}}
-	s.carrier = carrier{log: opts.Logger, wg: &s.wg}
-	s.life, s.stop = context.WithCancel(context.Background())
-	return s
-}
+func NewSides(opts SidesOptions) *Sides { return &Sides{opts, newCarrier(opts.Logger)} }
 
 // Take carries a connection, and closes it.
-func (s *Sides) Take(conn Conn) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.closed {
-		closeRaw(conn)
+func (s *Sides) Take(conn Conn) { s.carrier.take(conn, func(k *link) { s.carry(k, conn) }) }
+
+// carry reaches the program for a connection, and has the loop carry it.
+func (s *Sides) carry(k *link, conn Conn) {
+	port, program, err := s.reach(conn)
+	if err == nil {
+		err = s.carrier.carry(k, program)
+	} else {
+		s.carrier.cut(k)
+	}
+	if err == nil || s.carrier.life.Err() != nil {
 		return
 	}
-	s.conns[conn] = struct{}{}
-	s.wg.Go(func() {
-		port, program, err := s.reach(conn)
-		switch mine := s.claim(conn); {
-		case !mine && err == nil:
-			closeRaw(program)
-		case err == nil:
-			err = s.carrier.carry(newLink(program), conn, func() {})
-		case mine:
-			closeRaw(conn)
-		}
-		if err == nil || s.life.Err() != nil {
-			return
-		}
-		level := slog.LevelInfo
-		if errors.Is(err, syscall.ECONNREFUSED) { // the program is late: torch's client comes again
-			level = slog.LevelDebug
-		}
-		s.opts.Logger.Log(context.Background(), level, fmt.Sprintf("a connection of another node to port %d was reset: %v", port, err))
-	})
-}
-
-// claim reports whether a connection is still the caller's to close, which it is from then on.
-func (s *Sides) claim(conn Conn) bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	_, mine := s.conns[conn]
-	delete(s.conns, conn)
-	return mine
+	level := slog.LevelInfo
+	if errors.Is(err, syscall.ECONNREFUSED) { // the program is late: torch's client comes again
+		level = slog.LevelDebug
+	}
+	s.opts.Logger.Log(context.Background(), level, fmt.Sprintf("a connection of another node to port %d was reset: %v", port, err))
 }
 
 // reach connects to the program that listens on the port that a connection asks for.
-func (s *Sides) reach(conn Conn) (port int, program *net.TCPConn, err error) {
-	ctx, cancel := context.WithTimeout(s.life, sideTimeout)
+func (s *Sides) reach(conn Conn) (port int, program net.Conn, err error) {
+	ctx, cancel := context.WithTimeout(s.carrier.life, sideTimeout)
 	defer cancel()
 	_ = conn.SetReadDeadline(time.Now().Add(sideTimeout))
 	var asked [2]byte
@@ -118,15 +87,15 @@ func (s *Sides) reach(conn Conn) (port int, program *net.TCPConn, err error) {
 		s.opts.Refusals.add(refusedPort)
 		return port, nil, errors.New("it is none of the forwarded ports; forward_ports= on all nodes adds some")
 	}
-	c, err := Dialer().DialContext(ctx, "tcp", netip.AddrPortFrom(s.opts.At, uint16(port)).String())
+	program, err = Dialer().DialContext(ctx, "tcp", netip.AddrPortFrom(s.opts.At, uint16(port)).String())
 	if err != nil {
 		return port, nil, err
 	}
-	if err := s.admit(ctx, c); err != nil {
-		closeRaw(c)
+	if err := s.admit(ctx, program); err != nil {
+		closeRaw(program)
 		return port, nil, err
 	}
-	return port, c.(*net.TCPConn), nil
+	return port, program, nil
 }
 
 // admit checks the user of the program at the other end of a connection, which the kernel reveals
@@ -141,7 +110,7 @@ func (s *Sides) admit(ctx context.Context, c net.Conn) error {
 	for {
 		err := s.opts.Admit(c)
 		if err == nil || errors.Is(err, peer.ErrOtherUser) || !pause.Wait(ctx) {
-			if err != nil && s.life.Err() == nil {
+			if err != nil && s.carrier.life.Err() == nil {
 				s.opts.Refusals.add(refusedProgram)
 			}
 			return err
@@ -150,15 +119,4 @@ func (s *Sides) admit(ctx context.Context, c net.Conn) error {
 }
 
 // Close ends all connections and waits until nothing of s runs any more.
-func (s *Sides) Close() {
-	s.mu.Lock()
-	s.closed = true
-	s.stop()
-	for conn := range s.conns {
-		closeRaw(conn)
-	}
-	clear(s.conns)
-	s.mu.Unlock()
-	s.carrier.stop()
-	s.wg.Wait()
-}
+func (s *Sides) Close() { s.carrier.stop() }
