@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net/netip"
 
-	"rallypoint/core/params"
 	"rallypoint/core/peer"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
@@ -38,10 +37,7 @@ func Connect(ctx context.Context, place string, name secret.StoreName, token *se
 
 // openWay opens a way to a protected store, for this user's processes alone.
 func openWay(ctx context.Context, place string, name secret.StoreName, token *secret.Token) (*forward.Forwarder, error) {
-	p, err := newProtection(&params.Params{TokenFile: token.Path()}, slog.New(slog.DiscardHandler))
-	if err != nil {
-		return nil, err
-	}
+	p := &Protection{log: slog.New(slog.DiscardHandler), with: tcpstore.Secure{Token: token}}
 	first, err := p.dial(ctx, place, name, 0) // says what is wrong
 	if err != nil {
 		code := rendezvous.CodeOf(err)

@@ -28,7 +28,7 @@ func onePort(t *testing.T, token string) (s *RoundStores, server *control.Server
 	p := params.Default()
 	hosts := true
 	p.RunID, p.TokenFile, p.IsHost, p.StorePort = "job", token, &hosts, l.Addr().(*net.TCPAddr).Port
-	s = newRoundStores(p, logTo(t, "stores"))
+	s = testkit.Must(newRoundStores(p, logTo(t, "stores")))(t)
 	config := control.Config{RunID: "job", Node: &p, TakeStore: s.shareControlPort([]net.Listener{l}), Log: logTo(t, "control plane")}
 	if token != "" {
 		config.Token = testkit.Must(secret.OpenToken(token, nil))(t)
@@ -74,7 +74,7 @@ func TestStoreWithHost(t *testing.T) {
 	port := l.Addr().(*net.TCPAddr).Port
 	p := params.Default()
 	p.RunID, p.StorePort, p.StoreWithHost = "job", port, true
-	s := newRoundStores(p, logTo(t, "stores"))
+	s := testkit.Must(newRoundStores(p, logTo(t, "stores")))(t)
 	at := func(host string) int {
 		rs := testkit.Must(s.Open(t.Context(), host, p.StorePort))(t)
 		t.Cleanup(func() { rs.Close() })

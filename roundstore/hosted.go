@@ -83,7 +83,10 @@ func newMember(p params.Params, log *slog.Logger, hosted bool, connect func(memb
 	if warning != "" {
 		log.Warn(warning)
 	}
-	stores := newRoundStores(p, log)
+	stores, err := newRoundStores(p, log)
+	if err != nil {
+		return nil, err
+	}
 	return member.New(p, func(o member.Observer) member.ControlPlane { return connect(o, stores, log) }, stores, log), nil
 }
 

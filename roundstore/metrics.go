@@ -11,13 +11,7 @@ import (
 
 // refused counts the connections that the stores and the forwarders have refused, by reason.
 func (r *RoundStores) refused() (stores, forwarders map[string]uint64) {
-	return r.totals().Refused, r.forwardersRefused()
-}
-
-func (r *RoundStores) forwardersRefused() map[string]uint64 {
-	r.protecting.Lock()
-	defer r.protecting.Unlock()
-	return r.protected.refused()
+	return r.totals().Refused, r.protected.refused()
 }
 
 // Expose writes the numbers of all round stores there have been, and of the ways to those of
@@ -37,7 +31,7 @@ func (r *RoundStores) Expose(b *promtext.Buffer) {
 	}
 	expose("rallypoint_round_store_operations_total", "Requests to round stores, by operation.", "operation", t.Ops)
 	expose("rallypoint_round_store_refused_total", "Connections that round stores closed, by reason.", "reason", t.Refused)
-	expose("rallypoint_forwarder_refused_total", "Connections that the ways to other nodes' round stores, and to programs beside this one's, closed, by reason.", "reason", r.forwardersRefused())
+	expose("rallypoint_forwarder_refused_total", "Connections that the ways to other nodes' round stores, and to programs beside this one's, closed, by reason.", "reason", r.protected.refused())
 }
 
 // totals adds up the stores that are open and those that were.

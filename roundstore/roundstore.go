@@ -29,12 +29,9 @@ const lookupTimeout = 2 * time.Second
 // RoundStores is a member.RoundStores of tcpstore servers, which fold the
 // restart count in the keys of torch 2.2-2.5 workers.
 type RoundStores struct {
-	params params.Params // of the node
-	log    *slog.Logger
-
-	protecting sync.Mutex // held while protected is made
-	protected  *Protection
-	asked      bool // protected was made
+	params    params.Params // of the node
+	log       *slog.Logger
+	protected *Protection // nil: the stores are plain
 
 	mu    sync.Mutex
 	fixed *socket      // in use on a fixed port; nil: none is
@@ -46,14 +43,17 @@ type RoundStores struct {
 var _ member.RoundStores = (*RoundStores)(nil)
 
 // newRoundStores makes the round stores of the node that p describes, which log to log. On
-// a loopback address they serve the users of p.LoopbackUsers only.
-func newRoundStores(p params.Params, log *slog.Logger) *RoundStores {
+// a loopback address they serve the users of p.LoopbackUsers only. The error is ErrInvalid if the token
+// file cannot be used.
+func newRoundStores(p params.Params, log *slog.Logger) (*RoundStores, error) {
+	protected, err := newProtection(&p, log)
 	return &RoundStores{
-		params: p,
-		log:    log,
-		open:   map[*socket]struct{}{},
-		past:   tcpstore.Stats{Ops: map[string]uint64{}, Refused: map[string]uint64{}},
-	}
+		params:    p,
+		log:       log,
+		protected: protected,
+		open:      map[*socket]struct{}{},
+		past:      tcpstore.Stats{Ops: map[string]uint64{}, Refused: map[string]uint64{}},
+	}, err
 }
 
 // socket is a listening server with the round stores that share it: that of the
@@ -85,14 +85,10 @@ func (r *RoundStores) shareControlPort(listeners []net.Listener) (take func(net.
 	if hosts := r.params.IsHost; !ok || !r.params.StoreWithHost && (hosts == nil || !*hosts) || addr.Port != r.params.StorePort {
 		return nil
 	}
-	protection, err := r.protection()
-	if err != nil {
-		return nil // as Open says
-	}
 	for _, l := range listeners {
-		_ = share(protection, l) // else this machine's workers get another port, which is logged
+		_ = share(r.protected, l) // else this machine's workers get another port, which is logged
 	}
-	p := &controlPort{addr: addr, plain: protection == nil, conns: make(chan net.Conn)}
+	p := &controlPort{addr: addr, plain: r.protected == nil, conns: make(chan net.Conn)}
 	for _, l := range listeners {
 		p.on = append(p.on, l.Addr().(*net.TCPAddr).AddrPort().Addr().Unmap())
 	}
@@ -131,25 +127,22 @@ func (r *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 	}
 	r.mu.Unlock()
 
-	protection, err := r.protection()
-	if err != nil {
-		return nil, err
-	}
 	opts := tcpstore.Options{Logger: r.log, NormalizeAttemptKeys: true}
 	var l net.Listener
 	if beside != nil {
 		l = &portListener{controlPort: beside, closed: make(chan struct{})} // whose users the control plane has checked
 	} else {
+		var err error
 		if l, err = listen(ctx, host, port); err != nil {
 			return nil, err
 		}
-		if err = share(protection, l); err != nil {
+		if err = share(r.protected, l); err != nil {
 			l.Close()
 			return nil, err
 		}
 		opts.Accept = peer.NewCheck(&r.params, l.Addr()).Accept
 	}
-	k := &socket{sides: protection.sides(), beside: beside, host: host, port: port, users: 1}
+	k := &socket{sides: r.protected.sides(), beside: beside, host: host, port: port, users: 1}
 	opts.Pass = k.gate.await
 	k.sides.protect(&opts)
 	k.server = tcpstore.Serve(l, newEngine(), opts)
@@ -164,18 +157,6 @@ func (r *RoundStores) Open(ctx context.Context, host string, port int) (member.R
 
 // Port implements member.RoundStore.
 func (r *roundStore) Port() int { return r.socket.server.Addr().(*net.TCPAddr).Port }
-
-// protection returns the stores' protection, which it makes once.
-func (r *RoundStores) protection() (*Protection, error) {
-	r.protecting.Lock()
-	defer r.protecting.Unlock()
-	if r.asked {
-		return r.protected, nil
-	}
-	p, err := newProtection(&r.params, r.log)
-	r.protected, r.asked = p, err == nil
-	return p, err
-}
 
 // share lets the listener for this machine's workers have the port of l, which may be on all
 // addresses. It is done when l listens already, so that no other store shares a fixed port. A
@@ -193,10 +174,6 @@ func share(t *Protection, l net.Listener) error {
 
 // Begin implements member.RoundStore.
 func (r *roundStore) Begin(o rendezvous.Outcome) (rendezvous.Outcome, error) {
-	protection, err := r.stores.protection()
-	if err != nil {
-		return o, err
-	}
 	r.stores.mu.Lock()
 	defer r.stores.mu.Unlock()
 	if r.begun || r.closed {
@@ -204,7 +181,7 @@ func (r *roundStore) Begin(o rendezvous.Outcome) (rendezvous.Outcome, error) {
 	}
 	r.begun = true
 	k := r.socket
-	if protection == nil {
+	if r.stores.protected == nil {
 		if r.next != nil {
 			k.server.SwapEngine(r.next)
 			k.gate.open()
@@ -220,7 +197,7 @@ func (r *roundStore) Begin(o rendezvous.Outcome) (rendezvous.Outcome, error) {
 	if r.next != nil {
 		k.gate.open()
 	}
-	at, stop, err := protection.serve(k.server, k.sides, name)
+	at, stop, err := r.stores.protected.serve(k.server, k.sides, name)
 	if err != nil {
 		return o, err
 	}
@@ -230,11 +207,10 @@ func (r *roundStore) Begin(o rendezvous.Outcome) (rendezvous.Outcome, error) {
 
 // Reach implements member.RoundStores.
 func (r *RoundStores) Reach(ctx context.Context, o rendezvous.Outcome) (rendezvous.Outcome, io.Closer, error) {
-	protection, err := r.protection()
-	if err != nil || protection == nil {
-		return o, nil, err
+	if r.protected == nil {
+		return o, nil, nil
 	}
-	at, way, err := protection.Reach(ctx, o.StoreAddr, o.StorePort, nameOf(r.params.RunID, o))
+	at, way, err := r.protected.Reach(ctx, o.StoreAddr, o.StorePort, nameOf(r.params.RunID, o))
 	if err != nil {
 		return o, nil, err
 	}

@@ -24,7 +24,7 @@ func TestRoundStoreListensWhereItShould(t *testing.T) {
 		"fe80::1":     "wildcard", // needs a zone
 		"not..a.name": "wildcard",
 	} {
-		s := newRoundStores(params.Default(), logTo(t, "stores"))
+		s := testkit.Must(newRoundStores(params.Default(), logTo(t, "stores")))(t)
 		r, err := s.Open(t.Context(), host, 0)
 		if err != nil {
 			t.Errorf("%q: %v", host, err)
@@ -51,7 +51,7 @@ func TestRoundStorePortIsTaken(t *testing.T) {
 	}
 	defer l.Close()
 	port := l.Addr().(*net.TCPAddr).Port
-	_, err = newRoundStores(params.Default(), logTo(t, "stores")).Open(t.Context(), "127.0.0.1", port)
+	_, err = testkit.Must(newRoundStores(params.Default(), logTo(t, "stores")))(t).Open(t.Context(), "127.0.0.1", port)
 	if !errors.Is(err, rendezvous.ErrConnection) || !strings.Contains(err.Error(), "store_port="+strconv.Itoa(port)) {
 		t.Errorf("got %v", err)
 	}
@@ -60,7 +60,7 @@ func TestRoundStorePortIsTaken(t *testing.T) {
 func TestRoundStoreOpenEndsWithItsContext(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	r, err := newRoundStores(params.Default(), logTo(t, "stores")).Open(ctx, "", 0)
+	r, err := testkit.Must(newRoundStores(params.Default(), logTo(t, "stores")))(t).Open(ctx, "", 0)
 	if err == nil || r != nil {
 		t.Errorf("got %v, %v", r, err)
 	}
@@ -71,7 +71,7 @@ func TestRoundStoreOpenEndsWithItsContext(t *testing.T) {
 func TestFixedPortHoldsNewConnections(t *testing.T) {
 	for _, begins := range []bool{true, false} {
 		t.Run("begins="+strconv.FormatBool(begins), func(t *testing.T) {
-			s := newRoundStores(params.Default(), logTo(t, "stores"))
+			s := testkit.Must(newRoundStores(params.Default(), logTo(t, "stores")))(t)
 			port := testkit.FreePort(t)
 			first, err := s.Open(t.Context(), "127.0.0.1", port)
 			if err != nil {
@@ -117,7 +117,7 @@ func TestFixedPortHoldsNewConnections(t *testing.T) {
 }
 
 func TestClosingAShutGateEndsTheServer(t *testing.T) {
-	s := newRoundStores(params.Default(), logTo(t, "stores"))
+	s := testkit.Must(newRoundStores(params.Default(), logTo(t, "stores")))(t)
 	port := testkit.FreePort(t)
 	first, err := s.Open(t.Context(), "127.0.0.1", port)
 	if err != nil {
