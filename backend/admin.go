@@ -17,8 +17,7 @@ import (
 
 // Admin asks a run for something in the name of a user, from outside: it is no node.
 type Admin struct {
-	Addr    string        // of the control plane
-	Place   string        // the endpoint of a register that names it, instead of Addr; see Locate
+	At      Place         // where the run is
 	RunID   string        // "": the only run
 	Token   *secret.Token // of the control plane; nil: none
 	By      string        // who asks, for those who read the reason; "": user and machine
@@ -60,13 +59,13 @@ func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 		}
 		a.RunID = run.RunID
 	}
-	ask := a.query().ask
-	if a.Place == "" {
-		ask = func(ctx context.Context, ev rendezvous.Event) (string, error) {
-			return client.Ask(ctx, a.Addr, a.Token, a.RunID, ev)
-		}
+	var done string
+	var err error
+	if servers := a.At.Servers(); servers != "" {
+		done, err = client.Ask(ctx, servers, a.Token, a.RunID, ev)
+	} else {
+		done, err = a.askLed(ctx, ev)
 	}
-	done, err := ask(ctx, ev)
 	if err != nil {
 		return Answer{}, err
 	}
@@ -75,8 +74,6 @@ func (a Admin) Ask(ctx context.Context, ev rendezvous.Event) (Answer, error) {
 	}
 	return Answer{Text: done, Directive: id}, nil
 }
-
-func (a Admin) query() Query { return Query{a.Place, a.RunID, a.Token, a.Timeout} }
 
 // NoReason is the reason that the nodes of a job receive if the administrator gives none.
 const NoReason = "no reason given"

@@ -10,6 +10,7 @@ import (
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/testkit"
 )
 
 // TestDrain: a drained node leaves at the deadline and exits with 0, and a spare takes its place
@@ -30,8 +31,9 @@ func TestDrain(t *testing.T) {
 	})
 	t.Run("file", func(t *testing.T) {
 		endpoint := "file://" + t.TempDir()
+		place := testkit.Must(Locate(endpoint))(t)
 		testDrain(t, &run{t, at(endpoint)}, func(ctx context.Context, ev rendezvous.Event) error {
-			_, err := Admin{Place: endpoint, RunID: "job", By: "carol", Timeout: patience}.Ask(ctx, ev)
+			_, err := Admin{At: place, RunID: "job", By: "carol", Timeout: patience}.Ask(ctx, ev)
 			return err
 		})
 	})

@@ -42,22 +42,20 @@ func directoryOf(endpoint string) (directory, error) {
 		"the endpoint %q is not valid: %s; write file:///DIRECTORY, a directory that all nodes share, with %%XX for special characters", endpoint, wrong)
 }
 
-func (d directory) endpoint() string {
+func (d directory) shown() string {
 	return (&url.URL{Scheme: schemeFile, Path: string(d)}).String()
 }
 
 func (d directory) complete(p *params.Params) error {
-	p.Endpoint = d.endpoint()
+	p.Endpoint = d.shown()
 	return nil
 }
 
 func (d directory) open(p params.Params, log *slog.Logger) (Node, error) {
-	p.Endpoint = d.endpoint()
+	p.Endpoint = d.shown()
 	r := fileregister.New(string(d), p.RunID, fileregister.Options{})
 	return node(roundstore.OpenRegister(p, r, func() string { return ownAddress(p.Max) }, nil, log))
 }
-
-func (d directory) shown() string { return d.endpoint() }
 
 func (d directory) only() string { return "" }
 

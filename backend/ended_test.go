@@ -127,11 +127,11 @@ func TestFailedRunBeginsAgain(t *testing.T) {
 
 // Guarantee 9: an administrator has a closed run begin again.
 func TestForget(t *testing.T) {
-	forget := func(t *testing.T, a Admin, endpoint string) {
+	forget := func(t *testing.T, endpoint string) {
 		t.Helper()
 		r := &run{t, at(endpoint)}
 		closedRun(t, r, endings["after a success"].end)
-		a.RunID, a.Timeout = "job", patience
+		a := Admin{At: testkit.Must(Locate(endpoint))(t), RunID: "job", Timeout: patience}
 		for i, want := range []error{nil, rendezvous.ErrInvalid} {
 			if answer, err := a.Ask(t.Context(), rendezvous.Forget{Reason: "once more"}); !errors.Is(err, want) {
 				t.Fatalf("try %d: %+v, %v", i, answer, err)
@@ -146,14 +146,14 @@ func TestForget(t *testing.T) {
 		}
 		s := control.Start(control.Config{}, l)
 		t.Cleanup(func() { s.Close() })
-		forget(t, Admin{Addr: l.Addr().String()}, l.Addr().String())
+		forget(t, l.Addr().String())
 	})
 	t.Run("file", func(t *testing.T) {
 		endpoint := "file://" + t.TempDir()
-		forget(t, Admin{Place: endpoint}, endpoint)
+		forget(t, endpoint)
 	})
 	t.Run("etcd", func(t *testing.T) {
 		endpoint := "etcd://" + etcd.Endpoint(t) + "?key_prefix=" + url.QueryEscape("/"+t.Name())
-		forget(t, Admin{Place: endpoint}, endpoint)
+		forget(t, endpoint)
 	})
 }

@@ -15,17 +15,12 @@ import (
 )
 
 // etcdPlace is an etcd that has the records of runs' leaders.
-type etcdPlace struct {
-	*etcdclient.Endpoint
-	written string
-}
+type etcdPlace struct{ *etcdclient.Endpoint }
 
 func parseEtcd(endpoint string) (place, error) {
 	e, err := etcdclient.ParseEndpoint(endpoint)
-	return etcdPlace{e, endpoint}, err
+	return etcdPlace{e}, err
 }
-
-func (e etcdPlace) endpoint() string { return e.written }
 
 func (e etcdPlace) complete(p *params.Params) error {
 	if err := e.Apply(p); err != nil {

@@ -8,21 +8,21 @@ import (
 )
 
 // hosted is the endpoint of a control plane that a node or a server hosts.
-type hosted struct{ servers params.Servers }
+type hosted params.Servers
 
 func parseHosted(endpoint string) (place, error) {
 	servers, err := params.ParseServers(endpoint, params.DefaultPort)
-	return hosted{servers}, err
+	return hosted(servers), err
 }
 
 func (h hosted) complete(p *params.Params) error {
-	p.Endpoint, p.Servers = h.servers.String(), h.servers
+	p.Endpoint, p.Servers = h.servers().String(), h.servers()
 	return nil
 }
 
 func (h hosted) open(p params.Params, log *slog.Logger) (Node, error) {
-	p.Servers = h.servers
+	p.Servers = h.servers()
 	return node(roundstore.Open(p, log))
 }
 
-func (h hosted) address() (string, error) { return reachable(h.servers...) }
+func (h hosted) servers() params.Servers { return params.Servers(h) }

@@ -1,6 +1,7 @@
 package backend
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -14,15 +15,13 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/register"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/secret"
 	"rallypoint/internal/printable"
 	"rallypoint/internal/wording"
 )
 
 type registerPlace interface {
 	place
-	// endpoint returns the endpoint with defaults filled in, secrets included, and shown without them.
-	endpoint() string
+	// shown returns the endpoint with defaults filled in, without secrets.
 	shown() string
 	// runs returns the ids of the runs there. An etcd is tried until the timeout.
 	runs(ctx context.Context, timeout time.Duration) ([]string, error)
@@ -32,56 +31,43 @@ type registerPlace interface {
 	only() string
 }
 
-// Query asks a place about its runs from outside.
-type Query struct {
-	Place   string        // the endpoint, as Locate returns it
-	RunID   string        // "": all
-	Token   *secret.Token // of the leaders; nil: none
-	Timeout time.Duration
-}
-
-// led is a run that a place has.
+// led is a run that a place has, which is shown.
 type led struct {
-	runID string
+	runID, place string
 	*register.Record
 }
 
+// place is where a register names the runs' leaders.
+func (a Admin) place() registerPlace { return a.At.at.(registerPlace) }
+
 // records reads the records of the runs in question, in the order of their ids. A run that is asked for
 // must be there.
-func (q Query) records(ctx context.Context) (at registerPlace, list []led, err error) {
-	p, err := placeOf(q.Place)
-	if err != nil {
-		return nil, nil, err
-	}
-	at = p.(registerPlace)
-	id := q.RunID
-	if id == "" {
-		id = at.only()
-	}
+func (a Admin) records(ctx context.Context) (list []led, err error) {
+	id := cmp.Or(a.RunID, a.place().only())
 	ids := []string{id}
 	if id == "" {
-		if ids, err = at.runs(ctx, q.Timeout); err != nil {
-			return nil, nil, err
+		if ids, err = a.place().runs(ctx, a.Timeout); err != nil {
+			return nil, err
 		}
 		slices.Sort(ids)
 	}
 	for _, id := range ids {
-		r, err := q.read(ctx, at, id)
+		r, err := a.read(ctx, id)
 		if err != nil {
-			return nil, nil, err
+			return nil, err
 		}
 		if r != nil {
-			list = append(list, led{id, r})
+			list = append(list, led{id, a.place().shown(), r})
 		}
 	}
 	if len(list) == 0 && id != "" {
-		return nil, nil, q.noSuchRun(ctx, at, id)
+		return nil, a.noSuchRun(ctx, id)
 	}
-	return at, list, nil
+	return list, nil
 }
 
-func (q Query) read(ctx context.Context, at registerPlace, runID string) (*register.Record, error) {
-	r, end, err := at.register(runID, q.Timeout)
+func (a Admin) read(ctx context.Context, runID string) (*register.Record, error) {
+	r, end, err := a.place().register(runID, a.Timeout)
 	if err != nil {
 		return nil, err
 	}
@@ -92,31 +78,32 @@ func (q Query) read(ctx context.Context, at registerPlace, runID string) (*regis
 	}
 	record, err := register.Decode(state)
 	if err != nil {
-		return nil, rendezvous.Errorf(rendezvous.CodeState, "run %q: what is stored at %s is not of a run: %v", runID, at.shown(), err)
+		return nil, rendezvous.Errorf(rendezvous.CodeState, "run %q: what is stored at %s is not of a run: %v", runID, a.place().shown(), err)
 	}
 	return record, nil
 }
 
 // noSuchRun is the error of a run that is not there; it names those that are.
-func (q Query) noSuchRun(ctx context.Context, at registerPlace, runID string) error {
-	names, err := at.runs(ctx, q.Timeout)
+func (a Admin) noSuchRun(ctx context.Context, runID string) error {
+	at := a.place().shown()
+	names, err := a.place().runs(ctx, a.Timeout)
 	if err != nil || len(names) == 0 {
-		return rendezvous.Errorf(rendezvous.CodeInvalid, "there is no run %q at %s, nor any other run", runID, at.shown())
+		return rendezvous.Errorf(rendezvous.CodeInvalid, "there is no run %q at %s, nor any other run", runID, at)
 	}
 	slices.Sort(names)
-	return rendezvous.Errorf(rendezvous.CodeInvalid, "there is no run %q at %s, only %s", runID, at.shown(), wording.Names(names))
+	return rendezvous.Errorf(rendezvous.CodeInvalid, "there is no run %q at %s, only %s", runID, at, wording.Names(names))
 }
 
-// Status asks the leaders of the runs there. That of a single run is its leader's own; a run without one
-// is described as its record tells. raw is the document.
-func (q Query) Status(ctx context.Context) (raw []byte, st control.Status, err error) {
-	at, list, err := q.records(ctx)
+// AskLeaders asks the leaders of the runs that a register names. The status of a single run is its
+// leader's own; a run without one is described as its record tells. raw is the document.
+func (a Admin) AskLeaders(ctx context.Context) (raw []byte, st control.Status, err error) {
+	list, err := a.records(ctx)
 	if err != nil {
 		return nil, st, err
 	}
 	st = control.Status{Schema: control.StatusSchema, Runs: []control.RunStatus{}}
 	for _, l := range list {
-		of, err := q.statusOf(ctx, at, l, len(list) == 1)
+		of, err := a.statusOf(ctx, l, len(list) == 1)
 		if err != nil && len(list) == 1 {
 			return nil, st, err
 		}
@@ -130,7 +117,7 @@ func (q Query) Status(ctx context.Context) (raw []byte, st control.Status, err e
 	slices.SortStableFunc(st.Runs, func(a, b control.RunStatus) int { // those with nodes first
 		return min(1, present(&b)) - min(1, present(&a))
 	})
-	st.Place, st.RunsTotal = at.shown(), len(st.Runs)
+	st.Place, st.RunsTotal = a.place().shown(), len(st.Runs)
 	st.Runs = st.Runs[:min(len(st.Runs), control.MaxStatusRuns)]
 	raw, err = json.Marshal(st)
 	return raw, st, err
@@ -163,7 +150,7 @@ func (l led) resting() *rendezvous.Machine {
 
 // askLeader asks the leader of a run. While it does not answer, the record is read again, since
 // another one may lead meanwhile.
-func askLeader[T any](ctx context.Context, q Query, at registerPlace, l led, ask func(context.Context, string) (T, error)) (answer T, err error) {
+func askLeader[T any](ctx context.Context, a Admin, l led, ask func(context.Context, string) (T, error)) (answer T, err error) {
 	final := func(err error) bool {
 		return errors.As(err, new(*rendezvous.Error)) && !errors.Is(err, rendezvous.ErrConnection)
 	}
@@ -172,33 +159,33 @@ func askLeader[T any](ctx context.Context, q Query, at registerPlace, l led, ask
 		if addr != atRegister {
 			return ask(ctx, addr)
 		}
-		if r, err := q.read(ctx, at, l.runID); err == nil && r != nil {
+		if r, err := a.read(ctx, l.runID); err == nil && r != nil {
 			l.Record = r
 		}
 		switch l.Phase {
 		case register.Over:
-			return none, l.unled(at, nil)
+			return none, l.unled(nil)
 		case register.Leads:
 			return none, &wire.Redirected{To: wire.Redirect{Host: l.Addr, Node: l.Node}}
 		}
 		return none, &wire.Redirected{}
 	})
 	if err != nil && !final(err) {
-		err = l.unled(at, err)
+		err = l.unled(err)
 	}
 	return answer, err
 }
 
 // statusOf asks the leader of one run: only the one that the record names, unless patient.
-func (q Query) statusOf(ctx context.Context, at registerPlace, l led, patient bool) (st control.Status, err error) {
+func (a Admin) statusOf(ctx context.Context, l led, patient bool) (st control.Status, err error) {
 	if m := l.resting(); m != nil {
 		return described(m), nil
 	}
 	if !patient && l.Phase != register.Leads {
-		return st, l.unled(at, nil)
+		return st, l.unled(nil)
 	}
 	ask := func(ctx context.Context, addr string) (st control.Status, err error) {
-		code, _, body, err := Get(ctx, addr, q.Token, "/status", l.runID)
+		code, _, body, err := Get(ctx, addr, a.Token, "/status", l.runID)
 		switch {
 		case err != nil:
 			return st, err
@@ -215,14 +202,14 @@ func (q Query) statusOf(ctx context.Context, at registerPlace, l led, patient bo
 		return st, err
 	}
 	if patient {
-		return askLeader(ctx, q, at, l, ask)
+		return askLeader(ctx, a, l, ask)
 	}
 	return ask(ctx, l.Addr)
 }
 
 // unled is the error for a leader that does not answer, with what the record says about it.
-func (l led) unled(at registerPlace, err error) error {
-	node, where := printable.Text(rendezvous.MachineOf(l.Node)), fmt.Sprintf("run %q at %s", l.runID, at.shown())
+func (l led) unled(err error) error {
+	node, where := printable.Text(rendezvous.MachineOf(l.Node)), fmt.Sprintf("run %q at %s", l.runID, l.place)
 	switch {
 	case l.Phase == register.Over:
 		return rendezvous.Errorf(rendezvous.CodeInvalid, "no node of %s is alive: its last leader, node %s, has left; the next node begins it again", where, node)
@@ -233,24 +220,25 @@ func (l led) unled(at registerPlace, err error) error {
 		"if the node is dead, another one leads a lease later at most; if it lives, open the way to its port", where, l.Beat, l.Term, node, l.Addr, err)
 }
 
-func (q Query) ask(ctx context.Context, ev rendezvous.Event) (done string, err error) {
-	at, list, err := q.records(ctx)
+// askLed is Ask for a run whose leader a register names.
+func (a Admin) askLed(ctx context.Context, ev rendezvous.Event) (done string, err error) {
+	list, err := a.records(ctx)
 	if err != nil {
 		return "", err
 	}
 	l := list[0]
 	if m := l.resting(); m != nil {
-		return q.askResting(ctx, at, l, m, ev)
+		return a.askResting(ctx, l, m, ev)
 	}
-	return askLeader(ctx, q, at, l, func(ctx context.Context, addr string) (string, error) {
-		return client.Ask(ctx, addr, q.Token, l.runID, ev)
+	return askLeader(ctx, a, l, func(ctx context.Context, addr string) (string, error) {
+		return client.Ask(ctx, addr, a.Token, l.runID, ev)
 	})
 }
 
 // askResting answers a request to a run that stays closed: it may be forgotten.
-func (q Query) askResting(ctx context.Context, at registerPlace, l led, m *rendezvous.Machine, ev rendezvous.Event) (done string, err error) {
+func (a Admin) askResting(ctx context.Context, l led, m *rendezvous.Machine, ev rendezvous.Event) (done string, err error) {
 	if _, forgets := ev.(rendezvous.Forget); !forgets {
-		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "no node of run %q at %s is alive: there is no node left to tell", l.runID, at.shown())
+		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "no node of run %q at %s is alive: there is no node left to tell", l.runID, l.place)
 	}
 	var answer rendezvous.Answer
 	for _, e := range m.Apply(ev) {
@@ -261,7 +249,7 @@ func (q Query) askResting(ctx context.Context, at registerPlace, l led, m *rende
 	if answer.Err != nil {
 		return "", answer.Err
 	}
-	r, end, err := at.register(l.runID, q.Timeout)
+	r, end, err := a.place().register(l.runID, a.Timeout)
 	if err != nil {
 		return "", err
 	}

@@ -9,23 +9,19 @@ import (
 	"rallypoint/core/params"
 )
 
-// Locate returns where programs outside a job can see the runs of an endpoint: the address of
-// their control plane (or a comma-separated list of its servers) or, where a register names each run's,
-// the endpoint with defaults filled in, for Query. A number alone is a port of this machine,
-// as --listen has it. It opens nothing. The errors call the endpoint ENDPOINT, as the commands do.
-func Locate(endpoint string) (addr, place string, err error) {
-	if endpoint, err = ofServer(endpoint); err != nil {
-		return "", "", err
-	}
-	at, err := placeOf(endpoint)
+// Locate parses an endpoint for programs outside a job, which can see its runs there, by Admin. A number
+// alone is a port of this machine, as --listen has it. It opens nothing. The errors call the endpoint
+// ENDPOINT, as the commands do.
+func Locate(endpoint string) (Place, error) {
+	endpoint, err := ofServer(endpoint)
 	if err != nil {
-		return "", "", err
+		return Place{}, err
 	}
-	if at, ok := at.(registerPlace); ok {
-		return "", at.endpoint(), nil
+	at, err := At(endpoint)
+	if hosted, ok := at.at.(hostedPlace); ok && err == nil {
+		err = checkPorts(hosted.servers()...)
 	}
-	addr, err = at.(hostedPlace).address()
-	return addr, "", err
+	return at, err
 }
 
 // Address returns the HOST:PORT of a server to connect to, with the default port where
@@ -39,7 +35,7 @@ func Address(endpoint string, defaultPort int) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return reachable(at)
+	return at.String(), checkPorts(at)
 }
 
 // ofServer returns an endpoint as commands take it in the syntax of the parsers: a number alone is
@@ -55,12 +51,12 @@ func ofServer(endpoint string) (string, error) {
 	return endpoint, nil
 }
 
-// reachable returns the addresses of servers, each of which needs a port.
-func reachable(servers ...params.HostPort) (string, error) {
+// checkPorts refuses a server without a port.
+func checkPorts(servers ...params.HostPort) error {
 	for _, at := range servers {
 		if at.Port == 0 {
-			return "", fmt.Errorf("ENDPOINT is %q, but nothing listens on port 0", at)
+			return fmt.Errorf("ENDPOINT is %q, but nothing listens on port 0", at)
 		}
 	}
-	return params.Servers(servers).String(), nil
+	return nil
 }

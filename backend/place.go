@@ -29,8 +29,8 @@ type place interface {
 
 type hostedPlace interface {
 	place
-	// address returns the control plane's HOST:PORT, or those of its servers, separated by commas.
-	address() (string, error)
+	// servers are those of the control plane.
+	servers() params.Servers
 }
 
 // parsers parse an endpoint of their scheme. A wrong one is ErrInvalid.
@@ -59,7 +59,13 @@ type Place struct{ at place }
 // At parses an endpoint. It opens nothing. The error for a wrong one is ErrInvalid, which quotes it
 // and says how to write it.
 func At(endpoint string) (Place, error) {
-	at, err := placeOf(endpoint)
+	scheme := scheme(endpoint)
+	parse, ok := parsers[scheme]
+	if !ok {
+		return Place{}, rendezvous.Errorf(rendezvous.CodeInvalid,
+			"the endpoint %q is not valid: there is no scheme %q; write HOST, HOST:PORT, [IPV6]:PORT, file:///DIRECTORY or etcd://HOST", params.QuotableEndpoint(endpoint), scheme)
+	}
+	at, err := parse(endpoint)
 	return Place{at}, err
 }
 
@@ -78,13 +84,11 @@ func (at Place) Complete(p *params.Params) error { return at.at.complete(p) }
 // The caller ends the node by Shutdown or Close.
 func (at Place) Open(p params.Params, log *slog.Logger) (Node, error) { return at.at.open(p, log) }
 
-// placeOf parses an endpoint.
-func placeOf(endpoint string) (place, error) {
-	scheme := scheme(endpoint)
-	parse, ok := parsers[scheme]
-	if !ok {
-		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
-			"the endpoint %q is not valid: there is no scheme %q; write HOST, HOST:PORT, [IPV6]:PORT, file:///DIRECTORY or etcd://HOST", params.QuotableEndpoint(endpoint), scheme)
+// Servers returns the HOST:PORT of the control plane there, or those of its servers, separated by
+// commas; "" if a register names each run's.
+func (at Place) Servers() string {
+	if hosted, ok := at.at.(hostedPlace); ok {
+		return hosted.servers().String()
 	}
-	return parse(endpoint)
+	return ""
 }

@@ -34,8 +34,6 @@ func (r record) complete(*params.Params) error { return errRecordIsNoPlace }
 
 func (r record) open(params.Params, *slog.Logger) (Node, error) { return nil, errRecordIsNoPlace }
 
-func (r record) endpoint() string { return schemeRecord + "://" + hex.EncodeToString(r) }
-
 func (r record) shown() string { return "a program's backend" }
 
 func (r record) only() string { return "" }

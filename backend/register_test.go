@@ -112,9 +112,9 @@ func TestRecordIsNoMeetingPlace(t *testing.T) {
 		"record://0g": rendezvous.ErrInvalid,
 		"record://00": rendezvous.ErrState,
 	} {
-		_, place, err := Locate(endpoint)
+		place, err := Locate(endpoint)
 		if err == nil {
-			_, _, err = Query{Place: place}.Status(t.Context())
+			_, _, err = Admin{At: place}.AskLeaders(t.Context())
 		}
 		if !errors.Is(err, want) {
 			t.Errorf("%s: %v", endpoint, err)

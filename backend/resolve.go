@@ -87,7 +87,7 @@ func Resolve(name, endpoint string, options map[string]string) (string, map[stri
 func resolveFile(text string) (string, error) {
 	switch {
 	case strings.HasPrefix(text, "/"):
-		return directory(text).endpoint(), nil
+		return directory(text).shown(), nil
 	case scheme(text) != schemeFile:
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the endpoint %q is not one of %s: write file:///DIRECTORY, or the path of a directory that all nodes share", params.QuotableEndpoint(text), nameFile)
@@ -115,7 +115,7 @@ func besideFile(endpoint string) (string, error) {
 		return "", rendezvous.Errorf(rendezvous.CodeInvalid, "store_type=file: the nodes cannot meet beside the file %s: %v; "+
 			"all nodes have to share its folder and to write there, or give the endpoint file:///DIRECTORY", path, err)
 	}
-	return directory(dir).endpoint(), nil
+	return directory(dir).shown(), nil
 }
 
 // ownDirectory refuses a directory if another user may write to its parent and can have made it.

@@ -29,27 +29,28 @@ func (a Admin) Stacks(ctx context.Context) (*Stacks, error) {
 // Status returns the status of the run. It blocks until ctx ends at most. Errors: ErrInvalid
 // (there is no such run, or there are several), ErrConnection, ErrAuth.
 func (a Admin) Status(ctx context.Context) (*control.RunStatus, error) {
-	if a.Place != "" {
-		_, st, err := a.query().Status(ctx)
+	servers := a.At.Servers()
+	if servers == "" {
+		_, st, err := a.AskLeaders(ctx)
 		if err != nil {
 			return nil, err
 		}
 		return OnlyRun(st.Runs, "the run id")
 	}
-	code, _, body, err := Get(ctx, a.Addr, a.Token, "/status", a.RunID)
+	code, _, body, err := Get(ctx, servers, a.Token, "/status", a.RunID)
 	var st control.Status
 	var none control.NoRun
 	switch {
 	case err != nil && rendezvous.CodeOf(err) != rendezvous.CodeInternal:
 		return nil, err
 	case err != nil:
-		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "the control plane at %s cannot be asked: %v", a.Addr, err)
+		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "the control plane at %s cannot be asked: %v", servers, err)
 	case code == http.StatusForbidden:
-		return nil, rendezvous.Errorf(rendezvous.CodeAuth, "the control plane at %s requires a token", a.Addr)
+		return nil, rendezvous.Errorf(rendezvous.CodeAuth, "the control plane at %s requires a token", servers)
 	case code == http.StatusNotFound && json.Unmarshal(body, &none) == nil && none.Error != "":
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid, "%s", none.Error)
 	case code != http.StatusOK || json.Unmarshal(body, &st) != nil || st.Schema < 1:
-		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "the server at %s answers HTTP with code %d, but without a status of run %q", a.Addr, code, runFor(a.RunID, a.Token))
+		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "the server at %s answers HTTP with code %d, but without a status of run %q", servers, code, runFor(a.RunID, a.Token))
 	}
 	return OnlyRun(st.Runs, "the run id")
 }

@@ -33,13 +33,10 @@ func TestStacksInEachPlace(t *testing.T) {
 				j.start(node, 0, `echo "err of $RANK" >&2; `+stopped)
 			}
 			j.want("0.0 up 0", "0.1 up 0", "1.0 up 0", "1.1 up 0")
-			a := Admin{RunID: p.RunID, Timeout: patience}
-			var err error
 			if m.name == "etcd" { // a node's parameters are without the options
 				p.Endpoint += "?key_prefix=" + url.QueryEscape("/"+t.Name())
 			}
-			a.Addr, a.Place, err = Locate(p.Endpoint)
-			testkit.Check(t, err)
+			a := Admin{At: testkit.Must(Locate(p.Endpoint))(t), RunID: p.RunID, Timeout: patience}
 			if p.TokenFile != "" {
 				a.Token = testkit.Must(secret.OpenToken(p.TokenFile, nil))(t)
 			}

@@ -31,7 +31,7 @@ func (s static) complete(p *params.Params) error {
 	return nil
 }
 
-func (s static) address() (string, error) { return reachable(s.node0) }
+func (s static) servers() params.Servers { return params.Servers{s.node0} }
 
 // open makes node NodeRank of Max, or RankHint if there is none.
 func (s static) open(p params.Params, log *slog.Logger) (Node, error) {
@@ -53,7 +53,7 @@ func (s static) open(p params.Params, log *slog.Logger) (Node, error) {
 	}
 	hosts := p.NodeRank == 0
 	p.RankFixed, p.IsHost = true, &hosts
-	p.Endpoint, p.Servers = s.node0.String(), params.Servers{s.node0}
+	p.Endpoint, p.Servers = s.node0.String(), s.servers()
 	if hosts { // elsewhere MASTER_PORT may be another program's
 		p.AdvertiseAddr, p.StorePort = s.node0.Host, s.node0.Port
 	}

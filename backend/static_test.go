@@ -133,16 +133,13 @@ func TestStaticAdmin(t *testing.T) {
 	port := testkit.FreePort(t)
 	nodes := staticNodes(t, port, 2)
 	round(t, nodes...)
-	addr, log, err := Locate(staticParams(port, 2, 0).Endpoint)
-	if err != nil || log != "" {
-		t.Fatal(log, err)
-	}
-	a := Admin{Addr: addr, RunID: "run", By: "carol"}
+	place := testkit.Must(Locate(staticParams(port, 2, 0).Endpoint))(t)
+	a := Admin{At: place, RunID: "run", By: "carol"}
 	st := testkit.Must(a.Status(testkit.Within(t, patience)))(t)
-	if st.Phase != rendezvous.PhaseRunning || len(st.Members) != 2 || st.RoundStore != addr {
+	if st.Phase != rendezvous.PhaseRunning || len(st.Members) != 2 || st.RoundStore != place.Servers() {
 		t.Errorf("%+v", st)
 	}
-	_, err = a.Ask(testkit.Within(t, patience), rendezvous.Direct{Kind: rendezvous.DirectiveSave, Within: time.Minute, Reason: "why"})
+	_, err := a.Ask(testkit.Within(t, patience), rendezvous.Direct{Kind: rendezvous.DirectiveSave, Within: time.Minute, Reason: "why"})
 	testkit.Check(t, err)
 	for _, n := range nodes {
 		directed(t, n, "the save", func(d rendezvous.DirectiveNotice) bool { return d.Kind == rendezvous.DirectiveSave })

@@ -48,7 +48,7 @@ func toAdmin(r *C.rp_admin_request) (a backend.Admin, ev rendezvous.Event, err e
 		return a, nil, err
 	}
 	a.RunID, a.By = t.runID, t.by
-	if a.Addr, a.Place, err = backend.Locate(t.endpoint); err != nil {
+	if a.At, err = backend.Locate(t.endpoint); err != nil {
 		return a, nil, invalid("%v", err)
 	}
 	t.tokenFile = cmp.Or(t.tokenFile, getenv(params.EnvTokenFile))

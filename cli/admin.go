@@ -9,7 +9,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rallypoint/backend"
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/rendezvous"
 )
@@ -45,45 +44,29 @@ on this machine.`,
 type adminRequest struct {
 	statusQuery
 	adminArgs
-	file tokenFlag
-}
-
-func (ar *adminRequest) addFlags(cmd *cobra.Command) {
-	flags := cmd.Flags()
-	flags.StringVar(&ar.run, "rdzv-id", "", "the run `ID`; optional if there is only one run")
-	flags.StringVar(&ar.reason, "reason", "", "`TEXT` that the job's nodes receive, beside who asked (default \""+backend.NoReason+"\")")
-	flags.DurationVar(&ar.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answer")
-	ar.file.addTo(cmd)
-}
-
-func (ar *adminRequest) prepare(endpoint string, log *logging) (err error) {
-	if err = ar.locate(endpoint); err == nil {
-		ar.token, err = ar.file.open(log)
-	}
-	return err
 }
 
 func (ar *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	start := time.Now()
-	ctx, cancel := context.WithTimeout(cmd.Context(), ar.timeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), ar.Timeout)
 	defer cancel()
 	ev, err := ar.complete(ctx, ev)
 	if err != nil {
 		return err
 	}
-	a := backend.Admin{Addr: ar.addr, Place: ar.place, RunID: ar.run, Token: ar.token, Timeout: ar.timeout}
-	answer, err := a.Ask(ctx, ev)
+	answer, err := ar.Ask(ctx, ev)
+	addr := ar.At.Servers()
 	var refusal *rendezvous.Error
 	switch {
 	case err == nil:
-	case ar.place != "":
+	case addr == "":
 		return failure{err}
 	case errors.As(err, &refusal) && refusal.Code != rendezvous.CodeConnection:
 		return failure{refusal}
-	case isTCPStore(cmd.Context(), ar.addr):
-		return failed("what listens at %s is a TCPStore, not a control plane; the control plane's port is that of the job's --rdzv-endpoint", ar.addr)
+	case isTCPStore(cmd.Context(), addr):
+		return failed("what listens at %s is a TCPStore, not a control plane; the control plane's port is that of the job's --rdzv-endpoint", addr)
 	default:
-		return unreachable(ar.addr, "a control plane", time.Since(start), checkControl, err)
+		return unreachable(addr, "a control plane", time.Since(start), checkControl, err)
 	}
 	return printTo(cmd.OutOrStdout(), "what was done", statustext.Clean(answer.Text)+"\n")
 }
@@ -92,14 +75,14 @@ func (ar *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 func (ar *adminRequest) complete(ctx context.Context, ev rendezvous.Event) (rendezvous.Event, error) {
 	cancel, canceling := ev.(rendezvous.CancelDirective)
 	canceling = canceling && cancel.ID == ""
-	if ar.run != "" && !canceling {
+	if ar.RunID != "" && !canceling {
 		return ev, nil
 	}
 	run, err := ar.fetchRun(ctx)
 	if err != nil {
 		return nil, err
 	}
-	ar.run = run.RunID
+	ar.RunID = run.RunID
 	if !canceling {
 		return ev, nil
 	}

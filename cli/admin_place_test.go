@@ -108,7 +108,7 @@ func TestOneOfManyCancels(t *testing.T) {
 			endpoint := place(t)
 			_, first := meets(t, endpoint, "job", "a", 1, 1)
 			ended(t, first)
-			a := backend.Admin{Place: endpoint, RunID: "job", Timeout: time.Minute}
+			a := backend.Admin{At: testkit.Must(backend.Locate(endpoint))(t), RunID: "job", Timeout: time.Minute}
 			given, err := a.Ask(t.Context(), rendezvous.Direct{Kind: rendezvous.DirectiveSave, Within: time.Hour, Reason: "why"})
 			if err != nil {
 				t.Fatal(err)

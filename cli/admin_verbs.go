@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"rallypoint/backend"
 	"rallypoint/core/rendezvous"
 )
 
@@ -56,10 +57,11 @@ func (v *adminVerb) command(log *logging) *cobra.Command {
 	if v.flags != nil {
 		v.flags(flags, &o.adminArgs)
 	}
-	o.addFlags(v.cmd)
+	flags.StringVar(&o.reason, "reason", "", "`TEXT` that the job's nodes receive, beside who asked (default \""+backend.NoReason+"\")")
+	o.addFlags(v.cmd, onlyRunID, "longest `TIME` to wait for the answer")
 	v.cmd.Args = wantArgs("ENDPOINT")
 	v.cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := o.prepare(args[0], log); err != nil {
+		if err := o.reach(args[0], log); err != nil {
 			return err
 		}
 		ev, err := v.request(&o.adminArgs)

@@ -21,7 +21,6 @@ import (
 
 func newLogs(log *logging) *cobra.Command {
 	var q statusQuery
-	var token tokenFlag
 	var rank int
 	var culprit, follow, asJSON bool
 	cmd := &cobra.Command{
@@ -44,13 +43,11 @@ its file with --token-file.`,
 		Args: wantArgs("ENDPOINT"),
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&q.run, "rdzv-id", "", "the run `ID`; optional if there is only one run")
 	flags.IntVar(&rank, "rank", -1, "only this `RANK`")
 	flags.BoolVar(&culprit, "culprit", false, "only the worker that failed first in the most recent failure")
 	flags.BoolVarP(&follow, "follow", "f", false, "show the last lines, then each new line, in this round and all later ones")
 	flags.BoolVar(&asJSON, "json", false, "print JSON")
-	flags.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answers")
-	token.addTo(cmd)
+	q.addFlags(cmd, onlyRunID, "longest `TIME` to wait for the answers")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		switch {
 		case culprit && rank >= 0, cmd.Flags().Changed("rank") && rank < 0, follow && (culprit || asJSON):
@@ -58,7 +55,7 @@ its file with --token-file.`,
 		case culprit:
 			rank = backend.LogsCulprit
 		}
-		if err := q.reach(args[0], &token, log); err != nil {
+		if err := q.reach(args[0], log); err != nil {
 			return err
 		}
 		if follow {
@@ -70,13 +67,13 @@ its file with --token-file.`,
 }
 
 func (s statusQuery) showLogs(cmd *cobra.Command, rank int, asJSON bool) error {
-	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), s.Timeout)
 	defer cancel()
 	run, err := s.fetchRun(ctx)
 	if err != nil {
 		return err
 	}
-	r, err := backend.AskLogs(ctx, run, s.token, rank)
+	r, err := backend.AskLogs(ctx, run, s.Token, rank)
 	if err != nil {
 		return failure{err}
 	}
@@ -145,7 +142,7 @@ func (s statusQuery) followLogs(cmd *cobra.Command, rank int) error {
 			return err
 		}
 		round = run.Round
-		err = backend.FollowLogs(ctx, run, s.token, rank, func(r *backend.Logs) {
+		err = backend.FollowLogs(ctx, run, s.Token, rank, func(r *backend.Logs) {
 			fmt.Fprintf(notes, "run %s, round %d\n", wording.RunName(statustext.Clean(r.RunID)), r.Round)
 			writeSilent(notes, r.Silent)
 		}, func(l backend.LogLine) {
@@ -174,7 +171,7 @@ const followTries = 10
 // the run has ended.
 func (s statusQuery) nextRound(ctx context.Context, after uint64) (*control.RunStatus, error) {
 	for same := 0; ; same++ {
-		limited, cancel := context.WithTimeout(ctx, s.timeout)
+		limited, cancel := context.WithTimeout(ctx, s.Timeout)
 		run, err := s.fetchRun(limited)
 		cancel()
 		switch {

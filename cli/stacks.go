@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
@@ -17,7 +16,6 @@ import (
 
 func newStacks(log *logging) *cobra.Command {
 	var q statusQuery
-	var token tokenFlag
 	var asJSON bool
 	cmd := &cobra.Command{
 		Use:   "stacks ENDPOINT",
@@ -39,13 +37,10 @@ its file with --token-file.`,
   rallypoint stacks host0 --json | jq .suspects`,
 		Args: wantArgs("ENDPOINT"),
 	}
-	flags := cmd.Flags()
-	flags.StringVar(&q.run, "rdzv-id", "", "the run `ID`; optional if there is only one run")
-	flags.BoolVar(&asJSON, "json", false, "print JSON")
-	flags.DurationVar(&q.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for the answers")
-	token.addTo(cmd)
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print JSON")
+	q.addFlags(cmd, onlyRunID, "longest `TIME` to wait for the answers")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
-		if err := q.reach(args[0], &token, log); err != nil {
+		if err := q.reach(args[0], log); err != nil {
 			return err
 		}
 		return q.showStacks(cmd, asJSON)
@@ -54,22 +49,22 @@ its file with --token-file.`,
 }
 
 func (s statusQuery) showStacks(cmd *cobra.Command, asJSON bool) error {
-	ctx, cancel := context.WithTimeout(cmd.Context(), s.timeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), s.Timeout)
 	defer cancel()
 	run, err := s.fetchRun(ctx)
 	if err != nil {
 		return err
 	}
-	r, err := backend.AskStacks(ctx, run, s.token)
+	r, err := backend.AskStacks(ctx, run, s.Token)
 	if err != nil {
 		return failure{err}
 	}
 	return printAnswer(cmd, "the stacks", r, stacksText(r), asJSON)
 }
 
-func (s *statusQuery) reach(endpoint string, token *tokenFlag, log *logging) (err error) {
+func (s *statusQuery) reach(endpoint string, log *logging) (err error) {
 	if err = s.locate(endpoint); err == nil {
-		s.token, err = token.open(log)
+		s.Token, err = s.file.open(log)
 	}
 	return err
 }

@@ -18,7 +18,6 @@ import (
 	"rallypoint/core/control/statustext"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
-	"rallypoint/core/secret"
 	"rallypoint/internal/wording"
 )
 
@@ -27,7 +26,6 @@ const watchEvery = time.Second
 
 type statusCommand struct {
 	query         statusQuery
-	token         tokenFlag
 	json, watched bool
 	workers       bool
 }
@@ -66,12 +64,10 @@ and step of each worker, and where it is in its code.
 		RunE: func(cmd *cobra.Command, args []string) error { return c.run(cmd, args[0], log) },
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&c.query.run, "rdzv-id", "", "show only the run `ID`")
 	flags.BoolVar(&c.json, "json", false, "print JSON; with --watch one document a line")
 	flags.BoolVarP(&c.watched, "watch", "w", false, "repeat every second until interrupted")
 	flags.BoolVar(&c.workers, "workers", false, "also show the workers' processes; for JSON use \"stacks --json\"")
-	flags.DurationVar(&c.query.timeout, "timeout", 5*time.Second, "longest `TIME` to wait for an answer")
-	c.token.addTo(cmd)
+	c.query.addFlags(cmd, "show only the run `ID`", "longest `TIME` to wait for an answer")
 	return cmd
 }
 
@@ -85,7 +81,7 @@ func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) e
 	if s.workers && (s.json || s.watched) {
 		return errors.New(`--workers goes with neither --json nor --watch: "rallypoint stacks --json" has the workers, too`)
 	}
-	if q.token, err = s.token.open(log); err != nil {
+	if q.Token, err = q.file.open(log); err != nil {
 		return err
 	}
 	out := cmd.OutOrStdout()
@@ -106,9 +102,9 @@ func (s *statusCommand) run(cmd *cobra.Command, endpoint string, log *logging) e
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(cmd.Context(), q.timeout)
+	ctx, cancel := context.WithTimeout(cmd.Context(), q.Timeout)
 	defer cancel()
-	r, err := backend.AskStacks(ctx, run, q.token)
+	r, err := backend.AskStacks(ctx, run, q.Token)
 	if err != nil {
 		return failure{err}
 	}
@@ -138,32 +134,48 @@ func (s *statusPrinter) text(raw []byte, st control.Status) []byte {
 // checkControl says what to do about a control plane that does not answer.
 const checkControl = `check that the job's first node or "rallypoint serve" runs, and that this is the job's --rdzv-endpoint; where that node has died, ask another node of the job: one of them hosts`
 
+// statusQuery says whom to ask about which runs; RunID "" means all.
 type statusQuery struct {
-	addr    string
-	place   string // endpoint of a register that names it, instead of addr; "": none
-	run     string // "": all runs
-	token   *secret.Token
-	timeout time.Duration
+	backend.Admin
+	file tokenFlag
+}
+
+// onlyRunID is the help of --rdzv-id where one run is meant.
+const onlyRunID = "the run `ID`; optional if there is only one run"
+
+// addFlags adds --rdzv-id and --timeout, with their help, and --token-file.
+func (s *statusQuery) addFlags(cmd *cobra.Command, runID, timeout string) {
+	cmd.Flags().StringVar(&s.RunID, "rdzv-id", "", runID)
+	cmd.Flags().DurationVar(&s.Timeout, "timeout", 5*time.Second, timeout)
+	s.file.addTo(cmd)
 }
 
 func (s *statusQuery) locate(endpoint string) (err error) {
-	if s.addr, s.place, err = backend.Locate(endpoint); err != nil {
+	if s.At, err = backend.Locate(endpoint); err != nil {
 		return err
 	}
-	return positive("--timeout", s.timeout)
+	return positive("--timeout", s.Timeout)
 }
 
 // fetch returns the status as it came and decoded. It blocks until the answer has arrived, at most
 // for the timeout.
 func (s statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) {
-	if s.place != "" {
-		return s.fetchFromPlace(ctx)
+	start := time.Now()
+	limited, cancel := context.WithTimeout(ctx, s.Timeout)
+	defer cancel()
+	addr := s.At.Servers()
+	if addr == "" {
+		raw, st, err := s.AskLeaders(limited)
+		switch {
+		case ctx.Err() != nil:
+			return nil, st, ctx.Err()
+		case err != nil:
+			return nil, st, failure{err}
+		}
+		return raw, st, nil
 	}
 	var st control.Status
-	start := time.Now()
-	limited, cancel := context.WithTimeout(ctx, s.timeout)
-	defer cancel()
-	code, kind, body, err := backend.Get(limited, s.addr, s.token, "/status", s.run)
+	code, kind, body, err := backend.Get(limited, addr, s.Token, "/status", s.RunID)
 	isJSON := strings.HasPrefix(kind, "application/json")
 	var none control.NoRun
 	switch {
@@ -172,23 +184,23 @@ func (s statusQuery) fetch(ctx context.Context) ([]byte, control.Status, error) 
 	case errors.Is(err, rendezvous.ErrAuth), errors.Is(err, rendezvous.ErrState):
 		return nil, st, failure{err}
 	case code == http.StatusForbidden:
-		return nil, st, failed("authentication failed: the control plane at %s requires a token: give its file by --token-file or %s", s.addr, params.EnvTokenFile)
-	case err != nil && (endedEarly(err) || isTimeout(err)) && isTCPStore(ctx, s.addr):
+		return nil, st, failed("authentication failed: the control plane at %s requires a token: give its file by --token-file or %s", addr, params.EnvTokenFile)
+	case err != nil && (endedEarly(err) || isTimeout(err)) && isTCPStore(ctx, addr):
 		return nil, st, failed("what listens at %s is a TCPStore (a MASTER_PORT, or a round's store), not a control plane; "+
-			"the control plane's port is that of the job's --rdzv-endpoint, %d by default", s.addr, params.DefaultPort)
+			"the control plane's port is that of the job's --rdzv-endpoint, %d by default", addr, params.DefaultPort)
 	case err != nil && endedEarly(err):
-		return nil, st, failed("what listens at %s is no Rallypoint control plane: %w; %s", s.addr, err, checkControl)
+		return nil, st, failed("what listens at %s is no Rallypoint control plane: %w; %s", addr, err, checkControl)
 	case err != nil:
-		return nil, st, unreachable(s.addr, "a control plane", time.Since(start), checkControl, err)
+		return nil, st, unreachable(addr, "a control plane", time.Since(start), checkControl, err)
 	case code == http.StatusNotFound && isJSON && json.Unmarshal(body, &none) == nil && none.Error != "":
 		return nil, st, failed("%s", none.Error)
 	case code == http.StatusServiceUnavailable:
-		return nil, st, failed("the control plane at %s has too many HTTP connections at this moment; try again", s.addr)
+		return nil, st, failed("the control plane at %s has too many HTTP connections at this moment; try again", addr)
 	case code != http.StatusOK || !isJSON:
-		return nil, st, failed("what listens at %s answers HTTP with code %d, but is no Rallypoint control plane, or an older one; %s", s.addr, code, checkControl)
+		return nil, st, failed("what listens at %s answers HTTP with code %d, but is no Rallypoint control plane, or an older one; %s", addr, code, checkControl)
 	}
 	if err := json.Unmarshal(body, &st); err != nil || st.Schema < 1 {
-		return nil, st, failed("the status at %s is not one that this version understands (schema %d): %v", s.addr, st.Schema, err)
+		return nil, st, failed("the status at %s is not one that this version understands (schema %d): %v", addr, st.Schema, err)
 	}
 	return bytes.TrimSpace(body), st, nil
 }

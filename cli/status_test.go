@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"rallypoint/backend"
 	"rallypoint/core/control"
 	"rallypoint/core/control/client"
 	"rallypoint/core/control/controltest"
@@ -189,6 +190,11 @@ func (f frames) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
+func queryOf(t *testing.T, endpoint string) statusQuery {
+	t.Helper()
+	return statusQuery{Admin: backend.Admin{At: testkit.Must(backend.Locate(endpoint))(t), Timeout: time.Minute}}
+}
+
 func TestWatch(t *testing.T) {
 	s := serve(t, command("serve", "--listen", "127.0.0.1:0"))
 	defer s.end(t)
@@ -197,7 +203,7 @@ func TestWatch(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
 			out, ticks, ended := make(frames), make(chan time.Time), make(chan error)
 			show := &statusPrinter{out: out, terminal: statustext.Terminal{Width: 100, Zone: time.UTC, Interactive: interactive}}
-			q := statusQuery{addr: s.addr, timeout: time.Minute}
+			q := queryOf(t, s.addr)
 			go func() { ended <- watch(ctx, q, show, ticks) }()
 			first := <-out
 			ticks <- time.Time{}
@@ -223,7 +229,8 @@ func TestWatchOutlivesTheControlPlane(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		out, ticks, ended := make(frames), make(chan time.Time), make(chan error)
 		show := &statusPrinter{out: out, json: asJSON, compact: true, terminal: statustext.Terminal{Width: 100, Zone: time.UTC}}
-		go func() { ended <- watch(ctx, statusQuery{addr: s.addr, timeout: time.Minute}, show, ticks) }()
+		q := queryOf(t, s.addr)
+		go func() { ended <- watch(ctx, q, show, ticks) }()
 		first := <-out
 		s.end(t)
 		ticks <- time.Time{}
