@@ -29,9 +29,8 @@ func (m *Member) Directive() (rendezvous.DirectiveNotice, <-chan struct{}) {
 // for that, and why. Closed is true then, NodesWaiting above 0, and Next fails with
 // ErrClosed: the run has neither succeeded nor failed.
 func (m *Member) Requeued() (reason string, requeued bool) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.update.Reason, m.update.Requeue
+	view := m.view()
+	return view.Reason, view.Requeue
 }
 
 // ReportHeld tells that all workers of this node in a round are held for a directive. step is

@@ -99,43 +99,23 @@ func (m *Member) Expose(b *promtext.Buffer) {
 // because a member was lost, nodes wait to be admitted, or the run has failed. It
 // stays so until this node calls Next. It never blocks and never fails: while the
 // control plane is out of reach it is the last known number.
-func (m *Member) NodesWaiting() int {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.update.Waiting
-}
+func (m *Member) NodesWaiting() int { return m.view().Waiting }
 
 // OnlyLost reports whether NodesWaiting is above 0 because of lost members alone: the remaining
 // ones may continue, if their workers can do without them.
-func (m *Member) OnlyLost() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.update.OnlyLost
-}
+func (m *Member) OnlyLost() bool { return m.view().OnlyLost }
 
 // Planned reports whether NodesWaiting is above 0 only because the job grows or shrinks: all members
 // still run, and can leave the round at one step.
-func (m *Member) Planned() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.update.Planned
-}
+func (m *Member) Planned() bool { return m.view().Planned }
 
 // Closed reports whether the run is closed, as far as is known here. It never
 // blocks.
-func (m *Member) Closed() bool {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.update.Closed
-}
+func (m *Member) Closed() bool { return m.view().Closed }
 
 // Reason explains the present NodesWaiting or Closed; "" if there is nothing to explain. It never
 // blocks.
-func (m *Member) Reason() string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.update.Reason
-}
+func (m *Member) Reason() string { return m.view().Reason }
 
 // Changed returns a channel that gets a token when NodesWaiting or Closed may have changed. It
 // has room for one token, which covers all changes until it is taken, so that one receiver misses
@@ -276,6 +256,13 @@ func (m *Member) waitError(ctx context.Context, err error, what string, limit ti
 func (m *Member) subject() string { return fmt.Sprintf("run %q, node %s", m.params.RunID, m.name) }
 
 func (m *Member) endpoint() string { return m.params.Endpoint }
+
+// view is the node's view of its run, as far as it is known here.
+func (m *Member) view() rendezvous.MembershipUpdate {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.update
+}
 
 // outage returns why the control plane is out of reach; nil if it is not.
 func (m *Member) outage() error {

@@ -47,10 +47,8 @@ func (m *Member) MinNodes() int { return m.params.Min }
 // Stopped returns the announced stop of a round, as far as it is known here; its Round is
 // 0 if none is announced. It never blocks.
 func (m *Member) Stopped(round uint64) rendezvous.RoundStop {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if m.update.Stop.Round != round {
-		return rendezvous.RoundStop{}
+	if stop := m.view().Stop; stop.Round == round {
+		return stop
 	}
-	return m.update.Stop
+	return rendezvous.RoundStop{}
 }
