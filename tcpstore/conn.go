@@ -1,7 +1,6 @@
 package tcpstore
 
 import (
-	"log/slog"
 	"net/netip"
 	"syscall"
 	"time"
@@ -249,7 +248,7 @@ func (c *conn) pushAll(segments []segment) (rest []segment) {
 // requests before that are sent.
 func (c *conn) refuse(why *refusal) {
 	l := c.loop
-	l.server.refuse(why, c.peer, l.log)
+	l.server.refuse(why, c.peer)
 	if c.unsent == nil {
 		c.end()
 		return
@@ -269,7 +268,7 @@ func (c *conn) ended(p *parser) {
 
 // lost handles a connection that is broken.
 func (c *conn) lost(errno syscall.Errno) {
-	c.loop.log(slog.LevelDebug, "tcpstore: connection lost", "peer", c.peer.String(), "error", errno)
+	c.loop.server.log.Debug("tcpstore: connection lost", "peer", c.peer.String(), "error", errno)
 	c.close()
 }
 

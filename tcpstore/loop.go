@@ -1,8 +1,6 @@
 package tcpstore
 
 import (
-	"context"
-	"log/slog"
 	"sync/atomic"
 	"time"
 
@@ -97,7 +95,7 @@ func (l *loop) run() {
 	for !l.stopping {
 		err := l.events.Turn(len(l.added) == 0, l.deadline(), l.readInbox)
 		if err != nil { // another part of the process has closed our descriptor
-			l.log(slog.LevelError, "tcpstore: connections are no longer served", "error", err)
+			l.server.log.Error("tcpstore: connections are no longer served", "error", err)
 			break
 		}
 		l.turns.Add(1)
@@ -143,7 +141,7 @@ func (l *loop) admitNew(most int) {
 
 func (l *loop) add(c *conn) {
 	if err := l.events.Add(c.fd, c); err != nil {
-		l.log(slog.LevelWarn, "tcpstore: connection closed: it cannot be served", "peer", c.peer.String(), "error", err)
+		l.server.log.Warn("tcpstore: connection closed: it cannot be served", "peer", c.peer.String(), "error", err)
 		c.close()
 		return
 	}
@@ -206,11 +204,6 @@ func (l *loop) forget(c *conn) {
 	l.events.Remove(c.fd)
 	unix.Close(int(c.fd))
 	l.server.counters.open.Add(-1)
-}
-
-// log writes a line. A logger must not wait for its reader: all connections would.
-func (l *loop) log(level slog.Level, text string, args ...any) {
-	l.server.log.Log(context.Background(), level, text, args...)
 }
 
 // borrowBuffer returns memory to collect replies in; returnBuffer takes it back.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"os"
 	"strings"
@@ -205,9 +204,7 @@ func (s *Server) refuseOpening(nc net.Conn, err error) {
 	if why == nil {
 		return
 	}
-	s.refuse(why, peerOf(nc), func(level slog.Level, text string, args ...any) {
-		s.log.Log(context.Background(), level, text, args...)
-	})
+	s.refuse(why, peerOf(nc))
 }
 
 // openingRefusal says why a connection is not admitted. It returns nil for one that has ended

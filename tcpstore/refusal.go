@@ -2,7 +2,6 @@ package tcpstore
 
 import (
 	"fmt"
-	"log/slog"
 	"net/netip"
 )
 
@@ -70,10 +69,10 @@ func refuse(reason Reason, format string, args ...any) *refusal {
 }
 
 // refuse counts and logs why a connection is closed.
-func (s *Server) refuse(why *refusal, peer netip.AddrPort, log func(slog.Level, string, ...any)) {
+func (s *Server) refuse(why *refusal, peer netip.AddrPort) {
 	s.counters.refused[why.reason].Add(1)
 	if s.refusals.Note(why.reason.String(), peer.Addr().String()) {
-		log(slog.LevelWarn, "tcpstore: connection closed: "+why.text,
+		s.log.Warn("tcpstore: connection closed: "+why.text,
 			"peer", peer.String(), "listen", s.Addr().String(), "reason", why.reason.String())
 	}
 }

@@ -127,13 +127,7 @@ type path struct {
 	Error     string        `json:"error,omitempty"`
 }
 
-// measure measures a path. It ends within some seconds, and sends at most maxSend bytes.
-func measure(ctx context.Context, p *path, port int, key []byte, own []Address) {
-	if err := p.measure(ctx, port, key, own); err != nil {
-		p.Error = err.Error()
-	}
-}
-
+// measure measures the path. It ends within some seconds, and sends at most maxSend bytes.
 func (p *path) measure(ctx context.Context, port int, key []byte, own []Address) error {
 	conn, err := open(ctx, p.Address.IP, port, key, opPing)
 	if err != nil {

@@ -151,7 +151,9 @@ func (r *Round) pair(ctx context.Context, turn, peer int, with node, own []Addre
 	}
 	for _, a := range with.Addresses[:min(len(with.Addresses), maxPaths)] {
 		p := path{From: r.Rank, To: peer, Address: a}
-		measure(ctx, &p, with.Port, key, own)
+		if err := p.measure(ctx, with.Port, key, own); err != nil {
+			p.Error = err.Error()
+		}
 		paths = append(paths, p)
 	}
 	if r.Rank < peer {

@@ -1,7 +1,6 @@
 package netcheck
 
 import (
-	"context"
 	"net/netip"
 	"strings"
 	"testing"
@@ -65,13 +64,11 @@ func TestPath(t *testing.T) {
 	defer r.close()
 	local := Address{"lo", netip.MustParseAddr("127.0.0.1")}
 	p := path{Address: local}
-	measure(context.Background(), &p, r.port(), key, []Address{local})
-	if p.Error != "" || p.Latency <= 0 || p.Bandwidth <= 1e6 || p.Source != "lo" {
-		t.Errorf("%+v", p)
+	if err := p.measure(t.Context(), r.port(), key, []Address{local}); err != nil || p.Latency <= 0 || p.Bandwidth <= 1e6 || p.Source != "lo" {
+		t.Errorf("%+v, %v", p, err)
 	}
-	measure(context.Background(), &p, r.port(), []byte(strings.Repeat("x", keyLen)), nil)
-	if !strings.Contains(p.Error, "another program") {
-		t.Errorf("%+v", p)
+	if err := p.measure(t.Context(), r.port(), []byte(strings.Repeat("x", keyLen)), nil); err == nil || !strings.Contains(err.Error(), "another program") {
+		t.Error(err)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -18,6 +17,8 @@ import (
 	"time"
 
 	"rallypoint/agent/process"
+	"rallypoint/backend"
+	"rallypoint/core/control"
 	"rallypoint/internal/printable"
 )
 
@@ -194,20 +195,9 @@ func (j *job) listens() bool {
 func (j *job) steps(ctx context.Context) bool {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Second)
 	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, fmt.Sprintf("http://127.0.0.1:%d/status", j.port), nil)
-	if err != nil {
-		return false
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	answer, err := client.Do(request)
-	if err != nil {
-		return false
-	}
-	defer answer.Body.Close()
-	var told struct {
-		Runs []struct{ Progress *struct{} }
-	}
-	return json.NewDecoder(io.LimitReader(answer.Body, 1<<20)).Decode(&told) == nil && len(told.Runs) > 0 && told.Runs[0].Progress != nil
+	_, _, answer, err := backend.Get(ctx, fmt.Sprintf("127.0.0.1:%d", j.port), nil, "/status", "")
+	var told control.Status
+	return err == nil && json.Unmarshal(answer, &told) == nil && len(told.Runs) > 0 && told.Runs[0].Progress != nil
 }
 
 // every is how often a job is looked at.

@@ -59,12 +59,8 @@ func TestRendezvousKind(t *testing.T) {
 			continue
 		}
 		m := got.rendezvous
-		rank := m.params.NodeRank
-		if m.kind == kindStatic {
-			rank = m.rank
-		}
-		if m.kind != c.kind || m.params.Endpoint != c.endpoint || rank != c.rank {
-			t.Errorf("%s: %v at %q, rank %d", c.args, m.kind, m.params.Endpoint, rank)
+		if m.kind != c.kind || m.params.Endpoint != c.endpoint || m.params.NodeRank != c.rank {
+			t.Errorf("%s: %v at %q, rank %d", c.args, m.kind, m.params.Endpoint, m.params.NodeRank)
 		}
 		if random := len(m.params.RunID) == 36; random != (c.id == "") || !random && m.params.RunID != c.id {
 			t.Errorf("%s: run id %q", c.args, m.params.RunID)

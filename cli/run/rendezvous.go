@@ -34,7 +34,6 @@ type rendezvousConfig struct {
 	kind   rendezvousKind
 	params params.Params
 	place  backend.Place   // none of a standalone job
-	rank   int             // of a static node
 	node0  params.HostPort // of a static job
 }
 
@@ -206,7 +205,7 @@ func (c *config) setStatic(o *options, env environ) error {
 	if o.nodeRank < 0 || o.nodeRank >= m.params.Max {
 		return usagef("argument --node-rank: it is %d, it must be 0 or more and below the number of nodes (%d)", o.nodeRank, m.params.Max)
 	}
-	m.rank = o.nodeRank
+	m.params.NodeRank = o.nodeRank
 	endpoint, given := o.endpoint, "argument --rdzv-endpoint: "
 	if endpoint == "" {
 		port := o.port()

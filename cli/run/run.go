@@ -194,7 +194,7 @@ func (c *config) summary() string {
 	case kindStandalone:
 		nodes = "this node alone"
 	case kindStatic:
-		nodes += fmt.Sprintf(" (static, node 0 at %s:%d, this is node %d)", c.rendezvous.node0.Host, c.rendezvous.node0.Port, c.rendezvous.rank)
+		nodes += fmt.Sprintf(" (static, node 0 at %s:%d, this is node %d)", c.rendezvous.node0.Host, c.rendezvous.node0.Port, p.NodeRank)
 	default:
 		nodes += ", rendezvous at " + p.Endpoint
 	}
@@ -279,11 +279,8 @@ func complain(stderr io.Writer, err error, code int) int {
 func (r *rendezvousConfig) open(log *slog.Logger) (agent.Rendezvous, error) {
 	p := r.params
 	p.Supervised = true
-	switch r.kind {
-	case kindStandalone:
+	if r.kind == kindStandalone {
 		return backend.OpenStandalone(p, log)
-	case kindStatic:
-		p.NodeRank = r.rank
 	}
 	return r.place.Open(p, log)
 }

@@ -106,7 +106,7 @@ func findOption(name string) *option {
 	return &optionTable[i]
 }
 
-var optionTable = []option{
+var optionTable = slices.Concat([]option{
 	{"join_timeout", "600", "longest wait for a round",
 		timeout(func(s *optionSetter) *time.Duration { return &s.JoinTimeout })},
 	{"last_call_timeout", "30", "longest wait for more nodes after the minimum has joined (first round)",
@@ -178,22 +178,7 @@ var optionTable = []option{
 		flag(func(s *optionSetter, on bool) { s.LoopbackUsers.Anyone = !on })},
 	{"record", "", "record the control plane's history in `PATH.NODE` while this node hosts it",
 		path(func(s *optionSetter) *string { return &s.Record })},
-
-	// Of an etcd.
-	{name: "protocol", value: backendOption("protocol")},
-	{name: "ssl_cert", value: backendOption("ssl_cert")},
-	{name: "ssl_cert_key", value: backendOption("ssl_cert_key")},
-	{name: "ca_cert", value: backendOption("ca_cert")},
-	{name: "cert", value: backendOption("cert")},
-	{name: "key", value: backendOption("key")},
-	{name: "cacert", value: backendOption("cacert")},
-	{name: "user", value: backendOption("user")},
-	{name: "password", value: backendOption("password")},
-	{name: "password_file", value: backendOption("password_file")},
-	{name: "key_prefix", value: backendOption("key_prefix")},
-	{name: "etcd_prefix", value: backendOption("etcd_prefix")},
-	{name: "ttl", value: backendOption("ttl")},
-
+}, backendOptions("protocol", "ssl_cert", "ssl_cert_key", "ca_cert", "cert", "key", "cacert", "user", "password", "password_file", "key_prefix", "etcd_prefix", "ttl"), []option{
 	// Without effect, but checked. torchrun itself adds the last two.
 	{name: "heartbeat_timeout", value: timeout(unused)},
 	{name: "heartbeat", value: timeout(unused)},
@@ -201,7 +186,7 @@ var optionTable = []option{
 	{name: "store_type", value: storeType},
 	{name: "timeout", value: ignored},
 	{name: "rank", value: ignored},
-}
+})
 
 // mostSeconds is rendezvous.MaxTimeout, ten years.
 var mostSeconds = strconv.Itoa(int(rendezvous.MaxTimeout / time.Second))
@@ -226,16 +211,20 @@ func number(field func(*optionSetter) *int, least int) value {
 
 func wholeNumber(least int) string { return fmt.Sprintf("a whole number, %d or more", least) }
 
-func backendOption(name string) value {
-	return value{set: func(s *optionSetter, text string) bool {
-		options := maps.Clone(s.BackendOptions)
-		if options == nil {
-			options = make(map[string]string)
-		}
-		options[name] = text
-		s.BackendOptions = options
-		return true
-	}}
+// backendOptions are those of an etcd, which checks them itself.
+func backendOptions(names ...string) (rows []option) {
+	for _, name := range names {
+		rows = append(rows, option{name: name, value: value{set: func(s *optionSetter, text string) bool {
+			options := maps.Clone(s.BackendOptions)
+			if options == nil {
+				options = make(map[string]string)
+			}
+			options[name] = text
+			s.BackendOptions = options
+			return true
+		}}})
+	}
+	return rows
 }
 
 func flag(set func(*optionSetter, bool)) value {
