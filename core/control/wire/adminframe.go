@@ -88,27 +88,21 @@ func (a Admin) Event(by string, at time.Time) rendezvous.Event {
 	return nil
 }
 
-func (a Admin) pack(p *packer) {
-	head(p, KindAdmin, 8)
-	p.Cut(a.Software, MaxName)
-	p.Uint(uint64(a.Op))
-	p.Text(a.RunID)
-	p.Text(a.Node)
-	p.Cut(a.By, MaxName)
-	p.Cut(a.Reason, MaxName)
-	p.Bool(a.Stop)
-	a.Directive.pack(p)
+func (a Admin) pack(p *packer)       { head(p, KindAdmin, 8); a.fields(coder{out: p}) }
+func (a AdminAnswer) pack(p *packer) { head(p, KindAdminAnswer, 3); a.fields(coder{out: p}) }
+
+func (a *Admin) fields(c coder) {
+	c.cut(&a.Software)
+	c.uint((*uint64)(&a.Op))
+	c.name(&a.RunID)
+	c.name(&a.Node)
+	c.cut(&a.By)
+	c.cut(&a.Reason)
+	c.bool(&a.Stop)
+	a.Directive.fields(c)
 }
 
-func readAdmin(u *unpacker) Admin {
-	return Admin{
-		Software: u.Text(MaxName), Op: AdminOp(u.Uint()), RunID: u.Text(MaxName), Node: u.Text(MaxName),
-		By: u.Text(MaxName), Reason: u.Text(MaxName), Stop: u.Bool(), Directive: readDirective(u),
-	}
-}
-
-func (a AdminAnswer) pack(p *packer) {
-	head(p, KindAdminAnswer, 3)
-	packError(p, a.Err)
-	p.Cut(a.Done, maxText)
+func (a *AdminAnswer) fields(c coder) {
+	c.error(&a.Err)
+	c.said(&a.Done, maxText)
 }

@@ -55,18 +55,12 @@ type Directive struct {
 	Target int // of AdminOpScale
 }
 
-func (d Directive) pack(p *packer) {
-	p.List(5)
-	p.Text(d.ID)
-	p.Texts(d.Nodes)
-	p.Duration(d.Within)
-	p.Duration(d.For)
-	p.Int(d.Target)
-}
-
-func readDirective(u *unpacker) Directive {
-	u.Open()
-	d := Directive{ID: u.Text(MaxName), Nodes: u.Texts(rendezvous.MaxDirectiveNodes, MaxName), Within: u.Duration(), For: u.Duration(), Target: u.Int()}
-	u.Close()
-	return d
+func (d *Directive) fields(c coder) {
+	c.open(5)
+	c.name(&d.ID)
+	c.names(&d.Nodes, rendezvous.MaxDirectiveNodes)
+	code(c, &d.Within, (*packer).Duration, (*unpacker).Duration)
+	code(c, &d.For, (*packer).Duration, (*unpacker).Duration)
+	code(c, &d.Target, (*packer).Int, (*unpacker).Int)
+	c.close()
 }

@@ -2,6 +2,6 @@
 // (docs/protocol.md), their encoding, the preamble and the handshake, and the send queue of a
 // connection.
 //
-// Frames are encoded by internal/pack. FrameReader cuts a byte stream into frames and
-// sanitizes the texts in them; Outbox writes frames in order. Outbox.mu is a leaf.
+// Frames are encoded by internal/pack. FrameReader cuts a byte stream into frames; Outbox writes frames in order.
+// Outbox.mu is a leaf.
 package wire

@@ -193,44 +193,38 @@ func parseFrame(body []byte) (Frame, error) {
 	return f, nil
 }
 
-// readFrame reads the fields of a frame. Frequent frames of nodes are apart from readOther:
-// a function needs a stack for all its cases together, and a server has one for each node.
+// readFrame reads the fields of a frame. It reads itself the frames that nodes send again and again: the larger ones
+// need more stack, and a server has one for each node.
 func readFrame(u *unpacker, k Kind) Frame {
-	switch k {
-	case KindRequest:
+	switch {
+	case k == KindRequest:
 		return readRequest(u)
-	case KindBeat:
-		return Beat{Echo: u.Bool(), Training: training.Unpack(u)}
+	case k == KindBeat:
+		b := Beat{}
+		b.fields(coder{in: u})
+		return b
+	case k < Kind(len(readers)) && readers[k] != nil:
+		return readers[k](u)
 	}
-	return readOther(u, k)
+	return Unknown{k}
 }
 
-func readOther(u *unpacker, k Kind) Frame {
-	switch k {
-	case KindHello:
-		return readHello(u)
-	case KindWelcome:
-		return readWelcome(u)
-	case KindRefuse:
-		return Refuse{Err: rendezvous.UnpackError(u), Group: u.Text(MaxName)}
-	case KindReply:
-		return Reply{Number: u.Uint(), Err: rendezvous.UnpackError(u), Result: rendezvous.UnpackResult(u)}
-	case KindNotice:
-		return Notice{rendezvous.UnpackMembershipUpdate(u)}
-	case KindProgress:
-		return Progress{rendezvous.Progress{Headline: u.Text(maxText), Detail: u.Text(maxText), Spare: u.Bool()}}
-	case KindDrop:
-		return Drop{rendezvous.UnpackError(u)}
-	case KindGoodbye:
-		return Goodbye{}
-	case KindAdmin:
-		return readAdmin(u)
-	case KindAdminAnswer:
-		return AdminAnswer{Err: rendezvous.UnpackError(u), Done: u.Text(maxText)}
-	case KindProof:
-		return readProof(u)
-	}
-	return readSuccession(u, k)
+// readers read the other frames.
+var readers = [...]func(*unpacker) Frame{
+	KindHello: read[Hello], KindWelcome: read[Welcome], KindRefuse: read[Refuse], KindReply: read[Reply], KindNotice: read[Notice],
+	KindProgress: read[Progress], KindDrop: read[Drop], KindGoodbye: func(*unpacker) Frame { return Goodbye{} },
+	KindAdmin: read[Admin], KindAdminAnswer: read[AdminAnswer], KindProof: func(u *unpacker) Frame { return readProof(u) },
+	KindStandby: read[Standby], KindStandbys: read[Standbys], KindRedirect: read[Redirect], KindProbe: read[Probe], KindProbed: read[Probed],
+	KindLiveness: read[Liveness], KindTransfer: read[Transfer], KindVote: read[Vote],
+}
+
+func read[F Frame, P interface {
+	*F
+	fields(c coder)
+}](u *unpacker) Frame {
+	var f F
+	P(&f).fields(coder{in: u})
+	return f
 }
 
 // head writes the list's length and the kind. fields is the number of fields that follow.
@@ -239,130 +233,81 @@ func head(p *packer, k Kind, fields int) {
 	p.Uint(uint64(k))
 }
 
-func (h Hello) pack(p *packer) {
-	head(p, KindHello, 21)
-	p.Uint(h.Version)
-	p.Texts(h.Features)
-	p.Cut(h.Software, MaxName)
-	p.Text(h.RunID)
-	p.Text(string(h.Session))
-	p.Text(h.Node)
-	p.Bool(h.Named)
-	p.Uint(h.Incarnation)
-	p.Cut(h.Label, MaxName)
-	rendezvous.PackPolicy(p, h.Policy)
-	rendezvous.PackLastRound(p, h.LastRound)
-	p.Bool(h.InHost)
-	p.Text(h.Group)
-	p.Uint(h.Term)
-	p.Texts(h.Servers)
-	p.Cut(h.Machine, MaxName)
-	p.Bool(h.BeginAgain)
-	p.Cut(h.HostName, MaxName)
-	p.Text(h.Topology)
-	rendezvous.PackCommand(p, h.Command)
+func (h Hello) pack(p *packer)     { head(p, KindHello, 21); h.fields(coder{out: p}) }
+func (w Welcome) pack(p *packer)   { head(p, KindWelcome, 14); w.fields(coder{out: p}) }
+func (r Refuse) pack(p *packer)    { head(p, KindRefuse, 3); r.fields(coder{out: p}) }
+func (r Reply) pack(p *packer)     { head(p, KindReply, 5); r.fields(coder{out: p}) }
+func (n Notice) pack(p *packer)    { head(p, KindNotice, 1); n.fields(coder{out: p}) }
+func (pr Progress) pack(p *packer) { head(p, KindProgress, 3); pr.fields(coder{out: p}) }
+func (d Drop) pack(p *packer)      { head(p, KindDrop, 2); d.fields(coder{out: p}) }
+func (b Beat) pack(p *packer)      { head(p, KindBeat, 2); b.fields(coder{out: p}) }
+func (Goodbye) pack(p *packer)     { head(p, KindGoodbye, 0) }
+func (u Unknown) pack(p *packer)   { head(p, u.Kind, 0) }
+
+func (h *Hello) fields(c coder) {
+	c.uint(&h.Version)
+	c.names(&h.Features, maxFeatures)
+	c.cut(&h.Software)
+	c.name(&h.RunID)
+	c.name((*string)(&h.Session))
+	c.name(&h.Node)
+	c.bool(&h.Named)
+	c.uint(&h.Incarnation)
+	c.cut(&h.Label)
+	code(c, &h.Policy, rendezvous.PackPolicy, rendezvous.UnpackPolicy)
+	code(c, &h.LastRound, rendezvous.PackLastRound, rendezvous.UnpackLastRound)
+	c.bool(&h.InHost)
+	c.name(&h.Group)
+	c.uint(&h.Term)
+	c.names(&h.Servers, maxServers)
+	c.cut(&h.Machine)
+	c.bool(&h.BeginAgain)
+	c.cut(&h.HostName)
+	c.name(&h.Topology)
+	code(c, &h.Command, rendezvous.PackCommand, rendezvous.UnpackCommand)
 }
 
-func readHello(u *unpacker) Hello {
-	return Hello{
-		Version:     u.Uint(),
-		Features:    u.Texts(maxFeatures, MaxName),
-		Software:    u.Text(MaxName),
-		RunID:       u.Text(MaxName),
-		Session:     rendezvous.SessionID(u.Text(MaxName)),
-		Node:        u.Text(MaxName),
-		Named:       u.Bool(),
-		Incarnation: u.Uint(),
-		Label:       u.Text(MaxName),
-		Policy:      rendezvous.UnpackPolicy(u),
-		LastRound:   rendezvous.UnpackLastRound(u),
-		InHost:      u.Bool(),
-		Group:       u.Text(MaxName),
-		Term:        u.Uint(),
-		Servers:     u.Texts(maxServers, MaxName),
-		Machine:     u.Text(MaxName),
-		BeginAgain:  u.Bool(),
-		HostName:    u.Text(MaxName),
-		Topology:    u.Text(MaxName),
-		Command:     rendezvous.UnpackCommand(u),
-	}
+func (w *Welcome) fields(c coder) {
+	c.uint(&w.Version)
+	c.names(&w.Features, maxFeatures)
+	c.cut(&w.Software)
+	c.name(&w.Server)
+	c.shown(&w.SeenAddr)
+	code(c, &w.Lease, (*packer).Int64, (*unpacker).Int64)
+	c.bool(&w.Resumed)
+	code(c, &w.Notice, packNotice, readNotice)
+	c.shownAll(&w.Servers)
+	c.bool(&w.Embedded)
+	c.name(&w.Group)
+	c.uint(&w.Term)
+	c.shown(&w.Addr)
+	c.said(&w.HostNode, MaxName)
 }
 
-func (w Welcome) pack(p *packer) {
-	head(p, KindWelcome, 14)
-	p.Uint(w.Version)
-	p.Texts(w.Features)
-	p.Cut(w.Software, MaxName)
-	p.Text(w.Server)
-	p.Text(w.SeenAddr)
-	p.Int64(w.Lease)
-	p.Bool(w.Resumed)
-	packNotice(p, w.Notice)
-	p.Texts(w.Servers)
-	p.Bool(w.Embedded)
-	p.Text(w.Group)
-	p.Uint(w.Term)
-	p.Text(w.Addr)
-	p.Cut(w.HostNode, MaxName)
+func (r *Refuse) fields(c coder) {
+	c.error(&r.Err)
+	c.name(&r.Group)
 }
 
-func readWelcome(u *unpacker) Welcome {
-	return Welcome{
-		Version:  u.Uint(),
-		Features: u.Texts(maxFeatures, MaxName),
-		Software: u.Text(MaxName),
-		Server:   u.Text(MaxName),
-		SeenAddr: u.Text(MaxName),
-		Lease:    u.Int64(),
-		Resumed:  u.Bool(),
-		Notice:   rendezvous.UnpackMembershipUpdate(u),
-		Servers:  u.Texts(maxServers, MaxName),
-		Embedded: u.Bool(),
-		Group:    u.Text(MaxName),
-		Term:     u.Uint(),
-		Addr:     u.Text(MaxName),
-		HostNode: u.Text(MaxName),
-	}
+func (r *Reply) fields(c coder) {
+	c.uint(&r.Number)
+	c.error(&r.Err)
+	code(c, &r.Result, packResult, rendezvous.UnpackResult)
 }
 
-func (r Refuse) pack(p *packer) {
-	head(p, KindRefuse, 3)
-	packError(p, r.Err)
-	p.Text(r.Group)
+func (n *Notice) fields(c coder) { code(c, &n.Notice, packNotice, readNotice) }
+func (d *Drop) fields(c coder)   { c.error(&d.Err) }
+
+func (pr *Progress) fields(c coder) {
+	c.said(&pr.Progress.Headline, maxText)
+	c.said(&pr.Progress.Detail, maxText)
+	c.bool(&pr.Progress.Spare)
 }
 
-func (r Reply) pack(p *packer) {
-	head(p, KindReply, 5)
-	p.Uint(r.Number)
-	packError(p, r.Err)
-	packResult(p, r.Result)
+func (b *Beat) fields(c coder) {
+	c.bool(&b.Echo)
+	code(c, &b.Training, training.Pack, training.Unpack)
 }
-
-func (n Notice) pack(p *packer) {
-	head(p, KindNotice, 1)
-	packNotice(p, n.Notice)
-}
-
-func (pr Progress) pack(p *packer) {
-	head(p, KindProgress, 3)
-	p.Cut(pr.Progress.Headline, maxText)
-	p.Cut(pr.Progress.Detail, maxText)
-	p.Bool(pr.Progress.Spare)
-}
-
-func (d Drop) pack(p *packer) {
-	head(p, KindDrop, 2)
-	packError(p, d.Err)
-}
-
-func (b Beat) pack(p *packer) {
-	head(p, KindBeat, 2)
-	p.Bool(b.Echo)
-	training.Pack(p, b.Training)
-}
-
-func (Goodbye) pack(p *packer)   { head(p, KindGoodbye, 0) }
-func (u Unknown) pack(p *packer) { head(p, u.Kind, 0) }
 
 // How often a waiting node learns what it waits for: not before ProgressFirst, so that a quick
 // join costs nothing, then at most once in ProgressEvery.

@@ -95,7 +95,7 @@ func NoEOF(err error) error {
 	return err
 }
 
-// NextFrame reads and decodes the next frame; its texts are sanitized.
+// NextFrame reads and decodes the next frame.
 func (fr *FrameReader) NextFrame(most int) (Frame, error) {
 	body, err := fr.next(most)
 	if err != nil {
@@ -103,10 +103,7 @@ func (fr *FrameReader) NextFrame(most int) (Frame, error) {
 	}
 	f, err := parseFrame(body)
 	fr.Release()
-	if err != nil {
-		return nil, err
-	}
-	return sanitize(f), nil
+	return f, err
 }
 
 // PeekedConn is a connection whose first bytes were read into a buffer.

@@ -6,7 +6,6 @@ import (
 	"rallypoint/core/election/raft"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/pack"
-	"rallypoint/internal/printable"
 )
 
 // The frames of succession (docs/decisions/0040), numbers 15 to 22.
@@ -153,159 +152,110 @@ type Transfer struct {
 	Addr  string // of the answer: where it listens
 }
 
-func (s Standby) pack(p *packer) {
-	head(p, KindStandby, 2)
-	p.Cut(s.Addr, MaxName)
-	p.Cut(s.Why, MaxName)
+func (s Standby) pack(p *packer)   { head(p, KindStandby, 2); s.fields(coder{out: p}) }
+func (st Standbys) pack(p *packer) { head(p, KindStandbys, 2); st.fields(coder{out: p}) }
+func (r Redirect) pack(p *packer)  { head(p, KindRedirect, 1); r.fields(coder{out: p}) }
+func (pr Probe) pack(p *packer)    { head(p, KindProbe, 6); pr.fields(coder{out: p}) }
+func (pr Probed) pack(p *packer)   { head(p, KindProbed, 6); pr.fields(coder{out: p}) }
+func (l Liveness) pack(p *packer)  { head(p, KindLiveness, 13); l.fields(coder{out: p}) }
+func (v Vote) pack(p *packer)      { head(p, KindVote, 8); v.fields(coder{out: p}) }
+func (t Transfer) pack(p *packer)  { head(p, KindTransfer, 3); t.fields(coder{out: p}) }
+
+func (s *Standby) fields(c coder) {
+	c.said(&s.Addr, MaxName)
+	c.said(&s.Why, MaxName)
 }
 
-func (st Standbys) pack(p *packer) {
-	head(p, KindStandbys, 2)
-	p.List(len(st.List))
-	for _, s := range st.List {
-		p.List(4)
-		p.Text(s.Node)
-		p.Cut(s.Label, MaxName)
-		p.Text(s.Addr)
-		p.Bool(s.Votes)
-	}
-	p.Bool(st.Invited)
+func (st *Standbys) fields(c coder) {
+	code(c, &st.List, packStandbys, readStandbys)
+	c.bool(&st.Invited)
 }
 
-func readStandbys(u *unpacker) Standbys {
-	return Standbys{
-		List: pack.Lists(u, maxStandbys, "standbys", func() StandbyNode {
-			return StandbyNode{Node: u.Text(MaxName), Label: u.Text(MaxName), Addr: u.Text(MaxName), Votes: u.Bool()}
-		}),
-		Invited: u.Bool(),
+func packStandbys(p *packer, list []StandbyNode) {
+	p.List(len(list))
+	for i := range list {
+		list[i].fields(coder{out: p})
 	}
 }
 
-// packRedirect writes a redirect's fields as a list of their own.
-func packRedirect(p *packer, f Redirect) {
-	p.List(5)
-	p.Text(f.Group)
-	p.Uint(f.Term)
-	p.Text(f.Host)
-	p.Cut(f.Node, MaxName)
-	p.Texts(f.Servers)
+func readStandbys(u *unpacker) []StandbyNode {
+	return pack.ListOf(u, maxStandbys, "standbys", func() (s StandbyNode) {
+		s.fields(coder{in: u})
+		return s
+	})
 }
 
-func readRedirect(u *unpacker) Redirect {
-	u.Open()
-	f := Redirect{Group: u.Text(MaxName), Term: u.Uint(), Host: u.Text(MaxName), Node: u.Text(MaxName), Servers: u.Texts(maxServers, MaxName)}
-	u.Close()
-	return f
+func (s *StandbyNode) fields(c coder) {
+	c.open(4)
+	c.shown(&s.Node)
+	c.said(&s.Label, MaxName)
+	c.shown(&s.Addr)
+	c.bool(&s.Votes)
+	c.close()
 }
 
-func (r Redirect) pack(p *packer) {
-	head(p, KindRedirect, 1)
-	packRedirect(p, r)
+// fields are a list of their own, in the frames that have a redirect, too.
+func (r *Redirect) fields(c coder) {
+	c.open(5)
+	c.name(&r.Group)
+	c.uint(&r.Term)
+	c.shown(&r.Host)
+	c.said(&r.Node, MaxName)
+	c.shownAll(&r.Servers)
+	c.close()
 }
 
-func (pr Probe) pack(p *packer) {
-	head(p, KindProbe, 6)
-	p.Cut(pr.Software, MaxName)
-	p.Text(pr.RunID)
-	rendezvous.PackPolicy(p, pr.Policy)
-	p.Bool(pr.Round)
-	p.Cut(pr.Node, MaxName)
-	packRedirect(p, pr.Target)
+func (pr *Probe) fields(c coder) {
+	c.cut(&pr.Software)
+	c.name(&pr.RunID)
+	code(c, &pr.Policy, rendezvous.PackPolicy, rendezvous.UnpackPolicy)
+	c.bool(&pr.Round)
+	c.said(&pr.Node, MaxName)
+	pr.Target.fields(c)
 }
 
-func readProbe(u *unpacker) Probe {
-	return Probe{
-		Software: u.Text(MaxName), RunID: u.Text(MaxName), Policy: rendezvous.UnpackPolicy(u),
-		Round: u.Bool(), Node: u.Text(MaxName), Target: readRedirect(u),
-	}
+func (pr *Probed) fields(c coder) {
+	c.error(&pr.Err)
+	c.bool(&pr.Yields)
+	c.bool(&pr.Round)
+	c.said(&pr.Node, MaxName)
+	pr.Target.fields(c)
 }
 
-func (pr Probed) pack(p *packer) {
-	head(p, KindProbed, 6)
-	packError(p, pr.Err)
-	p.Bool(pr.Yields)
-	p.Bool(pr.Round)
-	p.Cut(pr.Node, MaxName)
-	packRedirect(p, pr.Target)
+func (l *Liveness) fields(c coder) {
+	c.name(&l.RunID)
+	c.name(&l.Group)
+	c.shown(&l.Node)
+	c.bool(&l.Ask)
+	c.uint(&l.State)
+	c.uint(&l.Term)
+	l.Target.fields(c)
+	c.name(&l.Voter)
+	c.bool(&l.Votes)
+	c.shownAll(&l.Linked)
+	c.name(&l.Cluster)
+	c.uint(&l.Last[0])
+	c.uint(&l.Last[1])
 }
 
-func readProbed(u *unpacker) Probed {
-	return Probed{
-		Err: rendezvous.UnpackError(u), Yields: u.Bool(), Round: u.Bool(), Node: u.Text(MaxName), Target: readRedirect(u),
-	}
+func (v *Vote) fields(c coder) {
+	c.name(&v.Group)
+	c.name(&v.Cluster)
+	code(c, &v.From, packVoter, readVoter)
+	code(c, &v.To, packVoter, readVoter)
+	code(c, &v.Data, (*packer).Bytes, func(u *unpacker) []byte { return u.Bytes(MaxVote) })
+	c.uint(&v.Piece.Number)
+	c.uint(&v.Piece.Whole)
+	c.uint(&v.Piece.From)
 }
 
-func (l Liveness) pack(p *packer) {
-	head(p, KindLiveness, 13)
-	p.Text(l.RunID)
-	p.Text(l.Group)
-	p.Text(l.Node)
-	p.Bool(l.Ask)
-	p.Uint(l.State)
-	p.Uint(l.Term)
-	packRedirect(p, l.Target)
-	p.Text(l.Voter)
-	p.Bool(l.Votes)
-	p.Texts(l.Linked)
-	p.Text(l.Cluster)
-	p.Uint(l.Last[0])
-	p.Uint(l.Last[1])
-}
+func packVoter(p *packer, v raft.Voter)    { p.Text(v.String()) }
+func readVoter(u *unpacker) (v raft.Voter) { return raft.ParseVoter(u.Text(MaxName)) }
 
-func readLiveness(u *unpacker) Liveness {
-	return Liveness{
-		RunID: u.Text(MaxName), Group: u.Text(MaxName), Node: u.Text(MaxName), Ask: u.Bool(), State: u.Uint(), Term: u.Uint(),
-		Target: readRedirect(u), Voter: u.Text(MaxName), Votes: u.Bool(),
-		Linked: u.Texts(maxServers, MaxName), Cluster: u.Text(MaxName), Last: [2]uint64{u.Uint(), u.Uint()},
-	}
-}
-
-func (v Vote) pack(p *packer) {
-	head(p, KindVote, 8)
-	p.Text(v.Group)
-	p.Text(v.Cluster)
-	p.Text(v.From.String())
-	p.Text(v.To.String())
-	p.Bytes(v.Data)
-	p.Uint(v.Piece.Number)
-	p.Uint(v.Piece.Whole)
-	p.Uint(v.Piece.From)
-}
-
-func readVote(u *unpacker) Vote {
-	return Vote{Group: u.Text(MaxName), Message: raft.Message{
-		Cluster: u.Text(MaxName), From: raft.ParseVoter(u.Text(MaxName)), To: raft.ParseVoter(u.Text(MaxName)), Data: u.Bytes(MaxVote),
-	}, Piece: Piece{Number: u.Uint(), Whole: u.Uint(), From: u.Uint()}}
-}
-
-func (t Transfer) pack(p *packer) {
-	head(p, KindTransfer, 3)
-	p.Text(t.Group)
-	p.Uint(t.Term)
-	p.Text(t.Addr)
-}
-
-// readSuccession reads the frames of this file, and those of a newer version.
-func readSuccession(u *unpacker, k Kind) Frame {
-	switch k {
-	case KindStandby:
-		return Standby{Addr: u.Text(MaxName), Why: u.Text(MaxName)}
-	case KindStandbys:
-		return readStandbys(u)
-	case KindRedirect:
-		return readRedirect(u)
-	case KindProbe:
-		return readProbe(u)
-	case KindProbed:
-		return readProbed(u)
-	case KindLiveness:
-		return readLiveness(u)
-	case KindVote:
-		return readVote(u)
-	case KindTransfer:
-		return Transfer{Group: u.Text(MaxName), Term: u.Uint(), Addr: u.Text(MaxName)}
-	}
-	return Unknown{k}
+func (t *Transfer) fields(c coder) {
+	c.name(&t.Group)
+	c.uint(&t.Term)
+	c.shown(&t.Addr)
 }
 
 func (Standby) kind() Kind  { return KindStandby }
@@ -316,38 +266,3 @@ func (Probed) kind() Kind   { return KindProbed }
 func (Liveness) kind() Kind { return KindLiveness }
 func (Transfer) kind() Kind { return KindTransfer }
 func (Vote) kind() Kind     { return KindVote }
-
-// sanitizeSuccession makes the texts of a frame of this file safe to show.
-func sanitizeSuccession(f Frame) Frame {
-	switch f := f.(type) {
-	case Standby:
-		f.Addr, f.Why = printable.Text(f.Addr), printable.Text(f.Why)
-		return f
-	case Standbys:
-		for i := range f.List {
-			s := &f.List[i]
-			s.Label, s.Node, s.Addr = printable.Text(s.Label), printable.Text(s.Node), printable.Text(s.Addr)
-		}
-		return f
-	case Redirect:
-		return sanitizeTarget(f)
-	case Probe:
-		f.Node, f.Target = printable.Text(f.Node), sanitizeTarget(f.Target)
-		return f
-	case Probed:
-		f.Err, f.Node, f.Target = sanitizeError(f.Err), printable.Text(f.Node), sanitizeTarget(f.Target)
-		return f
-	case Liveness:
-		f.Node, f.Target, f.Linked = printable.Text(f.Node), sanitizeTarget(f.Target), sanitizeTexts(f.Linked)
-		return f
-	case Transfer:
-		f.Addr = printable.Text(f.Addr)
-		return f
-	}
-	return f
-}
-
-func sanitizeTarget(f Redirect) Redirect {
-	f.Host, f.Node, f.Servers = printable.Text(f.Host), printable.Text(f.Node), sanitizeTexts(f.Servers)
-	return f
-}

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"fmt"
+	"reflect"
 	"strings"
 	"testing"
 
@@ -47,6 +48,20 @@ func TestSanitize(t *testing.T) {
 		}
 		if _, ok := got.(Refuse); ok && !strings.Contains(said, "\nsecond line") {
 			t.Errorf("its lines are lost: %q", said)
+		}
+	}
+}
+
+// TestShownTextsFit: what cannot be shown takes more bytes in its place, and the text still fits its field.
+func TestShownTextsFit(t *testing.T) {
+	evil := strings.Repeat("\x1b", MaxName)
+	for _, f := range []Frame{Transfer{Addr: evil}, Standby{Why: evil}, Liveness{Linked: []string{evil}}, Notice{rendezvous.MembershipUpdate{Directive: rendezvous.DirectiveNotice{ID: evil}}}} {
+		once, err := parseFrame(AppendFrame(nil, f)[frameHead:])
+		if err != nil {
+			t.Fatalf("%T: %v", f, err)
+		}
+		if twice, err := parseFrame(AppendFrame(nil, once)[frameHead:]); err != nil || !reflect.DeepEqual(once, twice) {
+			t.Errorf("%T: %+v, %v", f, twice, err)
 		}
 	}
 }
