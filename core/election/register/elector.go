@@ -46,8 +46,6 @@ type Elector struct {
 	candidacy *attempt // of Campaign, whose answer is missing
 	candidate rendezvous.Succession
 	trouble   error // of the last use of the register; nil: none
-	failing   time.Duration
-	reached   bool
 }
 
 var _ election.Elector = (*Elector)(nil)
@@ -92,7 +90,6 @@ func (e *Elector) wakeLocked() {
 	e.changed = make(chan struct{})
 }
 
-// Changed implements election.Elector.
 func (e *Elector) Changed() <-chan struct{} {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -119,7 +116,7 @@ func (e *Elector) looked(state, token []byte, began time.Duration, err error) er
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	now := e.Clock()
-	e.noteLocked(err)
+	e.trouble = err
 	if err != nil {
 		e.core.failed(now)
 		return err
@@ -149,18 +146,6 @@ func (e *Elector) decode(state []byte) (*Record, error) {
 	return r, nil
 }
 
-// noteLocked keeps why the register is of no use.
-func (e *Elector) noteLocked(err error) {
-	if err == nil {
-		e.reached, e.trouble = true, nil
-		return
-	}
-	if e.trouble == nil {
-		e.failing = e.Clock()
-	}
-	e.trouble = err
-}
-
 // targetLocked notes who leads.
 func (e *Elector) targetLocked() {
 	if r := e.core.seen; r != nil {
@@ -170,17 +155,16 @@ func (e *Elector) targetLocked() {
 
 // Leadership is what is known of the leader.
 type Leadership struct {
-	Record  *Record // nil: there is none
-	Silent  bool    // it has not written for a lease
-	Leads   bool    // this process leads
-	Reached bool    // the register was read once
+	Record *Record // nil: there is none
+	Silent bool    // it has not written for a lease
+	Leads  bool    // this process leads
 }
 
 // Leadership returns what is known of the leader.
 func (e *Elector) Leadership() Leadership {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	v := Leadership{Silent: e.core.silent(), Leads: e.core.leads, Reached: e.reached}
+	v := Leadership{Silent: e.core.silent(), Leads: e.core.leads}
 	if r := e.core.seen; r != nil {
 		v.Record = new(*r)
 	}
@@ -218,7 +202,7 @@ func (e *Elector) Campaign(ctx context.Context, addr, dead string, took time.Dur
 	if err != nil || !ok && !bytes.Equal(now, data) {
 		if err != nil {
 			e.mu.Lock()
-			e.noteLocked(err)
+			e.trouble = err
 			e.mu.Unlock()
 			return false, nil, err
 		}
@@ -226,7 +210,7 @@ func (e *Elector) Campaign(ctx context.Context, addr, dead string, took time.Dur
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.noteLocked(nil)
+	e.trouble = nil
 	e.leadLocked(a, token, s)
 	return true, ended, nil
 }
@@ -342,13 +326,7 @@ func (e *Elector) write(ctx context.Context, phase Phase, ended *rendezvous.Ende
 	if err != nil {
 		return false, err
 	}
-	set := e.Register.SetState
-	if c, clocked := e.Register.(Clocked); clocked && after >= 0 {
-		set = func(ctx context.Context, state, token []byte) ([]byte, []byte, bool, error) {
-			return c.SetFor(ctx, state, token, after)
-		}
-	}
-	state, token, ok, err := set(ctx, data, a.token)
+	state, token, ok, err := store(ctx, e.Register, data, a.token, after)
 	var now *Record
 	switch {
 	case err != nil:
@@ -359,7 +337,7 @@ func (e *Elector) write(ctx context.Context, phase Phase, ended *rendezvous.Ende
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.noteLocked(err)
+	e.trouble = err
 	if err != nil {
 		return false, err
 	}
@@ -423,10 +401,8 @@ func (e *Elector) Leave(ctx context.Context, phase Phase, ended *rendezvous.Ende
 	}
 }
 
-// Serves implements election.Elector.
 func (e *Elector) Serves(run string) bool { return run == e.RunID }
 
-// Hosting implements election.Elector.
 func (e *Elector) Hosting() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -440,7 +416,6 @@ func (e *Elector) Deposed() (to wire.Redirect, deposed bool) {
 	return e.to, e.hosting && !e.core.leads
 }
 
-// Current implements election.Elector.
 func (e *Elector) Current() wire.Redirect {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -458,7 +433,6 @@ func (e *Elector) Admit() (to wire.Redirect, serve, known bool) {
 	return to, e.hosting && e.core.leads, true
 }
 
-// StepDown implements election.Elector.
 func (e *Elector) StepDown(wire.Redirect) (led bool) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -468,14 +442,12 @@ func (e *Elector) StepDown(wire.Redirect) (led bool) {
 	return led
 }
 
-// SuccessionOf implements election.Elector.
 func (e *Elector) SuccessionOf(string) rendezvous.Succession {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.start
 }
 
-// Since implements election.Elector.
 func (e *Elector) Since() (since time.Time, took time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -485,7 +457,6 @@ func (e *Elector) Since() (since time.Time, took time.Duration) {
 // Quorum implements election.Elector: all facts have to be in the register.
 func (e *Elector) Quorum() bool { return true }
 
-// Propose implements election.Elector.
 func (e *Elector) Propose(_ string, f rendezvous.Facts) (number uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -494,14 +465,12 @@ func (e *Elector) Propose(_ string, f rendezvous.Facts) (number uint64) {
 	return number
 }
 
-// Committed implements election.Elector.
 func (e *Elector) Committed(number uint64) bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return e.core.maySay(number, e.Clock())
 }
 
-// NoMajority implements election.Elector.
 func (e *Elector) NoMajority() string {
 	e.mu.Lock()
 	defer e.mu.Unlock()

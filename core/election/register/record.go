@@ -160,13 +160,7 @@ func Forget(ctx context.Context, reg Register, was *Record) error {
 	if err != nil {
 		return err
 	}
-	set := reg.SetState
-	if c, ok := reg.(Clocked); ok {
-		set = func(ctx context.Context, state, token []byte) ([]byte, []byte, bool, error) {
-			return c.SetFor(ctx, state, token, 0)
-		}
-	}
-	_, _, ok, err := set(ctx, data, token)
+	_, _, ok, err := store(ctx, reg, data, token, 0)
 	if err == nil && !ok {
 		err = rendezvous.Errorf(rendezvous.CodeConnection, "run %q has begun meanwhile", r.RunID)
 	}

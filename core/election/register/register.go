@@ -49,6 +49,14 @@ type Clocked interface {
 	Age(ctx context.Context) (time.Duration, error)
 }
 
+// store is SetState, or, of a register with a clock, SetFor for a value that ends after a time; below 0: it does not.
+func store(ctx context.Context, reg Register, state, token []byte, after time.Duration) (now, nowToken []byte, ok bool, err error) {
+	if c, clocked := reg.(Clocked); clocked && after >= 0 {
+		return c.SetFor(ctx, state, token, after)
+	}
+	return reg.SetState(ctx, state, token)
+}
+
 // Unreachable is an error of a Register that has itself tried for long enough to reach its
 // place. A node that has not reached it once fails with it at once; afterwards the operation
 // is repeated, as after other errors that may pass.
