@@ -13,6 +13,5 @@
 // A run's stats are its past, and metrics are the server's counters. Both make up Status
 // (docs/status.md) and /metrics (docs/metrics.md), which http.go serves.
 //
-// Locks, outermost first: Server.mu, run.mu, wire.Outbox.mu. connTracker.mu,
-// shutdownGate.mu and groupCommit.mu are leaves.
+// Locks, outermost first: Server.mu, run.mu, wire.Outbox.mu. shutdownGate.mu and groupCommit.mu are leaves.
 package control

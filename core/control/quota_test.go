@@ -256,14 +256,14 @@ func TestARunWithoutARoundIsForgotten(t *testing.T) {
 		p.RunID = fmt.Sprint("run ", i)
 		if i == 0 {
 			p.LeaseTimeout = 100 * time.Hour
-			here.enter(testHello("n", "s", p))
+			here.enter(testHello("n", "here", p))
 			continue
 		}
 		n := dialNode(t, s.addr)
 		n.enter(testHello("n", "s", p))
 		n.conn.Close()
 	}
-	if err := s.WaitIdle(controltest.Context(t), "s"); err != nil {
+	if err := s.WaitIdle(controltest.Context(t), "here"); err != nil {
 		t.Fatal(err)
 	}
 	for len(s.runIDs()) > 2 {

@@ -380,7 +380,6 @@ func (r *run) bind(p *serverConn, w rendezvous.Welcome) {
 	r.used, r.idleSince = true, time.Time{}
 	r.conns[w.Session] = p
 	p.out.CountIn(&r.unsent)
-	r.server.tracker.add(boundSession{r.id, w.Session})
 	lease := r.machine.Policy().LeaseTimeout
 	r.startLease(p, lease)
 	if _, pending := r.machine.Forming(w.Session); pending {
@@ -404,7 +403,7 @@ func (r *run) bind(p *serverConn, w rendezvous.Welcome) {
 func (r *run) unbind(p *serverConn) {
 	delete(r.conns, p.session)
 	r.stopWaiting(p)
-	r.server.tracker.remove(boundSession{r.id, p.session})
+	r.server.left.Set()
 }
 
 // disconnect ends a connection after telling its node why.

@@ -25,6 +25,7 @@ import (
 	"rallypoint/internal/httpport"
 	"rallypoint/internal/logsampler"
 	"rallypoint/internal/promtext"
+	"rallypoint/internal/wake"
 )
 
 // Config configures a Server. The zero value serves any run.
@@ -150,10 +151,9 @@ type Server struct {
 	metrics  metrics
 	refusals *logsampler.Sampler
 	handover transfer
-	quiet    quietRuns
-	sending  sync.Mutex // held while all nodes are sent on
+	sending  sync.Mutex  // held while all nodes are sent on
+	left     wake.Signal // a node's connection has ended, for WaitIdle
 
-	tracker connTracker
 	gate    shutdownGate
 	http    *httpport.Port
 	asking  context.Context // of requests of HTTP; ends with Close
@@ -188,8 +188,7 @@ func Start(cfg Config, listeners ...net.Listener) *Server {
 		runs:      map[string]*run{},
 		runsOf:    map[netip.Addr]int{},
 		conns:     map[*serverConn]struct{}{},
-		tracker:   connTracker{connected: map[boundSession]struct{}{}},
-		quiet:     quietRuns{runs: map[*run]struct{}{}},
+		left:      wake.New(),
 		stop:      make(chan struct{}),
 	}
 	s.http = httpport.New(newPages(s), maxHTTPConns, s.log)
@@ -277,9 +276,37 @@ func (s *Server) Close() error {
 }
 
 // WaitIdle returns nil once no node is connected except those with the given sessions, or the
-// error of ctx.
+// error of ctx. It is called once at a time.
 func (s *Server) WaitIdle(ctx context.Context, except ...rendezvous.SessionID) error {
-	return s.tracker.wait(ctx, except)
+	for !s.idle(except) {
+		select {
+		case <-s.left:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+func (s *Server) idle(except []rendezvous.SessionID) bool {
+	others := 0
+	for _, r := range s.allRuns() {
+		r.mu.Lock()
+		others += len(r.conns)
+		for _, session := range except {
+			if r.conns[session] != nil {
+				others--
+			}
+		}
+		r.mu.Unlock()
+	}
+	return others == 0
+}
+
+func (s *Server) allRuns() []*run {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Collect(maps.Values(s.runs))
 }
 
 // runFor returns the run that a hello from an address asks for, made if need be; nil if the

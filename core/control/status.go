@@ -202,9 +202,7 @@ const MaxStatusRuns = 256
 // at most 256. It is a snapshot of each run, not of all at one time. Each run is
 // locked while it is described, O(n log n) for n nodes.
 func (s *Server) Status() Status {
-	s.mu.Lock()
-	runs := slices.Collect(maps.Values(s.runs))
-	s.mu.Unlock()
+	runs := s.allRuns()
 	busy := make(map[*run]bool, len(runs))
 	for _, r := range runs {
 		busy[r] = r.busy()

@@ -2,9 +2,6 @@ package control
 
 import (
 	"cmp"
-	"maps"
-	"slices"
-	"sync"
 	"time"
 
 	"rallypoint/core/rendezvous"
@@ -56,7 +53,7 @@ func (r *run) mayJudgeLocked() bool {
 // sayLocked tells nodes something, in order: now, or when the voters have accepted it.
 func (r *run) sayLocked(say func()) {
 	if r.quietLocked() {
-		r.queueLocked(delayed{number: r.uncommitted.number, say: say})
+		r.uncommitted.queue = append(r.uncommitted.queue, delayed{number: r.uncommitted.number, say: say})
 		return
 	}
 	say()
@@ -70,39 +67,8 @@ func (r *run) saidLocked() <-chan struct{} {
 	}
 	done := make(chan struct{})
 	end := func() { close(done) }
-	r.queueLocked(delayed{r.uncommitted.number, end, end})
+	r.uncommitted.queue = append(r.uncommitted.queue, delayed{r.uncommitted.number, end, end})
 	return done
-}
-
-func (r *run) queueLocked(w delayed) {
-	r.uncommitted.queue = append(r.uncommitted.queue, w)
-	if len(r.uncommitted.queue) == 1 {
-		r.server.quiet.add(r)
-	}
-}
-
-// quietRuns are the runs that have something to say.
-type quietRuns struct {
-	mu   sync.Mutex
-	runs map[*run]struct{}
-}
-
-func (q *quietRuns) add(r *run) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	q.runs[r] = struct{}{}
-}
-
-func (q *quietRuns) drop(r *run) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	delete(q.runs, r)
-}
-
-func (q *quietRuns) list() []*run {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(q.runs), func(a, b *run) int { return cmp.Compare(a.seq, b.seq) })
 }
 
 // dropUncommittedLocked drops the messages that wait, since another process hosts.
@@ -113,23 +79,23 @@ func (r *run) dropUncommittedLocked() {
 		}
 	}
 	r.uncommitted.queue = nil
-	r.server.quiet.drop(r)
 }
 
 // Confirmed sends the messages whose facts the voters have accepted meanwhile, tells nodes who
-// votes, and gives up nodes whose processes were proven dead. The process calls it when its Group
+// votes, and gives up nodes whose processes were proven dead. The process calls it when its Elector
 // has changed.
 func (s *Server) Confirmed() {
-	for _, r := range s.quiet.list() {
-		r.confirmed()
-	}
 	r := s.lookUp(s.cfg.RunID)
-	if s.cfg.Group == nil || r == nil {
+	if r == nil {
 		return
 	}
 	r.mu.Lock()
 	defer r.unlock()
-	if r.gone || r.standbys == nil {
+	if r.gone {
+		return
+	}
+	r.confirmedLocked()
+	if r.standbys == nil {
 		return
 	}
 	r.standbys.Refresh()
@@ -142,28 +108,18 @@ func (s *Server) Confirmed() {
 	}
 }
 
-// confirmed sends the messages whose facts the voters have accepted meanwhile.
-func (r *run) confirmed() {
-	s := r.server
-	r.mu.Lock()
-	defer r.unlock()
-	if r.gone {
-		return
-	}
+func (r *run) confirmedLocked() {
 	u := &r.uncommitted
-	if u.number == 0 && r.broken == nil { // it was deposed, and nobody has hosted since
+	if len(u.queue) > 0 && u.number == 0 && r.broken == nil { // it was deposed, and nobody has hosted since
 		r.proposeLocked()
 		for i := range u.queue {
 			u.queue[i].number = max(u.queue[i].number, u.number)
 		}
 	}
-	for len(u.queue) > 0 && u.queue[0].number > 0 && s.cfg.Elector.Committed(u.queue[0].number) {
+	for len(u.queue) > 0 && u.queue[0].number > 0 && r.server.cfg.Elector.Committed(u.queue[0].number) {
 		w := u.queue[0]
 		u.queue = u.queue[1:]
 		w.say()
-	}
-	if len(u.queue) == 0 {
-		s.quiet.drop(r)
 	}
 }
 
