@@ -51,7 +51,7 @@ const (
 	unidentifiedCost  = 8 << 10
 )
 
-// unidentified are the connections that have not identified themselves, and their memory.
+// unidentified are the connections that have not identified themselves, which shed closes first, and their memory.
 type unidentified struct {
 	mu    sync.Mutex
 	held  map[*serverConn]int64
@@ -189,7 +189,7 @@ func (s *Server) admit(conn net.Conn) {
 		return
 	}
 	s.conns[p] = struct{}{}
-	p.markUnidentified()
+	s.strangers.add(p)
 	s.wg.Go(p.serve)
 }
 
@@ -214,7 +214,7 @@ func (s *Server) shed() (any bool) {
 	}
 	for _, p := range silent {
 		if wire.Unread(p.conn) == 0 {
-			p.markIdentified()
+			s.strangers.drop(p)
 			p.out.Cut(errShed)
 			any = true
 		}

@@ -12,24 +12,18 @@ import (
 // Data is an open data directory and the runs that were found in it. It serves
 // one server, and is closed after it.
 type Data struct {
-	journal *journal.Journal
-	write   func([]journal.WriteBatch) error // the journal's Write
-	runs    []storedRun
+	*journal.Journal
+	write func([]journal.WriteBatch) error // the journal's Write
+	runs  []storedRun
 }
 
 // storedRun is a run as it was found.
 type storedRun struct {
-	number  uint64
-	id      string
+	journal.Run
 	machine *rendezvous.Machine // nil: broken
 	broken  *rendezvous.Error
 	stack   []byte
 	seq     uint64 // number of its last event
-
-	// For Config.Trace: the state with which the machine began.
-	snapshot []byte
-	through  uint64 // number of the last event in it
-	events   [][]byte
 }
 
 // OpenData opens a data directory, makes it if necessary, and reads the runs in it. An error says
@@ -39,12 +33,12 @@ func OpenData(dir string, o journal.Options) (*Data, error) {
 	if err != nil {
 		return nil, err
 	}
-	d := &Data{journal: j, write: j.Write}
+	d := &Data{Journal: j, write: j.Write}
 	stored, err := j.Runs()
 	for i := 0; err == nil && i < len(stored); i++ {
 		var r storedRun
 		if r, err = restore(stored[i]); err != nil { // a whole file with contents that this program does not understand
-			err = fmt.Errorf("data file %s, run %q: %w; use the release that wrote it or a newer one, or give another --data-dir", j.Path(), r.id, err)
+			err = fmt.Errorf("data file %s, run %q: %w; use the release that wrote it or a newer one, or give another --data-dir", j.Path(), r.ID, err)
 		}
 		d.runs = append(d.runs, r)
 	}
@@ -57,10 +51,7 @@ func OpenData(dir string, o journal.Options) (*Data, error) {
 
 // restore makes a run's machine of what is stored of it.
 func restore(s journal.Run) (r storedRun, err error) {
-	r = storedRun{
-		number: s.Number, id: s.ID, seq: s.Through + uint64(len(s.Events)),
-		snapshot: s.Snapshot, through: s.Through, events: s.Events,
-	}
+	r = storedRun{Run: s, seq: s.Through + uint64(len(s.Events))}
 	if r.machine, err = rendezvous.Restore(s.Snapshot); err != nil {
 		return r, err
 	}
@@ -109,20 +100,8 @@ func replay(m *rendezvous.Machine, id string, ev rendezvous.Event) (broken *rend
 	return nil, nil
 }
 
-// Path returns the name of the data file.
-func (d *Data) Path() string { return d.journal.Path() }
-
-// Owner names the one of several servers that the directory belongs to; "" if it is of a server without peers.
-func (d *Data) Owner() (string, error) { return d.journal.Owner() }
-
 // Runs returns how many runs were found.
 func (d *Data) Runs() int { return len(d.runs) }
-
-// Copy writes the data file as it is at one moment to another one, while a server uses it.
-func (d *Data) Copy(path string) error { return d.journal.Copy(path) }
-
-// Close lets go of the directory.
-func (d *Data) Close() error { return d.journal.Close() }
 
 // brokenRun is the error that a run answers after its machine has panicked.
 func brokenRun(id string, what any) *rendezvous.Error {
@@ -159,10 +138,10 @@ func encode(ev rendezvous.Event) ([]byte, *rendezvous.Error) {
 // restart. alone tells that there may be rounds of which nobody knows.
 func (s *Server) restoreLocked(runs []storedRun, alone bool) {
 	for _, found := range runs {
-		r := newRun(s, found.id, found.number)
+		r := newRun(s, found.ID, found.Number)
 		r.used = true
-		s.runs[found.id] = r
-		s.runSeq = max(s.runSeq, found.number)
+		s.runs[found.ID] = r
+		s.runSeq = max(s.runSeq, found.Number)
 		if s.cfg.AwaitTrace != nil {
 			s.cfg.AwaitTrace()
 		}

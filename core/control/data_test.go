@@ -281,7 +281,7 @@ func TestSnapshotsReplaceEvents(t *testing.T) {
 		}
 	}
 	members[1].add(t, "sum", 7)
-	if size := d.data.journal.Size(); size > writes*int64(len(value))/2 {
+	if size := d.data.Size(); size > writes*int64(len(value))/2 {
 		t.Errorf("the file has %d bytes after %d of writes", size, writes*len(value))
 	}
 	d.restart()
@@ -314,14 +314,14 @@ func TestForgottenRunsLeaveTheDisk(t *testing.T) {
 				t.Fatalf("%q are remembered", ids)
 			}
 			if i == 19 {
-				size = d.data.journal.Size()
+				size = d.data.Size()
 			}
 		}
 	}
 	d.stop()
 	data := testData(t, d.dir)
-	if data.Runs() > 0 || data.journal.Size() > 2*size {
-		t.Errorf("%d runs on the disk, %d bytes after %d", data.Runs(), data.journal.Size(), size)
+	if data.Runs() > 0 || data.Size() > 2*size {
+		t.Errorf("%d runs on the disk, %d bytes after %d", data.Runs(), data.Size(), size)
 	}
 	data.Close()
 	d.start()
@@ -448,8 +448,8 @@ func TestRunThatBreaksAgain(t *testing.T) {
 	d.stop()
 	data := testData(t, d.dir)
 	for i := range data.runs {
-		if r := &data.runs[i]; r.id == "bad" {
-			if r.broken, r.stack = replay(r.machine, r.id, bomb{}); r.broken == nil {
+		if r := &data.runs[i]; r.ID == "bad" {
+			if r.broken, r.stack = replay(r.machine, r.ID, bomb{}); r.broken == nil {
 				t.Fatal("nothing was caught")
 			}
 			r.machine = nil

@@ -182,21 +182,24 @@ func (p *pages) bounded(next http.Handler) http.Handler {
 
 // text answers with the status as text, of one run if it is asked for.
 func (p *pages) text(w http.ResponseWriter, r *http.Request) {
-	query := r.URL.Query()
-	st, there := Status{}, true
-	switch id := query.Get("rdzv_id"); {
-	case p.server.cfg.Text == nil:
+	if p.server.cfg.Text == nil {
 		notFound(w, r)
 		return
-	case query.Has("rdzv_id"):
-		if st, there = p.server.RunStatus(id); !there {
-			httpport.Answer(w, http.StatusNotFound, httpport.PlainText, []byte(p.server.unknownRun(id).Text+"\n"))
-			return
-		}
-	default:
-		st = p.server.Status()
+	}
+	st, there := p.asked(r)
+	if !there {
+		httpport.Answer(w, http.StatusNotFound, httpport.PlainText, []byte(p.server.unknownRun(r.URL.Query().Get("rdzv_id")).Text+"\n"))
+		return
 	}
 	httpport.Answer(w, http.StatusOK, httpport.PlainText, []byte(p.server.cfg.Text(st)))
+}
+
+// asked returns the status that a request asks for; false: of a run that is not there.
+func (p *pages) asked(r *http.Request) (st Status, there bool) {
+	if query := r.URL.Query(); query.Has("rdzv_id") {
+		return p.server.RunStatus(query.Get("rdzv_id"))
+	}
+	return p.server.Status(), true
 }
 
 func (p *pages) status(w http.ResponseWriter, r *http.Request) {
@@ -222,14 +225,8 @@ func (p *pages) status(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 	}
-	if !one {
-		st := p.server.Status()
-		st.shorten(brief)
-		httpport.AnswerJSON(w, http.StatusOK, st)
-		return
-	}
-	st, ok := p.server.RunStatus(id)
-	if !ok {
+	st, there := p.asked(r)
+	if !there {
 		w.Header().Del("ETag")
 		ids := p.server.runIDs()
 		httpport.AnswerJSON(w, http.StatusNotFound, NoRun{

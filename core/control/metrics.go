@@ -8,6 +8,7 @@ import (
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/training"
 )
 
 // metrics are a server's running numbers, for /metrics. They only grow, and may be
@@ -20,13 +21,13 @@ type metrics struct {
 	keyOps   [len(keyOpNames)]atomic.Uint64
 	refused  [refusals]atomic.Uint64
 	lost     [lostCauses]atomic.Uint64
-	left     leftCounts
-	closed   closedCounts
+	left     [len(leftNames)]atomic.Uint64   // nodes, by rendezvous.Ending
+	closed   [len(closedNames)]atomic.Uint64 // runs, by rendezvous.ClosedStatus.How
 	rounds   histogram
 	admin    [len(adminOpNames)]atomic.Uint64
 	stalls   atomic.Uint64
 
-	trainingLost lostTotals
+	trainingLost [training.Causes]atomic.Int64 // nanoseconds
 
 	commits        histogram
 	commitFailures atomic.Uint64
@@ -99,23 +100,10 @@ func causeOf(ev rendezvous.Event, told *rendezvous.Error) lostCause {
 	return lostUnresponsive
 }
 
-// leftCounts counts nodes that left, by rendezvous.Ending.
-type leftCounts [len(leftNames)]atomic.Uint64
-
-var leftNames = [...]string{"left", "succeeded", "failed"}
-
-func (l *leftCounts) add(ending int) { l[known(ending, leftNames[:])].Add(1) }
-
-// closedCounts counts runs that were closed, by rendezvous.ClosedStatus.How.
-type closedCounts [len(closedNames)]atomic.Uint64
-
-var closedNames = [...]string{"closed", "ended successfully", "failed", "stopped to be queued again"}
-
-func (c *closedCounts) add(how string) {
-	if i := slices.Index(closedNames[:], how); i >= 0 {
-		c[i].Add(1)
-	}
-}
+var (
+	leftNames   = [...]string{"left", "succeeded", "failed"}
+	closedNames = [...]string{"closed", "ended successfully", "failed", "stopped to be queued again"}
+)
 
 // roundBuckets are the upper bounds of the round histogram, in seconds: from the time of a quick
 // join to beyond the default join_timeout.

@@ -163,7 +163,7 @@ func (s *Server) exposeData(e *promtext.Buffer) {
 	if s.cfg.Peers != nil {
 		size = s.cfg.Replica.Size()
 	} else {
-		size = s.cfg.Data.journal.Size()
+		size = s.cfg.Data.Size()
 	}
 	e.Single("rallypoint_data_file_bytes", "gauge", "Size of the data file; 0: there is none.", float64(size))
 }

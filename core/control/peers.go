@@ -16,7 +16,7 @@ func (s *Server) Begin(reign uint64, alone bool) (runs int) {
 	for _, stored := range s.cfg.Replica.Runs() {
 		r, err := restore(stored)
 		if err != nil {
-			r.broken = rendezvous.Errorf(rendezvous.CodeInternal, "run %q cannot be read: %v; start all servers of --peers with one release, and use another --rdzv-id", r.id, err)
+			r.broken = rendezvous.Errorf(rendezvous.CodeInternal, "run %q cannot be read: %v; start all servers of --peers with one release, and use another --rdzv-id", r.ID, err)
 		}
 		found = append(found, r)
 	}

@@ -234,7 +234,7 @@ func (r *run) answerLocked(ev rendezvous.Event) (done bool) {
 	for _, e := range effects {
 		r.execute(e)
 	}
-	r.traceRead(ev, effects)
+	r.traceEventLocked(r.server.clock.Now(), ev, effects, true)
 	return true
 }
 
@@ -307,7 +307,7 @@ func (r *run) applyLocked(ev rendezvous.Event) {
 	}
 	r.observe(ev, effects)
 	r.noteStandbys(ev)
-	r.traceEventLocked(now, ev, effects)
+	r.traceEventLocked(now, ev, effects, false)
 	r.accountLocked()
 }
 

@@ -419,7 +419,7 @@ func (s *Server) running() time.Duration { return s.clock.Now().Sub(s.started) }
 // uptime implements rendezvous.Config.Uptime.
 func (s *Server) uptime() time.Duration {
 	switch e := s.cfg.Elector; {
-	case !s.cfg.Fixed || s.cfg.Data != nil && !s.cfg.Data.journal.Fresh():
+	case !s.cfg.Fixed || s.cfg.Data != nil && !s.cfg.Data.Fresh():
 		return -1
 	case e != nil:
 		since, _ := e.Since()

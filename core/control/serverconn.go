@@ -195,7 +195,7 @@ func (sc *serverConn) end() {
 
 // drain ends the sending side and lets serve read on for a while.
 func (sc *serverConn) drain() {
-	sc.markUnidentified()
+	sc.server.strangers.add(sc)
 	sc.out.Finish()
 	sc.conn.SetReadDeadline(time.Now().Add(drainTime))
 }
@@ -249,7 +249,7 @@ func (sc *serverConn) handshake(first byte) error {
 	}
 	f, err := sc.frames.NextFrame(wire.MaxHelloFrame)
 	sc.silent.Stop()
-	sc.markIdentified()
+	sc.server.strangers.drop(sc)
 	if err != nil {
 		return wire.NoEOF(err)
 	}
@@ -258,15 +258,14 @@ func (sc *serverConn) handshake(first byte) error {
 
 // dispatch serves a connection by its first frame.
 func (sc *serverConn) dispatch(f wire.Frame) error {
+	sc.server.metrics.FramesIn.Count(f)
 	switch f := f.(type) {
 	case wire.Hello:
-		sc.server.metrics.FramesIn.Add(wire.KindHello)
 		if err := sc.foreign(f.RunID); err != nil {
 			return sc.refuse(err)
 		}
 		return sc.enter(f)
 	case wire.Admin:
-		sc.server.metrics.FramesIn.Add(wire.KindAdmin)
 		if err := sc.foreign(f.RunID); err != nil {
 			sc.out.Send(wire.AdminAnswer{Err: err})
 			sc.drain()
@@ -283,13 +282,11 @@ func (sc *serverConn) dispatch(f wire.Frame) error {
 		sc.drain()
 		return errServed
 	case wire.Probe:
-		sc.server.metrics.FramesIn.Add(wire.KindProbe)
 		if err := sc.foreign(f.RunID); err != nil {
 			return sc.refuse(err)
 		}
 		return sc.probed(f)
 	case wire.Liveness:
-		sc.server.metrics.FramesIn.Add(wire.KindLiveness)
 		if err := sc.foreign(f.RunID); err != nil {
 			return sc.refuse(err)
 		}
@@ -323,7 +320,7 @@ func (sc *serverConn) serveHTTP(proven bool) error {
 	head, err := httpport.ReadHead(sc.frames.In)
 	sc.silent.Stop()
 	if proven {
-		sc.markIdentified()
+		sc.server.strangers.drop(sc)
 	}
 	sc.passed.Store(true)
 	if err != nil {
@@ -348,16 +345,6 @@ func (sc *serverConn) reserveUnidentified(by int) error {
 		}
 	}
 	return nil
-}
-
-// markIdentified and markUnidentified count the connections whose peer has not identified itself,
-// which shed closes first.
-func (sc *serverConn) markIdentified() {
-	sc.server.strangers.drop(sc)
-}
-
-func (sc *serverConn) markUnidentified() {
-	sc.server.strangers.add(sc)
 }
 
 // enter brings the node to its run.
@@ -512,28 +499,22 @@ func (sc *serverConn) readFrames() error {
 		if err != nil {
 			return err
 		}
-		in := &sc.server.metrics.FramesIn
+		sc.server.metrics.FramesIn.Count(f)
 		switch f := f.(type) {
 		case wire.Request:
-			in.Add(wire.KindRequest)
 			sc.server.metrics.request(f)
 			sc.run.request(sc, f)
 		case wire.Beat:
-			in.Add(wire.KindBeat)
 			sc.run.reportTraining(sc, f.Training)
 			if f.Echo {
 				sc.out.Send(wire.Beat{})
 			}
 		case wire.Standby:
-			in.Add(wire.KindStandby)
 			sc.run.standbyListens(sc, f)
 		case wire.Transfer:
-			in.Add(wire.KindTransfer)
 			sc.server.transferred(sc, f)
 		case wire.Unknown:
-			in.Add(0)
 		case wire.Goodbye:
-			in.Add(wire.KindGoodbye)
 			return nil
 		default:
 			return fmt.Errorf("%w: a frame %q from a node", wire.ErrMalformed, wire.NameOf(f))
@@ -594,7 +575,7 @@ var refusalsOfHello = map[rendezvous.Code]refusal{
 }
 
 func (s *Server) forgetConn(p *serverConn) {
-	p.markIdentified()
+	s.strangers.drop(p)
 	s.mu.Lock()
 	delete(s.conns, p)
 	s.mu.Unlock()

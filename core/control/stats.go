@@ -1,6 +1,7 @@
 package control
 
 import (
+	"slices"
 	"time"
 
 	"rallypoint/core/rendezvous"
@@ -81,7 +82,7 @@ func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
 	case rendezvous.Leave:
 		r.trackJoin(ev.Session, 0)
 		if c.census.Live < was.Live {
-			metrics.left.add(int(ev.Ending))
+			metrics.left[known(int(ev.Ending), leftNames[:])].Add(1)
 		}
 	case rendezvous.Hello:
 		if c.census.Round > was.Round { // the round was rebuilt from a node's report
@@ -93,8 +94,8 @@ func (r *run) observe(ev rendezvous.Event, effects []rendezvous.Effect) {
 		}
 	}
 	r.observeRoundLocked(was, ev, effects)
-	if c.census.Ended != was.Ended {
-		metrics.closed.add(c.census.Ended)
+	if i := slices.Index(closedNames[:], c.census.Ended); i >= 0 && c.census.Ended != was.Ended {
+		metrics.closed[i].Add(1)
 	}
 	switch forming := c.census.Phase.Forming(); {
 	case !forming:

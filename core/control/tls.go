@@ -151,7 +151,7 @@ func (sc *serverConn) authenticate(theirs, ours wire.Preamble) error {
 	if !ok {
 		return fmt.Errorf("%w: a frame %q before the proof", wire.ErrMalformed, wire.NameOf(f))
 	}
-	sc.server.metrics.FramesIn.Add(wire.KindProof)
+	sc.server.metrics.FramesIn.Count(proof)
 	t := secret.Transcript{Purpose: secret.PurposeControl, Said: theirs.Bytes(), Exporter: sc.conn.Exporter()}
 	if proof.Purpose != t.Purpose {
 		return denied(fmt.Sprintf("its proof is for the purpose %d, not for a control plane", proof.Purpose))

@@ -21,18 +21,14 @@ import (
 // traceEventLocked records an event that came at a time and was applied, once its effects are
 // said: one that a deposed host has applied never was. Timers are set after that time and run out
 // before their event's, so that by the record none runs out early.
-func (r *run) traceEventLocked(at time.Time, ev rendezvous.Event, effects []rendezvous.Effect) {
-	r.applied++
-	if record := r.server.cfg.Trace; record != nil {
-		rec := trace.Record{At: at, Run: r.id, Number: r.applied, Event: ev, Effects: effects}
-		r.sayLocked(func() { record(rec) })
+//
+// A request that was answered without a change is aside, and has no number of its own.
+func (r *run) traceEventLocked(at time.Time, ev rendezvous.Event, effects []rendezvous.Effect, aside bool) {
+	if !aside {
+		r.applied++
 	}
-}
-
-// traceRead records a request that was answered without a change.
-func (r *run) traceRead(ev rendezvous.Event, effects []rendezvous.Effect) {
 	if record := r.server.cfg.Trace; record != nil {
-		rec := trace.Record{At: r.server.clock.Now(), Run: r.id, Number: r.applied, Event: ev, Effects: effects, Aside: true}
+		rec := trace.Record{At: at, Run: r.id, Number: r.applied, Event: ev, Effects: effects, Aside: aside}
 		r.sayLocked(func() { record(rec) })
 	}
 }
@@ -61,13 +57,13 @@ func (r *run) traceRestored(found storedRun) {
 	if record == nil {
 		return
 	}
-	now, number := r.server.clock.Now(), found.through
-	record(trace.Record{At: now, Run: r.id, Number: number, State: found.snapshot})
-	m, err := rendezvous.Restore(found.snapshot)
+	now, number := r.server.clock.Now(), found.Through
+	record(trace.Record{At: now, Run: r.id, Number: number, State: found.Snapshot})
+	m, err := rendezvous.Restore(found.Snapshot)
 	if err != nil {
 		return // OpenData has read it before
 	}
-	for _, b := range found.events {
+	for _, b := range found.Events {
 		ev, err := rendezvous.DecodeEvent(b)
 		if err != nil {
 			return

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"rallypoint/core/rendezvous"
@@ -149,36 +148,33 @@ type NodeProgressStatus struct {
 	Counted        bool    `json:"counted"`
 }
 
-// describeProgress fills in the progress of a run's members, which Describe leaves out, and the
-// last failure, if it is not known. report returns the last report of a session and its age; nil
-// if there is none.
-func describeProgress(st *RunStatus, now time.Time, report func(rendezvous.SessionID) (*training.Report, time.Duration)) {
+// describeProgressLocked fills in the progress of the run's members, which Describe leaves out, and the
+// last failure, if it is not known.
+func (r *run) describeProgressLocked(st *RunStatus) {
+	now := r.server.clock.Now()
 	var nodes []training.NodeReport
 	var ranks []int
 	for i := range st.Members {
 		m := &st.Members[i]
-		if m.Session == "" {
+		said, age := r.lastReportLocked(m.Session, now)
+		if said == nil || said.Round != st.Round {
 			continue
 		}
-		r, age := report(m.Session)
-		if r == nil || r.Round != st.Round {
-			continue
-		}
-		if f := r.Failure; f.Round > 0 && st.LastFailure == nil {
+		if f := said.Failure; f.Round > 0 && st.LastFailure == nil {
 			st.LastFailure = new(newChange(now.Add(-age-f.Age), f.Round, fmt.Sprintf("round %d stops: %s", f.Round, f.Text)))
 		}
 		running := m.State == "running"
 		if running && st.Stalled == "" {
-			st.Stalled = r.Stalled
+			st.Stalled = said.Stalled
 			if st.Stalled != "" && st.State == string(rendezvous.PhaseRunning) {
 				st.State = "stalled"
 			}
 		}
-		m.Workers, m.FailedWorkers, m.Suspect = r.Workers, r.Failed, r.Suspect
-		if r.Reporting == 0 {
+		m.Workers, m.FailedWorkers, m.Suspect = said.Workers, said.Failed, said.Suspect
+		if said.Reporting == 0 {
 			continue
 		}
-		n := training.NodeReport{Report: *r, Age: max(0, age)}
+		n := training.NodeReport{Report: *said, Age: max(0, age)}
 		m.Progress = &NodeProgressStatus{
 			Step: n.Largest, SmallestStep: n.Smallest, SecondsPerStep: stepSeconds(n.PerStep), ChangeAgeS: rendezvous.StatusSeconds(n.Change()),
 			SlowestAgeS: rendezvous.StatusSeconds(n.Stalled()), Workers: n.Workers, Reporting: n.Reporting, Counted: n.Counted,
@@ -212,24 +208,15 @@ func stepSeconds(d time.Duration) float64 {
 	return rendezvous.StatusSeconds(d)
 }
 
-// describeProgressLocked is describeProgress of a run of this server.
-func (r *run) describeProgressLocked(st *RunStatus) {
-	now := r.server.clock.Now()
-	describeProgress(st, now, func(session rendezvous.SessionID) (*training.Report, time.Duration) {
-		p := r.conns[session]
-		if p == nil {
-			return nil, 0
+// lastReportLocked is the last report of a session, and its age; nil if there is none.
+func (r *run) lastReportLocked(session rendezvous.SessionID, now time.Time) (*training.Report, time.Duration) {
+	if p := r.conns[session]; p != nil {
+		if got := p.training.Load(); got != nil {
+			return &got.Report, now.Sub(got.at)
 		}
-		got := p.training.Load()
-		if got == nil {
-			return nil, 0
-		}
-		return &got.Report, now.Sub(got.at)
-	})
+	}
+	return nil, 0
 }
-
-// lostTotals counts nanoseconds by training.Cause.
-type lostTotals [training.Causes]atomic.Int64
 
 // exposeTraining writes how far the runs are that have metrics of their own.
 func exposeTraining(e *promtext.Buffer, listed []runCensus) {

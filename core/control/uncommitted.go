@@ -127,7 +127,16 @@ func (r *run) confirmedLocked() {
 // waits, which would otherwise not learn why there is none.
 const sayPatience = 3 * time.Second
 
-// awaitSaid waits until the messages that follow from an administrator's request are sent.
+// awaitStored waits until an administrator's request has been applied, or will not be; for one that a majority of
+// several servers has to accept no longer than the client does.
+func (s *Server) awaitStored(e *pendingEvent) *rendezvous.Error {
+	if s.cfg.Peers == nil || e.done == nil {
+		return e.wait()
+	}
+	return cmp.Or(s.awaitSaid(e.done), e.refused)
+}
+
+// awaitSaid waits until the messages that follow from an administrator's request are sent; nil: none is to be.
 func (s *Server) awaitSaid(said <-chan struct{}) *rendezvous.Error {
 	if said == nil {
 		return nil
@@ -141,22 +150,6 @@ func (s *Server) awaitSaid(said <-chan struct{}) *rendezvous.Error {
 	case <-s.stop:
 	}
 	return s.noMajority()
-}
-
-// awaitStored waits until an administrator's request has been applied, or will not be. One that a majority of several
-// servers has to accept is not waited for longer than its client does.
-func (s *Server) awaitStored(e *pendingEvent) *rendezvous.Error {
-	if s.cfg.Peers == nil {
-		return e.wait()
-	}
-	patience := time.NewTimer(sayPatience)
-	defer patience.Stop()
-	select {
-	case <-e.done:
-		return e.refused
-	case <-patience.C:
-		return s.noMajority()
-	}
 }
 
 // noMajority is why a host answers nothing.

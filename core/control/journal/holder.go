@@ -6,7 +6,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -53,8 +52,12 @@ func Holder(dir string) (pid int, err error) {
 		return 0, fmt.Errorf("data directory %s is in use, but by all that this process can see not by process %d, which its lock names: "+
 			"run this as the server's user and, of a container, in it", dir, pid)
 	}
-	if who := ownerOf(fmt.Sprintf("/proc/%d", pid)); who < 0 || who != ownerOf(dir) && (fault != "" || who != os.Geteuid()) {
-		return 0, fmt.Errorf("data directory %s belongs to user %d, process %d, which has it, to user %d: such a process is not asked", dir, ownerOf(dir), pid, who)
+	who := -1
+	if process, err := os.Stat(fmt.Sprintf("/proc/%d", pid)); err == nil {
+		who = ownerOf(process)
+	}
+	if who < 0 || who != ownerOf(info) && (fault != "" || who != os.Geteuid()) {
+		return 0, fmt.Errorf("data directory %s belongs to user %d, process %d, which has it, to user %d: such a process is not asked", dir, ownerOf(info), pid, who)
 	}
 	return pid, nil
 }
@@ -81,18 +84,4 @@ func signature(f *os.File) (pid int, host string, err error) {
 		return 0, "", errors.New("its lock does not say by which process")
 	}
 	return pid, host, nil
-}
-
-// ownerOf returns to which user a file, directory or process (its folder of /proc) belongs; -1
-// if it cannot be known.
-func ownerOf(path string) int {
-	info, err := os.Stat(path)
-	if err != nil {
-		return -1
-	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if !ok {
-		return -1
-	}
-	return int(st.Uid)
 }

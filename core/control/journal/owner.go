@@ -35,27 +35,34 @@ func foreign(info os.FileInfo, dir string) string {
 	if mode := info.Mode().Perm(); mode&0o022 != 0 {
 		return fmt.Sprintf("may be written to by others (mode %04o)", mode)
 	}
-	st, ok := info.Sys().(*syscall.Stat_t)
-	if own := os.Geteuid(); ok && st.Uid != 0 && int(st.Uid) != own && st.Uid != ownerOfNew(dir) {
-		return fmt.Sprintf("belongs to user %d, this process to user %d", st.Uid, own)
+	if who, own := ownerOf(info), os.Geteuid(); who > 0 && who != own && who != ownerOfNew(dir) {
+		return fmt.Sprintf("belongs to user %d, this process to user %d", who, own)
 	}
 	return ""
+}
+
+// ownerOf returns to which user a file, directory or process (its folder of /proc) belongs; -1
+// if it cannot be known.
+func ownerOf(info os.FileInfo) int {
+	if st, ok := info.Sys().(*syscall.Stat_t); ok {
+		return int(st.Uid)
+	}
+	return -1
 }
 
 // ownerOfNew returns the owner of a new file of this process in a directory: a network file
 // system may map the process to another user. If it cannot make one there, it returns root, which
 // is trusted anyway.
-func ownerOfNew(dir string) uint32 {
+func ownerOfNew(dir string) int {
 	f, err := os.OpenFile(filepath.Join(dir, "new-"+rand.Text()), os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o600)
 	if err != nil {
 		return 0
 	}
 	defer os.Remove(f.Name())
 	defer f.Close()
-	if info, err := f.Stat(); err == nil {
-		if st, ok := info.Sys().(*syscall.Stat_t); ok {
-			return st.Uid
-		}
+	info, err := f.Stat()
+	if err != nil {
+		return 0
 	}
-	return 0
+	return max(ownerOf(info), 0)
 }

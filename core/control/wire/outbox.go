@@ -121,7 +121,7 @@ func (o *Outbox) send(k Kind, within time.Duration, add func([]byte) []byte) boo
 		return false
 	}
 	if o.traffic != nil {
-		o.traffic.FramesOut.Add(k)
+		o.traffic.FramesOut.add(k)
 	}
 	switch {
 	case !o.queue(add): // cut

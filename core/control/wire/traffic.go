@@ -20,8 +20,10 @@ var KindNames = [...]string{"unknown", "hello", "welcome", "refuse", "request", 
 // kindCounts counts frames by kind.
 type kindCounts [len(KindNames)]atomic.Uint64
 
-// Add counts a frame.
-func (kc *kindCounts) Add(k Kind) {
+// Count counts a frame.
+func (kc *kindCounts) Count(f Frame) { kc.add(f.kind()) }
+
+func (kc *kindCounts) add(k Kind) {
 	if k >= Kind(len(kc)) {
 		k = 0
 	}
