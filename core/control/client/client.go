@@ -173,21 +173,18 @@ func (c *Client) frameLocked(p *member.PendingCall) wire.Request {
 	return f
 }
 
-// SetLastRound is member.ControlPlane's.
 func (c *Client) SetLastRound(last rendezvous.LastRound) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.last = last
 }
 
-// SetCommand is member.ControlPlane's.
 func (c *Client) SetCommand(command rendezvous.Command) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.command = command
 }
 
-// CarryTraining is member.ControlPlane's.
 func (c *Client) CarryTraining(report func() *training.Report) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -197,17 +194,14 @@ func (c *Client) CarryTraining(report func() *training.Report) {
 	}
 }
 
-// SeenAddr is member.ControlPlane's.
 func (c *Client) SeenAddr() string {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.seen
 }
 
-// Hosting is member.ControlPlane's.
 func (c *Client) Hosting() bool { return c.finder.Hosting() }
 
-// HostedByNode is member.ControlPlane's.
 func (c *Client) HostedByNode() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -27,7 +27,6 @@ type endpoint struct {
 	listed          []netip.AddrPort // of all in the list
 	resolved        time.Time        // when the resolver was asked last
 	failure         error            // its last answer, if there are no addresses
-	hosted          []netip.AddrPort // of the control plane in this process; nil: not here
 }
 
 func newEndpoint(servers params.Servers) endpoint {
@@ -45,11 +44,12 @@ func (e *endpoint) String() string {
 	return e.HostPort.String()
 }
 
-// targets are the addresses to dial.
-func (e *endpoint) targets() []netip.AddrPort {
+// targets are the addresses to dial: of the control plane in this process, if it is here.
+func (f *Finder) targets() []netip.AddrPort {
+	e := &f.endpoint
 	switch {
-	case e.hosted != nil:
-		return e.hosted
+	case f.Hosting():
+		return ownAddrs(f.listening)
 	case e.list != nil:
 		return e.listed
 	}
@@ -65,7 +65,7 @@ func (e *endpoint) targets() []netip.AddrPort {
 func (f *Finder) resolve(ctx context.Context) error {
 	s := &f.endpoint
 	age := time.Since(s.resolved)
-	if s.hosted != nil || len(s.addrs)+len(s.listed) > 0 && age < resolveEvery || s.failure != nil && age < resolveFailed {
+	if f.Hosting() || len(s.addrs)+len(s.listed) > 0 && age < resolveEvery || s.failure != nil && age < resolveFailed {
 		return s.failure
 	}
 	if s.list != nil {

@@ -65,7 +65,7 @@ func (f *Finder) checkPort() error {
 func (f *Finder) tryOnce(ctx context.Context, foreign *foreignWarning) (*Conn, error) {
 	s := &f.endpoint
 	isHost := f.Params.IsHost
-	if isHost != nil && *isHost && s.hosted == nil {
+	if isHost != nil && *isHost && !f.Hosting() {
 		return f.hostAnyway(ctx, foreign)
 	}
 	if err := f.resolve(ctx); err != nil {
@@ -73,16 +73,16 @@ func (f *Finder) tryOnce(ctx context.Context, foreign *foreignWarning) (*Conn, e
 	}
 	f.noteLoopback()
 	if s.list != nil {
-		return (&search{f: f}).race(ctx, s.targets())
+		return (&search{f: f}).race(ctx, f.targets())
 	}
 	var err error
-	if s.Port != 0 || s.hosted != nil {
+	if s.Port != 0 || f.Hosting() {
 		var l *Conn
 		if l, err = foreign.dial(ctx); err == nil {
 			return l, nil
 		}
 	}
-	if s.hosted != nil || isHost != nil || ctx.Err() != nil || s.Port != 0 && !errors.Is(err, syscall.ECONNREFUSED) {
+	if f.Hosting() || isHost != nil || ctx.Err() != nil || s.Port != 0 && !errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, err
 	}
 	where := elect(s.Host, s.addrs, f.network.locals)
@@ -101,7 +101,7 @@ func (f *Finder) tryOnce(ctx context.Context, foreign *foreignWarning) (*Conn, e
 		// In use: another process of this machine was quicker.
 		return nil, fmt.Errorf("%w; hosting it here: %w", err, bindErr)
 	}
-	return f.dialHello(ctx, s.targets())
+	return f.dialHello(ctx, f.targets())
 }
 
 // dialHello connects to one of the addresses, says hello, and follows a redirect.

@@ -59,7 +59,6 @@ func (f *Finder) Find(ctx context.Context) (*Conn, error) {
 		f.stopHosting()
 		f.setListening(nil)
 		f.atEndpoint = false
-		f.endpoint.hosted = nil
 		if f.group != nil {
 			f.group.StepDown(wire.Redirect{}) // the next Find begins without a group
 		}

@@ -46,7 +46,7 @@ func (w *foreignWarning) failed(err error) {
 
 // dial is dialHello to the endpoint, by open.
 func (w *foreignWarning) dial(ctx context.Context) (*Conn, error) {
-	conn, err := w.f.network.dialAny(ctx, w.f.endpoint.targets())
+	conn, err := w.f.network.dialAny(ctx, w.f.targets())
 	if err != nil {
 		return nil, err
 	}

@@ -75,7 +75,6 @@ func (f *Finder) startHosting(ctx context.Context, where candidacy) error {
 	f.atEndpoint = true
 	host := f.startServer(listeners)
 	f.setListening(listenAddrs(listeners))
-	s.hosted = ownAddrs(f.listening)
 	f.mu.Lock()
 	f.hosting = host
 	f.mu.Unlock()
@@ -94,7 +93,7 @@ const bindEvery = time.Second
 // this process would answer there, and no refused dial could prove that the host's is dead.
 func (f *Finder) bindEndpoint(l *Conn) {
 	s := &f.endpoint
-	if f.group == nil || f.atEndpoint || s.list != nil || s.Port == 0 || slices.Contains(s.targets(), standby.PlainAddr(l.Addr)) && !f.Hosting() {
+	if f.group == nil || f.atEndpoint || s.list != nil || s.Port == 0 || !f.Hosting() && slices.Contains(f.targets(), standby.PlainAddr(l.Addr)) {
 		return
 	}
 	now := f.network.now()
@@ -138,9 +137,6 @@ func (f *Finder) bindEndpoint(l *Conn) {
 		for _, l := range listeners {
 			host.Listen(l)
 		}
-	}
-	if f.endpoint.hosted != nil {
-		f.endpoint.hosted = ownAddrs(f.listening)
 	}
 	f.Log.Info("nothing listened at the endpoint any more: this process does now", "endpoint", s.String())
 }
@@ -206,14 +202,14 @@ func (f *Finder) hostAnyway(ctx context.Context, foreign *foreignWarning) (*Conn
 	f.noteLoopback()
 	bindErr := f.startHosting(ctx, anyway(s.Host))
 	if bindErr == nil {
-		return f.dialHello(ctx, s.hosted)
+		return f.dialHello(ctx, f.targets())
 	}
 	if !errors.Is(bindErr, syscall.EADDRINUSE) {
 		return nil, rendezvous.Errorf(rendezvous.CodeConnection, "cannot host the control plane at %s (is_host=1): %v", s.String(), bindErr)
 	}
 	targets := append([]netip.AddrPort{
 		netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(s.Port)),
-	}, s.targets()...)
+	}, f.targets()...)
 	conn, err := f.network.dialAny(ctx, targets)
 	if err != nil { // held by a process that is about to end, perhaps
 		return nil, fmt.Errorf("cannot host the control plane (is_host=1): %w, and no control plane answers there: %w", bindErr, err)

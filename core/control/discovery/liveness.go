@@ -205,10 +205,7 @@ var errNoLiveness = errors.New("no liveness connection")
 
 // stepDown makes the server of this process wait, if it hosts.
 func (f *Finder) stepDown(to wire.Redirect, why string) {
-	f.mu.Lock()
-	host := f.hosting
-	f.mu.Unlock()
-	if host != nil {
+	if host := f.host(); host != nil {
 		host.StepDown(to, why)
 	}
 }

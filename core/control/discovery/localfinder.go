@@ -4,15 +4,13 @@ import (
 	"context"
 	"net"
 	"sync"
-
-	"rallypoint/core/control/wire"
-	"rallypoint/core/rendezvous"
 )
 
-// LocalFinder is for the only node of a job: it starts a control plane in this process, which no other
-// reaches, and connects to it by a pipe. It is for one goroutine at a time, as Finder is.
+// LocalFinder is the client.Finder of the only node of a job: it starts a control plane in this process, which no
+// other reaches, and connects to it by a pipe. It is for one goroutine at a time, as Finder is.
 type LocalFinder struct {
 	Config
+	noStandbys
 
 	mu   sync.Mutex
 	host Host // nil: it was not started, or is closed
@@ -22,7 +20,6 @@ type LocalFinder struct {
 // NewLocal makes a finder, which starts nothing before Find.
 func NewLocal(cfg Config) *LocalFinder { return &LocalFinder{Config: cfg} }
 
-// Find implements client.Finder.
 func (f *LocalFinder) Find(ctx context.Context) (*Conn, error) {
 	f.mu.Lock()
 	if f.host == nil {
@@ -39,33 +36,21 @@ func (f *LocalFinder) Find(ctx context.Context) (*Conn, error) {
 	return openConn(ctx, conn, h, nil, func(net.Conn) error { return nil })
 }
 
-// Again implements client.Finder.
 func (f *LocalFinder) Again(ctx context.Context, _ *Conn, _ error, _ bool) (*Conn, error) {
 	return f.Find(ctx)
 }
 
-// Answer implements client.Finder.
-func (f *LocalFinder) Answer(*Conn, wire.Frame) wire.Frame { return nil }
-
-// Hosting implements client.Finder.
 func (f *LocalFinder) Hosting() bool {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.host != nil
 }
 
-// HasVoters implements client.Finder.
-func (f *LocalFinder) HasVoters() bool { return false }
-
-// LookElsewhere implements client.Finder.
-func (f *LocalFinder) LookElsewhere(*Conn) {}
-
 // Beside implements client.Finder: no network is between.
 func (f *LocalFinder) Beside(context.Context, *Conn, func() bool) (*Conn, error) {
 	return nil, errNotBeside
 }
 
-// Replace implements client.Finder.
 func (f *LocalFinder) Replace(_, next *Conn) bool {
 	if next != nil {
 		_ = next.Close()
@@ -73,13 +58,9 @@ func (f *LocalFinder) Replace(_, next *Conn) bool {
 	return false
 }
 
-// Hint implements client.Finder.
-func (f *LocalFinder) Hint(p rendezvous.Progress) rendezvous.Progress { return p }
-
 // Leave implements client.Finder: there is nobody to wait for.
 func (f *LocalFinder) Leave(context.Context) {}
 
-// Close implements client.Finder.
 func (f *LocalFinder) Close() {
 	f.mu.Lock()
 	host := f.host
@@ -101,7 +82,6 @@ func newPipeListener() *pipeListener {
 	return &pipeListener{conns: make(chan net.Conn), closed: make(chan struct{})}
 }
 
-// Accept implements net.Listener.
 func (p *pipeListener) Accept() (net.Conn, error) {
 	select {
 	case conn := <-p.conns:
@@ -111,13 +91,11 @@ func (p *pipeListener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close implements net.Listener.
 func (p *pipeListener) Close() error {
 	p.once.Do(func() { close(p.closed) })
 	return nil
 }
 
-// Addr implements net.Listener.
 func (p *pipeListener) Addr() net.Addr { return here{} }
 
 func (p *pipeListener) dial(ctx context.Context) (net.Conn, error) {
@@ -135,17 +113,13 @@ func (p *pipeListener) dial(ctx context.Context) (net.Conn, error) {
 // pipeConn is one end of a connection within this process.
 type pipeConn struct{ net.Conn }
 
-// RemoteAddr implements net.Conn.
 func (pipeConn) RemoteAddr() net.Addr { return here{} }
 
-// LocalAddr implements net.Conn.
 func (pipeConn) LocalAddr() net.Addr { return here{} }
 
 // here is the address of a control plane that only this process reaches.
 type here struct{}
 
-// Network implements net.Addr.
 func (here) Network() string { return "process" }
 
-// String implements net.Addr.
 func (here) String() string { return "this process" }

@@ -48,10 +48,15 @@ func systemNetwork() network {
 }
 
 // sleep waits for d; it reports false if ctx ended before.
-func (n network) sleep(ctx context.Context, d time.Duration) bool {
+func (n network) sleep(ctx context.Context, d time.Duration) bool { return n.await(ctx, nil, d) }
+
+// await is sleep until something changes, if that comes first.
+func (n network) await(ctx context.Context, changed <-chan struct{}, d time.Duration) bool {
 	fired, stop := n.timer(d)
 	defer stop()
 	select {
+	case <-changed:
+		return true
 	case <-fired:
 		return true
 	case <-ctx.Done():

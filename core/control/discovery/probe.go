@@ -3,6 +3,7 @@ package discovery
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/netip"
 	"sync"
 	"time"
@@ -121,9 +122,7 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 		return false
 	}
 	mine := f.group.Identity()
-	conn, err := f.greet(ctx, raw, wire.Probe{
-		Software: rallypoint.Version(), RunID: f.Params.RunID, Policy: f.Params.Policy, Round: mine.Round, Node: mine.Node, Target: f.group.Current(),
-	})
+	conn, err := f.askWho(ctx, raw, mine.Round)
 	if err != nil {
 		p.unanswered(ctx, addr, err)
 		return false
@@ -159,6 +158,14 @@ func (p *prober) probe(ctx context.Context, addr netip.AddrPort) (held bool) {
 	conn.SetDeadline(time.Time{})
 	_, _ = conn.NextFrame(wire.MaxHelloFrame) // until it ends
 	return true
+}
+
+// askWho asks the server at the other end of a new connection who it is, as one whose control plane has had a round or
+// not.
+func (f *Finder) askWho(ctx context.Context, raw net.Conn, round bool) (*wire.Call, error) {
+	return f.greet(ctx, raw, wire.Probe{
+		Software: rallypoint.Version(), RunID: f.Params.RunID, Policy: f.Params.Policy, Round: round, Node: f.Node, Target: f.group.Current(),
+	})
 }
 
 // unanswered is for a probe without an answer. The server of the host before cuts connections

@@ -26,10 +26,11 @@ type RegisterConfig struct {
 	Close func()
 }
 
-// RegisterFinder finds the control plane of a node's run by the record that its leader keeps in a
-// register, or leads the run. It is for one goroutine at a time, as Finder is.
+// RegisterFinder is the client.Finder that finds the control plane of a node's run by the record that its leader keeps
+// in a register, or leads the run. It is for one goroutine at a time, as Finder is.
 type RegisterFinder struct {
 	seeker
+	noStandbys
 	elector *register.Elector
 	ownHost func() string
 	end     func() // ends the register; nil: nothing does
@@ -167,7 +168,6 @@ func (f *RegisterFinder) wrong(l *Conn, _ netip.AddrPort) error {
 	return nil
 }
 
-// Again implements client.Finder.
 func (f *RegisterFinder) Again(ctx context.Context, l *Conn, cause error, told bool) (*Conn, error) {
 	cause, searches := f.lost(cause)
 	if !searches || f.network.since(l.opened) < time.Second && !f.pause.Wait(ctx) {
@@ -186,19 +186,6 @@ func (f *RegisterFinder) Again(ctx context.Context, l *Conn, cause error, told b
 	return f.found(l), nil
 }
 
-// Answer implements client.Finder: a leader asks its nodes nothing.
-func (f *RegisterFinder) Answer(*Conn, wire.Frame) wire.Frame { return nil }
-
-// HasVoters implements client.Finder: nobody is asked for a vote.
-func (f *RegisterFinder) HasVoters() bool { return false }
-
-// LookElsewhere implements client.Finder: obey does.
-func (f *RegisterFinder) LookElsewhere(*Conn) {}
-
-// Hint implements client.Finder.
-func (f *RegisterFinder) Hint(p rendezvous.Progress) rendezvous.Progress { return p }
-
-// Close implements client.Finder.
 func (f *RegisterFinder) Close() {
 	f.cancel()
 	f.helpers.Wait()

@@ -130,7 +130,6 @@ func (f *RegisterFinder) mayLead() bool {
 	return f.Start != nil && (f.Params.IsHost == nil || *f.Params.IsHost)
 }
 
-// Leave implements client.Finder.
 func (f *RegisterFinder) Leave(ctx context.Context) {
 	f.mu.Lock()
 	host := f.hosting

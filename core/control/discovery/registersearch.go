@@ -33,18 +33,7 @@ var errAgain = errors.New("another process leads by now")
 
 // wait waits for the next attempt; it reports false if ctx has ended.
 func (s *registerSearch) wait(ctx context.Context) bool {
-	if ctx.Err() != nil {
-		return false
-	}
-	fired, stop := s.f.network.timer(s.f.pause.Next())
-	defer stop()
-	select {
-	case <-s.seen:
-	case <-fired:
-	case <-ctx.Done():
-		return false
-	}
-	return true
+	return ctx.Err() == nil && s.f.network.await(ctx, s.seen, s.f.pause.Next())
 }
 
 // attempt tries once to reach the leader, or to lead.

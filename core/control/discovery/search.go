@@ -67,7 +67,7 @@ func (f *Finder) newSearch(l *Conn, cause error) *search {
 	if to, ok := errors.AsType[*wire.Redirected](cause); ok {
 		s.orderly, s.evidence.Ended = true, true // it says itself that it does not host
 		switch {
-		case f.endpoint.hosted != nil:
+		case f.Hosting():
 		case to.To.Host == l.Addr.String():
 			f.ignored(inACircle, to.To)
 		default:
@@ -176,14 +176,14 @@ func (f *Finder) ignored(why string, to wire.Redirect) {
 // attempt tries once to reach the control plane, or takes it over.
 func (s *search) attempt(ctx context.Context) (*Conn, error) {
 	f := s.f
-	if f.endpoint.hosted != nil {
-		return f.dialHello(ctx, f.endpoint.hosted)
+	if f.Hosting() {
+		return f.dialHello(ctx, f.targets())
 	}
 	if f.group == nil || s.last.Group == "" {
 		if err := f.resolve(ctx); err != nil {
 			return nil, err
 		}
-		return f.dialHello(ctx, f.endpoint.targets())
+		return f.dialHello(ctx, f.targets())
 	}
 	parent := ctx
 	ctx, done := f.untilElected(ctx)
@@ -192,7 +192,7 @@ func (s *search) attempt(ctx context.Context) (*Conn, error) {
 		return s.lead(parent, term)
 	}
 	if f.foundAnew() {
-		return f.dialHello(parent, f.endpoint.hosted)
+		return f.dialHello(parent, f.targets())
 	}
 	if s.first {
 		s.first = false
@@ -269,7 +269,7 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 			if l, err = s.reach(ctx, f.group.AddrOf(d.Node), d.Term > 0); l != nil || isRefusal(err) {
 				return l, true, err
 			}
-			s.pause(ctx, changed, succession.DialEvery)
+			f.network.await(ctx, changed, succession.DialEvery)
 			continue
 		case succession.Wait:
 		default:
@@ -278,7 +278,7 @@ func (s *search) succeed(ctx context.Context) (l *Conn, decided bool, err error)
 			}
 			return nil, false, nil
 		}
-		s.pause(ctx, changed, recheck)
+		f.network.await(ctx, changed, recheck)
 		if f.group.Elected() > 0 {
 			return nil, true, errElected
 		}
@@ -333,22 +333,11 @@ func (s *search) host(ctx context.Context, next rendezvous.Succession, took time
 		return nil, errSuperseded
 	}
 	f.Log.Warn(text, "host", f.called(cmp.Or(next.From, s.last.HostNode)), "term", next.Term)
-	return f.dialHello(ctx, f.endpoint.hosted)
+	return f.dialHello(ctx, f.targets())
 }
 
 func (s *search) deadText() string {
 	return fmt.Sprintf("the control plane's host is dead (its process ended %s ago): this node hosts now", s.ago())
-}
-
-// pause waits until a state changes, at most for d.
-func (s *search) pause(ctx context.Context, changed <-chan struct{}, d time.Duration) {
-	fired, stop := s.f.network.timer(d)
-	defer stop()
-	select {
-	case <-changed:
-	case <-fired:
-	case <-ctx.Done():
-	}
 }
 
 // gather dials the host until the evidence is complete or points elsewhere. A connection
@@ -431,7 +420,7 @@ func (s *search) askAll(ctx context.Context) (*Conn, error) {
 		return nil, resolveErr
 	}
 	if resolveErr == nil {
-		list = append(list, f.endpoint.targets()...)
+		list = append(list, f.targets()...)
 	}
 	s.answered, s.othersWait = resolveErr != nil, false
 	l, err := s.race(ctx, list)
@@ -470,7 +459,7 @@ func (s *search) ago() string { return wording.Seconds(s.since(s.begun)) }
 // mayStartAgain reports whether a host is started again at an address: where it has hosted, and
 // at the endpoint.
 func (s *search) mayStartAgain(addr netip.AddrPort) bool {
-	return addr == s.addr || slices.Contains(s.f.endpoint.targets(), addr)
+	return addr == s.addr || slices.Contains(s.f.targets(), addr)
 }
 
 func (f *Finder) wrong(l *Conn, addr netip.AddrPort) error {

@@ -166,6 +166,15 @@ func (s *seeker) leave(l *Conn, why error) {
 	}
 }
 
+// noStandbys is what a client.Finder says where no node stands by for the leader, which asks its nodes nothing, and
+// nobody votes.
+type noStandbys struct{}
+
+func (noStandbys) Answer(*Conn, wire.Frame) wire.Frame            { return nil }
+func (noStandbys) HasVoters() bool                                { return false }
+func (noStandbys) LookElsewhere(*Conn)                            {}
+func (noStandbys) Hint(p rendezvous.Progress) rendezvous.Progress { return p }
+
 // besideParts is the part of a lease over which the nodes of a job spread their second connections to
 // a server that is silent to all of them.
 const besideParts = 12

@@ -39,7 +39,6 @@ func (f *Finder) hostHere() {
 	f.mu.Lock()
 	f.hosting, f.waiting = f.waiting, nil
 	f.mu.Unlock()
-	f.endpoint.hosted = ownAddrs(f.listening)
 	f.startProbing()
 }
 
@@ -53,7 +52,6 @@ func (f *Finder) resign() {
 	f.mu.Unlock()
 	if resigned {
 		f.stopProbing()
-		f.endpoint.hosted = nil
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"time"
 
-	rallypoint "rallypoint"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
@@ -131,9 +130,7 @@ func (f *Finder) whoHosts(ctx context.Context, addr netip.AddrPort) (to wire.Red
 	if err != nil {
 		return to
 	}
-	conn, err := f.greet(ctx, raw, wire.Probe{
-		Software: rallypoint.Version(), RunID: f.Params.RunID, Policy: f.Params.Policy, Round: true, Node: f.Node, Target: f.group.Current(),
-	})
+	conn, err := f.askWho(ctx, raw, true)
 	if err != nil {
 		return to
 	}
