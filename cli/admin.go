@@ -9,8 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"rallypoint/core/control/statustext"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 )
 
 func newAdmin(log *logging) *cobra.Command {
@@ -68,7 +68,7 @@ func (ar *adminRequest) ask(cmd *cobra.Command, ev rendezvous.Event) error {
 	default:
 		return unreachable(addr, "a control plane", time.Since(start), checkControl, err)
 	}
-	return printTo(cmd.OutOrStdout(), "what was done", statustext.Clean(answer.Text)+"\n")
+	return printTo(cmd.OutOrStdout(), "what was done", printable.Text(answer.Text)+"\n")
 }
 
 // complete finds the run that was not named, and the directive to cancel.
@@ -88,10 +88,10 @@ func (ar *adminRequest) complete(ctx context.Context, ev rendezvous.Event) (rend
 	}
 	switch len(run.Directives) {
 	case 0:
-		return nil, failed("no directive of run %q stands", statustext.Clean(run.RunID))
+		return nil, failed("no directive of run %q stands", printable.Text(run.RunID))
 	case 1:
 		cancel.ID = run.Directives[0].ID
 		return cancel, nil
 	}
-	return nil, failed("%d directives of run %q stand: --directive names one", len(run.Directives), statustext.Clean(run.RunID)) // an older server's
+	return nil, failed("%d directives of run %q stand: --directive names one", len(run.Directives), printable.Text(run.RunID)) // an older server's
 }

@@ -19,8 +19,8 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/control/journal"
-	"rallypoint/core/control/statustext"
 	"rallypoint/internal/lockedfile"
+	"rallypoint/internal/printable"
 	"rallypoint/internal/wording"
 )
 
@@ -103,7 +103,7 @@ start the server with that directory: running jobs continue (docs/backup.md).`,
 			if err != nil {
 				return failed("backup of %s: %w", args[0], err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), "copied %s (%d bytes) to %s\n", wording.Count(runs, "run", "runs"), size, statustext.Clean(args[1]))
+			fmt.Fprintf(cmd.OutOrStdout(), "copied %s (%d bytes) to %s\n", wording.Count(runs, "run", "runs"), size, printable.Text(args[1]))
 			return nil
 		},
 	}

@@ -10,7 +10,7 @@ import (
 
 	nodecheck "rallypoint/agent/check"
 	"rallypoint/cli/run"
-	"rallypoint/core/control/statustext"
+	"rallypoint/internal/printable"
 )
 
 // exitCannotTell is EX_TEMPFAIL.
@@ -61,7 +61,7 @@ instance without nvidia-smi. The last line says why.`,
 				return err
 			}
 			line := [...]string{nodecheck.Unknown: "cannot tell: ", nodecheck.Fit: "fit", nodecheck.Unfit: "not fit: "}[v.State] + v.Text
-			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", statustext.Clean(text), line)
+			fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", printable.Text(text), line)
 			switch {
 			case v.State == nodecheck.Unfit && worst != nodecheck.Unfit:
 				said, err := json.Marshal(map[string]string{"reason": v.Reason, "text": v.Text})

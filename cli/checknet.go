@@ -11,8 +11,8 @@ import (
 
 	nodecheck "rallypoint/agent/check"
 	"rallypoint/cli/netcheck"
-	"rallypoint/core/control/statustext"
 	"rallypoint/internal/host"
+	"rallypoint/internal/printable"
 	"rallypoint/internal/wording"
 	"rallypoint/tcpstore"
 )
@@ -38,7 +38,7 @@ func checkNet(ctx context.Context, getenv func(string) string, out io.Writer) no
 	if err != nil {
 		return unknown(err)
 	}
-	say := func(format string, args ...any) { fmt.Fprintln(out, statustext.Clean(fmt.Sprintf(format, args...))) }
+	say := func(format string, args ...any) { fmt.Fprintln(out, printable.Text(fmt.Sprintf(format, args...))) }
 	name := host.Name()
 	for _, i := range interfaces {
 		say("%s: interface %v", name, i)

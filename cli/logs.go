@@ -13,9 +13,9 @@ import (
 	"rallypoint/agent/stacks"
 	"rallypoint/backend"
 	"rallypoint/core/control"
-	"rallypoint/core/control/statustext"
 	"rallypoint/core/rendezvous"
 	"rallypoint/internal/backoff"
+	"rallypoint/internal/printable"
 	"rallypoint/internal/wording"
 )
 
@@ -83,9 +83,9 @@ func (s statusQuery) showLogs(cmd *cobra.Command, rank int, asJSON bool) error {
 // logsText formats the answers, whose texts are all printable.
 func logsText(r *backend.Logs) string {
 	var b, notes strings.Builder
-	fmt.Fprintf(&b, "run %s, round %d", wording.RunName(statustext.Clean(r.RunID)), r.Round)
+	fmt.Fprintf(&b, "run %s, round %d", wording.RunName(printable.Text(r.RunID)), r.Round)
 	if r.Failure != "" {
-		b.WriteString(": " + statustext.Clean(r.Failure))
+		b.WriteString(": " + printable.Text(r.Failure))
 	}
 	b.WriteByte('\n')
 	unknown := make(map[string][]int) // by what is said of them, in their order
@@ -125,7 +125,7 @@ func logsText(r *backend.Logs) string {
 
 func writeSilent(w io.Writer, nodes []backend.SilentNode) {
 	for _, n := range nodes {
-		fmt.Fprintf(w, "node %d (%s) did not answer\n", n.Rank, statustext.Clean(n.Label))
+		fmt.Fprintf(w, "node %d (%s) did not answer\n", n.Rank, printable.Text(n.Label))
 	}
 }
 
@@ -143,7 +143,7 @@ func (s statusQuery) followLogs(cmd *cobra.Command, rank int) error {
 		}
 		round = run.Round
 		err = backend.FollowLogs(ctx, run, s.Token, rank, func(r *backend.Logs) {
-			fmt.Fprintf(notes, "run %s, round %d\n", wording.RunName(statustext.Clean(r.RunID)), r.Round)
+			fmt.Fprintf(notes, "run %s, round %d\n", wording.RunName(printable.Text(r.RunID)), r.Round)
 			writeSilent(notes, r.Silent)
 		}, func(l backend.LogLine) {
 			if _, err := fmt.Fprintf(out, "[%s] %s\n", stacks.RankList(l.Ranks), l.Text); err != nil {
@@ -188,7 +188,7 @@ func (s statusQuery) nextRound(ctx context.Context, after uint64) (*control.RunS
 		case run.Round > after || run.Phase != rendezvous.PhaseRunning:
 			same = 0
 		case same == followTries:
-			return nil, failed("the store of round %d at %s no longer answers, though the round runs; try again", run.Round, statustext.Clean(run.RoundStore))
+			return nil, failed("the store of round %d at %s no longer answers, though the round runs; try again", run.Round, printable.Text(run.RoundStore))
 		}
 		if !backoff.Sleep(ctx, followPause) {
 			return nil, nil

@@ -15,6 +15,7 @@ import (
 	"rallypoint/cli/prove"
 	"rallypoint/cli/run"
 	"rallypoint/core/control/statustext"
+	"rallypoint/internal/printable"
 	"rallypoint/internal/wording"
 )
 
@@ -107,9 +108,9 @@ func runProve(cmd *cobra.Command, c *prove.Config, asJSON bool) error {
 		said = cmd.ErrOrStderr()
 	}
 	r, err := prove.Run(cmd.Context(), c, func(r *prove.Report) { planProve(said, c, r) }, func(x prove.Result) {
-		fmt.Fprintf(said, "%-10s  %-13s  %s%s (%.0f s)\n", x.Launcher, x.Scenario, map[prove.Outcome]string{prove.Failed: "FAILED: ", prove.Unknown: "cannot tell: "}[x.Outcome], statustext.Clean(x.Text), x.TookS)
+		fmt.Fprintf(said, "%-10s  %-13s  %s%s (%.0f s)\n", x.Launcher, x.Scenario, map[prove.Outcome]string{prove.Failed: "FAILED: ", prove.Unknown: "cannot tell: "}[x.Outcome], printable.Text(x.Text), x.TookS)
 		for _, line := range x.Output {
-			fmt.Fprintf(said, "    | %s\n", statustext.Clean(line))
+			fmt.Fprintf(said, "    | %s\n", printable.Text(line))
 		}
 	})
 	if r == nil {
@@ -141,16 +142,16 @@ func runProve(cmd *cobra.Command, c *prove.Config, asJSON bool) error {
 }
 
 func planProve(w io.Writer, c *prove.Config, r *prove.Report) {
-	beside := ", and then by torchrun " + statustext.Clean(r.Torch)
+	beside := ", and then by torchrun " + printable.Text(r.Torch)
 	if r.Torch == "" {
 		beside = ""
 	}
 	leftOut := ""
 	if r.LeftOut != "" {
-		leftOut = " Not tried here: " + statustext.Clean(r.LeftOut) + "."
+		leftOut = " Not tried here: " + printable.Text(r.LeftOut) + "."
 	}
 	text := fmt.Sprintf("%s of %s by rallypoint run%s: jobs of up to three nodes on this machine, each in a folder under %s. It kills and stops only what it has started, and ends after %v at the latest.%s",
-		wording.Count(len(c.Scenarios), "scenario", "scenarios"), statustext.Clean(strings.Join(c.Script, " ")), beside, r.Folder, c.Budget, leftOut)
+		wording.Count(len(c.Scenarios), "scenario", "scenarios"), printable.Text(strings.Join(c.Script, " ")), beside, r.Folder, c.Budget, leftOut)
 	fmt.Fprintf(w, "%s\n\n", wording.Wrap(text, wording.HelpWidth, 0))
 }
 

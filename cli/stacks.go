@@ -11,6 +11,7 @@ import (
 	"rallypoint/backend"
 	"rallypoint/core/control"
 	"rallypoint/core/control/statustext"
+	"rallypoint/internal/printable"
 	"rallypoint/internal/wording"
 )
 
@@ -116,7 +117,7 @@ func workersText(run *control.RunStatus, r *backend.Stacks, term statustext.Term
 		if len(w.State) > 0 && where[w.Rank] == w.State {
 			where[w.Rank] = ""
 		}
-		t.Add(statustext.Plain, statustext.NodeText(called.Of(w.Node), term.Most(statustext.MaxNode)), fmt.Sprint(w.Rank), fmt.Sprint(w.Pid), step, statustext.Clean(w.State), statustext.Clean(where[w.Rank]))
+		t.Add(statustext.Plain, statustext.NodeText(called.Of(w.Node), term.Most(statustext.MaxNode)), fmt.Sprint(w.Rank), fmt.Sprint(w.Pid), step, printable.Text(w.State), printable.Text(where[w.Rank]))
 	}
 	var b strings.Builder
 	b.WriteString("\nWorkers\n")
@@ -128,7 +129,7 @@ func workersText(run *control.RunStatus, r *backend.Stacks, term statustext.Term
 // stacksText formats the answers, whose texts are all printable.
 func stacksText(r *backend.Stacks) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "run %s, round %d: %s on %s\n%s\n", wording.RunName(statustext.Clean(r.RunID)), r.Round, wording.Count(r.Ranks, "rank", "ranks"),
+	fmt.Fprintf(&b, "run %s, round %d: %s on %s\n%s\n", wording.RunName(printable.Text(r.RunID)), r.Round, wording.Count(r.Ranks, "rank", "ranks"),
 		wording.Count(r.Nodes, "node", "nodes"), r.Verdict)
 	if r.NCCL != "" {
 		fmt.Fprintln(&b, r.NCCL)

@@ -12,6 +12,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 	"rallypoint/internal/wording"
 )
 
@@ -33,18 +34,18 @@ func Render(st control.Status, term Terminal) string {
 	var b strings.Builder
 	called := NamesOf(st.Runs)
 	now := time.Now()
-	where := "Runs at " + Clean(st.Place)
+	where := "Runs at " + printable.Text(st.Place)
 	if s := st.Server; s != nil {
 		now = s.Now
-		process, connections := Clean(s.Host), ""
+		process, connections := printable.Text(s.Host), ""
 		if s.PID != 0 { // not shown to a token of one run
 			process += fmt.Sprintf(" pid %d", s.PID)
 			connections = ", " + wording.Count(s.Connections, "connection", "connections")
 		}
-		where = fmt.Sprintf("Control plane at %s (%s, version %s), up %s%s", Clean(s.Address), process, Clean(s.Version),
+		where = fmt.Sprintf("Control plane at %s (%s, version %s), up %s%s", printable.Text(s.Address), process, printable.Text(s.Version),
 			ago(s.Now.Sub(s.StartedAt).Seconds()), connections)
 		if st.Place != "" {
-			where += ", named at " + Clean(st.Place)
+			where += ", named at " + printable.Text(st.Place)
 		}
 	}
 	fmt.Fprintln(&b, term.apply(faint, wording.Wrap(where, term.Width, 0)))
@@ -76,8 +77,8 @@ func successionLine(s *control.SuccessionStatus, called Names, now time.Time) st
 	if len(s.Peers) > 0 {
 		return peersLine(s, now)
 	}
-	host := Clean(called.Of(s.HostNode))
-	text := fmt.Sprintf("Standby; node %s hosts at %s (term %d)", host, Clean(s.Host), s.Term)
+	host := printable.Text(called.Of(s.HostNode))
+	text := fmt.Sprintf("Standby; node %s hosts at %s (term %d)", host, printable.Text(s.Host), s.Term)
 	if s.Role == control.RoleHosting {
 		text = fmt.Sprintf("Node %s hosts (term %d)", host, s.Term)
 		if s.TookOver != "" && s.Since != nil {
@@ -85,11 +86,11 @@ func successionLine(s *control.SuccessionStatus, called Names, now time.Time) st
 			if s.Elected {
 				how = ", which no longer answered,"
 			}
-			text = fmt.Sprintf("Node %s hosts (term %d); it took over from node %s%s %s ago", host, s.Term, Clean(called.Of(s.TookOver)), how, ago(now.Sub(*s.Since).Seconds()))
+			text = fmt.Sprintf("Node %s hosts (term %d); it took over from node %s%s %s ago", host, s.Term, printable.Text(called.Of(s.TookOver)), how, ago(now.Sub(*s.Since).Seconds()))
 		}
 		switch {
 		case s.Missing != "":
-			text += "; " + Clean(s.Missing)
+			text += "; " + printable.Text(s.Missing)
 		case s.Majority != nil:
 			text += fmt.Sprintf("; majority: %d of %d voters", 1+reachable(s.Voters), 1+len(s.Voters))
 		}
@@ -99,13 +100,13 @@ func successionLine(s *control.SuccessionStatus, called Names, now time.Time) st
 	}
 	next := make([]string, 0, len(s.Standbys))
 	for _, n := range s.Standbys {
-		next = append(next, Clean(called.Of(n.Node)))
+		next = append(next, printable.Text(called.Of(n.Node)))
 	}
 	switch {
 	case len(next) > 0:
 		text += "; next: " + strings.Join(next, ", ")
 	case len(s.NotBy) > 0:
-		text += "; no standby: " + Clean(strings.Join(s.NotBy, "; "))
+		text += "; no standby: " + printable.Text(strings.Join(s.NotBy, "; "))
 	default:
 		text += "; no standby"
 	}
@@ -114,30 +115,30 @@ func successionLine(s *control.SuccessionStatus, called Names, now time.Time) st
 
 // peersLine is successionLine of servers of many runs, which are called by their names in the list.
 func peersLine(s *control.SuccessionStatus, now time.Time) string {
-	text, host := "", Clean(s.HostNode)
+	text, host := "", printable.Text(s.HostNode)
 	switch {
 	case s.Role == control.RoleHosting && s.TookOver != "" && s.Since != nil:
 		how := ""
 		if s.Elected {
 			how = ", which no longer answered,"
 		}
-		text = fmt.Sprintf("Server %s leads (term %d); it took over from %s%s %s ago", host, s.Term, Clean(s.TookOver), how, ago(now.Sub(*s.Since).Seconds()))
+		text = fmt.Sprintf("Server %s leads (term %d); it took over from %s%s %s ago", host, s.Term, printable.Text(s.TookOver), how, ago(now.Sub(*s.Since).Seconds()))
 	case s.Role == control.RoleHosting:
 		text = fmt.Sprintf("Server %s leads (term %d)", host, s.Term)
 	case s.Missing != "":
-		return "This server leads no run: it " + Clean(s.Missing)
+		return "This server leads no run: it " + printable.Text(s.Missing)
 	default:
-		return fmt.Sprintf("This server stands by; %s leads at %s (term %d)", host, Clean(s.Host), s.Term)
+		return fmt.Sprintf("This server stands by; %s leads at %s (term %d)", host, printable.Text(s.Host), s.Term)
 	}
 	if s.Missing != "" {
-		return text + "; " + Clean(s.Missing)
+		return text + "; " + printable.Text(s.Missing)
 	}
 	missing := slices.DeleteFunc(slices.Clone(s.Peers), func(name string) bool {
 		return name == s.HostNode || slices.ContainsFunc(s.Voters, func(v control.VoterStatus) bool { return v.Node == name && v.Reachable })
 	})
 	text += fmt.Sprintf("; %d of %d servers vote", len(s.Peers)-len(missing), len(s.Peers))
 	if len(missing) > 0 {
-		text += ", without " + Clean(strings.Join(missing, ", "))
+		text += ", without " + printable.Text(strings.Join(missing, ", "))
 	}
 	return text
 }
@@ -158,7 +159,7 @@ func renderRuns(b *strings.Builder, st *control.Status, term Terminal) {
 	for i := range st.Runs {
 		r := &st.Runs[i]
 		phase, style := shownState(r)
-		t.Add(style, cut(Clean(r.RunID), term.Most(maxRunName)), phase, roundText(r.Round), fmt.Sprint(present(r)), rangeText(rendezvous.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
+		t.Add(style, cut(printable.Text(r.RunID), term.Most(maxRunName)), phase, roundText(r.Round), fmt.Sprint(present(r)), rangeText(rendezvous.NodeRange{Min: r.Nodes.Min, Max: r.Nodes.Max}),
 			blankZero(waitingCount(r)), headline(r, term))
 	}
 	t.StyledColumn = 1
@@ -174,15 +175,15 @@ func renderRuns(b *strings.Builder, st *control.Status, term Terminal) {
 func headline(r *control.RunStatus, term Terminal) string {
 	switch {
 	case r.Closed != nil:
-		return Clean(closedText(r.Closed, term))
+		return printable.Text(closedText(r.Closed, term))
 	case r.Stopping != "":
-		return Clean(r.Stopping)
+		return printable.Text(r.Stopping)
 	case r.Stalled != "":
-		return Clean(r.Stalled)
+		return printable.Text(r.Stalled)
 	case r.NotStarted != "":
-		return Clean(r.NotStarted)
+		return printable.Text(r.NotStarted)
 	case len(r.Changes) > 0:
-		return Clean(r.Changes[len(r.Changes)-1].Text)
+		return printable.Text(r.Changes[len(r.Changes)-1].Text)
 	}
 	return ""
 }
@@ -208,9 +209,9 @@ func renderRun(b *strings.Builder, r *control.RunStatus, called Names, now time.
 		head = append(head, fmt.Sprintf("%s of %s here", wording.Count(here, "node", "nodes"), rangeText(r.Nodes)))
 	}
 	if r.RoundStore != "" && r.Closed == nil {
-		head = append(head, "store "+Clean(r.RoundStore))
+		head = append(head, "store "+printable.Text(r.RoundStore))
 	}
-	name := "Run " + wording.RunName(cut(Clean(r.RunID), term.Most(maxRunName))) + ": "
+	name := "Run " + wording.RunName(cut(printable.Text(r.RunID), term.Most(maxRunName))) + ": "
 	line := wording.Wrap(strings.Join(head, ", "), term.Width, wording.Columns.StringWidth(name))
 	line = strings.Replace(line, phase, term.apply(style, phase), 1)
 	fmt.Fprintln(b, term.apply(bold, name)+line)
@@ -290,7 +291,7 @@ func phaseText(d *rendezvous.DirectiveStatus) string {
 // remark writes a line with a title, unless there is nothing to say.
 func remark(b *strings.Builder, title, text string, term Terminal) {
 	if text != "" {
-		fmt.Fprintln(b, term.apply(bold, title)+wording.Wrap(Clean(text), term.Width, len(title)))
+		fmt.Fprintln(b, term.apply(bold, title)+wording.Wrap(printable.Text(text), term.Width, len(title)))
 	}
 }
 
@@ -379,7 +380,7 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term Terminal) {
 			node = "?"
 		}
 		t.Add(stateStyle(m.State, m.Reconnecting), NodeText(node, widest), fmt.Sprint(m.Rank), stateText(m.State, m.Reconnecting)+leftText(&m), stepText(m.Progress), heard(m.LeaseAgeS), waited, NodeText(m.Topology, widest),
-			Clean(m.Address), processText(m.Label, m.Node, m.Cause, hostNote(m.Host)))
+			printable.Text(m.Address), processText(m.Label, m.Node, m.Cause, hostNote(m.Host)))
 	}
 	left += t.addOthers(r, most, widest)
 	if len(t.rows) > 0 || left > 0 {
@@ -407,20 +408,20 @@ func (t *Table) addOthers(r *control.RunStatus, most, widest int) (left int) {
 			note = fmt.Sprintf("(asks for rank %d)", w.NodeRank)
 		}
 		t.Add(stateStyle(w.Role, w.Reconnecting), NodeText(cmp.Or(w.Name, w.Node), widest), "-", stateText(w.Role, w.Reconnecting), "", heard(w.LeaseAgeS), waitedText(w), NodeText(w.Topology, widest),
-			Clean(w.Address), processText(w.Label, w.Node, "", note))
+			printable.Text(w.Address), processText(w.Label, w.Node, "", note))
 	}
 	for _, i := range r.Idle {
 		if len(t.rows) >= most {
 			left++
 			continue
 		}
-		t.Add(stateStyle("idle", i.Reconnecting), NodeText(cmp.Or(i.Name, i.Node), widest), "-", stateText("idle", i.Reconnecting), "", heard(i.LeaseAgeS), "", NodeText(i.Topology, widest), Clean(i.Address),
+		t.Add(stateStyle("idle", i.Reconnecting), NodeText(cmp.Or(i.Name, i.Node), widest), "-", stateText("idle", i.Reconnecting), "", heard(i.LeaseAgeS), "", NodeText(i.Topology, widest), printable.Text(i.Address),
 			processText(i.Label, i.Node, i.Reason, ""))
 	}
 	return left
 }
 
-func NodeText(node string, widest int) string { return cut(Clean(node), widest) }
+func NodeText(node string, widest int) string { return cut(printable.Text(node), widest) }
 
 func stateText(state string, reconnecting bool) string {
 	if reconnecting {
@@ -450,8 +451,8 @@ func processText(label, node, why, note string) string {
 		label = ""
 	}
 	label = strings.TrimPrefix(label, rendezvous.MachineOf(node)+" ") // the row begins with it
-	who := strings.TrimSpace(Clean(label) + " " + note)
-	why = Clean(strings.TrimPrefix(why, "lost: "))
+	who := strings.TrimSpace(printable.Text(label) + " " + note)
+	why = printable.Text(strings.TrimPrefix(why, "lost: "))
 	switch {
 	case why == "":
 		return who
@@ -491,7 +492,7 @@ func renderChanges(b *strings.Builder, r *control.RunStatus, now time.Time, term
 	fmt.Fprintln(b, term.apply(bold, title))
 	for _, c := range shown {
 		at := clock(c.At, now, term)
-		fmt.Fprintln(b, "  "+term.apply(faint, at)+"  "+wording.Wrap(Clean(c.Text), term.Width, len(at)+4))
+		fmt.Fprintln(b, "  "+term.apply(faint, at)+"  "+wording.Wrap(printable.Text(c.Text), term.Width, len(at)+4))
 	}
 }
 
@@ -571,7 +572,7 @@ func waitingCount(r *control.RunStatus) int {
 
 // shownState is the state of a run, and how it is shown. An older server tells the phase alone.
 func shownState(r *control.RunStatus) (string, Style) {
-	state := Clean(cmp.Or(r.State, string(r.Phase)))
+	state := printable.Text(cmp.Or(r.State, string(r.Phase)))
 	switch r.Phase {
 	case rendezvous.PhaseForming, rendezvous.PhaseRegroup:
 		return state, yellow
@@ -610,7 +611,7 @@ func refusedText(s *control.ServerStatus) string {
 		counts map[string]uint64
 	}{{"", s.Refused}, {" at its node's round store", s.StoresRefused}, {" by its node's forwarder", s.ForwardersRefused}} {
 		for _, reason := range slices.Sorted(maps.Keys(part.counts)) {
-			parts = append(parts, fmt.Sprintf("%d %s%s", part.counts[reason], Clean(reason), part.where))
+			parts = append(parts, fmt.Sprintf("%d %s%s", part.counts[reason], printable.Text(reason), part.where))
 		}
 	}
 	return strings.Join(parts, ", ")
@@ -629,7 +630,7 @@ func tokenText(st *control.Status, called Names, term Terminal) string {
 		by[n.fingerprint] = append(by[n.fingerprint], called.Of(n.node))
 		all++
 	}
-	text := Clean(strings.Join(keys, ", "))
+	text := printable.Text(strings.Join(keys, ", "))
 	switch proven := all - len(by[""]); {
 	case all == 0:
 		return text
@@ -642,7 +643,7 @@ func tokenText(st *control.Status, called Names, term Terminal) string {
 	}
 	for i, key := range keys {
 		if i > 0 && len(by[key]) > 0 {
-			text += fmt.Sprintf("; by %s: %s", Clean(key), namesText(by[key], term))
+			text += fmt.Sprintf("; by %s: %s", printable.Text(key), namesText(by[key], term))
 		}
 	}
 	return text + ")"

@@ -14,6 +14,7 @@ import (
 
 	"rallypoint/core/control"
 	"rallypoint/core/rendezvous"
+	"rallypoint/internal/printable"
 )
 
 var update = flag.Bool("update", false, "write the golden files again")
@@ -269,7 +270,7 @@ func TestStatusTable(t *testing.T) {
 				if strings.TrimRight(line, " ") != line {
 					t.Errorf("blanks at the end of %q", line)
 				}
-				if Clean(line) != line {
+				if printable.Text(line) != line {
 					t.Errorf("a terminal would obey %q", line)
 				}
 			}

@@ -6,8 +6,6 @@ import (
 	"os"
 	"strings"
 	"time"
-	"unicode"
-	"unicode/utf8"
 
 	"golang.org/x/sys/unix"
 
@@ -75,19 +73,6 @@ func (t Terminal) apply(p Style, text string) string {
 		return text
 	}
 	return string(p) + text + "\x1b[0m"
-}
-
-// Clean makes a text from elsewhere printable: one line without control sequences.
-func Clean(text string) string {
-	return strings.Map(func(r rune) rune {
-		switch {
-		case r == '\n' || r == '\t':
-			return ' '
-		case r == utf8.RuneError || !unicode.IsPrint(r):
-			return '\uFFFD'
-		}
-		return r
-	}, text)
 }
 
 // cut shortens a text to a width.
