@@ -102,7 +102,7 @@ func newRun(s *Server, id string, seq uint64) *run {
 	}
 	r := &run{
 		server: s, id: id, seq: seq, reign: s.reign, log: log,
-		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime(), Succession: s.succession(id), Limits: s.cfg.Quota.limits()}),
+		machine: rendezvous.New(rendezvous.Config{RunID: id, Generation: rand.Text(), Uptime: s.uptime(), Succession: s.succession(), Limits: s.cfg.Quota.limits()}),
 		stats:   stats{joins: map[rendezvous.SessionID]pendingJoin{}, census: rendezvous.Census{Phase: rendezvous.PhaseEmpty}},
 		conns:   map[rendezvous.SessionID]*serverConn{},
 		latest:  map[rendezvous.SessionID]*serverConn{},

@@ -422,7 +422,7 @@ func (s *Server) uptime() time.Duration {
 	case !s.cfg.Fixed || s.cfg.Data != nil && !s.cfg.Data.Fresh():
 		return -1
 	case e != nil:
-		since, _ := e.Since()
+		_, since, _ := e.Began()
 		return time.Since(since)
 	}
 	return s.running()

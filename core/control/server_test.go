@@ -87,13 +87,17 @@ type cutOffElector struct {
 	cutOff atomic.Bool
 }
 
-func (e *cutOffElector) Serves(string) bool                               { return false }
-func (e *cutOffElector) Hosting() bool                                    { return true }
-func (e *cutOffElector) Quorum() bool                                     { return true }
-func (e *cutOffElector) Current() wire.Redirect                           { return wire.Redirect{Term: 1} }
-func (e *cutOffElector) SuccessionOf(string) (s rendezvous.Succession)    { return s }
-func (e *cutOffElector) Propose(string, rendezvous.Facts) (number uint64) { return 1 }
-func (e *cutOffElector) Committed(uint64) bool                            { return !e.cutOff.Load() }
+func (e *cutOffElector) Serves(string) bool     { return false }
+func (e *cutOffElector) Hosting() bool          { return true }
+func (e *cutOffElector) Quorum() bool           { return true }
+func (e *cutOffElector) Current() wire.Redirect { return wire.Redirect{Term: 1} }
+
+func (e *cutOffElector) Began() (s rendezvous.Succession, since time.Time, took time.Duration) {
+	return s, since, took
+}
+
+func (e *cutOffElector) Propose(rendezvous.Facts) (number uint64) { return 1 }
+func (e *cutOffElector) Committed(uint64) bool                    { return !e.cutOff.Load() }
 
 // TestLeasesOfACutOffHost: a host that has no majority judges no lease. It says so once, for as long as that lasts:
 // its history has room for 64 changes.

@@ -305,11 +305,11 @@ func (r *run) noteStandbys(ev rendezvous.Event) {
 }
 
 // succession returns the succession with which a run begins.
-func (s *Server) succession(run string) rendezvous.Succession {
-	if s.cfg.Elector == nil {
-		return rendezvous.Succession{}
+func (s *Server) succession() (begin rendezvous.Succession) {
+	if s.cfg.Elector != nil {
+		begin, _, _ = s.cfg.Elector.Began()
 	}
-	return s.cfg.Elector.SuccessionOf(run)
+	return begin
 }
 
 // ending reports whether the server is being closed.
@@ -497,13 +497,13 @@ func (s *Server) successionStatus() *SuccessionStatus {
 // registerStatus describes a leader that a register has.
 func (s *Server) registerStatus() *SuccessionStatus {
 	e := s.cfg.Elector
-	to, start := e.Current(), e.SuccessionOf(s.cfg.RunID)
+	to := e.Current()
+	start, since, took := e.Began()
 	st := &SuccessionStatus{
 		Role: RoleWaiting, Group: to.Group, Term: to.Term, Host: to.Host, HostNode: to.Node, Register: true,
 		Standbys: []StandbyStatus{}, NotBy: []string{}, Voters: []VoterStatus{}, Peers: []string{}, Missing: e.NoMajority(), Elected: start.Silent,
 	}
 	if e.Hosting() {
-		since, took := e.Since()
 		st.Role, st.Since, st.TookOver, st.TookOverS = RoleHosting, rendezvous.StatusTime(since), start.From, rendezvous.StatusSeconds(took)
 	}
 	return st

@@ -34,7 +34,7 @@ func (r *run) proposeLocked() {
 		return
 	}
 	if facts := r.machine.Facts(); u.number == 0 || !facts.Equal(u.facts) {
-		u.facts, u.number = facts, r.server.cfg.Elector.Propose(r.id, facts)
+		u.facts, u.number = facts, r.server.cfg.Elector.Propose(facts)
 	}
 }
 

@@ -29,17 +29,16 @@ type Elector interface {
 	// StepDown has this process lead no more. It reports whether it has led until now.
 	StepDown(to wire.Redirect) (led bool)
 
-	// SuccessionOf returns the succession with which a run begins that this process leads, and Since
-	// when it began to lead, and for how long nobody had led.
-	SuccessionOf(run string) rendezvous.Succession
-	Since() (since time.Time, took time.Duration)
+	// Began returns the succession with which a run begins that this process leads, when it began to lead, and for how
+	// long nobody had led.
+	Began() (s rendezvous.Succession, since time.Time, took time.Duration)
 
 	// Quorum reports whether facts have to be confirmed before nodes may be told what follows from
 	// them.
 	Quorum() bool
-	// Propose proposes the facts of a run, which replace those before. Committed tells of the number that
+	// Propose proposes the facts of the run, which replace those before. Committed tells of the number that
 	// it returns when they are confirmed.
-	Propose(run string, f rendezvous.Facts) (number uint64)
+	Propose(f rendezvous.Facts) (number uint64)
 	// Committed reports whether this process still leads, as far as it can know, and the facts of that
 	// number are confirmed. Number 0 asks for the former alone.
 	Committed(number uint64) bool

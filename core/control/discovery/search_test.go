@@ -607,7 +607,7 @@ func TestNextHostDiesBeforeItHasTold(t *testing.T) {
 	host.l.Close()
 	a.Close()
 	testkit.Eventually(t, "c hosts", c.Hosting)
-	if s := c.group.SuccessionOf(""); s.From != "a" || s.Silent || s.Term != 3 {
+	if s, _, _ := c.group.Began(); s.From != "a" || s.Silent || s.Term != 3 {
 		t.Errorf("c begins with %+v", s)
 	}
 }

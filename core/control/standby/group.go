@@ -91,7 +91,6 @@ type members interface {
 type Takeover struct {
 	Since time.Time     // it hosts; zero: it does not
 	From  string        // the node that hosted before; "": this process founded the group
-	Left  bool          // that node has handed the control plane on; else its process is dead, or silent
 	Took  time.Duration // from the end of the connection to the host before
 	Total uint64        // takeovers of this process
 	Spent time.Duration // by all of them
@@ -134,7 +133,7 @@ func (g *Group) Found(now time.Time) {
 func (g *Group) foundLocked(now time.Time) {
 	g.hosting, g.round = true, false
 	g.target = wire.Redirect{Group: rand.Text(), Term: 1, Host: g.self, Node: g.node}
-	g.takeover.Since, g.takeover.From, g.takeover.Took, g.takeover.Left = now, "", 0, false
+	g.takeover.Since, g.takeover.From, g.takeover.Took = now, "", 0
 	g.start = rendezvous.Succession{Term: 1}
 	g.list = nil
 	g.beginLocked(1, nil)
@@ -168,7 +167,7 @@ func (g *Group) Lead(s rendezvous.Succession, now time.Time, took time.Duration)
 	g.hosting, g.round = true, false
 	g.target = wire.Redirect{Group: g.target.Group, Term: term, Host: g.self, Node: g.node}
 	t := &g.takeover
-	t.Since, t.From, t.Took, t.Left, g.start = now, cmp.Or(s.From, from), took, s.Left, s
+	t.Since, t.From, t.Took, g.start = now, cmp.Or(s.From, from), took, s
 	t.Total++
 	t.Spent += took
 	g.list, g.died = nil, nil // who died before has no session here
@@ -285,13 +284,11 @@ func (g *Group) voteAsLocked(id raft.Voter) {
 // one: it can vote in the latter only if it brings nothing along.
 func (g *Group) newClusterLocked() {
 	own := g.vote.node.Cluster()
-	for l := range g.links {
-		leads := l.state == succession.Leads && l.node == g.target.Node && l.term >= g.target.Term
-		if own != "" && !g.hosting && leads && l.cluster != "" && l.cluster != own {
-			g.members.forgetLocked()
-			g.tellLocked()
-			return
-		}
+	if own != "" && !g.hosting && g.anyLink(func(l *Link) bool {
+		return l.state == succession.Leads && l.node == g.target.Node && l.term >= g.target.Term && l.cluster != "" && l.cluster != own
+	}) != nil {
+		g.members.forgetLocked()
+		g.tellLocked()
 	}
 }
 
@@ -321,11 +318,8 @@ func (g *Group) Unlinked() (list []wire.StandbyNode) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	for _, s := range g.list {
-		linked := s.Node == g.node
-		for l := range g.links {
-			linked = linked || l.node == s.Node && (l.out != nil || l.state == succession.Dead)
-		}
-		if !linked {
+		linked := func(l *Link) bool { return l.node == s.Node && (l.out != nil || l.state == succession.Dead) }
+		if s.Node != g.node && g.anyLink(linked) == nil {
 			list = append(list, s)
 		}
 	}
@@ -361,18 +355,11 @@ func (g *Group) servers() []string {
 	return list
 }
 
-// SuccessionOf returns the succession with which the run's machine begins here.
-func (g *Group) SuccessionOf(string) rendezvous.Succession {
+// Began implements election.Elector.
+func (g *Group) Began() (s rendezvous.Succession, since time.Time, took time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	return g.start
-}
-
-// Since is the time from which on this process hosts, and how long nobody had.
-func (g *Group) Since() (since time.Time, took time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.takeover.Since, g.takeover.Took
+	return g.start, g.takeover.Since, g.takeover.Took
 }
 
 // SetRound notes that the server here has formed or adopted a round.
@@ -553,10 +540,8 @@ func (g *Group) Input(e succession.Evidence, lost uint64, waited time.Duration) 
 func (g *Group) AddrOf(node string) string {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	for l := range g.links {
-		if l.node == node && l.state == succession.Leads && l.target.Host != "" {
-			return l.target.Host
-		}
+	if l := g.anyLink(func(l *Link) bool { return l.node == node && l.state == succession.Leads && l.target.Host != "" }); l != nil {
+		return l.target.Host
 	}
 	return g.addrLocked(node)
 }

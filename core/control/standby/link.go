@@ -38,6 +38,16 @@ type Link struct {
 	silent  silentConn // of the goroutine that serves the link
 }
 
+// anyLink returns one that is so; nil if none is.
+func (g *Group) anyLink(is func(l *Link) bool) *Link {
+	for l := range g.links {
+		if is(l) {
+			return l
+		}
+	}
+	return nil
+}
+
 // Accept takes a liveness connection that another standby has opened. It returns nil if there are
 // too many, or if it is of another group, which it tells the standby.
 func (g *Group) Accept(f wire.Liveness, out Outbox) *Link {

@@ -522,7 +522,7 @@ func (p *Peers) Lead(reign uint64, now time.Time) bool {
 	}
 	from, silent := p.target.Node, !n.ProvenDead(p.last)
 	t := &p.takeover
-	t.Since, t.From, t.Took, t.Left = now, from, 0, false
+	t.Since, t.From, t.Took = now, from, 0
 	if from != "" {
 		t.Took = p.vote.now() - n.Heard()
 		t.Total++
@@ -538,8 +538,11 @@ func (p *Peers) Lead(reign uint64, now time.Time) bool {
 	return true
 }
 
-// SuccessionOf returns no succession: a run's machine begins new, or is restored.
-func (p *Peers) SuccessionOf(string) rendezvous.Succession { return rendezvous.Succession{} }
+// Began returns no succession: a run's machine begins new, or is restored.
+func (p *Peers) Began() (s rendezvous.Succession, since time.Time, took time.Duration) {
+	_, since, took = p.Group.Began()
+	return s, since, took
+}
 
 // Serves reports whether the leader of a run is elected here: of every one.
 func (p *Peers) Serves(string) bool { return true }

@@ -50,12 +50,7 @@ func (g *Group) recoverLocked() {
 	v, s := &g.vote, &g.vote.recovery
 	now := v.now()
 	linked := func(id raft.Voter, is func(l *Link) bool) bool {
-		for l := range g.links {
-			if l.voter == id && is(l) {
-				return true
-			}
-		}
-		return false
+		return g.anyLink(func(l *Link) bool { return l.voter == id && is(l) }) != nil
 	}
 	voters := v.node.Voters()
 	lives, others, place := []raft.Voter{v.voter}, []raft.Voter(nil), 0

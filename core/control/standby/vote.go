@@ -264,8 +264,8 @@ func (g *Group) linkedLocked(node string, others []string) bool {
 	})
 }
 
-// Propose tells the voters what the nodes of a run are about to be told. The result is for Committed.
-func (g *Group) Propose(_ string, f rendezvous.Facts) (number uint64) {
+// Propose tells the voters what nodes are about to be told. The result is for Committed.
+func (g *Group) Propose(f rendezvous.Facts) (number uint64) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.vote.proposed = g.vote.now()
@@ -400,10 +400,11 @@ func (g *Group) Deposed() (to wire.Redirect, deposed bool) {
 func (g *Group) nextLocked() wire.Redirect {
 	term, _ := g.vote.node.Leads()
 	to := wire.Redirect{Group: g.target.Group, Term: term, Servers: g.servers()} // one of these knows where it is
-	for l := range g.links {
-		if l.voter == g.vote.node.Leader() && l.state == succession.Leads && l.term >= term {
-			to = l.target
-		}
+	leads := func(l *Link) bool {
+		return l.voter == g.vote.node.Leader() && l.state == succession.Leads && l.term >= term
+	}
+	if l := g.anyLink(leads); l != nil {
+		to = l.target
 	}
 	return to
 }
@@ -446,12 +447,9 @@ func (g *Group) Inherited(last, generation string, dead bool) (in Inheritance, e
 		in.From = g.nodeOfLocked(b.Author())
 	}
 	lives := func(node string) bool {
-		for l := range g.links {
-			if l.node == node && l.voter == g.vote.names[node] && l.state == succession.Dead {
-				return false // though its vote may count
-			}
-		}
-		return !b.ProvenDead(g.vote.names[node]) && !(dead && node == last)
+		id := g.vote.names[node]
+		died := func(l *Link) bool { return l.node == node && l.voter == id && l.state == succession.Dead } // though its vote may count
+		return g.anyLink(died) == nil && !b.ProvenDead(id) && !(dead && node == last)
 	}
 	in.Silent = in.From == "" || lives(in.From)
 	in.Missing = in.Silent
@@ -487,10 +485,8 @@ func (g *Group) votersLocked() (nodes []string) {
 	}
 	voters := g.vote.node.Voters()
 	for _, node := range g.vote.eligible {
-		for l := range g.links {
-			if l.node == node && voters.Has(l.voter) && !slices.Contains(nodes, node) {
-				nodes = append(nodes, node)
-			}
+		if g.anyLink(func(l *Link) bool { return l.node == node && voters.Has(l.voter) }) != nil && !slices.Contains(nodes, node) {
+			nodes = append(nodes, node)
 		}
 	}
 	return nodes

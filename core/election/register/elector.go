@@ -442,22 +442,16 @@ func (e *Elector) StepDown(wire.Redirect) (led bool) {
 	return led
 }
 
-func (e *Elector) SuccessionOf(string) rendezvous.Succession {
+func (e *Elector) Began() (s rendezvous.Succession, since time.Time, took time.Duration) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return e.start
-}
-
-func (e *Elector) Since() (since time.Time, took time.Duration) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return e.since, e.took
+	return e.start, e.since, e.took
 }
 
 // Quorum implements election.Elector: all facts have to be in the register.
 func (e *Elector) Quorum() bool { return true }
 
-func (e *Elector) Propose(_ string, f rendezvous.Facts) (number uint64) {
+func (e *Elector) Propose(f rendezvous.Facts) (number uint64) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	number = e.core.propose(f)
