@@ -89,7 +89,7 @@ const probeTimeout = time.Second
 func isTCPStore(ctx context.Context, addr string) bool {
 	ctx, cancel := context.WithTimeout(ctx, probeTimeout)
 	defer cancel()
-	conn, err := wire.Dialer().DialContext(ctx, "tcp", addr)
+	conn, err := wire.Dial(ctx, addr)
 	if err != nil {
 		return false
 	}

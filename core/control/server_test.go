@@ -42,16 +42,7 @@ func newFakeServer(t *testing.T, cfg Config) *fakeServer {
 // while the server's goroutine is still about to return from a write, the peer seems not to read.
 func (f *fakeServer) awaitWritten(t *testing.T) {
 	t.Helper()
-	testkit.Eventually(t, "all is written", func() bool {
-		f.mu.Lock()
-		defer f.mu.Unlock()
-		for sc := range f.conns {
-			if sc.out.Unsent() > 0 {
-				return false
-			}
-		}
-		return true
-	})
+	testkit.Eventually(t, "all is written", func() bool { return f.unsent.Load() == 0 })
 }
 
 func TestLeaseExpires(t *testing.T) {

@@ -68,8 +68,8 @@ func TestSlowConsumerIsCutOff(t *testing.T) {
 	n, lease, _ := slowReader(t, s)
 	p := s.onlyPeer(t)
 	p.awaitWrite(t)
-	held := p.out.Unsent()
-	if most := 64<<10 + wire.MaxFrame; held > most {
+	held := s.unsent.Load()
+	if most := int64(64<<10 + wire.MaxFrame); held > most {
 		t.Errorf("%d bytes are held for it, want at most %d", held, most)
 	}
 	r := s.lookUp("run")

@@ -13,7 +13,6 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/secret"
-	"rallypoint/core/store"
 )
 
 // Ask has the control plane at addr ("host:port", or the list of its servers with commas) apply an
@@ -50,13 +49,13 @@ func Ask(ctx context.Context, addr string, token *secret.Token, runID string, ev
 // hosts.
 func askAt(ctx context.Context, addr string, token *secret.Token, f wire.Admin) (string, error) {
 	start := time.Now()
-	conn, err := wire.Dialer().DialContext(ctx, "tcp", addr)
+	conn, err := wire.Dial(ctx, addr)
 	if err != nil {
-		return "", fmt.Errorf("%w at %s, tried for %s: %w", rendezvous.ErrConnection, addr, time.Since(start).Round(time.Millisecond), store.PlainNetError(err))
+		return "", fmt.Errorf("%w at %s, tried for %s: %w", rendezvous.ErrConnection, addr, time.Since(start).Round(time.Millisecond), err)
 	}
 	defer conn.Close()
 	release := wire.AbortOn(ctx, conn)
-	answer, err := roundTrip(wire.NewConn(conn), token, f)
+	answer, err := roundTrip(conn, token, f)
 	var refusal *rendezvous.Error
 	switch {
 	case errors.As(err, &refusal):
@@ -109,11 +108,10 @@ func roundTrip(conn net.Conn, token *secret.Token, f wire.Admin) (wire.AdminAnsw
 // control plane answers whatever address the request comes from; ErrAuth if they
 // do not. A nil token is none. ctx bounds this call only.
 func DialHTTP(ctx context.Context, addr string, token *secret.Token) (net.Conn, error) {
-	raw, err := wire.Dialer().DialContext(ctx, "tcp", addr)
+	conn, err := wire.Dial(ctx, addr)
 	if err != nil || token == nil {
-		return raw, store.PlainNetError(err)
+		return conn, err
 	}
-	conn := wire.NewConn(raw)
 	release := wire.AbortOn(ctx, conn)
 	frames := wire.FrameReader{In: bufio.NewReader(conn)}
 	_, err = wire.ClientHandshake{Token: token, Addr: conn.RemoteAddr()}.Run(conn, &frames, nil)

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"rallypoint/core/control/wire"
-	"rallypoint/core/store"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/host"
 )
@@ -31,13 +30,7 @@ func systemNetwork() network {
 			return net.DefaultResolver.LookupNetIP(ctx, "ip", host)
 		},
 		locals: host.Addrs,
-		dial: func(ctx context.Context, to netip.AddrPort) (net.Conn, error) {
-			conn, err := wire.Dialer().DialContext(ctx, "tcp", to.String())
-			if err != nil {
-				return nil, store.PlainNetError(err)
-			}
-			return wire.NewConn(conn), nil
-		},
+		dial:   func(ctx context.Context, to netip.AddrPort) (net.Conn, error) { return wire.Dial(ctx, to.String()) },
 		listen: wire.Listen,
 		now:    time.Now,
 		timer: func(d time.Duration) (<-chan time.Time, func()) {

@@ -113,7 +113,7 @@ func Open(dir string, o Options) (j *Journal, err error) {
 	}()
 	if _, err := os.Lstat(j.path); errors.Is(err, os.ErrNotExist) {
 		j.fresh = true
-		if err := create(j.path, o); err != nil {
+		if err := makeWhole(j.path, func(unfinished string) error { return create(unfinished, o) }); err != nil {
 			return nil, fmt.Errorf("cannot make the data file %s: %w", j.path, err)
 		}
 	}
@@ -130,14 +130,8 @@ func (j *Journal) Owner() (string, error) {
 	return name, err
 }
 
-// create makes the file under another name first, so that it is either whole or
-// not there.
 func create(path string, o Options) error {
-	unfinished := path + ".new"
-	if err := os.Remove(unfinished); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return err
-	}
-	m, err := openMapped(unfinished, bbolt.Options{MaxSize: o.MaxSize})
+	m, err := openMapped(path, bbolt.Options{MaxSize: o.MaxSize})
 	if err != nil {
 		return err
 	}
@@ -150,13 +144,7 @@ func create(path string, o Options) error {
 		meta := tx.Bucket(metaBucket)
 		return errors.Join(meta.Put(kindKey, []byte(kind)), meta.Put(formatKey, number(fileFormat)))
 	})
-	if err := errors.Join(err, m.close()); err != nil {
-		return err
-	}
-	if err := os.Rename(unfinished, path); err != nil {
-		return err
-	}
-	return syncDir(filepath.Dir(path))
+	return errors.Join(err, m.close())
 }
 
 // remedy ends the errors of a file that cannot be used.

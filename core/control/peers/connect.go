@@ -118,8 +118,7 @@ func (p *Peers) resolve(at params.HostPort) (list []netip.AddrPort) {
 func (p *Peers) dial(addr netip.AddrPort) (net.Conn, error) {
 	ctx, cancel := context.WithTimeout(p.life, min(dialPatience, max(p.Lease/10, 200*time.Millisecond)))
 	defer cancel()
-	conn, err := wire.Dialer().DialContext(ctx, "tcp", addr.String())
-	return conn, store.PlainNetError(err)
+	return wire.Dial(ctx, addr.String())
 }
 
 // serve greets a peer on a new connection, and serves that until it ends. It reports whether the peer

@@ -247,13 +247,6 @@ func (o *Outbox) AwaitDrained() (waited bool) {
 	return waited
 }
 
-// Unsent returns how many bytes wait to be sent.
-func (o *Outbox) Unsent() int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return len(o.buf) + o.writing
-}
-
 // WritingSince returns when the write that is under way began, by uptime; 0 if none is.
 func (o *Outbox) WritingSince() time.Duration { return time.Duration(o.since.Load()) }
 

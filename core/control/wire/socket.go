@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"rallypoint/core/store"
 )
 
 // SetUserTimeout makes the kernel break a connection whose peer has not
@@ -137,8 +139,15 @@ func sendAgainSteadily(_, _ string, socket syscall.RawConn) error {
 	})
 }
 
-// Dialer dials to a control plane.
-func Dialer() *net.Dialer { return &net.Dialer{KeepAlive: NoKeepAlive, Control: sendAgainSteadily} }
+// Dial connects to a control plane at "host:port".
+func Dial(ctx context.Context, addr string) (net.Conn, error) {
+	d := net.Dialer{KeepAlive: NoKeepAlive, Control: sendAgainSteadily}
+	conn, err := d.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, store.PlainNetError(err)
+	}
+	return NewConn(conn), nil
+}
 
 // Listen opens a listener for a control plane on an address such as "127.0.0.1:29400"; an
 // empty host is the wildcard. Its queue of connections that wait to be accepted is

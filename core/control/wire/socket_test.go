@@ -14,7 +14,7 @@ import (
 func TestSendAgainSteadily(t *testing.T) {
 	l := testkit.Must(Listen(t.Context(), "127.0.0.1:0"))(t)
 	defer l.Close()
-	near := testkit.Must(Dialer().DialContext(t.Context(), "tcp", l.Addr().String()))(t)
+	near := testkit.Must(Dial(t.Context(), l.Addr().String()))(t)
 	defer near.Close()
 	far := testkit.Must(l.Accept())(t)
 	defer far.Close()
@@ -36,7 +36,7 @@ func TestSendAgainSteadily(t *testing.T) {
 func TestEndedByPeer(t *testing.T) {
 	l := testkit.Must(Listen(t.Context(), "127.0.0.1:0"))(t)
 	defer l.Close()
-	near := testkit.Must(Dialer().DialContext(t.Context(), "tcp", l.Addr().String()))(t)
+	near := testkit.Must(Dial(t.Context(), l.Addr().String()))(t)
 	defer near.Close()
 	far := NewConn(testkit.Must(l.Accept())(t))
 	defer far.Close()
