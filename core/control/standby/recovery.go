@@ -23,13 +23,12 @@ import (
 // Where the leader was not heard, the others may have gone on without it, and have ended: it begins nothing.
 type recovery struct {
 	needed   time.Duration // since when the others decide nothing without this process; 0: they may
-	since    time.Duration // no leader can be elected; of the vote's clock
+	lasted   time.Duration // for how long this process has run since no leader can be elected any more
 	last     time.Duration // when a leader, or a majority, was heard last
 	resumed  time.Duration // when it was heard first after a silence
 	heardAt  time.Duration // when it was heard last, and had said so then
 	ticked   time.Duration
 	paused   time.Duration // before that, how long this process did not run: it was stopped, perhaps, and has not read what came meanwhile
-	idle     time.Duration // of the time since, how long it did not run
 	place    int           // of this process among those in the same position
 	newcomer time.Duration // when a node last came that has not followed this group; 0: none has
 	reached  time.Duration // when any other last came, or a voter that is connected was last heard
@@ -84,12 +83,14 @@ func (g *Group) recoverLocked() {
 	} else if s.needed == 0 {
 		s.needed = max(now, 1)
 	}
-	s.paused = max(0, now-s.ticked-2*g.Beat()) // nothing was heard, and a beat that is late is none
+	elapsed := now - s.ticked
+	s.paused = max(0, elapsed-2*g.Beat()) // nothing was heard, and a beat that is late is none
 	hosted := v.node.Majority(now) || !g.hosting && (g.link == succession.Follows || now-v.node.Heard() < g.lease/4)
-	s.idle += s.paused
 	unknown := len(lives) <= len(others)
 	if !v.node.Votes() || unknown || voters.Majority(lives) || s.paused >= g.lease || hosted {
-		s.since, s.idle = now, 0
+		s.lasted = 0
+	} else {
+		s.lasted += elapsed - s.paused
 	}
 	s.ticked, s.place = now, place
 }
@@ -101,9 +102,6 @@ func (g *Group) majorityLocked() time.Duration {
 	}
 	return g.vote.node.Heard()
 }
-
-// lasted is how long this process has run while that was so.
-func (s *recovery) lasted() time.Duration { return s.ticked - s.since - s.idle }
 
 // mayBegin reports whether this process may begin another cluster, once patience is over. A newcomer may say hello a
 // moment before its machine, which was dark, refuses for the first time.
@@ -122,12 +120,12 @@ func (g *Group) Stranded() (since, patience time.Duration) {
 func (g *Group) strandedLocked() (since, patience time.Duration) {
 	s := &g.vote.recovery
 	if !s.mayBegin(g.lease) {
-		return s.lasted(), 0
+		return s.lasted, 0
 	}
 	if s.reached < s.needed || s.ticked-s.reached > g.lease {
-		return s.lasted(), succession.GiveUp * g.lease
+		return s.lasted, succession.GiveUp * g.lease
 	}
-	return s.lasted(), time.Duration(1+s.place) * g.lease / 2
+	return s.lasted, time.Duration(1+s.place) * g.lease / 2
 }
 
 // MayFound reports whether the rule of recovery allows this process to found another group.

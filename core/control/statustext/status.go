@@ -80,14 +80,7 @@ func successionLine(s *control.SuccessionStatus, called Names, now time.Time) st
 	host := printable.Text(called.Of(s.HostNode))
 	text := fmt.Sprintf("Standby; node %s hosts at %s (term %d)", host, printable.Text(s.Host), s.Term)
 	if s.Role == control.RoleHosting {
-		text = fmt.Sprintf("Node %s hosts (term %d)", host, s.Term)
-		if s.TookOver != "" && s.Since != nil {
-			how := ""
-			if s.Elected {
-				how = ", which no longer answered,"
-			}
-			text = fmt.Sprintf("Node %s hosts (term %d); it took over from node %s%s %s ago", host, s.Term, printable.Text(called.Of(s.TookOver)), how, ago(now.Sub(*s.Since).Seconds()))
-		}
+		text = fmt.Sprintf("Node %s hosts (term %d)", host, s.Term) + tookOver(s, "node "+printable.Text(called.Of(s.TookOver)), now)
 		switch {
 		case s.Missing != "":
 			text += "; " + printable.Text(s.Missing)
@@ -117,14 +110,8 @@ func successionLine(s *control.SuccessionStatus, called Names, now time.Time) st
 func peersLine(s *control.SuccessionStatus, now time.Time) string {
 	text, host := "", printable.Text(s.HostNode)
 	switch {
-	case s.Role == control.RoleHosting && s.TookOver != "" && s.Since != nil:
-		how := ""
-		if s.Elected {
-			how = ", which no longer answered,"
-		}
-		text = fmt.Sprintf("Server %s leads (term %d); it took over from %s%s %s ago", host, s.Term, printable.Text(s.TookOver), how, ago(now.Sub(*s.Since).Seconds()))
 	case s.Role == control.RoleHosting:
-		text = fmt.Sprintf("Server %s leads (term %d)", host, s.Term)
+		text = fmt.Sprintf("Server %s leads (term %d)", host, s.Term) + tookOver(s, printable.Text(s.TookOver), now)
 	case s.Missing != "":
 		return "This server leads no run: it " + printable.Text(s.Missing)
 	default:
@@ -141,6 +128,18 @@ func peersLine(s *control.SuccessionStatus, now time.Time) string {
 		text += ", without " + printable.Text(strings.Join(missing, ", "))
 	}
 	return text
+}
+
+// tookOver says from whom the process that hosts has taken over, and when; "": from nobody.
+func tookOver(s *control.SuccessionStatus, from string, now time.Time) string {
+	if s.TookOver == "" || s.Since == nil {
+		return ""
+	}
+	how := ""
+	if s.Elected {
+		how = ", which no longer answered,"
+	}
+	return fmt.Sprintf("; it took over from %s%s %s ago", from, how, ago(now.Sub(*s.Since).Seconds()))
 }
 
 // reachable counts voters that the host hears.
