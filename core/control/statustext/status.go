@@ -354,35 +354,51 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term Terminal) {
 	for _, w := range r.Waiting {
 		waits[w.Node] = w
 	}
-	t := Table{
-		Columns:      []Column{{Head: "NODE"}, {Head: "RANK", Right: true}, {Head: "STATE"}, {Head: "STEP", Right: true}, {Head: "HEARD", Right: true}, {Head: "WAITS", Right: true}, {Head: "TOPOLOGY"}, {Head: "ADDRESS"}, {Head: "PROCESS"}},
-		StyledColumn: 2,
-	}
-	total, most, widest := len(r.Members)+len(r.Waiting)+len(r.Idle), term.Most(maxRows), term.Most(MaxNode)
+	total, most := len(r.Members)+len(r.Waiting)+len(r.Idle), term.Most(maxRows)
+	var lines []nodeLine
 	left := 0
-	for _, m := range r.Members {
+	for i := range r.Members {
+		m := &r.Members[i]
 		w, rejoined := waits[m.Node]
 		rejoined = rejoined && w.Role == rendezvous.RoleMember
 		if rejoined {
 			total--
 		}
-		if total > most && (m.State == "running" || m.State == "finished") && !m.Reconnecting || len(t.rows) >= most {
+		if total > most && (m.State == "running" || m.State == "finished") && !m.Reconnecting {
 			left++
 			continue
 		}
-		waited := ""
+		n := nodeLine{NodeStatus: &m.NodeStatus, age: m.LeaseAgeS, rank: fmt.Sprint(m.Rank), state: m.State, workers: leftText(m), step: stepText(m.Progress), why: m.Cause, note: hostNote(m.Host)}
 		if rejoined {
-			waited = waitedText(w)
+			n.waited = waitedText(w)
 		}
-		node := cmp.Or(m.Name, m.Node)
-		if m.Node == "" {
-			node = "?"
-		}
-		t.Add(stateStyle(m.State, m.Reconnecting), NodeText(node, widest), fmt.Sprint(m.Rank), stateText(m.State, m.Reconnecting)+leftText(&m), stepText(m.Progress), heard(m.LeaseAgeS), waited, NodeText(m.Topology, widest),
-			printable.Text(m.Address), processText(m.Label, m.Node, m.Cause, hostNote(m.Host)))
+		lines = append(lines, n)
 	}
-	left += t.addOthers(r, most, widest)
-	if len(t.rows) > 0 || left > 0 {
+	for i := range r.Waiting {
+		w := &r.Waiting[i]
+		if w.Role == rendezvous.RoleMember {
+			continue
+		}
+		n := nodeLine{NodeStatus: &w.NodeStatus, age: w.LeaseAgeS, rank: "-", state: w.Role, waited: waitedText(*w)}
+		if w.NodeRank >= 0 {
+			n.note = fmt.Sprintf("(asks for rank %d)", w.NodeRank)
+		}
+		lines = append(lines, n)
+	}
+	for i := range r.Idle {
+		n := &r.Idle[i]
+		lines = append(lines, nodeLine{NodeStatus: &n.NodeStatus, age: n.LeaseAgeS, rank: "-", state: "idle", why: n.Reason})
+	}
+	t := Table{
+		Columns:      []Column{{Head: "NODE"}, {Head: "RANK", Right: true}, {Head: "STATE"}, {Head: "STEP", Right: true}, {Head: "HEARD", Right: true}, {Head: "WAITS", Right: true}, {Head: "TOPOLOGY"}, {Head: "ADDRESS"}, {Head: "PROCESS"}},
+		StyledColumn: 2,
+	}
+	widest, shown := term.Most(MaxNode), lines[:min(len(lines), most)]
+	for _, n := range shown {
+		t.Add(stateStyle(n.state, n.Reconnecting), NodeText(cmp.Or(n.Name, n.Node, "?"), widest), n.rank, stateText(n.state, n.Reconnecting)+n.workers, n.step, heard(n.age), n.waited, NodeText(n.Topology, widest),
+			printable.Text(n.Address), processText(n.Label, n.Node, n.why, n.note))
+	}
+	if left += len(lines) - len(shown); len(lines)+left > 0 {
 		fmt.Fprintln(b)
 		t.Write(b, term)
 	}
@@ -391,33 +407,11 @@ func renderNodes(b *strings.Builder, r *control.RunStatus, term Terminal) {
 	}
 }
 
-// addOthers adds nodes that wait or are idle while there are fewer than most rows, and
-// returns how many are left out.
-func (t *Table) addOthers(r *control.RunStatus, most, widest int) (left int) {
-	for _, w := range r.Waiting {
-		if w.Role == rendezvous.RoleMember {
-			continue
-		}
-		if len(t.rows) >= most {
-			left++
-			continue
-		}
-		note := ""
-		if w.NodeRank >= 0 {
-			note = fmt.Sprintf("(asks for rank %d)", w.NodeRank)
-		}
-		t.Add(stateStyle(w.Role, w.Reconnecting), NodeText(cmp.Or(w.Name, w.Node), widest), "-", stateText(w.Role, w.Reconnecting), "", heard(w.LeaseAgeS), waitedText(w), NodeText(w.Topology, widest),
-			printable.Text(w.Address), processText(w.Label, w.Node, "", note))
-	}
-	for _, i := range r.Idle {
-		if len(t.rows) >= most {
-			left++
-			continue
-		}
-		t.Add(stateStyle("idle", i.Reconnecting), NodeText(cmp.Or(i.Name, i.Node), widest), "-", stateText("idle", i.Reconnecting), "", heard(i.LeaseAgeS), "", NodeText(i.Topology, widest), printable.Text(i.Address),
-			processText(i.Label, i.Node, i.Reason, ""))
-	}
-	return left
+// nodeLine is what the table shows of a node.
+type nodeLine struct {
+	*rendezvous.NodeStatus
+	age                                           *float64 // of its lease
+	rank, state, workers, step, waited, why, note string
 }
 
 func NodeText(node string, widest int) string { return cut(printable.Text(node), widest) }
