@@ -61,9 +61,9 @@ type Finder interface {
 	// Find finds the control plane or starts to host it. Refusals are *rendezvous.Errors. If ctx ends
 	// first, the error says what was tried, and Find may be called again.
 	Find(ctx context.Context) (*discovery.Conn, error)
-	// Again finds it after cause has ended a connection. told means that the control plane has said
-	// why, so that its loss is no news for the observer. The error is a refusal, or tells that the
-	// search has ended with ctx or for Leave.
+	// Again finds it after cause has ended a connection, by that one's Second, if there is one. told means that
+	// the control plane has said why, so that its loss is no news for the observer. The error is a refusal, or
+	// tells that the search has ended with ctx or for Leave.
 	Again(ctx context.Context, l *discovery.Conn, cause error, told bool) (*discovery.Conn, error)
 	// Answer returns the reply to a frame of the leader about those that may succeed it, or to its echo
 	// of a heartbeat; nil if there is none.
@@ -75,10 +75,8 @@ type Finder interface {
 	HasVoters() bool
 	LookElsewhere(l *discovery.Conn)
 	// Beside says hello on a second connection to the server of l, which is silent, as long as silent
-	// says so. Replace makes it this node's connection; false: it has closed it, because Again has to
-	// search.
+	// says so.
 	Beside(ctx context.Context, l *discovery.Conn, silent func() bool) (*discovery.Conn, error)
-	Replace(l, next *discovery.Conn) bool
 	// Hint adds a peculiarity of the place to what a node waits for.
 	Hint(p rendezvous.Progress) rendezvous.Progress
 	// Leave gives a control plane in this process to another one, or waits until no other node is
@@ -284,20 +282,19 @@ func (c *Client) loop(l *conn) {
 		c.conn = nil
 		c.mu.Unlock()
 		err = l.brokenBy(err)
-		found := l.replacement(err)
+		l.Second = l.replacement(err)
 		l.WasSilent = l.wasSilent()
 		l.close()
 		if c.ended() {
-			if found != nil {
-				found.Close()
+			if l.Second != nil {
+				l.Second.Close()
 			}
 			return
 		}
-		if !c.finder.Replace(l.Conn, found) {
-			if found, err = c.finder.Again(c.life, l.Conn, err, dropped); err != nil {
-				c.giveUp(err)
-				return
-			}
+		found, err := c.finder.Again(c.life, l.Conn, err, dropped)
+		if err != nil {
+			c.giveUp(err)
+			return
 		}
 		last := l
 		l = c.adopt(found)

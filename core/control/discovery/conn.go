@@ -30,8 +30,9 @@ type Conn struct {
 	Welcome wire.Welcome
 	opened  time.Time
 
-	// WasSilent is set when it has ended: the server had been silent for half a lease by then.
-	WasSilent bool
+	// Set when it has ended.
+	WasSilent bool  // the server had been silent for half a lease by then
+	Second    *Conn // of Beside, which takes its place; nil: there is none
 
 	unanswered int // hellos of Beside in a row
 

@@ -78,7 +78,10 @@ func (f *Finder) Find(ctx context.Context) (*Conn, error) {
 // control plane has said why, so that its loss is no news for the observer. The error is a
 // refusal, or tells that the search has ended with ctx or for Leave.
 func (f *Finder) Again(ctx context.Context, l *Conn, cause error, told bool) (*Conn, error) {
-	cause, searches := f.lost(cause)
+	second, cause, searches := f.lost(l, cause)
+	if second != nil {
+		return second, nil
+	}
 	if !searches || !f.pace(ctx, l, cause) {
 		return nil, context.Canceled
 	}

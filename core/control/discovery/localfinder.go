@@ -51,13 +51,6 @@ func (f *LocalFinder) Beside(context.Context, *Conn, func() bool) (*Conn, error)
 	return nil, errNotBeside
 }
 
-func (f *LocalFinder) Replace(_, next *Conn) bool {
-	if next != nil {
-		_ = next.Close()
-	}
-	return false
-}
-
 // Leave implements client.Finder: there is nobody to wait for.
 func (f *LocalFinder) Leave(context.Context) {}
 

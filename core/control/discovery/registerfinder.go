@@ -169,7 +169,10 @@ func (f *RegisterFinder) wrong(l *Conn, _ netip.AddrPort) error {
 }
 
 func (f *RegisterFinder) Again(ctx context.Context, l *Conn, cause error, told bool) (*Conn, error) {
-	cause, searches := f.lost(cause)
+	second, cause, searches := f.lost(l, cause)
+	if second != nil {
+		return second, nil
+	}
 	if !searches || f.network.since(l.opened) < time.Second && !f.pause.Wait(ctx) {
 		return nil, context.Canceled
 	}

@@ -103,16 +103,29 @@ func (s *seeker) follows(l *Conn) {
 	s.source.followed(l)
 }
 
-// lost begins a search after cause has ended the connection, and returns why that was so. It reports false if this
-// node leaves, and searches no more.
-func (s *seeker) lost(cause error) (why error, searches bool) {
+// lost begins a search after cause has ended a connection, and returns why that was so. It reports false if this
+// node leaves, and searches no more, or if l's second connection takes its place.
+func (s *seeker) lost(l *Conn, cause error) (second *Conn, why error, searches bool) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
+	searches = !s.leaving
+	stays := searches && s.current == l && s.left == nil
 	if s.left != nil {
 		cause = s.left
 	}
-	s.current, s.left = nil, nil
-	return cause, !s.leaving
+	if s.current, s.left = nil, nil; stays {
+		s.current = l.Second
+	}
+	s.mu.Unlock()
+	switch {
+	case l.Second == nil:
+		return nil, cause, searches
+	case !stays: // this node was told of another host meanwhile
+		_ = l.Second.Close()
+		return nil, cause, searches
+	}
+	s.source.followed(l.Second)
+	s.Log.Warn(fmt.Sprintf("the connection to the control plane at %s was silent for half a lease, and a second one was answered: the network has forgotten the first, or the server was stopped for a while", l.Addr))
+	return l.Second, nil, false
 }
 
 // reconnect tries until an attempt finds the control plane again. The observer hears of the loss at once, or, if it was
@@ -208,24 +221,6 @@ func (s *seeker) Beside(ctx context.Context, l *Conn, silent func() bool) (*Conn
 		err = ErrUnanswered
 	}
 	return next, err
-}
-
-// Replace implements client.Finder: it makes next, of Beside, the connection of this node in the place of l. If this
-// node has been told of another host meanwhile, it closes next instead, and reports false.
-func (s *seeker) Replace(l, next *Conn) bool {
-	if next == nil {
-		return false
-	}
-	s.mu.Lock()
-	in := s.current == l && s.left == nil && !s.leaving
-	s.mu.Unlock()
-	if !in {
-		_ = next.Close()
-		return false
-	}
-	s.follows(next)
-	s.Log.Warn(fmt.Sprintf("the connection to the control plane at %s was silent for half a lease, and a second one was answered: the network has forgotten the first, or the server was stopped for a while", l.Addr))
-	return true
 }
 
 // openConn says hello on a new connection. A refusal is a *rendezvous.Error; the
