@@ -10,6 +10,7 @@ import (
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/core/store"
 	"rallypoint/internal/testkit"
 )
@@ -123,7 +124,7 @@ func joinTogether(t *testing.T, number uint64, nodes ...*wireNode) {
 // crowds of silent ones is answered after two moments.
 func TestStrangersMakeRoom(t *testing.T) {
 	const most = 8
-	for name, says := range map[string][]byte{"nothing": nil, "little": {wire.Magic[0]}} {
+	for name, says := range map[string][]byte{"nothing": nil, "little": {secret.Magic[0]}} {
 		t.Run(name, func(t *testing.T) {
 			s := newFakeServer(t, Config{maxUnidentified: most})
 			s.clock.Advance(time.Second)

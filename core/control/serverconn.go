@@ -209,21 +209,21 @@ func (sc *serverConn) handshake(first byte) error {
 		return err
 	}
 	switch first {
-	case wire.Magic[0]:
+	case secret.Magic[0]:
 	case tcpStoreByte:
 		return errTCPStore
 	case wire.TLSByte:
 		return sc.refuseTLS()
 	default:
 		opening, _ := sc.frames.In.Peek(sc.frames.In.Buffered())
-		_, err := wire.ParsePreamble(opening)
+		_, err := secret.ParsePreamble(opening)
 		return fmt.Errorf("%w: %w", wire.ErrMalformed, err)
 	}
 	start, err := sc.frames.In.Peek(wire.PreambleLen)
 	if err != nil {
 		return fmt.Errorf("it began with %s and no more: %w", secret.HexStart(start), wire.NoEOF(err))
 	}
-	theirs, err := wire.ParsePreamble(start)
+	theirs, err := secret.ParsePreamble(start)
 	if err != nil {
 		return fmt.Errorf("%w: %w", wire.ErrMalformed, err)
 	}
@@ -536,7 +536,7 @@ func refusalOf(err error, greeted bool) refusal {
 		return refusedTLS
 	case errors.Is(err, errHandshakes):
 		return refusedHandshakes
-	case errors.Is(err, wire.ErrForeign):
+	case errors.Is(err, secret.ErrForeign):
 		return refusedForeign
 	case errors.Is(err, wire.ErrMalformed):
 		return refusedMalformed

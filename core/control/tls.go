@@ -118,7 +118,7 @@ func (sc *serverConn) endProof() {
 // recognises: neither side has said anything else.
 func (sc *serverConn) refuseTLS() error {
 	if sc.conn.Exporter() != nil {
-		return fmt.Errorf("%w: %w: TLS within TLS", wire.ErrMalformed, wire.ErrForeign)
+		return fmt.Errorf("%w: %w: TLS within TLS", wire.ErrMalformed, secret.ErrForeign)
 	}
 	sc.out.Hold(wire.Preamble{High: wire.ProtocolVersion, Low: wire.OldestVersion}.Bytes())
 	sc.out.Send(wire.Refuse{Err: wire.ErrAuth})

@@ -170,7 +170,7 @@ func (wn *wireNode) preamble() wire.Preamble {
 	if _, err := io.ReadFull(wn.frames.In, answer[:]); err != nil {
 		wn.t.Fatal(err)
 	}
-	p, err := wire.ParsePreamble(answer[:])
+	p, err := secret.ParsePreamble(answer[:])
 	if err != nil {
 		wn.t.Fatal(err)
 	}

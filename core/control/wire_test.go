@@ -13,6 +13,7 @@ import (
 	"rallypoint/core/control/wire"
 	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
+	"rallypoint/core/secret"
 	"rallypoint/core/trace"
 	"rallypoint/internal/testkit"
 	"rallypoint/internal/wake"
@@ -63,7 +64,7 @@ func (wn *wireNode) greet(first wire.Frame) wire.Frame {
 	if _, err := io.ReadFull(wn.frames.In, answer[:]); err != nil {
 		wn.t.Fatal(err)
 	}
-	if _, err := wire.ParsePreamble(answer[:]); err != nil {
+	if _, err := secret.ParsePreamble(answer[:]); err != nil {
 		wn.t.Fatal(err)
 	}
 	return wn.next()

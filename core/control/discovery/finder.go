@@ -2,7 +2,6 @@ package discovery
 
 import (
 	"context"
-	"net/netip"
 	"time"
 
 	"rallypoint/core/control/standby"
@@ -19,11 +18,10 @@ type Finder struct {
 
 	// Of the goroutine that searches.
 	endpoint   endpoint
-	listening  []netip.AddrPort // of the server in this process
-	atEndpoint bool             // that server is where the endpoint points to
-	bound      time.Time        // when bindEndpoint tried last
-	ignoring   string           // why a redirect was not followed, as it was logged last
-	moved      int              // connections in a row that were opened, and ended by a redirect at once
+	atEndpoint bool      // the server in this process is where the endpoint points to
+	bound      time.Time // when bindEndpoint tried last
+	ignoring   string    // why a redirect was not followed, as it was logged last
+	moved      int       // connections in a row that were opened, and ended by a redirect at once
 
 	// Guarded by mu.
 	waiting      Host // the server in this process that stands by; nil: there is none

@@ -57,22 +57,19 @@ func (f *RegisterFinder) startHost(ctx context.Context, ended *rendezvous.Ended)
 		f.elector.StepDown(wire.Redirect{})
 		return
 	}
-	listening := listenAddrs([]net.Listener{f.listener})
+	f.listening = listenAddrs([]net.Listener{f.listener})
 	host := f.Start(HostConfig{
 		Params: f.Params, Node: f.Node, Token: f.token, HTTPNames: []string{f.ownHost(), f.Params.AdvertiseAddr}, Log: f.Log, Elector: f.elector, Ended: ended,
 	}, f.listener)
 	f.listener = nil
 	f.mu.Lock()
-	f.hosting, f.listening, f.ended = host, listening, ended
+	f.hosting, f.ended = host, ended
 	f.mu.Unlock()
 }
 
 // dialOwn connects to the control plane of this process.
 func (f *RegisterFinder) dialOwn(ctx context.Context) (*Conn, error) {
-	f.mu.Lock()
-	to := ownAddrs(f.listening)
-	f.mu.Unlock()
-	conn, err := f.network.dialAny(ctx, to)
+	conn, err := f.network.dialAny(ctx, ownAddrs(f.listening))
 	if err != nil {
 		return nil, err
 	}

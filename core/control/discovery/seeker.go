@@ -50,6 +50,7 @@ type seeker struct {
 	servers    *peer.Check      // whose control plane is believed; nil: every user's
 	token      *secret.Token    // nil: none; set by openToken
 	pause      *backoff.Backoff // between attempts, of the goroutine that searches
+	listening  []netip.AddrPort // of the server in this process, of that goroutine, too
 	unanswered atomic.Int32     // hellos in a row that a server did not answer, since the last welcome
 
 	mu      sync.Mutex // of what else the finder shares, too

@@ -107,7 +107,7 @@ func (ch ClientHandshake) readPreamble(frames *FrameReader) (Preamble, error) {
 	if n, err := io.ReadFull(frames.In, answer[:]); err != nil {
 		return Preamble{}, fmt.Errorf("what listens at %s closed the connection after %d bytes: it is no Rallypoint control plane, or it is ending: %w", ch.Addr, n, NoEOF(err))
 	}
-	theirs, err := ParsePreamble(answer[:])
+	theirs, err := secret.ParsePreamble(answer[:])
 	if err != nil {
 		return Preamble{}, fmt.Errorf("what listens at %s is no Rallypoint control plane: %w (%q)", ch.Addr, err, answer[:])
 	}

@@ -8,13 +8,6 @@ type Preamble = secret.Preamble
 // PreambleLen is the length of a preamble.
 const PreambleLen = secret.PreambleLen
 
-var (
-	// ErrForeign tells that the other side does not speak this protocol.
-	ErrForeign = secret.ErrForeign
-	// Magic opens each side's stream.
-	Magic = secret.Magic
-)
-
 // Versions of the protocol. A peer answers with the highest version that both
 // sides know; docs/protocol.md says what each added.
 const (
@@ -23,9 +16,6 @@ const (
 	// OldestVersion is the oldest that it understands.
 	OldestVersion = 1
 )
-
-// ParsePreamble reads a preamble.
-func ParsePreamble(b []byte) (Preamble, error) { return secret.ParsePreamble(b) }
 
 // Negotiate returns the version to speak with a peer, false if there is none.
 func Negotiate(peer Preamble) (byte, bool) {
