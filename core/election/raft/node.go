@@ -3,6 +3,9 @@ package raft
 import (
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"io"
+	stdlog "log"
 	"maps"
 	"slices"
 	"time"
@@ -103,7 +106,7 @@ func (n *Node) start(cluster string, l *log) {
 	raw, err := etcdraft.NewRawNode(&etcdraft.Config{
 		ID: uint64(n.id), ElectionTick: electionTicks, HeartbeatTick: electionTicks - 1, Storage: l, Applied: l.applied,
 		MaxSizePerMsg: 1 << 20, MaxInflightMsgs: 64, MaxInflightBytes: 4 << 20, CheckQuorum: true, PreVote: true, DisableProposalForwarding: true, StepDownOnRemoval: true,
-		Logger: silence{},
+		Logger: silent,
 	})
 	if err != nil {
 		n.lost = true
@@ -586,22 +589,11 @@ func (n *Node) HeardLast() Voter { return n.last }
 // Elections is how many this process has won.
 func (n *Node) Elections() uint64 { return n.elections }
 
-// silence drops raft's log lines: what matters of them the users of this package tell.
-type silence struct{}
+// silence drops raft's log lines: what matters of them the users of this package tell. What is fatal to raft is a
+// panic, which do recovers from.
+type silence struct{ *etcdraft.DefaultLogger }
 
-func (silence) Debug(...any)            {}
-func (silence) Debugf(string, ...any)   {}
-func (silence) Info(...any)             {}
-func (silence) Infof(string, ...any)    {}
-func (silence) Warning(...any)          {}
-func (silence) Warningf(string, ...any) {}
-func (silence) Error(...any)            {}
-func (silence) Errorf(string, ...any)   {}
-func (silence) Fatal(v ...any)          { panic(v) }
-func (silence) Fatalf(f string, _ ...any) {
-	panic(f)
-}
-func (silence) Panic(v ...any) { panic(v) }
-func (silence) Panicf(f string, _ ...any) {
-	panic(f)
-}
+var silent = silence{&etcdraft.DefaultLogger{Logger: stdlog.New(io.Discard, "", 0)}}
+
+func (silence) Fatal(v ...any)                 { panic(fmt.Sprint(v...)) }
+func (silence) Fatalf(format string, v ...any) { panic(fmt.Sprintf(format, v...)) }
