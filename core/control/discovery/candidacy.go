@@ -38,11 +38,11 @@ func (c candidacy) hosts() (list []string) {
 }
 
 // checkWildcard refuses an endpoint that names no machine.
-func checkWildcard(endpoint string, addrs []netip.Addr) *rendezvous.Error {
-	if i := slices.IndexFunc(addrs, netip.Addr.IsUnspecified); i >= 0 {
+func checkWildcard(endpoint string, addrs []netip.AddrPort) *rendezvous.Error {
+	if i := slices.IndexFunc(addrs, func(a netip.AddrPort) bool { return a.Addr().IsUnspecified() }); i >= 0 {
 		return rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the endpoint %q stands for all addresses of a machine (%s) and names none that nodes could connect to; give the host's name or address",
-			endpoint, addrs[i])
+			endpoint, addrs[i].Addr())
 	}
 	return nil
 }

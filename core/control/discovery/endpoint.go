@@ -23,8 +23,7 @@ const (
 type endpoint struct {
 	params.HostPort                  // the only server, or the first one
 	list            params.Servers   // of several, which succeed each other; nil: there is one
-	addrs           []netip.Addr     // of the only one
-	listed          []netip.AddrPort // of all in the list
+	found           []netip.AddrPort // their addresses
 	resolved        time.Time        // when the resolver was asked last
 	failure         error            // its last answer, if there are no addresses
 }
@@ -44,67 +43,52 @@ func (e *endpoint) String() string {
 	return e.HostPort.String()
 }
 
-// targets are the addresses to dial: of the control plane in this process, if it is here.
-func (f *Finder) targets() []netip.AddrPort {
-	e := &f.endpoint
-	switch {
-	case f.Hosting():
-		return ownAddrs(f.listening)
-	case e.list != nil:
-		return e.listed
-	}
-	list := make([]netip.AddrPort, len(e.addrs))
-	for i, a := range e.addrs {
-		list[i] = netip.AddrPortFrom(a, uint16(e.Port))
+// addrs are the addresses of the machine of the only server.
+func (e *endpoint) addrs() (list []netip.Addr) {
+	for _, at := range e.found {
+		list = append(list, at.Addr())
 	}
 	return list
 }
 
+// targets are the addresses to dial: of the control plane in this process, if it is here.
+func (f *Finder) targets() []netip.AddrPort {
+	if f.Hosting() {
+		return ownAddrs(f.listening)
+	}
+	return f.endpoint.found
+}
+
 // resolve brings the endpoint's addresses up to date. Old ones serve on if the
-// resolver fails for a while.
+// resolver fails for a while. It leaves out a server of a list whose name does
+// not resolve, since the name of a server that is down may be gone with it.
 func (f *Finder) resolve(ctx context.Context) error {
 	s := &f.endpoint
 	age := time.Since(s.resolved)
-	if f.Hosting() || len(s.addrs)+len(s.listed) > 0 && age < resolveEvery || s.failure != nil && age < resolveFailed {
-		return s.failure
-	}
-	if s.list != nil {
-		return f.resolveList(ctx)
-	}
-	addrs, err := f.network.lookup(ctx, s.Host)
-	s.resolved = time.Now()
-	switch {
-	case err != nil && s.addrs == nil:
-		s.failure = unresolved(s.Host, err)
-		return s.failure
-	case err != nil:
+	if f.Hosting() {
 		return nil
 	}
-	if refusal := checkWildcard(f.Params.Endpoint, addrs); refusal != nil {
-		return refusal
+	if s.found != nil && age < resolveEvery || s.failure != nil && age < resolveFailed {
+		return s.failure
 	}
-	s.addrs, s.failure = addrs, nil
-	return nil
-}
-
-// resolveList updates the addresses of a list of servers. It leaves out a server whose name does
-// not resolve, since the name of a server that is down may be gone with it.
-func (f *Finder) resolveList(ctx context.Context) error {
-	s := &f.endpoint
+	servers := s.list
+	if servers == nil {
+		servers = params.Servers{s.HostPort}
+	}
 	type answer struct {
-		addrs []netip.Addr
+		addrs []netip.AddrPort
 		err   error
 	}
-	answers := make([]answer, len(s.list))
+	answers := make([]answer, len(servers))
 	var asking sync.WaitGroup
-	for i, at := range s.list {
-		asking.Go(func() { answers[i].addrs, answers[i].err = f.network.lookup(ctx, at.Host) })
+	for i, at := range servers {
+		asking.Go(func() { answers[i].addrs, answers[i].err = f.network.lookup(ctx, at) })
 	}
 	asking.Wait()
 	s.resolved = time.Now()
 	var found []netip.AddrPort
 	var failures []error
-	for i, at := range s.list {
+	for i, at := range servers {
 		if err := answers[i].err; err != nil {
 			failures = append(failures, unresolved(at.Host, err))
 			continue
@@ -112,15 +96,13 @@ func (f *Finder) resolveList(ctx context.Context) error {
 		if refusal := checkWildcard(f.Params.Endpoint, answers[i].addrs); refusal != nil {
 			return refusal
 		}
-		for _, a := range answers[i].addrs {
-			found = append(found, netip.AddrPortFrom(a, uint16(at.Port)))
-		}
+		found = append(found, answers[i].addrs...)
 	}
 	if found != nil {
-		s.listed = found
+		s.found = found
 	}
 	s.failure = nil
-	if s.listed == nil {
+	if s.found == nil {
 		s.failure = errors.Join(failures...)
 	}
 	return s.failure

@@ -85,12 +85,12 @@ func (f *Finder) tryOnce(ctx context.Context, foreign *foreignWarning) (*Conn, e
 	if f.Hosting() || isHost != nil || ctx.Err() != nil || s.Port != 0 && !errors.Is(err, syscall.ECONNREFUSED) {
 		return nil, err
 	}
-	where := elect(s.Host, s.addrs, f.network.locals)
+	where := elect(s.Host, s.addrs(), f.network.locals)
 	switch {
 	case !where.candidate && s.Port == 0:
 		return nil, rendezvous.Errorf(rendezvous.CodeInvalid,
 			"the endpoint %q has port 0, which only its host could know, and is not this machine: %s resolves to %s; %s",
-			f.Params.Endpoint, s.Host, listed(s.addrs), where.why)
+			f.Params.Endpoint, s.Host, listed(s.addrs()), where.why)
 	case !where.candidate:
 		return nil, err
 	}
@@ -175,14 +175,14 @@ func (f *Finder) compared() string {
 		return "check that a majority of these servers runs (`rallypoint serve --peers`), and that the list is right"
 	case f.Params.IsHost != nil:
 		return "this node is not to host it (is_host=0); " + check
-	case s.addrs == nil:
+	case s.found == nil:
 		return "without an address it is not known which machine hosts; check the name, or give is_host=1 to the one node that is to host"
 	}
 	var parts []string
-	if _, named := netip.ParseAddr(s.Host); named != nil && (!loopbackName(s.Host) || len(s.addrs) > 1) {
-		parts = append(parts, fmt.Sprintf("%s resolves to %s", s.Host, listed(s.addrs)))
+	if _, named := netip.ParseAddr(s.Host); named != nil && (!loopbackName(s.Host) || len(s.found) > 1) {
+		parts = append(parts, fmt.Sprintf("%s resolves to %s", s.Host, listed(s.addrs())))
 	}
-	where := elect(s.Host, s.addrs, f.network.locals)
+	where := elect(s.Host, s.addrs(), f.network.locals)
 	parts = append(parts, where.why)
 	if where.candidate {
 		return strings.Join(parts, "; ") + "; check which program holds the port"

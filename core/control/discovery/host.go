@@ -103,8 +103,8 @@ func (f *Finder) bindEndpoint(l *Conn) {
 	f.bound = now
 	where := anyway(s.Host)
 	switch isHost := f.Params.IsHost; {
-	case isHost == nil && s.addrs != nil:
-		where = elect(s.Host, s.addrs, f.network.locals)
+	case isHost == nil && s.found != nil:
+		where = elect(s.Host, s.addrs(), f.network.locals)
 	case isHost == nil, !*isHost:
 		return
 	}

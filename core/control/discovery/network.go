@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
 	"rallypoint/internal/backoff"
 	"rallypoint/internal/host"
 )
@@ -59,24 +60,22 @@ func (n network) await(ctx context.Context, changed <-chan struct{}, d time.Dura
 
 func (n network) since(t time.Time) time.Duration { return n.now().Sub(t) }
 
-// lookup resolves a host: IPv4 first, each family in order, so that all nodes
+// lookup resolves a place: IPv4 first, each family in order, so that all nodes
 // try the same addresses in the same order.
-func (n network) lookup(ctx context.Context, host string) ([]netip.Addr, error) {
-	if addr, err := netip.ParseAddr(host); err == nil {
-		return []netip.Addr{addr.Unmap()}, nil
-	}
-	found, err := n.resolve(ctx, host)
-	if err != nil {
+func (n network) lookup(ctx context.Context, at params.HostPort) (addrs []netip.AddrPort, err error) {
+	var found []netip.Addr
+	if addr, wrong := netip.ParseAddr(at.Host); wrong == nil {
+		found = []netip.Addr{addr}
+	} else if found, err = n.resolve(ctx, at.Host); err != nil {
 		return nil, err
 	}
 	if len(found) == 0 {
-		return nil, fmt.Errorf("%q has no address", host)
+		return nil, fmt.Errorf("%q has no address", at.Host)
 	}
-	addrs := make([]netip.Addr, len(found))
-	for i, a := range found {
-		addrs[i] = a.Unmap()
+	for _, a := range found {
+		addrs = append(addrs, netip.AddrPortFrom(a.Unmap(), uint16(at.Port)))
 	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
+	slices.SortFunc(addrs, netip.AddrPort.Compare)
 	return slices.Compact(addrs), nil
 }
 

@@ -11,6 +11,7 @@ import (
 	rallypoint "rallypoint"
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
 	"rallypoint/core/store"
 	"rallypoint/core/succession"
 )
@@ -34,7 +35,7 @@ func (f *Finder) startProbing() {
 	f.mu.Lock()
 	f.probing = cancel
 	f.mu.Unlock()
-	p := newProber(f, f.endpoint.Host, uint16(f.endpoint.Port))
+	p := newProber(f, f.endpoint.HostPort)
 	f.helpers.Go(func() { p.run(ctx) })
 }
 
@@ -49,10 +50,9 @@ func (f *Finder) stopProbing() {
 
 // prober looks at the addresses of the endpoint while this process hosts.
 type prober struct {
-	f    *Finder
-	host string
-	port uint16
-	wg   sync.WaitGroup
+	f  *Finder
+	at params.HostPort
+	wg sync.WaitGroup
 
 	mu    sync.Mutex
 	begun time.Time // when the last server of the group at the endpoint was gone
@@ -61,21 +61,16 @@ type prober struct {
 	told  string                  // the last refusal, as it was logged
 }
 
-func newProber(f *Finder, host string, port uint16) *prober {
-	return &prober{f: f, host: host, port: port, held: map[netip.AddrPort]bool{}, cut: map[netip.AddrPort]bool{}}
+func newProber(f *Finder, at params.HostPort) *prober {
+	return &prober{f: f, at: at, held: map[netip.AddrPort]bool{}, cut: map[netip.AddrPort]bool{}}
 }
 
 func (p *prober) run(ctx context.Context) {
 	defer p.wg.Wait()
 	p.begun = p.f.network.now()
 	for ctx.Err() == nil {
-		addrs, err := p.f.network.lookup(ctx, p.host)
-		if err == nil {
-			for _, a := range addrs {
-				p.look(ctx, netip.AddrPortFrom(a, p.port))
-			}
-		}
-		for _, a := range p.f.group.Passed() {
+		addrs, _ := p.f.network.lookup(ctx, p.at) // a name that is not known now is looked up again
+		for _, a := range append(addrs, p.f.group.Passed()...) {
 			p.look(ctx, a)
 		}
 		p.mu.Lock()

@@ -5,12 +5,12 @@ import (
 	"errors"
 	"fmt"
 	"net"
-	"net/netip"
 	"strconv"
 	"time"
 
 	"rallypoint/core/control/wire"
 	"rallypoint/core/election/register"
+	"rallypoint/core/params"
 	"rallypoint/core/rendezvous"
 	"rallypoint/core/succession"
 	"rallypoint/internal/wording"
@@ -206,13 +206,9 @@ func (s *registerSearch) succeeded(l *Conn) {
 func (f *RegisterFinder) dial(ctx context.Context, r *register.Record) (*Conn, succession.Dial, error) {
 	host, port, _ := net.SplitHostPort(r.Addr)
 	number, _ := strconv.ParseUint(port, 10, 16)
-	addrs, err := f.network.lookup(ctx, host)
+	to, err := f.network.lookup(ctx, params.HostPort{Host: host, Port: int(number)})
 	if err != nil {
 		return nil, succession.DialSilent, err
-	}
-	to := make([]netip.AddrPort, len(addrs))
-	for i, a := range addrs {
-		to[i] = netip.AddrPortFrom(a, uint16(number))
 	}
 	l, err := f.sayHello(ctx, to...)
 	return l, dialOf(err), err

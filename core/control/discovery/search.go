@@ -176,10 +176,7 @@ func (f *Finder) ignored(why string, to wire.Redirect) {
 // attempt tries once to reach the control plane, or takes it over.
 func (s *search) attempt(ctx context.Context) (*Conn, error) {
 	f := s.f
-	if f.Hosting() {
-		return f.dialHello(ctx, f.targets())
-	}
-	if f.group == nil || s.last.Group == "" {
+	if f.Hosting() || f.group == nil || s.last.Group == "" {
 		if err := f.resolve(ctx); err != nil {
 			return nil, err
 		}

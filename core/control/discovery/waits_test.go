@@ -14,6 +14,7 @@ import (
 
 	"rallypoint/core/control/controltest"
 	"rallypoint/core/control/wire"
+	"rallypoint/core/params"
 	"rallypoint/core/succession"
 	"rallypoint/internal/testkit"
 )
@@ -69,7 +70,7 @@ func newWaiter(t *testing.T) *node {
 func TestProbingSlowsDown(t *testing.T) {
 	c := newWaiter(t)
 	clock, ctx := skipTime(t, c, 13, syscall.ECONNREFUSED)
-	newProber(c.Finder, "192.0.2.1", 1).run(ctx)
+	newProber(c.Finder, params.HostPort{Host: "192.0.2.1", Port: 1}).run(ctx)
 	want := slices.Repeat([]time.Duration{probeOften}, 10)
 	clock.want(t, append(want, probeSeldom, probeSeldom, probeSeldom)...)
 }
@@ -80,7 +81,7 @@ func TestProbeOfAServerThatEnds(t *testing.T) {
 	log, lines := testkit.NewLog(t)
 	c := newWaiter(t)
 	c.Log = log
-	p, addr := newProber(c.Finder, "192.0.2.1", 1), netip.MustParseAddrPort("192.0.2.1:1")
+	p, addr := newProber(c.Finder, params.HostPort{Host: "192.0.2.1", Port: 1}), netip.MustParseAddrPort("192.0.2.1:1")
 	probe := func(ends bool) {
 		c.network.dial = func(context.Context, netip.AddrPort) (net.Conn, error) {
 			if !ends {
@@ -132,7 +133,7 @@ func TestProbeOfAnotherGroup(t *testing.T) {
 	c := newNode(t, p, controltest.NewObserver())
 	c.group.Found(time.Now())
 	c.group.SetRound()
-	prober := newProber(c.Finder, "127.0.0.1", 1)
+	prober := newProber(c.Finder, params.HostPort{Host: "127.0.0.1", Port: 1})
 	prober.look(c.life, netip.MustParseAddrPort(l.Addr().String()))
 	testkit.Eventually(t, "the host of the other group yields", func() bool { return !host.group.Hosting() })
 	c.cancel()
