@@ -9,7 +9,6 @@ import (
 
 	rallypoint "rallypoint"
 	"rallypoint/core/control"
-	"rallypoint/core/control/journal"
 	"rallypoint/core/control/peers"
 	"rallypoint/core/control/standby"
 	"rallypoint/core/control/statustext"
@@ -110,11 +109,10 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	backups := catchBackupRequests()
 	var data *control.Data
 	var group *standby.Peers
-	var replica *journal.Replica
 	if names == nil {
 		data, err = so.state.open()
 	} else {
-		group, replica, err = so.peers.group(names, own, &so.state)
+		group, err = so.peers.group(names, own, &so.state)
 	}
 	switch {
 	case err != nil:
@@ -123,9 +121,9 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	case data != nil:
 		defer data.Close()
 		backups.serve(data, log.logger())
-	case replica != nil && replica.Path() != "":
-		defer replica.Close()
-		backups.serve(replica, log.logger())
+	case group != nil && group.Replica.Path() != "":
+		defer group.Replica.Close()
+		backups.serve(group.Replica, log.logger())
 	default:
 		backups.serve(nil, log.logger())
 	}
@@ -152,7 +150,7 @@ func (so *serveOptions) serve(cmd *cobra.Command, log *logging) error {
 	}
 	cfg := control.Config{
 		Fixed: addr.Port != 0, Token: secret, MetricsOpen: so.httpOpen, HTTPNames: append(so.httpNames, addr.Host), Log: log.logger(), Text: statustext.Plainly, Data: data, Quota: so.state.quota, ForgetAfter: so.state.forgetAfter,
-		Peers: group, Replica: replica,
+		Peers: group,
 	}
 	if recording != nil {
 		cfg.Trace, cfg.AwaitTrace = recording.Record, recording.Flush

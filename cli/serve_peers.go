@@ -62,17 +62,17 @@ func (p *servePeers) servers(ctx context.Context, listen listenAddr) (names []st
 	return names, own, err
 }
 
-// group returns this server's view of its peers at the start, and its replica of what they know.
-func (p *servePeers) group(names []string, own string, s *serveState) (*standby.Peers, *journal.Replica, error) {
+// group returns this server's view of its peers at the start.
+func (p *servePeers) group(names []string, own string, s *serveState) (*standby.Peers, error) {
 	replica, err := control.NewReplica(s.dir, own+" of "+strings.Join(slices.Sorted(slices.Values(names)), ",")+" with --election-timeout "+p.election.String(), journal.Options{})
 	if err != nil {
-		return nil, nil, failure{err}
+		return nil, failure{err}
 	}
 	group, err := standby.NewPeers(names, own, p.lease(), replica, s.quota.TotalBytes)
 	if err != nil {
-		return nil, nil, failure{errors.Join(err, replica.Close())}
+		return nil, failure{errors.Join(err, replica.Close())}
 	}
-	return group, replica, nil
+	return group, nil
 }
 
 func (p *servePeers) lease() time.Duration { return leasePerElection * p.election }

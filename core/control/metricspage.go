@@ -161,7 +161,7 @@ func (s *Server) exposeData(e *promtext.Buffer) {
 	e.Single("rallypoint_commit_events_total", "counter", "Events that were stored; several share a commit.", float64(m.committed.Load()))
 	size := int64(0)
 	if s.cfg.Peers != nil {
-		size = s.cfg.Replica.Size()
+		size = s.cfg.Peers.Replica.Size()
 	} else {
 		size = s.cfg.Data.Size()
 	}

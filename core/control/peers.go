@@ -13,7 +13,7 @@ import (
 // no majority could be asked whether there was more.
 func (s *Server) Begin(reign uint64, alone bool) (runs int) {
 	var found []storedRun
-	for _, stored := range s.cfg.Replica.Runs() {
+	for _, stored := range s.cfg.Peers.Replica.Runs() {
 		r, err := restore(stored)
 		if err != nil {
 			r.broken = rendezvous.Errorf(rendezvous.CodeInternal, "run %q cannot be read: %v; start all servers of --peers with one release, and use another --rdzv-id", r.ID, err)

@@ -86,8 +86,7 @@ type Config struct {
 	Group *standby.Group
 	// Peers, if set, are the servers of many runs that succeed each other, and in Group's place
 	// (docs/decisions/0151). There is no Data then: what they know is in the Peers' Replica.
-	Peers   *standby.Peers
-	Replica *journal.Replica
+	Peers *standby.Peers
 	// Trace, if set, gets how a run begins (its state) and every event with its
 	// effects once they were executed, in the order of the run and under its
 	// lock: it must return quickly and not call the server. Seconds is not set.

@@ -111,7 +111,7 @@ func (tr *trio) start(i int) *server {
 	if tr.token != "" {
 		token = testkit.Must(secret.OpenToken(tr.token, nil))(tr.t)
 	}
-	s.host = control.Start(control.Config{Fixed: true, Log: log, Peers: s.group, Replica: replica, Token: token}, listen(tr.t, s.name))
+	s.host = control.Start(control.Config{Fixed: true, Log: log, Peers: s.group, Token: token}, listen(tr.t, s.name))
 	s.peers = testkit.Must(Start(Config{Group: s.group, Lease: tr.lease, Token: token, Host: s.host, Log: log, silent: 50 * time.Millisecond}))(tr.t)
 	tr.t.Cleanup(s.kill)
 	tr.servers[i] = s

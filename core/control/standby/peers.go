@@ -24,8 +24,8 @@ import (
 // the others know, and the leader tells nodes only what a majority has (docs/decisions/0151, 0154).
 type Peers struct {
 	*Group
+	Replica *journal.Replica
 	places  []string // their names, in one order everywhere
-	replica *journal.Replica
 	pieces  pieces
 
 	last       raft.Voter        // the host that was known last
@@ -46,7 +46,7 @@ func NewPeers(names []string, own string, lease time.Duration, replica *journal.
 	places := slices.Sorted(slices.Values(names))
 	p := &Peers{
 		Group:  NewGroup(peersID(names, lease), own, lease, false),
-		places: places, replica: replica, pieces: newPieces(most), refusing: map[string]string{}, refused: map[string]string{},
+		places: places, Replica: replica, pieces: newPieces(most), refusing: map[string]string{}, refused: map[string]string{},
 	}
 	p.members, p.inside, p.maxFrame, p.self = p, p.runID, wire.MaxVoteFrame, own
 	for _, name := range places {
@@ -82,7 +82,7 @@ func peersID(names []string, lease time.Duration) string {
 
 // forgetLocked gives this process an empty memory, and a name that has not voted.
 func (p *Peers) forgetLocked() {
-	_ = p.replica.Save(raft.Change{Replace: true})
+	_ = p.Replica.Save(raft.Change{Replace: true})
 	p.voteAsLocked(raft.NewVoter(p.placeOf(p.node)))
 	p.deposed = p.hosting
 }
@@ -93,7 +93,7 @@ func (p *Peers) voteAsLocked(id raft.Voter) {
 	if p.vote.node != nil && p.vote.node.Cluster() != "" {
 		p.past = append(p.past[max(0, len(p.past)-maxPast):], p.vote.node.Cluster())
 	}
-	p.vote = newVote(p.clock, p.lease, id, p.replica)
+	p.vote = newVote(p.clock, p.lease, id, p.Replica)
 	p.vote.names = names
 	p.last, p.proven, p.since, p.majorityAt = 0, 0, 0, 0
 }
@@ -295,10 +295,10 @@ func (p *Peers) adoptLocked(m raft.Message) {
 	if m.To != p.vote.voter || own == "" || m.Cluster == own || slices.Contains(p.past, m.Cluster) || p.vote.now()-p.since < p.patienceLocked() {
 		return
 	}
-	if p.replica.Durable() { // its name outlives what this process knows of the past
+	if p.Replica.Durable() { // its name outlives what this process knows of the past
 		p.forgetLocked()
 	} else {
-		_ = p.replica.Save(raft.Change{Replace: true})
+		_ = p.Replica.Save(raft.Change{Replace: true})
 		p.voteAsLocked(p.vote.voter)
 	}
 	p.tellLocked()
