@@ -3,6 +3,7 @@ package logs
 import (
 	"bytes"
 	"context"
+	"regexp"
 	"sync"
 	"time"
 
@@ -29,12 +30,10 @@ type folder struct {
 	wake wake.Signal
 	end  func() // ends run, and waits for that
 
-	mu       sync.Mutex
-	sources  []*foldSource
-	queue    foldQueue
-	out      []byte // not written yet; reused
-	dangling bool   // the last write did not end its line
-	idle     bool   // nothing waits: run has no deadline
+	mu      sync.Mutex
+	sources []*foldSource
+	queue   foldQueue
+	idle    bool // nothing waits: run has no deadline
 }
 
 // foldSource is one stream of one rank.
@@ -73,7 +72,7 @@ func (f *folder) stop() {
 		s.endBlock(time.Time{})
 		s.raw(s.partial)
 	}
-	f.out = f.queue.flush(f.out, &f.dangling, f.queue.next)
+	f.queue.flush(f.queue.next)
 	f.write()
 }
 
@@ -115,7 +114,7 @@ func (f *folder) expire(now time.Time) (next time.Duration, pending bool) {
 			s.partial, s.midLine = s.partial[:0], true
 		}
 	}
-	f.out = f.queue.flushDue(f.out, &f.dangling, now)
+	f.queue.flushDue(now)
 	if oldest := f.queue.oldest(); oldest != nil {
 		next, pending = min(next, max(foldWindow-now.Sub(oldest.at), 0)), true
 	}
@@ -124,9 +123,9 @@ func (f *folder) expire(now time.Time) (next time.Duration, pending bool) {
 
 // write writes the lines that are ready.
 func (f *folder) write() {
-	if len(f.out) > 0 {
-		f.c.copy(f.dst, f.out)
-		f.out = f.out[:0]
+	if out := f.queue.out; len(out) > 0 {
+		f.c.copy(f.dst, out)
+		f.queue.out = out[:0]
 	}
 }
 
@@ -137,7 +136,7 @@ func (fs *foldSource) print(text []byte) {
 	defer f.mu.Unlock()
 	now := time.Now()
 	fs.take(text, now)
-	f.out = f.queue.flushDue(f.out, &f.dangling, now)
+	f.queue.flushDue(now)
 	f.write()
 	if f.idle {
 		f.idle = false
@@ -194,7 +193,7 @@ func (fs *foldSource) endBlock(now time.Time) {
 
 func (fs *foldSource) add(block []byte, now time.Time) {
 	fs.last = fs.f.queue.add(fs.rank, fs.last, block, now)
-	fs.f.out = fs.f.queue.shrink(fs.f.out, &fs.f.dangling)
+	fs.f.queue.shrink()
 }
 
 // raw passes a text on, after the rank's earlier output.
@@ -203,31 +202,20 @@ func (fs *foldSource) raw(text []byte) {
 		return
 	}
 	fs.endBlock(fs.touched)
-	f := fs.f
-	f.out = f.queue.flush(f.out, &f.dangling, fs.last)
-	f.out = append(f.out, text...)
-	f.dangling = text[len(text)-1] != '\n' && text[len(text)-1] != '\r'
+	q := &fs.f.queue
+	q.flush(fs.last)
+	q.out = append(q.out, text...)
+	q.dangling = text[len(text)-1] != '\n' && text[len(text)-1] != '\r'
 }
+
+// colour is compiled when it is first needed, since what a package compiles costs each command's start.
+var colour = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`\x1b\[[^@-~]*m`) })
 
 // isPlain reports whether a line only has text and colours: no bar that draws over itself.
 func isPlain(line []byte) bool {
 	line = bytes.TrimSuffix(bytes.TrimSuffix(line, []byte("\n")), []byte("\r"))
-	if bytes.IndexByte(line, '\r') >= 0 || bytes.IndexByte(line, '\b') >= 0 {
-		return false
+	if bytes.IndexByte(line, 0x1b) >= 0 {
+		line = colour().ReplaceAll(line, nil)
 	}
-	for {
-		i := bytes.IndexByte(line, 0x1b)
-		if i < 0 {
-			return true
-		}
-		line = line[i+1:]
-		if len(line) == 0 || line[0] != '[' {
-			return false
-		}
-		end := bytes.IndexFunc(line[1:], func(r rune) bool { return r >= 0x40 && r <= 0x7e })
-		if end < 0 || line[1+end] != 'm' {
-			return false
-		}
-		line = line[end+2:]
-	}
+	return !bytes.ContainsAny(line, "\r\b\x1b")
 }

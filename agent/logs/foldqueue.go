@@ -22,16 +22,20 @@ type foldQueue struct {
 	sources int          // streams that may have the same
 	groups  []*foldGroup // from head on
 	head    int
-	byKey   map[uint64][]*foldGroup
+	byKey   map[string][]*foldGroup
+	key     []byte // reused
 	next    uint64 // number of the newest group
 	bytes   int
 	free    []*foldGroup
+
+	out      []byte // left the queue, and is not written yet; reused
+	dangling bool   // the last of it did not end its line
 }
 
 // foldGroup is a block, and the ranks that have it.
 type foldGroup struct {
 	number uint64
-	key    uint64
+	key    string    // see appendFoldKey
 	at     time.Time // of the first
 	ranks  []int
 	text   []byte // of the lowest rank
@@ -40,12 +44,11 @@ type foldGroup struct {
 // add puts a rank's block into the first group after the number last that has the same block, or
 // into a new one, and returns its number.
 func (f *foldQueue) add(rank int, last uint64, block []byte, now time.Time) uint64 {
-	key := foldKey(block)
-	same := f.byKey[key]
-	i := sort.Search(len(same), func(i int) bool { return same[i].number > last })
-	for ; i < len(same); i++ {
-		g := same[i]
-		if !sameButDigits(g.text, block) || slices.Contains(g.ranks, rank) {
+	f.key = appendFoldKey(f.key[:0], block)
+	same := f.byKey[string(f.key)]
+	later := sort.Search(len(same), func(i int) bool { return same[i].number > last })
+	for _, g := range same[later:] {
+		if slices.Contains(g.ranks, rank) {
 			continue
 		}
 		if rank < slices.Min(g.ranks) {
@@ -60,13 +63,13 @@ func (f *foldQueue) add(rank int, last uint64, block []byte, now time.Time) uint
 	if n := len(f.free); n > 0 {
 		g, f.free = f.free[n-1], f.free[:n-1]
 	}
-	g.number, g.key, g.at = f.next, key, now
+	g.number, g.key, g.at = f.next, string(f.key), now
 	g.ranks, g.text = append(g.ranks[:0], rank), append(g.text[:0], block...)
 	f.groups = append(f.groups, g)
 	if f.byKey == nil {
-		f.byKey = make(map[uint64][]*foldGroup)
+		f.byKey = make(map[string][]*foldGroup)
 	}
-	f.byKey[key] = append(same, g)
+	f.byKey[g.key] = append(same, g)
 	f.bytes += len(block)
 	return g.number
 }
@@ -79,8 +82,8 @@ func (f *foldQueue) oldest() *foldGroup {
 	return f.groups[f.head]
 }
 
-// flushDue appends the groups that are complete or have waited long enough.
-func (f *foldQueue) flushDue(out []byte, dangling *bool, now time.Time) []byte {
+// flushDue takes the groups out that are complete or have waited long enough.
+func (f *foldQueue) flushDue(now time.Time) {
 	n := 0
 	for _, g := range f.groups[f.head:] {
 		if len(g.ranks) < f.sources && now.Sub(g.at) < foldWindow {
@@ -88,39 +91,39 @@ func (f *foldQueue) flushDue(out []byte, dangling *bool, now time.Time) []byte {
 		}
 		n++
 	}
-	return f.take(out, dangling, n)
+	f.take(n)
 }
 
-// flush appends the groups up to a number.
-func (f *foldQueue) flush(out []byte, dangling *bool, number uint64) []byte {
+// flush takes the groups out up to a number.
+func (f *foldQueue) flush(number uint64) {
 	waiting := f.groups[f.head:]
-	n := sort.Search(len(waiting), func(i int) bool { return waiting[i].number > number })
-	return f.take(out, dangling, n)
+	f.take(sort.Search(len(waiting), func(i int) bool { return waiting[i].number > number }))
 }
 
-// shrink appends the oldest groups while there is too much.
-func (f *foldQueue) shrink(out []byte, dangling *bool) []byte {
+// shrink takes the oldest groups out while there is too much.
+func (f *foldQueue) shrink() {
 	n, bytes := 0, f.bytes
 	for waiting := f.groups[f.head:]; n < len(waiting) && (bytes > maxFolded || len(waiting)-n > maxGroups); n++ {
 		bytes -= len(waiting[n].text)
 	}
-	return f.take(out, dangling, n)
+	f.take(n)
 }
 
-// take appends the first n groups as text and removes them.
-func (f *foldQueue) take(out []byte, dangling *bool, n int) []byte {
+// take makes text of the first n groups and removes them.
+func (f *foldQueue) take(n int) {
 	for _, g := range f.groups[f.head : f.head+n] {
-		if *dangling {
-			out = append(out, '\n')
-			*dangling = false
+		if f.dangling {
+			f.out = append(f.out, '\n')
+			f.dangling = false
 		}
-		out = g.appendTo(out)
+		f.out = g.appendTo(f.out)
 		f.bytes -= len(g.text)
 		if same := f.byKey[g.key]; len(same) > 1 {
 			f.byKey[g.key] = same[1:]
 		} else {
 			delete(f.byKey, g.key)
 		}
+		g.key = ""
 		if len(f.free) < maxGroups && cap(g.text) <= 4<<10 {
 			f.free = append(f.free, g)
 		}
@@ -128,7 +131,6 @@ func (f *foldQueue) take(out []byte, dangling *bool, n int) []byte {
 	if f.head += n; f.head > len(f.groups)/2 {
 		f.groups, f.head = append(f.groups[:0], f.groups[f.head:]...), 0
 	}
-	return out
 }
 
 // appendTo appends the block with the ranks in front of each line.
@@ -162,45 +164,19 @@ func appendRanks(out []byte, ranks []int) []byte {
 	return out
 }
 
-// foldKey is the same for texts that differ in digits alone (FNV-1a, a run of digits being
-// one); others may share it.
-func foldKey(text []byte) uint64 {
-	const offset, prime = 14695981039346656037, 1099511628211
-	h, number := uint64(offset), false
+// appendFoldKey appends a text with one 0 for each run of digits: the same for texts that differ in
+// digits alone.
+func appendFoldKey(key, text []byte) []byte {
+	number := false
 	for _, c := range text {
-		if '0' <= c && c <= '9' {
-			if number {
-				continue
-			}
-			c, number = '0', true
-		} else {
-			number = false
+		digit := '0' <= c && c <= '9'
+		switch {
+		case !digit:
+			key = append(key, c)
+		case !number:
+			key = append(key, '0')
 		}
-		h = (h ^ uint64(c)) * prime
+		number = digit
 	}
-	return h
+	return key
 }
-
-// sameButDigits reports whether two texts are equal if each run of digits counts as one.
-func sameButDigits(a, b []byte) bool {
-	i, j := 0, 0
-	for i < len(a) && j < len(b) {
-		switch x, y := isDigit(a[i]), isDigit(b[j]); {
-		case x && y:
-			for i < len(a) && isDigit(a[i]) {
-				i++
-			}
-			for j < len(b) && isDigit(b[j]) {
-				j++
-			}
-		case a[i] != b[j]:
-			return false
-		default:
-			i++
-			j++
-		}
-	}
-	return i == len(a) && j == len(b)
-}
-
-func isDigit(c byte) bool { return '0' <= c && c <= '9' }
