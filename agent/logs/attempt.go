@@ -84,7 +84,7 @@ func NewTree(spec *Spec, runID string, log *slog.Logger) (*Tree, error) {
 	t := &Tree{spec: spec, log: log, starts: make(map[int]int)}
 	switch {
 	case spec.Planner != nil:
-		t.Mark = newMark()
+		t.Mark = rand.Text()
 		return t, nil
 	case spec.Dir == os.DevNull:
 		return t, nil
@@ -98,7 +98,7 @@ func NewTree(spec *Spec, runID string, log *slog.Logger) (*Tree, error) {
 		case err != nil && spec.isSilent():
 			log.Warn(fmt.Sprintf("cannot make a folder for the workers' error files: %v; failures are reported without tracebacks; "+
 				"give another one with --log-dir or TMPDIR", err))
-			t.Mark = newMark()
+			t.Mark = rand.Text()
 			return t, nil
 		case err != nil:
 			return nil, fmt.Errorf("cannot make a folder for logs: %w; give another one with --log-dir or TMPDIR", err)
@@ -193,12 +193,12 @@ func (t *Tree) Attempt(restarts int) (*Attempt, error) {
 
 // Worker is where one worker's output and error file go.
 type Worker struct {
-	Out, Err  *os.File    // nil: the agent's own stream
-	ErrorFile string      // "" without files
-	ErrFile   string      // the file that stderr goes to; "" if none
-	outTee    *stderrTee  // that stdout goes through; nil if none
-	tee       *stderrTee  // that stderr goes through; nil if none
-	Shared    *sharedFile // that both stdout and stderr go to; nil if none
+	Out, Err  *os.File   // nil: the agent's own stream
+	ErrorFile string     // "" without files
+	ErrFile   string     // the file that stderr goes to; "" if none
+	outTee    *stderrTee // that stdout goes through; nil if none
+	tee       *stderrTee // that stderr goes through; nil if none
+	Shared    *fileEnd   // that both stdout and stderr go to, with those of the other workers; nil if none
 }
 
 // LastStderr returns the end of the worker's stderr, as far as it is known, or, with shared, the
@@ -318,22 +318,26 @@ func (a *Attempt) open(path string) (*os.File, error) {
 // TeeStderr makes the worker's stderr pass through the agent if it goes to the agent's
 // own stderr, so that its last lines can be shown in a report. Not if stdout, the
 // descriptor out, goes to the same file: a detour would change the order of the two.
-func (a *Attempt) TeeStderr(w *Worker, out int, c *Console, to *os.File) error {
-	if w.Err != nil {
-		return nil
+func (a *Attempt) TeeStderr(w *Worker, out int, c *Console, to *os.File) (err error) {
+	switch {
+	case w.Err != nil:
+	case linequeue.SameFile(out, int(to.Fd())):
+		w.Err, w.Shared = to, endOf(int(to.Fd()))
+	default:
+		w.tee, w.Err, err = a.through(to, c.Err, "stderr", func(text []byte) { c.copy(c.Err, text) })
 	}
-	if linequeue.SameFile(out, int(to.Fd())) {
-		w.Err, w.Shared = to, newSharedFile(to)
-		return nil
-	}
-	t, write, err := newStderrTee(to, c.Err, func(text []byte) { c.copy(c.Err, text) })
+	return err
+}
+
+// through makes what a worker writes to a stream of the agent's pass through the agent, and returns the
+// end that the worker writes to.
+func (a *Attempt) through(to *os.File, dst *linequeue.Queue, what string, pass func([]byte)) (*stderrTee, *os.File, error) {
+	t, write, err := newStderrTee(to, dst, pass)
 	if err != nil {
-		return fmt.Errorf("cannot make a pipe or terminal for stderr: %w", err)
+		return nil, nil, fmt.Errorf("cannot make a pipe or terminal for %s: %w", what, err)
 	}
-	w.Err, w.tee = write, t
-	a.pipes = append(a.pipes, write)
-	a.tees = append(a.tees, t)
-	return nil
+	a.pipes, a.tees = append(a.pipes, write), append(a.tees, t)
+	return t, write, nil
 }
 
 // FoldConsole routes what a worker writes to the agent's own streams through the agent, which
@@ -342,12 +346,7 @@ func (a *Attempt) TeeStderr(w *Worker, out int, c *Console, to *os.File) error {
 func (a *Attempt) FoldConsole(w *Worker, rank int, c *Console, out, err *os.File) error {
 	joined := w.Out == nil && w.Err == nil && linequeue.SameFile(int(out.Fd()), int(err.Fd()))
 	through := func(to *os.File, dst *linequeue.Queue) (*stderrTee, *os.File, error) {
-		t, write, err := newStderrTee(to, dst, a.folder(c, dst).source(rank).print)
-		if err != nil {
-			return nil, nil, fmt.Errorf("cannot make a pipe or terminal for a worker's output: %w", err)
-		}
-		a.pipes, a.tees = append(a.pipes, write), append(a.tees, t)
-		return t, write, nil
+		return a.through(to, dst, "a worker's output", a.folder(c, dst).source(rank).print)
 	}
 	var failed error
 	if w.Out == nil {
@@ -434,12 +433,13 @@ func (a *Attempt) Follow(c *Console, workers []Names) error {
 			if path == "" {
 				continue
 			}
-			if err := canFollow(path); err != nil {
+			file, _, err := openRegular(path, os.O_CREATE)
+			if err != nil {
 				a.tree.log.Error("cannot follow a log file: " + err.Error())
 				continue
 			}
 			prefix := a.tree.prefix(w)
-			job := tail{path: path, console: s.dst, out: c.printer(s.dst, prefix)}
+			job := tail{file: file, console: s.dst, out: c.printer(s.dst, prefix)}
 			if spec.Fold {
 				job.out = a.folder(c, s.dst).source(w.Rank)
 			}

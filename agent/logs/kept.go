@@ -8,6 +8,7 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 
@@ -42,29 +43,47 @@ type source interface {
 	read(from int64, most int) (text []byte, at int64, err error)
 }
 
-// fileEnd is a file into which workers write.
+// fileEnd is a file into which workers write; nil stands for none. It is safe for concurrent use.
 type fileEnd struct {
 	path     string
-	start    int64  // others wrote the bytes before it; offsets count from here
-	end      int64  // others wrote the bytes after it; 0: nobody did
-	dev, ino uint64 // of the file; ino 0: whichever has the path
+	start    int64        // others wrote the bytes before it; offsets count from here
+	end      atomic.Int64 // others wrote the bytes after it; 0: nobody did
+	dev, ino uint64       // of the file; ino 0: whichever has the path
+}
+
+// endOf is what is written from now on into the file of a descriptor, which may be for writing alone;
+// nil if it is not a regular one.
+func endOf(fd int) *fileEnd {
+	var info unix.Stat_t
+	if unix.Fstat(fd, &info) != nil || info.Mode&unix.S_IFMT != unix.S_IFREG {
+		return nil
+	}
+	return &fileEnd{path: fmt.Sprintf("/proc/self/fd/%d", fd), start: info.Size, dev: info.Dev, ino: info.Ino}
+}
+
+// Ended notes that the worker which writes there has ended.
+func (f *fileEnd) Ended() {
+	if f == nil {
+		return
+	}
+	if info, err := os.Stat(f.path); err == nil {
+		f.end.Store(info.Size())
+	}
 }
 
 // read implements source.
 func (f *fileEnd) read(from int64, most int) (text []byte, at int64, err error) {
-	file, info, err := openRegular(f.path)
+	file, info, err := openRegular(f.path, 0)
 	if err != nil {
 		return nil, 0, err
 	}
 	defer func() { _ = file.Close() }()
-	if f.ino != 0 {
-		if dev, ino := identity(int(file.Fd())); dev != f.dev || ino != f.ino {
-			return nil, 0, fmt.Errorf("another file is open in its place")
-		}
+	if is := info.Sys().(*syscall.Stat_t); f.ino != 0 && (is.Dev != f.dev || is.Ino != f.ino) {
+		return nil, 0, fmt.Errorf("another file is open in its place")
 	}
 	size, start := info.Size(), f.start
-	if f.end > 0 {
-		size = min(size, f.end)
+	if end := f.end.Load(); end > 0 {
+		size = min(size, end)
 	}
 	if start > size { // it was cut meanwhile
 		start = 0
@@ -83,21 +102,14 @@ func (f *fileEnd) read(from int64, most int) (text []byte, at int64, err error) 
 
 // last returns the last Kept bytes; nil if they cannot be read, as of a FIFO or device.
 func (f *fileEnd) last() []byte {
+	if f == nil {
+		return nil
+	}
 	text, _, err := f.read(0, Kept)
 	if err != nil {
 		return nil
 	}
 	return text
-}
-
-// identity returns the device and inode of a descriptor's file; ino is 0 if it is not a regular
-// one.
-func identity(fd int) (dev, ino uint64) {
-	var info unix.Stat_t
-	if unix.Fstat(fd, &info) != nil || info.Mode&unix.S_IFMT != unix.S_IFREG {
-		return 0, 0
-	}
-	return info.Dev, info.Ino
 }
 
 // Streams are the streams of workers that are about to start, whose stdin, stdout and stderr are
@@ -132,7 +144,7 @@ func (a *Attempt) Streams(workers []Worker, files [][]uintptr) []*Stream {
 			tee        *stderrTee
 			fd         int
 		}{{NameOut, paths.out, w.outTee, int(files[local][1])}, {NameErr, paths.err, w.tee, int(files[local][2])}} {
-			dev, ino := identity(std.fd)
+			end := endOf(std.fd)
 			switch {
 			case std.tee != nil:
 				add(std.tee, local, std.name, "", &std.tee.ring)
@@ -140,10 +152,8 @@ func (a *Attempt) Streams(workers []Worker, files [][]uintptr) []*Stream {
 				add([2]any{local, std.name}, local, std.name, "it goes to /dev/null", nil)
 			case std.path != "":
 				add(std.path, local, std.name, "", &fileEnd{path: std.path})
-			case ino != 0:
-				var info unix.Stat_t
-				_ = unix.Fstat(std.fd, &info)
-				add([2]uint64{dev, ino}, local, std.name, "", &fileEnd{path: fmt.Sprintf("/proc/self/fd/%d", std.fd), start: info.Size, dev: dev, ino: ino})
+			case end != nil:
+				add([2]uint64{end.dev, end.ino}, local, std.name, "", end)
 			default:
 				why := "it goes to " + kindOf(std.fd) + " without passing the agent; -r, -t and --fold-logs keep it"
 				add([2]any{local, std.name}, local, std.name, why, nil)

@@ -8,10 +8,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openRegular opens a file that a worker may have made. Anything but a regular file is an error:
-// opening or reading it might never end.
-func openRegular(path string) (*os.File, os.FileInfo, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK|unix.O_NOCTTY, 0)
+// openRegular opens a file that a worker may have made, for reading. Anything but a regular file is an
+// error: opening or reading it might never end. flags may have O_CREATE.
+func openRegular(path string, flags int) (*os.File, os.FileInfo, error) {
+	file, err := os.OpenFile(path, flags|unix.O_NONBLOCK|unix.O_NOCTTY, 0o666)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -29,7 +29,7 @@ func openRegular(path string) (*os.File, os.FileInfo, error) {
 // ReadRegular reads a file that a worker may have made and that has most bytes at most; of one
 // that grows meanwhile it reads no more.
 func ReadRegular(path string, most int64) ([]byte, error) {
-	file, info, err := openRegular(path)
+	file, info, err := openRegular(path, 0)
 	if err != nil {
 		return nil, err
 	}

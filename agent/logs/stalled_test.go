@@ -100,7 +100,7 @@ func TestStalledConsole(t *testing.T) {
 	tails := newTails(log)
 	path := filepath.Join(t.TempDir(), "out.log")
 	testkit.WriteFile(t, path, bytes.Repeat([]byte("line\n"), 100_000))
-	tails.add(tail{path: path, console: q, out: c.printer(q, "> ")})
+	tails.add(c.job(t, path, "> "))
 	tails.stop()
 	if lines.With("can no longer follow", path, "the console is not read; the file has the rest") == nil {
 		t.Errorf("it says %s", lines)

@@ -138,7 +138,7 @@ func TestSharedFile(t *testing.T) {
 		}
 	}
 	say("before\n")
-	shared := newSharedFile(file)
+	shared := endOf(int(file.Fd()))
 	say("during\n")
 	if got := string(shared.last()); got != "during\n" {
 		t.Errorf("%q", got)
@@ -155,7 +155,7 @@ func TestSharedFile(t *testing.T) {
 	if got := string(shared.last()); got != "new\n" {
 		t.Errorf("%q", got)
 	}
-	shared = newSharedFile(file)
+	shared = endOf(int(file.Fd()))
 	say(strings.Repeat("x", Kept) + "end")
 	if got := string(shared.last()); len(got) != Kept || !strings.HasSuffix(got, "xend") {
 		t.Errorf("%d bytes", len(got))

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"os"
 	"slices"
 	"sync"
 	"time"
@@ -37,7 +38,7 @@ func newTails(log *slog.Logger) *tails {
 
 // tail is where the lines of one file go.
 type tail struct {
-	path    string
+	file    *os.File
 	console *linequeue.Queue // where out prints
 	out     sink
 	filter  *printer // nil: no filter
@@ -47,18 +48,13 @@ type tail struct {
 // sink receives a worker's output.
 type sink interface{ print(text []byte) }
 
-// add begins to copy a file, which must exist.
+// add begins to copy a file, and closes it at the end.
 func (t *tails) add(job tail) {
-	file, _, err := openRegular(job.path)
-	if err != nil {
-		t.log.Error("cannot follow a log file: " + err.Error())
-		return
-	}
-	changed := t.watcher.Watch(job.path)
+	changed := t.watcher.Watch(job.file.Name())
 	t.wg.Go(func() {
-		defer func() { _ = file.Close() }()
-		if err := t.follow(file, changed, &job); err != nil {
-			t.log.Error(fmt.Sprintf("can no longer follow %s: %v", job.path, err))
+		defer func() { _ = job.file.Close() }()
+		if err := t.follow(changed, &job); err != nil {
+			t.log.Error(fmt.Sprintf("can no longer follow %s: %v", job.file.Name(), err))
 		}
 	})
 }
@@ -75,7 +71,7 @@ func (t *tails) stop() {
 	}
 }
 
-func (t *tails) follow(file io.Reader, changed <-chan struct{}, job *tail) error {
+func (t *tails) follow(changed <-chan struct{}, job *tail) error {
 	var cut lines
 	buf := make([]byte, 64<<10)
 	var patience <-chan time.Time
@@ -89,7 +85,7 @@ func (t *tails) follow(file io.Reader, changed <-chan struct{}, job *tail) error
 		if !t.awaitRoom(job) {
 			return errors.New("the console is not read; the file has the rest")
 		}
-		n, err := file.Read(buf)
+		n, err := job.file.Read(buf)
 		if n > 0 {
 			job.emit(cut.add(buf[:n]))
 			patience = nil

@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"rallypoint/internal/linequeue"
+	"rallypoint/internal/testkit"
 	"rallypoint/internal/wake"
 )
 
@@ -62,8 +63,10 @@ func consoleOf(w io.Writer) *Console {
 }
 
 // job is a file whose lines go to a console with a prefix.
-func (c *Console) job(path, prefix string) tail {
-	return tail{path: path, console: c.Out, out: c.printer(c.Out, prefix)}
+func (c *Console) job(t *testing.T, path, prefix string) tail {
+	file, _, err := openRegular(path, 0)
+	testkit.Check(t, err)
+	return tail{file: file, console: c.Out, out: c.printer(c.Out, prefix)}
 }
 
 // syncBuffer is a buffer that tells of each write.
@@ -110,7 +113,7 @@ func TestTailFollowsWrites(t *testing.T) {
 			tails.watcher = nil
 		}
 		c := consoleOf(out)
-		tails.add(c.job(file.Name(), "> "))
+		tails.add(c.job(t, file.Name(), "> "))
 		for _, line := range []string{"one", "two"} {
 			fmt.Fprintln(file, line)
 			out.await(line)
@@ -134,8 +137,8 @@ func TestTailsOfOneFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	c := consoleOf(out)
-	tails.add(c.job(file.Name(), "1> "))
-	tails.add(c.job(second, "2> "))
+	tails.add(c.job(t, file.Name(), "1> "))
+	tails.add(c.job(t, second, "2> "))
 	for _, line := range []string{"one", "two"} {
 		fmt.Fprintln(file, line)
 		out.await("1> " + line)
@@ -147,7 +150,7 @@ func TestTailsOfOneFile(t *testing.T) {
 // A file that is renamed while it is copied is copied on.
 func TestTailOfARenamedFile(t *testing.T) {
 	file, out, tails := newTailed(t)
-	tails.add(consoleOf(out).job(file.Name(), "> "))
+	tails.add(consoleOf(out).job(t, file.Name(), "> "))
 	fmt.Fprintln(file, "one")
 	out.await("one")
 	if err := os.Rename(file.Name(), file.Name()+".1"); err != nil {
@@ -172,7 +175,7 @@ func TestTailLosesNothing(t *testing.T) {
 			t.Fatal(err)
 		}
 		prefix := fmt.Sprintf("[%d]:", w)
-		job := c.job(file.Name(), prefix)
+		job := c.job(t, file.Name(), prefix)
 		job.filter, job.needles = c.printer(filter, prefix), [][]byte{[]byte("777"), []byte("none")}
 		tails.add(job)
 		wg.Go(func() {
@@ -204,11 +207,21 @@ func TestTailLosesNothing(t *testing.T) {
 	}
 }
 
-func TestTailOfNoFile(t *testing.T) {
-	tails := newTails(slog.New(slog.DiscardHandler))
-	tails.add(consoleOf(&bytes.Buffer{}).job(t.TempDir(), ""))
-	tails.add(consoleOf(&bytes.Buffer{}).job(filepath.Join(t.TempDir(), "missing"), ""))
-	tails.stop()
+// TestFollowNoFile: what is no regular file is not copied, which the log says; one that is not there
+// yet is made.
+func TestFollowNoFile(t *testing.T) {
+	dir := t.TempDir()
+	missing := filepath.Join(dir, "missing")
+	log, lines := testkit.NewLog(t)
+	a := &Attempt{tree: &Tree{spec: &Spec{}, log: log}, Plan: &Plan{Workers: []Paths{{teeOut: dir, teeErr: missing}}}}
+	testkit.Check(t, a.Follow(consoleOf(&bytes.Buffer{}), []Names{{}}))
+	a.Close()
+	if lines.With("cannot follow a log file", dir) == nil {
+		t.Errorf("it says %s", lines)
+	}
+	if _, err := os.Stat(missing); err != nil {
+		t.Error(err)
+	}
 }
 
 // TestTailOfManyLines copies half a million lines of one worker, which come faster
@@ -223,7 +236,7 @@ func TestTailOfManyLines(t *testing.T) {
 	}
 	defer file.Close()
 	c := consoleOf(out)
-	tails.add(c.job(file.Name(), "[r0]:"))
+	tails.add(c.job(t, file.Name(), "[r0]:"))
 	var text, want []byte
 	for i := range count {
 		text = fmt.Appendf(text, "%d\n", i)
