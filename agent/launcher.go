@@ -32,7 +32,7 @@ type launcher struct {
 func newLauncher(n *node) *launcher {
 	return &launcher{
 		node: n, console: logs.NewConsole(n.spec.Streams), oom: process.NewOOMCounter("/"),
-		sleepDetector: process.NewSleepDetector(process.UninterruptibleTimeout(n.spec.Environ)), timers: watchdog.FIFOPath(n.spec.Environ),
+		sleepDetector: process.NewSleepDetector(n.spec.Environ), timers: watchdog.FIFOPath(n.spec.Environ),
 	}
 }
 

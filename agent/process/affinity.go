@@ -271,11 +271,10 @@ func parseCPUList(text string) (cpus []int, err error) {
 }
 
 // withCPUs runs f, which starts a process from this thread, with the affinity that the process
-// should have. The thread must be locked.
-func withCPUs(cpus []int, f func()) error {
+// should have; nil: this process's. The thread must be locked.
+func withCPUs(cpus []int, f func() error) error {
 	if cpus == nil {
-		f()
-		return nil
+		return f()
 	}
 	var before unix.CPUSet
 	if err := unix.SchedGetaffinity(0, &before); err != nil {
@@ -285,8 +284,7 @@ func withCPUs(cpus []int, f func()) error {
 		return err
 	}
 	defer func() { _ = unix.SchedSetaffinity(0, &before) }()
-	f()
-	return nil
+	return f()
 }
 
 // bindTo binds a thread to CPUs; 0 is the calling one.

@@ -65,16 +65,7 @@ func (c *Cgroup) members() (pids []int) {
 	if c == nil {
 		return nil
 	}
-	text, err := os.ReadFile(c.path + "/cgroup.procs")
-	if err != nil {
-		return nil
-	}
-	for field := range strings.FieldsSeq(string(text)) {
-		if pid, err := strconv.Atoi(field); err == nil && pid > 0 {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
+	return pidsIn(c.path + "/cgroup.procs")
 }
 
 // has tells whether a process is in the group.

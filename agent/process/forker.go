@@ -15,32 +15,19 @@ import (
 // close: Linux sends the parent-death signal when the thread that forked ends,
 // not when its process does.
 type Forker struct {
-	requests chan forkRequest
-	done     chan struct{}
-	group    *Cgroup // of what it starts; nil: this process's
+	forks chan func() // to be called by the thread
+	done  chan struct{}
+	group *Cgroup // of what it starts; nil: this process's
 
 	mu    sync.Mutex
 	known map[int]bool // pids started here and not reaped yet
 	kept  map[int]bool // those of them that are no workers, and end only when they are told to
 }
 
-type forkRequest struct {
-	program string
-	argv    []string
-	attr    *syscall.ProcAttr
-	cpus    []int // that the process may use; nil: this one's
-	answer  chan forkAnswer
-}
-
-type forkAnswer struct {
-	pid int
-	err error
-}
-
 // NewForker starts the forking thread, which Close ends. group, which may be nil, gets the
 // processes that the Forker starts.
 func NewForker(group *Cgroup) *Forker {
-	f := &Forker{group: group, requests: make(chan forkRequest), done: make(chan struct{}), known: make(map[int]bool), kept: make(map[int]bool)}
+	f := &Forker{group: group, forks: make(chan func()), done: make(chan struct{}), known: make(map[int]bool), kept: make(map[int]bool)}
 	go f.run()
 	return f
 }
@@ -49,18 +36,8 @@ func (f *Forker) run() {
 	defer close(f.done)
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread() // every child is gone: the thread may live or end
-	for r := range f.requests {
-		f.mu.Lock() // so that the reaper never takes a worker for an orphan
-		var pid int
-		var err error
-		if bound := withCPUs(r.cpus, func() { pid, err = syscall.ForkExec(r.program, r.argv, r.attr) }); bound != nil {
-			err = bound
-		}
-		if err == nil {
-			f.known[pid] = true
-		}
-		f.mu.Unlock()
-		r.answer <- forkAnswer{pid, err}
+	for fork := range f.forks {
+		fork()
 	}
 }
 
@@ -90,13 +67,21 @@ func (f *Forker) startDetached(argv, env []string, files []uintptr) (pid int, er
 }
 
 func (f *Forker) fork(program string, argv []string, attr *syscall.ProcAttr, cpus []int) (pid int, err error) {
-	answer := make(chan forkAnswer)
-	f.requests <- forkRequest{program, argv, attr, cpus, answer}
-	a := <-answer
-	if a.err != nil {
-		return 0, &os.PathError{Op: "start", Path: program, Err: a.err}
+	forked := make(chan struct{})
+	f.forks <- func() {
+		defer close(forked)
+		f.mu.Lock() // so that the reaper never takes a worker for an orphan
+		defer f.mu.Unlock()
+		err = withCPUs(cpus, func() (err error) { pid, err = syscall.ForkExec(program, argv, attr); return err })
+		if err == nil {
+			f.known[pid] = true
+		}
 	}
-	return a.pid, nil
+	<-forked
+	if err != nil {
+		return 0, &os.PathError{Op: "start", Path: program, Err: err}
+	}
+	return pid, nil
 }
 
 // keep has the reaper leave a process alone that start started.
@@ -135,7 +120,7 @@ func (f *Forker) reap(pid int) bool {
 // Close ends the thread. Children that still run get their parent-death signal
 // at the latest when the process ends.
 func (f *Forker) Close() {
-	close(f.requests)
+	close(f.forks)
 	<-f.done
 }
 

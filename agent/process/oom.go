@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -42,28 +43,19 @@ type memoryGroup struct {
 // memoryGroups reads /proc/self/cgroup: v2 first, then v1's memory controller.
 // Inside a container the group's own folder is often the root of the mount.
 func memoryGroups(file string) (groups []memoryGroup) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil
+	text, _ := os.ReadFile(file)
+	if name, ok := GroupOf(string(text)); ok {
+		groups = append(groups, memoryGroup{name, []string{
+			filepath.Join("sys/fs/cgroup", name, "memory.events"), "sys/fs/cgroup/memory.events",
+			filepath.Join("sys/fs/cgroup/unified", name, "memory.events"),
+		}})
 	}
 	for line := range strings.Lines(string(text)) {
 		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		if len(fields) != 3 {
-			continue
-		}
-		name := fields[2]
-		if fields[1] == "" {
-			groups = append([]memoryGroup{{name, []string{
-				filepath.Join("sys/fs/cgroup", name, "memory.events"), "sys/fs/cgroup/memory.events",
-				filepath.Join("sys/fs/cgroup/unified", name, "memory.events"),
-			}}}, groups...)
-		}
-		for controller := range strings.SplitSeq(fields[1], ",") {
-			if controller == "memory" {
-				groups = append(groups, memoryGroup{name, []string{
-					filepath.Join("sys/fs/cgroup/memory", name, "memory.oom_control"), "sys/fs/cgroup/memory/memory.oom_control",
-				}})
-			}
+		if len(fields) == 3 && slices.Contains(strings.Split(fields[1], ","), "memory") {
+			groups = append(groups, memoryGroup{fields[2], []string{
+				filepath.Join("sys/fs/cgroup/memory", fields[2], "memory.oom_control"), "sys/fs/cgroup/memory/memory.oom_control",
+			}})
 		}
 	}
 	return groups

@@ -2,10 +2,12 @@ package process
 
 import (
 	"bytes"
+	"context"
 	"fmt"
 	"log/slog"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"sync"
@@ -134,13 +136,13 @@ func (r *Reaper) adopted(pid int, stat procStat) bool {
 const maxPasses = 100
 
 // endOrphans passes d's signal on to the processes that the groups' leaders, now reaped, left
-// behind, waits for them until expired is closed, and kills the rest. It returns when none is left,
+// behind, waits for them until grace ends, and kills the rest. It returns when none is left,
 // or the groups of those that SIGKILL does not end.
-func (r *Reaper) endOrphans(groups []int, d *delivery, expired <-chan struct{}) (stuck []int) {
+func (r *Reaper) endOrphans(grace context.Context, groups []int, d *delivery) (stuck []int) {
 	if r.keep {
 		return nil
 	}
-	for !isClosed(expired) {
+	for grace.Err() == nil {
 		left := r.left(groups)
 		if len(left) == 0 {
 			return nil
@@ -149,7 +151,7 @@ func (r *Reaper) endOrphans(groups []int, d *delivery, expired <-chan struct{}) 
 		select {
 		case <-d.wake:
 			r.reapOrphans()
-		case <-expired:
+		case <-grace.Done():
 		}
 	}
 	return r.killOrphans(groups)
@@ -177,15 +179,6 @@ func (r *Reaper) killOrphans(groups []int) (stuck []int) {
 	}
 	r.log.Error("the workers have started processes that start others faster than these can be killed; some still run")
 	return nil
-}
-
-func isClosed(c <-chan struct{}) bool {
-	select {
-	case <-c:
-		return true
-	default:
-		return false
-	}
 }
 
 // orphan is a process that a worker started, and may have left behind.
@@ -363,22 +356,21 @@ func parseStat(text []byte) (procStat, bool) {
 func ownChildren() []int { return Children(os.Getpid()) }
 
 // Children returns the children of all threads of a process.
-func Children(pid int) []int {
-	tasks, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", pid))
-	if err != nil {
-		return nil
-	}
-	var children []int
-	for _, task := range tasks {
-		text, err := os.ReadFile(fmt.Sprintf("/proc/%d/task/%s/children", pid, task.Name()))
-		if err != nil {
-			continue
-		}
-		for field := range bytes.FieldsSeq(text) {
-			if pid, err := strconv.Atoi(string(field)); err == nil {
-				children = append(children, pid)
-			}
-		}
+func Children(pid int) (children []int) {
+	lists, _ := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	for _, list := range lists {
+		children = append(children, pidsIn(list)...)
 	}
 	return children
+}
+
+// pidsIn are the processes that a file of the kernel's lists; one in another namespace has no number.
+func pidsIn(file string) (pids []int) {
+	text, _ := os.ReadFile(file)
+	for field := range bytes.FieldsSeq(text) {
+		if pid, err := strconv.Atoi(string(field)); err == nil && pid > 0 {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
 }

@@ -7,13 +7,11 @@ func SignalName(sig unix.Signal) string {
 	if name := unix.SignalName(sig); name != "" {
 		return name
 	}
-	if sig >= 34 && sig <= 64 { // real-time signals, as Python names their ends
-		switch sig {
-		case 34:
-			return "SIGRTMIN"
-		case 64:
-			return "SIGRTMAX"
-		}
+	switch sig { // real-time signals, as Python names their ends
+	case 34:
+		return "SIGRTMIN"
+	case 64:
+		return "SIGRTMAX"
 	}
 	return NotAvailable
 }

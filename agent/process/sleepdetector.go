@@ -9,18 +9,6 @@ import (
 // envUninterruptibleTimeout is for how many seconds a worker may be in uninterruptible sleep.
 const envUninterruptibleTimeout = "TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT"
 
-// UninterruptibleTimeout reads TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT, in seconds, from a list
-// of NAME=value: for how long a worker may be in uninterruptible sleep. Anything but a positive
-// number is 0, which turns it off.
-func UninterruptibleTimeout(env []string) time.Duration {
-	text, _ := LookupEnv(env, envUninterruptibleTimeout)
-	seconds, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-	if err != nil || !(seconds > 0) || seconds > 1e9 {
-		return 0
-	}
-	return time.Duration(seconds * float64(time.Second))
-}
-
 // SleepDetector looks for workers that do not leave uninterruptible sleep, state D:
 // no signal reaches them, so restarting on this node would not help.
 type SleepDetector struct {
@@ -29,12 +17,19 @@ type SleepDetector struct {
 	since   map[int]time.Time // by pid: first seen in D
 }
 
-// NewSleepDetector returns a detector that has seen no worker yet.
-func NewSleepDetector(timeout time.Duration) *SleepDetector {
-	return &SleepDetector{Timeout: timeout, since: make(map[int]time.Time), State: func(pid int) (byte, bool) {
+// NewSleepDetector returns a detector that has seen no worker yet, with the timeout that a list of
+// NAME=value has in TORCHELASTIC_UNINTERRUPTIBLE_STATE_TIMEOUT. Anything but a positive number turns it
+// off: its Timeout is 0.
+func NewSleepDetector(env []string) *SleepDetector {
+	s := &SleepDetector{since: make(map[int]time.Time), State: func(pid int) (byte, bool) {
 		stat, ok := readStat(pid)
 		return stat.state, ok
 	}}
+	text, _ := LookupEnv(env, envUninterruptibleTimeout)
+	if seconds, err := strconv.ParseFloat(strings.TrimSpace(text), 64); err == nil && seconds > 0 && seconds <= 1e9 {
+		s.Timeout = time.Duration(seconds * float64(time.Second))
+	}
+	return s
 }
 
 // Period is how often to look.

@@ -7,11 +7,11 @@ import (
 
 func TestStuckCheck(t *testing.T) {
 	for text, want := range map[string]time.Duration{"": 0, "x": 0, "-1": 0, "0": 0, "NaN": 0, "1.5": 1500 * time.Millisecond} {
-		if got := UninterruptibleTimeout([]string{envUninterruptibleTimeout + "=" + text}); got != want {
+		if got := NewSleepDetector([]string{envUninterruptibleTimeout + "=" + text}).Timeout; got != want {
 			t.Errorf("%q: %v", text, got)
 		}
 	}
-	c := NewSleepDetector(10 * time.Second)
+	c := NewSleepDetector([]string{envUninterruptibleTimeout + "=10"})
 	state := byte('D')
 	c.State = func(int) (byte, bool) { return state, true }
 	procs := []*Process{{Pid: 7, exited: make(chan struct{})}}

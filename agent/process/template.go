@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	_ "embed"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -71,7 +72,7 @@ type templateProcess struct {
 	pid    int
 	conn   *net.UnixConn
 	reader *bufio.Reader // of conn
-	texts  [][]string    // what it is told first
+	first  []byte        // what it is told first
 	folder string
 	config *TemplateConfig
 	began  time.Time
@@ -199,7 +200,7 @@ func (t *Template) start() (p *templateProcess, err error) {
 	held := append(append([]string{argv[0]}, options...), "-c", "pass", program)
 	p.conn, p.reader = conn, bufio.NewReader(io.LimitReader(conn, 1<<62))
 	_ = conn.SetDeadline(p.began.Add(t.config.Timeout))
-	p.texts = [][]string{t.environment(p.folder, "hold"), t.instructions(rest)}
+	p.first = slices.Concat(message(t.environment(p.folder, "hold")), message(t.instructions(rest)))
 	p.pid, err = t.forker.start(append(held, argv...), t.environment(p.folder, "probe"), []uintptr{null.Fd(), write.Fd(), write.Fd(), theirs.Fd()}, nil)
 	if err != nil {
 		_, _ = conn.Close(), read.Close()
@@ -251,10 +252,10 @@ func socketPair() (*net.UnixConn, *os.File, error) {
 	return conn.(*net.UnixConn), theirs, nil
 }
 
-// message is a text with its length.
-func message(text []byte) []byte {
-	n := len(text)
-	return append([]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)}, text...)
+// message is texts with a NUL between two, and before them the length.
+func message(texts []string) []byte {
+	text := strings.Join(texts, "\x00")
+	return append(binary.BigEndian.AppendUint32(nil, uint32(len(text))), text...)
 }
 
 // readPrinted reads the output of the imports, and ends a process that prints anything.
@@ -281,12 +282,7 @@ func (t *templateProcess) line() (string, error) {
 
 // await waits until the interpreter has imported everything.
 func (t *templateProcess) await() error {
-	var err error
-	for _, text := range t.texts {
-		if err == nil {
-			_, err = t.conn.Write(message([]byte(strings.Join(text, "\x00"))))
-		}
-	}
+	_, err := t.conn.Write(t.first)
 	var first, second string
 	if err == nil || errors.Is(err, unix.EPIPE) { // it says why
 		first, err = t.line()
@@ -377,15 +373,15 @@ func (t *templateProcess) ask(sockets []int) (string, error) {
 }
 
 // send sends a message with files.
-func send(conn *net.UnixConn, body []byte, files []int) error {
-	text := message(body)
+func send(conn *net.UnixConn, texts []string, files []int) error {
+	text := message(texts)
 	var rights []byte
 	if len(files) > 0 {
 		rights = unix.UnixRights(files...)
 	}
 	_, _, err := conn.WriteMsgUnix(text[:4], rights, nil)
-	if err == nil && len(body) > 0 {
-		_, err = conn.Write(body)
+	if err == nil && len(text) > 4 {
+		_, err = conn.Write(text[4:])
 	}
 	return err
 }
@@ -513,7 +509,7 @@ func (h *heldFork) greet() {
 		env = append(slices.Clone(env), envStage+"="+stageObserve)
 	}
 	files := h.launch.Files
-	h.err = send(h.control, []byte(strings.Join(env, "\x00")), []int{int(files[0]), int(files[1]), int(files[2])})
+	h.err = send(h.control, env, []int{int(files[0]), int(files[1]), int(files[2])})
 	if h.err != nil {
 		return
 	}

@@ -20,7 +20,6 @@ type WorkerGroup struct {
 	Procs   []*Process
 	exits   *exits
 	watches sync.WaitGroup
-	running int // not taken from exits yet
 }
 
 // Launch describes one worker to start.
@@ -54,13 +53,13 @@ func (e *StartError) Unwrap() error { return e.Err }
 // StartWorkers starts the workers, each in its own session. If one cannot be started, the others
 // are killed and the error names it. t, which may be nil, forks those that can be forked.
 func StartWorkers(f *Forker, s *Reaper, t *Template, workers []Launch, log *slog.Logger) (*WorkerGroup, error) {
-	c := &WorkerGroup{log: log, forker: f, reaper: s, exits: newExits()}
+	w := &WorkerGroup{log: log, forker: f, reaper: s, exits: newExits()}
 	var err error
-	if c.Procs, err = c.start(t, workers); err != nil {
-		c.Stop(StopOptions{Signal: unix.SIGKILL, quiet: true})
+	if w.Procs, err = w.start(t, workers); err != nil {
+		w.Stop(StopOptions{Signal: unix.SIGKILL, quiet: true})
 		return nil, err
 	}
-	return c, nil
+	return w, nil
 }
 
 // start starts workers, and returns those that were: all of them, unless there is an error.
@@ -78,7 +77,6 @@ func (w *WorkerGroup) start(t *Template, workers []Launch) (procs []*Process, er
 		}
 		p := &Process{Local: l.Local, Pid: pid, pidfd: openPidfd(pid), exited: make(chan struct{})}
 		procs = append(procs, p)
-		w.running++
 		w.watches.Go(func() { p.watch(w.exits.add) })
 	}
 	return procs, err
@@ -110,11 +108,7 @@ func (w *WorkerGroup) Replace(t *Template, workers []Launch) error {
 func (w *WorkerGroup) Ended() <-chan struct{} { return w.exits.wake }
 
 // TakeEnded returns the workers that have ended since the last call.
-func (w *WorkerGroup) TakeEnded() []*Process {
-	ended := w.exits.take()
-	w.running -= len(ended)
-	return ended
-}
+func (w *WorkerGroup) TakeEnded() []*Process { return w.exits.take() }
 
 // StopOptions says how to stop a worker group.
 type StopOptions struct {
@@ -142,23 +136,21 @@ func (w *WorkerGroup) Stop(o StopOptions) []*Process {
 	defer d.close()
 	grace, cancel := context.WithTimeout(o.Hurry, o.Grace)
 	defer cancel()
-	expired := grace.Done()
 	if o.Look != nil {
 		ticks := time.NewTicker(o.LookEvery)
 		defer ticks.Stop()
 		o.ticks = ticks.C
 	}
 	if o.Signal != unix.SIGKILL {
-		w.awaitExits(d, expired, o)
+		w.awaitExits(grace, d, o)
 		w.beforeKill(o)
 		if w.forceExits(d, o) {
-			late, cancel := context.WithTimeout(o.Hurry, min(o.Grace, helperGrace))
+			grace, cancel = context.WithTimeout(o.Hurry, min(o.Grace, helperGrace))
 			defer cancel()
-			expired = late.Done()
 		}
 	}
 	w.awaitDeath(o)
-	w.reap(d, expired)
+	w.reap(grace, d)
 	ended := w.TakeEnded()
 	w.watches.Wait()
 	return append(ended, w.TakeEnded()...)
@@ -255,9 +247,9 @@ func (w *WorkerGroup) KillOverdue() {
 	}
 }
 
-// awaitExits waits until every worker has ended or is stuck, or expired is closed, and passes the
+// awaitExits waits until every worker has ended or is stuck, or grace ends, and passes the
 // signal on to what those that have ended leave in their groups, and to what shells have wrapped.
-func (w *WorkerGroup) awaitExits(d *delivery, expired <-chan struct{}, o StopOptions) {
+func (w *WorkerGroup) awaitExits(grace context.Context, d *delivery, o StopOptions) {
 	for {
 		var ended []int
 		for _, p := range w.Procs {
@@ -279,7 +271,7 @@ func (w *WorkerGroup) awaitExits(d *delivery, expired <-chan struct{}, o StopOpt
 		case <-d.wake:
 		case <-o.ticks:
 			o.Look()
-		case <-expired:
+		case <-grace.Done():
 			return
 		}
 	}
@@ -366,7 +358,7 @@ func (w *WorkerGroup) leaveBehind(p *Process) {
 }
 
 // reap collects the workers' exit status, and ends the processes that they left behind.
-func (w *WorkerGroup) reap(d *delivery, expired <-chan struct{}) {
+func (w *WorkerGroup) reap(grace context.Context, d *delivery) {
 	groups := make([]int, 0, len(w.Procs))
 	for _, p := range w.Procs {
 		if !p.reaped && p.HasExited() {
@@ -376,7 +368,7 @@ func (w *WorkerGroup) reap(d *delivery, expired <-chan struct{}) {
 		}
 		p.unwatch()
 	}
-	stuck := w.reaper.endOrphans(groups, d, expired)
+	stuck := w.reaper.endOrphans(grace, groups, d)
 	for _, p := range w.Procs {
 		if slices.Contains(stuck, p.Pid) && slices.Contains(d.wraps, p.Pid) {
 			p.stick("A process that the worker has started has not ended by SIGKILL. ")
