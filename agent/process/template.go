@@ -166,50 +166,49 @@ func interpreterOptions(argv []string) (options, rest []string, ok bool) {
 
 // start starts the interpreter with a program that does nothing: where it loads what holds it, that
 // executes the workers' command line, which is held then as well, and never runs.
-func (t *Template) start() (p *templateProcess, err error) {
-	argv := t.config.Argv
-	options, rest, ok := interpreterOptions(argv)
-	program, err := LookUp(argv[0], t.config.Environ)
+func (t *Template) start() (*templateProcess, error) {
+	options, rest, ok := interpreterOptions(t.config.Argv)
+	program, err := LookUp(t.config.Argv[0], t.config.Environ)
 	if !ok || err != nil {
 		return nil, errors.Join(errors.New("the command line does not run a script or a module with Python"), err)
 	}
-	p = &templateProcess{config: &t.config, done: make(chan struct{}), began: time.Now()}
+	p := &templateProcess{config: &t.config, done: make(chan struct{}), began: time.Now()}
 	if p.folder, err = os.MkdirTemp(t.config.Folder, "rallypoint-template-"); err != nil {
 		return nil, err
 	}
-	defer func() {
-		if err != nil {
-			_ = os.RemoveAll(p.folder)
-		}
-	}()
-	if err = errors.Join(writeSite(p.folder), os.WriteFile(filepath.Join(p.folder, "template.py"), []byte(templateScript), 0o600)); err != nil {
+	held := append(append([]string{t.config.Argv[0]}, options...), "-c", "pass", program)
+	if err = t.launch(p, append(held, t.config.Argv...), rest); err != nil {
+		_ = os.RemoveAll(p.folder)
 		return nil, err
+	}
+	return p, nil
+}
+
+// launch starts a process that has its folder.
+func (t *Template) launch(p *templateProcess, argv, rest []string) error {
+	if err := errors.Join(writeSite(p.folder), os.WriteFile(filepath.Join(p.folder, "template.py"), []byte(templateScript), 0o600)); err != nil {
+		return err
 	}
 	conn, theirs, err := socketPair()
 	if err != nil {
-		return nil, err
+		return err
 	}
-	defer func() { _ = theirs.Close() }()
 	null, err1 := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	read, write, err2 := os.Pipe()
-	if err = errors.Join(err1, err2); err != nil {
-		_, _, _ = conn.Close(), null.Close(), read.Close()
-		return nil, err
+	defer func() { _, _, _ = theirs.Close(), null.Close(), write.Close() }()
+	if err = errors.Join(err1, err2); err == nil {
+		p.pid, err = t.forker.start(argv, t.environment(p.folder, "probe"), []uintptr{null.Fd(), write.Fd(), write.Fd(), theirs.Fd()}, nil)
 	}
-	defer func() { _, _ = null.Close(), write.Close() }()
-	held := append(append([]string{argv[0]}, options...), "-c", "pass", program)
-	p.conn, p.reader = conn, bufio.NewReader(io.LimitReader(conn, 1<<62))
-	_ = conn.SetDeadline(p.began.Add(t.config.Timeout))
-	p.first = slices.Concat(message(t.environment(p.folder, "hold")), message(t.instructions(rest)))
-	p.pid, err = t.forker.start(append(held, argv...), t.environment(p.folder, "probe"), []uintptr{null.Fd(), write.Fd(), write.Fd(), theirs.Fd()}, nil)
 	if err != nil {
 		_, _ = conn.Close(), read.Close()
-		return nil, err
+		return err
 	}
 	t.forker.keep(p.pid)
-	p.output = read
+	p.conn, p.reader, p.output = conn, bufio.NewReader(io.LimitReader(conn, 1<<62)), read
+	_ = conn.SetDeadline(p.began.Add(t.config.Timeout))
+	p.first = slices.Concat(message(t.environment(p.folder, "hold")), message(t.instructions(rest)))
 	p.prints.Go(p.readPrinted)
-	return p, nil
+	return nil
 }
 
 // instructions are this process, the interpreter's program, the modules to import, and the

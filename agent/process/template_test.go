@@ -234,6 +234,19 @@ func TestTemplateWithoutCtypes(t *testing.T) {
 	r.expectLog("workers start cold: preparing the imports failed: ImportError: no _ctypes")
 }
 
+// TestTemplateThatCannotStart: workers start cold, and nothing is left of it.
+func TestTemplateThatCannotStart(t *testing.T) {
+	r := newTemplateRig(t, "", nil)
+	broken := filepath.Join(t.TempDir(), "python3")
+	testkit.Check(t, os.WriteFile(broken, []byte("\x00"), 0o700))
+	r.config.Argv[0], r.config.Folder = broken, t.TempDir()
+	r.start()
+	r.expectLog("workers start cold: start " + broken + ": exec format error")
+	if left := testkit.Must(os.ReadDir(r.config.Folder))(t); len(left) > 0 {
+		t.Errorf("left behind: %v", left)
+	}
+}
+
 // TestTemplateThatHangs is given up after its time.
 func TestTemplateThatHangs(t *testing.T) {
 	r := newTemplateRig(t, "import lib", map[string]string{"lib": "import time; time.sleep(1000)"})
