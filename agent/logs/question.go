@@ -48,10 +48,7 @@ const (
 
 // Encode makes JSON of a request or of an answer.
 func Encode[T Request | Node](v T) []byte {
-	text, err := json.Marshal(v)
-	if err != nil {
-		return nil
-	}
+	text, _ := json.Marshal(v) // these types cannot fail
 	return text
 }
 
@@ -95,22 +92,13 @@ func DecodeNode(text []byte) (n Node, err error) {
 // Ask asks the agents of a round with that many nodes, and returns the question's number and
 // their answers; see question.Ask.
 func Ask(ctx context.Context, s store.Store, nodes int, r Request, cleanup time.Duration) (number int64, answers []*Node, err error) {
-	number, texts, err := question.Ask(ctx, s, nodes, Kind, Encode(r), cleanup)
-	if err != nil {
-		return 0, nil, err
-	}
-	answers = make([]*Node, len(texts))
-	for i, text := range texts {
-		if text == nil {
-			continue
-		}
+	return question.Ask(ctx, s, nodes, Kind, Encode(r), cleanup, func(text []byte) Node {
 		n, err := DecodeNode(text)
 		if err != nil {
-			n = Node{}
+			return Node{}
 		}
-		answers[i] = &n
-	}
-	return number, answers, nil
+		return n
+	})
 }
 
 // Drawing matches the control sequences of terminals: colours, cursor movements, window titles.

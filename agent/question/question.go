@@ -150,9 +150,9 @@ func over(ctx context.Context, s store.Store, number int64) bool {
 
 // Ask asks the agents of a round with that many nodes. It returns the question's number and the
 // answers, as soon as there are all of them or ctx ends, with nil for a node that has not
-// answered. It returns an error if the store could not be asked. cleanup limits the time that it
-// takes after the end of ctx.
-func Ask(ctx context.Context, s store.Store, nodes int, kind string, text []byte, cleanup time.Duration) (number int64, answers [][]byte, err error) {
+// answered. read makes an answer of its text, which may be anything. It returns an error if the store
+// could not be asked. cleanup limits the time that it takes after the end of ctx.
+func Ask[T any](ctx context.Context, s store.Store, nodes int, kind string, text []byte, cleanup time.Duration, read func(text []byte) T) (number int64, answers []*T, err error) {
 	if number, err = Tell(ctx, s, kind, text); err != nil {
 		return 0, nil, err
 	}
@@ -168,7 +168,7 @@ func Ask(ctx context.Context, s store.Store, nodes int, kind string, text []byte
 	if err := s.Set(after, questionKey(number), []byte(isOver)); err != nil {
 		return 0, nil, err
 	}
-	answers = make([][]byte, nodes)
+	answers = make([]*T, nodes)
 	for i, key := range keys {
 		there, err := s.Check(after, []string{key})
 		if err != nil {
@@ -177,9 +177,12 @@ func Ask(ctx context.Context, s store.Store, nodes int, kind string, text []byte
 		if !there {
 			continue
 		}
-		if answers[i], err = s.Get(after, key); err != nil {
+		text, err := s.Get(after, key)
+		if err != nil {
 			return 0, nil, err
 		}
+		answer := read(text)
+		answers[i] = &answer
 		_, _ = s.Delete(after, key)
 	}
 	return number, answers, nil

@@ -1,7 +1,6 @@
 package question
 
 import (
-	"bytes"
 	"context"
 	"strconv"
 	"strings"
@@ -58,9 +57,9 @@ func TestAnAgentThatComesLateAnswers(t *testing.T) {
 	}
 	early := serve(0)
 	testkit.Must(Tell(within, s, "tell", []byte("a")))(t)
-	asked := make(chan [][]byte)
+	asked := make(chan []*string)
 	go func() {
-		_, answers, err := Ask(within, s, 2, "ask", nil, testkit.Patience)
+		_, answers, err := Ask(within, s, 2, "ask", nil, testkit.Patience, asText)
 		if err != nil {
 			t.Error(err)
 		}
@@ -71,11 +70,14 @@ func TestAnAgentThatComesLateAnswers(t *testing.T) {
 	late := serve(1) // while the question waits for it
 	testkit.Equal(t, <-late, "tella")
 	testkit.Equal(t, <-late, "ask")
-	testkit.Equal(t, string(bytes.Join(<-asked, []byte(" "))), "0 1")
+	answers := <-asked
+	testkit.Equal(t, *answers[0]+" "+*answers[1], "0 1")
 	testkit.Must(Tell(within, s, "tell", []byte("b")))(t)
 	testkit.Equal(t, <-late, "tellb")
 	testkit.Equal(t, <-early, "tellb")
 }
+
+func asText(text []byte) string { return string(text) }
 
 // TestQuestionsDoNotHoldEachOtherUp: an agent that finds many questions in the store answers the newest
 // first, an equal one with it, and one of another kind in between; it passes on every message, and
@@ -95,7 +97,7 @@ func TestQuestionsDoNotHoldEachOtherUp(t *testing.T) {
 		output := ask("logs", "mine")
 		ask("hang", "2")
 		limited, end := context.WithTimeout(ctx, time.Millisecond) // nobody answers yet
-		_, _, err := Ask(limited, s, 1, "given up", nil, time.Second)
+		_, _, err := Ask(limited, s, 1, "given up", nil, time.Second, asText)
 		testkit.Check(t, err)
 		end()
 		newest := ask("stacks", "")

@@ -80,30 +80,21 @@ func keyOf(what string, round uint64) string { return what + strconv.FormatUint(
 
 // Encode makes the answer of a node.
 func (n Node) Encode() []byte {
-	text, err := json.Marshal(n)
-	if err != nil {
-		return nil
-	}
+	text, _ := json.Marshal(n) // these types cannot fail
 	return text
 }
 
 // Ask asks the agents of a round with that many nodes where their workers are; see question.Ask.
 // Agents of an older release ignore when, and answer where they are now.
 func Ask(ctx context.Context, s store.Store, nodes int, when When, cleanup time.Duration) ([]*Node, error) {
-	_, texts, err := question.Ask(ctx, s, nodes, Kind, []byte(when), cleanup)
-	if err != nil {
-		return nil, err
-	}
-	answers := make([]*Node, len(texts))
-	for i, text := range texts {
-		if text == nil {
-			continue
+	_, answers, err := question.Ask(ctx, s, nodes, Kind, []byte(when), cleanup, func(text []byte) Node {
+		n, err := decode(text)
+		if err != nil {
+			return Node{Fold: Fold{Groups: []Group{}, RanksCut: []int{}}}
 		}
-		if answers[i], err = decode(text); err != nil {
-			answers[i] = &Node{Fold: Fold{Groups: []Group{}, RanksCut: []int{}}}
-		}
-	}
-	return answers, nil
+		return *n
+	})
+	return answers, err
 }
 
 // Tell tells all agents of a round that the job hangs, or that it steps again.
